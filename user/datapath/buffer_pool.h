@@ -7,7 +7,7 @@
 /*
  * What a worker lends to flows while they hold bytes: buffers (copy) and pipes (splice).  A flow
  * without pending bytes owns neither, so an idle session costs no memory for them.  One pool a
- * worker, no locks.
+ * worker, no locks; it begins as zeroes.
  */
 struct buffer {
 	struct buffer *next;
@@ -19,11 +19,10 @@ struct buffer {
 struct pipe {
 	struct pipe *next;
 	int read_fd, write_fd;
-	uint32_t asked, size; /* bytes: asked for, and as the kernel granted them */
+	uint32_t size; /* bytes, as the kernel granted them */
 };
 
 struct pool {
-	size_t buffer_size; /* bytes of data, for whoever asks for no other size */
 	struct buffer *buffers; /* idle: of any size, the last used first */
 	struct pipe *pipes;
 	unsigned int buffers_idle, buffers_lent;
@@ -36,11 +35,10 @@ struct pool {
  */
 void pool_limit_pipes(unsigned int n);
 
-void pool_init(struct pool *p, size_t buffer_size);
 /* Frees what is idle; nothing may be lent any more. */
 void pool_close(struct pool *p);
 
-/* SIZE bytes of data; 0: as many as P->buffer_size says.  NULL: out of memory. */
+/* SIZE bytes of data.  NULL: out of memory. */
 struct buffer *pool_buffer_get(struct pool *p, size_t size);
 void pool_buffer_put(struct pool *p, struct buffer *b);
 

@@ -4,7 +4,6 @@
 #include <assert.h>
 
 #define LOOK_MAX_MS 128
-#define LOOK_SELDOM_MS 2048
 
 static const char *const carrier_names[CARRIERS] = {
 	[CARRIER_COPY] = "copy",
@@ -56,17 +55,10 @@ const char *reason_name(enum reason r)
 
 enum carrier flow_carrier(const struct flow *f)
 {
-	switch ((enum flow_phase)f->phase) {
-	case FLOW_KERNEL:
-	case FLOW_FINISHING:
+	if (f->phase == FLOW_KERNEL || f->phase == FLOW_FINISHING || f->ended_in_kernel)
 		return CARRIER_SOCKMAP;
-	case FLOW_LEAVING: /* passed bytes are read and written by user space */
-		return CARRIER_COPY;
-	case FLOW_DONE:
-		return f->ended_in_kernel ? CARRIER_SOCKMAP : f->user_carrier;
-	default:
-		return f->user_carrier;
-	}
+	/* while it leaves, passed bytes are read and written by user space */
+	return f->phase == FLOW_LEAVING ? CARRIER_COPY : f->user_carrier;
 }
 
 #define TO(phase) (1U << (phase))
@@ -110,23 +102,13 @@ unsigned int flow_wants(const struct flow *f)
 	}
 }
 
-static void look_within(struct flow *f, uint64_t now_ms, uint16_t most_ms)
+void flow_look_later(struct flow *f, uint64_t now_ms)
 {
 	f->blocked = false; /* it is the clock that is waited for now */
 	f->wait_ms = f->wait_ms ? f->wait_ms * 2 : 1;
-	if (f->wait_ms > most_ms)
-		f->wait_ms = most_ms;
+	if (f->wait_ms > LOOK_MAX_MS)
+		f->wait_ms = LOOK_MAX_MS;
 	f->due_ms = now_ms + f->wait_ms;
-}
-
-void flow_look_later(struct flow *f, uint64_t now_ms)
-{
-	look_within(f, now_ms, LOOK_MAX_MS);
-}
-
-void flow_look_seldom(struct flow *f, uint64_t now_ms)
-{
-	look_within(f, now_ms, LOOK_SELDOM_MS);
 }
 
 void flow_await_target(struct flow *f, uint64_t now_ms)
@@ -141,13 +123,6 @@ void flow_await_target(struct flow *f, uint64_t now_ms)
 	f->due_ms = 0;
 }
 
-void flow_look_soon(struct flow *f, uint64_t now_ms)
-{
-	f->blocked = false;
-	f->wait_ms = 0;
-	f->due_ms = now_ms;
-}
-
 void flow_look_reset(struct flow *f)
 {
 	f->wait_ms = 0;
@@ -160,16 +135,7 @@ bool flow_drained(const struct flow *f, const struct flow_books *b)
 	return b->accepted == b->redirected + f->user_out;
 }
 
-enum audit flow_audit_left(const struct flow *f, const struct flow_books *b)
+bool flow_accounted(const struct flow *f, const struct flow_books *b)
 {
-	return b->received == b->redirected + f->user_in + b->unread ? AUDIT_OK : AUDIT_LOST;
-}
-
-enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b)
-{
-	uint64_t seen = b->redirected + f->user_in;
-
-	if (seen == b->received)
-		return AUDIT_OK;
-	return seen < b->received ? AUDIT_LATE : AUDIT_LOST;
+	return b->received == b->redirected + f->user_in + b->unread;
 }
