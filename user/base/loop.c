@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "base/loop.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -61,8 +59,6 @@ static void run_calls(struct loop *l)
 
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 {
-	int r;
-
 	*l = (struct loop){
 		.epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg
 	};
@@ -75,8 +71,7 @@ int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 	if (l->wake.fd < 0)
 		return -errno;
 	l->wake.handle = on_wake;
-	r = loop_reserve_timers(l, 16);
-	return r ?: loop_watch(l, &l->wake, EPOLLIN, true);
+	return loop_watch(l, &l->wake, EPOLLIN, true);
 }
 
 void loop_close(struct loop *l)
@@ -85,7 +80,6 @@ void loop_close(struct loop *l)
 		close(l->wake.fd);
 	if (l->epoll >= 0)
 		close(l->epoll);
-	free(l->heap);
 	pthread_mutex_destroy(&l->lock);
 	*l = (struct loop){ .epoll = -1, .wake = { .fd = -1 } };
 }
@@ -107,85 +101,81 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 	return 0;
 }
 
-/* --- timers: a binary heap, ordered by due_ms --- */
+/* --- timers: a pairing heap, so it needs no memory of its own, and to set one cannot fail --- */
 
-static void heap_put(struct loop *l, uint32_t i, struct timer *t)
+/* Of two heaps, or one, make one: the later becomes a child of the earlier. */
+static struct timer *meld(struct timer *a, struct timer *b)
 {
-	l->heap[i] = t;
-	t->at = i + 1;
+	struct timer *first, *child;
+
+	if (!a || !b)
+		return a ?: b;
+	first = b->due_ms < a->due_ms ? b : a;
+	child = first == a ? b : a;
+	child->next = first->child;
+	if (child->next)
+		child->next->prev = &child->next;
+	child->prev = &first->child;
+	first->child = child;
+	return first;
 }
 
-static void sift_up(struct loop *l, uint32_t i, struct timer *t)
+/* The same of a list.  In pairs first, from the end then: that keeps the heap flat. */
+static struct timer *meld_all(struct timer *list)
 {
-	while (i && l->heap[(i - 1) / 2]->due_ms > t->due_ms) {
-		heap_put(l, i, l->heap[(i - 1) / 2]);
-		i = (i - 1) / 2;
+	struct timer *pairs = NULL, *heap = NULL;
+
+	while (list) {
+		struct timer *other = list->next, *next = other ? other->next : NULL;
+		struct timer *pair = meld(list, other);
+
+		pair->next = pairs;
+		pairs = pair;
+		list = next;
 	}
-	heap_put(l, i, t);
-}
+	while (pairs) {
+		struct timer *next = pairs->next;
 
-static void sift_down(struct loop *l, uint32_t i, struct timer *t)
-{
-	for (;;) {
-		uint32_t child = 2 * i + 1;
-
-		if (child >= l->n_timers)
-			break;
-		if (child + 1 < l->n_timers && l->heap[child + 1]->due_ms < l->heap[child]->due_ms)
-			child++;
-		if (l->heap[child]->due_ms >= t->due_ms)
-			break;
-		heap_put(l, i, l->heap[child]);
-		i = child;
+		heap = meld(heap, pairs);
+		pairs = next;
 	}
-	heap_put(l, i, t);
+	return heap;
 }
 
-int loop_reserve_timers(struct loop *l, uint32_t n)
+static void add_heap(struct loop *l, struct timer *heap)
 {
-	uint32_t size = l->heap_size ?: 16;
-	struct timer **heap;
-
-	if (n <= l->heap_size)
-		return 0;
-	while (size < n)
-		size *= 2;
-	heap = realloc(l->heap, size * sizeof(struct timer *));
-	if (!heap)
-		return -ENOMEM;
-	l->heap = heap;
-	l->heap_size = size;
-	return 0;
+	l->timers = meld(l->timers, heap);
+	if (!l->timers)
+		return;
+	l->timers->next = NULL;
+	l->timers->prev = &l->timers;
 }
 
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
 {
-	if (t->at && t->due_ms == due_ms)
+	if (t->prev && t->due_ms == due_ms)
 		return;
 	timer_cancel(l, t);
-	assert(l->n_timers < l->heap_size); /* see loop_reserve_timers() */
 	t->due_ms = due_ms;
-	sift_up(l, l->n_timers++, t);
+	t->child = NULL;
+	add_heap(l, t);
 }
 
 void timer_cancel(struct loop *l, struct timer *t)
 {
-	struct timer *last;
-
-	if (!t->at)
+	if (!t->prev)
 		return;
-	last = l->heap[--l->n_timers];
-	if (last != t) {
-		sift_down(l, t->at - 1, last);
-		sift_up(l, last->at - 1, last);
-	}
-	t->at = 0;
+	*t->prev = t->next;
+	if (t->next)
+		t->next->prev = t->prev;
+	t->prev = NULL;
+	add_heap(l, meld_all(t->child));
 }
 
 static void fire_timers(struct loop *l)
 {
-	for (int n = 0; n < TIMERS_A_BATCH && l->n_timers && l->heap[0]->due_ms <= l->now_ms; n++) {
-		struct timer *t = l->heap[0];
+	for (int n = 0; n < TIMERS_A_BATCH && l->timers && l->timers->due_ms <= l->now_ms; n++) {
+		struct timer *t = l->timers;
 
 		timer_cancel(l, t);
 		t->fire(t);
@@ -196,11 +186,11 @@ static int next_timeout(const struct loop *l)
 {
 	uint64_t wait;
 
-	if (!l->n_timers)
+	if (!l->timers)
 		return -1;
-	if (l->heap[0]->due_ms <= l->now_ms)
+	if (l->timers->due_ms <= l->now_ms)
 		return 0;
-	wait = l->heap[0]->due_ms - l->now_ms;
+	wait = l->timers->due_ms - l->now_ms;
 	return wait > 60000 ? 60000 : (int)wait;
 }
 

@@ -31,7 +31,7 @@ struct source {
 struct timer {
 	void (*fire)(struct timer *t);
 	uint64_t due_ms;
-	uint32_t at; /* place in the heap + 1; 0: not set */
+	struct timer *child, *next, **prev; /* in the heap; prev NULL: not set */
 };
 
 /*
@@ -49,8 +49,7 @@ struct loop {
 	_Atomic uint64_t turns; /* batches, ever; any thread may read it */
 	uint32_t batch;     /* number of the current one */
 
-	struct timer **heap;
-	uint32_t n_timers, heap_size;
+	struct timer *timers; /* the first to fire, and below it the others */
 	uint64_t catches_up_ms; /* until then timers wait for a batch that is not full; 0: they fire */
 
 	pthread_mutex_t lock; /* of calls */
@@ -76,10 +75,6 @@ int loop_run(struct loop *l);
  */
 int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registered);
 
-/*
- * Make sure that N timers can be set.  timer_set() cannot fail afterwards.  -ENOMEM.
- */
-int loop_reserve_timers(struct loop *l, uint32_t n);
 /*
  * Set, or move, T to DUE_MS on the clock of now_ms.  A timer that fires may set itself to "now": it
  * fires again in this batch or in the next one.

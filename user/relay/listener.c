@@ -49,7 +49,7 @@ SYSCALLS_ALLOWED(
 
 static void wake_at(struct worker *w, uint64_t due_ms)
 {
-	if (!w->resume.at || due_ms < w->resume.due_ms)
+	if (!w->resume.prev || due_ms < w->resume.due_ms)
 		timer_set(&w->loop, &w->resume, due_ms);
 }
 

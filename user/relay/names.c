@@ -418,7 +418,7 @@ static void serve(struct names *n)
 	if (next < now + PAUSE_MS)
 		next = now + PAUSE_MS;
 	/* batches may come so often that the timer would never fire if each put it off */
-	if (next != NEVER && (!n->timer.at || next < n->timer.due_ms))
+	if (next != NEVER && (!n->timer.prev || next < n->timer.due_ms))
 		timer_set(n->loop, &n->timer, next);
 }
 

@@ -122,9 +122,6 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->index = index;
 	pool_init(&w->pool, shared->config->defaults.copy_buffer);
 	r = loop_open(&w->loop, after_batch, w);
-	if (r)
-		return r;
-	r = loop_reserve_timers(&w->loop, WORKER_TIMERS);
 	if (!r && shared->kernel)
 		r = open_kernel(w);
 	if (!r && shared->grafts)

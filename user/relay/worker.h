@@ -73,6 +73,3 @@ struct worker {
 
 /* How often a worker that stops looks which sessions are grafted by now. */
 #define WORKER_LEAVE_MS 10
-
-/* Timers of a worker beside those of sessions: sweep, grace, resume, leave, graft_look. */
-#define WORKER_TIMERS 5
