@@ -105,19 +105,12 @@ static int reserve_streams(void)
 	return 0;
 }
 
-static void wake_workers(struct daemon *d)
-{
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		loop_wake(&d->reload.threads.workers[i].loop);
-}
-
 /* A look-up has ended that sessions may wait for. */
 static void tell_of_names(void *arg)
 {
 	struct daemon *d = arg;
 
 	atomic_fetch_add(&d->shared.name_news, 1);
-	wake_workers(d);
 }
 
 /* Routes have changed: grafted sessions may have been reset. */
@@ -126,7 +119,8 @@ static void tell_of_grafts(void *arg)
 	struct daemon *d = arg;
 
 	atomic_fetch_add(&d->shared.graft_news, 1);
-	wake_workers(d);
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
 /* --- the steps of the start that need root: each returns an exit code, after a complaint --- */

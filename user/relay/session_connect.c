@@ -38,7 +38,8 @@
  * descriptor. */
 #define AT_ONCE 8
 #define RIVALS (AT_ONCE - 1)
-/* Try again so soon: no socket in stock, no descriptor beside other attempts, full unix backlog. */
+/* Try again so soon: no socket in stock, no descriptor beside other attempts, full unix backlog; and look
+ * so often whether a look-up has ended. */
 #define RETRY_MS 20
 /*
  * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
@@ -63,6 +64,7 @@ struct connecting {
 	size_t n_tried;
 	bool may_move;           /* a look-up may find other addresses of these */
 	uint64_t seen;           /* the look-up that it waits for, see lookup_await() */
+	uint64_t news_seen;      /* of shared->name_news: when it was asked for */
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
@@ -249,6 +251,11 @@ static int choose_server(struct session *s)
 	return n;
 }
 
+static uint64_t name_news(const struct session *s)
+{
+	return atomic_load_explicit(&s->worker->shared->name_news, memory_order_acquire);
+}
+
 /* S's server has failed, with ERROR.  False: S will have no other, or this machine is at fault. */
 static bool next_server(struct session *s, int error)
 {
@@ -257,6 +264,7 @@ static bool next_server(struct session *s, int error)
 	struct server **tried;
 	int r;
 
+	c->news_seen = name_news(s);
 	if (cause == CAUSE_NO_SOCKET || tcp_cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
 		return false;
 	if (servers_refused(&s->forward->servers, s->server, error, &c->seen,
@@ -279,7 +287,6 @@ static bool next_server(struct session *s, int error)
 		addr_list_put(s->addrs);
 		s->server = NULL;
 		s->addrs = NULL;
-		s->worker->n_nameless++;
 	}
 	return r >= 0;
 }
@@ -377,9 +384,9 @@ bool session_connect_answered(struct session *s, unsigned int i, uint32_t events
 
 /* --- a name without an address --- */
 
-bool session_is_nameless(const struct session *s)
+static bool is_nameless(const struct session *s)
 {
-	return s->state == SESSION_CONNECTING && !s->addrs;
+	return !s->addrs;
 }
 
 static void give_up_name(struct session *s)
@@ -396,10 +403,12 @@ static void give_up_name(struct session *s)
 }
 
 /* Connects if there is a server; S is reset if there will be none. */
-bool session_connect_named(struct session *s)
+static bool connect_named(struct session *s)
 {
-	int r = choose_server(s);
+	int r;
 
+	s->connecting->news_seen = name_news(s);
+	r = choose_server(s);
 	if (r == -EHOSTDOWN) {
 		log_cause(CAUSE_NO_SERVER, LOG_WARNING,
 			  "session %llu, forward %s: no server of upstream %s can be used",
@@ -409,32 +418,26 @@ bool session_connect_named(struct session *s)
 	} else if (r < 0 || (!r && s->worker->loop.now_ms >= s->connecting->due_ms)) {
 		give_up_name(s);
 	}
-	if (r <= 0)
-		return false;
-	s->worker->n_nameless--;
-	return connect_more(s);
+	return r > 0 && connect_more(s);
 }
 
 /* --- beginning and end --- */
 
-int session_connect_expect(struct session *s, void (*on_rival)(struct source *, uint32_t events))
+bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, uint32_t events))
 {
 	s->connecting = calloc(1, sizeof(*s->connecting));
-	if (!s->connecting)
-		return -ENOMEM;
+	if (!s->connecting) {
+		session_reset(s, CAUSE_NO_MEMORY);
+		return false;
+	}
 	for (uint16_t i = 0; i < RIVALS; i++)
 		s->connecting->rivals[i] = (struct rival){
 			.source = { .handle = on_rival, .fd = -1 }, .session = s, .number = i + 1
 		};
-	return 0;
-}
-
-bool session_connect_begin(struct session *s)
-{
+	s->connecting->news_seen = UINT64_MAX; /* nothing was asked for yet */
 	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
 	s->connecting->began_ns = clock_ns();
-	s->worker->n_nameless++;
-	return session_connect_named(s);
+	return true;
 }
 
 /* Events of this batch may still point to its sources: it is freed when the batch is over. */
@@ -444,8 +447,6 @@ void session_connect_end(struct session *s)
 
 	if (!c)
 		return;
-	if (session_is_nameless(s))
-		s->worker->n_nameless--;
 	for (unsigned int i = 1; i < AT_ONCE; i++)
 		close_attempt(s, i);
 	c->next = s->worker->connected;
@@ -476,9 +477,9 @@ bool session_connect_is_quiet(const struct session *s)
 uint64_t session_connect_due(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	uint64_t due = session_is_nameless(s) ? c->due_ms : c->server_due_ms;
+	uint64_t due = is_nameless(s) ? s->worker->loop.now_ms + RETRY_MS : c->server_due_ms;
 
-	if (!session_is_nameless(s) && may_begin(s))
+	if (!is_nameless(s) && may_begin(s))
 		due = smaller(due, c->next_ms);
 	if (session_connect_is_quiet(s))
 		due = smaller(due, s->born_ms + CONNECT_QUIET_MS);
@@ -490,8 +491,9 @@ bool session_connect_timer(struct session *s)
 	struct connecting *c = s->connecting;
 	bool late = s->worker->loop.now_ms >= c->server_due_ms;
 
-	if (session_is_nameless(s))
-		return s->worker->loop.now_ms >= c->due_ms && session_connect_named(s);
+	if (is_nameless(s))
+		return (name_news(s) != c->news_seen || s->worker->loop.now_ms >= c->due_ms) &&
+		       connect_named(s);
 	if (late) /* the next session goes on where this one ends */
 		atomic_store_explicit(&s->server->first, c->begun < s->addrs->n ? next_index(s) : 0,
 				      memory_order_relaxed);

@@ -26,6 +26,7 @@
 #include "relay/session_life.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 
@@ -143,21 +144,16 @@ static uint64_t next_due(struct session *s)
 
 /* --- its end --- */
 
-static void forget(struct session *s)
-{
-	*s->prev = s->next;
-	if (s->next)
-		s->next->prev = s->prev;
-	s->worker->n_sessions--;
-}
-
 /* S has given everything back but its place in the lists, and in the limits if it is ADMITTED. */
 static void die(struct session *s, bool admitted)
 {
 	struct worker *w = s->worker;
 
 	session_set_state(s, SESSION_DEAD);
-	forget(s);
+	*s->prev = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	w->n_sessions--;
 	s->next = w->dead;
 	w->dead = s;
 	if (s->server)
@@ -266,30 +262,30 @@ static void settle(struct session *s)
 
 /* --- its life --- */
 
-/* What comes to a session. */
-struct news {
-	enum { BEGIN, EVENT, TIMER, LOOKED_UP } kind;
-	unsigned int from; /* EVENT: CLIENT, UPSTREAM, or behind that a rival attempt to connect */
-	uint32_t events;
-};
+/*
+ * What comes to a session: EVENTS of the socket FROM, which is CLIENT, UPSTREAM, or behind that a rival
+ * attempt to connect.  NOBODY: time has passed, or it begins.
+ */
+#define NOBODY UINT_MAX
 
-static bool receive_header(struct session *s, struct news n)
+static bool receive_header(struct session *s, uint32_t events)
 {
-	if (n.kind != TIMER)
-		return session_proxy_header_look(s, n.events & (EPOLLRDHUP | EPOLLHUP));
-	session_proxy_header_timer(s);
-	return false;
+	bool whole = session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP));
+
+	if (!whole && !s->ending)
+		session_proxy_header_timer(s);
+	return whole;
 }
 
-static bool connect_upstream(struct session *s, struct news n)
+static void on_rival(struct source *source, uint32_t events);
+
+static bool connect_upstream(struct session *s, unsigned int from, uint32_t events)
 {
-	if (n.kind == BEGIN)
-		return session_connect_begin(s);
-	if (n.kind == TIMER)
+	if (!s->connecting && !session_connect_begin(s, on_rival))
+		return false;
+	if (from == NOBODY)
 		return session_connect_timer(s);
-	if (n.kind == LOOKED_UP)
-		return session_connect_named(s);
-	return n.from != CLIENT && session_connect_answered(s, n.from - UPSTREAM, n.events);
+	return from != CLIENT && session_connect_answered(s, from - UPSTREAM, events);
 }
 
 /* Most clients have spoken by now: to look at once saves a round through epoll. */
@@ -329,30 +325,29 @@ static void run_timers(struct session *s)
 }
 
 /*
- * The life of a session, from accept(2) to its last byte.  N is what has come; each step gets it, and
- * is done if it returns true.
+ * The life of a session, from accept(2) to its last byte.  Each step gets what has come, and is done
+ * if it returns true.
  */
-static void live(struct session *s, struct news n)
+static void live(struct session *s, unsigned int from, uint32_t events)
 {
-	bool lost = n.kind == EVENT && n.from <= UPSTREAM && n.events & EPOLLERR;
-
 	if (s->state == SESSION_DEAD)
 		return;
 	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
-	if (lost && (n.from == CLIENT || s->state != SESSION_CONNECTING))
-		session_part(s, n.from, tcp_cause(n.from, tcp_take_error(s->sides[n.from].fd)));
-	if (s->state == SESSION_HEADER && !s->ending && receive_header(s, n)) {
+	if (from <= UPSTREAM && events & EPOLLERR &&
+	    (from == CLIENT || s->state != SESSION_CONNECTING))
+		session_part(s, from, tcp_cause(from, tcp_take_error(s->sides[from].fd)));
+	if (s->state == SESSION_HEADER && !s->ending && receive_header(s, events)) {
 		session_set_state(s, SESSION_CONNECTING);
-		n = (struct news){ .kind = BEGIN };
+		from = NOBODY;
 	}
-	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, n) &&
+	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, from, events) &&
 	    session_proxy_header_send(s))
 		open_flows(s);
-	if (session_runs(s) && n.kind == EVENT && n.from <= UPSTREAM)
-		run_flows(s, n.from, n.events);
-	if (session_runs(s) && n.kind == TIMER)
+	if (session_runs(s) && from <= UPSTREAM)
+		run_flows(s, from, events);
+	if (session_runs(s) && from == NOBODY)
 		run_timers(s);
-	if (s->state == SESSION_PARTING && n.kind == TIMER)
+	if (s->state == SESSION_PARTING && from == NOBODY)
 		session_part_timer(s);
 	settle(s);
 }
@@ -361,7 +356,7 @@ static void on_side(struct session *s, unsigned int side, uint32_t events)
 {
 	if (events & ~(uint32_t)EPOLLOUT)
 		s->flows[side].quiet = false;
-	live(s, (struct news){ EVENT, side, events });
+	live(s, side, events);
 }
 
 static void on_client(struct source *source, uint32_t events)
@@ -379,12 +374,12 @@ static void on_rival(struct source *source, uint32_t events)
 	unsigned int attempt;
 	struct session *s = session_of_rival(source, &attempt);
 
-	live(s, (struct news){ EVENT, UPSTREAM + attempt, events });
+	live(s, UPSTREAM + attempt, events);
 }
 
 static void on_timer(struct timer *timer)
 {
-	live(container_of(timer, struct session, timer), (struct news){ .kind = TIMER });
+	live(container_of(timer, struct session, timer), NOBODY, 0);
 }
 
 /* --- its beginning --- */
@@ -421,23 +416,18 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		 in_port_t port)
 {
 	struct session *s = new_session(w, f, client);
-	int r = s ? session_connect_expect(s, on_rival) ?: session_proxy_header_expect(s) : -ENOMEM;
 
-	if (r) {
-		if (s) {
-			forget(s);
-			free(s->connecting);
-		}
-		free(s);
-		return r;
-	}
+	if (!s)
+		return -ENOMEM;
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = w->loop.now_ms;
 	s->sides[CLIENT].fd = fd;
 	if (f->conf->upstream.servers[0].at.n_ports > 1)
 		s->port_offset = (uint16_t)(ntohs(port) - ntohs(f->conf->listen.named_port));
 	count_add(&forward_stats(f, w->index)->accepted, 1);
-	live(s, (struct news){ .kind = BEGIN });
+	if (session_proxy_header_expect(s))
+		session_reset(s, CAUSE_NO_MEMORY);
+	live(s, NOBODY, 0);
 	return 0;
 }
 
@@ -486,25 +476,6 @@ unsigned int session_follow_engines(struct worker *w)
 		settle(s);
 	}
 	return n;
-}
-
-/* Those that wait are young, and so at the list's beginning: it is not gone through in vain. */
-void session_names_news(struct worker *w)
-{
-	uint64_t news = atomic_load_explicit(&w->shared->name_news, memory_order_acquire);
-	unsigned int left = w->n_nameless;
-	struct session *s = w->sessions, *next;
-
-	if (news == w->news_seen)
-		return;
-	w->news_seen = news;
-	for (; left && s; s = next) {
-		next = s->next;
-		if (!session_is_nameless(s))
-			continue;
-		left--;
-		live(s, (struct news){ .kind = LOOKED_UP });
-	}
 }
 
 /* --- of those in the kernel --- */

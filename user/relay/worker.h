@@ -42,8 +42,6 @@ struct worker {
 	struct session *dead;     /* to be freed after the batch */
 	struct connecting *connected; /* list of struct connecting to be freed after the batch */
 	unsigned int n_sessions;  /* that live */
-	unsigned int n_nameless;  /* of them, those that wait for their upstream's first address */
-	uint64_t news_seen;       /* of shared->name_news */
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	struct listener *listeners; /* list; see listener.h */
