@@ -225,9 +225,11 @@ KT_TEST(where_passing_has_no_bound_the_gate_is_closed)
 	forget(s);
 }
 
-static void keep(void *arg, const void *event)
+static int keep(void *arg, void *event, size_t size)
 {
+	assert_int_equal(size, sizeof(struct culvert_event));
 	*(struct culvert_event *)arg = *(const struct culvert_event *)event;
+	return 0;
 }
 
 /* A stay that cannot begin because the target is gone: told as one of this stay, not of the last. */
@@ -237,17 +239,17 @@ KT_TEST(a_target_that_is_gone_is_told)
 	volatile struct culvert_ctl *ctl = enter(s);
 	uint64_t dropped = sockmap_stat(kt_culvert, CLIENT)->dropped;
 	struct culvert_event last = { 0 };
-	struct bpf_ring *ring;
+	struct ring_buffer *ring;
 
-	assert_int_equal(bpf_ring_open(sockmap_rings(kt_culvert), 0, sizeof(last), keep, &last,
-				       &ring), 0);
+	ring = ring_buffer__new(sockmap_rings(kt_culvert)->fds[0], keep, &last, NULL);
+	assert_non_null(ring);
 	sockmap_forget(kt_culvert, UPSTREAM, false);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_true(KT_WAIT(sockmap_stat(kt_culvert, CLIENT)->dropped == dropped + SENT));
-	assert_true(KT_WAIT(bpf_ring_consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
+	assert_true(KT_WAIT(ring_buffer__consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
 	assert_int_equal(last.slot, CLIENT);
 	assert_int_equal(last.epoch, (uint16_t)ctl->epoch);
-	bpf_ring_close(ring);
+	ring_buffer__free(ring);
 	forget(s);
 }
 
@@ -319,9 +321,11 @@ KT_TEST(what_follows_a_loss_is_dropped)
 #define MEMORY (256 * KIB) /* limit of all flows; this one has none of its own */
 #define LOOK (64 * KIB + 64 * KIB) /* between two looks, and one skb */
 
-static void note(void *arg, const void *event)
+static int note(void *arg, void *event, size_t size)
 {
+	(void)size;
 	*(unsigned int *)arg |= 1U << ((const struct culvert_event *)event)->kind;
+	return 0;
 }
 
 /* CLIENT's flow enters, and brings what it can while nobody reads.  How much, in all. */
@@ -348,7 +352,7 @@ KT_TEST(all_flows_together_have_a_limit)
 {
 	const struct sockmap_limits limits = { .pairs = 1, .workers = 1, .memory = MEMORY };
 	struct sockmap *without = kt_culvert;
-	struct bpf_ring *ring;
+	struct ring_buffer *ring;
 	unsigned int kinds = 0;
 	struct kt_session *s;
 	uint64_t through;
@@ -356,12 +360,12 @@ KT_TEST(all_flows_together_have_a_limit)
 	size_t sent;
 
 	assert_int_equal(sockmap_open(&limits, &kt_culvert, err, sizeof(err)), 0);
-	assert_int_equal(bpf_ring_open(sockmap_rings(kt_culvert), 0, sizeof(struct culvert_event),
-				       note, &kinds, &ring), 0);
+	ring = ring_buffer__new(sockmap_rings(kt_culvert)->fds[0], note, &kinds, NULL);
+	assert_non_null(ring);
 	s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
 	sent = fill_memory(s);
 	through = redirected();
-	assert_true(bpf_ring_consume(ring) >= 2);
+	assert_true(ring_buffer__consume(ring) >= 2);
 	assert_int_equal(kinds, 1U << CULVERT_EVENT_MEMORY | 1U << CULVERT_EVENT_PASSED);
 
 	/* what it was charged at the last look, it is charged until it has left */
@@ -390,7 +394,7 @@ KT_TEST(all_flows_together_have_a_limit)
 	fill_memory(s);
 	forget(s);
 	assert_int_equal(sockmap_memory(kt_culvert), 0);
-	bpf_ring_close(ring);
+	ring_buffer__free(ring);
 	sockmap_close(kt_culvert);
 	kt_culvert = without;
 }
@@ -449,7 +453,8 @@ KT_TEST(an_urgent_byte_does_not_hinder_a_removal)
 	struct flow flow = { .phase = FLOW_USER, .base_bytes = redirected() };
 	struct pool pool;
 	struct sockmap_io io = {
-		.flow = &flow, .kernel = kt_culvert, .pool = &pool, .src = s->a, .dst = s->b,
+		.pump = { .flow = &flow, .pool = &pool, .src = s->a, .dst = s->b },
+		.kernel = kt_culvert,
 		.dst_connected = true, .read_ahead = MIB,
 	};
 

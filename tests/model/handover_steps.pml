@@ -188,7 +188,7 @@ inline audit_left()
 	atomic { n = 0; unread = 0; received = 0; state = false }
 }
 
-/* copy_pump() for LIMIT passed bytes, then credit for what was written */
+/* carrier_pump() for LIMIT passed bytes, then credit for what was written */
 inline settle_some()
 {
 	atomic { n = user_out; moved = false }
@@ -212,7 +212,7 @@ inline settle_some()
 	}
 }
 
-/* copy_read_ahead() for LIMIT passed bytes */
+/* carrier_read_ahead() for LIMIT passed bytes */
 inline read_ahead()
 {
 	moved = false;

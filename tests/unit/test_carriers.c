@@ -180,7 +180,7 @@ static enum pump pump_with(struct rig *rig, enum carrier c, struct pump_io *io)
 	io->pool = &rig->pool;
 	io->src = rig->src;
 	io->dst = rig->dst;
-	r = c == CARRIER_SPLICE ? splice_pump(io) : copy_pump(io);
+	r = carrier_pump(io, c);
 	assert_int_equal(rig->flow.user_in - user_in, io->read);
 	check_result(rig, r, io);
 	return r;
@@ -191,8 +191,7 @@ static struct pump_io last; /* what the last pump() has returned */
 static enum pump pump(struct rig *rig, uint64_t limit, bool until_eof)
 {
 	last = (struct pump_io){ .limit = limit, .until_eof = until_eof };
-	/* what was read ahead is copied */
-	return pump_with(rig, rig->flow.head ? CARRIER_COPY : carrier, &last);
+	return pump_with(rig, carrier, &last);
 }
 
 /* Write and pump until the target takes no more. */
@@ -400,7 +399,7 @@ TEST(test_source_reset)
 
 /* --- reading ahead --- */
 
-/* copy_read_ahead(): bytes are read now and written later, by copy_pump(), in order. */
+/* carrier_read_ahead(): bytes are read now and written later, by carrier_pump(), in order. */
 
 static enum pump read_ahead(struct rig *rig, uint64_t limit, uint32_t most)
 {
@@ -409,7 +408,7 @@ static enum pump read_ahead(struct rig *rig, uint64_t limit, uint32_t most)
 
 	last = (struct pump_io){ .flow = &rig->flow, .pool = &rig->pool, .src = rig->src,
 				 .dst = rig->dst, .limit = limit };
-	r = copy_read_ahead(&last, most);
+	r = carrier_read_ahead(&last, most);
 	assert_int_equal(rig->flow.user_out, user_out);
 	assert_int_equal(rig->flow.user_in, user_in + last.read);
 	assert_true(last.read <= limit);

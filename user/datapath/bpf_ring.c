@@ -5,28 +5,25 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/array.h"
 
-struct bpf_ring {
-	struct ring_buffer *rb;
-	size_t size;
-	bpf_ring_fn *handle;
-	void *arg;
-};
+/* Each event has 16 bytes or more.  What does not fit is counted, and then sessions are looked at. */
+#define RING_SIZE (256U * 1024)
 
-int bpf_rings_open(struct bpf_rings *rs, unsigned int n, uint32_t size, int outer)
+int bpf_rings_open(struct bpf_rings *rs, unsigned int n, const struct bpf_map *outer)
 {
 	rs->fds = allocated(calloc(n, sizeof(*rs->fds)));
 	while (rs->n < n) {
 		uint32_t worker = rs->n;
-		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "culvert_ring", 0, 0, size, NULL);
+		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "culvert_ring", 0, 0, RING_SIZE, NULL);
 
 		if (fd < 0)
 			return -errno;
 		rs->fds[rs->n++] = fd;
-		if (bpf_map_update_elem(outer, &worker, &fd, BPF_ANY))
+		if (bpf_map_update_elem(bpf_map__fd(outer), &worker, &fd, BPF_ANY))
 			return -errno;
 	}
 	return 0;
@@ -39,44 +36,21 @@ void bpf_rings_close(struct bpf_rings *rs)
 	free(rs->fds);
 }
 
-static int on_record(void *ctx, void *data, size_t size)
+static size_t size_of(const struct bpf_map *map)
 {
-	struct bpf_ring *r = ctx;
-
-	if (size >= r->size)
-		r->handle(r->arg, data);
-	return 0;
+	return (size_t)bpf_map__value_size(map) * bpf_map__max_entries(map);
 }
 
-int bpf_ring_open(const struct bpf_rings *rs, unsigned int worker, size_t size, bpf_ring_fn *handle,
-		  void *arg, struct bpf_ring **ret)
+void *bpf_values_map(const struct bpf_map *map)
 {
-	struct bpf_ring *r = allocated(calloc(1, sizeof(*r)));
+	void *values = mmap(NULL, size_of(map), PROT_READ | PROT_WRITE, MAP_SHARED,
+			    bpf_map__fd(map), 0);
 
-	*r = (struct bpf_ring){ .size = size, .handle = handle, .arg = arg };
-	r->rb = ring_buffer__new(rs->fds[worker], on_record, r, NULL);
-	if (!r->rb) {
-		free(r);
-		return -errno;
-	}
-	*ret = r;
-	return 0;
+	return values == MAP_FAILED ? NULL : values;
 }
 
-void bpf_ring_close(struct bpf_ring *r)
+void bpf_values_unmap(void *values, const struct bpf_map *map)
 {
-	if (!r)
-		return;
-	ring_buffer__free(r->rb);
-	free(r);
-}
-
-int bpf_ring_fd(const struct bpf_ring *r)
-{
-	return ring_buffer__epoll_fd(r->rb);
-}
-
-int bpf_ring_consume(struct bpf_ring *r)
-{
-	return ring_buffer__consume(r->rb);
+	if (values)
+		munmap(values, size_of(map));
 }

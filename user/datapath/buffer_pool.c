@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/syscalls_allowed.h"
 
 #define BUFFERS_KEPT 8
@@ -17,23 +16,23 @@
 /*
  * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with
  * 256 KiB where data goes both ways, 4 % one way, and nothing more with 1 MiB.
+ *
+ * All pipes of an unprivileged user may have 64 MiB (/proc/sys/fs/pipe-user-pages-soft, 16384
+ * pages); then no pipe grows, and a new one has two pages, which cost more than they save.  So only
+ * the first PIPES_LARGE are so large, and 512 others fit, whatever order they come in.
  */
 #define PIPE_SIZE (512 * 1024)
-/* What pipe2(2) gives by itself.  A smaller pipe costs more than it saves: it is refused. */
+#define PIPES_LARGE 64
 #define PIPE_SIZE_MIN (64 * 1024)
-/* After the kernel gave a smaller pipe no other is tried for so long. */
-#define PIPE_RETRY_MS 100
 
 SYSCALLS_ALLOWED(
 	SYSCALL(pipe2, SYSCALL_ARG(1, O_CLOEXEC | O_NONBLOCK)),
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_SETPIPE_SZ)),
-	SYSCALL(fcntl, SYSCALL_ARG(1, F_GETPIPE_SZ)),
 	SYSCALL(close));
 
 /* Of the process, as descriptors are. */
 static unsigned int pipes_max = UINT_MAX;
 static _Atomic unsigned int pipes_open;
-static _Atomic uint64_t pipes_retry_ms;
 
 void pool_limit_pipes(unsigned int n)
 {
@@ -105,64 +104,25 @@ static void pipe_close(struct pipe *pipe)
 	pipe_forget(pipe);
 }
 
-/*
- * What a pipe asks for beside N others.  All pipes of an unprivileged user may have 64 MiB
- * (/proc/sys/fs/pipe-user-pages-soft, 16384 pages); then no pipe grows, and a new one has two
- * pages.  32 x 512 KiB, 32 x 256 KiB and 64 x 128 KiB are 32 MiB; 512 x 64 KiB are the other 32.
- * So 640 pipes fit.  That holds in whatever order they are opened and closed: a pipe that goes
- * leaves at least what the next one asks for.
- */
-static uint32_t size_for(unsigned int n)
-{
-	if (n < 32)
-		return PIPE_SIZE;
-	if (n < 64)
-		return PIPE_SIZE / 2;
-	return n < 128 ? PIPE_SIZE / 4 : PIPE_SIZE_MIN;
-}
-
-/* Also of a pipe that was opened when there were more.  Each size is asked for once. */
-static void pipe_enlarge(struct pipe *pipe)
-{
-	uint32_t want = size_for(atomic_load_explicit(&pipes_open, memory_order_relaxed) - 1);
-	int size;
-
-	if (pipe->asked >= want)
-		return;
-	pipe->asked = want;
-	size = fcntl(pipe->read_fd, F_SETPIPE_SZ, want);
-	if (size < 0)
-		size = fcntl(pipe->read_fd, F_GETPIPE_SZ);
-	pipe->size = size < 0 ? 0 : (uint32_t)size;
-}
-
-/* True while the last pipe was too small, and that is not long ago. */
-static bool pipes_exhausted(void)
-{
-	uint64_t retry_ms = atomic_load_explicit(&pipes_retry_ms, memory_order_relaxed);
-
-	return retry_ms && clock_ms() < retry_ms;
-}
-
 static struct pipe *pipe_open(void)
 {
-	struct pipe *pipe = pipes_exhausted() ? NULL : malloc(sizeof(*pipe));
-	int fds[2];
+	struct pipe *pipe = malloc(sizeof(*pipe));
+	unsigned int others;
+	int fds[2], size;
 
 	if (!pipe)
 		return NULL;
 	/* two threads may both find the last one taken */
-	if (atomic_fetch_add_explicit(&pipes_open, 1, memory_order_relaxed) >= pipes_max ||
-	    pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
+	others = atomic_fetch_add_explicit(&pipes_open, 1, memory_order_relaxed);
+	if (others >= pipes_max || pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
 		pipe_forget(pipe);
 		return NULL;
 	}
-	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1] };
-	pipe_enlarge(pipe);
-	if (pipe->size >= PIPE_SIZE_MIN)
+	size = fcntl(fds[0], F_SETPIPE_SZ, others < PIPES_LARGE ? PIPE_SIZE : PIPE_SIZE_MIN);
+	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1], .size = (uint32_t)size };
+	if (size >= PIPE_SIZE_MIN)
 		return pipe;
 	pipe_close(pipe);
-	atomic_store_explicit(&pipes_retry_ms, clock_ms() + PIPE_RETRY_MS, memory_order_relaxed);
 	return NULL;
 }
 
@@ -181,19 +141,15 @@ struct pipe *pool_pipe_get(struct pool *p)
 {
 	struct pipe *pipe = take_idle_pipe(p);
 
-	if (pipe)
-		pipe_enlarge(pipe);
-	else
-		pipe = pipe_open();
-	if (pipe)
-		p->pipes_lent++;
+	pipe = pipe ?: pipe_open();
+	p->pipes_lent += pipe != NULL;
 	return pipe;
 }
 
 void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty)
 {
 	p->pipes_lent--;
-	if (!empty || p->pipes_idle >= PIPES_KEPT) {
+	if (!empty || pipe->size < PIPE_SIZE || p->pipes_idle >= PIPES_KEPT) {
 		pipe_close(pipe);
 		return;
 	}

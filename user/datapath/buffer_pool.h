@@ -19,7 +19,7 @@ struct buffer {
 struct pipe {
 	struct pipe *next;
 	int read_fd, write_fd;
-	uint32_t asked, size; /* bytes: asked for, and as the kernel granted them */
+	uint32_t size; /* bytes, as the kernel granted them */
 };
 
 struct pool {

@@ -16,9 +16,10 @@ struct pump_io {
 	struct pool *pool;
 	int src, dst;
 	size_t buffer_size; /* copy: bytes a read; 0: what the pool says */
-	uint64_t limit;  /* read at most so many bytes */
+	uint64_t limit;  /* read until READ is so much */
 	bool until_eof;  /* a FIN has been seen: do not take a short read for "empty" */
-	uint64_t read;   /* out: bytes read by this call */
+	bool had_all;    /* the last read has most likely taken all that there was */
+	uint64_t read;   /* out: bytes read by all calls */
 	uint32_t reads;  /* out: reads that returned bytes */
 	int error;       /* out: errno of PUMP_SRC_ERROR and PUMP_DST_ERROR */
 };
@@ -35,17 +36,17 @@ enum pump {
 	PUMP_DST_ERROR,
 };
 
-enum pump copy_pump(struct pump_io *io);
-/* Read without writing, until io->limit bytes are read or MOST are pending. */
-enum pump copy_read_ahead(struct pump_io *io, uint32_t most);
-enum pump splice_pump(struct pump_io *io);
+/* Write what is pending, whichever carrier has read it; then go on BY copy or splice. */
+enum pump carrier_pump(struct pump_io *io, enum carrier by);
+/* Copy: read without writing, until the limit is reached or MOST bytes are pending. */
+enum pump carrier_read_ahead(struct pump_io *io, uint32_t most);
 
 /* Give back what a flow has borrowed; pending bytes are discarded. */
 void carrier_release(struct flow *f, struct pool *pool);
 
 /*
  * Fairness: so many reads, or bytes, of one flow before others get their turn.  A target that takes
- * all would make a splice turn of 16 x 512 KiB otherwise; copy reads no more in 16 x 64 KiB.
+ * all would make a splice turn of 16 x 512 KiB otherwise.
  */
 #define PUMP_ROUNDS 16
 #define PUMP_BYTES (1024 * 1024)

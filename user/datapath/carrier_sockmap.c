@@ -73,6 +73,11 @@ bool sockmap_closed(struct sockmap *k, uint32_t slot)
 	return sockmap_stat(k, slot)->closed == sockmap_ctl(k, slot)->epoch;
 }
 
+static uint64_t redirected(const struct sockmap_io *io)
+{
+	return sockmap_redirected(io->kernel, io->slot, io->pump.flow);
+}
+
 /*
  * True if every passed byte has been read: written, and so credited, or pending.  The daemon's half
  * of Dekker's pattern with pass() of the program: whatever was stored to ctl before (credit,
@@ -81,19 +86,19 @@ bool sockmap_closed(struct sockmap *k, uint32_t slot)
 static bool all_read(const struct sockmap_io *io)
 {
 	sockmap_barrier();
-	return passed_bytes(io) == io->flow->credit + io->flow->pending;
+	return passed_bytes(io) == io->pump.flow->credit + io->pump.flow->pending;
 }
 
 /* True if every passed byte is on the target.  Pairs with pass() in the program. */
 static bool settled(const struct sockmap_io *io)
 {
-	return !io->flow->pending && all_read(io);
+	return !io->pump.flow->pending && all_read(io);
 }
 
 /* The books are those of the stream, which a PROXY header may come before. */
 static int stream_received(const struct sockmap_io *io, uint64_t *ret)
 {
-	int r = tcp_received(io->src, ret);
+	int r = tcp_received(io->pump.src, ret);
 
 	if (!r)
 		*ret -= io->header_in;
@@ -103,7 +108,7 @@ static int stream_received(const struct sockmap_io *io, uint64_t *ret)
 /* Too small for a moment it may be smaller than the header. */
 static int stream_accepted(const struct sockmap_io *io, uint64_t *ret)
 {
-	int r = tcp_accepted(io->dst, io->dst_connected, ret);
+	int r = tcp_accepted(io->pump.dst, io->dst_connected, ret);
 
 	if (!r)
 		*ret -= *ret < io->header_out ? *ret : io->header_out;
@@ -114,46 +119,41 @@ static int stream_accepted(const struct sockmap_io *io, uint64_t *ret)
 static enum step look_drained(struct sockmap_io *io)
 {
 	struct flow_books *books = &io->books;
+	struct flow *f = io->pump.flow;
 	int r = stream_accepted(io, &books->accepted);
 
 	if (r) {
-		io->error = -r;
+		io->pump.error = -r;
 		return STEP_DST_ERROR;
 	}
-	books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
-	if (flow_drained(io->flow, books))
+	books->redirected = redirected(io);
+	if (flow_drained(f, books))
 		return STEP_DONE;
-	return books->accepted > books->redirected + io->flow->user_out ? STEP_UNPROVED : STEP_WAIT;
+	return books->accepted > books->redirected + f->user_out ? STEP_UNPROVED : STEP_WAIT;
 }
 
 static enum step wait_longer(struct sockmap_io *io)
 {
-	flow_look_later(io->flow, io->now_ms);
-	return STEP_WAIT;
-}
-
-/* Passed bytes wait behind the other flow's backlog (trap T8), which the source's peer must read. */
-static enum step wait_for_source(struct sockmap_io *io)
-{
-	flow_look_seldom(io->flow, io->now_ms);
+	flow_look_later(io->pump.flow, io->now_ms);
 	return STEP_WAIT;
 }
 
 static enum step wait_for_target(struct sockmap_io *io)
 {
-	flow_await_target(io->flow, io->now_ms);
+	flow_await_target(io->pump.flow, io->now_ms);
 	return STEP_WAIT;
 }
 
 static int add_gated(struct sockmap_io *io)
 {
-	int r = sockmap_gate(io->kernel, io->src, true);
+	int r = sockmap_gate(io->kernel, io->pump.src, true);
 
 	if (r)
 		return r;
-	r = sockmap_rx_add(io->kernel, io->slot, io->src); /* a full barrier: the program sees ctl */
+	/* a full barrier: the program sees ctl */
+	r = sockmap_rx_add(io->kernel, io->slot, io->pump.src);
 	if (r)
-		sockmap_gate(io->kernel, io->src, false);
+		sockmap_gate(io->kernel, io->pump.src, false);
 	return r;
 }
 
@@ -163,15 +163,15 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	char c;
 	int r;
 
-	if (tcp_recv(io->src, &c, 1, MSG_PEEK) >= 0)
+	if (tcp_recv(io->pump.src, &c, 1, MSG_PEEK) >= 0)
 		return -EAGAIN;
 	if (errno != EAGAIN) {
-		io->error = errno;
+		io->pump.error = errno;
 		return -EPROTO;
 	}
-	io->flow->drained_at = sockmap_redirected(io->kernel, io->slot, io->flow);
-	io->flow->credit = passed_bytes(io);
-	ctl->credit = io->flow->credit;
+	io->pump.flow->drained_at = redirected(io);
+	io->pump.flow->credit = passed_bytes(io);
+	ctl->credit = io->pump.flow->credit;
 	ctl->soft_limit = limits->soft_limit;
 	ctl->hard_limit = limits->hard_limit;
 	ctl->bulk_bytes = io->bulk_bytes;
@@ -181,14 +181,14 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	ctl->no_pass = 0;
 	ctl->fence = 0;
 	ctl->epoch++; /* opens the gate, too */
-	r = tcp_fix_buffer(io->src, limits->hard_limit);
+	r = tcp_fix_buffer(io->pump.src, limits->hard_limit);
 	if (r) {
-		io->error = -r;
+		io->pump.error = -r;
 		return -EPROTO;
 	}
 	r = add_gated(io);
 	if (r)
-		tcp_free_buffer(io->src);
+		tcp_free_buffer(io->pump.src);
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
 	return r == -EAGAIN ? -EBUSY : r;
 }
@@ -197,8 +197,8 @@ enum step sockmap_kick(struct sockmap_io *io)
 {
 	char c;
 
-	if (tcp_recv(io->src, &c, 1, MSG_PEEK) < 0 && errno != EAGAIN) {
-		io->error = errno;
+	if (tcp_recv(io->pump.src, &c, 1, MSG_PEEK) < 0 && errno != EAGAIN) {
+		io->pump.error = errno;
 		return STEP_SRC_ERROR;
 	}
 	return settled(io) ? STEP_DONE : STEP_WAIT;
@@ -211,20 +211,13 @@ enum step sockmap_kick(struct sockmap_io *io)
 static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 {
 	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
-	struct flow *f = io->flow;
-	uint64_t before = f->user_out;
-	struct pump_io pump = {
-		.flow = f,
-		.pool = io->pool,
-		.buffer_size = io->buffer_size,
-		.src = io->src,
-		.dst = io->dst,
-		/* pending bytes are read already, but not yet credited */
-		.limit = passed - f->credit - f->pending,
-	};
-	enum pump r = copy_pump(&pump);
+	struct flow *f = io->pump.flow;
+	uint64_t before = f->user_out, read = io->pump.read;
+	enum pump r;
 
-	io->read += pump.read;
+	/* pending bytes are read already, but not yet credited */
+	io->pump.limit = read + passed - f->credit - f->pending;
+	r = carrier_pump(&io->pump, CARRIER_COPY);
 	f->starved = r == PUMP_STARVED;
 	f->blocked = r == PUMP_BLOCKED;
 	f->credit += f->user_out - before;
@@ -241,17 +234,14 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	case PUMP_MORE:
 		return STEP_DONE;
 	case PUMP_SRC_ERROR:
-		io->error = pump.error;
 		return STEP_SRC_ERROR;
 	case PUMP_DST_ERROR:
-		io->error = pump.error;
 		return STEP_DST_ERROR;
 	case PUMP_BLOCKED:
 		return STEP_WAIT;
 	default:
-		if (pump.read)
-			return STEP_DONE;
-		return r == PUMP_STARVED ? wait_longer(io) : wait_for_source(io);
+		/* else they may wait behind the other flow's backlog, see T8 */
+		return io->pump.read != read ? STEP_DONE : wait_longer(io);
 	}
 }
 
@@ -268,14 +258,14 @@ static enum step settle_round(struct sockmap_io *io)
 
 	/* with the atomic add in pass(): `bytes` is at least as new as `passed` */
 	sockmap_acquire();
-	if (sockmap_redirected(io->kernel, io->slot, io->flow) != io->flow->drained_at) {
+	if (redirected(io) != io->pump.flow->drained_at) {
 		enum step r = look_drained(io);
 
 		if (r != STEP_DONE)
 			return r == STEP_WAIT ? wait_for_target(io) : r;
-		io->flow->drained_at = io->books.redirected;
+		io->pump.flow->drained_at = io->books.redirected;
 	}
-	return passed == io->flow->credit ? STEP_DONE : settle_some(io, passed);
+	return passed == io->pump.flow->credit ? STEP_DONE : settle_some(io, passed);
 }
 
 enum step sockmap_settle(struct sockmap_io *io)
@@ -290,7 +280,7 @@ enum step sockmap_settle(struct sockmap_io *io)
 			return r;
 	}
 	/* the source is faster than we are: go on after the others have had their turn */
-	flow_look_soon(io->flow, io->now_ms);
+	flow_look_soon(io->pump.flow, io->now_ms);
 	return STEP_WAIT;
 }
 
@@ -317,42 +307,25 @@ static int remove_fenced(struct sockmap_io *io)
 	ctl->fence = 1;
 	sockmap_barrier(); /* before the lock is taken, so that no segment after it sees the old value */
 	/* takes the socket lock: what had passed the filter is queued */
-	tcp_set_lowat(io->src, INT_MAX);
+	tcp_set_lowat(io->pump.src, INT_MAX);
 	r = remove_from_rx(io);
-	if (!r && sockmap_gate(io->kernel, io->src, false))
+	if (!r && sockmap_gate(io->kernel, io->pump.src, false))
 		r = -EIO;
 	ctl->fence = 0;
-	if (tcp_set_lowat(io->src, 1))
+	if (tcp_set_lowat(io->pump.src, 1))
 		return -EIO;
 	if (!r && !io->returns)
-		tcp_free_buffer(io->src);
-	return r;
-}
-
-/* Read up to LIMIT bytes, without writing them, as long as no more than MOST are kept so. */
-static enum pump read_ahead(struct sockmap_io *io, uint64_t limit, uint32_t most)
-{
-	struct pump_io pump = {
-		.flow = io->flow,
-		.pool = io->pool,
-		.buffer_size = io->buffer_size,
-		.src = io->src,
-		.dst = io->dst,
-		.limit = limit,
-	};
-	enum pump r = copy_read_ahead(&pump, most);
-
-	io->read += pump.read;
-	if (r == PUMP_SRC_ERROR)
-		io->error = pump.error;
+		tcp_free_buffer(io->pump.src);
 	return r;
 }
 
 /* Read the UNREAD bytes that were found in the source's receive queue; they are written later. */
 static enum step read_unread(struct sockmap_io *io, uint64_t unread)
 {
-	enum pump r = read_ahead(io, unread, UINT32_MAX);
+	enum pump r;
 
+	io->pump.limit = io->pump.read + unread;
+	r = carrier_read_ahead(&io->pump, UINT32_MAX);
 	if (r == PUMP_SRC_ERROR)
 		return STEP_SRC_ERROR;
 	return r == PUMP_STARVED ? STEP_UNPROVED : STEP_AGAIN;
@@ -378,13 +351,13 @@ static enum step audit_left(struct sockmap_io *io)
 	for (int i = 0; !r && i < AUDIT_TRIES; i++) {
 		enum step step;
 
-		r = tcp_unread(io->src, &books->unread);
+		r = tcp_unread(io->pump.src, &books->unread);
 		r = r ?: stream_received(io, &books->received);
-		r = r ?: tcp_unread(io->src, &again);
+		r = r ?: tcp_unread(io->pump.src, &again);
 		if (r || again != books->unread)
 			continue;
-		books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
-		if (flow_audit_left(io->flow, books) == AUDIT_OK)
+		books->redirected = redirected(io);
+		if (flow_audit_left(io->pump.flow, books) == AUDIT_OK)
 			return STEP_DONE;
 		if (++disagree < AUDIT_LOOKS)
 			continue;
@@ -395,7 +368,7 @@ static enum step audit_left(struct sockmap_io *io)
 			return step;
 		disagree = 0;
 	}
-	io->error = -r;
+	io->pump.error = -r;
 	return r ? STEP_SRC_ERROR : STEP_UNPROVED;
 }
 
@@ -406,16 +379,18 @@ static enum step audit_left(struct sockmap_io *io)
  */
 static enum step read_passed(struct sockmap_io *io, uint32_t most)
 {
-	struct flow *f = io->flow;
-	uint64_t before = io->read;
-	enum pump r = read_ahead(io, passed_bytes(io) - f->credit - f->pending, most);
+	struct flow *f = io->pump.flow;
+	uint64_t before = io->pump.read;
+	enum pump r;
 
+	io->pump.limit = before + passed_bytes(io) - f->credit - f->pending;
+	r = carrier_read_ahead(&io->pump, most);
 	f->starved = r == PUMP_STARVED;
 	if (r == PUMP_SRC_ERROR)
 		return STEP_SRC_ERROR;
-	if (io->read != before || r == PUMP_MORE)
+	if (io->pump.read != before || r == PUMP_MORE)
 		return STEP_DONE;
-	return f->starved ? wait_longer(io) : wait_for_source(io);
+	return wait_longer(io);
 }
 
 /*
@@ -445,7 +420,7 @@ static enum step leave_round(struct sockmap_io *io)
 	enum step r = STEP_DONE;
 	int e;
 
-	if (!all_read(io) && io->flow->pending < io->read_ahead) {
+	if (!all_read(io) && io->pump.flow->pending < io->read_ahead) {
 		r = read_passed(io, io->read_ahead);
 		return r == STEP_DONE ? STEP_AGAIN : r;
 	}
@@ -467,7 +442,7 @@ enum step sockmap_leave(struct sockmap_io *io)
 		if (r != STEP_AGAIN)
 			return r;
 	}
-	flow_look_soon(io->flow, io->now_ms);
+	flow_look_soon(io->pump.flow, io->now_ms);
 	return STEP_WAIT;
 }
 
@@ -493,15 +468,15 @@ enum step sockmap_finish(struct sockmap_io *io)
 		return r;
 	e = stream_received(io, &books->received);
 	if (e) {
-		io->error = -e;
+		io->pump.error = -e;
 		return STEP_SRC_ERROR;
 	}
-	books->redirected = sockmap_redirected(io->kernel, io->slot, io->flow);
-	switch (flow_audit_fin(io->flow, books)) {
+	books->redirected = redirected(io);
+	switch (flow_audit_fin(io->pump.flow, books)) {
 	case AUDIT_OK:
 		break;
 	case AUDIT_LATE:
-		return ++io->flow->stuck > FIN_LOOKS ? STEP_UNPROVED : wait_longer(io);
+		return ++io->pump.flow->stuck > FIN_LOOKS ? STEP_UNPROVED : wait_longer(io);
 	default:
 		return STEP_UNPROVED;
 	}
@@ -513,7 +488,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 
 enum step sockmap_rest(struct sockmap_io *io)
 {
-	enum step r = io->flow->phase == FLOW_DRAINING ? STEP_DONE : sockmap_settle(io);
+	enum step r = io->pump.flow->phase == FLOW_DRAINING ? STEP_DONE : sockmap_settle(io);
 
 	return r == STEP_DONE ? look_drained(io) : r;
 }
@@ -523,5 +498,5 @@ bool sockmap_ended(const struct sockmap_io *io)
 	uint64_t received = 0;
 
 	return !stream_received(io, &received) &&
-	       received == sockmap_redirected(io->kernel, io->slot, io->flow) + io->flow->user_in;
+	       received == redirected(io) + io->pump.flow->user_in;
 }

@@ -15,10 +15,8 @@
  * flow_set_phase().
  */
 struct sockmap_io {
-	struct flow *flow;
+	struct pump_io pump; /* its error is that of STEP_SRC_ERROR and STEP_DST_ERROR */
 	struct sockmap *kernel;
-	struct pool *pool;
-	int src, dst;
 	uint32_t slot;       /* the source's; the target's is slot ^ 1 */
 	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
 	uint16_t header_in;  /* bytes read from the source before the stream, */
@@ -27,11 +25,8 @@ struct sockmap_io {
 	uint64_t bulk_bytes; /* in rx: the event for bulk comes from so many bytes on; 0: never, */
 	uint32_t bulk_ratio; /* with so many for each packet that comes back, */
 	uint32_t bulk_skb;   /* and for each packet of its own */
-	size_t buffer_size;  /* bytes a read; 0: what the pool says */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
-	uint64_t read;       /* out: bytes read */
-	int error;           /* out: errno of STEP_SRC_ERROR and STEP_DST_ERROR */
 	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked
 				  * at */
 };
@@ -46,9 +41,9 @@ enum step {
 
 /*
  * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
- * the source, which user space must read first; -EPROTO and io->error if the source has failed, so
- * that the session must be reset; or the -errno of the map update.  Of LIMITS only the soft and hard
- * one are used.
+ * the source, which user space must read first; -EPROTO and io->pump.error if the source has failed,
+ * so that the session must be reset; or the -errno of the map update.  Of LIMITS only the soft and
+ * hard one are used.
  */
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker);
 

@@ -4,7 +4,6 @@
 #include <assert.h>
 
 #define LOOK_MAX_MS 128
-#define LOOK_SELDOM_MS 2048
 
 static const char *const carrier_names[CARRIERS] = {
 	[CARRIER_COPY] = "copy",
@@ -110,23 +109,13 @@ unsigned int flow_wants(const struct flow *f)
 	}
 }
 
-static void look_within(struct flow *f, uint64_t now_ms, uint16_t most_ms)
+void flow_look_later(struct flow *f, uint64_t now_ms)
 {
 	f->blocked = false; /* it is the clock that is waited for now */
 	f->wait_ms = f->wait_ms ? f->wait_ms * 2 : 1;
-	if (f->wait_ms > most_ms)
-		f->wait_ms = most_ms;
+	if (f->wait_ms > LOOK_MAX_MS)
+		f->wait_ms = LOOK_MAX_MS;
 	f->due_ms = now_ms + f->wait_ms;
-}
-
-void flow_look_later(struct flow *f, uint64_t now_ms)
-{
-	look_within(f, now_ms, LOOK_MAX_MS);
-}
-
-void flow_look_seldom(struct flow *f, uint64_t now_ms)
-{
-	look_within(f, now_ms, LOOK_SELDOM_MS);
 }
 
 void flow_await_target(struct flow *f, uint64_t now_ms)

@@ -130,8 +130,6 @@ unsigned int flow_wants(const struct flow *f);
 
 /* Set due_ms for the next look: the wait doubles from 1 ms to 128 ms while nothing changes. */
 void flow_look_later(struct flow *f, uint64_t now_ms);
-/* The same up to 2 s, for what only a peer can change that has not read for long. */
-void flow_look_seldom(struct flow *f, uint64_t now_ms);
 /* Look later; once that has taken as long as it may, wait until the target has room. */
 void flow_await_target(struct flow *f, uint64_t now_ms);
 /* Look again as soon as other flows have had their turn. */

@@ -22,7 +22,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/array.h"
@@ -43,7 +42,6 @@ SYSCALLS_ALLOWED(
 /* TIME_WAIT, and then some: so long are packets of a closed session that is back shifted. */
 #define RETURNED_MS 70000
 
-#define RING_SIZE (256U * 1024)
 _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
 
 struct slot {
@@ -57,7 +55,6 @@ struct slot {
 struct grafts {
 	struct graft_bpf *skel;
 	struct graft_entry *all; /* by slot, mapped */
-	size_t all_size;
 	int offer;         /* the program */
 	struct graft_pins pins;
 	struct graft_attachments attached;
@@ -147,67 +144,37 @@ static void begin_ways(struct grafts *gs)
 		gs->policies = 0;
 }
 
-static int set_sizes(struct grafts *gs, unsigned int slots)
+/* The maps that a daemon before has left keep their size. */
+static unsigned int slots_of(const struct grafts *gs, unsigned int wanted)
 {
-	return bpf_map__set_max_entries(gs->skel->maps.grafts, slots) ?:
-	       bpf_map__set_max_entries(gs->skel->maps.flows, slots * 2) ?:
-	       bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
-}
+	struct bpf_map_info info = { .max_entries = wanted };
+	uint32_t len = sizeof(info);
+	int fd = graft_pins_get(&gs->pins, "grafts");
 
-static int map_grafts(struct grafts *gs)
-{
-	unsigned int n = bpf_map__max_entries(gs->skel->maps.grafts);
-	size_t size = sizeof(struct graft_entry) * n;
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED,
-		       bpf_map__fd(gs->skel->maps.grafts), 0);
-
-	gs->n_slots = n;
-	if (p == MAP_FAILED)
-		return -errno;
-	gs->all = p;
-	gs->all_size = size;
-	return 0;
-}
-
-static void unmap_grafts(struct grafts *gs)
-{
-	if (gs->all)
-		munmap(gs->all, gs->all_size);
-	gs->all = NULL;
-}
-
-/*
- * Use the maps that a daemon before has left, which keep their size, and map its sessions.  Returns 1;
- * 0: there are none, or they are too small, and nothing is in them; -errno.
- */
-static int take_left(struct grafts *gs, unsigned int slots)
-{
-	int r = graft_pins_reuse_maps(&gs->pins, gs->skel->obj) ?: map_grafts(gs);
-	uint32_t none = 0;
-
-	if (!r && gs->n_slots >= slots)
-		return 1;
-	if (!r && graft_next(gs, &none)) {
-		log_warning("graft: %u slots, as the daemon before had, until culvert starts without "
-			    "sessions that are left; max-sessions wants %u", gs->n_slots, slots);
-		return 1;
+	if (fd >= 0) {
+		bpf_obj_get_info_by_fd(fd, &info, &len);
+		close(fd);
 	}
-	if (r && r != -ENOENT)
-		return r;
-	unmap_grafts(gs);
-	graft_bpf__destroy(gs->skel);
-	gs->skel = graft_bpf__open();
-	return gs->skel ? 0 : -errno;
+	if (info.max_entries < wanted)
+		log_warning("graft: %u slots, as the daemon before had, until culvert starts without "
+			    "sessions that are left; max-sessions wants %u", info.max_entries, wanted);
+	return info.max_entries;
 }
 
 static int load(struct grafts *gs, unsigned int slots)
 {
-	int left = gs->pins.folder ? take_left(gs, slots) : 0, r;
+	int r;
 
-	if (left < 0)
-		return left;
-	r = (left ? 0 : set_sizes(gs, slots)) ?: graft_bpf__load(gs->skel);
-	return r || left ? r : map_grafts(gs) ?: graft_pins_put_maps(&gs->pins, gs->skel->obj);
+	gs->n_slots = slots_of(gs, slots);
+	r = bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots) ?:
+	    bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2) ?:
+	    bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX) ?:
+	    graft_pins_choose(&gs->pins, gs->skel->obj) ?:
+	    graft_bpf__load(gs->skel) ?: graft_pins_own(&gs->pins);
+	if (r)
+		return r;
+	gs->all = bpf_values_map(gs->skel->maps.grafts);
+	return gs->all ? 0 : -errno;
 }
 
 #define NAMED (1U << 31) /* of a handle that is no pid */
@@ -246,8 +213,7 @@ static int open_all(struct grafts *gs, const struct graft_limits *limits, const 
 		return r;
 	gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
 	*what = "cannot create the ring buffers";
-	r = bpf_rings_open(&gs->rings, limits->workers, RING_SIZE,
-			   bpf_map__fd(gs->skel->maps.graft_rings));
+	r = bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings);
 	if (r)
 		return r;
 	fill_queue(gs);
@@ -317,7 +283,8 @@ void grafts_close(struct grafts *gs, bool keep)
 	graft_pins_close(&gs->pins, !keep);
 	free(gs->revived);
 	bpf_rings_close(&gs->rings);
-	unmap_grafts(gs);
+	if (gs->skel)
+		bpf_values_unmap(gs->all, gs->skel->maps.grafts);
 	graft_bpf__destroy(gs->skel);
 	pthread_mutex_destroy(&gs->lock);
 	free(gs->slots);

@@ -120,19 +120,20 @@ int graft_pins_get(const struct graft_pins *p, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
+/* Pins belong to the account, which may be what starts the next daemon. */
+static int own(const struct graft_pins *p, const char *path)
+{
+	return p->uid != (uid_t)-1 && chown(path, p->uid, (gid_t)-1) ? -errno : 0;
+}
+
 int graft_pins_put(const struct graft_pins *p, const char *name, int fd)
 {
 	char path[PATH_MAX];
-	int r;
 
 	if (!p->folder)
 		return 0;
 	graft_pins_remove(p, name);
-	r = bpf_obj_pin(fd, path_of(p, name, path));
-	/* pins belong to the account, which may be what starts the next daemon */
-	if (!r && p->uid != (uid_t)-1 && chown(path, p->uid, (gid_t)-1))
-		r = -errno;
-	return r;
+	return bpf_obj_pin(fd, path_of(p, name, path)) ?: own(p, path);
 }
 
 void graft_pins_remove(const struct graft_pins *p, const char *name)
@@ -141,25 +142,23 @@ void graft_pins_remove(const struct graft_pins *p, const char *name)
 		unlinkat(p->fd, name, 0);
 }
 
-int graft_pins_reuse_maps(const struct graft_pins *p, const struct bpf_object *o)
+int graft_pins_choose(const struct graft_pins *p, const struct bpf_object *o)
 {
+	char path[PATH_MAX];
 	int r = 0;
 
-	for (const char *const *name = pinned; !r && *name; name++) {
-		int fd = graft_pins_get(p, *name);
-
-		r = fd < 0 ? fd : bpf_map__reuse_fd(bpf_object__find_map_by_name(o, *name), fd);
-		if (fd >= 0)
-			close(fd);
-	}
+	for (const char *const *name = pinned; p->folder && !r && *name; name++)
+		r = bpf_map__set_pin_path(bpf_object__find_map_by_name(o, *name),
+					  path_of(p, *name, path));
 	return r;
 }
 
-int graft_pins_put_maps(const struct graft_pins *p, const struct bpf_object *o)
+int graft_pins_own(const struct graft_pins *p)
 {
+	char path[PATH_MAX];
 	int r = 0;
 
-	for (const char *const *name = pinned; !r && *name; name++)
-		r = graft_pins_put(p, *name, bpf_map__fd(bpf_object__find_map_by_name(o, *name)));
+	for (const char *const *name = pinned; p->folder && !r && *name; name++)
+		r = own(p, path_of(p, *name, path));
 	return r;
 }

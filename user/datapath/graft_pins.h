@@ -32,10 +32,7 @@ int graft_pins_get(const struct graft_pins *p, const char *name);
 int graft_pins_put(const struct graft_pins *p, const char *name, int fd);
 void graft_pins_remove(const struct graft_pins *p, const char *name);
 
-/*
- * Before O is loaded: use the maps that were left; they keep their size.  -ENOENT: not all are there, and O is
- * of no use any more; -errno: they cannot be had, and are not ours to remove.
- */
-int graft_pins_reuse_maps(const struct graft_pins *p, const struct bpf_object *o);
-/* Once it is loaded: pin its maps.  -errno. */
-int graft_pins_put_maps(const struct graft_pins *p, const struct bpf_object *o);
+/* Before O is loaded, which then uses the maps that were left, of the same size; or pins its own. */
+int graft_pins_choose(const struct graft_pins *p, const struct bpf_object *o);
+/* Once it is loaded: give its maps to UID. */
+int graft_pins_own(const struct graft_pins *p);

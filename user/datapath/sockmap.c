@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -16,13 +15,6 @@
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "bpf/sockmap.skel.h"
-
-/*
- * A ring holds two events for every slot, within these bounds; beyond, events_lost is the backstop.
- */
-#define RING_MIN (64U * 1024)
-#define RING_MAX (4U * 1024 * 1024)
-#define RING_RECORD 16U /* header and struct culvert_event */
 
 SYSCALLS_ALLOWED(
 	BPF_IF(PART_SOCKMAP, BPF_MAP_UPDATE_ELEM), BPF_IF(PART_SOCKMAP, BPF_MAP_DELETE_ELEM),
@@ -36,26 +28,14 @@ struct sockmap {
 	int rx, tx, slots;
 	struct culvert_stat *stats;
 	struct culvert_ctl *ctls;
-	size_t stats_size, ctls_size;
 	uint64_t *cookies; /* by slot: what is in `slots` for it, or 0 */
 	struct bpf_rings rings;
-	_Atomic bool is_short; /* of memory; see sockmap_memory_short() */
 
 	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
 	uint32_t *free;
 	_Atomic unsigned int n_free; /* read by status without the lock */
 	unsigned int n_pairs;
 };
-
-static uint32_t ring_size(unsigned int n_slots)
-{
-	uint64_t want = (uint64_t)n_slots * 2 * RING_RECORD;
-	uint32_t size = RING_MIN;
-
-	while (size < want && size < RING_MAX)
-		size *= 2;
-	return size;
-}
 
 static int set_sizes(struct sockmap *k, const struct sockmap_limits *limits)
 {
@@ -73,18 +53,6 @@ static int set_sizes(struct sockmap *k, const struct sockmap_limits *limits)
 
 /* Words of 64 bits are shared without a lock: they must not be read in halves. */
 _Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
-
-static int map_array(struct bpf_map *map, void **ret, size_t *ret_size)
-{
-	size_t size = (size_t)bpf_map__value_size(map) * bpf_map__max_entries(map);
-	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, bpf_map__fd(map), 0);
-
-	if (p == MAP_FAILED)
-		return -errno;
-	*ret = p;
-	*ret_size = size;
-	return 0;
-}
 
 static void fill_free_list(struct sockmap *k, unsigned int pairs)
 {
@@ -141,10 +109,10 @@ int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char
 	if (r)
 		goto fail;
 	what = "cannot map the counters, or create the ring buffers";
-	r = map_array(k->skel->maps.stats, (void **)&k->stats, &k->stats_size) ?:
-	    map_array(k->skel->maps.ctls, (void **)&k->ctls, &k->ctls_size) ?:
-	    bpf_rings_open(&k->rings, limits->workers, ring_size(limits->pairs * 2),
-			   bpf_map__fd(k->skel->maps.rings));
+	k->stats = bpf_values_map(k->skel->maps.stats);
+	k->ctls = bpf_values_map(k->skel->maps.ctls);
+	r = k->stats && k->ctls ?
+	    bpf_rings_open(&k->rings, limits->workers, k->skel->maps.rings) : -errno;
 	if (r)
 		goto fail;
 	*ret = k;
@@ -160,10 +128,10 @@ void sockmap_close(struct sockmap *k)
 	if (!k)
 		return;
 	bpf_rings_close(&k->rings);
-	if (k->stats)
-		munmap(k->stats, k->stats_size);
-	if (k->ctls)
-		munmap(k->ctls, k->ctls_size);
+	if (k->skel) {
+		bpf_values_unmap(k->stats, k->skel->maps.stats);
+		bpf_values_unmap(k->ctls, k->skel->maps.ctls);
+	}
 	sockmap_bpf__destroy(k->skel);
 	pthread_mutex_destroy(&k->lock);
 	free(k->free);
@@ -310,20 +278,9 @@ uint64_t sockmap_memory_limit(const struct sockmap *k)
 	return (uint64_t)k->skel->rodata->memory_limit;
 }
 
-bool sockmap_memory_short(struct sockmap *k)
+bool sockmap_memory_short(const struct sockmap *k)
 {
-	bool was = atomic_load_explicit(&k->is_short, memory_order_relaxed), is;
-	uint64_t limit = sockmap_memory_limit(k);
-
-	is = sockmap_memory(k) > (was ? limit / 2 : limit / 4 * 3);
-	if (is != was)
-		atomic_store_explicit(&k->is_short, is, memory_order_relaxed);
-	return is;
-}
-
-void sockmap_memory_told(struct sockmap *k)
-{
-	atomic_store_explicit(&k->is_short, true, memory_order_relaxed);
+	return sockmap_memory(k) > sockmap_memory_limit(k) / 4 * 3;
 }
 
 const struct bpf_rings *sockmap_rings(const struct sockmap *k)

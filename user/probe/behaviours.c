@@ -131,11 +131,9 @@ static void admit(struct trial *t)
 		const volatile struct culvert_stat *st = stat_of(t, dir);
 
 		t->io[dir] = (struct sockmap_io){
-			.flow = &t->flows[dir],
+			.pump = { .flow = &t->flows[dir], .pool = &t->pool,
+				  .src = t->inner[dir], .dst = t->inner[!dir] },
 			.kernel = t->kernel,
-			.pool = &t->pool,
-			.src = t->inner[dir],
-			.dst = t->inner[!dir],
 			.slot = t->pair * 2 + dir,
 			.dst_connected = dir == UP,
 			.read_ahead = (uint32_t)t->plan->hard_limit,
@@ -266,7 +264,8 @@ static bool is_stalled(struct trial *t)
 /* True if R, what a hand-over of IO's flow has returned, is that it is done. */
 static bool is_done(struct trial *t, enum step r, const struct sockmap_io *io, const char *what)
 {
-	step(t, r == STEP_UNPROVED ? -EBADE : r > STEP_UNPROVED ? -(io->error ?: EIO) : 0, what);
+	step(t, r == STEP_UNPROVED ? -EBADE :
+		r > STEP_UNPROVED ? -(io->pump.error ?: EIO) : 0, what);
 	return r == STEP_DONE;
 }
 
@@ -281,10 +280,10 @@ static void try_enter(struct trial *t, unsigned int dir)
 	if (r == -EAGAIN)
 		return;
 	step(t, r, "insertion");
-	flow_set_phase(io->flow, FLOW_KERNEL);
+	flow_set_phase(io->pump.flow, FLOW_KERNEL);
 	is_done(t, sockmap_kick(io), io, "insertion");
 	if (dir == UP)
-		t->upto = sockmap_redirected(t->kernel, io->slot, io->flow) + REDIRECTED;
+		t->upto = sockmap_redirected(t->kernel, io->slot, io->pump.flow) + REDIRECTED;
 }
 
 /* Flow DIR has delivered all of its stream. */
@@ -299,11 +298,12 @@ static void run_user(struct trial *t, unsigned int dir)
 	struct flow *f = &t->flows[dir];
 	struct pump_io io = { .flow = f, .pool = &t->pool, .src = t->inner[dir],
 			      .dst = t->inner[!dir], .limit = UINT64_MAX };
-	enum pump r = t->by == PROBE_SPLICE ? splice_pump(&io) : copy_pump(&io);
+	enum carrier by = t->by == PROBE_SPLICE ? CARRIER_SPLICE : CARRIER_COPY;
+	enum pump r = carrier_pump(&io, by);
 
 	/* bytes have come between splice(2), which found none, and the look for the reason */
 	if (r == PUMP_UNSUPPORTED)
-		r = splice_pump(&io);
+		r = carrier_pump(&io, by);
 	if (r >= PUMP_STARVED)
 		step(t, -(io.error ?: EIO), "carrying by user space");
 	if (r == PUMP_EOF)
@@ -316,13 +316,13 @@ static void run_user(struct trial *t, unsigned int dir)
 static void run_kernel(struct trial *t, unsigned int dir)
 {
 	const struct sockmap_io *io = &t->io[dir];
-	struct pollfd fin = { .fd = io->src, .events = POLLRDHUP };
+	struct pollfd fin = { .fd = io->pump.src, .events = POLLRDHUP };
 
 	if (poll(&fin, 1, 0))
-		flow_set_phase(io->flow, FLOW_FINISHING);
+		flow_set_phase(io->pump.flow, FLOW_FINISHING);
 	else if (dir == UP && t->stays &&
-		 sockmap_redirected(t->kernel, io->slot, io->flow) > t->upto)
-		flow_set_phase(io->flow, FLOW_LEAVING);
+		 sockmap_redirected(t->kernel, io->slot, io->pump.flow) > t->upto)
+		flow_set_phase(io->pump.flow, FLOW_LEAVING);
 }
 
 /* Move flow DIR on, to its next phase if it can. */
@@ -339,10 +339,10 @@ static void run_flow(struct trial *t, unsigned int dir)
 			run_kernel(t, dir);
 	} else if (phase == FLOW_LEAVING) {
 		if (is_done(t, sockmap_leave(io), io, "removal of a busy flow"))
-			flow_set_phase(io->flow, FLOW_DRAINING);
+			flow_set_phase(io->pump.flow, FLOW_DRAINING);
 	} else if (phase == FLOW_DRAINING) {
 		if (is_done(t, sockmap_drain(io), io, "the end of the backlog")) {
-			flow_set_phase(io->flow, FLOW_USER);
+			flow_set_phase(io->pump.flow, FLOW_USER);
 			if (!--t->stays) /* the last one ends the streams */
 				t->len[UP] = t->len[DOWN] = 0;
 		}

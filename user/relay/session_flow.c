@@ -166,16 +166,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	enum pump r;
 
 	f->starved = false;
-	/* what was read ahead while leaving the kernel goes first, whatever the carrier */
-	if (f->head && f->user_carrier == CARRIER_SPLICE) {
-		io.limit = 0;
-		r = copy_pump(&io);
-		*ret_error = io.error;
-		if (r != PUMP_MORE)
-			return r;
-		io.limit = may_read(s, dir);
-	}
-	r = f->user_carrier == CARRIER_SPLICE ? splice_pump(&io) : copy_pump(&io);
+	r = carrier_pump(&io, (enum carrier)f->user_carrier);
 	if (io.read && !s->tcp && s->idle) /* TCP knows itself */
 		s->idle->read_ms = clock_ms();
 	if (dir == CLIENT && f->user_out != before &&

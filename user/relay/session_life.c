@@ -25,6 +25,7 @@
  */
 #include "relay/session_life.h"
 
+#include <bpf/libbpf.h>
 #include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -491,17 +492,17 @@ static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
 	settle(s);
 }
 
-void session_kernel_event(void *worker, const void *event)
+int session_kernel_event(void *worker, void *event, size_t size)
 {
 	const struct culvert_event *ev = event;
 	struct worker *w = worker;
 	struct session *s = w->owners[ev->slot / 2];
 
-	if (ev->kind == CULVERT_EVENT_MEMORY)
-		sockmap_memory_told(w->shared->kernel);
+	(void)size;
 	if (s && s->state == SESSION_OPEN &&
 	    (uint16_t)sockmap_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
 		kernel_event(s, ev->slot % 2, ev->kind);
+	return 0;
 }
 
 void session_kernel_sweep(struct worker *w)
@@ -531,14 +532,16 @@ static void look_at_graft(struct session *s)
 	settle(s);
 }
 
-void session_graft_event(void *worker, const void *event)
+int session_graft_event(void *worker, void *event, size_t size)
 {
 	const struct graft_event *ev = event;
 	struct worker *w = worker;
 	struct session *s = w->grafted[ev->slot];
 
+	(void)size;
 	if (s && s->id == ev->id)
 		look_at_graft(s);
+	return 0;
 }
 
 static void look_at_grafts(struct worker *w)
@@ -559,7 +562,7 @@ void session_graft_catch_up(struct worker *w)
 	if (!w->graft_ring)
 		return;
 	lost = graft_events_lost(w->shared->grafts);
-	bpf_ring_consume(w->graft_ring);
+	ring_buffer__consume(w->graft_ring);
 	if (lost != w->graft_events_lost) {
 		w->graft_events_lost = lost;
 		look_at_grafts(w);

@@ -76,14 +76,11 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 	struct worker *w = s->worker;
 
 	return (struct sockmap_io){
-		.flow = &s->flows[dir],
+		.pump = { .flow = &s->flows[dir], .pool = &w->pool, .src = s->sides[dir].fd,
+			  .dst = s->sides[!dir].fd, .buffer_size = forward_of(s)->copy_buffer },
 		.kernel = w->shared->kernel,
-		.pool = &w->pool,
-		.src = s->sides[dir].fd,
-		.dst = s->sides[!dir].fd,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
-		.buffer_size = forward_of(s)->copy_buffer,
 		.header_in = dir == CLIENT ? s->header_in : 0,
 		.header_out = dir == CLIENT ? s->header_out : 0,
 		.returns = engine_of(s) == ENGINE_SOCKMAP,
@@ -113,7 +110,7 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 /* Step R of flow DIR has been tried.  False: the session ends. */
 static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
 {
-	int error = io->error;
+	int error = io->pump.error;
 
 	switch (r) {
 	case STEP_SRC_ERROR:
@@ -136,7 +133,7 @@ bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = step(&io);
 
-	session_count_read(s, dir, CARRIER_COPY, io.read);
+	session_count_read(s, dir, CARRIER_COPY, io.pump.read);
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
@@ -209,7 +206,7 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reas
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {
-		session_part(s, dir, tcp_cause(dir, io.error));
+		session_part(s, dir, tcp_cause(dir, io.pump.error));
 		return;
 	}
 	if (r) {
@@ -243,7 +240,7 @@ enum step session_sockmap_rest(struct session *s, unsigned int dir)
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = sockmap_rest(&io);
 
-	session_count_read(s, dir, CARRIER_COPY, io.read);
+	session_count_read(s, dir, CARRIER_COPY, io.pump.read);
 	return r;
 }
 

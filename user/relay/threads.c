@@ -11,6 +11,7 @@
  */
 #include "relay/threads.h"
 
+#include <bpf/libbpf.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +29,7 @@ static void on_ring(struct source *source, uint32_t events)
 	struct worker *w = container_of(source, struct worker, ring_source);
 
 	(void)events;
-	bpf_ring_consume(w->ring);
+	ring_buffer__consume(w->ring);
 }
 
 /*
@@ -60,15 +61,14 @@ static void after_batch(void *arg)
 		w->loop.stop = true;
 }
 
-/* Open W's ring of RINGS, for records of SIZE: AT, which is SOURCE of the loop.  HANDLE gets them. */
-static int open_ring(struct worker *w, const struct bpf_rings *rings, size_t size, bpf_ring_fn *handle,
-		     struct bpf_ring **at, struct source *source)
+/* Open W's ring of RINGS: AT, which is SOURCE of the loop.  HANDLE gets its events. */
+static int open_ring(struct worker *w, const struct bpf_rings *rings, ring_buffer_sample_fn handle,
+		     struct ring_buffer **at, struct source *source)
 {
-	int r = bpf_ring_open(rings, w->index, size, handle, w, at);
-
-	if (r)
-		return r;
-	source->fd = bpf_ring_fd(*at);
+	*at = ring_buffer__new(rings->fds[w->index], handle, w, NULL);
+	if (!*at)
+		return -errno;
+	source->fd = ring_buffer__epoll_fd(*at);
 	return loop_watch(&w->loop, source, EPOLLIN, true);
 }
 
@@ -81,8 +81,7 @@ static int open_kernel(struct worker *w)
 		return -ENOMEM;
 	w->ring_source.handle = on_ring;
 	w->sweep.fire = on_sweep;
-	return open_ring(w, sockmap_rings(k), sizeof(struct culvert_event), session_kernel_event, &w->ring,
-			 &w->ring_source);
+	return open_ring(w, sockmap_rings(k), session_kernel_event, &w->ring, &w->ring_source);
 }
 
 static void on_graft_look(struct timer *timer)
@@ -109,8 +108,7 @@ static int open_grafts(struct worker *w)
 		return -ENOMEM;
 	w->graft_look.fire = on_graft_look;
 	w->graft_source.handle = on_graft_ring;
-	return open_ring(w, graft_rings(gs), sizeof(struct graft_event), session_graft_event, &w->graft_ring,
-			 &w->graft_source);
+	return open_ring(w, graft_rings(gs), session_graft_event, &w->graft_ring, &w->graft_source);
 }
 
 static int worker_open(struct worker *w, struct shared *shared, unsigned int index)
@@ -130,10 +128,10 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 
 static void worker_close(struct worker *w)
 {
-	bpf_ring_close(w->ring);
+	ring_buffer__free(w->ring);
 	pool_close(&w->pool);
 	free(w->owners);
-	bpf_ring_close(w->graft_ring);
+	ring_buffer__free(w->graft_ring);
 	free(w->grafted);
 	loop_close(&w->loop);
 }

@@ -47,10 +47,10 @@ struct worker {
 	struct listener *listeners; /* list; see listener.h */
 	struct timer resume;        /* when the next pause of a listener is over */
 
-	struct bpf_ring *ring;
+	struct ring_buffer *ring;
 	struct source ring_source;
 	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
-	struct bpf_ring *graft_ring;
+	struct ring_buffer *graft_ring;
 	struct source graft_source;
 	struct timer graft_look;
 	uint64_t graft_events_lost;
