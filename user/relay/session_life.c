@@ -544,39 +544,30 @@ int session_graft_event(void *worker, void *event, size_t size)
 	return 0;
 }
 
-static void look_at_grafts(struct worker *w)
+void session_catch_up(struct worker *w)
 {
-	struct session *next;
+	if (w->ring)
+		ring_buffer__consume(w->ring);
+}
 
+void session_graft_news(struct worker *w)
+{
+	struct shared *shared = w->shared;
+	struct session *next;
+	uint64_t news;
+
+	if (!shared->grafts)
+		return;
+	news = atomic_load_explicit(&shared->graft_news, memory_order_acquire) +
+	       graft_events_lost(shared->grafts);
+	if (news == w->graft_news_seen)
+		return;
+	w->graft_news_seen = news;
 	for (struct session *s = w->sessions; s; s = next) {
 		next = s->next;
 		if (s->graft != NO_GRAFT)
 			look_at_graft(s);
 	}
-}
-
-void session_graft_catch_up(struct worker *w)
-{
-	uint64_t lost;
-
-	if (!w->graft_ring)
-		return;
-	lost = graft_events_lost(w->shared->grafts);
-	ring_buffer__consume(w->graft_ring);
-	if (lost != w->graft_events_lost) {
-		w->graft_events_lost = lost;
-		look_at_grafts(w);
-	}
-}
-
-void session_graft_news(struct worker *w)
-{
-	uint64_t news = atomic_load_explicit(&w->shared->graft_news, memory_order_acquire);
-
-	if (news == w->graft_news_seen)
-		return;
-	w->graft_news_seen = news;
-	look_at_grafts(w);
 }
 
 void session_leave_behind(struct worker *w)

@@ -46,9 +46,9 @@ void session_kernel_sweep(struct worker *w);
 
 /* The packet programs have sent EVENT, a struct graft_event, to WORKER. */
 int session_graft_event(void *worker, void *event, size_t size);
-/* End the sessions of which the packet programs have told, woken or not. */
-void session_graft_catch_up(struct worker *w);
-/* After a batch of events: look at all that are grafted, if shared->graft_news has changed. */
+/* Take the events of both, also those of which nobody was told. */
+void session_catch_up(struct worker *w);
+/* After a batch of events: look at all that are grafted, if there is news, or events were lost. */
 void session_graft_news(struct worker *w);
 
 /*

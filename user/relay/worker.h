@@ -47,14 +47,11 @@ struct worker {
 	struct listener *listeners; /* list; see listener.h */
 	struct timer resume;        /* when the next pause of a listener is over */
 
-	struct ring_buffer *ring;
+	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
 	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
-	struct ring_buffer *graft_ring;
-	struct source graft_source;
-	struct timer graft_look;
-	uint64_t graft_events_lost;
-	uint64_t graft_news_seen;  /* of shared->graft_news */
+	struct timer catch_up;     /* looks for events of which nobody is told */
+	uint64_t graft_news_seen;  /* of shared->graft_news, and events lost */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	unsigned int in_kernel;    /* sessions that have slots */
