@@ -50,26 +50,21 @@ SYSCALLS_ALLOWED(
 
 /* --- the engine that a flow follows --- */
 
-static bool may_be_in_kernel(enum engine engine)
-{
-	return engine == ENGINE_AUTO || engine == ENGINE_SOCKMAP;
-}
-
 /* Give flow DIR what ENGINE begins with. */
 static void begin_by(struct session *s, unsigned int dir, enum engine engine)
 {
 	struct decision d = policy_start(engine);
 	struct flow *f = &s->flows[dir];
 
-	s->flows[dir].engine = engine;
+	f->engine = engine;
 	f->user_carrier = d.carrier;
 	f->reason = d.reason;
-	if (may_be_in_kernel(engine)) {
-		if (!s->tcp)
-			f->reason = REASON_NOT_TCP;
-		else if (!s->worker->shared->kernel)
-			f->reason = REASON_NO_KERNEL;
-	}
+	if (engine != ENGINE_AUTO && engine != ENGINE_SOCKMAP)
+		return;
+	if (!s->tcp)
+		f->reason = REASON_NOT_TCP;
+	else if (!s->worker->shared->kernel)
+		f->reason = REASON_NO_KERNEL;
 }
 
 /* User space carries flow DIR, and nothing of it is pending: let it follow ENGINE. */
@@ -78,7 +73,7 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 	struct flow *f = &s->flows[dir];
 	uint8_t before = f->user_carrier;
 
-	if (s->flows[dir].engine == engine)
+	if (f->engine == engine)
 		return;
 	begin_by(s, dir, engine);
 	s->graft_refusal = GRAFT_OK;
@@ -109,7 +104,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	struct setting around = { .limited = s->pace };
 	struct decision d;
 
-	if (f->pending && s->flows[dir].engine != engine)
+	if (f->pending && f->engine != engine)
 		return; /* it follows once nothing is pending: a pipe is not for copy */
 	follow_engine(s, dir, engine);
 	around.kernel_ok = session_sockmap_may_enter(s, dir);
@@ -123,10 +118,10 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
 			return;
-		session_sockmap_enter(s, dir, d.reason);
+		session_sockmap_enter(s, dir, engine, d.reason);
 		/* a session is promoted as a whole; the other half is quiet just now */
 		if (session_runs(s))
-			session_sockmap_enter(s, !dir, d.reason);
+			session_sockmap_enter(s, !dir, engine, d.reason);
 	} else if (d.carrier != f->user_carrier &&
 		   (!f->pending || (f->head && d.carrier == CARRIER_SPLICE))) {
 		/* what is pending in buffers is written first, whatever the carrier */
@@ -150,7 +145,8 @@ static uint64_t may_read(struct session *s, unsigned int dir)
 	return pace_left(s->pace, dir);
 }
 
-static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *ret_error)
+static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum carrier by,
+			   int *ret_error)
 {
 	struct flow *f = &s->flows[dir];
 	struct pump_io io = {
@@ -166,7 +162,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	enum pump r;
 
 	f->starved = false;
-	r = carrier_pump(&io, (enum carrier)f->user_carrier);
+	r = carrier_pump(&io, by);
 	if (io.read && !s->tcp && s->idle) /* TCP knows itself */
 		s->idle->read_ms = clock_ms();
 	if (dir == CLIENT && f->user_out != before &&
@@ -174,25 +170,8 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 		session_set_nodelay(s);
 	pace_used(s->pace, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
-	session_count_read(s, dir, f->user_carrier, io.read);
+	session_count_read(s, dir, by, io.read);
 	*ret_error = io.error;
-	return r;
-}
-
-/* Splice cannot go on here: an urgent byte is next, or there is no pipe.  Copy can. */
-static enum pump copy_instead(struct session *s, unsigned int dir, bool fin, enum pump why,
-			      int *ret_error)
-{
-	struct flow *f = &s->flows[dir];
-	enum pump r;
-
-	if (why == PUMP_STARVED) {
-		switch_carrier(s, dir, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
-		return pump_once(s, dir, fin, ret_error);
-	}
-	f->user_carrier = CARRIER_COPY;
-	r = pump_once(s, dir, fin, ret_error);
-	f->user_carrier = CARRIER_SPLICE;
 	return r;
 }
 
@@ -220,13 +199,16 @@ static bool begin_turn(struct session *s, unsigned int dir)
 static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *ret, int *ret_error)
 {
 	struct flow *f = &s->flows[dir];
+	bool no_pipe;
 
 	if (!begin_turn(s, dir))
 		return false;
-	*ret = pump_once(s, dir, fin, ret_error);
-	if (f->user_carrier == CARRIER_SPLICE && !f->pending &&
-	    (*ret == PUMP_STARVED || *ret == PUMP_UNSUPPORTED))
-		*ret = copy_instead(s, dir, fin, *ret, ret_error);
+	*ret = pump_once(s, dir, fin, f->user_carrier, ret_error);
+	no_pipe = *ret == PUMP_STARVED && f->user_carrier == CARRIER_SPLICE && !f->pending;
+	if (no_pipe)
+		switch_carrier(s, dir, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
+	if (no_pipe || *ret == PUMP_UNSUPPORTED) /* an urgent byte is next */
+		*ret = pump_once(s, dir, fin, CARRIER_COPY, ret_error);
 	pace_end(s->pace, dir);
 	if (*ret == PUMP_MORE)
 		begin_turn(s, dir);
@@ -281,7 +263,6 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		session_part(s, !dir, tcp_cause(!dir, error));
 		return;
 	case PUMP_STARVED:
-	case PUMP_UNSUPPORTED:
 		f->starved = true;
 		flow_look_later(f, s->worker->loop.now_ms);
 		count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
@@ -378,13 +359,11 @@ static bool is_sent(int fd)
  */
 static bool take_rest(struct session *s, unsigned int dir)
 {
-	enum pump r = PUMP_MORE;
+	enum pump r;
 	int error;
 
-	for (int i = 0; r == PUMP_MORE && i < RUN_STEPS; i++)
-		if (!pump_turn(s, dir, true, &r, &error))
-			return false;
-	return r != PUMP_MORE && r != PUMP_BLOCKED && r != PUMP_STARVED && r != PUMP_UNSUPPORTED;
+	return pump_turn(s, dir, true, &r, &error) && r != PUMP_MORE && r != PUMP_BLOCKED &&
+	       r != PUMP_STARVED;
 }
 
 /* True: the other end's TCP has all that it can get. */
@@ -396,7 +375,7 @@ static bool take_what_was_said(struct session *s)
 	return r == STEP_DONE ? take_rest(s, dir) : r != STEP_WAIT;
 }
 
-static void go_on_parting(struct session *s)
+void session_part_go_on(struct session *s)
 {
 	struct flow *f = &s->flows[s->parted];
 	uint64_t before = f->user_in + f->user_out;
@@ -424,13 +403,7 @@ void session_part_begin(struct session *s)
 	session_set_state(s, SESSION_PARTING);
 	s->parted_ms = (uint32_t)s->worker->loop.now_ms;
 	flow_look_reset(f);
-	go_on_parting(s);
-}
-
-void session_part_timer(struct session *s)
-{
-	if (s->flows[s->parted].due_ms <= s->worker->loop.now_ms)
-		go_on_parting(s);
+	session_part_go_on(s);
 }
 
 /* --- another engine --- */

@@ -349,7 +349,7 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	if (session_runs(s) && from == NOBODY)
 		run_timers(s);
 	if (s->state == SESSION_PARTING && from == NOBODY)
-		session_part_timer(s);
+		session_part_go_on(s);
 	settle(s);
 }
 

@@ -184,16 +184,14 @@ static void demote(struct session *s, unsigned int dir, unsigned int kind)
 	session_sockmap_leave(s, dir, policy_kernel(kind));
 }
 
-void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reason)
+void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engine,
+			   enum reason reason)
 {
-	enum engine engine = engine_of(s);
 	struct flow *f = &s->flows[dir];
 	struct sockmap_io io;
 	enum step step;
 	int r;
 
-	if (engine != ENGINE_AUTO && engine != ENGINE_SOCKMAP)
-		return; /* since just now */
 	if (f->phase != FLOW_USER || f->pending || f->starved || !session_sockmap_may_enter(s, dir))
 		return;
 	r = take_slots(s);
@@ -215,7 +213,7 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reas
 	}
 	if (dir == CLIENT)
 		session_set_nodelay(s);
-	s->flows[dir].engine = engine;
+	f->engine = engine;
 	f->reason = reason;
 	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
 	flow_set_phase(f, FLOW_KERNEL);
