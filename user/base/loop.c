@@ -11,8 +11,7 @@
 #include "base/syscalls_allowed.h"
 
 #define BATCH 128 /* events */
-#define PAUSE_MS 100
-#define CATCH_UP_MS 1000 /* at most; longer than the events of all sessions take */
+#define FULL_BATCHES 100 /* one after the other: so long timers wait for the events */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(epoll_wait),
@@ -189,25 +188,9 @@ static int next_timeout(const struct loop *l)
 	return wait > 60000 ? 60000 : (int)wait;
 }
 
-/*
- * May timers fire after this batch of N events?  If the batch before, of BEFORE_MS, is long ago, the
- * machine was suspended, or the daemon stopped, and many batches may still be to come: who gave up
- * now would not have looked at an answer that is there.  After a batch that is not full all of them
- * are handled.
- */
-static bool has_caught_up(struct loop *l, int n, uint64_t before_ms)
-{
-	if (!l->catches_up_ms && l->now_ms - before_ms > PAUSE_MS)
-		l->catches_up_ms = l->now_ms + CATCH_UP_MS;
-	else if (n < BATCH || l->now_ms >= l->catches_up_ms)
-		l->catches_up_ms = 0;
-	return !l->catches_up_ms;
-}
-
 static int run_batches(struct loop *l)
 {
 	struct epoll_event ev[BATCH];
-	uint64_t before_ms = clock_ms();
 
 	while (!l->stop) {
 		int n;
@@ -224,9 +207,13 @@ static int run_batches(struct loop *l)
 			if (s->registered && s->since != l->batch)
 				s->handle(s, ev[i].events);
 		}
-		if (has_caught_up(l, n, before_ms))
+		/*
+		 * The daemon was stopped, say, and much has come meanwhile: who gave up now would not
+		 * have looked at an answer that is there.
+		 */
+		l->full_batches = n < BATCH ? 0 : l->full_batches + 1;
+		if (!l->full_batches || l->full_batches > FULL_BATCHES)
 			fire_timers(l);
-		before_ms = l->now_ms;
 		if (l->called)
 			run_calls(l);
 		if (l->after_batch)

@@ -50,7 +50,7 @@ struct loop {
 	uint32_t batch;     /* number of the current one */
 
 	struct timer *timers; /* the first to fire, and below it the others */
-	uint64_t catches_up_ms; /* until then timers wait for a batch that is not full; 0: they fire */
+	uint32_t full_batches; /* one after the other, up to now */
 
 	pthread_mutex_t lock; /* of calls */
 	struct loop_call *calls;

@@ -75,14 +75,17 @@ struct told {
 struct session {
 	struct worker *worker;
 	struct forward *forward;
-	struct session *next, **prev; /* in worker->sessions; next alone in ->dead */
+	struct session *next, **prev; /* in worker->sessions; DEAD: as they were */
 	struct source sides[2]; /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
-	struct connecting *connecting; /* owned; until the session is OPEN, see session_connect.c */
+	union {
+		struct connecting *connecting; /* owned; until it is OPEN, see session_connect.c */
+		struct session *next_dead;     /* in worker->dead */
+	};
 	struct server *server;   /* see server_leave(); NULL: none yet, or that of a daemon before */
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */

@@ -163,8 +163,8 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 
 	f->starved = false;
 	r = carrier_pump(&io, by);
-	if (io.read && !s->tcp && s->idle) /* TCP knows itself */
-		s->idle->read_ms = clock_ms();
+	if (!s->tcp && s->idle && (io.read || f->user_out != before)) /* TCP knows itself */
+		s->idle->since_ms = clock_ms();
 	if (dir == CLIENT && f->user_out != before &&
 	    (before || s->header_out || io.reads > 1 || f->pending))
 		session_set_nodelay(s);

@@ -68,13 +68,6 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	return events;
 }
 
-static bool is_unix(const struct session *s, unsigned int side)
-{
-	if (side == CLIENT)
-		return session_peer(s)->sa.sa_family == AF_UNIX;
-	return upstreams_are_unix(&forward_of(s)->upstream);
-}
-
 /* EVENTS are wanted of SIDE.  What to register it for: that, or what it has, or will, once. */
 static uint32_t registration(struct session *s, unsigned int side, uint32_t events)
 {
@@ -106,7 +99,7 @@ static uint32_t registration(struct session *s, unsigned int side, uint32_t even
 static int watch_side(struct session *s, unsigned int side)
 {
 	struct source *source = &s->sides[side];
-	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix(s, side);
+	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || !s->tcp;
 	uint32_t events;
 
 	if (source->fd < 0)
@@ -145,17 +138,21 @@ static uint64_t next_due(struct session *s)
 
 /* --- its end --- */
 
-/* S has given everything back but its place in the lists, and in the limits if it is ADMITTED. */
-static void die(struct session *s, bool admitted)
+/* S, whose bytes are accounted for, closes its sockets, with RST or without, and leaves all lists. */
+static void die(struct session *s, bool rst)
 {
 	struct worker *w = s->worker;
+	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
 
+	tcp_close(&s->sides[CLIENT], rst);
+	tcp_close(&s->sides[UPSTREAM], rst);
+	timer_cancel(&w->loop, &s->timer);
 	session_set_state(s, SESSION_DEAD);
 	*s->prev = s->next;
 	if (s->next)
 		s->next->prev = s->prev;
 	w->n_sessions--;
-	s->next = w->dead;
+	s->next_dead = w->dead;
 	w->dead = s;
 	if (s->server)
 		server_leave(s->server);
@@ -223,7 +220,6 @@ static void account(struct session *s, unsigned int end)
 static void end(struct session *s)
 {
 	bool rst = s->ending == ENDING_RESETS;
-	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
 
 	log_end(s, rst);
 	account(s, rst ? s->end_cause : SESSION_FINISHED);
@@ -231,12 +227,9 @@ static void end(struct session *s)
 		carrier_release(&s->flows[dir], &s->worker->pool);
 	session_connect_end(s);
 	rst = session_graft_end(s, rst) || rst;
-	tcp_close(&s->sides[CLIENT], rst);
-	tcp_close(&s->sides[UPSTREAM], rst);
-	session_sockmap_give_slots(s);
 	pace_free(s->pace);
-	timer_cancel(&s->worker->loop, &s->timer);
-	die(s, admitted);
+	die(s, rst);
+	session_sockmap_give_slots(s);
 }
 
 /* A step has returned: carry out what is marked, or compute anew what S waits for. */
@@ -437,7 +430,7 @@ void session_reap(struct worker *w)
 	while (w->dead) {
 		struct session *s = w->dead;
 
-		w->dead = s->next;
+		w->dead = s->next_dead;
 		free(s->told);
 		free(s->idle);
 		addr_list_put(s->addrs);
@@ -451,11 +444,9 @@ void session_reap(struct worker *w)
 unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 			      enum cause cause)
 {
-	struct session *s = w->sessions, *next;
 	unsigned int n = 0;
 
-	for (; s; s = next) {
-		next = s->next;
+	for (struct session *s = w->sessions; s; s = s->next) {
 		if (choose && !choose(arg, s))
 			continue;
 		session_reset(s, cause);
@@ -467,11 +458,9 @@ unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const
 
 unsigned int session_follow_engines(struct worker *w)
 {
-	struct session *s = w->sessions, *next;
 	unsigned int n = 0;
 
-	for (; s; s = next) {
-		next = s->next;
+	for (struct session *s = w->sessions; s; s = s->next) {
 		for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
 			n += !session_flow_follow(s, dir);
 		settle(s);
@@ -508,10 +497,8 @@ int session_kernel_event(void *worker, void *event, size_t size)
 void session_kernel_sweep(struct worker *w)
 {
 	unsigned int leaves = SWEEP_LEAVES;
-	struct session *s = w->sessions, *next;
 
-	for (; s; s = next) {
-		next = s->next;
+	for (struct session *s = w->sessions; s; s = s->next) {
 		for (unsigned int dir = 0; dir < 2 && session_runs(s) && s->pair != NO_PAIR; dir++) {
 			unsigned int kind = session_sockmap_missed(s, dir);
 
@@ -553,7 +540,6 @@ void session_catch_up(struct worker *w)
 void session_graft_news(struct worker *w)
 {
 	struct shared *shared = w->shared;
-	struct session *next;
 	uint64_t news;
 
 	if (!shared->grafts)
@@ -563,27 +549,18 @@ void session_graft_news(struct worker *w)
 	if (news == w->graft_news_seen)
 		return;
 	w->graft_news_seen = news;
-	for (struct session *s = w->sessions; s; s = next) {
-		next = s->next;
+	for (struct session *s = w->sessions; s; s = s->next)
 		if (s->graft != NO_GRAFT)
 			look_at_graft(s);
-	}
 }
 
 void session_leave_behind(struct worker *w)
 {
-	struct session *next;
-
-	for (struct session *s = w->sessions; s; s = next) {
-		next = s->next;
-		if (!session_graft_outlives(s))
-			continue;
-		session_graft_leave_behind(s);
-		tcp_close(&s->sides[CLIENT], false);
-		tcp_close(&s->sides[UPSTREAM], false);
-		timer_cancel(&w->loop, &s->timer);
-		die(s, true);
-	}
+	for (struct session *s = w->sessions; s; s = s->next)
+		if (session_graft_outlives(s)) {
+			session_graft_leave_behind(s);
+			die(s, false);
+		}
 }
 
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot)
