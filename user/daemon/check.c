@@ -136,9 +136,9 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 			struct lookup *u = &l->upstreams[n++];
 
 			if (lookup_open(u, &fc->upstream.servers[j].at, &fc->listen, UINT32_MAX,
-					  clock_ms()) ||
-			    names_add(l->names, u))
+					  clock_ms()))
 				allocated(NULL);
+			names_add(l->names, u);
 		}
 	if (l->names)
 		loop_run(&l->loop);
