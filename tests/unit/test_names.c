@@ -34,7 +34,7 @@ static int setup(void **state)
 	parse("name.test:80", false, &rig.conf);
 	*state = &rig;
 	if (loop_open(&rig.loop, NULL, NULL) ||
-	    names_open(&rig.loop, NULL, NULL, &rig.names, err, sizeof(err)) ||
+	    names_open(&rig.loop, &rig.names, err, sizeof(err)) ||
 	    lookup_open(&rig.u, &rig.conf, &rig.listen, INTERVAL_MS, 500))
 		return -1;
 	names_add(rig.names, &rig.u);

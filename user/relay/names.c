@@ -6,7 +6,7 @@
  *
  *   worker ── lookup->wanted, loop_wake() ──▶ main thread ── c-ares ──▶ name server
  *     ▲                                           │
- *     └── lookup->list, name_news, loop_wake() ◀──┘
+ *     └────────────── lookup->list ◀──────────────┘
  *
  * A name that is closed while c-ares looks it up: c-ares can take back all its questions, and no
  * single one.  So it does that, and the others are asked again.
@@ -245,8 +245,6 @@ struct names {
 	struct timer timer;
 	uint64_t begin_ms;     /* no look-up begins before; see AT_ONCE */
 	struct source sockets; /* an epoll of c-ares' sockets */
-	names_tell_fn *tell;
-	void *tell_arg;
 
 	pthread_mutex_t lock;  /* of all that follows */
 	ares_channel channel;
@@ -291,16 +289,10 @@ static void say(const struct lookup *u)
 /* Only this thread changes the list and the record: no lock is needed to look at them. */
 static void finish(struct lookup *u, struct addr *addrs, size_t n, const char *why)
 {
-	struct names *ns = u->names;
-	/* who has asked meanwhile has an answer */
-	bool awaited = atomic_exchange(&u->wanted, false) || !u->list->n, news;
-
-	news = lookup_update(u, addrs, n, why, ns->loop->now_ms);
-	look_later(u);
-	if (ns->tell && news)
+	atomic_store(&u->wanted, false); /* who has asked meanwhile has an answer */
+	if (lookup_update(u, addrs, n, why, u->names->loop->now_ms))
 		say(u);
-	if (ns->tell && awaited)
-		ns->tell(ns->tell_arg);
+	look_later(u);
 }
 
 static size_t copy_answer(const struct ares_addrinfo *answer, in_port_t port, struct addr *ret)
@@ -474,7 +466,6 @@ bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms)
 		return false;
 	if (!*seen)
 		*seen = atomic_load(&lookups_ended) + 1;
-	/* one that ends from here on wakes the workers afterwards */
 	lookup_record(u, &record);
 	if (!atomic_exchange(&u->wanted, true))
 		loop_wake(u->names->loop);
@@ -556,15 +547,12 @@ static int open_channel(struct names *n)
 	return status;
 }
 
-int names_open(struct loop *loop, names_tell_fn *tell_fn, void *arg, struct names **ret, char *err,
-	       size_t errlen)
+int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 {
 	struct names *n = allocated(calloc(1, sizeof(*n)));
 	int status;
 
 	n->loop = loop;
-	n->tell = tell_fn;
-	n->tell_arg = arg;
 	n->timer.fire = on_timer;
 	n->sockets = (struct source){ .handle = on_sockets, .fd = epoll_create1(EPOLL_CLOEXEC) };
 	pthread_mutex_init(&n->lock, NULL);

@@ -84,10 +84,9 @@ void lookup_close(struct lookup *u);
 struct addr_list *lookup_get(struct lookup *u);
 
 /*
- * A session begins to connect.  1: U has an address.  0: a look-up has been asked for; when it has
- * ended, the workers are woken (names_open()) and call this again.  -ENOENT: it has found no
- * address, or nobody looks it up.  *SEEN is the session's, and 0 at first: it waits for one look-up.
- * By any thread.
+ * A session begins to connect.  1: U has an address.  0: a look-up has been asked for; call this
+ * again until it has ended.  -ENOENT: it has found no address, or nobody looks it up.  *SEEN is the
+ * session's, and 0 at first: it waits for one look-up.  By any thread.
  */
 int lookup_await(struct lookup *u, uint64_t *seen);
 
@@ -114,15 +113,11 @@ bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *w
 /* True if C has an upstream that is a name. */
 bool names_needed(const struct config *c);
 
-typedef void names_tell_fn(void *arg);
-
 /*
  * Read /etc/resolv.conf and /etc/hosts: to be called before the process is confined.  What follows
- * happens in LOOP, by the thread that runs it.  TELL(ARG) is called by that thread when a look-up
- * has ended that sessions may wait for.  TELL may be NULL, and then nothing is logged, either.  -errno; ERR says why.
+ * happens in LOOP, by the thread that runs it.  -errno; ERR says why.
  */
-int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names **ret, char *err,
-	       size_t errlen);
+int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen);
 /*
  * Read the files again, from FDS, which are closed, and look all names up anew.  Of resolv.conf only the
  * name servers are taken.  By any thread.

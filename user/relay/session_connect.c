@@ -12,9 +12,9 @@
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
  * winner need not move.  Attempts beside it are rivals of it.
  *
- * Servers whose names have no address yet: the session waits, nameless, until a look-up has ended
- * or connect-timeout is over.  The same if none of the servers could be connected to, but the name
- * of one may have moved: after the look-up all are tried once more.
+ * Servers whose names have no address yet: the session is nameless, and asks again every NAMELESS_MS
+ * until a look-up has ended or connect-timeout is over.  The same if none of the servers could be
+ * connected to, but the name of one may have moved: all are tried again until a look-up has ended.
  */
 #include "relay/session_connect.h"
 
@@ -39,6 +39,7 @@
 #define AT_ONCE 8
 /* Try again so soon: no socket in stock, or full unix backlog. */
 #define RETRY_MS 20
+#define NAMELESS_MS 100
 /*
  * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
  * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
@@ -268,7 +269,6 @@ static bool next_server(struct session *s, int error)
 		addr_list_put(s->addrs);
 		s->server = NULL;
 		s->addrs = NULL;
-		s->worker->n_nameless++;
 	}
 	return r >= 0;
 }
@@ -351,11 +351,6 @@ bool session_connect_answered(struct session *s, unsigned int i, uint32_t events
 
 /* --- a name without an address --- */
 
-bool session_is_nameless(const struct session *s)
-{
-	return s->state == SESSION_CONNECTING && !s->addrs;
-}
-
 static void give_up(struct session *s, enum cause cause, const char *what, const char *why)
 {
 	log_cause(cause, LOG_WARNING, "session %llu, forward %s: upstream %s has no %s%s",
@@ -365,7 +360,7 @@ static void give_up(struct session *s, enum cause cause, const char *what, const
 }
 
 /* Connects if there is a server; S is reset if there will be none. */
-bool session_connect_named(struct session *s)
+static bool connect_named(struct session *s)
 {
 	struct lookup_record record;
 	int r = choose_server(s);
@@ -377,10 +372,7 @@ bool session_connect_named(struct session *s)
 		give_up(s, CAUSE_NO_ADDRESS, "address: ",
 			record.why[0] ? record.why : "its look-up was not over in connect-timeout");
 	}
-	if (r <= 0)
-		return false;
-	s->worker->n_nameless--;
-	return connect_more(s);
+	return r > 0 && connect_more(s);
 }
 
 /* --- beginning and end --- */
@@ -401,8 +393,7 @@ bool session_connect_begin(struct session *s)
 {
 	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
 	s->connecting->began_ns = clock_ns();
-	s->worker->n_nameless++;
-	return session_connect_named(s);
+	return connect_named(s);
 }
 
 /* Events of this batch may still point to its sources: it is freed when the batch is over. */
@@ -412,8 +403,6 @@ void session_connect_end(struct session *s)
 
 	if (!c)
 		return;
-	if (session_is_nameless(s))
-		s->worker->n_nameless--;
 	for (unsigned int i = 1; i < AT_ONCE; i++)
 		close_attempt(s, i);
 	c->next = s->worker->connected;
@@ -444,9 +433,10 @@ bool session_connect_is_quiet(const struct session *s)
 uint64_t session_connect_due(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	uint64_t due = session_is_nameless(s) ? c->due_ms : c->server_due_ms;
+	uint64_t due = s->addrs ? c->server_due_ms :
+				  smaller(c->due_ms, s->worker->loop.now_ms + NAMELESS_MS);
 
-	if (!session_is_nameless(s) && may_begin(s))
+	if (may_begin(s))
 		due = smaller(due, c->next_ms);
 	if (session_connect_is_quiet(s))
 		due = smaller(due, s->born_ms + CONNECT_QUIET_MS);
@@ -458,8 +448,8 @@ bool session_connect_timer(struct session *s)
 	struct connecting *c = s->connecting;
 	bool late = s->worker->loop.now_ms >= c->server_due_ms;
 
-	if (session_is_nameless(s))
-		return s->worker->loop.now_ms >= c->due_ms && session_connect_named(s);
+	if (!s->addrs)
+		return connect_named(s);
 	if (late) /* the next session goes on where this one ends */
 		atomic_store_explicit(&s->server->first, next_index(s), memory_order_relaxed);
 	for (unsigned int i = 0; late && !s->ending && i < AT_ONCE; i++)

@@ -19,11 +19,6 @@ bool session_connect_begin(struct session *s);
 bool session_connect_answered(struct session *s, unsigned int i, uint32_t events);
 /* Time has passed: give up, begin with the next address, or try again. */
 bool session_connect_timer(struct session *s);
-/* S is nameless, and a look-up that it may have waited for has ended. */
-bool session_connect_named(struct session *s);
-
-/* S waits for its upstream's first address. */
-bool session_is_nameless(const struct session *s);
 
 /* The session of an attempt's SOURCE, and the attempt's number. */
 struct session *session_of_rival(struct source *source, unsigned int *ret_attempt);

@@ -268,7 +268,7 @@ static void settle(struct session *s)
 
 /* What comes to a session. */
 struct news {
-	enum { BEGIN, EVENT, TIMER, LOOKED_UP } kind;
+	enum { BEGIN, EVENT, TIMER } kind;
 	unsigned int from; /* EVENT: CLIENT, UPSTREAM, or behind that a rival attempt to connect */
 	uint32_t events;
 };
@@ -287,8 +287,6 @@ static bool connect_upstream(struct session *s, struct news n)
 		return session_connect_begin(s);
 	if (n.kind == TIMER)
 		return session_connect_timer(s);
-	if (n.kind == LOOKED_UP)
-		return session_connect_named(s);
 	return n.from != CLIENT && session_connect_answered(s, n.from - UPSTREAM, n.events);
 }
 
@@ -488,25 +486,6 @@ unsigned int session_follow_engines(struct worker *w)
 		settle(s);
 	}
 	return n;
-}
-
-/* Those that wait are young, and so at the list's beginning: it is not gone through in vain. */
-void session_names_news(struct worker *w)
-{
-	uint64_t news = atomic_load_explicit(&w->shared->name_news, memory_order_acquire);
-	unsigned int left = w->n_nameless;
-	struct session *s = w->sessions, *next;
-
-	if (news == w->news_seen)
-		return;
-	w->news_seen = news;
-	for (; left && s; s = next) {
-		next = s->next;
-		if (!session_is_nameless(s))
-			continue;
-		left--;
-		live(s, (struct news){ .kind = LOOKED_UP });
-	}
 }
 
 /* --- of those in the kernel --- */

@@ -39,12 +39,6 @@ unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const
  */
 unsigned int session_follow_engines(struct worker *w);
 
-/*
- * After a batch of events: if look-ups have ended (shared->name_news), those that wait for one begin
- * to connect, or end.
- */
-void session_names_news(struct worker *w);
-
 /* The verdict program has sent EVENT, a struct culvert_event, to WORKER. */
 void session_kernel_event(void *worker, const void *event);
 /* Events were lost, or kernel memory is short: look at every flow that is in the kernel. */

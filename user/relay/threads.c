@@ -54,7 +54,6 @@ static void after_batch(void *arg)
 {
 	struct worker *w = arg;
 
-	session_names_news(w);
 	session_graft_news(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)

@@ -24,7 +24,6 @@ struct shared {
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
 	struct checks *checks;
-	_Atomic uint64_t name_news;    /* ends of look-ups that sessions may have waited for */
 	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
 	_Atomic uint64_t last_id;     /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
@@ -42,8 +41,6 @@ struct worker {
 	struct session *dead;     /* to be freed after the batch */
 	struct connecting *connected; /* list of struct connecting to be freed after the batch */
 	unsigned int n_sessions;  /* that live */
-	unsigned int n_nameless;  /* of them, those that wait for their upstream's first address */
-	uint64_t news_seen;       /* of shared->name_news */
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	struct listener *listeners; /* list; see listener.h */
