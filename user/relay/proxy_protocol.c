@@ -58,29 +58,27 @@ static bool parse_port(const char *text, in_port_t *ret)
  * TEXT is what is behind "PROXY TCP4 " or "PROXY TCP6 ".  inet_pton(3) takes what the specification
  * asks for, and "::ffff:1.2.3.4", as senders that use inet_ntop(3) write it (haproxy does).
  */
-static const char *parse_addresses(bool six, char *text, struct proxy_header *h)
+static bool parse_addresses(bool six, char *text, struct proxy_header *h)
 {
+	union client_addr *both[2] = { &h->source, &h->destination };
 	const char *words[4];
-	uint8_t address[2][16];
-	in_port_t port[2];
+	uint8_t address[16];
+	in_port_t port;
 
 	for (int i = 0; i < 4; i++)
 		words[i] = strsep(&text, " ") ?: "";
-	for (int i = 0; i < 2; i++)
-		if (inet_pton(six ? AF_INET6 : AF_INET, words[i], address[i]) != 1)
-			return i ? "bad destination address" : "bad source address";
-	if (!parse_port(words[2], &port[0]))
-		return "bad source port";
-	if (!parse_port(words[3], &port[1]) || text)
-		return "bad destination port";
-	set_addr(&h->source, six, address[0], port[0]);
-	set_addr(&h->destination, six, address[1], port[1]);
-	return NULL;
+	for (int i = 0; i < 2; i++) {
+		if (inet_pton(six ? AF_INET6 : AF_INET, words[i], address) != 1 ||
+		    !parse_port(words[2 + i], &port))
+			return false;
+		set_addr(both[i], six, address, port);
+	}
+	return !text;
 }
 
 static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const char **ret_reason)
 {
-	const char *end = memmem(bytes, smaller(len, LINE_MAX_V1), "\r\n", 2), *reason;
+	const char *end = memmem(bytes, smaller(len, LINE_MAX_V1), "\r\n", 2);
 	size_t n = end ? (size_t)(end - bytes) : 0;
 	char line[LINE_MAX_V1];
 	bool six;
@@ -100,11 +98,9 @@ static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const
 	six = !strncmp(line, "PROXY TCP6 ", 11);
 	if (!six && strncmp(line, "PROXY TCP4 ", 11) != 0)
 		return malformed(ret_reason, "neither TCP4, TCP6 nor UNKNOWN");
-	if (strlen(line) != n)
-		return malformed(ret_reason, "a NUL in the line");
 	h->kind = PROXY_ADDRESSES;
-	reason = parse_addresses(six, line + 11, h);
-	return reason ? malformed(ret_reason, reason) : 0;
+	return strlen(line) == n && parse_addresses(six, line + 11, h) ? 0 :
+		malformed(ret_reason, "bad addresses or ports");
 }
 
 /* --- version 2 --- */

@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
@@ -160,9 +161,7 @@ bool session_proxy_header_send(struct session *s)
 		return false;
 	}
 	size = proxy_protocol_write(&h, buf);
-	do
-		n = send(s->sides[UPSTREAM].fd, buf, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
+	n = TEMP_FAILURE_RETRY(send(s->sides[UPSTREAM].fd, buf, size, MSG_DONTWAIT | MSG_NOSIGNAL));
 	if (n == (ssize_t)size) {
 		s->header_out = (uint8_t)size;
 		return true;
