@@ -91,14 +91,12 @@ static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const
 	line[n] = '\0';
 	h->size = n + 2;
 	/* whatever is between UNKNOWN and CRLF is ignored */
-	if (!strncmp(line, "PROXY UNKNOWN", 13) && (n == 13 || line[13] == ' ')) {
-		h->kind = PROXY_UNKNOWN;
+	if (!strncmp(line, "PROXY UNKNOWN", 13) && (n == 13 || line[13] == ' '))
 		return 0;
-	}
 	six = !strncmp(line, "PROXY TCP6 ", 11);
 	if (!six && strncmp(line, "PROXY TCP4 ", 11) != 0)
 		return malformed(ret_reason, "neither TCP4, TCP6 nor UNKNOWN");
-	h->kind = PROXY_ADDRESSES;
+	h->has_addresses = true;
 	return strlen(line) == n && parse_addresses(six, line + 11, h) ? 0 :
 		malformed(ret_reason, "bad addresses or ports");
 }
@@ -132,7 +130,7 @@ static int parse_v2(const uint8_t *header, size_t len, struct proxy_header *h,
 		return malformed(ret_reason, "header too short for its addresses");
 	if (len < h->size)
 		return -EAGAIN;
-	h->kind = told ? PROXY_ADDRESSES : header[12] == LOCAL_V2 ? PROXY_LOCAL : PROXY_UNKNOWN;
+	h->has_addresses = told;
 	if (told) {
 		set_addr(&h->source, six, p, port_at(p + 2 * n));
 		set_addr(&h->destination, six, p + n, port_at(p + 2 * n + 2));
@@ -169,7 +167,6 @@ static void get_bytes(const union client_addr *a, uint8_t ret[16])
 
 size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROTOCOL_WRITE_MAX])
 {
-	bool told = h->kind == PROXY_ADDRESSES;
 	bool six = h->source.sa.sa_family == AF_INET6 || h->destination.sa.sa_family == AF_INET6;
 	size_t skip = six ? 0 : sizeof(mapped), n = 16 - skip;
 	/* sin_port and sin6_port are at the same place */
@@ -179,7 +176,7 @@ size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROT
 
 	get_bytes(&h->source, address[0]);
 	get_bytes(&h->destination, address[1]);
-	if (h->version == 1 && !told)
+	if (h->version == 1 && !h->has_addresses)
 		return (size_t)sprintf((char *)buf, "PROXY UNKNOWN\r\n");
 	if (h->version == 1) {
 		for (int i = 0; i < 2; i++)
@@ -191,8 +188,8 @@ size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROT
 	}
 	memset(buf, 0, FIXED_V2);
 	memcpy(buf, signature, sizeof(signature));
-	buf[12] = told ? PROXY_V2 : LOCAL_V2;
-	if (!told)
+	buf[12] = h->has_addresses ? PROXY_V2 : LOCAL_V2;
+	if (!h->has_addresses)
 		return FIXED_V2;
 	buf[13] = six ? TCP6_V2 : TCP4_V2;
 	buf[15] = (uint8_t)(2 * n + sizeof(port));
