@@ -187,7 +187,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 	if (why == CAUSE_NO_MEMORY) /* others have been logged, with more */
 		log_cause(why, LOG_WARNING, "forward %s: a client is reset",
 			  forward_name(ls->forward->conf));
-	session_log_refused(w->shared->session_log, forward_name(ls->forward->conf), client, why);
+	session_log_refused(w->shared->session_log, ls->forward, client, why);
 	return true;
 }
 

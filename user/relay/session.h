@@ -62,10 +62,9 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 
 /* What a PROXY header has told, or is to tell, of a session's client. */
 struct told {
-	union client_addr peer;        /* who is at the other end of the client's socket */
-	union client_addr destination; /* PROXY_ADDRESSES: what the client has connected to */
-	uint64_t due_ms;               /* HEADER: late then */
-	uint8_t kind;                  /* enum proxy_kind; PROXY_LOCAL while in HEADER */
+	union client_addr peer;     /* who is at the other end of the client's socket */
+	uint64_t due_ms;            /* HEADER: late then */
+	struct proxy_header header; /* zeroes while in HEADER */
 };
 
 /*
@@ -146,7 +145,7 @@ static inline const union client_addr *session_peer(const struct session *s)
 /* The proxy that has told who the client is; NULL: the client has connected itself. */
 static inline const union client_addr *session_via(const struct session *s)
 {
-	return s->told && s->told->kind == PROXY_ADDRESSES ? &s->told->peer : NULL;
+	return s->told && s->told->header.has_addresses ? &s->told->peer : NULL;
 }
 
 /* True if S is OPEN and shall go on. */

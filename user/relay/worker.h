@@ -24,7 +24,6 @@ struct shared {
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
 	struct checks *checks;
-	_Atomic uint64_t name_news;    /* ends of look-ups that sessions may have waited for */
 	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
 	_Atomic uint64_t last_id;     /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
