@@ -75,8 +75,6 @@ void session_count_carried(struct session *s, unsigned int dir, enum carrier c, 
 
 void session_count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes)
 {
-	if (!bytes)
-		return;
 	if (c == CARRIER_SPLICE)
 		s->flows[dir].spliced += bytes;
 	session_count_carried(s, dir, c, bytes);

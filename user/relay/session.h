@@ -89,11 +89,8 @@ struct session {
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
-	union {
-		uint32_t watched_ms; /* OPEN: when it last entered or left the kernel, or followed
-				      * another engine (low half) */
-		uint32_t parted_ms;  /* PARTING: since when (low half) */
-	};
+	uint32_t since_ms;       /* OPEN: it last entered or left the kernel, or followed another engine;
+				  * PARTING: it began to (low half) */
 	uint32_t connect_ms;     /* so long it took to connect, and 1; 0: it is not connected */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to, */
 	uint16_t port_offset;    /* but at the port so far behind; see session_address() */

@@ -83,7 +83,7 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 	if (f->user_carrier != before)
 		session_count_handover(s, dir, f->user_carrier);
 	habit_restart(&s->habit);
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 }
 
 /* --- user space carries --- */
@@ -109,7 +109,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	follow_engine(s, dir, engine);
 	around.kernel_ok = session_sockmap_may_enter(s, dir);
 	around.memory_short = around.kernel_ok && sockmap_memory_short(s->worker->shared->kernel);
-	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->watched_ms;
+	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->since_ms;
 	d = policy_user(engine, &s->habit, dir, f, around);
 	if (s->habit.turns >= PROMOTE_TURNS || s->habit.run >= BULK_RUN)
 		session_graft_hurry(s);
@@ -334,8 +334,8 @@ void session_flows_start(struct session *s)
 {
 	enum engine engine = engine_of(s);
 
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
-	s->connect_ms = s->watched_ms - (uint32_t)s->born_ms + 1;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
+	s->connect_ms = s->since_ms - (uint32_t)s->born_ms + 1;
 	start_pace(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		begin_by(s, dir, engine);
@@ -384,7 +384,7 @@ void session_part_go_on(struct session *s)
 	if (f->user_in + f->user_out != before)
 		flow_look_reset(f);
 	if ((taken && is_sent(s->sides[!s->parted].fd)) ||
-	    (uint32_t)s->worker->loop.now_ms - s->parted_ms >= PARTING_MS) {
+	    (uint32_t)s->worker->loop.now_ms - s->since_ms >= PARTING_MS) {
 		session_reset(s, (enum cause)s->end_cause);
 		return;
 	}
@@ -401,7 +401,7 @@ void session_part_begin(struct session *s)
 		return;
 	}
 	session_set_state(s, SESSION_PARTING);
-	s->parted_ms = (uint32_t)s->worker->loop.now_ms;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 	flow_look_reset(f);
 	session_part_go_on(s);
 }

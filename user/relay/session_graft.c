@@ -242,7 +242,7 @@ uint32_t session_graft_tag(const struct forward *f)
 	return graft_tag(forward_name(f->conf));
 }
 
-bool session_graft_outlives(struct session *s)
+bool session_graft_leave_behind(struct session *s)
 {
 	if (!session_runs(s))
 		return false;
@@ -250,13 +250,11 @@ bool session_graft_outlives(struct session *s)
 	if (s->graft == NO_GRAFT)
 		return false;
 	graft_hold(grafts_of(s), s->graft);
-	return graft_state(grafts_of(s), s->graft) == GRAFT_ACTIVE;
-}
-
-void session_graft_leave_behind(struct session *s)
-{
+	if (graft_state(grafts_of(s), s->graft) != GRAFT_ACTIVE)
+		return false;
 	s->worker->grafted[s->graft] = NULL;
 	s->graft = NO_GRAFT;
+	return true;
 }
 
 void session_graft_adopt(struct session *s, uint32_t slot)

@@ -262,15 +262,6 @@ static void settle(struct session *s)
  */
 #define NOBODY UINT_MAX
 
-static bool receive_header(struct session *s, uint32_t events)
-{
-	bool whole = session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP));
-
-	if (!whole && !s->ending)
-		session_proxy_header_timer(s);
-	return whole;
-}
-
 static void on_rival(struct source *source, uint32_t events);
 
 static bool connect_upstream(struct session *s, unsigned int from, uint32_t events)
@@ -330,7 +321,8 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
 		session_part(s, from, tcp_cause(from, tcp_take_error(s->sides[from].fd)));
-	if (s->state == SESSION_HEADER && !s->ending && receive_header(s, events)) {
+	if (s->state == SESSION_HEADER && !s->ending &&
+	    session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP))) {
 		session_set_state(s, SESSION_CONNECTING);
 		from = NOBODY;
 	}
@@ -557,10 +549,8 @@ void session_graft_news(struct worker *w)
 void session_leave_behind(struct worker *w)
 {
 	for (struct session *s = w->sessions; s; s = s->next)
-		if (session_graft_outlives(s)) {
-			session_graft_leave_behind(s);
+		if (session_graft_leave_behind(s))
 			die(s, false);
-		}
 }
 
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot)

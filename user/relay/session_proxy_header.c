@@ -92,28 +92,20 @@ bool session_proxy_header_look(struct session *s, bool ended)
 	struct proxy_header h;
 	const char *reason;
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, sizeof(buf), MSG_PEEK);
-	int r;
+	int r = n < 0 ? -errno : proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 
-	if (n < 0) {
-		if (errno != EAGAIN)
-			session_reset(s, tcp_cause(CLIENT, errno));
-		return false;
-	}
-	r = proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 	if (!r)
 		return take(s, &h, buf);
-	if (r != -EAGAIN)
+	if (n < 0 && r != -EAGAIN)
+		session_reset(s, tcp_cause(CLIENT, -r));
+	else if (r != -EAGAIN)
 		refuse(s, CAUSE_HEADER_BAD, reason);
-	else if (ended || !n)
+	else if (n >= 0 && (ended || !n))
 		refuse(s, CAUSE_HEADER_BAD,
 		       n ? "the stream ended within it" : "the stream ended before it");
-	return false;
-}
-
-void session_proxy_header_timer(struct session *s)
-{
-	if (s->worker->loop.now_ms >= s->told->due_ms)
+	else if (s->worker->loop.now_ms >= s->told->due_ms)
 		refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
+	return false;
 }
 
 /* --- sending --- */

@@ -180,7 +180,7 @@ void session_sockmap_leave(struct session *s, unsigned int dir, struct decision 
 static void demote(struct session *s, unsigned int dir, unsigned int kind)
 {
 	habit_demoted(&s->habit);
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 	session_sockmap_leave(s, dir, policy_kernel(kind));
 }
 
@@ -215,7 +215,7 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 		session_set_nodelay(s);
 	f->engine = engine;
 	f->reason = reason;
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 	flow_set_phase(f, FLOW_KERNEL);
 	session_count_handover(s, dir, CARRIER_SOCKMAP);
 	step = sockmap_kick(&io);
