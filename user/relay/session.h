@@ -180,5 +180,5 @@ void session_count_carried(struct session *s, unsigned int dir, enum carrier c, 
 /* The same of a flow that user space has read. */
 void session_count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes);
 
-/* Count that flow DIR has got carrier C, or is about to, for the reason that it has. */
-void session_count_handover(struct session *s, unsigned int dir, enum carrier c);
+/* Flow DIR gets the carrier of D, or is about to, which is counted. */
+void session_hand_over(struct session *s, unsigned int dir, struct decision d);

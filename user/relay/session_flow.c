@@ -81,20 +81,12 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 	if (s->pair != NO_PAIR && engine != ENGINE_SOCKMAP) /* see sockmap_io.returns */
 		tcp_free_buffer(s->sides[dir].fd);
 	if (f->user_carrier != before)
-		session_count_handover(s, dir, f->user_carrier);
+		session_hand_over(s, dir, (struct decision){ f->user_carrier, f->reason });
 	habit_restart(&s->habit);
 	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 }
 
 /* --- user space carries --- */
-
-static void switch_carrier(struct session *s, unsigned int dir, struct decision d)
-{
-	s->flows[dir].reason = d.reason;
-	s->flows[dir].user_carrier = d.carrier;
-	session_count_handover(s, dir, d.carrier);
-	habit_restart(&s->habit);
-}
 
 /* Is another carrier better for flow DIR?  EMPTY: its source was just found to have no more. */
 static void judge(struct session *s, unsigned int dir, bool empty)
@@ -125,7 +117,8 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	} else if (d.carrier != f->user_carrier &&
 		   (!f->pending || (f->head && d.carrier == CARRIER_SPLICE))) {
 		/* what is pending in buffers is written first, whatever the carrier */
-		switch_carrier(s, dir, d);
+		session_hand_over(s, dir, d);
+		habit_restart(&s->habit);
 	} else {
 		if (d.carrier == f->user_carrier)
 			f->reason = d.reason;
@@ -206,7 +199,7 @@ static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *
 	*ret = pump_once(s, dir, fin, f->user_carrier, ret_error);
 	no_pipe = *ret == PUMP_STARVED && f->user_carrier == CARRIER_SPLICE && !f->pending;
 	if (no_pipe)
-		switch_carrier(s, dir, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
+		session_hand_over(s, dir, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
 	if (no_pipe || *ret == PUMP_UNSUPPORTED) /* an urgent byte is next */
 		*ret = pump_once(s, dir, fin, CARRIER_COPY, ret_error);
 	pace_end(s->pace, dir);
@@ -249,12 +242,11 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;
 	switch (r) {
 	case PUMP_EOF:
-		if (!session_sockmap_is_fin(s, dir)) {
+		f->eof = session_sockmap_is_fin(s, dir);
+		if (f->eof)
+			flow_finished(s, dir);
+		else
 			session_part(s, dir, tcp_cause(dir, 0));
-			return;
-		}
-		f->eof = true;
-		flow_finished(s, dir);
 		return;
 	case PUMP_SRC_ERROR:
 		session_part(s, dir, tcp_cause(dir, error));
@@ -354,25 +346,20 @@ static bool is_sent(int fd)
 }
 
 /*
- * Read and write what is left of flow DIR, of which the kernel has nothing any more.  False: there
- * is more, or it may not be read yet.
+ * Take what the dead side has said from the kernel first, and then from its socket.  True: the other
+ * end's TCP has all that it can get.
  */
-static bool take_rest(struct session *s, unsigned int dir)
-{
-	enum pump r;
-	int error;
-
-	return pump_turn(s, dir, true, &r, &error) && r != PUMP_MORE && r != PUMP_BLOCKED &&
-	       r != PUMP_STARVED;
-}
-
-/* True: the other end's TCP has all that it can get. */
 static bool take_what_was_said(struct session *s)
 {
 	unsigned int dir = s->parted;
-	enum step r = s->flows[dir].phase == FLOW_USER ? STEP_DONE : session_sockmap_rest(s, dir);
+	enum step step = s->flows[dir].phase == FLOW_USER ? STEP_DONE : session_sockmap_rest(s, dir);
+	enum pump r;
+	int error;
 
-	return r == STEP_DONE ? take_rest(s, dir) : r != STEP_WAIT;
+	if (step != STEP_DONE)
+		return step != STEP_WAIT;
+	return pump_turn(s, dir, true, &r, &error) && r != PUMP_MORE && r != PUMP_BLOCKED &&
+	       r != PUMP_STARVED;
 }
 
 void session_part_go_on(struct session *s)

@@ -168,12 +168,8 @@ static void refused(struct session *s, unsigned int dir, int error)
 
 void session_sockmap_leave(struct session *s, unsigned int dir, struct decision d)
 {
-	struct flow *f = &s->flows[dir];
-
-	f->user_carrier = d.carrier;
-	f->reason = d.reason;
-	session_count_handover(s, dir, d.carrier);
-	flow_set_phase(f, FLOW_LEAVING);
+	session_hand_over(s, dir, d);
+	flow_set_phase(&s->flows[dir], FLOW_LEAVING);
 }
 
 /* Make flow DIR leave because of an event of KIND from the program. */
@@ -188,19 +184,17 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 			   enum reason reason)
 {
 	struct flow *f = &s->flows[dir];
-	struct sockmap_io io;
+	struct sockmap_io io = { 0 };
 	enum step step;
 	int r;
 
 	if (f->phase != FLOW_USER || f->pending || f->starved || !session_sockmap_may_enter(s, dir))
 		return;
 	r = take_slots(s);
-	if (r) {
-		refused(s, dir, r);
-		return;
+	if (!r) {
+		io = sockmap_io(s, dir);
+		r = sockmap_enter(&io, forward_of(s), s->worker->index);
 	}
-	io = sockmap_io(s, dir);
-	r = sockmap_enter(&io, forward_of(s), s->worker->index);
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {
@@ -214,10 +208,9 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 	if (dir == CLIENT)
 		session_set_nodelay(s);
 	f->engine = engine;
-	f->reason = reason;
 	s->since_ms = (uint32_t)s->worker->loop.now_ms;
+	session_hand_over(s, dir, (struct decision){ CARRIER_SOCKMAP, reason });
 	flow_set_phase(f, FLOW_KERNEL);
-	session_count_handover(s, dir, CARRIER_SOCKMAP);
 	step = sockmap_kick(&io);
 	if (step_ok(s, dir, step, &io) && step == STEP_WAIT)
 		demote(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */
