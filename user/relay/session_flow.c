@@ -242,8 +242,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;
 	switch (r) {
 	case PUMP_EOF:
-		f->eof = session_sockmap_is_fin(s, dir);
-		if (f->eof)
+		if (session_sockmap_is_fin(s, dir))
 			flow_finished(s, dir);
 		else
 			session_part(s, dir, tcp_cause(dir, 0));

@@ -30,7 +30,7 @@ static bool is_empty(const struct session *s, unsigned int dir)
 {
 	const struct flow *f = &s->flows[dir];
 
-	return f->phase == FLOW_USER && !f->pending && !f->eof;
+	return f->phase == FLOW_USER && !f->pending;
 }
 
 bool session_is_grafted(const struct session *s)

@@ -139,10 +139,8 @@ bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(
 
 bool session_sockmap_may_enter(const struct session *s, unsigned int dir)
 {
-	const struct flow *f = &s->flows[dir];
-
 	return s->worker->shared->kernel && s->tcp && !s->pace && s->graft == NO_GRAFT &&
-	       !f->no_enter && !f->eof;
+	       !s->flows[dir].no_enter;
 }
 
 /* The kernel has refused flow DIR: remember why.  User space goes on. */
