@@ -245,7 +245,7 @@ ROW(bad)
 	b.n--;
 	is_bad(d, &b, true, "to forward in: the stream ended within it");
 	b = text("PROXY TCP4 1.2.3.4 5.6.7.8 1 65536\r\n");
-	is_bad(d, &b, false, "to forward in: bad destination port");
+	is_bad(d, &b, false, "to forward in: bad addresses or ports");
 	is_bad(d, &none, true, "to forward in: the stream ended before it");
 	rig_accept_none();
 	assert_int_equal(rig_status(d, "resources.sessions"), 0);

@@ -33,10 +33,12 @@ static int setup(void **state)
 	parse("10.0.0.99:80", true, &rig.listen);
 	parse("name.test:80", false, &rig.conf);
 	*state = &rig;
-	return loop_open(&rig.loop, NULL, NULL) ||
-	       names_open(&rig.loop, NULL, NULL, &rig.names, err, sizeof(err)) ||
-	       lookup_open(&rig.u, &rig.conf, &rig.listen, INTERVAL_MS, 500) ||
-	       names_add(rig.names, &rig.u);
+	if (loop_open(&rig.loop, NULL, NULL) ||
+	    names_open(&rig.loop, &rig.names, err, sizeof(err)) ||
+	    lookup_open(&rig.u, &rig.conf, &rig.listen, INTERVAL_MS, 500))
+		return -1;
+	names_add(rig.names, &rig.u);
+	return 0;
 }
 
 static int teardown(void **state)

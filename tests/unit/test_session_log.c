@@ -27,6 +27,8 @@
 #define THREADS 4
 #define EACH 3000
 
+static struct forward_conf web = { .name = "web" };
+static struct forward forward = { .conf = &web };
 static char dir[TEMP_DIR_LEN];
 static struct account account = { .name = "tester" };
 static struct session_log *running;
@@ -90,7 +92,7 @@ static void refuse(struct session_log *l, unsigned int port)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
 
-	session_log_refused(l, "web", (struct sockaddr *)&a, CAUSE_DENIED);
+	session_log_refused(l, &forward, (struct sockaddr *)&a, CAUSE_DENIED);
 }
 
 static int64_t figure(struct session_log *l, const char *key)
@@ -140,8 +142,6 @@ static unsigned int lines_of(const char *path, char last[8192])
 
 /* --- what a line says --- */
 
-static struct forward_conf web = { .name = "web" };
-static struct forward forward = { .conf = &web };
 /* The only line of a log that V ends in. */
 static const char *line_of(const struct session_view *v, unsigned int end)
 {
@@ -198,7 +198,7 @@ TEST_WITH(test_names, NULL, clean)
 		{ "b\xc3\xbcro-\xe2\x82\xac-\xf0\x9f\x9a\xb0",
 		  "b\xc3\xbcro-\xe2\x82\xac-\xf0\x9f\x9a\xb0" },
 		{ "q\"uo\\te", "q\\\"uo\\\\te" },
-		{ "\x01\n", "??" },
+		{ "\x01\n", "\\u0001\\n" },
 	};
 	struct session_view v = { .forward = &forward };
 	char longest[1000], want[64];
@@ -210,7 +210,7 @@ TEST_WITH(test_names, NULL, clean)
 	}
 	memset(longest, 1, sizeof(longest) - 1);
 	longest[sizeof(longest) - 1] = '\0';
-	web.name = longest; /* it is cut, and there is room for all else */
+	web.name = longest;
 	v.connect_ms = UINT32_MAX;
 	v.flows[0].kernel = v.flows[1].kernel = UINT64_MAX;
 	line_of(&v, 0);

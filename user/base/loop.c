@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "base/loop.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -13,8 +11,7 @@
 #include "base/syscalls_allowed.h"
 
 #define BATCH 128 /* events */
-#define PAUSE_MS 100
-#define CATCH_UP_MS 1000 /* at most; longer than the events of all sessions take */
+#define FULL_BATCHES 100 /* one after the other: so long timers wait for the events */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(epoll_wait),
@@ -23,13 +20,13 @@ SYSCALLS_ALLOWED(
 	SYSCALL(read), /* the eventfd */
 	SYSCALL(write));
 
-/* On the caller's stack; `state` says who may still touch it.  Guarded by loop.lock. */
+/* On the caller's stack, and in the list until it is done.  Guarded by loop.lock. */
 struct loop_call {
 	struct loop_call *next;
 	void (*fn)(void *arg);
 	void *arg;
 	pthread_cond_t done;
-	enum { CALL_WAITING, CALL_RUNNING, CALL_DONE } state;
+	bool over;
 };
 
 static void on_wake(struct source *s, uint32_t events)
@@ -41,28 +38,21 @@ static void on_wake(struct source *s, uint32_t events)
 	l->called = read(s->fd, &n, sizeof(n)) > 0;
 }
 
+/* With the lock: a call that runs uses its caller's stack, so its time-out has to wait. */
 static void run_calls(struct loop *l)
 {
 	l->called = false;
 	pthread_mutex_lock(&l->lock);
-	while (l->calls) {
-		struct loop_call *c = l->calls;
-
-		l->calls = c->next;
-		c->state = CALL_RUNNING;
-		pthread_mutex_unlock(&l->lock);
-		c->fn(c->arg);
-		pthread_mutex_lock(&l->lock);
-		c->state = CALL_DONE;
-		pthread_cond_signal(&c->done);
+	for (; l->calls; l->calls = l->calls->next) {
+		l->calls->fn(l->calls->arg);
+		l->calls->over = true;
+		pthread_cond_signal(&l->calls->done);
 	}
 	pthread_mutex_unlock(&l->lock);
 }
 
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 {
-	int r;
-
 	*l = (struct loop){
 		.epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg
 	};
@@ -75,8 +65,7 @@ int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 	if (l->wake.fd < 0)
 		return -errno;
 	l->wake.handle = on_wake;
-	r = loop_reserve_timers(l, 16);
-	return r ?: loop_watch(l, &l->wake, EPOLLIN, true);
+	return loop_watch(l, &l->wake, EPOLLIN, true);
 }
 
 void loop_close(struct loop *l)
@@ -85,7 +74,6 @@ void loop_close(struct loop *l)
 		close(l->wake.fd);
 	if (l->epoll >= 0)
 		close(l->epoll);
-	free(l->heap);
 	pthread_mutex_destroy(&l->lock);
 	*l = (struct loop){ .epoll = -1, .wake = { .fd = -1 } };
 }
@@ -107,85 +95,81 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 	return 0;
 }
 
-/* --- timers: a binary heap, ordered by due_ms --- */
+/* --- timers: a pairing heap, so it needs no memory of its own, and to set one cannot fail --- */
 
-static void heap_put(struct loop *l, uint32_t i, struct timer *t)
+/* Of two heaps, or one, make one: the later becomes a child of the earlier. */
+static struct timer *meld(struct timer *a, struct timer *b)
 {
-	l->heap[i] = t;
-	t->at = i + 1;
+	struct timer *first, *child;
+
+	if (!a || !b)
+		return a ?: b;
+	first = b->due_ms < a->due_ms ? b : a;
+	child = first == a ? b : a;
+	child->next = first->child;
+	if (child->next)
+		child->next->prev = &child->next;
+	child->prev = &first->child;
+	first->child = child;
+	return first;
 }
 
-static void sift_up(struct loop *l, uint32_t i, struct timer *t)
+/* The same of a list.  In pairs first, from the end then: that keeps the heap flat. */
+static struct timer *meld_all(struct timer *list)
 {
-	while (i && l->heap[(i - 1) / 2]->due_ms > t->due_ms) {
-		heap_put(l, i, l->heap[(i - 1) / 2]);
-		i = (i - 1) / 2;
+	struct timer *pairs = NULL, *heap = NULL;
+
+	while (list) {
+		struct timer *other = list->next, *next = other ? other->next : NULL;
+		struct timer *pair = meld(list, other);
+
+		pair->next = pairs;
+		pairs = pair;
+		list = next;
 	}
-	heap_put(l, i, t);
-}
+	while (pairs) {
+		struct timer *next = pairs->next;
 
-static void sift_down(struct loop *l, uint32_t i, struct timer *t)
-{
-	for (;;) {
-		uint32_t child = 2 * i + 1;
-
-		if (child >= l->n_timers)
-			break;
-		if (child + 1 < l->n_timers && l->heap[child + 1]->due_ms < l->heap[child]->due_ms)
-			child++;
-		if (l->heap[child]->due_ms >= t->due_ms)
-			break;
-		heap_put(l, i, l->heap[child]);
-		i = child;
+		heap = meld(heap, pairs);
+		pairs = next;
 	}
-	heap_put(l, i, t);
+	return heap;
 }
 
-int loop_reserve_timers(struct loop *l, uint32_t n)
+static void add_heap(struct loop *l, struct timer *heap)
 {
-	uint32_t size = l->heap_size ?: 16;
-	struct timer **heap;
-
-	if (n <= l->heap_size)
-		return 0;
-	while (size < n)
-		size *= 2;
-	heap = realloc(l->heap, size * sizeof(struct timer *));
-	if (!heap)
-		return -ENOMEM;
-	l->heap = heap;
-	l->heap_size = size;
-	return 0;
+	l->timers = meld(l->timers, heap);
+	if (!l->timers)
+		return;
+	l->timers->next = NULL;
+	l->timers->prev = &l->timers;
 }
 
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
 {
-	if (t->at && t->due_ms == due_ms)
+	if (t->prev && t->due_ms == due_ms)
 		return;
 	timer_cancel(l, t);
-	assert(l->n_timers < l->heap_size); /* see loop_reserve_timers() */
 	t->due_ms = due_ms;
-	sift_up(l, l->n_timers++, t);
+	t->child = NULL;
+	add_heap(l, t);
 }
 
 void timer_cancel(struct loop *l, struct timer *t)
 {
-	struct timer *last;
-
-	if (!t->at)
+	if (!t->prev)
 		return;
-	last = l->heap[--l->n_timers];
-	if (last != t) {
-		sift_down(l, t->at - 1, last);
-		sift_up(l, last->at - 1, last);
-	}
-	t->at = 0;
+	*t->prev = t->next;
+	if (t->next)
+		t->next->prev = t->prev;
+	t->prev = NULL;
+	add_heap(l, meld_all(t->child));
 }
 
 static void fire_timers(struct loop *l)
 {
-	for (int n = 0; n < TIMERS_A_BATCH && l->n_timers && l->heap[0]->due_ms <= l->now_ms; n++) {
-		struct timer *t = l->heap[0];
+	for (int n = 0; n < TIMERS_A_BATCH && l->timers && l->timers->due_ms <= l->now_ms; n++) {
+		struct timer *t = l->timers;
 
 		timer_cancel(l, t);
 		t->fire(t);
@@ -196,33 +180,17 @@ static int next_timeout(const struct loop *l)
 {
 	uint64_t wait;
 
-	if (!l->n_timers)
+	if (!l->timers)
 		return -1;
-	if (l->heap[0]->due_ms <= l->now_ms)
+	if (l->timers->due_ms <= l->now_ms)
 		return 0;
-	wait = l->heap[0]->due_ms - l->now_ms;
+	wait = l->timers->due_ms - l->now_ms;
 	return wait > 60000 ? 60000 : (int)wait;
-}
-
-/*
- * May timers fire after this batch of N events?  If the batch before, of BEFORE_MS, is long ago, the
- * machine was suspended, or the daemon stopped, and many batches may still be to come: who gave up
- * now would not have looked at an answer that is there.  After a batch that is not full all of them
- * are handled.
- */
-static bool has_caught_up(struct loop *l, int n, uint64_t before_ms)
-{
-	if (!l->catches_up_ms && l->now_ms - before_ms > PAUSE_MS)
-		l->catches_up_ms = l->now_ms + CATCH_UP_MS;
-	else if (n < BATCH || l->now_ms >= l->catches_up_ms)
-		l->catches_up_ms = 0;
-	return !l->catches_up_ms;
 }
 
 static int run_batches(struct loop *l)
 {
 	struct epoll_event ev[BATCH];
-	uint64_t before_ms = clock_ms();
 
 	while (!l->stop) {
 		int n;
@@ -239,9 +207,13 @@ static int run_batches(struct loop *l)
 			if (s->registered && s->since != l->batch)
 				s->handle(s, ev[i].events);
 		}
-		if (has_caught_up(l, n, before_ms))
+		/*
+		 * The daemon was stopped, say, and much has come meanwhile: who gave up now would not
+		 * have looked at an answer that is there.
+		 */
+		l->full_batches = n < BATCH ? 0 : l->full_batches + 1;
+		if (!l->full_batches || l->full_batches > FULL_BATCHES)
 			fire_timers(l);
-		before_ms = l->now_ms;
 		if (l->called)
 			run_calls(l);
 		if (l->after_batch)
@@ -280,15 +252,14 @@ static void unlink_call(struct loop *l, struct loop_call *c)
 {
 	struct loop_call **p = &l->calls;
 
-	while (*p && *p != c)
+	while (*p != c)
 		p = &(*p)->next;
-	if (*p)
-		*p = c->next;
+	*p = c->next;
 }
 
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 {
-	struct loop_call c = { .fn = fn, .arg = arg, .state = CALL_WAITING };
+	struct loop_call c = { .fn = fn, .arg = arg };
 	struct timespec until = clock_timespec(clock_ms() + (uint64_t)timeout_ms);
 	int r = 0;
 
@@ -299,14 +270,9 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	/* cppcheck-suppress autoVariables ; taken off the list again before we return */
 	l->calls = &c;
 	loop_wake(l);
-	while (!r && c.state != CALL_DONE)
-		r = l->finished && c.state == CALL_WAITING
-			    ? -ESRCH
-			    : -pthread_cond_timedwait(&c.done, &l->lock, &until);
-	/* once it runs, the call is allowed to end: it uses the caller's stack */
-	while (c.state == CALL_RUNNING)
-		pthread_cond_wait(&c.done, &l->lock);
-	if (c.state == CALL_DONE)
+	while (!r && !c.over)
+		r = l->finished ? -ESRCH : -pthread_cond_timedwait(&c.done, &l->lock, &until);
+	if (c.over)
 		r = 0;
 	else
 		unlink_call(l, &c);

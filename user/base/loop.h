@@ -31,7 +31,7 @@ struct source {
 struct timer {
 	void (*fire)(struct timer *t);
 	uint64_t due_ms;
-	uint32_t at; /* place in the heap + 1; 0: not set */
+	struct timer *child, *next, **prev; /* in the heap; prev NULL: not set */
 };
 
 /*
@@ -49,9 +49,8 @@ struct loop {
 	_Atomic uint64_t turns; /* batches, ever; any thread may read it */
 	uint32_t batch;     /* number of the current one */
 
-	struct timer **heap;
-	uint32_t n_timers, heap_size;
-	uint64_t catches_up_ms; /* until then timers wait for a batch that is not full; 0: they fire */
+	struct timer *timers; /* the first to fire, and below it the others */
+	uint32_t full_batches; /* one after the other, up to now */
 
 	pthread_mutex_t lock; /* of calls */
 	struct loop_call *calls;
@@ -77,10 +76,6 @@ int loop_run(struct loop *l);
 int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registered);
 
 /*
- * Make sure that N timers can be set.  timer_set() cannot fail afterwards.  -ENOMEM.
- */
-int loop_reserve_timers(struct loop *l, uint32_t n);
-/*
  * Set, or move, T to DUE_MS on the clock of now_ms.  A timer that fires may set itself to "now": it
  * fires again in this batch or in the next one.
  */
@@ -93,6 +88,6 @@ void loop_wake(struct loop *l);
 /*
  * Run FN(ARG) on the loop's thread, after the events of a batch, and wait until it has returned, at
  * most TIMEOUT_MS.  May be called from any other thread.  -ETIMEDOUT, or -ESRCH if the loop has
- * ended: FN has not run, and will not.
+ * ended: FN has not run, and will not.  FN makes no such call to its own loop.
  */
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms);

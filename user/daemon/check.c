@@ -136,9 +136,9 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 			struct lookup *u = &l->upstreams[n++];
 
 			if (lookup_open(u, &fc->upstream.servers[j].at, &fc->listen, UINT32_MAX,
-					  clock_ms()) ||
-			    names_add(l->names, u))
+					  clock_ms()))
 				allocated(NULL);
+			names_add(l->names, u);
 		}
 	if (l->names)
 		loop_run(&l->loop);
@@ -166,7 +166,8 @@ static void check_upstreams(struct config *c)
 	int r = loop_open(&l.loop, after_batch, &l);
 
 	if (!r && names_needed(c))
-		r = names_open(&l.loop, NULL, NULL, &l.names, err, sizeof(err));
+		r = names_open(&l.loop, &l.names, err, sizeof(err));
+	log_set_level(LOG_CRIT); /* the end of each look-up is told with the place of its name */
 	if (!r && l.names && !geteuid())
 		r = account_find(c->user, &account, err, sizeof(err)) ?:
 		    sandbox_enter(&account, 0, err, sizeof(err));

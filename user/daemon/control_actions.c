@@ -132,7 +132,7 @@ static void look(void *arg)
 	struct round *r = arg;
 	struct worker *w = r->worker;
 
-	session_graft_catch_up(w);
+	session_catch_up(w);
 	for (struct forward *f = r->forwards->first; f; f = f->next) {
 		struct forward_stats *fs = forward_stats(f, w->index);
 

@@ -105,28 +105,14 @@ static int reserve_streams(void)
 	return 0;
 }
 
-static void wake_workers(struct daemon *d)
-{
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		loop_wake(&d->reload.threads.workers[i].loop);
-}
-
-/* A look-up has ended that sessions may wait for. */
-static void tell_of_names(void *arg)
-{
-	struct daemon *d = arg;
-
-	atomic_fetch_add(&d->shared.name_news, 1);
-	wake_workers(d);
-}
-
 /* Routes have changed: grafted sessions may have been reset. */
 static void tell_of_grafts(void *arg)
 {
 	struct daemon *d = arg;
 
 	atomic_fetch_add(&d->shared.graft_news, 1);
-	wake_workers(d);
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
 /* --- the steps of the start that need root: each returns an exit code, after a complaint --- */
@@ -192,8 +178,8 @@ static int open_names(struct daemon *d)
 	d->shared.checks = checks_open(&d->loop);
 	if (!names_needed(&d->config) && !d->reload.privileged)
 		return 0;
-	return names_open(&d->loop, tell_of_names, d, &d->shared.names, d->err, sizeof(d->err)) ?
-		       EXIT_CODE_FAILURE : 0;
+	return names_open(&d->loop, &d->shared.names, d->err, sizeof(d->err)) ? EXIT_CODE_FAILURE :
+									       0;
 }
 
 /* A directory that is missing is missing at the next start, too. */

@@ -283,9 +283,8 @@ static int plan_forward(struct plan *p, size_t i)
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
 		e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
 	/* last: from then on the main thread reads the addresses to listen at */
-	if (!e && p->forwards[i] != before &&
-	    servers_add_names(&p->forwards[i]->servers, p->r->shared->names))
-		e = no_memory();
+	if (!e && p->forwards[i] != before)
+		servers_add_names(&p->forwards[i]->servers, p->r->shared->names);
 	return e;
 }
 

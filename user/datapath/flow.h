@@ -79,7 +79,6 @@ struct flow {
 	uint8_t engine : 4;     /* enum engine that carrier and reason follow */
 	uint8_t user_carrier;   /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
 	uint8_t reason;         /* enum reason */
-	bool eof : 1;           /* recv() returned 0: no byte will follow */
 	bool paced : 1;         /* it may read when its turn comes, at due_ms: see bandwidth.h */
 	bool starved : 1;       /* no buffer or pipe was to be had: try again later */
 	bool blocked : 1;       /* LEAVING, DRAINING, FINISHING: the target is full */

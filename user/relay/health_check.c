@@ -200,7 +200,7 @@ void checks_after_batch(struct checks *c)
 	}
 	reap(c);
 	pthread_mutex_unlock(&c->lock);
-	if (next != UINT64_MAX && (!c->timer.at || next < c->timer.due_ms))
+	if (next != UINT64_MAX && (!c->timer.prev || next < c->timer.due_ms))
 		timer_set(c->loop, &c->timer, larger(next, now + 1));
 }
 

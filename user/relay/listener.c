@@ -49,7 +49,7 @@ SYSCALLS_ALLOWED(
 
 static void wake_at(struct worker *w, uint64_t due_ms)
 {
-	if (!w->resume.at || due_ms < w->resume.due_ms)
+	if (!w->resume.prev || due_ms < w->resume.due_ms)
 		timer_set(&w->loop, &w->resume, due_ms);
 }
 
@@ -187,7 +187,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 	if (why == CAUSE_NO_MEMORY) /* others have been logged, with more */
 		log_cause(why, LOG_WARNING, "forward %s: a client is reset",
 			  forward_name(ls->forward->conf));
-	session_log_refused(w->shared->session_log, forward_name(ls->forward->conf), client, why);
+	session_log_refused(w->shared->session_log, ls->forward, client, why);
 	return true;
 }
 

@@ -4,9 +4,12 @@
  * names and c-ares' channel.  Another thread that wants something sets a flag or changes the list,
  * and wakes the loop; only the loop's thread begins look-ups and takes answers.
  *
- *   worker ── upstream->wanted, loop_wake() ──▶ main thread ── c-ares ──▶ name server
- *     ▲                                             │
- *     └── upstream->list, name_news, loop_wake() ◀──┘
+ *   worker ── lookup->wanted, loop_wake() ──▶ main thread ── c-ares ──▶ name server
+ *     ▲                                           │
+ *     └────────────── lookup->list ◀──────────────┘
+ *
+ * A name that is closed while c-ares looks it up: c-ares can take back all its questions, and no
+ * single one.  So it does that, and the others are asked again.
  *
  * One timer serves all names.  After each batch of the loop serve() goes through the list and begins
  * what is due.  It begins few look-ups at a time, so thousands of names do not flood the name
@@ -33,6 +36,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "config/read.h"
 
@@ -70,8 +74,6 @@ const char *const names_files[NAMES_FILES] = { "/etc/hosts", "/etc/resolv.conf" 
 #define PAUSE_MS 10
 /* How often c-ares looks for answers that are late, while there are questions. */
 #define TICK_MS 100
-#define SOCKETS 16 /* taken from epoll at a time */
-#define READ_PATIENCE_MS 5000
 
 /* --- lists of addresses --- */
 
@@ -130,7 +132,7 @@ static bool same_set(const struct addr_list *a, const struct addr_list *b)
 	return a->n == b->n;
 }
 
-/* --- upstreams --- */
+/* --- look-ups --- */
 
 static _Atomic uint64_t lookups_ended; /* of all names */
 
@@ -238,37 +240,16 @@ bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *w
 
 /* --- looking names up --- */
 
-struct name {
-	struct name *next;
-	struct names *names;
-	struct lookup *upstream; /* NULL: freed as soon as no look-up is under way */
-	uint64_t asked_ms; /* when the last look-up began */
-	uint64_t due_ms;   /* when to begin the next */
-	bool open;         /* one is under way */
-	char host[];
-};
-
-/* A line of /etc/hosts has one for each of its names. */
-struct host {
-	char *name;
-	struct addr addr;
-};
-
 struct names {
 	struct loop *loop;
 	struct timer timer;
 	uint64_t begin_ms;     /* no look-up begins before; see AT_ONCE */
 	struct source sockets; /* an epoll of c-ares' sockets */
-	struct host *hosts;    /* what /etc/hosts said when it was read */
-	size_t n_hosts;
-	char servers[512]; /* what resolv.conf says, as ares_set_servers_csv() wants it */
-	const int *again;          /* NAMES_FILES that are to be read again */
-	names_tell_fn *tell;
-	void *tell_arg;
 
 	pthread_mutex_t lock;  /* of all that follows */
-	ares_channel channel;  /* NULL: names_close() has begun */
-	struct name *list;
+	ares_channel channel;
+	char *hosts;           /* what /etc/hosts said when it was read; NULL: nothing */
+	struct lookup *list;
 };
 
 bool names_needed(const struct config *c)
@@ -280,21 +261,19 @@ bool names_needed(const struct config *c)
 	return false;
 }
 
-/* Look M up after its interval, less up to an eighth, so that names spread out in time. */
-static void look_later(struct name *m, bool failed)
+/* Look U up after its interval, less up to an eighth, so that names spread out in time. */
+static void look_later(struct lookup *u)
 {
-	uint64_t wait = m->upstream->interval_ms;
+	uint64_t wait = u->record.why[0] ? smaller(u->interval_ms, RETRY_MS) : u->interval_ms;
 
-	if (failed && wait > RETRY_MS)
-		wait = RETRY_MS;
 	wait -= (uint64_t)random() % (wait / 8 + 1);
-	m->due_ms = clock_ms() + wait; /* names_add() is called by any thread */
+	u->due_ms = clock_ms() + wait; /* names_add() is called by any thread */
 }
 
 static void say(const struct lookup *u)
 {
 	const struct addr *first = &u->list->addrs[0];
-	char text[ADDR_STRLEN], more[32] = "";
+	char text[ADDR_STRLEN];
 
 	if (u->record.why[0]) {
 		log_limited(LOG_WARNING, u->list->n ? "upstream %s keeps its last addresses: %s" :
@@ -302,44 +281,31 @@ static void say(const struct lookup *u)
 			    u->conf->text, u->record.why);
 		return;
 	}
-	if (u->list->n > 1)
-		snprintf(more, sizeof(more), " and %zu more", u->list->n - 1);
 	log_info("upstream %s is now %s%s", u->conf->text,
 		 addr_format((const struct sockaddr *)&first->ss, first->len, text, sizeof(text)),
-		 more);
+		 u->list->n > 1 ? " and others" : "");
 }
 
-/* Only this thread changes the upstream's list and record: no lock is needed to look at them. */
-static void finish(struct name *m, struct addr *addrs, size_t n, const char *why)
+/* Only this thread changes the list and the record: no lock is needed to look at them. */
+static void finish(struct lookup *u, struct addr *addrs, size_t n, const char *why)
 {
-	struct lookup *u = m->upstream;
-	/* who has asked meanwhile has an answer */
-	bool awaited = atomic_exchange(&u->wanted, false) || !u->list->n, news;
-
-	news = lookup_update(u, addrs, n, why, m->names->loop->now_ms);
-	look_later(m, u->record.why[0]);
-	if (m->names->tell && news)
+	atomic_store(&u->wanted, false); /* who has asked meanwhile has an answer */
+	if (lookup_update(u, addrs, n, why, u->names->loop->now_ms))
 		say(u);
-	if (m->names->tell && awaited)
-		m->names->tell(m->names->tell_arg);
-}
-
-static struct addr with_port(const struct sockaddr *sa, socklen_t len, in_port_t port)
-{
-	struct addr a = { .len = len };
-
-	memcpy(&a.ss, sa, len);
-	addr_set_port(&a, port);
-	return addr_unmapped(&a);
+	look_later(u);
 }
 
 static size_t copy_answer(const struct ares_addrinfo *answer, in_port_t port, struct addr *ret)
 {
 	size_t n = 0;
 
-	for (const struct ares_addrinfo_node *i = answer->nodes; i && n < ADDRS_MAX; i = i->ai_next)
-		if (i->ai_family == AF_INET || i->ai_family == AF_INET6)
-			ret[n++] = with_port(i->ai_addr, i->ai_addrlen, port);
+	for (const struct ares_addrinfo_node *i = answer->nodes; i && n < ADDRS_MAX; i = i->ai_next) {
+		struct addr a = { .len = i->ai_addrlen };
+
+		memcpy(&a.ss, i->ai_addr, i->ai_addrlen);
+		addr_set_port(&a, port);
+		ret[n++] = addr_unmapped(&a);
+	}
 	return n;
 }
 
@@ -348,103 +314,101 @@ static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo 
 {
 	struct addr addrs[ADDRS_MAX];
 	char why[LOOKUP_WHY_LEN];
-	struct name *m = arg;
+	struct lookup *u = arg;
 	size_t n = 0;
 
 	(void)timeouts;
-	m->open = false;
-	if (m->upstream && m->names->channel && status != ARES_ECANCELLED) {
-		if (answer)
-			n = copy_answer(answer, m->upstream->conf->named_port, addrs);
-		snprintf(why, sizeof(why), "host name lookup failed: %s", ares_strerror(status));
-		finish(m, addrs, n, why);
-	}
+	u->open = false;
+	if (status == ARES_ECANCELLED || status == ARES_EDESTRUCTION)
+		return;
 	if (answer)
-		ares_freeaddrinfo(answer);
+		n = copy_answer(answer, u->conf->named_port, addrs);
+	ares_freeaddrinfo(answer);
+	snprintf(why, sizeof(why), "host name lookup failed: %s", ares_strerror(status));
+	finish(u, addrs, n, why);
 }
 
-static void look_up(struct name *m)
+/* The addresses that HOSTS has for NAME: lines are "127.0.0.1 localhost loopback # comment". */
+static size_t find_host(const char *hosts, const char *name, in_port_t port, struct addr *ret)
+{
+	char *text = strdup(hosts ?: ""), *rest = text, *line, *address, *word;
+	size_t n = 0;
+
+	while (text && n < ADDRS_MAX && (line = strsep(&rest, "\n"))) {
+		line[strcspn(line, "#")] = '\0';
+		address = strtok_r(line, " \t\r", &line);
+		do
+			word = strtok_r(NULL, " \t\r", &line);
+		while (word && strcasecmp(word, name) != 0);
+		if (word && !addr_parse_host(address, &ret[n]))
+			addr_set_port(&ret[n++], port);
+	}
+	free(text);
+	return n;
+}
+
+static void look_up(struct lookup *u)
 {
 	const struct ares_addrinfo_hints hints = { .ai_family = AF_UNSPEC,
 						   .ai_socktype = SOCK_STREAM };
-	struct names *n = m->names;
+	char host[sizeof(u->conf->text)];
 	struct addr addrs[ADDRS_MAX];
-	size_t found = 0;
+	size_t n;
 
-	m->asked_ms = n->loop->now_ms;
-	for (size_t i = 0; i < n->n_hosts && found < ADDRS_MAX; i++) {
-		struct addr *a = &n->hosts[i].addr;
-
-		if (!strcasecmp(n->hosts[i].name, m->host))
-			addrs[found++] = with_port((struct sockaddr *)&a->ss, a->len,
-						   m->upstream->conf->named_port);
-	}
-	if (found) {
-		finish(m, addrs, found, NULL);
+	snprintf(host, sizeof(host), "%.*s", (int)strcspn(u->conf->text, ":"), u->conf->text);
+	u->asked_ms = u->names->loop->now_ms;
+	n = find_host(u->names->hosts, host, u->conf->named_port, addrs);
+	if (n) {
+		finish(u, addrs, n, NULL);
 		return;
 	}
-	m->open = true;
-	ares_getaddrinfo(n->channel, m->host, NULL, &hints, on_answer, m);
+	u->open = true;
+	ares_getaddrinfo(u->names->channel, host, NULL, &hints, on_answer, u);
 }
 
-/* Begin what is due, free what is no longer used, and set the timer.  The lock is held. */
-static void serve(struct names *n)
+/* Begin what is due, and set the timer. */
+void names_after_batch(struct names *n)
 {
-	uint64_t now = n->loop->now_ms, next = NEVER, due;
-	struct name **p = &n->list;
+	uint64_t now = n->loop->now_ms, next = NEVER;
 	unsigned int begun = 0;
 
-	while (*p) {
-		struct name *m = *p;
-
-		if (!m->upstream && !m->open) {
-			*p = m->next;
-			free(m);
-			continue;
-		}
-		p = &m->next;
-		if (!m->open && atomic_load(&m->upstream->wanted) &&
-		    m->due_ms > m->asked_ms + UPSTREAM_ASK_MS)
-			m->due_ms = m->asked_ms + UPSTREAM_ASK_MS;
-		if (!m->open && m->due_ms <= now && now >= n->begin_ms) {
-			look_up(m);
+	pthread_mutex_lock(&n->lock);
+	for (struct lookup *u = n->list; u; u = u->next) {
+		if (!u->open && atomic_load(&u->wanted))
+			u->due_ms = smaller(u->due_ms, u->asked_ms + UPSTREAM_ASK_MS);
+		if (!u->open && u->due_ms <= now && now >= n->begin_ms) {
+			look_up(u);
 			if (++begun == AT_ONCE)
 				n->begin_ms = now + PAUSE_MS;
 		}
-		due = m->open ? now + TICK_MS : m->due_ms;
-		if (due < next)
-			next = due;
+		next = smaller(next, u->open ? now + TICK_MS : u->due_ms);
 	}
-	if (next < now + PAUSE_MS)
-		next = now + PAUSE_MS;
+	next = larger(next, now + PAUSE_MS);
 	/* batches may come so often that the timer would never fire if each put it off */
-	if (next != NEVER && (!n->timer.at || next < n->timer.due_ms))
+	if (next != NEVER && (!n->timer.prev || next < n->timer.due_ms))
 		timer_set(n->loop, &n->timer, next);
+	pthread_mutex_unlock(&n->lock);
+}
+
+static void process(struct names *n, ares_socket_t fd)
+{
+	pthread_mutex_lock(&n->lock);
+	ares_process_fd(n->channel, fd, fd);
+	pthread_mutex_unlock(&n->lock);
 }
 
 static void on_timer(struct timer *t)
 {
-	struct names *n = container_of(t, struct names, timer);
-
-	pthread_mutex_lock(&n->lock);
-	ares_process_fd(n->channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
-	pthread_mutex_unlock(&n->lock);
+	process(container_of(t, struct names, timer), ARES_SOCKET_BAD);
 }
 
 static void on_sockets(struct source *source, uint32_t events)
 {
-	struct names *n = container_of(source, struct names, sockets);
-	struct epoll_event ready[SOCKETS];
-	int n_ready = epoll_wait(source->fd, ready, SOCKETS, 0);
+	struct epoll_event ready;
 
 	(void)events;
-	pthread_mutex_lock(&n->lock);
-	for (int i = 0; i < n_ready; i++)
-		ares_process_fd(n->channel,
-				ready[i].events & ~(uint32_t)EPOLLOUT ? ready[i].data.fd :
-									ARES_SOCKET_BAD,
-				ready[i].events & EPOLLOUT ? ready[i].data.fd : ARES_SOCKET_BAD);
-	pthread_mutex_unlock(&n->lock);
+	if (epoll_wait(source->fd, &ready, 1, 0) > 0)
+		process(container_of(source, struct names, sockets), ready.data.fd);
 }
 
 /* c-ares wants to know when FD is readable or writable; neither: it is about to close FD. */
@@ -460,50 +424,37 @@ static void on_interest(void *arg, ares_socket_t fd, int readable, int writable)
 		epoll_ctl(n->sockets.fd, EPOLL_CTL_ADD, fd, &want);
 }
 
-void names_after_batch(struct names *n)
-{
-	pthread_mutex_lock(&n->lock);
-	serve(n);
-	pthread_mutex_unlock(&n->lock);
-}
-
 /* --- what other threads want --- */
 
-int names_add(struct names *n, struct lookup *u)
+void names_add(struct names *n, struct lookup *u)
 {
-	size_t len = strcspn(u->conf->text, ":");
-	struct name *m;
-
 	if (!n || !u->conf->named)
-		return 0;
-	m = calloc(1, sizeof(*m) + len + 1);
-	if (!m)
-		return -ENOMEM;
-	memcpy(m->host, u->conf->text, len);
-	m->names = n;
-	m->upstream = u;
+		return;
 	u->names = n;
-	pthread_mutex_lock(&n->lock);
 	if (u->list->n)
-		look_later(m, u->record.why[0]);
-	m->next = n->list;
-	n->list = m;
+		look_later(u);
+	pthread_mutex_lock(&n->lock);
+	u->next = n->list;
+	n->list = u;
 	pthread_mutex_unlock(&n->lock);
 	loop_wake(n->loop);
-	return 0;
 }
 
 static void names_remove(struct lookup *u)
 {
 	struct names *n = u->names;
+	struct lookup **p;
 
 	if (!n)
 		return;
 	pthread_mutex_lock(&n->lock);
-	for (struct name *m = n->list; m; m = m->next)
-		if (m->upstream == u)
-			m->upstream = NULL;
+	for (p = &n->list; *p != u; p = &(*p)->next)
+		;
+	*p = u->next;
+	if (u->open)
+		ares_cancel(n->channel);
 	pthread_mutex_unlock(&n->lock);
+	u->names = NULL;
 	loop_wake(n->loop);
 }
 
@@ -515,96 +466,76 @@ bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms)
 		return false;
 	if (!*seen)
 		*seen = atomic_load(&lookups_ended) + 1;
-	/* one that ends from here on wakes the workers afterwards */
 	lookup_record(u, &record);
 	if (!atomic_exchange(&u->wanted, true))
 		loop_wake(u->names->loop);
 	return record.ended < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
 }
 
-int lookup_await(struct lookup *u, uint64_t *seen, struct addr_list **ret)
+int lookup_await(struct lookup *u, uint64_t *seen)
 {
 	struct addr_list *list = lookup_get(u);
+	bool known = list->n;
 
-	if (list->n) {
-		*ret = list;
-		return 1;
-	}
 	addr_list_put(list);
+	if (known)
+		return 1;
 	return lookup_failed(u, seen, NEVER) ? 0 : -ENOENT;
 }
 
 /* --- beginning and end --- */
 
-static void forget_hosts(struct names *n)
-{
-	while (n->n_hosts)
-		free(n->hosts[--n->n_hosts].name);
-	free(n->hosts);
-	n->hosts = NULL;
-}
-
-/*
- * Either file, and FD is closed.  A line is "127.0.0.1 localhost loopback # comment", or "nameserver
- * 127.0.0.1".  What is no such line is left out.
- */
-static void read_file(struct names *n, int fd)
+/* The text of FD, which is closed; NULL: it has none. */
+static char *read_text(int fd)
 {
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
-	char *line = NULL, *rest, *word;
-	size_t size = 0, len = 0;
-	struct addr a;
+	char *text = NULL;
+	size_t size = 0;
 
-	while (f && getline(&line, &size, f) > 0) {
-		line[strcspn(line, "#\n")] = '\0';
-		word = strtok_r(line, " \t\r", &rest);
-		if (word && !strcmp(word, "nameserver") && len < sizeof(n->servers))
-			len += (size_t)snprintf(n->servers + len, sizeof(n->servers) - len, "%s%s",
-						len ? "," : "", strtok_r(NULL, " \t\r", &rest) ?: "");
-		if (!word || addr_parse_host(word, &a))
-			continue;
-		while ((word = strtok_r(NULL, " \t\r", &rest))) {
-			n->hosts = array_grow(n->hosts, n->n_hosts, sizeof(*n->hosts));
-			n->hosts[n->n_hosts++] = (struct host){ allocated(strdup(word)), a };
-		}
+	if (f && getdelim(&text, &size, '\0', f) < 0) {
+		free(text);
+		text = NULL;
 	}
-	free(line);
 	if (f)
 		fclose(f);
+	return text;
+}
+
+/* Take the lines "nameserver 127.0.0.1" of RESOLV. */
+static void set_servers(struct names *n, char *resolv)
+{
+	char servers[512] = "", server[64], *line;
+	size_t len = 0;
+
+	while ((line = strsep(&resolv, "\n")))
+		if (sscanf(line, "nameserver %63s", server) == 1 && len < sizeof(servers))
+			len += (size_t)snprintf(servers + len, sizeof(servers) - len, "%s%s",
+						len ? "," : "", server);
+	if (len && ares_set_servers_csv(n->channel, servers))
+		log_warning("%s: \"%s\" are no name servers, and others stay in use", names_files[1],
+			    servers);
 }
 
 /* What is asked of name servers is asked again, perhaps of others. */
-static void read_again(void *arg)
-{
-	struct names *n = arg;
-
-	pthread_mutex_lock(&n->lock);
-	forget_hosts(n);
-	n->servers[0] = '\0';
-	for (int i = 0; i < NAMES_FILES; i++)
-		read_file(n, n->again[i]);
-	ares_cancel(n->channel);
-	if (n->servers[0] && ares_set_servers_csv(n->channel, n->servers))
-		log_warning("%s: \"%s\" are no name servers, and others stay in use", names_files[1],
-			    n->servers);
-	for (struct name *m = n->list; m; m = m->next)
-		m->due_ms = 0;
-	pthread_mutex_unlock(&n->lock);
-}
-
 void names_read_again(struct names *n, const int fds[NAMES_FILES])
 {
-	n->again = fds;
-	if (!loop_call(n->loop, read_again, n, READ_PATIENCE_MS))
-		return;
-	log_warning("%s and %s are not read again", names_files[0], names_files[1]);
-	for (int i = 0; i < NAMES_FILES; i++)
-		close(fds[i]);
+	char *resolv = read_text(fds[1]);
+
+	pthread_mutex_lock(&n->lock);
+	free(n->hosts);
+	n->hosts = read_text(fds[0]);
+	ares_cancel(n->channel);
+	set_servers(n, resolv);
+	for (struct lookup *u = n->list; u; u = u->next)
+		u->due_ms = 0;
+	pthread_mutex_unlock(&n->lock);
+	free(resolv);
+	loop_wake(n->loop);
 }
 
 static int open_channel(struct names *n)
 {
-	char lookups[] = "b"; /* DNS alone: see struct host */
+	char lookups[] = "b"; /* DNS alone: see find_host() */
 	struct ares_options o = { .lookups = lookups, .timeout = ANSWER_MS, .tries = TRIES,
 				  .sock_state_cb = on_interest, .sock_state_cb_data = n };
 	int status = ares_library_init(ARES_LIB_INIT_ALL);
@@ -616,15 +547,12 @@ static int open_channel(struct names *n)
 	return status;
 }
 
-int names_open(struct loop *loop, names_tell_fn *tell_fn, void *arg, struct names **ret, char *err,
-	       size_t errlen)
+int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 {
 	struct names *n = allocated(calloc(1, sizeof(*n)));
 	int status;
 
 	n->loop = loop;
-	n->tell = tell_fn;
-	n->tell_arg = arg;
 	n->timer.fire = on_timer;
 	n->sockets = (struct source){ .handle = on_sockets, .fd = epoll_create1(EPOLL_CLOEXEC) };
 	pthread_mutex_init(&n->lock, NULL);
@@ -635,33 +563,23 @@ int names_open(struct loop *loop, names_tell_fn *tell_fn, void *arg, struct name
 		names_close(n);
 		return -EIO;
 	}
-	read_file(n, open(names_files[0], O_RDONLY | O_CLOEXEC));
+	n->hosts = read_text(open(names_files[0], O_RDONLY | O_CLOEXEC));
 	*ret = n;
 	return 0;
 }
 
 void names_close(struct names *n)
 {
-	ares_channel channel = n ? n->channel : NULL;
-
 	if (!n)
 		return;
-	n->channel = NULL;
-	if (channel)
-		ares_destroy(channel);
+	ares_destroy(n->channel);
 	ares_library_cleanup();
 	timer_cancel(n->loop, &n->timer);
 	if (n->sockets.fd >= 0)
 		close(n->sockets.fd);
-	while (n->list) {
-		struct name *m = n->list;
-
-		n->list = m->next;
-		if (m->upstream)
-			m->upstream->names = NULL;
-		free(m);
-	}
-	forget_hosts(n);
+	for (struct lookup *u = n->list; u; u = u->next)
+		u->names = NULL;
+	free(n->hosts);
 	pthread_mutex_destroy(&n->lock);
 	free(n);
 }

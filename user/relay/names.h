@@ -60,6 +60,12 @@ struct lookup {
 	struct lookup_record record;
 
 	_Atomic bool wanted; /* a look-up as soon as possible */
+
+	/* with the lock of names */
+	struct lookup *next;
+	uint64_t asked_ms; /* when the last look-up began */
+	uint64_t due_ms;   /* when to begin the next */
+	bool open;         /* one is under way */
 };
 
 /* CONF is numbers, or a name whose addresses may be known.  -ENOMEM. */
@@ -78,12 +84,11 @@ void lookup_close(struct lookup *u);
 struct addr_list *lookup_get(struct lookup *u);
 
 /*
- * lookup_get() for a session that begins to connect: 1, and a list that is not empty.  0: a look-up
- * has been asked for; when it has ended, the workers are woken (names_open()) and call this again.
- * -ENOENT: it has found no address, or nobody looks it up.  *SEEN is the session's, and 0 at first:
- * it waits for one look-up.  By any thread.
+ * A session begins to connect.  1: U has an address.  0: a look-up has been asked for; call this
+ * again until it has ended.  -ENOENT: it has found no address, or nobody looks it up.  *SEEN is the
+ * session's, and 0 at first: it waits for one look-up.  By any thread.
  */
-int lookup_await(struct lookup *u, uint64_t *seen, struct addr_list **ret);
+int lookup_await(struct lookup *u, uint64_t *seen);
 
 /*
  * No address of it could be connected to: ask for a look-up, if it is a name.  One begins
@@ -108,18 +113,14 @@ bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *w
 /* True if C has an upstream that is a name. */
 bool names_needed(const struct config *c);
 
-typedef void names_tell_fn(void *arg);
-
 /*
  * Read /etc/resolv.conf and /etc/hosts: to be called before the process is confined.  What follows
- * happens in LOOP, by the thread that runs it.  TELL(ARG) is called by that thread when a look-up
- * has ended that sessions may wait for.  TELL may be NULL, and then nothing is logged, either.  -errno; ERR says why.
+ * happens in LOOP, by the thread that runs it.  -errno; ERR says why.
  */
-int names_open(struct loop *loop, names_tell_fn *tell, void *arg, struct names **ret, char *err,
-	       size_t errlen);
+int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen);
 /*
  * Read the files again, from FDS, which are closed, and look all names up anew.  Of resolv.conf only the
- * name servers are taken.  By any thread but that of the loop, which is waited for.
+ * name servers are taken.  By any thread.
  */
 enum { NAMES_FILES = 2 };
 extern const char *const names_files[NAMES_FILES]; /* /etc/hosts, /etc/resolv.conf */
@@ -130,9 +131,9 @@ void names_close(struct names *n);
 /*
  * Look U up from now on, if it is a name, until U is closed.  To be called before sessions use U,
  * and when the addresses to listen at are final: the main thread reads them from now on.  N may be
- * NULL.  By any thread.  -ENOMEM.
+ * NULL.  By any thread.
  */
-int names_add(struct names *n, struct lookup *u);
+void names_add(struct names *n, struct lookup *u);
 
 /* To be called after each batch of the loop: begin the look-ups that are due, or wanted. */
 void names_after_batch(struct names *n);

@@ -58,29 +58,27 @@ static bool parse_port(const char *text, in_port_t *ret)
  * TEXT is what is behind "PROXY TCP4 " or "PROXY TCP6 ".  inet_pton(3) takes what the specification
  * asks for, and "::ffff:1.2.3.4", as senders that use inet_ntop(3) write it (haproxy does).
  */
-static const char *parse_addresses(bool six, char *text, struct proxy_header *h)
+static bool parse_addresses(bool six, char *text, struct proxy_header *h)
 {
+	union client_addr *both[2] = { &h->source, &h->destination };
 	const char *words[4];
-	uint8_t address[2][16];
-	in_port_t port[2];
+	uint8_t address[16];
+	in_port_t port;
 
 	for (int i = 0; i < 4; i++)
 		words[i] = strsep(&text, " ") ?: "";
-	for (int i = 0; i < 2; i++)
-		if (inet_pton(six ? AF_INET6 : AF_INET, words[i], address[i]) != 1)
-			return i ? "bad destination address" : "bad source address";
-	if (!parse_port(words[2], &port[0]))
-		return "bad source port";
-	if (!parse_port(words[3], &port[1]) || text)
-		return "bad destination port";
-	set_addr(&h->source, six, address[0], port[0]);
-	set_addr(&h->destination, six, address[1], port[1]);
-	return NULL;
+	for (int i = 0; i < 2; i++) {
+		if (inet_pton(six ? AF_INET6 : AF_INET, words[i], address) != 1 ||
+		    !parse_port(words[2 + i], &port))
+			return false;
+		set_addr(both[i], six, address, port);
+	}
+	return !text;
 }
 
 static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const char **ret_reason)
 {
-	const char *end = memmem(bytes, smaller(len, LINE_MAX_V1), "\r\n", 2), *reason;
+	const char *end = memmem(bytes, smaller(len, LINE_MAX_V1), "\r\n", 2);
 	size_t n = end ? (size_t)(end - bytes) : 0;
 	char line[LINE_MAX_V1];
 	bool six;
@@ -93,18 +91,14 @@ static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const
 	line[n] = '\0';
 	h->size = n + 2;
 	/* whatever is between UNKNOWN and CRLF is ignored */
-	if (!strncmp(line, "PROXY UNKNOWN", 13) && (n == 13 || line[13] == ' ')) {
-		h->kind = PROXY_UNKNOWN;
+	if (!strncmp(line, "PROXY UNKNOWN", 13) && (n == 13 || line[13] == ' '))
 		return 0;
-	}
 	six = !strncmp(line, "PROXY TCP6 ", 11);
 	if (!six && strncmp(line, "PROXY TCP4 ", 11) != 0)
 		return malformed(ret_reason, "neither TCP4, TCP6 nor UNKNOWN");
-	if (strlen(line) != n)
-		return malformed(ret_reason, "a NUL in the line");
-	h->kind = PROXY_ADDRESSES;
-	reason = parse_addresses(six, line + 11, h);
-	return reason ? malformed(ret_reason, reason) : 0;
+	h->has_addresses = true;
+	return strlen(line) == n && parse_addresses(six, line + 11, h) ? 0 :
+		malformed(ret_reason, "bad addresses or ports");
 }
 
 /* --- version 2 --- */
@@ -136,7 +130,7 @@ static int parse_v2(const uint8_t *header, size_t len, struct proxy_header *h,
 		return malformed(ret_reason, "header too short for its addresses");
 	if (len < h->size)
 		return -EAGAIN;
-	h->kind = told ? PROXY_ADDRESSES : header[12] == LOCAL_V2 ? PROXY_LOCAL : PROXY_UNKNOWN;
+	h->has_addresses = told;
 	if (told) {
 		set_addr(&h->source, six, p, port_at(p + 2 * n));
 		set_addr(&h->destination, six, p + n, port_at(p + 2 * n + 2));
@@ -173,7 +167,6 @@ static void get_bytes(const union client_addr *a, uint8_t ret[16])
 
 size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROTOCOL_WRITE_MAX])
 {
-	bool told = h->kind == PROXY_ADDRESSES;
 	bool six = h->source.sa.sa_family == AF_INET6 || h->destination.sa.sa_family == AF_INET6;
 	size_t skip = six ? 0 : sizeof(mapped), n = 16 - skip;
 	/* sin_port and sin6_port are at the same place */
@@ -183,7 +176,7 @@ size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROT
 
 	get_bytes(&h->source, address[0]);
 	get_bytes(&h->destination, address[1]);
-	if (h->version == 1 && !told)
+	if (h->version == 1 && !h->has_addresses)
 		return (size_t)sprintf((char *)buf, "PROXY UNKNOWN\r\n");
 	if (h->version == 1) {
 		for (int i = 0; i < 2; i++)
@@ -195,8 +188,8 @@ size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROT
 	}
 	memset(buf, 0, FIXED_V2);
 	memcpy(buf, signature, sizeof(signature));
-	buf[12] = told ? PROXY_V2 : LOCAL_V2;
-	if (!told)
+	buf[12] = h->has_addresses ? PROXY_V2 : LOCAL_V2;
+	if (!h->has_addresses)
 		return FIXED_V2;
 	buf[13] = six ? TCP6_V2 : TCP4_V2;
 	buf[15] = (uint8_t)(2 * n + sizeof(port));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,17 +26,15 @@
 /* A line of version 1 with CRLF, and a NUL behind it. */
 #define PROXY_PROTOCOL_WRITE_MAX 108
 
-enum proxy_kind {
-	PROXY_LOCAL,     /* the proxy's own connection, such as a health check (version 2 only) */
-	PROXY_UNKNOWN,   /* for a client whose addresses are not told, or are neither IPv4 nor IPv6 */
-	PROXY_ADDRESSES, /* for a client whose addresses are told */
-};
-
 struct proxy_header {
 	size_t size;          /* in bytes, for the parser alone; payload begins behind them */
 	unsigned int version; /* 1 or 2 */
-	enum proxy_kind kind;
-	union client_addr source;      /* of the client: with PROXY_ADDRESSES only, and so is */
+	/*
+	 * False: the proxy's own connection, such as a health check (LOCAL, version 2 only), or that
+	 * of a client whose addresses are not told, or neither IPv4 nor IPv6 (UNKNOWN).
+	 */
+	bool has_addresses;
+	union client_addr source;      /* of the client, if it has addresses, and so is */
 	union client_addr destination; /* what the client connected to */
 };
 
@@ -59,10 +58,10 @@ int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 			 const char **ret_reason);
 
 /*
- * Write a header of HEADER->version, kind and addresses to BUF; returns its size.  Two IPv4
+ * Write a header of HEADER->version and addresses to BUF; returns its size.  Two IPv4
  * addresses are sent as IPv4, other pairs as IPv6 (IPv4-mapped where needed; there is no room for
- * scopes).  What is not PROXY_ADDRESSES is sent as LOCAL, which every receiver of version 2
- * accepts, and as UNKNOWN in version 1.
+ * scopes).  Without addresses LOCAL is sent, which every receiver of version 2
+ * accepts, and UNKNOWN in version 1.
  */
 size_t proxy_protocol_write(const struct proxy_header *header,
 			    uint8_t buf[PROXY_PROTOCOL_WRITE_MAX]);

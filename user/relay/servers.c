@@ -215,13 +215,10 @@ void servers_close(struct servers *ss)
 	ss->places = NULL;
 }
 
-int servers_add_names(struct servers *ss, struct names *names)
+void servers_add_names(struct servers *ss, struct names *names)
 {
-	int r = 0;
-
-	for (size_t i = 0; !r && i < ss->conf->upstream.n; i++)
-		r = names_add(names, &ss->places[i].upstream);
-	return r;
+	for (size_t i = 0; i < ss->conf->upstream.n; i++)
+		names_add(names, &ss->places[i].upstream);
 }
 
 /* --- choosing one --- */
@@ -328,10 +325,9 @@ int servers_pick(struct servers *ss, const union client_addr *client,
 		pthread_mutex_unlock(ss->lock);
 		if (r > 0 || !nameless)
 			return r;
-		r = lookup_await(nameless, seen, ret_list);
+		r = lookup_await(nameless, seen);
 		if (r <= 0)
 			return r;
-		addr_list_put(*ret_list); /* it has just got one */
 	}
 }
 

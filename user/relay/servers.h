@@ -88,7 +88,7 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 /* When no session uses it.  One of zeroes is fine. */
 void servers_close(struct servers *ss);
 /* See names_add(). */
-int servers_add_names(struct servers *ss, struct names *names);
+void servers_add_names(struct servers *ss, struct names *names);
 
 /*
  * Choose a server for a session of CLIENT, other than the N servers TRIED.  Returns how many there

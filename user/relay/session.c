@@ -75,15 +75,18 @@ void session_count_carried(struct session *s, unsigned int dir, enum carrier c, 
 
 void session_count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes)
 {
-	if (!bytes)
-		return;
 	if (c == CARRIER_SPLICE)
 		s->flows[dir].spliced += bytes;
 	session_count_carried(s, dir, c, bytes);
 }
 
-void session_count_handover(struct session *s, unsigned int dir, enum carrier c)
+void session_hand_over(struct session *s, unsigned int dir, struct decision d)
 {
-	s->flows[dir].handovers++;
-	count_add(&s->worker->stats.handovers[c][s->flows[dir].reason], 1);
+	struct flow *f = &s->flows[dir];
+
+	f->reason = d.reason;
+	if (d.carrier != CARRIER_SOCKMAP)
+		f->user_carrier = d.carrier;
+	f->handovers++;
+	count_add(&s->worker->stats.handovers[d.carrier][d.reason], 1);
 }

@@ -62,10 +62,9 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 
 /* What a PROXY header has told, or is to tell, of a session's client. */
 struct told {
-	union client_addr peer;        /* who is at the other end of the client's socket */
-	union client_addr destination; /* PROXY_ADDRESSES: what the client has connected to */
-	uint64_t due_ms;               /* HEADER: late then */
-	uint8_t kind;                  /* enum proxy_kind; PROXY_LOCAL while in HEADER */
+	union client_addr peer;     /* who is at the other end of the client's socket */
+	uint64_t due_ms;            /* HEADER: late then */
+	struct proxy_header header; /* zeroes while in HEADER */
 };
 
 /*
@@ -75,23 +74,23 @@ struct told {
 struct session {
 	struct worker *worker;
 	struct forward *forward;
-	struct session *next, **prev; /* in worker->sessions; next alone in ->dead */
+	struct session *next, **prev; /* in worker->sessions; DEAD: as they were */
 	struct source sides[2]; /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
-	struct connecting *connecting; /* owned; until the session is OPEN, see session_connect.c */
+	union {
+		struct connecting *connecting; /* owned; until it is OPEN, see session_connect.c */
+		struct session *next_dead;     /* in worker->dead */
+	};
 	struct server *server;   /* see server_leave(); NULL: none yet, or that of a daemon before */
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
-	union {
-		uint32_t watched_ms; /* OPEN: when it last entered or left the kernel, or followed
-				      * another engine (low half) */
-		uint32_t parted_ms;  /* PARTING: since when (low half) */
-	};
+	uint32_t since_ms;       /* OPEN: it last entered or left the kernel, or followed another engine;
+				  * PARTING: it began to (low half) */
 	uint32_t connect_ms;     /* so long it took to connect, and 1; 0: it is not connected */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to, */
 	uint16_t port_offset;    /* but at the port so far behind; see session_address() */
@@ -143,7 +142,7 @@ static inline const union client_addr *session_peer(const struct session *s)
 /* The proxy that has told who the client is; NULL: the client has connected itself. */
 static inline const union client_addr *session_via(const struct session *s)
 {
-	return s->told && s->told->kind == PROXY_ADDRESSES ? &s->told->peer : NULL;
+	return s->told && s->told->header.has_addresses ? &s->told->peer : NULL;
 }
 
 /* True if S is OPEN and shall go on. */
@@ -181,5 +180,5 @@ void session_count_carried(struct session *s, unsigned int dir, enum carrier c, 
 /* The same of a flow that user space has read. */
 void session_count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes);
 
-/* Count that flow DIR has got carrier C, or is about to, for the reason that it has. */
-void session_count_handover(struct session *s, unsigned int dir, enum carrier c);
+/* Flow DIR gets the carrier of D, or is about to, which is counted. */
+void session_hand_over(struct session *s, unsigned int dir, struct decision d);

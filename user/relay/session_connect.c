@@ -10,11 +10,11 @@
  * connected wins, and the others are reset.
  *
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
- * winner need not move.  Attempts beside it are rivals.
+ * winner need not move.  Attempts beside it are rivals of it.
  *
- * Servers whose names have no address yet: the session waits, nameless, until a look-up has ended
- * or connect-timeout is over.  The same if none of the servers could be connected to, but the name
- * of one may have moved: after the look-up all are tried once more.
+ * Servers whose names have no address yet: the session is nameless, and asks again every NAMELESS_MS
+ * until a look-up has ended or connect-timeout is over.  The same if none of the servers could be
+ * connected to, but the name of one may have moved: all are tried again until a look-up has ended.
  */
 #include "relay/session_connect.h"
 
@@ -37,21 +37,20 @@
 /* Attempts of a session at a time, so that a name with many dead addresses does not take every
  * descriptor. */
 #define AT_ONCE 8
-#define RIVALS (AT_ONCE - 1)
-/* Try again so soon: no socket in stock, no descriptor beside other attempts, full unix backlog. */
+/* Try again so soon: no socket in stock, or full unix backlog. */
 #define RETRY_MS 20
+#define NAMELESS_MS 100
 /*
  * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
  * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
  */
 #define CONNECT_QUIET_MS 20
 
-/* An attempt that runs beside the first. */
-struct rival {
-	struct source source; /* fd -1: none */
+struct attempt {
+	struct source source; /* fd -1: none.  Number 0 has that of sides[UPSTREAM] instead */
 	struct session *session;
-	uint16_t address;
-	uint16_t number; /* of the attempt */
+	uint16_t address; /* its index */
+	uint16_t number;
 };
 
 /* Apart from the session, since most of a session's life comes when it is OPEN. */
@@ -70,23 +69,18 @@ struct connecting {
 				  * then those before it */
 	uint16_t begun;          /* attempts that have begun */
 	uint16_t running;        /* of them, those that have not ended */
-	struct rival rivals[RIVALS];
+	struct attempt attempts[AT_ONCE];
 };
 
 /* --- the socket of an attempt --- */
 
-/*
- * The same for an attempt that is ALONE or not.  Without a descriptor an attempt that is alone takes
- * one of an idle pipe; others give way: -EAGAIN.
- */
-static int get_socket(struct session *s, const struct addr *to, bool alone)
+/* Without a descriptor it takes one of an idle pipe. */
+static int get_socket(struct session *s, const struct addr *to)
 {
 	int fd = upstream_socket(s->forward, &s->client.sa, to);
 
 	if (fd != -EMFILE && fd != -ENFILE)
 		return fd;
-	if (!alone)
-		return -EAGAIN;
 	pool_trim(&s->worker->pool);
 	return upstream_socket(s->forward, &s->client.sa, to);
 }
@@ -130,18 +124,7 @@ static int spare_an_ack(const struct session *s, int fd)
 
 static struct source *source_of(struct session *s, unsigned int i)
 {
-	return i ? &s->connecting->rivals[i - 1].source : &s->sides[UPSTREAM];
-}
-
-/* The index of its address. */
-static uint16_t *index_of(struct session *s, unsigned int i)
-{
-	return i ? &s->connecting->rivals[i - 1].address : &s->upstream;
-}
-
-static struct addr address_of(struct session *s, unsigned int i)
-{
-	return session_address(s, *index_of(s, i));
+	return i ? &s->connecting->attempts[i].source : &s->sides[UPSTREAM];
 }
 
 static bool is_running(struct session *s, unsigned int i)
@@ -151,7 +134,7 @@ static bool is_running(struct session *s, unsigned int i)
 
 struct session *session_of_rival(struct source *source, unsigned int *ret_attempt)
 {
-	struct rival *a = container_of(source, struct rival, source);
+	struct attempt *a = container_of(source, struct attempt, source);
 
 	*ret_attempt = a->number;
 	return a->session;
@@ -177,7 +160,7 @@ static int take_winner(struct session *s, unsigned int i)
 	r = loop_watch(&s->worker->loop, source, 0, false);
 	if (r)
 		return -r;
-	s->upstream = *index_of(s, i);
+	s->upstream = s->connecting->attempts[i].address;
 	source->fd = -1;
 	close_attempt(s, 0);
 	s->sides[UPSTREAM].fd = fd;
@@ -196,12 +179,19 @@ static void note_success(struct session *s)
 		atomic_store_explicit(&s->server->first, s->upstream, memory_order_relaxed);
 }
 
-/* Begin attempt I with its address.  0: it is connected; EINPROGRESS; or another errno. */
+/* The index of the address for the next attempt. */
+static uint16_t next_index(const struct session *s)
+{
+	return (uint16_t)((s->connecting->first + s->connecting->begun) % s->addrs->n);
+}
+
+/* Begin attempt I, with the next address.  0: it is connected; EINPROGRESS; or another errno. */
 static int begin_attempt(struct session *s, unsigned int i)
 {
-	struct addr a = address_of(s, i);
+	uint16_t index = s->connecting->attempts[i].address = s->upstream = next_index(s);
+	struct addr a = session_address(s, index);
 	struct source *source = source_of(s, i);
-	int fd = get_socket(s, &a, s->connecting->running == 1), error;
+	int fd = get_socket(s, &a), error;
 
 	if (fd < 0)
 		return -fd;
@@ -279,7 +269,6 @@ static bool next_server(struct session *s, int error)
 		addr_list_put(s->addrs);
 		s->server = NULL;
 		s->addrs = NULL;
-		s->worker->n_nameless++;
 	}
 	return r >= 0;
 }
@@ -287,43 +276,31 @@ static bool next_server(struct session *s, int error)
 /* Attempt I has failed with ERROR. */
 static void fail_attempt(struct session *s, unsigned int i, int error)
 {
-	struct addr a = address_of(s, i);
 	struct connecting *c = s->connecting;
+	uint16_t index = c->attempts[i].address;
+	struct addr a = session_address(s, index);
 	char text[ADDR_STRLEN];
 
 	close_attempt(s, i);
 	c->running--;
 	c->next_ms = 0;
-	if (*index_of(s, i) == atomic_load_explicit(&s->server->first, memory_order_relaxed))
+	if (index == atomic_load_explicit(&s->server->first, memory_order_relaxed))
 		atomic_store_explicit(&s->server->first, 0, memory_order_relaxed);
-	addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text));
-	if (c->begun < s->addrs->n || c->running) {
-		log_limited(LOG_INFO, "session %llu, forward %s: cannot connect to %s: %s",
-			    (unsigned long long)s->id, forward_name(forward_of(s)), text,
-			    strerror(error));
+	if (c->begun < s->addrs->n || c->running)
 		return;
-	}
-	s->upstream = *index_of(s, i); /* for the session log */
 	if (next_server(s, error)) /* which logs it if that is news */
 		return;
 	log_cause(upstream_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s",
-		  (unsigned long long)s->id, forward_name(forward_of(s)), text, strerror(error),
-		  error_hint(HINT_CONNECT, error));
+		  (unsigned long long)s->id, forward_name(forward_of(s)),
+		  addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text)),
+		  strerror(error), error_hint(HINT_CONNECT, error));
 	session_reset(s, upstream_cause(error));
 }
 
 static bool may_begin(const struct session *s)
 {
 	return s->addrs && s->connecting->begun < s->addrs->n && s->connecting->running < AT_ONCE;
-}
-
-/* The index of the address for the next attempt. */
-static uint16_t next_index(const struct session *s)
-{
-	size_t index = (size_t)s->connecting->first + s->connecting->begun;
-
-	return (uint16_t)(index < s->addrs->n ? index : index - s->addrs->n);
 }
 
 /* Begin what is due.  True: S is connected. */
@@ -338,24 +315,21 @@ static bool connect_more(struct session *s)
 
 		while (is_running(s, i)) /* there is a place, see may_begin() */
 			i++;
-		*index_of(s, i) = next_index(s);
+		error = begin_attempt(s, i);
+		if ((error == ENOSR || error == EAGAIN) && now < c->server_due_ms) {
+			close_attempt(s, i);
+			c->next_ms = now + RETRY_MS;
+			break;
+		}
 		c->begun++;
 		c->running++;
 		c->next_ms = now + HAPPY_DELAY_MS;
-		error = begin_attempt(s, i);
 		if (!error) {
 			note_success(s);
 			return true;
 		}
-		/* no socket in stock, no descriptor, or a full backlog of a unix socket */
-		if ((error == ENOSR || error == EAGAIN) && now < c->server_due_ms) {
-			close_attempt(s, i);
-			c->begun--;
-			c->running--;
-			c->next_ms = now + RETRY_MS;
-		} else if (error != EINPROGRESS) {
+		if (error != EINPROGRESS)
 			fail_attempt(s, i, error);
-		}
 	}
 	return false;
 }
@@ -377,64 +351,46 @@ bool session_connect_answered(struct session *s, unsigned int i, uint32_t events
 
 /* --- a name without an address --- */
 
-bool session_is_nameless(const struct session *s)
+static void give_up(struct session *s, enum cause cause, const char *what, const char *why)
 {
-	return s->state == SESSION_CONNECTING && !s->addrs;
-}
-
-static void give_up_name(struct session *s)
-{
-	struct lookup_record record;
-
-	lookup_record(servers_first_name(&s->forward->servers), &record);
-	log_cause(CAUSE_NO_ADDRESS, LOG_WARNING,
-		  "session %llu, forward %s: upstream %s has no address: %s",
+	log_cause(cause, LOG_WARNING, "session %llu, forward %s: upstream %s has no %s%s",
 		  (unsigned long long)s->id, forward_name(forward_of(s)),
-		  forward_of(s)->upstream.text,
-		  record.why[0] ? record.why : "its look-up was not over in connect-timeout");
-	session_reset(s, CAUSE_NO_ADDRESS);
+		  forward_of(s)->upstream.text, what, why);
+	session_reset(s, cause);
 }
 
 /* Connects if there is a server; S is reset if there will be none. */
-bool session_connect_named(struct session *s)
+static bool connect_named(struct session *s)
 {
+	struct lookup_record record;
 	int r = choose_server(s);
 
 	if (r == -EHOSTDOWN) {
-		log_cause(CAUSE_NO_SERVER, LOG_WARNING,
-			  "session %llu, forward %s: no server of upstream %s can be used",
-			  (unsigned long long)s->id, forward_name(forward_of(s)),
-			  forward_of(s)->upstream.text);
-		session_reset(s, CAUSE_NO_SERVER);
+		give_up(s, CAUSE_NO_SERVER, "server that can be used", "");
 	} else if (r < 0 || (!r && s->worker->loop.now_ms >= s->connecting->due_ms)) {
-		give_up_name(s);
+		lookup_record(servers_first_name(&s->forward->servers), &record);
+		give_up(s, CAUSE_NO_ADDRESS, "address: ",
+			record.why[0] ? record.why : "its look-up was not over in connect-timeout");
 	}
-	if (r <= 0)
-		return false;
-	s->worker->n_nameless--;
-	return connect_more(s);
+	return r > 0 && connect_more(s);
 }
 
 /* --- beginning and end --- */
 
-int session_connect_expect(struct session *s, void (*on_rival)(struct source *, uint32_t events))
+bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, uint32_t events))
 {
 	s->connecting = calloc(1, sizeof(*s->connecting));
-	if (!s->connecting)
-		return -ENOMEM;
-	for (uint16_t i = 0; i < RIVALS; i++)
-		s->connecting->rivals[i] = (struct rival){
-			.source = { .handle = on_rival, .fd = -1 }, .session = s, .number = i + 1
+	if (!s->connecting) {
+		session_reset(s, CAUSE_NO_MEMORY);
+		return false;
+	}
+	for (uint16_t i = 0; i < AT_ONCE; i++)
+		s->connecting->attempts[i] = (struct attempt){
+			.source = { .handle = on_rival, .fd = -1 }, .session = s, .number = i
 		};
-	return 0;
-}
-
-bool session_connect_begin(struct session *s)
-{
 	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
 	s->connecting->began_ns = clock_ns();
-	s->worker->n_nameless++;
-	return session_connect_named(s);
+	return true;
 }
 
 /* Events of this batch may still point to its sources: it is freed when the batch is over. */
@@ -444,8 +400,6 @@ void session_connect_end(struct session *s)
 
 	if (!c)
 		return;
-	if (session_is_nameless(s))
-		s->worker->n_nameless--;
 	for (unsigned int i = 1; i < AT_ONCE; i++)
 		close_attempt(s, i);
 	c->next = s->worker->connected;
@@ -476,9 +430,10 @@ bool session_connect_is_quiet(const struct session *s)
 uint64_t session_connect_due(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	uint64_t due = session_is_nameless(s) ? c->due_ms : c->server_due_ms;
+	uint64_t due = s->addrs ? c->server_due_ms :
+				  smaller(c->due_ms, s->worker->loop.now_ms + NAMELESS_MS);
 
-	if (!session_is_nameless(s) && may_begin(s))
+	if (may_begin(s))
 		due = smaller(due, c->next_ms);
 	if (session_connect_is_quiet(s))
 		due = smaller(due, s->born_ms + CONNECT_QUIET_MS);
@@ -490,11 +445,10 @@ bool session_connect_timer(struct session *s)
 	struct connecting *c = s->connecting;
 	bool late = s->worker->loop.now_ms >= c->server_due_ms;
 
-	if (session_is_nameless(s))
-		return s->worker->loop.now_ms >= c->due_ms && session_connect_named(s);
+	if (!s->addrs)
+		return connect_named(s);
 	if (late) /* the next session goes on where this one ends */
-		atomic_store_explicit(&s->server->first, c->begun < s->addrs->n ? next_index(s) : 0,
-				      memory_order_relaxed);
+		atomic_store_explicit(&s->server->first, next_index(s), memory_order_relaxed);
 	for (unsigned int i = 0; late && !s->ending && i < AT_ONCE; i++)
 		if (s->addrs && is_running(s, i)) {
 			c->begun = (uint16_t)s->addrs->n;

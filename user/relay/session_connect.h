@@ -10,20 +10,15 @@
 
 struct connecting; /* what a session needs until it is OPEN */
 
-/* S will connect: it gets s->connecting.  ON_RIVAL: handles events of attempts.  -ENOMEM. */
-int session_connect_expect(struct session *s, void (*on_rival)(struct source *, uint32_t events));
-
-/* Begin with the first address, as soon as there is one. */
-bool session_connect_begin(struct session *s);
+/*
+ * S will connect: it gets s->connecting, and session_connect_timer() is to be called.  ON_RIVAL handles
+ * events of attempts.  False: no memory, and S is reset.
+ */
+bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, uint32_t events));
 /* epoll has reported EVENTS on the socket of attempt I; 0 is that of sides[UPSTREAM]. */
 bool session_connect_answered(struct session *s, unsigned int i, uint32_t events);
-/* Time has passed: give up, begin with the next address, or try again. */
+/* Time has passed: begin with the next address, as soon as there is one, try again, or give up. */
 bool session_connect_timer(struct session *s);
-/* S is nameless, and a look-up that it may have waited for has ended. */
-bool session_connect_named(struct session *s);
-
-/* S waits for its upstream's first address. */
-bool session_is_nameless(const struct session *s);
 
 /* The session of an attempt's SOURCE, and the attempt's number. */
 struct session *session_of_rival(struct source *source, unsigned int *ret_attempt);

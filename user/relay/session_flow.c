@@ -50,26 +50,21 @@ SYSCALLS_ALLOWED(
 
 /* --- the engine that a flow follows --- */
 
-static bool may_be_in_kernel(enum engine engine)
-{
-	return engine == ENGINE_AUTO || engine == ENGINE_SOCKMAP;
-}
-
 /* Give flow DIR what ENGINE begins with. */
 static void begin_by(struct session *s, unsigned int dir, enum engine engine)
 {
 	struct decision d = policy_start(engine);
 	struct flow *f = &s->flows[dir];
 
-	s->flows[dir].engine = engine;
+	f->engine = engine;
 	f->user_carrier = d.carrier;
 	f->reason = d.reason;
-	if (may_be_in_kernel(engine)) {
-		if (!s->tcp)
-			f->reason = REASON_NOT_TCP;
-		else if (!s->worker->shared->kernel)
-			f->reason = REASON_NO_KERNEL;
-	}
+	if (engine != ENGINE_AUTO && engine != ENGINE_SOCKMAP)
+		return;
+	if (!s->tcp)
+		f->reason = REASON_NOT_TCP;
+	else if (!s->worker->shared->kernel)
+		f->reason = REASON_NO_KERNEL;
 }
 
 /* User space carries flow DIR, and nothing of it is pending: let it follow ENGINE. */
@@ -78,7 +73,7 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 	struct flow *f = &s->flows[dir];
 	uint8_t before = f->user_carrier;
 
-	if (s->flows[dir].engine == engine)
+	if (f->engine == engine)
 		return;
 	begin_by(s, dir, engine);
 	s->graft_refusal = GRAFT_OK;
@@ -86,20 +81,12 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 	if (s->pair != NO_PAIR && engine != ENGINE_SOCKMAP) /* see sockmap_io.returns */
 		tcp_free_buffer(s->sides[dir].fd);
 	if (f->user_carrier != before)
-		session_count_handover(s, dir, f->user_carrier);
+		session_hand_over(s, dir, (struct decision){ f->user_carrier, f->reason });
 	habit_restart(&s->habit);
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 }
 
 /* --- user space carries --- */
-
-static void switch_carrier(struct session *s, unsigned int dir, struct decision d)
-{
-	s->flows[dir].reason = d.reason;
-	s->flows[dir].user_carrier = d.carrier;
-	session_count_handover(s, dir, d.carrier);
-	habit_restart(&s->habit);
-}
 
 /* Is another carrier better for flow DIR?  EMPTY: its source was just found to have no more. */
 static void judge(struct session *s, unsigned int dir, bool empty)
@@ -109,12 +96,12 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	struct setting around = { .limited = s->pace };
 	struct decision d;
 
-	if (f->pending && s->flows[dir].engine != engine)
+	if (f->pending && f->engine != engine)
 		return; /* it follows once nothing is pending: a pipe is not for copy */
 	follow_engine(s, dir, engine);
 	around.kernel_ok = session_sockmap_may_enter(s, dir);
 	around.memory_short = around.kernel_ok && sockmap_memory_short(s->worker->shared->kernel);
-	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->watched_ms;
+	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->since_ms;
 	d = policy_user(engine, &s->habit, dir, f, around);
 	if (s->habit.turns >= PROMOTE_TURNS || s->habit.run >= BULK_RUN)
 		session_graft_hurry(s);
@@ -123,14 +110,15 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	if (d.carrier == CARRIER_SOCKMAP) {
 		if (!empty)
 			return;
-		session_sockmap_enter(s, dir, d.reason);
+		session_sockmap_enter(s, dir, engine, d.reason);
 		/* a session is promoted as a whole; the other half is quiet just now */
 		if (session_runs(s))
-			session_sockmap_enter(s, !dir, d.reason);
+			session_sockmap_enter(s, !dir, engine, d.reason);
 	} else if (d.carrier != f->user_carrier &&
 		   (!f->pending || (f->head && d.carrier == CARRIER_SPLICE))) {
 		/* what is pending in buffers is written first, whatever the carrier */
-		switch_carrier(s, dir, d);
+		session_hand_over(s, dir, d);
+		habit_restart(&s->habit);
 	} else {
 		if (d.carrier == f->user_carrier)
 			f->reason = d.reason;
@@ -150,7 +138,8 @@ static uint64_t may_read(struct session *s, unsigned int dir)
 	return pace_left(s->pace, dir);
 }
 
-static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *ret_error)
+static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum carrier by,
+			   int *ret_error)
 {
 	struct flow *f = &s->flows[dir];
 	struct pump_io io = {
@@ -166,33 +155,16 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, int *r
 	enum pump r;
 
 	f->starved = false;
-	r = carrier_pump(&io, (enum carrier)f->user_carrier);
-	if (io.read && !s->tcp && s->idle) /* TCP knows itself */
-		s->idle->read_ms = clock_ms();
+	r = carrier_pump(&io, by);
+	if (!s->tcp && s->idle && (io.read || f->user_out != before)) /* TCP knows itself */
+		s->idle->since_ms = clock_ms();
 	if (dir == CLIENT && f->user_out != before &&
 	    (before || s->header_out || io.reads > 1 || f->pending))
 		session_set_nodelay(s);
 	pace_used(s->pace, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
-	session_count_read(s, dir, f->user_carrier, io.read);
+	session_count_read(s, dir, by, io.read);
 	*ret_error = io.error;
-	return r;
-}
-
-/* Splice cannot go on here: an urgent byte is next, or there is no pipe.  Copy can. */
-static enum pump copy_instead(struct session *s, unsigned int dir, bool fin, enum pump why,
-			      int *ret_error)
-{
-	struct flow *f = &s->flows[dir];
-	enum pump r;
-
-	if (why == PUMP_STARVED) {
-		switch_carrier(s, dir, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
-		return pump_once(s, dir, fin, ret_error);
-	}
-	f->user_carrier = CARRIER_COPY;
-	r = pump_once(s, dir, fin, ret_error);
-	f->user_carrier = CARRIER_SPLICE;
 	return r;
 }
 
@@ -220,13 +192,16 @@ static bool begin_turn(struct session *s, unsigned int dir)
 static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *ret, int *ret_error)
 {
 	struct flow *f = &s->flows[dir];
+	bool no_pipe;
 
 	if (!begin_turn(s, dir))
 		return false;
-	*ret = pump_once(s, dir, fin, ret_error);
-	if (f->user_carrier == CARRIER_SPLICE && !f->pending &&
-	    (*ret == PUMP_STARVED || *ret == PUMP_UNSUPPORTED))
-		*ret = copy_instead(s, dir, fin, *ret, ret_error);
+	*ret = pump_once(s, dir, fin, f->user_carrier, ret_error);
+	no_pipe = *ret == PUMP_STARVED && f->user_carrier == CARRIER_SPLICE && !f->pending;
+	if (no_pipe)
+		session_hand_over(s, dir, (struct decision){ CARRIER_COPY, REASON_NO_PIPE });
+	if (no_pipe || *ret == PUMP_UNSUPPORTED) /* an urgent byte is next */
+		*ret = pump_once(s, dir, fin, CARRIER_COPY, ret_error);
 	pace_end(s->pace, dir);
 	if (*ret == PUMP_MORE)
 		begin_turn(s, dir);
@@ -267,12 +242,10 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;
 	switch (r) {
 	case PUMP_EOF:
-		if (!session_sockmap_is_fin(s, dir)) {
+		if (session_sockmap_is_fin(s, dir))
+			flow_finished(s, dir);
+		else
 			session_part(s, dir, tcp_cause(dir, 0));
-			return;
-		}
-		f->eof = true;
-		flow_finished(s, dir);
 		return;
 	case PUMP_SRC_ERROR:
 		session_part(s, dir, tcp_cause(dir, error));
@@ -281,7 +254,6 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		session_part(s, !dir, tcp_cause(!dir, error));
 		return;
 	case PUMP_STARVED:
-	case PUMP_UNSUPPORTED:
 		f->starved = true;
 		flow_look_later(f, s->worker->loop.now_ms);
 		count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
@@ -353,8 +325,8 @@ void session_flows_start(struct session *s)
 {
 	enum engine engine = engine_of(s);
 
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
-	s->connect_ms = s->watched_ms - (uint32_t)s->born_ms + 1;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
+	s->connect_ms = s->since_ms - (uint32_t)s->born_ms + 1;
 	start_pace(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		begin_by(s, dir, engine);
@@ -373,30 +345,23 @@ static bool is_sent(int fd)
 }
 
 /*
- * Read and write what is left of flow DIR, of which the kernel has nothing any more.  False: there
- * is more, or it may not be read yet.
+ * Take what the dead side has said from the kernel first, and then from its socket.  True: the other
+ * end's TCP has all that it can get.
  */
-static bool take_rest(struct session *s, unsigned int dir)
-{
-	enum pump r = PUMP_MORE;
-	int error;
-
-	for (int i = 0; r == PUMP_MORE && i < RUN_STEPS; i++)
-		if (!pump_turn(s, dir, true, &r, &error))
-			return false;
-	return r != PUMP_MORE && r != PUMP_BLOCKED && r != PUMP_STARVED && r != PUMP_UNSUPPORTED;
-}
-
-/* True: the other end's TCP has all that it can get. */
 static bool take_what_was_said(struct session *s)
 {
 	unsigned int dir = s->parted;
-	enum step r = s->flows[dir].phase == FLOW_USER ? STEP_DONE : session_sockmap_rest(s, dir);
+	enum step step = s->flows[dir].phase == FLOW_USER ? STEP_DONE : session_sockmap_rest(s, dir);
+	enum pump r;
+	int error;
 
-	return r == STEP_DONE ? take_rest(s, dir) : r != STEP_WAIT;
+	if (step != STEP_DONE)
+		return step != STEP_WAIT;
+	return pump_turn(s, dir, true, &r, &error) && r != PUMP_MORE && r != PUMP_BLOCKED &&
+	       r != PUMP_STARVED;
 }
 
-static void go_on_parting(struct session *s)
+void session_part_go_on(struct session *s)
 {
 	struct flow *f = &s->flows[s->parted];
 	uint64_t before = f->user_in + f->user_out;
@@ -405,7 +370,7 @@ static void go_on_parting(struct session *s)
 	if (f->user_in + f->user_out != before)
 		flow_look_reset(f);
 	if ((taken && is_sent(s->sides[!s->parted].fd)) ||
-	    (uint32_t)s->worker->loop.now_ms - s->parted_ms >= PARTING_MS) {
+	    (uint32_t)s->worker->loop.now_ms - s->since_ms >= PARTING_MS) {
 		session_reset(s, (enum cause)s->end_cause);
 		return;
 	}
@@ -422,15 +387,9 @@ void session_part_begin(struct session *s)
 		return;
 	}
 	session_set_state(s, SESSION_PARTING);
-	s->parted_ms = (uint32_t)s->worker->loop.now_ms;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 	flow_look_reset(f);
-	go_on_parting(s);
-}
-
-void session_part_timer(struct session *s)
-{
-	if (s->flows[s->parted].due_ms <= s->worker->loop.now_ms)
-		go_on_parting(s);
+	session_part_go_on(s);
 }
 
 /* --- another engine --- */

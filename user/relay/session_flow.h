@@ -19,5 +19,5 @@ bool session_flow_follow(struct session *s, unsigned int dir);
  * dead side to the other, or marked to be reset at once.
  */
 void session_part_begin(struct session *s);
-/* PARTING: go on if it is time, which s->flows[s->parted].due_ms says. */
-void session_part_timer(struct session *s);
+/* PARTING: to be called again at s->flows[s->parted].due_ms. */
+void session_part_go_on(struct session *s);

@@ -30,7 +30,7 @@ static bool is_empty(const struct session *s, unsigned int dir)
 {
 	const struct flow *f = &s->flows[dir];
 
-	return f->phase == FLOW_USER && !f->pending && !f->eof;
+	return f->phase == FLOW_USER && !f->pending;
 }
 
 bool session_is_grafted(const struct session *s)
@@ -130,44 +130,32 @@ bool session_graft_leave(struct session *s)
 		s->graft_refusal = GRAFT_OK; /* it may be offered again */
 		return true;
 	}
-	switch (graft_state(gs, s->graft)) {
-	case GRAFT_ACTIVE: /* by a packet that was faster, too */
-		graft_return(gs, s->graft, true);
-		return false;
-	case GRAFT_RETURNING:
-		return false;
-	default:
-		return true;
-	}
+	graft_return(gs, s->graft, true); /* a packet may have been faster */
+	return graft_state(gs, s->graft) != GRAFT_RETURNING;
 }
 
 /* --- its end --- */
 
 bool session_graft_end(struct session *s, bool reset)
 {
-	struct grafts *gs = grafts_of(s);
-	bool grafted;
+	bool grafted = !session_graft_withdraw(s);
 
-	if (s->graft == NO_GRAFT)
-		return false;
-	grafted = graft_state(gs, s->graft) != GRAFT_RETURNED && !graft_withdraw(gs, s->graft);
 	if (grafted && reset)
-		graft_kill(gs, s->graft);
-	give_slot(s);
+		graft_kill(grafts_of(s), s->graft);
+	if (s->graft != NO_GRAFT)
+		give_slot(s);
 	return grafted;
 }
 
 const char *session_graft_hindrance(const struct session *s)
 {
-	enum graft_refusal why = (enum graft_refusal)s->graft_refusal;
-
 	if (s->graft != NO_GRAFT && graft_state(grafts_of(s), s->graft) == GRAFT_OFFERED)
 		return graft_refusal_name((enum graft_refusal)graft_of(grafts_of(s), s->graft)->why_not);
-	if (is_wanted(s) && s->pace)
-		return reason_name(REASON_BANDWIDTH);
-	if (!is_wanted(s) || why == GRAFT_OK)
+	if (!is_wanted(s))
 		return "";
-	return graft_refusal_name(why);
+	if (s->pace)
+		return reason_name(REASON_BANDWIDTH);
+	return s->graft_refusal ? graft_refusal_name((enum graft_refusal)s->graft_refusal) : "";
 }
 
 uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
@@ -254,7 +242,7 @@ uint32_t session_graft_tag(const struct forward *f)
 	return graft_tag(forward_name(f->conf));
 }
 
-bool session_graft_outlives(struct session *s)
+bool session_graft_leave_behind(struct session *s)
 {
 	if (!session_runs(s))
 		return false;
@@ -262,13 +250,11 @@ bool session_graft_outlives(struct session *s)
 	if (s->graft == NO_GRAFT)
 		return false;
 	graft_hold(grafts_of(s), s->graft);
-	return graft_state(grafts_of(s), s->graft) == GRAFT_ACTIVE;
-}
-
-void session_graft_leave_behind(struct session *s)
-{
+	if (graft_state(grafts_of(s), s->graft) != GRAFT_ACTIVE)
+		return false;
 	s->worker->grafted[s->graft] = NULL;
 	s->graft = NO_GRAFT;
+	return true;
 }
 
 void session_graft_adopt(struct session *s, uint32_t slot)

@@ -47,11 +47,11 @@ bool session_graft_look(struct session *s);
 
 /* --- sessions that outlive a daemon --- */
 
-/* The worker stops: offer S if it can be grafted, and hold its senders.  True: it is grafted. */
-bool session_graft_outlives(struct session *s);
-
-/* S, which is grafted, is the next daemon's. */
-void session_graft_leave_behind(struct session *s);
+/*
+ * The worker stops: offer S if it can be grafted, and hold its senders.  True: it is grafted, and the next
+ * daemon's.
+ */
+bool session_graft_leave_behind(struct session *s);
 
 /* Make S, which is new, the session of SLOT, which a daemon before this one has left. */
 void session_graft_adopt(struct session *s, uint32_t slot);

@@ -3,19 +3,14 @@
 #include "relay/session_idle.h"
 
 #include <errno.h>
-#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/minmax.h"
-#include "base/syscalls_allowed.h"
 #include "relay/session.h"
 #include "relay/session_graft.h"
-
-SYSCALLS_ALLOWED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
 
 /* --- since when it is silent --- */
 
@@ -48,7 +43,6 @@ static uint64_t last_byte(const struct idle *i, uint64_t now_ms, const struct tc
 
 void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[2])
 {
-	i->since_ms = larger(i->since_ms, i->read_ms);
 	for (unsigned int which = 0; which < 2; which++) {
 		i->since_ms = larger(i->since_ms, last_byte(i, now_ms, &sides[which], which));
 		i->taken[which] = sides[which].acked;
@@ -152,18 +146,16 @@ static bool is_held_up(const struct flow *f)
 	return f->paced || f->starved;
 }
 
-/* The kernel knows no times of a unix socket, but user space has read each of its bytes. */
-static int look_at_unix(const struct session *s, unsigned int side, struct tcp_activity *ret)
+/* As tcp_activity().  The kernel knows no times of a unix socket, but pump_once() has seen its bytes. */
+static int activity(const struct session *s, unsigned int side, struct tcp_activity *ret)
 {
-	int queued;
+	int r = tcp_activity(s->sides[side].fd, ret);
 
-	if (ioctl(s->sides[side].fd, SIOCOUTQ, &queued))
-		return -errno;
+	if (r != -EOPNOTSUPP)
+		return r;
 	*ret = (struct tcp_activity){
 		.data_received_ago_ms = UINT32_MAX,
 		.data_sent_ago_ms = UINT32_MAX,
-		.acked = s->flows[!side].user_out - (uint64_t)queued,
-		.owed = queued > 0,
 	};
 	return 0;
 }
@@ -200,11 +192,8 @@ void session_idle_timer(struct session *s)
 	}
 	if (!session_runs(s) || now < session_idle_due(s) || !s->idle)
 		return;
-	for (unsigned int side = 0; !grafted && !r && side < 2; side++) {
-		r = tcp_activity(s->sides[side].fd, &sides[side]);
-		if (r == -EOPNOTSUPP)
-			r = look_at_unix(s, side, &sides[side]);
-	}
+	for (unsigned int side = 0; !grafted && !r && side < 2; side++)
+		r = activity(s, side, &sides[side]);
 	if (r) /* TCP itself does not refuse this, but a BPF program of the cgroup may */
 		log_limited(LOG_WARNING, "session %llu: cannot see whether it is idle: %s",
 			    (unsigned long long)s->id, strerror(-r));

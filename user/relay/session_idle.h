@@ -18,7 +18,6 @@
  */
 struct idle {
 	uint64_t since_ms; /* the last byte that is known of; 0: not open yet */
-	uint64_t read_ms;  /* user space has read a byte; only where TCP does not know */
 	uint64_t taken[2]; /* at the last look, by side */
 	bool owed[2];
 	bool half;         /* one end has sent FIN */

@@ -27,6 +27,7 @@
 
 #include <bpf/libbpf.h>
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 
@@ -67,13 +68,6 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	return events;
 }
 
-static bool is_unix(const struct session *s, unsigned int side)
-{
-	if (side == CLIENT)
-		return session_peer(s)->sa.sa_family == AF_UNIX;
-	return upstreams_are_unix(&forward_of(s)->upstream);
-}
-
 /* EVENTS are wanted of SIDE.  What to register it for: that, or what it has, or will, once. */
 static uint32_t registration(struct session *s, unsigned int side, uint32_t events)
 {
@@ -105,7 +99,7 @@ static uint32_t registration(struct session *s, unsigned int side, uint32_t even
 static int watch_side(struct session *s, unsigned int side)
 {
 	struct source *source = &s->sides[side];
-	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix(s, side);
+	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || !s->tcp;
 	uint32_t events;
 
 	if (source->fd < 0)
@@ -144,22 +138,21 @@ static uint64_t next_due(struct session *s)
 
 /* --- its end --- */
 
-static void forget(struct session *s)
+/* S, whose bytes are accounted for, closes its sockets, with RST or without, and leaves all lists. */
+static void die(struct session *s, bool rst)
 {
+	struct worker *w = s->worker;
+	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
+
+	tcp_close(&s->sides[CLIENT], rst);
+	tcp_close(&s->sides[UPSTREAM], rst);
+	timer_cancel(&w->loop, &s->timer);
+	session_set_state(s, SESSION_DEAD);
 	*s->prev = s->next;
 	if (s->next)
 		s->next->prev = s->prev;
-	s->worker->n_sessions--;
-}
-
-/* S has given everything back but its place in the lists, and in the limits if it is ADMITTED. */
-static void die(struct session *s, bool admitted)
-{
-	struct worker *w = s->worker;
-
-	session_set_state(s, SESSION_DEAD);
-	forget(s);
-	s->next = w->dead;
+	w->n_sessions--;
+	s->next_dead = w->dead;
 	w->dead = s;
 	if (s->server)
 		server_leave(s->server);
@@ -227,7 +220,6 @@ static void account(struct session *s, unsigned int end)
 static void end(struct session *s)
 {
 	bool rst = s->ending == ENDING_RESETS;
-	bool admitted = s->state != SESSION_HEADER; /* it is known whose session it is */
 
 	log_end(s, rst);
 	account(s, rst ? s->end_cause : SESSION_FINISHED);
@@ -235,12 +227,9 @@ static void end(struct session *s)
 		carrier_release(&s->flows[dir], &s->worker->pool);
 	session_connect_end(s);
 	rst = session_graft_end(s, rst) || rst;
-	tcp_close(&s->sides[CLIENT], rst);
-	tcp_close(&s->sides[UPSTREAM], rst);
-	session_sockmap_give_slots(s);
 	pace_free(s->pace);
-	timer_cancel(&s->worker->loop, &s->timer);
-	die(s, admitted);
+	die(s, rst);
+	session_sockmap_give_slots(s);
 }
 
 /* A step has returned: carry out what is marked, or compute anew what S waits for. */
@@ -267,30 +256,21 @@ static void settle(struct session *s)
 
 /* --- its life --- */
 
-/* What comes to a session. */
-struct news {
-	enum { BEGIN, EVENT, TIMER, LOOKED_UP } kind;
-	unsigned int from; /* EVENT: CLIENT, UPSTREAM, or behind that a rival attempt to connect */
-	uint32_t events;
-};
+/*
+ * What comes to a session: EVENTS of the socket FROM, which is CLIENT, UPSTREAM, or behind that a rival
+ * attempt to connect.  NOBODY: time has passed, or it begins.
+ */
+#define NOBODY UINT_MAX
 
-static bool receive_header(struct session *s, struct news n)
-{
-	if (n.kind != TIMER)
-		return session_proxy_header_look(s, n.events & (EPOLLRDHUP | EPOLLHUP));
-	session_proxy_header_timer(s);
-	return false;
-}
+static void on_rival(struct source *source, uint32_t events);
 
-static bool connect_upstream(struct session *s, struct news n)
+static bool connect_upstream(struct session *s, unsigned int from, uint32_t events)
 {
-	if (n.kind == BEGIN)
-		return session_connect_begin(s);
-	if (n.kind == TIMER)
+	if (!s->connecting && !session_connect_begin(s, on_rival))
+		return false;
+	if (from == NOBODY)
 		return session_connect_timer(s);
-	if (n.kind == LOOKED_UP)
-		return session_connect_named(s);
-	return n.from != CLIENT && session_connect_answered(s, n.from - UPSTREAM, n.events);
+	return from != CLIENT && session_connect_answered(s, from - UPSTREAM, events);
 }
 
 /* Most clients have spoken by now: to look at once saves a round through epoll. */
@@ -330,31 +310,31 @@ static void run_timers(struct session *s)
 }
 
 /*
- * The life of a session, from accept(2) to its last byte.  N is what has come; each step gets it, and
- * is done if it returns true.
+ * The life of a session, from accept(2) to its last byte.  Each step gets what has come, and is done
+ * if it returns true.
  */
-static void live(struct session *s, struct news n)
+static void live(struct session *s, unsigned int from, uint32_t events)
 {
-	bool lost = n.kind == EVENT && n.from <= UPSTREAM && n.events & EPOLLERR;
-
 	if (s->state == SESSION_DEAD)
 		return;
 	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
-	if (lost && (n.from == CLIENT || s->state != SESSION_CONNECTING))
-		session_part(s, n.from, tcp_cause(n.from, tcp_take_error(s->sides[n.from].fd)));
-	if (s->state == SESSION_HEADER && !s->ending && receive_header(s, n)) {
+	if (from <= UPSTREAM && events & EPOLLERR &&
+	    (from == CLIENT || s->state != SESSION_CONNECTING))
+		session_part(s, from, tcp_cause(from, tcp_take_error(s->sides[from].fd)));
+	if (s->state == SESSION_HEADER && !s->ending &&
+	    session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP))) {
 		session_set_state(s, SESSION_CONNECTING);
-		n = (struct news){ .kind = BEGIN };
+		from = NOBODY;
 	}
-	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, n) &&
+	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, from, events) &&
 	    session_proxy_header_send(s))
 		open_flows(s);
-	if (session_runs(s) && n.kind == EVENT && n.from <= UPSTREAM)
-		run_flows(s, n.from, n.events);
-	if (session_runs(s) && n.kind == TIMER)
+	if (session_runs(s) && from <= UPSTREAM)
+		run_flows(s, from, events);
+	if (session_runs(s) && from == NOBODY)
 		run_timers(s);
-	if (s->state == SESSION_PARTING && n.kind == TIMER)
-		session_part_timer(s);
+	if (s->state == SESSION_PARTING && from == NOBODY)
+		session_part_go_on(s);
 	settle(s);
 }
 
@@ -362,7 +342,7 @@ static void on_side(struct session *s, unsigned int side, uint32_t events)
 {
 	if (events & ~(uint32_t)EPOLLOUT)
 		s->flows[side].quiet = false;
-	live(s, (struct news){ EVENT, side, events });
+	live(s, side, events);
 }
 
 static void on_client(struct source *source, uint32_t events)
@@ -380,28 +360,26 @@ static void on_rival(struct source *source, uint32_t events)
 	unsigned int attempt;
 	struct session *s = session_of_rival(source, &attempt);
 
-	live(s, (struct news){ EVENT, UPSTREAM + attempt, events });
+	live(s, UPSTREAM + attempt, events);
 }
 
 static void on_timer(struct timer *timer)
 {
-	live(container_of(timer, struct session, timer), (struct news){ .kind = TIMER });
+	live(container_of(timer, struct session, timer), NOBODY, 0);
 }
 
 /* --- its beginning --- */
 
 /* With what malloc(3) adds, a session that is idle takes less than half a kilobyte. */
-_Static_assert(sizeof(struct session) <= 472, "put what few sessions need apart");
+_Static_assert(sizeof(struct session) <= 488, "put what few sessions need apart");
 
 /* A session in HEADER, without sockets and id.  NULL: no memory. */
 static struct session *new_session(struct worker *w, struct forward *f, const struct sockaddr *client)
 {
 	struct session *s = calloc(1, sizeof(*s));
 
-	if (!s || loop_reserve_timers(&w->loop, w->n_sessions + 1 + WORKER_TIMERS)) {
-		free(s);
+	if (!s)
 		return NULL;
-	}
 	s->worker = w;
 	s->forward = f;
 	client_addr_set(&s->client, client);
@@ -424,23 +402,18 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		 in_port_t port)
 {
 	struct session *s = new_session(w, f, client);
-	int r = s ? session_connect_expect(s, on_rival) ?: session_proxy_header_expect(s) : -ENOMEM;
 
-	if (r) {
-		if (s) {
-			forget(s);
-			free(s->connecting);
-		}
-		free(s);
-		return r;
-	}
+	if (!s)
+		return -ENOMEM;
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = w->loop.now_ms;
 	s->sides[CLIENT].fd = fd;
 	if (f->conf->upstream.servers[0].at.n_ports > 1)
 		s->port_offset = (uint16_t)(ntohs(port) - ntohs(f->conf->listen.named_port));
 	count_add(&forward_stats(f, w->index)->accepted, 1);
-	live(s, (struct news){ .kind = BEGIN });
+	if (session_proxy_header_expect(s))
+		session_reset(s, CAUSE_NO_MEMORY);
+	live(s, NOBODY, 0);
 	return 0;
 }
 
@@ -449,7 +422,7 @@ void session_reap(struct worker *w)
 	while (w->dead) {
 		struct session *s = w->dead;
 
-		w->dead = s->next;
+		w->dead = s->next_dead;
 		free(s->told);
 		free(s->idle);
 		addr_list_put(s->addrs);
@@ -463,11 +436,9 @@ void session_reap(struct worker *w)
 unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 			      enum cause cause)
 {
-	struct session *s = w->sessions, *next;
 	unsigned int n = 0;
 
-	for (; s; s = next) {
-		next = s->next;
+	for (struct session *s = w->sessions; s; s = s->next) {
 		if (choose && !choose(arg, s))
 			continue;
 		session_reset(s, cause);
@@ -479,35 +450,14 @@ unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const
 
 unsigned int session_follow_engines(struct worker *w)
 {
-	struct session *s = w->sessions, *next;
 	unsigned int n = 0;
 
-	for (; s; s = next) {
-		next = s->next;
+	for (struct session *s = w->sessions; s; s = s->next) {
 		for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
 			n += !session_flow_follow(s, dir);
 		settle(s);
 	}
 	return n;
-}
-
-/* Those that wait are young, and so at the list's beginning: it is not gone through in vain. */
-void session_names_news(struct worker *w)
-{
-	uint64_t news = atomic_load_explicit(&w->shared->name_news, memory_order_acquire);
-	unsigned int left = w->n_nameless;
-	struct session *s = w->sessions, *next;
-
-	if (news == w->news_seen)
-		return;
-	w->news_seen = news;
-	for (; left && s; s = next) {
-		next = s->next;
-		if (!session_is_nameless(s))
-			continue;
-		left--;
-		live(s, (struct news){ .kind = LOOKED_UP });
-	}
 }
 
 /* --- of those in the kernel --- */
@@ -539,10 +489,8 @@ int session_kernel_event(void *worker, void *event, size_t size)
 void session_kernel_sweep(struct worker *w)
 {
 	unsigned int leaves = SWEEP_LEAVES;
-	struct session *s = w->sessions, *next;
 
-	for (; s; s = next) {
-		next = s->next;
+	for (struct session *s = w->sessions; s; s = s->next) {
 		for (unsigned int dir = 0; dir < 2 && session_runs(s) && s->pair != NO_PAIR; dir++) {
 			unsigned int kind = session_sockmap_missed(s, dir);
 
@@ -575,55 +523,34 @@ int session_graft_event(void *worker, void *event, size_t size)
 	return 0;
 }
 
-static void look_at_grafts(struct worker *w)
+void session_catch_up(struct worker *w)
 {
-	struct session *next;
-
-	for (struct session *s = w->sessions; s; s = next) {
-		next = s->next;
-		if (s->graft != NO_GRAFT)
-			look_at_graft(s);
-	}
-}
-
-void session_graft_catch_up(struct worker *w)
-{
-	uint64_t lost;
-
-	if (!w->graft_ring)
-		return;
-	lost = *graft_rings(w->shared->grafts)->lost;
-	ring_buffer__consume(w->graft_ring);
-	if (lost != w->graft_events_lost) {
-		w->graft_events_lost = lost;
-		look_at_grafts(w);
-	}
+	if (w->ring)
+		ring_buffer__consume(w->ring);
 }
 
 void session_graft_news(struct worker *w)
 {
-	uint64_t news = atomic_load_explicit(&w->shared->graft_news, memory_order_acquire);
+	struct shared *shared = w->shared;
+	uint64_t news;
 
+	if (!shared->grafts)
+		return;
+	news = atomic_load_explicit(&shared->graft_news, memory_order_acquire) +
+	       *graft_rings(shared->grafts)->lost;
 	if (news == w->graft_news_seen)
 		return;
 	w->graft_news_seen = news;
-	look_at_grafts(w);
+	for (struct session *s = w->sessions; s; s = s->next)
+		if (s->graft != NO_GRAFT)
+			look_at_graft(s);
 }
 
 void session_leave_behind(struct worker *w)
 {
-	struct session *next;
-
-	for (struct session *s = w->sessions; s; s = next) {
-		next = s->next;
-		if (!session_graft_outlives(s))
-			continue;
-		session_graft_leave_behind(s);
-		tcp_close(&s->sides[CLIENT], false);
-		tcp_close(&s->sides[UPSTREAM], false);
-		timer_cancel(&w->loop, &s->timer);
-		die(s, true);
-	}
+	for (struct session *s = w->sessions; s; s = s->next)
+		if (session_graft_leave_behind(s))
+			die(s, false);
 }
 
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot)

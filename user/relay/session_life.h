@@ -39,12 +39,6 @@ unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const
  */
 unsigned int session_follow_engines(struct worker *w);
 
-/*
- * After a batch of events: if look-ups have ended (shared->name_news), those that wait for one begin
- * to connect, or end.
- */
-void session_names_news(struct worker *w);
-
 /* The verdict program has sent EVENT, a struct culvert_event, to WORKER; see ring_buffer__new(). */
 int session_kernel_event(void *worker, void *event, size_t size);
 /* Events were lost, or kernel memory is short: look at every flow that is in the kernel. */
@@ -52,9 +46,9 @@ void session_kernel_sweep(struct worker *w);
 
 /* The packet programs have sent EVENT, a struct graft_event, to WORKER. */
 int session_graft_event(void *worker, void *event, size_t size);
-/* End the sessions of which the packet programs have told, woken or not. */
-void session_graft_catch_up(struct worker *w);
-/* After a batch of events: look at all that are grafted, if shared->graft_news has changed. */
+/* Take the events of both, also those of which nobody was told. */
+void session_catch_up(struct worker *w);
+/* After a batch of events: look at all that are grafted, if there is news, or events were lost. */
 void session_graft_news(struct worker *w);
 
 /*

@@ -1,27 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the queue is one buffer of text.  A worker formats its line on its own
- * stack and copies it into the buffer under a lock.  The writer exchanges the buffer for an empty
- * one and writes it out without the lock, so nothing that the file does reaches a worker.  A line
- * that does not fit into the buffer is lost.
+ * Theory of operation: a worker makes its line and appends it to a queue, under a lock.  The writer
+ * takes all of the queue and writes it out without the lock, so nothing that the file does reaches a
+ * worker.  A line for which the queue has no room, or that is not written, is lost.
  *
  * To wake a thread costs more than to end a session.  So a worker signals the writer with the first
- * line of a buffer only, and the writer then waits GATHER_MS for more lines before it exchanges the
- * buffers.
+ * line of a queue only, and the writer then waits GATHER_MS for more lines before it takes them.
  *
  * A line is in the file whole or not at all.  A regular file that takes a part of a line is cut to
- * the lines that are whole.  A pipe that is ready takes PIPE_BUF bytes at once, and no line is
- * longer.
+ * the lines that are whole.  A pipe that is ready takes PIPE_BUF bytes at once, and a line is shorter.
  */
 #include "relay/session_log.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,9 +32,7 @@
 
 #define GATHER_MS 100
 #define SLICE_MS 100 /* between two looks at whether the daemon ends */
-#define LOOK_MS 5    /* ... at whether the writer has ended */
-#define LINE_GUESS 640 /* most lines are shorter */
-#define QUEUE_LEAST ((size_t)4 << 20)
+#define QUEUE_LEAST 8192 /* lines */
 #define ERROR_LEN 256
 
 SYSCALLS_ALLOWED(
@@ -53,22 +45,24 @@ SYSCALLS_ALLOWED(
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)), /* fstat(2) */
 	SYSCALL(fstat));
 
+struct line {
+	struct line *next;
+	size_t len;
+	char text[];
+};
+
 struct session_log {
 	char *path;             /* "-": stdout */
 	struct account account; /* who writes it */
-	size_t size; /* of each buffer */
 	pthread_t thread;
 	bool started;
 	_Atomic uint64_t end_ms; /* the daemon ends: write no longer than this; 0: it runs on */
-
-	/* the writer's own */
-	int fd; /* -1: not open */
-	char *out;
+	int fd;                  /* the writer's own; -1: not open */
 
 	pthread_mutex_t lock; /* of the rest */
 	pthread_cond_t wake;
-	char *queue;
-	size_t used;
+	struct line *first, **end; /* the queue, and where the next one goes */
+	unsigned int queued, room; /* lines */
 	bool reopen;
 	uint64_t lines, lost, errors;
 	char last_error[ERROR_LEN];
@@ -76,112 +70,83 @@ struct session_log {
 
 /* --- a line --- */
 
-#define QUOTED_LEN 600 /* more than the name of a forward can need */
-
-struct line {
-	size_t len;
-	char text[PIPE_BUF];
-};
-
-__attribute__((format(printf, 2, 3)))
-static void put(struct line *l, const char *fmt, ...)
-{
-	size_t room = sizeof(l->text) - l->len;
-	va_list ap;
-	int n;
-
-	va_start(ap, fmt);
-	n = vsnprintf(l->text + l->len, room, fmt, ap);
-	va_end(ap);
-	assert(n >= 0 && (size_t)n < room);
-	l->len += (size_t)n;
-}
-
-/* Write TEXT as a JSON string into BUF.  Control characters become "?".  Return BUF. */
-static const char *quote(const char *text, char buf[QUOTED_LEN])
-{
-	char *to = buf;
-
-	*to++ = '"';
-	for (; *text && to < buf + QUOTED_LEN - 4; text++) {
-		if (*text == '"' || *text == '\\')
-			*to++ = '\\';
-		*to++ = (char)((unsigned char)*text < 0x20 ? '?' : *text);
-	}
-	strcpy(to, "\"");
-	return buf;
-}
-
-/* The members up to the client.  ID is "null" or a number. */
-static void put_head(struct line *l, uint64_t duration_ms, const char *id, const char *forward,
-		     const union client_addr *client)
-{
-	char time[LOG_TIME_LEN], start[LOG_TIME_LEN], name[QUOTED_LEN], text[ADDR_STRLEN];
-	uint64_t now = clock_real_ms();
-
-	put(l, "{\"time\":\"%s\",\"start\":\"%s\",\"id\":%s,\"forward\":%s,\"client\":\"%s\"",
-	    log_time(now, time), log_time(now - duration_ms, start), id, quote(forward, name),
-	    client_addr_text(client, text, sizeof(text)));
-}
-
-static void put_flow(struct line *l, const struct flow_view *f, const char *direction)
-{
-	put(l, "{\"direction\":\"%s\",\"carrier\":\"%s\",\"reason\":\"%s\",\"handovers\":%llu,"
-	    "\"copy_bytes\":%llu,\"splice_bytes\":%llu,\"kernel_bytes\":%llu}", direction,
-	    carrier_name(f->carrier), reason_name(f->reason), (unsigned long long)f->handovers,
-	    (unsigned long long)f->copied, (unsigned long long)f->spliced,
-	    (unsigned long long)f->kernel);
-}
-
 static uint64_t delivered(const struct flow_view *f)
 {
 	return f->copied + f->spliced + f->kernel;
 }
 
-static void put_ended(struct line *l, const struct session_view *v, unsigned int end)
+static struct json_object *flow_json(const struct flow_view *f, const char *direction)
 {
-	/* the address that it is connected to; before that, the one that was tried last */
-	const struct addr *a = &v->upstream;
-	char text[ADDR_STRLEN], quoted[QUOTED_LEN], id[24], connect[24] = "null";
+	struct json_object *o = json_object_new_object();
 
-	snprintf(id, sizeof(id), "%llu", (unsigned long long)v->id);
-	put_head(l, v->age_ms, id, forward_name(v->forward->conf), &v->client);
+	json_add_text(o, "direction", direction);
+	json_add_text(o, "carrier", carrier_name(f->carrier));
+	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_int(o, "handovers", f->handovers);
+	json_add_int(o, "copy_bytes", f->copied);
+	json_add_int(o, "splice_bytes", f->spliced);
+	json_add_int(o, "kernel_bytes", f->kernel);
+	return o;
+}
+
+static struct json_object *ended_json(const struct session_view *v, unsigned int end)
+{
+	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
+	const struct addr *a = &v->upstream;
+	uint64_t now = clock_real_ms();
+	char text[ADDR_STRLEN];
+
+	json_add_text(o, "time", log_time(now, text));
+	json_add_text(o, "start", log_time(now - v->age_ms, text));
+	json_add_int_or_null(o, "id", v->id, v->id);
+	json_add_text(o, "forward", forward_name(v->forward->conf));
+	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
-		put(l, ",\"via\":\"%s\"", client_addr_text(&v->via, text, sizeof(text)));
+		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
 	if (a->len)
-		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
-	if (v->connect_ms)
-		snprintf(connect, sizeof(connect), "%llu", (unsigned long long)v->connect_ms - 1);
-	put(l, ",\"upstream\":%s,\"end\":\"%s\",\"duration_ms\":%llu,\"connect_ms\":%s,"
-	    "\"bytes_to_upstream\":%llu,\"bytes_to_client\":%llu,\"flows\":[",
-	    a->len ? quote(text, quoted) : "null",
-	    end == SESSION_FINISHED ? "finished" : cause_name(end), (unsigned long long)v->age_ms,
-	    connect, (unsigned long long)delivered(&v->flows[CLIENT]),
-	    (unsigned long long)delivered(&v->flows[UPSTREAM]));
+		json_add_text(o, "upstream", addr_format((const struct sockaddr *)&a->ss, a->len,
+							 text, sizeof(text)));
+	else
+		json_add_null(o, "upstream");
+	json_add_text(o, "end", end == SESSION_FINISHED ? "finished" : cause_name(end));
+	json_add_int(o, "duration_ms", v->age_ms);
+	json_add_int_or_null(o, "connect_ms", v->connect_ms, (uint64_t)v->connect_ms - 1);
+	json_add_int(o, "bytes_to_upstream", delivered(&v->flows[CLIENT]));
+	json_add_int(o, "bytes_to_client", delivered(&v->flows[UPSTREAM]));
 	if (v->connect_ms) {
-		put_flow(l, &v->flows[CLIENT], "client-to-upstream");
-		put(l, ",");
-		put_flow(l, &v->flows[UPSTREAM], "upstream-to-client");
+		json_append(flows, flow_json(&v->flows[CLIENT], "client-to-upstream"));
+		json_append(flows, flow_json(&v->flows[UPSTREAM], "upstream-to-client"));
 	}
-	put(l, "]}\n");
+	json_add(o, "flows", flows);
+	return o;
 }
 
 /* --- the queue --- */
 
-/* Queue LINE, or count it as lost. */
-static void add(struct session_log *l, const struct line *line)
+/* Queue TEXT, or count it as lost; NULL: there was no memory for it. */
+static void add(struct session_log *l, const char *text, size_t len)
 {
-	bool wake = false;
+	struct line *line = text ? malloc(sizeof(*line) + len + 1) : NULL;
+	bool wake, room;
 
+	if (line) {
+		*line = (struct line){ .len = len + 1 };
+		memcpy(line->text, text, len);
+		line->text[len] = '\n';
+	}
 	pthread_mutex_lock(&l->lock);
-	if (l->used + line->len > l->size) {
-		l->lost++;
+	room = line && l->queued < l->room;
+	wake = room && !l->first;
+	if (room) {
+		*l->end = line;
+		l->end = &line->next;
+		l->queued++;
 	} else {
-		wake = !l->used;
-		memcpy(l->queue + l->used, line->text, line->len);
-		l->used += line->len;
+		l->lost++;
 	}
 	pthread_mutex_unlock(&l->lock);
+	if (!room)
+		free(line);
 	if (wake)
 		pthread_cond_signal(&l->wake);
 }
@@ -196,28 +161,27 @@ static bool is_empty(const struct session_view *v, unsigned int end)
 void session_log_ended(struct session_log *l, const struct session_view *v, bool empty,
 		       unsigned int end)
 {
-	struct line line = { 0 };
+	struct json_object *o;
+	const char *text;
+	size_t len;
 
 	if (!empty && is_empty(v, end))
 		return;
-	put_ended(&line, v, end);
-	add(l, &line);
+	o = ended_json(v, end);
+	text = json_line(o, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
+	add(l, text, len);
+	json_object_put(o);
 }
 
-void session_log_refused(struct session_log *l, const char *forward, const struct sockaddr *client,
-			 enum cause why)
+void session_log_refused(struct session_log *l, const struct forward *f,
+			 const struct sockaddr *client, enum cause why)
 {
-	union client_addr a;
-	struct line line;
+	struct session_view v = { .forward = f };
 
 	if (!l)
 		return;
-	line.len = 0;
-	client_addr_set(&a, client);
-	put_head(&line, 0, "null", forward, &a);
-	put(&line, ",\"upstream\":null,\"end\":\"%s\",\"duration_ms\":0,\"connect_ms\":null,"
-	    "\"bytes_to_upstream\":0,\"bytes_to_client\":0,\"flows\":[]}\n", cause_name(why));
-	add(l, &line);
+	client_addr_set(&v.client, client);
+	session_log_ended(l, &v, true, why);
 }
 
 void session_log_reopen(struct session_log *l)
@@ -226,26 +190,6 @@ void session_log_reopen(struct session_log *l)
 	l->reopen = true;
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_signal(&l->wake);
-}
-
-/* The lock is held.  Wait for something to do; then exchange the buffers.  Return bytes in OUT. */
-static size_t take(struct session_log *l)
-{
-	size_t len;
-	char *empty = l->out;
-	struct timespec until;
-
-	while (!l->used && !l->reopen && !l->end_ms)
-		pthread_cond_wait(&l->wake, &l->lock);
-	until = clock_timespec(clock_ms() + GATHER_MS);
-	while (!l->reopen && !l->end_ms)
-		if (pthread_cond_timedwait(&l->wake, &l->lock, &until))
-			break;
-	len = l->used;
-	l->out = l->queue;
-	l->queue = empty;
-	l->used = 0;
-	return len;
 }
 
 /* --- the writer --- */
@@ -258,49 +202,41 @@ static void note_error(struct session_log *l, const char *what)
 	pthread_mutex_unlock(&l->lock);
 }
 
-/* Open the path; if that fails, the file that is open stays in use. */
-static int open_again(struct session_log *l)
+static void rotate(struct session_log *l)
 {
 	char err[ERROR_LEN];
-	int fd = log_file_open(l->path, &l->account, err, sizeof(err));
+	int fd;
 
+	if (!log_file_is_path(l->path))
+		return;
+	fd = log_file_open(l->path, &l->account, err, sizeof(err));
 	if (fd < 0) {
 		note_error(l, err);
-		return fd;
+		log_error("session log %s: cannot be opened anew: %s (an old file is written on; "
+			  "then reload, or send SIGUSR1, again)", l->path, err);
+		return;
 	}
 	if (l->fd >= 0)
 		close(l->fd);
 	l->fd = fd;
-	return 0;
+	log_info("session log %s: opened anew", l->path);
 }
 
-static void rotate(struct session_log *l)
-{
-	if (!log_file_is_path(l->path))
-		return;
-	if (!open_again(l))
-		log_info("session log %s: opened anew", l->path);
-	else if (l->fd >= 0)
-		log_error("session log %s: cannot be opened anew, so the old file is written on: "
-			  "%s (then reload, or send SIGUSR1, again)", l->path, l->last_error);
-}
-
-/* Write TEXT, which is whole lines of at most PIPE_BUF bytes, or nothing.  Wait for the reader. */
-static int write_whole(struct session_log *l, const char *text, size_t len)
+/* Write LINE, or nothing of it.  Wait for the reader.  -errno. */
+static int write_whole(struct session_log *l, const struct line *line)
 {
 	struct pollfd p = { .fd = l->fd, .events = POLLOUT };
 	struct stat st;
 	ssize_t n;
 
-	while (poll(&p, 1, SLICE_MS) <= 0)
+	do
 		if (l->end_ms && clock_ms() >= l->end_ms)
 			return -ETIMEDOUT;
-	do
-		n = write(l->fd, text, len);
-	while (n < 0 && errno == EINTR);
+	while (poll(&p, 1, SLICE_MS) <= 0);
+	n = TEMP_FAILURE_RETRY(write(l->fd, line->text, line->len));
 	if (n < 0)
 		return -errno;
-	if ((size_t)n == len)
+	if ((size_t)n == line->len)
 		return 0;
 	/* only a regular file on a full disk takes a part; somebody may truncate it meanwhile */
 	if (!fstat(l->fd, &st) && st.st_size >= n && ftruncate(l->fd, st.st_size - n))
@@ -308,52 +244,54 @@ static int write_whole(struct session_log *l, const char *text, size_t len)
 	return -ENOSPC;
 }
 
-static uint64_t count_lines(const char *text, const char *end)
+/* Write LINE, or count it as lost. */
+static void write_line(struct session_log *l, const struct line *line)
 {
-	uint64_t n = 0;
+	char err[ERROR_LEN];
+	int r;
 
-	for (; (text = memchr(text, '\n', (size_t)(end - text))); text++)
-		n++;
-	return n;
-}
-
-/* Write the LEN bytes in l->out, or count their lines as lost.  After an error the rest is lost. */
-static void write_batch(struct session_log *l, size_t len)
-{
-	const char *at = l->out, *end = l->out + len, *next;
-	int r = l->fd < 0 ? open_again(l) : 0;
-
-	for (; !r && at < end; at = r ? at : next) {
-		next = end - at <= PIPE_BUF ? end : (char *)memrchr(at, '\n', PIPE_BUF) + 1;
-		r = write_whole(l, at, (size_t)(next - at));
-		if (r)
-			note_error(l, strerror(-r));
+	if (l->fd < 0)
+		l->fd = log_file_open(l->path, &l->account, err, sizeof(err));
+	r = l->fd < 0 ? l->fd : write_whole(l, line);
+	if (r) {
+		if (l->fd >= 0)
+			snprintf(err, sizeof(err), "%s", strerror(-r));
+		note_error(l, err);
+		log_limited(LOG_WARNING, "session log %s: lines are lost: %s", l->path, err);
 	}
 	pthread_mutex_lock(&l->lock);
-	l->lines += count_lines(l->out, at);
-	l->lost += count_lines(at, end);
+	l->lines += !r;
+	l->lost += !!r;
 	pthread_mutex_unlock(&l->lock);
-	if (r)
-		log_limited(LOG_WARNING, "session log %s: lines are lost: %s", l->path,
-			    l->last_error);
 }
 
 static void *writer(void *arg)
 {
 	struct session_log *l = arg;
+	struct timespec until;
+	struct line *line, *next;
 	bool reopen, last;
 
 	do {
-		size_t len;
-
 		pthread_mutex_lock(&l->lock);
-		len = take(l);
+		while (!l->first && !l->reopen && !l->end_ms)
+			pthread_cond_wait(&l->wake, &l->lock);
+		until = clock_timespec(clock_ms() + GATHER_MS);
+		if (!l->reopen && !l->end_ms)
+			pthread_cond_timedwait(&l->wake, &l->lock, &until);
+		line = l->first;
+		l->first = NULL;
+		l->end = &l->first;
+		l->queued = 0;
 		reopen = l->reopen;
-		last = l->end_ms;
 		l->reopen = false;
+		last = l->end_ms;
 		pthread_mutex_unlock(&l->lock);
-		if (len)
-			write_batch(l, len);
+		for (; line; line = next) {
+			next = line->next;
+			write_line(l, line);
+			free(line);
+		}
 		if (reopen)
 			rotate(l);
 	} while (!last);
@@ -383,8 +321,6 @@ static int open_file(struct session_log *l, char *err, size_t errlen)
 
 static void forget(struct session_log *l)
 {
-	free(l->queue);
-	free(l->out);
 	if (l->fd >= 0)
 		close(l->fd);
 	free(l->path);
@@ -399,12 +335,10 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 
 	l->account = *account;
 	l->path = allocated(strdup(path));
-	l->size = QUEUE_LEAST + (size_t)sessions * LINE_GUESS;
+	l->room = QUEUE_LEAST + sessions;
+	l->end = &l->first;
 	pthread_mutex_init(&l->lock, NULL);
 	clock_cond_init(&l->wake);
-	/* of so much memory only what is ever in use is touched */
-	l->queue = allocated(malloc(l->size));
-	l->out = allocated(malloc(l->size));
 	r = open_file(l, err, errlen);
 	if (r)
 		forget(l);
@@ -423,7 +357,7 @@ int session_log_start(struct session_log *l)
 
 void session_log_close(struct session_log *l)
 {
-	uint64_t until_ms = clock_ms() + SESSION_LOG_LAST_MS + 500;
+	struct timespec until = clock_timespec(clock_ms() + SESSION_LOG_LAST_MS + 500);
 
 	if (!l)
 		return;
@@ -431,13 +365,10 @@ void session_log_close(struct session_log *l)
 	l->end_ms = clock_ms() + SESSION_LOG_LAST_MS;
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_signal(&l->wake);
-	while (l->started && pthread_tryjoin_np(l->thread, NULL)) {
-		if (clock_ms() >= until_ms) {
-			log_warning("session log %s: the last lines are lost: it cannot be written "
-				    "(does the disk answer?)", l->path);
-			return;
-		}
-		poll(NULL, 0, LOOK_MS);
+	if (l->started && pthread_clockjoin_np(l->thread, NULL, CLOCK_MONOTONIC, &until)) {
+		log_warning("session log %s: the last lines are lost: it cannot be written (does "
+			    "the disk answer?)", l->path);
+		return;
 	}
 	if (l->lost)
 		log_warning("session log %s: %llu lines were lost in all", l->path,

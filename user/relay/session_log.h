@@ -16,6 +16,7 @@
  * thread writes the lines.  A slow or full disk costs lines, which are counted, and nothing else.
  */
 struct session_log;
+struct forward;
 struct session_view;
 
 /*
@@ -45,9 +46,9 @@ void session_log_reopen(struct session_log *l);
 #define SESSION_FINISHED CAUSES /* both flows came to their end */
 void session_log_ended(struct session_log *l, const struct session_view *v, bool empty,
 		       unsigned int end);
-/* Log that a client of FORWARD was turned away because of WHY.  L may be NULL. */
-void session_log_refused(struct session_log *l, const char *forward, const struct sockaddr *client,
-			 enum cause why);
+/* Log that a client of F was turned away because of WHY.  L may be NULL. */
+void session_log_refused(struct session_log *l, const struct forward *f,
+			 const struct sockaddr *client, enum cause why);
 
 /* For `culvert status`. */
 struct json_object *session_log_json(struct session_log *l);

@@ -22,6 +22,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
@@ -75,11 +76,9 @@ static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 		return false;
 	}
 	s->header_in = (uint16_t)h->size;
-	s->told->kind = (uint8_t)h->kind;
-	if (h->kind == PROXY_ADDRESSES) {
+	s->told->header = *h;
+	if (h->has_addresses)
 		s->client = h->source;
-		s->told->destination = h->destination;
-	}
 	if (!admission_enter_client(s->worker->shared->admission, s->forward, &s->client.sa, &why)) {
 		session_reset(s, why);
 		return false;
@@ -93,28 +92,20 @@ bool session_proxy_header_look(struct session *s, bool ended)
 	struct proxy_header h;
 	const char *reason;
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, sizeof(buf), MSG_PEEK);
-	int r;
+	int r = n < 0 ? -errno : proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 
-	if (n < 0) {
-		if (errno != EAGAIN)
-			session_reset(s, tcp_cause(CLIENT, errno));
-		return false;
-	}
-	r = proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 	if (!r)
 		return take(s, &h, buf);
-	if (r != -EAGAIN)
+	if (n < 0 && r != -EAGAIN)
+		session_reset(s, tcp_cause(CLIENT, -r));
+	else if (r != -EAGAIN)
 		refuse(s, CAUSE_HEADER_BAD, reason);
-	else if (ended || !n)
+	else if (n >= 0 && (ended || !n))
 		refuse(s, CAUSE_HEADER_BAD,
 		       n ? "the stream ended within it" : "the stream ended before it");
-	return false;
-}
-
-void session_proxy_header_timer(struct session *s)
-{
-	if (s->worker->loop.now_ms >= s->told->due_ms)
+	else if (s->worker->loop.now_ms >= s->told->due_ms)
 		refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
+	return false;
 }
 
 /* --- sending --- */
@@ -125,19 +116,12 @@ static int describe(const struct session *s, struct proxy_header *ret)
 	struct sockaddr_storage ss;
 	socklen_t len = sizeof(ss);
 
-	*ret = (struct proxy_header){
-		.version = forward_of(s)->proxy_protocol & PROXY_SEND_V1 ? 1 : 2,
-		/* for all that is not told, since any receiver takes it; UNKNOWN in version 1 */
-		.kind = PROXY_LOCAL,
+	*ret = s->told ? s->told->header : (struct proxy_header){
+		.has_addresses = s->client.sa.sa_family != AF_UNIX, .source = s->client
 	};
-	if (s->client.sa.sa_family == AF_UNIX || (s->told && s->told->kind != PROXY_ADDRESSES))
+	ret->version = forward_of(s)->proxy_protocol & PROXY_SEND_V1 ? 1 : 2;
+	if (s->told || !ret->has_addresses)
 		return 0;
-	ret->kind = PROXY_ADDRESSES;
-	ret->source = s->client;
-	if (s->told) {
-		ret->destination = s->told->destination;
-		return 0;
-	}
 	if (getsockname(s->sides[CLIENT].fd, (struct sockaddr *)&ss, &len))
 		return errno;
 	client_addr_set(&ret->destination, (const struct sockaddr *)&ss);
@@ -160,9 +144,7 @@ bool session_proxy_header_send(struct session *s)
 		return false;
 	}
 	size = proxy_protocol_write(&h, buf);
-	do
-		n = send(s->sides[UPSTREAM].fd, buf, size, MSG_DONTWAIT | MSG_NOSIGNAL);
-	while (n < 0 && errno == EINTR);
+	n = TEMP_FAILURE_RETRY(send(s->sides[UPSTREAM].fd, buf, size, MSG_DONTWAIT | MSG_NOSIGNAL));
 	if (n == (ssize_t)size) {
 		s->header_out = (uint8_t)size;
 		return true;

@@ -11,11 +11,11 @@
 /* A new session: it begins in HEADER if its forward receives headers.  -ENOMEM. */
 int session_proxy_header_expect(struct session *s);
 
-/* Look at what has come.  ENDED: epoll has reported that no more will.  True: it was read. */
+/*
+ * Look at what has come.  ENDED: epoll has reported that no more will.  True: it was read.  S is reset if
+ * that is bad, or late (told->due_ms).
+ */
 bool session_proxy_header_look(struct session *s, bool ended);
-
-/* Time has passed: refuse S if it is late (told->due_ms). */
-void session_proxy_header_timer(struct session *s);
 
 /* Send the upstream's header, if it gets one.  False: that was not possible, and S is reset. */
 bool session_proxy_header_send(struct session *s);

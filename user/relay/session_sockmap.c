@@ -137,10 +137,8 @@ bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(
 
 bool session_sockmap_may_enter(const struct session *s, unsigned int dir)
 {
-	const struct flow *f = &s->flows[dir];
-
 	return s->worker->shared->kernel && s->tcp && !s->pace && s->graft == NO_GRAFT &&
-	       !f->no_enter && !f->eof;
+	       !s->flows[dir].no_enter;
 }
 
 /* The kernel has refused flow DIR: remember why.  User space goes on. */
@@ -166,41 +164,33 @@ static void refused(struct session *s, unsigned int dir, int error)
 
 void session_sockmap_leave(struct session *s, unsigned int dir, struct decision d)
 {
-	struct flow *f = &s->flows[dir];
-
-	f->user_carrier = d.carrier;
-	f->reason = d.reason;
-	session_count_handover(s, dir, d.carrier);
-	flow_set_phase(f, FLOW_LEAVING);
+	session_hand_over(s, dir, d);
+	flow_set_phase(&s->flows[dir], FLOW_LEAVING);
 }
 
 /* Make flow DIR leave because of an event of KIND from the program. */
 static void demote(struct session *s, unsigned int dir, unsigned int kind)
 {
 	habit_demoted(&s->habit);
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 	session_sockmap_leave(s, dir, policy_kernel(kind));
 }
 
-void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reason)
+void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engine,
+			   enum reason reason)
 {
-	enum engine engine = engine_of(s);
 	struct flow *f = &s->flows[dir];
-	struct sockmap_io io;
+	struct sockmap_io io = { 0 };
 	enum step step;
 	int r;
 
-	if (engine != ENGINE_AUTO && engine != ENGINE_SOCKMAP)
-		return; /* since just now */
 	if (f->phase != FLOW_USER || f->pending || f->starved || !session_sockmap_may_enter(s, dir))
 		return;
 	r = take_slots(s);
-	if (r) {
-		refused(s, dir, r);
-		return;
+	if (!r) {
+		io = sockmap_io(s, dir);
+		r = sockmap_enter(&io, forward_of(s), s->worker->index);
 	}
-	io = sockmap_io(s, dir);
-	r = sockmap_enter(&io, forward_of(s), s->worker->index);
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {
@@ -213,11 +203,10 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reas
 	}
 	if (dir == CLIENT)
 		session_set_nodelay(s);
-	s->flows[dir].engine = engine;
-	f->reason = reason;
-	s->watched_ms = (uint32_t)s->worker->loop.now_ms;
+	f->engine = engine;
+	s->since_ms = (uint32_t)s->worker->loop.now_ms;
+	session_hand_over(s, dir, (struct decision){ CARRIER_SOCKMAP, reason });
 	flow_set_phase(f, FLOW_KERNEL);
-	session_count_handover(s, dir, CARRIER_SOCKMAP);
 	step = sockmap_kick(&io);
 	if (step_ok(s, dir, step, &io) && step == STEP_WAIT)
 		demote(s, dir, CULVERT_EVENT_PASSED); /* the timer goes on from there */

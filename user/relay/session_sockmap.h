@@ -8,10 +8,11 @@
 bool session_sockmap_may_enter(const struct session *s, unsigned int dir);
 
 /*
- * Flow DIR enters the kernel for REASON if it can.  If not, it stays where it is, and either keeps
+ * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, it stays where it is, and either keeps
  * why, or tries again after the next turn of reads.
  */
-void session_sockmap_enter(struct session *s, unsigned int dir, enum reason reason);
+void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engine,
+			   enum reason reason);
 
 /* Flow DIR, which is in the kernel, begins to leave it, to be carried as D says. */
 void session_sockmap_leave(struct session *s, unsigned int dir, struct decision d);

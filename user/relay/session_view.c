@@ -77,7 +77,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 		.carrier = grafted ? CARRIER_GRAFT : flow_carrier(f),
 		.reason = grafted ? graft_reason(f) : (enum reason)f->reason,
 		.phase = grafted ? FLOW_KERNEL : (enum flow_phase)f->phase,
-		.eof = f->eof || f->phase == FLOW_DONE,
+		.eof = f->phase == FLOW_DONE,
 		.handovers = f->handovers + grafted,
 		.copied = f->user_out - spliced,
 		.spliced = spliced,

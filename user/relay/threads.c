@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "relay/listener.h"
@@ -24,12 +25,20 @@
 
 #define PATIENCE_MS 10000
 
+/* Of graft events of the next GRAFT_QUIET_MS nobody is told; now_ms is up to 1 ms behind. */
 static void on_ring(struct source *source, uint32_t events)
 {
 	struct worker *w = container_of(source, struct worker, ring_source);
 
 	(void)events;
-	ring_buffer__consume(w->ring);
+	if (w->grafted)
+		timer_set(&w->loop, &w->catch_up, w->loop.now_ms + GRAFT_QUIET_MS + 2);
+	session_catch_up(w);
+}
+
+static void on_catch_up(struct timer *timer)
+{
+	session_catch_up(container_of(timer, struct worker, catch_up));
 }
 
 /*
@@ -55,61 +64,41 @@ static void after_batch(void *arg)
 {
 	struct worker *w = arg;
 
-	session_names_news(w);
 	session_graft_news(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }
 
-/* Open W's ring of RINGS: AT, which is SOURCE of the loop.  HANDLE gets its events. */
-static int open_ring(struct worker *w, const struct bpf_rings *rings, ring_buffer_sample_fn handle,
-		     struct ring_buffer **at, struct source *source)
+/* HANDLE gets the events of W's ring of RINGS. */
+static int add_ring(struct worker *w, const struct bpf_rings *rings, ring_buffer_sample_fn handle)
 {
-	*at = ring_buffer__new(rings->fds[w->index], handle, w, NULL);
-	if (!*at)
+	if (w->ring)
+		return ring_buffer__add(w->ring, rings->fds[w->index], handle, w);
+	w->ring = ring_buffer__new(rings->fds[w->index], handle, w, NULL);
+	if (!w->ring)
 		return -errno;
-	source->fd = ring_buffer__epoll_fd(*at);
-	return loop_watch(&w->loop, source, EPOLLIN, true);
+	w->ring_source.fd = ring_buffer__epoll_fd(w->ring);
+	w->ring_source.handle = on_ring;
+	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
 static int open_kernel(struct worker *w)
 {
 	struct sockmap *k = w->shared->kernel;
 
-	w->owners = calloc(sockmap_pairs_total(k), sizeof(struct session *));
-	if (!w->owners)
-		return -ENOMEM;
-	w->ring_source.handle = on_ring;
+	w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
 	w->sweep.fire = on_sweep;
-	return open_ring(w, sockmap_rings(k), session_kernel_event, &w->ring, &w->ring_source);
-}
-
-static void on_graft_look(struct timer *timer)
-{
-	session_graft_catch_up(container_of(timer, struct worker, graft_look));
-}
-
-/* Nobody is woken for the events of the next GRAFT_QUIET_MS; now_ms is up to 1 ms behind. */
-static void on_graft_ring(struct source *source, uint32_t events)
-{
-	struct worker *w = container_of(source, struct worker, graft_source);
-
-	(void)events;
-	timer_set(&w->loop, &w->graft_look, w->loop.now_ms + GRAFT_QUIET_MS + 2);
-	session_graft_catch_up(w);
+	return add_ring(w, sockmap_rings(k), session_kernel_event);
 }
 
 static int open_grafts(struct worker *w)
 {
 	struct grafts *gs = w->shared->grafts;
 
-	w->grafted = calloc(grafts_total(gs), sizeof(struct session *));
-	if (!w->grafted)
-		return -ENOMEM;
-	w->graft_look.fire = on_graft_look;
-	w->graft_source.handle = on_graft_ring;
-	return open_ring(w, graft_rings(gs), session_graft_event, &w->graft_ring, &w->graft_source);
+	w->grafted = allocated(calloc(grafts_total(gs), sizeof(struct session *)));
+	w->catch_up.fire = on_catch_up;
+	return add_ring(w, graft_rings(gs), session_graft_event);
 }
 
 static int worker_open(struct worker *w, struct shared *shared, unsigned int index)
@@ -119,9 +108,6 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->shared = shared;
 	w->index = index;
 	r = loop_open(&w->loop, after_batch, w);
-	if (r)
-		return r;
-	r = loop_reserve_timers(&w->loop, WORKER_TIMERS);
 	if (!r && shared->kernel)
 		r = open_kernel(w);
 	if (!r && shared->grafts)
@@ -134,7 +120,6 @@ static void worker_close(struct worker *w)
 	ring_buffer__free(w->ring);
 	pool_close(&w->pool);
 	free(w->owners);
-	ring_buffer__free(w->graft_ring);
 	free(w->grafted);
 	loop_close(&w->loop);
 }
@@ -145,9 +130,7 @@ int threads_open(struct threads *ts, struct shared *shared, struct listening *li
 {
 	int r = 0;
 
-	ts->workers = calloc(shared->config->workers, sizeof(*ts->workers));
-	if (!ts->workers)
-		return -ENOMEM;
+	ts->workers = allocated(calloc(shared->config->workers, sizeof(*ts->workers)));
 	while (!r && ts->n < shared->config->workers) {
 		struct worker *w = &ts->workers[ts->n];
 

@@ -24,7 +24,6 @@ struct shared {
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
 	struct checks *checks;
-	_Atomic uint64_t name_news;    /* ends of look-ups that sessions may have waited for */
 	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
 	_Atomic uint64_t last_id;     /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
@@ -42,21 +41,16 @@ struct worker {
 	struct session *dead;     /* to be freed after the batch */
 	struct connecting *connected; /* list of struct connecting to be freed after the batch */
 	unsigned int n_sessions;  /* that live */
-	unsigned int n_nameless;  /* of them, those that wait for their upstream's first address */
-	uint64_t news_seen;       /* of shared->name_news */
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	struct listener *listeners; /* list; see listener.h */
 	struct timer resume;        /* when the next pause of a listener is over */
 
-	struct ring_buffer *ring;
+	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
 	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
-	struct ring_buffer *graft_ring;
-	struct source graft_source;
-	struct timer graft_look;
-	uint64_t graft_events_lost;
-	uint64_t graft_news_seen;  /* of shared->graft_news */
+	struct timer catch_up;     /* looks for events of which nobody is told */
+	uint64_t graft_news_seen;  /* of shared->graft_news, and events lost */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 	unsigned int in_kernel;    /* sessions that have slots */
@@ -73,6 +67,3 @@ struct worker {
 
 /* How often a worker that stops looks which sessions are grafted by now. */
 #define WORKER_LEAVE_MS 10
-
-/* Timers of a worker beside those of sessions: sweep, grace, resume, leave, graft_look. */
-#define WORKER_TIMERS 5
