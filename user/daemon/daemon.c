@@ -189,7 +189,7 @@ static int try_kernel(struct daemon *d)
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
 static int open_names(struct daemon *d)
 {
-	d->shared.checks = checks_open(&d->loop);
+	d->shared.checks = checks_open(&d->loop, &d->reload.forwards);
 	if (!names_needed(&d->config) && !d->reload.privileged)
 		return 0;
 	return names_open(&d->loop, tell_of_names, d, &d->shared.names, d->err, sizeof(d->err)) ?

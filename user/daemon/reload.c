@@ -360,7 +360,6 @@ static void retire(struct plan *p, struct forward *f)
 	uint64_t timeout = f->conf->drain_timeout_ms, due = clock_ms() + timeout;
 
 	f->state = f->becomes ? FORWARD_REPLACED : FORWARD_REMOVED;
-	checks_remove(f);
 	p->result.removed += !f->becomes;
 	/* an earlier deadline that an operator has set stays */
 	if (!f->becomes && timeout && due < f->totals->due_ms)
@@ -388,7 +387,7 @@ static void change_forwards(struct plan *p)
 
 		f->totals->due_ms = UINT64_MAX;
 		f->draining = false;
-		checks_add(p->r->shared->checks, f);
+		checks_follow(p->r->shared->checks, f);
 		*at = f;
 		at = &f->next;
 	}

@@ -52,8 +52,7 @@ struct forward {
 	_Atomic unsigned int engine;   /* enum engine, as it is now */
 	_Atomic bool clamp_mss;        /* its sessions were not grafted because of MSS: see session_graft.c */
 	struct servers servers;
-	struct checks *checks;         /* who checks the servers, and the next one: see */
-	struct forward *next_checked;  /* health_check.h */
+	_Atomic unsigned int checks;   /* of its servers, that are under way */
 	struct forward_totals *totals;
 	struct marked_sockets *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;         /* accept-rate */

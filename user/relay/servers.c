@@ -414,7 +414,8 @@ void servers_checked(struct servers *ss, struct server *s, int error, uint64_t n
 		note_error(s, error, now_ms);
 	else
 		atomic_store_explicit(&s->refuses, false, memory_order_relaxed);
-	health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
+	if (s->check_ms)
+		health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
 	say(ss, s, was, now_ms);
 	pthread_mutex_unlock(ss->lock);
 }
@@ -422,8 +423,10 @@ void servers_checked(struct servers *ss, struct server *s, int error, uint64_t n
 void servers_unchecked(struct servers *ss)
 {
 	pthread_mutex_lock(ss->lock);
-	for (size_t i = 0; i < ss->n; i++)
+	for (size_t i = 0; i < ss->n; i++) {
 		ss->members[i].server->health.checked = false;
+		ss->members[i].server->check_ms = 0;
+	}
 	pthread_mutex_unlock(ss->lock);
 }
 

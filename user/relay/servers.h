@@ -46,7 +46,7 @@ struct server {
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
-	uint64_t check_ms;            /* when the next check is due */
+	uint64_t check_ms;            /* when the next check is due; 0: none was yet, or nobody checks */
 };
 
 /* Take a reference; drop one (NULL is fine). */
