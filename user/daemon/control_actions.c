@@ -258,16 +258,14 @@ static struct json_object *lookup_json(struct lookup *u, uint64_t now_ms)
 /* Add the addresses of M to LIST, in the order in which new sessions try them. */
 static void append_addresses(struct json_object *list, const struct member *m)
 {
-	struct addr_list *addresses = member_list(m);
 	char text[ADDR_STRLEN];
 
-	for (size_t i = 0; i < addresses->n; i++) {
-		const struct addr *a = &addresses->addrs[i];
+	for (size_t i = 0; i < m->list->n; i++) {
+		const struct addr *a = &m->list->addrs[i];
 
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
 		json_append(list, json_object_new_string(text));
 	}
-	addr_list_put(addresses);
 }
 
 static struct json_object *server_json(const struct member *m, uint64_t now_ms)

@@ -105,15 +105,12 @@ static void on_answer(struct source *source, uint32_t events)
  */
 static void add_attempt(struct checks *c, struct forward *f, const struct member *m)
 {
-	struct addr_list *list = member_list(m);
-	struct attempt *a = list->n ? malloc(sizeof(*a)) : NULL;
+	struct attempt *a = m->list->n ? malloc(sizeof(*a)) : NULL;
 
-	if (!a) {
-		addr_list_put(list);
+	if (!a)
 		return;
-	}
 	*a = (struct attempt){ .next = c->attempts, .checks = c, .forward = f,
-			       .server = server_get(m->server), .list = list,
+			       .server = server_get(m->server), .list = addr_list_get(m->list),
 			       .source = { .handle = on_answer, .fd = -1 } };
 	c->attempts = a;
 	atomic_fetch_add(&f->checks, 1);

@@ -107,6 +107,12 @@ struct addr_list *addr_list_new(const struct addr *addrs, size_t n)
 	return list;
 }
 
+struct addr_list *addr_list_get(struct addr_list *list)
+{
+	atomic_fetch_add_explicit(&list->refs, 1, memory_order_relaxed);
+	return list;
+}
+
 void addr_list_put(struct addr_list *list)
 {
 	if (list && atomic_fetch_sub_explicit(&list->refs, 1, memory_order_acq_rel) == 1)
@@ -166,8 +172,7 @@ struct addr_list *lookup_get(struct lookup *u)
 	struct addr_list *list;
 
 	pthread_mutex_lock(&u->lock);
-	list = u->list;
-	atomic_fetch_add_explicit(&list->refs, 1, memory_order_relaxed);
+	list = addr_list_get(u->list);
 	pthread_mutex_unlock(&u->lock);
 	return list;
 }

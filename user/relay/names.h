@@ -33,6 +33,7 @@ struct addr_list {
 
 /* A list with one reference.  NULL: no memory. */
 struct addr_list *addr_list_new(const struct addr *addrs, size_t n);
+struct addr_list *addr_list_get(struct addr_list *list);
 void addr_list_put(struct addr_list *list); /* NULL is fine */
 
 /* --- upstreams --- */
