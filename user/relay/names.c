@@ -527,18 +527,6 @@ bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms)
 	return record.ended < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
 }
 
-int lookup_await(struct lookup *u, uint64_t *seen, struct addr_list **ret)
-{
-	struct addr_list *list = lookup_get(u);
-
-	if (list->n) {
-		*ret = list;
-		return 1;
-	}
-	addr_list_put(list);
-	return lookup_failed(u, seen, NEVER) ? 0 : -ENOENT;
-}
-
 /* --- beginning and end --- */
 
 static void forget_hosts(struct names *n)

@@ -79,17 +79,11 @@ void lookup_close(struct lookup *u);
 struct addr_list *lookup_get(struct lookup *u);
 
 /*
- * lookup_get() for a session that begins to connect: 1, and a list that is not empty.  0: a look-up
- * has been asked for; when it has ended, the workers are woken (names_open()) and call this again.
- * -ENOENT: it has found no address, or nobody looks it up.  *SEEN is the session's, and 0 at first:
- * it waits for one look-up.  By any thread.
- */
-int lookup_await(struct lookup *u, uint64_t *seen, struct addr_list **ret);
-
-/*
- * No address of it could be connected to: ask for a look-up, if it is a name.  One begins
+ * None of its addresses could be connected to: ask for a look-up, if it is a name.  One begins
  * UPSTREAM_ASK_MS after the last one at the earliest.  True: it may find others, and a session may
- * wait for it, as for lookup_await().  By any thread.
+ * wait for it: when it has ended, the workers are woken (names_open()).  NOW_MS is NEVER if it has
+ * no address, and the session waits in any case.  *SEEN is the session's, and 0 at first: it waits
+ * for one look-up.  By any thread.
  */
 #define UPSTREAM_ASK_MS 1000
 bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms);
