@@ -254,7 +254,7 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 	struct listening *l = find_address(p, before, a);
 	int e = 0;
 
-	if (l && l->transparent != fc->transparent && !l->given)
+	if (l && l->forward->conf->transparent != fc->transparent && !l->given)
 		return log_complain(-EINVAL, "forward %s: transparent: cannot change while its "
 				    "sockets listen: `culvert drain` it first, or restart culvert",
 				    forward_name(fc));

@@ -17,6 +17,7 @@
 
 #include "base/array.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "base/error_hint.h"
 #include "relay/session_log.h"
@@ -27,16 +28,12 @@
 #define BACKLOG 4096
 
 #define PAUSE_MS 50
-/* A listener that ends takes what waits for it, but not more than may wait in a backlog. */
-#define LAST_ACCEPTS BACKLOG
 /*
  * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
  * last call, which finds none, costs nearly as much as one that succeeds.  A listener begins with
- * one connection an event; when so many events in a row had all it asked for, it asks for twice as
- * many; when one had less, for half.
+ * one connection an event, and asks for twice as many whenever it had all it asked for.
  */
 #define ACCEPTS_PER_EVENT 64
-#define ACCEPT_STREAK 8
 
 SYSCALLS_ALLOWED(
 	SYSCALL(accept4),
@@ -168,14 +165,9 @@ static bool accept_one(struct listener *ls, bool waiting)
 		int error = errno;
 
 		cancel(ls);
-		if (error == EAGAIN)
-			return false;
-		/* accept(2): errors of the connection itself are passed on; they are not ours */
-		if (error == ECONNABORTED || error == EINTR || error == EPROTO ||
-		    error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH)
-			return true;
-		pause_until(ls, tcp_cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
-			    w->loop.now_ms + PAUSE_MS);
+		if (error != EAGAIN)
+			pause_until(ls, tcp_cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
+				    w->loop.now_ms + PAUSE_MS);
 		return false;
 	}
 	ls->paused = false;
@@ -198,15 +190,11 @@ static void on_accept(struct source *source, uint32_t events)
 	(void)events;
 	for (unsigned int i = 0; i < ls->burst; i++) {
 		if (!accept_one(ls, i == 0)) {
-			ls->burst = (ls->burst + 1) / 2;
-			ls->streak = 0;
+			ls->burst = 1;
 			return;
 		}
 	}
-	if (++ls->streak < ACCEPT_STREAK || ls->burst >= ACCEPTS_PER_EVENT)
-		return;
-	ls->burst *= 2;
-	ls->streak = 0;
+	ls->burst = (unsigned int)smaller(2 * ls->burst, ACCEPTS_PER_EVENT);
 }
 
 /* --- one worker's side --- */
@@ -232,8 +220,11 @@ void listener_end(struct listener *ls)
 	struct listener **at = &w->listeners;
 	int i = 0;
 
-	/* who waits at systemd's socket is served when culvert is back */
-	while (!ls->on->given && i++ < LAST_ACCEPTS && accept_one(ls, false))
+	/*
+	 * Who waits at systemd's socket is served when culvert is back.  Of another no more are taken
+	 * than may wait in a backlog.
+	 */
+	while (!ls->on->given && i++ < BACKLOG && accept_one(ls, false))
 		;
 	loop_watch(&w->loop, &ls->source, 0, false);
 	if (!ls->on->shared) {
@@ -322,8 +313,8 @@ static struct given_socket {
 } *given; /* descriptors from SD_LISTEN_FDS_START on */
 static int n_given;
 
-/* What makes FD useless, in words; NULL: nothing. */
-static const char *why_useless(int fd, struct addr *a)
+/* Is FD of use?  A: its address. */
+static bool is_useful(int fd, struct addr *a)
 {
 	int only_ipv6 = 1;
 	socklen_t len = sizeof(only_ipv6);
@@ -331,34 +322,30 @@ static const char *why_useless(int fd, struct addr *a)
 	a->len = sizeof(a->ss);
 	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 ||
 	    getsockname(fd, (struct sockaddr *)&a->ss, &a->len))
-		return "not a stream socket that listens (ListenStream= with Accept=no makes one)";
+		return false;
 	/* to culvert these are two addresses, which may even be those of two forwards */
 	if (a->ss.ss_family == AF_INET6 && addr_is_any(a) &&
 	    !getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_ipv6, &len) && !only_ipv6)
-		return "takes IPv4 clients, too (BindIPv6Only=ipv6-only is needed, and a "
-		       "ListenStream= of its own for 0.0.0.0)";
+		return false;
 	/* accept(2) must not block: another worker, or the client's reset, may be quicker */
-	return fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK) < 0 ? strerror(errno) : NULL;
+	return !fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK);
 }
 
 int given_take(char *err, size_t errlen)
 {
-	n_given = sd_listen_fds(1);
-	if (n_given < 0) {
-		snprintf(err, errlen, "the descriptors that systemd has opened for culvert cannot "
-			 "be had: %s (are LISTEN_FDS and LISTEN_PID right?)", strerror(-n_given));
-		return n_given;
-	}
-	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
-	for (int i = 0; i < n_given; i++) {
-		const char *why = why_useless(SD_LISTEN_FDS_START + i, &given[i].addr);
+	int n = sd_listen_fds(1);
 
-		if (!why)
-			continue;
-		snprintf(err, errlen, "descriptor %d, which systemd has opened for culvert: %s",
-			 SD_LISTEN_FDS_START + i, why);
-		return -EINVAL;
-	}
+	n_given = n > 0 ? n : 0;
+	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
+	for (int i = 0; i < n_given; i++)
+		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i].addr)) {
+			snprintf(err, errlen, "descriptor %d, which systemd has opened for culvert: "
+				 "not a stream socket that listens (ListenStream= with Accept=no "
+				 "makes one), or one of [::] that takes IPv4 clients, too "
+				 "(BindIPv6Only=ipv6-only is needed, and a ListenStream= of its own "
+				 "for 0.0.0.0)", SD_LISTEN_FDS_START + i);
+			return -EINVAL;
+		}
 	return 0;
 }
 
@@ -392,12 +379,10 @@ static int open_given(const struct addr *a)
 
 static struct listening *new_listening(struct forward *f, const struct addr *a, unsigned int n)
 {
-	size_t size = sizeof(struct listening) + n * sizeof(struct listener);
-	struct listening *l = aligned_alloc(_Alignof(struct listening), size);
+	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
 
 	if (!l)
 		return NULL;
-	memset(l, 0, size);
 	l->forward = l->becomes = f;
 	l->asked = l->addr = *a;
 	l->shared = !addr_is_inet(a);
@@ -437,7 +422,6 @@ int listening_open(const struct listening_maker *by, const struct forward_conf *
 		free(l);
 		return r;
 	}
-	l->transparent = fc->transparent;
 	listening_set_options(l, fc);
 	*ret = l;
 	return 0;

@@ -23,14 +23,13 @@
 
 /* Belongs to the worker's thread once it has started. */
 struct listener {
-	_Alignas(64) struct source source; /* fd -1: closed */
+	struct source source; /* fd -1: closed */
 	struct worker *worker;
 	struct listening *on;
 	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
 	struct listener *next;   /* in w->listeners */
 	bool paused;             /* since the last accepted connection */
 	unsigned int burst;      /* connections to accept at the next event */
-	unsigned int streak;     /* events in a row that had so many */
 };
 
 /* Belongs to the thread that reloads. */
@@ -41,7 +40,6 @@ struct listening {
 	struct addr addr;        /* the same with the port that the kernel has picked */
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
-	bool transparent;        /* was opened for a forward that is */
 	struct listening *next;
 	struct listening *in_bucket; /* the next one in a bucket of a plan, see reload.c */
 	unsigned int n_workers;
