@@ -79,7 +79,7 @@ static bool adopt(struct shared *shared, struct worker *w, struct forward *f, ui
 	if (!f || !admission_enter(shared->admission, f, &why))
 		return false;
 	if (!admission_enter_client(shared->admission, f, (struct sockaddr *)&client, &why)) {
-		admission_cancel(shared->admission, f);
+		admission_leave(shared->admission, f, NULL);
 		return false;
 	}
 	if (session_adopt(w, f, (struct sockaddr *)&client, slot)) {

@@ -201,7 +201,7 @@ static struct json_object *do_sessions(struct round *r)
 	struct json_object *o, *list;
 
 	/* some come meanwhile */
-	r->room = 2 * (size_t)admission_sessions(r->shared->admission) + 1024;
+	r->room = 2 * (size_t)atomic_load(&r->shared->admission->live) + 1024;
 	r->views = calloc(r->room, sizeof(*r->views));
 	if (!r->views)
 		return NULL;
@@ -322,7 +322,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);
 	add_servers(o, &f->servers, now_ms);
-	json_add_text(o, "engine", engine_name(forward_engine(f)));
+	json_add_text(o, "engine", engine_name(f->engine));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "state", forward_state_name(f));
 	json_add_text(o, "proxy_protocol", proxy_use_names[fc->proxy_protocol]);
@@ -467,8 +467,8 @@ static struct json_object *resources_json(const struct round *r)
 	struct json_object *o = json_object_new_object();
 	struct sockmap *k = r->shared->kernel;
 
-	json_add_int(o, "sessions", admission_sessions(r->shared->admission));
-	json_add_int(o, "clients", admission_clients(r->shared->admission));
+	json_add_int(o, "sessions", atomic_load(&r->shared->admission->live));
+	json_add_int(o, "clients", atomic_load(&r->shared->admission->clients.n));
 	json_add_int(o, "slots_used", k ? sockmap_pairs_used(k) * 2 : 0);
 	json_add_int(o, "slots_total", k ? sockmap_pairs_total(k) * 2 : 0);
 	json_add_int(o, "kernel_memory", k ? sockmap_memory(k) : 0);
@@ -577,7 +577,7 @@ static struct json_object *do_engine(struct round *r)
 						  hindrance);
 		for (struct forward *f = r->forwards->first; f; f = f->next)
 			if (!strcmp(forward_name(f->conf), name))
-				forward_set_engine(f, engine_meant(r->req, f));
+				f->engine = engine_meant(r->req, f);
 	}
 	ask_workers(r, follow_engines);
 	if (r->silent)
@@ -585,7 +585,7 @@ static struct json_object *do_engine(struct round *r)
 					  "may be carried as before; ask again");
 	o = json_object_new_object();
 	json_add_text(o, "forward", name);
-	json_add_text(o, "engine", engine_name(forward_engine(named)));
+	json_add_text(o, "engine", engine_name(named->engine));
 	json_add_text(o, "engine_configured", engine_name(named->conf->engine));
 	json_add_int(o, "live", atomic_load(&named->totals->live));
 	json_add_int(o, "flows_moving", r->n);

@@ -525,7 +525,7 @@ static void take_end_signal(struct daemon *d, int sig)
 	if (d->loop.now_ms < d->ended_ms + ONE_SIGNAL_MS)
 		return;
 	log_info("%s again: the %u sessions that still run are reset", strsignal(sig),
-		 admission_sessions(d->shared.admission));
+		 atomic_load(&d->shared.admission->live));
 	sd_notify(0, "STATUS=Resets the sessions that still run");
 	atomic_store(&d->shared.grace_ms, 0);
 	threads_stop(&d->reload.threads);
@@ -644,7 +644,7 @@ static int run(struct daemon *d)
 	if (!r) {
 		run_loop(d);
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(d->sig), admission_sessions(d->shared.admission),
+			 strsignal(d->sig), atomic_load(&d->shared.admission->live),
 			 atomic_load(&d->shared.grace_ms) / 1000.0);
 		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
 			   atomic_load(&d->shared.grace_ms) / 1000.0);

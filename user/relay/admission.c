@@ -9,12 +9,6 @@
 #include "base/log.h"
 #include "relay/clients.h"
 
-struct admission {
-	const struct config *config;
-	_Atomic unsigned int live; /* sessions of all forwards */
-	struct clients clients;
-};
-
 struct admission *admission_open(const struct config *c)
 {
 	struct admission *a = allocated(calloc(1, sizeof(*a)));
@@ -56,13 +50,6 @@ bool admission_enter(struct admission *a, struct forward *f, enum cause *ret_why
 	return true;
 }
 
-void admission_cancel(struct admission *a, struct forward *f)
-{
-	atomic_fetch_sub(&a->live, 1);
-	atomic_fetch_sub(&f->totals->live, 1);
-	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
-}
-
 bool admission_enter_client(struct admission *a, struct forward *f, const struct sockaddr *client,
 			    enum cause *ret_why)
 {
@@ -91,17 +78,11 @@ bool admission_enter_client(struct admission *a, struct forward *f, const struct
 
 void admission_leave(struct admission *a, struct forward *f, const struct sockaddr *client)
 {
-	clients_leave(&a->clients, client);
-	clients_leave(f->clients, client);
-	admission_cancel(a, f);
-}
-
-unsigned int admission_sessions(struct admission *a)
-{
-	return atomic_load(&a->live);
-}
-
-unsigned int admission_clients(struct admission *a)
-{
-	return atomic_load(&a->clients.n);
+	if (client) {
+		clients_leave(&a->clients, client);
+		clients_leave(f->clients, client);
+	}
+	atomic_fetch_sub(&a->live, 1);
+	atomic_fetch_sub(&f->totals->live, 1);
+	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
 }

@@ -13,7 +13,11 @@
  * client at one forward.  Each limit holds beside the others.  Any thread may call any of this.
  */
 
-struct admission;
+struct admission {
+	const struct config *config;
+	_Atomic unsigned int live; /* sessions of all forwards */
+	struct clients clients;    /* of all forwards */
+};
 
 /* C must live as long. */
 struct admission *admission_open(const struct config *c);
@@ -21,8 +25,6 @@ void admission_close(struct admission *a);
 
 /* Count a session of F in before its client is known.  False: there is no room, see *RET_WHY. */
 bool admission_enter(struct admission *a, struct forward *f, enum cause *ret_why);
-/* Count it out again: no client came, or none that may have a session. */
-void admission_cancel(struct admission *a, struct forward *f);
 /*
  * The client of that session is known: count the session as one of CLIENT's.  False: CLIENT has as
  * many as it may, which is logged, or there is no memory, see *RET_WHY.  The caller ends the
@@ -30,9 +32,8 @@ void admission_cancel(struct admission *a, struct forward *f);
  */
 bool admission_enter_client(struct admission *a, struct forward *f, const struct sockaddr *client,
 			    enum cause *ret_why);
-/* The session ends: undo both.  F may be freed by the time that this returns. */
+/*
+ * The session ends, or never began: undo both, or if CLIENT is NULL, the first alone.  F may be freed
+ * by the time that this returns.
+ */
 void admission_leave(struct admission *a, struct forward *f, const struct sockaddr *client);
-
-/* Of all forwards: sessions, and clients that have some. */
-unsigned int admission_sessions(struct admission *a);
-unsigned int admission_clients(struct admission *a);

@@ -114,7 +114,7 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	if (!f)
 		return -ENOMEM;
 	f->conf = fc;
-	forward_set_engine(f, fc->engine);
+	f->engine = fc->engine;
 	f->totals = before ? before->totals : totals_new(c->workers);
 	if (f->totals)
 		f->totals->refs++;

@@ -49,7 +49,7 @@ struct config_version {
 
 struct forward {
 	const struct forward_conf *conf;
-	_Atomic unsigned int engine;   /* enum engine, as it is now */
+	_Atomic enum engine engine;    /* that carries its sessions, old and new, as it is now */
 	_Atomic bool clamp_mss;        /* its sessions were not grafted because of MSS: see session_graft.c */
 	struct servers servers;
 	_Atomic unsigned int checks;   /* of its servers, that are under way */
@@ -95,18 +95,6 @@ void forward_free(struct forward *f);
 void forward_warn(const struct forward_conf *fc);
 /* Drop a reference; NULL is fine. */
 void config_version_drop(struct config_version *v);
-
-/* Let ENGINE carry the sessions of F, old and new.  From any thread. */
-static inline void forward_set_engine(struct forward *f, enum engine engine)
-{
-	atomic_store_explicit(&f->engine, engine, memory_order_relaxed);
-}
-
-/* Any thread may ask.  The next answer may be another. */
-static inline enum engine forward_engine(const struct forward *f)
-{
-	return (enum engine)atomic_load_explicit(&f->engine, memory_order_relaxed);
-}
 
 static inline struct forward_stats *forward_stats(const struct forward *f, unsigned int worker)
 {

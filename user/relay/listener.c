@@ -87,7 +87,7 @@ static void on_resume(struct timer *t)
 static void cancel(struct listener *ls)
 {
 	bucket_give_back(&ls->forward->accepts, 1);
-	admission_cancel(ls->worker->shared->admission, ls->forward);
+	admission_leave(ls->worker->shared->admission, ls->forward, NULL);
 }
 
 static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)
@@ -140,7 +140,7 @@ static bool may_accept(struct listener *ls, bool waiting)
 	if (admission_enter(w->shared->admission, ls->forward, &why)) {
 		if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
 			return true;
-		admission_cancel(w->shared->admission, ls->forward);
+		admission_leave(w->shared->admission, ls->forward, NULL);
 		why = CAUSE_ACCEPT_RATE;
 	}
 	if (waiting) /* else epoll says so if one does, and nobody is made to wait for nothing */

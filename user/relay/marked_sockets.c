@@ -79,8 +79,6 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 	struct marked_sockets **at = &k->first, *s;
 	char err[256];
 
-	if (!atomic_exchange(&k->asked, false))
-		return;
 	pthread_mutex_lock(&k->lock);
 	while ((s = *at)) {
 		if (s->closed) {
@@ -105,13 +103,6 @@ void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *ar
 }
 
 /* --- stocks --- */
-
-/* URGENT: somebody waits, whose earlier call may not have woken the main thread. */
-static void want(struct socket_keeper *k, bool urgent)
-{
-	if (!atomic_exchange(&k->asked, true) || urgent)
-		loop_wake(k->loop);
-}
 
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 		      struct marked_sockets **ret, char *err, size_t errlen)
@@ -154,7 +145,7 @@ void marked_sockets_close(struct marked_sockets *s)
 	pthread_mutex_lock(&k->lock);
 	s->closed = true;
 	pthread_mutex_unlock(&k->lock);
-	want(k, false);
+	loop_wake(k->loop);
 }
 
 int marked_sockets_take(struct marked_sockets *s, int family)
@@ -170,6 +161,6 @@ int marked_sockets_take(struct marked_sockets *s, int family)
 		fd = h->error; /* to wait would be in vain */
 	h->wanted = true;
 	pthread_mutex_unlock(&k->lock);
-	want(k, fd == -ENOSR);
+	loop_wake(k->loop);
 	return fd;
 }

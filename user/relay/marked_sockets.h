@@ -2,7 +2,6 @@
 #pragma once
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -28,7 +27,6 @@ struct socket_keeper {
 	socket_maker_fn *make;
 	void *arg;
 	struct loop *loop;    /* of the main thread */
-	_Atomic bool asked;   /* something is wanted, or to be freed */
 	pthread_mutex_t lock; /* of what follows, and of all stocks */
 	struct marked_sockets *first;
 };
