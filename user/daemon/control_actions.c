@@ -201,7 +201,7 @@ static struct json_object *do_sessions(struct round *r)
 	struct json_object *o, *list;
 
 	/* some come meanwhile */
-	r->room = 2 * (size_t)atomic_load(&r->shared->admission->live) + 1024;
+	r->room = 2 * (size_t)atomic_load(&r->shared->live) + 1024;
 	r->views = calloc(r->room, sizeof(*r->views));
 	if (!r->views)
 		return NULL;
@@ -467,8 +467,8 @@ static struct json_object *resources_json(const struct round *r)
 	struct json_object *o = json_object_new_object();
 	struct sockmap *k = r->shared->kernel;
 
-	json_add_int(o, "sessions", atomic_load(&r->shared->admission->live));
-	json_add_int(o, "clients", atomic_load(&r->shared->admission->clients.n));
+	json_add_int(o, "sessions", atomic_load(&r->shared->live));
+	json_add_int(o, "clients", atomic_load(&r->shared->clients.n));
 	json_add_int(o, "slots_used", k ? sockmap_pairs_used(k) * 2 : 0);
 	json_add_int(o, "slots_total", k ? sockmap_pairs_total(k) * 2 : 0);
 	json_add_int(o, "kernel_memory", k ? sockmap_memory(k) : 0);

@@ -96,8 +96,6 @@ static int make_limits(struct forward *f, const struct forward *before)
 
 	/* a tenth of a second's connections may come at once */
 	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
-	if (fc->max_sessions_per_client || fc->bandwidth_per_client)
-		f->clients = &f->totals->clients;
 	if (!before || !bandwidth_is(before->bandwidth, fc->bandwidth))
 		return bandwidth_new(fc->bandwidth, &f->bandwidth);
 	f->bandwidth = bandwidth_get(before->bandwidth);

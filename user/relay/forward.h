@@ -57,7 +57,6 @@ struct forward {
 	struct marked_sockets *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;         /* accept-rate */
 	struct bandwidth *bandwidth;   /* shared with the forward before, if it is the same */
-	struct clients *clients;       /* of totals; NULL: this forward does not limit clients */
 	_Atomic unsigned int sessions; /* that point to it */
 	struct config_version *from;   /* has CONF; NULL: the configuration of the start */
 	struct forward *becomes;       /* with the change that is planned: itself, or what replaces

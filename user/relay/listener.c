@@ -87,7 +87,7 @@ static void on_resume(struct timer *t)
 static void cancel(struct listener *ls)
 {
 	bucket_give_back(&ls->forward->accepts, 1);
-	admission_leave(ls->worker->shared->admission, ls->forward, NULL);
+	admission_leave(ls->worker->shared, ls->forward, NULL);
 }
 
 static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)
@@ -110,19 +110,19 @@ static bool is_allowed(struct listener *ls, const struct sockaddr *client, sockl
 static bool begin_session(struct listener *ls, int fd, const struct sockaddr *client, socklen_t len,
 			  enum cause *ret_why)
 {
-	struct admission *admission = ls->worker->shared->admission;
+	struct shared *shared = ls->worker->shared;
 	struct forward *f = ls->forward;
 	/* one that is a proxy will say first whose session it is */
 	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
 
 	*ret_why = CAUSE_DENIED;
 	if (is_allowed(ls, client, len) &&
-	    (is_proxy || admission_enter_client(admission, f, client, ret_why))) {
+	    (is_proxy || admission_enter_client(shared, f, client, ret_why))) {
 		*ret_why = CAUSE_NO_MEMORY;
 		if (!session_open(ls->worker, f, fd, client, addr_port(&ls->on->addr)))
 			return true;
 		if (!is_proxy) {
-			admission_leave(admission, f, client);
+			admission_leave(shared, f, client);
 			return false;
 		}
 	}
@@ -137,10 +137,10 @@ static bool may_accept(struct listener *ls, bool waiting)
 	uint64_t due_ms = w->loop.now_ms + PAUSE_MS;
 	enum cause why;
 
-	if (admission_enter(w->shared->admission, ls->forward, &why)) {
+	if (admission_enter(w->shared, ls->forward, &why)) {
 		if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
 			return true;
-		admission_leave(w->shared->admission, ls->forward, NULL);
+		admission_leave(w->shared, ls->forward, NULL);
 		why = CAUSE_ACCEPT_RATE;
 	}
 	if (waiting) /* else epoll says so if one does, and nobody is made to wait for nothing */

@@ -162,7 +162,7 @@ static void die(struct session *s, bool admitted)
 	w->dead = s;
 	if (s->server)
 		server_leave(s->server);
-	admission_leave(w->shared->admission, s->forward, admitted ? &s->client.sa : NULL);
+	admission_leave(w->shared, s->forward, admitted ? &s->client.sa : NULL);
 }
 
 /* Debug: a part of normal life, or logged already, with more, by who has found it. */
