@@ -276,7 +276,7 @@ static struct json_object *server_json(const struct member *m, uint64_t now_ms)
 	append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
 	json_add_text(o, "state", json_object_array_length(addresses) ?
-		      server_state_name(health_state(&s->health, now_ms)) : "no-address");
+		      server_state_names[health_state(&s->health, now_ms)] : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));
@@ -626,7 +626,7 @@ static struct json_object *do_upstream(struct round *r)
 	o = json_object_new_object();
 	json_add_text(o, "forward", r->req->filter.forward);
 	json_add_text(o, "server", s->name);
-	json_add_text(o, "order", server_order_name((enum server_order)r->req->order));
+	json_add_text(o, "order", server_order_names[r->req->order]);
 	json_add_int(o, "live", atomic_load(&s->live));
 	json_add_int(o, "killed", r->n);
 	json_add_int(o, "workers_silent", r->silent);

@@ -387,7 +387,6 @@ static void change_forwards(struct plan *p)
 
 		f->totals->due_ms = UINT64_MAX;
 		f->draining = false;
-		checks_follow(p->r->shared->checks, f);
 		*at = f;
 		at = &f->next;
 	}
@@ -403,6 +402,7 @@ static void put_in_force(struct plan *p)
 	change_addresses(p);
 	change_forwards(p);
 	pthread_mutex_unlock(&r->forwards.lock);
+	checks_wake(r->shared->checks);
 	r->took = true;
 	log_set_level(p->config->log_level);
 	if (p->config->review)

@@ -26,25 +26,15 @@
 
 #include "base/minmax.h"
 
-const char *server_order_name(enum server_order o)
-{
-	static const char *const names[ORDERS] = {
-		[ORDER_READY] = "ready", [ORDER_DRAIN] = "drain", [ORDER_DOWN] = "down",
-	};
+const char *const server_order_names[ORDERS] = {
+	[ORDER_READY] = "ready", [ORDER_DRAIN] = "drain", [ORDER_DOWN] = "down",
+};
 
-	return (unsigned int)o < ORDERS ? names[o] : "?";
-}
-
-const char *server_state_name(enum server_state s)
-{
-	static const char *const names[SERVER_STATES] = {
-		[SERVER_UP] = "up", [SERVER_RETURNING] = "returning",
-		[SERVER_TRIAL] = "trial", [SERVER_ASIDE] = "aside", [SERVER_FAILED] = "failed",
-		[SERVER_DRAIN] = "drain", [SERVER_DOWN] = "down",
-	};
-
-	return (unsigned int)s < SERVER_STATES ? names[s] : "?";
-}
+const char *const server_state_names[SERVER_STATES] = {
+	[SERVER_UP] = "up", [SERVER_RETURNING] = "returning", [SERVER_TRIAL] = "trial",
+	[SERVER_ASIDE] = "aside", [SERVER_FAILED] = "failed", [SERVER_DRAIN] = "drain",
+	[SERVER_DOWN] = "down",
+};
 
 /* --- health --- */
 

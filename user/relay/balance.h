@@ -22,7 +22,7 @@ enum server_order {
 	ORDERS,
 };
 
-const char *server_order_name(enum server_order o);
+extern const char *const server_order_names[ORDERS];
 
 /*
  *   UP         -> ASIDE      a session could not connect
@@ -47,7 +47,7 @@ enum server_state {
 	SERVER_STATES,
 };
 
-const char *server_state_name(enum server_state s);
+extern const char *const server_state_names[SERVER_STATES];
 
 struct health {
 	enum server_order order;

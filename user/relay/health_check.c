@@ -184,12 +184,9 @@ static void on_timer(struct timer *t)
 
 /* --- beginning and end --- */
 
-void checks_follow(struct checks *c, struct forward *f)
+void checks_wake(struct checks *c)
 {
-	if (f->conf->check_ms)
-		loop_wake(c->loop);
-	else
-		servers_unchecked(&f->servers);
+	loop_wake(c->loop);
 }
 
 struct checks *checks_open(struct loop *loop, struct forwards *forwards)

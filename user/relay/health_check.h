@@ -14,8 +14,8 @@ struct checks;
 struct checks *checks_open(struct loop *loop, struct forwards *forwards);
 void checks_close(struct checks *c);
 
-/* F is active from now on, and wants its servers checked, or not any more.  By any thread. */
-void checks_follow(struct checks *c, struct forward *f);
+/* The forwards have changed.  By any thread. */
+void checks_wake(struct checks *c);
 
 /* To be called after each batch of the loop: begin the checks that are due, and end late ones. */
 void checks_after_batch(struct checks *c);

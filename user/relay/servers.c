@@ -137,6 +137,9 @@ void servers_refresh(struct servers *ss)
 	if (stale && make_members(ss, ss))
 		log_limited(LOG_WARNING, "upstream %s: no memory to follow its addresses",
 			    ss->conf->upstream.text);
+	/* nobody would find out that what checks have said has changed */
+	for (size_t i = 0; !ss->conf->check_ms && i < ss->n; i++)
+		ss->members[i].server->health.checked = false;
 }
 
 /* --- beginning and end --- */
@@ -316,68 +319,55 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 		log_info("forward %s: server %s is back", forward_name(ss->conf), s->name);
 }
 
-static void note_error(struct server *s, int error, uint64_t now_ms)
+/* A check, or a session, of S has ended: 0, or errno ERROR.  With the lock. */
+static void judge(struct servers *ss, struct server *s, bool check, int error, uint64_t now_ms)
 {
-	snprintf(s->error, sizeof(s->error), "%s", strerror(error));
-	s->error_ms = now_ms;
+	enum server_state was = health_state(&s->health, now_ms);
+
+	if (error) {
+		snprintf(s->error, sizeof(s->error), "%s", strerror(error));
+		s->error_ms = now_ms;
+	}
+	if (check)
+		health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
+	else if (error)
+		health_refused(&s->health, now_ms);
+	else
+		health_connected(&s->health, now_ms);
+	say(ss, s, was, now_ms);
 }
 
 bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
 		     uint64_t now_ms)
 {
-	enum server_state was;
 	struct member *m;
 	bool may_move;
 
 	pthread_mutex_lock(ss->lock);
-	was = health_state(&s->health, now_ms);
 	m = find_name(ss, s->name);
 	may_move = m && lookup_failed(&m->place->upstream, seen, now_ms);
 	if (m)
 		m->place->failures++;
 	s->failures++;
 	s->owes_ms = 0;
-	note_error(s, error, now_ms);
-	health_refused(&s->health, now_ms);
-	say(ss, s, was, now_ms);
+	judge(ss, s, false, error, now_ms);
 	pthread_mutex_unlock(ss->lock);
 	return may_move;
 }
 
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms)
 {
-	enum server_state was;
-
 	pthread_mutex_lock(ss->lock);
-	was = health_state(&s->health, now_ms);
 	s->usual_ms = took_ms;
 	s->owes_ms = 0;
-	health_connected(&s->health, now_ms);
-	say(ss, s, was, now_ms);
+	judge(ss, s, false, 0, now_ms);
 	pthread_mutex_unlock(ss->lock);
 }
 
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms)
 {
-	enum server_state was;
-
 	pthread_mutex_lock(ss->lock);
-	was = health_state(&s->health, now_ms);
-	if (error)
-		note_error(s, error, now_ms);
-	if (s->check_ms)
-		health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
-	say(ss, s, was, now_ms);
-	pthread_mutex_unlock(ss->lock);
-}
-
-void servers_unchecked(struct servers *ss)
-{
-	pthread_mutex_lock(ss->lock);
-	for (size_t i = 0; i < ss->n; i++) {
-		ss->members[i].server->health.checked = false;
-		ss->members[i].server->check_ms = 0;
-	}
+	judge(ss, s, true, error, now_ms);
 	pthread_mutex_unlock(ss->lock);
 }
 

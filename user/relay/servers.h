@@ -44,7 +44,7 @@ struct server {
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
-	uint64_t check_ms;            /* when the next check is due; 0: none was yet, or nobody checks */
+	uint64_t check_ms;            /* when the next check is due */
 };
 
 /* Take a reference; drop one (NULL is fine). */
@@ -108,8 +108,6 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
-/* No checks any more: forget what they have said, since nobody would find out that it has changed. */
-void servers_unchecked(struct servers *ss);
 
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);
