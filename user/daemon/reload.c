@@ -201,9 +201,7 @@ static bool is_unchanged(const struct plan *p, struct forward *before,
 static int make_forward(struct plan *p, size_t i, struct forward *before)
 {
 	const struct forward_conf *fc = &p->config->forwards[i];
-	char why[512];
 	struct forward *f;
-	int e;
 
 	if (forward_new(fc, p->config, p->next, before, &f))
 		return no_memory();
@@ -213,9 +211,7 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	if (!p->r->privileged)
 		return log_complain(-EPERM, "forward %s: there is no privileged process, and its "
 				    "sockets need it", forward_name(fc));
-	e = marked_sockets_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
-	return e ? log_complain(e, "forward %s has a mark or is transparent, which needs "
-				"CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
+	return marked_sockets_open(&p->r->keeper, fc, &f->stock);
 }
 
 /* --- plan: addresses --- */
@@ -236,12 +232,11 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 {
 	const struct listening_maker root = { listener_sockets, NULL };
 	const struct listening_maker other = { privileged_listen, p->r->privileged };
-	char why[512];
-	int e = listening_open(p->config == p->r->start ? &root : &other, f->conf, f, a,
-			       is_in_the_way(p->r, a), p->r->start->workers, ret, why, sizeof(why));
+	int e = listening_open(p->config == p->r->start ? &root : &other, f, a,
+			       is_in_the_way(p->r, a), p->r->start->workers, ret);
 
 	if (e)
-		return log_complain(e, "forward %s: %s", forward_name(f->conf), why);
+		return e;
 	(*ret)->next = p->opened;
 	p->opened = *ret;
 	return 0;

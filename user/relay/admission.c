@@ -34,24 +34,23 @@ bool admission_enter(struct shared *shared, struct forward *f, enum cause *ret_w
 bool admission_enter_client(struct shared *shared, struct forward *f, const struct sockaddr *client,
 			    enum cause *ret_why)
 {
-	const char *which = "here (max-sessions-per-client)";
-	unsigned int most = f->conf->max_sessions_per_client;
-	int r = clients_enter(&f->totals->clients, client, most);
+	int r = clients_enter(&f->totals->clients, client, f->conf->max_sessions_per_client);
+	const char *where = "here";
 	union client_addr addr;
 	char text[ADDR_STRLEN];
 
 	if (!r) {
-		which = "in all (--max-sessions-per-client)";
-		most = shared->config->max_sessions_per_client;
-		r = clients_enter(&shared->clients, client, most);
+		where = "in all";
+		r = clients_enter(&shared->clients, client, shared->config->max_sessions_per_client);
 		if (r)
 			clients_leave(&f->totals->clients, client);
 	}
 	if (r == -EUSERS) {
 		client_addr_set(&addr, client);
 		log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
-			  "forward %s: refused %s: it has %u session(s) %s", forward_name(f->conf),
-			  client_addr_text(&addr, text, sizeof(text)), most, which);
+			  "forward %s: refused %s: it has as many sessions %s as "
+			  "max-sessions-per-client allows", forward_name(f->conf),
+			  client_addr_text(&addr, text, sizeof(text)), where);
 	}
 	*ret_why = r == -EUSERS ? CAUSE_CLIENT_LIMIT : CAUSE_NO_MEMORY;
 	return !r;

@@ -250,7 +250,7 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
 	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
-	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
+	return 0;
 }
 
 static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
@@ -392,37 +392,35 @@ static struct listening *new_listening(struct forward *f, const struct addr *a, 
 	return l;
 }
 
-static int get_sockets(struct listening *l, const struct listening_maker *by,
-		       const struct forward_conf *fc, bool joins, int *fds, char *err,
-		       size_t errlen)
+static int get_sockets(struct listening *l, const struct listening_maker *by, bool joins, int *fds,
+		       char *err, size_t errlen)
 {
 	unsigned int n = l->shared ? 1 : l->n_workers;
 
 	fds[0] = open_given(&l->addr);
 	l->given = fds[0] >= 0;
 	l->shared = l->shared || l->given;
-	return l->given ? 0 : by->make(by->arg, fc, &l->addr, joins, n, fds, err, errlen);
+	return l->given ? 0 : by->make(by->arg, l->forward->conf, &l->addr, joins, n, fds, err, errlen);
 }
 
-int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
-		   struct forward *f, const struct addr *a, bool joins, unsigned int n,
-		   struct listening **ret, char *err, size_t errlen)
+int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
+		   bool joins, unsigned int n, struct listening **ret)
 {
 	struct listening *l = new_listening(f, a, n);
 	int fds[WORKERS_MAX] = { -1 }, r = -ENOMEM;
-	char text[ADDR_STRLEN], why[256] = "out of memory";
+	char text[ADDR_STRLEN], why[512] = "out of memory";
 
 	if (l)
-		r = get_sockets(l, by, fc, joins, fds, why, sizeof(why));
+		r = get_sockets(l, by, joins, fds, why, sizeof(why));
 	for (unsigned int i = 0; !r && i < n; i++)
 		l->at[i].source.fd = fds[l->shared ? 0 : i];
 	if (r) {
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
-		snprintf(err, errlen, "cannot listen on %s: %s", text, why);
 		free(l);
-		return r;
+		return log_complain(r, "forward %s: cannot listen on %s: %s", forward_name(f->conf),
+				    text, why);
 	}
-	listening_set_options(l, fc);
+	listening_set_options(l, f->conf);
 	*ret = l;
 	return 0;
 }

@@ -84,12 +84,11 @@ int given_check(char *err, size_t errlen);
 /* --- addresses --- */
 
 /*
- * Listen on A, an address of FC, for F, with a socket for each of N workers that BY makes, or with
- * the one that systemd has opened.  Nobody accepts yet.  -errno; ERR names A and says why.
+ * Listen on A, an address of F, with a socket for each of N workers that BY makes, or with the one
+ * that systemd has opened.  Nobody accepts yet.  -errno after a complaint.
  */
-int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
-		   struct forward *f, const struct addr *a, bool joins, unsigned int n,
-		   struct listening **ret, char *err, size_t errlen);
+int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
+		   bool joins, unsigned int n, struct listening **ret);
 /*
  * Close all sockets that are open, remove the file of a unix socket, and free L, whose listeners
  * have ended or never started.  NULL is fine.
