@@ -151,7 +151,7 @@ static const struct config config = {
 	.forwards = forwards, .n_forwards = FORWARDS,
 };
 
-static struct admission *admission;
+static struct shared shared = { .config = &config };
 static struct forward *made[FORWARDS];
 
 static int open_it(void **state)
@@ -159,20 +159,20 @@ static int open_it(void **state)
 	(void)state;
 	for (size_t i = 0; i < FORWARDS; i++)
 		assert_int_equal(forward_new(&forwards[i], &config, NULL, NULL, &made[i]), 0);
-	admission = admission_open(&config);
+	clients_init(&shared.clients);
 	return 0;
 }
 
 static int close_it(void **state)
 {
 	(void)state;
-	assert_int_equal(admission_sessions(admission), 0);
-	assert_int_equal(admission_clients(admission), 0);
+	assert_int_equal(shared.live, 0);
+	assert_int_equal(shared.clients.n, 0);
 	for (size_t i = 0; i < FORWARDS; i++) {
 		assert_int_equal(made[i]->sessions, 0);
 		forward_free(made[i]);
 	}
-	admission_close(admission);
+	clients_close(&shared.clients);
 	return 0;
 }
 
@@ -188,7 +188,7 @@ static enum cause admit(unsigned int forward)
 {
 	enum cause why;
 
-	return admission_enter(admission, made[forward], &why) ? CAUSES : why;
+	return admission_enter(&shared, made[forward], &why) ? CAUSES : why;
 }
 
 static bool admit_client(unsigned int forward, unsigned int who)
@@ -196,10 +196,10 @@ static bool admit_client(unsigned int forward, unsigned int who)
 	enum cause why;
 
 	assert_int_equal(admit(forward), CAUSES);
-	if (admission_enter_client(admission, made[forward], client(who), &why))
+	if (admission_enter_client(&shared, made[forward], client(who), &why))
 		return true;
 	assert_int_equal(why, CAUSE_CLIENT_LIMIT);
-	admission_cancel(admission, made[forward]);
+	admission_leave(&shared, made[forward], NULL);
 	return false;
 }
 
@@ -213,13 +213,13 @@ TEST_WITH(test_sessions, open_it, close_it)
 	assert_int_equal(admit(0), CAUSE_SESSION_LIMIT);
 	assert_int_equal(admit(1), CAUSE_FORWARD_LIMIT);
 	/* what all forwards together refuse does not count for the forward */
-	admission_cancel(admission, made[1]);
+	admission_leave(&shared, made[1], NULL);
 	assert_int_equal(admit(0), CAUSES);
 	assert_int_equal(admit(1), CAUSE_SESSION_LIMIT);
-	admission_cancel(admission, made[0]);
+	admission_leave(&shared, made[0], NULL);
 	assert_int_equal(admit(1), CAUSES);
 	for (int i = 0; i < 8; i++)
-		admission_cancel(admission, made[i < 3 ? 1 : 0]);
+		admission_leave(&shared, made[i < 3 ? 1 : 0], NULL);
 }
 
 TEST_WITH(test_clients, open_it, close_it)
@@ -230,18 +230,18 @@ TEST_WITH(test_clients, open_it, close_it)
 	for (int i = 0; i < 3; i++)
 		assert_true(admit_client(0, 1));
 	assert_false(admit_client(0, 1));
-	assert_int_equal(admission_sessions(admission), 5);
-	assert_int_equal(admission_clients(admission), 2);
+	assert_int_equal(shared.live, 5);
+	assert_int_equal(shared.clients.n, 2);
 	/* refused in all, it is not counted at the forward either */
-	admission_leave(admission, made[2], client(1));
+	admission_leave(&shared, made[2], client(1));
 	assert_true(admit_client(0, 1));
 	assert_false(admit_client(2, 1));
-	admission_leave(admission, made[0], client(1));
+	admission_leave(&shared, made[0], client(1));
 	assert_true(admit_client(2, 1));
 	for (int i = 0; i < 3; i++)
-		admission_leave(admission, made[0], client(1));
-	admission_leave(admission, made[2], client(1));
-	admission_leave(admission, made[2], client(2));
+		admission_leave(&shared, made[0], client(1));
+	admission_leave(&shared, made[2], client(1));
+	admission_leave(&shared, made[2], client(2));
 }
 
 static _Atomic unsigned int inside, worst;
@@ -257,7 +257,7 @@ static void *come_and_go(void *arg)
 		if (n > atomic_load(&worst))
 			atomic_store(&worst, n);
 		atomic_fetch_sub(&inside, 1);
-		admission_cancel(admission, made[1]);
+		admission_leave(&shared, made[1], NULL);
 	}
 	return arg;
 }

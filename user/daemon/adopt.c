@@ -76,14 +76,14 @@ static bool adopt(struct shared *shared, struct worker *w, struct forward *f, ui
 	socklen_t len;
 
 	graft_address(shared->grafts, slot, CLIENT, false, &client, &len);
-	if (!f || !admission_enter(shared->admission, f, &why))
+	if (!f || !admission_enter(shared, f, &why))
 		return false;
-	if (!admission_enter_client(shared->admission, f, (struct sockaddr *)&client, &why)) {
-		admission_cancel(shared->admission, f);
+	if (!admission_enter_client(shared, f, (struct sockaddr *)&client, &why)) {
+		admission_leave(shared, f, NULL);
 		return false;
 	}
 	if (session_adopt(w, f, (struct sockaddr *)&client, slot)) {
-		admission_leave(shared->admission, f, (struct sockaddr *)&client);
+		admission_leave(shared, f, (struct sockaddr *)&client);
 		return false;
 	}
 	return true;

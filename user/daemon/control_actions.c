@@ -202,7 +202,7 @@ static struct json_object *do_sessions(struct round *r)
 	struct json_object *o, *list;
 
 	/* some come meanwhile */
-	r->room = 2 * (size_t)admission_sessions(r->shared->admission) + 1024;
+	r->room = 2 * (size_t)atomic_load(&r->shared->live) + 1024;
 	r->views = calloc(r->room, sizeof(*r->views));
 	if (!r->views)
 		return NULL;
@@ -259,16 +259,14 @@ static struct json_object *lookup_json(struct lookup *u, uint64_t now_ms)
 /* Add the addresses of M to LIST, in the order in which new sessions try them. */
 static void append_addresses(struct json_object *list, const struct member *m)
 {
-	struct addr_list *addresses = member_list(m);
 	char text[ADDR_STRLEN];
 
-	for (size_t i = 0; i < addresses->n; i++) {
-		const struct addr *a = &addresses->addrs[i];
+	for (size_t i = 0; i < m->list->n; i++) {
+		const struct addr *a = &m->list->addrs[i];
 
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
 		json_append(list, json_object_new_string(text));
 	}
-	addr_list_put(addresses);
 }
 
 static struct json_object *server_json(const struct member *m, uint64_t now_ms)
@@ -279,7 +277,7 @@ static struct json_object *server_json(const struct member *m, uint64_t now_ms)
 	append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
 	json_add_text(o, "state", json_object_array_length(addresses) ?
-		      server_state_name(health_state(&s->health, now_ms)) : "no-address");
+		      server_state_names[health_state(&s->health, now_ms)] : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));
@@ -325,7 +323,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);
 	add_servers(o, &f->servers, now_ms);
-	json_add_text(o, "engine", engine_name(forward_engine(f)));
+	json_add_text(o, "engine", engine_name(f->engine));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "state", forward_state_name(f));
 	json_add_text(o, "proxy_protocol", proxy_use_names[fc->proxy_protocol]);
@@ -473,8 +471,8 @@ static struct json_object *resources_json(const struct round *r)
 	struct json_object *o = json_object_new_object();
 	struct sockmap *k = r->shared->kernel;
 
-	json_add_int(o, "sessions", admission_sessions(r->shared->admission));
-	json_add_int(o, "clients", admission_clients(r->shared->admission));
+	json_add_int(o, "sessions", atomic_load(&r->shared->live));
+	json_add_int(o, "clients", atomic_load(&r->shared->clients.n));
 	json_add_int(o, "slots_used", k ? sockmap_pairs_used(k) * 2 : 0);
 	json_add_int(o, "slots_total", k ? sockmap_pairs_total(k) * 2 : 0);
 	json_add_int(o, "kernel_memory", k ? sockmap_memory(k) : 0);
@@ -583,7 +581,7 @@ static struct json_object *do_engine(struct round *r)
 						  hindrance);
 		for (struct forward *f = r->forwards->first; f; f = f->next)
 			if (!strcmp(forward_name(f->conf), name))
-				forward_set_engine(f, engine_meant(r->req, f));
+				f->engine = engine_meant(r->req, f);
 	}
 	ask_workers(r, follow_engines);
 	if (r->silent)
@@ -591,7 +589,7 @@ static struct json_object *do_engine(struct round *r)
 					  "may be carried as before; ask again");
 	o = json_object_new_object();
 	json_add_text(o, "forward", name);
-	json_add_text(o, "engine", engine_name(forward_engine(named)));
+	json_add_text(o, "engine", engine_name(named->engine));
 	json_add_text(o, "engine_configured", engine_name(named->conf->engine));
 	json_add_int(o, "live", atomic_load(&named->totals->live));
 	json_add_int(o, "flows_moving", r->n);
@@ -632,7 +630,7 @@ static struct json_object *do_upstream(struct round *r)
 	o = json_object_new_object();
 	json_add_text(o, "forward", r->req->filter.forward);
 	json_add_text(o, "server", s->name);
-	json_add_text(o, "order", server_order_name((enum server_order)r->req->order));
+	json_add_text(o, "order", server_order_names[r->req->order]);
 	json_add_int(o, "live", atomic_load(&s->live));
 	json_add_int(o, "killed", r->n);
 	json_add_int(o, "workers_silent", r->silent);

@@ -94,7 +94,7 @@ static bool take_order(struct command_request *req, struct json_object *value)
 
 	req->order = ORDERS;
 	for (unsigned int i = 0; text && i < ORDERS; i++)
-		if (!strcmp(text, server_order_name((enum server_order)i)))
+		if (!strcmp(text, server_order_names[i]))
 			req->order = i;
 	return req->order < ORDERS;
 }

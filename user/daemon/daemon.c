@@ -175,7 +175,7 @@ static int try_kernel(struct daemon *d)
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
 static int open_names(struct daemon *d)
 {
-	d->shared.checks = checks_open(&d->loop);
+	d->shared.checks = checks_open(&d->loop, &d->reload.forwards);
 	if (!names_needed(&d->config) && !d->reload.privileged)
 		return 0;
 	return names_open(&d->loop, &d->shared.names, d->err, sizeof(d->err)) ? EXIT_CODE_FAILURE :
@@ -282,7 +282,7 @@ static int revive_grafts(struct daemon *d)
 
 static int give_up_root(struct daemon *d)
 {
-	d->shared.admission = admission_open(&d->config);
+	clients_init(&d->shared.clients);
 	upstream_learn_ports();
 	return sandbox_enter(&d->account, 0, d->err, sizeof(d->err)) ? EXIT_CODE_UNSUPPORTED : 0;
 }
@@ -511,7 +511,7 @@ static void take_end_signal(struct daemon *d, int sig)
 	if (d->loop.now_ms < d->ended_ms + ONE_SIGNAL_MS)
 		return;
 	log_info("%s again: the %u sessions that still run are reset", strsignal(sig),
-		 admission_sessions(d->shared.admission));
+		 atomic_load(&d->shared.live));
 	sd_notify(0, "STATUS=Resets the sessions that still run");
 	atomic_store(&d->shared.grace_ms, 0);
 	threads_stop(&d->reload.threads);
@@ -609,7 +609,7 @@ static void end(struct daemon *d)
 	names_close(d->shared.names);
 	checks_close(d->shared.checks);
 	reload_close(&d->reload);
-	admission_close(d->shared.admission);
+	clients_close(&d->shared.clients);
 	routes_close(&d->routes);
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
@@ -630,7 +630,7 @@ static int run(struct daemon *d)
 	if (!r) {
 		run_loop(d);
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(d->sig), admission_sessions(d->shared.admission),
+			 strsignal(d->sig), atomic_load(&d->shared.live),
 			 atomic_load(&d->shared.grace_ms) / 1000.0);
 		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
 			   atomic_load(&d->shared.grace_ms) / 1000.0);

@@ -162,14 +162,9 @@ enum { IS_UP, LIVE, CHOSEN, FAILURES };
 
 static bool is_up(const struct member *m)
 {
-	enum server_state state = health_state(&m->server->health, clock_ms());
-	struct addr_list *list = member_list(m);
-	bool ordered = state == SERVER_DRAIN || state == SERVER_DOWN;
-	bool up = list->n && (ordered || state <= SERVER_RETURNING) &&
-		  !atomic_load(&m->server->refuses);
+	const struct health *h = &m->server->health;
 
-	addr_list_put(list);
-	return up;
+	return m->list->n && !h->refused && !(h->checked && h->down);
 }
 
 /* Of server CONF, as configured; with each-address it is up while one of its addresses is. */

@@ -201,9 +201,7 @@ static bool is_unchanged(const struct plan *p, struct forward *before,
 static int make_forward(struct plan *p, size_t i, struct forward *before)
 {
 	const struct forward_conf *fc = &p->config->forwards[i];
-	char why[512];
 	struct forward *f;
-	int e;
 
 	if (forward_new(fc, p->config, p->next, before, &f))
 		return no_memory();
@@ -213,9 +211,7 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	if (!p->r->privileged)
 		return log_complain(-EPERM, "forward %s: there is no privileged process, and its "
 				    "sockets need it", forward_name(fc));
-	e = marked_sockets_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
-	return e ? log_complain(e, "forward %s has a mark or is transparent, which needs "
-				"CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
+	return marked_sockets_open(&p->r->keeper, fc, &f->stock);
 }
 
 /* --- plan: addresses --- */
@@ -236,12 +232,11 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 {
 	const struct listening_maker root = { listener_sockets, NULL };
 	const struct listening_maker other = { privileged_listen, p->r->privileged };
-	char why[512];
-	int e = listening_open(p->config == p->r->start ? &root : &other, f->conf, f, a,
-			       is_in_the_way(p->r, a), p->r->start->workers, ret, why, sizeof(why));
+	int e = listening_open(p->config == p->r->start ? &root : &other, f, a,
+			       is_in_the_way(p->r, a), p->r->start->workers, ret);
 
 	if (e)
-		return log_complain(e, "forward %s: %s", forward_name(f->conf), why);
+		return e;
 	(*ret)->next = p->opened;
 	p->opened = *ret;
 	return 0;
@@ -254,7 +249,7 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 	struct listening *l = find_address(p, before, a);
 	int e = 0;
 
-	if (l && l->transparent != fc->transparent && !l->given)
+	if (l && l->forward->conf->transparent != fc->transparent && !l->given)
 		return log_complain(-EINVAL, "forward %s: transparent: cannot change while its "
 				    "sockets listen: `culvert drain` it first, or restart culvert",
 				    forward_name(fc));
@@ -359,7 +354,6 @@ static void retire(struct plan *p, struct forward *f)
 	uint64_t timeout = f->conf->drain_timeout_ms, due = clock_ms() + timeout;
 
 	f->state = f->becomes ? FORWARD_REPLACED : FORWARD_REMOVED;
-	checks_remove(f);
 	p->result.removed += !f->becomes;
 	/* an earlier deadline that an operator has set stays */
 	if (!f->becomes && timeout && due < f->totals->due_ms)
@@ -387,7 +381,6 @@ static void change_forwards(struct plan *p)
 
 		f->totals->due_ms = UINT64_MAX;
 		f->draining = false;
-		checks_add(p->r->shared->checks, f);
 		*at = f;
 		at = &f->next;
 	}
@@ -403,6 +396,7 @@ static void put_in_force(struct plan *p)
 	change_addresses(p);
 	change_forwards(p);
 	pthread_mutex_unlock(&r->forwards.lock);
+	checks_wake(r->shared->checks);
 	r->took = true;
 	log_set_level(p->config->log_level);
 	if (p->config->review)

@@ -73,7 +73,7 @@ static void put_key_values(const struct command_key_def *key)
 	for (unsigned int e = 0; engine && e < ENGINES; e++)
 		put_value(engine_name(e));
 	for (unsigned int o = 0; key == &command_keys[KEY_ORDER] && o < ORDERS; o++)
-		put_value(server_order_name(o));
+		put_value(server_order_names[o]);
 	if (engine)
 		put_value("default");
 	else if (key == &command_keys[KEY_LEVEL])

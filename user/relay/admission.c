@@ -2,35 +2,10 @@
 #include "relay/admission.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #include "base/addr.h"
-#include "base/array.h"
 #include "base/log.h"
 #include "relay/clients.h"
-
-struct admission {
-	const struct config *config;
-	_Atomic unsigned int live; /* sessions of all forwards */
-	struct clients clients;
-};
-
-struct admission *admission_open(const struct config *c)
-{
-	struct admission *a = allocated(calloc(1, sizeof(*a)));
-
-	a->config = c;
-	clients_init(&a->clients);
-	return a;
-}
-
-void admission_close(struct admission *a)
-{
-	if (!a)
-		return;
-	clients_close(&a->clients);
-	free(a);
-}
 
 /* MOST 0: any number. */
 static bool count_in(_Atomic unsigned int *live, unsigned int most)
@@ -41,13 +16,13 @@ static bool count_in(_Atomic unsigned int *live, unsigned int most)
 	return false;
 }
 
-bool admission_enter(struct admission *a, struct forward *f, enum cause *ret_why)
+bool admission_enter(struct shared *shared, struct forward *f, enum cause *ret_why)
 {
 	if (!count_in(&f->totals->live, f->conf->max_sessions)) {
 		*ret_why = CAUSE_FORWARD_LIMIT;
 		return false;
 	}
-	if (!count_in(&a->live, a->config->max_sessions)) {
+	if (!count_in(&shared->live, shared->config->max_sessions)) {
 		atomic_fetch_sub(&f->totals->live, 1);
 		*ret_why = CAUSE_SESSION_LIMIT;
 		return false;
@@ -56,52 +31,38 @@ bool admission_enter(struct admission *a, struct forward *f, enum cause *ret_why
 	return true;
 }
 
-void admission_cancel(struct admission *a, struct forward *f)
-{
-	atomic_fetch_sub(&a->live, 1);
-	atomic_fetch_sub(&f->totals->live, 1);
-	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
-}
-
-bool admission_enter_client(struct admission *a, struct forward *f, const struct sockaddr *client,
+bool admission_enter_client(struct shared *shared, struct forward *f, const struct sockaddr *client,
 			    enum cause *ret_why)
 {
-	const char *which = "here (max-sessions-per-client)";
-	unsigned int most = f->conf->max_sessions_per_client;
-	int r = clients_enter(f->clients, client, most);
+	int r = clients_enter(&f->totals->clients, client, f->conf->max_sessions_per_client);
+	const char *where = "here";
 	union client_addr addr;
 	char text[ADDR_STRLEN];
 
 	if (!r) {
-		which = "in all (--max-sessions-per-client)";
-		most = a->config->max_sessions_per_client;
-		r = clients_enter(&a->clients, client, most);
+		where = "in all";
+		r = clients_enter(&shared->clients, client, shared->config->max_sessions_per_client);
 		if (r)
-			clients_leave(f->clients, client);
+			clients_leave(&f->totals->clients, client);
 	}
 	if (r == -EUSERS) {
 		client_addr_set(&addr, client);
 		log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
-			  "forward %s: refused %s: it has %u session(s) %s", forward_name(f->conf),
-			  client_addr_text(&addr, text, sizeof(text)), most, which);
+			  "forward %s: refused %s: it has as many sessions %s as "
+			  "max-sessions-per-client allows", forward_name(f->conf),
+			  client_addr_text(&addr, text, sizeof(text)), where);
 	}
 	*ret_why = r == -EUSERS ? CAUSE_CLIENT_LIMIT : CAUSE_NO_MEMORY;
 	return !r;
 }
 
-void admission_leave(struct admission *a, struct forward *f, const struct sockaddr *client)
+void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client)
 {
-	clients_leave(&a->clients, client);
-	clients_leave(f->clients, client);
-	admission_cancel(a, f);
-}
-
-unsigned int admission_sessions(struct admission *a)
-{
-	return atomic_load(&a->live);
-}
-
-unsigned int admission_clients(struct admission *a)
-{
-	return atomic_load(&a->clients.n);
+	if (client) {
+		clients_leave(&shared->clients, client);
+		clients_leave(&f->totals->clients, client);
+	}
+	atomic_fetch_sub(&shared->live, 1);
+	atomic_fetch_sub(&f->totals->live, 1);
+	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
 }

@@ -4,35 +4,26 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-#include "config/config.h"
 #include "datapath/stats.h"
 #include "relay/forward.h"
+#include "relay/worker.h"
 
 /*
  * Who may have a session: how many there may be in all, of one forward, of one client, and of one
  * client at one forward.  Each limit holds beside the others.  Any thread may call any of this.
  */
 
-struct admission;
-
-/* C must live as long. */
-struct admission *admission_open(const struct config *c);
-void admission_close(struct admission *a);
-
 /* Count a session of F in before its client is known.  False: there is no room, see *RET_WHY. */
-bool admission_enter(struct admission *a, struct forward *f, enum cause *ret_why);
-/* Count it out again: no client came, or none that may have a session. */
-void admission_cancel(struct admission *a, struct forward *f);
+bool admission_enter(struct shared *shared, struct forward *f, enum cause *ret_why);
 /*
  * The client of that session is known: count the session as one of CLIENT's.  False: CLIENT has as
  * many as it may, which is logged, or there is no memory, see *RET_WHY.  The caller ends the
  * connection by RST, so that the client does not wait behind its own sessions.
  */
-bool admission_enter_client(struct admission *a, struct forward *f, const struct sockaddr *client,
+bool admission_enter_client(struct shared *shared, struct forward *f, const struct sockaddr *client,
 			    enum cause *ret_why);
-/* The session ends: undo both.  F may be freed by the time that this returns. */
-void admission_leave(struct admission *a, struct forward *f, const struct sockaddr *client);
-
-/* Of all forwards: sessions, and clients that have some. */
-unsigned int admission_sessions(struct admission *a);
-unsigned int admission_clients(struct admission *a);
+/*
+ * The session ends, or never began: undo both, or if CLIENT is NULL, the first alone.  F may be freed
+ * by the time that this returns.
+ */
+void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client);

@@ -10,8 +10,8 @@
  * all others, one that goes leaves its clients to all others, and nobody else moves.
  *
  * Failed connects.  A crowd of sessions that fails at once counts as one failure.  When the time of a
- * server that was set aside is over, one session tries it, with the full share of the server: so a
- * server that is silent keeps one session waiting, not many.
+ * server that was set aside is over, one session tries it, with the full share of the server.  That
+ * counts as a failure until it is connected: so a server that is silent keeps few sessions waiting.
  *
  * Silence.  Before a connect fails for want of an answer seconds pass, and sessions go on coming.  So
  * a server that has owed an answer for SILENT_MS stands behind its equals, but for one attempt in
@@ -21,29 +21,20 @@
  */
 #include "relay/balance.h"
 
+#include <limits.h>
 #include <math.h>
 
 #include "base/minmax.h"
 
-const char *server_order_name(enum server_order o)
-{
-	static const char *const names[ORDERS] = {
-		[ORDER_READY] = "ready", [ORDER_DRAIN] = "drain", [ORDER_DOWN] = "down",
-	};
+const char *const server_order_names[ORDERS] = {
+	[ORDER_READY] = "ready", [ORDER_DRAIN] = "drain", [ORDER_DOWN] = "down",
+};
 
-	return (unsigned int)o < ORDERS ? names[o] : "?";
-}
-
-const char *server_state_name(enum server_state s)
-{
-	static const char *const names[SERVER_STATES] = {
-		[SERVER_UP] = "up", [SERVER_RETURNING] = "returning",
-		[SERVER_TRIAL] = "trial", [SERVER_ASIDE] = "aside", [SERVER_FAILED] = "failed",
-		[SERVER_DRAIN] = "drain", [SERVER_DOWN] = "down",
-	};
-
-	return (unsigned int)s < SERVER_STATES ? names[s] : "?";
-}
+const char *const server_state_names[SERVER_STATES] = {
+	[SERVER_UP] = "up", [SERVER_RETURNING] = "returning", [SERVER_TRIAL] = "trial",
+	[SERVER_ASIDE] = "aside", [SERVER_FAILED] = "failed", [SERVER_DRAIN] = "drain",
+	[SERVER_DOWN] = "down",
+};
 
 /* --- health --- */
 
@@ -65,24 +56,16 @@ static uint64_t aside_until(const struct health *h, uint64_t now_ms)
 	return now_ms + (wait < ASIDE_MAX_MS ? wait : ASIDE_MAX_MS);
 }
 
-void health_try(struct health *h, uint64_t now_ms)
-{
-	h->trial = true;
-	h->aside_ms = aside_until(h, now_ms);
-}
-
 void health_refused(struct health *h, uint64_t now_ms)
 {
-	if (h->refused && !h->trial && now_ms < h->aside_ms)
+	if (h->refused && now_ms < h->aside_ms)
 		return;
-	h->trial = false;
 	h->refused++;
 	h->aside_ms = aside_until(h, now_ms);
 }
 
 static void come_back(struct health *h, uint64_t now_ms)
 {
-	h->trial = false;
 	h->refused = 0;
 	h->back_ms = now_ms;
 }
@@ -142,14 +125,9 @@ uint64_t balance_hash(const void *p, size_t len, uint64_t seed)
 	return hash ^ hash >> 31;
 }
 
-enum { RANKS = 8, NO_RANK = RANKS };
-
 static unsigned int rank_of(enum balance how, const struct candidate *c)
 {
-	if (c->state > SERVER_ASIDE)
-		return NO_RANK;
-	return (c->state == SERVER_ASIDE ? 4 : 0) + (c->backup ? 2 : 0) +
-	       (c->silent && how != BALANCE_SOURCE);
+	return (c->aside ? 4 : 0) + (c->backup ? 2 : 0) + (c->silent && how != BALANCE_SOURCE);
 }
 
 /* An exponential variate with the server's weight as its rate: the least of all wins. */
@@ -175,14 +153,13 @@ static bool is_better(enum balance how, const struct candidate *a, const struct 
 
 size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint64_t client)
 {
-	unsigned int rank = NO_RANK;
+	unsigned int rank = UINT_MAX;
 	int64_t sum = 0;
 	size_t best = n;
 
 	for (size_t i = 0; i < n; i++)
-		if (rank_of(how, &c[i]) < rank)
-			rank = rank_of(how, &c[i]);
-	for (size_t i = 0; rank < NO_RANK && i < n; i++) {
+		rank = (unsigned int)smaller(rank, rank_of(how, &c[i]));
+	for (size_t i = 0; i < n; i++) {
 		if (rank_of(how, &c[i]) != rank)
 			continue;
 		if (how != BALANCE_SOURCE) { /* nobody takes turns, and a reload may keep accounts */
@@ -192,8 +169,7 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 		if (best == n || is_better(how, &c[i], &c[best], client))
 			best = i;
 	}
-	if (best < n)
-		*c[best].turn -= sum;
+	*c[best].turn -= sum;
 	/* accounts decide between equals: what one has not got for long it must not get later */
 	for (size_t i = 0; how == BALANCE_LEAST_SESSIONS && i < n; i++)
 		*c[i].turn = *c[i].turn > sum ? sum : *c[i].turn < -sum ? -sum : *c[i].turn;

@@ -22,7 +22,7 @@ enum server_order {
 	ORDERS,
 };
 
-const char *server_order_name(enum server_order o);
+extern const char *const server_order_names[ORDERS];
 
 /*
  *   UP         -> ASIDE      a session could not connect
@@ -47,15 +47,14 @@ enum server_state {
 	SERVER_STATES,
 };
 
-const char *server_state_name(enum server_state s);
+extern const char *const server_state_names[SERVER_STATES];
 
 struct health {
 	enum server_order order;
 	bool checked;         /* a check has ended; else `down` says nothing */
 	bool down;            /* checks say so */
 	unsigned int streak;  /* checks in a row that say the contrary of `down` */
-	unsigned int refused; /* connects in a row that failed; those while it is aside do not count */
-	bool trial;           /* it is aside while one session tries */
+	unsigned int refused; /* failures in a row; those while it is aside do not count */
 	uint64_t aside_ms;    /* it is set aside until then */
 	uint64_t back_ms;     /* since when it is back; 0: it was never away */
 };
@@ -72,9 +71,7 @@ struct health {
 
 enum server_state health_state(const struct health *h, uint64_t now_ms);
 
-/* A server that is in TRIAL has got a session. */
-void health_try(struct health *h, uint64_t now_ms);
-/* A session could not connect; a session has connected. */
+/* A session could not connect, or one has got a server that is in TRIAL; a session has connected. */
 void health_refused(struct health *h, uint64_t now_ms);
 void health_connected(struct health *h, uint64_t now_ms);
 /* A check has ended: RISE good ones in a row, or FALL others, change the state. */
@@ -93,7 +90,7 @@ bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms);
 #define FULL_SHARE 16
 
 struct candidate {
-	enum server_state state;
+	bool aside;
 	bool backup;
 	bool silent;          /* and not to be asked again yet */
 	unsigned int weight;  /* as health_weight() says; not 0 */
@@ -110,7 +107,6 @@ uint64_t balance_hash(const void *p, size_t len, uint64_t seed);
 /*
  * Choose one of the N candidates at C for the client CLIENT (a balance_hash()).  Servers that are up
  * or returning come first, backups only if there is no such server, and then those that are set
- * aside, in the same order.  Among equals those that are silent come last.  Returns N if none may
- * have a session.
+ * aside, in the same order.  Among equals those that are silent come last.  N is not 0.
  */
 size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint64_t client);

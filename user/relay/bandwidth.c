@@ -9,9 +9,8 @@
  * A flow with two limits first waits for its client's, and then for the forward's.  Reserving both
  * at once would hold back tokens of the forward that the flow cannot use yet.
  *
- * A turn is small, so a short message waits only for a small turn of each other flow.  A flow that
- * moves little asks for less than a turn: its unused tokens are missing to the others until it
- * returns them.
+ * A turn is small, so a short message waits only for a small turn of each other flow.  What a flow
+ * that moves little does not use is missing to the others until it returns it, at the end of its turn.
  */
 #include "relay/bandwidth.h"
 
@@ -91,13 +90,8 @@ bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_du
 #define TURNS_PER_SECOND 400
 #define TURN_MIN 1024
 #define TURN_MAX (512 * 1024)
-/* Two turns fit into a burst, however low the rate is. */
-#define TURNS_PER_SECOND_MIN 80
 /* 40 ms: less than 5 % of a second, and more than a thread that has a CPU is ever late. */
 #define BURSTS_PER_SECOND 25
-/* The least to ask for is this part of a turn, but what is worth a read is not cut smaller. */
-#define ASK_PART 16
-#define ASK_MIN 1024
 
 struct bandwidth {
 	uint64_t rate;
@@ -105,13 +99,6 @@ struct bandwidth {
 	_Atomic unsigned int refs;
 	struct bucket ways[2]; /* by flow */
 };
-
-static uint32_t turn_of(uint64_t rate)
-{
-	uint64_t least = larger(1, smaller(TURN_MIN, rate / TURNS_PER_SECOND_MIN));
-
-	return (uint32_t)smaller(larger(least, rate / TURNS_PER_SECOND), TURN_MAX);
-}
 
 int bandwidth_new(uint64_t rate, struct bandwidth **ret)
 {
@@ -124,7 +111,7 @@ int bandwidth_new(uint64_t rate, struct bandwidth **ret)
 	if (!b)
 		return -ENOMEM;
 	b->rate = rate;
-	b->turn = turn_of(rate);
+	b->turn = (uint32_t)smaller(larger(TURN_MIN, rate / TURNS_PER_SECOND), TURN_MAX);
 	atomic_init(&b->refs, 1);
 	for (unsigned int way = 0; way < 2; way++) {
 		bucket_init(&b->ways[way], rate, larger(rate / BURSTS_PER_SECOND, 2 * b->turn),
@@ -159,7 +146,6 @@ enum { OF_CLIENT, OF_FORWARD, LIMITS };
 
 struct turn {
 	uint64_t due_ms; /* when the last reservation will have come */
-	uint32_t size;   /* bytes of this turn, or of the next */
 	uint32_t left;   /* reserved, and not read yet */
 	uint8_t held;    /* limits with a reservation, in the order above; 0: no turn has begun */
 };
@@ -169,14 +155,6 @@ struct pace {
 	uint32_t turn;                    /* the smaller one of both */
 	struct turn turns[2];             /* by flow */
 };
-
-/* The size of the next turn, after one in which USED bytes were read. */
-static uint32_t ask(uint32_t turn, uint32_t used)
-{
-	uint64_t least = larger(1, smaller(turn / ASK_PART, ASK_MIN));
-
-	return (uint32_t)smaller(larger(2 * (uint64_t)used, least), turn);
-}
 
 int pace_new(struct bandwidth *of_client, struct bandwidth *of_forward, struct pace **ret)
 {
@@ -196,8 +174,6 @@ int pace_new(struct bandwidth *of_client, struct bandwidth *of_forward, struct p
 	for (unsigned int i = 0; i < LIMITS; i++)
 		if (p->limits[i])
 			p->turn = (uint32_t)smaller(p->turn, p->limits[i]->turn);
-	for (unsigned int dir = 0; dir < 2; dir++)
-		p->turns[dir].size = ask(p->turn, 0);
 	*ret = p;
 	return 0;
 }
@@ -213,12 +189,12 @@ bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms)
 		return true;
 	t = &p->turns[dir];
 	if (!t->held)
-		t->left = t->size;
+		t->left = p->turn;
 	while (t->due_ms <= now && t->held < LIMITS) {
 		struct bandwidth *b = p->limits[t->held++];
 
 		if (b)
-			t->due_ms = bucket_reserve(&b->ways[dir], t->size, now);
+			t->due_ms = bucket_reserve(&b->ways[dir], p->turn, now);
 	}
 	if (t->due_ms <= now)
 		return true;
@@ -254,7 +230,7 @@ void pace_end(struct pace *p, unsigned int dir)
 	if (!t || !t->held) /* only pending bytes were written */
 		return;
 	give_back(p, dir);
-	*t = (struct turn){ .size = ask(p->turn, t->size - t->left) };
+	*t = (struct turn){ 0 };
 }
 
 void pace_free(struct pace *p)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: clients are in trees, one for all forwards and one for each forward that
- * limits its clients.  One mutex guards a tree.  It is taken twice a session, for a look at a few
+ * Theory of operation: clients are in trees, one for all forwards and one for each name of a forward.
+ * One mutex guards a tree.  It is taken twice a session, for a look at a few
  * cache lines, while the session's own set-up is some 20 system calls.  tsearch(3) keeps a tree
  * balanced, so an attacker who can choose addresses (an IPv6 /48 has 65,536 clients) cannot make the
  * look a long one.
@@ -92,7 +92,7 @@ int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int
 	struct client key, *found;
 	int r = 0;
 
-	if (!c || !key_of(client, &key))
+	if (!key_of(client, &key))
 		return 0;
 	pthread_mutex_lock(&c->lock);
 	found = find(c, &key) ?: add(c, &key);
@@ -110,7 +110,7 @@ void clients_leave(struct clients *c, const struct sockaddr *client)
 {
 	struct client key, *found;
 
-	if (!c || !key_of(client, &key))
+	if (!key_of(client, &key))
 		return;
 	pthread_mutex_lock(&c->lock);
 	found = find(c, &key);
@@ -129,7 +129,7 @@ int clients_bandwidth(struct clients *c, const struct sockaddr *client, uint64_t
 	int r = 0;
 
 	*ret = NULL;
-	if (!c || !rate || !key_of(client, &key))
+	if (!rate || !key_of(client, &key))
 		return 0;
 	pthread_mutex_lock(&c->lock);
 	found = find(c, &key);

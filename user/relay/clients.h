@@ -7,7 +7,7 @@
 
 /*
  * The clients that have sessions: of all forwards, or under the name of one.  Any thread may call any
- * of this.  Where the functions below take NULL, nothing is counted and there is no limit.
+ * of this.
  *
  * A client is an IPv4 address or an IPv6 /64, which is what one customer or one machine can choose
  * addresses from.  Clients of unix sockets have no address and are not limited.

@@ -36,7 +36,7 @@ struct forward *forwards_find(const struct forwards *all, const char *name)
 
 static bool is_gone(const struct forward *f)
 {
-	if (f->state == FORWARD_ACTIVE || atomic_load(&f->sessions))
+	if (f->state == FORWARD_ACTIVE || atomic_load(&f->sessions) || atomic_load(&f->checks))
 		return false;
 	return f->state == FORWARD_REPLACED || !atomic_load(&f->totals->live);
 }
@@ -96,8 +96,6 @@ static int make_limits(struct forward *f, const struct forward *before)
 
 	/* a tenth of a second's connections may come at once */
 	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
-	if (fc->max_sessions_per_client || fc->bandwidth_per_client)
-		f->clients = &f->totals->clients;
 	if (!before || !bandwidth_is(before->bandwidth, fc->bandwidth))
 		return bandwidth_new(fc->bandwidth, &f->bandwidth);
 	f->bandwidth = bandwidth_get(before->bandwidth);
@@ -114,7 +112,7 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	if (!f)
 		return -ENOMEM;
 	f->conf = fc;
-	forward_set_engine(f, fc->engine);
+	f->engine = fc->engine;
 	f->totals = before ? before->totals : totals_new(c->workers);
 	if (f->totals)
 		f->totals->refs++;

@@ -49,16 +49,14 @@ struct config_version {
 
 struct forward {
 	const struct forward_conf *conf;
-	_Atomic unsigned int engine;   /* enum engine, as it is now */
+	_Atomic enum engine engine;    /* that carries its sessions, old and new, as it is now */
 	_Atomic bool clamp_mss;        /* its sessions were not grafted because of MSS: see session_graft.c */
 	struct servers servers;
-	struct checks *checks;         /* who checks the servers, and the next one: see */
-	struct forward *next_checked;  /* health_check.h */
+	_Atomic unsigned int checks;   /* of its servers, that are under way */
 	struct forward_totals *totals;
 	struct marked_sockets *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;         /* accept-rate */
 	struct bandwidth *bandwidth;   /* shared with the forward before, if it is the same */
-	struct clients *clients;       /* of totals; NULL: this forward does not limit clients */
 	_Atomic unsigned int sessions; /* that point to it */
 	struct config_version *from;   /* has CONF; NULL: the configuration of the start */
 	struct forward *becomes;       /* with the change that is planned: itself, or what replaces
@@ -96,18 +94,6 @@ void forward_free(struct forward *f);
 void forward_warn(const struct forward_conf *fc);
 /* Drop a reference; NULL is fine. */
 void config_version_drop(struct config_version *v);
-
-/* Let ENGINE carry the sessions of F, old and new.  From any thread. */
-static inline void forward_set_engine(struct forward *f, enum engine engine)
-{
-	atomic_store_explicit(&f->engine, engine, memory_order_relaxed);
-}
-
-/* Any thread may ask.  The next answer may be another. */
-static inline enum engine forward_engine(const struct forward *f)
-{
-	return (enum engine)atomic_load_explicit(&f->engine, memory_order_relaxed);
-}
 
 static inline struct forward_stats *forward_stats(const struct forward *f, unsigned int worker)
 {

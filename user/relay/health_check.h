@@ -10,13 +10,12 @@
  */
 struct checks;
 
-/* LOOP is the main thread's.  To be closed when no worker runs, and before forwards are freed. */
-struct checks *checks_open(struct loop *loop);
+/* LOOP is the main thread's.  To be closed when no worker runs, and before FORWARDS are freed. */
+struct checks *checks_open(struct loop *loop, struct forwards *forwards);
 void checks_close(struct checks *c);
 
-/* Check F's servers until checks_remove().  F may want no checks.  By any thread. */
-void checks_add(struct checks *c, struct forward *f);
-void checks_remove(struct forward *f);
+/* The forwards have changed.  By any thread. */
+void checks_wake(struct checks *c);
 
 /* To be called after each batch of the loop: begin the checks that are due, and end late ones. */
 void checks_after_batch(struct checks *c);

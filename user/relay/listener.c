@@ -17,6 +17,7 @@
 
 #include "base/array.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "base/error_hint.h"
 #include "relay/session_log.h"
@@ -27,16 +28,12 @@
 #define BACKLOG 4096
 
 #define PAUSE_MS 50
-/* A listener that ends takes what waits for it, but not more than may wait in a backlog. */
-#define LAST_ACCEPTS BACKLOG
 /*
  * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
  * last call, which finds none, costs nearly as much as one that succeeds.  A listener begins with
- * one connection an event; when so many events in a row had all it asked for, it asks for twice as
- * many; when one had less, for half.
+ * one connection an event, and asks for twice as many whenever it had all it asked for.
  */
 #define ACCEPTS_PER_EVENT 64
-#define ACCEPT_STREAK 8
 
 SYSCALLS_ALLOWED(
 	SYSCALL(accept4),
@@ -90,7 +87,7 @@ static void on_resume(struct timer *t)
 static void cancel(struct listener *ls)
 {
 	bucket_give_back(&ls->forward->accepts, 1);
-	admission_cancel(ls->worker->shared->admission, ls->forward);
+	admission_leave(ls->worker->shared, ls->forward, NULL);
 }
 
 static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)
@@ -113,19 +110,19 @@ static bool is_allowed(struct listener *ls, const struct sockaddr *client, sockl
 static bool begin_session(struct listener *ls, int fd, const struct sockaddr *client, socklen_t len,
 			  enum cause *ret_why)
 {
-	struct admission *admission = ls->worker->shared->admission;
+	struct shared *shared = ls->worker->shared;
 	struct forward *f = ls->forward;
 	/* one that is a proxy will say first whose session it is */
 	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
 
 	*ret_why = CAUSE_DENIED;
 	if (is_allowed(ls, client, len) &&
-	    (is_proxy || admission_enter_client(admission, f, client, ret_why))) {
+	    (is_proxy || admission_enter_client(shared, f, client, ret_why))) {
 		*ret_why = CAUSE_NO_MEMORY;
 		if (!session_open(ls->worker, f, fd, client, addr_port(&ls->on->addr)))
 			return true;
 		if (!is_proxy) {
-			admission_leave(admission, f, client);
+			admission_leave(shared, f, client);
 			return false;
 		}
 	}
@@ -140,10 +137,10 @@ static bool may_accept(struct listener *ls, bool waiting)
 	uint64_t due_ms = w->loop.now_ms + PAUSE_MS;
 	enum cause why;
 
-	if (admission_enter(w->shared->admission, ls->forward, &why)) {
+	if (admission_enter(w->shared, ls->forward, &why)) {
 		if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
 			return true;
-		admission_cancel(w->shared->admission, ls->forward);
+		admission_leave(w->shared, ls->forward, NULL);
 		why = CAUSE_ACCEPT_RATE;
 	}
 	if (waiting) /* else epoll says so if one does, and nobody is made to wait for nothing */
@@ -168,14 +165,9 @@ static bool accept_one(struct listener *ls, bool waiting)
 		int error = errno;
 
 		cancel(ls);
-		if (error == EAGAIN)
-			return false;
-		/* accept(2): errors of the connection itself are passed on; they are not ours */
-		if (error == ECONNABORTED || error == EINTR || error == EPROTO ||
-		    error == ENETDOWN || error == EHOSTUNREACH || error == ENETUNREACH)
-			return true;
-		pause_until(ls, tcp_cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
-			    w->loop.now_ms + PAUSE_MS);
+		if (error != EAGAIN)
+			pause_until(ls, tcp_cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
+				    w->loop.now_ms + PAUSE_MS);
 		return false;
 	}
 	ls->paused = false;
@@ -198,15 +190,11 @@ static void on_accept(struct source *source, uint32_t events)
 	(void)events;
 	for (unsigned int i = 0; i < ls->burst; i++) {
 		if (!accept_one(ls, i == 0)) {
-			ls->burst = (ls->burst + 1) / 2;
-			ls->streak = 0;
+			ls->burst = 1;
 			return;
 		}
 	}
-	if (++ls->streak < ACCEPT_STREAK || ls->burst >= ACCEPTS_PER_EVENT)
-		return;
-	ls->burst *= 2;
-	ls->streak = 0;
+	ls->burst = (unsigned int)smaller(2 * ls->burst, ACCEPTS_PER_EVENT);
 }
 
 /* --- one worker's side --- */
@@ -232,8 +220,11 @@ void listener_end(struct listener *ls)
 	struct listener **at = &w->listeners;
 	int i = 0;
 
-	/* who waits at systemd's socket is served when culvert is back */
-	while (!ls->on->given && i++ < LAST_ACCEPTS && accept_one(ls, false))
+	/*
+	 * Who waits at systemd's socket is served when culvert is back.  Of another no more are taken
+	 * than may wait in a backlog.
+	 */
+	while (!ls->on->given && i++ < BACKLOG && accept_one(ls, false))
 		;
 	loop_watch(&w->loop, &ls->source, 0, false);
 	if (!ls->on->shared) {
@@ -259,7 +250,7 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
 	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
-	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
+	return 0;
 }
 
 static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
@@ -322,8 +313,8 @@ static struct given_socket {
 } *given; /* descriptors from SD_LISTEN_FDS_START on */
 static int n_given;
 
-/* What makes FD useless, in words; NULL: nothing. */
-static const char *why_useless(int fd, struct addr *a)
+/* Is FD of use?  A: its address. */
+static bool is_useful(int fd, struct addr *a)
 {
 	int only_ipv6 = 1;
 	socklen_t len = sizeof(only_ipv6);
@@ -331,34 +322,30 @@ static const char *why_useless(int fd, struct addr *a)
 	a->len = sizeof(a->ss);
 	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 ||
 	    getsockname(fd, (struct sockaddr *)&a->ss, &a->len))
-		return "not a stream socket that listens (ListenStream= with Accept=no makes one)";
+		return false;
 	/* to culvert these are two addresses, which may even be those of two forwards */
 	if (a->ss.ss_family == AF_INET6 && addr_is_any(a) &&
 	    !getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_ipv6, &len) && !only_ipv6)
-		return "takes IPv4 clients, too (BindIPv6Only=ipv6-only is needed, and a "
-		       "ListenStream= of its own for 0.0.0.0)";
+		return false;
 	/* accept(2) must not block: another worker, or the client's reset, may be quicker */
-	return fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK) < 0 ? strerror(errno) : NULL;
+	return !fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK);
 }
 
 int given_take(char *err, size_t errlen)
 {
-	n_given = sd_listen_fds(1);
-	if (n_given < 0) {
-		snprintf(err, errlen, "the descriptors that systemd has opened for culvert cannot "
-			 "be had: %s (are LISTEN_FDS and LISTEN_PID right?)", strerror(-n_given));
-		return n_given;
-	}
-	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
-	for (int i = 0; i < n_given; i++) {
-		const char *why = why_useless(SD_LISTEN_FDS_START + i, &given[i].addr);
+	int n = sd_listen_fds(1);
 
-		if (!why)
-			continue;
-		snprintf(err, errlen, "descriptor %d, which systemd has opened for culvert: %s",
-			 SD_LISTEN_FDS_START + i, why);
-		return -EINVAL;
-	}
+	n_given = n > 0 ? n : 0;
+	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
+	for (int i = 0; i < n_given; i++)
+		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i].addr)) {
+			snprintf(err, errlen, "descriptor %d, which systemd has opened for culvert: "
+				 "not a stream socket that listens (ListenStream= with Accept=no "
+				 "makes one), or one of [::] that takes IPv4 clients, too "
+				 "(BindIPv6Only=ipv6-only is needed, and a ListenStream= of its own "
+				 "for 0.0.0.0)", SD_LISTEN_FDS_START + i);
+			return -EINVAL;
+		}
 	return 0;
 }
 
@@ -392,12 +379,10 @@ static int open_given(const struct addr *a)
 
 static struct listening *new_listening(struct forward *f, const struct addr *a, unsigned int n)
 {
-	size_t size = sizeof(struct listening) + n * sizeof(struct listener);
-	struct listening *l = aligned_alloc(_Alignof(struct listening), size);
+	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
 
 	if (!l)
 		return NULL;
-	memset(l, 0, size);
 	l->forward = l->becomes = f;
 	l->asked = l->addr = *a;
 	l->shared = !addr_is_inet(a);
@@ -407,38 +392,35 @@ static struct listening *new_listening(struct forward *f, const struct addr *a, 
 	return l;
 }
 
-static int get_sockets(struct listening *l, const struct listening_maker *by,
-		       const struct forward_conf *fc, bool joins, int *fds, char *err,
-		       size_t errlen)
+static int get_sockets(struct listening *l, const struct listening_maker *by, bool joins, int *fds,
+		       char *err, size_t errlen)
 {
 	unsigned int n = l->shared ? 1 : l->n_workers;
 
 	fds[0] = open_given(&l->addr);
 	l->given = fds[0] >= 0;
 	l->shared = l->shared || l->given;
-	return l->given ? 0 : by->make(by->arg, fc, &l->addr, joins, n, fds, err, errlen);
+	return l->given ? 0 : by->make(by->arg, l->forward->conf, &l->addr, joins, n, fds, err, errlen);
 }
 
-int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
-		   struct forward *f, const struct addr *a, bool joins, unsigned int n,
-		   struct listening **ret, char *err, size_t errlen)
+int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
+		   bool joins, unsigned int n, struct listening **ret)
 {
 	struct listening *l = new_listening(f, a, n);
 	int fds[WORKERS_MAX] = { -1 }, r = -ENOMEM;
-	char text[ADDR_STRLEN], why[256] = "out of memory";
+	char text[ADDR_STRLEN], why[512] = "out of memory";
 
 	if (l)
-		r = get_sockets(l, by, fc, joins, fds, why, sizeof(why));
+		r = get_sockets(l, by, joins, fds, why, sizeof(why));
 	for (unsigned int i = 0; !r && i < n; i++)
 		l->at[i].source.fd = fds[l->shared ? 0 : i];
 	if (r) {
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
-		snprintf(err, errlen, "cannot listen on %s: %s", text, why);
 		free(l);
-		return r;
+		return log_complain(r, "forward %s: cannot listen on %s: %s", forward_name(f->conf),
+				    text, why);
 	}
-	l->transparent = fc->transparent;
-	listening_set_options(l, fc);
+	listening_set_options(l, f->conf);
 	*ret = l;
 	return 0;
 }

@@ -23,14 +23,13 @@
 
 /* Belongs to the worker's thread once it has started. */
 struct listener {
-	_Alignas(64) struct source source; /* fd -1: closed */
+	struct source source; /* fd -1: closed */
 	struct worker *worker;
 	struct listening *on;
 	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
 	struct listener *next;   /* in w->listeners */
 	bool paused;             /* since the last accepted connection */
 	unsigned int burst;      /* connections to accept at the next event */
-	unsigned int streak;     /* events in a row that had so many */
 };
 
 /* Belongs to the thread that reloads. */
@@ -41,7 +40,6 @@ struct listening {
 	struct addr addr;        /* the same with the port that the kernel has picked */
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
-	bool transparent;        /* was opened for a forward that is */
 	struct listening *next;
 	struct listening *in_bucket; /* the next one in a bucket of a plan, see reload.c */
 	unsigned int n_workers;
@@ -86,12 +84,11 @@ int given_check(char *err, size_t errlen);
 /* --- addresses --- */
 
 /*
- * Listen on A, an address of FC, for F, with a socket for each of N workers that BY makes, or with
- * the one that systemd has opened.  Nobody accepts yet.  -errno; ERR names A and says why.
+ * Listen on A, an address of F, with a socket for each of N workers that BY makes, or with the one
+ * that systemd has opened.  Nobody accepts yet.  -errno after a complaint.
  */
-int listening_open(const struct listening_maker *by, const struct forward_conf *fc,
-		   struct forward *f, const struct addr *a, bool joins, unsigned int n,
-		   struct listening **ret, char *err, size_t errlen);
+int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
+		   bool joins, unsigned int n, struct listening **ret);
 /*
  * Close all sockets that are open, remove the file of a unix socket, and free L, whose listeners
  * have ended or never started.  NULL is fine.

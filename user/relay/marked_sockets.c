@@ -9,7 +9,6 @@
 #include "relay/marked_sockets.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -79,8 +78,6 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 	struct marked_sockets **at = &k->first, *s;
 	char err[256];
 
-	if (!atomic_exchange(&k->asked, false))
-		return;
 	pthread_mutex_lock(&k->lock);
 	while ((s = *at)) {
 		if (s->closed) {
@@ -106,23 +103,16 @@ void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *ar
 
 /* --- stocks --- */
 
-/* URGENT: somebody waits, whose earlier call may not have woken the main thread. */
-static void want(struct socket_keeper *k, bool urgent)
-{
-	if (!atomic_exchange(&k->asked, true) || urgent)
-		loop_wake(k->loop);
-}
-
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
-		      struct marked_sockets **ret, char *err, size_t errlen)
+			struct marked_sockets **ret)
 {
 	const struct upstream *up = &fc->upstream;
 	struct marked_sockets *s = calloc(1, sizeof(*s));
+	char err[256];
 	int r = 0;
 
-	snprintf(err, errlen, "out of memory");
 	if (!s)
-		return -ENOMEM;
+		return log_complain(-ENOMEM, "out of memory");
 	s->keeper = k;
 	s->conf = *fc;
 	for (size_t i = 0; i < up->n; i++) {
@@ -133,16 +123,18 @@ int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 	}
 	pthread_mutex_lock(&k->lock);
 	for (unsigned int i = 0; !r && i < FAMILIES; i++)
-		r = fill(s, i, err, errlen);
+		r = fill(s, i, err, sizeof(err));
 	if (!r) {
 		s->next = k->first;
 		k->first = s;
 		*ret = s;
 	}
 	pthread_mutex_unlock(&k->lock);
-	if (r)
-		discard(s);
-	return r;
+	if (!r)
+		return 0;
+	discard(s);
+	return log_complain(r, "forward %s has a mark or is transparent, which needs CAP_NET_ADMIN: %s",
+			    forward_name(fc), err);
 }
 
 void marked_sockets_close(struct marked_sockets *s)
@@ -154,7 +146,7 @@ void marked_sockets_close(struct marked_sockets *s)
 	pthread_mutex_lock(&k->lock);
 	s->closed = true;
 	pthread_mutex_unlock(&k->lock);
-	want(k, false);
+	loop_wake(k->loop);
 }
 
 int marked_sockets_take(struct marked_sockets *s, int family)
@@ -170,6 +162,6 @@ int marked_sockets_take(struct marked_sockets *s, int family)
 		fd = h->error; /* to wait would be in vain */
 	h->wanted = true;
 	pthread_mutex_unlock(&k->lock);
-	want(k, fd == -ENOSR);
+	loop_wake(k->loop);
 	return fd;
 }

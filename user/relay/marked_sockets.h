@@ -2,7 +2,6 @@
 #pragma once
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -28,7 +27,6 @@ struct socket_keeper {
 	socket_maker_fn *make;
 	void *arg;
 	struct loop *loop;    /* of the main thread */
-	_Atomic bool asked;   /* something is wanted, or to be freed */
 	pthread_mutex_t lock; /* of what follows, and of all stocks */
 	struct marked_sockets *first;
 };
@@ -42,11 +40,9 @@ void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *ar
  */
 void socket_keeper_after_batch(struct socket_keeper *k);
 
-/*
- * A stock for FC, filled.  -errno of the privileged process; ERR says what is wrong.
- */
+/* A stock for FC, filled.  -errno of the privileged process, after a complaint. */
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
-		      struct marked_sockets **ret, char *err, size_t errlen);
+			struct marked_sockets **ret);
 /* No worker takes from it any more.  NULL is fine. */
 void marked_sockets_close(struct marked_sockets *s);
 

@@ -109,6 +109,12 @@ struct addr_list *addr_list_new(const struct addr *addrs, size_t n)
 	return list;
 }
 
+struct addr_list *addr_list_get(struct addr_list *list)
+{
+	atomic_fetch_add_explicit(&list->refs, 1, memory_order_relaxed);
+	return list;
+}
+
 void addr_list_put(struct addr_list *list)
 {
 	if (list && atomic_fetch_sub_explicit(&list->refs, 1, memory_order_acq_rel) == 1)
@@ -168,8 +174,7 @@ struct addr_list *lookup_get(struct lookup *u)
 	struct addr_list *list;
 
 	pthread_mutex_lock(&u->lock);
-	list = u->list;
-	atomic_fetch_add_explicit(&list->refs, 1, memory_order_relaxed);
+	list = addr_list_get(u->list);
 	pthread_mutex_unlock(&u->lock);
 	return list;
 }
@@ -470,17 +475,6 @@ bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms)
 	if (!atomic_exchange(&u->wanted, true))
 		loop_wake(u->names->loop);
 	return record.ended < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
-}
-
-int lookup_await(struct lookup *u, uint64_t *seen)
-{
-	struct addr_list *list = lookup_get(u);
-	bool known = list->n;
-
-	addr_list_put(list);
-	if (known)
-		return 1;
-	return lookup_failed(u, seen, NEVER) ? 0 : -ENOENT;
 }
 
 /* --- beginning and end --- */

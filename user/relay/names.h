@@ -33,6 +33,7 @@ struct addr_list {
 
 /* A list with one reference.  NULL: no memory. */
 struct addr_list *addr_list_new(const struct addr *addrs, size_t n);
+struct addr_list *addr_list_get(struct addr_list *list);
 void addr_list_put(struct addr_list *list); /* NULL is fine */
 
 /* --- upstreams --- */
@@ -84,16 +85,11 @@ void lookup_close(struct lookup *u);
 struct addr_list *lookup_get(struct lookup *u);
 
 /*
- * A session begins to connect.  1: U has an address.  0: a look-up has been asked for; call this
- * again until it has ended.  -ENOENT: it has found no address, or nobody looks it up.  *SEEN is the
- * session's, and 0 at first: it waits for one look-up.  By any thread.
- */
-int lookup_await(struct lookup *u, uint64_t *seen);
-
-/*
- * No address of it could be connected to: ask for a look-up, if it is a name.  One begins
+ * None of its addresses could be connected to: ask for a look-up, if it is a name.  One begins
  * UPSTREAM_ASK_MS after the last one at the earliest.  True: it may find others, and a session may
- * wait for it, as for lookup_await().  By any thread.
+ * wait for it: it calls this again until then.  NOW_MS is NEVER if it has no address, and the
+ * session waits in any case.  *SEEN is the session's, and 0 at first: it waits for one look-up.  By
+ * any thread.
  */
 #define UPSTREAM_ASK_MS 1000
 bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms);

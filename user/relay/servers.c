@@ -20,7 +20,6 @@ static struct server *server_new(const char *name)
 		return NULL;
 	atomic_init(&s->refs, 1);
 	snprintf(s->name, sizeof(s->name), "%s", name);
-	s->hash = balance_hash(name, strlen(name), 0);
 	return s;
 }
 
@@ -58,27 +57,22 @@ static struct member *find_name(const struct servers *ss, const char *name)
 	return NULL;
 }
 
-/*
- * Add to SS the server NAME of CONF and P, which BEFORE may have already.  A: its only address; NULL:
- * those of P.  -ENOMEM.
- */
-static int add_member(struct servers *ss, const struct servers *before,
-		      const struct server_conf *conf, struct place *p, const char *name,
-		      const struct addr *a)
+/* Add to SS a server of place number I, called NAME, which BEFORE may have already.  -ENOMEM. */
+static int add_member(struct servers *ss, const struct servers *before, size_t i, const char *name,
+		      struct addr_list *list)
 {
 	const struct member *known = find_name(before, name);
-	struct member m = { .conf = conf, .upstream = &p->upstream, .turn = known ? known->turn : 0 };
+	struct server *s;
 
 	if (ss->n == SERVERS_IN_USE_MAX || find_name(ss, name))
 		return 0;
-	m.server = known ? server_get(known->server) : server_new(name);
-	m.list = a ? addr_list_new(a, 1) : NULL;
-	if (!m.server || (a && !m.list)) {
-		server_put(m.server);
-		addr_list_put(m.list);
+	s = known ? server_get(known->server) : server_new(name);
+	if (!s)
 		return -ENOMEM;
-	}
-	ss->members[ss->n++] = m;
+	ss->members[ss->n++] = (struct member){
+		.server = s, .conf = &ss->conf->upstream.servers[i], .place = &ss->places[i],
+		.list = addr_list_get(list), .turn = known ? known->turn : 0,
+	};
 	return 0;
 }
 
@@ -93,78 +87,59 @@ static void drop_members(struct servers *ss)
 	ss->n = 0;
 }
 
-static int add_place(struct servers *ss, const struct servers *before,
-		     const struct server_conf *conf, struct place *p)
+static int add_place(struct servers *ss, const struct servers *before, size_t i)
 {
-	struct addr_list *list = lookup_get(&p->upstream);
-	bool each = ss->conf->each_address && conf->at.named && list->n;
+	const struct endpoint *conf = &ss->conf->upstream.servers[i].at;
+	struct addr_list *list = lookup_get(&ss->places[i].upstream);
+	bool each = ss->conf->each_address && conf->named && list->n;
 	char name[ADDR_STRLEN];
-	int r = each ? 0 : add_member(ss, before, conf, p, conf->at.text, NULL);
+	int r = each ? 0 : add_member(ss, before, i, conf->text, list);
 
-	for (size_t i = 0; each && !r && i < list->n; i++) {
-		const struct addr *a = &list->addrs[i];
+	for (size_t j = 0; each && !r && j < list->n; j++) {
+		const struct addr *a = &list->addrs[j];
+		struct addr_list *one = addr_list_new(a, 1);
 
 		addr_format((const struct sockaddr *)&a->ss, a->len, name, sizeof(name));
-		r = add_member(ss, before, conf, p, name, a);
+		r = one ? add_member(ss, before, i, name, one) : -ENOMEM;
+		addr_list_put(one);
 	}
-	addr_list_put(r ? list : p->seen);
-	p->seen = r ? p->seen : list;
+	addr_list_put(list);
 	return r;
 }
 
 /* Make the members of SS anew; what BEFORE, or SS itself, knows of a server stays.  -ENOMEM. */
 static int make_members(struct servers *ss, const struct servers *before)
 {
-	struct servers fresh = { .conf = ss->conf }, old = *ss;
-	const struct upstream *up = &ss->conf->upstream;
+	struct servers fresh = *ss, old = *ss;
 	int r = 0;
 
+	fresh.n = 0;
 	fresh.members = calloc(SERVERS_IN_USE_MAX, sizeof(*fresh.members));
 	if (!fresh.members)
 		return -ENOMEM;
-	for (size_t i = 0; !r && i < up->n; i++)
-		r = add_place(&fresh, before, &up->servers[i], &ss->places[i]);
-	if (!r) {
-		ss->members = fresh.members;
-		ss->n = fresh.n;
-	}
+	for (size_t i = 0; !r && i < ss->conf->upstream.n; i++)
+		r = add_place(&fresh, before, i);
+	*ss = r ? old : fresh;
 	drop_members(r ? &fresh : &old);
 	return r;
 }
 
 void servers_refresh(struct servers *ss)
 {
+	struct lookup_record record;
 	bool stale = false;
 
-	for (size_t i = 0; ss->conf->each_address && i < ss->conf->upstream.n; i++) {
-		struct place *p = &ss->places[i];
-		struct addr_list *list;
-
-		if (!ss->conf->upstream.servers[i].at.named)
-			continue;
-		list = lookup_get(&p->upstream);
-		stale = stale || list != p->seen;
-		addr_list_put(list);
+	for (size_t i = 0; i < ss->conf->upstream.n; i++) {
+		lookup_record(&ss->places[i].upstream, &record);
+		stale = stale || ss->places[i].seen != record.ended;
+		ss->places[i].seen = record.ended;
 	}
 	if (stale && make_members(ss, ss))
 		log_limited(LOG_WARNING, "upstream %s: no memory to follow its addresses",
 			    ss->conf->upstream.text);
-}
-
-struct addr_list *member_list(const struct member *m)
-{
-	if (!m->list)
-		return lookup_get(m->upstream);
-	atomic_fetch_add_explicit(&m->list->refs, 1, memory_order_relaxed);
-	return m->list;
-}
-
-static struct member *member_of(struct servers *ss, const struct server *s)
-{
-	for (size_t i = 0; i < ss->n; i++)
-		if (ss->members[i].server == s)
-			return &ss->members[i];
-	return NULL;
+	/* nobody would find out that what checks have said has changed */
+	for (size_t i = 0; !ss->conf->check_ms && i < ss->n; i++)
+		ss->members[i].server->health.checked = false;
 }
 
 /* --- beginning and end --- */
@@ -206,10 +181,8 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 
 void servers_close(struct servers *ss)
 {
-	for (size_t i = 0; ss->places && i < ss->conf->upstream.n; i++) {
+	for (size_t i = 0; ss->places && i < ss->conf->upstream.n; i++)
 		lookup_close(&ss->places[i].upstream);
-		addr_list_put(ss->places[i].seen);
-	}
 	drop_members(ss);
 	free(ss->places);
 	ss->places = NULL;
@@ -222,11 +195,6 @@ void servers_add_names(struct servers *ss, struct names *names)
 }
 
 /* --- choosing one --- */
-
-static struct place *place_of(const struct member *m)
-{
-	return container_of(m->upstream, struct place, upstream);
-}
 
 static bool is_among(struct server *const *tried, size_t n, const struct server *s)
 {
@@ -244,91 +212,86 @@ static uint64_t hash_of(const union client_addr *client)
 	return client->sa.sa_family == AF_INET6 ? balance_hash(&client->in6.sin6_addr, 8, 0) : 0;
 }
 
-/* What is known of each member that can be connected to; of the others a name that has no address. */
-struct choice {
-	size_t n;
-	struct member *members[SERVERS_IN_USE_MAX];
-	struct candidate candidates[SERVERS_IN_USE_MAX];
-	struct lookup *nameless;
-};
-
-static void consider(struct choice *c, struct member *m, uint64_t now_ms)
+static bool may_be_used(const struct member *m, struct server *const *tried, size_t n,
+			uint64_t now_ms)
 {
-	const struct server *s = m->server;
-	enum server_state state = health_state(&s->health, now_ms);
-	struct lookup_record record;
-	struct addr_list *list;
-	bool empty;
-
-	if (state > SERVER_ASIDE)
-		return;
-	list = member_list(m);
-	empty = !list->n;
-	addr_list_put(list);
-	if (empty) {
-		lookup_record(m->upstream, &record);
-		if (!c->nameless || !record.why[0]) /* one that is being looked up comes first */
-			c->nameless = m->upstream;
-		return;
-	}
-	c->members[c->n] = m;
-	c->candidates[c->n++] = (struct candidate){
-		.state = state, .backup = m->conf->backup,
-		.silent = now_ms < s->ask_ms &&
-			  is_silent(atomic_load(&s->owes_ms), atomic_load(&s->usual_ms), now_ms),
-		.weight = health_weight(&s->health, m->conf->weight, now_ms),
-		.live = atomic_load_explicit(&s->live, memory_order_relaxed),
-		.name = s->hash, .turn = &m->turn,
-	};
+	return !is_among(tried, n, m->server) &&
+	       health_state(&m->server->health, now_ms) <= SERVER_ASIDE;
 }
 
-/* As servers_pick(), with the lock; RET_NAMELESS: a name that may yet get an address, or NULL. */
-static int pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
-		size_t n, uint64_t now_ms, struct server **ret, struct addr_list **ret_list,
-		struct lookup **ret_nameless)
+/* Find what can be connected to, other than the N servers TRIED. */
+static size_t find_candidates(struct servers *ss, struct server *const *tried, size_t n,
+			      uint64_t now_ms, struct candidate *ret)
 {
-	struct choice c;
-	size_t best;
+	size_t found = 0;
 
-	c.n = 0;
-	c.nameless = NULL;
-	servers_refresh(ss);
-	for (size_t i = 0; i < ss->n; i++)
-		if (!is_among(tried, n, ss->members[i].server))
-			consider(&c, &ss->members[i], now_ms);
-	*ret_nameless = c.nameless;
-	best = balance_pick(ss->conf->balance, c.candidates, c.n, hash_of(client));
-	if (best == c.n)
-		return -EHOSTDOWN;
-	*ret = server_enter(c.members[best]->server);
-	*ret_list = member_list(c.members[best]);
-	(*ret)->sessions++;
-	(*ret)->ask_ms = now_ms + ASK_AGAIN_MS;
-	if (!atomic_load(&(*ret)->owes_ms))
-		atomic_store(&(*ret)->owes_ms, now_ms);
-	place_of(c.members[best])->sessions++;
-	if (c.candidates[best].state == SERVER_TRIAL)
-		health_try(&(*ret)->health, now_ms);
-	return (int)c.n;
+	for (struct member *m = ss->members; m < ss->members + ss->n; m++) {
+		const struct server *s = m->server;
+
+		if (!m->list->n || !may_be_used(m, tried, n, now_ms))
+			continue;
+		ret[found++] = (struct candidate){
+			.aside = health_state(&s->health, now_ms) == SERVER_ASIDE,
+			.backup = m->conf->backup,
+			.silent = now_ms < s->ask_ms && is_silent(s->owes_ms, s->usual_ms, now_ms),
+			.weight = health_weight(&s->health, m->conf->weight, now_ms),
+			.live = atomic_load_explicit(&s->live, memory_order_relaxed),
+			.name = balance_hash(s->name, strlen(s->name), 0), .turn = &m->turn,
+		};
+	}
+	return found;
+}
+
+/* There is no candidate: ask for look-ups of names that have no address.  As servers_pick(). */
+static int await_names(struct servers *ss, struct server *const *tried, size_t n, uint64_t *seen,
+		       uint64_t now_ms)
+{
+	int r = -EHOSTDOWN;
+
+	for (struct member *m = ss->members; r && m < ss->members + ss->n; m++)
+		if (!m->list->n && may_be_used(m, tried, n, now_ms))
+			r = lookup_failed(&m->place->upstream, seen, NEVER) ? 0 : -ENOENT;
+	return r;
+}
+
+/* M gets a session. */
+static struct server *choose(struct member *m, uint64_t now_ms)
+{
+	struct server *s = m->server;
+
+	s->sessions++;
+	m->place->sessions++;
+	s->ask_ms = now_ms + ASK_AGAIN_MS;
+	if (!s->owes_ms)
+		s->owes_ms = now_ms;
+	if (health_state(&s->health, now_ms) == SERVER_TRIAL)
+		health_refused(&s->health, now_ms);
+	return server_enter(s);
 }
 
 int servers_pick(struct servers *ss, const union client_addr *client,
 		 struct server *const *tried, size_t n, uint64_t *seen, uint64_t now_ms,
 		 struct server **ret, struct addr_list **ret_list)
 {
-	struct lookup *nameless;
+	struct candidate c[SERVERS_IN_USE_MAX];
+	struct member *best;
+	size_t found, at;
 	int r;
 
-	for (;;) {
-		pthread_mutex_lock(ss->lock);
-		r = pick(ss, client, tried, n, now_ms, ret, ret_list, &nameless);
-		pthread_mutex_unlock(ss->lock);
-		if (r > 0 || !nameless)
-			return r;
-		r = lookup_await(nameless, seen);
-		if (r <= 0)
-			return r;
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	found = find_candidates(ss, tried, n, now_ms, c);
+	if (found) {
+		at = balance_pick(ss->conf->balance, c, found, hash_of(client));
+		best = container_of(c[at].turn, struct member, turn);
+		*ret = choose(best, now_ms);
+		*ret_list = addr_list_get(best->list);
+		r = (int)found;
+	} else {
+		r = await_names(ss, tried, n, seen, now_ms);
 	}
+	pthread_mutex_unlock(ss->lock);
+	return r;
 }
 
 /* --- how they fare --- */
@@ -341,7 +304,8 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 
 	if (is == was)
 		return;
-	if (is == SERVER_ASIDE && was != SERVER_TRIAL)
+	/* one alone gets every session, whatever has become of those before */
+	if (is == SERVER_ASIDE && was != SERVER_TRIAL && ss->n > 1)
 		log_warning("forward %s: server %s is set aside for %.0f s: %s",
 			    forward_name(ss->conf), s->name,
 			    (double)(s->health.aside_ms - now_ms) / 1000, s->error);
@@ -352,74 +316,55 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 		log_info("forward %s: server %s is back", forward_name(ss->conf), s->name);
 }
 
-static void note_error(struct server *s, int error, uint64_t now_ms)
+/* A check, or a session, of S has ended: 0, or errno ERROR.  With the lock. */
+static void judge(struct servers *ss, struct server *s, bool check, int error, uint64_t now_ms)
 {
-	snprintf(s->error, sizeof(s->error), "%s", strerror(error));
-	s->error_ms = now_ms;
+	enum server_state was = health_state(&s->health, now_ms);
+
+	if (error) {
+		snprintf(s->error, sizeof(s->error), "%s", strerror(error));
+		s->error_ms = now_ms;
+	}
+	if (check)
+		health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
+	else if (error)
+		health_refused(&s->health, now_ms);
+	else
+		health_connected(&s->health, now_ms);
+	say(ss, s, was, now_ms);
 }
 
 bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
 		     uint64_t now_ms)
 {
-	enum server_state was;
 	struct member *m;
 	bool may_move;
 
 	pthread_mutex_lock(ss->lock);
-	was = health_state(&s->health, now_ms);
-	m = member_of(ss, s);
-	may_move = m && lookup_failed(m->upstream, seen, now_ms);
+	m = find_name(ss, s->name);
+	may_move = m && lookup_failed(&m->place->upstream, seen, now_ms);
 	if (m)
-		place_of(m)->failures++;
+		m->place->failures++;
 	s->failures++;
-	atomic_store(&s->owes_ms, 0);
-	note_error(s, error, now_ms);
-	atomic_store_explicit(&s->refuses, true, memory_order_relaxed);
-	/* one alone gets every session, whatever has become of those before */
-	if (ss->n > 1) {
-		health_refused(&s->health, now_ms);
-		say(ss, s, was, now_ms);
-	}
+	s->owes_ms = 0;
+	judge(ss, s, false, error, now_ms);
 	pthread_mutex_unlock(ss->lock);
 	return may_move;
 }
 
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms)
 {
-	enum server_state was;
-
-	atomic_store_explicit(&s->usual_ms, took_ms, memory_order_relaxed);
-	atomic_store_explicit(&s->owes_ms, 0, memory_order_relaxed);
-	if (!atomic_load_explicit(&s->refuses, memory_order_relaxed))
-		return;
 	pthread_mutex_lock(ss->lock);
-	atomic_store_explicit(&s->refuses, false, memory_order_relaxed);
-	was = health_state(&s->health, now_ms);
-	health_connected(&s->health, now_ms);
-	say(ss, s, was, now_ms);
+	s->usual_ms = took_ms;
+	s->owes_ms = 0;
+	judge(ss, s, false, 0, now_ms);
 	pthread_mutex_unlock(ss->lock);
 }
 
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms)
 {
-	enum server_state was;
-
 	pthread_mutex_lock(ss->lock);
-	was = health_state(&s->health, now_ms);
-	if (error)
-		note_error(s, error, now_ms);
-	else
-		atomic_store_explicit(&s->refuses, false, memory_order_relaxed);
-	health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
-	say(ss, s, was, now_ms);
-	pthread_mutex_unlock(ss->lock);
-}
-
-void servers_unchecked(struct servers *ss)
-{
-	pthread_mutex_lock(ss->lock);
-	for (size_t i = 0; i < ss->n; i++)
-		ss->members[i].server->health.checked = false;
+	judge(ss, s, true, error, now_ms);
 	pthread_mutex_unlock(ss->lock);
 }
 
@@ -441,12 +386,11 @@ struct server *servers_find(struct servers *ss, const struct addr *addr)
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
 	for (size_t i = 0; !found && i < ss->n; i++) {
-		struct addr_list *list = member_list(&ss->members[i]);
+		const struct member *m = &ss->members[i];
 
-		for (size_t j = 0; !found && j < list->n; j++)
-			if (is_in_range(*addr, &list->addrs[j], ss->members[i].conf->at.n_ports))
-				found = server_enter(ss->members[i].server);
-		addr_list_put(list);
+		for (size_t j = 0; !found && j < m->list->n; j++)
+			if (is_in_range(*addr, &m->list->addrs[j], m->conf->at.n_ports))
+				found = server_enter(m->server);
 	}
 	pthread_mutex_unlock(ss->lock);
 	return found;

@@ -27,7 +27,6 @@
 struct server {
 	_Atomic unsigned int refs; /* sessions, forwards, a check */
 	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
-	_Atomic bool refuses;      /* the last connect has failed */
 	/*
 	 * The index of the address to begin with: one that connected after those before it had failed,
 	 * or were silent, so that not every session waits for a dead family anew; or the first that a
@@ -35,13 +34,12 @@ struct server {
 	 * session_connect.c writes it.
 	 */
 	_Atomic uint16_t first;
-	_Atomic uint64_t owes_ms;  /* its first connect since its last answer; 0: it owes none */
-	_Atomic uint64_t usual_ms; /* what its last connect took */
 	char name[SERVER_NAME_LEN];
-	uint64_t hash;             /* balance_hash() of its name */
 
 	/* with the lock of struct servers */
 	struct health health;
+	uint64_t owes_ms;  /* its first connect since its last answer; 0: it owes none */
+	uint64_t usual_ms; /* what its last connect took */
 	uint64_t sessions, failures; /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
@@ -59,15 +57,15 @@ void server_leave(struct server *s);
 struct member {
 	struct server *server;    /* a reference */
 	const struct server_conf *conf;
-	struct lookup *upstream;
-	struct addr_list *list;   /* of its one address; NULL: the upstream's */
+	struct place *place;
+	struct addr_list *list;   /* its addresses; a reference */
 	int64_t turn;             /* see balance.h */
 };
 
 /* A server as configured, and the look-ups of its name. */
 struct place {
 	struct lookup upstream;
-	struct addr_list *seen; /* each-address: that its members were made of; a reference */
+	uint64_t seen; /* the last look-up that its members are made of */
 	uint64_t sessions, failures; /* of all its members, also of those that are gone */
 };
 
@@ -94,7 +92,7 @@ void servers_add_names(struct servers *ss, struct names *names);
  * Choose a server for a session of CLIENT, other than the N servers TRIED.  Returns how many there
  * were to choose from; *RET is the server, to be given to server_leave(), and *RET_LIST
  * its addresses, to be given to addr_list_put().  0: a look-up of a name has not ended; see
- * lookup_await(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups have failed;
+ * lookup_failed(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups have failed;
  * -EHOSTDOWN: no server is left that may have a session.  By any thread.
  */
 int servers_pick(struct servers *ss, const union client_addr *client,
@@ -110,13 +108,9 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
-/* No checks any more: forget what they have said, since nobody would find out that it has changed. */
-void servers_unchecked(struct servers *ss);
 
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);
-/* The addresses of M, with a reference; with the lock. */
-struct addr_list *member_list(const struct member *m);
 
 /* The server that has ADDR, with a reference and counted as live; or NULL. */
 struct server *servers_find(struct servers *ss, const struct addr *addr);

@@ -123,7 +123,7 @@ static inline const struct forward_conf *forward_of(const struct session *s)
 
 static inline enum engine engine_of(const struct session *s)
 {
-	return forward_engine(s->forward);
+	return s->forward->engine;
 }
 
 /*

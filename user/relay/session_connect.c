@@ -61,7 +61,7 @@ struct connecting {
 	struct server **tried;   /* owned, with references: servers that were given up */
 	size_t n_tried;
 	bool may_move;           /* a look-up may find other addresses of these */
-	uint64_t seen;           /* the look-up that it waits for, see lookup_await() */
+	uint64_t seen;           /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */

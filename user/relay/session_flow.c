@@ -316,7 +316,7 @@ static void start_pace(struct session *s)
 	uint64_t rate = s->client.sa.sa_family == AF_UNIX ? 0 : forward_of(s)->bandwidth_per_client;
 	struct bandwidth *of_client;
 
-	if (clients_bandwidth(s->forward->clients, &s->client.sa, rate, &of_client) ||
+	if (clients_bandwidth(&s->forward->totals->clients, &s->client.sa, rate, &of_client) ||
 	    pace_new(of_client, s->forward->bandwidth, &s->pace))
 		session_reset(s, CAUSE_NO_MEMORY);
 }

@@ -156,10 +156,7 @@ static void die(struct session *s, bool rst)
 	w->dead = s;
 	if (s->server)
 		server_leave(s->server);
-	if (admitted)
-		admission_leave(w->shared->admission, s->forward, &s->client.sa);
-	else
-		admission_cancel(w->shared->admission, s->forward);
+	admission_leave(w->shared, s->forward, admitted ? &s->client.sa : NULL);
 }
 
 /* Debug: a part of normal life, or logged already, with more, by who has found it. */

@@ -12,6 +12,7 @@
 #include "datapath/sockmap.h"
 #include "datapath/buffer_pool.h"
 #include "datapath/stats.h"
+#include "relay/clients.h"
 
 struct listening;
 
@@ -20,7 +21,8 @@ struct shared {
 	const struct config *config;
 	struct sockmap *kernel;        /* NULL: everything is carried in user space */
 	struct grafts *grafts;        /* NULL: no session is grafted */
-	struct admission *admission;  /* counts the sessions of all workers */
+	_Atomic unsigned int live;    /* sessions of all workers; admission.c counts them, */
+	struct clients clients;       /* and those who have some */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;           /* NULL: no upstream is a name */
 	struct checks *checks;
