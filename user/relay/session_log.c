@@ -307,7 +307,7 @@ static void *writer(void *arg)
 static int open_file(struct session_log *l, char *err, size_t errlen)
 {
 	if (log_file_is_path(l->path))
-		l->fd = log_file_open_as(l->path, &l->account, err, errlen);
+		l->fd = log_file_open(l->path, &l->account, err, errlen);
 	else
 		l->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
 	if (l->fd == -ENXIO || l->fd == -ENOSPC || l->fd == -EDQUOT || l->fd == -EIO) {
