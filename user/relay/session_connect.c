@@ -61,7 +61,7 @@ struct connecting {
 	uint64_t server_due_ms;  /* give the server up */
 	struct server *tried[TRIED_MAX]; /* that were given up; to compare with: they may be gone */
 	size_t n_tried;
-	uint64_t seen;           /* the look-up that it waits for, see lookup_await() */
+	uint64_t seen;           /* since when it waits for a look-up, see lookup_await() */
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */

@@ -333,11 +333,13 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 	struct session_log *l = allocated(calloc(1, sizeof(*l)));
 	int r;
 
-	l->account = *account;
-	l->path = allocated(strdup(path));
-	l->room = QUEUE_LEAST + sessions;
-	l->end = &l->first;
-	pthread_mutex_init(&l->lock, NULL);
+	*l = (struct session_log){
+		.path = allocated(strdup(path)),
+		.account = *account,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.end = &l->first,
+		.room = QUEUE_LEAST + sessions,
+	};
 	clock_cond_init(&l->wake);
 	r = open_file(l, err, errlen);
 	if (r)

@@ -44,23 +44,16 @@ enum cause upstream_cause(int error)
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
 {
 	const struct forward_conf *fc = f->conf;
-	const struct sockaddr *source = fc->source.len ? (const struct sockaddr *)&fc->source.ss :
-							 NULL;
+	const struct sockaddr *source = fc->transparent ? client :
+					fc->source.len ? (const void *)&fc->source.ss : NULL;
 	int fd, r = 0;
 
-	if (fc->transparent)
-		source = client;
 	if (source && source->sa_family != to->ss.ss_family)
 		return -EAFNOSUPPORT;
-	if (f->stock) {
-		fd = marked_sockets_take(f->stock, to->ss.ss_family);
-	} else {
-		fd = socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
-		if (fd < 0)
-			return -errno;
-	}
+	fd = f->stock ? marked_sockets_take(f->stock, to->ss.ss_family) :
+			socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
 	if (fd < 0)
-		return fd;
+		return f->stock ? fd : -errno;
 	if (fc->interface)
 		r = socket_bind_interface(fd, fc->interface);
 	if (!r && source) /* there is room for either family, and either takes so many bytes */
