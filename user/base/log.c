@@ -113,12 +113,8 @@ static bool write_line(const char *prefix, const char *message, const char *note
 {
 	char line[MESSAGE_MAX + 256];
 	int len = snprintf(line, sizeof(line), "%s%s%s\n", prefix, message, note);
-	ssize_t n;
 
-	do
-		n = write(STDERR_FILENO, line, (size_t)len);
-	while (n < 0 && errno == EINTR);
-	return n >= 0;
+	return TEMP_FAILURE_RETRY(write(STDERR_FILENO, line, (size_t)len)) >= 0;
 }
 
 /*

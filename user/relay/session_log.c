@@ -307,7 +307,7 @@ static void *writer(void *arg)
 static int open_file(struct session_log *l, char *err, size_t errlen)
 {
 	if (log_file_is_path(l->path))
-		l->fd = log_file_open_as(l->path, &l->account, err, errlen);
+		l->fd = log_file_open(l->path, &l->account, err, errlen);
 	else
 		l->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
 	if (l->fd == -ENXIO || l->fd == -ENOSPC || l->fd == -EDQUOT || l->fd == -EIO) {
@@ -333,11 +333,13 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 	struct session_log *l = allocated(calloc(1, sizeof(*l)));
 	int r;
 
-	l->account = *account;
-	l->path = allocated(strdup(path));
-	l->room = QUEUE_LEAST + sessions;
-	l->end = &l->first;
-	pthread_mutex_init(&l->lock, NULL);
+	*l = (struct session_log){
+		.path = allocated(strdup(path)),
+		.account = *account,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.end = &l->first,
+		.room = QUEUE_LEAST + sessions,
+	};
 	clock_cond_init(&l->wake);
 	r = open_file(l, err, errlen);
 	if (r)
