@@ -131,8 +131,8 @@ void servers_refresh(struct servers *ss)
 
 	for (size_t i = 0; i < ss->conf->upstream.n; i++) {
 		lookup_record(&ss->places[i].upstream, &record);
-		stale = stale || ss->places[i].seen != record.ended;
-		ss->places[i].seen = record.ended;
+		stale = stale || ss->places[i].seen != record.lookups;
+		ss->places[i].seen = record.lookups;
 	}
 	if (stale && make_members(ss, ss))
 		log_limited(LOG_WARNING, "upstream %s: no memory to follow its addresses",
