@@ -145,6 +145,13 @@ static void look(void *arg)
 	r->buffers += w->pool.buffers_lent;
 }
 
+void operate_count(const struct operate *o)
+{
+	struct round r = { .o = o, .forwards = &o->reload->forwards };
+
+	ask_workers(&r, look);
+}
+
 /* --- sessions --- */
 
 static struct json_object *flow_json(const struct flow_view *f, const char *direction)

@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -77,7 +78,7 @@ struct daemon {
 	struct shared shared;  /* names, session log */
 	struct reload reload;  /* forwards, workers, the privileged process */
 	struct control *control;
-	struct metrics *metrics; /* NULL: none */
+	struct control *metrics; /* NULL: none */
 	struct operate operate;
 	char err[1024];          /* the complaint of a step of the start */
 
@@ -444,12 +445,16 @@ static void announce_ready(const struct daemon *d)
 static int begin(struct daemon *d)
 {
 	struct threads *ts = &d->reload.threads;
+	struct rlimit descriptors = { 0 };
 	int r;
 
+	getrlimit(RLIMIT_NOFILE, &descriptors);
 	d->operate = (struct operate){
 		.reload = &d->reload,
 		.probe = &d->probe,
 		.started_ms = clock_ms(),
+		.began_ms = clock_real_ms(),
+		.descriptors_max = descriptors.rlim_cur,
 		.descriptors = opendir("/proc/self/fd"),
 	};
 	r = threads_open(ts, &d->shared, d->reload.listening);
@@ -615,7 +620,7 @@ static void end(struct daemon *d)
 	while (!threads_ended(ts)) /* should the loop have failed */
 		poll(NULL, 0, 100);
 	control_close(d->control);
-	metrics_close(d->metrics);
+	control_close(d->metrics);
 	session_log_close(d->shared.session_log);
 	threads_close(ts);
 	if (d->operate.descriptors)
