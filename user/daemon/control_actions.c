@@ -112,34 +112,20 @@ static bool is_meant(const void *arg, const struct session *s)
 	return !f->clients.n || acl_allows(&f->clients, &s->client.sa);
 }
 
-static void look_at_session(struct round *r, struct session *s)
-{
-	struct forward_stats *fs = forward_stats(s->forward, r->worker->index);
-
-	session_count_kernel(s);
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		fs->seen[dir] += session_bytes(s, dir);
-		r->flows[session_carrier(s, dir)]++;
-	}
-	if (r->n_views < r->room && is_meant(r, s))
-		session_view(s, &r->views[r->n_views++]);
-}
-
-/* On the worker's thread.  Bytes of ended sessions are in the counters. */
+/* On the worker's thread. */
 static void look(void *arg)
 {
 	struct round *r = arg;
 	struct worker *w = r->worker;
 
 	session_graft_catch_up(w);
-	for (struct forward *f = r->forwards->first; f; f = f->next) {
-		struct forward_stats *fs = forward_stats(f, w->index);
-
-		for (unsigned int dir = 0; dir < 2; dir++)
-			fs->seen[dir] = count_get(&fs->bytes[dir]);
+	for (struct session *s = w->sessions; s; s = s->next) {
+		session_count_kernel(s);
+		r->flows[session_carrier(s, CLIENT)]++;
+		r->flows[session_carrier(s, UPSTREAM)]++;
+		if (r->n_views < r->room && is_meant(r, s))
+			session_view(s, &r->views[r->n_views++]);
 	}
-	for (struct session *s = w->sessions; s; s = s->next)
-		look_at_session(r, s);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
@@ -318,6 +304,16 @@ static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_
 	json_add(o, "servers", list);
 }
 
+/* Taken from the sender of direction DIR, by whatever carries it. */
+static uint64_t bytes_of(const struct forward *f, unsigned int dir)
+{
+	uint64_t n = 0;
+
+	for (unsigned int c = 0; c < CARRIERS; c++)
+		n += SUM(f, carried[dir][c]);
+	return n;
+}
+
 static struct json_object *forward_json(struct forward *f, const struct config *c,
 					uint64_t now_ms)
 {
@@ -346,8 +342,8 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "accepted", SUM(f, accepted));
 	json_add_int(o, "finished", finished);
 	json_add_int(o, "denied", SUM(f, denied));
-	json_add_int(o, "bytes_to_upstream", SUM(f, seen[CLIENT]));
-	json_add_int(o, "bytes_to_client", SUM(f, seen[UPSTREAM]));
+	json_add_int(o, "bytes_to_upstream", bytes_of(f, CLIENT));
+	json_add_int(o, "bytes_to_client", bytes_of(f, UPSTREAM));
 	return o;
 }
 
