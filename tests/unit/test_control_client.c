@@ -256,16 +256,12 @@ static const char sessions_answer[] =
 	"\"state\":\"dead\",\"age_ms\":130000,\"flows\":[]}]}\n";
 
 static const char sessions_text[] =
-	"  ID  FORWARD  CLIENT              UPSTREAM         AGE    BYTES  HANDOVERS  BACKLOG MAX  "
-	"STATE   REASON\n"
-	"  17  db       10.0.1.2:41234      10.0.2.2:9001   5.3s                                   "
-	"open\n"
-	"               client-to-upstream  sockmap               1.2 KiB          1          0 B  "
-	"kernel  conversation\n"
-	"               upstream-to-client  splice                  5 GiB         12      1.5 MiB  "
-	"user    slow target\n"
-	"1018  -        unix:(unnamed)      [::1]:80       2m10s                                   "
-	"dead\n";
+	"ID  FORWARD  CLIENT          UPSTREAM        AGE  STATE  DIRECTION           CARRIER  PHASE   "
+	"  BYTES  HANDOVERS  BACKLOG MAX  REASON\n"
+	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s  open   client-to-upstream  sockmap  kernel  "
+	"1.2 KiB          1          0 B  conversation\n"
+	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s  open   upstream-to-client  splice   user    "
+	"  5 GiB         12      1.5 MiB  slow target\n";
 
 TEST(test_answers)
 {
@@ -372,8 +368,7 @@ TEST(test_view)
 		    "db:54     -          9  -         [ \"[::1]:54\" ]  no?\n"
 		    "\n"
 		    "NAME  SERVER  STATE  WEIGHT  BACKUP  LIVE  SESSIONS  FAILURES  LAST ERROR\n"
-		    "web\n"
-		    "      a:1     -      -       -          7  -         -         -\n"
+		    "web   a:1     -      -       -          7  -         -         -\n"
 		    "\nerrors\n  x?                       1\n"
 		    "\nkernel\n  available                false\n"
 		    "  NAME  AVAILABLE  REASON\n  a     true       b\n"
@@ -389,13 +384,18 @@ TEST(test_view_untrusted)
 	expect_view("{\"features\":[null,7,[],{\"name\":\"\\u001b[2J\\n\","
 		    "\"available\":\"\\u009b\","
 		    "\"reason\":{}}],\"more\":[1]}",
-		    "NAME   AVAILABLE  REASON\n-      -          -\n"
-		    "-      -          -\n?[2J?  ??         { }\n");
-	expect_view("{\"sessions\":[{\"id\":5,\"flows\":[null]},{\"flows\":7}]}",
-		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HANDOVERS  BACKLOG MAX  STATE"
-		    "  REASON\n"
-		    " 5  -        -       -         -                                   -\n"
-		    " -  -        -       -         -                                   -\n");
+		    "NAME   AVAILABLE  REASON\n-      -          -\n?[2J?  ??         { }\n");
+	expect_view("{\"forwards\":[7,{\"name\":\"a\",\"servers\":[null,{\"server\":[]}]}]}",
+		    "NAME  LISTEN  UPSTREAM  ENGINE  STATE  LIVE  MAX SESSIONS  ACCEPTED  DENIED"
+		    "  BYTES TO UPSTREAM  BYTES TO CLIENT\n"
+		    "-     -       -         -       -      -     -             -         -     "
+		    "  -                  -\n"
+		    "a     -       -         -       -      -     -             -         -     "
+		    "  -                  -\n"
+		    "\n"
+		    "NAME  SERVER  STATE  WEIGHT  BACKUP  LIVE  SESSIONS  FAILURES  LAST ERROR\n"
+		    "a     -       -      -       -       -     -         -         -\n"
+		    "a     [ ]     -      -       -       -     -         -         -\n");
 	snprintf(long_name, sizeof(long_name), "{\"x\":\"%015000d\"}", 0);
 	assert_int_equal(ask("status", false, long_name), 0);
 	assert_non_null(strstr(out, "000..."));
