@@ -77,9 +77,9 @@ TEST(test_requests)
 		  "{\"command\":\"engine\",\"forward\":\"--x\",\"engine\":\"copy\"}" },
 		{ { "drain", "db", "--undo" },
 		  "{\"command\":\"drain\",\"undo\":true,\"forward\":\"db\"}" },
-		{ { "drain", "db", "--deadline", "30" },
+		{ { "drain", "db", "--drain-timeout", "30" },
 		  "{\"command\":\"drain\",\"deadline\":30,\"forward\":\"db\"}" },
-		{ { "drain", "db", "--deadline=0.5" },
+		{ { "drain", "db", "--drain-timeout=0.5" },
 		  "{\"command\":\"drain\",\"deadline\":0.5,\"forward\":\"db\"}" },
 		{ { "log-level", "debug" }, "{\"command\":\"log-level\",\"level\":\"debug\"}" },
 	};
@@ -118,7 +118,7 @@ TEST(test_wrong_words)
 		{ { "sessions", "17" }, "\"17\": unknown argument" },
 		{ { "sessions", "--client", "10.0.0.1/8" }, "client: expected addresses" },
 		{ { "engine", "a", "copy", "x" }, "\"x\": unknown argument" },
-		{ { "drain", "a", "--deadline", "soon" }, "drain: deadline: expected seconds" },
+		{ { "drain", "a", "--drain-timeout", "soon" }, "drain: deadline: expected seconds" },
 	};
 	struct client_words words;
 	char *argv[1001] = { (char *)"kill" };
@@ -142,11 +142,8 @@ TEST(test_help)
 		assert_int_equal(RUN(commands[i].name, i % 2 ? "--help" : "-h"), EXIT_CODE_OK);
 		assert_non_null(strstr(out, usage));
 		assert_non_null(strstr(out, "--control PATH"));
-		for (size_t k = 0; k < commands[i].n_keys; k++) {
-			const struct command_key_def *key = &command_keys[commands[i].keys[k]];
-
-			assert_non_null(strstr(out, command_key_option(key)));
-		}
+		for (const enum command_key *key = commands[i].keys; *key; key++)
+			assert_non_null(strstr(out, command_key_option(&command_keys[*key])));
 	}
 	RUN("engine", "--help");
 	assert_non_null(strstr(out, "Usage: culvert engine NAME [ENGINE] [options]"));

@@ -57,17 +57,16 @@ void client_print_option(const struct command_key_def *def)
 void client_help(const struct command *c)
 {
 	printf("Usage: culvert %s", c->name);
-	for (size_t i = 0; i < c->n_keys; i++) {
-		const struct command_key_def *key = &command_keys[c->keys[i]];
-		bool needed = c->required >> c->keys[i] & 1;
+	for (const enum command_key *key = c->keys; *key; key++) {
+		bool needed = c->required >> *key & 1;
 
-		if (c->positional >> c->keys[i] & 1)
-			printf(needed ? " %s%s" : " [%s%s]", key->metavar,
-			       c->keys[i] == KEY_ID ? "..." : "");
+		if (c->positional >> *key & 1)
+			printf(needed ? " %s%s" : " [%s%s]", command_keys[*key].metavar,
+			       *key == KEY_ID ? "..." : "");
 	}
 	printf(" [options]\n\nTo %s.  See culvert(8).\n\nOptions:\n", c->summary);
-	for (size_t i = 0; i < c->n_keys; i++)
-		client_print_option(&command_keys[c->keys[i]]);
+	for (const enum command_key *key = c->keys; *key; key++)
+		client_print_option(&command_keys[*key]);
 	for (size_t i = 0; i < OWNS; i++)
 		client_print_option(&client_options[i]);
 }
@@ -78,9 +77,10 @@ void client_help(const struct command *c)
 static int add_key(struct json_object *request, enum command_key key, const char *text)
 {
 	const struct command_key_def *def = &command_keys[key];
-	struct json_object *value = !def->take ? json_object_new_boolean(true) :
-				    def->is_number ? command_json(text) :
-						     json_object_new_string(text);
+	bool number = def->kind == VALUE_IDS || def->kind == VALUE_WHOLE ||
+		      def->kind == VALUE_SECONDS;
+	struct json_object *value = !text ? json_object_new_boolean(true) :
+				    number ? command_json(text) : json_object_new_string(text);
 	struct json_object *ids = json_object_object_get(request, def->name);
 
 	if (key != KEY_ID)
@@ -101,35 +101,29 @@ static int complain_unknown(const struct command *c, const char *word)
 /* Take a word that is no option as the value of the next key that may be a word. */
 static int add_word(const struct command *c, struct json_object *request, const char *word)
 {
-	for (size_t i = 0; i < c->n_keys; i++) {
-		const struct command_key_def *def = &command_keys[c->keys[i]];
-
-		if (c->positional >> c->keys[i] & 1 &&
-		    (c->keys[i] == KEY_ID || !json_object_object_get_ex(request, def->name, NULL)))
-			return add_key(request, c->keys[i], word);
-	}
+	for (const enum command_key *key = c->keys; *key; key++)
+		if (c->positional >> *key & 1 &&
+		    (*key == KEY_ID ||
+		     !json_object_object_get_ex(request, command_keys[*key].name, NULL)))
+			return add_key(request, *key, word);
 	return complain_unknown(c, word);
 }
 
 #define VALUE_KEY 256 /* of struct option, where it is a key of the table */
 #define OWN_VALUES "jsch" /* where it is one of client_options, in their order */
 
-static struct option option_of(const char *name, const struct command_key_def *def, int value)
+static struct option option_of(const struct command_key_def *def, int value)
 {
-	return (struct option){ name, def->metavar ? required_argument : no_argument, NULL, value };
+	return (struct option){ command_key_option(def),
+				def->metavar ? required_argument : no_argument, NULL, value };
 }
 
 static void make_options(const struct command *c, struct option *options)
 {
-	for (size_t i = 0; i < c->n_keys; i++) {
-		const struct command_key_def *def = &command_keys[c->keys[i]];
-
-		*options++ = option_of(def->name, def, VALUE_KEY + (int)c->keys[i]);
-		if (def->option)
-			*options++ = option_of(def->option, def, VALUE_KEY + (int)c->keys[i]);
-	}
+	for (const enum command_key *key = c->keys; *key; key++)
+		*options++ = option_of(&command_keys[*key], VALUE_KEY + (int)*key);
 	for (int i = 0; i < OWNS; i++)
-		*options++ = option_of(client_options[i].name, &client_options[i], OWN_VALUES[i]);
+		*options++ = option_of(&client_options[i], OWN_VALUES[i]);
 	*options = (struct option){ 0 };
 }
 
@@ -159,7 +153,7 @@ static int take_option(const struct command *c, int option, const char *word,
 
 static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
 {
-	struct option options[2 * COMMAND_KEYS_MAX + OWNS + 1];
+	struct option options[COMMAND_KEYS_MAX + OWNS + 1];
 	int option, r = 0;
 
 	make_options(c, options);

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -31,7 +30,6 @@
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
 #define ROUND_LEAST_MS 20     /* ... but for each at least */
-#define LOCK_LOOK_MS 5        /* between two looks whether a lock is free */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(getpid),
@@ -39,11 +37,6 @@ SYSCALLS_ALLOWED(
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
 	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
 	SYSCALL(getdents64));
-
-static struct json_object *no_such_forward(const char *name)
-{
-	return command_error_json(ERROR_NO_SUCH_FORWARD, "no forward is named \"%.64s\"", name);
-}
 
 /* --- rounds --- */
 
@@ -54,6 +47,8 @@ static struct json_object *no_such_forward(const char *name)
 struct round {
 	const struct operate *o;
 	const struct command_request *req;
+	const char *name;            /* of a forward, in the request; NULL: none is given */
+	struct forward *named;       /* that forward: the active one, if there is one */
 	struct shared *shared;
 	struct forwards *forwards;
 	const struct server *server; /* that loses its sessions */
@@ -88,28 +83,31 @@ static void ask_workers(struct round *r, void (*fn)(void *arg))
 	}
 }
 
-static bool has_id(const struct session_filter *f, uint64_t id)
+static bool has_id(struct json_object *ids, uint64_t id)
 {
-	for (size_t i = 0; i < f->n_ids; i++)
-		if (f->ids[i] == id)
+	if (!json_object_is_type(ids, json_type_array))
+		return json_object_get_uint64(ids) == id;
+	for (size_t i = 0; i < json_object_array_length(ids); i++)
+		if (json_object_get_uint64(json_object_array_get_idx(ids, i)) == id)
 			return true;
-	return !f->n_ids;
+	return false;
 }
 
 /* Is S one of those that the request is about?  On the thread of its worker. */
 static bool is_meant(const void *arg, const struct session *s)
 {
 	const struct round *r = arg;
-	const struct session_filter *f = &r->req->filter;
+	const struct command_request *req = r->req;
+	uint64_t carrier = req->values[KEY_CARRIER].number;
 
-	if (!has_id(f, s->id))
+	if (req->ids && !has_id(req->ids, s->id))
 		return false;
-	if (f->carrier != FILTER_ANY && (int)session_carrier(s, CLIENT) != f->carrier &&
-	    (int)session_carrier(s, UPSTREAM) != f->carrier)
+	if (command_has(req, KEY_CARRIER) && session_carrier(s, CLIENT) != carrier &&
+	    session_carrier(s, UPSTREAM) != carrier)
 		return false;
-	if (f->forward && strcmp(forward_name(forward_of(s)), f->forward) != 0)
+	if (r->name && strcmp(forward_name(forward_of(s)), r->name) != 0)
 		return false;
-	return !f->clients.n || acl_allows(&f->clients, &s->client.sa);
+	return !req->clients.n || acl_allows(&req->clients, &s->client.sa);
 }
 
 /* On the worker's thread. */
@@ -354,13 +352,12 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 static struct json_object *forwards_json(struct round *r)
 {
 	struct json_object *list = json_object_new_array();
-	const char *name = r->req->filter.forward;
 	uint64_t now_ms = clock_ms();
 
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
-		    (!name || !strcmp(name, forward_name(f->conf))))
+		    (!r->name || !strcmp(r->name, forward_name(f->conf))))
 			json_append(list, forward_json(f, r->shared->config, now_ms));
 	return list;
 }
@@ -562,18 +559,18 @@ static const char *engine_hindrance(const struct round *r, enum engine engine)
 
 static enum engine engine_meant(const struct command_request *req, const struct forward *f)
 {
-	return req->engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)req->engine;
+	uint64_t engine = req->values[KEY_ENGINE].number;
+
+	return engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)engine;
 }
 
 /* The engine of all forwards of that name: one that a reload has replaced still has sessions. */
 static struct json_object *do_engine(struct round *r)
 {
-	const struct forward *named = forwards_find(r->forwards, r->req->filter.forward);
-	const char *name = r->req->filter.forward, *hindrance;
+	const struct forward *named = r->named;
+	const char *hindrance;
 	struct json_object *o;
 
-	if (!named)
-		return no_such_forward(name);
 	if (command_has(r->req, KEY_ENGINE)) {
 		hindrance = engine_hindrance(r, engine_meant(r->req, named));
 		if (hindrance)
@@ -581,7 +578,7 @@ static struct json_object *do_engine(struct round *r)
 						  engine_name(engine_meant(r->req, named)),
 						  hindrance);
 		for (struct forward *f = r->forwards->first; f; f = f->next)
-			if (!strcmp(forward_name(f->conf), name))
+			if (!strcmp(forward_name(f->conf), r->name))
 				forward_set_engine(f, engine_meant(r->req, f));
 	}
 	ask_workers(r, follow_engines);
@@ -589,7 +586,7 @@ static struct json_object *do_engine(struct round *r)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its sessions "
 					  "may be carried as before; ask again");
 	o = json_object_new_object();
-	json_add_text(o, "forward", name);
+	json_add_text(o, "forward", r->name);
 	json_add_text(o, "engine", engine_name(forward_engine(named)));
 	json_add_text(o, "engine_configured", engine_name(named->conf->engine));
 	json_add_int(o, "live", atomic_load(&named->totals->live));
@@ -614,24 +611,21 @@ static void leave_server(void *arg)
 /* Give a server an order.  One that is down loses its sessions at once. */
 static struct json_object *do_upstream(struct round *r)
 {
-	struct forward *f = forwards_find(r->forwards, r->req->filter.forward);
+	const char *name = r->req->values[KEY_SERVER].text;
+	enum server_order order = (enum server_order)r->req->values[KEY_ORDER].number;
+	struct server *s = servers_order(&r->named->servers, name, order);
 	struct json_object *o;
-	struct server *s;
 
-	if (!f)
-		return no_such_forward(r->req->filter.forward);
-	s = servers_order(&f->servers, r->req->server, (enum server_order)r->req->order);
 	if (!s)
 		return command_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
-					  "`culvert forwards` lists them", r->req->filter.forward,
-					  r->req->server);
+					  "`culvert forwards` lists them", r->name, name);
 	r->server = s;
-	if (r->req->order == ORDER_DOWN)
+	if (order == ORDER_DOWN)
 		ask_workers(r, leave_server);
 	o = json_object_new_object();
-	json_add_text(o, "forward", r->req->filter.forward);
+	json_add_text(o, "forward", r->name);
 	json_add_text(o, "server", s->name);
-	json_add_text(o, "order", server_order_name((enum server_order)r->req->order));
+	json_add_text(o, "order", server_order_name(order));
 	json_add_int(o, "live", atomic_load(&s->live));
 	json_add_int(o, "killed", r->n);
 	json_add_int(o, "workers_silent", r->silent);
@@ -644,13 +638,13 @@ static struct json_object *do_upstream(struct round *r)
 /* Drain a forward, or let it accept again.  Without the lock.  NULL: done; else the answer. */
 static struct json_object *drain(const struct round *r)
 {
-	uint64_t due = command_has(r->req, KEY_DEADLINE) ? clock_ms() + r->req->deadline_ms
-							 : UINT64_MAX;
+	uint64_t due = command_has(r->req, KEY_DEADLINE) ?
+			       clock_ms() + r->req->values[KEY_DEADLINE].number : UINT64_MAX;
 	char why[640];
 	int e;
 
 	log_keep_complaint(why, sizeof(why));
-	e = reload_drain(r->o->reload, r->req->filter.forward, command_has(r->req, KEY_UNDO), due);
+	e = reload_drain(r->o->reload, r->name, command_has(r->req, KEY_UNDO), due);
 	log_keep_complaint(NULL, 0);
 	return !e ? NULL : command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
 					      e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED,
@@ -659,13 +653,11 @@ static struct json_object *drain(const struct round *r)
 
 static struct json_object *do_drain(struct round *r)
 {
-	const char *name = r->req->filter.forward;
-	const struct forward *f = forwards_find(r->forwards, name);
 	struct json_object *o = json_object_new_object();
 
-	json_add_text(o, "forward", name);
-	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
-	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
+	json_add_text(o, "forward", r->name);
+	json_add_text(o, "state", forward_state_name(r->named));
+	json_add_int(o, "live", atomic_load(&r->named->totals->live));
 	json_add_text(o, "warning", command_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
 		      "this cannot be undone, and a reload cannot end it: there is no privileged "
 		      "process; only a new start of culvert makes it listen again");
@@ -681,7 +673,7 @@ static struct json_object *do_drain(struct round *r)
 static struct json_object *do_reload(struct round *r)
 {
 	bool looks = command_has(r->req, KEY_NUMBER);
-	uint64_t n = looks ? r->req->number : reload_ask(r->o->reload);
+	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->o->reload);
 	struct json_object *o;
 
 	if (!n)
@@ -698,7 +690,7 @@ static struct json_object *do_log_level(struct round *r)
 	struct json_object *o = json_object_new_object();
 
 	if (command_has(r->req, KEY_LEVEL))
-		log_set_level(r->req->level);
+		log_set_level((int)r->req->values[KEY_LEVEL].number);
 	json_add_text(o, "level", log_level_name(log_get_level()));
 	return o;
 }
@@ -717,37 +709,29 @@ static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_LOG_LEVEL] = do_log_level,
 };
 
-/* Check a filter by name, so that a mistyped name is an error and not "no sessions". */
-static bool is_named(const struct forwards *all, const char *name)
-{
-	bool found = !name;
-
-	for (struct forward *f = all->first; f && !found; f = f->next)
-		found = !strcmp(forward_name(f->conf), name);
-	return found;
-}
-
 struct json_object *operate(void *arg, const struct command_request *req)
 {
 	const struct operate *o = arg;
-	struct round r = { .o = o, .req = req, .shared = o->reload->shared,
-			   .forwards = &o->reload->forwards };
-	struct json_object *answer = command_number(req->command) == COMMAND_DRAIN ? drain(&r) :
-										     NULL;
-	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
+	struct round r = { .o = o, .req = req, .name = req->values[KEY_FORWARD].text,
+			   .shared = o->reload->shared, .forwards = &o->reload->forwards };
+	enum command_id id = command_number(req->command);
+	struct json_object *answer = id == COMMAND_DRAIN ? drain(&r) : NULL;
+	struct timespec end;
 
 	if (answer)
 		return answer;
-	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	while (pthread_mutex_trylock(&r.forwards->lock)) {
-		if (clock_ms() >= end_ms)
-			return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
-						  "worker that does not answer; ask again");
-		poll(NULL, 0, LOCK_LOOK_MS);
-	}
-	answer = is_named(r.forwards, req->filter.forward) ?
-			 handlers[command_number(req->command)](&r) :
-			 no_such_forward(req->filter.forward);
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += ROUND_TIMEOUT_MS / 1000;
+	if (pthread_mutex_timedlock(&r.forwards->lock, &end))
+		return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a worker "
+					  "that does not answer; ask again");
+	r.named = r.forwards->first; /* active ones come first */
+	while (r.name && r.named && strcmp(forward_name(r.named->conf), r.name) != 0)
+		r.named = r.named->next;
+	/* so that a mistyped name is an error and not "no sessions" */
+	answer = r.name && !r.named ? command_error_json(ERROR_NO_SUCH_FORWARD,
+							 "no forward is named \"%.64s\"", r.name) :
+				      handlers[id](&r);
 	pthread_mutex_unlock(&r.forwards->lock);
 	return answer;
 }
