@@ -20,7 +20,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "relay/admission.h"
@@ -321,9 +320,8 @@ static void serve(struct control *c, int fd, void *arg)
 	}
 	n = snprintf(request, sizeof(request), "HTTP/1.1 %s\r\nContent-Type: " CONTENT_TYPE "\r\n"
 		     "Content-Length: %zu\r\nConnection: close\r\n\r\n", status, len);
-	/* a socket to which nothing was written has room for it */
-	if (send(fd, request, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) == n)
-		control_send(c, fd, ANSWER_MS + (int)(len / 1024), page ?: ABOUT, len);
+	control_send(c, fd, ANSWER_MS, request, (size_t)n);
+	control_send(c, fd, ANSWER_MS + (int)(len / 1024), page ?: ABOUT, len);
 	free(page);
 }
 

@@ -10,7 +10,7 @@
 
 /*
  * Listen at AT, which has an address: while this is still root, since a port may need that.  A unix
- * socket is the account's, of mode 0660.  -errno, after a complaint.
+ * socket has the account's group and mode 0660.  -errno, after a complaint.
  */
 int metrics_open(const struct endpoint *at, const struct account *account, struct control **ret);
 /*
