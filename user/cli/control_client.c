@@ -246,7 +246,7 @@ static int complain_unreachable(const char *path, int err)
 			    err ? strerror(err) : "its answer is not whole");
 }
 
-static int ask_once(const char *control, const char *line, struct json_object **ret)
+int client_ask(const char *control, const char *line, struct json_object **ret)
 {
 	struct timeval patience = { .tv_sec = PATIENCE_S };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
@@ -275,91 +275,72 @@ static int ask_once(const char *control, const char *line, struct json_object **
 }
 
 /*
- * The daemon gives up a client that has not got the CPU to send its request in time, and has done
- * nothing: ask again.
- */
-int client_ask(const char *control, const char *line, struct json_object **ret)
-{
-	uint64_t end = clock_ms() + PATIENCE_S * 1000;
-	int r = ask_once(control, line, ret);
-
-	while (!r && !strcmp(error_of(*ret, "/error/code"), ERROR_TIMEOUT) && clock_ms() < end) {
-		json_object_put(*ret);
-		r = ask_once(control, line, ret);
-	}
-	return r;
-}
-
-/*
  * A reload is answered at once, with its number, because the daemon serves others meanwhile: ask
- * until it is done.  ANSWER becomes what is said of it.  A daemon of before the key says it in its
- * status.
+ * until it is done.  ANSWER becomes what is said of it.
  */
 static int await_reload(const char *control, struct json_object **answer)
 {
 	int64_t number = json_object_get_int64(json_object_object_get(*answer, "number"));
 	uint64_t end = clock_ms() + RELOAD_DEADLINE_S * 1000;
-	bool finished = false;
 	char line[80];
+	int r = EXIT_CODE_OK;
 
-	if (number < 1)
-		return EXIT_CODE_OK; /* it was refused, and the answer says why */
 	snprintf(line, sizeof(line), "{\"command\":\"reload\",\"number\":%" PRId64 "}", number);
-	while (!finished) {
-		struct json_object *o, *reload, *n;
-		int r = client_ask(control, line, &o);
+	while (!r && number > 0) { /* else it was refused, and the answer says why */
+		struct json_object *o, *reload;
 
+		r = client_ask(control, line, &o);
 		reload = json_object_object_get(o, "reload");
-		n = json_object_object_get(reload, "finished");
-		finished = n && json_object_get_int64(n) >= number;
-		if (finished) {
+		if (json_object_get_int64(json_object_object_get(reload, "finished")) >= number) {
 			json_object_put(*answer);
 			*answer = json_object_get(reload);
-		} else if (!reload) {
-			strcpy(line, "{\"command\":\"status\",\"brief\":true}");
+			number = 0;
+		} else if (!r && clock_ms() > end) {
+			r = log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; "
+					 "`culvert status` will say what has become of it",
+					 RELOAD_DEADLINE_S);
+		} else if (!r) {
+			poll(NULL, 0, RELOAD_POLL_MS);
 		}
 		json_object_put(o);
-		if (r)
-			return r;
-		if (clock_ms() > end)
-			return log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; "
-					    "`culvert status` will say what has become of it",
-					    RELOAD_DEADLINE_S);
-		poll(NULL, 0, finished ? 0 : RELOAD_POLL_MS);
 	}
-	return EXIT_CODE_OK;
+	return r;
+}
+
+static int print_answer(struct json_object *answer, bool json)
+{
+	struct json_object *error = json_object_object_get(answer, "error");
+	int r = EXIT_CODE_OK;
+
+	if (json_object_is_type(error, json_type_object))
+		return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
+				    error_of(answer, "/error/message"));
+	/* a reload says what is wrong with the file; programs find it in the JSON, too */
+	if (json_object_get_string_len(error))
+		r = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
+				 json_object_get_string(error));
+	if (json)
+		puts(json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN |
+				     JSON_C_TO_STRING_NOSLASHESCAPE));
+	else if (!r)
+		view_print(answer, stdout);
+	if (fflush(stdout) != 0 || ferror(stdout))
+		r = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s",
+				 strerror(errno));
+	return r;
 }
 
 static int converse(const struct command *c, const struct client_words *words)
 {
-	struct json_object *answer, *error;
-	int r = client_ask(words->control, words->line, &answer), failed = 0;
+	struct json_object *answer;
+	int r = client_ask(words->control, words->line, &answer);
 
 	if (!r && command_number(c) == COMMAND_RELOAD &&
 	    !json_object_object_get(words->request, "number"))
 		r = await_reload(words->control, &answer);
-	error = json_object_object_get(answer, "error");
-	if (r) {
-		failed = r;
-	} else if (json_object_is_type(error, json_type_object)) {
-		failed = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
-				      error_of(answer, "/error/message"));
-	} else {
-		/* a reload says what is wrong with the file; programs find it in the JSON, too */
-		if (json_object_get_string_len(error))
-			failed = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
-					      json_object_get_string(error));
-		if (words->json)
-			puts(json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN |
-					     JSON_C_TO_STRING_NOSLASHESCAPE));
-		else if (!failed)
-			view_print(answer, stdout);
-		if (fflush(stdout) != 0 || ferror(stdout))
-			failed = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s",
-					      strerror(errno));
-	}
+	r = r ?: print_answer(answer, words->json);
 	json_object_put(answer);
-	return failed;
+	return r;
 }
 
 int client_run(int argc, char **argv)
