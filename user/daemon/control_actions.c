@@ -47,6 +47,7 @@ SYSCALLS_ALLOWED(
 struct round {
 	const struct operate *o;
 	const struct command_request *req;
+	struct json_object *answer;  /* what was done and seen; the caller's */
 	const char *name;            /* of a forward, in the request; NULL: none is given */
 	struct forward *named;       /* that forward: the active one, if there is one */
 	struct shared *shared;
@@ -189,22 +190,21 @@ static struct json_object *session_json(const struct session_view *v)
 
 static struct json_object *do_sessions(struct round *r)
 {
-	struct json_object *o, *list;
+	struct json_object *list;
 
 	/* some come meanwhile */
 	r->room = 2 * (size_t)admission_sessions(r->shared->admission) + 1024;
 	r->views = calloc(r->room, sizeof(*r->views));
 	if (!r->views)
-		return NULL;
-	o = json_object_new_object();
+		return command_error_json(ERROR_NO_MEMORY, "sessions are too many to be listed");
 	list = json_object_new_array();
 	ask_workers(r, look);
 	for (size_t i = 0; i < r->n_views; i++)
 		json_append(list, session_json(&r->views[i]));
 	free(r->views);
-	json_add(o, "sessions", list);
-	json_add_int(o, "workers_silent", r->silent);
-	return o;
+	json_add(r->answer, "sessions", list);
+	json_add_int(r->answer, "workers_silent", r->silent);
+	return NULL;
 }
 
 /* --- sums --- */
@@ -364,12 +364,10 @@ static struct json_object *forwards_json(struct round *r)
 
 static struct json_object *do_forwards(struct round *r)
 {
-	struct json_object *o = json_object_new_object();
-
 	ask_workers(r, look);
-	json_add(o, "forwards", forwards_json(r));
-	json_add_int(o, "workers_silent", r->silent);
-	return o;
+	json_add(r->answer, "forwards", forwards_json(r));
+	json_add_int(r->answer, "workers_silent", r->silent);
+	return NULL;
 }
 
 /* --- status --- */
@@ -485,31 +483,30 @@ static struct json_object *resources_json(const struct round *r)
 static struct json_object *do_status(struct round *r)
 {
 	const struct config *c = r->shared->config;
-	struct json_object *o = json_object_new_object();
 
 	ask_workers(r, look);
-	json_add_text(o, "version", CULVERT_VERSION);
-	json_add_int(o, "pid", (uint64_t)getpid());
-	json_add_int(o, "uptime_ms", clock_ms() - r->o->started_ms);
-	json_add_text(o, "engine", engine_name(c->defaults.engine));
-	json_add_int(o, "workers", r->o->reload->threads.n);
-	json_add_int(o, "workers_silent", r->silent);
-	json_add_int(o, "max_sessions", c->max_sessions);
-	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
-	json_add_text(o, "resolver", r->shared->names ? "running" : "not needed");
+	json_add_text(r->answer, "version", CULVERT_VERSION);
+	json_add_int(r->answer, "pid", (uint64_t)getpid());
+	json_add_int(r->answer, "uptime_ms", clock_ms() - r->o->started_ms);
+	json_add_text(r->answer, "engine", engine_name(c->defaults.engine));
+	json_add_int(r->answer, "workers", r->o->reload->threads.n);
+	json_add_int(r->answer, "workers_silent", r->silent);
+	json_add_int(r->answer, "max_sessions", c->max_sessions);
+	json_add_int(r->answer, "max_sessions_per_client", c->max_sessions_per_client);
+	json_add_text(r->answer, "resolver", r->shared->names ? "running" : "not needed");
 	if (!command_has(r->req, KEY_BRIEF))
-		json_add(o, "forwards", forwards_json(r));
-	json_add(o, "reload", reload_json(r->o->reload));
-	json_add(o, "carriers", carriers_json(r));
-	json_add(o, "handovers", handovers_json(r->o));
-	json_add(o, "errors", errors_json(r->o));
-	json_add(o, "kernel", kernel_json(r));
+		json_add(r->answer, "forwards", forwards_json(r));
+	json_add(r->answer, "reload", reload_json(r->o->reload));
+	json_add(r->answer, "carriers", carriers_json(r));
+	json_add(r->answer, "handovers", handovers_json(r->o));
+	json_add(r->answer, "errors", errors_json(r->o));
+	json_add(r->answer, "kernel", kernel_json(r));
 	if (r->shared->session_log)
-		json_add(o, "session_log", session_log_json(r->shared->session_log));
+		json_add(r->answer, "session_log", session_log_json(r->shared->session_log));
 	else
-		json_add_null(o, "session_log");
-	json_add(o, "resources", resources_json(r));
-	return o;
+		json_add_null(r->answer, "session_log");
+	json_add(r->answer, "resources", resources_json(r));
+	return NULL;
 }
 
 /* --- kill --- */
@@ -523,15 +520,12 @@ static void kill_some(void *arg)
 
 static struct json_object *do_kill(struct round *r)
 {
-	struct json_object *o;
-
 	ask_workers(r, kill_some);
 	if (r->silent)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; sessions "
 					  "reset so far: %u", r->n);
-	o = json_object_new_object();
-	json_add_int(o, "killed", r->n);
-	return o;
+	json_add_int(r->answer, "killed", r->n);
+	return NULL;
 }
 
 /* --- engine --- */
@@ -569,7 +563,6 @@ static struct json_object *do_engine(struct round *r)
 {
 	const struct forward *named = r->named;
 	const char *hindrance;
-	struct json_object *o;
 
 	if (command_has(r->req, KEY_ENGINE)) {
 		hindrance = engine_hindrance(r, engine_meant(r->req, named));
@@ -585,13 +578,12 @@ static struct json_object *do_engine(struct round *r)
 	if (r->silent)
 		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its sessions "
 					  "may be carried as before; ask again");
-	o = json_object_new_object();
-	json_add_text(o, "forward", r->name);
-	json_add_text(o, "engine", engine_name(forward_engine(named)));
-	json_add_text(o, "engine_configured", engine_name(named->conf->engine));
-	json_add_int(o, "live", atomic_load(&named->totals->live));
-	json_add_int(o, "flows_moving", r->n);
-	return o;
+	json_add_text(r->answer, "forward", r->name);
+	json_add_text(r->answer, "engine", engine_name(forward_engine(named)));
+	json_add_text(r->answer, "engine_configured", engine_name(named->conf->engine));
+	json_add_int(r->answer, "live", atomic_load(&named->totals->live));
+	json_add_int(r->answer, "flows_moving", r->n);
+	return NULL;
 }
 
 /* --- upstream --- */
@@ -614,7 +606,6 @@ static struct json_object *do_upstream(struct round *r)
 	const char *name = r->req->values[KEY_SERVER].text;
 	enum server_order order = (enum server_order)r->req->values[KEY_ORDER].number;
 	struct server *s = servers_order(&r->named->servers, name, order);
-	struct json_object *o;
 
 	if (!s)
 		return command_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
@@ -622,15 +613,14 @@ static struct json_object *do_upstream(struct round *r)
 	r->server = s;
 	if (order == ORDER_DOWN)
 		ask_workers(r, leave_server);
-	o = json_object_new_object();
-	json_add_text(o, "forward", r->name);
-	json_add_text(o, "server", s->name);
-	json_add_text(o, "order", server_order_name(order));
-	json_add_int(o, "live", atomic_load(&s->live));
-	json_add_int(o, "killed", r->n);
-	json_add_int(o, "workers_silent", r->silent);
+	json_add_text(r->answer, "forward", r->name);
+	json_add_text(r->answer, "server", s->name);
+	json_add_text(r->answer, "order", server_order_name(order));
+	json_add_int(r->answer, "live", atomic_load(&s->live));
+	json_add_int(r->answer, "killed", r->n);
+	json_add_int(r->answer, "workers_silent", r->silent);
 	server_put(s);
-	return o;
+	return NULL;
 }
 
 /* --- drain --- */
@@ -653,15 +643,14 @@ static struct json_object *drain(const struct round *r)
 
 static struct json_object *do_drain(struct round *r)
 {
-	struct json_object *o = json_object_new_object();
-
-	json_add_text(o, "forward", r->name);
-	json_add_text(o, "state", forward_state_name(r->named));
-	json_add_int(o, "live", atomic_load(&r->named->totals->live));
-	json_add_text(o, "warning", command_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
+	json_add_text(r->answer, "forward", r->name);
+	json_add_text(r->answer, "state", forward_state_name(r->named));
+	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
+	json_add_text(r->answer, "warning",
+		      command_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
 		      "this cannot be undone, and a reload cannot end it: there is no privileged "
 		      "process; only a new start of culvert makes it listen again");
-	return o;
+	return NULL;
 }
 
 /* --- reload, log level --- */
@@ -674,29 +663,26 @@ static struct json_object *do_reload(struct round *r)
 {
 	bool looks = command_has(r->req, KEY_NUMBER);
 	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->o->reload);
-	struct json_object *o;
 
 	if (!n)
 		return command_error_json(ERROR_FAILED, RELOAD_STOPPING);
-	o = json_object_new_object();
-	json_add_int(o, "number", n);
+	json_add_int(r->answer, "number", n);
 	if (looks)
-		json_add(o, "reload", reload_json(r->o->reload));
-	return o;
+		json_add(r->answer, "reload", reload_json(r->o->reload));
+	return NULL;
 }
 
 static struct json_object *do_log_level(struct round *r)
 {
-	struct json_object *o = json_object_new_object();
-
 	if (command_has(r->req, KEY_LEVEL))
 		log_set_level((int)r->req->values[KEY_LEVEL].number);
-	json_add_text(o, "level", log_level_name(log_get_level()));
-	return o;
+	json_add_text(r->answer, "level", log_level_name(log_get_level()));
+	return NULL;
 }
 
 /* --- all commands --- */
 
+/* Each adds to the answer and returns NULL, or else what is wrong. */
 static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_SESSIONS] = do_sessions,
 	[COMMAND_STATUS] = do_status,
@@ -715,11 +701,11 @@ struct json_object *operate(void *arg, const struct command_request *req)
 	struct round r = { .o = o, .req = req, .name = req->values[KEY_FORWARD].text,
 			   .shared = o->reload->shared, .forwards = &o->reload->forwards };
 	enum command_id id = command_number(req->command);
-	struct json_object *answer = id == COMMAND_DRAIN ? drain(&r) : NULL;
+	struct json_object *wrong = id == COMMAND_DRAIN ? drain(&r) : NULL;
 	struct timespec end;
 
-	if (answer)
-		return answer;
+	if (wrong)
+		return wrong;
 	clock_gettime(CLOCK_REALTIME, &end);
 	end.tv_sec += ROUND_TIMEOUT_MS / 1000;
 	if (pthread_mutex_timedlock(&r.forwards->lock, &end))
@@ -728,10 +714,14 @@ struct json_object *operate(void *arg, const struct command_request *req)
 	r.named = r.forwards->first; /* active ones come first */
 	while (r.name && r.named && strcmp(forward_name(r.named->conf), r.name) != 0)
 		r.named = r.named->next;
+	r.answer = json_object_new_object();
 	/* so that a mistyped name is an error and not "no sessions" */
-	answer = r.name && !r.named ? command_error_json(ERROR_NO_SUCH_FORWARD,
-							 "no forward is named \"%.64s\"", r.name) :
-				      handlers[id](&r);
+	wrong = r.name && !r.named ? command_error_json(ERROR_NO_SUCH_FORWARD,
+							"no forward is named \"%.64s\"", r.name) :
+				     handlers[id](&r);
 	pthread_mutex_unlock(&r.forwards->lock);
-	return answer;
+	if (!wrong)
+		return r.answer;
+	json_object_put(r.answer);
+	return wrong;
 }
