@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -47,7 +48,6 @@ SYSCALLS_ALLOWED(
 	SYSCALL(ppoll), /* where there is no poll(2) */
 	SYSCALL(shutdown),
 	SYSCALL(close),
-	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)),
 	SYSCALL(dup3),
 	SYSCALL(unlink),
 	SYSCALL(unlinkat));
@@ -57,6 +57,8 @@ struct control {
 	int listener; /* is shut down when the threads are to end */
 	pthread_t threads[THREADS];
 	unsigned int n_threads;
+	int spare[THREADS]; /* a copy of the listener, for each thread that has not begun */
+	unsigned int n_spare;
 	pthread_mutex_t accepting; /* one thread waits for the next client */
 	pthread_mutex_t answering; /* with thousands of sessions an answer takes megabytes */
 	control_serve_fn *serve;
@@ -69,14 +71,9 @@ struct control {
 
 static int make_directory(const char *path, uid_t uid, gid_t gid)
 {
-	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	char *slash;
+	char copy[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	const char *dir = dirname(strcpy(copy, path));
 
-	snprintf(dir, sizeof(dir), "%s", path);
-	slash = strrchr(dir, '/');
-	if (!slash || slash == dir)
-		return 0;
-	*slash = '\0';
 	if (mkdir(dir, 0755))
 		return errno == EEXIST ? 0 : -errno;
 	/* the unprivileged daemon may then remove the socket when it exits */
@@ -144,9 +141,7 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 	r = control_listen(&a, false, uid, gid, ret);
 	return !r ? 0 : log_complain(r, "control socket %s: %s%s", path, strerror(-r),
 				     r == -EADDRINUSE ?
-				     " (another culvert is running; give it its own --control)" :
-				     r == -EACCES || r == -ENOENT || r == -EROFS ?
-				     " (give another path with --control)" : "");
+				     " (another culvert is running; give it its own --control)" : "");
 }
 
 /* --- requests and answers --- */
@@ -207,12 +202,9 @@ static bool wait_for(const struct control *c, int fd, short events, uint64_t end
 {
 	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->listener } };
 	uint64_t now_ms = clock_ms();
-	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0, n;
+	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0;
 
-	do {
-		n = poll(p, 2, left);
-	} while (n < 0); /* EINTR */
-	return n && !p[1].revents;
+	return TEMP_FAILURE_RETRY(poll(p, 2, left)) > 0 && !p[1].revents;
 }
 
 int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
@@ -229,8 +221,6 @@ int control_read(const struct control *c, int fd, const char *end, int ms, char 
 		if (!wait_for(c, fd, POLLIN, end_ms))
 			return -ETIMEDOUT;
 		n = recv(fd, text + len, size - 1 - len, MSG_DONTWAIT);
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			continue;
 		if (n < 0)
 			return -errno;
 		len += (size_t)n;
@@ -283,10 +273,10 @@ static void serve(struct control *c, int fd, void *arg)
 static void *run(void *arg)
 {
 	struct control *c = arg;
-	/* its client, or else a copy of the listener, to be closed for the next client */
-	int fd = fcntl(c->listener, F_DUPFD_CLOEXEC, 0);
+	int fd; /* its client, or else a copy of the listener, to be closed for the next client */
 
 	pthread_mutex_lock(&c->accepting);
+	fd = c->spare[--c->n_spare];
 	while (wait_for(c, c->listener, POLLIN, NEVER)) {
 		if (fd >= 0)
 			close(fd);
@@ -312,10 +302,14 @@ int control_serve(struct control *c, control_serve_fn *serve_one, void *arg)
 
 	c->serve = serve_one;
 	c->arg = arg;
+	/* serve nobody before each thread has its descriptor: status counts them */
+	pthread_mutex_lock(&c->accepting);
 	while (!r && c->n_threads < THREADS) {
+		c->spare[c->n_spare++] = fcntl(c->listener, F_DUPFD_CLOEXEC, 0);
 		r = -pthread_create(&c->threads[c->n_threads], NULL, run, c);
 		c->n_threads += !r;
 	}
+	pthread_mutex_unlock(&c->accepting);
 	return r;
 }
 
