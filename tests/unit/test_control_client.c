@@ -110,7 +110,6 @@ TEST(test_wrong_words)
 		{ { "sessions", "--json=1" }, "\"--json=1\": unknown argument" },
 		{ { "sessions", "--control" }, "needs a value" },
 		{ { "kill" }, "kill: needs an id, a filter or all" },
-		{ { "kill", "--all", "17" }, "kill: all: contradicts" },
 		{ { "kill", "17x" }, "kill: id: expected a whole number" },
 		{ { "kill", "17,18" }, "kill: id: expected a whole number" },
 		{ { "sessions", "17" }, "\"17\": unknown argument" },

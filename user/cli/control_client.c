@@ -118,15 +118,6 @@ static struct option option_of(const struct command_key_def *def, int value)
 				def->metavar ? required_argument : no_argument, NULL, value };
 }
 
-static void make_options(const struct command *c, struct option *options)
-{
-	for (const enum command_key *key = c->keys; *key; key++)
-		*options++ = option_of(&command_keys[*key], VALUE_KEY + (int)*key);
-	for (int i = 0; i < OWNS; i++)
-		*options++ = option_of(&client_options[i], OWN_VALUES[i]);
-	*options = (struct option){ 0 };
-}
-
 /* OPTION is what getopt(3) says of WORD. */
 static int take_option(const struct command *c, int option, const char *word,
 		       struct client_words *w)
@@ -153,10 +144,13 @@ static int take_option(const struct command *c, int option, const char *word,
 
 static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
 {
-	struct option options[COMMAND_KEYS_MAX + OWNS + 1];
+	struct option options[COMMAND_KEYS_MAX + OWNS + 1] = { 0 }, *next = options;
 	int option, r = 0;
 
-	make_options(c, options);
+	for (const enum command_key *key = c->keys; *key; key++)
+		*next++ = option_of(&command_keys[*key], VALUE_KEY + (int)*key);
+	for (int i = 0; i < OWNS; i++)
+		*next++ = option_of(&client_options[i], OWN_VALUES[i]);
 	optind = 0; /* begin anew */
 	opterr = 0;
 	while (!r && (option = getopt_long(argc, argv, "c:h", options, NULL)) != -1)
@@ -252,21 +246,18 @@ int client_ask(const char *control, const char *line, struct json_object **ret)
 
 	*ret = NULL;
 	/* bounds each read(2) and send(2), and connect(2) too, where the backlog is full */
-	if (fd >= 0) {
-		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	}
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	snprintf(un.sun_path, sizeof(un.sun_path), "%s", control);
 	/* a daemon that refuses says why, although it has closed before send(2): EPIPE */
-	if (fd >= 0 && !connect(fd, (struct sockaddr *)&un, sizeof(un)) &&
+	if (!connect(fd, (struct sockaddr *)&un, sizeof(un)) &&
 	    (send(fd, text, len, MSG_NOSIGNAL) >= 0 || errno == EPIPE)) {
 		errno = 0;
 		*ret = json_object_from_fd(fd);
 	}
 	if (!json_object_is_type(*ret, json_type_object))
 		r = complain_unreachable(control, errno);
-	if (fd >= 0)
-		close(fd);
+	close(fd);
 	return r;
 }
 

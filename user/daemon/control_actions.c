@@ -317,8 +317,6 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 {
 	const struct forward_conf *fc = f->conf;
 	struct json_object *o = json_object_new_object();
-	/* before accepted: a session that comes and goes meanwhile must not make it exceed that */
-	uint64_t finished = SUM(f, finished);
 
 	json_add_text(o, "name", forward_name(fc));
 	json_add_text(o, "listen", fc->listen.text);
@@ -337,8 +335,9 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* where a reload has changed it the totals are those of the name */
 	json_add_int(o, "live", atomic_load(&f->totals->live));
+	/* before accepted: a session that comes and goes meanwhile must not make it exceed that */
+	json_add_int(o, "finished", SUM(f, finished));
 	json_add_int(o, "accepted", SUM(f, accepted));
-	json_add_int(o, "finished", finished);
 	json_add_int(o, "denied", SUM(f, denied));
 	json_add_int(o, "bytes_to_upstream", bytes_of(f, CLIENT));
 	json_add_int(o, "bytes_to_client", bytes_of(f, UPSTREAM));
@@ -521,9 +520,6 @@ static void kill_some(void *arg)
 static struct json_object *do_kill(struct round *r)
 {
 	ask_workers(r, kill_some);
-	if (r->silent)
-		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; sessions "
-					  "reset so far: %u", r->n);
 	json_add_int(r->answer, "killed", r->n);
 	return NULL;
 }
@@ -575,9 +571,6 @@ static struct json_object *do_engine(struct round *r)
 				forward_set_engine(f, engine_meant(r->req, f));
 	}
 	ask_workers(r, follow_engines);
-	if (r->silent)
-		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its sessions "
-					  "may be carried as before; ask again");
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "engine", engine_name(forward_engine(named)));
 	json_add_text(r->answer, "engine_configured", engine_name(named->conf->engine));
@@ -618,7 +611,6 @@ static struct json_object *do_upstream(struct round *r)
 	json_add_text(r->answer, "order", server_order_name(order));
 	json_add_int(r->answer, "live", atomic_load(&s->live));
 	json_add_int(r->answer, "killed", r->n);
-	json_add_int(r->answer, "workers_silent", r->silent);
 	server_put(s);
 	return NULL;
 }
@@ -720,6 +712,9 @@ struct json_object *operate(void *arg, const struct command_request *req)
 							"no forward is named \"%.64s\"", r.name) :
 				     handlers[id](&r);
 	pthread_mutex_unlock(&r.forwards->lock);
+	if (!wrong && r.silent && command_changes(req))
+		wrong = command_error_json(ERROR_NO_ANSWER, "%u workers do not answer: the change is "
+					   "made in part, so far of %u; ask again", r.silent, r.n);
 	if (!wrong)
 		return r.answer;
 	json_object_put(r.answer);

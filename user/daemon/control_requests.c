@@ -243,12 +243,6 @@ static struct json_object *check_whole(const struct command_request *req)
 	if (c->needs_some && !req->given)
 		return command_error_json(ERROR_MISSING_KEY, "%s: needs an id, a filter or all",
 					  c->name);
-	if (command_has(req, KEY_ALL) && req->given != BIT(KEY_ALL))
-		return command_error_json(ERROR_BAD_VALUE, "%s: all: contradicts the other filters",
-					  c->name);
-	if (command_has(req, KEY_UNDO) && command_has(req, KEY_DEADLINE))
-		return command_error_json(ERROR_BAD_VALUE, "%s: undo: contradicts deadline",
-					  c->name);
 	return NULL;
 }
 

@@ -275,10 +275,11 @@ static void add_family(struct scrape *s, const struct family *fam)
 }
 
 /* The caller frees it.  NULL: there is no memory. */
-static char *make_page(const struct operate *o, size_t *ret_len)
+static char *make_page(const struct operate *o)
 {
 	char *text = NULL;
-	struct scrape s = { .operate = o, .out = open_memstream(&text, ret_len) };
+	size_t len;
+	struct scrape s = { .operate = o, .out = open_memstream(&text, &len) };
 
 	if (!s.out)
 		return NULL;
@@ -308,20 +309,20 @@ const char *metrics_parse(const char *request)
 
 static void serve(struct control *c, int fd, void *arg)
 {
-	char request[REQUEST_MAX], *page = NULL;
+	char request[REQUEST_MAX];
 	int n, r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
 	const char *status = r ? "400 Bad Request" : metrics_parse(request);
-	size_t len = strlen(ABOUT);
+	bool wanted = !strcmp(status, METRICS_PAGE);
+	char *page = wanted ? make_page(arg) : NULL;
+	const char *body = page ?: ABOUT;
+	size_t len = strlen(body);
 
-	if (!strcmp(status, METRICS_PAGE)) {
-		page = make_page(arg, &len);
-		status = page ? status : "503 Service Unavailable";
-		len = page ? len : strlen(ABOUT);
-	}
+	if (wanted && !page)
+		status = "503 Service Unavailable";
 	n = snprintf(request, sizeof(request), "HTTP/1.1 %s\r\nContent-Type: " CONTENT_TYPE "\r\n"
 		     "Content-Length: %zu\r\nConnection: close\r\n\r\n", status, len);
 	control_send(c, fd, ANSWER_MS, request, (size_t)n);
-	control_send(c, fd, ANSWER_MS + (int)(len / 1024), page ?: ABOUT, len);
+	control_send(c, fd, ANSWER_MS + (int)(len / 1024), body, len);
 	free(page);
 }
 
