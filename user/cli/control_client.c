@@ -79,7 +79,7 @@ static int add_key(struct json_object *request, enum command_key key, const char
 	const struct command_key_def *def = &command_keys[key];
 	bool number = def->kind == VALUE_IDS || def->kind == VALUE_WHOLE ||
 		      def->kind == VALUE_SECONDS;
-	struct json_object *value = !text ? json_object_new_boolean(true) :
+	struct json_object *value = def->kind == VALUE_FLAG ? json_object_new_boolean(true) :
 				    number ? command_json(text) : json_object_new_string(text);
 	struct json_object *ids = json_object_object_get(request, def->name);
 
@@ -168,10 +168,8 @@ static int find_control(struct client_words *w)
 {
 	int r = !w->control && w->config ? config_file_control(w->config, &w->named) : 0;
 
-	if (r)
-		return r;
 	w->control = w->control ?: w->named ?: CONFIG_CONTROL_DEFAULT;
-	return 0;
+	return r;
 }
 
 /* What is wrong with a request according to the daemon, or to its parser. */

@@ -52,7 +52,7 @@ struct round {
 	struct forward *named;       /* that forward: the active one, if there is one */
 	struct shared *shared;
 	struct forwards *forwards;
-	const struct server *server; /* that loses its sessions */
+	const struct server *server; /* NULL: the request is not about one */
 	struct worker *worker;       /* whose turn it is */
 	unsigned int silent;         /* workers that have not answered */
 	unsigned int n;              /* sessions that were reset, or flows that move */
@@ -107,6 +107,8 @@ static bool is_meant(const void *arg, const struct session *s)
 	    session_carrier(s, UPSTREAM) != carrier)
 		return false;
 	if (r->name && strcmp(forward_name(forward_of(s)), r->name) != 0)
+		return false;
+	if (r->server && s->server != r->server)
 		return false;
 	return !req->clients.n || acl_allows(&req->clients, &s->client.sa);
 }
@@ -581,18 +583,6 @@ static struct json_object *do_engine(struct round *r)
 
 /* --- upstream --- */
 
-static bool is_of_server(const void *arg, const struct session *s)
-{
-	return s->server == arg;
-}
-
-static void leave_server(void *arg)
-{
-	struct round *r = arg;
-
-	r->n += session_end_some(r->worker, is_of_server, r->server, CAUSE_KILLED);
-}
-
 /* Give a server an order.  One that is down loses its sessions at once. */
 static struct json_object *do_upstream(struct round *r)
 {
@@ -605,7 +595,7 @@ static struct json_object *do_upstream(struct round *r)
 					  "`culvert forwards` lists them", r->name, name);
 	r->server = s;
 	if (order == ORDER_DOWN)
-		ask_workers(r, leave_server);
+		ask_workers(r, kill_some);
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "server", s->name);
 	json_add_text(r->answer, "order", server_order_name(order));

@@ -174,7 +174,7 @@ const struct command commands[COMMANDS] = {
 		.keys = { KEY_FORWARD, KEY_DEADLINE, KEY_UNDO } },
 	[COMMAND_RELOAD] = {
 		.name = "reload", .summary = "read the configuration file again, as SIGHUP does",
-		.changes = COMMAND_ALWAYS, .looks = BIT(KEY_NUMBER),
+		.changes = BIT(KEY_NONE),
 		.keys = { KEY_NUMBER } },
 	[COMMAND_LOG_LEVEL] = {
 		.name = "log-level", .summary = "show or set how much the daemon logs",

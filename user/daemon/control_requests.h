@@ -83,8 +83,8 @@ struct command {
 	const char *name;
 	const char *summary;
 	unsigned int changes;    /* bits 1 << key: a request with one of these makes a change, which
-				  * needs more rights than a look; COMMAND_ALWAYS: every one does */
-	unsigned int looks;      /* bits: a request with one of these makes none, all the same */
+				  * needs more rights than a look; KEY_NONE: one without a key;
+				  * COMMAND_ALWAYS: every one */
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */
@@ -127,10 +127,7 @@ static inline bool command_has(const struct command_request *req, enum command_k
 
 static inline bool command_changes(const struct command_request *req)
 {
-	const struct command *c = req->command;
-
-	return !(req->given & c->looks) &&
-	       (c->changes == COMMAND_ALWAYS || req->given & c->changes);
+	return (req->given ?: 1U << KEY_NONE) & req->command->changes;
 }
 
 /* The codes of errors, which are stable. */

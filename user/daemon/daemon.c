@@ -21,7 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -445,16 +444,14 @@ static void announce_ready(const struct daemon *d)
 static int begin(struct daemon *d)
 {
 	struct threads *ts = &d->reload.threads;
-	struct rlimit descriptors = { 0 };
 	int r;
 
-	getrlimit(RLIMIT_NOFILE, &descriptors);
 	d->operate = (struct operate){
 		.reload = &d->reload,
 		.probe = &d->probe,
 		.started_ms = clock_ms(),
 		.began_ms = clock_real_ms(),
-		.descriptors_max = descriptors.rlim_cur,
+		.descriptors_max = sandbox_raise_nofile(0),
 		.descriptors = opendir("/proc/self/fd"),
 	};
 	r = threads_open(ts, &d->shared, d->reload.listening);
@@ -468,7 +465,7 @@ static int begin(struct daemon *d)
 	if (!r && d->control)
 		r = control_start(d->control, operate, &d->operate);
 	if (!r && d->metrics)
-		r = metrics_start(d->metrics, &d->operate);
+		r = control_serve(d->metrics, metrics_serve, &d->operate);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));

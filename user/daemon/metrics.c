@@ -307,7 +307,7 @@ const char *metrics_parse(const char *request)
 	return strcmp(path, "/metrics") ? "404 Not Found" : METRICS_PAGE;
 }
 
-static void serve(struct control *c, int fd, void *arg)
+void metrics_serve(struct control *c, int fd, void *arg)
 {
 	char request[REQUEST_MAX];
 	int n, r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
@@ -335,9 +335,4 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
 			       account->gid, ret);
 
 	return r ? log_complain(r, "metrics %s: %s", at->text, strerror(-r)) : 0;
-}
-
-int metrics_start(struct control *c, struct operate *o)
-{
-	return control_serve(c, serve, o);
 }

@@ -14,10 +14,10 @@
  */
 int metrics_open(const struct endpoint *at, const struct account *account, struct control **ret);
 /*
- * Start the threads that serve, when the workers run.  O must live as long.  -errno.  To be ended
- * before the workers are closed: control_close().
+ * For control_serve(), when the workers run; to be ended before they are closed.  ARG is a struct
+ * operate.
  */
-int metrics_start(struct control *c, struct operate *o);
+control_serve_fn metrics_serve;
 #define METRICS_PAGE "200 OK"
 /* The status of the answer to REQUEST, up to the empty line.  METRICS_PAGE: it is for the metrics. */
 const char *metrics_parse(const char *request);
