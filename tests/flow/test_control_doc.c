@@ -174,15 +174,15 @@ static void names(void)
 		row = strdup(strstr(page, quoted) + 1);
 		end = strchr(row, '\n');
 		*end = '\0';
-		for (size_t k = 0; k < c->n_keys; k++) {
-			snprintf(quoted, sizeof(quoted), "`%s`", command_keys[c->keys[k]].name);
+		for (const enum command_key *key = c->keys; *key; key++) {
+			snprintf(quoted, sizeof(quoted), "`%s`", command_keys[*key].name);
 			if (!strstr(row, quoted))
 				fail_msg("docs/control.md: %s lacks %s", c->name, quoted);
 		}
 		assert_int_equal(!!c->changes, strstr(row, "hanges") != NULL);
 		free(row);
 	}
-	for (size_t k = 0; k < KEYS; k++)
+	for (size_t k = KEY_NONE + 1; k < KEYS; k++)
 		need_name(command_keys[k].name);
 	for (int i = 0; i < REASONS; i++)
 		need_name(reason_name((enum reason)i));

@@ -77,9 +77,9 @@ TEST(test_requests)
 		  "{\"command\":\"engine\",\"forward\":\"--x\",\"engine\":\"copy\"}" },
 		{ { "drain", "db", "--undo" },
 		  "{\"command\":\"drain\",\"undo\":true,\"forward\":\"db\"}" },
-		{ { "drain", "db", "--deadline", "30" },
+		{ { "drain", "db", "--drain-timeout", "30" },
 		  "{\"command\":\"drain\",\"deadline\":30,\"forward\":\"db\"}" },
-		{ { "drain", "db", "--deadline=0.5" },
+		{ { "drain", "db", "--drain-timeout=0.5" },
 		  "{\"command\":\"drain\",\"deadline\":0.5,\"forward\":\"db\"}" },
 		{ { "log-level", "debug" }, "{\"command\":\"log-level\",\"level\":\"debug\"}" },
 	};
@@ -98,7 +98,6 @@ TEST(test_requests)
 	}
 }
 
-#define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
 TEST(test_wrong_words)
 {
@@ -110,15 +109,13 @@ TEST(test_wrong_words)
 		{ { "sessions", "a\x1b\n" }, "\"a??\": unknown argument" },
 		{ { "sessions", "--json=1" }, "\"--json=1\": unknown argument" },
 		{ { "sessions", "--control" }, "needs a value" },
-		{ { "sessions", "--control", "/1234567" A50 A50 }, "expected at most 107 bytes" },
 		{ { "kill" }, "kill: needs an id, a filter or all" },
-		{ { "kill", "--all", "17" }, "kill: all: contradicts" },
 		{ { "kill", "17x" }, "kill: id: expected a whole number" },
 		{ { "kill", "17,18" }, "kill: id: expected a whole number" },
 		{ { "sessions", "17" }, "\"17\": unknown argument" },
 		{ { "sessions", "--client", "10.0.0.1/8" }, "client: expected addresses" },
 		{ { "engine", "a", "copy", "x" }, "\"x\": unknown argument" },
-		{ { "drain", "a", "--deadline", "soon" }, "drain: deadline: expected seconds" },
+		{ { "drain", "a", "--drain-timeout", "soon" }, "drain: deadline: expected seconds" },
 	};
 	struct client_words words;
 	char *argv[1001] = { (char *)"kill" };
@@ -142,11 +139,8 @@ TEST(test_help)
 		assert_int_equal(RUN(commands[i].name, i % 2 ? "--help" : "-h"), EXIT_CODE_OK);
 		assert_non_null(strstr(out, usage));
 		assert_non_null(strstr(out, "--control PATH"));
-		for (size_t k = 0; k < commands[i].n_keys; k++) {
-			const struct command_key_def *key = &command_keys[commands[i].keys[k]];
-
-			assert_non_null(strstr(out, command_key_option(key)));
-		}
+		for (const enum command_key *key = commands[i].keys; *key; key++)
+			assert_non_null(strstr(out, command_key_option(&command_keys[*key])));
 	}
 	RUN("engine", "--help");
 	assert_non_null(strstr(out, "Usage: culvert engine NAME [ENGINE] [options]"));
@@ -256,16 +250,12 @@ static const char sessions_answer[] =
 	"\"state\":\"dead\",\"age_ms\":130000,\"flows\":[]}]}\n";
 
 static const char sessions_text[] =
-	"  ID  FORWARD  CLIENT              UPSTREAM         AGE    BYTES  HANDOVERS  BACKLOG MAX  "
-	"STATE   REASON\n"
-	"  17  db       10.0.1.2:41234      10.0.2.2:9001   5.3s                                   "
-	"open\n"
-	"               client-to-upstream  sockmap               1.2 KiB          1          0 B  "
-	"kernel  conversation\n"
-	"               upstream-to-client  splice                  5 GiB         12      1.5 MiB  "
-	"user    slow target\n"
-	"1018  -        unix:(unnamed)      [::1]:80       2m10s                                   "
-	"dead\n";
+	"ID  FORWARD  CLIENT          UPSTREAM        AGE  STATE  DIRECTION           CARRIER  PHASE   "
+	"  BYTES  HANDOVERS  BACKLOG MAX  REASON\n"
+	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s  open   client-to-upstream  sockmap  kernel  "
+	"1.2 KiB          1          0 B  conversation\n"
+	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s  open   upstream-to-client  splice   user    "
+	"  5 GiB         12      1.5 MiB  slow target\n";
 
 TEST(test_answers)
 {
@@ -372,8 +362,7 @@ TEST(test_view)
 		    "db:54     -          9  -         [ \"[::1]:54\" ]  no?\n"
 		    "\n"
 		    "NAME  SERVER  STATE  WEIGHT  BACKUP  LIVE  SESSIONS  FAILURES  LAST ERROR\n"
-		    "web\n"
-		    "      a:1     -      -       -          7  -         -         -\n"
+		    "web   a:1     -      -       -          7  -         -         -\n"
 		    "\nerrors\n  x?                       1\n"
 		    "\nkernel\n  available                false\n"
 		    "  NAME  AVAILABLE  REASON\n  a     true       b\n"
@@ -389,13 +378,18 @@ TEST(test_view_untrusted)
 	expect_view("{\"features\":[null,7,[],{\"name\":\"\\u001b[2J\\n\","
 		    "\"available\":\"\\u009b\","
 		    "\"reason\":{}}],\"more\":[1]}",
-		    "NAME   AVAILABLE  REASON\n-      -          -\n"
-		    "-      -          -\n?[2J?  ??         { }\n");
-	expect_view("{\"sessions\":[{\"id\":5,\"flows\":[null]},{\"flows\":7}]}",
-		    "ID  FORWARD  CLIENT  UPSTREAM  AGE  BYTES  HANDOVERS  BACKLOG MAX  STATE"
-		    "  REASON\n"
-		    " 5  -        -       -         -                                   -\n"
-		    " -  -        -       -         -                                   -\n");
+		    "NAME   AVAILABLE  REASON\n-      -          -\n?[2J?  ??         { }\n");
+	expect_view("{\"forwards\":[7,{\"name\":\"a\",\"servers\":[null,{\"server\":[]}]}]}",
+		    "NAME  LISTEN  UPSTREAM  ENGINE  STATE  LIVE  MAX SESSIONS  ACCEPTED  DENIED"
+		    "  BYTES TO UPSTREAM  BYTES TO CLIENT\n"
+		    "-     -       -         -       -      -     -             -         -     "
+		    "  -                  -\n"
+		    "a     -       -         -       -      -     -             -         -     "
+		    "  -                  -\n"
+		    "\n"
+		    "NAME  SERVER  STATE  WEIGHT  BACKUP  LIVE  SESSIONS  FAILURES  LAST ERROR\n"
+		    "a     -       -      -       -       -     -         -         -\n"
+		    "a     [ ]     -      -       -       -     -         -         -\n");
 	snprintf(long_name, sizeof(long_name), "{\"x\":\"%015000d\"}", 0);
 	assert_int_equal(ask("status", false, long_name), 0);
 	assert_non_null(strstr(out, "000..."));

@@ -89,7 +89,6 @@ static const struct {
 	{ "{\"command\":\"kill\",\"id\":[]}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\",\"id\":[1,\"2\"]}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\",\"all\":1}", ERROR_BAD_VALUE },
-	{ "{\"command\":\"kill\",\"all\":true,\"id\":1}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"reload\",\"number\":0}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"reload\",\"number\":[1]}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\"}", ERROR_MISSING_KEY },
@@ -100,8 +99,6 @@ static const struct {
 	{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":-1}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":86401}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":1e999}", ERROR_BAD_VALUE },
-	{ "{\"command\":\"drain\",\"forward\":\"x\",\"undo\":true,\"deadline\":5}",
-	  ERROR_BAD_VALUE },
 	{ "{\"command\":\"log-level\",\"level\":\"loud\"}", ERROR_BAD_VALUE },
 };
 

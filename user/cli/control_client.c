@@ -57,17 +57,16 @@ void client_print_option(const struct command_key_def *def)
 void client_help(const struct command *c)
 {
 	printf("Usage: culvert %s", c->name);
-	for (size_t i = 0; i < c->n_keys; i++) {
-		const struct command_key_def *key = &command_keys[c->keys[i]];
-		bool needed = c->required >> c->keys[i] & 1;
+	for (const enum command_key *key = c->keys; *key; key++) {
+		bool needed = c->required >> *key & 1;
 
-		if (c->positional >> c->keys[i] & 1)
-			printf(needed ? " %s%s" : " [%s%s]", key->metavar,
-			       c->keys[i] == KEY_ID ? "..." : "");
+		if (c->positional >> *key & 1)
+			printf(needed ? " %s%s" : " [%s%s]", command_keys[*key].metavar,
+			       *key == KEY_ID ? "..." : "");
 	}
 	printf(" [options]\n\nTo %s.  See culvert(8).\n\nOptions:\n", c->summary);
-	for (size_t i = 0; i < c->n_keys; i++)
-		client_print_option(&command_keys[c->keys[i]]);
+	for (const enum command_key *key = c->keys; *key; key++)
+		client_print_option(&command_keys[*key]);
 	for (size_t i = 0; i < OWNS; i++)
 		client_print_option(&client_options[i]);
 }
@@ -78,9 +77,10 @@ void client_help(const struct command *c)
 static int add_key(struct json_object *request, enum command_key key, const char *text)
 {
 	const struct command_key_def *def = &command_keys[key];
-	struct json_object *value = !def->take ? json_object_new_boolean(true) :
-				    def->is_number ? command_json(text) :
-						     json_object_new_string(text);
+	bool number = def->kind == VALUE_IDS || def->kind == VALUE_WHOLE ||
+		      def->kind == VALUE_SECONDS;
+	struct json_object *value = def->kind == VALUE_FLAG ? json_object_new_boolean(true) :
+				    number ? command_json(text) : json_object_new_string(text);
 	struct json_object *ids = json_object_object_get(request, def->name);
 
 	if (key != KEY_ID)
@@ -101,36 +101,21 @@ static int complain_unknown(const struct command *c, const char *word)
 /* Take a word that is no option as the value of the next key that may be a word. */
 static int add_word(const struct command *c, struct json_object *request, const char *word)
 {
-	for (size_t i = 0; i < c->n_keys; i++) {
-		const struct command_key_def *def = &command_keys[c->keys[i]];
-
-		if (c->positional >> c->keys[i] & 1 &&
-		    (c->keys[i] == KEY_ID || !json_object_object_get_ex(request, def->name, NULL)))
-			return add_key(request, c->keys[i], word);
-	}
+	for (const enum command_key *key = c->keys; *key; key++)
+		if (c->positional >> *key & 1 &&
+		    (*key == KEY_ID ||
+		     !json_object_object_get_ex(request, command_keys[*key].name, NULL)))
+			return add_key(request, *key, word);
 	return complain_unknown(c, word);
 }
 
 #define VALUE_KEY 256 /* of struct option, where it is a key of the table */
 #define OWN_VALUES "jsch" /* where it is one of client_options, in their order */
 
-static struct option option_of(const char *name, const struct command_key_def *def, int value)
+static struct option option_of(const struct command_key_def *def, int value)
 {
-	return (struct option){ name, def->metavar ? required_argument : no_argument, NULL, value };
-}
-
-static void make_options(const struct command *c, struct option *options)
-{
-	for (size_t i = 0; i < c->n_keys; i++) {
-		const struct command_key_def *def = &command_keys[c->keys[i]];
-
-		*options++ = option_of(def->name, def, VALUE_KEY + (int)c->keys[i]);
-		if (def->option)
-			*options++ = option_of(def->option, def, VALUE_KEY + (int)c->keys[i]);
-	}
-	for (int i = 0; i < OWNS; i++)
-		*options++ = option_of(client_options[i].name, &client_options[i], OWN_VALUES[i]);
-	*options = (struct option){ 0 };
+	return (struct option){ command_key_option(def),
+				def->metavar ? required_argument : no_argument, NULL, value };
 }
 
 /* OPTION is what getopt(3) says of WORD. */
@@ -159,10 +144,13 @@ static int take_option(const struct command *c, int option, const char *word,
 
 static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
 {
-	struct option options[2 * COMMAND_KEYS_MAX + OWNS + 1];
+	struct option options[COMMAND_KEYS_MAX + OWNS + 1] = { 0 }, *next = options;
 	int option, r = 0;
 
-	make_options(c, options);
+	for (const enum command_key *key = c->keys; *key; key++)
+		*next++ = option_of(&command_keys[*key], VALUE_KEY + (int)*key);
+	for (int i = 0; i < OWNS; i++)
+		*next++ = option_of(&client_options[i], OWN_VALUES[i]);
 	optind = 0; /* begin anew */
 	opterr = 0;
 	while (!r && (option = getopt_long(argc, argv, "c:h", options, NULL)) != -1)
@@ -178,24 +166,18 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
  */
 static int find_control(struct client_words *w)
 {
-	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
 	int r = !w->control && w->config ? config_file_control(w->config, &w->named) : 0;
 
-	if (r)
-		return r;
 	w->control = w->control ?: w->named ?: CONFIG_CONTROL_DEFAULT;
-	if (strlen(w->control) < room)
-		return 0;
-	return log_complain(-EINVAL, "%s: \"%.256s\" is too long, expected at most %zu bytes",
-			    w->named ? w->config : "--control", w->control, room - 1);
+	return r;
 }
 
 /* What is wrong with a request according to the daemon, or to its parser. */
-static const char *error_of(struct json_object *answer, const char *pointer)
+static const char *error_of(struct json_object *answer)
 {
 	struct json_object *text = NULL;
 
-	json_pointer_get(answer, pointer, &text);
+	json_pointer_get(answer, "/error/message", &text);
 	return json_object_is_type(text, json_type_string) ? json_object_get_string(text) : "?";
 }
 
@@ -210,7 +192,7 @@ static int check_request(const struct command *c, const char *line)
 		return log_complain(-EINVAL, "%s: too much for one request", c->name);
 	wrong = command_parse(line, &req);
 	if (wrong)
-		r = log_complain(-EINVAL, "%s", error_of(wrong, "/error/message"));
+		r = log_complain(-EINVAL, "%s", error_of(wrong));
 	else
 		command_close(&req);
 	json_object_put(wrong);
@@ -252,7 +234,7 @@ static int complain_unreachable(const char *path, int err)
 			    err ? strerror(err) : "its answer is not whole");
 }
 
-static int ask_once(const char *control, const char *line, struct json_object **ret)
+int client_ask(const char *control, const char *line, struct json_object **ret)
 {
 	struct timeval patience = { .tv_sec = PATIENCE_S };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
@@ -262,110 +244,87 @@ static int ask_once(const char *control, const char *line, struct json_object **
 
 	*ret = NULL;
 	/* bounds each read(2) and send(2), and connect(2) too, where the backlog is full */
-	if (fd >= 0) {
-		setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-		setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	}
-	memcpy(un.sun_path, control, strlen(control) + 1);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+	snprintf(un.sun_path, sizeof(un.sun_path), "%s", control);
 	/* a daemon that refuses says why, although it has closed before send(2): EPIPE */
-	if (fd >= 0 && !connect(fd, (struct sockaddr *)&un, sizeof(un)) &&
+	if (!connect(fd, (struct sockaddr *)&un, sizeof(un)) &&
 	    (send(fd, text, len, MSG_NOSIGNAL) >= 0 || errno == EPIPE)) {
 		errno = 0;
 		*ret = json_object_from_fd(fd);
 	}
 	if (!json_object_is_type(*ret, json_type_object))
 		r = complain_unreachable(control, errno);
-	if (fd >= 0)
-		close(fd);
-	return r;
-}
-
-/*
- * The daemon gives up a client that has not got the CPU to send its request in time, and has done
- * nothing: ask again.
- */
-int client_ask(const char *control, const char *line, struct json_object **ret)
-{
-	uint64_t end = clock_ms() + PATIENCE_S * 1000;
-	int r = ask_once(control, line, ret);
-
-	while (!r && !strcmp(error_of(*ret, "/error/code"), ERROR_TIMEOUT) && clock_ms() < end) {
-		json_object_put(*ret);
-		r = ask_once(control, line, ret);
-	}
+	close(fd);
 	return r;
 }
 
 /*
  * A reload is answered at once, with its number, because the daemon serves others meanwhile: ask
- * until it is done.  ANSWER becomes what is said of it.  A daemon of before the key says it in its
- * status.
+ * until it is done.  ANSWER becomes what is said of it.
  */
 static int await_reload(const char *control, struct json_object **answer)
 {
 	int64_t number = json_object_get_int64(json_object_object_get(*answer, "number"));
 	uint64_t end = clock_ms() + RELOAD_DEADLINE_S * 1000;
-	bool finished = false;
 	char line[80];
+	int r = EXIT_CODE_OK;
 
-	if (number < 1)
-		return EXIT_CODE_OK; /* it was refused, and the answer says why */
 	snprintf(line, sizeof(line), "{\"command\":\"reload\",\"number\":%" PRId64 "}", number);
-	while (!finished) {
-		struct json_object *o, *reload, *n;
-		int r = client_ask(control, line, &o);
+	while (!r && number > 0) { /* else it was refused, and the answer says why */
+		struct json_object *o, *reload;
 
+		r = client_ask(control, line, &o);
 		reload = json_object_object_get(o, "reload");
-		n = json_object_object_get(reload, "finished");
-		finished = n && json_object_get_int64(n) >= number;
-		if (finished) {
+		if (json_object_get_int64(json_object_object_get(reload, "finished")) >= number) {
 			json_object_put(*answer);
 			*answer = json_object_get(reload);
-		} else if (!reload) {
-			strcpy(line, "{\"command\":\"status\",\"brief\":true}");
+			number = 0;
+		} else if (!r && clock_ms() > end) {
+			r = log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; "
+					 "`culvert status` will say what has become of it",
+					 RELOAD_DEADLINE_S);
+		} else if (!r) {
+			poll(NULL, 0, RELOAD_POLL_MS);
 		}
 		json_object_put(o);
-		if (r)
-			return r;
-		if (clock_ms() > end)
-			return log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; "
-					    "`culvert status` will say what has become of it",
-					    RELOAD_DEADLINE_S);
-		poll(NULL, 0, finished ? 0 : RELOAD_POLL_MS);
 	}
-	return EXIT_CODE_OK;
+	return r;
+}
+
+static int print_answer(struct json_object *answer, bool json)
+{
+	struct json_object *error = json_object_object_get(answer, "error");
+	int r = EXIT_CODE_OK;
+
+	if (json_object_is_type(error, json_type_object))
+		return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(answer));
+	/* a reload says what is wrong with the file; programs find it in the JSON, too */
+	if (json_object_get_string_len(error))
+		r = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
+				 json_object_get_string(error));
+	if (json)
+		puts(json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN |
+				     JSON_C_TO_STRING_NOSLASHESCAPE));
+	else if (!r)
+		view_print(answer, stdout);
+	if (fflush(stdout) != 0 || ferror(stdout))
+		r = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s",
+				 strerror(errno));
+	return r;
 }
 
 static int converse(const struct command *c, const struct client_words *words)
 {
-	struct json_object *answer, *error;
-	int r = client_ask(words->control, words->line, &answer), failed = 0;
+	struct json_object *answer;
+	int r = client_ask(words->control, words->line, &answer);
 
 	if (!r && command_number(c) == COMMAND_RELOAD &&
 	    !json_object_object_get(words->request, "number"))
 		r = await_reload(words->control, &answer);
-	error = json_object_object_get(answer, "error");
-	if (r) {
-		failed = r;
-	} else if (json_object_is_type(error, json_type_object)) {
-		failed = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
-				      error_of(answer, "/error/message"));
-	} else {
-		/* a reload says what is wrong with the file; programs find it in the JSON, too */
-		if (json_object_get_string_len(error))
-			failed = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
-					      json_object_get_string(error));
-		if (words->json)
-			puts(json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN |
-					     JSON_C_TO_STRING_NOSLASHESCAPE));
-		else if (!failed)
-			view_print(answer, stdout);
-		if (fflush(stdout) != 0 || ferror(stdout))
-			failed = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s",
-					      strerror(errno));
-	}
+	r = r ?: print_answer(answer, words->json);
 	json_object_put(answer);
-	return failed;
+	return r;
 }
 
 int client_run(int argc, char **argv)

@@ -41,8 +41,7 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 void client_words_close(struct client_words *w);
 
 /*
- * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL,
- * which client_words_parse() has found.  RET: the answer, an object, also where that is an error;
+ * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL.  RET: the answer, an object, also where that is an error;
  * the caller releases it.  Else the exit code, after a message by log_complain().  A daemon that
  * says nothing is waited for some seconds.
  */

@@ -15,5 +15,5 @@ void view_print(struct json_object *answer, FILE *out);
 /* N, which is called KEY: an age, a size, or a number. */
 void view_number(const char *key, uint64_t n, char *buf, size_t len);
 
-/* "250ms", "5.3s", "2m10s", "3h05m", "2d03h". */
+/* "5.3s", "2m10s", "3h05m", "2d03h". */
 void view_age(uint64_t ms, char *buf, size_t len);

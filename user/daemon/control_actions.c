@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +31,6 @@
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
 #define ROUND_LEAST_MS 20     /* ... but for each at least */
-#define LOCK_LOOK_MS 5        /* between two looks whether a lock is free */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(getpid),
@@ -40,11 +38,6 @@ SYSCALLS_ALLOWED(
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
 	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
 	SYSCALL(getdents64));
-
-static struct json_object *no_such_forward(const char *name)
-{
-	return command_error_json(ERROR_NO_SUCH_FORWARD, "no forward is named \"%.64s\"", name);
-}
 
 /* --- rounds --- */
 
@@ -55,9 +48,12 @@ static struct json_object *no_such_forward(const char *name)
 struct round {
 	const struct operate *o;
 	const struct command_request *req;
+	struct json_object *answer;  /* what was done and seen; the caller's */
+	const char *name;            /* of a forward, in the request; NULL: none is given */
+	struct forward *named;       /* that forward: the active one, if there is one */
 	struct shared *shared;
 	struct forwards *forwards;
-	const struct server *server; /* that loses its sessions */
+	const struct server *server; /* NULL: the request is not about one */
 	struct worker *worker;       /* whose turn it is */
 	unsigned int silent;         /* workers that have not answered */
 	unsigned int n;              /* sessions that were reset, or flows that move */
@@ -89,61 +85,59 @@ static void ask_workers(struct round *r, void (*fn)(void *arg))
 	}
 }
 
-static bool has_id(const struct session_filter *f, uint64_t id)
+static bool has_id(struct json_object *ids, uint64_t id)
 {
-	for (size_t i = 0; i < f->n_ids; i++)
-		if (f->ids[i] == id)
+	if (!json_object_is_type(ids, json_type_array))
+		return json_object_get_uint64(ids) == id;
+	for (size_t i = 0; i < json_object_array_length(ids); i++)
+		if (json_object_get_uint64(json_object_array_get_idx(ids, i)) == id)
 			return true;
-	return !f->n_ids;
+	return false;
 }
 
 /* Is S one of those that the request is about?  On the thread of its worker. */
 static bool is_meant(const void *arg, const struct session *s)
 {
 	const struct round *r = arg;
-	const struct session_filter *f = &r->req->filter;
+	const struct command_request *req = r->req;
+	uint64_t carrier = req->values[KEY_CARRIER].number;
 
-	if (!has_id(f, s->id))
+	if (req->ids && !has_id(req->ids, s->id))
 		return false;
-	if (f->carrier != FILTER_ANY && (int)session_carrier(s, CLIENT) != f->carrier &&
-	    (int)session_carrier(s, UPSTREAM) != f->carrier)
+	if (command_has(req, KEY_CARRIER) && session_carrier(s, CLIENT) != carrier &&
+	    session_carrier(s, UPSTREAM) != carrier)
 		return false;
-	if (f->forward && strcmp(forward_name(forward_of(s)), f->forward) != 0)
+	if (r->name && strcmp(forward_name(forward_of(s)), r->name) != 0)
 		return false;
-	return !f->clients.n || acl_allows(&f->clients, &s->client.sa);
+	if (r->server && s->server != r->server)
+		return false;
+	return !req->clients.n || acl_allows(&req->clients, &s->client.sa);
 }
 
-static void look_at_session(struct round *r, struct session *s)
-{
-	struct forward_stats *fs = forward_stats(s->forward, r->worker->index);
-
-	session_count_kernel(s);
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		fs->seen[dir] += session_bytes(s, dir);
-		r->flows[session_carrier(s, dir)]++;
-	}
-	if (r->n_views < r->room && is_meant(r, s))
-		session_view(s, &r->views[r->n_views++]);
-}
-
-/* On the worker's thread.  Bytes of ended sessions are in the counters. */
+/* On the worker's thread. */
 static void look(void *arg)
 {
 	struct round *r = arg;
 	struct worker *w = r->worker;
 
 	session_catch_up(w);
-	for (struct forward *f = r->forwards->first; f; f = f->next) {
-		struct forward_stats *fs = forward_stats(f, w->index);
-
-		for (unsigned int dir = 0; dir < 2; dir++)
-			fs->seen[dir] = count_get(&fs->bytes[dir]);
+	for (struct session *s = w->sessions; s; s = s->next) {
+		session_count_kernel(s);
+		r->flows[session_carrier(s, CLIENT)]++;
+		r->flows[session_carrier(s, UPSTREAM)]++;
+		if (r->n_views < r->room && is_meant(r, s))
+			session_view(s, &r->views[r->n_views++]);
 	}
-	for (struct session *s = w->sessions; s; s = s->next)
-		look_at_session(r, s);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
+}
+
+void operate_count(const struct operate *o)
+{
+	struct round r = { .o = o, .forwards = &o->reload->forwards };
+
+	ask_workers(&r, look);
 }
 
 /* --- sessions --- */
@@ -199,22 +193,21 @@ static struct json_object *session_json(const struct session_view *v)
 
 static struct json_object *do_sessions(struct round *r)
 {
-	struct json_object *o, *list;
+	struct json_object *list;
 
 	/* some come meanwhile */
 	r->room = 2 * (size_t)atomic_load(&r->shared->live) + 1024;
 	r->views = calloc(r->room, sizeof(*r->views));
 	if (!r->views)
-		return NULL;
-	o = json_object_new_object();
+		return command_error_json(ERROR_NO_MEMORY, "sessions are too many to be listed");
 	list = json_object_new_array();
 	ask_workers(r, look);
 	for (size_t i = 0; i < r->n_views; i++)
 		json_append(list, session_json(&r->views[i]));
 	free(r->views);
-	json_add(o, "sessions", list);
-	json_add_int(o, "workers_silent", r->silent);
-	return o;
+	json_add(r->answer, "sessions", list);
+	json_add_int(r->answer, "workers_silent", r->silent);
+	return NULL;
 }
 
 /* --- sums --- */
@@ -310,13 +303,21 @@ static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_
 	json_add(o, "servers", list);
 }
 
+/* Taken from the sender of direction DIR, by whatever carries it. */
+static uint64_t bytes_of(const struct forward *f, unsigned int dir)
+{
+	uint64_t n = 0;
+
+	for (unsigned int c = 0; c < CARRIERS; c++)
+		n += SUM(f, carried[dir][c]);
+	return n;
+}
+
 static struct json_object *forward_json(struct forward *f, const struct config *c,
 					uint64_t now_ms)
 {
 	const struct forward_conf *fc = f->conf;
 	struct json_object *o = json_object_new_object();
-	/* before accepted: a session that comes and goes meanwhile must not make it exceed that */
-	uint64_t finished = SUM(f, finished);
 
 	json_add_text(o, "name", forward_name(fc));
 	json_add_text(o, "listen", fc->listen.text);
@@ -335,11 +336,12 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* where a reload has changed it the totals are those of the name */
 	json_add_int(o, "live", atomic_load(&f->totals->live));
+	/* before accepted: a session that comes and goes meanwhile must not make it exceed that */
+	json_add_int(o, "finished", SUM(f, finished));
 	json_add_int(o, "accepted", SUM(f, accepted));
-	json_add_int(o, "finished", finished);
 	json_add_int(o, "denied", SUM(f, denied));
-	json_add_int(o, "bytes_to_upstream", SUM(f, seen[CLIENT]));
-	json_add_int(o, "bytes_to_client", SUM(f, seen[UPSTREAM]));
+	json_add_int(o, "bytes_to_upstream", bytes_of(f, CLIENT));
+	json_add_int(o, "bytes_to_client", bytes_of(f, UPSTREAM));
 	return o;
 }
 
@@ -350,25 +352,22 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 static struct json_object *forwards_json(struct round *r)
 {
 	struct json_object *list = json_object_new_array();
-	const char *name = r->req->filter.forward;
 	uint64_t now_ms = clock_ms();
 
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
-		    (!name || !strcmp(name, forward_name(f->conf))))
+		    (!r->name || !strcmp(r->name, forward_name(f->conf))))
 			json_append(list, forward_json(f, r->shared->config, now_ms));
 	return list;
 }
 
 static struct json_object *do_forwards(struct round *r)
 {
-	struct json_object *o = json_object_new_object();
-
 	ask_workers(r, look);
-	json_add(o, "forwards", forwards_json(r));
-	json_add_int(o, "workers_silent", r->silent);
-	return o;
+	json_add(r->answer, "forwards", forwards_json(r));
+	json_add_int(r->answer, "workers_silent", r->silent);
+	return NULL;
 }
 
 /* --- status --- */
@@ -487,31 +486,30 @@ static struct json_object *resources_json(const struct round *r)
 static struct json_object *do_status(struct round *r)
 {
 	const struct config *c = r->shared->config;
-	struct json_object *o = json_object_new_object();
 
 	ask_workers(r, look);
-	json_add_text(o, "version", CULVERT_VERSION);
-	json_add_int(o, "pid", (uint64_t)getpid());
-	json_add_int(o, "uptime_ms", clock_ms() - r->o->started_ms);
-	json_add_text(o, "engine", engine_name(c->defaults.engine));
-	json_add_int(o, "workers", r->o->reload->threads.n);
-	json_add_int(o, "workers_silent", r->silent);
-	json_add_int(o, "max_sessions", c->max_sessions);
-	json_add_int(o, "max_sessions_per_client", c->max_sessions_per_client);
-	json_add_text(o, "resolver", r->shared->names ? "running" : "not needed");
+	json_add_text(r->answer, "version", CULVERT_VERSION);
+	json_add_int(r->answer, "pid", (uint64_t)getpid());
+	json_add_int(r->answer, "uptime_ms", clock_ms() - r->o->started_ms);
+	json_add_text(r->answer, "engine", engine_name(c->defaults.engine));
+	json_add_int(r->answer, "workers", r->o->reload->threads.n);
+	json_add_int(r->answer, "workers_silent", r->silent);
+	json_add_int(r->answer, "max_sessions", c->max_sessions);
+	json_add_int(r->answer, "max_sessions_per_client", c->max_sessions_per_client);
+	json_add_text(r->answer, "resolver", r->shared->names ? "running" : "not needed");
 	if (!command_has(r->req, KEY_BRIEF))
-		json_add(o, "forwards", forwards_json(r));
-	json_add(o, "reload", reload_json(r->o->reload));
-	json_add(o, "carriers", carriers_json(r));
-	json_add(o, "handovers", handovers_json(r->o));
-	json_add(o, "errors", errors_json(r->o));
-	json_add(o, "kernel", kernel_json(r));
+		json_add(r->answer, "forwards", forwards_json(r));
+	json_add(r->answer, "reload", reload_json(r->o->reload));
+	json_add(r->answer, "carriers", carriers_json(r));
+	json_add(r->answer, "handovers", handovers_json(r->o));
+	json_add(r->answer, "errors", errors_json(r->o));
+	json_add(r->answer, "kernel", kernel_json(r));
 	if (r->shared->session_log)
-		json_add(o, "session_log", session_log_json(r->shared->session_log));
+		json_add(r->answer, "session_log", session_log_json(r->shared->session_log));
 	else
-		json_add_null(o, "session_log");
-	json_add(o, "resources", resources_json(r));
-	return o;
+		json_add_null(r->answer, "session_log");
+	json_add(r->answer, "resources", resources_json(r));
+	return NULL;
 }
 
 /* --- kill --- */
@@ -525,15 +523,9 @@ static void kill_some(void *arg)
 
 static struct json_object *do_kill(struct round *r)
 {
-	struct json_object *o;
-
 	ask_workers(r, kill_some);
-	if (r->silent)
-		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer; sessions "
-					  "reset so far: %u", r->n);
-	o = json_object_new_object();
-	json_add_int(o, "killed", r->n);
-	return o;
+	json_add_int(r->answer, "killed", r->n);
+	return NULL;
 }
 
 /* --- engine --- */
@@ -561,18 +553,17 @@ static const char *engine_hindrance(const struct round *r, enum engine engine)
 
 static enum engine engine_meant(const struct command_request *req, const struct forward *f)
 {
-	return req->engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)req->engine;
+	uint64_t engine = req->values[KEY_ENGINE].number;
+
+	return engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)engine;
 }
 
 /* The engine of all forwards of that name: one that a reload has replaced still has sessions. */
 static struct json_object *do_engine(struct round *r)
 {
-	const struct forward *named = forwards_find(r->forwards, r->req->filter.forward);
-	const char *name = r->req->filter.forward, *hindrance;
-	struct json_object *o;
+	const struct forward *named = r->named;
+	const char *hindrance;
 
-	if (!named)
-		return no_such_forward(name);
 	if (command_has(r->req, KEY_ENGINE)) {
 		hindrance = engine_hindrance(r, engine_meant(r->req, named));
 		if (hindrance)
@@ -580,62 +571,40 @@ static struct json_object *do_engine(struct round *r)
 						  engine_name(engine_meant(r->req, named)),
 						  hindrance);
 		for (struct forward *f = r->forwards->first; f; f = f->next)
-			if (!strcmp(forward_name(f->conf), name))
+			if (!strcmp(forward_name(f->conf), r->name))
 				f->engine = engine_meant(r->req, f);
 	}
 	ask_workers(r, follow_engines);
-	if (r->silent)
-		return command_error_json(ERROR_NO_ANSWER, "a worker does not answer: its sessions "
-					  "may be carried as before; ask again");
-	o = json_object_new_object();
-	json_add_text(o, "forward", name);
-	json_add_text(o, "engine", engine_name(named->engine));
-	json_add_text(o, "engine_configured", engine_name(named->conf->engine));
-	json_add_int(o, "live", atomic_load(&named->totals->live));
-	json_add_int(o, "flows_moving", r->n);
-	return o;
+	json_add_text(r->answer, "forward", r->name);
+	json_add_text(r->answer, "engine", engine_name(named->engine));
+	json_add_text(r->answer, "engine_configured", engine_name(named->conf->engine));
+	json_add_int(r->answer, "live", atomic_load(&named->totals->live));
+	json_add_int(r->answer, "flows_moving", r->n);
+	return NULL;
 }
 
 /* --- upstream --- */
 
-static bool is_of_server(const void *arg, const struct session *s)
-{
-	return s->server == arg;
-}
-
-static void leave_server(void *arg)
-{
-	struct round *r = arg;
-
-	r->n += session_end_some(r->worker, is_of_server, r->server, CAUSE_KILLED);
-}
-
 /* Give a server an order.  One that is down loses its sessions at once. */
 static struct json_object *do_upstream(struct round *r)
 {
-	struct forward *f = forwards_find(r->forwards, r->req->filter.forward);
-	struct json_object *o;
-	struct server *s;
+	const char *name = r->req->values[KEY_SERVER].text;
+	enum server_order order = (enum server_order)r->req->values[KEY_ORDER].number;
+	struct server *s = servers_order(&r->named->servers, name, order);
 
-	if (!f)
-		return no_such_forward(r->req->filter.forward);
-	s = servers_order(&f->servers, r->req->server, (enum server_order)r->req->order);
 	if (!s)
 		return command_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
-					  "`culvert forwards` lists them", r->req->filter.forward,
-					  r->req->server);
+					  "`culvert forwards` lists them", r->name, name);
 	r->server = s;
-	if (r->req->order == ORDER_DOWN)
-		ask_workers(r, leave_server);
-	o = json_object_new_object();
-	json_add_text(o, "forward", r->req->filter.forward);
-	json_add_text(o, "server", s->name);
-	json_add_text(o, "order", server_order_names[r->req->order]);
-	json_add_int(o, "live", atomic_load(&s->live));
-	json_add_int(o, "killed", r->n);
-	json_add_int(o, "workers_silent", r->silent);
+	if (order == ORDER_DOWN)
+		ask_workers(r, kill_some);
+	json_add_text(r->answer, "forward", r->name);
+	json_add_text(r->answer, "server", s->name);
+	json_add_text(r->answer, "order", server_order_names[order]);
+	json_add_int(r->answer, "live", atomic_load(&s->live));
+	json_add_int(r->answer, "killed", r->n);
 	server_put(s);
-	return o;
+	return NULL;
 }
 
 /* --- drain --- */
@@ -643,13 +612,13 @@ static struct json_object *do_upstream(struct round *r)
 /* Drain a forward, or let it accept again.  Without the lock.  NULL: done; else the answer. */
 static struct json_object *drain(const struct round *r)
 {
-	uint64_t due = command_has(r->req, KEY_DEADLINE) ? clock_ms() + r->req->deadline_ms
-							 : UINT64_MAX;
+	uint64_t due = command_has(r->req, KEY_DEADLINE) ?
+			       clock_ms() + r->req->values[KEY_DEADLINE].number : UINT64_MAX;
 	char why[640];
 	int e;
 
 	log_keep_complaint(why, sizeof(why));
-	e = reload_drain(r->o->reload, r->req->filter.forward, command_has(r->req, KEY_UNDO), due);
+	e = reload_drain(r->o->reload, r->name, command_has(r->req, KEY_UNDO), due);
 	log_keep_complaint(NULL, 0);
 	return !e ? NULL : command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
 					      e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED,
@@ -658,17 +627,14 @@ static struct json_object *drain(const struct round *r)
 
 static struct json_object *do_drain(struct round *r)
 {
-	const char *name = r->req->filter.forward;
-	const struct forward *f = forwards_find(r->forwards, name);
-	struct json_object *o = json_object_new_object();
-
-	json_add_text(o, "forward", name);
-	json_add_text(o, "state", f ? forward_state_name(f) : "removed");
-	json_add_int(o, "live", f ? atomic_load(&f->totals->live) : 0);
-	json_add_text(o, "warning", command_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
+	json_add_text(r->answer, "forward", r->name);
+	json_add_text(r->answer, "state", forward_state_name(r->named));
+	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
+	json_add_text(r->answer, "warning",
+		      command_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
 		      "this cannot be undone, and a reload cannot end it: there is no privileged "
 		      "process; only a new start of culvert makes it listen again");
-	return o;
+	return NULL;
 }
 
 /* --- reload, log level --- */
@@ -680,30 +646,27 @@ static struct json_object *do_drain(struct round *r)
 static struct json_object *do_reload(struct round *r)
 {
 	bool looks = command_has(r->req, KEY_NUMBER);
-	uint64_t n = looks ? r->req->number : reload_ask(r->o->reload);
-	struct json_object *o;
+	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->o->reload);
 
 	if (!n)
 		return command_error_json(ERROR_FAILED, RELOAD_STOPPING);
-	o = json_object_new_object();
-	json_add_int(o, "number", n);
+	json_add_int(r->answer, "number", n);
 	if (looks)
-		json_add(o, "reload", reload_json(r->o->reload));
-	return o;
+		json_add(r->answer, "reload", reload_json(r->o->reload));
+	return NULL;
 }
 
 static struct json_object *do_log_level(struct round *r)
 {
-	struct json_object *o = json_object_new_object();
-
 	if (command_has(r->req, KEY_LEVEL))
-		log_set_level(r->req->level);
-	json_add_text(o, "level", log_level_name(log_get_level()));
-	return o;
+		log_set_level((int)r->req->values[KEY_LEVEL].number);
+	json_add_text(r->answer, "level", log_level_name(log_get_level()));
+	return NULL;
 }
 
 /* --- all commands --- */
 
+/* Each adds to the answer and returns NULL, or else what is wrong. */
 static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_SESSIONS] = do_sessions,
 	[COMMAND_STATUS] = do_status,
@@ -716,37 +679,36 @@ static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_LOG_LEVEL] = do_log_level,
 };
 
-/* Check a filter by name, so that a mistyped name is an error and not "no sessions". */
-static bool is_named(const struct forwards *all, const char *name)
-{
-	bool found = !name;
-
-	for (struct forward *f = all->first; f && !found; f = f->next)
-		found = !strcmp(forward_name(f->conf), name);
-	return found;
-}
-
 struct json_object *operate(void *arg, const struct command_request *req)
 {
 	const struct operate *o = arg;
-	struct round r = { .o = o, .req = req, .shared = o->reload->shared,
-			   .forwards = &o->reload->forwards };
-	struct json_object *answer = command_number(req->command) == COMMAND_DRAIN ? drain(&r) :
-										     NULL;
-	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
+	struct round r = { .o = o, .req = req, .name = req->values[KEY_FORWARD].text,
+			   .shared = o->reload->shared, .forwards = &o->reload->forwards };
+	enum command_id id = command_number(req->command);
+	struct json_object *wrong = id == COMMAND_DRAIN ? drain(&r) : NULL;
+	struct timespec end;
 
-	if (answer)
-		return answer;
-	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	while (pthread_mutex_trylock(&r.forwards->lock)) {
-		if (clock_ms() >= end_ms)
-			return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
-						  "worker that does not answer; ask again");
-		poll(NULL, 0, LOCK_LOOK_MS);
-	}
-	answer = is_named(r.forwards, req->filter.forward) ?
-			 handlers[command_number(req->command)](&r) :
-			 no_such_forward(req->filter.forward);
+	if (wrong)
+		return wrong;
+	clock_gettime(CLOCK_REALTIME, &end);
+	end.tv_sec += ROUND_TIMEOUT_MS / 1000;
+	if (pthread_mutex_timedlock(&r.forwards->lock, &end))
+		return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a worker "
+					  "that does not answer; ask again");
+	r.named = r.forwards->first; /* active ones come first */
+	while (r.name && r.named && strcmp(forward_name(r.named->conf), r.name) != 0)
+		r.named = r.named->next;
+	r.answer = json_object_new_object();
+	/* so that a mistyped name is an error and not "no sessions" */
+	wrong = r.name && !r.named ? command_error_json(ERROR_NO_SUCH_FORWARD,
+							"no forward is named \"%.64s\"", r.name) :
+				     handlers[id](&r);
 	pthread_mutex_unlock(&r.forwards->lock);
-	return answer;
+	if (!wrong && r.silent && command_changes(req))
+		wrong = command_error_json(ERROR_NO_ANSWER, "%u workers do not answer: the change is "
+					   "made in part, so far of %u; ask again", r.silent, r.n);
+	if (!wrong)
+		return r.answer;
+	json_object_put(r.answer);
+	return wrong;
 }

@@ -14,6 +14,8 @@ struct operate {
 	struct reload *reload;     /* has the forwards and the workers */
 	const struct probe_start *probe;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */
+	uint64_t began_ms;         /* the same of CLOCK_REALTIME */
+	uint64_t descriptors_max;
 	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be
 				    * opened; NULL: there is no /proc */
 };
@@ -24,6 +26,11 @@ struct operate {
  */
 struct json_object *operate(void *arg, const struct command_request *req);
 
+/*
+ * Let each worker add what the kernel has carried for live sessions to its counters; one that does
+ * not answer in time does not.  Under the lock of forwards.
+ */
+void operate_count(const struct operate *o);
 /* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
 uint64_t operate_sum(const struct operate *o, size_t at);
 /* The same of the struct forward_stats of F. */

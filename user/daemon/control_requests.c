@@ -3,12 +3,10 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/json_add.h"
 #include "base/log.h"
-#include "config/config.h"
 #include "datapath/flow.h"
 #include "relay/balance.h"
 
@@ -31,27 +29,12 @@ static const char *text_of(struct json_object *value)
 	return *text && strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
 }
 
-static bool take_forward(struct command_request *req, struct json_object *value)
+static bool take_choice(const char *const *choices, struct command_value *v)
 {
-	req->filter.forward = text_of(value);
-	return req->filter.forward;
-}
-
-static bool take_clients(struct command_request *req, struct json_object *value)
-{
-	const char *text = text_of(value);
-
-	return text && !acl_add(&req->filter.clients, true, text);
-}
-
-static bool take_carrier(struct command_request *req, struct json_object *value)
-{
-	const char *text = text_of(value);
-
-	for (int c = 0; text && c < CARRIERS; c++)
-		if (!strcmp(text, carrier_name((enum carrier)c)))
-			req->filter.carrier = c;
-	return req->filter.carrier != FILTER_ANY;
+	for (v->number = 0; v->text && v->number < CHOICES_MAX; v->number++)
+		if (choices[v->number] && !strcmp(choices[v->number], v->text))
+			return true;
+	return false;
 }
 
 static bool take_whole(struct json_object *value, uint64_t *ret)
@@ -60,46 +43,20 @@ static bool take_whole(struct json_object *value, uint64_t *ret)
 	return json_object_is_type(value, json_type_int) && *ret - 1 < INT64_MAX;
 }
 
-static bool take_ids(struct command_request *req, struct json_object *value)
+static bool are_ids(struct json_object *value)
 {
-	struct session_filter *f = &req->filter;
-	bool array = json_object_is_type(value, json_type_array), good = true;
+	size_t n, i = 0;
+	uint64_t id;
 
-	f->n_ids = array ? json_object_array_length(value) : 1;
-	f->ids = calloc(f->n_ids ?: 1, sizeof(*f->ids));
-	for (size_t i = 0; f->ids && good && i < f->n_ids; i++)
-		good = take_whole(array ? json_object_array_get_idx(value, i) : value, &f->ids[i]);
-	return f->ids && f->n_ids && good;
+	if (!json_object_is_type(value, json_type_array))
+		return take_whole(value, &id);
+	n = json_object_array_length(value);
+	while (i < n && take_whole(json_object_array_get_idx(value, i), &id))
+		i++;
+	return n && i == n;
 }
 
-static bool take_engine(struct command_request *req, struct json_object *value)
-{
-	const char *text = text_of(value);
-
-	for (int e = 0; text && e < ENGINES; e++)
-		if (!strcmp(text, engine_names[e]))
-			req->engine = e;
-	return req->engine != ENGINE_DEFAULT || (text && !strcmp(text, "default"));
-}
-
-static bool take_server(struct command_request *req, struct json_object *value)
-{
-	req->server = text_of(value);
-	return req->server;
-}
-
-static bool take_order(struct command_request *req, struct json_object *value)
-{
-	const char *text = text_of(value);
-
-	req->order = ORDERS;
-	for (unsigned int i = 0; text && i < ORDERS; i++)
-		if (!strcmp(text, server_order_names[i]))
-			req->order = i;
-	return req->order < ORDERS;
-}
-
-static bool take_seconds(struct command_request *req, struct json_object *value)
+static bool take_seconds(struct json_object *value, uint64_t *ret_ms)
 {
 	double seconds = json_object_get_double(value);
 
@@ -108,104 +65,122 @@ static bool take_seconds(struct command_request *req, struct json_object *value)
 		return false;
 	if (!(seconds >= 0 && seconds <= SECONDS_MAX))
 		return false;
-	req->deadline_ms = (unsigned int)(seconds * 1000);
+	*ret_ms = (uint64_t)(seconds * 1000);
 	return true;
 }
 
-static bool take_level(struct command_request *req, struct json_object *value)
+static bool take_value(struct command_request *req, enum command_key key,
+		       struct json_object *value)
 {
-	const char *text = text_of(value);
+	struct command_value *v = &req->values[key];
 
-	req->level = text ? log_level_parse(text) : -1;
-	return req->level >= 0;
-}
-
-static bool take_number(struct command_request *req, struct json_object *value)
-{
-	return take_whole(value, &req->number);
+	v->text = text_of(value);
+	switch (command_keys[key].kind) {
+	case VALUE_FLAG:
+		v->number = (uint64_t)json_object_get_boolean(value);
+		return json_object_is_type(value, json_type_boolean);
+	case VALUE_TEXT:
+		return v->text;
+	case VALUE_CHOICE:
+		return take_choice(command_keys[key].choices, v);
+	case VALUE_CLIENTS:
+		return v->text && !acl_add(&req->clients, true, v->text);
+	case VALUE_WHOLE:
+		return take_whole(value, &v->number);
+	case VALUE_IDS:
+		req->ids = value;
+		return are_ids(value);
+	case VALUE_SECONDS:
+		return take_seconds(value, &v->number);
+	}
+	return false;
 }
 
 /* --- the tables --- */
 
 #define BIT(key) (1U << (key))
-#define KEYS_OF(...) \
-	.keys = { __VA_ARGS__ }, \
-	.n_keys = sizeof((enum command_key[]){ __VA_ARGS__ }) / sizeof(enum command_key)
-#define FLAG .expected = "true or false"
 #define WHOLE "a whole number from 1 to 2^63 - 1"
+#define TEXT "a text that is not empty"
+#define FLAG VALUE_FLAG, .expected = "true or false"
 
 const struct command_key_def command_keys[KEYS] = {
-	[KEY_FORWARD] = { "forward", "NAME", "of this forward", .take = take_forward,
-			  .expected = "a text that is not empty" },
+	[KEY_FORWARD] = { "forward", "NAME", "of this forward", VALUE_TEXT, .expected = TEXT },
 	[KEY_CLIENT] = { "client", "ADDR", "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:",
-			 .take = take_clients,
+			 VALUE_CLIENTS,
 			 .expected = ("addresses or prefixes without host bits, as \"10.0.0.0/8, "
 				      "::1\"; or \"unix:\"") },
 	[KEY_CARRIER] = { "carrier", "NAME", "with a flow on copy, splice, sockmap or graft",
-			  .take = take_carrier, .expected = "copy, splice, sockmap or graft" },
-	[KEY_ID] = { "id", "ID", "of this number, as `culvert sessions` shows", .take = take_ids,
-		     .is_number = true, .expected = WHOLE ", or several in an array" },
+			  VALUE_CHOICE, .expected = "copy, splice, sockmap or graft",
+			  .choices = { [CARRIER_COPY] = "copy", [CARRIER_SPLICE] = "splice",
+				       [CARRIER_SOCKMAP] = "sockmap", [CARRIER_GRAFT] = "graft" } },
+	[KEY_ID] = { "id", "ID", "of this number, as `culvert sessions` shows", VALUE_IDS,
+		     .expected = WHOLE ", or several in an array" },
 	[KEY_ALL] = { "all", NULL, "all sessions", FLAG },
 	[KEY_ENGINE] = { "engine", "ENGINE",
 			 "auto, graft, sockmap, splice, copy; default: as configured",
-			 .take = take_engine,
-			 .expected = "auto, graft, sockmap, splice, copy or default" },
-	[KEY_SERVER] = { "server", "SERVER", "as `culvert forwards` names it",
-			 .take = take_server, .expected = "a text that is not empty" },
+			 VALUE_CHOICE,
+			 .choices = { [ENGINE_AUTO] = "auto", [ENGINE_GRAFT] = "graft",
+				      [ENGINE_SOCKMAP] = "sockmap", [ENGINE_SPLICE] = "splice",
+				      [ENGINE_COPY] = "copy", [ENGINE_DEFAULT] = "default" } },
+	[KEY_SERVER] = { "server", "SERVER", "as `culvert forwards` names it", VALUE_TEXT,
+			 .expected = TEXT },
 	[KEY_ORDER] = { "order", "ORDER", "drain: no new sessions; down: no sessions; ready",
-			.take = take_order, .expected = "drain, down or ready" },
+			VALUE_CHOICE,
+			.choices = { [ORDER_READY] = "ready", [ORDER_DRAIN] = "drain",
+				     [ORDER_DOWN] = "down" } },
 	[KEY_DEADLINE] = { "deadline", "SECONDS",
-			   "reset the sessions that are left after so long", "drain-timeout",
-			   .take = take_seconds, .is_number = true,
-			   .expected = "seconds, from 0 to 86400" },
+			   "reset the sessions that are left after so long", VALUE_SECONDS,
+			   "drain-timeout", "seconds, from 0 to 86400" },
 	[KEY_UNDO] = { "undo", NULL, "take new sessions again", FLAG },
 	[KEY_BRIEF] = { "brief", NULL, "without the list of forwards", FLAG },
-	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug",
-			.take = take_level, .expected = "error, warning, notice, info or debug" },
+	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug", VALUE_CHOICE,
+			.choices = { [LOG_ERR] = "error", [LOG_WARNING] = "warning",
+				     [LOG_NOTICE] = "notice", [LOG_INFO] = "info",
+				     [LOG_DEBUG] = "debug" } },
 	[KEY_NUMBER] = { "number", "N", "read nothing: show how this reload has gone",
-			 .take = take_number, .is_number = true, .expected = WHOLE },
+			 VALUE_WHOLE, .expected = WHOLE },
 };
 
 const struct command commands[COMMANDS] = {
 	[COMMAND_SESSIONS] = {
 		.name = "sessions", .summary = "show the live sessions of a running daemon",
-		KEYS_OF(KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ID) },
+		.keys = { KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ID } },
 	[COMMAND_STATUS] = {
 		.name = "status", .summary = "show totals, errors and resources",
-		KEYS_OF(KEY_BRIEF) },
+		.keys = { KEY_BRIEF } },
 	[COMMAND_FORWARDS] = {
 		.name = "forwards", .summary = "show the forwards: engine, state, sessions, limits",
-		KEYS_OF(KEY_FORWARD) },
+		.keys = { KEY_FORWARD } },
 	[COMMAND_KILL] = {
 		.name = "kill", .summary = "reset sessions: of these ids, of all filters, or --all",
 		.changes = COMMAND_ALWAYS, .needs_some = true,
 		.positional = BIT(KEY_ID),
-		KEYS_OF(KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ALL) },
+		.keys = { KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ALL } },
 	[COMMAND_ENGINE] = {
 		.name = "engine", .summary = "show or set what carries a forward's sessions",
 		.changes = BIT(KEY_ENGINE),
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
-		KEYS_OF(KEY_FORWARD, KEY_ENGINE) },
+		.keys = { KEY_FORWARD, KEY_ENGINE } },
 	[COMMAND_UPSTREAM] = {
 		.name = "upstream", .summary = "drain a server of a forward, take it down, or end that",
 		.changes = COMMAND_ALWAYS,
 		.required = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
 		.positional = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
-		KEYS_OF(KEY_FORWARD, KEY_SERVER, KEY_ORDER) },
+		.keys = { KEY_FORWARD, KEY_SERVER, KEY_ORDER } },
 	[COMMAND_DRAIN] = {
 		.name = "drain", .summary = "let a forward take no new sessions; --undo ends that",
 		.changes = COMMAND_ALWAYS,
 		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD),
-		KEYS_OF(KEY_FORWARD, KEY_DEADLINE, KEY_UNDO) },
+		.keys = { KEY_FORWARD, KEY_DEADLINE, KEY_UNDO } },
 	[COMMAND_RELOAD] = {
 		.name = "reload", .summary = "read the configuration file again, as SIGHUP does",
-		.changes = COMMAND_ALWAYS, .looks = BIT(KEY_NUMBER),
-		KEYS_OF(KEY_NUMBER) },
+		.changes = BIT(KEY_NONE),
+		.keys = { KEY_NUMBER } },
 	[COMMAND_LOG_LEVEL] = {
 		.name = "log-level", .summary = "show or set how much the daemon logs",
 		.changes = BIT(KEY_LEVEL),
 		.positional = BIT(KEY_LEVEL),
-		KEYS_OF(KEY_LEVEL) },
+		.keys = { KEY_LEVEL } },
 };
 
 const struct command *command_find(const char *name)
@@ -239,20 +214,20 @@ static struct json_object *take_key(struct command_request *req, const char *nam
 				    struct json_object *value)
 {
 	const struct command *c = req->command;
+	const enum command_key *key = c->keys;
 	const struct command_key_def *def;
-	size_t i = 0;
 
-	while (i < c->n_keys && strcmp(command_keys[c->keys[i]].name, name) != 0)
-		i++;
-	if (i == c->n_keys)
+	while (*key && strcmp(command_keys[*key].name, name) != 0)
+		key++;
+	if (!*key)
 		return command_error_json(ERROR_UNKNOWN_KEY, "%s: unknown key \"%.*s\"", c->name,
 					  SHOWN, name);
-	def = &command_keys[c->keys[i]];
-	if (def->take ? !def->take(req, value) : !json_object_is_type(value, json_type_boolean))
+	def = &command_keys[*key];
+	if (!take_value(req, *key, value))
 		return command_error_json(ERROR_BAD_VALUE, "%s: %s: expected %s", c->name, name,
-					  def->expected);
-	if (def->take || json_object_get_boolean(value))
-		req->given |= BIT(c->keys[i]);
+					  def->expected ?: def->help);
+	if (def->kind != VALUE_FLAG || req->values[*key].number)
+		req->given |= BIT(*key);
 	return NULL;
 }
 
@@ -261,18 +236,12 @@ static struct json_object *check_whole(const struct command_request *req)
 {
 	const struct command *c = req->command;
 
-	for (size_t i = 0; i < c->n_keys; i++)
-		if (c->required & ~req->given & BIT(c->keys[i]))
+	for (const enum command_key *key = c->keys; *key; key++)
+		if (c->required & ~req->given & BIT(*key))
 			return command_error_json(ERROR_MISSING_KEY, "%s: needs %s", c->name,
-						  command_keys[c->keys[i]].name);
+						  command_keys[*key].name);
 	if (c->needs_some && !req->given)
 		return command_error_json(ERROR_MISSING_KEY, "%s: needs an id, a filter or all",
-					  c->name);
-	if (command_has(req, KEY_ALL) && req->given != BIT(KEY_ALL))
-		return command_error_json(ERROR_BAD_VALUE, "%s: all: contradicts the other filters",
-					  c->name);
-	if (command_has(req, KEY_UNDO) && command_has(req, KEY_DEADLINE))
-		return command_error_json(ERROR_BAD_VALUE, "%s: undo: contradicts deadline",
 					  c->name);
 	return NULL;
 }
@@ -313,8 +282,7 @@ struct json_object *command_parse(const char *line, struct command_request *ret)
 {
 	struct json_object *wrong;
 
-	*ret = (struct command_request){ .engine = ENGINE_DEFAULT,
-					 .filter = { .carrier = FILTER_ANY } };
+	*ret = (struct command_request){ .given = 0 };
 	if (line[strspn(line, "abcdefghijklmnopqrstuvwxyz-")]) {
 		ret->json = command_json(line);
 	} else {
@@ -329,7 +297,6 @@ struct json_object *command_parse(const char *line, struct command_request *ret)
 
 void command_close(struct command_request *req)
 {
-	acl_close(&req->filter.clients);
-	free(req->filter.ids);
+	acl_close(&req->clients);
 	json_object_put(req->json);
 }

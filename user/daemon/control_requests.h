@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "config/acl.h"
+#include "config/config.h"
 
 /*
  * Requests to the control socket: the tables of commands and of their keys, and the parser.  The
@@ -29,6 +30,7 @@ enum command_id {
 
 /* What a request may say beside the command. */
 enum command_key {
+	KEY_NONE, /* ends a list */
 	KEY_FORWARD,
 	KEY_CLIENT,
 	KEY_CARRIER,
@@ -45,18 +47,28 @@ enum command_key {
 	KEYS,
 };
 
-struct command_request;
+/* What a value is, and what struct command_value has of it. */
+enum command_key_kind {
+	VALUE_FLAG,    /* number: 0 or 1 */
+	VALUE_TEXT,    /* text */
+	VALUE_CHOICE,  /* number: the place in `choices` */
+	VALUE_CLIENTS, /* in struct command_request */
+	VALUE_WHOLE,   /* number */
+	VALUE_IDS,     /* one or several numbers: in struct command_request */
+	VALUE_SECONDS, /* number: milliseconds */
+};
+
+#define CHOICES_MAX 8
 
 /* All about a key: what it is called, what it means, and how its value is taken. */
 struct command_key_def {
 	const char *name;
 	const char *metavar;  /* of the client's option "--NAME"; NULL: a flag */
 	const char *help;
-	const char *option;   /* the client's option, if that is not NAME; NAME is taken as well */
-	const char *expected; /* what a value is, for messages */
-	bool is_number;       /* or several of them; else a text */
-	/* false: VALUE is none for this key; NULL: a flag, of which false says nothing */
-	bool (*take)(struct command_request *req, struct json_object *value);
+	enum command_key_kind kind;
+	const char *option;   /* the client's option, if that is not NAME */
+	const char *expected; /* what a value is, for messages; NULL: the help says it */
+	const char *choices[CHOICES_MAX];
 };
 
 static inline const char *command_key_option(const struct command_key_def *key)
@@ -64,20 +76,19 @@ static inline const char *command_key_option(const struct command_key_def *key)
 	return key->option ? key->option : key->name;
 }
 
-#define COMMAND_KEYS_MAX 5
+#define COMMAND_KEYS_MAX 6
 #define COMMAND_ALWAYS (~0U)
 
 struct command {
 	const char *name;
 	const char *summary;
 	unsigned int changes;    /* bits 1 << key: a request with one of these makes a change, which
-				  * needs more rights than a look; COMMAND_ALWAYS: every one does */
-	unsigned int looks;      /* bits: a request with one of these makes none, all the same */
+				  * needs more rights than a look; KEY_NONE: one without a key;
+				  * COMMAND_ALWAYS: every one */
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */
-	enum command_key keys[COMMAND_KEYS_MAX];
-	size_t n_keys;
+	enum command_key keys[COMMAND_KEYS_MAX]; /* and KEY_NONE */
 };
 
 /* By enum command_id, and by enum command_key. */
@@ -92,34 +103,21 @@ static inline enum command_id command_number(const struct command *c)
 	return (enum command_id)(c - commands);
 }
 
-/*
- * Which sessions an operator means.  All that is given must hold; a filter in which nothing is
- * given matches every session.
- */
-struct session_filter {
-	const char *forward; /* name; NULL: any.  Not owned */
-	struct acl clients;  /* those it allows; no rules: any */
-	int carrier;         /* enum carrier, of either flow; FILTER_ANY */
-	uint64_t *ids;       /* owned */
-	size_t n_ids;        /* 0: any */
+#define ENGINE_DEFAULT ENGINES
+
+struct command_value {
+	const char *text; /* NULL: it is none, or not given */
+	uint64_t number;
 };
 
-#define FILTER_ANY (-1)
-
-#define ENGINE_DEFAULT (-1)
-
-/* A request that is right. */
+/* A request that is right.  Each filter that is given must hold. */
 struct command_request {
 	const struct command *command;
-	unsigned int given;           /* bits 1 << key */
-	struct session_filter filter; /* KEY_FORWARD is there, too, where it is no filter */
-	int engine;                   /* enum engine, or ENGINE_DEFAULT */
-	const char *server;
-	unsigned int order;           /* enum server_order */
-	int level;                    /* of <syslog.h> */
-	unsigned int deadline_ms;
-	uint64_t number;              /* of a reload */
-	struct json_object *json;     /* owned; texts point into it */
+	unsigned int given;       /* bits 1 << key */
+	struct command_value values[KEYS];
+	struct acl clients;       /* those it allows; no rules: any */
+	struct json_object *ids;  /* a number, or an array of them; NULL: any */
+	struct json_object *json; /* owned; texts and ids point into it */
 };
 
 static inline bool command_has(const struct command_request *req, enum command_key key)
@@ -129,10 +127,7 @@ static inline bool command_has(const struct command_request *req, enum command_k
 
 static inline bool command_changes(const struct command_request *req)
 {
-	const struct command *c = req->command;
-
-	return !(req->given & c->looks) &&
-	       (c->changes == COMMAND_ALWAYS || req->given & c->changes);
+	return (req->given ?: 1U << KEY_NONE) & req->command->changes;
 }
 
 /* The codes of errors, which are stable. */

@@ -2,10 +2,10 @@
 /*
  * Theory of operation: a few threads serve one client at a time each.  A client sends one line, is
  * sent one line, and its connection is closed.  It has REQUEST_MS for the request and ANSWER_MS to
- * take the answer, so a client that is slow, silent or deaf keeps its thread for two and a half
- * seconds.  While all threads are taken, the others wait in the backlog of listen(2).  Each thread
- * keeps a descriptor and closes it just before accept4(2).  So a client can ask why the daemon has
- * none left, unless a worker takes that one in between.  Metrics are served in the same way.
+ * take the answer, so a client that is slow, silent or deaf keeps its thread for four seconds.
+ * While all threads are taken, the others wait in the backlog of listen(2).  Each thread keeps a
+ * descriptor and closes it just before accept4(2).  So a client can ask why the daemon has none
+ * left, unless a worker takes that one in between.  Metrics are served in the same way.
  *
  * The mode of the socket's file says who may connect, and so may look.  The kernel says who is at
  * the other end: whoever may only look is refused when the request turns out to be a change.
@@ -14,6 +14,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <stdio.h>
@@ -34,7 +35,7 @@
 
 #define BACKLOG 16
 #define THREADS 4
-#define REQUEST_MS 500
+#define REQUEST_MS 2000
 #define ANSWER_MS 2000
 #define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
 
@@ -48,24 +49,16 @@ SYSCALLS_ALLOWED(
 	SYSCALL(shutdown),
 	SYSCALL(close),
 	SYSCALL(dup3),
-	/* lstat(2) and unlink(2) at the end */
-	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_SYMLINK_NOFOLLOW)),
-	SYSCALL(lstat),
 	SYSCALL(unlink),
 	SYSCALL(unlinkat));
 
-struct server {
-	struct control *control;
-	pthread_t thread;
-	int fd; /* its client, or else a copy of the listener, to be closed for the next client */
-};
-
 struct control {
 	struct sockaddr_un un; /* "": no file */
-	struct stat file; /* of the socket, so that a newer daemon's is not removed */
 	int listener; /* is shut down when the threads are to end */
-	struct server servers[THREADS];
-	unsigned int n_servers;
+	pthread_t threads[THREADS];
+	unsigned int n_threads;
+	int spare[THREADS]; /* a copy of the listener, for each thread that has not begun */
+	unsigned int n_spare;
 	pthread_mutex_t accepting; /* one thread waits for the next client */
 	pthread_mutex_t answering; /* with thousands of sessions an answer takes megabytes */
 	control_serve_fn *serve;
@@ -78,14 +71,9 @@ struct control {
 
 static int make_directory(const char *path, uid_t uid, gid_t gid)
 {
-	char dir[sizeof(((struct sockaddr_un *)0)->sun_path)];
-	char *slash;
+	char copy[sizeof(((struct sockaddr_un *)0)->sun_path)];
+	const char *dir = dirname(strcpy(copy, path));
 
-	snprintf(dir, sizeof(dir), "%s", path);
-	slash = strrchr(dir, '/');
-	if (!slash || slash == dir)
-		return 0;
-	*slash = '\0';
 	if (mkdir(dir, 0755))
 		return errno == EEXIST ? 0 : -errno;
 	/* the unprivileged daemon may then remove the socket when it exits */
@@ -93,33 +81,18 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 }
 
 /*
- * As root: bind as the account, so that the file is the account's from the start.  If root bound it
- * and then changed its owner, the account could put another file in its place in between.  Where
- * the account may not create files it cannot do so, and root binds.
+ * Bind FD to UN: mode 0660, whatever the umask is.  Its group is GID from the start: to change that
+ * afterwards would leave time to put another file in its place.
  */
-static int bind_as(int fd, const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid)
-{
-	int r;
-
-	setfsgid(gid);
-	setfsuid(uid);
-	r = bind(fd, (const struct sockaddr *)un, len) ? -errno : 0;
-	setfsuid(geteuid());
-	setfsgid(getegid());
-	if (r != -EACCES || geteuid())
-		return r;
-	if (bind(fd, (const struct sockaddr *)un, len))
-		return -errno;
-	return lchown(un->sun_path, uid, gid) ? -errno : 0;
-}
-
-/* Bind FD to UN: mode 0660, whatever the umask is. */
 static int bind_file(int fd, const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid)
 {
 	int r = make_directory(un->sun_path, uid, gid) ?: unix_remove_stale(un, len);
 	mode_t mask = umask(0117);
+	int own = setfsgid(gid);
 
-	r = r ?: bind_as(fd, un, len, uid, gid);
+	if (!r && bind(fd, (const struct sockaddr *)un, len))
+		r = -errno;
+	setfsgid((gid_t)own);
 	umask(mask);
 	return r;
 }
@@ -149,10 +122,8 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 					      bind_inet(c->listener, a, both);
 	if (!r && listen(c->listener, BACKLOG))
 		r = -errno;
-	if (!r && file && un->sun_path[0]) {
+	if (!r && file)
 		c->un = *un;
-		r = lstat(un->sun_path, &c->file) ? -errno : 0;
-	}
 	if (r)
 		control_close(c);
 	else
@@ -162,34 +133,28 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 {
-	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	struct addr a = { .len = sizeof(un) };
-	size_t len = strlen(path);
-	int r = !len ? -EINVAL : len >= sizeof(un.sun_path) ? -ENAMETOOLONG : 0;
+	struct addr a = { .ss.ss_family = AF_UNIX, .len = sizeof(struct sockaddr_un) };
+	struct sockaddr_un *un = (struct sockaddr_un *)&a.ss;
+	int r;
 
-	if (!r) {
-		memcpy(un.sun_path, path, len + 1);
-		memcpy(&a.ss, &un, sizeof(un));
-		r = control_listen(&a, false, uid, gid, ret);
-	}
+	snprintf(un->sun_path, sizeof(un->sun_path), "%s", path);
+	r = control_listen(&a, false, uid, gid, ret);
 	return !r ? 0 : log_complain(r, "control socket %s: %s%s", path, strerror(-r),
 				     r == -EADDRINUSE ?
-				     " (another culvert is running; give it its own --control)" :
-				     r == -EACCES || r == -ENOENT || r == -EROFS ?
-				     " (give another path with --control)" : "");
+				     " (another culvert is running; give it its own --control)" : "");
 }
 
 /* --- requests and answers --- */
 
-struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
-					const struct control_peer *peer, const char *line)
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const char *line,
+					const struct ucred *peer, bool may_change)
 {
 	struct command_request req;
 	struct json_object *answer = command_parse(line, &req);
 
 	if (answer)
 		return answer;
-	if (command_changes(&req) && !peer->may_change)
+	if (command_changes(&req) && !may_change)
 		answer = command_error_json(ERROR_PERMISSION,
 					    "%s: permission denied: only root and the daemon's own "
 					    "account may change anything", req.command->name);
@@ -199,35 +164,32 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
 		log_write(LOG_NOTICE, "control: %s: %s (by uid %u, pid %d)",
 			  json_object_to_json_string_ext(req.json, JSON_C_TO_STRING_PLAIN),
 			  json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN),
-			  peer->uid, (int)peer->pid);
+			  peer->uid, peer->pid);
 	command_close(&req);
 	/* cppcheck-suppress returnDanglingLifetime ; an answer holds copies alone */
 	return answer;
 }
 
 /*
- * Make the answer to LINE, of the client at FD, with a newline.  The caller frees it.  NULL: there
- * is no memory.  Only its text is kept, since the tree of objects is many times as large.
+ * Make the answer to LINE, of the client at FD.  The caller frees it.  NULL: there is no memory.
+ * Only its text is kept, since the tree of objects is many times as large.
  */
-static char *make_answer(struct control *c, int fd, const char *line, size_t *ret_len)
+static char *make_answer(struct control *c, int fd, const char *line)
 {
 	struct ucred peer = { .uid = (uid_t)-1 };
 	socklen_t peer_len = sizeof(peer);
-	struct control_peer who;
 	struct json_object *answer;
 	const char *text;
-	char *copy;
+	char *copy = NULL;
+	size_t len;
 
 	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len);
-	who = (struct control_peer){ peer.uid == 0 || peer.uid == c->uid, peer.uid, peer.pid };
 	pthread_mutex_lock(&c->answering);
-	answer = control_answer_line(c->answer, c->arg, &who, line);
-	text = json_line(answer, 0, ret_len);
-	copy = text ? malloc(*ret_len + 1) : NULL;
-	if (copy) {
-		memcpy(copy, text, *ret_len);
-		copy[(*ret_len)++] = '\n';
-	}
+	answer = control_answer_line(c->answer, c->arg, line, &peer,
+				     peer.uid == 0 || peer.uid == c->uid);
+	text = json_line(answer, 0, &len);
+	if (!text || asprintf(&copy, "%s\n", text) < 0)
+		copy = NULL;
 	json_object_put(answer);
 	pthread_mutex_unlock(&c->answering);
 	return copy;
@@ -240,12 +202,9 @@ static bool wait_for(const struct control *c, int fd, short events, uint64_t end
 {
 	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->listener } };
 	uint64_t now_ms = clock_ms();
-	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0, n;
+	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0;
 
-	do {
-		n = poll(p, 2, left);
-	} while (n < 0); /* EINTR */
-	return n && !p[1].revents;
+	return TEMP_FAILURE_RETRY(poll(p, 2, left)) > 0 && !p[1].revents;
 }
 
 int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
@@ -262,8 +221,6 @@ int control_read(const struct control *c, int fd, const char *end, int ms, char 
 		if (!wait_for(c, fd, POLLIN, end_ms))
 			return -ETIMEDOUT;
 		n = recv(fd, text + len, size - 1 - len, MSG_DONTWAIT);
-		if (n < 0 && (errno == EAGAIN || errno == EINTR))
-			continue;
 		if (n < 0)
 			return -errno;
 		len += (size_t)n;
@@ -289,35 +246,25 @@ void control_send(const struct control *c, int fd, int ms, const char *text, siz
 	} while (len && wait_for(c, fd, POLLOUT, end_ms));
 }
 
-/* Send an error that needs no memory.  A socket to which nothing was written has room for it. */
-static void refuse(int fd, const char *code, const char *message)
-{
-	char line[256];
-	int n = snprintf(line, sizeof(line), "{\"error\":{\"code\":\"%s\",\"message\":\"%s\"}}\n",
-			 code, message);
-
-	(void)send(fd, line, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL);
-}
+/* An error that needs no memory. */
+#define REFUSAL(code, message) \
+	"{\"error\":{\"code\":\"" code "\",\"message\":\"" message "\"}}\n"
 
 static void serve(struct control *c, int fd, void *arg)
 {
-	char line[CONTROL_REQUEST_MAX], *answer;
+	char line[CONTROL_REQUEST_MAX], *answer = NULL;
 	int r = control_read(c, fd, "\n", REQUEST_MS, line, sizeof(line));
-	size_t len;
+	const char *text = REFUSAL(ERROR_NO_MEMORY, "the daemon has no memory for the answer");
 
 	(void)arg;
-	if (r) {
-		if (r == -E2BIG)
-			refuse(fd, ERROR_TOO_LONG, "the request has to be shorter than 4 KiB");
-		else if (r == -ETIMEDOUT)
-			refuse(fd, ERROR_TIMEOUT, "the request was not complete in time");
-		return;
-	}
-	answer = make_answer(c, fd, line, &len);
-	if (answer)
-		control_send(c, fd, ANSWER_MS, answer, len);
+	if (r == -E2BIG)
+		text = REFUSAL(ERROR_TOO_LONG, "the request has to be shorter than 4 KiB");
+	else if (r)
+		text = REFUSAL(ERROR_TIMEOUT, "the request was not complete in time");
 	else
-		refuse(fd, ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+		answer = make_answer(c, fd, line);
+	text = answer ?: text;
+	control_send(c, fd, ANSWER_MS, text, strlen(text));
 	free(answer);
 }
 
@@ -325,24 +272,27 @@ static void serve(struct control *c, int fd, void *arg)
 
 static void *run(void *arg)
 {
-	struct server *s = arg;
-	struct control *c = s->control;
+	struct control *c = arg;
+	int fd; /* its client, or else a copy of the listener, to be closed for the next client */
 
 	pthread_mutex_lock(&c->accepting);
+	fd = c->spare[--c->n_spare];
 	while (wait_for(c, c->listener, POLLIN, NEVER)) {
-		if (s->fd >= 0)
-			close(s->fd);
-		s->fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+		if (fd >= 0)
+			close(fd);
+		fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 		pthread_mutex_unlock(&c->accepting);
-		if (s->fd >= 0) {
-			c->serve(c, s->fd, c->arg);
-			dup3(c->listener, s->fd, O_CLOEXEC); /* closes the client's */
+		if (fd >= 0) {
+			c->serve(c, fd, c->arg);
+			dup3(c->listener, fd, O_CLOEXEC); /* closes the client's */
 		} else {
 			poll(NULL, 0, ACCEPT_PAUSE_MS);
 		}
 		pthread_mutex_lock(&c->accepting);
 	}
 	pthread_mutex_unlock(&c->accepting);
+	if (fd >= 0)
+		close(fd);
 	return NULL;
 }
 
@@ -354,12 +304,10 @@ int control_serve(struct control *c, control_serve_fn *serve_one, void *arg)
 	c->arg = arg;
 	/* serve nobody before each thread has its descriptor: status counts them */
 	pthread_mutex_lock(&c->accepting);
-	while (!r && c->n_servers < THREADS) {
-		struct server *s = &c->servers[c->n_servers];
-
-		*s = (struct server){ c, .fd = fcntl(c->listener, F_DUPFD_CLOEXEC, 0) };
-		r = -pthread_create(&s->thread, NULL, run, s);
-		c->n_servers += !r;
+	while (!r && c->n_threads < THREADS) {
+		c->spare[c->n_spare++] = fcntl(c->listener, F_DUPFD_CLOEXEC, 0);
+		r = -pthread_create(&c->threads[c->n_threads], NULL, run, c);
+		c->n_threads += !r;
 	}
 	pthread_mutex_unlock(&c->accepting);
 	return r;
@@ -373,18 +321,13 @@ int control_start(struct control *c, control_answer_fn *answer, void *arg)
 
 void control_close(struct control *c)
 {
-	struct stat st;
-
 	if (!c)
 		return;
-	shutdown(c->listener, SHUT_RDWR);
-	for (unsigned int i = 0; i < c->n_servers; i++) {
-		pthread_join(c->servers[i].thread, NULL);
-		close(c->servers[i].fd);
-	}
-	if (c->un.sun_path[0] && !lstat(c->un.sun_path, &st) && st.st_dev == c->file.st_dev &&
-	    st.st_ino == c->file.st_ino)
+	if (c->un.sun_path[0]) /* before another daemon may listen there */
 		unlink(c->un.sun_path);
+	shutdown(c->listener, SHUT_RDWR);
+	while (c->n_threads)
+		pthread_join(c->threads[--c->n_threads], NULL);
 	if (c->listener >= 0)
 		close(c->listener);
 	pthread_mutex_destroy(&c->accepting);

@@ -4,6 +4,7 @@
 #include <json-c/json.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 
 #include "base/addr.h"
@@ -17,26 +18,19 @@ struct control;
 
 #define CONTROL_REQUEST_MAX 4096 /* bytes of a request, its newline and one more */
 
-/* Who asks. */
-struct control_peer {
-	bool may_change;
-	uid_t uid;
-	pid_t pid;
-};
-
 /* Make the answer to REQ, one at a time.  The caller releases it.  NULL: there is no memory. */
 typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req);
 
 /*
- * Answer the request LINE, without its newline: what FN makes of it, or an object that says what is
- * wrong.  The caller releases it.  NULL: there is no memory.
+ * Answer the request LINE of PEER, without its newline: what FN makes of it, or an object that says
+ * what is wrong.  The caller releases it.  NULL: there is no memory.
  */
-struct json_object *control_answer_line(control_answer_fn *fn, void *arg,
-					const struct control_peer *peer, const char *line);
+struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const char *line,
+					const struct ucred *peer, bool may_change);
 
 /*
- * Bind PATH (mode 0660, owned by UID and GID) and make its directory if that is missing.  Who may
- * open that file may look; only root and UID may change anything.  A socket that a dead daemon left
+ * Bind PATH (mode 0660, of the group GID) and make its directory, which is UID's, if that is
+ * missing.  Who may open that file may look; only root and UID may change anything.  A socket that a dead daemon left
  * behind is replaced; that of a live one gives -EADDRINUSE.  -errno, after a complaint.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
@@ -45,9 +39,9 @@ int control_start(struct control *c, control_answer_fn *answer, void *arg);
 
 /*
  * The same for others than control clients: listen at A; BOTH, which is [::], for both families.  A
- * unix socket has mode 0660, and belongs to UID and GID.  Its directory is made if that is
- * missing.  A socket that a dead daemon left behind is replaced; that of a live one gives
- * -EADDRINUSE.  -errno.
+ * unix socket has mode 0660 and the group GID.  Its directory is made, for UID, if that is missing.
+ * A socket that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.
+ * -errno.
  */
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
 /* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */

@@ -77,7 +77,7 @@ struct daemon {
 	struct shared shared;  /* names, session log */
 	struct reload reload;  /* forwards, workers, the privileged process */
 	struct control *control;
-	struct metrics *metrics; /* NULL: none */
+	struct control *metrics; /* NULL: none */
 	struct operate operate;
 	char err[1024];          /* the complaint of a step of the start */
 
@@ -436,6 +436,8 @@ static int begin(struct daemon *d)
 		.reload = &d->reload,
 		.probe = &d->probe,
 		.started_ms = clock_ms(),
+		.began_ms = clock_real_ms(),
+		.descriptors_max = sandbox_raise_nofile(0),
 		.descriptors = opendir("/proc/self/fd"),
 	};
 	r = threads_open(ts, &d->shared, d->reload.listening);
@@ -449,7 +451,7 @@ static int begin(struct daemon *d)
 	if (!r && d->control)
 		r = control_start(d->control, operate, &d->operate);
 	if (!r && d->metrics)
-		r = metrics_start(d->metrics, &d->operate);
+		r = control_serve(d->metrics, metrics_serve, &d->operate);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));
@@ -601,7 +603,7 @@ static void end(struct daemon *d)
 	while (!threads_ended(ts)) /* should the loop have failed */
 		poll(NULL, 0, 100);
 	control_close(d->control);
-	metrics_close(d->metrics);
+	control_close(d->metrics);
 	session_log_close(d->shared.session_log);
 	threads_close(ts);
 	if (d->operate.descriptors)

@@ -7,27 +7,21 @@
  *
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
- * those that live, a scrape asks each worker to do the same between two batches of events.  If one
- * does not answer in time, its sessions are counted by the next scrape: such a counter is late, but
- * never wrong, and never goes down.
+ * those that live, a scrape asks each worker to do the same between two batches of events
+ * (operate_count()).  If one does not answer in time, its sessions are counted by the next scrape:
+ * such a counter is late, but never wrong, and never goes down.
  *
  * One table, families, makes the text.  Series are bounded by the configuration: no label is a
  * client's address, nor anything else that comes over the network.
  */
 #include "daemon/metrics.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
-#include "base/array.h"
 #include "base/clock.h"
-#include "daemon/control_socket.h"
 #include "relay/admission.h"
 #include "relay/session_view.h"
 #include "version.h"
@@ -35,42 +29,16 @@
 #define REQUEST_MAX 8192 /* bytes of its head */
 #define REQUEST_MS 1000
 #define ANSWER_MS 3000 /* and one more for each kilobyte */
-#define COUNT_MS 20    /* for a worker to begin */
 
 #define CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
 #define ABOUT "culvert: metrics are at /metrics\n"
 
-struct metrics {
-	struct operate *operate;
-	struct control *server;
-	uint64_t started_ms; /* CLOCK_REALTIME */
-	struct rlimit descriptors;
-};
-
-/* --- bytes of live sessions --- */
-
-/* On the worker's thread. */
-static void count_sessions(void *arg)
-{
-	struct worker *w = arg;
-
-	for (struct session *s = w->sessions; s; s = s->next)
-		session_count_kernel(s);
-}
-
-/* A worker that does not answer in time is left out. */
-static void count_live(const struct threads *ts)
-{
-	for (unsigned int i = 0; i < ts->n; i++)
-		loop_call(&ts->workers[i].loop, count_sessions, &ts->workers[i], COUNT_MS);
-}
-
 /* --- the text --- */
 
 struct scrape {
-	const struct metrics *metrics;
+	const struct operate *operate;
 	FILE *out;
-	bool *failed; /* something could not be written: a memory stream has no error flag */
+	bool failed; /* something could not be written: a memory stream has no error flag */
 	const struct family *family; /* which is being written */
 };
 
@@ -78,42 +46,42 @@ struct scrape {
 struct family {
 	const char *name, *type, *help;
 	/* adds its samples: of F, for each forward, or of the daemon */
-	void (*add_forward)(const struct scrape *s, struct forward *f);
-	void (*add_daemon)(const struct scrape *s);
+	void (*add_forward)(struct scrape *s, struct forward *f);
+	void (*add_daemon)(struct scrape *s);
 	size_t at; /* which number: where a counter is, or an enum */
 };
 
 #define END ((char *)NULL)
 
-/* Add a sample to the family.  Then come names and values of labels, and END. */
-static void __attribute__((sentinel)) add(const struct scrape *s, const char *suffix,
-					  double value, ...)
+static void __attribute__((format(printf, 2, 3))) put(struct scrape *s, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	s->failed |= vfprintf(s->out, fmt, ap) < 0;
+	va_end(ap);
+}
+
+/* A sample of the family.  Then come names and values of labels, and END. */
+static void __attribute__((sentinel)) add(struct scrape *s, const char *suffix, double value, ...)
 {
 	const char *label, *between = "{";
 	va_list labels;
-	bool failed;
 
-	if (*s->failed)
-		return;
-	failed = fprintf(s->out, "%s%s", s->family->name, suffix) < 0;
+	put(s, "%s%s", s->family->name, suffix);
 	va_start(labels, value);
 	while ((label = va_arg(labels, const char *))) {
-		failed |= fprintf(s->out, "%s%s=\"", between, label) < 0;
-		for (const char *c = va_arg(labels, const char *); *c; c++) {
-			if (*c < ' ' || *c > '~') {
-				failed |= fprintf(s->out, "\\\\x%02x", (unsigned char)*c) < 0;
-				continue;
-			}
-			if (*c == '"' || *c == '\\')
-				failed |= putc('\\', s->out) == EOF;
-			failed |= putc(*c, s->out) == EOF;
-		}
-		failed |= putc('"', s->out) == EOF;
+		put(s, "%s%s=\"", between, label);
+		for (const char *c = va_arg(labels, const char *); *c; c++)
+			if (*c < ' ' || *c > '~')
+				put(s, "\\\\x%02x", (unsigned char)*c);
+			else
+				put(s, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+		put(s, "\"");
 		between = ",";
 	}
 	va_end(labels);
-	failed |= fprintf(s->out, "%s %.16g\n", *between == ',' ? "}" : "", value) < 0;
-	*s->failed = failed;
+	put(s, "%s %.16g\n", *between == ',' ? "}" : "", value);
 }
 
 static double sum_forward(const struct forward *f, size_t at)
@@ -121,17 +89,17 @@ static double sum_forward(const struct forward *f, size_t at)
 	return (double)operate_sum_forward(f, at);
 }
 
-static void add_live(const struct scrape *s, struct forward *f)
+static void add_live(struct scrape *s, struct forward *f)
 {
 	add(s, "", atomic_load(&f->totals->live), "forward", forward_name(f->conf), END);
 }
 
-static void add_counter(const struct scrape *s, struct forward *f)
+static void add_counter(struct scrape *s, struct forward *f)
 {
 	add(s, "", sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
 }
 
-static void add_bytes(const struct scrape *s, struct forward *f)
+static void add_bytes(struct scrape *s, struct forward *f)
 {
 	for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
 		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
@@ -143,7 +111,7 @@ static void add_bytes(const struct scrape *s, struct forward *f)
 	}
 }
 
-static void add_histogram(const struct scrape *s, struct forward *f)
+static void add_histogram(struct scrape *s, struct forward *f)
 {
 	const char *name = forward_name(f->conf);
 	size_t at = s->family->at;
@@ -168,7 +136,7 @@ static bool is_up(const struct member *m)
 }
 
 /* Of server CONF, as configured; with each-address it is up while one of its addresses is. */
-static void add_server(const struct scrape *s, const struct servers *ss,
+static void add_server(struct scrape *s, const struct servers *ss,
 		       const struct server_conf *conf, const struct place *p)
 {
 	uint64_t values[] = { [CHOSEN] = p->sessions, [FAILURES] = p->failures };
@@ -185,7 +153,7 @@ static void add_server(const struct scrape *s, const struct servers *ss,
 		    "server", conf->at.text, END);
 }
 
-static void add_servers(const struct scrape *s, struct forward *f)
+static void add_servers(struct scrape *s, struct forward *f)
 {
 	struct servers *ss = &f->servers;
 
@@ -196,18 +164,18 @@ static void add_servers(const struct scrape *s, struct forward *f)
 	pthread_mutex_unlock(ss->lock);
 }
 
-static void add_errors(const struct scrape *s)
+static void add_errors(struct scrape *s)
 {
 	for (unsigned int c = 0; c < CAUSES; c++)
-		add(s, "", (double)operate_sum(s->metrics->operate, offsetof(struct stats, errors[c])),
+		add(s, "", (double)operate_sum(s->operate, offsetof(struct stats, errors[c])),
 		    "cause", cause_name(c), END);
 }
 
-static void add_handovers(const struct scrape *s)
+static void add_handovers(struct scrape *s)
 {
 	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
-		double n = (double)operate_sum(s->metrics->operate,
+		double n = (double)operate_sum(s->operate,
 					       offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
@@ -216,25 +184,25 @@ static void add_handovers(const struct scrape *s)
 	}
 }
 
-static void add_build(const struct scrape *s)
+static void add_build(struct scrape *s)
 {
 	add(s, "", 1, "version", CULVERT_VERSION, END);
 }
 
 enum { MAX_SESSIONS, KERNEL_MEMORY, MAX_KERNEL_MEMORY, START_TIME, OPEN_FDS, MAX_FDS };
 
-static void add_value(const struct scrape *s)
+static void add_value(struct scrape *s)
 {
-	const struct metrics *m = s->metrics;
-	const struct shared *shared = m->operate->reload->shared;
+	const struct operate *o = s->operate;
+	const struct shared *shared = o->reload->shared;
 	const struct sockmap *k = shared->kernel;
 	const double values[] = {
 		[MAX_SESSIONS] = shared->config->max_sessions,
 		[KERNEL_MEMORY] = k ? (double)sockmap_memory(k) : 0,
 		[MAX_KERNEL_MEMORY] = k ? (double)sockmap_memory_limit(k) : 0,
-		[START_TIME] = (double)m->started_ms / 1000,
-		[OPEN_FDS] = operate_descriptors(m->operate),
-		[MAX_FDS] = (double)m->descriptors.rlim_cur,
+		[START_TIME] = (double)o->began_ms / 1000,
+		[OPEN_FDS] = operate_descriptors(o),
+		[MAX_FDS] = (double)o->descriptors_max,
 	};
 
 	add(s, "", values[s->family->at], END);
@@ -291,34 +259,31 @@ static const struct family families[] = {
 
 static void add_family(struct scrape *s, const struct family *fam)
 {
-	*s->failed |= fprintf(s->out, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help,
-			      fam->name, fam->type) < 0;
+	put(s, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help, fam->name, fam->type);
 	s->family = fam;
 	if (fam->add_daemon)
 		fam->add_daemon(s);
 	/* active ones come first */
-	for (struct forward *f = s->metrics->operate->reload->forwards.first;
+	for (struct forward *f = s->operate->reload->forwards.first;
 	     f && f->state == FORWARD_ACTIVE && fam->add_forward; f = f->next)
 		fam->add_forward(s, f);
 }
 
 /* The caller frees it.  NULL: there is no memory. */
-static char *make_page(struct metrics *m, size_t *ret_len)
+static char *make_page(const struct operate *o)
 {
-	struct reload *l = m->operate->reload;
-	bool failed = false;
-	struct scrape s = { .metrics = m, .failed = &failed };
 	char *text = NULL;
+	size_t len;
+	struct scrape s = { .operate = o, .out = open_memstream(&text, &len) };
 
-	s.out = open_memstream(&text, ret_len);
 	if (!s.out)
 		return NULL;
-	pthread_mutex_lock(&l->forwards.lock);
-	count_live(&l->threads); /* for one scrape at a time */
+	pthread_mutex_lock(&o->reload->forwards.lock);
+	operate_count(o); /* for one scrape at a time */
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
 		add_family(&s, &families[i]);
-	pthread_mutex_unlock(&l->forwards.lock);
-	if (!fclose(s.out) && !failed)
+	pthread_mutex_unlock(&o->reload->forwards.lock);
+	if (!fclose(s.out) && !s.failed)
 		return text;
 	free(text);
 	return NULL;
@@ -326,71 +291,43 @@ static char *make_page(struct metrics *m, size_t *ret_len)
 
 /* --- HTTP --- */
 
-const char *metrics_parse(const char *request, bool *ret_page, bool *ret_head)
+const char *metrics_parse(const char *request)
 {
 	char method[8], path[16];
 
-	*ret_page = *ret_head = false;
 	if (sscanf(request, "%7[A-Z] %15[^? \r]", method, path) != 2)
 		return "400 Bad Request";
-	*ret_head = !strcmp(method, "HEAD");
-	if (!*ret_head && strcmp(method, "GET") != 0)
+	if (strcmp(method, "GET") != 0)
 		return "405 Method Not Allowed";
-	*ret_page = !strcmp(path, "/metrics");
-	return *ret_page || !strcmp(path, "/") ? "200 OK" : "404 Not Found";
+	return strcmp(path, "/metrics") ? "404 Not Found" : METRICS_PAGE;
 }
 
-static void serve(struct control *c, int fd, void *arg)
+void metrics_serve(struct control *c, int fd, void *arg)
 {
-	char request[REQUEST_MAX], *page = NULL;
+	char request[REQUEST_MAX];
 	int n, r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
-	bool wants_page = false, head = false;
-	const char *status = r == -E2BIG ? "431 Request Header Fields Too Large" :
-			     r ? "408 Request Timeout" : metrics_parse(request, &wants_page, &head);
-	size_t len = strlen(ABOUT);
+	const char *status = r ? "400 Bad Request" : metrics_parse(request);
+	bool wanted = !strcmp(status, METRICS_PAGE);
+	char *page = wanted ? make_page(arg) : NULL;
+	const char *body = page ?: ABOUT;
+	size_t len = strlen(body);
 
-	if (wants_page) {
-		page = make_page(arg, &len);
-		status = page ? status : "503 Service Unavailable";
-		len = page ? len : strlen(ABOUT);
-	}
+	if (wanted && !page)
+		status = "503 Service Unavailable";
 	n = snprintf(request, sizeof(request), "HTTP/1.1 %s\r\nContent-Type: " CONTENT_TYPE "\r\n"
 		     "Content-Length: %zu\r\nConnection: close\r\n\r\n", status, len);
-	/* a socket to which nothing was written has room for it */
-	if (send(fd, request, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL | MSG_MORE) == n && !head)
-		control_send(c, fd, ANSWER_MS + (int)(len / 1024), page ?: ABOUT, len);
+	control_send(c, fd, ANSWER_MS, request, (size_t)n);
+	control_send(c, fd, ANSWER_MS + (int)(len / 1024), body, len);
 	free(page);
 }
 
-/* --- beginning and end --- */
+/* --- beginning --- */
 
-int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret)
+int metrics_open(const struct endpoint *at, const struct account *account, struct control **ret)
 {
-	struct metrics *m = allocated(calloc(1, sizeof(*m)));
 	/* of both [::] and 0.0.0.0 the former, for both families */
 	int r = control_listen(&at->addrs[at->n_addrs - 1], at->n_addrs > 1, account->uid,
-			       account->gid, &m->server);
+			       account->gid, ret);
 
-	if (!r) {
-		*ret = m;
-		return 0;
-	}
-	free(m);
-	return log_complain(r, "metrics %s: %s", at->text, strerror(-r));
-}
-
-int metrics_start(struct metrics *m, struct operate *o)
-{
-	m->operate = o;
-	m->started_ms = clock_real_ms() - (clock_ms() - o->started_ms);
-	getrlimit(RLIMIT_NOFILE, &m->descriptors);
-	return control_serve(m->server, serve, m);
-}
-
-void metrics_close(struct metrics *m)
-{
-	if (!m)
-		return;
-	control_close(m->server);
-	free(m);
+	return r ? log_complain(r, "metrics %s: %s", at->text, strerror(-r)) : 0;
 }

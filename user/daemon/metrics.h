@@ -1,27 +1,23 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdbool.h>
-#include <stddef.h>
-
 #include "base/sandbox.h"
 #include "config/endpoint.h"
 #include "daemon/control_actions.h"
+#include "daemon/control_socket.h"
 
 /* Metrics for Prometheus: GET /metrics.  docs/operations.md has the list of them. */
-struct metrics;
 
 /*
  * Listen at AT, which has an address: while this is still root, since a port may need that.  A unix
- * socket is the account's, of mode 0660.  -errno, after a complaint.
+ * socket has the account's group and mode 0660.  -errno, after a complaint.
  */
-int metrics_open(const struct endpoint *at, const struct account *account, struct metrics **ret);
-/* Start the threads that serve, when the workers run.  O must live as long.  -errno. */
-int metrics_start(struct metrics *m, struct operate *o);
+int metrics_open(const struct endpoint *at, const struct account *account, struct control **ret);
 /*
- * Parse REQUEST, up to the empty line: *RET_PAGE, it is for the metrics, and not for a line of
- * text; *RET_HEAD, only the head of the answer is wanted.  Returns the status of the answer.
+ * For control_serve(), when the workers run; to be ended before they are closed.  ARG is a struct
+ * operate.
  */
-const char *metrics_parse(const char *request, bool *ret_page, bool *ret_head);
-/* End them, before the workers are closed.  NULL is fine. */
-void metrics_close(struct metrics *m);
+control_serve_fn metrics_serve;
+#define METRICS_PAGE "200 OK"
+/* The status of the answer to REQUEST, up to the empty line.  METRICS_PAGE: it is for the metrics. */
+const char *metrics_parse(const char *request);

@@ -89,9 +89,6 @@ struct forward_stats {
 	/* read from each side; in the kernel: as last looked at, by session_count_kernel() */
 	counter carried[2][CARRIERS];
 	struct histogram connects, durations; /* of upstreams that answered; of ended sessions */
-	counter bytes[2]; /* of ended sessions; 0: to the upstream, 1: to the client */
-	/* the same with live sessions, at the last look; the looker's, and the worker's meanwhile */
-	uint64_t seen[2];
 };
 
 struct stats {

@@ -66,18 +66,9 @@ static void put_option(const char *command, const struct option_def *o)
 
 static void put_key_values(const struct command_key_def *key)
 {
-	bool engine = key == &command_keys[KEY_ENGINE];
-
-	for (unsigned int c = 0; key == &command_keys[KEY_CARRIER] && c < CARRIERS; c++)
-		put_value(carrier_name(c));
-	for (unsigned int e = 0; engine && e < ENGINES; e++)
-		put_value(engine_name(e));
-	for (unsigned int o = 0; key == &command_keys[KEY_ORDER] && o < ORDERS; o++)
-		put_value(server_order_names[o]);
-	if (engine)
-		put_value("default");
-	else if (key == &command_keys[KEY_LEVEL])
-		put_levels();
+	for (size_t i = 0; i < CHOICES_MAX; i++)
+		if (key->choices[i])
+			put_value(key->choices[i]);
 }
 
 static void put_key(const char *command, const struct command_key_def *key)
@@ -103,15 +94,15 @@ static void put_command(const struct command *c)
 {
 	const struct command_key_def *word = NULL;
 
-	for (size_t i = 0; i < c->n_keys; i++)
-		if (c->positional >> c->keys[i] & 1)
-			word = &command_keys[c->keys[i]];
+	for (const enum command_key *key = c->keys; *key; key++)
+		if (c->positional >> *key & 1)
+			word = &command_keys[*key];
 	begin_row(c->name, "", word ? word->metavar : NULL);
 	if (word)
 		put_key_values(word);
 	end_row(c->summary);
-	for (size_t i = 0; i < c->n_keys; i++)
-		put_key(c->name, &command_keys[c->keys[i]]);
+	for (const enum command_key *key = c->keys; *key; key++)
+		put_key(c->name, &command_keys[*key]);
 	for (size_t i = 0; i < OWNS; i++)
 		put_key(c->name, &client_options[i]);
 }

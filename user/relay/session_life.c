@@ -205,8 +205,6 @@ static void account(struct session *s, unsigned int end)
 		session_log_ended(w->shared->session_log, &view, w->shared->config->session_log_empty,
 				  end);
 	}
-	for (unsigned int dir = 0; dir < 2; dir++)
-		count_add(&fs->bytes[dir], session_bytes(s, dir));
 	if (end != SESSION_FINISHED)
 		count_add(&w->stats.errors[end], 1);
 	count_add(&fs->finished, 1);

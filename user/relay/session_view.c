@@ -28,11 +28,6 @@ static uint64_t kernel_bytes(const struct session *s, unsigned int dir)
 	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
 }
 
-uint64_t session_bytes(const struct session *s, unsigned int dir)
-{
-	return s->flows[dir].user_out + kernel_bytes(s, dir);
-}
-
 /* How much of that the counters have; NULL: S has no place in the kernel. */
 static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
 {

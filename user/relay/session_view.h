@@ -5,9 +5,6 @@
 
 /* What a session has carried, and what it looks like to others: the control socket, the session log. */
 
-/* What flow DIR has delivered, by whatever has carried it, in bytes.  On S's thread. */
-uint64_t session_bytes(const struct session *s, unsigned int dir);
-
 /*
  * Add what S's kernel carrier has done since the last call to the counters.  Nobody tells of these
  * bytes, nor of a graft: so this is called when S ends, and whenever somebody wants to know.
