@@ -241,7 +241,7 @@ static struct privileged *start(const char *text)
 
 	rig_write(text);
 	assert_int_equal(config_read(3, words, -1, &config), 0);
-	assert_int_equal(privileged_start(&config, 3, words, &p), 0);
+	assert_int_equal(privileged_start(&config, 3, words, NULL, &p), 0);
 	return p;
 }
 

@@ -12,12 +12,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
-#include "base/error_hint.h"
-#include "base/log.h"
 #include "base/minmax.h"
 
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
@@ -130,24 +126,6 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 	return r;
 }
 
-int sandbox_fork(const char *what, unsigned int patience_s, pid_t *ret_pid)
-{
-	const struct timeval patience = { .tv_sec = patience_s };
-	int fds[2];
-
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (*ret_pid = fork()) < 0)
-		return log_complain(-errno, "cannot start %s: %s%s", what, strerror(errno),
-				    error_hint(HINT_RESOURCES, errno));
-	if (!*ret_pid) {
-		log_keep_complaint(NULL, 0);
-		return fds[1]; /* sandbox_child() closes the other one */
-	}
-	close(fds[1]);
-	setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fds[0], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	return fds[0];
-}
-
 int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char *err, size_t errlen)
 {
 	const struct rlimit descriptors = { max, max };
@@ -157,8 +135,10 @@ int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char 
 
 	for (size_t i = 0; i < n; i++) /* out of the way */
 		fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, behind);
-	for (size_t i = 0; i < n; i++)
-		failed = failed || dup2(fds[i], SANDBOX_CHILD_FD + (int)i) < 0;
+	for (size_t i = 0; i < n; i++) {
+		fds[i] = dup2(fds[i], SANDBOX_CHILD_FD + (int)i);
+		failed = failed || fds[i] < 0;
+	}
 	if (failed) {
 		snprintf(err, errlen, "cannot order its descriptors: %s", strerror(errno));
 		return -errno;

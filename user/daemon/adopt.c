@@ -14,7 +14,6 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "daemon/filter_keeper.h"
 #include "relay/admission.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"
@@ -47,7 +46,6 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	/* a slot is used again as late as possible, so there are more than sessions */
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers, .uid = a->uid };
-	struct clsact *clsact;
 	int r = 0;
 
 	limits.pins = folder_of(c->graft_pins, c->control);
@@ -56,9 +54,7 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	if (wanted)
 		r = probe_graft(c, a, &limits, ret, probe);
 	free((char *)limits.pins);
-	clsact = *ret ? grafts_clsact(*ret) : NULL;
-	return r ?: clsact && c->privileged_process && keeper_start(clsact, c->seccomp) ?
-		    EXIT_CODE_FAILURE : 0;
+	return r;
 }
 
 static struct forward *forward_of_tag(struct forward *f, uint32_t tag)

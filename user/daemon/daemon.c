@@ -140,19 +140,23 @@ static int find_account(struct daemon *d)
 	return 0;
 }
 
-/* Start the process if the configuration needs it, or may need it after a reload. */
+/*
+ * Start the process if the configuration needs it, or may need it after a reload; or if packet
+ * programs need it.
+ */
 static int start_privileged(struct daemon *d)
 {
+	struct clsact *clsact = d->shared.grafts ? grafts_clsact(d->shared.grafts) : NULL;
 	const struct config *c = &d->config;
 	struct reload *l = &d->reload;
-	bool needed = c->file;
+	bool needed = c->file || clsact;
 	int r;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
 		needed = needed || forward_needs_privileges(&c->forwards[i]);
 	if (!needed || !c->privileged_process)
 		return 0;
-	r = privileged_start(c, l->argc, l->argv, &l->privileged);
+	r = privileged_start(c, l->argc, l->argv, clsact, &l->privileged);
 	if (r)
 		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
 	log_info("the privileged process is %d", (int)l->privileged->pid);
@@ -190,7 +194,7 @@ static int try_kernel(struct daemon *d)
 static int open_names(struct daemon *d)
 {
 	d->shared.checks = checks_open(&d->loop);
-	if (!names_needed(&d->config) && !d->reload.privileged)
+	if (!names_needed(&d->config) && !(d->config.file && d->reload.privileged))
 		return 0;
 	return names_open(&d->loop, tell_of_names, d, &d->shared.names, d->err, sizeof(d->err)) ?
 		       EXIT_CODE_FAILURE : 0;
@@ -308,12 +312,12 @@ static const struct step {
 	int (*run)(struct daemon *d);
 } steps[] = {
 	{ "find the account", "user", find_account },
-	{ "start the privileged process", NULL, start_privileged },
 	{ "raise the limit of descriptors", NULL, limit_descriptors },
 	{ "try the kernel", NULL, try_kernel },
-	{ "read resolv.conf", NULL, open_names },
 	{ "open the control socket", NULL, open_control },
 	{ "load the packet programs", NULL, open_grafts },
+	{ "start the privileged process", NULL, start_privileged },
+	{ "read resolv.conf", NULL, open_names },
 	{ "open the forwards", NULL, open_forwards },
 	{ "open the session log", "session-log", open_session_log },
 	{ "open metrics", "metrics", open_metrics },

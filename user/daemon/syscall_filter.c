@@ -155,7 +155,7 @@ int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 		return 0;
 	ctx = seccomp_init(refuse);
 	if (ctx && list)
-		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, 0);
+		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, parts);
 	else if (ctx)
 		r = allow_modules(ctx, parts);
 	r = r ?: add_others(ctx, mode);
