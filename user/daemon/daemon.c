@@ -360,7 +360,7 @@ static unsigned int parts_in_use(const struct daemon *d)
 /* All threads run: from here on no new ones, no new files, no new listeners. */
 static int confine(const struct daemon *d)
 {
-	const char *sanitizer = syscall_filter_hindrance();
+	const char *sanitizer = BUILT_WITH_SANITIZER;
 	char err[256];
 
 	if (sanitizer && d->config.seccomp != FILTER_OFF) {

@@ -26,8 +26,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/built_with.h"
-
 /* What the C library does on its own account. */
 SYSCALLS_ALLOWED(
 	/* malloc: no executable memory, nothing mapped from files */
@@ -82,11 +80,6 @@ static const int never[] = {
 extern const struct syscall_need *const __start_syscall_needs[];
 extern const struct syscall_need *const __stop_syscall_needs[];
 /* NOLINTEND(bugprone-reserved-identifier) */
-
-const char *syscall_filter_hindrance(void)
-{
-	return BUILT_WITH_SANITIZER;
-}
 
 static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, unsigned int parts)
 {

@@ -3,6 +3,7 @@
 
 #include <stddef.h>
 
+#include "base/built_with.h"
 #include "base/syscalls_allowed.h"
 #include "config/config.h"
 
@@ -16,6 +17,3 @@
  */
 int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts,
 			 char *err, size_t errlen);
-
-/* What this program was built with that no filter fits, as in -fsanitize=NAME; or NULL. */
-const char *syscall_filter_hindrance(void);
