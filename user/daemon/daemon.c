@@ -34,6 +34,7 @@
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/loop.h"
+#include "base/minmax.h"
 #include "base/sandbox.h"
 #include "base/syscalls_allowed.h"
 #include "config/read.h"
@@ -82,7 +83,6 @@ struct daemon {
 	char err[1024];          /* the complaint of a step of the start */
 
 	/* the main thread */
-	uint64_t *turns_seen;   /* by worker: its loop.turns when it was last asked for a turn; owned */
 	struct loop loop;
 	struct routes routes;
 	struct source signals;
@@ -172,13 +172,10 @@ static int start_privileged(struct daemon *d)
 static int limit_descriptors(struct daemon *d)
 {
 	struct needs needs = needs_of(&d->config);
-	unsigned long limit = sandbox_raise_nofile(needs.descriptors), pipes;
+	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
+	unsigned long rest = limit > needs.sockets ? limit - needs.sockets : 0;
 
-	pipes = limit / 4;
-	if (limit > needs.sockets && limit - needs.sockets > pipes)
-		pipes = limit - needs.sockets;
-	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
-	pool_limit_pipes((unsigned int)pipes);
+	pool_limit_pipes((unsigned int)smaller(larger(limit / 4, rest) / 2, UINT_MAX));
 	if (limit < needs.descriptors)
 		log_warning(FEW_DESCRIPTORS, limit, d->config.max_sessions, needs.sockets,
 			    needs.descriptors);
@@ -389,13 +386,10 @@ static void watch_threads(struct daemon *d)
 
 	if (r < 0)
 		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
-	if (r > 0)
-		d->turns_seen = allocated(calloc(d->reload.threads.n, sizeof(*d->turns_seen)));
-	if (!d->turns_seen)
+	if (r <= 0)
 		return;
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		d->turns_seen[i] = UINT64_MAX; /* the worker was not asked yet */
 	d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
+	wake_workers(d);
 }
 
 /* Has worker I taken a turn since it was asked for one?  If so, ask again. */
@@ -404,12 +398,12 @@ static bool is_alive(struct daemon *d, unsigned int i)
 	struct loop *loop = &d->reload.threads.workers[i].loop;
 	uint64_t turns = atomic_load(&loop->turns);
 
-	if (turns == d->turns_seen[i]) {
+	if (turns == loop->turns_seen) {
 		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
 			  "is alive, and may restart it", i, (double)d->look_ms / 1000);
 		return false;
 	}
-	d->turns_seen[i] = turns;
+	loop->turns_seen = turns;
 	loop_wake(loop);
 	return true;
 }
@@ -594,7 +588,7 @@ static void run_loop(struct daemon *d)
 
 	d->loop.stop = false;
 	if (d->look_ms)
-		timer_set(&d->loop, &d->look, clock_ms());
+		timer_set(&d->loop, &d->look, clock_ms() + d->look_ms);
 	r = loop_run(&d->loop);
 	if (r)
 		log_error("the main thread cannot wait for signals any more: %s", strerror(-r));
@@ -611,7 +605,6 @@ static void end(struct daemon *d)
 
 	d->ended_ms = clock_ms();
 	reload_stop(&d->reload);
-	free(d->turns_seen);
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
 	if (!threads_ended(ts))
@@ -657,12 +650,6 @@ static int run(struct daemon *d)
 	return r;
 }
 
-static void end_at_once(int sig)
-{
-	(void)sig;
-	_exit(EXIT_CODE_OK);
-}
-
 int daemon_run(int argc, char **argv)
 {
 	struct daemon d = { .shared.config = &d.config,
@@ -681,10 +668,7 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	/* getaddrinfo(3) may take long, and there is nothing yet that would have to be ended */
-	signal(SIGTERM, end_at_once);
-	signal(SIGINT, end_at_once);
-	signal(SIGQUIT, end_at_once);
+	/* this may take long: signals still end the process, since there is nothing to be undone */
 	log_keep_complaint(d.err, sizeof(d.err));
 	r = names_find_listeners(c, false);
 	log_keep_complaint(NULL, 0);
