@@ -75,7 +75,7 @@ ROW_ONCE(it_can_be_done_without)
 	d = rig_start_with(*state, plain, NULL); /* nothing can need it */
 	assert_int_equal(daemon_privileged(d), -1);
 	daemon_signal(d, SIGHUP);
-	rig_wait_log(d, "reload: nothing has changed: there is no configuration file");
+	rig_wait_log(d, "reload: nothing has changed: this needs the privileged process");
 	rig_stop(d);
 }
 

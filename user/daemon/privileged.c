@@ -45,11 +45,8 @@
 
 #define PRIVILEGED_FD SANDBOX_CHILD_FD /* the pair, as this process knows it */
 
-/* What comes with descriptors. */
-union descriptors {
-	char room[CMSG_SPACE(sizeof(int) * WORKERS_MAX)];
-	struct cmsghdr align;
-};
+/* Room for what comes with descriptors. */
+#define ROOM_FOR_FDS CMSG_SPACE(sizeof(int) * WORKERS_MAX)
 
 /* --- what it may be asked for: no system calls --- */
 
@@ -221,7 +218,7 @@ static int confine(int fd, const struct config *c, struct clsact *clsact, char *
 
 /* --- the privileged process --- */
 
-/* The daemon is gone if it cannot be told: privileged_run() ends. */
+/* The daemon is gone if it cannot be told: serve_all() ends. */
 static void send_packet(struct msghdr *m)
 {
 	if (sendmsg(PRIVILEGED_FD, m, MSG_NOSIGNAL) < 0)
@@ -237,9 +234,9 @@ static void close_all(int *fds, size_t n)
 /* Hand over N descriptors, and close them here. */
 static void hand_over(int *fds, size_t n)
 {
-	union descriptors control = { 0 };
+	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS] = { 0 };
 	struct iovec iov = { (char[]){ 'f' }, 1 };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
 			    .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 
@@ -365,7 +362,12 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 	send_answer(&a);
 }
 
-void privileged_run(int fd, const struct config *c, int argc, char **argv, struct clsact *clsact)
+/*
+ * Be the privileged process: FD is its end of the pair, the others are those of privileged_start().
+ * The first packet that it sends is an answer: is it ready?
+ */
+static _Noreturn void serve_all(int fd, const struct config *c, int argc, char **argv,
+				struct clsact *clsact)
 {
 	struct serving s = { .argc = argc, .argv = argv, .configs[0] = *c, .clsact = clsact };
 	struct privileged_answer ready = { 0 };
@@ -406,38 +408,35 @@ static int give_up(struct privileged *p, const char *why)
 	return -EPIPE;
 }
 
-/* Store the descriptors that came with M, at most MAX, in FDS.  Returns how many there are. */
-static size_t take_descriptors(struct msghdr *m, int *fds, size_t max)
+/* Store the descriptors that came with M in FDS.  Returns how many there are. */
+static size_t take_descriptors(struct msghdr *m, int *fds)
 {
 	const struct cmsghdr *c = CMSG_FIRSTHDR(m);
 	size_t n = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
 
-	if (n > max) /* it would never send so many */
-		n = max;
 	if (n)
 		memcpy(fds, CMSG_DATA(c), n * sizeof(int));
 	return n;
 }
 
 /*
- * Wait for an answer, and for MAX descriptors at most that come before it; RET_N is how many.
- * -EAGAIN: it has not answered in time.
+ * Wait for an answer, and for the descriptors that come before it; RET_N is how many.  -EAGAIN: it
+ * has not answered in time.
  */
-static int receive(struct privileged *p, struct privileged_answer *a, int *fds, size_t max,
-		   size_t *ret_n)
+static int receive(struct privileged *p, struct privileged_answer *a, int *fds, size_t *ret_n)
 {
-	union descriptors control;
+	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS];
 	struct iovec iov = { a, sizeof(*a) };
 	ssize_t len;
 
 	*ret_n = 0;
 	do {
-		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
 				    .msg_controllen = sizeof(control) };
 
 		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
 		if (len == 1)
-			*ret_n = take_descriptors(&m, fds, max);
+			*ret_n = take_descriptors(&m, fds);
 	} while (len == 1 || (len < 0 && errno == EINTR));
 	if (len == sizeof(*a)) {
 		a->text[sizeof(a->text) - 1] = '\0';
@@ -467,7 +466,7 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 	}
 	pthread_mutex_lock(&p->lock);
 	if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
-		r = receive(p, &a, fds, q->count, &n);
+		r = receive(p, &a, fds, &n);
 	if (r)
 		r = give_up(p, r == -EAGAIN ? "the privileged process does not answer" :
 					      "the privileged process has ended");
@@ -503,28 +502,24 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 	struct privileged *p = allocated(calloc(1, sizeof(*p)));
 	struct privileged_answer a = { 0 };
 	int fds[2], r;
-	size_t n;
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (p->pid = fork()) < 0)
 		return log_complain(-errno, "cannot start the privileged process: %s%s",
 				    strerror(errno), error_hint(HINT_RESOURCES, errno));
 	if (!p->pid) {
 		log_keep_complaint(NULL, 0);
-		privileged_run(fds[1], c, argc, argv, clsact);
+		serve_all(fds[1], c, argc, argv, clsact);
 	}
 	close(fds[1]);
 	p->fd = fds[0];
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(p->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	pthread_mutex_init(&p->lock, NULL);
-	r = receive(p, &a, NULL, 0, &n);
-	if (r)
-		log_complain(0, "the privileged process does not start: %s", strerror(-r));
-	else if (a.error)
-		r = log_complain(-a.error, "the privileged process %s", a.text);
+	r = recv(p->fd, &a, sizeof(a), 0) == sizeof(a) ? -a.error : -EPIPE;
 	if (r) {
 		privileged_stop(p);
-		return r;
+		return log_complain(r, "the privileged process %s",
+				    *a.text ? a.text : "does not start");
 	}
 	if (clsact) {
 		clsact->ask = filters;

@@ -110,13 +110,6 @@ struct privileged_answer {
 };
 
 /*
- * Be the privileged process, in a child of the daemon: FD is its end of the pair, the others are
- * those of privileged_start().  The first packet that it sends is an answer: is it ready?
- */
-_Noreturn void privileged_run(int fd, const struct config *c, int argc, char **argv,
-			      struct clsact *clsact);
-
-/*
  * May the daemon have what the LEN bytes at Q ask for, where CONFIGS count (one without forwards is
  * none)?  0, and RET_FC is the forward that has it, if any; -EPERM: the configurations do not allow
  * it; -EBADMSG: culvert itself would never ask so.  RET_WHY tells what is wrong.

@@ -93,9 +93,6 @@ static int read_config(struct plan *p)
 	struct reload *r = p->r;
 	int fds[PRIVILEGED_FILES], e;
 
-	if (!r->start->file)
-		return log_complain(-ENOENT, "there is no configuration file to read: culvert was "
-				    "started without one (--config)");
 	p->next = have_memory() ? calloc(1, sizeof(*p->next)) : NULL;
 	if (!p->next)
 		return no_memory();
@@ -210,9 +207,6 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	p->forwards[i] = f;
 	if (!forward_needs_privileges(fc))
 		return 0;
-	if (!p->r->privileged)
-		return log_complain(-EPERM, "forward %s: there is no privileged process, and its "
-				    "sockets need it", forward_name(fc));
 	e = marked_sockets_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
 	return e ? log_complain(e, "forward %s has a mark or is transparent, which needs "
 				"CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
