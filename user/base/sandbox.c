@@ -121,9 +121,8 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 	return r;
 }
 
-int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char *err, size_t errlen)
+int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen)
 {
-	const struct rlimit descriptors = { max, max };
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC), behind = SANDBOX_CHILD_FD + (int)n;
 	bool failed = null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0;
 	sigset_t all;
@@ -142,7 +141,6 @@ int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char 
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	prctl(PR_SET_NAME, name, 0, 0, 0);
-	setrlimit(RLIMIT_NOFILE, &descriptors);
 	return 0;
 }
 

@@ -37,12 +37,11 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 
 /*
  * Take from this process, a child that was forked to keep a privilege: its descriptors but stderr and
- * the N in FDS, which get the numbers from SANDBOX_CHILD_FD on; all signals that can be blocked; and
- * room for more than MAX descriptors.  Its NAME has at most 15 bytes.  Returns 0 or -errno; ERR says what
- * failed.
+ * the N in FDS, which get the numbers from SANDBOX_CHILD_FD on; and all signals that can be blocked.
+ * Its NAME has at most 15 bytes.  Returns 0 or -errno; ERR says what failed.
  */
 #define SANDBOX_CHILD_FD 3
-int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char *err, size_t errlen);
+int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen);
 
 /* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
 unsigned long sandbox_raise_nofile(unsigned long want);

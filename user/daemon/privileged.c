@@ -147,8 +147,6 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 
 /* --- what it gives up --- */
 
-#define DESCRIPTORS (WORKERS_MAX + 32) /* RLIMIT_NOFILE */
-
 /* A file may be read. */
 #define TO_READ SYSCALL_ARG_BITS(2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY)
 #define STREAM (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
@@ -204,7 +202,7 @@ static int confine(int fd, const struct config *c, struct clsact *clsact, char *
 
 	if (clsact)
 		memcpy(&kept[1], clsact->programs, sizeof(clsact->programs));
-	r = sandbox_child("culvert-priv", kept, clsact ? 1 + 2 * HOOKS : 1, DESCRIPTORS, err, errlen);
+	r = sandbox_child("culvert-priv", kept, clsact ? 1 + 2 * HOOKS : 1, err, errlen);
 	if (r)
 		return r;
 	if (clsact)

@@ -164,36 +164,6 @@ static struct listening *find_address(const struct plan *p, const struct forward
 	return found;
 }
 
-/* The forward that FC continues, or NULL. */
-static struct forward *find_before(struct plan *p, const struct forward_conf *fc)
-{
-	struct listening *l;
-	struct forward *f;
-
-	if (fc->name)
-		return forwards_find(&p->r->forwards, fc->name);
-	/* the name of one from the command line may be a port that the kernel has picked */
-	l = find_address(p, NULL, &fc->listen.addrs[0]);
-	/* one that drains listens nowhere */
-	f = l ? l->forward : forwards_find(&p->r->forwards, fc->listen.text);
-	return f && !f->conf->name ? f : NULL;
-}
-
-static bool is_unchanged(const struct plan *p, struct forward *before,
-			 const struct forward_conf *fc)
-{
-	if (!options_same_own(before->conf, fc) ||
-	    fc->listen.n_addrs != before->conf->listen.n_addrs)
-		return false;
-	for (size_t i = 0; i < fc->listen.n_addrs; i++) {
-		struct listening *l = find_address(p, before, &fc->listen.addrs[i]);
-
-		if (!l || l->forward != before)
-			return false;
-	}
-	return true;
-}
-
 /* Forward number I of the new configuration, which replaces BEFORE, if any. */
 static int make_forward(struct plan *p, size_t i, struct forward *before)
 {
@@ -265,10 +235,11 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 static int plan_forward(struct plan *p, size_t i)
 {
 	struct forward_conf *fc = &p->config->forwards[i];
-	struct forward *before = find_before(p, fc);
+	struct forward *before = forwards_find(&p->r->forwards, forward_name(fc));
 	int e = 0;
 
-	if (before && is_unchanged(p, before, fc))
+	if (before && options_same_own(before->conf, fc) &&
+	    !strcmp(before->conf->listen.text, fc->listen.text))
 		p->forwards[i] = before;
 	else
 		e = make_forward(p, i, before);
