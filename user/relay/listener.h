@@ -43,7 +43,6 @@ struct listening {
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
 	bool transparent;        /* was opened for a forward that is */
 	struct listening *next;
-	struct listening *in_bucket; /* the next one in a bucket of a plan, see reload.c */
 	unsigned int n_workers;
 	struct listener at[];
 };
