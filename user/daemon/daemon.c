@@ -129,15 +129,43 @@ static void tell_of_grafts(void *arg)
 	wake_workers(d);
 }
 
-/* --- the steps of the start that need root: each returns an exit code, after a complaint --- */
+/* --- signals --- */
+
+static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };
+/* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
+static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
+
+static sigset_t taken_set(void)
+{
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
+		sigaddset(&set, taken[i]);
+	return set;
+}
+
+/* --- the steps of the start: each returns -errno or an exit code, after a complaint --- */
+
+/* This may take long: until it is done signals end the process at once. */
+static int find_listeners(struct daemon *d)
+{
+	int r = names_find_listeners(&d->config, false);
+	sigset_t set = taken_set();
+
+	if (r)
+		return config_exit_code(r);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	return 0;
+}
 
 static int find_account(struct daemon *d)
 {
-	if (account_find(d->config.user, &d->account, d->err, sizeof(d->err)))
-		return EXIT_CODE_USAGE;
-	if (!d->account.uid)
+	int r = account_find(d->config.user, &d->account, d->err, sizeof(d->err));
+
+	if (!r && !d->account.uid)
 		log_warning("root without capabilities has nothing to give up: culvert stays root");
-	return 0;
+	return r;
 }
 
 /*
@@ -158,7 +186,7 @@ static int start_privileged(struct daemon *d)
 		return 0;
 	r = privileged_start(c, l->argc, l->argv, clsact, &l->privileged);
 	if (r)
-		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
+		return r;
 	log_info("the privileged process is %d", (int)l->privileged->pid);
 	socket_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
 	return 0;
@@ -193,14 +221,7 @@ static int open_names(struct daemon *d)
 	d->shared.checks = checks_open(&d->loop);
 	if (!names_needed(&d->config) && !(d->config.file && d->reload.privileged))
 		return 0;
-	return names_open(&d->loop, tell_of_names, d, &d->shared.names, d->err, sizeof(d->err)) ?
-		       EXIT_CODE_FAILURE : 0;
-}
-
-/* A directory that is missing is missing at the next start, too. */
-static int code_of_file(int r)
-{
-	return !r ? 0 : r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
+	return names_open(&d->loop, tell_of_names, d, &d->shared.names, d->err, sizeof(d->err));
 }
 
 /*
@@ -212,7 +233,7 @@ static int open_control(struct daemon *d)
 	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control);
 
 	if (!r || r == -EADDRINUSE || strcmp(d->config.control, CONFIG_CONTROL_DEFAULT) != 0)
-		return code_of_file(r);
+		return r;
 	log_warning("no `culvert sessions` and `status`: %s", d->err);
 	return 0;
 }
@@ -224,17 +245,11 @@ static int open_grafts(struct daemon *d)
 
 static int open_forwards(struct daemon *d)
 {
-	int r;
-
 	if (!probe_allows_later(&d->probe.splice, d->config.probe))
 		policy_forbid_splice();
 	policy_settle(d->config.settle_ms);
-	if (given_take(d->err, sizeof(d->err)))
-		return EXIT_CODE_USAGE;
-	r = reload_first(&d->reload);
-	if (r)
-		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
-	return given_check(d->err, sizeof(d->err)) ? EXIT_CODE_USAGE : 0;
+	return given_take(d->err, sizeof(d->err)) ?: reload_first(&d->reload) ?:
+	       given_check(d->err, sizeof(d->err));
 }
 
 static int open_session_log(struct daemon *d)
@@ -252,7 +267,7 @@ static int open_metrics(struct daemon *d)
 {
 	const struct endpoint *at = &d->config.metrics;
 
-	return *at->text && metrics_open(at, &d->account, &d->metrics) ? EXIT_CODE_FAILURE : 0;
+	return *at->text ? metrics_open(at, &d->account, &d->metrics) : 0;
 }
 
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */
@@ -278,7 +293,7 @@ static int make_pid_file(struct daemon *d)
 	const char *path = d->config.pid_file;
 	int r = path ? write_pid_file(path) : 0;
 
-	return r ? log_complain(code_of_file(r), "pid-file %s: %s", path, strerror(-r)) : 0;
+	return r ? log_complain(r, "pid-file %s: %s", path, strerror(-r)) : 0;
 }
 
 /* Behind the forwards: these sockets would be in the way of their ports. */
@@ -291,8 +306,7 @@ static int revive_grafts(struct daemon *d)
 		return 0;
 	grafts_revive(gs, d->account.uid);
 	r = routes_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
-	return r ? log_complain(EXIT_CODE_FAILURE, "changes of routes cannot be watched: %s",
-				strerror(-r)) : 0;
+	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 
 static int give_up_root(struct daemon *d)
@@ -308,6 +322,7 @@ static const struct step {
 	const char *option; /* whose line is to blame, or NULL */
 	int (*run)(struct daemon *d);
 } steps[] = {
+	{ "find addresses to listen at", NULL, find_listeners },
 	{ "find the account", "user", find_account },
 	{ "raise the limit of descriptors", NULL, limit_descriptors },
 	{ "try the kernel", NULL, try_kernel },
@@ -322,6 +337,21 @@ static const struct step {
 	{ "revive grafted sessions", NULL, revive_grafts },
 	{ "give up root", NULL, give_up_root },
 };
+
+/* The exit code for R.  A directory that is missing is missing at the next start, too. */
+static int code_of(int r)
+{
+	switch (r) {
+	case -EPERM:
+		return EXIT_CODE_UNSUPPORTED;
+	case -EINVAL:
+	case -ENOENT:
+	case -ENOTDIR:
+		return EXIT_CODE_USAGE;
+	default:
+		return r < 0 ? EXIT_CODE_FAILURE : r;
+	}
+}
 
 static int set_up(struct daemon *d)
 {
@@ -338,7 +368,7 @@ static int set_up(struct daemon *d)
 		if (r && d->err[0])
 			log_error("%s%s", at, d->err);
 	}
-	return r;
+	return code_of(r);
 }
 
 /* --- running --- */
@@ -382,38 +412,29 @@ static int confine(const struct daemon *d)
 static void watch_threads(struct daemon *d)
 {
 	uint64_t usec;
-	int r = sd_watchdog_enabled(0, &usec);
 
-	if (r < 0)
-		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
-	if (r <= 0)
+	if (sd_watchdog_enabled(0, &usec) <= 0)
 		return;
 	d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 	wake_workers(d);
-}
-
-/* Has worker I taken a turn since it was asked for one?  If so, ask again. */
-static bool is_alive(struct daemon *d, unsigned int i)
-{
-	struct loop *loop = &d->reload.threads.workers[i].loop;
-	uint64_t turns = atomic_load(&loop->turns);
-
-	if (turns == loop->turns_seen) {
-		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
-			  "is alive, and may restart it", i, (double)d->look_ms / 1000);
-		return false;
-	}
-	loop->turns_seen = turns;
-	loop_wake(loop);
-	return true;
 }
 
 static void watchdog_look(struct daemon *d)
 {
 	bool alive = true;
 
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		alive = is_alive(d, i) && alive;
+	for (unsigned int i = 0; i < d->reload.threads.n; i++) {
+		struct loop *loop = &d->reload.threads.workers[i].loop;
+		uint64_t seen = loop->turns_seen;
+
+		loop->turns_seen = atomic_load(&loop->turns);
+		loop_wake(loop);
+		if (loop->turns_seen != seen)
+			continue;
+		alive = false;
+		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
+			  "is alive, and may restart it", i, (double)d->look_ms / 1000);
+	}
 	if (alive)
 		sd_notify(0, "WATCHDOG=1");
 }
@@ -477,30 +498,6 @@ static int begin(struct daemon *d)
 #define LOOK_ENDING_MS 20 /* between two looks whether the workers have ended */
 /* A second signal this soon is a repetition of the first: timeout(1) sends its signal twice. */
 #define ONE_SIGNAL_MS 100
-
-static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };
-/* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
-static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
-
-static sigset_t taken_set(void)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
-		sigaddset(&set, taken[i]);
-	return set;
-}
-
-/* Before there are threads: all of them inherit that. */
-static void take_signals(void)
-{
-	sigset_t set = taken_set();
-
-	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
-		signal(ignored[i], SIG_IGN);
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-}
 
 static void on_look(struct timer *t)
 {
@@ -566,18 +563,18 @@ static void after_batch(void *arg)
 	socket_keeper_after_batch(&d->reload.keeper);
 }
 
-/* The main thread's, and that of the thread that reloads. */
+/* The main thread's, which gets signals, and that of the thread that reloads. */
 static int open_loops(struct daemon *d)
 {
 	sigset_t set = taken_set();
 	int e = reload_open(&d->reload), r = loop_open(&d->loop, after_batch, d) ?: e;
 
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		signal(ignored[i], SIG_IGN);
 	d->look.fire = on_look;
-	d->signals = (struct source){ .handle = on_signals, .fd = -1 };
-	if (!r) {
-		d->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-		r = d->signals.fd < 0 ? -errno : loop_watch(&d->loop, &d->signals, EPOLLIN, true);
-	}
+	d->signals = (struct source){ .handle = on_signals,
+				      .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK) };
+	r = r ?: loop_watch(&d->loop, &d->signals, EPOLLIN, true);
 	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
 }
 
@@ -621,15 +618,12 @@ static void end(struct daemon *d)
 	checks_close(d->shared.checks);
 	reload_close(&d->reload);
 	admission_close(d->shared.admission);
-	routes_close(&d->routes);
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts "
 			   "them", grafts_live(d->shared.grafts));
 	grafts_close(d->shared.grafts, true);
 	privileged_stop(d->reload.privileged);
-	if (d->signals.fd >= 0)
-		close(d->signals.fd);
 	loop_close(&d->loop);
 }
 
@@ -668,16 +662,7 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	/* this may take long: signals still end the process, since there is nothing to be undone */
-	log_keep_complaint(d.err, sizeof(d.err));
-	r = names_find_listeners(c, false);
-	log_keep_complaint(NULL, 0);
-	if (r) {
-		r = log_failure(config_exit_code(r), "%s", d.err);
-	} else {
-		take_signals();
-		r = run(&d);
-	}
+	r = run(&d);
 	config_close(c);
 	return r;
 }
