@@ -43,7 +43,8 @@ MULTIARCH := $(shell $(CC) -print-multiarch)
 CFLAGS   ?= -O2 -g
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
             -Wwrite-strings -Wformat=2 -Wvla $(if $(WERROR),-Werror)
-SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined)
+SANFLAGS := $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer -fno-sanitize-recover=undefined \
+            -DBUILT_WITH_SANITIZER='"$(SAN)"' $(if $(findstring thread,$(SAN)),-DBUILT_WITH_TSAN=1))
 PROFFLAGS := $(if $(PROFILE),-fno-omit-frame-pointer -mno-omit-leaf-frame-pointer)
 ALLFLAGS  = -std=gnu11 -D_GNU_SOURCE $(WARN) $(CPPFLAGS) $(CFLAGS) $(SANFLAGS) \
             $(PROFFLAGS) -pthread -Iinclude -Iuser -I$(O) $(LIBS_CFLAGS)

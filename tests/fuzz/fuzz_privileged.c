@@ -69,7 +69,11 @@ static bool may_listen(const struct privileged_request *q)
 
 static bool may_have(const struct privileged_request *q)
 {
-	if (!q->count || q->count > WORKERS_MAX || q->took > 1 || q->joins > 1)
+	if (q->took > 1 || q->joins > 1 || q->ethernet > 1)
+		return false;
+	if (q->op == PRIVILEGED_FILTERS)
+		return !q->count && q->transparent < 2;
+	if (!q->count || q->count > WORKERS_MAX)
 		return false;
 	switch (q->op) {
 	case PRIVILEGED_READ_CONFIG:
@@ -133,6 +137,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	must(r == 0 || r == -EPERM || r == -EBADMSG, "%d", r);
 	must(!r || (why && *why), "no reason");
 	must(!r == (len == sizeof(q) && may_have(&q)), "op %u: %d", q.op, r);
-	must(r || (fc != NULL) == (q.op != PRIVILEGED_READ_CONFIG), "forward");
+	must(r || (fc != NULL) == (q.op == PRIVILEGED_LISTEN || q.op == PRIVILEGED_SOCKETS),
+	     "forward");
 	return 0;
 }

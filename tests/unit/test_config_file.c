@@ -596,33 +596,20 @@ static void check_with_few_descriptors(char *err, size_t errlen)
 		fail_msg("%#x: %s", status, err);
 }
 
-/* Each with the line of what is too much; the file is good all the same. */
+/* With the line of what is too much; the file is good all the same. */
 TEST(test_check_machine)
 {
 	char err[4096], want[sizeof(rig_path) + 256];
 
-	rig_write("[culvert]\nmax-sessions = 1000000\nkernel-memory = 1048576G\n"
-		  "[forward few]\nlisten = 127.0.0.1:1\nupstream = 127.0.0.2:2\n"
-		  "max-sessions = 1000\n"
-		  "[forward unix]\nlisten = 127.0.0.1:2\nupstream = unix:/run/x\n"
-		  "[forward many]\nlisten = 127.0.0.1:3\n"
-		  "upstream = 127.0.0.2:2 127.0.0.3:2\nmax-sessions = 200000\n");
+	rig_write("[culvert]\nmax-sessions = 1000000\n" FORWARD);
 	check_with_few_descriptors(err, sizeof(err));
 	snprintf(want, sizeof(want), "culvert: warning: %s:2: max-sessions: only 100 descriptors: "
 		 "1000000 sessions need 2000", rig_path);
 	assert_non_null(strstr(err, want));
-	snprintf(want, sizeof(want), "culvert: warning: %s:3: kernel-memory: 1 PiB is no bound",
-		 rig_path);
-	assert_non_null(strstr(err, want));
-	snprintf(want, sizeof(want), "culvert: warning: %s:13: upstream: \"127.0.0.2:2 127.0.0.3:2"
-		 "\": max-sessions allows 200000, and 2 addresses of one port take ", rig_path);
-	assert_non_null(strstr(err, want));
-	assert_null(strstr(err, "127.0.0.2:2\": "));
 
 	rig_write(FORWARD); /* the default is not in the file */
 	check_with_few_descriptors(err, sizeof(err));
-	snprintf(want, sizeof(want), "culvert: warning: %s: max-sessions: only 100 ", rig_path);
-	assert_non_null(strstr(err, want));
+	assert_non_null(strstr(err, "culvert: warning: max-sessions: only 100 "));
 }
 
 TEST(test_needs)
@@ -636,14 +623,13 @@ TEST(test_needs)
 	needs = needs_of(&c);
 	assert_int_equal(needs.sockets, 2 * 1000 + 2 * 3 + 256);
 	assert_int_equal(needs.descriptors, 6 * 1000 + 2 * 3 + 1024);
-	assert_in_range(needs.memory, 1000 * 8192, 1000 * 16384);
 	config_close(&c);
 }
 
 TEST(test_check)
 {
 	struct capture capture;
-	char err[4096], out[1024], want[sizeof(rig_path) + 100];
+	char err[4096], out[1024];
 	int r;
 
 	rig_write(MODEST FORWARD);
@@ -654,15 +640,9 @@ TEST(test_check)
 	assert_string_equal(err, "");
 	assert_non_null(strstr(out, ": 1 forward, no mistake\n"));
 
-	rig_write(MODEST "[forward b]\nlisten = unix:/run/a\nupstream = unix:/run/b unix:/run/B\n"
-		  "keepalive = 0\n[forward c]\nlisten = 127.0.0.1:2\nupstream = 10.0.0.1:1 10.0.0.1:2\n"
-		  FORWARD "keepalive = 0\n");
+	rig_write(MODEST "[forward b]\nlisten = 127.0.0.1:2\nupstream = 127.0.0.1:1 none.invalid:1\n");
 	assert_int_equal(check(err, sizeof(err)), 0);
-	snprintf(want, sizeof(want), "culvert: warning: %s:11: forward a: without keepalive, ",
-		 rig_path);
-	assert_non_null(strstr(err, want));
-	assert_null(strstr(err, "forward b"));
-	assert_null(strstr(err, "forward c"));
+	assert_non_null(strstr(err, ": upstream none.invalid:1: "));
 
 	rig_write("x");
 	assert_int_equal(check(err, sizeof(err)), 2);

@@ -1,27 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-/* Which sanitizers this was compiled with: gcc defines macros, clang has features. */
+/* What the Makefile's SAN says. */
 
-#if defined(__has_feature)
-#define BUILT_WITH(feature) __has_feature(feature)
-#else
-#define BUILT_WITH(feature) 0
+#ifndef BUILT_WITH_SANITIZER
+#define BUILT_WITH_SANITIZER NULL /* else a string: what stands behind -fsanitize= */
 #endif
 
-#if defined(__SANITIZE_THREAD__) || BUILT_WITH(thread_sanitizer)
-#define BUILT_WITH_TSAN 1
-#else
+#ifndef BUILT_WITH_TSAN
 #define BUILT_WITH_TSAN 0
-#endif
-
-/* What stands behind -fsanitize=, or NULL. */
-#if defined(__SANITIZE_ADDRESS__) || BUILT_WITH(address_sanitizer)
-#define BUILT_WITH_SANITIZER "address"
-#elif BUILT_WITH_TSAN
-#define BUILT_WITH_SANITIZER "thread"
-#elif BUILT_WITH(memory_sanitizer)
-#define BUILT_WITH_SANITIZER "memory"
-#else
-#define BUILT_WITH_SANITIZER NULL
 #endif

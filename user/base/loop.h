@@ -47,6 +47,7 @@ struct loop {
 	struct source wake; /* eventfd */
 	uint64_t now_ms;    /* clock_ms(), read once a batch */
 	_Atomic uint64_t turns; /* batches, ever; any thread may read it */
+	uint64_t turns_seen;    /* by who watches the loop, see daemon.c */
 	uint32_t batch;     /* number of the current one */
 
 	struct timer *timers; /* the first to fire, and below it the others */

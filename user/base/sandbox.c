@@ -12,12 +12,8 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
-#include "base/error_hint.h"
-#include "base/log.h"
 #include "base/minmax.h"
 
 int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
@@ -83,22 +79,17 @@ static int reduce_bounding_set(uint64_t keep)
 /* Keep those of KEEP that the process has, and make none inheritable. */
 static int reduce_capabilities(uint64_t keep)
 {
-	cap_t had = cap_get_proc(), set = cap_init(); /* all clear */
-	int r = had && set ? 0 : -ENOMEM;
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct has[2];
 
-	for (cap_value_t c = 0; !r && keep >> c; c++) {
-		cap_flag_value_t has;
-
-		if (keep >> c & 1 && (cap_get_flag(had, c, CAP_PERMITTED, &has) ||
-				      cap_set_flag(set, CAP_PERMITTED, 1, &c, has) ||
-				      cap_set_flag(set, CAP_EFFECTIVE, 1, &c, has)))
-			r = -errno;
+	if (capget(&header, has))
+		return -errno;
+	for (int i = 0; i < 2; i++) {
+		has[i].permitted &= (uint32_t)(keep >> 32 * i);
+		has[i].effective = has[i].permitted;
+		has[i].inheritable = 0;
 	}
-	if (!r && cap_set_proc(set))
-		r = -errno;
-	cap_free(had);
-	cap_free(set);
-	return r;
+	return capset(&header, has) ? -errno : 0;
 }
 
 /* A NULL: keep the uid. */
@@ -130,35 +121,18 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 	return r;
 }
 
-int sandbox_fork(const char *what, unsigned int patience_s, pid_t *ret_pid)
+int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen)
 {
-	const struct timeval patience = { .tv_sec = patience_s };
-	int fds[2];
-
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (*ret_pid = fork()) < 0)
-		return log_complain(-errno, "cannot start %s: %s%s", what, strerror(errno),
-				    error_hint(HINT_RESOURCES, errno));
-	if (!*ret_pid) {
-		log_keep_complaint(NULL, 0);
-		return fds[1]; /* sandbox_child() closes the other one */
-	}
-	close(fds[1]);
-	setsockopt(fds[0], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(fds[0], SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
-	return fds[0];
-}
-
-int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char *err, size_t errlen)
-{
-	const struct rlimit descriptors = { max, max };
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC), behind = SANDBOX_CHILD_FD + (int)n;
 	bool failed = null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0;
 	sigset_t all;
 
 	for (size_t i = 0; i < n; i++) /* out of the way */
 		fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, behind);
-	for (size_t i = 0; i < n; i++)
-		failed = failed || dup2(fds[i], SANDBOX_CHILD_FD + (int)i) < 0;
+	for (size_t i = 0; i < n; i++) {
+		fds[i] = dup2(fds[i], SANDBOX_CHILD_FD + (int)i);
+		failed = failed || fds[i] < 0;
+	}
 	if (failed) {
 		snprintf(err, errlen, "cannot order its descriptors: %s", strerror(errno));
 		return -errno;
@@ -167,7 +141,6 @@ int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char 
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
 	prctl(PR_SET_NAME, name, 0, 0, 0);
-	setrlimit(RLIMIT_NOFILE, &descriptors);
 	return 0;
 }
 
@@ -175,15 +148,13 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 {
 	struct rlimit rl, more = { .rlim_cur = want };
 
-	if (getrlimit(RLIMIT_NOFILE, &rl))
-		return 0;
+	getrlimit(RLIMIT_NOFILE, &rl);
 	if (rl.rlim_cur >= want)
 		return rl.rlim_cur;
 	more.rlim_max = larger(want, rl.rlim_max); /* lowered, it could not be raised again */
 	if (!setrlimit(RLIMIT_NOFILE, &more)) /* with CAP_SYS_RESOURCE beyond the hard limit, too */
 		return want;
 	rl.rlim_cur = rl.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &rl))
-		getrlimit(RLIMIT_NOFILE, &rl);
+	setrlimit(RLIMIT_NOFILE, &rl);
 	return rl.rlim_cur;
 }

@@ -36,20 +36,12 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen);
 
 /*
- * Make a child that keeps a privilege: WHAT, for messages.  Both go on behind the call, each with its end
- * of a pair of SOCK_SEQPACKET sockets; calls at this end wait PATIENCE_S at most.  RET_PID is 0 in the
- * child.  -errno, after a complaint.
- */
-int sandbox_fork(const char *what, unsigned int patience_s, pid_t *ret_pid);
-
-/*
  * Take from this process, a child that was forked to keep a privilege: its descriptors but stderr and
- * the N in FDS, which become SANDBOX_CHILD_FD and those behind it; all signals that can be blocked; and
- * room for more than MAX descriptors.  Its NAME has at most 15 bytes.  Returns 0 or -errno; ERR says what
- * failed.
+ * the N in FDS, which get the numbers from SANDBOX_CHILD_FD on; and all signals that can be blocked.
+ * Its NAME has at most 15 bytes.  Returns 0 or -errno; ERR says what failed.
  */
 #define SANDBOX_CHILD_FD 3
-int sandbox_child(const char *name, int *fds, size_t n, unsigned long max, char *err, size_t errlen);
+int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen);
 
 /* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
 unsigned long sandbox_raise_nofile(unsigned long want);

@@ -14,7 +14,6 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "daemon/filter_keeper.h"
 #include "relay/admission.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"
@@ -25,17 +24,15 @@
  */
 static char *folder_of(const char *pins, const char *control)
 {
-	char *folder = NULL, *cwd = *control == '/' ? strdup("") : getcwd(NULL, 0);
-	struct stat netns = { 0 };
+	char *folder = NULL;
+	struct stat netns;
 
-	if (strcmp(pins, "none") && cwd && !stat("/proc/self/ns/net", &netns) &&
-	    asprintf(&folder, "%s/%s%s%s_%ju", pins, cwd, *cwd ? "/" : "", control,
-		     (uintmax_t)netns.st_ino) < 0)
+	if (strcmp(pins, "none") && !stat("/proc/self/ns/net", &netns) &&
+	    asprintf(&folder, "%s/%s_%ju", pins, control, (uintmax_t)netns.st_ino) < 0)
 		folder = NULL;
 	for (char *at = folder ? folder + strlen(pins) + 1 : NULL; at && *at; at++)
 		if (!isalnum((unsigned char)*at))
 			*at = '_';
-	free(cwd);
 	return folder;
 }
 
@@ -47,7 +44,6 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	/* a slot is used again as late as possible, so there are more than sessions */
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers, .uid = a->uid };
-	struct clsact *clsact;
 	int r = 0;
 
 	limits.pins = folder_of(c->graft_pins, c->control);
@@ -56,9 +52,7 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	if (wanted)
 		r = probe_graft(c, a, &limits, ret, probe);
 	free((char *)limits.pins);
-	clsact = *ret ? grafts_clsact(*ret) : NULL;
-	return r ?: clsact && c->privileged_process && keeper_start(clsact, c->seccomp) ?
-		    EXIT_CODE_FAILURE : 0;
+	return r;
 }
 
 static struct forward *forward_of_tag(struct forward *f, uint32_t tag)

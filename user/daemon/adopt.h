@@ -13,8 +13,7 @@ struct forward;
 
 /*
  * Open what grafts sessions, if a forward of C wants it; what a daemon before this one has left is
- * used, and a filter keeper is started where the kernel needs one (filter_keeper.h).  RET is NULL if no session
- * can be grafted.  Needs root, and the control socket, which only one daemon has at a time.  A: what
+ * used.  RET is NULL if no session can be grafted.  Needs root, and the control socket, which only one daemon has at a time.  A: what
  * the daemon becomes.  PROBE: what was found before; it gets what is found here.  Returns 0, or an exit
  * code if an engine was asked for by name and cannot work.
  */

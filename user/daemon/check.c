@@ -1,28 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake, since
- * no daemon would start; one of an upstream is worth a warning.  Both are looked up as a daemon
- * does it at the start.  What this machine cannot hold is worth a warning, too: fewer clients may
- * come; and so are sessions that nothing would end.
+ * no daemon would start; one of an upstream is worth a warning, and so are too few descriptors.
  */
 #include "daemon/check.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/array.h"
-#include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "base/parse_size.h"
 #include "config/option.h"
 #include "config/read.h"
 #include "daemon/resources_needed.h"
-#include "relay/upstream_socket.h"
 #include "relay/names.h"
 
 /* --- the account --- */
@@ -36,148 +28,49 @@ static int check_account(const struct config *c)
 		       log_complain(-EINVAL, "%s%s", config_option_place(c, "user", at), err) : 0;
 }
 
-/* --- the machine --- */
-
-/* The line that sets OPTION, or the file for a default, in BUF of CONFIG_PLACE_LEN bytes. */
-static const char *place_of(const struct config *c, const char *option, char *buf)
-{
-	if (!*config_option_place(c, option, buf))
-		snprintf(buf, CONFIG_PLACE_LEN, "%s: ", c->file);
-	return buf;
-}
-
 /* This process may have what a daemon may have that is started in its place. */
-static void check_machine(const struct config *c)
+static void check_descriptors(const struct config *c)
 {
-	uint64_t ram = memory_of_machine();
 	struct needs needs = needs_of(c);
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
-	char at[CONFIG_PLACE_LEN], want[SIZE_STRLEN], has[SIZE_STRLEN];
+	char at[CONFIG_PLACE_LEN];
 
-	place_of(c, "max-sessions", at);
-	size_format(ram, has, sizeof(has));
 	if (limit < needs.descriptors)
 		log_complain(0, "warning: %smax-sessions: " FEW_DESCRIPTORS " (the limit of this "
-			     "shell; a unit has its own, LimitNOFILE=)", at, limit, c->max_sessions,
+			     "shell; a unit has its own, LimitNOFILE=)",
+			     config_option_place(c, "max-sessions", at), limit, c->max_sessions,
 			     needs.sockets, needs.descriptors);
-	if (ram && needs.memory > ram)
-		log_complain(0, "warning: %smax-sessions: %u sessions take %s at least, and this "
-			     "machine has %s: lower it", at, c->max_sessions,
-			     size_format(needs.memory, want, sizeof(want)), has);
-	if (ram && c->kernel_memory >= ram)
-		log_complain(0, "warning: %skernel-memory: %s is no bound, since this machine has "
-			     "%s: lower it", place_of(c, "kernel-memory", at),
-			     size_format(c->kernel_memory, want, sizeof(want)), has);
-}
-
-/* The servers of FC have N addresses. */
-static void check_forward(const struct config *c, const struct forward_conf *fc, size_t n)
-{
-	unsigned int own = fc->max_sessions ?: c->max_sessions;
-	unsigned int sessions = own < c->max_sessions ? own : c->max_sessions;
-	char at[CONFIG_PLACE_LEN], why[256];
-
-	if (!fc->keepalive_ms && !fc->idle_timeout_ms && !fc->fin_timeout_ms &&
-	    !(endpoint_is_unix(&fc->listen) && upstreams_are_unix(&fc->upstream)))
-		log_complain(0, "warning: %sforward %s: without keepalive, idle-timeout or fin-timeout a "
-			     "session whose client or server has vanished stays for ever",
-			     config_place(c->file, fc->line, at), forward_name(fc));
-	/* a transparent forward connects from its clients' addresses */
-	if (!n || fc->transparent || upstreams_are_unix(&fc->upstream) ||
-	    sessions <= n * upstream_ports())
-		return;
-	snprintf(why, sizeof(why), "max-sessions allows %u, and %zu address%s of one port "
-		 "take%s %zu (net.ipv4.ip_local_port_range): lower it, widen the range, or add a "
-		 "server", sessions, n, n == 1 ? "" : "es", n == 1 ? "s" : "", n * upstream_ports());
-	config_complain_address(c, fc, false, "warning: ", why);
 }
 
 /* --- names --- */
 
-static void warn_of_upstream(const struct config *c, const struct forward_conf *fc,
-			     const struct lookup *u)
+/* 0 or -errno, after a warning: a daemon would start all the same. */
+static int look_up(const struct config *c, const struct forward_conf *fc, const struct endpoint *e)
 {
-	char why[LOOKUP_WHY_LEN + sizeof(u->conf->text) + 64];
+	char why[256], at[CONFIG_PLACE_LEN];
+	struct endpoint found;
+	int r = endpoint_parse(e->text, false, &found, why, sizeof(why));
 
-	snprintf(why, sizeof(why), "%s%s%s (culvert starts all the same, and looks again)",
-		 fc->upstream.n > 1 ? u->conf->text : "", fc->upstream.n > 1 ? ": " : "",
-		 u->record.why);
-	config_complain_address(c, fc, false, "warning: ", why);
-}
-
-/* All names are looked up at the same time. */
-struct lookups {
-	struct loop loop;
-	struct names *names;
-	struct lookup *upstreams; /* one for each server of each forward */
-	size_t n;
-};
-
-static void after_batch(void *arg)
-{
-	struct lookups *l = arg;
-
-	names_after_batch(l->names);
-	l->loop.stop = true;
-	for (size_t i = 0; i < l->n; i++)
-		if (!l->upstreams[i].list->n && !l->upstreams[i].record.lookups)
-			l->loop.stop = false;
-}
-
-static void look_up_upstreams(struct lookups *l, struct config *c)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < c->n_forwards; i++)
-		l->n += c->forwards[i].upstream.n;
-	l->upstreams = allocated(calloc(l->n, sizeof(*l->upstreams)));
-	for (const struct forward_conf *fc = c->forwards; n < l->n; fc++)
-		for (size_t j = 0; j < fc->upstream.n; j++) {
-			struct lookup *u = &l->upstreams[n++];
-
-			if (lookup_open(u, &fc->upstream.servers[j].at, &fc->listen, UINT32_MAX,
-					  clock_ms()))
-				allocated(NULL);
-			names_add(l->names, u);
-		}
-	if (l->names)
-		loop_run(&l->loop);
-	n = 0;
-	for (const struct forward_conf *fc = c->forwards; n < l->n; fc++) {
-		size_t addresses = 0;
-
-		for (size_t j = 0; j < fc->upstream.n; j++, n++) {
-			if (!l->upstreams[n].list->n)
-				warn_of_upstream(c, fc, &l->upstreams[n]);
-			addresses += l->upstreams[n].list->n;
-			lookup_close(&l->upstreams[n]);
-		}
-		check_forward(c, fc, addresses);
-	}
-	free(l->upstreams);
-}
-
-/* Names are looked up as an account without privileges, since strangers answer. */
-static void check_upstreams(struct config *c)
-{
-	struct lookups l = { .n = 0 };
-	struct account account;
-	char err[512] = "no event loop";
-	int r = loop_open(&l.loop, after_batch, &l);
-
-	if (!r && names_needed(c))
-		r = names_open(&l.loop, &l.names, err, sizeof(err));
-	log_set_level(LOG_CRIT); /* the end of each look-up is told with the place of its name */
-	if (!r && l.names && !geteuid())
-		r = account_find(c->user, &account, err, sizeof(err)) ?:
-		    sandbox_enter(&account, 0, err, sizeof(err));
 	if (r)
-		log_complain(0, "%s: warning: its host names have not been looked up: %s", c->file,
-			     err);
+		log_complain(0, "warning: %supstream %s: %s (culvert starts all the same, and looks "
+			     "again)", config_place(c->file, fc->line, at), e->text, why);
 	else
-		look_up_upstreams(&l, c);
-	names_close(l.names);
-	loop_close(&l.loop);
+		endpoint_close(&found);
+	return r;
+}
+
+/* Where no name server answers, to ask for each name would take too long. */
+static void check_upstreams(const struct config *c)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		const struct upstream *u = &c->forwards[i].upstream;
+
+		for (size_t j = 0; r != -EAGAIN && j < u->n; j++)
+			if (u->servers[j].at.named)
+				r = look_up(c, &c->forwards[i], &u->servers[j].at);
+	}
 }
 
 /* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
@@ -213,8 +106,7 @@ int check_run(int argc, char **argv)
 	int r = parse(argc, argv, &c) ?: check_account(&c) ?: names_find_listeners(&c, false);
 
 	if (!r) {
-		upstream_learn_ports();
-		check_machine(&c);
+		check_descriptors(&c);
 		check_upstreams(&c);
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
 		       c.n_forwards == 1 ? "" : "s", c.is_rinetd ? " of a rinetd.conf" : "");

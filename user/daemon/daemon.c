@@ -34,6 +34,7 @@
 #include "base/log.h"
 #include "base/log_file.h"
 #include "base/loop.h"
+#include "base/minmax.h"
 #include "base/sandbox.h"
 #include "base/syscalls_allowed.h"
 #include "config/read.h"
@@ -82,7 +83,6 @@ struct daemon {
 	char err[1024];          /* the complaint of a step of the start */
 
 	/* the main thread */
-	uint64_t *turns_seen;   /* by worker: its loop.turns when it was last asked for a turn; owned */
 	struct loop loop;
 	struct routes routes;
 	struct source signals;
@@ -115,32 +115,64 @@ static void tell_of_grafts(void *arg)
 		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
-/* --- the steps of the start that need root: each returns an exit code, after a complaint --- */
+/* --- signals --- */
 
-static int find_account(struct daemon *d)
+static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };
+/* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
+static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
+
+static sigset_t taken_set(void)
 {
-	if (account_find(d->config.user, &d->account, d->err, sizeof(d->err)))
-		return EXIT_CODE_USAGE;
-	if (!d->account.uid)
-		log_warning("root without capabilities has nothing to give up: culvert stays root");
+	sigset_t set;
+
+	sigemptyset(&set);
+	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
+		sigaddset(&set, taken[i]);
+	return set;
+}
+
+/* --- the steps of the start: each returns -errno or an exit code, after a complaint --- */
+
+/* This may take long: until it is done signals end the process at once. */
+static int find_listeners(struct daemon *d)
+{
+	int r = names_find_listeners(&d->config, false);
+	sigset_t set = taken_set();
+
+	if (r)
+		return config_exit_code(r);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	return 0;
 }
 
-/* Start the process if the configuration needs it, or may need it after a reload. */
+static int find_account(struct daemon *d)
+{
+	int r = account_find(d->config.user, &d->account, d->err, sizeof(d->err));
+
+	if (!r && !d->account.uid)
+		log_warning("root without capabilities has nothing to give up: culvert stays root");
+	return r;
+}
+
+/*
+ * Start the process if the configuration needs it, or may need it after a reload; or if packet
+ * programs need it.
+ */
 static int start_privileged(struct daemon *d)
 {
+	struct clsact *clsact = d->shared.grafts ? grafts_clsact(d->shared.grafts) : NULL;
 	const struct config *c = &d->config;
 	struct reload *l = &d->reload;
-	bool needed = c->file;
+	bool needed = c->file || clsact;
 	int r;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
 		needed = needed || forward_needs_privileges(&c->forwards[i]);
 	if (!needed || !c->privileged_process)
 		return 0;
-	r = privileged_start(c, l->argc, l->argv, &l->privileged);
+	r = privileged_start(c, l->argc, l->argv, clsact, &l->privileged);
 	if (r)
-		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
+		return r;
 	log_info("the privileged process is %d", (int)l->privileged->pid);
 	socket_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
 	return 0;
@@ -154,13 +186,10 @@ static int start_privileged(struct daemon *d)
 static int limit_descriptors(struct daemon *d)
 {
 	struct needs needs = needs_of(&d->config);
-	unsigned long limit = sandbox_raise_nofile(needs.descriptors), pipes;
+	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
+	unsigned long rest = limit > needs.sockets ? limit - needs.sockets : 0;
 
-	pipes = limit / 4;
-	if (limit > needs.sockets && limit - needs.sockets > pipes)
-		pipes = limit - needs.sockets;
-	pipes = pipes / 2 < UINT_MAX ? pipes / 2 : UINT_MAX;
-	pool_limit_pipes((unsigned int)pipes);
+	pool_limit_pipes((unsigned int)smaller(larger(limit / 4, rest) / 2, UINT_MAX));
 	if (limit < needs.descriptors)
 		log_warning(FEW_DESCRIPTORS, limit, d->config.max_sessions, needs.sockets,
 			    needs.descriptors);
@@ -176,16 +205,9 @@ static int try_kernel(struct daemon *d)
 static int open_names(struct daemon *d)
 {
 	d->shared.checks = checks_open(&d->loop, &d->reload.forwards);
-	if (!names_needed(&d->config) && !d->reload.privileged)
+	if (!names_needed(&d->config) && !(d->config.file && d->reload.privileged))
 		return 0;
-	return names_open(&d->loop, &d->shared.names, d->err, sizeof(d->err)) ? EXIT_CODE_FAILURE :
-									       0;
-}
-
-/* A directory that is missing is missing at the next start, too. */
-static int code_of_file(int r)
-{
-	return !r ? 0 : r == -ENOENT || r == -ENOTDIR ? EXIT_CODE_USAGE : EXIT_CODE_FAILURE;
+	return names_open(&d->loop, &d->shared.names, d->err, sizeof(d->err));
 }
 
 /*
@@ -197,7 +219,7 @@ static int open_control(struct daemon *d)
 	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control);
 
 	if (!r || r == -EADDRINUSE || strcmp(d->config.control, CONFIG_CONTROL_DEFAULT) != 0)
-		return code_of_file(r);
+		return r;
 	log_warning("no `culvert sessions` and `status`: %s", d->err);
 	return 0;
 }
@@ -209,17 +231,11 @@ static int open_grafts(struct daemon *d)
 
 static int open_forwards(struct daemon *d)
 {
-	int r;
-
 	if (!probe_allows_later(&d->probe.splice, d->config.probe))
 		policy_forbid_splice();
 	policy_settle(d->config.settle_ms);
-	if (given_take(d->err, sizeof(d->err)))
-		return EXIT_CODE_USAGE;
-	r = reload_first(&d->reload);
-	if (r)
-		return r == -EPERM ? EXIT_CODE_UNSUPPORTED : EXIT_CODE_FAILURE;
-	return given_check(d->err, sizeof(d->err)) ? EXIT_CODE_USAGE : 0;
+	return given_take(d->err, sizeof(d->err)) ?: reload_first(&d->reload) ?:
+	       given_check(d->err, sizeof(d->err));
 }
 
 static int open_session_log(struct daemon *d)
@@ -237,7 +253,7 @@ static int open_metrics(struct daemon *d)
 {
 	const struct endpoint *at = &d->config.metrics;
 
-	return *at->text && metrics_open(at, &d->account, &d->metrics) ? EXIT_CODE_FAILURE : 0;
+	return *at->text ? metrics_open(at, &d->account, &d->metrics) : 0;
 }
 
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */
@@ -263,7 +279,7 @@ static int make_pid_file(struct daemon *d)
 	const char *path = d->config.pid_file;
 	int r = path ? write_pid_file(path) : 0;
 
-	return r ? log_complain(code_of_file(r), "pid-file %s: %s", path, strerror(-r)) : 0;
+	return r ? log_complain(r, "pid-file %s: %s", path, strerror(-r)) : 0;
 }
 
 /* Behind the forwards: these sockets would be in the way of their ports. */
@@ -276,8 +292,7 @@ static int revive_grafts(struct daemon *d)
 		return 0;
 	grafts_revive(gs, d->account.uid);
 	r = routes_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
-	return r ? log_complain(EXIT_CODE_FAILURE, "changes of routes cannot be watched: %s",
-				strerror(-r)) : 0;
+	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 
 static int give_up_root(struct daemon *d)
@@ -293,13 +308,14 @@ static const struct step {
 	const char *option; /* whose line is to blame, or NULL */
 	int (*run)(struct daemon *d);
 } steps[] = {
+	{ "find addresses to listen at", NULL, find_listeners },
 	{ "find the account", "user", find_account },
-	{ "start the privileged process", NULL, start_privileged },
 	{ "raise the limit of descriptors", NULL, limit_descriptors },
 	{ "try the kernel", NULL, try_kernel },
-	{ "read resolv.conf", NULL, open_names },
 	{ "open the control socket", NULL, open_control },
 	{ "load the packet programs", NULL, open_grafts },
+	{ "start the privileged process", NULL, start_privileged },
+	{ "read resolv.conf", NULL, open_names },
 	{ "open the forwards", NULL, open_forwards },
 	{ "open the session log", "session-log", open_session_log },
 	{ "open metrics", "metrics", open_metrics },
@@ -307,6 +323,21 @@ static const struct step {
 	{ "revive grafted sessions", NULL, revive_grafts },
 	{ "give up root", NULL, give_up_root },
 };
+
+/* The exit code for R.  A directory that is missing is missing at the next start, too. */
+static int code_of(int r)
+{
+	switch (r) {
+	case -EPERM:
+		return EXIT_CODE_UNSUPPORTED;
+	case -EINVAL:
+	case -ENOENT:
+	case -ENOTDIR:
+		return EXIT_CODE_USAGE;
+	default:
+		return r < 0 ? EXIT_CODE_FAILURE : r;
+	}
+}
 
 static int set_up(struct daemon *d)
 {
@@ -323,7 +354,7 @@ static int set_up(struct daemon *d)
 		if (r && d->err[0])
 			log_error("%s%s", at, d->err);
 	}
-	return r;
+	return code_of(r);
 }
 
 /* --- running --- */
@@ -342,7 +373,7 @@ static unsigned int parts_in_use(const struct daemon *d)
 /* All threads run: from here on no new ones, no new files, no new listeners. */
 static int confine(const struct daemon *d)
 {
-	const char *sanitizer = syscall_filter_hindrance();
+	const char *sanitizer = BUILT_WITH_SANITIZER;
 	char err[256];
 
 	if (sanitizer && d->config.seccomp != FILTER_OFF) {
@@ -367,41 +398,29 @@ static int confine(const struct daemon *d)
 static void watch_threads(struct daemon *d)
 {
 	uint64_t usec;
-	int r = sd_watchdog_enabled(0, &usec);
 
-	if (r < 0)
-		log_warning("no watchdog: WATCHDOG_USEC or WATCHDOG_PID is not a number");
-	if (r > 0)
-		d->turns_seen = allocated(calloc(d->reload.threads.n, sizeof(*d->turns_seen)));
-	if (!d->turns_seen)
+	if (sd_watchdog_enabled(0, &usec) <= 0)
 		return;
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		d->turns_seen[i] = UINT64_MAX; /* the worker was not asked yet */
 	d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
-}
-
-/* Has worker I taken a turn since it was asked for one?  If so, ask again. */
-static bool is_alive(struct daemon *d, unsigned int i)
-{
-	struct loop *loop = &d->reload.threads.workers[i].loop;
-	uint64_t turns = atomic_load(&loop->turns);
-
-	if (turns == d->turns_seen[i]) {
-		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
-			  "is alive, and may restart it", i, (double)d->look_ms / 1000);
-		return false;
-	}
-	d->turns_seen[i] = turns;
-	loop_wake(loop);
-	return true;
+	wake_workers(d);
 }
 
 static void watchdog_look(struct daemon *d)
 {
 	bool alive = true;
 
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		alive = is_alive(d, i) && alive;
+	for (unsigned int i = 0; i < d->reload.threads.n; i++) {
+		struct loop *loop = &d->reload.threads.workers[i].loop;
+		uint64_t seen = loop->turns_seen;
+
+		loop->turns_seen = atomic_load(&loop->turns);
+		loop_wake(loop);
+		if (loop->turns_seen != seen)
+			continue;
+		alive = false;
+		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
+			  "is alive, and may restart it", i, (double)d->look_ms / 1000);
+	}
 	if (alive)
 		sd_notify(0, "WATCHDOG=1");
 }
@@ -468,30 +487,6 @@ static int begin(struct daemon *d)
 /* A second signal this soon is a repetition of the first: timeout(1) sends its signal twice. */
 #define ONE_SIGNAL_MS 100
 
-static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };
-/* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
-static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
-
-static sigset_t taken_set(void)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
-		sigaddset(&set, taken[i]);
-	return set;
-}
-
-/* Before there are threads: all of them inherit that. */
-static void take_signals(void)
-{
-	sigset_t set = taken_set();
-
-	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
-		signal(ignored[i], SIG_IGN);
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-}
-
 static void on_look(struct timer *t)
 {
 	struct daemon *d = container_of(t, struct daemon, look);
@@ -556,18 +551,18 @@ static void after_batch(void *arg)
 	socket_keeper_after_batch(&d->reload.keeper);
 }
 
-/* The main thread's, and that of the thread that reloads. */
+/* The main thread's, which gets signals, and that of the thread that reloads. */
 static int open_loops(struct daemon *d)
 {
 	sigset_t set = taken_set();
 	int e = reload_open(&d->reload), r = loop_open(&d->loop, after_batch, d) ?: e;
 
+	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
+		signal(ignored[i], SIG_IGN);
 	d->look.fire = on_look;
-	d->signals = (struct source){ .handle = on_signals, .fd = -1 };
-	if (!r) {
-		d->signals.fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
-		r = d->signals.fd < 0 ? -errno : loop_watch(&d->loop, &d->signals, EPOLLIN, true);
-	}
+	d->signals = (struct source){ .handle = on_signals,
+				      .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK) };
+	r = r ?: loop_watch(&d->loop, &d->signals, EPOLLIN, true);
 	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
 }
 
@@ -578,7 +573,7 @@ static void run_loop(struct daemon *d)
 
 	d->loop.stop = false;
 	if (d->look_ms)
-		timer_set(&d->loop, &d->look, clock_ms());
+		timer_set(&d->loop, &d->look, clock_ms() + d->look_ms);
 	r = loop_run(&d->loop);
 	if (r)
 		log_error("the main thread cannot wait for signals any more: %s", strerror(-r));
@@ -595,7 +590,6 @@ static void end(struct daemon *d)
 
 	d->ended_ms = clock_ms();
 	reload_stop(&d->reload);
-	free(d->turns_seen);
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
 	if (!threads_ended(ts))
@@ -612,15 +606,12 @@ static void end(struct daemon *d)
 	checks_close(d->shared.checks);
 	reload_close(&d->reload);
 	clients_close(&d->shared.clients);
-	routes_close(&d->routes);
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts "
 			   "them", grafts_live(d->shared.grafts));
 	grafts_close(d->shared.grafts, true);
 	privileged_stop(d->reload.privileged);
-	if (d->signals.fd >= 0)
-		close(d->signals.fd);
 	loop_close(&d->loop);
 }
 
@@ -641,12 +632,6 @@ static int run(struct daemon *d)
 	return r;
 }
 
-static void end_at_once(int sig)
-{
-	(void)sig;
-	_exit(EXIT_CODE_OK);
-}
-
 int daemon_run(int argc, char **argv)
 {
 	struct daemon d = { .shared.config = &d.config,
@@ -665,19 +650,7 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	/* getaddrinfo(3) may take long, and there is nothing yet that would have to be ended */
-	signal(SIGTERM, end_at_once);
-	signal(SIGINT, end_at_once);
-	signal(SIGQUIT, end_at_once);
-	log_keep_complaint(d.err, sizeof(d.err));
-	r = names_find_listeners(c, false);
-	log_keep_complaint(NULL, 0);
-	if (r) {
-		r = log_failure(config_exit_code(r), "%s", d.err);
-	} else {
-		take_signals();
-		r = run(&d);
-	}
+	r = run(&d);
 	config_close(c);
 	return r;
 }

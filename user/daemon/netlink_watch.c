@@ -6,7 +6,6 @@
 #include <linux/rtnetlink.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/syscalls_allowed.h"
 
@@ -69,10 +68,4 @@ int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*t
 		return -errno;
 	timer_set(loop, &r->look, loop->now_ms);
 	return loop_watch(loop, &r->netlink, EPOLLIN, true);
-}
-
-void routes_close(struct routes *r)
-{
-	if (r->loop && r->netlink.fd >= 0)
-		close(r->netlink.fd);
 }

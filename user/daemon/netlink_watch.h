@@ -22,7 +22,6 @@ struct routes {
 	void *arg;
 };
 
-/* By the thread that runs LOOP; after that only that thread uses R.  -errno. */
+/* By the thread that runs LOOP; after that only that thread uses R, to its end.  -errno. */
 int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
 		void *arg);
-void routes_close(struct routes *r);

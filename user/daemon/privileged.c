@@ -4,10 +4,11 @@
  * parent that others make of such a process: so the process that was started stays the daemon, and
  * its PID, its exit code, its signals and what it tells systemd need nobody to pass them on.
  *
- * It keeps its uid, two capabilities at most, stderr, and one end of a pair of sockets, and loads a
- * system call filter of its own; then it answers requests, one after the other, until that socket
- * is at its end because the daemon is.  It takes no signal that can be blocked: a terminal and
- * systemd send theirs to the daemon as well, which has its reasons to live on for a while.
+ * It keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and before Linux
+ * 6.6 the packet programs of graft, and loads a system call filter of its own; then it answers
+ * requests, one after the other, until that socket is at its end because the daemon is.  It takes no
+ * signal that can be blocked: a terminal and systemd send theirs to the daemon as well, which has
+ * its reasons to live on for a while.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  What is not allowed is refused.  Who sends what
@@ -17,6 +18,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/bpf.h>
+#include <linux/netlink.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -30,6 +33,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/error_hint.h"
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "base/syscalls_allowed.h"
@@ -41,11 +45,8 @@
 
 #define PRIVILEGED_FD SANDBOX_CHILD_FD /* the pair, as this process knows it */
 
-/* What comes with descriptors. */
-union descriptors {
-	char room[CMSG_SPACE(sizeof(int) * WORKERS_MAX)];
-	struct cmsghdr align;
-};
+/* Room for what comes with descriptors. */
+#define ROOM_FOR_FDS CMSG_SPACE(sizeof(int) * WORKERS_MAX)
 
 /* --- what it may be asked for: no system calls --- */
 
@@ -68,8 +69,8 @@ static bool is_sane_addr(const struct addr *a)
 
 static bool is_sane(const struct privileged_request *q)
 {
-	if (!q->count || q->count > WORKERS_MAX || q->took > 1 || q->joins > 1 ||
-	    q->transparent > 1)
+	if ((q->count == 0) != (q->op == PRIVILEGED_FILTERS) || q->count > WORKERS_MAX ||
+	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->ethernet > 1)
 		return false;
 	switch (q->op) {
 	case PRIVILEGED_READ_CONFIG:
@@ -79,6 +80,8 @@ static bool is_sane(const struct privileged_request *q)
 		       (addr_is_inet(&q->addr) || (q->count == 1 && !q->joins));
 	case PRIVILEGED_SOCKETS:
 		return q->family == AF_INET || q->family == AF_INET6;
+	case PRIVILEGED_FILTERS:
+		return true;
 	default:
 		return false;
 	}
@@ -126,6 +129,8 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 	*ret_why = "a malformed request";
 	if (len != sizeof(*q) || !is_sane(q))
 		return -EBADMSG;
+	if (q->op == PRIVILEGED_FILTERS)
+		return 0;
 	*ret_why = "there is no configuration file";
 	if (q->op == PRIVILEGED_READ_CONFIG)
 		return configs[0].file ? 0 : -EPERM;
@@ -141,8 +146,6 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 }
 
 /* --- what it gives up --- */
-
-#define DESCRIPTORS (WORKERS_MAX + 32) /* RLIMIT_NOFILE */
 
 /* A file may be read. */
 #define TO_READ SYSCALL_ARG_BITS(2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY)
@@ -174,6 +177,13 @@ static const struct syscall_need needed[] = {
 	/* the file of a unix socket that nobody listens on */
 	SYSCALL(connect), SYSCALL(lstat), SYSCALL(unlink),
 	SYSCALL(unlinkat, SYSCALL_ARG(2, 0)),
+	/* filters of clsact, for which libbpf and if_nameindex(3) use netlink */
+	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK), SYSCALL_ARG(2, NETLINK_ROUTE)),
+	SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvmsg),
+	SETSOCKOPT_IF(PART_GRAFT, SOL_NETLINK, NETLINK_EXT_ACK),
+	BPF_IF(PART_GRAFT, BPF_OBJ_GET_INFO_BY_FD), /* names of programs */
+	/* a daemon that is gone */
+	SYSCALL(shutdown),
 	/* stderr */
 	SYSCALL(write), SYSCALL(poll), SYSCALL(ppoll),
 	{ .call = SYSCALLS_END },
@@ -181,31 +191,36 @@ static const struct syscall_need needed[] = {
 
 /*
  * Take from this process all that it does not need: descriptors but FD, which becomes
- * PRIVILEGED_FD, and stderr; signals; capabilities; system calls.  A configuration file that is
- * read again may bring marks, transparent forwards, and low ports.  Without a file the process
- * serves a mark or a transparent forward of the command line, which needs CAP_NET_ADMIN alone.
+ * PRIVILEGED_FD, the programs of CLSACT, which get other numbers, and stderr; signals;
+ * capabilities; system calls.  A configuration file that is read again may bring marks, transparent
+ * forwards, and low ports.  Without a file the process serves what needs CAP_NET_ADMIN alone.
  */
-static int confine(int fd, const struct config *c, char *err, size_t errlen)
+static int confine(int fd, const struct config *c, struct clsact *clsact, char *err, size_t errlen)
 {
 	const uint64_t ports = c->file ? 1U << CAP_NET_BIND_SERVICE : 0;
-	int r = sandbox_child("culvert-priv", &fd, 1, DESCRIPTORS, err, errlen);
+	int kept[1 + 2 * HOOKS] = { fd }, r;
 
+	if (clsact)
+		memcpy(&kept[1], clsact->programs, sizeof(clsact->programs));
+	r = sandbox_child("culvert-priv", kept, clsact ? 1 + 2 * HOOKS : 1, err, errlen);
 	if (r)
 		return r;
+	if (clsact)
+		memcpy(clsact->programs, &kept[1], sizeof(clsact->programs));
 	/* what the C library opens for it must be open */
 	/* cppcheck-suppress getservbynameCalled ; there is one thread */
 	(void)getservbyname("http", "tcp");
 	r = sandbox_enter(NULL, 1U << CAP_NET_ADMIN | ports, err, errlen);
-	return r ?: syscall_filter_enter(c->seccomp, needed, 0, err, errlen);
+	return r ?: syscall_filter_enter(c->seccomp, needed, clsact ? PART_GRAFT : 0, err, errlen);
 }
 
 /* --- the privileged process --- */
 
-/* The daemon is gone if it cannot be told. */
+/* The daemon is gone if it cannot be told: serve_all() ends. */
 static void send_packet(struct msghdr *m)
 {
 	if (sendmsg(PRIVILEGED_FD, m, MSG_NOSIGNAL) < 0)
-		_exit(1);
+		shutdown(PRIVILEGED_FD, SHUT_RDWR);
 }
 
 static void close_all(int *fds, size_t n)
@@ -217,9 +232,9 @@ static void close_all(int *fds, size_t n)
 /* Hand over N descriptors, and close them here. */
 static void hand_over(int *fds, size_t n)
 {
-	union descriptors control = { 0 };
+	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS] = { 0 };
 	struct iovec iov = { (char[]){ 'f' }, 1 };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
 			    .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 
@@ -242,6 +257,7 @@ struct serving {
 	int argc;
 	char **argv;
 	struct config configs[2]; /* that the daemon works with; the last that was read */
+	struct clsact *clsact;    /* NULL: filters are not its business */
 };
 
 /* Returns an errno, after a complaint. */
@@ -329,6 +345,8 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 		log_keep_complaint(a.text, sizeof(a.text));
 		a.error = read_config(s, q->took);
 		log_keep_complaint(NULL, 0);
+	} else if (q->op == PRIVILEGED_FILTERS) {
+		a.error = s->clsact ? -clsact_do(s->clsact, q->ifindex, q->ethernet) : EPERM;
 	} else {
 		a.addr = q->addr;
 		r = q->op == PRIVILEGED_LISTEN ?
@@ -342,24 +360,28 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 	send_answer(&a);
 }
 
-void privileged_run(int fd, const struct config *c, int argc, char **argv)
+/*
+ * Be the privileged process: FD is its end of the pair, the others are those of privileged_start().
+ * The first packet that it sends is an answer: is it ready?
+ */
+static _Noreturn void serve_all(int fd, const struct config *c, int argc, char **argv,
+				struct clsact *clsact)
 {
-	struct serving s = { .argc = argc, .argv = argv, .configs[0] = *c };
-	struct privileged_request q;
+	struct serving s = { .argc = argc, .argv = argv, .configs[0] = *c, .clsact = clsact };
 	struct privileged_answer ready = { 0 };
+	struct privileged_request q;
 	ssize_t n;
 
-	ready.error = -confine(fd, c, ready.text, sizeof(ready.text));
+	ready.error = -confine(fd, c, clsact, ready.text, sizeof(ready.text));
 	send_answer(&ready);
 	if (ready.error)
 		_exit(1);
-	for (;;) {
-		n = recv(PRIVILEGED_FD, &q, sizeof(q), MSG_TRUNC);
-		if (n == 0 || (n < 0 && errno != EINTR))
-			_exit(0);
-		if (n > 0)
-			serve(&s, &q, (size_t)n);
-	}
+	while ((n = recv(PRIVILEGED_FD, &q, sizeof(q), MSG_TRUNC)) > 0)
+		serve(&s, &q, (size_t)n);
+	/* where nothing is pinned nobody could find the filters later */
+	if (clsact && !clsact->pinned)
+		clsact_do(clsact, 0, false);
+	_exit(0);
 }
 
 /* --- the daemon's side --- */
@@ -376,45 +398,43 @@ static int give_up(struct privileged *p, const char *why)
 {
 	if (!p->ended)
 		log_error("%s: until culvert is started again there is no reload, no new listener "
-			  "and no new socket for mark or transparent; all else goes on", why);
+			  "and no new socket for mark or transparent, and before Linux 6.6 no graft "
+			  "at new interfaces; all else goes on", why);
 	p->ended = true;
 	/* whatever it still says belongs to no request */
 	shutdown(p->fd, SHUT_RDWR);
 	return -EPIPE;
 }
 
-/* Store the descriptors that came with M, at most MAX, in FDS.  Returns how many there are. */
-static size_t take_descriptors(struct msghdr *m, int *fds, size_t max)
+/* Store the descriptors that came with M in FDS.  Returns how many there are. */
+static size_t take_descriptors(struct msghdr *m, int *fds)
 {
 	const struct cmsghdr *c = CMSG_FIRSTHDR(m);
 	size_t n = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
 
-	if (n > max) /* it would never send so many */
-		n = max;
 	if (n)
 		memcpy(fds, CMSG_DATA(c), n * sizeof(int));
 	return n;
 }
 
 /*
- * Wait for an answer, and for MAX descriptors at most that come before it; RET_N is how many.
- * -EAGAIN: it has not answered in time.
+ * Wait for an answer, and for the descriptors that come before it; RET_N is how many.  -EAGAIN: it
+ * has not answered in time.
  */
-static int receive(struct privileged *p, struct privileged_answer *a, int *fds, size_t max,
-		   size_t *ret_n)
+static int receive(struct privileged *p, struct privileged_answer *a, int *fds, size_t *ret_n)
 {
-	union descriptors control;
+	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS];
 	struct iovec iov = { a, sizeof(*a) };
 	ssize_t len;
 
 	*ret_n = 0;
 	do {
-		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control,
+		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
 				    .msg_controllen = sizeof(control) };
 
 		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
 		if (len == 1)
-			*ret_n = take_descriptors(&m, fds, max);
+			*ret_n = take_descriptors(&m, fds);
 	} while (len == 1 || (len < 0 && errno == EINTR));
 	if (len == sizeof(*a)) {
 		a->text[sizeof(a->text) - 1] = '\0';
@@ -444,7 +464,7 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 	}
 	pthread_mutex_lock(&p->lock);
 	if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
-		r = receive(p, &a, fds, q->count, &n);
+		r = receive(p, &a, fds, &n);
 	if (r)
 		r = give_up(p, r == -EAGAIN ? "the privileged process does not answer" :
 					      "the privileged process has ended");
@@ -464,29 +484,47 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 	return r;
 }
 
-int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret)
+static int filters(void *p, unsigned int ifindex, bool ethernet)
 {
+	struct privileged_request q = { .op = PRIVILEGED_FILTERS, .ifindex = ifindex,
+					.ethernet = ethernet };
+	char err[sizeof(((struct privileged_answer *)0)->text)];
+
+	return ask(p, &q, NULL, err, sizeof(err));
+}
+
+int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
+		     struct privileged **ret)
+{
+	const struct timeval patience = { .tv_sec = PRIVILEGED_PATIENCE_S };
 	struct privileged *p = allocated(calloc(1, sizeof(*p)));
 	struct privileged_answer a = { 0 };
-	size_t n;
-	int r;
+	int fds[2], r;
 
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (p->pid = fork()) < 0)
+		return log_complain(-errno, "cannot start the privileged process: %s%s",
+				    strerror(errno), error_hint(HINT_RESOURCES, errno));
+	if (!p->pid) {
+		log_keep_complaint(NULL, 0);
+		serve_all(fds[1], c, argc, argv, clsact);
+	}
+	close(fds[1]);
+	p->fd = fds[0];
+	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(p->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	pthread_mutex_init(&p->lock, NULL);
-	p->fd = sandbox_fork("the privileged process", PRIVILEGED_PATIENCE_S, &p->pid);
-	if (p->fd < 0)
-		return p->fd;
-	if (!p->pid)
-		privileged_run(p->fd, c, argc, argv);
-	r = receive(p, &a, NULL, 0, &n);
-	if (r)
-		log_complain(0, "the privileged process does not start: %s", strerror(-r));
-	else if (a.error)
-		r = log_complain(-a.error, "the privileged process %s", a.text);
-	if (r)
+	r = recv(p->fd, &a, sizeof(a), 0) == sizeof(a) ? -a.error : -EPIPE;
+	if (r) {
 		privileged_stop(p);
-	else
-		*ret = p;
-	return r;
+		return log_complain(r, "the privileged process %s",
+				    *a.text ? a.text : "does not start");
+	}
+	if (clsact) {
+		clsact->ask = filters;
+		clsact->arg = p;
+	}
+	*ret = p;
+	return 0;
 }
 
 void privileged_stop(struct privileged *p)

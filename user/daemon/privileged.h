@@ -10,12 +10,14 @@
 
 #include "base/addr.h"
 #include "config/config.h"
+#include "datapath/graft_clsact.h"
 #include "relay/names.h"
 
 /*
  * The privileged process does for the daemon what the daemon cannot do itself any more once it has
  * given up root and is confined: it reads the configuration file again, opens those that names are
- * looked up with, and makes listening sockets and those with a mark or for transparent forwarding.
+ * looked up with, makes listening sockets and those with a mark or for transparent forwarding, and
+ * attaches packet programs before Linux 6.6.
  *
  * The daemon asks over a pair of SOCK_SEQPACKET sockets, one request at a time.  A request is one
  * struct, and so is its answer; a packet of one byte with descriptors (SCM_RIGHTS) may come before
@@ -47,9 +49,11 @@ struct privileged {
 
 /*
  * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are what the
- * daemon was started with, and must stay.  -errno, after a complaint.
+ * daemon was started with, and must stay.  CLSACT: what it attaches for graft, and from now on is
+ * asked for; NULL: nothing.  -errno, after a complaint.
  */
-int privileged_start(const struct config *c, int argc, char **argv, struct privileged **ret);
+int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
+		     struct privileged **ret);
 /* The process ends by itself, now or when this process ends.  NULL is fine. */
 void privileged_stop(struct privileged *p);
 
@@ -83,16 +87,19 @@ enum privileged_op {
 	PRIVILEGED_READ_CONFIG = 1, /* PRIVILEGED_FILES descriptors, at the beginnings */
 	PRIVILEGED_LISTEN,
 	PRIVILEGED_SOCKETS,
+	PRIVILEGED_FILTERS, /* none */
 };
 
 struct privileged_request {
 	uint32_t op;
 	uint32_t took;        /* READ_CONFIG: 0 or 1 */
-	uint32_t count;       /* of descriptors, at most WORKERS_MAX */
+	uint32_t count;       /* of descriptors, at most WORKERS_MAX; FILTERS: 0 */
 	uint32_t joins;       /* LISTEN: 1: to a group that the daemon has already */
 	uint32_t transparent; /* LISTEN, SOCKETS: 0 or 1 */
 	uint32_t mark;        /* SOCKETS */
 	uint32_t family;      /* SOCKETS */
+	uint32_t ifindex;     /* FILTERS: where to attach; 0: remove all */
+	uint32_t ethernet;    /* FILTERS: 0 or 1: frames begin with such a header */
 	struct addr addr;     /* LISTEN */
 };
 
@@ -101,13 +108,6 @@ struct privileged_answer {
 	struct addr addr; /* LISTEN: with the port that the kernel picked for port 0 */
 	char text[1024];
 };
-
-/*
- * Be the privileged process, in a child of the daemon: FD is its end of the pair, C and the
- * arguments are what the daemon was started with.  The first packet that it sends is an answer: is
- * it ready?
- */
-_Noreturn void privileged_run(int fd, const struct config *c, int argc, char **argv);
 
 /*
  * May the daemon have what the LEN bytes at Q ask for, where CONFIGS count (one without forwards is

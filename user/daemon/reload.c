@@ -30,7 +30,6 @@
 #include "base/log.h"
 #include "config/option.h"
 #include "config/read.h"
-#include "relay/balance.h"
 #include "relay/health_check.h"
 #include "relay/session_life.h"
 #include "relay/session_log.h"
@@ -39,11 +38,8 @@
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
 #define LOOK_MS 2000
 
-#define BUCKETS 16384 /* about as many forwards as a file has room for */
-
 struct plan {
 	struct reload *r;
-	struct listening **buckets;  /* what listens, by the hash of what it was asked for; owned */
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */
 	struct forward **forwards;   /* active afterwards, in order; owned */
@@ -93,9 +89,6 @@ static int read_config(struct plan *p)
 	struct reload *r = p->r;
 	int fds[PRIVILEGED_FILES], e;
 
-	if (!r->start->file)
-		return log_complain(-ENOENT, "there is no configuration file to read: culvert was "
-				    "started without one (--config)");
 	p->next = have_memory() ? calloc(1, sizeof(*p->next)) : NULL;
 	if (!p->next)
 		return no_memory();
@@ -134,30 +127,13 @@ static int check_globals(struct plan *p)
 	return 0;
 }
 
-static struct listening **bucket_of(const struct plan *p, const struct addr *a)
-{
-	return &p->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
-}
-
-static int fill_buckets(struct plan *p)
-{
-	p->buckets = calloc(BUCKETS, sizeof(struct listening *));
-	for (struct listening *l = p->r->listening; p->buckets && l; l = l->next) {
-		struct listening **bucket = bucket_of(p, &l->asked);
-
-		l->in_bucket = *bucket;
-		*bucket = l;
-	}
-	return p->buckets ? 0 : no_memory();
-}
-
 /* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
 static struct listening *find_address(const struct plan *p, const struct forward *f,
 				      const struct addr *a)
 {
 	struct listening *found = NULL;
 
-	for (struct listening *l = *bucket_of(p, a); l; l = l->in_bucket) {
+	for (struct listening *l = p->r->listening; l; l = l->next) {
 		if (!addr_equal(&l->asked, a))
 			continue;
 		if (l->forward == f)
@@ -165,36 +141,6 @@ static struct listening *find_address(const struct plan *p, const struct forward
 		found = l;
 	}
 	return found;
-}
-
-/* The forward that FC continues, or NULL. */
-static struct forward *find_before(struct plan *p, const struct forward_conf *fc)
-{
-	struct listening *l;
-	struct forward *f;
-
-	if (fc->name)
-		return forwards_find(&p->r->forwards, fc->name);
-	/* the name of one from the command line may be a port that the kernel has picked */
-	l = find_address(p, NULL, &fc->listen.addrs[0]);
-	/* one that drains listens nowhere */
-	f = l ? l->forward : forwards_find(&p->r->forwards, fc->listen.text);
-	return f && !f->conf->name ? f : NULL;
-}
-
-static bool is_unchanged(const struct plan *p, struct forward *before,
-			 const struct forward_conf *fc)
-{
-	if (!options_same_own(before->conf, fc) ||
-	    fc->listen.n_addrs != before->conf->listen.n_addrs)
-		return false;
-	for (size_t i = 0; i < fc->listen.n_addrs; i++) {
-		struct listening *l = find_address(p, before, &fc->listen.addrs[i]);
-
-		if (!l || l->forward != before)
-			return false;
-	}
-	return true;
 }
 
 /* Forward number I of the new configuration, which replaces BEFORE, if any. */
@@ -208,9 +154,6 @@ static int make_forward(struct plan *p, size_t i, struct forward *before)
 	p->forwards[i] = f;
 	if (!forward_needs_privileges(fc))
 		return 0;
-	if (!p->r->privileged)
-		return log_complain(-EPERM, "forward %s: there is no privileged process, and its "
-				    "sockets need it", forward_name(fc));
 	return marked_sockets_open(&p->r->keeper, fc, &f->stock);
 }
 
@@ -266,10 +209,11 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 static int plan_forward(struct plan *p, size_t i)
 {
 	struct forward_conf *fc = &p->config->forwards[i];
-	struct forward *before = find_before(p, fc);
+	struct forward *before = forwards_find(&p->r->forwards, forward_name(fc));
 	int e = 0;
 
-	if (before && is_unchanged(p, before, fc))
+	if (before && options_same_own(before->conf, fc) &&
+	    !strcmp(before->conf->listen.text, fc->listen.text))
 		p->forwards[i] = before;
 	else
 		e = make_forward(p, i, before);
@@ -285,12 +229,12 @@ static int plan_forward(struct plan *p, size_t i)
 
 static int plan_all(struct plan *p)
 {
-	int e = fill_buckets(p);
+	int e = 0;
 
 	p->n = p->config->n_forwards;
 	p->forwards = calloc(p->n, sizeof(struct forward *));
-	if (e || !p->forwards)
-		return e ?: no_memory();
+	if (!p->forwards)
+		return no_memory();
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = NULL;
 	for (struct forward *f = p->r->forwards.first; f; f = f->next)
@@ -426,7 +370,6 @@ static int apply(struct plan *p, int e)
 	else
 		put_in_force(p);
 	free(p->forwards);
-	free(p->buckets);
 	config_version_drop(p->next);
 	return e;
 }

@@ -12,11 +12,6 @@
  */
 #define OWN_DESCRIPTORS 256
 #define SPARE_DESCRIPTORS 1024
-/*
- * An idle session: the daemon, its slots in the maps of sockmap and graft (docs/evidence.md), and
- * two TCP sockets of the kernel, with nothing queued.
- */
-#define MEMORY_EACH (512 + 2048 + 2 * 4096)
 
 struct needs needs_of(const struct config *c)
 {
@@ -28,6 +23,5 @@ struct needs needs_of(const struct config *c)
 	return (struct needs){
 		.sockets = SOCKETS_EACH * c->max_sessions + forwards + OWN_DESCRIPTORS,
 		.descriptors = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS,
-		.memory = (uint64_t)MEMORY_EACH * c->max_sessions,
 	};
 }

@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdint.h>
-
 #include "config/config.h"
 
-/* Descriptors and memory that a configuration needs when all its sessions run.  No system calls. */
+/* Descriptors that a configuration needs when all its sessions run.  No system calls. */
 
 struct needs {
 	unsigned long sockets;     /* descriptors without which there are not so many sessions */
 	unsigned long descriptors; /* ... and with which all may be spliced both ways */
-	uint64_t memory;           /* bytes of the sessions, the least they take: idle, in user and
-				    * kernel space */
 };
 
 struct needs needs_of(const struct config *c);

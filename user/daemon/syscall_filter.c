@@ -26,8 +26,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/built_with.h"
-
 /* What the C library does on its own account. */
 SYSCALLS_ALLOWED(
 	/* malloc: no executable memory, nothing mapped from files */
@@ -82,11 +80,6 @@ static const int never[] = {
 extern const struct syscall_need *const __start_syscall_needs[];
 extern const struct syscall_need *const __stop_syscall_needs[];
 /* NOLINTEND(bugprone-reserved-identifier) */
-
-const char *syscall_filter_hindrance(void)
-{
-	return BUILT_WITH_SANITIZER;
-}
 
 static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, unsigned int parts)
 {
@@ -155,7 +148,7 @@ int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 		return 0;
 	ctx = seccomp_init(refuse);
 	if (ctx && list)
-		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, 0);
+		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, parts);
 	else if (ctx)
 		r = allow_modules(ctx, parts);
 	r = r ?: add_others(ctx, mode);

@@ -192,7 +192,7 @@ static int attach(struct grafts *gs, bool on_loopback)
 			 * tells.  Without pins nobody looks for the filters later. */
 			.handle = gs->pins.folder ? graft_tag(strrchr(gs->pins.folder, '/')) | NAMED :
 						    (uint32_t)getpid(),
-			.pinned = gs->pins.folder, .keeper = -1,
+			.pinned = gs->pins.folder,
 			.programs = {
 				{ bpf_program__fd(skel->progs.graft_in_l3),
 				  bpf_program__fd(skel->progs.graft_out_l3) },
@@ -225,7 +225,6 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	const char *what;
 	int pins, r;
 
-	gs->attached.clsact.keeper = -1;
 	pthread_mutex_init(&gs->lock, NULL);
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */

@@ -32,18 +32,18 @@ struct graft_limits {
  */
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
 /*
- * The same for interfaces that have come since, which needs a filter keeper, or no privilege with TCX;
+ * The same for interfaces that have come since, which needs CAP_NET_ADMIN (graft_clsact.h), or TCX;
  * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted from
  * then on.  By one thread.  Returns at how many interfaces any of that has changed; -errno: the programs
  * are at none.
  */
 int grafts_follow_interfaces(struct grafts *gs);
 /*
- * Detach and unpin, which needs root, a filter keeper, or TCX; with KEEP, only if no session is grafted.
+ * Detach and unpin, which needs the same; with KEEP, only if no session is grafted.
  * NULL is fine.
  */
 void grafts_close(struct grafts *gs, bool keep);
-/* What needs a filter keeper, once root is given up (graft_clsact.h); NULL: nothing, there is TCX. */
+/* What needs somebody to ask, once root is given up (graft_clsact.h); NULL: nothing, there is TCX. */
 struct clsact *grafts_clsact(struct grafts *gs);
 
 /* True if sessions that are grafted go on after the daemon has ended. */

@@ -256,6 +256,4 @@ void graft_attach_close(struct graft_attachments *as, bool keep)
 	r = as->is_clsact && !keep ? clsact_remove_all(&as->clsact) : 0;
 	if (r)
 		log_warning("graft: the packet programs stay at the interfaces: %s", strerror(-r));
-	if (as->clsact.keeper >= 0)
-		close(as->clsact.keeper);
 }

@@ -4,9 +4,9 @@
  * daemon from all others.  So the next daemon puts its programs in place of the old ones, and `culvert
  * graft --remove` leaves none.  The qdisc stays: somebody else may be about to use it.
  *
- * The keeper believes the daemon nothing but a number of an interface and the kind of its frames.  Whatever
- * these are, they can only lead to our own programs at some interface, or to none of our filters
- * anywhere.
+ * The privileged process believes the daemon nothing but a number of an interface and the kind of its frames.
+ * Whatever these are, they can only lead to our own programs at some interface, or to none of our
+ * filters anywhere.
  */
 #include "datapath/graft_clsact.h"
 
@@ -21,11 +21,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "graft_contract.h"
 
-/* to the keeper; libbpf asks the kernel for a filter with the calls that graft_attach.c lists */
+/* netlink; libbpf asks the kernel for a filter with the calls that graft_attach.c lists */
 SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_GRAFT, sendto),
 	SYSCALL_IF(PART_GRAFT, recvfrom),
@@ -33,13 +32,6 @@ SYSCALLS_ALLOWED(
 
 /* Not what others pick by default. */
 #define PRIORITY 7
-
-struct request {
-	uint32_t ifindex;  /* 0: remove all */
-	uint32_t ethernet; /* 0 or 1 */
-};
-
-/* --- with CAP_NET_ADMIN --- */
 
 static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
 
@@ -123,46 +115,21 @@ static int remove_all(const struct clsact *c)
 	return r;
 }
 
-void clsact_keep(const struct clsact *c, int fd)
+int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet)
 {
-	struct request q;
-
-	while (recv(fd, &q, sizeof(q), MSG_TRUNC) == sizeof(q) && q.ethernet <= 1) {
-		int32_t r = q.ifindex ? attach(c, q.ifindex, c->programs[q.ethernet]) :
-					remove_all(c);
-
-		if (send(fd, &r, sizeof(r), MSG_NOSIGNAL) < 0)
-			break;
-	}
-	if (!c->pinned)
-		remove_all(c);
+	return ifindex ? attach(c, ifindex, c->programs[ethernet]) : remove_all(c);
 }
 
-/* --- with CAP_NET_ADMIN, or with a keeper --- */
-
-static int ask(struct clsact *c, unsigned int ifindex, bool ethernet)
-{
-	const struct request q = { ifindex, ethernet };
-	int32_t r;
-
-	if (send(c->keeper, &q, sizeof(q), MSG_NOSIGNAL) == sizeof(q) &&
-	    recv(c->keeper, &r, sizeof(r), 0) == sizeof(r))
-		return r;
-	log_error("graft: the filter keeper has ended, or does not answer: interfaces that come from "
-		  "now on get no packet program, until culvert is started again");
-	close(c->keeper);
-	c->keeper = -1;
-	return -EPIPE;
-}
+/* --- with CAP_NET_ADMIN, or who asks for it --- */
 
 int clsact_attach(struct clsact *c, unsigned int ifindex, bool ethernet)
 {
-	return c->keeper < 0 ? attach(c, ifindex, c->programs[ethernet]) : ask(c, ifindex, ethernet);
+	return c->ask ? c->ask(c->arg, ifindex, ethernet) : clsact_do(c, ifindex, ethernet);
 }
 
 int clsact_remove_all(struct clsact *c)
 {
-	return c->keeper < 0 ? remove_all(c) : ask(c, 0, false);
+	return clsact_attach(c, 0, false);
 }
 
 bool clsact_is_lost(const struct clsact *c, unsigned int ifindex)

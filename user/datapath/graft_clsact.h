@@ -6,8 +6,8 @@
 
 /*
  * The packet programs as filters of the qdisc clsact, where there is no TCX (Linux before 6.6).  Only
- * CAP_NET_ADMIN attaches and removes filters, so a daemon without it asks its filter keeper
- * (daemon/filter_keeper.h), which has held the programs since before the daemon gave up root.
+ * CAP_NET_ADMIN attaches and removes filters, so a daemon without it asks the privileged process
+ * (daemon/privileged.h), which has held the programs since before the daemon gave up root.
  */
 enum hook { HOOK_IN, HOOK_OUT, HOOKS };
 
@@ -15,7 +15,8 @@ struct clsact {
 	uint32_t handle;        /* of our filters */
 	bool pinned;            /* another daemon may use the filters after this one has ended */
 	int programs[2][HOOKS]; /* descriptors; [1]: for frames that begin with an Ethernet header */
-	int keeper;             /* end of a pair of SOCK_SEQPACKET; -1: this process acts itself */
+	int (*ask)(void *arg, unsigned int ifindex, bool ethernet); /* who acts; NULL: this process */
+	void *arg;
 };
 
 /* Attach to IFINDEX, and make the qdisc if there is none.  0 or -errno; then nothing is attached. */
@@ -34,7 +35,7 @@ bool clsact_has_others(unsigned int ifindex);
 int clsact_remove_all(struct clsact *c);
 
 /*
- * For the keeper: do what the process at the other end of FD asks for, until it ends.  If nobody could
- * find the filters later, remove them then.
+ * For the process that is asked: do what clsact_attach() is to do, or for IFINDEX 0
+ * clsact_remove_all().
  */
-void clsact_keep(const struct clsact *c, int fd);
+int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet);

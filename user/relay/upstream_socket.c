@@ -83,11 +83,6 @@ void upstream_learn_ports(void)
 	fclose(f);
 }
 
-unsigned int upstream_ports(void)
-{
-	return last_port - first_port + 1;
-}
-
 /*
  * Where nobody listens at a port of this machine, the kernel may choose that very port to connect
  * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,

@@ -17,9 +17,6 @@
  */
 void upstream_learn_ports(void);
 
-/* How many those are: as many connections may lead from one address to an address and port. */
-unsigned int upstream_ports(void);
-
 /*
  * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:
  * where it comes from if F is transparent; NULL: from this machine.  -errno.
