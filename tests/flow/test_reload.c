@@ -212,7 +212,7 @@ static const char *many_at(const char *host)
 	return text;
 }
 
-/* A reload of thousands of forwards takes no longer than one can wait, whatever it changes. */
+/* What a reload of thousands of forwards costs grows as their number, whatever it changes. */
 ROW_ONCE(thousands)
 {
 	struct daemon *d = rig_start(*state, many_at("127.0.0.1"));
@@ -227,7 +227,8 @@ ROW_ONCE(thousands)
 	moved = daemon_cpu_ms(d) - begin - same;
 	printf("%d forwards: a reload takes %lld ms, and %lld ms if all move\n", MANY,
 	       (long long)same, (long long)moved);
-	assert_true(same < 2000 * env_slow());
+	/* a comparison of each with each took 3000 and 10000 ms */
+	assert_true(same < 1200 * env_slow());
 	assert_true(moved < 4000 * env_slow());
 	rig_stop(d);
 }

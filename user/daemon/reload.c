@@ -30,6 +30,7 @@
 #include "base/log.h"
 #include "config/option.h"
 #include "config/read.h"
+#include "relay/balance.h"
 #include "relay/health_check.h"
 #include "relay/session_life.h"
 #include "relay/session_log.h"
@@ -38,8 +39,11 @@
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
 #define LOOK_MS 2000
 
+#define BUCKETS 16384 /* about as many forwards as a file has room for */
+
 struct plan {
 	struct reload *r;
+	struct listening **buckets;  /* what listens, by the hash of what it was asked for; owned */
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */
 	struct forward **forwards;   /* active afterwards, in order; owned */
@@ -127,13 +131,30 @@ static int check_globals(struct plan *p)
 	return 0;
 }
 
+static struct listening **bucket_of(const struct plan *p, const struct addr *a)
+{
+	return &p->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
+}
+
+static int fill_buckets(struct plan *p)
+{
+	p->buckets = calloc(BUCKETS, sizeof(struct listening *));
+	for (struct listening *l = p->r->listening; p->buckets && l; l = l->next) {
+		struct listening **bucket = bucket_of(p, &l->asked);
+
+		l->in_bucket = *bucket;
+		*bucket = l;
+	}
+	return p->buckets ? 0 : no_memory();
+}
+
 /* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
 static struct listening *find_address(const struct plan *p, const struct forward *f,
 				      const struct addr *a)
 {
 	struct listening *found = NULL;
 
-	for (struct listening *l = p->r->listening; l; l = l->next) {
+	for (struct listening *l = *bucket_of(p, a); l; l = l->in_bucket) {
 		if (!addr_equal(&l->asked, a))
 			continue;
 		if (l->forward == f)
@@ -229,12 +250,12 @@ static int plan_forward(struct plan *p, size_t i)
 
 static int plan_all(struct plan *p)
 {
-	int e = 0;
+	int e = fill_buckets(p);
 
 	p->n = p->config->n_forwards;
 	p->forwards = calloc(p->n, sizeof(struct forward *));
-	if (!p->forwards)
-		return no_memory();
+	if (e || !p->forwards)
+		return e ?: no_memory();
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = NULL;
 	for (struct forward *f = p->r->forwards.first; f; f = f->next)
@@ -370,6 +391,7 @@ static int apply(struct plan *p, int e)
 	else
 		put_in_force(p);
 	free(p->forwards);
+	free(p->buckets);
 	config_version_drop(p->next);
 	return e;
 }
