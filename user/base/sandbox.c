@@ -79,17 +79,22 @@ static int reduce_bounding_set(uint64_t keep)
 /* Keep those of KEEP that the process has, and make none inheritable. */
 static int reduce_capabilities(uint64_t keep)
 {
-	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
-	struct __user_cap_data_struct has[2];
+	cap_t had = cap_get_proc(), set = cap_init(); /* all clear */
+	int r = had && set ? 0 : -ENOMEM;
 
-	if (capget(&header, has))
-		return -errno;
-	for (int i = 0; i < 2; i++) {
-		has[i].permitted &= (uint32_t)(keep >> 32 * i);
-		has[i].effective = has[i].permitted;
-		has[i].inheritable = 0;
+	for (cap_value_t c = 0; !r && keep >> c; c++) {
+		cap_flag_value_t has;
+
+		if (keep >> c & 1 && (cap_get_flag(had, c, CAP_PERMITTED, &has) ||
+				      cap_set_flag(set, CAP_PERMITTED, 1, &c, has) ||
+				      cap_set_flag(set, CAP_EFFECTIVE, 1, &c, has)))
+			r = -errno;
 	}
-	return capset(&header, has) ? -errno : 0;
+	if (!r && cap_set_proc(set))
+		r = -errno;
+	cap_free(had);
+	cap_free(set);
+	return r;
 }
 
 /* A NULL: keep the uid. */
@@ -148,13 +153,15 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 {
 	struct rlimit rl, more = { .rlim_cur = want };
 
-	getrlimit(RLIMIT_NOFILE, &rl);
+	if (getrlimit(RLIMIT_NOFILE, &rl))
+		return 0;
 	if (rl.rlim_cur >= want)
 		return rl.rlim_cur;
 	more.rlim_max = larger(want, rl.rlim_max); /* lowered, it could not be raised again */
 	if (!setrlimit(RLIMIT_NOFILE, &more)) /* with CAP_SYS_RESOURCE beyond the hard limit, too */
 		return want;
 	rl.rlim_cur = rl.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &rl);
+	if (setrlimit(RLIMIT_NOFILE, &rl))
+		getrlimit(RLIMIT_NOFILE, &rl);
 	return rl.rlim_cur;
 }
