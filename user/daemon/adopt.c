@@ -24,15 +24,17 @@
  */
 static char *folder_of(const char *pins, const char *control)
 {
-	char *folder = NULL;
-	struct stat netns;
+	char *folder = NULL, *cwd = *control == '/' ? strdup("") : getcwd(NULL, 0);
+	struct stat netns = { 0 };
 
-	if (strcmp(pins, "none") && !stat("/proc/self/ns/net", &netns) &&
-	    asprintf(&folder, "%s/%s_%ju", pins, control, (uintmax_t)netns.st_ino) < 0)
+	if (strcmp(pins, "none") && cwd && !stat("/proc/self/ns/net", &netns) &&
+	    asprintf(&folder, "%s/%s%s%s_%ju", pins, cwd, *cwd ? "/" : "", control,
+		     (uintmax_t)netns.st_ino) < 0)
 		folder = NULL;
 	for (char *at = folder ? folder + strlen(pins) + 1 : NULL; at && *at; at++)
 		if (!isalnum((unsigned char)*at))
 			*at = '_';
+	free(cwd);
 	return folder;
 }
 
