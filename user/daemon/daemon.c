@@ -105,14 +105,19 @@ static int reserve_streams(void)
 	return 0;
 }
 
+static void wake_workers(struct daemon *d)
+{
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		loop_wake(&d->reload.threads.workers[i].loop);
+}
+
 /* Routes have changed: grafted sessions may have been reset. */
 static void tell_of_grafts(void *arg)
 {
 	struct daemon *d = arg;
 
 	atomic_fetch_add(&d->shared.graft_news, 1);
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		loop_wake(&d->reload.threads.workers[i].loop);
+	wake_workers(d);
 }
 
 /* --- signals --- */
