@@ -247,7 +247,7 @@ static const char sessions_answer[] =
 	"\"upstream\":\"10.0.2.2:9001\",\"worker\":0,\"state\":\"open\",\"age_ms\":5300,"
 	"\"flows\":["
 	"{\"direction\":\"client-to-upstream\",\"carrier\":\"sockmap\",\"phase\":\"kernel\","
-	"\"reason\":\"conversation\",\"bytes\":1234,\"kernel_bytes\":1000,\"handovers\":1,"
+	"\"reason\":\"conversation\",\"bytes\":1229,\"kernel_bytes\":1000,\"handovers\":1,"
 	"\"backlog_max\":0,\"eof\":false},"
 	"{\"direction\":\"upstream-to-client\",\"carrier\":\"splice\",\"phase\":\"user\","
 	"\"reason\":\"slow target\",\"bytes\":5368709120,\"kernel_bytes\":1000,\"handovers\":12,"

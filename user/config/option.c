@@ -235,12 +235,7 @@ static int parse_number(const struct option_def *o, const char *text, uint64_t *
 {
 	int r = o->kind == KIND_COUNT	? count_parse(text, ret) :
 		o->kind == KIND_SECONDS ? seconds_parse(text, ret) : size_parse(text, ret);
-	char *end;
 
-	if (o->kind == KIND_COUNT && !strncmp(text, "0x", 2)) {
-		*ret = strtoull(text, &end, 16);
-		r = *end ? -EINVAL : 0;
-	}
 	return !r && (*ret < o->min || *ret > o->max) ? -ERANGE : r;
 }
 
