@@ -11,7 +11,6 @@
 #include "base/parse_size.h"
 
 #define SEPARATORS " \t,"
-#define TWICE "given twice"
 
 /* Take WORD, which stands behind a server: true if it says something of that server S. */
 static bool take_word(const char *word, struct server_conf *s, const char **ret_wrong)
@@ -19,7 +18,6 @@ static bool take_word(const char *word, struct server_conf *s, const char **ret_
 	uint64_t weight = 0;
 
 	if (!strcmp(word, "backup")) {
-		*ret_wrong = s->backup ? TWICE : NULL;
 		s->backup = true;
 		return true;
 	}
@@ -27,10 +25,7 @@ static bool take_word(const char *word, struct server_conf *s, const char **ret_
 		return false;
 	if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
 		*ret_wrong = "expected a weight from 1 to 100";
-	else if (s->has_weight)
-		*ret_wrong = TWICE;
 	s->weight = (unsigned int)weight;
-	s->has_weight = true;
 	return true;
 }
 
@@ -59,7 +54,7 @@ static const char *add_server(const char *word, struct upstream *u)
 		return "unix sockets and other addresses do not mix";
 	for (size_t i = 0; i + 1 < u->n; i++)
 		if (is_same(&u->servers[i].at, &s.at))
-			return TWICE;
+			return "given twice";
 	if (s.at.n_ports != u->servers[0].at.n_ports)
 		return "all servers need as many ports";
 	return NULL;
