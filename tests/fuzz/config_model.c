@@ -76,9 +76,9 @@ static void check_servers(const struct upstream *u)
 void model_must_be_sane(const struct config *c)
 {
 	for (const struct option_def *o = option_table; o->name; o++) {
-		if (!option_is_forwards(o))
+		if (!(o->scope & SCOPE_FORWARD))
 			check_number(o, (const char *)c + o->offset);
-		for (size_t i = 0; option_is_forwards(o) && i < c->n_forwards; i++)
+		for (size_t i = 0; o->scope & SCOPE_FORWARD && i < c->n_forwards; i++)
 			check_number(o, (const char *)&c->forwards[i] + o->offset);
 	}
 	for (size_t i = 0; i < c->n_forwards; i++) {

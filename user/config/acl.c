@@ -86,8 +86,6 @@ static int add_part(struct acl *a, bool allow, bool and_next, char *text)
 	struct acl_rule r = { .allow = allow, .and_next = and_next };
 	int error = 0;
 
-	if (a->n == ACL_RULES_MAX)
-		return -E2BIG;
 	if (!strcmp(text, "all"))
 		strcpy(r.pattern, "*");
 	else if (!strcmp(text, "unix:"))
@@ -171,12 +169,6 @@ bool acl_same(const struct acl *a, const struct acl *b)
 	_Static_assert(sizeof(struct acl_rule) == 32 + ACL_PATTERN_LEN + 4, "no padding");
 
 	return a->n == b->n && (!a->n || !memcmp(a->rules, b->rules, a->n * sizeof(*a->rules)));
-}
-
-void acl_share(struct acl *to, const struct acl *from)
-{
-	*to = *from;
-	to->shared = true;
 }
 
 void acl_close(struct acl *a)

@@ -5,6 +5,7 @@
 #include "config/option.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
@@ -20,8 +21,6 @@
 #define DAY 86400
 #define WEEK 604800
 #define KEEPALIVE_MAX 32767 /* MAX_TCP_KEEPIDLE */
-#define KERNEL_MEMORY_MIN (UINT64_C(1) << 20)
-#define KERNEL_MEMORY_MAX (UINT64_C(1) << 50)
 #define WHY_LEN 256
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
@@ -43,7 +42,8 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 		       sizeof(enum filter_mode) == sizeof(unsigned int),
 	       "parse_choice() stores enums");
 
-#define GLOBAL(field) .offset = offsetof(struct config, field)
+#define GLOBAL(field) .scope = SCOPE_GLOBAL, .offset = offsetof(struct config, field)
+#define WORDS(field) .scope = SCOPE_WORDS, .offset = offsetof(struct config, field)
 #define EACH(field) .scope = SCOPE_EACH, .offset = offsetof(struct forward_conf, field)
 #define OWN(field) .scope = SCOPE_FORWARD, .offset = offsetof(struct forward_conf, field)
 
@@ -65,7 +65,7 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 	.expected = "a host and a port, such as 192.0.2.1:80 or db:5432, or unix:/path"
 
 const struct option_def option_table[OPTIONS_MAX + 1] = {
-	{ "config", FILE_NAME, GLOBAL(file), .scope = SCOPE_WORDS, .computed = "none",
+	{ "config", FILE_NAME, WORDS(file), .computed = "none",
 	  .help = "configuration file to read; also -c FILE" },
 	{ "engine", EACH(engine), .metavar = "ENGINE", .kind = KIND_CHOICE,
 	  .choices = engine_names, .expected = ENGINE_NAMES, .initial = "auto",
@@ -111,7 +111,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "max-sessions-per-client", COUNT(0, 1000000), GLOBAL(max_sessions_per_client),
 	  .computed = "half of max-sessions; 0: no limit",
 	  .help = "sessions of one client" },
-	{ "kernel-memory", SIZE(KERNEL_MEMORY_MIN, KERNEL_MEMORY_MAX, "1 MiB to 1 PiB"),
+	{ "kernel-memory", SIZE(1 << 20, UINT64_C(1) << 50, "1 MiB to 1 PiB"),
 	  GLOBAL(kernel_memory), .computed = "1/16 of RAM",
 	  .help = "bytes queued in the kernel, of all flows" },
 	{ "nodelay", YES_NO, EACH(nodelay), .initial = "yes",
@@ -190,24 +190,13 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 
 /* --- the table --- */
 
-/* The option NAME of one of SCOPES, a set of 1 << enum option_scope; or NULL. */
-static const struct option_def *find(const char *name, unsigned int scopes)
+const struct option_def *option_find(const char *name, enum option_scope scope)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if (scopes & 1U << o->scope &&
+		if (scope & o->scope &&
 		    (!strcmp(o->name, name) || (o->alias && !strcmp(o->alias, name))))
 			return o;
 	return NULL;
-}
-
-const struct option_def *option_find(const char *name)
-{
-	return find(name, 1U << SCOPE_GLOBAL | 1U << SCOPE_WORDS | 1U << SCOPE_EACH);
-}
-
-const struct option_def *option_find_key(const char *name, bool forward)
-{
-	return find(name, 1U << SCOPE_EACH | 1U << (forward ? SCOPE_FORWARD : SCOPE_GLOBAL));
 }
 
 const struct config_line *option_line(const struct config_lines *l, const char *name)
@@ -222,12 +211,9 @@ const struct config_line *option_line(const struct config_lines *l, const char *
 
 static int parse_choice(const char *const *choices, const char *text, unsigned int *ret)
 {
-	for (unsigned int i = 0; choices[i]; i++) {
-		if (!strcmp(text, choices[i])) {
-			*ret = i;
+	for (*ret = 0; choices[*ret]; ++*ret)
+		if (!strcmp(text, choices[*ret]))
 			return 0;
-		}
-	}
 	return -EINVAL;
 }
 
@@ -262,9 +248,10 @@ static int parse_source(const char *text, struct addr *ret)
 	return r;
 }
 
-/* WHY gets what is wrong with an address. */
+/* WHY says what is expected, and gets what is wrong with an address. */
 static int store(void *field, const struct option_def *o, const char *value, char why[WHY_LEN])
 {
+	const char *wrong;
 	uint64_t number;
 	int r;
 
@@ -275,9 +262,7 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 		*(bool *)field = !strcmp(value, "yes");
 		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
 	case KIND_LEVEL:
-		r = log_level_parse(value);
-		if (r >= 0)
-			*(int *)field = r;
+		r = *(int *)field = log_level_parse(value);
 		return r < 0 ? r : 0;
 	case KIND_TEXT:
 	case KIND_INTERFACE:
@@ -299,8 +284,9 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	case KIND_LISTEN:
 		if (!option_is_list(o))
 			endpoint_close(field); /* the file's, if the command line has another */
-		snprintf(why, WHY_LEN, "%s", endpoint_add_listen(value, field) ?: "");
-		return *why ? -EINVAL : 0;
+		wrong = endpoint_add_listen(value, field);
+		snprintf(why, WHY_LEN, "%s", wrong ?: "");
+		return wrong ? -EINVAL : 0;
 	case KIND_UPSTREAM:
 		return upstreams_parse(value, field, why, WHY_LEN);
 	}
@@ -310,16 +296,13 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
 		 const char *value, char *wrong)
 {
-	char *in = option_is_forwards(o) ? (char *)fc : (char *)c, why[WHY_LEN] = "";
-	int r = store(in + o->offset, o, value, why);
+	char *in = o->scope & SCOPE_FORWARD ? (char *)fc : (char *)c, why[WHY_LEN];
+	int r;
 
-	if (r && *why)
+	snprintf(why, sizeof(why), "expected %s", o->expected);
+	r = store(in + o->offset, o, value, why);
+	if (r)
 		snprintf(wrong, OPTION_WRONG_LEN, "\"%.320s\": %s", value, why);
-	else if (r == -E2BIG)
-		snprintf(wrong, OPTION_WRONG_LEN, "more than %d rules", ACL_RULES_MAX);
-	else if (r)
-		snprintf(wrong, OPTION_WRONG_LEN, "\"%.256s\" is not valid, expected %s", value,
-			 o->expected);
 	return r;
 }
 
@@ -327,27 +310,15 @@ int option_store(struct config *c, struct forward_conf *fc, const struct option_
 static unsigned int usable_cpus(void)
 {
 	cpu_set_t set;
-	long n;
 
 	/* It fails if there are more CPUs than cpu_set_t has room for. */
-	n = sched_getaffinity(0, sizeof(set), &set) ? sysconf(_SC_NPROCESSORS_ONLN) :
-						      CPU_COUNT(&set);
-	return n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
+	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > WORKERS_MAX ?
+		       WORKERS_MAX : (unsigned int)CPU_COUNT(&set);
 }
 
 uint64_t memory_of_machine(void)
 {
-	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-
-	return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-}
-
-/* A 16th of the machine's memory. */
-static uint64_t share_of_memory(void)
-{
-	uint64_t share = memory_of_machine() / 16;
-
-	return share < KERNEL_MEMORY_MIN ? KERNEL_MEMORY_MIN : share;
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 void options_default(struct config *c)
@@ -357,12 +328,11 @@ void options_default(struct config *c)
 	static uint64_t memory;
 	char wrong[OPTION_WRONG_LEN]; /* of a default, which is not */
 
-	if (!cpus) {
-		cpus = usable_cpus();
-		memory = share_of_memory();
-	}
+	cpus = cpus ?: usable_cpus();
+	memory = memory ?: memory_of_machine() / 16;
 	c->workers = cpus;
 	c->kernel_memory = memory;
+	c->max_sessions_per_client = UINT_MAX; /* until max-sessions is known */
 	for (const struct option_def *o = option_table; o->name; o++)
 		if (o->initial)
 			option_store(c, &c->defaults, o, o->initial, wrong);
@@ -374,7 +344,7 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 
 	switch (o->kind) {
 	case KIND_LISTEN: /* a reload looks at those of forwards itself */
-		return o->scope == SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
+		return o->scope & SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
 							    ((const struct endpoint *)b)->text);
 	case KIND_UPSTREAM:
 		return !strcmp(((const struct upstream *)a)->text,
@@ -396,11 +366,11 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	}
 }
 
-/* The first option of SCOPES that differs in A and B, and that needs a new start; or NULL. */
-static const struct option_def *find_other(const void *a, const void *b, unsigned int scopes)
+/* The first option that differs in A and B, and that needs a new start; or NULL. */
+static const struct option_def *find_other(const void *a, const void *b, bool forward)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if (scopes & 1U << o->scope && !o->reloads &&
+		if (forward == !!(o->scope & SCOPE_FORWARD) && !o->reloads &&
 		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
 			return o;
 	return NULL;
@@ -408,12 +378,12 @@ static const struct option_def *find_other(const void *a, const void *b, unsigne
 
 bool options_same_own(const struct forward_conf *a, const struct forward_conf *b)
 {
-	return !find_other(a, b, 1U << SCOPE_EACH | 1U << SCOPE_FORWARD);
+	return !find_other(a, b, true);
 }
 
 const struct option_def *options_fixed(const struct config *a, const struct config *b)
 {
-	return find_other(a, b, 1U << SCOPE_GLOBAL);
+	return find_other(a, b, false);
 }
 
 /* --- what people read --- */

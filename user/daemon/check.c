@@ -29,22 +29,14 @@
 
 static int check_account(const struct config *c)
 {
-	char err[512], at[CONFIG_PLACE_LEN];
+	char err[512];
 	struct account account;
 
 	return account_find_as_root(c->user, &account, err, sizeof(err)) ?
-		       log_complain(-EINVAL, "%s%s", config_option_place(c, "user", at), err) : 0;
+		       config_complain(config_place(c, &c->defaults, "user"), "%s", err) : 0;
 }
 
 /* --- the machine --- */
-
-/* The line that sets OPTION, or the file for a default, in BUF of CONFIG_PLACE_LEN bytes. */
-static const char *place_of(const struct config *c, const char *option, char *buf)
-{
-	if (!*config_option_place(c, option, buf))
-		snprintf(buf, CONFIG_PLACE_LEN, "%s: ", c->file);
-	return buf;
-}
 
 /* This process may have what a daemon may have that is started in its place. */
 static void check_machine(const struct config *c)
@@ -52,21 +44,21 @@ static void check_machine(const struct config *c)
 	uint64_t ram = memory_of_machine();
 	struct needs needs = needs_of(c);
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
-	char at[CONFIG_PLACE_LEN], want[SIZE_STRLEN], has[SIZE_STRLEN];
+	const char *at = config_place(c, &c->defaults, "max-sessions");
+	char want[SIZE_STRLEN], has[SIZE_STRLEN];
 
-	place_of(c, "max-sessions", at);
 	size_format(ram, has, sizeof(has));
 	if (limit < needs.descriptors)
 		log_complain(0, "warning: %smax-sessions: " FEW_DESCRIPTORS " (the limit of this "
 			     "shell; a unit has its own, LimitNOFILE=)", at, limit, c->max_sessions,
 			     needs.sockets, needs.descriptors);
-	if (ram && needs.memory > ram)
+	if (needs.memory > ram)
 		log_complain(0, "warning: %smax-sessions: %u sessions take %s at least, and this "
 			     "machine has %s: lower it", at, c->max_sessions,
 			     size_format(needs.memory, want, sizeof(want)), has);
-	if (ram && c->kernel_memory >= ram)
+	if (c->kernel_memory >= ram)
 		log_complain(0, "warning: %skernel-memory: %s is no bound, since this machine has "
-			     "%s: lower it", place_of(c, "kernel-memory", at),
+			     "%s: lower it", config_place(c, &c->defaults, "kernel-memory"),
 			     size_format(c->kernel_memory, want, sizeof(want)), has);
 }
 
@@ -75,13 +67,13 @@ static void check_forward(const struct config *c, const struct forward_conf *fc,
 {
 	unsigned int own = fc->max_sessions ?: c->max_sessions;
 	unsigned int sessions = own < c->max_sessions ? own : c->max_sessions;
-	char at[CONFIG_PLACE_LEN], why[256];
+	char why[256];
 
 	if (!fc->keepalive_ms && !fc->idle_timeout_ms && !fc->fin_timeout_ms &&
 	    !(endpoint_is_unix(&fc->listen) && upstreams_are_unix(&fc->upstream)))
 		log_complain(0, "warning: %sforward %s: without keepalive, idle-timeout or fin-timeout a "
 			     "session whose client or server has vanished stays for ever",
-			     config_place(c->file, fc->line, at), forward_name(fc));
+			     fc->place, forward_name(fc));
 	/* a transparent forward connects from its clients' addresses */
 	if (!n || fc->transparent || upstreams_are_unix(&fc->upstream) ||
 	    sessions <= n * upstream_ports())
@@ -89,20 +81,19 @@ static void check_forward(const struct config *c, const struct forward_conf *fc,
 	snprintf(why, sizeof(why), "max-sessions allows %u, and %zu address%s of one port "
 		 "take%s %zu (net.ipv4.ip_local_port_range): lower it, widen the range, or add a "
 		 "server", sessions, n, n == 1 ? "" : "es", n == 1 ? "s" : "", n * upstream_ports());
-	config_complain_address(c, fc, false, "warning: ", why);
+	config_complain_address(fc, false, "warning: ", why);
 }
 
 /* --- names --- */
 
-static void warn_of_upstream(const struct config *c, const struct forward_conf *fc,
-			     const struct lookup *u)
+static void warn_of_upstream(const struct forward_conf *fc, const struct lookup *u)
 {
 	char why[LOOKUP_WHY_LEN + sizeof(u->conf->text) + 64];
 
 	snprintf(why, sizeof(why), "%s%s%s (culvert starts all the same, and looks again)",
 		 fc->upstream.n > 1 ? u->conf->text : "", fc->upstream.n > 1 ? ": " : "",
 		 u->record.why);
-	config_complain_address(c, fc, false, "warning: ", why);
+	config_complain_address(fc, false, "warning: ", why);
 }
 
 /* All names are looked up at the same time. */
@@ -148,7 +139,7 @@ static void look_up_upstreams(struct lookups *l, struct config *c)
 
 		for (size_t j = 0; j < fc->upstream.n; j++, n++) {
 			if (!l->upstreams[n].list->n)
-				warn_of_upstream(c, fc, &l->upstreams[n]);
+				warn_of_upstream(fc, &l->upstreams[n]);
 			addresses += l->upstreams[n].list->n;
 			lookup_close(&l->upstreams[n]);
 		}
