@@ -311,7 +311,6 @@ static const struct rig_mistake upstream_mistakes[] = {
 	  FORWARD "mark = 0x100000000\n" },
 	{ 4, "mark: \"7a\": expected", FORWARD "mark = 7a\n" },
 	{ 4, "interface: \"eth0.12345678901\": expected", FORWARD "interface = eth0.12345678901\n" },
-	{ 4, "interface: \"a/b\": expected", FORWARD "interface = a/b\n" },
 	{ 4, "transparent: not together with source", FORWARD "transparent = yes\nsource = ::1\n" },
 	{ 6, "transparent: not together with source",
 	  "[culvert]\nsource = ::1\n" FORWARD "transparent = yes\n" },

@@ -65,36 +65,24 @@ static int parse_prefix(char *text, struct acl_rule *r)
 	return 0;
 }
 
-static int parse_pattern(const char *text, struct acl_rule *r)
-{
-	if (strlen(text) >= sizeof(r->pattern) || text[strspn(text, "0123456789abcdefABCDEF:.*?")])
-		return -EINVAL;
-	strcpy(r->pattern, text);
-	return 0;
-}
-
-static void append(struct acl *a, const struct acl_rule *r)
-{
-	a->rules = array_grow(a->rules, a->n, sizeof(*a->rules));
-	a->rules[a->n++] = *r;
-	a->allows |= r->allow;
-}
-
 /* Add the part TEXT of an element.  AND_NEXT: it has another one. */
 static int add_part(struct acl *a, bool allow, bool and_next, char *text)
 {
 	struct acl_rule r = { .allow = allow, .and_next = and_next };
-	int error = 0;
 
 	if (!strcmp(text, "all"))
 		strcpy(r.pattern, "*");
 	else if (!strcmp(text, "unix:"))
 		strcpy(r.pattern, UNIX_TEXT);
-	else
-		error = strpbrk(text, "*?") ? parse_pattern(text, &r) : parse_prefix(text, &r);
-	if (!error)
-		append(a, &r);
-	return error;
+	else if (strlen(text) < sizeof(r.pattern) && strpbrk(text, "*?") &&
+		 !text[strspn(text, "0123456789abcdefABCDEF:.*?")])
+		strcpy(r.pattern, text);
+	else if (parse_prefix(text, &r))
+		return -EINVAL;
+	a->rules = array_grow(a->rules, a->n, sizeof(*a->rules));
+	a->rules[a->n++] = r;
+	a->allows |= allow;
+	return 0;
 }
 
 int acl_add(struct acl *a, bool allow, const char *text)

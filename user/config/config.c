@@ -21,11 +21,6 @@ const char *const proxy_use_names[] = {
 	[PROXY_SEND_V2] = "send-v2", [PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2", NULL,
 };
 
-const char *engine_name(enum engine e)
-{
-	return (size_t)e < ENGINES ? engine_names[e] : "?";
-}
-
 void config_lines_add(struct config_lines *l, struct config_line line)
 {
 	l->lines = array_grow(l->lines, l->n, sizeof(*l->lines));

@@ -40,7 +40,10 @@ enum engine {
 };
 
 extern const char *const engine_names[ENGINES + 1]; /* the last one is NULL, as of the next two */
-const char *engine_name(enum engine e);
+static inline const char *engine_name(enum engine e)
+{
+	return engine_names[e];
+}
 
 /* What becomes of a system call that is not on the list of syscall_filter.h. */
 enum filter_mode {

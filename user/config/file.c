@@ -34,17 +34,15 @@ const char *config_here(const struct config_reader *r)
 
 char *config_next_line(struct config_reader *r)
 {
-	char *line = r->rest, *end;
+	char *line = r->error ? NULL : strsep(&r->rest, "\n");
+	size_t len = line ? strlen(line) : 0;
 
-	if (r->error || line == r->end)
+	if (!line)
 		return NULL;
-	end = memchr(line, '\n', (size_t)(r->end - line)) ?: r->end;
-	r->rest = end < r->end ? end + 1 : end;
 	r->line++;
-	if (end > line && end[-1] == '\r')
-		end--;
-	*end = '\0';
-	for (const char *at = line; at < end; at++)
+	if (len && line[len - 1] == '\r')
+		line[len - 1] = '\0';
+	for (const char *at = line; *at; at++)
 		if (((unsigned char)*at < 0x20 && *at != '\t') || *at == 0x7f)
 			config_mistake(r, "a control character");
 	return r->error ? NULL : line;
@@ -70,7 +68,7 @@ void config_take(struct config_reader *r, struct forward_conf *fc, const struct 
 {
 	struct config_lines *said = fc ? &fc->said : &r->c->said;
 
-	if (!option_is_list(o) && option_line(said, o->name))
+	if (!o->list && option_line(said, o->name))
 		config_mistake(r, "%s: given twice", key);
 	else
 		config_lines_add(said, (struct config_line){
@@ -223,8 +221,10 @@ int config_reader_open(struct config_reader *r, int fd, struct config *c)
 	if (len > CONFIG_FILE_MAX)
 		return log_complain(-EINVAL, "%s: the file has more than %d bytes", c->file,
 				    CONFIG_FILE_MAX);
+	/* another control character, which is refused with its line */
+	for (char *at = r->text; (at = memchr(at, '\0', len - (size_t)(at - r->text)));)
+		*at = '\1';
 	r->text[len] = '\0';
 	r->rest = r->text + (strncmp(r->text, BOM, strlen(BOM)) ? 0 : strlen(BOM));
-	r->end = r->text + len;
 	return 0;
 }

@@ -19,7 +19,7 @@ int config_file_open(const char *path);
 struct config_reader {
 	struct config *c;
 	char *text;        /* all of the file; owned: whoever opens a reader frees it */
-	char *rest, *end;  /* what has not been read yet; END may be written to */
+	char *rest;        /* what has not been read yet; NULL: nothing */
 	unsigned int line; /* the last one read */
 	int error;         /* 0: no mistake yet */
 };

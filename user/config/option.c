@@ -24,23 +24,13 @@
 #define WHY_LEN 256
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
-#define ENGINE_NAMES "auto, graft, sockmap, splice or copy"
-#define FILTER_NAMES "errno, kill or off"
 #define LEVEL_NAMES "error, warning, notice, info or debug"
-#define PROXY_USE_NAMES "off, receive, send-v1, send-v2, \"receive, send-v1\" or " \
-	"\"receive, send-v2\""
-#define BALANCE_NAMES "round-robin, least-sessions or source"
-#define CLIENTS "addresses, prefixes without host bits, patterns, unix: or all, such as " \
-	"10.0.0.0/8, 2001:db8::1, 192.168.*"
 
 static const char *const filters[] = {
 	[FILTER_ERRNO] = "errno", [FILTER_KILL] = "kill", [FILTER_OFF] = "off", NULL,
 };
 
-_Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
-		       sizeof(enum balance) == sizeof(unsigned int) &&
-		       sizeof(enum filter_mode) == sizeof(unsigned int),
-	       "parse_choice() stores enums");
+_Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stores enums");
 
 #define GLOBAL(field) .scope = SCOPE_GLOBAL, .offset = offsetof(struct config, field)
 #define WORDS(field) .scope = SCOPE_WORDS, .offset = offsetof(struct config, field)
@@ -61,15 +51,18 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 #define FILE_NAME .kind = KIND_TEXT, .metavar = "FILE", .max = UINT64_MAX, \
 	.expected = "the name of a file"
 
+#define CHOICE(names, text, about) .kind = KIND_CHOICE, .choices = names, \
+	.expected = text, .help = about ": " text
+#define CLIENTS .metavar = "CLIENTS", .list = true, .expected = "addresses, prefixes without " \
+	"host bits, patterns, unix: or all, such as 10.0.0.0/8, 2001:db8::1, 192.168.*"
 #define ADDRESS .metavar = "ADDRESS", \
 	.expected = "a host and a port, such as 192.0.2.1:80 or db:5432, or unix:/path"
 
 const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "config", FILE_NAME, WORDS(file), .computed = "none",
 	  .help = "configuration file to read; also -c FILE" },
-	{ "engine", EACH(engine), .metavar = "ENGINE", .kind = KIND_CHOICE,
-	  .choices = engine_names, .expected = ENGINE_NAMES, .initial = "auto",
-	  .help = "the carrier: " ENGINE_NAMES },
+	{ "engine", EACH(engine), .metavar = "ENGINE", .initial = "auto",
+	  CHOICE(engine_names, "auto, graft, sockmap, splice or copy", "the carrier") },
 	{ "graft", YES_NO, EACH(graft), .initial = "yes",
 	  .help = "auto: join the connections of a session at packet level" },
 	{ "graft-pins", GLOBAL(graft_pins), .metavar = "DIR", .kind = KIND_TEXT,
@@ -91,9 +84,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "idle-timeout after one end has sent FIN; 0: the same" },
 	{ "resolve-interval", SECONDS(0.1, DAY), EACH(resolve_interval_ms), .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
-	{ "balance", EACH(balance), .metavar = "HOW", .kind = KIND_CHOICE,
-	  .choices = balance_names, .expected = BALANCE_NAMES, .initial = "round-robin",
-	  .help = "servers: " BALANCE_NAMES },
+	{ "balance", EACH(balance), .metavar = "HOW", .initial = "round-robin",
+	  CHOICE(balance_names, "round-robin, least-sessions or source", "servers") },
 	{ "each-address", YES_NO, EACH(each_address), .initial = "no",
 	  .help = "each address of a host name is a server of its own" },
 	{ "check", SECONDS(0, DAY), EACH(check_ms), .initial = "0",
@@ -131,14 +123,13 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "bytes queued in the kernel at which a flow leaves it" },
 	{ "hard-limit", SIZE(4 << 10, 1 << 30, "4 KiB to 1 GiB"), EACH(hard_limit), .initial = "4M",
 	  .help = "bytes queued at which the kernel stops queueing" },
-	{ "allow", EACH(acl), .metavar = "CLIENTS", .kind = KIND_ALLOW, .expected = CLIENTS,
-	  .computed = "all",
+	{ "allow", EACH(acl), .kind = KIND_ALLOW, CLIENTS, .computed = "all",
 	  .help = "who may connect, such as 10.0.0.0/8,::1" },
-	{ "deny", EACH(acl), .metavar = "CLIENTS", .kind = KIND_DENY, .expected = CLIENTS,
-	  .computed = "none",
+	{ "deny", EACH(acl), .kind = KIND_DENY, CLIENTS, .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
 	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
-	  .choices = proxy_use_names, .expected = PROXY_USE_NAMES, .initial = "off",
+	  .choices = proxy_use_names, .initial = "off", .expected = "off, receive, send-v1, "
+		"send-v2, \"receive, send-v1\" or \"receive, send-v2\"",
 	  .help = "PROXY header: off, receive, send-v1 or send-v2" },
 	{ "proxy-timeout", SECONDS(0.001, DAY), EACH(proxy_timeout_ms), .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
@@ -163,9 +154,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "user", GLOBAL(user), .metavar = "NAME", .kind = KIND_TEXT, .max = UINT64_MAX,
 	  .expected = "the name of an account", .computed = "culvert, else nobody",
 	  .help = "account to become, if started by root" },
-	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .kind = KIND_CHOICE,
-	  .choices = filters, .expected = FILTER_NAMES, .initial = "errno",
-	  .help = "for unneeded system calls: " FILTER_NAMES },
+	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .initial = "errno",
+	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
 	  .help = "leave a small process that keeps some privileges" },
 	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .kind = KIND_LEVEL,
@@ -177,7 +167,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "log sessions without a byte, as of probes, too" },
 	{ "metrics", GLOBAL(metrics), .kind = KIND_LISTEN, ADDRESS, .computed = "none",
 	  .help = "serves metrics by HTTP there" },
-	{ "listen", OWN(listen), .kind = KIND_LISTEN, ADDRESS,
+	{ "listen", OWN(listen), .kind = KIND_LISTEN, .list = true, ADDRESS,
 	  .help = "where clients connect" },
 	{ "upstream", OWN(upstream), .kind = KIND_UPSTREAM, ADDRESS,
 	  .help = "where the daemon connects for them; one server or several" },
@@ -227,21 +217,16 @@ static int parse_number(const struct option_def *o, const char *text, uint64_t *
 
 static int parse_text(const struct option_def *o, const char *text, const char **ret)
 {
-	bool interface = o->kind == KIND_INTERFACE;
-
-	/* what dev_valid_name() of the kernel refuses */
-	if (!text[0] || strlen(text) > o->max || (interface && strpbrk(text, "/: \t")))
+	if (!text[0] || strlen(text) > o->max)
 		return -EINVAL;
-	*ret = interface && !strcmp(text, "any") ? NULL : text;
+	*ret = o->kind == KIND_INTERFACE && !strcmp(text, "any") ? NULL : text;
 	return 0;
 }
 
 static int parse_source(const char *text, struct addr *ret)
 {
-	int r;
+	int r = addr_parse_host(strcmp(text, "any") != 0 ? text : "::", ret);
 
-	*ret = (struct addr){ 0 };
-	r = strcmp(text, "any") != 0 ? addr_parse_host(text, ret) : 0;
 	*ret = addr_unmapped(ret); /* endpoints are unmapped, and both must be of one family */
 	if (addr_is_any(ret))
 		ret->len = 0;
@@ -282,7 +267,7 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	case KIND_SOURCE:
 		return parse_source(value, field);
 	case KIND_LISTEN:
-		if (!option_is_list(o))
+		if (!o->list)
 			endpoint_close(field); /* the file's, if the command line has another */
 		wrong = endpoint_add_listen(value, field);
 		snprintf(why, WHY_LEN, "%s", wrong ?: "");

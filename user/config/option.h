@@ -57,6 +57,7 @@ struct option_def {
 	const char *const *choices; /* KIND_CHOICE; the last one is NULL */
 	enum option_kind kind;
 	enum option_scope scope;
+	bool list;         /* it may be given several times */
 	bool reloads;      /* a changed value needs no new start; not of options of forwards */
 	size_t offset;     /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf; else struct config */
 	uint64_t min, max; /* in the unit of the field */
@@ -69,17 +70,6 @@ const struct option_def *option_find(const char *name, enum option_scope scope);
 
 /* The last of L that sets the option NAME, or NULL. */
 const struct config_line *option_line(const struct config_lines *l, const char *name);
-
-static inline bool option_is_rule(const struct option_def *o)
-{
-	return o->kind == KIND_ALLOW || o->kind == KIND_DENY;
-}
-
-/* True if O may be given several times. */
-static inline bool option_is_list(const struct option_def *o)
-{
-	return option_is_rule(o) || (o->kind == KIND_LISTEN && o->scope & SCOPE_FORWARD);
-}
 
 /*
  * Store VALUE in FC if O is a setting of a forward, else in C.  Text is kept as a pointer: VALUE

@@ -205,7 +205,7 @@ static int store_lines(struct config *c, struct forward_conf *fc, const struct c
 		const struct config_line *l = &lines->lines[i];
 		int r;
 
-		if (option_is_rule(l->option) && !has_rules) {
+		if (l->option->list && l->option->kind != KIND_LISTEN && !has_rules) {
 			acl_close(&fc->acl);
 			has_rules = true;
 		}
