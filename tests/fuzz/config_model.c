@@ -59,8 +59,6 @@ static void check_number(const struct option_def *o, const void *field)
 
 static void check_servers(const struct upstream *u)
 {
-	size_t backups = 0;
-
 	for (size_t i = 0; i < u->n; i++) {
 		const struct server_conf *s = &u->servers[i];
 
@@ -68,9 +66,8 @@ static void check_servers(const struct upstream *u)
 		     s->at.text);
 		must(s->weight >= 1 && s->weight <= SERVER_WEIGHT_MAX, "%s: weight", s->at.text);
 		must(endpoint_is_unix(&s->at) == upstreams_are_unix(u), "%s: kinds mix", u->text);
-		backups += s->backup;
 	}
-	must(u->n && u->n <= SERVERS_MAX && backups < u->n, "%s: no server", u->text);
+	must(u->n && u->n <= SERVERS_MAX, "%s: no server", u->text);
 }
 
 void model_must_be_sane(const struct config *c)

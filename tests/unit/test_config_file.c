@@ -453,8 +453,7 @@ TEST(test_link)
 	config_close(&c);
 	assert_int_equal(chmod(rig_dir, 0700), 0);
 	assert_int_equal(r, -EPERM);
-	snprintf(link, sizeof(link),
-		 "%s can be written by others (mode 0777): chmod go-w", rig_dir);
+	snprintf(link, sizeof(link), "%s can be written by others (uid ", rig_dir);
 	assert_non_null(strstr(err, link));
 	assert_int_equal(unlink(rig_path), 0);
 	assert_int_equal(symlink("../nothing", rig_path), 0);
@@ -477,13 +476,12 @@ TEST(test_owner)
 	assert_int_equal(parse_as(0644, 0755, err, sizeof(err)), 0);
 	assert_int_equal(parse_as(0644, 01777, err, sizeof(err)), 0); /* as /tmp */
 	assert_int_equal(parse_as(0664, 0755, err, sizeof(err)), -EPERM);
-	assert_non_null(strstr(err, "/c can be written by others (mode 0664): chmod go-w"));
+	assert_non_null(strstr(err, "mode 0664): chown root, chmod go-w"));
 	assert_int_equal(parse_as(0644, 0777, err, sizeof(err)), -EPERM);
 	if (!geteuid()) {
 		assert_int_equal(chown(rig_path, 65534, 65534), 0);
 		assert_int_equal(parse_as(0600, 0700, err, sizeof(err)), -EPERM);
-		assert_non_null(strstr(err, "belongs to uid 65534, who could write "
-					    "anything into the configuration: chown root"));
+		assert_non_null(strstr(err, "can be written by others (uid 65534, mode 0600)"));
 	}
 	unlink(rig_path);
 	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -ENOENT);

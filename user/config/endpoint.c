@@ -246,14 +246,10 @@ int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *e
 	return r;
 }
 
-int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n)
+void endpoint_copy_addrs(struct endpoint *e, const struct endpoint *from)
 {
-	e->addrs = n ? malloc(n * sizeof(*addrs)) : NULL;
-	if (!e->addrs)
-		return n ? -ENOMEM : 0;
-	memcpy(e->addrs, addrs, n * sizeof(*addrs));
-	e->n_addrs = n;
-	return 0;
+	for (size_t i = 0; i < from->n_addrs; i++)
+		add_addr(e, &from->addrs[i]);
 }
 
 void endpoint_close(struct endpoint *e)

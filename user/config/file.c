@@ -172,14 +172,14 @@ void config_read_sections(struct config_reader *r)
 /* Root's daemon does what the file says: nobody else may be able to write it. */
 static int check_owner(const struct stat *st, const char *path)
 {
-	if (st->st_uid != 0 && st->st_uid != geteuid())
-		return log_complain(-EPERM, "%s belongs to uid %u, who could write anything into "
-				    "the configuration: chown root", path,
-				    (unsigned int)st->st_uid);
-	if (st->st_mode & (S_IWGRP | S_IWOTH) && !(S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX))
-		return log_complain(-EPERM, "%s can be written by others (mode %04o): chmod go-w",
-				    path, (unsigned int)st->st_mode & 07777);
-	return 0;
+	bool own = st->st_uid == 0 || st->st_uid == geteuid();
+
+	if (own && (!(st->st_mode & (S_IWGRP | S_IWOTH)) ||
+		    (S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX)))
+		return 0;
+	return log_complain(-EPERM, "%s can be written by others (uid %u, mode %04o): chown root, "
+			    "chmod go-w", path, (unsigned int)st->st_uid,
+			    (unsigned int)st->st_mode & 07777);
 }
 
 /* Symbolic links are followed first: what counts is the file that is read, and its directory. */
@@ -191,16 +191,13 @@ int config_file_open(const char *path)
 	struct stat st, dir;
 	int r;
 
-	if (fd < 0 || fstat(fd, &st))
+	if (fd < 0 || fstat(fd, &st) || stat(dirname(real), &dir))
 		r = log_complain(-errno, "%s: %s (uid %u)", path, strerror(errno),
 				 (unsigned int)geteuid());
 	else if (!S_ISREG(st.st_mode))
-		r = log_complain(-EINVAL, "%s: not a regular file", real);
+		r = log_complain(-EINVAL, "%s: not a regular file", path);
 	else
-		r = check_owner(&st, real);
-	if (!r && stat(dirname(real), &dir))
-		r = log_complain(-errno, "%s: %s", real, strerror(errno));
-	r = r ?: check_owner(&dir, real);
+		r = check_owner(&st, path) ?: check_owner(&dir, real);
 	free(real);
 	if (r && fd >= 0)
 		close(fd);

@@ -337,8 +337,7 @@ void config_help(void)
 	     "may also stand in a section [forward NAME], and count for that forward instead.\n\n"
 	     "Options:");
 	options_help(false);
-	puts("  --help                       show this help; also -h\n"
-	     "\n"
+	puts("  --help                       show this help; also -h\n\n"
 	     "In [forward NAME] alone:");
 	options_help(true);
 	puts("\nA SIZE may end in K, M or G, SECONDS in s, m, h or d.\n"

@@ -60,15 +60,6 @@ static const char *add_server(const char *word, struct upstream *u)
 	return NULL;
 }
 
-/* Returns what is wrong, or NULL. */
-static const char *check(const struct upstream *u)
-{
-	for (size_t i = 0; i < u->n; i++)
-		if (!u->servers[i].backup)
-			return NULL;
-	return u->n ? "every server is a backup" : "no server";
-}
-
 int upstreams_parse(const char *text, struct upstream *ret, char *err, size_t errlen)
 {
 	char *copy = allocated(strdup(text)), *rest = copy, *word = NULL;
@@ -82,12 +73,13 @@ int upstreams_parse(const char *text, struct upstream *ret, char *err, size_t er
 	}
 	if (wrong && strcmp(word, text) != 0)
 		snprintf(err, errlen, "%.64s: %s", word, wrong);
-	else if (wrong || (wrong = check(ret)))
-		snprintf(err, errlen, "%s", wrong);
+	else if (wrong || !ret->n)
+		snprintf(err, errlen, "%s", wrong ?: "no server");
 	free(copy);
-	if (wrong)
-		upstreams_close(ret);
-	return wrong ? -EINVAL : 0;
+	if (!wrong && ret->n)
+		return 0;
+	upstreams_close(ret);
+	return -EINVAL;
 }
 
 void upstreams_close(struct upstream *u)

@@ -71,9 +71,8 @@ static int find_addresses(struct plan *p)
 		for (struct forward *f = p->r->forwards.first; f && !e->n_addrs; f = f->next) {
 			const struct endpoint *known = &f->conf->listen;
 
-			if (!strcmp(known->text, e->text) &&
-			    endpoint_copy_addrs(e, known->addrs, known->n_addrs))
-				return no_memory();
+			if (!strcmp(known->text, e->text))
+				endpoint_copy_addrs(e, known);
 		}
 	}
 	return names_find_listeners(c, true);
