@@ -16,7 +16,7 @@
 /* One condition on a client's address. */
 struct acl_rule {
 	char pattern[ACL_PATTERN_LEN]; /* for fnmatch(3); "": addr, mask and family decide instead */
-	uint8_t addr[16];  /* IPv6, in network order; 0 where MASK is 0 */
+	uint8_t addr[16];  /* in network order, of IPv4 the first 4 bytes; 0 where MASK is 0 */
 	uint8_t mask[16];  /* bits that must be equal: most often a prefix */
 	uint16_t family;   /* AF_INET, AF_INET6 */
 	bool allow;
@@ -41,7 +41,7 @@ struct acl {
  *	all, *                      every client
  *	A&B                         clients that both A and B match
  *
- * IPv4-mapped IPv6 addresses are IPv4.  -EINVAL; then A can only be closed.
+ * Clients with an IPv4-mapped IPv6 address are IPv4.  -EINVAL; then A can only be closed.
  */
 int acl_add(struct acl *a, bool allow, const char *text);
 

@@ -72,8 +72,7 @@ void config_take(struct config_reader *r, struct forward_conf *fc, const struct 
 		config_mistake(r, "%s: given twice", key);
 	else
 		config_lines_add(said, (struct config_line){
-			.option = o, .key = key, .value = config_keep(r->c, "%s", value),
-			.place = config_here(r) });
+			o, key, config_keep(r->c, "%s", value), config_here(r) });
 }
 
 /* --- sections --- */

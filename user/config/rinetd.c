@@ -47,8 +47,7 @@ static void add_rule(struct reader *p, const struct option_def *o, const char *e
 		config_mistake_at(p->in, fc->place, "more than %d rules", RULES_MAX);
 	else
 		config_lines_add(&fc->said, (struct config_line){
-			.option = o, .key = o->name, .place = config_here(p->in),
-			.value = element });
+			o, o->name, element, config_here(p->in) });
 }
 
 static void add_all(struct reader *p, const struct config_lines *l, enum option_kind kind)
@@ -92,19 +91,18 @@ static void end_forward(struct reader *p)
 
 static void take_access(struct reader *p, const struct option_def *o, const char *pattern)
 {
+	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED));
+	const char *value = config_keep(p->in->c, "%s%s", pattern + (mapped ? strlen(MAPPED) : 0),
+					mapped ? "&0.0.0.0/0" : "");
 	struct acl scratch = { 0 };
-	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED)) && strpbrk(pattern, "*?");
 
 	if (pattern[strspn(pattern, "0123456789abcdefABCDEF:.*?/")] ||
-	    acl_add(&scratch, true, pattern))
-		config_mistake(p->in, "\"%.64s\": expected an address, in which ? is "
-			       "any character and * any number of them, or a prefix without host "
-			       "bits", pattern);
+	    acl_add(&scratch, true, value))
+		config_mistake(p->in, "\"%.64s\": expected an address, in which ? is any character "
+			       "and * any number of them, or a prefix without host bits", pattern);
 	acl_close(&scratch);
 	config_lines_add(p->in->c->n_forwards ? &p->own : &p->top, (struct config_line){
-		.option = o, .key = o->name, .place = config_here(p->in),
-		.value = config_keep(p->in->c, "%s%s", pattern + (mapped ? strlen(MAPPED) : 0),
-				     mapped ? "&0.0.0.0/0" : "") });
+		o, o->name, value, config_here(p->in) });
 }
 
 /* --- lines --- */
