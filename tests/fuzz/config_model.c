@@ -59,8 +59,6 @@ static void check_number(const struct option_def *o, const void *field)
 
 static void check_servers(const struct upstream *u)
 {
-	size_t backups = 0;
-
 	for (size_t i = 0; i < u->n; i++) {
 		const struct server_conf *s = &u->servers[i];
 
@@ -68,17 +66,16 @@ static void check_servers(const struct upstream *u)
 		     s->at.text);
 		must(s->weight >= 1 && s->weight <= SERVER_WEIGHT_MAX, "%s: weight", s->at.text);
 		must(endpoint_is_unix(&s->at) == upstreams_are_unix(u), "%s: kinds mix", u->text);
-		backups += s->backup;
 	}
-	must(u->n && u->n <= SERVERS_MAX && backups < u->n, "%s: no server", u->text);
+	must(u->n && u->n <= SERVERS_MAX, "%s: no server", u->text);
 }
 
 void model_must_be_sane(const struct config *c)
 {
 	for (const struct option_def *o = option_table; o->name; o++) {
-		if (!option_is_forwards(o))
+		if (!(o->scope & SCOPE_FORWARD))
 			check_number(o, (const char *)c + o->offset);
-		for (size_t i = 0; option_is_forwards(o) && i < c->n_forwards; i++)
+		for (size_t i = 0; o->scope & SCOPE_FORWARD && i < c->n_forwards; i++)
 			check_number(o, (const char *)&c->forwards[i] + o->offset);
 	}
 	for (size_t i = 0; i < c->n_forwards; i++) {

@@ -87,7 +87,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		free(text);
 	}
-	acl_share(&copy, &a);
+	copy = a;
+	copy.shared = true;
 	must(acl_same(&a, &copy), "a list differs from one with the same rules");
 	while (whole && in.left)
 		check_client(&copy, &in);

@@ -67,17 +67,14 @@ static const struct {
 	  { "2001:db8:7fff::", "2001:db8::" } },
 	/* an address of one family is no prefix of the other */
 	{ "+32.1.13.184/32", { "32.1.13.184" }, { "2001:db8::" } },
-	/* IPv4 in IPv6 is IPv4, in rules and clients */
-	{ "+::ffff:10.0.0.0/104", { "10.1.2.3", "::ffff:10.1.2.3" },
-	  { "11.0.0.0", "::ffff:11.0.0.0" } },
+	/* IPv4 in IPv6 is IPv4 */
+	{ "+10.0.0.0/8", { "10.1.2.3", "::ffff:10.1.2.3" }, { "11.0.0.0", "::ffff:11.0.0.0" } },
 	/* masks, with holes and without */
 	{ "+10.0.0.0/255.0.0.0", { "10.1.2.3" }, { "11.0.0.0", "::1" } },
 	{ "-10.0.3.4/255.0.255.255+10.0.0.0/8", { "10.7.3.5", "10.7.2.4" },
 	  { "10.0.3.4", "10.7.3.4", "10.255.3.4", "11.7.3.4" } },
 	{ "+2001:618::e43f/ffff:ffff::ffff", { "2001:618::e43f", "2001:618:1:2:3:4:5:e43f" },
 	  { "2001:618::e43e", "2001:619::e43f", "0.0.228.63" } },
-	{ "+::ffff:10.0.0.4/ffff:ffff:ffff:ffff:ffff:ffff:ff00:ff", { "10.1.2.4" },
-	  { "10.1.2.5", "::10.1.2.4" } },
 	/* patterns of the text */
 	{ "+10.*", { "10.0.0.1", "10.255.0.0", "::ffff:10.1.2.3" },
 	  { "100.0.0.1", "11.0.0.1", "10::1", "" } },
@@ -127,7 +124,7 @@ TEST(test_bad)
 		"?[1]", "1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*1*", "::/129", "::1/127", "[::1]", "::1%lo",
 		":::", "fe80::1%1", "host", "ALL", "all/0", "unix", "unix:/x", "127.0.0.1:80",
 		"10.0.0.0/8;x", "10.0.0.0/99999999999999999999", "10.0.0.1 x",
-		"::ffff:10.0.0.1/104",
+		"::ffff:10.0.0.1/104", "::ffff:10.0.0.0/104", "::ffff:10.0.0.1",
 		"1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111:1111",
 	};
 	struct acl a = { 0 };
@@ -144,13 +141,13 @@ TEST(test_many)
 	struct acl a = { 0 }, copy;
 	char text[32];
 
-	for (unsigned int i = 0; i < ACL_RULES_MAX; i++) {
+	for (unsigned int i = 0; i < 4096; i++) {
 		snprintf(text, sizeof(text), "10.%u.%u.0/24", i / 256, i % 256);
 		assert_int_equal(acl_add(&a, true, text), 0);
 	}
-	assert_int_equal(acl_add(&a, true, "11.0.0.0"), -E2BIG);
-	assert_int_equal(a.n, ACL_RULES_MAX);
-	acl_share(&copy, &a);
+	assert_int_equal(a.n, 4096);
+	copy = a;
+	copy.shared = true;
 	assert_true(allows(&copy, "10.15.255.1"));
 	assert_false(allows(&copy, "10.16.0.1"));
 	acl_close(&copy);
@@ -158,9 +155,6 @@ TEST(test_many)
 	assert_true(allows(&a, "10.15.255.1"));
 	acl_close(&a);
 	assert_true(allows(&a, "11.0.0.0"));
-	acl_share(&copy, &a);
-	assert_int_equal(copy.n, 0);
-	assert_true(allows(&copy, "10.16.0.1"));
 }
 
 UNIT_MAIN(NULL, NULL)

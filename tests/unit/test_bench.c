@@ -110,7 +110,7 @@ static const struct {
 	{ "rr --connect 127.0.0.1:1 --size 0", "expected a size from 1 B to 16 MiB" },
 	{ "bulk-up --connect 127.0.0.1:1 --size 1M", "sends at most 256K" },
 	{ "rr --connect 127.0.0.1:1 --connections 0", "whole number from 1" },
-	{ "rr --connect 127.0.0.1:1 --seconds 1.", "expected seconds" },
+	{ "rr --connect 127.0.0.1:1 --seconds 1x", "expected seconds" },
 	{ "rr --connect 127.0.0.1:1 --verify none", "expected full or sample" },
 	{ "rr --connect 127.0.0.1:1 --rate 1K", "rr has no option --rate" },
 	{ "rr --connect 127.0.0.1:1 --source ::1", "different families" },

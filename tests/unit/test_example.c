@@ -36,7 +36,7 @@ static bool is_setting(char *line, char **ret_key, char **ret_value)
 
 static void look_at_setting(struct seen *seen, bool forward, const char *key, const char *value)
 {
-	const struct option_def *o = option_find_key(key, forward);
+	const struct option_def *o = option_find(key, forward ? SCOPE_FORWARD : SCOPE_CULVERT);
 
 	if (!o) {
 		fail_msg(EXAMPLE ": there is no %s in %s", key,

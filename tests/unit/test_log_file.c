@@ -95,7 +95,7 @@ TEST_WITH(test_refused, NULL, clean)
 	path[sizeof(path) - 5] = '/';
 	is_refused(path, -ENAMETOOLONG, "name too long");
 	assert_int_equal(mkfifo("fifo", 0600), 0);
-	is_refused("fifo", -ENXIO, "it has no reader yet");
+	is_refused("fifo", -ENXIO, "No such device or address");
 }
 
 TEST_WITH(test_unsafe, NULL, clean)

@@ -43,7 +43,7 @@ static const char sample[] =
 	"allow ::ffff:192.168.2.3*\n"
 	"allow *.7\n"
 	"pidlogfile /run/rinetd.pid\n"
-	"logfile \"/var/log/rinetd.log\"\n";
+	"logfile /var/log/rinetd.log\n";
 
 static const struct {
 	const char *name, *listen, *upstream, *allowed[4], *denied[5];
@@ -111,8 +111,7 @@ TEST(test_everything)
 }
 
 /*
- * Thousands of rules at the top are there once for all forwards without rules of their own, except
- * for those at "::", to which patterns mean something else.
+ * Thousands of rules at the top are there once for all forwards without rules of their own.
  */
 TEST(test_shared)
 {
@@ -130,11 +129,11 @@ TEST(test_shared)
 		fc = c.forwards;
 		for (int i = 0; i < 5; i++) {
 			assert_false(allows(&fc[i], "10.0.0.1"));
-			assert_int_equal(allows(&fc[i], "192.168.0.1"), i < 3);
-			assert_int_equal(allows(&fc[i], "10.0.1.1"), i == 0 || i == 2);
+			assert_true(allows(&fc[i], "192.168.0.1"));
+			assert_int_equal(allows(&fc[i], "10.0.1.1"), i != 1);
 		}
 		assert_ptr_equal(fc[2].acl.rules, fc[0].acl.rules);
-		assert_ptr_not_equal(fc[3].acl.rules, fc[0].acl.rules);
+		assert_ptr_equal(fc[3].acl.rules, fc[0].acl.rules);
 		config_close(&c);
 		if (!native)
 			assert_int_equal(convert(converted, sizeof(converted)), 0);
@@ -200,42 +199,42 @@ static const struct rig_mistake mistakes[] = {
 	{ 3, "expected BIND", "#\n" GOOD "\n[culvert]\nengine = copy\n" },
 	{ 1, "expected BIND", "127.0.0.1 80\n" },
 	{ 2, "expected BIND", "#\n127.0.0.1 80 127.0.0.1" },
-	{ 2, "a file of HAProxy, which culvert does not read", "# x\nglobal\n  daemon\n" },
-	{ 1, "a file of HAProxy", "frontend in\n    bind :80\n" },
-	{ 1, "a file of nginx", "user www-data;\nevents {\n}\n" },
-	{ 2, "a file of nginx", "\nstream {\n  server { listen 80; proxy_pass 10.0.0.1:80; }\n}\n" },
+	{ 2, "expected BINDADDRESS", "# x\nglobal\n  daemon\n" },
+	{ 1, "expected BINDADDRESS", "frontend in\n    bind :80\n" },
+	{ 1, "expected BINDADDRESS", "user www-data;\nevents {\n}\n" },
+	{ 2, "expected BINDADDRESS", "\nstream {\n  server { listen 80; proxy_pass 10.0.0.1:80; }\n}\n" },
 	{ 1, "\"82\": nothing but a comment may follow", GOOD " 82\n" },
 	{ 1, "53/udp: culvert does not forward UDP", "0.0.0.0 53/udp 10.0.0.1 53\n" },
 	{ 2, "53/udp: culvert does not forward UDP", GOOD "\r\n0.0.0.0 53 10.0.0.1 53/udp\r\n" },
-	{ 1, "listen: \"0.0.0.0:65536\": port is above 65535", "0.0.0.0 65536 10.0.0.1 53\n" },
-	{ 1, "upstream: \"10.0.0.1:0\": port 0 cannot be connected to", "0.0.0.0 80 10.0.0.1 0\n" },
+	{ 1, "listen: \"0.0.0.0:65536\": bad port", "0.0.0.0 65536 10.0.0.1 53\n" },
+	{ 1, "upstream: \"10.0.0.1:0\": port 0", "0.0.0.0 80 10.0.0.1 0\n" },
 	{ 2, "listen: \"127.0.0.1:80\": takes the same connections as the earlier \"0.0.0.0:80\"",
 	  "0.0.0.0 80 10.0.0.1 81\n" GOOD "\n" },
 	{ 1, "upstream: \"127.0.0.1:80\": the upstream is the listener itself",
 	  "0 80 127.0.0.1 80\n" },
-	{ 2, "[forward 127.0.0.1:80]: the name is taken in line 1", GOOD "\n" GOOD "\n" },
+	{ 2, "[forward 127.0.0.1:80]: the name is taken", GOOD "\n" GOOD "\n" },
 	{ 2, "listen: \":80\": takes the same connections as the earlier \"0.0.0.0:80\"",
 	  "0.0.0.0 80 127.0.0.1 81\n:: 80 127.0.0.1 81\n" },
-	{ 1, "listen: \"1.2.3.256:80\": bad IPv4 address", "1.2.3.256 80 10.0.0.1 80\n" },
+	{ 1, "listen: \"1.2.3.256:80\": bad host", "1.2.3.256 80 10.0.0.1 80\n" },
 	{ 1, "[color=red]: expected timeout=SECONDS or src=ADDRESS", GOOD " [color=red]\n" },
 	{ 1, "[timeout]: expected timeout=SECONDS or src", GOOD " [src=::1,timeout]\n" },
 	{ 1, "[timeout=1 2]: expected timeout", GOOD " [timeout=1 2]\n" },
-	{ 1, "src: given twice, first in line 1", GOOD " [src=::1,src=::2]\n" },
-	{ 1, "src: \"localhost\" is not valid, expected an IPv4 or IPv6", GOOD
+	{ 1, "src: given twice", GOOD " [src=::1,src=::2]\n" },
+	{ 1, "src: \"localhost\": expected an IPv4 or IPv6", GOOD
 	  " [src=localhost]\n" },
 	{ 1, "\"x\": nothing but a comment may follow", GOOD " [timeout=1] x\n" },
 	{ 1, "\"[\" without \"]\"", GOOD " [timeout=1\n" },
 	{ 2, "logcommon: culvert has a log format of its own", GOOD "\nlogcommon\n" },
-	{ 3, "logfile: given twice, first in line 1", "logfile /a\n" GOOD "\nlogfile /b\n" },
-	{ 1, "logfile: \"\" is not valid", "logfile\n" GOOD },
-	{ 1, "logfile: culvert takes no file name with ; or #", "logfile ;\n" GOOD },
+	{ 3, "logfile: given twice", "logfile /a\n" GOOD "\nlogfile /b\n" },
+	{ 1, "logfile: \"\": expected", "logfile\n" GOOD },
+	{ 1, "logfile: culvert takes no file name with ;", "logfile ;\n" GOOD },
 	{ 1, "\"/b\": nothing but a comment may follow", "logfile /a /b\n" GOOD },
-	{ 1, "\"localhost\" is not valid, expected an address", "allow localhost\n" GOOD },
+	{ 1, "\"localhost\": expected an address", "allow localhost\n" GOOD },
 	{ 1, "\"10.0.0.2\": nothing but a comment may follow", "allow 10.0.0.1 10.0.0.2\n" GOOD },
-	{ 1, "\"\" is not valid", "allow\n" GOOD },
-	{ 1, "\"all\" is not valid", "allow all\n" GOOD },
-	{ 1, "\"10.*&10.1.*\" is not valid", "allow 10.*&10.1.*\n" GOOD },
-	{ 2, "\"10.0.0.256\" is not valid, expected an address", GOOD "\ndeny 10.0.0.256\n" },
+	{ 1, "\"\": expected", "allow\n" GOOD },
+	{ 1, "\"all\": expected", "allow all\n" GOOD },
+	{ 1, "\"10.*&10.1.*\": expected", "allow 10.*&10.1.*\n" GOOD },
+	{ 2, "\"10.0.0.256\": expected an address", GOOD "\ndeny 10.0.0.256\n" },
 	{ 2, "a control character", GOOD "\n10.0.0.1\r80 127.0.0.1 81\n" },
 	{ 1, "a control character", GOOD " # \x1b[2J\n" },
 };

@@ -3,11 +3,10 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -22,33 +21,24 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_NAMES, ioctl, SYSCALL_ARG(1, SIOCGIFINDEX)));
 
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
-#define HOST_ROOM 128 /* more than an address and the name of an interface can need */
 
 int addr_parse_host(const char *text, struct addr *ret)
 {
-	size_t len = strlen(text);
-	bool brackets = len > 1 && text[0] == '[' && text[len - 1] == ']';
-	char host[HOST_ROOM], *scope, *end;
+	const struct addrinfo hints = { .ai_flags = AI_NUMERICHOST, .ai_family = AF_INET6,
+					.ai_socktype = SOCK_STREAM };
+	struct addrinfo *found;
 
 	*ret = (struct addr){ .len = sizeof(ret->in) };
 	ret->in.sin_family = AF_INET;
+	/* getaddrinfo() would take "127.1" */
 	if (inet_pton(AF_INET, text, &ret->in.sin_addr) == 1)
 		return 0;
-	*ret = (struct addr){ .len = sizeof(ret->in6) };
-	ret->in6.sin6_family = AF_INET6;
-	if (len >= sizeof(host))
+	if (getaddrinfo(text, NULL, &hints, &found))
 		return -EINVAL;
-	snprintf(host, sizeof(host), "%.*s", (int)len - 2 * brackets, text + brackets);
-	scope = strchr(host, '%');
-	if (scope) {
-		*scope++ = '\0';
-		ret->in6.sin6_scope_id = (uint32_t)strtoul(scope, &end, 10);
-		if (*end)
-			ret->in6.sin6_scope_id = if_nametoindex(scope);
-		if (!ret->in6.sin6_scope_id)
-			return -EINVAL;
-	}
-	return inet_pton(AF_INET6, host, &ret->in6.sin6_addr) == 1 ? 0 : -EINVAL;
+	ret->len = found->ai_addrlen;
+	memcpy(&ret->ss, found->ai_addr, ret->len);
+	freeaddrinfo(found);
+	return 0;
 }
 
 static const char *format_unix(const struct sockaddr_un *un, socklen_t len, char *buf, size_t size)
@@ -66,33 +56,26 @@ static const char *format_unix(const struct sockaddr_un *un, socklen_t len, char
 	return buf;
 }
 
-static const char *format_inet6(const struct sockaddr_in6 *in6, char *buf, size_t size)
-{
-	char host[INET6_ADDRSTRLEN], scope[16] = "";
-
-	if (in6->sin6_scope_id)
-		snprintf(scope, sizeof(scope), "%%%u", in6->sin6_scope_id);
-	snprintf(buf, size, "[%s%s]:%u",
-		 inet_ntop(AF_INET6, &in6->sin6_addr, host, sizeof(host)), scope,
-		 ntohs(in6->sin6_port));
-	return buf;
-}
-
 const char *addr_format(const struct sockaddr *sa, socklen_t len, char *buf, size_t size)
 {
 	sa_family_t family = len >= sizeof(sa->sa_family) ? sa->sa_family : AF_UNSPEC;
 	const struct sockaddr_in *in = (const void *)sa;
-	char host[INET_ADDRSTRLEN];
+	const struct sockaddr_in6 *in6 = (const void *)sa;
+	char host[INET6_ADDRSTRLEN], scope[16] = "";
 
 	if (family == AF_UNIX)
 		return format_unix((const void *)sa, len, buf, size);
-	if (family == AF_INET6 && len >= sizeof(struct sockaddr_in6))
-		return format_inet6((const void *)sa, buf, size);
-	if (family == AF_INET && len >= sizeof(*in))
-		snprintf(buf, size, "%s:%u", inet_ntop(AF_INET, &in->sin_addr, host, sizeof(host)),
-			 ntohs(in->sin_port));
-	else
+	if (family == AF_INET6 && len >= sizeof(*in6)) {
+		inet_ntop(family, &in6->sin6_addr, host, sizeof(host));
+		if (in6->sin6_scope_id)
+			snprintf(scope, sizeof(scope), "%%%u", in6->sin6_scope_id);
+		snprintf(buf, size, "[%s%s]:%u", host, scope, ntohs(in6->sin6_port));
+	} else if (family == AF_INET && len >= sizeof(*in)) {
+		inet_ntop(family, &in->sin_addr, host, sizeof(host));
+		snprintf(buf, size, "%s:%u", host, ntohs(in->sin_port));
+	} else {
 		snprintf(buf, size, "?");
+	}
 	return buf;
 }
 

@@ -20,10 +20,7 @@ struct addr {
 	socklen_t len;
 };
 
-/*
- * An IPv4 or IPv6 address alone, without a port: "1.2.3.4", "::1", "[fe80::1%eth0]".  Brackets are
- * for IPv6 alone: "[1.2.3.4]" is refused.  Port 0.  -EINVAL.
- */
+/* An IPv4 or IPv6 address alone, with port 0: "1.2.3.4", "::1", "fe80::1%eth0".  -EINVAL. */
 int addr_parse_host(const char *text, struct addr *ret);
 
 /*

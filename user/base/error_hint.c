@@ -13,8 +13,6 @@ static const struct {
 	{ HINT_LISTEN, { EACCES, EPERM },
 	  " (a port below 1024 needs root or CAP_NET_BIND_SERVICE, a path the right to write its "
 	  "directory)" },
-	{ HINT_LISTEN, { EAFNOSUPPORT },
-	  " (this kernel has no IPv6: give an IPv4 address, or \":PORT\")" },
 	{ HINT_CONNECT, { EADDRNOTAVAIL },
 	  " (the source is none of this machine's addresses, or all local ports are taken: widen "
 	  "net.ipv4.ip_local_port_range)" },
@@ -40,7 +38,6 @@ static const struct {
 	{ HINT_LOG_FILE, { EROFS },
 	  " (the systemd unit can write in /var/log/culvert, elsewhere with ReadWritePaths=)" },
 	{ HINT_LOG_FILE, { ELOOP }, " (a symbolic link is not followed)" },
-	{ HINT_LOG_FILE, { ENXIO }, " (it has no reader yet, or is a socket)" },
 };
 
 const char *error_hint(enum hint_about about, int error)

@@ -10,22 +10,19 @@
 #define SIZE_STRLEN 16
 
 /*
- * "64K", "1m", "123": bytes.  Suffixes K, M, G (powers of 1024, any case).  Returns 0, -EINVAL
- * (syntax), -ERANGE (overflow).
+ * "64K", "1m", "1.5G", "123": bytes.  Suffixes K, M, G (powers of 1024, any case).  Returns 0,
+ * -EINVAL (syntax), -ERANGE (more than 2^53).
  */
 int size_parse(const char *text, uint64_t *ret);
 
-/* A whole number in decimal, without a suffix.  0, -EINVAL, -ERANGE. */
+/* A whole number in decimal, or behind "0x" in hexadecimal.  0, -EINVAL, -ERANGE. */
 int count_parse(const char *text, uint64_t *ret);
 
 /*
- * "5", "5s", "0.5", ".5", "1.25": seconds with at most three decimals, as milliseconds; "30m", "1h"
- * and "1d" are minutes, hours and days.  0, -EINVAL.
+ * "5", "5s", "0.5", ".5", "1.25": seconds, as milliseconds; "30m", "1h" and "1d" are minutes, hours
+ * and days.  0, -EINVAL, -ERANGE.
  */
 int seconds_parse(const char *text, uint64_t *ret);
 
-/*
- * "1.5 MiB" and the like into BUF (SIZE_STRLEN is always enough); returns BUF.  Rounds down, and to
- * one decimal below 100.
- */
+/* "1.5 MiB" and the like into BUF (SIZE_STRLEN is always enough), in four digits; returns BUF. */
 const char *size_format(uint64_t bytes, char *buf, size_t len);

@@ -24,8 +24,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "cli/view.h"
-#include "config/config.h"
-#include "config/file.h"
+#include "config/read.h"
 #include "daemon/control_socket.h"
 
 #define PATIENCE_S 5         /* with a daemon that says nothing */
@@ -160,16 +159,20 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 	return r;
 }
 
-/*
- * The socket to ask at.  --control counts more than --config.  Lines of the configuration file that
- * are wrong are passed over: the daemon is running, and its reload says what is wrong.
- */
+/* The socket to ask at.  --control counts more than --config. */
 static int find_control(struct client_words *w)
 {
-	int r = !w->control && w->config ? config_file_control(w->config, &w->named) : 0;
+	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
+	char run[] = "run", option[] = "--config", *words[] = { run, option, (char *)w->config };
+	int r = !w->control && w->config ? config_read_any(3, words, -1, &w->file) : 0;
 
-	w->control = w->control ?: w->named ?: CONFIG_CONTROL_DEFAULT;
-	return r;
+	if (r)
+		return r;
+	w->control = w->control ?: w->file.control ?: CONFIG_CONTROL_DEFAULT;
+	if (strlen(w->control) < room)
+		return 0;
+	return log_complain(-EINVAL, "--control: \"%.256s\" is too long, expected at most %zu bytes",
+			    w->control, room - 1);
 }
 
 /* What is wrong with a request according to the daemon, or to its parser. */
@@ -216,7 +219,7 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 void client_words_close(struct client_words *w)
 {
 	json_object_put(w->request);
-	free(w->named);
+	config_close(&w->file);
 	*w = (struct client_words){ .control = NULL };
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 
+#include "config/config.h"
 #include "daemon/control_requests.h"
 
 /*
@@ -26,7 +27,7 @@ void client_print_option(const struct command_key_def *def);
 struct client_words {
 	const char *control; /* path of the socket */
 	const char *config;  /* file that names it; NULL: none is given */
-	char *named;         /* what that file says; owned */
+	struct config file;  /* what it says; owned */
 	bool json, help;
 	struct json_object *request; /* owned */
 	const char *line;            /* the same as text, without a newline; NULL with HELP */

@@ -12,12 +12,11 @@
  */
 
 #define ACL_PATTERN_LEN 48 /* room for a pattern; an address has at most 45 characters */
-#define ACL_RULES_MAX 4096
 
 /* One condition on a client's address. */
 struct acl_rule {
 	char pattern[ACL_PATTERN_LEN]; /* for fnmatch(3); "": addr, mask and family decide instead */
-	uint8_t addr[16];  /* IPv6, in network order; 0 where MASK is 0 */
+	uint8_t addr[16];  /* in network order, of IPv4 the first 4 bytes; 0 where MASK is 0 */
 	uint8_t mask[16];  /* bits that must be equal: most often a prefix */
 	uint16_t family;   /* AF_INET, AF_INET6 */
 	bool allow;
@@ -26,7 +25,7 @@ struct acl_rule {
 
 struct acl {
 	struct acl_rule *rules; /* owned, unless they are shared */
-	bool shared;            /* they are those of another list, see acl_share() */
+	bool shared;            /* they are those of another list, which lives as long */
 	size_t n;
 	bool allows; /* some rule allows */
 };
@@ -42,8 +41,7 @@ struct acl {
  *	all, *                      every client
  *	A&B                         clients that both A and B match
  *
- * IPv4-mapped IPv6 addresses are IPv4.  -EINVAL: syntax; -E2BIG: more than ACL_RULES_MAX.  After an
- * error A can only be closed.
+ * Clients with an IPv4-mapped IPv6 address are IPv4.  -EINVAL; then A can only be closed.
  */
 int acl_add(struct acl *a, bool allow, const char *text);
 
@@ -53,9 +51,4 @@ bool acl_allows(const struct acl *a, const struct sockaddr *client);
 /* True if A and B have the same rules in the same order. */
 bool acl_same(const struct acl *a, const struct acl *b);
 
-/*
- * Make TO, which is not initialised, the same as FROM, whose rules they both use from now on.  FROM
- * must live as long as TO, and neither gets more rules.
- */
-void acl_share(struct acl *to, const struct acl *from);
 void acl_close(struct acl *a);

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "config/config.h"
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "base/log.h"
 
 const char *const engine_names[ENGINES + 1] = {
 	[ENGINE_AUTO] = "auto", [ENGINE_SOCKMAP] = "sockmap", [ENGINE_SPLICE] = "splice",
@@ -22,11 +20,6 @@ const char *const proxy_use_names[] = {
 	[PROXY_SEND_V1] = "send-v1", [PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
 	[PROXY_SEND_V2] = "send-v2", [PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2", NULL,
 };
-
-const char *engine_name(enum engine e)
-{
-	return (size_t)e < ENGINES ? engine_names[e] : "?";
-}
 
 void config_lines_add(struct config_lines *l, struct config_line line)
 {
@@ -49,7 +42,7 @@ const char *config_keep(struct config *c, const char *fmt, ...)
 struct forward_conf *config_add_forward(struct config *c)
 {
 	c->forwards = array_grow(c->forwards, c->n_forwards, sizeof(*c->forwards));
-	c->forwards[c->n_forwards] = (struct forward_conf){ 0 };
+	c->forwards[c->n_forwards] = (struct forward_conf){ .place = "" };
 	return &c->forwards[c->n_forwards++];
 }
 
@@ -79,25 +72,3 @@ void config_close(struct config *c)
 	free(c->kept);
 	*c = (struct config){ 0 };
 }
-
-/* --- places --- */
-
-const char *config_place(const char *file, unsigned int line, char *buf)
-{
-	buf[0] = '\0';
-	if (file && line)
-		snprintf(buf, CONFIG_PLACE_LEN, "%.256s:%u: ", file, line);
-	return buf;
-}
-
-int config_complain(const char *file, unsigned int line, const char *fmt, ...)
-{
-	char at[CONFIG_PLACE_LEN], text[1024];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(text, sizeof(text), fmt, ap);
-	va_end(ap);
-	return log_complain(-EINVAL, "%s%s", config_place(file, line, at), text);
-}
-

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/log.h"
 #include "config/acl.h"
 #include "config/endpoint.h"
 #include "config/upstream.h"
@@ -38,7 +40,10 @@ enum engine {
 };
 
 extern const char *const engine_names[ENGINES + 1]; /* the last one is NULL, as of the next two */
-const char *engine_name(enum engine e);
+static inline const char *engine_name(enum engine e)
+{
+	return engine_names[e];
+}
 
 /* What becomes of a system call that is not on the list of syscall_filter.h. */
 enum filter_mode {
@@ -72,7 +77,7 @@ struct config_line {
 	const struct option_def *option;
 	const char *key;   /* as the file, or the command line, calls OPTION */
 	const char *value;
-	unsigned int line; /* of the file; 0: of the command line */
+	const char *place; /* "FILE:LINE: "; "": the command line */
 };
 
 struct config_lines {
@@ -84,7 +89,7 @@ struct config_lines {
 struct forward_conf {
 	const char *name; /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */
-	unsigned int line;        /* of the file, where it begins */
+	const char *place;        /* where it begins; as in struct config_line */
 	struct endpoint listen;
 	struct upstream upstream;
 	enum engine engine;
@@ -167,18 +172,10 @@ const struct forward_conf *config_forward_with(const struct config *c, enum engi
 const char *config_keep(struct config *c, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Print "FILE:LINE: " (see config_place()) and the message on stderr.  Return -EINVAL. */
-int config_complain(const char *file, unsigned int line, const char *fmt, ...)
-	__attribute__((format(printf, 3, 4)));
+/* Print PLACE and a message on stderr.  The value is -EINVAL. */
+#define config_complain(place, fmt, ...) log_complain(-EINVAL, "%s" fmt, place, ##__VA_ARGS__)
 
-/*
- * Write where a mistake is to BUF, of CONFIG_PLACE_LEN bytes: "FILE:LINE: ", or "" for LINE 0.
- * Return BUF.
- */
-#define CONFIG_PLACE_LEN 300
-const char *config_place(const char *file, unsigned int line, char *buf);
-
-/* Add a forward, zeroed. */
+/* Add a forward, zeroed but for a place on the command line. */
 struct forward_conf *config_add_forward(struct config *c);
 
 void config_lines_add(struct config_lines *l, struct config_line line);

@@ -20,13 +20,11 @@
 #define PORTS_MAX 4096 /* of a range: each needs a socket for each worker */
 _Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
 
+#define BAD_ADDRESS "expected HOST:PORT, [IPV6]:PORT or unix:/path"
+#define BAD_PORT "bad port, expected a number up to 65535, the name of a service, or a range of at " \
+	"most 4096, such as 30000-30999"
 #define DIGITS "0123456789"
 #define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
-
-static bool is_number(const char *s)
-{
-	return *s && !s[strspn(s, DIGITS)];
-}
 
 /* Listeners are of one family and take no IPv4 in IPv6 form, so an address is added as IPv4. */
 static void add_addr(struct endpoint *e, const struct addr *addr)
@@ -103,29 +101,26 @@ void endpoint_keep_services(void)
 	endservent();
 }
 
-/* getaddrinfo() would take " 80", "+80" and "-1" for numbers and cut them to 16 bits. */
 static const char *parse_ports(const char *port, bool passive, struct endpoint *ret)
 {
-	const char *dash = port + strspn(port, DIGITS);
-	bool range = dash != port && *dash == '-' && is_number(dash + 1);
-	unsigned long n = strtoul(port, NULL, 10); /* ULONG_MAX on overflow */
-	unsigned long last = range ? strtoul(dash + 1, NULL, 10) : n;
+	unsigned long first = 0, last = 0; /* ULONG_MAX on overflow */
+	int n, end = 0;
 
-	if (!range && !is_number(port)) {
+	if (port[strspn(port, DIGITS "-")]) {
 		endpoint_keep_services();
 		ret->named_port = (in_port_t)json_object_get_int(
 			json_object_object_get(services, port));
-		return ret->named_port ? NULL :
-		       "bad port, expected a number up to 65535 or the name of a service";
+		return ret->named_port ? NULL : BAD_PORT;
 	}
-	if (last > UINT16_MAX)
-		return "port is above 65535";
-	if (range && (!n || last < n || last - n >= PORTS_MAX))
-		return "bad range, expected at most 4096 ports from 1 on, such as 30000-30999";
-	if (!n && !passive)
-		return "port 0 cannot be connected to";
-	ret->named_port = htons((uint16_t)n);
-	ret->n_ports = (unsigned int)(last - n + 1);
+	n = sscanf(port, "%lu%n-%lu%n", &first, &end, &last, &end);
+	if (n == 1)
+		last = first;
+	if (n < 1 || port[end] || last > UINT16_MAX || last < first || last - first >= PORTS_MAX)
+		return BAD_PORT;
+	if (!first && (last || !passive))
+		return "port 0 is only for listening, and in no range";
+	ret->named_port = htons((uint16_t)first);
+	ret->n_ports = (unsigned int)(last - first + 1);
 	return NULL;
 }
 
@@ -140,15 +135,14 @@ static const char *add_plain(const char *host, bool passive, struct endpoint *re
 {
 	const char *dot = strrchr(host, '.'), *label = dot ? dot + 1 : host;
 
-	if (host[strspn(host, HOST_CHARACTERS)])
-		return "bad host, expected a name or an IPv4 address";
 	if (add_host(ret, host[0] ? host : "0.0.0.0", passive)) {
 		if (!host[0] && addr_has_ipv6())
 			add_host(ret, "::", passive);
 		return NULL;
 	}
-	if (is_number(label) || !strncasecmp(label, "0x", 2))
-		return "bad IPv4 address, expected four numbers up to 255";
+	if (host[strspn(host, HOST_CHARACTERS)] || (*label && !label[strspn(label, DIGITS)]) ||
+	    !strncasecmp(label, "0x", 2))
+		return "bad host, expected a name, or an IPv4 address of four numbers up to 255";
 	ret->named = true;
 	return NULL;
 }
@@ -156,23 +150,19 @@ static const char *add_plain(const char *host, bool passive, struct endpoint *re
 static const char *parse_inet(const char *text, bool passive, struct endpoint *ret)
 {
 	bool bracketed = text[0] == '[';
-	char host[TEXT_ROOM], *end;
-	const char *port, *wrong;
+	char host[TEXT_ROOM], *port;
+	const char *wrong;
 
 	strcpy(host, text);
-	end = strchr(host, bracketed ? ']' : ':');
-	if (strchr(text, '/'))
-		return "expected HOST:PORT, without scheme or path, or unix:/path";
-	if (!end || (bracketed && end[1] != ':'))
-		return "no port, expected HOST:PORT, [IPV6]:PORT or unix:/path";
-	port = end + (bracketed ? 2 : 1);
-	if (strchr(port, ':'))
-		return "an IPv6 address needs brackets, as in [::1]:80";
-	*end = '\0';
+	port = strstr(host, bracketed ? "]:" : ":");
+	if (!port || strchr(host, '/') || (port == host && !passive))
+		return BAD_ADDRESS;
+	*port = '\0';
+	port += bracketed ? 2 : 1;
+	if (strchr(port, ':')) /* of IPv6 without brackets */
+		return BAD_ADDRESS;
 	if (passive && !strcmp(host, "*"))
 		host[0] = '\0';
-	if (!host[0] && !passive)
-		return "no host before the colon";
 	wrong = parse_ports(port, passive, ret);
 	if (wrong || !bracketed)
 		return wrong ?: add_plain(host, passive, ret);
@@ -228,11 +218,6 @@ static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 
 	snprintf(host, sizeof(host), "%.*s", (int)strcspn(e->text, ":"), e->text);
 	r = getaddrinfo(host, NULL, &hints, &list);
-	if (r) {
-		snprintf(err, errlen, "host name lookup failed: %s",
-			 r == EAI_SYSTEM ? strerror(errno) : gai_strerror(r));
-		return r == EAI_AGAIN || r == EAI_MEMORY ? -EAGAIN : -ENOENT;
-	}
 	for (const struct addrinfo *ai = list; ai; ai = ai->ai_next) {
 		struct addr a = { .len = ai->ai_addrlen };
 
@@ -242,10 +227,11 @@ static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 		add_ports(e, a, passive);
 	}
 	freeaddrinfo(list);
-	if (e->n_addrs)
-		return 0;
-	snprintf(err, errlen, "host has no IPv4 or IPv6 address");
-	return -ENOENT;
+	if (!r && !e->n_addrs)
+		r = EAI_NONAME;
+	if (r)
+		snprintf(err, errlen, "host name lookup failed: %s", gai_strerror(r));
+	return !r ? 0 : r == EAI_AGAIN || r == EAI_MEMORY ? -EAGAIN : -ENOENT;
 }
 
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
@@ -260,14 +246,10 @@ int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *e
 	return r;
 }
 
-int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n)
+void endpoint_copy_addrs(struct endpoint *e, const struct endpoint *from)
 {
-	e->addrs = n ? malloc(n * sizeof(*addrs)) : NULL;
-	if (!e->addrs)
-		return n ? -ENOMEM : 0;
-	memcpy(e->addrs, addrs, n * sizeof(*addrs));
-	e->n_addrs = n;
-	return 0;
+	for (size_t i = 0; i < from->n_addrs; i++)
+		add_addr(e, &from->addrs[i]);
 }
 
 void endpoint_close(struct endpoint *e)

@@ -51,8 +51,8 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e);
  */
 void endpoint_keep_services(void);
 
-/* Give E, which has no address, the N of ADDRS.  -ENOMEM. */
-int endpoint_copy_addrs(struct endpoint *e, const struct addr *addrs, size_t n);
+/* Give E the addresses of FROM as well. */
+void endpoint_copy_addrs(struct endpoint *e, const struct endpoint *from);
 
 /* Release what endpoint_parse() allocated.  A zeroed object is fine. */
 void endpoint_close(struct endpoint *e);

@@ -27,19 +27,22 @@
 
 /* --- the reader --- */
 
+const char *config_here(const struct config_reader *r)
+{
+	return config_keep(r->c, "%.256s:%u: ", r->c->file, r->line);
+}
+
 char *config_next_line(struct config_reader *r)
 {
-	char *line = r->rest, *end;
+	char *line = r->error ? NULL : strsep(&r->rest, "\n");
+	size_t len = line ? strlen(line) : 0;
 
-	if (r->error || line == r->end)
+	if (!line)
 		return NULL;
-	end = memchr(line, '\n', (size_t)(r->end - line)) ?: r->end;
-	r->rest = end < r->end ? end + 1 : end;
 	r->line++;
-	if (end > line && end[-1] == '\r')
-		end--;
-	*end = '\0';
-	for (const char *at = line; at < end; at++)
+	if (len && line[len - 1] == '\r')
+		line[len - 1] = '\0';
+	for (const char *at = line; *at; at++)
 		if (((unsigned char)*at < 0x20 && *at != '\t') || *at == 0x7f)
 			config_mistake(r, "a control character");
 	return r->error ? NULL : line;
@@ -51,13 +54,12 @@ struct forward_conf *config_begin_forward(struct config_reader *r, const char *n
 
 	for (size_t i = 0; i < r->c->n_forwards; i++)
 		if (!strcmp(r->c->forwards[i].name, name))
-			config_mistake(r, "[forward %s]: the name is taken in line %u", name,
-				       r->c->forwards[i].line);
+			config_mistake(r, "[forward %s]: the name is taken", name);
 	if (r->error)
 		return NULL;
 	fc = config_add_forward(r->c);
 	fc->name = config_keep(r->c, "%s", name);
-	fc->line = r->line;
+	fc->place = config_here(r);
 	return fc;
 }
 
@@ -65,15 +67,12 @@ void config_take(struct config_reader *r, struct forward_conf *fc, const struct 
 		 const char *key, const char *value)
 {
 	struct config_lines *said = fc ? &fc->said : &r->c->said;
-	const struct config_line *before = option_is_list(o) ? NULL :
-							       option_line(said, o->name);
 
-	if (before)
-		config_mistake(r, "%s: given twice, first in line %u", key, before->line);
+	if (!o->list && option_line(said, o->name))
+		config_mistake(r, "%s: given twice", key);
 	else
 		config_lines_add(said, (struct config_line){
-			.option = o, .key = key, .value = config_keep(r->c, "%s", value),
-			.line = r->line });
+			o, key, config_keep(r->c, "%s", value), config_here(r) });
 }
 
 /* --- sections --- */
@@ -111,63 +110,58 @@ static char *split(char **line)
 	return trim(value);
 }
 
-/* LINE begins with "[".  Returns which section it is, without the brackets. */
-static const char *begin_section(struct config_reader *r, const char *line)
+/* LINE begins with "[".  Returns which section it is. */
+static enum option_scope begin_section(struct config_reader *r, const char *line)
 {
 	char name[sizeof(((struct endpoint *)0)->text)]; /* as that of a nameless forward */
 	int len = 0;
 
 	if (!strcmp(line, "[culvert]"))
-		return "culvert";
+		return SCOPE_CULVERT;
 	sscanf(line, "[forward%*[ ]%287[^] \t]]%n", name, &len);
 	if (!len || line[len])
 		config_mistake(r, "\"%.64s\": expected [culvert] or [forward NAME], where NAME is "
 			       "a word of at most 287 bytes, and nothing behind it", line);
 	else
 		config_begin_forward(r, name);
-	return "forward NAME";
+	return SCOPE_FORWARD;
 }
 
-/* SECTION is what begin_section() has returned; NULL: nothing yet. */
-static void take_key(struct config_reader *r, const char *section, char *line)
+/* SCOPE: of the section that LINE is in. */
+static void take_key(struct config_reader *r, enum option_scope scope, char *line)
 {
-	bool forward = section && *section == 'f';
 	const char *value = split(&line);
-	const struct option_def *o;
+	const struct option_def *o = option_find(line, scope);
 
-	if (!value) {
+	if (!value)
 		config_mistake(r, "neither [SECTION] nor KEY = VALUE");
-		return;
-	}
-	o = option_find_key(line, forward);
-	if (!section)
-		config_mistake(r, "%s: before the first section, [culvert] or [forward NAME]",
-			       line);
 	else if (o)
-		config_take(r, forward ? config_last_forward(r) : NULL, o, o->name, value);
+		config_take(r, scope == SCOPE_FORWARD ? config_last_forward(r) : NULL, o, o->name,
+			    value);
 	else
-		config_mistake(r, "%s: unknown key of [%s]%s", line, section,
-			       option_find_key(line, !forward) ? ", but of the other" : "");
+		config_mistake(r, "%s: %s", line, !scope ? "before the first section" :
+			       scope == SCOPE_FORWARD ? "unknown key of [forward NAME]" :
+							"unknown key of [culvert]");
 }
 
 void config_read_sections(struct config_reader *r)
 {
-	const char *section = NULL;
+	enum option_scope scope = 0;
 	char *line;
 
 	while ((line = config_next_line(r))) {
 		line = without_comment(line);
 		if (*line == '[')
-			section = begin_section(r, line);
+			scope = begin_section(r, line);
 		else if (*line)
-			take_key(r, section, line);
+			take_key(r, scope, line);
 	}
 	for (size_t i = 0; i < r->c->n_forwards; i++) {
 		const struct forward_conf *fc = &r->c->forwards[i];
 		bool listens = option_line(&fc->said, "listen");
 
 		if (!listens || !option_line(&fc->said, "upstream"))
-			config_mistake_at(r, fc->line, "[forward %s]: %s is missing", fc->name,
+			config_mistake_at(r, fc->place, "[forward %s]: %s is missing", fc->name,
 					  listens ? "upstream" : "listen");
 	}
 }
@@ -177,14 +171,14 @@ void config_read_sections(struct config_reader *r)
 /* Root's daemon does what the file says: nobody else may be able to write it. */
 static int check_owner(const struct stat *st, const char *path)
 {
-	if (st->st_uid != 0 && st->st_uid != geteuid())
-		return log_complain(-EPERM, "%s belongs to uid %u, who could write anything into "
-				    "the configuration: chown root", path,
-				    (unsigned int)st->st_uid);
-	if (st->st_mode & (S_IWGRP | S_IWOTH) && !(S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX))
-		return log_complain(-EPERM, "%s can be written by others (mode %04o): chmod go-w",
-				    path, (unsigned int)st->st_mode & 07777);
-	return 0;
+	bool own = st->st_uid == 0 || st->st_uid == geteuid();
+
+	if (own && (!(st->st_mode & (S_IWGRP | S_IWOTH)) ||
+		    (S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX)))
+		return 0;
+	return log_complain(-EPERM, "%s can be written by others (uid %u, mode %04o): chown root, "
+			    "chmod go-w", path, (unsigned int)st->st_uid,
+			    (unsigned int)st->st_mode & 07777);
 }
 
 /* Symbolic links are followed first: what counts is the file that is read, and its directory. */
@@ -196,16 +190,13 @@ int config_file_open(const char *path)
 	struct stat st, dir;
 	int r;
 
-	if (fd < 0 || fstat(fd, &st))
+	if (fd < 0 || fstat(fd, &st) || stat(dirname(real), &dir))
 		r = log_complain(-errno, "%s: %s (uid %u)", path, strerror(errno),
 				 (unsigned int)geteuid());
 	else if (!S_ISREG(st.st_mode))
-		r = log_complain(-EINVAL, "%s: not a regular file", real);
+		r = log_complain(-EINVAL, "%s: not a regular file", path);
 	else
-		r = check_owner(&st, real);
-	if (!r && stat(dirname(real), &dir))
-		r = log_complain(-errno, "%s: %s", real, strerror(errno));
-	r = r ?: check_owner(&dir, real);
+		r = check_owner(&st, path) ?: check_owner(&dir, real);
 	free(real);
 	if (r && fd >= 0)
 		close(fd);
@@ -226,32 +217,10 @@ int config_reader_open(struct config_reader *r, int fd, struct config *c)
 	if (len > CONFIG_FILE_MAX)
 		return log_complain(-EINVAL, "%s: the file has more than %d bytes", c->file,
 				    CONFIG_FILE_MAX);
+	/* another control character, which is refused with its line */
+	for (char *at = r->text; (at = memchr(at, '\0', len - (size_t)(at - r->text)));)
+		*at = '\1';
 	r->text[len] = '\0';
 	r->rest = r->text + (strncmp(r->text, BOM, strlen(BOM)) ? 0 : strlen(BOM));
-	r->end = r->text + len;
 	return 0;
-}
-
-int config_file_control(const char *path, char **ret)
-{
-	struct config c = { .file = path };
-	struct config_reader r = { 0 };
-	int fd = config_file_open(path), e = fd < 0 ? fd : config_reader_open(&r, fd, &c);
-	bool global = false;
-	char *line;
-
-	*ret = NULL;
-	while (!e && !*ret && (line = config_next_line(&r))) {
-		const char *value;
-
-		line = without_comment(line);
-		if (*line == '[')
-			global = !strcmp(line, "[culvert]");
-		else if (global && (value = split(&line)) && !strcmp(line, "control"))
-			*ret = allocated(strdup(value));
-	}
-	if (fd >= 0)
-		close(fd);
-	free(r.text);
-	return e ?: r.error;
 }

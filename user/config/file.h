@@ -13,20 +13,13 @@
 int config_file_open(const char *path);
 
 /*
- * What the file PATH says of `control` in [culvert], the path of the control socket: RET, which the
- * caller frees; NULL: nothing.  Keys that are unknown or wrong are passed over.  -errno, after a
- * complaint, if the file cannot be read.
- */
-int config_file_control(const char *path, char **ret);
-
-/*
  * A reader takes a file line by line, whatever its form.  The first mistake is printed with file
  * and line, and ends the reading.
  */
 struct config_reader {
 	struct config *c;
 	char *text;        /* all of the file; owned: whoever opens a reader frees it */
-	char *rest, *end;  /* what has not been read yet; END may be written to */
+	char *rest;        /* what has not been read yet; NULL: nothing */
 	unsigned int line; /* the last one read */
 	int error;         /* 0: no mistake yet */
 };
@@ -37,10 +30,13 @@ int config_reader_open(struct config_reader *r, int fd, struct config *c);
 /* Read all of R, a file with sections. */
 void config_read_sections(struct config_reader *r);
 
-/* Complain about LINE; or about the last line read. */
-#define config_mistake_at(r, line, ...)                                                            \
-	((r)->error = (r)->error ?: config_complain((r)->c->file, line, __VA_ARGS__))
-#define config_mistake(r, ...) config_mistake_at(r, (r)->line, __VA_ARGS__)
+/* "FILE:LINE: " of the last line read. */
+const char *config_here(const struct config_reader *r);
+
+/* Complain about PLACE; or about the last line read. */
+#define config_mistake_at(r, place, ...)                                                           \
+	((r)->error = (r)->error ?: config_complain(place, __VA_ARGS__))
+#define config_mistake(r, ...) config_mistake_at(r, config_here(r), __VA_ARGS__)
 
 /*
  * The next line, without its end; NULL: there is none, or a mistake.  It has no control character

@@ -5,6 +5,7 @@
 #include "config/option.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
@@ -20,30 +21,19 @@
 #define DAY 86400
 #define WEEK 604800
 #define KEEPALIVE_MAX 32767 /* MAX_TCP_KEEPIDLE */
-#define KERNEL_MEMORY_MIN (UINT64_C(1) << 20)
-#define KERNEL_MEMORY_MAX (UINT64_C(1) << 50)
 #define WHY_LEN 256
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)0)->sun_path) - 1)
 
-#define ENGINE_NAMES "auto, graft, sockmap, splice or copy"
-#define FILTER_NAMES "errno, kill or off"
 #define LEVEL_NAMES "error, warning, notice, info or debug"
-#define PROXY_USE_NAMES "off, receive, send-v1, send-v2, \"receive, send-v1\" or " \
-	"\"receive, send-v2\""
-#define BALANCE_NAMES "round-robin, least-sessions or source"
-#define CLIENTS "addresses, prefixes without host bits, patterns, unix: or all, such as " \
-	"10.0.0.0/8, 2001:db8::1, 192.168.*"
 
 static const char *const filters[] = {
 	[FILTER_ERRNO] = "errno", [FILTER_KILL] = "kill", [FILTER_OFF] = "off", NULL,
 };
 
-_Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
-		       sizeof(enum balance) == sizeof(unsigned int) &&
-		       sizeof(enum filter_mode) == sizeof(unsigned int),
-	       "parse_choice() stores enums");
+_Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stores enums");
 
-#define GLOBAL(field) .offset = offsetof(struct config, field)
+#define GLOBAL(field) .scope = SCOPE_GLOBAL, .offset = offsetof(struct config, field)
+#define WORDS(field) .scope = SCOPE_WORDS, .offset = offsetof(struct config, field)
 #define EACH(field) .scope = SCOPE_EACH, .offset = offsetof(struct forward_conf, field)
 #define OWN(field) .scope = SCOPE_FORWARD, .offset = offsetof(struct forward_conf, field)
 
@@ -61,15 +51,18 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int) &&
 #define FILE_NAME .kind = KIND_TEXT, .metavar = "FILE", .max = UINT64_MAX, \
 	.expected = "the name of a file"
 
+#define CHOICE(names, text, about) .kind = KIND_CHOICE, .choices = names, \
+	.expected = text, .help = about ": " text
+#define CLIENTS .metavar = "CLIENTS", .list = true, .expected = "addresses, prefixes without " \
+	"host bits, patterns, unix: or all, such as 10.0.0.0/8, 2001:db8::1, 192.168.*"
 #define ADDRESS .metavar = "ADDRESS", \
 	.expected = "a host and a port, such as 192.0.2.1:80 or db:5432, or unix:/path"
 
 const struct option_def option_table[OPTIONS_MAX + 1] = {
-	{ "config", FILE_NAME, GLOBAL(file), .scope = SCOPE_WORDS, .computed = "none",
+	{ "config", FILE_NAME, WORDS(file), .computed = "none",
 	  .help = "configuration file to read; also -c FILE" },
-	{ "engine", EACH(engine), .metavar = "ENGINE", .kind = KIND_CHOICE,
-	  .choices = engine_names, .expected = ENGINE_NAMES, .initial = "auto",
-	  .help = "the carrier: " ENGINE_NAMES },
+	{ "engine", EACH(engine), .metavar = "ENGINE", .initial = "auto",
+	  CHOICE(engine_names, "auto, graft, sockmap, splice or copy", "the carrier") },
 	{ "graft", YES_NO, EACH(graft), .initial = "yes",
 	  .help = "auto: join the connections of a session at packet level" },
 	{ "graft-pins", GLOBAL(graft_pins), .metavar = "DIR", .kind = KIND_TEXT,
@@ -91,9 +84,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "idle-timeout after one end has sent FIN; 0: the same" },
 	{ "resolve-interval", SECONDS(0.1, DAY), EACH(resolve_interval_ms), .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
-	{ "balance", EACH(balance), .metavar = "HOW", .kind = KIND_CHOICE,
-	  .choices = balance_names, .expected = BALANCE_NAMES, .initial = "round-robin",
-	  .help = "servers: " BALANCE_NAMES },
+	{ "balance", EACH(balance), .metavar = "HOW", .initial = "round-robin",
+	  CHOICE(balance_names, "round-robin, least-sessions or source", "servers") },
 	{ "each-address", YES_NO, EACH(each_address), .initial = "no",
 	  .help = "each address of a host name is a server of its own" },
 	{ "check", SECONDS(0, DAY), EACH(check_ms), .initial = "0",
@@ -111,7 +103,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "max-sessions-per-client", COUNT(0, 1000000), GLOBAL(max_sessions_per_client),
 	  .computed = "half of max-sessions; 0: no limit",
 	  .help = "sessions of one client" },
-	{ "kernel-memory", SIZE(KERNEL_MEMORY_MIN, KERNEL_MEMORY_MAX, "1 MiB to 1 PiB"),
+	{ "kernel-memory", SIZE(1 << 20, UINT64_C(1) << 50, "1 MiB to 1 PiB"),
 	  GLOBAL(kernel_memory), .computed = "1/16 of RAM",
 	  .help = "bytes queued in the kernel, of all flows" },
 	{ "nodelay", YES_NO, EACH(nodelay), .initial = "yes",
@@ -131,14 +123,13 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "bytes queued in the kernel at which a flow leaves it" },
 	{ "hard-limit", SIZE(4 << 10, 1 << 30, "4 KiB to 1 GiB"), EACH(hard_limit), .initial = "4M",
 	  .help = "bytes queued at which the kernel stops queueing" },
-	{ "allow", EACH(acl), .metavar = "CLIENTS", .kind = KIND_ALLOW, .expected = CLIENTS,
-	  .computed = "all",
+	{ "allow", EACH(acl), .kind = KIND_ALLOW, CLIENTS, .computed = "all",
 	  .help = "who may connect, such as 10.0.0.0/8,::1" },
-	{ "deny", EACH(acl), .metavar = "CLIENTS", .kind = KIND_DENY, .expected = CLIENTS,
-	  .computed = "none",
+	{ "deny", EACH(acl), .kind = KIND_DENY, CLIENTS, .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
 	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
-	  .choices = proxy_use_names, .expected = PROXY_USE_NAMES, .initial = "off",
+	  .choices = proxy_use_names, .initial = "off", .expected = "off, receive, send-v1, "
+		"send-v2, \"receive, send-v1\" or \"receive, send-v2\"",
 	  .help = "PROXY header: off, receive, send-v1 or send-v2" },
 	{ "proxy-timeout", SECONDS(0.001, DAY), EACH(proxy_timeout_ms), .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
@@ -163,9 +154,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "user", GLOBAL(user), .metavar = "NAME", .kind = KIND_TEXT, .max = UINT64_MAX,
 	  .expected = "the name of an account", .computed = "culvert, else nobody",
 	  .help = "account to become, if started by root" },
-	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .kind = KIND_CHOICE,
-	  .choices = filters, .expected = FILTER_NAMES, .initial = "errno",
-	  .help = "for unneeded system calls: " FILTER_NAMES },
+	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .initial = "errno",
+	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
 	  .help = "leave a small process that keeps some privileges" },
 	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .kind = KIND_LEVEL,
@@ -177,7 +167,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "log sessions without a byte, as of probes, too" },
 	{ "metrics", GLOBAL(metrics), .kind = KIND_LISTEN, ADDRESS, .computed = "none",
 	  .help = "serves metrics by HTTP there" },
-	{ "listen", OWN(listen), .kind = KIND_LISTEN, ADDRESS,
+	{ "listen", OWN(listen), .kind = KIND_LISTEN, .list = true, ADDRESS,
 	  .help = "where clients connect" },
 	{ "upstream", OWN(upstream), .kind = KIND_UPSTREAM, ADDRESS,
 	  .help = "where the daemon connects for them; one server or several" },
@@ -190,24 +180,13 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 
 /* --- the table --- */
 
-/* The option NAME of one of SCOPES, a set of 1 << enum option_scope; or NULL. */
-static const struct option_def *find(const char *name, unsigned int scopes)
+const struct option_def *option_find(const char *name, enum option_scope scope)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if (scopes & 1U << o->scope &&
+		if (scope & o->scope &&
 		    (!strcmp(o->name, name) || (o->alias && !strcmp(o->alias, name))))
 			return o;
 	return NULL;
-}
-
-const struct option_def *option_find(const char *name)
-{
-	return find(name, 1U << SCOPE_GLOBAL | 1U << SCOPE_WORDS | 1U << SCOPE_EACH);
-}
-
-const struct option_def *option_find_key(const char *name, bool forward)
-{
-	return find(name, 1U << SCOPE_EACH | 1U << (forward ? SCOPE_FORWARD : SCOPE_GLOBAL));
 }
 
 const struct config_line *option_line(const struct config_lines *l, const char *name)
@@ -222,12 +201,9 @@ const struct config_line *option_line(const struct config_lines *l, const char *
 
 static int parse_choice(const char *const *choices, const char *text, unsigned int *ret)
 {
-	for (unsigned int i = 0; choices[i]; i++) {
-		if (!strcmp(text, choices[i])) {
-			*ret = i;
+	for (*ret = 0; choices[*ret]; ++*ret)
+		if (!strcmp(text, choices[*ret]))
 			return 0;
-		}
-	}
 	return -EINVAL;
 }
 
@@ -235,41 +211,32 @@ static int parse_number(const struct option_def *o, const char *text, uint64_t *
 {
 	int r = o->kind == KIND_COUNT	? count_parse(text, ret) :
 		o->kind == KIND_SECONDS ? seconds_parse(text, ret) : size_parse(text, ret);
-	char *end;
 
-	if (o->kind == KIND_COUNT && !strncmp(text, "0x", 2)) {
-		*ret = strtoull(text, &end, 16);
-		r = *end ? -EINVAL : 0;
-	}
 	return !r && (*ret < o->min || *ret > o->max) ? -ERANGE : r;
 }
 
 static int parse_text(const struct option_def *o, const char *text, const char **ret)
 {
-	bool interface = o->kind == KIND_INTERFACE;
-
-	/* what dev_valid_name() of the kernel refuses */
-	if (!text[0] || strlen(text) > o->max || (interface && strpbrk(text, "/: \t")))
+	if (!text[0] || strlen(text) > o->max)
 		return -EINVAL;
-	*ret = interface && !strcmp(text, "any") ? NULL : text;
+	*ret = o->kind == KIND_INTERFACE && !strcmp(text, "any") ? NULL : text;
 	return 0;
 }
 
 static int parse_source(const char *text, struct addr *ret)
 {
-	int r;
+	int r = addr_parse_host(strcmp(text, "any") != 0 ? text : "::", ret);
 
-	*ret = (struct addr){ 0 };
-	r = strcmp(text, "any") != 0 ? addr_parse_host(text, ret) : 0;
 	*ret = addr_unmapped(ret); /* endpoints are unmapped, and both must be of one family */
 	if (addr_is_any(ret))
 		ret->len = 0;
 	return r;
 }
 
-/* WHY gets what is wrong with an address. */
+/* WHY says what is expected, and gets what is wrong with an address. */
 static int store(void *field, const struct option_def *o, const char *value, char why[WHY_LEN])
 {
+	const char *wrong;
 	uint64_t number;
 	int r;
 
@@ -280,9 +247,7 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 		*(bool *)field = !strcmp(value, "yes");
 		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
 	case KIND_LEVEL:
-		r = log_level_parse(value);
-		if (r >= 0)
-			*(int *)field = r;
+		r = *(int *)field = log_level_parse(value);
 		return r < 0 ? r : 0;
 	case KIND_TEXT:
 	case KIND_INTERFACE:
@@ -302,10 +267,11 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	case KIND_SOURCE:
 		return parse_source(value, field);
 	case KIND_LISTEN:
-		if (!option_is_list(o))
+		if (!o->list)
 			endpoint_close(field); /* the file's, if the command line has another */
-		snprintf(why, WHY_LEN, "%s", endpoint_add_listen(value, field) ?: "");
-		return *why ? -EINVAL : 0;
+		wrong = endpoint_add_listen(value, field);
+		snprintf(why, WHY_LEN, "%s", wrong ?: "");
+		return wrong ? -EINVAL : 0;
 	case KIND_UPSTREAM:
 		return upstreams_parse(value, field, why, WHY_LEN);
 	}
@@ -315,16 +281,13 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
 		 const char *value, char *wrong)
 {
-	char *in = option_is_forwards(o) ? (char *)fc : (char *)c, why[WHY_LEN] = "";
-	int r = store(in + o->offset, o, value, why);
+	char *in = o->scope & SCOPE_FORWARD ? (char *)fc : (char *)c, why[WHY_LEN];
+	int r;
 
-	if (r && *why)
+	snprintf(why, sizeof(why), "expected %s", o->expected);
+	r = store(in + o->offset, o, value, why);
+	if (r)
 		snprintf(wrong, OPTION_WRONG_LEN, "\"%.320s\": %s", value, why);
-	else if (r == -E2BIG)
-		snprintf(wrong, OPTION_WRONG_LEN, "more than %d rules", ACL_RULES_MAX);
-	else if (r)
-		snprintf(wrong, OPTION_WRONG_LEN, "\"%.256s\" is not valid, expected %s", value,
-			 o->expected);
 	return r;
 }
 
@@ -332,27 +295,15 @@ int option_store(struct config *c, struct forward_conf *fc, const struct option_
 static unsigned int usable_cpus(void)
 {
 	cpu_set_t set;
-	long n;
 
 	/* It fails if there are more CPUs than cpu_set_t has room for. */
-	n = sched_getaffinity(0, sizeof(set), &set) ? sysconf(_SC_NPROCESSORS_ONLN) :
-						      CPU_COUNT(&set);
-	return n < 1 ? 1 : n > WORKERS_MAX ? WORKERS_MAX : (unsigned int)n;
+	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > WORKERS_MAX ?
+		       WORKERS_MAX : (unsigned int)CPU_COUNT(&set);
 }
 
 uint64_t memory_of_machine(void)
 {
-	long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-
-	return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
-}
-
-/* A 16th of the machine's memory. */
-static uint64_t share_of_memory(void)
-{
-	uint64_t share = memory_of_machine() / 16;
-
-	return share < KERNEL_MEMORY_MIN ? KERNEL_MEMORY_MIN : share;
+	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 void options_default(struct config *c)
@@ -362,12 +313,11 @@ void options_default(struct config *c)
 	static uint64_t memory;
 	char wrong[OPTION_WRONG_LEN]; /* of a default, which is not */
 
-	if (!cpus) {
-		cpus = usable_cpus();
-		memory = share_of_memory();
-	}
+	cpus = cpus ?: usable_cpus();
+	memory = memory ?: memory_of_machine() / 16;
 	c->workers = cpus;
 	c->kernel_memory = memory;
+	c->max_sessions_per_client = UINT_MAX; /* until max-sessions is known */
 	for (const struct option_def *o = option_table; o->name; o++)
 		if (o->initial)
 			option_store(c, &c->defaults, o, o->initial, wrong);
@@ -379,7 +329,7 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 
 	switch (o->kind) {
 	case KIND_LISTEN: /* a reload looks at those of forwards itself */
-		return o->scope == SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
+		return o->scope & SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
 							    ((const struct endpoint *)b)->text);
 	case KIND_UPSTREAM:
 		return !strcmp(((const struct upstream *)a)->text,
@@ -401,11 +351,11 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	}
 }
 
-/* The first option of SCOPES that differs in A and B, and that needs a new start; or NULL. */
-static const struct option_def *find_other(const void *a, const void *b, unsigned int scopes)
+/* The first option that differs in A and B, and that needs a new start; or NULL. */
+static const struct option_def *find_other(const void *a, const void *b, bool forward)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if (scopes & 1U << o->scope && !o->reloads &&
+		if (forward == !!(o->scope & SCOPE_FORWARD) && !o->reloads &&
 		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
 			return o;
 	return NULL;
@@ -413,12 +363,12 @@ static const struct option_def *find_other(const void *a, const void *b, unsigne
 
 bool options_same_own(const struct forward_conf *a, const struct forward_conf *b)
 {
-	return !find_other(a, b, 1U << SCOPE_EACH | 1U << SCOPE_FORWARD);
+	return !find_other(a, b, true);
 }
 
 const struct option_def *options_fixed(const struct config *a, const struct config *b)
 {
-	return find_other(a, b, 1U << SCOPE_GLOBAL);
+	return find_other(a, b, false);
 }
 
 /* --- what people read --- */

@@ -15,12 +15,16 @@ struct config_lines;
  * the help and the manual pages come from it.
  */
 
-/* Where an option may stand. */
+/*
+ * Where an option may stand: a set.  What may stand in [forward NAME] is a setting of a forward,
+ * and has its field in struct forward_conf.
+ */
 enum option_scope {
-	SCOPE_GLOBAL,  /* on the command line and in [culvert] */
-	SCOPE_WORDS,   /* on the command line only */
-	SCOPE_EACH,    /* as SCOPE_GLOBAL; and in [forward NAME], for that forward instead */
-	SCOPE_FORWARD, /* in [forward NAME] only; another option of SCOPE_GLOBAL may have its name */
+	SCOPE_WORDS = 1 << 0,   /* the command line */
+	SCOPE_CULVERT = 1 << 1, /* [culvert] */
+	SCOPE_FORWARD = 1 << 2, /* [forward NAME]; alone, another option may have its name */
+	SCOPE_GLOBAL = SCOPE_WORDS | SCOPE_CULVERT,
+	SCOPE_EACH = SCOPE_GLOBAL | SCOPE_FORWARD, /* there, for that forward instead */
 };
 
 /* What a value is, and the type of the field that stores it. */
@@ -53,6 +57,7 @@ struct option_def {
 	const char *const *choices; /* KIND_CHOICE; the last one is NULL */
 	enum option_kind kind;
 	enum option_scope scope;
+	bool list;         /* it may be given several times */
 	bool reloads;      /* a changed value needs no new start; not of options of forwards */
 	size_t offset;     /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf; else struct config */
 	uint64_t min, max; /* in the unit of the field */
@@ -60,41 +65,21 @@ struct option_def {
 
 extern const struct option_def option_table[OPTIONS_MAX + 1]; /* the last one has no name */
 
-/* The option NAME of the command line, or NULL. */
-const struct option_def *option_find(const char *name);
-/* The option that may stand in [culvert], or (FORWARD) in [forward NAME]; or NULL. */
-const struct option_def *option_find_key(const char *name, bool forward);
+/* The option NAME that may stand at SCOPE, or NULL. */
+const struct option_def *option_find(const char *name, enum option_scope scope);
 
 /* The last of L that sets the option NAME, or NULL. */
 const struct config_line *option_line(const struct config_lines *l, const char *name);
 
-/* True if O is a setting of a forward, and so a field of struct forward_conf. */
-static inline bool option_is_forwards(const struct option_def *o)
-{
-	return o->scope == SCOPE_EACH || o->scope == SCOPE_FORWARD;
-}
-
-static inline bool option_is_rule(const struct option_def *o)
-{
-	return o->kind == KIND_ALLOW || o->kind == KIND_DENY;
-}
-
-/* True if O may be given several times. */
-static inline bool option_is_list(const struct option_def *o)
-{
-	return option_is_rule(o) || (o->kind == KIND_LISTEN && o->scope == SCOPE_FORWARD);
-}
-
 /*
  * Store VALUE in FC if O is a setting of a forward, else in C.  Text is kept as a pointer: VALUE
- * must live as long.  0, -EINVAL or -ERANGE, of rules also what acl_add() returns; then WRONG, of
- * OPTION_WRONG_LEN bytes, says why.
+ * must live as long.  0, -EINVAL or -ERANGE; then WRONG, of OPTION_WRONG_LEN bytes, says why.
  */
 #define OPTION_WRONG_LEN 600
 int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
 		 const char *value, char *wrong);
 
-/* Bytes of RAM; 0: unknown. */
+/* Bytes of RAM. */
 uint64_t memory_of_machine(void);
 
 /* Set each option to its default, in C and in the settings that its forwards inherit. */

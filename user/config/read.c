@@ -10,6 +10,7 @@
 #include "config/read.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,95 +19,72 @@
 #include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/parse_size.h"
+#include "base/minmax.h"
 #include "config/file.h"
 #include "config/rinetd.h"
 
 /* --- where a setting was made --- */
 
-/* The line that sets the option NAME for all forwards, or NULL. */
-static const struct config_line *find_line(const struct config *c, const char *name)
+const char *config_place(const struct config *c, const struct forward_conf *fc, const char *name)
 {
-	return option_line(&c->words, name) ?: option_line(&c->said, name);
-}
+	const struct config_line *l = option_line(&fc->said, name) ?: option_line(&c->words, name);
 
-/* Where FC, or else all forwards, set the option NAME: a line of the file, or 0. */
-static unsigned int line_of(const struct config *c, const struct forward_conf *fc, const char *name)
-{
-	const struct config_line *l = option_line(&fc->said, name) ?: find_line(c, name);
-
-	return l ? l->line : 0;
-}
-
-const char *config_option_place(const struct config *c, const char *name, char *buf)
-{
-	return config_place(c->file, line_of(c, &c->defaults, name), buf);
+	l = l ?: option_line(&c->said, name);
+	return l ? l->place : "";
 }
 
 /* --- the command line --- */
 
 /* Take the option at ARGV[*POS] and its value.  Leave *POS on the last word used. */
-static int take_option(int argc, char **argv, int *pos, struct config *c)
+static int take_option(char **argv, int *pos, struct config *c)
 {
 	const char *word = strcmp(argv[*pos], "-c") != 0 ? argv[*pos] : "--config";
 	const char *value = strchr(word, '=');
-	char name[256];
-	const struct option_def *o;
+	const char *key = config_keep(c, "%.*s", (int)strcspn(word, "="), word);
+	const struct option_def *o =
+		strncmp(key, "--", 2) == 0 ? option_find(key + 2, SCOPE_WORDS) : NULL;
 
-	snprintf(name, sizeof(name), "%.*s", (int)strcspn(word, "="), word);
-	o = option_find(strncmp(name, "--", 2) == 0 ? name + 2 : "");
 	if (!o)
 		return log_complain(-EINVAL, "%s: unknown option (`culvert help run` lists them)",
-				    name);
-	/* Another option here is a forgotten value; "=--x" says that it is meant. */
-	if (!value && (*pos + 1 >= argc || strncmp(argv[*pos + 1], "--", 2) == 0))
-		return log_complain(-EINVAL, "--%s: needs a value: %s", o->name,
-				    o->expected);
-	config_lines_add(&c->words, (struct config_line){
-		.option = o, .key = config_keep(c, "--%s", o->name),
-		.value = value ? value + 1 : argv[++*pos] });
+				    key);
+	value = value ? value + 1 : argv[++*pos];
+	if (!value)
+		return log_complain(-EINVAL, "%s: needs a value: %s", key, o->expected);
+	config_lines_add(&c->words, (struct config_line){ o, key, value, "" });
 	return 0;
 }
 
-/* Add the forwards of the command line: the N addresses WORDS are pairs. */
-static int add_forwards(char **words, size_t n, struct config *c)
+/* Options may stand before, between and after the addresses, which go to ADDRESSES. */
+static int read_words(int argc, char **argv, struct config *c, struct config_lines *addresses)
 {
-	const struct option_def *listen = option_find_key("listen", true);
-	const struct option_def *upstream = option_find_key("upstream", true);
+	int r = 0;
+
+	for (int i = 1; i < argc && !r; i++) {
+		bool second = addresses->n % 2;
+
+		if (argv[i][0] == '-')
+			r = take_option(argv, &i, c);
+		else
+			config_lines_add(addresses, (struct config_line){
+				option_find(second ? "upstream" : "listen", SCOPE_FORWARD),
+				second ? "UPSTREAM" : "LISTEN", argv[i], "" });
+	}
+	return r;
+}
+
+/* Add the forwards of the command line, whose ADDRESSES are pairs. */
+static int add_forwards(struct config *c, const struct config_lines *addresses)
+{
+	size_t n = addresses->n;
 
 	if (n % 2 != 0)
 		return log_complain(-EINVAL, "\"%.256s\": no UPSTREAM for this LISTEN address",
-				    words[n - 1]);
+				    addresses->lines[n - 1].value);
 	for (size_t i = 0; i < n; i += 2) {
 		struct forward_conf *fc = config_add_forward(c);
 
-		config_lines_add(&fc->said, (struct config_line){ listen, "LISTEN", words[i], 0 });
-		config_lines_add(&fc->said, (struct config_line){ upstream, "UPSTREAM",
-								  words[i + 1], 0 });
-	}
-	return 0;
-}
-
-/* Options may stand before, between and after the addresses, which go to WORDS. */
-static int read_words(int argc, char **argv, struct config *c, char **words, size_t *ret_n)
-{
-	bool options_end = false;
-
-	*ret_n = 0;
-	for (int i = 1; i < argc; i++) {
-		int r;
-
-		if (options_end || argv[i][0] != '-') {
-			words[(*ret_n)++] = argv[i];
-			continue;
-		}
-		if (strcmp(argv[i], "--") == 0) {
-			options_end = true;
-			continue;
-		}
-		r = take_option(argc, argv, &i, c);
-		if (r != 0)
-			return r;
+		config_lines_add(&fc->said, addresses->lines[i]);
+		config_lines_add(&fc->said, addresses->lines[i + 1]);
 	}
 	return 0;
 }
@@ -154,14 +132,12 @@ static const struct endpoint *find_overlap(const struct config *c, size_t n)
 	return NULL;
 }
 
-int config_complain_address(const struct config *c, const struct forward_conf *fc, bool listen,
-			    const char *warning, const char *why)
+int config_complain_address(const struct forward_conf *fc, bool listen, const char *warning,
+			    const char *why)
 {
 	const struct config_line *l = option_line(&fc->said, listen ? "listen" : "upstream");
-	char at[CONFIG_PLACE_LEN];
 
-	return log_complain(-EINVAL, "%s%s%s: \"%.320s\": %s", warning,
-			    config_place(c->file, l->line, at), l->key,
+	return log_complain(-EINVAL, "%s%s%s: \"%.320s\": %s", warning, l->place, l->key,
 			    listen ? fc->listen.text : l->value, why);
 }
 
@@ -177,7 +153,7 @@ int config_check_addresses(const struct config *c)
 			continue;
 		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
 			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
-		return config_complain_address(c, fc, e, "", e ? why :
+		return config_complain_address(fc, e, "", e ? why :
 					       "the upstream is the listener itself");
 	}
 	return 0;
@@ -189,20 +165,14 @@ int config_check_addresses(const struct config *c)
 static int say_wrong(const struct config *c, const struct forward_conf *fc, const char *name,
 		     const char *why)
 {
-	return config_complain(c->file, line_of(c, fc, name), "%s: %s", name, why);
+	return config_complain(config_place(c, fc, name), "%s: %s", name, why);
 }
 
 static int check_forward(const struct config *c, struct forward_conf *fc)
 {
-	char soft[SIZE_STRLEN], hard[SIZE_STRLEN];
 	unsigned int ports = fc->upstream.servers[0].at.n_ports;
 
-	if (fc->soft_limit > fc->hard_limit)
-		return config_complain(c->file, line_of(c, fc, "soft-limit") ?:
-				       line_of(c, fc, "hard-limit"), "soft-limit: %s is above "
-				       "hard-limit (%s)",
-				       size_format(fc->soft_limit, soft, sizeof(soft)),
-				       size_format(fc->hard_limit, hard, sizeof(hard)));
+	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
 		return say_wrong(c, fc, "upstream", "a range of ports needs one of the same length "
 				 "at listen, and no other there");
@@ -235,13 +205,13 @@ static int store_lines(struct config *c, struct forward_conf *fc, const struct c
 		const struct config_line *l = &lines->lines[i];
 		int r;
 
-		if (option_is_rule(l->option) && !has_rules) {
+		if (l->option->list && l->option->kind != KIND_LISTEN && !has_rules) {
 			acl_close(&fc->acl);
 			has_rules = true;
 		}
 		r = option_store(c, fc, l->option, l->value, wrong);
 		if (r)
-			return config_complain(c->file, l->line, "%s: %s", l->key, wrong);
+			return config_complain(l->place, "%s: %s", l->key, wrong);
 	}
 	return 0;
 }
@@ -253,13 +223,11 @@ static int store_globals(struct config *c)
 	options_default(c);
 	r = store_lines(c, &c->defaults, &c->said) ?: store_lines(c, &c->defaults, &c->words);
 	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
-	if (!find_line(c, "max-sessions-per-client"))
+	if (c->max_sessions_per_client == UINT_MAX)
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
 	if (!r && (c->metrics.named || c->metrics.n_ports > 1))
 		return say_wrong(c, &c->defaults, "metrics",
 				 "needs an address and one port, not a host name");
-	if (!r && endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
-		return say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
 	/* it is written anew at each start */
 	if (!r && c->pid_file && c->session_log && !strcmp(c->pid_file, c->session_log))
 		return say_wrong(c, &c->defaults, "pid-file", "the session log has that path");
@@ -274,8 +242,8 @@ static int store_forward(struct config *c, struct forward_conf *fc)
 	*fc = c->defaults;
 	fc->name = own.name;
 	fc->said = own.said;
-	fc->line = own.line;
-	acl_share(&fc->acl, &c->defaults.acl);
+	fc->place = own.place;
+	fc->acl.shared = true;
 	return store_lines(c, fc, &fc->said);
 }
 
@@ -310,30 +278,27 @@ static int read_file(struct config *c, int fd)
 	return e ?: r.error;
 }
 
-static int read_all(int argc, char **argv, int fd, struct config *c, char **words)
+static int read_all(int argc, char **argv, int fd, struct config *c,
+		    struct config_lines *addresses)
 {
-	const struct config_line *config;
-	size_t n;
-	int r = read_words(argc, argv, c, words, &n);
+	int r = read_words(argc, argv, c, addresses);
+	const struct config_line *config = option_line(&c->words, "config");
 
-	if (r)
-		return r;
-	config = option_line(&c->words, "config");
-	if (config) {
+	if (!r && config) {
 		c->file = config->value;
 		r = read_file(c, fd);
 	}
-	return r ?: add_forwards(words, n, c) ?: store_globals(c) ?: store_forwards(c);
+	return r ?: add_forwards(c, addresses) ?: store_globals(c) ?: store_forwards(c);
 }
 
 int config_read_any(int argc, char **argv, int fd, struct config *ret)
 {
-	char **words = allocated(calloc((size_t)argc + 1, sizeof(*words)));
+	struct config_lines addresses = { 0 };
 	int r;
 
 	*ret = (struct config){ 0 };
-	r = read_all(argc, argv, fd, ret, words);
-	free(words);
+	r = read_all(argc, argv, fd, ret, &addresses);
+	free(addresses.lines);
 	return r;
 }
 
@@ -372,8 +337,7 @@ void config_help(void)
 	     "may also stand in a section [forward NAME], and count for that forward instead.\n\n"
 	     "Options:");
 	options_help(false);
-	puts("  --help                       show this help; also -h\n"
-	     "  --                           end of the options\n\n"
+	puts("  --help                       show this help; also -h\n\n"
 	     "In [forward NAME] alone:");
 	options_help(true);
 	puts("\nA SIZE may end in K, M or G, SECONDS in s, m, h or d.\n"

@@ -22,8 +22,8 @@ int config_read_any(int argc, char **argv, int fd, struct config *ret);
 /* The exit code for what config_read() returns: only what may pass is worth another try. */
 int config_exit_code(int r);
 
-/* As config_place(), of the line that sets the option NAME for all forwards of C. */
-const char *config_option_place(const struct config *c, const char *name, char *buf);
+/* Where FC, or else all forwards, set the option NAME: "FILE:LINE: ", or "". */
+const char *config_place(const struct config *c, const struct forward_conf *fc, const char *name);
 
 /*
  * Check that no two forwards of C take the same connections, that none takes those of metrics, and
@@ -37,8 +37,8 @@ int config_check_addresses(const struct config *c);
  * Print, behind WARNING, the file and line of an address of FC, and what is wrong with it.
  * -EINVAL.
  */
-int config_complain_address(const struct config *c, const struct forward_conf *fc, bool listen,
-			    const char *warning, const char *why);
+int config_complain_address(const struct forward_conf *fc, bool listen, const char *warning,
+			    const char *why);
 
 /* Print the help of `culvert run`. */
 void config_help(void);

@@ -19,7 +19,6 @@
 #include "config/rinetd.h"
 
 #include <arpa/inet.h>
-#include <ctype.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +28,7 @@
 #include "config/file.h"
 
 #define BLANKS " \t"
+#define RULES_MAX 4096 /* of a forward: two lists may become their product */
 #define MAPPED "::ffff:"
 
 struct reader {
@@ -38,27 +38,16 @@ struct reader {
 
 /* --- allow and deny --- */
 
-/*
- * True if PATTERN is for IPv4 clients, and FC ("*:PORT") listens on "::".  rinetd has such a client
- * there as ::ffff:192.0.2.7, which begins with no digit, so PATTERN matches nobody.
- */
-static bool matches_nobody(const struct forward_conf *fc, const char *pattern)
-{
-	return *fc->name == '*' && isdigit((unsigned char)*pattern) && !strpbrk(pattern, ":/");
-}
-
 /* Add ELEMENT, which is kept, to the rules of the last forward. */
 static void add_rule(struct reader *p, const struct option_def *o, const char *element)
 {
 	struct forward_conf *fc = config_last_forward(p->in);
 
-	if (fc->said.n > ACL_RULES_MAX)
-		config_mistake_at(p->in, fc->line, "more than %d rules", ACL_RULES_MAX);
+	if (fc->said.n > RULES_MAX)
+		config_mistake_at(p->in, fc->place, "more than %d rules", RULES_MAX);
 	else
 		config_lines_add(&fc->said, (struct config_line){
-			.option = o, .key = o->name, .line = p->in->line,
-			.value = matches_nobody(fc, element) ?
-				 config_keep(p->in->c, "%s&::/0", element) : element });
+			o, o->name, element, config_here(p->in) });
 }
 
 static void add_all(struct reader *p, const struct config_lines *l, enum option_kind kind)
@@ -89,7 +78,7 @@ static void end_forward(struct reader *p)
 
 	if (!p->in->c->n_forwards || p->in->error)
 		return;
-	if (!p->own.n && *config_last_forward(p->in)->name != '*')
+	if (!p->own.n)
 		return; /* it has the rules at the top: rinetd_read() */
 	add_all(p, &p->top, KIND_DENY);
 	add_all(p, &p->own, KIND_DENY);
@@ -102,20 +91,18 @@ static void end_forward(struct reader *p)
 
 static void take_access(struct reader *p, const struct option_def *o, const char *pattern)
 {
-	struct forward_conf scratch = { 0 };
-	char wrong[OPTION_WRONG_LEN];
-	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED)) && strpbrk(pattern, "*?");
+	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED));
+	const char *value = config_keep(p->in->c, "%s%s", pattern + (mapped ? strlen(MAPPED) : 0),
+					mapped ? "&0.0.0.0/0" : "");
+	struct acl scratch = { 0 };
 
 	if (pattern[strspn(pattern, "0123456789abcdefABCDEF:.*?/")] ||
-	    option_store(p->in->c, &scratch, o, pattern, wrong))
-		config_mistake(p->in, "\"%.64s\" is not valid, expected an address, in which ? is "
-			       "any character and * any number of them, or a prefix without host "
-			       "bits", pattern);
-	acl_close(&scratch.acl);
+	    acl_add(&scratch, true, value))
+		config_mistake(p->in, "\"%.64s\": expected an address, in which ? is any character "
+			       "and * any number of them, or a prefix without host bits", pattern);
+	acl_close(&scratch);
 	config_lines_add(p->in->c->n_forwards ? &p->own : &p->top, (struct config_line){
-		.option = o, .key = o->name, .line = p->in->line,
-		.value = config_keep(p->in->c, "%s%s", pattern + (mapped ? strlen(MAPPED) : 0),
-				     mapped ? "&0.0.0.0/0" : "") });
+		o, o->name, value, config_here(p->in) });
 }
 
 /* --- lines --- */
@@ -152,7 +139,7 @@ static void take_options(struct reader *p, char *text)
 		if (!strcmp(value, "0"))
 			strcpy(value, "0.0.0.0");
 		if (n && !item[n] && !strcmp(name, "src"))
-			config_take(p->in, config_last_forward(p->in), option_find("source"),
+			config_take(p->in, config_last_forward(p->in), option_find("source", SCOPE_FORWARD),
 				    "src", value);
 		else if (!n || item[n] || strcmp(name, "timeout") != 0)
 			config_mistake(p->in, "[%.64s]: expected timeout=SECONDS or src=ADDRESS",
@@ -187,17 +174,13 @@ static void begin_forward(struct reader *p, char *words[4])
 						listen);
 	if (!fc)
 		return;
-	config_take(p->in, fc, option_find_key("listen", true), "listen", listen);
-	config_take(p->in, fc, option_find_key("upstream", true), "upstream", upstream);
+	config_take(p->in, fc, option_find("listen", SCOPE_FORWARD), "listen", listen);
+	config_take(p->in, fc, option_find("upstream", SCOPE_FORWARD), "upstream", upstream);
 }
 
 /* FIRST is the first word of the line, and REST what follows. */
 static void take_rule(struct reader *p, char *first, char *rest)
 {
-	/* whose file this is, if it is not rinetd's */
-	const char *program = strpbrk(rest, ";{") ? "nginx" :
-			      !strcmp(first, "global") || !strcmp(first, "defaults") ||
-			      !strcmp(first, "frontend") || !strcmp(first, "listen") ? "HAProxy" : NULL;
 	char *words[4] = { first }, *options = strchr(rest, '['), *end = NULL;
 
 	if (options) {
@@ -210,11 +193,7 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	}
 	for (int i = 1; i < 4; i++) {
 		words[i] = next_word(&rest);
-		if (!*words[i] && program)
-			config_mistake(p->in, "a file of %s, which culvert does not read: the "
-				       "table under \"Instead of another forwarder\" in "
-				       "docs/operations.md says what to write", program);
-		else if (!*words[i])
+		if (!*words[i])
 			config_mistake(p->in, "expected BINDADDRESS BINDPORT CONNECTADDRESS "
 				       "CONNECTPORT; a file of culvert begins with a [SECTION]");
 	}
@@ -232,15 +211,10 @@ static void take_rule(struct reader *p, char *first, char *rest)
 static void take_file(struct reader *p, const char *word, const char *key, char *rest)
 {
 	char *value = next_word(&rest);
-	size_t len = strlen(value);
 
-	if (len > 1 && *value == '"' && value[len - 1] == '"') {
-		value[len - 1] = '\0';
-		value++;
-	}
-	if (strpbrk(value, ";#")) /* a comment, where `culvert convert` would write it */
-		config_mistake(p->in, "%s: culvert takes no file name with ; or #", word);
-	config_take(p->in, NULL, option_find(key), word, value);
+	if (strpbrk(value, ";#\"")) /* a comment, where `culvert convert` would write it */
+		config_mistake(p->in, "%s: culvert takes no file name with ; # or quotes", word);
+	config_take(p->in, NULL, option_find(key, SCOPE_CULVERT), word, value);
 	end_line(p, rest);
 }
 
@@ -253,7 +227,7 @@ static void take_line(struct reader *p, char *line)
 		line[strcspn(line, "#")] = '\0'; /* the name of a file may have it */
 	word = next_word(&line);
 	if (!strcasecmp(word, "allow") || !strcasecmp(word, "deny")) { /* oi has capitals */
-		take_access(p, option_find(strlen(word) == 4 ? "deny" : "allow"), next_word(&line));
+		take_access(p, option_find(strlen(word) == 4 ? "deny" : "allow", SCOPE_FORWARD), next_word(&line));
 		end_line(p, line);
 	} else if (!strcmp(word, "logfile")) {
 		take_file(p, "logfile", "session-log", line);

@@ -11,7 +11,6 @@
 #include "base/parse_size.h"
 
 #define SEPARATORS " \t,"
-#define TWICE "given twice"
 
 /* Take WORD, which stands behind a server: true if it says something of that server S. */
 static bool take_word(const char *word, struct server_conf *s, const char **ret_wrong)
@@ -19,7 +18,6 @@ static bool take_word(const char *word, struct server_conf *s, const char **ret_
 	uint64_t weight = 0;
 
 	if (!strcmp(word, "backup")) {
-		*ret_wrong = s->backup ? TWICE : NULL;
 		s->backup = true;
 		return true;
 	}
@@ -27,10 +25,7 @@ static bool take_word(const char *word, struct server_conf *s, const char **ret_
 		return false;
 	if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
 		*ret_wrong = "expected a weight from 1 to 100";
-	else if (s->has_weight)
-		*ret_wrong = TWICE;
 	s->weight = (unsigned int)weight;
-	s->has_weight = true;
 	return true;
 }
 
@@ -59,19 +54,10 @@ static const char *add_server(const char *word, struct upstream *u)
 		return "unix sockets and other addresses do not mix";
 	for (size_t i = 0; i + 1 < u->n; i++)
 		if (is_same(&u->servers[i].at, &s.at))
-			return TWICE;
+			return "given twice";
 	if (s.at.n_ports != u->servers[0].at.n_ports)
 		return "all servers need as many ports";
 	return NULL;
-}
-
-/* Returns what is wrong, or NULL. */
-static const char *check(const struct upstream *u)
-{
-	for (size_t i = 0; i < u->n; i++)
-		if (!u->servers[i].backup)
-			return NULL;
-	return u->n ? "every server is a backup" : "no server";
 }
 
 int upstreams_parse(const char *text, struct upstream *ret, char *err, size_t errlen)
@@ -87,12 +73,13 @@ int upstreams_parse(const char *text, struct upstream *ret, char *err, size_t er
 	}
 	if (wrong && strcmp(word, text) != 0)
 		snprintf(err, errlen, "%.64s: %s", word, wrong);
-	else if (wrong || (wrong = check(ret)))
-		snprintf(err, errlen, "%s", wrong);
+	else if (wrong || !ret->n)
+		snprintf(err, errlen, "%s", wrong ?: "no server");
 	free(copy);
-	if (wrong)
-		upstreams_close(ret);
-	return wrong ? -EINVAL : 0;
+	if (!wrong && ret->n)
+		return 0;
+	upstreams_close(ret);
+	return -EINVAL;
 }
 
 void upstreams_close(struct upstream *u)

@@ -10,7 +10,6 @@
 struct server_conf {
 	struct endpoint at;
 	unsigned int weight; /* its share of the sessions, relative to those of the others */
-	bool has_weight;     /* that was said */
 	bool backup;         /* used only while no other server can be */
 };
 
@@ -26,7 +25,7 @@ struct upstream {
 
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated
- * by blanks or commas; behind each may stand "weight=N" and "backup", once.  No server is given
+ * by blanks or commas; behind each may stand "weight=N" and "backup".  No server is given
  * twice.  Unix sockets and others do not mix, since a session is prepared for one kind before its
  * server is chosen; nor do ranges of ports of different lengths.
  *

@@ -21,11 +21,11 @@
 
 static int check_account(const struct config *c)
 {
-	char err[512], at[CONFIG_PLACE_LEN];
+	char err[512];
 	struct account account;
 
 	return account_find_as_root(c->user, &account, err, sizeof(err)) ?
-		       log_complain(-EINVAL, "%s%s", config_option_place(c, "user", at), err) : 0;
+		       config_complain(config_place(c, &c->defaults, "user"), "%s", err) : 0;
 }
 
 /* This process may have what a daemon may have that is started in its place. */
@@ -33,27 +33,26 @@ static void check_descriptors(const struct config *c)
 {
 	struct needs needs = needs_of(c);
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
-	char at[CONFIG_PLACE_LEN];
 
 	if (limit < needs.descriptors)
 		log_complain(0, "warning: %smax-sessions: " FEW_DESCRIPTORS " (the limit of this "
 			     "shell; a unit has its own, LimitNOFILE=)",
-			     config_option_place(c, "max-sessions", at), limit, c->max_sessions,
+			     config_place(c, &c->defaults, "max-sessions"), limit, c->max_sessions,
 			     needs.sockets, needs.descriptors);
 }
 
 /* --- names --- */
 
 /* 0 or -errno, after a warning: a daemon would start all the same. */
-static int look_up(const struct config *c, const struct forward_conf *fc, const struct endpoint *e)
+static int look_up(const struct forward_conf *fc, const struct endpoint *e)
 {
-	char why[256], at[CONFIG_PLACE_LEN];
+	char why[256];
 	struct endpoint found;
 	int r = endpoint_parse(e->text, false, &found, why, sizeof(why));
 
 	if (r)
 		log_complain(0, "warning: %supstream %s: %s (culvert starts all the same, and looks "
-			     "again)", config_place(c->file, fc->line, at), e->text, why);
+			     "again)", fc->place, e->text, why);
 	else
 		endpoint_close(&found);
 	return r;
@@ -69,7 +68,7 @@ static void check_upstreams(const struct config *c)
 
 		for (size_t j = 0; r != -EAGAIN && j < u->n; j++)
 			if (u->servers[j].at.named)
-				r = look_up(c, &c->forwards[i], &u->servers[j].at);
+				r = look_up(&c->forwards[i], &u->servers[j].at);
 	}
 }
 

@@ -346,7 +346,7 @@ static int code_of(int r)
 
 static int set_up(struct daemon *d)
 {
-	char at[CONFIG_PLACE_LEN] = "";
+	const char *at = "";
 	int r = 0;
 
 	for (size_t i = 0; !r && i < sizeof(steps) / sizeof(steps[0]); i++) {
@@ -355,7 +355,7 @@ static int set_up(struct daemon *d)
 		r = steps[i].run(d);
 		log_keep_complaint(NULL, 0);
 		if (r && steps[i].option)
-			config_option_place(&d->config, steps[i].option, at);
+			at = config_place(&d->config, &d->config.defaults, steps[i].option);
 		if (r && d->err[0])
 			log_error("%s%s", at, d->err);
 	}

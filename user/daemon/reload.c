@@ -71,9 +71,8 @@ static int find_addresses(struct plan *p)
 		for (struct forward *f = p->r->forwards.first; f && !e->n_addrs; f = f->next) {
 			const struct endpoint *known = &f->conf->listen;
 
-			if (!strcmp(known->text, e->text) &&
-			    endpoint_copy_addrs(e, known->addrs, known->n_addrs))
-				return no_memory();
+			if (!strcmp(known->text, e->text))
+				endpoint_copy_addrs(e, known);
 		}
 	}
 	return names_find_listeners(c, true);
@@ -117,11 +116,10 @@ static int check_globals(struct plan *p)
 {
 	const struct config *c = p->config;
 	const struct option_def *o = options_fixed(p->r->start, c);
-	char at[CONFIG_PLACE_LEN];
 
 	if (o)
-		return log_complain(-EINVAL, "%s%s: cannot change while culvert runs: restart it",
-				    config_option_place(c, o->name, at), o->name);
+		return config_complain(config_place(c, &c->defaults, o->name),
+				       "%s: cannot change while culvert runs: restart it", o->name);
 	for (const struct forward_conf *f = c->forwards; f < c->forwards + c->n_forwards; f++)
 		if ((f->engine == ENGINE_SOCKMAP && !p->r->shared->kernel) ||
 		    (f->engine == ENGINE_GRAFT && !p->r->shared->grafts))

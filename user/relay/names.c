@@ -575,7 +575,7 @@ void names_close(struct names *n)
 
 /* --- names to listen at --- */
 
-static int look_up_listener(const struct config *c, struct forward_conf *fc, bool confined)
+static int look_up_listener(struct forward_conf *fc, bool confined)
 {
 	char why[LOOKUP_WHY_LEN] = "a name to listen at is looked up at the start only: restart "
 				   "culvert, or write the address";
@@ -583,7 +583,7 @@ static int look_up_listener(const struct config *c, struct forward_conf *fc, boo
 	int r = confined ? -EINVAL : endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
 
 	if (r) {
-		config_complain_address(c, fc, true, "", why);
+		config_complain_address(fc, true, "", why);
 		return r;
 	}
 	fc->listen.addrs = found.addrs;
@@ -597,6 +597,6 @@ int names_find_listeners(struct config *c, bool confined)
 
 	for (size_t i = 0; !r && i < c->n_forwards; i++)
 		if (!c->forwards[i].listen.n_addrs)
-			r = look_up_listener(c, &c->forwards[i], confined);
+			r = look_up_listener(&c->forwards[i], confined);
 	return r ?: config_check_addresses(c);
 }
