@@ -89,24 +89,10 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
-/* Set F's limits.  If BEFORE (or NULL) has the same bandwidth, F shares its tokens. */
-static int make_limits(struct forward *f, const struct forward *before)
-{
-	const struct forward_conf *fc = f->conf;
-
-	/* a tenth of a second's connections may come at once */
-	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
-	if (!before || !bandwidth_is(before->bandwidth, fc->bandwidth))
-		return bandwidth_new(fc->bandwidth, &f->bandwidth);
-	f->bandwidth = bandwidth_get(before->bandwidth);
-	return 0;
-}
-
 int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
 		struct forward *before, struct forward **ret)
 {
 	struct forward *f = calloc(1, sizeof(*f));
-	int r;
 
 	*ret = NULL;
 	if (!f)
@@ -119,10 +105,10 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	f->from = from;
 	if (from)
 		from->refs++;
-	r = f->totals ? make_limits(f, before) : -ENOMEM;
-	r = r ?: servers_open(&f->servers, fc, before ? &before->servers : NULL,
-			      &f->totals->servers, clock_ms());
-	if (r) {
+	/* a tenth of a second's connections may come at once */
+	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
+	if (!f->totals || servers_open(&f->servers, fc, before ? &before->servers : NULL,
+				       &f->totals->servers, clock_ms())) {
 		forward_free(f);
 		return -ENOMEM;
 	}
@@ -136,7 +122,6 @@ void forward_free(struct forward *f)
 		return;
 	marked_sockets_close(f->stock);
 	servers_close(&f->servers);
-	bandwidth_put(f->bandwidth);
 	totals_drop(f->totals);
 	config_version_drop(f->from);
 	free(f);

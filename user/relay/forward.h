@@ -37,6 +37,7 @@ struct forward_totals {
 	uint64_t due_ms;           /* of CLOCK_MONOTONIC: sessions of a forward that is removed, or
 				    * draining, are reset then; for the thread that reloads only */
 	struct clients clients;
+	struct bandwidth bandwidth;
 	pthread_mutex_t servers;   /* lock, see servers.h */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
@@ -56,7 +57,6 @@ struct forward {
 	struct forward_totals *totals;
 	struct marked_sockets *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;         /* accept-rate */
-	struct bandwidth *bandwidth;   /* shared with the forward before, if it is the same */
 	_Atomic unsigned int sessions; /* that point to it */
 	struct config_version *from;   /* has CONF; NULL: the configuration of the start */
 	struct forward *becomes;       /* with the change that is planned: itself, or what replaces
