@@ -201,9 +201,9 @@ static bool is_unchanged(const struct plan *p, struct forward *before,
 static int make_forward(struct plan *p, size_t i, struct forward *before)
 {
 	const struct forward_conf *fc = &p->config->forwards[i];
-	struct forward *f;
+	struct forward *f = forward_new(fc, p->config, p->next, before);
 
-	if (forward_new(fc, p->config, p->next, before, &f))
+	if (!f)
 		return no_memory();
 	p->forwards[i] = f;
 	if (!forward_needs_privileges(fc))

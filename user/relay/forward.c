@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/forward.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,14 +88,13 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
-int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
-		struct forward *before, struct forward **ret)
+struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
+			    struct config_version *from, struct forward *before)
 {
 	struct forward *f = calloc(1, sizeof(*f));
 
-	*ret = NULL;
 	if (!f)
-		return -ENOMEM;
+		return NULL;
 	f->conf = fc;
 	f->engine = fc->engine;
 	f->totals = before ? before->totals : totals_new(c->workers);
@@ -110,16 +108,13 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	if (!f->totals || servers_open(&f->servers, fc, before ? &before->servers : NULL,
 				       &f->totals->servers, clock_ms())) {
 		forward_free(f);
-		return -ENOMEM;
+		return NULL;
 	}
-	*ret = f;
-	return 0;
+	return f;
 }
 
 void forward_free(struct forward *f)
 {
-	if (!f)
-		return;
 	marked_sockets_close(f->stock);
 	servers_close(&f->servers);
 	totals_drop(f->totals);

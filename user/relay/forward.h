@@ -85,10 +85,10 @@ void forwards_reap(struct forwards *all);
 /*
  * Make a forward of FC, a forward of the configuration C.  FROM holds C, and the forward takes a
  * reference to it; NULL: C is the configuration of the start.  BEFORE: the forward that the new one
- * replaces, or NULL; of servers that both have, what is known stays.  -ENOMEM.
+ * replaces, or NULL; of servers that both have, what is known stays.  NULL: no memory.
  */
-int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
-		struct forward *before, struct forward **ret);
+struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
+			    struct config_version *from, struct forward *before);
 void forward_free(struct forward *f);
 /* Warn about settings of FC that are legal but suspicious. */
 void forward_warn(const struct forward_conf *fc);

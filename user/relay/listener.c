@@ -105,29 +105,26 @@ static bool is_allowed(struct listener *ls, const struct sockaddr *client, sockl
 
 /*
  * Begin the session of CLIENT, whose socket is FD, and which is counted in by admission_enter().
- * False: it may have none, see *RET_WHY, and is not counted any more.
+ * CAUSES, or why it may have none, and is not counted any more.
  */
-static bool begin_session(struct listener *ls, int fd, const struct sockaddr *client, socklen_t len,
-			  enum cause *ret_why)
+static enum cause begin_session(struct listener *ls, int fd, const struct sockaddr *client,
+				socklen_t len)
 {
 	struct shared *shared = ls->worker->shared;
 	struct forward *f = ls->forward;
 	/* one that is a proxy will say first whose session it is */
 	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
+	enum cause why = CAUSE_DENIED;
 
-	*ret_why = CAUSE_DENIED;
-	if (is_allowed(ls, client, len) &&
-	    (is_proxy || admission_enter_client(shared, f, client, ret_why))) {
-		*ret_why = CAUSE_NO_MEMORY;
-		if (!session_open(ls->worker, f, fd, client, addr_port(&ls->on->addr)))
-			return true;
-		if (!is_proxy) {
-			admission_leave(shared, f, client);
-			return false;
-		}
+	if (!is_allowed(ls, client, len) ||
+	    (!is_proxy && !admission_enter_client(shared, f, client, &why))) {
+		cancel(ls);
+		return why;
 	}
-	cancel(ls);
-	return false;
+	if (!session_open(ls->worker, f, fd, client, addr_port(&ls->on->addr)))
+		return CAUSES;
+	admission_leave(shared, f, is_proxy ? NULL : client);
+	return CAUSE_NO_MEMORY;
 }
 
 /* Before accept(2).  WAITING: a client does, for sure.  False: none can be had for now. */
@@ -171,7 +168,8 @@ static bool accept_one(struct listener *ls, bool waiting)
 		return false;
 	}
 	ls->paused = false;
-	if (begin_session(ls, fd, client, len, &why))
+	why = begin_session(ls, fd, client, len);
+	if (why == CAUSES)
 		return true;
 	tcp_arm_reset(fd);
 	close(fd);
