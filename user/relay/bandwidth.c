@@ -147,11 +147,8 @@ bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms)
 {
 	/* the loop's clock may be as late as its thread */
 	uint64_t now = clock_ms();
-	struct turn *t;
+	struct turn *t = &p->turns[dir];
 
-	if (!p)
-		return true;
-	t = &p->turns[dir];
 	if (!t->held)
 		t->left = p->turn;
 	while (t->due_ms <= now && t->held < LIMITS) {

@@ -46,7 +46,7 @@ struct bandwidth {
 
 /*
  * The turns in which a session reads, if its bandwidth is limited.  NULL: it is not; then each
- * function below lets everything pass.
+ * function below but pace_begin() lets everything pass.
  */
 struct pace;
 

@@ -159,12 +159,10 @@ static bool accept_one(struct listener *ls, bool waiting)
 		return false;
 	fd = accept4(ls->source.fd, client, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd < 0) {
-		int error = errno;
-
-		cancel(ls);
-		if (error != EAGAIN)
-			pause_until(ls, tcp_cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
+		if (errno != EAGAIN)
+			pause_until(ls, tcp_cause_of_shortage(errno, CAUSE_ACCEPT_FAILED),
 				    w->loop.now_ms + PAUSE_MS);
+		cancel(ls);
 		return false;
 	}
 	ls->paused = false;
@@ -251,8 +249,8 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 	return 0;
 }
 
-static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
-		       int *ret_fd)
+/* A descriptor, or -errno. */
+static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport)
 {
 	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r = 0;
 	mode_t mask;
@@ -268,34 +266,32 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 	umask(mask);
 	if (r)
 		close(fd);
-	else
-		*ret_fd = fd;
-	return r;
+	return r ?: fd;
 }
 
 int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
 		     unsigned int n, int *fds, char *err, size_t errlen)
 {
 	unsigned int i = 0;
-	int fd = -1, r = 0;
+	int r = 0;
 
 	(void)unused;
 	if (!addr_is_inet(a)) {
 		unix_remove_stale((const struct sockaddr_un *)&a->ss, a->len);
 	} else if (!joins) {
-		r = open_socket(fc, a, false, &fd);
-		if (!r)
-			close(fd);
+		r = open_socket(fc, a, false);
+		if (r >= 0)
+			close(r);
 	}
-	while (!r && i < n) {
+	while (r >= 0 && i < n) {
 		socklen_t len = sizeof(a->ss);
 
-		r = open_socket(fc, a, true, &fds[i]);
-		if (!r && addr_takes_any_port(a)) /* all must have the port of the first */
-			getsockname(fds[i], (struct sockaddr *)&a->ss, &len);
-		i += !r;
+		r = fds[i] = open_socket(fc, a, true);
+		if (r >= 0 && addr_takes_any_port(a)) /* all must have the port of the first */
+			getsockname(r, (struct sockaddr *)&a->ss, &len);
+		i += r >= 0;
 	}
-	if (!r)
+	if (r >= 0)
 		return 0;
 	while (i > 0)
 		close(fds[--i]);
