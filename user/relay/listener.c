@@ -44,12 +44,6 @@ SYSCALLS_ALLOWED(
 
 /* --- accepting --- */
 
-static void wake_at(struct worker *w, uint64_t due_ms)
-{
-	if (!w->resume.at || due_ms < w->resume.due_ms)
-		timer_set(&w->loop, &w->resume, due_ms);
-}
-
 static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 {
 	struct worker *w = ls->worker;
@@ -61,17 +55,17 @@ static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 	}
 	ls->paused = true;
 	loop_watch(&w->loop, &ls->source, 0, false);
-	wake_at(w, due_ms);
+	if (!w->resume.at || due_ms < w->resume.due_ms)
+		timer_set(&w->loop, &w->resume, due_ms);
 }
 
 /* Of the workers that all watch one socket, only one is woken at a time. */
 static void start_accepting(struct listener *ls)
 {
-	uint32_t events = EPOLLIN | (ls->on->shared ? (uint32_t)EPOLLEXCLUSIVE : 0);
-	struct worker *w = ls->worker;
+	struct loop *l = &ls->worker->loop;
 
-	if (loop_watch(&w->loop, &ls->source, events, true)) /* epoll has no memory */
-		wake_at(w, w->loop.now_ms + PAUSE_MS);
+	if (loop_watch(l, &ls->source, EPOLLIN | (uint32_t)EPOLLEXCLUSIVE, true))
+		pause_until(ls, CAUSE_NO_MEMORY, l->now_ms + PAUSE_MS); /* epoll has none */
 }
 
 /* The first of the pauses is over.  A listener whose own is not pauses again at its next client. */
