@@ -181,9 +181,7 @@ static const struct sockaddr *client(unsigned int n)
 
 static enum cause admit(unsigned int forward)
 {
-	enum cause why;
-
-	return admission_enter(&shared, made[forward], &why) ? CAUSES : why;
+	return admission_enter(&shared, made[forward]);
 }
 
 static bool admit_client(unsigned int forward, unsigned int who)
@@ -191,7 +189,8 @@ static bool admit_client(unsigned int forward, unsigned int who)
 	enum cause why;
 
 	assert_int_equal(admit(forward), CAUSES);
-	if (admission_enter_client(&shared, made[forward], client(who), &why))
+	why = admission_enter_client(&shared, made[forward], client(who));
+	if (why == CAUSES)
 		return true;
 	assert_int_equal(why, CAUSE_CLIENT_LIMIT);
 	admission_leave(&shared, made[forward], NULL);

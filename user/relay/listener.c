@@ -108,10 +108,13 @@ static enum cause begin_session(struct listener *ls, int fd, const struct sockad
 	struct forward *f = ls->forward;
 	/* one that is a proxy will say first whose session it is */
 	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
-	enum cause why = CAUSE_DENIED;
+	enum cause why = CAUSES;
 
-	if (!is_allowed(ls, client, len) ||
-	    (!is_proxy && !admission_enter_client(shared, f, client, &why))) {
+	if (!is_allowed(ls, client, len))
+		why = CAUSE_DENIED;
+	else if (!is_proxy)
+		why = admission_enter_client(shared, f, client);
+	if (why != CAUSES) {
 		cancel(ls);
 		return why;
 	}
@@ -126,9 +129,9 @@ static bool may_accept(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
 	uint64_t due_ms = w->loop.now_ms + PAUSE_MS;
-	enum cause why;
+	enum cause why = admission_enter(w->shared, ls->forward);
 
-	if (admission_enter(w->shared, ls->forward, &why)) {
+	if (why == CAUSES) {
 		if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
 			return true;
 		admission_leave(w->shared, ls->forward, NULL);

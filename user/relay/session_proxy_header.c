@@ -80,7 +80,8 @@ static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 		s->client = h->source;
 		s->told->destination = h->destination;
 	}
-	if (!admission_enter_client(s->worker->shared, s->forward, &s->client.sa, &why)) {
+	why = admission_enter_client(s->worker->shared, s->forward, &s->client.sa);
+	if (why != CAUSES) {
 		session_reset(s, why);
 		return false;
 	}
