@@ -31,6 +31,7 @@ enum cause admission_enter(struct shared *shared, struct forward *f)
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
 				  const struct sockaddr *client)
 {
+	unsigned int most = shared->config->max_sessions_per_client;
 	int r = clients_enter(&f->totals->clients, client, f->conf->max_sessions_per_client);
 	const char *where = "here";
 	union client_addr addr;
@@ -38,7 +39,7 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 
 	if (!r) {
 		where = "in all";
-		r = clients_enter(&shared->clients, client, shared->config->max_sessions_per_client);
+		r = clients_enter(&shared->clients, client, most);
 		if (!r)
 			return CAUSES;
 		clients_leave(&f->totals->clients, client);
@@ -48,7 +49,8 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 	client_addr_set(&addr, client);
 	log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
 		  "forward %s: refused %s: it has as many sessions %s as max-sessions-per-client "
-		  "allows", forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)), where);
+		  "allows", forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)),
+		  where);
 	return CAUSE_CLIENT_LIMIT;
 }
 

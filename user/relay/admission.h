@@ -16,13 +16,13 @@
 enum cause admission_enter(struct shared *shared, struct forward *f);
 /*
  * The client of that session is known: count the session as one of CLIENT's.  CAUSES; or
- * CAUSE_CLIENT_LIMIT: CLIENT has as many as it may, which is logged; or CAUSE_NO_MEMORY.  The caller
- * ends the connection by RST, so that the client does not wait behind its own sessions.
+ * CAUSE_CLIENT_LIMIT: CLIENT has as many as it may, which is logged; or CAUSE_NO_MEMORY.  The
+ * caller ends the connection by RST, so that the client does not wait behind its own sessions.
  */
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
 				  const struct sockaddr *client);
 /*
- * The session ends, or never began: undo both, or if CLIENT is NULL, the first alone.  F may be freed
- * by the time that this returns.
+ * The session ends, or never began: undo both, or if CLIENT is NULL, the first alone.  F may be
+ * freed by the time that this returns.
  */
 void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client);

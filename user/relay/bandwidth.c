@@ -10,7 +10,7 @@
  * at once would hold back tokens of the forward that the flow cannot use yet.
  *
  * A turn is small, so a short message waits only for a small turn of each other flow.  What a flow
- * that moves little does not use is missing to the others until it returns it, at the end of its turn.
+ * that moves little does not use is missing to the others until its turn ends.
  */
 #include "relay/bandwidth.h"
 
@@ -116,7 +116,8 @@ struct pace {
 	struct turn turns[2];             /* by flow */
 };
 
-int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS], struct pace **ret)
+int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS],
+	     struct pace **ret)
 {
 	struct pace *p;
 

@@ -37,8 +37,8 @@ uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
 void bucket_give_back(struct bucket *b, uint64_t n);
 
 /*
- * The bandwidth that several sessions share, in each direction.  In one of zeroes nothing may pass at
- * first: a client that closes all its connections and comes back gains nothing.
+ * The bandwidth that several sessions share, in each direction.  In one of zeroes nothing may pass
+ * at first: a client that closes all its connections and comes back gains nothing.
  */
 struct bandwidth {
 	struct bucket ways[2]; /* by flow */
@@ -56,7 +56,8 @@ struct pace;
  * -ENOMEM.
  */
 enum { OF_CLIENT, OF_FORWARD, LIMITS };
-int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS], struct pace **ret);
+int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS],
+	     struct pace **ret);
 /* A turn of flow DIR begins.  False: it has to wait until *RET_DUE_MS, and then begin. */
 bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms);
 /* How many bytes flow DIR may read in this turn; UINT64_MAX: any number. */

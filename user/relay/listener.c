@@ -214,8 +214,8 @@ void listener_end(struct listener *ls)
 	int i = 0;
 
 	/*
-	 * Who waits at systemd's socket is served when culvert is back.  Of another no more are taken
-	 * than may wait in a backlog.
+	 * Who waits at systemd's socket is served when culvert is back.  Of another no more are
+	 * taken than may wait in a backlog.
 	 */
 	while (!ls->on->given && i++ < BACKLOG && accept_one(ls, false))
 		;
@@ -330,11 +330,10 @@ int given_take(char *err, size_t errlen)
 	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
 	for (int i = 0; i < n_given; i++)
 		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i].addr)) {
-			snprintf(err, errlen, "descriptor %d, which systemd has opened for culvert: "
-				 "not a stream socket that listens (ListenStream= with Accept=no "
-				 "makes one), or one of [::] that takes IPv4 clients, too "
-				 "(BindIPv6Only=ipv6-only is needed, and a ListenStream= of its own "
-				 "for 0.0.0.0)", SD_LISTEN_FDS_START + i);
+			snprintf(err, errlen, "descriptor %d, which systemd has opened for "
+				 "culvert: not a stream socket that listens (ListenStream= with "
+				 "Accept=no makes one), or one of [::] that takes IPv4 clients, too "
+				 "(BindIPv6Only=ipv6-only is needed, and a ListenStream= for 0.0.0.0)", SD_LISTEN_FDS_START + i);
 			return -EINVAL;
 		}
 	return 0;
@@ -391,7 +390,8 @@ static int get_sockets(struct listening *l, const struct listening_maker *by, bo
 	fds[0] = open_given(&l->addr);
 	l->given = fds[0] >= 0;
 	l->shared = l->shared || l->given;
-	return l->given ? 0 : by->make(by->arg, l->forward->conf, &l->addr, joins, n, fds, err, errlen);
+	return l->given ? 0 : by->make(by->arg, l->forward->conf, &l->addr, joins, n, fds, err,
+				       errlen);
 }
 
 int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,

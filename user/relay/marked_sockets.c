@@ -133,8 +133,8 @@ int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 	if (!r)
 		return 0;
 	discard(s);
-	return log_complain(r, "forward %s has a mark or is transparent, which needs CAP_NET_ADMIN: %s",
-			    forward_name(fc), err);
+	return log_complain(r, "forward %s has a mark or is transparent, which needs "
+			    "CAP_NET_ADMIN: %s", forward_name(fc), err);
 }
 
 void marked_sockets_close(struct marked_sockets *s)

@@ -61,8 +61,9 @@ static int add_member(struct servers *ss, const struct servers *before, size_t i
 	if (!known)
 		snprintf(s->name, sizeof(s->name), "%s", name);
 	ss->members[ss->n++] = (struct member){
-		.server = server_get(s), .conf = &ss->conf->upstream.servers[i], .place = &ss->places[i],
-		.list = addr_list_get(list), .turn = known ? known->turn : 0,
+		.server = server_get(s), .conf = &ss->conf->upstream.servers[i],
+		.place = &ss->places[i], .list = addr_list_get(list),
+		.turn = known ? known->turn : 0,
 	};
 	return 0;
 }
