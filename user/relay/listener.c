@@ -367,50 +367,31 @@ static int open_given(const struct addr *a)
 
 /* --- addresses --- */
 
-static struct listening *new_listening(struct forward *f, const struct addr *a, unsigned int n)
-{
-	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
-
-	if (!l)
-		return NULL;
-	l->forward = l->becomes = f;
-	l->asked = l->addr = *a;
-	l->shared = !addr_is_inet(a);
-	l->n_workers = n;
-	for (unsigned int i = 0; i < n; i++)
-		l->at[i].source.fd = -1;
-	return l;
-}
-
-static int get_sockets(struct listening *l, const struct listening_maker *by, bool joins, int *fds,
-		       char *err, size_t errlen)
-{
-	unsigned int n = l->shared ? 1 : l->n_workers;
-
-	fds[0] = open_given(&l->addr);
-	l->given = fds[0] >= 0;
-	l->shared = l->shared || l->given;
-	return l->given ? 0 : by->make(by->arg, l->forward->conf, &l->addr, joins, n, fds, err,
-				       errlen);
-}
-
 int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
 		   bool joins, unsigned int n, struct listening **ret)
 {
-	struct listening *l = new_listening(f, a, n);
-	int fds[WORKERS_MAX] = { -1 }, r = -ENOMEM;
-	char text[ADDR_STRLEN], why[512] = "out of memory";
+	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
+	char text[ADDR_STRLEN], why[512];
+	int fds[WORKERS_MAX], r = 0;
 
-	if (l)
-		r = get_sockets(l, by, joins, fds, why, sizeof(why));
-	for (unsigned int i = 0; !r && i < n; i++)
-		l->at[i].source.fd = fds[l->shared ? 0 : i];
+	if (!l)
+		return log_complain(-ENOMEM, "out of memory");
+	*l = (struct listening){ .forward = f, .becomes = f, .asked = *a, .addr = *a,
+				 .n_workers = n };
+	fds[0] = open_given(a);
+	l->given = fds[0] >= 0;
+	l->shared = l->given || !addr_is_inet(a);
+	if (!l->given)
+		r = by->make(by->arg, f->conf, &l->addr, joins, l->shared ? 1 : n, fds, why,
+			     sizeof(why));
 	if (r) {
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
 		free(l);
 		return log_complain(r, "forward %s: cannot listen on %s: %s", forward_name(f->conf),
 				    text, why);
 	}
+	for (unsigned int i = 0; i < n; i++)
+		l->at[i].source.fd = fds[l->shared ? 0 : i];
 	listening_set_options(l, f->conf);
 	*ret = l;
 	return 0;

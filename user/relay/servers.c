@@ -75,8 +75,6 @@ static void drop_members(struct servers *ss)
 		server_put(ss->members[i].server);
 	}
 	free(ss->members);
-	ss->members = NULL;
-	ss->n = 0;
 }
 
 static int add_place(struct servers *ss, const struct servers *before, size_t i)
@@ -177,7 +175,6 @@ void servers_close(struct servers *ss)
 		lookup_close(&ss->places[i].upstream);
 	drop_members(ss);
 	free(ss->places);
-	ss->places = NULL;
 }
 
 int servers_add_names(struct servers *ss, struct names *names)
