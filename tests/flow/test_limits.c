@@ -83,8 +83,8 @@ static void run_past(struct tap *taps, size_t n, struct group *groups, size_t n_
 enum { OLD, OLD_BACK, NEW, NEW_BACK, LAST, LAST_BACK, RELOADED };
 
 /*
- * Sessions keep to the limit that they began with; those that begin after the reload have the new
- * one.  BEFORE and AFTER are lines of the file.
+ * A session that begins after the reload has the new limit, which those before then share with it.
+ * BEFORE and AFTER are lines of the file.
  */
 static void change(const char *engine, const char *before, const char *after)
 {
@@ -98,16 +98,20 @@ static void change(const char *engine, const char *before, const char *after)
 	taps_open(&taps[0], NULL, 9001, true, true, OLD);
 	taps_run(taps, 2, groups, 2, 100);
 	rig_reload_good(d, after);
+	for (size_t i = OLD; i <= NEW_BACK; i++)
+		groups[i].rate = 16 * RATE;
 	for (size_t i = NEW; i <= NEW_BACK; i++)
 		groups[i] = (struct group){ .rate = 16 * RATE, .begin = now_ms() };
 	taps_open(&taps[2], NULL, 9001, true, true, NEW);
 	run_past(taps, 4, groups, RELOADED, NEW);
 	run_past(taps, 4, groups, RELOADED, NEW_BACK);
 	rig_reload_good(d, before);
+	for (size_t i = OLD; i <= NEW_BACK; i++)
+		groups[i].rate = 0; /* they share with the last ones */
 	for (size_t i = LAST; i <= LAST_BACK; i++)
 		groups[i] = (struct group){ .rate = RATE, .begin = now_ms() };
 	taps_open(&taps[4], NULL, 9001, true, true, LAST);
-	taps_run(taps, 6, groups, RELOADED, 1000);
+	taps_run(taps, 6, groups, RELOADED, 300);
 	taps_finish(taps, 6, groups, RELOADED);
 	rig_stop(d);
 }

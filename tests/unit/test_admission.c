@@ -103,37 +103,30 @@ TEST(test_many)
 	clients_close(&c);
 }
 
-static struct bandwidth *bandwidth_of(struct clients *c, const char *text, uint64_t rate)
+static struct bandwidth *bandwidth_of(struct clients *c, const char *text)
 {
 	struct sockaddr_storage ss = address(text);
-	struct bandwidth *b;
 
-	assert_int_equal(clients_bandwidth(c, (struct sockaddr *)&ss, rate, &b), 0);
-	return b;
+	return clients_bandwidth(c, (struct sockaddr *)&ss);
 }
 
 /* All sessions of a client share one. */
 TEST(test_bandwidth)
 {
-	struct bandwidth *first, *second, *other;
+	struct bandwidth *first;
 	struct clients c;
 
 	clients_init(&c);
 	assert_int_equal(enter(&c, "192.0.2.1", 0), 0);
-	first = bandwidth_of(&c, "192.0.2.1", 5000);
+	first = bandwidth_of(&c, "192.0.2.1");
 	assert_int_equal(enter(&c, "192.0.2.1", 0), 0);
-	second = bandwidth_of(&c, "192.0.2.1", 5000);
-	assert_ptr_equal(first, second);
-	/* a reload has changed the limit: who has the old one keeps it */
-	other = bandwidth_of(&c, "192.0.2.1", 6000);
-	assert_ptr_not_equal(first, other);
-	assert_true(bandwidth_is(first, 5000) && bandwidth_is(other, 6000));
-	assert_null(bandwidth_of(&c, "192.0.2.1", 0));
+	assert_int_equal(enter(&c, "192.0.2.2", 0), 0);
+	assert_non_null(first);
+	assert_ptr_equal(bandwidth_of(&c, "192.0.2.1"), first);
+	assert_ptr_not_equal(bandwidth_of(&c, "192.0.2.2"), first);
 	leave(&c, "192.0.2.1");
+	assert_ptr_equal(bandwidth_of(&c, "192.0.2.1"), first);
 	clients_close(&c);
-	bandwidth_put(first);
-	bandwidth_put(second);
-	bandwidth_put(other);
 }
 
 /* --- admission --- */
@@ -157,8 +150,10 @@ static struct forward *made[FORWARDS];
 static int open_it(void **state)
 {
 	(void)state;
-	for (size_t i = 0; i < FORWARDS; i++)
-		assert_int_equal(forward_new(&forwards[i], &config, NULL, NULL, &made[i]), 0);
+	for (size_t i = 0; i < FORWARDS; i++) {
+		made[i] = forward_new(&forwards[i], &config, NULL, NULL);
+		assert_non_null(made[i]);
+	}
 	clients_init(&shared.clients);
 	return 0;
 }
@@ -186,9 +181,7 @@ static const struct sockaddr *client(unsigned int n)
 
 static enum cause admit(unsigned int forward)
 {
-	enum cause why;
-
-	return admission_enter(&shared, made[forward], &why) ? CAUSES : why;
+	return admission_enter(&shared, made[forward]);
 }
 
 static bool admit_client(unsigned int forward, unsigned int who)
@@ -196,7 +189,8 @@ static bool admit_client(unsigned int forward, unsigned int who)
 	enum cause why;
 
 	assert_int_equal(admit(forward), CAUSES);
-	if (admission_enter_client(&shared, made[forward], client(who), &why))
+	why = admission_enter_client(&shared, made[forward], client(who));
+	if (why == CAUSES)
 		return true;
 	assert_int_equal(why, CAUSE_CLIENT_LIMIT);
 	admission_leave(&shared, made[forward], NULL);

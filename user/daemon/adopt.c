@@ -68,13 +68,12 @@ static struct forward *forward_of_tag(struct forward *f, uint32_t tag)
 static bool adopt(struct shared *shared, struct worker *w, struct forward *f, uint32_t slot)
 {
 	struct sockaddr_storage client;
-	enum cause why;
 	socklen_t len;
 
 	graft_address(shared->grafts, slot, CLIENT, false, &client, &len);
-	if (!f || !admission_enter(shared, f, &why))
+	if (!f || admission_enter(shared, f) != CAUSES)
 		return false;
-	if (!admission_enter_client(shared, f, (struct sockaddr *)&client, &why)) {
+	if (admission_enter_client(shared, f, (struct sockaddr *)&client) != CAUSES) {
 		admission_leave(shared, f, NULL);
 		return false;
 	}

@@ -166,9 +166,9 @@ static struct listening *find_address(const struct plan *p, const struct forward
 static int make_forward(struct plan *p, size_t i, struct forward *before)
 {
 	const struct forward_conf *fc = &p->config->forwards[i];
-	struct forward *f;
+	struct forward *f = forward_new(fc, p->config, p->next, before);
 
-	if (forward_new(fc, p->config, p->next, before, &f))
+	if (!f)
 		return no_memory();
 	p->forwards[i] = f;
 	if (!forward_needs_privileges(fc))

@@ -16,24 +16,22 @@ static bool count_in(_Atomic unsigned int *live, unsigned int most)
 	return false;
 }
 
-bool admission_enter(struct shared *shared, struct forward *f, enum cause *ret_why)
+enum cause admission_enter(struct shared *shared, struct forward *f)
 {
-	if (!count_in(&f->totals->live, f->conf->max_sessions)) {
-		*ret_why = CAUSE_FORWARD_LIMIT;
-		return false;
-	}
+	if (!count_in(&f->totals->live, f->conf->max_sessions))
+		return CAUSE_FORWARD_LIMIT;
 	if (!count_in(&shared->live, shared->config->max_sessions)) {
 		atomic_fetch_sub(&f->totals->live, 1);
-		*ret_why = CAUSE_SESSION_LIMIT;
-		return false;
+		return CAUSE_SESSION_LIMIT;
 	}
 	atomic_fetch_add(&f->sessions, 1);
-	return true;
+	return CAUSES;
 }
 
-bool admission_enter_client(struct shared *shared, struct forward *f, const struct sockaddr *client,
-			    enum cause *ret_why)
+enum cause admission_enter_client(struct shared *shared, struct forward *f,
+				  const struct sockaddr *client)
 {
+	unsigned int most = shared->config->max_sessions_per_client;
 	int r = clients_enter(&f->totals->clients, client, f->conf->max_sessions_per_client);
 	const char *where = "here";
 	union client_addr addr;
@@ -41,19 +39,19 @@ bool admission_enter_client(struct shared *shared, struct forward *f, const stru
 
 	if (!r) {
 		where = "in all";
-		r = clients_enter(&shared->clients, client, shared->config->max_sessions_per_client);
-		if (r)
-			clients_leave(&f->totals->clients, client);
+		r = clients_enter(&shared->clients, client, most);
+		if (!r)
+			return CAUSES;
+		clients_leave(&f->totals->clients, client);
 	}
-	if (r == -EUSERS) {
-		client_addr_set(&addr, client);
-		log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
-			  "forward %s: refused %s: it has as many sessions %s as "
-			  "max-sessions-per-client allows", forward_name(f->conf),
-			  client_addr_text(&addr, text, sizeof(text)), where);
-	}
-	*ret_why = r == -EUSERS ? CAUSE_CLIENT_LIMIT : CAUSE_NO_MEMORY;
-	return !r;
+	if (r == -ENOMEM)
+		return CAUSE_NO_MEMORY;
+	client_addr_set(&addr, client);
+	log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
+		  "forward %s: refused %s: it has as many sessions %s as max-sessions-per-client "
+		  "allows", forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)),
+		  where);
+	return CAUSE_CLIENT_LIMIT;
 }
 
 void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdbool.h>
 #include <sys/socket.h>
 
 #include "datapath/stats.h"
@@ -13,17 +12,17 @@
  * client at one forward.  Each limit holds beside the others.  Any thread may call any of this.
  */
 
-/* Count a session of F in before its client is known.  False: there is no room, see *RET_WHY. */
-bool admission_enter(struct shared *shared, struct forward *f, enum cause *ret_why);
+/* Count a session of F in before its client is known.  CAUSES, or why there is no room. */
+enum cause admission_enter(struct shared *shared, struct forward *f);
 /*
- * The client of that session is known: count the session as one of CLIENT's.  False: CLIENT has as
- * many as it may, which is logged, or there is no memory, see *RET_WHY.  The caller ends the
- * connection by RST, so that the client does not wait behind its own sessions.
+ * The client of that session is known: count the session as one of CLIENT's.  CAUSES; or
+ * CAUSE_CLIENT_LIMIT: CLIENT has as many as it may, which is logged; or CAUSE_NO_MEMORY.  The
+ * caller ends the connection by RST, so that the client does not wait behind its own sessions.
  */
-bool admission_enter_client(struct shared *shared, struct forward *f, const struct sockaddr *client,
-			    enum cause *ret_why);
+enum cause admission_enter_client(struct shared *shared, struct forward *f,
+				  const struct sockaddr *client);
 /*
- * The session ends, or never began: undo both, or if CLIENT is NULL, the first alone.  F may be freed
- * by the time that this returns.
+ * The session ends, or never began: undo both, or if CLIENT is NULL, the first alone.  F may be
+ * freed by the time that this returns.
  */
 void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client);

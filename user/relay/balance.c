@@ -49,19 +49,12 @@ enum server_state health_state(const struct health *h, uint64_t now_ms)
 	return h->back_ms && now_ms < h->back_ms + BACK_SLOWLY_MS ? SERVER_RETURNING : SERVER_UP;
 }
 
-static uint64_t aside_until(const struct health *h, uint64_t now_ms)
-{
-	uint64_t wait = h->refused < 7 ? (uint64_t)ASIDE_MS << (h->refused - 1) : ASIDE_MAX_MS;
-
-	return now_ms + (wait < ASIDE_MAX_MS ? wait : ASIDE_MAX_MS);
-}
-
 void health_refused(struct health *h, uint64_t now_ms)
 {
 	if (h->refused && now_ms < h->aside_ms)
 		return;
+	h->aside_ms = now_ms + smaller((uint64_t)ASIDE_MS << smaller(h->refused, 6), ASIDE_MAX_MS);
 	h->refused++;
-	h->aside_ms = aside_until(h, now_ms);
 }
 
 static void come_back(struct health *h, uint64_t now_ms)

@@ -71,7 +71,7 @@ struct health {
 
 enum server_state health_state(const struct health *h, uint64_t now_ms);
 
-/* A session could not connect, or one has got a server that is in TRIAL; a session has connected. */
+/* A session could not connect, or has got a server that is in TRIAL; a session has connected. */
 void health_refused(struct health *h, uint64_t now_ms);
 void health_connected(struct health *h, uint64_t now_ms);
 /* A check has ended: RISE good ones in a row, or FALL others, change the state. */

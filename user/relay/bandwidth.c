@@ -10,12 +10,11 @@
  * at once would hold back tokens of the forward that the flow cannot use yet.
  *
  * A turn is small, so a short message waits only for a small turn of each other flow.  What a flow
- * that moves little does not use is missing to the others until it returns it, at the end of its turn.
+ * that moves little does not use is missing to the others until its turn ends.
  */
 #include "relay/bandwidth.h"
 
 #include <errno.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
@@ -34,6 +33,18 @@ void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_m
 	*b = (struct bucket){ .rate = rate, .most = (int64_t)(burst * PARTS), .at_ms = now_ms };
 	b->level = b->most;
 	pthread_mutex_init(&b->lock, NULL);
+}
+
+/* From now on tokens come at RATE.  What was reserved before stays so. */
+static void change_rate(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_ms)
+{
+	pthread_mutex_lock(&b->lock);
+	if (b->rate != rate) {
+		b->rate = rate;
+		b->most = (int64_t)(burst * PARTS);
+		b->at_ms = now_ms;
+	}
+	pthread_mutex_unlock(&b->lock);
 }
 
 /* Add the tokens that came since the last call.  The lock is held. */
@@ -62,8 +73,6 @@ uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms)
 
 void bucket_give_back(struct bucket *b, uint64_t n)
 {
-	if (!b->rate || !n)
-		return;
 	pthread_mutex_lock(&b->lock);
 	b->level += (int64_t)(n * PARTS);
 	pthread_mutex_unlock(&b->lock);
@@ -93,87 +102,43 @@ bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_du
 /* 40 ms: less than 5 % of a second, and more than a thread that has a CPU is ever late. */
 #define BURSTS_PER_SECOND 25
 
-struct bandwidth {
-	uint64_t rate;
-	uint32_t turn; /* bytes */
-	_Atomic unsigned int refs;
-	struct bucket ways[2]; /* by flow */
-};
-
-int bandwidth_new(uint64_t rate, struct bandwidth **ret)
-{
-	struct bandwidth *b;
-
-	*ret = NULL;
-	if (!rate)
-		return 0;
-	b = calloc(1, sizeof(*b));
-	if (!b)
-		return -ENOMEM;
-	b->rate = rate;
-	b->turn = (uint32_t)smaller(larger(TURN_MIN, rate / TURNS_PER_SECOND), TURN_MAX);
-	atomic_init(&b->refs, 1);
-	for (unsigned int way = 0; way < 2; way++) {
-		bucket_init(&b->ways[way], rate, larger(rate / BURSTS_PER_SECOND, 2 * b->turn),
-			    clock_ms());
-		b->ways[way].level = 0;
-	}
-	*ret = b;
-	return 0;
-}
-
-struct bandwidth *bandwidth_get(struct bandwidth *b)
-{
-	if (b)
-		atomic_fetch_add(&b->refs, 1);
-	return b;
-}
-
-void bandwidth_put(struct bandwidth *b)
-{
-	if (b && atomic_fetch_sub(&b->refs, 1) == 1)
-		free(b);
-}
-
-bool bandwidth_is(const struct bandwidth *b, uint64_t rate)
-{
-	return (b ? b->rate : 0) == rate;
-}
-
 /* --- the turns of a session --- */
-
-enum { OF_CLIENT, OF_FORWARD, LIMITS };
 
 struct turn {
 	uint64_t due_ms; /* when the last reservation will have come */
 	uint32_t left;   /* reserved, and not read yet */
-	uint8_t held;    /* limits with a reservation, in the order above; 0: no turn has begun */
+	uint8_t held;    /* limits with a reservation, in their order; 0: no turn has begun */
 };
 
 struct pace {
-	struct bandwidth *limits[LIMITS]; /* NULL: none.  The client's is a reference */
-	uint32_t turn;                    /* the smaller one of both */
+	struct bandwidth *limits[LIMITS]; /* NULL: none */
+	uint32_t turn;                    /* bytes, as the lowest rate says */
 	struct turn turns[2];             /* by flow */
 };
 
-int pace_new(struct bandwidth *of_client, struct bandwidth *of_forward, struct pace **ret)
+int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS],
+	     struct pace **ret)
 {
 	struct pace *p;
 
 	*ret = NULL;
-	if (!of_client && !of_forward)
+	if (!rates[OF_CLIENT] && !rates[OF_FORWARD])
 		return 0;
 	p = calloc(1, sizeof(*p));
-	if (!p) {
-		bandwidth_put(of_client);
+	if (!p)
 		return -ENOMEM;
-	}
-	p->limits[OF_CLIENT] = of_client;
-	p->limits[OF_FORWARD] = of_forward;
 	p->turn = TURN_MAX;
-	for (unsigned int i = 0; i < LIMITS; i++)
-		if (p->limits[i])
-			p->turn = (uint32_t)smaller(p->turn, p->limits[i]->turn);
+	for (unsigned int i = 0; i < LIMITS; i++) {
+		uint64_t turn = larger(TURN_MIN, rates[i] / TURNS_PER_SECOND);
+		uint64_t burst = larger(rates[i] / BURSTS_PER_SECOND, 2 * smaller(turn, TURN_MAX));
+
+		if (!rates[i])
+			continue;
+		p->limits[i] = limits[i];
+		p->turn = (uint32_t)smaller(p->turn, turn);
+		for (unsigned int dir = 0; dir < 2; dir++)
+			change_rate(&limits[i]->ways[dir], rates[i], burst, clock_ms());
+	}
 	*ret = p;
 	return 0;
 }
@@ -183,11 +148,8 @@ bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms)
 {
 	/* the loop's clock may be as late as its thread */
 	uint64_t now = clock_ms();
-	struct turn *t;
+	struct turn *t = &p->turns[dir];
 
-	if (!p)
-		return true;
-	t = &p->turns[dir];
 	if (!t->held)
 		t->left = p->turn;
 	while (t->due_ms <= now && t->held < LIMITS) {
@@ -239,6 +201,5 @@ void pace_free(struct pace *p)
 		return;
 	for (unsigned int dir = 0; dir < 2; dir++)
 		give_back(p, dir);
-	bandwidth_put(p->limits[OF_CLIENT]);
 	free(p);
 }

@@ -36,28 +36,28 @@ uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
 /* Return N tokens that were taken or reserved. */
 void bucket_give_back(struct bucket *b, uint64_t n);
 
-/* The bandwidth that several sessions share; counts references. */
-struct bandwidth;
-
 /*
- * RATE bytes a second in each direction; 0: *RET is NULL, which means no limit.  -ENOMEM.  Nothing
- * may pass at first: a client that closes all its connections and comes back gains nothing.
+ * The bandwidth that several sessions share, in each direction.  In one of zeroes nothing may pass
+ * at first: a client that closes all its connections and comes back gains nothing.
  */
-int bandwidth_new(uint64_t rate, struct bandwidth **ret);
-/* B may be NULL. */
-struct bandwidth *bandwidth_get(struct bandwidth *b);
-void bandwidth_put(struct bandwidth *b);
-/* True if B is what bandwidth_new() makes of RATE. */
-bool bandwidth_is(const struct bandwidth *b, uint64_t rate);
+struct bandwidth {
+	struct bucket ways[2]; /* by flow */
+};
 
 /*
  * The turns in which a session reads, if its bandwidth is limited.  NULL: it is not; then each
- * function below lets everything pass.
+ * function below but pace_begin() lets everything pass.
  */
 struct pace;
 
-/* Takes over the reference OF_CLIENT; OF_FORWARD outlives *RET.  Each may be NULL.  -ENOMEM. */
-int pace_new(struct bandwidth *of_client, struct bandwidth *of_forward, struct pace **ret);
+/*
+ * The turns of a session of a client and a forward whose bandwidth shall have these rates, bytes a
+ * second (0: no limit).  Older sessions that share it have the new rate, too.  LIMITS outlive *RET.
+ * -ENOMEM.
+ */
+enum { OF_CLIENT, OF_FORWARD, LIMITS };
+int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS],
+	     struct pace **ret);
 /* A turn of flow DIR begins.  False: it has to wait until *RET_DUE_MS, and then begin. */
 bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms);
 /* How many bytes flow DIR may read in this turn; UINT64_MAX: any number. */

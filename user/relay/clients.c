@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: clients are in trees, one for all forwards and one for each name of a forward.
+ * Theory of operation: clients are in trees, one for all forwards and one for each forward's name.
  * One mutex guards a tree.  It is taken twice a session, for a look at a few
  * cache lines, while the session's own set-up is some 20 system calls.  tsearch(3) keeps a tree
  * balanced, so an attacker who can choose addresses (an IPv6 /48 has 65,536 clients) cannot make the
@@ -20,7 +20,7 @@ struct client {
 	/* the upper half of an IPv6 address; or ff, which begins no such half, and an IPv4 address */
 	uint8_t key[8];
 	unsigned int sessions;
-	struct bandwidth *bandwidth; /* a reference, or NULL */
+	struct bandwidth *bandwidth; /* owned; NULL: it has had no limit so far */
 };
 
 static int compare(const void *a, const void *b)
@@ -54,7 +54,7 @@ void clients_init(struct clients *c)
 
 static void client_free(void *client)
 {
-	bandwidth_put(((struct client *)client)->bandwidth);
+	free(((struct client *)client)->bandwidth);
 	free(client);
 }
 
@@ -122,22 +122,19 @@ void clients_leave(struct clients *c, const struct sockaddr *client)
 	pthread_mutex_unlock(&c->lock);
 }
 
-int clients_bandwidth(struct clients *c, const struct sockaddr *client, uint64_t rate,
-		      struct bandwidth **ret)
+struct bandwidth *clients_bandwidth(struct clients *c, const struct sockaddr *client)
 {
+	struct bandwidth *b = NULL;
 	struct client key, *found;
-	int r = 0;
 
-	*ret = NULL;
-	if (!rate || !key_of(client, &key))
-		return 0;
+	if (!key_of(client, &key))
+		return NULL;
 	pthread_mutex_lock(&c->lock);
 	found = find(c, &key);
-	if (!bandwidth_is(found->bandwidth, rate)) {
-		bandwidth_put(found->bandwidth);
-		r = bandwidth_new(rate, &found->bandwidth);
-	}
-	*ret = bandwidth_get(found->bandwidth);
+	if (found && !found->bandwidth)
+		found->bandwidth = calloc(1, sizeof(*found->bandwidth));
+	if (found)
+		b = found->bandwidth;
 	pthread_mutex_unlock(&c->lock);
-	return r;
+	return b;
 }

@@ -32,9 +32,5 @@ int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int
 /* Count a session out again. */
 void clients_leave(struct clients *c, const struct sockaddr *client);
 
-/*
- * Get a reference to what CLIENT, which has sessions, may use in a second: RATE in each direction.
- * Sessions that began with another RATE keep what they have.  RATE 0: *RET is NULL.  -ENOMEM.
- */
-int clients_bandwidth(struct clients *c, const struct sockaddr *client, uint64_t rate,
-		      struct bandwidth **ret);
+/* What CLIENT may use in a second, as long as it has sessions.  NULL: no memory. */
+struct bandwidth *clients_bandwidth(struct clients *c, const struct sockaddr *client);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/forward.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,28 +88,13 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
-/* Set F's limits.  If BEFORE (or NULL) has the same bandwidth, F shares its tokens. */
-static int make_limits(struct forward *f, const struct forward *before)
-{
-	const struct forward_conf *fc = f->conf;
-
-	/* a tenth of a second's connections may come at once */
-	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
-	if (!before || !bandwidth_is(before->bandwidth, fc->bandwidth))
-		return bandwidth_new(fc->bandwidth, &f->bandwidth);
-	f->bandwidth = bandwidth_get(before->bandwidth);
-	return 0;
-}
-
-int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
-		struct forward *before, struct forward **ret)
+struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
+			    struct config_version *from, struct forward *before)
 {
 	struct forward *f = calloc(1, sizeof(*f));
-	int r;
 
-	*ret = NULL;
 	if (!f)
-		return -ENOMEM;
+		return NULL;
 	f->conf = fc;
 	f->engine = fc->engine;
 	f->totals = before ? before->totals : totals_new(c->workers);
@@ -119,24 +103,20 @@ int forward_new(const struct forward_conf *fc, const struct config *c, struct co
 	f->from = from;
 	if (from)
 		from->refs++;
-	r = f->totals ? make_limits(f, before) : -ENOMEM;
-	r = r ?: servers_open(&f->servers, fc, before ? &before->servers : NULL,
-			      &f->totals->servers, clock_ms());
-	if (r) {
+	/* a tenth of a second's connections may come at once */
+	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
+	if (!f->totals || servers_open(&f->servers, fc, before ? &before->servers : NULL,
+				       &f->totals->servers, clock_ms())) {
 		forward_free(f);
-		return -ENOMEM;
+		return NULL;
 	}
-	*ret = f;
-	return 0;
+	return f;
 }
 
 void forward_free(struct forward *f)
 {
-	if (!f)
-		return;
 	marked_sockets_close(f->stock);
 	servers_close(&f->servers);
-	bandwidth_put(f->bandwidth);
 	totals_drop(f->totals);
 	config_version_drop(f->from);
 	free(f);

@@ -37,6 +37,7 @@ struct forward_totals {
 	uint64_t due_ms;           /* of CLOCK_MONOTONIC: sessions of a forward that is removed, or
 				    * draining, are reset then; for the thread that reloads only */
 	struct clients clients;
+	struct bandwidth bandwidth;
 	pthread_mutex_t servers;   /* lock, see servers.h */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
@@ -56,7 +57,6 @@ struct forward {
 	struct forward_totals *totals;
 	struct marked_sockets *stock;    /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;         /* accept-rate */
-	struct bandwidth *bandwidth;   /* shared with the forward before, if it is the same */
 	_Atomic unsigned int sessions; /* that point to it */
 	struct config_version *from;   /* has CONF; NULL: the configuration of the start */
 	struct forward *becomes;       /* with the change that is planned: itself, or what replaces
@@ -85,10 +85,10 @@ void forwards_reap(struct forwards *all);
 /*
  * Make a forward of FC, a forward of the configuration C.  FROM holds C, and the forward takes a
  * reference to it; NULL: C is the configuration of the start.  BEFORE: the forward that the new one
- * replaces, or NULL; of servers that both have, what is known stays.  -ENOMEM.
+ * replaces, or NULL; of servers that both have, what is known stays.  NULL: no memory.
  */
-int forward_new(const struct forward_conf *fc, const struct config *c, struct config_version *from,
-		struct forward *before, struct forward **ret);
+struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
+			    struct config_version *from, struct forward *before);
 void forward_free(struct forward *f);
 /* Warn about settings of FC that are legal but suspicious. */
 void forward_warn(const struct forward_conf *fc);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: all of this happens on the main thread.  It begins checks while it has the lock
- * of the forwards; the thread that reloads may keep that for long, and then it looks again later.  A
- * forward is freed when no check of its servers is under way.  A check ends before the next one of its
- * server is due.
+ * Theory of operation: all of this happens on the main thread.  It begins checks while it has the
+ * lock of the forwards; the thread that reloads may keep that for long, and then it looks again
+ * later.  A forward is freed when no check of its servers is under way.  A check ends before the
+ * next one of its server is due.
  *
  * A server with several addresses is well if one of them can be connected to.  A check that fails
  * because this machine is short of something says nothing.

@@ -44,12 +44,6 @@ SYSCALLS_ALLOWED(
 
 /* --- accepting --- */
 
-static void wake_at(struct worker *w, uint64_t due_ms)
-{
-	if (!w->resume.prev || due_ms < w->resume.due_ms)
-		timer_set(&w->loop, &w->resume, due_ms);
-}
-
 static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 {
 	struct worker *w = ls->worker;
@@ -61,17 +55,17 @@ static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 	}
 	ls->paused = true;
 	loop_watch(&w->loop, &ls->source, 0, false);
-	wake_at(w, due_ms);
+	if (!w->resume.prev || due_ms < w->resume.due_ms)
+		timer_set(&w->loop, &w->resume, due_ms);
 }
 
 /* Of the workers that all watch one socket, only one is woken at a time. */
 static void start_accepting(struct listener *ls)
 {
-	uint32_t events = EPOLLIN | (ls->on->shared ? (uint32_t)EPOLLEXCLUSIVE : 0);
-	struct worker *w = ls->worker;
+	struct loop *l = &ls->worker->loop;
 
-	if (loop_watch(&w->loop, &ls->source, events, true)) /* epoll has no memory */
-		wake_at(w, w->loop.now_ms + PAUSE_MS);
+	if (loop_watch(l, &ls->source, EPOLLIN | (uint32_t)EPOLLEXCLUSIVE, true))
+		pause_until(ls, CAUSE_NO_MEMORY, l->now_ms + PAUSE_MS); /* epoll has none */
 }
 
 /* The first of the pauses is over.  A listener whose own is not pauses again at its next client. */
@@ -105,29 +99,29 @@ static bool is_allowed(struct listener *ls, const struct sockaddr *client, sockl
 
 /*
  * Begin the session of CLIENT, whose socket is FD, and which is counted in by admission_enter().
- * False: it may have none, see *RET_WHY, and is not counted any more.
+ * CAUSES, or why it may have none, and is not counted any more.
  */
-static bool begin_session(struct listener *ls, int fd, const struct sockaddr *client, socklen_t len,
-			  enum cause *ret_why)
+static enum cause begin_session(struct listener *ls, int fd, const struct sockaddr *client,
+				socklen_t len)
 {
 	struct shared *shared = ls->worker->shared;
 	struct forward *f = ls->forward;
 	/* one that is a proxy will say first whose session it is */
 	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
+	enum cause why = CAUSES;
 
-	*ret_why = CAUSE_DENIED;
-	if (is_allowed(ls, client, len) &&
-	    (is_proxy || admission_enter_client(shared, f, client, ret_why))) {
-		*ret_why = CAUSE_NO_MEMORY;
-		if (!session_open(ls->worker, f, fd, client, addr_port(&ls->on->addr)))
-			return true;
-		if (!is_proxy) {
-			admission_leave(shared, f, client);
-			return false;
-		}
+	if (!is_allowed(ls, client, len))
+		why = CAUSE_DENIED;
+	else if (!is_proxy)
+		why = admission_enter_client(shared, f, client);
+	if (why != CAUSES) {
+		cancel(ls);
+		return why;
 	}
-	cancel(ls);
-	return false;
+	if (!session_open(ls->worker, f, fd, client, addr_port(&ls->on->addr)))
+		return CAUSES;
+	admission_leave(shared, f, is_proxy ? NULL : client);
+	return CAUSE_NO_MEMORY;
 }
 
 /* Before accept(2).  WAITING: a client does, for sure.  False: none can be had for now. */
@@ -135,9 +129,9 @@ static bool may_accept(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
 	uint64_t due_ms = w->loop.now_ms + PAUSE_MS;
-	enum cause why;
+	enum cause why = admission_enter(w->shared, ls->forward);
 
-	if (admission_enter(w->shared, ls->forward, &why)) {
+	if (why == CAUSES) {
 		if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
 			return true;
 		admission_leave(w->shared, ls->forward, NULL);
@@ -162,16 +156,15 @@ static bool accept_one(struct listener *ls, bool waiting)
 		return false;
 	fd = accept4(ls->source.fd, client, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd < 0) {
-		int error = errno;
-
-		cancel(ls);
-		if (error != EAGAIN)
-			pause_until(ls, tcp_cause_of_shortage(error, CAUSE_ACCEPT_FAILED),
+		if (errno != EAGAIN)
+			pause_until(ls, tcp_cause_of_shortage(errno, CAUSE_ACCEPT_FAILED),
 				    w->loop.now_ms + PAUSE_MS);
+		cancel(ls);
 		return false;
 	}
 	ls->paused = false;
-	if (begin_session(ls, fd, client, len, &why))
+	why = begin_session(ls, fd, client, len);
+	if (why == CAUSES)
 		return true;
 	tcp_arm_reset(fd);
 	close(fd);
@@ -221,8 +214,8 @@ void listener_end(struct listener *ls)
 	int i = 0;
 
 	/*
-	 * Who waits at systemd's socket is served when culvert is back.  Of another no more are taken
-	 * than may wait in a backlog.
+	 * Who waits at systemd's socket is served when culvert is back.  Of another no more are
+	 * taken than may wait in a backlog.
 	 */
 	while (!ls->on->given && i++ < BACKLOG && accept_one(ls, false))
 		;
@@ -253,8 +246,8 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 	return 0;
 }
 
-static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport,
-		       int *ret_fd)
+/* A descriptor, or -errno. */
+static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport)
 {
 	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r = 0;
 	mode_t mask;
@@ -270,34 +263,32 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 	umask(mask);
 	if (r)
 		close(fd);
-	else
-		*ret_fd = fd;
-	return r;
+	return r ?: fd;
 }
 
 int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
 		     unsigned int n, int *fds, char *err, size_t errlen)
 {
 	unsigned int i = 0;
-	int fd = -1, r = 0;
+	int r = 0;
 
 	(void)unused;
 	if (!addr_is_inet(a)) {
 		unix_remove_stale((const struct sockaddr_un *)&a->ss, a->len);
 	} else if (!joins) {
-		r = open_socket(fc, a, false, &fd);
-		if (!r)
-			close(fd);
+		r = open_socket(fc, a, false);
+		if (r >= 0)
+			close(r);
 	}
-	while (!r && i < n) {
+	while (r >= 0 && i < n) {
 		socklen_t len = sizeof(a->ss);
 
-		r = open_socket(fc, a, true, &fds[i]);
-		if (!r && addr_takes_any_port(a)) /* all must have the port of the first */
-			getsockname(fds[i], (struct sockaddr *)&a->ss, &len);
-		i += !r;
+		r = fds[i] = open_socket(fc, a, true);
+		if (r >= 0 && addr_takes_any_port(a)) /* all must have the port of the first */
+			getsockname(r, (struct sockaddr *)&a->ss, &len);
+		i += r >= 0;
 	}
-	if (!r)
+	if (r >= 0)
 		return 0;
 	while (i > 0)
 		close(fds[--i]);
@@ -339,11 +330,10 @@ int given_take(char *err, size_t errlen)
 	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
 	for (int i = 0; i < n_given; i++)
 		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i].addr)) {
-			snprintf(err, errlen, "descriptor %d, which systemd has opened for culvert: "
-				 "not a stream socket that listens (ListenStream= with Accept=no "
-				 "makes one), or one of [::] that takes IPv4 clients, too "
-				 "(BindIPv6Only=ipv6-only is needed, and a ListenStream= of its own "
-				 "for 0.0.0.0)", SD_LISTEN_FDS_START + i);
+			snprintf(err, errlen, "descriptor %d, which systemd has opened for "
+				 "culvert: not a stream socket that listens (ListenStream= with "
+				 "Accept=no makes one), or one of [::] that takes IPv4 clients, too "
+				 "(BindIPv6Only=ipv6-only is needed, and a ListenStream= for 0.0.0.0)", SD_LISTEN_FDS_START + i);
 			return -EINVAL;
 		}
 	return 0;
@@ -377,49 +367,31 @@ static int open_given(const struct addr *a)
 
 /* --- addresses --- */
 
-static struct listening *new_listening(struct forward *f, const struct addr *a, unsigned int n)
-{
-	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
-
-	if (!l)
-		return NULL;
-	l->forward = l->becomes = f;
-	l->asked = l->addr = *a;
-	l->shared = !addr_is_inet(a);
-	l->n_workers = n;
-	for (unsigned int i = 0; i < n; i++)
-		l->at[i].source.fd = -1;
-	return l;
-}
-
-static int get_sockets(struct listening *l, const struct listening_maker *by, bool joins, int *fds,
-		       char *err, size_t errlen)
-{
-	unsigned int n = l->shared ? 1 : l->n_workers;
-
-	fds[0] = open_given(&l->addr);
-	l->given = fds[0] >= 0;
-	l->shared = l->shared || l->given;
-	return l->given ? 0 : by->make(by->arg, l->forward->conf, &l->addr, joins, n, fds, err, errlen);
-}
-
 int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
 		   bool joins, unsigned int n, struct listening **ret)
 {
-	struct listening *l = new_listening(f, a, n);
-	int fds[WORKERS_MAX] = { -1 }, r = -ENOMEM;
-	char text[ADDR_STRLEN], why[512] = "out of memory";
+	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
+	char text[ADDR_STRLEN], why[512];
+	int fds[WORKERS_MAX], r = 0;
 
-	if (l)
-		r = get_sockets(l, by, joins, fds, why, sizeof(why));
-	for (unsigned int i = 0; !r && i < n; i++)
-		l->at[i].source.fd = fds[l->shared ? 0 : i];
+	if (!l)
+		return log_complain(-ENOMEM, "out of memory");
+	*l = (struct listening){ .forward = f, .becomes = f, .asked = *a, .addr = *a,
+				 .n_workers = n };
+	fds[0] = open_given(a);
+	l->given = fds[0] >= 0;
+	l->shared = l->given || !addr_is_inet(a);
+	if (!l->given)
+		r = by->make(by->arg, f->conf, &l->addr, joins, l->shared ? 1 : n, fds, why,
+			     sizeof(why));
 	if (r) {
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
 		free(l);
 		return log_complain(r, "forward %s: cannot listen on %s: %s", forward_name(f->conf),
 				    text, why);
 	}
+	for (unsigned int i = 0; i < n; i++)
+		l->at[i].source.fd = fds[l->shared ? 0 : i];
 	listening_set_options(l, f->conf);
 	*ret = l;
 	return 0;

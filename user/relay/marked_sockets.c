@@ -33,15 +33,8 @@ struct marked_sockets {
 	struct marked_sockets *next;
 	struct forward_conf conf; /* a copy: its pointers are not to be followed */
 	bool closed;
-	struct shelf shelves[FAMILIES];
+	struct shelf shelves[FAMILIES]; /* of IPv4, of IPv6 */
 };
-
-static const int families[FAMILIES] = { AF_INET, AF_INET6 };
-
-static struct shelf *shelf_of(struct marked_sockets *s, int family)
-{
-	return &s->shelves[family == AF_INET6];
-}
 
 /* Make what is lacking, if it is wanted.  The lock is held, but not while the maker works. */
 static int fill(struct marked_sockets *s, unsigned int which, char *err, size_t errlen)
@@ -57,7 +50,7 @@ static int fill(struct marked_sockets *s, unsigned int which, char *err, size_t 
 	if (h->error == -EMFILE) /* all or none: there may be room for one */
 		n = 1;
 	pthread_mutex_unlock(&k->lock);
-	r = k->make(k->arg, &s->conf, families[which], n, fds, err, errlen);
+	r = k->make(k->arg, &s->conf, which ? AF_INET6 : AF_INET, n, fds, err, errlen);
 	pthread_mutex_lock(&k->lock);
 	for (unsigned int i = 0; !r && i < n; i++)
 		h->fds[h->n++] = fds[i];
@@ -106,24 +99,20 @@ void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *ar
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 			struct marked_sockets **ret)
 {
-	const struct upstream *up = &fc->upstream;
+	const struct endpoint *to = &fc->upstream.servers[0].at;
+	bool ipv6 = to->n_addrs && to->addrs[0].ss.ss_family == AF_INET6;
 	struct marked_sockets *s = calloc(1, sizeof(*s));
 	char err[256];
-	int r = 0;
+	int r;
 
 	if (!s)
 		return log_complain(-ENOMEM, "out of memory");
 	s->keeper = k;
 	s->conf = *fc;
-	for (size_t i = 0; i < up->n; i++) {
-		const struct endpoint *to = &up->servers[i].at;
-
-		/* which family a name needs is known when a session asks */
-		shelf_of(s, to->n_addrs ? to->addrs[0].ss.ss_family : AF_INET)->wanted = true;
-	}
+	/* of another family, as a name may need, the first is made when a session asks for it */
+	s->shelves[ipv6].wanted = true;
 	pthread_mutex_lock(&k->lock);
-	for (unsigned int i = 0; !r && i < FAMILIES; i++)
-		r = fill(s, i, err, sizeof(err));
+	r = fill(s, ipv6, err, sizeof(err));
 	if (!r) {
 		s->next = k->first;
 		k->first = s;
@@ -133,8 +122,8 @@ int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 	if (!r)
 		return 0;
 	discard(s);
-	return log_complain(r, "forward %s has a mark or is transparent, which needs CAP_NET_ADMIN: %s",
-			    forward_name(fc), err);
+	return log_complain(r, "forward %s has a mark or is transparent, which needs "
+			    "CAP_NET_ADMIN: %s", forward_name(fc), err);
 }
 
 void marked_sockets_close(struct marked_sockets *s)
@@ -152,7 +141,7 @@ void marked_sockets_close(struct marked_sockets *s)
 int marked_sockets_take(struct marked_sockets *s, int family)
 {
 	struct socket_keeper *k = s->keeper;
-	struct shelf *h = shelf_of(s, family);
+	struct shelf *h = &s->shelves[family == AF_INET6];
 	int fd = -ENOSR;
 
 	pthread_mutex_lock(&k->lock);

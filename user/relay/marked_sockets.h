@@ -40,7 +40,7 @@ void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *ar
  */
 void socket_keeper_after_batch(struct socket_keeper *k);
 
-/* A stock for FC, filled.  -errno of the privileged process, after a complaint. */
+/* A stock for FC, filled for its first server.  -errno of the privileged process, after a complaint. */
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 			struct marked_sockets **ret);
 /* No worker takes from it any more.  NULL is fine. */

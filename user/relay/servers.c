@@ -12,17 +12,6 @@
 
 /* --- a server --- */
 
-static struct server *server_new(const char *name)
-{
-	struct server *s = calloc(1, sizeof(*s));
-
-	if (!s)
-		return NULL;
-	atomic_init(&s->refs, 1);
-	snprintf(s->name, sizeof(s->name), "%s", name);
-	return s;
-}
-
 struct server *server_get(struct server *s)
 {
 	atomic_fetch_add_explicit(&s->refs, 1, memory_order_relaxed);
@@ -66,12 +55,15 @@ static int add_member(struct servers *ss, const struct servers *before, size_t i
 
 	if (ss->n == SERVERS_IN_USE_MAX || find_name(ss, name))
 		return 0;
-	s = known ? server_get(known->server) : server_new(name);
+	s = known ? known->server : calloc(1, sizeof(*s));
 	if (!s)
 		return -ENOMEM;
+	if (!known)
+		snprintf(s->name, sizeof(s->name), "%s", name);
 	ss->members[ss->n++] = (struct member){
-		.server = s, .conf = &ss->conf->upstream.servers[i], .place = &ss->places[i],
-		.list = addr_list_get(list), .turn = known ? known->turn : 0,
+		.server = server_get(s), .conf = &ss->conf->upstream.servers[i],
+		.place = &ss->places[i], .list = addr_list_get(list),
+		.turn = known ? known->turn : 0,
 	};
 	return 0;
 }
@@ -83,8 +75,6 @@ static void drop_members(struct servers *ss)
 		server_put(ss->members[i].server);
 	}
 	free(ss->members);
-	ss->members = NULL;
-	ss->n = 0;
 }
 
 static int add_place(struct servers *ss, const struct servers *before, size_t i)
@@ -185,7 +175,6 @@ void servers_close(struct servers *ss)
 		lookup_close(&ss->places[i].upstream);
 	drop_members(ss);
 	free(ss->places);
-	ss->places = NULL;
 }
 
 void servers_add_names(struct servers *ss, struct names *names)
@@ -196,14 +185,6 @@ void servers_add_names(struct servers *ss, struct names *names)
 
 /* --- choosing one --- */
 
-static bool is_among(struct server *const *tried, size_t n, const struct server *s)
-{
-	while (n > 0)
-		if (tried[--n] == s)
-			return true;
-	return false;
-}
-
 /* A client is an IPv4 address, or an IPv6 /64 prefix. */
 static uint64_t hash_of(const union client_addr *client)
 {
@@ -212,11 +193,14 @@ static uint64_t hash_of(const union client_addr *client)
 	return client->sa.sa_family == AF_INET6 ? balance_hash(&client->in6.sin6_addr, 8, 0) : 0;
 }
 
+/* May M get a session that has TRIED those N servers? */
 static bool may_be_used(const struct member *m, struct server *const *tried, size_t n,
 			uint64_t now_ms)
 {
-	return !is_among(tried, n, m->server) &&
-	       health_state(&m->server->health, now_ms) <= SERVER_ASIDE;
+	while (n > 0)
+		if (tried[--n] == m->server)
+			return false;
+	return health_state(&m->server->health, now_ms) <= SERVER_ASIDE;
 }
 
 /* Find what can be connected to, other than the N servers TRIED. */

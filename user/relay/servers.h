@@ -90,10 +90,10 @@ void servers_add_names(struct servers *ss, struct names *names);
 
 /*
  * Choose a server for a session of CLIENT, other than the N servers TRIED.  Returns how many there
- * were to choose from; *RET is the server, to be given to server_leave(), and *RET_LIST
- * its addresses, to be given to addr_list_put().  0: a look-up of a name has not ended; see
- * lookup_failed(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups have failed;
- * -EHOSTDOWN: no server is left that may have a session.  By any thread.
+ * were to choose from; *RET is the server, to be given to server_leave(), and *RET_LIST its
+ * addresses, to be given to addr_list_put().  0: a look-up of a name has not ended; see
+ * lookup_failed(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups
+ * have failed; -EHOSTDOWN: no server is left that may have a session.  By any thread.
  */
 int servers_pick(struct servers *ss, const union client_addr *client,
 		 struct server *const *tried, size_t n, uint64_t *seen, uint64_t now_ms,

@@ -312,12 +312,19 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 /* The client of S is known: how fast its bytes may pass. */
 static void start_pace(struct session *s)
 {
-	/* a client of a unix socket has no address, and so no limit */
-	uint64_t rate = s->client.sa.sa_family == AF_UNIX ? 0 : forward_of(s)->bandwidth_per_client;
-	struct bandwidth *of_client;
+	const struct forward_conf *fc = forward_of(s);
+	struct forward_totals *totals = s->forward->totals;
+	struct bandwidth *limits[LIMITS] = { [OF_FORWARD] = &totals->bandwidth };
+	uint64_t rates[LIMITS] = { [OF_FORWARD] = fc->bandwidth };
+	int r = 0;
 
-	if (clients_bandwidth(&s->forward->totals->clients, &s->client.sa, rate, &of_client) ||
-	    pace_new(of_client, s->forward->bandwidth, &s->pace))
+	/* a client of a unix socket has no address, and so no limit */
+	if (fc->bandwidth_per_client && s->client.sa.sa_family != AF_UNIX) {
+		rates[OF_CLIENT] = fc->bandwidth_per_client;
+		limits[OF_CLIENT] = clients_bandwidth(&totals->clients, &s->client.sa);
+		r = limits[OF_CLIENT] ? 0 : -ENOMEM;
+	}
+	if (r || pace_new(limits, rates, &s->pace))
 		session_reset(s, CAUSE_NO_MEMORY);
 }
 
