@@ -42,8 +42,7 @@ struct plan {
 	struct reload *r;
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */
-	struct forward **forwards;   /* active afterwards, in order; owned */
-	size_t n;
+	struct forward **forwards;   /* active afterwards, in the order of CONFIG; owned */
 	struct listening *opened;    /* list of addresses that are new */
 	struct reload_result result;
 };
@@ -237,15 +236,14 @@ static int plan_all(struct plan *p)
 {
 	int e = 0;
 
-	p->n = p->config->n_forwards;
-	p->forwards = calloc(p->n, sizeof(struct forward *));
+	p->forwards = calloc(p->config->n_forwards, sizeof(struct forward *));
 	if (!p->forwards)
 		return no_memory();
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = NULL;
 	for (struct forward *f = p->r->forwards.first; f; f = f->next)
 		f->becomes = NULL;
-	for (size_t i = 0; !e && i < p->n; i++)
+	for (size_t i = 0; !e && i < p->config->n_forwards; i++)
 		e = plan_forward(p, i);
 	return e;
 }
@@ -254,7 +252,7 @@ static int plan_all(struct plan *p)
 static void give_up(struct plan *p)
 {
 	listening_close_all(p->opened);
-	for (size_t i = 0; p->forwards && i < p->n; i++)
+	for (size_t i = 0; p->forwards && i < p->config->n_forwards; i++)
 		if (p->forwards[i] && p->forwards[i]->from == p->next)
 			forward_free(p->forwards[i]);
 }
@@ -327,7 +325,7 @@ static void change_forwards(struct plan *p)
 	}
 	*at = NULL;
 	at = &all->first;
-	for (size_t i = 0; i < p->n; i++) {
+	for (size_t i = 0; i < p->config->n_forwards; i++) {
 		struct forward *f = p->forwards[i];
 
 		f->totals->due_ms = UINT64_MAX;
@@ -353,7 +351,7 @@ static void put_in_force(struct plan *p)
 	if (p->config->review)
 		log_warning("review has no effect any more, and will be unknown: remove it");
 	atomic_store(&r->shared->grace_ms, p->config->grace_ms);
-	for (size_t i = 0; i < p->n; i++) {
+	for (size_t i = 0; i < p->config->n_forwards; i++) {
 		const struct forward *f = p->forwards[i];
 
 		if (f->from != p->next) {
