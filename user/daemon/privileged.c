@@ -427,10 +427,8 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 		if (len == 1)
 			*ret_n = take_descriptors(&m, fds);
 	} while (len == 1 || (len < 0 && errno == EINTR));
-	if (len == sizeof(*a)) {
-		a->text[sizeof(a->text) - 1] = '\0';
+	if (len == sizeof(*a))
 		return 0;
-	}
 	len = len < 0 ? -errno : -EPIPE;
 	close_all(fds, *ret_n);
 	return (int)len;
