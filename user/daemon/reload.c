@@ -142,20 +142,18 @@ static struct listening *find_address(const struct plan *p, const struct forward
 	return found;
 }
 
-/* Forward number I of the new configuration, which replaces BEFORE, if any. */
-static int make_forward(struct plan *p, size_t i, struct forward *before)
+/* A forward of FC, which replaces BEFORE, if any. */
+static int make_forward(struct plan *p, const struct forward_conf *fc, struct forward *before,
+			struct forward **ret)
 {
-	const struct forward_conf *fc = &p->config->forwards[i];
 	char why[512];
-	struct forward *f;
 	int e;
 
-	if (forward_new(fc, p->config, p->next, before, &f))
+	if (forward_new(fc, p->config, p->next, before, ret))
 		return no_memory();
-	p->forwards[i] = f;
 	if (!forward_needs_privileges(fc))
 		return 0;
-	e = marked_sockets_open(&p->r->keeper, fc, &f->stock, why, sizeof(why));
+	e = marked_sockets_open(&p->r->keeper, fc, &(*ret)->stock, why, sizeof(why));
 	return e ? log_complain(e, "forward %s has a mark or is transparent, which needs "
 				"CAP_NET_ADMIN: %s", forward_name(fc), why) : 0;
 }
@@ -220,7 +218,7 @@ static int plan_forward(struct plan *p, size_t i)
 	    !strcmp(before->conf->listen.text, fc->listen.text))
 		p->forwards[i] = before;
 	else
-		e = make_forward(p, i, before);
+		e = make_forward(p, fc, before, &p->forwards[i]);
 	if (before)
 		before->becomes = p->forwards[i];
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
