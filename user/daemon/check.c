@@ -52,8 +52,8 @@ static int look_up(const struct config *c, const struct forward_conf *fc, const 
 	int r = endpoint_parse(e->text, false, &found, why, sizeof(why));
 
 	if (r)
-		log_complain(0, "warning: %supstream %s: %s (culvert starts all the same, and looks "
-			     "again)", config_place(c->file, fc->line, at), e->text, why);
+		log_complain(0, "warning: %supstream %s: %s (culvert starts all the same, and "
+			     "looks again)", config_place(c->file, fc->line, at), e->text, why);
 	else
 		endpoint_close(&found);
 	return r;

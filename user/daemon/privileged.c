@@ -4,11 +4,11 @@
  * parent that others make of such a process: so the process that was started stays the daemon, and
  * its PID, its exit code, its signals and what it tells systemd need nobody to pass them on.
  *
- * It keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and before Linux
- * 6.6 the packet programs of graft, and loads a system call filter of its own; then it answers
- * requests, one after the other, until that socket is at its end because the daemon is.  It takes no
- * signal that can be blocked: a terminal and systemd send theirs to the daemon as well, which has
- * its reasons to live on for a while.
+ * It keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and before
+ * Linux 6.6 the packet programs of graft, and loads a system call filter of its own; then it
+ * answers requests, one after the other, until that socket is at its end because the daemon is.  It
+ * takes no signal that can be blocked: a terminal and systemd send theirs to the daemon as well,
+ * which has its reasons to live on for a while.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  What is not allowed is refused.  Who sends what
@@ -389,8 +389,8 @@ static int give_up(struct privileged *p, const char *why)
 {
 	if (!p->ended)
 		log_error("%s: until culvert is started again there is no reload, no new listener "
-			  "and no new socket for mark or transparent, and before Linux 6.6 no graft "
-			  "at new interfaces; all else goes on", why);
+			  "and no new socket for mark or transparent, and before Linux 6.6 no "
+			  "graft at new interfaces; all else goes on", why);
 	p->ended = true;
 	/* whatever it still says belongs to no request */
 	shutdown(p->fd, SHUT_RDWR);
