@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -194,7 +193,7 @@ static int limit_descriptors(struct daemon *d)
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
 	unsigned long rest = limit > needs.sockets ? limit - needs.sockets : 0;
 
-	pool_limit_pipes((unsigned int)smaller(larger(limit / 4, rest) / 2, UINT_MAX));
+	pool_limit_pipes((unsigned int)larger(limit / 4, rest) / 2);
 	if (limit < needs.descriptors)
 		log_warning(FEW_DESCRIPTORS, limit, d->config.max_sessions, needs.sockets,
 			    needs.descriptors);

@@ -4,11 +4,11 @@
  * parent that others make of such a process: so the process that was started stays the daemon, and
  * its PID, its exit code, its signals and what it tells systemd need nobody to pass them on.
  *
- * It keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and before Linux
- * 6.6 the packet programs of graft, and loads a system call filter of its own; then it answers
- * requests, one after the other, until that socket is at its end because the daemon is.  It takes no
- * signal that can be blocked: a terminal and systemd send theirs to the daemon as well, which has
- * its reasons to live on for a while.
+ * It keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and before
+ * Linux 6.6 the packet programs of graft, and loads a system call filter of its own; then it
+ * answers requests, one after the other, until that socket is at its end because the daemon is.  It
+ * takes no signal that can be blocked: a terminal and systemd send theirs to the daemon as well,
+ * which has its reasons to live on for a while.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  What is not allowed is refused.  Who sends what
@@ -260,68 +260,60 @@ struct serving {
 	struct clsact *clsact;    /* NULL: filters are not its business */
 };
 
-/* Returns an errno, after a complaint. */
+/* 0 or -errno, after a complaint. */
 static int read_config(struct serving *s, bool took)
 {
-	int fds[PRIVILEGED_FILES];
-	struct config c = { 0 };
-	int fd, r;
+	struct config *last = &s->configs[1];
+	int fds[PRIVILEGED_FILES], r;
 
-	if (took && s->configs[1].n_forwards) {
+	if (took && last->n_forwards) {
 		config_close(&s->configs[0]);
-		s->configs[0] = s->configs[1];
-	} else {
-		config_close(&s->configs[1]);
+		s->configs[0] = *last;
+		*last = (struct config){ 0 };
 	}
-	s->configs[1] = c;
-	fd = r = config_file_open(s->configs[0].file);
+	config_close(last);
+	fds[PRIVILEGED_CONFIG] = r = config_file_open(s->configs[0].file);
 	if (r < 0)
-		return -r;
-	r = config_read(s->argc, s->argv, fd, &c);
+		return r;
+	r = config_read(s->argc, s->argv, r, last);
 	if (r) {
-		config_close(&c);
-		close(fd);
-		return r < 0 ? -r : EINVAL;
+		config_close(last);
+		close(fds[PRIVILEGED_CONFIG]);
+		return r < 0 ? r : -EINVAL;
 	}
-	s->configs[1] = c;
-	lseek(fd, 0, SEEK_SET);
-	fds[PRIVILEGED_CONFIG] = fd;
+	lseek(fds[PRIVILEGED_CONFIG], 0, SEEK_SET);
 	for (int i = 0; i < NAMES_FILES; i++) {
-		fd = open(names_files[i], O_RDONLY | O_CLOEXEC);
-		fds[PRIVILEGED_NAMES + i] = fd < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : fd;
+		r = open(names_files[i], O_RDONLY | O_CLOEXEC);
+		fds[PRIVILEGED_NAMES + i] = r < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : r;
 	}
 	hand_over(fds, PRIVILEGED_FILES);
 	return 0;
 }
 
-/* One that can be connected: a descriptor or -errno. */
-static int make_socket(const struct forward_conf *fc, int family)
+/* Give the socket FD what it needs to be connected for FC. */
+static int prepare(int fd, const struct forward_conf *fc, int family)
 {
-	int r = 0, fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int r = fd < 0 ? -errno : 0;
 
-	if (fd < 0)
-		return -errno;
-	if (fc->mark)
+	if (!r && fc->mark)
 		r = socket_set_mark(fd, fc->mark);
 	if (!r && fc->transparent)
 		r = socket_set_transparent(fd, family);
-	if (r)
-		close(fd);
-	return r ?: fd;
+	return r;
 }
 
-static int make_sockets(const struct privileged_request *q, const struct forward_conf *fc, int *fds,
-			char *err, size_t errlen)
+static int make_sockets(const struct privileged_request *q, const struct forward_conf *fc, int *fds)
 {
-	for (size_t n = 0; n < q->count; n++) {
-		fds[n] = make_socket(fc, (int)q->family);
-		if (fds[n] < 0) {
-			snprintf(err, errlen, "%s", strerror(-fds[n]));
-			close_all(fds, n);
-			return fds[n];
-		}
+	int family = (int)q->family, r = 0;
+	size_t n;
+
+	for (n = 0; !r && n < q->count; n++) {
+		fds[n] = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		r = prepare(fds[n], fc, family);
 	}
-	return 0;
+	if (r)
+		close_all(fds, n);
+	return r;
 }
 
 static void serve(struct serving *s, const struct privileged_request *q, size_t len)
@@ -340,23 +332,22 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 	if (r) {
 		log_limited(LOG_ERR, "privileged process: refused: %s", why);
 		snprintf(a.text, sizeof(a.text), "%s", why);
-		a.error = -r;
 	} else if (q->op == PRIVILEGED_READ_CONFIG) {
 		log_keep_complaint(a.text, sizeof(a.text));
-		a.error = read_config(s, q->took);
+		r = read_config(s, q->took);
 		log_keep_complaint(NULL, 0);
 	} else if (q->op == PRIVILEGED_FILTERS) {
-		a.error = s->clsact ? -clsact_do(s->clsact, q->ifindex, q->ethernet) : EPERM;
+		r = s->clsact ? clsact_do(s->clsact, q->ifindex, q->ethernet) : -EPERM;
 	} else {
 		a.addr = q->addr;
 		r = q->op == PRIVILEGED_LISTEN ?
 		    listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
 				     sizeof(a.text)) :
-		    make_sockets(q, fc, fds, a.text, sizeof(a.text));
+		    make_sockets(q, fc, fds);
 		if (!r)
 			hand_over(fds, q->count);
-		a.error = -r;
 	}
+	a.error = -r;
 	send_answer(&a);
 }
 
@@ -398,8 +389,8 @@ static int give_up(struct privileged *p, const char *why)
 {
 	if (!p->ended)
 		log_error("%s: until culvert is started again there is no reload, no new listener "
-			  "and no new socket for mark or transparent, and before Linux 6.6 no graft "
-			  "at new interfaces; all else goes on", why);
+			  "and no new socket for mark or transparent, and before Linux 6.6 no "
+			  "graft at new interfaces; all else goes on", why);
 	p->ended = true;
 	/* whatever it still says belongs to no request */
 	shutdown(p->fd, SHUT_RDWR);
@@ -436,10 +427,8 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 		if (len == 1)
 			*ret_n = take_descriptors(&m, fds);
 	} while (len == 1 || (len < 0 && errno == EINTR));
-	if (len == sizeof(*a)) {
-		a->text[sizeof(a->text) - 1] = '\0';
+	if (len == sizeof(*a))
 		return 0;
-	}
 	len = len < 0 ? -errno : -EPIPE;
 	close_all(fds, *ret_n);
 	return (int)len;
@@ -472,7 +461,7 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 	if (r) {
 		snprintf(err, errlen, "the privileged process has ended: start culvert again");
 	} else if (a.error) {
-		snprintf(err, errlen, "%s", a.text);
+		snprintf(err, errlen, "%s", *a.text ? a.text : strerror(a.error));
 		r = -a.error;
 	} else if (n != q->count) {
 		snprintf(err, errlen, "%s", strerror(EMFILE));

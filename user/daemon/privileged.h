@@ -104,7 +104,7 @@ struct privileged_request {
 };
 
 struct privileged_answer {
-	int32_t error;    /* 0, or an errno: then TEXT says why, and there are no descriptors */
+	int32_t error;    /* 0, or an errno: then TEXT may say why, and there are no descriptors */
 	struct addr addr; /* LISTEN: with the port that the kernel picked for port 0 */
 	char text[1024];
 };

@@ -46,8 +46,7 @@ struct plan {
 	struct listening **buckets;  /* what listens, by the hash of what it was asked for; owned */
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */
-	struct forward **forwards;   /* active afterwards, in order; owned */
-	size_t n;
+	struct forward **forwards;   /* active afterwards, in the order of CONFIG; owned */
 	struct listening *opened;    /* list of addresses that are new */
 	struct reload_result result;
 };
@@ -162,18 +161,16 @@ static struct listening *find_address(const struct plan *p, const struct forward
 	return found;
 }
 
-/* Forward number I of the new configuration, which replaces BEFORE, if any. */
-static int make_forward(struct plan *p, size_t i, struct forward *before)
+/* A forward of FC, which replaces BEFORE, if any. */
+static int make_forward(struct plan *p, const struct forward_conf *fc, struct forward *before,
+			struct forward **ret)
 {
-	const struct forward_conf *fc = &p->config->forwards[i];
-	struct forward *f = forward_new(fc, p->config, p->next, before);
-
-	if (!f)
+	*ret = forward_new(fc, p->config, p->next, before);
+	if (!*ret)
 		return no_memory();
-	p->forwards[i] = f;
 	if (!forward_needs_privileges(fc))
 		return 0;
-	return marked_sockets_open(&p->r->keeper, fc, &f->stock);
+	return marked_sockets_open(&p->r->keeper, fc, &(*ret)->stock);
 }
 
 /* --- plan: addresses --- */
@@ -235,7 +232,7 @@ static int plan_forward(struct plan *p, size_t i)
 	    !strcmp(before->conf->listen.text, fc->listen.text))
 		p->forwards[i] = before;
 	else
-		e = make_forward(p, i, before);
+		e = make_forward(p, fc, before, &p->forwards[i]);
 	if (before)
 		before->becomes = p->forwards[i];
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
@@ -250,15 +247,14 @@ static int plan_all(struct plan *p)
 {
 	int e = fill_buckets(p);
 
-	p->n = p->config->n_forwards;
-	p->forwards = calloc(p->n, sizeof(struct forward *));
+	p->forwards = calloc(p->config->n_forwards, sizeof(struct forward *));
 	if (e || !p->forwards)
 		return e ?: no_memory();
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = NULL;
 	for (struct forward *f = p->r->forwards.first; f; f = f->next)
 		f->becomes = NULL;
-	for (size_t i = 0; !e && i < p->n; i++)
+	for (size_t i = 0; !e && i < p->config->n_forwards; i++)
 		e = plan_forward(p, i);
 	return e;
 }
@@ -267,7 +263,7 @@ static int plan_all(struct plan *p)
 static void give_up(struct plan *p)
 {
 	listening_close_all(p->opened);
-	for (size_t i = 0; p->forwards && i < p->n; i++)
+	for (size_t i = 0; p->forwards && i < p->config->n_forwards; i++)
 		if (p->forwards[i] && p->forwards[i]->from == p->next)
 			forward_free(p->forwards[i]);
 }
@@ -339,7 +335,7 @@ static void change_forwards(struct plan *p)
 	}
 	*at = NULL;
 	at = &all->first;
-	for (size_t i = 0; i < p->n; i++) {
+	for (size_t i = 0; i < p->config->n_forwards; i++) {
 		struct forward *f = p->forwards[i];
 
 		f->totals->due_ms = UINT64_MAX;
@@ -365,7 +361,7 @@ static void put_in_force(struct plan *p)
 	if (p->config->review)
 		log_warning("review has no effect any more, and will be unknown: remove it");
 	atomic_store(&r->shared->grace_ms, p->config->grace_ms);
-	for (size_t i = 0; i < p->n; i++) {
+	for (size_t i = 0; i < p->config->n_forwards; i++) {
 		const struct forward *f = p->forwards[i];
 
 		if (f->from != p->next) {

@@ -10,8 +10,8 @@
 /* The daemon's seccomp filter. */
 
 /*
- * Confine all threads of this process, for good.  no_new_privs must be set.  PARTS are those in use.
- * LIST NULL: the daemon.  Another process needs LIST, which ends with SYSCALLS_END, and what
+ * Confine all threads of this process, for good.  no_new_privs must be set.  PARTS are those in
+ * use.  LIST NULL: the daemon.  Another process needs LIST, which ends with SYSCALLS_END, and what
  * the C library does on its own account; with a sanitizer built in it is not confined.  -errno; ERR
  * says what failed.
  */

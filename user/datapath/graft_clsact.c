@@ -4,9 +4,9 @@
  * daemon from all others.  So the next daemon puts its programs in place of the old ones, and `culvert
  * graft --remove` leaves none.  The qdisc stays: somebody else may be about to use it.
  *
- * The privileged process believes the daemon nothing but a number of an interface and the kind of its frames.
- * Whatever these are, they can only lead to our own programs at some interface, or to none of our
- * filters anywhere.
+ * The privileged process believes the daemon nothing but a number of an interface and the kind of
+ * its frames.  Whatever these are, they can only lead to our own programs at some interface, or to
+ * none of our filters anywhere.
  */
 #include "datapath/graft_clsact.h"
 

@@ -15,7 +15,8 @@ struct clsact {
 	uint32_t handle;        /* of our filters */
 	bool pinned;            /* another daemon may use the filters after this one has ended */
 	int programs[2][HOOKS]; /* descriptors; [1]: for frames that begin with an Ethernet header */
-	int (*ask)(void *arg, unsigned int ifindex, bool ethernet); /* who acts; NULL: this process */
+	/* who acts; NULL: this process */
+	int (*ask)(void *arg, unsigned int ifindex, bool ethernet);
 	void *arg;
 };
 
