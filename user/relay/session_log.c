@@ -57,7 +57,7 @@ struct session_log {
 	pthread_t thread;
 	bool started;
 	_Atomic uint64_t end_ms; /* the daemon ends: write no longer than this; 0: it runs on */
-	int fd;                  /* the writer's own; -1: not open */
+	int fd;                  /* the writer's own; negative: not open */
 
 	pthread_mutex_t lock; /* of the rest */
 	pthread_cond_t wake;
@@ -301,22 +301,12 @@ static void *writer(void *arg)
 /* --- the beginning and the end --- */
 
 /*
- * Open the file for the first time.  A missing reader or a full disk is no reason to serve nobody:
- * the writer tries again with each batch.
+ * A missing reader or a full disk is no reason to serve nobody: the writer opens the file with the
+ * next line.
  */
-static int open_file(struct session_log *l, char *err, size_t errlen)
+static bool may_pass(int r)
 {
-	if (log_file_is_path(l->path))
-		l->fd = log_file_open(l->path, &l->account, err, errlen);
-	else
-		l->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-	if (l->fd == -ENXIO || l->fd == -ENOSPC || l->fd == -EDQUOT || l->fd == -EIO) {
-		log_warning("session log %s: lines are lost until it can be opened: %s",
-			    l->path, err);
-		l->fd = -1;
-		return 0;
-	}
-	return l->fd < 0 ? l->fd : 0;
+	return r == -ENXIO || r == -ENOSPC || r == -EDQUOT || r == -EIO;
 }
 
 static void forget(struct session_log *l)
@@ -341,12 +331,16 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 		.room = QUEUE_LEAST + sessions,
 	};
 	clock_cond_init(&l->wake);
-	r = open_file(l, err, errlen);
-	if (r)
+	r = l->fd = log_file_is_path(path) ? log_file_open(path, account, err, errlen) :
+					     fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+	if (r < 0 && !may_pass(r)) {
 		forget(l);
-	else
-		*ret = l;
-	return r;
+		return r;
+	}
+	if (r < 0)
+		log_warning("session log %s: lines are lost until it can be opened: %s", path, err);
+	*ret = l;
+	return 0;
 }
 
 int session_log_start(struct session_log *l)
