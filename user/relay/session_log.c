@@ -32,6 +32,7 @@
 
 #define GATHER_MS 100
 #define SLICE_MS 100 /* between two looks at whether the daemon ends */
+#define LOOK_MS 5    /* ... at whether the writer has ended */
 #define QUEUE_LEAST 8192 /* lines */
 #define ERROR_LEN 256
 
@@ -353,18 +354,21 @@ int session_log_start(struct session_log *l)
 
 void session_log_close(struct session_log *l)
 {
-	struct timespec until = clock_timespec(clock_ms() + SESSION_LOG_LAST_MS + 500);
+	uint64_t end_ms = clock_ms() + SESSION_LOG_LAST_MS;
 
 	if (!l)
 		return;
 	pthread_mutex_lock(&l->lock);
-	l->end_ms = clock_ms() + SESSION_LOG_LAST_MS;
+	l->end_ms = end_ms;
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_signal(&l->wake);
-	if (l->started && pthread_clockjoin_np(l->thread, NULL, CLOCK_MONOTONIC, &until)) {
-		log_warning("session log %s: the last lines are lost: it cannot be written (does "
-			    "the disk answer?)", l->path);
-		return;
+	while (l->started && pthread_tryjoin_np(l->thread, NULL)) {
+		if (clock_ms() >= end_ms + 500) {
+			log_warning("session log %s: the last lines are lost: it cannot be written "
+				    "(does the disk answer?)", l->path);
+			return;
+		}
+		poll(NULL, 0, LOOK_MS);
 	}
 	if (l->lost)
 		log_warning("session log %s: %llu lines were lost in all", l->path,
