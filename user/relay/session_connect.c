@@ -155,12 +155,12 @@ static int take_winner(struct session *s, unsigned int i)
 	struct source *source = source_of(s, i);
 	int fd = source->fd, r;
 
+	s->upstream = s->connecting->attempts[i].address;
 	if (!i)
 		return 0;
 	r = loop_watch(&s->worker->loop, source, 0, false);
 	if (r)
 		return -r;
-	s->upstream = s->connecting->attempts[i].address;
 	source->fd = -1;
 	close_attempt(s, 0);
 	s->sides[UPSTREAM].fd = fd;
@@ -185,11 +185,10 @@ static uint16_t next_index(const struct session *s)
 	return (uint16_t)((s->connecting->first + s->connecting->begun) % s->addrs->n);
 }
 
-/* Begin attempt I, with the next address.  0: it is connected; EINPROGRESS; or another errno. */
+/* Begin attempt I, with its address.  0: it is connected; EINPROGRESS; or another errno. */
 static int begin_attempt(struct session *s, unsigned int i)
 {
-	uint16_t index = s->connecting->attempts[i].address = s->upstream = next_index(s);
-	struct addr a = session_address(s, index);
+	struct addr a = session_address(s, s->connecting->attempts[i].address);
 	struct source *source = source_of(s, i);
 	int fd = get_socket(s, &a), error;
 
@@ -310,6 +309,8 @@ static bool connect_more(struct session *s)
 
 		while (is_running(s, i)) /* there is a place, see may_begin() */
 			i++;
+		s->upstream = next_index(s);
+		c->attempts[i].address = s->upstream;
 		error = begin_attempt(s, i);
 		if ((error == ENOSR || error == EAGAIN) && now < c->server_due_ms) {
 			close_attempt(s, i);
