@@ -42,12 +42,12 @@ static int fail(int error, char *err, size_t errlen)
 
 /*
  * Refuse FD, which is WHAT, if it is no directory, file, FIFO or device, or if another account than
- * root, A and the caller could replace it or has prepared it.
+ * root and A could replace it or has prepared it.
  */
 static int check(int fd, const char *what, const struct account *a, char *err, size_t errlen)
 {
 	struct stat st;
-	bool sticky;
+	bool others;
 
 	if (fstat(fd, &st))
 		return fail(errno, err, errlen);
@@ -55,9 +55,8 @@ static int check(int fd, const char *what, const struct account *a, char *err, s
 		return 0;
 	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
 		return fail(EINVAL, err, errlen);
-	sticky = S_ISDIR(st.st_mode) && st.st_mode & S_ISVTX;
-	if ((st.st_uid == 0 || st.st_uid == a->uid || st.st_uid == geteuid()) &&
-	    (sticky || !(st.st_mode & S_IWOTH)))
+	others = st.st_mode & S_IWOTH && !(S_ISDIR(st.st_mode) && st.st_mode & S_ISVTX);
+	if ((st.st_uid == 0 || st.st_uid == a->uid) && !others)
 		return 0;
 	snprintf(err, errlen, "%s has uid %u and mode %04o: it must belong to root or %s, and not "
 		 "everybody may write it", what, (unsigned int)st.st_uid,
