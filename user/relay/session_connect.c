@@ -439,19 +439,18 @@ uint64_t session_connect_due(struct session *s)
 bool session_connect_timer(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	bool late = s->worker->loop.now_ms >= c->server_due_ms;
 
 	if (!s->addrs)
 		return connect_named(s);
-	if (late) /* the next session goes on where this one ends */
-		atomic_store_explicit(&s->server->first, next_index(s), memory_order_relaxed);
-	for (unsigned int i = 0; late && !s->ending && i < AT_ONCE; i++)
+	if (s->worker->loop.now_ms < c->server_due_ms)
+		return connect_more(s);
+	/* the next session goes on where this one ends */
+	atomic_store_explicit(&s->server->first, next_index(s), memory_order_relaxed);
+	for (unsigned int i = 0; !s->ending && i < AT_ONCE; i++)
 		if (s->addrs && is_running(s, i)) {
 			c->begun = (uint16_t)s->addrs->n;
 			fail_attempt(s, i, ETIMEDOUT);
 		}
-	/* what could not begin so far has a last try */
-	if (late)
-		c->next_ms = 0;
+	c->next_ms = 0; /* what could not begin so far has a last try */
 	return connect_more(s);
 }
