@@ -81,7 +81,7 @@ int log_file_open(const char *path, const struct account *a, char *err, size_t e
 	if (!r) {
 		fd = openat(dir, name, FILE_FLAGS | O_EXCL, FILE_MODE);
 		made = fd >= 0;
-		if (!made && errno == EEXIST)
+		if (fd < 0 && errno == EEXIST)
 			fd = openat(dir, name, FILE_FLAGS, FILE_MODE);
 		r = check(fd, "it", a, err, errlen);
 	}
