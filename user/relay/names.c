@@ -266,7 +266,7 @@ static void look_later(struct lookup *u)
 	uint64_t wait = u->record.why[0] ? smaller(u->interval_ms, RETRY_MS) : u->interval_ms;
 
 	wait -= (uint64_t)random() % (wait / 8 + 1);
-	u->due_ms = clock_ms() + wait; /* names_add() is called by any thread */
+	u->due_ms = clock_ms() + wait;
 }
 
 static void say(const struct lookup *u)
@@ -430,8 +430,6 @@ void names_add(struct names *n, struct lookup *u)
 	if (!n || !u->conf->named)
 		return;
 	u->names = n;
-	if (u->list->n)
-		look_later(u);
 	pthread_mutex_lock(&n->lock);
 	u->next = n->list;
 	n->list = u;

@@ -44,36 +44,34 @@ static void set_addr(union client_addr *ret, bool six, const uint8_t *address, i
 
 /* --- version 1 --- */
 
-/* 0 to 65535, without zeros in front. */
-static bool parse_port(const char *text, in_port_t *ret)
-{
-	unsigned long n = strtoul(text, NULL, 10);
-
-	*ret = htons((uint16_t)n);
-	return text[0] && !text[strspn(text, "0123456789")] && (text[0] != '0' || !text[1]) &&
-	       n <= UINT16_MAX;
-}
+#define BLANK "%*1[ ]"
 
 /*
- * TEXT is what is behind "PROXY TCP4 " or "PROXY TCP6 ".  inet_pton(3) takes what the specification
- * asks for, and "::ffff:1.2.3.4", as senders that use inet_ntop(3) write it (haproxy does).
+ * LINE is "PROXY TCP4 1.2.3.4 5.6.7.8 1 2", or the same with TCP6.  inet_pton(3) takes what the
+ * specification asks for, and "::ffff:1.2.3.4", as senders that use inet_ntop(3) write it (haproxy
+ * does).  A port is 0 to 65535, without zeros in front.
  */
-static bool parse_addresses(bool six, char *text, struct proxy_header *h)
+static bool parse_line(const char *line, size_t len, struct proxy_header *h)
 {
 	union client_addr *both[2] = { &h->source, &h->destination };
-	const char *words[4];
+	char family[2], text[2][INET6_ADDRSTRLEN], ports[2][6];
 	uint8_t address[16];
-	in_port_t port;
+	int end = 0;
 
-	for (int i = 0; i < 4; i++)
-		words[i] = strsep(&text, " ") ?: "";
+	if (sscanf(line, "PROXY" BLANK "TCP%1[46]" BLANK "%45[^ ]" BLANK "%45[^ ]" BLANK "%5[0-9]"
+		   BLANK "%5[0-9]%n", family, text[0], text[1], ports[0], ports[1], &end) != 5 ||
+	    (size_t)end != len)
+		return false;
 	for (int i = 0; i < 2; i++) {
-		if (inet_pton(six ? AF_INET6 : AF_INET, words[i], address) != 1 ||
-		    !parse_port(words[2 + i], &port))
+		int port = atoi(ports[i]);
+		bool six = family[0] == '6';
+
+		if (inet_pton(six ? AF_INET6 : AF_INET, text[i], address) != 1 ||
+		    (ports[i][0] == '0' && ports[i][1]) || port > UINT16_MAX)
 			return false;
-		set_addr(both[i], six, address, port);
+		set_addr(both[i], six, address, htons((uint16_t)port));
 	}
-	return !text;
+	return true;
 }
 
 static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const char **ret_reason)
@@ -81,7 +79,6 @@ static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const
 	const char *end = memmem(bytes, smaller(len, LINE_MAX_V1), "\r\n", 2);
 	size_t n = end ? (size_t)(end - bytes) : 0;
 	char line[LINE_MAX_V1];
-	bool six;
 
 	if (memcmp(bytes, "PROXY ", smaller(len, 6)) != 0)
 		return malformed(ret_reason, "no PROXY header");
@@ -93,12 +90,8 @@ static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const
 	/* whatever is between UNKNOWN and CRLF is ignored */
 	if (!strncmp(line, "PROXY UNKNOWN", 13) && (n == 13 || line[13] == ' '))
 		return 0;
-	six = !strncmp(line, "PROXY TCP6 ", 11);
-	if (!six && strncmp(line, "PROXY TCP4 ", 11) != 0)
-		return malformed(ret_reason, "neither TCP4, TCP6 nor UNKNOWN");
-	h->has_addresses = true;
-	return strlen(line) == n && parse_addresses(six, line + 11, h) ? 0 :
-		malformed(ret_reason, "bad addresses or ports");
+	h->has_addresses = parse_line(line, n, h);
+	return h->has_addresses ? 0 : malformed(ret_reason, "bad addresses or ports");
 }
 
 /* --- version 2 --- */
@@ -155,33 +148,34 @@ int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 
 /* --- writing --- */
 
-/* The 16 bytes of A, IPv4-mapped if it is IPv4. */
-static void get_bytes(const union client_addr *a, uint8_t ret[16])
+/* The 4 bytes of A, or if SIX its 16 bytes, IPv4-mapped if it is IPv4. */
+static void get_bytes(const union client_addr *a, bool six, uint8_t *ret)
 {
-	memcpy(ret, mapped, sizeof(mapped));
-	if (a->sa.sa_family == AF_INET)
-		memcpy(ret + sizeof(mapped), &a->in.sin_addr, 4);
-	else
+	if (a->sa.sa_family == AF_INET6) {
 		memcpy(ret, &a->in6.sin6_addr, 16);
+		return;
+	}
+	if (six)
+		memcpy(ret, mapped, sizeof(mapped));
+	memcpy(ret + (six ? sizeof(mapped) : 0), &a->in.sin_addr, 4);
 }
 
 size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROTOCOL_WRITE_MAX])
 {
 	bool six = h->source.sa.sa_family == AF_INET6 || h->destination.sa.sa_family == AF_INET6;
-	size_t skip = six ? 0 : sizeof(mapped), n = 16 - skip;
+	size_t n = six ? 16 : 4;
 	/* sin_port and sin6_port are at the same place */
 	in_port_t port[2] = { h->source.in.sin_port, h->destination.in.sin_port };
-	uint8_t address[2][16], *p = buf + FIXED_V2;
+	uint8_t *p = buf + FIXED_V2;
 	char text[2][INET6_ADDRSTRLEN];
 
-	get_bytes(&h->source, address[0]);
-	get_bytes(&h->destination, address[1]);
+	get_bytes(&h->source, six, p);
+	get_bytes(&h->destination, six, p + n);
 	if (h->version == 1 && !h->has_addresses)
 		return (size_t)sprintf((char *)buf, "PROXY UNKNOWN\r\n");
 	if (h->version == 1) {
 		for (int i = 0; i < 2; i++)
-			inet_ntop(six ? AF_INET6 : AF_INET, address[i] + skip, text[i],
-				  sizeof(text[i]));
+			inet_ntop(six ? AF_INET6 : AF_INET, p + i * n, text[i], sizeof(text[i]));
 		return (size_t)snprintf((char *)buf, PROXY_PROTOCOL_WRITE_MAX,
 					"PROXY TCP%d %s %s %u %u\r\n", six ? 6 : 4, text[0],
 					text[1], ntohs(port[0]), ntohs(port[1]));
@@ -193,8 +187,6 @@ size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROT
 		return FIXED_V2;
 	buf[13] = six ? TCP6_V2 : TCP4_V2;
 	buf[15] = (uint8_t)(2 * n + sizeof(port));
-	memcpy(p, address[0] + skip, n);
-	memcpy(p + n, address[1] + skip, n);
 	memcpy(p + 2 * n, port, sizeof(port));
 	return FIXED_V2 + 2 * n + sizeof(port);
 }
