@@ -21,8 +21,8 @@
 _Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
 
 #define BAD_ADDRESS "expected HOST:PORT, [IPV6]:PORT or unix:/path"
-#define BAD_PORT "bad port, expected a number up to 65535, the name of a service, or a range of at " \
-	"most 4096, such as 30000-30999"
+#define BAD_PORT "bad port, expected a number up to 65535, the name of a service, or a range of " \
+	"at most 4096, such as 30000-30999"
 #define DIGITS "0123456789"
 #define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
 
