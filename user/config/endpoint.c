@@ -195,8 +195,7 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e)
 		*e = more;
 	if (wrong || !used)
 		return wrong;
-	for (size_t i = 0; i < more.n_addrs; i++)
-		add_addr(e, &more.addrs[i]);
+	endpoint_copy_addrs(e, &more);
 	if (e->named_port != more.named_port || e->n_ports != more.n_ports)
 		e->n_ports = 0;
 	if (e->named || more.named || used + strlen(text) + 1 >= sizeof(e->text))
@@ -210,8 +209,7 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e)
 /* Give E, which is a host name, all addresses of that name. */
 static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 {
-	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
-					.ai_flags = passive ? AI_PASSIVE : 0 };
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
 	struct addrinfo *list = NULL;
 	char host[TEXT_ROOM];
 	int r;

@@ -278,17 +278,14 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	return -EINVAL;
 }
 
-int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
-		 const char *value, char *wrong)
+int option_store(struct config *c, struct forward_conf *fc, const struct config_line *l)
 {
+	const struct option_def *o = l->option;
 	char *in = o->scope & SCOPE_FORWARD ? (char *)fc : (char *)c, why[WHY_LEN];
-	int r;
 
 	snprintf(why, sizeof(why), "expected %s", o->expected);
-	r = store(in + o->offset, o, value, why);
-	if (r)
-		snprintf(wrong, OPTION_WRONG_LEN, "\"%.320s\": %s", value, why);
-	return r;
+	return !store(in + o->offset, o, l->value, why) ? 0 :
+	       config_complain(l->place, "%s: \"%.320s\": %s", l->key, l->value, why);
 }
 
 /* CPUs that this process may use: in a container fewer than the machine has. */
@@ -311,7 +308,6 @@ void options_default(struct config *c)
 	/* Computed once: a reload must find the same file unchanged when CPUs come or go. */
 	static unsigned int cpus;
 	static uint64_t memory;
-	char wrong[OPTION_WRONG_LEN]; /* of a default, which is not */
 
 	cpus = cpus ?: usable_cpus();
 	memory = memory ?: memory_of_machine() / 16;
@@ -320,13 +316,12 @@ void options_default(struct config *c)
 	c->max_sessions_per_client = UINT_MAX; /* until max-sessions is known */
 	for (const struct option_def *o = option_table; o->name; o++)
 		if (o->initial)
-			option_store(c, &c->defaults, o, o->initial, wrong);
+			option_store(c, &c->defaults, &(struct config_line){
+				o, o->name, o->initial, "" });
 }
 
 static bool same_value(const struct option_def *o, const void *a, const void *b)
 {
-	const char *x, *y;
-
 	switch (o->kind) {
 	case KIND_LISTEN: /* a reload looks at those of forwards itself */
 		return o->scope & SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
@@ -341,9 +336,7 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 		return addr_equal(a, b);
 	case KIND_TEXT:
 	case KIND_INTERFACE:
-		x = *(const char *const *)a;
-		y = *(const char *const *)b;
-		return x == y || (x && y && !strcmp(x, y));
+		return !strcmp(*(const char *const *)a ?: "", *(const char *const *)b ?: "");
 	default:
 		return !memcmp(a, b, o->kind == KIND_BOOL ? sizeof(bool) :
 				     o->kind == KIND_SIZE ? sizeof(uint64_t) :
