@@ -48,8 +48,8 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stor
 #define SIZE(least, most, range) .kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most), \
 	.expected = "a size from " range ", such as 64K or 1M"
 #define YES_NO .kind = KIND_BOOL, .metavar = "yes|no", .expected = "yes or no"
-#define FILE_NAME .kind = KIND_TEXT, .metavar = "FILE", .max = UINT64_MAX, \
-	.expected = "the name of a file"
+#define WORD(var, most, what) .kind = KIND_TEXT, .metavar = var, .max = (most), .expected = what
+#define FILE_NAME WORD("FILE", UINT64_MAX, "the name of a file")
 
 #define CHOICE(names, text, about) .kind = KIND_CHOICE, .choices = names, \
 	.expected = text, .help = about ": " text
@@ -65,15 +65,12 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  CHOICE(engine_names, "auto, graft, sockmap, splice or copy", "the carrier") },
 	{ "graft", YES_NO, EACH(graft), .initial = "yes",
 	  .help = "auto: join the connections of a session at packet level" },
-	{ "graft-pins", GLOBAL(graft_pins), .metavar = "DIR", .kind = KIND_TEXT,
-	  .max = 200, .expected = "a folder of at most 200 bytes, or none",
-	  .initial = CONFIG_GRAFT_PINS_DEFAULT,
-	  .help = "for what outlives the daemon, or none" },
+	{ "graft-pins", GLOBAL(graft_pins), WORD("DIR", 200, "a folder of at most 200 bytes, or none"),
+	  .initial = CONFIG_GRAFT_PINS_DEFAULT, .help = "for what outlives the daemon, or none" },
 	{ "workers", COUNT(1, WORKERS_MAX), GLOBAL(workers), .computed = "one per CPU",
 	  .help = "worker threads" },
-	{ "control", GLOBAL(control), .metavar = "PATH", .kind = KIND_TEXT, .max = SOCKET_PATH_MAX,
-	  .expected = "a path of 1 to 107 bytes", .initial = CONFIG_CONTROL_DEFAULT,
-	  .help = "unix socket that the commands ask" },
+	{ "control", GLOBAL(control), WORD("PATH", SOCKET_PATH_MAX, "a path of 1 to 107 bytes"),
+	  .initial = CONFIG_CONTROL_DEFAULT, .help = "unix socket that the commands ask" },
 	{ "pid-file", FILE_NAME, GLOBAL(pid_file), .computed = "none",
 	  .help = "file for the daemon's process id" },
 	{ "connect-timeout", SECONDS(0.001, DAY), EACH(connect_timeout_ms), .initial = "5",
@@ -151,8 +148,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "without effect; it will go" },
 	{ "probe", YES_NO, GLOBAL(probe), .initial = "yes",
 	  .help = "try the kernel at the start; use only what works" },
-	{ "user", GLOBAL(user), .metavar = "NAME", .kind = KIND_TEXT, .max = UINT64_MAX,
-	  .expected = "the name of an account", .computed = "culvert, else nobody",
+	{ "user", GLOBAL(user), WORD("NAME", UINT64_MAX, "the name of an account"),
+	  .computed = "culvert, else nobody",
 	  .help = "account to become, if started by root" },
 	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .initial = "errno",
 	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
