@@ -18,6 +18,7 @@
  */
 #include "config/rinetd.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,14 +64,32 @@ static void append_both(struct reader *p, struct forward_conf *fc)
 	}
 }
 
-/* Make the rules of the last forward.  Without its own it has those at the top: rinetd_read(). */
+/*
+ * FC ("*:PORT") listens on "::".  rinetd has IPv4 clients there as ::ffff:192.0.2.7, which no pattern
+ * that begins with a digit matches: make such patterns of IPv4 match nobody.
+ */
+static void match_nobody(struct reader *p, struct forward_conf *fc)
+{
+	for (size_t i = 0; i < fc->said.n; i++) {
+		struct config_line *l = &fc->said.lines[i];
+
+		if (l->option->kind != KIND_ALLOW && l->option->kind != KIND_DENY)
+			continue;
+		if (isdigit((unsigned char)*l->value) && !strpbrk(l->value, ":/"))
+			l->value = config_keep(p->in->c, "%s&::/0", l->value);
+	}
+}
+
+/* Make the rules of the last forward, if there is one. */
 static void end_forward(struct reader *p)
 {
 	struct forward_conf *fc;
 
-	if (p->in->error || !(p->own.deny.n + p->own.allow.n))
+	if (!p->in->c->n_forwards || p->in->error)
 		return;
 	fc = config_last_forward(p->in);
+	if (!p->own.deny.n && !p->own.allow.n && *fc->name != '*')
+		return; /* it has the rules at the top: rinetd_read() */
 	append(&fc->said, &p->top.deny);
 	append(&fc->said, &p->own.deny);
 	if (p->top.allow.n && p->own.allow.n) {
@@ -79,6 +98,8 @@ static void end_forward(struct reader *p)
 		append(&fc->said, &p->top.allow);
 		append(&fc->said, &p->own.allow);
 	}
+	if (*fc->name == '*')
+		match_nobody(p, fc);
 	p->own.deny.n = 0;
 	p->own.allow.n = 0;
 }
