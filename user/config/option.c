@@ -345,7 +345,7 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 static const struct option_def *find_other(const void *a, const void *b, bool forward)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if (forward == !!(o->scope & SCOPE_FORWARD) && !o->reloads &&
+		if ((forward ? o->scope & SCOPE_FORWARD : o->scope == SCOPE_GLOBAL) && !o->reloads &&
 		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
 			return o;
 	return NULL;
