@@ -127,12 +127,7 @@ static void take_access(struct reader *p, const char *name, const char *pattern)
 /* Cut the next word off *TEXT; "": there is none. */
 static char *next_word(char **text)
 {
-	char *word = *text + strspn(*text, BLANKS);
-
-	*text = word + strcspn(word, BLANKS);
-	if (**text)
-		*(*text)++ = '\0';
-	return word;
+	return strtok_r(*text, BLANKS, text) ?: *text;
 }
 
 /* Refuse anything but a comment in REST, the end of a line. */
