@@ -73,9 +73,8 @@ static void match_nobody(struct reader *p, struct forward_conf *fc)
 	for (size_t i = 0; i < fc->said.n; i++) {
 		struct config_line *l = &fc->said.lines[i];
 
-		if (l->option->kind != KIND_ALLOW && l->option->kind != KIND_DENY)
-			continue;
-		if (isdigit((unsigned char)*l->value) && !strpbrk(l->value, ":/"))
+		if (l->option->list && isdigit((unsigned char)*l->value) &&
+		    !strpbrk(l->value, ":/")) /* which "listen" has */
 			l->value = config_keep(p->in->c, "%s&::/0", l->value);
 	}
 }
