@@ -48,11 +48,12 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stor
 #define SIZE(least, most, range) .kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most), \
 	.expected = "a size from " range ", such as 64K or 1M"
 #define YES_NO .kind = KIND_BOOL, .metavar = "yes|no", .expected = "yes or no"
-#define WORD(var, most, what) .kind = KIND_TEXT, .metavar = var, .max = (most), .expected = what
+#define WORD(var, most, what) .kind = KIND_TEXT, .metavar = (var), .max = (most), \
+	.expected = (what)
 #define FILE_NAME WORD("FILE", UINT64_MAX, "the name of a file")
 
-#define CHOICE(names, text, about) .kind = KIND_CHOICE, .choices = names, \
-	.expected = text, .help = about ": " text
+#define CHOICE(names, text, about) .kind = KIND_CHOICE, .choices = (names), \
+	.expected = (text), .help = about ": " text
 #define CLIENTS .metavar = "CLIENTS", .list = true, .expected = "addresses, prefixes without " \
 	"host bits, patterns, unix: or all, such as 10.0.0.0/8, 2001:db8::1, 192.168.*"
 #define ADDRESS .metavar = "ADDRESS", \
