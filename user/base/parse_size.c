@@ -10,8 +10,8 @@
 #define VALUE_MAX 0x1p53 /* up to which a double has all whole numbers */
 
 /*
- * A number with decimals, and at most one of the LETTERS behind it, each of which means its place in
- * FACTORS; no letter means the last one of these.
+ * A number with decimals, and at most one of the LETTERS behind it, each of which means its place
+ * in FACTORS; no letter means the last one of these.
  */
 static int parse(const char *text, const char *letters, const double *factors, uint64_t *ret)
 {

@@ -69,6 +69,7 @@ void config_close(struct config *c)
 	free(c->forwards);
 	free(c->said.lines);
 	free(c->words.lines);
+	free(c->addresses.lines);
 	free(c->kept);
 	*c = (struct config){ 0 };
 }

@@ -158,6 +158,7 @@ struct config {
 	const char *file;                /* that all this came from; NULL: the command line alone */
 	struct config_lines said;        /* by the file, for all forwards */
 	struct config_lines words;       /* of the command line; they count over the file */
+	struct config_lines addresses;   /* of the command line: two for each forward */
 	bool is_rinetd;                  /* the file is a rinetd.conf */
 	char **kept;                     /* owned: texts that pointers above point to */
 	size_t n_kept;

@@ -21,8 +21,8 @@
 _Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
 
 #define BAD_ADDRESS "expected HOST:PORT, [IPV6]:PORT or unix:/path"
-#define BAD_PORT "bad port, expected a number up to 65535, the name of a service, or a range of at " \
-	"most 4096, such as 30000-30999"
+#define BAD_PORT "bad port, expected a number up to 65535, the name of a service, or a range of " \
+	"at most 4096, such as 30000-30999"
 #define DIGITS "0123456789"
 #define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
 
@@ -195,8 +195,7 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e)
 		*e = more;
 	if (wrong || !used)
 		return wrong;
-	for (size_t i = 0; i < more.n_addrs; i++)
-		add_addr(e, &more.addrs[i]);
+	endpoint_copy_addrs(e, &more);
 	if (e->named_port != more.named_port || e->n_ports != more.n_ports)
 		e->n_ports = 0;
 	if (e->named || more.named || used + strlen(text) + 1 >= sizeof(e->text))
@@ -210,8 +209,7 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e)
 /* Give E, which is a host name, all addresses of that name. */
 static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 {
-	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM,
-					.ai_flags = passive ? AI_PASSIVE : 0 };
+	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
 	struct addrinfo *list = NULL;
 	char host[TEXT_ROOM];
 	int r;

@@ -98,18 +98,6 @@ static char *without_comment(char *line)
 	return trim(line);
 }
 
-/* Split *LINE at the first "=" or ":" into the key *LINE and the value; NULL: there is neither. */
-static char *split(char **line)
-{
-	char *value = *line + strcspn(*line, "=:");
-
-	if (!*value)
-		return NULL;
-	*value++ = '\0';
-	*line = trim(*line);
-	return trim(value);
-}
-
 /* LINE begins with "[".  Returns which section it is. */
 static enum option_scope begin_section(struct config_reader *r, const char *line)
 {
@@ -130,16 +118,16 @@ static enum option_scope begin_section(struct config_reader *r, const char *line
 /* SCOPE: of the section that LINE is in. */
 static void take_key(struct config_reader *r, enum option_scope scope, char *line)
 {
-	const char *value = split(&line);
-	const struct option_def *o = option_find(line, scope);
+	const char *key = trim(strsep(&line, "=:")); /* LINE is the value now, if there is one */
+	const struct option_def *o = option_find(key, scope);
 
-	if (!value)
+	if (!line)
 		config_mistake(r, "neither [SECTION] nor KEY = VALUE");
 	else if (o)
 		config_take(r, scope == SCOPE_FORWARD ? config_last_forward(r) : NULL, o, o->name,
-			    value);
+			    trim(line));
 	else
-		config_mistake(r, "%s: %s", line, !scope ? "before the first section" :
+		config_mistake(r, "%s: %s", key, !scope ? "before the first section" :
 			       scope == SCOPE_FORWARD ? "unknown key of [forward NAME]" :
 							"unknown key of [culvert]");
 }

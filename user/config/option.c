@@ -48,11 +48,12 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stor
 #define SIZE(least, most, range) .kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most), \
 	.expected = "a size from " range ", such as 64K or 1M"
 #define YES_NO .kind = KIND_BOOL, .metavar = "yes|no", .expected = "yes or no"
-#define FILE_NAME .kind = KIND_TEXT, .metavar = "FILE", .max = UINT64_MAX, \
-	.expected = "the name of a file"
+#define WORD(var, most, what) .kind = KIND_TEXT, .metavar = (var), .max = (most), \
+	.expected = (what)
+#define FILE_NAME WORD("FILE", UINT64_MAX, "the name of a file")
 
-#define CHOICE(names, text, about) .kind = KIND_CHOICE, .choices = names, \
-	.expected = text, .help = about ": " text
+#define CHOICE(names, text, about) .kind = KIND_CHOICE, .choices = (names), \
+	.expected = (text), .help = about ": " text
 #define CLIENTS .metavar = "CLIENTS", .list = true, .expected = "addresses, prefixes without " \
 	"host bits, patterns, unix: or all, such as 10.0.0.0/8, 2001:db8::1, 192.168.*"
 #define ADDRESS .metavar = "ADDRESS", \
@@ -65,15 +66,12 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  CHOICE(engine_names, "auto, graft, sockmap, splice or copy", "the carrier") },
 	{ "graft", YES_NO, EACH(graft), .initial = "yes",
 	  .help = "auto: join the connections of a session at packet level" },
-	{ "graft-pins", GLOBAL(graft_pins), .metavar = "DIR", .kind = KIND_TEXT,
-	  .max = 200, .expected = "a folder of at most 200 bytes, or none",
-	  .initial = CONFIG_GRAFT_PINS_DEFAULT,
-	  .help = "for what outlives the daemon, or none" },
+	{ "graft-pins", GLOBAL(graft_pins), WORD("DIR", 200, "a folder of at most 200 bytes, or none"),
+	  .initial = CONFIG_GRAFT_PINS_DEFAULT, .help = "for what outlives the daemon, or none" },
 	{ "workers", COUNT(1, WORKERS_MAX), GLOBAL(workers), .computed = "one per CPU",
 	  .help = "worker threads" },
-	{ "control", GLOBAL(control), .metavar = "PATH", .kind = KIND_TEXT, .max = SOCKET_PATH_MAX,
-	  .expected = "a path of 1 to 107 bytes", .initial = CONFIG_CONTROL_DEFAULT,
-	  .help = "unix socket that the commands ask" },
+	{ "control", GLOBAL(control), WORD("PATH", SOCKET_PATH_MAX, "a path of 1 to 107 bytes"),
+	  .initial = CONFIG_CONTROL_DEFAULT, .help = "unix socket that the commands ask" },
 	{ "pid-file", FILE_NAME, GLOBAL(pid_file), .computed = "none",
 	  .help = "file for the daemon's process id" },
 	{ "connect-timeout", SECONDS(0.001, DAY), EACH(connect_timeout_ms), .initial = "5",
@@ -151,8 +149,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "without effect; it will go" },
 	{ "probe", YES_NO, GLOBAL(probe), .initial = "yes",
 	  .help = "try the kernel at the start; use only what works" },
-	{ "user", GLOBAL(user), .metavar = "NAME", .kind = KIND_TEXT, .max = UINT64_MAX,
-	  .expected = "the name of an account", .computed = "culvert, else nobody",
+	{ "user", GLOBAL(user), WORD("NAME", UINT64_MAX, "the name of an account"),
+	  .computed = "culvert, else nobody",
 	  .help = "account to become, if started by root" },
 	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .initial = "errno",
 	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
@@ -278,17 +276,14 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 	return -EINVAL;
 }
 
-int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
-		 const char *value, char *wrong)
+int option_store(struct config *c, struct forward_conf *fc, const struct config_line *l)
 {
+	const struct option_def *o = l->option;
 	char *in = o->scope & SCOPE_FORWARD ? (char *)fc : (char *)c, why[WHY_LEN];
-	int r;
 
 	snprintf(why, sizeof(why), "expected %s", o->expected);
-	r = store(in + o->offset, o, value, why);
-	if (r)
-		snprintf(wrong, OPTION_WRONG_LEN, "\"%.320s\": %s", value, why);
-	return r;
+	return !store(in + o->offset, o, l->value, why) ? 0 :
+	       config_complain(l->place, "%s: \"%.320s\": %s", l->key, l->value, why);
 }
 
 /* CPUs that this process may use: in a container fewer than the machine has. */
@@ -311,7 +306,6 @@ void options_default(struct config *c)
 	/* Computed once: a reload must find the same file unchanged when CPUs come or go. */
 	static unsigned int cpus;
 	static uint64_t memory;
-	char wrong[OPTION_WRONG_LEN]; /* of a default, which is not */
 
 	cpus = cpus ?: usable_cpus();
 	memory = memory ?: memory_of_machine() / 16;
@@ -320,13 +314,12 @@ void options_default(struct config *c)
 	c->max_sessions_per_client = UINT_MAX; /* until max-sessions is known */
 	for (const struct option_def *o = option_table; o->name; o++)
 		if (o->initial)
-			option_store(c, &c->defaults, o, o->initial, wrong);
+			option_store(c, &c->defaults, &(struct config_line){
+				o, o->name, o->initial, "" });
 }
 
 static bool same_value(const struct option_def *o, const void *a, const void *b)
 {
-	const char *x, *y;
-
 	switch (o->kind) {
 	case KIND_LISTEN: /* a reload looks at those of forwards itself */
 		return o->scope & SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
@@ -341,9 +334,7 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 		return addr_equal(a, b);
 	case KIND_TEXT:
 	case KIND_INTERFACE:
-		x = *(const char *const *)a;
-		y = *(const char *const *)b;
-		return x == y || (x && y && !strcmp(x, y));
+		return !strcmp(*(const char *const *)a ?: "", *(const char *const *)b ?: "");
 	default:
 		return !memcmp(a, b, o->kind == KIND_BOOL ? sizeof(bool) :
 				     o->kind == KIND_SIZE ? sizeof(uint64_t) :
@@ -355,7 +346,7 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 static const struct option_def *find_other(const void *a, const void *b, bool forward)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if (forward == !!(o->scope & SCOPE_FORWARD) && !o->reloads &&
+		if ((forward ? o->scope & SCOPE_FORWARD : o->scope == SCOPE_GLOBAL) && !o->reloads &&
 		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
 			return o;
 	return NULL;

@@ -72,12 +72,10 @@ const struct option_def *option_find(const char *name, enum option_scope scope);
 const struct config_line *option_line(const struct config_lines *l, const char *name);
 
 /*
- * Store VALUE in FC if O is a setting of a forward, else in C.  Text is kept as a pointer: VALUE
- * must live as long.  0, -EINVAL or -ERANGE; then WRONG, of OPTION_WRONG_LEN bytes, says why.
+ * Store what L says in FC if that is a setting of a forward, else in C.  Text is kept as a pointer.
+ * 0, or -EINVAL after a complaint.
  */
-#define OPTION_WRONG_LEN 600
-int option_store(struct config *c, struct forward_conf *fc, const struct option_def *o,
-		 const char *value, char *wrong);
+int option_store(struct config *c, struct forward_conf *fc, const struct config_line *l);
 
 /* Bytes of RAM. */
 uint64_t memory_of_machine(void);

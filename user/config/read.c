@@ -54,53 +54,59 @@ static int take_option(char **argv, int *pos, struct config *c)
 	return 0;
 }
 
-/* Options may stand before, between and after the addresses, which go to ADDRESSES. */
-static int read_words(int argc, char **argv, struct config *c, struct config_lines *addresses)
+/* Options may stand before, between and after the addresses. */
+static int read_words(int argc, char **argv, struct config *c)
 {
 	int r = 0;
 
 	for (int i = 1; i < argc && !r; i++) {
-		bool second = addresses->n % 2;
+		bool second = c->addresses.n % 2;
 
 		if (argv[i][0] == '-')
 			r = take_option(argv, &i, c);
 		else
-			config_lines_add(addresses, (struct config_line){
+			config_lines_add(&c->addresses, (struct config_line){
 				option_find(second ? "upstream" : "listen", SCOPE_FORWARD),
 				second ? "UPSTREAM" : "LISTEN", argv[i], "" });
 	}
 	return r;
 }
 
-/* Add the forwards of the command line, whose ADDRESSES are pairs. */
-static int add_forwards(struct config *c, const struct config_lines *addresses)
+/* Add the forwards of the command line, whose addresses are pairs. */
+static int add_forwards(struct config *c)
 {
-	size_t n = addresses->n;
+	const struct config_line *l = c->addresses.lines;
+	size_t n = c->addresses.n;
 
 	if (n % 2 != 0)
 		return log_complain(-EINVAL, "\"%.256s\": no UPSTREAM for this LISTEN address",
-				    addresses->lines[n - 1].value);
+				    l[n - 1].value);
 	for (size_t i = 0; i < n; i += 2) {
 		struct forward_conf *fc = config_add_forward(c);
 
-		config_lines_add(&fc->said, addresses->lines[i]);
-		config_lines_add(&fc->said, addresses->lines[i + 1]);
+		config_lines_add(&fc->said, l[i]);
+		config_lines_add(&fc->said, l[i + 1]);
 	}
 	return 0;
 }
 
 /* --- addresses --- */
 
+/* True if IS holds for an address of A and one of B. */
+static bool any_pair(const struct endpoint *a, const struct endpoint *b,
+		     bool (*is)(const struct addr *, const struct addr *))
+{
+	for (size_t i = 0; i < a->n_addrs * b->n_addrs; i++)
+		if (is(&a->addrs[i / b->n_addrs], &b->addrs[i % b->n_addrs]))
+			return true;
+	return false;
+}
+
 static bool feeds_itself(const struct forward_conf *fc)
 {
-	for (size_t i = 0; i < fc->upstream.n; i++) {
-		const struct endpoint *to = &fc->upstream.servers[i].at;
-
-		for (size_t j = 0; j < to->n_addrs * fc->listen.n_addrs; j++)
-			if (addr_leads_to(&to->addrs[j / fc->listen.n_addrs],
-					  &fc->listen.addrs[j % fc->listen.n_addrs]))
-				return true;
-	}
+	for (size_t i = 0; i < fc->upstream.n; i++)
+		if (any_pair(&fc->upstream.servers[i].at, &fc->listen, addr_leads_to))
+			return true;
 	return false;
 }
 
@@ -114,22 +120,13 @@ static bool overlap(const struct addr *a, const struct addr *b)
 	return addr_equal(a, b) || addr_is_any(a) || addr_is_any(b);
 }
 
-/*
- * The first listener before number N, or else that of metrics, which takes its connections; or
- * NULL.
- */
+/* The first listener that takes connections of number N: an earlier one, or metrics; or NULL. */
 static const struct endpoint *find_overlap(const struct config *c, size_t n)
 {
-	const struct endpoint *b = &c->forwards[n].listen;
-
-	for (size_t i = 0; i <= n; i++) {
-		const struct endpoint *a = i < n ? &c->forwards[i].listen : &c->metrics;
-
-		for (size_t k = 0; k < a->n_addrs * b->n_addrs; k++)
-			if (overlap(&a->addrs[k / b->n_addrs], &b->addrs[k % b->n_addrs]))
-				return a;
-	}
-	return NULL;
+	for (size_t i = 0; i < n; i++)
+		if (any_pair(&c->forwards[i].listen, &c->forwards[n].listen, overlap))
+			return &c->forwards[i].listen;
+	return any_pair(&c->metrics, &c->forwards[n].listen, overlap) ? &c->metrics : NULL;
 }
 
 int config_complain_address(const struct forward_conf *fc, bool listen, const char *warning,
@@ -198,22 +195,19 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 /* Store LINES in FC, or in C.  Their rules take the place of those that FC has. */
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
-	char wrong[OPTION_WRONG_LEN];
 	bool has_rules = false;
+	int r = 0;
 
-	for (size_t i = 0; i < lines->n; i++) {
+	for (size_t i = 0; i < lines->n && !r; i++) {
 		const struct config_line *l = &lines->lines[i];
-		int r;
 
 		if (l->option->list && l->option->kind != KIND_LISTEN && !has_rules) {
 			acl_close(&fc->acl);
 			has_rules = true;
 		}
-		r = option_store(c, fc, l->option, l->value, wrong);
-		if (r)
-			return config_complain(l->place, "%s: %s", l->key, wrong);
+		r = option_store(c, fc, l);
 	}
-	return 0;
+	return r;
 }
 
 static int store_globals(struct config *c)
@@ -278,28 +272,19 @@ static int read_file(struct config *c, int fd)
 	return e ?: r.error;
 }
 
-static int read_all(int argc, char **argv, int fd, struct config *c,
-		    struct config_lines *addresses)
-{
-	int r = read_words(argc, argv, c, addresses);
-	const struct config_line *config = option_line(&c->words, "config");
-
-	if (!r && config) {
-		c->file = config->value;
-		r = read_file(c, fd);
-	}
-	return r ?: add_forwards(c, addresses) ?: store_globals(c) ?: store_forwards(c);
-}
-
 int config_read_any(int argc, char **argv, int fd, struct config *ret)
 {
-	struct config_lines addresses = { 0 };
+	const struct config_line *config;
 	int r;
 
 	*ret = (struct config){ 0 };
-	r = read_all(argc, argv, fd, ret, &addresses);
-	free(addresses.lines);
-	return r;
+	r = read_words(argc, argv, ret);
+	config = option_line(&ret->words, "config");
+	if (!r && config) {
+		ret->file = config->value;
+		r = read_file(ret, fd);
+	}
+	return r ?: add_forwards(ret) ?: store_globals(ret) ?: store_forwards(ret);
 }
 
 int config_read(int argc, char **argv, int fd, struct config *ret)

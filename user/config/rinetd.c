@@ -18,8 +18,7 @@
  */
 #include "config/rinetd.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,69 +30,86 @@
 #define RULES_MAX 4096 /* of a forward: two lists may become their product */
 #define MAPPED "::ffff:"
 
+struct rules {
+	struct config_lines deny, allow;
+};
+
 struct reader {
 	struct config_reader *in;
-	struct config_lines top, own; /* allow and deny; OWN: of the last forward */
+	struct rules top, own; /* OWN: of the last forward */
 };
 
 /* --- allow and deny --- */
 
-/* Add ELEMENT, which is kept, to the rules of the last forward. */
-static void add_rule(struct reader *p, const struct option_def *o, const char *element)
+static void append(struct config_lines *to, const struct config_lines *from)
 {
-	struct forward_conf *fc = config_last_forward(p->in);
+	for (size_t i = 0; i < from->n; i++)
+		config_lines_add(to, from->lines[i]);
+}
 
-	if (fc->said.n > RULES_MAX)
+/* Allow whom an allow of both lists, which are not empty, matches. */
+static void append_both(struct reader *p, struct forward_conf *fc)
+{
+	size_t n_own = p->own.allow.n, n = p->top.allow.n * n_own;
+
+	if (n > RULES_MAX)
 		config_mistake_at(p->in, fc->place, "more than %d rules", RULES_MAX);
-	else
+	for (size_t i = 0; i < n && !p->in->error; i++) {
+		const struct config_line *a = &p->top.allow.lines[i / n_own];
+		const struct config_line *b = &p->own.allow.lines[i % n_own];
+
 		config_lines_add(&fc->said, (struct config_line){
-			o, o->name, element, config_here(p->in) });
+			a->option, a->key, config_keep(p->in->c, "%s&%s", a->value, b->value),
+			b->place });
+	}
 }
 
-static void add_all(struct reader *p, const struct config_lines *l, enum option_kind kind)
+/*
+ * FC ("*:PORT") listens on "::".  rinetd has IPv4 clients there as ::ffff:192.0.2.7, which no pattern
+ * that begins with a digit matches: make such patterns of IPv4 match nobody.
+ */
+static void match_nobody(struct reader *p, struct forward_conf *fc)
 {
-	for (size_t i = 0; i < l->n; i++)
-		if (l->lines[i].option->kind == kind)
-			add_rule(p, l->lines[i].option, l->lines[i].value);
-}
+	for (size_t i = 0; i < fc->said.n; i++) {
+		struct config_line *l = &fc->said.lines[i];
 
-/* Allow whom an allow of both lists matches. */
-static void add_both(struct reader *p)
-{
-	for (size_t i = 0; i < p->top.n * p->own.n && !p->in->error; i++) {
-		const struct config_line *a = &p->top.lines[i / p->own.n];
-		const struct config_line *b = &p->own.lines[i % p->own.n];
-
-		if (a->option->kind != KIND_ALLOW || b->option->kind != KIND_ALLOW)
-			continue;
-		add_rule(p, a->option, config_keep(p->in->c, "%s&%s", a->value, b->value));
+		if (l->option->list && isdigit((unsigned char)*l->value) &&
+		    !strpbrk(l->value, ":/")) /* which "listen" has */
+			l->value = config_keep(p->in->c, "%s&::/0", l->value);
 	}
 }
 
 /* Make the rules of the last forward, if there is one. */
 static void end_forward(struct reader *p)
 {
-	bool top_allows = option_line(&p->top, "allow");
-	bool own_allows = option_line(&p->own, "allow");
+	struct forward_conf *fc;
 
 	if (!p->in->c->n_forwards || p->in->error)
 		return;
-	if (!p->own.n)
+	fc = config_last_forward(p->in);
+	if (!p->own.deny.n && !p->own.allow.n && *fc->name != '*')
 		return; /* it has the rules at the top: rinetd_read() */
-	add_all(p, &p->top, KIND_DENY);
-	add_all(p, &p->own, KIND_DENY);
-	if (top_allows && own_allows)
-		add_both(p);
-	else
-		add_all(p, top_allows ? &p->top : &p->own, KIND_ALLOW);
-	p->own.n = 0;
+	append(&fc->said, &p->top.deny);
+	append(&fc->said, &p->own.deny);
+	if (p->top.allow.n && p->own.allow.n) {
+		append_both(p, fc);
+	} else {
+		append(&fc->said, &p->top.allow);
+		append(&fc->said, &p->own.allow);
+	}
+	if (*fc->name == '*')
+		match_nobody(p, fc);
+	p->own.deny.n = 0;
+	p->own.allow.n = 0;
 }
 
-static void take_access(struct reader *p, const struct option_def *o, const char *pattern)
+/* NAME: allow or deny. */
+static void take_access(struct reader *p, const char *name, const char *pattern)
 {
 	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED));
 	const char *value = config_keep(p->in->c, "%s%s", pattern + (mapped ? strlen(MAPPED) : 0),
 					mapped ? "&0.0.0.0/0" : "");
+	struct rules *rules = p->in->c->n_forwards ? &p->own : &p->top;
 	struct acl scratch = { 0 };
 
 	if (pattern[strspn(pattern, "0123456789abcdefABCDEF:.*?/")] ||
@@ -101,8 +117,8 @@ static void take_access(struct reader *p, const struct option_def *o, const char
 		config_mistake(p->in, "\"%.64s\": expected an address, in which ? is any character "
 			       "and * any number of them, or a prefix without host bits", pattern);
 	acl_close(&scratch);
-	config_lines_add(p->in->c->n_forwards ? &p->own : &p->top, (struct config_line){
-		o, o->name, value, config_here(p->in) });
+	config_lines_add(*name == 'd' ? &rules->deny : &rules->allow, (struct config_line){
+		option_find(name, SCOPE_FORWARD), name, value, config_here(p->in) });
 }
 
 /* --- lines --- */
@@ -110,12 +126,7 @@ static void take_access(struct reader *p, const struct option_def *o, const char
 /* Cut the next word off *TEXT; "": there is none. */
 static char *next_word(char **text)
 {
-	char *word = *text + strspn(*text, BLANKS);
-
-	*text = word + strcspn(word, BLANKS);
-	if (**text)
-		*(*text)++ = '\0';
-	return word;
+	return strtok_r(*text, BLANKS, text) ?: *text;
 }
 
 /* Refuse anything but a comment in REST, the end of a line. */
@@ -139,8 +150,8 @@ static void take_options(struct reader *p, char *text)
 		if (!strcmp(value, "0"))
 			strcpy(value, "0.0.0.0");
 		if (n && !item[n] && !strcmp(name, "src"))
-			config_take(p->in, config_last_forward(p->in), option_find("source", SCOPE_FORWARD),
-				    "src", value);
+			config_take(p->in, config_last_forward(p->in),
+				    option_find("source", SCOPE_FORWARD), "src", value);
 		else if (!n || item[n] || strcmp(name, "timeout") != 0)
 			config_mistake(p->in, "[%.64s]: expected timeout=SECONDS or src=ADDRESS",
 				       item);
@@ -162,8 +173,7 @@ static const char *address_of(struct reader *p, const char *host, char *port)
 
 static void begin_forward(struct reader *p, char *words[4])
 {
-	struct in6_addr in6 = in6addr_loopback;
-	bool any = inet_pton(AF_INET6, words[0], &in6) == 1 && IN6_IS_ADDR_UNSPECIFIED(&in6);
+	bool any = strchr(words[0], ':') && !words[0][strspn(words[0], ":0")];
 	const char *listen = address_of(p, any ? "" : words[0], words[1]); /* IPv4, too */
 	const char *upstream = address_of(p, words[2], words[3]);
 	struct forward_conf *fc;
@@ -227,7 +237,7 @@ static void take_line(struct reader *p, char *line)
 		line[strcspn(line, "#")] = '\0'; /* the name of a file may have it */
 	word = next_word(&line);
 	if (!strcasecmp(word, "allow") || !strcasecmp(word, "deny")) { /* oi has capitals */
-		take_access(p, option_find(strlen(word) == 4 ? "deny" : "allow", SCOPE_FORWARD), next_word(&line));
+		take_access(p, strlen(word) == 4 ? "deny" : "allow", next_word(&line));
 		end_line(p, line);
 	} else if (!strcmp(word, "logfile")) {
 		take_file(p, "logfile", "session-log", line);
@@ -248,12 +258,12 @@ void rinetd_read(struct config_reader *r)
 	while ((line = config_next_line(r)))
 		take_line(&p, line);
 	end_forward(&p);
-	for (int deny = 1; deny >= 0; deny--) /* first all that deny */
-		for (size_t i = 0; i < p.top.n; i++)
-			if ((p.top.lines[i].option->kind == KIND_DENY) == deny)
-				config_lines_add(&r->c->said, p.top.lines[i]);
-	free(p.top.lines);
-	free(p.own.lines);
+	append(&r->c->said, &p.top.deny);
+	append(&r->c->said, &p.top.allow);
+	free(p.top.deny.lines);
+	free(p.top.allow.lines);
+	free(p.own.deny.lines);
+	free(p.own.allow.lines);
 }
 
 bool rinetd_is(const char *text)

@@ -35,7 +35,7 @@
 #include "relay/session_life.h"
 #include "relay/session_log.h"
 
-#define PARSE_ROOM (16 << 20) /* bytes; a file of 1 MiB becomes less */
+#define PARSE_ROOM (64 << 20) /* bytes; a file of 1 MiB becomes less */
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
 #define LOOK_MS 2000
 
