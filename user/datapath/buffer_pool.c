@@ -10,7 +10,6 @@
 
 #include "base/syscalls_allowed.h"
 
-#define BUFFERS_KEPT 8
 #define PIPES_KEPT 8 /* idle ones; a flow borrows one while it holds bytes */
 
 /*
@@ -39,34 +38,21 @@ void pool_limit_pipes(unsigned int n)
 	pipes_max = n;
 }
 
-/* Take the last used one off the list; NULL: there is none. */
-static struct buffer *take_idle(struct pool *p)
-{
-	struct buffer *b = p->buffers;
-
-	if (b) {
-		p->buffers = b->next;
-		p->buffers_idle--;
-	}
-	return b;
-}
-
 void pool_close(struct pool *p)
 {
-	while (p->buffers)
-		free(take_idle(p));
+	free(p->spare);
 	pool_trim(p);
 }
 
 struct buffer *pool_buffer_get(struct pool *p, size_t size)
 {
-	struct buffer *b = take_idle(p);
+	struct buffer *b = p->spare;
 
-	while (b && b->size != size) { /* of another forward, or from before a reload */
+	p->spare = NULL;
+	if (!b || b->size != size) { /* of another forward, or from before a reload */
 		free(b);
-		b = take_idle(p);
+		b = malloc(sizeof(*b) + size);
 	}
-	b = b ?: malloc(sizeof(*b) + size);
 	if (!b)
 		return NULL;
 	p->buffers_lent++;
@@ -77,11 +63,8 @@ struct buffer *pool_buffer_get(struct pool *p, size_t size)
 void pool_buffer_put(struct pool *p, struct buffer *b)
 {
 	p->buffers_lent--;
-	if (p->buffers_idle >= BUFFERS_KEPT)
-		free(take_idle(p));
-	b->next = p->buffers;
-	p->buffers = b;
-	p->buffers_idle++;
+	free(p->spare);
+	p->spare = b;
 }
 
 /* PIPE, which is closed or was never opened, does not count any more. */

@@ -23,10 +23,9 @@ struct pipe {
 };
 
 struct pool {
-	struct buffer *buffers; /* idle: of any size, the last used first */
+	struct buffer *spare; /* the last that was given back; most flows need one at a time */
 	struct pipe *pipes;
-	unsigned int buffers_idle, buffers_lent;
-	unsigned int pipes_idle, pipes_lent;
+	unsigned int buffers_lent, pipes_idle, pipes_lent;
 };
 
 /*
