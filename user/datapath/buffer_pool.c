@@ -10,7 +10,6 @@
 
 #include "base/syscalls_allowed.h"
 
-#define PIPES_KEPT 8 /* idle ones; a flow borrows one while it holds bytes */
 
 /*
  * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with
@@ -103,40 +102,25 @@ static struct pipe *pipe_open(void)
 	return NULL;
 }
 
-static struct pipe *take_idle_pipe(struct pool *p)
-{
-	struct pipe *pipe = p->pipes;
-
-	if (pipe) {
-		p->pipes = pipe->next;
-		p->pipes_idle--;
-	}
-	return pipe;
-}
-
 struct pipe *pool_pipe_get(struct pool *p)
 {
-	struct pipe *pipe = take_idle_pipe(p);
+	struct pipe *pipe = p->pipes_idle ? p->pipes[--p->pipes_idle] : pipe_open();
 
-	pipe = pipe ?: pipe_open();
 	p->pipes_lent += pipe != NULL;
 	return pipe;
 }
 
-void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty)
+void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty)
 {
 	p->pipes_lent--;
-	if (!empty || pipe->size < PIPE_SIZE || p->pipes_idle >= PIPES_KEPT) {
+	if (empty && pipe->size == PIPE_SIZE && p->pipes_idle < PIPES_KEPT)
+		p->pipes[p->pipes_idle++] = pipe;
+	else
 		pipe_close(pipe);
-		return;
-	}
-	pipe->next = p->pipes;
-	p->pipes = pipe;
-	p->pipes_idle++;
 }
 
 void pool_trim(struct pool *p)
 {
-	while (p->pipes)
-		pipe_close(take_idle_pipe(p));
+	while (p->pipes_idle)
+		pipe_close(p->pipes[--p->pipes_idle]);
 }
