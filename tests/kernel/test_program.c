@@ -31,8 +31,6 @@ static void forget(struct kt_session *s)
 {
 	kt_close(&s->a);
 	kt_close(&s->b);
-	sockmap_forget(kt_culvert, CLIENT, true);
-	sockmap_forget(kt_culvert, UPSTREAM, true);
 	sockmap_pair_put(kt_culvert, 0);
 }
 
@@ -243,7 +241,7 @@ KT_TEST(a_target_that_is_gone_is_told)
 
 	ring = ring_buffer__new(sockmap_rings(kt_culvert)->fds[0], keep, &last, NULL);
 	assert_non_null(ring);
-	sockmap_forget(kt_culvert, UPSTREAM, false);
+	sockmap_forget(kt_culvert, UPSTREAM);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_true(KT_WAIT(sockmap_stat(kt_culvert, CLIENT)->dropped == dropped + SENT));
 	assert_true(KT_WAIT(ring_buffer__consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
@@ -259,7 +257,7 @@ static void lose_by_redirect(struct kt_session *s)
 	enter(s);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
-	sockmap_forget(kt_culvert, UPSTREAM, false); /* out of tx */
+	sockmap_forget(kt_culvert, UPSTREAM); /* out of tx */
 	assert_int_equal(kt_send(s->client, SENT, LOST), 0);
 }
 
@@ -269,7 +267,7 @@ static void lose_at_entry(struct kt_session *s)
 	enter(s);
 	assert_int_equal(kt_send(s->b, 0, SENT), 0); /* as user space has carried these */
 	assert_int_equal(kt_expect(s->server, 0, SENT), 0);
-	sockmap_forget(kt_culvert, UPSTREAM, false);
+	sockmap_forget(kt_culvert, UPSTREAM);
 	assert_int_equal(kt_send(s->client, SENT, LOST), 0);
 }
 

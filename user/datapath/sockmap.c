@@ -132,15 +132,6 @@ int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair)
 	return r;
 }
 
-void sockmap_pair_put(struct sockmap *k, uint32_t pair)
-{
-	for (unsigned int i = 0; i < 2; i++)
-		sockmap_stay_over(k, pair * 2 + i);
-	pthread_mutex_lock(&k->lock);
-	k->free[k->n_free++] = pair;
-	pthread_mutex_unlock(&k->lock);
-}
-
 unsigned int sockmap_pairs_used(struct sockmap *k)
 {
 	return k->n_pairs - atomic_load(&k->n_free);
@@ -190,11 +181,21 @@ int sockmap_admit(struct sockmap *k, uint32_t slot, int fd)
 	return r;
 }
 
-void sockmap_forget(struct sockmap *k, uint32_t slot, bool closed)
+void sockmap_forget(struct sockmap *k, uint32_t slot)
 {
-	if (!closed)
-		bpf_map_delete_elem(bpf_map__fd(k->skel->maps.tx), &slot);
+	bpf_map_delete_elem(bpf_map__fd(k->skel->maps.tx), &slot); /* a closed socket has left it */
 	forget_cookie(k, slot);
+}
+
+void sockmap_pair_put(struct sockmap *k, uint32_t pair)
+{
+	for (unsigned int i = 0; i < 2; i++) {
+		sockmap_forget(k, pair * 2 + i);
+		sockmap_stay_over(k, pair * 2 + i);
+	}
+	pthread_mutex_lock(&k->lock);
+	k->free[k->n_free++] = pair;
+	pthread_mutex_unlock(&k->lock);
 }
 
 int sockmap_rx_add(struct sockmap *k, uint32_t slot, int fd)

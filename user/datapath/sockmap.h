@@ -35,7 +35,9 @@ void sockmap_close(struct sockmap *k);
  * use.
  */
 int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair);
-/* Give it back, with sockmap_stay_over().  Both sockets must be closed or out of both maps. */
+/*
+ * Give it back, with sockmap_forget() and sockmap_stay_over().  Both sockets must be closed or out of rx.
+ */
 void sockmap_pair_put(struct sockmap *k, uint32_t pair);
 unsigned int sockmap_pairs_used(struct sockmap *k);
 unsigned int sockmap_pairs_total(const struct sockmap *k);
@@ -45,8 +47,8 @@ unsigned int sockmap_pairs_total(const struct sockmap *k);
  * (EOPNOTSUPP: not ESTABLISHED; see sock_map_update_elem_sys() in net/core/sock_map.c).
  */
 int sockmap_admit(struct sockmap *k, uint32_t slot, int fd);
-/* Undo sockmap_admit(): forget the cookie, and leave tx too if the socket is not closed yet. */
-void sockmap_forget(struct sockmap *k, uint32_t slot, bool closed);
+/* Undo sockmap_admit(): forget the cookie, and leave tx. */
+void sockmap_forget(struct sockmap *k, uint32_t slot);
 
 /* Put the socket into, or take it out of, rx. */
 int sockmap_rx_add(struct sockmap *k, uint32_t slot, int fd);

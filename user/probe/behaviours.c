@@ -188,8 +188,6 @@ static void close_session(struct trial *t)
 		carrier_release(&t->flows[dir], &t->pool);
 		close(t->outer[dir]);
 		close(t->inner[dir]);
-		if (t->pair != NO_SLOT)
-			sockmap_forget(t->kernel, t->pair * 2 + dir, true);
 	}
 	if (t->pair != NO_SLOT)
 		sockmap_pair_put(t->kernel, t->pair);

@@ -30,12 +30,9 @@ static int take_slots(struct session *s)
 	r = sockmap_pair_get(k, &pair);
 	if (r)
 		return r;
-	for (unsigned int side = 0; side < 2; side++) {
+	for (unsigned int side = 0; !r && side < 2; side++)
 		r = sockmap_admit(k, pair * 2 + side, s->sides[side].fd);
-		if (!r)
-			continue;
-		if (side)
-			sockmap_forget(k, pair * 2, false);
+	if (r) {
 		sockmap_pair_put(k, pair);
 		return r;
 	}
@@ -63,8 +60,6 @@ void session_sockmap_give_slots(struct session *s)
 	w->owners[s->pair] = NULL;
 	if (!--w->in_kernel)
 		timer_cancel(&w->loop, &w->sweep);
-	for (unsigned int side = 0; side < 2; side++)
-		sockmap_forget(k, s->pair * 2 + side, true);
 	sockmap_pair_put(k, s->pair);
 	s->pair = NO_PAIR;
 }
