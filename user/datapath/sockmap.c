@@ -123,11 +123,13 @@ int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair)
 		r = 0;
 	}
 	pthread_mutex_unlock(&k->lock);
-	for (uint32_t i = 0; !r && i < 2; i++) {
-		/* events and counters of the slots' last owner are told apart by the epoch */
-		k->ctls[*ret_pair * 2 + i].epoch++;
-		/* no socket is there, so no program writes it */
-		k->stats[*ret_pair * 2 + i].backlog_max = 0;
+	for (uint32_t slot = *ret_pair * 2; !r && slot < *ret_pair * 2 + 2; slot++) {
+		/* events of the slot's last owner are told apart by the epoch */
+		k->ctls[slot].epoch++;
+		k->ctls[slot].counted = 0;
+		/* no socket is there, so no program writes these */
+		k->stats[slot].bytes = k->stats[slot].passed = k->stats[slot].dropped = 0;
+		k->stats[slot].backlog_max = 0;
 	}
 	return r;
 }

@@ -66,8 +66,8 @@ int sockmap_gate(struct sockmap *k, int fd, bool on);
  * Memory order.  The other side of these words is the program, which follows the kernel's memory
  * model (LKMM); ours is C11.  They meet where both become the same instructions:
  *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
- *     the worker that owns the session.  sockmap_pair_get() clears stat.backlog_max, while no socket
- *     has the slot, so that the program cannot write it.  A volatile access to an aligned word of
+ *     the worker that owns the session.  sockmap_pair_get() clears some of stat, while no socket has
+ *     the slot, so that the program cannot write it.  A volatile access to an aligned word of
  *     up to 64 bits is one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn
  *     nor left out nor repeated.  It orders nothing.
  *   - sockmap_barrier() is smp_mb(): a seq_cst fence becomes mfence, or a locked instruction, on

@@ -37,13 +37,6 @@ static int take_slots(struct session *s)
 		return r;
 	}
 	s->pair = pair;
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		const volatile struct culvert_stat *st = sockmap_stat(k, pair * 2 + dir);
-
-		s->flows[dir].base_bytes = st->bytes;
-		sockmap_ctl(k, s->pair * 2 + dir)->counted = 0;
-		s->flows[dir].base_dropped = (uint32_t)st->dropped;
-	}
 	w->owners[pair] = s;
 	if (!w->in_kernel++)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
@@ -264,7 +257,7 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return 0;
 	st = sockmap_stat(k, slot);
-	if ((uint32_t)st->dropped != s->flows[dir].base_dropped)
+	if (st->dropped)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)
 		return CULVERT_EVENT_PASSED;
