@@ -64,11 +64,6 @@ static uint64_t passed_bytes(const struct sockmap_io *io)
 	return sockmap_stat(io->kernel, io->slot)->passed;
 }
 
-bool sockmap_closed(struct sockmap *k, uint32_t slot)
-{
-	return sockmap_stat(k, slot)->closed == sockmap_ctl(k, slot)->epoch;
-}
-
 static uint64_t redirected(const struct sockmap_io *io)
 {
 	return sockmap_stat(io->kernel, io->slot)->bytes;

@@ -261,7 +261,7 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)
 		return CULVERT_EVENT_PASSED;
-	if (sockmap_closed(k, slot))
+	if (st->closed == sockmap_ctl(k, slot)->epoch) /* the gate: it must leave */
 		return CULVERT_EVENT_SOFT;
 	return sockmap_is_charged(k, slot) && sockmap_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
 }
