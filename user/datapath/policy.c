@@ -47,7 +47,8 @@ struct decision policy_start(enum engine engine)
 {
 	if (engine == ENGINE_AUTO)
 		return (struct decision){ CARRIER_COPY, REASON_START };
-	return (struct decision){ engine == ENGINE_COPY ? CARRIER_COPY : CARRIER_SPLICE, REASON_ENGINE };
+	return (struct decision){ engine == ENGINE_COPY ? CARRIER_COPY : CARRIER_SPLICE,
+				  REASON_ENGINE };
 }
 
 static uint64_t average(uint64_t bytes, uint64_t n)
