@@ -257,10 +257,8 @@ static void offer_small_pipe(struct pool *p, uint32_t size)
 	struct pipe *pipe = pool_pipe_get(p);
 
 	pipe->size = size;
-	pipe->next = p->pipes;
-	p->pipes = pipe;
+	p->pipes[p->pipes_idle++] = pipe;
 	p->pipes_lent--;
-	p->pipes_idle++;
 }
 
 /* Others have their turn after PUMP_ROUNDS reads. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -17,16 +18,16 @@ struct buffer {
 };
 
 struct pipe {
-	struct pipe *next;
 	int read_fd, write_fd;
 	uint32_t size; /* bytes, as the kernel granted them */
 };
 
+#define PIPES_KEPT 8
+
 struct pool {
-	struct buffer *buffers; /* idle: of any size, the last used first */
-	struct pipe *pipes;
-	unsigned int buffers_idle, buffers_lent;
-	unsigned int pipes_idle, pipes_lent;
+	struct buffer *spare; /* the last that was given back; most flows need one at a time */
+	struct pipe *pipes[PIPES_KEPT]; /* idle */
+	unsigned int buffers_lent, pipes_idle, pipes_lent;
 };
 
 /*
@@ -48,6 +49,6 @@ void pool_buffer_put(struct pool *p, struct buffer *b);
  */
 struct pipe *pool_pipe_get(struct pool *p);
 /* EMPTY: the pipe holds no bytes and may be lent again; otherwise it is closed. */
-void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty);
+void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty);
 /* Close idle pipes, to make room when descriptors run out. */
 void pool_trim(struct pool *p);

@@ -10,14 +10,6 @@
 #include "base/loop.h"
 #include "datapath/stats.h"
 
-/* Linux 5.14; older C libraries do not name them. */
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef SOCK_RCVBUF_LOCK
-#define SOCK_RCVBUF_LOCK 2
-#endif
-
 /*
  * What TCP knows of a socket, and what can be set there.  Where nothing else is said, 0 or -errno is
  * returned.

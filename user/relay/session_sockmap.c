@@ -30,23 +30,13 @@ static int take_slots(struct session *s)
 	r = sockmap_pair_get(k, &pair);
 	if (r)
 		return r;
-	for (unsigned int side = 0; side < 2; side++) {
+	for (unsigned int side = 0; !r && side < 2; side++)
 		r = sockmap_admit(k, pair * 2 + side, s->sides[side].fd);
-		if (!r)
-			continue;
-		if (side)
-			sockmap_forget(k, pair * 2, false);
+	if (r) {
 		sockmap_pair_put(k, pair);
 		return r;
 	}
 	s->pair = pair;
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		const volatile struct culvert_stat *st = sockmap_stat(k, pair * 2 + dir);
-
-		s->flows[dir].base_bytes = st->bytes;
-		sockmap_ctl(k, s->pair * 2 + dir)->counted = 0;
-		s->flows[dir].base_dropped = (uint32_t)st->dropped;
-	}
 	w->owners[pair] = s;
 	if (!w->in_kernel++)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
@@ -63,8 +53,6 @@ void session_sockmap_give_slots(struct session *s)
 	w->owners[s->pair] = NULL;
 	if (!--w->in_kernel)
 		timer_cancel(&w->loop, &w->sweep);
-	for (unsigned int side = 0; side < 2; side++)
-		sockmap_forget(k, s->pair * 2 + side, true);
 	sockmap_pair_put(k, s->pair);
 	s->pair = NO_PAIR;
 }
@@ -258,11 +246,11 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return 0;
 	st = sockmap_stat(k, slot);
-	if ((uint32_t)st->dropped != s->flows[dir].base_dropped)
+	if (st->dropped)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)
 		return CULVERT_EVENT_PASSED;
-	if (sockmap_closed(k, slot))
+	if (st->closed == sockmap_ctl(k, slot)->epoch) /* the gate: it must leave */
 		return CULVERT_EVENT_SOFT;
 	return sockmap_is_charged(k, slot) && sockmap_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
 }
