@@ -78,13 +78,11 @@ static uint32_t registration(struct session *s, unsigned int side, uint32_t even
 
 	if (!s->tcp || s->pair != NO_PAIR)
 		return events;
-	if (!source->registered) {
-		if (!connecting && !reading)
-			return events;
+	if (!source->registered && (connecting || reading)) {
 		f->quiet = true;
 		return events | ONCE;
 	}
-	if ((source->events & ONCE) == ONCE &&
+	if (source->registered && (source->events & ONCE) == ONCE &&
 	    (connecting || (reading && f->quiet) || (!events && f->phase == FLOW_DONE)))
 		return source->events;
 	return events;
