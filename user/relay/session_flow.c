@@ -93,9 +93,9 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	struct setting around = { .limited = s->pace };
 	struct decision d;
 
-	if (f->pending && f->engine != engine)
-		return; /* it follows once nothing is pending: a pipe is not for copy */
-	follow_engine(s, dir, engine);
+	/* it follows with a turn before which nothing is pending: a pipe is not for copy */
+	if (f->engine != engine)
+		return;
 	around.kernel_ok = session_sockmap_may_enter(s, dir);
 	around.memory_short = around.kernel_ok && sockmap_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->since_ms;
@@ -379,6 +379,5 @@ bool session_flow_follow(struct session *s, unsigned int dir)
 	if (f->phase == FLOW_KERNEL)
 		session_sockmap_leave(s, dir, policy_start(engine));
 	session_flow_run(s, dir, false);
-	return !session_runs(s) || f->phase == FLOW_DONE || f->phase == FLOW_FINISHING ||
-	       f->engine == engine;
+	return !session_runs(s) || f->phase >= FLOW_FINISHING || f->engine == engine;
 }

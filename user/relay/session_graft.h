@@ -48,8 +48,8 @@ bool session_graft_look(struct session *s);
 /* --- sessions that outlive a daemon --- */
 
 /*
- * The worker stops: offer S if it can be grafted, and hold its senders.  True: it is grafted, and the next
- * daemon's.
+ * The worker stops: offer S if it can be grafted, and hold its senders.  True: it is grafted, and
+ * the next daemon's.
  */
 bool session_graft_leave_behind(struct session *s);
 

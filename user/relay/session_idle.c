@@ -102,11 +102,6 @@ static uint64_t limit_ms(const struct session *s, enum cause *ret_cause)
 	return fc->idle_timeout_ms;
 }
 
-static bool has_ended(const struct flow *f)
-{
-	return f->phase == FLOW_FINISHING || f->phase == FLOW_DONE;
-}
-
 uint64_t session_idle_due(struct session *s)
 {
 	const struct forward_conf *fc = forward_of(s);
@@ -120,7 +115,7 @@ uint64_t session_idle_due(struct session *s)
 		s->idle = calloc(1, sizeof(*s->idle));
 	if (!s->idle)
 		return now + NO_MEMORY_MS;
-	half = has_ended(&s->flows[CLIENT]) || has_ended(&s->flows[UPSTREAM]);
+	half = s->flows[CLIENT].phase >= FLOW_FINISHING || s->flows[UPSTREAM].phase >= FLOW_FINISHING;
 	if (session_is_grafted(s)) {
 		uint64_t last = session_graft_active_ms(s, &half) + TICK_MS;
 
@@ -146,7 +141,7 @@ static bool is_held_up(const struct flow *f)
 	return f->paced || f->starved;
 }
 
-/* As tcp_activity().  The kernel knows no times of a unix socket, but pump_once() has seen its bytes. */
+/* As tcp_activity().  The kernel knows no times of a unix socket: pump_once() has seen its bytes. */
 static int activity(const struct session *s, unsigned int side, struct tcp_activity *ret)
 {
 	int r = tcp_activity(s->sides[side].fd, ret);

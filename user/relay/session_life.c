@@ -136,7 +136,7 @@ static uint64_t next_due(struct session *s)
 
 /* --- its end --- */
 
-/* S, whose bytes are accounted for, closes its sockets, with RST or without, and leaves all lists. */
+/* S, whose bytes are counted, closes its sockets, with RST or without, and leaves all lists. */
 static void die(struct session *s, bool rst)
 {
 	struct worker *w = s->worker;
@@ -255,8 +255,8 @@ static void settle(struct session *s)
 /* --- its life --- */
 
 /*
- * What comes to a session: EVENTS of the socket FROM, which is CLIENT, UPSTREAM, or behind that a rival
- * attempt to connect.  NOBODY: time has passed, or it begins.
+ * What comes to a session: EVENTS of the socket FROM, which is CLIENT, UPSTREAM, or behind that a
+ * rival attempt to connect.  NOBODY: time has passed, or it begins.
  */
 #define NOBODY UINT_MAX
 

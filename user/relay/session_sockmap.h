@@ -8,8 +8,8 @@
 bool session_sockmap_may_enter(const struct session *s, unsigned int dir);
 
 /*
- * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, it stays where it is, and either keeps
- * why, or tries again after the next turn of reads.
+ * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, it stays where it is, and
+ * either keeps why, or tries again after the next turn of reads.
  */
 void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engine,
 			   enum reason reason);
