@@ -58,7 +58,7 @@ static const struct served {
 	{ "no such time zone or locale", "env TZ=No/Where LANG=xx_YY LC_ALL=tr_TR.UTF-8", NULL },
 	{ "nothing in the environment", "env -i", NULL },
 	{ "no /proc", MOUNTS("umount -l /proc"), NULL },
-	{ "no BTF of the kernel", MOUNTS("umount -l /sys"), "it needs kernel BTF" },
+	{ "no BTF of the kernel", MOUNTS("umount -l /sys"), "with kernel BTF" },
 	{ "root without capabilities for BPF", BOUNDING "-bpf,-perfmon,-net_admin,-sys_admin",
 	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 	{ "root without any capability", BOUNDING "-all",

@@ -451,14 +451,14 @@ KT_TEST(an_urgent_byte_does_not_hinder_a_removal)
 	struct kt_session *s = open_inline();
 	struct forward_conf limits = { .soft_limit = MIB, .hard_limit = MIB };
 	struct flow flow = { .phase = FLOW_USER, .base_bytes = redirected() };
-	struct pool pool;
+	struct pool pool = { 0 };
 	struct sockmap_io io = {
-		.pump = { .flow = &flow, .pool = &pool, .src = s->a, .dst = s->b },
+		.pump = { .flow = &flow, .pool = &pool, .src = s->a, .dst = s->b,
+			  .buffer_size = 4096 },
 		.kernel = kt_culvert,
 		.dst_connected = true, .read_ahead = MIB,
 	};
 
-	pool_init(&pool, 4096);
 	admit(s);
 	assert_int_equal(sockmap_enter(&io, &limits, 0), 0);
 	flow_set_phase(&flow, FLOW_KERNEL);

@@ -24,6 +24,7 @@
 
 struct rig {
 	struct pool pool;
+	size_t buffer_size;
 	struct flow flow;
 	int in, src, dst, out;
 	uint64_t sent, received; /* of the pattern */
@@ -39,7 +40,7 @@ static int rig_setup(void **state)
 
 	memset(&rig, 0, sizeof(rig));
 	descriptors_before = count_descriptors();
-	pool_init(&rig.pool, 5000);
+	rig.buffer_size = 5000;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, a) ||
 	    socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, b))
 		return -1;
@@ -142,7 +143,7 @@ static void check_loan(const struct rig *rig)
 	uint64_t bytes = 0;
 
 	for (const struct buffer *b = f->head; b; b = b->next) {
-		assert_true(b->at <= b->len && b->len <= rig->pool.buffer_size);
+		assert_true(b->at <= b->len && b->len <= rig->buffer_size);
 		bytes += b->len - b->at;
 		last_one = b;
 		n++;
@@ -180,6 +181,7 @@ static enum pump pump_with(struct rig *rig, enum carrier c, struct pump_io *io)
 	io->pool = &rig->pool;
 	io->src = rig->src;
 	io->dst = rig->dst;
+	io->buffer_size = rig->buffer_size;
 	r = carrier_pump(io, c);
 	assert_int_equal(rig->flow.user_in - user_in, io->read);
 	check_result(rig, r, io);
@@ -255,10 +257,8 @@ static void offer_small_pipe(struct pool *p, uint32_t size)
 	struct pipe *pipe = pool_pipe_get(p);
 
 	pipe->size = size;
-	pipe->next = p->pipes;
-	p->pipes = pipe;
+	p->pipes[p->pipes_idle++] = pipe;
 	p->pipes_lent--;
-	p->pipes_idle++;
 }
 
 /* Others have their turn after PUMP_ROUNDS reads. */
@@ -267,7 +267,7 @@ ON_RIG(test_fairness)
 	struct rig *rig = *state;
 	uint64_t n = 100;
 
-	rig->pool.buffer_size = 100;
+	rig->buffer_size = 100;
 	produce(rig, n * PUMP_ROUNDS * 2 + 1);
 	for (int i = 0; i < 2; i++) {
 		offer_small_pipe(&rig->pool, 100);
@@ -307,7 +307,7 @@ TEST(test_until_eof)
 
 		rig_setup(state);
 		rig = *state;
-		rig->pool.buffer_size = 2500;
+		rig->buffer_size = 2500;
 		produce(rig, sizes[i]);
 		shutdown(rig->in, SHUT_WR);
 		assert_int_equal(pump(rig, ALL, true), PUMP_EOF);
@@ -407,7 +407,8 @@ static enum pump read_ahead(struct rig *rig, uint64_t limit, uint32_t most)
 	enum pump r;
 
 	last = (struct pump_io){ .flow = &rig->flow, .pool = &rig->pool, .src = rig->src,
-				 .dst = rig->dst, .limit = limit };
+				 .dst = rig->dst, .buffer_size = rig->buffer_size,
+				 .limit = limit };
 	r = carrier_read_ahead(&last, most);
 	assert_int_equal(rig->flow.user_out, user_out);
 	assert_int_equal(rig->flow.user_in, user_in + last.read);
@@ -437,7 +438,7 @@ ON_RIG(test_read_ahead_most)
 	produce(rig, 40000);
 	assert_int_equal(read_ahead(rig, ALL, most), PUMP_MORE);
 	pending = rig->flow.pending;
-	assert_true(pending >= most && pending < most + rig->pool.buffer_size);
+	assert_true(pending >= most && pending < most + rig->buffer_size);
 	assert_int_equal(read_ahead(rig, ALL, most), PUMP_MORE);
 	assert_int_equal(read_ahead(rig, ALL, pending), PUMP_MORE);
 	assert_int_equal(last.read, 0);
@@ -456,7 +457,7 @@ ON_RIG(test_small_reads_share)
 		produce(rig, 7);
 		assert_int_equal(read_ahead(rig, 7, UINT32_MAX), PUMP_MORE);
 	}
-	assert_true(rig->pool.buffers_lent <= 2 + 7000 / (rig->pool.buffer_size - 4096));
+	assert_true(rig->pool.buffers_lent <= 2 + 7000 / (rig->buffer_size - 4096));
 	write_all(rig);
 	check_loan(rig);
 }
@@ -540,7 +541,7 @@ static void random_stream(struct rig *rig, uint64_t seed, bool mixed, struct tal
 	enum pump result;
 
 	narrow(rig);
-	rig->pool.buffer_size = 64 + seeded_size(&r, 17);
+	rig->buffer_size = 64 + seeded_size(&r, 17);
 	while (rig->sent < STREAM) {
 		switch (seeded_below(&r, mixed ? 5 : 4)) {
 		case 0:

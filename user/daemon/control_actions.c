@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -395,11 +396,14 @@ static struct json_object *handovers_json(const struct operate *op)
 	struct json_object *o = json_object_new_object();
 
 	for (unsigned int i = 0; i < HANDOVERS; i++) {
+		char name[16] = "failed";
 		uint64_t n = 0;
 
 		for (unsigned int why = 0; why < REASONS; why++)
 			n += operate_sum(op, offsetof(struct stats, handovers[i][why]));
-		json_add_int(o, handover_name(i), n);
+		if (i < CARRIERS)
+			snprintf(name, sizeof(name), "to_%s", carrier_name(i));
+		json_add_int(o, name, n);
 	}
 	return o;
 }
@@ -440,7 +444,7 @@ static struct json_object *kernel_json(struct round *r)
 		    (p->sockmap.verdict != PROBE_UNASKED || p->splice.verdict != PROBE_UNASKED),
 		    p->summary);
 	json_add(o, "features", list);
-	json_add_int(o, "events_lost", k ? sockmap_events_lost(k) : 0);
+	json_add_int(o, "events_lost", k ? *sockmap_rings(k)->lost : 0);
 	return o;
 }
 

@@ -13,8 +13,10 @@
 /* Each event has 16 bytes or more.  What does not fit is counted, and then sessions are looked at. */
 #define RING_SIZE (256U * 1024)
 
-int bpf_rings_open(struct bpf_rings *rs, unsigned int n, const struct bpf_map *outer)
+int bpf_rings_open(struct bpf_rings *rs, unsigned int n, const struct bpf_map *outer,
+		   const volatile __u64 *lost)
 {
+	rs->lost = lost;
 	rs->fds = allocated(calloc(n, sizeof(*rs->fds)));
 	while (rs->n < n) {
 		uint32_t worker = rs->n;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stddef.h>
-#include <stdint.h>
+#include <linux/types.h>
 
 struct bpf_map;
 
@@ -13,10 +12,12 @@ struct bpf_map;
 struct bpf_rings {
 	int *fds; /* by worker */
 	unsigned int n;
+	const volatile __u64 *lost; /* the program's: events that did not fit since the start */
 };
 
 /* Make N, and put them into the map OUTER.  -errno; close it also then. */
-int bpf_rings_open(struct bpf_rings *rs, unsigned int n, const struct bpf_map *outer);
+int bpf_rings_open(struct bpf_rings *rs, unsigned int n, const struct bpf_map *outer,
+		   const volatile __u64 *lost);
 void bpf_rings_close(struct bpf_rings *rs);
 
 /* Map the values of MAP, an array (BPF_F_MMAPABLE), by index.  NULL: errno says why. */

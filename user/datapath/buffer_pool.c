@@ -10,8 +10,6 @@
 
 #include "base/syscalls_allowed.h"
 
-#define BUFFERS_KEPT 8
-#define PIPES_KEPT 8 /* idle ones; a flow borrows one while it holds bytes */
 
 /*
  * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with
@@ -39,40 +37,21 @@ void pool_limit_pipes(unsigned int n)
 	pipes_max = n;
 }
 
-void pool_init(struct pool *p, size_t buffer_size)
-{
-	*p = (struct pool){ .buffer_size = buffer_size };
-}
-
-/* Take the last used one off the list; NULL: there is none. */
-static struct buffer *take_idle(struct pool *p)
-{
-	struct buffer *b = p->buffers;
-
-	if (b) {
-		p->buffers = b->next;
-		p->buffers_idle--;
-	}
-	return b;
-}
-
 void pool_close(struct pool *p)
 {
-	while (p->buffers)
-		free(take_idle(p));
+	free(p->spare);
 	pool_trim(p);
 }
 
 struct buffer *pool_buffer_get(struct pool *p, size_t size)
 {
-	struct buffer *b = take_idle(p);
+	struct buffer *b = p->spare;
 
-	size = size ?: p->buffer_size;
-	while (b && b->size != size) { /* of another forward, or from before a reload */
+	p->spare = NULL;
+	if (!b || b->size != size) { /* of another forward, or from before a reload */
 		free(b);
-		b = take_idle(p);
+		b = malloc(sizeof(*b) + size);
 	}
-	b = b ?: malloc(sizeof(*b) + size);
 	if (!b)
 		return NULL;
 	p->buffers_lent++;
@@ -83,11 +62,8 @@ struct buffer *pool_buffer_get(struct pool *p, size_t size)
 void pool_buffer_put(struct pool *p, struct buffer *b)
 {
 	p->buffers_lent--;
-	if (p->buffers_idle >= BUFFERS_KEPT)
-		free(take_idle(p));
-	b->next = p->buffers;
-	p->buffers = b;
-	p->buffers_idle++;
+	free(p->spare);
+	p->spare = b;
 }
 
 /* PIPE, which is closed or was never opened, does not count any more. */
@@ -126,40 +102,25 @@ static struct pipe *pipe_open(void)
 	return NULL;
 }
 
-static struct pipe *take_idle_pipe(struct pool *p)
-{
-	struct pipe *pipe = p->pipes;
-
-	if (pipe) {
-		p->pipes = pipe->next;
-		p->pipes_idle--;
-	}
-	return pipe;
-}
-
 struct pipe *pool_pipe_get(struct pool *p)
 {
-	struct pipe *pipe = take_idle_pipe(p);
+	struct pipe *pipe = p->pipes_idle ? p->pipes[--p->pipes_idle] : pipe_open();
 
-	pipe = pipe ?: pipe_open();
 	p->pipes_lent += pipe != NULL;
 	return pipe;
 }
 
-void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty)
+void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty)
 {
 	p->pipes_lent--;
-	if (!empty || pipe->size < PIPE_SIZE || p->pipes_idle >= PIPES_KEPT) {
+	if (empty && pipe->size == PIPE_SIZE && p->pipes_idle < PIPES_KEPT)
+		p->pipes[p->pipes_idle++] = pipe;
+	else
 		pipe_close(pipe);
-		return;
-	}
-	pipe->next = p->pipes;
-	p->pipes = pipe;
-	p->pipes_idle++;
 }
 
 void pool_trim(struct pool *p)
 {
-	while (p->pipes)
-		pipe_close(take_idle_pipe(p));
+	while (p->pipes_idle)
+		pipe_close(p->pipes[--p->pipes_idle]);
 }

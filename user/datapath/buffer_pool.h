@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 /*
  * What a worker lends to flows while they hold bytes: buffers (copy) and pipes (splice).  A flow
  * without pending bytes owns neither, so an idle session costs no memory for them.  One pool a
- * worker, no locks.
+ * worker, no locks; it begins as zeroes.
  */
 struct buffer {
 	struct buffer *next;
@@ -17,17 +18,16 @@ struct buffer {
 };
 
 struct pipe {
-	struct pipe *next;
 	int read_fd, write_fd;
 	uint32_t size; /* bytes, as the kernel granted them */
 };
 
+#define PIPES_KEPT 8
+
 struct pool {
-	size_t buffer_size; /* bytes of data, for whoever asks for no other size */
-	struct buffer *buffers; /* idle: of any size, the last used first */
-	struct pipe *pipes;
-	unsigned int buffers_idle, buffers_lent;
-	unsigned int pipes_idle, pipes_lent;
+	struct buffer *spare; /* the last that was given back; most flows need one at a time */
+	struct pipe *pipes[PIPES_KEPT]; /* idle */
+	unsigned int buffers_lent, pipes_idle, pipes_lent;
 };
 
 /*
@@ -36,11 +36,10 @@ struct pool {
  */
 void pool_limit_pipes(unsigned int n);
 
-void pool_init(struct pool *p, size_t buffer_size);
 /* Frees what is idle; nothing may be lent any more. */
 void pool_close(struct pool *p);
 
-/* SIZE bytes of data; 0: as many as P->buffer_size says.  NULL: out of memory. */
+/* SIZE bytes of data.  NULL: out of memory. */
 struct buffer *pool_buffer_get(struct pool *p, size_t size);
 void pool_buffer_put(struct pool *p, struct buffer *b);
 
@@ -50,6 +49,6 @@ void pool_buffer_put(struct pool *p, struct buffer *b);
  */
 struct pipe *pool_pipe_get(struct pool *p);
 /* EMPTY: the pipe holds no bytes and may be lent again; otherwise it is closed. */
-void pool_pipe_put(struct pool *p, struct pipe *pipe, int empty);
+void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty);
 /* Close idle pipes, to make room when descriptors run out. */
 void pool_trim(struct pool *p);

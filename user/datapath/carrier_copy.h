@@ -15,7 +15,7 @@ struct pump_io {
 	struct flow *flow;
 	struct pool *pool;
 	int src, dst;
-	size_t buffer_size; /* copy: bytes a read; 0: what the pool says */
+	size_t buffer_size; /* copy: bytes a read */
 	uint64_t limit;  /* read until READ is so much */
 	bool until_eof;  /* a FIN has been seen: do not take a short read for "empty" */
 	bool had_all;    /* the last read has most likely taken all that there was */

@@ -43,6 +43,7 @@
 #include <errno.h>
 #include <limits.h>
 
+#include "datapath/policy.h"
 #include "datapath/tcp.h"
 
 /*
@@ -129,32 +130,16 @@ static enum step look_drained(struct sockmap_io *io)
 	books->redirected = redirected(io);
 	if (flow_drained(f, books))
 		return STEP_DONE;
-	return books->accepted > books->redirected + f->user_out ? STEP_UNPROVED : STEP_WAIT;
+	if (books->accepted > books->redirected + f->user_out)
+		return STEP_UNPROVED;
+	flow_await_target(f, io->now_ms);
+	return STEP_WAIT;
 }
 
 static enum step wait_longer(struct sockmap_io *io)
 {
 	flow_look_later(io->pump.flow, io->now_ms);
 	return STEP_WAIT;
-}
-
-static enum step wait_for_target(struct sockmap_io *io)
-{
-	flow_await_target(io->pump.flow, io->now_ms);
-	return STEP_WAIT;
-}
-
-static int add_gated(struct sockmap_io *io)
-{
-	int r = sockmap_gate(io->kernel, io->pump.src, true);
-
-	if (r)
-		return r;
-	/* a full barrier: the program sees ctl */
-	r = sockmap_rx_add(io->kernel, io->slot, io->pump.src);
-	if (r)
-		sockmap_gate(io->kernel, io->pump.src, false);
-	return r;
 }
 
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker)
@@ -175,8 +160,8 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	ctl->soft_limit = limits->soft_limit;
 	ctl->hard_limit = limits->hard_limit;
 	ctl->bulk_bytes = io->bulk_bytes;
-	ctl->bulk_ratio = io->bulk_ratio;
-	ctl->bulk_skb = io->bulk_skb;
+	ctl->bulk_ratio = KERNEL_BULK_RATIO;
+	ctl->bulk_skb = KERNEL_BULK_SKB;
 	ctl->worker = worker;
 	ctl->no_pass = 0;
 	ctl->fence = 0;
@@ -186,9 +171,13 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		io->pump.error = -r;
 		return -EPROTO;
 	}
-	r = add_gated(io);
-	if (r)
+	/* a full barrier comes with it: the program sees ctl */
+	r = sockmap_gate(io->kernel, io->pump.src, true) ?:
+	    sockmap_rx_add(io->kernel, io->slot, io->pump.src);
+	if (r) {
+		sockmap_gate(io->kernel, io->pump.src, false);
 		tcp_free_buffer(io->pump.src);
+	}
 	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
 	return r == -EAGAIN ? -EBUSY : r;
 }
@@ -230,19 +219,14 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	ctl->credit = f->credit;
 	if (f->user_out != before)
 		flow_look_reset(f);
-	switch (r) {
-	case PUMP_MORE:
-		return STEP_DONE;
-	case PUMP_SRC_ERROR:
+	if (r == PUMP_SRC_ERROR)
 		return STEP_SRC_ERROR;
-	case PUMP_DST_ERROR:
+	if (r == PUMP_DST_ERROR)
 		return STEP_DST_ERROR;
-	case PUMP_BLOCKED:
+	if (r == PUMP_BLOCKED)
 		return STEP_WAIT;
-	default:
-		/* else they may wait behind the other flow's backlog, see T8 */
-		return io->pump.read != read ? STEP_DONE : wait_longer(io);
-	}
+	/* without any they may wait behind the other flow's backlog, see T8 */
+	return r == PUMP_MORE || io->pump.read != read ? STEP_DONE : wait_longer(io);
 }
 
 /*
@@ -262,7 +246,7 @@ static enum step settle_round(struct sockmap_io *io)
 		enum step r = look_drained(io);
 
 		if (r != STEP_DONE)
-			return r == STEP_WAIT ? wait_for_target(io) : r;
+			return r;
 		io->pump.flow->drained_at = io->books.redirected;
 	}
 	return passed == io->pump.flow->credit ? STEP_DONE : settle_some(io, passed);
@@ -280,8 +264,7 @@ enum step sockmap_settle(struct sockmap_io *io)
 			return r;
 	}
 	/* the source is faster than we are: go on after the others have had their turn */
-	flow_look_soon(io->pump.flow, io->now_ms);
-	return STEP_WAIT;
+	return wait_longer(io);
 }
 
 static int remove_from_rx(struct sockmap_io *io)
@@ -357,7 +340,7 @@ static enum step audit_left(struct sockmap_io *io)
 		if (r || again != books->unread)
 			continue;
 		books->redirected = redirected(io);
-		if (flow_audit_left(io->pump.flow, books) == AUDIT_OK)
+		if (flow_accounted(io->pump.flow, books))
 			return STEP_DONE;
 		if (++disagree < AUDIT_LOOKS)
 			continue;
@@ -442,8 +425,7 @@ enum step sockmap_leave(struct sockmap_io *io)
 		if (r != STEP_AGAIN)
 			return r;
 	}
-	flow_look_soon(io->pump.flow, io->now_ms);
-	return STEP_WAIT;
+	return wait_longer(io);
 }
 
 enum step sockmap_drain(struct sockmap_io *io)
@@ -452,7 +434,7 @@ enum step sockmap_drain(struct sockmap_io *io)
 
 	if (r == STEP_DONE) /* for the reverse flow's program: there is no backlog any more */
 		sockmap_stay_over(io->kernel, io->slot);
-	return r == STEP_WAIT ? wait_for_target(io) : r;
+	return r;
 }
 
 enum step sockmap_finish(struct sockmap_io *io)
@@ -472,18 +454,10 @@ enum step sockmap_finish(struct sockmap_io *io)
 		return STEP_SRC_ERROR;
 	}
 	books->redirected = redirected(io);
-	switch (flow_audit_fin(io->pump.flow, books)) {
-	case AUDIT_OK:
-		break;
-	case AUDIT_LATE:
+	books->unread = 0;
+	if (!flow_accounted(io->pump.flow, books)) /* yet */
 		return ++io->pump.flow->stuck > FIN_LOOKS ? STEP_UNPROVED : wait_longer(io);
-	default:
-		return STEP_UNPROVED;
-	}
-	r = look_drained(io);
-	if (r == STEP_DONE) /* still in rx, but nothing can come any more */
-		sockmap_stay_over(io->kernel, io->slot);
-	return r == STEP_WAIT ? wait_for_target(io) : r;
+	return sockmap_drain(io); /* still in rx, but nothing can come any more */
 }
 
 enum step sockmap_rest(struct sockmap_io *io)

@@ -22,9 +22,7 @@ struct sockmap_io {
 	uint16_t header_in;  /* bytes read from the source before the stream, */
 	uint16_t header_out; /* and written to the target: no part of the books */
 	bool returns;        /* to rx as soon as it can: the receive buffer stays as it is */
-	uint64_t bulk_bytes; /* in rx: the event for bulk comes from so many bytes on; 0: never, */
-	uint32_t bulk_ratio; /* with so many for each packet that comes back, */
-	uint32_t bulk_skb;   /* and for each packet of its own */
+	uint64_t bulk_bytes; /* in rx: the event for bulk comes from so many bytes on; 0: never */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
 	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked

@@ -55,17 +55,10 @@ const char *reason_name(enum reason r)
 
 enum carrier flow_carrier(const struct flow *f)
 {
-	switch ((enum flow_phase)f->phase) {
-	case FLOW_KERNEL:
-	case FLOW_FINISHING:
+	if (f->phase == FLOW_KERNEL || f->phase == FLOW_FINISHING || f->ended_in_kernel)
 		return CARRIER_SOCKMAP;
-	case FLOW_LEAVING: /* passed bytes are read and written by user space */
-		return CARRIER_COPY;
-	case FLOW_DONE:
-		return f->ended_in_kernel ? CARRIER_SOCKMAP : f->user_carrier;
-	default:
-		return f->user_carrier;
-	}
+	/* while it leaves, passed bytes are read and written by user space */
+	return f->phase == FLOW_LEAVING ? CARRIER_COPY : f->user_carrier;
 }
 
 #define TO(phase) (1U << (phase))
@@ -130,13 +123,6 @@ void flow_await_target(struct flow *f, uint64_t now_ms)
 	f->due_ms = 0;
 }
 
-void flow_look_soon(struct flow *f, uint64_t now_ms)
-{
-	f->blocked = false;
-	f->wait_ms = 0;
-	f->due_ms = now_ms;
-}
-
 void flow_look_reset(struct flow *f)
 {
 	f->wait_ms = 0;
@@ -149,16 +135,7 @@ bool flow_drained(const struct flow *f, const struct flow_books *b)
 	return b->accepted == b->redirected + f->user_out;
 }
 
-enum audit flow_audit_left(const struct flow *f, const struct flow_books *b)
+bool flow_accounted(const struct flow *f, const struct flow_books *b)
 {
-	return b->received == b->redirected + f->user_in + b->unread ? AUDIT_OK : AUDIT_LOST;
-}
-
-enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b)
-{
-	uint64_t seen = b->redirected + f->user_in;
-
-	if (seen == b->received)
-		return AUDIT_OK;
-	return seen < b->received ? AUDIT_LATE : AUDIT_LOST;
+	return b->received == b->redirected + f->user_in + b->unread;
 }

@@ -131,8 +131,6 @@ unsigned int flow_wants(const struct flow *f);
 void flow_look_later(struct flow *f, uint64_t now_ms);
 /* Look later; once that has taken as long as it may, wait until the target has room. */
 void flow_await_target(struct flow *f, uint64_t now_ms);
-/* Look again as soon as other flows have had their turn. */
-void flow_look_soon(struct flow *f, uint64_t now_ms);
 void flow_look_reset(struct flow *f);
 
 /*
@@ -151,13 +149,5 @@ struct flow_books {
 /* True if nothing redirected or written is still outside the target's TCP. */
 bool flow_drained(const struct flow *f, const struct flow_books *b);
 
-enum audit {
-	AUDIT_OK,   /* every received byte is accounted for */
-	AUDIT_LATE, /* some are not seen yet: look again */
-	AUDIT_LOST, /* there are fewer bytes than were received, or more: never go on */
-};
-
-/* After leaving rx: received == redirected + read by user space + unread, exactly. */
-enum audit flow_audit_left(const struct flow *f, const struct flow_books *b);
-/* At FIN: everything received was redirected or read by user space.  Less is LATE, more is LOST. */
-enum audit flow_audit_fin(const struct flow *f, const struct flow_books *b);
+/* True if every byte that was received was redirected, or read by user space, or is unread. */
+bool flow_accounted(const struct flow *f, const struct flow_books *b);

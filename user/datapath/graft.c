@@ -50,15 +50,14 @@ struct slot {
 	uint32_t asked;    /* graft_ways when its sockets were asked last */
 	bool probing;      /* they were, and are to be as they were before */
 	uint8_t judged;    /* so often since, without an answer */
+	int sockets[2];    /* made anew, and not taken; -1: none */
 };
 
 struct grafts {
 	struct graft_bpf *skel;
 	struct graft_entry *all; /* by slot, mapped */
-	int offer;         /* the program */
 	struct graft_pins pins;
 	struct graft_attachments attached;
-	int (*revived)[2]; /* sockets, by slot; NULL: there were no sessions */
 	uint32_t routes, policies; /* as seen last */
 	_Atomic bool doubtful; /* a session was, since the main thread has looked */
 	struct bpf_rings rings;
@@ -111,6 +110,7 @@ static void fill_queue(struct grafts *gs)
 
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
+		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		if (graft_state(gs, i) == GRAFT_OFFERED)
 			graft_withdraw(gs, i);
 		graft_return(gs, i, false);
@@ -209,11 +209,8 @@ static int open_all(struct grafts *gs, const struct graft_limits *limits, const 
 	int r = gs->skel ? load(gs, limits->slots) : -errno;
 
 	*what = "cannot load the packet programs";
-	if (r)
-		return r;
-	gs->offer = bpf_program__fd(gs->skel->progs.graft_offer);
-	*what = "cannot create the ring buffers";
-	r = bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings);
+	r = r ?: bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
+				 &gs->skel->bss->graft_events_lost);
 	if (r)
 		return r;
 	fill_queue(gs);
@@ -281,7 +278,6 @@ void grafts_close(struct grafts *gs, bool keep)
 	keep = !gs->all || (keep && gs->pins.folder && grafts_live(gs));
 	graft_attach_close(&gs->attached, keep);
 	graft_pins_close(&gs->pins, !keep);
-	free(gs->revived);
 	bpf_rings_close(&gs->rings);
 	if (gs->skel)
 		bpf_values_unmap(gs->all, gs->skel->maps.grafts);
@@ -293,16 +289,14 @@ void grafts_close(struct grafts *gs, bool keep)
 
 void grafts_close_sockets(struct grafts *gs)
 {
-	const struct linger none = { .l_onoff = 1 };
-
-	for (uint32_t slot = 0; gs->revived && slot < gs->n_slots; slot++) {
+	for (uint32_t slot = 0; slot < gs->n_slots; slot++) {
 		int fds[2];
 
 		graft_take_sockets(gs, slot, fds);
 		for (int side = 0; side < 2; side++) {
 			if (fds[side] < 0)
 				continue;
-			setsockopt(fds[side], SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+			tcp_arm_reset(fds[side]);
 			close(fds[side]);
 		}
 		if (fds[0] >= 0 && graft_state(gs, slot) == GRAFT_RETURNED)
@@ -333,7 +327,7 @@ bool graft_carries(const struct grafts *gs, uint32_t slot)
 	return state == GRAFT_ACTIVE || state == GRAFT_RETURNING || state == GRAFT_DONE;
 }
 
-const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
+volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
 {
 	return &gs->all[slot];
 }
@@ -387,7 +381,8 @@ static int run(struct grafts *gs, const struct graft_request *q)
 	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
 		    .repeat = 1);
 
-	return bpf_prog_test_run_opts(gs->offer, &opts) ? GRAFT_BAD_REQUEST : (int)opts.retval;
+	return bpf_prog_test_run_opts(bpf_program__fd(gs->skel->progs.graft_offer), &opts) ?
+		       GRAFT_BAD_REQUEST : (int)opts.retval;
 }
 
 static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr *sa)
@@ -402,6 +397,12 @@ static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr
 		memcpy(a, &in6->sin6_addr, sizeof(*a));
 		*port = in6->sin6_port;
 	}
+}
+
+void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote, const struct sockaddr *local)
+{
+	set_addr(&t->remote, &t->remote_port, remote);
+	set_addr(&t->local, &t->local_port, local);
 }
 
 /* The slot that was given back first, if it can be used again. */
@@ -443,28 +444,19 @@ enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot)
 	return (enum graft_refusal)run(gs, &q);
 }
 
-enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot)
+enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
 {
-	struct graft_request q = { .op = GRAFT_OFFER, .worker = o->worker, .id = o->id,
-				   .forward = o->forward };
 	int r;
 
-	for (int side = 0; side < 2; side++) {
-		struct graft_tuple *t = &q.tuples[side];
-
-		set_addr(&t->remote, &t->remote_port, o->remote[side]);
-		set_addr(&t->local, &t->local_port, o->local[side]);
-	}
-	if (take(gs, &q.slot))
+	q->op = GRAFT_OFFER;
+	if (take(gs, &q->slot))
 		return GRAFT_NO_SLOT;
-	r = run(gs, &q);
-	if (r) {
-		put(gs, q.slot);
-		return (enum graft_refusal)r;
-	}
-	gs->all[q.slot].counted[0] = gs->all[q.slot].counted[1] = 0;
-	*ret_slot = q.slot;
-	return GRAFT_OK;
+	r = run(gs, q);
+	if (r)
+		put(gs, q->slot);
+	else
+		gs->all[q->slot].counted[0] = gs->all[q->slot].counted[1] = 0;
+	return (enum graft_refusal)r;
 }
 
 void graft_kill(struct grafts *gs, uint32_t slot)
@@ -492,11 +484,6 @@ bool graft_next(const struct grafts *gs, uint32_t *at)
 	while (*at < gs->n_slots && !graft_carries(gs, *at))
 		++*at;
 	return *at < gs->n_slots;
-}
-
-void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker)
-{
-	__atomic_store_n(&gs->all[slot].worker, worker, __ATOMIC_RELEASE);
 }
 
 /* --- ways --- */
@@ -609,19 +596,13 @@ unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
 
 static int revive(const struct grafts *gs, uint32_t slot, unsigned int side, uid_t uid)
 {
-	const struct graft_side *s = &gs->all[slot].side[side];
 	struct sockaddr_storage local, remote;
-	struct tcp_numbers n = {
-		.local = (struct sockaddr *)&local, .remote = (struct sockaddr *)&remote,
-		.uid = uid, .mark = s->way.mark, .mss = s->mss,
-		.write_seq = s->frozen_write, .read_seq = s->frozen_read,
-		.peer_window = s->window, .send_shift = s->window_left, .read_shift = s->read_shift,
-		.timestamps = s->timestamps, .sack = s->sack,
-	};
+	socklen_t len;
 
-	graft_address(gs, slot, side, true, &local, &n.len);
-	graft_address(gs, slot, side, false, &remote, &n.len);
-	return tcp_revive(&n);
+	graft_address(gs, slot, side, true, &local, &len);
+	graft_address(gs, slot, side, false, &remote, &len);
+	return tcp_revive(&gs->all[slot].side[side], (struct sockaddr *)&local,
+			  (struct sockaddr *)&remote, len, uid);
 }
 
 void grafts_revive(struct grafts *gs, uid_t uid)
@@ -630,20 +611,17 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 	int why = 0;
 
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++) {
-		int client = revive(gs, slot, 0, uid);
-		int upstream = client < 0 ? client : revive(gs, slot, 1, uid);
+		int *fds = gs->slots[slot].sockets;
 
-		if (upstream < 0) {
-			if (client >= 0)
-				close(client);
-			why = upstream;
-			without++;
+		fds[0] = revive(gs, slot, 0, uid);
+		fds[1] = fds[0] < 0 ? fds[0] : revive(gs, slot, 1, uid);
+		if (fds[1] >= 0)
 			continue;
-		}
-		if (!gs->revived)
-			gs->revived = allocated(calloc(gs->n_slots, sizeof(*gs->revived)));
-		gs->revived[slot][0] = client;
-		gs->revived[slot][1] = upstream;
+		why = fds[1];
+		without++;
+		if (fds[0] >= 0)
+			close(fds[0]);
+		fds[0] = fds[1] = -1;
 	}
 	if (without)
 		log_warning("graft: %u sessions that were left have no sockets: nothing probes their "
@@ -652,10 +630,9 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 {
-	for (int side = 0; side < 2; side++) { /* 0 is none: it is stdin */
-		ret[side] = gs->revived && gs->revived[slot][side] ? gs->revived[slot][side] : -1;
-		if (gs->revived)
-			gs->revived[slot][side] = 0;
+	for (int side = 0; side < 2; side++) {
+		ret[side] = gs->slots[slot].sockets[side];
+		gs->slots[slot].sockets[side] = -1;
 	}
 }
 
@@ -677,11 +654,6 @@ void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bo
 
 		memcpy(ret, &in, *ret_len = sizeof(in));
 	}
-}
-
-uint64_t *graft_counted(struct grafts *gs, uint32_t slot, unsigned int dir)
-{
-	return (uint64_t *)&gs->all[slot].counted[dir];
 }
 
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
@@ -708,9 +680,4 @@ unsigned int grafts_total(const struct grafts *gs)
 const struct bpf_rings *graft_rings(const struct grafts *gs)
 {
 	return &gs->rings;
-}
-
-uint64_t graft_events_lost(const struct grafts *gs)
-{
-	return *(volatile __u64 *)&gs->skel->bss->graft_events_lost;
 }

@@ -57,7 +57,6 @@ unsigned int grafts_live(const struct grafts *gs);
  * (graft_put()).  False: there is none.
  */
 bool graft_next(const struct grafts *gs, uint32_t *at);
-void graft_set_worker(struct grafts *gs, uint32_t slot, unsigned int worker);
 /*
  * Make the sockets of these sessions anew, as UID's, as far as there are descriptors.  Needs root.  By
  * graft_take_sockets() they become the caller's, by side; -1: there is none.
@@ -100,19 +99,13 @@ unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
 		   struct sockaddr_storage *ret, socklen_t *ret_len);
 
-/* A session that is to be grafted. */
-struct graft_offer {
-	const struct sockaddr *remote[2], *local[2]; /* of both sockets, by side */
-	uint64_t id;
-	uint32_t worker;
-	uint32_t forward;
-};
-
+void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote, const struct sockaddr *local);
 /*
- * Offer a session, of which the caller has no byte in hand, and give it RET_SLOT.  GRAFT_NO_SLOT if
- * there is none.  The session goes on at its sockets until a packet makes it ACTIVE.
+ * Offer a session, of which the caller has no byte in hand, and give it Q's slot; the caller says all
+ * else of Q but the operation.  GRAFT_NO_SLOT if there is none.  The session goes on at its sockets
+ * until a packet makes it ACTIVE.
  */
-enum graft_refusal graft_try(struct grafts *gs, const struct graft_offer *o, uint32_t *ret_slot);
+enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q);
 /* The same with the session of SLOT, which is RETURNED. */
 enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot);
 /* Short for NAME, where the kernel has room for a number: another daemon finds it again. */
@@ -125,7 +118,8 @@ const char *graft_refusal_name(enum graft_refusal r);
 enum graft_state graft_state(const struct grafts *gs, uint32_t slot);
 /* Packets of the session are translated, or were until its end: its sockets see none. */
 bool graft_carries(const struct grafts *gs, uint32_t slot);
-const volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot);
+/* Of which the caller may write `counted`, the bytes that it has counted, and `worker`. */
+volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot);
 
 /*
  * OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already.
@@ -143,8 +137,6 @@ void graft_kill(struct grafts *gs, uint32_t slot);
 
 /* Bytes that the end of side DIR has sent while grafted; the other may not have got all. */
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);
-/* Where the caller notes how many of them it has counted; 0 after graft_try(). */
-uint64_t *graft_counted(struct grafts *gs, uint32_t slot, unsigned int dir);
 
 /*
  * Give the slot back.  The sockets are closed, or will be, with RST (SO_LINGER) unless the session
@@ -156,6 +148,3 @@ unsigned int grafts_total(const struct grafts *gs);
 
 /* Of struct graft_event. */
 const struct bpf_rings *graft_rings(const struct grafts *gs);
-
-/* Events that did not fit into a ring since the start. */
-uint64_t graft_events_lost(const struct grafts *gs);

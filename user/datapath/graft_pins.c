@@ -22,6 +22,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "graft_contract.h"
@@ -68,26 +69,25 @@ static int mount_bpf(const char *top)
 
 int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid)
 {
-	char *top = folder ? strdup(folder) : NULL, *slash = top ? strrchr(top, '/') : NULL;
 	struct statfs fs;
-	int r = folder ? -EINVAL : 0;
+	char *top;
+	int r;
 
 	*p = (struct graft_pins){ .uid = uid == geteuid() ? (uid_t)-1 : uid, .top = -1, .fd = -1 };
-	if (slash && slash != top) {
-		*slash = '\0';
-		r = mount_bpf(top) ?: make_folder(top, uid);
-		if (!r && (statfs(top, &fs) || fs.f_type != BPF_FS_MAGIC))
-			r = -EMEDIUMTYPE;
-		if (!r && asprintf(&p->folder, "%s_%d", folder, GRAFT_LAYOUT) < 0) {
-			p->folder = NULL;
-			r = -ENOMEM;
-		}
-		r = r ?: make_folder(p->folder, uid);
-		if (!r && ((p->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0 ||
-			   (p->fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
-			   flock(p->fd, LOCK_EX | LOCK_NB)))
-			r = -errno;
-	}
+	if (!folder)
+		return 0;
+	p->folder = allocated(malloc(PATH_MAX));
+	snprintf(p->folder, PATH_MAX, "%s_%d", folder, GRAFT_LAYOUT);
+	top = allocated(strdup(folder));
+	*strrchr(top, '/') = '\0';
+	r = mount_bpf(top) ?: make_folder(top, uid);
+	if (!r && (statfs(top, &fs) || fs.f_type != BPF_FS_MAGIC))
+		r = -EMEDIUMTYPE;
+	r = r ?: make_folder(p->folder, uid);
+	if (!r && ((p->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0 ||
+		   (p->fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
+		   flock(p->fd, LOCK_EX | LOCK_NB)))
+		r = -errno;
 	free(top);
 	if (r)
 		graft_pins_close(p, false);

@@ -117,14 +117,12 @@ struct decision policy_user(enum engine engine, const struct habit *h, unsigned 
 
 struct decision policy_kernel(unsigned int kind)
 {
-	switch (kind) {
-	case CULVERT_EVENT_BULK:
-		return (struct decision){ big(), REASON_BULK };
-	case CULVERT_EVENT_PASSED:
-		return (struct decision){ big(), REASON_HARD_LIMIT };
-	case CULVERT_EVENT_MEMORY:
-		return (struct decision){ big(), REASON_KERNEL_MEMORY };
-	default:
-		return (struct decision){ big(), REASON_SLOW_TARGET };
-	}
+	static const enum reason reasons[] = {
+		[CULVERT_EVENT_SOFT] = REASON_SLOW_TARGET,
+		[CULVERT_EVENT_PASSED] = REASON_HARD_LIMIT,
+		[CULVERT_EVENT_BULK] = REASON_BULK,
+		[CULVERT_EVENT_MEMORY] = REASON_KERNEL_MEMORY,
+	};
+
+	return (struct decision){ big(), reasons[kind] };
 }

@@ -25,7 +25,6 @@ SYSCALLS_ALLOWED(
 
 struct sockmap {
 	struct sockmap_bpf *skel;
-	int rx, tx, slots;
 	struct culvert_stat *stats;
 	struct culvert_ctl *ctls;
 	uint64_t *cookies; /* by slot: what is in `slots` for it, or 0 */
@@ -36,20 +35,6 @@ struct sockmap {
 	_Atomic unsigned int n_free; /* read by status without the lock */
 	unsigned int n_pairs;
 };
-
-static int set_sizes(struct sockmap *k, const struct sockmap_limits *limits)
-{
-	uint32_t n = limits->pairs * 2;
-	int r;
-
-	r = bpf_map__set_max_entries(k->skel->maps.rx, n);
-	r = r ?: bpf_map__set_max_entries(k->skel->maps.tx, n);
-	r = r ?: bpf_map__set_max_entries(k->skel->maps.slots, n);
-	r = r ?: bpf_map__set_max_entries(k->skel->maps.stats, n);
-	r = r ?: bpf_map__set_max_entries(k->skel->maps.ctls, n);
-	r = r ?: bpf_map__set_max_entries(k->skel->maps.rings, limits->workers);
-	return r;
-}
 
 /* Words of 64 bits are shared without a lock: they must not be read in halves. */
 _Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
@@ -63,64 +48,53 @@ static void fill_free_list(struct sockmap *k, unsigned int pairs)
 	k->n_free = k->n_pairs = pairs;
 }
 
-static void explain(char *err, size_t errlen, const char *what, int r)
+static int load(struct sockmap *k, const struct sockmap_limits *limits)
 {
-	const char *hint = "";
+	uint32_t n = limits->pairs * 2;
+	int r;
 
-	if (r == -EPERM || r == -EACCES)
-		hint = "; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)";
-	else if (r == -ENOENT || r == -ESRCH)
-		hint = "; it needs kernel BTF (CONFIG_DEBUG_INFO_BTF, /sys/kernel/btf/vmlinux)";
-	else if (r == -EINVAL || r == -EOPNOTSUPP)
-		hint = "; it needs CAP_PERFMON, and Linux 6.1 with CONFIG_BPF_SYSCALL, "
-		       "CONFIG_BPF_JIT and CONFIG_BPF_STREAM_PARSER";
-	snprintf(err, errlen, "%s: %s%s", what, strerror(-r), hint);
+	k->skel = sockmap_bpf__open();
+	if (!k->skel)
+		return -errno;
+	if (limits->memory && limits->memory < INT64_MAX)
+		k->skel->rodata->memory_limit = (int64_t)limits->memory;
+	r = bpf_map__set_max_entries(k->skel->maps.rx, n) ?:
+	    bpf_map__set_max_entries(k->skel->maps.tx, n) ?:
+	    bpf_map__set_max_entries(k->skel->maps.slots, n) ?:
+	    bpf_map__set_max_entries(k->skel->maps.stats, n) ?:
+	    bpf_map__set_max_entries(k->skel->maps.ctls, n) ?:
+	    bpf_map__set_max_entries(k->skel->maps.rings, limits->workers) ?:
+	    sockmap_bpf__load(k->skel) ?:
+	    bpf_prog_attach(bpf_program__fd(k->skel->progs.culvert_verdict),
+			    bpf_map__fd(k->skel->maps.rx), BPF_SK_SKB_STREAM_VERDICT, 0);
+	if (r)
+		return r;
+	k->stats = bpf_values_map(k->skel->maps.stats);
+	k->ctls = bpf_values_map(k->skel->maps.ctls);
+	return k->stats && k->ctls ?
+	       bpf_rings_open(&k->rings, limits->workers, k->skel->maps.rings,
+			      &k->skel->bss->events_lost) : -errno;
 }
 
 int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char *err, size_t errlen)
 {
 	struct sockmap *k = allocated(calloc(1, sizeof(*k)));
-	const char *what = "cannot open the BPF object";
 	int r;
 
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	pthread_mutex_init(&k->lock, NULL);
 	fill_free_list(k, limits->pairs);
-	k->skel = sockmap_bpf__open();
-	if (!k->skel) {
-		r = -errno;
-		goto fail;
+	r = load(k, limits);
+	if (r) {
+		snprintf(err, errlen, "cannot load the verdict program: %s; it needs CAP_BPF, "
+			 "CAP_PERFMON and CAP_NET_ADMIN (start as root), and Linux 6.1 with kernel BTF",
+			 strerror(-r));
+		sockmap_close(k);
+		return r;
 	}
-	if (limits->memory && limits->memory < INT64_MAX)
-		k->skel->rodata->memory_limit = (int64_t)limits->memory;
-	what = "cannot load the sk_skb verdict program and its maps";
-	r = set_sizes(k, limits) ?: sockmap_bpf__load(k->skel);
-	if (r)
-		goto fail;
-	k->rx = bpf_map__fd(k->skel->maps.rx);
-	k->tx = bpf_map__fd(k->skel->maps.tx);
-	k->slots = bpf_map__fd(k->skel->maps.slots);
-
-	what = "cannot attach the verdict program to the sockmap";
-	/* libbpf returns -errno since 1.0 */
-	r = bpf_prog_attach(bpf_program__fd(k->skel->progs.culvert_verdict), k->rx,
-			    BPF_SK_SKB_STREAM_VERDICT, 0);
-	if (r)
-		goto fail;
-	what = "cannot map the counters, or create the ring buffers";
-	k->stats = bpf_values_map(k->skel->maps.stats);
-	k->ctls = bpf_values_map(k->skel->maps.ctls);
-	r = k->stats && k->ctls ?
-	    bpf_rings_open(&k->rings, limits->workers, k->skel->maps.rings) : -errno;
-	if (r)
-		goto fail;
 	*ret = k;
 	return 0;
-fail:
-	explain(err, errlen, what, r);
-	sockmap_close(k);
-	return r;
 }
 
 void sockmap_close(struct sockmap *k)
@@ -177,11 +151,11 @@ unsigned int sockmap_pairs_total(const struct sockmap *k)
 	return k->n_pairs;
 }
 
-static int sockmap_add(int map, uint32_t slot, int fd)
+static int sockmap_add(const struct bpf_map *map, uint32_t slot, int fd)
 {
 	uint64_t value = (uint64_t)fd;
 
-	return bpf_map_update_elem(map, &slot, &value, BPF_NOEXIST) ? -errno : 0;
+	return bpf_map_update_elem(bpf_map__fd(map), &slot, &value, BPF_NOEXIST) ? -errno : 0;
 }
 
 /*
@@ -190,7 +164,9 @@ static int sockmap_add(int map, uint32_t slot, int fd)
  */
 static int forget_cookie(struct sockmap *k, uint32_t slot)
 {
-	if (k->cookies[slot] && bpf_map_delete_elem(k->slots, &k->cookies[slot]) && errno != ENOENT)
+	int slots = bpf_map__fd(k->skel->maps.slots);
+
+	if (k->cookies[slot] && bpf_map_delete_elem(slots, &k->cookies[slot]) && errno != ENOENT)
 		return -errno;
 	k->cookies[slot] = 0;
 	return 0;
@@ -205,10 +181,10 @@ int sockmap_admit(struct sockmap *k, uint32_t slot, int fd)
 	if (r)
 		return r;
 	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) ||
-	    bpf_map_update_elem(k->slots, &cookie, &slot, BPF_NOEXIST))
+	    bpf_map_update_elem(bpf_map__fd(k->skel->maps.slots), &cookie, &slot, BPF_NOEXIST))
 		return -errno;
 	k->cookies[slot] = cookie;
-	r = sockmap_add(k->tx, slot, fd);
+	r = sockmap_add(k->skel->maps.tx, slot, fd);
 	if (r)
 		forget_cookie(k, slot);
 	return r;
@@ -217,27 +193,26 @@ int sockmap_admit(struct sockmap *k, uint32_t slot, int fd)
 void sockmap_forget(struct sockmap *k, uint32_t slot, bool closed)
 {
 	if (!closed)
-		bpf_map_delete_elem(k->tx, &slot);
+		bpf_map_delete_elem(bpf_map__fd(k->skel->maps.tx), &slot);
 	forget_cookie(k, slot);
 }
 
 int sockmap_rx_add(struct sockmap *k, uint32_t slot, int fd)
 {
-	return sockmap_add(k->rx, slot, fd);
+	return sockmap_add(k->skel->maps.rx, slot, fd);
 }
 
 int sockmap_rx_del(struct sockmap *k, uint32_t slot)
 {
-	return bpf_map_delete_elem(k->rx, &slot) ? -errno : 0;
+	return bpf_map_delete_elem(bpf_map__fd(k->skel->maps.rx), &slot) ? -errno : 0;
 }
 
 int sockmap_gate(struct sockmap *k, int fd, bool on)
 {
 	int prog = bpf_program__fd(k->skel->progs.culvert_gate);
 
-	return setsockopt(fd, SOL_SOCKET, on ? SO_ATTACH_BPF : SO_DETACH_BPF, &prog, sizeof(prog))
-		       ? -errno
-		       : 0;
+	return setsockopt(fd, SOL_SOCKET, on ? SO_ATTACH_BPF : SO_DETACH_BPF, &prog, sizeof(prog)) ?
+		       -errno : 0;
 }
 
 const volatile struct culvert_stat *sockmap_stat(const struct sockmap *k, uint32_t slot)
@@ -286,9 +261,4 @@ bool sockmap_memory_short(const struct sockmap *k)
 const struct bpf_rings *sockmap_rings(const struct sockmap *k)
 {
 	return &k->rings;
-}
-
-uint64_t sockmap_events_lost(const struct sockmap *k)
-{
-	return *(volatile __u64 *)&k->skel->bss->events_lost;
 }

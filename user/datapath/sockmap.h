@@ -125,6 +125,3 @@ uint64_t sockmap_memory_limit(const struct sockmap *k);
 bool sockmap_memory_short(const struct sockmap *k);
 /* True if SLOT's flow is charged in its present stay. */
 bool sockmap_is_charged(const struct sockmap *k, uint32_t slot);
-
-/* Events that did not fit into a ring since the start. */
-uint64_t sockmap_events_lost(const struct sockmap *k);

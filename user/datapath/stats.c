@@ -46,22 +46,9 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_INTERNAL] = "internal",
 };
 
-static const char *const handover_names[HANDOVERS] = {
-	[CARRIER_COPY] = "to_copy",
-	[CARRIER_SPLICE] = "to_splice",
-	[CARRIER_SOCKMAP] = "to_sockmap",
-	[CARRIER_GRAFT] = "to_graft",
-	[HANDOVER_FAILED] = "failed",
-};
-
 struct log_rate cause_rates[CAUSES];
 
 const char *cause_name(enum cause c)
 {
 	return c < CAUSES ? cause_names[c] : "?";
-}
-
-const char *handover_name(unsigned int h)
-{
-	return h < HANDOVERS ? handover_names[h] : "?";
 }

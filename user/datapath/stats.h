@@ -64,8 +64,6 @@ enum handover {
 	HANDOVERS,
 };
 
-const char *handover_name(unsigned int h);
-
 typedef _Atomic uint64_t counter;
 
 #define HISTOGRAM_BUCKETS 18

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <linux/socket.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -12,8 +13,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/built_with.h"
 #include "base/syscalls_allowed.h"
+#include "graft_contract.h"
 
 SYSCALLS_ALLOWED(
 	SYSCALL(recvfrom), SYSCALL(close),
@@ -52,15 +53,9 @@ ssize_t tcp_recv(int fd, void *buf, size_t len, int flags)
 {
 	ssize_t n;
 
-	flags |= MSG_DONTWAIT;
-	do {
-		/* ThreadSanitizer's recv() takes the length that MSG_TRUNC returns for bytes
-		 * written, at NULL. */
-		if (BUILT_WITH_TSAN)
-			n = syscall(SYS_recvfrom, fd, buf, len, flags, NULL, NULL);
-		else /* cppcheck-suppress nullPointer ; see tcp_unread() */
-			n = recv(fd, buf, len, flags);
-	} while (n < 0 && errno == EINTR);
+	do
+		n = recv(fd, buf, len, flags | MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
 	return n;
 }
 
@@ -81,15 +76,9 @@ enum cause tcp_cause_of_shortage(int error, enum cause other)
 
 enum cause tcp_cause(unsigned int side, int error)
 {
-	switch (error) {
-	case ECONNRESET:
-	case EPIPE:
-	case ENOTCONN:
-	case 0:
+	if (!error || error == ECONNRESET || error == EPIPE || error == ENOTCONN)
 		return side ? CAUSE_UPSTREAM_RESET : CAUSE_CLIENT_RESET;
-	default:
-		return tcp_cause_of_shortage(error, side ? CAUSE_UPSTREAM_LOST : CAUSE_CLIENT_LOST);
-	}
+	return tcp_cause_of_shortage(error, side ? CAUSE_UPSTREAM_LOST : CAUSE_CLIENT_LOST);
 }
 
 void tcp_arm_reset(int fd)
@@ -124,16 +113,20 @@ int tcp_unread(int fd, uint64_t *ret)
 {
 	/*
 	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in
-	 * spite of everything, which would be copied, this is EFAULT.
+	 * spite of everything, which would be copied, this is EFAULT.  ThreadSanitizer's recv()
+	 * would take what it returns for bytes written, at NULL.
 	 */
-	/* cppcheck-suppress nullPointer */
-	ssize_t n = tcp_recv(fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC);
+	long n = syscall(SYS_recvfrom, fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL,
+			 NULL);
 
 	if (n < 0 && errno != EAGAIN)
 		return -errno;
 	*ret = n > 0 ? (uint64_t)n : 0;
 	return 0;
 }
+
+/* TCP_ESTABLISHED, TCP_FIN_WAIT1, TCP_FIN_WAIT2: no FIN was received. */
+#define NO_FIN (1U << 1 | 1U << 4 | 1U << 5)
 
 int tcp_received(int fd, uint64_t *ret)
 {
@@ -142,15 +135,8 @@ int tcp_received(int fd, uint64_t *ret)
 
 	if (r)
 		return r;
-	*ret = info.tcpi_bytes_received;
-	switch (info.tcpi_state) {
-	case 1: /* TCP_ESTABLISHED */
-	case 4: /* TCP_FIN_WAIT1 */
-	case 5: /* TCP_FIN_WAIT2 */
-		break;
-	default: /* a FIN was received, and tcp_rcv_nxt_update() counts it as a byte */
-		(*ret)--;
-	}
+	/* tcp_rcv_nxt_update() counts FIN as a byte */
+	*ret = info.tcpi_bytes_received - (1U << info.tcpi_state & NO_FIN ? 0 : 1);
 	return 0;
 }
 
@@ -289,43 +275,44 @@ static int set_number(int fd, int queue, uint32_t seq)
 	       set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
-static int revive(int fd, const struct tcp_numbers *n)
+static int revive(int fd, const struct graft_side *s, const struct sockaddr *local,
+		  const struct sockaddr *remote, socklen_t len, uid_t uid)
 {
-	const struct tcp_repair_opt options[] = {
-		{ OPTION_WINDOW, n->send_shift | (uint32_t)n->read_shift << 16 },
-		{ OPTION_MSS, n->mss },
-		{ OPTION_SACK, 0 },
-		{ OPTION_TIMESTAMP, 0 },
-	};
 	const struct tcp_repair_window window = {
-		.snd_wl1 = n->read_seq, .snd_wnd = n->peer_window, .max_window = n->peer_window,
-		.rcv_wnd = UINT16_MAX, .rcv_wup = n->read_seq,
+		.snd_wl1 = s->frozen_read, .snd_wnd = s->window, .max_window = s->window,
+		.rcv_wnd = UINT16_MAX, .rcv_wup = s->frozen_read,
 	};
+	struct tcp_repair_opt options[4] = {
+		{ OPTION_WINDOW, s->window_left | (uint32_t)s->read_shift << 16 },
+		{ OPTION_MSS, s->mss },
+	};
+	socklen_t n = 2;
 	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON) ?:
-		set_number(fd, TCP_SEND_QUEUE, n->write_seq) ?:
-		set_number(fd, TCP_RECV_QUEUE, n->read_seq) ?:
-		socket_set_mark(fd, n->mark) ?: socket_set_transparent(fd, n->local->sa_family);
+		set_number(fd, TCP_SEND_QUEUE, s->frozen_write) ?:
+		set_number(fd, TCP_RECV_QUEUE, s->frozen_read) ?:
+		socket_set_mark(fd, s->way.mark) ?: socket_set_transparent(fd, local->sa_family);
 
+	if (s->sack)
+		options[n++].opt_code = OPTION_SACK;
+	if (s->timestamps)
+		options[n++].opt_code = OPTION_TIMESTAMP;
 	/* the unit allows no chown(2), and needs none */
-	if (!r && ((n->uid != geteuid() && fchown(fd, n->uid, (gid_t)-1)) || bind(fd, n->local, n->len) ||
-		   connect(fd, n->remote, n->len)))
-		r = -errno;
-	for (unsigned int i = 0; !r && i < sizeof(options) / sizeof(options[0]); i++)
-		if ((n->sack || options[i].opt_code != OPTION_SACK) &&
-		    (n->timestamps || options[i].opt_code != OPTION_TIMESTAMP) &&
-		    setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, &options[i], sizeof(options[i])))
-			r = -errno;
-	if (!r && setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window)))
+	if (!r && ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) || bind(fd, local, len) ||
+		   connect(fd, remote, len) ||
+		   setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options,
+			      n * sizeof(options[0])) ||
+		   setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
 		r = -errno;
 	/* else no listener could have its port */
 	return r ?: set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP) ?:
 		    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 }
 
-int tcp_revive(const struct tcp_numbers *n)
+int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
+	       const struct sockaddr *remote, socklen_t len, uid_t uid)
 {
-	int fd = socket(n->local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
-	int r = fd < 0 ? -errno : revive(fd, n);
+	int fd = socket(local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+	int r = fd < 0 ? -errno : revive(fd, side, local, remote, len, uid);
 
 	if (r && fd >= 0)
 		close(fd);

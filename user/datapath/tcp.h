@@ -10,14 +10,6 @@
 #include "base/loop.h"
 #include "datapath/stats.h"
 
-/* Linux 5.14; older C libraries do not name them. */
-#ifndef SO_BUF_LOCK
-#define SO_BUF_LOCK 72
-#endif
-#ifndef SOCK_RCVBUF_LOCK
-#define SOCK_RCVBUF_LOCK 2
-#endif
-
 /*
  * What TCP knows of a socket, and what can be set there.  Where nothing else is said, 0 or -errno is
  * returned.
@@ -62,23 +54,14 @@ int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more);
  */
 void tcp_probe_now(int fd);
 
+struct graft_side;
 /*
- * A connection of which no socket is left: the numbers that come next, and options.  Addresses are of the
- * family FAMILY.
+ * Make the socket anew of a connection of which none is left, without a packet (TCP_REPAIR, which
+ * needs CAP_NET_ADMIN).  SIDE has the numbers at which the last one was frozen.  Both addresses have
+ * LEN bytes.  UID is the owner, for ip rule ... uidrange.  A descriptor, or -errno.
  */
-struct tcp_numbers {
-	const struct sockaddr *local, *remote;
-	socklen_t len;
-	uid_t uid; /* of the socket, for ip rule ... uidrange */
-	uint32_t mark;
-	uint32_t mss;
-	uint32_t write_seq, read_seq;
-	uint32_t peer_window; /* bytes */
-	uint8_t send_shift, read_shift;
-	bool timestamps, sack;
-};
-/* Make its socket anew, without a packet (TCP_REPAIR, which needs CAP_NET_ADMIN).  A descriptor, or -errno. */
-int tcp_revive(const struct tcp_numbers *n);
+int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
+	       const struct sockaddr *remote, socklen_t len, uid_t uid);
 
 /*
  * Before connect(2): hold back the ACK of the handshake, for 200 ms at most (TCP_DELACK_MAX in

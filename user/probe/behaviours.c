@@ -132,7 +132,8 @@ static void admit(struct trial *t)
 
 		t->io[dir] = (struct sockmap_io){
 			.pump = { .flow = &t->flows[dir], .pool = &t->pool,
-				  .src = t->inner[dir], .dst = t->inner[!dir] },
+				  .src = t->inner[dir], .dst = t->inner[!dir],
+				  .buffer_size = BUFFER_SIZE },
 			.kernel = t->kernel,
 			.slot = t->pair * 2 + dir,
 			.dst_connected = dir == UP,
@@ -297,7 +298,8 @@ static void run_user(struct trial *t, unsigned int dir)
 {
 	struct flow *f = &t->flows[dir];
 	struct pump_io io = { .flow = f, .pool = &t->pool, .src = t->inner[dir],
-			      .dst = t->inner[!dir], .limit = UINT64_MAX };
+			      .dst = t->inner[!dir], .buffer_size = BUFFER_SIZE,
+			      .limit = UINT64_MAX };
 	enum carrier by = t->by == PROBE_SPLICE ? CARRIER_SPLICE : CARRIER_COPY;
 	enum pump r = carrier_pump(&io, by);
 
@@ -356,23 +358,23 @@ static void run_flow(struct trial *t, unsigned int dir)
 
 static void offer(struct trial *t)
 {
-	struct sockaddr_storage addrs[2][2];
-	struct graft_offer o = { 0 };
+	struct sockaddr_storage addrs[2];
+	struct graft_request q = { 0 };
 	enum graft_refusal r;
 
 	for (unsigned int side = 0; side < 2; side++) {
-		socklen_t len[2] = { sizeof(addrs[0][0]), sizeof(addrs[0][0]) };
-		struct sockaddr *remote = (struct sockaddr *)&addrs[side][0];
-		struct sockaddr *local = (struct sockaddr *)&addrs[side][1];
+		socklen_t len[2] = { sizeof(addrs[0]), sizeof(addrs[1]) };
+		struct sockaddr *remote = (struct sockaddr *)&addrs[0];
+		struct sockaddr *local = (struct sockaddr *)&addrs[1];
 
 		step(t, getpeername(t->inner[side], remote, &len[0]) ||
 			getsockname(t->inner[side], local, &len[1]) ? -errno : 0, "addresses");
-		o.remote[side] = remote;
-		o.local[side] = local;
+		graft_tuple_set(&q.tuples[side], remote, local);
 	}
-	r = graft_try(t->grafts, &o, &t->graft);
+	r = graft_try(t->grafts, &q);
 	if (r)
 		give_up(t, "a session that is offered: %s", graft_refusal_name(r));
+	t->graft = q.slot;
 	graft_hold(t->grafts, t->graft);
 }
 
@@ -517,7 +519,6 @@ bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct grafts
 	};
 	bool holds;
 
-	pool_init(&t.pool, BUFFER_SIZE);
 	holds = run(&t);
 	close_session(&t);
 	pool_close(&t.pool);

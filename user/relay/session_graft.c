@@ -45,13 +45,17 @@ enum carrier session_carrier(const struct session *s, unsigned int dir)
 
 /* --- offers --- */
 
-static int addresses(const struct session *s, struct addr local[2])
+/* The addresses of both sockets of S, whose upstream has one. */
+static int set_tuples(const struct session *s, struct graft_tuple tuples[2])
 {
+	struct addr to = session_address(s, s->upstream), local;
+	const struct sockaddr *remote[2] = { &session_peer(s)->sa, (struct sockaddr *)&to.ss };
+
 	for (unsigned int side = 0; side < 2; side++) {
-		local[side].len = sizeof(local[side].ss);
-		if (getsockname(s->sides[side].fd, (struct sockaddr *)&local[side].ss,
-				&local[side].len))
-			return -1;
+		local.len = sizeof(local.ss);
+		if (getsockname(s->sides[side].fd, (struct sockaddr *)&local.ss, &local.len))
+			return -errno;
+		graft_tuple_set(&tuples[side], remote[side], (struct sockaddr *)&local.ss);
 	}
 	return 0;
 }
@@ -59,32 +63,28 @@ static int addresses(const struct session *s, struct addr local[2])
 void session_graft_offer(struct session *s)
 {
 	struct grafts *gs = grafts_of(s);
-	struct addr local[2], to = s->addrs ? session_address(s, s->upstream) : (struct addr){ 0 };
-	struct graft_offer o = {
-		.remote = { &session_peer(s)->sa, (struct sockaddr *)&to.ss },
-		.local = { (struct sockaddr *)&local[0].ss, (struct sockaddr *)&local[1].ss },
+	struct graft_request q = {
 		.id = s->id,
 		.worker = s->worker->index,
 		.forward = session_graft_tag(s->forward),
 	};
-	uint32_t slot = s->graft;
 
 	if (!gs || !s->tcp || s->pair != NO_PAIR || s->graft_refusal || !is_wanted(s) || s->pace ||
 	    !is_empty(s, CLIENT) || !is_empty(s, UPSTREAM))
 		return;
-	if (slot != NO_GRAFT) {
-		if (graft_state(gs, slot) == GRAFT_RETURNED)
-			s->graft_refusal = (uint8_t)graft_try_again(gs, slot);
+	if (s->graft != NO_GRAFT) {
+		if (graft_state(gs, s->graft) == GRAFT_RETURNED)
+			s->graft_refusal = (uint8_t)graft_try_again(gs, s->graft);
 		return;
 	}
-	s->graft_refusal = addresses(s, local) || !s->addrs ? GRAFT_NO_SOCKET :
-							      (uint8_t)graft_try(gs, &o, &slot);
+	s->graft_refusal = !s->addrs || set_tuples(s, q.tuples) ? GRAFT_NO_SOCKET :
+								  (uint8_t)graft_try(gs, &q);
 	if (s->graft_refusal == GRAFT_MSS) /* those that follow may have luck */
 		atomic_store_explicit(&s->forward->clamp_mss, true, memory_order_relaxed);
 	if (s->graft_refusal)
 		return;
-	s->graft = slot;
-	s->worker->grafted[slot] = s;
+	s->graft = q.slot;
+	s->worker->grafted[q.slot] = s;
 }
 
 static void give_slot(struct session *s)
@@ -262,7 +262,7 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	const struct forward_conf *fc = forward_of(s);
 	struct worker *w = s->worker;
 	struct grafts *gs = grafts_of(s);
-	const volatile struct graft_entry *e = graft_of(gs, slot);
+	volatile struct graft_entry *e = graft_of(gs, slot);
 	struct addr upstream = { 0 };
 	int fds[2];
 
@@ -285,5 +285,5 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 		s->flows[dir].engine = engine_of(s);
 	}
 	w->grafted[slot] = s;
-	graft_set_worker(gs, slot, w->index);
+	e->worker = w->index;
 }

@@ -535,7 +535,7 @@ void session_graft_news(struct worker *w)
 	if (!shared->grafts)
 		return;
 	news = atomic_load_explicit(&shared->graft_news, memory_order_acquire) +
-	       graft_events_lost(shared->grafts);
+	       *graft_rings(shared->grafts)->lost;
 	if (news == w->graft_news_seen)
 		return;
 	w->graft_news_seen = news;

@@ -85,8 +85,6 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 		.header_out = dir == CLIENT ? s->header_out : 0,
 		.returns = engine_of(s) == ENGINE_SOCKMAP,
 		.bulk_bytes = engine_of(s) == ENGINE_AUTO ? KERNEL_BULK : 0,
-		.bulk_ratio = KERNEL_BULK_RATIO,
-		.bulk_skb = KERNEL_BULK_SKB,
 		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};

@@ -39,7 +39,7 @@ static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
 	struct shared *shared = s->worker->shared;
 
 	if (s->graft != NO_GRAFT)
-		return graft_counted(shared->grafts, s->graft, dir);
+		return (volatile uint64_t *)&graft_of(shared->grafts, s->graft)->counted[dir];
 	return s->pair == NO_PAIR ? NULL : (volatile uint64_t *)
 		&sockmap_ctl(shared->kernel, s->pair * 2 + dir)->counted;
 }

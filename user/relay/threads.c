@@ -50,7 +50,7 @@ static void on_catch_up(struct timer *timer)
 static void on_sweep(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, sweep);
-	uint64_t lost = sockmap_events_lost(w->shared->kernel);
+	uint64_t lost = *sockmap_rings(w->shared->kernel)->lost;
 
 	if (lost != w->events_lost_seen || sockmap_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
@@ -93,7 +93,6 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->index = index;
 	w->sweep.fire = on_sweep;
 	w->catch_up.fire = on_catch_up;
-	pool_init(&w->pool, shared->config->defaults.copy_buffer);
 	r = loop_open(&w->loop, after_batch, w);
 	if (!r && k) {
 		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
