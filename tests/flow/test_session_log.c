@@ -395,10 +395,10 @@ static void mount_small(void)
 
 	assert_int_equal(mkdir(PLACE "/small", 0755), 0);
 	assert_int_equal(mount("culvert-test", PLACE "/small", "tmpfs", MS_NOSUID | MS_NODEV,
-			       "size=64k,mode=755,uid=65534"), 0);
+			       "size=256k,mode=755,uid=65534"), 0);
 	fd = open(BALLAST, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 	assert_true(fd >= 0);
-	for (int i = 0; i < 14; i++) /* of 16 pages */
+	for (int i = 0; i < 62; i++) /* of 64 pages */
 		assert_int_equal(write(fd, block, sizeof(block)), sizeof(block));
 	close(fd);
 }

@@ -182,7 +182,7 @@ TEST(test_limited)
 
 	/* The note stays when the message is cut. */
 	rate.window_start_ms -= LOG_WINDOW_MS;
-	rate.suppressed = 1;
+	rate.seen = LOG_BURST + 1;
 	capture_begin(&capture, STDERR_FILENO);
 	log_write_limited(&rate, LOG_INFO, "%02000d", 1);
 	capture_end(&capture, out, sizeof(out));

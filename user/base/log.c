@@ -113,12 +113,8 @@ static bool write_line(const char *prefix, const char *message, const char *note
 {
 	char line[MESSAGE_MAX + 256];
 	int len = snprintf(line, sizeof(line), "%s%s%s\n", prefix, message, note);
-	ssize_t n;
 
-	do
-		n = write(STDERR_FILENO, line, (size_t)len);
-	while (n < 0 && errno == EINTR);
-	return n >= 0;
+	return TEMP_FAILURE_RETRY(write(STDERR_FILENO, line, (size_t)len)) >= 0;
 }
 
 /*
@@ -155,7 +151,7 @@ static void write_or_lose(int level, unsigned int suppressed, const char *fmt, v
 	errno = err;
 }
 
-/* RET_SUPPRESSED: messages that were suppressed before this one passes. */
+/* RET_SUPPRESSED: messages of the last window that did not pass, if this one begins another. */
 static bool passes(struct log_rate *rate, unsigned int *ret_suppressed)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -163,14 +159,11 @@ static bool passes(struct log_rate *rate, unsigned int *ret_suppressed)
 	bool pass;
 
 	pthread_mutex_lock(&lock);
-	if (!rate->passed || now - rate->window_start_ms >= LOG_WINDOW_MS) {
-		rate->passed = 0;
-		rate->window_start_ms = now;
+	if (now - rate->window_start_ms >= LOG_WINDOW_MS) {
+		*ret_suppressed = rate->seen > LOG_BURST ? rate->seen - LOG_BURST : 0;
+		*rate = (struct log_rate){ .window_start_ms = now };
 	}
-	pass = rate->passed < LOG_BURST;
-	*ret_suppressed = rate->suppressed;
-	rate->suppressed = pass ? 0 : rate->suppressed + 1;
-	rate->passed += pass;
+	pass = ++rate->seen <= LOG_BURST;
 	pthread_mutex_unlock(&lock);
 	return pass;
 }

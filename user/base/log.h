@@ -48,8 +48,7 @@ const char *log_level_name(int level);
 
 struct log_rate {
 	uint64_t window_start_ms;
-	unsigned int passed; /* in this window */
-	unsigned int suppressed;
+	unsigned int seen; /* in this window */
 };
 
 #define log_limited(level, ...)                                                                    \

@@ -13,7 +13,6 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -92,38 +91,22 @@ int log_file_open(const char *path, const struct account *a, char *err, size_t e
 {
 	const char *name;
 	int dir = open_directory(path, &name, a, err, errlen), fd, r;
+	struct stat st;
+	bool made;
 
 	if (dir < 0)
 		return dir;
-	fd = openat(dir, name, FILE_FLAGS, FILE_MODE);
+	fd = openat(dir, name, FILE_FLAGS | O_EXCL, FILE_MODE);
+	made = fd >= 0;
+	if (!made && errno == EEXIST)
+		fd = openat(dir, name, FILE_FLAGS, FILE_MODE);
 	r = fd < 0 ? fail(errno, err, errlen) : check(fd, "it", a, err, errlen);
 	close(dir);
+	if (!r && made && !fstat(fd, &st) && st.st_uid != a->uid && fchown(fd, a->uid, a->gid))
+		r = fail(errno, err, errlen);
 	if (!r)
 		return fd;
 	if (fd >= 0)
 		close(fd);
 	return r;
-}
-
-int log_file_open_as(const char *path, const struct account *a, char *err, size_t errlen)
-{
-	struct stat st;
-	bool existed;
-	int fd;
-
-	setfsgid(a->gid);
-	setfsuid(a->uid);
-	fd = log_file_open(path, a, err, errlen);
-	setfsuid(geteuid());
-	setfsgid(getegid());
-	if (fd != -EACCES || geteuid())
-		return fd;
-	existed = !lstat(path, &st);
-	fd = log_file_open(path, a, err, errlen);
-	if (fd >= 0 && !existed && fchown(fd, a->uid, a->gid)) {
-		snprintf(err, errlen, "cannot be given to the account %s: %m", a->name);
-		close(fd);
-		return -EPERM;
-	}
-	return fd;
 }

@@ -134,33 +134,27 @@ static bool same_set(const struct addr_list *a, const struct addr_list *b)
 
 /* --- look-ups --- */
 
-static _Atomic uint64_t lookups_ended; /* of all names */
-
 static void names_remove(struct lookup *u);
 
 int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endpoint *listen,
 		  unsigned int interval_ms, uint64_t now_ms)
 {
-	memset(u, 0, sizeof(*u));
-	u->list = addr_list_new(conf->addrs, conf->n_addrs);
-	if (!u->list)
-		return -ENOMEM;
-	pthread_mutex_init(&u->lock, NULL);
-	u->conf = conf;
-	u->listen = listen;
-	u->interval_ms = interval_ms;
-	u->record.resolved_ms = now_ms;
-	return 0;
+	*u = (struct lookup){
+		.conf = conf,
+		.listen = listen,
+		.interval_ms = interval_ms,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.list = addr_list_new(conf->addrs, conf->n_addrs),
+		.record.resolved_ms = now_ms,
+	};
+	return u->list ? 0 : -ENOMEM;
 }
 
 void lookup_close(struct lookup *u)
 {
 	names_remove(u); /* from here on the main thread does not change it any more */
-	if (!u->list)
-		return;
 	addr_list_put(u->list);
 	u->list = NULL;
-	pthread_mutex_destroy(&u->lock);
 }
 
 struct addr_list *lookup_get(struct lookup *u)
@@ -221,7 +215,7 @@ bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *w
 		why = n_good ? "out of memory" : "its only address is the listener of this forward";
 	pthread_mutex_lock(&u->lock);
 	u->record.lookups++;
-	u->record.ended = atomic_fetch_add(&lookups_ended, 1) + 1;
+	u->record.ended_ms = now_ms;
 	if (list) {
 		old = u->list;
 		news = !same_set(list, old);
@@ -267,7 +261,7 @@ static void look_later(struct lookup *u)
 	uint64_t wait = u->record.why[0] ? smaller(u->interval_ms, RETRY_MS) : u->interval_ms;
 
 	wait -= (uint64_t)random() % (wait / 8 + 1);
-	u->due_ms = clock_ms() + wait; /* names_add() is called by any thread */
+	u->due_ms = clock_ms() + wait;
 }
 
 static void say(const struct lookup *u)
@@ -290,7 +284,7 @@ static void say(const struct lookup *u)
 static void finish(struct lookup *u, struct addr *addrs, size_t n, const char *why)
 {
 	atomic_store(&u->wanted, false); /* who has asked meanwhile has an answer */
-	if (lookup_update(u, addrs, n, why, u->names->loop->now_ms))
+	if (lookup_update(u, addrs, n, why, clock_ms()))
 		say(u);
 	look_later(u);
 }
@@ -431,8 +425,6 @@ void names_add(struct names *n, struct lookup *u)
 	if (!n || !u->conf->named)
 		return;
 	u->names = n;
-	if (u->list->n)
-		look_later(u);
 	pthread_mutex_lock(&n->lock);
 	u->next = n->list;
 	n->list = u;
@@ -465,11 +457,11 @@ bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms)
 	if (!u->names)
 		return false;
 	if (!*seen)
-		*seen = atomic_load(&lookups_ended) + 1;
+		*seen = clock_ms();
 	lookup_record(u, &record);
 	if (!atomic_exchange(&u->wanted, true))
 		loop_wake(u->names->loop);
-	return record.ended < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
+	return record.ended_ms < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
 }
 
 int lookup_await(struct lookup *u, uint64_t *seen)
@@ -552,10 +544,12 @@ int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 	struct names *n = allocated(calloc(1, sizeof(*n)));
 	int status;
 
-	n->loop = loop;
-	n->timer.fire = on_timer;
-	n->sockets = (struct source){ .handle = on_sockets, .fd = epoll_create1(EPOLL_CLOEXEC) };
-	pthread_mutex_init(&n->lock, NULL);
+	*n = (struct names){
+		.loop = loop,
+		.timer.fire = on_timer,
+		.sockets = { .handle = on_sockets, .fd = epoll_create1(EPOLL_CLOEXEC) },
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+	};
 	status = open_channel(n);
 	if (status || n->sockets.fd < 0 || loop_watch(loop, &n->sockets, EPOLLIN, true)) {
 		snprintf(err, errlen, "cannot look up host names: %s",
@@ -580,7 +574,6 @@ void names_close(struct names *n)
 	for (struct lookup *u = n->list; u; u = u->next)
 		u->names = NULL;
 	free(n->hosts);
-	pthread_mutex_destroy(&n->lock);
 	free(n);
 }
 

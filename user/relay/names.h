@@ -45,7 +45,7 @@ struct lookup_record {
 			       * when the upstream was opened, while there is none */
 	uint64_t lookups;     /* that have ended, since the start */
 	uint64_t failures;    /* of them, those without an address */
-	uint64_t ended;       /* the number of the last one among those of all names */
+	uint64_t ended_ms;    /* when the last one has */
 	char why[LOOKUP_WHY_LEN]; /* why the last one has failed; "": it has not */
 };
 

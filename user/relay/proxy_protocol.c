@@ -44,36 +44,34 @@ static void set_addr(union client_addr *ret, bool six, const uint8_t *address, i
 
 /* --- version 1 --- */
 
-/* 0 to 65535, without zeros in front. */
-static bool parse_port(const char *text, in_port_t *ret)
-{
-	unsigned long n = strtoul(text, NULL, 10);
-
-	*ret = htons((uint16_t)n);
-	return text[0] && !text[strspn(text, "0123456789")] && (text[0] != '0' || !text[1]) &&
-	       n <= UINT16_MAX;
-}
+#define BLANK "%*1[ ]"
 
 /*
- * TEXT is what is behind "PROXY TCP4 " or "PROXY TCP6 ".  inet_pton(3) takes what the specification
- * asks for, and "::ffff:1.2.3.4", as senders that use inet_ntop(3) write it (haproxy does).
+ * LINE is "PROXY TCP4 1.2.3.4 5.6.7.8 1 2", or the same with TCP6.  inet_pton(3) takes what the
+ * specification asks for, and "::ffff:1.2.3.4", as senders that use inet_ntop(3) write it (haproxy
+ * does).  A port is 0 to 65535, without zeros in front.
  */
-static bool parse_addresses(bool six, char *text, struct proxy_header *h)
+static bool parse_line(const char *line, size_t len, struct proxy_header *h)
 {
 	union client_addr *both[2] = { &h->source, &h->destination };
-	const char *words[4];
+	char family[2], text[2][INET6_ADDRSTRLEN], ports[2][6];
 	uint8_t address[16];
-	in_port_t port;
+	int end = 0;
 
-	for (int i = 0; i < 4; i++)
-		words[i] = strsep(&text, " ") ?: "";
+	if (sscanf(line, "PROXY" BLANK "TCP%1[46]" BLANK "%45[^ ]" BLANK "%45[^ ]" BLANK "%5[0-9]"
+		   BLANK "%5[0-9]%n", family, text[0], text[1], ports[0], ports[1], &end) != 5 ||
+	    (size_t)end != len)
+		return false;
 	for (int i = 0; i < 2; i++) {
-		if (inet_pton(six ? AF_INET6 : AF_INET, words[i], address) != 1 ||
-		    !parse_port(words[2 + i], &port))
+		int port = atoi(ports[i]);
+		bool six = family[0] == '6';
+
+		if (inet_pton(six ? AF_INET6 : AF_INET, text[i], address) != 1 ||
+		    (ports[i][0] == '0' && ports[i][1]) || port > UINT16_MAX)
 			return false;
-		set_addr(both[i], six, address, port);
+		set_addr(both[i], six, address, htons((uint16_t)port));
 	}
-	return !text;
+	return true;
 }
 
 static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const char **ret_reason)
@@ -81,7 +79,6 @@ static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const
 	const char *end = memmem(bytes, smaller(len, LINE_MAX_V1), "\r\n", 2);
 	size_t n = end ? (size_t)(end - bytes) : 0;
 	char line[LINE_MAX_V1];
-	bool six;
 
 	if (memcmp(bytes, "PROXY ", smaller(len, 6)) != 0)
 		return malformed(ret_reason, "no PROXY header");
@@ -93,12 +90,8 @@ static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const
 	/* whatever is between UNKNOWN and CRLF is ignored */
 	if (!strncmp(line, "PROXY UNKNOWN", 13) && (n == 13 || line[13] == ' '))
 		return 0;
-	six = !strncmp(line, "PROXY TCP6 ", 11);
-	if (!six && strncmp(line, "PROXY TCP4 ", 11) != 0)
-		return malformed(ret_reason, "neither TCP4, TCP6 nor UNKNOWN");
-	h->has_addresses = true;
-	return strlen(line) == n && parse_addresses(six, line + 11, h) ? 0 :
-		malformed(ret_reason, "bad addresses or ports");
+	h->has_addresses = parse_line(line, n, h);
+	return h->has_addresses ? 0 : malformed(ret_reason, "bad addresses or ports");
 }
 
 /* --- version 2 --- */

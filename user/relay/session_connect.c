@@ -14,7 +14,7 @@
  *
  * Servers whose names have no address yet: the session is nameless, and asks again every NAMELESS_MS
  * until a look-up has ended or connect-timeout is over.  The same if none of the servers could be
- * connected to, but the name of one may have moved: all are tried again until a look-up has ended.
+ * connected to, but the name of the last may have moved: all are tried again until a look-up has ended.
  */
 #include "relay/session_connect.h"
 
@@ -40,6 +40,7 @@
 /* Try again so soon: no socket in stock, or full unix backlog. */
 #define RETRY_MS 20
 #define NAMELESS_MS 100
+#define TRIED_MAX 64 /* servers */
 /*
  * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
  * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
@@ -58,10 +59,9 @@ struct connecting {
 	struct connecting *next; /* in worker->connected */
 	uint64_t due_ms;         /* give up */
 	uint64_t server_due_ms;  /* give the server up */
-	struct server **tried;   /* owned, with references: servers that were given up */
+	struct server *tried[TRIED_MAX]; /* that were given up; to compare with: they may be gone */
 	size_t n_tried;
-	bool may_move;           /* a look-up may find other addresses of these */
-	uint64_t seen;           /* the look-up that it waits for, see lookup_await() */
+	uint64_t seen;           /* since when it waits for a look-up, see lookup_await() */
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
@@ -244,24 +244,19 @@ static bool next_server(struct session *s, int error)
 {
 	struct connecting *c = s->connecting;
 	enum cause cause = upstream_cause(error);
-	struct server **tried;
+	bool may_move;
 	int r;
 
 	if (cause == CAUSE_NO_SOCKET || tcp_cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
 		return false;
-	if (servers_refused(&s->forward->servers, s->server, error, &c->seen,
-			    s->worker->loop.now_ms))
-		c->may_move = true;
-	tried = realloc(c->tried, (c->n_tried + 1) * sizeof(struct server *));
-	if (!tried)
+	may_move = servers_refused(&s->forward->servers, s->server, error, &c->seen,
+				   s->worker->loop.now_ms);
+	if (c->n_tried == TRIED_MAX || s->worker->loop.now_ms >= c->due_ms)
 		return false;
-	c->tried = tried;
-	tried[c->n_tried++] = server_get(s->server);
-	r = s->worker->loop.now_ms < c->due_ms ? choose_server(s) : -ETIMEDOUT;
-	if (r < 0 && r != -ETIMEDOUT && c->may_move) {
-		while (c->n_tried > 0)
-			server_put(c->tried[--c->n_tried]);
-		c->may_move = false;
+	c->tried[c->n_tried++] = s->server;
+	r = choose_server(s);
+	if (r < 0 && may_move) {
+		c->n_tried = 0;
 		r = 0;
 	}
 	if (!r) { /* a name may yet get an address, or another */
@@ -413,9 +408,6 @@ void session_connect_reap(struct worker *w)
 		struct connecting *c = w->connected;
 
 		w->connected = c->next;
-		while (c->n_tried > 0)
-			server_put(c->tried[--c->n_tried]);
-		free(c->tried);
 		free(c);
 	}
 }

@@ -32,6 +32,7 @@
 
 #define GATHER_MS 100
 #define SLICE_MS 100 /* between two looks at whether the daemon ends */
+#define LOOK_MS 5    /* ... at whether the writer has ended */
 #define QUEUE_LEAST 8192 /* lines */
 #define ERROR_LEN 256
 
@@ -57,7 +58,7 @@ struct session_log {
 	pthread_t thread;
 	bool started;
 	_Atomic uint64_t end_ms; /* the daemon ends: write no longer than this; 0: it runs on */
-	int fd;                  /* the writer's own; -1: not open */
+	int fd;                  /* the writer's own; negative: not open */
 
 	pthread_mutex_t lock; /* of the rest */
 	pthread_cond_t wake;
@@ -301,22 +302,12 @@ static void *writer(void *arg)
 /* --- the beginning and the end --- */
 
 /*
- * Open the file for the first time.  A missing reader or a full disk is no reason to serve nobody:
- * the writer tries again with each batch.
+ * A missing reader or a full disk is no reason to serve nobody: the writer opens the file with the
+ * next line.
  */
-static int open_file(struct session_log *l, char *err, size_t errlen)
+static bool may_pass(int r)
 {
-	if (log_file_is_path(l->path))
-		l->fd = log_file_open_as(l->path, &l->account, err, errlen);
-	else
-		l->fd = fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-	if (l->fd == -ENXIO || l->fd == -ENOSPC || l->fd == -EDQUOT || l->fd == -EIO) {
-		log_warning("session log %s: lines are lost until it can be opened: %s",
-			    l->path, err);
-		l->fd = -1;
-		return 0;
-	}
-	return l->fd < 0 ? l->fd : 0;
+	return r == -ENXIO || r == -ENOSPC || r == -EDQUOT || r == -EIO;
 }
 
 static void forget(struct session_log *l)
@@ -333,18 +324,24 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 	struct session_log *l = allocated(calloc(1, sizeof(*l)));
 	int r;
 
-	l->account = *account;
-	l->path = allocated(strdup(path));
-	l->room = QUEUE_LEAST + sessions;
-	l->end = &l->first;
-	pthread_mutex_init(&l->lock, NULL);
+	*l = (struct session_log){
+		.path = allocated(strdup(path)),
+		.account = *account,
+		.lock = PTHREAD_MUTEX_INITIALIZER,
+		.end = &l->first,
+		.room = QUEUE_LEAST + sessions,
+	};
 	clock_cond_init(&l->wake);
-	r = open_file(l, err, errlen);
-	if (r)
+	r = l->fd = log_file_is_path(path) ? log_file_open(path, account, err, errlen) :
+					     fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+	if (r < 0 && !may_pass(r)) {
 		forget(l);
-	else
-		*ret = l;
-	return r;
+		return r;
+	}
+	if (r < 0)
+		log_warning("session log %s: lines are lost until it can be opened: %s", path, err);
+	*ret = l;
+	return 0;
 }
 
 int session_log_start(struct session_log *l)
@@ -357,18 +354,21 @@ int session_log_start(struct session_log *l)
 
 void session_log_close(struct session_log *l)
 {
-	struct timespec until = clock_timespec(clock_ms() + SESSION_LOG_LAST_MS + 500);
+	uint64_t end_ms = clock_ms() + SESSION_LOG_LAST_MS;
 
 	if (!l)
 		return;
 	pthread_mutex_lock(&l->lock);
-	l->end_ms = clock_ms() + SESSION_LOG_LAST_MS;
+	l->end_ms = end_ms;
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_signal(&l->wake);
-	if (l->started && pthread_clockjoin_np(l->thread, NULL, CLOCK_MONOTONIC, &until)) {
-		log_warning("session log %s: the last lines are lost: it cannot be written (does "
-			    "the disk answer?)", l->path);
-		return;
+	while (l->started && pthread_tryjoin_np(l->thread, NULL)) {
+		if (clock_ms() >= end_ms + 500) {
+			log_warning("session log %s: the last lines are lost: it cannot be written "
+				    "(does the disk answer?)", l->path);
+			return;
+		}
+		poll(NULL, 0, LOOK_MS);
 	}
 	if (l->lost)
 		log_warning("session log %s: %llu lines were lost in all", l->path,

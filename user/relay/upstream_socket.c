@@ -41,38 +41,23 @@ enum cause upstream_cause(int error)
 	}
 }
 
-static int bind_socket(const struct forward_conf *fc, const struct sockaddr *source, int fd)
-{
-	socklen_t len = source && source->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) :
-								  sizeof(struct sockaddr_in);
-	int r = fc->interface ? socket_bind_interface(fd, fc->interface) : 0;
-
-	if (!r && source)
-		r = socket_bind_source(fd, source, len);
-	return r;
-}
-
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
 {
 	const struct forward_conf *fc = f->conf;
-	const struct sockaddr *source = fc->source.len ? (const struct sockaddr *)&fc->source.ss :
-							 NULL;
-	int fd, r;
+	const struct sockaddr *source = fc->transparent ? client :
+					fc->source.len ? (const void *)&fc->source.ss : NULL;
+	int fd, r = 0;
 
-	if (fc->transparent)
-		source = client;
 	if (source && source->sa_family != to->ss.ss_family)
 		return -EAFNOSUPPORT;
-	if (f->stock) {
-		fd = marked_sockets_take(f->stock, to->ss.ss_family);
-	} else {
-		fd = socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
-		if (fd < 0)
-			return -errno;
-	}
-	if (fd < 0 || (!source && !fc->interface))
-		return fd;
-	r = bind_socket(fc, source, fd);
+	fd = f->stock ? marked_sockets_take(f->stock, to->ss.ss_family) :
+			socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
+	if (fd < 0)
+		return f->stock ? fd : -errno;
+	if (fc->interface)
+		r = socket_bind_interface(fd, fc->interface);
+	if (!r && source) /* there is room for either family, and either takes so many bytes */
+		r = socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
 	if (!r)
 		return fd;
 	close(fd);
@@ -110,14 +95,11 @@ unsigned int upstream_ports(void)
  */
 static bool has_met_itself(int fd, const struct addr *to)
 {
-	struct addr own = { .len = sizeof(own.ss) }, unmapped = addr_unmapped(to);
-	unsigned int port = addr_is_inet(to) ? ntohs(addr_port(to)) : 0;
+	struct addr own = { .len = sizeof(own.ss) };
+	unsigned int port = ntohs(addr_port(to));
 
-	if (port < first_port || port > last_port ||
-	    getsockname(fd, (struct sockaddr *)&own.ss, &own.len))
-		return false;
-	own = addr_unmapped(&own);
-	return addr_equal(&own, &unmapped);
+	return port >= first_port && port <= last_port &&
+	       !getsockname(fd, (struct sockaddr *)&own.ss, &own.len) && addr_equal(&own, to);
 }
 
 int upstream_connect(int fd, const struct addr *to)
