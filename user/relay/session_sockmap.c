@@ -14,46 +14,7 @@
 
 /* --- slots: places in the kernel's maps, one for each side --- */
 
-/*
- * S takes its slots when a flow first enters the kernel, and keeps them to its end.  -errno of the
- * map update, -ENOSPC if all are taken.
- */
-static int take_slots(struct session *s)
-{
-	struct worker *w = s->worker;
-	struct sockmap *k = w->shared->kernel;
-	uint32_t pair;
-	int r;
-
-	if (s->pair != NO_PAIR)
-		return 0;
-	r = sockmap_pair_get(k, &pair);
-	if (r)
-		return r;
-	for (unsigned int side = 0; side < 2; side++) {
-		r = sockmap_admit(k, pair * 2 + side, s->sides[side].fd);
-		if (!r)
-			continue;
-		if (side)
-			sockmap_forget(k, pair * 2, false);
-		sockmap_pair_put(k, pair);
-		return r;
-	}
-	s->pair = pair;
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		const volatile struct culvert_stat *st = sockmap_stat(k, pair * 2 + dir);
-
-		s->flows[dir].base_bytes = st->bytes;
-		sockmap_ctl(k, s->pair * 2 + dir)->counted = 0;
-		s->flows[dir].base_dropped = (uint32_t)st->dropped;
-	}
-	w->owners[pair] = s;
-	if (!w->in_kernel++)
-		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
-	return 0;
-}
-
-void session_sockmap_give_slots(struct session *s)
+void session_sockmap_give_slots(struct session *s, bool closed)
 {
 	struct worker *w = s->worker;
 	struct sockmap *k = w->shared->kernel;
@@ -64,9 +25,41 @@ void session_sockmap_give_slots(struct session *s)
 	if (!--w->in_kernel)
 		timer_cancel(&w->loop, &w->sweep);
 	for (unsigned int side = 0; side < 2; side++)
-		sockmap_forget(k, s->pair * 2 + side, true);
+		sockmap_forget(k, s->pair * 2 + side, closed);
 	sockmap_pair_put(k, s->pair);
 	s->pair = NO_PAIR;
+}
+
+/*
+ * S takes its slots when a flow first enters the kernel, and keeps them to its end.  -errno of the
+ * map update, -ENOSPC if all are taken.
+ */
+static int take_slots(struct session *s)
+{
+	struct worker *w = s->worker;
+	struct sockmap *k = w->shared->kernel;
+	int r;
+
+	if (s->pair != NO_PAIR)
+		return 0;
+	r = sockmap_pair_get(k, &s->pair);
+	if (r)
+		return r;
+	w->owners[s->pair] = s;
+	if (!w->in_kernel++)
+		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
+	for (unsigned int side = 0; !r && side < 2; side++) {
+		uint32_t slot = s->pair * 2 + side;
+		const volatile struct culvert_stat *st = sockmap_stat(k, slot);
+
+		s->flows[side].base_bytes = st->bytes;
+		s->flows[side].base_dropped = (uint32_t)st->dropped;
+		sockmap_ctl(k, slot)->counted = 0;
+		r = sockmap_admit(k, slot, s->sides[side].fd);
+	}
+	if (r)
+		session_sockmap_give_slots(s, false);
+	return r;
 }
 
 /* --- a stay in the kernel --- */
