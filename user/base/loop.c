@@ -88,7 +88,7 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 	if (epoll_ctl(l->epoll, op, s->fd, &ev))
 		return -errno;
 	if (op == EPOLL_CTL_ADD)
-		s->since = l->batch;
+		s->since = l->turns;
 	s->registered = registered;
 	s->events = events;
 	return 0;
@@ -194,7 +194,7 @@ static int run_batches(struct loop *l)
 	while (!l->stop) {
 		int n;
 
-		l->batch++;
+		l->turns++;
 		n = (int)TEMP_FAILURE_RETRY(epoll_wait(l->epoll, ev, BATCH, next_timeout(l)));
 		if (n < 0)
 			return -errno;
@@ -203,7 +203,7 @@ static int run_batches(struct loop *l)
 			struct source *s = ev[i].data.ptr;
 
 			/* what is of the new one comes in the next batch, even if edge-triggered */
-			if (s->registered && s->since != l->batch)
+			if (s->registered && s->since != l->turns)
 				s->handle(s, ev[i].events);
 		}
 		/*
@@ -217,7 +217,6 @@ static int run_batches(struct loop *l)
 			run_calls(l);
 		if (l->after_batch)
 			l->after_batch(l->arg);
-		atomic_store_explicit(&l->turns, l->turns + 1, memory_order_relaxed);
 		l->now_ms = clock_ms(); /* for the time-out: handlers take time, too */
 	}
 	return 0;

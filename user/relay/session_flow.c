@@ -160,7 +160,9 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 		session_set_nodelay(s);
 	pace_used(s->pace, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
-	session_count_read(s, dir, by, io.read);
+	session_count_carried(s, dir, by, io.read);
+	if (by == CARRIER_SPLICE)
+		f->spliced += io.read;
 	*ret_error = io.error;
 	return r;
 }

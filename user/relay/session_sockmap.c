@@ -124,7 +124,7 @@ bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = step(&io);
 
-	session_count_read(s, dir, CARRIER_COPY, io.pump.read);
+	session_count_carried(s, dir, CARRIER_COPY, io.pump.read);
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
@@ -220,7 +220,7 @@ enum step session_sockmap_rest(struct session *s, unsigned int dir)
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = sockmap_rest(&io);
 
-	session_count_read(s, dir, CARRIER_COPY, io.pump.read);
+	session_count_carried(s, dir, CARRIER_COPY, io.pump.read);
 	return r;
 }
 
