@@ -55,6 +55,3 @@ bool session_graft_leave_behind(struct session *s);
 
 /* Make S, which is new, the session of SLOT, which a daemon before this one has left. */
 void session_graft_adopt(struct session *s, uint32_t slot);
-
-/* What a session remembers of its forward for the next daemon. */
-uint32_t session_graft_tag(const struct forward *f);

@@ -315,6 +315,8 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 {
 	if (s->state == SESSION_DEAD)
 		return;
+	if (from <= UPSTREAM && events & ~(uint32_t)EPOLLOUT)
+		s->flows[from].quiet = false;
 	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
@@ -336,21 +338,14 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	settle(s);
 }
 
-static void on_side(struct session *s, unsigned int side, uint32_t events)
-{
-	if (events & ~(uint32_t)EPOLLOUT)
-		s->flows[side].quiet = false;
-	live(s, side, events);
-}
-
 static void on_client(struct source *source, uint32_t events)
 {
-	on_side(container_of(source, struct session, sides[CLIENT]), CLIENT, events);
+	live(container_of(source, struct session, sides[CLIENT]), CLIENT, events);
 }
 
 static void on_upstream(struct source *source, uint32_t events)
 {
-	on_side(container_of(source, struct session, sides[UPSTREAM]), UPSTREAM, events);
+	live(container_of(source, struct session, sides[UPSTREAM]), UPSTREAM, events);
 }
 
 static void on_rival(struct source *source, uint32_t events)

@@ -22,8 +22,6 @@ void session_sockmap_give_slots(struct session *s, bool closed)
 	if (s->pair == NO_PAIR)
 		return;
 	w->owners[s->pair] = NULL;
-	if (!--w->in_kernel)
-		timer_cancel(&w->loop, &w->sweep);
 	for (unsigned int side = 0; side < 2; side++)
 		sockmap_forget(k, s->pair * 2 + side, closed);
 	sockmap_pair_put(k, s->pair);
@@ -46,7 +44,7 @@ static int take_slots(struct session *s)
 	if (r)
 		return r;
 	w->owners[s->pair] = s;
-	if (!w->in_kernel++)
+	if (!w->sweep.prev) /* not set */
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
 	for (unsigned int side = 0; !r && side < 2; side++) {
 		uint32_t slot = s->pair * 2 + side;

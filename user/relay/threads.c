@@ -56,7 +56,7 @@ static void on_sweep(struct timer *timer)
 		w->events_lost_seen = lost;
 		session_kernel_sweep(w);
 	}
-	if (w->in_kernel)
+	if (sockmap_pairs_used(w->shared->kernel))
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
 }
 
