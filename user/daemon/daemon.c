@@ -212,7 +212,7 @@ static int open_forwards(struct daemon *d)
 	int r;
 
 	if (!probe_allows_later(&d->probe.splice, d->config.probe))
-		policy_forbid_splice();
+		pool_limit_pipes(0); /* so it is copied */
 	policy_settle(d->config.settle_ms);
 	if (given_take(d->err, sizeof(d->err)))
 		return EXIT_CODE_USAGE;

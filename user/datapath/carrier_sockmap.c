@@ -64,11 +64,6 @@ static uint64_t passed_bytes(const struct sockmap_io *io)
 	return sockmap_stat(io->kernel, io->slot)->passed;
 }
 
-uint64_t sockmap_redirected(const struct sockmap *k, uint32_t slot, const struct flow *f)
-{
-	return sockmap_stat(k, slot)->bytes - f->base_bytes;
-}
-
 bool sockmap_closed(struct sockmap *k, uint32_t slot)
 {
 	return sockmap_stat(k, slot)->closed == sockmap_ctl(k, slot)->epoch;
@@ -76,7 +71,7 @@ bool sockmap_closed(struct sockmap *k, uint32_t slot)
 
 static uint64_t redirected(const struct sockmap_io *io)
 {
-	return sockmap_redirected(io->kernel, io->slot, io->pump.flow);
+	return sockmap_stat(io->kernel, io->slot)->bytes;
 }
 
 /*

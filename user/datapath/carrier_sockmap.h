@@ -84,6 +84,3 @@ bool sockmap_ended(const struct sockmap_io *io);
 
 /* True if the program has closed the gate of SLOT, which is in rx: it must leave. */
 bool sockmap_closed(struct sockmap *k, uint32_t slot);
-
-/* What the program has redirected since the session got SLOT. */
-uint64_t sockmap_redirected(const struct sockmap *k, uint32_t slot, const struct flow *f);

@@ -91,7 +91,6 @@ struct flow {
 
 	uint32_t handovers;
 	uint32_t pending;       /* bytes in buffers or pipe, below */
-	uint32_t base_dropped;  /* low half of the program's counter when the slots were taken */
 
 	/* what user space has read from the source and not yet written to the target */
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */
@@ -101,7 +100,6 @@ struct flow {
 	uint64_t user_out; /* bytes written to the target by user space, passed ones included */
 	uint64_t spliced;  /* of user_in: bytes read by splice */
 
-	uint64_t base_bytes; /* the program's counter when the session got its slots */
 	uint64_t credit;     /* what ctl.credit holds */
 	uint64_t drained_at; /* redirected bytes when the backlog was last seen empty */
 

@@ -163,13 +163,12 @@ static unsigned int slots_of(const struct grafts *gs, unsigned int wanted)
 
 static int load(struct grafts *gs, unsigned int slots)
 {
-	int r;
+	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
 
 	gs->n_slots = slots_of(gs, slots);
-	r = bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots) ?:
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots) ?:
 	    bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2) ?:
 	    bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX) ?:
-	    graft_pins_choose(&gs->pins, gs->skel->obj) ?:
 	    graft_bpf__load(gs->skel) ?: graft_pins_own(&gs->pins);
 	if (r)
 		return r;

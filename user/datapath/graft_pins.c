@@ -145,11 +145,17 @@ void graft_pins_remove(const struct graft_pins *p, const char *name)
 int graft_pins_choose(const struct graft_pins *p, const struct bpf_object *o)
 {
 	char path[PATH_MAX];
+	bool whole = true;
 	int r = 0;
 
-	for (const char *const *name = pinned; p->folder && !r && *name; name++)
+	for (const char *const *name = pinned; p->folder && *name; name++)
+		whole = whole && !faccessat(p->fd, *name, F_OK, 0);
+	for (const char *const *name = pinned; p->folder && !r && *name; name++) {
+		if (!whole)
+			graft_pins_remove(p, *name);
 		r = bpf_map__set_pin_path(bpf_object__find_map_by_name(o, *name),
 					  path_of(p, *name, path));
+	}
 	return r;
 }
 

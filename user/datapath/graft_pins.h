@@ -32,7 +32,10 @@ int graft_pins_get(const struct graft_pins *p, const char *name);
 int graft_pins_put(const struct graft_pins *p, const char *name, int fd);
 void graft_pins_remove(const struct graft_pins *p, const char *name);
 
-/* Before O is loaded, which then uses the maps that were left, of the same size; or pins its own. */
+/*
+ * Before O is loaded, which then uses the maps that were left, of the same size; or pins its own, if one of
+ * them is missing.
+ */
 int graft_pins_choose(const struct graft_pins *p, const struct bpf_object *o);
 /* Once it is loaded: give its maps to UID. */
 int graft_pins_own(const struct graft_pins *p);

@@ -123,22 +123,15 @@ int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair)
 		r = 0;
 	}
 	pthread_mutex_unlock(&k->lock);
-	for (uint32_t i = 0; !r && i < 2; i++) {
-		/* events and counters of the slots' last owner are told apart by the epoch */
-		k->ctls[*ret_pair * 2 + i].epoch++;
-		/* no socket is there, so no program writes it */
-		k->stats[*ret_pair * 2 + i].backlog_max = 0;
+	for (uint32_t slot = *ret_pair * 2; !r && slot < *ret_pair * 2 + 2; slot++) {
+		/* events of the slot's last owner are told apart by the epoch */
+		k->ctls[slot].epoch++;
+		k->ctls[slot].counted = 0;
+		/* no socket is there, so no program writes these */
+		k->stats[slot].bytes = k->stats[slot].passed = k->stats[slot].dropped = 0;
+		k->stats[slot].backlog_max = 0;
 	}
 	return r;
-}
-
-void sockmap_pair_put(struct sockmap *k, uint32_t pair)
-{
-	for (unsigned int i = 0; i < 2; i++)
-		sockmap_stay_over(k, pair * 2 + i);
-	pthread_mutex_lock(&k->lock);
-	k->free[k->n_free++] = pair;
-	pthread_mutex_unlock(&k->lock);
 }
 
 unsigned int sockmap_pairs_used(struct sockmap *k)
@@ -190,11 +183,21 @@ int sockmap_admit(struct sockmap *k, uint32_t slot, int fd)
 	return r;
 }
 
-void sockmap_forget(struct sockmap *k, uint32_t slot, bool closed)
+void sockmap_forget(struct sockmap *k, uint32_t slot)
 {
-	if (!closed)
-		bpf_map_delete_elem(bpf_map__fd(k->skel->maps.tx), &slot);
+	bpf_map_delete_elem(bpf_map__fd(k->skel->maps.tx), &slot); /* a closed socket has left it */
 	forget_cookie(k, slot);
+}
+
+void sockmap_pair_put(struct sockmap *k, uint32_t pair)
+{
+	for (unsigned int i = 0; i < 2; i++) {
+		sockmap_forget(k, pair * 2 + i);
+		sockmap_stay_over(k, pair * 2 + i);
+	}
+	pthread_mutex_lock(&k->lock);
+	k->free[k->n_free++] = pair;
+	pthread_mutex_unlock(&k->lock);
 }
 
 int sockmap_rx_add(struct sockmap *k, uint32_t slot, int fd)

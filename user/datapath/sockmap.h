@@ -35,7 +35,9 @@ void sockmap_close(struct sockmap *k);
  * use.
  */
 int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair);
-/* Give it back, with sockmap_stay_over().  Both sockets must be closed or out of both maps. */
+/*
+ * Give it back, with sockmap_forget() and sockmap_stay_over().  Both sockets must be closed or out of rx.
+ */
 void sockmap_pair_put(struct sockmap *k, uint32_t pair);
 unsigned int sockmap_pairs_used(struct sockmap *k);
 unsigned int sockmap_pairs_total(const struct sockmap *k);
@@ -45,8 +47,8 @@ unsigned int sockmap_pairs_total(const struct sockmap *k);
  * (EOPNOTSUPP: not ESTABLISHED; see sock_map_update_elem_sys() in net/core/sock_map.c).
  */
 int sockmap_admit(struct sockmap *k, uint32_t slot, int fd);
-/* Undo sockmap_admit(): forget the cookie, and leave tx too if the socket is not closed yet. */
-void sockmap_forget(struct sockmap *k, uint32_t slot, bool closed);
+/* Undo sockmap_admit(): forget the cookie, and leave tx. */
+void sockmap_forget(struct sockmap *k, uint32_t slot);
 
 /* Put the socket into, or take it out of, rx. */
 int sockmap_rx_add(struct sockmap *k, uint32_t slot, int fd);
@@ -64,8 +66,8 @@ int sockmap_gate(struct sockmap *k, int fd, bool on);
  * Memory order.  The other side of these words is the program, which follows the kernel's memory
  * model (LKMM); ours is C11.  They meet where both become the same instructions:
  *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
- *     the worker that owns the session.  sockmap_pair_get() clears stat.backlog_max, while no socket
- *     has the slot, so that the program cannot write it.  A volatile access to an aligned word of
+ *     the worker that owns the session.  sockmap_pair_get() clears some of stat, while no socket has
+ *     the slot, so that the program cannot write it.  A volatile access to an aligned word of
  *     up to 64 bits is one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn
  *     nor left out nor repeated.  It orders nothing.
  *   - sockmap_barrier() is smp_mb(): a seq_cst fence becomes mfence, or a locked instruction, on

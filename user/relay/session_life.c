@@ -227,7 +227,7 @@ static void end(struct session *s)
 	rst = session_graft_end(s, rst) || rst;
 	pace_free(s->pace);
 	die(s, rst);
-	session_sockmap_give_slots(s, true);
+	session_sockmap_give_slots(s);
 }
 
 /* A step has returned: carry out what is marked, or compute anew what S waits for. */

@@ -14,17 +14,14 @@
 
 /* --- slots: places in the kernel's maps, one for each side --- */
 
-void session_sockmap_give_slots(struct session *s, bool closed)
+void session_sockmap_give_slots(struct session *s)
 {
 	struct worker *w = s->worker;
-	struct sockmap *k = w->shared->kernel;
 
 	if (s->pair == NO_PAIR)
 		return;
 	w->owners[s->pair] = NULL;
-	for (unsigned int side = 0; side < 2; side++)
-		sockmap_forget(k, s->pair * 2 + side, closed);
-	sockmap_pair_put(k, s->pair);
+	sockmap_pair_put(w->shared->kernel, s->pair);
 	s->pair = NO_PAIR;
 }
 
@@ -46,17 +43,10 @@ static int take_slots(struct session *s)
 	w->owners[s->pair] = s;
 	if (!w->sweep.prev) /* not set */
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
-	for (unsigned int side = 0; !r && side < 2; side++) {
-		uint32_t slot = s->pair * 2 + side;
-		const volatile struct culvert_stat *st = sockmap_stat(k, slot);
-
-		s->flows[side].base_bytes = st->bytes;
-		s->flows[side].base_dropped = (uint32_t)st->dropped;
-		sockmap_ctl(k, slot)->counted = 0;
-		r = sockmap_admit(k, slot, s->sides[side].fd);
-	}
+	for (unsigned int side = 0; !r && side < 2; side++)
+		r = sockmap_admit(k, s->pair * 2 + side, s->sides[side].fd);
 	if (r)
-		session_sockmap_give_slots(s, false);
+		session_sockmap_give_slots(s);
 	return r;
 }
 
@@ -249,7 +239,7 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return 0;
 	st = sockmap_stat(k, slot);
-	if ((uint32_t)st->dropped != s->flows[dir].base_dropped)
+	if (st->dropped)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)
 		return CULVERT_EVENT_PASSED;

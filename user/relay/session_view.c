@@ -25,7 +25,7 @@ static uint64_t kernel_bytes(const struct session *s, unsigned int dir)
 		return graft_bytes(s->worker->shared->grafts, s->graft, dir);
 	if (s->pair == NO_PAIR)
 		return 0;
-	return sockmap_redirected(s->worker->shared->kernel, s->pair * 2 + dir, &s->flows[dir]);
+	return sockmap_stat(s->worker->shared->kernel, s->pair * 2 + dir)->bytes;
 }
 
 uint64_t session_bytes(const struct session *s, unsigned int dir)
