@@ -24,14 +24,6 @@ void json_add_int(struct json_object *object, const char *key, uint64_t value)
 	json_add(object, key, json_object_new_int64((int64_t)value));
 }
 
-void json_add_int_or_null(struct json_object *object, const char *key, bool is_known, uint64_t value)
-{
-	if (is_known)
-		json_add_int(object, key, value);
-	else
-		json_add_null(object, key);
-}
-
 void json_add_text(struct json_object *object, const char *key, const char *value)
 {
 	json_add(object, key, json_object_new_string(value));

@@ -14,8 +14,6 @@
 void json_add(struct json_object *object, const char *key, struct json_object *value);
 void json_add_null(struct json_object *object, const char *key);
 void json_add_int(struct json_object *object, const char *key, uint64_t value);
-/* Null unless IS_KNOWN. */
-void json_add_int_or_null(struct json_object *object, const char *key, bool is_known, uint64_t value);
 void json_add_text(struct json_object *object, const char *key, const char *value);
 void json_add_bool(struct json_object *object, const char *key, bool value);
 void json_append(struct json_object *array, struct json_object *value);

@@ -41,23 +41,22 @@ static int fail(int error, char *err, size_t errlen)
 }
 
 /*
- * Refuse FD, which is WHAT, if it is no directory, file, FIFO or device, or if another account than
- * root, A and the caller could replace it or has prepared it.
+ * Refuse FD, which is WHAT, if it could not be opened, or is no directory, file, FIFO or device, or
+ * if another account than root and A could replace it or has prepared it.
  */
 static int check(int fd, const char *what, const struct account *a, char *err, size_t errlen)
 {
 	struct stat st;
-	bool sticky;
+	bool others;
 
-	if (fstat(fd, &st))
+	if (fd < 0 || fstat(fd, &st))
 		return fail(errno, err, errlen);
 	if (S_ISCHR(st.st_mode))
 		return 0;
 	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
 		return fail(EINVAL, err, errlen);
-	sticky = S_ISDIR(st.st_mode) && st.st_mode & S_ISVTX;
-	if ((st.st_uid == 0 || st.st_uid == a->uid || st.st_uid == geteuid()) &&
-	    (sticky || !(st.st_mode & S_IWOTH)))
+	others = st.st_mode & S_IWOTH && !(S_ISDIR(st.st_mode) && st.st_mode & S_ISVTX);
+	if ((st.st_uid == 0 || st.st_uid == a->uid) && !others)
 		return 0;
 	snprintf(err, errlen, "%s has uid %u and mode %04o: it must belong to root or %s, and not "
 		 "everybody may write it", what, (unsigned int)st.st_uid,
@@ -65,48 +64,32 @@ static int check(int fd, const char *what, const struct account *a, char *err, s
 	return -EPERM;
 }
 
-/* Open the directory of PATH; *RET_NAME is the file's name in it. */
-static int open_directory(const char *path, const char **ret_name, const struct account *a,
-			  char *err, size_t errlen)
-{
-	const char *slash = strrchr(path, '/');
-	char dir[PATH_MAX];
-	int fd, r;
-
-	*ret_name = slash ? slash + 1 : path;
-	if (*ret_name - path >= PATH_MAX)
-		return fail(ENAMETOOLONG, err, errlen);
-	snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(*ret_name - path) : 1, slash ? path : ".");
-	fd = open(dir, DIRECTORY_FLAGS);
-	if (fd < 0)
-		return fail(errno, err, errlen);
-	r = check(fd, dir, a, err, errlen);
-	if (!r)
-		return fd;
-	close(fd);
-	return r;
-}
-
 int log_file_open(const char *path, const struct account *a, char *err, size_t errlen)
 {
-	const char *name;
-	int dir = open_directory(path, &name, a, err, errlen), fd, r;
+	const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+	char directory[PATH_MAX] = ".";
+	int dir, fd = -1, r;
+	bool made = false;
 	struct stat st;
-	bool made;
 
-	if (dir < 0)
-		return dir;
-	fd = openat(dir, name, FILE_FLAGS | O_EXCL, FILE_MODE);
-	made = fd >= 0;
-	if (!made && errno == EEXIST)
-		fd = openat(dir, name, FILE_FLAGS, FILE_MODE);
-	r = fd < 0 ? fail(errno, err, errlen) : check(fd, "it", a, err, errlen);
-	close(dir);
+	if (name - path >= PATH_MAX)
+		return fail(ENAMETOOLONG, err, errlen);
+	if (slash)
+		snprintf(directory, sizeof(directory), "%.*s", (int)(name - path), path);
+	dir = open(directory, DIRECTORY_FLAGS);
+	r = check(dir, directory, a, err, errlen);
+	if (!r) {
+		fd = openat(dir, name, FILE_FLAGS | O_EXCL, FILE_MODE);
+		made = fd >= 0;
+		if (fd < 0 && errno == EEXIST)
+			fd = openat(dir, name, FILE_FLAGS, FILE_MODE);
+		r = check(fd, "it", a, err, errlen);
+	}
 	if (!r && made && !fstat(fd, &st) && st.st_uid != a->uid && fchown(fd, a->uid, a->gid))
 		r = fail(errno, err, errlen);
-	if (!r)
-		return fd;
-	if (fd >= 0)
+	if (dir >= 0)
+		close(dir);
+	if (r && fd >= 0)
 		close(fd);
-	return r;
+	return r ?: fd;
 }

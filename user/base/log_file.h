@@ -21,8 +21,7 @@ static inline bool log_file_is_path(const char *path)
 /*
  * Open PATH for appending; if it is missing make it (mode 0640), and give it to ACCOUNT, who is who
  * culvert is, or will be.  Refuse a symbolic link, and a file or directory that an account other
- * than root, ACCOUNT and the caller could have made, or that everybody can write.  Return a
- * descriptor or -errno; then ERR says what is wrong and what to do.  -ENXIO: a FIFO that nobody
- * reads.
+ * than root and ACCOUNT could have made, or that everybody can write.  Return a descriptor or -errno;
+ * then ERR says what is wrong and what to do.  -ENXIO: a FIFO that nobody reads.
  */
 int log_file_open(const char *path, const struct account *account, char *err, size_t errlen);

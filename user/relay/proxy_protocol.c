@@ -148,33 +148,34 @@ int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 
 /* --- writing --- */
 
-/* The 16 bytes of A, IPv4-mapped if it is IPv4. */
-static void get_bytes(const union client_addr *a, uint8_t ret[16])
+/* The 4 bytes of A, or if SIX its 16 bytes, IPv4-mapped if it is IPv4. */
+static void get_bytes(const union client_addr *a, bool six, uint8_t *ret)
 {
-	memcpy(ret, mapped, sizeof(mapped));
-	if (a->sa.sa_family == AF_INET)
-		memcpy(ret + sizeof(mapped), &a->in.sin_addr, 4);
-	else
+	if (a->sa.sa_family == AF_INET6) {
 		memcpy(ret, &a->in6.sin6_addr, 16);
+		return;
+	}
+	if (six)
+		memcpy(ret, mapped, sizeof(mapped));
+	memcpy(ret + (six ? sizeof(mapped) : 0), &a->in.sin_addr, 4);
 }
 
 size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROTOCOL_WRITE_MAX])
 {
 	bool six = h->source.sa.sa_family == AF_INET6 || h->destination.sa.sa_family == AF_INET6;
-	size_t skip = six ? 0 : sizeof(mapped), n = 16 - skip;
+	size_t n = six ? 16 : 4;
 	/* sin_port and sin6_port are at the same place */
 	in_port_t port[2] = { h->source.in.sin_port, h->destination.in.sin_port };
-	uint8_t address[2][16], *p = buf + FIXED_V2;
+	uint8_t *p = buf + FIXED_V2;
 	char text[2][INET6_ADDRSTRLEN];
 
-	get_bytes(&h->source, address[0]);
-	get_bytes(&h->destination, address[1]);
+	get_bytes(&h->source, six, p);
+	get_bytes(&h->destination, six, p + n);
 	if (h->version == 1 && !h->has_addresses)
 		return (size_t)sprintf((char *)buf, "PROXY UNKNOWN\r\n");
 	if (h->version == 1) {
 		for (int i = 0; i < 2; i++)
-			inet_ntop(six ? AF_INET6 : AF_INET, address[i] + skip, text[i],
-				  sizeof(text[i]));
+			inet_ntop(six ? AF_INET6 : AF_INET, p + i * n, text[i], sizeof(text[i]));
 		return (size_t)snprintf((char *)buf, PROXY_PROTOCOL_WRITE_MAX,
 					"PROXY TCP%d %s %s %u %u\r\n", six ? 6 : 4, text[0],
 					text[1], ntohs(port[0]), ntohs(port[1]));
@@ -186,8 +187,6 @@ size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROT
 		return FIXED_V2;
 	buf[13] = six ? TCP6_V2 : TCP4_V2;
 	buf[15] = (uint8_t)(2 * n + sizeof(port));
-	memcpy(p, address[0] + skip, n);
-	memcpy(p + n, address[1] + skip, n);
 	memcpy(p + 2 * n, port, sizeof(port));
 	return FIXED_V2 + 2 * n + sizeof(port);
 }

@@ -155,12 +155,12 @@ static int take_winner(struct session *s, unsigned int i)
 	struct source *source = source_of(s, i);
 	int fd = source->fd, r;
 
+	s->upstream = s->connecting->attempts[i].address;
 	if (!i)
 		return 0;
 	r = loop_watch(&s->worker->loop, source, 0, false);
 	if (r)
 		return -r;
-	s->upstream = s->connecting->attempts[i].address;
 	source->fd = -1;
 	close_attempt(s, 0);
 	s->sides[UPSTREAM].fd = fd;
@@ -185,11 +185,10 @@ static uint16_t next_index(const struct session *s)
 	return (uint16_t)((s->connecting->first + s->connecting->begun) % s->addrs->n);
 }
 
-/* Begin attempt I, with the next address.  0: it is connected; EINPROGRESS; or another errno. */
+/* Begin attempt I, with its address.  0: it is connected; EINPROGRESS; or another errno. */
 static int begin_attempt(struct session *s, unsigned int i)
 {
-	uint16_t index = s->connecting->attempts[i].address = s->upstream = next_index(s);
-	struct addr a = session_address(s, index);
+	struct addr a = session_address(s, s->connecting->attempts[i].address);
 	struct source *source = source_of(s, i);
 	int fd = get_socket(s, &a), error;
 
@@ -310,6 +309,8 @@ static bool connect_more(struct session *s)
 
 		while (is_running(s, i)) /* there is a place, see may_begin() */
 			i++;
+		s->upstream = next_index(s);
+		c->attempts[i].address = s->upstream;
 		error = begin_attempt(s, i);
 		if ((error == ENOSR || error == EAGAIN) && now < c->server_due_ms) {
 			close_attempt(s, i);
@@ -435,19 +436,18 @@ uint64_t session_connect_due(struct session *s)
 bool session_connect_timer(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	bool late = s->worker->loop.now_ms >= c->server_due_ms;
 
 	if (!s->addrs)
 		return connect_named(s);
-	if (late) /* the next session goes on where this one ends */
-		atomic_store_explicit(&s->server->first, next_index(s), memory_order_relaxed);
-	for (unsigned int i = 0; late && !s->ending && i < AT_ONCE; i++)
+	if (s->worker->loop.now_ms < c->server_due_ms)
+		return connect_more(s);
+	/* the next session goes on where this one ends */
+	atomic_store_explicit(&s->server->first, next_index(s), memory_order_relaxed);
+	for (unsigned int i = 0; !s->ending && i < AT_ONCE; i++)
 		if (s->addrs && is_running(s, i)) {
 			c->begun = (uint16_t)s->addrs->n;
 			fail_attempt(s, i, ETIMEDOUT);
 		}
-	/* what could not begin so far has a last try */
-	if (late)
-		c->next_ms = 0;
+	c->next_ms = 0; /* what could not begin so far has a last try */
 	return connect_more(s);
 }

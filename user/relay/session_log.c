@@ -90,6 +90,7 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 	return o;
 }
 
+/* What is not known is null. */
 static struct json_object *ended_json(const struct session_view *v, unsigned int end)
 {
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
@@ -99,19 +100,22 @@ static struct json_object *ended_json(const struct session_view *v, unsigned int
 
 	json_add_text(o, "time", log_time(now, text));
 	json_add_text(o, "start", log_time(now - v->age_ms, text));
-	json_add_int_or_null(o, "id", v->id, v->id);
+	json_add_null(o, "id");
+	if (v->id)
+		json_add_int(o, "id", v->id);
 	json_add_text(o, "forward", forward_name(v->forward->conf));
 	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
+	json_add_null(o, "upstream");
 	if (a->len)
 		json_add_text(o, "upstream", addr_format((const struct sockaddr *)&a->ss, a->len,
 							 text, sizeof(text)));
-	else
-		json_add_null(o, "upstream");
 	json_add_text(o, "end", end == SESSION_FINISHED ? "finished" : cause_name(end));
 	json_add_int(o, "duration_ms", v->age_ms);
-	json_add_int_or_null(o, "connect_ms", v->connect_ms, (uint64_t)v->connect_ms - 1);
+	json_add_null(o, "connect_ms");
+	if (v->connect_ms)
+		json_add_int(o, "connect_ms", v->connect_ms - 1);
 	json_add_int(o, "bytes_to_upstream", delivered(&v->flows[CLIENT]));
 	json_add_int(o, "bytes_to_client", delivered(&v->flows[UPSTREAM]));
 	if (v->connect_ms) {

@@ -12,13 +12,7 @@ static enum reason graft_reason(const struct flow *f)
 	return REASON_ELIGIBLE;
 }
 
-/* What carries S in the kernel, if anything has: a session never has both. */
-static enum carrier kernel_carrier(const struct session *s)
-{
-	return s->graft != NO_GRAFT ? CARRIER_GRAFT : CARRIER_SOCKMAP;
-}
-
-/* What that has carried of flow DIR, in bytes. */
+/* What the kernel has carried of flow DIR, in bytes. */
 static uint64_t kernel_bytes(const struct session *s, unsigned int dir)
 {
 	if (s->graft != NO_GRAFT)
@@ -47,13 +41,15 @@ static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
 void session_count_kernel(struct session *s)
 {
 	bool grafted = !s->graft_counted && session_is_grafted(s);
+	/* if anything carries it in the kernel: a session never has both */
+	enum carrier carrier = s->graft != NO_GRAFT ? CARRIER_GRAFT : CARRIER_SOCKMAP;
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		volatile uint64_t *counted = counted_of(s, dir);
 		uint64_t bytes = kernel_bytes(s, dir);
 
 		if (counted && bytes > *counted) { /* what packets write is read without a lock */
-			session_count_carried(s, dir, kernel_carrier(s), bytes - *counted);
+			session_count_carried(s, dir, carrier, bytes - *counted);
 			*counted = bytes;
 		}
 		if (grafted)
