@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/syscalls_allowed.h"
 
 #define BATCH 128 /* events */
@@ -89,7 +88,7 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 	if (epoll_ctl(l->epoll, op, s->fd, &ev))
 		return -errno;
 	if (op == EPOLL_CTL_ADD)
-		s->since = l->batch;
+		s->since = l->turns;
 	s->registered = registered;
 	s->events = events;
 	return 0;
@@ -195,7 +194,7 @@ static int run_batches(struct loop *l)
 	while (!l->stop) {
 		int n;
 
-		l->batch++;
+		l->turns++;
 		n = (int)TEMP_FAILURE_RETRY(epoll_wait(l->epoll, ev, BATCH, next_timeout(l)));
 		if (n < 0)
 			return -errno;
@@ -204,7 +203,7 @@ static int run_batches(struct loop *l)
 			struct source *s = ev[i].data.ptr;
 
 			/* what is of the new one comes in the next batch, even if edge-triggered */
-			if (s->registered && s->since != l->batch)
+			if (s->registered && s->since != l->turns)
 				s->handle(s, ev[i].events);
 		}
 		/*
@@ -218,7 +217,6 @@ static int run_batches(struct loop *l)
 			run_calls(l);
 		if (l->after_batch)
 			l->after_batch(l->arg);
-		atomic_store_explicit(&l->turns, l->turns + 1, memory_order_relaxed);
 		l->now_ms = clock_ms(); /* for the time-out: handlers take time, too */
 	}
 	return 0;
@@ -243,9 +241,8 @@ void loop_wake(struct loop *l)
 {
 	uint64_t one = 1;
 
-	/* EAGAIN: so often that the counter is full, so it will wake up */
-	if (write(l->wake.fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
-		log_limited(LOG_ERR, "a thread cannot be woken: error %d", errno);
+	/* EAGAIN: so often that the counter is full, so it will wake up; there is no other error */
+	(void)!write(l->wake.fd, &one, sizeof(one));
 }
 
 static void unlink_call(struct loop *l, struct loop_call *c)

@@ -46,9 +46,8 @@ struct loop {
 	int epoll;
 	struct source wake; /* eventfd */
 	uint64_t now_ms;    /* clock_ms(), read once a batch */
-	_Atomic uint64_t turns; /* batches, ever; any thread may read it */
-	uint64_t turns_seen;    /* by who watches the loop, see daemon.c */
-	uint32_t batch;     /* number of the current one */
+	_Atomic uint32_t turns; /* number of the batch; any thread may read it */
+	uint32_t turns_seen;    /* by who watches the loop, see daemon.c */
 
 	struct timer *timers; /* the first to fire, and below it the others */
 	uint32_t full_batches; /* one after the other, up to now */

@@ -59,7 +59,7 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 
 static struct forward *forward_of_tag(struct forward *f, uint32_t tag)
 {
-	while (f && session_graft_tag(f) != tag)
+	while (f && graft_tag(forward_name(f->conf)) != tag)
 		f = f->next;
 	return f;
 }

@@ -415,7 +415,7 @@ static void watchdog_look(struct daemon *d)
 
 	for (unsigned int i = 0; i < d->reload.threads.n; i++) {
 		struct loop *loop = &d->reload.threads.workers[i].loop;
-		uint64_t seen = loop->turns_seen;
+		uint32_t seen = loop->turns_seen;
 
 		loop->turns_seen = atomic_load(&loop->turns);
 		loop_wake(loop);

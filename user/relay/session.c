@@ -73,13 +73,6 @@ void session_count_carried(struct session *s, unsigned int dir, enum carrier c, 
 	count_add(&forward_stats(s->forward, s->worker->index)->carried[dir][c], bytes);
 }
 
-void session_count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes)
-{
-	if (c == CARRIER_SPLICE)
-		s->flows[dir].spliced += bytes;
-	session_count_carried(s, dir, c, bytes);
-}
-
 void session_hand_over(struct session *s, unsigned int dir, struct decision d)
 {
 	struct flow *f = &s->flows[dir];

@@ -177,8 +177,5 @@ void session_part(struct session *s, unsigned int side, enum cause cause);
 /* Count BYTES of flow DIR that carrier C has read. */
 void session_count_carried(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes);
 
-/* The same of a flow that user space has read. */
-void session_count_read(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes);
-
 /* Flow DIR gets the carrier of D, or is about to, which is counted. */
 void session_hand_over(struct session *s, unsigned int dir, struct decision d);

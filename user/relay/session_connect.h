@@ -11,8 +11,8 @@
 struct connecting; /* what a session needs until it is OPEN */
 
 /*
- * S will connect: it gets s->connecting, and session_connect_timer() is to be called.  ON_RIVAL handles
- * events of attempts.  False: no memory, and S is reset.
+ * S will connect: it gets s->connecting, and session_connect_timer() is to be called.  ON_RIVAL
+ * handles events of attempts.  False: no memory, and S is reset.
  */
 bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, uint32_t events));
 /* epoll has reported EVENTS on the socket of attempt I; 0 is that of sides[UPSTREAM]. */

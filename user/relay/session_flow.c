@@ -2,7 +2,7 @@
 /*
  * Theory of operation
  *
- * A flow is moved by run_step(), one step for each phase.  In USER the session reads and writes
+ * A flow is moved by session_flow_run(), from phase to phase.  In USER the session reads and writes
  * itself (pump_once()), and after each turn asks the policy whether another carrier would be better
  * (judge()).  If that is sockmap, both flows enter the kernel as soon as their sources were found
  * empty (enter()), and the session does nothing until the program's event makes a flow
@@ -37,9 +37,6 @@
 #include "relay/session_graft.h"
 #include "relay/session_idle.h"
 #include "relay/session_sockmap.h"
-
-/* Steps of one flow in one go: enough for LEAVING -> DRAINING -> USER and a few retries. */
-#define RUN_STEPS 8
 
 /* PARTING lasts no longer: nobody waits for a slow end to take what a dead one has said. */
 #define PARTING_MS 5000
@@ -96,9 +93,9 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	struct setting around = { .limited = s->pace };
 	struct decision d;
 
-	if (f->pending && f->engine != engine)
-		return; /* it follows once nothing is pending: a pipe is not for copy */
-	follow_engine(s, dir, engine);
+	/* it follows with a turn before which nothing is pending: a pipe is not for copy */
+	if (f->engine != engine)
+		return;
 	around.kernel_ok = session_sockmap_may_enter(s, dir);
 	around.memory_short = around.kernel_ok && sockmap_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->since_ms;
@@ -163,7 +160,9 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 		session_set_nodelay(s);
 	pace_used(s->pace, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
-	session_count_read(s, dir, by, io.read);
+	session_count_carried(s, dir, by, io.read);
+	if (by == CARRIER_SPLICE)
+		f->spliced += io.read;
 	*ret_error = io.error;
 	return r;
 }
@@ -267,46 +266,22 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 
 /* --- from phase to phase --- */
 
-/* One step.  True: the phase has changed, go on. */
-static bool run_step(struct session *s, unsigned int dir, bool fin)
+void session_flow_run(struct session *s, unsigned int dir, bool fin)
 {
 	struct flow *f = &s->flows[dir];
 
-	switch ((enum flow_phase)f->phase) {
-	case FLOW_USER:
-		run_user(s, dir, fin);
-		return false;
-	case FLOW_KERNEL:
-		if (fin)
-			flow_set_phase(f, FLOW_FINISHING);
-		return fin;
-	case FLOW_LEAVING:
-		if (fin)
-			flow_set_phase(f, FLOW_FINISHING);
-		else if (session_sockmap_try(s, dir, sockmap_leave))
-			flow_set_phase(f, FLOW_DRAINING);
-		else
-			return false;
-		return true;
-	case FLOW_DRAINING:
-		if (!session_sockmap_try(s, dir, sockmap_drain))
-			return false;
+	if (!session_runs(s))
+		return;
+	if (fin && (f->phase == FLOW_KERNEL || f->phase == FLOW_LEAVING))
+		flow_set_phase(f, FLOW_FINISHING);
+	if (f->phase == FLOW_LEAVING && session_sockmap_try(s, dir, sockmap_leave))
+		flow_set_phase(f, FLOW_DRAINING);
+	if (f->phase == FLOW_DRAINING && session_sockmap_try(s, dir, sockmap_drain))
 		flow_set_phase(f, FLOW_USER);
-		return true;
-	case FLOW_FINISHING:
-		if (session_sockmap_try(s, dir, sockmap_finish))
-			flow_finished(s, dir);
-		return false;
-	default:
-		return false;
-	}
-}
-
-void session_flow_run(struct session *s, unsigned int dir, bool fin)
-{
-	for (int i = 0; i < RUN_STEPS && session_runs(s); i++)
-		if (!run_step(s, dir, fin))
-			return;
+	if (f->phase == FLOW_USER)
+		run_user(s, dir, fin);
+	else if (f->phase == FLOW_FINISHING && session_sockmap_try(s, dir, sockmap_finish))
+		flow_finished(s, dir);
 }
 
 /* The client of S is known: how fast its bytes may pass. */
@@ -413,6 +388,5 @@ bool session_flow_follow(struct session *s, unsigned int dir)
 	if (f->phase == FLOW_KERNEL)
 		session_sockmap_leave(s, dir, policy_start(engine));
 	session_flow_run(s, dir, false);
-	return !session_runs(s) || f->phase == FLOW_DONE || f->phase == FLOW_FINISHING ||
-	       f->engine == engine;
+	return !session_runs(s) || f->phase >= FLOW_FINISHING || f->engine == engine;
 }

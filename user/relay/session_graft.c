@@ -66,7 +66,7 @@ void session_graft_offer(struct session *s)
 	struct graft_request q = {
 		.id = s->id,
 		.worker = s->worker->index,
-		.forward = session_graft_tag(s->forward),
+		.forward = graft_tag(forward_name(forward_of(s))),
 	};
 
 	if (!gs || !s->tcp || s->pair != NO_PAIR || s->graft_refusal || !is_wanted(s) || s->pace ||
@@ -236,11 +236,6 @@ bool session_graft_look(struct session *s)
 }
 
 /* --- sessions that outlive a daemon --- */
-
-uint32_t session_graft_tag(const struct forward *f)
-{
-	return graft_tag(forward_name(f->conf));
-}
 
 bool session_graft_leave_behind(struct session *s)
 {

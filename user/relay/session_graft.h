@@ -48,13 +48,10 @@ bool session_graft_look(struct session *s);
 /* --- sessions that outlive a daemon --- */
 
 /*
- * The worker stops: offer S if it can be grafted, and hold its senders.  True: it is grafted, and the next
- * daemon's.
+ * The worker stops: offer S if it can be grafted, and hold its senders.  True: it is grafted, and
+ * the next daemon's.
  */
 bool session_graft_leave_behind(struct session *s);
 
 /* Make S, which is new, the session of SLOT, which a daemon before this one has left. */
 void session_graft_adopt(struct session *s, uint32_t slot);
-
-/* What a session remembers of its forward for the next daemon. */
-uint32_t session_graft_tag(const struct forward *f);

@@ -89,30 +89,20 @@ static uint64_t keepalive_due(const struct session *s)
 	return s->keepalive_due ? s->born_ms + after_ms : UINT64_MAX;
 }
 
-/* How long S may be silent as it is now (0: for ever), and the cause of its end. */
-static uint64_t limit_ms(const struct session *s, enum cause *ret_cause)
+/* The time-out that S has as it is now (0: none), and whether that is fin-timeout. */
+static uint64_t limit_ms(const struct session *s, bool *ret_fin)
 {
 	const struct forward_conf *fc = forward_of(s);
 
-	if (s->idle->half && fc->fin_timeout_ms) {
-		*ret_cause = CAUSE_FIN_TIMEOUT;
-		return fc->fin_timeout_ms;
-	}
-	*ret_cause = CAUSE_IDLE_TIMEOUT;
-	return fc->idle_timeout_ms;
-}
-
-static bool has_ended(const struct flow *f)
-{
-	return f->phase == FLOW_FINISHING || f->phase == FLOW_DONE;
+	*ret_fin = s->idle->half && fc->fin_timeout_ms;
+	return *ret_fin ? fc->fin_timeout_ms : fc->idle_timeout_ms;
 }
 
 uint64_t session_idle_due(struct session *s)
 {
 	const struct forward_conf *fc = forward_of(s);
 	uint64_t now = s->worker->loop.now_ms, ask_ms = idle_ask_ms(fc->keepalive_ms), limit, due;
-	enum cause cause;
-	bool half;
+	bool half, fin;
 
 	if (!fc->idle_timeout_ms && !fc->fin_timeout_ms && !ask_ms)
 		return keepalive_due(s);
@@ -120,7 +110,7 @@ uint64_t session_idle_due(struct session *s)
 		s->idle = calloc(1, sizeof(*s->idle));
 	if (!s->idle)
 		return now + NO_MEMORY_MS;
-	half = has_ended(&s->flows[CLIENT]) || has_ended(&s->flows[UPSTREAM]);
+	half = s->flows[CLIENT].phase >= FLOW_FINISHING || s->flows[UPSTREAM].phase >= FLOW_FINISHING;
 	if (session_is_grafted(s)) {
 		uint64_t last = session_graft_active_ms(s, &half) + TICK_MS;
 
@@ -131,7 +121,7 @@ uint64_t session_idle_due(struct session *s)
 		s->idle->since_ms = now;
 		s->idle->half = half;
 	}
-	limit = limit_ms(s, &cause);
+	limit = limit_ms(s, &fin);
 	due = smaller(limit ? s->idle->since_ms + limit : UINT64_MAX, keepalive_due(s));
 	/* nobody tells of a FIN that does not come to its socket: it is found in time */
 	if (s->graft != NO_GRAFT && fc->fin_timeout_ms)
@@ -146,7 +136,7 @@ static bool is_held_up(const struct flow *f)
 	return f->paced || f->starved;
 }
 
-/* As tcp_activity().  The kernel knows no times of a unix socket, but pump_once() has seen its bytes. */
+/* As tcp_activity().  The kernel knows no times of a unix socket: pump_once() has seen its bytes. */
 static int activity(const struct session *s, unsigned int side, struct tcp_activity *ret)
 {
 	int r = tcp_activity(s->sides[side].fd, ret);
@@ -183,7 +173,7 @@ void session_idle_timer(struct session *s)
 	uint64_t now = clock_ms(), limit;
 	bool grafted = session_is_grafted(s); /* session_idle_due() has looked */
 	struct tcp_activity sides[2] = { 0 };
-	enum cause cause;
+	bool fin;
 	int r = 0;
 
 	if (now >= keepalive_due(s)) {
@@ -203,7 +193,7 @@ void session_idle_timer(struct session *s)
 		s->idle->since_ms = now;
 	else if (!grafted)
 		idle_look(s->idle, now, sides);
-	limit = limit_ms(s, &cause);
+	limit = limit_ms(s, &fin);
 	if (limit && now >= s->idle->since_ms + limit)
-		session_reset(s, cause);
+		session_reset(s, fin ? CAUSE_FIN_TIMEOUT : CAUSE_IDLE_TIMEOUT);
 }

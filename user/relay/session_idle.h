@@ -9,8 +9,8 @@
 /*
  * idle-timeout, fin-timeout and keepalive: the end of a session that is silent, or has lost an end.
  *
- * Nothing is done for a byte.  At the time at which the session would end if no byte had come since
- * the last look, the sockets are asked when one did: TCP knows, whatever carries the flow.
+ * Nothing is done for a byte of TCP.  At the time at which the session would end if no byte had come
+ * since the last look, the sockets are asked when one did: TCP knows, whatever carries the flow.
  *
  * A session is silent while neither end sends a byte and neither takes one.  Taking counts: what
  * one end sent long ago may wait for hours in the buffers of an end that reads slowly, and that

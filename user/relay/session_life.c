@@ -78,13 +78,11 @@ static uint32_t registration(struct session *s, unsigned int side, uint32_t even
 
 	if (!s->tcp || s->pair != NO_PAIR)
 		return events;
-	if (!source->registered) {
-		if (!connecting && !reading)
-			return events;
+	if (!source->registered && (connecting || reading)) {
 		f->quiet = true;
 		return events | ONCE;
 	}
-	if ((source->events & ONCE) == ONCE &&
+	if (source->registered && (source->events & ONCE) == ONCE &&
 	    (connecting || (reading && f->quiet) || (!events && f->phase == FLOW_DONE)))
 		return source->events;
 	return events;
@@ -138,7 +136,7 @@ static uint64_t next_due(struct session *s)
 
 /* --- its end --- */
 
-/* S, whose bytes are accounted for, closes its sockets, with RST or without, and leaves all lists. */
+/* S, whose bytes are counted, closes its sockets, with RST or without, and leaves all lists. */
 static void die(struct session *s, bool rst)
 {
 	struct worker *w = s->worker;
@@ -252,8 +250,8 @@ static void settle(struct session *s)
 /* --- its life --- */
 
 /*
- * What comes to a session: EVENTS of the socket FROM, which is CLIENT, UPSTREAM, or behind that a rival
- * attempt to connect.  NOBODY: time has passed, or it begins.
+ * What comes to a session: EVENTS of the socket FROM, which is CLIENT, UPSTREAM, or behind that a
+ * rival attempt to connect.  NOBODY: time has passed, or it begins.
  */
 #define NOBODY UINT_MAX
 
@@ -312,6 +310,8 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 {
 	if (s->state == SESSION_DEAD)
 		return;
+	if (from <= UPSTREAM && events & ~(uint32_t)EPOLLOUT)
+		s->flows[from].quiet = false;
 	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
@@ -333,21 +333,14 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	settle(s);
 }
 
-static void on_side(struct session *s, unsigned int side, uint32_t events)
-{
-	if (events & ~(uint32_t)EPOLLOUT)
-		s->flows[side].quiet = false;
-	live(s, side, events);
-}
-
 static void on_client(struct source *source, uint32_t events)
 {
-	on_side(container_of(source, struct session, sides[CLIENT]), CLIENT, events);
+	live(container_of(source, struct session, sides[CLIENT]), CLIENT, events);
 }
 
 static void on_upstream(struct source *source, uint32_t events)
 {
-	on_side(container_of(source, struct session, sides[UPSTREAM]), UPSTREAM, events);
+	live(container_of(source, struct session, sides[UPSTREAM]), UPSTREAM, events);
 }
 
 static void on_rival(struct source *source, uint32_t events)

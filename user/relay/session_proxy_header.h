@@ -12,8 +12,8 @@
 int session_proxy_header_expect(struct session *s);
 
 /*
- * Look at what has come.  ENDED: epoll has reported that no more will.  True: it was read.  S is reset if
- * that is bad, or late (told->due_ms).
+ * Look at what has come.  ENDED: epoll has reported that no more will.  True: it was read.  S is
+ * reset if that is bad, or late (told->due_ms).
  */
 bool session_proxy_header_look(struct session *s, bool ended);
 

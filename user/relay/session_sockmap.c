@@ -14,6 +14,17 @@
 
 /* --- slots: places in the kernel's maps, one for each side --- */
 
+void session_sockmap_give_slots(struct session *s)
+{
+	struct worker *w = s->worker;
+
+	if (s->pair == NO_PAIR)
+		return;
+	w->owners[s->pair] = NULL;
+	sockmap_pair_put(w->shared->kernel, s->pair);
+	s->pair = NO_PAIR;
+}
+
 /*
  * S takes its slots when a flow first enters the kernel, and keeps them to its end.  -errno of the
  * map update, -ENOSPC if all are taken.
@@ -22,39 +33,21 @@ static int take_slots(struct session *s)
 {
 	struct worker *w = s->worker;
 	struct sockmap *k = w->shared->kernel;
-	uint32_t pair;
 	int r;
 
 	if (s->pair != NO_PAIR)
 		return 0;
-	r = sockmap_pair_get(k, &pair);
+	r = sockmap_pair_get(k, &s->pair);
 	if (r)
 		return r;
-	for (unsigned int side = 0; !r && side < 2; side++)
-		r = sockmap_admit(k, pair * 2 + side, s->sides[side].fd);
-	if (r) {
-		sockmap_pair_put(k, pair);
-		return r;
-	}
-	s->pair = pair;
-	w->owners[pair] = s;
-	if (!w->in_kernel++)
+	w->owners[s->pair] = s;
+	if (!w->sweep.prev) /* not set */
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
-	return 0;
-}
-
-void session_sockmap_give_slots(struct session *s)
-{
-	struct worker *w = s->worker;
-	struct sockmap *k = w->shared->kernel;
-
-	if (s->pair == NO_PAIR)
-		return;
-	w->owners[s->pair] = NULL;
-	if (!--w->in_kernel)
-		timer_cancel(&w->loop, &w->sweep);
-	sockmap_pair_put(k, s->pair);
-	s->pair = NO_PAIR;
+	for (unsigned int side = 0; !r && side < 2; side++)
+		r = sockmap_admit(k, s->pair * 2 + side, s->sides[side].fd);
+	if (r)
+		session_sockmap_give_slots(s);
+	return r;
 }
 
 /* --- a stay in the kernel --- */
@@ -119,7 +112,7 @@ bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = step(&io);
 
-	session_count_read(s, dir, CARRIER_COPY, io.pump.read);
+	session_count_carried(s, dir, CARRIER_COPY, io.pump.read);
 	return step_ok(s, dir, r, &io) && r == STEP_DONE;
 }
 
@@ -215,7 +208,7 @@ enum step session_sockmap_rest(struct session *s, unsigned int dir)
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = sockmap_rest(&io);
 
-	session_count_read(s, dir, CARRIER_COPY, io.pump.read);
+	session_count_carried(s, dir, CARRIER_COPY, io.pump.read);
 	return r;
 }
 

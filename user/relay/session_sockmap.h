@@ -8,8 +8,8 @@
 bool session_sockmap_may_enter(const struct session *s, unsigned int dir);
 
 /*
- * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, it stays where it is, and either keeps
- * why, or tries again after the next turn of reads.
+ * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, it stays where it is, and
+ * either keeps why, or tries again after the next turn of reads.
  */
 void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engine,
 			   enum reason reason);
@@ -35,5 +35,5 @@ bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kin
 /* The event of flow DIR that the ring may have lost; 0: none.  S has slots. */
 unsigned int session_sockmap_missed(const struct session *s, unsigned int dir);
 
-/* Give back the slots of S, if it has some.  Its sockets are closed. */
+/* Give back the slots of S, if it has some. */
 void session_sockmap_give_slots(struct session *s);

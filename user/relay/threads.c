@@ -56,7 +56,7 @@ static void on_sweep(struct timer *timer)
 		w->events_lost_seen = lost;
 		session_kernel_sweep(w);
 	}
-	if (w->in_kernel)
+	if (sockmap_pairs_used(w->shared->kernel))
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
 }
 
@@ -83,35 +83,25 @@ static int add_ring(struct worker *w, const struct bpf_rings *rings, ring_buffer
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
-static int open_kernel(struct worker *w)
-{
-	struct sockmap *k = w->shared->kernel;
-
-	w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
-	w->sweep.fire = on_sweep;
-	return add_ring(w, sockmap_rings(k), session_kernel_event);
-}
-
-static int open_grafts(struct worker *w)
-{
-	struct grafts *gs = w->shared->grafts;
-
-	w->grafted = allocated(calloc(grafts_total(gs), sizeof(struct session *)));
-	w->catch_up.fire = on_catch_up;
-	return add_ring(w, graft_rings(gs), session_graft_event);
-}
-
 static int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 {
+	struct sockmap *k = shared->kernel;
+	struct grafts *gs = shared->grafts;
 	int r;
 
 	w->shared = shared;
 	w->index = index;
+	w->sweep.fire = on_sweep;
+	w->catch_up.fire = on_catch_up;
 	r = loop_open(&w->loop, after_batch, w);
-	if (!r && shared->kernel)
-		r = open_kernel(w);
-	if (!r && shared->grafts)
-		r = open_grafts(w);
+	if (!r && k) {
+		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
+		r = add_ring(w, sockmap_rings(k), session_kernel_event);
+	}
+	if (!r && gs) {
+		w->grafted = allocated(calloc(grafts_total(gs), sizeof(struct session *)));
+		r = add_ring(w, graft_rings(gs), session_graft_event);
+	}
 	return r;
 }
 

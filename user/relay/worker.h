@@ -55,7 +55,6 @@ struct worker {
 	uint64_t graft_news_seen;  /* of shared->graft_news, and events lost */
 	struct timer sweep;        /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
-	unsigned int in_kernel;    /* sessions that have slots */
 
 	pthread_t thread;
 	bool started;       /* of the thread that starts and stops it */
@@ -64,7 +63,7 @@ struct worker {
 	struct timer leave;         /* leaves sessions to the next daemon */
 };
 
-/* How often a worker with sessions in the kernel looks at the program's counters. */
+/* How often a worker looks at the program's counters, while sessions are in the kernel. */
 #define WORKER_SWEEP_MS 1000
 
 /* How often a worker that stops looks which sessions are grafted by now. */
