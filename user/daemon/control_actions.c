@@ -549,34 +549,26 @@ static const char *engine_hindrance(const struct round *r, enum engine engine)
 	return NULL;
 }
 
-static enum engine engine_meant(const struct command_request *req, const struct forward *f)
-{
-	uint64_t engine = req->values[KEY_ENGINE].number;
-
-	return engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)engine;
-}
-
 /* The engine of all forwards of that name: one that a reload has replaced still has sessions. */
 static struct json_object *do_engine(struct round *r)
 {
-	const struct forward *named = r->named;
-	const char *hindrance;
+	enum engine engine = (enum engine)r->req->values[KEY_ENGINE].number;
+	const char *hindrance = engine_hindrance(r, engine);
 
 	if (command_has(r->req, KEY_ENGINE)) {
-		hindrance = engine_hindrance(r, engine_meant(r->req, named));
 		if (hindrance)
 			return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
-						  engine_name(engine_meant(r->req, named)),
-						  hindrance);
+						  engine_name(engine), hindrance);
 		for (struct forward *f = r->forwards->first; f; f = f->next)
 			if (!strcmp(forward_name(f->conf), r->name))
-				forward_set_engine(f, engine_meant(r->req, f));
+				forward_set_engine(f, engine == ENGINE_DEFAULT ? f->conf->engine :
+										 engine);
 	}
 	ask_workers(r, follow_engines);
 	json_add_text(r->answer, "forward", r->name);
-	json_add_text(r->answer, "engine", engine_name(forward_engine(named)));
-	json_add_text(r->answer, "engine_configured", engine_name(named->conf->engine));
-	json_add_int(r->answer, "live", atomic_load(&named->totals->live));
+	json_add_text(r->answer, "engine", engine_name(forward_engine(r->named)));
+	json_add_text(r->answer, "engine_configured", engine_name(r->named->conf->engine));
+	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
 	json_add_int(r->answer, "flows_moving", r->n);
 	return NULL;
 }
