@@ -62,10 +62,7 @@ struct round {
 	uint64_t pipes, pipes_idle, buffers;
 };
 
-/*
- * Run FN on the thread of each worker.  The thread of a worker that has ended touches nothing any
- * more, so FN runs on this thread.
- */
+/* Run FN on the thread of each worker; one that has ended has no sessions. */
 static void ask_workers(struct round *r, void (*fn)(void *arg))
 {
 	const struct reload *reload = r->o->reload;
@@ -77,10 +74,7 @@ static void ask_workers(struct round *r, void (*fn)(void *arg))
 
 		r->worker = &reload->threads.workers[i];
 		e = loop_call(&r->worker->loop, fn, r, left);
-		if (e == -ESRCH)
-			fn(r);
-		else if (e)
-			r->silent++;
+		r->silent += e && e != -ESRCH;
 	}
 }
 
@@ -234,14 +228,14 @@ uint64_t operate_sum_forward(const struct forward *f, size_t at)
 
 /* --- forwards --- */
 
-static struct json_object *lookup_json(struct lookup *u, uint64_t now_ms)
+static struct json_object *lookup_json(struct lookup *u)
 {
 	struct json_object *o = json_object_new_object();
 	struct lookup_record record;
 
 	lookup_record(u, &record);
 	json_add_int(o, "interval_ms", u->interval_ms);
-	json_add_int(o, "age_ms", now_ms > record.resolved_ms ? now_ms - record.resolved_ms : 0);
+	json_add_int(o, "age_ms", clock_ms() - record.resolved_ms);
 	json_add_int(o, "lookups", record.lookups);
 	json_add_int(o, "failures", record.failures);
 	json_add_text(o, "error", record.why);
@@ -263,7 +257,7 @@ static void append_addresses(struct json_object *list, const struct member *m)
 	addr_list_put(addresses);
 }
 
-static struct json_object *server_json(const struct member *m, uint64_t now_ms)
+static struct json_object *server_json(const struct member *m)
 {
 	struct json_object *o = json_object_new_object(), *addresses = json_object_new_array();
 	struct server *s = m->server;
@@ -271,20 +265,19 @@ static struct json_object *server_json(const struct member *m, uint64_t now_ms)
 	append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
 	json_add_text(o, "state", json_object_array_length(addresses) ?
-		      server_state_name(health_state(&s->health, now_ms)) : "no-address");
+		      server_state_name(health_state(&s->health, clock_ms())) : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));
 	json_add_int(o, "sessions", s->sessions);
 	json_add_int(o, "failures", s->failures);
 	json_add_text(o, "last_error", s->error);
-	json_add_int(o, "last_error_age_ms",
-		     s->error_ms && now_ms > s->error_ms ? now_ms - s->error_ms : 0);
+	json_add_int(o, "last_error_age_ms", s->error_ms ? clock_ms() - s->error_ms : 0);
 	json_add(o, "addresses", addresses);
 	return o;
 }
 
-static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_ms)
+static void add_servers(struct json_object *o, struct servers *ss)
 {
 	struct json_object *list = json_object_new_array(), *addresses = json_object_new_array();
 	struct lookup *name = servers_first_name(ss);
@@ -293,12 +286,12 @@ static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_
 	servers_refresh(ss);
 	for (size_t i = 0; i < ss->n; i++) {
 		append_addresses(addresses, &ss->members[i]);
-		json_append(list, server_json(&ss->members[i], now_ms));
+		json_append(list, server_json(&ss->members[i]));
 	}
 	pthread_mutex_unlock(ss->lock);
 	json_add(o, "addresses", addresses);
 	if (name)
-		json_add(o, "lookup", lookup_json(name, now_ms));
+		json_add(o, "lookup", lookup_json(name));
 	else
 		json_add_null(o, "lookup");
 	json_add(o, "servers", list);
@@ -314,8 +307,7 @@ static uint64_t bytes_of(const struct forward *f, unsigned int dir)
 	return n;
 }
 
-static struct json_object *forward_json(struct forward *f, const struct config *c,
-					uint64_t now_ms)
+static struct json_object *forward_json(struct forward *f, const struct config *c)
 {
 	const struct forward_conf *fc = f->conf;
 	struct json_object *o = json_object_new_object();
@@ -324,7 +316,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);
-	add_servers(o, &f->servers, now_ms);
+	add_servers(o, &f->servers);
 	json_add_text(o, "engine", engine_name(forward_engine(f)));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "state", forward_state_name(f));
@@ -353,13 +345,12 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 static struct json_object *forwards_json(struct round *r)
 {
 	struct json_object *list = json_object_new_array();
-	uint64_t now_ms = clock_ms();
 
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    (!r->name || !strcmp(r->name, forward_name(f->conf))))
-			json_append(list, forward_json(f, r->shared->config, now_ms));
+			json_append(list, forward_json(f, r->shared->config));
 	return list;
 }
 
