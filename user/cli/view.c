@@ -178,7 +178,7 @@ static void print_object(FILE *out, int indent, struct json_object *object)
 	json_object_object_foreach(object, key, value) {
 		log_escape(key, name, sizeof(name));
 		if (json_object_is_type(value, json_type_array)) {
-			print_tables(out, indent, first, key, value);
+			print_tables(out, indent, first, name, value);
 		} else if (json_object_is_type(value, json_type_object)) {
 			fprintf(out, "\n%*s%s\n", indent, "", name);
 			print_object(out, indent + 2, value);
