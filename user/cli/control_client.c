@@ -76,8 +76,7 @@ void client_help(const struct command *c)
 static int add_key(struct json_object *request, enum command_key key, const char *text)
 {
 	const struct command_key_def *def = &command_keys[key];
-	bool number = def->kind == VALUE_IDS || def->kind == VALUE_WHOLE ||
-		      def->kind == VALUE_SECONDS;
+	bool number = def->kind >= VALUE_WHOLE;
 	struct json_object *value = def->kind == VALUE_FLAG ? json_object_new_boolean(true) :
 				    number ? command_json(text) : json_object_new_string(text);
 	struct json_object *ids = json_object_object_get(request, def->name);
@@ -108,8 +107,8 @@ static int add_word(const struct command *c, struct json_object *request, const 
 	return complain_unknown(c, word);
 }
 
-#define VALUE_KEY 256 /* of struct option, where it is a key of the table */
-#define OWN_VALUES "jsch" /* where it is one of client_options, in their order */
+/* Values of struct option: a key of the table, or one of these for client_options, in their order. */
+#define OWN_VALUES "jsch"
 
 static struct option option_of(const struct command_key_def *def, int value)
 {
@@ -121,24 +120,14 @@ static struct option option_of(const struct command_key_def *def, int value)
 static int take_option(const struct command *c, int option, const char *word,
 		       struct client_words *w)
 {
-	switch (option) {
-	case 'j':
-		w->json = true;
-		return 0;
-	case 's':
-		w->control = optarg;
-		return 0;
-	case 'c':
-		w->config = optarg;
-		return 0;
-	case 'h':
-		w->help = true;
-		return 0;
-	case '?':
+	const char *own = strchr(OWN_VALUES, option);
+
+	if (option == '?')
 		return complain_unknown(c, word);
-	default:
-		return add_key(w->request, (enum command_key)(option - VALUE_KEY), optarg);
-	}
+	if (!own)
+		return add_key(w->request, (enum command_key)option, optarg);
+	w->own[own - OWN_VALUES] = optarg ?: "";
+	return 0;
 }
 
 static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
@@ -147,7 +136,7 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 	int option, r = 0;
 
 	for (const enum command_key *key = c->keys; *key; key++)
-		*next++ = option_of(&command_keys[*key], VALUE_KEY + (int)*key);
+		*next++ = option_of(&command_keys[*key], (int)*key);
 	for (int i = 0; i < OWNS; i++)
 		*next++ = option_of(&client_options[i], OWN_VALUES[i]);
 	optind = 0; /* begin anew */
@@ -162,17 +151,13 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 /* The socket to ask at.  --control counts more than --config. */
 static int find_control(struct client_words *w)
 {
-	size_t room = sizeof(((struct sockaddr_un *)0)->sun_path);
-	char run[] = "run", option[] = "--config", *words[] = { run, option, (char *)w->config };
-	int r = !w->control && w->config ? config_read_any(3, words, -1, &w->file) : 0;
+	char run[] = "run", option[] = "--config";
+	char *words[] = { run, option, (char *)w->own[OWN_CONFIG] };
+	const char *given = w->own[OWN_CONTROL];
+	int r = !given && words[2] ? config_read_any(3, words, -1, &w->file) : 0;
 
-	if (r)
-		return r;
-	w->control = w->control ?: w->file.control ?: CONFIG_CONTROL_DEFAULT;
-	if (strlen(w->control) < room)
-		return 0;
-	return log_complain(-EINVAL, "--control: \"%.256s\" is too long, expected at most %zu bytes",
-			    w->control, room - 1);
+	w->control = given ?: w->file.control ?: CONFIG_CONTROL_DEFAULT;
+	return r;
 }
 
 /* What is wrong with a request according to the daemon, or to its parser. */
@@ -209,7 +194,7 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 	*ret = (struct client_words){ .request = json_object_new_object() };
 	json_object_object_add(ret->request, "command", json_object_new_string(c->name));
 	r = take_words(c, argc, argv, ret);
-	if (r || ret->help)
+	if (r || ret->own[OWN_HELP])
 		return r;
 	ret->line = allocated((void *)json_object_to_json_string_ext(
 		ret->request, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
@@ -227,14 +212,14 @@ void client_words_close(struct client_words *w)
 
 static int complain_unreachable(const char *path, int err)
 {
-	if (err == EACCES || err == EPERM) /* there may well be one, but not for this account */
-		return log_complain(EXIT_CODE_FAILURE, "%s: cannot reach the daemon: %s (try again "
-				    "as root or as the user the daemon runs as)", path,
-				    strerror(err));
-	return log_complain(EXIT_CODE_NO_DAEMON, "%s: cannot reach the daemon: %s (is `culvert "
-			    "run` running, perhaps with another --control?  See its log)", path,
-			    err == EAGAIN ? strerror(ETIMEDOUT) :
-			    err ? strerror(err) : "its answer is not whole");
+	bool denied = err == EACCES || err == EPERM; /* there may well be a daemon */
+	const char *why = err == EAGAIN ? strerror(ETIMEDOUT) :
+			  err ? strerror(err) : "its answer is not whole";
+
+	return log_complain(denied ? EXIT_CODE_FAILURE : EXIT_CODE_NO_DAEMON,
+			    "%s: cannot reach the daemon: %s (%s)", path, why, denied ?
+			    "try again as root or as the user the daemon runs as" :
+			    "is `culvert run` running, perhaps with another --control?  See its log");
 }
 
 int client_ask(const char *control, const char *line, struct json_object **ret)
@@ -325,7 +310,7 @@ static int converse(const struct command *c, const struct client_words *words)
 	if (!r && command_number(c) == COMMAND_RELOAD &&
 	    !json_object_object_get(words->request, "number"))
 		r = await_reload(words->control, &answer);
-	r = r ?: print_answer(answer, words->json);
+	r = r ?: print_answer(answer, words->own[OWN_JSON]);
 	json_object_put(answer);
 	return r;
 }
@@ -338,7 +323,7 @@ int client_run(int argc, char **argv)
 
 	if (r)
 		r = EXIT_CODE_USAGE;
-	else if (words.help)
+	else if (words.own[OWN_HELP])
 		client_help(c);
 	else
 		r = converse(c, &words);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdbool.h>
-
 #include "config/config.h"
 #include "daemon/control_requests.h"
 
@@ -25,12 +23,11 @@ void client_print_option(const struct command_key_def *def);
 
 /* What the words of a command line say. */
 struct client_words {
-	const char *control; /* path of the socket */
-	const char *config;  /* file that names it; NULL: none is given */
-	struct config file;  /* what it says; owned */
-	bool json, help;
+	const char *own[OWNS]; /* their values, "" of a flag; NULL: not given */
+	const char *control;   /* path of the socket */
+	struct config file;    /* what that of --config says; owned */
 	struct json_object *request; /* owned */
-	const char *line;            /* the same as text, without a newline; NULL with HELP */
+	const char *line;      /* the same as text, without a newline; NULL with --help */
 };
 
 /*
@@ -42,8 +39,8 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 void client_words_close(struct client_words *w);
 
 /*
- * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL.  RET: the answer, an object, also where that is an error;
- * the caller releases it.  Else the exit code, after a message by log_complain().  A daemon that
- * says nothing is waited for some seconds.
+ * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL.
+ * RET: the answer, an object, also where that is an error; the caller releases it.  Else the exit
+ * code, after a message by log_complain().  A daemon that says nothing is waited for some seconds.
  */
 int client_ask(const char *control, const char *line, struct json_object **ret);

@@ -574,7 +574,7 @@ int top_run(int argc, char **argv)
 
 	if (r)
 		r = EXIT_CODE_USAGE;
-	else if (words.json || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+	else if (words.own[OWN_JSON] || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		r = log_complain(EXIT_CODE_USAGE, "top needs a terminal; for programs there is "
 				 "`culvert sessions --json`");
 	r = r ?: run(&v);

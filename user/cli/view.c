@@ -170,27 +170,33 @@ static bool is_dull(const char *key, struct json_object *value, bool in_section)
 			  !json_object_get_string_len(value));
 }
 
-static void print_object(FILE *out, int indent, struct json_object *object)
+static void print_member(FILE *out, int indent, bool first, const char *key,
+			 struct json_object *value)
 {
 	char name[TEXT_MAX], text[TEXT_MAX];
-	bool first = true;
 
-	json_object_object_foreach(object, key, value) {
-		log_escape(key, name, sizeof(name));
-		if (json_object_is_type(value, json_type_array)) {
-			print_tables(out, indent, first, key, value);
-		} else if (json_object_is_type(value, json_type_object)) {
-			fprintf(out, "\n%*s%s\n", indent, "", name);
-			print_object(out, indent + 2, value);
-		} else if (!is_dull(key, value, indent)) {
-			value_text(key, value, text);
-			fprintf(out, "%*s%-24s %s\n", indent, "", name, text);
-		}
-		first = false;
+	log_escape(key, name, sizeof(name));
+	if (json_object_is_type(value, json_type_array)) {
+		print_tables(out, indent, first, name, value);
+	} else if (!is_dull(key, value, indent)) {
+		value_text(key, value, text);
+		fprintf(out, "%*s%-24s %s\n", indent, "", name, text);
 	}
 }
 
 void view_print(struct json_object *answer, FILE *out)
 {
-	print_object(out, 0, answer);
+	char title[TEXT_MAX];
+	bool first = true;
+
+	json_object_object_foreach(answer, key, value) {
+		if (json_object_is_type(value, json_type_object)) {
+			fprintf(out, "\n%s\n", log_escape(key, title, sizeof(title)));
+			json_object_object_foreach(value, name, inner)
+				print_member(out, 2, false, name, inner);
+		} else {
+			print_member(out, 0, first, key, value);
+		}
+		first = false;
+	}
 }

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,7 @@
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
 #define ROUND_LEAST_MS 20     /* ... but for each at least */
+#define LOCK_LOOK_MS 5        /* between two looks whether a lock is free */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(getpid),
@@ -63,10 +65,7 @@ struct round {
 	uint64_t pipes, pipes_idle, buffers;
 };
 
-/*
- * Run FN on the thread of each worker.  The thread of a worker that has ended touches nothing any
- * more, so FN runs on this thread.
- */
+/* Run FN on the thread of each worker; one that has ended has no sessions. */
 static void ask_workers(struct round *r, void (*fn)(void *arg))
 {
 	const struct reload *reload = r->o->reload;
@@ -78,10 +77,7 @@ static void ask_workers(struct round *r, void (*fn)(void *arg))
 
 		r->worker = &reload->threads.workers[i];
 		e = loop_call(&r->worker->loop, fn, r, left);
-		if (e == -ESRCH)
-			fn(r);
-		else if (e)
-			r->silent++;
+		r->silent += e && e != -ESRCH;
 	}
 }
 
@@ -235,14 +231,14 @@ uint64_t operate_sum_forward(const struct forward *f, size_t at)
 
 /* --- forwards --- */
 
-static struct json_object *lookup_json(struct lookup *u, uint64_t now_ms)
+static struct json_object *lookup_json(struct lookup *u)
 {
 	struct json_object *o = json_object_new_object();
 	struct lookup_record record;
 
 	lookup_record(u, &record);
 	json_add_int(o, "interval_ms", u->interval_ms);
-	json_add_int(o, "age_ms", now_ms > record.resolved_ms ? now_ms - record.resolved_ms : 0);
+	json_add_int(o, "age_ms", clock_ms() - record.resolved_ms);
 	json_add_int(o, "lookups", record.lookups);
 	json_add_int(o, "failures", record.failures);
 	json_add_text(o, "error", record.why);
@@ -262,7 +258,7 @@ static void append_addresses(struct json_object *list, const struct member *m)
 	}
 }
 
-static struct json_object *server_json(const struct member *m, uint64_t now_ms)
+static struct json_object *server_json(const struct member *m)
 {
 	struct json_object *o = json_object_new_object(), *addresses = json_object_new_array();
 	struct server *s = m->server;
@@ -270,20 +266,19 @@ static struct json_object *server_json(const struct member *m, uint64_t now_ms)
 	append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
 	json_add_text(o, "state", json_object_array_length(addresses) ?
-		      server_state_names[health_state(&s->health, now_ms)] : "no-address");
+		      server_state_names[health_state(&s->health, clock_ms())] : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));
 	json_add_int(o, "sessions", s->sessions);
 	json_add_int(o, "failures", s->failures);
 	json_add_text(o, "last_error", s->error);
-	json_add_int(o, "last_error_age_ms",
-		     s->error_ms && now_ms > s->error_ms ? now_ms - s->error_ms : 0);
+	json_add_int(o, "last_error_age_ms", s->error_ms ? clock_ms() - s->error_ms : 0);
 	json_add(o, "addresses", addresses);
 	return o;
 }
 
-static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_ms)
+static void add_servers(struct json_object *o, struct servers *ss)
 {
 	struct json_object *list = json_object_new_array(), *addresses = json_object_new_array();
 	struct lookup *name = servers_first_name(ss);
@@ -292,12 +287,12 @@ static void add_servers(struct json_object *o, struct servers *ss, uint64_t now_
 	servers_refresh(ss);
 	for (size_t i = 0; i < ss->n; i++) {
 		append_addresses(addresses, &ss->members[i]);
-		json_append(list, server_json(&ss->members[i], now_ms));
+		json_append(list, server_json(&ss->members[i]));
 	}
 	pthread_mutex_unlock(ss->lock);
 	json_add(o, "addresses", addresses);
 	if (name)
-		json_add(o, "lookup", lookup_json(name, now_ms));
+		json_add(o, "lookup", lookup_json(name));
 	else
 		json_add_null(o, "lookup");
 	json_add(o, "servers", list);
@@ -313,8 +308,7 @@ static uint64_t bytes_of(const struct forward *f, unsigned int dir)
 	return n;
 }
 
-static struct json_object *forward_json(struct forward *f, const struct config *c,
-					uint64_t now_ms)
+static struct json_object *forward_json(struct forward *f, const struct config *c)
 {
 	const struct forward_conf *fc = f->conf;
 	struct json_object *o = json_object_new_object();
@@ -323,7 +317,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);
-	add_servers(o, &f->servers, now_ms);
+	add_servers(o, &f->servers);
 	json_add_text(o, "engine", engine_name(f->engine));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
 	json_add_text(o, "state", forward_state_name(f));
@@ -352,13 +346,12 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 static struct json_object *forwards_json(struct round *r)
 {
 	struct json_object *list = json_object_new_array();
-	uint64_t now_ms = clock_ms();
 
 	for (struct forward *f = r->forwards->first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    (!r->name || !strcmp(r->name, forward_name(f->conf))))
-			json_append(list, forward_json(f, r->shared->config, now_ms));
+			json_append(list, forward_json(f, r->shared->config));
 	return list;
 }
 
@@ -551,34 +544,25 @@ static const char *engine_hindrance(const struct round *r, enum engine engine)
 	return NULL;
 }
 
-static enum engine engine_meant(const struct command_request *req, const struct forward *f)
-{
-	uint64_t engine = req->values[KEY_ENGINE].number;
-
-	return engine == ENGINE_DEFAULT ? f->conf->engine : (enum engine)engine;
-}
-
 /* The engine of all forwards of that name: one that a reload has replaced still has sessions. */
 static struct json_object *do_engine(struct round *r)
 {
-	const struct forward *named = r->named;
-	const char *hindrance;
+	enum engine engine = (enum engine)r->req->values[KEY_ENGINE].number;
+	const char *hindrance = engine_hindrance(r, engine);
 
 	if (command_has(r->req, KEY_ENGINE)) {
-		hindrance = engine_hindrance(r, engine_meant(r->req, named));
 		if (hindrance)
 			return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
-						  engine_name(engine_meant(r->req, named)),
-						  hindrance);
+						  engine_name(engine), hindrance);
 		for (struct forward *f = r->forwards->first; f; f = f->next)
 			if (!strcmp(forward_name(f->conf), r->name))
-				f->engine = engine_meant(r->req, f);
+				f->engine = engine == ENGINE_DEFAULT ? f->conf->engine : engine;
 	}
 	ask_workers(r, follow_engines);
 	json_add_text(r->answer, "forward", r->name);
-	json_add_text(r->answer, "engine", engine_name(named->engine));
-	json_add_text(r->answer, "engine_configured", engine_name(named->conf->engine));
-	json_add_int(r->answer, "live", atomic_load(&named->totals->live));
+	json_add_text(r->answer, "engine", engine_name(r->named->engine));
+	json_add_text(r->answer, "engine_configured", engine_name(r->named->conf->engine));
+	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
 	json_add_int(r->answer, "flows_moving", r->n);
 	return NULL;
 }
@@ -686,15 +670,17 @@ struct json_object *operate(void *arg, const struct command_request *req)
 			   .shared = o->reload->shared, .forwards = &o->reload->forwards };
 	enum command_id id = command_number(req->command);
 	struct json_object *wrong = id == COMMAND_DRAIN ? drain(&r) : NULL;
-	struct timespec end;
+	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
 	if (wrong)
 		return wrong;
-	clock_gettime(CLOCK_REALTIME, &end);
-	end.tv_sec += ROUND_TIMEOUT_MS / 1000;
-	if (pthread_mutex_timedlock(&r.forwards->lock, &end))
-		return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a worker "
-					  "that does not answer; ask again");
+	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
+	while (pthread_mutex_trylock(&r.forwards->lock)) {
+		if (clock_ms() >= end_ms)
+			return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
+						  "worker that does not answer; ask again");
+		poll(NULL, 0, LOCK_LOOK_MS);
+	}
 	r.named = r.forwards->first; /* active ones come first */
 	while (r.name && r.named && strcmp(forward_name(r.named->conf), r.name) != 0)
 		r.named = r.named->next;

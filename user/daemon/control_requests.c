@@ -130,7 +130,7 @@ const struct command_key_def command_keys[KEYS] = {
 				     [ORDER_DOWN] = "down" } },
 	[KEY_DEADLINE] = { "deadline", "SECONDS",
 			   "reset the sessions that are left after so long", VALUE_SECONDS,
-			   "drain-timeout", "seconds, from 0 to 86400" },
+			   "drain-timeout", .expected = "seconds, from 0 to 86400" },
 	[KEY_UNDO] = { "undo", NULL, "take new sessions again", FLAG },
 	[KEY_BRIEF] = { "brief", NULL, "without the list of forwards", FLAG },
 	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug", VALUE_CHOICE,

@@ -53,7 +53,7 @@ enum command_key_kind {
 	VALUE_TEXT,    /* text */
 	VALUE_CHOICE,  /* number: the place in `choices` */
 	VALUE_CLIENTS, /* in struct command_request */
-	VALUE_WHOLE,   /* number */
+	VALUE_WHOLE,   /* number, as the next ones, which are numbers in JSON, too */
 	VALUE_IDS,     /* one or several numbers: in struct command_request */
 	VALUE_SECONDS, /* number: milliseconds */
 };

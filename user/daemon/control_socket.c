@@ -254,16 +254,15 @@ static void serve(struct control *c, int fd, void *arg)
 {
 	char line[CONTROL_REQUEST_MAX], *answer = NULL;
 	int r = control_read(c, fd, "\n", REQUEST_MS, line, sizeof(line));
-	const char *text = REFUSAL(ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+	const char *text;
 
 	(void)arg;
-	if (r == -E2BIG)
-		text = REFUSAL(ERROR_TOO_LONG, "the request has to be shorter than 4 KiB");
-	else if (r)
-		text = REFUSAL(ERROR_TIMEOUT, "the request was not complete in time");
-	else
+	if (!r)
 		answer = make_answer(c, fd, line);
-	text = answer ?: text;
+	text = answer ?:
+	       r == -E2BIG ? REFUSAL(ERROR_TOO_LONG, "the request has to be shorter than 4 KiB") :
+	       r ? REFUSAL(ERROR_TIMEOUT, "the request was not complete in time") :
+		   REFUSAL(ERROR_NO_MEMORY, "the daemon has no memory for the answer");
 	control_send(c, fd, ANSWER_MS, text, strlen(text));
 	free(answer);
 }

@@ -57,8 +57,10 @@ static void __attribute__((format(printf, 2, 3))) put(struct scrape *s, const ch
 {
 	va_list ap;
 
+	if (s->failed) /* a memory stream would try to grow at each byte */
+		return;
 	va_start(ap, fmt);
-	s->failed |= vfprintf(s->out, fmt, ap) < 0;
+	s->failed = vfprintf(s->out, fmt, ap) < 0;
 	va_end(ap);
 }
 
@@ -291,31 +293,24 @@ static char *make_page(const struct operate *o)
 
 /* --- HTTP --- */
 
-const char *metrics_parse(const char *request)
+bool metrics_asked(const char *request)
 {
-	char method[8], path[16];
-
-	if (sscanf(request, "%7[A-Z] %15[^? \r]", method, path) != 2)
-		return "400 Bad Request";
-	if (strcmp(method, "GET") != 0)
-		return "405 Method Not Allowed";
-	return strcmp(path, "/metrics") ? "404 Not Found" : METRICS_PAGE;
+	return !strncmp(request, "GET /metrics", 12) && strchr(" ?\r", request[12]);
 }
 
 void metrics_serve(struct control *c, int fd, void *arg)
 {
 	char request[REQUEST_MAX];
 	int n, r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
-	const char *status = r ? "400 Bad Request" : metrics_parse(request);
-	bool wanted = !strcmp(status, METRICS_PAGE);
-	char *page = wanted ? make_page(arg) : NULL;
+	bool asked = !r && metrics_asked(request);
+	char *page = asked ? make_page(arg) : NULL;
 	const char *body = page ?: ABOUT;
 	size_t len = strlen(body);
 
-	if (wanted && !page)
-		status = "503 Service Unavailable";
 	n = snprintf(request, sizeof(request), "HTTP/1.1 %s\r\nContent-Type: " CONTENT_TYPE "\r\n"
-		     "Content-Length: %zu\r\nConnection: close\r\n\r\n", status, len);
+		     "Content-Length: %zu\r\nConnection: close\r\n\r\n",
+		     page ? "200 OK" : asked ? "503 Service Unavailable" :
+		     r ? "400 Bad Request" : "404 Not Found", len);
 	control_send(c, fd, ANSWER_MS, request, (size_t)n);
 	control_send(c, fd, ANSWER_MS + (int)(len / 1024), body, len);
 	free(page);

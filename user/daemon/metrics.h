@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
+
 #include "base/sandbox.h"
 #include "config/endpoint.h"
 #include "daemon/control_actions.h"
@@ -18,6 +20,5 @@ int metrics_open(const struct endpoint *at, const struct account *account, struc
  * operate.
  */
 control_serve_fn metrics_serve;
-#define METRICS_PAGE "200 OK"
-/* The status of the answer to REQUEST, up to the empty line.  METRICS_PAGE: it is for the metrics. */
-const char *metrics_parse(const char *request);
+/* Is REQUEST, up to the empty line, for the metrics? */
+bool metrics_asked(const char *request);
