@@ -202,9 +202,12 @@ static bool wait_for(const struct control *c, int fd, short events, uint64_t end
 {
 	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->listener } };
 	uint64_t now_ms = clock_ms();
-	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0;
+	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0, n;
 
-	return TEMP_FAILURE_RETRY(poll(p, 2, left)) > 0 && !p[1].revents;
+	do {
+		n = poll(p, 2, left);
+	} while (n < 0); /* EINTR, or no memory: the threads go on */
+	return n && !p[1].revents;
 }
 
 int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
