@@ -19,13 +19,13 @@ SYSCALLS_ALLOWED(
 	SYSCALL(read), /* the eventfd */
 	SYSCALL(write));
 
-/* On the caller's stack, and in the list until it is done.  Guarded by loop.lock. */
+/* On the caller's stack; `state` says who may still touch it.  Guarded by loop.lock. */
 struct loop_call {
 	struct loop_call *next;
 	void (*fn)(void *arg);
 	void *arg;
 	pthread_cond_t done;
-	bool over;
+	enum { CALL_WAITING, CALL_RUNNING, CALL_DONE } state;
 };
 
 static void on_wake(struct source *s, uint32_t events)
@@ -37,15 +37,20 @@ static void on_wake(struct source *s, uint32_t events)
 	l->called = read(s->fd, &n, sizeof(n)) > 0;
 }
 
-/* With the lock: a call that runs uses its caller's stack, so its time-out has to wait. */
 static void run_calls(struct loop *l)
 {
 	l->called = false;
 	pthread_mutex_lock(&l->lock);
-	for (; l->calls; l->calls = l->calls->next) {
-		l->calls->fn(l->calls->arg);
-		l->calls->over = true;
-		pthread_cond_signal(&l->calls->done);
+	while (l->calls) {
+		struct loop_call *c = l->calls;
+
+		l->calls = c->next;
+		c->state = CALL_RUNNING;
+		pthread_mutex_unlock(&l->lock);
+		c->fn(c->arg);
+		pthread_mutex_lock(&l->lock);
+		c->state = CALL_DONE;
+		pthread_cond_signal(&c->done);
 	}
 	pthread_mutex_unlock(&l->lock);
 }
@@ -249,14 +254,15 @@ static void unlink_call(struct loop *l, struct loop_call *c)
 {
 	struct loop_call **p = &l->calls;
 
-	while (*p != c)
+	while (*p && *p != c)
 		p = &(*p)->next;
-	*p = c->next;
+	if (*p)
+		*p = c->next;
 }
 
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 {
-	struct loop_call c = { .fn = fn, .arg = arg };
+	struct loop_call c = { .fn = fn, .arg = arg, .state = CALL_WAITING };
 	struct timespec until = clock_timespec(clock_ms() + (uint64_t)timeout_ms);
 	int r = 0;
 
@@ -267,9 +273,14 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	/* cppcheck-suppress autoVariables ; taken off the list again before we return */
 	l->calls = &c;
 	loop_wake(l);
-	while (!r && !c.over)
-		r = l->finished ? -ESRCH : -pthread_cond_timedwait(&c.done, &l->lock, &until);
-	if (c.over)
+	while (!r && c.state != CALL_DONE)
+		r = l->finished && c.state == CALL_WAITING
+			    ? -ESRCH
+			    : -pthread_cond_timedwait(&c.done, &l->lock, &until);
+	/* once it runs, the call is allowed to end: it uses the caller's stack */
+	while (c.state == CALL_RUNNING)
+		pthread_cond_wait(&c.done, &l->lock);
+	if (c.state == CALL_DONE)
 		r = 0;
 	else
 		unlink_call(l, &c);

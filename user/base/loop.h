@@ -88,6 +88,6 @@ void loop_wake(struct loop *l);
 /*
  * Run FN(ARG) on the loop's thread, after the events of a batch, and wait until it has returned, at
  * most TIMEOUT_MS.  May be called from any other thread.  -ETIMEDOUT, or -ESRCH if the loop has
- * ended: FN has not run, and will not.  FN makes no such call to its own loop.
+ * ended: FN has not run, and will not.
  */
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms);
