@@ -14,7 +14,7 @@
 
 #include "base/built_with.h"
 #include "daemon/privileged.h"
-#include "daemon/syscall_filter.h"
+#include "base/sandbox.h"
 #include "relay/marked_sockets.h"
 #include "takeover.h"
 

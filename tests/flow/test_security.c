@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-#include "daemon/syscall_filter.h"
+#include "base/sandbox.h"
 #include "hold.h"
 #include "takeover.h"
 

@@ -27,7 +27,7 @@
 
 #include "../unit/unit.h"
 #include "datapath/tcp.h"
-#include "probe/rig.h"
+#include "probe/behaviours.h"
 #include "traps.h"
 #include "tests/kernel/traps.skel.h"
 

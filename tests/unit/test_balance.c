@@ -2,6 +2,7 @@
 /* Which server gets a session, and when a server is used: without a socket. */
 
 #include "unit.h"
+#include "relay/balance.h"
 #include "relay/servers.h"
 
 #define SERVERS 5

@@ -15,7 +15,6 @@
 
 #include "unit.h"
 #include "daemon/check.h"
-#include "daemon/resources_needed.h"
 #include "config/file.h"
 #include "config_rig.h"
 

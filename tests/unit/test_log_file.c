@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "unit.h"
-#include "base/log_file.h"
+#include "relay/session_log.h"
 #include "temp_dir.h"
 
 static char dir[TEMP_DIR_LEN];

@@ -27,7 +27,7 @@
 #include "config/read.h"
 #include "config_rig.h"
 #include "daemon/privileged.h"
-#include "daemon/syscall_filter.h"
+#include "base/sandbox.h"
 
 #define HEAD "[culvert]\nseccomp = kill\n"
 #define NUMBERS HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\n" \

@@ -28,7 +28,7 @@
 #include "unit.h"
 #include "base/built_with.h"
 #include "daemon/daemon.h"
-#include "daemon/syscall_filter.h"
+#include "base/sandbox.h"
 
 #define ALL (PART_SOCKMAP | PART_NOTIFY | PART_SESSION_LOG)
 #define X32_BIT 0x40000000L

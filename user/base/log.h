@@ -83,3 +83,16 @@ const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN]);
  * becomes "?".  A text that does not fit ends in "...".  Return BUF.
  */
 const char *log_escape(const char *text, char *buf, size_t size);
+
+enum hint_about {
+	HINT_LISTEN = 1,
+	HINT_CONNECT = 2,
+	HINT_RESOURCES = 4, /* a thread, a process, what a worker needs beside its thread */
+	HINT_LOG_FILE = 8,
+};
+
+/*
+ * What an operator can do about ERROR, an errno of what is named, for the end of a log line: " (...)",
+ * or "" where the error says all there is to say.
+ */
+const char *error_hint(enum hint_about about, int error);

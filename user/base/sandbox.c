@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -164,4 +165,160 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 	if (setrlimit(RLIMIT_NOFILE, &rl))
 		getrlimit(RLIMIT_NOFILE, &rl);
 	return rl.rlim_cur;
+}
+
+/* --- the filter of system calls --- */
+
+/*
+ * Theory of operation: an allow list.  It is loaded when all threads run and all descriptors that
+ * need opening are open, so it has no way to make a thread, a process or a listener, nor to open a
+ * file.
+ *
+ * What is not on the list:
+ *   errno  fails with ENOSYS, as on an older kernel: a C library that was updated and tries a newer
+ *          call first then uses the older one.  The kernel logs it (audit type 1326).
+ *   kill   ends the process with SIGSYS, which shows a forgotten call at once.
+ * In both modes:
+ *   - what neither culvert nor a library makes by itself (`never`), and a call in the ABI of
+ *     another architecture, ends the process: somebody else is in control;
+ *   - openat(2) to read fails with EACCES: glibc's malloc looks at /proc/sys/vm/overcommit_memory
+ *     when it first gives back memory of a thread, and can do without.
+ *
+ * The calls of the payload path have no conditions on their arguments: then the kernel decides with
+ * one look at a bitmap (seccomp_cache_check_allow()) and does not run the filter.
+ */
+
+/* What the C library does on its own account. */
+SYSCALLS_ALLOWED(
+	/* malloc: no executable memory, nothing mapped from files */
+	SYSCALL(brk),
+	SYSCALL(mmap, SYSCALL_ARG_BITS(2, PROT_EXEC, 0),
+		SYSCALL_ARG_BITS(3, MAP_ANONYMOUS, MAP_ANONYMOUS)),
+	SYSCALL(mprotect, SYSCALL_ARG_BITS(2, PROT_EXEC, 0)),
+	SYSCALL(mremap),
+	SYSCALL(munmap),
+	SYSCALL(madvise),
+	SYSCALL(sched_getaffinity), /* how many arenas are worth having */
+	/* the first steps of a thread, if the filter overtakes it */
+	SYSCALL(set_robust_list),
+	SYSCALL(rseq),
+	/* mutexes, joining; the end of a thread and of the process */
+	SYSCALL(futex),
+	SYSCALL(futex_time64),
+	SYSCALL(sched_yield),
+	SYSCALL(rt_sigprocmask),
+	SYSCALL(exit),
+	SYSCALL(exit_group),
+	/* after SIGSTOP and SIGCONT */
+	SYSCALL(restart_syscall),
+	SYSCALL(rt_sigreturn),
+	/* where the clock source is one that the vDSO cannot read */
+	SYSCALL(clock_gettime),
+	SYSCALL(clock_gettime64),
+	SYSCALL(gettimeofday),
+	/* abort(); tgkill(2) has a rule of its own below */
+	SYSCALL(rt_sigaction),
+	SYSCALL(getpid),
+	SYSCALL(gettid),
+	SYSCALL(writev),
+	/* the seed of json-c's hash tables */
+	SYSCALL(getrandom));
+
+static const int never[] = {
+	SCMP_SYS(execve), SCMP_SYS(execveat),
+	SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev),
+	SCMP_SYS(kexec_load), SCMP_SYS(kexec_file_load),
+	SCMP_SYS(init_module), SCMP_SYS(finit_module), SCMP_SYS(delete_module),
+	SCMP_SYS(setuid), SCMP_SYS(setreuid), SCMP_SYS(setresuid),
+	SCMP_SYS(setgid), SCMP_SYS(setregid), SCMP_SYS(setresgid), SCMP_SYS(setgroups),
+	SCMP_SYS(capset), SCMP_SYS(unshare), SCMP_SYS(setns),
+	SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot),
+	SCMP_SYS(open_by_handle_at), SCMP_SYS(userfaultfd), SCMP_SYS(perf_event_open),
+	SCMP_SYS(io_uring_setup), SCMP_SYS(keyctl), SCMP_SYS(add_key), SCMP_SYS(request_key),
+};
+
+/* Made by the linker, which chooses their names: begin and end of the section. */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
+extern const struct syscall_need *const __start_syscall_needs[];
+extern const struct syscall_need *const __stop_syscall_needs[];
+/* NOLINTEND(bugprone-reserved-identifier) */
+
+static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, unsigned int parts)
+{
+	int r = 0;
+
+	for (; !r && need->call != SYSCALLS_END; need++) {
+		unsigned int n = 0;
+
+		while (n < SYSCALL_ARGS_MAX && need->args[n].op)
+			n++;
+		if (!need->part || need->part & parts)
+			r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, need->call, n, need->args);
+	}
+	return r;
+}
+
+/*
+ * Of the daemon; glibc's malloc looks at a file of /proc, and is told in silence that it may not.
+ */
+static int allow_modules(scmp_filter_ctx ctx, unsigned int parts)
+{
+	const struct scmp_arg_cmp reads = SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDONLY);
+	const struct syscall_need *const *table;
+	int r = seccomp_rule_add_array(ctx, SCMP_ACT_ERRNO(EACCES), SCMP_SYS(openat), 1, &reads);
+
+	/* cppcheck-suppress comparePointers ; of one section */
+	for (table = __start_syscall_needs; table < __stop_syscall_needs; table++)
+		r = r ?: allow_table(ctx, *table, parts);
+	return r;
+}
+
+/* What cannot be written into a table. */
+static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
+{
+	const struct scmp_arg_cmp self = { 0, SCMP_CMP_MASKED_EQ, 0xffffffffU, (uint64_t)getpid() };
+	int r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &self);
+
+	/* libseccomp refuses a rule that says what the default says */
+	for (size_t i = 0; !r && mode != FILTER_KILL && i < sizeof(never) / sizeof(never[0]); i++)
+		r = seccomp_rule_add(ctx, SCMP_ACT_KILL_PROCESS, never[i], 0);
+	return r;
+}
+
+static int load(scmp_filter_ctx ctx)
+{
+	int r = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
+
+	/* no_new_privs is the sandbox's business, and the kernel's own error what is to be shown */
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_API_SYSRAWRC, 1);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, true);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+	/* a binary tree: the filter is about 100 rules long */
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+	return r ?: seccomp_load(ctx);
+}
+
+int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts,
+			 char *err, size_t errlen)
+{
+	uint32_t refuse = mode == FILTER_KILL ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(ENOSYS);
+	scmp_filter_ctx ctx;
+	int r = -ENOMEM;
+
+	if (mode == FILTER_OFF || (list && BUILT_WITH_SANITIZER))
+		return 0;
+	ctx = seccomp_init(refuse);
+	if (ctx && list)
+		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, parts);
+	else if (ctx)
+		r = allow_modules(ctx, parts);
+	r = r ?: add_others(ctx, mode);
+	r = r ?: load(ctx);
+	seccomp_release(ctx);
+	if (r)
+		snprintf(err, errlen,
+			 "cannot load the seccomp filter: %s (--seccomp off runs without)",
+			 strerror(-r));
+	return r;
 }

@@ -6,6 +6,9 @@
 #include <sys/capability.h>
 #include <sys/types.h>
 
+#include "base/built_with.h"
+#include "base/syscalls_allowed.h"
+
 /* The account that culvert becomes. */
 struct account {
 	char name[64];
@@ -16,8 +19,8 @@ struct account {
 /*
  * The account that this process shall become.  For root: NAME, or if NAME is NULL the default,
  * which is `culvert` if that account exists, else `nobody`.  For any other, and for root without
- * capabilities: its own account, and NAME must be NULL or that one.  Returns 0; -ENOENT: no such account; -EINVAL: NAME is root;
- * -EPERM: another account, without root.  ERR says what to do.
+ * capabilities: its own account, and NAME must be NULL or that one.  Returns 0; -ENOENT: no such
+ * account; -EINVAL: NAME is root; -EPERM: another account, without root.  ERR says what to do.
  */
 int account_find(const char *name, struct account *ret, char *err, size_t errlen);
 
@@ -30,8 +33,8 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
  * but those in KEEP, a set of UINT64_C(1) << CAP_...  It has no_new_privs.  It is not dumpable: no
  * process of the same account can trace it or read its memory, and there are no core dumps.
  *
- * Without root, or its capabilities, the uid, gid and groups stay.  To be called before threads exist.  Returns 0 or
- * -errno; ERR says what root lacks.
+ * Without root, or its capabilities, the uid, gid and groups stay.  To be called before threads
+ * exist.  Returns 0 or -errno; ERR says what root lacks.
  */
 int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen);
 
@@ -45,3 +48,19 @@ int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen
 
 /* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
 unsigned long sandbox_raise_nofile(unsigned long want);
+
+/* What becomes of a system call that is not on the list: see sandbox.c. */
+enum filter_mode {
+	FILTER_ERRNO,
+	FILTER_KILL,
+	FILTER_OFF,
+};
+
+/*
+ * Confine all threads of this process, for good.  no_new_privs must be set.  PARTS are those in
+ * use.  LIST NULL: the daemon.  Another process needs LIST, which ends with SYSCALLS_END, and what
+ * the C library does on its own account; with a sanitizer built in it is not confined.  -errno; ERR
+ * says what failed.
+ */
+int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts,
+			 char *err, size_t errlen);

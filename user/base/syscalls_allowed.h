@@ -5,7 +5,7 @@
 #include <seccomp.h>
 
 /*
- * What the daemon's seccomp filter allows (daemon/syscall_filter.h).  Each module says beside its
+ * What the daemon's seccomp filter allows (base/sandbox.h).  Each module says beside its
  * code which system calls it makes while the daemon runs, and with which arguments where that
  * matters:
  *

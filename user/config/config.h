@@ -6,10 +6,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/sandbox.h"
 #include "base/log.h"
 #include "config/acl.h"
 #include "config/endpoint.h"
-#include "config/upstream.h"
 
 struct option_def;
 
@@ -44,13 +44,6 @@ static inline const char *engine_name(enum engine e)
 {
 	return engine_names[e];
 }
-
-/* What becomes of a system call that is not on the list of syscall_filter.h. */
-enum filter_mode {
-	FILTER_ERRNO,
-	FILTER_KILL,
-	FILTER_OFF,
-};
 
 /* Which server of a forward gets a new session. */
 enum balance {

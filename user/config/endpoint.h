@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <netinet/in.h>
 
 #include "base/addr.h"
+#include "config/endpoint.h"
 
 /* What a user wrote, and the addresses it stands for (several for a host name). */
 struct endpoint {
@@ -59,3 +60,37 @@ void endpoint_close(struct endpoint *e);
 
 /* A unix socket, which is the only address then; a host name never is one. */
 bool endpoint_is_unix(const struct endpoint *e);
+
+/* A server that a forward leads to. */
+struct server_conf {
+	struct endpoint at;
+	unsigned int weight; /* its share of the sessions, relative to those of the others */
+	bool backup;         /* used only while no other server can be */
+};
+
+#define SERVERS_MAX 64 /* of a forward, as written */
+#define SERVER_WEIGHT_MAX 100
+
+/* What a user wrote as an upstream: one server, or several. */
+struct upstream {
+	const char *text;            /* as written; not owned */
+	struct server_conf *servers; /* owned; freed by upstreams_close() */
+	size_t n;                    /* at least 1 after upstreams_parse() */
+};
+
+/*
+ * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated
+ * by blanks or commas; behind each may stand "weight=N" and "backup".  No server is given
+ * twice.  Unix sockets and others do not mix, since a session is prepared for one kind before its
+ * server is chosen; nor do ranges of ports of different lengths.
+ *
+ * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
+ * needs no upstreams_close().
+ */
+int upstreams_parse(const char *text, struct upstream *ret, char *err, size_t errlen);
+
+/* Release what upstreams_parse() allocated.  A zeroed object is fine. */
+void upstreams_close(struct upstream *u);
+
+/* True if all servers are unix sockets. */
+bool upstreams_are_unix(const struct upstream *u);

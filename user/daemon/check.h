@@ -15,3 +15,16 @@ int convert_run(int argc, char **argv);
 
 /* Write what the file FILE says, and C has of it, to TO as a file with sections. */
 void convert_write(FILE *to, const char *file, const struct config *c);
+
+/* Descriptors that a configuration needs when all its sessions run.  No system calls. */
+
+struct needs {
+	unsigned long sockets;     /* descriptors without which there are not so many sessions */
+	unsigned long descriptors; /* ... and with which all may be spliced both ways */
+};
+
+struct needs needs_of(const struct config *c);
+
+/* What is said of too few: the limit, max_sessions, sockets, descriptors. */
+#define FEW_DESCRIPTORS "only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: " \
+	"raise RLIMIT_NOFILE or lower --max-sessions"

@@ -8,7 +8,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "datapath/flow.h"
-#include "relay/balance.h"
+#include "relay/server_health.h"
 
 /* The object, an array in it, and the array's numbers: json-c counts all three. */
 #define DEPTH_MAX 3

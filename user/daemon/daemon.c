@@ -26,12 +26,10 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "base/error_hint.h"
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/log_file.h"
 #include "base/loop.h"
 #include "base/minmax.h"
 #include "base/sandbox.h"
@@ -40,11 +38,10 @@
 #include "daemon/adopt.h"
 #include "daemon/control_socket.h"
 #include "daemon/metrics.h"
-#include "daemon/resources_needed.h"
+#include "daemon/check.h"
 #include "daemon/control_actions.h"
 #include "daemon/reload.h"
 #include "daemon/netlink_watch.h"
-#include "daemon/syscall_filter.h"
 #include "datapath/policy.h"
 #include "datapath/buffer_pool.h"
 #include "probe/probe.h"

@@ -33,13 +33,11 @@
 #include <unistd.h>
 
 #include "base/array.h"
-#include "base/error_hint.h"
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "base/syscalls_allowed.h"
 #include "config/file.h"
 #include "config/read.h"
-#include "daemon/syscall_filter.h"
 #include "datapath/tcp.h"
 #include "relay/listener.h"
 

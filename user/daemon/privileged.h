@@ -10,7 +10,7 @@
 
 #include "base/addr.h"
 #include "config/config.h"
-#include "datapath/graft_clsact.h"
+#include "datapath/graft_attach.h"
 #include "relay/names.h"
 
 /*

@@ -32,6 +32,7 @@
 #include "config/read.h"
 #include "relay/balance.h"
 #include "relay/health_check.h"
+#include "relay/server_health.h"
 #include "relay/session_life.h"
 #include "relay/session_log.h"
 

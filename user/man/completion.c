@@ -21,7 +21,6 @@
 #include "config/config.h"
 #include "config/option.h"
 #include "datapath/flow.h"
-#include "relay/balance.h"
 
 static void begin_row(const char *command, const char *option, const char *metavar)
 {

@@ -15,7 +15,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/error_hint.h"
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"

@@ -19,7 +19,6 @@
 #include "base/log.h"
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
-#include "base/error_hint.h"
 #include "relay/session_log.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"

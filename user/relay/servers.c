@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "relay/balance.h"
 
 /* --- a server --- */
 

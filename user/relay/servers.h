@@ -9,7 +9,7 @@
 
 #include "base/addr.h"
 #include "config/config.h"
-#include "relay/balance.h"
+#include "relay/server_health.h"
 #include "relay/names.h"
 
 /*

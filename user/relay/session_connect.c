@@ -25,7 +25,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/error_hint.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/minmax.h"

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * Failed connects.  A crowd of sessions that fails at once counts as one failure.  When the time of a
+ * server that was set aside is over, one session tries it, with the full share of the server.  That
+ * counts as a failure until it is connected: so a server that is silent keeps few sessions waiting.
+ *
+ * Silence.  Before a connect fails for want of an answer seconds pass, and sessions go on coming.  So
+ * a server that has owed an answer for SILENT_MS stands behind its equals, but for one attempt in
+ * ASK_AGAIN_MS.  A slow server is no silent one: it has twice as long as its last connect took, too.
+ * Where all are silent, or there is one alone, nothing changes; and a backup does not step in.  Nor
+ * does a client leave its server under BALANCE_SOURCE, which promises to keep it.
+ */
+#include "relay/server_health.h"
+
+#include "base/minmax.h"
+
+const char *const server_order_names[ORDERS] = {
+	[ORDER_READY] = "ready", [ORDER_DRAIN] = "drain", [ORDER_DOWN] = "down",
+};
+
+const char *const server_state_names[SERVER_STATES] = {
+	[SERVER_UP] = "up", [SERVER_RETURNING] = "returning", [SERVER_TRIAL] = "trial",
+	[SERVER_ASIDE] = "aside", [SERVER_FAILED] = "failed", [SERVER_DRAIN] = "drain",
+	[SERVER_DOWN] = "down",
+};
+
+enum server_state health_state(const struct health *h, uint64_t now_ms)
+{
+	if (h->order != ORDER_READY)
+		return h->order == ORDER_DRAIN ? SERVER_DRAIN : SERVER_DOWN;
+	if (h->checked && h->down)
+		return SERVER_FAILED;
+	if (h->refused)
+		return now_ms < h->aside_ms ? SERVER_ASIDE : SERVER_TRIAL;
+	return h->back_ms && now_ms < h->back_ms + BACK_SLOWLY_MS ? SERVER_RETURNING : SERVER_UP;
+}
+
+void health_refused(struct health *h, uint64_t now_ms)
+{
+	if (h->refused && now_ms < h->aside_ms)
+		return;
+	h->aside_ms = now_ms + smaller((uint64_t)ASIDE_MS << smaller(h->refused, 6), ASIDE_MAX_MS);
+	h->refused++;
+}
+
+static void come_back(struct health *h, uint64_t now_ms)
+{
+	h->refused = 0;
+	h->back_ms = now_ms;
+}
+
+void health_connected(struct health *h, uint64_t now_ms)
+{
+	if (h->refused)
+		come_back(h, now_ms);
+}
+
+void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
+		    uint64_t now_ms)
+{
+	/* nothing is known before the first one */
+	unsigned int needed = !h->checked ? 1 : h->down ? rise : fall;
+
+	h->checked = true;
+	if (good && h->refused)
+		come_back(h, now_ms);
+	if (good != h->down) {
+		h->streak = 0;
+		return;
+	}
+	if (++h->streak < needed)
+		return;
+	h->streak = 0;
+	h->down = !good;
+	come_back(h, now_ms);
+}
+
+unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t now_ms)
+{
+	uint64_t since = now_ms > h->back_ms ? now_ms - h->back_ms : 0;
+	unsigned int full = weight * FULL_SHARE;
+
+	if (!h->back_ms || since >= BACK_SLOWLY_MS || h->refused) /* a trial must not wait long */
+		return full;
+	return 1 + (unsigned int)((full - 1) * since / BACK_SLOWLY_MS);
+}
+
+bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms)
+{
+	return owes_ms && now_ms >= owes_ms + smaller(SILENT_MS + 2 * usual_ms, ASK_AGAIN_MS);
+}

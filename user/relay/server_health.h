@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/*
+ * Which servers may have sessions, and how many.  Pure decisions: no system calls, no locks; times
+ * are milliseconds of one clock.
+ */
+
+/* What an operator has ordered. */
+enum server_order {
+	ORDER_READY,
+	ORDER_DRAIN, /* no new sessions; those that run go on */
+	ORDER_DOWN,  /* no sessions */
+	ORDERS,
+};
+
+extern const char *const server_order_names[ORDERS];
+
+/*
+ *   UP         -> ASIDE      a session could not connect
+ *              -> FAILED     `fall` checks in a row have failed; or the first of all
+ *   ASIDE      -> TRIAL      its time is over
+ *              -> RETURNING  a session has connected, or a check has succeeded
+ *   TRIAL      -> ASIDE      it has got a session, as a trial
+ *   FAILED     -> RETURNING  `rise` checks in a row have succeeded
+ *   RETURNING  -> UP         BACK_SLOWLY_MS have passed
+ *              -> ASIDE, FAILED   as from UP
+ *
+ * The state is computed from struct health.  An order other than ORDER_READY hides it.
+ */
+enum server_state {
+	SERVER_UP,
+	SERVER_RETURNING, /* gets a share of the sessions that grows */
+	SERVER_TRIAL,     /* gets one session */
+	SERVER_ASIDE,     /* gets sessions only where all others have failed */
+	SERVER_FAILED,    /* gets none */
+	SERVER_DRAIN,     /* gets none: ordered */
+	SERVER_DOWN,      /* gets none: ordered */
+	SERVER_STATES,
+};
+
+extern const char *const server_state_names[SERVER_STATES];
+
+struct health {
+	enum server_order order;
+	bool checked;         /* a check has ended; else `down` says nothing */
+	bool down;            /* checks say so */
+	unsigned int streak;  /* checks in a row that say the contrary of `down` */
+	unsigned int refused; /* failures in a row; those while it is aside do not count */
+	uint64_t aside_ms;    /* it is set aside until then */
+	uint64_t back_ms;     /* since when it is back; 0: it was never away */
+};
+
+/* The first failure sets a server aside for so long, each that follows for twice as long. */
+#define ASIDE_MS 1000
+#define ASIDE_MAX_MS 60000
+/* A server that comes back gets its whole share after so long. */
+#define BACK_SLOWLY_MS 10000
+
+/* See is_silent(). */
+#define SILENT_MS 100
+#define ASK_AGAIN_MS 1000 /* as TCP does, with a SYN */
+
+enum server_state health_state(const struct health *h, uint64_t now_ms);
+
+/* A session could not connect, or has got a server that is in TRIAL; a session has connected. */
+void health_refused(struct health *h, uint64_t now_ms);
+void health_connected(struct health *h, uint64_t now_ms);
+/* A check has ended: RISE good ones in a row, or FALL others, change the state. */
+void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
+		    uint64_t now_ms);
+
+/*
+ * Has a server that owes an answer to a connect since OWES_MS (0: it owes none) owed it for too long?
+ * Its last connect took USUAL_MS.
+ */
+bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms);
+
+/* The share of a server of WEIGHT; FULL_SHARE times that, or less while it is RETURNING. */
+#define FULL_SHARE 16
+unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t now_ms);
