@@ -327,6 +327,23 @@ TEST(test_random_sessions)
 		assert_true(seen[c] > 10);
 }
 
+/*
+ * On a kernel whose splice(2) cannot be trusted, copy does what splice would, for the same reason.
+ * The last test, since it holds for what follows.
+ */
+TEST(test_without_splice)
+{
+	struct habit h = { 0 };
+
+	policy_forbid_splice();
+	expect(policy_start(ENGINE_SOCKMAP), CARRIER_COPY, REASON_ENGINE);
+	expect(policy_kernel(CULVERT_EVENT_BULK), CARRIER_COPY, REASON_BULK);
+	expect(policy_kernel(CULVERT_EVENT_PASSED), CARRIER_COPY, REASON_HARD_LIMIT);
+	habit_read(&h, 0, BULK_RUN, 1);
+	expect(policy_user(ENGINE_AUTO, &h, 0, &on_copy, without_kernel), CARRIER_COPY,
+	       REASON_BULK);
+}
+
 int main(void)
 {
 	policy_settle(SETTLE_MS);

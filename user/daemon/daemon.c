@@ -233,7 +233,7 @@ static int open_grafts(struct daemon *d)
 static int open_forwards(struct daemon *d)
 {
 	if (!probe_allows_later(&d->probe.splice, d->config.probe))
-		pool_limit_pipes(0); /* so it is copied */
+		policy_forbid_splice();
 	policy_settle(d->config.settle_ms);
 	return given_take(d->err, sizeof(d->err)) ?: reload_first(&d->reload) ?:
 	       given_check(d->err, sizeof(d->err));

@@ -4,10 +4,16 @@
 #include "sockmap_contract.h"
 
 static unsigned int settle;
+static bool no_splice;
 
 void policy_settle(unsigned int settle_ms)
 {
 	settle = settle_ms;
+}
+
+void policy_forbid_splice(void)
+{
+	no_splice = true;
 }
 
 void habit_restart(struct habit *h)
@@ -43,12 +49,17 @@ bool habit_full(const struct habit *h)
 	return h->bytes[0] + h->bytes[1] >= (UINT64_C(2) * WINDOW) << h->demotions;
 }
 
+/* What carries much at a time in user space. */
+static enum carrier big(void)
+{
+	return no_splice ? CARRIER_COPY : CARRIER_SPLICE;
+}
+
 struct decision policy_start(enum engine engine)
 {
 	if (engine == ENGINE_AUTO)
 		return (struct decision){ CARRIER_COPY, REASON_START };
-	return (struct decision){ engine == ENGINE_COPY ? CARRIER_COPY : CARRIER_SPLICE,
-				  REASON_ENGINE };
+	return (struct decision){ engine == ENGINE_COPY ? CARRIER_COPY : big(), REASON_ENGINE };
 }
 
 static uint64_t average(uint64_t bytes, uint64_t n)
@@ -75,9 +86,9 @@ static struct decision policy_auto(const struct habit *h, unsigned int dir, cons
 	uint64_t reads_needed = (uint64_t)PROMOTE_READS << h->demotions;
 
 	if (h->last_dir == dir && h->run >= BULK_RUN && average(h->run, h->run_reads) > SMALL_READ)
-		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
+		return (struct decision){ big(), REASON_BULK };
 	if (total >= WINDOW && turn >= BIG_TURN)
-		return (struct decision){ CARRIER_SPLICE, REASON_BULK };
+		return (struct decision){ big(), REASON_BULK };
 	if (around.kernel_ok && h->turns >= turns_needed && turn < BIG_TURN)
 		return promotion(f, REASON_CONVERSATION, around);
 	if (around.kernel_ok && h->reads[dir] >= reads_needed &&
@@ -113,5 +124,5 @@ struct decision policy_kernel(unsigned int kind)
 		[CULVERT_EVENT_MEMORY] = REASON_KERNEL_MEMORY,
 	};
 
-	return (struct decision){ CARRIER_SPLICE, reasons[kind] };
+	return (struct decision){ big(), reasons[kind] };
 }

@@ -33,6 +33,8 @@
  * user space has carried the flow for SETTLE_MS.
  */
 void policy_settle(unsigned int settle_ms);
+/* Use no splice, which does not work on this kernel: copy does what it would do. */
+void policy_forbid_splice(void);
 
 /* What a session has been doing since it was last judged.  One for both directions. */
 struct habit {
