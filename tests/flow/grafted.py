@@ -188,7 +188,8 @@ class Trial:
 
     def test_survives_kill(self):
         """The last ports of two ranges: who adopts a session finds its server by its address."""
-        self.begin(forwards=((f"{RELAY}:{LISTEN - 9}-{LISTEN}", f"{SERVER}:{PORT - 9}-{PORT}"),))
+        self.begin("--session-log", "-", forwards=(
+            (f"{RELAY}:{LISTEN - 9}-{LISTEN}", f"{SERVER}:{PORT - 9}-{PORT}"),))
         talk = self.talk(20, 8)
         self.wait_grafted(20)
         for _ in range(3):
@@ -196,7 +197,15 @@ class Trial:
             self.expect_log("20 grafted sessions of the daemon before are adopted")
             forward = self.daemon.ask("forwards")["forwards"][0]
             expect(forward["live"] == forward["servers"][0]["live"] == 20, f"whose: {forward}")
-        self.expect_counted(self.said(talk), 20)
+        did = self.said(talk)
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
+        self.daemon.stop()  # which writes what waits for the session log
+        with open(self.daemon.process.log, encoding="utf-8") as file:
+            ended = [json.loads(line) for line in file if line.startswith("{")]
+        counted = [sum(line[key] for line in ended) for key in ("bytes_to_upstream",
+                                                                "bytes_to_client")]
+        expect(len(ended) == did["ended"] == 20 and counted == [did["rounds"] * 500] * 2,
+               f"{did}, but the session log has {counted} bytes of {len(ended)} sessions")
 
     def test_survives_stop(self):
         self.begin()

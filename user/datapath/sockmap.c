@@ -29,6 +29,7 @@ struct sockmap {
 	struct culvert_ctl *ctls;
 	uint64_t *cookies; /* by slot: what is in `slots` for it, or 0 */
 	struct bpf_rings rings;
+	_Atomic bool is_short; /* of memory; see sockmap_memory_short() */
 
 	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
 	uint32_t *free;
@@ -256,9 +257,20 @@ uint64_t sockmap_memory_limit(const struct sockmap *k)
 	return (uint64_t)k->skel->rodata->memory_limit;
 }
 
-bool sockmap_memory_short(const struct sockmap *k)
+bool sockmap_memory_short(struct sockmap *k)
 {
-	return sockmap_memory(k) > sockmap_memory_limit(k) / 4 * 3;
+	bool was = atomic_load_explicit(&k->is_short, memory_order_relaxed), is;
+	uint64_t limit = sockmap_memory_limit(k);
+
+	is = sockmap_memory(k) > (was ? limit / 2 : limit / 4 * 3);
+	if (is != was)
+		atomic_store_explicit(&k->is_short, is, memory_order_relaxed);
+	return is;
+}
+
+void sockmap_memory_told(struct sockmap *k)
+{
+	atomic_store_explicit(&k->is_short, true, memory_order_relaxed);
 }
 
 const struct bpf_rings *sockmap_rings(const struct sockmap *k)

@@ -121,9 +121,11 @@ void sockmap_stay_over(struct sockmap *k, uint32_t slot);
 uint64_t sockmap_memory(const struct sockmap *k);
 uint64_t sockmap_memory_limit(const struct sockmap *k);
 /*
- * Three quarters of the limit are in use: no flow should enter the kernel, and those that are charged
- * should leave it.
+ * True from when three quarters of the limit are in use until no more than half of it is: no flow
+ * should enter the kernel, and those that are charged should leave it.
  */
-bool sockmap_memory_short(const struct sockmap *k);
+bool sockmap_memory_short(struct sockmap *k);
+/* CULVERT_EVENT_MEMORY has come: so it is, though there may be just enough again when we look. */
+void sockmap_memory_told(struct sockmap *k);
 /* True if SLOT's flow is charged in its present stay. */
 bool sockmap_is_charged(const struct sockmap *k, uint32_t slot);

@@ -468,6 +468,8 @@ int session_kernel_event(void *worker, void *event, size_t size)
 	struct session *s = w->owners[ev->slot / 2];
 
 	(void)size;
+	if (ev->kind == CULVERT_EVENT_MEMORY)
+		sockmap_memory_told(w->shared->kernel);
 	if (s && s->state == SESSION_OPEN &&
 	    (uint16_t)sockmap_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
 		kernel_event(s, ev->slot % 2, ev->kind);
