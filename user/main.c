@@ -14,7 +14,7 @@ static void usage(FILE *to)
 	      "A TCP forwarder that picks what carries each session: graft (packet by\n"
 	      "packet), sockmap (socket to socket), splice or copy.\n\n",
 	      to);
-	for (const struct own_command *c = own_commands; c->name; c++)
+	for (const struct local_command *c = local_commands; c->name; c++)
 		fprintf(to, "  %-10s %s\n", c->name, c->summary);
 	for (size_t i = 0; i < COMMANDS; i++)
 		fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].summary);
@@ -57,12 +57,12 @@ int main(int argc, char **argv)
 	}
 	for (int i = 2; i < argc; i++)
 		help = help || is_help(argv[i]);
-	for (const struct own_command *c = own_commands; c->name; c++) {
+	for (const struct local_command *c = local_commands; c->name; c++) {
 		if (strcmp(c->name, argv[1]) != 0)
 			continue;
 		if (!help)
 			return c->run(argc - 1, argv + 1);
-		own_command_help(c);
+		local_command_help(c);
 		return EXIT_CODE_OK;
 	}
 	if (command_find(argv[1]))

@@ -174,8 +174,8 @@ static void names(void)
 		row = strdup(strstr(page, quoted) + 1);
 		end = strchr(row, '\n');
 		*end = '\0';
-		for (const enum command_key *key = c->keys; *key; key++) {
-			snprintf(quoted, sizeof(quoted), "`%s`", command_keys[*key].name);
+		for (const enum request_key *key = c->keys; *key; key++) {
+			snprintf(quoted, sizeof(quoted), "`%s`", request_keys[*key].name);
 			if (!strstr(row, quoted))
 				fail_msg("docs/control.md: %s lacks %s", c->name, quoted);
 		}
@@ -183,7 +183,7 @@ static void names(void)
 		free(row);
 	}
 	for (size_t k = KEY_NONE + 1; k < KEYS; k++)
-		need_name(command_keys[k].name);
+		need_name(request_keys[k].name);
 	for (int i = 0; i < REASONS; i++)
 		need_name(reason_name((enum reason)i));
 	for (int i = 0; i < GRAFT_REFUSALS; i++)

@@ -20,13 +20,13 @@ struct asked {
 	bool may_change;
 };
 
-static struct json_object *answer(void *arg, const struct command_request *req)
+static struct json_object *answer(void *arg, const struct request *req)
 {
 	struct asked *asked = arg;
 	struct json_object *o = json_object_new_object();
 
 	asked->n++;
-	must(asked->may_change || !command_changes(req), "%s: changed", req->command->name);
+	must(asked->may_change || !request_changes(req), "%s: changed", req->command->name);
 	must((req->given & req->command->required) == req->command->required, "keys %x", req->given);
 	must(req->given || !req->command->needs_some, "%s: nothing", req->command->name);
 	json_object_object_add(o, "done", json_object_new_string(req->command->name));

@@ -602,7 +602,7 @@ TEST(test_needs)
 	rig_good(&c, "[culvert]\nmax-sessions = 1000\nworkers = 3\n" FORWARD
 		 "max-sessions = 2000\n[forward two]\nlisten = 127.0.0.1:2\n"
 		 "upstream = 127.0.0.2:2\nmax-sessions = 7\n", NULL);
-	needs = needs_of(&c);
+	needs = check_needs(&c);
 	assert_int_equal(needs.sockets, 2 * 1000 + 2 * 3 + 256);
 	assert_int_equal(needs.descriptors, 6 * 1000 + 2 * 3 + 1024);
 	config_close(&c);

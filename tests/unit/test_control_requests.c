@@ -6,9 +6,9 @@
 #include "unit.h"
 #include "daemon/control_requests.h"
 
-static void parse(const char *line, struct command_request *ret)
+static void parse(const char *line, struct request *ret)
 {
-	struct json_object *wrong = command_parse(line, ret);
+	struct json_object *wrong = request_parse(line, ret);
 
 	if (wrong)
 		fail_msg("%s: %s", line, json_object_to_json_string(wrong));
@@ -16,8 +16,8 @@ static void parse(const char *line, struct command_request *ret)
 
 static void expect_refused(const char *line, const char *due)
 {
-	struct command_request req;
-	struct json_object *wrong = command_parse(line, &req), *code = NULL;
+	struct request req;
+	struct json_object *wrong = request_parse(line, &req), *code = NULL;
 
 	json_pointer_get(wrong, "/error/code", &code);
 	if (!code || strcmp(json_object_get_string(code), due) != 0)
@@ -49,12 +49,12 @@ TEST(test_changes)
 	};
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		struct command_request req;
+		struct request req;
 
 		parse(cases[i].line, &req);
-		if (command_changes(&req) != cases[i].changes)
+		if (request_changes(&req) != cases[i].changes)
 			fail_msg("%s", cases[i].line);
-		command_close(&req);
+		request_close(&req);
 	}
 }
 
@@ -117,7 +117,7 @@ TEST(test_message)
 
 	memset(text, 0x9b, sizeof(text) - 1);
 	text[sizeof(text) - 1] = '\0';
-	o = command_error_json(ERROR_FAILED, "%s", text);
+	o = request_error_json(ERROR_FAILED, "%s", text);
 	p = json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN);
 	assert_true(strlen(p) < 600);
 	for (; *p; p++)

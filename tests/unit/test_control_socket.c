@@ -45,7 +45,7 @@ struct rig {
 static unsigned int descriptors_before;
 
 /* On a control thread. */
-static struct json_object *answer(void *arg, const struct command_request *req)
+static struct json_object *answer(void *arg, const struct request *req)
 {
 	static char large[LARGE_BYTES - sizeof("{\"x\":\"\"}")];
 	struct json_object *o = json_object_new_object();

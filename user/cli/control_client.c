@@ -31,7 +31,7 @@
 #define RELOAD_DEADLINE_S 60 /* a name server may have to answer */
 #define RELOAD_POLL_MS 50
 
-const struct command_key_def client_options[OWNS] = {
+const struct request_key_def client_options[OWNS] = {
 	[OWN_JSON] = { .name = "json",
 		       .help = "print the daemon's answer as JSON, see culvert(8)" },
 	[OWN_CONTROL] = { .name = "control", .metavar = "PATH",
@@ -45,27 +45,27 @@ const struct command_key_def client_options[OWNS] = {
 
 /* --- help --- */
 
-void client_print_option(const struct command_key_def *def)
+void client_print_option(const struct request_key_def *def)
 {
 	char left[32];
 
-	snprintf(left, sizeof(left), "--%s %s", command_key_option(def), def->metavar ?: "");
+	snprintf(left, sizeof(left), "--%s %s", request_key_option(def), def->metavar ?: "");
 	printf("  %-24s%s\n", left, def->help);
 }
 
 void client_help(const struct command *c)
 {
 	printf("Usage: culvert %s", c->name);
-	for (const enum command_key *key = c->keys; *key; key++) {
+	for (const enum request_key *key = c->keys; *key; key++) {
 		bool needed = c->required >> *key & 1;
 
 		if (c->positional >> *key & 1)
-			printf(needed ? " %s%s" : " [%s%s]", command_keys[*key].metavar,
+			printf(needed ? " %s%s" : " [%s%s]", request_keys[*key].metavar,
 			       *key == KEY_ID ? "..." : "");
 	}
 	printf(" [options]\n\nTo %s.  See culvert(8).\n\nOptions:\n", c->summary);
-	for (const enum command_key *key = c->keys; *key; key++)
-		client_print_option(&command_keys[*key]);
+	for (const enum request_key *key = c->keys; *key; key++)
+		client_print_option(&request_keys[*key]);
 	for (size_t i = 0; i < OWNS; i++)
 		client_print_option(&client_options[i]);
 }
@@ -73,12 +73,12 @@ void client_help(const struct command *c)
 /* --- the request --- */
 
 /* Add TEXT, or NULL for a flag; whether it is a right value says the parser of requests. */
-static int add_key(struct json_object *request, enum command_key key, const char *text)
+static int add_key(struct json_object *request, enum request_key key, const char *text)
 {
-	const struct command_key_def *def = &command_keys[key];
+	const struct request_key_def *def = &request_keys[key];
 	bool number = def->kind >= VALUE_WHOLE;
 	struct json_object *value = def->kind == VALUE_FLAG ? json_object_new_boolean(true) :
-				    number ? command_json(text) : json_object_new_string(text);
+				    number ? request_json(text) : json_object_new_string(text);
 	struct json_object *ids = json_object_object_get(request, def->name);
 
 	if (key != KEY_ID)
@@ -99,10 +99,10 @@ static int complain_unknown(const struct command *c, const char *word)
 /* Take a word that is no option as the value of the next key that may be a word. */
 static int add_word(const struct command *c, struct json_object *request, const char *word)
 {
-	for (const enum command_key *key = c->keys; *key; key++)
+	for (const enum request_key *key = c->keys; *key; key++)
 		if (c->positional >> *key & 1 &&
 		    (*key == KEY_ID ||
-		     !json_object_object_get_ex(request, command_keys[*key].name, NULL)))
+		     !json_object_object_get_ex(request, request_keys[*key].name, NULL)))
 			return add_key(request, *key, word);
 	return complain_unknown(c, word);
 }
@@ -110,9 +110,9 @@ static int add_word(const struct command *c, struct json_object *request, const 
 /* Values of struct option: a key of the table, or one of these for client_options, in their order. */
 #define OWN_VALUES "jsch"
 
-static struct option option_of(const struct command_key_def *def, int value)
+static struct option option_of(const struct request_key_def *def, int value)
 {
-	return (struct option){ command_key_option(def),
+	return (struct option){ request_key_option(def),
 				def->metavar ? required_argument : no_argument, NULL, value };
 }
 
@@ -125,7 +125,7 @@ static int take_option(const struct command *c, int option, const char *word,
 	if (option == '?')
 		return complain_unknown(c, word);
 	if (!own)
-		return add_key(w->request, (enum command_key)option, optarg);
+		return add_key(w->request, (enum request_key)option, optarg);
 	w->own[own - OWN_VALUES] = optarg ?: "";
 	return 0;
 }
@@ -135,8 +135,8 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 	struct option options[COMMAND_KEYS_MAX + OWNS + 1] = { 0 }, *next = options;
 	int option, r = 0;
 
-	for (const enum command_key *key = c->keys; *key; key++)
-		*next++ = option_of(&command_keys[*key], (int)*key);
+	for (const enum request_key *key = c->keys; *key; key++)
+		*next++ = option_of(&request_keys[*key], (int)*key);
 	for (int i = 0; i < OWNS; i++)
 		*next++ = option_of(&client_options[i], OWN_VALUES[i]);
 	optind = 0; /* begin anew */
@@ -172,17 +172,17 @@ static const char *error_of(struct json_object *answer)
 /* Refuse what the daemon would refuse. */
 static int check_request(const struct command *c, const char *line)
 {
-	struct command_request req;
+	struct request req;
 	struct json_object *wrong;
 	int r = 0;
 
 	if (strlen(line) >= CONTROL_REQUEST_MAX - 1)
 		return log_complain(-EINVAL, "%s: too much for one request", c->name);
-	wrong = command_parse(line, &req);
+	wrong = request_parse(line, &req);
 	if (wrong)
 		r = log_complain(-EINVAL, "%s", error_of(wrong));
 	else
-		command_close(&req);
+		request_close(&req);
 	json_object_put(wrong);
 	return r;
 }

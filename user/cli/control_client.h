@@ -13,11 +13,11 @@ int client_run(int argc, char **argv);
 
 /* Options of each such command that are no keys of its request. */
 enum { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
-extern const struct command_key_def client_options[OWNS];
+extern const struct request_key_def client_options[OWNS];
 
 void client_help(const struct command *c);
 /* A line of a help about one option. */
-void client_print_option(const struct command_key_def *def);
+void client_print_option(const struct request_key_def *def);
 
 /* --- for client_run() and its tests, and for top.c --- */
 

@@ -11,8 +11,8 @@
 #include "daemon/daemon.h"
 #include "probe/probe.h"
 
-static const struct command_key_def no_options[] = { { .name = NULL } };
-static const struct command_key_def graft_options[] = {
+static const struct request_key_def no_options[] = { { .name = NULL } };
+static const struct request_key_def graft_options[] = {
 	{ .name = "remove", .help = "reset the sessions, and remove all that is left" },
 	{ .name = "control", .metavar = "PATH",
 	  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")" },
@@ -20,18 +20,18 @@ static const struct command_key_def graft_options[] = {
 	  .help = "graft-pins of the daemon (default " CONFIG_GRAFT_PINS_DEFAULT ")" },
 	{ .name = NULL },
 };
-static const struct command_key_def top_options[] = {
+static const struct request_key_def top_options[] = {
 	{ .name = "control", .metavar = "PATH", .help = "control socket of the daemon" },
 	{ .name = "forward", .metavar = "NAME", .help = "sessions of this forward" },
 	{ .name = "client", .metavar = "ADDR", .help = "sessions of these clients" },
 	{ .name = NULL },
 };
-static const struct command_key_def probe_options[] = {
+static const struct request_key_def probe_options[] = {
 	{ .name = "json", .help = "print the results as JSON" },
 	{ .name = NULL },
 };
 
-const struct own_command own_commands[] = {
+const struct local_command local_commands[] = {
 	{ "run", "forward connections", daemon_run, NULL, "ADDRESS", .help = config_help },
 	{ "check", "find mistakes in a configuration file", check_run, no_options, "FILE", .about =
 	  "Read FILE as `culvert run --config FILE` would, look up its host names, and say what\n"
@@ -57,7 +57,7 @@ const struct own_command own_commands[] = {
 	{ .name = NULL },
 };
 
-void own_command_help(const struct own_command *c)
+void local_command_help(const struct local_command *c)
 {
 	if (c->help) {
 		c->help();
@@ -67,6 +67,6 @@ void own_command_help(const struct own_command *c)
 	       c->options->name ? "[options]" : "", c->summary, c->about);
 	if (c->options->name)
 		puts("\nOptions:");
-	for (const struct command_key_def *o = c->options; o->name; o++)
+	for (const struct request_key_def *o = c->options; o->name; o++)
 		client_print_option(o);
 }

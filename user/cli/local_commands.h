@@ -6,17 +6,17 @@
 #include "daemon/control_requests.h"
 
 /* A command that is not one request to a daemon; the others are in daemon/control_requests.h. */
-struct own_command {
+struct local_command {
 	const char *name;
 	const char *summary;
 	int (*run)(int argc, char **argv);
 	/* its options, the last one without a name; NULL: those of option_table */
-	const struct command_key_def *options;
+	const struct request_key_def *options;
 	const char *word;  /* what a word that is no option means; NULL: there is none */
 	const char *about; /* for the help, or a function that prints it: */
 	void (*help)(void);
 };
 
-extern const struct own_command own_commands[]; /* the last one has no name */
+extern const struct local_command local_commands[]; /* the last one has no name */
 
-void own_command_help(const struct own_command *c);
+void local_command_help(const struct local_command *c);

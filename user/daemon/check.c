@@ -31,7 +31,7 @@ static int check_account(const struct config *c)
 /* This process may have what a daemon may have that is started in its place. */
 static void check_descriptors(const struct config *c)
 {
-	struct needs needs = needs_of(c);
+	struct needs needs = check_needs(c);
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
 
 	if (limit < needs.descriptors)
@@ -159,7 +159,7 @@ int convert_run(int argc, char **argv)
 #define OWN_DESCRIPTORS 256
 #define SPARE_DESCRIPTORS 1024
 
-struct needs needs_of(const struct config *c)
+struct needs check_needs(const struct config *c)
 {
 	unsigned long forwards = 0;
 

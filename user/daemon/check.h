@@ -23,7 +23,7 @@ struct needs {
 	unsigned long descriptors; /* ... and with which all may be spliced both ways */
 };
 
-struct needs needs_of(const struct config *c);
+struct needs check_needs(const struct config *c);
 
 /* What is said of too few: the limit, max_sessions, sockets, descriptors. */
 #define FEW_DESCRIPTORS "only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: " \

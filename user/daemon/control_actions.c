@@ -48,8 +48,8 @@ SYSCALLS_ALLOWED(
  * held, so no forward that a session points to is freed.
  */
 struct round {
-	const struct operate *o;
-	const struct command_request *req;
+	const struct actions *o;
+	const struct request *req;
 	struct json_object *answer;  /* what was done and seen; the caller's */
 	const char *name;            /* of a forward, in the request; NULL: none is given */
 	struct forward *named;       /* that forward: the active one, if there is one */
@@ -95,12 +95,12 @@ static bool has_id(struct json_object *ids, uint64_t id)
 static bool is_meant(const void *arg, const struct session *s)
 {
 	const struct round *r = arg;
-	const struct command_request *req = r->req;
+	const struct request *req = r->req;
 	uint64_t carrier = req->values[KEY_CARRIER].number;
 
 	if (req->ids && !has_id(req->ids, s->id))
 		return false;
-	if (command_has(req, KEY_CARRIER) && session_carrier(s, CLIENT) != carrier &&
+	if (request_has(req, KEY_CARRIER) && session_carrier(s, CLIENT) != carrier &&
 	    session_carrier(s, UPSTREAM) != carrier)
 		return false;
 	if (r->name && strcmp(forward_name(forward_of(s)), r->name) != 0)
@@ -129,7 +129,7 @@ static void look(void *arg)
 	r->buffers += w->pool.buffers_lent;
 }
 
-void operate_count(const struct operate *o)
+void actions_count(const struct actions *o)
 {
 	struct round r = { .o = o, .forwards = &o->reload->forwards };
 
@@ -195,7 +195,7 @@ static struct json_object *do_sessions(struct round *r)
 	r->room = 2 * (size_t)atomic_load(&r->shared->live) + 1024;
 	r->views = calloc(r->room, sizeof(*r->views));
 	if (!r->views)
-		return command_error_json(ERROR_NO_MEMORY, "sessions are too many to be listed");
+		return request_error_json(ERROR_NO_MEMORY, "sessions are too many to be listed");
 	list = json_object_new_array();
 	ask_workers(r, look);
 	for (size_t i = 0; i < r->n_views; i++)
@@ -208,7 +208,7 @@ static struct json_object *do_sessions(struct round *r)
 
 /* --- sums --- */
 
-uint64_t operate_sum(const struct operate *o, size_t at)
+uint64_t actions_sum(const struct actions *o, size_t at)
 {
 	const struct threads *ts = &o->reload->threads;
 	uint64_t n = 0;
@@ -218,7 +218,7 @@ uint64_t operate_sum(const struct operate *o, size_t at)
 	return n;
 }
 
-uint64_t operate_sum_forward(const struct forward *f, size_t at)
+uint64_t actions_sum_forward(const struct forward *f, size_t at)
 {
 	uint64_t n = 0;
 
@@ -227,7 +227,7 @@ uint64_t operate_sum_forward(const struct forward *f, size_t at)
 	return n;
 }
 
-#define SUM(forward, field) operate_sum_forward(forward, offsetof(struct forward_stats, field))
+#define SUM(forward, field) actions_sum_forward(forward, offsetof(struct forward_stats, field))
 
 /* --- forwards --- */
 
@@ -375,13 +375,13 @@ static struct json_object *carriers_json(const struct round *r)
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
 		json_add_int(o, "bytes",
-			     operate_sum(r->o, offsetof(struct stats, carrier_bytes[c])));
+			     actions_sum(r->o, offsetof(struct stats, carrier_bytes[c])));
 		json_append(list, o);
 	}
 	return list;
 }
 
-static struct json_object *handovers_json(const struct operate *op)
+static struct json_object *handovers_json(const struct actions *op)
 {
 	struct json_object *o = json_object_new_object();
 
@@ -390,7 +390,7 @@ static struct json_object *handovers_json(const struct operate *op)
 		uint64_t n = 0;
 
 		for (unsigned int why = 0; why < REASONS; why++)
-			n += operate_sum(op, offsetof(struct stats, handovers[i][why]));
+			n += actions_sum(op, offsetof(struct stats, handovers[i][why]));
 		if (i < CARRIERS)
 			snprintf(name, sizeof(name), "to_%s", carrier_name(i));
 		json_add_int(o, name, n);
@@ -398,12 +398,12 @@ static struct json_object *handovers_json(const struct operate *op)
 	return o;
 }
 
-static struct json_object *errors_json(const struct operate *op)
+static struct json_object *errors_json(const struct actions *op)
 {
 	struct json_object *o = json_object_new_object();
 
 	for (unsigned int c = 0; c < CAUSES; c++)
-		json_add_int(o, cause_name(c), operate_sum(op, offsetof(struct stats, errors[c])));
+		json_add_int(o, cause_name(c), actions_sum(op, offsetof(struct stats, errors[c])));
 	return o;
 }
 
@@ -442,7 +442,7 @@ static struct json_object *kernel_json(struct round *r)
  * Since Linux 6.2 the size of the directory is the number of descriptors.  Before, count the
  * entries but for "." and "..".  The directory's own descriptor is left out.  0: there is no /proc.
  */
-unsigned int operate_descriptors(const struct operate *o)
+unsigned int actions_descriptors(const struct actions *o)
 {
 	DIR *d = o->descriptors;
 	struct stat st;
@@ -472,7 +472,7 @@ static struct json_object *resources_json(const struct round *r)
 	json_add_int(o, "pipes", r->pipes);
 	json_add_int(o, "pipes_idle", r->pipes_idle);
 	json_add_int(o, "buffers", r->buffers);
-	json_add_int(o, "fds", operate_descriptors(r->o));
+	json_add_int(o, "fds", actions_descriptors(r->o));
 	return o;
 }
 
@@ -490,7 +490,7 @@ static struct json_object *do_status(struct round *r)
 	json_add_int(r->answer, "max_sessions", c->max_sessions);
 	json_add_int(r->answer, "max_sessions_per_client", c->max_sessions_per_client);
 	json_add_text(r->answer, "resolver", r->shared->names ? "running" : "not needed");
-	if (!command_has(r->req, KEY_BRIEF))
+	if (!request_has(r->req, KEY_BRIEF))
 		json_add(r->answer, "forwards", forwards_json(r));
 	json_add(r->answer, "reload", reload_json(r->o->reload));
 	json_add(r->answer, "carriers", carriers_json(r));
@@ -550,9 +550,9 @@ static struct json_object *do_engine(struct round *r)
 	enum engine engine = (enum engine)r->req->values[KEY_ENGINE].number;
 	const char *hindrance = engine_hindrance(r, engine);
 
-	if (command_has(r->req, KEY_ENGINE)) {
+	if (request_has(r->req, KEY_ENGINE)) {
 		if (hindrance)
-			return command_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
+			return request_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
 						  engine_name(engine), hindrance);
 		for (struct forward *f = r->forwards->first; f; f = f->next)
 			if (!strcmp(forward_name(f->conf), r->name))
@@ -577,7 +577,7 @@ static struct json_object *do_upstream(struct round *r)
 	struct server *s = servers_order(&r->named->servers, name, order);
 
 	if (!s)
-		return command_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
+		return request_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
 					  "`culvert forwards` lists them", r->name, name);
 	r->server = s;
 	if (order == ORDER_DOWN)
@@ -596,15 +596,15 @@ static struct json_object *do_upstream(struct round *r)
 /* Drain a forward, or let it accept again.  Without the lock.  NULL: done; else the answer. */
 static struct json_object *drain(const struct round *r)
 {
-	uint64_t due = command_has(r->req, KEY_DEADLINE) ?
+	uint64_t due = request_has(r->req, KEY_DEADLINE) ?
 			       clock_ms() + r->req->values[KEY_DEADLINE].number : UINT64_MAX;
 	char why[640];
 	int e;
 
 	log_keep_complaint(why, sizeof(why));
-	e = reload_drain(r->o->reload, r->name, command_has(r->req, KEY_UNDO), due);
+	e = reload_drain(r->o->reload, r->name, request_has(r->req, KEY_UNDO), due);
 	log_keep_complaint(NULL, 0);
-	return !e ? NULL : command_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
+	return !e ? NULL : request_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
 					      e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED,
 					      "%s", why);
 }
@@ -615,7 +615,7 @@ static struct json_object *do_drain(struct round *r)
 	json_add_text(r->answer, "state", forward_state_name(r->named));
 	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
 	json_add_text(r->answer, "warning",
-		      command_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
+		      request_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
 		      "this cannot be undone, and a reload cannot end it: there is no privileged "
 		      "process; only a new start of culvert makes it listen again");
 	return NULL;
@@ -629,11 +629,11 @@ static struct json_object *do_drain(struct round *r)
  */
 static struct json_object *do_reload(struct round *r)
 {
-	bool looks = command_has(r->req, KEY_NUMBER);
+	bool looks = request_has(r->req, KEY_NUMBER);
 	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->o->reload);
 
 	if (!n)
-		return command_error_json(ERROR_FAILED, RELOAD_STOPPING);
+		return request_error_json(ERROR_FAILED, RELOAD_STOPPING);
 	json_add_int(r->answer, "number", n);
 	if (looks)
 		json_add(r->answer, "reload", reload_json(r->o->reload));
@@ -642,7 +642,7 @@ static struct json_object *do_reload(struct round *r)
 
 static struct json_object *do_log_level(struct round *r)
 {
-	if (command_has(r->req, KEY_LEVEL))
+	if (request_has(r->req, KEY_LEVEL))
 		log_set_level((int)r->req->values[KEY_LEVEL].number);
 	json_add_text(r->answer, "level", log_level_name(log_get_level()));
 	return NULL;
@@ -663,9 +663,9 @@ static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_LOG_LEVEL] = do_log_level,
 };
 
-struct json_object *operate(void *arg, const struct command_request *req)
+struct json_object *actions_run(void *arg, const struct request *req)
 {
-	const struct operate *o = arg;
+	const struct actions *o = arg;
 	struct round r = { .o = o, .req = req, .name = req->values[KEY_FORWARD].text,
 			   .shared = o->reload->shared, .forwards = &o->reload->forwards };
 	enum command_id id = command_number(req->command);
@@ -677,7 +677,7 @@ struct json_object *operate(void *arg, const struct command_request *req)
 	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
 	while (pthread_mutex_trylock(&r.forwards->lock)) {
 		if (clock_ms() >= end_ms)
-			return command_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
+			return request_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
 						  "worker that does not answer; ask again");
 		poll(NULL, 0, LOCK_LOOK_MS);
 	}
@@ -686,12 +686,12 @@ struct json_object *operate(void *arg, const struct command_request *req)
 		r.named = r.named->next;
 	r.answer = json_object_new_object();
 	/* so that a mistyped name is an error and not "no sessions" */
-	wrong = r.name && !r.named ? command_error_json(ERROR_NO_SUCH_FORWARD,
+	wrong = r.name && !r.named ? request_error_json(ERROR_NO_SUCH_FORWARD,
 							"no forward is named \"%.64s\"", r.name) :
 				     handlers[id](&r);
 	pthread_mutex_unlock(&r.forwards->lock);
-	if (!wrong && r.silent && command_changes(req))
-		wrong = command_error_json(ERROR_NO_ANSWER, "%u workers do not answer: the change is "
+	if (!wrong && r.silent && request_changes(req))
+		wrong = request_error_json(ERROR_NO_ANSWER, "%u workers do not answer: the change is "
 					   "made in part, so far of %u; ask again", r.silent, r.n);
 	if (!wrong)
 		return r.answer;

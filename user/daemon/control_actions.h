@@ -10,7 +10,7 @@
 #include "probe/probe.h"
 
 /* Actions: what becomes of a request (control_requests.h) that came over the control socket (control_socket.h). */
-struct operate {
+struct actions {
 	struct reload *reload;     /* has the forwards and the workers */
 	const struct probe_start *probe;
 	uint64_t started_ms;       /* CLOCK_MONOTONIC */
@@ -21,20 +21,20 @@ struct operate {
 };
 
 /*
- * The answer to REQ as JSON (docs/control.md).  NULL: there is no memory.  ARG is a struct operate.
+ * The answer to REQ as JSON (docs/control.md).  NULL: there is no memory.  ARG is a struct actions.
  * On a control thread, one at a time.
  */
-struct json_object *operate(void *arg, const struct command_request *req);
+struct json_object *actions_run(void *arg, const struct request *req);
 
 /*
  * Let each worker add what the kernel has carried for live sessions to its counters; one that does
  * not answer in time does not.  Under the lock of forwards.
  */
-void operate_count(const struct operate *o);
+void actions_count(const struct actions *o);
 /* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
-uint64_t operate_sum(const struct operate *o, size_t at);
+uint64_t actions_sum(const struct actions *o, size_t at);
 /* The same of the struct forward_stats of F. */
-uint64_t operate_sum_forward(const struct forward *f, size_t at);
+uint64_t actions_sum_forward(const struct forward *f, size_t at);
 
 /* Descriptors that are open.  Under the lock of forwards. */
-unsigned int operate_descriptors(const struct operate *o);
+unsigned int actions_descriptors(const struct actions *o);

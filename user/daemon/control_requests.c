@@ -29,7 +29,7 @@ static const char *text_of(struct json_object *value)
 	return *text && strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
 }
 
-static bool take_choice(const char *const *choices, struct command_value *v)
+static bool take_choice(const char *const *choices, struct request_value *v)
 {
 	for (v->number = 0; v->text && v->number < CHOICES_MAX; v->number++)
 		if (choices[v->number] && !strcmp(choices[v->number], v->text))
@@ -69,20 +69,20 @@ static bool take_seconds(struct json_object *value, uint64_t *ret_ms)
 	return true;
 }
 
-static bool take_value(struct command_request *req, enum command_key key,
+static bool take_value(struct request *req, enum request_key key,
 		       struct json_object *value)
 {
-	struct command_value *v = &req->values[key];
+	struct request_value *v = &req->values[key];
 
 	v->text = text_of(value);
-	switch (command_keys[key].kind) {
+	switch (request_keys[key].kind) {
 	case VALUE_FLAG:
 		v->number = (uint64_t)json_object_get_boolean(value);
 		return json_object_is_type(value, json_type_boolean);
 	case VALUE_TEXT:
 		return v->text;
 	case VALUE_CHOICE:
-		return take_choice(command_keys[key].choices, v);
+		return take_choice(request_keys[key].choices, v);
 	case VALUE_CLIENTS:
 		return v->text && !acl_add(&req->clients, true, v->text);
 	case VALUE_WHOLE:
@@ -103,7 +103,7 @@ static bool take_value(struct command_request *req, enum command_key key,
 #define TEXT "a text that is not empty"
 #define FLAG VALUE_FLAG, .expected = "true or false"
 
-const struct command_key_def command_keys[KEYS] = {
+const struct request_key_def request_keys[KEYS] = {
 	[KEY_FORWARD] = { "forward", "NAME", "of this forward", VALUE_TEXT, .expected = TEXT },
 	[KEY_CLIENT] = { "client", "ADDR", "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:",
 			 VALUE_CLIENTS,
@@ -193,7 +193,7 @@ const struct command *command_find(const char *name)
 
 /* --- what is wrong --- */
 
-struct json_object *command_error_json(const char *code, const char *fmt, ...)
+struct json_object *request_error_json(const char *code, const char *fmt, ...)
 {
 	struct json_object *o = json_object_new_object(), *error = json_object_new_object();
 	char text[MESSAGE_MAX], shown[MESSAGE_MAX];
@@ -210,21 +210,21 @@ struct json_object *command_error_json(const char *code, const char *fmt, ...)
 
 /* --- requests: what is wrong with them, or NULL --- */
 
-static struct json_object *take_key(struct command_request *req, const char *name,
+static struct json_object *take_key(struct request *req, const char *name,
 				    struct json_object *value)
 {
 	const struct command *c = req->command;
-	const enum command_key *key = c->keys;
-	const struct command_key_def *def;
+	const enum request_key *key = c->keys;
+	const struct request_key_def *def;
 
-	while (*key && strcmp(command_keys[*key].name, name) != 0)
+	while (*key && strcmp(request_keys[*key].name, name) != 0)
 		key++;
 	if (!*key)
-		return command_error_json(ERROR_UNKNOWN_KEY, "%s: unknown key \"%.*s\"", c->name,
+		return request_error_json(ERROR_UNKNOWN_KEY, "%s: unknown key \"%.*s\"", c->name,
 					  SHOWN, name);
-	def = &command_keys[*key];
+	def = &request_keys[*key];
 	if (!take_value(req, *key, value))
-		return command_error_json(ERROR_BAD_VALUE, "%s: %s: expected %s", c->name, name,
+		return request_error_json(ERROR_BAD_VALUE, "%s: %s: expected %s", c->name, name,
 					  def->expected ?: def->help);
 	if (def->kind != VALUE_FLAG || req->values[*key].number)
 		req->given |= BIT(*key);
@@ -232,31 +232,31 @@ static struct json_object *take_key(struct command_request *req, const char *nam
 }
 
 /* Check what the keys must be together. */
-static struct json_object *check_whole(const struct command_request *req)
+static struct json_object *check_whole(const struct request *req)
 {
 	const struct command *c = req->command;
 
-	for (const enum command_key *key = c->keys; *key; key++)
+	for (const enum request_key *key = c->keys; *key; key++)
 		if (c->required & ~req->given & BIT(*key))
-			return command_error_json(ERROR_MISSING_KEY, "%s: needs %s", c->name,
-						  command_keys[*key].name);
+			return request_error_json(ERROR_MISSING_KEY, "%s: needs %s", c->name,
+						  request_keys[*key].name);
 	if (c->needs_some && !req->given)
-		return command_error_json(ERROR_MISSING_KEY, "%s: needs an id, a filter or all",
+		return request_error_json(ERROR_MISSING_KEY, "%s: needs an id, a filter or all",
 					  c->name);
 	return NULL;
 }
 
-static struct json_object *take_object(struct command_request *req)
+static struct json_object *take_object(struct request *req)
 {
 	const char *name = text_of(json_object_object_get(req->json, "command"));
 	struct json_object *wrong = NULL;
 
 	if (!name)
-		return command_error_json(ERROR_MALFORMED, "a request is one line: "
+		return request_error_json(ERROR_MALFORMED, "a request is one line: "
 					  "{\"command\":\"NAME\",...}");
 	req->command = command_find(name);
 	if (!req->command)
-		return command_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\"", SHOWN,
+		return request_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\"", SHOWN,
 					  name);
 	json_object_object_foreach(req->json, key, value) {
 		if (!wrong && strcmp(key, "command") != 0)
@@ -265,7 +265,7 @@ static struct json_object *take_object(struct command_request *req)
 	return wrong ?: check_whole(req);
 }
 
-struct json_object *command_json(const char *text)
+struct json_object *request_json(const char *text)
 {
 	struct json_tokener *t = json_tokener_new_ex(DEPTH_MAX);
 	struct json_object *value;
@@ -278,24 +278,24 @@ struct json_object *command_json(const char *text)
 	return value;
 }
 
-struct json_object *command_parse(const char *line, struct command_request *ret)
+struct json_object *request_parse(const char *line, struct request *ret)
 {
 	struct json_object *wrong;
 
-	*ret = (struct command_request){ .given = 0 };
+	*ret = (struct request){ .given = 0 };
 	if (line[strspn(line, "abcdefghijklmnopqrstuvwxyz-")]) {
-		ret->json = command_json(line);
+		ret->json = request_json(line);
 	} else {
 		ret->json = json_object_new_object();
 		json_add_text(ret->json, "command", line);
 	}
 	wrong = take_object(ret);
 	if (wrong)
-		command_close(ret);
+		request_close(ret);
 	return wrong;
 }
 
-void command_close(struct command_request *req)
+void request_close(struct request *req)
 {
 	acl_close(&req->clients);
 	json_object_put(req->json);

@@ -29,7 +29,7 @@ enum command_id {
 };
 
 /* What a request may say beside the command. */
-enum command_key {
+enum request_key {
 	KEY_NONE, /* ends a list */
 	KEY_FORWARD,
 	KEY_CLIENT,
@@ -47,21 +47,21 @@ enum command_key {
 	KEYS,
 };
 
-/* What a value is, and what struct command_value has of it. */
+/* What a value is, and what struct request_value has of it. */
 enum command_key_kind {
 	VALUE_FLAG,    /* number: 0 or 1 */
 	VALUE_TEXT,    /* text */
 	VALUE_CHOICE,  /* number: the place in `choices` */
-	VALUE_CLIENTS, /* in struct command_request */
+	VALUE_CLIENTS, /* in struct request */
 	VALUE_WHOLE,   /* number, as the next ones, which are numbers in JSON, too */
-	VALUE_IDS,     /* one or several numbers: in struct command_request */
+	VALUE_IDS,     /* one or several numbers: in struct request */
 	VALUE_SECONDS, /* number: milliseconds */
 };
 
 #define CHOICES_MAX 8
 
 /* All about a key: what it is called, what it means, and how its value is taken. */
-struct command_key_def {
+struct request_key_def {
 	const char *name;
 	const char *metavar;  /* of the client's option "--NAME"; NULL: a flag */
 	const char *help;
@@ -71,7 +71,7 @@ struct command_key_def {
 	const char *choices[CHOICES_MAX];
 };
 
-static inline const char *command_key_option(const struct command_key_def *key)
+static inline const char *request_key_option(const struct request_key_def *key)
 {
 	return key->option ? key->option : key->name;
 }
@@ -88,12 +88,12 @@ struct command {
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */
-	enum command_key keys[COMMAND_KEYS_MAX]; /* and KEY_NONE */
+	enum request_key keys[COMMAND_KEYS_MAX]; /* and KEY_NONE */
 };
 
-/* By enum command_id, and by enum command_key. */
+/* By enum command_id, and by enum request_key. */
 extern const struct command commands[COMMANDS];
-extern const struct command_key_def command_keys[KEYS];
+extern const struct request_key_def request_keys[KEYS];
 
 /* The command NAME, or NULL. */
 const struct command *command_find(const char *name);
@@ -105,27 +105,27 @@ static inline enum command_id command_number(const struct command *c)
 
 #define ENGINE_DEFAULT ENGINES
 
-struct command_value {
+struct request_value {
 	const char *text; /* NULL: it is none, or not given */
 	uint64_t number;
 };
 
 /* A request that is right.  Each filter that is given must hold. */
-struct command_request {
+struct request {
 	const struct command *command;
 	unsigned int given;       /* bits 1 << key */
-	struct command_value values[KEYS];
+	struct request_value values[KEYS];
 	struct acl clients;       /* those it allows; no rules: any */
 	struct json_object *ids;  /* a number, or an array of them; NULL: any */
 	struct json_object *json; /* owned; texts and ids point into it */
 };
 
-static inline bool command_has(const struct command_request *req, enum command_key key)
+static inline bool request_has(const struct request *req, enum request_key key)
 {
 	return req->given & (1U << key);
 }
 
-static inline bool command_changes(const struct command_request *req)
+static inline bool request_changes(const struct request *req)
 {
 	return (req->given ?: 1U << KEY_NONE) & req->command->changes;
 }
@@ -146,15 +146,15 @@ static inline bool command_changes(const struct command_request *req)
 #define ERROR_FAILED "failed"
 
 /* {"error":{"code":...,"message":...}}; the message is made printable. */
-struct json_object *command_error_json(const char *code, const char *fmt, ...)
+struct json_object *request_error_json(const char *code, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
 /* Parse TEXT strictly as one JSON value.  NULL: it is none, or null, or there is no memory. */
-struct json_object *command_json(const char *text);
+struct json_object *request_json(const char *text);
 
 /*
  * Parse LINE: a JSON object, or one word for {"command":WORD}.  Each key must be known and its
- * value of the right type.  NULL: give RET to command_close().  Else an error: what is wrong.
+ * value of the right type.  NULL: give RET to request_close().  Else an error: what is wrong.
  */
-struct json_object *command_parse(const char *line, struct command_request *ret);
-void command_close(struct command_request *req);
+struct json_object *request_parse(const char *line, struct request *ret);
+void request_close(struct request *req);

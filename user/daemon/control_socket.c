@@ -149,23 +149,23 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const char *line,
 					const struct ucred *peer, bool may_change)
 {
-	struct command_request req;
-	struct json_object *answer = command_parse(line, &req);
+	struct request req;
+	struct json_object *answer = request_parse(line, &req);
 
 	if (answer)
 		return answer;
-	if (command_changes(&req) && !may_change)
-		answer = command_error_json(ERROR_PERMISSION,
+	if (request_changes(&req) && !may_change)
+		answer = request_error_json(ERROR_PERMISSION,
 					    "%s: permission denied: only root and the daemon's own "
 					    "account may change anything", req.command->name);
 	else
 		answer = fn(arg, &req);
-	if (command_changes(&req))
+	if (request_changes(&req))
 		log_write(LOG_NOTICE, "control: %s: %s (by uid %u, pid %d)",
 			  json_object_to_json_string_ext(req.json, JSON_C_TO_STRING_PLAIN),
 			  json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN),
 			  peer->uid, peer->pid);
-	command_close(&req);
+	request_close(&req);
 	/* cppcheck-suppress returnDanglingLifetime ; an answer holds copies alone */
 	return answer;
 }

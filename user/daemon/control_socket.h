@@ -19,7 +19,7 @@ struct control;
 #define CONTROL_REQUEST_MAX 4096 /* bytes of a request, its newline and one more */
 
 /* Make the answer to REQ, one at a time.  The caller releases it.  NULL: there is no memory. */
-typedef struct json_object *control_answer_fn(void *arg, const struct command_request *req);
+typedef struct json_object *control_answer_fn(void *arg, const struct request *req);
 
 /*
  * Answer the request LINE of PEER, without its newline: what FN makes of it, or an object that says

@@ -75,12 +75,12 @@ struct daemon {
 	struct reload reload;  /* forwards, workers, the privileged process */
 	struct control *control;
 	struct control *metrics; /* NULL: none */
-	struct operate operate;
+	struct actions actions;
 	char err[1024];          /* the complaint of a step of the start */
 
 	/* the main thread */
 	struct loop loop;
-	struct routes routes;
+	struct netlink_watch routes;
 	struct source signals;
 	struct timer look;      /* for the watchdog; at the end, whether the workers have ended */
 	uint64_t look_ms;       /* between two looks; 0: nobody wants to know */
@@ -186,7 +186,7 @@ static int start_privileged(struct daemon *d)
  */
 static int limit_descriptors(struct daemon *d)
 {
-	struct needs needs = needs_of(&d->config);
+	struct needs needs = check_needs(&d->config);
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
 	unsigned long rest = limit > needs.sockets ? limit - needs.sockets : 0;
 
@@ -292,7 +292,7 @@ static int revive_grafts(struct daemon *d)
 	if (!gs)
 		return 0;
 	grafts_revive(gs, d->account.uid);
-	r = routes_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
+	r = netlink_watch_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 
@@ -452,7 +452,7 @@ static int begin(struct daemon *d)
 	struct threads *ts = &d->reload.threads;
 	int r;
 
-	d->operate = (struct operate){
+	d->actions = (struct actions){
 		.reload = &d->reload,
 		.probe = &d->probe,
 		.started_ms = clock_ms(),
@@ -469,9 +469,9 @@ static int begin(struct daemon *d)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: reload_start(&d->reload);
 	if (!r && d->control)
-		r = control_start(d->control, operate, &d->operate);
+		r = control_start(d->control, actions_run, &d->actions);
 	if (!r && d->metrics)
-		r = control_serve(d->metrics, metrics_serve, &d->operate);
+		r = control_serve(d->metrics, metrics_serve, &d->actions);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));
@@ -601,8 +601,8 @@ static void end(struct daemon *d)
 	control_close(d->metrics);
 	session_log_close(d->shared.session_log);
 	threads_close(ts);
-	if (d->operate.descriptors)
-		closedir(d->operate.descriptors);
+	if (d->actions.descriptors)
+		closedir(d->actions.descriptors);
 	names_close(d->shared.names);
 	checks_close(d->shared.checks);
 	reload_close(&d->reload);

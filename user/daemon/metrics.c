@@ -8,7 +8,7 @@
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
  * those that live, a scrape asks each worker to do the same between two batches of events
- * (operate_count()).  If one does not answer in time, its sessions are counted by the next scrape:
+ * (actions_count()).  If one does not answer in time, its sessions are counted by the next scrape:
  * such a counter is late, but never wrong, and never goes down.
  *
  * One table, families, makes the text.  Series are bounded by the configuration: no label is a
@@ -36,7 +36,7 @@
 /* --- the text --- */
 
 struct scrape {
-	const struct operate *operate;
+	const struct actions *actions;
 	FILE *out;
 	bool failed; /* something could not be written: a memory stream has no error flag */
 	const struct family *family; /* which is being written */
@@ -88,7 +88,7 @@ static void __attribute__((sentinel)) add(struct scrape *s, const char *suffix, 
 
 static double sum_forward(const struct forward *f, size_t at)
 {
-	return (double)operate_sum_forward(f, at);
+	return (double)actions_sum_forward(f, at);
 }
 
 static void add_live(struct scrape *s, struct forward *f)
@@ -169,7 +169,7 @@ static void add_servers(struct scrape *s, struct forward *f)
 static void add_errors(struct scrape *s)
 {
 	for (unsigned int c = 0; c < CAUSES; c++)
-		add(s, "", (double)operate_sum(s->operate, offsetof(struct stats, errors[c])),
+		add(s, "", (double)actions_sum(s->actions, offsetof(struct stats, errors[c])),
 		    "cause", cause_name(c), END);
 }
 
@@ -177,7 +177,7 @@ static void add_handovers(struct scrape *s)
 {
 	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
-		double n = (double)operate_sum(s->operate,
+		double n = (double)actions_sum(s->actions,
 					       offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
@@ -195,7 +195,7 @@ enum { MAX_SESSIONS, KERNEL_MEMORY, MAX_KERNEL_MEMORY, START_TIME, OPEN_FDS, MAX
 
 static void add_value(struct scrape *s)
 {
-	const struct operate *o = s->operate;
+	const struct actions *o = s->actions;
 	const struct shared *shared = o->reload->shared;
 	const struct sockmap *k = shared->kernel;
 	const double values[] = {
@@ -203,7 +203,7 @@ static void add_value(struct scrape *s)
 		[KERNEL_MEMORY] = k ? (double)sockmap_memory(k) : 0,
 		[MAX_KERNEL_MEMORY] = k ? (double)sockmap_memory_limit(k) : 0,
 		[START_TIME] = (double)o->began_ms / 1000,
-		[OPEN_FDS] = operate_descriptors(o),
+		[OPEN_FDS] = actions_descriptors(o),
 		[MAX_FDS] = (double)o->descriptors_max,
 	};
 
@@ -266,22 +266,22 @@ static void add_family(struct scrape *s, const struct family *fam)
 	if (fam->add_daemon)
 		fam->add_daemon(s);
 	/* active ones come first */
-	for (struct forward *f = s->operate->reload->forwards.first;
+	for (struct forward *f = s->actions->reload->forwards.first;
 	     f && f->state == FORWARD_ACTIVE && fam->add_forward; f = f->next)
 		fam->add_forward(s, f);
 }
 
 /* The caller frees it.  NULL: there is no memory. */
-static char *make_page(const struct operate *o)
+static char *make_page(const struct actions *o)
 {
 	char *text = NULL;
 	size_t len;
-	struct scrape s = { .operate = o, .out = open_memstream(&text, &len) };
+	struct scrape s = { .actions = o, .out = open_memstream(&text, &len) };
 
 	if (!s.out)
 		return NULL;
 	pthread_mutex_lock(&o->reload->forwards.lock);
-	operate_count(o); /* for one scrape at a time */
+	actions_count(o); /* for one scrape at a time */
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
 		add_family(&s, &families[i]);
 	pthread_mutex_unlock(&o->reload->forwards.lock);

@@ -17,7 +17,7 @@
 int metrics_open(const struct endpoint *at, const struct account *account, struct control **ret);
 /*
  * For control_serve(), when the workers run; to be ended before they are closed.  ARG is a struct
- * operate.
+ * actions.
  */
 control_serve_fn metrics_serve;
 /* Is REQUEST, up to the empty line, for the metrics? */

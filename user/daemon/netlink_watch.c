@@ -18,7 +18,7 @@ SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 
 static void on_look(struct timer *t)
 {
-	struct routes *r = container_of(t, struct routes, look);
+	struct netlink_watch *r = container_of(t, struct netlink_watch, look);
 	enum graft_change change = grafts_look(r->grafts);
 	uint64_t ago = r->loop->now_ms - r->asked_ms;
 	/* where a socket's probe was not seen for want of a program, it is asked again at once */
@@ -39,7 +39,7 @@ static void on_look(struct timer *t)
 
 static void on_news(struct source *source, uint32_t events)
 {
-	struct routes *r = container_of(source, struct routes, netlink);
+	struct netlink_watch *r = container_of(source, struct netlink_watch, netlink);
 	char buf[8192];
 
 	(void)events;
@@ -52,7 +52,7 @@ static void on_news(struct source *source, uint32_t events)
 	r->news = true;
 }
 
-int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
+int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
 		void *arg)
 {
 	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
@@ -62,7 +62,7 @@ int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*t
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
 
 	/* much may have changed while there was no daemon */
-	*r = (struct routes){ .loop = loop, .grafts = gs, .look.fire = on_look, .tell = tell, .arg = arg,
+	*r = (struct netlink_watch){ .loop = loop, .grafts = gs, .look.fire = on_look, .tell = tell, .arg = arg,
 			      .news = true, .netlink = { .handle = on_news, .fd = fd } };
 	if (fd < 0 || bind(fd, (struct sockaddr *)&all, sizeof(all)))
 		return -errno;

@@ -10,7 +10,7 @@
  * Netlink tells of most changes.  Numbers of the kernel move with all of them, so the daemon looks
  * at these, too.
  */
-struct routes {
+struct netlink_watch {
 	struct loop *loop;
 	struct grafts *grafts;
 	struct source netlink;
@@ -23,5 +23,5 @@ struct routes {
 };
 
 /* By the thread that runs LOOP; after that only that thread uses R, to its end.  -errno. */
-int routes_open(struct routes *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
+int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
 		void *arg);

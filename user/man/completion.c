@@ -63,25 +63,25 @@ static void put_option(const char *command, const struct option_def *o)
 	end_row(o->help);
 }
 
-static void put_key_values(const struct command_key_def *key)
+static void put_key_values(const struct request_key_def *key)
 {
 	for (size_t i = 0; i < CHOICES_MAX; i++)
 		if (key->choices[i])
 			put_value(key->choices[i]);
 }
 
-static void put_key(const char *command, const struct command_key_def *key)
+static void put_key(const char *command, const struct request_key_def *key)
 {
-	begin_row(command, command_key_option(key), key->metavar);
+	begin_row(command, request_key_option(key), key->metavar);
 	put_key_values(key);
 	end_row(key->help);
 }
 
-static void put_own(const struct own_command *c)
+static void put_own(const struct local_command *c)
 {
 	begin_row(c->name, "", c->word);
 	end_row(c->summary);
-	for (const struct command_key_def *key = c->options; key && key->name; key++)
+	for (const struct request_key_def *key = c->options; key && key->name; key++)
 		put_key(c->name, key);
 	for (const struct option_def *o = option_table; !c->options && o->name; o++)
 		if (o->scope != SCOPE_FORWARD)
@@ -91,17 +91,17 @@ static void put_own(const struct own_command *c)
 /* Of the words the last one counts: names and ids cannot be guessed. */
 static void put_command(const struct command *c)
 {
-	const struct command_key_def *word = NULL;
+	const struct request_key_def *word = NULL;
 
-	for (const enum command_key *key = c->keys; *key; key++)
+	for (const enum request_key *key = c->keys; *key; key++)
 		if (c->positional >> *key & 1)
-			word = &command_keys[*key];
+			word = &request_keys[*key];
 	begin_row(c->name, "", word ? word->metavar : NULL);
 	if (word)
 		put_key_values(word);
 	end_row(c->summary);
-	for (const enum command_key *key = c->keys; *key; key++)
-		put_key(c->name, &command_keys[*key]);
+	for (const enum request_key *key = c->keys; *key; key++)
+		put_key(c->name, &request_keys[*key]);
 	for (size_t i = 0; i < OWNS; i++)
 		put_key(c->name, &client_options[i]);
 }
@@ -109,7 +109,7 @@ static void put_command(const struct command *c)
 static void put_help(void)
 {
 	begin_row("help", "", "COMMAND");
-	for (const struct own_command *c = own_commands; c->name; c++)
+	for (const struct local_command *c = local_commands; c->name; c++)
 		put_value(c->name);
 	for (size_t i = 0; i < COMMANDS; i++)
 		put_value(commands[i].name);
@@ -120,7 +120,7 @@ static void put_help(void)
 
 void completion_rows(void)
 {
-	for (const struct own_command *c = own_commands; c->name; c++)
+	for (const struct local_command *c = local_commands; c->name; c++)
 		put_own(c);
 	for (size_t i = 0; i < COMMANDS; i++)
 		put_command(&commands[i]);
