@@ -24,7 +24,8 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "cli/view.h"
-#include "config/read.h"
+#include "config/config.h"
+#include "config/file.h"
 #include "daemon/control_socket.h"
 
 #define PATIENCE_S 5         /* with a daemon that says nothing */
@@ -151,12 +152,10 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 /* The socket to ask at.  --control counts more than --config. */
 static int find_control(struct client_words *w)
 {
-	char run[] = "run", option[] = "--config";
-	char *words[] = { run, option, (char *)w->own[OWN_CONFIG] };
-	const char *given = w->own[OWN_CONTROL];
-	int r = !given && words[2] ? config_read_any(3, words, -1, &w->file) : 0;
+	const char *given = w->own[OWN_CONTROL], *file = w->own[OWN_CONFIG];
+	int r = !given && file ? config_file_control(file, &w->named) : 0;
 
-	w->control = given ?: w->file.control ?: CONFIG_CONTROL_DEFAULT;
+	w->control = given ?: w->named ?: CONFIG_CONTROL_DEFAULT;
 	return r;
 }
 
@@ -204,7 +203,7 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 void client_words_close(struct client_words *w)
 {
 	json_object_put(w->request);
-	config_close(&w->file);
+	free(w->named);
 	*w = (struct client_words){ .control = NULL };
 }
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "config/config.h"
 #include "daemon/control_requests.h"
 
 /*
@@ -25,7 +24,7 @@ void client_print_option(const struct request_key_def *def);
 struct client_words {
 	const char *own[OWNS]; /* their values, "" of a flag; NULL: not given */
 	const char *control;   /* path of the socket */
-	struct config file;    /* what that of --config says; owned */
+	char *named;           /* what the file of --config says of it; owned */
 	struct json_object *request; /* owned */
 	const char *line;      /* the same as text, without a newline; NULL with --help */
 };
