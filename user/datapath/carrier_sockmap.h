@@ -11,8 +11,8 @@
 
 /*
  * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
- * functions report.  Only session_flow.c, and the probe's sessions (behaviours.c), call
- * flow_set_phase().
+ * functions report.  Only session_flow.c and session_sockmap.c, and the probe's sessions (behaviours.c),
+ * call flow_set_phase().
  */
 struct sockmap_io {
 	struct pump_io pump; /* its error is that of STEP_SRC_ERROR and STEP_DST_ERROR */

@@ -8,8 +8,9 @@
  * One direction of a session: bytes read from a source socket, written to a target socket.
  *
  * This file has the state of a flow, what the flow waits for, and its books, and makes no system
- * call.  The carriers (carrier*.c) move bytes, and policy.c says which of them.  Only session_flow.c,
- * and the probe's sessions (behaviours.c), call flow_set_phase().
+ * call.  The carriers (carrier*.c) move bytes, and policy.c says which of them.  Only
+ * session_flow.c and session_sockmap.c, and the probe's sessions (behaviours.c), call
+ * flow_set_phase().
  *
  * Phases, what is allowed in each, and where they lead:
  *

@@ -32,7 +32,7 @@ struct graft_limits {
  */
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
 /*
- * The same for interfaces that have come since, which needs CAP_NET_ADMIN (graft_clsact.h), or TCX;
+ * The same for interfaces that have come since, which needs CAP_NET_ADMIN (graft_attach.h), or TCX;
  * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted from
  * then on.  By one thread.  Returns at how many interfaces any of that has changed; -errno: the programs
  * are at none.
@@ -43,7 +43,7 @@ int grafts_follow_interfaces(struct grafts *gs);
  * NULL is fine.
  */
 void grafts_close(struct grafts *gs, bool keep);
-/* What needs somebody to ask, once root is given up (graft_clsact.h); NULL: nothing, there is TCX. */
+/* What needs somebody to ask, once root is given up (graft_attach.h); NULL: nothing, there is TCX. */
 struct clsact *grafts_clsact(struct grafts *gs);
 
 /* True if sessions that are grafted go on after the daemon has ended. */

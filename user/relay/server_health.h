@@ -24,7 +24,9 @@ extern const char *const server_order_names[ORDERS];
  *              -> FAILED     `fall` checks in a row have failed; or the first of all
  *   ASIDE      -> TRIAL      its time is over
  *              -> RETURNING  a session has connected, or a check has succeeded
+ *              -> FAILED     as from UP
  *   TRIAL      -> ASIDE      it has got a session, as a trial
+ *              -> RETURNING, FAILED   as from ASIDE
  *   FAILED     -> RETURNING  `rise` checks in a row have succeeded
  *   RETURNING  -> UP         BACK_SLOWLY_MS have passed
  *              -> ASIDE, FAILED   as from UP

@@ -5,9 +5,9 @@
  * been tried.  No byte of the client has been read by then.
  *
  * The addresses of a server are tried as RFC 8305 ("Happy Eyeballs") says.  names.c has put them in
- * order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS
- * after the last one began, whichever comes first.  Those before go on beside it; the first that is
- * connected wins, and the others are reset.
+ * order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS after the last one began,
+ * whichever comes first.  Those before go on beside it; the first that is connected wins, and the
+ * others are reset.
  *
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
  * winner need not move.  Attempts beside it are rivals of it.
