@@ -35,8 +35,8 @@ struct endpoint {
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 
 /*
- * The same without asking anybody for a host: a host name gives no address, only its port.  NULL, or
- * what is wrong.
+ * The same without asking anybody for a host: a host name gives no address, only its port.  NULL,
+ * or what is wrong.
  */
 const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret);
 

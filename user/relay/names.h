@@ -97,9 +97,10 @@ bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms);
 void lookup_record(struct lookup *u, struct lookup_record *ret);
 
 /*
- * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of WHY.
- * Left out are the forward's own listener, what has no port, and repetitions.  If none is left the
- * list stays as it is.  True if the set of addresses has changed, or the reason of a failure is new.
+ * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of
+ * WHY.  Left out are the forward's own listener, what has no port, and repetitions.  If none is
+ * left the list stays as it is.  True if the set of addresses has changed, or the reason of a
+ * failure is new.
  */
 bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why,
 		     uint64_t now_ms);
@@ -115,8 +116,8 @@ bool names_needed(const struct config *c);
  */
 int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen);
 /*
- * Read the files again, from FDS, which are closed, and look all names up anew.  Of resolv.conf only the
- * name servers are taken.  By any thread.
+ * Read the files again, from FDS, which are closed, and look all names up anew.  Of resolv.conf
+ * only the name servers are taken.  By any thread.
  */
 enum { NAMES_FILES = 2 };
 extern const char *const names_files[NAMES_FILES]; /* /etc/hosts, /etc/resolv.conf */

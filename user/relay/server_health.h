@@ -76,8 +76,8 @@ void health_checked(struct health *h, bool good, unsigned int rise, unsigned int
 		    uint64_t now_ms);
 
 /*
- * Has a server that owes an answer to a connect since OWES_MS (0: it owes none) owed it for too long?
- * Its last connect took USUAL_MS.
+ * Has a server that owes an answer to a connect since OWES_MS (0: it owes none) owed it for too
+ * long?  Its last connect took USUAL_MS.
  */
 bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms);
 

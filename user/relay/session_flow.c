@@ -327,8 +327,8 @@ static bool is_sent(int fd)
 }
 
 /*
- * Take what the dead side has said from the kernel first, and then from its socket.  True: the other
- * end's TCP has all that it can get.
+ * Take what the dead side has said from the kernel first, and then from its socket.  True: the
+ * other end's TCP has all that it can get.
  */
 static bool take_what_was_said(struct session *s)
 {
