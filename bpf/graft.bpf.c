@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The packet programs: they join the two TCP connections of a session.  include/graft_contract.h has the
- * states and who writes what; docs/design.md ("Graft") the whole story.
+ * The packet programs: they join the two TCP connections of a session.  include/graft_contract.h
+ * has the states and who writes what; docs/design.md ("Graft") the whole story.
  *
  * Theory of operation
  *   - graft_offer is run by the daemon (BPF_PROG_TEST_RUN) when it has none of the session's bytes
@@ -9,19 +9,19 @@
  *     enters both tuples in `flows`.
  *   - graft_in sees what arrives on an interface.  While a session is OFFERED it looks at both
  *     sockets: if neither has anything unread, unsent or unacknowledged, and packets of both have
- *     been seen entering and leaving here, this very packet may be the first one that is translated.
- *     Each of the numbers looked at only grows, and is at its bound when they are all equal, so no
- *     socket lock is needed.
+ *     been seen entering and leaving here, this very packet may be the first one that is
+ *     translated.  Each of the numbers looked at only grows, and is at its bound when they are all
+ *     equal, so no socket lock is needed.
  *   - From then on graft_in translates addresses, ports, sequence and acknowledgement numbers,
  *     windows and options, and sends the packet to the other end.
- *   - graft_out sees what leaves, and learns the way from it.  The frozen sockets' packets do not leave:
- *     they are dropped, or given back as the ACK that the socket waits for.
+ *   - graft_out sees what leaves, and learns the way from it.  The frozen sockets' packets do not
+ *     leave: they are dropped, or given back as the ACK that the socket waits for.
  *   - What cannot be translated sends its session back to its sockets: see go_back().
  *   - What was sent by us carries a mark in skb->cb, so that graft_out lets it go.
  *
- * Memory order.  g->state is changed by atomic operations with a result, which are full barriers: whoever
- * sees ACTIVE sees the offsets.  What is "tracked" may be behind by the packets that other CPUs have
- * in hand.
+ * Memory order.  g->state is changed by atomic operations with a result, which are full barriers:
+ * whoever sees ACTIVE sees the offsets.  What is "tracked" may be behind by the packets that other
+ * CPUs have in hand.
  */
 #include "graft_begin.h"
 #include "graft_packet.h"
@@ -76,8 +76,8 @@ static __always_inline void note(struct graft_side *mine, const struct packet *p
 
 /*
  * P is a reset that the other end takes: it has the number that is expected there, behind all that
- * was acknowledged, or behind all that was sent.  Any other is only challenged (RFC 5961), and who is
- * challenged knows the number.
+ * was acknowledged, or behind all that was sent.  Any other is only challenged (RFC 5961), and who
+ * is challenged knows the number.
  */
 static __always_inline bool is_reset(const struct found *f, const struct packet *p)
 {
@@ -160,8 +160,8 @@ static __always_inline void set_back(struct graft_side *s, const struct graft_si
 }
 
 /*
- * The sockets will be closed with RST.  What others have in hand may go by: an end that has got less than our
- * number says, or more, challenges the reset (RFC 5961), and the stack answers.
+ * The sockets will be closed with RST.  What others have in hand may go by: an end that has got
+ * less than our number says, or more, challenges the reset (RFC 5961), and the stack answers.
  */
 static __always_inline int kill(struct graft_entry *g)
 {
@@ -278,10 +278,10 @@ static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const str
 }
 
 /*
- * P cannot be translated; p->odd says why.  Its sender is told that it is too big, if it has said so with DF.
- * Else send its session back to its sockets, which take anything.  P is the packet that goes back, if all
- * bytes before it have arrived.  Else P is dropped, and its sender sends it again.  The session ends if it
- * has no sockets, or finds no such moment within GRAFT_STUCK_NS.
+ * P cannot be translated; p->odd says why.  If it is too big and has DF, its sender is told.  Else
+ * send its session back to its sockets, which take anything.  P is the packet that goes back, if
+ * all bytes before it have arrived.  Else P is dropped, and its sender sends it again.  The session
+ * ends if it has no sockets, or finds no such moment within GRAFT_STUCK_NS.
  */
 static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -342,7 +342,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 		p->odd = hindrance_for(skb, f, p);
 		if (p->odd)
 			return go_back(skb, f, p);
-		/* behind what was lost because it was odd, nothing goes on: or that would find no moment */
+		/* behind what was lost as odd nothing goes on: or that would find no moment */
 		if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
 		    diff(p->seq, (__u32)f->mine->end) > 0)
 			return DROP;
@@ -385,8 +385,8 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 /* --- what leaves --- */
 
 /*
- * Turn P, which the frozen socket of S has sent, into an answer to it, with ACK and FLAGS.  The stack has
- * left the checksum to the device, so nobody looks at it.
+ * Turn P, which the frozen socket of S has sent, into an answer to it, with ACK and FLAGS.  The
+ * stack has left the checksum to the device, so nobody looks at it.
  */
 __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const struct graft_side *s,
 			 __u32 ack, __u32 flags)
@@ -441,8 +441,8 @@ static __always_inline bool is_heard(struct graft_side *mine)
 }
 
 /*
- * Let P, a keepalive probe or a reset, go out with the numbers of the wire.  If the remote end is there it
- * answers a probe, and is heard; if not, the frozen socket gives up as any other.
+ * Let P, a keepalive probe or a reset, go out with the numbers of the wire.  If the remote end is
+ * there it answers a probe, and is heard; if not, the frozen socket gives up as any other.
  */
 static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -459,9 +459,10 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
 
 /*
  * A packet of a frozen socket.  It may send again what the first translated packet has
- * acknowledged, or probe the peer: it gets an ACK for that.  It sends FIN because the daemon died: it
- * gets a reset, so that the next daemon can make it anew.  A new socket that was given the same tuple is
- * refused.  It sends RST because it has died (ss -K), or because the session is over: that one is dropped.
+ * acknowledged, or probe the peer: it gets an ACK for that.  It sends FIN because the daemon died:
+ * it gets a reset, so that the next daemon can make it anew.  A new socket that was given the same
+ * tuple is refused.  It sends RST because it has died (ss -K), or because the session is over: that
+ * one is dropped.
  */
 static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 				     const struct packet *p)
@@ -483,9 +484,9 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
 
 /*
  * Hold: the right edge of the window that our socket offers stays where it is, so the sender runs
- * dry, without loss, and the session is quiet for a moment.  That ends after GRAFT_HOLD_MS by itself:
- * nothing may happen that would let the daemon end it, and the daemon may be stopped.  The next
- * window probe is then told of the real window.
+ * dry, without loss, and the session is quiet for a moment.  That ends after GRAFT_HOLD_MS by
+ * itself: nothing may happen that would let the daemon end it, and the daemon may be stopped.  The
+ * next window probe is then told of the real window.
  */
 static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
@@ -510,9 +511,9 @@ static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct 
 }
 
 /*
- * The state in which a packet that leaves finds its session; GRAFT_STATES: drop it.  It acknowledges,
- * and who looks just now may have read the numbers of before: so it counts.  That one may as well
- * begin a moment later; then the barrier lets it see what is acknowledged.
+ * The state in which a packet that leaves finds its session; GRAFT_STATES: drop it.  It
+ * acknowledges, and who looks just now may have read the numbers of before: so it counts.  That one
+ * may as well begin a moment later; then the barrier lets it see what is acknowledged.
  */
 static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 {
@@ -530,7 +531,7 @@ static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 	return GRAFT_STATES;
 }
 
-/* A packet of a socket that is at work: it shows the way, and the first interface that it comes by. */
+/* A packet of a socket at work: it shows the way, and the first interface that it comes by. */
 static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
 	__u32 end = end_of(p);

@@ -136,9 +136,9 @@ static __always_inline int fit(const struct seen *a, const struct seen *b)
 	if (a->advmss > b->mss || b->advmss > a->mss)
 		return GRAFT_MSS;
 	/*
-	 * A sender's segments are never more than half of the window that it knows, so far ours.  To a
-	 * receiver without a window scale that is given more than it has offered, Linux may never offer
-	 * anything again: it rounds its window down to such segments.
+	 * A sender's segments are never more than half of the window that it knows, so far ours.
+	 * To a receiver without a window scale that is given more than it has offered, Linux may
+	 * never offer anything again: it rounds its window down to such segments.
 	 */
 	if (a->advmss > b->max_window || b->advmss > a->max_window)
 		return GRAFT_WINDOW;
@@ -261,9 +261,10 @@ static __always_inline struct dst_entry *route_of(struct __sk_buff *skb)
 }
 
 /*
- * Why a packet that enters is no proof that packets may be grafted; 0: it is one.  Behind us others may decide
- * about packets.  The packet may have been decrypted.  conntrack may have seen it: before us it sees
- * only what comes by a bridge that calls iptables, so half of a grafted session, which it calls invalid.
+ * Why a packet that enters is no proof that packets may be grafted; 0: it is one.  Behind us others
+ * may decide about packets.  The packet may have been decrypted.  conntrack may have seen it:
+ * before us it sees only what comes by a bridge that calls iptables, so half of a grafted session,
+ * which it calls invalid.
  */
 static __always_inline __u8 hindrance_in(struct __sk_buff *skb)
 {
@@ -311,8 +312,8 @@ static __always_inline __u32 mtu_of(struct dst_entry *dst, bool ipv6)
 }
 
 /*
- * Note by which interface and router P, a packet of our socket, leaves, and with which mark, whatever rules
- * have chosen them.  Packets that are translated go the same way.
+ * Note by which interface and router P, a packet of our socket, leaves, and with which mark,
+ * whatever rules have chosen them.  Packets that are translated go the same way.
  */
 __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct graft_way *w)
 {
@@ -351,8 +352,8 @@ static __always_inline void note_handshake(struct __sk_buff *skb, const struct p
 }
 
 /*
- * Can the way of S's socket be followed?  Only what the socket has been told counts: that it has no route,
- * or has not been asked yet, is no reason.  Without a socket nobody knows of policies.
+ * Can the way of S's socket be followed?  Only what the socket has been told counts: that it has no
+ * route, or has not been asked yet, is no reason.  Without a socket nobody knows of policies.
  */
 __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 {
@@ -416,8 +417,8 @@ static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct pac
 }
 
 /*
- * S, whose socket says R, is quiet: the socket has all up to NXT, which the daemon has read, and what it has
- * sent ends at UNA, which is acknowledged.
+ * S, whose socket says R, is quiet: the socket has all up to NXT, which the daemon has read, and
+ * what it has sent ends at UNA, which is acknowledged.
  */
 static __always_inline int quiet(const struct graft_side *s, const struct seen *r, __u32 nxt, __u32 una)
 {
@@ -513,9 +514,10 @@ static __always_inline void note_entering(struct graft_side *mine, const struct 
 }
 
 /*
- * OFFERED or LOCKED: become the one who looks.  False: P goes to its socket, or is dropped: *RET_STATE
- * is 0.  If another packet is looking just now, the count that P leaves keeps that one from activating
- * the graft.  Whoever looks after that one must find P's end in `passed`, so that is first.
+ * OFFERED or LOCKED: become the one who looks.  False: P goes to its socket, or is dropped:
+ * *RET_STATE is 0.  If another packet is looking just now, the count that P leaves keeps that one
+ * from activating the graft.  Whoever looks after that one must find P's end in `passed`, so that
+ * is first.
  */
 static __always_inline bool lock_offer(struct graft_entry *g, struct graft_side *mine,
 				       const struct packet *p, __u32 *ret_state)

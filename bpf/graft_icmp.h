@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ICMP around graft.bpf.c: errors about packets that it has sent, and "too big" of its own; and the headers
- * of what is made here.
+ * ICMP around graft.bpf.c: errors about packets that it has sent, and "too big" of its own; and the
+ * headers of what is made here.
  */
 #pragma once
 
@@ -37,10 +37,10 @@ static __always_inline __u16 sum_of(const struct graft_side *s, void *at, __u32 
 #define MESSAGE(ip) (2 * (ip) + sizeof(struct icmp) + sizeof(struct tcphdr))
 
 /*
- * Turn the packet, which has the room, into a message to the remote end of S: its segment SEQ exceeds MTU.
- * The device may still have to fill in the TCP checksum of what the packet was (CHECKSUM_PARTIAL).  It then
- * writes into the quoted TCP header.  The words of that header add up to 0, before and after, so the sum
- * of the message holds.
+ * Turn the packet, which has the room, into a message to the remote end of S: its segment SEQ
+ * exceeds MTU.  The device may still have to fill in the TCP checksum of what the packet was
+ * (CHECKSUM_PARTIAL).  It then writes into the quoted TCP header.  The words of that header add up
+ * to 0, before and after, so the sum of the message holds.
  */
 __noinline int store_message(struct __sk_buff *skb, const struct graft_side *s, __u32 l3, __u32 seq,
 			     __u32 mtu)
@@ -146,8 +146,8 @@ static __always_inline bool parse_icmp(struct __sk_buff *skb, __u32 l3, struct c
 }
 
 /*
- * "Too big" concerns the end that has sent the segment: it is told.  The number must be of what is on the
- * way: who guesses it can as well forge the message for plain TCP.
+ * "Too big" concerns the end that has sent the segment: it is told.  The number must be of what is
+ * on the way: who guesses it can as well forge the message for plain TCP.
  */
 static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3, const struct complaint *c,
 					     struct found *f)
@@ -166,7 +166,7 @@ static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3, co
 	return send_to(skb, to, l3);
 }
 
-/* A packet that is not TCP.  Errors are for the end that has sent what they quote, or for our socket. */
+/* Not TCP.  Errors are for the end that has sent what they quote, or for our socket. */
 __noinline int not_tcp(struct __sk_buff *skb, __u32 l3)
 {
 	struct complaint c = { 0 };

@@ -40,8 +40,8 @@
 #define OPTION_SACK 5
 
 /*
- * skb->cb of what we have sent, and of what we give back to a socket.  The next program of the hook may be
- * that of another daemon, whose packet it is: so nothing is erased.
+ * skb->cb of what we have sent, and of what we give back to a socket.  The next program of the hook
+ * may be that of another daemon, whose packet it is: so nothing is erased.
  */
 #define OURS 0x67726166
 #define SENT 0x74656421
@@ -106,9 +106,9 @@ struct seen {
 };
 
 /*
- * Headers as they were and are to be, both sockets, and the walk over the options of TCP: on the stack the
- * verifier would follow its values through each step.  No option reaches beyond byte 64 of `is`, but the
- * verifier cannot see that.
+ * Headers as they were and are to be, both sockets, and the walk over the options of TCP: on the
+ * stack the verifier would follow its values through each step.  No option reaches beyond byte 64
+ * of `is`, but the verifier cannot see that.
  */
 struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
@@ -128,8 +128,8 @@ __u64 graft_woken_ns[GRAFT_WORKERS]; /* CLOCK_MONOTONIC */
 __u64 graft_events_lost; /* the ring was full: the states say it all */
 __u64 graft_outside;     /* packets dropped because they are not in the window */
 /*
- * By the daemon: counts the times at which all ways may have changed; and the value that it had when the
- * policies of IPsec did last.  A way that is older than that is not used.
+ * By the daemon: counts the times at which all ways may have changed; and the value that it had
+ * when the policies of IPsec did last.  A way that is older than that is not used.
  */
 __u32 graft_ways, graft_ways_least;
 /* By GRAFT_ROUTES: they move with the routes of the network namespace, and with its policies. */
@@ -386,8 +386,8 @@ static __always_inline bool find_slot(__u32 slot, __u32 side, struct found *f)
 }
 
 /*
- * False: P belongs to no graft.  An entry may be old, and its slot another session's.  An IPv6 header
- * with IPv4-mapped addresses is not of an IPv4 session.
+ * False: P belongs to no graft.  An entry may be old, and its slot another session's.  An IPv6
+ * header with IPv4-mapped addresses is not of an IPv4 session.
  */
 static __always_inline bool find(const struct graft_tuple *t, bool ipv6, struct found *f)
 {

@@ -60,8 +60,8 @@ static __always_inline void change_clocks(const struct change *c, struct graft_s
 }
 
 /*
- * A window that is not closed stays so: of one with less than a unit nobody would tell when it grows.
- * TCP takes what goes beyond it, or lets it come again.
+ * A window that is not closed stays so: of one with less than a unit nobody would tell when it
+ * grows.  TCP takes what goes beyond it, or lets it come again.
  */
 static __always_inline __u16 new_window(const struct change *c, __u32 window)
 {
@@ -125,8 +125,8 @@ static __always_inline __u32 ip_len(bool ipv6)
 }
 
 /*
- * Write an IP header of the family of S at AT, from its local end to its remote end, or BACK.  LEN bytes
- * follow; the header says 0 if that is more than its field holds.
+ * Write an IP header of the family of S at AT, from its local end to its remote end, or BACK.  LEN
+ * bytes follow; the header says 0 if that is more than its field holds.
  */
 static __always_inline void fill_ip(void *at, const struct graft_side *s, bool back, __u8 protocol,
 				    __u32 len, __u8 traffic, __u8 ttl)
@@ -203,7 +203,7 @@ static __always_inline int change_usual(struct __sk_buff *skb, const struct pack
 	is[2] = bpf_htonl(p->ack + c->ack_add);
 	is[3] = (is[3] & bpf_htonl(0xffff0000)) | bpf_htonl(new_window(c, p->window));
 	change_clocks(c, mine, other, is + 6);
-	/* before the packet is changed: a copy of it would be too much for the stack, see struct seen */
+	/* before the packet is changed: a copy would be too much for the stack */
 	c->diff = bpf_csum_diff(at, sizeof(is), is, sizeof(is), 0);
 	at[0] = is[0];
 	at[1] = is[1];
@@ -325,8 +325,8 @@ static __always_inline int change_header(struct __sk_buff *skb, const struct pac
 }
 
 /*
- * Send the packet the way of S.  bpf_redirect_neigh() takes an Ethernet header off, and drops what has
- * none; a tag that is left would be that of the frame that came.
+ * Send the packet the way of S.  bpf_redirect_neigh() takes an Ethernet header off, and drops what
+ * has none; a tag that is left would be that of the frame that came.
  */
 static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s, __u32 l3)
 {

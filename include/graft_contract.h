@@ -9,16 +9,16 @@
  *
  * Maps
  *   grafts   struct graft_entry by session slot, mapped into the daemon.
- *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program and, for
- *            tuples that are used anew, by the packet programs.
+ *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program and,
+ *            for tuples that are used anew, by the packet programs.
  *   graft_rings  worker -> ring buffer of struct graft_event.
  *   handshakes  the same tuples -> struct graft_handshake, until the offer.
  *   interfaces  where the programs are; and by number 0 graft_policies, as the daemon saw it last.
  *   .bss     counters.
  *
  * A side is the connection to one remote end: 0 the client, 1 the upstream.  The other end of a
- * side is the remote end of the other side.  Sequence numbers of a side are those on its wire; so an
- * ACK from the client acknowledges numbers of side 0, whoever has sent the bytes.
+ * side is the remote end of the other side.  Sequence numbers of a side are those on its wire; so
+ * an ACK from the client acknowledges numbers of side 0, whoever has sent the bytes.
  *
  * Transitions of the state, and by whom:
  *
@@ -29,8 +29,8 @@
  *              -> RETURNED   the same, if it was grafted before
  *   LOCKED     -> OFFERED    it may not: it goes to its socket
  *              -> ACTIVE     it may, and it is translated, as are all that follow
- *              -> LOCKED     another packet has passed to its socket meanwhile, or left it: the count
- *                            in the upper bits changes, so that the one that looks cannot activate
+ *              -> LOCKED     another packet has passed to its socket meanwhile, or left it: the
+ *                            count in the upper bits changes, so the one that looks cannot activate
  *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST; or the daemon
  *                            resets both ends
  *              -> RETURNING  the daemon wants to carry the session again; or a packet came that
@@ -47,13 +47,13 @@
  *                            until then, or until a SYN comes with such a tuple, or after CLOSED a
  *                            packet that is not in the window
  *
- * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and the stack
- * answers what comes late.
+ * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and
+ * the stack answers what comes late.
  *
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
- * compare-and-swap where two CPUs must not undo each other.  "Way": written by packets of its socket
- * that leave.  The daemon writes none of them.
+ * compare-and-swap where two CPUs must not undo each other.  "Way": written by packets of its
+ * socket that leave.  The daemon writes none of them.
  */
 #pragma once
 
@@ -79,8 +79,8 @@ enum graft_state {
 #define GRAFT_PASSED_ONE 0x100
 
 /*
- * Why a session is not grafted, or not any more: answer of the offer program, `why_back`, and `why_not`: what
- * keeps a packet from being the first one that is translated.
+ * Why a session is not grafted, or not any more: answer of the offer program, `why_back`, and
+ * `why_not`: what keeps a packet from being the first one that is translated.
  */
 enum graft_refusal {
 	GRAFT_OK,          /* in `why_not`: no packet has been looked at */
@@ -92,19 +92,19 @@ enum graft_refusal {
 	GRAFT_MPTCP,       /* one connection is a flow of MPTCP */
 	GRAFT_INTERFACE,   /* no packet program there, or others decide about packets, too */
 	GRAFT_IN_HAND,     /* something is unread, not acknowledged, or in the daemon's hand */
-	GRAFT_BAD_REQUEST, /* the slot is in another state than the operation wants, or there is none */
+	GRAFT_BAD_REQUEST, /* the slot is not in the state that the operation wants, or is none */
 	GRAFT_NO_SLOT,     /* all slots are in use, or a map is full */
 	GRAFT_WINDOW,      /* one end may send larger segments than the other has room for */
 	GRAFT_XFRM,        /* a policy of IPsec concerns it */
 	GRAFT_ENCAP,       /* a route puts its packets into others */
-	GRAFT_PROBING,     /* net.ipv4.tcp_mtu_probing: the relay finds black holes, the ends might not */
+	GRAFT_PROBING,     /* net.ipv4.tcp_mtu_probing: the relay finds black holes, ends may not */
 	GRAFT_FRAGMENTS,   /* an end sends some */
 	GRAFT_HEADERS,     /* an end sends options of IPv4, or extension headers of IPv6 */
 	GRAFT_TOO_BIG,     /* an end sends more than the way takes, and must not be told (no DF) */
 	GRAFT_ORDER,       /* the packet is not the next one, or a socket waits for earlier ones */
 	GRAFT_NO_TIMESTAMP, /* it has none, where there should be one */
 	GRAFT_NO_ROOM,     /* the other end has no room for it */
-	GRAFT_UNSEEN,      /* not seen entering and leaving, on both sides, with the sockets' numbers */
+	GRAFT_UNSEEN,      /* no packets seen in and out on both sides, with the sockets' numbers */
 	GRAFT_WAY,         /* the way of a socket may have changed, or is not known */
 	GRAFT_REFUSALS,
 };
@@ -139,10 +139,10 @@ struct graft_side {
 	struct graft_tuple tuple;
 	struct graft_way way;
 
-	/* Translation of packets that arrive from this side's remote end.  "+": added, modulo 2^32. */
+	/* Translation of what arrives from this side's remote end.  "+": added, modulo 2^32. */
 	__u32 seq_add, ack_add;
 	__u32 tsval_add, tsecr_add;
-	__u32 tsecr_least;   /* the other end has not seen this clock yet: TSecr is at least that, */
+	__u32 tsecr_least;   /* the other end has not seen this clock: TSecr is at least that, */
 	__u32 tsecr_clamped; /* while this is 1 */
 	__u8 window_left;    /* shift that the remote end announced, */
 	__u8 window_right;   /* and that the other end expects */
@@ -156,7 +156,7 @@ struct graft_side {
 	/* The wire's numbers minus the socket's, 0 before the first return; ts: of what we send. */
 	__u32 back_read, back_write, back_ts;
 
-	/* Tracked.  64 bits: the low half is the sequence number, so the difference of two counts bytes. */
+	/* Tracked.  The low half is the sequence number; the difference of two counts bytes. */
 	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
 	__u64 end;           /* end of what the remote end has sent, a FIN included */
 	__u64 begun;         /* not tracked: `end` minus this is what was carried, by all grafts */
@@ -174,8 +174,8 @@ struct graft_side {
 	__u32 sack;          /* 1: the socket has SACK */
 	__u32 mss;           /* that it may send, with options */
 	/*
-	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.  One less than
-	 * the socket's numbers at the offer, until a packet is seen.
+	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.
+	 * One less than the socket's numbers at the offer, until a packet is seen.
 	 */
 	__u32 passed, left;
 	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
@@ -205,7 +205,7 @@ struct graft_entry {
 	__u32 state;
 	__u32 looks;         /* packets that looked whether they may be the first */
 	__u32 why_not;       /* enum graft_refusal: the last look */
-	__u32 hold;          /* by the daemon while OFFERED: 1: let the senders run dry, see hold() */
+	__u32 hold;          /* by the daemon while OFFERED: 1: let senders run dry, see hold() */
 	__u32 held_ms;       /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
 	__u32 worker;        /* by the daemon: whose ring */
 	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
@@ -246,8 +246,8 @@ struct graft_request {
 
 /*
  * A wake-up is an interrupt that the CPU sends to itself, which costs more than all else about an
- * event.  So a worker is woken for the first event, and looks by itself for those that follow within
- * GRAFT_QUIET_MS.
+ * event.  So a worker is woken for the first event, and looks by itself for those that follow
+ * within GRAFT_QUIET_MS.
  */
 #define GRAFT_QUIET_MS 1
 #define GRAFT_WORKERS 256

@@ -123,7 +123,7 @@ ROW_ONCE(the_same_account_cannot_look_in)
 	rig_stop(d);
 }
 
-/* --- what the process itself may still do; unit/test_syscall_filter tries each rule --- */
+/* --- what the process itself may still do; unit/test_sandbox_filter tries each rule --- */
 
 static struct daemon *start_refusing(const char *engine)
 {

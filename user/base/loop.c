@@ -212,8 +212,8 @@ static int run_batches(struct loop *l)
 				s->handle(s, ev[i].events);
 		}
 		/*
-		 * The daemon was stopped, say, and much has come meanwhile: who gave up now would not
-		 * have looked at an answer that is there.
+		 * The daemon was stopped, say, and much has come meanwhile: who gave up now would
+		 * not have looked at an answer that is there.
 		 */
 		l->full_batches = n < BATCH ? 0 : l->full_batches + 1;
 		if (!l->full_batches || l->full_batches > FULL_BATCHES)

@@ -39,7 +39,7 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 	return 0;
 }
 
-/* In a container root may have no capability: it cannot become another account, and has no need to. */
+/* In a container root may have no capability: it cannot become another account, nor need it. */
 static bool is_root(void)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
@@ -66,8 +66,8 @@ int account_find(const char *name, struct account *ret, char *err, size_t errlen
 }
 
 /*
- * Without CAP_SETPCAP the bounding set stays as it is.  An account other than root cannot use it, and
- * root without capabilities gets none by it because of no_new_privs.
+ * Without CAP_SETPCAP the bounding set stays as it is.  An account other than root cannot use it,
+ * and root without capabilities gets none by it because of no_new_privs.
  */
 static int reduce_bounding_set(uint64_t keep)
 {

@@ -39,9 +39,9 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen);
 
 /*
- * Take from this process, a child that was forked to keep a privilege: its descriptors but stderr and
- * the N in FDS, which get the numbers from SANDBOX_CHILD_FD on; and all signals that can be blocked.
- * Its NAME has at most 15 bytes.  Returns 0 or -errno; ERR says what failed.
+ * Take from this process, a child that was forked to keep a privilege: its descriptors but stderr
+ * and the N in FDS, which get the numbers from SANDBOX_CHILD_FD on; and all signals that can be
+ * blocked.  Its NAME has at most 15 bytes.  Returns 0 or -errno; ERR says what failed.
  */
 #define SANDBOX_CHILD_FD 3
 int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen);

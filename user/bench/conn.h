@@ -19,8 +19,8 @@
  * each event); what is under way is brought to its end and both ends' totals are compared
  * (PHASE_END, bounded).
  *
- * What a connection does is up to the workload's engine: one for messages, one for streams.  A timer
- * (tick) looks after whatever has no event of its own: timeouts, pauses, slow reading.
+ * What a connection does is up to the workload's engine: one for messages, one for streams.  A
+ * timer (tick) looks after whatever has no event of its own: timeouts, pauses, slow reading.
  */
 
 enum phase {

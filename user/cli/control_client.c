@@ -108,7 +108,7 @@ static int add_word(const struct command *c, struct json_object *request, const 
 	return complain_unknown(c, word);
 }
 
-/* Values of struct option: a key of the table, or one of these for client_options, in their order. */
+/* Values of struct option: a key of the table, or one of client_options, in their order. */
 #define OWN_VALUES "jsch"
 
 static struct option option_of(const struct request_key_def *def, int value)

@@ -5,8 +5,8 @@
 
 /*
  * The client side of the control socket, for the commands that are one request.  ARGV[0] is the
- * name of a command of control_requests.h; the other words are its own.  Prints text for people, or the
- * daemon's JSON with --json.  Returns the exit code.
+ * name of a command of control_requests.h; the other words are its own.  Prints text for people, or
+ * the daemon's JSON with --json.  Returns the exit code.
  */
 int client_run(int argc, char **argv);
 

@@ -6,7 +6,6 @@
 #include <stddef.h>
 
 #include "base/addr.h"
-#include "config/endpoint.h"
 
 /* What a user wrote, and the addresses it stands for (several for a host name). */
 struct endpoint {
@@ -35,8 +34,8 @@ struct endpoint {
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 
 /*
- * The same without asking anybody for a host: a host name gives no address, only its port.  NULL, or
- * what is wrong.
+ * The same without asking anybody for a host: a host name gives no address, only its port.  NULL,
+ * or what is wrong.
  */
 const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret);
 

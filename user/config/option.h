@@ -59,7 +59,7 @@ struct option_def {
 	enum option_scope scope;
 	bool list;         /* it may be given several times */
 	bool reloads;      /* a changed value needs no new start; not of options of forwards */
-	size_t offset;     /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf; else struct config */
+	size_t offset;     /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf; else in config */
 	uint64_t min, max; /* in the unit of the field */
 };
 

@@ -65,8 +65,8 @@ static void append_both(struct reader *p, struct forward_conf *fc)
 }
 
 /*
- * FC ("*:PORT") listens on "::".  rinetd has IPv4 clients there as ::ffff:192.0.2.7, which no pattern
- * that begins with a digit matches: make such patterns of IPv4 match nobody.
+ * FC ("*:PORT") listens on "::".  rinetd has IPv4 clients there as ::ffff:192.0.2.7, which no
+ * pattern that begins with a digit matches: make such patterns of IPv4 match nobody.
  */
 static void match_nobody(struct reader *p, struct forward_conf *fc)
 {

@@ -9,7 +9,7 @@
 #include "daemon/reload.h"
 #include "probe/probe.h"
 
-/* Actions: what becomes of a request (control_requests.h) that came over the control socket (control_socket.h). */
+/* What becomes of a request (control_requests.h) that came by the control socket. */
 struct actions {
 	struct reload *reload;     /* has the forwards and the workers */
 	const struct probe_start *probe;

@@ -12,7 +12,8 @@
 
 /*
  * The control socket, and the threads that serve it: one request per connection, a few clients at a
- * time.  A request is one line (control_requests.h); the answer, one line of JSON, is made by control_actions.h.
+ * time.  A request is one line (control_requests.h); the answer, one line of JSON, is made by
+ * control_actions.h.
  */
 struct control;
 
@@ -30,8 +31,9 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const 
 
 /*
  * Bind PATH (mode 0660, of the group GID) and make its directory, which is UID's, if that is
- * missing.  Who may open that file may look; only root and UID may change anything.  A socket that a dead daemon left
- * behind is replaced; that of a live one gives -EADDRINUSE.  -errno, after a complaint.
+ * missing.  Who may open that file may look; only root and UID may change anything.  A socket that
+ * a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno, after a
+ * complaint.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
 /* Start the threads.  -errno: some may run, until control_close(). */

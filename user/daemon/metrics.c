@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: a few threads serve one client at a time each, as those of the control
- * socket do (control_socket.c).  Counters are atomic words, of which each worker writes its own; a scrape
- * adds them up.  A connection is closed after its answer, and the whole time of a client is
+ * socket do (control_socket.c).  Counters are atomic words, of which each worker writes its own; a
+ * scrape adds them up.  A connection is closed after its answer, and the whole time of a client is
  * bounded, so that slow ones cannot keep a scrape out.  An answer that is no page needs no memory.
  *
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A

@@ -14,7 +14,7 @@ SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 #define LOOK_MS 500
 #define SETTLE_MS 100 /* after news: they come together */
 #define ASK_MS 1000   /* between two times that sockets are asked */
-#define JUDGE_MS (ASK_MS + LOOK_MS) /* later, they are judged by what they know, while there is doubt */
+#define JUDGE_MS (ASK_MS + LOOK_MS) /* while there is doubt: judged by what they know */
 
 static void on_look(struct timer *t)
 {

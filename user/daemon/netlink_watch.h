@@ -16,7 +16,7 @@ struct netlink_watch {
 	struct source netlink;
 	struct timer look;
 	bool news;         /* of netlink, since the last look */
-	bool moved;        /* something has changed since the sockets were asked last, at asked_ms */
+	bool moved;        /* something has changed since the sockets were asked, at asked_ms */
 	uint64_t asked_ms;
 	void (*tell)(void *arg); /* the workers have to look at grafted sessions */
 	void *arg;

@@ -33,7 +33,7 @@ struct reload {
 	/* set by the caller */
 	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
 	char **argv;
-	struct config *start;          /* an option that only a new start can change is as it says */
+	struct config *start;          /* what only a new start can change is as it says */
 	struct shared *shared;
 	struct privileged *privileged; /* NULL: there is none */
 	struct socket_keeper keeper;    /* asks it, see marked_sockets.h */

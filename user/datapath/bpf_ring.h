@@ -6,8 +6,8 @@
 struct bpf_map;
 
 /*
- * Ring buffers from a BPF program to the workers, one each, in a map by worker.  The end that reads one
- * is libbpf's: ring_buffer__new().
+ * Ring buffers from a BPF program to the workers, one each, in a map by worker.  The end that reads
+ * one is libbpf's: ring_buffer__new().
  */
 struct bpf_rings {
 	int *fds; /* by worker */

@@ -24,8 +24,8 @@
  * verdict runs when it returns, and tcp_data_ready() stays quiet until that many bytes wait (which
  * alone leaks: under memory pressure, with a nearly closed window, with FIN).  Passing stays on
  * until the very end, so that a daemon stopped in the middle leaves the hard limit in force.  Where
- * passing would not bound memory the program closes the gate itself (include/sockmap_contract.h); it stays
- * closed until the flow has left.
+ * passing would not bound memory the program closes the gate itself (include/sockmap_contract.h);
+ * it stays closed until the flow has left.
  *
  * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
  * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]
@@ -278,7 +278,7 @@ static int remove_fenced(struct sockmap_io *io)
 	int r;
 
 	ctl->fence = 1;
-	sockmap_barrier(); /* before the lock is taken, so that no segment after it sees the old value */
+	sockmap_barrier(); /* before the lock is taken: no segment after it sees the old value */
 	/* takes the socket lock: what had passed the filter is queued */
 	tcp_set_lowat(io->pump.src, INT_MAX);
 	r = remove_from_rx(io);
@@ -346,8 +346,8 @@ static enum step audit_left(struct sockmap_io *io)
 }
 
 /*
- * Read passed bytes without writing them, as long as no more than MOST are kept so.  To leave, it is
- * enough that they are read; writing them must wait for the backlog, and a fast source would
+ * Read passed bytes without writing them, as long as no more than MOST are kept so.  To leave, it
+ * is enough that they are read; writing them must wait for the backlog, and a fast source would
  * meanwhile have more passed, for ever.
  */
 static enum step read_passed(struct sockmap_io *io, uint32_t most)

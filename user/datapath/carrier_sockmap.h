@@ -11,8 +11,8 @@
 
 /*
  * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these
- * functions report.  Only session_flow.c, and the probe's sessions (behaviours.c), call
- * flow_set_phase().
+ * functions report.  Only session_flow.c and session_sockmap.c, and the probe's sessions
+ * (behaviours.c), call flow_set_phase().
  */
 struct sockmap_io {
 	struct pump_io pump; /* its error is that of STEP_SRC_ERROR and STEP_DST_ERROR */
@@ -39,9 +39,9 @@ enum step {
 
 /*
  * USER -> KERNEL.  The flow has nothing pending.  Returns 0; -EAGAIN if bytes or EOF are waiting in
- * the source, which user space must read first; -EPROTO and io->pump.error if the source has failed,
- * so that the session must be reset; or the -errno of the map update.  Of LIMITS only the soft and
- * hard one are used.
+ * the source, which user space must read first; -EPROTO and io->pump.error if the source has
+ * failed, so that the session must be reset; or the -errno of the map update.  Of LIMITS only the
+ * soft and hard one are used.
  */
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker);
 

@@ -8,8 +8,9 @@
  * One direction of a session: bytes read from a source socket, written to a target socket.
  *
  * This file has the state of a flow, what the flow waits for, and its books, and makes no system
- * call.  The carriers (carrier*.c) move bytes, and policy.c says which of them.  Only session_flow.c,
- * and the probe's sessions (behaviours.c), call flow_set_phase().
+ * call.  The carriers (carrier*.c) move bytes, and policy.c says which of them.  Only
+ * session_flow.c and session_sockmap.c, and the probe's sessions (behaviours.c), call
+ * flow_set_phase().
  *
  * Phases, what is allowed in each, and where they lead:
  *
@@ -54,7 +55,7 @@ enum reason {
 	REASON_ENGINE,       /* --engine asks for it */
 	REASON_CONVERSATION, /* the two ends take turns with small messages */
 	REASON_SMALL_READS,  /* a steady stream of small messages one way */
-	REASON_REVIEW,       /* out of the kernel, as the session's other flow: both are judged anew */
+	REASON_REVIEW,       /* out of the kernel, as the session's other flow: judge both anew */
 	REASON_BULK,         /* much data in one direction */
 	REASON_SLOW_TARGET,  /* the target's backlog passed the soft limit */
 	REASON_HARD_LIMIT,   /* ... or the hard limit */
@@ -84,8 +85,8 @@ struct flow {
 	bool blocked : 1;       /* LEAVING, DRAINING, FINISHING: the target is full */
 	bool no_enter : 1;      /* the kernel cannot carry this flow any more; see reason */
 	bool ended_in_kernel : 1; /* DONE: which carrier has seen the end */
-	bool quiet : 1;         /* epoll has yet to tell of whatever there is to read: it was read empty
-				 * since the last event of the source, or the source was registered */
+	bool quiet : 1;         /* epoll has yet to tell of what there is to read: it was read
+				 * empty since the source's last event or registration */
 	uint16_t wait_ms;       /* last wait, doubles from look to look */
 	uint16_t stuck;         /* looks without any progress */
 

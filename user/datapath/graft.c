@@ -2,12 +2,12 @@
 /*
  * Theory of operation
  *
- * Slots.  A slot that was given back is used again only after all others: until then its tuples stay
- * in `flows`, and what comes late is translated (CLOSED), or shifted (RETURNED).  The offer program
- * removes them when the slot gets its next session.
+ * Slots.  A slot that was given back is used again only after all others: until then its tuples
+ * stay in `flows`, and what comes late is translated (CLOSED), or shifted (RETURNED).  The offer
+ * program removes them when the slot gets its next session.
  *
- * Sessions that were left.  Maps outlive the daemon (graft_pins.c).  A session that is translated when
- * the next one starts keeps its slot, and is adopted.
+ * Sessions that were left.  Maps outlive the daemon (graft_pins.c).  A session that is translated
+ * when the next one starts keeps its slot, and is adopted.
  */
 #include "datapath/graft.h"
 
@@ -187,8 +187,8 @@ static int attach(struct grafts *gs, bool on_loopback)
 	gs->attached = (struct graft_attachments){
 		.pins = &gs->pins, .interfaces = bpf_map__fd(skel->maps.interfaces), .on_loopback = on_loopback,
 		.clsact = {
-			/* A service may have its folder elsewhere than `graft --remove`: the last part
-			 * tells.  Without pins nobody looks for the filters later. */
+			/* A service may have its folder elsewhere than `graft --remove`: the last
+			 * part tells.  Without pins nobody looks for the filters later. */
 			.handle = gs->pins.folder ? graft_tag(strrchr(gs->pins.folder, '/')) | NAMED :
 						    (uint32_t)getpid(),
 			.pinned = gs->pins.folder,

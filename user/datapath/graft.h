@@ -11,8 +11,8 @@
 
 /*
  * The carrier graft: the packet programs (bpf/graft.bpf.c) join both connections of a session, and
- * the daemon sees none of its packets any more.  include/graft_contract.h has the states.  Mechanism only:
- * session_graft.c decides.
+ * the daemon sees none of its packets any more.  include/graft_contract.h has the states.
+ * Mechanism only: session_graft.c decides.
  */
 struct grafts;
 struct clsact;
@@ -20,8 +20,9 @@ struct clsact;
 struct graft_limits {
 	unsigned int slots;   /* sessions that may be grafted at a time, and those that still end */
 	unsigned int workers; /* one ring buffer each */
-	const char *pins;     /* folder on a BPF file system, where all of it outlives the daemon; NULL:
-			       * none.  It and the folder around it become UID's, and this daemon's alone */
+	const char *pins;     /* folder on a BPF file system, where all of it outlives the daemon;
+			       * NULL: none.  It becomes UID's, with the folder around it, and this
+			       * daemon's alone */
 	uid_t uid;
 	bool on_loopback; /* attach to the loopback device alone */
 };
@@ -32,10 +33,10 @@ struct graft_limits {
  */
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
 /*
- * The same for interfaces that have come since, which needs CAP_NET_ADMIN (graft_clsact.h), or TCX;
- * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted from
- * then on.  By one thread.  Returns at how many interfaces any of that has changed; -errno: the programs
- * are at none.
+ * The same for interfaces that have come since, which needs CAP_NET_ADMIN (graft_attach.h), or TCX;
+ * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted
+ * from then on.  By one thread.  Returns at how many interfaces any of that has changed; -errno:
+ * the programs are at none.
  */
 int grafts_follow_interfaces(struct grafts *gs);
 /*
@@ -43,7 +44,7 @@ int grafts_follow_interfaces(struct grafts *gs);
  * NULL is fine.
  */
 void grafts_close(struct grafts *gs, bool keep);
-/* What needs somebody to ask, once root is given up (graft_clsact.h); NULL: nothing, there is TCX. */
+/* What needs somebody to ask, once root is given up (graft_attach.h); NULL: there is TCX. */
 struct clsact *grafts_clsact(struct grafts *gs);
 
 /* True if sessions that are grafted go on after the daemon has ended. */
@@ -52,28 +53,28 @@ bool grafts_survive(const struct grafts *gs);
 unsigned int grafts_live(const struct grafts *gs);
 
 /*
- * Set *AT to the next slot, from *AT on, of which graft_carries() is true.  At the start these are the
- * sessions that a daemon before this one has left: each has to be given to a worker, or back
+ * Set *AT to the next slot, from *AT on, of which graft_carries() is true.  At the start these are
+ * the sessions that a daemon before this one has left: each has to be given to a worker, or back
  * (graft_put()).  False: there is none.
  */
 bool graft_next(const struct grafts *gs, uint32_t *at);
 /*
- * Make the sockets of these sessions anew, as UID's, as far as there are descriptors.  Needs root.  By
- * graft_take_sockets() they become the caller's, by side; -1: there is none.
+ * Make the sockets of these sessions anew, as UID's, as far as there are descriptors.  Needs root.
+ * By graft_take_sockets() they become the caller's, by side; -1: there is none.
  */
 void grafts_revive(struct grafts *gs, uid_t uid);
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2]);
-/* Close with RST those that nobody has taken: their sessions were not adopted, or went back to them. */
+/* Close with RST those that nobody took: their sessions were not adopted, or went back to them. */
 void grafts_close_sockets(struct grafts *gs);
 
 /*
- * Translated packets go the way of the session's sockets, as it was seen last.  When it may have changed,
- * each socket is asked: it sends a probe, and the packet programs see where that leaves.
+ * Translated packets go the way of the session's sockets, as it was seen last.  When it may have
+ * changed, each socket is asked: it sends a probe, and the packet programs see where that leaves.
  */
 enum graft_change { GRAFT_CHANGE_NONE, GRAFT_CHANGE_ROUTES, GRAFT_CHANGE_POLICIES };
 /* What has changed in this network namespace since the last call.  By one thread. */
 enum graft_change grafts_look(struct grafts *gs);
-/* All ways may have changed.  Until the sockets are asked the old ones are used; not after POLICIES. */
+/* All ways may have changed.  The old ones are used until sockets answer; not after POLICIES. */
 void grafts_doubt_ways(struct grafts *gs, enum graft_change change);
 
 enum graft_doubt {
@@ -84,13 +85,13 @@ enum graft_doubt {
 	GRAFT_DOUBT_LOST,     /* a socket has a way that cannot be followed: reset the session */
 };
 /*
- * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After ASK the next
- * call comes more than a second later: so long TCP may wait until it probes.
+ * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After the
+ * first ASK the next call comes more than a second later: so long TCP may wait until it probes.
  */
 enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot);
 /* graft_doubt() had something to be done since the last call: it wants to be called again. */
 bool grafts_are_doubtful(struct grafts *gs);
-/* The session is back at its sockets.  True: these were asked, and are to be as they were before. */
+/* The session is back at its sockets.  True: these were asked, and are to be as before. */
 bool graft_forget_doubt(struct grafts *gs, uint32_t slot);
 /* So often were they asked without an answer. */
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
@@ -101,9 +102,9 @@ void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bo
 
 void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote, const struct sockaddr *local);
 /*
- * Offer a session, of which the caller has no byte in hand, and give it Q's slot; the caller says all
- * else of Q but the operation.  GRAFT_NO_SLOT if there is none.  The session goes on at its sockets
- * until a packet makes it ACTIVE.
+ * Offer a session, of which the caller has no byte in hand, and give it Q's slot; the caller says
+ * all else of Q but the operation.  GRAFT_NO_SLOT if there is none.  The session goes on at its
+ * sockets until a packet makes it ACTIVE.
  */
 enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q);
 /* The same with the session of SLOT, which is RETURNED. */
@@ -130,8 +131,8 @@ void graft_hold(struct grafts *gs, uint32_t slot);
 /* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
 bool graft_return(struct grafts *gs, uint32_t slot, bool back);
 /*
- * ACTIVE, RETURNING or DONE: the caller closes the sockets with RST (SO_LINGER), which resets the ends.  The
- * stack answers what comes late.
+ * ACTIVE, RETURNING or DONE: the caller closes the sockets with RST (SO_LINGER), which resets the
+ * ends.  The stack answers what comes late.
  */
 void graft_kill(struct grafts *gs, uint32_t slot);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation.  A link of TCX goes away with the last reference.  Who has a program may attach it,
- * without a capability: so interfaces that come later are no matter of privilege.  Before there is a filter
- * of clsact at each hook.
+ * Theory of operation.  A link of TCX goes away with the last reference.  Who has a program may
+ * attach it, without a capability: so interfaces that come later are no matter of privilege.
+ * Before there is a filter of clsact at each hook.
  */
 #include "datapath/graft_attach.h"
 
@@ -107,8 +107,8 @@ static void detach(const struct graft_attachments *as, struct graft_attachment *
 }
 
 /*
- * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.  True: it is
- * different now.
+ * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.
+ * True: it is different now.
  */
 static bool set_use(struct graft_attachments *as, const struct graft_attachment *a, const char *name)
 {
@@ -131,7 +131,7 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 	struct graft_attachment *a;
 	int r;
 
-	if (!ethernet && type != ARPHRD_NONE && type != ARPHRD_PPP) /* frames of these begin with IP */
+	if (!ethernet && type != ARPHRD_NONE && type != ARPHRD_PPP) /* frames begin with IP */
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct graft_attachment){ .ifindex = ifindex, .links = { -1, -1 } };
@@ -267,8 +267,8 @@ void graft_attach_close(struct graft_attachments *as, bool keep)
 
 /*
  * Filters outlive the process that attaches them.  Their handle tells those of one daemon from all
- * others.  So the next daemon puts its programs in place of the old ones, and `culvert graft --remove`
- * leaves none.  The qdisc stays: somebody else may be about to use it.
+ * others.  So the next daemon puts its programs in place of the old ones, and `culvert graft
+ * --remove` leaves none.  The qdisc stays: somebody else may be about to use it.
  *
  * The privileged process believes the daemon nothing but a number of an interface and the kind of
  * its frames.  Whatever these are, they can only lead to our own programs at some interface, or to

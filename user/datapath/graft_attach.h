@@ -7,33 +7,33 @@
 #include "datapath/graft_pins.h"
 
 /*
- * The packet programs as filters of the qdisc clsact, where there is no TCX (Linux before 6.6).  Only
- * CAP_NET_ADMIN attaches and removes filters, so a daemon without it asks the privileged process
- * (daemon/privileged.h), which has held the programs since before the daemon gave up root.
+ * The packet programs as filters of the qdisc clsact, where there is no TCX (Linux before 6.6).
+ * Only CAP_NET_ADMIN attaches and removes filters, so a daemon without it asks the privileged
+ * process (daemon/privileged.h), which has held the programs since before the daemon gave up root.
  */
 enum hook { HOOK_IN, HOOK_OUT, HOOKS };
 
 struct clsact {
 	uint32_t handle;        /* of our filters */
 	bool pinned;            /* another daemon may use the filters after this one has ended */
-	int programs[2][HOOKS]; /* descriptors; [1]: for frames that begin with an Ethernet header */
+	int programs[2][HOOKS]; /* descriptors; [1]: for frames with an Ethernet header */
 	/* who acts; NULL: this process */
 	int (*ask)(void *arg, unsigned int ifindex, bool ethernet);
 	void *arg;
 };
 
-/* Attach to IFINDEX, and make the qdisc if there is none.  0 or -errno; then nothing is attached. */
+/* Attach to IFINDEX, and make the qdisc if it is missing.  -errno: nothing is attached. */
 int clsact_attach(struct clsact *c, unsigned int ifindex, bool ethernet);
 /* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
 bool clsact_is_lost(const struct clsact *c, unsigned int ifindex);
 /*
- * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not meet.
- * Needs no privilege.
+ * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not
+ * meet.  Needs no privilege.
  */
 bool clsact_has_others(unsigned int ifindex);
 /*
- * Remove our filters from all interfaces, those too that have no address any more: a daemon before may
- * have had them.  The qdisc stays.
+ * Remove our filters from all interfaces, those too that have no address any more: a daemon before
+ * may have had them.  The qdisc stays.
  */
 int clsact_remove_all(struct clsact *c);
 
@@ -44,8 +44,8 @@ int clsact_remove_all(struct clsact *c);
 int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet);
 
 /*
- * The packet programs at the interfaces: links of TCX (Linux 6.6), pinned so that they outlive the daemon; or
- * filters of clsact.
+ * The packet programs at the interfaces: links of TCX (Linux 6.6), pinned so that they outlive the
+ * daemon; or filters of clsact.
  */
 struct graft_attachments {
 	const struct graft_pins *pins;
@@ -58,8 +58,8 @@ struct graft_attachments {
 
 void graft_attach_choose(struct graft_attachments *as);
 /*
- * Attach to all interfaces that are up and have an address, and forget those that are gone.  Returns at how
- * many something has changed, their use included; -errno: the programs are at none.
+ * Attach to all interfaces that are up and have an address, and forget those that are gone.
+ * Returns at how many something has changed, their use included; -errno: the programs are at none.
  */
 int graft_attach_follow(struct graft_attachments *as);
 /* Detach; with KEEP, what is pinned stays, and so do filters. */

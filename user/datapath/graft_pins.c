@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation.  Maps and links are pinned in a folder of a BPF file system, so the programs go on
- * when the daemon ends.  The next one loads its own programs, gives them the old maps, and puts them into
- * the links in place of the old ones.  A daemon locks its folder.  The folder's name has the number of the
- * layout: what another version has left is left alone, see docs/operations.md.
+ * Theory of operation.  Maps and links are pinned in a folder of a BPF file system, so the programs
+ * go on when the daemon ends.  The next one loads its own programs, gives them the old maps, and
+ * puts them into the links in place of the old ones.  A daemon locks its folder.  The folder's name
+ * has the number of the layout: what another version has left is left alone, see
+ * docs/operations.md.
  */
 #include "datapath/graft_pins.h"
 

@@ -11,9 +11,9 @@
 #include "datapath/bpf_ring.h"
 
 /*
- * The kernel side as the daemon sees it: the maps of include/sockmap_contract.h, and the slot pairs that
- * sessions borrow.  All functions but sockmap_open() and sockmap_close() may be called by any worker at
- * any time, and need no privilege.
+ * The kernel side as the daemon sees it: the maps of include/sockmap_contract.h, and the slot pairs
+ * that sessions borrow.  All functions but sockmap_open() and sockmap_close() may be called by any
+ * worker at any time, and need no privilege.
  */
 struct sockmap;
 
@@ -36,7 +36,8 @@ void sockmap_close(struct sockmap *k);
  */
 int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair);
 /*
- * Give it back, with sockmap_forget() and sockmap_stay_over().  Both sockets must be closed or out of rx.
+ * Give it back, with sockmap_forget() and sockmap_stay_over().  Both sockets must be closed or out
+ * of rx.
  */
 void sockmap_pair_put(struct sockmap *k, uint32_t pair);
 unsigned int sockmap_pairs_used(struct sockmap *k);
@@ -66,16 +67,16 @@ int sockmap_gate(struct sockmap *k, int fd, bool on);
  * Memory order.  The other side of these words is the program, which follows the kernel's memory
  * model (LKMM); ours is C11.  They meet where both become the same instructions:
  *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
- *     the worker that owns the session.  sockmap_pair_get() clears some of stat, while no socket has
- *     the slot, so that the program cannot write it.  A volatile access to an aligned word of
+ *     the worker that owns the session.  sockmap_pair_get() clears some of stat, while no socket
+ *     has the slot, so that the program cannot write it.  A volatile access to an aligned word of
  *     up to 64 bits is one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn
  *     nor left out nor repeated.  It orders nothing.
  *   - sockmap_barrier() is smp_mb(): a seq_cst fence becomes mfence, or a locked instruction, on
  *     x86, and dmb ish on arm64, which is what the kernel has.  It pairs with the atomic add in
  *     pass() of the program.  This is Dekker's pattern, so acquire and release would not do: on
  *     x86, too, a store may become visible after a later load.
- *   - sockmap_release() is smp_wmb() and more, sockmap_acquire() smp_rmb() and more (nothing on x86,
- *     dmb ish and dmb ishld on arm64).
+ *   - sockmap_release() is smp_wmb() and more, sockmap_acquire() smp_rmb() and more (nothing on
+ *     x86, dmb ish and dmb ishld on arm64).
  *   - A system call on a map or a socket takes locks that the program's callers take as well (the
  *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
  *     verdict that depends on it.

@@ -51,8 +51,9 @@ enum cause {
 const char *cause_name(enum cause c);
 
 /*
- * Log what is counted as CAUSE: its name, by which an operator finds the line from `culvert status`,
- * and the text.  The rate of each cause is limited by itself: many of one hide none of another.
+ * Log what is counted as CAUSE: its name, by which an operator finds the line from `culvert
+ * status`, and the text.  The rate of each cause is limited by itself: many of one hide none of
+ * another.
  */
 #define log_cause(cause, level, fmt, ...)                                                          \
 	log_write_limited(&cause_rates[cause], level, "%s: " fmt, cause_name(cause), __VA_ARGS__)

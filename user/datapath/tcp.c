@@ -151,7 +151,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
-		/* since it was heard; a FIN alone (not TCP_ESTABLISHED, TCP_CLOSE_WAIT) has no time */
+		/* since it was heard; a FIN (not TCP_ESTABLISHED, TCP_CLOSE_WAIT) has no time */
 		.asked = info.tcpi_probes ||
 			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
 			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),
@@ -202,9 +202,9 @@ void tcp_free_buffer(int fd)
 
 /*
  * Keepalive is N seconds: no end is silent for longer, and who is gone is noticed within 2 N.
- *   - TCP probes after half of N.  The packet programs answer that for an end that has been heard since
- *     the socket asked last, so that a frozen socket may ask the end itself as late as twice that after
- *     it was heard.
+ *   - TCP probes after half of N.  The packet programs answer that for an end that has been heard
+ *     since the socket asked last, so that a frozen socket may ask the end itself as late as twice
+ *     that after it was heard.
  *   - All times are an eighth shorter: timers of the kernel may be so late (kernel/time/timer.c).
  */
 #define PART(keepalive_ms, n) ((int)((keepalive_ms) * 7 / 8000 / (n)) ?: 1)
@@ -251,7 +251,7 @@ int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more)
 
 void tcp_probe_now(int fd)
 {
-	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES_MAX); /* while there is no route none is answered */
+	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES_MAX); /* without a route none is answered */
 	set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
 }

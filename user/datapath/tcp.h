@@ -11,8 +11,8 @@
 #include "datapath/stats.h"
 
 /*
- * What TCP knows of a socket, and what can be set there.  Where nothing else is said, 0 or -errno is
- * returned.
+ * What TCP knows of a socket, and what can be set there.  Where nothing else is said, 0 or -errno
+ * is returned.
  */
 
 /*
@@ -24,7 +24,7 @@ ssize_t tcp_recv(int fd, void *buf, size_t len, int flags);
 /* The errno that the socket has for its owner, who is told once; 0: none. */
 int tcp_take_error(int fd);
 
-/* The cause to count for errno ERROR of a socket; SIDE 0: that of the client, 1: of the upstream. */
+/* The cause to count for errno ERROR of a socket; SIDE 0: the client's, 1: the upstream's. */
 enum cause tcp_cause(unsigned int side, int error);
 
 /* The cause of errno ERROR if it tells that this machine is short of something; else OTHER. */
@@ -40,25 +40,25 @@ void tcp_close(struct source *source, bool rst);
 
 /*
  * What a session's sockets have; accepted ones inherit it from the listener.  NODELAY: a relay that
- * waits for more adds delay of its own.  KEEPALIVE_MS: so long the peer may be silent; it is given up
- * after twice that, but six seconds at least, since TCP counts whole ones; 0: never.  Fails for
+ * waits for more adds delay of its own.  KEEPALIVE_MS: so long the peer may be silent; it is given
+ * up after twice that, but six seconds at least, since TCP counts whole ones; 0: never.  Fails for
  * KEEPALIVE_MS only.
  */
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms);
 
-/* The same for KEEPALIVE_MS alone, in the middle of a connection; MORE probes may go without an answer. */
+/* KEEPALIVE_MS alone, in the middle of a connection; MORE probes may go without an answer. */
 int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more);
 /*
- * Let TCP probe the peer as soon as it has been silent for a second, now if it has: a packet that looks for
- * its way as any of this socket does.  That goes on until tcp_set_keepalive().
+ * Let TCP probe the peer as soon as it has been silent for a second, now if it has: a packet that
+ * looks for its way as any of this socket does.  That goes on until tcp_set_keepalive().
  */
 void tcp_probe_now(int fd);
 
 struct graft_side;
 /*
  * Make the socket anew of a connection of which none is left, without a packet (TCP_REPAIR, which
- * needs CAP_NET_ADMIN).  SIDE has the numbers at which the last one was frozen.  Both addresses have
- * LEN bytes.  UID is the owner, for ip rule ... uidrange.  A descriptor, or -errno.
+ * needs CAP_NET_ADMIN).  SIDE has the numbers at which the last one was frozen.  Both addresses
+ * have LEN bytes.  UID is the owner, for ip rule ... uidrange.  A descriptor, or -errno.
  */
 int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
 	       const struct sockaddr *remote, socklen_t len, uid_t uid);

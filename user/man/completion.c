@@ -2,7 +2,8 @@
 /*
  * Completions of the command line, for bash, zsh and fish: the commands, their options, and the
  * values of those that have a few.  The tables of the program are printed as rows that are the same
- * for all shells: each is a call of _culvert_row, a function of scripts/completions/culvert.SHELL, with
+ * for all shells: each is a call of _culvert_row, a function of scripts/completions/culvert.SHELL,
+ * with
  *
  *   COMMAND OPTION METAVAR VALUES HELP
  *

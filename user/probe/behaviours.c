@@ -6,9 +6,9 @@
  *	  client           the session's sockets           server
  *
  * Flow and stream UP go from left to right, DOWN from right to left.  A thread sends both streams,
- * each with its FIN.  One loop moves both flows from phase to phase, with the daemon's hand-overs, and
- * receives at both ends, until both streams have ended.  A step that fails calls give_up(), which
- * jumps back to behaviour_holds(), as an assertion ends a test.
+ * each with its FIN.  One loop moves both flows from phase to phase, with the daemon's hand-overs,
+ * and receives at both ends, until both streams have ended.  A step that fails calls give_up(),
+ * which jumps back to behaviour_holds(), as an assertion ends a test.
  */
 #include "probe/behaviours.h"
 
@@ -56,7 +56,7 @@ enum { UP, DOWN };
 
 /* What a session does. */
 struct plan {
-	uint64_t len[2];     /* bytes of the streams; UINT64_MAX: until the session has shown enough */
+	uint64_t len[2];     /* bytes of the streams; UINT64_MAX: until it has shown enough */
 	uint64_t hard_limit; /* bytes */
 	unsigned int stays;  /* so often flow UP enters the kernel and leaves it, then all ends */
 	enum { AT_ONCE, PASSED, OTHER_ENDS } until; /* then the server receives */
@@ -373,7 +373,7 @@ static void offer(struct trial *t)
 	graft_hold(t->grafts, t->graft);
 }
 
-/* True if packet programs carry the session, or have until it ended.  Both ends stop after a while. */
+/* True if packet programs carry the session, or have to its end.  Both ends stop after a while. */
 static bool is_grafted(struct trial *t)
 {
 	if (t->by != PROBE_GRAFT)

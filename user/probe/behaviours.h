@@ -40,8 +40,8 @@ extern const struct behaviour behaviours[BEHAVIOURS];
 
 /*
  * True if B holds; else RET_DETAIL, of PROBE_DETAIL bytes, tells what failed.  K and GS: the loaded
- * programs, which PROBE_SOCKMAP and PROBE_GRAFT need.  SMALL: small buffers for all sockets, which is
- * harder.
+ * programs, which PROBE_SOCKMAP and PROBE_GRAFT need.  SMALL: small buffers for all sockets, which
+ * is harder.
  */
 bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct grafts *gs, bool small,
 		     char *ret_detail);
@@ -57,8 +57,8 @@ const unsigned char *rig_pattern(uint64_t off);
 /* Send up to LEN bytes of the stream from OFF on, in one go: what the socket takes now, or less. */
 ssize_t rig_send(int fd, uint64_t off, size_t len);
 /*
- * Receive up to MOST bytes that are there, in one go, which must be those of the stream from OFF on.
- * Returns their number; -EILSEQ: a byte is wrong; -ENODATA: nothing but the end of the stream.
+ * Receive up to MOST bytes that are there, in one go, which must be those of the stream from OFF
+ * on.  Returns their number; -EILSEQ: a byte is wrong; -ENODATA: nothing but the end of the stream.
  */
 ssize_t rig_receive(int fd, uint64_t off, size_t most);
 

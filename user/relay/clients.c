@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: clients are in trees, one for all forwards and one for each forward's name.
- * One mutex guards a tree.  It is taken twice a session, for a look at a few
- * cache lines, while the session's own set-up is some 20 system calls.  tsearch(3) keeps a tree
- * balanced, so an attacker who can choose addresses (an IPv6 /48 has 65,536 clients) cannot make the
- * look a long one.
+ * One mutex guards a tree.  It is taken twice a session, for a look at a few cache lines, while the
+ * session's own set-up is some 20 system calls.  tsearch(3) keeps a tree balanced, so an attacker
+ * who can choose addresses (an IPv6 /48 has 65,536 clients) cannot make the look a long one.
  */
 #include "relay/clients.h"
 
@@ -17,7 +16,7 @@
 #include "relay/bandwidth.h"
 
 struct client {
-	/* the upper half of an IPv6 address; or ff, which begins no such half, and an IPv4 address */
+	/* the upper half of IPv6; or ff, which begins no such half, and an IPv4 address */
 	uint8_t key[8];
 	unsigned int sessions;
 	struct bandwidth *bandwidth; /* owned; NULL: it has had no limit so far */

@@ -6,8 +6,8 @@
 #include <sys/socket.h>
 
 /*
- * The clients that have sessions: of all forwards, or under the name of one.  Any thread may call any
- * of this.
+ * The clients that have sessions: of all forwards, or under the name of one.  Any thread may call
+ * any of this.
  *
  * A client is an IPv4 address or an IPv6 /64, which is what one customer or one machine can choose
  * addresses from.  Clients of unix sockets have no address and are not limited.

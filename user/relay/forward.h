@@ -51,7 +51,7 @@ struct config_version {
 struct forward {
 	const struct forward_conf *conf;
 	_Atomic enum engine engine;    /* that carries its sessions, old and new, as it is now */
-	_Atomic bool clamp_mss;        /* its sessions were not grafted because of MSS: see session_graft.c */
+	_Atomic bool clamp_mss;        /* sessions were not grafted for MSS: see session_graft.c */
 	struct servers servers;
 	_Atomic unsigned int checks;   /* of its servers, that are under way */
 	struct forward_totals *totals;

@@ -5,8 +5,9 @@
 #include "relay/forward.h"
 
 /*
- * Checks of servers, for forwards that ask for them (`check`): a TCP connection that is reset as soon
- * as the server has answered.  Everything happens on the main thread, so no worker waits for a check.
+ * Checks of servers, for forwards that ask for them (`check`): a TCP connection that is reset as
+ * soon as the server has answered.  Everything happens on the main thread, so no worker waits for a
+ * check.
  */
 struct checks;
 

@@ -40,7 +40,7 @@ void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *ar
  */
 void socket_keeper_after_batch(struct socket_keeper *k);
 
-/* A stock for FC, filled for its first server.  -errno of the privileged process, after a complaint. */
+/* A stock for FC, filled for its first server.  -errno of that process, after a complaint. */
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 			struct marked_sockets **ret);
 /* No worker takes from it any more.  NULL is fine. */
@@ -48,7 +48,7 @@ void marked_sockets_close(struct marked_sockets *s);
 
 /*
  * Take a socket of FAMILY; it is non-blocking.  -ENOSR: there is none at the moment, but soon, or
- * once the privileged process answers.  -EPIPE: that has ended.  -EAFNOSUPPORT.  Each call makes the
- * main thread try again.  Waits for nobody.
+ * once the privileged process answers.  -EPIPE: that has ended.  -EAFNOSUPPORT.  Each call makes
+ * the main thread try again.  Waits for nobody.
  */
 int marked_sockets_take(struct marked_sockets *s, int family);

@@ -11,9 +11,9 @@
  * A name that is closed while c-ares looks it up: c-ares can take back all its questions, and no
  * single one.  So it does that, and the others are asked again.
  *
- * One timer serves all names.  After each batch of the loop serve() goes through the list and begins
- * what is due.  It begins few look-ups at a time, so thousands of names do not flood the name
- * server; it does not limit how many are under way, so names that hang hold up no others.
+ * One timer serves all names.  names_after_batch() goes through the list and begins what is due.
+ * It begins few look-ups at a time, so thousands of names do not flood the name server; it does not
+ * limit how many are under way, so names that hang hold up no others.
  *
  * Files: the process is confined once it serves, and can open no file any more.  c-ares reads
  * /etc/resolv.conf when its channel is made, before that; it would read /etc/hosts for each

@@ -14,7 +14,7 @@
  * Where forwards lead to: the addresses of an upstream, which may change when it is a host name.
  *
  * The main thread looks names up with c-ares, in its event loop: at once, on a timer, and after
- * connects that failed.  It stores what it finds in the upstream.  Workers take the addresses from
+ * connects that failed.  It stores what it finds in struct lookup.  Workers take the addresses from
  * there, and never wait for a name server.
  */
 struct names;
@@ -36,14 +36,14 @@ struct addr_list *addr_list_new(const struct addr *addrs, size_t n);
 struct addr_list *addr_list_get(struct addr_list *list);
 void addr_list_put(struct addr_list *list); /* NULL is fine */
 
-/* --- upstreams --- */
+/* --- look-ups: where a server is --- */
 
 #define LOOKUP_WHY_LEN 192
 
 /* How the look-ups of a name have gone. */
 struct lookup_record {
 	uint64_t resolved_ms; /* CLOCK_MONOTONIC: when the addresses were confirmed or replaced;
-			       * when the upstream was opened, while there is none */
+			       * since lookup_open(), while there is none */
 	uint64_t lookups;     /* that have ended, since the start */
 	uint64_t failures;    /* of them, those without an address */
 	uint64_t ended_ms;    /* when the last one has */
@@ -78,7 +78,7 @@ int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endp
  * is.
  */
 void lookup_know(struct lookup *u, struct lookup *before);
-/* Also ends its look-ups.  An upstream of zeroes is fine. */
+/* Also ends its look-ups.  One of zeroes is fine. */
 void lookup_close(struct lookup *u);
 
 /* Take a reference to the current list, which may be empty. */
@@ -97,9 +97,10 @@ bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms);
 void lookup_record(struct lookup *u, struct lookup_record *ret);
 
 /*
- * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of WHY.
- * Left out are the forward's own listener, what has no port, and repetitions.  If none is left the
- * list stays as it is.  True if the set of addresses has changed, or the reason of a failure is new.
+ * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of
+ * WHY.  Left out are the forward's own listener, what has no port, and repetitions.  If none is
+ * left the list stays as it is.  True if the set of addresses has changed, or the reason of a
+ * failure is new.
  */
 bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why,
 		     uint64_t now_ms);
@@ -115,13 +116,13 @@ bool names_needed(const struct config *c);
  */
 int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen);
 /*
- * Read the files again, from FDS, which are closed, and look all names up anew.  Of resolv.conf only the
- * name servers are taken.  By any thread.
+ * Read the files again, from FDS, which are closed, and look all names up anew.  Of resolv.conf
+ * only the name servers are taken.  By any thread.
  */
 enum { NAMES_FILES = 2 };
 extern const char *const names_files[NAMES_FILES]; /* /etc/hosts, /etc/resolv.conf */
 void names_read_again(struct names *n, const int fds[NAMES_FILES]);
-/* When no worker runs any more; upstreams may be closed later.  NULL is fine. */
+/* When no worker runs any more; look-ups may be closed later.  NULL is fine. */
 void names_close(struct names *n);
 
 /*

@@ -30,8 +30,8 @@ struct proxy_header {
 	size_t size;          /* in bytes, for the parser alone; payload begins behind them */
 	unsigned int version; /* 1 or 2 */
 	/*
-	 * False: the proxy's own connection, such as a health check (LOCAL, version 2 only), or that
-	 * of a client whose addresses are not told, or neither IPv4 nor IPv6 (UNKNOWN).
+	 * False: the proxy's own connection, such as a health check (LOCAL, version 2 only), or
+	 * that of a client whose addresses are not told, or neither IPv4 nor IPv6 (UNKNOWN).
 	 */
 	bool has_addresses;
 	union client_addr source;      /* of the client, if it has addresses, and so is */

@@ -2,15 +2,16 @@
 /*
  * Theory of operation
  *
- * Failed connects.  A crowd of sessions that fails at once counts as one failure.  When the time of a
- * server that was set aside is over, one session tries it, with the full share of the server.  That
- * counts as a failure until it is connected: so a server that is silent keeps few sessions waiting.
+ * Failed connects.  A crowd of sessions that fails at once counts as one failure.  When the time of
+ * a server that was set aside is over, one session tries it, with the full share of the server.
+ * That counts as a failure until it is connected: so a server that is silent keeps few sessions
+ * waiting.
  *
- * Silence.  Before a connect fails for want of an answer seconds pass, and sessions go on coming.  So
- * a server that has owed an answer for SILENT_MS stands behind its equals, but for one attempt in
- * ASK_AGAIN_MS.  A slow server is no silent one: it has twice as long as its last connect took, too.
- * Where all are silent, or there is one alone, nothing changes; and a backup does not step in.  Nor
- * does a client leave its server under BALANCE_SOURCE, which promises to keep it.
+ * Silence.  Before a connect fails for want of an answer seconds pass, and sessions go on coming.
+ * So a server that has owed an answer for SILENT_MS stands behind its equals, but for one attempt
+ * in ASK_AGAIN_MS.  A slow server is no silent one: it has twice as long as its last connect took,
+ * too.  Where all are silent, or there is one alone, nothing changes; and a backup does not step
+ * in.  Nor does a client leave its server under BALANCE_SOURCE, which promises to keep it.
  */
 #include "relay/server_health.h"
 

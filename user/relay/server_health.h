@@ -24,7 +24,9 @@ extern const char *const server_order_names[ORDERS];
  *              -> FAILED     `fall` checks in a row have failed; or the first of all
  *   ASIDE      -> TRIAL      its time is over
  *              -> RETURNING  a session has connected, or a check has succeeded
+ *              -> FAILED     as from UP
  *   TRIAL      -> ASIDE      it has got a session, as a trial
+ *              -> RETURNING, FAILED   as from ASIDE
  *   FAILED     -> RETURNING  `rise` checks in a row have succeeded
  *   RETURNING  -> UP         BACK_SLOWLY_MS have passed
  *              -> ASIDE, FAILED   as from UP
@@ -74,8 +76,8 @@ void health_checked(struct health *h, bool good, unsigned int rise, unsigned int
 		    uint64_t now_ms);
 
 /*
- * Has a server that owes an answer to a connect since OWES_MS (0: it owes none) owed it for too long?
- * Its last connect took USUAL_MS.
+ * Has a server that owes an answer to a connect since OWES_MS (0: it owes none) owed it for too
+ * long?  Its last connect took USUAL_MS.
  */
 bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms);
 

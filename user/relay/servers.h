@@ -28,10 +28,10 @@ struct server {
 	_Atomic unsigned int refs; /* sessions, forwards, a check */
 	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
 	/*
-	 * The index of the address to begin with: one that connected after those before it had failed,
-	 * or were silent, so that not every session waits for a dead family anew; or the first that a
-	 * session had no time for.  Look-ups make new lists, mostly of the same addresses.  Only
-	 * session_connect.c writes it.
+	 * The index of the address to begin with: one that connected after those before it had
+	 * failed, or were silent, so that not every session waits for a dead family anew; or the
+	 * first that a session had no time for.  Look-ups make new lists, mostly of the same
+	 * addresses.  Only session_connect.c writes it.
 	 */
 	_Atomic uint16_t first;
 	char name[SERVER_NAME_LEN];
@@ -71,7 +71,7 @@ struct place {
 
 struct servers {
 	const struct forward_conf *conf;
-	pthread_mutex_t *lock; /* of what follows, and of each server; shared with the forward before */
+	pthread_mutex_t *lock; /* of the rest, and of each server; shared with the forward before */
 	struct place *places;  /* owned, by server of conf */
 	struct member *members;
 	size_t n;

@@ -85,11 +85,11 @@ struct session {
 		struct connecting *connecting; /* owned; until it is OPEN, see session_connect.c */
 		struct session *next_dead;     /* in worker->dead */
 	};
-	struct server *server;   /* see server_leave(); NULL: none yet, or that of a daemon before */
+	struct server *server;   /* see server_leave(); NULL: none yet, or of a daemon before */
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
-	uint32_t since_ms;       /* OPEN: it last entered or left the kernel, or followed another engine;
+	uint32_t since_ms;       /* OPEN: it last entered or left the kernel, or changed its engine;
 				  * PARTING: it began to (low half) */
 	uint32_t connect_ms;     /* so long it took to connect, and 1; 0: it is not connected */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to, */
@@ -101,7 +101,7 @@ struct session {
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */
-	uint16_t header_in;      /* bytes of a PROXY header read from the client before the stream, */
+	uint16_t header_in;      /* bytes of a PROXY header read before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
 	uint8_t end_cause;       /* enum cause: of its mark, or while PARTING that of its reset */
@@ -167,8 +167,8 @@ void session_reset(struct session *s, enum cause cause);
 void session_finish(struct session *s);
 
 /*
- * SIDE is gone, because of CAUSE.  If S is OPEN, what that side had said before is taken to the other
- * end, which gets RST then; else S is reset.
+ * SIDE is gone, because of CAUSE.  If S is OPEN, what that side had said before is taken to the
+ * other end, which gets RST then; else S is reset.
  */
 void session_part(struct session *s, unsigned int side, enum cause cause);
 

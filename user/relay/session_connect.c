@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: servers.c chooses a server.  When none of its addresses can be connected to,
- * or its part of connect-timeout is over, the next server is chosen, until none is left that has not
- * been tried.  No byte of the client has been read by then.
+ * or its part of connect-timeout is over, the next server is chosen, until none is left that has
+ * not been tried.  No byte of the client has been read by then.
  *
  * The addresses of a server are tried as RFC 8305 ("Happy Eyeballs") says.  names.c has put them in
- * order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS
- * after the last one began, whichever comes first.  Those before go on beside it; the first that is
- * connected wins, and the others are reset.
+ * order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS after the last one began,
+ * whichever comes first.  Those before go on beside it; the first that is connected wins, and the
+ * others are reset.
  *
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
  * winner need not move.  Attempts beside it are rivals of it.
  *
- * Servers whose names have no address yet: the session is nameless, and asks again every NAMELESS_MS
- * until a look-up has ended or connect-timeout is over.  The same if none of the servers could be
- * connected to, but the name of the last may have moved: all are tried again until a look-up has ended.
+ * Servers whose names have no address yet: the session is nameless, and asks again every
+ * NAMELESS_MS until a look-up has ended or connect-timeout is over.  The same if none of the
+ * servers could be connected to, but the name of the last may have moved: all are tried again until
+ * a look-up has ended.
  */
 #include "relay/session_connect.h"
 

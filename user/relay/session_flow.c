@@ -5,9 +5,9 @@
  * A flow is moved by session_flow_run(), from phase to phase.  In USER the session reads and writes
  * itself (pump_once()), and after each turn asks the policy whether another carrier would be better
  * (judge()).  If that is sockmap, both flows enter the kernel as soon as their sources were found
- * empty (enter()), and the session does nothing until the program's event makes a flow
- * leave.  LEAVING, DRAINING and FINISHING are steps of carrier_sockmap.h that are tried until each
- * is done; the caller waits for what flow_wants() says meanwhile.
+ * empty (session_sockmap_enter()), and the session does nothing until the program's event makes a
+ * flow leave.  LEAVING, DRAINING and FINISHING are steps of carrier_sockmap.h that are tried until
+ * each is done; the caller waits for what flow_wants() says meanwhile.
  *
  * The engine of a forward may change while its sessions run.  A flow remembers which engine it
  * follows (f->engine), and begins anew with the other one when nothing of it is pending.
@@ -327,8 +327,8 @@ static bool is_sent(int fd)
 }
 
 /*
- * Take what the dead side has said from the kernel first, and then from its socket.  True: the other
- * end's TCP has all that it can get.
+ * Take what the dead side has said from the kernel first, and then from its socket.  True: the
+ * other end's TCP has all that it can get.
  */
 static bool take_what_was_said(struct session *s)
 {

@@ -8,7 +8,7 @@
 /* The session is connected: choose the first carriers. */
 void session_flows_start(struct session *s);
 
-/* Move flow DIR as far as it goes.  FIN: epoll has reported EPOLLRDHUP or EPOLLHUP on its source. */
+/* Move flow DIR as far as it goes.  FIN: epoll reports EPOLLRDHUP or EPOLLHUP on its source. */
 void session_flow_run(struct session *s, unsigned int dir, bool fin);
 
 /* The forward may have got another engine.  False: flow DIR has not followed it yet, but will. */

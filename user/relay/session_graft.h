@@ -9,7 +9,7 @@
  * ask session_is_grafted().
  */
 
-/* Offer S if its engine wants that, nothing speaks against it, and user space has none of its bytes. */
+/* Offer S if its engine wants that, nothing is against it, and user space has none of its bytes. */
 void session_graft_offer(struct session *s);
 
 /* True if packets of S are translated, or were until it ended. */
@@ -18,7 +18,7 @@ bool session_is_grafted(const struct session *s);
 /* What carries flow DIR. */
 enum carrier session_carrier(const struct session *s, unsigned int dir);
 
-/* S is offered, and has moved much, or many messages: hold its senders for a moment, or give it up. */
+/* S, if offered, has moved much, or many messages: hold its senders a moment, or give it up. */
 void session_graft_hurry(struct session *s);
 
 /*

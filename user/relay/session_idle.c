@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Time-outs of silent sessions: when a session was last at work, and what ends it.  See session_idle.h. */
+/* When a session was last at work, and what ends it.  See session_idle.h. */
 #include "relay/session_idle.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 
 /* --- since when it is silent --- */
 
-/* TCP's clock for these, and that of the packet programs, has ticks of up to 10 ms (CONFIG_HZ=100). */
+/* TCP's clock, and that of the packet programs, has ticks of up to 10 ms (CONFIG_HZ=100). */
 #define TICK_MS 10
 
 /* Turn "so long ago", as a socket tells it, into a time that is not too early. */
@@ -81,7 +81,7 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 /* Wait so long after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
 
-/* When the upstream's socket gets keepalive; UINT64_MAX: it has.  Short sessions need not pay for that. */
+/* When the upstream's socket gets keepalive, which short sessions spare; UINT64_MAX: it has. */
 static uint64_t keepalive_due(const struct session *s)
 {
 	uint64_t after_ms = smaller(forward_of(s)->keepalive_ms / 8, 1000);
@@ -136,7 +136,7 @@ static bool is_held_up(const struct flow *f)
 	return f->paced || f->starved;
 }
 
-/* As tcp_activity().  The kernel knows no times of a unix socket: pump_once() has seen its bytes. */
+/* As tcp_activity().  The kernel knows no times of a unix socket: pump_once() sees its bytes. */
 static int activity(const struct session *s, unsigned int side, struct tcp_activity *ret)
 {
 	int r = tcp_activity(s->sides[side].fd, ret);

@@ -9,8 +9,9 @@
 /*
  * idle-timeout, fin-timeout and keepalive: the end of a session that is silent, or has lost an end.
  *
- * Nothing is done for a byte of TCP.  At the time at which the session would end if no byte had come
- * since the last look, the sockets are asked when one did: TCP knows, whatever carries the flow.
+ * Nothing is done for a byte of TCP.  At the time at which the session would end if no byte had
+ * come since the last look, the sockets are asked when one did: TCP knows, whatever carries the
+ * flow.
  *
  * A session is silent while neither end sends a byte and neither takes one.  Taking counts: what
  * one end sent long ago may wait for hours in the buffers of an end that reads slowly, and that
@@ -28,14 +29,14 @@ struct idle {
 /* Look at both sides at NOW_MS; I->since_ms is then the time of the last byte. */
 void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[2]);
 
-/* So often is idle_is_gone() called where keepalive is KEEPALIVE_MS; 0: TCP is as quick by itself. */
+/* So often idle_is_gone() is called where keepalive is KEEPALIVE_MS; 0: TCP is as quick. */
 uint64_t idle_ask_ms(unsigned int keepalive_ms);
 
 /*
- * TCP probes an end that it owes nothing (SO_KEEPALIVE).  To one that is owed something it sends that
- * again, or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true if
- * SIDE, number WHICH, is such a one, has not answered between four looks, and by the next look will
- * not have been heard for twice KEEPALIVE_MS.
+ * TCP probes an end that it owes nothing (SO_KEEPALIVE).  To one that is owed something it sends
+ * that again, or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true
+ * if SIDE, number WHICH, is such a one, has not answered between four looks, and by the next look
+ * will not have been heard for twice KEEPALIVE_MS.
  */
 bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 		  const struct tcp_activity *side, unsigned int which);

@@ -4,10 +4,10 @@
  *
  * A session lives on the thread of the worker that has accepted it.  Whatever comes to it, an event
  * of one of its sockets or its timer, goes to live(), which tells the whole story: each step of a
- * session's life is a function of a module below that returns whether it is done.  A step that finds
- * the session's end leaves a mark (session.h).  When the step has returned, settle() carries that out
- * or computes anew what to wait for.  A session that ends gives everything back at once and is DEAD;
- * it is freed after the batch of events, since others of the batch may point at it.
+ * session's life is a function of a module below that returns whether it is done.  A step that
+ * finds the session's end leaves a mark (session.h).  When the step has returned, settle() carries
+ * that out or computes anew what to wait for.  A session that ends gives everything back at once
+ * and is DEAD; it is freed after the batch of events, since others of the batch may point at it.
  *
  * What epoll is asked for.  In a short session an epoll_ctl(2) counts as much as a message.  So a
  * TCP socket is registered once, edge-triggered, for all that such a session waits for: the
@@ -303,8 +303,8 @@ static void run_timers(struct session *s)
 }
 
 /*
- * The life of a session, from accept(2) to its last byte.  Each step gets what has come, and is done
- * if it returns true.
+ * The life of a session, from accept(2) to its last byte.  Each step gets what has come, and is
+ * done if it returns true.
  */
 static void live(struct session *s, unsigned int from, uint32_t events)
 {
@@ -450,7 +450,7 @@ unsigned int session_follow_engines(struct worker *w)
 
 /* --- of those in the kernel --- */
 
-/* Flows that leave for want of kernel memory in one sweep: it takes each 6 system calls and a fence. */
+/* Flows that leave for want of kernel memory in a sweep: each takes 6 system calls and a fence. */
 #define SWEEP_LEAVES 256
 
 static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)

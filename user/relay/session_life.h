@@ -14,8 +14,8 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		 in_port_t port);
 
 /*
- * Make the grafted session of SLOT, which a daemon before this one has left, one of F, CLIENT and W,
- * before W runs.  The caller has counted it in.  -ENOMEM.
+ * Make the grafted session of SLOT, which a daemon before this one has left, one of F, CLIENT and
+ * W, before W runs.  The caller has counted it in.  -ENOMEM.
  */
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot);
 
@@ -27,8 +27,8 @@ void session_reap(struct worker *w);
 typedef bool session_choice_fn(const void *arg, const struct session *s);
 
 /*
- * Reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of CAUSE.  Returns
- * how many.
+ * Reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of CAUSE.
+ * Returns how many.
  */
 unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 			      enum cause cause);
@@ -52,7 +52,7 @@ void session_catch_up(struct worker *w);
 void session_graft_news(struct worker *w);
 
 /*
- * The worker stops: leave what is grafted, or can be at once, to the next daemon.  To be called again
- * while sessions are left.
+ * The worker stops: leave what is grafted, or can be at once, to the next daemon.  To be called
+ * again while sessions are left.
  */
 void session_leave_behind(struct worker *w);

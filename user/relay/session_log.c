@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: a worker makes its line and appends it to a queue, under a lock.  The writer
- * takes all of the queue and writes it out without the lock, so nothing that the file does reaches a
- * worker.  A line for which the queue has no room, or that is not written, is lost.
+ * takes all of the queue and writes it out without the lock, so nothing that the file does reaches
+ * a worker.  A line for which the queue has no room, or that is not written, is lost.
  *
  * To wake a thread costs more than to end a session.  So a worker signals the writer with the first
  * line of a queue only, and the writer then waits GATHER_MS for more lines before it takes them.
  *
  * A line is in the file whole or not at all.  A regular file that takes a part of a line is cut to
- * the lines that are whole.  A pipe that is ready takes PIPE_BUF bytes at once, and a line is shorter.
+ * the lines that are whole.  A pipe that is ready takes PIPE_BUF bytes at once, and a line is
+ * shorter.
  */
 #include "relay/session_log.h"
 

@@ -41,8 +41,8 @@ void session_log_close(struct session_log *l);
 void session_log_reopen(struct session_log *l);
 
 /*
- * Log that the session V ends because of END: a cause, or SESSION_FINISHED.  EMPTY: also if it has had
- * no byte.
+ * Log that the session V ends because of END: a cause, or SESSION_FINISHED.  EMPTY: also if it has
+ * had no byte.
  */
 #define SESSION_FINISHED CAUSES /* both flows came to their end */
 void session_log_ended(struct session_log *l, const struct session_view *v, bool empty,
@@ -68,7 +68,7 @@ static inline bool log_file_is_path(const char *path)
 /*
  * Open PATH for appending; if it is missing make it (mode 0640), and give it to ACCOUNT, who is who
  * culvert is, or will be.  Refuse a symbolic link, and a file or directory that an account other
- * than root and ACCOUNT could have made, or that everybody can write.  Return a descriptor or -errno;
- * then ERR says what is wrong and what to do.  -ENXIO: a FIFO that nobody reads.
+ * than root and ACCOUNT could have made, or that everybody can write.  Return a descriptor or
+ * -errno; then ERR says what is wrong and what to do.  -ENXIO: a FIFO that nobody reads.
  */
 int log_file_open(const char *path, const struct account *account, char *err, size_t errlen);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a session in the kernel.  It takes two slots of the sockmap's maps when a flow
- * of it first enters, and keeps them to its end.  carrier_sockmap.h has the steps in which a flow
- * enters and leaves; each is tried until it is done.
+ * Theory of operation: a session in the kernel.  It takes two slots of the sockmap's maps when a
+ * flow of it first enters, and keeps them to its end.  carrier_sockmap.h has the steps in which a
+ * flow enters and leaves; each is tried until it is done.
  */
 #include "relay/session_sockmap.h"
 

@@ -23,7 +23,7 @@ bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(
 /* Was it a FIN, where flow DIR has read EOF?  In doubt only if the kernel has had the sockets. */
 bool session_sockmap_is_fin(struct session *s, unsigned int dir);
 
-/* The source of flow DIR is gone: read and write what the kernel had of it.  DONE: nothing is left. */
+/* The source of flow DIR is gone: read and write what the kernel had.  DONE: nothing is left. */
 enum step session_sockmap_rest(struct session *s, unsigned int dir);
 
 /*

@@ -59,8 +59,8 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 {
 	const struct flow *f = &s->flows[dir];
 	/*
-	 * Bytes that wait in the pipe of splice are not delivered yet.  All other bytes that user space
-	 * has written were copied, be it after the program had passed them on.
+	 * Bytes that wait in the pipe of splice are not delivered yet.  All other bytes that user
+	 * space has written were copied, be it after the program had passed them on.
 	 */
 	uint64_t spliced = f->spliced - (f->pipe ? f->pending : 0);
 

@@ -3,7 +3,7 @@
 
 #include "relay/session.h"
 
-/* What a session has carried, and what it looks like to others: the control socket, the session log. */
+/* What a session has carried, and how others see it: the control socket, the session log. */
 
 /*
  * Add what S's kernel carrier has done since the last call to the counters.  Nobody tells of these

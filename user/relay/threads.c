@@ -3,9 +3,9 @@
  * Theory of operation
  *
  * A worker is a thread with an event loop.  It has listening sockets of its own, and carries each
- * session that it has accepted until that ends; no other thread touches them.  Whoever wants to know
- * or to change something calls a function on the worker's thread (loop_call()), between two batches
- * of events.  After each batch the worker frees what has died in it.
+ * session that it has accepted until that ends; no other thread touches them.  Whoever wants to
+ * know or to change something calls a function on the worker's thread (loop_call()), between two
+ * batches of events.  After each batch the worker frees what has died in it.
  *
  * To stop, a worker ends its listeners, and its loop ends with its last session.
  */
