@@ -11,6 +11,7 @@
 
 #define BATCH 128 /* events */
 #define FULL_BATCHES 100 /* one after the other: so long timers wait for the events */
+#define LATE_MS 100 /* only a thread that did not run is so late */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(epoll_wait),
@@ -216,7 +217,8 @@ static int run_batches(struct loop *l)
 		 * not have looked at an answer that is there.
 		 */
 		l->full_batches = n < BATCH ? 0 : l->full_batches + 1;
-		if (!l->full_batches || l->full_batches > FULL_BATCHES)
+		if (!l->full_batches || l->full_batches > FULL_BATCHES ||
+		    (l->timers && l->now_ms < l->timers->due_ms + LATE_MS))
 			fire_timers(l);
 		if (l->called)
 			run_calls(l);

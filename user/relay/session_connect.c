@@ -61,7 +61,6 @@ struct connecting {
 	uint64_t server_due_ms;  /* give the server up */
 	struct server *tried[TRIED_MAX]; /* that were given up; to compare with: they may be gone */
 	size_t n_tried;
-	bool may_move;           /* a look-up may find other addresses of these */
 	uint64_t seen;           /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
 	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
@@ -313,7 +312,9 @@ static bool connect_more(struct session *s)
 		s->upstream = next_index(s);
 		c->attempts[i].address = s->upstream;
 		error = begin_attempt(s, i);
-		if ((error == ENOSR || error == EAGAIN) && now < c->server_due_ms) {
+		if ((error == ENOSR || error == EAGAIN ||
+		     (c->running && (error == EMFILE || error == ENFILE))) &&
+		    now < c->server_due_ms) {
 			close_attempt(s, i);
 			c->next_ms = now + RETRY_MS;
 			break;

@@ -3,14 +3,19 @@
 #include "relay/session_idle.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/minmax.h"
+#include "base/syscalls_allowed.h"
 #include "relay/session.h"
 #include "relay/session_graft.h"
+
+SYSCALLS_ALLOWED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
 
 /* --- since when it is silent --- */
 
@@ -139,13 +144,17 @@ static bool is_held_up(const struct flow *f)
 /* As tcp_activity().  The kernel knows no times of a unix socket: pump_once() sees its bytes. */
 static int activity(const struct session *s, unsigned int side, struct tcp_activity *ret)
 {
-	int r = tcp_activity(s->sides[side].fd, ret);
+	int queued, r = tcp_activity(s->sides[side].fd, ret);
 
 	if (r != -EOPNOTSUPP)
 		return r;
+	if (ioctl(s->sides[side].fd, SIOCOUTQ, &queued))
+		return -errno;
 	*ret = (struct tcp_activity){
 		.data_received_ago_ms = UINT32_MAX,
 		.data_sent_ago_ms = UINT32_MAX,
+		.acked = s->flows[!side].user_out - (uint64_t)queued,
+		.owed = queued > 0,
 	};
 	return 0;
 }

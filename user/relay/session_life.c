@@ -97,7 +97,9 @@ static uint32_t registration(struct session *s, unsigned int side, uint32_t even
 static int watch_side(struct session *s, unsigned int side)
 {
 	struct source *source = &s->sides[side];
-	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || !s->tcp;
+	bool is_unix = side == CLIENT ? session_peer(s)->sa.sa_family == AF_UNIX :
+					upstreams_are_unix(&forward_of(s)->upstream);
+	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix;
 	uint32_t events;
 
 	if (source->fd < 0)

@@ -455,7 +455,8 @@ int log_file_open(const char *path, const struct account *a, char *err, size_t e
 		fd = openat(dir, name, FILE_FLAGS | O_EXCL, FILE_MODE);
 		made = fd >= 0;
 		if (fd < 0 && errno == EEXIST)
-			fd = openat(dir, name, FILE_FLAGS, FILE_MODE);
+			/* in a sticky directory not even root may with O_CREAT: fs.protected_regular */
+			fd = openat(dir, name, FILE_FLAGS & ~O_CREAT);
 		r = check(fd, "it", a, err, errlen);
 	}
 	if (!r && made && !fstat(fd, &st) && st.st_uid != a->uid && fchown(fd, a->uid, a->gid))
