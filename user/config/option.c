@@ -223,7 +223,13 @@ static int parse_text(const struct option_def *o, const char *text, const char *
 
 static int parse_source(const char *text, struct addr *ret)
 {
-	int r = addr_parse_host(strcmp(text, "any") != 0 ? text : "::", ret);
+	size_t len = strlen(text);
+	bool brackets = len > 1 && *text == '[' && text[len - 1] == ']';
+	char host[ADDR_STRLEN];
+	int r;
+
+	snprintf(host, sizeof(host), "%.*s", (int)len - 2 * brackets, text + brackets);
+	r = addr_parse_host(strcmp(text, "any") != 0 ? host : "::", ret);
 
 	*ret = addr_unmapped(ret); /* endpoints are unmapped, and both must be of one family */
 	if (addr_is_any(ret))

@@ -57,12 +57,15 @@ static int take_option(char **argv, int *pos, struct config *c)
 /* Options may stand before, between and after the addresses. */
 static int read_words(int argc, char **argv, struct config *c)
 {
+	bool options_end = false;
 	int r = 0;
 
 	for (int i = 1; i < argc && !r; i++) {
 		bool second = c->addresses.n % 2;
 
-		if (argv[i][0] == '-')
+		if (!options_end && !strcmp(argv[i], "--"))
+			options_end = true;
+		else if (!options_end && argv[i][0] == '-')
 			r = take_option(argv, &i, c);
 		else
 			config_lines_add(&c->addresses, (struct config_line){
@@ -222,6 +225,8 @@ static int store_globals(struct config *c)
 	if (!r && (c->metrics.named || c->metrics.n_ports > 1))
 		return say_wrong(c, &c->defaults, "metrics",
 				 "needs an address and one port, not a host name");
+	if (!r && endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
+		return say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
 	/* it is written anew at each start */
 	if (!r && c->pid_file && c->session_log && !strcmp(c->pid_file, c->session_log))
 		return say_wrong(c, &c->defaults, "pid-file", "the session log has that path");

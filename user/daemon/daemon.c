@@ -232,11 +232,18 @@ static int open_grafts(struct daemon *d)
 
 static int open_forwards(struct daemon *d)
 {
+	int r;
+
 	if (!probe_allows_later(&d->probe.splice, d->config.probe))
 		policy_forbid_splice();
 	policy_settle(d->config.settle_ms);
-	return given_take(d->err, sizeof(d->err)) ?: reload_first(&d->reload) ?:
-	       given_check(d->err, sizeof(d->err));
+	r = given_take(d->err, sizeof(d->err));
+	if (r)
+		return r;
+	r = reload_first(&d->reload);
+	if (r) /* the directory of a unix socket may come up after us */
+		return r == -EPERM ? r : EXIT_CODE_FAILURE;
+	return given_check(d->err, sizeof(d->err));
 }
 
 static int open_session_log(struct daemon *d)
@@ -254,7 +261,7 @@ static int open_metrics(struct daemon *d)
 {
 	const struct endpoint *at = &d->config.metrics;
 
-	return *at->text ? metrics_open(at, &d->account, &d->metrics) : 0;
+	return *at->text && metrics_open(at, &d->account, &d->metrics) ? EXIT_CODE_FAILURE : 0;
 }
 
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */

@@ -40,6 +40,7 @@ struct checks {
 	struct forwards *forwards;
 	struct timer timer;
 	struct attempt *attempts;
+	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */
 };
 
 /* --- one check --- */
@@ -127,7 +128,8 @@ static uint64_t add_due(struct checks *c, struct forward *f)
 	for (size_t i = 0; i < ss->n; i++) {
 		struct server *s = ss->members[i].server;
 
-		if (s->check_ms <= now) {
+		if (s->check_ms <= now && c->room) {
+			c->room--;
 			s->check_ms = NEVER;
 			add_attempt(c, f, &ss->members[i]);
 		}
@@ -158,6 +160,7 @@ void checks_after_batch(struct checks *c)
 {
 	uint64_t now = c->loop->now_ms, next = NEVER;
 
+	c->room = MARKED_SOCKETS;
 	if (pthread_mutex_trylock(&c->forwards->lock)) {
 		next = now + PAUSE_MS;
 	} else {
