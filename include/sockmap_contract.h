@@ -15,9 +15,8 @@
  *            survive every removal from rx.
  *   slots    socket cookie -> slot.
  *   stats    struct culvert_stat by slot, mapped into the daemon.  Written by the program only, and
- *            only while it holds the source's socket lock: one writer at a time.  Never reset, but
- *            backlog_max, which the daemon clears while no socket has the slot.  Of the others the
- *            daemon remembers the values at which a session began.
+ *            only while it holds the source's socket lock: one writer at a time.  The
+ *            daemon clears what a session counts while no socket has the slot.
  *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
  *   rings    worker -> ring buffer of struct culvert_event.
  *   .bss     the program's globals, mapped into the daemon: `memory`, see below, and counters.

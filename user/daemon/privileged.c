@@ -180,8 +180,6 @@ static const struct syscall_need needed[] = {
 	SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvmsg),
 	SETSOCKOPT_IF(PART_GRAFT, SOL_NETLINK, NETLINK_EXT_ACK),
 	BPF_IF(PART_GRAFT, BPF_OBJ_GET_INFO_BY_FD), /* names of programs */
-	/* a daemon that is gone */
-	SYSCALL(shutdown),
 	/* stderr */
 	SYSCALL(write), SYSCALL(poll), SYSCALL(ppoll),
 	{ .call = SYSCALLS_END },
@@ -214,11 +212,10 @@ static int confine(int fd, const struct config *c, struct clsact *clsact, char *
 
 /* --- the privileged process --- */
 
-/* The daemon is gone if it cannot be told: serve_all() ends. */
+/* If the daemon is gone, recv(2) says so, and serve_all() ends. */
 static void send_packet(struct msghdr *m)
 {
-	if (sendmsg(PRIVILEGED_FD, m, MSG_NOSIGNAL) < 0)
-		shutdown(PRIVILEGED_FD, SHUT_RDWR);
+	(void)!sendmsg(PRIVILEGED_FD, m, MSG_NOSIGNAL);
 }
 
 static void close_all(int *fds, size_t n)
@@ -390,8 +387,11 @@ static int give_up(struct privileged *p, const char *why)
 			  "and no new socket for mark or transparent, and before Linux 6.6 no "
 			  "graft at new interfaces; all else goes on", why);
 	p->ended = true;
-	/* whatever it still says belongs to no request */
-	shutdown(p->fd, SHUT_RDWR);
+	/*
+	 * Whatever it still says belongs to no request.  It ends with us, and not now: before Linux
+	 * 6.6 it then removes our filters.
+	 */
+	shutdown(p->fd, SHUT_RD);
 	return -EPIPE;
 }
 

@@ -95,6 +95,8 @@ static struct pipe *pipe_open(void)
 		return NULL;
 	}
 	size = fcntl(fds[0], F_SETPIPE_SZ, others < PIPES_LARGE ? PIPE_SIZE : PIPE_SIZE_MIN);
+	if (size < 0) /* fs.pipe-max-size is less, or others of this user have many */
+		size = fcntl(fds[0], F_SETPIPE_SZ, PIPE_SIZE_MIN);
 	*pipe = (struct pipe){ .read_fd = fds[0], .write_fd = fds[1], .size = (uint32_t)size };
 	if (size >= PIPE_SIZE_MIN)
 		return pipe;

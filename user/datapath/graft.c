@@ -156,8 +156,9 @@ static unsigned int slots_of(const struct grafts *gs, unsigned int wanted)
 		close(fd);
 	}
 	if (info.max_entries < wanted)
-		log_warning("graft: %u slots, as the daemon before had, until culvert starts without "
-			    "sessions that are left; max-sessions wants %u", info.max_entries, wanted);
+		log_warning("graft: %u slots, as the daemon before had, until culvert is stopped "
+			    "while no session is grafted; max-sessions wants %u",
+			    info.max_entries, wanted);
 	return info.max_entries;
 }
 
