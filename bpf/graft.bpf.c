@@ -240,7 +240,8 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 }
 
 /* Change P's TCP header, and no more. */
-static __always_inline int change_alone(struct __sk_buff *skb, const struct packet *p, struct change *c)
+static __always_inline int change_alone(struct __sk_buff *skb, const struct packet *p,
+					struct change *c)
 {
 	if (change_header(skb, p, c, NULL, NULL))
 		return DROP;
@@ -252,11 +253,15 @@ static __always_inline int change_alone(struct __sk_buff *skb, const struct pack
 static __always_inline int shift(struct __sk_buff *skb, const struct graft_side *s,
 				 const struct packet *p, bool out)
 {
-	struct change in = { .source = s->tuple.remote_port, .dest = s->tuple.local_port,
-			     .seq_add = -s->back_read, .ack_add = -s->back_write,
+	struct change in = { .source = s->tuple.remote_port,
+			     .dest = s->tuple.local_port,
+			     .seq_add = -s->back_read,
+			     .ack_add = -s->back_write,
 			     .tsecr_add = -s->back_ts };
-	struct change c = { .source = s->tuple.local_port, .dest = s->tuple.remote_port,
-			    .seq_add = s->back_write, .ack_add = s->back_read,
+	struct change c = { .source = s->tuple.local_port,
+			    .dest = s->tuple.remote_port,
+			    .seq_add = s->back_write,
+			    .ack_add = s->back_read,
 			    .tsval_add = s->back_ts };
 
 	if (p->flags & SYN) /* of another connection */
@@ -407,7 +412,7 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 
 		words[6] = words[7];
 		words[7] = tsval;
-	} else { /* SACK */
+	} else {                                                        /* SACK */
 		words[5] = words[6] = words[7] = bpf_htonl(0x01010101); /* NOP */
 	}
 	t = (void *)at->was;
@@ -464,8 +469,7 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
  * tuple is refused.  It sends RST because it has died (ss -K), or because the session is over: that
  * one is dropped.
  */
-static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f,
-				     const struct packet *p)
+static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
 	__u32 ack = f->mine->frozen_write;
 
@@ -524,15 +528,15 @@ static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 			state = __sync_fetch_and_add(&g->state, 0);
 		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED)
 			return state & GRAFT_STATE_MASK;
-		if (__sync_val_compare_and_swap(&g->state, state, state + GRAFT_PASSED_ONE) ==
-		    state)
+		if (__sync_val_compare_and_swap(&g->state, state, state + GRAFT_PASSED_ONE) == state)
 			return GRAFT_LOCKED;
 	}
 	return GRAFT_STATES;
 }
 
 /* A packet of a socket at work: it shows the way, and the first interface that it comes by. */
-static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f, const struct packet *p)
+static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f,
+					 const struct packet *p)
 {
 	__u32 end = end_of(p);
 

@@ -72,7 +72,8 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_side *s, 
 }
 
 /* What fits on side FROM, in the header of side TO. */
-static __always_inline __u32 mtu_for(const struct graft_side *to, const struct graft_side *from, __u32 mtu)
+static __always_inline __u32 mtu_for(const struct graft_side *to, const struct graft_side *from,
+				     __u32 mtu)
 {
 	return mtu + (to->ipv6 ? 20 : 0) - (from->ipv6 ? 20 : 0);
 }
@@ -84,7 +85,8 @@ static __always_inline int too_big(struct __sk_buff *skb, struct found *f, const
 
 	if (bpf_skb_change_tail(skb, p->l4 + sizeof(struct tcphdr), 0) ||
 	    bpf_skb_adjust_room(skb, more, BPF_ADJ_ROOM_MAC, 0) ||
-	    store_message(skb, f->mine, p->l3, p->seq, mtu_for(f->mine, f->other, f->other->way.mtu)))
+	    store_message(skb, f->mine, p->l3, p->seq,
+			  mtu_for(f->mine, f->other, f->other->way.mtu)))
 		return DROP;
 	return send_to(skb, f->mine, p->l3);
 }
@@ -93,7 +95,7 @@ static __always_inline int too_big(struct __sk_buff *skb, struct found *f, const
 struct complaint {
 	struct graft_tuple tuple; /* of the segment, turned round */
 	__u32 seq, mtu;
-	__u32 at;                 /* offset of the ICMP header */
+	__u32 at; /* offset of the ICMP header */
 	bool ipv6, too_big;
 };
 
@@ -149,8 +151,8 @@ static __always_inline bool parse_icmp(struct __sk_buff *skb, __u32 l3, struct c
  * "Too big" concerns the end that has sent the segment: it is told.  The number must be of what is
  * on the way: who guesses it can as well forge the message for plain TCP.
  */
-static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3, const struct complaint *c,
-					     struct found *f)
+static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3,
+					     const struct complaint *c, struct found *f)
 {
 	struct graft_side *to = f->other;
 
@@ -184,6 +186,7 @@ __noinline int not_tcp(struct __sk_buff *skb, __u32 l3)
 	was = bpf_htonl(c.seq);
 	is = bpf_htonl(c.seq - f.mine->back_write);
 	bpf_l4_csum_replace(skb, c.at + 2, was, is, sizeof(is));
-	bpf_skb_store_bytes(skb, c.at + sizeof(struct icmp) + ip_len(c.ipv6) + 4, &is, sizeof(is), 0);
+	bpf_skb_store_bytes(skb, c.at + sizeof(struct icmp) + ip_len(c.ipv6) + 4, &is, sizeof(is),
+			    0);
 	return PASS;
 }

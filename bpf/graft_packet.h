@@ -24,8 +24,8 @@
 #define AF_INET 2
 #define AF_INET6 10
 #define PACKET_TO_US 0 /* PACKET_HOST */
-#define LOOPBACK 1 /* ifindex in each network namespace */
-#define OWN_TTL 64 /* of what was made here */
+#define LOOPBACK 1     /* ifindex in each network namespace */
+#define OWN_TTL 64     /* of what was made here */
 
 #define FIN 0x01
 #define SYN 0x02
@@ -99,7 +99,8 @@ struct {
 /* What a socket says. */
 struct seen {
 	__u64 received; /* bytes of payload since the connection began */
-	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock, ts_recent;
+	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock,
+		ts_recent;
 	__u32 mss, advmss;
 	__u8 established, unordered, timestamps, sack, ecn, snd_shift, rcv_shift;
 	__u8 hindrance; /* enum graft_refusal */
@@ -125,8 +126,8 @@ struct {
 } scratch SEC(".maps");
 
 __u64 graft_woken_ns[GRAFT_WORKERS]; /* CLOCK_MONOTONIC */
-__u64 graft_events_lost; /* the ring was full: the states say it all */
-__u64 graft_outside;     /* packets dropped because they are not in the window */
+__u64 graft_events_lost;             /* the ring was full: the states say it all */
+__u64 graft_outside;                 /* packets dropped because they are not in the window */
 /*
  * By the daemon: counts the times at which all ways may have changed; and the value that it had
  * when the policies of IPsec did last.  A way that is older than that is not used.
@@ -198,14 +199,14 @@ struct packet {
 	struct graft_tuple tuple; /* of a packet that arrives; see reverse() */
 	__u32 l3, l4;             /* offsets of the headers */
 	__u32 seq, ack;
-	__u32 len;    /* of payload */
+	__u32 len; /* of payload */
 	__u16 window;
 	__u8 header; /* bytes of the TCP header */
 	__u8 flags;
 	__u8 ipv6;
 	__u8 ttl;
-	__u8 odd;    /* enum graft_refusal: why it cannot be translated; or 0 */
-	__u8 df;     /* no router may cut it */
+	__u8 odd; /* enum graft_refusal: why it cannot be translated; or 0 */
+	__u8 df;  /* no router may cut it */
 };
 
 static __u32 end_of(const struct packet *p)
@@ -247,7 +248,8 @@ static __always_inline bool skip_extensions(struct packet *p, __u8 next, void *d
 	return next == IPPROTO_TCP;
 }
 
-static __always_inline bool parse_addresses(struct packet *p, void *data, void *end, __u32 *ret_total)
+static __always_inline bool parse_addresses(struct packet *p, void *data, void *end,
+					    __u32 *ret_total)
 {
 	void *at = data + p->l3;
 
@@ -262,7 +264,8 @@ static __always_inline bool parse_addresses(struct packet *p, void *data, void *
 		    ip->frag_off & bpf_htons(0x1fff))
 			return false;
 		p->odd = ip->frag_off & bpf_htons(0x2000) ? GRAFT_FRAGMENTS :
-			 first != 0x45			  ? GRAFT_HEADERS : 0;
+			 first != 0x45                    ? GRAFT_HEADERS :
+							    0;
 		p->df = !!(ip->frag_off & bpf_htons(0x4000));
 		p->l4 = p->l3 + (first & 15) * 4;
 		p->tuple.remote.w[2] = p->tuple.local.w[2] = bpf_htonl(0xffff);

@@ -21,7 +21,7 @@ struct change {
 	__u32 seq_add, ack_add, tsval_add, tsecr_add;
 	__u16 source, dest; /* ports */
 	__u8 left, right;   /* shifts of the window */
-	__u8 grafted; /* both sides remember clocks: */
+	__u8 grafted;       /* both sides remember clocks: */
 	__u32 slot, side;
 };
 
@@ -30,11 +30,17 @@ static __always_inline struct change through(const struct found *f)
 	const struct graft_side *mine = f->mine;
 
 	return (struct change){
-		.source = f->other->tuple.local_port, .dest = f->other->tuple.remote_port,
-		.seq_add = mine->seq_add, .ack_add = mine->ack_add,
-		.tsval_add = mine->tsval_add, .tsecr_add = mine->tsecr_add,
-		.left = mine->window_left & 15, .right = mine->window_right & 15,
-		.grafted = 1, .slot = f->slot, .side = f->side,
+		.source = f->other->tuple.local_port,
+		.dest = f->other->tuple.remote_port,
+		.seq_add = mine->seq_add,
+		.ack_add = mine->ack_add,
+		.tsval_add = mine->tsval_add,
+		.tsecr_add = mine->tsecr_add,
+		.left = mine->window_left & 15,
+		.right = mine->window_right & 15,
+		.grafted = 1,
+		.slot = f->slot,
+		.side = f->side,
 	};
 }
 
@@ -45,7 +51,8 @@ static __always_inline struct change through(const struct found *f)
 static __always_inline void change_clocks(const struct change *c, struct graft_side *mine,
 					  struct graft_side *other, __u32 words[2])
 {
-	__u32 tsval = bpf_ntohl(words[0]) + c->tsval_add, tsecr = bpf_ntohl(words[1]) + c->tsecr_add;
+	__u32 tsval = bpf_ntohl(words[0]) + c->tsval_add,
+	      tsecr = bpf_ntohl(words[1]) + c->tsecr_add;
 
 	if (other)
 		grow_32(&other->tsval_sent, tsval);
@@ -74,7 +81,7 @@ static __always_inline __u16 new_window(const struct change *c, __u32 window)
 
 /* Give P the addresses and the TTL of TO's socket, and sums that hold after TCP_DIFF. */
 __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
-				    const struct graft_side *to, __s64 tcp_diff)
+			     const struct graft_side *to, __s64 tcp_diff)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 sum, l3;
@@ -135,10 +142,13 @@ static __always_inline void fill_ip(void *at, const struct graft_side *s, bool b
 	const struct graft_addr *to = back ? &s->tuple.local : &s->tuple.remote;
 
 	if (!s->ipv6) {
-		struct iphdr ip = { .tos = traffic, .ttl = ttl,
+		struct iphdr ip = { .tos = traffic,
+				    .ttl = ttl,
 				    .tot_len = len + 20 > 65535 ? 0 : bpf_htons(len + 20),
-				    .frag_off = bpf_htons(0x4000), .protocol = protocol,
-				    .saddr = from->w[3], .daddr = to->w[3] };
+				    .frag_off = bpf_htons(0x4000),
+				    .protocol = protocol,
+				    .saddr = from->w[3],
+				    .daddr = to->w[3] };
 
 		*(__u8 *)&ip = 0x45;
 		ip.check = folded(bpf_csum_diff(NULL, 0, (__be32 *)&ip, sizeof(ip), 0));
@@ -160,7 +170,7 @@ static __always_inline void fill_ip(void *at, const struct graft_side *s, bool b
  * length and protocol add up to the same in both.
  */
 __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
-				 const struct graft_side *to, __s64 tcp_diff)
+			  const struct graft_side *to, __s64 tcp_diff)
 {
 	__u32 zero = 0, l3, was, is, word;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
@@ -178,7 +188,8 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p,
 		return -1;
 	fill_ip(at->is, to, false, IPPROTO_TCP, p->header + p->len,
 		bpf_ntohl(word) >> (p->ipv6 ? 20 : 16), to->way.ttl);
-	addr_diff = bpf_csum_diff((__be32 *)at->was, was, (__be32 *)(at->is + ip_len(to->ipv6) - is), is, 0);
+	addr_diff = bpf_csum_diff((__be32 *)at->was, was,
+				  (__be32 *)(at->is + ip_len(to->ipv6) - is), is, 0);
 	if (bpf_skb_store_bytes(skb, l3, at->is, ip_len(to->ipv6), 0))
 		return -1;
 	return bpf_l4_csum_replace(skb, l3 + ip_len(to->ipv6) + 16, 0, addr_diff, BPF_F_PSEUDO_HDR);

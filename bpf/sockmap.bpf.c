@@ -212,8 +212,7 @@ static void watch_turn(const struct culvert_ctl *ctl, struct culvert_stat *st,
 
 	if (!ctl->bulk_bytes || bytes < ctl->bulk_bytes)
 		return;
-	if (bytes >= (__u64)answers * ctl->bulk_ratio &&
-	    bytes >= (__u64)packets * ctl->bulk_skb) {
+	if (bytes >= (__u64)answers * ctl->bulk_ratio && bytes >= (__u64)packets * ctl->bulk_skb) {
 		tell_once(ctl, st, slot, CULVERT_EVENT_BULK);
 		return;
 	}

@@ -103,9 +103,9 @@ enum graft_refusal {
 	GRAFT_TOO_BIG,     /* an end sends more than the way takes, and must not be told (no DF) */
 	GRAFT_ORDER,       /* the packet is not the next one, or a socket waits for earlier ones */
 	GRAFT_NO_TIMESTAMP, /* it has none, where there should be one */
-	GRAFT_NO_ROOM,     /* the other end has no room for it */
-	GRAFT_UNSEEN,      /* no packets seen in and out on both sides, with the sockets' numbers */
-	GRAFT_WAY,         /* the way of a socket may have changed, or is not known */
+	GRAFT_NO_ROOM,      /* the other end has no room for it */
+	GRAFT_UNSEEN, /* no packets seen in and out on both sides, with the sockets' numbers */
+	GRAFT_WAY,    /* the way of a socket may have changed, or is not known */
 	GRAFT_REFUSALS,
 };
 
@@ -127,12 +127,12 @@ struct graft_place {
 /* The way of packets from our socket to its remote end, as one was seen leaving. */
 struct graft_way {
 	__u32 ifindex;
-	__u32 mark;          /* skb->mark, which routes may depend on */
-	__u32 mtu;           /* the IP header included */
-	__u32 hop[4];        /* GRAFT_VIA_IPV4, _IPV6: the router */
+	__u32 mark;   /* skb->mark, which routes may depend on */
+	__u32 mtu;    /* the IP header included */
+	__u32 hop[4]; /* GRAFT_VIA_IPV4, _IPV6: the router */
 	__u8 ttl;
-	__u8 via;            /* enum graft_via */
-	__u32 ways;          /* graft_ways when it was seen; written last */
+	__u8 via;   /* enum graft_via */
+	__u32 ways; /* graft_ways when it was seen; written last */
 };
 
 struct graft_side {
@@ -158,21 +158,21 @@ struct graft_side {
 
 	/* Tracked.  The low half is the sequence number; the difference of two counts bytes. */
 	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
-	__u64 end;           /* end of what the remote end has sent, a FIN included */
-	__u64 begun;         /* not tracked: `end` minus this is what was carried, by all grafts */
-	__u32 window;        /* largest that the remote end has offered, in bytes */
-	__u32 tsval_sent;    /* highest that was sent to the remote end */
-	__u32 fin;           /* 1: the remote end has sent FIN, 2: and it is acknowledged */
+	__u64 end;        /* end of what the remote end has sent, a FIN included */
+	__u64 begun;      /* not tracked: `end` minus this is what was carried, by all grafts */
+	__u32 window;     /* largest that the remote end has offered, in bytes */
+	__u32 tsval_sent; /* highest that was sent to the remote end */
+	__u32 fin;        /* 1: the remote end has sent FIN, 2: and it is acknowledged */
 	__u32 fin_end;
-	__u64 heard_ns;      /* CLOCK_MONOTONIC of the last packet, */
-	__u64 data_ns;       /* and of the last with new payload, or a new ACK of some */
-	__u64 probed_ns;     /* of the last keepalive probe of the frozen socket */
-	__u32 reset;         /* DONE: the remote end has sent RST */
+	__u64 heard_ns;  /* CLOCK_MONOTONIC of the last packet, */
+	__u64 data_ns;   /* and of the last with new payload, or a new ACK of some */
+	__u64 probed_ns; /* of the last keepalive probe of the frozen socket */
+	__u32 reset;     /* DONE: the remote end has sent RST */
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
-	__u32 sack;          /* 1: the socket has SACK */
-	__u32 mss;           /* that it may send, with options */
+	__u32 sack;                  /* 1: the socket has SACK */
+	__u32 mss;                   /* that it may send, with options */
 	/*
 	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.
 	 * One less than the socket's numbers at the offer, until a packet is seen.
@@ -203,32 +203,33 @@ enum graft_via {
 
 struct graft_entry {
 	__u32 state;
-	__u32 looks;         /* packets that looked whether they may be the first */
-	__u32 why_not;       /* enum graft_refusal: the last look */
-	__u32 hold;          /* by the daemon while OFFERED: 1: let senders run dry, see hold() */
-	__u32 held_ms;       /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
-	__u32 worker;        /* by the daemon: whose ring */
-	__u32 forward;       /* by the daemon: a hash of its forward's name, for who adopts it */
-	__u64 id;            /* by the daemon: of the session */
+	__u32 looks;   /* packets that looked whether they may be the first */
+	__u32 why_not; /* enum graft_refusal: the last look */
+	__u32 hold;    /* by the daemon while OFFERED: 1: let senders run dry, see hold() */
+	__u32 held_ms; /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
+	__u32 worker;  /* by the daemon: whose ring */
+	__u32 forward; /* by the daemon: a hash of its forward's name, for who adopts it */
+	__u64 id;      /* by the daemon: of the session */
 	__u64 offered_ns, unused, ended_ns; /* CLOCK_MONOTONIC */
-	__u64 before[2];     /* bytes that each socket has received */
-	__u32 shifted;       /* 1: RETURNED, or OFFERED after that */
-	__u32 over;          /* by the daemon: 1: RETURNED, and the sockets are closed */
-	__u32 killed;        /* DONE, CLOSED: 1: the daemon closes the sockets with RST */
-	__u32 why_back;      /* enum graft_refusal: what came that cannot be translated, */
-	__u64 stuck_ns;      /* and when */
-	__u64 counted[2];    /* by the daemon: bytes of each side that its counters have */
+	__u64 before[2];                    /* bytes that each socket has received */
+	__u32 shifted;                      /* 1: RETURNED, or OFFERED after that */
+	__u32 over;       /* by the daemon: 1: RETURNED, and the sockets are closed */
+	__u32 killed;     /* DONE, CLOSED: 1: the daemon closes the sockets with RST */
+	__u32 why_back;   /* enum graft_refusal: what came that cannot be translated, */
+	__u64 stuck_ns;   /* and when */
+	__u64 counted[2]; /* by the daemon: bytes of each side that its counters have */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 
 /* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
-_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 3, "another size: another layout");
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 3,
+	       "another size: another layout");
 
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
 
 /* Input of the offer program, behind an Ethernet header. */
 enum graft_op {
-	GRAFT_OFFER,  /* put the session into `slot`, which is FREE */
+	GRAFT_OFFER,       /* put the session into `slot`, which is FREE */
 	GRAFT_OFFER_AGAIN, /* the same with that of `slot`, which is RETURNED */
 	GRAFT_KILL,   /* DONE: shift packets from now on, so the sockets' resets get to the ends */
 	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */

@@ -81,29 +81,29 @@
  * none, and the flow may be called bulk, which is a hint.
  */
 struct culvert_stat {
-	__u64 bytes;        /* redirected to the target */
-	__u64 packets;      /* redirected skbs */
-	__u64 passed;       /* bytes handed to user space (SK_PASS) */
-	__u64 overhead;     /* memory of all redirected skbs beyond their payload */
-	__u32 expected_seq; /* target's write_seq once all that was redirected or passed is
+	__u64 bytes;           /* redirected to the target */
+	__u64 packets;         /* redirected skbs */
+	__u64 passed;          /* bytes handed to user space (SK_PASS) */
+	__u64 overhead;        /* memory of all redirected skbs beyond their payload */
+	__u32 expected_seq;    /* target's write_seq once all that was redirected or passed is
 			     * written */
-	__u32 next_seq;     /* source's sequence number of the next byte of the stream */
-	__u32 epoch;        /* ctl.epoch for which these fields were started */
-	__u32 closed;       /* ctl.epoch in which the gate was closed last */
-	__u32 lost;         /* ctl.epoch in which bytes were dropped last */
+	__u32 next_seq;        /* source's sequence number of the next byte of the stream */
+	__u32 epoch;           /* ctl.epoch for which these fields were started */
+	__u32 closed;          /* ctl.epoch in which the gate was closed last */
+	__u32 lost;            /* ctl.epoch in which bytes were dropped last */
 	__u32 unchecked_bytes; /* since the backlog was looked at last, as the next */
 	__u16 unchecked_packets;
-	__u16 told;         /* events sent in this epoch: 1 << kind */
-	__u32 mark_seq;     /* a point of the stream: its sequence number on the target, and */
+	__u16 told;          /* events sent in this epoch: 1 << kind */
+	__u32 mark_seq;      /* a point of the stream: its sequence number on the target, and */
 	__u64 mark_overhead; /* ... what `overhead` was there */
 	__u64 sent_overhead; /* ... of the skbs known to have left the backlog */
-	__u64 backlog_max;  /* largest memory estimate of the target's backlog */
-	__u64 dropped;      /* bytes that could not be carried: the session must be reset */
-	__u64 overlap;      /* bytes that came twice, and were cut off */
-	__u64 turn_bytes;   /* stat.bytes when the current turn began */
-	__u32 turn_packets; /* stat.packets at that time */
-	__u32 turn_answers; /* the reverse flow's packets at that time */
-	__u64 backlog;      /* what the flow is charged; of `epoch` */
+	__u64 backlog_max;   /* largest memory estimate of the target's backlog */
+	__u64 dropped;       /* bytes that could not be carried: the session must be reset */
+	__u64 overlap;       /* bytes that came twice, and were cut off */
+	__u64 turn_bytes;    /* stat.bytes when the current turn began */
+	__u32 turn_packets;  /* stat.packets at that time */
+	__u32 turn_answers;  /* the reverse flow's packets at that time */
+	__u64 backlog;       /* what the flow is charged; of `epoch` */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct culvert_stat) == 128, "two cache lines for each flow");

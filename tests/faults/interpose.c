@@ -76,8 +76,8 @@ static int note_program(struct dl_phdr_info *info, size_t size, void *arg)
 static struct faults_page *map_page(const char *path)
 {
 	int fd = open(path, O_RDWR | O_CLOEXEC);
-	void *p = fd < 0 ? MAP_FAILED
-			 : mmap(NULL, sizeof(struct faults_page), PROT_READ | PROT_WRITE,
+	void *p = fd < 0 ? MAP_FAILED :
+			   mmap(NULL, sizeof(struct faults_page), PROT_READ | PROT_WRITE,
 				MAP_SHARED, fd, 0);
 
 	if (fd >= 0)
@@ -137,8 +137,7 @@ static void wait_here(void)
 	}
 	do
 		clock_gettime(CLOCK_MONOTONIC, &now);
-	while (now.tv_sec < end.tv_sec ||
-	       (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
+	while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec));
 }
 
 static struct verdict consult(enum function fn, const void *caller)
@@ -155,8 +154,8 @@ static struct verdict consult(enum function fn, const void *caller)
 	for (int i = 0; i < FAULTS_ARMS; i++) {
 		struct faults_arm *arm = &page->arms[i];
 
-		if (!atomic_load_explicit(&arm->on, memory_order_acquire) || arm->fault.site != at ||
-		    !strikes(arm))
+		if (!atomic_load_explicit(&arm->on, memory_order_acquire) ||
+		    arm->fault.site != at || !strikes(arm))
 			continue;
 		if (arm->fault.action == FAULTS_LATE)
 			wait_here();
@@ -169,48 +168,48 @@ static struct verdict consult(enum function fn, const void *caller)
 }
 
 /* dlsym() does not allocate when it succeeds, so malloc() may come through here, too. */
-#define REAL(name)                                                                                \
-	static _Atomic(__typeof__(&(name))) real_pointer;                                         \
-	__typeof__(&(name)) real = atomic_load_explicit(&real_pointer, memory_order_relaxed);     \
-	if (!real) {                                                                              \
-		real = (__typeof__(&(name)))dlsym(RTLD_NEXT, #name);                              \
-		atomic_store_explicit(&real_pointer, real, memory_order_relaxed);                 \
+#define REAL(name)                                                                                 \
+	static _Atomic(__typeof__(&(name))) real_pointer;                                          \
+	__typeof__(&(name)) real = atomic_load_explicit(&real_pointer, memory_order_relaxed);      \
+	if (!real) {                                                                               \
+		real = (__typeof__(&(name)))dlsym(RTLD_NEXT, #name);                               \
+		atomic_store_explicit(&real_pointer, real, memory_order_relaxed);                  \
 	}
 
-#define CONSULT(name)                                                                             \
-	REAL(name)                                                                                \
+#define CONSULT(name)                                                                              \
+	REAL(name)                                                                                 \
 	struct verdict v = consult(FN_##name, CALLER);
 
-#define FAIL_WITH(result)                                                                         \
-	do {                                                                                      \
-		if (v.fail) {                                                                     \
-			errno = v.error;                                                          \
-			return (result);                                                          \
-		}                                                                                 \
+#define FAIL_WITH(result)                                                                          \
+	do {                                                                                       \
+		if (v.fail) {                                                                      \
+			errno = v.error;                                                           \
+			return (result);                                                           \
+		}                                                                                  \
 	} while (0)
 
 /* A function that fails with FAILURE or does what it does: its parameters, then as arguments. */
-#define INJECT(type, name, failure, params, ...)                                                  \
-	type name params                                                                          \
-	{                                                                                         \
-		CONSULT(name)                                                                     \
-                                                                                                  \
-		FAIL_WITH(failure);                                                               \
-		return real(__VA_ARGS__);                                                         \
+#define INJECT(type, name, failure, params, ...)                                                   \
+	type name params                                                                           \
+	{                                                                                          \
+		CONSULT(name)                                                                      \
+                                                                                                   \
+		FAIL_WITH(failure);                                                                \
+		return real(__VA_ARGS__);                                                          \
 	}
 
 /* --- sockets --- */
 
-INJECT(int, accept4, -1, (int fd, __SOCKADDR_ARG addr, socklen_t *restrict len, int flags),
-       fd, addr, len, flags)
+INJECT(int, accept4, -1, (int fd, __SOCKADDR_ARG addr, socklen_t *restrict len, int flags), fd,
+       addr, len, flags)
 INJECT(int, socket, -1, (int domain, int type, int protocol), domain, type, protocol)
 INJECT(int, connect, -1, (int fd, __CONST_SOCKADDR_ARG addr, socklen_t len), fd, addr, len)
 INJECT(int, getsockopt, -1,
-       (int fd, int level, int name, void *restrict value, socklen_t *restrict len),
-       fd, level, name, value, len)
+       (int fd, int level, int name, void *restrict value, socklen_t *restrict len), fd, level,
+       name, value, len)
 INJECT(int, getsockname, -1, (int fd, __SOCKADDR_ARG addr, socklen_t *restrict len), fd, addr, len)
-INJECT(int, setsockopt, -1, (int fd, int level, int name, const void *value, socklen_t len),
-       fd, level, name, value, len)
+INJECT(int, setsockopt, -1, (int fd, int level, int name, const void *value, socklen_t len), fd,
+       level, name, value, len)
 INJECT(int, shutdown, -1, (int fd, int how), fd, how)
 
 /* A look at the queue (MSG_PEEK) can fail in fewer ways: it is a call of its own. */
@@ -297,9 +296,9 @@ int close(int fd)
 
 /* --- waiting --- */
 
-INJECT(int, epoll_ctl, -1, (int epoll, int op, int fd, struct epoll_event *event),
-       epoll, op, fd, event)
-INJECT(int, poll, -1, (struct pollfd *fds, nfds_t n, int timeout), fds, n, timeout)
+INJECT(int, epoll_ctl, -1, (int epoll, int op, int fd, struct epoll_event *event), epoll, op, fd,
+       event)
+INJECT(int, poll, -1, (struct pollfd * fds, nfds_t n, int timeout), fds, n, timeout)
 
 int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 {

@@ -158,12 +158,17 @@ void lanes_configuration(FILE *f)
 		enum kind kind = scripts[i].kind;
 
 		fprintf(f, "[forward lane-%zu]\nlisten = %s\nupstream = %s\n%s", i, l->listen,
-			kind == PROXY ? l->between : kind == RACE ? l->name : l->upstream,
-			kind == PROXY ? "proxy-protocol = send-v2\n" :
-			kind == MARKED ? "mark = 77\n" : "");
+			kind == PROXY ? l->between :
+			kind == RACE  ? l->name :
+					l->upstream,
+			kind == PROXY  ? "proxy-protocol = send-v2\n" :
+			kind == MARKED ? "mark = 77\n" :
+					 "");
 		if (kind == PROXY)
-			fprintf(f, "[forward in-%zu]\nlisten = %s\nupstream = %s\n"
-				"proxy-protocol = receive\n", i, l->between, l->upstream);
+			fprintf(f,
+				"[forward in-%zu]\nlisten = %s\nupstream = %s\n"
+				"proxy-protocol = receive\n",
+				i, l->between, l->upstream);
 		if (kind == UNIX_LISTENER) /* perhaps left by a daemon that was killed */
 			unlink(l->listen + strlen("unix:"));
 	}

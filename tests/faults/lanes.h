@@ -16,7 +16,7 @@
 struct batch {
 	unsigned int sessions, results[PEER_RESULTS]; /* of those that did not end as they should */
 	unsigned int resets_marked; /* those of sessions that need the privileged process */
-	char why[600]; /* the worst that was seen */
+	char why[600];              /* the worst that was seen */
 };
 
 /* Listeners of the upstream side, once per program.  Returns 0 or -1 with a message printed. */

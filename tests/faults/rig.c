@@ -52,7 +52,7 @@ static int write_configuration(char *path, size_t len)
 	lanes_configuration(f);
 	/* refused: all that checks do happens in each batch, and no lane sees them */
 	fprintf(f, "[forward checked]\nlisten = 127.0.0.1:9300\nupstream = 127.0.0.1:9301\n"
-		"check = 0.01\n");
+		   "check = 0.01\n");
 	return fclose(f) ? -errno : 0;
 }
 
@@ -94,8 +94,9 @@ static int await_names(struct rig *rig)
 
 int rig_start(struct rig *rig, const char *culvert, const char *engine, const char *const *options)
 {
-	const char *args[21] = { "--workers", "2", "--soft-limit", "100K", "--hard-limit", "200K",
-				 "--connect-timeout", "10", "--config" };
+	const char *args[21] = { "--workers",    "2",    "--soft-limit",      "100K",
+				 "--hard-limit", "200K", "--connect-timeout", "10",
+				 "--config" };
 	struct daemon_conf conf = { .culvert = culvert, .engine = engine, .args = args };
 	char why[1000] = "", path[128];
 	int64_t errors;

@@ -128,7 +128,8 @@ static const struct failing catalogue[] = {
 	{ "opendir", { EMFILE, ENOMEM, EACCES }, false },
 	{ "pthread_cond_timedwait", { ETIMEDOUT }, false },
 	{ "bpf_map_update_elem",
-	  { ENOMEM, EBUSY, E2BIG, ENOSPC, EPERM, EOPNOTSUPP, EEXIST, EAGAIN }, false },
+	  { ENOMEM, EBUSY, E2BIG, ENOSPC, EPERM, EOPNOTSUPP, EEXIST, EAGAIN },
+	  false },
 	{ "bpf_map_delete_elem", { EBUSY, EINVAL, EPERM, ENOMEM }, false },
 };
 
@@ -168,8 +169,9 @@ static const char *error_name(int error)
 static struct fault fault_of(const struct injection *in)
 {
 	return (struct fault){
-		.action = in->error == CATALOGUE_LATE ? FAULTS_LATE :
-			  in->error == CATALOGUE_SHORT ? FAULTS_SHORT : FAULTS_ERROR,
+		.action = in->error == CATALOGUE_LATE  ? FAULTS_LATE :
+			  in->error == CATALOGUE_SHORT ? FAULTS_SHORT :
+							 FAULTS_ERROR,
 		.error = in->error,
 		.every = 1,
 	};
@@ -191,8 +193,8 @@ static bool is_privileged(const struct known *k)
  */
 static bool is_last_resort(const struct known *k)
 {
-	return k->after && (strstr(k->name, "(tcp_arm_reset)") ||
-			    strstr(k->name, "(forget_cookie)"));
+	return k->after &&
+	       (strstr(k->name, "(tcp_arm_reset)") || strstr(k->name, "(forget_cookie)"));
 }
 
 static bool may_end_privileged(const struct injection *in)
@@ -229,8 +231,7 @@ static const char *broken_by(const struct injection *in, const struct outcome *o
 		return NULL; /* two faults at once may cost more than one session */
 	if (resets && is_harmless(in))
 		return "a reset for nothing";
-	if (is_privileged(in->at) ? resets > b->resets_marked :
-					  resets > 1 && in->mode == MODE_ONCE)
+	if (is_privileged(in->at) ? resets > b->resets_marked : resets > 1 && in->mode == MODE_ONCE)
 		return "other sessions were touched";
 	if (resets > out->errors)
 		return "a reset that no counter shows";
@@ -243,7 +244,7 @@ static struct {
 	char *culvert; /* the program */
 	char *preload; /* the interposer */
 	const char *engine;
-	const char *only;     /* sites whose description holds this; NULL: all */
+	const char *only;  /* sites whose description holds this; NULL: all */
 	unsigned int most; /* errors tried at a site, about; 0: all */
 	bool verbose;
 	uint64_t seed;
@@ -509,10 +510,9 @@ static int inject(struct sweep *s, const struct injection *in, uint32_t *ret_hit
 	s->hits += out.hits;
 	if (opt.verbose || fault)
 		fprintf(stderr, "%s %-8s %s: %s, %s: hits %u, resets %u%s%s%s%s\n",
-			fault ? "FAIL" : "ok  ", opt.engine, k->name,
-			error_name(in->error), modes[in->mode], out.hits,
-			out.batch.results[PEER_RESET], fault ? ": " : "", fault ?: "", fault ? ": " : "",
-			fault ? out.why : "");
+			fault ? "FAIL" : "ok  ", opt.engine, k->name, error_name(in->error),
+			modes[in->mode], out.hits, out.batch.results[PEER_RESET], fault ? ": " : "",
+			fault ?: "", fault ? ": " : "", fault ? out.why : "");
 	if (!fault && (r || !may_end_privileged(in)))
 		return r;
 	s->bad += fault != NULL;
@@ -594,8 +594,7 @@ static int warm_up(struct sweep *s)
 			r = -EIO;
 	}
 	if (r)
-		fprintf(stderr, "FAIL: engine %s, without any fault: %s\n", opt.engine,
-			out.why);
+		fprintf(stderr, "FAIL: engine %s, without any fault: %s\n", opt.engine, out.why);
 	r = r ?: learn_sites(s, NULL);
 	for (size_t i = 0; !r && i < s->n_known; i++) {
 		uint32_t site = faults_find(s->page, s->known[i].key);
@@ -639,10 +638,10 @@ static const char help[] =
 	"  --verbose       a line for each injection\n";
 
 static const struct option long_options[] = {
-	{ "engine", required_argument, NULL, 'e' },   { "culvert", required_argument, NULL, 'c' },
-	{ "only", required_argument, NULL, 'o' },     { "most", required_argument, NULL, 'm' },
-	{ "seed", required_argument, NULL, 's' },     { "verbose", no_argument, NULL, 'v' },
-	{ "help", no_argument, NULL, 'h' },	      { 0 },
+	{ "engine", required_argument, NULL, 'e' }, { "culvert", required_argument, NULL, 'c' },
+	{ "only", required_argument, NULL, 'o' },   { "most", required_argument, NULL, 'm' },
+	{ "seed", required_argument, NULL, 's' },   { "verbose", no_argument, NULL, 'v' },
+	{ "help", no_argument, NULL, 'h' },         { 0 },
 };
 
 static void usage(bool is_asked_for)
@@ -658,13 +657,26 @@ static void parse_options(int argc, char **argv)
 	opt.seed = (uint64_t)time(NULL);
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
-		case 'e': opt.engine = optarg; break;
-		case 'c': opt.culvert = realpath(optarg, NULL); break;
-		case 'o': opt.only = optarg; break;
-		case 'm': opt.most = (unsigned int)atoi(optarg); break;
-		case 's': opt.seed = strtoull(optarg, NULL, 0); break;
-		case 'v': opt.verbose = true; break;
-		default: usage(c == 'h');
+		case 'e':
+			opt.engine = optarg;
+			break;
+		case 'c':
+			opt.culvert = realpath(optarg, NULL);
+			break;
+		case 'o':
+			opt.only = optarg;
+			break;
+		case 'm':
+			opt.most = (unsigned int)atoi(optarg);
+			break;
+		case 's':
+			opt.seed = strtoull(optarg, NULL, 0);
+			break;
+		case 'v':
+			opt.verbose = true;
+			break;
+		default:
+			usage(c == 'h');
 		}
 	}
 	if (optind < argc)
@@ -692,9 +704,10 @@ int main(int argc, char **argv)
 	fprintf(stderr, "faults: engine %s, seed %llu\n", opt.engine, (unsigned long long)opt.seed);
 	r = sweep(&s);
 	printf("%s: engine %s: %llu injections at %zu places, %llu calls failed; %llu sessions, %llu "
-	       "reset; %d broken\n", r ? "FAILED" : "ok", opt.engine,
-	       (unsigned long long)s.injections, s.places, (unsigned long long)s.hits,
-	       (unsigned long long)s.sessions, (unsigned long long)s.resets, s.bad);
+	       "reset; %d broken\n",
+	       r ? "FAILED" : "ok", opt.engine, (unsigned long long)s.injections, s.places,
+	       (unsigned long long)s.hits, (unsigned long long)s.sessions,
+	       (unsigned long long)s.resets, s.bad);
 	if (r == -ENOTSUP)
 		return EXIT_SKIP;
 	return r ? 1 : 0;

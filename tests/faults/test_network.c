@@ -39,8 +39,7 @@ struct net_case {
 /* Returns 0; -1 and what broke in why; or -ENOTSUP and why the fault cannot be made here. */
 typedef int net_case_fn(struct net_case *c);
 
-__attribute__((format(printf, 2, 3)))
-static int net_fail(struct net_case *c, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static int net_fail(struct net_case *c, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -72,7 +71,7 @@ static int run_batches(struct net_case *c, bool resets)
 
 /* --- packets --- */
 
-#define PERCENT(n) ((uint32_t)((n) * 65536 / 100))
+#define PERCENT(n) ((uint32_t)((n)*65536 / 100))
 
 static struct bpf_tc_hook hook_of_lo(void)
 {
@@ -237,8 +236,8 @@ static int case_memory(struct net_case *c)
 
 static int case_full_table(struct net_case *c)
 {
-	static const char *const options[] = { "--max-sessions", "4",
-					       "--max-sessions-per-client", "4", NULL };
+	static const char *const options[] = { "--max-sessions", "4", "--max-sessions-per-client",
+					       "4", NULL };
 	int64_t errors;
 	int r = restart(c, options) ?: run_batches(c, false);
 
@@ -361,8 +360,9 @@ static int run_crowd(struct net_case *c, struct peer *ends, struct peer **all)
  */
 static int case_ring(struct net_case *c)
 {
-	static const char *const options[] = { "--workers", "1", "--max-sessions", "2000",
-					       "--soft-limit", "16K", NULL };
+	static const char *const options[] = {
+		"--workers", "1", "--max-sessions", "2000", "--soft-limit", "16K", NULL
+	};
 	static struct peer ends[2 * CROWD], *all[2 * CROWD];
 	int r;
 
@@ -445,9 +445,12 @@ static void run_engine(const struct net_case *proto, const char *only)
 			continue;
 		r = run_case(&c, i);
 		printf("%s %-8s %-14s %6lld ms  %llu times, %u sessions, %u reset%s%s\n",
-		       r == -ENOTSUP ? "skip" : r ? "FAIL" : "ok  ", c.engine, cases[i].name,
-		       (long long)(now_ms() - start), (unsigned long long)c.times, c.sessions,
-		       c.resets, r ? ": " : "", r ? c.why : "");
+		       r == -ENOTSUP ? "skip" :
+		       r             ? "FAIL" :
+				       "ok  ",
+		       c.engine, cases[i].name, (long long)(now_ms() - start),
+		       (unsigned long long)c.times, c.sessions, c.resets, r ? ": " : "",
+		       r ? c.why : "");
 		skipped += r == -ENOTSUP;
 		failed += r && r != -ENOTSUP;
 		passed += !r;
@@ -457,8 +460,11 @@ static void run_engine(const struct net_case *proto, const char *only)
 static const char help[] = "test_network [--engine E] [--only CASE] [--culvert PATH]\nCases:\n";
 
 static const struct option long_options[] = {
-	{ "engine", required_argument, NULL, 'e' }, { "only", required_argument, NULL, 'o' },
-	{ "culvert", required_argument, NULL, 'c' }, { "help", no_argument, NULL, 'h' }, { 0 },
+	{ "engine", required_argument, NULL, 'e' },
+	{ "only", required_argument, NULL, 'o' },
+	{ "culvert", required_argument, NULL, 'c' },
+	{ "help", no_argument, NULL, 'h' },
+	{ 0 },
 };
 
 static void usage(bool is_asked_for)

@@ -40,8 +40,8 @@ int case_stop(struct cases *c)
 	int r;
 
 	/* The second pair connects only after the first server end was accepted: no mix-up. */
-	cases_pair(c, cases_listen_addr(VIA_PLAIN), VIA_PLAIN, "B128M:128M F E",
-		   "A B128M:128M F E", &ends[0], &ends[1]);
+	cases_pair(c, cases_listen_addr(VIA_PLAIN), VIA_PLAIN, "B128M:128M F E", "A B128M:128M F E",
+		   &ends[0], &ends[1]);
 	cases_pair(c, cases_listen_addr(VIA_IPV6), VIA_IPV6, "nd G20000:64:64 F E",
 		   "A nd H20000:64:64 E F", &ends[2], &ends[3]);
 	r = peers_run(all, 4, 20000, stop_tick, &stop, c->why, sizeof(c->why));
@@ -160,8 +160,8 @@ static int crowd_tick(void *arg)
 
 int case_max_sessions(struct cases *c)
 {
-	static const char *const options[] = { "--max-sessions", "20",
-					       "--max-sessions-per-client", "0", NULL };
+	static const char *const options[] = { "--max-sessions", "20", "--max-sessions-per-client",
+					       "0", NULL };
 	static struct peer ends[2 * CROWD];
 	static struct peer *all[2 * CROWD];
 	struct crowd crowd = { 0 };

@@ -88,7 +88,8 @@ int cases_listen(void)
 int cases_start(struct cases *c)
 {
 	const char *args[2 * N_VIAS + 5] = {
-		"--connect-timeout", CASES_CONNECT_TIMEOUT,
+		"--connect-timeout",
+		CASES_CONNECT_TIMEOUT,
 	};
 	struct daemon_conf conf = { .culvert = c->culvert, .engine = c->engine, .args = args };
 	struct json_object *o = NULL;
@@ -122,7 +123,10 @@ int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile,
 {
 	const char *args[16];
 	struct daemon_conf conf = {
-		.culvert = c->culvert, .engine = c->engine, .args = args, .nofile = nofile,
+		.culvert = c->culvert,
+		.engine = c->engine,
+		.args = args,
+		.nofile = nofile,
 	};
 	char why[1000];
 	int n = 0;

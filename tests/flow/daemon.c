@@ -26,10 +26,10 @@ struct daemon {
 	pid_t pid;
 	int pidfd;
 	bool reaped;
-	int status;      /* of waitpid() */
+	int status; /* of waitpid() */
 	pid_t guardian;
 	int guardian_fd; /* its life line */
-	int log; /* its stderr, a file without a name */
+	int log;         /* its stderr, a file without a name */
 	char control[108];
 	struct daemon_resources baseline;
 };
@@ -137,8 +137,9 @@ static void exec_daemon(const struct daemon_conf *conf, const char *control, int
 	 * sessions are short here: --engine auto shall make up its mind at once, and among the
 	 * carriers behind graft, which is an engine of its own here; and they end with the daemon
 	 */
-	const char *argv[MAX_ARGS] = { "culvert", "run", "--control", control, "--settle", "0",
-					"--seccomp", "kill", "--graft-pins", "none", "--graft", "no" };
+	const char *argv[MAX_ARGS] = { "culvert",      "run",  "--control", control,
+				       "--settle",     "0",    "--seccomp", "kill",
+				       "--graft-pins", "none", "--graft",   "no" };
 	struct rlimit lim = { conf->nofile, conf->nofile };
 	char path[PATH_MAX];
 	int n = 12;
@@ -307,9 +308,8 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 		snprintf(why, len,
 			 "leak: sessions %lld, slots_used %lld, kernel_memory %lld, buffers %lld, "
 			 "pipes %lld (idle %lld), fds without pipes %lld (after start %lld)",
-			 (long long)r.sessions, (long long)r.slots_used,
-			 (long long)r.kernel_memory, (long long)r.buffers, (long long)r.pipes,
-			 (long long)r.pipes_idle,
+			 (long long)r.sessions, (long long)r.slots_used, (long long)r.kernel_memory,
+			 (long long)r.buffers, (long long)r.pipes, (long long)r.pipes_idle,
 			 (long long)(r.fds - 2 * r.pipes), (long long)d->baseline.fds);
 	return -ETIMEDOUT;
 }

@@ -18,11 +18,11 @@ struct daemon;
 #define DAEMON_NO_STDERR (-1)
 
 struct daemon_conf {
-	const char *culvert;      /* the program; NULL: the one built together with this test */
-	const char *engine;       /* --engine; NULL: none given */
-	const char *const *args;  /* NULL-terminated: more options, then LISTEN UPSTREAM ... */
-	rlim_t nofile;            /* RLIMIT_NOFILE, soft and hard; 0: ours */
-	const int *given;         /* descriptors that it is started with, as systemd does it */
+	const char *culvert;     /* the program; NULL: the one built together with this test */
+	const char *engine;      /* --engine; NULL: none given */
+	const char *const *args; /* NULL-terminated: more options, then LISTEN UPSTREAM ... */
+	rlim_t nofile;           /* RLIMIT_NOFILE, soft and hard; 0: ours */
+	const int *given;        /* descriptors that it is started with, as systemd does it */
 	size_t n_given;
 	int log_to; /* its stderr, of which we then see nothing; 0: kept for daemon_stderr().
 		     * DAEMON_NO_STDERR: closed */

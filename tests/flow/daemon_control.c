@@ -56,8 +56,7 @@ int daemon_ask(struct daemon *d, const char *line, int timeout_ms, struct json_o
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	snprintf(un.sun_path, sizeof(un.sun_path), "%s", daemon_control(d));
-	if (connect(fd, (struct sockaddr *)&un, sizeof(un)) < 0 ||
-	    dprintf(fd, "%s\n", line) < 0) {
+	if (connect(fd, (struct sockaddr *)&un, sizeof(un)) < 0 || dprintf(fd, "%s\n", line) < 0) {
 		r = -errno;
 	} else {
 		errno = 0;

@@ -31,9 +31,9 @@
 #define FOUR "127.0.0.1:9004"
 #define TO_UPSTREAM "upstream = " RIG_UPSTREAM "\n"
 /* `other` sees to it that the kernel path is there, whatever the engine of `live` */
-#define LIVE_AND_OTHER \
-	"[forward live]\nlisten = " ONE "\n" TO_UPSTREAM \
-	"[forward other]\nlisten = " TWO "\n" TO_UPSTREAM "engine = auto\n"
+#define LIVE_AND_OTHER                                                                             \
+	"[forward live]\nlisten = " ONE "\n" TO_UPSTREAM "[forward other]\nlisten = " TWO          \
+	"\n" TO_UPSTREAM "engine = auto\n"
 
 static struct daemon *running;
 static const int *rig_given; /* listening sockets that the daemon is started with */
@@ -81,7 +81,10 @@ static int rig_try_start(const char *engine, const char *const *options, const c
 {
 	const char *args[24];
 	struct daemon_conf conf = {
-		.engine = engine, .args = args, .given = rig_given, .n_given = rig_n_given,
+		.engine = engine,
+		.args = args,
+		.given = rig_given,
+		.n_given = rig_n_given,
 	};
 	size_t n = 0;
 
@@ -360,7 +363,7 @@ static const char *rig_carrier(struct daemon *d, const char *engine)
 
 /* Talk until both flows of the one session of FORWARD have CARRIER. */
 static void rig_talk_until(struct daemon *d, const char *forward, const char *carrier, int client,
-		    int server)
+			   int server)
 {
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
 
@@ -370,8 +373,8 @@ static void rig_talk_until(struct daemon *d, const char *forward, const char *ca
 		    !strcmp(rig_flow_text(d, forward, 1, "carrier"), carrier))
 			return;
 	} while (now_ms() < deadline);
-	fail_msg("%s: the carrier is %s, not %s", forward,
-		 rig_flow_text(d, forward, 0, "carrier"), carrier);
+	fail_msg("%s: the carrier is %s, not %s", forward, rig_flow_text(d, forward, 0, "carrier"),
+		 carrier);
 }
 
 /* --- sessions --- */
@@ -506,8 +509,10 @@ static int rig_run_engine(size_t i)
 			continue;
 		snprintf(names[n], sizeof(names[n]), "%s_%s", rig_engines[i], rig_rows[k].name);
 		tests[n] = (struct CMUnitTest){
-			.name = names[n], .test_func = rig_rows[k].run,
-			.setup_func = rig_set_up, .teardown_func = rig_clean,
+			.name = names[n],
+			.test_func = rig_rows[k].run,
+			.setup_func = rig_set_up,
+			.teardown_func = rig_clean,
 			.initial_state = rig_engines[i],
 		};
 		n++;

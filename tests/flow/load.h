@@ -14,13 +14,13 @@
 
 struct load_client {
 	pthread_t id;
-	bool stays; /* one session until the end; else one after the other */
+	bool stays;    /* one session until the end; else one after the other */
 	char why[128]; /* "": all is well */
 };
 
 static struct load {
 	const char *to;
-	int listener; /* of the upstream */
+	int listener;        /* of the upstream */
 	void (*enter)(void); /* called in each client's thread first, unless NULL */
 	pthread_t echo;
 	struct load_client clients[LOAD_CLIENTS_MAX];
@@ -42,8 +42,8 @@ static void *load_echo(void *arg)
 		for (nfds_t i = n - 1; i > 0; i--) {
 			ssize_t got = p[i].revents ? recv(p[i].fd, buf, sizeof(buf), 0) : 1;
 
-			if (p[i].revents && (got <= 0 || send(p[i].fd, buf, (size_t)got,
-							      MSG_NOSIGNAL) != got)) {
+			if (p[i].revents &&
+			    (got <= 0 || send(p[i].fd, buf, (size_t)got, MSG_NOSIGNAL) != got)) {
 				close(p[i].fd);
 				p[i] = p[--n];
 			}
@@ -117,14 +117,18 @@ static void load_begin(const char *to, int listener, size_t starting, size_t sta
 		       void (*enter)(void))
 {
 	load = (struct load){
-		.to = to, .listener = listener, .enter = enter, .n = starting + staying,
+		.to = to,
+		.listener = listener,
+		.enter = enter,
+		.n = starting + staying,
 	};
 	assert_true(load.n <= LOAD_CLIENTS_MAX);
 	assert_int_equal(pthread_create(&load.echo, NULL, load_echo, NULL), 0);
 	for (size_t i = 0; i < load.n; i++) {
 		load.clients[i].stays = i >= starting;
 		assert_int_equal(pthread_create(&load.clients[i].id, NULL, load_client,
-						&load.clients[i]), 0);
+						&load.clients[i]),
+				 0);
 	}
 }
 

@@ -99,8 +99,8 @@ static int start_daemon(struct run *run)
 {
 	const struct memory_conf *conf = run->conf;
 	const char *const args[] = {
-		"--hard-limit", MEMORY_HARD_LIMIT, "--soft-limit", "256K", LISTEN,
-		MEMORY_UPSTREAM, NULL,
+		"--hard-limit", MEMORY_HARD_LIMIT, "--soft-limit", "256K",
+		LISTEN,         MEMORY_UPSTREAM,   NULL,
 	};
 	struct daemon_conf d = { .engine = conf->engine, .args = args };
 
@@ -166,9 +166,8 @@ static void find_hidden(struct run *run)
 	for (int i = 0; i < MEMORY_PAIRS; i++) {
 		const struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
 
-		run->hidden[i] =
-			(int64_t)(s->tx_off - r->rx_off + r->tx_off - s->rx_off) - held[i] -
-			given[i];
+		run->hidden[i] = (int64_t)(s->tx_off - r->rx_off + r->tx_off - s->rx_off) -
+				 held[i] - given[i];
 		if (unread[i] > run->ret->figures.queue_max)
 			run->ret->figures.queue_max = unread[i];
 	}

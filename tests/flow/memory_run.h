@@ -15,10 +15,10 @@
 struct memory_variant {
 	const char *name;
 	bool one_byte;
-	bool stop; /* SIGSTOP in the middle; with one_byte before the one-byte writes begin */
+	bool stop;       /* SIGSTOP in the middle; with one_byte before the one-byte writes begin */
 	bool stop_first; /* SIGSTOP before anything is sent but the conversation */
-	bool slow; /* the receivers read, 1 MB/s each */
-	bool both; /* the receivers send as well, and nobody reads */
+	bool slow;       /* the receivers read, 1 MB/s each */
+	bool both;       /* the receivers send as well, and nobody reads */
 };
 
 struct memory_conf {

@@ -115,8 +115,9 @@ static size_t add_answer(uint8_t *msg, size_t at, unsigned int type, const void 
 			 size_t size)
 {
 	/* name: see the question; type; class; time to live of a second; length */
-	const uint8_t head[] = { 0xc0, HEADER, 0, (uint8_t)type, 0, 1, 0, 0, 0, 1, 0,
-				 (uint8_t)size };
+	const uint8_t head[] = {
+		0xc0, HEADER, 0, (uint8_t)type, 0, 1, 0, 0, 0, 1, 0, (uint8_t)size
+	};
 
 	memcpy(msg + at, head, sizeof(head));
 	memcpy(msg + at + sizeof(head), address, size);
@@ -148,7 +149,7 @@ static size_t add_answers(uint8_t *msg, size_t at, unsigned int type, const stru
 static bool is_muted(const char *name, struct record *r, unsigned int type)
 {
 	size_t len = strlen(name), hangs = strlen(NAMES_HANGS);
-	unsigned int *left = !r		      ? NULL :
+	unsigned int *left = !r                ? NULL :
 			     type == TYPE_A    ? &r->mute_a :
 			     type == TYPE_AAAA ? &r->mute_aaaa :
 						 NULL;
@@ -256,7 +257,8 @@ static void put_file(const char *path, const char *text)
 
 void name_server_start(void)
 {
-	struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = htons(53),
+	struct sockaddr_in in = { .sin_family = AF_INET,
+				  .sin_port = htons(53),
 				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	pthread_t thread;
 

@@ -22,10 +22,10 @@ static _Thread_local char io_buf[PEER_IO_MAX];
 const char *peer_result_name(enum peer_result r)
 {
 	static const char *const names[] = {
-		[PEER_RUNNING] = "running", [PEER_DONE] = "done", [PEER_WRONG] = "wrong byte",
-		[PEER_TRUNCATED] = "truncated", [PEER_EXTRA] = "extra bytes",
-		[PEER_RESET] = "unexpected reset", [PEER_STALLED] = "stalled",
-		[PEER_FAILED] = "failed",
+		[PEER_RUNNING] = "running",   [PEER_DONE] = "done",
+		[PEER_WRONG] = "wrong byte",  [PEER_TRUNCATED] = "truncated",
+		[PEER_EXTRA] = "extra bytes", [PEER_RESET] = "unexpected reset",
+		[PEER_STALLED] = "stalled",   [PEER_FAILED] = "failed",
 	};
 
 	return names[r];

@@ -23,20 +23,20 @@ enum step_op {
 	STEP_RCVBUF,      /* a: SO_RCVBUF */
 	STEP_SNDBUF,      /* a: SO_SNDBUF */
 	STEP_NODELAY,
-	STEP_MAY_END,   /* from here on the stream may end at any point */
-	STEP_MUST_END,  /* ... must end before the script does, by EOF or reset */
+	STEP_MAY_END,    /* from here on the stream may end at any point */
+	STEP_MUST_END,   /* ... must end before the script does, by EOF or reset */
 	STEP_MUST_RESET, /* ... must end before the script does, by a reset */
 	/* Actions */
 	STEP_ACCEPT,
-	STEP_SEND, /* a bytes */
-	STEP_LAST, /* a bytes, with the FIN in the last segment */
-	STEP_OOB,  /* one byte with MSG_OOB */
-	STEP_RECV, /* a bytes */
-	STEP_BOTH, /* send a bytes while receiving b */
-	STEP_PING, /* a rounds: send b, receive c */
-	STEP_PONG, /* a rounds: receive b, send c */
-	STEP_FIN,  /* shutdown(SHUT_WR) */
-	STEP_EOF,  /* nothing but the end of the stream must come */
+	STEP_SEND,  /* a bytes */
+	STEP_LAST,  /* a bytes, with the FIN in the last segment */
+	STEP_OOB,   /* one byte with MSG_OOB */
+	STEP_RECV,  /* a bytes */
+	STEP_BOTH,  /* send a bytes while receiving b */
+	STEP_PING,  /* a rounds: send b, receive c */
+	STEP_PONG,  /* a rounds: receive b, send c */
+	STEP_FIN,   /* shutdown(SHUT_WR) */
+	STEP_EOF,   /* nothing but the end of the stream must come */
 	STEP_RESET, /* abortive close; ends the script */
 	STEP_PAUSE, /* a ms without reading or writing */
 	STEP_HOOK,  /* call the hook until it says that it is done */

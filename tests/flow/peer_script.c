@@ -13,29 +13,14 @@ static const struct word {
 	enum step_op op;
 	int args;
 } words[] = {
-	{ "wp", STEP_WRITE_PAUSE, 1 },
-	{ "dp", STEP_READ_PAUSE, 1 },
-	{ "rb", STEP_RCVBUF, 1 },
-	{ "sb", STEP_SNDBUF, 1 },
-	{ "nd", STEP_NODELAY, 0 },
-	{ "may", STEP_MAY_END, 0 },
-	{ "end", STEP_MUST_END, 0 },
-	{ "rst", STEP_MUST_RESET, 0 },
-	{ "w", STEP_WRITE_SIZE, 1 },
-	{ "d", STEP_READ_SIZE, 1 },
-	{ "A", STEP_ACCEPT, 0 },
-	{ "S", STEP_SEND, 1 },
-	{ "L", STEP_LAST, 1 },
-	{ "O", STEP_OOB, 0 },
-	{ "R", STEP_RECV, 1 },
-	{ "B", STEP_BOTH, 2 },
-	{ "G", STEP_PING, 3 },
-	{ "H", STEP_PONG, 3 },
-	{ "F", STEP_FIN, 0 },
-	{ "E", STEP_EOF, 0 },
-	{ "Z", STEP_RESET, 0 },
-	{ "P", STEP_PAUSE, 1 },
-	{ "T", STEP_HOOK, 0 },
+	{ "wp", STEP_WRITE_PAUSE, 1 }, { "dp", STEP_READ_PAUSE, 1 },  { "rb", STEP_RCVBUF, 1 },
+	{ "sb", STEP_SNDBUF, 1 },      { "nd", STEP_NODELAY, 0 },     { "may", STEP_MAY_END, 0 },
+	{ "end", STEP_MUST_END, 0 },   { "rst", STEP_MUST_RESET, 0 }, { "w", STEP_WRITE_SIZE, 1 },
+	{ "d", STEP_READ_SIZE, 1 },    { "A", STEP_ACCEPT, 0 },       { "S", STEP_SEND, 1 },
+	{ "L", STEP_LAST, 1 },         { "O", STEP_OOB, 0 },          { "R", STEP_RECV, 1 },
+	{ "B", STEP_BOTH, 2 },         { "G", STEP_PING, 3 },         { "H", STEP_PONG, 3 },
+	{ "F", STEP_FIN, 0 },          { "E", STEP_EOF, 0 },          { "Z", STEP_RESET, 0 },
+	{ "P", STEP_PAUSE, 1 },        { "T", STEP_HOOK, 0 },
 };
 
 #define N_WORDS (sizeof(words) / sizeof(words[0]))

@@ -171,8 +171,8 @@ static void pick_abort(struct maker *m)
 /* Insert settings in front: how this side writes, reads and sizes its buffers. */
 static void settings(struct maker *m, enum plan_side side, bool tiny)
 {
-	static const uint64_t sizes[] = { 1,	7,     100,   536,   1448,    4096, 16 << 10,
-					  32 << 10, 64 << 10, 128 << 10, 256 << 10 };
+	static const uint64_t sizes[] = { 1,        7,        100,      536,       1448,     4096,
+					  16 << 10, 32 << 10, 64 << 10, 128 << 10, 256 << 10 };
 	struct plan_script *s = &m->plan->side[side];
 	uint64_t tx = s->bytes, rx = m->plan->side[1 - side].bytes, ms;
 	uint64_t write_size = sizes[rng_range(&m->rng, 0, 10)];

@@ -50,7 +50,7 @@ static int call_stopped(pid_t pid, long nr, const long args[6], long *ret)
 	set_call(&regs, nr, args);
 	if (ptrace(PTRACE_SETREGS, pid, NULL, &regs))
 		return -errno;
-	r = to_next_stop(pid); /* before it */
+	r = to_next_stop(pid);      /* before it */
 	r = r ?: to_next_stop(pid); /* after it */
 	if (r)
 		return r;

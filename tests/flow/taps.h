@@ -144,9 +144,15 @@ static inline void taps_open(struct tap *taps, const char *from, int port, bool 
 
 	snprintf(to, sizeof(to), "127.0.0.1:%d", port);
 	taps[0] = (struct tap){
-		.fd = rig_dial(from, to), .writes = up, .group = group + 1, .other = &taps[1],
+		.fd = rig_dial(from, to),
+		.writes = up,
+		.group = group + 1,
+		.other = &taps[1],
 	};
 	taps[1] = (struct tap){
-		.fd = rig_accept(), .writes = down, .group = group, .other = &taps[0],
+		.fd = rig_accept(),
+		.writes = down,
+		.group = group,
+		.other = &taps[0],
 	};
 }

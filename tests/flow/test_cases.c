@@ -31,18 +31,18 @@ static struct row rows[] = {
 	{ "half-close-talked-server", "the same with the server's FIN first",
 	  .client = "nd G400:64:64 T G100:64:64 R10 E S8M F",
 	  .server = "A nd H500:64:64 L10 R8M E" },
-	{ "close-both", "both FINs at once after 1 MB each way",
-	  .client = "B1M:1M F E", .server = "A B1M:1M F E" },
-	{ "close-both-last", "both FINs with the last byte",
-	  .client = "B1M:1M L100 R100 E", .server = "A B1M:1M L100 R100 E" },
-	{ "zero-byte-client", "no byte at all, the client closes first",
-	  .client = "F E", .server = "A E F" },
-	{ "zero-byte-server", "no byte at all, the server closes first",
-	  .client = "E F", .server = "A F E" },
-	{ "zero-byte-gone", "the client connects and closes both ways at once",
-	  .client = "F", .server = "A E F" },
-	{ "one-message-gone", "one message and close(), nothing is read",
-	  .client = "L100", .server = "A R100 E F" },
+	{ "close-both", "both FINs at once after 1 MB each way", .client = "B1M:1M F E",
+	  .server = "A B1M:1M F E" },
+	{ "close-both-last", "both FINs with the last byte", .client = "B1M:1M L100 R100 E",
+	  .server = "A B1M:1M L100 R100 E" },
+	{ "zero-byte-client", "no byte at all, the client closes first", .client = "F E",
+	  .server = "A E F" },
+	{ "zero-byte-server", "no byte at all, the server closes first", .client = "E F",
+	  .server = "A F E" },
+	{ "zero-byte-gone", "the client connects and closes both ways at once", .client = "F",
+	  .server = "A E F" },
+	{ "one-message-gone", "one message and close(), nothing is read", .client = "L100",
+	  .server = "A R100 E F" },
 	{ "close-unread", "the client closes with data unread: a reset for the server",
 	  .client = "S100 P200 F", .server = "A R100 S10K P400 end R1 S64M" },
 	/* Order of data and connections */
@@ -54,20 +54,20 @@ static struct row rows[] = {
 	  .client = "S2M L1000 R1000 E", .server = "A P500 R2M R1000 E L1000" },
 	{ "client-reads-late", "4 MB wait for a client that reads half a second later",
 	  .client = "S100 P500 R4M E F", .server = "A R100 S4M F E" },
-	{ "banner", "the server speaks first",
-	  .client = "R200 S100 R1000 F E", .server = "A S200 R100 S1000 E F" },
+	{ "banner", "the server speaks first", .client = "R200 S100 R1000 F E",
+	  .server = "A S200 R100 S1000 E F" },
 	{ "banner-only", "the server speaks and closes, the client says nothing",
 	  .client = "R200 E F", .server = "A L200 E" },
 	/* Resets */
-	{ "reset-client", "the client resets in the middle of a transfer",
-	  .client = "S3M Z", .server = "A rst R64M", .timeout_ms = 3000 },
-	{ "reset-server", "the server resets in the middle of a transfer",
-	  .client = "rst R64M", .server = "A S3M Z", .timeout_ms = 3000 },
+	{ "reset-client", "the client resets in the middle of a transfer", .client = "S3M Z",
+	  .server = "A rst R64M", .timeout_ms = 3000 },
+	{ "reset-server", "the server resets in the middle of a transfer", .client = "rst R64M",
+	  .server = "A S3M Z", .timeout_ms = 3000 },
 	{ "reset-client-talked", "the client resets after a conversation",
 	  .client = "nd G500:64:64 T Z", .server = "A nd rst H501:64:64", .timeout_ms = 3000 },
 	{ "reset-server-talked", "the server resets after a conversation",
-	  .client = "nd G500:64:64 T S10 rst R1",
-	  .server = "A nd H500:64:64 R10 Z", .timeout_ms = 3000 },
+	  .client = "nd G500:64:64 T S10 rst R1", .server = "A nd H500:64:64 R10 Z",
+	  .timeout_ms = 3000 },
 	{ "reset-client-queued", "the client resets while megabytes for it are queued",
 	  .client = "P300 Z", .server = "A rst S256M", .timeout_ms = 5000 },
 	{ "reset-server-queued", "the server resets while megabytes for it are queued",
@@ -76,15 +76,14 @@ static struct row rows[] = {
 	  .client = "S4M P200 Z", .server = "A P600 rst R64M", .timeout_ms = 5000 },
 	{ "reset-last-words", "what the client has said arrives, and then its reset",
 	  .client = "S10 R10 S3000 Z", .server = "A R10 S10 R3000 rst R1" },
-	{ "reset-last-words-server", "the same from the server",
-	  .client = "S10 R10 R3000 rst R1", .server = "A nd R10 S10 S3000 Z" },
+	{ "reset-last-words-server", "the same from the server", .client = "S10 R10 R3000 rst R1",
+	  .server = "A nd R10 S10 S3000 Z" },
 	{ "reset-last-words-talked", "the same after a conversation",
 	  .client = "nd G500:64:64 T S3000 Z", .server = "A nd H500:64:64 R3000 rst R1" },
 	{ "reset-last-words-talked-server", "the same from the server",
-	  .client = "nd G400:64:64 T G100:64:64 R3000 rst R1",
-	  .server = "A nd H500:64:64 S3000 Z" },
-	{ "reset-while-both", "the client resets while both send",
-	  .client = "B4M:1M Z", .server = "A rst B64M:64M", .timeout_ms = 5000 },
+	  .client = "nd G400:64:64 T G100:64:64 R3000 rst R1", .server = "A nd H500:64:64 S3000 Z" },
+	{ "reset-while-both", "the client resets while both send", .client = "B4M:1M Z",
+	  .server = "A rst B64M:64M", .timeout_ms = 5000 },
 	/* Connecting upstream */
 	{ "refused", "nobody listens: the client's connection ends within a second",
 	  .via = VIA_REFUSED, .client = "end R1", .timeout_ms = 1000, .error = "connect-refused" },
@@ -92,8 +91,7 @@ static struct row rows[] = {
 	  .via = VIA_REFUSED, .client = "end S100 F R1", .timeout_ms = 1000,
 	  .error = "connect-refused" },
 	{ "black-hole", "no answer: the client's connection ends after the connect timeout",
-	  .via = VIA_BLACKHOLE, .client = "end R1", .timeout_ms = 1500,
-	  .error = "connect-timeout" },
+	  .via = VIA_BLACKHOLE, .client = "end R1", .timeout_ms = 1500, .error = "connect-timeout" },
 	{ "unreachable", "no route: the client's connection ends within a second",
 	  .via = VIA_UNREACHABLE, .client = "end R1", .timeout_ms = 1000,
 	  .error = "connect-unreachable" },
@@ -102,14 +100,14 @@ static struct row rows[] = {
 	{ "closed-while-connecting", "the client's FIN during a connect that fails",
 	  .via = VIA_BLACKHOLE, .client = "S100 F end R1", .timeout_ms = 1500 },
 	/* Sizes and speeds */
-	{ "one-byte", "3000 writes of one byte each way",
-	  .client = "nd w1 B3000:3000 F E", .server = "A nd w1 B3000:3000 F E" },
-	{ "bulk-up", "64 MB to the server",
-	  .client = "w256K S64M F E", .server = "A d256K R64M E F" },
-	{ "bulk-down", "64 MB to the client",
-	  .client = "d256K R64M E F", .server = "A w256K S64M F E" },
-	{ "bulk-both", "64 MB each way at once",
-	  .client = "B64M:64M F E", .server = "A B64M:64M F E" },
+	{ "one-byte", "3000 writes of one byte each way", .client = "nd w1 B3000:3000 F E",
+	  .server = "A nd w1 B3000:3000 F E" },
+	{ "bulk-up", "64 MB to the server", .client = "w256K S64M F E",
+	  .server = "A d256K R64M E F" },
+	{ "bulk-down", "64 MB to the client", .client = "d256K R64M E F",
+	  .server = "A w256K S64M F E" },
+	{ "bulk-both", "64 MB each way at once", .client = "B64M:64M F E",
+	  .server = "A B64M:64M F E" },
 	{ "slow-server", "a server that reads 4 KB every 2 ms, with a small buffer",
 	  .client = "S4M F E", .server = "A rb32K d4K dp2 R4M E F", .timeout_ms = 20000 },
 	{ "slow-client", "a client that reads 8 KB every 1 ms, with a small buffer",
@@ -131,8 +129,8 @@ static struct row rows[] = {
 	  .server = "A nd H300:64:64 B8M:8M H300:64:64 R16M H300:64:64 S16M H300:64:64 E F" },
 	{ "urgent", "bytes sent with MSG_OOB keep their place in the stream",
 	  .client = "S1000 O S1000 O F E", .server = "A R2002 E F" },
-	{ "urgent-server", "the same from the server",
-	  .client = "R2001 E F", .server = "A S1000 O S1000 F E" },
+	{ "urgent-server", "the same from the server", .client = "R2001 E F",
+	  .server = "A S1000 O S1000 F E" },
 	{ "urgent-answered", "an answer is due after the urgent byte, no FIN helps it on",
 	  .client = "S1000 O S1000 R100 O R100 F E", .server = "A R2001 S100 R1 S100 E F" },
 	{ "urgent-conversation", "the same in the middle of a long conversation",
@@ -141,8 +139,8 @@ static struct row rows[] = {
 	{ "all-at-once", "more than one turn, or an urgent byte, is there at once; then silence",
 	  .run = case_all_at_once },
 	/* Addresses */
-	{ "ipv6", "listener and upstream are IPv6", .via = VIA_IPV6,
-	  .client = ALL_CLIENT, .server = ALL_SERVER },
+	{ "ipv6", "listener and upstream are IPv6", .via = VIA_IPV6, .client = ALL_CLIENT,
+	  .server = ALL_SERVER },
 	{ "ipv6-conversation", "a conversation over IPv6", .via = VIA_IPV6,
 	  .client = "nd G500:64:64 T F E", .server = "A nd H500:64:64 E F" },
 	{ "ipv4-in-ipv6", "listener and upstream are IPv4 addresses in IPv6 form",
@@ -267,7 +265,9 @@ static int run_engine(size_t engine)
 	}
 	for (size_t i = 0; i < N_ROWS; i++)
 		tests[i] = (struct CMUnitTest){
-			.name = rows[i].name, .test_func = run_row, .initial_state = &rows[i],
+			.name = rows[i].name,
+			.test_func = run_row,
+			.initial_state = &rows[i],
 		};
 	if (opt.only)
 		cmocka_set_test_filter(opt.only);
@@ -283,8 +283,10 @@ static const char help[] = "test_cases [--culvert PATH] [--engine E] "
 			   "[--only NAME]\n";
 
 static const struct option long_options[] = {
-	{ "culvert", required_argument, NULL, 'c' }, { "engine", required_argument, NULL, 'e' },
-	{ "only", required_argument, NULL, 'o' },    { "help", no_argument, NULL, 'h' },
+	{ "culvert", required_argument, NULL, 'c' },
+	{ "engine", required_argument, NULL, 'e' },
+	{ "only", required_argument, NULL, 'o' },
+	{ "help", no_argument, NULL, 'h' },
 	{ 0 },
 };
 
@@ -294,9 +296,15 @@ int main(int argc, char **argv)
 
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
-		case 'c': opt.culvert = optarg; break;
-		case 'e': opt.engine = optarg; break;
-		case 'o': opt.only = optarg; break;
+		case 'c':
+			opt.culvert = optarg;
+			break;
+		case 'e':
+			opt.engine = optarg;
+			break;
+		case 'o':
+			opt.only = optarg;
+			break;
 		default:
 			fputs(help, c == 'h' ? stdout : stderr);
 			return c == 'h' ? 0 : 2;

@@ -21,8 +21,10 @@
 
 static void set_engine(struct daemon *d, const char *engine)
 {
-	struct json_object *o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\","
-				       "\"engine\":\"%s\"}", engine);
+	struct json_object *o = ask(d,
+				    "{\"command\":\"engine\",\"forward\":\"live\","
+				    "\"engine\":\"%s\"}",
+				    engine);
 
 	if (strcmp(json_text(o, "engine"), engine) != 0)
 		fail_msg("engine %s: %s", engine, json_object_to_json_string(o));
@@ -134,8 +136,8 @@ static void engine_saturated(struct daemon *d, const char *from, const char *to)
 
 ROW(engine)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
-					     LIVE_AND_OTHER);
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nsettle = 0.02\nworkers = 2\n" LIVE_AND_OTHER);
 	const char *carrier = rig_carrier(d, *state);
 	struct json_object *o;
 	int client, server;
@@ -182,8 +184,8 @@ ROW(engine_refused)
 
 static size_t listed(struct daemon *d, const char *filter)
 {
-	return json_object_array_length(json_at(ask(d, "{\"command\":\"sessions\"%s}", filter),
-						"sessions"));
+	return json_object_array_length(
+		json_at(ask(d, "{\"command\":\"sessions\"%s}", filter), "sessions"));
 }
 
 static int64_t killed(struct daemon *d, const char *filter)
@@ -219,14 +221,18 @@ static void filters(struct daemon *d, const char *carrier)
 	assert_int_equal(listed(d, ",\"client\":\"127.0.0.12, 127.0.0.1\""), 2);
 	assert_int_equal(listed(d, ",\"client\":\"::1\""), 0);
 	assert_int_equal(listed(d, ",\"client\":\"127.0.0.11\",\"forward\":\"other\""), 1);
-	snprintf(filter, sizeof(filter), ",\"carrier\":\"%s\",\"client\":\"127.0.0.11\","
-		 "\"forward\":\"live\"", carrier);
+	snprintf(filter, sizeof(filter),
+		 ",\"carrier\":\"%s\",\"client\":\"127.0.0.11\","
+		 "\"forward\":\"live\"",
+		 carrier);
 	assert_int_equal(listed(d, filter), 1);
 	expect_error(d, "{\"command\":\"sessions\",\"forward\":\"none\"}", "no-such-forward");
 
 	id = json_int(json_object_array_get_idx(
-		json_at(ask(d, "{\"command\":\"sessions\",\"client\":\"127.0.0.12\"}"),
-			"sessions"), 0), "id");
+			      json_at(ask(d, "{\"command\":\"sessions\",\"client\":\"127.0.0.12\"}"),
+				      "sessions"),
+			      0),
+		      "id");
 	snprintf(filter, sizeof(filter), ",\"id\":%lld", (long long)id);
 	assert_int_equal(listed(d, filter), 1);
 	snprintf(filter, sizeof(filter), ",\"id\":[%lld,999999]", (long long)id);
@@ -329,7 +335,8 @@ static void log_level(struct daemon *d)
 	assert_string_equal(json_text(ask(d, "log-level"), "level"), "info");
 	rig_not_logged(d, "reset: killed"); /* which is for debugging */
 	assert_string_equal(json_text(ask(d, "{\"command\":\"log-level\",\"level\":\"debug\"}"),
-				      "level"), "debug");
+				      "level"),
+			    "debug");
 	rig_dial(NULL, ONE);
 	rig_accept();
 	killed(d, ",\"all\":true");

@@ -17,19 +17,21 @@
 #define TWO "127.0.0.1:9002"
 #define THREE "127.0.0.1:9003"
 #define PATH_ROOM 256
-#define FORWARDS \
-	"[forward live]\nlisten = " ONE "\nupstream = " RIG_UPSTREAM "\n" \
-	"[forward other]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\nengine = auto\n" \
-	"[forward told]\nlisten = " THREE "\nupstream = " RIG_UPSTREAM "\n" \
-	"proxy-protocol = receive\n" \
+#define FORWARDS                                                                                   \
+	"[forward live]\nlisten = " ONE "\nupstream = " RIG_UPSTREAM "\n"                          \
+	"[forward other]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\nengine = auto\n"          \
+	"[forward told]\nlisten = " THREE "\nupstream = " RIG_UPSTREAM "\n"                        \
+	"proxy-protocol = receive\n"                                                               \
 	"[forward named]\nlisten = 127.0.0.1:9004\nupstream = localhost:9100\n"
 
-static const char drain_server[] = "{\"command\":\"upstream\",\"forward\":\"other\",\"server\":\""
-				   RIG_UPSTREAM "\",\"order\":\"drain\"}";
+static const char drain_server[] =
+	"{\"command\":\"upstream\",\"forward\":\"other\",\"server\":\"" RIG_UPSTREAM
+	"\",\"order\":\"drain\"}";
 
 /* --- the page --- */
 
-static char page[1 << 16], seen[1 << 16]; /* the page; the fields of answers, as its cells say them */
+static char page[1 << 16],
+	seen[1 << 16]; /* the page; the fields of answers, as its cells say them */
 
 /* The folder of the program is somewhere below that of the sources. */
 static void read_page(void)
@@ -75,9 +77,10 @@ static void need_quoted(const char *name)
 
 static const char *type_name(struct json_object *value)
 {
-	return json_object_is_type(value, json_type_int) ? "number" :
+	return json_object_is_type(value, json_type_int)     ? "number" :
 	       json_object_is_type(value, json_type_boolean) ? "bool" :
-	       value ? json_type_to_name(json_object_get_type(value)) : "object";
+	       value ? json_type_to_name(json_object_get_type(value)) :
+		       "object";
 }
 
 // NOLINTNEXTLINE(misc-no-recursion): as deep as an answer of the daemon, three levels
@@ -133,12 +136,17 @@ static void check_page(void)
 static void fields(struct daemon *d)
 {
 	static const char *const requests[] = {
-		"sessions", "status", "forwards", "log-level",
+		"sessions",
+		"status",
+		"forwards",
+		"log-level",
 		"{\"command\":\"engine\",\"forward\":\"live\"}",
 		drain_server,
 		"{\"command\":\"drain\",\"forward\":\"other\"}",
 		"{\"command\":\"kill\",\"all\":true}",
-		"reload", "{\"command\":\"reload\",\"number\":1}", "nothing",
+		"reload",
+		"{\"command\":\"reload\",\"number\":1}",
+		"nothing",
 	};
 	static const char header[] = "PROXY TCP4 192.0.2.1 192.0.2.2 5000 443\r\n";
 	int client = rig_dial(NULL, ONE), server = rig_accept(), told = rig_dial(NULL, THREE);
@@ -192,8 +200,8 @@ static void names(void)
 
 ROW(control)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nsession-log = /dev/null\n"
-					     FORWARDS);
+	struct daemon *d =
+		rig_start(*state, "[culvert]\nsettle = 0.02\nsession-log = /dev/null\n" FORWARDS);
 
 	read_page();
 	fields(d);

@@ -18,8 +18,8 @@ static void expect_state(struct daemon *d, const char *state)
 /* Nobody new is served, and nobody else notices. */
 ROW(drain)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
-					     LIVE("") OTHER);
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nsettle = 0.02\nworkers = 2\n" LIVE("") OTHER);
 	struct ends before[8], other;
 
 	for (size_t i = 0; i < 8; i++)
@@ -95,13 +95,11 @@ static void take_back(const char *engine, void (*how)(struct daemon *d))
 	struct daemon *d = start_changed(engine, e);
 
 	proof = rig_open(TWO);
-	ask(d, DRAIN_LIVE ",\"deadline\":%g}",
-	    SOON_MS / 1000.0);
+	ask(d, DRAIN_LIVE ",\"deadline\":%g}", SOON_MS / 1000.0);
 	how(d);
 	expect_state(d, "active");
 	/* this one was set later, and is as far off */
-	ask(d, DRAIN_OTHER ",\"deadline\":%g}",
-	    SOON_MS / 1000.0);
+	ask(d, DRAIN_OTHER ",\"deadline\":%g}", SOON_MS / 1000.0);
 	is_reset(proof);
 	for (size_t i = 0; i < 2; i++)
 		rig_talk_on(e[i], 20);
@@ -159,8 +157,7 @@ ROW(removed)
 			e[j] = rig_open(ONE);
 		}
 		if (cases[i].deadline)
-			ask(d, DRAIN_LIVE ",\"deadline\":%s}",
-			    cases[i].deadline);
+			ask(d, DRAIN_LIVE ",\"deadline\":%s}", cases[i].deadline);
 		rig_reload_good(d, OTHER);
 		is_reset(e[0]);
 		is_reset(e[1]);
@@ -238,8 +235,11 @@ ROW(hung)
 
 	ask(d, DRAIN_LIVE "}");
 	assert_int_equal(kill(daemon_privileged(d), SIGSTOP), 0);
-	assert_int_equal(daemon_ask(d, DRAIN_LIVE ","
-				       "\"undo\":true}", OPERATOR_MS, &o), 0);
+	assert_int_equal(daemon_ask(d,
+				    DRAIN_LIVE ","
+					       "\"undo\":true}",
+				    OPERATOR_MS, &o),
+			 0);
 	assert_string_equal(json_text(o, "error.code"), "failed");
 	json_object_put(o);
 	rig_wait_log(d, "the privileged process does not answer");

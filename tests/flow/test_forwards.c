@@ -22,10 +22,10 @@ ROW(connect_timeout)
 	int64_t start;
 
 	assert_int_equal(net_black_hole(BLACK_HOLE), 0);
-	d = rig_start(*state, "[culvert]\nconnect-timeout = 60\n"
-			      "[forward patient]\nlisten = " ONE "\n" TO_NOWHERE
-			      "[forward quick]\nlisten = " TWO "\n" TO_NOWHERE
-			      "connect-timeout = 0.3\n");
+	d = rig_start(*state,
+		      "[culvert]\nconnect-timeout = 60\n"
+		      "[forward patient]\nlisten = " ONE "\n" TO_NOWHERE
+		      "[forward quick]\nlisten = " TWO "\n" TO_NOWHERE "connect-timeout = 0.3\n");
 	start = now_ms();
 	rig_dial(NULL, ONE);
 	assert_int_equal(rig_end(rig_dial(NULL, TWO), RIG_PATIENCE_MS), ECONNRESET);
@@ -56,11 +56,10 @@ static size_t take_piece(int fd)
 /* The limits bound what the kernel queues: the other engines queue nothing there. */
 ROW(limits)
 {
-	struct daemon *d = rig_start(*state,
-				     "[culvert]\nsoft-limit = 512M\nhard-limit = 512M\n"
-				     "[forward wide]\nlisten = " ONE "\n" TO_UPSTREAM
-				     "[forward tight]\nlisten = " TWO "\n" TO_UPSTREAM
-				     "soft-limit = 64K\nhard-limit = 128K\n");
+	struct daemon *d = rig_start(*state, "[culvert]\nsoft-limit = 512M\nhard-limit = 512M\n"
+					     "[forward wide]\nlisten = " ONE "\n" TO_UPSTREAM
+					     "[forward tight]\nlisten = " TWO "\n" TO_UPSTREAM
+					     "soft-limit = 64K\nhard-limit = 128K\n");
 	const char *carrier = rig_carrier(d, *state);
 	struct ends wide = rig_open_carried(d, *state, "wide", ONE);
 	struct ends tight = rig_open_carried(d, *state, "tight", TWO);
@@ -74,7 +73,8 @@ ROW(limits)
 		/* it has left; where it is now, auto may have found a reason for */
 		assert_true(rig_flow_int(d, "tight", 0, "handovers") >= 2);
 		assert_true(rig_status(d, "handovers.to_copy") +
-			    rig_status(d, "handovers.to_splice") >= 1);
+				    rig_status(d, "handovers.to_splice") >=
+			    1);
 		assert_true(rig_flow_int(d, "tight", 0, "backlog_max") < 1 << 20);
 	} else {
 		assert_int_equal(rig_flow_int(d, "wide", 0, "backlog_max"), 0);
@@ -86,10 +86,8 @@ ROW(limits)
 /* One too many waits in the backlog, as with the limit of all forwards, until it is its turn. */
 ROW_ONCE(max_sessions)
 {
-	struct daemon *d = rig_start(*state,
-				     ANY
-				     "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
-				     "max-sessions = 2\n");
+	struct daemon *d = rig_start(*state, ANY "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
+						 "max-sessions = 2\n");
 	int clients[3], servers[3];
 
 	for (int i = 0; i < 3; i++)
@@ -139,11 +137,10 @@ static void is_refused(const char *from, const char *to)
 
 ROW(max_sessions_per_client)
 {
-	struct daemon *d = rig_start(*state,
-				     "[culvert]\nmax-sessions-per-client = 4\n"
-				     ANY "max-sessions-per-client = 0\n"
-				     "[forward few]\nlisten = " TWO "\n" TO_UPSTREAM
-				     "max-sessions-per-client = 2\n");
+	struct daemon *d = rig_start(*state, "[culvert]\nmax-sessions-per-client = 4\n" ANY
+					     "max-sessions-per-client = 0\n"
+					     "[forward few]\nlisten = " TWO "\n" TO_UPSTREAM
+					     "max-sessions-per-client = 2\n");
 	struct ends first = stays(CLIENT_A, TWO);
 
 	stays(CLIENT_A, TWO);
@@ -197,8 +194,8 @@ ROW(rules)
 	snprintf(others, sizeof(others), "unix:%s/others.sock", env_dir());
 	snprintf(text, sizeof(text),
 		 "[culvert]\ndeny = 127.0.0.12\n"
-		 "[forward inherits]\nlisten = " ONE "\n" TO_UPSTREAM
-		 "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
+		 "[forward inherits]\nlisten = " ONE "\n" TO_UPSTREAM "[forward own]\nlisten = " TWO
+		 "\n" TO_UPSTREAM
 		 "deny = 127.0.0.13, 2001:db8::/32\nallow = 127.0.0.8/29 ; .8 to .15\n"
 		 "[forward six]\nlisten = " SIX "\n" TO_UPSTREAM "allow = ::1\n"
 		 "[forward six-denied]\nlisten = " SIX_DENIED "\n" TO_UPSTREAM
@@ -228,22 +225,17 @@ ROW(rules)
 /* Beside each other in the same workers; `any` has the default, which the test runs with. */
 ROW(engine)
 {
-	struct daemon *d = rig_start(*state,
-				     "[culvert]\nworkers = 2\n"
-				     ANY
-				     "[forward auto]\nlisten = 127.0.0.1:9010\n" TO_UPSTREAM
-				     "engine = auto\n"
-				     "[forward graft]\nlisten = 127.0.0.1:9014\n" TO_UPSTREAM
-				     "engine = graft\n"
-				     "[forward sockmap]\nlisten = 127.0.0.1:9011\n" TO_UPSTREAM
-				     "engine = sockmap\n"
-				     "[forward splice]\nlisten = 127.0.0.1:9012\n" TO_UPSTREAM
-				     "engine = splice\n"
-				     "[forward copy]\nlisten = 127.0.0.1:9013\n" TO_UPSTREAM
-				     "engine = copy\n");
+	struct daemon *d = rig_start(
+		*state,
+		"[culvert]\nworkers = 2\n" ANY
+		"[forward auto]\nlisten = 127.0.0.1:9010\n" TO_UPSTREAM "engine = auto\n"
+		"[forward graft]\nlisten = 127.0.0.1:9014\n" TO_UPSTREAM "engine = graft\n"
+		"[forward sockmap]\nlisten = 127.0.0.1:9011\n" TO_UPSTREAM "engine = sockmap\n"
+		"[forward splice]\nlisten = 127.0.0.1:9012\n" TO_UPSTREAM "engine = splice\n"
+		"[forward copy]\nlisten = 127.0.0.1:9013\n" TO_UPSTREAM "engine = copy\n");
 	static const char *const listen[] = {
-		"127.0.0.1:9010", "127.0.0.1:9014", "127.0.0.1:9011", "127.0.0.1:9012",
-		"127.0.0.1:9013",
+		"127.0.0.1:9010", "127.0.0.1:9014", "127.0.0.1:9011",
+		"127.0.0.1:9012", "127.0.0.1:9013",
 	};
 	struct ends each[RIG_ENGINES];
 
@@ -255,7 +247,7 @@ ROW(engine)
 	for (size_t i = 1; i < RIG_ENGINES; i++) {
 		assert_int_equal(rig_flow_int(d, rig_engines[i], 0, "handovers"),
 				 !strcmp(rig_engines[i], "sockmap") ||
-				 !strcmp(rig_engines[i], "graft"));
+					 !strcmp(rig_engines[i], "graft"));
 		assert_string_equal(rig_flow_text(d, rig_engines[i], 0, "reason"), "engine");
 		assert_string_equal(rig_flow_text(d, rig_engines[i], 1, "carrier"), rig_engines[i]);
 	}
@@ -333,7 +325,8 @@ static void check_options(struct daemon *d, int local, int peer, int nodelay, in
 		assert_int_equal(rig_option(fd, IPPROTO_TCP, TCP_NODELAY), nodelay);
 	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_OOBINLINE), 1);
 	/* the upstream's gets it when the session is a second old */
-	for (int i = 0; i < 3000 && rig_option(fd, SOL_SOCKET, SO_KEEPALIVE) != (keepalive > 0); i++)
+	for (int i = 0; i < 3000 && rig_option(fd, SOL_SOCKET, SO_KEEPALIVE) != (keepalive > 0);
+	     i++)
 		usleep(1000);
 	assert_int_equal(rig_option(fd, SOL_SOCKET, SO_KEEPALIVE), keepalive > 0);
 	if (keepalive) {
@@ -382,7 +375,7 @@ ROW(socket_options)
 ROW(keepalive)
 {
 	struct daemon *d = rig_start(*state, ANY "[forward own]\nlisten = " TWO "\n" TO_UPSTREAM
-					     "keepalive = 1\n");
+						 "keepalive = 1\n");
 
 	rig_vanish(rig_open_carried(d, *state, "any", ONE).client);
 	for (int gone = 0; gone < 2; gone++) {
@@ -543,7 +536,7 @@ ROW(listens_when_ready)
 #define PORTS 100
 #define SERVERS 13000 /* the first port of theirs */
 #define RANGE(first)                                                                               \
-	"[forward range]\nlisten = 127.0.0.1:" first "\nupstream = 127.0.0.1:13000-13099\n"         \
+	"[forward range]\nlisten = 127.0.0.1:" first "\nupstream = 127.0.0.1:13000-13099\n"        \
 	"[forward one]\nlisten = 127.0.0.1:14000-14001\n" TO_UPSTREAM
 
 /* Client port FIRST + i leads to the server's I, and to no other. */

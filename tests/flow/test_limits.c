@@ -20,11 +20,17 @@ enum { NAMED_A, A_BACK, NAMED_B, B_BACK, NAMED };
 static void open_named(struct tap *taps, const char *header, size_t group)
 {
 	taps[0] = (struct tap){
-		.fd = rig_dial(NULL, ONE), .writes = true, .group = group + 1, .other = &taps[1],
+		.fd = rig_dial(NULL, ONE),
+		.writes = true,
+		.group = group + 1,
+		.other = &taps[1],
 	};
 	rig_send(taps[0].fd, header, strlen(header));
 	taps[1] = (struct tap){
-		.fd = rig_accept(), .writes = true, .group = group, .other = &taps[0],
+		.fd = rig_accept(),
+		.writes = true,
+		.group = group,
+		.other = &taps[0],
 	};
 }
 
@@ -55,8 +61,9 @@ ROW(unix_clients)
 	struct daemon *d;
 
 	snprintf(to, sizeof(to), "unix:%s/limits", env_dir());
-	snprintf(text, sizeof(text), CULVERT "[forward one]\nlisten = %s\n" TO_UPSTREAM
-		 "bandwidth-per-client = 1K\n", to);
+	snprintf(text, sizeof(text),
+		 CULVERT "[forward one]\nlisten = %s\n" TO_UPSTREAM "bandwidth-per-client = 1K\n",
+		 to);
 	d = rig_start(*state, text);
 	rig_talk_on(connect_pair(NULL, to), 200);
 	rig_stop(d);
@@ -221,7 +228,8 @@ static unsigned int short_of_memory(struct daemon *d)
 
 	for (size_t i = 0; i < 2 * json_object_array_length(list); i++)
 		n += !strcmp(json_text(flow_of(json_object_array_get_idx(list, i / 2), i % 2),
-				       "reason"), "kernel memory");
+				       "reason"),
+			     "kernel memory");
 	json_object_put(o);
 	return n;
 }
@@ -233,7 +241,7 @@ static unsigned int short_of_memory(struct daemon *d)
 ROW(kernel_memory)
 {
 	struct daemon *d = rig_start(*state, CULVERT "kernel-memory = 1M\n[forward one]\n"
-					     "listen = " ONE "\n" TO_UPSTREAM);
+						     "listen = " ONE "\n" TO_UPSTREAM);
 	const int64_t limit = rig_status(d, "resources.kernel_memory_limit");
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow();
 	static char burst[BURST];
@@ -251,8 +259,8 @@ ROW(kernel_memory)
 		rig_send(pairs[i].server, burst, BURST);
 		rig_receive(pairs[i].client, burst, BURST);
 		if (now_ms() > deadline)
-			fail_msg("%lld bytes are charged", (long long)rig_status(
-						d, "resources.kernel_memory"));
+			fail_msg("%lld bytes are charged",
+				 (long long)rig_status(d, "resources.kernel_memory"));
 	}
 	short_before = short_of_memory(d);
 	late = rig_open(ONE); /* a conversation that begins now stays in user space */

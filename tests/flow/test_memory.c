@@ -28,7 +28,7 @@
 #include "peer.h"
 
 #define ATTEMPTS 3
-#define SLACK (64 << 20) /* of slab, above a hard limit for each flow */
+#define SLACK (64 << 20)     /* of slab, above a hard limit for each flow */
 #define FLOW_SLACK (1 << 20) /* bytes: a pipe or buffer, and one interval of the limit's check */
 
 static const char *const engines[] = { "auto", "graft", "sockmap", "splice", "copy" };
@@ -42,7 +42,9 @@ static const struct memory_variant variants[] = {
 	{ .name = "both ways", .both = true },
 	{ .name = "both ways, daemon stopped", .both = true, .stop = true },
 	{ .name = "both ways, daemon stopped first", .both = true, .stop_first = true },
-	{ .name = "both ways, 1-byte writes, daemon stopped", .both = true, .one_byte = true,
+	{ .name = "both ways, 1-byte writes, daemon stopped",
+	  .both = true,
+	  .one_byte = true,
 	  .stop = true },
 };
 
@@ -70,15 +72,18 @@ static void run_engine(const struct memory_conf *conf)
 		if (f->hidden_max > bound.hidden_max || f->queue_max > bound.queue_max)
 			break; /* nobody else disturbs these */
 	}
-	printf("%-4s %-8s %-42s ", r == -ENOTSUP ? "skip" : ok ? "ok" : "FAIL", conf->engine,
-	       conf->variant->name);
+	printf("%-4s %-8s %-42s ",
+	       r == -ENOTSUP ? "skip" :
+	       ok            ? "ok" :
+			       "FAIL",
+	       conf->engine, conf->variant->name);
 	if (r)
 		printf("%s\n", got.why);
 	else
 		printf("hidden payload of a session %lld KiB (bound %lld), slab %lld (%lld), "
-		       "receive queue %lld; %lld KiB sent and verified\n", kib(f->hidden_max),
-		       kib(bound.hidden_max), kib(f->slab), kib(bound.slab), kib(f->queue_max),
-		       kib((int64_t)got.sent));
+		       "receive queue %lld; %lld KiB sent and verified\n",
+		       kib(f->hidden_max), kib(bound.hidden_max), kib(f->slab), kib(bound.slab),
+		       kib(f->queue_max), kib((int64_t)got.sent));
 	passed += ok;
 	skipped += r == -ENOTSUP;
 	failed += !ok && r != -ENOTSUP;
@@ -100,9 +105,15 @@ int main(int argc, char **argv)
 
 	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
 		switch (c) {
-		case 'e': only = optarg; break;
-		case 's': conf.seconds = atof(optarg); break;
-		default: fputs(help, stderr); return 2;
+		case 'e':
+			only = optarg;
+			break;
+		case 's':
+			conf.seconds = atof(optarg);
+			break;
+		default:
+			fputs(help, stderr);
+			return 2;
 		}
 	}
 	env_enter("test_memory", 1200);

@@ -23,15 +23,16 @@
 #define FOUR_UPSTREAM "127.0.0.1:9103"
 
 static const char *const black_holes[] = {
-	"[::1]:9100", "127.0.0.3:9100", "127.0.0.4:9100", "127.0.0.5:9100", "[::1]:9101",
-	"127.0.0.1:9101",
+	"[::1]:9100",     "127.0.0.3:9100", "127.0.0.4:9100",
+	"127.0.0.5:9100", "[::1]:9101",     "127.0.0.1:9101",
 };
 
 /* How long a session may take that would otherwise wait for the connect-timeout of 60 s. */
 #define SOON_MS 20000
 
-#define MOVING "[culvert]\nprobe = no\n" \
-	       "[forward moves]\nlisten = " ONE "\nupstream = moves.test:9100\n"
+#define MOVING                                                                                     \
+	"[culvert]\nprobe = no\n"                                                                  \
+	"[forward moves]\nlisten = " ONE "\nupstream = moves.test:9100\n"
 
 static int other_fd = -1, six_fd, four_fd;
 
@@ -341,8 +342,8 @@ ROW(reloads)
 	name_server_mode(NAMES_ANSWER);
 	name_server_set("new.test", "127.0.0.1");
 	rig_reload_good(d, MOVING "resolve-interval = 0.1\nconnect-timeout = 7\n"
-		  "[forward new]\nlisten = " TWO "\nupstream = new.test:9100\n"
-		  "resolve-interval = 0.1\n");
+				  "[forward new]\nlisten = " TWO "\nupstream = new.test:9100\n"
+				  "resolve-interval = 0.1\n");
 	is_reached(TWO);
 	name_server_set("new.test", "127.0.0.2");
 	wait_address(d, 1, OTHER_UPSTREAM);
@@ -406,11 +407,12 @@ ROW(in_metrics)
 
 /* --- upstreams --- */
 
-#define LATE "[culvert]\nprobe = no\nconnect-timeout = 60\n" \
-	     "[forward late]\nlisten = " ONE "\nupstream = late.test:9100\n" \
-	     "[forward short]\nlisten = " TWO "\nupstream = late.test:9100\n" \
-	     "connect-timeout = 0.1\n" \
-	     "[forward number]\nlisten = " THREE "\nupstream = " RIG_UPSTREAM "\n"
+#define LATE                                                                                       \
+	"[culvert]\nprobe = no\nconnect-timeout = 60\n"                                            \
+	"[forward late]\nlisten = " ONE "\nupstream = late.test:9100\n"                            \
+	"[forward short]\nlisten = " TWO "\nupstream = late.test:9100\n"                           \
+	"connect-timeout = 0.1\n"                                                                  \
+	"[forward number]\nlisten = " THREE "\nupstream = " RIG_UPSTREAM "\n"
 
 /*
  * A name server that does not answer holds up neither the start, nor a reload, nor a forward that
@@ -457,9 +459,8 @@ ROW(answers_late)
 ROW(exists_later)
 {
 	int listeners[2] = { six_fd, four_fd }, client, server;
-	static const char *const addresses[2][2] = {
-		{ "::1", SIX_UPSTREAM }, { "127.0.0.1", FOUR_UPSTREAM }
-	};
+	static const char *const addresses[2][2] = { { "::1", SIX_UPSTREAM },
+						     { "127.0.0.1", FOUR_UPSTREAM } };
 	struct daemon *d;
 
 	name_server_set("later.test", NULL);
@@ -498,16 +499,18 @@ ROW(listens)
 	struct daemon *d;
 
 	name_server_set("here.test", NULL);
-	rig_refuses(*state, HERE, "listen: \"here.test:9001\": host name lookup "
-				  "failed: ");
+	rig_refuses(*state, HERE,
+		    "listen: \"here.test:9001\": host name lookup "
+		    "failed: ");
 	name_server_set("here.test", "127.0.0.1");
 	d = rig_start(*state, HERE);
 	is_reached(ONE);
 	name_server_mode(NAMES_SILENT);
 	rig_reload_good(d, HERE "connect-timeout = 7\n");
 	is_reached(ONE);
-	assert_non_null(strstr(rig_reload(d, HERE "[forward new]\nlisten = new.test:9002\n" TO_UPSTREAM),
-			       "a name to listen at is looked up at the start only"));
+	assert_non_null(
+		strstr(rig_reload(d, HERE "[forward new]\nlisten = new.test:9002\n" TO_UPSTREAM),
+		       "a name to listen at is looked up at the start only"));
 	rig_stop(d);
 }
 
@@ -526,8 +529,8 @@ ROW(start_hangs)
 		name_server_mode(NAMES_SILENT);
 		pid = fork();
 		if (!pid) {
-			execl(program, "culvert", "run", "--engine", (const char *)*state, "--probe",
-			      "no", "hangs.test:9002", RIG_UPSTREAM, NULL);
+			execl(program, "culvert", "run", "--engine", (const char *)*state,
+			      "--probe", "no", "hangs.test:9002", RIG_UPSTREAM, NULL);
 			_exit(127);
 		}
 		while (name_server_asked() < asked + 2) /* A and AAAA: none may come later */
@@ -550,15 +553,17 @@ static int add_hanging(char *text, size_t size, int n)
 
 	for (int i = 0; i < n; i++)
 		at += snprintf(text + at, size - (size_t)at,
-			       "[forward f%d]\nlisten = 127.0.0.2:%d\nupstream = f%d"
-			       NAMES_HANGS ":80\n", i, 10000 + i, i);
+			       "[forward f%d]\nlisten = 127.0.0.2:%d\nupstream = f%d" NAMES_HANGS
+			       ":80\n",
+			       i, 10000 + i, i);
 	return at;
 }
 
 ROW(others_hang)
 {
 	static char text[HANGING * 100 + 1000];
-	int at = snprintf(text, sizeof(text), "[culvert]\nprobe = no\nconnect-timeout = 60\n"
+	int at = snprintf(text, sizeof(text),
+			  "[culvert]\nprobe = no\nconnect-timeout = 60\n"
 			  "[forward good]\nlisten = " ONE "\nupstream = good.test:9100\n"
 			  "[forward number]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\n");
 	struct daemon *d;
@@ -628,11 +633,13 @@ ROW(files_change)
 	wait_at_least(d, 0, "lookup.failures", 1);
 	rig_put("/etc/resolv.conf", "# as it was\nnameserver 127.0.0.1\noptions timeout:30\n");
 	rig_put("/etc/hosts", "127.0.0.1 localhost\n127.0.0.1 other added.test # one more\n");
-	rig_reload_good(d, MOVING "[forward added]\nlisten = " TWO "\nupstream = added.test:9100\n");
+	rig_reload_good(d,
+			MOVING "[forward added]\nlisten = " TWO "\nupstream = added.test:9100\n");
 	is_reached(ONE);
 	is_reached(TWO);
 	rig_put("/etc/hosts", "127.0.0.1 localhost\n127.0.0.2 added.test\n");
-	rig_reload_good(d, MOVING "[forward added]\nlisten = " TWO "\nupstream = added.test:9100\n");
+	rig_reload_good(d,
+			MOVING "[forward added]\nlisten = " TWO "\nupstream = added.test:9100\n");
 	wait_address(d, 1, OTHER_UPSTREAM);
 	rig_reload_good(d, MOVING); /* rig_stop() counts descriptors */
 	rig_stop(d);

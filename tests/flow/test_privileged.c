@@ -50,8 +50,11 @@ ROW_ONCE(it_has_little)
 	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\n" TEXT);
 	pid_t pid = daemon_privileged(d);
 	static const char *const has[] = {
-		"Name:\tculvert-priv\n", "Uid:\t0\t0\t0\t0\n", "Groups:\t \n",
-		"CapInh:\t0000000000000000\n", "CapAmb:\t0000000000000000\n",
+		"Name:\tculvert-priv\n",
+		"Uid:\t0\t0\t0\t0\n",
+		"Groups:\t \n",
+		"CapInh:\t0000000000000000\n",
+		"CapAmb:\t0000000000000000\n",
 		"NoNewPrivs:\t1\n",
 		BUILT_WITH_TSAN ? "" : "Threads:\t1\n", /* whose run-time library has one */
 	};
@@ -144,7 +147,9 @@ static const struct {
 	{ "bpf", -ENOSYS, SYS_bpf, { 0 } },
 	{ "chmod", -ENOSYS, SYS_fchmodat, { AT_FDCWD, 0, 0 } },
 	{ "rename", -ENOSYS, SYS_renameat2, { AT_FDCWD, 0, AT_FDCWD, 0 } },
-	{ "mmap, executable", -ENOSYS, SYS_mmap,
+	{ "mmap, executable",
+	  -ENOSYS,
+	  SYS_mmap,
 	  { 0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0 } },
 	/* the tool works: this is allowed */
 	{ "openat, to read", -EFAULT, SYS_openat, { AT_FDCWD, 0, O_RDONLY } },
@@ -176,9 +181,17 @@ ROW_ONCE(it_is_confined)
 /* Without the capability a mark cannot be had: that is said at the start, not to each client. */
 ROW_ONCE(it_needs_the_privilege)
 {
-	char *words[] = { (char *)"culvert", (char *)"run", (char *)"--engine", (char *)"copy",
-			  (char *)"--mark", (char *)"7", (char *)"--control", (char *)"/tmp/culvert-7",
-			  (char *)"127.0.0.1:9555", (char *)RIG_UPSTREAM, NULL };
+	char *words[] = { (char *)"culvert",
+			  (char *)"run",
+			  (char *)"--engine",
+			  (char *)"copy",
+			  (char *)"--mark",
+			  (char *)"7",
+			  (char *)"--control",
+			  (char *)"/tmp/culvert-7",
+			  (char *)"127.0.0.1:9555",
+			  (char *)RIG_UPSTREAM,
+			  NULL };
 	char culvert[PATH_MAX];
 	int fd, status;
 	pid_t pid;

@@ -59,8 +59,8 @@ static void read_back(int fd, char *buf, size_t size)
 
 static void take_away(enum lack lack)
 {
-	if (lack == PRIVILEGES && (setresgid(NOBODY, NOBODY, NOBODY) ||
-				   setresuid(NOBODY, NOBODY, NOBODY)))
+	if (lack == PRIVILEGES &&
+	    (setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY)))
 		_exit(126);
 	if (lack == GATE)
 		deny_syscall(SYS_setsockopt, ENOPROTOOPT, 2, SO_ATTACH_BPF);

@@ -68,7 +68,10 @@ static inline struct bytes v2_local(void)
 static inline struct bytes variant(size_t i, const char **ret_client)
 {
 	static const char *const clients[VARIANTS] = {
-		"203.0.113.7:4711", "[2001:db8::1]:258", "1.2.3.4:5", NULL,
+		"203.0.113.7:4711",
+		"[2001:db8::1]:258",
+		"1.2.3.4:5",
+		NULL,
 	};
 
 	*ret_client = clients[i];
@@ -158,7 +161,8 @@ static void deliver(struct daemon *d, int fd, const struct bytes *header, enum d
 
 ROW(receive)
 {
-	struct daemon *d = rig_start(*state, CULVERT "proxy-protocol = receive\n"
+	struct daemon *d = rig_start(*state,
+				     CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	struct bytes hello = text("hello");
 
@@ -189,7 +193,8 @@ ROW(receive)
 /* Nothing behind the header but FIN; then the upstream's answer and its FIN. */
 ROW(only_fin)
 {
-	struct daemon *d = rig_start(*state, CULVERT "proxy-protocol = receive\n"
+	struct daemon *d = rig_start(*state,
+				     CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	struct bytes answer = text("answer");
 
@@ -232,7 +237,8 @@ static void is_bad(struct daemon *d, const struct bytes *b, bool fin, const char
 
 ROW(bad)
 {
-	struct daemon *d = rig_start(*state, CULVERT "proxy-protocol = receive\n"
+	struct daemon *d = rig_start(*state,
+				     CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	struct bytes b = v2_told_tlvs(), none = { .n = 0 };
 
@@ -265,10 +271,12 @@ ROW(late)
 	struct daemon *d;
 
 	snprintf(listen, sizeof(listen), "unix:%s/in.sock", env_dir());
-	snprintf(conf, sizeof(conf), CULVERT "proxy-protocol = receive\n"
-		 "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM "proxy-timeout = 0.3\n"
-		 "[forward local]\nlisten = %s\n" TO_UPSTREAM "proxy-timeout = 0.3\n"
-		 "[forward patient]\nlisten = " TWO "\n" TO_UPSTREAM, listen);
+	snprintf(conf, sizeof(conf),
+		 CULVERT "proxy-protocol = receive\n"
+			 "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM "proxy-timeout = 0.3\n"
+			 "[forward local]\nlisten = %s\n" TO_UPSTREAM "proxy-timeout = 0.3\n"
+			 "[forward patient]\nlisten = " TWO "\n" TO_UPSTREAM,
+		 listen);
 	d = rig_start(*state, conf);
 	gone = rig_dial(NULL, TWO);
 	rig_send(gone, half.at, half.n);
@@ -296,10 +304,10 @@ ROW(late)
 /* The real peer is who may connect; the told client is who may have so many sessions. */
 ROW(limits)
 {
-	struct daemon *d = rig_start(*state, CULVERT
-				     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM
-				     "proxy-protocol = receive\nallow = 127.0.0.11\n"
-				     "max-sessions-per-client = 2\n");
+	struct daemon *d = rig_start(*state,
+				     CULVERT "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM
+					     "proxy-protocol = receive\nallow = 127.0.0.11\n"
+					     "max-sessions-per-client = 2\n");
 	static const struct {
 		const char *header;
 		bool served;
@@ -341,7 +349,8 @@ ROW(limits)
 /* SIGTERM: who is in time with the header is served; who is not has as long as all others. */
 ROW(stop)
 {
-	struct daemon *d = rig_start(*state, CULVERT "grace = 0.3\nproxy-protocol = receive\n"
+	struct daemon *d = rig_start(*state,
+				     CULVERT "grace = 0.3\nproxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	int never = rig_dial(NULL, ONE), soon = rig_dial(NULL, ONE), server;
 
@@ -373,8 +382,8 @@ static struct bytes expected(int fd, unsigned int version)
 	for (int i = 0; i < 2; i++) {
 		socklen_t len = sizeof(ss[i]);
 
-		assert_int_equal((i ? getpeername : getsockname)(fd, (struct sockaddr *)&ss[i],
-								 &len), 0);
+		assert_int_equal(
+			(i ? getpeername : getsockname)(fd, (struct sockaddr *)&ss[i], &len), 0);
 	}
 	if (ss[0].ss_family == AF_UNIX)
 		return version == 1 ? text("PROXY UNKNOWN\r\n") : v2_local();
@@ -420,11 +429,13 @@ ROW(sending)
 
 	for (int i = 0; i < 2; i++)
 		snprintf(path[i], sizeof(path[i]), "unix:%s/send-%d.sock", env_dir(), i + 1);
-	snprintf(conf, sizeof(conf), CULVERT "proxy-protocol = send-v2\n"
-		 "[forward one]\nlisten = :9001\n" TO_UPSTREAM "proxy-protocol = send-v1\n"
-		 "[forward two]\nlisten = :9002\n" TO_UPSTREAM
-		 "[forward unix1]\nlisten = %s\n" TO_UPSTREAM "proxy-protocol = send-v1\n"
-		 "[forward unix2]\nlisten = %s\n" TO_UPSTREAM, path[0], path[1]);
+	snprintf(conf, sizeof(conf),
+		 CULVERT "proxy-protocol = send-v2\n"
+			 "[forward one]\nlisten = :9001\n" TO_UPSTREAM "proxy-protocol = send-v1\n"
+			 "[forward two]\nlisten = :9002\n" TO_UPSTREAM
+			 "[forward unix1]\nlisten = %s\n" TO_UPSTREAM "proxy-protocol = send-v1\n"
+			 "[forward unix2]\nlisten = %s\n" TO_UPSTREAM,
+		 path[0], path[1]);
 	d = rig_start(*state, conf);
 	carrier = rig_carrier(d, *state);
 	send_one(d, "one", ONE, 1, carrier);
@@ -459,11 +470,10 @@ static struct bytes v2_on(size_t number)
 /* What was told is told on; what was not is LOCAL or UNKNOWN. */
 ROW(passing_on)
 {
-	struct daemon *d = rig_start(*state, CULVERT
-				     "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
-				     "proxy-protocol = receive, send-v1\n"
-				     "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
-				     "proxy-protocol = receive, send-v2\n");
+	struct daemon *d = rig_start(*state, CULVERT "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
+						     "proxy-protocol = receive, send-v1\n"
+						     "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
+						     "proxy-protocol = receive, send-v2\n");
 	static const char *const lines[VARIANTS] = {
 		"PROXY TCP4 203.0.113.7 192.0.2.1 4711 443\r\n",
 		"PROXY TCP6 2001:db8::1 2001:db8::2 258 772\r\n",
@@ -521,9 +531,10 @@ static void flood(struct daemon *d, int from, int to, size_t dir, const uint8_t 
  */
 ROW(handovers)
 {
-	struct daemon *d = rig_start(*state, CULVERT "soft-limit = 64K\nhard-limit = 128K\n"
-				     "[forward both]\nlisten = " ONE "\n" TO_UPSTREAM
-				     "proxy-protocol = receive, send-v1\n");
+	struct daemon *d = rig_start(*state,
+				     CULVERT "soft-limit = 64K\nhard-limit = 128K\n"
+					     "[forward both]\nlisten = " ONE "\n" TO_UPSTREAM
+					     "proxy-protocol = receive, send-v1\n");
 	const char *carrier = rig_carrier(d, *state), *client;
 	bool by_kernel = !strcmp(carrier, "sockmap");
 	struct bytes tlvs = variant(2, &client);
@@ -554,8 +565,8 @@ ROW(handovers)
 		assert_true(rig_flow_int(d, "both", 1, "kernel_bytes") > 0);
 	}
 	/* of the header nothing is counted */
-	assert_int_equal(rig_flow_int(d, "both", 0, "bytes") -
-			 rig_flow_int(d, "both", 1, "bytes"), GLUED_BYTES);
+	assert_int_equal(rig_flow_int(d, "both", 0, "bytes") - rig_flow_int(d, "both", 1, "bytes"),
+			 GLUED_BYTES);
 	assert_int_equal(shutdown(fd, SHUT_WR), 0);
 	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), 0);
 	rig_send(server, "last", 4);

@@ -19,11 +19,10 @@
 /* The workers share the rate; other forwards have none. */
 ROW(accept_rate)
 {
-	struct daemon *d = rig_start(*state,
-				     "[culvert]\nworkers = 2\n"
-				     "[forward any]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
-				     "[forward slow]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
-				     "accept-rate = 20\n");
+	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 2\n"
+					     "[forward any]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+					     "[forward slow]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+					     "accept-rate = 20\n");
 	int64_t begin = now_ms();
 	int clients[CLIENTS];
 
@@ -73,7 +72,8 @@ enum { BOTH_UP, BOTH_DOWN, SHARED, SHARED_BACK, CLIENT_A, A_BACK, CLIENT_B, B_BA
 
 ROW(bandwidth)
 {
-	struct daemon *d = rig_start(*state, SETTLE "workers = 2\n"
+	struct daemon *d = rig_start(*state, SETTLE
+				     "workers = 2\n"
 				     "[forward both]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
 				     "bandwidth = 1M\n"
 				     "[forward shared]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
@@ -112,10 +112,10 @@ ROW(bandwidth)
 /* Others are carried as ever; and what is limited ends as it should, with its last byte. */
 ROW(content)
 {
-	struct daemon *d = rig_start(*state, SETTLE
-				     "[forward any]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
-				     "[forward few]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
-				     "bandwidth = 1M\nbandwidth-per-client = 900K\n");
+	struct daemon *d = rig_start(*state,
+				     SETTLE "[forward any]\nlisten = 127.0.0.1:9001\n" TO_UPSTREAM
+					    "[forward few]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+					    "bandwidth = 1M\nbandwidth-per-client = 900K\n");
 	int any[2], few[2];
 	char out[5000], in[5000];
 	int64_t begin;
@@ -160,10 +160,10 @@ ROW(content)
  */
 ROW(turns)
 {
-	struct daemon *d = rig_start(*state, SETTLE
-				     "[forward few]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
-				     "bandwidth = 8K\nbandwidth-per-client = 8K\n"
-				     "idle-timeout = 0.3\n");
+	struct daemon *d = rig_start(*state,
+				     SETTLE "[forward few]\nlisten = 127.0.0.1:9002\n" TO_UPSTREAM
+					    "bandwidth = 8K\nbandwidth-per-client = 8K\n"
+					    "idle-timeout = 0.3\n");
 	struct tap taps[SLOW_TAPS];
 	struct group groups[2] = { { .rate = SLOW, .begin = now_ms() } };
 

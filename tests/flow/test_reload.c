@@ -20,8 +20,8 @@ ROW(appear_change_vanish)
 	struct ends one = rig_open_carried(d, *state, "one", ONE);
 	struct ends two = rig_open_carried(d, *state, "two", TWO);
 
-	rig_reload_good(d, ONE_OF("deny = all\n")
-			"[forward three]\nlisten = " THREE "\n" TO_UPSTREAM);
+	rig_reload_good(d,
+			ONE_OF("deny = all\n") "[forward three]\nlisten = " THREE "\n" TO_UPSTREAM);
 	rig_talk_on(one, 100);
 	rig_talk_on(two, 100);
 	is_served(THREE);
@@ -70,10 +70,13 @@ ROW(bad_file)
 		{ WORKERS "max-sessions = 17\n" ONE_OF(""), "max-sessions" },
 		{ "[culvert]\nworkers = 3\n" ONE_OF(""), "forwards.conf:2: workers: cannot" },
 		{ ONE_OF("") TWO_OF("") "[forward x]\nlisten = " ONE "\n" TO_UPSTREAM, "same" },
-		{ WORKERS ONE_OF("") "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = "
-		  OTHER_UPSTREAM "\n", "cannot listen" },
-		{ WORKERS ONE_OF("proxy-protocol = receive\n") "[forward taken]\nlisten = "
-		  RIG_UPSTREAM "\nupstream = " OTHER_UPSTREAM "\n", "cannot listen" },
+		{ WORKERS ONE_OF("") "[forward taken]\nlisten = " RIG_UPSTREAM
+				     "\nupstream = " OTHER_UPSTREAM "\n",
+		  "cannot listen" },
+		{ WORKERS ONE_OF(
+			  "proxy-protocol = receive\n") "[forward taken]\nlisten = " RIG_UPSTREAM
+							"\nupstream = " OTHER_UPSTREAM "\n",
+		  "cannot listen" },
 	};
 	struct daemon *d = rig_start(*state, WORKERS ONE_OF(""));
 	struct ends one = rig_open(ONE);
@@ -90,8 +93,7 @@ ROW(bad_file)
 	}
 	/* what would be said of a configuration that is in force */
 	rig_not_logged(d, "believes what PROXY headers say");
-	rig_reload_good(d, WORKERS ONE_OF("")
-			TWO_OF("proxy-protocol = receive\n"));
+	rig_reload_good(d, WORKERS ONE_OF("") TWO_OF("proxy-protocol = receive\n"));
 	rig_wait_log(d, "forward two believes what PROXY headers say");
 	rig_reload_good(d, WORKERS ONE_OF("")); /* rig_stop() counts descriptors */
 	rig_stop(d);
@@ -103,11 +105,11 @@ ROW(new_names)
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 
 	rig_reload_good(d, ONE_OF("") "[forward two]\nlisten = 127.0.0.1:9002\n"
-			"upstream = localhost:9100\n");
+				      "upstream = localhost:9100\n");
 	is_served(ONE);
 	is_served(TWO);
 	assert_non_null(strstr(rig_reload(d, ONE_OF("") "[forward two]\n" TO_UPSTREAM
-				      "listen = localhost:9002\n"),
+							"listen = localhost:9002\n"),
 			       "is looked up at the start only"));
 	is_served(TWO);
 	rig_reload_good(d, ONE_OF(""));

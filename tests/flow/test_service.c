@@ -136,11 +136,13 @@ ROW_ONCE(useless_descriptors)
 	int fds[] = { open_listener(TWO), STDIN_FILENO }, pair[2], any;
 
 	give(fds, 1);
-	rig_refuses(*state, FORWARD_ONE, "no forward listens on " TWO ", which systemd has opened "
-					 "for culvert");
+	rig_refuses(*state, FORWARD_ONE,
+		    "no forward listens on " TWO ", which systemd has opened "
+		    "for culvert");
 	give(fds, 2);
-	rig_refuses(*state, FORWARD_ONE, "descriptor 4, which systemd has opened for culvert: not a "
-					 "stream socket that listens");
+	rig_refuses(*state, FORWARD_ONE,
+		    "descriptor 4, which systemd has opened for culvert: not a "
+		    "stream socket that listens");
 	close(fds[0]);
 	for (size_t i = 0; i < 2; i++) {
 		assert_int_equal(socketpair(AF_UNIX, types[i] | SOCK_CLOEXEC, 0, pair), 0);
@@ -161,7 +163,7 @@ ROW_ONCE(useless_descriptors)
 
 #define WATCHDOG_USEC "120000"
 #define QUIET_MS 300 /* more than twice that */
-#define MESSAGES 12    /* of threads that are not watched, before that is taken for granted */
+#define MESSAGES 12  /* of threads that are not watched, before that is taken for granted */
 #define THREADS_MAX 64
 
 static int notify_fd = -1;

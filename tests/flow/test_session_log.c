@@ -277,9 +277,9 @@ static void without_upstream(struct daemon *d)
 
 ROW(lines_of_sessions)
 {
-	struct daemon *d = rig_start(*state, GLOBAL "grace = 0\n" FORWARD
-				     "[forward nowhere]\nlisten = " TWO "\nupstream = " CLOSED
-				     "\n[forward closed]\nlisten = " THREE
+	struct daemon *d = rig_start(*state, GLOBAL
+				     "grace = 0\n" FORWARD "[forward nowhere]\nlisten = " TWO
+				     "\nupstream = " CLOSED "\n[forward closed]\nlisten = " THREE
 				     "\nupstream = " RIG_UPSTREAM "\nallow = 127.0.0.77\n");
 	struct ends e;
 	char name[32];
@@ -307,7 +307,8 @@ ROW(lines_of_sessions)
 ROW(without_empty_ones)
 {
 	struct daemon *d = rig_start(*state, GLOBAL "session-log-empty = no\n" FORWARD
-				     "[forward nowhere]\nlisten = " TWO "\nupstream = " CLOSED "\n");
+						    "[forward nowhere]\nlisten = " TWO
+						    "\nupstream = " CLOSED "\n");
 	struct ends e = connect_pair(NULL, ONE);
 	int refused;
 
@@ -395,7 +396,8 @@ static void mount_small(void)
 
 	assert_int_equal(mkdir(PLACE "/small", 0755), 0);
 	assert_int_equal(mount("culvert-test", PLACE "/small", "tmpfs", MS_NOSUID | MS_NODEV,
-			       "size=256k,mode=755,uid=65534"), 0);
+			       "size=256k,mode=755,uid=65534"),
+			 0);
 	fd = open(BALLAST, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 	assert_true(fd >= 0);
 	for (int i = 0; i < 62; i++) /* of 64 pages */
@@ -479,7 +481,8 @@ ROW_ONCE(directory_of_root)
 
 	remove_all();
 	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
-	d = rig_start(*state, "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD);
+	d = rig_start(*state,
+		      "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD);
 	short_session();
 	rig_wait_status(d, "session_log.lines", 1);
 	assert_int_equal(rename(PLACE "/gone/log", LOG), 0);
@@ -532,8 +535,8 @@ ROW_ONCE(hung_disk)
 /* Sessions, and their end, and the daemon's, with a log of its own that nobody takes. */
 static void logging_to(int fd)
 {
-	static const char *const args[] = { "--user", "nobody", "--log-level", "debug", ONE,
-					    RIG_UPSTREAM, NULL };
+	static const char *const args[] = { "--user", "nobody",     "--log-level", "debug",
+					    ONE,      RIG_UPSTREAM, NULL };
 	struct daemon_conf conf = { .args = args, .log_to = fd };
 	char why[1024];
 

@@ -113,7 +113,8 @@ static const char *host_of(int fd, bool peer)
 	socklen_t len = sizeof(ss);
 
 	assert_int_equal(peer ? getpeername(fd, (struct sockaddr *)&ss, &len) :
-				getsockname(fd, (struct sockaddr *)&ss, &len), 0);
+				getsockname(fd, (struct sockaddr *)&ss, &len),
+			 0);
 	addr_format((struct sockaddr *)&ss, len, text, sizeof(text));
 	*strrchr(text, ':') = '\0';
 	return text;
@@ -222,14 +223,13 @@ ROW(transparent)
 ROW_ONCE(refusals)
 {
 	struct daemon *d = rig_start(
-		*state,
-		"[forward unmarked]\nlisten = " GATE4 ":9001\nupstream = " HIDDEN4 "\n"
-		"[forward foreign]\nlisten = " GATE4 ":9003\nupstream = " SERVER4 "\n"
-		"source = 192.0.2.77\n"
-		"[forward device]\nlisten = " GATE4 ":9004\nupstream = " SERVER4 "\n"
-		"interface = missing0\n"
-		"[forward client]\nlisten = " GATE6 ":9005\nupstream = " SERVER4 "\n"
-		"transparent = yes\nproxy-protocol = receive\n");
+		*state, "[forward unmarked]\nlisten = " GATE4 ":9001\nupstream = " HIDDEN4 "\n"
+			"[forward foreign]\nlisten = " GATE4 ":9003\nupstream = " SERVER4 "\n"
+			"source = 192.0.2.77\n"
+			"[forward device]\nlisten = " GATE4 ":9004\nupstream = " SERVER4 "\n"
+			"interface = missing0\n"
+			"[forward client]\nlisten = " GATE6 ":9005\nupstream = " SERVER4 "\n"
+			"transparent = yes\nproxy-protocol = receive\n");
 	int fd;
 
 	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
@@ -253,11 +253,10 @@ ROW_ONCE(refusals)
 /* A source address has a set of ports for each upstream, not one for all. */
 ROW_ONCE(ports)
 {
-	struct daemon *d = rig_start(
-		*state,
-		"[culvert]\nsource = 10.77.2.3\n"
-		"[forward one]\nlisten = " GATE4 ":9001\nupstream = " SERVER4 "\n"
-		"[forward two]\nlisten = " GATE4 ":9002\nupstream = " TWICE "\n");
+	struct daemon *d =
+		rig_start(*state, "[culvert]\nsource = 10.77.2.3\n"
+				  "[forward one]\nlisten = " GATE4 ":9001\nupstream = " SERVER4 "\n"
+				  "[forward two]\nlisten = " GATE4 ":9002\nupstream = " TWICE "\n");
 	struct ends ends[2 * EACH];
 
 	must_run(GATEWAY, "cat " RANGE " >/dev/null && echo 41000 41003 >" RANGE);
@@ -323,9 +322,9 @@ ROW_ONCE(stock)
 /* While that process hangs, who has waited in vain is told of: the upstream was never asked. */
 ROW_ONCE(hung)
 {
-	struct daemon *d = rig_start(
-		*state, "[forward marked]\nlisten = " GATE4 ":9002\nupstream = " HIDDEN4 "\n"
-			"mark = 0x4d\nconnect-timeout = 0.5\n");
+	struct daemon *d = rig_start(*state, "[forward marked]\nlisten = " GATE4
+					     ":9002\nupstream = " HIDDEN4 "\n"
+					     "mark = 0x4d\nconnect-timeout = 0.5\n");
 	bool refused = false;
 
 	assert_int_equal(kill(daemon_privileged(d), SIGSTOP), 0);
@@ -390,10 +389,9 @@ ROW_ONCE(reloaded)
 
 #define AT_GATE GATE4 ":9001"
 #define CULVERT "[culvert]\nworkers = 3\n"
-#define FILE_OF(all, four) \
-	CULVERT all \
-	"[forward four]\nlisten = " AT_GATE "\nupstream = " SERVER4 "\n" four \
-	"[forward any]\nlisten = 0.0.0.0:9100\nupstream = " SERVER4 "\n"
+#define FILE_OF(all, four)                                                                         \
+	CULVERT all "[forward four]\nlisten = " AT_GATE "\nupstream = " SERVER4 "\n" four          \
+		    "[forward any]\nlisten = 0.0.0.0:9100\nupstream = " SERVER4 "\n"
 #define OPAQUE FILE_OF("", "")
 #define TRANSPARENT FILE_OF("transparent = yes\n", "")
 

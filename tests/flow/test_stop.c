@@ -7,7 +7,7 @@
 #define TEST_SECONDS 100
 #define PAIRS 80 /* more than are reset in one batch of events, on each of two workers */
 #define LONG_GRACE "[culvert]\nsettle = 0.02\nworkers = 2\ngrace = 3600\n"
-#define COMMAND(name, forward, more) \
+#define COMMAND(name, forward, more)                                                               \
 	"{\"command\":\"" name "\",\"forward\":\"" forward "\"" more "}"
 #define DRAIN(forward) COMMAND("drain", forward, "")
 #define UNDO(forward) COMMAND("drain", forward, ",\"undo\":true")
@@ -120,7 +120,10 @@ ROW(commands)
 ROW(amid_drains)
 {
 	static const char *const lines[] = {
-		DRAIN("live"), UNDO("live"), DRAIN("other"), UNDO("other"),
+		DRAIN("live"),
+		UNDO("live"),
+		DRAIN("other"),
+		UNDO("other"),
 	};
 	struct daemon *d = start_talking(*state);
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS;

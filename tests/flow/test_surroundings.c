@@ -43,9 +43,8 @@ static const struct refused {
 	  "an account that is not root)" },
 	/* not its control socket */
 	{ "nothing that can be written",
-	  MOUNTS("mount -t tmpfs -o ro none /run && set -- \"$@\" --pid-file /run/pid --control "
-		 CONFIG_CONTROL_DEFAULT), -EIO,
-	  "error: pid-file /run/pid: Read-only file system" },
+	  MOUNTS("mount -t tmpfs -o ro none /run && set -- \"$@\" --pid-file /run/pid --control " CONFIG_CONTROL_DEFAULT),
+	  -EIO, "error: pid-file /run/pid: Read-only file system" },
 };
 
 static const struct served {
@@ -78,7 +77,7 @@ static const struct served {
 
 /* What the kernel lacks, and what the probe at the start finds of it. */
 static const struct lack {
-	int nr, error;   /* of deny_syscall(); NR 0: nothing is missing */
+	int nr, error; /* of deny_syscall(); NR 0: nothing is missing */
 	int arg;
 	uint64_t value;
 	const char *no_sockmap, *no_splice; /* why not; "": it is used */
@@ -245,8 +244,8 @@ static struct json_object *named(struct json_object *status, const char *path, c
 
 static bool feature(struct json_object *status, const char *name)
 {
-	return json_object_get_boolean(json_at(named(status, "kernel.features", "name", name),
-					       "available"));
+	return json_object_get_boolean(
+		json_at(named(status, "kernel.features", "name", name), "available"));
 }
 
 static bool has_carried(struct json_object *status, const char *carrier)

@@ -22,8 +22,8 @@ static struct daemon *start(void **state, const char *forwards)
 
 	for (const char *c = forwards; *c; c++) {
 		int n = *c == '@' ? snprintf(text + at, sizeof(text) - at, "%d.%03d",
-					     TIMEOUT_MS / 1000, TIMEOUT_MS % 1000)
-				  : snprintf(text + at, sizeof(text) - at, "%c", *c);
+					     TIMEOUT_MS / 1000, TIMEOUT_MS % 1000) :
+				    snprintf(text + at, sizeof(text) - at, "%c", *c);
 
 		at += (size_t)n;
 		assert_true(at < sizeof(text));
@@ -67,8 +67,8 @@ static bool keep_up(const struct line *lines, size_t n, int64_t ms)
 			last[i] = now;
 			if (!alive && worst < TIMEOUT_MS / 2)
 				fail_msg("line %zu has ended after %lld ms; no two bytes were "
-					 "more than %lld ms apart", i, (long long)(now - begin),
-					 (long long)worst);
+					 "more than %lld ms apart",
+					 i, (long long)(now - begin), (long long)worst);
 			if (!alive)
 				return false;
 		}
@@ -89,16 +89,17 @@ static void is_timed_out(struct ends e, int64_t since)
 /* TCP's own probes are no bytes. */
 ROW(silent)
 {
-	struct daemon *d = start(state,
-				 "[forward never]\nlisten = " AT(1) "\n" TO_UPSTREAM
-				 "[forward later]\nlisten = " AT(2) "\n" TO_UPSTREAM
-				 "idle-timeout = 60\n"
-				 "[forward half]\nlisten = " AT(3) "\n" TO_UPSTREAM
-				 "fin-timeout = @\n"
-				 "[forward probed]\nlisten = " AT(4) "\n" TO_UPSTREAM
-				 "idle-timeout = 1.2\nkeepalive = 1\n"
-				 "[forward now]\nlisten = " AT(5) "\n" TO_UPSTREAM
-				 "idle-timeout = @\n");
+	struct daemon *d = start(
+		state,
+		"[forward never]\nlisten = " AT(1) "\n" TO_UPSTREAM "[forward later]\nlisten = " AT(
+			2) "\n" TO_UPSTREAM "idle-timeout = 60\n"
+			   "[forward half]\nlisten = " AT(
+				   3) "\n" TO_UPSTREAM "fin-timeout = @\n"
+				      "[forward probed]\nlisten = " AT(
+					      4) "\n" TO_UPSTREAM
+						 "idle-timeout = 1.2\nkeepalive = 1\n"
+						 "[forward now]\nlisten = " AT(
+							 5) "\n" TO_UPSTREAM "idle-timeout = @\n");
 	struct ends probed, now;
 	int64_t since;
 
@@ -123,13 +124,13 @@ ROW(silent)
 /* What the kernel carries, too, has an end, and only when it is silent. */
 static bool busy_once(void **state)
 {
-	struct daemon *d = start(state,
-				 "[forward talk]\nlisten = " AT(1) "\n" TO_UPSTREAM
-				 "idle-timeout = @\n"
-				 "[forward up]\nlisten = " AT(2) "\n" TO_UPSTREAM
-				 "idle-timeout = @\n"
-				 "[forward down]\nlisten = " AT(3) "\n" TO_UPSTREAM
-				 "idle-timeout = @\n");
+	struct daemon *d = start(state, "[forward talk]\nlisten = " AT(
+						1) "\n" TO_UPSTREAM "idle-timeout = @\n"
+						   "[forward up]\nlisten = " AT(
+							   2) "\n" TO_UPSTREAM "idle-timeout = @\n"
+							      "[forward down]\nlisten = " AT(
+								      3) "\n" TO_UPSTREAM
+									 "idle-timeout = @\n");
 	struct ends pairs[3];
 	struct line lines[4];
 
@@ -170,7 +171,7 @@ ROW(busy)
 static bool slow_reader_once(void **state)
 {
 	struct daemon *d = start(state, "[forward one]\nlisten = " AT(1) "\n" TO_UPSTREAM
-					"idle-timeout = @\n");
+									 "idle-timeout = @\n");
 	static char buf[65536];
 	int client = rig_dial(NULL, AT(1)), server = rig_accept();
 	int small = sizeof(buf);
@@ -204,13 +205,19 @@ ROW(slow_reader)
 	until_in_time(state, slow_reader_once);
 }
 
-#define FIN_FORWARDS \
-	"[forward quiet]\nlisten = " AT(1) "\n" TO_UPSTREAM "fin-timeout = @\n" \
-	"[forward reply]\nlisten = " AT(2) "\n" TO_UPSTREAM "fin-timeout = @\n" \
-	"[forward reply2]\nlisten = " AT(3) "\n" TO_UPSTREAM "fin-timeout = @\n" \
-	"[forward patient]\nlisten = " AT(4) "\n" TO_UPSTREAM \
-	"idle-timeout = @\nfin-timeout = 60\n" \
-	"[forward idle]\nlisten = " AT(5) "\n" TO_UPSTREAM "idle-timeout = @\n"
+#define FIN_FORWARDS                                                                               \
+	"[forward quiet]\nlisten = " AT(                                                           \
+		1) "\n" TO_UPSTREAM "fin-timeout = @\n"                                            \
+		   "[forward reply]\nlisten = " AT(                                                \
+			   2) "\n" TO_UPSTREAM "fin-timeout = @\n"                                 \
+			      "[forward reply2]\nlisten = " AT(                                    \
+				      3) "\n" TO_UPSTREAM "fin-timeout = @\n"                      \
+					 "[forward patient]\nlisten = " AT(                        \
+						 4) "\n" TO_UPSTREAM                               \
+						    "idle-timeout = @\nfin-timeout = 60\n"         \
+						    "[forward idle]\nlisten = " AT(                \
+							    5) "\n" TO_UPSTREAM                    \
+							       "idle-timeout = @\n"
 
 static bool fin_once(void **state)
 {
@@ -218,8 +225,7 @@ static bool fin_once(void **state)
 	struct ends quiet = rig_open_carried(d, *state, "quiet", AT(1));
 	struct ends reply = rig_open_carried(d, *state, "reply", AT(2));
 	struct ends reply2 = rig_open_carried(d, *state, "reply2", AT(3)), patient, idle;
-	struct line lines[2] = { { reply.server, reply.client },
-				 { reply2.client, reply2.server } };
+	struct line lines[2] = { { reply.server, reply.client }, { reply2.client, reply2.server } };
 	int64_t since;
 	int end;
 
@@ -265,8 +271,8 @@ static bool unix_sockets_once(void **state)
 	struct line lines[1];
 
 	snprintf(to, sizeof(to), "unix:%s/timing.sock", env_dir());
-	snprintf(text, sizeof(text), "[forward unix]\nlisten = %s\n" TO_UPSTREAM
-				     "idle-timeout = @\n", to);
+	snprintf(text, sizeof(text),
+		 "[forward unix]\nlisten = %s\n" TO_UPSTREAM "idle-timeout = @\n", to);
 	d = start(state, text);
 	p = connect_pair(NULL, to);
 	lines[0] = (struct line){ p.client, p.server };

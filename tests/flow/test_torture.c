@@ -34,7 +34,8 @@ static struct options {
 	double minutes;
 	bool storm, moves;
 } opt = {
-	.engine = "auto", .listen = UPSTREAM,
+	.engine = "auto",
+	.listen = UPSTREAM,
 	.torture = { .sessions = 1000, .concurrency = 48, .threads = 2, .stall_ms = 60000 },
 };
 
@@ -89,20 +90,48 @@ static void set_option(int c)
 	struct torture_conf *t = &opt.torture;
 
 	switch (c) {
-	case 'c': opt.culvert = optarg; break;
-	case 'e': opt.engine = optarg; break;
-	case 'S': opt.soft_limit = optarg; break;
-	case 'H': opt.hard_limit = optarg; break;
-	case 'k': opt.kernel_memory = optarg; break;
-	case 'm': opt.minutes = atof(optarg); break;
-	case 's': opt.storm = true; break;
-	case 'M': opt.moves = true; break;
-	case 'x': opt.connect = optarg; break;
-	case 'l': opt.listen = optarg; break;
-	case 'C': t->concurrency = (unsigned int)atoi(optarg); break;
-	case 'r': t->seed = strtoull(optarg, NULL, 0); break;
-	case 't': t->stall_ms = (int)(atof(optarg) * 1000); break;
-	case 'n': t->sessions = strtoull(optarg, NULL, 0); break;
+	case 'c':
+		opt.culvert = optarg;
+		break;
+	case 'e':
+		opt.engine = optarg;
+		break;
+	case 'S':
+		opt.soft_limit = optarg;
+		break;
+	case 'H':
+		opt.hard_limit = optarg;
+		break;
+	case 'k':
+		opt.kernel_memory = optarg;
+		break;
+	case 'm':
+		opt.minutes = atof(optarg);
+		break;
+	case 's':
+		opt.storm = true;
+		break;
+	case 'M':
+		opt.moves = true;
+		break;
+	case 'x':
+		opt.connect = optarg;
+		break;
+	case 'l':
+		opt.listen = optarg;
+		break;
+	case 'C':
+		t->concurrency = (unsigned int)atoi(optarg);
+		break;
+	case 'r':
+		t->seed = strtoull(optarg, NULL, 0);
+		break;
+	case 't':
+		t->stall_ms = (int)(atof(optarg) * 1000);
+		break;
+	case 'n':
+		t->sessions = strtoull(optarg, NULL, 0);
+		break;
 	case 'o':
 		t->only = true;
 		t->only_id = strtoull(optarg, NULL, 0);
@@ -150,7 +179,9 @@ static const char *config_of_moves(void)
 	f = fopen(path, "we");
 	if (!f || chown(env_dir(), 0, 0) ||
 	    fputs("[forward other]\nlisten = 127.0.0.1:9001\nupstream = " UPSTREAM "\n"
-		  "engine = auto\n", f) < 0 || fclose(f)) {
+		  "engine = auto\n",
+		  f) < 0 ||
+	    fclose(f)) {
 		perror(path);
 		exit(1);
 	}
@@ -164,7 +195,8 @@ static void start_daemon(char **more)
 	char idle[24], half[24];
 	struct daemon_conf conf = { .culvert = opt.culvert, .engine = opt.engine, .args = args };
 	const char *const pairs[][2] = {
-		{ "--soft-limit", opt.soft_limit }, { "--hard-limit", opt.hard_limit },
+		{ "--soft-limit", opt.soft_limit },
+		{ "--hard-limit", opt.hard_limit },
 		{ "--kernel-memory", opt.kernel_memory },
 		{ "--idle-timeout", some_timeout(0x1d1e, idle, sizeof(idle)) },
 		{ "--fin-timeout", some_timeout(0xf1f1, half, sizeof(half)) },
@@ -336,12 +368,20 @@ static void print_summary(double seconds, struct json_object *status, bool passe
 		const char *key;
 		uint64_t value;
 	} numbers[] = {
-		{ "seed", opt.torture.seed }, { "sessions", s->finished }, { "bytes", s->bytes },
-		{ "aborted_by_plan", s->aborted_by_plan }, { "eof_for_rst", s->eof_for_rst },
+		{ "seed", opt.torture.seed },
+		{ "sessions", s->finished },
+		{ "bytes", s->bytes },
+		{ "aborted_by_plan", s->aborted_by_plan },
+		{ "eof_for_rst", s->eof_for_rst },
 		{ "wrong", s->wrong },
-		{ "truncated", s->truncated }, { "extra", s->extra }, { "stalls", s->stalls },
-		{ "failed", s->failed }, { "reset_by_daemon", s->reset_by_daemon },
-		{ "strangers", s->strangers }, { "stops", stops }, { "moves", moves },
+		{ "truncated", s->truncated },
+		{ "extra", s->extra },
+		{ "stalls", s->stalls },
+		{ "failed", s->failed },
+		{ "reset_by_daemon", s->reset_by_daemon },
+		{ "strangers", s->strangers },
+		{ "stops", stops },
+		{ "moves", moves },
 	};
 
 	carriers_text(carriers, sizeof(carriers));

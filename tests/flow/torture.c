@@ -178,8 +178,7 @@ static void read_header(struct loop *l, struct end *e, int64_t now)
 		return;
 	}
 	if (r) {
-		peer_fail(&e->peer, PEER_WRONG, "first line is not of this test: %.63s",
-			  e->header);
+		peer_fail(&e->peer, PEER_WRONG, "first line is not of this test: %.63s", e->header);
 		return;
 	}
 	plan_make(l->conf->seed, e->id, &plan);

@@ -8,15 +8,15 @@
 
 struct torture_conf {
 	uint64_t seed;
-	uint64_t sessions;     /* how many; ignored while DEADLINE is set */
-	int64_t deadline;      /* now_ms(): start no session after it; 0: none */
-	bool only;             /* every session is the plan of ONLY_ID */
+	uint64_t sessions; /* how many; ignored while DEADLINE is set */
+	int64_t deadline;  /* now_ms(): start no session after it; 0: none */
+	bool only;         /* every session is the plan of ONLY_ID */
 	uint64_t only_id;
 	unsigned int concurrency;
 	unsigned int threads;
 	int stall_ms;
-	int listen_fd;         /* of the upstream side */
-	bool strangers;        /* another run had its address before, and may have left sessions */
+	int listen_fd;  /* of the upstream side */
+	bool strangers; /* another run had its address before, and may have left sessions */
 	struct sockaddr_storage to; /* the daemon */
 	socklen_t to_len;
 	void (*on_failure)(void); /* called once, on the first failure, from any thread */

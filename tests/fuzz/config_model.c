@@ -86,7 +86,8 @@ void model_must_be_sane(const struct config *c)
 		check_servers(&c->forwards[i].upstream);
 		for (size_t k = 0; k < i; k++)
 			must(e->named || strcmp(e->text, c->forwards[k].listen.text) ||
-			     strstr(e->text, ":0"), "%s twice", e->text);
+				     strstr(e->text, ":0"),
+			     "%s twice", e->text);
 	}
 }
 
@@ -107,7 +108,8 @@ void model_must_convert(const struct config *c)
 		const struct forward_conf *a = &c->forwards[i], *b = &other.forwards[i];
 
 		must(!strcmp(a->name, b->name) && !strcmp(a->listen.text, b->listen.text) &&
-		     options_same_own(a, b), "%s is another forward\n%s", a->name, written);
+			     options_same_own(a, b),
+		     "%s is another forward\n%s", a->name, written);
 	}
 	free(written);
 	config_close(&other);

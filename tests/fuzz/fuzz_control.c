@@ -27,7 +27,8 @@ static struct json_object *answer(void *arg, const struct request *req)
 
 	asked->n++;
 	must(asked->may_change || !request_changes(req), "%s: changed", req->command->name);
-	must((req->given & req->command->required) == req->command->required, "keys %x", req->given);
+	must((req->given & req->command->required) == req->command->required, "keys %x",
+	     req->given);
 	must(req->given || !req->command->needs_some, "%s: nothing", req->command->name);
 	json_object_object_add(o, "done", json_object_new_string(req->command->name));
 	return o;

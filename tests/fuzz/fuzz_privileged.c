@@ -18,7 +18,8 @@ static struct config known[2];
 
 static const struct sockaddr_in four = { .sin_family = AF_INET };
 static const struct sockaddr_in6 six = {
-	.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT,
+	.sin6_family = AF_INET6,
+	.sin6_addr = IN6ADDR_LOOPBACK_INIT,
 };
 static const struct sockaddr_un file = { .sun_family = AF_UNIX, .sun_path = "/run/a" };
 #define FILE_LEN (offsetof(struct sockaddr_un, sun_path) + sizeof("/run/a"))
@@ -32,11 +33,10 @@ static void make_known(void)
 {
 	if (known[0].n_forwards)
 		return;
-	know(&known[0],
-	     "[forward web]\nlisten = 0.0.0.0:443\nupstream = 192.0.2.1:1\n"
-	     "[forward any]\nlisten = [::1]:0\nupstream = 192.0.2.1:2\n"
-	     "[forward host]\nlisten = host.invalid:993\nupstream = 192.0.2.1:3\n"
-	     "[forward file]\nlisten = unix:/run/a\nupstream = 192.0.2.1:3\nmark = 9\n");
+	know(&known[0], "[forward web]\nlisten = 0.0.0.0:443\nupstream = 192.0.2.1:1\n"
+			"[forward any]\nlisten = [::1]:0\nupstream = 192.0.2.1:2\n"
+			"[forward host]\nlisten = host.invalid:993\nupstream = 192.0.2.1:3\n"
+			"[forward file]\nlisten = unix:/run/a\nupstream = 192.0.2.1:3\nmark = 9\n");
 	know(&known[1], "[forward web]\nlisten = 0.0.0.0:444\nupstream = 192.0.2.1:1\n");
 }
 
@@ -101,8 +101,7 @@ static void mutate(struct privileged_request *q, struct input *in)
 {
 	choose_address(&q->addr, input_byte(in));
 	if (addr_is_inet(&q->addr))
-		((struct sockaddr_in *)&q->addr.ss)->sin_port =
-			htons((uint16_t)input_number(in, 2));
+		((struct sockaddr_in *)&q->addr.ss)->sin_port = htons((uint16_t)input_number(in, 2));
 	q->op = (uint32_t)input_size(in);
 	q->transparent = (uint32_t)input_size(in);
 	q->mark = (uint32_t)input_size(in);

@@ -84,8 +84,8 @@ static void check(int r, bool json)
 	const char *out = stdout_end(&len), *end = strchr(said(), '\n');
 
 	must(strlen(out) == len, "a NUL on stdout");
-	must(r >= EXIT_CODE_OK && r <= EXIT_CODE_NO_DAEMON && r != EXIT_CODE_UNSUPPORTED,
-	     "exit %d", r);
+	must(r >= EXIT_CODE_OK && r <= EXIT_CODE_NO_DAEMON && r != EXIT_CODE_UNSUPPORTED, "exit %d",
+	     r);
 	if (r != EXIT_CODE_OK) {
 		if (json && len)
 			check_json(out, len); /* why not */
@@ -108,8 +108,10 @@ static int take_arguments(uint8_t mode, char *words[WORDS_MAX + 3])
 {
 	int n = 0;
 
-	words[n++] = strdup(commands[mode & 128 ? (mode >> 2 & 15) % COMMANDS : mode & 1 ?
-					      COMMAND_SESSIONS : COMMAND_STATUS].name);
+	words[n++] = strdup(commands[mode & 128 ? (mode >> 2 & 15) % COMMANDS :
+				     mode & 1   ? COMMAND_SESSIONS :
+						  COMMAND_STATUS]
+				    .name);
 	if (mode & 2)
 		words[n++] = strdup("--json");
 	for (int i = 0; mode & 64 && i < WORDS_MAX; i++) {

@@ -52,8 +52,8 @@ struct parts {
 	uint32_t payload; /* and of what follows */
 	uint32_t seq, ack, window;
 	uint8_t flags, ttl;
-	uint8_t odd;     /* enum graft_refusal: why it is not translated; 0: it is */
-	bool plain, df;  /* no more than a plain IP header; no router may cut it */
+	uint8_t odd;             /* enum graft_refusal: why it is not translated; 0: it is */
+	bool plain, df;          /* no more than a plain IP header; no router may cut it */
 	struct graft_tuple from; /* remote: the source */
 };
 
@@ -155,7 +155,8 @@ static uint32_t tcp_sum(const struct parts *p)
 	uint32_t len = p->header + p->payload;
 
 	return (sum_of(p->ip + (p->ipv6 ? 8 : 12), p->ipv6 ? 32 : 8) + len + TCP +
-		sum_of(p->tcp, len)) % 65535;
+		sum_of(p->tcp, len)) %
+	       65535;
 }
 
 static uint32_t ip_sum(const struct parts *p)
@@ -291,8 +292,7 @@ static void track_fin(const struct place *at, const struct parts *p)
 		mine->fin = 1;
 		mine->fin_end = end_of(p);
 	}
-	if (other->fin == 1 && p->flags & ACK &&
-	    ahead(p->ack + mine->ack_add, other->fin_end) >= 0)
+	if (other->fin == 1 && p->flags & ACK && ahead(p->ack + mine->ack_add, other->fin_end) >= 0)
 		other->fin = 2;
 }
 
@@ -425,7 +425,8 @@ static void put_addresses(uint8_t *ip, const struct graft_side *s, bool back)
 }
 
 /* An IP header of LEN bytes of payload. */
-static void put_header(uint8_t *ip, const struct graft_side *s, bool back, uint8_t protocol, uint32_t len)
+static void put_header(uint8_t *ip, const struct graft_side *s, bool back, uint8_t protocol,
+		       uint32_t len)
 {
 	memset(ip, 0, s->ipv6 ? 40 : 20);
 	ip[0] = s->ipv6 ? 0x60 : 0x45;
@@ -441,10 +442,12 @@ static void put_header(uint8_t *ip, const struct graft_side *s, bool back, uint8
 }
 
 /* F becomes a message to the remote end of S: its segment SEQ is larger than MTU. */
-static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint32_t seq, uint32_t mtu)
+static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint32_t seq,
+			 uint32_t mtu)
 {
 	size_t l3 = s->ipv6 ? 40 : 20, len = 8 + l3 + 20;
-	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp = ip + l3, *quote = icmp + 8, *tcp = quote + l3;
+	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp = ip + l3, *quote = icmp + 8,
+		*tcp = quote + l3;
 
 	memset(ip, 0, l3 + len);
 	put_header(ip, s, false, s->ipv6 ? 58 : 1, (uint32_t)len);
@@ -455,8 +458,9 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 	memcpy(tcp + 2, &s->tuple.local_port, 2);
 	put32(tcp + 4, seq);
 	mend(tcp + 18, sum_of(tcp, 20), 0); /* so that a device may make a checksum of it */
-	mend(icmp + 2, (sum_of(icmp, len) +
-			(s->ipv6 ? sum_of(ip + 8, 32) + (uint32_t)len + 58 : 0)) % 65535, 0);
+	mend(icmp + 2,
+	     (sum_of(icmp, len) + (s->ipv6 ? sum_of(ip + 8, 32) + (uint32_t)len + 58 : 0)) % 65535,
+	     0);
 	f->len = MODEL_ETHERNET + l3 + len;
 	f->sums[0] = s->ipv6 ? 0 : (size_t)(ip + 10 - f->bytes);
 	f->sums[1] = (size_t)(icmp + 2 - f->bytes);
@@ -468,8 +472,12 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 				    struct parts *p, uint32_t state)
 {
 	struct change c = {
-		.seq = at->mine->seq_add, .ack = at->mine->ack_add, .tsval = at->mine->tsval_add,
-		.tsecr = at->mine->tsecr_add, .mine = at->mine, .other = at->other,
+		.seq = at->mine->seq_add,
+		.ack = at->mine->ack_add,
+		.tsval = at->mine->tsval_add,
+		.tsecr = at->mine->tsecr_add,
+		.mine = at->mine,
+		.other = at->other,
 	};
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), window;
 
@@ -511,7 +519,8 @@ static enum model_verdict shift(struct model_frame *f, const struct graft_side *
 	if (p->flags & SYN) /* of another connection */
 		return MODEL_PASS;
 	if (out)
-		c = (struct change){ .seq = s->back_write, .ack = s->back_read,
+		c = (struct change){ .seq = s->back_write,
+				     .ack = s->back_read,
 				     .tsval = s->back_ts };
 	change_numbers(p, &c);
 	sum_again(f, p, ip_was, tcp_was);
@@ -537,9 +546,9 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 	} else {
 		at->g->looks++;
 		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) ? GRAFT_CLOSING :
-				 p->odd ? p->odd :
-				 at->mine->way.ways || at->other->way.ways ? GRAFT_WAY :
-								     GRAFT_CLOSING;
+				 p->odd                                            ? p->odd :
+				 at->mine->way.ways || at->other->way.ways         ? GRAFT_WAY :
+										     GRAFT_CLOSING;
 	}
 	if (!p->odd)
 		let_pass(at->mine, p);
@@ -580,8 +589,9 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 		return MODEL_DROP;
 	}
 	if (why == GRAFT_TOO_BIG && p->df && p->plain) {
-		tell_too_big(f, at->mine, p->seq, at->other->way.mtu + (at->mine->ipv6 ? 20 : 0) -
-							  (at->other->ipv6 ? 20 : 0));
+		tell_too_big(f, at->mine, p->seq,
+			     at->other->way.mtu + (at->mine->ipv6 ? 20 : 0) -
+				     (at->other->ipv6 ? 20 : 0));
 		return MODEL_SENT;
 	}
 	if (!old) {
@@ -624,8 +634,8 @@ static enum model_verdict complain(struct model *m, struct model_frame *f)
 	tcp = quote + l3;
 	if (ipv6 ? ip[0] >> 4 != 6 || ip[6] != 58 || icmp[0] >= 128 || quote[6] != TCP :
 		   ip[0] != 0x45 || get16(ip + 6) & 0x3fff || ip[9] != 1 ||
-		   (icmp[0] != 3 && icmp[0] != 11 && icmp[0] != 12) || quote[0] != 0x45 ||
-		   quote[9] != TCP)
+			    (icmp[0] != 3 && icmp[0] != 11 && icmp[0] != 12) || quote[0] != 0x45 ||
+			    quote[9] != TCP)
 		return MODEL_PASS;
 	memset(&t, 0, sizeof(t));
 	address(&t.local, quote + at, ipv6);
@@ -712,7 +722,8 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	case GRAFT_RETURNING:
 		at.g->why_not = why_not_back(&at, &p, false);
 		if (!(p.flags & SYN) && is_inside(&at, &p))
-			note(&at, &p); /* the next one that looks must know of it, whatever becomes of it */
+			note(&at,
+			     &p); /* the next one that looks must know of it, whatever becomes of it */
 	}
 	return translate(m, f, &at, &p, state);
 }
@@ -728,8 +739,8 @@ static bool begins_with_clocks(const struct parts *p)
 }
 
 /* F, of a frozen socket, becomes an answer to itself. */
-static enum model_verdict give_back(struct model_frame *f, const struct place *at, const struct parts *p,
-				    uint32_t ack, uint8_t flags)
+static enum model_verdict give_back(struct model_frame *f, const struct place *at,
+				    const struct parts *p, uint32_t ack, uint8_t flags)
 {
 	uint32_t len = p->header == 32 ? 32 : 20;
 
@@ -762,11 +773,12 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
 
 /* A keepalive probe, or a reset, of a frozen socket goes to the remote end, with the numbers of the wire. */
 static enum model_verdict let_out(struct model_frame *f, const struct place *at,
-				const struct parts *p)
+				  const struct parts *p)
 {
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
 	struct change c = {
-		.seq = (uint32_t)at->other->end + at->other->seq_add - (p->flags & RST ? 0 : 1) - p->seq,
+		.seq = (uint32_t)at->other->end + at->other->seq_add - (p->flags & RST ? 0 : 1) -
+		       p->seq,
 		.ack = (uint32_t)at->mine->end - p->ack,
 	};
 

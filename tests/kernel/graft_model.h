@@ -51,10 +51,10 @@ struct model {
 	struct graft_entry slots[MODEL_SLOTS];
 	struct model_flow flows[MODEL_FLOWS];
 	unsigned int events;
-	uint64_t outside;       /* packets that were not in the window */
-	bool inside;            /* the last one was */
-	uint64_t now_ms;        /* CLOCK_MONOTONIC, about */
-	uint32_t ways_least;    /* graft_ways_least; graft_ways is 0 */
+	uint64_t outside;    /* packets that were not in the window */
+	bool inside;         /* the last one was */
+	uint64_t now_ms;     /* CLOCK_MONOTONIC, about */
+	uint32_t ways_least; /* graft_ways_least; graft_ways is 0 */
 };
 
 /* Network byte order, at any address. */

@@ -137,8 +137,12 @@ struct kt_session *kt_open(unsigned int flags)
 
 	assert_true(sessions_open < SESSIONS_MAX && slots_used + 2 <= KT_SLOTS);
 	s = &sessions[sessions_open++];
-	*s = (struct kt_session){ .client = -1, .a = -1, .b = -1, .server = -1,
-				  .slot_a = slots_used, .slot_b = slots_used + 1 };
+	*s = (struct kt_session){ .client = -1,
+				  .a = -1,
+				  .b = -1,
+				  .server = -1,
+				  .slot_a = slots_used,
+				  .slot_b = slots_used + 1 };
 	slots_used += 2;
 	assert_int_equal(rig_connect(flags & KT_SMALL_A, &s->client, &s->a), 0);
 	assert_int_equal(rig_connect(flags & KT_SMALL_B, &s->b, &s->server), 0);
@@ -165,7 +169,8 @@ int kt_name(uint32_t slot, int fd)
 	if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &len) < 0)
 		return -errno;
 	return bpf_map_update_elem(bpf_map__fd(kt_bpf->maps.slots), &cookie, &slot, BPF_ANY) < 0 ?
-		       -errno : 0;
+		       -errno :
+		       0;
 }
 
 void kt_targets(struct kt_session *s)

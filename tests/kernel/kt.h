@@ -37,25 +37,25 @@
 #define MIB (1024 * 1024)
 
 /* Waits for a condition; true if it came true in time. */
-#define KT_WAIT(cond)							\
-	({								\
-		int64_t kt_end_ = kt_now_ms() + KT_DEADLINE_MS;		\
-		bool kt_ok_;						\
-									\
-		while (!(kt_ok_ = (cond)) && kt_now_ms() < kt_end_)	\
-			usleep(200);					\
-		kt_ok_;							\
+#define KT_WAIT(cond)                                                                              \
+	({                                                                                         \
+		int64_t kt_end_ = kt_now_ms() + KT_DEADLINE_MS;                                    \
+		bool kt_ok_;                                                                       \
+                                                                                                   \
+		while (!(kt_ok_ = (cond)) && kt_now_ms() < kt_end_)                                \
+			usleep(200);                                                               \
+		kt_ok_;                                                                            \
 	})
 
 /* For "nothing happens": true if the condition stays true for ms milliseconds. */
-#define KT_HOLDS(cond, ms)						\
-	({								\
-		int64_t kt_end_ = kt_now_ms() + (ms);			\
-		bool kt_ok_;						\
-									\
-		while ((kt_ok_ = (cond)) && kt_now_ms() < kt_end_)	\
-			usleep(1000);					\
-		kt_ok_;							\
+#define KT_HOLDS(cond, ms)                                                                         \
+	({                                                                                         \
+		int64_t kt_end_ = kt_now_ms() + (ms);                                              \
+		bool kt_ok_;                                                                       \
+                                                                                                   \
+		while ((kt_ok_ = (cond)) && kt_now_ms() < kt_end_)                                 \
+			usleep(1000);                                                              \
+		kt_ok_;                                                                            \
 	})
 
 enum kt_open_flags {

@@ -51,7 +51,8 @@ KT_TEST(f4_urgent_data_stays_in_the_stream)
 		struct kt_session *s = kt_open(0);
 
 		assert_int_equal(setsockopt(s->a, SOL_SOCKET, SO_OOBINLINE, &is_inline,
-					    sizeof(is_inline)), 0);
+					    sizeof(is_inline)),
+				 0);
 		kt_start(s, KT_REDIRECT);
 		assert_int_equal(send(s->client, rig_pattern(0), 50, MSG_OOB | MSG_DONTWAIT), 50);
 		assert_int_equal(kt_send(s->client, 50, 50), 0);
@@ -77,7 +78,7 @@ KT_TEST(f5_accepted_is_exact_when_the_qdisc_drops)
 	int64_t over = 0;
 
 	if (system("ip link set lo mtu 1500 && "
-		"tc qdisc add dev lo root tbf rate 100mbit burst 80k limit 90k 2>/dev/null")) {
+		   "tc qdisc add dev lo root tbf rate 100mbit burst 80k limit 90k 2>/dev/null")) {
 		print_message("skipped: tc or the tbf qdisc is missing\n");
 		skip();
 	}

@@ -164,7 +164,8 @@ static void draw_slot(struct model *m, uint32_t slot)
 		struct model_flow *f = &m->flows[slot * 2 + side];
 
 		draw_side(&g->side[side], side ? other : ipv6, g->shifted);
-		*f = (struct model_flow){ .present = true, .tuple = g->side[side].tuple,
+		*f = (struct model_flow){ .present = true,
+					  .tuple = g->side[side].tuple,
 					  .place = { slot, side } };
 	}
 	draw_stream(&g->side[0], &g->side[1]);
@@ -183,8 +184,8 @@ static void draw_world(struct model *m)
 		struct graft_side old = { 0 };
 
 		draw_side(&old, m->slots[place.slot].side[place.side].ipv6, false);
-		m->flows[i] = (struct model_flow){ .present = true, .tuple = old.tuple,
-						   .place = place };
+		m->flows[i] =
+			(struct model_flow){ .present = true, .tuple = old.tuple, .place = place };
 	}
 }
 
@@ -273,8 +274,8 @@ static uint32_t draw_options(uint8_t *tcp)
 
 static uint8_t draw_flags(void)
 {
-	static const uint8_t flags[] = { ACK, ACK, ACK, ACK | 8, ACK | FIN, ACK | RST, RST, SYN,
-					 ACK | SYN };
+	static const uint8_t flags[] = { ACK,       ACK, ACK, ACK | 8,  ACK | FIN,
+					 ACK | RST, RST, SYN, ACK | SYN };
 
 	return one_in(8) ? (uint8_t)draw() : flags[below(9)];
 }
@@ -289,8 +290,9 @@ static uint32_t draw_seq(const struct graft_side *mine, const struct graft_side 
 {
 	uint32_t acked = (uint32_t)other->acked + other->ack_add;
 	uint32_t window = other->window > 65536 ? other->window : 65536;
-	uint32_t in[] = { acked, (uint32_t)mine->end, acked + window, acked - window,
-			  acked + below(3000), acked - below(3000), (uint32_t)draw() };
+	uint32_t in[] = { acked,           (uint32_t)mine->end, acked + window,
+			  acked - window,  acked + below(3000), acked - below(3000),
+			  (uint32_t)draw() };
 	uint32_t frozen[] = { mine->frozen_write, mine->frozen_write - 1,
 			      mine->frozen_write - below(2000), (uint32_t)draw() };
 
@@ -303,8 +305,14 @@ static uint32_t draw_ack(const struct graft_side *mine, const struct graft_side 
 {
 	uint32_t sent = (uint32_t)other->end + other->seq_add;
 	uint32_t window = mine->window > 65536 ? mine->window : 65536;
-	uint32_t numbers[] = { sent, (uint32_t)mine->acked, sent - 2 * window, sent - below(3000),
-			       sent - 65536, mine->edge, mine->edge - 65535, (uint32_t)draw() };
+	uint32_t numbers[] = { sent,
+			       (uint32_t)mine->acked,
+			       sent - 2 * window,
+			       sent - below(3000),
+			       sent - 65536,
+			       mine->edge,
+			       mine->edge - 65535,
+			       (uint32_t)draw() };
 
 	return one_in(3) ? sent : near(numbers, 8);
 }
@@ -500,9 +508,15 @@ static int run(int prog, struct model_frame *f)
 	static uint8_t in[MODEL_BYTES];
 	struct __sk_buff before = { .ifindex = LO, .mark = f->mark }, after = { 0 };
 	struct bpf_test_run_opts o = {
-		.sz = sizeof(o), .data_in = in, .data_size_in = (uint32_t)f->len,
-		.data_out = f->bytes, .data_size_out = sizeof(f->bytes), .ctx_in = &before,
-		.ctx_size_in = sizeof(before), .ctx_out = &after, .ctx_size_out = sizeof(after),
+		.sz = sizeof(o),
+		.data_in = in,
+		.data_size_in = (uint32_t)f->len,
+		.data_out = f->bytes,
+		.data_size_out = sizeof(f->bytes),
+		.ctx_in = &before,
+		.ctx_size_in = sizeof(before),
+		.ctx_out = &after,
+		.ctx_size_out = sizeof(after),
 	};
 	int r;
 
@@ -624,8 +638,7 @@ static enum model_verdict compare(struct model *m, struct model_frame *f, bool o
 	right = r == (int)v && (v == MODEL_DROP || same_frame(&is, &want));
 	right = same_slots(m) && right;
 	right = same_flows(m) && right;
-	if (t.events != m->events ||
-	    t.skel->bss->graft_outside != m->outside) {
+	if (t.events != m->events || t.skel->bss->graft_outside != m->outside) {
 		print_error("other events, or another count of packets outside\n");
 		right = false;
 	}

@@ -290,7 +290,7 @@ static void lose_by_gap(struct kt_session *s)
 KT_TEST(what_follows_a_loss_is_dropped)
 {
 	static void (*const ways[])(struct kt_session *) = { lose_by_redirect, lose_at_entry,
-							      lose_by_gap };
+							     lose_by_gap };
 	const volatile struct culvert_stat *st = sockmap_stat(kt_culvert, CLIENT);
 
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
@@ -315,7 +315,7 @@ KT_TEST(what_follows_a_loss_is_dropped)
 	}
 }
 
-#define MEMORY (256 * KIB) /* limit of all flows; this one has none of its own */
+#define MEMORY (256 * KIB)         /* limit of all flows; this one has none of its own */
 #define LOOK (64 * KIB + 64 * KIB) /* between two looks, and one skb */
 
 static int note(void *arg, void *event, size_t size)
@@ -450,10 +450,14 @@ KT_TEST(an_urgent_byte_does_not_hinder_a_removal)
 	struct flow flow = { .phase = FLOW_USER };
 	struct pool pool = { 0 };
 	struct sockmap_io io = {
-		.pump = { .flow = &flow, .pool = &pool, .src = s->a, .dst = s->b,
+		.pump = { .flow = &flow,
+			  .pool = &pool,
+			  .src = s->a,
+			  .dst = s->b,
 			  .buffer_size = 4096 },
 		.kernel = kt_culvert,
-		.dst_connected = true, .read_ahead = MIB,
+		.dst_connected = true,
+		.read_ahead = MIB,
 	};
 
 	admit(s);

@@ -185,8 +185,7 @@ KT_TEST(t1_redirect_has_no_bound)
 	unbounded = kt_send(s->client, 0, total) == 0;
 	print_message("T1: %s: sent %llu bytes, target accepted %lld, charged %llu\n",
 		      unbounded ? "present" : "fixed",
-		      (unsigned long long)kt_stat(s->slot_a)->bytes,
-		      (long long)kt_accepted_b(s),
+		      (unsigned long long)kt_stat(s->slot_a)->bytes, (long long)kt_accepted_b(s),
 		      (unsigned long long)kt_charged(s->a) + kt_charged(s->b));
 	if (!unbounded)
 		return;
@@ -531,8 +530,8 @@ KT_TEST(t11_passed_data_read_after_leaving)
 	assert_int_equal(kt_expect(s->a, 0, 100), 0);
 	revents = kt_poll(s->a, POLLIN);
 	inq = kt_true_inq(s);
-	print_message("T11: %s: %d bytes to read that are not there%s\n",
-		      inq ? "present" : "fixed", inq, revents & POLLIN ? ", EPOLLIN" : "");
+	print_message("T11: %s: %d bytes to read that are not there%s\n", inq ? "present" : "fixed",
+		      inq, revents & POLLIN ? ", EPOLLIN" : "");
 	assert_true(inq == 100 || inq == 0);
 	assert_int_equal(!!(revents & POLLIN), inq == 100);
 }

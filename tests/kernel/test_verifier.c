@@ -56,7 +56,8 @@ static int load(void **state)
 	if (!skel)
 		return -1;
 	skel->rodata->memory_limit = MIB; /* without a limit the verifier leaves code out */
-	bpf_object__for_each_program(prog, skel->obj) {
+	bpf_object__for_each_program(prog, skel->obj)
+	{
 		if (n == N_PROGRAMS)
 			break;
 		bpf_program__set_log_buf(prog, logs[n], LOG_SIZE);
@@ -115,15 +116,18 @@ TEST(programs_stay_within_their_bounds)
 	size_t n = 0;
 	struct bpf_program *prog;
 
-	bpf_object__for_each_program(prog, skel->obj) {
+	bpf_object__for_each_program(prog, skel->obj)
+	{
 		const struct bound *b = &bounds[n];
 		struct figures f;
 
 		assert_true(n < N_PROGRAMS); /* a new program needs bounds */
 		assert_string_equal(bpf_program__name(prog), b->program);
 		f = read_figures(prog, logs[n++]);
-		print_message("%s: %lu instructions walked, %lu states, %lu bytes of stack, %lu bytes of "
-			      "machine code\n", b->program, f.walked, f.states, f.stack, f.jited);
+		print_message(
+			"%s: %lu instructions walked, %lu states, %lu bytes of stack, %lu bytes of "
+			"machine code\n",
+			b->program, f.walked, f.states, f.stack, f.jited);
 		assert_in_range(f.walked, 1, b->walked);
 		assert_in_range(f.states, 1, b->states);
 		assert_in_range(f.stack, 0, b->stack);

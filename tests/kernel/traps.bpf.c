@@ -19,7 +19,7 @@ struct {
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, KT_SLOTS);
-	__type(key, __u64); /* socket cookie */
+	__type(key, __u64);   /* socket cookie */
 	__type(value, __u32); /* slot */
 } slots SEC(".maps");
 

@@ -27,9 +27,9 @@ struct kt_conf {
 };
 
 struct kt_stat {
-	__u64 runs;	/* of the program, empty skbs included */
-	__u64 empty;	/* skbs without data */
-	__u64 bytes;	/* redirected */
-	__u64 packets;	/* redirected */
-	__u64 passed;	/* bytes */
+	__u64 runs;    /* of the program, empty skbs included */
+	__u64 empty;   /* skbs without data */
+	__u64 bytes;   /* redirected */
+	__u64 packets; /* redirected */
+	__u64 passed;  /* bytes */
 };

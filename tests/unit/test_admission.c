@@ -19,8 +19,8 @@
 static struct sockaddr_storage address(const char *text)
 {
 	struct sockaddr_storage ss = { .ss_family = strchr(text, ':') ? AF_INET6 : AF_INET };
-	void *to = ss.ss_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&ss)->sin6_addr
-					    : (void *)&((struct sockaddr_in *)&ss)->sin_addr;
+	void *to = ss.ss_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&ss)->sin6_addr :
+					      (void *)&((struct sockaddr_in *)&ss)->sin_addr;
 
 	if (!text[0])
 		ss.ss_family = AF_UNIX;
@@ -140,8 +140,11 @@ static struct forward_conf forwards[FORWARDS] = {
 };
 
 static const struct config config = {
-	.workers = 1, .max_sessions = 8, .max_sessions_per_client = 4,
-	.forwards = forwards, .n_forwards = FORWARDS,
+	.workers = 1,
+	.max_sessions = 8,
+	.max_sessions_per_client = 4,
+	.forwards = forwards,
+	.n_forwards = FORWARDS,
 };
 
 static struct shared shared = { .config = &config };

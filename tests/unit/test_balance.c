@@ -17,7 +17,8 @@ static void set_up(struct rig *r, size_t n)
 {
 	*r = (struct rig){ 0 };
 	for (size_t i = 0; i < n; i++)
-		r->c[i] = (struct candidate){ .weight = FULL_SHARE, .turn = &r->turns[i],
+		r->c[i] = (struct candidate){ .weight = FULL_SHARE,
+					      .turn = &r->turns[i],
 					      .name = balance_hash(&i, sizeof(i), 1) };
 }
 
@@ -139,7 +140,8 @@ static void answer(struct lookup *u, unsigned int first, unsigned int n)
 	struct addr addrs[8];
 
 	for (unsigned int i = 0; i < n; i++)
-		addrs[i] = (struct addr){ .in = { .sin_family = AF_INET, .sin_port = htons(80),
+		addrs[i] = (struct addr){ .in = { .sin_family = AF_INET,
+						  .sin_port = htons(80),
 						  .sin_addr.s_addr = htonl(0xc0000200 + first + i) },
 					  .len = sizeof(struct sockaddr_in) };
 	assert_true(lookup_update(u, addrs, n, NULL, 0));
@@ -170,8 +172,8 @@ static struct server *pick(struct servers *ss)
  * Sessions of two servers, of which server I answers after ROUND_TRIPS[I] ticks (0: never), from tick
  * FROM on for N ticks.  How many the second one gets.
  */
-static unsigned int second_gets(struct servers *ss, const unsigned int *round_trips, unsigned int from,
-				unsigned int n)
+static unsigned int second_gets(struct servers *ss, const unsigned int *round_trips,
+				unsigned int from, unsigned int n)
 {
 	static const struct server *picked[2000];
 	unsigned int got = 0;
@@ -201,7 +203,8 @@ TEST(test_silent)
 	char err[256];
 
 	pthread_mutex_init(&r.lock, NULL);
-	assert_int_equal(upstreams_parse("192.0.2.1:80 192.0.2.2:80", &r.fc.upstream, err, sizeof(err)), 0);
+	assert_int_equal(
+		upstreams_parse("192.0.2.1:80 192.0.2.2:80", &r.fc.upstream, err, sizeof(err)), 0);
 	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
 	second_gets(&r.servers, slow, 0, 100);
 	assert_in_range(second_gets(&r.servers, slow, 100, 300), 149, 151);

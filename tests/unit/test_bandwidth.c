@@ -76,7 +76,7 @@ TEST(test_rate)
 		now += UINT64_C(365) * 86400 * 1000;
 		assert_int_equal(bucket_reserve(&b, burst, now), now);
 		assert_true(bucket_reserve(&b, burst, now) > now);
-		}
+	}
 }
 
 UNIT_MAIN(NULL, NULL)

@@ -9,7 +9,7 @@
 #include "seeded.h"
 
 #define SEED 42
-#define LENGTH (3U * 1024 * 1024)       /* of payload: a dozen periods */
+#define LENGTH (3U * 1024 * 1024) /* of payload: a dozen periods */
 #define ROOM (LENGTH + 2U * PATTERN_PERIOD + PROTOCOL_TAIL)
 
 static uint8_t *stream; /* payload and tail, as the sender sent it */
@@ -82,7 +82,7 @@ TEST(test_intact)
 enum damage {
 	LOSE,
 	DOUBLE,
-	SWAP,   /* with the next piece of the same length */
+	SWAP, /* with the next piece of the same length */
 	INVERT,
 };
 

@@ -406,8 +406,11 @@ static enum pump read_ahead(struct rig *rig, uint64_t limit, uint32_t most)
 	uint64_t user_in = rig->flow.user_in, user_out = rig->flow.user_out;
 	enum pump r;
 
-	last = (struct pump_io){ .flow = &rig->flow, .pool = &rig->pool, .src = rig->src,
-				 .dst = rig->dst, .buffer_size = rig->buffer_size,
+	last = (struct pump_io){ .flow = &rig->flow,
+				 .pool = &rig->pool,
+				 .src = rig->src,
+				 .dst = rig->dst,
+				 .buffer_size = rig->buffer_size,
 				 .limit = limit };
 	r = carrier_read_ahead(&last, most);
 	assert_int_equal(rig->flow.user_out, user_out);

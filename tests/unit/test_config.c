@@ -52,8 +52,8 @@ TEST(test_defaults)
 	GOOD(&c, FORWARD);
 	assert_int_equal(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
 	assert_int_equal(c.workers, CPU_COUNT(&cpus));
-	assert_int_equal(c.kernel_memory, (uint64_t)sysconf(_SC_PHYS_PAGES) *
-						  (uint64_t)sysconf(_SC_PAGESIZE) / 16);
+	assert_int_equal(c.kernel_memory,
+			 (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE) / 16);
 	assert_null(c.user);
 	assert_null(c.session_log);
 	assert_int_equal(c.log_level, LOG_INFO);
@@ -163,7 +163,8 @@ static const struct {
 	{ -EINVAL, "--connect-timeout: \"86400.001\"", { "--connect-timeout", "86400.001" } },
 	{ -EINVAL, "--grace: \"1w\": expected", { "--grace", "1w" } },
 	{ -EINVAL, "a size from 1 KiB to 16 MiB", { "--copy-buffer", "0" } },
-	{ -EINVAL, "--allow: \"10.0.0.0/33\": expected addresses",
+	{ -EINVAL,
+	  "--allow: \"10.0.0.0/33\": expected addresses",
 	  { "--allow", "10.0.0.0/33", FORWARD } },
 
 	{ -EINVAL, "LISTEN: \"\": expected HOST:PORT", { "", "127.0.0.1:1" } },
@@ -171,7 +172,8 @@ static const struct {
 	{ -EINVAL, "UPSTREAM: \"127.0.0.1:0\": port 0", { "127.0.0.1:0", "127.0.0.1:0" } },
 	{ -EINVAL, "UPSTREAM: \"x:1x\"", { FORWARD, "127.0.0.1:2", "x:1x" } },
 	{ -EINVAL, "LISTEN: \"127.0.0.1:9000\": takes the same connections", { FORWARD, FORWARD } },
-	{ -EINVAL, "UPSTREAM: \"unix:@a\": the upstream is the listener itself",
+	{ -EINVAL,
+	  "UPSTREAM: \"unix:@a\": the upstream is the listener itself",
 	  { FORWARD, "unix:@a", "unix:@a" } },
 };
 

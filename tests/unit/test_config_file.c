@@ -103,8 +103,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "engine: \"\": expected auto,", "[culvert]\nengine =\n" },
 	{ 2, "engine: \"\": expected", "[culvert]\nengine = ; auto\n" },
 	{ 3, "engine: given twice", "[culvert]\nengine = auto\nengine = auto\n" },
-	{ 5, "hard-limit: given twice",
-	  FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
+	{ 5, "hard-limit: given twice", FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
 	{ 4, "upstream: given twice", FORWARD "upstream = 127.0.0.1:3\n" },
 	{ 4, "listen: \"in.invalid:1\": a host name to listen at must be alone",
 	  FORWARD "listen = in.invalid:1\n" },
@@ -126,8 +125,7 @@ static const struct rig_mistake mistakes[] = {
 	  "[culvert]\r\n\r\n[forward a]\r\nupstream = 127.0.0.1:1\r\n" },
 	{ 4, "[forward a]: the name is taken", FORWARD FORWARD },
 
-	{ 2, "engine: \"fast\": expected auto, graft, sockmap",
-	  "[culvert]\nengine = fast\n" },
+	{ 2, "engine: \"fast\": expected auto, graft, sockmap", "[culvert]\nengine = fast\n" },
 	{ 2, "stop-timeout: \"25h\": expected seconds from 0 to 86400, such as 5, 0.5",
 	  "[culvert]\nstop-timeout = 25h\n" },
 	{ 4, "soft-limit: \"1K\": expected a size from 4 KiB to 1 GiB",
@@ -139,9 +137,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 4, "allow: \"10.0.0.1/8\": expected addresses, prefixes without host bits",
 	  FORWARD "allow = 10.0.0.1/8\n" },
 	{ 2, "listen: \"::1:80\": expected HOST:PORT", LISTEN("::1:80") },
-	{ 3, "upstream: \"127.0.0.1:0\": ",
-	  "[forward a]\nlisten = :1\nupstream = 127.0.0.1:0\n" },
-
+	{ 3, "upstream: \"127.0.0.1:0\": ", "[forward a]\nlisten = :1\nupstream = 127.0.0.1:0\n" },
 
 	{ 2, "pid-file: the session log has that path",
 	  "[culvert]\npid-file = /run/a\nsession-log = /run/a\n" FORWARD },
@@ -165,9 +161,11 @@ TEST(test_habits)
 {
 	struct config c;
 
-	rig_good(&c, "[culvert]\nidle-timeout = 1h\nfin-timeout = 30m\nmetrics = *:9\n"
+	rig_good(&c,
+		 "[culvert]\nidle-timeout = 1h\nfin-timeout = 30m\nmetrics = *:9\n"
 		 "[forward a]\nlisten = *:8080\nlisten = 127.0.0.2:81\nlisten = unix:/a b\n"
-		 "upstream = 10.0.0.1:1,10.0.0.2:1 weight=2, 10.0.0.3:1 backup\n", NULL);
+		 "upstream = 10.0.0.1:1,10.0.0.2:1 weight=2, 10.0.0.3:1 backup\n",
+		 NULL);
 	assert_int_equal(c.defaults.idle_timeout_ms, 3600000);
 	assert_int_equal(c.defaults.fin_timeout_ms, 1800000);
 	assert_string_equal(c.forwards[0].listen.text, "*:8080 127.0.0.2:81 unix:/a b");
@@ -249,9 +247,10 @@ TEST(test_rules)
 	struct config c;
 
 	for (int words = 0; words < 2; words++) {
-		rig_good(&c, text, words ? WORDS("--deny=13.0.0.1", "--allow",
-						 "13.0.0.0/8,14.0.0.1", "--allow=15.0.0.1") :
-					   NULL);
+		rig_good(&c, text,
+			 words ? WORDS("--deny=13.0.0.1", "--allow", "13.0.0.0/8,14.0.0.1",
+				       "--allow=15.0.0.1") :
+				 NULL);
 		assert_false(allows(&c.forwards[0], "10.0.0.5"));
 		assert_true(allows(&c.forwards[0], "10.0.0.6"));
 		assert_true(allows(&c.forwards[0], "192.0.2.2"));
@@ -306,8 +305,7 @@ static const struct rig_mistake upstream_mistakes[] = {
 	{ 3, "upstream: \"10.0.0.1:1-9 10.0.0.2:1\": 10.0.0.2:1: all servers need as many ports",
 	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:1-9 10.0.0.2:1\n" },
 	{ 2, "metrics: needs an address and one port", "[culvert]\nmetrics = :1-9\n" FORWARD },
-	{ 4, "mark: \"0x100000000\": expected a number below 2^32",
-	  FORWARD "mark = 0x100000000\n" },
+	{ 4, "mark: \"0x100000000\": expected a number below 2^32", FORWARD "mark = 0x100000000\n" },
 	{ 4, "mark: \"7a\": expected", FORWARD "mark = 7a\n" },
 	{ 4, "interface: \"eth0.12345678901\": expected", FORWARD "interface = eth0.12345678901\n" },
 	{ 4, "transparent: not together with source", FORWARD "transparent = yes\nsource = ::1\n" },
@@ -341,8 +339,10 @@ TEST(test_upstream)
 		rig_good(&c, texts[i], NULL);
 		config_close(&c);
 	}
-	rig_good(&c, "[culvert]\nmark = 0x4d\nsource = ::ffff:192.0.2.1\ninterface = eth0\n"
-		 LISTEN("127.0.0.1:9") "[forward b]\nlisten = :2\nupstream = unix:/x\n", NULL);
+	rig_good(&c,
+		 "[culvert]\nmark = 0x4d\nsource = ::ffff:192.0.2.1\ninterface = eth0\n" LISTEN(
+			 "127.0.0.1:9") "[forward b]\nlisten = :2\nupstream = unix:/x\n",
+		 NULL);
 	assert_int_equal(c.forwards[0].mark, 77);
 	assert_int_equal(c.forwards[0].source.ss.ss_family, AF_INET);
 	assert_string_equal(c.forwards[0].interface, "eth0");
@@ -362,7 +362,8 @@ TEST(test_upstream)
 #define ITSELF(to) "upstream: \"" to "\": the upstream is the listener itself"
 
 static const struct rig_mistake overlaps[] = {
-	{ 6, SAME(":80 :81", ":81"), "[forward b]\nlisten = :81\nupstream = " UP
+	{ 6, SAME(":80 :81", ":81"),
+	  "[forward b]\nlisten = :81\nupstream = " UP
 	  "\n[forward a]\nlisten = :80\nlisten = :81\nupstream = " UP "\n" },
 	{ 5, SAME("127.0.0.1:80", "127.0.0.1:080"), TWO("127.0.0.1:080", "127.0.0.1:80") },
 	{ 5, SAME(":80-89", ":85"), TWO(":85", ":80-89") },
@@ -522,21 +523,22 @@ static void check_refuses(const char *text, unsigned int line, const char *want)
 TEST(test_check_account)
 {
 	static const char *const empty[] = {
-		"", "[culvert]\nengine = copy\n", "# nothing\n",
+		"",
+		"[culvert]\nengine = copy\n",
+		"# nothing\n",
 	};
 	struct capture capture;
 	char err[1024], out[1024], want[512];
 	int r;
 
-	check_refuses("[culvert]\nuser = nosuchuser\n" FORWARD, 2,
-		      "no such account: nosuchuser");
+	check_refuses("[culvert]\nuser = nosuchuser\n" FORWARD, 2, "no such account: nosuchuser");
 	check_refuses("[culvert]\nuser = root\n" FORWARD, 2, "account root is root");
 	/* made by who starts it, or by itself */
 	for (int i = 0; i < 2; i++) {
 		rig_write(i ? MODEST "pid-file = /run/culvert/p\n"
-			      "session-log = /run/none/s\n" FORWARD :
+				     "session-log = /run/none/s\n" FORWARD :
 			      MODEST "control = /run/none/c\n"
-			      "session-log = -\n" FORWARD);
+				     "session-log = -\n" FORWARD);
 		capture_begin(&capture, STDOUT_FILENO);
 		r = check(err, sizeof(err));
 		capture_end(&capture, out, sizeof(out));
@@ -549,8 +551,10 @@ TEST(test_check_account)
 		capture_begin(&capture, STDOUT_FILENO);
 		r = check(err, sizeof(err));
 		capture_end(&capture, out, sizeof(out));
-		snprintf(want, sizeof(want), "culvert: %s: warning: no forward here: give LISTEN "
-			 "UPSTREAM on the command line\n", rig_path);
+		snprintf(want, sizeof(want),
+			 "culvert: %s: warning: no forward here: give LISTEN "
+			 "UPSTREAM on the command line\n",
+			 rig_path);
 		assert_memory_equal(err, want, strlen(want));
 		assert_int_equal(r, 0);
 	}
@@ -570,8 +574,9 @@ static void check_with_few_descriptors(char *err, size_t errlen)
 	capture_begin(&capture, STDERR_FILENO);
 	pid = fork();
 	if (!pid)
-		_exit(setrlimit(RLIMIT_NOFILE, &few) || syscall(SYS_capset, &head, none) ? 99 :
-		      check_run(2, argv));
+		_exit(setrlimit(RLIMIT_NOFILE, &few) || syscall(SYS_capset, &head, none) ?
+			      99 :
+			      check_run(2, argv));
 	waitpid(pid, &status, 0);
 	capture_end(&capture, err, errlen);
 	if (status)
@@ -585,8 +590,10 @@ TEST(test_check_machine)
 
 	rig_write("[culvert]\nmax-sessions = 1000000\n" FORWARD);
 	check_with_few_descriptors(err, sizeof(err));
-	snprintf(want, sizeof(want), "culvert: warning: %s:2: max-sessions: only 100 descriptors: "
-		 "1000000 sessions need 2000", rig_path);
+	snprintf(want, sizeof(want),
+		 "culvert: warning: %s:2: max-sessions: only 100 descriptors: "
+		 "1000000 sessions need 2000",
+		 rig_path);
 	assert_non_null(strstr(err, want));
 
 	rig_write(FORWARD);
@@ -599,9 +606,11 @@ TEST(test_needs)
 	struct needs needs;
 	struct config c;
 
-	rig_good(&c, "[culvert]\nmax-sessions = 1000\nworkers = 3\n" FORWARD
+	rig_good(&c,
+		 "[culvert]\nmax-sessions = 1000\nworkers = 3\n" FORWARD
 		 "max-sessions = 2000\n[forward two]\nlisten = 127.0.0.1:2\n"
-		 "upstream = 127.0.0.2:2\nmax-sessions = 7\n", NULL);
+		 "upstream = 127.0.0.2:2\nmax-sessions = 7\n",
+		 NULL);
 	needs = check_needs(&c);
 	assert_int_equal(needs.sockets, 2 * 1000 + 2 * 3 + 256);
 	assert_int_equal(needs.descriptors, 6 * 1000 + 2 * 3 + 1024);
@@ -622,7 +631,8 @@ TEST(test_check)
 	assert_string_equal(err, "");
 	assert_non_null(strstr(out, ": 1 forward, no mistake\n"));
 
-	rig_write(MODEST "[forward b]\nlisten = 127.0.0.1:2\nupstream = 127.0.0.1:1 none.invalid:1\n");
+	rig_write(MODEST
+		  "[forward b]\nlisten = 127.0.0.1:2\nupstream = 127.0.0.1:1 none.invalid:1\n");
 	assert_int_equal(check(err, sizeof(err)), 0);
 	assert_non_null(strstr(err, ": upstream none.invalid:1: "));
 

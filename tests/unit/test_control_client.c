@@ -98,7 +98,6 @@ TEST(test_requests)
 	}
 }
 
-
 TEST(test_wrong_words)
 {
 	static const struct {
@@ -264,8 +263,10 @@ TEST(test_answers)
 	assert_string_equal(out, "no sessions\n");
 	assert_int_equal(ask("sessions", true, sessions_answer), 0);
 	assert_string_equal(out, sessions_answer);
-	assert_int_equal(ask("status", true, "{ \"a\":\"/\\u001b\x1b\xc3\xa9\", "
-			     "\"b\":18446744073709551615}\n"), 0);
+	assert_int_equal(ask("status", true,
+			     "{ \"a\":\"/\\u001b\x1b\xc3\xa9\", "
+			     "\"b\":18446744073709551615}\n"),
+			 0);
 	assert_string_equal(out, "{\"a\":\"/\\u001b\\u001b\xc3\xa9\","
 				 "\"b\":18446744073709551615}\n");
 }

@@ -26,7 +26,7 @@
 #define PATIENCE_MS 8000
 #define REQUEST_MS 2000 /* the daemon's deadlines, */
 #define ANSWER_MS 2000
-#define PLACES 4       /* and how many clients it serves at a time */
+#define PLACES 4 /* and how many clients it serves at a time */
 #define LARGE_BYTES 3000000
 #define STATUS "{\"command\":\"status\"}"
 #define LARGE "{\"command\":\"sessions\"}" /* its answer has LARGE_BYTES */
@@ -53,8 +53,7 @@ static struct json_object *answer(void *arg, const struct request *req)
 	(void)arg;
 	memset(large, 'x', sizeof(large));
 	if (command_number(req->command) == COMMAND_SESSIONS)
-		json_object_object_add(o, "x",
-				       json_object_new_string_len(large, sizeof(large)));
+		json_object_object_add(o, "x", json_object_new_string_len(large, sizeof(large)));
 	else
 		json_object_object_add(o, "text", json_object_new_string("two\nlines"));
 	return o;
@@ -334,7 +333,7 @@ ON_RIG(test_no_descriptor)
 struct peer {
 	const char *what;
 	uid_t uid;
-	gid_t gid, group; /* primary and supplementary */
+	gid_t gid, group;   /* primary and supplementary */
 	int looks, changes; /* what ask_as() gives */
 };
 

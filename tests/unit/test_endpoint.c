@@ -176,7 +176,7 @@ TEST(test_service_offline)
 		const char *text, *formatted; /* NULL: there is none */
 	} rows[] = {
 		{ "127.0.0.1:http", "127.0.0.1:80" }, { "127.0.0.1:www", "127.0.0.1:80" },
-		{ "[::1]:sip", "[::1]:5060" },	      { "127.0.0.1:tftp", NULL }, /* of UDP */
+		{ "[::1]:sip", "[::1]:5060" },        { "127.0.0.1:tftp", NULL }, /* of UDP */
 		{ "127.0.0.1:nosuchservice", NULL },  { "127.0.0.1:HTTP", NULL },
 	};
 	char buf[ADDR_STRLEN];

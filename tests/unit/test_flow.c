@@ -127,8 +127,9 @@ TEST(test_await_target)
 /* Differences that arithmetic in too few bits, or with a sign, would miss. */
 static void check_differences(const struct flow *f, const struct flow_books *right)
 {
-	static const uint64_t diffs[] = { 1, 255, 65536, UINT32_MAX, UINT64_C(1) << 32,
-					  UINT64_C(1) << 62 };
+	static const uint64_t diffs[] = {
+		1, 255, 65536, UINT32_MAX, UINT64_C(1) << 32, UINT64_C(1) << 62
+	};
 
 	for (size_t i = 0; i < sizeof(diffs) / sizeof(diffs[0]); i++) {
 		struct flow_books more = *right, less = *right;

@@ -135,7 +135,10 @@ TEST(test_escape)
 {
 	char buf[64];
 
-	assert_string_equal(log_escape("ab\ncd\xff" "e~", buf, sizeof(buf)), "ab?cd?e~");
+	assert_string_equal(log_escape("ab\ncd\xff"
+				       "e~",
+				       buf, sizeof(buf)),
+			    "ab?cd?e~");
 	assert_string_equal(log_escape("", buf, 4), "");
 	assert_string_equal(log_escape("abc", buf, 4), "abc");
 	assert_string_equal(log_escape("abcd", buf, 4), "...");

@@ -62,8 +62,8 @@ TEST(test_engine_sockmap_returns)
 /* --- auto --- */
 
 /* N times one message of SIZE each way; DIR begins.  Returns the decision after the last read. */
-static struct decision ping_pong(enum engine e, struct habit *h, unsigned int dir,
-				 unsigned int n, uint64_t size)
+static struct decision ping_pong(enum engine e, struct habit *h, unsigned int dir, unsigned int n,
+				 uint64_t size)
 {
 	struct decision d = { CARRIER_COPY, REASON_START };
 
@@ -89,10 +89,8 @@ TEST(test_ping_pong)
 		expect(ping_pong(e, &h, PROMOTE_TURNS % 2, 1, sizes[i]), CARRIER_SOCKMAP,
 		       REASON_CONVERSATION);
 		/* ... as a whole */
-		expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SOCKMAP,
-		       REASON_CONVERSATION);
-		expect(policy_user(e, &h, 1, &on_copy, calm), CARRIER_SOCKMAP,
-		       REASON_CONVERSATION);
+		expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+		expect(policy_user(e, &h, 1, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
 	}
 }
 
@@ -112,8 +110,8 @@ TEST(test_demotions)
 		habit_demoted(&h);
 		if (demotions < MAX_DEMOTIONS)
 			needed *= 2;
-		assert_int_equal(h.demotions, demotions < MAX_DEMOTIONS ? demotions + 1
-									   : MAX_DEMOTIONS);
+		assert_int_equal(h.demotions,
+				 demotions < MAX_DEMOTIONS ? demotions + 1 : MAX_DEMOTIONS);
 	}
 	assert_int_equal(needed, PROMOTE_TURNS << MAX_DEMOTIONS);
 }
@@ -297,8 +295,7 @@ TEST(test_random_sessions)
 	for (unsigned int life = 0; life < 400; life++) {
 		enum engine e = (enum engine)(life % 4);
 		struct decision d = policy_start(e);
-		struct flow f = { .user_carrier = (uint8_t)d.carrier,
-				  .reason = (uint8_t)d.reason };
+		struct flow f = { .user_carrier = (uint8_t)d.carrier, .reason = (uint8_t)d.reason };
 		struct habit h = { 0 };
 		unsigned int bits = 1 + (unsigned int)seeded_below(&r, 22);
 		struct setting around = { seeded_below(&r, 2), seeded_below(&r, 2) * SETTLE_MS,

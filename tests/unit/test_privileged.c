@@ -30,8 +30,9 @@
 #include "base/sandbox.h"
 
 #define HEAD "[culvert]\nseccomp = kill\n"
-#define NUMBERS HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\n" \
-		"[forward b]\nlisten = [::1]:0\nupstream = 127.0.0.1:9\n"
+#define NUMBERS                                                                                    \
+	HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:9\n"                         \
+	     "[forward b]\nlisten = [::1]:0\nupstream = 127.0.0.1:9\n"
 #define NAMED HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = db.invalid:5432\n"
 #define SERVICE HEAD "[forward a]\nlisten = 127.0.0.1:0\nupstream = 127.0.0.1:http\n"
 #define MANY WORKERS_MAX /* descriptors: as many as can be asked for */
@@ -141,14 +142,10 @@ TEST(test_host_rules)
 		int want[2]; /* of ports 993 to 995, of port 0 */
 		const char *where;
 	} cases[] = {
-		{ { 0, -EPERM }, "192.0.2.1:993" },
-		{ { 0, -EPERM }, "[2001:db8::1]:993" },
-		{ { 0, -EPERM }, "192.0.2.1:995" },
-		{ { -EPERM, -EPERM }, "192.0.2.1:996" },
-		{ { -EPERM, -EPERM }, "192.0.2.1:992" },
-		{ { -EPERM, 0 }, "192.0.2.1:0" },
-		{ { -EPERM, 0 }, "192.0.2.1:5000" },
-		{ { -EPERM, -EPERM }, "unix:@a" },
+		{ { 0, -EPERM }, "192.0.2.1:993" },      { { 0, -EPERM }, "[2001:db8::1]:993" },
+		{ { 0, -EPERM }, "192.0.2.1:995" },      { { -EPERM, -EPERM }, "192.0.2.1:996" },
+		{ { -EPERM, -EPERM }, "192.0.2.1:992" }, { { -EPERM, 0 }, "192.0.2.1:0" },
+		{ { -EPERM, 0 }, "192.0.2.1:5000" },     { { -EPERM, -EPERM }, "unix:@a" },
 	};
 
 	for (int port = 0; port < 2; port++) {
@@ -172,14 +169,22 @@ TEST(test_other_rules)
 		struct privileged_request q;
 	} cases[] = {
 		{ 0, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 7 } },
-		{ 0, { .op = PRIVILEGED_SOCKETS, .count = WORKERS_MAX, .family = AF_INET6,
-		       .transparent = 1 } },
+		{ 0,
+		  { .op = PRIVILEGED_SOCKETS,
+		    .count = WORKERS_MAX,
+		    .family = AF_INET6,
+		    .transparent = 1 } },
 		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET } },
 		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 8 } },
-		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 7,
-			    .transparent = 1 } },
+		{ -EPERM,
+		  { .op = PRIVILEGED_SOCKETS,
+		    .count = 1,
+		    .family = AF_INET,
+		    .mark = 7,
+		    .transparent = 1 } },
 		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_UNIX, .mark = 7 } },
-		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_PACKET, .mark = 7 } },
+		{ -EBADMSG,
+		  { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_PACKET, .mark = 7 } },
 		{ -EBADMSG, { .op = PRIVILEGED_SOCKETS, .count = 0, .family = AF_INET, .mark = 7 } },
 		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES } },
 		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES, .took = 1 } },
@@ -196,7 +201,8 @@ TEST(test_other_rules)
 			fail_msg("case %zu: not %d", i, cases[i].want);
 	known[0].file = NULL; /* none was given at the start */
 	assert_int_equal(judge(&(struct privileged_request){ .op = PRIVILEGED_READ_CONFIG,
-							     .count = PRIVILEGED_FILES }), -EPERM);
+							     .count = PRIVILEGED_FILES }),
+			 -EPERM);
 	q = listen_on("unix:/run/a");
 	q.joins = 1;
 	assert_int_equal(judge(&q), -EBADMSG);
@@ -346,7 +352,8 @@ static int ask_for_listener(struct privileged *p, const struct forward_conf *fc,
 /* Both the configuration in use and the one that was read last count, and no other. */
 TEST(test_kept)
 {
-	static const char two[] = HEAD "[forward a]\nlisten = 127.0.0.2:0\nupstream = db.invalid:1\n";
+	static const char two[] = HEAD
+		"[forward a]\nlisten = 127.0.0.2:0\nupstream = db.invalid:1\n";
 	struct privileged *p = start(NUMBERS);
 	const struct forward_conf *old = &config.forwards[0], *new;
 	struct config next;
@@ -470,7 +477,8 @@ TEST(test_ends_before_closed)
 	close(before);
 	/* of one that joins, nothing is closed before the answer */
 	assert_int_equal(privileged_listen(p, config.forwards, &a, true, MANY, fds, err,
-					   sizeof(err)), -EPIPE);
+					   sizeof(err)),
+			 -EPIPE);
 	after = dup(STDERR_FILENO);
 	close(after);
 	assert_int_equal(after, before);
@@ -481,7 +489,8 @@ TEST(test_ends_before_closed)
 
 static struct privileged_request good_request(void)
 {
-	return (struct privileged_request){ .op = PRIVILEGED_LISTEN, .count = 1,
+	return (struct privileged_request){ .op = PRIVILEGED_LISTEN,
+					    .count = 1,
 					    .addr = config.forwards[0].listen.addrs[0] };
 }
 
@@ -524,7 +533,9 @@ TEST(test_descriptors)
 	struct privileged_request q = good_request();
 	char room[CMSG_SPACE(sizeof(int))] = { 0 }, byte;
 	struct iovec iov = { &q, sizeof(q) };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = room,
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = room,
 			    .msg_controllen = sizeof(room) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 	struct privileged_answer a;
@@ -561,7 +572,8 @@ TEST(test_confined)
 	snprintf(want[0], sizeof(want[0]), "CapPrm:\t%s\n", caps);
 	snprintf(want[1], sizeof(want[1]), "CapEff:\t%s\n", caps);
 	snprintf(want[2], sizeof(want[2]), "CapInh:\t0000000000000000\n");
-	snprintf(want[3], sizeof(want[3]), "%s%s", geteuid() ? "Cap" : "CapBnd:\t", geteuid() ? "" : caps);
+	snprintf(want[3], sizeof(want[3]), "%s%s", geteuid() ? "Cap" : "CapBnd:\t",
+		 geteuid() ? "" : caps);
 	snprintf(want[4], sizeof(want[4]), "Seccomp:%s", BUILT_WITH_SANITIZER ? "" : "\t2\n");
 	for (size_t i = 0; i < 5; i++)
 		if (!strstr(text, want[i]))
@@ -572,8 +584,8 @@ TEST(test_confined)
 /* What a terminal or systemd sends to all is for the daemon to heed. */
 TEST(test_signals)
 {
-	static const int signals[] = { SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2,
-				       SIGALRM, SIGPIPE, SIGTSTP };
+	static const int signals[] = { SIGINT,  SIGQUIT, SIGTERM, SIGHUP, SIGUSR1,
+				       SIGUSR2, SIGALRM, SIGPIPE, SIGTSTP };
 	struct privileged *p = start(NUMBERS);
 
 	for (size_t i = 0; i < sizeof(signals) / sizeof(signals[0]); i++)

@@ -16,8 +16,7 @@ static const struct {
 	const char *source;
 	const char *destination;
 } v1_good[] = {
-	{ "PROXY TCP4 192.168.0.1 192.168.0.11 56324 443", "192.168.0.1:56324",
-	  "192.168.0.11:443" },
+	{ "PROXY TCP4 192.168.0.1 192.168.0.11 56324 443", "192.168.0.1:56324", "192.168.0.11:443" },
 	{ "PROXY TCP4 0.0.0.0 0.0.0.0 0 0", "0.0.0.0:0", "0.0.0.0:0" },
 	{ "PROXY TCP4 255.255.255.255 255.255.255.255 65535 65535", "255.255.255.255:65535",
 	  "255.255.255.255:65535" },
@@ -226,8 +225,10 @@ static union client_addr addr_of(const char *text)
 
 static struct bytes write_pair(unsigned int version, const char *source, const char *destination)
 {
-	struct proxy_header h = { .version = version, .has_addresses = true,
-				  .source = addr_of(source), .destination = addr_of(destination) };
+	struct proxy_header h = { .version = version,
+				  .has_addresses = true,
+				  .source = addr_of(source),
+				  .destination = addr_of(destination) };
 	struct bytes b = { .n = 0 };
 
 	b.n = proxy_protocol_write(&h, b.at);
@@ -283,12 +284,16 @@ TEST(test_write_v2)
 	expect_addresses(&b, 2, "1.2.3.4:5", "6.7.8.9:65535");
 
 	b = write_pair(2, "[fe80::1%1]:1", "[::2]:258");
-	expect_bytes(b, "\x21\x21\0\x24\xfe\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\1"
-			"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\0\1\1\2", 40);
+	expect_bytes(b,
+		     "\x21\x21\0\x24\xfe\x80\0\0\0\0\0\0\0\0\0\0\0\0\0\1"
+		     "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\0\1\1\2",
+		     40);
 	expect_addresses(&b, 2, "[fe80::1]:1", "[::2]:258");
 	b = write_pair(2, "1.2.3.4:1", "[::2]:258");
-	expect_bytes(b, "\x21\x21\0\x24\0\0\0\0\0\0\0\0\0\0\xff\xff\1\2\3\4"
-			"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\0\1\1\2", 40);
+	expect_bytes(b,
+		     "\x21\x21\0\x24\0\0\0\0\0\0\0\0\0\0\xff\xff\1\2\3\4"
+		     "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\2\0\1\1\2",
+		     40);
 	expect_addresses(&b, 2, "1.2.3.4:1", "[::2]:258");
 }
 

@@ -26,36 +26,47 @@ static bool allows(const struct forward_conf *fc, const char *client)
 }
 
 /* A file with everything that is taken. */
-static const char sample[] =
-	"# comment\n"
-	"allow 192.168.2.*\n"
-	"allow fe80:*\n"
-	"allow ::ffff:192.168.2.*\n"
-	"  deny 192.168.2.1?\n"
-	"\n"
-	"0.0.0.0\t8080\t192.168.1.2\t80\n"
-	"::1 8080/tcp 192.168.1.2 http # to a service\n"
-	"deny 2001:618:*:e43f\n"
-	"0 81 192.168.1.3 80 [timeout=72000, src=127.0.0.9]\n"
-	"allow 192.168.2.2*\n"
-	"deny 192.168.2.21\n"
-	":: 82 127.0.0.1 83#none\n"
-	"allow ::ffff:192.168.2.3*\n"
-	"allow *.7\n"
-	"pidlogfile /run/rinetd.pid\n"
-	"logfile /var/log/rinetd.log\n";
+static const char sample[] = "# comment\n"
+			     "allow 192.168.2.*\n"
+			     "allow fe80:*\n"
+			     "allow ::ffff:192.168.2.*\n"
+			     "  deny 192.168.2.1?\n"
+			     "\n"
+			     "0.0.0.0\t8080\t192.168.1.2\t80\n"
+			     "::1 8080/tcp 192.168.1.2 http # to a service\n"
+			     "deny 2001:618:*:e43f\n"
+			     "0 81 192.168.1.3 80 [timeout=72000, src=127.0.0.9]\n"
+			     "allow 192.168.2.2*\n"
+			     "deny 192.168.2.21\n"
+			     ":: 82 127.0.0.1 83#none\n"
+			     "allow ::ffff:192.168.2.3*\n"
+			     "allow *.7\n"
+			     "pidlogfile /run/rinetd.pid\n"
+			     "logfile /var/log/rinetd.log\n";
 
 static const struct {
 	const char *name, *listen, *upstream, *allowed[4], *denied[5];
 } forwards[] = {
-	{ "0.0.0.0:8080", "0.0.0.0:8080", "192.168.1.2:80",
-	  { "192.168.2.1", "192.168.2.20" }, { "192.168.2.10", "192.168.1.1" } },
-	{ "::1:8080", "[::1]:8080", "192.168.1.2:http",
-	  { "fe80::1" }, { "fe81::1", "2001:618::e43f", "::1", "192.168.2.10" } },
-	{ "0.0.0.0:81", "0.0.0.0:81", "192.168.1.3:80",
-	  { "192.168.2.20", "192.168.2.2" }, { "192.168.2.21", "192.168.2.3", "192.168.2.10" } },
+	{ "0.0.0.0:8080",
+	  "0.0.0.0:8080",
+	  "192.168.1.2:80",
+	  { "192.168.2.1", "192.168.2.20" },
+	  { "192.168.2.10", "192.168.1.1" } },
+	{ "::1:8080",
+	  "[::1]:8080",
+	  "192.168.1.2:http",
+	  { "fe80::1" },
+	  { "fe81::1", "2001:618::e43f", "::1", "192.168.2.10" } },
+	{ "0.0.0.0:81",
+	  "0.0.0.0:81",
+	  "192.168.1.3:80",
+	  { "192.168.2.20", "192.168.2.2" },
+	  { "192.168.2.21", "192.168.2.3", "192.168.2.10" } },
 	/* rinetd sees ::ffff:192.168.2.3 here */
-	{ "*:82", ":82", "127.0.0.1:83", { "192.168.2.3", "192.168.2.7", "192.168.2.39" },
+	{ "*:82",
+	  ":82",
+	  "127.0.0.1:83",
+	  { "192.168.2.3", "192.168.2.7", "192.168.2.39" },
 	  { "192.168.2.4", "192.168.2.17", "fe80::1" } },
 };
 
@@ -121,12 +132,15 @@ TEST(test_shared)
 	struct config c;
 
 	for (int native = 0; native < 2; native++) {
-		rig_good(&c, native ? converted : "deny 10.0.0.*\nallow 10.*\nallow 192.168.*\n"
-			 "0 81 127.0.0.1 91\n"
-			 "0 82 127.0.0.1 91\ndeny 10.0.1.1\n"
-			 "0 83 127.0.0.1 91\n"
-			 ":: 84 127.0.0.1 91\n"
-			 ":: 85 127.0.0.1 91\n", NULL);
+		rig_good(&c,
+			 native ? converted :
+				  "deny 10.0.0.*\nallow 10.*\nallow 192.168.*\n"
+				  "0 81 127.0.0.1 91\n"
+				  "0 82 127.0.0.1 91\ndeny 10.0.1.1\n"
+				  "0 83 127.0.0.1 91\n"
+				  ":: 84 127.0.0.1 91\n"
+				  ":: 85 127.0.0.1 91\n",
+			 NULL);
 		fc = c.forwards;
 		for (int i = 0; i < 5; i++) {
 			assert_false(allows(&fc[i], "10.0.0.1"));
@@ -164,7 +178,8 @@ TEST(test_mapped)
 			char *at;
 
 			strcpy(text, allowed ? rows[i].allowed : rows[i].denied);
-			for (char *who = strtok_r(text, " ", &at); who; who = strtok_r(NULL, " ", &at))
+			for (char *who = strtok_r(text, " ", &at); who;
+			     who = strtok_r(NULL, " ", &at))
 				if (allows(&c.forwards[0], who) != allowed)
 					fail_msg("%s: %s", rows[i].rules, who);
 		}
@@ -177,8 +192,10 @@ TEST(test_oi)
 {
 	struct config c;
 
-	rig_good(&c, "\xef\xbb\xbf# oi\r\nALLOW 192.168.1.0/24\r\ndeny 192.168.1.50\r\n\r\n"
-		 "127.0.0.1 9000 127.0.0.1 9001\r\n::1 9000 ::1 9001\r\n", NULL);
+	rig_good(&c,
+		 "\xef\xbb\xbf# oi\r\nALLOW 192.168.1.0/24\r\ndeny 192.168.1.50\r\n\r\n"
+		 "127.0.0.1 9000 127.0.0.1 9001\r\n::1 9000 ::1 9001\r\n",
+		 NULL);
 	assert_int_equal(c.n_forwards, 2);
 	assert_string_equal(c.forwards[0].listen.text, "127.0.0.1:9000");
 	assert_string_equal(c.forwards[1].upstream.text, "[::1]:9001");
@@ -193,8 +210,9 @@ TEST(test_oi)
 
 static const struct rig_mistake mistakes[] = {
 	{ 0, "nothing to forward", "allow 10.*\n" },
-	{ 1, "expected BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT; a file of culvert begins "
-	     "with a [SECTION]\n",
+	{ 1,
+	  "expected BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT; a file of culvert begins "
+	  "with a [SECTION]\n",
 	  "127.0.0.1\n" },
 	{ 2, "expected BIND", "allow 10.*\nengine\n" },
 	{ 3, "expected BIND", "#\n" GOOD "\n[culvert]\nengine = copy\n" },
@@ -203,7 +221,8 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "expected BINDADDRESS", "# x\nglobal\n  daemon\n" },
 	{ 1, "expected BINDADDRESS", "frontend in\n    bind :80\n" },
 	{ 1, "expected BINDADDRESS", "user www-data;\nevents {\n}\n" },
-	{ 2, "expected BINDADDRESS", "\nstream {\n  server { listen 80; proxy_pass 10.0.0.1:80; }\n}\n" },
+	{ 2, "expected BINDADDRESS",
+	  "\nstream {\n  server { listen 80; proxy_pass 10.0.0.1:80; }\n}\n" },
 	{ 1, "\"82\": nothing but a comment may follow", GOOD " 82\n" },
 	{ 1, "53/udp: culvert does not forward UDP", "0.0.0.0 53/udp 10.0.0.1 53\n" },
 	{ 2, "53/udp: culvert does not forward UDP", GOOD "\r\n0.0.0.0 53 10.0.0.1 53/udp\r\n" },
@@ -221,8 +240,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 1, "[timeout]: expected timeout=SECONDS or src", GOOD " [src=::1,timeout]\n" },
 	{ 1, "[timeout=1 2]: expected timeout", GOOD " [timeout=1 2]\n" },
 	{ 1, "src: given twice", GOOD " [src=::1,src=::2]\n" },
-	{ 1, "src: \"localhost\": expected an IPv4 or IPv6", GOOD
-	  " [src=localhost]\n" },
+	{ 1, "src: \"localhost\": expected an IPv4 or IPv6", GOOD " [src=localhost]\n" },
 	{ 1, "\"x\": nothing but a comment may follow", GOOD " [timeout=1] x\n" },
 	{ 1, "\"[\" without \"]\"", GOOD " [timeout=1\n" },
 	{ 2, "logcommon: culvert has a log format of its own", GOOD "\nlogcommon\n" },
@@ -242,7 +260,8 @@ static const struct rig_mistake mistakes[] = {
 
 TEST(test_mistakes)
 {
-	static const char nul_first[] = "\0" "127.0.0.1 80 127.0.0.1 81\n";
+	static const char nul_first[] = "\0"
+					"127.0.0.1 80 127.0.0.1 81\n";
 
 	rig_bad(mistakes, sizeof(mistakes) / sizeof(mistakes[0]));
 	rig_bad_bytes(nul_first, sizeof(nul_first) - 1, 1, "a control character");

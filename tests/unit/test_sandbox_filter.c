@@ -108,9 +108,9 @@ static void expect(const struct attempt *a, enum verdict verdict, unsigned int p
 {
 	for (int kill = 0; kill < MODES; kill++) {
 		int got = try(a, kill ? FILTER_KILL : FILTER_ERRNO, parts);
-		int want = verdict == DENIED ? EACCES
-			   : verdict == DEADLY || (verdict == REFUSED && kill) ? 1000 + SIGSYS
-									       : ENOSYS;
+		int want = verdict == DENIED                                 ? EACCES :
+			   verdict == DEADLY || (verdict == REFUSED && kill) ? 1000 + SIGSYS :
+									       ENOSYS;
 
 		if (verdict == ALLOWED ? got == ENOSYS || got >= 125 : got != want)
 			fail_msg("%s (%s): %d", a->what, kill ? "kill" : "errno", got);
@@ -160,7 +160,9 @@ static const struct attempt attempts[] = {
 	{ "finit_module", DEADLY, SYS_finit_module, { NOTHING } },
 	{ "seccomp", REFUSED, SYS_seccomp, { 0 } },
 	/* memory that could be run */
-	{ "mmap, executable", REFUSED, SYS_mmap,
+	{ "mmap, executable",
+	  REFUSED,
+	  SYS_mmap,
 	  { 0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, NOTHING, 0 } },
 	{ "mmap, of a file", REFUSED, SYS_mmap, { 0, 4096, PROT_READ, MAP_PRIVATE, 0, 0 } },
 	{ "mprotect, executable", REFUSED, SYS_mprotect, { 0, 4096, PROT_READ | PROT_EXEC } },
@@ -173,9 +175,10 @@ static const struct attempt attempts[] = {
 	{ "listen", REFUSED, SYS_listen, { NOTHING, 1 } },
 	{ "setsockopt, SO_MARK", REFUSED, SYS_setsockopt, { NOTHING, SOL_SOCKET, SO_MARK } },
 	{ "setsockopt, TCP_REPAIR", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_REPAIR } },
-	{ "setsockopt, another level", REFUSED, SYS_setsockopt,
-	  { NOTHING, IPPROTO_IP, SO_LINGER } },
-	{ "setsockopt, SO_ATTACH_REUSEPORT_EBPF", REFUSED, SYS_setsockopt,
+	{ "setsockopt, another level", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_IP, SO_LINGER } },
+	{ "setsockopt, SO_ATTACH_REUSEPORT_EBPF",
+	  REFUSED,
+	  SYS_setsockopt,
 	  { NOTHING, SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF } },
 	{ "ioctl", REFUSED, SYS_ioctl, { NOTHING, SIOCGIFCONF } },
 	{ "fcntl", REFUSED, SYS_fcntl, { 0, F_SETFL, 0 } },
@@ -187,14 +190,17 @@ static const struct attempt attempts[] = {
 	{ "sendto", ALLOWED, SYS_sendto, { NOTHING } },
 	{ "splice", ALLOWED, SYS_splice, { NOTHING, 0, NOTHING, 0, 1 } },
 	{ "pipe2", ALLOWED, SYS_pipe2, { 0, O_CLOEXEC | O_NONBLOCK } },
-	{ "setsockopt, TCP_NODELAY", ALLOWED, SYS_setsockopt,
-	  { NOTHING, IPPROTO_TCP, TCP_NODELAY } },
-	{ "setsockopt, SO_ATTACH_REUSEPORT_CBPF", REFUSED, SYS_setsockopt,
+	{ "setsockopt, TCP_NODELAY", ALLOWED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_NODELAY } },
+	{ "setsockopt, SO_ATTACH_REUSEPORT_CBPF",
+	  REFUSED,
+	  SYS_setsockopt,
 	  { NOTHING, SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF } },
 	{ "getsockopt, TCP_INFO", ALLOWED, SYS_getsockopt, { NOTHING, IPPROTO_TCP, TCP_INFO } },
 	{ "ioctl, SIOCOUTQ", ALLOWED, SYS_ioctl, { NOTHING, SIOCOUTQ } },
 	{ "clock_gettime", ALLOWED, SYS_clock_gettime, { CLOCK_THREAD_CPUTIME_ID, 0 } },
-	{ "mmap", ALLOWED, SYS_mmap,
+	{ "mmap",
+	  ALLOWED,
+	  SYS_mmap,
 	  { 0, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, NOTHING, 0 } },
 	{ "bind", ALLOWED, SYS_bind, { NOTHING } },
 	{ "socket, unix", ALLOWED, SYS_socket, { AF_UNIX, STREAM, 0 } },
@@ -206,15 +212,21 @@ static const struct {
 	struct attempt attempt;
 } in_parts[] = {
 	{ PART_SESSION_LOG,
-	  { "openat, append", ALLOWED, SYS_openat,
+	  { "openat, append",
+	    ALLOWED,
+	    SYS_openat,
 	    { AT_FDCWD, PATH, APPENDS | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC } } },
 	{ PART_SESSION_LOG,
-	  { "openat, directory", ALLOWED, SYS_openat,
+	  { "openat, directory",
+	    ALLOWED,
+	    SYS_openat,
 	    { AT_FDCWD, PATH, O_PATH | O_DIRECTORY | O_CLOEXEC } } },
 	{ PART_SOCKMAP, { "bpf, update", ALLOWED, SYS_bpf, { BPF_MAP_UPDATE_ELEM } } },
 	{ PART_SOCKMAP, { "bpf, delete", ALLOWED, SYS_bpf, { BPF_MAP_DELETE_ELEM } } },
 	{ PART_SOCKMAP,
-	  { "setsockopt, SO_ATTACH_BPF", ALLOWED, SYS_setsockopt,
+	  { "setsockopt, SO_ATTACH_BPF",
+	    ALLOWED,
+	    SYS_setsockopt,
 	    { NOTHING, SOL_SOCKET, SO_ATTACH_BPF } } },
 	{ PART_NOTIFY,
 	  { "socket, notify", ALLOWED, SYS_socket, { AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0 } } },
@@ -222,7 +234,9 @@ static const struct {
 	{ PART_PRIVILEGED,
 	  { "recvmsg, which takes descriptors", ALLOWED, SYS_recvmsg, { NOTHING } } },
 	{ PART_PRIVILEGED,
-	  { "setsockopt, IP_TRANSPARENT", ALLOWED, SYS_setsockopt,
+	  { "setsockopt, IP_TRANSPARENT",
+	    ALLOWED,
+	    SYS_setsockopt,
 	    { NOTHING, IPPROTO_IP, IP_TRANSPARENT } } },
 	{ PART_SESSION_LOG, { "ftruncate", ALLOWED, SYS_ftruncate, { NOTHING } } },
 };
@@ -334,8 +348,9 @@ TEST(test_abort)
 
 TEST(test_off)
 {
-	static const struct attempt a = { "memfd_create", ALLOWED, SYS_memfd_create,
-					  { ADDRESS("x") } };
+	static const struct attempt a = {
+		"memfd_create", ALLOWED, SYS_memfd_create, { ADDRESS("x") }
+	};
 
 	assert_int_equal(try(&a, FILTER_OFF, 0), 0);
 }

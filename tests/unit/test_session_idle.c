@@ -28,7 +28,11 @@ static uint64_t look(struct idle *i, uint64_t now_ms, const uint64_t at_ms[3], u
 	return i->since_ms;
 }
 
-#define AT(heard, sent, answered) (const uint64_t[]){ heard, sent, answered }
+#define AT(heard, sent, answered)                                                                  \
+	(const uint64_t[])                                                                         \
+	{                                                                                          \
+		heard, sent, answered                                                              \
+	}
 
 /* What is sent again and again, to an end that is gone. */
 TEST(test_unanswered)

@@ -158,14 +158,20 @@ static const char *line_of(const struct session_view *v, unsigned int end)
 TEST_WITH(test_ended, NULL, clean)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a\"b" };
-	struct session_view v = { .forward = &forward, .id = 5, .age_ms = 5000, .connect_ms = 11,
+	struct session_view v = { .forward = &forward,
+				  .id = 5,
+				  .age_ms = 5000,
+				  .connect_ms = 11,
 				  .upstream = { .len = sizeof(un) } };
 
 	memcpy(&v.upstream.ss, &un, sizeof(un));
 	v.client.in.sin_family = AF_INET;
 	v.client.in.sin_port = htons(4444);
-	v.flows[0] = (struct flow_view){ .carrier = CARRIER_SPLICE, .reason = REASON_BULK,
-					 .copied = 250, .spliced = 960, .kernel = 700,
+	v.flows[0] = (struct flow_view){ .carrier = CARRIER_SPLICE,
+					 .reason = REASON_BULK,
+					 .copied = 250,
+					 .spliced = 960,
+					 .kernel = 700,
 					 .handovers = 3 };
 	v.flows[1] = (struct flow_view){ .carrier = CARRIER_SOCKMAP, .copied = 100 };
 	assert_string_equal(
@@ -182,11 +188,10 @@ TEST_WITH(test_ended, NULL, clean)
 	v.via.in.sin_family = AF_INET;
 	v.connect_ms = 0;
 	memset(v.flows, 0, sizeof(v.flows));
-	assert_string_equal(
-		strstr(line_of(&v, SESSION_FINISHED), ",\"client\""),
-		",\"client\":\"0.0.0.0:4444\",\"via\":\"0.0.0.0:0\",\"upstream\":null,"
-		"\"end\":\"finished\",\"duration_ms\":5000,\"connect_ms\":null,"
-		"\"bytes_to_upstream\":0,\"bytes_to_client\":0,\"flows\":[]}\n");
+	assert_string_equal(strstr(line_of(&v, SESSION_FINISHED), ",\"client\""),
+			    ",\"client\":\"0.0.0.0:4444\",\"via\":\"0.0.0.0:0\",\"upstream\":null,"
+			    "\"end\":\"finished\",\"duration_ms\":5000,\"connect_ms\":null,"
+			    "\"bytes_to_upstream\":0,\"bytes_to_client\":0,\"flows\":[]}\n");
 }
 
 /* A name is what the configuration says: whatever that is, the line is JSON. */

@@ -24,7 +24,8 @@ SYSCALLS_ALLOWED(
 
 int addr_parse_host(const char *text, struct addr *ret)
 {
-	const struct addrinfo hints = { .ai_flags = AI_NUMERICHOST, .ai_family = AF_INET6,
+	const struct addrinfo hints = { .ai_flags = AI_NUMERICHOST,
+					.ai_family = AF_INET6,
 					.ai_socktype = SOCK_STREAM };
 	struct addrinfo *found;
 
@@ -48,8 +49,11 @@ static const char *format_unix(const struct sockaddr_un *un, socklen_t len, char
 
 	if (n > (int)sizeof(un->sun_path))
 		n = sizeof(un->sun_path);
-	snprintf(buf, size, "unix:%s%.*s", !n ? "(unnamed)" : abstract ? "@" : "", n - abstract,
-		 un->sun_path + abstract);
+	snprintf(buf, size, "unix:%s%.*s",
+		 !n       ? "(unnamed)" :
+		 abstract ? "@" :
+			    "",
+		 n - abstract, un->sun_path + abstract);
 	for (char *c = buf; *c; c++)
 		if (*c < 0x20 || *c > 0x7e)
 			*c = '?';

@@ -12,8 +12,7 @@
  * P, which malloc(3) or its kin has returned.  End the program if that is NULL.  This is for texts
  * and settings; what a session needs must do without memory.
  */
-__attribute__((returns_nonnull))
-static inline void *allocated(void *p)
+__attribute__((returns_nonnull)) static inline void *allocated(void *p)
 {
 	if (!p) {
 		log_keep_complaint(NULL, 0); /* print it, whoever keeps complaints now */
@@ -26,8 +25,7 @@ static inline void *allocated(void *p)
  * Make room for one more than the N elements of SIZE bytes at P (NULL for 0), all of which came in
  * this way: the room doubles when it is used up.  Like allocated() if there is no memory.
  */
-__attribute__((returns_nonnull))
-static inline void *array_grow(void *p, size_t n, size_t size)
+__attribute__((returns_nonnull)) static inline void *array_grow(void *p, size_t n, size_t size)
 {
 	return n & (n - 1) ? p : allocated(realloc(p, (n ? 2 * n : 1) * size));
 }

@@ -86,10 +86,9 @@ const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN])
 
 	gmtime_r(&s, &tm);
 	/* not strftime(), which looks for /etc/localtime each time */
-	snprintf(buf, LOG_TIME_LEN, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ",
-		 tm.tm_year + 1900U, tm.tm_mon + 1U, (unsigned int)tm.tm_mday,
-		 (unsigned int)tm.tm_hour, (unsigned int)tm.tm_min, (unsigned int)tm.tm_sec,
-		 (unsigned int)(real_ms % 1000));
+	snprintf(buf, LOG_TIME_LEN, "%04u-%02u-%02uT%02u:%02u:%02u.%03uZ", tm.tm_year + 1900U,
+		 tm.tm_mon + 1U, (unsigned int)tm.tm_mday, (unsigned int)tm.tm_hour,
+		 (unsigned int)tm.tm_min, (unsigned int)tm.tm_sec, (unsigned int)(real_ms % 1000));
 	return buf;
 }
 
@@ -123,8 +122,8 @@ static bool write_line(const char *prefix, const char *message, const char *note
  * it has room for PIPE_BUF bytes, and a socket while most of its buffer is free.  The lock keeps
  * other threads from that room; no thread that holds it waits.
  */
-__attribute__((format(printf, 3, 0)))
-static void write_or_lose(int level, unsigned int suppressed, const char *fmt, va_list ap)
+__attribute__((format(printf, 3, 0))) static void write_or_lose(int level, unsigned int suppressed,
+								const char *fmt, va_list ap)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 	static unsigned long lost;
@@ -221,32 +220,43 @@ static const struct {
 	const char *text;
 } rows[] = {
 	{ HINT_LISTEN, { EADDRINUSE }, " (another program has it: `ss -ltnp` says which)" },
-	{ HINT_LISTEN, { EACCES, EPERM },
+	{ HINT_LISTEN,
+	  { EACCES, EPERM },
 	  " (a port below 1024 needs root or CAP_NET_BIND_SERVICE, a path the right to write its "
 	  "directory)" },
-	{ HINT_CONNECT, { EADDRNOTAVAIL },
+	{ HINT_CONNECT,
+	  { EADDRNOTAVAIL },
 	  " (the source is none of this machine's addresses, or all local ports are taken: widen "
 	  "net.ipv4.ip_local_port_range)" },
-	{ HINT_CONNECT, { EACCES, EPERM },
+	{ HINT_CONNECT,
+	  { EACCES, EPERM },
 	  " (a local firewall or the permissions of the socket forbid it)" },
-	{ HINT_CONNECT, { EAFNOSUPPORT },
+	{ HINT_CONNECT,
+	  { EAFNOSUPPORT },
 	  " (skipped: it is of another address family than the connection's source)" },
-	{ HINT_CONNECT, { ENODEV },
+	{ HINT_CONNECT,
+	  { ENODEV },
 	  " (`interface`, or `source` behind %, names no network interface: see `ip link`)" },
-	{ HINT_CONNECT, { EPIPE },
+	{ HINT_CONNECT,
+	  { EPIPE },
 	  " (the privileged process, which makes sockets with a mark or for transparent "
 	  "forwarding, has ended: start culvert again)" },
-	{ HINT_CONNECT, { ENOSR },
+	{ HINT_CONNECT,
+	  { ENOSR },
 	  " (no socket with a mark or for transparent forwarding was to be had within "
 	  "connect-timeout: the privileged process, which makes them, is too slow, or hangs)" },
-	{ HINT_RESOURCES, { EAGAIN },
+	{ HINT_RESOURCES,
+	  { EAGAIN },
 	  " (raise RLIMIT_NPROC, TasksMax= of the unit or kernel.threads-max, or lower "
 	  "--workers)" },
-	{ HINT_RESOURCES | HINT_LISTEN, { EMFILE, ENFILE },
+	{ HINT_RESOURCES | HINT_LISTEN,
+	  { EMFILE, ENFILE },
 	  " (raise RLIMIT_NOFILE, LimitNOFILE= of the unit, or lower --workers)" },
-	{ HINT_LOG_FILE, { EACCES, EPERM },
+	{ HINT_LOG_FILE,
+	  { EACCES, EPERM },
 	  " (the account that culvert becomes must be able to write the file, or to make it)" },
-	{ HINT_LOG_FILE, { EROFS },
+	{ HINT_LOG_FILE,
+	  { EROFS },
 	  " (the systemd unit can write in /var/log/culvert, elsewhere with ReadWritePaths=)" },
 	{ HINT_LOG_FILE, { ELOOP }, " (a symbolic link is not followed)" },
 };

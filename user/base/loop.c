@@ -9,9 +9,9 @@
 #include "base/clock.h"
 #include "base/syscalls_allowed.h"
 
-#define BATCH 128 /* events */
+#define BATCH 128        /* events */
 #define FULL_BATCHES 100 /* one after the other: so long timers wait for the events */
-#define LATE_MS 100 /* only a thread that did not run is so late */
+#define LATE_MS 100      /* only a thread that did not run is so late */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(epoll_wait),
@@ -276,9 +276,9 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	l->calls = &c;
 	loop_wake(l);
 	while (!r && c.state != CALL_DONE)
-		r = l->finished && c.state == CALL_WAITING
-			    ? -ESRCH
-			    : -pthread_cond_timedwait(&c.done, &l->lock, &until);
+		r = l->finished && c.state == CALL_WAITING ?
+			    -ESRCH :
+			    -pthread_cond_timedwait(&c.done, &l->lock, &until);
 	/* once it runs, the call is allowed to end: it uses the caller's stack */
 	while (c.state == CALL_RUNNING)
 		pthread_cond_wait(&c.done, &l->lock);

@@ -16,7 +16,7 @@
  */
 
 /* The TYPE whose MEMBER is at PTR: a handler's way to the owner of its source or timer. */
-#define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 /* A file descriptor with a handler.  Embedded in its owner; zero it, then set fd and handle. */
 struct source {
@@ -44,17 +44,17 @@ struct loop_call; /* a call from another thread, see loop_call() */
 
 struct loop {
 	int epoll;
-	struct source wake; /* eventfd */
-	uint64_t now_ms;    /* clock_ms(), read once a batch */
+	struct source wake;     /* eventfd */
+	uint64_t now_ms;        /* clock_ms(), read once a batch */
 	_Atomic uint32_t turns; /* number of the batch; any thread may read it */
 	uint32_t turns_seen;    /* by who watches the loop, see daemon.c */
 
-	struct timer *timers; /* the first to fire, and below it the others */
+	struct timer *timers;  /* the first to fire, and below it the others */
 	uint32_t full_batches; /* one after the other, up to now */
 
 	pthread_mutex_t lock; /* of calls */
 	struct loop_call *calls;
-	bool called;        /* in this batch: there may be calls */
+	bool called; /* in this batch: there may be calls */
 
 	void (*after_batch)(void *arg);
 	void *arg;

@@ -24,8 +24,10 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 	if (!pw && !name)
 		pw = getpwnam("nobody");
 	if (!pw) {
-		snprintf(err, errlen, "no such account: %s (give another with --user, or start "
-			 "culvert as an account that is not root)", name ?: "culvert, nobody");
+		snprintf(err, errlen,
+			 "no such account: %s (give another with --user, or start "
+			 "culvert as an account that is not root)",
+			 name ?: "culvert, nobody");
 		return -ENOENT;
 	}
 	if (pw->pw_uid == 0) {
@@ -104,8 +106,8 @@ static int give_up(const struct account *a, uint64_t keep)
 	int r = reduce_bounding_set(keep);
 
 	if (!r && is_root() &&
-	    (setgroups(0, NULL) || (a && (setresgid(a->gid, a->gid, a->gid) ||
-					  setresuid(a->uid, a->uid, a->uid)))))
+	    (setgroups(0, NULL) ||
+	     (a && (setresgid(a->gid, a->gid, a->gid) || setresuid(a->uid, a->uid, a->uid)))))
 		r = -errno;
 	r = r ?: reduce_capabilities(keep);
 	/* Not dumpable: a process of the same account must not trace this one; without a change of
@@ -120,10 +122,12 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 	int r = give_up(a, keep);
 
 	if (r)
-		snprintf(err, errlen, "cannot give up privileges: %s (root needs CAP_SETUID, "
+		snprintf(err, errlen,
+			 "cannot give up privileges: %s (root needs CAP_SETUID, "
 			 "CAP_SETGID and CAP_SETPCAP, and a user namespace must have the account "
 			 "%s: give another with --user, or start culvert as an account that is "
-			 "not root)", strerror(-r), a ? a->name : "of --user");
+			 "not root)",
+			 strerror(-r), a ? a->name : "of --user");
 	return r;
 }
 
@@ -224,6 +228,7 @@ SYSCALLS_ALLOWED(
 	/* the seed of json-c's hash tables */
 	SYSCALL(getrandom));
 
+/* clang-format off */
 static const int never[] = {
 	SCMP_SYS(execve), SCMP_SYS(execveat),
 	SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev),
@@ -236,6 +241,7 @@ static const int never[] = {
 	SCMP_SYS(open_by_handle_at), SCMP_SYS(userfaultfd), SCMP_SYS(perf_event_open),
 	SCMP_SYS(io_uring_setup), SCMP_SYS(keyctl), SCMP_SYS(add_key), SCMP_SYS(request_key),
 };
+/* clang-format on */
 
 /* Made by the linker, which chooses their names: begin and end of the section. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */

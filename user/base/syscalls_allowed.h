@@ -19,30 +19,35 @@
 
 /* Parts of the daemon that not every configuration has; the calls of the others are refused too. */
 enum {
-	PART_SOCKMAP = 1, /* the kernel side is in use */
-	PART_GRAFT = 2, /* sessions may be grafted */
-	PART_NOTIFY = 4,  /* systemd is told */
-	PART_PRIVILEGED = 8, /* there is a privileged process */
+	PART_SOCKMAP = 1,      /* the kernel side is in use */
+	PART_GRAFT = 2,        /* sessions may be grafted */
+	PART_NOTIFY = 4,       /* systemd is told */
+	PART_PRIVILEGED = 8,   /* there is a privileged process */
 	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */
-	PART_NAMES = 64, /* names of hosts and interfaces may have to be looked up */
+	PART_NAMES = 64,       /* names of hosts and interfaces may have to be looked up */
 };
 
 #define SYSCALL_ARGS_MAX 3
 
 struct syscall_need {
-	int call;          /* of SCMP_SYS() */
-	unsigned int part; /* 0: always */
+	int call;                                   /* of SCMP_SYS() */
+	unsigned int part;                          /* 0: always */
 	struct scmp_arg_cmp args[SYSCALL_ARGS_MAX]; /* all must hold; op 0: no more */
 };
 
-#define SYSCALL_IF(p, name, ...) { .call = SCMP_SYS(name), .part = (p), .args = { __VA_ARGS__ } }
+#define SYSCALL_IF(p, name, ...)                                                                   \
+	{                                                                                          \
+		.call = SCMP_SYS(name), .part = (p), .args = { __VA_ARGS__ }                       \
+	}
 #define SYSCALL(name, ...) SYSCALL_IF(0, name, __VA_ARGS__)
 /* Bits of argument N.  The upper half of a register that holds an int is anything. */
-#define SYSCALL_ARG_BITS(n, mask, value) \
-	{ (n), SCMP_CMP_MASKED_EQ, (mask) & 0xffffffffU, (value) & 0xffffffffU }
+#define SYSCALL_ARG_BITS(n, mask, value)                                                           \
+	{                                                                                          \
+		(n), SCMP_CMP_MASKED_EQ, (mask)&0xffffffffU, (value)&0xffffffffU                   \
+	}
 #define SYSCALL_ARG(n, value) SYSCALL_ARG_BITS(n, 0xffffffffU, value)
 
-#define SETSOCKOPT_IF(p, level, name) \
+#define SETSOCKOPT_IF(p, level, name)                                                              \
 	SYSCALL_IF(p, setsockopt, SYSCALL_ARG(1, level), SYSCALL_ARG(2, name))
 #define BPF_IF(p, command) SYSCALL_IF(p, bpf, SYSCALL_ARG(0, command))
 #define SETSOCKOPT(level, name) SETSOCKOPT_IF(0, level, name)
@@ -53,8 +58,8 @@ struct syscall_need {
  * Puts a pointer to the table into a section of its own, where the linker gathers those of all
  * modules that are in the program.
  */
-#define SYSCALLS_ALLOWED(...) \
-	static const struct syscall_need syscalls_needed[] = { __VA_ARGS__, \
-							       { .call = SYSCALLS_END } }; \
-	__attribute__((used, section("syscall_needs"))) \
-	static const struct syscall_need *const syscalls_needed_at = syscalls_needed
+#define SYSCALLS_ALLOWED(...)                                                                      \
+	static const struct syscall_need syscalls_needed[] = { __VA_ARGS__,                        \
+							       { .call = SYSCALLS_END } };         \
+	__attribute__((used, section("syscall_needs"))) static const struct syscall_need           \
+		*const syscalls_needed_at = syscalls_needed

@@ -15,11 +15,11 @@
 #include "conn.h"
 #include "team.h"
 
-#define TICK_MS 20          /* while ticks do work */
-#define TICK_REST_MS 200    /* while they only look for timeouts */
+#define TICK_MS 20             /* while ticks do work */
+#define TICK_REST_MS 200       /* while they only look for timeouts */
 #define STOP_NS (2 * NS_PER_S) /* to end in order after a signal */
 #define IDLE_DRAIN_NS (60 * NS_PER_S)
-#define START_DELAY_NS (10 * NS_PER_MS)    /* so that all processes hear of the start before it */
+#define START_DELAY_NS (10 * NS_PER_MS) /* so that all processes hear of the start before it */
 
 struct generator_job {
 	const struct options *options;
@@ -228,11 +228,16 @@ static int generator_open(struct generator *g, unsigned int index, int control,
 	int r;
 
 	*g = (struct generator){
-		.o = job->options, .index = index, .processes = job->processes,
-		.tally = &job->tallies[index], .seed = job->seed, .limit = in_flight ?: 1,
-		.engine = workload_is_transfer(job->options->workload) ? &transfer_engine
-								       : &exchange_engine,
-		.begin_ns = NEVER, .end_ns = NEVER,
+		.o = job->options,
+		.index = index,
+		.processes = job->processes,
+		.tally = &job->tallies[index],
+		.seed = job->seed,
+		.limit = in_flight ?: 1,
+		.engine = workload_is_transfer(job->options->workload) ? &transfer_engine :
+									 &exchange_engine,
+		.begin_ns = NEVER,
+		.end_ns = NEVER,
 		.control = { .handle = hear_parent, .fd = control },
 		.tick = { .fire = tick },
 		.end = { .fire = measuring_ends },
@@ -392,7 +397,9 @@ static int verdict(const struct course *c, const struct tally *sum)
 static int run(struct course *c, struct tally *sum)
 {
 	struct generator_job job = {
-		.options = c->o, .tallies = c->tallies, .processes = c->processes,
+		.options = c->o,
+		.tallies = c->tallies,
+		.processes = c->processes,
 	};
 	int r;
 

@@ -226,9 +226,8 @@ static uint8_t *data_of(struct conn *c)
  * behind the data, until EOF: no other event would tell of it.
  */
 
-
-#define PAUSE_NS (20 * NS_PER_MS)  /* of a crr loop after an error */
-#define EXPIRED_NS (1 * NS_PER_S)  /* for the other side's FIN after a timeout */
+#define PAUSE_NS (20 * NS_PER_MS) /* of a crr loop after an error */
+#define EXPIRED_NS (1 * NS_PER_S) /* for the other side's FIN after a timeout */
 #define FIN_BEHIND (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
 
 static void exchange_push(struct conn *c)
@@ -451,7 +450,6 @@ const struct engine exchange_engine = {
  * The end takes one tail in each direction (wire.h).  If the sink's does not come in time, we
  * half-close: a sink that waits for something lost then says what it has, or is silent for good.
  */
-
 
 static bool sends_up(const struct conn *c)
 {

@@ -97,7 +97,7 @@ struct generator {
 	enum phase phase;
 	uint64_t begin_ns, end_ns; /* the measured time; NEVER while unknown */
 	uint64_t give_up_ns;       /* the end of PHASE_END */
-	uint8_t *buffer; /* PROTOCOL_TAIL bytes of room, then PATTERN_PIECE of data */
+	uint8_t *buffer;           /* PROTOCOL_TAIL bytes of room, then PATTERN_PIECE of data */
 };
 
 /* --- conn.c --- */

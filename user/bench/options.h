@@ -59,8 +59,8 @@ struct options {
 	uint32_t connections;
 	uint32_t in_flight; /* connections being opened at a time, in all processes together */
 	uint32_t processes;
-	uint32_t size;       /* bytes of a message; bulk and slow: bytes per send(2) */
-	uint64_t rate;       /* slow: bytes per second and connection */
+	uint32_t size; /* bytes of a message; bulk and slow: bytes per send(2) */
+	uint64_t rate; /* slow: bytes per second and connection */
 	uint32_t warmup_ms;
 	uint32_t seconds_ms; /* measured; idle: 0 means until a signal */
 	uint32_t timeout_ms; /* of a connect, a request, a transaction */

@@ -172,7 +172,7 @@ static void push(struct peer *p)
 /* Answer with a byte that is wrong on purpose: so the client counts it. */
 static void answer_wrong(struct peer *p)
 {
-	uint8_t wrong = (uint8_t)~*pattern_bytes(&p->out.at);
+	uint8_t wrong = (uint8_t) ~*pattern_bytes(&p->out.at);
 
 	p->sink->tally->wrong++;
 	p->out.left = 0;
@@ -301,8 +301,7 @@ static void take_fin(struct peer *p)
 		bad_header(p);
 		return;
 	}
-	if ((p->state == PEER_EXCHANGE && p->wanted != p->header.size) ||
-	    p->state == PEER_TRANSFER)
+	if ((p->state == PEER_EXCHANGE && p->wanted != p->header.size) || p->state == PEER_TRANSFER)
 		p->sink->tally->cut++;
 	if (p->state == PEER_TRANSFER && wire_sends_down(p->header.wire))
 		sender_stop(&p->out, PROTOCOL_BLOCK);

@@ -15,8 +15,8 @@ enum peer_state {
 	PEER_EXCHANGE, /* messages */
 	PEER_GREETED,  /* transfer: waiting for PROTOCOL_GO */
 	PEER_TRANSFER,
-	PEER_DEAF,     /* has said its last word: reads and forgets, until the client closes */
-	PEER_CLOSING,  /* the client has sent FIN: closes when everything is sent */
+	PEER_DEAF,    /* has said its last word: reads and forgets, until the client closes */
+	PEER_CLOSING, /* the client has sent FIN: closes when everything is sent */
 	PEER_CLOSED,
 };
 
@@ -37,7 +37,7 @@ struct peer {
 	struct header header;
 	struct sender out;
 	struct receiver in;
-	uint64_t wanted; /* exchange: bytes of the current request that are to come */
+	uint64_t wanted;               /* exchange: bytes of the current request that are to come */
 	uint8_t word[PROTOCOL_HEADER]; /* header or PROTOCOL_GO, as far as it has come */
 	uint8_t word_n;
 	bool tailed; /* transfer: our tail is sent, or about to be */

@@ -242,9 +242,10 @@ static void add_rates(struct json_object *o, const struct options *opt, const st
 	double bytes = (double)(t->bytes_up + t->bytes_down);
 	bool rates = seconds > 0 && opt->workload != WORKLOAD_IDLE;
 
-	json_object_object_add(o, "rate", rates && !workload_is_transfer(opt->workload)
-						  ? number((double)t->requests / seconds, 3)
-						  : NULL);
+	json_object_object_add(o, "rate",
+			       rates && !workload_is_transfer(opt->workload) ?
+				       number((double)t->requests / seconds, 3) :
+				       NULL);
 	json_object_object_add(o, "gbps", rates ? number(bytes * 8 / seconds / 1e9, 9) : NULL);
 	if (workload_is_transfer(opt->workload))
 		json_object_object_add(o, "fairness", fairness(t, seconds));
@@ -255,8 +256,7 @@ void report_client(const struct options *opt, const struct tally *t)
 	struct json_object *o = json_object_new_object();
 	double seconds = (double)t->measured_ns / 1e9;
 
-	json_object_object_add(o, "workload",
-			       json_object_new_string(workload_name(opt->workload)));
+	json_object_object_add(o, "workload", json_object_new_string(workload_name(opt->workload)));
 	add_count(o, "connections", opt->connections);
 	if (opt->workload != WORKLOAD_CRR) {
 		add_count(o, "opened", t->opened);

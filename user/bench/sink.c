@@ -110,7 +110,8 @@ static int sink_open(struct sink *s, const struct sink_job *job, unsigned int in
 	int r;
 
 	*s = (struct sink){
-		.tally = &job->tallies[index], .tick = { .fire = tick },
+		.tally = &job->tallies[index],
+		.tick = { .fire = tick },
 		.control = { .handle = hear_parent, .fd = control },
 	};
 	peer_lists_open(s);

@@ -186,8 +186,8 @@ struct receiver {
 	uint64_t window;           /* payload bytes received then */
 	uint64_t wrong_at;         /* position of the first wrong byte */
 	bool full;                 /* compare every byte */
-	bool wrong;  /* once true, the rest is counted, but not compared: it is shifted */
-	bool ended;  /* transfers: the tail has come */
+	bool wrong; /* once true, the rest is counted, but not compared: it is shifted */
+	bool ended; /* transfers: the tail has come */
 	uint8_t held_n;
 	uint8_t held[PROTOCOL_TAIL]; /* transfers: the begin of what looks like a tail */
 	struct tail tail;            /* once ended */

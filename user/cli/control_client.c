@@ -33,12 +33,13 @@
 #define RELOAD_POLL_MS 50
 
 const struct request_key_def client_options[OWNS] = {
-	[OWN_JSON] = { .name = "json",
-		       .help = "print the daemon's answer as JSON, see culvert(8)" },
-	[OWN_CONTROL] = { .name = "control", .metavar = "PATH",
+	[OWN_JSON] = { .name = "json", .help = "print the daemon's answer as JSON, see culvert(8)" },
+	[OWN_CONTROL] = { .name = "control",
+			  .metavar = "PATH",
 			  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT
 				  ")" },
-	[OWN_CONFIG] = { .name = "config", .metavar = "FILE",
+	[OWN_CONFIG] = { .name = "config",
+			 .metavar = "FILE",
 			 .help = "ask the daemon of this configuration file: where its `control` "
 				 "says" },
 	[OWN_HELP] = { .name = "help", .help = "show this help; also -h" },
@@ -79,7 +80,8 @@ static int add_key(struct json_object *request, enum request_key key, const char
 	const struct request_key_def *def = &request_keys[key];
 	bool number = def->kind >= VALUE_WHOLE;
 	struct json_object *value = def->kind == VALUE_FLAG ? json_object_new_boolean(true) :
-				    number ? request_json(text) : json_object_new_string(text);
+				    number                  ? request_json(text) :
+							      json_object_new_string(text);
 	struct json_object *ids = json_object_object_get(request, def->name);
 
 	if (key != KEY_ID)
@@ -93,8 +95,10 @@ static int add_key(struct json_object *request, enum request_key key, const char
 
 static int complain_unknown(const struct command *c, const char *word)
 {
-	return log_complain(-EINVAL, "\"%.256s\": unknown argument, or one that needs a value "
-			    "(`culvert help %s` lists them)", word, c->name);
+	return log_complain(-EINVAL,
+			    "\"%.256s\": unknown argument, or one that needs a value "
+			    "(`culvert help %s` lists them)",
+			    word, c->name);
 }
 
 /* Take a word that is no option as the value of the next key that may be a word. */
@@ -213,12 +217,14 @@ static int complain_unreachable(const char *path, int err)
 {
 	bool denied = err == EACCES || err == EPERM; /* there may well be a daemon */
 	const char *why = err == EAGAIN ? strerror(ETIMEDOUT) :
-			  err ? strerror(err) : "its answer is not whole";
+			  err           ? strerror(err) :
+					  "its answer is not whole";
 
-	return log_complain(denied ? EXIT_CODE_FAILURE : EXIT_CODE_NO_DAEMON,
-			    "%s: cannot reach the daemon: %s (%s)", path, why, denied ?
-			    "try again as root or as the user the daemon runs as" :
-			    "is `culvert run` running, perhaps with another --control?  See its log");
+	return log_complain(
+		denied ? EXIT_CODE_FAILURE : EXIT_CODE_NO_DAEMON,
+		"%s: cannot reach the daemon: %s (%s)", path, why,
+		denied ? "try again as root or as the user the daemon runs as" :
+			 "is `culvert run` running, perhaps with another --control?  See its log");
 }
 
 int client_ask(const char *control, const char *line, struct json_object **ret)
@@ -268,7 +274,8 @@ static int await_reload(const char *control, struct json_object **answer)
 			*answer = json_object_get(reload);
 			number = 0;
 		} else if (!r && clock_ms() > end) {
-			r = log_complain(EXIT_CODE_FAILURE, "the reload is not done after %d s; "
+			r = log_complain(EXIT_CODE_FAILURE,
+					 "the reload is not done after %d s; "
 					 "`culvert status` will say what has become of it",
 					 RELOAD_DEADLINE_S);
 		} else if (!r) {
@@ -291,13 +298,12 @@ static int print_answer(struct json_object *answer, bool json)
 		r = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
 				 json_object_get_string(error));
 	if (json)
-		puts(json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN |
-				     JSON_C_TO_STRING_NOSLASHESCAPE));
+		puts(json_object_to_json_string_ext(
+			answer, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
 	else if (!r)
 		view_print(answer, stdout);
 	if (fflush(stdout) != 0 || ferror(stdout))
-		r = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s",
-				 strerror(errno));
+		r = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s", strerror(errno));
 	return r;
 }
 

@@ -37,7 +37,7 @@
 #include <ncurses.h> /* behind control_requests.h: its KEY_UNDO is a macro */
 
 #define TEXT_MAX 256
-#define LINE_LEN 2048    /* of the screen, or of a request with a forward's name */
+#define LINE_LEN 2048 /* of the screen, or of a request with a forward's name */
 #define FILTER_MAX 40
 #define COLUMNS_MAX 13   /* and a column without a title behind the last */
 #define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
@@ -59,7 +59,7 @@ struct row {
 	struct json_object *object;
 	const char *text[COLUMNS_MAX][2]; /* "": none */
 	uint64_t number[COLUMNS_MAX];
-	uint64_t bytes[COLUMNS_MAX];      /* that a RATE, a second, is the difference of */
+	uint64_t bytes[COLUMNS_MAX]; /* that a RATE, a second, is the difference of */
 };
 
 enum { FORWARDS, SESSIONS, TABLES };
@@ -80,34 +80,54 @@ static struct table {
 	const struct row *chosen; /* in the sample; NULL: whatever is first */
 	/* what follows from that and from the sample */
 	const struct row **shown;
-	size_t n_shown, at;       /* AT is highlighted */
-	size_t height;            /* rows on the screen */
+	size_t n_shown, at; /* AT is highlighted */
+	size_t height;      /* rows on the screen */
 } tables[TABLES] = {
-	[FORWARDS] = { "Forwards", "/forwards", "/name", .sort = 5, .columns = {
-		{ "NAME", TEXT, 16, 0, { "/name" } },
-		{ "LISTEN", TEXT, 21, 120, { "/listen" } },
-		{ "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
-		{ "STATE", TEXT, 9, 100, { "/state" } },
-		{ "LIVE", NUMBER, 6, 0, { "/live" } },
-		{ "RATE/s", RATE, 8, 0, { "/bytes_to_upstream", "/bytes_to_client" } },
-		{ "UP/s", RATE, 8, 140, { "/bytes_to_upstream" } },
-		{ "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
-		{ "BYTES", NUMBER, 8, 0, { "/bytes_to_upstream", "/bytes_to_client" } },
-		{ "DENIED", NUMBER, 6, 110, { "/denied" } },
-		{ "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
-	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4, .columns = {
-		{ "ID", NUMBER, 6, 0, { "/id" } },
-		{ "CLIENT", TEXT, 21, 0, { "/client" } },
-		{ "FORWARD", TEXT, 16, 120, { "/forward" } },
-		{ "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
-		{ "RATE/s", RATE, 8, 0, { "/flows/0/bytes", "/flows/1/bytes" } },
-		{ "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
-		{ "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
-		{ "AGE", NUMBER, 6, 100, { "/age_ms" } },
-		{ "BACKLOG", NUMBER, 8, 0, { "/flows/0/backlog_max", "/flows/1/backlog_max" } },
-		{ "CARRIER", TEXT, 14, 0, { "/flows/0/carrier", "/flows/1/carrier" } },
-		{ "REASON", TEXT, 40, 0, { "/flows/0/reason", "/flows/1/reason" } },
-		{ "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
+	[FORWARDS] = { "Forwards", "/forwards", "/name", .sort = 5,
+		       .columns = { { "NAME", TEXT, 16, 0, { "/name" } },
+				    { "LISTEN", TEXT, 21, 120, { "/listen" } },
+				    { "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
+				    { "STATE", TEXT, 9, 100, { "/state" } },
+				    { "LIVE", NUMBER, 6, 0, { "/live" } },
+				    { "RATE/s",
+				      RATE,
+				      8,
+				      0,
+				      { "/bytes_to_upstream", "/bytes_to_client" } },
+				    { "UP/s", RATE, 8, 140, { "/bytes_to_upstream" } },
+				    { "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
+				    { "BYTES",
+				      NUMBER,
+				      8,
+				      0,
+				      { "/bytes_to_upstream", "/bytes_to_client" } },
+				    { "DENIED", NUMBER, 6, 110, { "/denied" } },
+				    { "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
+	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4,
+		       .columns = { { "ID", NUMBER, 6, 0, { "/id" } },
+				    { "CLIENT", TEXT, 21, 0, { "/client" } },
+				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
+				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
+				    { "RATE/s", RATE, 8, 0, { "/flows/0/bytes", "/flows/1/bytes" } },
+				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
+				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
+				    { "AGE", NUMBER, 6, 100, { "/age_ms" } },
+				    { "BACKLOG",
+				      NUMBER,
+				      8,
+				      0,
+				      { "/flows/0/backlog_max", "/flows/1/backlog_max" } },
+				    { "CARRIER",
+				      TEXT,
+				      14,
+				      0,
+				      { "/flows/0/carrier", "/flows/1/carrier" } },
+				    { "REASON",
+				      TEXT,
+				      40,
+				      0,
+				      { "/flows/0/reason", "/flows/1/reason" } },
+				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
 };
 
 /* --- samples --- */
@@ -240,7 +260,7 @@ enum mode { LOOK, FILTER, KILL, ENGINE };
 struct top {
 	const struct client_words *words; /* the request for sessions */
 	uint64_t sample_ms, due_ms;       /* when the sample was taken, and the next one is due */
-	int focus; /* the table that the keys are for */
+	int focus;                        /* the table that the keys are for */
 	enum mode mode;
 	bool quit;
 	char message[TEXT_MAX]; /* what became of a command; until the next key */
@@ -262,8 +282,8 @@ static const char *cell_text(const struct table *t, int i, const struct row *r, 
 }
 
 /* The daemon sends printable ASCII; nothing else gets to the terminal. */
-__attribute__((format(printf, 3, 4)))
-static void draw_line(int y, attr_t attr, const char *fmt, ...)
+__attribute__((format(printf, 3, 4))) static void draw_line(int y, attr_t attr, const char *fmt,
+							    ...)
 {
 	char line[LINE_LEN], clean[LINE_LEN];
 	va_list ap;
@@ -336,8 +356,9 @@ static void draw_head(const struct top *v)
 	if (*v->lost)
 		draw_line(0, A_BOLD, "culvert: no answer for %s, trying again", age);
 	else
-		draw_line(0, A_BOLD, "culvert %s %s  sessions %" PRIu64 "/%" PRIu64
-			  "  backlog %s of %s%s", text_at(status, "/version"), age,
+		draw_line(0, A_BOLD,
+			  "culvert %s %s  sessions %" PRIu64 "/%" PRIu64 "  backlog %s of %s%s",
+			  text_at(status, "/version"), age,
 			  number_at(status, "/resources/sessions"),
 			  number_at(status, "/max_sessions"), used, max,
 			  silent ? "  some workers do not answer" : "");
@@ -353,12 +374,15 @@ static void draw_status(const struct top *v)
 	else if (v->mode == KILL)
 		draw_line(y, A_BOLD, "Kill session %" PRIu64 " of %s?  y/n", v->asked_id, v->asked);
 	else if (v->mode == ENGINE)
-		draw_line(y, A_BOLD, "Engine of %s:  a auto  g graft  m sockmap  s splice  c copy  "
-			  "d default", v->asked);
+		draw_line(y, A_BOLD,
+			  "Engine of %s:  a auto  g graft  m sockmap  s splice  c copy  "
+			  "d default",
+			  v->asked);
 	else if (*v->message || *v->lost)
 		draw_line(y, A_BOLD, "%s", *v->message ? v->message : v->lost);
 	else
-		draw_line(y, A_NORMAL, "q quit  Tab table  < > sort  r reverse  / filter  "
+		draw_line(y, A_NORMAL,
+			  "q quit  Tab table  < > sort  r reverse  / filter  "
 			  "e engine  k kill session");
 }
 
@@ -409,7 +433,7 @@ static int take_sample(struct top *v)
 	struct json_object *status = NULL, *sessions = NULL, *then = tables[FORWARDS].answer;
 	uint64_t begun_ms = clock_ms(), now_ms;
 	int r = ask(v, "{\"command\":\"status\"}", v->lost, &status) ?:
-		ask(v, v->words->line, v->lost, &sessions);
+			ask(v, v->words->line, v->lost, &sessions);
 
 	now_ms = clock_ms();
 	v->due_ms = now_ms + INTERVAL_MS + 2 * (now_ms - begun_ms);
@@ -438,16 +462,20 @@ static void change(struct top *v, const char *engine)
 	char line[LINE_LEN];
 
 	if (engine)
-		snprintf(line, sizeof(line), "{\"command\":\"engine\",\"forward\":%s,"
-			 "\"engine\":\"%s\"}", json_object_to_json_string(name), engine);
+		snprintf(line, sizeof(line),
+			 "{\"command\":\"engine\",\"forward\":%s,"
+			 "\"engine\":\"%s\"}",
+			 json_object_to_json_string(name), engine);
 	else
 		snprintf(line, sizeof(line), "{\"command\":\"kill\",\"id\":%" PRIu64 "}",
 			 v->asked_id);
 	json_object_put(name);
 	if (ask(v, line, v->message, &answer))
 		return;
-	snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked, engine ? text_at(answer, "/engine") :
-		 number_at(answer, "/killed") ? "reset" : "the session had ended");
+	snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked,
+		 engine                       ? text_at(answer, "/engine") :
+		 number_at(answer, "/killed") ? "reset" :
+						"the session had ended");
 	json_object_put(answer);
 	v->due_ms = 0;
 }
@@ -471,8 +499,8 @@ static void on_filter_key(struct top *v, struct table *t, int key)
 static void on_answer_key(struct top *v, int key)
 {
 	static const char keys[] = "agmscd";
-	static const char *const engines[] = { "auto", "graft", "sockmap", "splice", "copy",
-					       "default" };
+	static const char *const engines[] = { "auto",   "graft", "sockmap",
+					       "splice", "copy",  "default" };
 
 	for (size_t i = 0; v->mode == ENGINE && keys[i]; i++)
 		if (keys[i] == key)
@@ -576,7 +604,7 @@ int top_run(int argc, char **argv)
 		r = EXIT_CODE_USAGE;
 	else if (words.own[OWN_JSON] || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		r = log_complain(EXIT_CODE_USAGE, "top needs a terminal; for programs there is "
-				 "`culvert sessions --json`");
+						  "`culvert sessions --json`");
 	r = r ?: run(&v);
 	for (int i = 0; i < TABLES; i++) {
 		json_object_put(tables[i].answer);

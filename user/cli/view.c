@@ -21,15 +21,19 @@ static const struct table {
 	const char *inner; /* a row has a line for each object that this member is or has; NULL: 1 */
 	const char *columns[COLUMNS_MAX]; /* keys of members of that object, or else of the row */
 } tables[] = {
-	{ "sessions", "flows",
-	  { "id", "forward", "client", "upstream", "age_ms", "state", "direction", "carrier", "phase",
-	    "bytes", "handovers", "backlog_max", "reason" } },
-	{ "forwards", NULL,
+	{ "sessions",
+	  "flows",
+	  { "id", "forward", "client", "upstream", "age_ms", "state", "direction", "carrier",
+	    "phase", "bytes", "handovers", "backlog_max", "reason" } },
+	{ "forwards",
+	  NULL,
 	  { "name", "listen", "upstream", "engine", "state", "live", "max_sessions", "accepted",
 	    "denied", "bytes_to_upstream", "bytes_to_client" } },
-	{ "forwards", "lookup",
+	{ "forwards",
+	  "lookup",
 	  { "upstream", "age_ms", "lookups", "failures", "addresses", "error" } },
-	{ "forwards", "servers",
+	{ "forwards",
+	  "servers",
 	  { "name", "server", "state", "weight", "backup", "live", "sessions", "failures",
 	    "last_error" } },
 	{ "carriers", NULL, { "carrier", "flows", "bytes" } },
@@ -166,8 +170,8 @@ static bool is_dull(const char *key, struct json_object *value, bool in_section)
 	if (json_object_is_type(value, json_type_int))
 		return !json_object_get_int64(value) &&
 		       (in_section || !strcmp(key, "workers_silent"));
-	return !value || (json_object_is_type(value, json_type_string) &&
-			  !json_object_get_string_len(value));
+	return !value ||
+	       (json_object_is_type(value, json_type_string) && !json_object_get_string_len(value));
 }
 
 static void print_member(FILE *out, int indent, bool first, const char *key,

@@ -26,7 +26,7 @@ static int parse_mask(const char *text, struct acl_rule *r)
 	if (count_parse(text, &bits) || bits > (r->family == AF_INET ? 32 : 128))
 		return -EINVAL;
 	for (size_t i = bits; i < 8 * sizeof(r->mask); i++)
-		r->mask[i / 8] &= (uint8_t)~(0x80 >> i % 8);
+		r->mask[i / 8] &= (uint8_t) ~(0x80 >> i % 8);
 	return 0;
 }
 

@@ -16,11 +16,11 @@
 /* One condition on a client's address. */
 struct acl_rule {
 	char pattern[ACL_PATTERN_LEN]; /* for fnmatch(3); "": addr, mask and family decide */
-	uint8_t addr[16];  /* in network order, of IPv4 the first 4 bytes; 0 where MASK is 0 */
-	uint8_t mask[16];  /* bits that must be equal: most often a prefix */
-	uint16_t family;   /* AF_INET, AF_INET6 */
+	uint8_t addr[16]; /* in network order, of IPv4 the first 4 bytes; 0 where MASK is 0 */
+	uint8_t mask[16]; /* bits that must be equal: most often a prefix */
+	uint16_t family;  /* AF_INET, AF_INET6 */
 	bool allow;
-	bool and_next;     /* the rule behind this one must match, too, and does not count alone */
+	bool and_next; /* the rule behind this one must match, too, and does not count alone */
 };
 
 struct acl {

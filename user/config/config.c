@@ -12,13 +12,19 @@ const char *const engine_names[ENGINES + 1] = {
 	[ENGINE_COPY] = "copy", [ENGINE_GRAFT] = "graft",
 };
 const char *const balance_names[] = {
-	[BALANCE_ROUND_ROBIN] = "round-robin", [BALANCE_LEAST_SESSIONS] = "least-sessions",
-	[BALANCE_SOURCE] = "source", NULL,
+	[BALANCE_ROUND_ROBIN] = "round-robin",
+	[BALANCE_LEAST_SESSIONS] = "least-sessions",
+	[BALANCE_SOURCE] = "source",
+	NULL,
 };
 const char *const proxy_use_names[] = {
-	[0] = "off", [PROXY_RECEIVE] = "receive",
-	[PROXY_SEND_V1] = "send-v1", [PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
-	[PROXY_SEND_V2] = "send-v2", [PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2", NULL,
+	[0] = "off",
+	[PROXY_RECEIVE] = "receive",
+	[PROXY_SEND_V1] = "send-v1",
+	[PROXY_RECEIVE | PROXY_SEND_V1] = "receive, send-v1",
+	[PROXY_SEND_V2] = "send-v2",
+	[PROXY_RECEIVE | PROXY_SEND_V2] = "receive, send-v2",
+	NULL,
 };
 
 void config_lines_add(struct config_lines *l, struct config_line line)

@@ -68,7 +68,7 @@ extern const char *const proxy_use_names[]; /* by each set of enum proxy_use tha
 /* A setting as it was written.  Its texts live as long as the configuration. */
 struct config_line {
 	const struct option_def *option;
-	const char *key;   /* as the file, or the command line, calls OPTION */
+	const char *key; /* as the file, or the command line, calls OPTION */
 	const char *value;
 	const char *place; /* "FILE:LINE: "; "": the command line */
 };
@@ -80,35 +80,35 @@ struct config_lines {
 
 /* The settings of a forward. */
 struct forward_conf {
-	const char *name; /* NULL: from the command line; see forward_name() */
+	const char *name;         /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */
 	const char *place;        /* where it begins; as in struct config_line */
 	struct endpoint listen;
 	struct upstream upstream;
 	enum engine engine;
-	bool graft;            /* engine auto may graft */
-	unsigned int connect_timeout_ms; /* for the look-up and all addresses together */
-	unsigned int idle_timeout_ms;    /* 0: never */
-	unsigned int fin_timeout_ms;     /* instead, once half closed; 0: the same */
+	bool graft;                       /* engine auto may graft */
+	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */
+	unsigned int idle_timeout_ms;     /* 0: never */
+	unsigned int fin_timeout_ms;      /* instead, once half closed; 0: the same */
 	unsigned int resolve_interval_ms; /* between two look-ups of the upstream's name */
 	enum balance balance;
-	bool each_address;     /* each address of a name is a server of its own */
-	unsigned int check_ms; /* between two checks of a server; 0: none */
-	unsigned int rise, fall; /* checks in a row after which a server is up, or down */
+	bool each_address;               /* each address of a name is a server of its own */
+	unsigned int check_ms;           /* between two checks of a server; 0: none */
+	unsigned int rise, fall;         /* checks in a row after which a server is up, or down */
 	unsigned int drain_timeout_ms;   /* from its removal to a forced close; 0: no limit */
 	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
 	struct acl acl;                  /* owned */
 	bool nodelay;
-	unsigned int keepalive_ms;       /* silent before it is probed; 0: never */
-	uint64_t copy_buffer;            /* bytes */
-	unsigned int proxy_protocol;     /* enum proxy_use */
-	unsigned int proxy_timeout_ms;   /* for a client's PROXY header */
-	struct addr source;    /* of connections to the upstream, without a port; len 0: any */
-	const char *interface; /* that they go out by; NULL: any */
-	unsigned int mark;     /* of their packets (SO_MARK); 0: none */
-	bool transparent;      /* they come from the client's address */
-	unsigned int accept_rate;                  /* connections a second; 0: any number */
-	uint64_t bandwidth, bandwidth_per_client;  /* bytes a second each way; 0: any number */
+	unsigned int keepalive_ms;     /* silent before it is probed; 0: never */
+	uint64_t copy_buffer;          /* bytes */
+	unsigned int proxy_protocol;   /* enum proxy_use */
+	unsigned int proxy_timeout_ms; /* for a client's PROXY header */
+	struct addr source;       /* of connections to the upstream, without a port; len 0: any */
+	const char *interface;    /* that they go out by; NULL: any */
+	unsigned int mark;        /* of their packets (SO_MARK); 0: none */
+	bool transparent;         /* they come from the client's address */
+	unsigned int accept_rate; /* connections a second; 0: any number */
+	uint64_t bandwidth, bandwidth_per_client; /* bytes a second each way; 0: any number */
 	/* beside the limits of the same names in struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
 };
@@ -127,33 +127,33 @@ static inline const char *forward_name(const struct forward_conf *fc)
 
 /* Everything that `culvert run` can be told.  Immutable once the workers run. */
 struct config {
-	struct forward_conf defaults;    /* of forwards; without name and addresses */
-	unsigned int workers;            /* threads; never 0 after config_read() */
-	const char *control;             /* path of the control socket */
-	const char *pid_file;            /* NULL: none */
-	const char *graft_pins;          /* folder of a BPF file system; "none" */
-	unsigned int grace_ms;           /* SIGTERM to forced close */
-	unsigned int max_sessions;       /* of all forwards together */
+	struct forward_conf defaults;         /* of forwards; without name and addresses */
+	unsigned int workers;                 /* threads; never 0 after config_read() */
+	const char *control;                  /* path of the control socket */
+	const char *pid_file;                 /* NULL: none */
+	const char *graft_pins;               /* folder of a BPF file system; "none" */
+	unsigned int grace_ms;                /* SIGTERM to forced close */
+	unsigned int max_sessions;            /* of all forwards together */
 	unsigned int max_sessions_per_client; /* the same; 0: no limit */
-	uint64_t kernel_memory;          /* bytes of kernel backlog of all flows */
-	unsigned int settle_ms;          /* in user space before auto may promote */
-	unsigned int review;             /* of no use */
-	enum filter_mode seccomp;        /* for calls that no module needs */
-	bool probe;                      /* at the start; see probe.h */
-	bool privileged_process;         /* if anything can need it */
-	const char *user;                /* account to become; NULL: culvert's default */
-	int log_level;                   /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
-	struct endpoint metrics;         /* where they are served; no text: nowhere */
-	const char *session_log;         /* path of the session log, "-": stdout; NULL: none */
-	bool session_log_empty;          /* it has sessions without a byte */
-	struct forward_conf *forwards;   /* owned */
-	size_t n_forwards;               /* at least 1 after config_read() */
-	const char *file;                /* that all this came from; NULL: the command line alone */
-	struct config_lines said;        /* by the file, for all forwards */
-	struct config_lines words;       /* of the command line; they count over the file */
-	struct config_lines addresses;   /* of the command line: two for each forward */
-	bool is_rinetd;                  /* the file is a rinetd.conf */
-	char **kept;                     /* owned: texts that pointers above point to */
+	uint64_t kernel_memory;               /* bytes of kernel backlog of all flows */
+	unsigned int settle_ms;               /* in user space before auto may promote */
+	unsigned int review;                  /* of no use */
+	enum filter_mode seccomp;             /* for calls that no module needs */
+	bool probe;                           /* at the start; see probe.h */
+	bool privileged_process;              /* if anything can need it */
+	const char *user;                     /* account to become; NULL: culvert's default */
+	int log_level;                        /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
+	struct endpoint metrics;              /* where they are served; no text: nowhere */
+	const char *session_log;              /* path of the session log, "-": stdout; NULL: none */
+	bool session_log_empty;               /* it has sessions without a byte */
+	struct forward_conf *forwards;        /* owned */
+	size_t n_forwards;                    /* at least 1 after config_read() */
+	const char *file;              /* that all this came from; NULL: the command line alone */
+	struct config_lines said;      /* by the file, for all forwards */
+	struct config_lines words;     /* of the command line; they count over the file */
+	struct config_lines addresses; /* of the command line: two for each forward */
+	bool is_rinetd;                /* the file is a rinetd.conf */
+	char **kept;                   /* owned: texts that pointers above point to */
 	size_t n_kept;
 };
 

@@ -22,7 +22,8 @@
 _Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
 
 #define BAD_ADDRESS "expected HOST:PORT, [IPV6]:PORT or unix:/path"
-#define BAD_PORT "bad port, expected a number up to 65535, the name of a service, or a range of " \
+#define BAD_PORT                                                                                   \
+	"bad port, expected a number up to 65535, the name of a service, or a range of "           \
 	"at most 4096, such as 30000-30999"
 #define DIGITS "0123456789"
 #define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
@@ -109,8 +110,8 @@ static const char *parse_ports(const char *port, bool passive, struct endpoint *
 
 	if (port[strspn(port, DIGITS "-")]) {
 		endpoint_keep_services();
-		ret->named_port = (in_port_t)json_object_get_int(
-			json_object_object_get(services, port));
+		ret->named_port =
+			(in_port_t)json_object_get_int(json_object_object_get(services, port));
 		return ret->named_port ? NULL : BAD_PORT;
 	}
 	n = sscanf(port, "%lu%n-%lu%n", &first, &end, &last, &end);
@@ -167,8 +168,9 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 	wrong = parse_ports(port, passive, ret);
 	if (wrong || !bracketed)
 		return wrong ?: add_plain(host, passive, ret);
-	return strchr(host, ':') && add_host(ret, host + 1, passive) ? NULL :
-	       "bad IPv6 address between the brackets, or no such network interface";
+	return strchr(host, ':') && add_host(ret, host + 1, passive) ?
+		       NULL :
+		       "bad IPv6 address between the brackets, or no such network interface";
 }
 
 const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret)
@@ -178,7 +180,8 @@ const char *endpoint_parse_offline(const char *text, bool passive, struct endpoi
 
 	*ret = (struct endpoint){ .n_ports = 1 };
 	wrong = is_long ? "longer than 287 bytes" :
-		file ? parse_unix(text + 5, ret) : parse_inet(text, passive, ret);
+		file    ? parse_unix(text + 5, ret) :
+			  parse_inet(text, passive, ret);
 	if (wrong)
 		endpoint_close(ret);
 	else

@@ -71,8 +71,8 @@ void config_take(struct config_reader *r, struct forward_conf *fc, const struct 
 	if (!o->list && option_line(said, o->name))
 		config_mistake(r, "%s: given twice", key);
 	else
-		config_lines_add(said, (struct config_line){
-			o, key, config_keep(r->c, "%s", value), config_here(r) });
+		config_lines_add(said, (struct config_line){ o, key, config_keep(r->c, "%s", value),
+							     config_here(r) });
 }
 
 /* --- sections --- */
@@ -108,8 +108,10 @@ static enum option_scope begin_section(struct config_reader *r, const char *line
 		return SCOPE_CULVERT;
 	sscanf(line, "[forward%*[ ]%287[^] \t]]%n", name, &len);
 	if (!len || line[len])
-		config_mistake(r, "\"%.64s\": expected [culvert] or [forward NAME], where NAME is "
-			       "a word of at most 287 bytes, and nothing behind it", line);
+		config_mistake(r,
+			       "\"%.64s\": expected [culvert] or [forward NAME], where NAME is "
+			       "a word of at most 287 bytes, and nothing behind it",
+			       line);
 	else
 		config_begin_forward(r, name);
 	return SCOPE_FORWARD;
@@ -127,7 +129,8 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 		config_take(r, scope == SCOPE_FORWARD ? config_last_forward(r) : NULL, o, o->name,
 			    trim(line));
 	else
-		config_mistake(r, "%s: %s", key, !scope ? "before the first section" :
+		config_mistake(r, "%s: %s", key,
+			       !scope                 ? "before the first section" :
 			       scope == SCOPE_FORWARD ? "unknown key of [forward NAME]" :
 							"unknown key of [culvert]");
 }
@@ -164,9 +167,10 @@ static int check_owner(const struct stat *st, const char *path)
 	if (own && (!(st->st_mode & (S_IWGRP | S_IWOTH)) ||
 		    (S_ISDIR(st->st_mode) && st->st_mode & S_ISVTX)))
 		return 0;
-	return log_complain(-EPERM, "%s can be written by others (uid %u, mode %04o): chown root, "
-			    "chmod go-w", path, (unsigned int)st->st_uid,
-			    (unsigned int)st->st_mode & 07777);
+	return log_complain(-EPERM,
+			    "%s can be written by others (uid %u, mode %04o): chown root, "
+			    "chmod go-w",
+			    path, (unsigned int)st->st_uid, (unsigned int)st->st_mode & 07777);
 }
 
 /* Symbolic links are followed first: what counts is the file that is read, and its directory. */

@@ -27,7 +27,10 @@
 #define LEVEL_NAMES "error, warning, notice, info or debug"
 
 static const char *const filters[] = {
-	[FILTER_ERRNO] = "errno", [FILTER_KILL] = "kill", [FILTER_OFF] = "off", NULL,
+	[FILTER_ERRNO] = "errno",
+	[FILTER_KILL] = "kill",
+	[FILTER_OFF] = "off",
+	NULL,
 };
 
 _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stores enums");
@@ -40,23 +43,29 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stor
 #define TEXT_(number) #number
 #define TEXT(number) TEXT_(number)
 #define RANGE(least, most) .min = (least), .max = (most)
-#define COUNT(least, most) .kind = KIND_COUNT, .metavar = "N", RANGE(least, most), \
+#define COUNT(least, most)                                                                         \
+	.kind = KIND_COUNT, .metavar = "N", RANGE(least, most),                                    \
 	.expected = "a whole number from " TEXT(least) " to " TEXT(most)
-#define SECONDS(least, most) .kind = KIND_SECONDS, .metavar = "SECONDS", \
-	RANGE((uint64_t)(1000 * (least)), (uint64_t)(1000 * (most))), \
+#define SECONDS(least, most)                                                                       \
+	.kind = KIND_SECONDS, .metavar = "SECONDS",                                                \
+	RANGE((uint64_t)(1000 * (least)), (uint64_t)(1000 * (most))),                              \
 	.expected = "seconds from " TEXT(least) " to " TEXT(most) ", such as 5, 0.5 or 30m"
-#define SIZE(least, most, range) .kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most), \
+#define SIZE(least, most, range)                                                                   \
+	.kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most),                                  \
 	.expected = "a size from " range ", such as 64K or 1M"
 #define YES_NO .kind = KIND_BOOL, .metavar = "yes|no", .expected = "yes or no"
-#define WORD(var, most, what) .kind = KIND_TEXT, .metavar = (var), .max = (most), \
-	.expected = (what)
+#define WORD(var, most, what) .kind = KIND_TEXT, .metavar = (var), .max = (most), .expected = (what)
 #define FILE_NAME WORD("FILE", UINT64_MAX, "the name of a file")
 
-#define CHOICE(names, text, about) .kind = KIND_CHOICE, .choices = (names), \
-	.expected = (text), .help = about ": " text
-#define CLIENTS .metavar = "CLIENTS", .list = true, .expected = "addresses, prefixes without " \
-	"host bits, patterns, unix: or all, such as 10.0.0.0/8, 2001:db8::1, 192.168.*"
-#define ADDRESS .metavar = "ADDRESS", \
+#define CHOICE(names, text, about)                                                                 \
+	.kind = KIND_CHOICE, .choices = (names), .expected = (text), .help = about ": " text
+#define CLIENTS                                                                                    \
+	.metavar = "CLIENTS", .list = true,                                                        \
+	.expected =                                                                                \
+		"addresses, prefixes without "                                                     \
+		"host bits, patterns, unix: or all, such as 10.0.0.0/8, 2001:db8::1, 192.168.*"
+#define ADDRESS                                                                                    \
+	.metavar = "ADDRESS",                                                                      \
 	.expected = "a host and a port, such as 192.0.2.1:80 or db:5432, or unix:/path"
 
 const struct option_def option_table[OPTIONS_MAX + 1] = {
@@ -66,7 +75,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  CHOICE(engine_names, "auto, graft, sockmap, splice or copy", "the carrier") },
 	{ "graft", YES_NO, EACH(graft), .initial = "yes",
 	  .help = "auto: join the connections of a session at packet level" },
-	{ "graft-pins", GLOBAL(graft_pins), WORD("DIR", 200, "a folder of at most 200 bytes, or none"),
+	{ "graft-pins", GLOBAL(graft_pins),
+	  WORD("DIR", 200, "a folder of at most 200 bytes, or none"),
 	  .initial = CONFIG_GRAFT_PINS_DEFAULT, .help = "for what outlives the daemon, or none" },
 	{ "workers", COUNT(1, WORKERS_MAX), GLOBAL(workers), .computed = "one per CPU",
 	  .help = "worker threads" },
@@ -99,11 +109,9 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "max-sessions", COUNT(1, 1000000), GLOBAL(max_sessions), .initial = "16384",
 	  .help = "sessions at a time, of all forwards" },
 	{ "max-sessions-per-client", COUNT(0, 1000000), GLOBAL(max_sessions_per_client),
-	  .computed = "half of max-sessions; 0: no limit",
-	  .help = "sessions of one client" },
-	{ "kernel-memory", SIZE(1 << 20, UINT64_C(1) << 50, "1 MiB to 1 PiB"),
-	  GLOBAL(kernel_memory), .computed = "1/16 of RAM",
-	  .help = "bytes queued in the kernel, of all flows" },
+	  .computed = "half of max-sessions; 0: no limit", .help = "sessions of one client" },
+	{ "kernel-memory", SIZE(1 << 20, UINT64_C(1) << 50, "1 MiB to 1 PiB"), GLOBAL(kernel_memory),
+	  .computed = "1/16 of RAM", .help = "bytes queued in the kernel, of all flows" },
 	{ "nodelay", YES_NO, EACH(nodelay), .initial = "yes",
 	  .help = "send small messages at once (TCP_NODELAY)" },
 	{ "keepalive", SECONDS(0, KEEPALIVE_MAX), EACH(keepalive_ms), .initial = "2h",
@@ -126,8 +134,9 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "deny", EACH(acl), .kind = KIND_DENY, CLIENTS, .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
 	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
-	  .choices = proxy_use_names, .initial = "off", .expected = "off, receive, send-v1, "
-		"send-v2, \"receive, send-v1\" or \"receive, send-v2\"",
+	  .choices = proxy_use_names, .initial = "off",
+	  .expected = "off, receive, send-v1, "
+		      "send-v2, \"receive, send-v1\" or \"receive, send-v2\"",
 	  .help = "PROXY header: off, receive, send-v1 or send-v2" },
 	{ "proxy-timeout", SECONDS(0.001, DAY), EACH(proxy_timeout_ms), .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
@@ -150,8 +159,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "probe", YES_NO, GLOBAL(probe), .initial = "yes",
 	  .help = "try the kernel at the start; use only what works" },
 	{ "user", GLOBAL(user), WORD("NAME", UINT64_MAX, "the name of an account"),
-	  .computed = "culvert, else nobody",
-	  .help = "account to become, if started by root" },
+	  .computed = "culvert, else nobody", .help = "account to become, if started by root" },
 	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .initial = "errno",
 	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
@@ -172,8 +180,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "max-sessions", COUNT(1, 1000000), OWN(max_sessions), .computed = "no limit of its own",
 	  .help = "sessions of the forward at a time" },
 	{ "max-sessions-per-client", COUNT(0, 1000000), OWN(max_sessions_per_client),
-	  .computed = "no limit of its own",
-	  .help = "sessions of one client at the forward" },
+	  .computed = "no limit of its own", .help = "sessions of one client at the forward" },
 };
 
 /* --- the table --- */
@@ -207,8 +214,9 @@ static int parse_choice(const char *const *choices, const char *text, unsigned i
 
 static int parse_number(const struct option_def *o, const char *text, uint64_t *ret)
 {
-	int r = o->kind == KIND_COUNT	? count_parse(text, ret) :
-		o->kind == KIND_SECONDS ? seconds_parse(text, ret) : size_parse(text, ret);
+	int r = o->kind == KIND_COUNT   ? count_parse(text, ret) :
+		o->kind == KIND_SECONDS ? seconds_parse(text, ret) :
+					  size_parse(text, ret);
 
 	return !r && (*ret < o->min || *ret > o->max) ? -ERANGE : r;
 }
@@ -288,8 +296,9 @@ int option_store(struct config *c, struct forward_conf *fc, const struct config_
 	char *in = o->scope & SCOPE_FORWARD ? (char *)fc : (char *)c, why[WHY_LEN];
 
 	snprintf(why, sizeof(why), "expected %s", o->expected);
-	return !store(in + o->offset, o, l->value, why) ? 0 :
-	       config_complain(l->place, "%s: \"%.320s\": %s", l->key, l->value, why);
+	return !store(in + o->offset, o, l->value, why) ?
+		       0 :
+		       config_complain(l->place, "%s: \"%.320s\": %s", l->key, l->value, why);
 }
 
 /* CPUs that this process may use: in a container fewer than the machine has. */
@@ -299,7 +308,8 @@ static unsigned int usable_cpus(void)
 
 	/* It fails if there are more CPUs than cpu_set_t has room for. */
 	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > WORKERS_MAX ?
-		       WORKERS_MAX : (unsigned int)CPU_COUNT(&set);
+		       WORKERS_MAX :
+		       (unsigned int)CPU_COUNT(&set);
 }
 
 uint64_t memory_of_machine(void)
@@ -320,8 +330,8 @@ void options_default(struct config *c)
 	c->max_sessions_per_client = UINT_MAX; /* until max-sessions is known */
 	for (const struct option_def *o = option_table; o->name; o++)
 		if (o->initial)
-			option_store(c, &c->defaults, &(struct config_line){
-				o, o->name, o->initial, "" });
+			option_store(c, &c->defaults,
+				     &(struct config_line){ o, o->name, o->initial, "" });
 }
 
 static bool same_value(const struct option_def *o, const void *a, const void *b)
@@ -329,7 +339,7 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	switch (o->kind) {
 	case KIND_LISTEN: /* a reload looks at those of forwards itself */
 		return o->scope & SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
-							    ((const struct endpoint *)b)->text);
+							   ((const struct endpoint *)b)->text);
 	case KIND_UPSTREAM:
 		return !strcmp(((const struct upstream *)a)->text,
 			       ((const struct upstream *)b)->text);
@@ -342,9 +352,10 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	case KIND_INTERFACE:
 		return !strcmp(*(const char *const *)a ?: "", *(const char *const *)b ?: "");
 	default:
-		return !memcmp(a, b, o->kind == KIND_BOOL ? sizeof(bool) :
-				     o->kind == KIND_SIZE ? sizeof(uint64_t) :
-							    sizeof(unsigned int));
+		return !memcmp(a, b,
+			       o->kind == KIND_BOOL ? sizeof(bool) :
+			       o->kind == KIND_SIZE ? sizeof(uint64_t) :
+						      sizeof(unsigned int));
 	}
 }
 
@@ -352,7 +363,8 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 static const struct option_def *find_other(const void *a, const void *b, bool forward)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if ((forward ? o->scope & SCOPE_FORWARD : o->scope == SCOPE_GLOBAL) && !o->reloads &&
+		if ((forward ? o->scope & SCOPE_FORWARD : o->scope == SCOPE_GLOBAL) &&
+		    !o->reloads &&
 		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
 			return o;
 	return NULL;

@@ -41,8 +41,9 @@ static int take_option(char **argv, int *pos, struct config *c)
 	const char *word = strcmp(argv[*pos], "-c") != 0 ? argv[*pos] : "--config";
 	const char *value = strchr(word, '=');
 	const char *key = config_keep(c, "%.*s", (int)strcspn(word, "="), word);
-	const struct option_def *o =
-		strncmp(key, "--", 2) == 0 ? option_find(key + 2, SCOPE_WORDS) : NULL;
+	const struct option_def *o = strncmp(key, "--", 2) == 0 ?
+					     option_find(key + 2, SCOPE_WORDS) :
+					     NULL;
 
 	if (!o)
 		return log_complain(-EINVAL, "%s: unknown option (`culvert help run` lists them)",
@@ -68,9 +69,11 @@ static int read_words(int argc, char **argv, struct config *c)
 		else if (!options_end && argv[i][0] == '-')
 			r = take_option(argv, &i, c);
 		else
-			config_lines_add(&c->addresses, (struct config_line){
-				option_find(second ? "upstream" : "listen", SCOPE_FORWARD),
-				second ? "UPSTREAM" : "LISTEN", argv[i], "" });
+			config_lines_add(
+				&c->addresses,
+				(struct config_line){
+					option_find(second ? "upstream" : "listen", SCOPE_FORWARD),
+					second ? "UPSTREAM" : "LISTEN", argv[i], "" });
 	}
 	return r;
 }
@@ -153,8 +156,8 @@ int config_check_addresses(const struct config *c)
 			continue;
 		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
 			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
-		return config_complain_address(fc, e, "", e ? why :
-					       "the upstream is the listener itself");
+		return config_complain_address(fc, e, "",
+					       e ? why : "the upstream is the listener itself");
 	}
 	return 0;
 }
@@ -174,7 +177,8 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
-		return say_wrong(c, fc, "upstream", "a range of ports needs one of the same length "
+		return say_wrong(c, fc, "upstream",
+				 "a range of ports needs one of the same length "
 				 "at listen, and no other there");
 	if (upstreams_are_unix(&fc->upstream)) { /* which has nothing of these */
 		fc->source.len = 0;
@@ -183,12 +187,14 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 		fc->transparent = false;
 	}
 	if (fc->transparent && fc->source.len)
-		return say_wrong(c, fc, "transparent", "not together with source: it is the "
+		return say_wrong(c, fc, "transparent",
+				 "not together with source: it is the "
 				 "client's address that is used");
 	if (fc->transparent && endpoint_is_unix(&fc->listen))
 		return say_wrong(c, fc, "transparent", "clients of a unix socket have no address");
 	if (forward_needs_privileges(fc) && !c->privileged_process)
-		return say_wrong(c, fc, fc->mark ? "mark" : "transparent", "needs the privileged "
+		return say_wrong(c, fc, fc->mark ? "mark" : "transparent",
+				 "needs the privileged "
 				 "process, and privileged-process says no");
 	return 0;
 }
@@ -296,9 +302,10 @@ int config_read(int argc, char **argv, int fd, struct config *ret)
 {
 	int r = config_read_any(argc, argv, fd, ret);
 
-	return r || ret->n_forwards ? r :
-	       log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "
-			    "command line or in a file (see `culvert help run`)");
+	return r || ret->n_forwards ?
+		       r :
+		       log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "
+					     "command line or in a file (see `culvert help run`)");
 }
 
 int config_exit_code(int r)

@@ -58,9 +58,10 @@ static void append_both(struct reader *p, struct forward_conf *fc)
 		const struct config_line *a = &p->top.allow.lines[i / n_own];
 		const struct config_line *b = &p->own.allow.lines[i % n_own];
 
-		config_lines_add(&fc->said, (struct config_line){
-			a->option, a->key, config_keep(p->in->c, "%s&%s", a->value, b->value),
-			b->place });
+		config_lines_add(&fc->said, (struct config_line){ a->option, a->key,
+								  config_keep(p->in->c, "%s&%s",
+									      a->value, b->value),
+								  b->place });
 	}
 }
 
@@ -114,11 +115,14 @@ static void take_access(struct reader *p, const char *name, const char *pattern)
 
 	if (pattern[strspn(pattern, "0123456789abcdefABCDEF:.*?/")] ||
 	    acl_add(&scratch, true, value))
-		config_mistake(p->in, "\"%.64s\": expected an address, in which ? is any character "
-			       "and * any number of them, or a prefix without host bits", pattern);
+		config_mistake(p->in,
+			       "\"%.64s\": expected an address, in which ? is any character "
+			       "and * any number of them, or a prefix without host bits",
+			       pattern);
 	acl_close(&scratch);
-	config_lines_add(*name == 'd' ? &rules->deny : &rules->allow, (struct config_line){
-		option_find(name, SCOPE_FORWARD), name, value, config_here(p->in) });
+	config_lines_add(*name == 'd' ? &rules->deny : &rules->allow,
+			 (struct config_line){ option_find(name, SCOPE_FORWARD), name, value,
+					       config_here(p->in) });
 }
 
 /* --- lines --- */
@@ -180,8 +184,9 @@ static void begin_forward(struct reader *p, char *words[4])
 
 	/* A section's name has no brackets. */
 	fc = config_begin_forward(p->in, any ? config_keep(p->in->c, "*%s", listen) :
-			       *listen == '[' ? config_keep(p->in->c, "%s:%s", words[0], words[1]) :
-						listen);
+					 *listen == '[' ?
+					       config_keep(p->in->c, "%s:%s", words[0], words[1]) :
+					       listen);
 	if (!fc)
 		return;
 	config_take(p->in, fc, option_find("listen", SCOPE_FORWARD), "listen", listen);
@@ -204,7 +209,8 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	for (int i = 1; i < 4; i++) {
 		words[i] = next_word(&rest);
 		if (!*words[i])
-			config_mistake(p->in, "expected BINDADDRESS BINDPORT CONNECTADDRESS "
+			config_mistake(p->in,
+				       "expected BINDADDRESS BINDPORT CONNECTADDRESS "
 				       "CONNECTPORT; a file of culvert begins with a [SECTION]");
 	}
 	end_line(p, rest);

@@ -45,7 +45,8 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	bool wanted = config_forward_with(c, ENGINE_GRAFT);
 	/* a slot is used again as late as possible, so there are more than sessions */
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
-				       .workers = c->workers, .uid = a->uid };
+				       .workers = c->workers,
+				       .uid = a->uid };
 	int r = 0;
 
 	limits.pins = folder_of(c->graft_pins, c->control);
@@ -106,7 +107,8 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 		log_info("%u grafted sessions of the daemon before are adopted", adopted);
 	if (reset)
 		log_warning("%u grafted sessions of the daemon before are reset: no forward has "
-			    "their name, or a limit is reached", reset);
+			    "their name, or a limit is reached",
+			    reset);
 }
 
 /* --- culvert graft --- */

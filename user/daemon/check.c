@@ -25,7 +25,8 @@ static int check_account(const struct config *c)
 	struct account account;
 
 	return account_find_as_root(c->user, &account, err, sizeof(err)) ?
-		       config_complain(config_place(c, &c->defaults, "user"), "%s", err) : 0;
+		       config_complain(config_place(c, &c->defaults, "user"), "%s", err) :
+		       0;
 }
 
 /* This process may have what a daemon may have that is started in its place. */
@@ -35,7 +36,8 @@ static void check_descriptors(const struct config *c)
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
 
 	if (limit < needs.descriptors)
-		log_complain(0, "warning: %smax-sessions: " FEW_DESCRIPTORS " (the limit of this "
+		log_complain(0,
+			     "warning: %smax-sessions: " FEW_DESCRIPTORS " (the limit of this "
 			     "shell; a unit has its own, LimitNOFILE=)",
 			     config_place(c, &c->defaults, "max-sessions"), limit, c->max_sessions,
 			     needs.sockets, needs.descriptors);
@@ -51,8 +53,10 @@ static int look_up(const struct forward_conf *fc, const struct endpoint *e)
 	int r = endpoint_parse(e->text, false, &found, why, sizeof(why));
 
 	if (r)
-		log_complain(0, "warning: %supstream %s: %s (culvert starts all the same, and looks "
-			     "again)", fc->place, e->text, why);
+		log_complain(0,
+			     "warning: %supstream %s: %s (culvert starts all the same, and looks "
+			     "again)",
+			     fc->place, e->text, why);
 	else
 		endpoint_close(&found);
 	return r;
@@ -84,8 +88,10 @@ static int parse(int argc, char **argv, struct config *c)
 		return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
 	r = config_read_any(3, words, -1, c);
 	if (!r && !c->n_forwards)
-		log_complain(0, "%s: warning: no forward here: give LISTEN UPSTREAM on the command "
-			     "line", argv[1]);
+		log_complain(0,
+			     "%s: warning: no forward here: give LISTEN UPSTREAM on the command "
+			     "line",
+			     argv[1]);
 	return r;
 }
 
@@ -125,8 +131,8 @@ void convert_write(FILE *to, const char *file, const struct config *c)
 {
 	char name[180];
 
-	fprintf(to, "; %s, as `culvert convert` reads it%s\n",
-		log_escape(file, name, sizeof(name)), c->is_rinetd ? ": a rinetd.conf" : "");
+	fprintf(to, "; %s, as `culvert convert` reads it%s\n", log_escape(file, name, sizeof(name)),
+		c->is_rinetd ? ": a rinetd.conf" : "");
 	if (c->said.n) {
 		fputs("\n[culvert]\n", to);
 		write_lines(to, &c->said);

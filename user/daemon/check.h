@@ -26,5 +26,6 @@ struct needs {
 struct needs check_needs(const struct config *c);
 
 /* What is said of too few: the limit, max_sessions, sockets, descriptors. */
-#define FEW_DESCRIPTORS "only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: " \
+#define FEW_DESCRIPTORS                                                                            \
+	"only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: "                \
 	"raise RLIMIT_NOFILE or lower --max-sessions"

@@ -50,9 +50,9 @@ SYSCALLS_ALLOWED(
 struct round {
 	const struct actions *o;
 	const struct request *req;
-	struct json_object *answer;  /* what was done and seen; the caller's */
-	const char *name;            /* of a forward, in the request; NULL: none is given */
-	struct forward *named;       /* that forward: the active one, if there is one */
+	struct json_object *answer; /* what was done and seen; the caller's */
+	const char *name;           /* of a forward, in the request; NULL: none is given */
+	struct forward *named;      /* that forward: the active one, if there is one */
 	struct shared *shared;
 	struct forwards *forwards;
 	const struct server *server; /* NULL: the request is not about one */
@@ -157,10 +157,8 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 static struct json_object *session_json(const struct session_view *v)
 {
 	static const char *const states[SESSION_STATES] = {
-		[SESSION_HEADER] = "header",
-		[SESSION_CONNECTING] = "connecting",
-		[SESSION_OPEN] = "open",
-		[SESSION_PARTING] = "parting",
+		[SESSION_HEADER] = "header", [SESSION_CONNECTING] = "connecting",
+		[SESSION_OPEN] = "open",     [SESSION_PARTING] = "parting",
 		[SESSION_DEAD] = "dead",
 	};
 	const struct forward_conf *fc = v->forward->conf;
@@ -174,9 +172,10 @@ static struct json_object *session_json(const struct session_view *v)
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
 	/* where it leads to, or tries to; before a server has been chosen, all of them */
-	json_add_text(o, "upstream", !up->len ? fc->upstream.text :
-				     addr_format((const struct sockaddr *)&up->ss, up->len, text,
-						 sizeof(text)));
+	json_add_text(o, "upstream",
+		      !up->len ? fc->upstream.text :
+				 addr_format((const struct sockaddr *)&up->ss, up->len, text,
+					     sizeof(text)));
 	json_add_int(o, "worker", v->worker);
 	json_add_text(o, "state", states[v->state]);
 	json_add_int(o, "age_ms", v->age_ms);
@@ -265,8 +264,10 @@ static struct json_object *server_json(const struct member *m)
 
 	append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
-	json_add_text(o, "state", json_object_array_length(addresses) ?
-		      server_state_names[health_state(&s->health, clock_ms())] : "no-address");
+	json_add_text(o, "state",
+		      json_object_array_length(addresses) ?
+			      server_state_names[health_state(&s->health, clock_ms())] :
+			      "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));
@@ -430,8 +431,9 @@ static struct json_object *kernel_json(struct round *r)
 	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
 		    p->splice.why);
 	add_feature(list, "graft", r->shared->grafts != NULL, p->graft.why);
-	add_feature(list, "tried at the start", r->shared->config->probe &&
-		    (p->sockmap.verdict != PROBE_UNASKED || p->splice.verdict != PROBE_UNASKED),
+	add_feature(list, "tried at the start",
+		    r->shared->config->probe && (p->sockmap.verdict != PROBE_UNASKED ||
+						 p->splice.verdict != PROBE_UNASKED),
 		    p->summary);
 	json_add(o, "features", list);
 	json_add_int(o, "events_lost", k ? *sockmap_rings(k)->lost : 0);
@@ -577,8 +579,10 @@ static struct json_object *do_upstream(struct round *r)
 	struct server *s = servers_order(&r->named->servers, name, order);
 
 	if (!s)
-		return request_error_json(ERROR_BAD_VALUE, "forward %.64s has no server \"%.64s\"; "
-					  "`culvert forwards` lists them", r->name, name);
+		return request_error_json(ERROR_BAD_VALUE,
+					  "forward %.64s has no server \"%.64s\"; "
+					  "`culvert forwards` lists them",
+					  r->name, name);
 	r->server = s;
 	if (order == ORDER_DOWN)
 		ask_workers(r, kill_some);
@@ -597,16 +601,19 @@ static struct json_object *do_upstream(struct round *r)
 static struct json_object *drain(const struct round *r)
 {
 	uint64_t due = request_has(r->req, KEY_DEADLINE) ?
-			       clock_ms() + r->req->values[KEY_DEADLINE].number : UINT64_MAX;
+			       clock_ms() + r->req->values[KEY_DEADLINE].number :
+			       UINT64_MAX;
 	char why[640];
 	int e;
 
 	log_keep_complaint(why, sizeof(why));
 	e = reload_drain(r->o->reload, r->name, request_has(r->req, KEY_UNDO), due);
 	log_keep_complaint(NULL, 0);
-	return !e ? NULL : request_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
-					      e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED,
-					      "%s", why);
+	return !e ? NULL :
+		    request_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
+				       e == -EBUSY  ? ERROR_NO_ANSWER :
+						      ERROR_FAILED,
+				       "%s", why);
 }
 
 static struct json_object *do_drain(struct round *r)
@@ -614,10 +621,12 @@ static struct json_object *do_drain(struct round *r)
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "state", forward_state_name(r->named));
 	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
-	json_add_text(r->answer, "warning",
-		      request_has(r->req, KEY_UNDO) || r->o->reload->privileged ? "" :
-		      "this cannot be undone, and a reload cannot end it: there is no privileged "
-		      "process; only a new start of culvert makes it listen again");
+	json_add_text(
+		r->answer, "warning",
+		request_has(r->req, KEY_UNDO) || r->o->reload->privileged ?
+			"" :
+			"this cannot be undone, and a reload cannot end it: there is no privileged "
+			"process; only a new start of culvert makes it listen again");
 	return NULL;
 }
 
@@ -652,22 +661,21 @@ static struct json_object *do_log_level(struct round *r)
 
 /* Each adds to the answer and returns NULL, or else what is wrong. */
 static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
-	[COMMAND_SESSIONS] = do_sessions,
-	[COMMAND_STATUS] = do_status,
-	[COMMAND_FORWARDS] = do_forwards,
-	[COMMAND_KILL] = do_kill,
-	[COMMAND_ENGINE] = do_engine,
-	[COMMAND_UPSTREAM] = do_upstream,
-	[COMMAND_DRAIN] = do_drain,
-	[COMMAND_RELOAD] = do_reload,
+	[COMMAND_SESSIONS] = do_sessions,   [COMMAND_STATUS] = do_status,
+	[COMMAND_FORWARDS] = do_forwards,   [COMMAND_KILL] = do_kill,
+	[COMMAND_ENGINE] = do_engine,       [COMMAND_UPSTREAM] = do_upstream,
+	[COMMAND_DRAIN] = do_drain,         [COMMAND_RELOAD] = do_reload,
 	[COMMAND_LOG_LEVEL] = do_log_level,
 };
 
 struct json_object *actions_run(void *arg, const struct request *req)
 {
 	const struct actions *o = arg;
-	struct round r = { .o = o, .req = req, .name = req->values[KEY_FORWARD].text,
-			   .shared = o->reload->shared, .forwards = &o->reload->forwards };
+	struct round r = { .o = o,
+			   .req = req,
+			   .name = req->values[KEY_FORWARD].text,
+			   .shared = o->reload->shared,
+			   .forwards = &o->reload->forwards };
 	enum command_id id = command_number(req->command);
 	struct json_object *wrong = id == COMMAND_DRAIN ? drain(&r) : NULL;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
@@ -677,7 +685,8 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
 	while (pthread_mutex_trylock(&r.forwards->lock)) {
 		if (clock_ms() >= end_ms)
-			return request_error_json(ERROR_NO_ANSWER, "a reload or drain waits for a "
+			return request_error_json(ERROR_NO_ANSWER,
+						  "a reload or drain waits for a "
 						  "worker that does not answer; ask again");
 		poll(NULL, 0, LOCK_LOOK_MS);
 	}
@@ -691,8 +700,10 @@ struct json_object *actions_run(void *arg, const struct request *req)
 				     handlers[id](&r);
 	pthread_mutex_unlock(&r.forwards->lock);
 	if (!wrong && r.silent && request_changes(req))
-		wrong = request_error_json(ERROR_NO_ANSWER, "%u workers do not answer: the change is "
-					   "made in part, so far of %u; ask again", r.silent, r.n);
+		wrong = request_error_json(ERROR_NO_ANSWER,
+					   "%u workers do not answer: the change is "
+					   "made in part, so far of %u; ask again",
+					   r.silent, r.n);
 	if (!wrong)
 		return r.answer;
 	json_object_put(r.answer);

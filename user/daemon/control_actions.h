@@ -11,12 +11,12 @@
 
 /* What becomes of a request (control_requests.h) that came by the control socket. */
 struct actions {
-	struct reload *reload;     /* has the forwards and the workers */
+	struct reload *reload; /* has the forwards and the workers */
 	const struct probe_start *probe;
-	uint64_t started_ms;       /* CLOCK_MONOTONIC */
-	uint64_t began_ms;         /* the same of CLOCK_REALTIME */
+	uint64_t started_ms; /* CLOCK_MONOTONIC */
+	uint64_t began_ms;   /* the same of CLOCK_REALTIME */
 	uint64_t descriptors_max;
-	DIR *descriptors;          /* /proc/self/fd, which the seccomp filter does not let be
+	DIR *descriptors; /* /proc/self/fd, which the seccomp filter does not let be
 				    * opened; NULL: there is no /proc */
 };
 

@@ -69,8 +69,7 @@ static bool take_seconds(struct json_object *value, uint64_t *ret_ms)
 	return true;
 }
 
-static bool take_value(struct request *req, enum request_key key,
-		       struct json_object *value)
+static bool take_value(struct request *req, enum request_key key, struct json_object *value)
 {
 	struct request_value *v = &req->values[key];
 
@@ -105,82 +104,91 @@ static bool take_value(struct request *req, enum request_key key,
 
 const struct request_key_def request_keys[KEYS] = {
 	[KEY_FORWARD] = { "forward", "NAME", "of this forward", VALUE_TEXT, .expected = TEXT },
-	[KEY_CLIENT] = { "client", "ADDR", "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:",
-			 VALUE_CLIENTS,
+	[KEY_CLIENT] = { "client", "ADDR",
+			 "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:", VALUE_CLIENTS,
 			 .expected = ("addresses or prefixes without host bits, as \"10.0.0.0/8, "
 				      "::1\"; or \"unix:\"") },
 	[KEY_CARRIER] = { "carrier", "NAME", "with a flow on copy, splice, sockmap or graft",
 			  VALUE_CHOICE, .expected = "copy, splice, sockmap or graft",
-			  .choices = { [CARRIER_COPY] = "copy", [CARRIER_SPLICE] = "splice",
-				       [CARRIER_SOCKMAP] = "sockmap", [CARRIER_GRAFT] = "graft" } },
+			  .choices = { [CARRIER_COPY] = "copy",
+				       [CARRIER_SPLICE] = "splice",
+				       [CARRIER_SOCKMAP] = "sockmap",
+				       [CARRIER_GRAFT] = "graft" } },
 	[KEY_ID] = { "id", "ID", "of this number, as `culvert sessions` shows", VALUE_IDS,
 		     .expected = WHOLE ", or several in an array" },
 	[KEY_ALL] = { "all", NULL, "all sessions", FLAG },
 	[KEY_ENGINE] = { "engine", "ENGINE",
-			 "auto, graft, sockmap, splice, copy; default: as configured",
-			 VALUE_CHOICE,
-			 .choices = { [ENGINE_AUTO] = "auto", [ENGINE_GRAFT] = "graft",
-				      [ENGINE_SOCKMAP] = "sockmap", [ENGINE_SPLICE] = "splice",
-				      [ENGINE_COPY] = "copy", [ENGINE_DEFAULT] = "default" } },
+			 "auto, graft, sockmap, splice, copy; default: as configured", VALUE_CHOICE,
+			 .choices = { [ENGINE_AUTO] = "auto",
+				      [ENGINE_GRAFT] = "graft",
+				      [ENGINE_SOCKMAP] = "sockmap",
+				      [ENGINE_SPLICE] = "splice",
+				      [ENGINE_COPY] = "copy",
+				      [ENGINE_DEFAULT] = "default" } },
 	[KEY_SERVER] = { "server", "SERVER", "as `culvert forwards` names it", VALUE_TEXT,
 			 .expected = TEXT },
 	[KEY_ORDER] = { "order", "ORDER", "drain: no new sessions; down: no sessions; ready",
 			VALUE_CHOICE,
-			.choices = { [ORDER_READY] = "ready", [ORDER_DRAIN] = "drain",
+			.choices = { [ORDER_READY] = "ready",
+				     [ORDER_DRAIN] = "drain",
 				     [ORDER_DOWN] = "down" } },
-	[KEY_DEADLINE] = { "deadline", "SECONDS",
-			   "reset the sessions that are left after so long", VALUE_SECONDS,
-			   "drain-timeout", .expected = "seconds, from 0 to 86400" },
+	[KEY_DEADLINE] = { "deadline", "SECONDS", "reset the sessions that are left after so long",
+			   VALUE_SECONDS, "drain-timeout", .expected = "seconds, from 0 to 86400" },
 	[KEY_UNDO] = { "undo", NULL, "take new sessions again", FLAG },
 	[KEY_BRIEF] = { "brief", NULL, "without the list of forwards", FLAG },
 	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug", VALUE_CHOICE,
-			.choices = { [LOG_ERR] = "error", [LOG_WARNING] = "warning",
-				     [LOG_NOTICE] = "notice", [LOG_INFO] = "info",
+			.choices = { [LOG_ERR] = "error",
+				     [LOG_WARNING] = "warning",
+				     [LOG_NOTICE] = "notice",
+				     [LOG_INFO] = "info",
 				     [LOG_DEBUG] = "debug" } },
-	[KEY_NUMBER] = { "number", "N", "read nothing: show how this reload has gone",
-			 VALUE_WHOLE, .expected = WHOLE },
+	[KEY_NUMBER] = { "number", "N", "read nothing: show how this reload has gone", VALUE_WHOLE,
+			 .expected = WHOLE },
 };
 
 const struct command commands[COMMANDS] = {
-	[COMMAND_SESSIONS] = {
-		.name = "sessions", .summary = "show the live sessions of a running daemon",
-		.keys = { KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ID } },
-	[COMMAND_STATUS] = {
-		.name = "status", .summary = "show totals, errors and resources",
-		.keys = { KEY_BRIEF } },
-	[COMMAND_FORWARDS] = {
-		.name = "forwards", .summary = "show the forwards: engine, state, sessions, limits",
-		.keys = { KEY_FORWARD } },
-	[COMMAND_KILL] = {
-		.name = "kill", .summary = "reset sessions: of these ids, of all filters, or --all",
-		.changes = COMMAND_ALWAYS, .needs_some = true,
-		.positional = BIT(KEY_ID),
-		.keys = { KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ALL } },
-	[COMMAND_ENGINE] = {
-		.name = "engine", .summary = "show or set what carries a forward's sessions",
-		.changes = BIT(KEY_ENGINE),
-		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
-		.keys = { KEY_FORWARD, KEY_ENGINE } },
-	[COMMAND_UPSTREAM] = {
-		.name = "upstream", .summary = "drain a server of a forward, take it down, or end that",
-		.changes = COMMAND_ALWAYS,
-		.required = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
-		.positional = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
-		.keys = { KEY_FORWARD, KEY_SERVER, KEY_ORDER } },
-	[COMMAND_DRAIN] = {
-		.name = "drain", .summary = "let a forward take no new sessions; --undo ends that",
-		.changes = COMMAND_ALWAYS,
-		.required = BIT(KEY_FORWARD), .positional = BIT(KEY_FORWARD),
-		.keys = { KEY_FORWARD, KEY_DEADLINE, KEY_UNDO } },
-	[COMMAND_RELOAD] = {
-		.name = "reload", .summary = "read the configuration file again, as SIGHUP does",
-		.changes = BIT(KEY_NONE),
-		.keys = { KEY_NUMBER } },
-	[COMMAND_LOG_LEVEL] = {
-		.name = "log-level", .summary = "show or set how much the daemon logs",
-		.changes = BIT(KEY_LEVEL),
-		.positional = BIT(KEY_LEVEL),
-		.keys = { KEY_LEVEL } },
+	[COMMAND_SESSIONS] = { .name = "sessions",
+			       .summary = "show the live sessions of a running daemon",
+			       .keys = { KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ID } },
+	[COMMAND_STATUS] = { .name = "status",
+			     .summary = "show totals, errors and resources",
+			     .keys = { KEY_BRIEF } },
+	[COMMAND_FORWARDS] = { .name = "forwards",
+			       .summary = "show the forwards: engine, state, sessions, limits",
+			       .keys = { KEY_FORWARD } },
+	[COMMAND_KILL] = { .name = "kill",
+			   .summary = "reset sessions: of these ids, of all filters, or --all",
+			   .changes = COMMAND_ALWAYS,
+			   .needs_some = true,
+			   .positional = BIT(KEY_ID),
+			   .keys = { KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ALL } },
+	[COMMAND_ENGINE] = { .name = "engine",
+			     .summary = "show or set what carries a forward's sessions",
+			     .changes = BIT(KEY_ENGINE),
+			     .required = BIT(KEY_FORWARD),
+			     .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
+			     .keys = { KEY_FORWARD, KEY_ENGINE } },
+	[COMMAND_UPSTREAM] = { .name = "upstream",
+			       .summary = "drain a server of a forward, take it down, or end that",
+			       .changes = COMMAND_ALWAYS,
+			       .required = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
+			       .positional = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
+			       .keys = { KEY_FORWARD, KEY_SERVER, KEY_ORDER } },
+	[COMMAND_DRAIN] = { .name = "drain",
+			    .summary = "let a forward take no new sessions; --undo ends that",
+			    .changes = COMMAND_ALWAYS,
+			    .required = BIT(KEY_FORWARD),
+			    .positional = BIT(KEY_FORWARD),
+			    .keys = { KEY_FORWARD, KEY_DEADLINE, KEY_UNDO } },
+	[COMMAND_RELOAD] = { .name = "reload",
+			     .summary = "read the configuration file again, as SIGHUP does",
+			     .changes = BIT(KEY_NONE),
+			     .keys = { KEY_NUMBER } },
+	[COMMAND_LOG_LEVEL] = { .name = "log-level",
+				.summary = "show or set how much the daemon logs",
+				.changes = BIT(KEY_LEVEL),
+				.positional = BIT(KEY_LEVEL),
+				.keys = { KEY_LEVEL } },
 };
 
 const struct command *command_find(const char *name)
@@ -253,7 +261,7 @@ static struct json_object *take_object(struct request *req)
 
 	if (!name)
 		return request_error_json(ERROR_MALFORMED, "a request is one line: "
-					  "{\"command\":\"NAME\",...}");
+							   "{\"command\":\"NAME\",...}");
 	req->command = command_find(name);
 	if (!req->command)
 		return request_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\"", SHOWN,

@@ -63,7 +63,7 @@ enum command_key_kind {
 /* All about a key: what it is called, what it means, and how its value is taken. */
 struct request_key_def {
 	const char *name;
-	const char *metavar;  /* of the client's option "--NAME"; NULL: a flag */
+	const char *metavar; /* of the client's option "--NAME"; NULL: a flag */
 	const char *help;
 	enum command_key_kind kind;
 	const char *option;   /* the client's option, if that is not NAME */
@@ -113,7 +113,7 @@ struct request_value {
 /* A request that is right.  Each filter that is given must hold. */
 struct request {
 	const struct command *command;
-	unsigned int given;       /* bits 1 << key */
+	unsigned int given; /* bits 1 << key */
 	struct request_value values[KEYS];
 	struct acl clients;       /* those it allows; no rules: any */
 	struct json_object *ids;  /* a number, or an array of them; NULL: any */

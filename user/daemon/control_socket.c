@@ -54,7 +54,7 @@ SYSCALLS_ALLOWED(
 
 struct control {
 	struct sockaddr_un un; /* "": no file */
-	int listener; /* is shut down when the threads are to end */
+	int listener;          /* is shut down when the threads are to end */
 	pthread_t threads[THREADS];
 	unsigned int n_threads;
 	int spare[THREADS]; /* a copy of the listener, for each thread that has not begun */
@@ -118,8 +118,9 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 	pthread_mutex_init(&c->accepting, NULL);
 	pthread_mutex_init(&c->answering, NULL);
 	c->listener = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	r = c->listener < 0 ? -errno : file ? bind_file(c->listener, un, a->len, uid, gid) :
-					      bind_inet(c->listener, a, both);
+	r = c->listener < 0 ? -errno :
+	    file            ? bind_file(c->listener, un, a->len, uid, gid) :
+			      bind_inet(c->listener, a, both);
 	if (!r && listen(c->listener, BACKLOG))
 		r = -errno;
 	if (!r && file)
@@ -139,9 +140,11 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 
 	snprintf(un->sun_path, sizeof(un->sun_path), "%s", path);
 	r = control_listen(&a, false, uid, gid, ret);
-	return !r ? 0 : log_complain(r, "control socket %s: %s%s", path, strerror(-r),
-				     r == -EADDRINUSE ?
-				     " (another culvert is running; give it its own --control)" : "");
+	return !r ? 0 :
+		    log_complain(r, "control socket %s: %s%s", path, strerror(-r),
+				 r == -EADDRINUSE ?
+					 " (another culvert is running; give it its own --control)" :
+					 "");
 }
 
 /* --- requests and answers --- */
@@ -157,14 +160,15 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const 
 	if (request_changes(&req) && !may_change)
 		answer = request_error_json(ERROR_PERMISSION,
 					    "%s: permission denied: only root and the daemon's own "
-					    "account may change anything", req.command->name);
+					    "account may change anything",
+					    req.command->name);
 	else
 		answer = fn(arg, &req);
 	if (request_changes(&req))
 		log_write(LOG_NOTICE, "control: %s: %s (by uid %u, pid %d)",
 			  json_object_to_json_string_ext(req.json, JSON_C_TO_STRING_PLAIN),
-			  json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN),
-			  peer->uid, peer->pid);
+			  json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN), peer->uid,
+			  peer->pid);
 	request_close(&req);
 	/* cppcheck-suppress returnDanglingLifetime ; an answer holds copies alone */
 	return answer;
@@ -210,8 +214,7 @@ static bool wait_for(const struct control *c, int fd, short events, uint64_t end
 	return n && !p[1].revents;
 }
 
-int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
-		 size_t size)
+int control_read(const struct control *c, int fd, const char *end, int ms, char *text, size_t size)
 {
 	uint64_t end_ms = clock_ms() + (uint64_t)ms;
 	char *found = NULL;
@@ -250,8 +253,7 @@ void control_send(const struct control *c, int fd, int ms, const char *text, siz
 }
 
 /* An error that needs no memory. */
-#define REFUSAL(code, message) \
-	"{\"error\":{\"code\":\"" code "\",\"message\":\"" message "\"}}\n"
+#define REFUSAL(code, message) "{\"error\":{\"code\":\"" code "\",\"message\":\"" message "\"}}\n"
 
 static void serve(struct control *c, int fd, void *arg)
 {
@@ -263,7 +265,8 @@ static void serve(struct control *c, int fd, void *arg)
 	if (!r)
 		answer = make_answer(c, fd, line);
 	text = answer ?:
-	       r == -E2BIG ? REFUSAL(ERROR_TOO_LONG, "the request has to be shorter than 4 KiB") :
+		       r == -E2BIG ?
+		       REFUSAL(ERROR_TOO_LONG, "the request has to be shorter than 4 KiB") :
 	       r ? REFUSAL(ERROR_TIMEOUT, "the request was not complete in time") :
 		   REFUSAL(ERROR_NO_MEMORY, "the daemon has no memory for the answer");
 	control_send(c, fd, ANSWER_MS, text, strlen(text));

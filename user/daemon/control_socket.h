@@ -54,8 +54,7 @@ int control_serve(struct control *c, control_serve_fn *serve, void *arg);
  * Read into TEXT, of SIZE, what the client sends before END, or before it ends its writing
  * (shutdown(2)), within MS.  TEXT then ends with a NUL.  -errno.
  */
-int control_read(const struct control *c, int fd, const char *end, int ms, char *text,
-		 size_t size);
+int control_read(const struct control *c, int fd, const char *end, int ms, char *text, size_t size);
 /* Send as much of TEXT as the client takes within MS. */
 void control_send(const struct control *c, int fd, int ms, const char *text, size_t len);
 

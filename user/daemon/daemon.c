@@ -71,21 +71,21 @@ struct daemon {
 	struct config config;
 	struct account account;
 	struct probe_start probe;
-	struct shared shared;  /* names, session log */
-	struct reload reload;  /* forwards, workers, the privileged process */
+	struct shared shared; /* names, session log */
+	struct reload reload; /* forwards, workers, the privileged process */
 	struct control *control;
 	struct control *metrics; /* NULL: none */
 	struct actions actions;
-	char err[1024];          /* the complaint of a step of the start */
+	char err[1024]; /* the complaint of a step of the start */
 
 	/* the main thread */
 	struct loop loop;
 	struct netlink_watch routes;
 	struct source signals;
-	struct timer look;      /* for the watchdog; at the end, whether the workers have ended */
-	uint64_t look_ms;       /* between two looks; 0: nobody wants to know */
-	int sig;                /* that ends culvert; 0: none has come */
-	uint64_t ended_ms;      /* when the end began; 0: it has not */
+	struct timer look; /* for the watchdog; at the end, whether the workers have ended */
+	uint64_t look_ms;  /* between two looks; 0: nobody wants to know */
+	int sig;           /* that ends culvert; 0: none has come */
+	uint64_t ended_ms; /* when the end began; 0: it has not */
 };
 
 /*
@@ -427,7 +427,8 @@ static void watchdog_look(struct daemon *d)
 			continue;
 		alive = false;
 		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
-			  "is alive, and may restart it", i, (double)d->look_ms / 1000);
+			  "is alive, and may restart it",
+			  i, (double)d->look_ms / 1000);
 	}
 	if (alive)
 		sd_notify(0, "WATCHDOG=1");
@@ -444,14 +445,16 @@ static void announce_ready(const struct daemon *d)
 		log_info("listening on %s, upstream %s, engine %s", fc->listen.text,
 			 fc->upstream.text, engine_name(fc->engine));
 	}
-	log_info("culvert: ready, engine %s, %u workers, user %s%s", engine_name(c->defaults.engine),
-		 c->workers, d->account.name, d->shared.kernel ? "" : ", without the kernel path");
+	log_info("culvert: ready, engine %s, %u workers, user %s%s",
+		 engine_name(c->defaults.engine), c->workers, d->account.name,
+		 d->shared.kernel ? "" : ", without the kernel path");
 	r = sd_notifyf(0, "READY=1\nSTATUS=%zu forward%s%s", c->n_forwards,
 		       c->n_forwards == 1 ? "" : "s",
 		       d->shared.kernel ? "" : ", without the kernel path");
 	if (r < 0)
 		log_warning("systemd cannot be told that culvert is ready, and may stop it: %s (is "
-			    "NOTIFY_SOCKET right?)", strerror(-r));
+			    "NOTIFY_SOCKET right?)",
+			    strerror(-r));
 }
 
 static int begin(struct daemon *d)
@@ -617,7 +620,8 @@ static void end(struct daemon *d)
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts "
-			   "them", grafts_live(d->shared.grafts));
+			 "them",
+			 grafts_live(d->shared.grafts));
 	grafts_close(d->shared.grafts, true);
 	privileged_stop(d->reload.privileged);
 	loop_close(&d->loop);
@@ -642,9 +646,10 @@ static int run(struct daemon *d)
 
 int daemon_run(int argc, char **argv)
 {
-	struct daemon d = { .shared.config = &d.config,
-			    .reload = { .argc = argc, .argv = argv, .start = &d.config,
-					.shared = &d.shared } };
+	struct daemon d = {
+		.shared.config = &d.config,
+		.reload = { .argc = argc, .argv = argv, .start = &d.config, .shared = &d.shared }
+	};
 	struct config *c = &d.config;
 	int r;
 

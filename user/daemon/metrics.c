@@ -107,9 +107,9 @@ static void add_bytes(struct scrape *s, struct forward *f)
 		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
 
 		add(s, "", sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
-		    "forward", forward_name(f->conf),
-		    "direction", dir ? "upstream-to-client" : "client-to-upstream",
-		    "carrier", carrier_name(c), END);
+		    "forward", forward_name(f->conf), "direction",
+		    dir ? "upstream-to-client" : "client-to-upstream", "carrier", carrier_name(c),
+		    END);
 	}
 }
 
@@ -123,8 +123,8 @@ static void add_histogram(struct scrape *s, struct forward *f)
 		n += sum_forward(f, at + offsetof(struct histogram, n[i]));
 		add(s, "_bucket", n, "forward", name, "le", histogram_bounds[i].text, END);
 	}
-	add(s, "_sum", sum_forward(f, at + offsetof(struct histogram, sum_us)) / 1e6,
-	    "forward", name, END);
+	add(s, "_sum", sum_forward(f, at + offsetof(struct histogram, sum_us)) / 1e6, "forward",
+	    name, END);
 	add(s, "_count", n, "forward", name, END);
 }
 
@@ -138,8 +138,8 @@ static bool is_up(const struct member *m)
 }
 
 /* Of server CONF, as configured; with each-address it is up while one of its addresses is. */
-static void add_server(struct scrape *s, const struct servers *ss,
-		       const struct server_conf *conf, const struct place *p)
+static void add_server(struct scrape *s, const struct servers *ss, const struct server_conf *conf,
+		       const struct place *p)
 {
 	uint64_t values[] = { [CHOSEN] = p->sessions, [FAILURES] = p->failures };
 	bool found = false;
@@ -233,10 +233,10 @@ static const struct family families[] = {
 	{ "culvert_session_duration_seconds", "histogram", "How long sessions have lived.",
 	  FORWARD(add_histogram), .at = STATS(durations) },
 	{ "culvert_server_up", "gauge",
-	  "0: it gets no sessions, or the last one could not connect to it.",
-	  FORWARD(add_servers), .at = IS_UP },
-	{ "culvert_server_sessions", "gauge", "Sessions that it has.",
-	  FORWARD(add_servers), .at = LIVE },
+	  "0: it gets no sessions, or the last one could not connect to it.", FORWARD(add_servers),
+	  .at = IS_UP },
+	{ "culvert_server_sessions", "gauge", "Sessions that it has.", FORWARD(add_servers),
+	  .at = LIVE },
 	{ "culvert_server_chosen_total", "counter", "Sessions that it was chosen for.",
 	  FORWARD(add_servers), .at = CHOSEN },
 	{ "culvert_server_failures_total", "counter", "Sessions that could not connect to it.",
@@ -247,16 +247,16 @@ static const struct family families[] = {
 	{ "culvert_handovers_total", "counter",
 	  "Flows that got a carrier, or stayed where they were: failed.", DAEMON(add_handovers) },
 	{ "culvert_kernel_memory_bytes", "gauge",
-	  "Bytes queued in the kernel that sockmap is charged for.",
-	  DAEMON(add_value), .at = KERNEL_MEMORY },
+	  "Bytes queued in the kernel that sockmap is charged for.", DAEMON(add_value),
+	  .at = KERNEL_MEMORY },
 	{ "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
 	  DAEMON(add_value), .at = MAX_KERNEL_MEMORY },
 	{ "process_start_time_seconds", "gauge", "When the daemon has begun, since 1970.",
 	  DAEMON(add_value), .at = START_TIME },
-	{ "process_open_fds", "gauge", "Descriptors that are open.",
-	  DAEMON(add_value), .at = OPEN_FDS },
-	{ "process_max_fds", "gauge", "Descriptors that may be open.",
-	  DAEMON(add_value), .at = MAX_FDS },
+	{ "process_open_fds", "gauge", "Descriptors that are open.", DAEMON(add_value),
+	  .at = OPEN_FDS },
+	{ "process_max_fds", "gauge", "Descriptors that may be open.", DAEMON(add_value),
+	  .at = MAX_FDS },
 };
 
 static void add_family(struct scrape *s, const struct family *fam)
@@ -307,10 +307,14 @@ void metrics_serve(struct control *c, int fd, void *arg)
 	const char *body = page ?: ABOUT;
 	size_t len = strlen(body);
 
-	n = snprintf(request, sizeof(request), "HTTP/1.1 %s\r\nContent-Type: " CONTENT_TYPE "\r\n"
+	n = snprintf(request, sizeof(request),
+		     "HTTP/1.1 %s\r\nContent-Type: " CONTENT_TYPE "\r\n"
 		     "Content-Length: %zu\r\nConnection: close\r\n\r\n",
-		     page ? "200 OK" : asked ? "503 Service Unavailable" :
-		     r ? "400 Bad Request" : "404 Not Found", len);
+		     page  ? "200 OK" :
+		     asked ? "503 Service Unavailable" :
+		     r     ? "400 Bad Request" :
+			     "404 Not Found",
+		     len);
 	control_send(c, fd, ANSWER_MS, request, (size_t)n);
 	control_send(c, fd, ANSWER_MS + (int)(len / 1024), body, len);
 	free(page);

@@ -12,8 +12,8 @@
 SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 
 #define LOOK_MS 500
-#define SETTLE_MS 100 /* after news: they come together */
-#define ASK_MS 1000   /* between two times that sockets are asked */
+#define SETTLE_MS 100               /* after news: they come together */
+#define ASK_MS 1000                 /* between two times that sockets are asked */
 #define JUDGE_MS (ASK_MS + LOOK_MS) /* while there is doubt: judged by what they know */
 
 static void on_look(struct timer *t)
@@ -52,8 +52,8 @@ static void on_news(struct source *source, uint32_t events)
 	r->news = true;
 }
 
-int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
-		void *arg)
+int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs,
+		       void (*tell)(void *arg), void *arg)
 {
 	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
 				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
@@ -62,8 +62,13 @@ int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts
 	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
 
 	/* much may have changed while there was no daemon */
-	*r = (struct netlink_watch){ .loop = loop, .grafts = gs, .look.fire = on_look, .tell = tell, .arg = arg,
-			      .news = true, .netlink = { .handle = on_news, .fd = fd } };
+	*r = (struct netlink_watch){ .loop = loop,
+				     .grafts = gs,
+				     .look.fire = on_look,
+				     .tell = tell,
+				     .arg = arg,
+				     .news = true,
+				     .netlink = { .handle = on_news, .fd = fd } };
 	if (fd < 0 || bind(fd, (struct sockaddr *)&all, sizeof(all)))
 		return -errno;
 	timer_set(loop, &r->look, loop->now_ms);

@@ -15,13 +15,13 @@ struct netlink_watch {
 	struct grafts *grafts;
 	struct source netlink;
 	struct timer look;
-	bool news;         /* of netlink, since the last look */
-	bool moved;        /* something has changed since the sockets were asked, at asked_ms */
+	bool news;  /* of netlink, since the last look */
+	bool moved; /* something has changed since the sockets were asked, at asked_ms */
 	uint64_t asked_ms;
 	void (*tell)(void *arg); /* the workers have to look at grafted sessions */
 	void *arg;
 };
 
 /* By the thread that runs LOOP; after that only that thread uses R, to its end.  -errno. */
-int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs, void (*tell)(void *arg),
-		void *arg);
+int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs,
+		       void (*tell)(void *arg), void *arg);

@@ -119,9 +119,8 @@ static bool may_have(const struct privileged_request *q, const struct forward_co
 					    forward_needs_privileges(fc) && q->mark == fc->mark;
 }
 
-int privileged_judge(const struct privileged_request *q, size_t len,
-		     const struct config configs[2], const struct forward_conf **ret_fc,
-		     const char **ret_why)
+int privileged_judge(const struct privileged_request *q, size_t len, const struct config configs[2],
+		     const struct forward_conf **ret_fc, const char **ret_why)
 {
 	*ret_fc = NULL;
 	*ret_why = "a malformed request";
@@ -149,6 +148,7 @@ int privileged_judge(const struct privileged_request *q, size_t len,
 #define TO_READ SYSCALL_ARG_BITS(2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY)
 #define STREAM (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
+/* clang-format off */
 static const struct syscall_need needed[] = {
 	/* the pair */
 	SYSCALL(recvfrom), SYSCALL(sendmsg), SYSCALL(close),
@@ -184,6 +184,7 @@ static const struct syscall_need needed[] = {
 	SYSCALL(write), SYSCALL(poll), SYSCALL(ppoll),
 	{ .call = SYSCALLS_END },
 };
+/* clang-format on */
 
 /*
  * Take from this process all that it does not need: descriptors but FD, which becomes
@@ -229,7 +230,9 @@ static void hand_over(int *fds, size_t n)
 {
 	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS] = { 0 };
 	struct iovec iov = { (char[]){ 'f' }, 1 };
-	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+	struct msghdr m = { .msg_iov = &iov,
+			    .msg_iovlen = 1,
+			    .msg_control = control,
 			    .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 
@@ -321,7 +324,8 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 
 	if (r == -EBADMSG) {
 		log_error("privileged process: %s, which culvert would not make: it does not seem "
-			  "to be itself", why);
+			  "to be itself",
+			  why);
 		_exit(1);
 	}
 	if (r) {
@@ -336,9 +340,9 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 	} else {
 		a.addr = q->addr;
 		r = q->op == PRIVILEGED_LISTEN ?
-		    listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
-				     sizeof(a.text)) :
-		    make_sockets(q, fc, fds);
+			    listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
+					     sizeof(a.text)) :
+			    make_sockets(q, fc, fds);
 		if (!r)
 			hand_over(fds, q->count);
 	}
@@ -385,7 +389,8 @@ static int give_up(struct privileged *p, const char *why)
 	if (!p->ended)
 		log_error("%s: until culvert is started again there is no reload, no new listener "
 			  "and no new socket for mark or transparent, and before Linux 6.6 no "
-			  "graft at new interfaces; all else goes on", why);
+			  "graft at new interfaces; all else goes on",
+			  why);
 	p->ended = true;
 	/*
 	 * Whatever it still says belongs to no request.  It ends with us, and not now: before Linux
@@ -418,7 +423,9 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 
 	*ret_n = 0;
 	do {
-		struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control,
+		struct msghdr m = { .msg_iov = &iov,
+				    .msg_iovlen = 1,
+				    .msg_control = control,
 				    .msg_controllen = sizeof(control) };
 
 		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
@@ -444,7 +451,8 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 	int r = -EPIPE;
 
 	if (!p) {
-		snprintf(err, errlen, "this needs the privileged process, which culvert does not "
+		snprintf(err, errlen,
+			 "this needs the privileged process, which culvert does not "
 			 "have: it was started without a configuration file (--config), or with "
 			 "--privileged-process no");
 		return -EPERM;
@@ -473,7 +481,8 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 
 static int filters(void *p, unsigned int ifindex, bool ethernet)
 {
-	struct privileged_request q = { .op = PRIVILEGED_FILTERS, .ifindex = ifindex,
+	struct privileged_request q = { .op = PRIVILEGED_FILTERS,
+					.ifindex = ifindex,
 					.ethernet = ethernet };
 	char err[sizeof(((struct privileged_answer *)0)->text)];
 
@@ -526,7 +535,8 @@ void privileged_stop(struct privileged *p)
 int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_FILES], char *err,
 			   size_t errlen)
 {
-	struct privileged_request q = { .op = PRIVILEGED_READ_CONFIG, .took = took,
+	struct privileged_request q = { .op = PRIVILEGED_READ_CONFIG,
+					.took = took,
 					.count = PRIVILEGED_FILES };
 
 	return ask(p, &q, fds, err, errlen);
@@ -535,18 +545,23 @@ int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_F
 int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bool joins,
 		      unsigned int n, int *fds, char *err, size_t errlen)
 {
-	struct privileged_request q = { .op = PRIVILEGED_LISTEN, .count = n, .joins = joins,
-					.transparent = fc->transparent, .addr = *a };
+	struct privileged_request q = { .op = PRIVILEGED_LISTEN,
+					.count = n,
+					.joins = joins,
+					.transparent = fc->transparent,
+					.addr = *a };
 	int r = ask(p, &q, fds, err, errlen);
 
 	*a = q.addr;
 	return r;
 }
 
-int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n,
-		       int *fds, char *err, size_t errlen)
+int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n, int *fds,
+		       char *err, size_t errlen)
 {
-	struct privileged_request q = { .op = PRIVILEGED_SOCKETS, .count = n, .mark = fc->mark,
+	struct privileged_request q = { .op = PRIVILEGED_SOCKETS,
+					.count = n,
+					.mark = fc->mark,
 					.transparent = fc->transparent,
 					.family = (uint32_t)family };
 

@@ -78,8 +78,8 @@ int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bo
  * N sockets of FAMILY that can be connected to the upstream of FC, with its mark, and transparent
  * if it is, from P (a struct privileged).
  */
-int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n,
-		       int *fds, char *err, size_t errlen);
+int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n, int *fds,
+		       char *err, size_t errlen);
 
 /* --- between the two --- */
 
@@ -114,6 +114,5 @@ struct privileged_answer {
  * none)?  0, and RET_FC is the forward that has it, if any; -EPERM: the configurations do not allow
  * it; -EBADMSG: culvert itself would never ask so.  RET_WHY tells what is wrong.
  */
-int privileged_judge(const struct privileged_request *q, size_t len,
-		     const struct config configs[2], const struct forward_conf **ret_fc,
-		     const char **ret_why);
+int privileged_judge(const struct privileged_request *q, size_t len, const struct config configs[2],
+		     const struct forward_conf **ret_fc, const char **ret_why);

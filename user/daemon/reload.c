@@ -36,7 +36,7 @@
 #include "relay/session_life.h"
 #include "relay/session_log.h"
 
-#define PARSE_ROOM (64 << 20) /* bytes; a file of 1 MiB becomes less */
+#define PARSE_ROOM (64 << 20)  /* bytes; a file of 1 MiB becomes less */
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
 #define LOOK_MS 2000
 
@@ -55,7 +55,7 @@ struct plan {
 static int no_memory(void)
 {
 	return log_complain(-ENOMEM, "out of memory: is there a limit, such as MemoryMax= of the "
-			    "unit?");
+				     "unit?");
 }
 
 /* --- read --- */
@@ -123,7 +123,8 @@ static int check_globals(struct plan *p)
 	for (const struct forward_conf *f = c->forwards; f < c->forwards + c->n_forwards; f++)
 		if ((f->engine == ENGINE_SOCKMAP && !p->r->shared->kernel) ||
 		    (f->engine == ENGINE_GRAFT && !p->r->shared->grafts))
-			return log_complain(-EOPNOTSUPP, "forward %s: engine %s: the kernel path "
+			return log_complain(-EOPNOTSUPP,
+					    "forward %s: engine %s: the kernel path "
 					    "was not set up at the start: restart culvert",
 					    forward_name(f), engine_name(f->engine));
 	return 0;
@@ -210,7 +211,8 @@ static int plan_address(struct plan *p, struct forward *f, struct forward_conf *
 	int e = 0;
 
 	if (l && l->forward->conf->transparent != fc->transparent && !l->given)
-		return log_complain(-EINVAL, "forward %s: transparent: cannot change while its "
+		return log_complain(-EINVAL,
+				    "forward %s: transparent: cannot change while its "
 				    "sockets listen: `culvert drain` it first, or restart culvert",
 				    forward_name(fc));
 	if (l && !l->becomes)
@@ -417,9 +419,11 @@ static void reload_now(struct reload *r, uint64_t number)
 	if (e) {
 		snprintf(said, sizeof(said), "reload: nothing has changed: %s", p.result.error);
 	} else {
-		snprintf(said, sizeof(said), "reload: %u forward%s added, %u changed, %u removed, "
-			 "%u as before", p.result.added, p.result.added == 1 ? "" : "s",
-			 p.result.changed, p.result.removed, p.result.kept);
+		snprintf(said, sizeof(said),
+			 "reload: %u forward%s added, %u changed, %u removed, "
+			 "%u as before",
+			 p.result.added, p.result.added == 1 ? "" : "s", p.result.changed,
+			 p.result.removed, p.result.kept);
 	}
 	log_write(e ? LOG_ERR : LOG_INFO, "%s", said);
 	/* systemd is told before those who wait for this reload */

@@ -26,17 +26,17 @@
 
 struct reload_result {
 	unsigned int added, changed, removed, kept; /* forwards */
-	char error[1024]; /* why nothing has changed; "": it has */
+	char error[1024];                           /* why nothing has changed; "": it has */
 };
 
 struct reload {
 	/* set by the caller */
 	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
 	char **argv;
-	struct config *start;          /* what only a new start can change is as it says */
+	struct config *start; /* what only a new start can change is as it says */
 	struct shared *shared;
 	struct privileged *privileged; /* NULL: there is none */
-	struct socket_keeper keeper;    /* asks it, see marked_sockets.h */
+	struct socket_keeper keeper;   /* asks it, see marked_sockets.h */
 	struct threads threads;
 
 	/*
@@ -45,10 +45,10 @@ struct reload {
 	 */
 	pthread_t thread;
 	struct loop loop;
-	struct timer look;   /* something is due */
+	struct timer look; /* something is due */
 	struct forwards forwards;
 	struct listening *listening; /* list of all addresses */
-	bool took;           /* the file that was read last is in force */
+	bool took;                   /* the file that was read last is in force */
 	bool started;
 
 	pthread_mutex_t lock; /* of what follows */

@@ -20,7 +20,8 @@ int bpf_rings_open(struct bpf_rings *rs, unsigned int n, const struct bpf_map *o
 	rs->fds = allocated(calloc(n, sizeof(*rs->fds)));
 	while (rs->n < n) {
 		uint32_t worker = rs->n;
-		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "culvert_ring", 0, 0, RING_SIZE, NULL);
+		int fd = bpf_map_create(BPF_MAP_TYPE_RINGBUF, "culvert_ring", 0, 0, RING_SIZE,
+					NULL);
 
 		if (fd < 0)
 			return -errno;

@@ -10,7 +10,6 @@
 
 #include "base/syscalls_allowed.h"
 
-
 /*
  * 128 slots, each of which takes a whole page fragment of an skb.  Measured: 9 % more than with
  * 256 KiB where data goes both ways, 4 % one way, and nothing more with 1 MiB.

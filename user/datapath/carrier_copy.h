@@ -16,12 +16,12 @@ struct pump_io {
 	struct pool *pool;
 	int src, dst;
 	size_t buffer_size; /* copy: bytes a read */
-	uint64_t limit;  /* read until READ is so much */
-	bool until_eof;  /* a FIN has been seen: do not take a short read for "empty" */
-	bool had_all;    /* the last read has most likely taken all that there was */
-	uint64_t read;   /* out: bytes read by all calls */
-	uint32_t reads;  /* out: reads that returned bytes */
-	int error;       /* out: errno of PUMP_SRC_ERROR and PUMP_DST_ERROR */
+	uint64_t limit;     /* read until READ is so much */
+	bool until_eof;     /* a FIN has been seen: do not take a short read for "empty" */
+	bool had_all;       /* the last read has most likely taken all that there was */
+	uint64_t read;      /* out: bytes read by all calls */
+	uint32_t reads;     /* out: reads that returned bytes */
+	int error;          /* out: errno of PUMP_SRC_ERROR and PUMP_DST_ERROR */
 };
 
 enum pump {

@@ -53,7 +53,7 @@
 /* Looks at a queue at rest that must disagree before bytes count as lost. */
 #define AUDIT_LOOKS 4
 /* Inside this file: go round once more. */
-#define STEP_AGAIN ((enum step)-1)
+#define STEP_AGAIN ((enum step) - 1)
 /* Fairness: buffers of passed bytes written in one go. */
 #define SETTLE_ROUNDS 64
 /* Looks, up to 128 ms apart, at a FIN whose bytes do not add up, before it is called a loss. */
@@ -163,7 +163,7 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	}
 	/* a full barrier comes with it: the program sees ctl */
 	r = sockmap_gate(io->kernel, io->pump.src, true) ?:
-	    sockmap_rx_add(io->kernel, io->slot, io->pump.src);
+		    sockmap_rx_add(io->kernel, io->slot, io->pump.src);
 	if (r) {
 		sockmap_gate(io->kernel, io->pump.src, false);
 		tcp_free_buffer(io->pump.src);

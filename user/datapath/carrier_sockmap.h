@@ -30,9 +30,9 @@ struct sockmap_io {
 };
 
 enum step {
-	STEP_DONE,       /* what was asked is done */
-	STEP_WAIT,       /* not yet: see flow_wants() */
-	STEP_UNPROVED,   /* bytes cannot be accounted for: the session must be reset */
+	STEP_DONE,     /* what was asked is done */
+	STEP_WAIT,     /* not yet: see flow_wants() */
+	STEP_UNPROVED, /* bytes cannot be accounted for: the session must be reset */
 	STEP_SRC_ERROR,
 	STEP_DST_ERROR,
 };

@@ -51,24 +51,24 @@ enum carrier {
 
 /* Why a flow has its carrier.  Shown to operators. */
 enum reason {
-	REASON_START,        /* every auto flow begins with copy */
-	REASON_ENGINE,       /* --engine asks for it */
-	REASON_CONVERSATION, /* the two ends take turns with small messages */
-	REASON_SMALL_READS,  /* a steady stream of small messages one way */
-	REASON_REVIEW,       /* out of the kernel, as the session's other flow: judge both anew */
-	REASON_BULK,         /* much data in one direction */
-	REASON_SLOW_TARGET,  /* the target's backlog passed the soft limit */
-	REASON_HARD_LIMIT,   /* ... or the hard limit */
+	REASON_START,         /* every auto flow begins with copy */
+	REASON_ENGINE,        /* --engine asks for it */
+	REASON_CONVERSATION,  /* the two ends take turns with small messages */
+	REASON_SMALL_READS,   /* a steady stream of small messages one way */
+	REASON_REVIEW,        /* out of the kernel, as the session's other flow: judge both anew */
+	REASON_BULK,          /* much data in one direction */
+	REASON_SLOW_TARGET,   /* the target's backlog passed the soft limit */
+	REASON_HARD_LIMIT,    /* ... or the hard limit */
 	REASON_KERNEL_MEMORY, /* all flows together are near the limit of kernel memory */
-	REASON_NO_KERNEL,    /* the kernel side could not be loaded */
-	REASON_NOT_TCP,      /* a unix socket */
-	REASON_NO_SLOT,      /* every slot pair is in use */
-	REASON_CLOSING,      /* a FIN came before the flow could enter the kernel */
-	REASON_REFUSED,      /* the kernel refused the socket for another cause */
-	REASON_BANDWIDTH,    /* a limit, which the kernel cannot keep */
-	REASON_ELIGIBLE,     /* grafted by auto, which does so with every session that can be */
-	REASON_ADOPTED,      /* grafted by a daemon before this one */
-	REASON_NO_PIPE,      /* no pipe for splice: out of descriptors, or of pages */
+	REASON_NO_KERNEL,     /* the kernel side could not be loaded */
+	REASON_NOT_TCP,       /* a unix socket */
+	REASON_NO_SLOT,       /* every slot pair is in use */
+	REASON_CLOSING,       /* a FIN came before the flow could enter the kernel */
+	REASON_REFUSED,       /* the kernel refused the socket for another cause */
+	REASON_BANDWIDTH,     /* a limit, which the kernel cannot keep */
+	REASON_ELIGIBLE,      /* grafted by auto, which does so with every session that can be */
+	REASON_ADOPTED,       /* grafted by a daemon before this one */
+	REASON_NO_PIPE,       /* no pipe for splice: out of descriptors, or of pages */
 	REASONS,
 };
 
@@ -76,22 +76,22 @@ struct buffer;
 struct pipe;
 
 struct flow {
-	uint8_t phase : 4;      /* enum flow_phase, set by flow_set_phase() only */
-	uint8_t engine : 4;     /* enum engine that carrier and reason follow */
-	uint8_t user_carrier;   /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
-	uint8_t reason;         /* enum reason */
-	bool paced : 1;         /* it may read when its turn comes, at due_ms: see bandwidth.h */
-	bool starved : 1;       /* no buffer or pipe was to be had: try again later */
-	bool blocked : 1;       /* LEAVING, DRAINING, FINISHING: the target is full */
-	bool no_enter : 1;      /* the kernel cannot carry this flow any more; see reason */
+	uint8_t phase : 4;        /* enum flow_phase, set by flow_set_phase() only */
+	uint8_t engine : 4;       /* enum engine that carrier and reason follow */
+	uint8_t user_carrier;     /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
+	uint8_t reason;           /* enum reason */
+	bool paced : 1;           /* it may read when its turn comes, at due_ms: see bandwidth.h */
+	bool starved : 1;         /* no buffer or pipe was to be had: try again later */
+	bool blocked : 1;         /* LEAVING, DRAINING, FINISHING: the target is full */
+	bool no_enter : 1;        /* the kernel cannot carry this flow any more; see reason */
 	bool ended_in_kernel : 1; /* DONE: which carrier has seen the end */
-	bool quiet : 1;         /* epoll has yet to tell of what there is to read: it was read
+	bool quiet : 1;           /* epoll has yet to tell of what there is to read: it was read
 				 * empty since the source's last event or registration */
-	uint16_t wait_ms;       /* last wait, doubles from look to look */
-	uint16_t stuck;         /* looks without any progress */
+	uint16_t wait_ms;         /* last wait, doubles from look to look */
+	uint16_t stuck;           /* looks without any progress */
 
 	uint32_t handovers;
-	uint32_t pending;       /* bytes in buffers or pipe, below */
+	uint32_t pending; /* bytes in buffers or pipe, below */
 
 	/* what user space has read from the source and not yet written to the target */
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */

@@ -45,12 +45,12 @@ SYSCALLS_ALLOWED(
 _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
 
 struct slot {
-	uint32_t next;     /* in the queue of free slots */
-	uint32_t put_ms;   /* when it was given back (low half) */
-	uint32_t asked;    /* graft_ways when its sockets were asked last */
-	bool probing;      /* they were, and are to be as they were before */
-	uint8_t judged;    /* so often since, without an answer */
-	int sockets[2];    /* made anew, and not taken; -1: none */
+	uint32_t next;   /* in the queue of free slots */
+	uint32_t put_ms; /* when it was given back (low half) */
+	uint32_t asked;  /* graft_ways when its sockets were asked last */
+	bool probing;    /* they were, and are to be as they were before */
+	uint8_t judged;  /* so often since, without an answer */
+	int sockets[2];  /* made anew, and not taken; -1: none */
 };
 
 struct grafts {
@@ -59,7 +59,7 @@ struct grafts {
 	struct graft_pins pins;
 	struct graft_attachments attached;
 	uint32_t routes, policies; /* as seen last */
-	_Atomic bool doubtful; /* a session was, since the main thread has looked */
+	_Atomic bool doubtful;     /* a session was, since the main thread has looked */
 	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
@@ -73,17 +73,29 @@ struct grafts {
 const char *graft_refusal_name(enum graft_refusal r)
 {
 	static const char *const names[GRAFT_REFUSALS] = {
-		[GRAFT_OK] = "no packet seen yet", [GRAFT_NO_SOCKET] = "socket not found",
-		[GRAFT_CLOSING] = "closing", [GRAFT_TIMESTAMPS] = "timestamps differ",
-		[GRAFT_MSS] = "mss", [GRAFT_ECN] = "ecn", [GRAFT_MPTCP] = "mptcp",
-		[GRAFT_INTERFACE] = "interface not supported", [GRAFT_IN_HAND] = "never quiet",
-		[GRAFT_BAD_REQUEST] = "slot in use", [GRAFT_NO_SLOT] = "no slot",
-		[GRAFT_WINDOW] = "small window", [GRAFT_XFRM] = "ipsec",
-		[GRAFT_ENCAP] = "route with encapsulation", [GRAFT_PROBING] = "tcp_mtu_probing",
-		[GRAFT_FRAGMENTS] = "fragments", [GRAFT_HEADERS] = "ip options",
-		[GRAFT_TOO_BIG] = "too big, without df", [GRAFT_ORDER] = "out of order",
-		[GRAFT_NO_TIMESTAMP] = "no timestamp", [GRAFT_NO_ROOM] = "slow receiver",
-		[GRAFT_UNSEEN] = "packets of an end not seen", [GRAFT_WAY] = "route not seen yet",
+		[GRAFT_OK] = "no packet seen yet",
+		[GRAFT_NO_SOCKET] = "socket not found",
+		[GRAFT_CLOSING] = "closing",
+		[GRAFT_TIMESTAMPS] = "timestamps differ",
+		[GRAFT_MSS] = "mss",
+		[GRAFT_ECN] = "ecn",
+		[GRAFT_MPTCP] = "mptcp",
+		[GRAFT_INTERFACE] = "interface not supported",
+		[GRAFT_IN_HAND] = "never quiet",
+		[GRAFT_BAD_REQUEST] = "slot in use",
+		[GRAFT_NO_SLOT] = "no slot",
+		[GRAFT_WINDOW] = "small window",
+		[GRAFT_XFRM] = "ipsec",
+		[GRAFT_ENCAP] = "route with encapsulation",
+		[GRAFT_PROBING] = "tcp_mtu_probing",
+		[GRAFT_FRAGMENTS] = "fragments",
+		[GRAFT_HEADERS] = "ip options",
+		[GRAFT_TOO_BIG] = "too big, without df",
+		[GRAFT_ORDER] = "out of order",
+		[GRAFT_NO_TIMESTAMP] = "no timestamp",
+		[GRAFT_NO_ROOM] = "slow receiver",
+		[GRAFT_UNSEEN] = "packets of an end not seen",
+		[GRAFT_WAY] = "route not seen yet",
 	};
 
 	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";
@@ -167,10 +179,12 @@ static int load(struct grafts *gs, unsigned int slots)
 	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
 
 	gs->n_slots = slots_of(gs, slots);
-	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots) ?:
-	    bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2) ?:
-	    bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX) ?:
-	    graft_bpf__load(gs->skel) ?: graft_pins_own(&gs->pins);
+	r = r                                                                         ?:
+		    bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots)      ?:
+		    bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2)   ?:
+		    bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX) ?:
+		    graft_bpf__load(gs->skel)                                         ?:
+		    graft_pins_own(&gs->pins);
 	if (r)
 		return r;
 	gs->all = bpf_values_map(gs->skel->maps.grafts);
@@ -185,19 +199,28 @@ static int attach(struct grafts *gs, bool on_loopback)
 	const struct graft_bpf *skel = gs->skel;
 	int r;
 
-	gs->attached = (struct graft_attachments){
-		.pins = &gs->pins, .interfaces = bpf_map__fd(skel->maps.interfaces), .on_loopback = on_loopback,
-		.clsact = {
-			/* A service may have its folder elsewhere than `graft --remove`: the last
+	gs->attached =
+		(struct graft_attachments){ .pins = &gs->pins,
+					    .interfaces = bpf_map__fd(skel->maps.interfaces),
+					    .on_loopback = on_loopback,
+					    .clsact = {
+						    /* A service may have its folder elsewhere than `graft --remove`: the last
 			 * part tells.  Without pins nobody looks for the filters later. */
-			.handle = gs->pins.folder ? graft_tag(strrchr(gs->pins.folder, '/')) | NAMED :
-						    (uint32_t)getpid(),
-			.pinned = gs->pins.folder,
-			.programs = {
-				{ bpf_program__fd(skel->progs.graft_in_l3),
-				  bpf_program__fd(skel->progs.graft_out_l3) },
-				{ bpf_program__fd(skel->progs.graft_in),
-				  bpf_program__fd(skel->progs.graft_out) } } } };
+						    .handle =
+							    gs->pins.folder ?
+								    graft_tag(strrchr(
+									    gs->pins.folder, '/')) |
+									    NAMED :
+								    (uint32_t)getpid(),
+						    .pinned = gs->pins.folder,
+						    .programs = {
+							    { bpf_program__fd(
+								      skel->progs.graft_in_l3),
+							      bpf_program__fd(
+								      skel->progs.graft_out_l3) },
+							    { bpf_program__fd(skel->progs.graft_in),
+							      bpf_program__fd(
+								      skel->progs.graft_out) } } } };
 	graft_attach_choose(&gs->attached);
 	r = graft_attach_follow(&gs->attached);
 	gs->pins.uid = (uid_t)-1; /* from now on we may be that account */
@@ -209,8 +232,9 @@ static int open_all(struct grafts *gs, const struct graft_limits *limits, const 
 	int r = gs->skel ? load(gs, limits->slots) : -errno;
 
 	*what = "cannot load the packet programs";
-	r = r ?: bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
-				 &gs->skel->bss->graft_events_lost);
+	r = r     ?:
+		    bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
+				   &gs->skel->bss->graft_events_lost);
 	if (r)
 		return r;
 	fill_queue(gs);
@@ -238,9 +262,11 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	}
 	if (pins) /* where nothing can be grafted that is no news */
 		log_warning("graft: no session survives the daemon, and if it is killed their ends "
-			    "are not told: %s: %s", limits->pins,
+			    "are not told: %s: %s",
+			    limits->pins,
 			    pins == -EMEDIUMTYPE ? "not on a BPF file system" :
-			    pins == -EWOULDBLOCK ? "another daemon uses it" : strerror(-pins));
+			    pins == -EWOULDBLOCK ? "another daemon uses it" :
+						   strerror(-pins));
 	*ret = gs;
 	return 0;
 }
@@ -381,7 +407,8 @@ static int run(struct grafts *gs, const struct graft_request *q)
 		    .repeat = 1);
 
 	return bpf_prog_test_run_opts(bpf_program__fd(gs->skel->progs.graft_offer), &opts) ?
-		       GRAFT_BAD_REQUEST : (int)opts.retval;
+		       GRAFT_BAD_REQUEST :
+		       (int)opts.retval;
 }
 
 static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr *sa)
@@ -398,7 +425,8 @@ static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr
 	}
 }
 
-void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote, const struct sockaddr *local)
+void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
+		     const struct sockaddr *local)
 {
 	set_addr(&t->remote, &t->remote_port, remote);
 	set_addr(&t->local, &t->local_port, local);
@@ -516,8 +544,8 @@ static bool must_leave(const struct grafts *gs, uint32_t slot)
 	uint32_t used = GRAFT_IF_USED, found = used;
 
 	for (int side = 0; side < 2 && found & used; side++)
-		if (bpf_map_lookup_elem(gs->attached.interfaces, (void *)&gs->all[slot].side[side].way.ifindex,
-					&found))
+		if (bpf_map_lookup_elem(gs->attached.interfaces,
+					(void *)&gs->all[slot].side[side].way.ifindex, &found))
 			found = used; /* it is gone, and may come again */
 	return !(found & used);
 }
@@ -527,7 +555,8 @@ static bool is_halted(const struct grafts *gs, uint32_t slot)
 {
 	uint32_t least = gs->skel->bss->graft_ways_least;
 
-	return (int32_t)(ways_of(gs, slot, 0) - least) < 0 || (int32_t)(ways_of(gs, slot, 1) - least) < 0;
+	return (int32_t)(ways_of(gs, slot, 0) - least) < 0 ||
+	       (int32_t)(ways_of(gs, slot, 1) - least) < 0;
 }
 
 #define JUDGED_MOST 16 /* then its way is taken for lost: that many calls */
@@ -623,8 +652,10 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 		fds[0] = fds[1] = -1;
 	}
 	if (without)
-		log_warning("graft: %u sessions that were left have no sockets: nothing probes their "
-			    "ends, or tells them of a reset: %s", without, strerror(-why));
+		log_warning(
+			"graft: %u sessions that were left have no sockets: nothing probes their "
+			"ends, or tells them of a reset: %s",
+			without, strerror(-why));
 }
 
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
@@ -648,7 +679,8 @@ void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bo
 		memcpy(&in6.sin6_addr, a, sizeof(in6.sin6_addr));
 		memcpy(ret, &in6, *ret_len = sizeof(in6));
 	} else {
-		struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = port,
+		struct sockaddr_in in = { .sin_family = AF_INET,
+					  .sin_port = port,
 					  .sin_addr.s_addr = a->w[3] };
 
 		memcpy(ret, &in, *ret_len = sizeof(in));

@@ -79,10 +79,10 @@ void grafts_doubt_ways(struct grafts *gs, enum graft_change change);
 
 enum graft_doubt {
 	GRAFT_DOUBT_NONE,
-	GRAFT_DOUBT_ASK,      /* the caller has to ask both sockets, now */
-	GRAFT_DOUBT_ASKED,    /* they may be as they were before */
-	GRAFT_DOUBT_LEAVE,    /* nothing is to be grafted on their interface any more */
-	GRAFT_DOUBT_LOST,     /* a socket has a way that cannot be followed: reset the session */
+	GRAFT_DOUBT_ASK,   /* the caller has to ask both sockets, now */
+	GRAFT_DOUBT_ASKED, /* they may be as they were before */
+	GRAFT_DOUBT_LEAVE, /* nothing is to be grafted on their interface any more */
+	GRAFT_DOUBT_LOST,  /* a socket has a way that cannot be followed: reset the session */
 };
 /*
  * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After the
@@ -100,7 +100,8 @@ unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
 		   struct sockaddr_storage *ret, socklen_t *ret_len);
 
-void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote, const struct sockaddr *local);
+void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
+		     const struct sockaddr *local);
 /*
  * Offer a session, of which the caller has no byte in hand, and give it Q's slot; the caller says
  * all else of Q but the operation.  GRAFT_NO_SLOT if there is none.  The session goes on at its

@@ -110,7 +110,8 @@ static void detach(const struct graft_attachments *as, struct graft_attachment *
  * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.
  * True: it is different now.
  */
-static bool set_use(struct graft_attachments *as, const struct graft_attachment *a, const char *name)
+static bool set_use(struct graft_attachments *as, const struct graft_attachment *a,
+		    const char *name)
 {
 	bool filtered = clsact_has_others(a->ifindex);
 	uint32_t was = 0, is = filtered ? 0 : GRAFT_IF_USED;
@@ -120,12 +121,15 @@ static bool set_use(struct graft_attachments *as, const struct graft_attachment 
 		return false;
 	bpf_map_update_elem(as->interfaces, &a->ifindex, &is, BPF_ANY);
 	if (filtered)
-		log_warning("graft: no session is grafted on %s: others have filters there (tc filter show "
-			    "dev %s ingress)", name, name);
+		log_warning(
+			"graft: no session is grafted on %s: others have filters there (tc filter show "
+			"dev %s ingress)",
+			name, name);
 	return true;
 }
 
-static int attach(struct graft_attachments *as, unsigned int ifindex, const char *name, unsigned short type)
+static int attach(struct graft_attachments *as, unsigned int ifindex, const char *name,
+		  unsigned short type)
 {
 	bool ethernet = type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 	struct graft_attachment *a;
@@ -147,7 +151,8 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 	return 0;
 }
 
-static const struct graft_attachment *attachment_of(const struct graft_attachments *as, unsigned int ifindex)
+static const struct graft_attachment *attachment_of(const struct graft_attachments *as,
+						    unsigned int ifindex)
 {
 	const struct graft_attachment *a = as->first;
 
@@ -286,7 +291,8 @@ bool clsact_has_others(unsigned int ifindex)
 		struct nlmsghdr head;
 		struct tcmsg tc;
 	} q = {
-		.head = { .nlmsg_len = sizeof(q), .nlmsg_type = RTM_GETTFILTER,
+		.head = { .nlmsg_len = sizeof(q),
+			  .nlmsg_type = RTM_GETTFILTER,
 			  .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
 		.tc = { .tcm_ifindex = (int)ifindex,
 			.tcm_parent = TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS) },
@@ -301,7 +307,8 @@ bool clsact_has_others(unsigned int ifindex)
 
 		done = n <= 0;
 		found = found || done;
-		for (struct nlmsghdr *h = answer; !done && NLMSG_OK(h, len); h = NLMSG_NEXT(h, len)) {
+		for (struct nlmsghdr *h = answer; !done && NLMSG_OK(h, len);
+		     h = NLMSG_NEXT(h, len)) {
 			const struct tcmsg *tc = NLMSG_DATA(h);
 
 			done = h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR;

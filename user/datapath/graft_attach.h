@@ -49,10 +49,10 @@ int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet);
  */
 struct graft_attachments {
 	const struct graft_pins *pins;
-	struct clsact clsact;  /* the programs, whatever they are attached by */
-	int interfaces;        /* descriptor of the map */
-	bool on_loopback;      /* at no other interface */
-	bool is_clsact;        /* else it is TCX; by graft_attach_choose() */
+	struct clsact clsact; /* the programs, whatever they are attached by */
+	int interfaces;       /* descriptor of the map */
+	bool on_loopback;     /* at no other interface */
+	bool is_clsact;       /* else it is TCX; by graft_attach_choose() */
 	struct graft_attachment *first;
 };
 

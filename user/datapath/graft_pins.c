@@ -51,7 +51,8 @@ static int make_folder(const char *at, uid_t uid)
 		return -errno;
 	if (!S_ISDIR(st.st_mode)) /* a link may lead anywhere */
 		return -ENOTDIR;
-	if ((st.st_uid != uid && chown(at, uid, (gid_t)-1)) || (st.st_mode & 077 && chmod(at, 0700)))
+	if ((st.st_uid != uid && chown(at, uid, (gid_t)-1)) ||
+	    (st.st_mode & 077 && chmod(at, 0700)))
 		return -errno;
 	return 0;
 }
@@ -62,7 +63,8 @@ static int mount_bpf(const char *top)
 	static const char usual[] = "/sys/fs/bpf";
 	struct statfs fs;
 
-	if (!strncmp(top, usual, strlen(usual)) && !statfs(usual, &fs) && fs.f_type != BPF_FS_MAGIC &&
+	if (!strncmp(top, usual, strlen(usual)) && !statfs(usual, &fs) &&
+	    fs.f_type != BPF_FS_MAGIC &&
 	    mount("bpf", usual, "bpf", MS_NOSUID | MS_NODEV | MS_NOEXEC, "mode=0700"))
 		return -EMEDIUMTYPE;
 	return 0;

@@ -16,15 +16,15 @@
  */
 
 /* The thresholds of `auto`, in one place. */
-#define PROMOTE_TURNS 16          /* changes of direction that make a conversation */
-#define PROMOTE_READS 64          /* small reads one way that make a message stream */
-#define SMALL_READ (2 * 1024)     /* bytes: average size of a "small" read */
-#define BIG_TURN (48 * 1024)      /* bytes: average turn from which a conversation is bulk */
-#define BULK_RUN (256 * 1024)     /* bytes in one direction without an answer that are bulk */
-#define KERNEL_BULK (1024 * 1024) /* the same for a flow that is in the kernel, */
+#define PROMOTE_TURNS 16              /* changes of direction that make a conversation */
+#define PROMOTE_READS 64              /* small reads one way that make a message stream */
+#define SMALL_READ (2 * 1024)         /* bytes: average size of a "small" read */
+#define BIG_TURN (48 * 1024)          /* bytes: average turn from which a conversation is bulk */
+#define BULK_RUN (256 * 1024)         /* bytes in one direction without an answer that are bulk */
+#define KERNEL_BULK (1024 * 1024)     /* the same for a flow that is in the kernel, */
 #define KERNEL_BULK_RATIO (32 * 1024) /* with so many bytes for each packet that comes back */
 #define KERNEL_BULK_SKB (4 * 1024)    /* and for each packet of its own */
-#define WINDOW (4 * 1024 * 1024)  /* bytes after which a session is judged afresh */
+#define WINDOW (4 * 1024 * 1024)      /* bytes after which a session is judged afresh */
 #define MAX_DEMOTIONS 6 /* each return from the kernel doubles PROMOTE_*, and RETURN_MS, so often */
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
@@ -40,9 +40,9 @@ void policy_forbid_splice(void);
 struct habit {
 	uint64_t bytes[2];
 	uint32_t reads[2];
-	uint32_t run;     /* bytes since the direction changed; UINT32_MAX: or more */
+	uint32_t run; /* bytes since the direction changed; UINT32_MAX: or more */
 	uint32_t run_reads;
-	uint32_t turns;   /* changes of direction */
+	uint32_t turns; /* changes of direction */
 	uint8_t last_dir;
 	uint8_t demotions; /* times the session was sent back from the kernel */
 };

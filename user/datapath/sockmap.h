@@ -27,7 +27,8 @@ struct sockmap_limits {
  * Load and attach the program.  Needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN.  On failure returns
  * -errno and ERR says what is missing and how to get it.
  */
-int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char *err, size_t errlen);
+int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char *err,
+		 size_t errlen);
 void sockmap_close(struct sockmap *k);
 
 /*

@@ -3,13 +3,16 @@
 
 #include <math.h>
 
-#define BOUND(seconds) { (seconds), #seconds }
+#define BOUND(seconds)                                                                             \
+	{                                                                                          \
+		(seconds), #seconds                                                                \
+	}
 
 const struct histogram_bound histogram_bounds[HISTOGRAM_BUCKETS] = {
-	BOUND(0.0003), BOUND(0.001), BOUND(0.003), BOUND(0.01), BOUND(0.03), BOUND(0.1),
-	BOUND(0.3), BOUND(1.0), BOUND(3.0), BOUND(10.0), BOUND(30.0), BOUND(60.0),
-	BOUND(300.0), BOUND(1800.0), BOUND(3600.0), BOUND(21600.0), BOUND(86400.0),
-	{ INFINITY, "+Inf" },
+	BOUND(0.0003),  BOUND(0.001),   BOUND(0.003),         BOUND(0.01),   BOUND(0.03),
+	BOUND(0.1),     BOUND(0.3),     BOUND(1.0),           BOUND(3.0),    BOUND(10.0),
+	BOUND(30.0),    BOUND(60.0),    BOUND(300.0),         BOUND(1800.0), BOUND(3600.0),
+	BOUND(21600.0), BOUND(86400.0), { INFINITY, "+Inf" },
 };
 
 static const char *const cause_names[CAUSES] = {

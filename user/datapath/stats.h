@@ -16,12 +16,12 @@
 enum cause {
 	CAUSE_CLIENT_RESET,
 	CAUSE_UPSTREAM_RESET,
-	CAUSE_CLIENT_LOST,   /* ETIMEDOUT and the like */
+	CAUSE_CLIENT_LOST, /* ETIMEDOUT and the like */
 	CAUSE_UPSTREAM_LOST,
 	CAUSE_IDLE_TIMEOUT,
 	CAUSE_FIN_TIMEOUT, /* silent, and half closed */
-	CAUSE_NO_ADDRESS, /* the upstream's name has none: it was not found, or not in time */
-	CAUSE_NO_SERVER,  /* none of several servers may have a session */
+	CAUSE_NO_ADDRESS,  /* the upstream's name has none: it was not found, or not in time */
+	CAUSE_NO_SERVER,   /* none of several servers may have a session */
 	CAUSE_CONNECT_REFUSED,
 	CAUSE_CONNECT_TIMEOUT,
 	CAUSE_CONNECT_UNREACHABLE,
@@ -34,15 +34,15 @@ enum cause {
 	CAUSE_CLIENT_LIMIT,  /* --max-sessions-per-client reached: refused with RST */
 	CAUSE_DENIED,        /* by --allow, --deny: refused with RST */
 	CAUSE_ACCEPT_FAILED,
-	CAUSE_HEADER_BAD,  /* no PROXY header, a malformed one, or a part of one: reset */
-	CAUSE_HEADER_LATE, /* no whole PROXY header within --proxy-timeout: reset */
+	CAUSE_HEADER_BAD,        /* no PROXY header, a malformed one, or a part of one: reset */
+	CAUSE_HEADER_LATE,       /* no whole PROXY header within --proxy-timeout: reset */
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
 	CAUSE_KILLED,            /* `culvert kill` */
 	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
-	CAUSE_NO_SOCKET, /* none with a mark or for transparent forwarding in stock */
+	CAUSE_NO_SOCKET,         /* none with a mark or for transparent forwarding in stock */
 	CAUSE_DRAIN_OVER,        /* a reload has removed the forward, --drain-timeout ago */
-	CAUSE_NO_ROUTE,   /* grafted, and its packets have to go a way that cannot be followed */
+	CAUSE_NO_ROUTE, /* grafted, and its packets have to go a way that cannot be followed */
 	CAUSE_UNTRANSLATABLE, /* the same, and what came could be given to no socket either */
 	CAUSE_INTERNAL,
 	CAUSES,

@@ -207,9 +207,9 @@ void tcp_free_buffer(int fd)
  *     that after it was heard.
  *   - All times are an eighth shorter: timers of the kernel may be so late (kernel/time/timer.c).
  */
-#define PART(keepalive_ms, n) ((int)((keepalive_ms) * 7 / 8000 / (n)) ?: 1)
+#define PART(keepalive_ms, n) ((int)((keepalive_ms)*7 / 8000 / (n)) ?: 1)
 #define KEEPALIVE_PROBES 4 /* unanswered, before the peer is given up */
-#define PROBES_MAX 127 /* MAX_TCP_KEEPCNT */
+#define PROBES_MAX 127     /* MAX_TCP_KEEPCNT */
 
 void tcp_copy_mss(int fd, int other)
 {
@@ -243,10 +243,9 @@ int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more)
 	if (!keepalive_ms)
 		return set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
 	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, PART(keepalive_ms, 2)) ?:
-	       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive_ms, KEEPALIVE_PROBES)) ?:
-	       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT,
-		       more < PROBES_MAX - KEEPALIVE_PROBES ? KEEPALIVE_PROBES + (int)more : PROBES_MAX) ?:
-	       set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+		       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive_ms, KEEPALIVE_PROBES)) ?:
+		       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, more < PROBES_MAX - KEEPALIVE_PROBES ? KEEPALIVE_PROBES + (int)more : PROBES_MAX) ?:
+		       set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
 void tcp_probe_now(int fd)
@@ -272,40 +271,45 @@ int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms)
 static int set_number(int fd, int queue, uint32_t seq)
 {
 	return set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue) ?:
-	       set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
+		       set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
 static int revive(int fd, const struct graft_side *s, const struct sockaddr *local,
 		  const struct sockaddr *remote, socklen_t len, uid_t uid)
 {
 	const struct tcp_repair_window window = {
-		.snd_wl1 = s->frozen_read, .snd_wnd = s->window, .max_window = s->window,
-		.rcv_wnd = UINT16_MAX, .rcv_wup = s->frozen_read,
+		.snd_wl1 = s->frozen_read,
+		.snd_wnd = s->window,
+		.max_window = s->window,
+		.rcv_wnd = UINT16_MAX,
+		.rcv_wup = s->frozen_read,
 	};
 	struct tcp_repair_opt options[4] = {
 		{ OPTION_WINDOW, s->window_left | (uint32_t)s->read_shift << 16 },
 		{ OPTION_MSS, s->mss },
 	};
 	socklen_t n = 2;
-	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON) ?:
-		set_number(fd, TCP_SEND_QUEUE, s->frozen_write) ?:
-		set_number(fd, TCP_RECV_QUEUE, s->frozen_read) ?:
-		socket_set_mark(fd, s->way.mark) ?: socket_set_transparent(fd, local->sa_family);
+	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON)     ?:
+			set_number(fd, TCP_SEND_QUEUE, s->frozen_write) ?:
+			set_number(fd, TCP_RECV_QUEUE, s->frozen_read)  ?:
+			socket_set_mark(fd, s->way.mark)                ?:
+			socket_set_transparent(fd, local->sa_family);
 
 	if (s->sack)
 		options[n++].opt_code = OPTION_SACK;
 	if (s->timestamps)
 		options[n++].opt_code = OPTION_TIMESTAMP;
 	/* the unit allows no chown(2), and needs none */
-	if (!r && ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) || bind(fd, local, len) ||
-		   connect(fd, remote, len) ||
-		   setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options,
-			      n * sizeof(options[0])) ||
-		   setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
+	if (!r &&
+	    ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) || bind(fd, local, len) ||
+	     connect(fd, remote, len) ||
+	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options, n * sizeof(options[0])) ||
+	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
 		r = -errno;
 	/* else no listener could have its port */
-	return r ?: set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP) ?:
-		    set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	return r                                                                  ?:
+		       set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP) ?:
+		       set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 }
 
 int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
@@ -333,12 +337,13 @@ int socket_set_transparent(int fd, int family)
 int socket_bind_interface(int fd, const char *name)
 {
 	return setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, (socklen_t)strlen(name) + 1) ?
-		       -errno : 0;
+		       -errno :
+		       0;
 }
 
 int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len)
 {
-	struct sockaddr_in6 a; /* the larger of the two */
+	struct sockaddr_in6 a;                                       /* the larger of the two */
 	int r = set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1); /* of IPv6 sockets too */
 
 	memcpy(&a, source, len);

@@ -35,8 +35,8 @@ struct page {
 	bool given[OPTIONS_MAX]; /* by the place in the table */
 };
 
-__attribute__((format(printf, 2, 3), noreturn))
-static void fail(const struct page *p, const char *fmt, ...)
+__attribute__((format(printf, 2, 3), noreturn)) static void fail(const struct page *p,
+								 const char *fmt, ...)
 {
 	va_list ap;
 
@@ -162,8 +162,10 @@ static void check_keys(struct page *p)
 		bool forward = is_key(o, true);
 
 		if ((forward || is_key(o, false)) && !p->given[o - option_table])
-			fail(p, "the key %s of %s has no text: write \"%s %s\" and a sentence or "
-			     "two of what it is for", o->name, forward ? "[forward]" : "[culvert]",
+			fail(p,
+			     "the key %s of %s has no text: write \"%s %s\" and a sentence or "
+			     "two of what it is for",
+			     o->name, forward ? "[forward]" : "[culvert]",
 			     forward ? "@forward-key" : "@key", o->name);
 	}
 }

@@ -91,8 +91,8 @@ struct trial {
 
 /* --- steps --- */
 
-__attribute__((format(printf, 2, 3)))
-static _Noreturn void give_up(struct trial *t, const char *fmt, ...)
+__attribute__((format(printf, 2, 3))) static _Noreturn void give_up(struct trial *t,
+								    const char *fmt, ...)
 {
 	va_list ap;
 
@@ -106,8 +106,10 @@ static _Noreturn void give_up(struct trial *t, const char *fmt, ...)
 static long step(struct trial *t, long r, const char *what)
 {
 	if (r < 0)
-		give_up(t, "%s: %s", what, r == -EILSEQ ? "a byte is wrong" :
-			r == -EBADE ? "bytes cannot be accounted for" : strerror((int)-r));
+		give_up(t, "%s: %s", what,
+			r == -EILSEQ ? "a byte is wrong" :
+			r == -EBADE  ? "bytes cannot be accounted for" :
+				       strerror((int)-r));
 	return r;
 }
 
@@ -131,8 +133,10 @@ static void admit(struct trial *t)
 	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		t->io[dir] = (struct sockmap_io){
-			.pump = { .flow = &t->flows[dir], .pool = &t->pool,
-				  .src = t->inner[dir], .dst = t->inner[!dir],
+			.pump = { .flow = &t->flows[dir],
+				  .pool = &t->pool,
+				  .src = t->inner[dir],
+				  .dst = t->inner[!dir],
 				  .buffer_size = BUFFER_SIZE },
 			.kernel = t->kernel,
 			.slot = t->pair * 2 + dir,
@@ -233,7 +237,8 @@ static void *send_streams(void *arg)
 /* Receive what is there of stream DIR. */
 static void receive(struct trial *t, unsigned int dir)
 {
-	ssize_t n = t->eof[dir] ? 0 : rig_receive(t->outer[!dir], offset(dir, t->got[dir]), SIZE_MAX);
+	ssize_t n = t->eof[dir] ? 0 :
+				  rig_receive(t->outer[!dir], offset(dir, t->got[dir]), SIZE_MAX);
 
 	if (n == -ENODATA)
 		t->eof[dir] = true;
@@ -244,8 +249,7 @@ static void receive(struct trial *t, unsigned int dir)
 /* True until what the plan waits for; then the server has large buffers, too. */
 static bool is_stalled(struct trial *t)
 {
-	bool over = t->plan->until == PASSED ? stat_of(t, UP)->passed :
-					       t->eof[DOWN];
+	bool over = t->plan->until == PASSED ? stat_of(t, UP)->passed : t->eof[DOWN];
 
 	if (!t->stalled)
 		return false;
@@ -260,8 +264,11 @@ static bool is_stalled(struct trial *t)
 /* True if R, what a hand-over of IO's flow has returned, is that it is done. */
 static bool is_done(struct trial *t, enum step r, const struct sockmap_io *io, const char *what)
 {
-	step(t, r == STEP_UNPROVED ? -EBADE :
-		r > STEP_UNPROVED ? -(io->pump.error ?: EIO) : 0, what);
+	step(t,
+	     r == STEP_UNPROVED ? -EBADE :
+	     r > STEP_UNPROVED  ? -(io->pump.error ?: EIO) :
+				  0,
+	     what);
 	return r == STEP_DONE;
 }
 
@@ -292,8 +299,11 @@ static void end_flow(struct trial *t, unsigned int dir)
 static void run_user(struct trial *t, unsigned int dir)
 {
 	struct flow *f = &t->flows[dir];
-	struct pump_io io = { .flow = f, .pool = &t->pool, .src = t->inner[dir],
-			      .dst = t->inner[!dir], .buffer_size = BUFFER_SIZE,
+	struct pump_io io = { .flow = f,
+			      .pool = &t->pool,
+			      .src = t->inner[dir],
+			      .dst = t->inner[!dir],
+			      .buffer_size = BUFFER_SIZE,
 			      .limit = UINT64_MAX };
 	enum carrier by = t->by == PROBE_SPLICE ? CARRIER_SPLICE : CARRIER_COPY;
 	enum pump r = carrier_pump(&io, by);
@@ -317,8 +327,7 @@ static void run_kernel(struct trial *t, unsigned int dir)
 
 	if (poll(&fin, 1, 0))
 		flow_set_phase(io->pump.flow, FLOW_FINISHING);
-	else if (dir == UP && t->stays &&
-		 stat_of(t, dir)->bytes > t->upto)
+	else if (dir == UP && t->stays && stat_of(t, dir)->bytes > t->upto)
 		flow_set_phase(io->pump.flow, FLOW_LEAVING);
 }
 
@@ -362,8 +371,12 @@ static void offer(struct trial *t)
 		struct sockaddr *remote = (struct sockaddr *)&addrs[0];
 		struct sockaddr *local = (struct sockaddr *)&addrs[1];
 
-		step(t, getpeername(t->inner[side], remote, &len[0]) ||
-			getsockname(t->inner[side], local, &len[1]) ? -errno : 0, "addresses");
+		step(t,
+		     getpeername(t->inner[side], remote, &len[0]) ||
+				     getsockname(t->inner[side], local, &len[1]) ?
+			     -errno :
+			     0,
+		     "addresses");
 		graft_tuple_set(&q.tuples[side], remote, local);
 	}
 	r = graft_try(t->grafts, &q);
@@ -394,7 +407,8 @@ static void check_graft(struct trial *t)
 		poll(NULL, 0, 1);
 	if (graft_state(t->grafts, t->graft) != GRAFT_DONE)
 		give_up(t, "the session was not grafted to its end: %s",
-			graft_refusal_name((enum graft_refusal)graft_of(t->grafts, t->graft)->why_not));
+			graft_refusal_name(
+				(enum graft_refusal)graft_of(t->grafts, t->graft)->why_not));
 }
 
 /* --- all of it --- */
@@ -412,8 +426,10 @@ static void run_session(struct trial *t)
 		}
 		usleep(100);
 		if (clock_ms() >= t->deadline_ms)
-			give_up(t, "no end in time: flow up %s, flow down %s, %llu and %llu bytes "
-				"delivered", flow_phase_name(t->flows[UP].phase),
+			give_up(t,
+				"no end in time: flow up %s, flow down %s, %llu and %llu bytes "
+				"delivered",
+				flow_phase_name(t->flows[UP].phase),
 				flow_phase_name(t->flows[DOWN].phase),
 				(unsigned long long)t->got[UP], (unsigned long long)t->got[DOWN]);
 	}
@@ -544,7 +560,8 @@ const unsigned char *rig_pattern(uint64_t off)
 
 ssize_t rig_send(int fd, uint64_t off, size_t len)
 {
-	ssize_t n = send(fd, rig_pattern(off), smaller(len, RIG_PATTERN), MSG_DONTWAIT | MSG_NOSIGNAL);
+	ssize_t n = send(fd, rig_pattern(off), smaller(len, RIG_PATTERN),
+			 MSG_DONTWAIT | MSG_NOSIGNAL);
 
 	return n >= 0 ? n : errno == EAGAIN ? 0 : -errno;
 }

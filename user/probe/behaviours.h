@@ -30,8 +30,8 @@ struct plan;
 struct behaviour {
 	const char *name;
 	enum probe_carrier carrier;
-	const char *shows;     /* what must hold, and since which Linux if that is known */
-	const char *why;       /* what goes wrong if it does not */
+	const char *shows;       /* what must hold, and since which Linux if that is known */
+	const char *why;         /* what goes wrong if it does not */
 	const struct plan *plan; /* NULL: sockmap_open() or grafts_open(), the caller's, tries it */
 };
 

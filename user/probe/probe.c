@@ -41,7 +41,7 @@ struct results {
 		char detail[PROBE_DETAIL];
 	} of[BEHAVIOURS];
 	unsigned int carriers; /* that are asked about */
-	size_t at; /* the behaviour that the child tries */
+	size_t at;             /* the behaviour that the child tries */
 	unsigned int took_ms;
 	char why[PROBE_DETAIL]; /* the child has ended early */
 };
@@ -105,8 +105,10 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (WIFSIGNALED(status))
-		snprintf(results->why, sizeof(results->why), "the process that tried it was "
-			 "killed: %s", strsignal(WTERMSIG(status)));
+		snprintf(results->why, sizeof(results->why),
+			 "the process that tried it was "
+			 "killed: %s",
+			 strsignal(WTERMSIG(status)));
 	if (results->why[0]) {
 		results->of[results->at].outcome = FAILS;
 		strcpy(results->of[results->at].detail, results->why);
@@ -126,8 +128,8 @@ static size_t first_bad(const struct results *results, unsigned int carriers)
 {
 	size_t i = 0;
 
-	while (i < BEHAVIOURS && (!(behaviours[i].carrier & carriers) ||
-				  results->of[i].outcome <= HOLDS))
+	while (i < BEHAVIOURS &&
+	       (!(behaviours[i].carrier & carriers) || results->of[i].outcome <= HOLDS))
 		i++;
 	return i;
 }
@@ -205,8 +207,9 @@ int probe_start(const struct config *c, const struct account *account, struct so
 		strcpy(ret->splice.why, ret->sockmap.why);
 	}
 	if (results->carriers & PROBE_SOCKMAP)
-		ret->load_error = note_load(results, LOAD, sockmap_open(
-			&limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL));
+		ret->load_error = note_load(results, LOAD,
+					    sockmap_open(&limits, ret_kernel,
+							 results->of[LOAD].detail, PROBE_DETAIL));
 	if (c->probe && results->carriers) {
 		try_behaviours(*ret_kernel, NULL, account, results);
 		snprintf(ret->summary, sizeof(ret->summary), "tried in %u ms", results->took_ms);
@@ -228,8 +231,9 @@ int probe_graft(const struct config *c, const struct account *account,
 		struct probe_start *ret)
 {
 	struct results *results = results_new(PROBE_GRAFT);
-	int r = note_load(results, PACKET_PROGRAMS, grafts_open(
-		limits, ret_grafts, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL));
+	int r = note_load(results, PACKET_PROGRAMS,
+			  grafts_open(limits, ret_grafts, results->of[PACKET_PROGRAMS].detail,
+				      PROBE_DETAIL));
 
 	if (c->probe && *ret_grafts)
 		try_behaviours(NULL, *ret_grafts, account, results);
@@ -251,9 +255,11 @@ static void print_finding(const struct results *results, enum probe_carrier carr
 
 	if (bad < BEHAVIOURS)
 		printf("\n%s: \"%s\" fails: %s (expected: %s; otherwise %s)\n",
-		       carriers[carrier].meanwhile, b->name, detail_of(results, bad), b->shows, b->why);
+		       carriers[carrier].meanwhile, b->name, detail_of(results, bad), b->shows,
+		       b->why);
 	else
-		printf("\nthe %s carrier can be used here\n", engine_name(carriers[carrier].engine));
+		printf("\nthe %s carrier can be used here\n",
+		       engine_name(carriers[carrier].engine));
 }
 
 static void print_table(const char *kernel, const struct results *results)
@@ -322,15 +328,18 @@ int probe_run(int argc, char **argv)
 	bool json = argc > 1 && !strcmp(argv[1], "--json");
 
 	if (argc > 1 + json)
-		return log_complain(EXIT_CODE_USAGE, "\"%.256s\": unknown argument (`culvert help "
-				    "probe` lists them)", argv[1 + json]);
+		return log_complain(EXIT_CODE_USAGE,
+				    "\"%.256s\": unknown argument (`culvert help "
+				    "probe` lists them)",
+				    argv[1 + json]);
 	if (account_find(NULL, &account, results->why, sizeof(results->why)))
 		return log_complain(EXIT_CODE_USAGE, "%s", results->why);
 	uname(&uts);
-	note_load(results, LOAD, sockmap_open(&limits, &kernel, results->of[LOAD].detail,
-					     PROBE_DETAIL));
-	note_load(results, PACKET_PROGRAMS, grafts_open(
-		&graft_limits, &grafts, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL));
+	note_load(results, LOAD,
+		  sockmap_open(&limits, &kernel, results->of[LOAD].detail, PROBE_DETAIL));
+	note_load(results, PACKET_PROGRAMS,
+		  grafts_open(&graft_limits, &grafts, results->of[PACKET_PROGRAMS].detail,
+			      PROBE_DETAIL));
 	try_behaviours(kernel, grafts, &account, results);
 	grafts_close(grafts, false);
 	sockmap_close(kernel);

@@ -49,8 +49,8 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 	client_addr_set(&addr, client);
 	log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
 		  "forward %s: refused %s: it has as many sessions %s as max-sessions-per-client "
-		  "allows", forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)),
-		  where);
+		  "allows",
+		  forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)), where);
 	return CAUSE_CLIENT_LIMIT;
 }
 

@@ -17,11 +17,11 @@
  * RATE * time + BURST are taken.  Any thread may use it.
  */
 struct bucket {
-	uint64_t rate; /* 0: no limit */
+	uint64_t rate;        /* 0: no limit */
 	pthread_mutex_t lock; /* of the rest; all tokens are counted in thousandths */
 	int64_t level;        /* tokens to be had; below 0: so many that are to come are reserved */
 	int64_t most;
-	uint64_t at_ms;       /* LEVEL holds what came until then */
+	uint64_t at_ms; /* LEVEL holds what came until then */
 };
 
 /* The bucket begins full. */

@@ -16,8 +16,8 @@
 struct bandwidth;
 
 struct clients {
-	pthread_mutex_t lock; /* of the rest */
-	void *tree;           /* of tsearch(3) */
+	pthread_mutex_t lock;   /* of the rest */
+	void *tree;             /* of tsearch(3) */
 	_Atomic unsigned int n; /* status reads it without the lock */
 };
 

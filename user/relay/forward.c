@@ -128,7 +128,8 @@ void forward_warn(const struct forward_conf *fc)
 	if (fc->proxy_protocol & PROXY_RECEIVE && !fc->acl.allows &&
 	    addr_is_inet(&fc->listen.addrs[0]))
 		log_warning("forward %s believes what PROXY headers say, whoever sends them: name "
-			    "the proxies with allow", forward_name(fc));
+			    "the proxies with allow",
+			    forward_name(fc));
 }
 
 const char *forward_state_name(const struct forward *f)

@@ -34,11 +34,11 @@ struct forward_totals {
 	_Atomic unsigned int live; /* sessions */
 	unsigned int refs;         /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
-	uint64_t due_ms;           /* of CLOCK_MONOTONIC: sessions of a forward that is removed, or
+	uint64_t due_ms; /* of CLOCK_MONOTONIC: sessions of a forward that is removed, or
 				    * draining, are reset then; for the thread that reloads only */
 	struct clients clients;
 	struct bandwidth bandwidth;
-	pthread_mutex_t servers;   /* lock, see servers.h */
+	pthread_mutex_t servers;      /* lock, see servers.h */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -50,12 +50,12 @@ struct config_version {
 
 struct forward {
 	const struct forward_conf *conf;
-	_Atomic enum engine engine;    /* that carries its sessions, old and new, as it is now */
-	_Atomic bool clamp_mss;        /* sessions were not grafted for MSS: see session_graft.c */
+	_Atomic enum engine engine; /* that carries its sessions, old and new, as it is now */
+	_Atomic bool clamp_mss;     /* sessions were not grafted for MSS: see session_graft.c */
 	struct servers servers;
-	_Atomic unsigned int checks;   /* of its servers, that are under way */
+	_Atomic unsigned int checks; /* of its servers, that are under way */
 	struct forward_totals *totals;
-	struct marked_sockets *stock;    /* of sockets that need privileges; NULL: it needs none */
+	struct marked_sockets *stock;  /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;         /* accept-rate */
 	_Atomic unsigned int sessions; /* that point to it */
 	struct config_version *from;   /* has CONF; NULL: the configuration of the start */

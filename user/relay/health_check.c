@@ -110,8 +110,11 @@ static void add_attempt(struct checks *c, struct forward *f, const struct member
 
 	if (!a)
 		return;
-	*a = (struct attempt){ .next = c->attempts, .checks = c, .forward = f,
-			       .server = server_get(m->server), .list = addr_list_get(m->list),
+	*a = (struct attempt){ .next = c->attempts,
+			       .checks = c,
+			       .forward = f,
+			       .server = server_get(m->server),
+			       .list = addr_list_get(m->list),
 			       .source = { .handle = on_answer, .fd = -1 } };
 	c->attempts = a;
 	atomic_fetch_add(&f->checks, 1);

@@ -300,7 +300,7 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 static struct given_socket {
 	struct addr addr; /* that it is bound to */
 	bool opened;      /* a forward listens there */
-} *given; /* descriptors from SD_LISTEN_FDS_START on */
+} * given;                /* descriptors from SD_LISTEN_FDS_START on */
 static int n_given;
 
 /* Is FD of use?  A: its address. */
@@ -329,10 +329,13 @@ int given_take(char *err, size_t errlen)
 	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
 	for (int i = 0; i < n_given; i++)
 		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i].addr)) {
-			snprintf(err, errlen, "descriptor %d, which systemd has opened for "
-				 "culvert: not a stream socket that listens (ListenStream= with "
-				 "Accept=no makes one), or one of [::] that takes IPv4 clients, too "
-				 "(BindIPv6Only=ipv6-only is needed, and a ListenStream= for 0.0.0.0)", SD_LISTEN_FDS_START + i);
+			snprintf(
+				err, errlen,
+				"descriptor %d, which systemd has opened for "
+				"culvert: not a stream socket that listens (ListenStream= with "
+				"Accept=no makes one), or one of [::] that takes IPv4 clients, too "
+				"(BindIPv6Only=ipv6-only is needed, and a ListenStream= for 0.0.0.0)",
+				SD_LISTEN_FDS_START + i);
 			return -EINVAL;
 		}
 	return 0;
@@ -346,8 +349,10 @@ int given_check(char *err, size_t errlen)
 		if (s->opened)
 			continue;
 		addr_format((const struct sockaddr *)&s->addr.ss, s->addr.len, text, sizeof(text));
-		snprintf(err, errlen, "no forward listens on %s, which systemd has opened for "
-			 "culvert: \"listen\" and ListenStream= must say the same", text);
+		snprintf(err, errlen,
+			 "no forward listens on %s, which systemd has opened for "
+			 "culvert: \"listen\" and ListenStream= must say the same",
+			 text);
 		return -EINVAL;
 	}
 	return 0;
@@ -375,8 +380,9 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 
 	if (!l)
 		return log_complain(-ENOMEM, "out of memory");
-	*l = (struct listening){ .forward = f, .becomes = f, .asked = *a, .addr = *a,
-				 .n_workers = n };
+	*l = (struct listening){
+		.forward = f, .becomes = f, .asked = *a, .addr = *a, .n_workers = n
+	};
 	fds[0] = open_given(a);
 	l->given = fds[0] >= 0;
 	l->shared = l->given || !addr_is_inet(a);

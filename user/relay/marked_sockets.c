@@ -81,14 +81,17 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 		/* others may come before it meanwhile */
 		for (unsigned int i = 0; i < FAMILIES; i++)
 			if (fill(s, i, err, sizeof(err)))
-				log_limited(LOG_ERR, "no more sockets with a mark or for "
-					    "transparent forwarding: %s", err);
+				log_limited(LOG_ERR,
+					    "no more sockets with a mark or for "
+					    "transparent forwarding: %s",
+					    err);
 		at = &s->next;
 	}
 	pthread_mutex_unlock(&k->lock);
 }
 
-void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg, struct loop *loop)
+void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
+			struct loop *loop)
 {
 	*k = (struct socket_keeper){ .make = make, .arg = arg, .loop = loop };
 	pthread_mutex_init(&k->lock, NULL);
@@ -122,8 +125,10 @@ int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 	if (!r)
 		return 0;
 	discard(s);
-	return log_complain(r, "forward %s has a mark or is transparent, which needs "
-			    "CAP_NET_ADMIN: %s", forward_name(fc), err);
+	return log_complain(r,
+			    "forward %s has a mark or is transparent, which needs "
+			    "CAP_NET_ADMIN: %s",
+			    forward_name(fc), err);
 }
 
 void marked_sockets_close(struct marked_sockets *s)

@@ -33,7 +33,7 @@ struct socket_keeper {
 
 /* LOOP is the main thread's, which asks MAKE(ARG). */
 void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
-		       struct loop *loop);
+			struct loop *loop);
 /*
  * Make what is wanted, free what is closed: to be called after each batch of LOOP, and when all
  * stocks are closed and LOOP runs no more.

@@ -143,7 +143,7 @@ static bool same_set(const struct addr_list *a, const struct addr_list *b)
 static void names_remove(struct lookup *u);
 
 int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endpoint *listen,
-		  unsigned int interval_ms, uint64_t now_ms)
+		unsigned int interval_ms, uint64_t now_ms)
 {
 	*u = (struct lookup){
 		.conf = conf,
@@ -204,8 +204,7 @@ void lookup_know(struct lookup *u, struct lookup *before)
 	addr_list_put(good ? other : list);
 }
 
-bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why,
-		     uint64_t now_ms)
+bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why, uint64_t now_ms)
 {
 	struct addr_list *list = NULL, *old = NULL;
 	size_t n_good = 0;
@@ -245,9 +244,9 @@ struct names {
 	uint64_t begin_ms;     /* no look-up begins before; see AT_ONCE */
 	struct source sockets; /* an epoll of c-ares' sockets */
 
-	pthread_mutex_t lock;  /* of all that follows */
+	pthread_mutex_t lock; /* of all that follows */
 	ares_channel channel;
-	char *hosts;           /* what /etc/hosts said when it was read; NULL: nothing */
+	char *hosts; /* what /etc/hosts said when it was read; NULL: nothing */
 	struct lookup *list;
 };
 
@@ -275,8 +274,10 @@ static void say(const struct lookup *u)
 	char text[ADDR_STRLEN];
 
 	if (u->record.why[0]) {
-		log_limited(LOG_WARNING, u->list->n ? "upstream %s keeps its last addresses: %s" :
-			    "upstream %s has no address yet, so its clients are reset: %s",
+		log_limited(LOG_WARNING,
+			    u->list->n ?
+				    "upstream %s keeps its last addresses: %s" :
+				    "upstream %s has no address yet, so its clients are reset: %s",
 			    u->conf->text, u->record.why);
 		return;
 	}
@@ -298,7 +299,8 @@ static size_t copy_answer(const struct ares_addrinfo *answer, in_port_t port, st
 {
 	size_t n = 0;
 
-	for (const struct ares_addrinfo_node *i = answer->nodes; i && n < ADDRS_MAX; i = i->ai_next) {
+	for (const struct ares_addrinfo_node *i = answer->nodes; i && n < ADDRS_MAX;
+	     i = i->ai_next) {
 		struct addr a = { .len = i->ai_addrlen };
 
 		memcpy(&a.ss, i->ai_addr, i->ai_addrlen);
@@ -498,8 +500,8 @@ static void set_servers(struct names *n, char *resolv)
 			len += (size_t)snprintf(servers + len, sizeof(servers) - len, "%s%s",
 						len ? "," : "", server);
 	if (len && ares_set_servers_csv(n->channel, servers))
-		log_warning("%s: \"%s\" are no name servers, and others stay in use", names_files[1],
-			    servers);
+		log_warning("%s: \"%s\" are no name servers, and others stay in use",
+			    names_files[1], servers);
 }
 
 /* What is asked of name servers is asked again, perhaps of others. */
@@ -522,8 +524,11 @@ void names_read_again(struct names *n, const int fds[NAMES_FILES])
 static int open_channel(struct names *n)
 {
 	char lookups[] = "b"; /* DNS alone: see find_host() */
-	struct ares_options o = { .lookups = lookups, .timeout = ANSWER_MS, .tries = TRIES,
-				  .sock_state_cb = on_interest, .sock_state_cb_data = n };
+	struct ares_options o = { .lookups = lookups,
+				  .timeout = ANSWER_MS,
+				  .tries = TRIES,
+				  .sock_state_cb = on_interest,
+				  .sock_state_cb_data = n };
 	int status = ares_library_init(ARES_LIB_INIT_ALL);
 
 	if (!status)
@@ -578,7 +583,8 @@ static int look_up_listener(struct forward_conf *fc, bool confined)
 	char why[LOOKUP_WHY_LEN] = "a name to listen at is looked up at the start only: restart "
 				   "culvert, or write the address";
 	struct endpoint found;
-	int r = confined ? -EINVAL : endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
+	int r = confined ? -EINVAL :
+			   endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
 
 	if (r) {
 		config_complain_address(fc, true, "", why);

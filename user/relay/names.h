@@ -42,11 +42,11 @@ void addr_list_put(struct addr_list *list); /* NULL is fine */
 
 /* How the look-ups of a name have gone. */
 struct lookup_record {
-	uint64_t resolved_ms; /* CLOCK_MONOTONIC: when the addresses were confirmed or replaced;
+	uint64_t resolved_ms;     /* CLOCK_MONOTONIC: when the addresses were confirmed or replaced;
 			       * since lookup_open(), while there is none */
-	uint64_t lookups;     /* that have ended, since the start */
-	uint64_t failures;    /* of them, those without an address */
-	uint64_t ended_ms;    /* when the last one has */
+	uint64_t lookups;         /* that have ended, since the start */
+	uint64_t failures;        /* of them, those without an address */
+	uint64_t ended_ms;        /* when the last one has */
 	char why[LOOKUP_WHY_LEN]; /* why the last one has failed; "": it has not */
 };
 
@@ -71,7 +71,7 @@ struct lookup {
 
 /* CONF is numbers, or a name whose addresses may be known.  -ENOMEM. */
 int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endpoint *listen,
-		  unsigned int interval_ms, uint64_t now_ms);
+		unsigned int interval_ms, uint64_t now_ms);
 /*
  * Give U the addresses of BEFORE and its record of look-ups.  Both have the same text, and nobody
  * uses U yet.  If U is a name and one of the addresses is its forward's own listener, U stays as it
@@ -103,7 +103,7 @@ void lookup_record(struct lookup *u, struct lookup_record *ret);
  * failure is new.
  */
 bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why,
-		     uint64_t now_ms);
+		   uint64_t now_ms);
 
 /* --- looking names up --- */
 

@@ -20,8 +20,9 @@
 #define TCP4_V2 0x11
 #define TCP6_V2 0x21
 
-static const uint8_t signature[] = { '\r', '\n', '\r', '\n', 0,   '\r',
-				     '\n', 'Q',  'U',  'I',  'T', '\n' };
+static const uint8_t signature[] = {
+	'\r', '\n', '\r', '\n', 0, '\r', '\n', 'Q', 'U', 'I', 'T', '\n'
+};
 static const uint8_t mapped[] = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff };
 
 static int malformed(const char **ret_reason, const char *reason)
@@ -58,8 +59,10 @@ static bool parse_line(const char *line, size_t len, struct proxy_header *h)
 	uint8_t address[16];
 	int end = 0;
 
-	if (sscanf(line, "PROXY" BLANK "TCP%1[46]" BLANK "%45[^ ]" BLANK "%45[^ ]" BLANK "%5[0-9]"
-		   BLANK "%5[0-9]%n", family, text[0], text[1], ports[0], ports[1], &end) != 5 ||
+	if (sscanf(line,
+		   "PROXY" BLANK "TCP%1[46]" BLANK "%45[^ ]" BLANK "%45[^ ]" BLANK "%5[0-9]" BLANK
+		   "%5[0-9]%n",
+		   family, text[0], text[1], ports[0], ports[1], &end) != 5 ||
 	    (size_t)end != len)
 		return false;
 	for (int i = 0; i < 2; i++) {

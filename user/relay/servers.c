@@ -62,8 +62,10 @@ static int add_member(struct servers *ss, const struct servers *before, size_t i
 	if (!known)
 		snprintf(s->name, sizeof(s->name), "%s", name);
 	ss->members[ss->n++] = (struct member){
-		.server = server_get(s), .conf = &ss->conf->upstream.servers[i],
-		.place = &ss->places[i], .list = addr_list_get(list),
+		.server = server_get(s),
+		.conf = &ss->conf->upstream.servers[i],
+		.place = &ss->places[i],
+		.list = addr_list_get(list),
 		.turn = known ? known->turn : 0,
 	};
 	return 0;
@@ -161,7 +163,7 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 		struct place *p = &ss->places[i];
 
 		r = lookup_open(&p->upstream, &up->servers[i].at, &fc->listen,
-				  fc->resolve_interval_ms, now_ms);
+				fc->resolve_interval_ms, now_ms);
 		if (!r)
 			know_addresses(p, before, up->servers[i].at.text);
 	}
@@ -221,7 +223,8 @@ static size_t find_candidates(struct servers *ss, struct server *const *tried, s
 			.silent = now_ms < s->ask_ms && is_silent(s->owes_ms, s->usual_ms, now_ms),
 			.weight = health_weight(&s->health, m->conf->weight, now_ms),
 			.live = atomic_load_explicit(&s->live, memory_order_relaxed),
-			.name = balance_hash(s->name, strlen(s->name), 0), .turn = &m->turn,
+			.name = balance_hash(s->name, strlen(s->name), 0),
+			.turn = &m->turn,
 		};
 	}
 	return found;
@@ -254,9 +257,9 @@ static struct server *choose(struct member *m, uint64_t now_ms)
 	return server_enter(s);
 }
 
-int servers_pick(struct servers *ss, const union client_addr *client,
-		 struct server *const *tried, size_t n, uint64_t *seen, uint64_t now_ms,
-		 struct server **ret, struct addr_list **ret_list)
+int servers_pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
+		 size_t n, uint64_t *seen, uint64_t now_ms, struct server **ret,
+		 struct addr_list **ret_list)
 {
 	struct candidate c[SERVERS_IN_USE_MAX];
 	struct member *best;

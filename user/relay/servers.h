@@ -38,9 +38,9 @@ struct server {
 
 	/* with the lock of struct servers */
 	struct health health;
-	uint64_t owes_ms;  /* its first connect since its last answer; 0: it owes none */
-	uint64_t usual_ms; /* what its last connect took */
-	uint64_t sessions, failures; /* connects since the start */
+	uint64_t owes_ms;             /* its first connect since its last answer; 0: it owes none */
+	uint64_t usual_ms;            /* what its last connect took */
+	uint64_t sessions, failures;  /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
@@ -55,17 +55,17 @@ void server_leave(struct server *s);
 
 /* A server of one forward, in the order of the configuration. */
 struct member {
-	struct server *server;    /* a reference */
+	struct server *server; /* a reference */
 	const struct server_conf *conf;
 	struct place *place;
-	struct addr_list *list;   /* its addresses; a reference */
-	int64_t turn;             /* see balance.h */
+	struct addr_list *list; /* its addresses; a reference */
+	int64_t turn;           /* see balance.h */
 };
 
 /* A server as configured, and the look-ups of its name. */
 struct place {
 	struct lookup upstream;
-	uint64_t seen; /* the last look-up that its members are made of */
+	uint64_t seen;               /* the last look-up that its members are made of */
 	uint64_t sessions, failures; /* of all its members, also of those that are gone */
 };
 
@@ -95,9 +95,9 @@ void servers_add_names(struct servers *ss, struct names *names);
  * lookup_failed(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups
  * have failed; -EHOSTDOWN: no server is left that may have a session.  By any thread.
  */
-int servers_pick(struct servers *ss, const union client_addr *client,
-		 struct server *const *tried, size_t n, uint64_t *seen, uint64_t now_ms,
-		 struct server **ret, struct addr_list **ret_list);
+int servers_pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
+		 size_t n, uint64_t *seen, uint64_t now_ms, struct server **ret,
+		 struct addr_list **ret_list);
 /*
  * S, of which all addresses were tried, could not be connected to, because of errno ERROR.  As
  * lookup_failed().

@@ -75,7 +75,7 @@ struct session {
 	struct worker *worker;
 	struct forward *forward;
 	struct session *next, **prev; /* in worker->sessions; DEAD: as they were */
-	struct source sides[2]; /* fd -1: none */
+	struct source sides[2];       /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
 	struct timer timer;
@@ -106,9 +106,9 @@ struct session {
 	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
 	uint8_t end_cause;       /* enum cause: of its mark, or while PARTING that of its reset */
 	union client_addr client;
-	struct told *told;       /* owned; NULL: the client has connected itself */
-	struct pace *pace;       /* owned; NULL: its bandwidth has no limit, see bandwidth.h */
-	struct idle *idle;       /* owned; NULL: session_idle.c had nothing to remember so far */
+	struct told *told; /* owned; NULL: the client has connected itself */
+	struct pace *pace; /* owned; NULL: its bandwidth has no limit, see bandwidth.h */
+	struct idle *idle; /* owned; NULL: session_idle.c had nothing to remember so far */
 };
 
 /* The only writer of s->state, which begins with HEADER.  Asserts the table. */

@@ -56,19 +56,19 @@ struct attempt {
 
 /* Apart from the session, since most of a session's life comes when it is OPEN. */
 struct connecting {
-	struct connecting *next; /* in worker->connected */
-	uint64_t due_ms;         /* give up */
-	uint64_t server_due_ms;  /* give the server up */
+	struct connecting *next;         /* in worker->connected */
+	uint64_t due_ms;                 /* give up */
+	uint64_t server_due_ms;          /* give the server up */
 	struct server *tried[TRIED_MAX]; /* that were given up; to compare with: they may be gone */
 	size_t n_tried;
-	uint64_t seen;           /* the look-up that it waits for, see lookup_failed() */
+	uint64_t seen; /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
-	uint64_t next_ms;        /* when the next attempt may begin, or be tried again because this
+	uint64_t next_ms; /* when the next attempt may begin, or be tried again because this
 				  * machine, and not the upstream, has refused */
-	uint16_t first;          /* index of the address to begin with; those behind it follow, and
+	uint16_t first;   /* index of the address to begin with; those behind it follow, and
 				  * then those before it */
-	uint16_t begun;          /* attempts that have begun */
-	uint16_t running;        /* of them, those that have not ended */
+	uint16_t begun;   /* attempts that have begun */
+	uint16_t running; /* of them, those that have not ended */
 	struct attempt attempts[AT_ONCE];
 };
 
@@ -246,7 +246,8 @@ static bool next_server(struct session *s, int error)
 	bool may_move;
 	int r;
 
-	if (cause == CAUSE_NO_SOCKET || tcp_cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
+	if (cause == CAUSE_NO_SOCKET ||
+	    tcp_cause_of_shortage(error, CAUSE_INTERNAL) != CAUSE_INTERNAL)
 		return false;
 	may_move = servers_refused(&s->forward->servers, s->server, error, &c->seen,
 				   s->worker->loop.now_ms);
@@ -285,8 +286,8 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	if (next_server(s, error)) /* which logs it if that is news */
 		return;
 	log_cause(upstream_cause(error), LOG_WARNING,
-		  "session %llu, forward %s: cannot connect to %s: %s%s",
-		  (unsigned long long)s->id, forward_name(forward_of(s)),
+		  "session %llu, forward %s: cannot connect to %s: %s%s", (unsigned long long)s->id,
+		  forward_name(forward_of(s)),
 		  addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text)),
 		  strerror(error), error_hint(HINT_CONNECT, error));
 	session_reset(s, upstream_cause(error));

@@ -333,7 +333,8 @@ static bool is_sent(int fd)
 static bool take_what_was_said(struct session *s)
 {
 	unsigned int dir = s->parted;
-	enum step step = s->flows[dir].phase == FLOW_USER ? STEP_DONE : session_sockmap_rest(s, dir);
+	enum step step = s->flows[dir].phase == FLOW_USER ? STEP_DONE :
+							    session_sockmap_rest(s, dir);
 	enum pump r;
 	int error;
 

@@ -150,7 +150,8 @@ bool session_graft_end(struct session *s, bool reset)
 const char *session_graft_hindrance(const struct session *s)
 {
 	if (s->graft != NO_GRAFT && graft_state(grafts_of(s), s->graft) == GRAFT_OFFERED)
-		return graft_refusal_name((enum graft_refusal)graft_of(grafts_of(s), s->graft)->why_not);
+		return graft_refusal_name(
+			(enum graft_refusal)graft_of(grafts_of(s), s->graft)->why_not);
 	if (!is_wanted(s))
 		return "";
 	if (s->pace)

@@ -58,8 +58,8 @@ void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[
 /* --- an end that is gone --- */
 
 #define TCP_GIVES_UP_MS 1920000 /* by itself: 16 times TCP_RTO_MAX */
-#define LEAST_ASK_MS 1000  /* longer than an answer takes */
-#define LEAST_GONE_MS 6000 /* as TCP's own probes, which are a second apart */
+#define LEAST_ASK_MS 1000       /* longer than an answer takes */
+#define LEAST_GONE_MS 6000      /* as TCP's own probes, which are a second apart */
 
 uint64_t idle_ask_ms(unsigned int keepalive_ms)
 {
@@ -115,7 +115,8 @@ uint64_t session_idle_due(struct session *s)
 		s->idle = calloc(1, sizeof(*s->idle));
 	if (!s->idle)
 		return now + NO_MEMORY_MS;
-	half = s->flows[CLIENT].phase >= FLOW_FINISHING || s->flows[UPSTREAM].phase >= FLOW_FINISHING;
+	half = s->flows[CLIENT].phase >= FLOW_FINISHING ||
+	       s->flows[UPSTREAM].phase >= FLOW_FINISHING;
 	if (session_is_grafted(s)) {
 		uint64_t last = session_graft_active_ms(s, &half) + TICK_MS;
 

@@ -21,8 +21,8 @@ struct idle {
 	uint64_t since_ms; /* the last byte that is known of; 0: not open yet */
 	uint64_t taken[2]; /* at the last look, by side */
 	bool owed[2];
-	bool half;         /* one end has sent FIN */
-	uint64_t asked_ms; /* when idle_is_gone() was called last; 0: not yet */
+	bool half;           /* one end has sent FIN */
+	uint64_t asked_ms;   /* when idle_is_gone() was called last; 0: not yet */
 	uint64_t mute_ms[2]; /* by side: seen then to owe an answer; 0: it owes none */
 };
 

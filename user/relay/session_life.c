@@ -185,8 +185,8 @@ static void log_end(const struct session *s, bool rst)
 	int level = rst ? level_of_reset(cause) : LOG_DEBUG;
 
 	if (level == LOG_DEBUG)
-		log_debug("session %llu: %s%s", (unsigned long long)s->id, rst ? "reset: " : "finished",
-			  rst ? cause_name(cause) : "");
+		log_debug("session %llu: %s%s", (unsigned long long)s->id,
+			  rst ? "reset: " : "finished", rst ? cause_name(cause) : "");
 	else
 		log_cause(cause, level, "session %llu, forward %s: reset",
 			  (unsigned long long)s->id, forward_name(s->forward->conf));
@@ -202,8 +202,8 @@ static void account(struct session *s, unsigned int end)
 	session_count_kernel(s);
 	if (w->shared->session_log) {
 		session_view(s, &view);
-		session_log_ended(w->shared->session_log, &view, w->shared->config->session_log_empty,
-				  end);
+		session_log_ended(w->shared->session_log, &view,
+				  w->shared->config->session_log_empty, end);
 	}
 	if (end != SESSION_FINISHED)
 		count_add(&w->stats.errors[end], 1);
@@ -364,7 +364,8 @@ static void on_timer(struct timer *timer)
 _Static_assert(sizeof(struct session) <= 472, "put what few sessions need apart");
 
 /* A session in HEADER, without sockets and id.  NULL: no memory. */
-static struct session *new_session(struct worker *w, struct forward *f, const struct sockaddr *client)
+static struct session *new_session(struct worker *w, struct forward *f,
+				   const struct sockaddr *client)
 {
 	struct session *s = calloc(1, sizeof(*s));
 
@@ -483,7 +484,8 @@ void session_kernel_sweep(struct worker *w)
 	unsigned int leaves = SWEEP_LEAVES;
 
 	for (struct session *s = w->sessions; s; s = s->next) {
-		for (unsigned int dir = 0; dir < 2 && session_runs(s) && s->pair != NO_PAIR; dir++) {
+		for (unsigned int dir = 0; dir < 2 && session_runs(s) && s->pair != NO_PAIR;
+		     dir++) {
 			unsigned int kind = session_sockmap_missed(s, dir);
 
 			if (kind && (kind != CULVERT_EVENT_MEMORY || leaves-- > 0))

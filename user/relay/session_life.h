@@ -17,7 +17,8 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
  * Make the grafted session of SLOT, which a daemon before this one has left, one of F, CLIENT and
  * W, before W runs.  The caller has counted it in.  -ENOMEM.
  */
-int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot);
+int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client,
+		  uint32_t slot);
 
 /* Free what died during the batch of events. */
 void session_reap(struct worker *w);

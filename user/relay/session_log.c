@@ -32,8 +32,8 @@
 #include "relay/session_view.h"
 
 #define GATHER_MS 100
-#define SLICE_MS 100 /* between two looks at whether the daemon ends */
-#define LOOK_MS 5    /* ... at whether the writer has ended */
+#define SLICE_MS 100     /* between two looks at whether the daemon ends */
+#define LOOK_MS 5        /* ... at whether the writer has ended */
 #define QUEUE_LEAST 8192 /* lines */
 #define ERROR_LEN 256
 
@@ -115,8 +115,9 @@ static struct json_object *ended_json(const struct session_view *v, unsigned int
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
 	json_add_null(o, "upstream");
 	if (a->len)
-		json_add_text(o, "upstream", addr_format((const struct sockaddr *)&a->ss, a->len,
-							 text, sizeof(text)));
+		json_add_text(o, "upstream",
+			      addr_format((const struct sockaddr *)&a->ss, a->len, text,
+					  sizeof(text)));
 	json_add_text(o, "end", end == SESSION_FINISHED ? "finished" : cause_name(end));
 	json_add_int(o, "duration_ms", v->age_ms);
 	json_add_null(o, "connect_ms");
@@ -224,7 +225,8 @@ static void rotate(struct session_log *l)
 	if (fd < 0) {
 		note_error(l, err);
 		log_error("session log %s: cannot be opened anew: %s (an old file is written on; "
-			  "then reload, or send SIGUSR1, again)", l->path, err);
+			  "then reload, or send SIGUSR1, again)",
+			  l->path, err);
 		return;
 	}
 	if (l->fd >= 0)
@@ -375,7 +377,8 @@ void session_log_close(struct session_log *l)
 	while (l->started && pthread_tryjoin_np(l->thread, NULL)) {
 		if (clock_ms() >= end_ms + 500) {
 			log_warning("session log %s: the last lines are lost: it cannot be written "
-				    "(does the disk answer?)", l->path);
+				    "(does the disk answer?)",
+				    l->path);
 			return;
 		}
 		poll(NULL, 0, LOOK_MS);
@@ -431,9 +434,10 @@ static int check(int fd, const char *what, const struct account *a, char *err, s
 	others = st.st_mode & S_IWOTH && !(S_ISDIR(st.st_mode) && st.st_mode & S_ISVTX);
 	if ((st.st_uid == 0 || st.st_uid == a->uid) && !others)
 		return 0;
-	snprintf(err, errlen, "%s has uid %u and mode %04o: it must belong to root or %s, and not "
-		 "everybody may write it", what, (unsigned int)st.st_uid,
-		 (unsigned int)st.st_mode & 07777, a->name);
+	snprintf(err, errlen,
+		 "%s has uid %u and mode %04o: it must belong to root or %s, and not "
+		 "everybody may write it",
+		 what, (unsigned int)st.st_uid, (unsigned int)st.st_mode & 07777, a->name);
 	return -EPERM;
 }
 

@@ -117,9 +117,9 @@ static int describe(const struct session *s, struct proxy_header *ret)
 	struct sockaddr_storage ss;
 	socklen_t len = sizeof(ss);
 
-	*ret = s->told ? s->told->header : (struct proxy_header){
-		.has_addresses = s->client.sa.sa_family != AF_UNIX, .source = s->client
-	};
+	*ret = s->told ? s->told->header :
+			 (struct proxy_header){ .has_addresses = s->client.sa.sa_family != AF_UNIX,
+						.source = s->client };
 	ret->version = forward_of(s)->proxy_protocol & PROXY_SEND_V1 ? 1 : 2;
 	if (s->told || !ret->has_addresses)
 		return 0;

@@ -57,8 +57,11 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 	struct worker *w = s->worker;
 
 	return (struct sockmap_io){
-		.pump = { .flow = &s->flows[dir], .pool = &w->pool, .src = s->sides[dir].fd,
-			  .dst = s->sides[!dir].fd, .buffer_size = forward_of(s)->copy_buffer },
+		.pump = { .flow = &s->flows[dir],
+			  .pool = &w->pool,
+			  .src = s->sides[dir].fd,
+			  .dst = s->sides[!dir].fd,
+			  .buffer_size = forward_of(s)->copy_buffer },
 		.kernel = w->shared->kernel,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
@@ -107,7 +110,8 @@ static bool step_ok(struct session *s, unsigned int dir, enum step r, const stru
 	}
 }
 
-bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(struct sockmap_io *io))
+bool session_sockmap_try(struct session *s, unsigned int dir,
+			 enum step (*step)(struct sockmap_io *io))
 {
 	struct sockmap_io io = sockmap_io(s, dir);
 	enum step r = step(&io);
@@ -137,8 +141,10 @@ static void refused(struct session *s, unsigned int dir, int error)
 		break;
 	default:
 		f->reason = REASON_REFUSED;
-		log_limited(LOG_WARNING, "session %llu: stays in user space, where it is as safe: "
-			    "sockmap: %s", (unsigned long long)s->id, strerror(-error));
+		log_limited(LOG_WARNING,
+			    "session %llu: stays in user space, where it is as safe: "
+			    "sockmap: %s",
+			    (unsigned long long)s->id, strerror(-error));
 	}
 	count_add(&s->worker->stats.handovers[HANDOVER_FAILED][f->reason], 1);
 }

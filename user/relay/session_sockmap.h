@@ -18,7 +18,8 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 void session_sockmap_leave(struct session *s, unsigned int dir, struct decision d);
 
 /* Try STEP of flow DIR.  True: it is done; false: it goes on, or the session ends. */
-bool session_sockmap_try(struct session *s, unsigned int dir, enum step (*step)(struct sockmap_io *io));
+bool session_sockmap_try(struct session *s, unsigned int dir,
+			 enum step (*step)(struct sockmap_io *io));
 
 /* Was it a FIN, where flow DIR has read EOF?  In doubt only if the kernel has had the sockets. */
 bool session_sockmap_is_fin(struct session *s, unsigned int dir);

@@ -29,8 +29,9 @@ static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
 
 	if (s->graft != NO_GRAFT)
 		return (volatile uint64_t *)&graft_of(shared->grafts, s->graft)->counted[dir];
-	return s->pair == NO_PAIR ? NULL : (volatile uint64_t *)
-		&sockmap_ctl(shared->kernel, s->pair * 2 + dir)->counted;
+	return s->pair == NO_PAIR ?
+		       NULL :
+		       (volatile uint64_t *)&sockmap_ctl(shared->kernel, s->pair * 2 + dir)->counted;
 }
 
 void session_count_kernel(struct session *s)
@@ -48,8 +49,9 @@ void session_count_kernel(struct session *s)
 			*counted = bytes;
 		}
 		if (grafted)
-			count_add(&s->worker->stats.handovers[CARRIER_GRAFT]
-						  [graft_reason(&s->flows[dir])], 1);
+			count_add(&s->worker->stats
+					   .handovers[CARRIER_GRAFT][graft_reason(&s->flows[dir])],
+				  1);
 	}
 	s->graft_counted = s->graft_counted || grafted;
 }
@@ -73,8 +75,10 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 		.copied = f->user_out - spliced,
 		.spliced = spliced,
 		.kernel = kernel_bytes(s, dir),
-		.backlog_max = s->pair == NO_PAIR ? 0 :
-			       sockmap_stat(s->worker->shared->kernel, s->pair * 2 + dir)->backlog_max,
+		.backlog_max = s->pair == NO_PAIR ?
+				       0 :
+				       sockmap_stat(s->worker->shared->kernel, s->pair * 2 + dir)
+					       ->backlog_max,
 	};
 }
 

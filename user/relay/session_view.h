@@ -26,11 +26,11 @@ struct session_view {
 	const struct forward *forward; /* lives as long as S */
 	unsigned int worker;
 	enum session_state state;
-	uint32_t connect_ms;           /* as of struct session */
+	uint32_t connect_ms; /* as of struct session */
 	union client_addr client;
-	union client_addr via;         /* AF_UNSPEC: the client has connected itself */
-	struct addr upstream;          /* len 0: no address was tried */
-	const char *not_grafted;       /* see session_graft_hindrance() */
+	union client_addr via;   /* AF_UNSPEC: the client has connected itself */
+	struct addr upstream;    /* len 0: no address was tried */
+	const char *not_grafted; /* see session_graft_hindrance() */
 	struct flow_view flows[2];
 };
 

@@ -45,7 +45,8 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 {
 	const struct forward_conf *fc = f->conf;
 	const struct sockaddr *source = fc->transparent ? client :
-					fc->source.len ? (const void *)&fc->source.ss : NULL;
+					fc->source.len  ? (const void *)&fc->source.ss :
+							  NULL;
 	int fd, r = 0;
 
 	if (source && source->sa_family != to->ss.ss_family)

@@ -19,15 +19,15 @@ struct listening;
 /* What all workers share.  Written before they start, but for the atomics. */
 struct shared {
 	const struct config *config;
-	struct sockmap *kernel;        /* NULL: everything is carried in user space */
-	struct grafts *grafts;        /* NULL: no session is grafted */
-	_Atomic unsigned int live;    /* sessions of all workers; admission.c counts them, */
-	struct clients clients;       /* and those who have some */
+	struct sockmap *kernel;          /* NULL: everything is carried in user space */
+	struct grafts *grafts;           /* NULL: no session is grafted */
+	_Atomic unsigned int live;       /* sessions of all workers; admission.c counts them, */
+	struct clients clients;          /* and those who have some */
 	struct session_log *session_log; /* NULL: none */
-	struct names *names;           /* NULL: no upstream is a name */
+	struct names *names;             /* NULL: no upstream is a name */
 	struct checks *checks;
 	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
-	_Atomic uint64_t last_id;     /* of sessions */
+	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 };
 
@@ -39,10 +39,10 @@ struct worker {
 	struct pool pool;
 	struct stats stats;
 
-	struct session *sessions; /* list of those that live */
-	struct session *dead;     /* to be freed after the batch */
+	struct session *sessions;     /* list of those that live */
+	struct session *dead;         /* to be freed after the batch */
 	struct connecting *connected; /* list of struct connecting to be freed after the batch */
-	unsigned int n_sessions;  /* that live */
+	unsigned int n_sessions;      /* that live */
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	struct listener *listeners; /* list; see listener.h */
@@ -50,17 +50,17 @@ struct worker {
 
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
-	struct session **grafted;  /* by slot: the session of this worker that has it, or NULL */
-	struct timer catch_up;     /* looks for events of which nobody is told */
-	uint64_t graft_news_seen;  /* of shared->graft_news, and events lost */
-	struct timer sweep;        /* looks for events that did not fit into the ring */
+	struct session **grafted; /* by slot: the session of this worker that has it, or NULL */
+	struct timer catch_up;    /* looks for events of which nobody is told */
+	uint64_t graft_news_seen; /* of shared->graft_news, and events lost */
+	struct timer sweep;       /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 
 	pthread_t thread;
-	bool started;       /* of the thread that starts and stops it */
-	bool stopping;      /* ends with its last session; the others have until then: */
+	bool started;  /* of the thread that starts and stops it */
+	bool stopping; /* ends with its last session; the others have until then: */
 	struct timer grace;
-	struct timer leave;         /* leaves sessions to the next daemon */
+	struct timer leave; /* leaves sessions to the next daemon */
 };
 
 /* How often a worker looks at the program's counters, while sessions are in the kernel. */
