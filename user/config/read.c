@@ -102,16 +102,19 @@ static int add_forwards(struct config *c)
 static bool any_pair(const struct endpoint *a, const struct endpoint *b,
 		     bool (*is)(const struct addr *, const struct addr *))
 {
-	for (size_t i = 0; i < a->n_addrs * b->n_addrs; i++)
-		if (is(&a->addrs[i / b->n_addrs], &b->addrs[i % b->n_addrs]))
-			return true;
+	for (const struct addr *x = a->addrs; x < a->addrs + a->n_addrs; x++)
+		for (const struct addr *y = b->addrs; y < b->addrs + b->n_addrs; y++)
+			if (is(x, y))
+				return true;
 	return false;
 }
 
 static bool feeds_itself(const struct forward_conf *fc)
 {
-	for (size_t i = 0; i < fc->upstream.n; i++)
-		if (any_pair(&fc->upstream.servers[i].at, &fc->listen, addr_leads_to))
+	const struct upstream *u = &fc->upstream;
+
+	for (const struct server_conf *s = u->servers; s && s < u->servers + u->n; s++)
+		if (any_pair(&s->at, &fc->listen, addr_leads_to))
 			return true;
 	return false;
 }

@@ -497,9 +497,12 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 	struct privileged_answer a = { 0 };
 	int fds[2], r;
 
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (p->pid = fork()) < 0)
-		return log_complain(-errno, "cannot start the privileged process: %s%s",
-				    strerror(errno), error_hint(HINT_RESOURCES, errno));
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (p->pid = fork()) < 0) {
+		r = log_complain(-errno, "cannot start the privileged process: %s%s",
+				 strerror(errno), error_hint(HINT_RESOURCES, errno));
+		free(p);
+		return r;
+	}
 	if (!p->pid) {
 		log_keep_complaint(NULL, 0);
 		serve_all(fds[1], c, argc, argv, clsact);

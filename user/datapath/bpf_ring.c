@@ -49,6 +49,7 @@ void *bpf_values_map(const struct bpf_map *map)
 	void *values = mmap(NULL, size_of(map), PROT_READ | PROT_WRITE, MAP_SHARED,
 			    bpf_map__fd(map), 0);
 
+	/* cppcheck-suppress memleak ; the caller unmaps it */
 	return values == MAP_FAILED ? NULL : values;
 }
 

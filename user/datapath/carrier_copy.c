@@ -109,7 +109,7 @@ static enum pump copy_fill(struct pump_io *io)
 	size_t room = b ? b->size - b->len : 0;
 	ssize_t n;
 
-	if (room < smaller(TAIL_ROOM, io->limit - io->read)) {
+	if (!b || room < smaller(TAIL_ROOM, io->limit - io->read)) {
 		b = pool_buffer_get(io->pool, io->buffer_size);
 		if (!b)
 			return PUMP_STARVED;

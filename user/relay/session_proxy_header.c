@@ -95,7 +95,7 @@ bool session_proxy_header_look(struct session *s, bool ended)
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, sizeof(buf), MSG_PEEK);
 	int r = n < 0 ? -errno : proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 
-	if (!r)
+	if (n >= 0 && !r)
 		return take(s, &h, buf);
 	if (n < 0 && r != -EAGAIN)
 		session_reset(s, tcp_cause(CLIENT, -r));
