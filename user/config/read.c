@@ -113,7 +113,7 @@ static bool feeds_itself(const struct forward_conf *fc)
 {
 	const struct upstream *u = &fc->upstream;
 
-	for (const struct server_conf *s = u->servers; s && s < u->servers + u->n; s++)
+	for (const struct server_conf *s = u->servers; s < u->servers + u->n; s++)
 		if (any_pair(&s->at, &fc->listen, addr_leads_to))
 			return true;
 	return false;
@@ -151,7 +151,7 @@ int config_check_addresses(const struct config *c)
 {
 	char why[sizeof(((struct endpoint *)0)->text) + 64];
 
-	for (size_t i = 0; i < c->n_forwards; i++) {
+	for (size_t i = 0; c->forwards && i < c->n_forwards; i++) {
 		const struct forward_conf *fc = &c->forwards[i];
 		const struct endpoint *e = find_overlap(c, i);
 
