@@ -112,7 +112,10 @@ static int make_members(struct servers *ss, const struct servers *before)
 		return -ENOMEM;
 	for (size_t i = 0; !r && i < ss->conf->upstream.n; i++)
 		r = add_place(&fresh, before, i);
-	*ss = r ? old : fresh;
+	if (!r) { /* what is beside them is read without the lock */
+		ss->members = fresh.members;
+		ss->n = fresh.n;
+	}
 	drop_members(r ? &fresh : &old);
 	return r;
 }
