@@ -191,7 +191,7 @@ def begin_or_skip(programs, packages="test", ipv6=False):
 
 
 def test_options(page, *more):
-    """Of a test whose text is PAGE: --culvert, and MORE, each a flag and what argparse wants of it."""
+    """Of a test whose text is PAGE: --culvert, and MORE: pairs of a flag and its keywords."""
     parser = argparse.ArgumentParser(description=page.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", type=os.path.abspath, default=os.path.join(TOP, "build/culvert"))
     for flag, wanted in more:

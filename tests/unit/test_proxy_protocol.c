@@ -5,7 +5,10 @@
 #include "config/endpoint.h"
 #include "proxy_rig.h"
 
-/* Reading and writing PROXY headers: the rules of the specification; flow/real_programs has real ones. */
+/*
+ * Reading and writing PROXY headers: the rules of the specification; flow/real_programs has real
+ * ones.
+ */
 
 #define D10 "1234567890"
 #define D90 D10 D10 D10 D10 D10 D10 D10 D10 D10
