@@ -455,7 +455,7 @@ class Daemon:
         wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready")
 
     def kill(self):
-        """Without a chance to say good-bye; and the next one is started."""
+        """SIGKILL; then another one is started."""
         self.process.kill()
         self.lab.stop(self.process)
         self._start()
