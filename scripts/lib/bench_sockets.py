@@ -5,7 +5,7 @@
 Usage: bench_sockets.py PAIRS
 
 Obeys the lines "open" and "close" on stdin, answers each with the same when it is done, and ends
-with stdin. What plain sockets cost is the yardstick for what a relay needs beyond its own.
+with stdin. What plain sockets cost is subtracted to see what a relay needs beyond its own.
 """
 
 import re

@@ -45,7 +45,7 @@ def newest(images):
 
 
 def pattern_of(series, cards):
-    """Cloud kernels of SERIES, or those with drivers of CARDS; not the meta packages, -dbg, -unsigned."""
+    """Cloud kernels of SERIES, or those with drivers of CARDS; no meta package, -dbg, -unsigned."""
     kind = "[0-9.]+(-[0-9]+)?([+~][a-z0-9.]+)*" if cards else "[^ _]*-cloud"
     return rf"linux-image-{re.escape(series)}[.~-]{kind}-amd64"
 

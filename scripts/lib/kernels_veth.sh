@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# Traffic through culvert between three network namespaces, joined by veth, every byte verified. With
-# CULVERT_CARDS (see kernels_ip.sh) network cards are in their place.
+# Traffic through culvert between three network namespaces, joined by veth, every byte verified.
+# With CULVERT_CARDS (see kernels_ip.sh) network cards are in their place.
 #
 # Usage: kernels_veth.sh DIRECTORY ENGINE [loss | vlan | wireguard | transport | tunnel | torture]
 #   DIRECTORY  of culvert, culvert-bench and test_torture

@@ -191,7 +191,7 @@ def begin_or_skip(programs, packages="test", ipv6=False):
 
 
 def test_options(page, *more):
-    """Of a test whose text is PAGE: --culvert, and MORE, each a flag and what argparse wants of it."""
+    """Of a test whose text is PAGE: --culvert, and MORE: pairs of a flag and its keywords."""
     parser = argparse.ArgumentParser(description=page.split("\n", maxsplit=1)[0])
     parser.add_argument("--culvert", type=os.path.abspath, default=os.path.join(TOP, "build/culvert"))
     for flag, wanted in more:
@@ -455,7 +455,7 @@ class Daemon:
         wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready")
 
     def kill(self):
-        """Without a chance to say good-bye; and the next one is started."""
+        """SIGKILL; then another one is started."""
         self.process.kill()
         self.lab.stop(self.process)
         self._start()

@@ -1,6 +1,6 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
-"""Profiles a relay under a row of the benchmark: see scripts/profile, which prepares and calls this.
+"""Profiles a relay under a row of the benchmark: scripts/profile prepares this and calls it.
 
 Two runs through a fresh relay: one counts CPU time, context switches and system calls, the other
 records stacks of the whole machine. Work is what the relay's clients were served meanwhile, so each
@@ -212,7 +212,7 @@ class Profile:
         return rate, rows, ("context switches, machine", switches / rate if switches else None)
 
     def calls(self):
-        """[(system call, number per unit of work)]: by strace, in a run of its own, which it slows."""
+        """[(system call, number per unit of work)]: by strace, in a run of its own, as it slows."""
         def work(relay):
             output = self._lab.path("strace")
             pids = [word for pid in processes_of(relay.pids) for word in ("-p", str(pid))]

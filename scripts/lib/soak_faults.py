@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The faults of a soak run: what may happen to a relay on a bad day, at random and all the time."""
+"""The faults of a soak run: one after the other, at random, all the time."""
 
 import os
 import random

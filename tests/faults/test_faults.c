@@ -631,8 +631,7 @@ static const char help[] =
 	"test_faults [options]\n"
 	"  --engine E      auto, sockmap, splice or copy (default auto)\n"
 	"  --culvert PATH  the daemon (default: the one built together with this program)\n"
-	"  --only TEXT     only places whose description holds TEXT, such as "
-	"\"recv user/session\"\n"
+	"  --only TEXT     only places whose description holds TEXT, such as \"recv carrier\"\n"
 	"  --most N        about N of the errors of each place, picked by the seed (default all)\n"
 	"  --seed S        of the random choices (default: from the clock; printed)\n"
 	"  --verbose       a line for each injection\n";

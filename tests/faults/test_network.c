@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * Faults of the network, and too little of what the machine has, each on every engine: sessions of
- * all lanes run meanwhile, and once more when it is over.
+ * Faults of the network, and too little of what the machine has, each on every engine but graft:
+ * sessions of all lanes run meanwhile, and once more when it is over.
  */
 #include <bpf/libbpf.h>
 #include <errno.h>

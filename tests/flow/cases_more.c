@@ -355,9 +355,9 @@ static int halt_or_go_on(struct peer *p, void *arg)
 }
 
 /*
- * One end says it all while the daemon is stopped, and waits for an answer: nothing comes later that
- * would make the daemon look again.  With 1 KB a read, 60 KB are more than one turn; an urgent byte
- * ends a read before it.
+ * One end says it all while the daemon is stopped, and waits for an answer: nothing comes later
+ * that would make the daemon look again.  With 1 KB a read, 60 KB are more than one turn; an urgent
+ * byte ends a read before it.
  */
 int case_all_at_once(struct cases *c)
 {

@@ -28,7 +28,7 @@ struct daemon {
 	bool reaped;
 	int status; /* of waitpid() */
 	pid_t guardian;
-	int guardian_fd; /* its life line */
+	int guardian_fd; /* once it is closed, the guardian kills the daemon */
 	int log;         /* its stderr, a file without a name */
 	char control[108];
 	struct daemon_resources baseline;

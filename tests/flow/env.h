@@ -10,9 +10,9 @@
 /*
  * Put this process into a network namespace of its own with "lo" up, make a private directory that
  * user nobody may use, raise RLIMIT_NOFILE to its hard limit and ignore SIGPIPE.  Exits with
- * EXIT_SKIP and a reason if that needs more privilege.  The program is ended by SIGALRM, whatever it
- * hangs on, after four times MAX_SECONDS: that is what it may take where nothing else runs.  Call
- * before any thread is started.
+ * EXIT_SKIP and a reason if that needs more privilege.  The program is ended by SIGALRM, whatever
+ * it hangs on, after four times MAX_SECONDS: that is what it may take where nothing else runs.
+ * Call before any thread is started.
  */
 void env_enter(const char *prog, unsigned int max_seconds);
 

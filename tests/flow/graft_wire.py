@@ -8,10 +8,9 @@ a session follow from its two handshakes alone; from then on each packet that th
 must be one that has come, with these offsets, and each that comes must be sent on, until the
 session ends.  Nothing else may leave.  A TSecr must be a clock that the end itself has sent.
 
-usage: graft_wire.py [--program build/culvert] [--sessions N]        (as root)
+usage: graft_wire.py [--culvert build/culvert] [--sessions N]        (as root)
 """
 
-import argparse
 import collections
 import contextlib
 import ctypes
@@ -476,14 +475,11 @@ def run(program, sessions, scene):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--program", default=os.path.join(labkit.TOP, "build/culvert"))
-    parser.add_argument("--sessions", type=int, default=40)
-    options = parser.parse_args()
+    options = labkit.test_options(__doc__, ("--sessions", {"type": int, "default": 40}))
     labkit.handle_signals()
     good = True
     for scene in SCENES:
-        tally = run(options.program, options.sessions, scene)
+        tally = run(options.culvert, options.sessions, scene)
         # segments of IPv4 do not fit into packets of IPv6, so not all mixed ones are grafted
         good &= not tally["faults"] and all(
             tally[f"grafted IPv{f} to IPv{f}"] >= options.sessions // len(FORWARDS) for f in (4, 6))

@@ -46,8 +46,8 @@ async def main():
 asyncio.run(main())
 """
 
-# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations; "connected" when all are, and a last line of
-# JSON: what became of them.
+# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations; "connected" when all are, and a last
+# line of JSON: what became of them.
 TALK = """
 import asyncio, json, os, sys, time
 address, port, n, seconds, size = sys.argv[1], *map(int, sys.argv[2:])
@@ -146,8 +146,9 @@ class Trial:
 
     def talk(self, connections, seconds, size=500, address=RELAY, port=LISTEN, wait=True):
         """
-        WAIT until all are connected: only then it is ours whether they are grafted.  On a busy machine
-        Python starts late; and what holds the RTNL keeps a new bridge without a carrier, and drops SYNs.
+        WAIT until all are connected: only then it is ours whether they are grafted.  On a busy
+        machine Python starts late; and what holds the RTNL keeps a new bridge without a carrier,
+        and drops SYNs.
         """
         process = self.lab.start("client", sys.executable, "-c", TALK, address, str(port),
                                  str(connections), str(seconds * SLOW), str(size),

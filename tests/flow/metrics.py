@@ -5,8 +5,8 @@
     conversations  -->  culvert, a forward for each carrier  -->  echo server
                            ^ GET /metrics: curl, prometheus
 
-With --sessions N instead: the time that a scrape takes while N grafted sessions live, and the longest
-wait of conversations beside them. Exits with 77 and the reason where this cannot run.
+With --sessions N instead: the time that a scrape takes while N grafted sessions live, and the
+longest wait of conversations beside them. Exits with 77 and the reason where this cannot run.
 """
 
 import contextlib
@@ -320,7 +320,7 @@ engine = {"auto" if carrier == "graft" else carrier}
         expect(not os.path.exists(path), f"{path} is still there")
 
     def first_worker(self):
-        """The first thread beside the main one that waits for events: ThreadSanitizer has another."""
+        """The first thread but the main one that waits for events: ThreadSanitizer has another."""
         tasks = f"/proc/{self.daemon.pid}/task"
 
         def waits(task):
@@ -331,7 +331,7 @@ engine = {"auto" if carrier == "graft" else carrier}
         return next(filter(waits, others), others[0])
 
     def test_late_worker(self):
-        """One that takes no turns does not keep bytes of the other's sessions from being counted."""
+        """One that takes no turns does not keep bytes of others' sessions from being counted."""
         self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nworkers = 2\n"
                    f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
                    "engine = sockmap\n")

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Does the Debian package work in a clean Debian?
 
-`make deb` makes it, and lintian looks at it. In a small Debian of this machine's release, which has a
-systemd of its own (systemd_guest.py), apt installs it, upgrades it while sessions run, removes and
-purges it: package_checks.py. The small Debian is made once, with the apt sources of this machine.
+`make deb` makes it, and lintian looks at it. In a small Debian of this machine's release, which has
+a systemd of its own (systemd_guest.py), apt installs it, upgrades it while sessions run, removes
+and purges it: package_checks.py. The small Debian is made once, with the apt sources of this
+machine.
 
 usage: package.py [--build DIR] [--shell]        (as root)
 

@@ -110,11 +110,8 @@ int peer_pair(struct peer *client, struct peer *server, const char *listen, int 
 /* Close the socket.  NULL and a second call are fine. */
 void peer_close(struct peer *p);
 
-/* Append one step.  Too many is a bug of the test and aborts. */
-void peer_step(struct peer *p, enum step_op op, uint64_t a, uint64_t b, uint64_t c);
-
 /*
- * Append the steps of TEXT, blank separated letters with arguments:
+ * Append the steps of TEXT, blank separated letters with arguments; too many abort the test:
  *   w64K  STEP_WRITE_SIZE   wp5 STEP_WRITE_PAUSE   d4K STEP_READ_SIZE   dp3 STEP_READ_PAUSE
  *   rb4K  STEP_RCVBUF       sb4K STEP_SNDBUF       nd  STEP_NODELAY
  *   may | end | rst         STEP_MAY_END | STEP_MUST_END | STEP_MUST_RESET
@@ -142,9 +139,9 @@ void peer_describe(const struct peer *p, char *buf, size_t len);
 const char *peer_result_name(enum peer_result r);
 
 /*
- * Drive N peers until all are done, one of them failed, or none has moved for TIMEOUT_MS (then those
- * still running are PEER_STALLED).  TICK (may be NULL) is called at least every 10 ms; it ends the run by
- * returning non-zero.  Returns 0 if all are done, else -1 and the reason in WHY.
+ * Drive N peers until all are done, one of them failed, or none has moved for TIMEOUT_MS (then
+ * those still running are PEER_STALLED).  TICK (may be NULL) is called at least every 10 ms; it
+ * ends the run by returning non-zero.  Returns 0 if all are done, else -1 and the reason in WHY.
  */
 int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *), void *arg,
 	      char *why, size_t len);

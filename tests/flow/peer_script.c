@@ -25,7 +25,7 @@ static const struct word {
 
 #define N_WORDS (sizeof(words) / sizeof(words[0]))
 
-void peer_step(struct peer *p, enum step_op op, uint64_t a, uint64_t b, uint64_t c)
+static void add_step(struct peer *p, enum step_op op, uint64_t a, uint64_t b, uint64_t c)
 {
 	if (p->n_steps == PEER_MAX_STEPS) {
 		fprintf(stderr, "bug in the test: more than %d steps\n", PEER_MAX_STEPS);
@@ -50,7 +50,7 @@ static void parse_word(struct peer *p, char *token)
 			arg[n++] = parse_bytes(text);
 		if (n != words[i].args)
 			break;
-		peer_step(p, words[i].op, arg[0], arg[1], arg[2]);
+		add_step(p, words[i].op, arg[0], arg[1], arg[2]);
 		return;
 	}
 	fprintf(stderr, "bug in the test: script word \"%s\"\n", token);

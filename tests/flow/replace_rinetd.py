@@ -23,7 +23,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 from labkit import (ENGINES, Daemon, Lab, LabError, begin_or_skip, run_test, tail, test_options,
                     wait_until)
 
-EXIT_SKIP = 77
 TOKEN = b"0123456789abcdef" * 4
 PATIENCE = 10
 

@@ -87,7 +87,8 @@ static void rig_listen(void)
 
 /*
  * A client from the local address FROM (NULL: any) to TO; the open connection, or -errno.  The
- * daemon may reset a connection before connect(2) returns and reports that; rig_end() tells it then.
+ * daemon may reset a connection before connect(2) returns and reports that; rig_end() tells it
+ * then.
  */
 static int rig_try_dial(const char *from, const char *to)
 {
@@ -270,8 +271,8 @@ static void drink(int fd, const void *data, size_t len)
 }
 
 /*
- * The end of the stream: ECONNRESET, or 0 for FIN.  Nothing else may come, within TIMEOUT_MS.  After
- * a connect(2) that has reported the reset the socket is no longer connected.
+ * The end of the stream: ECONNRESET, or 0 for FIN.  Nothing else may come, within TIMEOUT_MS.
+ * After a connect(2) that has reported the reset the socket is no longer connected.
  */
 static int rig_end(int fd, int timeout_ms)
 {

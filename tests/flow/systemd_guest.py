@@ -3,8 +3,8 @@
 
 It is process 1 of namespaces of its own (processes, mounts, network, IPC, host name, control
 groups), with a root in memory that systemd_guest.sh makes: the programs of this machine, or a copy
-of an image, and what is installed for it. It shares the kernel with this machine, and can change nothing of it that is
-not in a namespace. With this process it ends, and leaves nothing.
+of an image, and what is installed for it. It shares the kernel with this machine, and can change
+nothing of it that is not in a namespace. With this process it ends, and leaves nothing.
 """
 
 import argparse

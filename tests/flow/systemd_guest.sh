@@ -6,7 +6,8 @@
 # For systemd_guest.py, which starts it as the first process of new namespaces: makes a small system
 # below ROOT, which has the programs of this one, and STAGE/usr/local for its own, and nothing else,
 # and becomes its systemd. With IMAGE, a Debian in a folder, the system is a copy of that in memory,
-# and has all of STAGE. TREE is /tree there. What of the kernel is not in a namespace can only be read.
+# and has all of STAGE. TREE is /tree there. What of the kernel is not in a namespace can only be
+# read.
 set -eu
 root=$1 stage=$2 tree=$3 console=$4 image=${5:-}
 

@@ -361,7 +361,9 @@ ROW(socket_options)
 		e = rig_open_carried(d, *state, "any", ONE);
 		check_options(d, net_port(e.client, true), net_port(e.client, false),
 			      want[i].nodelay, want[i].keepalive);
-		/* the upstream's gets it with the second turn, which it may not have before a graft */
+		/*
+		 * the upstream's gets it with the second turn, which it may not have before a graft
+		 */
 		check_options(d, net_port(e.server, true), net_port(e.server, false),
 			      strcmp(*state, "graft") != 0 ? want[i].nodelay : -1,
 			      want[i].keepalive);

@@ -232,7 +232,9 @@ static bool is_reached_at_last(const char *listen)
 	return served;
 }
 
-/* connect-timeout is over before all were tried: the next session goes on there, look-ups or not. */
+/*
+ * connect-timeout is over before all were tried: the next session goes on there, look-ups or not.
+ */
 ROW_ONCE(silent_addresses)
 {
 	struct daemon *d;
@@ -304,7 +306,9 @@ ROW(moves)
 	rig_stop(d);
 }
 
-/* Where nothing answers, the name is looked up long before its time, and the client waits for it. */
+/*
+ * Where nothing answers, the name is looked up long before its time, and the client waits for it.
+ */
 ROW(moves_after_failure)
 {
 	struct daemon *d;
@@ -313,7 +317,9 @@ ROW(moves_after_failure)
 	d = rig_start(*state, MOVING "resolve-interval = 3600\n");
 	wait_address(d, 0, "127.0.0.9:9100");
 	name_server_set("moves.test", "127.0.0.1");
-	/* what was found a moment ago is not looked up at once: the next client may be turned away */
+	/*
+	 * what was found a moment ago is not looked up at once: the next client may be turned away
+	 */
 	RIG_WAIT(lookup_int(d, 0, "lookup.age_ms") > 1000, "the addresses do not age");
 	is_reached(ONE);
 	assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 2);
@@ -377,8 +383,8 @@ static bool metrics_say(const char *line)
 #define MEASURED "[culvert]\nmetrics = " METRICS "\n"
 
 /*
- * The label is the configured name, whatever its addresses are; counters stay when those change, and
- * after a reload; a scrape by itself sees that addresses have changed.
+ * The label is the configured name, whatever its addresses are; counters stay when those change,
+ * and after a reload; a scrape by itself sees that addresses have changed.
  */
 ROW(in_metrics)
 {
@@ -404,8 +410,6 @@ ROW(in_metrics)
 }
 
 /* --- no answer --- */
-
-/* --- upstreams --- */
 
 #define LATE                                                                                       \
 	"[culvert]\nprobe = no\nconnect-timeout = 60\n"                                            \

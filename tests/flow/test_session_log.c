@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * The session log: a line for each session, whatever carries it, with true figures; what may become
- * of its file while sessions run; and a log, be it that of sessions or the daemon's own, that cannot
- * be opened or that nobody takes: no session waits for it, and neither does the start or the end.
+ * of its file while sessions run; and a log, be it that of sessions or the daemon's own, that
+ * cannot be opened or that nobody takes: no session waits for it, and neither does the start or the
+ * end.
  */
 #include "forward_rig.h"
 

@@ -190,8 +190,9 @@ class Trial:
 
     def fail(self, what, fault, most):
         """
-        FAULT(relay) happens to the relay with the address, under load; which is returned.  MOST seconds
-        are for a machine that does more than this: docs/operations.md has what it takes else.
+        FAULT(relay) happens to the relay with the address, under load; which is returned.  MOST
+        seconds are for a machine that does more than this: docs/operations.md has what it takes
+        else.
         """
         old = self.holder()
         new = next(relay for relay in OWN if relay != old)

@@ -1,6 +1,6 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
-"""Several servers of one forward: which gets a session, and what becomes of clients when servers fail.
+"""Several servers of one forward: which one gets a session, and who is served when they fail.
 
     clients from 16 addresses  -->  culvert, and HAProxy beside it  -->  servers, each says its name
 
@@ -34,8 +34,8 @@ FAULTS = (("reject with tcp reset", (7101, 7102)), ("drop", (7103,)), ("kill", (
           ("drop", (7102, 7103)), ("kill", (7103,)))
 
 # PORT HOW COUNT: connections one after the other, or (load) 16 at a time until stdin ends; prints
-# what became of them. "keep" keeps them open until stdin ends; HOW may be how many begin in a second.
-# `lost`: refused before a server spoke; `late`: it has spoken after more than 150 ms.
+# what became of them. "keep" keeps them open until stdin ends; HOW may be how many begin in a
+# second. `lost`: refused before a server spoke; `late`: it has spoken after more than 150 ms.
 CLIENT = """
 import asyncio, json, sys, time
 port, how, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -383,7 +383,7 @@ class Trial:
     # --- everything at once ---
 
     def churn(self, seconds):
-        """Reloads, orders, scrapes and checks while servers die under load: for sanitizers to watch."""
+        """Reloads, orders, scrapes and checks while servers die under load, for sanitizers."""
         end = time.monotonic() + seconds
         random = Random(int(end))
         names = [f"{SERVER}:{port}" for port in PORTS] + ["localhost:7101"]

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Who may connect (user/config/acl.c): lists of rules, then clients.  The input is texts that end in
- * NUL, each with "+" or "-" in front of a list; what follows the first text without either is
+ * Who may connect (user/config/acl.c): lists of rules, then clients.  The input is texts that end
+ * in NUL, each with "+" or "-" in front of a list; what follows the first text without either is
  * clients.
  *
- * acl_add() drops elements that earlier rules decide.  The oracle keeps a list for each element, and
- * asks them one by one.
+ * acl_add() drops elements that earlier rules decide.  The oracle keeps a list for each element,
+ * and asks them one by one.
  */
 #include <errno.h>
 #include <netinet/in.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Addresses (user/base/addr.c, endpoint.c) and ranges of them (user/bench/options.c).  The first
- * byte says which:
+ * Addresses (user/base/addr.c, user/config/endpoint.c) and ranges of them (user/bench/options.c).
+ * The first byte says which:
  *
  *   0  an address to connect to      2  a struct sockaddr to be shown, as a peer may have it
  *   1  an address to listen at       3  a range of source addresses

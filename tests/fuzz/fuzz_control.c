@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The control socket's requests (user/daemon/control_requests.c, control_socket.c).  Any line gets an answer, which
- * is one line of JSON with an object: what is wrong, in words that harm no terminal; or what the
- * daemon makes of a request that is right in every part, and that who asks may have.
+ * The control socket's requests (user/daemon/control_requests.c, control_socket.c).  Any line gets
+ * an answer, which is one line of JSON with an object: what is wrong, in words that harm no
+ * terminal; or what the daemon makes of a request that is right in every part, and that who asks
+ * may have.
  *
  * An input is a line.
  */

@@ -71,8 +71,9 @@ static void check_bytes(const uint8_t *bytes, size_t n)
 {
 	struct proxy_header h, other;
 	int r = parse(bytes, n, &h);
+	size_t step = n > 300 ? 7 : 1;
 
-	for (size_t k = 0; k<n; k += n> 300 ? 7 : 1) {
+	for (size_t k = 0; k < n; k += step) {
 		int got = parse(bytes, k, &other);
 
 		must(got == -EAGAIN || got == r, "%d for %zu bytes, then %d", got, k, r);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The client's commands (user/cli/control_client.c, view.c) with a daemon that
- * answers anything: whoever owns the socket must not reach the terminal behind the tables.
+ * The client's commands (user/cli/control_client.c, view.c) with a daemon that answers anything:
+ * whoever owns the socket must not reach the terminal behind the tables.
  *
- * The first byte says which command; the rest is the answer.
- * With a bit of it, words that end in NUL come first, as further arguments; an empty one ends them.
- * The client is whole; only the calls that would need a daemon are replaced.
+ * The first byte says which command; the rest is the answer.  With a bit of it, words that end in
+ * NUL come first, as further arguments; an empty one ends them.  The client is whole; only the
+ * calls that would need a daemon are replaced.
  */
 #include <errno.h>
 #include <json-c/json.h>
@@ -62,7 +62,9 @@ int poll(struct pollfd *fds, nfds_t n, int timeout)
 
 /* --- what is on the terminal --- */
 
-/* One line, which is the object that the daemon has sent: for programs, which want no DEL escaped. */
+/*
+ * One line, which is the object that the daemon has sent: for programs, which want no DEL escaped.
+ */
 static void check_json(const char *out, size_t len)
 {
 	struct json_object *o;

@@ -413,7 +413,10 @@ static uint32_t size_of(const struct place *at, const struct parts *p)
 	return (at->other->ipv6 ? 40 : 20) + p->header + p->payload;
 }
 
-/* "Source address", "destination address" of a packet from FROM's local end to its remote end, or back. */
+/*
+ * "Source address", "destination address" of a packet from FROM's local end to its remote end, or
+ * back.
+ */
 static void put_addresses(uint8_t *ip, const struct graft_side *s, bool back)
 {
 	size_t at = s->ipv6 ? 8 : 12, size = s->ipv6 ? 16 : 4;
@@ -614,8 +617,9 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 /* --- ICMP errors --- */
 
 /*
- * They quote the beginning of a packet.  If we have sent it on, and it is too big, the end that it came from
- * is told, with the numbers that it knows.  If it is of a socket that is back at work, that is told.
+ * They quote the beginning of a packet.  If we have sent it on, and it is too big, the end that it
+ * came from is told, with the numbers that it knows.  If it is of a socket that is back at work,
+ * that is told.
  */
 static enum model_verdict complain(struct model *m, struct model_frame *f)
 {
@@ -722,8 +726,8 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	case GRAFT_RETURNING:
 		at.g->why_not = why_not_back(&at, &p, false);
 		if (!(p.flags & SYN) && is_inside(&at, &p))
-			note(&at,
-			     &p); /* the next one that looks must know of it, whatever becomes of it */
+			/* the next one that looks must know of it, whatever becomes of it */
+			note(&at, &p);
 	}
 	return translate(m, f, &at, &p, state);
 }
@@ -771,7 +775,10 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
 	return MODEL_PASS; /* out by the loopback device, and in again */
 }
 
-/* A keepalive probe, or a reset, of a frozen socket goes to the remote end, with the numbers of the wire. */
+/*
+ * A keepalive probe, or a reset, of a frozen socket goes to the remote end, with the numbers of the
+ * wire.
+ */
 static enum model_verdict let_out(struct model_frame *f, const struct place *at,
 				  const struct parts *p)
 {

@@ -161,7 +161,8 @@ int kt_del(struct bpf_map *map, uint32_t slot)
 	return bpf_map_delete_elem(bpf_map__fd(map), &slot) < 0 ? -errno : 0;
 }
 
-int kt_name(uint32_t slot, int fd)
+/* Tells the program which slot a socket has.  Has to come before it enters rx. */
+static int name_slot(uint32_t slot, int fd)
 {
 	uint64_t cookie = 0;
 	socklen_t len = sizeof(cookie);
@@ -173,18 +174,13 @@ int kt_name(uint32_t slot, int fd)
 		       0;
 }
 
-void kt_targets(struct kt_session *s)
-{
-	assert_int_equal(kt_name(s->slot_a, s->a), 0);
-	assert_int_equal(kt_name(s->slot_b, s->b), 0);
-	assert_int_equal(kt_add(kt_bpf->maps.tx, s->slot_a, s->a), 0);
-	assert_int_equal(kt_add(kt_bpf->maps.tx, s->slot_b, s->b), 0);
-}
-
 void kt_start(struct kt_session *s, enum kt_mode mode)
 {
 	kt_conf(s->slot_a)->mode = mode;
-	kt_targets(s);
+	assert_int_equal(name_slot(s->slot_a, s->a), 0);
+	assert_int_equal(name_slot(s->slot_b, s->b), 0);
+	assert_int_equal(kt_add(kt_bpf->maps.tx, s->slot_a, s->a), 0);
+	assert_int_equal(kt_add(kt_bpf->maps.tx, s->slot_b, s->b), 0);
 	assert_int_equal(kt_add(kt_bpf->maps.rx, s->slot_a, s->a), 0);
 }
 

@@ -103,11 +103,7 @@ void kt_close(int *fdp);
 /* Map operations: 0 or -errno. */
 int kt_add(struct bpf_map *map, uint32_t slot, int fd);
 int kt_del(struct bpf_map *map, uint32_t slot);
-/* Tells the program which slot a socket has.  Has to come before it enters rx. */
-int kt_name(uint32_t slot, int fd);
-/* Names A and B and puts both into tx.  Asserts on failure. */
-void kt_targets(struct kt_session *s);
-/* kt_targets, then A into rx in the given mode.  Asserts on failure. */
+/* Names A and B to the program, puts both into tx, and A into rx in MODE.  Asserts on failure. */
 void kt_start(struct kt_session *s, enum kt_mode mode);
 
 volatile struct kt_conf *kt_conf(uint32_t slot);

@@ -229,7 +229,9 @@ static int keep(void *arg, void *event, size_t size)
 	return 0;
 }
 
-/* A stay that cannot begin because the target is gone: told as one of this stay, not of the last. */
+/*
+ * A stay that cannot begin because the target is gone: told as one of this stay, not of the last.
+ */
 KT_TEST(a_target_that_is_gone_is_told)
 {
 	struct kt_session *s = admit(kt_open(0));

@@ -138,8 +138,8 @@ TEST(programs_stay_within_their_bounds)
 
 /*
  * pass() counts with an atomic add that returns the old value, which is a full barrier; the one
- * that returns nothing is none (include/sockmap_contract.h).  The compiler chooses between them by whether
- * the value is used.
+ * that returns nothing is none (include/sockmap_contract.h).  The compiler chooses between them by
+ * whether the value is used.
  */
 TEST(the_count_of_passed_bytes_is_a_full_barrier)
 {

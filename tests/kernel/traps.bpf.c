@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The verdict program of the kernel tests, driven by one configuration record per slot: a plain
- * cousin of the real one, simple enough that a test which fails points at the kernel and not at the
- * program.
+ * The verdict program of the kernel tests: what it does with the skbs of a slot, one configuration
+ * record says.  It is so simple that a test which fails points at the kernel and not at the program.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>

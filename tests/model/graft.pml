@@ -20,8 +20,8 @@
  * The program did what M_COUNT_FIRST, M_PASSED_UNSET and M_LEAVES_UNCOUNTED do until this model was
  * made (commit 9f267c1).
  *
- * Not modelled: the out-of-order queue, timestamps, FIN, RST; what else must have been seen (`left`, the
- * ways), which only keeps more packets from being the first.
+ * Not modelled: the out-of-order queue, timestamps, FIN, RST; what else must have been seen
+ * (`left`, the ways), which only keeps more packets from being the first.
  */
 #ifndef N_0
 #define N_0 1        /* bytes that the client sends */
@@ -382,7 +382,8 @@ inline to_socket()
 		if
 		:: byte_no && seq == rcv_nxt[s] ->
 #ifndef MAY_FREEZE
-			assert(state != ACTIVE || early[me]);	/* tc has seen it, so it need not be late */
+			/* tc has seen it, so it need not be late */
+			assert(state != ACTIVE || early[me]);
 #endif
 			excused = excused || (early[me] && state != FREE);
 			rcv_nxt[s] = rcv_nxt[s] + 1;

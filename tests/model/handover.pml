@@ -42,7 +42,7 @@
 #define LEAK 0       /* 1: tcp_data_ready() may ignore the low-water mark (memory pressure) */
 #endif
 #ifndef STAY
-#define STAY 0       /* 1: the daemon may settle and let the flow stay in rx (include/sockmap_contract.h) */
+#define STAY 0       /* 1: the daemon may settle and let the flow stay in rx (sockmap_contract.h) */
 #endif
 #ifndef PRESSURE
 #define PRESSURE 0   /* 1: all flows together may have too much memory, at any time */

@@ -62,9 +62,9 @@ inline sk_redirect()
 		od;
 		first = 0;
 		/*
-		 * the limit, an interval between two looks, and what a leak may bring under no_pass;
-		 * or this skb, for which the gate was closed, what TCP had then, and a segment
-		 * that had passed it
+		 * the limit, an interval between two looks, and what a leak may bring under
+		 * no_pass; or this skb, for which the gate was closed, what TCP had then, and a
+		 * segment that had passed it
 		 */
 		assert(len(backlog) <= HARD + CHECK * SKB + (no_pass -> SKB : 0) +
 				       (shut -> 2 * SKB + held : 0))
@@ -124,7 +124,10 @@ active proctype Verdict()
 
 end:	do
 	:: atomic { running && taken < recvd ->
-		/* tcp_read_skb() takes the skb off the queue, sk_psock_verdict_recv() asks for a program */
+		/*
+		 * tcp_read_skb() takes the skb off the queue, sk_psock_verdict_recv() asks for a
+		 * program
+		 */
 		first = taken + 1;
 		size = SKB;
 		taken = taken + SKB;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * stat.passed and ctl.credit where stores are delayed: the Dekker pair of include/sockmap_contract.h.
+ * stat.passed and ctl.credit where stores are delayed: the Dekker pair of
+ * include/sockmap_contract.h.
  *
  * A store goes into a store buffer and reaches memory later, at any time.  A full barrier waits
  * until the own buffer is empty.  What send(2) did to the target is a store too: the release

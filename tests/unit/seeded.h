@@ -36,14 +36,6 @@ static inline uint64_t seeded_size(struct seeded *r, unsigned int bits)
 	return seeded_next(r) >> (64 - 1 - seeded_below(r, bits));
 }
 
-static inline uint64_t clock_now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-}
-
 /* Between two looks at a condition, never instead of one. */
 static inline void short_pause(void)
 {

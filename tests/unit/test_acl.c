@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* Who may connect: what lists of allow and deny decide, and which of them are refused. */
 
 #include <arpa/inet.h>
 #include <errno.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* Socket addresses: odd ones as text, and their ports. */
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/un.h>

@@ -169,8 +169,8 @@ static struct server *pick(struct servers *ss)
 #define TICK 100 /* ms: a session begins in each */
 
 /*
- * Sessions of two servers, of which server I answers after ROUND_TRIPS[I] ticks (0: never), from tick
- * FROM on for N ticks.  How many the second one gets.
+ * Sessions of two servers, of which server I answers after ROUND_TRIPS[I] ticks (0: never), from
+ * tick FROM on for N ticks.  How many the second one gets.
  */
 static unsigned int second_gets(struct servers *ss, const unsigned int *round_trips,
 				unsigned int from, unsigned int n)

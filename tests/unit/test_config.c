@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* The command line of `culvert run`: defaults, options, mistakes, and the help. */
 #include <errno.h>
 #include <sched.h>
 #include <string.h>
@@ -86,7 +87,7 @@ TEST(test_fewer_cpus)
 	assert_int_equal(sched_setaffinity(0, sizeof(all), &all), 0);
 }
 
-TEST(test_every_option)
+TEST(test_options)
 {
 	struct config c;
 

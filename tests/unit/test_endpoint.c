@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* Addresses to listen at and to connect to, as they are written: good and bad, ranges, names. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* A flow: which steps between phases may be, what it waits for, and how its books add up. */
 
 #include "unit.h"
 #include "aborts.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* Lines of the log: their form, which are left out, and what becomes of those that nobody reads. */
 #include <errno.h>
 #include <spawn.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* Sizes and times, as they are written and as they are shown. */
 #include <errno.h>
 
 #include "unit.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+/* Which carrier a flow has, and for what reason, on each engine: without a socket. */
 #include <stdbool.h>
 
 #include "unit.h"

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Reading and writing PROXY headers: the rules of the specification; flow/real_programs has real
+ * ones.
+ */
 #include <string.h>
 
 #include "unit.h"
 #include "config/endpoint.h"
 #include "proxy_rig.h"
-
-/* Reading and writing PROXY headers: the rules of the specification; flow/real_programs has real ones. */
 
 #define D10 "1234567890"
 #define D90 D10 D10 D10 D10 D10 D10 D10 D10 D10

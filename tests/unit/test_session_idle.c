@@ -46,8 +46,8 @@ TEST(test_unanswered)
 }
 
 /*
- * Look every second with keepalive = 4, at an end that answers at PROBED_MS what we ask in vain from
- * then on, if ANSWERS.  Returns when it counts as gone; 0: not in a minute.
+ * Look every second with keepalive = 4, at an end that answers at PROBED_MS what we ask in vain
+ * from then on, if ANSWERS.  Returns when it counts as gone; 0: not in a minute.
  */
 static uint64_t gone_at(uint64_t probed_ms, bool answers)
 {

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "unit.h"
+#include "base/clock.h"
 #include "capture.h"
 #include "relay/forward.h"
 #include "relay/session_log.h"
@@ -55,14 +56,6 @@ static int clean(void **state)
 	unlink("log");
 	unlink("fifo");
 	return 0;
-}
-
-static int64_t now_ms(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return (int64_t)ts.tv_sec * 1000 + ts.tv_nsec / 1000000;
 }
 
 static struct session_log *begin(const char *path, unsigned int sessions)
@@ -108,10 +101,10 @@ static int64_t figure(struct session_log *l, const char *key)
 
 static void wait_for(struct session_log *l, const char *key, int64_t least)
 {
-	int64_t deadline = now_ms() + PATIENCE_MS;
+	uint64_t deadline = clock_ms() + PATIENCE_MS;
 
 	while (figure(l, key) < least) {
-		if (now_ms() > deadline)
+		if (clock_ms() > deadline)
 			fail_msg("%s is %lld, not %lld", key, (long long)figure(l, key),
 				 (long long)least);
 		poll(NULL, 0, 5);
@@ -289,7 +282,7 @@ TEST_WITH(test_threads, NULL, clean)
 TEST_WITH(test_fifo, NULL, clean)
 {
 	struct session_log *l;
-	int64_t begun;
+	uint64_t begun;
 	int fd;
 
 	assert_int_equal(mkfifo("fifo", 0600), 0);
@@ -310,9 +303,9 @@ TEST_WITH(test_fifo, NULL, clean)
 	for (unsigned int i = 0; i < 40000; i++)
 		refuse(l, i);
 	wait_for(l, "lost", 3); /* more than the FIFO and the queue hold */
-	begun = now_ms();
+	begun = clock_ms();
 	finish();
-	assert_true(now_ms() - begun < 20 * SESSION_LOG_LAST_MS);
+	assert_true(clock_ms() - begun < 20 * SESSION_LOG_LAST_MS);
 	close(fd);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * One end has gone by RST, and there is still payload for the other, which takes none, or goes too.
- * What it does take test_cases has ("reset-last-words").
+ * Sessions in the state "parting": one end has gone by RST, and there is still payload for the
+ * other, which takes none, or goes too.  What it does take test_cases has ("reset-last-words").
  */
 #include "forward_rig.h"
 
@@ -52,5 +52,5 @@ ROW(both_go)
 
 int main(void)
 {
-	return rig_run("test_part", TEST_SECONDS);
+	return rig_run("test_parting", TEST_SECONDS);
 }
