@@ -412,8 +412,8 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 
 		words[6] = words[7];
 		words[7] = tsval;
-	} else {                                                        /* SACK */
-		words[5] = words[6] = words[7] = bpf_htonl(0x01010101); /* NOP */
+	} else { /* SACK: NOP instead */
+		words[5] = words[6] = words[7] = bpf_htonl(0x01010101);
 	}
 	t = (void *)at->was;
 	t->source = p->tuple.remote_port;

@@ -125,7 +125,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 #define ECN_OK 0x01       /* TCP_ECN_OK */
 #define ECN_ACCURATE 0x10 /* TCP_ECN_MODE_ACCECN, since Linux 6.18: it counts, end to end */
 
-/* What must fit of one connection to the other. */
+/* GRAFT_OK, if one connection fits the other. */
 static __always_inline int fit(const struct seen *a, const struct seen *b)
 {
 	if (a->timestamps != b->timestamps)
@@ -270,16 +270,16 @@ static __always_inline __u8 hindrance_in(struct __sk_buff *skb)
 {
 	struct sk_buff *b = (void *)skb;
 	struct bpf_xfrm_state x;
+	bool tracked;
 
 	if (!is_used(skb->ifindex))
 		return GRAFT_INTERFACE;
 	if (bpf_core_field_exists(((struct dst_entry *)0)->xfrm) &&
 	    !bpf_skb_get_xfrm_state(skb, 0, &x, sizeof(x), 0))
 		return GRAFT_XFRM;
-	return skb->ifindex != LOOPBACK && bpf_core_field_exists(b->_nfct) &&
-			       BPF_CORE_READ(b, _nfct) ?
-		       GRAFT_INTERFACE :
-		       0;
+	tracked = skb->ifindex != LOOPBACK && bpf_core_field_exists(b->_nfct) &&
+		  BPF_CORE_READ(b, _nfct);
+	return tracked ? GRAFT_INTERFACE : 0;
 }
 
 static __always_inline __u8 router_of(struct dst_entry *dst, bool ipv6, __u32 hop[4])
@@ -420,8 +420,8 @@ static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct pac
 }
 
 /*
- * S, whose socket says R, is quiet: the socket has all up to NXT, which the daemon has read, and
- * what it has sent ends at UNA, which is acknowledged.
+ * GRAFT_OK, if S, whose socket says R, is quiet: the socket has all up to NXT, which the daemon has
+ * read, and what it has sent ends at UNA, which is acknowledged.
  */
 static __always_inline int quiet(const struct graft_side *s, const struct seen *r, __u32 nxt,
 				 __u32 una)
@@ -432,8 +432,9 @@ static __always_inline int quiet(const struct graft_side *s, const struct seen *
 		return GRAFT_ORDER;
 	if (s->left != r->snd_nxt)
 		return GRAFT_UNSEEN;
-	return r->copied != nxt || r->snd_nxt != una || r->write_seq != una ? GRAFT_IN_HAND :
-									      GRAFT_OK;
+	if (r->copied != nxt || r->snd_nxt != una || r->write_seq != una)
+		return GRAFT_IN_HAND;
+	return GRAFT_OK;
 }
 
 /* From here on the socket of S, which says R, is frozen.  No count of bytes is ever below 0. */

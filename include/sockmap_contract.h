@@ -81,16 +81,15 @@
  * none, and the flow may be called bulk, which is a hint.
  */
 struct culvert_stat {
-	__u64 bytes;           /* redirected to the target */
-	__u64 packets;         /* redirected skbs */
-	__u64 passed;          /* bytes handed to user space (SK_PASS) */
-	__u64 overhead;        /* memory of all redirected skbs beyond their payload */
-	__u32 expected_seq;    /* target's write_seq once all that was redirected or passed is
-			     * written */
-	__u32 next_seq;        /* source's sequence number of the next byte of the stream */
-	__u32 epoch;           /* ctl.epoch for which these fields were started */
-	__u32 closed;          /* ctl.epoch in which the gate was closed last */
-	__u32 lost;            /* ctl.epoch in which bytes were dropped last */
+	__u64 bytes;        /* redirected to the target */
+	__u64 packets;      /* redirected skbs */
+	__u64 passed;       /* bytes handed to user space (SK_PASS) */
+	__u64 overhead;     /* memory of all redirected skbs beyond their payload */
+	__u32 expected_seq; /* target's write_seq once what was redirected or passed is written */
+	__u32 next_seq;     /* source's sequence number of the next byte of the stream */
+	__u32 epoch;        /* ctl.epoch for which these fields were started */
+	__u32 closed;       /* ctl.epoch in which the gate was closed last */
+	__u32 lost;         /* ctl.epoch in which bytes were dropped last */
 	__u32 unchecked_bytes; /* since the backlog was looked at last, as the next */
 	__u16 unchecked_packets;
 	__u16 told;          /* events sent in this epoch: 1 << kind */
@@ -131,13 +130,12 @@ enum culvert_event_kind {
 	CULVERT_EVENT_PASSED = 2, /* bytes were passed and nothing had been outstanding */
 	CULVERT_EVENT_BULK = 3,   /* the flow looks like bulk (once an epoch) */
 	CULVERT_EVENT_LOST = 4,   /* bytes were dropped: the target was gone (once an epoch) */
-	CULVERT_EVENT_MEMORY = 5, /* all flows are near memory_limit, and this one is charged (once
-				   * an epoch) */
+	/* all flows together are near memory_limit, and this one is charged (once an epoch) */
+	CULVERT_EVENT_MEMORY = 5,
 };
 
 struct culvert_event {
 	__u32 slot;
 	__u16 kind;
-	__u16 epoch; /* low half of ctl.epoch: tells late events of an earlier stay from current
-		      * ones */
+	__u16 epoch; /* low half of ctl.epoch: tells late events of an earlier stay */
 };

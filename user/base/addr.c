@@ -46,14 +46,11 @@ static const char *format_unix(const struct sockaddr_un *un, socklen_t len, char
 {
 	int n = len > PATH_OFFSET ? (int)(len - PATH_OFFSET) : 0;
 	bool abstract = n > 0 && !un->sun_path[0];
+	const char *begin = !n ? "(unnamed)" : abstract ? "@" : "";
 
 	if (n > (int)sizeof(un->sun_path))
 		n = sizeof(un->sun_path);
-	snprintf(buf, size, "unix:%s%.*s",
-		 !n       ? "(unnamed)" :
-		 abstract ? "@" :
-			    "",
-		 n - abstract, un->sun_path + abstract);
+	snprintf(buf, size, "unix:%s%.*s", begin, n - abstract, un->sun_path + abstract);
 	for (char *c = buf; *c; c++)
 		if (*c < 0x20 || *c > 0x7e)
 			*c = '?';

@@ -80,5 +80,6 @@ union client_addr {
 void client_addr_set(union client_addr *a, const struct sockaddr *sa);
 /* For people and JSON, "unix:" for unix clients; SIZE ADDR_STRLEN is enough.  Returns BUF. */
 const char *client_addr_text(const union client_addr *a, char *buf, size_t size);
+
 /* False if the kernel makes no IPv6 sockets (ipv6.disable=1). */
 bool addr_has_ipv6(void);

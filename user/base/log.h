@@ -92,7 +92,7 @@ enum hint_about {
 };
 
 /*
- * What an operator can do about ERROR, an errno of what is named, for the end of a log line: "
- * (...)", or "" where the error says all there is to say.
+ * What an operator can do about ERROR, an errno of what is named: " (...)", for the end of a log
+ * line; or "" where the error says all there is to say.
  */
 const char *error_hint(enum hint_about about, int error);

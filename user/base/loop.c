@@ -275,10 +275,12 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	/* cppcheck-suppress autoVariables ; taken off the list again before we return */
 	l->calls = &c;
 	loop_wake(l);
-	while (!r && c.state != CALL_DONE)
-		r = l->finished && c.state == CALL_WAITING ?
-			    -ESRCH :
-			    -pthread_cond_timedwait(&c.done, &l->lock, &until);
+	while (!r && c.state != CALL_DONE) {
+		if (l->finished && c.state == CALL_WAITING)
+			r = -ESRCH;
+		else
+			r = -pthread_cond_timedwait(&c.done, &l->lock, &until);
+	}
 	/* once it runs, the call is allowed to end: it uses the caller's stack */
 	while (c.state == CALL_RUNNING)
 		pthread_cond_wait(&c.done, &l->lock);

@@ -25,8 +25,8 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
 		pw = getpwnam("nobody");
 	if (!pw) {
 		snprintf(err, errlen,
-			 "no such account: %s (give another with --user, or start "
-			 "culvert as an account that is not root)",
+			 "no such account: %s (give another with --user, or start culvert as an "
+			 "account that is not root)",
 			 name ?: "culvert, nobody");
 		return -ENOENT;
 	}
@@ -110,8 +110,10 @@ static int give_up(const struct account *a, uint64_t keep)
 	     (a && (setresgid(a->gid, a->gid, a->gid) || setresuid(a->uid, a->uid, a->uid)))))
 		r = -errno;
 	r = r ?: reduce_capabilities(keep);
-	/* Not dumpable: a process of the same account must not trace this one; without a change of
-	 * uid the kernel would let it. */
+	/*
+	 * not dumpable: a process of the same account must not trace this one; without a change of
+	 * uid the kernel would let it
+	 */
 	if (!r && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)))
 		r = -errno;
 	return r ?: a && a->uid && setuid(0) == 0 ? -EPERM : 0;
@@ -123,10 +125,9 @@ int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errl
 
 	if (r)
 		snprintf(err, errlen,
-			 "cannot give up privileges: %s (root needs CAP_SETUID, "
-			 "CAP_SETGID and CAP_SETPCAP, and a user namespace must have the account "
-			 "%s: give another with --user, or start culvert as an account that is "
-			 "not root)",
+			 "cannot give up privileges: %s (root needs CAP_SETUID, CAP_SETGID and "
+			 "CAP_SETPCAP, and a user namespace must have the account %s: give another "
+			 "with --user, or start culvert as an account that is not root)",
 			 strerror(-r), a ? a->name : "of --user");
 	return r;
 }

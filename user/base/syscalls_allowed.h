@@ -5,9 +5,8 @@
 #include <seccomp.h>
 
 /*
- * What the daemon's seccomp filter allows (base/sandbox.h).  Each module says beside its
- * code which system calls it makes while the daemon runs, and with which arguments where that
- * matters:
+ * What the daemon's seccomp filter allows (base/sandbox.h).  Each module says beside its code which
+ * system calls it makes while the daemon runs, and with which arguments where that matters:
  *
  *   SYSCALLS_ALLOWED(
  *           SYSCALL(accept4),
@@ -24,7 +23,7 @@ enum {
 	PART_NOTIFY = 4,       /* systemd is told */
 	PART_PRIVILEGED = 8,   /* there is a privileged process */
 	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */
-	PART_NAMES = 64,       /* names of hosts and interfaces may have to be looked up */
+	PART_NAMES = 32,       /* names of hosts and interfaces may have to be looked up */
 };
 
 #define SYSCALL_ARGS_MAX 3

@@ -25,7 +25,8 @@ static size_t bucket_of(uint64_t ns)
 	return shift * HISTOGRAM_SUB + (ns >> shift);
 }
 
-uint64_t histogram_upper_ns(size_t bucket)
+/* The largest value, in nanoseconds, that counts in BUCKET. */
+static uint64_t histogram_upper_ns(size_t bucket)
 {
 	unsigned int shift;
 
@@ -71,7 +72,8 @@ uint64_t histogram_percentile(const struct histogram *h, unsigned int per_10000)
 	return h->max; /* in the last bucket, or nothing at all */
 }
 
-double histogram_mean(const struct histogram *h)
+/* The arithmetic mean in nanoseconds; 0 if nothing is recorded. */
+static double histogram_mean(const struct histogram *h)
 {
 	return h->n ? (double)h->sum / (double)h->n : 0;
 }

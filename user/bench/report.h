@@ -33,18 +33,12 @@ struct histogram {
 void histogram_record(struct histogram *h, uint64_t ns);
 void histogram_add(struct histogram *to, const struct histogram *from);
 
-/* The largest value, in nanoseconds, that counts in BUCKET. */
-uint64_t histogram_upper_ns(size_t bucket);
-
 /*
  * The percentile of PER_10000 (5000: the median, 9990: 99.9 %; 1 to 10000) in nanoseconds: the
  * upper end of the first bucket at which at least that share of all values, rounded up to a whole
  * number of values, has been counted; but never more than the maximum.  0 if nothing is recorded.
  */
 uint64_t histogram_percentile(const struct histogram *h, unsigned int per_10000);
-
-/* The arithmetic mean in nanoseconds; 0 if nothing is recorded. */
-double histogram_mean(const struct histogram *h);
 
 /* --- all that is counted --- */
 

@@ -62,7 +62,7 @@ static bool is_shortage(int error)
 
 static void handle_listener(struct source *source, uint32_t events)
 {
-	struct sink *s = ((struct sink_listener *)source)->sink;
+	struct sink *s = container_of(source, struct sink_listener, source)->sink;
 
 	(void)events;
 	for (int i = 0; i < ACCEPTS; i++) {

@@ -182,12 +182,14 @@ void tail_encode(const struct tail *t, uint8_t out[PROTOCOL_TAIL])
 	put(p, checksum(out, PROTOCOL_TAIL - 4), 4);
 }
 
-bool tail_begins(const uint8_t *in, size_t n)
+/* True if these N bytes (any number) may be the begin of a tail. */
+static bool tail_begins(const uint8_t *in, size_t n)
 {
 	return !memcmp(in, TAIL_MAGIC, n < MAGIC_LEN ? n : MAGIC_LEN);
 }
 
-int tail_parse(const uint8_t in[PROTOCOL_TAIL], struct tail *ret)
+/* 0; -EPROTO: these bytes are no tail, or damaged. */
+static int tail_parse(const uint8_t in[PROTOCOL_TAIL], struct tail *ret)
 {
 	const uint8_t *p = in + MAGIC_LEN;
 

@@ -135,12 +135,6 @@ int header_parse(const uint8_t in[PROTOCOL_HEADER], struct header *ret);
 
 void tail_encode(const struct tail *t, uint8_t out[PROTOCOL_TAIL]);
 
-/* True if these N bytes (any number) may be the begin of a tail. */
-bool tail_begins(const uint8_t *in, size_t n);
-
-/* 0; -EPROTO: these bytes are no tail, or damaged. */
-int tail_parse(const uint8_t in[PROTOCOL_TAIL], struct tail *ret);
-
 /* --- one direction of a connection --- */
 
 #define SENDER_ENDLESS UINT64_MAX

@@ -1,4 +1,4 @@
-/* SPDX-License-Identifier: BSD-2-Clause */
+// SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the options of a command are the keys of the command table, "--forward NAME"
  * for the key "forward", and a few of the client's own.  The request is made of them and parsed
@@ -55,7 +55,7 @@ void client_print_option(const struct request_key_def *def)
 	printf("  %-24s%s\n", left, def->help);
 }
 
-void client_help(const struct command *c)
+static void client_help(const struct command *c)
 {
 	printf("Usage: culvert %s", c->name);
 	for (const enum request_key *key = c->keys; *key; key++) {
@@ -275,8 +275,8 @@ static int await_reload(const char *control, struct json_object **answer)
 			number = 0;
 		} else if (!r && clock_ms() > end) {
 			r = log_complain(EXIT_CODE_FAILURE,
-					 "the reload is not done after %d s; "
-					 "`culvert status` will say what has become of it",
+					 "the reload is not done after %d s; `culvert status` will "
+					 "say what has become of it",
 					 RELOAD_DEADLINE_S);
 		} else if (!r) {
 			poll(NULL, 0, RELOAD_POLL_MS);

@@ -14,7 +14,6 @@ int client_run(int argc, char **argv);
 enum { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
 extern const struct request_key_def client_options[OWNS];
 
-void client_help(const struct command *c);
 /* A line of a help about one option. */
 void client_print_option(const struct request_key_def *def);
 

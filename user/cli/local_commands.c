@@ -33,27 +33,33 @@ static const struct request_key_def probe_options[] = {
 	{ .name = NULL },
 };
 
+static const char check_about[] =
+	"Read FILE as `culvert run --config FILE` would, look up its host names, and say what\n"
+	"is wrong, with file and line.  What only may be wrong is a warning: culvert would\n"
+	"start.  Nothing is started.\n"
+	"Exit code: 0 no mistake; 2 a mistake; 1 what another try may mend.";
+static const char convert_about[] =
+	"Read FILE as `culvert run --config FILE` would, and print what it says as a file with\n"
+	"sections.  Its comments are lost.  Exit code: as of `culvert check`.";
+static const char top_about[] =
+	"The last line of the screen lists the keys.  All options of `culvert sessions` but\n"
+	"--json are taken.";
+static const char graft_about[] =
+	"After a daemon has died, or has left grafted sessions: reset these sessions, take the\n"
+	"packet programs off all interfaces, and remove what is pinned.  Needs root, and\n"
+	"--remove.  A daemon that runs is left alone.\n"
+	"Exit code: 0 nothing is left; 1 it cannot be removed, or a daemon runs; 2 usage.";
+
 const struct local_command local_commands[] = {
 	{ "run", "forward connections", daemon_run, NULL, "ADDRESS", .help = config_help },
 	{ "check", "find mistakes in a configuration file", check_run, no_options, "FILE",
-	  .about =
-		  "Read FILE as `culvert run --config FILE` would, look up its host names, and say what\n"
-		  "is wrong, with file and line.  What only may be wrong is a warning: culvert would\n"
-		  "start.  Nothing is started.\n"
-		  "Exit code: 0 no mistake; 2 a mistake; 1 what another try may mend." },
+	  .about = check_about },
 	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
-	  convert_run, no_options, "FILE",
-	  .about = "Read FILE as `culvert run --config FILE` would, and print what it says as a file with\n"
-		   "sections.  Its comments are lost.  Exit code: as of `culvert check`." },
+	  convert_run, no_options, "FILE", .about = convert_about },
 	{ "top", "watch the sessions of a running daemon, and change them", top_run, top_options,
-	  .about = "The last line of the screen lists the keys.  All options of `culvert sessions` but\n"
-		   "--json are taken." },
+	  .about = top_about },
 	{ "graft", "remove grafted sessions that a daemon has left", graft_run, graft_options,
-	  .about =
-		  "After a daemon has died, or has left grafted sessions: reset these sessions, take the\n"
-		  "packet programs off all interfaces, and remove what is pinned.  Needs root, and\n"
-		  "--remove.  A daemon that runs is left alone.\n"
-		  "Exit code: 0 nothing is left; 1 it cannot be removed, or a daemon runs; 2 usage." },
+	  .about = graft_about },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_options,
 	  .help = probe_help },
 	{ .name = NULL },

@@ -64,6 +64,16 @@ struct row {
 
 enum { FORWARDS, SESSIONS, TABLES };
 
+/* What struct column has as paths: of a forward, of a session. */
+#define BOTH_WAYS                                                                                  \
+	{                                                                                          \
+		"/bytes_to_upstream", "/bytes_to_client"                                           \
+	}
+#define BOTH_FLOWS(key)                                                                            \
+	{                                                                                          \
+		"/flows/0/" key, "/flows/1/" key                                                   \
+	}
+
 static struct table {
 	const char *title;
 	const char *array;   /* in the answer */
@@ -89,18 +99,10 @@ static struct table {
 				    { "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
 				    { "STATE", TEXT, 9, 100, { "/state" } },
 				    { "LIVE", NUMBER, 6, 0, { "/live" } },
-				    { "RATE/s",
-				      RATE,
-				      8,
-				      0,
-				      { "/bytes_to_upstream", "/bytes_to_client" } },
+				    { "RATE/s", RATE, 8, 0, BOTH_WAYS },
 				    { "UP/s", RATE, 8, 140, { "/bytes_to_upstream" } },
 				    { "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
-				    { "BYTES",
-				      NUMBER,
-				      8,
-				      0,
-				      { "/bytes_to_upstream", "/bytes_to_client" } },
+				    { "BYTES", NUMBER, 8, 0, BOTH_WAYS },
 				    { "DENIED", NUMBER, 6, 110, { "/denied" } },
 				    { "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
 	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4,
@@ -108,25 +110,13 @@ static struct table {
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
-				    { "RATE/s", RATE, 8, 0, { "/flows/0/bytes", "/flows/1/bytes" } },
+				    { "RATE/s", RATE, 8, 0, BOTH_FLOWS("bytes") },
 				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
 				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
 				    { "AGE", NUMBER, 6, 100, { "/age_ms" } },
-				    { "BACKLOG",
-				      NUMBER,
-				      8,
-				      0,
-				      { "/flows/0/backlog_max", "/flows/1/backlog_max" } },
-				    { "CARRIER",
-				      TEXT,
-				      14,
-				      0,
-				      { "/flows/0/carrier", "/flows/1/carrier" } },
-				    { "REASON",
-				      TEXT,
-				      40,
-				      0,
-				      { "/flows/0/reason", "/flows/1/reason" } },
+				    { "BACKLOG", NUMBER, 8, 0, BOTH_FLOWS("backlog_max") },
+				    { "CARRIER", TEXT, 14, 0, BOTH_FLOWS("carrier") },
+				    { "REASON", TEXT, 40, 0, BOTH_FLOWS("reason") },
 				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
 };
 
@@ -375,8 +365,7 @@ static void draw_status(const struct top *v)
 		draw_line(y, A_BOLD, "Kill session %" PRIu64 " of %s?  y/n", v->asked_id, v->asked);
 	else if (v->mode == ENGINE)
 		draw_line(y, A_BOLD,
-			  "Engine of %s:  a auto  g graft  m sockmap  s splice  c copy  "
-			  "d default",
+			  "Engine of %s:  a auto  g graft  m sockmap  s splice  c copy  d default",
 			  v->asked);
 	else if (*v->message || *v->lost)
 		draw_line(y, A_BOLD, "%s", *v->message ? v->message : v->lost);
@@ -432,9 +421,9 @@ static int take_sample(struct top *v)
 {
 	struct json_object *status = NULL, *sessions = NULL, *then = tables[FORWARDS].answer;
 	uint64_t begun_ms = clock_ms(), now_ms;
-	int r = ask(v, "{\"command\":\"status\"}", v->lost, &status) ?:
-			ask(v, v->words->line, v->lost, &sessions);
+	int r = ask(v, "{\"command\":\"status\"}", v->lost, &status);
 
+	r = r ?: ask(v, v->words->line, v->lost, &sessions);
 	now_ms = clock_ms();
 	v->due_ms = now_ms + INTERVAL_MS + 2 * (now_ms - begun_ms);
 	if (r) {
@@ -460,11 +449,11 @@ static void change(struct top *v, const char *engine)
 {
 	struct json_object *name = json_object_new_string(v->asked), *answer;
 	char line[LINE_LEN];
+	const char *result;
 
 	if (engine)
 		snprintf(line, sizeof(line),
-			 "{\"command\":\"engine\",\"forward\":%s,"
-			 "\"engine\":\"%s\"}",
+			 "{\"command\":\"engine\",\"forward\":%s,\"engine\":\"%s\"}",
 			 json_object_to_json_string(name), engine);
 	else
 		snprintf(line, sizeof(line), "{\"command\":\"kill\",\"id\":%" PRIu64 "}",
@@ -472,10 +461,9 @@ static void change(struct top *v, const char *engine)
 	json_object_put(name);
 	if (ask(v, line, v->message, &answer))
 		return;
+	result = number_at(answer, "/killed") ? "reset" : "the session had ended";
 	snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked,
-		 engine                       ? text_at(answer, "/engine") :
-		 number_at(answer, "/killed") ? "reset" :
-						"the session had ended");
+		 engine ? text_at(answer, "/engine") : result);
 	json_object_put(answer);
 	v->due_ms = 0;
 }

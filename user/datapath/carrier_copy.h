@@ -25,8 +25,7 @@ struct pump_io {
 };
 
 enum pump {
-	PUMP_EMPTY,       /* nothing pending, and the source had no more (a hint: more may have
-			   * come) */
+	PUMP_EMPTY,       /* nothing pending, and the source had no more: but more may have come */
 	PUMP_MORE,        /* nothing pending; stopped for fairness, or at the limit */
 	PUMP_BLOCKED,     /* bytes are pending: the target is full */
 	PUMP_EOF,         /* nothing pending, and the source has ended */

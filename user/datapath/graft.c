@@ -179,12 +179,11 @@ static int load(struct grafts *gs, unsigned int slots)
 	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
 
 	gs->n_slots = slots_of(gs, slots);
-	r = r                                                                         ?:
-		    bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots)      ?:
-		    bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2)   ?:
-		    bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX) ?:
-		    graft_bpf__load(gs->skel)                                         ?:
-		    graft_pins_own(&gs->pins);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
+	r = r ?: graft_bpf__load(gs->skel);
+	r = r ?: graft_pins_own(&gs->pins);
 	if (r)
 		return r;
 	gs->all = bpf_values_map(gs->skel->maps.grafts);
@@ -197,30 +196,25 @@ static int load(struct grafts *gs, unsigned int slots)
 static int attach(struct grafts *gs, bool on_loopback)
 {
 	const struct graft_bpf *skel = gs->skel;
+	const char *folder = gs->pins.folder;
+	struct clsact *c = &gs->attached.clsact;
 	int r;
 
-	gs->attached =
-		(struct graft_attachments){ .pins = &gs->pins,
-					    .interfaces = bpf_map__fd(skel->maps.interfaces),
-					    .on_loopback = on_loopback,
-					    .clsact = {
-						    /* A service may have its folder elsewhere than `graft --remove`: the last
-			 * part tells.  Without pins nobody looks for the filters later. */
-						    .handle =
-							    gs->pins.folder ?
-								    graft_tag(strrchr(
-									    gs->pins.folder, '/')) |
-									    NAMED :
-								    (uint32_t)getpid(),
-						    .pinned = gs->pins.folder,
-						    .programs = {
-							    { bpf_program__fd(
-								      skel->progs.graft_in_l3),
-							      bpf_program__fd(
-								      skel->progs.graft_out_l3) },
-							    { bpf_program__fd(skel->progs.graft_in),
-							      bpf_program__fd(
-								      skel->progs.graft_out) } } } };
+	gs->attached = (struct graft_attachments){
+		.pins = &gs->pins,
+		.interfaces = bpf_map__fd(skel->maps.interfaces),
+		.on_loopback = on_loopback,
+	};
+	/*
+	 * A service may have its folder elsewhere than `graft --remove`: the last part tells.
+	 * Without pins nobody looks for the filters later.
+	 */
+	c->handle = folder ? graft_tag(strrchr(folder, '/')) | NAMED : (uint32_t)getpid();
+	c->pinned = folder;
+	c->programs[0][HOOK_IN] = bpf_program__fd(skel->progs.graft_in_l3);
+	c->programs[0][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out_l3);
+	c->programs[1][HOOK_IN] = bpf_program__fd(skel->progs.graft_in);
+	c->programs[1][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out);
 	graft_attach_choose(&gs->attached);
 	r = graft_attach_follow(&gs->attached);
 	gs->pins.uid = (uid_t)-1; /* from now on we may be that account */
@@ -232,8 +226,8 @@ static int open_all(struct grafts *gs, const struct graft_limits *limits, const 
 	int r = gs->skel ? load(gs, limits->slots) : -errno;
 
 	*what = "cannot load the packet programs";
-	r = r     ?:
-		    bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
+	if (!r)
+		r = bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
 				   &gs->skel->bss->graft_events_lost);
 	if (r)
 		return r;
@@ -405,10 +399,9 @@ static int run(struct grafts *gs, const struct graft_request *q)
 	struct frame in = { .eth.h_proto = htons(ETH_P_IP), .q = *q };
 	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
 		    .repeat = 1);
+	int r = bpf_prog_test_run_opts(bpf_program__fd(gs->skel->progs.graft_offer), &opts);
 
-	return bpf_prog_test_run_opts(bpf_program__fd(gs->skel->progs.graft_offer), &opts) ?
-		       GRAFT_BAD_REQUEST :
-		       (int)opts.retval;
+	return r ? GRAFT_BAD_REQUEST : (int)opts.retval;
 }
 
 static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr *sa)
@@ -652,10 +645,9 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 		fds[0] = fds[1] = -1;
 	}
 	if (without)
-		log_warning(
-			"graft: %u sessions that were left have no sockets: nothing probes their "
-			"ends, or tells them of a reset: %s",
-			without, strerror(-why));
+		log_warning("graft: %u sessions that were left have no sockets: nothing probes "
+			    "their ends, or tells them of a reset: %s",
+			    without, strerror(-why));
 }
 
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])

@@ -39,10 +39,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
  * the programs are at none.
  */
 int grafts_follow_interfaces(struct grafts *gs);
-/*
- * Detach and unpin, which needs the same; with KEEP, only if no session is grafted.
- * NULL is fine.
- */
+/* Detach and unpin, which needs the same; with KEEP, not while one is grafted.  NULL is fine. */
 void grafts_close(struct grafts *gs, bool keep);
 /* What needs somebody to ask, once root is given up (graft_attach.h); NULL: there is TCX. */
 struct clsact *grafts_clsact(struct grafts *gs);
@@ -123,9 +120,7 @@ bool graft_carries(const struct grafts *gs, uint32_t slot);
 /* Of which the caller may write `counted`, the bytes that it has counted, and `worker`. */
 volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot);
 
-/*
- * OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already.
- */
+/* OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already. */
 bool graft_withdraw(struct grafts *gs, uint32_t slot);
 /* OFFERED: let the senders of a stream that is never quiet run dry, for GRAFT_HOLD_MS from now. */
 void graft_hold(struct grafts *gs, uint32_t slot);

@@ -43,6 +43,148 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_GRAFT, recvfrom),
 	SYSCALL_IF(PART_GRAFT, close));
 
+/* --- filters of clsact --- */
+
+/*
+ * Filters outlive the process that attaches them.  Their handle tells those of one daemon from all
+ * others.  So the next daemon puts its programs in place of the old ones, and `culvert graft
+ * --remove` leaves none.  The qdisc stays: somebody else may be about to use it.
+ *
+ * The privileged process believes the daemon nothing but a number of an interface and the kind of
+ * its frames.  Whatever these are, they can only lead to our own programs at some interface, or to
+ * none of our filters anywhere.
+ */
+
+/* Not what others pick by default. */
+#define PRIORITY 7
+
+static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
+
+/*
+ * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not
+ * meet.  Needs no privilege.
+ */
+static bool clsact_has_others(unsigned int ifindex)
+{
+	const struct {
+		struct nlmsghdr head;
+		struct tcmsg tc;
+	} q = {
+		.head = { .nlmsg_len = sizeof(q),
+			  .nlmsg_type = RTM_GETTFILTER,
+			  .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
+		.tc = { .tcm_ifindex = (int)ifindex,
+			.tcm_parent = TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS) },
+	};
+	struct nlmsghdr answer[2048];
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
+	bool found = fd < 0 || sendto(fd, &q, sizeof(q), 0, NULL, 0) != sizeof(q), done = found;
+
+	while (!done) {
+		ssize_t n = recvfrom(fd, answer, sizeof(answer), 0, NULL, NULL);
+		unsigned int len = (unsigned int)n;
+
+		done = n <= 0;
+		found = found || done;
+		for (struct nlmsghdr *h = answer; !done && NLMSG_OK(h, len);
+		     h = NLMSG_NEXT(h, len)) {
+			const struct tcmsg *tc = NLMSG_DATA(h);
+
+			done = h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR;
+			found = found || (h->nlmsg_type == RTM_NEWTFILTER &&
+					  TC_H_MAJ(tc->tcm_info) >> 16 != PRIORITY);
+		}
+	}
+	if (fd >= 0)
+		close(fd);
+	return found;
+}
+
+/* Remove our filters from IFINDEX, if there are any. */
+static int release(const struct clsact *c, unsigned int ifindex)
+{
+	int r = 0;
+
+	for (int hook = 0; hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = c->handle, .priority = PRIORITY);
+
+		if (bpf_tc_detach(&at, &opts) == -EPERM) /* else there is none */
+			r = -EPERM;
+	}
+	return r;
+}
+
+static int attach_filters(const struct clsact *c, unsigned int ifindex, const int programs[HOOKS])
+{
+	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
+		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
+	int r = bpf_tc_hook_create(&both);
+
+	r = r == -EEXIST ? 0 : r;
+	for (int hook = 0; !r && hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = programs[hook], .handle = c->handle,
+			    .priority = PRIORITY, .flags = BPF_TC_F_REPLACE);
+
+		r = bpf_tc_attach(&at, &opts);
+	}
+	if (r)
+		release(c, ifindex);
+	return r;
+}
+
+static int remove_all(const struct clsact *c)
+{
+	struct if_nameindex *all = if_nameindex();
+	int r = all ? 0 : -errno;
+
+	for (const struct if_nameindex *i = all; i && i->if_index; i++)
+		r = release(c, i->if_index) ?: r;
+	if (all)
+		if_freenameindex(all);
+	return r;
+}
+
+int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet)
+{
+	return ifindex ? attach_filters(c, ifindex, c->programs[ethernet]) : remove_all(c);
+}
+
+/* --- with CAP_NET_ADMIN, or who asks for it --- */
+
+/* Attach to IFINDEX, and make the qdisc if it is missing.  -errno: nothing is attached. */
+static int clsact_attach(const struct clsact *c, unsigned int ifindex, bool ethernet)
+{
+	return c->ask ? c->ask(c->arg, ifindex, ethernet) : clsact_do(c, ifindex, ethernet);
+}
+
+/*
+ * Remove our filters from all interfaces, those too that have no address any more: a daemon before
+ * may have had them.  The qdisc stays.
+ */
+static int clsact_remove_all(const struct clsact *c)
+{
+	return clsact_attach(c, 0, false);
+}
+
+/* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
+static bool clsact_is_lost(const struct clsact *c, unsigned int ifindex)
+{
+	bool lost = false;
+
+	for (int hook = 0; hook < HOOKS; hook++) {
+		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = c->handle, .priority = PRIORITY);
+		int r = bpf_tc_query(&at, &opts);
+
+		lost = lost || r == -ENOENT || r == -EINVAL; /* no filter; no qdisc */
+	}
+	return lost;
+}
+
+/* --- links of TCX --- */
+
 /* enum bpf_attach_type; older headers do not name them. */
 #define TCX_INGRESS 46
 #define TCX_EGRESS 47
@@ -80,11 +222,12 @@ static int attach_tcx(const struct graft_attachments *as, struct graft_attachmen
 	int r = 0;
 
 	for (int hook = 0; !r && hook < HOOKS; hook++) {
-		enum bpf_attach_type type = (enum bpf_attach_type)(TCX_INGRESS + hook);
+		int type = hook == HOOK_IN ? TCX_INGRESS : TCX_EGRESS;
 		int fd = renew_link(as, link_name(a->ifindex, hook, name), programs[hook]);
 
 		if (fd < 0) {
-			fd = bpf_link_create(programs[hook], (int)a->ifindex, type, NULL);
+			fd = bpf_link_create(programs[hook], (int)a->ifindex,
+					     (enum bpf_attach_type)type, NULL);
 			r = fd < 0 ? fd : graft_pins_put(as->pins, name, fd);
 		}
 		a->links[hook] = fd;
@@ -106,6 +249,8 @@ static void detach(const struct graft_attachments *as, struct graft_attachment *
 	free(a);
 }
 
+/* --- interfaces --- */
+
 /*
  * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.
  * True: it is different now.
@@ -121,10 +266,9 @@ static bool set_use(struct graft_attachments *as, const struct graft_attachment 
 		return false;
 	bpf_map_update_elem(as->interfaces, &a->ifindex, &is, BPF_ANY);
 	if (filtered)
-		log_warning(
-			"graft: no session is grafted on %s: others have filters there (tc filter show "
-			"dev %s ingress)",
-			name, name);
+		log_warning("graft: no session is grafted on %s: others have filters there (tc "
+			    "filter show dev %s ingress)",
+			    name, name);
 	return true;
 }
 
@@ -245,11 +389,11 @@ int graft_attach_follow(struct graft_attachments *as)
 	return as->first ? changed : r;
 }
 
-/* No interface has that number. */
 void graft_attach_choose(struct graft_attachments *as)
 {
 	int program = as->clsact.programs[1][HOOK_IN];
 
+	/* no interface has that number */
 	as->is_clsact = bpf_link_create(program, INT_MAX, TCX_INGRESS, NULL) == -EINVAL;
 }
 
@@ -266,134 +410,4 @@ void graft_attach_close(struct graft_attachments *as, bool keep)
 	r = as->is_clsact && !keep ? clsact_remove_all(&as->clsact) : 0;
 	if (r)
 		log_warning("graft: the packet programs stay at the interfaces: %s", strerror(-r));
-}
-
-/* --- filters of clsact --- */
-
-/*
- * Filters outlive the process that attaches them.  Their handle tells those of one daemon from all
- * others.  So the next daemon puts its programs in place of the old ones, and `culvert graft
- * --remove` leaves none.  The qdisc stays: somebody else may be about to use it.
- *
- * The privileged process believes the daemon nothing but a number of an interface and the kind of
- * its frames.  Whatever these are, they can only lead to our own programs at some interface, or to
- * none of our filters anywhere.
- */
-
-/* Not what others pick by default. */
-#define PRIORITY 7
-
-static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
-
-bool clsact_has_others(unsigned int ifindex)
-{
-	const struct {
-		struct nlmsghdr head;
-		struct tcmsg tc;
-	} q = {
-		.head = { .nlmsg_len = sizeof(q),
-			  .nlmsg_type = RTM_GETTFILTER,
-			  .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
-		.tc = { .tcm_ifindex = (int)ifindex,
-			.tcm_parent = TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS) },
-	};
-	struct nlmsghdr answer[2048];
-	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-	bool found = fd < 0 || sendto(fd, &q, sizeof(q), 0, NULL, 0) != sizeof(q), done = found;
-
-	while (!done) {
-		ssize_t n = recvfrom(fd, answer, sizeof(answer), 0, NULL, NULL);
-		unsigned int len = (unsigned int)n;
-
-		done = n <= 0;
-		found = found || done;
-		for (struct nlmsghdr *h = answer; !done && NLMSG_OK(h, len);
-		     h = NLMSG_NEXT(h, len)) {
-			const struct tcmsg *tc = NLMSG_DATA(h);
-
-			done = h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR;
-			found = found || (h->nlmsg_type == RTM_NEWTFILTER &&
-					  TC_H_MAJ(tc->tcm_info) >> 16 != PRIORITY);
-		}
-	}
-	if (fd >= 0)
-		close(fd);
-	return found;
-}
-
-/* Remove our filters from IFINDEX, if there are any. */
-static int release(const struct clsact *c, unsigned int ifindex)
-{
-	int r = 0;
-
-	for (int hook = 0; hook < HOOKS; hook++) {
-		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = c->handle, .priority = PRIORITY);
-
-		if (bpf_tc_detach(&at, &opts) == -EPERM) /* else there is none */
-			r = -EPERM;
-	}
-	return r;
-}
-
-static int attach_filters(const struct clsact *c, unsigned int ifindex, const int programs[HOOKS])
-{
-	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
-		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
-	int r = bpf_tc_hook_create(&both);
-
-	r = r == -EEXIST ? 0 : r;
-	for (int hook = 0; !r && hook < HOOKS; hook++) {
-		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = programs[hook], .handle = c->handle,
-			    .priority = PRIORITY, .flags = BPF_TC_F_REPLACE);
-
-		r = bpf_tc_attach(&at, &opts);
-	}
-	if (r)
-		release(c, ifindex);
-	return r;
-}
-
-static int remove_all(const struct clsact *c)
-{
-	struct if_nameindex *all = if_nameindex();
-	int r = all ? 0 : -errno;
-
-	for (const struct if_nameindex *i = all; i && i->if_index; i++)
-		r = release(c, i->if_index) ?: r;
-	if (all)
-		if_freenameindex(all);
-	return r;
-}
-
-int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet)
-{
-	return ifindex ? attach_filters(c, ifindex, c->programs[ethernet]) : remove_all(c);
-}
-
-/* --- with CAP_NET_ADMIN, or who asks for it --- */
-
-int clsact_attach(struct clsact *c, unsigned int ifindex, bool ethernet)
-{
-	return c->ask ? c->ask(c->arg, ifindex, ethernet) : clsact_do(c, ifindex, ethernet);
-}
-
-int clsact_remove_all(struct clsact *c)
-{
-	return clsact_attach(c, 0, false);
-}
-
-bool clsact_is_lost(const struct clsact *c, unsigned int ifindex)
-{
-	bool lost = false;
-
-	for (int hook = 0; hook < HOOKS; hook++) {
-		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = c->handle, .priority = PRIORITY);
-		int r = bpf_tc_query(&at, &opts);
-
-		lost = lost || r == -ENOENT || r == -EINVAL; /* no filter; no qdisc */
-	}
-	return lost;
 }

@@ -22,24 +22,9 @@ struct clsact {
 	void *arg;
 };
 
-/* Attach to IFINDEX, and make the qdisc if it is missing.  -errno: nothing is attached. */
-int clsact_attach(struct clsact *c, unsigned int ifindex, bool ethernet);
-/* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
-bool clsact_is_lost(const struct clsact *c, unsigned int ifindex);
 /*
- * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not
- * meet.  Needs no privilege.
- */
-bool clsact_has_others(unsigned int ifindex);
-/*
- * Remove our filters from all interfaces, those too that have no address any more: a daemon before
- * may have had them.  The qdisc stays.
- */
-int clsact_remove_all(struct clsact *c);
-
-/*
- * For the process that is asked: do what clsact_attach() is to do, or for IFINDEX 0
- * clsact_remove_all().
+ * For the process that is asked: attach to IFINDEX, and make the qdisc if it is missing; or for
+ * IFINDEX 0 remove our filters from all interfaces.  -errno: nothing is attached.
  */
 int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet);
 

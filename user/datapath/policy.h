@@ -8,8 +8,8 @@
 #include "datapath/flow.h"
 
 /*
- * Which carrier for a flow, and why.  Pure: what the session has seen goes in, a decision comes
- * out.
+ * Which carrier for a flow, and why.  Pure, but for two settings that are made once: what the
+ * session has seen goes in, a decision comes out.
  *
  * No carrier wins everywhere (docs/design.md has the figures): copy costs least until a session has
  * lived for some messages, sockmap is best for conversations, splice for bulk and for slow targets.

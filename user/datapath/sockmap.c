@@ -59,22 +59,24 @@ static int load(struct sockmap *k, const struct sockmap_limits *limits)
 		return -errno;
 	if (limits->memory && limits->memory < INT64_MAX)
 		k->skel->rodata->memory_limit = (int64_t)limits->memory;
-	r = bpf_map__set_max_entries(k->skel->maps.rx, n)                          ?:
-		    bpf_map__set_max_entries(k->skel->maps.tx, n)                  ?:
-		    bpf_map__set_max_entries(k->skel->maps.slots, n)               ?:
-		    bpf_map__set_max_entries(k->skel->maps.stats, n)               ?:
-		    bpf_map__set_max_entries(k->skel->maps.ctls, n)                ?:
-		    bpf_map__set_max_entries(k->skel->maps.rings, limits->workers) ?:
-		    sockmap_bpf__load(k->skel)                                     ?:
-		    bpf_prog_attach(bpf_program__fd(k->skel->progs.culvert_verdict),
+	r = bpf_map__set_max_entries(k->skel->maps.rx, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.tx, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.slots, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.stats, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.ctls, n);
+	r = r ?: bpf_map__set_max_entries(k->skel->maps.rings, limits->workers);
+	r = r ?: sockmap_bpf__load(k->skel);
+	if (!r)
+		r = bpf_prog_attach(bpf_program__fd(k->skel->progs.culvert_verdict),
 				    bpf_map__fd(k->skel->maps.rx), BPF_SK_SKB_STREAM_VERDICT, 0);
 	if (r)
 		return r;
 	k->stats = bpf_values_map(k->skel->maps.stats);
 	k->ctls = bpf_values_map(k->skel->maps.ctls);
-	return k->stats && k->ctls ? bpf_rings_open(&k->rings, limits->workers, k->skel->maps.rings,
-						    &k->skel->bss->events_lost) :
-				     -errno;
+	if (!k->stats || !k->ctls)
+		return -errno;
+	return bpf_rings_open(&k->rings, limits->workers, k->skel->maps.rings,
+			      &k->skel->bss->events_lost);
 }
 
 int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char *err,
@@ -89,11 +91,10 @@ int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char
 	fill_free_list(k, limits->pairs);
 	r = load(k, limits);
 	if (r) {
-		snprintf(
-			err, errlen,
-			"cannot load the verdict program: %s; it needs CAP_BPF, "
-			"CAP_PERFMON and CAP_NET_ADMIN (start as root), and Linux 6.1 with kernel BTF",
-			strerror(-r));
+		snprintf(err, errlen,
+			 "cannot load the verdict program: %s; it needs CAP_BPF, CAP_PERFMON and "
+			 "CAP_NET_ADMIN (start as root), and Linux 6.1 with kernel BTF",
+			 strerror(-r));
 		sockmap_close(k);
 		return r;
 	}
@@ -217,10 +218,9 @@ int sockmap_rx_del(struct sockmap *k, uint32_t slot)
 int sockmap_gate(struct sockmap *k, int fd, bool on)
 {
 	int prog = bpf_program__fd(k->skel->progs.culvert_gate);
+	int name = on ? SO_ATTACH_BPF : SO_DETACH_BPF;
 
-	return setsockopt(fd, SOL_SOCKET, on ? SO_ATTACH_BPF : SO_DETACH_BPF, &prog, sizeof(prog)) ?
-		       -errno :
-		       0;
+	return setsockopt(fd, SOL_SOCKET, name, &prog, sizeof(prog)) ? -errno : 0;
 }
 
 const volatile struct culvert_stat *sockmap_stat(const struct sockmap *k, uint32_t slot)

@@ -8,8 +8,8 @@
 #include "datapath/flow.h"
 
 /*
- * Counters.  Each worker has its own set and is its only writer, so an increment is a plain
- * load and store; the control thread reads them at any time and adds them up.
+ * Counters.  Each worker has its own set and is its only writer, so an increment is a plain load
+ * and store; control threads read them at any time and add them up.
  */
 
 /* How a session ended, or why something could not be done. */

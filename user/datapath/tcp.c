@@ -13,6 +13,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "graft_contract.h"
 
@@ -86,9 +87,7 @@ void tcp_arm_reset(int fd)
 	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
 	struct sockaddr none = { .sa_family = AF_UNSPEC };
 
-	/*
-	 * a BPF program of the cgroup, say, may refuse any option; to disconnect sends RST as well
-	 */
+	/* a BPF program of the cgroup, say, may refuse it; to disconnect sends RST as well */
 	if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
 		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
 }
@@ -200,17 +199,6 @@ void tcp_free_buffer(int fd)
 	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
 }
 
-/*
- * Keepalive is N seconds: no end is silent for longer, and who is gone is noticed within 2 N.
- *   - TCP probes after half of N.  The packet programs answer that for an end that has been heard
- *     since the socket asked last, so that a frozen socket may ask the end itself as late as twice
- *     that after it was heard.
- *   - All times are an eighth shorter: timers of the kernel may be so late (kernel/time/timer.c).
- */
-#define PART(keepalive_ms, n) ((int)((keepalive_ms)*7 / 8000 / (n)) ?: 1)
-#define KEEPALIVE_PROBES 4 /* unanswered, before the peer is given up */
-#define PROBES_MAX 127     /* MAX_TCP_KEEPCNT */
-
 void tcp_copy_mss(int fd, int other)
 {
 	struct tcp_info info;
@@ -238,14 +226,28 @@ void tcp_set_nodelay(int fd)
 	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 }
 
+/*
+ * Keepalive is N seconds: no end is silent for longer, and who is gone is noticed within 2 N.
+ *   - TCP probes after half of N.  The packet programs answer that for an end that has been heard
+ *     since the socket asked last, so that a frozen socket may ask the end itself as late as twice
+ *     that after it was heard.
+ *   - All times are an eighth shorter: timers of the kernel may be so late (kernel/time/timer.c).
+ */
+#define PART(keepalive_ms, n) ((int)((keepalive_ms)*7 / 8000 / (n)) ?: 1)
+#define KEEPALIVE_PROBES 4 /* unanswered, before the peer is given up */
+#define PROBES_MAX 127     /* MAX_TCP_KEEPCNT */
+
 int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more)
 {
+	int probes = KEEPALIVE_PROBES + (int)smaller(more, PROBES_MAX - KEEPALIVE_PROBES);
+	int r;
+
 	if (!keepalive_ms)
 		return set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
-	return set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, PART(keepalive_ms, 2)) ?:
-		       set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive_ms, KEEPALIVE_PROBES)) ?:
-		       set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, more < PROBES_MAX - KEEPALIVE_PROBES ? KEEPALIVE_PROBES + (int)more : PROBES_MAX) ?:
-		       set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+	r = set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, PART(keepalive_ms, 2));
+	r = r ?: set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive_ms, KEEPALIVE_PROBES));
+	r = r ?: set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, probes);
+	return r ?: set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
 void tcp_probe_now(int fd)
@@ -270,8 +272,9 @@ int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms)
 
 static int set_number(int fd, int queue, uint32_t seq)
 {
-	return set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue) ?:
-		       set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
+	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
+
+	return r ?: set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
 static int revive(int fd, const struct graft_side *s, const struct sockaddr *local,
@@ -289,12 +292,12 @@ static int revive(int fd, const struct graft_side *s, const struct sockaddr *loc
 		{ OPTION_MSS, s->mss },
 	};
 	socklen_t n = 2;
-	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON)     ?:
-			set_number(fd, TCP_SEND_QUEUE, s->frozen_write) ?:
-			set_number(fd, TCP_RECV_QUEUE, s->frozen_read)  ?:
-			socket_set_mark(fd, s->way.mark)                ?:
-			socket_set_transparent(fd, local->sa_family);
+	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 
+	r = r ?: set_number(fd, TCP_SEND_QUEUE, s->frozen_write);
+	r = r ?: set_number(fd, TCP_RECV_QUEUE, s->frozen_read);
+	r = r ?: socket_set_mark(fd, s->way.mark);
+	r = r ?: socket_set_transparent(fd, local->sa_family);
 	if (s->sack)
 		options[n++].opt_code = OPTION_SACK;
 	if (s->timestamps)
@@ -306,10 +309,9 @@ static int revive(int fd, const struct graft_side *s, const struct sockaddr *loc
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options, n * sizeof(options[0])) ||
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
 		r = -errno;
+	r = r ?: set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
 	/* else no listener could have its port */
-	return r                                                                  ?:
-		       set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP) ?:
-		       set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	return r ?: set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 }
 
 int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
@@ -336,9 +338,9 @@ int socket_set_transparent(int fd, int family)
 
 int socket_bind_interface(int fd, const char *name)
 {
-	return setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, (socklen_t)strlen(name) + 1) ?
-		       -errno :
-		       0;
+	socklen_t len = (socklen_t)strlen(name) + 1;
+
+	return setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, name, len) ? -errno : 0;
 }
 
 int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len)

@@ -371,12 +371,10 @@ static void offer(struct trial *t)
 		struct sockaddr *remote = (struct sockaddr *)&addrs[0];
 		struct sockaddr *local = (struct sockaddr *)&addrs[1];
 
-		step(t,
-		     getpeername(t->inner[side], remote, &len[0]) ||
-				     getsockname(t->inner[side], local, &len[1]) ?
-			     -errno :
-			     0,
-		     "addresses");
+		bool failed = getpeername(t->inner[side], remote, &len[0]) ||
+			      getsockname(t->inner[side], local, &len[1]);
+
+		step(t, failed ? -errno : 0, "addresses");
 		graft_tuple_set(&q.tuples[side], remote, local);
 	}
 	r = graft_try(t->grafts, &q);
@@ -527,15 +525,12 @@ bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct grafts
 		.deadline_ms = clock_ms() + DEADLINE_MS,
 		.detail = ret_detail,
 	};
-	bool holds;
+	bool holds = run(&t);
 
-	holds = run(&t);
 	close_session(&t);
 	pool_close(&t.pool);
 	return holds;
 }
-
-/* --- connected sockets and streams of known bytes --- */
 
 /* --- streams of known bytes --- */
 
@@ -578,7 +573,7 @@ ssize_t rig_receive(int fd, uint64_t off, size_t most)
 	return memcmp(buf, rig_pattern(off), (size_t)n) ? -EILSEQ : n;
 }
 
-/* --- sockets --- */
+/* --- connected sockets --- */
 
 void rig_set_buffers(int snd, int rcv, int size)
 {

@@ -32,7 +32,7 @@ struct behaviour {
 	enum probe_carrier carrier;
 	const char *shows;       /* what must hold, and since which Linux if that is known */
 	const char *why;         /* what goes wrong if it does not */
-	const struct plan *plan; /* NULL: sockmap_open() or grafts_open(), the caller's, tries it */
+	const struct plan *plan; /* NULL: the caller tries it, by sockmap_open() or grafts_open() */
 };
 
 /* In the order in which they are to be tried. */

@@ -106,9 +106,7 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 		;
 	if (WIFSIGNALED(status))
 		snprintf(results->why, sizeof(results->why),
-			 "the process that tried it was "
-			 "killed: %s",
-			 strsignal(WTERMSIG(status)));
+			 "the process that tried it was killed: %s", strsignal(WTERMSIG(status)));
 	if (results->why[0]) {
 		results->of[results->at].outcome = FAILS;
 		strcpy(results->of[results->at].detail, results->why);
@@ -329,8 +327,7 @@ int probe_run(int argc, char **argv)
 
 	if (argc > 1 + json)
 		return log_complain(EXIT_CODE_USAGE,
-				    "\"%.256s\": unknown argument (`culvert help "
-				    "probe` lists them)",
+				    "\"%.256s\": unknown argument (`culvert help probe` lists them)",
 				    argv[1 + json]);
 	if (account_find(NULL, &account, results->why, sizeof(results->why)))
 		return log_complain(EXIT_CODE_USAGE, "%s", results->why);

@@ -11,7 +11,7 @@
 /*
  * Find out which carriers can be trusted on this kernel, by trying the behaviours that they rely on
  * (behaviours.h).  `culvert probe` tries all, the daemon at its start those of the carriers that
- * its engines may use.  The parent loads the program, a child without privileges tries the rest.
+ * its engines may use.  The parent loads the programs, a child without privileges tries the rest.
  */
 
 /*
