@@ -228,7 +228,7 @@ TEST(test_each_address)
 	assert_int_equal(upstreams_parse("db:80", &r.fc.upstream, err, sizeof(err)), 0);
 	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
 	assert_null(pick(&r.servers));
-	answer(&r.servers.members[0].place->upstream, 1, 3);
+	answer(&r.servers.members[0].place->lookup, 1, 3);
 	assert_string_equal(pick(&r.servers)->name, "192.0.2.1:80");
 	second = pick(&r.servers);
 	assert_string_equal(second->name, "192.0.2.2:80");
@@ -236,7 +236,7 @@ TEST(test_each_address)
 
 	/* what is known stays, also in a forward that takes the place of this one */
 	server_put(servers_order(&r.servers, "192.0.2.2:80", ORDER_DRAIN));
-	answer(&r.servers.members[0].place->upstream, 2, 2);
+	answer(&r.servers.members[0].place->lookup, 2, 2);
 	assert_string_equal(pick(&r.servers)->name, "192.0.2.3:80");
 	assert_int_equal(r.servers.n, 2);
 	assert_ptr_equal(r.servers.members[0].server, second);

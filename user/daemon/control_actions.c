@@ -230,13 +230,13 @@ uint64_t actions_sum_forward(const struct forward *f, size_t at)
 
 /* --- forwards --- */
 
-static struct json_object *lookup_json(struct lookup *u)
+static struct json_object *lookup_json(struct lookup *l)
 {
 	struct json_object *o = json_object_new_object();
 	struct lookup_record record;
 
-	lookup_record(u, &record);
-	json_add_int(o, "interval_ms", u->interval_ms);
+	lookup_record(l, &record);
+	json_add_int(o, "interval_ms", l->interval_ms);
 	json_add_int(o, "age_ms", clock_ms() - record.resolved_ms);
 	json_add_int(o, "lookups", record.lookups);
 	json_add_int(o, "failures", record.failures);

@@ -140,12 +140,12 @@ static bool same_set(const struct addr_list *a, const struct addr_list *b)
 
 /* --- look-ups --- */
 
-static void names_remove(struct lookup *u);
+static void names_remove(struct lookup *l);
 
-int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endpoint *listen,
+int lookup_open(struct lookup *l, const struct endpoint *conf, const struct endpoint *listen,
 		unsigned int interval_ms, uint64_t now_ms)
 {
-	*u = (struct lookup){
+	*l = (struct lookup){
 		.conf = conf,
 		.listen = listen,
 		.interval_ms = interval_ms,
@@ -153,85 +153,85 @@ int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endp
 		.list = addr_list_new(conf->addrs, conf->n_addrs),
 		.record.resolved_ms = now_ms,
 	};
-	return u->list ? 0 : -ENOMEM;
+	return l->list ? 0 : -ENOMEM;
 }
 
-void lookup_close(struct lookup *u)
+void lookup_close(struct lookup *l)
 {
-	names_remove(u); /* from here on the main thread does not change it any more */
-	addr_list_put(u->list);
-	u->list = NULL;
+	names_remove(l); /* from here on the main thread does not change it any more */
+	addr_list_put(l->list);
+	l->list = NULL;
 }
 
-struct addr_list *lookup_get(struct lookup *u)
+struct addr_list *lookup_get(struct lookup *l)
 {
 	struct addr_list *list;
 
-	pthread_mutex_lock(&u->lock);
-	list = addr_list_get(u->list);
-	pthread_mutex_unlock(&u->lock);
+	pthread_mutex_lock(&l->lock);
+	list = addr_list_get(l->list);
+	pthread_mutex_unlock(&l->lock);
 	return list;
 }
 
-void lookup_record(struct lookup *u, struct lookup_record *ret)
+void lookup_record(struct lookup *l, struct lookup_record *ret)
 {
-	pthread_mutex_lock(&u->lock);
-	*ret = u->record;
-	pthread_mutex_unlock(&u->lock);
+	pthread_mutex_lock(&l->lock);
+	*ret = l->record;
+	pthread_mutex_unlock(&l->lock);
 }
 
-static bool is_acceptable(const struct lookup *u, const struct addr *a)
+static bool is_acceptable(const struct lookup *l, const struct addr *a)
 {
 	if (!addr_is_inet(a) || !addr_port(a))
 		return false;
-	for (size_t i = 0; i < u->listen->n_addrs; i++)
-		if (addr_leads_to(a, &u->listen->addrs[i]))
+	for (size_t i = 0; i < l->listen->n_addrs; i++)
+		if (addr_leads_to(a, &l->listen->addrs[i]))
 			return false;
 	return true;
 }
 
-void lookup_know(struct lookup *u, struct lookup *before)
+void lookup_know(struct lookup *l, struct lookup *before)
 {
-	struct addr_list *list = lookup_get(before), *other = u->list;
+	struct addr_list *list = lookup_get(before), *other = l->list;
 	bool good = true;
 
-	for (size_t i = 0; u->conf->named && i < list->n; i++)
-		good = good && is_acceptable(u, &list->addrs[i]);
+	for (size_t i = 0; l->conf->named && i < list->n; i++)
+		good = good && is_acceptable(l, &list->addrs[i]);
 	if (good) {
-		u->list = list;
-		lookup_record(before, &u->record);
+		l->list = list;
+		lookup_record(before, &l->record);
 	}
 	addr_list_put(good ? other : list);
 }
 
-bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why, uint64_t now_ms)
+bool lookup_update(struct lookup *l, struct addr *addrs, size_t n, const char *why, uint64_t now_ms)
 {
 	struct addr_list *list = NULL, *old = NULL;
 	size_t n_good = 0;
 	bool news;
 
 	for (size_t i = 0; i < n; i++)
-		if (is_acceptable(u, &addrs[i]) && !has(addrs, n_good, &addrs[i]))
+		if (is_acceptable(l, &addrs[i]) && !has(addrs, n_good, &addrs[i]))
 			addrs[n_good++] = addrs[i];
 	if (n_good)
 		list = addr_list_new(addrs, n_good);
 	if (n)
 		why = n_good ? "out of memory" : "its only address is the listener of this forward";
-	pthread_mutex_lock(&u->lock);
-	u->record.lookups++;
-	u->record.ended_ms = now_ms;
+	pthread_mutex_lock(&l->lock);
+	l->record.lookups++;
+	l->record.ended_ms = now_ms;
 	if (list) {
-		old = u->list;
+		old = l->list;
 		news = !same_set(list, old);
-		u->list = list;
-		u->record.resolved_ms = now_ms;
-		u->record.why[0] = '\0';
+		l->list = list;
+		l->record.resolved_ms = now_ms;
+		l->record.why[0] = '\0';
 	} else {
-		news = strncmp(u->record.why, why, sizeof(u->record.why) - 1) != 0;
-		u->record.failures++;
-		snprintf(u->record.why, sizeof(u->record.why), "%s", why);
+		news = strncmp(l->record.why, why, sizeof(l->record.why) - 1) != 0;
+		l->record.failures++;
+		snprintf(l->record.why, sizeof(l->record.why), "%s", why);
 	}
-	pthread_mutex_unlock(&u->lock);
+	pthread_mutex_unlock(&l->lock);
 	addr_list_put(old);
 	return news;
 }
@@ -259,40 +259,40 @@ bool names_needed(const struct config *c)
 	return false;
 }
 
-/* Look U up after its interval, less up to an eighth, so that names spread out in time. */
-static void look_later(struct lookup *u)
+/* Look L up after its interval, less up to an eighth, so that names spread out in time. */
+static void look_later(struct lookup *l)
 {
-	uint64_t wait = u->record.why[0] ? smaller(u->interval_ms, RETRY_MS) : u->interval_ms;
+	uint64_t wait = l->record.why[0] ? smaller(l->interval_ms, RETRY_MS) : l->interval_ms;
 
 	wait -= (uint64_t)random() % (wait / 8 + 1);
-	u->due_ms = clock_ms() + wait;
+	l->due_ms = clock_ms() + wait;
 }
 
-static void say(const struct lookup *u)
+static void say(const struct lookup *l)
 {
-	const struct addr *first = &u->list->addrs[0];
+	const struct addr *first = &l->list->addrs[0];
 	char text[ADDR_STRLEN];
 
-	if (u->record.why[0]) {
+	if (l->record.why[0]) {
 		log_limited(LOG_WARNING,
-			    u->list->n ?
+			    l->list->n ?
 				    "upstream %s keeps its last addresses: %s" :
 				    "upstream %s has no address yet, so its clients are reset: %s",
-			    u->conf->text, u->record.why);
+			    l->conf->text, l->record.why);
 		return;
 	}
-	log_info("upstream %s is now %s%s", u->conf->text,
+	log_info("upstream %s is now %s%s", l->conf->text,
 		 addr_format((const struct sockaddr *)&first->ss, first->len, text, sizeof(text)),
-		 u->list->n > 1 ? " and others" : "");
+		 l->list->n > 1 ? " and others" : "");
 }
 
 /* Only this thread changes the list and the record: no lock is needed to look at them. */
-static void finish(struct lookup *u, struct addr *addrs, size_t n, const char *why)
+static void finish(struct lookup *l, struct addr *addrs, size_t n, const char *why)
 {
-	atomic_store(&u->wanted, false); /* who has asked meanwhile has an answer */
-	if (lookup_update(u, addrs, n, why, clock_ms()))
-		say(u);
-	look_later(u);
+	atomic_store(&l->wanted, false); /* who has asked meanwhile has an answer */
+	if (lookup_update(l, addrs, n, why, clock_ms()))
+		say(l);
+	look_later(l);
 }
 
 static size_t copy_answer(const struct ares_addrinfo *answer, in_port_t port, struct addr *ret)
@@ -315,18 +315,18 @@ static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo 
 {
 	struct addr addrs[ADDRS_MAX];
 	char why[LOOKUP_WHY_LEN];
-	struct lookup *u = arg;
+	struct lookup *l = arg;
 	size_t n = 0;
 
 	(void)timeouts;
-	u->open = false;
+	l->open = false;
 	if (status == ARES_ECANCELLED || status == ARES_EDESTRUCTION)
 		return;
 	if (answer)
-		n = copy_answer(answer, u->conf->named_port, addrs);
+		n = copy_answer(answer, l->conf->named_port, addrs);
 	ares_freeaddrinfo(answer);
 	snprintf(why, sizeof(why), "host name lookup failed: %s", ares_strerror(status));
-	finish(u, addrs, n, why);
+	finish(l, addrs, n, why);
 }
 
 /* The addresses that HOSTS has for NAME: lines are "127.0.0.1 localhost loopback # comment". */
@@ -348,23 +348,23 @@ static size_t find_host(const char *hosts, const char *name, in_port_t port, str
 	return n;
 }
 
-static void look_up(struct lookup *u)
+static void look_up(struct lookup *l)
 {
 	const struct ares_addrinfo_hints hints = { .ai_family = AF_UNSPEC,
 						   .ai_socktype = SOCK_STREAM };
-	char host[sizeof(u->conf->text)];
+	char host[sizeof(l->conf->text)];
 	struct addr addrs[ADDRS_MAX];
 	size_t n;
 
-	snprintf(host, sizeof(host), "%.*s", (int)strcspn(u->conf->text, ":"), u->conf->text);
-	u->asked_ms = u->names->loop->now_ms;
-	n = find_host(u->names->hosts, host, u->conf->named_port, addrs);
+	snprintf(host, sizeof(host), "%.*s", (int)strcspn(l->conf->text, ":"), l->conf->text);
+	l->asked_ms = l->names->loop->now_ms;
+	n = find_host(l->names->hosts, host, l->conf->named_port, addrs);
 	if (n) {
-		finish(u, addrs, n, NULL);
+		finish(l, addrs, n, NULL);
 		return;
 	}
-	u->open = true;
-	ares_getaddrinfo(u->names->channel, host, NULL, &hints, on_answer, u);
+	l->open = true;
+	ares_getaddrinfo(l->names->channel, host, NULL, &hints, on_answer, l);
 }
 
 /* Begin what is due, and set the timer. */
@@ -374,15 +374,15 @@ void names_after_batch(struct names *n)
 	unsigned int begun = 0;
 
 	pthread_mutex_lock(&n->lock);
-	for (struct lookup *u = n->list; u; u = u->next) {
-		if (!u->open && atomic_load(&u->wanted))
-			u->due_ms = smaller(u->due_ms, u->asked_ms + UPSTREAM_ASK_MS);
-		if (!u->open && u->due_ms <= now && now >= n->begin_ms) {
-			look_up(u);
+	for (struct lookup *l = n->list; l; l = l->next) {
+		if (!l->open && atomic_load(&l->wanted))
+			l->due_ms = smaller(l->due_ms, l->asked_ms + LOOKUP_ASK_MS);
+		if (!l->open && l->due_ms <= now && now >= n->begin_ms) {
+			look_up(l);
 			if (++begun == AT_ONCE)
 				n->begin_ms = now + PAUSE_MS;
 		}
-		next = smaller(next, u->open ? now + TICK_MS : u->due_ms);
+		next = smaller(next, l->open ? now + TICK_MS : l->due_ms);
 	}
 	next = larger(next, now + PAUSE_MS);
 	/* batches may come so often that the timer would never fire if each put it off */
@@ -427,48 +427,48 @@ static void on_interest(void *arg, ares_socket_t fd, int readable, int writable)
 
 /* --- what other threads want --- */
 
-void names_add(struct names *n, struct lookup *u)
+void names_add(struct names *n, struct lookup *l)
 {
-	if (!n || !u->conf->named)
+	if (!n || !l->conf->named)
 		return;
-	u->names = n;
+	l->names = n;
 	pthread_mutex_lock(&n->lock);
-	u->next = n->list;
-	n->list = u;
+	l->next = n->list;
+	n->list = l;
 	pthread_mutex_unlock(&n->lock);
 	loop_wake(n->loop);
 }
 
-static void names_remove(struct lookup *u)
+static void names_remove(struct lookup *l)
 {
-	struct names *n = u->names;
+	struct names *n = l->names;
 	struct lookup **p;
 
 	if (!n)
 		return;
 	pthread_mutex_lock(&n->lock);
-	for (p = &n->list; *p != u; p = &(*p)->next)
+	for (p = &n->list; *p != l; p = &(*p)->next)
 		;
-	*p = u->next;
-	if (u->open)
+	*p = l->next;
+	if (l->open)
 		ares_cancel(n->channel);
 	pthread_mutex_unlock(&n->lock);
-	u->names = NULL;
+	l->names = NULL;
 	loop_wake(n->loop);
 }
 
-bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms)
+bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms)
 {
 	struct lookup_record record;
 
-	if (!u->names)
+	if (!l->names)
 		return false;
 	if (!*seen)
 		*seen = clock_ms();
-	lookup_record(u, &record);
-	if (!atomic_exchange(&u->wanted, true))
-		loop_wake(u->names->loop);
-	return record.ended_ms < *seen && now_ms >= record.resolved_ms + UPSTREAM_ASK_MS;
+	lookup_record(l, &record);
+	if (!atomic_exchange(&l->wanted, true))
+		loop_wake(l->names->loop);
+	return record.ended_ms < *seen && now_ms >= record.resolved_ms + LOOKUP_ASK_MS;
 }
 
 /* --- beginning and end --- */
@@ -514,8 +514,8 @@ void names_read_again(struct names *n, const int fds[NAMES_FILES])
 	n->hosts = read_text(fds[0]);
 	ares_cancel(n->channel);
 	set_servers(n, resolv);
-	for (struct lookup *u = n->list; u; u = u->next)
-		u->due_ms = 0;
+	for (struct lookup *l = n->list; l; l = l->next)
+		l->due_ms = 0;
 	pthread_mutex_unlock(&n->lock);
 	free(resolv);
 	loop_wake(n->loop);
@@ -570,8 +570,8 @@ void names_close(struct names *n)
 	timer_cancel(n->loop, &n->timer);
 	if (n->sockets.fd >= 0)
 		close(n->sockets.fd);
-	for (struct lookup *u = n->list; u; u = u->next)
-		u->names = NULL;
+	for (struct lookup *l = n->list; l; l = l->next)
+		l->names = NULL;
 	free(n->hosts);
 	free(n);
 }

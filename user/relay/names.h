@@ -11,7 +11,7 @@
 #include "config/config.h"
 
 /*
- * Where forwards lead to: the addresses of an upstream, which may change when it is a host name.
+ * Where forwards lead to: the addresses of a server, which may change when it is a host name.
  *
  * The main thread looks names up with c-ares, in its event loop: at once, on a timer, and after
  * connects that failed.  It stores what it finds in struct lookup.  Workers take the addresses from
@@ -52,7 +52,7 @@ struct lookup_record {
 
 struct lookup {
 	const struct endpoint *conf;   /* of the forward; a name may have no address there */
-	const struct endpoint *listen; /* of the same forward: what an upstream must not be */
+	const struct endpoint *listen; /* of the same forward: what no address may be */
 	unsigned int interval_ms;      /* between two look-ups */
 	struct names *names;           /* who looks it up; NULL: nobody */
 
@@ -70,31 +70,31 @@ struct lookup {
 };
 
 /* CONF is numbers, or a name whose addresses may be known.  -ENOMEM. */
-int lookup_open(struct lookup *u, const struct endpoint *conf, const struct endpoint *listen,
+int lookup_open(struct lookup *l, const struct endpoint *conf, const struct endpoint *listen,
 		unsigned int interval_ms, uint64_t now_ms);
 /*
- * Give U the addresses of BEFORE and its record of look-ups.  Both have the same text, and nobody
- * uses U yet.  If U is a name and one of the addresses is its forward's own listener, U stays as it
+ * Give L the addresses of BEFORE and its record of look-ups.  Both have the same text, and nobody
+ * uses L yet.  If L is a name and one of the addresses is its forward's own listener, L stays as it
  * is.
  */
-void lookup_know(struct lookup *u, struct lookup *before);
+void lookup_know(struct lookup *l, struct lookup *before);
 /* Also ends its look-ups.  One of zeroes is fine. */
-void lookup_close(struct lookup *u);
+void lookup_close(struct lookup *l);
 
 /* Take a reference to the current list, which may be empty. */
-struct addr_list *lookup_get(struct lookup *u);
+struct addr_list *lookup_get(struct lookup *l);
 
 /*
  * None of its addresses could be connected to: ask for a look-up, if it is a name.  One begins
- * UPSTREAM_ASK_MS after the last one at the earliest.  True: it may find others, and a session may
+ * LOOKUP_ASK_MS after the last one at the earliest.  True: it may find others, and a session may
  * wait for it: it calls this again until then.  NOW_MS is NEVER if it has no address, and the
  * session waits in any case.  *SEEN is the session's, and 0 at first: it waits for one look-up.  By
  * any thread.
  */
-#define UPSTREAM_ASK_MS 1000
-bool lookup_failed(struct lookup *u, uint64_t *seen, uint64_t now_ms);
+#define LOOKUP_ASK_MS 1000
+bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms);
 
-void lookup_record(struct lookup *u, struct lookup_record *ret);
+void lookup_record(struct lookup *l, struct lookup_record *ret);
 
 /*
  * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of
@@ -102,12 +102,12 @@ void lookup_record(struct lookup *u, struct lookup_record *ret);
  * left the list stays as it is.  True if the set of addresses has changed, or the reason of a
  * failure is new.
  */
-bool lookup_update(struct lookup *u, struct addr *addrs, size_t n, const char *why,
+bool lookup_update(struct lookup *l, struct addr *addrs, size_t n, const char *why,
 		   uint64_t now_ms);
 
 /* --- looking names up --- */
 
-/* True if C has an upstream that is a name. */
+/* True if C has a server that is a name. */
 bool names_needed(const struct config *c);
 
 /*
@@ -126,11 +126,11 @@ void names_read_again(struct names *n, const int fds[NAMES_FILES]);
 void names_close(struct names *n);
 
 /*
- * Look U up from now on, if it is a name, until U is closed.  To be called before sessions use U,
+ * Look L up from now on, if it is a name, until L is closed.  To be called before sessions use L,
  * and when the addresses to listen at are final: the main thread reads them from now on.  N may be
  * NULL.  By any thread.
  */
-void names_add(struct names *n, struct lookup *u);
+void names_add(struct names *n, struct lookup *l);
 
 /* To be called after each batch of the loop: begin the look-ups that are due, or wanted. */
 void names_after_batch(struct names *n);

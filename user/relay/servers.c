@@ -83,7 +83,7 @@ static void drop_members(struct servers *ss)
 static int add_place(struct servers *ss, const struct servers *before, size_t i)
 {
 	const struct endpoint *conf = &ss->conf->upstream.servers[i].at;
-	struct addr_list *list = lookup_get(&ss->places[i].upstream);
+	struct addr_list *list = lookup_get(&ss->places[i].lookup);
 	bool each = ss->conf->each_address && conf->named && list->n;
 	char name[ADDR_STRLEN];
 	int r = each ? 0 : add_member(ss, before, i, conf->text, list);
@@ -126,7 +126,7 @@ void servers_refresh(struct servers *ss)
 	bool stale = false;
 
 	for (size_t i = 0; i < ss->conf->upstream.n; i++) {
-		lookup_record(&ss->places[i].upstream, &record);
+		lookup_record(&ss->places[i].lookup, &record);
 		stale = stale || ss->places[i].seen != record.lookups;
 		ss->places[i].seen = record.lookups;
 	}
@@ -145,7 +145,7 @@ static void know_addresses(struct place *p, struct servers *before, const char *
 {
 	for (size_t i = 0; before && i < before->conf->upstream.n; i++)
 		if (!strcmp(before->conf->upstream.servers[i].at.text, text)) {
-			lookup_know(&p->upstream, &before->places[i].upstream);
+			lookup_know(&p->lookup, &before->places[i].lookup);
 			p->sessions = before->places[i].sessions;
 			p->failures = before->places[i].failures;
 		}
@@ -165,7 +165,7 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 	for (size_t i = 0; !r && i < up->n; i++) {
 		struct place *p = &ss->places[i];
 
-		r = lookup_open(&p->upstream, &up->servers[i].at, &fc->listen,
+		r = lookup_open(&p->lookup, &up->servers[i].at, &fc->listen,
 				fc->resolve_interval_ms, now_ms);
 		if (!r)
 			know_addresses(p, before, up->servers[i].at.text);
@@ -178,7 +178,7 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 void servers_close(struct servers *ss)
 {
 	for (size_t i = 0; ss->places && i < ss->conf->upstream.n; i++)
-		lookup_close(&ss->places[i].upstream);
+		lookup_close(&ss->places[i].lookup);
 	drop_members(ss);
 	free(ss->places);
 }
@@ -186,7 +186,7 @@ void servers_close(struct servers *ss)
 void servers_add_names(struct servers *ss, struct names *names)
 {
 	for (size_t i = 0; i < ss->conf->upstream.n; i++)
-		names_add(names, &ss->places[i].upstream);
+		names_add(names, &ss->places[i].lookup);
 }
 
 /* --- choosing one --- */
@@ -241,7 +241,7 @@ static int await_names(struct servers *ss, struct server *const *tried, size_t n
 
 	for (struct member *m = ss->members; r && m < ss->members + ss->n; m++)
 		if (!m->list->n && may_be_used(m, tried, n, now_ms))
-			r = lookup_failed(&m->place->upstream, seen, NEVER) ? 0 : -ENOENT;
+			r = lookup_failed(&m->place->lookup, seen, NEVER) ? 0 : -ENOENT;
 	return r;
 }
 
@@ -333,7 +333,7 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 
 	pthread_mutex_lock(ss->lock);
 	m = find_name(ss, s->name);
-	may_move = m && lookup_failed(&m->place->upstream, seen, now_ms);
+	may_move = m && lookup_failed(&m->place->lookup, seen, now_ms);
 	if (m)
 		m->place->failures++;
 	s->failures++;
@@ -407,6 +407,6 @@ struct lookup *servers_first_name(struct servers *ss)
 {
 	for (size_t i = 0; i < ss->conf->upstream.n; i++)
 		if (ss->conf->upstream.servers[i].at.named)
-			return &ss->places[i].upstream;
+			return &ss->places[i].lookup;
 	return NULL;
 }

@@ -64,7 +64,7 @@ struct member {
 
 /* A server as configured, and the look-ups of its name. */
 struct place {
-	struct lookup upstream;
+	struct lookup lookup;
 	uint64_t seen;               /* the last look-up that its members are made of */
 	uint64_t sessions, failures; /* of all its members, also of those that are gone */
 };
