@@ -97,7 +97,7 @@ struct forward_conf {
 	unsigned int rise, fall;         /* checks in a row after which a server is up, or down */
 	unsigned int drain_timeout_ms;   /* from its removal to a forced close; 0: no limit */
 	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
-	struct acl acl;                  /* owned */
+	struct acl acl;                  /* shared: it has no rules of its own */
 	bool nodelay;
 	unsigned int keepalive_ms;     /* silent before it is probed; 0: never */
 	uint64_t copy_buffer;          /* bytes */

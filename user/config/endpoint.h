@@ -27,9 +27,11 @@ struct endpoint {
  * A range of ports, "host:8000-8099", gives an address for each if PASSIVE; else for the first.
  *
  * Host names are looked up with getaddrinfo(3), which may block.
+ *
  * Returns 0, or -EINVAL (bad syntax, unknown service or interface), -ENOENT (host name not found),
- * -EAGAIN (no name server has answered: it may be found later); then ERR (ERRLEN bytes)
- * holds one line that says what is wrong, without TEXT, and RET needs no endpoint_close().
+ * -EAGAIN (no name server has answered, or there is no memory: it may be found later); then ERR
+ * (ERRLEN bytes) holds one line that says what is wrong, without TEXT, and RET needs no
+ * endpoint_close().
  */
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 
@@ -79,9 +81,9 @@ struct upstream {
 
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated
- * by blanks or commas; behind each may stand "weight=N" and "backup".  No server is given
- * twice.  Unix sockets and others do not mix, since a session is prepared for one kind before its
- * server is chosen; nor do ranges of ports of different lengths.
+ * by blanks or commas; behind each may stand "weight=N" and "backup".  No server is given twice.
+ * Unix sockets and others do not mix, since a session is prepared for one kind before its server is
+ * chosen; nor do ranges of ports of different lengths.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
  * needs no upstreams_close().

@@ -312,7 +312,8 @@ static unsigned int usable_cpus(void)
 		       (unsigned int)CPU_COUNT(&set);
 }
 
-uint64_t memory_of_machine(void)
+/* Bytes of RAM. */
+static uint64_t memory_of_machine(void)
 {
 	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
 }

@@ -77,9 +77,6 @@ const struct config_line *option_line(const struct config_lines *l, const char *
  */
 int option_store(struct config *c, struct forward_conf *fc, const struct config_line *l);
 
-/* Bytes of RAM. */
-uint64_t memory_of_machine(void);
-
 /* Set each option to its default, in C and in the settings that its forwards inherit. */
 void options_default(struct config *c);
 

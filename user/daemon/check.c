@@ -17,7 +17,7 @@
 #include "relay/marked_sockets.h"
 #include "relay/names.h"
 
-/* --- the account --- */
+/* --- the account, descriptors --- */
 
 static int check_account(const struct config *c)
 {

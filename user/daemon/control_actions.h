@@ -16,8 +16,7 @@ struct actions {
 	uint64_t started_ms; /* CLOCK_MONOTONIC */
 	uint64_t began_ms;   /* the same of CLOCK_REALTIME */
 	uint64_t descriptors_max;
-	DIR *descriptors; /* /proc/self/fd, which the seccomp filter does not let be
-				    * opened; NULL: there is no /proc */
+	DIR *descriptors; /* /proc/self/fd, opened before the filter is; NULL: there is no /proc */
 };
 
 /*

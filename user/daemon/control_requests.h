@@ -48,12 +48,12 @@ enum request_key {
 };
 
 /* What a value is, and what struct request_value has of it. */
-enum command_key_kind {
+enum request_key_kind {
 	VALUE_FLAG,    /* number: 0 or 1 */
 	VALUE_TEXT,    /* text */
 	VALUE_CHOICE,  /* number: the place in `choices` */
 	VALUE_CLIENTS, /* in struct request */
-	VALUE_WHOLE,   /* number, as the next ones, which are numbers in JSON, too */
+	VALUE_WHOLE,   /* number; from here on values are numbers in JSON, too */
 	VALUE_IDS,     /* one or several numbers: in struct request */
 	VALUE_SECONDS, /* number: milliseconds */
 };
@@ -65,7 +65,7 @@ struct request_key_def {
 	const char *name;
 	const char *metavar; /* of the client's option "--NAME"; NULL: a flag */
 	const char *help;
-	enum command_key_kind kind;
+	enum request_key_kind kind;
 	const char *option;   /* the client's option, if that is not NAME */
 	const char *expected; /* what a value is, for messages; NULL: the help says it */
 	const char *choices[CHOICES_MAX];

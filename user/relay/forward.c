@@ -65,9 +65,9 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 		return NULL;
 	memset(t, 0, size);
 	t->n_workers = n_workers;
-	t->due_ms = UINT64_MAX;
+	t->due_ms = NEVER;
 	clients_init(&t->clients);
-	pthread_mutex_init(&t->servers, NULL);
+	pthread_mutex_init(&t->servers_lock, NULL);
 	return t;
 }
 
@@ -76,7 +76,7 @@ static void totals_drop(struct forward_totals *t)
 	if (!t || --t->refs)
 		return;
 	clients_close(&t->clients);
-	pthread_mutex_destroy(&t->servers);
+	pthread_mutex_destroy(&t->servers_lock);
 	free(t);
 }
 
@@ -106,7 +106,7 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 	/* a tenth of a second's connections may come at once */
 	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
 	if (!f->totals || servers_open(&f->servers, fc, before ? &before->servers : NULL,
-				       &f->totals->servers, clock_ms())) {
+				       &f->totals->servers_lock, clock_ms())) {
 		forward_free(f);
 		return NULL;
 	}

@@ -34,11 +34,11 @@ struct forward_totals {
 	_Atomic unsigned int live; /* sessions */
 	unsigned int refs;         /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
-	uint64_t due_ms; /* of CLOCK_MONOTONIC: sessions of a forward that is removed, or
-				    * draining, are reset then; for the thread that reloads only */
+	/* sessions of a forward that is removed, or draining, are reset then; for the same thread */
+	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;
-	pthread_mutex_t servers;      /* lock, see servers.h */
+	pthread_mutex_t servers_lock; /* see servers.h */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 

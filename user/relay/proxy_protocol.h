@@ -34,7 +34,7 @@ struct proxy_header {
 	 * that of a client whose addresses are not told, or neither IPv4 nor IPv6 (UNKNOWN).
 	 */
 	bool has_addresses;
-	union client_addr source;      /* of the client, if it has addresses, and so is */
+	union client_addr source;      /* of the client; only if it has addresses, as the next */
 	union client_addr destination; /* what the client connected to */
 };
 
@@ -58,10 +58,10 @@ int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 			 const char **ret_reason);
 
 /*
- * Write a header of HEADER->version and addresses to BUF; returns its size.  Two IPv4
- * addresses are sent as IPv4, other pairs as IPv6 (IPv4-mapped where needed; there is no room for
- * scopes).  Without addresses LOCAL is sent, which every receiver of version 2
- * accepts, and UNKNOWN in version 1.
+ * Write a header of HEADER->version and addresses to BUF; returns its size.  Two IPv4 addresses are
+ * sent as IPv4, other pairs as IPv6 (IPv4-mapped where needed; there is no room for scopes).
+ * Without addresses LOCAL is sent, which every receiver of version 2 accepts, and UNKNOWN in
+ * version 1.
  */
 size_t proxy_protocol_write(const struct proxy_header *header,
 			    uint8_t buf[PROXY_PROTOCOL_WRITE_MAX]);

@@ -63,10 +63,9 @@ struct connecting {
 	size_t n_tried;
 	uint64_t seen; /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
-	uint64_t next_ms; /* when the next attempt may begin, or be tried again because this
-				  * machine, and not the upstream, has refused */
-	uint16_t first;   /* index of the address to begin with; those behind it follow, and
-				  * then those before it */
+	/* when the next attempt may begin, or be tried again if this machine has refused it */
+	uint64_t next_ms;
+	uint16_t first;   /* index of the address to begin with; behind the last comes number 0 */
 	uint16_t begun;   /* attempts that have begun */
 	uint16_t running; /* of them, those that have not ended */
 	struct attempt attempts[AT_ONCE];

@@ -25,10 +25,7 @@ void session_sockmap_give_slots(struct session *s)
 	s->pair = NO_PAIR;
 }
 
-/*
- * S takes its slots when a flow first enters the kernel, and keeps them to its end.  -errno of the
- * map update, -ENOSPC if all are taken.
- */
+/* Unless S has slots.  -errno of the map update, -ENOSPC if all are taken. */
 static int take_slots(struct session *s)
 {
 	struct worker *w = s->worker;

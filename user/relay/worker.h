@@ -14,17 +14,15 @@
 #include "datapath/stats.h"
 #include "relay/clients.h"
 
-struct listening;
-
 /* What all workers share.  Written before they start, but for the atomics. */
 struct shared {
 	const struct config *config;
-	struct sockmap *kernel;          /* NULL: everything is carried in user space */
+	struct sockmap *kernel;          /* NULL: sockmap carries no flow */
 	struct grafts *grafts;           /* NULL: no session is grafted */
 	_Atomic unsigned int live;       /* sessions of all workers; admission.c counts them, */
 	struct clients clients;          /* and those who have some */
 	struct session_log *session_log; /* NULL: none */
-	struct names *names;             /* NULL: no upstream is a name */
+	struct names *names;             /* NULL: no server is a name, nor may one come */
 	struct checks *checks;
 	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
 	_Atomic uint64_t last_id;      /* of sessions */
