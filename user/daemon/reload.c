@@ -32,7 +32,6 @@
 #include "config/read.h"
 #include "relay/balance.h"
 #include "relay/health_check.h"
-#include "relay/server_health.h"
 #include "relay/session_life.h"
 #include "relay/session_log.h"
 
@@ -341,7 +340,7 @@ static void change_forwards(struct plan *p)
 	for (size_t i = 0; i < p->config->n_forwards; i++) {
 		struct forward *f = p->forwards[i];
 
-		f->totals->due_ms = UINT64_MAX;
+		f->totals->due_ms = NEVER;
 		f->draining = false;
 		*at = f;
 		at = &f->next;
@@ -479,7 +478,7 @@ static int drain_now(struct drain *d)
 	change_addresses(p);
 	f->draining = !d->undo;
 	pthread_mutex_unlock(&all->lock);
-	f->totals->due_ms = d->undo ? UINT64_MAX : d->due_ms;
+	f->totals->due_ms = d->undo ? NEVER : d->due_ms;
 	return 0;
 }
 
@@ -528,11 +527,11 @@ static void end_forward(struct reload *r, const struct forward *f)
 
 /*
  * End the sessions whose time is over, and free the forwards that are gone.  When there will be
- * something to do again; UINT64_MAX: not before the next change.
+ * something to do again; NEVER: not before the next change.
  */
 static uint64_t look(struct reload *r)
 {
-	uint64_t now_ms = clock_ms(), due = UINT64_MAX;
+	uint64_t now_ms = clock_ms(), due = NEVER;
 
 	for (struct forward *f = r->forwards.first; f; f = f->next) {
 		uint64_t ms = f->totals->due_ms;

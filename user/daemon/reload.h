@@ -81,10 +81,9 @@ void reload_close(struct reload *r);
 uint64_t reload_ask(struct reload *r);
 
 /*
- * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS of
- * CLOCK_MONOTONIC (UINT64_MAX: never); or (UNDO) take sessions again.  -ENOENT: there is none;
- * -EBUSY: a reload is under way; -ESHUTDOWN: culvert is stopping; or another -errno; all after a
- * complaint.
+ * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS, which
+ * may be NEVER; or (UNDO) take sessions again.  -ENOENT: there is none; -EBUSY: a reload is under
+ * way; -ESHUTDOWN: culvert is stopping; or another -errno; all after a complaint.
  */
 int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms);
 

@@ -86,12 +86,12 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 /* Wait so long after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
 
-/* When the upstream's socket gets keepalive, which short sessions spare; UINT64_MAX: it has. */
+/* When the upstream's socket gets keepalive, which short sessions spare; NEVER: it has. */
 static uint64_t keepalive_due(const struct session *s)
 {
 	uint64_t after_ms = smaller(forward_of(s)->keepalive_ms / 8, 1000);
 
-	return s->keepalive_due ? s->born_ms + after_ms : UINT64_MAX;
+	return s->keepalive_due ? s->born_ms + after_ms : NEVER;
 }
 
 /* The time-out that S has as it is now (0: none), and whether that is fin-timeout. */
@@ -128,7 +128,7 @@ uint64_t session_idle_due(struct session *s)
 		s->idle->half = half;
 	}
 	limit = limit_ms(s, &fin);
-	due = smaller(limit ? s->idle->since_ms + limit : UINT64_MAX, keepalive_due(s));
+	due = smaller(limit ? s->idle->since_ms + limit : NEVER, keepalive_due(s));
 	/* nobody tells of a FIN that does not come to its socket: it is found in time */
 	if (s->graft != NO_GRAFT && fc->fin_timeout_ms)
 		due = smaller(due, now + fc->fin_timeout_ms);

@@ -43,7 +43,7 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 
 struct session;
 
-/* S is OPEN.  Returns when to look next; UINT64_MAX: never. */
+/* S is OPEN.  Returns when to look next, or NEVER. */
 uint64_t session_idle_due(struct session *s);
 /* The session's timer has fired: look, if it is time. */
 void session_idle_timer(struct session *s);

@@ -243,7 +243,7 @@ static void settle(struct session *s)
 		return;
 	}
 	due = next_due(s);
-	if (due == UINT64_MAX)
+	if (due == NEVER)
 		timer_cancel(&s->worker->loop, &s->timer);
 	else
 		timer_set(&s->worker->loop, &s->timer, due);
