@@ -47,7 +47,6 @@
 #include "probe/probe.h"
 #include "relay/upstream_socket.h"
 #include "relay/health_check.h"
-#include "relay/admission.h"
 #include "relay/listener.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
@@ -71,7 +70,7 @@ struct daemon {
 	struct config config;
 	struct account account;
 	struct probe_start probe;
-	struct shared shared; /* names, session log */
+	struct shared shared; /* the kernel path, grafts, names, checks, session log */
 	struct reload reload; /* forwards, workers, the privileged process */
 	struct control *control;
 	struct control *metrics; /* NULL: none */

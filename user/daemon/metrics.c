@@ -21,9 +21,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
-#include "relay/admission.h"
-#include "relay/session_view.h"
 #include "version.h"
 
 #define REQUEST_MAX 8192 /* bytes of its head */

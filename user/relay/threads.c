@@ -18,7 +18,6 @@
 #include <sys/epoll.h>
 
 #include "base/array.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
