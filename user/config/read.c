@@ -63,17 +63,17 @@ static int read_words(int argc, char **argv, struct config *c)
 
 	for (int i = 1; i < argc && !r; i++) {
 		bool second = c->addresses.n % 2;
+		const char *name = second ? "upstream" : "listen";
+		const char *key = second ? "UPSTREAM" : "LISTEN";
 
 		if (!options_end && !strcmp(argv[i], "--"))
 			options_end = true;
 		else if (!options_end && argv[i][0] == '-')
 			r = take_option(argv, &i, c);
 		else
-			config_lines_add(
-				&c->addresses,
-				(struct config_line){
-					option_find(second ? "upstream" : "listen", SCOPE_FORWARD),
-					second ? "UPSTREAM" : "LISTEN", argv[i], "" });
+			config_lines_add(&c->addresses,
+					 (struct config_line){ option_find(name, SCOPE_FORWARD),
+							       key, argv[i], "" });
 	}
 	return r;
 }

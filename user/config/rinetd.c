@@ -57,11 +57,10 @@ static void append_both(struct reader *p, struct forward_conf *fc)
 	for (size_t i = 0; i < n && !p->in->error; i++) {
 		const struct config_line *a = &p->top.allow.lines[i / n_own];
 		const struct config_line *b = &p->own.allow.lines[i % n_own];
+		const char *both = config_keep(p->in->c, "%s&%s", a->value, b->value);
 
-		config_lines_add(&fc->said, (struct config_line){ a->option, a->key,
-								  config_keep(p->in->c, "%s&%s",
-									      a->value, b->value),
-								  b->place });
+		config_lines_add(&fc->said,
+				 (struct config_line){ a->option, a->key, both, b->place });
 	}
 }
 
@@ -179,14 +178,14 @@ static void begin_forward(struct reader *p, char *words[4])
 {
 	bool any = strchr(words[0], ':') && !words[0][strspn(words[0], ":0")];
 	const char *listen = address_of(p, any ? "" : words[0], words[1]); /* IPv4, too */
-	const char *upstream = address_of(p, words[2], words[3]);
+	const char *upstream = address_of(p, words[2], words[3]), *name = listen;
 	struct forward_conf *fc;
 
-	/* A section's name has no brackets. */
-	fc = config_begin_forward(p->in, any ? config_keep(p->in->c, "*%s", listen) :
-					 *listen == '[' ?
-					       config_keep(p->in->c, "%s:%s", words[0], words[1]) :
-					       listen);
+	if (any)
+		name = config_keep(p->in->c, "*%s", listen);
+	else if (*listen == '[') /* a section's name has no brackets */
+		name = config_keep(p->in->c, "%s:%s", words[0], words[1]);
+	fc = config_begin_forward(p->in, name);
 	if (!fc)
 		return;
 	config_take(p->in, fc, option_find("listen", SCOPE_FORWARD), "listen", listen);

@@ -22,7 +22,6 @@
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "config/config.h"
-#include "relay/admission.h"
 #include "relay/names.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"
@@ -163,7 +162,8 @@ static struct json_object *session_json(const struct session_view *v)
 	};
 	const struct forward_conf *fc = v->forward->conf;
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
-	const struct addr *up = &v->upstream;
+	const struct sockaddr *to = (const struct sockaddr *)&v->upstream.ss;
+	socklen_t to_len = v->upstream.len;
 	char text[ADDR_STRLEN];
 
 	json_add_int(o, "id", v->id);
@@ -173,9 +173,7 @@ static struct json_object *session_json(const struct session_view *v)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
 	/* where it leads to, or tries to; before a server has been chosen, all of them */
 	json_add_text(o, "upstream",
-		      !up->len ? fc->upstream.text :
-				 addr_format((const struct sockaddr *)&up->ss, up->len, text,
-					     sizeof(text)));
+		      to_len ? addr_format(to, to_len, text, sizeof(text)) : fc->upstream.text);
 	json_add_int(o, "worker", v->worker);
 	json_add_text(o, "state", states[v->state]);
 	json_add_int(o, "age_ms", v->age_ms);
@@ -261,13 +259,11 @@ static struct json_object *server_json(const struct member *m)
 {
 	struct json_object *o = json_object_new_object(), *addresses = json_object_new_array();
 	struct server *s = m->server;
+	enum server_state state = health_state(&s->health, clock_ms());
 
 	append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
-	json_add_text(o, "state",
-		      json_object_array_length(addresses) ?
-			      server_state_names[health_state(&s->health, clock_ms())] :
-			      "no-address");
+	json_add_text(o, "state", m->list->n ? server_state_names[state] : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));
@@ -600,20 +596,18 @@ static struct json_object *do_upstream(struct round *r)
 /* Drain a forward, or let it accept again.  Without the lock.  NULL: done; else the answer. */
 static struct json_object *drain(const struct round *r)
 {
-	uint64_t due = request_has(r->req, KEY_DEADLINE) ?
-			       clock_ms() + r->req->values[KEY_DEADLINE].number :
-			       UINT64_MAX;
+	uint64_t due = NEVER;
+	const char *code;
 	char why[640];
 	int e;
 
+	if (request_has(r->req, KEY_DEADLINE))
+		due = clock_ms() + r->req->values[KEY_DEADLINE].number;
 	log_keep_complaint(why, sizeof(why));
 	e = reload_drain(r->o->reload, r->name, request_has(r->req, KEY_UNDO), due);
 	log_keep_complaint(NULL, 0);
-	return !e ? NULL :
-		    request_error_json(e == -ENOENT ? ERROR_NO_SUCH_FORWARD :
-				       e == -EBUSY  ? ERROR_NO_ANSWER :
-						      ERROR_FAILED,
-				       "%s", why);
+	code = e == -ENOENT ? ERROR_NO_SUCH_FORWARD : e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED;
+	return e ? request_error_json(code, "%s", why) : NULL;
 }
 
 static struct json_object *do_drain(struct round *r)

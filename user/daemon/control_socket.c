@@ -136,15 +136,14 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 {
 	struct addr a = { .ss.ss_family = AF_UNIX, .len = sizeof(struct sockaddr_un) };
 	struct sockaddr_un *un = (struct sockaddr_un *)&a.ss;
+	const char *hint = "";
 	int r;
 
 	snprintf(un->sun_path, sizeof(un->sun_path), "%s", path);
 	r = control_listen(&a, false, uid, gid, ret);
-	return !r ? 0 :
-		    log_complain(r, "control socket %s: %s%s", path, strerror(-r),
-				 r == -EADDRINUSE ?
-					 " (another culvert is running; give it its own --control)" :
-					 "");
+	if (r == -EADDRINUSE)
+		hint = " (another culvert is running; give it its own --control)";
+	return r ? log_complain(r, "control socket %s: %s%s", path, strerror(-r), hint) : 0;
 }
 
 /* --- requests and answers --- */
@@ -259,16 +258,16 @@ static void serve(struct control *c, int fd, void *arg)
 {
 	char line[CONTROL_REQUEST_MAX], *answer = NULL;
 	int r = control_read(c, fd, "\n", REQUEST_MS, line, sizeof(line));
-	const char *text;
+	const char *text = REFUSAL(ERROR_NO_MEMORY, "the daemon has no memory for the answer");
 
 	(void)arg;
-	if (!r)
+	if (r == -E2BIG)
+		text = REFUSAL(ERROR_TOO_LONG, "the request has to be shorter than 4 KiB");
+	else if (r)
+		text = REFUSAL(ERROR_TIMEOUT, "the request was not complete in time");
+	else
 		answer = make_answer(c, fd, line);
-	text = answer ?:
-		       r == -E2BIG ?
-		       REFUSAL(ERROR_TOO_LONG, "the request has to be shorter than 4 KiB") :
-	       r ? REFUSAL(ERROR_TIMEOUT, "the request was not complete in time") :
-		   REFUSAL(ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+	text = answer ?: text;
 	control_send(c, fd, ANSWER_MS, text, strlen(text));
 	free(answer);
 }

@@ -297,10 +297,12 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 
 /* --- sockets that systemd has opened --- */
 
-static struct given_socket {
+struct given_socket {
 	struct addr addr; /* that it is bound to */
 	bool opened;      /* a forward listens there */
-} * given;                /* descriptors from SD_LISTEN_FDS_START on */
+};
+
+static struct given_socket *given; /* descriptors from SD_LISTEN_FDS_START on */
 static int n_given;
 
 /* Is FD of use?  A: its address. */

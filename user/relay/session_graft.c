@@ -2,12 +2,8 @@
 #include "relay/session_graft.h"
 
 #include <errno.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
-#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 
@@ -149,9 +145,10 @@ bool session_graft_end(struct session *s, bool reset)
 
 const char *session_graft_hindrance(const struct session *s)
 {
-	if (s->graft != NO_GRAFT && graft_state(grafts_of(s), s->graft) == GRAFT_OFFERED)
-		return graft_refusal_name(
-			(enum graft_refusal)graft_of(grafts_of(s), s->graft)->why_not);
+	const struct grafts *gs = grafts_of(s);
+
+	if (s->graft != NO_GRAFT && graft_state(gs, s->graft) == GRAFT_OFFERED)
+		return graft_refusal_name((enum graft_refusal)graft_of(gs, s->graft)->why_not);
 	if (!is_wanted(s))
 		return "";
 	if (s->pace)

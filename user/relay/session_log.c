@@ -100,7 +100,8 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 static struct json_object *ended_json(const struct session_view *v, unsigned int end)
 {
 	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
-	const struct addr *a = &v->upstream;
+	const struct sockaddr *to = (const struct sockaddr *)&v->upstream.ss;
+	socklen_t to_len = v->upstream.len;
 	uint64_t now = clock_real_ms();
 	char text[ADDR_STRLEN];
 
@@ -114,10 +115,8 @@ static struct json_object *ended_json(const struct session_view *v, unsigned int
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
 	json_add_null(o, "upstream");
-	if (a->len)
-		json_add_text(o, "upstream",
-			      addr_format((const struct sockaddr *)&a->ss, a->len, text,
-					  sizeof(text)));
+	if (to_len)
+		json_add_text(o, "upstream", addr_format(to, to_len, text, sizeof(text)));
 	json_add_text(o, "end", end == SESSION_FINISHED ? "finished" : cause_name(end));
 	json_add_int(o, "duration_ms", v->age_ms);
 	json_add_null(o, "connect_ms");
@@ -242,10 +241,10 @@ static int write_whole(struct session_log *l, const struct line *line)
 	struct stat st;
 	ssize_t n;
 
-	do
+	do {
 		if (l->end_ms && clock_ms() >= l->end_ms)
 			return -ETIMEDOUT;
-	while (poll(&p, 1, SLICE_MS) <= 0);
+	} while (poll(&p, 1, SLICE_MS) <= 0);
 	n = TEMP_FAILURE_RETRY(write(l->fd, line->text, line->len));
 	if (n < 0)
 		return -errno;
@@ -458,8 +457,8 @@ int log_file_open(const char *path, const struct account *a, char *err, size_t e
 	if (!r) {
 		fd = openat(dir, name, FILE_FLAGS | O_EXCL, FILE_MODE);
 		made = fd >= 0;
+		/* not with O_CREAT: fs.protected_regular forbids that in sticky directories */
 		if (fd < 0 && errno == EEXIST)
-			/* in a sticky directory not even root may with O_CREAT: fs.protected_regular */
 			fd = openat(dir, name, FILE_FLAGS & ~O_CREAT);
 		r = check(fd, "it", a, err, errlen);
 	}

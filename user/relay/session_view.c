@@ -26,12 +26,13 @@ static uint64_t kernel_bytes(const struct session *s, unsigned int dir)
 static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
 {
 	struct shared *shared = s->worker->shared;
+	uint32_t slot = s->pair * 2 + dir;
 
 	if (s->graft != NO_GRAFT)
 		return (volatile uint64_t *)&graft_of(shared->grafts, s->graft)->counted[dir];
-	return s->pair == NO_PAIR ?
-		       NULL :
-		       (volatile uint64_t *)&sockmap_ctl(shared->kernel, s->pair * 2 + dir)->counted;
+	if (s->pair == NO_PAIR)
+		return NULL;
+	return (volatile uint64_t *)&sockmap_ctl(shared->kernel, slot)->counted;
 }
 
 void session_count_kernel(struct session *s)
@@ -39,6 +40,7 @@ void session_count_kernel(struct session *s)
 	bool grafted = !s->graft_counted && session_is_grafted(s);
 	/* if anything carries it in the kernel: a session never has both */
 	enum carrier carrier = s->graft != NO_GRAFT ? CARRIER_GRAFT : CARRIER_SOCKMAP;
+	counter *handovers = s->worker->stats.handovers[CARRIER_GRAFT];
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		volatile uint64_t *counted = counted_of(s, dir);
@@ -49,9 +51,7 @@ void session_count_kernel(struct session *s)
 			*counted = bytes;
 		}
 		if (grafted)
-			count_add(&s->worker->stats
-					   .handovers[CARRIER_GRAFT][graft_reason(&s->flows[dir])],
-				  1);
+			count_add(&handovers[graft_reason(&s->flows[dir])], 1);
 	}
 	s->graft_counted = s->graft_counted || grafted;
 }
@@ -60,6 +60,8 @@ void session_count_kernel(struct session *s)
 static struct flow_view view_flow(const struct session *s, unsigned int dir, bool grafted)
 {
 	const struct flow *f = &s->flows[dir];
+	const struct sockmap *k = s->worker->shared->kernel;
+	uint32_t slot = s->pair * 2 + dir;
 	/*
 	 * Bytes that wait in the pipe of splice are not delivered yet.  All other bytes that user
 	 * space has written were copied, be it after the program had passed them on.
@@ -75,10 +77,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 		.copied = f->user_out - spliced,
 		.spliced = spliced,
 		.kernel = kernel_bytes(s, dir),
-		.backlog_max = s->pair == NO_PAIR ?
-				       0 :
-				       sockmap_stat(s->worker->shared->kernel, s->pair * 2 + dir)
-					       ->backlog_max,
+		.backlog_max = s->pair == NO_PAIR ? 0 : sockmap_stat(k, slot)->backlog_max,
 	};
 }
 
