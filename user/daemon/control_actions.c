@@ -47,7 +47,7 @@ SYSCALLS_ALLOWED(
  * held, so no forward that a session points to is freed.
  */
 struct round {
-	const struct actions *o;
+	const struct actions *actions;
 	const struct request *req;
 	struct json_object *answer; /* what was done and seen; the caller's */
 	const char *name;           /* of a forward, in the request; NULL: none is given */
@@ -67,7 +67,7 @@ struct round {
 /* Run FN on the thread of each worker; one that has ended has no sessions. */
 static void ask_workers(struct round *r, void (*fn)(void *arg))
 {
-	const struct reload *reload = r->o->reload;
+	const struct reload *reload = r->actions->reload;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
 	for (unsigned int i = 0; i < reload->threads.n; i++) {
@@ -128,9 +128,9 @@ static void look(void *arg)
 	r->buffers += w->pool.buffers_lent;
 }
 
-void actions_count(const struct actions *o)
+void actions_count(const struct actions *a)
 {
-	struct round r = { .o = o, .forwards = &o->reload->forwards };
+	struct round r = { .actions = a, .forwards = &a->reload->forwards };
 
 	ask_workers(&r, look);
 }
@@ -205,9 +205,9 @@ static struct json_object *do_sessions(struct round *r)
 
 /* --- sums --- */
 
-uint64_t actions_sum(const struct actions *o, size_t at)
+uint64_t actions_sum(const struct actions *a, size_t at)
 {
-	const struct threads *ts = &o->reload->threads;
+	const struct threads *ts = &a->reload->threads;
 	uint64_t n = 0;
 
 	for (unsigned int w = 0; w < ts->n; w++)
@@ -372,13 +372,13 @@ static struct json_object *carriers_json(const struct round *r)
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
 		json_add_int(o, "bytes",
-			     actions_sum(r->o, offsetof(struct stats, carrier_bytes[c])));
+			     actions_sum(r->actions, offsetof(struct stats, carrier_bytes[c])));
 		json_append(list, o);
 	}
 	return list;
 }
 
-static struct json_object *handovers_json(const struct actions *op)
+static struct json_object *handovers_json(const struct actions *a)
 {
 	struct json_object *o = json_object_new_object();
 
@@ -387,7 +387,7 @@ static struct json_object *handovers_json(const struct actions *op)
 		uint64_t n = 0;
 
 		for (unsigned int why = 0; why < REASONS; why++)
-			n += actions_sum(op, offsetof(struct stats, handovers[i][why]));
+			n += actions_sum(a, offsetof(struct stats, handovers[i][why]));
 		if (i < CARRIERS)
 			snprintf(name, sizeof(name), "to_%s", carrier_name(i));
 		json_add_int(o, name, n);
@@ -395,12 +395,12 @@ static struct json_object *handovers_json(const struct actions *op)
 	return o;
 }
 
-static struct json_object *errors_json(const struct actions *op)
+static struct json_object *errors_json(const struct actions *a)
 {
 	struct json_object *o = json_object_new_object();
 
 	for (unsigned int c = 0; c < CAUSES; c++)
-		json_add_int(o, cause_name(c), actions_sum(op, offsetof(struct stats, errors[c])));
+		json_add_int(o, cause_name(c), actions_sum(a, offsetof(struct stats, errors[c])));
 	return o;
 }
 
@@ -419,7 +419,7 @@ static void add_feature(struct json_object *list, const char *name, bool availab
 static struct json_object *kernel_json(struct round *r)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
-	const struct probe_start *p = r->o->probe;
+	const struct probe_start *p = r->actions->probe;
 	struct sockmap *k = r->shared->kernel;
 
 	json_add_bool(o, "available", k != NULL);
@@ -440,9 +440,9 @@ static struct json_object *kernel_json(struct round *r)
  * Since Linux 6.2 the size of the directory is the number of descriptors.  Before, count the
  * entries but for "." and "..".  The directory's own descriptor is left out.  0: there is no /proc.
  */
-unsigned int actions_descriptors(const struct actions *o)
+unsigned int actions_descriptors(const struct actions *a)
 {
-	DIR *d = o->descriptors;
+	DIR *d = a->descriptors;
 	struct stat st;
 	unsigned int n = 0;
 
@@ -470,7 +470,7 @@ static struct json_object *resources_json(const struct round *r)
 	json_add_int(o, "pipes", r->pipes);
 	json_add_int(o, "pipes_idle", r->pipes_idle);
 	json_add_int(o, "buffers", r->buffers);
-	json_add_int(o, "fds", actions_descriptors(r->o));
+	json_add_int(o, "fds", actions_descriptors(r->actions));
 	return o;
 }
 
@@ -481,19 +481,19 @@ static struct json_object *do_status(struct round *r)
 	ask_workers(r, look);
 	json_add_text(r->answer, "version", CULVERT_VERSION);
 	json_add_int(r->answer, "pid", (uint64_t)getpid());
-	json_add_int(r->answer, "uptime_ms", clock_ms() - r->o->started_ms);
+	json_add_int(r->answer, "uptime_ms", clock_ms() - r->actions->started_ms);
 	json_add_text(r->answer, "engine", engine_name(c->defaults.engine));
-	json_add_int(r->answer, "workers", r->o->reload->threads.n);
+	json_add_int(r->answer, "workers", r->actions->reload->threads.n);
 	json_add_int(r->answer, "workers_silent", r->silent);
 	json_add_int(r->answer, "max_sessions", c->max_sessions);
 	json_add_int(r->answer, "max_sessions_per_client", c->max_sessions_per_client);
 	json_add_text(r->answer, "resolver", r->shared->names ? "running" : "not needed");
 	if (!request_has(r->req, KEY_BRIEF))
 		json_add(r->answer, "forwards", forwards_json(r));
-	json_add(r->answer, "reload", reload_json(r->o->reload));
+	json_add(r->answer, "reload", reload_json(r->actions->reload));
 	json_add(r->answer, "carriers", carriers_json(r));
-	json_add(r->answer, "handovers", handovers_json(r->o));
-	json_add(r->answer, "errors", errors_json(r->o));
+	json_add(r->answer, "handovers", handovers_json(r->actions));
+	json_add(r->answer, "errors", errors_json(r->actions));
 	json_add(r->answer, "kernel", kernel_json(r));
 	if (r->shared->session_log)
 		json_add(r->answer, "session_log", session_log_json(r->shared->session_log));
@@ -531,10 +531,10 @@ static void follow_engines(void *arg)
 /* Say why ENGINE is not available here; NULL: it is. */
 static const char *engine_hindrance(const struct round *r, enum engine engine)
 {
-	const struct probe_finding *splice = &r->o->probe->splice;
+	const struct probe_finding *splice = &r->actions->probe->splice;
 
 	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
-		return r->o->probe->sockmap.why;
+		return r->actions->probe->sockmap.why;
 	if (engine == ENGINE_GRAFT && !r->shared->grafts)
 		return "no engine of the start could graft: restart culvert";
 	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, r->shared->config->probe))
@@ -604,7 +604,7 @@ static struct json_object *drain(const struct round *r)
 	if (request_has(r->req, KEY_DEADLINE))
 		due = clock_ms() + r->req->values[KEY_DEADLINE].number;
 	log_keep_complaint(why, sizeof(why));
-	e = reload_drain(r->o->reload, r->name, request_has(r->req, KEY_UNDO), due);
+	e = reload_drain(r->actions->reload, r->name, request_has(r->req, KEY_UNDO), due);
 	log_keep_complaint(NULL, 0);
 	code = e == -ENOENT ? ERROR_NO_SUCH_FORWARD : e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED;
 	return e ? request_error_json(code, "%s", why) : NULL;
@@ -617,7 +617,7 @@ static struct json_object *do_drain(struct round *r)
 	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
 	json_add_text(
 		r->answer, "warning",
-		request_has(r->req, KEY_UNDO) || r->o->reload->privileged ?
+		request_has(r->req, KEY_UNDO) || r->actions->reload->privileged ?
 			"" :
 			"this cannot be undone, and a reload cannot end it: there is no privileged "
 			"process; only a new start of culvert makes it listen again");
@@ -633,13 +633,13 @@ static struct json_object *do_drain(struct round *r)
 static struct json_object *do_reload(struct round *r)
 {
 	bool looks = request_has(r->req, KEY_NUMBER);
-	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->o->reload);
+	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->actions->reload);
 
 	if (!n)
 		return request_error_json(ERROR_FAILED, RELOAD_STOPPING);
 	json_add_int(r->answer, "number", n);
 	if (looks)
-		json_add(r->answer, "reload", reload_json(r->o->reload));
+		json_add(r->answer, "reload", reload_json(r->actions->reload));
 	return NULL;
 }
 
@@ -664,12 +664,12 @@ static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 
 struct json_object *actions_run(void *arg, const struct request *req)
 {
-	const struct actions *o = arg;
-	struct round r = { .o = o,
+	const struct actions *a = arg;
+	struct round r = { .actions = a,
 			   .req = req,
 			   .name = req->values[KEY_FORWARD].text,
-			   .shared = o->reload->shared,
-			   .forwards = &o->reload->forwards };
+			   .shared = a->reload->shared,
+			   .forwards = &a->reload->forwards };
 	enum command_id id = command_number(req->command);
 	struct json_object *wrong = id == COMMAND_DRAIN ? drain(&r) : NULL;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;

@@ -29,11 +29,11 @@ struct json_object *actions_run(void *arg, const struct request *req);
  * Let each worker add what the kernel has carried for live sessions to its counters; one that does
  * not answer in time does not.  Under the lock of forwards.
  */
-void actions_count(const struct actions *o);
+void actions_count(const struct actions *a);
 /* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
-uint64_t actions_sum(const struct actions *o, size_t at);
+uint64_t actions_sum(const struct actions *a, size_t at);
 /* The same of the struct forward_stats of F. */
 uint64_t actions_sum_forward(const struct forward *f, size_t at);
 
 /* Descriptors that are open.  Under the lock of forwards. */
-unsigned int actions_descriptors(const struct actions *o);
+unsigned int actions_descriptors(const struct actions *a);

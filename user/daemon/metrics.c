@@ -192,16 +192,16 @@ enum { MAX_SESSIONS, KERNEL_MEMORY, MAX_KERNEL_MEMORY, START_TIME, OPEN_FDS, MAX
 
 static void add_value(struct scrape *s)
 {
-	const struct actions *o = s->actions;
-	const struct shared *shared = o->reload->shared;
+	const struct actions *a = s->actions;
+	const struct shared *shared = a->reload->shared;
 	const struct sockmap *k = shared->kernel;
 	const double values[] = {
 		[MAX_SESSIONS] = shared->config->max_sessions,
 		[KERNEL_MEMORY] = k ? (double)sockmap_memory(k) : 0,
 		[MAX_KERNEL_MEMORY] = k ? (double)sockmap_memory_limit(k) : 0,
-		[START_TIME] = (double)o->began_ms / 1000,
-		[OPEN_FDS] = actions_descriptors(o),
-		[MAX_FDS] = (double)o->descriptors_max,
+		[START_TIME] = (double)a->began_ms / 1000,
+		[OPEN_FDS] = actions_descriptors(a),
+		[MAX_FDS] = (double)a->descriptors_max,
 	};
 
 	add(s, "", values[s->family->at], END);
@@ -269,19 +269,19 @@ static void add_family(struct scrape *s, const struct family *fam)
 }
 
 /* The caller frees it.  NULL: there is no memory. */
-static char *make_page(const struct actions *o)
+static char *make_page(const struct actions *a)
 {
 	char *text = NULL;
 	size_t len;
-	struct scrape s = { .actions = o, .out = open_memstream(&text, &len) };
+	struct scrape s = { .actions = a, .out = open_memstream(&text, &len) };
 
 	if (!s.out)
 		return NULL;
-	pthread_mutex_lock(&o->reload->forwards.lock);
-	actions_count(o); /* for one scrape at a time */
+	pthread_mutex_lock(&a->reload->forwards.lock);
+	actions_count(a); /* for one scrape at a time */
 	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
 		add_family(&s, &families[i]);
-	pthread_mutex_unlock(&o->reload->forwards.lock);
+	pthread_mutex_unlock(&a->reload->forwards.lock);
 	if (!fclose(s.out) && !s.failed)
 		return text;
 	free(text);

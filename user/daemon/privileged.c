@@ -277,7 +277,7 @@ static int read_config(struct serving *s, bool took)
 	if (r) {
 		config_close(last);
 		close(fds[PRIVILEGED_CONFIG]);
-		return r < 0 ? r : -EINVAL;
+		return r;
 	}
 	lseek(fds[PRIVILEGED_CONFIG], 0, SEEK_SET);
 	for (int i = 0; i < NAMES_FILES; i++) {
