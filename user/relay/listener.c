@@ -242,7 +242,8 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
 	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
-	return 0;
+	/* before listen(2): who connects at once has them, too */
+	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 }
 
 /* A descriptor, or -errno. */
