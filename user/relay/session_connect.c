@@ -40,7 +40,6 @@
 /* Try again so soon: no socket in stock, or full unix backlog. */
 #define RETRY_MS 20
 #define NAMELESS_MS 100
-#define TRIED_MAX 64 /* servers */
 /*
  * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
  * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
@@ -56,10 +55,10 @@ struct attempt {
 
 /* Apart from the session, since most of a session's life comes when it is OPEN. */
 struct connecting {
-	struct connecting *next;         /* in worker->connected */
-	uint64_t due_ms;                 /* give up */
-	uint64_t server_due_ms;          /* give the server up */
-	struct server *tried[TRIED_MAX]; /* that were given up; to compare with: they may be gone */
+	struct connecting *next; /* in worker->connected */
+	uint64_t due_ms;         /* give up */
+	uint64_t server_due_ms;  /* give the server up */
+	struct server **tried;   /* owned: those given up, to compare with: they may be gone */
 	size_t n_tried;
 	uint64_t seen; /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
@@ -70,6 +69,8 @@ struct connecting {
 	uint16_t running; /* of them, those that have not ended */
 	struct attempt attempts[AT_ONCE];
 };
+/* Else a session would be put into the gap that one leaves, and its rest be of no use. */
+_Static_assert(sizeof(struct connecting) < sizeof(struct session), "smaller than a session");
 
 /* --- the socket of an attempt --- */
 
@@ -242,6 +243,7 @@ static bool next_server(struct session *s, int error)
 {
 	struct connecting *c = s->connecting;
 	enum cause cause = upstream_cause(error);
+	struct server **tried;
 	bool may_move;
 	int r;
 
@@ -250,7 +252,11 @@ static bool next_server(struct session *s, int error)
 		return false;
 	may_move = servers_refused(&s->forward->servers, s->server, error, &c->seen,
 				   s->worker->loop.now_ms);
-	if (c->n_tried == TRIED_MAX || s->worker->loop.now_ms >= c->due_ms)
+	tried = realloc(c->tried, (c->n_tried + 1) * sizeof(struct server *));
+	if (!tried)
+		return false;
+	c->tried = tried;
+	if (s->worker->loop.now_ms >= c->due_ms)
 		return false;
 	c->tried[c->n_tried++] = s->server;
 	r = choose_server(s);
@@ -411,6 +417,7 @@ void session_connect_reap(struct worker *w)
 		struct connecting *c = w->connected;
 
 		w->connected = c->next;
+		free(c->tried);
 		free(c);
 	}
 }
