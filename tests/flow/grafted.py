@@ -191,7 +191,7 @@ class Trial:
         """The last ports of two ranges: who adopts a session finds its server by its address."""
         self.begin("--session-log", "-", forwards=(
             (f"{RELAY}:{LISTEN - 9}-{LISTEN}", f"{SERVER}:{PORT - 9}-{PORT}"),))
-        talk = self.talk(20, 8)
+        talk = self.talk(20, 10)
         self.wait_grafted(20)
         for _ in range(3):
             self.daemon.kill()

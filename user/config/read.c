@@ -102,9 +102,9 @@ static int add_forwards(struct config *c)
 static bool any_pair(const struct endpoint *a, const struct endpoint *b,
 		     bool (*is)(const struct addr *, const struct addr *))
 {
-	for (const struct addr *x = a->addrs; x < a->addrs + a->n_addrs; x++)
-		for (const struct addr *y = b->addrs; y < b->addrs + b->n_addrs; y++)
-			if (is(x, y))
+	for (size_t i = 0; i < a->n_addrs; i++)
+		for (size_t k = 0; k < b->n_addrs; k++)
+			if (is(&a->addrs[i], &b->addrs[k]))
 				return true;
 	return false;
 }
@@ -113,8 +113,8 @@ static bool feeds_itself(const struct forward_conf *fc)
 {
 	const struct upstream *u = &fc->upstream;
 
-	for (const struct server_conf *s = u->servers; s < u->servers + u->n; s++)
-		if (any_pair(&s->at, &fc->listen, addr_leads_to))
+	for (size_t i = 0; i < u->n; i++)
+		if (any_pair(&u->servers[i].at, &fc->listen, addr_leads_to))
 			return true;
 	return false;
 }

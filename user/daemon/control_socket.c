@@ -267,7 +267,8 @@ static void serve(struct control *c, int fd, void *arg)
 		text = REFUSAL(ERROR_TIMEOUT, "the request was not complete in time");
 	else
 		answer = make_answer(c, fd, line);
-	text = answer ?: text;
+	if (answer)
+		text = answer;
 	control_send(c, fd, ANSWER_MS, text, strlen(text));
 	free(answer);
 }

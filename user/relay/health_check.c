@@ -40,6 +40,8 @@ struct checks {
 	struct forwards *forwards;
 	struct timer timer;
 	struct attempt *attempts;
+	/* a round is of those that were due when it began, so the last ones get their turn */
+	uint64_t round_ms;
 	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */
 };
 
@@ -131,7 +133,7 @@ static uint64_t add_due(struct checks *c, struct forward *f)
 	for (size_t i = 0; i < ss->n; i++) {
 		struct server *s = ss->members[i].server;
 
-		if (s->check_ms <= now && c->room) {
+		if (s->check_ms <= c->round_ms && c->room) {
 			c->room--;
 			s->check_ms = NEVER;
 			add_attempt(c, f, &ss->members[i]);
@@ -163,10 +165,12 @@ void checks_after_batch(struct checks *c)
 {
 	uint64_t now = c->loop->now_ms, next = NEVER;
 
-	c->room = MARKED_SOCKETS;
 	if (pthread_mutex_trylock(&c->forwards->lock)) {
 		next = now + PAUSE_MS;
 	} else {
+		if (c->room) /* else the round goes on */
+			c->round_ms = now;
+		c->room = MARKED_SOCKETS;
 		for (struct forward *f = c->forwards->first; f; f = f->next)
 			if (f->state == FORWARD_ACTIVE && f->conf->check_ms)
 				next = smaller(next, add_due(c, f));
