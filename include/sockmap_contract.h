@@ -14,9 +14,9 @@
  *            from the first promotion to close(2), so their psocks, and what is queued on them,
  *            survive every removal from rx.
  *   slots    socket cookie -> slot.
- *   stats    struct culvert_stat by slot, mapped into the daemon.  Written by the program only, and
- *            only while it holds the source's socket lock: one writer at a time.  The
- *            daemon clears what a session counts while no socket has the slot.
+ *   stats    struct culvert_stat by slot, mapped into the daemon.  Written by the program, and only
+ *            while it holds the source's socket lock: one writer at a time.  While no socket has
+ *            the slot the daemon clears bytes, passed, dropped and backlog_max; all else goes on.
  *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
  *   rings    worker -> ring buffer of struct culvert_event.
  *   .bss     the program's globals, mapped into the daemon: `memory`, see below, and counters.

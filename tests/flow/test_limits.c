@@ -90,8 +90,8 @@ static void run_past(struct tap *taps, size_t n, struct group *groups, size_t n_
 enum { OLD, OLD_BACK, NEW, NEW_BACK, LAST, LAST_BACK, RELOADED };
 
 /*
- * A session that begins after the reload has the new limit, which those before then share with it.
- * BEFORE and AFTER are lines of the file.
+ * A session that begins after the reload has the new limit.  Those before share it, so they are
+ * only checked not to exceed it.  BEFORE and AFTER are lines of the file.
  */
 static void change(const char *engine, const char *before, const char *after)
 {

@@ -33,7 +33,7 @@ static _Atomic int max_level = LOG_INFO;
 
 /* --- levels --- */
 
-static const char *const level_names[] = {
+const char *const log_level_names[LOG_DEBUG + 1] = {
 	[LOG_ERR] = "error", [LOG_WARNING] = "warning", [LOG_NOTICE] = "notice",
 	[LOG_INFO] = "info", [LOG_DEBUG] = "debug",
 };
@@ -51,14 +51,14 @@ int log_get_level(void)
 int log_level_parse(const char *name)
 {
 	for (int level = LOG_ERR; level <= LOG_DEBUG; level++)
-		if (!strcmp(name, level_names[level]))
+		if (!strcmp(name, log_level_names[level]))
 			return level;
 	return -EINVAL;
 }
 
 const char *log_level_name(int level)
 {
-	return level_names[level < LOG_ERR ? LOG_ERR : level > LOG_DEBUG ? LOG_DEBUG : level];
+	return log_level_names[level < LOG_ERR ? LOG_ERR : level > LOG_DEBUG ? LOG_DEBUG : level];
 }
 
 /* --- text --- */

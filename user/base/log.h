@@ -27,6 +27,7 @@ void log_set_level(int level);
 int log_get_level(void);
 
 /* "error", "warning", "notice", "info", "debug" -> LOG_*; -EINVAL otherwise. */
+extern const char *const log_level_names[LOG_DEBUG + 1]; /* from LOG_ERR on */
 int log_level_parse(const char *name);
 const char *log_level_name(int level);
 

@@ -486,13 +486,11 @@ static void on_filter_key(struct top *v, struct table *t, int key)
 
 static void on_answer_key(struct top *v, int key)
 {
-	static const char keys[] = "agmscd";
-	static const char *const engines[] = { "auto",   "graft", "sockmap",
-					       "splice", "copy",  "default" };
+	static const char keys[] = "amscgd"; /* by enum engine, and ENGINE_DEFAULT */
 
 	for (size_t i = 0; v->mode == ENGINE && keys[i]; i++)
 		if (keys[i] == key)
-			change(v, engines[i]);
+			change(v, request_keys[KEY_ENGINE].choices[i]);
 	if (v->mode == KILL && key == 'y')
 		change(v, NULL);
 	v->mode = LOOK;

@@ -47,13 +47,14 @@ int adopt_open(const struct config *c, const struct account *a, struct grafts **
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers,
 				       .uid = a->uid };
-	int r = 0;
+	int r;
 
-	limits.pins = folder_of(c->graft_pins, c->control);
 	for (size_t i = 0; i < c->n_forwards; i++)
 		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
-	if (wanted)
-		r = probe_graft(c, a, &limits, ret, probe);
+	if (!wanted)
+		return 0;
+	limits.pins = folder_of(c->graft_pins, c->control);
+	r = probe_graft(c, a, &limits, ret, probe);
 	free((char *)limits.pins);
 	return r;
 }

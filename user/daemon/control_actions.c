@@ -546,9 +546,10 @@ static const char *engine_hindrance(const struct round *r, enum engine engine)
 static struct json_object *do_engine(struct round *r)
 {
 	enum engine engine = (enum engine)r->req->values[KEY_ENGINE].number;
-	const char *hindrance = engine_hindrance(r, engine);
 
 	if (request_has(r->req, KEY_ENGINE)) {
+		const char *hindrance = engine_hindrance(r, engine);
+
 		if (hindrance)
 			return request_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
 						  engine_name(engine), hindrance);

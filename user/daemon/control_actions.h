@@ -16,7 +16,7 @@ struct actions {
 	uint64_t started_ms; /* CLOCK_MONOTONIC */
 	uint64_t began_ms;   /* the same of CLOCK_REALTIME */
 	uint64_t descriptors_max;
-	DIR *descriptors; /* /proc/self/fd, opened before the filter is; NULL: there is no /proc */
+	DIR *descriptors; /* /proc/self/fd, opened before seccomp forbids that; NULL: there is no /proc */
 };
 
 /*

@@ -29,10 +29,10 @@ static const char *text_of(struct json_object *value)
 	return *text && strlen(text) == (size_t)json_object_get_string_len(value) ? text : NULL;
 }
 
-static bool take_choice(const char *const *choices, struct request_value *v)
+static bool take_choice(const struct request_key_def *key, struct request_value *v)
 {
-	for (v->number = 0; v->text && v->number < CHOICES_MAX; v->number++)
-		if (choices[v->number] && !strcmp(choices[v->number], v->text))
+	for (v->number = 0; v->text && v->number < key->n_choices; v->number++)
+		if (key->choices[v->number] && !strcmp(key->choices[v->number], v->text))
 			return true;
 	return false;
 }
@@ -81,7 +81,7 @@ static bool take_value(struct request *req, enum request_key key, struct json_ob
 	case VALUE_TEXT:
 		return v->text;
 	case VALUE_CHOICE:
-		return take_choice(request_keys[key].choices, v);
+		return take_choice(&request_keys[key], v);
 	case VALUE_CLIENTS:
 		return v->text && !acl_add(&req->clients, true, v->text);
 	case VALUE_WHOLE:
@@ -100,7 +100,13 @@ static bool take_value(struct request *req, enum request_key key, struct json_ob
 #define BIT(key) (1U << (key))
 #define WHOLE "a whole number from 1 to 2^63 - 1"
 #define TEXT "a text that is not empty"
+#define CHOICES(names) .choices = (names), .n_choices = sizeof(names) / sizeof((names)[0])
 #define FLAG VALUE_FLAG, .expected = "true or false"
+
+static const char *const engines[ENGINES + 1] = {
+	[ENGINE_AUTO] = "auto", [ENGINE_SOCKMAP] = "sockmap", [ENGINE_SPLICE] = "splice",
+	[ENGINE_COPY] = "copy", [ENGINE_GRAFT] = "graft",     [ENGINE_DEFAULT] = "default",
+};
 
 const struct request_key_def request_keys[KEYS] = {
 	[KEY_FORWARD] = { "forward", "NAME", "of this forward", VALUE_TEXT, .expected = TEXT },
@@ -110,38 +116,23 @@ const struct request_key_def request_keys[KEYS] = {
 				      "::1\"; or \"unix:\"") },
 	[KEY_CARRIER] = { "carrier", "NAME", "with a flow on copy, splice, sockmap or graft",
 			  VALUE_CHOICE, .expected = "copy, splice, sockmap or graft",
-			  .choices = { [CARRIER_COPY] = "copy",
-				       [CARRIER_SPLICE] = "splice",
-				       [CARRIER_SOCKMAP] = "sockmap",
-				       [CARRIER_GRAFT] = "graft" } },
+			  CHOICES(carrier_names) },
 	[KEY_ID] = { "id", "ID", "of this number, as `culvert sessions` shows", VALUE_IDS,
 		     .expected = WHOLE ", or several in an array" },
 	[KEY_ALL] = { "all", NULL, "all sessions", FLAG },
 	[KEY_ENGINE] = { "engine", "ENGINE",
 			 "auto, graft, sockmap, splice, copy; default: as configured", VALUE_CHOICE,
-			 .choices = { [ENGINE_AUTO] = "auto",
-				      [ENGINE_GRAFT] = "graft",
-				      [ENGINE_SOCKMAP] = "sockmap",
-				      [ENGINE_SPLICE] = "splice",
-				      [ENGINE_COPY] = "copy",
-				      [ENGINE_DEFAULT] = "default" } },
+			 CHOICES(engines) },
 	[KEY_SERVER] = { "server", "SERVER", "as `culvert forwards` names it", VALUE_TEXT,
 			 .expected = TEXT },
 	[KEY_ORDER] = { "order", "ORDER", "drain: no new sessions; down: no sessions; ready",
-			VALUE_CHOICE,
-			.choices = { [ORDER_READY] = "ready",
-				     [ORDER_DRAIN] = "drain",
-				     [ORDER_DOWN] = "down" } },
+			VALUE_CHOICE, CHOICES(server_order_names) },
 	[KEY_DEADLINE] = { "deadline", "SECONDS", "reset the sessions that are left after so long",
 			   VALUE_SECONDS, "drain-timeout", .expected = "seconds, from 0 to 86400" },
 	[KEY_UNDO] = { "undo", NULL, "take new sessions again", FLAG },
 	[KEY_BRIEF] = { "brief", NULL, "without the list of forwards", FLAG },
 	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug", VALUE_CHOICE,
-			.choices = { [LOG_ERR] = "error",
-				     [LOG_WARNING] = "warning",
-				     [LOG_NOTICE] = "notice",
-				     [LOG_INFO] = "info",
-				     [LOG_DEBUG] = "debug" } },
+			CHOICES(log_level_names) },
 	[KEY_NUMBER] = { "number", "N", "read nothing: show how this reload has gone", VALUE_WHOLE,
 			 .expected = WHOLE },
 };

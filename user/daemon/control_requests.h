@@ -58,17 +58,16 @@ enum request_key_kind {
 	VALUE_SECONDS, /* number: milliseconds */
 };
 
-#define CHOICES_MAX 8
-
 /* All about a key: what it is called, what it means, and how its value is taken. */
 struct request_key_def {
 	const char *name;
 	const char *metavar; /* of the client's option "--NAME"; NULL: a flag */
 	const char *help;
 	enum request_key_kind kind;
-	const char *option;   /* the client's option, if that is not NAME */
-	const char *expected; /* what a value is, for messages; NULL: the help says it */
-	const char *choices[CHOICES_MAX];
+	const char *option;         /* the client's option, if that is not NAME */
+	const char *expected;       /* what a value is, for messages; NULL: the help says it */
+	const char *const *choices; /* of VALUE_CHOICE, by number; NULL: the number is none */
+	size_t n_choices;
 };
 
 static inline const char *request_key_option(const struct request_key_def *key)

@@ -114,7 +114,10 @@ struct pipe *pool_pipe_get(struct pool *p)
 void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty)
 {
 	p->pipes_lent--;
-	if (empty && pipe->size == PIPE_SIZE && p->pipes_idle < PIPES_KEPT)
+	/* a smaller one among few is all that the kernel grants: the next would be no larger */
+	if (empty && p->pipes_idle < PIPES_KEPT &&
+	    (pipe->size == PIPE_SIZE ||
+	     atomic_load_explicit(&pipes_open, memory_order_relaxed) <= PIPES_LARGE))
 		p->pipes[p->pipes_idle++] = pipe;
 	else
 		pipe_close(pipe);

@@ -48,7 +48,7 @@ void pool_buffer_put(struct pool *p, struct buffer *b);
  * kernel's for what one user may have in pipes.
  */
 struct pipe *pool_pipe_get(struct pool *p);
-/* EMPTY: the pipe holds no bytes, and is kept to be lent again if it is a large one. */
+/* EMPTY: the pipe holds no bytes, and is kept to be lent again if a new one would be no larger. */
 void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty);
 /* Close idle pipes, to make room when descriptors run out. */
 void pool_trim(struct pool *p);

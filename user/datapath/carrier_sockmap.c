@@ -215,7 +215,7 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 		return STEP_DST_ERROR;
 	if (r == PUMP_BLOCKED)
 		return STEP_WAIT;
-	/* without any they may wait behind the other flow's backlog, see T8 */
+	/* none read: no buffer, or they wait behind the other flow's backlog (trap T8) */
 	return r == PUMP_MORE || io->pump.read != read ? STEP_DONE : wait_longer(io);
 }
 
@@ -253,7 +253,7 @@ enum step sockmap_settle(struct sockmap_io *io)
 		if (r != STEP_DONE)
 			return r;
 	}
-	/* the source is faster than we are: go on after the others have had their turn */
+	/* the source is faster than we are: let others have their turn, a millisecond at least */
 	return wait_longer(io);
 }
 

@@ -5,7 +5,7 @@
 
 #define LOOK_MAX_MS 128
 
-static const char *const carrier_names[CARRIERS] = {
+const char *const carrier_names[CARRIERS] = {
 	[CARRIER_COPY] = "copy",
 	[CARRIER_SPLICE] = "splice",
 	[CARRIER_SOCKMAP] = "sockmap",

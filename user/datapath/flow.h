@@ -107,6 +107,7 @@ struct flow {
 	uint64_t due_ms; /* next look, by the loop's clock; 0: none */
 };
 
+extern const char *const carrier_names[CARRIERS];
 const char *carrier_name(enum carrier c);
 const char *flow_phase_name(enum flow_phase p);
 const char *reason_name(enum reason r);

@@ -134,6 +134,7 @@ static int attach_filters(const struct clsact *c, unsigned int ifindex, const in
 	return r;
 }
 
+/* Also from interfaces without an address now: a daemon before may have had them. */
 static int remove_all(const struct clsact *c)
 {
 	struct if_nameindex *all = if_nameindex();
@@ -153,19 +154,10 @@ int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet)
 
 /* --- with CAP_NET_ADMIN, or who asks for it --- */
 
-/* Attach to IFINDEX, and make the qdisc if it is missing.  -errno: nothing is attached. */
-static int clsact_attach(const struct clsact *c, unsigned int ifindex, bool ethernet)
+/* clsact_do(), by whoever may. */
+static int clsact_order(const struct clsact *c, unsigned int ifindex, bool ethernet)
 {
 	return c->ask ? c->ask(c->arg, ifindex, ethernet) : clsact_do(c, ifindex, ethernet);
-}
-
-/*
- * Remove our filters from all interfaces, those too that have no address any more: a daemon before
- * may have had them.  The qdisc stays.
- */
-static int clsact_remove_all(const struct clsact *c)
-{
-	return clsact_attach(c, 0, false);
 }
 
 /* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
@@ -283,7 +275,7 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct graft_attachment){ .ifindex = ifindex, .links = { -1, -1 } };
-	r = as->is_clsact ? clsact_attach(&as->clsact, ifindex, ethernet) :
+	r = as->is_clsact ? clsact_order(&as->clsact, ifindex, ethernet) :
 			    attach_tcx(as, a, as->clsact.programs[ethernet]);
 	if (r) {
 		detach(as, a, false);
@@ -407,7 +399,7 @@ void graft_attach_close(struct graft_attachments *as, bool keep)
 		as->first = a->next;
 		detach(as, a, keep);
 	}
-	r = as->is_clsact && !keep ? clsact_remove_all(&as->clsact) : 0;
+	r = as->is_clsact && !keep ? clsact_order(&as->clsact, 0, false) : 0;
 	if (r)
 		log_warning("graft: the packet programs stay at the interfaces: %s", strerror(-r));
 }

@@ -188,7 +188,7 @@ int tcp_set_lowat(int fd, int bytes)
  */
 int tcp_fix_buffer(int fd, uint64_t size)
 {
-	if (tcp_set_lowat(fd, (int)(size / 2 < INT_MAX ? size / 2 : INT_MAX)))
+	if (tcp_set_lowat(fd, (int)smaller(size / 2, INT_MAX)))
 		return 0;
 	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
 	return tcp_set_lowat(fd, 1);

@@ -14,14 +14,10 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <syslog.h>
 
-#include "base/log.h"
 #include "cli/control_client.h"
 #include "cli/local_commands.h"
-#include "config/config.h"
 #include "config/option.h"
-#include "datapath/flow.h"
 
 static void begin_row(const char *command, const char *option, const char *metavar)
 {
@@ -46,10 +42,11 @@ static void end_row(const char *help)
 	puts("'");
 }
 
-static void put_levels(void)
+static void put_key_values(const struct request_key_def *key)
 {
-	for (int level = LOG_ERR; level <= LOG_DEBUG; level++)
-		put_value(log_level_name(level));
+	for (size_t i = 0; i < key->n_choices; i++)
+		if (key->choices[i])
+			put_value(key->choices[i]);
 }
 
 static void put_option(const char *command, const struct option_def *o)
@@ -58,17 +55,10 @@ static void put_option(const char *command, const struct option_def *o)
 	if (o->kind == KIND_BOOL)
 		fputs("yes no", stdout);
 	else if (o->kind == KIND_LEVEL)
-		put_levels();
+		put_key_values(&request_keys[KEY_LEVEL]);
 	for (size_t i = 0; o->choices && o->choices[i]; i++)
 		put_value(o->choices[i]);
 	end_row(o->help);
-}
-
-static void put_key_values(const struct request_key_def *key)
-{
-	for (size_t i = 0; i < CHOICES_MAX; i++)
-		if (key->choices[i])
-			put_value(key->choices[i]);
 }
 
 static void put_key(const char *command, const struct request_key_def *key)

@@ -127,17 +127,23 @@ static const volatile struct culvert_stat *stat_of(const struct trial *t, unsign
 	return sockmap_stat(t->kernel, t->pair * 2 + dir);
 }
 
+static struct pump_io pump_of(struct trial *t, unsigned int dir)
+{
+	return (struct pump_io){ .flow = &t->flows[dir],
+				 .pool = &t->pool,
+				 .src = t->inner[dir],
+				 .dst = t->inner[!dir],
+				 .buffer_size = BUFFER_SIZE,
+				 .limit = UINT64_MAX };
+}
+
 /* Make it known to the program: both sockets become redirect targets. */
 static void admit(struct trial *t)
 {
 	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		t->io[dir] = (struct sockmap_io){
-			.pump = { .flow = &t->flows[dir],
-				  .pool = &t->pool,
-				  .src = t->inner[dir],
-				  .dst = t->inner[!dir],
-				  .buffer_size = BUFFER_SIZE },
+			.pump = pump_of(t, dir),
 			.kernel = t->kernel,
 			.slot = t->pair * 2 + dir,
 			.dst_connected = dir == UP,
@@ -167,13 +173,11 @@ static void join_sender(struct trial *t)
 /* Its sockets are closed with RST. */
 static void close_graft(struct trial *t)
 {
-	const struct linger now = { .l_onoff = 1 };
-
 	if (!graft_withdraw(t->grafts, t->graft))
 		graft_kill(t->grafts, t->graft);
 	graft_put(t->grafts, t->graft);
 	for (unsigned int dir = 0; dir < 2; dir++)
-		setsockopt(t->inner[dir], SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+		tcp_arm_reset(t->inner[dir]);
 }
 
 static void close_session(struct trial *t)
@@ -299,12 +303,7 @@ static void end_flow(struct trial *t, unsigned int dir)
 static void run_user(struct trial *t, unsigned int dir)
 {
 	struct flow *f = &t->flows[dir];
-	struct pump_io io = { .flow = f,
-			      .pool = &t->pool,
-			      .src = t->inner[dir],
-			      .dst = t->inner[!dir],
-			      .buffer_size = BUFFER_SIZE,
-			      .limit = UINT64_MAX };
+	struct pump_io io = pump_of(t, dir);
 	enum carrier by = t->by == PROBE_SPLICE ? CARRIER_SPLICE : CARRIER_COPY;
 	enum pump r = carrier_pump(&io, by);
 

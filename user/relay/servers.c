@@ -126,6 +126,8 @@ void servers_refresh(struct servers *ss)
 	bool stale = false;
 
 	for (size_t i = 0; i < ss->conf->upstream.n; i++) {
+		if (!ss->conf->upstream.servers[i].at.named)
+			continue;
 		lookup_record(&ss->places[i].lookup, &record);
 		stale = stale || ss->places[i].seen != record.lookups;
 		ss->places[i].seen = record.lookups;

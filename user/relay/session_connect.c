@@ -252,12 +252,12 @@ static bool next_server(struct session *s, int error)
 		return false;
 	may_move = servers_refused(&s->forward->servers, s->server, error, &c->seen,
 				   s->worker->loop.now_ms);
+	if (s->worker->loop.now_ms >= c->due_ms)
+		return false;
 	tried = realloc(c->tried, (c->n_tried + 1) * sizeof(struct server *));
 	if (!tried)
 		return false;
 	c->tried = tried;
-	if (s->worker->loop.now_ms >= c->due_ms)
-		return false;
 	c->tried[c->n_tried++] = s->server;
 	r = choose_server(s);
 	if (r < 0 && may_move) {
