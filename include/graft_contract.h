@@ -60,7 +60,7 @@
 #include <linux/types.h>
 
 /* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
-#define GRAFT_LAYOUT 3
+#define GRAFT_LAYOUT 4
 
 enum graft_state {
 	GRAFT_FREE,
@@ -135,9 +135,20 @@ struct graft_way {
 	__u32 ways; /* graft_ways when it was seen; written last */
 };
 
-struct graft_side {
+/* One end of what is joined, and how to get there. */
+struct graft_leg {
 	struct graft_tuple tuple;
 	struct graft_way way;
+};
+
+struct graft_side {
+	union {
+		struct graft_leg leg;
+		struct {
+			struct graft_tuple tuple;
+			struct graft_way way;
+		};
+	};
 
 	/* Translation of what arrives from this side's remote end.  "+": added, modulo 2^32. */
 	__u32 seq_add, ack_add;
@@ -222,7 +233,7 @@ struct graft_entry {
 } __attribute__((aligned(64)));
 
 /* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
-_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 3,
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 4,
 	       "another size: another layout");
 
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */

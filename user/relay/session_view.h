@@ -24,6 +24,8 @@ struct flow_view {
 struct session_view {
 	uint64_t id, age_ms;
 	const struct forward *forward; /* lives as long as S */
+	const struct server *server;   /* the same; NULL: none yet, or not known */
+	bool udp;
 	unsigned int worker;
 	enum session_state state;
 	uint32_t connect_ms; /* as of struct session */
@@ -33,6 +35,9 @@ struct session_view {
 	const char *not_grafted; /* see session_graft_hindrance() */
 	struct flow_view flows[2];
 };
+
+/* Is V the view of one of the sessions that ARG means? */
+typedef bool session_choice_fn(const void *arg, const struct session_view *v);
 
 /* On S's thread. */
 void session_view(const struct session *s, struct session_view *ret);

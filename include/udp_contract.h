@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * The contract between the packet programs (bpf/graft_udp.h) and the daemon
+ * (user/datapath/udp_graft.c) about flows of UDP: the datagrams between one client and one server.
+ *
+ * A flow that is entered has two legs: 0 to the client, 1 to the server.  What arrives on a leg is
+ * translated and leaves by the other one, or it passes to the daemon's socket, which carries it.
+ * Either leg decides for itself.
+ *
+ * Maps
+ *   udp_flows    struct udp_flow by slot, mapped into the daemon.
+ *   udp_chains   by hash of a tuple: the first flow, see udp_place(); each flow has the next.  The
+ *                daemon alone writes them.  A reader that meets a change may miss a flow: then its
+ *                datagram passes.  The last value is the seed of the hash.
+ *
+ * The word of a leg: bit 0, UDP_ACTIVE: what arrives is translated.  Above it the number of
+ * datagrams that have passed to the socket.
+ *
+ *   passing -> ACTIVE   the daemon: it has sent on all that have passed (the count says so), and
+ *                       the other leg's way is known
+ *   ACTIVE  -> passing  the daemon takes the flow back; or a packet program: the way is not known
+ *                       any more, or packets may not be translated (`why`)
+ *
+ * A datagram that cannot be translated passes, and counts, whatever the word says.
+ */
+#pragma once
+
+#include "graft_contract.h"
+
+#define UDP_ACTIVE 1U
+#define UDP_PASSED_ONE 2U
+
+/* The unit of `heard` and `idle`: 2^20 ns of CLOCK_MONOTONIC, about 1 ms. */
+#define UDP_TICK_SHIFT 20
+
+/* Flows in a chain that are looked at. */
+#define UDP_CHAIN_MOST 16
+
+struct udp_leg {
+	__u32 word;
+	__u32 seen;      /* graft_ways when a datagram that arrived here was found fit, */
+	__u32 heard;     /* and ticks when any did: by the packet programs; first by the daemon */
+	__u16 path_mtu;  /* by the daemon: what leaves here is no larger; 0: not known */
+	__u8 why;        /* enum graft_refusal: why the last one that could not be translated */
+	__u8 answers;    /* by the daemon: leg 1: 1: they may be translated */
+	__u64 packets, bytes; /* translated, of what arrived here; bytes of payload */
+};
+
+struct udp_flow {
+	struct graft_leg leg[2]; /* "way": by what leaves there; the rest by the daemon */
+	__u64 id;                /* by the daemon, as the next: of the session */
+	__u32 forward;           /* graft_tag() of its forward's name */
+	__u32 idle;              /* silent for so many ticks: over; 0: never */
+	__u32 next[2];           /* in the chain, by leg */
+	__u32 born;              /* ticks */
+	__u32 used;              /* 1: it is a session's */
+	__u32 unused[4];
+	struct udp_leg at[2];
+} __attribute__((aligned(64)));
+
+/* 100,000 flows take at most 300 bytes each: this, and 8 for each chain. */
+_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 4,
+	       "another size: another layout");
+
+/* Leg LEG of the flow of SLOT, in chains; 0 is none. */
+static inline __u32 udp_place(__u32 slot, __u32 leg)
+{
+	return (slot << 1 | leg) + 1;
+}
+
+static inline __attribute__((always_inline)) __u32 udp_hash(const struct graft_tuple *t, __u32 seed)
+{
+	__u32 h = seed ^ ((__u32)t->remote_port << 16 | t->local_port);
+
+	for (int i = 0; i < 4; i++) {
+		h = (h ^ t->remote.w[i]) * 0x9e3779b1;
+		h = (h ^ h >> 15 ^ t->local.w[i]) * 0x85ebca6b;
+	}
+	return h ^ h >> 13;
+}

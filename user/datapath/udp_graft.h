@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/socket.h>
+
+#include "udp_contract.h"
+
+/*
+ * Flows of UDP at packet level: slots, chains, words; include/udp_contract.h has what they are.
+ * Mechanism only: udp_session.c decides.
+ */
+struct udp_grafts;
+struct bpf_map;
+
+#define NO_UDP_SLOT UINT32_MAX
+
+/*
+ * FLOWS and CHAINS, which are loaded, may have flows of a daemon before this one.  WAYS is
+ * graft_ways of the packet programs.  -errno.
+ */
+int udp_grafts_open(struct bpf_map *flows, struct bpf_map *chains, const uint32_t *ways,
+		    struct udp_grafts **ret);
+void udp_grafts_close(struct udp_grafts *us);
+/* The values that `udp_chains` needs for so many flows. */
+uint32_t udp_grafts_chains(uint32_t flows);
+
+/* What a session says of its flow. */
+struct udp_request {
+	struct graft_tuple tuples[2]; /* by leg, as in a packet that arrives there */
+	uint64_t id;
+	uint32_t forward; /* graft_tag() */
+	uint64_t idle_ms; /* 0: never over */
+};
+
+/*
+ * Enter a flow: what arrives passes, and counts.  NO_UDP_SLOT: none is free, or a tuple is
+ * another flow's.  By any thread, as the next.
+ */
+uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q);
+/* Take it out.  The slot is used again when no packet program can look at it any more. */
+void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
+
+/*
+ * The session has sent on N datagrams that arrived on LEG and passed, since the last call: translate
+ * those that follow, if no other has passed, or FORCE says that some of these got lost, and the way
+ * is known.  By the flow's worker, as the next.  Returns if they are translated.
+ */
+bool udp_graft_passed(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t n, bool force);
+/* What arrives passes from now on; with that in flight no datagram is lost. */
+void udp_graft_take_back(struct udp_grafts *us, uint32_t slot);
+bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
+
+/* Of which the caller may write what is the daemon's. */
+volatile struct udp_flow *udp_flow_of(const struct udp_grafts *us, uint32_t slot);
+/* When the flow heard either end last, by the clock of clock_ms(). */
+uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot);
+/* Addresses as sockets have them; LOCAL or remote of LEG. */
+void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int leg, bool local,
+		       struct sockaddr_storage *ret, socklen_t *ret_len);
+
+/* Set *AT to the next slot, from *AT on, that has a flow.  False: there is none. */
+bool udp_graft_next(const struct udp_grafts *us, uint32_t *at);
