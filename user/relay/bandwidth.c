@@ -195,6 +195,22 @@ void pace_end(struct pace *p, unsigned int dir)
 	*t = (struct turn){ 0 };
 }
 
+bool pace_take(struct pace *p, unsigned int dir, uint64_t bytes)
+{
+	uint64_t now = clock_ms(), due_ms;
+	unsigned int i;
+
+	for (i = 0; p && i < LIMITS; i++)
+		if (p->limits[i] && !bucket_take(&p->limits[i]->ways[dir], bytes, now, &due_ms))
+			break;
+	if (!p || i == LIMITS)
+		return true;
+	while (i-- > 0)
+		if (p->limits[i])
+			bucket_give_back(&p->limits[i]->ways[dir], bytes);
+	return false;
+}
+
 void pace_free(struct pace *p)
 {
 	if (!p)

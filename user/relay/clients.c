@@ -19,6 +19,7 @@ struct client {
 	/* the upper half of IPv6; or ff, which begins no such half, and an IPv4 address */
 	uint8_t key[8];
 	unsigned int sessions;
+	bool proven;
 	struct bandwidth *bandwidth; /* owned; NULL: it has had no limit so far */
 };
 
@@ -103,6 +104,33 @@ int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int
 		found->sessions++;
 	pthread_mutex_unlock(&c->lock);
 	return r;
+}
+
+void clients_prove(struct clients *c, const struct sockaddr *client)
+{
+	struct client key, *found;
+
+	if (!key_of(client, &key))
+		return;
+	pthread_mutex_lock(&c->lock);
+	found = find(c, &key);
+	if (found)
+		found->proven = true;
+	pthread_mutex_unlock(&c->lock);
+}
+
+bool clients_are_proven(struct clients *c, const struct sockaddr *client)
+{
+	struct client key, *found;
+	bool proven;
+
+	if (!key_of(client, &key))
+		return false;
+	pthread_mutex_lock(&c->lock);
+	found = find(c, &key);
+	proven = found && found->proven;
+	pthread_mutex_unlock(&c->lock);
+	return proven;
 }
 
 void clients_leave(struct clients *c, const struct sockaddr *client)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/socket.h>
 
@@ -29,6 +30,12 @@ void clients_close(struct clients *c);
  * -ENOMEM.
  */
 int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most);
+/*
+ * CLIENT, which has a session, has shown that it gets what is sent to its address; any client of
+ * TCP has.  That is known as long as it has sessions.
+ */
+void clients_prove(struct clients *c, const struct sockaddr *client);
+bool clients_are_proven(struct clients *c, const struct sockaddr *client);
 /* Count a session out again. */
 void clients_leave(struct clients *c, const struct sockaddr *client);
 

@@ -28,6 +28,7 @@ struct listener {
 	struct listening *on;
 	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
 	struct listener *next;   /* in w->listeners */
+	struct udp_socket *udp;  /* of UDP: it has this instead of SOURCE */
 	bool paused;             /* since the last accepted connection */
 	unsigned int burst;      /* connections to accept at the next event */
 };

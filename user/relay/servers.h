@@ -27,6 +27,7 @@
 struct server {
 	_Atomic unsigned int refs; /* sessions, forwards, a check */
 	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
+	_Atomic uint32_t lost;     /* times that it has lost all sessions of UDP */
 	/*
 	 * The index of the address to begin with: one that connected after those before it had
 	 * failed, or were silent, so that not every session waits for a dead family anew; or the

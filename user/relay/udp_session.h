@@ -1,14 +1,115 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include "datapath/udp.h"
+#include "datapath/udp_graft.h"
+#include "relay/listener.h"
 #include "relay/session_view.h"
 #include "relay/worker.h"
 
 /*
- * Sessions of UDP: a flow of datagrams between one client and one server.  A worker has those of
- * the clients that udp_worker() gives it; no other thread touches them.
+ * Sessions of UDP: the datagrams between one client and one server.  A worker has those of the
+ * clients that udp_worker() gives it; no other thread touches them.
+ *
+ * A session begins with its client's first datagram, and ends when both ends have been silent for
+ * idle-timeout, when the server or the path says that it cannot go on, when it has had its
+ * answers (`responses`), or as others do.  It is at once what it will be, so it has no states.
  */
-struct udp_session;
+
+/* A socket that clients send to, and that answers leave by. */
+struct udp_socket {
+	struct source source;
+	struct worker *worker;
+	struct udp_socket *next; /* in udp->sockets */
+	struct listener *on;     /* whose forward new sessions are of; NULL: there are no new ones */
+	struct addr addr;        /* that it is bound to */
+	unsigned int refs;       /* the listener, and sessions */
+};
+void udp_socket_put(struct udp_socket *us);
+/* Does what is sent to LOCAL come by US? */
+bool udp_socket_takes(const struct udp_socket *us, const struct addr *local);
+/* The first one of W to which that comes, or NULL. */
+struct udp_socket *udp_socket_for(struct worker *w, const struct addr *local);
+
+struct udp_session {
+	struct worker *worker;
+	struct forward *forward;
+	struct udp_session *next, **prev; /* in udp->sessions; NEXT when it has ended: in udp->dead */
+	struct udp_session *in_bucket;
+	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
+	struct udp_session *newer, *older;
+	struct udp_session *next_waiting; /* in udp->waiting */
+	struct source upstream;
+	struct timer timer;
+	struct udp_socket *socket; /* a reference */
+	struct graft_tuple tuple;  /* of what the client sends */
+	union client_addr client;  /* it is `peer`, or whom that speaks for in a PROXY header */
+	union client_addr peer, local, to;
+	unsigned int ifindex; /* that its datagrams come by */
+	in_port_t port;       /* of `upstream`, from udp_ports.h; 0: none of these */
+	struct server *server;
+	uint32_t server_lost; /* server->lost when it got that */
+	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
+	uint64_t id, born_ms, heard_ms[2]; /* by side, in user space */
+	uint64_t asked_ms;                 /* the first datagram of the client */
+	uint64_t bytes[2], datagrams[2];   /* by who has sent them: copied */
+	uint64_t before[2], before_n[2];   /* the same: what packet programs did before this slot */
+	uint64_t counted[2], counted_n[2]; /* what the forward's counters have of them */
+	uint64_t seen_n;                   /* of the client, when the server's first answer went */
+	uint32_t slot;                     /* NO_UDP_SLOT: it is not entered */
+	uint32_t words[2];                 /* by leg: udp_graft_word(), before the last look */
+	uint32_t entered_ms;               /* low half */
+	uint32_t connect_ms;               /* until the first answer, and 1; 0: none */
+	uint8_t reason;                    /* enum reason: why it is not grafted; REASONS: it may be */
+	bool proven, answered, waiting, adopted, ended;
+};
+
+/* What a worker has for all of them. */
+struct udp_worker {
+	struct udp_session **buckets;
+	uint32_t mask;
+	struct udp_session *sessions, *dead;
+	struct udp_session *oldest, *newest; /* that are unproven */
+	struct udp_session *waiting;         /* for leg 0 to be activated */
+	struct udp_socket *sockets;
+	struct udp_batch *in;            /* from clients */
+	struct udp_batch *out;           /* from servers */
+	struct udp_session **answers;    /* whose message is in a room of OUT; NULL: nobody's */
+	unsigned int n_out;              /* rooms of OUT in use */
+	uint64_t lost_seen;              /* of shared->udp_lost */
+	pthread_mutex_t lock;            /* of the rest: from other workers */
+	struct udp_parcel *parcels, **last;
+	unsigned int n_parcels;
+};
+
+/* Room for sessions of W.  Once; W has none before. */
+int udp_worker_open(struct worker *w);
+void udp_worker_close(struct worker *w);
+
+/* --- for who reads from clients --- */
+
+/* Find the session of what CLIENT sends by a proxy, or itself, with addresses as TUPLE. */
+struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
+				     const union client_addr *client);
+/*
+ * Begin the session of CLIENT, by US, with the addresses of M.  The caller has counted it in.
+ * CAUSES; or why there is none.
+ */
+enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
+			    const struct udp_message *m, const union client_addr *client,
+			    struct udp_session **ret);
+/* M comes from its client. */
+void udp_session_take(struct udp_session *s, const struct udp_message *m);
+/* An unproven session of F (NULL: any), or of CLIENT (NULL: any), gives way, if there is one. */
+bool udp_session_crowd_out(struct worker *w, const struct forward *f,
+			   const union client_addr *client);
+/* A datagram to the client of S has met an error on its way. */
+void udp_session_client_error(struct udp_session *s, const struct udp_error *e);
+/* What waits to be activated: before a look whether more has come; and if there was nothing. */
+void udp_sessions_look(struct worker *w);
+void udp_sessions_activate(struct worker *w, bool quiet);
+/* Send on the answers that are held back. */
+void udp_answers_flush(struct worker *w);
 
 /* --- what a worker asks of its sessions, on its thread --- */
 
@@ -20,3 +121,15 @@ unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, 
 				   enum cause cause);
 /* As session_follow_engines(), but nothing is left to wait for. */
 void udp_sessions_follow_engines(struct worker *w);
+/* The worker stops: leave to the next daemon what is grafted, and end what owes nobody an answer. */
+void udp_sessions_leave_behind(struct worker *w);
+/* After a batch of events. */
+void udp_sessions_after_batch(struct worker *w);
+
+/* --- of a daemon before --- */
+
+/*
+ * Make the flow of SLOT a session of F and W, whose socket is FD, before W runs.  The caller has
+ * counted it in.  -ENOENT: W has no socket to which its client sends; -ENOMEM.
+ */
+int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot, int fd);

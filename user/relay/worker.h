@@ -27,6 +27,10 @@ struct shared {
 	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
+	struct worker *workers;        /* config->workers, once they are made */
+	_Atomic unsigned int udp_unproven; /* sessions, see udp_session.c */
+	_Atomic uint64_t udp_lost;         /* servers that have lost all sessions of UDP */
+	int *udp_left; /* by slot: sockets of sessions that a daemon before has left; -1: none */
 };
 
 /* One thread: its loop, what it lends to sessions, its sessions, its counters. */
@@ -44,6 +48,7 @@ struct worker {
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	struct listener *listeners; /* list; see listener.h */
+	struct udp_worker *udp;     /* NULL: no forward of UDP has listened so far */
 	struct timer resume;        /* when the next pause of a listener is over */
 
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */

@@ -1,0 +1,1136 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * Carriers.  User space carries a session until its client's second datagram: then it is entered in
+ * the maps of the packet programs, before that datagram is sent on, so that they see which way it
+ * leaves.  From then on what arrives on a leg passes, and is counted, until the leg is activated.
+ * That is when a look at the socket has found nothing more, and nothing has passed since the moment
+ * before that look: so no datagram is overtaken.  Where the queue is never empty, a leg is activated
+ * after FORCE_MS all the same: then some may be overtaken, once.
+ *
+ * Answers are held back until the end of a batch of events, and are sent by one call for many
+ * sessions.
+ *
+ * Proof.  Whoever sends with a false address gets no answer, and an answer would hit somebody else.
+ * So a session is unproven until its client has sent a datagram after an answer, or its address has
+ * proven itself in another session, or by TCP.  Until then answers are limited (max-reply-factor)
+ * and pass by the daemon, and the session gives way to others when there is no room.
+ *
+ * Errors.  The kernel tells a session's socket of ICMP errors, whoever has sent the datagram that
+ * they quote: the daemon or a packet program.  The other end is told by icmp.c.  An error counts
+ * only if the server has said nothing since it was asked: who forges one has to be quicker.
+ */
+#include "relay/udp_session.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/minmax.h"
+#include "base/syscalls_allowed.h"
+#include "datapath/icmp.h"
+#include "datapath/tcp.h"
+#include "relay/admission.h"
+#include "relay/session_log.h"
+#include "relay/udp_ports.h"
+#include "relay/upstream_socket.h"
+
+#define IN_ROOMS 32  /* messages that are read from clients at a time */
+#define OUT_ROOMS 64 /* answers that are held back */
+#define OUT_LEAST 8  /* that a look at one socket has room for, at least */
+#define BUCKETS_MAX (1U << 18)
+#define FORCE_MS 20
+#define PORT_TRIES 64
+/* A worker that stops ends a session that owes an answer after so long a silence. */
+#define OWES_MS 1000
+/* What is searched for one that may give way. */
+#define CROWD_MOST 64
+
+SYSCALLS_ALLOWED(SYSCALL(bind), SYSCALL(connect), SYSCALL(getsockname), SYSCALL(close));
+
+static uint64_t now_of(const struct udp_session *s)
+{
+	return s->worker->loop.now_ms;
+}
+
+static struct udp_grafts *grafts_of(const struct udp_session *s)
+{
+	return s->worker->shared->grafts ? grafts_udp(s->worker->shared->grafts) : NULL;
+}
+
+static void count_lost(struct worker *w, enum cause cause, unsigned int n)
+{
+	count_add(&w->stats.errors[cause], n);
+}
+
+/* --- what packet programs have done --- */
+
+static bool carries(const struct udp_session *s, unsigned int leg)
+{
+	return s->slot != NO_UDP_SLOT && udp_graft_carries(grafts_of(s), s->slot, leg);
+}
+
+static uint64_t grafted_bytes(const struct udp_session *s, unsigned int dir)
+{
+	return s->before[dir] +
+	       (s->slot == NO_UDP_SLOT ? 0 : udp_flow_of(grafts_of(s), s->slot)->at[dir].bytes);
+}
+
+static uint64_t grafted_datagrams(const struct udp_session *s, unsigned int dir)
+{
+	return s->before_n[dir] +
+	       (s->slot == NO_UDP_SLOT ? 0 : udp_flow_of(grafts_of(s), s->slot)->at[dir].packets);
+}
+
+/* When the end of side DIR was heard last. */
+static uint64_t heard_ms(const struct udp_session *s, unsigned int dir)
+{
+	if (s->slot == NO_UDP_SLOT)
+		return s->heard_ms[dir];
+	return larger(s->heard_ms[dir], udp_graft_heard_ms(grafts_of(s), s->slot, dir));
+}
+
+/* Add to the counters what came since the last call. */
+static void count_kernel(struct udp_session *s)
+{
+	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		uint64_t bytes = grafted_bytes(s, dir), n = grafted_datagrams(s, dir);
+
+		count_add(&s->worker->stats.carrier_bytes[CARRIER_GRAFT], bytes - s->counted[dir]);
+		count_add(&fs->carried[dir][CARRIER_GRAFT], bytes - s->counted[dir]);
+		count_add(&fs->datagrams[dir], n - s->counted_n[dir]);
+		s->counted[dir] = bytes;
+		s->counted_n[dir] = n;
+	}
+}
+
+static void leave_slot(struct udp_session *s)
+{
+	if (s->slot == NO_UDP_SLOT)
+		return;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		s->heard_ms[dir] = heard_ms(s, dir);
+		s->before[dir] = grafted_bytes(s, dir);
+		s->before_n[dir] = grafted_datagrams(s, dir);
+	}
+	udp_graft_leave(grafts_of(s), s->slot);
+	s->slot = NO_UDP_SLOT;
+}
+
+/* --- which carrier --- */
+
+/* Why user space carries S, for as long as its configuration is what it is; REASONS: it need not. */
+static enum reason hindrance(const struct udp_session *s)
+{
+	const struct forward_conf *fc = s->forward->conf;
+	enum engine engine = s->forward->engine;
+
+	if (engine == ENGINE_COPY || (engine == ENGINE_AUTO && !fc->graft))
+		return REASON_ENGINE;
+	if (engine != ENGINE_AUTO && engine != ENGINE_GRAFT)
+		return REASON_NOT_TCP;
+	if (!grafts_of(s))
+		return REASON_NO_KERNEL;
+	if (s->pace)
+		return REASON_BANDWIDTH;
+	if (fc->responses)
+		return REASON_RESPONSES;
+	if (fc->proxy_protocol)
+		return REASON_PROXY_HEADERS;
+	/* addresses that are not unique; what the tuple says would be of any link */
+	if (s->peer.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->peer.in6.sin6_addr))
+		return REASON_REFUSED;
+	return REASONS;
+}
+
+static void enter(struct udp_session *s)
+{
+	struct addr local = { .len = sizeof(local.ss) };
+	struct udp_request q = {
+		.tuples[CLIENT] = s->tuple,
+		.id = s->id,
+		.forward = graft_tag(forward_name(s->forward->conf)),
+		.idle_ms = s->forward->conf->idle_timeout_ms,
+	};
+
+	s->reason = (uint8_t)hindrance(s);
+	if (s->reason != REASONS || getsockname(s->upstream.fd, (void *)&local.ss, &local.len))
+		return;
+	graft_tuple_set(&q.tuples[UPSTREAM], &s->to.sa, (const struct sockaddr *)&local.ss);
+	s->slot = udp_graft_enter(grafts_of(s), &q);
+	s->entered_ms = (uint32_t)now_of(s);
+	s->words[UPSTREAM] = UDP_ACTIVE; /* no look has begun */
+	if (s->slot == NO_UDP_SLOT)
+		s->reason = REASON_NO_SLOT;
+}
+
+static void activate(struct udp_session *s, unsigned int leg, uint32_t word)
+{
+	enum reason why = s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE : REASON_ELIGIBLE;
+	bool first = !s->counted_n[CLIENT] && !s->counted_n[UPSTREAM] && !carries(s, !leg);
+
+	if (udp_graft_activate(grafts_of(s), s->slot, leg, word) && first)
+		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
+}
+
+/* Nothing has emptied the queue for too long. */
+static bool is_due(const struct udp_session *s)
+{
+	return (uint32_t)now_of(s) - s->entered_ms >= FORCE_MS;
+}
+
+static void await_activation(struct udp_session *s)
+{
+	struct udp_worker *u = s->worker->udp;
+
+	if (s->waiting)
+		return;
+	s->waiting = true;
+	s->words[CLIENT] = UDP_ACTIVE; /* no look has begun */
+	s->next_waiting = u->waiting;
+	u->waiting = s;
+}
+
+void udp_sessions_look(struct worker *w)
+{
+	for (struct udp_session *s = w->udp->waiting; s; s = s->next_waiting)
+		if (s->slot != NO_UDP_SLOT)
+			s->words[CLIENT] = udp_graft_word(grafts_of(s), s->slot, CLIENT);
+}
+
+void udp_sessions_activate(struct worker *w, bool quiet)
+{
+	struct udp_session **at = &w->udp->waiting, *s;
+
+	while ((s = *at)) {
+		bool looked = quiet && !(s->words[CLIENT] & UDP_ACTIVE);
+
+		if (s->slot != NO_UDP_SLOT && !looked && !is_due(s)) {
+			at = &s->next_waiting;
+			continue;
+		}
+		*at = s->next_waiting;
+		s->waiting = false;
+		if (s->slot != NO_UDP_SLOT)
+			activate(s, CLIENT,
+				 looked ? s->words[CLIENT] :
+					  udp_graft_word(grafts_of(s), s->slot, CLIENT));
+	}
+}
+
+/* --- lists --- */
+
+static struct udp_session **bucket_of(struct worker *w, const struct graft_tuple *t)
+{
+	return &w->udp->buckets[udp_hash(t, 0) & w->udp->mask];
+}
+
+struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
+				     const union client_addr *client)
+{
+	struct udp_session *s = *bucket_of(w, tuple);
+
+	while (s && (memcmp(&s->tuple, tuple, sizeof(*tuple)) != 0 ||
+		     memcmp(&s->client, client, sizeof(*client)) != 0))
+		s = s->in_bucket;
+	return s;
+}
+
+static void enter_unproven(struct udp_session *s)
+{
+	struct udp_worker *u = s->worker->udp;
+
+	s->older = u->newest;
+	*(u->newest ? &u->newest->newer : &u->oldest) = s;
+	u->newest = s;
+	atomic_fetch_add(&s->worker->shared->udp_unproven, 1);
+}
+
+static void leave_unproven(struct udp_session *s)
+{
+	struct udp_worker *u = s->worker->udp;
+
+	*(s->older ? &s->older->newer : &u->oldest) = s->newer;
+	*(s->newer ? &s->newer->older : &u->newest) = s->older;
+	atomic_fetch_sub(&s->worker->shared->udp_unproven, 1);
+}
+
+static bool is_same_host(const union client_addr *a, const union client_addr *b)
+{
+	if (a->sa.sa_family != b->sa.sa_family)
+		return false;
+	return a->sa.sa_family == AF_INET ?
+		       a->in.sin_addr.s_addr == b->in.sin_addr.s_addr :
+		       !memcmp(&a->in6.sin6_addr, &b->in6.sin6_addr, sizeof(a->in6.sin6_addr));
+}
+
+static void prove(struct udp_session *s)
+{
+	if (s->proven)
+		return;
+	s->proven = true;
+	leave_unproven(s);
+	clients_prove(&s->worker->shared->clients, &s->client.sa);
+}
+
+/* What packet programs have carried for the client since an answer is a proof, too. */
+static bool is_proven(struct udp_session *s)
+{
+	if (!s->proven &&
+	    ((s->answered && s->datagrams[CLIENT] + grafted_datagrams(s, CLIENT) > s->seen_n) ||
+	     clients_are_proven(&s->worker->shared->clients, &s->client.sa)))
+		prove(s);
+	return s->proven;
+}
+
+void udp_socket_put(struct udp_socket *us)
+{
+	struct udp_worker *u = us->worker->udp;
+	struct udp_socket **at = &u->sockets;
+
+	if (--us->refs)
+		return;
+	while (*at != us)
+		at = &(*at)->next;
+	*at = us->next;
+	loop_watch(&us->worker->loop, &us->source, 0, false);
+	close(us->source.fd);
+	free(us);
+}
+
+bool udp_socket_takes(const struct udp_socket *us, const struct addr *local)
+{
+	return us->addr.ss.ss_family == local->ss.ss_family &&
+	       addr_port(&us->addr) == addr_port(local) &&
+	       (addr_is_any(&us->addr) || addr_equal(&us->addr, local));
+}
+
+struct udp_socket *udp_socket_for(struct worker *w, const struct addr *local)
+{
+	struct udp_socket *us = w->udp ? w->udp->sockets : NULL;
+
+	while (us && !udp_socket_takes(us, local))
+		us = us->next;
+	return us;
+}
+
+/* --- views --- */
+
+static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
+{
+	bool grafted = carries(s, dir);
+	enum reason why = hindrance(s);
+
+	if (why == REASONS)
+		why = s->reason != REASONS               ? (enum reason)s->reason :
+		      s->slot == NO_UDP_SLOT             ? REASON_FIRST :
+		      dir == UPSTREAM && !s->proven      ? REASON_UNPROVEN :
+							   REASON_START;
+	if (grafted)
+		why = s->adopted                          ? REASON_ADOPTED :
+		      s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
+							   REASON_ELIGIBLE;
+	return (struct flow_view){
+		.carrier = grafted ? CARRIER_GRAFT : CARRIER_COPY,
+		.reason = why,
+		.phase = grafted ? FLOW_KERNEL : FLOW_USER,
+		.handovers = grafted,
+		.copied = s->bytes[dir],
+		.kernel = grafted_bytes(s, dir),
+		.datagrams = s->datagrams[dir] + grafted_datagrams(s, dir),
+	};
+}
+
+/* Why a leg that is to be translated is not. */
+static const char *hindrance_text(const struct udp_session *s)
+{
+	const volatile struct udp_flow *f;
+
+	if (s->slot == NO_UDP_SLOT || (carries(s, CLIENT) && carries(s, UPSTREAM)))
+		return "";
+	f = udp_flow_of(grafts_of(s), s->slot);
+	return graft_refusal_name((enum graft_refusal)(f->at[CLIENT].why ?: f->at[UPSTREAM].why));
+}
+
+static void view(const struct udp_session *s, struct session_view *ret)
+{
+	uint64_t now = now_of(s);
+
+	*ret = (struct session_view){
+		.id = s->id,
+		.forward = s->forward,
+		.server = s->server,
+		.udp = true,
+		.worker = s->worker->index,
+		.state = SESSION_OPEN,
+		.age_ms = now > s->born_ms ? now - s->born_ms : 0,
+		.connect_ms = s->connect_ms,
+		.client = s->client,
+		.not_grafted = hindrance_text(s),
+		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
+	};
+	if (memcmp(&s->client, &s->peer, sizeof(s->peer)) != 0)
+		ret->via = s->peer;
+	ret->upstream.len = sizeof(s->to);
+	memcpy(&ret->upstream.ss, &s->to, sizeof(s->to));
+}
+
+/* --- its end --- */
+
+/* S leaves all lists, and gives everything back. */
+static void die(struct udp_session *s)
+{
+	struct worker *w = s->worker;
+	struct udp_session **at = bucket_of(w, &s->tuple), **waits = &w->udp->waiting;
+
+	s->ended = true;
+	while (*at != s)
+		at = &(*at)->in_bucket;
+	*at = s->in_bucket;
+	while (s->waiting && *waits != s)
+		waits = &(*waits)->next_waiting;
+	if (s->waiting)
+		*waits = s->next_waiting;
+	if (!s->proven)
+		leave_unproven(s);
+	*s->prev = s->next;
+	if (s->next)
+		s->next->prev = s->prev;
+	s->next = w->udp->dead;
+	w->udp->dead = s;
+	w->n_sessions--;
+	timer_cancel(&w->loop, &s->timer);
+	if (s->upstream.fd >= 0) {
+		loop_watch(&w->loop, &s->upstream, 0, false);
+		close(s->upstream.fd);
+	}
+	if (s->port)
+		udp_port_put(s->port, now_of(s), false);
+	if (s->server)
+		server_leave(s->server);
+	pace_free(s->pace);
+	udp_socket_put(s->socket);
+	admission_leave(w->shared, s->forward, &s->client.sa);
+}
+
+/* WHY: a cause, or SESSION_FINISHED. */
+static void end(struct udp_session *s, unsigned int why)
+{
+	struct worker *w = s->worker;
+	struct forward_stats *fs = forward_stats(s->forward, w->index);
+	struct session_view v;
+
+	udp_answers_flush(w);
+	if (s->ended)
+		return;
+	log_debug("session %llu: %s", (unsigned long long)s->id,
+		  why == SESSION_FINISHED ? "finished" : cause_name(why));
+	count_kernel(s);
+	if (w->shared->session_log) {
+		view(s, &v);
+		session_log_ended(w->shared->session_log, &v, w->shared->config->session_log_empty,
+				  why);
+	}
+	if (why != SESSION_FINISHED)
+		count_add(&w->stats.errors[why], 1);
+	count_add(&fs->finished, 1);
+	histogram_add(&fs->durations, (now_of(s) - s->born_ms) * 1000);
+	leave_slot(s);
+	die(s);
+}
+
+bool udp_session_crowd_out(struct worker *w, const struct forward *f,
+			   const union client_addr *client)
+{
+	struct udp_session *s = w->udp->oldest;
+
+	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = s->newer)
+		if ((!f || s->forward->totals == f->totals) &&
+		    (!client || is_same_host(&s->client, client)) && !is_proven(s)) {
+			end(s, CAUSE_CROWDED_OUT);
+			return true;
+		}
+	return false;
+}
+
+/* A client that goes on asking a server that says nothing any more shall find another one. */
+static bool is_deserted(const struct udp_session *s, uint64_t now, uint64_t idle)
+{
+	return s->answered && now >= heard_ms(s, UPSTREAM) + idle &&
+	       heard_ms(s, CLIENT) > heard_ms(s, UPSTREAM);
+}
+
+/* The server of S has failed, which those that it has elsewhere are told. */
+static void blame(struct udp_session *s, int error)
+{
+	struct shared *shared = s->worker->shared;
+	uint64_t seen = 0;
+
+	if (!s->server)
+		return;
+	servers_refused(&s->forward->servers, s->server, error, &seen, now_of(s));
+	if (s->forward->servers.n < 2 || atomic_load(&s->server->lost) != s->server_lost)
+		return;
+	atomic_fetch_add(&s->server->lost, 1);
+	atomic_fetch_add(&shared->udp_lost, 1);
+	for (unsigned int i = 0; i < shared->config->workers; i++)
+		loop_wake(&shared->workers[i].loop);
+}
+
+static void on_timer(struct timer *timer)
+{
+	struct udp_session *s = container_of(timer, struct udp_session, timer);
+	uint64_t now = now_of(s), idle = s->forward->conf->idle_timeout_ms;
+	uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
+
+	if (now >= last + idle) {
+		end(s, SESSION_FINISHED);
+	} else if (is_deserted(s, now, idle)) {
+		blame(s, ETIMEDOUT);
+		end(s, CAUSE_UPSTREAM_LOST);
+	} else {
+		timer_set(&s->worker->loop, timer, last + idle);
+	}
+}
+
+/* --- errors --- */
+
+static uint32_t mtu_for(const union client_addr *to, const union client_addr *beyond, uint32_t mtu)
+{
+	return mtu + (beyond->sa.sa_family == AF_INET ? 20 : 0) -
+	       (to->sa.sa_family == AF_INET ? 20 : 0);
+}
+
+/* The address of ours that the client, or the server, sends to. */
+static union client_addr own_address(const struct udp_session *s, unsigned int side)
+{
+	union client_addr a = s->local;
+	socklen_t len = sizeof(a);
+
+	if (side == UPSTREAM)
+		getsockname(s->upstream.fd, &a.sa, &len);
+	return a;
+}
+
+/* What was sent to SIDE is too big: the other side is told. */
+static void too_big(struct udp_session *s, unsigned int side, uint32_t mtu)
+{
+	const union client_addr *ends[2] = { &s->peer, &s->to };
+	union client_addr own = own_address(s, !side);
+
+	if (!mtu)
+		return;
+	if (s->slot != NO_UDP_SLOT)
+		udp_flow_of(grafts_of(s), s->slot)->at[side].path_mtu =
+			(uint16_t)smaller(mtu, UINT16_MAX);
+	icmp_tell(ends[!side], &own, s->ifindex, ICMP_TOO_BIG_FOR,
+		  mtu_for(ends[!side], ends[side], mtu));
+}
+
+/* Has the server of S answered anybody here since S asked it? */
+static bool has_answered(const struct udp_session *s)
+{
+	uint64_t asked = heard_ms(s, CLIENT);
+
+	for (const struct udp_session *o = s->worker->udp->sessions; o; o = o->next)
+		if (o->server == s->server && heard_ms(o, UPSTREAM) > asked)
+			return true;
+	return false;
+}
+
+static void unreachable(struct udp_session *s, int error)
+{
+	union client_addr own = own_address(s, CLIENT);
+
+	if (s->answered && heard_ms(s, UPSTREAM) >= heard_ms(s, CLIENT))
+		return;
+	icmp_tell(&s->peer, &own, s->ifindex,
+		  error == ECONNREFUSED ? ICMP_PORT_UNREACHABLE :
+		  error == EACCES       ? ICMP_ADMIN_PROHIBITED :
+					  ICMP_HOST_UNREACHABLE,
+		  0);
+	if (!has_answered(s))
+		blame(s, error);
+	end(s, upstream_cause(error));
+}
+
+static void take_errors(struct udp_session *s)
+{
+	struct udp_error e;
+
+	while (!s->ended && udp_next_error(s->upstream.fd, &e)) {
+		if (e.error == EMSGSIZE)
+			too_big(s, UPSTREAM, e.mtu);
+		else
+			unreachable(s, e.error);
+	}
+	if (!s->ended)
+		tcp_take_error(s->upstream.fd);
+}
+
+void udp_session_client_error(struct udp_session *s, const struct udp_error *e)
+{
+	if (e->error == EMSGSIZE)
+		too_big(s, CLIENT, e->mtu);
+	else if (heard_ms(s, CLIENT) < heard_ms(s, UPSTREAM))
+		end(s, CAUSE_CLIENT_LOST); /* what the server sends from now on meets no socket */
+}
+
+/* --- from the client --- */
+
+/* S has read M of side DIR, and sent it on. */
+static void count(struct udp_session *s, unsigned int dir, const struct udp_message *m)
+{
+	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+	unsigned int n = udp_datagrams(m);
+
+	s->bytes[dir] += m->len;
+	s->datagrams[dir] += n;
+	count_add(&s->worker->stats.carrier_bytes[CARRIER_COPY], m->len);
+	count_add(&fs->carried[dir][CARRIER_COPY], m->len);
+	count_add(&fs->datagrams[dir], n);
+}
+
+static int send_on(struct udp_session *s, const struct udp_message *m)
+{
+	struct proxy_header header = { .version = 2, .has_addresses = true, .udp = true };
+	uint8_t buf[PROXY_PROTOCOL_WRITE_MAX];
+	size_t len = 0;
+
+	if (s->forward->conf->proxy_protocol & PROXY_SEND) {
+		header.source = s->client;
+		header.destination = s->local;
+		len = proxy_protocol_write(&header, buf);
+	}
+	return udp_send(s->upstream.fd, m, len ? buf : NULL, len);
+}
+
+void udp_session_take(struct udp_session *s, const struct udp_message *m)
+{
+	int r;
+
+	s->heard_ms[CLIENT] = now_of(s);
+	if (s->answered)
+		prove(s);
+	if (!pace_take(s->pace, CLIENT, m->len)) {
+		count_lost(s->worker, CAUSE_OVER_BANDWIDTH, udp_datagrams(m));
+		return;
+	}
+	if (s->datagrams[CLIENT] && s->slot == NO_UDP_SLOT)
+		enter(s);
+	r = send_on(s, m);
+	if (!r)
+		count(s, CLIENT, m);
+	else if (r == -EAGAIN || r == -ENOBUFS)
+		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
+	else if (r == -EMSGSIZE)
+		too_big(s, UPSTREAM, udp_path_mtu(s->upstream.fd, s->to.sa.sa_family));
+	else
+		unreachable(s, -r);
+	if (!s->ended && s->slot != NO_UDP_SLOT && !carries(s, CLIENT))
+		await_activation(s);
+}
+
+/* --- from the server --- */
+
+/* Bytes that N datagrams of LEN bytes in all take on the wire. */
+static uint64_t on_wire(const struct udp_session *s, uint64_t len, uint64_t n)
+{
+	return len + n * (s->peer.sa.sa_family == AF_INET ? 28 : 48);
+}
+
+/* May M be sent to a client that may not know of it? */
+static bool is_within_factor(struct udp_session *s, const struct udp_message *m)
+{
+	uint64_t factor = s->forward->conf->max_reply_factor;
+	uint64_t in = on_wire(s, s->bytes[CLIENT], s->datagrams[CLIENT]);
+	uint64_t out = on_wire(s, s->bytes[UPSTREAM] + m->len,
+			       s->datagrams[UPSTREAM] + udp_datagrams(m));
+
+	return !factor || s->proven || out <= factor * in || is_proven(s);
+}
+
+/* The server has answered for the first time. */
+static void first_answer(struct udp_session *s)
+{
+	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+	uint64_t took = now_of(s) - s->born_ms;
+
+	s->answered = true;
+	s->connect_ms = (uint32_t)took + 1;
+	s->seen_n = s->datagrams[CLIENT] + grafted_datagrams(s, CLIENT);
+	histogram_add(&fs->connects, took * 1000);
+	if (s->server)
+		servers_connected(&s->forward->servers, s->server, took, now_of(s));
+}
+
+/* True: M is to be sent to the client. */
+static bool take_answer(struct udp_session *s, struct udp_message *m)
+{
+	enum cause why = CAUSES;
+
+	s->heard_ms[UPSTREAM] = now_of(s);
+	if (!s->answered)
+		first_answer(s);
+	if (!is_within_factor(s, m))
+		why = CAUSE_REPLY_LIMIT;
+	else if (!pace_take(s->pace, UPSTREAM, m->len))
+		why = CAUSE_OVER_BANDWIDTH;
+	if (why != CAUSES) {
+		count_lost(s->worker, why, udp_datagrams(m));
+		return false;
+	}
+	m->peer = s->peer;
+	m->local = s->local;
+	m->ifindex = s->ifindex;
+	count(s, UPSTREAM, m);
+	return true;
+}
+
+static void take_answers(struct udp_session *s)
+{
+	struct udp_worker *u = s->worker->udp;
+	unsigned int most;
+	int n;
+
+	if (OUT_ROOMS - u->n_out < OUT_LEAST)
+		udp_answers_flush(s->worker);
+	if (s->ended)
+		return;
+	most = OUT_ROOMS - u->n_out;
+	if (s->slot != NO_UDP_SLOT)
+		s->words[UPSTREAM] = udp_graft_word(grafts_of(s), s->slot, UPSTREAM);
+	n = udp_receive(u->out, s->upstream.fd, u->n_out, most, false);
+	if (n < 0)
+		take_errors(s);
+	for (int i = 0; i < n; i++, u->n_out++)
+		u->answers[u->n_out] = take_answer(s, udp_batch_at(u->out, u->n_out)) ? s : NULL;
+	if (n == (int)most) /* there may be more */
+		s->words[UPSTREAM] = UDP_ACTIVE;
+}
+
+static bool has_all_answers(const struct udp_session *s)
+{
+	unsigned int n = s->forward->conf->responses;
+
+	return n && s->datagrams[UPSTREAM] >= n * s->datagrams[CLIENT];
+}
+
+/* The answers of S, which were held back, have been sent. */
+static void answers_sent(struct udp_session *s)
+{
+	if (s->ended)
+		return;
+	if (has_all_answers(s)) {
+		end(s, SESSION_FINISHED);
+		return;
+	}
+	if (s->slot == NO_UDP_SLOT || !is_proven(s) || carries(s, UPSTREAM))
+		return;
+	if (!(s->words[UPSTREAM] & UDP_ACTIVE))
+		activate(s, UPSTREAM, s->words[UPSTREAM]);
+	else if (is_due(s))
+		activate(s, UPSTREAM, udp_graft_word(grafts_of(s), s->slot, UPSTREAM));
+}
+
+/* Send rooms FIRST to LAST, which are of one socket. */
+static void send_run(struct worker *w, unsigned int first, unsigned int last)
+{
+	struct udp_worker *u = w->udp;
+	struct udp_message *run[OUT_ROOMS];
+	int fd = u->answers[first]->socket->source.fd, error;
+	unsigned int n = 0, sent = 0;
+
+	for (unsigned int i = first; i < last; i++)
+		if (u->answers[i])
+			run[n++] = udp_batch_at(u->out, i);
+	while (sent < n) { /* one that fails does not hold up those behind it */
+		sent += udp_send_to(fd, run + sent, n - sent, &error);
+		if (sent < n)
+			count_lost(w, CAUSE_SEND_BUFFER, udp_datagrams(run[sent++]));
+	}
+}
+
+void udp_answers_flush(struct worker *w)
+{
+	struct udp_worker *u = w->udp;
+	struct udp_session *of[OUT_ROOMS];
+	unsigned int n = u->n_out;
+
+	for (unsigned int first = 0, last; first < n; first = last) {
+		const struct udp_session *s = u->answers[first];
+
+		for (last = first + 1; s && last < n; last++)
+			if (u->answers[last] && u->answers[last]->socket != s->socket)
+				break;
+		if (s)
+			send_run(w, first, last);
+	}
+	memcpy(of, u->answers, n * sizeof(struct udp_session *));
+	u->n_out = 0; /* before sessions end, which flushes again */
+	for (unsigned int i = 0; i < n; i++)
+		if (of[i])
+			answers_sent(of[i]);
+}
+
+static void on_upstream(struct source *source, uint32_t events)
+{
+	struct udp_session *s = container_of(source, struct udp_session, upstream);
+
+	if (!s->ended && events & EPOLLERR)
+		take_errors(s);
+	if (!s->ended && events & EPOLLIN)
+		take_answers(s);
+}
+
+/* --- its beginning --- */
+
+static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
+				       const struct graft_tuple *tuple,
+				       const union client_addr *client)
+{
+	struct udp_session *s = calloc(1, sizeof(*s)), **bucket;
+	struct worker *w = us->worker;
+
+	if (!s)
+		return NULL;
+	bucket = bucket_of(w, tuple);
+	s->worker = w;
+	s->forward = f;
+	s->socket = us;
+	us->refs++;
+	s->tuple = *tuple;
+	s->client = *client;
+	s->slot = NO_UDP_SLOT;
+	s->reason = REASONS;
+	s->timer.fire = on_timer;
+	s->upstream = (struct source){ .handle = on_upstream, .fd = -1 };
+	s->in_bucket = *bucket;
+	*bucket = s;
+	s->prev = &w->udp->sessions;
+	s->next = w->udp->sessions;
+	if (s->next)
+		s->next->prev = &s->next;
+	w->udp->sessions = s;
+	w->n_sessions++;
+	enter_unproven(s);
+	return s;
+}
+
+/* Bind FD to a port of ours.  -errno. */
+static int bind_port(struct udp_session *s, int fd, int family)
+{
+	const struct forward_conf *fc = s->forward->conf;
+	struct addr a = { .in6.sin6_family = (sa_family_t)family, .len = sizeof(a.in6) };
+
+	if (fc->transparent)
+		memcpy(&a.ss, &s->client, sizeof(s->client));
+	else if (fc->source.len)
+		a = fc->source;
+	a.len = family == AF_INET ? sizeof(a.in) : sizeof(a.in6);
+	for (unsigned int i = 0; i < PORT_TRIES; i++) {
+		in_port_t port = udp_port_take(now_of(s));
+
+		if (!port)
+			break;
+		addr_set_port(&a, port);
+		if (!bind(fd, (const struct sockaddr *)&a.ss, a.len)) {
+			s->port = port;
+			return 0;
+		}
+		udp_port_put(port, now_of(s), true);
+		if (errno != EADDRINUSE)
+			return -errno;
+	}
+	return -EADDRNOTAVAIL;
+}
+
+/* Connect S to TO, at the port for the one of the listener.  -errno. */
+static int connect_to(struct udp_session *s, struct addr to)
+{
+	const struct forward_conf *fc = s->forward->conf;
+	int fd, r, behind = ntohs(s->tuple.local_port) - ntohs(fc->listen.named_port);
+
+	if (fc->upstream.servers[0].at.n_ports > 1)
+		addr_set_port(&to, htons((uint16_t)(ntohs(addr_port(&to)) + behind)));
+	fd = upstream_socket(s->forward, &s->client.sa, &to);
+	if (fd < 0)
+		return fd;
+	r = bind_port(s, fd, to.ss.ss_family) ?: udp_set_flow(fd, to.ss.ss_family);
+	if (!r && connect(fd, (const struct sockaddr *)&to.ss, to.len))
+		r = -errno;
+	s->upstream.fd = fd;
+	r = r ?: loop_watch(&s->worker->loop, &s->upstream, EPOLLIN, true);
+	client_addr_set(&s->to, (const struct sockaddr *)&to.ss);
+	if (!r)
+		return 0;
+	close(fd);
+	s->upstream.fd = -1;
+	if (s->port)
+		udp_port_put(s->port, now_of(s), false);
+	s->port = 0;
+	return r;
+}
+
+/* Any address of S's server that this machine has a way to.  -errno. */
+static int connect_server(struct udp_session *s, const struct addr_list *list)
+{
+	uint16_t first = atomic_load_explicit(&s->server->first, memory_order_relaxed);
+	int r = -ENETUNREACH;
+
+	for (size_t i = 0; i < list->n; i++) {
+		r = connect_to(s, list->addrs[(first + i) % list->n]);
+		if (!r && i)
+			atomic_store_explicit(&s->server->first, (uint16_t)((first + i) % list->n),
+					      memory_order_relaxed);
+		if (!r || upstream_cause(-r) != CAUSE_CONNECT_UNREACHABLE)
+			return r;
+	}
+	return r;
+}
+
+/* CAUSES, or why there is no server. */
+static enum cause choose_server(struct udp_session *s)
+{
+	struct server *tried[8];
+	enum cause cause = CAUSE_NO_SERVER;
+
+	for (size_t n = 0; n < sizeof(tried) / sizeof(tried[0]); n++) {
+		struct addr_list *list;
+		uint64_t seen = 0;
+		int r = servers_pick(&s->forward->servers, &s->client, tried, n, &seen, now_of(s),
+				     &s->server, &list);
+
+		if (r <= 0)
+			return n ? cause : r == -EHOSTDOWN ? CAUSE_NO_SERVER : CAUSE_NO_ADDRESS;
+		s->server_lost = atomic_load(&s->server->lost);
+		r = connect_server(s, list);
+		addr_list_put(list);
+		if (!r)
+			return CAUSES;
+		cause = r == -EADDRNOTAVAIL ? CAUSE_NO_PORT : upstream_cause(-r);
+		tried[n] = s->server;
+		if (cause == CAUSE_CONNECT_UNREACHABLE)
+			servers_refused(&s->forward->servers, s->server, -r, &seen, now_of(s));
+		server_leave(s->server); /* only compared with from now on */
+		s->server = NULL;
+		if (cause != CAUSE_CONNECT_UNREACHABLE)
+			return cause;
+	}
+	return cause;
+}
+
+enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
+			    const struct udp_message *m, const union client_addr *client,
+			    struct udp_session **ret)
+{
+	struct worker *w = us->worker;
+	struct forward *f = us->on->forward;
+	struct udp_session *s = new_session(us, f, tuple, client);
+	enum cause cause;
+
+	if (!s)
+		return CAUSE_NO_MEMORY;
+	s->peer = m->peer;
+	s->local = m->local;
+	s->ifindex = m->ifindex;
+	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
+	s->born_ms = s->heard_ms[CLIENT] = now_of(s);
+	count_add(&forward_stats(f, w->index)->accepted, 1);
+	cause = forward_pace(f, &client->sa, &s->pace) ? CAUSE_NO_MEMORY : choose_server(s);
+	if (cause != CAUSES) {
+		end(s, cause);
+		return cause;
+	}
+	if (f->conf->idle_timeout_ms)
+		timer_set(&w->loop, &s->timer, now_of(s) + f->conf->idle_timeout_ms);
+	*ret = s;
+	return CAUSES;
+}
+
+/* --- what a worker asks of its sessions --- */
+
+int udp_worker_open(struct worker *w)
+{
+	struct udp_worker *u = calloc(1, sizeof(*u));
+	uint32_t n = 1024;
+
+	while (n < w->shared->config->max_sessions && n < BUCKETS_MAX)
+		n *= 2;
+	w->udp = u;
+	if (!u)
+		return -ENOMEM;
+	pthread_mutex_init(&u->lock, NULL);
+	u->last = &u->parcels;
+	u->mask = n - 1;
+	u->buckets = calloc(n, sizeof(struct udp_session *));
+	u->answers = calloc(OUT_ROOMS, sizeof(struct udp_session *));
+	u->in = udp_batch_new(IN_ROOMS);
+	u->out = udp_batch_new(OUT_ROOMS);
+	if (u->buckets && u->answers && u->in && u->out)
+		return 0;
+	udp_worker_close(w);
+	return -ENOMEM;
+}
+
+void udp_worker_close(struct worker *w)
+{
+	struct udp_worker *u = w->udp;
+
+	if (!u)
+		return;
+	udp_batch_free(u->in);
+	udp_batch_free(u->out);
+	free(u->answers);
+	free(u->buckets);
+	pthread_mutex_destroy(&u->lock);
+	free(u);
+	w->udp = NULL;
+}
+
+void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg)
+{
+	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = s->next) {
+		struct session_view v;
+
+		count_kernel(s);
+		view(s, &v);
+		fn(arg, &v);
+	}
+}
+
+unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
+				   enum cause cause)
+{
+	struct udp_session *next;
+	unsigned int n = 0;
+
+	if (w->udp)
+		udp_answers_flush(w); /* which may end some */
+	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
+		struct session_view v;
+
+		next = s->next;
+		view(s, &v);
+		if (choose && !choose(arg, &v))
+			continue;
+		end(s, cause);
+		n++;
+	}
+	return n;
+}
+
+void udp_sessions_follow_engines(struct worker *w)
+{
+	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = s->next) {
+		s->reason = REASONS;
+		if (hindrance(s) == REASONS)
+			continue; /* it is entered with its client's next datagram */
+		count_kernel(s);
+		leave_slot(s);
+	}
+}
+
+void udp_sessions_leave_behind(struct worker *w)
+{
+	struct udp_session *next;
+	bool survives = w->shared->grafts && grafts_survive(w->shared->grafts);
+
+	if (w->udp)
+		udp_answers_flush(w); /* which may end some */
+	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
+		uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
+
+		next = s->next;
+		if (survives && carries(s, CLIENT))
+			die(s);
+		else if (s->datagrams[UPSTREAM] + grafted_datagrams(s, UPSTREAM) >=
+				 s->datagrams[CLIENT] + grafted_datagrams(s, CLIENT) ||
+			 now_of(s) >= last + OWES_MS)
+			end(s, SESSION_FINISHED);
+	}
+}
+
+void udp_sessions_after_batch(struct worker *w)
+{
+	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
+	struct udp_session *next;
+
+	udp_answers_flush(w);
+	for (struct udp_session *s = lost != w->udp->lost_seen ? w->udp->sessions : NULL; s;
+	     s = next) {
+		next = s->next;
+		if (s->server && atomic_load(&s->server->lost) != s->server_lost)
+			end(s, CAUSE_UPSTREAM_LOST);
+	}
+	w->udp->lost_seen = lost;
+	while (w->udp->dead) {
+		struct udp_session *s = w->udp->dead;
+
+		w->udp->dead = s->next;
+		free(s);
+	}
+}
+
+/* --- of a daemon before --- */
+
+int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot, int fd)
+{
+	struct udp_grafts *gs = grafts_udp(w->shared->grafts);
+	const volatile struct udp_flow *flow = udp_flow_of(gs, slot);
+	struct addr client, local, to, own;
+	struct graft_tuple tuple;
+	union client_addr c;
+	struct udp_socket *us;
+	struct udp_session *s;
+
+	udp_graft_address(gs, slot, CLIENT, false, &client.ss, &client.len);
+	udp_graft_address(gs, slot, CLIENT, true, &local.ss, &local.len);
+	udp_graft_address(gs, slot, UPSTREAM, false, &to.ss, &to.len);
+	udp_graft_address(gs, slot, UPSTREAM, true, &own.ss, &own.len);
+	us = udp_socket_for(w, &local);
+	if (!us)
+		return -ENOENT;
+	client_addr_set(&c, (const struct sockaddr *)&client.ss);
+	graft_tuple_set(&tuple, &c.sa, (const struct sockaddr *)&local.ss);
+	s = new_session(us, f, &tuple, &c);
+	if (!s)
+		return -ENOMEM;
+	s->peer = c;
+	client_addr_set(&s->local, (const struct sockaddr *)&local.ss);
+	client_addr_set(&s->to, (const struct sockaddr *)&to.ss);
+	s->id = flow->id;
+	if (atomic_load(&w->shared->last_id) < s->id)
+		atomic_store(&w->shared->last_id, s->id);
+	s->born_ms = ((uint64_t)flow->born << UDP_TICK_SHIFT) / 1000000;
+	s->slot = slot;
+	s->adopted = s->answered = true;
+	s->connect_ms = 1;
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		s->heard_ms[dir] = udp_graft_heard_ms(gs, slot, dir);
+		s->counted[dir] = grafted_bytes(s, dir);
+		s->counted_n[dir] = grafted_datagrams(s, dir);
+	}
+	s->seen_n = s->counted_n[CLIENT];
+	if (carries(s, UPSTREAM))
+		prove(s);
+	s->server = servers_find(&f->servers, &to);
+	if (s->server)
+		s->server_lost = atomic_load(&s->server->lost);
+	s->upstream.fd = fd;
+	if (f->conf->interface)
+		socket_bind_interface(fd, f->conf->interface);
+	if (udp_port_take_this(addr_port(&own)))
+		s->port = addr_port(&own);
+	if (f->conf->idle_timeout_ms)
+		timer_set(&w->loop, &s->timer, w->loop.now_ms);
+	loop_watch(&w->loop, &s->upstream, EPOLLIN, true);
+	return 0;
+}
