@@ -203,8 +203,9 @@ TEST(test_silent)
 	char err[256];
 
 	pthread_mutex_init(&r.lock, NULL);
-	assert_int_equal(
-		upstreams_parse("192.0.2.1:80 192.0.2.2:80", &r.fc.upstream, err, sizeof(err)), 0);
+	assert_int_equal(upstreams_parse("192.0.2.1:80 192.0.2.2:80", false, &r.fc.upstream, err,
+					 sizeof(err)),
+			 0);
 	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
 	second_gets(&r.servers, slow, 0, 100);
 	assert_in_range(second_gets(&r.servers, slow, 100, 300), 149, 151);
@@ -225,7 +226,7 @@ TEST(test_each_address)
 	char err[256];
 
 	pthread_mutex_init(&r.lock, NULL);
-	assert_int_equal(upstreams_parse("db:80", &r.fc.upstream, err, sizeof(err)), 0);
+	assert_int_equal(upstreams_parse("db:80", false, &r.fc.upstream, err, sizeof(err)), 0);
 	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
 	assert_null(pick(&r.servers));
 	answer(&r.servers.members[0].place->lookup, 1, 3);

@@ -85,6 +85,7 @@ struct forward_conf {
 	const char *place;        /* where it begins; as in struct config_line */
 	struct endpoint listen;
 	struct upstream upstream;
+	bool udp; /* as its listener: sessions are flows of datagrams */
 	enum engine engine;
 	bool graft;                       /* engine auto may graft */
 	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */
@@ -111,6 +112,9 @@ struct forward_conf {
 	uint64_t bandwidth, bandwidth_per_client; /* bytes a second each way; 0: any number */
 	/* beside the limits of the same names in struct config; 0: none */
 	unsigned int max_sessions, max_sessions_per_client;
+	/* of UDP alone; 0: no limit */
+	unsigned int responses;        /* answers to a datagram, after which a session is over */
+	unsigned int max_reply_factor; /* of bytes to those of a client that may be forged */
 };
 
 /* True if the privileged process must make its sockets, because they need CAP_NET_ADMIN. */

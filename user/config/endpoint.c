@@ -21,7 +21,7 @@
 #define PORTS_MAX 4096 /* of a range: each needs a socket for each worker */
 _Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
 
-#define BAD_ADDRESS "expected HOST:PORT, [IPV6]:PORT or unix:/path"
+#define BAD_ADDRESS "expected HOST:PORT, [IPV6]:PORT, either perhaps with /udp, or unix:/path"
 #define BAD_PORT                                                                                   \
 	"bad port, expected a number up to 65535, the name of a service, or a range of "           \
 	"at most 4096, such as 30000-30999"
@@ -71,6 +71,8 @@ static const char *parse_unix(const char *path, struct endpoint *ret)
 	if ((path[0] != '/' && path[0] != '@') || n == 1 || n >= PATH_ROOM)
 		return "expected unix:/path, or unix:@name for an abstract socket, of at most 107 "
 		       "bytes";
+	if (n > 4 && !strcmp(path + n - 4, "/udp"))
+		return "a unix socket has no /udp";
 	memcpy(un.sun_path, path, n);
 	if (path[0] == '@')
 		un.sun_path[0] = '\0';
@@ -84,7 +86,15 @@ static const char *parse_unix(const char *path, struct endpoint *ret)
 
 /* --- ports --- */
 
-static struct json_object *services; /* of TCP in services(5): port, as in a sockaddr, by name */
+static struct json_object *services; /* services(5): port, as in a sockaddr, by name/protocol */
+
+static void keep_service(const struct servent *s, const char *name)
+{
+	char key[TEXT_ROOM];
+
+	snprintf(key, sizeof(key), "%s/%s", name, s->s_proto);
+	json_add_int(services, key, (uint64_t)s->s_port);
+}
 
 void endpoint_keep_services(void)
 {
@@ -94,24 +104,36 @@ void endpoint_keep_services(void)
 		return;
 	services = allocated(json_object_new_object());
 	while ((s = getservent())) {
-		if (strcmp(s->s_proto, "tcp") != 0)
-			continue;
-		json_add_int(services, s->s_name, (uint64_t)s->s_port);
+		keep_service(s, s->s_name);
 		for (char **alias = s->s_aliases; *alias; alias++)
-			json_add_int(services, *alias, (uint64_t)s->s_port);
+			keep_service(s, *alias);
 	}
 	endservent();
+}
+
+/* True if PORT is followed by nothing, or by a protocol, which is cut off. */
+static bool take_protocol(char *port, struct endpoint *ret)
+{
+	char *slash = strchr(port, '/');
+
+	if (!slash)
+		return true;
+	*slash++ = '\0';
+	ret->udp = !strcmp(slash, "udp");
+	return ret->udp || !strcmp(slash, "tcp");
 }
 
 static const char *parse_ports(const char *port, bool passive, struct endpoint *ret)
 {
 	unsigned long first = 0, last = 0; /* ULONG_MAX on overflow */
+	char key[TEXT_ROOM + 8];
 	int n, end = 0;
 
 	if (port[strspn(port, DIGITS "-")]) {
 		endpoint_keep_services();
+		snprintf(key, sizeof(key), "%s/%s", port, ret->udp ? "udp" : "tcp");
 		ret->named_port =
-			(in_port_t)json_object_get_int(json_object_object_get(services, port));
+			(in_port_t)json_object_get_int(json_object_object_get(services, key));
 		return ret->named_port ? NULL : BAD_PORT;
 	}
 	n = sscanf(port, "%lu%n-%lu%n", &first, &end, &last, &end);
@@ -157,11 +179,12 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 
 	strcpy(host, text);
 	port = strstr(host, bracketed ? "]:" : ":");
-	if (!port || strchr(host, '/') || (port == host && !passive))
+	if (!port || (port == host && !passive))
 		return BAD_ADDRESS;
 	*port = '\0';
 	port += bracketed ? 2 : 1;
-	if (strchr(port, ':')) /* of IPv6 without brackets */
+	/* a second colon: of IPv6 without brackets */
+	if (strchr(port, ':') || strchr(host, '/') || !take_protocol(port, ret))
 		return BAD_ADDRESS;
 	if (passive && !strcmp(host, "*"))
 		host[0] = '\0';
@@ -173,12 +196,13 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 		       "bad IPv6 address between the brackets, or no such network interface";
 }
 
-const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret)
+/* UDP: what is meant where TEXT does not say it. */
+static const char *parse(const char *text, bool passive, bool udp, struct endpoint *ret)
 {
 	bool file = !strncmp(text, "unix:", 5), is_long = strlen(text) >= sizeof(ret->text);
 	const char *wrong;
 
-	*ret = (struct endpoint){ .n_ports = 1 };
+	*ret = (struct endpoint){ .n_ports = 1, .udp = udp && !file };
 	wrong = is_long ? "longer than 287 bytes" :
 		file    ? parse_unix(text + 5, ret) :
 			  parse_inet(text, passive, ret);
@@ -187,6 +211,11 @@ const char *endpoint_parse_offline(const char *text, bool passive, struct endpoi
 	else
 		strcpy(ret->text, text);
 	return wrong;
+}
+
+const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret)
+{
+	return parse(text, passive, false, ret);
 }
 
 const char *endpoint_add_listen(const char *text, struct endpoint *e)
@@ -205,13 +234,14 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e)
 	if (e->named || more.named || used + strlen(text) + 1 >= sizeof(e->text))
 		wrong = "a host name to listen at must be alone, and several addresses have at "
 			"most 286 bytes";
+	if (e->udp != more.udp)
+		wrong = "one listener has one protocol: UDP and TCP are two forwards";
 	snprintf(e->text + used, sizeof(e->text) - used, " %s", text);
 	endpoint_close(&more);
 	return wrong;
 }
 
-/* Give E, which is a host name, all addresses of that name. */
-static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
+int endpoint_look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 {
 	const struct addrinfo hints = { .ai_socktype = SOCK_STREAM };
 	struct addrinfo *list = NULL;
@@ -239,7 +269,7 @@ static int look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
 {
 	const char *wrong = endpoint_parse_offline(text, passive, ret);
-	int r = wrong ? -EINVAL : ret->named ? look_up(ret, passive, err, errlen) : 0;
+	int r = wrong ? -EINVAL : ret->named ? endpoint_look_up(ret, passive, err, errlen) : 0;
 
 	if (wrong)
 		snprintf(err, errlen, "%s", wrong);
@@ -295,20 +325,22 @@ static bool is_same(const struct endpoint *a, const struct endpoint *b)
 	       !strncasecmp(a->text, b->text, strcspn(a->text, ":") + 1);
 }
 
-static const char *add_server(const char *word, struct upstream *u)
+static const char *add_server(const char *word, bool udp, struct upstream *u)
 {
 	struct server_conf s = { .weight = 1 };
 	const char *wrong;
 
 	if (u->n == SERVERS_MAX)
 		return "more than 64 servers";
-	wrong = endpoint_parse_offline(word, false, &s.at);
+	wrong = parse(word, false, udp, &s.at);
 	if (wrong)
 		return wrong;
 	u->servers = array_grow(u->servers, u->n, sizeof(*u->servers));
 	u->servers[u->n++] = s;
 	if (endpoint_is_unix(&s.at) != upstreams_are_unix(u))
 		return "unix sockets and other addresses do not mix";
+	if (s.at.udp != udp)
+		return udp ? "not of UDP, as the listener is" : "not of TCP, as the listener is";
 	for (size_t i = 0; i + 1 < u->n; i++)
 		if (is_same(&u->servers[i].at, &s.at))
 			return "given twice";
@@ -317,7 +349,7 @@ static const char *add_server(const char *word, struct upstream *u)
 	return NULL;
 }
 
-int upstreams_parse(const char *text, struct upstream *ret, char *err, size_t errlen)
+int upstreams_parse(const char *text, bool udp, struct upstream *ret, char *err, size_t errlen)
 {
 	char *copy = allocated(strdup(text)), *rest = copy, *word = NULL;
 	const char *wrong = NULL;
@@ -326,7 +358,7 @@ int upstreams_parse(const char *text, struct upstream *ret, char *err, size_t er
 	while (!wrong && (word = strsep(&rest, SEPARATORS))) {
 		if (!*word || (ret->n && take_word(word, &ret->servers[ret->n - 1], &wrong)))
 			continue;
-		wrong = wrong ?: add_server(word, ret);
+		wrong = wrong ?: add_server(word, udp, ret);
 	}
 	if (wrong && strcmp(word, text) != 0)
 		snprintf(err, errlen, "%.64s: %s", word, wrong);

@@ -16,6 +16,7 @@ struct endpoint {
 	in_port_t named_port;         /* as written; the first of a range */
 	unsigned int n_ports;         /* of the range, else 1; 0: not all addresses have the same */
 	bool named;                   /* the host is a name: it may have other addresses later */
+	bool udp;
 };
 
 /*
@@ -25,6 +26,7 @@ struct endpoint {
  * needs IPV6_V6ONLY), and port 0 is allowed.
  *
  * A range of ports, "host:8000-8099", gives an address for each if PASSIVE; else for the first.
+ * "/udp" or "/tcp" may follow the port; without it TCP is meant.
  *
  * Host names are looked up with getaddrinfo(3), which may block.
  *
@@ -42,10 +44,16 @@ int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *e
 const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret);
 
 /*
- * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  A host name can only be
- * alone there, since its addresses come later.  NULL, or what is wrong.
+ * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  All have one protocol.  A
+ * host name can only be alone there, since its addresses come later.  NULL, or what is wrong.
  */
 const char *endpoint_add_listen(const char *text, struct endpoint *e);
+
+/*
+ * Give E, a host name without addresses, all that it has now.  -ENOENT or -EAGAIN, and ERR, as of
+ * endpoint_parse().
+ */
+int endpoint_look_up(struct endpoint *e, bool passive, char *err, size_t errlen);
 
 /*
  * Read services(5) now, for the names of ports: a daemon that is confined can open no file any
@@ -82,13 +90,14 @@ struct upstream {
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated
  * by blanks or commas; behind each may stand "weight=N" and "backup".  No server is given twice.
+ * UDP: the protocol of the listener, which all servers have, whether they say so or not.
  * Unix sockets and others do not mix, since a session is prepared for one kind before its server is
  * chosen; nor do ranges of ports of different lengths.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
  * needs no upstreams_close().
  */
-int upstreams_parse(const char *text, struct upstream *ret, char *err, size_t errlen);
+int upstreams_parse(const char *text, bool udp, struct upstream *ret, char *err, size_t errlen);
 
 /* Release what upstreams_parse() allocated.  A zeroed object is fine. */
 void upstreams_close(struct upstream *u);

@@ -87,7 +87,11 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "connect-timeout", SECONDS(0.001, DAY), EACH(connect_timeout_ms), .initial = "5",
 	  .help = "how long a client waits for its upstream to answer" },
 	{ "idle-timeout", SECONDS(0, WEEK), EACH(idle_timeout_ms), .initial = "0",
-	  .help = "reset a session after so long without a byte; 0: never" },
+	  .help = "end a session after so long without a byte; 0: never; of UDP 60" },
+	{ "responses", COUNT(0, 1000000), EACH(responses), .initial = "0",
+	  .help = "UDP: answers to a datagram that end a session; 0: any" },
+	{ "max-reply-factor", COUNT(0, 1000000), EACH(max_reply_factor), .initial = "50",
+	  .help = "UDP: bytes answered for one of an unproven client; 0: any" },
 	{ "fin-timeout", SECONDS(0, WEEK), EACH(fin_timeout_ms), .initial = "0",
 	  .help = "idle-timeout after one end has sent FIN; 0: the same" },
 	{ "resolve-interval", SECONDS(0.1, DAY), EACH(resolve_interval_ms), .initial = "30",
@@ -245,8 +249,12 @@ static int parse_source(const char *text, struct addr *ret)
 	return r;
 }
 
-/* WHY says what is expected, and gets what is wrong with an address. */
-static int store(void *field, const struct option_def *o, const char *value, char why[WHY_LEN])
+/*
+ * WHY says what is expected, and gets what is wrong with an address.  UDP: the protocol of the
+ * forward, which its listener has told.
+ */
+static int store(void *field, const struct option_def *o, const char *value, bool udp,
+		 char why[WHY_LEN])
 {
 	const char *wrong;
 	uint64_t number;
@@ -285,7 +293,7 @@ static int store(void *field, const struct option_def *o, const char *value, cha
 		snprintf(why, WHY_LEN, "%s", wrong ?: "");
 		return wrong ? -EINVAL : 0;
 	case KIND_UPSTREAM:
-		return upstreams_parse(value, field, why, WHY_LEN);
+		return upstreams_parse(value, udp, field, why, WHY_LEN);
 	}
 	return -EINVAL;
 }
@@ -296,7 +304,7 @@ int option_store(struct config *c, struct forward_conf *fc, const struct config_
 	char *in = o->scope & SCOPE_FORWARD ? (char *)fc : (char *)c, why[WHY_LEN];
 
 	snprintf(why, sizeof(why), "expected %s", o->expected);
-	return !store(in + o->offset, o, l->value, why) ?
+	return !store(in + o->offset, o, l->value, fc->listen.udp, why) ?
 		       0 :
 		       config_complain(l->place, "%s: \"%.320s\": %s", l->key, l->value, why);
 }

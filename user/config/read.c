@@ -23,13 +23,22 @@
 #include "config/file.h"
 #include "config/rinetd.h"
 
+#define UDP_IDLE_MS 60000 /* where nobody says another idle-timeout */
+
 /* --- where a setting was made --- */
+
+static const struct config_line *find_line(const struct config *c, const struct forward_conf *fc,
+					   const char *name)
+{
+	return option_line(&fc->said, name)         ?:
+		       option_line(&c->words, name) ?:
+						      option_line(&c->said, name);
+}
 
 const char *config_place(const struct config *c, const struct forward_conf *fc, const char *name)
 {
-	const struct config_line *l = option_line(&fc->said, name) ?: option_line(&c->words, name);
+	const struct config_line *l = find_line(c, fc, name);
 
-	l = l ?: option_line(&c->said, name);
 	return l ? l->place : "";
 }
 
@@ -132,10 +141,12 @@ static bool overlap(const struct addr *a, const struct addr *b)
 /* The first listener that takes connections of number N: an earlier one, or metrics; or NULL. */
 static const struct endpoint *find_overlap(const struct config *c, size_t n)
 {
+	const struct endpoint *e = &c->forwards[n].listen;
+
 	for (size_t i = 0; i < n; i++)
-		if (any_pair(&c->forwards[i].listen, &c->forwards[n].listen, overlap))
+		if (c->forwards[i].udp == e->udp && any_pair(&c->forwards[i].listen, e, overlap))
 			return &c->forwards[i].listen;
-	return any_pair(&c->metrics, &c->forwards[n].listen, overlap) ? &c->metrics : NULL;
+	return !e->udp && any_pair(&c->metrics, e, overlap) ? &c->metrics : NULL;
 }
 
 int config_complain_address(const struct forward_conf *fc, bool listen, const char *warning,
@@ -174,10 +185,38 @@ static int say_wrong(const struct config *c, const struct forward_conf *fc, cons
 	return config_complain(config_place(c, fc, name), "%s: %s", name, why);
 }
 
+/* What has no meaning for FC's protocol, and that FC itself says. */
+static int check_protocol(const struct config *c, const struct forward_conf *fc)
+{
+	static const char *const words[2][2] = { { "responses", "max-reply-factor" }, { "check" } };
+
+	for (int i = 0; i < 2 && words[fc->udp][i]; i++)
+		if (option_line(&fc->said, words[fc->udp][i]))
+			return say_wrong(c, fc, words[fc->udp][i],
+					 fc->udp ? "servers of UDP are not checked" :
+						   "only for UDP, as with listen = :53/udp");
+	return fc->udp && fc->proxy_protocol & PROXY_SEND_V1 ?
+		       say_wrong(c, fc, "proxy-protocol", "UDP has version 2 alone: send-v2") :
+		       0;
+}
+
+/* Replace what was inherited, and what is inherited by those of TCP alone. */
+static void adapt_to_udp(const struct config *c, struct forward_conf *fc)
+{
+	if (!find_line(c, fc, "idle-timeout"))
+		fc->idle_timeout_ms = UDP_IDLE_MS;
+	fc->check_ms = 0;
+}
+
 static int check_forward(const struct config *c, struct forward_conf *fc)
 {
 	unsigned int ports = fc->upstream.servers[0].at.n_ports;
+	int r = check_protocol(c, fc);
 
+	if (r)
+		return r;
+	if (fc->udp)
+		adapt_to_udp(c, fc);
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
 		return say_wrong(c, fc, "upstream",
@@ -204,16 +243,24 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 
 /* --- values --- */
 
-/* Store LINES in FC, or in C.  Their rules take the place of those that FC has. */
+/*
+ * Store LINES in FC, or in C; addresses to listen at first, as their protocol is that of servers.
+ * Their rules take the place of those that FC has.
+ */
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
 	bool has_rules = false;
 	int r = 0;
 
+	for (size_t i = 0; i < lines->n && !r; i++)
+		if (lines->lines[i].option->kind == KIND_LISTEN)
+			r = option_store(c, fc, &lines->lines[i]);
 	for (size_t i = 0; i < lines->n && !r; i++) {
 		const struct config_line *l = &lines->lines[i];
 
-		if (l->option->list && l->option->kind != KIND_LISTEN && !has_rules) {
+		if (l->option->kind == KIND_LISTEN)
+			continue;
+		if (l->option->list && !has_rules) {
 			acl_close(&fc->acl);
 			has_rules = true;
 		}
@@ -231,9 +278,9 @@ static int store_globals(struct config *c)
 	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
 	if (c->max_sessions_per_client == UINT_MAX)
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
-	if (!r && (c->metrics.named || c->metrics.n_ports > 1))
+	if (!r && (c->metrics.named || c->metrics.n_ports > 1 || c->metrics.udp))
 		return say_wrong(c, &c->defaults, "metrics",
-				 "needs an address and one port, not a host name");
+				 "needs an address and one port of TCP, not a host name");
 	if (!r && endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
 		return say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
 	/* it is written anew at each start */
@@ -252,7 +299,10 @@ static int store_forward(struct config *c, struct forward_conf *fc)
 	fc->said = own.said;
 	fc->place = own.place;
 	fc->acl.shared = true;
-	return store_lines(c, fc, &fc->said);
+	if (store_lines(c, fc, &fc->said))
+		return -EINVAL;
+	fc->udp = fc->listen.udp;
+	return 0;
 }
 
 static int store_forwards(struct config *c)
@@ -328,8 +378,10 @@ void config_help(void)
 	     "Accept connections at each LISTEN address and forward them to its UPSTREAM address.\n"
 	     "\n"
 	     "  culvert run 0.0.0.0:9000 10.0.2.2:9001\n"
+	     "  culvert run :53/udp 10.0.2.2:53\n"
 	     "  culvert run --config /etc/culvert/culvert.conf\n\n"
 	     "Addresses: 1.2.3.4:80, [::1]:80, host:80, host:http, unix:/path, unix:@abstract;\n"
+	     "a LISTEN with /udp behind its port is of UDP, and so is its UPSTREAM then;\n"
 	     "to listen also :80 (all local addresses), :8000-8099, and port 0 (the kernel picks).\n"
 	     "Several servers are one UPSTREAM, as \"10.0.2.2:80 weight=2, 10.0.2.3:80 backup\".\n"
 	     "\n"

@@ -46,19 +46,16 @@ static void check_descriptors(const struct config *c)
 /* --- names --- */
 
 /* 0 or -errno, after a warning: a daemon would start all the same. */
-static int look_up(const struct forward_conf *fc, const struct endpoint *e)
+static int look_up(const struct forward_conf *fc, struct endpoint *e)
 {
 	char why[256];
-	struct endpoint found;
-	int r = endpoint_parse(e->text, false, &found, why, sizeof(why));
+	int r = endpoint_look_up(e, false, why, sizeof(why));
 
 	if (r)
 		log_complain(0,
 			     "warning: %supstream %s: %s (culvert starts all the same, and looks "
 			     "again)",
 			     fc->place, e->text, why);
-	else
-		endpoint_close(&found);
 	return r;
 }
 

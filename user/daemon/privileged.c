@@ -23,6 +23,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <netinet/udp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,14 +69,14 @@ static bool is_sane_addr(const struct addr *a)
 static bool is_sane(const struct privileged_request *q)
 {
 	if ((q->count == 0) != (q->op == PRIVILEGED_FILTERS) || q->count > WORKERS_MAX ||
-	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->ethernet > 1)
+	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->udp > 1 || q->ethernet > 1)
 		return false;
 	switch (q->op) {
 	case PRIVILEGED_READ_CONFIG:
 		return q->count == PRIVILEGED_FILES;
 	case PRIVILEGED_LISTEN:
 		return is_sane_addr(&q->addr) &&
-		       (addr_is_inet(&q->addr) || (q->count == 1 && !q->joins));
+		       (addr_is_inet(&q->addr) || (q->count == 1 && !q->joins && !q->udp));
 	case PRIVILEGED_SOCKETS:
 		return q->family == AF_INET || q->family == AF_INET6;
 	case PRIVILEGED_FILTERS:
@@ -113,7 +114,7 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	if (q->transparent != fc->transparent)
+	if (q->transparent != fc->transparent || q->udp != fc->udp)
 		return false;
 	return q->op == PRIVILEGED_LISTEN ? may_listen(&fc->listen, q->addr) :
 					    forward_needs_privileges(fc) && q->mark == fc->mark;
@@ -147,6 +148,7 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 /* A file may be read. */
 #define TO_READ SYSCALL_ARG_BITS(2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY)
 #define STREAM (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+#define DGRAM (SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
 /* clang-format off */
 static const struct syscall_need needed[] = {
@@ -165,6 +167,11 @@ static const struct syscall_need needed[] = {
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, STREAM), SYSCALL_ARG(2, 0)),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, STREAM), SYSCALL_ARG(2, 0)),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, STREAM), SYSCALL_ARG(2, 0)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, DGRAM), SYSCALL_ARG(2, 0)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, DGRAM), SYSCALL_ARG(2, 0)),
+	SETSOCKOPT(SOL_SOCKET, SO_ATTACH_FILTER), SETSOCKOPT(SOL_SOCKET, SO_DETACH_FILTER),
+	SETSOCKOPT(SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF), SETSOCKOPT(SOL_UDP, UDP_GRO),
+	SETSOCKOPT(IPPROTO_IP, IP_PKTINFO), SETSOCKOPT(IPPROTO_IPV6, IPV6_RECVPKTINFO),
 	SYSCALL(bind), SYSCALL(listen), SYSCALL(getsockname), SYSCALL(umask),
 	SETSOCKOPT(SOL_SOCKET, SO_REUSEADDR), SETSOCKOPT(SOL_SOCKET, SO_REUSEPORT),
 	SETSOCKOPT(SOL_SOCKET, SO_OOBINLINE), SETSOCKOPT(SOL_SOCKET, SO_KEEPALIVE),
@@ -306,7 +313,7 @@ static int make_sockets(const struct privileged_request *q, const struct forward
 	size_t n;
 
 	for (n = 0; !r && n < q->count; n++) {
-		fds[n] = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+		fds[n] = socket(family, fc->udp ? DGRAM : STREAM, 0);
 		r = prepare(fds[n], fc, family);
 	}
 	if (r)
@@ -552,6 +559,7 @@ int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bo
 					.count = n,
 					.joins = joins,
 					.transparent = fc->transparent,
+					.udp = fc->udp,
 					.addr = *a };
 	int r = ask(p, &q, fds, err, errlen);
 
@@ -566,6 +574,7 @@ int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsig
 					.count = n,
 					.mark = fc->mark,
 					.transparent = fc->transparent,
+					.udp = fc->udp,
 					.family = (uint32_t)family };
 
 	return ask(p, &q, fds, err, errlen);

@@ -95,6 +95,7 @@ struct privileged_request {
 	uint32_t count;       /* of descriptors, at most WORKERS_MAX; FILTERS: 0 */
 	uint32_t joins;       /* LISTEN: 1: to a group that the daemon has already */
 	uint32_t transparent; /* LISTEN, SOCKETS: 0 or 1 */
+	uint32_t udp;         /* the same */
 	uint32_t mark;        /* SOCKETS */
 	uint32_t family;      /* SOCKETS */
 	uint32_t ifindex;     /* FILTERS: where to attach; 0: remove all */

@@ -148,12 +148,12 @@ static int fill_buckets(struct plan *p)
 
 /* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
 static struct listening *find_address(const struct plan *p, const struct forward *f,
-				      const struct addr *a)
+				      const struct addr *a, bool udp)
 {
 	struct listening *found = NULL;
 
 	for (struct listening *l = *bucket_of(p, a); l; l = l->in_bucket) {
-		if (!addr_equal(&l->asked, a))
+		if (l->udp != udp || !addr_equal(&l->asked, a))
 			continue;
 		if (l->forward == f)
 			return l;
@@ -177,10 +177,10 @@ static int make_forward(struct plan *p, const struct forward_conf *fc, struct fo
 /* --- plan: addresses --- */
 
 /* Do culvert's own sockets listen on A's port? */
-static bool is_in_the_way(const struct reload *r, const struct addr *a)
+static bool is_in_the_way(const struct reload *r, const struct addr *a, bool udp)
 {
 	for (const struct listening *l = r->listening; l; l = l->next)
-		if (addr_is_inet(a) && l->addr.ss.ss_family == a->ss.ss_family &&
+		if (addr_is_inet(a) && l->udp == udp && l->addr.ss.ss_family == a->ss.ss_family &&
 		    addr_port(&l->addr) == addr_port(a))
 			return true;
 	return false;
@@ -193,7 +193,7 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 	const struct listening_maker root = { listener_sockets, NULL };
 	const struct listening_maker other = { privileged_listen, p->r->privileged };
 	int e = listening_open(p->config == p->r->start ? &root : &other, f, a,
-			       is_in_the_way(p->r, a), p->r->start->workers, ret);
+			       is_in_the_way(p->r, a, f->conf->udp), p->r->start->workers, ret);
 
 	if (e)
 		return e;
@@ -206,7 +206,7 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 static int plan_address(struct plan *p, struct forward *f, struct forward_conf *fc,
 			const struct forward *before, struct addr *a)
 {
-	struct listening *l = find_address(p, before, a);
+	struct listening *l = find_address(p, before, a, fc->udp);
 	int e = 0;
 
 	if (l && l->forward->conf->transparent != fc->transparent && !l->given)

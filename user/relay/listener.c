@@ -21,6 +21,7 @@
 #include "base/syscalls_allowed.h"
 #include "relay/session_log.h"
 #include "datapath/tcp.h"
+#include "datapath/udp.h"
 #include "relay/admission.h"
 #include "relay/session_life.h"
 
@@ -236,12 +237,15 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 
 	if (r)
 		return r;
-	if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) ||
+	/* of UDP it would let others listen at the same address */
+	if ((!fc->udp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one))) ||
 	    (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one))))
 		return -errno;
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
 	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
+	if (fc->udp)
+		return udp_set_listener(fd, family) ?: udp_block(fd, true);
 	/* before listen(2): who connects at once has them, too */
 	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 }
@@ -249,7 +253,8 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 /* A descriptor, or -errno. */
 static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport)
 {
-	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r = 0;
+	int type = fc->udp ? SOCK_DGRAM : SOCK_STREAM, r = 0;
+	int fd = socket(a->ss.ss_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	mode_t mask;
 
 	if (fd < 0)
@@ -258,12 +263,35 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 		r = set_options(fd, fc, a->ss.ss_family, reuseport);
 	/* a unix socket's file is open to all, like a port: its directory says who may reach it */
 	mask = umask(0111);
-	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) || listen(fd, BACKLOG)))
+	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) ||
+		   (!fc->udp && listen(fd, BACKLOG))))
 		r = -errno;
 	umask(mask);
 	if (r)
 		close(fd);
 	return r ?: fd;
+}
+
+/*
+ * All sockets must have the port of the first, FD.  One of UDP with SO_REUSEPORT could be given a
+ * port that others of this user have: there it is that of the first try.
+ */
+static void learn_port(int fd, struct addr *a)
+{
+	socklen_t len = sizeof(a->ss);
+
+	if (addr_takes_any_port(a))
+		getsockname(fd, (struct sockaddr *)&a->ss, &len);
+}
+
+/* From now on the N sockets FDS, of UDP, receive. */
+static int begin_to_receive(const int *fds, unsigned int n, int family)
+{
+	int r = udp_spread(fds[0], family, n);
+
+	for (unsigned int i = 0; !r && i < n; i++)
+		r = udp_block(fds[i], false);
+	return r;
 }
 
 int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
@@ -277,17 +305,19 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		unix_remove_stale((const struct sockaddr_un *)&a->ss, a->len);
 	} else if (!joins) {
 		r = open_socket(fc, a, false);
+		if (r >= 0 && fc->udp)
+			learn_port(r, a);
 		if (r >= 0)
 			close(r);
 	}
 	while (r >= 0 && i < n) {
-		socklen_t len = sizeof(a->ss);
-
 		r = fds[i] = open_socket(fc, a, true);
-		if (r >= 0 && addr_takes_any_port(a)) /* all must have the port of the first */
-			getsockname(r, (struct sockaddr *)&a->ss, &len);
+		if (r >= 0)
+			learn_port(r, a);
 		i += r >= 0;
 	}
+	if (r >= 0 && fc->udp)
+		r = begin_to_receive(fds, n, a->ss.ss_family);
 	if (r >= 0)
 		return 0;
 	while (i > 0)
@@ -300,21 +330,26 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 
 struct given_socket {
 	struct addr addr; /* that it is bound to */
-	bool opened;      /* a forward listens there */
+	bool udp;
+	bool opened; /* a forward listens there */
 };
 
 static struct given_socket *given; /* descriptors from SD_LISTEN_FDS_START on */
 static int n_given;
 
-/* Is FD of use?  A: its address. */
-static bool is_useful(int fd, struct addr *a)
+/* Is FD of use?  S gets its address and protocol. */
+static bool is_useful(int fd, struct given_socket *s)
 {
+	struct addr *a = &s->addr;
 	int only_ipv6 = 1;
 	socklen_t len = sizeof(only_ipv6);
 
 	a->len = sizeof(a->ss);
-	if (sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0 ||
+	s->udp = sd_is_socket(fd, AF_UNSPEC, SOCK_DGRAM, -1) > 0;
+	if ((!s->udp && sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0) ||
 	    getsockname(fd, (struct sockaddr *)&a->ss, &a->len))
+		return false;
+	if (s->udp && (!addr_is_inet(a) || udp_set_listener(fd, a->ss.ss_family)))
 		return false;
 	/* to culvert these are two addresses, which may even be those of two forwards */
 	if (a->ss.ss_family == AF_INET6 && addr_is_any(a) &&
@@ -331,14 +366,14 @@ int given_take(char *err, size_t errlen)
 	n_given = n > 0 ? n : 0;
 	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
 	for (int i = 0; i < n_given; i++)
-		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i].addr)) {
-			snprintf(
-				err, errlen,
-				"descriptor %d, which systemd has opened for "
-				"culvert: not a stream socket that listens (ListenStream= with "
-				"Accept=no makes one), or one of [::] that takes IPv4 clients, too "
-				"(BindIPv6Only=ipv6-only is needed, and a ListenStream= for 0.0.0.0)",
-				SD_LISTEN_FDS_START + i);
+		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i])) {
+			snprintf(err, errlen,
+				 "descriptor %d, which systemd has opened for "
+				 "culvert: not a stream socket that listens (ListenStream= with "
+				 "Accept=no makes one), nor one of UDP (ListenDatagram=), or one of "
+				 "[::] that takes IPv4 clients, too (BindIPv6Only=ipv6-only is "
+				 "needed, and a ListenStream= or ListenDatagram= for 0.0.0.0)",
+				 SD_LISTEN_FDS_START + i);
 			return -EINVAL;
 		}
 	return 0;
@@ -353,19 +388,19 @@ int given_check(char *err, size_t errlen)
 			continue;
 		addr_format((const struct sockaddr *)&s->addr.ss, s->addr.len, text, sizeof(text));
 		snprintf(err, errlen,
-			 "no forward listens on %s, which systemd has opened for "
-			 "culvert: \"listen\" and ListenStream= must say the same",
-			 text);
+			 "no forward listens on %s%s, which systemd has opened for "
+			 "culvert: \"listen\" and %s= must say the same",
+			 text, s->udp ? "/udp" : "", s->udp ? "ListenDatagram" : "ListenStream");
 		return -EINVAL;
 	}
 	return 0;
 }
 
 /* Another descriptor of the socket that is bound to A; negative: there is none. */
-static int open_given(const struct addr *a)
+static int open_given(const struct addr *a, bool udp)
 {
 	for (int i = 0; i < n_given; i++)
-		if (addr_equal(&given[i].addr, a)) {
+		if (given[i].udp == udp && addr_equal(&given[i].addr, a)) {
 			given[i].opened = true;
 			return fcntl(SD_LISTEN_FDS_START + i, F_DUPFD_CLOEXEC, 0);
 		}
@@ -383,10 +418,13 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 
 	if (!l)
 		return log_complain(-ENOMEM, "out of memory");
-	*l = (struct listening){
-		.forward = f, .becomes = f, .asked = *a, .addr = *a, .n_workers = n
-	};
-	fds[0] = open_given(a);
+	*l = (struct listening){ .forward = f,
+				 .becomes = f,
+				 .asked = *a,
+				 .addr = *a,
+				 .udp = f->conf->udp,
+				 .n_workers = n };
+	fds[0] = open_given(a, l->udp);
 	l->given = fds[0] >= 0;
 	l->shared = l->given || !addr_is_inet(a);
 	if (!l->given)
@@ -395,8 +433,8 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 	if (r) {
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
 		free(l);
-		return log_complain(r, "forward %s: cannot listen on %s: %s", forward_name(f->conf),
-				    text, why);
+		return log_complain(r, "forward %s: cannot listen on %s%s: %s",
+				    forward_name(f->conf), text, f->conf->udp ? "/udp" : "", why);
 	}
 	for (unsigned int i = 0; i < n; i++)
 		l->at[i].source.fd = fds[l->shared ? 0 : i];
@@ -432,13 +470,16 @@ void listening_adopt(const struct listening *l, struct endpoint *e, struct addr 
 	if (!addr_takes_any_port(a))
 		return;
 	*a = l->addr;
-	if (e->n_addrs == 1)
-		addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
+	if (e->n_addrs != 1)
+		return;
+	addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
+	if (l->udp)
+		strcat(e->text, "/udp");
 }
 
 void listening_set_options(struct listening *l, const struct forward_conf *fc)
 {
-	for (unsigned int i = 0; addr_is_inet(&l->addr) && i < l->n_workers; i++) {
+	for (unsigned int i = 0; addr_is_inet(&l->addr) && !l->udp && i < l->n_workers; i++) {
 		int fd = l->at[i].source.fd;
 		int r = fd < 0 ? 0 : tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 

@@ -16,9 +16,9 @@
  *   struct listening   one address, for one forward at a time
  *     at[worker]       struct listener: one worker's socket there, watched by its loop
  *
- * TCP: each worker has a socket of its own (SO_REUSEPORT), so the kernel spreads connections and
- * workers share nothing.  A unix socket, and a socket that systemd has opened, is one that all
- * workers watch.
+ * Each worker has a socket of its own (SO_REUSEPORT), so the kernel spreads connections and
+ * workers share nothing; flows of UDP as udp_worker() says.  A unix socket, and a socket that
+ * systemd has opened, is one that all workers watch.
  */
 
 /* Belongs to the worker's thread once it has started. */
@@ -39,6 +39,7 @@ struct listening {
 	struct forward *becomes; /* with the change that is planned; NULL: it is closed */
 	struct addr asked;       /* as configured */
 	struct addr addr;        /* the same with the port that the kernel has picked */
+	bool udp;                /* the protocol of ASKED, in which other ports have its number */
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
 	struct listening *next;
@@ -53,8 +54,8 @@ struct listening {
  * Make N sockets that listen on A, an address of FC; port 0 in A becomes the one that the kernel
  * has picked.  JOINS: this daemon has sockets that may be in the way of A; otherwise A must be
  * free, since SO_REUSEPORT would let a second culvert of the same user share it in silence.  A
- * unix socket's file that nobody listens on is left over from a crash, and is removed.  -errno; ERR
- * says what is wrong.
+ * unix socket's file that nobody listens on is left over from a crash, and is removed.  Those of UDP
+ * take no datagram before all of them are there.  -errno; ERR says what is wrong.
  *
  * The kernel wants all sockets of one SO_REUSEPORT group to be made under the same effective uid.
  */
@@ -71,7 +72,8 @@ struct listening_maker {
 
 /*
  * Socket activation, sd_listen_fds(3): systemd opens the sockets and keeps them while culvert
- * restarts, so that no client is refused.  One is used for the listen address that it is bound to.
+ * restarts, so that no client is refused.  One is used for the listen address, and protocol, that
+ * it is bound to.
  * They stay open as long as the daemon runs, so a forward that a reload takes away and another
  * brings back finds its socket again.  Only the thread that reloads may use them.
  *

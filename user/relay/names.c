@@ -582,17 +582,11 @@ static int look_up_listener(struct forward_conf *fc, bool confined)
 {
 	char why[LOOKUP_WHY_LEN] = "a name to listen at is looked up at the start only: restart "
 				   "culvert, or write the address";
-	struct endpoint found;
-	int r = confined ? -EINVAL :
-			   endpoint_parse(fc->listen.text, true, &found, why, sizeof(why));
+	int r = confined ? -EINVAL : endpoint_look_up(&fc->listen, true, why, sizeof(why));
 
-	if (r) {
+	if (r)
 		config_complain_address(fc, true, "", why);
-		return r;
-	}
-	fc->listen.addrs = found.addrs;
-	fc->listen.n_addrs = found.n_addrs;
-	return 0;
+	return r;
 }
 
 int names_find_listeners(struct config *c, bool confined)

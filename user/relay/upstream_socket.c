@@ -20,6 +20,10 @@ SYSCALLS_ALLOWED(
 		SYSCALL_ARG(2, 0)),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
 		SYSCALL_ARG(2, 0)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
+		SYSCALL_ARG(2, 0)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
+		SYSCALL_ARG(2, 0)),
 	SYSCALL(connect),
 	SYSCALL(getsockname));
 
@@ -52,12 +56,14 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 	if (source && source->sa_family != to->ss.ss_family)
 		return -EAFNOSUPPORT;
 	fd = f->stock ? marked_sockets_take(f->stock, to->ss.ss_family) :
-			socket(to->ss.ss_family, UPSTREAM_SOCKET_TYPE, 0);
+			socket(to->ss.ss_family,
+			       fc->udp ? UPSTREAM_SOCKET_UDP : UPSTREAM_SOCKET_TYPE, 0);
 	if (fd < 0)
 		return f->stock ? fd : -errno;
 	if (fc->interface)
 		r = socket_bind_interface(fd, fc->interface);
-	if (!r && source) /* there is room for either family, and either takes so many bytes */
+	if (!r && source &&
+	    !fc->udp) /* there is room for either family, and either takes so many bytes */
 		r = socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
 	if (!r)
 		return fd;

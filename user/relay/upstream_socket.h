@@ -10,6 +10,7 @@
 /* Sockets that connect to servers, for sessions and for checks.  By any thread. */
 
 #define UPSTREAM_SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
+#define UPSTREAM_SOCKET_UDP (SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
 /*
  * Find out from which ports the kernel connects.  Once, before there are threads, since a daemon
@@ -19,7 +20,8 @@ void upstream_learn_ports(void);
 
 /*
  * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:
- * where it comes from if F is transparent; NULL: from this machine.  -errno.
+ * where it comes from if F is transparent; NULL: from this machine.  One of UDP is not bound to
+ * that, but may be: whoever does it chooses a port as well.  -errno.
  */
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to);
 /* As connect(2), but a socket that would meet itself is refused: 0 or errno. */
