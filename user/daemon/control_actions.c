@@ -23,10 +23,10 @@
 #include "base/syscalls_allowed.h"
 #include "config/config.h"
 #include "relay/names.h"
-#include "relay/session_graft.h"
 #include "relay/session_life.h"
 #include "relay/session_log.h"
 #include "relay/session_view.h"
+#include "relay/udp_session.h"
 #include "version.h"
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
@@ -90,23 +90,33 @@ static bool has_id(struct json_object *ids, uint64_t id)
 	return false;
 }
 
-/* Is S one of those that the request is about?  On the thread of its worker. */
-static bool is_meant(const void *arg, const struct session *s)
+/* Is it one of those that the request is about?  On the thread of its worker. */
+static bool is_meant(const void *arg, const struct session_view *v)
 {
 	const struct round *r = arg;
 	const struct request *req = r->req;
 	uint64_t carrier = req->values[KEY_CARRIER].number;
 
-	if (req->ids && !has_id(req->ids, s->id))
+	if (req->ids && !has_id(req->ids, v->id))
 		return false;
-	if (request_has(req, KEY_CARRIER) && session_carrier(s, CLIENT) != carrier &&
-	    session_carrier(s, UPSTREAM) != carrier)
+	if (request_has(req, KEY_CARRIER) && v->flows[CLIENT].carrier != carrier &&
+	    v->flows[UPSTREAM].carrier != carrier)
 		return false;
-	if (r->name && strcmp(forward_name(forward_of(s)), r->name) != 0)
+	if (r->name && strcmp(forward_name(v->forward->conf), r->name) != 0)
 		return false;
-	if (r->server && s->server != r->server)
+	if (r->server && v->server != r->server)
 		return false;
-	return !req->clients.n || acl_allows(&req->clients, &s->client.sa);
+	return !req->clients.n || acl_allows(&req->clients, &v->client.sa);
+}
+
+static void see(void *arg, const struct session_view *v)
+{
+	struct round *r = arg;
+
+	r->flows[v->flows[CLIENT].carrier]++;
+	r->flows[v->flows[UPSTREAM].carrier]++;
+	if (r->n_views < r->room && is_meant(r, v))
+		r->views[r->n_views++] = *v;
 }
 
 /* On the worker's thread. */
@@ -114,15 +124,15 @@ static void look(void *arg)
 {
 	struct round *r = arg;
 	struct worker *w = r->worker;
+	struct session_view view;
 
 	session_catch_up(w);
 	for (struct session *s = w->sessions; s; s = s->next) {
 		session_count_kernel(s);
-		r->flows[session_carrier(s, CLIENT)]++;
-		r->flows[session_carrier(s, UPSTREAM)]++;
-		if (r->n_views < r->room && is_meant(r, s))
-			session_view(s, &r->views[r->n_views++]);
+		session_view(s, &view);
+		see(r, &view);
 	}
+	udp_sessions_visit(w, see, r);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
@@ -510,6 +520,7 @@ static void kill_some(void *arg)
 	struct round *r = arg;
 
 	r->n += session_end_some(r->worker, is_meant, r, CAUSE_KILLED);
+	r->n += udp_sessions_end_some(r->worker, is_meant, r, CAUSE_KILLED);
 }
 
 static struct json_object *do_kill(struct round *r)
@@ -526,6 +537,7 @@ static void follow_engines(void *arg)
 	struct round *r = arg;
 
 	r->n += session_follow_engines(r->worker);
+	udp_sessions_follow_engines(r->worker);
 }
 
 /* Say why ENGINE is not available here; NULL: it is. */
