@@ -39,7 +39,7 @@
 #define TEXT_MAX 256
 #define LINE_LEN 2048 /* of the screen, or of a request with a forward's name */
 #define FILTER_MAX 40
-#define COLUMNS_MAX 13   /* and a column without a title behind the last */
+#define COLUMNS_MAX 14   /* and a column without a title behind the last */
 #define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
 #define ESCAPE 27
 
@@ -93,8 +93,9 @@ static struct table {
 	size_t n_shown, at; /* AT is highlighted */
 	size_t height;      /* rows on the screen */
 } tables[TABLES] = {
-	[FORWARDS] = { "Forwards", "/forwards", "/name", .sort = 5,
+	[FORWARDS] = { "Forwards", "/forwards", "/name", .sort = 6,
 		       .columns = { { "NAME", TEXT, 16, 0, { "/name" } },
+				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "LISTEN", TEXT, 21, 120, { "/listen" } },
 				    { "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
 				    { "STATE", TEXT, 9, 100, { "/state" } },
@@ -105,9 +106,10 @@ static struct table {
 				    { "BYTES", NUMBER, 8, 0, BOTH_WAYS },
 				    { "DENIED", NUMBER, 6, 110, { "/denied" } },
 				    { "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
-	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4,
+	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 5,
 		       .columns = { { "ID", NUMBER, 6, 0, { "/id" } },
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
+				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
 				    { "RATE/s", RATE, 8, 0, BOTH_FLOWS("bytes") },

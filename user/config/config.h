@@ -85,6 +85,7 @@ struct forward_conf {
 	const char *place;        /* where it begins; as in struct config_line */
 	struct endpoint listen;
 	struct upstream upstream;
+	bool udp; /* as its listener: sessions are flows of datagrams */
 	enum engine engine;
 	bool graft;                       /* engine auto may graft */
 	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */
@@ -123,6 +124,11 @@ static inline bool forward_needs_privileges(const struct forward_conf *fc)
 static inline const char *forward_name(const struct forward_conf *fc)
 {
 	return fc->name ? fc->name : fc->listen.text;
+}
+
+static inline const char *protocol_name(bool udp)
+{
+	return udp ? "udp" : "tcp";
 }
 
 /* Everything that `culvert run` can be told.  Immutable once the workers run. */

@@ -157,6 +157,7 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 	json_add_text(o, "reason", reason_name(f->reason));
 	json_add_int(o, "bytes", f->copied + f->spliced + f->kernel);
 	json_add_int(o, "kernel_bytes", f->kernel);
+	json_add_int(o, "datagrams", f->datagrams);
 	json_add_int(o, "handovers", f->handovers);
 	json_add_int(o, "backlog_max", f->backlog_max);
 	json_add_bool(o, "eof", f->eof);
@@ -178,6 +179,7 @@ static struct json_object *session_json(const struct session_view *v)
 
 	json_add_int(o, "id", v->id);
 	json_add_text(o, "forward", forward_name(fc));
+	json_add_text(o, "protocol", protocol_name(v->udp));
 	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
@@ -321,6 +323,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	struct json_object *o = json_object_new_object();
 
 	json_add_text(o, "name", forward_name(fc));
+	json_add_text(o, "protocol", protocol_name(fc->udp));
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);
@@ -343,6 +346,8 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "denied", SUM(f, denied));
 	json_add_int(o, "bytes_to_upstream", bytes_of(f, CLIENT));
 	json_add_int(o, "bytes_to_client", bytes_of(f, UPSTREAM));
+	json_add_int(o, "datagrams_to_upstream", SUM(f, datagrams[CLIENT]));
+	json_add_int(o, "datagrams_to_client", SUM(f, datagrams[UPSTREAM]));
 	return o;
 }
 
