@@ -155,7 +155,7 @@ def survive(daemon, terminal):
         terminal.wait(lambda text, size=size, head=head: text.startswith(head) and
                       len(text.splitlines()) == size[1], f"a screen of {size}")
         if size[0] > 100:
-            terminal.wait(r"^ *\d+ 10\.0\.1\.1:\d+ +tcp +(web|database) ", "the protocol")
+            terminal.wait(" tcp +(graft|splice) ", "the protocol")
     terminal.wait(lambda text: len(session_ids(text)) == SESSIONS - 1, "the sessions that are left")
     daemon.process.kill()
     daemon.stop()

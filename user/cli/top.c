@@ -93,9 +93,8 @@ static struct table {
 	size_t n_shown, at; /* AT is highlighted */
 	size_t height;      /* rows on the screen */
 } tables[TABLES] = {
-	[FORWARDS] = { "Forwards", "/forwards", "/name", .sort = 6,
+	[FORWARDS] = { "Forwards", "/forwards", "/name", .sort = 5,
 		       .columns = { { "NAME", TEXT, 16, 0, { "/name" } },
-				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "LISTEN", TEXT, 21, 120, { "/listen" } },
 				    { "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
 				    { "STATE", TEXT, 9, 100, { "/state" } },
@@ -105,11 +104,11 @@ static struct table {
 				    { "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
 				    { "BYTES", NUMBER, 8, 0, BOTH_WAYS },
 				    { "DENIED", NUMBER, 6, 110, { "/denied" } },
+				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
-	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 5,
+	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4,
 		       .columns = { { "ID", NUMBER, 6, 0, { "/id" } },
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
-				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
 				    { "RATE/s", RATE, 8, 0, BOTH_FLOWS("bytes") },
@@ -117,6 +116,7 @@ static struct table {
 				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
 				    { "AGE", NUMBER, 6, 100, { "/age_ms" } },
 				    { "BACKLOG", NUMBER, 8, 0, BOTH_FLOWS("backlog_max") },
+				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "CARRIER", TEXT, 14, 0, BOTH_FLOWS("carrier") },
 				    { "REASON", TEXT, 40, 0, BOTH_FLOWS("reason") },
 				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },

@@ -23,6 +23,7 @@
 #include "base/syscalls_allowed.h"
 #include "config/config.h"
 #include "relay/names.h"
+#include "relay/session_graft.h"
 #include "relay/session_life.h"
 #include "relay/session_log.h"
 #include "relay/session_view.h"
@@ -109,14 +110,19 @@ static bool is_meant(const void *arg, const struct session_view *v)
 	return !req->clients.n || acl_allows(&req->clients, &v->client.sa);
 }
 
-static void see(void *arg, const struct session_view *v)
+static void keep_if_meant(struct round *r, const struct session_view *v)
+{
+	if (r->n_views < r->room && is_meant(r, v))
+		r->views[r->n_views++] = *v;
+}
+
+static void look_at_udp(void *arg, const struct session_view *v)
 {
 	struct round *r = arg;
 
 	r->flows[v->flows[CLIENT].carrier]++;
 	r->flows[v->flows[UPSTREAM].carrier]++;
-	if (r->n_views < r->room && is_meant(r, v))
-		r->views[r->n_views++] = *v;
+	keep_if_meant(r, v);
 }
 
 /* On the worker's thread. */
@@ -129,10 +135,14 @@ static void look(void *arg)
 	session_catch_up(w);
 	for (struct session *s = w->sessions; s; s = s->next) {
 		session_count_kernel(s);
+		r->flows[session_carrier(s, CLIENT)]++;
+		r->flows[session_carrier(s, UPSTREAM)]++;
+		if (!r->room) /* nobody asks for views, and of many sessions they take long */
+			continue;
 		session_view(s, &view);
-		see(r, &view);
+		keep_if_meant(r, &view);
 	}
-	udp_sessions_visit(w, see, r);
+	udp_sessions_visit(w, look_at_udp, r);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
