@@ -194,6 +194,10 @@ class Trial:
             for direction in "upstream", "client":
                 got = total(samples, "culvert_bytes_total", label, f'-to-{direction}"')
                 expect(got == forward[f"bytes_to_{direction}"], f"{forward}: {got} bytes")
+                got = total(samples, "culvert_datagrams_total", label, f'-to-{direction}"')
+                expect(got == forward[f"datagrams_to_{direction}"], f"{forward}: {got} datagrams")
+            expect(samples["culvert_forward_info"][f'{label},protocol="{forward["protocol"]}"'] == 1,
+                   f"{samples['culvert_forward_info']}")
 
     def check_live(self, samples):
         for carrier in CARRIERS:

@@ -154,6 +154,8 @@ def survive(daemon, terminal):
         head = "culvert 0."[:size[0]] if size[1] > 1 else ""
         terminal.wait(lambda text, size=size, head=head: text.startswith(head) and
                       len(text.splitlines()) == size[1], f"a screen of {size}")
+        if size[0] > 100:
+            terminal.wait(" tcp +(graft|splice) ", "the protocol")
     terminal.wait(lambda text: len(session_ids(text)) == SESSIONS - 1, "the sessions that are left")
     daemon.process.kill()
     daemon.stop()

@@ -153,6 +153,7 @@ TEST_WITH(test_ended, NULL, clean)
 	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a\"b" };
 	struct session_view v = { .forward = &forward,
 				  .id = 5,
+				  .udp = true,
 				  .age_ms = 5000,
 				  .connect_ms = 11,
 				  .upstream = { .len = sizeof(un) } };
@@ -165,17 +166,20 @@ TEST_WITH(test_ended, NULL, clean)
 					 .copied = 250,
 					 .spliced = 960,
 					 .kernel = 700,
+					 .datagrams = 9,
 					 .handovers = 3 };
 	v.flows[1] = (struct flow_view){ .carrier = CARRIER_SOCKMAP, .copied = 100 };
 	assert_string_equal(
 		strstr(line_of(&v, CAUSE_CLIENT_RESET), "\"id\""),
-		"\"id\":5,\"forward\":\"web\",\"client\":\"0.0.0.0:4444\","
+		"\"id\":5,\"forward\":\"web\",\"protocol\":\"udp\",\"client\":\"0.0.0.0:4444\","
 		"\"upstream\":\"unix:/run/a\\\"b\",\"end\":\"client-reset\",\"duration_ms\":5000,"
 		"\"connect_ms\":10,\"bytes_to_upstream\":1910,\"bytes_to_client\":100,\"flows\":["
 		"{\"direction\":\"client-to-upstream\",\"carrier\":\"splice\",\"reason\":\"bulk\","
-		"\"handovers\":3,\"copy_bytes\":250,\"splice_bytes\":960,\"kernel_bytes\":700},"
+		"\"handovers\":3,\"copy_bytes\":250,\"splice_bytes\":960,\"kernel_bytes\":700,"
+		"\"datagrams\":9},"
 		"{\"direction\":\"upstream-to-client\",\"carrier\":\"sockmap\",\"reason\":\"start\""
-		",\"handovers\":0,\"copy_bytes\":100,\"splice_bytes\":0,\"kernel_bytes\":0}]}\n");
+		",\"handovers\":0,\"copy_bytes\":100,\"splice_bytes\":0,\"kernel_bytes\":0,"
+		"\"datagrams\":0}]}\n");
 	/* a proxy has told of the client, and no address was tried */
 	v.upstream.len = 0;
 	v.via.in.sin_family = AF_INET;

@@ -39,7 +39,7 @@
 #define TEXT_MAX 256
 #define LINE_LEN 2048 /* of the screen, or of a request with a forward's name */
 #define FILTER_MAX 40
-#define COLUMNS_MAX 13   /* and a column without a title behind the last */
+#define COLUMNS_MAX 14   /* and a column without a title behind the last */
 #define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
 #define ESCAPE 27
 
@@ -104,6 +104,7 @@ static struct table {
 				    { "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
 				    { "BYTES", NUMBER, 8, 0, BOTH_WAYS },
 				    { "DENIED", NUMBER, 6, 110, { "/denied" } },
+				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
 	[SESSIONS] = { "Sessions", "/sessions", "/forward", .sort = 4,
 		       .columns = { { "ID", NUMBER, 6, 0, { "/id" } },
@@ -115,6 +116,7 @@ static struct table {
 				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
 				    { "AGE", NUMBER, 6, 100, { "/age_ms" } },
 				    { "BACKLOG", NUMBER, 8, 0, BOTH_FLOWS("backlog_max") },
+				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "CARRIER", TEXT, 14, 0, BOTH_FLOWS("carrier") },
 				    { "REASON", TEXT, 40, 0, BOTH_FLOWS("reason") },
 				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },

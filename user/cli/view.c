@@ -75,6 +75,16 @@ static void value_text(const char *key, struct json_object *value, char *buf)
 		view_number(key, json_object_get_uint64(value), buf, TEXT_MAX);
 }
 
+/* What is of UDP is written as in a configuration: 10.0.0.2:53/udp. */
+static void add_protocol(struct json_object *row, char *text)
+{
+	const char *name = json_object_get_string(json_object_object_get(row, "protocol"));
+	size_t len = strlen(text);
+
+	if (name && !strcmp(name, "udp"))
+		snprintf(text + len, TEXT_MAX - len, "/udp");
+}
+
 /* --- tables --- */
 
 /* A table is gone through twice: the first time, without OUT, for the widths. */
@@ -111,6 +121,8 @@ static void table_line(struct layout *l, const struct table *t, struct json_obje
 			value_text(t->columns[i], value, text);
 		else
 			title_text(t->columns[i], text);
+		if (row && !strcmp(t->columns[i], "upstream"))
+			add_protocol(row, text);
 		len = (int)strlen(text);
 		if (!l->out) {
 			l->widths[i] = len > l->widths[i] ? len : l->widths[i];

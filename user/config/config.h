@@ -129,6 +129,11 @@ static inline const char *forward_name(const struct forward_conf *fc)
 	return fc->name ? fc->name : fc->listen.text;
 }
 
+static inline const char *protocol_name(bool udp)
+{
+	return udp ? "udp" : "tcp";
+}
+
 /* Everything that `culvert run` can be told.  Immutable once the workers run. */
 struct config {
 	struct forward_conf defaults;         /* of forwards; without name and addresses */

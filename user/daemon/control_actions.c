@@ -27,6 +27,7 @@
 #include "relay/session_life.h"
 #include "relay/session_log.h"
 #include "relay/session_view.h"
+#include "relay/udp_session.h"
 #include "version.h"
 
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
@@ -90,23 +91,38 @@ static bool has_id(struct json_object *ids, uint64_t id)
 	return false;
 }
 
-/* Is S one of those that the request is about?  On the thread of its worker. */
-static bool is_meant(const void *arg, const struct session *s)
+/* Is it one of those that the request is about?  On the thread of its worker. */
+static bool is_meant(const void *arg, const struct session_view *v)
 {
 	const struct round *r = arg;
 	const struct request *req = r->req;
 	uint64_t carrier = req->values[KEY_CARRIER].number;
 
-	if (req->ids && !has_id(req->ids, s->id))
+	if (req->ids && !has_id(req->ids, v->id))
 		return false;
-	if (request_has(req, KEY_CARRIER) && session_carrier(s, CLIENT) != carrier &&
-	    session_carrier(s, UPSTREAM) != carrier)
+	if (request_has(req, KEY_CARRIER) && v->flows[CLIENT].carrier != carrier &&
+	    v->flows[UPSTREAM].carrier != carrier)
 		return false;
-	if (r->name && strcmp(forward_name(forward_of(s)), r->name) != 0)
+	if (r->name && strcmp(forward_name(v->forward->conf), r->name) != 0)
 		return false;
-	if (r->server && s->server != r->server)
+	if (r->server && v->server != r->server)
 		return false;
-	return !req->clients.n || acl_allows(&req->clients, &s->client.sa);
+	return !req->clients.n || acl_allows(&req->clients, &v->client.sa);
+}
+
+static void keep_if_meant(struct round *r, const struct session_view *v)
+{
+	if (r->n_views < r->room && is_meant(r, v))
+		r->views[r->n_views++] = *v;
+}
+
+static void look_at_udp(void *arg, const struct session_view *v)
+{
+	struct round *r = arg;
+
+	r->flows[v->flows[CLIENT].carrier]++;
+	r->flows[v->flows[UPSTREAM].carrier]++;
+	keep_if_meant(r, v);
 }
 
 /* On the worker's thread. */
@@ -114,15 +130,19 @@ static void look(void *arg)
 {
 	struct round *r = arg;
 	struct worker *w = r->worker;
+	struct session_view view;
 
 	session_catch_up(w);
 	for (struct session *s = w->sessions; s; s = s->next) {
 		session_count_kernel(s);
 		r->flows[session_carrier(s, CLIENT)]++;
 		r->flows[session_carrier(s, UPSTREAM)]++;
-		if (r->n_views < r->room && is_meant(r, s))
-			session_view(s, &r->views[r->n_views++]);
+		if (!r->room) /* nobody asks for views, and of many sessions they take long */
+			continue;
+		session_view(s, &view);
+		keep_if_meant(r, &view);
 	}
+	udp_sessions_visit(w, look_at_udp, r);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
@@ -147,6 +167,7 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 	json_add_text(o, "reason", reason_name(f->reason));
 	json_add_int(o, "bytes", f->copied + f->spliced + f->kernel);
 	json_add_int(o, "kernel_bytes", f->kernel);
+	json_add_int(o, "datagrams", f->datagrams);
 	json_add_int(o, "handovers", f->handovers);
 	json_add_int(o, "backlog_max", f->backlog_max);
 	json_add_bool(o, "eof", f->eof);
@@ -168,6 +189,7 @@ static struct json_object *session_json(const struct session_view *v)
 
 	json_add_int(o, "id", v->id);
 	json_add_text(o, "forward", forward_name(fc));
+	json_add_text(o, "protocol", protocol_name(v->udp));
 	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
@@ -311,6 +333,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	struct json_object *o = json_object_new_object();
 
 	json_add_text(o, "name", forward_name(fc));
+	json_add_text(o, "protocol", protocol_name(fc->udp));
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);
@@ -333,6 +356,8 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "denied", SUM(f, denied));
 	json_add_int(o, "bytes_to_upstream", bytes_of(f, CLIENT));
 	json_add_int(o, "bytes_to_client", bytes_of(f, UPSTREAM));
+	json_add_int(o, "datagrams_to_upstream", SUM(f, datagrams[CLIENT]));
+	json_add_int(o, "datagrams_to_client", SUM(f, datagrams[UPSTREAM]));
 	return o;
 }
 
@@ -510,6 +535,7 @@ static void kill_some(void *arg)
 	struct round *r = arg;
 
 	r->n += session_end_some(r->worker, is_meant, r, CAUSE_KILLED);
+	r->n += udp_sessions_end_some(r->worker, is_meant, r, CAUSE_KILLED);
 }
 
 static struct json_object *do_kill(struct round *r)
@@ -526,6 +552,7 @@ static void follow_engines(void *arg)
 	struct round *r = arg;
 
 	r->n += session_follow_engines(r->worker);
+	udp_sessions_follow_engines(r->worker);
 }
 
 /* Say why ENGINE is not available here; NULL: it is. */

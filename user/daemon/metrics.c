@@ -98,16 +98,31 @@ static void add_counter(struct scrape *s, struct forward *f)
 	add(s, "", sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
 }
 
+static const char *const directions[] = { "client-to-upstream", "upstream-to-client" };
+
 static void add_bytes(struct scrape *s, struct forward *f)
 {
 	for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
 		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
 
 		add(s, "", sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
-		    "forward", forward_name(f->conf), "direction",
-		    dir ? "upstream-to-client" : "client-to-upstream", "carrier", carrier_name(c),
-		    END);
+		    "forward", forward_name(f->conf), "direction", directions[dir], "carrier",
+		    carrier_name(c), END);
 	}
+}
+
+/* A series that would be 0 for ever is none. */
+static void add_datagrams(struct scrape *s, struct forward *f)
+{
+	for (unsigned int dir = 0; dir < 2 && f->conf->udp; dir++)
+		add(s, "", sum_forward(f, offsetof(struct forward_stats, datagrams[dir])),
+		    "forward", forward_name(f->conf), "direction", directions[dir], END);
+}
+
+static void add_info(struct scrape *s, struct forward *f)
+{
+	add(s, "", 1, "forward", forward_name(f->conf), "protocol", protocol_name(f->conf->udp),
+	    END);
 }
 
 static void add_histogram(struct scrape *s, struct forward *f)
@@ -213,6 +228,8 @@ static void add_value(struct scrape *s)
 
 static const struct family families[] = {
 	{ "culvert_build_info", "gauge", "1; the labels tell what runs.", DAEMON(add_build) },
+	{ "culvert_forward_info", "gauge", "1; the labels tell what it forwards.",
+	  FORWARD(add_info) },
 	{ "culvert_sessions", "gauge", "Sessions that live.", FORWARD(add_live) },
 	{ "culvert_sessions_limit", "gauge", "Sessions that may live: max-sessions.",
 	  DAEMON(add_value), .at = MAX_SESSIONS },
@@ -224,6 +241,8 @@ static const struct family families[] = {
 	  FORWARD(add_counter), .at = STATS(denied) },
 	{ "culvert_bytes_total", "counter", "Payload, by who sends it and what carries it.",
 	  FORWARD(add_bytes) },
+	{ "culvert_datagrams_total", "counter", "Of UDP, by who sends them.",
+	  FORWARD(add_datagrams) },
 	{ "culvert_connect_duration_seconds", "histogram",
 	  "From accept(2), or the PROXY header, until the upstream has answered.",
 	  FORWARD(add_histogram), .at = STATS(connects) },

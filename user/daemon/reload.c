@@ -34,6 +34,7 @@
 #include "relay/health_check.h"
 #include "relay/session_life.h"
 #include "relay/session_log.h"
+#include "relay/udp_session.h"
 
 #define PARSE_ROOM (64 << 20)  /* bytes; a file of 1 MiB becomes less */
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
@@ -505,14 +506,15 @@ int reload_drain(struct reload *r, const char *name, bool undo, uint64_t due_ms)
 
 /* --- what is due --- */
 
-static bool is_of(const void *arg, const struct session *s)
+static bool is_of(const void *arg, const struct session_view *v)
 {
-	return s->forward == arg;
+	return v->forward == arg;
 }
 
 static void end_sessions(struct worker *w, const void *arg)
 {
 	session_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
+	udp_sessions_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
 }
 
 static void end_forward(struct reload *r, const struct forward *f)

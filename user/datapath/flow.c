@@ -36,6 +36,10 @@ static const char *const reason_names[REASONS] = {
 	[REASON_ELIGIBLE] = "eligible",
 	[REASON_ADOPTED] = "adopted",
 	[REASON_NO_PIPE] = "no pipe",
+	[REASON_FIRST] = "first datagrams",
+	[REASON_UNPROVEN] = "client unproven",
+	[REASON_RESPONSES] = "responses",
+	[REASON_PROXY_HEADERS] = "proxy protocol",
 };
 
 const char *carrier_name(enum carrier c)

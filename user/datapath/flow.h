@@ -61,7 +61,7 @@ enum reason {
 	REASON_HARD_LIMIT,    /* ... or the hard limit */
 	REASON_KERNEL_MEMORY, /* all flows together are near the limit of kernel memory */
 	REASON_NO_KERNEL,     /* the kernel side could not be loaded */
-	REASON_NOT_TCP,       /* a unix socket */
+	REASON_NOT_TCP,       /* a unix socket; or UDP, and the engine is of TCP alone */
 	REASON_NO_SLOT,       /* every slot pair is in use */
 	REASON_CLOSING,       /* a FIN came before the flow could enter the kernel */
 	REASON_REFUSED,       /* the kernel refused the socket for another cause */
@@ -69,6 +69,10 @@ enum reason {
 	REASON_ELIGIBLE,      /* grafted by auto, which does so with every session that can be */
 	REASON_ADOPTED,       /* grafted by a daemon before this one */
 	REASON_NO_PIPE,       /* no pipe for splice: out of descriptors, or of pages */
+	REASON_FIRST,         /* UDP: every flow of auto begins with copy */
+	REASON_UNPROVEN,      /* UDP: answers whose client has not shown that it gets them */
+	REASON_RESPONSES,     /* UDP: answers are counted, which the kernel does not do */
+	REASON_PROXY_HEADERS, /* UDP: a PROXY header before each datagram */
 	REASONS,
 };
 

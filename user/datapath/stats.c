@@ -46,6 +46,12 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_DRAIN_OVER] = "drain-over",
 	[CAUSE_NO_ROUTE] = "no-route",
 	[CAUSE_UNTRANSLATABLE] = "untranslatable",
+	[CAUSE_CROWDED_OUT] = "crowded-out",
+	[CAUSE_NO_PORT] = "no-port",
+	[CAUSE_PATH] = "unreachable",
+	[CAUSE_REPLY_LIMIT] = "reply-limit",
+	[CAUSE_OVER_BANDWIDTH] = "bandwidth",
+	[CAUSE_SEND_BUFFER] = "send-buffer",
 	[CAUSE_INTERNAL] = "internal",
 };
 

@@ -44,6 +44,12 @@ enum cause {
 	CAUSE_DRAIN_OVER,        /* a reload has removed the forward, --drain-timeout ago */
 	CAUSE_NO_ROUTE, /* grafted, and its packets have to go a way that cannot be followed */
 	CAUSE_UNTRANSLATABLE, /* the same, and what came could be given to no socket either */
+	CAUSE_CROWDED_OUT,    /* UDP: its client had proved nothing, and others needed the room */
+	CAUSE_NO_PORT,        /* UDP: each local port is in use, or rests */
+	CAUSE_PATH,           /* UDP: ICMP has said that the other end cannot be reached */
+	CAUSE_REPLY_LIMIT, /* of datagrams that were dropped, as the next two: max-reply-factor */
+	CAUSE_OVER_BANDWIDTH,
+	CAUSE_SEND_BUFFER, /* the socket had no room */
 	CAUSE_INTERNAL,
 	CAUSES,
 };
@@ -89,6 +95,7 @@ struct forward_stats {
 	counter finished, denied;
 	/* read from each side; in the kernel: as last looked at, by session_count_kernel() */
 	counter carried[2][CARRIERS];
+	counter datagrams[2];                 /* of UDP: the same, whatever carries them */
 	struct histogram connects, durations; /* of upstreams that answered; of ended sessions */
 };
 

@@ -427,10 +427,13 @@ void session_reap(struct worker *w)
 unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 			      enum cause cause)
 {
+	struct session_view view;
 	unsigned int n = 0;
 
 	for (struct session *s = w->sessions; s; s = s->next) {
-		if (choose && !choose(arg, s))
+		if (choose)
+			session_view(s, &view);
+		if (choose && !choose(arg, &view))
 			continue;
 		session_reset(s, cause);
 		settle(s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "relay/session.h"
+#include "relay/session_view.h"
 
 /* The life of sessions from accept(2) to close(2), and what their worker asks of all of them. */
 
@@ -24,8 +24,6 @@ int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *cl
 void session_reap(struct worker *w);
 
 /* --- what a worker asks of its sessions, on its thread --- */
-
-typedef bool session_choice_fn(const void *arg, const struct session *s);
 
 /*
  * Reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of CAUSE.

@@ -89,6 +89,7 @@ void session_view(const struct session *s, struct session_view *ret)
 	*ret = (struct session_view){
 		.id = s->id,
 		.forward = s->forward,
+		.server = s->server,
 		.worker = s->worker->index,
 		.state = (enum session_state)s->state,
 		.age_ms = now > s->born_ms ? now - s->born_ms : 0,

@@ -18,6 +18,7 @@ struct flow_view {
 	bool eof;
 	uint32_t handovers;
 	uint64_t copied, spliced, kernel; /* bytes delivered, by who has carried them */
+	uint64_t datagrams;               /* of UDP, delivered by whatever carries it */
 	uint64_t backlog_max;
 };
 
