@@ -7,16 +7,21 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/addr.h"
+#include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
+#include "datapath/tcp.h"
 #include "relay/admission.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"
+#include "relay/udp_session.h"
+#include "relay/upstream_socket.h"
 
 /*
  * The folder of pins of the daemon with this control socket in this network namespace, of which
@@ -86,11 +91,114 @@ static bool adopt(struct shared *shared, struct worker *w, struct forward *f, ui
 	return true;
 }
 
+/* --- flows of UDP --- */
+
+/* The socket of the flow of SLOT, made anew with the addresses that it had.  Needs root. */
+static int make_flow_socket(const struct udp_grafts *us, uint32_t slot, uid_t uid)
+{
+	const volatile struct udp_flow *flow = udp_flow_of(us, slot);
+	struct sockaddr_storage local, remote;
+	socklen_t len;
+	int fd, r;
+
+	udp_graft_address(us, slot, UPSTREAM, true, &local, &len);
+	udp_graft_address(us, slot, UPSTREAM, false, &remote, &len);
+	fd = socket(local.ss_family, UPSTREAM_SOCKET_UDP, 0);
+	if (fd < 0)
+		return -errno;
+	/* for ip rule ... uidrange; the unit allows no chown(2), and needs none */
+	r = uid != geteuid() && fchown(fd, uid, (gid_t)-1) ? -errno : 0;
+	if (!r && flow->leg[UPSTREAM].way.mark)
+		r = socket_set_mark(fd, flow->leg[UPSTREAM].way.mark);
+	if (!r && bind(fd, (const struct sockaddr *)&local, len))
+		r = errno != EADDRNOTAVAIL || socket_set_transparent(fd, local.ss_family) ||
+				    bind(fd, (const struct sockaddr *)&local, len) ?
+			    -errno :
+			    0;
+	if (!r)
+		r = udp_set_flow(fd, local.ss_family);
+	if (!r && connect(fd, (const struct sockaddr *)&remote, len))
+		r = -errno;
+	if (r)
+		close(fd);
+	return r ?: fd;
+}
+
+void adopt_udp_sockets(struct shared *shared, uid_t uid)
+{
+	struct udp_grafts *us = grafts_udp(shared->grafts);
+	unsigned int n = grafts_total(shared->grafts), without = 0;
+	int why = 0;
+
+	shared->udp_left = allocated(calloc(n, sizeof(int)));
+	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++) {
+		shared->udp_left[slot] = make_flow_socket(us, slot, uid);
+		if (shared->udp_left[slot] >= 0)
+			continue;
+		why = shared->udp_left[slot];
+		without++;
+	}
+	if (without)
+		log_warning("%u flows of UDP that were left end: no sockets: %s", without,
+			    strerror(-why));
+}
+
+static bool adopt_flow(struct shared *shared, struct threads *ts, struct forward *f, uint32_t slot)
+{
+	struct udp_grafts *us = grafts_udp(shared->grafts);
+	struct sockaddr_storage ss;
+	union client_addr client;
+	socklen_t len;
+
+	if (!f || shared->udp_left[slot] < 0 || admission_enter(shared, f) != CAUSES)
+		return false;
+	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
+	client_addr_set(&client, (struct sockaddr *)&ss);
+	if (admission_enter_client(shared, f, &client.sa) != CAUSES) {
+		admission_leave(shared, f, NULL);
+		return false;
+	}
+	if (!udp_session_adopt(&ts->workers[udp_worker(&client, ts->n)], f, slot,
+			       shared->udp_left[slot]))
+		return true;
+	admission_leave(shared, f, &client.sa);
+	return false;
+}
+
+static void adopt_flows(struct shared *shared, struct threads *ts, struct forward *first)
+{
+	struct udp_grafts *us = grafts_udp(shared->grafts);
+	unsigned int adopted = 0, ended = 0;
+
+	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++) {
+		struct forward *f = forward_of_tag(first, udp_flow_of(us, slot)->forward);
+
+		if (adopt_flow(shared, ts, f, slot)) {
+			adopted++;
+			continue;
+		}
+		if (shared->udp_left[slot] >= 0)
+			close(shared->udp_left[slot]);
+		udp_graft_leave(us, slot);
+		ended++;
+	}
+	if (adopted)
+		log_info("%u flows of UDP of the daemon before are adopted", adopted);
+	if (ended)
+		log_warning("%u flows of UDP of the daemon before end: no forward has their name, or "
+			    "a limit is reached",
+			    ended);
+	free(shared->udp_left);
+	shared->udp_left = NULL;
+}
+
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first)
 {
 	struct grafts *gs = shared->grafts;
 	unsigned int adopted = 0, reset = 0;
 
+	if (gs)
+		adopt_flows(shared, ts, first);
 	for (uint32_t slot = 0; gs && graft_next(gs, &slot); slot++) {
 		struct forward *f = forward_of_tag(first, graft_of(gs, slot)->forward);
 
@@ -137,6 +245,8 @@ static int remove_left(const char *pins, const char *control)
 	grafts_revive(gs, geteuid()); /* sockets whose resets tell the ends */
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++, n++)
 		graft_kill(gs, slot);
+	for (uint32_t slot = 0; udp_graft_next(grafts_udp(gs), &slot); slot++, n++)
+		udp_graft_leave(grafts_udp(gs), slot);
 	grafts_close_sockets(gs);
 	grafts_close(gs, false);
 	printf("sessions reset  %u\n", n);

@@ -44,7 +44,9 @@
 #include "daemon/netlink_watch.h"
 #include "datapath/policy.h"
 #include "datapath/buffer_pool.h"
+#include "datapath/icmp.h"
 #include "probe/probe.h"
+#include "relay/udp_ports.h"
 #include "relay/upstream_socket.h"
 #include "relay/health_check.h"
 #include "relay/listener.h"
@@ -298,6 +300,7 @@ static int revive_grafts(struct daemon *d)
 	if (!gs)
 		return 0;
 	grafts_revive(gs, d->account.uid);
+	adopt_udp_sockets(&d->shared, d->account.uid);
 	r = netlink_watch_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
@@ -306,6 +309,8 @@ static int give_up_root(struct daemon *d)
 {
 	clients_init(&d->shared.clients);
 	upstream_learn_ports();
+	udp_ports_open();
+	icmp_open();
 	return sandbox_enter(&d->account, 0, d->err, sizeof(d->err)) ? EXIT_CODE_UNSUPPORTED : 0;
 }
 
@@ -616,6 +621,8 @@ static void end(struct daemon *d)
 	checks_close(d->shared.checks);
 	reload_close(&d->reload);
 	clients_close(&d->shared.clients);
+	udp_ports_close();
+	icmp_close();
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts "

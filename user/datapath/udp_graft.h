@@ -42,20 +42,19 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q);
 /* Take it out.  The slot is used again when no packet program can look at it any more. */
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 
+/* The word of LEG: it changes with each datagram that passes. */
+uint32_t udp_graft_word(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
 /*
- * The session has sent on N datagrams that arrived on LEG and passed, since the last call: translate
- * those that follow, if no other has passed, or FORCE says that some of these got lost, and the way
- * is known.  By the flow's worker, as the next.  Returns if they are translated.
+ * Translate what arrives on LEG from now on, if its word is WORD, the other leg's way is known, and
+ * what had made it pass before has changed.  True: it is active.
  */
-bool udp_graft_passed(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t n, bool force);
-/* What arrives passes from now on; with that in flight no datagram is lost. */
-void udp_graft_take_back(struct udp_grafts *us, uint32_t slot);
+bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t word);
 bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
 
 /* Of which the caller may write what is the daemon's. */
 volatile struct udp_flow *udp_flow_of(const struct udp_grafts *us, uint32_t slot);
-/* When the flow heard either end last, by the clock of clock_ms(). */
-uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot);
+/* When the end of LEG was heard last, by the clock of clock_ms(); 0: it has not been. */
+uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
 /* Addresses as sockets have them; LOCAL or remote of LEG. */
 void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int leg, bool local,
 		       struct sockaddr_storage *ret, socklen_t *ret_len);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/forward.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -123,6 +124,21 @@ void forward_free(struct forward *f)
 }
 
 /* Who reaches a unix socket is up to its directory. */
+int forward_pace(struct forward *f, const struct sockaddr *client, struct pace **ret)
+{
+	struct bandwidth *limits[LIMITS] = { [OF_FORWARD] = &f->totals->bandwidth };
+	uint64_t rates[LIMITS] = { [OF_FORWARD] = f->conf->bandwidth };
+
+	/* a client of a unix socket has no address, and so no limit */
+	if (f->conf->bandwidth_per_client && client->sa_family != AF_UNIX) {
+		rates[OF_CLIENT] = f->conf->bandwidth_per_client;
+		limits[OF_CLIENT] = clients_bandwidth(&f->totals->clients, client);
+		if (!limits[OF_CLIENT])
+			return -ENOMEM;
+	}
+	return pace_new(limits, rates, ret);
+}
+
 void forward_warn(const struct forward_conf *fc)
 {
 	if (fc->proxy_protocol & PROXY_RECEIVE && !fc->acl.allows &&

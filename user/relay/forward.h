@@ -90,6 +90,8 @@ void forwards_reap(struct forwards *all);
 struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
 			    struct config_version *from, struct forward *before);
 void forward_free(struct forward *f);
+/* How fast the bytes of CLIENT, which has a session of F, may pass: see pace_new().  -ENOMEM. */
+int forward_pace(struct forward *f, const struct sockaddr *client, struct pace **ret);
 /* Warn about settings of FC that are legal but suspicious. */
 void forward_warn(const struct forward_conf *fc);
 /* Drop a reference; NULL is fine. */

@@ -24,6 +24,7 @@
 #include "datapath/udp.h"
 #include "relay/admission.h"
 #include "relay/session_life.h"
+#include "relay/udp_listener.h"
 
 #define BACKLOG 4096
 
@@ -74,7 +75,8 @@ static void on_resume(struct timer *t)
 	struct worker *w = container_of(t, struct worker, resume);
 
 	for (struct listener *ls = w->listeners; ls; ls = ls->next)
-		start_accepting(ls);
+		if (!ls->on->udp)
+			start_accepting(ls);
 }
 
 /* No client came, or none that may have a session. */
@@ -114,6 +116,8 @@ static enum cause begin_session(struct listener *ls, int fd, const struct sockad
 		why = CAUSE_DENIED;
 	else if (!is_proxy)
 		why = admission_enter_client(shared, f, client);
+	if (why == CAUSES && ls->worker->udp) /* it has answered a SYN */
+		clients_prove(&shared->clients, client);
 	if (why != CAUSES) {
 		cancel(ls);
 		return why;
@@ -192,6 +196,21 @@ static void on_accept(struct source *source, uint32_t events)
 
 /* --- one worker's side --- */
 
+/* Of the workers that share a socket of UDP the first one reads it. */
+static void start_receiving(struct listener *ls)
+{
+	int r;
+
+	if (ls->on->shared && ls->worker->index)
+		return;
+	r = udp_listener_start(ls, ls->source.fd);
+	if (r)
+		log_error("forward %s: worker %u takes no datagrams: %s",
+			  forward_name(ls->forward->conf), ls->worker->index, strerror(-r));
+	else
+		ls->source.fd = -1; /* it is udp_listener.c's */
+}
+
 void listener_start(struct listening *l, struct worker *w)
 {
 	struct listener *ls = &l->at[w->index];
@@ -204,7 +223,10 @@ void listener_start(struct listening *l, struct worker *w)
 	ls->next = w->listeners;
 	w->listeners = ls;
 	w->resume.fire = on_resume;
-	start_accepting(ls);
+	if (l->udp)
+		start_receiving(ls);
+	else
+		start_accepting(ls);
 }
 
 void listener_end(struct listener *ls)
@@ -217,10 +239,12 @@ void listener_end(struct listener *ls)
 	 * Who waits at systemd's socket is served when culvert is back.  Of another no more are
 	 * taken than may wait in a backlog.
 	 */
-	while (!ls->on->given && i++ < BACKLOG && accept_one(ls, false))
+	while (!ls->on->udp && !ls->on->given && i++ < BACKLOG && accept_one(ls, false))
 		;
 	loop_watch(&w->loop, &ls->source, 0, false);
-	if (!ls->on->shared) {
+	if (ls->udp)
+		udp_listener_end(ls);
+	if (!ls->on->shared && ls->source.fd >= 0) {
 		close(ls->source.fd);
 		ls->source.fd = -1;
 	}

@@ -17,8 +17,10 @@
 #define FIXED_V2 16 /* up to and including the length of the rest */
 #define LOCAL_V2 0x20
 #define PROXY_V2 0x21
-#define TCP4_V2 0x11
-#define TCP6_V2 0x21
+#define IPV4_V2 0x10 /* with one of the next two */
+#define IPV6_V2 0x20
+#define TCP_V2 1
+#define UDP_V2 2
 
 static const uint8_t signature[] = {
 	'\r', '\n', '\r', '\n', 0, '\r', '\n', 'Q', 'U', 'I', 'T', '\n'
@@ -110,11 +112,13 @@ static in_port_t port_at(const uint8_t *p)
 static int parse_v2(const uint8_t *header, size_t len, struct proxy_header *h,
 		    const char **ret_reason)
 {
-	bool six = header[13] == TCP6_V2, told;
+	bool six = header[13] >> 4 == IPV6_V2 >> 4, told;
 	const uint8_t *p = header + FIXED_V2;
 	size_t n = six ? 16 : 4;
 
-	told = header[12] == PROXY_V2 && (six || header[13] == TCP4_V2);
+	h->udp = (header[13] & 15) == UDP_V2;
+	told = header[12] == PROXY_V2 && (six || header[13] >> 4 == IPV4_V2 >> 4) &&
+	       (h->udp || (header[13] & 15) == TCP_V2);
 	h->size = FIXED_V2 + ntohs(port_at(header + 14));
 	if (header[12] != LOCAL_V2 && header[12] != PROXY_V2)
 		return malformed(ret_reason, "unknown version or command");
@@ -188,7 +192,7 @@ size_t proxy_protocol_write(const struct proxy_header *h, uint8_t buf[PROXY_PROT
 	buf[12] = h->has_addresses ? PROXY_V2 : LOCAL_V2;
 	if (!h->has_addresses)
 		return FIXED_V2;
-	buf[13] = six ? TCP6_V2 : TCP4_V2;
+	buf[13] = (six ? IPV6_V2 : IPV4_V2) | (h->udp ? UDP_V2 : TCP_V2);
 	buf[15] = (uint8_t)(2 * n + sizeof(port));
 	memcpy(p + 2 * n, port, sizeof(port));
 	return FIXED_V2 + 2 * n + sizeof(port);

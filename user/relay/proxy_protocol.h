@@ -34,6 +34,7 @@ struct proxy_header {
 	 * that of a client whose addresses are not told, or neither IPv4 nor IPv6 (UNKNOWN).
 	 */
 	bool has_addresses;
+	bool udp; /* version 2: of datagrams */
 	union client_addr source;      /* of the client; only if it has addresses, as the next */
 	union client_addr destination; /* what the client connected to */
 };
@@ -52,7 +53,7 @@ struct proxy_header {
  *
  * IPv4-mapped addresses become the IPv4 addresses that they stand for, so that no rule for
  * addresses can be passed by; thus source and destination may be of two families.  The addresses of
- * datagrams and of unix sockets are skipped, and so is what is behind the addresses (TLVs).
+ * unix sockets are skipped, and so is what is behind the addresses (TLVs).
  */
 int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 			 const char **ret_reason);

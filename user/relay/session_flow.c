@@ -287,19 +287,7 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 /* The client of S is known: how fast its bytes may pass. */
 static void start_pace(struct session *s)
 {
-	const struct forward_conf *fc = forward_of(s);
-	struct forward_totals *totals = s->forward->totals;
-	struct bandwidth *limits[LIMITS] = { [OF_FORWARD] = &totals->bandwidth };
-	uint64_t rates[LIMITS] = { [OF_FORWARD] = fc->bandwidth };
-	int r = 0;
-
-	/* a client of a unix socket has no address, and so no limit */
-	if (fc->bandwidth_per_client && s->client.sa.sa_family != AF_UNIX) {
-		rates[OF_CLIENT] = fc->bandwidth_per_client;
-		limits[OF_CLIENT] = clients_bandwidth(&totals->clients, &s->client.sa);
-		r = limits[OF_CLIENT] ? 0 : -ENOMEM;
-	}
-	if (r || pace_new(limits, rates, &s->pace))
+	if (forward_pace(s->forward, &s->client.sa, &s->pace))
 		session_reset(s, CAUSE_NO_MEMORY);
 }
 

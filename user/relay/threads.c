@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
+#include "relay/udp_listener.h"
 
 #define PATIENCE_MS 10000
 
@@ -64,6 +65,7 @@ static void after_batch(void *arg)
 	struct worker *w = arg;
 
 	session_graft_news(w);
+	udp_listener_after_batch(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
@@ -108,6 +110,7 @@ static void worker_close(struct worker *w)
 {
 	ring_buffer__free(w->ring);
 	pool_close(&w->pool);
+	udp_worker_close(w);
 	free(w->owners);
 	free(w->grafted);
 	loop_close(&w->loop);
@@ -120,6 +123,7 @@ int threads_open(struct threads *ts, struct shared *shared, struct listening *li
 	int r = 0;
 
 	ts->workers = allocated(calloc(shared->config->workers, sizeof(*ts->workers)));
+	shared->workers = ts->workers;
 	while (!r && ts->n < shared->config->workers) {
 		struct worker *w = &ts->workers[ts->n];
 
@@ -186,6 +190,7 @@ static void on_grace_over(struct timer *timer)
 	struct worker *w = container_of(timer, struct worker, grace);
 
 	session_end_some(w, NULL, NULL, CAUSE_GRACE_OVER);
+	udp_sessions_end_some(w, NULL, NULL, CAUSE_GRACE_OVER);
 }
 
 /* What can be grafted goes on without the daemon; some sessions need a moment for that. */
@@ -193,7 +198,9 @@ static void on_leave(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, leave);
 
-	session_leave_behind(w);
+	if (w->shared->grafts && grafts_survive(w->shared->grafts))
+		session_leave_behind(w);
+	udp_sessions_leave_behind(w);
 	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
 }
 
@@ -203,10 +210,8 @@ static void stop(struct worker *w, const void *arg)
 	while (w->listeners)
 		listener_end(w->listeners);
 	w->stopping = true;
-	if (w->shared->grafts && grafts_survive(w->shared->grafts)) {
-		w->leave.fire = on_leave;
-		timer_set(&w->loop, &w->leave, w->loop.now_ms);
-	}
+	w->leave.fire = on_leave;
+	timer_set(&w->loop, &w->leave, w->loop.now_ms);
 	w->grace.fire = on_grace_over;
 	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
 }
