@@ -18,12 +18,15 @@ struct bpf_map;
 
 /*
  * FLOWS and CHAINS, which are loaded, may have flows of a daemon before this one.  WAYS is
- * graft_ways of the packet programs.  -errno.
+ * graft_ways of the packet programs.  -errno; close it also then.
  */
 int udp_grafts_open(struct bpf_map *flows, struct bpf_map *chains, const uint32_t *ways,
 		    struct udp_grafts **ret);
+/* Flows go on.  NULL is fine. */
 void udp_grafts_close(struct udp_grafts *us);
-/* The values that `udp_chains` needs for so many flows. */
+/* Flows of which packets are translated. */
+unsigned int udp_grafts_live(const struct udp_grafts *us);
+/* The values that `udp_chains` needs for so many flows: a power of 2, and the seed. */
 uint32_t udp_grafts_chains(uint32_t flows);
 
 /* What a session says of its flow. */
@@ -43,11 +46,13 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q);
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 
 /*
- * The session has sent on N datagrams that arrived on LEG and passed, since the last call: translate
- * those that follow, if no other has passed, or FORCE says that some of these got lost, and the way
- * is known.  By the flow's worker, as the next.  Returns if they are translated.
+ * The session has sent on N datagrams that arrived on LEG and passed, since the last call; those
+ * that had come before the flow was entered are not among them.  Translate what follows, if no other
+ * has passed, or FORCE says that some of these got lost, and the way is known.  By the flow's
+ * worker, as the next.  Returns if it is translated.
  */
-bool udp_graft_passed(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t n, bool force);
+bool udp_graft_passed(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t n,
+		      bool force);
 /* What arrives passes from now on; with that in flight no datagram is lost. */
 void udp_graft_take_back(struct udp_grafts *us, uint32_t slot);
 bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
@@ -59,6 +64,10 @@ uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot);
 /* Addresses as sockets have them; LOCAL or remote of LEG. */
 void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int leg, bool local,
 		       struct sockaddr_storage *ret, socklen_t *ret_len);
+
+/* The same of any tuple. */
+void graft_tuple_address(const struct graft_tuple *t, bool local, struct sockaddr_storage *ret,
+			 socklen_t *ret_len);
 
 /* Set *AT to the next slot, from *AT on, that has a flow.  False: there is none. */
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at);
