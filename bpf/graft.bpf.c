@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The packet programs: they join the two TCP connections of a session.  include/graft_contract.h
+ * The packet programs: they join the two TCP connections of a session, or both legs of a flow of
+ * UDP.  include/graft_contract.h
  * has the states and who writes what; docs/design.md ("Graft") the whole story.
  *
  * Theory of operation
@@ -17,6 +18,7 @@
  *   - graft_out sees what leaves, and learns the way from it.  The frozen sockets' packets do not
  *     leave: they are dropped, or given back as the ACK that the socket waits for.
  *   - What cannot be translated sends its session back to its sockets: see go_back().
+ *   - graft_udp.h does the same for UDP, which is simpler.
  *   - What was sent by us carries a mark in skb->cb, so that graft_out lets it go.
  *
  * Memory order.  g->state is changed by atomic operations with a result, which are full barriers:
@@ -27,6 +29,7 @@
 #include "graft_packet.h"
 #include "graft_translate.h"
 #include "graft_icmp.h"
+#include "graft_udp.h"
 
 /* --- a session at work --- */
 
@@ -144,10 +147,10 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 	}
 	if (change_header(skb, p, &c, f->mine, f->other))
 		return DROP;
-	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, f->other, c.diff) :
-					set_family(skb, p, f->other, c.diff))
+	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, &f->other->leg, c.diff) :
+					set_family(skb, p, &f->other->leg, c.diff))
 		return DROP;
-	return send_to(skb, f->other, p->l3);
+	return send_to(skb, &f->other->leg, p->l3);
 }
 
 /* --- back to the sockets --- */
@@ -298,7 +301,7 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 		return DROP;
 	}
 	if (p->odd == GRAFT_TOO_BIG && p->df && is_plain(p))
-		return too_big(skb, f, p);
+		return too_big(skb, p, &f->mine->leg, &f->other->leg, f->other->way.mtu);
 	if (__sync_val_compare_and_swap(&g->state, GRAFT_ACTIVE, GRAFT_RETURNING) == GRAFT_ACTIVE ||
 	    !g->why_back) {
 		g->stuck_ns = now;
@@ -379,7 +382,9 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 	if (skb->pkt_type != PACKET_TO_US)
 		return PASS;
 	if (!parse(skb, l2, &p))
-		return not_tcp(skb, l2);
+		return not_ours(skb, l2);
+	if (is_udp(&p))
+		return udp_in(skb, &p);
 	if (find_session(&p, &f))
 		return arrived(skb, &f, &p);
 	if (p.flags & SYN)
@@ -423,7 +428,7 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 	at->was[12] = len << 2;
 	at->was[13] = flags;
 	t->urg_ptr = 0;
-	fill_ip(at->is, s, true, IPPROTO_TCP, len, 0, OWN_TTL);
+	fill_ip(at->is, &s->leg, true, IPPROTO_TCP, len, 0, OWN_TTL);
 	if (bpf_skb_change_tail(skb, p->l4 + len, 0) ||
 	    bpf_skb_store_bytes(skb, l3, at->is, ip_len(s->ipv6), 0) ||
 	    bpf_skb_store_bytes(skb, p->l4, at->was, len, 0))
@@ -578,6 +583,8 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	if (is_kind(skb, SENT) || !parse(skb, l2, &p))
 		return PASS;
 	reverse(&p);
+	if (is_udp(&p))
+		return udp_out(skb, &p);
 	if (find_session(&p, &f))
 		return leaves(skb, &f, &p);
 	if (p.flags & SYN)

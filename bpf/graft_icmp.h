@@ -22,13 +22,13 @@ struct icmp {
 };
 
 /* The checksum of LEN bytes at AT, of a message of ALL bytes: ICMPv6 has a pseudo header. */
-static __always_inline __u16 sum_of(const struct graft_side *s, void *at, __u32 len, __u32 all)
+static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 len, __u32 all)
 {
 	struct {
 		struct graft_addr from, to;
 		__u32 len, protocol;
-	} p = { s->tuple.local, s->tuple.remote, bpf_htonl(all), bpf_htonl(ICMP_V6) };
-	__s64 sum = s->ipv6 ? bpf_csum_diff(NULL, 0, (__be32 *)&p, sizeof(p), 0) : 0;
+	} p = { l->tuple.local, l->tuple.remote, bpf_htonl(all), bpf_htonl(ICMP_V6) };
+	__s64 sum = is_ipv6(l) ? bpf_csum_diff(NULL, 0, (__be32 *)&p, sizeof(p), 0) : 0;
 
 	return folded(bpf_csum_diff(NULL, 0, at, len, (__u32)sum));
 }
@@ -36,59 +36,71 @@ static __always_inline __u16 sum_of(const struct graft_side *s, void *at, __u32 
 /* IP, ICMP, and a quote of IP and TCP: so long is what tells that something was too big. */
 #define MESSAGE(ip) (2 * (ip) + sizeof(struct icmp) + sizeof(struct tcphdr))
 
+#define UDP_LESS (sizeof(struct tcphdr) - sizeof(struct udphdr))
+
+#define OF_UDP (1ULL << 32) /* instead of a number: the quote is of UDP */
+
 /*
- * Turn the packet, which has the room, into a message to the remote end of S: its segment SEQ
+ * Turn the packet, which has the room, into a message to the remote end of L: its segment SEQ
  * exceeds MTU.  The device may still have to fill in the TCP checksum of what the packet was
  * (CHECKSUM_PARTIAL).  It then writes into the quoted TCP header.  The words of that header add up
- * to 0, before and after, so the sum of the message holds.
+ * to 0, before and after, so the sum of the message holds.  Of UDP the length sees to that: of a
+ * quote nobody believes it.
  */
-__noinline int store_message(struct __sk_buff *skb, const struct graft_side *s, __u32 l3, __u32 seq,
+__noinline int store_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
 			     __u32 mtu)
 {
-	__u32 zero = 0, ip;
+	__u32 zero = 0, ip, len;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct icmp *icmp;
 	struct tcphdr *t;
+	bool ipv6, udp = seq == OF_UDP;
 
-	if (!at || !s)
+	if (!at || !l)
 		return -1;
-	ip = ip_len(s->ipv6);
+	ipv6 = is_ipv6(l);
+	ip = ip_len(ipv6);
+	len = MESSAGE(ip) - (udp ? UDP_LESS : 0);
 	icmp = (void *)at->is + ip;
 	t = (void *)(icmp + 1) + ip;
-	fill_ip(at->is, s, false, s->ipv6 ? ICMP_V6 : ICMP_V4, MESSAGE(ip) - ip, 0, OWN_TTL);
-	fill_ip(icmp + 1, s, true, IPPROTO_TCP, mtu + 1 - ip, 0, OWN_TTL);
+	fill_ip(at->is, l, false, ipv6 ? ICMP_V6 : ICMP_V4, len - ip, 0, OWN_TTL);
+	fill_ip(icmp + 1, l, true, udp ? IPPROTO_UDP : IPPROTO_TCP, mtu + 1 - ip, 0, OWN_TTL);
 	*icmp = (struct icmp){ .mtu = bpf_htonl(mtu), .type = ICMP_V6_TOO_BIG };
-	if (!s->ipv6) {
+	if (!ipv6) {
 		icmp->type = ICMP_V4_UNREACHABLE;
 		icmp->code = ICMP_V4_TOO_BIG;
 	}
 	__builtin_memset(t, 0, sizeof(*t));
-	t->source = s->tuple.remote_port;
-	t->dest = s->tuple.local_port;
-	t->seq = bpf_htonl(seq);
-	t->urg_ptr = folded(bpf_csum_diff(NULL, 0, (__be32 *)t, sizeof(*t), 0));
-	icmp->sum = sum_of(s, icmp, sizeof(*icmp) + ip, MESSAGE(ip) - ip);
-	return bpf_skb_store_bytes(skb, l3, at->is, MESSAGE(ip), 0);
+	t->source = l->tuple.remote_port;
+	t->dest = l->tuple.local_port;
+	if (!udp)
+		t->seq = bpf_htonl(seq);
+	*(udp ? &((struct udphdr *)t)->len :
+		&t->urg_ptr) = folded(bpf_csum_diff(NULL, 0, (__be32 *)t, sizeof(*t), 0));
+	icmp->sum = sum_of(l, icmp, sizeof(*icmp) + ip, len - ip);
+	return bpf_skb_store_bytes(skb, l3, at->is, len, 0);
 }
 
-/* What fits on side FROM, in the header of side TO. */
-static __always_inline __u32 mtu_for(const struct graft_side *to, const struct graft_side *from,
+/* What fits on leg FROM, in the header of leg TO. */
+static __always_inline __u32 mtu_for(const struct graft_leg *to, const struct graft_leg *from,
 				     __u32 mtu)
 {
-	return mtu + (to->ipv6 ? 20 : 0) - (from->ipv6 ? 20 : 0);
+	return mtu + (is_ipv6(to) ? 20 : 0) - (is_ipv6(from) ? 20 : 0);
 }
 
-/* P does not fit on the way to the other end: turn it into a message to its sender. */
-static __always_inline int too_big(struct __sk_buff *skb, struct found *f, const struct packet *p)
+/* P does not fit into MTU on the way to the other end: turn it into a message to its sender. */
+static __always_inline int too_big(struct __sk_buff *skb, const struct packet *p,
+				   const struct graft_leg *mine, const struct graft_leg *other,
+				   __u32 mtu)
 {
 	__s32 more = ip_len(p->ipv6) + sizeof(struct icmp);
+	__u32 quoted = is_udp(p) ? sizeof(struct udphdr) : sizeof(struct tcphdr);
 
-	if (bpf_skb_change_tail(skb, p->l4 + sizeof(struct tcphdr), 0) ||
+	if (bpf_skb_change_tail(skb, p->l4 + quoted, 0) ||
 	    bpf_skb_adjust_room(skb, more, BPF_ADJ_ROOM_MAC, 0) ||
-	    store_message(skb, f->mine, p->l3, p->seq,
-			  mtu_for(f->mine, f->other, f->other->way.mtu)))
+	    store_message(skb, mine, p->l3, is_udp(p) ? OF_UDP : p->seq, mtu_for(mine, other, mtu)))
 		return DROP;
-	return send_to(skb, f->mine, p->l3);
+	return send_to(skb, mine, p->l3);
 }
 
 /* An ICMP error, and the segment that it quotes: one that has left here. */
@@ -163,13 +175,17 @@ static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3,
 	    bpf_skb_change_proto(skb, to->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP), 0))
 		return DROP;
 	if (bpf_skb_change_tail(skb, l3 + MESSAGE(ip_len(to->ipv6)), 0) ||
-	    store_message(skb, to, l3, c->seq - to->seq_add, mtu_for(to, f->mine, c->mtu)))
+	    store_message(skb, &to->leg, l3, c->seq - to->seq_add,
+			  mtu_for(&to->leg, &f->mine->leg, c->mtu)))
 		return DROP;
-	return send_to(skb, to, l3);
+	return send_to(skb, &to->leg, l3);
 }
 
-/* Not TCP.  Errors are for the end that has sent what they quote, or for our socket. */
-__noinline int not_tcp(struct __sk_buff *skb, __u32 l3)
+/*
+ * Neither TCP nor UDP.  Errors are for the end that has sent what they quote, or for our socket;
+ * those about UDP are all for sockets.
+ */
+__noinline int not_ours(struct __sk_buff *skb, __u32 l3)
 {
 	struct complaint c = { 0 };
 	struct found f;

@@ -10,6 +10,7 @@
 #include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
+#include <linux/udp.h>
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -201,13 +202,39 @@ struct packet {
 	__u32 seq, ack;
 	__u32 len; /* of payload */
 	__u16 window;
-	__u8 header; /* bytes of the TCP header */
-	__u8 flags;
+	__u8 header; /* bytes of the TCP header; that of UDP has fewer, see is_udp() */
+	__u8 flags;  /* of UDP: NO_SUM */
 	__u8 ipv6;
 	__u8 ttl;
 	__u8 odd; /* enum graft_refusal: why it cannot be translated; or 0 */
 	__u8 df;  /* no router may cut it */
 };
+
+#define NO_SUM 1 /* without a checksum */
+
+static __always_inline bool is_udp(const struct packet *p)
+{
+	return p->header == sizeof(struct udphdr);
+}
+
+/* Where the checksum is. */
+static __always_inline __u32 sum_at(const struct packet *p)
+{
+	return p->l4 + (is_udp(p) ? 6 : 16);
+}
+
+/* Of UDP no checksum stays none, and none becomes that. */
+static __always_inline __u64 sum_flags(const struct packet *p)
+{
+	return is_udp(p) ? BPF_F_MARK_MANGLED_0 : 0;
+}
+
+static __always_inline bool is_ipv6(const struct graft_leg *l)
+{
+	const __u32 *w = l->tuple.remote.w;
+
+	return w[0] || w[1] || w[2] != bpf_htonl(0xffff);
+}
 
 static __u32 end_of(const struct packet *p)
 {
@@ -225,13 +252,20 @@ static __always_inline bool is_plain(const struct packet *p)
 #define DESTINATION 60
 #define JUMBO bpf_htons(0xc204) /* kind and length of the option */
 
+static __always_inline bool is_ours(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
 /*
  * Look at the extension headers behind IP: up to two, of those that may come before TCP here.  Of
  * fragments the first one has the TCP header.  A jumbo header alone is what BIG TCP has.
  */
-static __always_inline bool skip_extensions(struct packet *p, __u8 next, void *data, void *end)
+static __always_inline bool skip_extensions(struct packet *p, __u8 *protocol, void *data, void *end)
 {
-	for (int i = 0; i < 2 && next != IPPROTO_TCP; i++) {
+	__u8 next = *protocol;
+
+	for (int i = 0; i < 2 && !is_ours(next); i++) {
 		__u8 *h = data + (p->l4 & L4_BITS);
 
 		if ((void *)(h + 8) > end || h[1] > 3)
@@ -245,11 +279,12 @@ static __always_inline bool skip_extensions(struct packet *p, __u8 next, void *d
 		p->l4 += 8 + (next == FRAGMENT ? 0 : h[1] * 8);
 		next = h[0];
 	}
-	return next == IPPROTO_TCP;
+	*protocol = next;
+	return is_ours(next);
 }
 
 static __always_inline bool parse_addresses(struct packet *p, void *data, void *end,
-					    __u32 *ret_total)
+					    __u32 *ret_total, __u8 *ret_protocol)
 {
 	void *at = data + p->l3;
 
@@ -260,7 +295,8 @@ static __always_inline bool parse_addresses(struct packet *p, void *data, void *
 		if ((void *)(ip + 1) > end)
 			return false;
 		first = *(__u8 *)ip;
-		if (first >> 4 != 4 || (first & 15) < 5 || ip->protocol != IPPROTO_TCP ||
+		*ret_protocol = ip->protocol;
+		if (first >> 4 != 4 || (first & 15) < 5 || !is_ours(ip->protocol) ||
 		    ip->frag_off & bpf_htons(0x1fff))
 			return false;
 		p->odd = ip->frag_off & bpf_htons(0x2000) ? GRAFT_FRAGMENTS :
@@ -280,7 +316,8 @@ static __always_inline bool parse_addresses(struct packet *p, void *data, void *
 			return false;
 		p->l4 = p->l3 + sizeof(*ip);
 		p->df = 1;
-		if (ip->nexthdr != IPPROTO_TCP && !skip_extensions(p, ip->nexthdr, data, end))
+		*ret_protocol = ip->nexthdr;
+		if (!is_ours(ip->nexthdr) && !skip_extensions(p, ret_protocol, data, end))
 			return false;
 		__builtin_memcpy(&p->tuple.remote, &ip->saddr, sizeof(p->tuple.remote));
 		__builtin_memcpy(&p->tuple.local, &ip->daddr, sizeof(p->tuple.local));
@@ -296,6 +333,34 @@ static __always_inline bool is_for_a_vlan(const struct __sk_buff *skb)
 	return skb->vlan_present && skb->vlan_tci & 0xfff;
 }
 
+/* The rest of parse(). */
+static __always_inline bool parse_udp(struct __sk_buff *skb, __u32 l2, struct packet *p,
+				      __u32 total)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct udphdr *u = data + (p->l4 & L4_BITS);
+
+	if ((void *)(u + 1) > end) {
+		if (bpf_skb_pull_data(skb, p->l4 + sizeof(*u)))
+			return false;
+		data = (void *)(long)skb->data;
+		end = (void *)(long)skb->data_end;
+		u = data + (p->l4 & L4_BITS);
+		if ((void *)(u + 1) > end)
+			return false;
+	}
+	p->tuple.remote_port = u->source;
+	p->tuple.local_port = u->dest;
+	p->header = sizeof(*u);
+	p->flags = u->check ? 0 : NO_SUM;
+	if (total < p->l4 - l2 + sizeof(*u) || total > skb->len - l2)
+		return false;
+	p->len = total - (p->l4 - l2) - sizeof(*u);
+	if (bpf_ntohs(u->len) != p->len + sizeof(*u))
+		p->odd = p->odd ?: GRAFT_HEADERS;
+	return true;
+}
+
 /*
  * False: not a packet that could be of a graft, or none that the stack would take.  An accelerated
  * VLAN tag means that the packet is for another device than this one, which will see it again.  GSO
@@ -306,6 +371,7 @@ static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	struct tcphdr *t;
 	__u32 total, least;
+	__u8 protocol;
 
 	if (is_for_a_vlan(skb))
 		return false;
@@ -316,13 +382,15 @@ static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet
 		return false;
 	least = l2 + (p->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr)) + sizeof(*t);
 	if (data + least > end) {
-		if (skb->len < least || bpf_skb_pull_data(skb, least))
+		if (skb->len >= least && bpf_skb_pull_data(skb, least))
 			return false;
 		data = (void *)(long)skb->data;
 		end = (void *)(long)skb->data_end;
 	}
-	if (!parse_addresses(p, data, end, &total))
+	if (!parse_addresses(p, data, end, &total, &protocol))
 		return false;
+	if (protocol == IPPROTO_UDP)
+		return parse_udp(skb, l2, p, total);
 	if (p->l4 + sizeof(*t) != least) { /* more headers: seldom */
 		if (bpf_skb_pull_data(skb, p->l4 + sizeof(*t)))
 			return false;

@@ -79,18 +79,20 @@ static __always_inline __u16 new_window(const struct change *c, __u32 window)
 	return is > 65535 ? 65535 : is;
 }
 
-/* Give P the addresses and the TTL of TO's socket, and sums that hold after TCP_DIFF. */
+/* Give P the addresses and the TTL of TO's socket, and sums that hold after L4_DIFF. */
 __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
-			     const struct graft_side *to, __s64 tcp_diff)
+			     const struct graft_leg *to, __s64 l4_diff)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u64 flags;
 	__u32 sum, l3;
 	__s64 addr_diff;
 
 	if (!p || !to)
 		return -1;
 	l3 = p->l3 & L3_BITS;
-	sum = p->l4 + 16;
+	sum = sum_at(p);
+	flags = sum_flags(p);
 	if (!p->ipv6) {
 		struct iphdr *ip = data + l3;
 		__u32 was[3] = { 0 }, is[3] = { 0 };
@@ -107,8 +109,8 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 		addr_diff = bpf_csum_diff(was + 1, 8, is + 1, 8, 0);
 		ip_diff = bpf_csum_diff(was, 12, is, 12, 0);
 		bpf_l3_csum_replace(skb, l3 + 10, 0, ip_diff, 0);
-		bpf_l4_csum_replace(skb, sum, 0, tcp_diff, 0);
-		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR);
+		bpf_l4_csum_replace(skb, sum, 0, l4_diff, flags);
+		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, flags | BPF_F_PSEUDO_HDR);
 	} else {
 		struct ipv6hdr *ip = data + l3;
 		struct graft_addr was[2], is[2] = { to->tuple.local, to->tuple.remote };
@@ -119,10 +121,11 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 		__builtin_memcpy(&ip->saddr, is, sizeof(is));
 		ip->hop_limit = to->way.ttl;
 		addr_diff = bpf_csum_diff((__be32 *)was, 32, (__be32 *)is, 32, 0);
-		bpf_l4_csum_replace(skb, sum, 0, tcp_diff, 0);
-		if (!bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR | CSUM_IPV6))
+		bpf_l4_csum_replace(skb, sum, 0, l4_diff, flags);
+		flags |= BPF_F_PSEUDO_HDR;
+		if (!bpf_l4_csum_replace(skb, sum, 0, addr_diff, flags | CSUM_IPV6))
 			return 0;
-		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, BPF_F_PSEUDO_HDR);
+		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, flags);
 	}
 }
 
@@ -132,16 +135,16 @@ static __always_inline __u32 ip_len(bool ipv6)
 }
 
 /*
- * Write an IP header of the family of S at AT, from its local end to its remote end, or BACK.  LEN
+ * Write an IP header of the family of L at AT, from its local end to its remote end, or BACK.  LEN
  * bytes follow; the header says 0 if that is more than its field holds.
  */
-static __always_inline void fill_ip(void *at, const struct graft_side *s, bool back, __u8 protocol,
+static __always_inline void fill_ip(void *at, const struct graft_leg *l, bool back, __u8 protocol,
 				    __u32 len, __u8 traffic, __u8 ttl)
 {
-	const struct graft_addr *from = back ? &s->tuple.remote : &s->tuple.local;
-	const struct graft_addr *to = back ? &s->tuple.local : &s->tuple.remote;
+	const struct graft_addr *from = back ? &l->tuple.remote : &l->tuple.local;
+	const struct graft_addr *to = back ? &l->tuple.local : &l->tuple.remote;
 
-	if (!s->ipv6) {
+	if (!is_ipv6(l)) {
 		struct iphdr ip = { .tos = traffic,
 				    .ttl = ttl,
 				    .tot_len = len + 20 > 65535 ? 0 : bpf_htons(len + 20),
@@ -169,30 +172,33 @@ static __always_inline void fill_ip(void *at, const struct graft_side *s, bool b
  * The same where the other end has the other family: P gets a new IP header.  The pseudo header's
  * length and protocol add up to the same in both.
  */
-__noinline int set_family(struct __sk_buff *skb, const struct packet *p,
-			  const struct graft_side *to, __s64 tcp_diff)
+__noinline int set_family(struct __sk_buff *skb, const struct packet *p, const struct graft_leg *to,
+			  __s64 l4_diff)
 {
 	__u32 zero = 0, l3, was, is, word;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	__s64 addr_diff;
+	bool ipv6;
 
 	if (!p || !to || !at)
 		return -1;
 	l3 = p->l3 & L3_BITS;
 	was = p->ipv6 ? 32 : 8; /* bytes of both addresses, the last of a header */
-	is = to->ipv6 ? 32 : 8;
-	bpf_l4_csum_replace(skb, p->l4 + 16, 0, tcp_diff, 0);
+	ipv6 = is_ipv6(to);
+	is = ipv6 ? 32 : 8;
+	bpf_l4_csum_replace(skb, sum_at(p), 0, l4_diff, sum_flags(p));
 	if (bpf_skb_load_bytes(skb, l3, &word, sizeof(word)) ||
 	    bpf_skb_load_bytes(skb, l3 + ip_len(p->ipv6) - was, at->was, was) ||
-	    bpf_skb_change_proto(skb, to->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP), 0))
+	    bpf_skb_change_proto(skb, ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP), 0))
 		return -1;
-	fill_ip(at->is, to, false, IPPROTO_TCP, p->header + p->len,
+	fill_ip(at->is, to, false, is_udp(p) ? IPPROTO_UDP : IPPROTO_TCP, p->header + p->len,
 		bpf_ntohl(word) >> (p->ipv6 ? 20 : 16), to->way.ttl);
-	addr_diff = bpf_csum_diff((__be32 *)at->was, was,
-				  (__be32 *)(at->is + ip_len(to->ipv6) - is), is, 0);
-	if (bpf_skb_store_bytes(skb, l3, at->is, ip_len(to->ipv6), 0))
+	addr_diff = bpf_csum_diff((__be32 *)at->was, was, (__be32 *)(at->is + ip_len(ipv6) - is),
+				  is, 0);
+	if (bpf_skb_store_bytes(skb, l3, at->is, ip_len(ipv6), 0))
 		return -1;
-	return bpf_l4_csum_replace(skb, l3 + ip_len(to->ipv6) + 16, 0, addr_diff, BPF_F_PSEUDO_HDR);
+	return bpf_l4_csum_replace(skb, sum_at(p) - p->l4 + l3 + ip_len(ipv6), 0, addr_diff,
+				   sum_flags(p) | BPF_F_PSEUDO_HDR);
 }
 
 /* A header with no more than timestamps: -1 if P has another one, or it is not in one piece. */
@@ -336,27 +342,27 @@ static __always_inline int change_header(struct __sk_buff *skb, const struct pac
 }
 
 /*
- * Send the packet the way of S.  bpf_redirect_neigh() takes an Ethernet header off, and drops what
+ * Send the packet the way of L.  bpf_redirect_neigh() takes an Ethernet header off, and drops what
  * has none; a tag that is left would be that of the frame that came.
  */
-static __always_inline int send_to(struct __sk_buff *skb, const struct graft_side *s, __u32 l3)
+static __always_inline int send_to(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3)
 {
 	struct bpf_redir_neigh to = { .nh_family = AF_INET6 };
-	const __u32 *hop = s->way.via == GRAFT_VIA_REMOTE ? s->tuple.remote.w : s->way.hop;
+	const __u32 *hop = l->way.via == GRAFT_VIA_REMOTE ? l->tuple.remote.w : l->way.hop;
 
 	if (skb->vlan_present)
 		bpf_skb_vlan_pop(skb);
 	if (!l3 && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return DROP;
-	skb->mark = s->way.mark;
+	skb->mark = l->way.mark;
 	set_kind(skb, SENT);
-	if (s->way.via == GRAFT_VIA_LOOKUP)
-		return bpf_redirect_neigh(s->way.ifindex, NULL, 0, 0);
-	if (s->way.via == GRAFT_VIA_IPV4 || (s->way.via == GRAFT_VIA_REMOTE && !s->ipv6)) {
+	if (l->way.via == GRAFT_VIA_LOOKUP)
+		return bpf_redirect_neigh(l->way.ifindex, NULL, 0, 0);
+	if (l->way.via == GRAFT_VIA_IPV4 || (l->way.via == GRAFT_VIA_REMOTE && !is_ipv6(l))) {
 		to.nh_family = AF_INET;
-		to.ipv4_nh = s->way.via == GRAFT_VIA_IPV4 ? s->way.hop[0] : s->tuple.remote.w[3];
+		to.ipv4_nh = l->way.via == GRAFT_VIA_IPV4 ? l->way.hop[0] : l->tuple.remote.w[3];
 	} else {
 		__builtin_memcpy(to.ipv6_nh, hop, sizeof(to.ipv6_nh));
 	}
-	return bpf_redirect_neigh(s->way.ifindex, &to, sizeof(to), 0);
+	return bpf_redirect_neigh(l->way.ifindex, &to, sizeof(to), 0);
 }

@@ -33,6 +33,7 @@
 #include "datapath/graft_attach.h"
 #include "datapath/graft_pins.h"
 #include "datapath/tcp.h"
+#include "datapath/udp_graft.h"
 
 SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_PROG_TEST_RUN),
@@ -56,6 +57,7 @@ struct slot {
 struct grafts {
 	struct graft_bpf *skel;
 	struct graft_entry *all; /* by slot, mapped */
+	struct udp_grafts *udp;
 	struct graft_pins pins;
 	struct graft_attachments attached;
 	uint32_t routes, policies; /* as seen last */
@@ -150,6 +152,13 @@ static void begin_ways(struct grafts *gs)
 		for (int side = 0; side < 2; side++)
 			if ((int32_t)(ways_of(gs, slot, side) - ways) > 0)
 				ways = ways_of(gs, slot, side);
+	for (uint32_t slot = 0; udp_graft_next(gs->udp, &slot); slot++)
+		for (int leg = 0; leg < 2; leg++) {
+			uint32_t seen = udp_flow_of(gs->udp, slot)->leg[leg].way.ways;
+
+			if ((int32_t)(seen - ways) > 0)
+				ways = seen;
+		}
 	gs->skel->bss->graft_ways = ways;
 	gs->skel->bss->graft_ways_least = ways - INT_MAX / 2;
 	if (bpf_map_lookup_elem(interfaces, &none, &gs->policies))
@@ -177,17 +186,25 @@ static unsigned int slots_of(const struct grafts *gs, unsigned int wanted)
 static int load(struct grafts *gs, unsigned int slots)
 {
 	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
+	uint32_t chains;
 
 	gs->n_slots = slots_of(gs, slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
+	chains = udp_grafts_chains(gs->n_slots);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_chains, chains);
+	gs->skel->rodata->udp_n_chains = chains - 1;
 	r = r ?: graft_bpf__load(gs->skel);
 	r = r ?: graft_pins_own(&gs->pins);
 	if (r)
 		return r;
 	gs->all = bpf_values_map(gs->skel->maps.grafts);
-	return gs->all ? 0 : -errno;
+	if (!gs->all)
+		return -errno;
+	return udp_grafts_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_chains,
+			       &gs->skel->bss->graft_ways, &gs->udp);
 }
 
 #define NAMED (1U << 31) /* of a handle that is no pid */
@@ -282,7 +299,7 @@ bool grafts_survive(const struct grafts *gs)
 
 unsigned int grafts_live(const struct grafts *gs)
 {
-	unsigned int n = 0;
+	unsigned int n = udp_grafts_live(gs->udp);
 
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++)
 		n += graft_state(gs, slot) != GRAFT_DONE;
@@ -297,6 +314,7 @@ void grafts_close(struct grafts *gs, bool keep)
 	keep = !gs->all || (keep && gs->pins.folder && grafts_live(gs));
 	graft_attach_close(&gs->attached, keep);
 	graft_pins_close(&gs->pins, !keep);
+	udp_grafts_close(gs->udp);
 	bpf_rings_close(&gs->rings);
 	if (gs->skel)
 		bpf_values_unmap(gs->all, gs->skel->maps.grafts);
@@ -661,22 +679,7 @@ void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
 		   struct sockaddr_storage *ret, socklen_t *ret_len)
 {
-	const struct graft_side *s = &gs->all[slot].side[side];
-	const struct graft_addr *a = local ? &s->tuple.local : &s->tuple.remote;
-	in_port_t port = local ? s->tuple.local_port : s->tuple.remote_port;
-
-	if (s->ipv6) {
-		struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = port };
-
-		memcpy(&in6.sin6_addr, a, sizeof(in6.sin6_addr));
-		memcpy(ret, &in6, *ret_len = sizeof(in6));
-	} else {
-		struct sockaddr_in in = { .sin_family = AF_INET,
-					  .sin_port = port,
-					  .sin_addr.s_addr = a->w[3] };
-
-		memcpy(ret, &in, *ret_len = sizeof(in));
-	}
+	graft_tuple_address(&gs->all[slot].side[side].tuple, local, ret, ret_len);
 }
 
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
@@ -696,6 +699,11 @@ uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
 unsigned int grafts_total(const struct grafts *gs)
 {
 	return gs->n_slots;
+}
+
+struct udp_grafts *grafts_udp(const struct grafts *gs)
+{
+	return gs->udp;
 }
 
 /* --- events --- */

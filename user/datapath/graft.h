@@ -46,7 +46,7 @@ struct clsact *grafts_clsact(struct grafts *gs);
 
 /* True if sessions that are grafted go on after the daemon has ended. */
 bool grafts_survive(const struct grafts *gs);
-/* Sessions whose packets are translated. */
+/* Sessions whose packets are translated; of UDP, too. */
 unsigned int grafts_live(const struct grafts *gs);
 
 /*
@@ -142,6 +142,10 @@ uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);
 void graft_put(struct grafts *gs, uint32_t slot);
 
 unsigned int grafts_total(const struct grafts *gs);
+
+/* Flows of UDP, as many as there are slots. */
+struct udp_grafts;
+struct udp_grafts *grafts_udp(const struct grafts *gs);
 
 /* Of struct graft_event. */
 const struct bpf_rings *graft_rings(const struct grafts *gs);

@@ -18,12 +18,15 @@ struct bpf_map;
 
 /*
  * FLOWS and CHAINS, which are loaded, may have flows of a daemon before this one.  WAYS is
- * graft_ways of the packet programs.  -errno.
+ * graft_ways of the packet programs.  -errno; close it also then.
  */
 int udp_grafts_open(struct bpf_map *flows, struct bpf_map *chains, const uint32_t *ways,
 		    struct udp_grafts **ret);
+/* Flows go on.  NULL is fine. */
 void udp_grafts_close(struct udp_grafts *us);
-/* The values that `udp_chains` needs for so many flows. */
+/* Flows of which packets are translated. */
+unsigned int udp_grafts_live(const struct udp_grafts *us);
+/* The values that `udp_chains` needs for so many flows: a power of 2, and the seed. */
 uint32_t udp_grafts_chains(uint32_t flows);
 
 /* What a session says of its flow. */
@@ -58,6 +61,10 @@ uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot, unsigned
 /* Addresses as sockets have them; LOCAL or remote of LEG. */
 void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int leg, bool local,
 		       struct sockaddr_storage *ret, socklen_t *ret_len);
+
+/* The same of any tuple. */
+void graft_tuple_address(const struct graft_tuple *t, bool local, struct sockaddr_storage *ret,
+			 socklen_t *ret_len);
 
 /* Set *AT to the next slot, from *AT on, that has a flow.  False: there is none. */
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at);
