@@ -366,18 +366,22 @@ TEST(test_view)
 		    "\nkernel\n  available                false\n"
 		    "  NAME  AVAILABLE  REASON\n  a     true       b\n"
 		    "\nresources\n  kernel_memory            3 MiB\n");
-	expect_view("{\"forwards\":[{\"lookup\":{},\"upstream\":\"dns:53\",\"protocol\":\"udp\"},"
-		    "{\"lookup\":{},\"upstream\":\"dns:53\",\"protocol\":\"tcp\"}]}",
-		    "NAME  LISTEN  UPSTREAM    ENGINE  STATE  LIVE  MAX SESSIONS  ACCEPTED  DENIED"
-		    "  BYTES TO UPSTREAM  BYTES TO CLIENT\n"
-		    "-     -       dns:53/udp  -       -      -     -             -         -     "
-		    "  -                  -\n"
-		    "-     -       dns:53      -       -      -     -             -         -     "
-		    "  -                  -\n"
-		    "\n"
-		    "UPSTREAM    AGE  LOOKUPS  FAILURES  ADDRESSES  ERROR\n"
-		    "dns:53/udp  -    -        -         -          -\n"
-		    "dns:53      -    -        -         -          -\n");
+	expect_view(
+		"{\"forwards\":[{\"lookup\":{},\"upstream\":\"dns:53/udp\",\"protocol\":\"udp\"},"
+		"{\"upstream\":\"a:53\",\"protocol\":\"udp\"},"
+		"{\"lookup\":{},\"upstream\":\"dns:53\",\"protocol\":\"tcp\"}]}",
+		"NAME  LISTEN  UPSTREAM    ENGINE  STATE  LIVE  MAX SESSIONS  ACCEPTED  DENIED"
+		"  BYTES TO UPSTREAM  BYTES TO CLIENT\n"
+		"-     -       dns:53/udp  -       -      -     -             -         -     "
+		"  -                  -\n"
+		"-     -       a:53/udp    -       -      -     -             -         -     "
+		"  -                  -\n"
+		"-     -       dns:53      -       -      -     -             -         -     "
+		"  -                  -\n"
+		"\n"
+		"UPSTREAM    AGE  LOOKUPS  FAILURES  ADDRESSES  ERROR\n"
+		"dns:53/udp  -    -        -         -          -\n"
+		"dns:53      -    -        -         -          -\n");
 	expect_view("{\"killed\":0}", "killed                   0\n");
 }
 

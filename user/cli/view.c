@@ -75,13 +75,13 @@ static void value_text(const char *key, struct json_object *value, char *buf)
 		view_number(key, json_object_get_uint64(value), buf, TEXT_MAX);
 }
 
-/* What is of UDP is written as in a configuration: 10.0.0.2:53/udp. */
+/* What is of UDP is written as in a configuration, where it may be already: 10.0.0.2:53/udp. */
 static void add_protocol(struct json_object *row, char *text)
 {
 	const char *name = json_object_get_string(json_object_object_get(row, "protocol"));
 	size_t len = strlen(text);
 
-	if (name && !strcmp(name, "udp"))
+	if (name && !strcmp(name, "udp") && !strstr(text, "/udp"))
 		snprintf(text + len, TEXT_MAX - len, "/udp");
 }
 
