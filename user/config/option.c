@@ -87,7 +87,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "connect-timeout", SECONDS(0.001, DAY), EACH(connect_timeout_ms), .initial = "5",
 	  .help = "how long a client waits for its upstream to answer" },
 	{ "idle-timeout", SECONDS(0, WEEK), EACH(idle_timeout_ms), .initial = "0",
-	  .computed = "0, of UDP 60", .help = "end a session that is idle for so long; 0: never" },
+	  .computed = "0, of UDP 60", .help = "end a session idle for so long; 0: never" },
 	{ "responses", COUNT(0, 1000000), EACH(responses), .initial = "0",
 	  .help = "UDP: answers to a datagram that end a session; 0: any" },
 	{ "max-reply-factor", COUNT(0, 1000000), EACH(max_reply_factor), .initial = "50",
