@@ -234,7 +234,7 @@ class Replacement:
             if not result["ok"]:
                 raise LabError(f"a good file: {result}")
             result = self.reload(daemon, path, BAD_CONF)
-            where = f"{path}:{BAD_CONF.count(chr(10))}: 53/udp: culvert does not forward UDP"
+            where = f"{path}:{BAD_CONF.count(chr(10))}: /udp on one side: "
             if result["ok"] or where not in result["error"]:
                 raise LabError(f"a bad file, {where}: {result}")
             return self.try_all()

@@ -57,7 +57,7 @@ static void check_number(const struct option_def *o, const void *field)
 		must(n >= o->min && n <= o->max, "%s: %llu", o->name, (unsigned long long)n);
 }
 
-static void check_servers(const struct upstream *u)
+static void check_servers(const struct upstream *u, bool udp)
 {
 	for (size_t i = 0; i < u->n; i++) {
 		const struct server_conf *s = &u->servers[i];
@@ -65,6 +65,7 @@ static void check_servers(const struct upstream *u)
 		must(s->at.named != (s->at.n_addrs > 0), "%s: a name looked up, or no address",
 		     s->at.text);
 		must(s->weight >= 1 && s->weight <= SERVER_WEIGHT_MAX, "%s: weight", s->at.text);
+		must(s->at.udp == udp, "%s: protocols mix", u->text);
 		must(endpoint_is_unix(&s->at) == upstreams_are_unix(u), "%s: kinds mix", u->text);
 	}
 	must(u->n && u->n <= SERVERS_MAX, "%s: no server", u->text);
@@ -83,7 +84,11 @@ void model_must_be_sane(const struct config *c)
 
 		must(c->forwards[i].soft_limit <= c->forwards[i].hard_limit, "limits");
 		must(e->named != (e->n_addrs > 0), "%s: a name looked up, or no address", e->text);
-		check_servers(&c->forwards[i].upstream);
+		check_servers(&c->forwards[i].upstream, e->udp);
+		must(c->forwards[i].udp == e->udp, "another protocol");
+		must(!e->udp || (!c->forwards[i].check_ms &&
+				 !(c->forwards[i].proxy_protocol & PROXY_SEND_V1)),
+		     "%s: of TCP alone", e->text);
 		for (size_t k = 0; k < i; k++)
 			must(e->named || strcmp(e->text, c->forwards[k].listen.text) ||
 				     strstr(e->text, ":0"),

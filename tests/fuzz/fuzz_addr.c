@@ -39,13 +39,16 @@ static const char *show(const struct addr *a, char buf[ADDR_STRLEN])
 }
 
 /* What an address is shown as means the same address, or (other bytes became '?') its own text. */
-static void check_shown(const struct addr *a, bool passive, bool exact)
+static void check_shown(const struct addr *a, bool passive, bool exact, bool udp)
 {
-	char shown[ADDR_STRLEN], again[ADDR_STRLEN];
+	char shown[ADDR_STRLEN], again[ADDR_STRLEN], written[ADDR_STRLEN + 8];
 	struct endpoint e;
-	const char *wrong = endpoint_parse_offline(show(a, shown), passive, &e);
+	const char *wrong;
 
+	snprintf(written, sizeof(written), "%s%s", show(a, shown), udp ? "/udp" : "");
+	wrong = endpoint_parse_offline(written, passive, &e);
 	must(!wrong, "%s: %s", shown, wrong);
+	must(e.udp == udp, "%s: another protocol", written);
 	must(e.n_addrs == 1, "%s: %zu addresses", shown, e.n_addrs);
 	must(!exact || addr_equal(&e.addrs[0], a), "%s: not the same", shown);
 	must(!strcmp(show(&e.addrs[0], again), shown), "%s, then %s", shown, again);
@@ -68,7 +71,7 @@ static void check_endpoint(const char *text, bool passive)
 	     e.n_addrs);
 	for (size_t i = 0; i < e.n_addrs; i++) {
 		must(addr_is_inet(&e.addrs[i]) == !is_unix, "%s: family", text);
-		check_shown(&e.addrs[i], passive, !is_unix || is_printable(text, false));
+		check_shown(&e.addrs[i], passive, !is_unix || is_printable(text, false), e.udp);
 	}
 	endpoint_close(&e);
 	must(!e.addrs && !e.n_addrs, "not closed");

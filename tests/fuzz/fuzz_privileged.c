@@ -36,6 +36,7 @@ static void make_known(void)
 	know(&known[0], "[forward web]\nlisten = 0.0.0.0:443\nupstream = 192.0.2.1:1\n"
 			"[forward any]\nlisten = [::1]:0\nupstream = 192.0.2.1:2\n"
 			"[forward host]\nlisten = host.invalid:993\nupstream = 192.0.2.1:3\n"
+			"[forward udp]\nlisten = 0.0.0.0:445/udp\nupstream = 192.0.2.1:3\n"
 			"[forward file]\nlisten = unix:/run/a\nupstream = 192.0.2.1:3\nmark = 9\n");
 	know(&known[1], "[forward web]\nlisten = 0.0.0.0:444\nupstream = 192.0.2.1:1\n");
 }
@@ -57,6 +58,8 @@ static bool may_listen(const struct privileged_request *q)
 
 	if (q->transparent)
 		return false;
+	if (q->udp)
+		return is(a, &four, sizeof(four)) && port == 445;
 	if (a->ss.ss_family == AF_UNIX)
 		return is(a, &file, FILE_LEN) && q->count == 1 && !q->joins;
 	if ((a->ss.ss_family == AF_INET && a->len == sizeof(four)) ||
@@ -69,7 +72,7 @@ static bool may_listen(const struct privileged_request *q)
 
 static bool may_have(const struct privileged_request *q)
 {
-	if (q->took > 1 || q->joins > 1 || q->ethernet > 1)
+	if (q->took > 1 || q->joins > 1 || q->udp > 1 || q->ethernet > 1)
 		return false;
 	if (q->op == PRIVILEGED_FILTERS)
 		return !q->count && q->transparent < 2;
@@ -81,7 +84,7 @@ static bool may_have(const struct privileged_request *q)
 	case PRIVILEGED_LISTEN:
 		return may_listen(q);
 	case PRIVILEGED_SOCKETS:
-		return q->mark == 9 && !q->transparent &&
+		return q->mark == 9 && !q->transparent && !q->udp &&
 		       (q->family == AF_INET || q->family == AF_INET6);
 	default:
 		return false;
@@ -108,6 +111,7 @@ static void mutate(struct privileged_request *q, struct input *in)
 	q->count = (uint32_t)input_size(in);
 	q->joins = (uint32_t)input_size(in);
 	q->family = (uint32_t)input_size(in);
+	q->udp = (uint32_t)input_size(in);
 	while (in->left >= 2) {
 		uint8_t at = input_byte(in);
 

@@ -22,6 +22,7 @@
 /* What any machine has descriptors for, and nothing is to be said of. */
 #define MODEST "[culvert]\nmax-sessions = 10\nkeepalive = 60\n"
 #define SERVERS(list) "[forward a]\nlisten = 127.0.0.1:1\nupstream = " list "\n"
+#define UDP(to) "[forward a]\nlisten = 127.0.0.1:1/udp\nupstream = " to "\n"
 #define A10 "aaaaaaaaaa"
 #define A50 A10 A10 A10 A10 A10
 #define A100 A50 A50
@@ -139,6 +140,28 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "listen: \"::1:80\": expected HOST:PORT", LISTEN("::1:80") },
 	{ 3, "upstream: \"127.0.0.1:0\": ", "[forward a]\nlisten = :1\nupstream = 127.0.0.1:0\n" },
 
+	{ 3, "upstream: \"127.0.0.1:2/tcp\": not of UDP, as the listener is",
+	  UDP("127.0.0.1:2/tcp") },
+	{ 3, "upstream: \"unix:/run/a\": not of UDP", UDP("unix:/run/a") },
+	{ 3, "upstream: \"unix:/run/udp\": a unix socket has no /udp", UDP("unix:/run/udp") },
+	{ 3, "upstream: \"db:1 db:2/tcp\": db:2/tcp: not of UDP", UDP("db:1 db:2/tcp") },
+	{ 3, "upstream: \"127.0.0.1:http\": bad port", UDP("127.0.0.1:http") },
+	{ 2, "upstream: \"127.0.0.1:2/udp\": not of TCP",
+	  "[forward a]\nupstream = 127.0.0.1:2/udp\nlisten = 127.0.0.1:1\n" },
+	{ 3, "listen: \"127.0.0.1:2\": one listener has one protocol",
+	  "[forward a]\nlisten = 127.0.0.1:1/udp\nlisten = 127.0.0.1:2\nupstream = 10.0.0.1:1\n" },
+	{ 2, "listen: \"unix:/run/a/udp\": a unix socket has no /udp",
+	  "[forward a]\nlisten = unix:/run/a/udp\nupstream = 10.0.0.1:1\n" },
+	{ 2, "metrics: needs an address and one port of TCP",
+	  "[culvert]\nmetrics = :9/udp\n" FORWARD },
+	{ 4, "responses: only for UDP", FORWARD "responses = 1\n" },
+	{ 4, "max-reply-factor: only for UDP", FORWARD "max-reply-factor = 1\n" },
+	{ 4, "check: servers of UDP are not checked", UDP("127.0.0.1:2") "check = 1\n" },
+	{ 4, "proxy-protocol: UDP has version 2 alone",
+	  UDP("127.0.0.1:2") "proxy-protocol = receive, send-v1\n" },
+	{ 2, "proxy-protocol: UDP has version 2 alone",
+	  "[culvert]\nproxy-protocol = send-v1\n" UDP("127.0.0.1:2") },
+
 	{ 2, "pid-file: the session log has that path",
 	  "[culvert]\npid-file = /run/a\nsession-log = /run/a\n" FORWARD },
 	{ 4, "listen: \"127.0.0.1:9000\": takes the same connections as metrics \":9000\"",
@@ -222,6 +245,41 @@ TEST(test_own_options)
 		assert_int_equal(c.forwards[i].max_sessions, i == 1 ? 12 : 0);
 		assert_int_equal(c.forwards[i].max_sessions_per_client, i == 1 ? 3 : 0);
 	}
+	config_close(&c);
+}
+
+/* What has no meaning for one protocol is inherited without a complaint. */
+TEST(test_udp)
+{
+	struct config c;
+
+	rig_good(&c,
+		 "[culvert]\nresponses = 2\nmax-reply-factor = 9\ncheck = 5\n"
+		 "proxy-protocol = receive, send-v2\nmetrics = :1\n"
+		 "[forward a]\nupstream = 127.0.0.1:tftp, db:69/udp\nlisten = :1/udp\n"
+		 "listen = 127.0.0.1:2-3/udp\n"
+		 "[forward b]\nlisten = 127.0.0.1:2-3/tcp\nupstream = 127.0.0.1:http/tcp\n"
+		 "[forward c]\nlisten = here:2/udp\nupstream = here:3\nidle-timeout = 0\n"
+		 "responses = 1\nmax-reply-factor = 0\n",
+		 WORDS("127.0.0.1:4/udp", "127.0.0.1:5"));
+	assert_int_equal(c.n_forwards, 4);
+	for (size_t i = 0; i < c.n_forwards; i++) {
+		assert_int_equal(c.forwards[i].udp, i != 1);
+		assert_int_equal(c.forwards[i].check_ms, i == 1 ? 5000 : 0);
+		assert_int_equal(c.forwards[i].idle_timeout_ms, i == 0 || i == 3 ? 60000 : 0);
+		assert_int_equal(c.forwards[i].responses, i == 2 ? 1 : 2);
+		assert_int_equal(c.forwards[i].max_reply_factor, i == 2 ? 0 : 9);
+	}
+	assert_int_equal(ntohs(c.forwards[0].upstream.servers[0].at.named_port), 69);
+	assert_true(c.forwards[2].upstream.servers[0].at.udp);
+	assert_string_equal(forward_name(&c.forwards[3]), "127.0.0.1:4/udp");
+	config_close(&c);
+	rig_good(&c, "[culvert]\nidle-timeout = 0\n" UDP("127.0.0.1:2"), NULL);
+	assert_int_equal(c.forwards[0].idle_timeout_ms, 0);
+	assert_int_equal(c.forwards[0].max_reply_factor, 50);
+	config_close(&c);
+	rig_good(&c, UDP("127.0.0.1:2"), WORDS("--idle-timeout", "5"));
+	assert_int_equal(c.forwards[0].idle_timeout_ms, 5000);
 	config_close(&c);
 }
 
@@ -387,6 +445,7 @@ static const struct rig_mistake overlaps[] = {
 TEST(test_overlap)
 {
 	static const char *const good[] = {
+		TWO("0.0.0.0:80", "0.0.0.0:80/udp"),
 		TWO("unix:/a/x", "unix:@/a/x"),
 		TWO("0.0.0.0:80", "[::]:80"), /* two families */
 		TWO("0.0.0.0:80", "127.0.0.1:81"),

@@ -30,7 +30,12 @@ static const struct {
 	{ "[::ffff:1.2.3.4]:5", CONNECT, "1.2.3.4:5" },
 	{ "[::FFFF:0:0]:0", LISTEN, "0.0.0.0:0" },
 	{ "[fe80::1%1]:80", CONNECT, "[fe80::1%1]:80" },
+	{ "1.2.3.4:80/tcp", CONNECT, "1.2.3.4:80" },
+	{ "1.2.3.4:53/udp", CONNECT, "1.2.3.4:53" },
+	{ "[::1]:53/udp", LISTEN, "[::1]:53" },
+	{ "[::]:tftp/udp", LISTEN, "[::]:69" },
 	{ "unix:/run/x", CONNECT, "unix:/run/x" },
+	{ "unix:/run/x/tcp", CONNECT, "unix:/run/x/tcp" },
 	{ "unix:/a b:c[", LISTEN, "unix:/a b:c[" },
 	{ "unix:@name", CONNECT, "unix:@name" },
 	{ "unix:/123456" A100, CONNECT, "unix:/123456" A100 },
@@ -48,6 +53,7 @@ TEST(test_good)
 		if (r != 0)
 			fail_msg("%s: %s", good[i].text, err);
 		assert_string_equal(e.text, good[i].text);
+		assert_int_equal(e.udp, strstr(good[i].text, "/udp") != NULL);
 		assert_int_equal(e.n_addrs, 1);
 		assert_string_equal(addr_format((struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len,
 						buf, sizeof(buf)),
@@ -86,6 +92,13 @@ static const struct {
 	{ "127.0.0.1:0-10", LISTEN, -EINVAL, "port 0" },
 	{ "127.0.0.1:1000-5096", LISTEN, -EINVAL, "bad port" },
 	{ "127.0.0.1:65530-65536", CONNECT, -EINVAL, "bad port" },
+
+	{ "1.2.3.4:80/", CONNECT, -EINVAL, "perhaps with /udp" },
+	{ "1.2.3.4:80/sctp", CONNECT, -EINVAL, "perhaps with /udp" },
+	{ "1.2.3.4:80/udp/tcp", CONNECT, -EINVAL, "perhaps with /udp" },
+	{ "1.2.3.4:/udp", CONNECT, -EINVAL, "bad port" },
+	{ "1.2.3.4/udp:80", CONNECT, -EINVAL, "expected HOST:PORT" },
+	{ "unix:/run/x/udp", CONNECT, -EINVAL, "has no /udp" },
 
 	{ ":80", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "*:80", CONNECT, -EINVAL, "bad host" },
@@ -150,6 +163,10 @@ TEST(test_range)
 	assert_int_equal(e.n_ports, 4096);
 	assert_int_equal(ntohs(addr_port(&e.addrs[0])), 1000);
 	endpoint_close(&e);
+	assert_int_equal(endpoint_parse("127.0.0.1:8000-8099/udp", true, &e, err, sizeof(err)), 0);
+	assert_int_equal(e.n_addrs, 100);
+	assert_true(e.udp);
+	endpoint_close(&e);
 	assert_int_equal(endpoint_parse("localhost:80-81", true, &e, err, sizeof(err)), 0);
 	assert_true(e.n_addrs >= 2 && e.n_addrs % 2 == 0);
 	endpoint_close(&e);
@@ -170,15 +187,21 @@ TEST(test_host_name)
 	endpoint_close(&e);
 }
 
-/* Without the resolver: the services of TCP, also by their second names. */
+/* Without the resolver: the services of a protocol, also by their second names. */
 TEST(test_service_offline)
 {
 	static const struct {
 		const char *text, *formatted; /* NULL: there is none */
 	} rows[] = {
-		{ "127.0.0.1:http", "127.0.0.1:80" }, { "127.0.0.1:www", "127.0.0.1:80" },
-		{ "[::1]:sip", "[::1]:5060" },        { "127.0.0.1:tftp", NULL }, /* of UDP */
-		{ "127.0.0.1:nosuchservice", NULL },  { "127.0.0.1:HTTP", NULL },
+		{ "127.0.0.1:http", "127.0.0.1:80" },
+		{ "127.0.0.1:www", "127.0.0.1:80" },
+		{ "[::1]:sip", "[::1]:5060" },
+		{ "127.0.0.1:tftp", NULL }, /* of UDP */
+		{ "127.0.0.1:nosuchservice", NULL },
+		{ "127.0.0.1:HTTP", NULL },
+		{ "[::1]:tftp/udp", "[::1]:69" },
+		{ "127.0.0.1:tftp/tcp", NULL },
+		{ "127.0.0.1:http/tcp", "127.0.0.1:80" },
 	};
 	char buf[ADDR_STRLEN];
 	struct endpoint e;
@@ -195,6 +218,9 @@ TEST(test_service_offline)
 					    rows[i].formatted);
 		endpoint_close(&e);
 	}
+	assert_null(endpoint_parse_offline("db.example.org:tftp/udp", false, &e));
+	assert_int_equal(ntohs(e.named_port), 69);
+	endpoint_close(&e);
 	assert_null(endpoint_parse_offline("db.example.org:www", false, &e));
 	assert_int_equal(ntohs(e.named_port), 80);
 	endpoint_close(&e);

@@ -71,6 +71,7 @@ static struct privileged_request listen_on(const char *where)
 
 	assert_null(endpoint_parse_offline(where, true, &e));
 	q.addr = e.addrs[0];
+	q.udp = e.udp;
 	endpoint_close(&e);
 	return q;
 }
@@ -80,6 +81,8 @@ static void know(void)
 	parse("[forward web]\nlisten = 0.0.0.0:443\nupstream = db.invalid:1\n"
 	      "[forward any]\nlisten = [::1]:0\nupstream = db.invalid:2\n"
 	      "[forward all]\nlisten = :25\nupstream = db.invalid:3\n"
+	      "[forward udp]\nlisten = :53/udp\nupstream = db.invalid:3\n"
+	      "[forward udp-marked]\nlisten = :54/udp\nupstream = db.invalid:3\nmark = 9\n"
 	      "[forward file]\nlisten = unix:/run/a\nupstream = db.invalid:3\n"
 	      "[forward hidden]\nlisten = unix:@a\nupstream = db.invalid:3\n"
 	      "[forward marked]\nlisten = :26\nupstream = db.invalid:3\nmark = 7\n"
@@ -118,6 +121,9 @@ TEST(test_listen_rules)
 		{ 0, "[::]:25" },
 		{ -EPERM, "127.0.0.1:25" },
 		{ -EPERM, "0.0.0.0:27" }, /* is to be transparent */
+		{ 0, "0.0.0.0:53/udp" },
+		{ -EPERM, "0.0.0.0:53" },
+		{ -EPERM, "0.0.0.0:25/udp" },
 		{ 0, "unix:/run/a" },
 		{ -EPERM, "unix:/run/ab" },
 		{ -EPERM, "unix:/run" },
@@ -174,6 +180,13 @@ TEST(test_other_rules)
 		    .count = WORKERS_MAX,
 		    .family = AF_INET6,
 		    .transparent = 1 } },
+		{ 0,
+		  { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 9, .udp = 1 } },
+		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 9 } },
+		{ -EPERM,
+		  { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 7, .udp = 1 } },
+		{ -EBADMSG,
+		  { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 9, .udp = 2 } },
 		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET } },
 		{ -EPERM, { .op = PRIVILEGED_SOCKETS, .count = 1, .family = AF_INET, .mark = 8 } },
 		{ -EPERM,
@@ -205,6 +218,9 @@ TEST(test_other_rules)
 			 -EPERM);
 	q = listen_on("unix:/run/a");
 	q.joins = 1;
+	assert_int_equal(judge(&q), -EBADMSG);
+	q = listen_on("unix:/run/a");
+	q.udp = 1;
 	assert_int_equal(judge(&q), -EBADMSG);
 	q = listen_on("unix:/run/a");
 	q.count = 2;
@@ -410,6 +426,42 @@ TEST(test_listen)
 		assert_int_equal(privileged_listen(p, fc, &b, true, 1, &fd, err, sizeof(err)), 0);
 		check_listener(fd, &a);
 		close(fd);
+		for (size_t k = 0; k < MANY; k++)
+			close(fds[k]);
+	}
+	stop(p);
+}
+
+/* One datagram to A comes to one of the N sockets FDS. */
+static void check_receives(const int *fds, size_t n, const struct addr *a)
+{
+	int client = socket(a->ss.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	struct pollfd ready[MANY];
+
+	for (size_t i = 0; i < n; i++)
+		ready[i] = (struct pollfd){ .fd = fds[i], .events = POLLIN };
+	assert_int_equal(sendto(client, "a", 1, 0, (struct sockaddr *)&a->ss, a->len), 1);
+	assert_int_equal(poll(ready, n, 5000), 1);
+	close(client);
+}
+
+TEST(test_listen_udp)
+{
+	struct privileged *p = start(
+		HEAD "[forward a]\nlisten = 127.0.0.1:0/udp\nupstream = 127.0.0.1:9\n"
+		     "[forward b]\nlisten = [::1]:0/udp\nupstream = 127.0.0.1:9\n");
+	int fds[MANY], fd;
+
+	for (size_t i = 0; i < 2; i++) {
+		const struct forward_conf *fc = &config.forwards[i];
+		struct addr a = fc->listen.addrs[0], b;
+
+		if (privileged_listen(p, fc, &a, false, MANY, fds, err, sizeof(err)))
+			fail_msg("%s", err);
+		check_receives(fds, MANY, &a);
+		b = a;
+		assert_int_equal(privileged_listen(p, fc, &b, false, 1, &fd, err, sizeof(err)),
+				 -EADDRINUSE);
 		for (size_t k = 0; k < MANY; k++)
 			close(fds[k]);
 	}

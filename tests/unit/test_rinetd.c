@@ -33,6 +33,7 @@ static const char sample[] = "# comment\n"
 			     "  deny 192.168.2.1?\n"
 			     "\n"
 			     "0.0.0.0\t8080\t192.168.1.2\t80\n"
+			     "0.0.0.0 8080/udp 192.168.1.2 80/udp\n"
 			     "::1 8080/tcp 192.168.1.2 http # to a service\n"
 			     "deny 2001:618:*:e43f\n"
 			     "0 81 192.168.1.3 80 [timeout=72000, src=127.0.0.9]\n"
@@ -41,6 +42,8 @@ static const char sample[] = "# comment\n"
 			     ":: 82 127.0.0.1 83#none\n"
 			     "allow ::ffff:192.168.2.3*\n"
 			     "allow *.7\n"
+			     ":: 82/udp 127.0.0.1 tftp/UDP [timeout=1200]\n"
+			     "::1 83/udp ::1 84/udp [src=::1,timeout=0]\n"
 			     "pidlogfile /run/rinetd.pid\n"
 			     "logfile /var/log/rinetd.log\n";
 
@@ -49,6 +52,11 @@ static const struct {
 } forwards[] = {
 	{ "0.0.0.0:8080",
 	  "0.0.0.0:8080",
+	  "192.168.1.2:80",
+	  { "192.168.2.1", "192.168.2.20" },
+	  { "192.168.2.10", "192.168.1.1" } },
+	{ "0.0.0.0:8080/udp",
+	  "0.0.0.0:8080/udp",
 	  "192.168.1.2:80",
 	  { "192.168.2.1", "192.168.2.20" },
 	  { "192.168.2.10", "192.168.1.1" } },
@@ -68,6 +76,8 @@ static const struct {
 	  "127.0.0.1:83",
 	  { "192.168.2.3", "192.168.2.7", "192.168.2.39" },
 	  { "192.168.2.4", "192.168.2.17", "fe80::1" } },
+	{ "*:82/udp", ":82/udp", "127.0.0.1:tftp", { "192.168.2.3" }, { "192.168.1.4" } },
+	{ "::1:83/udp", "[::1]:83/udp", "[::1]:84", { "fe80::1" }, { "::1" } },
 };
 
 static void check_forwards(const struct config *c)
@@ -79,8 +89,9 @@ static void check_forwards(const struct config *c)
 		assert_string_equal(fc->name, forwards[i].name);
 		assert_string_equal(fc->listen.text, forwards[i].listen);
 		assert_string_equal(fc->upstream.text, forwards[i].upstream);
-		assert_int_equal(fc->idle_timeout_ms, 0);
-		assert_int_equal(fc->source.len != 0, i == 2);
+		assert_int_equal(fc->udp, strstr(fc->name, "/udp") != NULL);
+		assert_int_equal(fc->idle_timeout_ms, !fc->udp ? 0 : i == 5 ? 1200000 : 72000);
+		assert_int_equal(fc->source.len != 0, i == 3 || i == 6);
 		for (const char *const *at = forwards[i].allowed; *at; at++)
 			if (!allows(fc, *at))
 				fail_msg("%s refuses %s", fc->name, *at);
@@ -224,8 +235,12 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "expected BINDADDRESS",
 	  "\nstream {\n  server { listen 80; proxy_pass 10.0.0.1:80; }\n}\n" },
 	{ 1, "\"82\": nothing but a comment may follow", GOOD " 82\n" },
-	{ 1, "53/udp: culvert does not forward UDP", "0.0.0.0 53/udp 10.0.0.1 53\n" },
-	{ 2, "53/udp: culvert does not forward UDP", GOOD "\r\n0.0.0.0 53 10.0.0.1 53/udp\r\n" },
+	{ 1, "/udp on one side: culvert translates no protocol", "0.0.0.0 53/udp 10.0.0.1 53\n" },
+	{ 2, "/udp on one side", GOOD "\r\n0.0.0.0 53 10.0.0.1 53/udp\r\n" },
+	{ 1, "53/sctp: expected /tcp or /udp", "0.0.0.0 53/sctp 10.0.0.1 53/sctp\n" },
+	{ 1, "timeout: \"x\": expected seconds", "0.0.0.0 53/udp 10.0.0.1 53/udp [timeout=x]\n" },
+	{ 2, "[forward 0.0.0.0:53/udp]: the name is taken",
+	  "0 53/udp 10.0.0.1 53/udp\n0 53/udp 10.0.0.1 53/udp\n" },
 	{ 1, "listen: \"0.0.0.0:65536\": bad port", "0.0.0.0 65536 10.0.0.1 53\n" },
 	{ 1, "upstream: \"10.0.0.1:0\": port 0", "0.0.0.0 80 10.0.0.1 0\n" },
 	{ 2, "listen: \"127.0.0.1:80\": takes the same connections as the earlier \"0.0.0.0:80\"",

@@ -87,11 +87,11 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "connect-timeout", SECONDS(0.001, DAY), EACH(connect_timeout_ms), .initial = "5",
 	  .help = "how long a client waits for its upstream to answer" },
 	{ "idle-timeout", SECONDS(0, WEEK), EACH(idle_timeout_ms), .initial = "0",
-	  .help = "end a session after so long without a byte; 0: never; of UDP 60" },
+	  .computed = "0, of UDP 60", .help = "end a session idle for so long; 0: never" },
 	{ "responses", COUNT(0, 1000000), EACH(responses), .initial = "0",
 	  .help = "UDP: answers to a datagram that end a session; 0: any" },
 	{ "max-reply-factor", COUNT(0, 1000000), EACH(max_reply_factor), .initial = "50",
-	  .help = "UDP: bytes answered for one of an unproven client; 0: any" },
+	  .help = "UDP: bytes for one of an unproven client; 0: any" },
 	{ "fin-timeout", SECONDS(0, WEEK), EACH(fin_timeout_ms), .initial = "0",
 	  .help = "idle-timeout after one end has sent FIN; 0: the same" },
 	{ "resolve-interval", SECONDS(0.1, DAY), EACH(resolve_interval_ms), .initial = "30",
@@ -393,7 +393,7 @@ const struct option_def *options_fixed(const struct config *a, const struct conf
 
 static void option_help(const struct option_def *o)
 {
-	const char *initial = o->initial ? o->initial : o->computed;
+	const char *initial = o->computed ? o->computed : o->initial;
 	char left[40];
 
 	snprintf(left, sizeof(left), "%s%s %s", o->scope == SCOPE_FORWARD ? "" : "--", o->name,

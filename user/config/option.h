@@ -52,7 +52,7 @@ struct option_def {
 	const char *metavar;
 	const char *help;
 	const char *initial;        /* default, as the user would write it; NULL: computed */
-	const char *computed;       /* what the help says about a computed default */
+	const char *computed;       /* what the help says of the default instead */
 	const char *expected;       /* what a value looks like */
 	const char *const *choices; /* KIND_CHOICE; the last one is NULL */
 	enum option_kind kind;

@@ -29,6 +29,7 @@
 #define BLANKS " \t"
 #define RULES_MAX 4096 /* of a forward: two lists may become their product */
 #define MAPPED "::ffff:"
+#define UDP_TIMEOUT "72" /* seconds: rinetd's */
 
 struct rules {
 	struct config_lines deny, allow;
@@ -141,9 +142,12 @@ static void end_line(struct reader *p, char *rest)
 		config_mistake(p->in, "\"%.64s\": nothing but a comment may follow", word);
 }
 
-/* TEXT is what stands between the brackets behind a rule.  rinetd has `timeout` for UDP only. */
-static void take_options(struct reader *p, char *text)
+/* TEXT, if not NULL, is what stands between the brackets behind a rule.  UDP: it is one of UDP. */
+static void take_options(struct reader *p, char *text, bool udp)
 {
+	struct forward_conf *fc = config_last_forward(p->in);
+	const struct option_def *timeout = option_find("idle-timeout", SCOPE_FORWARD);
+
 	while (text && !p->in->error) {
 		const char *item = strsep(&text, ",");
 		char name[16] = "", value[64] = "";
@@ -153,38 +157,50 @@ static void take_options(struct reader *p, char *text)
 		if (!strcmp(value, "0"))
 			strcpy(value, "0.0.0.0");
 		if (n && !item[n] && !strcmp(name, "src"))
-			config_take(p->in, config_last_forward(p->in),
-				    option_find("source", SCOPE_FORWARD), "src", value);
+			config_take(p->in, fc, option_find("source", SCOPE_FORWARD), "src", value);
 		else if (!n || item[n] || strcmp(name, "timeout") != 0)
 			config_mistake(p->in, "[%.64s]: expected timeout=SECONDS or src=ADDRESS",
 				       item);
+		else if (udp && value[strspn(value, "0.")]) /* 0: as without it; TCP has none */
+			config_take(p->in, fc, timeout, "timeout", value);
 	}
+	if (udp && !p->in->error && !option_line(&fc->said, timeout->name))
+		config_take(p->in, fc, timeout, "timeout", UDP_TIMEOUT);
 }
 
-/* HOST, and PORT with or without "/tcp", in the words of culvert. */
-static const char *address_of(struct reader *p, const char *host, char *port)
+/* Cut the protocol off PORT.  True: UDP. */
+static bool take_protocol(struct reader *p, char *port)
 {
 	char *slash = strchr(port, '/');
+	bool udp = slash && !strcasecmp(slash, "/udp");
 
-	if (slash && strcasecmp(slash, "/tcp") != 0)
-		config_mistake(p->in, "%.64s: culvert does not forward UDP", port);
+	if (slash && !udp && strcasecmp(slash, "/tcp") != 0)
+		config_mistake(p->in, "%.64s: expected /tcp or /udp", port);
 	if (slash)
 		*slash = '\0';
-	return config_keep(p->in->c, strchr(host, ':') ? "[%s]:%s" : "%s:%s",
-			   strcmp(host, "0") != 0 ? host : "0.0.0.0", port);
+	return udp;
 }
 
-static void begin_forward(struct reader *p, char *words[4])
+/* HOST and PORT in the words of culvert. */
+static const char *address_of(struct reader *p, const char *host, const char *port,
+			      const char *protocol)
 {
+	return config_keep(p->in->c, strchr(host, ':') ? "[%s]:%s%s" : "%s:%s%s",
+			   strcmp(host, "0") != 0 ? host : "0.0.0.0", port, protocol);
+}
+
+static void begin_forward(struct reader *p, char *words[4], bool udp)
+{
+	const char *protocol = udp ? "/udp" : "";
 	bool any = strchr(words[0], ':') && !words[0][strspn(words[0], ":0")];
-	const char *listen = address_of(p, any ? "" : words[0], words[1]); /* IPv4, too */
-	const char *upstream = address_of(p, words[2], words[3]), *name = listen;
+	const char *listen = address_of(p, any ? "" : words[0], words[1], protocol); /* IPv4, too */
+	const char *upstream = address_of(p, words[2], words[3], ""), *name = listen;
 	struct forward_conf *fc;
 
 	if (any)
 		name = config_keep(p->in->c, "*%s", listen);
 	else if (*listen == '[') /* a section's name has no brackets */
-		name = config_keep(p->in->c, "%s:%s", words[0], words[1]);
+		name = config_keep(p->in->c, "%s:%s%s", words[0], words[1], protocol);
 	fc = config_begin_forward(p->in, name);
 	if (!fc)
 		return;
@@ -196,6 +212,7 @@ static void begin_forward(struct reader *p, char *words[4])
 static void take_rule(struct reader *p, char *first, char *rest)
 {
 	char *words[4] = { first }, *options = strchr(rest, '['), *end = NULL;
+	bool udp;
 
 	if (options) {
 		*options++ = '\0';
@@ -214,12 +231,16 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	}
 	end_line(p, rest);
 	end_forward(p);
+	udp = take_protocol(p, words[1]);
+	if (take_protocol(p, words[3]) != udp)
+		config_mistake(p->in,
+			       "/udp on one side: culvert translates no protocol to another");
 	if (!p->in->error)
-		begin_forward(p, words);
-	if (!p->in->error && end) {
-		take_options(p, options);
+		begin_forward(p, words, udp);
+	if (!p->in->error)
+		take_options(p, options, udp);
+	if (!p->in->error && end)
 		end_line(p, end);
-	}
 }
 
 /* Take REST, the name of a file that rinetd writes.  KEY is culvert's word for WORD. */

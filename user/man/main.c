@@ -83,7 +83,7 @@ static void put_text(const char *text, bool capital)
 
 static const char *default_of(const struct option_def *o)
 {
-	return o->initial ? o->initial : o->computed;
+	return o->computed ? o->computed : o->initial;
 }
 
 /* --- the command line --- */
