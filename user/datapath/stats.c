@@ -48,7 +48,6 @@ static const char *const cause_names[CAUSES] = {
 	[CAUSE_UNTRANSLATABLE] = "untranslatable",
 	[CAUSE_CROWDED_OUT] = "crowded-out",
 	[CAUSE_NO_PORT] = "no-port",
-	[CAUSE_PATH] = "unreachable",
 	[CAUSE_REPLY_LIMIT] = "reply-limit",
 	[CAUSE_OVER_BANDWIDTH] = "bandwidth",
 	[CAUSE_SEND_BUFFER] = "send-buffer",

@@ -46,7 +46,6 @@ enum cause {
 	CAUSE_UNTRANSLATABLE, /* the same, and what came could be given to no socket either */
 	CAUSE_CROWDED_OUT,    /* UDP: its client had proved nothing, and others needed the room */
 	CAUSE_NO_PORT,        /* UDP: each local port is in use, or rests */
-	CAUSE_PATH,           /* UDP: ICMP has said that the other end cannot be reached */
 	CAUSE_REPLY_LIMIT, /* of datagrams that were dropped, as the next two: max-reply-factor */
 	CAUSE_OVER_BANDWIDTH,
 	CAUSE_SEND_BUFFER, /* the socket had no room */
