@@ -140,7 +140,7 @@ static const struct {
 	{ "socket, netlink", -ENOSYS, SYS_socket, { AF_NETLINK, SOCK_RAW, 0 } },
 	{ "socket, packet", -ENOSYS, SYS_socket, { AF_PACKET, SOCK_RAW, 0 } },
 	{ "recvmsg", -ENOSYS, SYS_recvmsg, { 3, 0, 0 } },
-	{ "setsockopt, SO_ATTACH_FILTER", -ENOSYS, SYS_setsockopt, { 3, SOL_SOCKET, 26 } },
+	{ "setsockopt, SO_ATTACH_BPF", -ENOSYS, SYS_setsockopt, { 3, SOL_SOCKET, 50 } },
 	{ "ioctl, SIOCSIFFLAGS", -ENOSYS, SYS_ioctl, { 3, 0x8914 } },
 	{ "clone", -ENOSYS, SYS_clone, { SIGCHLD } },
 	{ "kill", -ENOSYS, SYS_kill, { 1, 0 } },
