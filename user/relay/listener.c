@@ -296,18 +296,6 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 	return r ?: fd;
 }
 
-/*
- * All sockets must have the port of the first, FD.  One of UDP with SO_REUSEPORT could be given a
- * port that others of this user have: there it is that of the first try.
- */
-static void learn_port(int fd, struct addr *a)
-{
-	socklen_t len = sizeof(a->ss);
-
-	if (addr_takes_any_port(a))
-		getsockname(fd, (struct sockaddr *)&a->ss, &len);
-}
-
 /* From now on the N sockets FDS, of UDP, receive. */
 static int begin_to_receive(const int *fds, unsigned int n, int family)
 {
@@ -321,23 +309,23 @@ static int begin_to_receive(const int *fds, unsigned int n, int family)
 int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
 		     unsigned int n, int *fds, char *err, size_t errlen)
 {
+	socklen_t len = sizeof(a->ss);
 	unsigned int i = 0;
 	int r = 0;
 
 	(void)unused;
 	if (!addr_is_inet(a)) {
 		unix_remove_stale((const struct sockaddr_un *)&a->ss, a->len);
-	} else if (!joins) {
+	} else if (!joins || addr_takes_any_port(a)) {
 		r = open_socket(fc, a, false);
-		if (r >= 0 && fc->udp)
-			learn_port(r, a);
+		/* with SO_REUSEPORT one of UDP may be given a port that others of this user have */
+		if (r >= 0 && addr_takes_any_port(a))
+			getsockname(r, (struct sockaddr *)&a->ss, &len);
 		if (r >= 0)
 			close(r);
 	}
 	while (r >= 0 && i < n) {
 		r = fds[i] = open_socket(fc, a, true);
-		if (r >= 0)
-			learn_port(r, a);
 		i += r >= 0;
 	}
 	if (r >= 0 && fc->udp)
@@ -442,12 +430,10 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 
 	if (!l)
 		return log_complain(-ENOMEM, "out of memory");
-	*l = (struct listening){ .forward = f,
-				 .becomes = f,
-				 .asked = *a,
-				 .addr = *a,
-				 .udp = f->conf->udp,
-				 .n_workers = n };
+	*l = (struct listening){
+		.forward = f, .becomes = f, .asked = *a, .addr = *a, .n_workers = n
+	};
+	l->udp = f->conf->udp;
 	fds[0] = open_given(a, l->udp);
 	l->given = fds[0] >= 0;
 	l->shared = l->given || !addr_is_inet(a);
