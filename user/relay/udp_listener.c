@@ -40,9 +40,9 @@ static union client_addr address_of(const struct addr *a)
 
 static struct addr addr_of(const union client_addr *a)
 {
-	struct addr r = { .len = sizeof(*a) };
+	struct addr r = { .len = a->sa.sa_family == AF_INET6 ? sizeof(a->in6) : sizeof(a->in) };
 
-	memcpy(&r.ss, a, sizeof(*a));
+	memcpy(&r.ss, a, r.len);
 	return r;
 }
 
