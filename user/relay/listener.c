@@ -196,18 +196,18 @@ static void on_accept(struct source *source, uint32_t events)
 
 /* --- one worker's side --- */
 
-/* Of the workers that share a socket of UDP the first one reads it. */
+/* Workers that share a socket of UDP all read it, and pass on what is not theirs. */
 static void start_receiving(struct listener *ls)
 {
-	int r;
+	int fd = ls->on->shared ? fcntl(ls->source.fd, F_DUPFD_CLOEXEC, 0) : ls->source.fd;
+	int r = fd < 0 ? -errno : udp_listener_start(ls, fd);
 
-	if (ls->on->shared && ls->worker->index)
-		return;
-	r = udp_listener_start(ls, ls->source.fd);
 	if (r)
 		log_error("forward %s: worker %u takes no datagrams: %s",
 			  forward_name(ls->forward->conf), ls->worker->index, strerror(-r));
-	else
+	if (r && fd != ls->source.fd && fd >= 0)
+		close(fd);
+	else if (!r && fd == ls->source.fd)
 		ls->source.fd = -1; /* it is udp_listener.c's */
 }
 

@@ -3,7 +3,7 @@
  * Theory of operation: the kernel gives each worker's socket the datagrams of the clients whose
  * sessions that worker has (udp_spread()).  What comes to another one all the same is passed on to
  * its owner as a parcel: at the start, when a reload adds sockets to an address that has some, and
- * from a socket that systemd has opened, which one worker reads for all.
+ * from a socket that systemd has opened, which all workers read.
  */
 #include "relay/udp_listener.h"
 
