@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include "config/endpoint.h"
 #include "hold.h"
 
 #define TEST_SECONDS 240
@@ -107,6 +108,63 @@ ROW(given_reload)
 	serve(waiting);
 	rig_stop(d);
 	close(fd);
+}
+
+static int udp_socket(const char *addr)
+{
+	char why[128];
+	struct endpoint e;
+	int fd;
+
+	assert_int_equal(endpoint_parse(addr, true, &e, why, sizeof(why)), 0);
+	fd = keep(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+	assert_int_equal(bind(fd, (struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len), 0);
+	endpoint_close(&e);
+	return fd;
+}
+
+/* Clients of every worker are answered at ONE. */
+static void ask_all(int server)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET,
+				  .sin_port = htons(9001),
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+
+	for (char i = 0; i < 20; i++) {
+		int client = udp_socket("127.0.0.1:0");
+		struct sockaddr_storage from;
+		socklen_t len = sizeof(from);
+		char got = -1;
+
+		assert_int_equal(sendto(client, &i, 1, 0, (struct sockaddr *)&to, sizeof(to)), 1);
+		assert_int_equal(recvfrom(server, &got, 1, 0, (struct sockaddr *)&from, &len), 1);
+		assert_int_equal(got, i);
+		assert_int_equal(sendto(server, &i, 1, 0, (struct sockaddr *)&from, len), 1);
+		got = -1;
+		assert_int_equal(recv(client, &got, 1, 0), 1);
+		assert_int_equal(got, i);
+		forget(client);
+	}
+}
+
+/* Of UDP and of TCP at one address; each forward has its own, and has it again. */
+ROW(given_udp)
+{
+#define FORWARD_UDP "[forward udp]\nlisten = " ONE "/udp\nresponses = 1\n" TO_UPSTREAM
+	int fds[] = { open_listener(ONE), udp_socket(ONE) }, server = udp_socket(RIG_UPSTREAM);
+	struct daemon *d;
+
+	give(fds, 2);
+	rig_refuses(*state, FORWARD_ONE, "no forward listens on " ONE "/udp, which systemd");
+	d = rig_start(*state, FORWARD_UDP FORWARD_ONE);
+	ask_all(server);
+	is_served(ONE);
+	rig_reload_good(d, FORWARD_ONE);
+	rig_reload_good(d, FORWARD_ONE FORWARD_UDP);
+	ask_all(server);
+	is_served(ONE);
+	rig_stop(d);
+	close(fds[0]);
 }
 
 /* Its file is systemd's: it stays. */
