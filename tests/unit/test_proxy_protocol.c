@@ -173,7 +173,7 @@ TEST(test_v2_families)
 		if (family > 3 || protocol > 2) {
 			expect_bad(b.at, 16, "unknown address family");
 		} else {
-			bool known = (family == 1 || family == 2) && protocol == 1;
+			bool known = (family == 1 || family == 2) && protocol;
 
 			expect_header(&b, 2, known);
 		}
