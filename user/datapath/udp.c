@@ -11,15 +11,13 @@
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 
+/* A listener is made before the filter of system calls, or by the privileged process. */
 SYSCALLS_ALLOWED(
 	SYSCALL(recvmmsg), SYSCALL(recvmmsg_time64), SYSCALL(recvmsg),
 	SYSCALL(sendmmsg), SYSCALL(sendmsg), SYSCALL(sendto),
-	SETSOCKOPT(IPPROTO_IP, IP_PKTINFO), SETSOCKOPT(IPPROTO_IPV6, IPV6_RECVPKTINFO),
 	SETSOCKOPT(IPPROTO_IP, IP_RECVERR), SETSOCKOPT(IPPROTO_IPV6, IPV6_RECVERR),
 	SETSOCKOPT(IPPROTO_IP, IP_MTU_DISCOVER), SETSOCKOPT(IPPROTO_IPV6, IPV6_MTU_DISCOVER),
 	SETSOCKOPT(SOL_UDP, UDP_GRO),
-	SETSOCKOPT(SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF),
-	SETSOCKOPT(SOL_SOCKET, SO_ATTACH_FILTER), SETSOCKOPT(SOL_SOCKET, SO_DETACH_FILTER),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_IP), SYSCALL_ARG(2, IP_MTU)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_IPV6), SYSCALL_ARG(2, IPV6_MTU)));
 
@@ -227,11 +225,8 @@ static void read_message(struct slot *s, struct mmsghdr *v)
 
 int udp_receive(struct udp_batch *b, int fd, unsigned int first, unsigned int n)
 {
-	int got;
+	int got = recvmmsg(fd, &b->vector[first], n, MSG_DONTWAIT, NULL);
 
-	do
-		got = recvmmsg(fd, &b->vector[first], n, MSG_DONTWAIT, NULL);
-	while (got < 0 && errno == EINTR);
 	if (got < 0)
 		return errno == EAGAIN ? 0 : -errno;
 	for (unsigned int i = first; i < first + (unsigned int)got; i++)
