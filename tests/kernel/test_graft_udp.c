@@ -19,7 +19,8 @@
 #include "datapath/udp_graft.h"
 #include "graft_frames.h"
 
-#define SLOTS 8
+#define SLOTS 8  /* of a world */
+#define MOST 64  /* of the map */
 #define CHAINS 4 /* few, so that they are long */
 #define PER_WORLD 40
 #define IDLE 50000       /* ticks */
@@ -518,13 +519,403 @@ TEST(datagrams_become_what_the_model_says)
 	assert_true(y.sent > y.all / 6 && y.told > y.all / 200 && y.back > y.all / 100);
 }
 
+/* --- slots and chains --- */
+
+static void open_flows(void)
+{
+	assert_int_equal(udp_grafts_open(t.skel->maps.udp_flows, t.skel->maps.udp_chains,
+					 &t.skel->bss->graft_ways, &t.us),
+			 0);
+}
+
+/* As a daemon does that finds nothing. */
+static void begin(void)
+{
+	chance = t.seed;
+	memset(t.flows, 0, sizeof(*t.flows) * MOST);
+	memset(t.chains, 0, sizeof(*t.chains) * (CHAINS + 1));
+	open_flows();
+	assert_int_not_equal(t.chains[CHAINS].place, 0);
+	poll(NULL, 0, 11); /* so long slots rest */
+}
+
+static struct udp_request draw_request(void)
+{
+	struct udp_request q = { .id = draw(), .forward = (uint32_t)draw() };
+	struct graft_leg l;
+	struct udp_leg at;
+	bool ipv6 = one_in(2);
+
+	for (int leg = 0; leg < 2; leg++) {
+		draw_leg(&l, &at, ipv6, 0);
+		q.tuples[leg] = l.tuple;
+	}
+	return q;
+}
+
+static uint32_t enter(const struct udp_request *q)
+{
+	uint32_t slot = NO_UDP_SLOT;
+	uint64_t end = clock_ms() + 1000;
+
+	while (slot == NO_UDP_SLOT && clock_ms() < end)
+		slot = udp_graft_enter(t.us, q);
+	return slot;
+}
+
+/* The packet programs find exactly the flows that are used. */
+static void all_are_found(void)
+{
+	static struct model_frame f;
+
+	for (uint32_t slot = 0; slot < MOST; slot++)
+		for (int leg = 0; leg < 2; leg++) {
+			struct udp_flow *u = &t.flows[slot];
+			uint32_t was = u->at[leg].word, n = u->used ? UDP_PASSED_ONE : 0;
+
+			if (was & UDP_ACTIVE || !u->born) /* never used */
+				continue;
+			do
+				draw_datagram(u, leg, &f);
+			while (f.bytes[MODEL_ETHERNET] >> 4 == 6 &&
+			       !get16(f.bytes + MODEL_ETHERNET + 46));
+			assert_int_equal(run_frame(bpf_program__fd(t.skel->progs.graft_in), &f, 0),
+					 MODEL_PASS);
+			assert_int_equal(u->at[leg].word, was + n);
+		}
+}
+
+TEST(slots_are_used_again_in_order_and_not_at_once)
+{
+	uint32_t slots[MOST], n = 0;
+	uint64_t left_ns;
+
+	begin();
+	while (n < MOST) { /* chains have no room for all, with most seeds */
+		struct udp_request q = draw_request();
+		uint32_t slot = udp_graft_enter(t.us, &q);
+
+		if (slot == NO_UDP_SLOT)
+			break;
+		assert_int_equal(slot, n);
+		slots[n++] = slot;
+	}
+	print_message("%u flows in %d chains\n", n, CHAINS);
+	assert_in_range(n, CHAINS * UDP_CHAIN_MOST / 8, CHAINS * UDP_CHAIN_MOST / 2);
+	all_are_found();
+	for (uint32_t i = 0; i < n; i += 2)
+		udp_graft_leave(t.us, slots[i]);
+	left_ns = clock_ns();
+	all_are_found();
+	for (uint32_t i = n; i < MOST; i++) { /* those that are free longest */
+		struct udp_request q = draw_request();
+		uint32_t slot = udp_graft_enter(t.us, &q);
+
+		if (slot != NO_UDP_SLOT)
+			udp_graft_leave(t.us, slot);
+		assert_true(slot == NO_UDP_SLOT || slot >= n ||
+			    clock_ns() - left_ns > 9 * NS_PER_MS);
+	}
+	all_are_found();
+	udp_grafts_close(t.us);
+}
+
+TEST(a_tuple_is_one_flows_alone)
+{
+	struct udp_request q, other;
+	uint32_t slot;
+
+	begin();
+	q = draw_request();
+	slot = udp_graft_enter(t.us, &q);
+	assert_int_equal(slot, 0);
+	for (int i = 0; i < 4; i++) {
+		other = draw_request();
+		other.tuples[i & 1] = q.tuples[i >> 1];
+		assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
+	}
+	other.tuples[0] = other.tuples[1];
+	assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
+	udp_graft_leave(t.us, slot);
+	assert_int_equal(enter(&q), 1);
+	all_are_found();
+	udp_grafts_close(t.us);
+}
+
+TEST(a_leg_is_active_if_nothing_has_passed_and_the_way_is_known)
+{
+	static struct model_frame f;
+	struct udp_request q;
+	uint32_t word;
+
+	begin();
+	q = draw_request();
+	assert_int_equal(udp_graft_enter(t.us, &q), 0);
+	word = udp_graft_word(t.us, 0, 0);
+	assert_false(udp_graft_activate(t.us, 0, 0, word)); /* no way */
+	t.flows[0].leg[1].way.ways = t.skel->bss->graft_ways;
+	all_are_found();
+	assert_false(udp_graft_activate(t.us, 0, 0, word)); /* one has passed */
+	assert_false(udp_graft_carries(t.us, 0, 0));
+	assert_true(udp_graft_activate(t.us, 0, 0, udp_graft_word(t.us, 0, 0)));
+	assert_true(udp_graft_carries(t.us, 0, 0));
+	assert_false(udp_graft_carries(t.us, 0, 1));
+	assert_int_equal(udp_grafts_live(t.us), 1);
+	udp_graft_leave(t.us, 0);
+	assert_false(udp_graft_carries(t.us, 0, 0));
+	draw_datagram(&t.flows[0], 0, &f);
+	assert_int_equal(run_frame(bpf_program__fd(t.skel->progs.graft_in), &f, 0), MODEL_PASS);
+	udp_grafts_close(t.us);
+}
+
+/* Whatever a daemon was at when it was killed, the next one has the flows that are translated. */
+static void be_killed(unsigned int at)
+{
+	uint32_t n = 0, slot, place;
+
+	begin();
+	for (int i = 0; i < 12; i++) {
+		struct udp_request q = draw_request();
+
+		slot = udp_graft_enter(t.us, &q);
+		if (slot != NO_UDP_SLOT && i % 3)
+			t.flows[slot].at[i & 1].word |= UDP_ACTIVE;
+	}
+	udp_grafts_close(t.us);
+	place = t.chains[below(CHAINS)].place;
+	slot = (place - 1) >> 1;
+	switch (place ? at : 0) {
+	case 1: /* half entered, or left: one leg in no chain */
+		t.chains[udp_hash(&t.flows[slot].leg[(place - 1) & 1].tuple, t.chains[CHAINS].place) %
+			 CHAINS]
+			.place = t.flows[slot].next[(place - 1) & 1];
+		break;
+	case 2: /* what a daemon does not do */
+		t.flows[slot].next[(place - 1) & 1] = place;
+		break;
+	case 3:
+		t.flows[slot].next[(place - 1) & 1] = udp_place(MOST + 5, 1);
+		break;
+	case 4:
+		t.flows[slot].used = (uint32_t)draw();
+		break;
+	case 5:
+		memset(t.chains, 0xff, sizeof(*t.chains) * CHAINS);
+		break;
+	}
+	for (slot = 0; slot < MOST; slot++)
+		n += t.flows[slot].used == 1 &&
+		     (t.flows[slot].at[0].word | t.flows[slot].at[1].word) & UDP_ACTIVE;
+	open_flows();
+	assert_int_equal(udp_grafts_live(t.us), n);
+	for (slot = 0; udp_graft_next(t.us, &slot); slot++) {
+		t.flows[slot].at[0].word &= ~UDP_ACTIVE;
+		t.flows[slot].at[1].word &= ~UDP_ACTIVE;
+		n--;
+	}
+	assert_int_equal(n, 0);
+	all_are_found();
+	udp_grafts_close(t.us);
+}
+
+TEST(what_a_killed_daemon_leaves_is_found)
+{
+	for (unsigned int i = 0; i < 60; i++) {
+		t.seed += i;
+		be_killed(i % 6);
+		t.seed -= i;
+	}
+}
+
+/* --- traffic --- */
+
+enum { CLIENT, LISTENER, UPSTREAM, SERVER, ENDS };
+
+struct path {
+	struct grafts *gs;
+	struct udp_grafts *us;
+	struct sockaddr_storage addrs[ENDS];
+	int fds[ENDS];
+	uint32_t slot;
+};
+
+static int open_end(struct path *p, int end, bool ipv6)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	socklen_t len = sizeof(p->addrs[end]);
+	int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	assert_int_equal(ipv6 ? bind(fd, (struct sockaddr *)&in6, sizeof(in6)) :
+				bind(fd, (struct sockaddr *)&in, sizeof(in)),
+			 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&p->addrs[end], &len), 0);
+	p->fds[end] = fd;
+	return fd;
+}
+
+static void join(struct path *p, int end, int to)
+{
+	assert_int_equal(
+		connect(p->fds[end], (struct sockaddr *)&p->addrs[to], sizeof(p->addrs[to])), 0);
+}
+
+/* One datagram of LEN bytes comes from FROM to TO. */
+static void expect(struct path *p, int from, int to, size_t len)
+{
+	struct sockaddr_storage is = { 0 };
+	socklen_t is_len = sizeof(is);
+	char bytes[4096];
+	ssize_t n = -1;
+
+	assert_true(KT_WAIT((n = recvfrom(p->fds[to], bytes, sizeof(bytes), 0,
+					  (struct sockaddr *)&is, &is_len)) >= 0));
+	assert_int_equal(n, len);
+	assert_memory_equal(bytes, rig_pattern(0), len);
+	assert_memory_equal(&is, &p->addrs[from], is_len);
+}
+
+static void send_one(struct path *p, int from, int to, size_t len)
+{
+	assert_int_equal(sendto(p->fds[from], rig_pattern(0), len, 0,
+				(struct sockaddr *)&p->addrs[to],
+				p->addrs[to].ss_family == AF_INET ? sizeof(struct sockaddr_in) :
+								    sizeof(struct sockaddr_in6)),
+			 len);
+}
+
+static volatile struct udp_leg *at(struct path *p, int leg)
+{
+	return &udp_flow_of(p->us, p->slot)->at[leg];
+}
+
+/* The daemon's part: one datagram each way, then both legs are active. */
+static void hand_over(struct path *p)
+{
+	struct udp_request q = { .id = 7 };
+
+	graft_tuple_set(&q.tuples[0], (void *)&p->addrs[CLIENT], (void *)&p->addrs[LISTENER]);
+	graft_tuple_set(&q.tuples[1], (void *)&p->addrs[SERVER], (void *)&p->addrs[UPSTREAM]);
+	assert_true(KT_WAIT((p->slot = udp_graft_enter(p->us, &q)) != NO_UDP_SLOT));
+	send_one(p, CLIENT, LISTENER, 10);
+	expect(p, CLIENT, LISTENER, 10);
+	assert_int_equal(udp_graft_word(p->us, p->slot, 0), UDP_PASSED_ONE);
+	assert_false(udp_graft_activate(p->us, p->slot, 0, UDP_PASSED_ONE));
+	send_one(p, UPSTREAM, SERVER, 10);
+	expect(p, UPSTREAM, SERVER, 10);
+	assert_true(udp_graft_activate(p->us, p->slot, 0, UDP_PASSED_ONE));
+	send_one(p, SERVER, UPSTREAM, 20);
+	expect(p, SERVER, UPSTREAM, 20);
+	send_one(p, LISTENER, CLIENT, 20);
+	expect(p, LISTENER, CLIENT, 20);
+	assert_true(udp_graft_activate(p->us, p->slot, 1, UDP_PASSED_ONE));
+}
+
+static void set(int fd, int level, int name, int value)
+{
+	assert_int_equal(setsockopt(fd, level, name, &value, sizeof(value)), 0);
+}
+
+/*
+ * What is too big, and must not be cut, comes back as an error, with what would fit.  The kernel
+ * remembers that for all that follow, unless they probe.
+ */
+static void exceed(struct path *p, bool ipv6, bool other)
+{
+	int level = ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, fd = p->fds[CLIENT];
+	int fits = 1400 + (ipv6 ? 20 : 0) - (other ? 20 : 0);
+
+	at(p, 1)->path_mtu = 1400;
+	set(fd, level, ipv6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+	send_one(p, CLIENT, LISTENER, 2000);
+	assert_true(KT_WAIT(kt_sockopt(fd, SOL_SOCKET, SO_ERROR) == EMSGSIZE));
+	assert_int_equal(kt_sockopt(fd, level, ipv6 ? IPV6_MTU : IP_MTU), fits);
+	send_one(p, CLIENT, LISTENER, (size_t)fits - (ipv6 ? 48 : 28));
+	expect(p, UPSTREAM, SERVER, (size_t)fits - (ipv6 ? 48 : 28));
+	assert_int_equal(udp_graft_word(p->us, p->slot, 0), UDP_PASSED_ONE | UDP_ACTIVE);
+	at(p, 1)->path_mtu = 0;
+	if (ipv6)
+		return;
+	set(fd, level, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
+	at(p, 1)->path_mtu = 1000;
+	send_one(p, CLIENT, LISTENER, 1100);
+	expect(p, CLIENT, LISTENER, 1100);
+	assert_int_equal(udp_graft_word(p->us, p->slot, 0), 2 * UDP_PASSED_ONE | UDP_ACTIVE);
+	assert_int_equal(at(p, 0)->why, GRAFT_TOO_BIG);
+	at(p, 1)->path_mtu = 0;
+}
+
+#define GSO 20
+
+/* Many datagrams in one packet, all alike. */
+static void send_gso(struct path *p)
+{
+	static char bytes[GSO * 1024];
+
+	for (int i = 0; i < GSO; i++)
+		memcpy(bytes + i * 1024, rig_pattern(0), 1024);
+	assert_int_equal(send(p->fds[CLIENT], bytes, sizeof(bytes), 0), sizeof(bytes));
+	for (int i = 0; i < GSO; i++)
+		expect(p, UPSTREAM, SERVER, 1024);
+}
+
+static void carry(struct path *p, bool ipv6, bool other)
+{
+	uint64_t packets;
+
+	for (int end = 0; end < ENDS; end++)
+		open_end(p, end, end < UPSTREAM ? ipv6 : other);
+	join(p, CLIENT, LISTENER);
+	join(p, UPSTREAM, SERVER);
+	hand_over(p);
+	for (size_t len = 0; len < 1300; len += 13) {
+		send_one(p, CLIENT, LISTENER, len);
+		expect(p, UPSTREAM, SERVER, len);
+		send_one(p, SERVER, UPSTREAM, len);
+		expect(p, LISTENER, CLIENT, len);
+	}
+	assert_int_equal(at(p, 0)->packets, 100);
+	assert_int_equal(at(p, 1)->bytes, 13 * 4950);
+
+	set(p->fds[CLIENT], IPPROTO_UDP, UDP_SEGMENT, 1024);
+	packets = at(p, 0)->packets;
+	send_one(p, CLIENT, LISTENER, 1024); /* of one datagram */
+	expect(p, UPSTREAM, SERVER, 1024);
+	assert_int_equal(at(p, 0)->packets, packets + 1);
+	send_gso(p);
+	assert_int_equal(at(p, 0)->packets, packets + 1 + GSO);
+	set(p->fds[CLIENT], IPPROTO_UDP, UDP_SEGMENT, 0);
+	exceed(p, ipv6, other);
+	udp_graft_leave(p->us, p->slot);
+	send_one(p, CLIENT, LISTENER, 5);
+	expect(p, CLIENT, LISTENER, 5);
+	for (int end = 0; end < ENDS; end++)
+		close(p->fds[end]);
+}
+
+TEST(traffic_is_translated)
+{
+	const struct graft_limits limits = {
+		.slots = 8, .workers = 1, .uid = geteuid(), .on_loopback = true
+	};
+	struct path p = { 0 };
+	char err[256];
+
+	assert_int_equal(grafts_open(&limits, &p.gs, err, sizeof(err)), 0);
+	p.us = grafts_udp(p.gs);
+	for (int i = 0; i < 4; i++)
+		carry(&p, i & 1, i & 2);
+	grafts_close(p.gs, false);
+}
+
 static int load(void **state)
 {
 	(void)state;
 	t.skel = graft_bpf__open();
 	if (!t.skel)
 		return -1;
-	bpf_map__set_max_entries(t.skel->maps.udp_flows, SLOTS);
+	bpf_map__set_max_entries(t.skel->maps.udp_flows, MOST);
 	bpf_map__set_max_entries(t.skel->maps.udp_chains, CHAINS + 1);
 	t.skel->rodata->udp_n_chains = CHAINS;
 	if (graft_bpf__load(t.skel))
