@@ -356,7 +356,7 @@ static __always_inline bool parse_udp(struct __sk_buff *skb, __u32 l2, struct pa
 	if (total < p->l4 - l2 + sizeof(*u) || total > skb->len - l2)
 		return false;
 	p->len = total - (p->l4 - l2) - sizeof(*u);
-	if (bpf_ntohs(u->len) != p->len + sizeof(*u))
+	if (!is_plain(p) || bpf_ntohs(u->len) != p->len + sizeof(*u))
 		p->odd = p->odd ?: GRAFT_HEADERS;
 	return true;
 }

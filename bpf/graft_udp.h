@@ -71,12 +71,15 @@ static __always_inline bool find_flow(const struct packet *p, struct udp_found *
 	return false;
 }
 
+static __always_inline bool is_silent(const struct udp_leg *at, __u32 now, __s32 idle)
+{
+	return !at->heard || diff(now, at->heard) >= idle;
+}
+
 /* Both ends have been silent for too long. */
 static __always_inline bool is_over(const struct udp_flow *u, __u32 now)
 {
-	__s32 idle = u->idle;
-
-	return idle && diff(now, u->at[0].heard) >= idle && diff(now, u->at[1].heard) >= idle;
+	return u->idle && is_silent(&u->at[0], now, u->idle) && is_silent(&u->at[1], now, u->idle);
 }
 
 /* The largest packet that leaves by leg OTHER of U. */
@@ -177,7 +180,8 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 		return translate(skb, p, &f, n);
 	if (p->ipv6 && mtu < head + IPV6_ROOM_LEAST)
 		mtu = head + IPV6_ROOM_LEAST;
-	if (p->df && size > mtu)
+	/* where its sender is, may not be known: nobody has answered it */
+	if (p->df && size > mtu && READ_ONCE(f.mine->way.ways) == graft_ways)
 		return too_big(skb, p, f.mine, f.other, mtu);
 	return pass_flow(f.at, n, GRAFT_TOO_BIG, false);
 }

@@ -1,0 +1,943 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+/*
+ * UDP at packet level.  The packet programs are run on generated datagrams (BPF_PROG_TEST_RUN), and
+ * each byte that they leave, each verdict and all that they remember must be what a model says,
+ * which is written from the contract (include/udp_contract.h) and makes its checksums anew.  Slots
+ * and chains are tried by themselves, and as a killed daemon leaves them.  At the end there is real
+ * traffic, on lo.
+ *
+ * test_graft_udp [SEED [WORLDS]]: other datagrams, or more of them.
+ */
+#include "kt.h"
+
+#include <bpf/bpf.h>
+#include <netinet/udp.h>
+
+#include "base/clock.h"
+#include "bpf/graft.skel.h"
+#include "datapath/graft.h"
+#include "datapath/udp_graft.h"
+#include "graft_frames.h"
+
+#define SLOTS 8  /* of a world */
+#define MOST 64  /* of the map */
+#define CHAINS 4 /* few, so that they are long */
+#define PER_WORLD 40
+#define IDLE 50000       /* ticks */
+#define SLACK 100        /* of the coarse clock; and a busy machine */
+#define STALE UINT32_MAX /* graft_ways is 0 */
+
+static struct {
+	struct graft_bpf *skel;
+	struct udp_grafts *us;
+	struct udp_flow *flows; /* mapped */
+	struct {
+		uint32_t place, unused;
+	} * chains; /* mapped, behind the last is the seed */
+	uint64_t seed;
+	unsigned int worlds;
+} t = { .seed = 1, .worlds = 2000 };
+
+static uint32_t ticks(void)
+{
+	return (uint32_t)(clock_ns() >> UDP_TICK_SHIFT);
+}
+
+/* --- the model --- */
+
+struct world {
+	struct udp_flow flows[SLOTS];
+	bool linked[SLOTS];
+	bool used_interface;
+	uint32_t now;
+};
+
+static uint32_t get16(const uint8_t *p)
+{
+	return (uint32_t)p[0] << 8 | p[1];
+}
+
+static uint32_t sum_of(const uint8_t *p, size_t len)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < len; i++)
+		sum += (uint64_t)p[i] << (i & 1 ? 0 : 8);
+	return (uint32_t)(sum % 65535);
+}
+
+/* Change the checksum at AT, of what has the sum IS, so that the sum becomes WAS. */
+static void mend(uint8_t *at, uint32_t is, uint32_t was)
+{
+	put16(at, (get16(at) + was + 65535 - is) % 65535);
+}
+
+struct parts {
+	uint8_t *ip, *udp;
+	bool ipv6, df;
+	uint32_t len; /* of the datagram, header included */
+	uint8_t odd;
+	struct graft_tuple from;
+};
+
+/* Of the pseudo header of PROTOCOL, and LEN bytes from AT on. */
+static uint32_t l4_sum(const uint8_t *ip, bool ipv6, uint8_t protocol, const uint8_t *at,
+		       uint32_t len)
+{
+	return (sum_of(ip + (ipv6 ? 8 : 12), ipv6 ? 32 : 8) + len + protocol + sum_of(at, len)) %
+	       65535;
+}
+
+static uint32_t udp_sum(const struct parts *p)
+{
+	return l4_sum(p->ip, p->ipv6, 17, p->udp, p->len);
+}
+
+static void set_sum(struct model_frame *f, const struct parts *p, uint32_t was)
+{
+	if (!get16(p->udp + 6))
+		return;
+	mend(p->udp + 6, udp_sum(p), was);
+	if (!get16(p->udp + 6)) /* 0 would be none */
+		put16(p->udp + 6, 0xffff);
+	(void)f;
+}
+
+/* Where UDP begins behind extension headers of IPv6; 0: nowhere. */
+static size_t skip_extensions(struct parts *p, size_t room)
+{
+	uint8_t next = p->ip[6];
+	size_t at = 40;
+
+	for (int i = 0; i < 2 && next != 17; i++) {
+		const uint8_t *h = p->ip + at;
+		bool fragment = next == 44;
+
+		if ((next && next != 44 && next != 60) || at + 8 > room || h[1] > 3 ||
+		    (fragment && get16(h + 2) & 0xfff8))
+			return 0;
+		if (fragment)
+			p->odd = GRAFT_FRAGMENTS;
+		else if (!p->odd)
+			p->odd = GRAFT_HEADERS;
+		at += 8 + (fragment ? 0 : 8 * (size_t)h[1]);
+		next = h[0];
+	}
+	return next == 17 ? at : 0;
+}
+
+/* False: not one whose ports the packet programs can know. */
+static bool take_apart(struct model_frame *f, struct parts *p)
+{
+	size_t room = f->len - MODEL_ETHERNET, l3, total;
+	uint32_t type = get16(f->bytes + 12), l;
+
+	*p = (struct parts){ .ip = f->bytes + MODEL_ETHERNET, .ipv6 = type == 0x86dd };
+	if (type == 0x0800) {
+		l3 = (p->ip[0] & 15) * 4;
+		if (room < 20 || p->ip[0] >> 4 != 4 || l3 < 20 || get16(p->ip + 6) & 0x1fff ||
+		    p->ip[9] != 17)
+			return false;
+		p->odd = p->ip[6] & 0x20 ? GRAFT_FRAGMENTS : l3 > 20 ? GRAFT_HEADERS : 0;
+		p->df = p->ip[6] & 0x40;
+		total = get16(p->ip + 2);
+	} else {
+		if (!p->ipv6 || room < 40 || p->ip[0] >> 4 != 6)
+			return false;
+		p->df = true;
+		l3 = skip_extensions(p, room);
+		if (!l3)
+			return false;
+		total = get16(p->ip + 4) + 40;
+	}
+	if (room < l3 + 8 || total > room || total < l3 + 8)
+		return false;
+	p->udp = p->ip + l3;
+	p->len = (uint32_t)(total - l3);
+	if (!p->odd && get16(p->udp + 4) != p->len)
+		p->odd = GRAFT_HEADERS;
+	l = p->ipv6 ? 16 : 4;
+	if (!p->ipv6)
+		p->from.remote.w[2] = p->from.local.w[2] = htonl(0xffff);
+	memcpy((uint8_t *)&p->from.remote + 16 - l, p->ip + (p->ipv6 ? 8 : 12), l);
+	memcpy((uint8_t *)&p->from.local + 16 - l, p->ip + (p->ipv6 ? 24 : 16), l);
+	memcpy(&p->from.remote_port, p->udp, 2);
+	memcpy(&p->from.local_port, p->udp + 2, 2);
+	return true;
+}
+
+static bool is_ipv6(const struct graft_leg *l)
+{
+	return l->tuple.remote.w[2] != htonl(0xffff) || l->tuple.remote.w[0] ||
+	       l->tuple.remote.w[1];
+}
+
+/* A header from FROM to TO.  Returns its length. */
+static uint32_t put_ip(uint8_t *ip, bool ipv6, const struct graft_addr *from,
+		       const struct graft_addr *to, uint8_t protocol, uint32_t len, uint8_t ttl,
+		       uint32_t traffic)
+{
+	memset(ip, 0, ipv6 ? 40 : 20);
+	if (ipv6) {
+		put32(ip, 6U << 28 | traffic << 20);
+		put16(ip + 4, len);
+		ip[6] = protocol;
+		ip[7] = ttl;
+		memcpy(ip + 8, from, 16);
+		memcpy(ip + 24, to, 16);
+		return 40;
+	}
+	put16(ip, 0x4500 | traffic);
+	put16(ip + 2, len + 20);
+	put16(ip + 6, 0x4000);
+	ip[8] = ttl;
+	ip[9] = protocol;
+	memcpy(ip + 12, &from->w[3], 4);
+	memcpy(ip + 16, &to->w[3], 4);
+	mend(ip + 10, sum_of(ip, 20), 0);
+	return 20;
+}
+
+/* F becomes a message to MINE's remote end: more than MTU does not fit. */
+static void tell_too_big(struct model_frame *f, const struct graft_leg *mine, uint32_t mtu)
+{
+	const struct graft_tuple *u = &mine->tuple;
+	bool ipv6 = is_ipv6(mine);
+	uint32_t l3 = ipv6 ? 40 : 20, len = 8 + l3 + 8;
+	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp = ip + l3, *quote = icmp + 8;
+
+	put_ip(ip, ipv6, &u->local, &u->remote, ipv6 ? 58 : 1, len, 64, 0);
+	put_ip(quote, ipv6, &u->remote, &u->local, 17, mtu + 1 - l3, 64, 0);
+	memset(icmp, 0, 8);
+	icmp[0] = ipv6 ? 2 : 3;
+	icmp[1] = ipv6 ? 0 : 4;
+	put32(icmp + 4, mtu);
+	memcpy(quote + l3, &u->remote_port, 2);
+	memcpy(quote + l3 + 2, &u->local_port, 2);
+	put32(quote + l3 + 4, 0);
+	mend(quote + l3 + 4, sum_of(quote + l3, 8), 0); /* the length: so a device adds 0 */
+	mend(icmp + 2, ipv6 ? l4_sum(ip, ipv6, 58, icmp, len) : sum_of(icmp, len), 0);
+	f->len = MODEL_ETHERNET + l3 + len;
+	f->sums[0] = MODEL_ETHERNET + l3 + 2;
+	f->sums[1] = f->len - 4;
+}
+
+/* F, which P is, goes out by TO. */
+static void change(struct model_frame *f, struct parts *p, const struct graft_leg *to)
+{
+	bool ipv6 = is_ipv6(to);
+	uint32_t was = udp_sum(p), ip_was = sum_of(p->ip, 20), l3 = p->ipv6 ? 40 : 20;
+	uint32_t traffic = p->ipv6 ? get16(p->ip) >> 4 & 255 : p->ip[1];
+
+	memcpy(p->udp, &to->tuple.local_port, 2);
+	memcpy(p->udp + 2, &to->tuple.remote_port, 2);
+	if (ipv6 == p->ipv6) {
+		size_t l = ipv6 ? 16 : 4;
+		uint8_t *at = p->ip + (ipv6 ? 8 : 12);
+
+		p->ip[ipv6 ? 7 : 8] = to->way.ttl;
+		memcpy(at, (const uint8_t *)&to->tuple.local + 16 - l, l);
+		memcpy(at + l, (const uint8_t *)&to->tuple.remote + 16 - l, l);
+		if (!ipv6)
+			mend(p->ip + 10, sum_of(p->ip, 20), ip_was);
+	} else {
+		memmove(p->ip + (ipv6 ? 40 : 20), p->udp, f->len - MODEL_ETHERNET - l3);
+		put_ip(p->ip, ipv6, &to->tuple.local, &to->tuple.remote, 17, p->len, to->way.ttl,
+		       traffic);
+		f->len = f->len + (ipv6 ? 40 : 20) - l3;
+		p->ipv6 = ipv6;
+		p->udp = p->ip + (ipv6 ? 40 : 20);
+	}
+	if (!ipv6)
+		f->sums[0] = MODEL_ETHERNET + 10;
+	set_sum(f, p, was);
+}
+
+static bool silent(const struct world *w, const struct udp_leg *at, uint32_t idle)
+{
+	return !at->heard || (int32_t)(w->now - at->heard) >= (int32_t)idle;
+}
+
+static enum model_verdict pass(struct udp_leg *at, uint32_t n, uint8_t why, bool back)
+{
+	at->why = why ? why : at->why;
+	at->word += n * UDP_PASSED_ONE - (back ? UDP_ACTIVE : 0);
+	return MODEL_PASS;
+}
+
+/* F arrives. */
+static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int leg, uint32_t gso,
+				     struct model_frame *f, struct parts *p)
+{
+	struct graft_leg *mine = &u->leg[leg], *other = &u->leg[!leg];
+	struct udp_leg *at = &u->at[leg];
+	uint32_t payload = p->len - 8, n = gso ? (payload + gso - 1) / gso : 1, mtu, size, least;
+	uint32_t head = is_ipv6(other) ? 40 : 20;
+
+	if (u->idle && silent(w, &u->at[0], u->idle) && silent(w, &u->at[1], u->idle))
+		return MODEL_PASS;
+	at->heard = w->now;
+	if (!(at->word & UDP_ACTIVE))
+		return pass(at, n, 0, false);
+	if (other->way.ways)
+		return pass(at, n, GRAFT_WAY, true);
+	if (at->seen && !w->used_interface)
+		return pass(at, n, GRAFT_INTERFACE, true);
+	at->seen = 0;
+	if (p->odd)
+		return pass(at, n, p->odd, false);
+	if (!get16(p->udp + 6) && is_ipv6(other))
+		return pass(at, n, GRAFT_HEADERS, false);
+	mtu = other->way.mtu;
+	if (u->at[!leg].path_mtu && u->at[!leg].path_mtu < mtu)
+		mtu = u->at[!leg].path_mtu;
+	size = head + 8 + (gso && gso < payload ? gso : payload);
+	f->kind = MODEL_OURS;
+	if (size <= mtu) {
+		at->packets += n;
+		at->bytes += payload;
+		f->mark = other->way.mark;
+		change(f, p, other);
+		return MODEL_SENT;
+	}
+	least = 1280 - 40 + head;
+	if (p->ipv6 && mtu < least)
+		mtu = least;
+	if (p->df && size > mtu && !mine->way.ways) {
+		f->mark = mine->way.mark;
+		tell_too_big(f, mine, mtu - head + (p->ipv6 ? 40 : 20));
+		return MODEL_SENT;
+	}
+	f->kind = MODEL_OTHER;
+	return pass(at, n, GRAFT_TOO_BIG, false);
+}
+
+static enum model_verdict model_arrives(struct world *w, struct model_frame *f, uint32_t gso)
+{
+	static const uint8_t us[6];
+	struct parts p;
+
+	f->sums[0] = f->sums[1] = 0;
+	if (memcmp(f->bytes, us, 6) != 0 || !take_apart(f, &p) || (p.ipv6 && !get16(p.udp + 6)))
+		return MODEL_PASS;
+	for (int i = 0; i < SLOTS * 2; i++) {
+		struct udp_flow *u = &w->flows[i / 2];
+		const struct graft_leg *l = &u->leg[i & 1];
+
+		if (w->linked[i / 2] && !memcmp(&l->tuple, &p.from, sizeof(p.from)))
+			return is_ipv6(l) == p.ipv6 ? model_flow(w, u, i & 1, gso, f, &p) :
+						      MODEL_PASS;
+	}
+	return MODEL_PASS;
+}
+
+/* --- a world, and a datagram --- */
+
+static void draw_address(struct graft_addr *a, bool ipv6)
+{
+	draw_bytes(a, sizeof(*a));
+	if (!ipv6) {
+		a->w[0] = a->w[1] = 0;
+		a->w[2] = htonl(0xffff);
+	}
+}
+
+static void draw_leg(struct graft_leg *l, struct udp_leg *at, bool ipv6, uint32_t now)
+{
+	draw_address(&l->tuple.remote, ipv6);
+	draw_address(&l->tuple.local, ipv6);
+	l->tuple.remote_port = (uint16_t)draw();
+	l->tuple.local_port = (uint16_t)draw();
+	l->way = (struct graft_way){ .ifindex = LO,
+				     .mark = one_in(2) ? 0 : 1 + below(1000),
+				     .mtu = one_in(3) ? 300 + below(1300) : 65535,
+				     .ttl = (uint8_t)draw(),
+				     .via = (uint8_t)below(4),
+				     .ways = one_in(16) ? STALE : 0 };
+	*at = (struct udp_leg){ .word = below(1000) * UDP_PASSED_ONE + !one_in(4),
+				.seen = one_in(2) ? STALE : 0,
+				.heard = one_in(4) ? 0 : now - (one_in(3) ? 2 * IDLE : 0),
+				.path_mtu = (uint16_t)(one_in(8) ? 300 + below(1300) : 0),
+				.answers = 1 };
+}
+
+static void draw_world(struct world *w)
+{
+	memset(w, 0, sizeof(*w));
+	w->now = ticks();
+	w->used_interface = !one_in(8);
+	for (uint32_t slot = 0; slot < SLOTS; slot++) {
+		struct udp_flow *u = &w->flows[slot];
+		bool ipv6 = one_in(2), other = one_in(3) ? !ipv6 : ipv6;
+
+		u->used = 1;
+		u->idle = one_in(2) ? IDLE : 0;
+		draw_leg(&u->leg[0], &u->at[0], ipv6, w->now);
+		draw_leg(&u->leg[1], &u->at[1], other, w->now);
+		w->linked[slot] = !one_in(8);
+	}
+}
+
+static void put_world(struct world *w)
+{
+	const uint32_t lo = LO, used = w->used_interface ? GRAFT_IF_USED : 0;
+
+	memset(t.chains, 0, sizeof(*t.chains) * CHAINS);
+	t.chains[CHAINS].place = (uint32_t)draw();
+	for (uint32_t i = 0; i < SLOTS * 2; i++) {
+		struct udp_flow *u = &w->flows[i / 2];
+		uint32_t hash = udp_hash(&u->leg[i & 1].tuple, t.chains[CHAINS].place);
+		uint32_t *chain = &t.chains[hash % CHAINS].place;
+
+		if (!w->linked[i / 2])
+			continue;
+		u->next[i & 1] = *chain;
+		*chain = udp_place(i / 2, i & 1);
+	}
+	memcpy(t.flows, w->flows, sizeof(w->flows));
+	assert_int_equal(bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0),
+			 0);
+}
+
+/* A datagram that arrives on LEG of U. */
+static void draw_datagram(const struct udp_flow *u, int leg, struct model_frame *f)
+{
+	const struct graft_tuple *from = &u->leg[leg].tuple;
+	bool ipv6 = is_ipv6(&u->leg[leg]);
+	uint32_t payload = below(one_in(2) ? 40 : 1450), l3 = ipv6 ? 40 : 20;
+	uint8_t *ip = f->bytes + MODEL_ETHERNET;
+	struct parts p = { .ip = ip, .udp = ip + l3, .ipv6 = ipv6, .len = payload + 8 };
+
+	memset(f, 0, offsetof(struct model_frame, bytes[MODEL_ETHERNET + 40]));
+	put16(f->bytes + 12, ipv6 ? 0x86dd : 0x0800);
+	put_ip(ip, ipv6, &from->remote, &from->local, 17, payload + 8, (uint8_t)draw(), below(256));
+	if (ipv6)
+		ip[2] = (uint8_t)draw(); /* of the flow label */
+	else if (one_in(2))
+		ip[6] = 0; /* may be cut */
+	draw_bytes(p.udp, 8 + payload);
+	memcpy(p.udp, &from->remote_port, 2);
+	memcpy(p.udp + 2, &from->local_port, 2);
+	put16(p.udp + 4, payload + 8);
+	if (one_in(4))
+		put16(p.udp + 6, 0);
+	else if (!one_in(8))
+		set_sum(f, &p, 0);
+	f->len = MODEL_ETHERNET + l3 + 8 + payload;
+	f->kind = MODEL_OTHER;
+	f->mark = one_in(16) ? 7 : 0;
+}
+
+/* --- the comparison --- */
+
+/* Times that packet programs have written are W's. */
+static void round_times(const struct world *w, uint32_t *heard)
+{
+	if ((int32_t)(*heard - w->now) >= -SLACK && (int32_t)(ticks() - *heard) >= -SLACK)
+		*heard = w->now;
+}
+
+static bool same_flows(const struct world *w)
+{
+	bool same = true;
+
+	for (uint32_t slot = 0; slot < SLOTS; slot++) {
+		const uint8_t *is = (const uint8_t *)&t.flows[slot];
+		const uint8_t *want = (const uint8_t *)&w->flows[slot];
+
+		round_times(w, &t.flows[slot].at[0].heard);
+		round_times(w, &t.flows[slot].at[1].heard);
+		for (size_t i = 0; i < sizeof(struct udp_flow); i++) {
+			if (is[i] == want[i])
+				continue;
+			print_error("slot %u, byte %zu: %#x, not %#x\n", slot, i, is[i], want[i]);
+			same = false;
+		}
+	}
+	return same;
+}
+
+struct tally {
+	unsigned int all, sent, told, passed, back, refused;
+};
+
+/* Run the program on F, which both change. */
+static enum model_verdict compare(struct world *w, struct model_frame *f, uint32_t gso,
+				  struct tally *y)
+{
+	struct world was = *w;
+	struct model_frame is = *f, want = *f;
+	enum model_verdict v = model_arrives(w, &want, gso);
+	int r = run_frame(bpf_program__fd(t.skel->progs.graft_in), &is, gso);
+
+	y->all++;
+	if (r == -EINVAL && f->len < MODEL_ETHERNET + 40) {
+		y->refused++;
+		*w = was;
+		return MODEL_PASS;
+	}
+	if (!same_flows(w) || r != (int)v || !same_frame(&is, &want)) {
+		print_error("seed %#jx, packet %u: verdict %d, not %d\n", (uintmax_t)t.seed, y->all,
+			    r, (int)v);
+		print_frame("packet", f);
+		print_frame("the program's", &is);
+		print_frame("the model's", &want);
+		fail();
+	}
+	y->sent += v == MODEL_SENT;
+	y->told += want.sums[1] != 0;
+	y->passed += v == MODEL_PASS;
+	for (int i = 0; i < SLOTS * 2; i++)
+		y->back += was.flows[i / 2].at[i & 1].word & ~w->flows[i / 2].at[i & 1].word & 1;
+	return v;
+}
+
+TEST(datagrams_become_what_the_model_says)
+{
+	static struct world w;
+	static struct model_frame f;
+	struct tally y = { 0 };
+
+	chance = t.seed;
+	for (unsigned int i = 0; i < t.worlds; i++) {
+		draw_world(&w);
+		put_world(&w);
+		for (int j = 0; j < PER_WORLD; j++) {
+			uint32_t gso = one_in(8) ? 1 + below(one_in(2) ? 60 : 1400) : 0;
+
+			draw_datagram(&w.flows[below(SLOTS)], (int)below(2), &f);
+			if (one_in(12))
+				add_header(&f);
+			if (one_in(4))
+				spoil(&f, 17);
+			compare(&w, &f, gso, &y);
+		}
+	}
+	print_message("%u datagrams: %u sent on, %u of these told that they are too big, %u "
+		      "passed, %u times with all that follow, %u not runnable\n",
+		      y.all, y.sent, y.told, y.passed, y.back, y.refused);
+	assert_true(y.sent > y.all / 6 && y.told > y.all / 200 && y.back > y.all / 100);
+}
+
+/* --- slots and chains --- */
+
+static void open_flows(void)
+{
+	assert_int_equal(udp_grafts_open(t.skel->maps.udp_flows, t.skel->maps.udp_chains,
+					 &t.skel->bss->graft_ways, &t.us),
+			 0);
+}
+
+/* As a daemon does that finds nothing. */
+static void begin(void)
+{
+	chance = t.seed;
+	memset(t.flows, 0, sizeof(*t.flows) * MOST);
+	memset(t.chains, 0, sizeof(*t.chains) * (CHAINS + 1));
+	open_flows();
+	assert_int_not_equal(t.chains[CHAINS].place, 0);
+	poll(NULL, 0, 11); /* so long slots rest */
+}
+
+static struct udp_request draw_request(void)
+{
+	struct udp_request q = { .id = draw(), .forward = (uint32_t)draw() };
+	struct graft_leg l;
+	struct udp_leg at;
+	bool ipv6 = one_in(2);
+
+	for (int leg = 0; leg < 2; leg++) {
+		draw_leg(&l, &at, ipv6, 0);
+		q.tuples[leg] = l.tuple;
+	}
+	return q;
+}
+
+static uint32_t enter(const struct udp_request *q)
+{
+	uint32_t slot = NO_UDP_SLOT;
+	uint64_t end = clock_ms() + 1000;
+
+	while (slot == NO_UDP_SLOT && clock_ms() < end)
+		slot = udp_graft_enter(t.us, q);
+	return slot;
+}
+
+/* The packet programs find exactly the flows that are used. */
+static void all_are_found(void)
+{
+	static struct model_frame f;
+
+	for (uint32_t slot = 0; slot < MOST; slot++)
+		for (int leg = 0; leg < 2; leg++) {
+			struct udp_flow *u = &t.flows[slot];
+			uint32_t was = u->at[leg].word, n = u->used ? UDP_PASSED_ONE : 0;
+
+			if (was & UDP_ACTIVE || !u->born) /* never used */
+				continue;
+			do
+				draw_datagram(u, leg, &f);
+			while (f.bytes[MODEL_ETHERNET] >> 4 == 6 &&
+			       !get16(f.bytes + MODEL_ETHERNET + 46));
+			assert_int_equal(run_frame(bpf_program__fd(t.skel->progs.graft_in), &f, 0),
+					 MODEL_PASS);
+			assert_int_equal(u->at[leg].word, was + n);
+		}
+}
+
+TEST(slots_are_used_again_in_order_and_not_at_once)
+{
+	uint32_t slots[MOST], n = 0;
+	uint64_t left_ns;
+
+	begin();
+	while (n < MOST) { /* chains have no room for all, with most seeds */
+		struct udp_request q = draw_request();
+		uint32_t slot = udp_graft_enter(t.us, &q);
+
+		if (slot == NO_UDP_SLOT)
+			break;
+		assert_int_equal(slot, n);
+		slots[n++] = slot;
+	}
+	print_message("%u flows in %d chains\n", n, CHAINS);
+	assert_in_range(n, CHAINS * UDP_CHAIN_MOST / 8, CHAINS * UDP_CHAIN_MOST / 2);
+	all_are_found();
+	for (uint32_t i = 0; i < n; i += 2)
+		udp_graft_leave(t.us, slots[i]);
+	left_ns = clock_ns();
+	all_are_found();
+	for (uint32_t i = n; i < MOST; i++) { /* those that are free longest */
+		struct udp_request q = draw_request();
+		uint32_t slot = udp_graft_enter(t.us, &q);
+
+		if (slot != NO_UDP_SLOT)
+			udp_graft_leave(t.us, slot);
+		assert_true(slot == NO_UDP_SLOT || slot >= n ||
+			    clock_ns() - left_ns > 9 * NS_PER_MS);
+	}
+	all_are_found();
+	udp_grafts_close(t.us);
+}
+
+TEST(a_tuple_is_one_flows_alone)
+{
+	struct udp_request q, other;
+	uint32_t slot;
+
+	begin();
+	q = draw_request();
+	slot = udp_graft_enter(t.us, &q);
+	assert_int_equal(slot, 0);
+	for (int i = 0; i < 4; i++) {
+		other = draw_request();
+		other.tuples[i & 1] = q.tuples[i >> 1];
+		assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
+	}
+	other.tuples[0] = other.tuples[1];
+	assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
+	udp_graft_leave(t.us, slot);
+	assert_int_equal(enter(&q), 1);
+	all_are_found();
+	udp_grafts_close(t.us);
+}
+
+TEST(a_leg_is_active_if_nothing_has_passed_and_the_way_is_known)
+{
+	static struct model_frame f;
+	struct udp_request q;
+	uint32_t word;
+
+	begin();
+	q = draw_request();
+	assert_int_equal(udp_graft_enter(t.us, &q), 0);
+	word = udp_graft_word(t.us, 0, 0);
+	assert_false(udp_graft_activate(t.us, 0, 0, word)); /* no way */
+	t.flows[0].leg[1].way.ways = t.skel->bss->graft_ways;
+	all_are_found();
+	assert_false(udp_graft_activate(t.us, 0, 0, word)); /* one has passed */
+	assert_false(udp_graft_carries(t.us, 0, 0));
+	assert_true(udp_graft_activate(t.us, 0, 0, udp_graft_word(t.us, 0, 0)));
+	assert_true(udp_graft_carries(t.us, 0, 0));
+	assert_false(udp_graft_carries(t.us, 0, 1));
+	assert_int_equal(udp_grafts_live(t.us), 1);
+	udp_graft_leave(t.us, 0);
+	assert_false(udp_graft_carries(t.us, 0, 0));
+	draw_datagram(&t.flows[0], 0, &f);
+	assert_int_equal(run_frame(bpf_program__fd(t.skel->progs.graft_in), &f, 0), MODEL_PASS);
+	udp_grafts_close(t.us);
+}
+
+/* Whatever a daemon was at when it was killed, the next one has the flows that are translated. */
+static void be_killed(unsigned int at)
+{
+	uint32_t n = 0, slot, place;
+
+	begin();
+	for (int i = 0; i < 12; i++) {
+		struct udp_request q = draw_request();
+
+		slot = udp_graft_enter(t.us, &q);
+		if (slot != NO_UDP_SLOT && i % 3)
+			t.flows[slot].at[i & 1].word |= UDP_ACTIVE;
+	}
+	udp_grafts_close(t.us);
+	place = t.chains[below(CHAINS)].place;
+	slot = (place - 1) >> 1;
+	switch (place ? at : 0) {
+	case 1: /* half entered, or left: one leg in no chain */
+		t.chains[udp_hash(&t.flows[slot].leg[(place - 1) & 1].tuple, t.chains[CHAINS].place) %
+			 CHAINS]
+			.place = t.flows[slot].next[(place - 1) & 1];
+		break;
+	case 2: /* what a daemon does not do */
+		t.flows[slot].next[(place - 1) & 1] = place;
+		break;
+	case 3:
+		t.flows[slot].next[(place - 1) & 1] = udp_place(MOST + 5, 1);
+		break;
+	case 4:
+		t.flows[slot].used = (uint32_t)draw();
+		break;
+	case 5:
+		memset(t.chains, 0xff, sizeof(*t.chains) * CHAINS);
+		break;
+	}
+	for (slot = 0; slot < MOST; slot++)
+		n += t.flows[slot].used == 1 &&
+		     (t.flows[slot].at[0].word | t.flows[slot].at[1].word) & UDP_ACTIVE;
+	open_flows();
+	assert_int_equal(udp_grafts_live(t.us), n);
+	for (slot = 0; udp_graft_next(t.us, &slot); slot++) {
+		t.flows[slot].at[0].word &= ~UDP_ACTIVE;
+		t.flows[slot].at[1].word &= ~UDP_ACTIVE;
+		n--;
+	}
+	assert_int_equal(n, 0);
+	all_are_found();
+	udp_grafts_close(t.us);
+}
+
+TEST(what_a_killed_daemon_leaves_is_found)
+{
+	for (unsigned int i = 0; i < 60; i++) {
+		t.seed += i;
+		be_killed(i % 6);
+		t.seed -= i;
+	}
+}
+
+/* --- traffic --- */
+
+enum { CLIENT, LISTENER, UPSTREAM, SERVER, ENDS };
+
+struct path {
+	struct grafts *gs;
+	struct udp_grafts *us;
+	struct sockaddr_storage addrs[ENDS];
+	int fds[ENDS];
+	uint32_t slot;
+};
+
+static int open_end(struct path *p, int end, bool ipv6)
+{
+	struct sockaddr_in in = { .sin_family = AF_INET,
+				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
+	socklen_t len = sizeof(p->addrs[end]);
+	int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	assert_int_equal(ipv6 ? bind(fd, (struct sockaddr *)&in6, sizeof(in6)) :
+				bind(fd, (struct sockaddr *)&in, sizeof(in)),
+			 0);
+	assert_int_equal(getsockname(fd, (struct sockaddr *)&p->addrs[end], &len), 0);
+	p->fds[end] = fd;
+	return fd;
+}
+
+static void join(struct path *p, int end, int to)
+{
+	assert_int_equal(
+		connect(p->fds[end], (struct sockaddr *)&p->addrs[to], sizeof(p->addrs[to])), 0);
+}
+
+/* One datagram of LEN bytes comes from FROM to TO. */
+static void expect(struct path *p, int from, int to, size_t len)
+{
+	struct sockaddr_storage is = { 0 };
+	socklen_t is_len = sizeof(is);
+	char bytes[4096];
+	ssize_t n = -1;
+
+	assert_true(KT_WAIT((n = recvfrom(p->fds[to], bytes, sizeof(bytes), 0,
+					  (struct sockaddr *)&is, &is_len)) >= 0));
+	assert_int_equal(n, len);
+	assert_memory_equal(bytes, rig_pattern(0), len);
+	assert_memory_equal(&is, &p->addrs[from], is_len);
+}
+
+static void send_one(struct path *p, int from, int to, size_t len)
+{
+	assert_int_equal(sendto(p->fds[from], rig_pattern(0), len, 0,
+				(struct sockaddr *)&p->addrs[to],
+				p->addrs[to].ss_family == AF_INET ? sizeof(struct sockaddr_in) :
+								    sizeof(struct sockaddr_in6)),
+			 len);
+}
+
+static volatile struct udp_leg *at(struct path *p, int leg)
+{
+	return &udp_flow_of(p->us, p->slot)->at[leg];
+}
+
+/* The daemon's part: one datagram each way, then both legs are active. */
+static void hand_over(struct path *p)
+{
+	struct udp_request q = { .id = 7 };
+
+	graft_tuple_set(&q.tuples[0], (void *)&p->addrs[CLIENT], (void *)&p->addrs[LISTENER]);
+	graft_tuple_set(&q.tuples[1], (void *)&p->addrs[SERVER], (void *)&p->addrs[UPSTREAM]);
+	assert_true(KT_WAIT((p->slot = udp_graft_enter(p->us, &q)) != NO_UDP_SLOT));
+	send_one(p, CLIENT, LISTENER, 10);
+	expect(p, CLIENT, LISTENER, 10);
+	assert_int_equal(udp_graft_word(p->us, p->slot, 0), UDP_PASSED_ONE);
+	assert_false(udp_graft_activate(p->us, p->slot, 0, UDP_PASSED_ONE));
+	send_one(p, UPSTREAM, SERVER, 10);
+	expect(p, UPSTREAM, SERVER, 10);
+	assert_true(udp_graft_activate(p->us, p->slot, 0, UDP_PASSED_ONE));
+	send_one(p, SERVER, UPSTREAM, 20);
+	expect(p, SERVER, UPSTREAM, 20);
+	send_one(p, LISTENER, CLIENT, 20);
+	expect(p, LISTENER, CLIENT, 20);
+	assert_true(udp_graft_activate(p->us, p->slot, 1, UDP_PASSED_ONE));
+}
+
+static void set(int fd, int level, int name, int value)
+{
+	assert_int_equal(setsockopt(fd, level, name, &value, sizeof(value)), 0);
+}
+
+/*
+ * What is too big, and must not be cut, comes back as an error, with what would fit.  The kernel
+ * remembers that for all that follow, unless they probe.
+ */
+static void exceed(struct path *p, bool ipv6, bool other)
+{
+	int level = ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, fd = p->fds[CLIENT];
+	int fits = 1400 + (ipv6 ? 20 : 0) - (other ? 20 : 0);
+
+	at(p, 1)->path_mtu = 1400;
+	set(fd, level, ipv6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
+	send_one(p, CLIENT, LISTENER, 2000);
+	assert_true(KT_WAIT(kt_sockopt(fd, SOL_SOCKET, SO_ERROR) == EMSGSIZE));
+	assert_int_equal(kt_sockopt(fd, level, ipv6 ? IPV6_MTU : IP_MTU), fits);
+	send_one(p, CLIENT, LISTENER, (size_t)fits - (ipv6 ? 48 : 28));
+	expect(p, UPSTREAM, SERVER, (size_t)fits - (ipv6 ? 48 : 28));
+	assert_int_equal(udp_graft_word(p->us, p->slot, 0), UDP_PASSED_ONE | UDP_ACTIVE);
+	at(p, 1)->path_mtu = 0;
+	if (ipv6)
+		return;
+	set(fd, level, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
+	at(p, 1)->path_mtu = 1000;
+	send_one(p, CLIENT, LISTENER, 1100);
+	expect(p, CLIENT, LISTENER, 1100);
+	assert_int_equal(udp_graft_word(p->us, p->slot, 0), 2 * UDP_PASSED_ONE | UDP_ACTIVE);
+	assert_int_equal(at(p, 0)->why, GRAFT_TOO_BIG);
+	at(p, 1)->path_mtu = 0;
+}
+
+#define GSO 20
+
+/* Many datagrams in one packet, all alike. */
+static void send_gso(struct path *p)
+{
+	static char bytes[GSO * 1024];
+
+	for (int i = 0; i < GSO; i++)
+		memcpy(bytes + i * 1024, rig_pattern(0), 1024);
+	assert_int_equal(send(p->fds[CLIENT], bytes, sizeof(bytes), 0), sizeof(bytes));
+	for (int i = 0; i < GSO; i++)
+		expect(p, UPSTREAM, SERVER, 1024);
+}
+
+static void carry(struct path *p, bool ipv6, bool other)
+{
+	uint64_t packets;
+
+	for (int end = 0; end < ENDS; end++)
+		open_end(p, end, end < UPSTREAM ? ipv6 : other);
+	join(p, CLIENT, LISTENER);
+	join(p, UPSTREAM, SERVER);
+	hand_over(p);
+	for (size_t len = 0; len < 1300; len += 13) {
+		send_one(p, CLIENT, LISTENER, len);
+		expect(p, UPSTREAM, SERVER, len);
+		send_one(p, SERVER, UPSTREAM, len);
+		expect(p, LISTENER, CLIENT, len);
+	}
+	assert_int_equal(at(p, 0)->packets, 100);
+	assert_int_equal(at(p, 1)->bytes, 13 * 4950);
+
+	set(p->fds[CLIENT], IPPROTO_UDP, UDP_SEGMENT, 1024);
+	packets = at(p, 0)->packets;
+	send_one(p, CLIENT, LISTENER, 1024); /* of one datagram */
+	expect(p, UPSTREAM, SERVER, 1024);
+	assert_int_equal(at(p, 0)->packets, packets + 1);
+	send_gso(p);
+	assert_int_equal(at(p, 0)->packets, packets + 1 + GSO);
+	set(p->fds[CLIENT], IPPROTO_UDP, UDP_SEGMENT, 0);
+	exceed(p, ipv6, other);
+	udp_graft_leave(p->us, p->slot);
+	send_one(p, CLIENT, LISTENER, 5);
+	expect(p, CLIENT, LISTENER, 5);
+	for (int end = 0; end < ENDS; end++)
+		close(p->fds[end]);
+}
+
+TEST(traffic_is_translated)
+{
+	const struct graft_limits limits = {
+		.slots = 8, .workers = 1, .uid = geteuid(), .on_loopback = true
+	};
+	struct path p = { 0 };
+	char err[256];
+
+	assert_int_equal(grafts_open(&limits, &p.gs, err, sizeof(err)), 0);
+	p.us = grafts_udp(p.gs);
+	for (int i = 0; i < 4; i++)
+		carry(&p, i & 1, i & 2);
+	grafts_close(p.gs, false);
+}
+
+static int load(void **state)
+{
+	(void)state;
+	t.skel = graft_bpf__open();
+	if (!t.skel)
+		return -1;
+	bpf_map__set_max_entries(t.skel->maps.udp_flows, MOST);
+	bpf_map__set_max_entries(t.skel->maps.udp_chains, CHAINS + 1);
+	t.skel->rodata->udp_n_chains = CHAINS;
+	if (graft_bpf__load(t.skel))
+		return -1;
+	t.flows = bpf_values_map(t.skel->maps.udp_flows);
+	t.chains = bpf_values_map(t.skel->maps.udp_chains);
+	return t.flows && t.chains ? 0 : -1;
+}
+
+static int unload(void **state)
+{
+	(void)state;
+	graft_bpf__destroy(t.skel);
+	return 0;
+}
+
+int main(int argc, char **argv)
+{
+	if (argc > 1)
+		t.seed = strtoull(argv[1], NULL, 0);
+	if (argc > 2)
+		t.worlds = (unsigned int)strtoul(argv[2], NULL, 0);
+	kt_enter();
+	return unit_run(load, unload);
+}
