@@ -185,9 +185,10 @@ static void adopt_flows(struct shared *shared, struct threads *ts, struct forwar
 	if (adopted)
 		log_info("%u flows of UDP of the daemon before are adopted", adopted);
 	if (ended)
-		log_warning("%u flows of UDP of the daemon before end: no forward has their name, or "
-			    "a limit is reached",
-			    ended);
+		log_warning(
+			"%u flows of UDP of the daemon before end: no forward has their name, or "
+			"a limit is reached",
+			ended);
 	free(shared->udp_left);
 	shared->udp_left = NULL;
 }

@@ -281,7 +281,7 @@ static void change_worker(struct worker *w, const void *arg)
 		struct listener *ls = &l->at[w->index];
 
 		if (l->becomes)
-			ls->forward = l->becomes;
+			listener_becomes(ls, l->becomes);
 		else
 			listener_end(ls);
 	}

@@ -196,15 +196,18 @@ static void on_accept(struct source *source, uint32_t events)
 
 /* --- one worker's side --- */
 
-/* Workers that share a socket of UDP all read it, and pass on what is not theirs. */
+/* Of the workers that share a socket of UDP one reads it, so that the order stays. */
 static void start_receiving(struct listener *ls)
 {
+	struct worker *w = ls->worker;
 	int fd = ls->on->shared ? fcntl(ls->source.fd, F_DUPFD_CLOEXEC, 0) : ls->source.fd;
-	int r = fd < 0 ? -errno : udp_listener_start(ls, fd);
+	int r = fd < 0 ? -errno :
+			 udp_listener_start(w, ls->forward, &ls->on->addr, fd,
+					    !ls->on->shared || !w->index, &ls->udp);
 
 	if (r)
 		log_error("forward %s: worker %u takes no datagrams: %s",
-			  forward_name(ls->forward->conf), ls->worker->index, strerror(-r));
+			  forward_name(ls->forward->conf), w->index, strerror(-r));
 	if (r && fd != ls->source.fd && fd >= 0)
 		close(fd);
 	else if (!r && fd == ls->source.fd)
@@ -229,6 +232,13 @@ void listener_start(struct listening *l, struct worker *w)
 		start_accepting(ls);
 }
 
+void listener_becomes(struct listener *ls, struct forward *f)
+{
+	ls->forward = f;
+	if (ls->udp)
+		ls->udp->forward = f;
+}
+
 void listener_end(struct listener *ls)
 {
 	struct worker *w = ls->worker;
@@ -243,7 +253,8 @@ void listener_end(struct listener *ls)
 		;
 	loop_watch(&w->loop, &ls->source, 0, false);
 	if (ls->udp)
-		udp_listener_end(ls);
+		udp_listener_end(ls->udp);
+	ls->udp = NULL;
 	if (!ls->on->shared && ls->source.fd >= 0) {
 		close(ls->source.fd);
 		ls->source.fd = -1;

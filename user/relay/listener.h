@@ -113,6 +113,8 @@ void listening_set_options(struct listening *l, const struct forward_conf *fc);
  * session there is no memory is reset.
  */
 void listener_start(struct listening *l, struct worker *w);
+/* The sessions that LS opens from now on are those of F. */
+void listener_becomes(struct listener *ls, struct forward *f);
 /*
  * Stop accepting, and close the worker's own socket.  Connections that the kernel has completed
  * already are taken first: a client that saw its connect succeed is served.  At a limit of sessions

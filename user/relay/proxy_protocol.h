@@ -34,7 +34,7 @@ struct proxy_header {
 	 * that of a client whose addresses are not told, or neither IPv4 nor IPv6 (UNKNOWN).
 	 */
 	bool has_addresses;
-	bool udp; /* version 2: of datagrams */
+	bool udp;                      /* version 2: of datagrams */
 	union client_addr source;      /* of the client; only if it has addresses, as the next */
 	union client_addr destination; /* what the client connected to */
 };

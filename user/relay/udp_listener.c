@@ -91,7 +91,7 @@ static void pass_on(struct worker *w, unsigned int owner, const struct udp_messa
 
 static bool is_allowed(const struct udp_socket *us, const union client_addr *client)
 {
-	const struct forward *f = us->on->forward;
+	const struct forward *f = us->forward;
 	char text[ADDR_STRLEN];
 
 	if (acl_allows(&f->conf->acl, &client->sa))
@@ -106,7 +106,7 @@ static bool is_allowed(const struct udp_socket *us, const union client_addr *cli
 static enum cause admit(struct udp_socket *us, const union client_addr *client)
 {
 	struct shared *shared = us->worker->shared;
-	struct forward *f = us->on->forward;
+	struct forward *f = us->forward;
 	unsigned int most = (unsigned int)larger(shared->config->max_sessions / 4, 1);
 	enum cause why = atomic_load(&shared->udp_unproven) < most ? admission_enter(shared, f) :
 								     CAUSE_SESSION_LIMIT;
@@ -122,7 +122,7 @@ static enum cause admit(struct udp_socket *us, const union client_addr *client)
 /* The same; one that has proven nothing gives way. */
 static enum cause admit_or_crowd_out(struct udp_socket *us, const union client_addr *client)
 {
-	const struct forward *f = us->on->forward;
+	const struct forward *f = us->forward;
 	enum cause why = admit(us, client);
 
 	if (why != CAUSE_SESSION_LIMIT && why != CAUSE_FORWARD_LIMIT && why != CAUSE_CLIENT_LIMIT)
@@ -144,20 +144,20 @@ static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple
 
 	if (!is_allowed(us, client))
 		return NULL;
-	if (!bucket_take(&us->on->forward->accepts, 1, w->loop.now_ms, &due_ms))
+	if (!bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
 		why = CAUSE_ACCEPT_RATE;
 	if (why == CAUSES)
 		why = admit_or_crowd_out(us, client);
 	if (why == CAUSES) { /* from here on S counts what is wrong */
 		why = udp_session_open(us, tuple, m, client, &s);
 		if (why == CAUSE_NO_MEMORY && !s)
-			admission_leave(w->shared, us->on->forward, &client->sa);
+			admission_leave(w->shared, us->forward, &client->sa);
 	} else {
 		count_add(&w->stats.errors[why], 1);
 	}
 	if (why != CAUSES)
 		log_cause(why, LOG_WARNING, "forward %s: a datagram is dropped",
-			  forward_name(us->on->forward->conf));
+			  forward_name(us->forward->conf));
 	return why == CAUSES ? s : NULL;
 }
 
@@ -167,7 +167,7 @@ static struct udp_socket *successor(const struct udp_socket *us, const union cli
 	struct addr a = addr_of(local);
 	struct udp_socket *o = us->worker->udp->sockets;
 
-	while (o && (!o->on || !udp_socket_takes(o, &a)))
+	while (o && (!o->forward || !udp_socket_takes(o, &a)))
 		o = o->next;
 	return o;
 }
@@ -181,7 +181,7 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 
 	graft_tuple_set(&tuple, &m->peer.sa, &m->local.sa);
 	s = udp_session_find(us->worker, &tuple, client);
-	if (!s && !us->on)
+	if (!s && !us->forward)
 		us = successor(us, &m->local);
 	if (!s && us)
 		s = begin(us, &tuple, m, client);
@@ -221,9 +221,9 @@ static void take_proxied(struct udp_socket *us, const struct udp_message *m)
 /* M has come by US, or to another worker; LOCAL is complete. */
 static void route(struct udp_socket *us, struct udp_message *m)
 {
-	const struct udp_socket *at = us->on ? us : successor(us, &m->local);
+	const struct udp_socket *at = us->forward ? us : successor(us, &m->local);
 
-	if (at && at->on->forward->conf->proxy_protocol & PROXY_RECEIVE)
+	if (at && at->forward->conf->proxy_protocol & PROXY_RECEIVE)
 		take_proxied(us, m);
 	else
 		take(us, m, &m->peer);
@@ -321,6 +321,7 @@ static void open_parcels(struct worker *w)
 			route(us, &p->message);
 		free(p);
 	}
+	udp_sessions_activate(w, false); /* the socket may be read elsewhere */
 }
 
 void udp_listener_after_batch(struct worker *w)
@@ -333,19 +334,19 @@ void udp_listener_after_batch(struct worker *w)
 
 /* --- listeners --- */
 
-int udp_listener_start(struct listener *ls, int fd)
+int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a, int fd,
+		       bool reads, struct udp_socket **ret)
 {
-	struct worker *w = ls->worker;
 	struct udp_socket *us = calloc(1, sizeof(*us));
 	int r = us && (w->udp || !udp_worker_open(w)) ? 0 : -ENOMEM;
 
 	if (!r) {
 		*us = (struct udp_socket){ .source = { .handle = on_readable, .fd = fd },
 					   .worker = w,
-					   .on = ls,
-					   .addr = ls->on->addr,
+					   .forward = f,
+					   .addr = *a,
 					   .refs = 1 };
-		r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
+		r = loop_watch(&w->loop, &us->source, reads ? EPOLLIN : 0, true);
 	}
 	if (r) {
 		free(us);
@@ -353,13 +354,12 @@ int udp_listener_start(struct listener *ls, int fd)
 	}
 	us->next = w->udp->sockets;
 	w->udp->sockets = us;
-	ls->udp = us;
+	*ret = us;
 	return 0;
 }
 
-void udp_listener_end(struct listener *ls)
+void udp_listener_end(struct udp_socket *us)
 {
-	ls->udp->on = NULL;
-	udp_socket_put(ls->udp);
-	ls->udp = NULL;
+	us->forward = NULL;
+	udp_socket_put(us);
 }

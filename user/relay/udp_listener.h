@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "relay/listener.h"
 #include "relay/udp_session.h"
 
 /*
@@ -9,9 +8,13 @@
  * these go on.
  */
 
-/* LS begins to take datagrams on its socket FD, which becomes the module's.  -ENOMEM. */
-int udp_listener_start(struct listener *ls, int fd);
-/* New sessions are no more to come by LS. */
-void udp_listener_end(struct listener *ls);
+/*
+ * W begins to serve F by the socket FD, which is bound to A and becomes the module's.  READS: else
+ * another worker reads what comes, and passes it on.  -errno.
+ */
+int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a, int fd,
+		       bool reads, struct udp_socket **ret);
+/* New sessions are no more to come by US, which may be freed. */
+void udp_listener_end(struct udp_socket *us);
 /* After a batch of events of W. */
 void udp_listener_after_batch(struct worker *w);

@@ -329,12 +329,12 @@ static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
 	enum reason why = hindrance(s);
 
 	if (why == REASONS)
-		why = s->reason != REASONS               ? (enum reason)s->reason :
-		      s->slot == NO_UDP_SLOT             ? REASON_FIRST :
-		      dir == UPSTREAM && !s->proven      ? REASON_UNPROVEN :
-							   REASON_START;
+		why = s->reason != REASONS          ? (enum reason)s->reason :
+		      s->slot == NO_UDP_SLOT        ? REASON_FIRST :
+		      dir == UPSTREAM && !s->proven ? REASON_UNPROVEN :
+						      REASON_START;
 	if (grafted)
-		why = s->adopted                          ? REASON_ADOPTED :
+		why = s->adopted                         ? REASON_ADOPTED :
 		      s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
 							   REASON_ELIGIBLE;
 	return (struct flow_view){
@@ -932,7 +932,7 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 			    struct udp_session **ret)
 {
 	struct worker *w = us->worker;
-	struct forward *f = us->on->forward;
+	struct forward *f = us->forward;
 	struct udp_session *s = new_session(us, f, tuple, client);
 	enum cause cause;
 

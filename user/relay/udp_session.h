@@ -3,7 +3,7 @@
 
 #include "datapath/udp.h"
 #include "datapath/udp_graft.h"
-#include "relay/listener.h"
+#include "relay/forward.h"
 #include "relay/session_view.h"
 #include "relay/worker.h"
 
@@ -21,7 +21,7 @@ struct udp_socket {
 	struct source source;
 	struct worker *worker;
 	struct udp_socket *next; /* in udp->sockets */
-	struct listener *on;     /* whose forward new sessions are of; NULL: there are no new ones */
+	struct forward *forward; /* of new sessions; NULL: there are none any more */
 	struct addr addr;        /* that it is bound to */
 	unsigned int refs;       /* the listener, and sessions */
 };
@@ -34,7 +34,8 @@ struct udp_socket *udp_socket_for(struct worker *w, const struct addr *local);
 struct udp_session {
 	struct worker *worker;
 	struct forward *forward;
-	struct udp_session *next, **prev; /* in udp->sessions; NEXT when it has ended: in udp->dead */
+	struct udp_session *next,
+		**prev; /* in udp->sessions; NEXT when it has ended: in udp->dead */
 	struct udp_session *in_bucket;
 	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
 	struct udp_session *newer, *older;
@@ -48,8 +49,8 @@ struct udp_session {
 	unsigned int ifindex; /* that its datagrams come by */
 	in_port_t port;       /* of `upstream`, from udp_ports.h; 0: none of these */
 	struct server *server;
-	uint32_t server_lost; /* server->lost when it got that */
-	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
+	uint32_t server_lost;              /* server->lost when it got that */
+	struct pace *pace;                 /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms, heard_ms[2]; /* by side, in user space */
 	uint64_t asked_ms;                 /* the first datagram of the client */
 	uint64_t bytes[2], datagrams[2];   /* by who has sent them: copied */
@@ -60,7 +61,7 @@ struct udp_session {
 	uint32_t words[2];                 /* by leg: udp_graft_word(), before the last look */
 	uint32_t entered_ms;               /* low half */
 	uint32_t connect_ms;               /* until the first answer, and 1; 0: none */
-	uint8_t reason;                    /* enum reason: why it is not grafted; REASONS: it may be */
+	uint8_t reason; /* enum reason: why it is not grafted; REASONS: it may be */
 	bool proven, answered, waiting, adopted, ended;
 };
 
@@ -72,12 +73,12 @@ struct udp_worker {
 	struct udp_session *oldest, *newest; /* that are unproven */
 	struct udp_session *waiting;         /* for leg 0 to be activated */
 	struct udp_socket *sockets;
-	struct udp_batch *in;            /* from clients */
-	struct udp_batch *out;           /* from servers */
-	struct udp_session **answers;    /* whose message is in a room of OUT; NULL: nobody's */
-	unsigned int n_out;              /* rooms of OUT in use */
-	uint64_t lost_seen;              /* of shared->udp_lost */
-	pthread_mutex_t lock;            /* of the rest: from other workers */
+	struct udp_batch *in;         /* from clients */
+	struct udp_batch *out;        /* from servers */
+	struct udp_session **answers; /* whose message is in a room of OUT; NULL: nobody's */
+	unsigned int n_out;           /* rooms of OUT in use */
+	uint64_t lost_seen;           /* of shared->udp_lost */
+	pthread_mutex_t lock;         /* of the rest: from other workers */
 	struct udp_parcel *parcels, **last;
 	unsigned int n_parcels;
 };
