@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/icmp.h"
 
-#include <linux/icmpv6.h>
 #include <netinet/in.h>
 #include <netinet/ip.h>
-#include <netinet/ip6.h>
-#include <netinet/ip_icmp.h>
-#include <netinet/udp.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -23,17 +19,12 @@ SYSCALLS_ALLOWED(SYSCALL(sendmsg));
 
 #define TOLD_MOST 1000U /* in a second */
 
-/* As routers say it, by enum icmp_what. */
-static const struct {
-	uint8_t type, code, type6, code6;
-} said[] = {
-	[ICMP_PORT_UNREACHABLE] = { ICMP_DEST_UNREACH, ICMP_PORT_UNREACH, ICMPV6_DEST_UNREACH,
-				    ICMPV6_PORT_UNREACH },
-	[ICMP_HOST_UNREACHABLE] = { ICMP_DEST_UNREACH, ICMP_HOST_UNREACH, ICMPV6_DEST_UNREACH,
-				    ICMPV6_ADDR_UNREACH },
-	[ICMP_ADMIN_PROHIBITED] = { ICMP_DEST_UNREACH, ICMP_PKT_FILTERED, ICMPV6_DEST_UNREACH,
-				    ICMPV6_ADM_PROHIBITED },
-	[ICMP_TOO_BIG_FOR] = { ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED, ICMPV6_PKT_TOOBIG, 0 },
+/* Type and code as routers say it, in ICMP and ICMPv6. */
+static const uint16_t said[][2] = {
+	[ICMP_PORT_UNREACHABLE] = { 0x0303, 0x0104 },
+	[ICMP_HOST_UNREACHABLE] = { 0x0301, 0x0103 },
+	[ICMP_ADMIN_PROHIBITED] = { 0x030d, 0x0101 },
+	[ICMP_TOO_BIG_FOR] = { 0x0304, 0x0200 },
 };
 
 static int sockets[2] = { -1, -1 }; /* IPv4, IPv6 */
@@ -85,81 +76,53 @@ static bool may_tell(void)
 	return true;
 }
 
-static uint16_t sum(const void *data, size_t len)
+/* The checksum of N words. */
+static uint32_t sum(const uint32_t *w, size_t n)
 {
-	const uint16_t *word = data;
-	uint32_t s = 0;
+	uint64_t s = 0;
 
-	for (; len; len -= 2)
-		s += *word++;
-	s = (s & 0xffff) + (s >> 16);
-	return (uint16_t) ~(s + (s >> 16));
+	while (n--)
+		s += ntohl(w[n]);
+	for (int i = 0; i < 4; i++)
+		s = (s & 0xffff) + (s >> 16);
+	return ~(uint32_t)s & 0xffff;
 }
 
 /*
- * What is told quotes the begin of the datagram: by its addresses and ports the receiver's kernel
- * finds the socket.  How long it was is not known, but that it was longer than MTU.
+ * Fill W.  It quotes the begin of the datagram, by whose addresses and ports the receiver's kernel
+ * finds the socket: the IP header and that of UDP.  How long the datagram was is not known, but that
+ * it was longer than MTU.  Returns how many words there are.
  */
-static struct udphdr quoted_udp(const union client_addr *to, const union client_addr *from,
-				size_t len)
+static size_t fill(uint32_t *w, const union client_addr *to, const union client_addr *from,
+		   enum icmp_what what, uint32_t mtu)
 {
-	return (struct udphdr){ .source = to->in.sin_port,
-				.dest = from->in.sin_port, /* of IPv6, too */
-				.len = htons((uint16_t)len) };
-}
+	bool ipv6 = to->sa.sa_family == AF_INET6;
+	uint32_t header = ipv6 ? 40 : 20;
+	uint32_t len = (uint32_t)smaller(larger(header + 8, (uint64_t)mtu + 1), UINT16_MAX) -
+		       header;
+	uint32_t *udp = w + 2 + header / 4;
 
-struct ipv4_error {
-	struct icmphdr icmp;
-	struct iphdr ip;
-	struct udphdr udp;
-};
-
-static void fill_ipv4(struct ipv4_error *e, const union client_addr *to,
-		      const union client_addr *from, enum icmp_what what, uint32_t mtu)
-{
-	size_t least = sizeof(e->ip) + sizeof(e->udp);
-	size_t len = smaller(larger(least, (uint64_t)mtu + 1), UINT16_MAX);
-
-	*e = (struct ipv4_error){
-		.icmp = { .type = said[what].type, .code = said[what].code },
-		.ip = { .version = 4,
-			.ihl = sizeof(e->ip) / 4,
-			.tot_len = htons((uint16_t)len),
-			.frag_off = htons(IP_DF),
-			.ttl = IPDEFTTL,
-			.protocol = IPPROTO_UDP,
-			.saddr = to->in.sin_addr.s_addr,
-			.daddr = from->in.sin_addr.s_addr },
-		.udp = quoted_udp(to, from, len - sizeof(e->ip)),
-	};
-	e->icmp.un.frag.mtu = htons((uint16_t)smaller(mtu, UINT16_MAX));
-	e->ip.check = sum(&e->ip, sizeof(e->ip));
-	e->icmp.checksum = sum(e, sizeof(*e));
-}
-
-struct ipv6_error {
-	struct icmp6hdr icmp;
-	struct ip6_hdr ip;
-	struct udphdr udp;
-};
-
-/* The kernel computes the checksum. */
-static void fill_ipv6(struct ipv6_error *e, const union client_addr *to,
-		      const union client_addr *from, enum icmp_what what, uint32_t mtu)
-{
-	size_t len = larger(sizeof(e->udp), mtu > sizeof(e->ip) ? mtu + 1 - sizeof(e->ip) : 0);
-
-	len = smaller(len, UINT16_MAX);
-	*e = (struct ipv6_error){
-		.icmp = { .icmp6_type = said[what].type6, .icmp6_code = said[what].code6 },
-		.ip = { .ip6_src = to->in6.sin6_addr, .ip6_dst = from->in6.sin6_addr },
-		.udp = quoted_udp(to, from, len),
-	};
-	e->icmp.icmp6_mtu = htonl(mtu);
-	e->ip.ip6_vfc = 6 << 4;
-	e->ip.ip6_plen = htons((uint16_t)len);
-	e->ip.ip6_nxt = IPPROTO_UDP;
-	e->ip.ip6_hlim = IPDEFTTL;
+	w[0] = htonl((uint32_t)said[what][ipv6] << 16);
+	w[1] = htonl(mtu);
+	if (ipv6) {
+		w[2] = htonl(6U << 28);
+		w[3] = htonl(len << 16 | IPPROTO_UDP << 8 | IPDEFTTL);
+		memcpy(&w[4], &to->in6.sin6_addr, 16);
+		memcpy(&w[8], &from->in6.sin6_addr, 16);
+	} else {
+		w[2] = htonl(0x45000000 | (header + len));
+		w[3] = htonl(IP_DF);
+		w[5] = to->in.sin_addr.s_addr;
+		w[6] = from->in.sin_addr.s_addr;
+		w[4] = htonl(IPDEFTTL << 24 | IPPROTO_UDP << 16);
+	}
+	udp[0] = htonl((uint32_t)ntohs(to->in.sin_port) << 16 | ntohs(from->in.sin_port));
+	udp[1] = htonl(len << 16);
+	if (!ipv6) { /* the kernel computes that of ICMPv6 */
+		w[4] |= htonl(sum(w + 2, 5));
+		w[0] |= htonl(sum(w, 9));
+	}
+	return 2 + header / 4 + 2;
 }
 
 void icmp_tell(const union client_addr *to, const union client_addr *from, unsigned int ifindex,
@@ -168,11 +131,8 @@ void icmp_tell(const union client_addr *to, const union client_addr *from, unsig
 	_Alignas(struct cmsghdr) uint8_t control[UDP_SOURCE_SPACE];
 	bool ipv6 = to->sa.sa_family == AF_INET6;
 	union client_addr name = *to;
-	union {
-		struct ipv4_error ipv4;
-		struct ipv6_error ipv6;
-	} error;
-	struct iovec iov = { &error, ipv6 ? sizeof(error.ipv6) : sizeof(error.ipv4) };
+	uint32_t words[14] = { 0 };
+	struct iovec iov = { words, 0 };
 	struct msghdr h = { .msg_name = &name,
 			    .msg_namelen = sizeof(name),
 			    .msg_iov = &iov,
@@ -184,10 +144,7 @@ void icmp_tell(const union client_addr *to, const union client_addr *from, unsig
 	name.in.sin_port = 0; /* raw IPv6 sockets take it for a protocol */
 	if (ipv6 && IN6_IS_ADDR_LINKLOCAL(&name.in6.sin6_addr))
 		name.in6.sin6_scope_id = ifindex;
-	if (ipv6)
-		fill_ipv6(&error.ipv6, to, from, what, mtu);
-	else
-		fill_ipv4(&error.ipv4, to, from, what, mtu);
 	udp_add_source(&h, from, ifindex);
+	iov.iov_len = fill(words, to, from, what, mtu) * sizeof(words[0]);
 	(void)!sendmsg(sockets[ipv6], &h, MSG_DONTWAIT); /* it is as if the network had lost it */
 }

@@ -39,18 +39,26 @@ static void set(uint32_t n, uint64_t entry)
 	place[(uint16_t)entry] = (head + n) % PORTS + 1;
 }
 
+static void swap(uint32_t n, uint32_t m)
+{
+	uint64_t entry = *at(n);
+
+	set(n, *at(m));
+	set(m, entry);
+}
+
 /* Take the Nth from the head.  Returns its port. */
 static uint16_t take(uint32_t n)
 {
 	uint16_t port = (uint16_t)*at(n);
 
 	if (n >= rested) { /* what has rested stays together */
-		set(n, *at(rested));
+		swap(n, rested);
 		n = rested;
 	} else {
 		rested--;
 	}
-	set(n, *at(0));
+	swap(n, 0);
 	place[port] = 0;
 	head++;
 	resting--;

@@ -1,0 +1,443 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Sockets of UDP as the kernel has them: segments, addresses, errors of the path, and which of the
+ * sockets at an address it chooses.  Each test is for both families.
+ */
+#include <arpa/inet.h>
+#include <netinet/ip.h>
+#include <netinet/udp.h>
+
+#include "datapath/icmp.h"
+#include "datapath/udp.h"
+#include "kt.h"
+
+#define FAMILIES(family)                                                                           \
+	for (int family = AF_INET; family; family = family == AF_INET ? AF_INET6 : 0)
+#define BATCH 64
+#define PORT 5353
+
+static struct udp_batch *batch;
+
+static void run(const char *command)
+{
+	if (system(command)) { /* NOLINT(cert-env33-c): a constant command */
+		print_error("%s\n", command);
+		fail();
+	}
+}
+
+/* HOST of a network that is all in this namespace. */
+static union client_addr at(int family, unsigned int host, in_port_t port)
+{
+	union client_addr a = { .sa.sa_family = (sa_family_t)family };
+
+	a.in.sin_port = htons(port);
+	if (family == AF_INET) {
+		a.in.sin_addr.s_addr = htonl(0x0a000000 + host);
+	} else {
+		a.in6.sin6_addr.s6_addr32[0] = htonl(0xfd000000);
+		a.in6.sin6_addr.s6_addr32[3] = htonl(host);
+	}
+	return a;
+}
+
+static union client_addr any(int family, in_port_t port)
+{
+	union client_addr a = { .sa.sa_family = (sa_family_t)family };
+
+	a.in.sin_port = htons(port);
+	return a;
+}
+
+/* By a route every address is this namespace's own, but to IPv6 it must be one of an interface. */
+static int bound(const union client_addr *a, bool shared)
+{
+	int fd = socket(a->sa.sa_family, SOCK_DGRAM | SOCK_NONBLOCK, 0);
+
+	if (a->sa.sa_family == AF_INET6)
+		assert_int_equal(
+			setsockopt(fd, IPPROTO_IPV6, IPV6_FREEBIND, &(int){ 1 }, sizeof(int)), 0);
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &(int){ shared }, sizeof(int)),
+			 0);
+	assert_int_equal(bind(fd, &a->sa, sizeof(*a)), 0);
+	return fd;
+}
+
+/* A socket at LOCAL that is connected to PEER. */
+static int flow(const union client_addr *local, const union client_addr *peer)
+{
+	int fd = bound(local, false);
+
+	assert_int_equal(udp_set_flow(fd, local->sa.sa_family), 0);
+	assert_int_equal(connect(fd, &peer->sa, sizeof(*peer)), 0);
+	return fd;
+}
+
+static int listener(int family, bool shared)
+{
+	union client_addr a = any(family, PORT);
+	int fd = bound(&a, shared);
+
+	assert_int_equal(udp_set_listener(fd, family), 0);
+	return fd;
+}
+
+static void assert_same(const union client_addr *a, const union client_addr *b)
+{
+	assert_memory_equal(a, b, sizeof(*a));
+}
+
+static uint8_t pattern[UDP_MESSAGE_MAX];
+
+static struct udp_message message(size_t len, unsigned int segment)
+{
+	return (struct udp_message){ .data = pattern, .len = len, .segment = segment };
+}
+
+/* The bytes of M come to FD in datagrams of M's size, behind PREFIX.  Returns messages. */
+static unsigned int expect(int fd, const struct udp_message *m, const char *prefix)
+{
+	size_t len = prefix ? strlen(prefix) : 0, got = 0;
+	unsigned int messages = 0, datagrams = 0;
+
+	while (datagrams < udp_datagrams(m)) {
+		int n = 0;
+
+		assert_true(KT_WAIT((n = udp_receive(batch, fd, 1, BATCH - 1)) != 0));
+		assert_true(n > 0);
+		for (unsigned int i = 1; i <= (unsigned int)n; i++) {
+			struct udp_message *r = udp_batch_at(batch, i);
+
+			for (size_t off = 0; off < r->len; off += r->segment) {
+				size_t one = r->len - off < r->segment ? r->len - off : r->segment;
+
+				assert_memory_equal(r->data + off, prefix ?: "", len);
+				assert_memory_equal(r->data + off + len, pattern + got, one - len);
+				got += one - len;
+				assert_true(one - len == m->segment || got == m->len);
+			}
+			datagrams += udp_datagrams(r);
+		}
+		messages += (unsigned int)n;
+	}
+	assert_int_equal(got, m->len);
+	assert_true(kt_quiet(fd));
+	return messages;
+}
+
+KT_TEST(segments_arrive_as_they_were_sent)
+{
+	FAMILIES(family)
+	{
+		union client_addr a = at(family, 1, PORT), b = at(family, 2, PORT);
+		int one = flow(&a, &b), other = flow(&b, &a);
+		struct udp_message m = message(40 * 1200 + 700, 1200);
+
+		assert_int_equal(udp_send(one, &m, NULL, 0), 0);
+		assert_int_equal(expect(other, &m, NULL), 1);
+		assert_int_equal(udp_send(one, &m, "PROXY", 5), 0);
+		assert_int_equal(expect(other, &m, "PROXY"), 41);
+		m = message(900, 900);
+		assert_int_equal(udp_send(one, &m, "PROXY", 5), 0);
+		assert_int_equal(expect(other, &m, "PROXY"), 1);
+		m = message(0, 0);
+		assert_int_equal(udp_send(one, &m, NULL, 0), 0);
+		assert_int_equal(expect(other, &m, NULL), 1);
+		close(one);
+		close(other);
+	}
+}
+
+/* Which segments the kernel refuses, and which datagrams it fragments. */
+KT_TEST(what_cannot_be_segments_goes_one_by_one)
+{
+	FAMILIES(family)
+	{
+		union client_addr a = at(family, 1, PORT), b = at(family, 2, PORT);
+		int one = flow(&a, &b), other = flow(&b, &a);
+		struct udp_message m = message(9 * 2000 + 1999, 2000);
+
+		run("ip link set lo mtu 1500");
+		assert_int_equal(udp_send(one, &m, NULL, 0), 0);
+		assert_int_equal(expect(other, &m, NULL), 10);
+		run("ip link set lo mtu 65536");
+		m = message(199 * 20 + 10, 20);
+		assert_int_equal(udp_send(one, &m, NULL, 0), 0);
+		expect(other, &m, NULL);
+		m = message(65536, 65536);
+		assert_int_equal(udp_send(one, &m, NULL, 0), -EMSGSIZE);
+		assert_true(udp_path_mtu(one, family) >= 1500);
+		close(one);
+		close(other);
+	}
+}
+
+/* Nothing but the right source address comes to a connected socket. */
+KT_TEST(a_wildcard_socket_answers_from_where_it_was_asked)
+{
+	FAMILIES(family)
+	{
+		int server = listener(family, false), clients[BATCH], error = 0;
+		struct udp_message *answers[BATCH];
+
+		for (unsigned int i = 0; i < BATCH; i++) {
+			union client_addr c = at(family, 1000 + i, 0), s = at(family, i, PORT);
+			struct udp_message m = message(i + 1, i + 1);
+
+			clients[i] = flow(&c, &s);
+			assert_int_equal(udp_send(clients[i], &m, NULL, 0), 0);
+		}
+		assert_int_equal(udp_receive(batch, server, 0, BATCH), BATCH);
+		for (unsigned int i = 0; i < BATCH; i++) {
+			union client_addr s = at(family, i, 0), c = any(family, 0);
+
+			answers[i] = udp_batch_at(batch, i);
+			assert_same(&answers[i]->local, &s);
+			assert_int_equal(getsockname(clients[i], &c.sa, &(socklen_t){ sizeof(c) }),
+					 0);
+			assert_same(&answers[i]->peer, &c);
+			assert_int_equal(answers[i]->len, i + 1);
+			answers[i]->segment = 10;
+		}
+		assert_int_equal(udp_send_to(server, answers, BATCH, &error), BATCH);
+		for (unsigned int i = 0; i < BATCH; i++) {
+			struct udp_message m = message(i + 1, 10);
+
+			expect(clients[i], &m, NULL);
+			close(clients[i]);
+		}
+		close(server);
+	}
+}
+
+#define WORKERS 3
+#define CLIENTS 600
+
+KT_TEST(the_kernel_chooses_as_udp_worker_does)
+{
+	FAMILIES(family)
+	{
+		unsigned int count[WORKERS] = { 0 };
+		int servers[WORKERS];
+
+		for (unsigned int i = 0; i < WORKERS; i++)
+			servers[i] = listener(family, true);
+		assert_int_equal(udp_spread(servers[0], family, WORKERS), 0);
+		for (unsigned int i = 0; i < CLIENTS; i++) {
+			union client_addr c = at(family, 1000 + i * 7919, 0),
+					  s = at(family, 5, PORT);
+			int fd = flow(&c, &s);
+			struct udp_message m = message(1, 1);
+			uint32_t options = 0x01010101; /* of IPv4: four times nothing */
+
+			if (i % 4 == 0 && family == AF_INET)
+				assert_int_equal(
+					setsockopt(fd, IPPROTO_IP, IP_OPTIONS, &options, 4), 0);
+			assert_int_equal(udp_send(fd, &m, NULL, 0), 0);
+			assert_int_equal(getsockname(fd, &c.sa, &(socklen_t){ sizeof(c) }), 0);
+			close(fd);
+			fd = servers[udp_worker(&c, WORKERS)];
+			assert_int_equal(udp_receive(batch, fd, 0, BATCH), 1);
+			assert_same(&udp_batch_at(batch, 0)->peer, &c);
+			count[udp_worker(&c, WORKERS)]++;
+		}
+		for (unsigned int i = 0; i < WORKERS; i++) {
+			assert_in_range(count[i], CLIENTS / WORKERS / 2, CLIENTS / WORKERS * 2);
+			close(servers[i]);
+		}
+	}
+}
+
+KT_TEST(a_blocked_socket_takes_nothing)
+{
+	FAMILIES(family)
+	{
+		union client_addr c = at(family, 1, 0), s = at(family, 2, PORT);
+		int server = listener(family, false), client = flow(&c, &s);
+		struct udp_message m = message(100, 100);
+
+		assert_int_equal(udp_block(server, true), 0);
+		assert_int_equal(udp_send(client, &m, NULL, 0), 0);
+		assert_int_equal(udp_receive(batch, server, 0, BATCH), 0);
+		assert_int_equal(udp_block(server, false), 0);
+		assert_int_equal(udp_send(client, &m, NULL, 0), 0);
+		assert_int_equal(udp_receive(batch, server, 0, BATCH), 1);
+		close(server);
+		close(client);
+	}
+}
+
+KT_TEST(an_error_of_the_path_loses_no_datagram)
+{
+	FAMILIES(family)
+	{
+		union client_addr a = at(family, 1, PORT), b = at(family, 2, PORT), c;
+		int one = flow(&a, &b), other;
+		struct udp_message m = message(100, 100), many = message(1000, 100);
+		struct udp_error e;
+
+		assert_int_equal(udp_send(one, &m, NULL, 0), 0);
+		assert_true(KT_WAIT(kt_poll(one, POLLERR)));
+		other = flow(&b, &a);
+		assert_int_equal(udp_send(one, &m, NULL, 0), 0);
+		expect(other, &m, NULL);
+		assert_true(udp_next_error(one, &e));
+		assert_false(udp_next_error(one, &e));
+		close(other);
+		assert_int_equal(udp_send(one, &many, NULL, 0), 0);
+		assert_true(KT_WAIT(kt_poll(one, POLLERR)));
+		other = flow(&b, &a);
+		assert_int_equal(udp_send(one, &many, NULL, 0), 0);
+		expect(other, &many, NULL);
+		close(one);
+		close(other);
+
+		/* of one that listens: the client has gone, another one must have its answer */
+		one = listener(family, false);
+		c = at(family, 3, 4444);
+		other = flow(&c, &a);
+		m.local = a;
+		m.peer = at(family, 4, 4444);
+		many.local = a;
+		many.peer = c;
+		assert_int_equal(udp_send_to(one, (struct udp_message *[]){ &m }, 1, &e.error), 1);
+		assert_true(KT_WAIT(kt_poll(one, POLLERR)));
+		assert_int_equal(
+			udp_send_to(one, (struct udp_message *[]){ &m, &many }, 2, &e.error), 2);
+		expect(other, &many, NULL);
+		close(one);
+		close(other);
+	}
+}
+
+KT_TEST(errors_are_told_with_all_that_is_known)
+{
+	FAMILIES(family)
+	{
+		union client_addr a = at(family, 1, PORT), b = at(family, 2, 4444);
+		bool ipv6 = family == AF_INET6;
+		struct udp_message m = message(100, 100), *p = &m;
+		int one = listener(family, false), error;
+		struct udp_error e;
+
+		m.local = a;
+		m.peer = b;
+		assert_int_equal(udp_send_to(one, &p, 1, &error), 1);
+		assert_true(KT_WAIT(udp_next_error(one, &e)));
+		assert_int_equal(e.error, ECONNREFUSED);
+		assert_int_equal(e.type, ipv6 ? 1 : 3);
+		assert_int_equal(e.code, ipv6 ? 4 : 3);
+		assert_true(e.icmp);
+		assert_same(&e.peer, &b);
+		a.in.sin_port = 0;
+		assert_same(&e.local, &a);
+		assert_false(udp_next_error(one, &e));
+		assert_int_equal(udp_receive(batch, one, 0, 1), 0); /* it is told once */
+
+		m.len = m.segment = 65536;
+		assert_int_equal(udp_send_to(one, &p, 1, &error), 0);
+		assert_int_equal(error, -EMSGSIZE);
+		while (udp_next_error(one, &e))
+			assert_false(e.icmp);
+		close(one);
+	}
+}
+
+static void told(int family, const union client_addr *from)
+{
+	union client_addr c = at(family, 1, 0);
+	int fd = flow(&c, from);
+	static const struct {
+		enum icmp_what what;
+		int error, code, code6;
+	} all[] = {
+		{ ICMP_PORT_UNREACHABLE, ECONNREFUSED, 3, 4 },
+		{ ICMP_HOST_UNREACHABLE, EHOSTUNREACH, 1, 3 },
+		{ ICMP_ADMIN_PROHIBITED, 0, 13, 1 },
+		{ ICMP_TOO_BIG_FOR, EMSGSIZE, 4, 0 },
+	};
+
+	assert_int_equal(getsockname(fd, &c.sa, &(socklen_t){ sizeof(c) }), 0);
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
+		struct udp_error e;
+
+		icmp_tell(&c, from, 0, all[i].what, all[i].error == EMSGSIZE ? 1400 : 0);
+		assert_true(KT_WAIT(kt_poll(fd, POLLERR)));
+		assert_true(udp_next_error(fd, &e));
+		if (all[i].error)
+			assert_int_equal(e.error, all[i].error);
+		assert_int_equal(e.code, family == AF_INET6 ? all[i].code6 : all[i].code);
+		assert_int_equal(e.mtu, all[i].error == EMSGSIZE ? 1400 : 0);
+		assert_same(&e.peer, from);
+	}
+	/* and so does who listens to no errors */
+	assert_int_equal(udp_path_mtu(fd, family), 1400);
+	close(fd);
+	fd = bound(&c, false);
+	assert_int_equal(connect(fd, &from->sa, sizeof(*from)), 0);
+	icmp_tell(&c, from, 0, ICMP_PORT_UNREACHABLE, 0);
+	assert_true(KT_WAIT(kt_poll(fd, POLLERR)));
+	assert_int_equal(tcp_take_error(fd), ECONNREFUSED);
+	icmp_tell(&c, from, 0, ICMP_TOO_BIG_FOR, 1399);
+	assert_true(KT_WAIT(kt_poll(fd, POLLERR)));
+	assert_int_equal(tcp_take_error(fd), EMSGSIZE);
+	close(fd);
+}
+
+KT_TEST(who_has_sent_a_datagram_is_told)
+{
+	icmp_open();
+	FAMILIES(family)
+	{
+		union client_addr from = at(family, 2, PORT);
+
+		told(family, &from);
+		/* of a transparent listener: an address that is not ours */
+		from = at(family, 0x800001, PORT);
+		told(family, &from);
+	}
+	icmp_close();
+	icmp_tell(&(union client_addr){ 0 }, &(union client_addr){ 0 }, 0, ICMP_HOST_UNREACHABLE,
+		  0);
+}
+
+/* However many there are to be told, it is 1,000 a second, and the second may have begun anew. */
+KT_TEST(not_all_are_told)
+{
+	union client_addr from = at(AF_INET, 2, PORT), c = at(AF_INET, 1, 0);
+	int fd = flow(&c, &from);
+	unsigned int count = 0;
+	int64_t begin = kt_now_ms();
+	struct udp_error e;
+
+	assert_int_equal(getsockname(fd, &c.sa, &(socklen_t){ sizeof(c) }), 0);
+	icmp_open();
+	for (unsigned int i = 0; i < 5000; i++) {
+		icmp_tell(&c, &from, 0, ICMP_PORT_UNREACHABLE, 0);
+		while (udp_next_error(fd, &e))
+			count++;
+	}
+	assert_in_range(count, 900, 1000 * (2 + (kt_now_ms() - begin) / 1000));
+	icmp_close();
+	close(fd);
+}
+
+static int start(void **state)
+{
+	(void)state;
+	for (size_t i = 0; i < sizeof(pattern); i++)
+		pattern[i] = (uint8_t)(i * 7 + (i >> 8) * 13);
+	batch = udp_batch_new(BATCH);
+	run("ip route add local 10.0.0.0/9 dev lo && ip -6 route add local fd00::/105 dev lo &&"
+	    "ip route add 10.128.0.0/9 dev lo && ip -6 route add fd00::/64 dev lo");
+	return !batch;
+}
+
+static int stop(void **state)
+{
+	(void)state;
+	udp_batch_free(batch);
+	return 0;
+}
+
+KT_MAIN(start, stop)

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/* What needs no sockets: datagrams in a message, the worker of a client, and the ports of flows. */
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "unit.h"
+#include "datapath/udp.h"
+#include "relay/udp_ports.h"
+
+#define START 1000000
+#define PORTS 65536
+
+TEST(test_datagrams)
+{
+	static const struct {
+		size_t len;
+		unsigned int segment, datagrams;
+	} all[] = { { 0, 0, 1 },       { 0, 1200, 1 },      { 1, 1, 1 },
+		    { 1200, 1200, 1 }, { 7, 1200, 1 },      { 2400, 1200, 2 },
+		    { 1201, 1200, 2 }, { 65507, 1, 65507 }, { 700, 0, 1 } };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		assert_int_equal(udp_datagrams(&(struct udp_message){ .len = all[i].len,
+								      .segment = all[i].segment }),
+				 all[i].datagrams);
+}
+
+/* Clients that differ in the port alone, or in the address alone, are spread evenly. */
+TEST(test_worker)
+{
+	for (unsigned int n = 1; n <= 16; n++) {
+		for (unsigned int kind = 0; kind < 4; kind++) {
+			unsigned int count[16] = { 0 };
+
+			for (unsigned int i = 0; i < 16000; i++) {
+				union client_addr a = { 0 };
+				uint32_t host = kind & 1 ? 0x0a000001 + i : 0x0a000001;
+
+				a.sa.sa_family = kind & 2 ? AF_INET6 : AF_INET;
+				a.in.sin_port = htons((in_port_t)(kind & 1 ? 5000 : 33000 + i));
+				if (kind & 2)
+					a.in6.sin6_addr.s6_addr32[3] = htonl(host);
+				else
+					a.in.sin_addr.s_addr = htonl(host);
+				assert_true(udp_worker(&a, n) < n);
+				count[udp_worker(&a, n)]++;
+			}
+			for (unsigned int i = 0; i < n; i++)
+				assert_in_range(count[i], 16000 / n * 8 / 10, 16000 / n * 12 / 10);
+		}
+	}
+}
+
+static in_port_t taken[PORTS];
+static bool seen[PORTS];
+
+/* All that there are at NOW.  None is there twice. */
+static unsigned int take_all(uint64_t now)
+{
+	unsigned int n = 0;
+
+	memset(seen, 0, sizeof(seen));
+	while ((taken[n] = udp_port_take(now))) {
+		assert_false(seen[taken[n]]);
+		seen[taken[n++]] = true;
+	}
+	return n;
+}
+
+TEST(test_ports_rest)
+{
+	unsigned int n, again;
+
+	assert_int_equal(udp_ports_open(), 0);
+	n = take_all(START);
+	assert_true(n > 100);
+	assert_int_equal(udp_port_take(START + 3600000), 0);
+	for (unsigned int i = 0; i < n; i++)
+		udp_port_put(taken[i], START + i, false);
+	assert_int_equal(udp_port_take(START + UDP_PORT_RESTS_MS - 1), 0);
+	/* those that have come first have rested first, each for as long as it must */
+	for (unsigned int i = 0; i < 100; i++) {
+		in_port_t port = udp_port_take(START + UDP_PORT_RESTS_MS + i);
+
+		assert_int_equal(port, taken[i]);
+		assert_int_equal(udp_port_take(START + UDP_PORT_RESTS_MS + i), 0);
+	}
+	for (unsigned int i = 0; i < 100; i++)
+		udp_port_put(taken[i], START + n, false);
+	again = take_all(START + n + UDP_PORT_RESTS_MS);
+	assert_int_equal(again, n);
+	udp_ports_close();
+}
+
+/* What somebody else has need not rest; but all others have their turn before it. */
+TEST(test_ports_busy)
+{
+	unsigned int n;
+	in_port_t port;
+
+	assert_int_equal(udp_ports_open(), 0);
+	port = udp_port_take(START);
+	udp_port_put(port, START, true);
+	n = take_all(START);
+	assert_true(seen[port]);
+	for (unsigned int i = 0; i < n / 2; i++)
+		assert_int_not_equal(taken[i], port);
+	udp_port_put(port, START, true);
+	assert_int_equal(udp_port_take(START), port);
+	udp_ports_close();
+}
+
+TEST(test_ports_of_flows_that_were_left)
+{
+	in_port_t left[300];
+	unsigned int n, rested;
+
+	assert_int_equal(udp_ports_open(), 0);
+	n = take_all(START);
+	assert_false(udp_port_take_this(taken[0]));
+	assert_false(udp_port_take_this(htons(0)));
+	assert_false(udp_port_take_this(htons(1)));
+	for (unsigned int i = 0; i < n; i++)
+		udp_port_put(taken[i], START + (i >= n / 2 ? 500 : 0), false);
+	memcpy(left, &taken[n / 2 - 150], sizeof(left));
+	/* none has rested as far as anybody has looked, and then half of them */
+	for (unsigned int i = 0; i < 300; i++) {
+		if (i == 50)
+			udp_port_put(udp_port_take(START + UDP_PORT_RESTS_MS), START + 600, false);
+		udp_port_take_this(left[i]); /* which may have been taken just now */
+		assert_false(udp_port_take_this(left[i]));
+	}
+	rested = take_all(START + 499 + UDP_PORT_RESTS_MS);
+	assert_in_range(rested, n / 2 - 151, n / 2 - 150);
+	assert_int_equal(rested + take_all(START + 600 + UDP_PORT_RESTS_MS), n - 300);
+	udp_ports_close();
+	assert_int_equal(udp_port_take(START), 0);
+}
+
+/* As many as are in use at a time: none is given to two, and none before it has rested. */
+TEST(test_ports_in_use)
+{
+	static uint64_t put_at[PORTS];
+	enum { USED = 2000 };
+	in_port_t used[USED] = { 0 };
+	uint64_t now = START;
+	unsigned int odd = 0, takes = 0;
+	in_port_t before = 0;
+
+	assert_int_equal(udp_ports_open(), 0);
+	memset(seen, 0, sizeof(seen));
+	for (unsigned int i = 0; i < 200000; i++) {
+		unsigned int k = (unsigned int)rand() % USED;
+		in_port_t port = used[k];
+
+		now += i % 8 == 0;
+		if (port) {
+			udp_port_put(port, now, false);
+			put_at[port] = now;
+			seen[port] = false;
+			used[k] = 0;
+			continue;
+		}
+		port = i % 16 == 1 ? htons((uint16_t)rand()) : udp_port_take(now);
+		if (i % 16 == 1) {
+			if (udp_port_take_this(port)) {
+				assert_false(seen[port]);
+				seen[port] = true;
+				used[k] = port;
+			}
+			continue;
+		}
+		assert_int_not_equal(port, 0);
+		assert_false(seen[port]);
+		assert_true(!put_at[port] || now >= put_at[port] + UDP_PORT_RESTS_MS);
+		odd += ntohs(port) == ntohs(before) + 1;
+		takes++;
+		before = port;
+		seen[port] = true;
+		used[k] = port;
+	}
+	assert_true(odd < takes / 500); /* the next one cannot be guessed */
+	udp_ports_close();
+}
+
+UNIT_MAIN(NULL, NULL)
