@@ -10,9 +10,9 @@
 #include "datapath/icmp.h"
 #include "datapath/udp.h"
 #include "kt.h"
+#include "relay/udp_ports.h"
 
-#define FAMILIES(family)                                                                           \
-	for (int family = AF_INET; family; family = family == AF_INET ? AF_INET6 : 0)
+#define FAMILIES for (int family = AF_INET; family; family = family == AF_INET ? AF_INET6 : 0)
 #define BATCH 64
 #define PORT 5353
 
@@ -127,7 +127,7 @@ static unsigned int expect(int fd, const struct udp_message *m, const char *pref
 
 KT_TEST(segments_arrive_as_they_were_sent)
 {
-	FAMILIES(family)
+	FAMILIES
 	{
 		union client_addr a = at(family, 1, PORT), b = at(family, 2, PORT);
 		int one = flow(&a, &b), other = flow(&b, &a);
@@ -151,7 +151,7 @@ KT_TEST(segments_arrive_as_they_were_sent)
 /* Which segments the kernel refuses, and which datagrams it fragments. */
 KT_TEST(what_cannot_be_segments_goes_one_by_one)
 {
-	FAMILIES(family)
+	FAMILIES
 	{
 		union client_addr a = at(family, 1, PORT), b = at(family, 2, PORT);
 		int one = flow(&a, &b), other = flow(&b, &a);
@@ -175,7 +175,7 @@ KT_TEST(what_cannot_be_segments_goes_one_by_one)
 /* Nothing but the right source address comes to a connected socket. */
 KT_TEST(a_wildcard_socket_answers_from_where_it_was_asked)
 {
-	FAMILIES(family)
+	FAMILIES
 	{
 		int server = listener(family, false), clients[BATCH], error = 0;
 		struct udp_message *answers[BATCH];
@@ -215,7 +215,7 @@ KT_TEST(a_wildcard_socket_answers_from_where_it_was_asked)
 
 KT_TEST(the_kernel_chooses_as_udp_worker_does)
 {
-	FAMILIES(family)
+	FAMILIES
 	{
 		unsigned int count[WORKERS] = { 0 };
 		int servers[WORKERS];
@@ -250,7 +250,7 @@ KT_TEST(the_kernel_chooses_as_udp_worker_does)
 
 KT_TEST(a_blocked_socket_takes_nothing)
 {
-	FAMILIES(family)
+	FAMILIES
 	{
 		union client_addr c = at(family, 1, 0), s = at(family, 2, PORT);
 		int server = listener(family, false), client = flow(&c, &s);
@@ -269,7 +269,7 @@ KT_TEST(a_blocked_socket_takes_nothing)
 
 KT_TEST(an_error_of_the_path_loses_no_datagram)
 {
-	FAMILIES(family)
+	FAMILIES
 	{
 		union client_addr a = at(family, 1, PORT), b = at(family, 2, PORT), c;
 		int one = flow(&a, &b), other;
@@ -312,7 +312,7 @@ KT_TEST(an_error_of_the_path_loses_no_datagram)
 
 KT_TEST(errors_are_told_with_all_that_is_known)
 {
-	FAMILIES(family)
+	FAMILIES
 	{
 		union client_addr a = at(family, 1, PORT), b = at(family, 2, 4444);
 		bool ipv6 = family == AF_INET6;
@@ -387,7 +387,7 @@ static void told(int family, const union client_addr *from)
 KT_TEST(who_has_sent_a_datagram_is_told)
 {
 	icmp_open();
-	FAMILIES(family)
+	FAMILIES
 	{
 		union client_addr from = at(family, 2, PORT);
 
@@ -420,6 +420,28 @@ KT_TEST(not_all_are_told)
 	assert_in_range(count, 900, 1000 * (2 + (kt_now_ms() - begin) / 1000));
 	icmp_close();
 	close(fd);
+}
+
+KT_TEST(ports_are_those_that_the_machine_lends)
+{
+	bool seen[10] = { false };
+	in_port_t port;
+
+	run("sysctl -qw net.ipv4.ip_local_port_range='40000 40009' "
+	    "net.ipv4.ip_local_reserved_ports=40001,40003-40005,40009");
+	assert_int_equal(udp_ports_open(), 0);
+	while ((port = udp_port_take(0))) {
+		assert_in_range(ntohs(port), 40000, 40009);
+		seen[ntohs(port) - 40000] = true;
+	}
+	for (unsigned int i = 0; i < 10; i++)
+		assert_int_equal(seen[i], !(1U << i & (1U << 1 | 7U << 3 | 1U << 9)));
+	udp_ports_close();
+	run("sysctl -qw net.ipv4.ip_local_port_range='32768 60999' "
+	    "net.ipv4.ip_local_reserved_ports=");
+	assert_int_equal(udp_ports_open(), 0);
+	assert_int_not_equal(udp_port_take(0), 0);
+	udp_ports_close();
 }
 
 static int start(void **state)

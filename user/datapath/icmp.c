@@ -35,8 +35,8 @@ static int sockets[2] = { -1, -1 }; /* IPv4, IPv6 */
  */
 static int open_one(int family, int protocol)
 {
-	int fd = socket(family, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol), one = 1,
-	    none = 0;
+	int fd = socket(family, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
+	int one = 1, none = 0;
 
 	if (fd < 0)
 		return -1;
@@ -57,8 +57,7 @@ void icmp_open(void)
 void icmp_close(void)
 {
 	for (int i = 0; i < 2; i++) {
-		if (sockets[i] >= 0)
-			close(sockets[i]);
+		close(sockets[i]);
 		sockets[i] = -1;
 	}
 }
@@ -83,7 +82,7 @@ static uint32_t sum(const uint32_t *w, size_t n)
 
 	while (n--)
 		s += ntohl(w[n]);
-	for (int i = 0; i < 4; i++)
+	while (s >> 16)
 		s = (s & 0xffff) + (s >> 16);
 	return ~(uint32_t)s & 0xffff;
 }
@@ -102,8 +101,8 @@ static size_t fill(uint32_t *w, const union client_addr *to, const union client_
 		       header;
 	uint32_t *udp = w + 2 + header / 4;
 
-	w[0] = htonl((uint32_t)said[what][ipv6] << 16);
-	w[1] = htonl(mtu);
+	w[0] = htonl((uint32_t)said[what][ipv6] << 16); /* the checksum comes later */
+	w[1] = htonl((uint32_t)smaller(mtu, UINT16_MAX));
 	if (ipv6) {
 		w[2] = htonl(6U << 28);
 		w[3] = htonl(len << 16 | IPPROTO_UDP << 8 | IPDEFTTL);
@@ -112,9 +111,9 @@ static size_t fill(uint32_t *w, const union client_addr *to, const union client_
 	} else {
 		w[2] = htonl(0x45000000 | (header + len));
 		w[3] = htonl(IP_DF);
+		w[4] = htonl(IPDEFTTL << 24 | IPPROTO_UDP << 16);
 		w[5] = to->in.sin_addr.s_addr;
 		w[6] = from->in.sin_addr.s_addr;
-		w[4] = htonl(IPDEFTTL << 24 | IPPROTO_UDP << 16);
 	}
 	udp[0] = htonl((uint32_t)ntohs(to->in.sin_port) << 16 | ntohs(from->in.sin_port));
 	udp[1] = htonl(len << 16);
@@ -133,11 +132,7 @@ void icmp_tell(const union client_addr *to, const union client_addr *from, unsig
 	union client_addr name = *to;
 	uint32_t words[14] = { 0 };
 	struct iovec iov = { words, 0 };
-	struct msghdr h = { .msg_name = &name,
-			    .msg_namelen = sizeof(name),
-			    .msg_iov = &iov,
-			    .msg_iovlen = 1,
-			    .msg_control = control };
+	struct msghdr h = { &name, sizeof(name), &iov, 1, control, 0, 0 };
 
 	if (sockets[ipv6] < 0 || from->sa.sa_family != to->sa.sa_family || !may_tell())
 		return;

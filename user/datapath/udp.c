@@ -71,7 +71,7 @@ unsigned int udp_worker(const union client_addr *peer, unsigned int n)
 	uint32_t h = ntohl(ipv6 ? peer->in6.sin6_addr.s6_addr32[3] : peer->in.sin_addr.s_addr);
 
 	h = (h * HASH ^ ntohs(peer->in.sin_port)) * HASH; /* the port is at the same place */
-	return (h ^ h >> 16) % n;
+	return (h >> 16) % n;
 }
 
 static int set_program(int fd, int name, struct sock_filter *code, size_t size)
@@ -99,9 +99,7 @@ int udp_spread(int fd, int family, unsigned int n)
 		BPF_STMT(BPF_LDX | BPF_W | BPF_MEM, 0),
 		BPF_STMT(BPF_ALU | BPF_XOR | BPF_X, 0),
 		BPF_STMT(BPF_ALU | BPF_MUL | BPF_K, HASH),
-		BPF_STMT(BPF_MISC | BPF_TAX, 0),
 		BPF_STMT(BPF_ALU | BPF_RSH | BPF_K, 16),
-		BPF_STMT(BPF_ALU | BPF_XOR | BPF_X, 0),
 		BPF_STMT(BPF_ALU | BPF_MOD | BPF_K, n),
 		BPF_STMT(BPF_RET | BPF_A, 0),
 	};
@@ -122,9 +120,9 @@ int udp_block(int fd, bool block)
 
 unsigned int udp_datagrams(const struct udp_message *m)
 {
-	if (!m->segment || m->len <= m->segment)
-		return 1;
-	return (unsigned int)((m->len + m->segment - 1) / m->segment);
+	bool more = m->segment && m->len > m->segment;
+
+	return more ? (unsigned int)((m->len + m->segment - 1) / m->segment) : 1;
 }
 
 /* Rooms of a power of two would have their first bytes in the same few sets of the CPU's cache. */
@@ -147,20 +145,14 @@ struct udp_batch {
 	struct slot slots[];
 };
 
-/* What recvmmsg(2) overwrites. */
-static void make_ready(struct msghdr *h)
-{
-	h->msg_namelen = sizeof(union client_addr);
-	h->msg_controllen = CONTROL_SPACE;
-}
-
 struct udp_batch *udp_batch_new(unsigned int count)
 {
 	size_t one = sizeof(struct slot) + sizeof(struct mmsghdr) + ROOM;
 	size_t size = sizeof(struct udp_batch) + count * one;
-	struct udp_batch *b = mmap(NULL, size, PROT_READ | PROT_WRITE,
-				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct udp_batch *b;
 
+	/* cppcheck-suppress invalidFunctionArg ; -1 is the descriptor of anonymous memory */
+	b = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (b == MAP_FAILED)
 		return NULL;
 	b->size = size;
@@ -171,11 +163,8 @@ struct udp_batch *udp_batch_new(unsigned int count)
 
 		s->iov.iov_base = (uint8_t *)&b->vector[count] + (size_t)i * ROOM;
 		s->iov.iov_len = UDP_MESSAGE_MAX;
-		*h = (struct msghdr){ .msg_name = &s->message.peer,
-				      .msg_iov = &s->iov,
-				      .msg_iovlen = 1,
-				      .msg_control = s->control };
-		make_ready(h);
+		*h = (struct msghdr){ &s->message.peer, sizeof(s->message.peer), &s->iov, 1,
+				      s->control,       sizeof(s->control),      0 };
 	}
 	return b;
 }
@@ -230,7 +219,8 @@ static void read_message(struct slot *s, struct mmsghdr *v)
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&v->msg_hdr); c; c = CMSG_NXTHDR(&v->msg_hdr, c))
 		if (!read_address(c, &m->local, &m->ifindex)) /* UDP_GRO */
 			memcpy(&m->segment, CMSG_DATA(c), sizeof(m->segment));
-	make_ready(&v->msg_hdr);
+	v->msg_hdr.msg_namelen = sizeof(m->peer); /* what recvmmsg(2) has overwritten */
+	v->msg_hdr.msg_controllen = sizeof(s->control);
 }
 
 int udp_receive(struct udp_batch *b, int fd, unsigned int first, unsigned int n)
@@ -250,10 +240,7 @@ int udp_receive(struct udp_batch *b, int fd, unsigned int first, unsigned int n)
 bool udp_next_error(int fd, struct udp_error *ret)
 {
 	_Alignas(struct cmsghdr) uint8_t control[256];
-	struct msghdr h = { .msg_name = &ret->peer,
-			    .msg_namelen = sizeof(ret->peer),
-			    .msg_control = control,
-			    .msg_controllen = sizeof(control) };
+	struct msghdr h = { &ret->peer, sizeof(ret->peer), NULL, 0, control, sizeof(control), 0 };
 	unsigned int ifindex;
 
 	*ret = (struct udp_error){ 0 };
@@ -340,13 +327,11 @@ static int send_each(int fd, struct msghdr *h, const struct udp_message *m)
 }
 
 /*
- * H, of M, was refused with errno ERROR.  Segments may be refused where datagrams are not: if they
- * do not fit into the path's MTU, are too many for this kernel, or have to be encrypted.
+ * H, of M, was refused.  Segments may be refused where datagrams are not: if they do not fit into
+ * the path's MTU, are too many for this kernel, or have to be encrypted.
  */
-static int send_again(int fd, struct msghdr *h, const struct udp_message *m, int error)
+static int send_again(int fd, struct msghdr *h, const struct udp_message *m)
 {
-	if (error == EAGAIN || error == ENOBUFS)
-		return -EAGAIN;
 	if (udp_datagrams(m) > 1)
 		h->msg_controllen -= SEGMENT_SPACE;
 	return send_each(fd, h, m);
@@ -360,10 +345,10 @@ int udp_send(int fd, const struct udp_message *m, const void *prefix, size_t pre
 
 	if (prefix)
 		return send_each(fd, &h, m);
-	h.msg_iov = iov + 1;
-	h.msg_iovlen = 1;
+	h.msg_iov++;
+	h.msg_iovlen--;
 	add_segment(&h, m);
-	return sendmsg(fd, &h, MSG_DONTWAIT) < 0 ? send_again(fd, &h, m, errno) : 0;
+	return sendmsg(fd, &h, MSG_DONTWAIT) < 0 ? send_again(fd, &h, m) : 0;
 }
 
 #define SEND_MOST 64U /* in a call */
@@ -376,11 +361,7 @@ struct outgoing {
 static void prepare(struct msghdr *h, struct outgoing *o, struct udp_message *m)
 {
 	o->iov = (struct iovec){ m->data, m->len };
-	*h = (struct msghdr){ .msg_name = &m->peer,
-			      .msg_namelen = sizeof(m->peer),
-			      .msg_iov = &o->iov,
-			      .msg_iovlen = 1,
-			      .msg_control = o->control };
+	*h = (struct msghdr){ &m->peer, sizeof(m->peer), &o->iov, 1, o->control, 0, 0 };
 	udp_add_source(h, &m->local, m->ifindex);
 	add_segment(h, m);
 }
@@ -398,7 +379,7 @@ unsigned int udp_send_to(int fd, struct udp_message *const *m, unsigned int n, i
 		for (unsigned int i = 0; i < some; i++)
 			prepare(&v[i].msg_hdr, &o[i], m[done + i]);
 		sent = sendmmsg(fd, v, some, MSG_DONTWAIT);
-		r = sent < 0 ? send_again(fd, &v[0].msg_hdr, m[done], errno) : 0;
+		r = sent < 0 ? send_again(fd, &v[0].msg_hdr, m[done]) : 0;
 		if (r) {
 			*ret_error = r;
 			break;

@@ -68,13 +68,10 @@ static uint16_t take(uint32_t n)
 /* 0 .. N - 1, which nobody can guess.  The kernel has always some, once it has booted. */
 static uint32_t random_below(uint32_t n)
 {
-	static uint32_t words[64]; /* as much as getrandom(2) gives without being interrupted */
-	static size_t left;
+	uint32_t word = 0;
 
-	if (!left && getrandom(words, sizeof(words), 0) > 0)
-		left = sizeof(words) / sizeof(words[0]);
-	left -= left > 0;
-	return (uint32_t)((uint64_t)words[left] * n >> 32);
+	(void)!getrandom(&word, sizeof(word), 0);
+	return (uint32_t)((uint64_t)word * n >> 32);
 }
 
 /* Ports and ranges of them in the file at PATH: "1,3-5", or "1 5". */
