@@ -267,7 +267,7 @@ static void take_errors(struct udp_socket *us)
 static unsigned int receive(struct udp_socket *us)
 {
 	struct worker *w = us->worker;
-	int n = udp_receive(w->udp->in, us->source.fd, 0, IN_MOST, true);
+	int n = udp_receive(w->udp->in, us->source.fd, 0, IN_MOST);
 
 	for (int i = 0; i < n; i++) {
 		struct udp_message *m = udp_batch_at(w->udp->in, (unsigned int)i);

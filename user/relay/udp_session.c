@@ -707,7 +707,7 @@ static void take_answers(struct udp_session *s)
 	most = OUT_ROOMS - u->n_out;
 	if (s->slot != NO_UDP_SLOT)
 		s->words[UPSTREAM] = udp_graft_word(grafts_of(s), s->slot, UPSTREAM);
-	n = udp_receive(u->out, s->upstream.fd, u->n_out, most, false);
+	n = udp_receive(u->out, s->upstream.fd, u->n_out, most);
 	if (n < 0)
 		take_errors(s);
 	for (int i = 0; i < n; i++, u->n_out++)
