@@ -225,11 +225,8 @@ static void read_message(struct slot *s, struct mmsghdr *v)
 
 int udp_receive(struct udp_batch *b, int fd, unsigned int first, unsigned int n)
 {
-	int got;
+	int got = recvmmsg(fd, &b->vector[first], n, MSG_DONTWAIT, NULL);
 
-	do
-		got = recvmmsg(fd, &b->vector[first], n, MSG_DONTWAIT, NULL);
-	while (got < 0 && errno == EINTR);
 	if (got < 0)
 		return errno == EAGAIN ? 0 : -errno;
 	for (unsigned int i = first; i < first + (unsigned int)got; i++)
