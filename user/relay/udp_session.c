@@ -549,7 +549,7 @@ static void unreachable(struct udp_session *s, int error)
 {
 	union client_addr own = own_address(s, CLIENT);
 
-	if (s->answered && heard_ms(s, UPSTREAM) >= heard_ms(s, CLIENT))
+	if (s->answered && heard_ms(s, UPSTREAM) > heard_ms(s, CLIENT))
 		return;
 	icmp_tell(&s->peer, &own, s->ifindex,
 		  error == ECONNREFUSED ? ICMP_PORT_UNREACHABLE :
