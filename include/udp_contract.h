@@ -38,11 +38,11 @@
 
 struct udp_leg {
 	__u32 word;
-	__u32 seen;      /* graft_ways when a datagram that arrived here was found fit, */
-	__u32 heard;     /* and ticks when any did: by the packet programs; first by the daemon */
-	__u16 path_mtu;  /* by the daemon: what leaves here is no larger; 0: not known */
-	__u8 why;        /* enum graft_refusal: why the last one that could not be translated */
-	__u8 answers;    /* by the daemon: leg 1: 1: they may be translated */
+	__u32 seen;     /* graft_ways when a datagram that arrived here was found fit, */
+	__u32 heard;    /* and ticks when any did: by the packet programs; first by the daemon */
+	__u16 path_mtu; /* by the daemon: what leaves here is no larger; 0: not known */
+	__u8 why;       /* enum graft_refusal: why the last one that could not be translated */
+	__u8 gone;      /* by the daemon: leg 0: 1: the client cannot be reached */
 	__u64 packets, bytes; /* translated, of what arrived here; bytes of payload */
 };
 
@@ -59,8 +59,7 @@ struct udp_flow {
 } __attribute__((aligned(64)));
 
 /* 100,000 flows take at most 300 bytes each: this, and 8 for each chain. */
-_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 4,
-	       "another size: another layout");
+_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 4, "another size: another layout");
 
 /* Leg LEG of the flow of SLOT, in chains; 0 is none. */
 static inline __u32 udp_place(__u32 slot, __u32 leg)

@@ -7,21 +7,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/addr.h"
-#include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "datapath/tcp.h"
 #include "relay/admission.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"
 #include "relay/udp_session.h"
-#include "relay/upstream_socket.h"
 
 /*
  * The folder of pins of the daemon with this control socket in this network namespace, of which
@@ -93,64 +89,16 @@ static bool adopt(struct shared *shared, struct worker *w, struct forward *f, ui
 
 /* --- flows of UDP --- */
 
-/* The socket of the flow of SLOT, made anew with the addresses that it had.  Needs root. */
-static int make_flow_socket(const struct udp_grafts *us, uint32_t slot, uid_t uid)
-{
-	const volatile struct udp_flow *flow = udp_flow_of(us, slot);
-	struct sockaddr_storage local, remote;
-	socklen_t len;
-	int fd, r;
-
-	udp_graft_address(us, slot, UPSTREAM, true, &local, &len);
-	udp_graft_address(us, slot, UPSTREAM, false, &remote, &len);
-	fd = socket(local.ss_family, UPSTREAM_SOCKET_UDP, 0);
-	if (fd < 0)
-		return -errno;
-	/* for ip rule ... uidrange; the unit allows no chown(2), and needs none */
-	r = uid != geteuid() && fchown(fd, uid, (gid_t)-1) ? -errno : 0;
-	if (!r && flow->leg[UPSTREAM].way.mark)
-		r = socket_set_mark(fd, flow->leg[UPSTREAM].way.mark);
-	if (!r && bind(fd, (const struct sockaddr *)&local, len))
-		r = errno != EADDRNOTAVAIL || socket_set_transparent(fd, local.ss_family) ||
-				    bind(fd, (const struct sockaddr *)&local, len) ?
-			    -errno :
-			    0;
-	if (!r)
-		r = udp_set_flow(fd, local.ss_family);
-	if (!r && connect(fd, (const struct sockaddr *)&remote, len))
-		r = -errno;
-	if (r)
-		close(fd);
-	return r ?: fd;
-}
-
-void adopt_udp_sockets(struct shared *shared, uid_t uid)
-{
-	struct udp_grafts *us = grafts_udp(shared->grafts);
-	unsigned int n = grafts_total(shared->grafts), without = 0;
-	int why = 0;
-
-	shared->udp_left = allocated(calloc(n, sizeof(int)));
-	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++) {
-		shared->udp_left[slot] = make_flow_socket(us, slot, uid);
-		if (shared->udp_left[slot] >= 0)
-			continue;
-		why = shared->udp_left[slot];
-		without++;
-	}
-	if (without)
-		log_warning("%u flows of UDP that were left end: no sockets: %s", without,
-			    strerror(-why));
-}
-
+/* Its worker is the one that the kernel chooses for its client; or the only one that listens. */
 static bool adopt_flow(struct shared *shared, struct threads *ts, struct forward *f, uint32_t slot)
 {
 	struct udp_grafts *us = grafts_udp(shared->grafts);
 	struct sockaddr_storage ss;
 	union client_addr client;
 	socklen_t len;
+	int r;
 
-	if (!f || shared->udp_left[slot] < 0 || admission_enter(shared, f) != CAUSES)
+	if (!f || admission_enter(shared, f) != CAUSES)
 		return false;
 	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
 	client_addr_set(&client, (struct sockaddr *)&ss);
@@ -158,11 +106,12 @@ static bool adopt_flow(struct shared *shared, struct threads *ts, struct forward
 		admission_leave(shared, f, NULL);
 		return false;
 	}
-	if (!udp_session_adopt(&ts->workers[udp_worker(&client, ts->n)], f, slot,
-			       shared->udp_left[slot]))
-		return true;
-	admission_leave(shared, f, &client.sa);
-	return false;
+	r = udp_session_adopt(&ts->workers[udp_worker(&client, ts->n)], f, slot);
+	if (r == -ENOENT)
+		r = udp_session_adopt(ts->workers, f, slot);
+	if (r)
+		admission_leave(shared, f, &client.sa);
+	return !r;
 }
 
 static void adopt_flows(struct shared *shared, struct threads *ts, struct forward *first)
@@ -177,8 +126,6 @@ static void adopt_flows(struct shared *shared, struct threads *ts, struct forwar
 			adopted++;
 			continue;
 		}
-		if (shared->udp_left[slot] >= 0)
-			close(shared->udp_left[slot]);
 		udp_graft_leave(us, slot);
 		ended++;
 	}
@@ -189,8 +136,6 @@ static void adopt_flows(struct shared *shared, struct threads *ts, struct forwar
 			"%u flows of UDP of the daemon before end: no forward has their name, or "
 			"a limit is reached",
 			ended);
-	free(shared->udp_left);
-	shared->udp_left = NULL;
 }
 
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first)

@@ -21,11 +21,6 @@ struct forward;
 int adopt_open(const struct config *c, const struct account *a, struct grafts **ret,
 	       struct probe_start *probe);
 
-/*
- * Make the sockets of flows of UDP that are left anew, as UID's.  Needs root.  The next call takes
- * them.
- */
-void adopt_udp_sockets(struct shared *shared, uid_t uid);
 /* Make the sessions left ones of TS and FIRST, before the workers start; or reset them. */
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first);
 

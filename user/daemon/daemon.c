@@ -300,7 +300,6 @@ static int revive_grafts(struct daemon *d)
 	if (!gs)
 		return 0;
 	grafts_revive(gs, d->account.uid);
-	adopt_udp_sockets(&d->shared, d->account.uid);
 	r = netlink_watch_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }

@@ -192,6 +192,24 @@ static uint32_t *word_of(const struct udp_grafts *us, uint32_t slot, unsigned in
 	return &us->flows[slot].at[leg].word;
 }
 
+uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
+{
+	uint32_t at;
+
+	pthread_mutex_lock(&us->lock);
+	at = *chain_of(us, t);
+	while (at && memcmp(&us->flows[(at - 1) >> 1].leg[(at - 1) & 1].tuple, t, sizeof(*t)) != 0)
+		at = *behind(us, at);
+	pthread_mutex_unlock(&us->lock);
+	return at ? (at - 1) >> 1 : NO_UDP_SLOT;
+}
+
+void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot)
+{
+	us->flows[slot].at[0].gone = 1;
+	__atomic_fetch_and(word_of(us, slot, 1), ~UDP_ACTIVE, __ATOMIC_SEQ_CST);
+}
+
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot)
 {
 	for (unsigned int leg = 0; leg < 2; leg++)

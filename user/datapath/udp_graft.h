@@ -42,6 +42,10 @@ struct udp_request {
  * another flow's.  By any thread, as the next.
  */
 uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q);
+/* The slot of the flow to which what arrives as T says belongs; or NO_UDP_SLOT. */
+uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t);
+/* What the server sends passes from now on: its client is gone. */
+void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot);
 /* Take it out.  The slot is used again when no packet program can look at it any more. */
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 

@@ -196,18 +196,16 @@ static void on_accept(struct source *source, uint32_t events)
 
 /* --- one worker's side --- */
 
-/* Of the workers that share a socket of UDP one reads it, so that the order stays. */
+/* A socket of UDP that all workers share is read by one, which has all its sessions. */
 static void start_receiving(struct listener *ls)
 {
-	struct worker *w = ls->worker;
 	int fd = ls->on->shared ? fcntl(ls->source.fd, F_DUPFD_CLOEXEC, 0) : ls->source.fd;
 	int r = fd < 0 ? -errno :
-			 udp_listener_start(w, ls->forward, &ls->on->addr, fd,
-					    !ls->on->shared || !w->index, &ls->udp);
+			 udp_listener_start(ls->worker, ls->forward, &ls->on->addr, fd, &ls->udp);
 
 	if (r)
 		log_error("forward %s: worker %u takes no datagrams: %s",
-			  forward_name(ls->forward->conf), w->index, strerror(-r));
+			  forward_name(ls->forward->conf), ls->worker->index, strerror(-r));
 	if (r && fd != ls->source.fd && fd >= 0)
 		close(fd);
 	else if (!r && fd == ls->source.fd)
@@ -226,10 +224,10 @@ void listener_start(struct listening *l, struct worker *w)
 	ls->next = w->listeners;
 	w->listeners = ls;
 	w->resume.fire = on_resume;
-	if (l->udp)
-		start_receiving(ls);
-	else
+	if (!l->udp)
 		start_accepting(ls);
+	else if (!l->shared || !w->index)
+		start_receiving(ls);
 }
 
 void listener_becomes(struct listener *ls, struct forward *f)

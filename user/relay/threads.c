@@ -21,7 +21,7 @@
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
-#include "relay/udp_listener.h"
+#include "relay/udp_session.h"
 
 #define PATIENCE_MS 10000
 
@@ -65,7 +65,7 @@ static void after_batch(void *arg)
 	struct worker *w = arg;
 
 	session_graft_news(w);
-	udp_listener_after_batch(w);
+	udp_sessions_after_batch(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;

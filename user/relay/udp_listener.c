@@ -1,10 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/*
- * Theory of operation: the kernel gives each worker's socket the datagrams of the clients whose
- * sessions that worker has (udp_spread()).  What comes to another one all the same is passed on to
- * its owner as a parcel: at the start, when a reload adds sockets to an address that has some, and
- * from a socket that systemd has opened, which all workers read.
- */
 #include "relay/udp_listener.h"
 
 #include <errno.h>
@@ -19,16 +13,7 @@
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 
-#define IN_MOST 32      /* messages at a time */
-#define ROUNDS 4        /* looks for an event, so that others have their turns */
-#define PARCELS_MAX 256 /* that wait for a worker */
-
-/* A message, or an error, for another worker. */
-struct udp_parcel {
-	struct udp_parcel *next;
-	struct udp_message message; /* its data are behind the parcel */
-	struct udp_error error;     /* errno 0: there is none */
-};
+#define ROUNDS 4 /* looks for an event, so that others have their turns */
 
 static union client_addr address_of(const struct addr *a)
 {
@@ -53,38 +38,6 @@ static void complete(const struct udp_socket *us, union client_addr *local)
 
 	addr_set_port(&a, addr_port(&us->addr));
 	*local = address_of(&a);
-}
-
-/* --- other workers --- */
-
-static void pass_on(struct worker *w, unsigned int owner, const struct udp_message *m,
-		    const struct udp_error *e)
-{
-	struct udp_worker *u = w->shared->workers[owner].udp;
-	struct udp_parcel *p = u ? malloc(sizeof(*p) + m->len) : NULL;
-	bool room = false;
-
-	if (!p)
-		return;
-	*p = (struct udp_parcel){ .message = *m };
-	if (e)
-		p->error = *e;
-	p->message.data = (uint8_t *)(p + 1);
-	memcpy(p + 1, m->data, m->len);
-	pthread_mutex_lock(&u->lock);
-	if (u->n_parcels < PARCELS_MAX) {
-		room = true;
-		*u->last = p;
-		u->last = &p->next;
-		u->n_parcels++;
-	}
-	pthread_mutex_unlock(&u->lock);
-	if (!room) {
-		count_add(&w->stats.errors[CAUSE_SEND_BUFFER], udp_datagrams(m));
-		free(p);
-		return;
-	}
-	loop_wake(&w->shared->workers[owner].loop);
 }
 
 /* --- a datagram --- */
@@ -229,113 +182,46 @@ static void route(struct udp_socket *us, struct udp_message *m)
 		take(us, m, &m->peer);
 }
 
-static unsigned int owner_of(const struct worker *w, const union client_addr *peer)
-{
-	return udp_worker(peer, w->shared->config->workers);
-}
-
-/* The client that E tells of has gone, or its path is narrower than was thought. */
-static void route_error(struct worker *w, const struct udp_error *e)
-{
-	struct graft_tuple tuple;
-	struct udp_session *s;
-
-	graft_tuple_set(&tuple, &e->peer.sa, &e->local.sa);
-	s = udp_session_find(w, &tuple, &e->peer);
-	if (s)
-		udp_session_client_error(s, e);
-}
-
 /* --- events --- */
 
+/* Of errors about what was sent to clients.  The kernel tells any worker of them. */
 static void take_errors(struct udp_socket *us)
 {
-	struct worker *w = us->worker;
-	const struct udp_message none = { 0 };
 	struct udp_error e;
 
 	while (udp_next_error(us->source.fd, &e)) {
 		complete(us, &e.local);
-		if (owner_of(w, &e.peer) == w->index)
-			route_error(w, &e);
-		else
-			pass_on(w, owner_of(w, &e.peer), &none, &e);
+		udp_session_client_error(us->worker, &e);
 	}
 	tcp_take_error(us->source.fd);
-}
-
-static unsigned int receive(struct udp_socket *us)
-{
-	struct worker *w = us->worker;
-	int n = udp_receive(w->udp->in, us->source.fd, 0, IN_MOST);
-
-	for (int i = 0; i < n; i++) {
-		struct udp_message *m = udp_batch_at(w->udp->in, (unsigned int)i);
-		unsigned int owner = owner_of(w, &m->peer);
-
-		complete(us, &m->local);
-		if (owner == w->index)
-			route(us, m);
-		else
-			pass_on(w, owner, m, NULL);
-	}
-	return n > 0 ? (unsigned int)n : 0;
 }
 
 static void on_readable(struct source *source, uint32_t events)
 {
 	struct udp_socket *us = container_of(source, struct udp_socket, source);
 	struct worker *w = us->worker;
-	unsigned int n = 0, round = 0;
+	int n, round = 0;
 
 	us->refs++; /* its last session may end */
 	if (events & EPOLLERR)
 		take_errors(us);
 	do {
-		udp_sessions_look(w);
-		n = receive(us);
-		udp_sessions_activate(w, n < IN_MOST);
-	} while (++round < ROUNDS && (n == IN_MOST || w->udp->waiting));
+		n = udp_receive(w->udp->in, us->source.fd, 0, UDP_IN);
+		for (int i = 0; i < n; i++) {
+			struct udp_message *m = udp_batch_at(w->udp->in, (unsigned int)i);
+
+			complete(us, &m->local);
+			route(us, m);
+		}
+		udp_sessions_enter(w, n < UDP_IN);
+	} while (++round < ROUNDS && n == UDP_IN);
 	udp_socket_put(us);
-}
-
-static void open_parcels(struct worker *w)
-{
-	struct udp_worker *u = w->udp;
-	struct udp_parcel *p, *next;
-
-	pthread_mutex_lock(&u->lock);
-	p = u->parcels;
-	u->parcels = NULL;
-	u->last = &u->parcels;
-	u->n_parcels = 0;
-	pthread_mutex_unlock(&u->lock);
-	for (; p; p = next) {
-		struct addr local = addr_of(p->error.error ? &p->error.local : &p->message.local);
-		struct udp_socket *us = udp_socket_for(w, &local);
-
-		next = p->next;
-		if (p->error.error)
-			route_error(w, &p->error);
-		else if (us)
-			route(us, &p->message);
-		free(p);
-	}
-	udp_sessions_activate(w, false); /* the socket may be read elsewhere */
-}
-
-void udp_listener_after_batch(struct worker *w)
-{
-	if (!w->udp)
-		return;
-	open_parcels(w);
-	udp_sessions_after_batch(w);
 }
 
 /* --- listeners --- */
 
 int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a, int fd,
-		       bool reads, struct udp_socket **ret)
+		       struct udp_socket **ret)
 {
 	struct udp_socket *us = calloc(1, sizeof(*us));
 	int r = us && (w->udp || !udp_worker_open(w)) ? 0 : -ENOMEM;
@@ -346,7 +232,7 @@ int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a
 					   .forward = f,
 					   .addr = *a,
 					   .refs = 1 };
-		r = loop_watch(&w->loop, &us->source, reads ? EPOLLIN : 0, true);
+		r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
 	}
 	if (r) {
 		free(us);

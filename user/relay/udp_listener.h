@@ -9,12 +9,10 @@
  */
 
 /*
- * W begins to serve F by the socket FD, which is bound to A and becomes the module's.  READS: else
- * another worker reads what comes, and passes it on.  -errno.
+ * W begins to serve F by the socket FD, which is bound to A and becomes the module's; no other
+ * worker reads what comes by it.  -errno.
  */
 int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a, int fd,
-		       bool reads, struct udp_socket **ret);
+		       struct udp_socket **ret);
 /* New sessions are no more to come by US, which may be freed. */
 void udp_listener_end(struct udp_socket *us);
-/* After a batch of events of W. */
-void udp_listener_after_batch(struct worker *w);

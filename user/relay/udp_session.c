@@ -2,15 +2,11 @@
 /*
  * Theory of operation
  *
- * Carriers.  User space carries a session until its client's second datagram: then it is entered in
- * the maps of the packet programs, before that datagram is sent on, so that they see which way it
- * leaves.  From then on what arrives on a leg passes, and is counted, until the leg is activated.
- * That is when a look at the socket has found nothing more, and nothing has passed since the moment
- * before that look: so no datagram is overtaken.  Where the queue is never empty, a leg is activated
- * after FORCE_MS all the same: then some may be overtaken, once.
- *
- * Answers are held back until the end of a batch of events, and are sent by one call for many
- * sessions.
+ * Carriers.  A session is entered in the maps of the packet programs when nothing more of its client
+ * waits to be read.  From then on what arrives on a leg passes, and is counted, until the leg is
+ * activated: when as many have been sent on as have passed, so that no datagram is overtaken, and
+ * the way to the other end is known.  Where datagrams were lost on their way to the socket, or a
+ * queue is never empty, that is done after FORCE_MS all the same: then some may be overtaken, once.
  *
  * Proof.  Whoever sends with a false address gets no answer, and an answer would hit somebody else.
  * So a session is unproven until its client has sent a datagram after an answer, or its address has
@@ -40,9 +36,6 @@
 #include "relay/udp_ports.h"
 #include "relay/upstream_socket.h"
 
-#define IN_ROOMS 32  /* messages that are read from clients at a time */
-#define OUT_ROOMS 64 /* answers that are held back */
-#define OUT_LEAST 8  /* that a look at one socket has room for, at least */
 #define BUCKETS_MAX (1U << 18)
 #define FORCE_MS 20
 #define PORT_TRIES 64
@@ -165,64 +158,9 @@ static void enter(struct udp_session *s)
 		return;
 	graft_tuple_set(&q.tuples[UPSTREAM], &s->to.sa, (const struct sockaddr *)&local.ss);
 	s->slot = udp_graft_enter(grafts_of(s), &q);
-	s->entered_ms = (uint32_t)now_of(s);
-	s->words[UPSTREAM] = UDP_ACTIVE; /* no look has begun */
+	s->handled[CLIENT] = s->handled[UPSTREAM] = 0;
 	if (s->slot == NO_UDP_SLOT)
 		s->reason = REASON_NO_SLOT;
-}
-
-static void activate(struct udp_session *s, unsigned int leg, uint32_t word)
-{
-	enum reason why = s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE : REASON_ELIGIBLE;
-	bool first = !s->counted_n[CLIENT] && !s->counted_n[UPSTREAM] && !carries(s, !leg);
-
-	if (udp_graft_activate(grafts_of(s), s->slot, leg, word) && first)
-		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
-}
-
-/* Nothing has emptied the queue for too long. */
-static bool is_due(const struct udp_session *s)
-{
-	return (uint32_t)now_of(s) - s->entered_ms >= FORCE_MS;
-}
-
-static void await_activation(struct udp_session *s)
-{
-	struct udp_worker *u = s->worker->udp;
-
-	if (s->waiting)
-		return;
-	s->waiting = true;
-	s->words[CLIENT] = UDP_ACTIVE; /* no look has begun */
-	s->next_waiting = u->waiting;
-	u->waiting = s;
-}
-
-void udp_sessions_look(struct worker *w)
-{
-	for (struct udp_session *s = w->udp->waiting; s; s = s->next_waiting)
-		if (s->slot != NO_UDP_SLOT)
-			s->words[CLIENT] = udp_graft_word(grafts_of(s), s->slot, CLIENT);
-}
-
-void udp_sessions_activate(struct worker *w, bool quiet)
-{
-	struct udp_session **at = &w->udp->waiting, *s;
-
-	while ((s = *at)) {
-		bool looked = quiet && !(s->words[CLIENT] & UDP_ACTIVE);
-
-		if (s->slot != NO_UDP_SLOT && !looked && !is_due(s)) {
-			at = &s->next_waiting;
-			continue;
-		}
-		*at = s->next_waiting;
-		s->waiting = false;
-		if (s->slot != NO_UDP_SLOT)
-			activate(s, CLIENT,
-				 looked ? s->words[CLIENT] :
-					  udp_graft_word(grafts_of(s), s->slot, CLIENT));
-	}
 }
 
 /* --- lists --- */
@@ -288,6 +226,42 @@ static bool is_proven(struct udp_session *s)
 	     clients_are_proven(&s->worker->shared->clients, &s->client.sa)))
 		prove(s);
 	return s->proven;
+}
+
+/* S has sent on N more datagrams of leg LEG that had passed: those that follow may be translated. */
+static void activate(struct udp_session *s, unsigned int leg, unsigned int n)
+{
+	enum reason why = s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE : REASON_ELIGIBLE;
+	bool first = !s->counted_n[CLIENT] && !s->counted_n[UPSTREAM] && !carries(s, !leg);
+	uint32_t word, passed;
+
+	if (s->slot == NO_UDP_SLOT)
+		return;
+	s->handled[leg] += n;
+	word = udp_graft_word(grafts_of(s), s->slot, leg);
+	passed = word / UDP_PASSED_ONE;
+	if (s->handled[leg] >= passed)
+		s->behind_ms[leg] = now_of(s);
+	else if (now_of(s) < s->behind_ms[leg] + FORCE_MS)
+		return;
+	s->handled[leg] = passed;
+	if ((leg == CLIENT || is_proven(s)) &&
+	    udp_graft_activate(grafts_of(s), s->slot, leg, word) && first)
+		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
+}
+
+void udp_sessions_enter(struct worker *w, bool quiet)
+{
+	struct udp_worker *u = w->udp;
+
+	for (unsigned int i = 0; i < u->n_asked; i++) {
+		struct udp_session *s = u->asked[i];
+
+		if (!s->ended && s->slot == NO_UDP_SLOT &&
+		    (quiet || now_of(s) >= s->since_ms + FORCE_MS))
+			enter(s);
+	}
+	u->n_asked = 0;
 }
 
 void udp_socket_put(struct udp_socket *us)
@@ -384,20 +358,16 @@ static void view(const struct udp_session *s, struct session_view *ret)
 
 /* --- its end --- */
 
-/* S leaves all lists, and gives everything back. */
-static void die(struct udp_session *s)
+/* S leaves all lists, and gives everything back, but is still counted in. */
+static void forget(struct udp_session *s)
 {
 	struct worker *w = s->worker;
-	struct udp_session **at = bucket_of(w, &s->tuple), **waits = &w->udp->waiting;
+	struct udp_session **at = bucket_of(w, &s->tuple);
 
 	s->ended = true;
 	while (*at != s)
 		at = &(*at)->in_bucket;
 	*at = s->in_bucket;
-	while (s->waiting && *waits != s)
-		waits = &(*waits)->next_waiting;
-	if (s->waiting)
-		*waits = s->next_waiting;
 	if (!s->proven)
 		leave_unproven(s);
 	*s->prev = s->next;
@@ -417,7 +387,12 @@ static void die(struct udp_session *s)
 		server_leave(s->server);
 	pace_free(s->pace);
 	udp_socket_put(s->socket);
-	admission_leave(w->shared, s->forward, &s->client.sa);
+}
+
+static void die(struct udp_session *s)
+{
+	forget(s);
+	admission_leave(s->worker->shared, s->forward, &s->client.sa);
 }
 
 /* WHY: a cause, or SESSION_FINISHED. */
@@ -427,9 +402,6 @@ static void end(struct udp_session *s, unsigned int why)
 	struct forward_stats *fs = forward_stats(s->forward, w->index);
 	struct session_view v;
 
-	udp_answers_flush(w);
-	if (s->ended)
-		return;
 	log_debug("session %llu: %s", (unsigned long long)s->id,
 		  why == SESSION_FINISHED ? "finished" : cause_name(why));
 	count_kernel(s);
@@ -519,6 +491,11 @@ static union client_addr own_address(const struct udp_session *s, unsigned int s
 	return a;
 }
 
+static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t mtu)
+{
+	udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
+}
+
 /* What was sent to SIDE is too big: the other side is told. */
 static void too_big(struct udp_session *s, unsigned int side, uint32_t mtu)
 {
@@ -528,8 +505,7 @@ static void too_big(struct udp_session *s, unsigned int side, uint32_t mtu)
 	if (!mtu)
 		return;
 	if (s->slot != NO_UDP_SLOT)
-		udp_flow_of(grafts_of(s), s->slot)->at[side].path_mtu =
-			(uint16_t)smaller(mtu, UINT16_MAX);
+		set_path_mtu(grafts_of(s), s->slot, side, mtu);
 	icmp_tell(ends[!side], &own, s->ifindex, ICMP_TOO_BIG_FOR,
 		  mtu_for(ends[!side], ends[side], mtu));
 }
@@ -575,12 +551,24 @@ static void take_errors(struct udp_session *s)
 		tcp_take_error(s->upstream.fd);
 }
 
-void udp_session_client_error(struct udp_session *s, const struct udp_error *e)
+void udp_session_client_error(struct worker *w, const struct udp_error *e)
 {
-	if (e->error == EMSGSIZE)
-		too_big(s, CLIENT, e->mtu);
-	else if (heard_ms(s, CLIENT) < heard_ms(s, UPSTREAM))
+	struct udp_grafts *us = w->shared->grafts ? grafts_udp(w->shared->grafts) : NULL;
+	struct graft_tuple tuple;
+	struct udp_session *s;
+	uint32_t slot;
+
+	graft_tuple_set(&tuple, &e->peer.sa, &e->local.sa);
+	slot = us ? udp_graft_find(us, &tuple) : NO_UDP_SLOT;
+	s = udp_session_find(w, &tuple, &e->peer);
+	if (e->error == EMSGSIZE && slot != NO_UDP_SLOT) /* the kernel knows it for copies */
+		set_path_mtu(us, slot, CLIENT, e->mtu);
+	else if (e->error == EMSGSIZE)
+		return;
+	else if (s && heard_ms(s, CLIENT) < heard_ms(s, UPSTREAM))
 		end(s, CAUSE_CLIENT_LOST); /* what the server sends from now on meets no socket */
+	else if (!s && slot != NO_UDP_SLOT)
+		udp_graft_client_gone(us, slot); /* another worker's */
 }
 
 /* --- from the client --- */
@@ -614,6 +602,7 @@ static int send_on(struct udp_session *s, const struct udp_message *m)
 
 void udp_session_take(struct udp_session *s, const struct udp_message *m)
 {
+	struct udp_worker *u = s->worker->udp;
 	int r;
 
 	s->heard_ms[CLIENT] = now_of(s);
@@ -623,8 +612,8 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 		count_lost(s->worker, CAUSE_OVER_BANDWIDTH, udp_datagrams(m));
 		return;
 	}
-	if (s->datagrams[CLIENT] && s->slot == NO_UDP_SLOT)
-		enter(s);
+	if (s->slot == NO_UDP_SLOT && u->n_asked < UDP_IN)
+		u->asked[u->n_asked++] = s;
 	r = send_on(s, m);
 	if (!r)
 		count(s, CLIENT, m);
@@ -634,8 +623,8 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 		too_big(s, UPSTREAM, udp_path_mtu(s->upstream.fd, s->to.sa.sa_family));
 	else
 		unreachable(s, -r);
-	if (!s->ended && s->slot != NO_UDP_SLOT && !carries(s, CLIENT))
-		await_activation(s);
+	if (!s->ended)
+		activate(s, CLIENT, udp_datagrams(m));
 }
 
 /* --- from the server --- */
@@ -694,28 +683,6 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 	return true;
 }
 
-static void take_answers(struct udp_session *s)
-{
-	struct udp_worker *u = s->worker->udp;
-	unsigned int most;
-	int n;
-
-	if (OUT_ROOMS - u->n_out < OUT_LEAST)
-		udp_answers_flush(s->worker);
-	if (s->ended)
-		return;
-	most = OUT_ROOMS - u->n_out;
-	if (s->slot != NO_UDP_SLOT)
-		s->words[UPSTREAM] = udp_graft_word(grafts_of(s), s->slot, UPSTREAM);
-	n = udp_receive(u->out, s->upstream.fd, u->n_out, most);
-	if (n < 0)
-		take_errors(s);
-	for (int i = 0; i < n; i++, u->n_out++)
-		u->answers[u->n_out] = take_answer(s, udp_batch_at(u->out, u->n_out)) ? s : NULL;
-	if (n == (int)most) /* there may be more */
-		s->words[UPSTREAM] = UDP_ACTIVE;
-}
-
 static bool has_all_answers(const struct udp_session *s)
 {
 	unsigned int n = s->forward->conf->responses;
@@ -723,61 +690,35 @@ static bool has_all_answers(const struct udp_session *s)
 	return n && s->datagrams[UPSTREAM] >= n * s->datagrams[CLIENT];
 }
 
-/* The answers of S, which were held back, have been sent. */
-static void answers_sent(struct udp_session *s)
+static void take_answers(struct udp_session *s)
 {
-	if (s->ended)
-		return;
-	if (has_all_answers(s)) {
-		end(s, SESSION_FINISHED);
+	struct udp_worker *u = s->worker->udp;
+	struct udp_message *run[UDP_OUT];
+	unsigned int sent = 0, n = 0, passed = 0;
+	int got = udp_receive(u->out, s->upstream.fd, 0, UDP_OUT), error;
+
+	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone) {
+		end(s, CAUSE_CLIENT_LOST);
 		return;
 	}
-	if (s->slot == NO_UDP_SLOT || !is_proven(s) || carries(s, UPSTREAM))
-		return;
-	if (!(s->words[UPSTREAM] & UDP_ACTIVE))
-		activate(s, UPSTREAM, s->words[UPSTREAM]);
-	else if (is_due(s))
-		activate(s, UPSTREAM, udp_graft_word(grafts_of(s), s->slot, UPSTREAM));
-}
+	if (got < 0)
+		take_errors(s);
+	for (int i = 0; i < got; i++) {
+		struct udp_message *m = udp_batch_at(u->out, (unsigned int)i);
 
-/* Send rooms FIRST to LAST, which are of one socket. */
-static void send_run(struct worker *w, unsigned int first, unsigned int last)
-{
-	struct udp_worker *u = w->udp;
-	struct udp_message *run[OUT_ROOMS];
-	int fd = u->answers[first]->socket->source.fd, error;
-	unsigned int n = 0, sent = 0;
-
-	for (unsigned int i = first; i < last; i++)
-		if (u->answers[i])
-			run[n++] = udp_batch_at(u->out, i);
+		passed += udp_datagrams(m);
+		if (take_answer(s, m))
+			run[n++] = m;
+	}
 	while (sent < n) { /* one that fails does not hold up those behind it */
-		sent += udp_send_to(fd, run + sent, n - sent, &error);
+		sent += udp_send_to(s->socket->source.fd, run + sent, n - sent, &error);
 		if (sent < n)
-			count_lost(w, CAUSE_SEND_BUFFER, udp_datagrams(run[sent++]));
+			count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(run[sent++]));
 	}
-}
-
-void udp_answers_flush(struct worker *w)
-{
-	struct udp_worker *u = w->udp;
-	struct udp_session *of[OUT_ROOMS];
-	unsigned int n = u->n_out;
-
-	for (unsigned int first = 0, last; first < n; first = last) {
-		const struct udp_session *s = u->answers[first];
-
-		for (last = first + 1; s && last < n; last++)
-			if (u->answers[last] && u->answers[last]->socket != s->socket)
-				break;
-		if (s)
-			send_run(w, first, last);
-	}
-	memcpy(of, u->answers, n * sizeof(struct udp_session *));
-	u->n_out = 0; /* before sessions end, which flushes again */
-	for (unsigned int i = 0; i < n; i++)
-		if (of[i])
-			answers_sent(of[i]);
+	if (got > 0 && has_all_answers(s))
+		end(s, SESSION_FINISHED);
+	else if (got > 0)
+		activate(s, UPSTREAM, passed);
 }
 
 static void on_upstream(struct source *source, uint32_t events)
@@ -824,8 +765,8 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	return s;
 }
 
-/* Bind FD to a port of ours.  -errno. */
-static int bind_port(struct udp_session *s, int fd, int family)
+/* Bind FD to PORT; 0: to any of ours.  -errno. */
+static int bind_port(struct udp_session *s, int fd, int family, in_port_t own)
 {
 	const struct forward_conf *fc = s->forward->conf;
 	struct addr a = { .in6.sin6_family = (sa_family_t)family, .len = sizeof(a.in6) };
@@ -836,7 +777,7 @@ static int bind_port(struct udp_session *s, int fd, int family)
 		a = fc->source;
 	a.len = family == AF_INET ? sizeof(a.in) : sizeof(a.in6);
 	for (unsigned int i = 0; i < PORT_TRIES; i++) {
-		in_port_t port = udp_port_take(now_of(s));
+		in_port_t port = own ?: udp_port_take(now_of(s));
 
 		if (!port)
 			break;
@@ -845,30 +786,28 @@ static int bind_port(struct udp_session *s, int fd, int family)
 			s->port = port;
 			return 0;
 		}
-		udp_port_put(port, now_of(s), true);
-		if (errno != EADDRINUSE)
+		if (!own)
+			udp_port_put(port, now_of(s), true);
+		if (own || errno != EADDRINUSE)
 			return -errno;
 	}
 	return -EADDRNOTAVAIL;
 }
 
-/* Connect S to TO, at the port for the one of the listener.  -errno. */
-static int connect_to(struct udp_session *s, struct addr to)
+/* Connect S to TO, from the port OWN; 0: from any.  -errno. */
+static int connect_to(struct udp_session *s, const struct addr *to, in_port_t own)
 {
-	const struct forward_conf *fc = s->forward->conf;
-	int fd, r, behind = ntohs(s->tuple.local_port) - ntohs(fc->listen.named_port);
+	int fd, r;
 
-	if (fc->upstream.servers[0].at.n_ports > 1)
-		addr_set_port(&to, htons((uint16_t)(ntohs(addr_port(&to)) + behind)));
-	fd = upstream_socket(s->forward, &s->client.sa, &to);
+	fd = upstream_socket(s->forward, &s->client.sa, to);
 	if (fd < 0)
 		return fd;
-	r = bind_port(s, fd, to.ss.ss_family) ?: udp_set_flow(fd, to.ss.ss_family);
-	if (!r && connect(fd, (const struct sockaddr *)&to.ss, to.len))
+	r = bind_port(s, fd, to->ss.ss_family, own) ?: udp_set_flow(fd, to->ss.ss_family);
+	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
 		r = -errno;
 	s->upstream.fd = fd;
 	r = r ?: loop_watch(&s->worker->loop, &s->upstream, EPOLLIN, true);
-	client_addr_set(&s->to, (const struct sockaddr *)&to.ss);
+	client_addr_set(&s->to, (const struct sockaddr *)&to->ss);
 	if (!r)
 		return 0;
 	close(fd);
@@ -883,10 +822,15 @@ static int connect_to(struct udp_session *s, struct addr to)
 static int connect_server(struct udp_session *s, const struct addr_list *list)
 {
 	uint16_t first = atomic_load_explicit(&s->server->first, memory_order_relaxed);
-	int r = -ENETUNREACH;
+	const struct forward_conf *fc = s->forward->conf;
+	int r = -ENETUNREACH, behind = ntohs(s->tuple.local_port) - ntohs(fc->listen.named_port);
 
 	for (size_t i = 0; i < list->n; i++) {
-		r = connect_to(s, list->addrs[(first + i) % list->n]);
+		struct addr a = list->addrs[(first + i) % list->n];
+
+		if (fc->upstream.servers[0].at.n_ports > 1)
+			addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + behind)));
+		r = connect_to(s, &a, 0);
 		if (!r && i)
 			atomic_store_explicit(&s->server->first, (uint16_t)((first + i) % list->n),
 					      memory_order_relaxed);
@@ -942,7 +886,7 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 	s->local = m->local;
 	s->ifindex = m->ifindex;
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
-	s->born_ms = s->heard_ms[CLIENT] = now_of(s);
+	s->born_ms = s->since_ms = s->heard_ms[CLIENT] = now_of(s);
 	count_add(&forward_stats(f, w->index)->accepted, 1);
 	cause = forward_pace(f, &client->sa, &s->pace) ? CAUSE_NO_MEMORY : choose_server(s);
 	if (cause != CAUSES) {
@@ -967,14 +911,11 @@ int udp_worker_open(struct worker *w)
 	w->udp = u;
 	if (!u)
 		return -ENOMEM;
-	pthread_mutex_init(&u->lock, NULL);
-	u->last = &u->parcels;
 	u->mask = n - 1;
 	u->buckets = calloc(n, sizeof(struct udp_session *));
-	u->answers = calloc(OUT_ROOMS, sizeof(struct udp_session *));
-	u->in = udp_batch_new(IN_ROOMS);
-	u->out = udp_batch_new(OUT_ROOMS);
-	if (u->buckets && u->answers && u->in && u->out)
+	u->in = udp_batch_new(UDP_IN);
+	u->out = udp_batch_new(UDP_OUT);
+	if (u->buckets && u->in && u->out)
 		return 0;
 	udp_worker_close(w);
 	return -ENOMEM;
@@ -988,9 +929,7 @@ void udp_worker_close(struct worker *w)
 		return;
 	udp_batch_free(u->in);
 	udp_batch_free(u->out);
-	free(u->answers);
 	free(u->buckets);
-	pthread_mutex_destroy(&u->lock);
 	free(u);
 	w->udp = NULL;
 }
@@ -1012,8 +951,6 @@ unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, 
 	struct udp_session *next;
 	unsigned int n = 0;
 
-	if (w->udp)
-		udp_answers_flush(w); /* which may end some */
 	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
 		struct session_view v;
 
@@ -1031,6 +968,7 @@ void udp_sessions_follow_engines(struct worker *w)
 {
 	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = s->next) {
 		s->reason = REASONS;
+		s->since_ms = now_of(s);
 		if (hindrance(s) == REASONS)
 			continue; /* it is entered with its client's next datagram */
 		count_kernel(s);
@@ -1043,8 +981,6 @@ void udp_sessions_leave_behind(struct worker *w)
 	struct udp_session *next;
 	bool survives = w->shared->grafts && grafts_survive(w->shared->grafts);
 
-	if (w->udp)
-		udp_answers_flush(w); /* which may end some */
 	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
 		uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
@@ -1063,7 +999,8 @@ void udp_sessions_after_batch(struct worker *w)
 	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
 	struct udp_session *next;
 
-	udp_answers_flush(w);
+	if (!w->udp)
+		return;
 	for (struct udp_session *s = lost != w->udp->lost_seen ? w->udp->sessions : NULL; s;
 	     s = next) {
 		next = s->next;
@@ -1081,7 +1018,7 @@ void udp_sessions_after_batch(struct worker *w)
 
 /* --- of a daemon before --- */
 
-int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot, int fd)
+int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 {
 	struct udp_grafts *gs = grafts_udp(w->shared->grafts);
 	const volatile struct udp_flow *flow = udp_flow_of(gs, slot);
@@ -1090,6 +1027,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot, int fd
 	union client_addr c;
 	struct udp_socket *us;
 	struct udp_session *s;
+	int r;
 
 	udp_graft_address(gs, slot, CLIENT, false, &client.ss, &client.len);
 	udp_graft_address(gs, slot, CLIENT, true, &local.ss, &local.len);
@@ -1124,13 +1062,11 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot, int fd
 	s->server = servers_find(&f->servers, &to);
 	if (s->server)
 		s->server_lost = atomic_load(&s->server->lost);
-	s->upstream.fd = fd;
-	if (f->conf->interface)
-		socket_bind_interface(fd, f->conf->interface);
-	if (udp_port_take_this(addr_port(&own)))
-		s->port = addr_port(&own);
+	udp_port_take_this(addr_port(&own));
+	r = connect_to(s, &to, addr_port(&own));
 	if (f->conf->idle_timeout_ms)
 		timer_set(&w->loop, &s->timer, w->loop.now_ms);
-	loop_watch(&w->loop, &s->upstream, EPOLLIN, true);
-	return 0;
+	if (r) /* the caller counts it out */
+		forget(s);
+	return r;
 }

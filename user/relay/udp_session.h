@@ -39,7 +39,6 @@ struct udp_session {
 	struct udp_session *in_bucket;
 	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
 	struct udp_session *newer, *older;
-	struct udp_session *next_waiting; /* in udp->waiting */
 	struct source upstream;
 	struct timer timer;
 	struct udp_socket *socket; /* a reference */
@@ -58,12 +57,16 @@ struct udp_session {
 	uint64_t counted[2], counted_n[2]; /* what the forward's counters have of them */
 	uint64_t seen_n;                   /* of the client, when the server's first answer went */
 	uint32_t slot;                     /* NO_UDP_SLOT: it is not entered */
-	uint32_t words[2];                 /* by leg: udp_graft_word(), before the last look */
-	uint32_t entered_ms;               /* low half */
+	uint64_t since_ms;                 /* it may be entered */
+	uint32_t handled[2];               /* by leg: of those that have passed, sent on */
+	uint64_t behind_ms[2];             /* the same: when these were all, last */
 	uint32_t connect_ms;               /* until the first answer, and 1; 0: none */
 	uint8_t reason; /* enum reason: why it is not grafted; REASONS: it may be */
-	bool proven, answered, waiting, adopted, ended;
+	bool proven, answered, adopted, ended;
 };
+
+#define UDP_IN 32  /* messages that are read from clients at a time */
+#define UDP_OUT 16 /* the same from a server */
 
 /* What a worker has for all of them. */
 struct udp_worker {
@@ -71,16 +74,12 @@ struct udp_worker {
 	uint32_t mask;
 	struct udp_session *sessions, *dead;
 	struct udp_session *oldest, *newest; /* that are unproven */
-	struct udp_session *waiting;         /* for leg 0 to be activated */
 	struct udp_socket *sockets;
-	struct udp_batch *in;         /* from clients */
-	struct udp_batch *out;        /* from servers */
-	struct udp_session **answers; /* whose message is in a room of OUT; NULL: nobody's */
-	unsigned int n_out;           /* rooms of OUT in use */
-	uint64_t lost_seen;           /* of shared->udp_lost */
-	pthread_mutex_t lock;         /* of the rest: from other workers */
-	struct udp_parcel *parcels, **last;
-	unsigned int n_parcels;
+	struct udp_batch *in;              /* from clients */
+	struct udp_batch *out;             /* from servers */
+	uint64_t lost_seen;                /* of shared->udp_lost */
+	struct udp_session *asked[UDP_IN]; /* that wait to be entered; in a look at a socket */
+	unsigned int n_asked;
 };
 
 /* Room for sessions of W.  Once; W has none before. */
@@ -104,13 +103,13 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m);
 /* An unproven session of F (NULL: any), or of CLIENT (NULL: any), gives way, if there is one. */
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const union client_addr *client);
-/* A datagram to the client of S has met an error on its way. */
-void udp_session_client_error(struct udp_session *s, const struct udp_error *e);
-/* What waits to be activated: before a look whether more has come; and if there was nothing. */
-void udp_sessions_look(struct worker *w);
-void udp_sessions_activate(struct worker *w, bool quiet);
-/* Send on the answers that are held back. */
-void udp_answers_flush(struct worker *w);
+/* A datagram to a client, of any worker, has met an error on its way. */
+void udp_session_client_error(struct worker *w, const struct udp_error *e);
+/*
+ * Enter those that have sent something since the last call, if nothing more waits to be read
+ * (QUIET), or they have waited for that too long.
+ */
+void udp_sessions_enter(struct worker *w, bool quiet);
 
 /* --- what a worker asks of its sessions, on its thread --- */
 
@@ -130,7 +129,7 @@ void udp_sessions_after_batch(struct worker *w);
 /* --- of a daemon before --- */
 
 /*
- * Make the flow of SLOT a session of F and W, whose socket is FD, before W runs.  The caller has
- * counted it in.  -ENOENT: W has no socket to which its client sends; -ENOMEM.
+ * Make the flow of SLOT a session of F and W, before W runs.  The caller has counted it in.  -ENOENT:
+ * W has no socket to which its client sends; other -errno: no socket is to be had.
  */
-int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot, int fd);
+int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);

@@ -30,7 +30,6 @@ struct shared {
 	struct worker *workers;            /* config->workers, once they are made */
 	_Atomic unsigned int udp_unproven; /* sessions, see udp_session.c */
 	_Atomic uint64_t udp_lost;         /* servers that have lost all sessions of UDP */
-	int *udp_left; /* by slot: sockets of sessions that a daemon before has left; -1: none */
 };
 
 /* One thread: its loop, what it lends to sessions, its sessions, its counters. */
