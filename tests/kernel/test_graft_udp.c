@@ -358,7 +358,7 @@ static void draw_leg(struct graft_leg *l, struct udp_leg *at, bool ipv6, uint32_
 				.seen = one_in(2) ? STALE : 0,
 				.heard = one_in(4) ? 0 : now - (one_in(3) ? 2 * IDLE : 0),
 				.path_mtu = (uint16_t)(one_in(8) ? 300 + below(1300) : 0),
-				.answers = 1 };
+				.gone = 1 };
 }
 
 static void draw_world(struct world *w)

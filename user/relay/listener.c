@@ -234,7 +234,7 @@ void listener_becomes(struct listener *ls, struct forward *f)
 {
 	ls->forward = f;
 	if (ls->udp)
-		ls->udp->forward = f;
+		udp_listener_becomes(ls->udp, f);
 }
 
 void listener_end(struct listener *ls)

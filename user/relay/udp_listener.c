@@ -15,29 +15,12 @@
 
 #define ROUNDS 4 /* looks for an event, so that others have their turns */
 
-static union client_addr address_of(const struct addr *a)
-{
-	union client_addr c;
-
-	client_addr_set(&c, (const struct sockaddr *)&a->ss);
-	return c;
-}
-
-static struct addr addr_of(const union client_addr *a)
-{
-	struct addr r = { .len = a->sa.sa_family == AF_INET6 ? sizeof(a->in6) : sizeof(a->in) };
-
-	memcpy(&r.ss, a, r.len);
-	return r;
-}
-
 /* What LOCAL, of a message or an error that came by US, lacks: the port; or all. */
 static void complete(const struct udp_socket *us, union client_addr *local)
 {
-	struct addr a = local->sa.sa_family == AF_UNSPEC ? us->addr : addr_of(local);
-
-	addr_set_port(&a, addr_port(&us->addr));
-	*local = address_of(&a);
+	if (local->sa.sa_family == AF_UNSPEC)
+		client_addr_set(local, (const struct sockaddr *)&us->addr.ss);
+	local->in.sin_port = addr_port(&us->addr); /* at the same place in sockaddr_in6 */
 }
 
 /* --- a datagram --- */
@@ -73,17 +56,16 @@ static enum cause admit(struct udp_socket *us, const union client_addr *client)
 }
 
 /* The same; one that has proven nothing gives way. */
-static enum cause admit_or_crowd_out(struct udp_socket *us, const union client_addr *client)
+static enum cause admit_or_crowd_out(struct udp_socket *us, const struct graft_tuple *tuple,
+				     const union client_addr *client)
 {
-	const struct forward *f = us->forward;
 	enum cause why = admit(us, client);
+	const struct forward *f = why == CAUSE_SESSION_LIMIT ? NULL : us->forward;
+	const struct graft_addr *host = why == CAUSE_CLIENT_LIMIT ? &tuple->remote : NULL;
 
 	if (why != CAUSE_SESSION_LIMIT && why != CAUSE_FORWARD_LIMIT && why != CAUSE_CLIENT_LIMIT)
 		return why;
-	if (!udp_session_crowd_out(us->worker, why == CAUSE_SESSION_LIMIT ? NULL : f,
-				   why == CAUSE_CLIENT_LIMIT ? client : NULL))
-		return why;
-	return admit(us, client);
+	return udp_session_crowd_out(us->worker, f, host) ? admit(us, client) : why;
 }
 
 /* Begin the session of CLIENT, if it may have one.  NULL: it may not. */
@@ -93,36 +75,23 @@ static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple
 	struct worker *w = us->worker;
 	struct udp_session *s = NULL;
 	uint64_t due_ms;
-	enum cause why = CAUSES;
+	enum cause why = CAUSE_ACCEPT_RATE;
 
 	if (!is_allowed(us, client))
 		return NULL;
-	if (!bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
-		why = CAUSE_ACCEPT_RATE;
-	if (why == CAUSES)
-		why = admit_or_crowd_out(us, client);
-	if (why == CAUSES) { /* from here on S counts what is wrong */
+	if (bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
+		why = admit_or_crowd_out(us, tuple, client);
+	if (why == CAUSES) {
 		why = udp_session_open(us, tuple, m, client, &s);
-		if (why == CAUSE_NO_MEMORY && !s)
+		if (!s)
 			admission_leave(w->shared, us->forward, &client->sa);
-	} else {
-		count_add(&w->stats.errors[why], 1);
 	}
-	if (why != CAUSES)
-		log_cause(why, LOG_WARNING, "forward %s: a datagram is dropped",
-			  forward_name(us->forward->conf));
-	return why == CAUSES ? s : NULL;
-}
-
-/* Another socket at the address of US by which sessions may come; or NULL. */
-static struct udp_socket *successor(const struct udp_socket *us, const union client_addr *local)
-{
-	struct addr a = addr_of(local);
-	struct udp_socket *o = us->worker->udp->sockets;
-
-	while (o && (!o->forward || !udp_socket_takes(o, &a)))
-		o = o->next;
-	return o;
+	if (s)
+		return s;
+	count_add(&w->stats.errors[why], 1);
+	log_cause(why, LOG_WARNING, "forward %s: a datagram is dropped",
+		  forward_name(us->forward->conf));
+	return NULL;
 }
 
 /* CLIENT, itself or by a proxy, has sent M to US. */
@@ -134,13 +103,11 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 
 	graft_tuple_set(&tuple, &m->peer.sa, &m->local.sa);
 	s = udp_session_find(us->worker, &tuple, client);
-	if (!s && !us->forward)
-		us = successor(us, &m->local);
-	if (!s && us)
+	if (!s && us->forward)
 		s = begin(us, &tuple, m, client);
 	if (s)
 		udp_session_take(s, m);
-	else if (!us) /* as if nobody listened */
+	else if (!us->forward) /* as if nobody listened */
 		icmp_tell(&m->peer, &m->local, m->ifindex, ICMP_PORT_UNREACHABLE, 0);
 }
 
@@ -171,17 +138,6 @@ static void take_proxied(struct udp_socket *us, const struct udp_message *m)
 	}
 }
 
-/* M has come by US, or to another worker; LOCAL is complete. */
-static void route(struct udp_socket *us, struct udp_message *m)
-{
-	const struct udp_socket *at = us->forward ? us : successor(us, &m->local);
-
-	if (at && at->forward->conf->proxy_protocol & PROXY_RECEIVE)
-		take_proxied(us, m);
-	else
-		take(us, m, &m->peer);
-}
-
 /* --- events --- */
 
 /* Of errors about what was sent to clients.  The kernel tells any worker of them. */
@@ -206,42 +162,63 @@ static void on_readable(struct source *source, uint32_t events)
 	if (events & EPOLLERR)
 		take_errors(us);
 	do {
-		n = udp_receive(w->udp->in, us->source.fd, 0, UDP_IN);
+		n = udp_receive(w->udp->batch, us->source.fd, 0, UDP_MOST);
 		for (int i = 0; i < n; i++) {
-			struct udp_message *m = udp_batch_at(w->udp->in, (unsigned int)i);
+			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
 
 			complete(us, &m->local);
-			route(us, m);
+			if (us->proxied)
+				take_proxied(us, m);
+			else
+				take(us, m, &m->peer);
 		}
-		udp_sessions_enter(w, n < UDP_IN);
-	} while (++round < ROUNDS && n == UDP_IN);
+		udp_sessions_enter(w, n < UDP_MOST);
+	} while (++round < ROUNDS && n == UDP_MOST);
 	udp_socket_put(us);
 }
 
 /* --- listeners --- */
 
+void udp_listener_becomes(struct udp_socket *us, struct forward *f)
+{
+	us->forward = f;
+	us->proxied = f->conf->proxy_protocol & PROXY_RECEIVE;
+}
+
+/* A socket that has nothing but old sessions goes on, so that these stay where they are. */
+static struct udp_socket *find_old(struct worker *w, const struct addr *a)
+{
+	struct udp_socket *us = w->udp->sockets;
+
+	while (us && (us->forward || !addr_equal(&us->addr, a)))
+		us = us->next;
+	return us;
+}
+
 int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a, int fd,
 		       struct udp_socket **ret)
 {
-	struct udp_socket *us = calloc(1, sizeof(*us));
-	int r = us && (w->udp || !udp_worker_open(w)) ? 0 : -ENOMEM;
+	struct udp_socket *us;
+	int r = w->udp ? 0 : udp_worker_open(w);
 
-	if (!r) {
-		*us = (struct udp_socket){ .source = { .handle = on_readable, .fd = fd },
-					   .worker = w,
-					   .forward = f,
-					   .addr = *a,
-					   .refs = 1 };
+	if (r)
+		return r;
+	us = find_old(w, a) ?: calloc(1, sizeof(*us));
+	if (!us)
+		return -ENOMEM;
+	if (us->refs++) {
+		close(fd);
+	} else {
+		us->source = (struct source){ .handle = on_readable, .fd = fd };
+		us->worker = w;
+		us->addr = *a;
+		us->next = w->udp->sockets;
+		w->udp->sockets = us;
 		r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
 	}
-	if (r) {
-		free(us);
-		return r;
-	}
-	us->next = w->udp->sockets;
-	w->udp->sockets = us;
+	udp_listener_becomes(us, f);
 	*ret = us;
-	return 0;
+	return r;
 }
 
 void udp_listener_end(struct udp_socket *us)

@@ -14,5 +14,7 @@
  */
 int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a, int fd,
 		       struct udp_socket **ret);
+/* They are those of F from now on. */
+void udp_listener_becomes(struct udp_socket *us, struct forward *f);
 /* New sessions are no more to come by US, which may be freed. */
 void udp_listener_end(struct udp_socket *us);

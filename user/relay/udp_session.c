@@ -68,16 +68,22 @@ static bool carries(const struct udp_session *s, unsigned int leg)
 	return s->slot != NO_UDP_SLOT && udp_graft_carries(grafts_of(s), s->slot, leg);
 }
 
-static uint64_t grafted_bytes(const struct udp_session *s, unsigned int dir)
+static struct udp_count grafted(const struct udp_session *s, unsigned int dir)
 {
-	return s->before[dir] +
-	       (s->slot == NO_UDP_SLOT ? 0 : udp_flow_of(grafts_of(s), s->slot)->at[dir].bytes);
+	struct udp_count n = s->before[dir];
+
+	if (s->slot != NO_UDP_SLOT) {
+		const volatile struct udp_leg *at = &udp_flow_of(grafts_of(s), s->slot)->at[dir];
+
+		n.bytes += at->bytes;
+		n.datagrams += at->packets;
+	}
+	return n;
 }
 
-static uint64_t grafted_datagrams(const struct udp_session *s, unsigned int dir)
+static uint64_t all_datagrams(const struct udp_session *s, unsigned int dir)
 {
-	return s->before_n[dir] +
-	       (s->slot == NO_UDP_SLOT ? 0 : udp_flow_of(grafts_of(s), s->slot)->at[dir].packets);
+	return s->copied[dir].datagrams + grafted(s, dir).datagrams;
 }
 
 /* When the end of side DIR was heard last. */
@@ -94,13 +100,12 @@ static void count_kernel(struct udp_session *s)
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		uint64_t bytes = grafted_bytes(s, dir), n = grafted_datagrams(s, dir);
+		struct udp_count n = grafted(s, dir), *counted = &s->counted[dir];
 
-		count_add(&s->worker->stats.carrier_bytes[CARRIER_GRAFT], bytes - s->counted[dir]);
-		count_add(&fs->carried[dir][CARRIER_GRAFT], bytes - s->counted[dir]);
-		count_add(&fs->datagrams[dir], n - s->counted_n[dir]);
-		s->counted[dir] = bytes;
-		s->counted_n[dir] = n;
+		count_add(&s->worker->stats.carrier_bytes[CARRIER_GRAFT], n.bytes - counted->bytes);
+		count_add(&fs->carried[dir][CARRIER_GRAFT], n.bytes - counted->bytes);
+		count_add(&fs->datagrams[dir], n.datagrams - counted->datagrams);
+		*counted = n;
 	}
 }
 
@@ -110,8 +115,7 @@ static void leave_slot(struct udp_session *s)
 		return;
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		s->heard_ms[dir] = heard_ms(s, dir);
-		s->before[dir] = grafted_bytes(s, dir);
-		s->before_n[dir] = grafted_datagrams(s, dir);
+		s->before[dir] = grafted(s, dir);
 	}
 	udp_graft_leave(grafts_of(s), s->slot);
 	s->slot = NO_UDP_SLOT;
@@ -200,15 +204,6 @@ static void leave_unproven(struct udp_session *s)
 	atomic_fetch_sub(&s->worker->shared->udp_unproven, 1);
 }
 
-static bool is_same_host(const union client_addr *a, const union client_addr *b)
-{
-	if (a->sa.sa_family != b->sa.sa_family)
-		return false;
-	return a->sa.sa_family == AF_INET ?
-		       a->in.sin_addr.s_addr == b->in.sin_addr.s_addr :
-		       !memcmp(&a->in6.sin6_addr, &b->in6.sin6_addr, sizeof(a->in6.sin6_addr));
-}
-
 static void prove(struct udp_session *s)
 {
 	if (s->proven)
@@ -221,9 +216,8 @@ static void prove(struct udp_session *s)
 /* What packet programs have carried for the client since an answer is a proof, too. */
 static bool is_proven(struct udp_session *s)
 {
-	if (!s->proven &&
-	    ((s->answered && s->datagrams[CLIENT] + grafted_datagrams(s, CLIENT) > s->seen_n) ||
-	     clients_are_proven(&s->worker->shared->clients, &s->client.sa)))
+	if (!s->proven && ((s->connect_ms && all_datagrams(s, CLIENT) > s->asked) ||
+			   clients_are_proven(&s->worker->shared->clients, &s->client.sa)))
 		prove(s);
 	return s->proven;
 }
@@ -232,7 +226,7 @@ static bool is_proven(struct udp_session *s)
 static void activate(struct udp_session *s, unsigned int leg, unsigned int n)
 {
 	enum reason why = s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE : REASON_ELIGIBLE;
-	bool first = !s->counted_n[CLIENT] && !s->counted_n[UPSTREAM] && !carries(s, !leg);
+	bool first = !s->counted[CLIENT].datagrams && !carries(s, !leg);
 	uint32_t word, passed;
 
 	if (s->slot == NO_UDP_SLOT)
@@ -279,27 +273,11 @@ void udp_socket_put(struct udp_socket *us)
 	free(us);
 }
 
-bool udp_socket_takes(const struct udp_socket *us, const struct addr *local)
-{
-	return us->addr.ss.ss_family == local->ss.ss_family &&
-	       addr_port(&us->addr) == addr_port(local) &&
-	       (addr_is_any(&us->addr) || addr_equal(&us->addr, local));
-}
-
-struct udp_socket *udp_socket_for(struct worker *w, const struct addr *local)
-{
-	struct udp_socket *us = w->udp ? w->udp->sockets : NULL;
-
-	while (us && !udp_socket_takes(us, local))
-		us = us->next;
-	return us;
-}
-
 /* --- views --- */
 
 static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
 {
-	bool grafted = carries(s, dir);
+	bool active = carries(s, dir);
 	enum reason why = hindrance(s);
 
 	if (why == REASONS)
@@ -307,18 +285,18 @@ static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
 		      s->slot == NO_UDP_SLOT        ? REASON_FIRST :
 		      dir == UPSTREAM && !s->proven ? REASON_UNPROVEN :
 						      REASON_START;
-	if (grafted)
+	if (active)
 		why = s->adopted                         ? REASON_ADOPTED :
 		      s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
 							   REASON_ELIGIBLE;
 	return (struct flow_view){
-		.carrier = grafted ? CARRIER_GRAFT : CARRIER_COPY,
+		.carrier = active ? CARRIER_GRAFT : CARRIER_COPY,
 		.reason = why,
-		.phase = grafted ? FLOW_KERNEL : FLOW_USER,
-		.handovers = grafted,
-		.copied = s->bytes[dir],
-		.kernel = grafted_bytes(s, dir),
-		.datagrams = s->datagrams[dir] + grafted_datagrams(s, dir),
+		.phase = active ? FLOW_KERNEL : FLOW_USER,
+		.handovers = active,
+		.copied = s->copied[dir].bytes,
+		.kernel = grafted(s, dir).bytes,
+		.datagrams = all_datagrams(s, dir),
 	};
 }
 
@@ -419,13 +397,14 @@ static void end(struct udp_session *s, unsigned int why)
 }
 
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
-			   const union client_addr *client)
+			   const struct graft_addr *remote)
 {
 	struct udp_session *s = w->udp->oldest;
 
 	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = s->newer)
 		if ((!f || s->forward->totals == f->totals) &&
-		    (!client || is_same_host(&s->client, client)) && !is_proven(s)) {
+		    (!remote || !memcmp(&s->tuple.remote, remote, sizeof(*remote))) &&
+		    !is_proven(s)) {
 			end(s, CAUSE_CROWDED_OUT);
 			return true;
 		}
@@ -435,7 +414,7 @@ bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 /* A client that goes on asking a server that says nothing any more shall find another one. */
 static bool is_deserted(const struct udp_session *s, uint64_t now, uint64_t idle)
 {
-	return s->answered && now >= heard_ms(s, UPSTREAM) + idle &&
+	return s->connect_ms && now >= heard_ms(s, UPSTREAM) + idle &&
 	       heard_ms(s, CLIENT) > heard_ms(s, UPSTREAM);
 }
 
@@ -474,40 +453,21 @@ static void on_timer(struct timer *timer)
 
 /* --- errors --- */
 
-static uint32_t mtu_for(const union client_addr *to, const union client_addr *beyond, uint32_t mtu)
-{
-	return mtu + (beyond->sa.sa_family == AF_INET ? 20 : 0) -
-	       (to->sa.sa_family == AF_INET ? 20 : 0);
-}
-
-/* The address of ours that the client, or the server, sends to. */
-static union client_addr own_address(const struct udp_session *s, unsigned int side)
-{
-	union client_addr a = s->local;
-	socklen_t len = sizeof(a);
-
-	if (side == UPSTREAM)
-		getsockname(s->upstream.fd, &a.sa, &len);
-	return a;
-}
-
 static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t mtu)
 {
 	udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
 }
 
-/* What was sent to SIDE is too big: the other side is told. */
-static void too_big(struct udp_session *s, unsigned int side, uint32_t mtu)
+/* What the client sends is too big for the server's side, whose packets have MTU bytes at most. */
+static void too_big(struct udp_session *s, uint32_t mtu)
 {
-	const union client_addr *ends[2] = { &s->peer, &s->to };
-	union client_addr own = own_address(s, !side);
+	int more = (s->to.sa.sa_family == AF_INET ? 20 : 0) -
+		   (s->peer.sa.sa_family == AF_INET ? 20 : 0);
 
-	if (!mtu)
-		return;
-	if (s->slot != NO_UDP_SLOT)
-		set_path_mtu(grafts_of(s), s->slot, side, mtu);
-	icmp_tell(ends[!side], &own, s->ifindex, ICMP_TOO_BIG_FOR,
-		  mtu_for(ends[!side], ends[side], mtu));
+	if (s->slot != NO_UDP_SLOT && mtu)
+		set_path_mtu(grafts_of(s), s->slot, UPSTREAM, mtu);
+	if (mtu)
+		icmp_tell(&s->peer, &s->local, s->ifindex, ICMP_TOO_BIG_FOR, mtu + (uint32_t)more);
 }
 
 /* Has the server of S answered anybody here since S asked it? */
@@ -523,11 +483,9 @@ static bool has_answered(const struct udp_session *s)
 
 static void unreachable(struct udp_session *s, int error)
 {
-	union client_addr own = own_address(s, CLIENT);
-
-	if (s->answered && heard_ms(s, UPSTREAM) > heard_ms(s, CLIENT))
+	if (heard_ms(s, UPSTREAM) > heard_ms(s, CLIENT))
 		return;
-	icmp_tell(&s->peer, &own, s->ifindex,
+	icmp_tell(&s->peer, &s->local, s->ifindex,
 		  error == ECONNREFUSED ? ICMP_PORT_UNREACHABLE :
 		  error == EACCES       ? ICMP_ADMIN_PROHIBITED :
 					  ICMP_HOST_UNREACHABLE,
@@ -543,7 +501,7 @@ static void take_errors(struct udp_session *s)
 
 	while (!s->ended && udp_next_error(s->upstream.fd, &e)) {
 		if (e.error == EMSGSIZE)
-			too_big(s, UPSTREAM, e.mtu);
+			too_big(s, e.mtu);
 		else
 			unreachable(s, e.error);
 	}
@@ -579,8 +537,8 @@ static void count(struct udp_session *s, unsigned int dir, const struct udp_mess
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
 	unsigned int n = udp_datagrams(m);
 
-	s->bytes[dir] += m->len;
-	s->datagrams[dir] += n;
+	s->copied[dir].bytes += m->len;
+	s->copied[dir].datagrams += n;
 	count_add(&s->worker->stats.carrier_bytes[CARRIER_COPY], m->len);
 	count_add(&fs->carried[dir][CARRIER_COPY], m->len);
 	count_add(&fs->datagrams[dir], n);
@@ -606,13 +564,13 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 	int r;
 
 	s->heard_ms[CLIENT] = now_of(s);
-	if (s->answered)
+	if (s->connect_ms)
 		prove(s);
 	if (!pace_take(s->pace, CLIENT, m->len)) {
 		count_lost(s->worker, CAUSE_OVER_BANDWIDTH, udp_datagrams(m));
 		return;
 	}
-	if (s->slot == NO_UDP_SLOT && u->n_asked < UDP_IN)
+	if (s->slot == NO_UDP_SLOT && u->n_asked < UDP_MOST)
 		u->asked[u->n_asked++] = s;
 	r = send_on(s, m);
 	if (!r)
@@ -620,7 +578,7 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 	else if (r == -EAGAIN || r == -ENOBUFS)
 		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
 	else if (r == -EMSGSIZE)
-		too_big(s, UPSTREAM, udp_path_mtu(s->upstream.fd, s->to.sa.sa_family));
+		too_big(s, udp_path_mtu(s->upstream.fd, s->to.sa.sa_family));
 	else
 		unreachable(s, -r);
 	if (!s->ended)
@@ -639,9 +597,9 @@ static uint64_t on_wire(const struct udp_session *s, uint64_t len, uint64_t n)
 static bool is_within_factor(struct udp_session *s, const struct udp_message *m)
 {
 	uint64_t factor = s->forward->conf->max_reply_factor;
-	uint64_t in = on_wire(s, s->bytes[CLIENT], s->datagrams[CLIENT]);
-	uint64_t out = on_wire(s, s->bytes[UPSTREAM] + m->len,
-			       s->datagrams[UPSTREAM] + udp_datagrams(m));
+	uint64_t in = on_wire(s, s->copied[CLIENT].bytes, s->copied[CLIENT].datagrams);
+	uint64_t out = on_wire(s, s->copied[UPSTREAM].bytes + m->len,
+			       s->copied[UPSTREAM].datagrams + udp_datagrams(m));
 
 	return !factor || s->proven || out <= factor * in || is_proven(s);
 }
@@ -652,9 +610,8 @@ static void first_answer(struct udp_session *s)
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
 	uint64_t took = now_of(s) - s->born_ms;
 
-	s->answered = true;
 	s->connect_ms = (uint32_t)took + 1;
-	s->seen_n = s->datagrams[CLIENT] + grafted_datagrams(s, CLIENT);
+	s->asked = all_datagrams(s, CLIENT);
 	histogram_add(&fs->connects, took * 1000);
 	if (s->server)
 		servers_connected(&s->forward->servers, s->server, took, now_of(s));
@@ -666,7 +623,7 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 	enum cause why = CAUSES;
 
 	s->heard_ms[UPSTREAM] = now_of(s);
-	if (!s->answered)
+	if (!s->connect_ms)
 		first_answer(s);
 	if (!is_within_factor(s, m))
 		why = CAUSE_REPLY_LIMIT;
@@ -687,15 +644,15 @@ static bool has_all_answers(const struct udp_session *s)
 {
 	unsigned int n = s->forward->conf->responses;
 
-	return n && s->datagrams[UPSTREAM] >= n * s->datagrams[CLIENT];
+	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
 }
 
 static void take_answers(struct udp_session *s)
 {
 	struct udp_worker *u = s->worker->udp;
-	struct udp_message *run[UDP_OUT];
+	struct udp_message *run[UDP_MOST];
 	unsigned int sent = 0, n = 0, passed = 0;
-	int got = udp_receive(u->out, s->upstream.fd, 0, UDP_OUT), error;
+	int got = udp_receive(u->batch, s->upstream.fd, 0, UDP_MOST), error;
 
 	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone) {
 		end(s, CAUSE_CLIENT_LOST);
@@ -704,7 +661,7 @@ static void take_answers(struct udp_session *s)
 	if (got < 0)
 		take_errors(s);
 	for (int i = 0; i < got; i++) {
-		struct udp_message *m = udp_batch_at(u->out, (unsigned int)i);
+		struct udp_message *m = udp_batch_at(u->batch, (unsigned int)i);
 
 		passed += udp_datagrams(m);
 		if (take_answer(s, m))
@@ -734,7 +691,7 @@ static void on_upstream(struct source *source, uint32_t events)
 /* --- its beginning --- */
 
 static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
-				       const struct graft_tuple *tuple,
+				       const struct graft_tuple *tuple, const struct udp_message *m,
 				       const union client_addr *client)
 {
 	struct udp_session *s = calloc(1, sizeof(*s)), **bucket;
@@ -749,6 +706,9 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	us->refs++;
 	s->tuple = *tuple;
 	s->client = *client;
+	s->peer = m->peer;
+	s->local = m->local;
+	s->ifindex = m->ifindex;
 	s->slot = NO_UDP_SLOT;
 	s->reason = REASONS;
 	s->timer.fire = on_timer;
@@ -840,35 +800,24 @@ static int connect_server(struct udp_session *s, const struct addr_list *list)
 	return r;
 }
 
-/* CAUSES, or why there is no server. */
+/* CAUSES, or why there is no server.  One that has no route is set aside: the next has another. */
 static enum cause choose_server(struct udp_session *s)
 {
-	struct server *tried[8];
-	enum cause cause = CAUSE_NO_SERVER;
+	struct servers *ss = &s->forward->servers;
+	struct addr_list *list;
+	uint64_t seen = 0;
+	int r = servers_pick(ss, &s->client, NULL, 0, &seen, now_of(s), &s->server, &list);
 
-	for (size_t n = 0; n < sizeof(tried) / sizeof(tried[0]); n++) {
-		struct addr_list *list;
-		uint64_t seen = 0;
-		int r = servers_pick(&s->forward->servers, &s->client, tried, n, &seen, now_of(s),
-				     &s->server, &list);
-
-		if (r <= 0)
-			return n ? cause : r == -EHOSTDOWN ? CAUSE_NO_SERVER : CAUSE_NO_ADDRESS;
-		s->server_lost = atomic_load(&s->server->lost);
-		r = connect_server(s, list);
-		addr_list_put(list);
-		if (!r)
-			return CAUSES;
-		cause = r == -EADDRNOTAVAIL ? CAUSE_NO_PORT : upstream_cause(-r);
-		tried[n] = s->server;
-		if (cause == CAUSE_CONNECT_UNREACHABLE)
-			servers_refused(&s->forward->servers, s->server, -r, &seen, now_of(s));
-		server_leave(s->server); /* only compared with from now on */
-		s->server = NULL;
-		if (cause != CAUSE_CONNECT_UNREACHABLE)
-			return cause;
-	}
-	return cause;
+	if (r <= 0)
+		return r == -EHOSTDOWN ? CAUSE_NO_SERVER : CAUSE_NO_ADDRESS;
+	s->server_lost = atomic_load(&s->server->lost);
+	r = connect_server(s, list);
+	addr_list_put(list);
+	if (!r)
+		return CAUSES;
+	if (upstream_cause(-r) == CAUSE_CONNECT_UNREACHABLE)
+		servers_refused(ss, s->server, -r, &seen, now_of(s));
+	return r == -EADDRNOTAVAIL ? CAUSE_NO_PORT : upstream_cause(-r);
 }
 
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
@@ -877,22 +826,19 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 {
 	struct worker *w = us->worker;
 	struct forward *f = us->forward;
-	struct udp_session *s = new_session(us, f, tuple, client);
+	struct udp_session *s = new_session(us, f, tuple, m, client);
 	enum cause cause;
 
 	if (!s)
 		return CAUSE_NO_MEMORY;
-	s->peer = m->peer;
-	s->local = m->local;
-	s->ifindex = m->ifindex;
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = s->since_ms = s->heard_ms[CLIENT] = now_of(s);
-	count_add(&forward_stats(f, w->index)->accepted, 1);
 	cause = forward_pace(f, &client->sa, &s->pace) ? CAUSE_NO_MEMORY : choose_server(s);
 	if (cause != CAUSES) {
-		end(s, cause);
+		forget(s);
 		return cause;
 	}
+	count_add(&forward_stats(f, w->index)->accepted, 1);
 	if (f->conf->idle_timeout_ms)
 		timer_set(&w->loop, &s->timer, now_of(s) + f->conf->idle_timeout_ms);
 	*ret = s;
@@ -913,9 +859,8 @@ int udp_worker_open(struct worker *w)
 		return -ENOMEM;
 	u->mask = n - 1;
 	u->buckets = calloc(n, sizeof(struct udp_session *));
-	u->in = udp_batch_new(UDP_IN);
-	u->out = udp_batch_new(UDP_OUT);
-	if (u->buckets && u->in && u->out)
+	u->batch = udp_batch_new(UDP_MOST);
+	if (u->buckets && u->batch)
 		return 0;
 	udp_worker_close(w);
 	return -ENOMEM;
@@ -927,8 +872,7 @@ void udp_worker_close(struct worker *w)
 
 	if (!u)
 		return;
-	udp_batch_free(u->in);
-	udp_batch_free(u->out);
+	udp_batch_free(u->batch);
 	free(u->buckets);
 	free(u);
 	w->udp = NULL;
@@ -987,8 +931,7 @@ void udp_sessions_leave_behind(struct worker *w)
 		next = s->next;
 		if (survives && carries(s, CLIENT))
 			die(s);
-		else if (s->datagrams[UPSTREAM] + grafted_datagrams(s, UPSTREAM) >=
-				 s->datagrams[CLIENT] + grafted_datagrams(s, CLIENT) ||
+		else if (all_datagrams(s, UPSTREAM) >= all_datagrams(s, CLIENT) ||
 			 now_of(s) >= last + OWES_MS)
 			end(s, SESSION_FINISHED);
 	}
@@ -1018,55 +961,74 @@ void udp_sessions_after_batch(struct worker *w)
 
 /* --- of a daemon before --- */
 
+/* The addresses of what the client of the flow of SLOT sends. */
+static void find_client(const struct udp_grafts *us, uint32_t slot, struct udp_message *ret)
+{
+	struct sockaddr_storage ss;
+	socklen_t len;
+
+	*ret = (struct udp_message){ 0 };
+	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
+	client_addr_set(&ret->peer, (struct sockaddr *)&ss);
+	udp_graft_address(us, slot, CLIENT, true, &ss, &len);
+	client_addr_set(&ret->local, (struct sockaddr *)&ss);
+}
+
+static struct udp_socket *socket_for(struct worker *w, const union client_addr *local)
+{
+	struct udp_socket *us = w->udp ? w->udp->sockets : NULL;
+	struct addr a = { .len = sizeof(*local) };
+
+	memcpy(&a.ss, local, sizeof(*local));
+	while (us &&
+	       (us->addr.ss.ss_family != a.ss.ss_family || addr_port(&us->addr) != addr_port(&a) ||
+		(!addr_is_any(&us->addr) && !addr_equal(&us->addr, &a))))
+		us = us->next;
+	return us;
+}
+
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 {
 	struct udp_grafts *gs = grafts_udp(w->shared->grafts);
 	const volatile struct udp_flow *flow = udp_flow_of(gs, slot);
-	struct addr client, local, to, own;
 	struct graft_tuple tuple;
-	union client_addr c;
 	struct udp_socket *us;
 	struct udp_session *s;
+	struct udp_message m;
+	struct addr to;
 	int r;
 
-	udp_graft_address(gs, slot, CLIENT, false, &client.ss, &client.len);
-	udp_graft_address(gs, slot, CLIENT, true, &local.ss, &local.len);
-	udp_graft_address(gs, slot, UPSTREAM, false, &to.ss, &to.len);
-	udp_graft_address(gs, slot, UPSTREAM, true, &own.ss, &own.len);
-	us = udp_socket_for(w, &local);
+	find_client(gs, slot, &m);
+	us = socket_for(w, &m.local);
 	if (!us)
 		return -ENOENT;
-	client_addr_set(&c, (const struct sockaddr *)&client.ss);
-	graft_tuple_set(&tuple, &c.sa, (const struct sockaddr *)&local.ss);
-	s = new_session(us, f, &tuple, &c);
+	graft_tuple_set(&tuple, &m.peer.sa, &m.local.sa);
+	s = new_session(us, f, &tuple, &m, &m.peer);
 	if (!s)
 		return -ENOMEM;
-	s->peer = c;
-	client_addr_set(&s->local, (const struct sockaddr *)&local.ss);
-	client_addr_set(&s->to, (const struct sockaddr *)&to.ss);
 	s->id = flow->id;
 	if (atomic_load(&w->shared->last_id) < s->id)
 		atomic_store(&w->shared->last_id, s->id);
 	s->born_ms = ((uint64_t)flow->born << UDP_TICK_SHIFT) / 1000000;
-	s->slot = slot;
-	s->adopted = s->answered = true;
-	s->connect_ms = 1;
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		s->heard_ms[dir] = udp_graft_heard_ms(gs, slot, dir);
-		s->counted[dir] = grafted_bytes(s, dir);
-		s->counted_n[dir] = grafted_datagrams(s, dir);
-	}
-	s->seen_n = s->counted_n[CLIENT];
-	if (carries(s, UPSTREAM))
-		prove(s);
+	s->adopted = true;
+	s->connect_ms = 1; /* how long it took is not known */
+	udp_graft_address(gs, slot, UPSTREAM, false, &to.ss, &to.len);
 	s->server = servers_find(&f->servers, &to);
 	if (s->server)
 		s->server_lost = atomic_load(&s->server->lost);
-	udp_port_take_this(addr_port(&own));
-	r = connect_to(s, &to, addr_port(&own));
+	udp_port_take_this(flow->leg[UPSTREAM].tuple.local_port);
+	r = connect_to(s, &to, flow->leg[UPSTREAM].tuple.local_port);
+	if (r) {
+		forget(s);
+		return r;
+	}
+	s->slot = slot;
+	for (unsigned int dir = 0; dir < 2; dir++)
+		s->counted[dir] = grafted(s, dir);
+	s->asked = all_datagrams(s, CLIENT);
+	if (carries(s, UPSTREAM))
+		prove(s);
 	if (f->conf->idle_timeout_ms)
 		timer_set(&w->loop, &s->timer, w->loop.now_ms);
-	if (r) /* the caller counts it out */
-		forget(s);
-	return r;
+	return 0;
 }

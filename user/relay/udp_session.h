@@ -22,20 +22,22 @@ struct udp_socket {
 	struct worker *worker;
 	struct udp_socket *next; /* in udp->sockets */
 	struct forward *forward; /* of new sessions; NULL: there are none any more */
+	bool proxied;            /* what clients send begins with PROXY headers */
 	struct addr addr;        /* that it is bound to */
 	unsigned int refs;       /* the listener, and sessions */
 };
 void udp_socket_put(struct udp_socket *us);
-/* Does what is sent to LOCAL come by US? */
-bool udp_socket_takes(const struct udp_socket *us, const struct addr *local);
-/* The first one of W to which that comes, or NULL. */
-struct udp_socket *udp_socket_for(struct worker *w, const struct addr *local);
+
+/* What has passed in one direction. */
+struct udp_count {
+	uint64_t bytes, datagrams;
+};
 
 struct udp_session {
 	struct worker *worker;
 	struct forward *forward;
-	struct udp_session *next,
-		**prev; /* in udp->sessions; NEXT when it has ended: in udp->dead */
+	struct udp_session *next; /* in udp->sessions, or when it has ended in udp->dead */
+	struct udp_session **prev;
 	struct udp_session *in_bucket;
 	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
 	struct udp_session *newer, *older;
@@ -46,27 +48,25 @@ struct udp_session {
 	union client_addr client;  /* it is `peer`, or whom that speaks for in a PROXY header */
 	union client_addr peer, local, to;
 	unsigned int ifindex; /* that its datagrams come by */
-	in_port_t port;       /* of `upstream`, from udp_ports.h; 0: none of these */
+	in_port_t port;       /* of `upstream`, from udp_ports.h; 0: it has none yet */
 	struct server *server;
-	uint32_t server_lost;              /* server->lost when it got that */
-	struct pace *pace;                 /* owned; NULL: its bandwidth has no limit */
-	uint64_t id, born_ms, heard_ms[2]; /* by side, in user space */
-	uint64_t asked_ms;                 /* the first datagram of the client */
-	uint64_t bytes[2], datagrams[2];   /* by who has sent them: copied */
-	uint64_t before[2], before_n[2];   /* the same: what packet programs did before this slot */
-	uint64_t counted[2], counted_n[2]; /* what the forward's counters have of them */
-	uint64_t seen_n;                   /* of the client, when the server's first answer went */
-	uint32_t slot;                     /* NO_UDP_SLOT: it is not entered */
-	uint64_t since_ms;                 /* it may be entered */
-	uint32_t handled[2];               /* by leg: of those that have passed, sent on */
-	uint64_t behind_ms[2];             /* the same: when these were all, last */
-	uint32_t connect_ms;               /* until the first answer, and 1; 0: none */
+	uint32_t server_lost; /* server->lost when it got that */
+	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
+	uint64_t id, born_ms;
+	uint64_t since_ms;                     /* it may be entered */
+	uint32_t slot;                         /* NO_UDP_SLOT: it is not entered */
+	uint32_t connect_ms;                   /* until the first answer, and 1; 0: none */
+	uint64_t asked;                        /* datagrams of the client when that came */
+	uint64_t heard_ms[2];                  /* by side, in user space */
+	struct udp_count copied[2], before[2]; /* and by packet programs, before it had this slot */
+	struct udp_count counted[2];           /* by packet programs, that its counters have */
+	uint32_t handled[2];                   /* by leg: of those that have passed, sent on */
+	uint64_t behind_ms[2];                 /* the same: when these were all, last */
 	uint8_t reason; /* enum reason: why it is not grafted; REASONS: it may be */
-	bool proven, answered, adopted, ended;
+	bool proven, adopted, ended;
 };
 
-#define UDP_IN 32  /* messages that are read from clients at a time */
-#define UDP_OUT 16 /* the same from a server */
+#define UDP_MOST 32 /* messages that are read from a socket at a time */
 
 /* What a worker has for all of them. */
 struct udp_worker {
@@ -75,10 +75,9 @@ struct udp_worker {
 	struct udp_session *sessions, *dead;
 	struct udp_session *oldest, *newest; /* that are unproven */
 	struct udp_socket *sockets;
-	struct udp_batch *in;              /* from clients */
-	struct udp_batch *out;             /* from servers */
-	uint64_t lost_seen;                /* of shared->udp_lost */
-	struct udp_session *asked[UDP_IN]; /* that wait to be entered; in a look at a socket */
+	struct udp_batch *batch;
+	uint64_t lost_seen;                  /* of shared->udp_lost */
+	struct udp_session *asked[UDP_MOST]; /* that wait to be entered; in a look at a socket */
 	unsigned int n_asked;
 };
 
@@ -100,9 +99,12 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 			    struct udp_session **ret);
 /* M comes from its client. */
 void udp_session_take(struct udp_session *s, const struct udp_message *m);
-/* An unproven session of F (NULL: any), or of CLIENT (NULL: any), gives way, if there is one. */
+/*
+ * An unproven session gives way, if there is one: of F (NULL: of any), and of the host REMOTE (NULL:
+ * any).
+ */
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
-			   const union client_addr *client);
+			   const struct graft_addr *remote);
 /* A datagram to a client, of any worker, has met an error on its way. */
 void udp_session_client_error(struct worker *w, const struct udp_error *e);
 /*
