@@ -167,6 +167,7 @@ static void leave(struct udp_grafts *us, uint32_t slot)
 
 static void fill(const struct udp_grafts *us, struct udp_flow *f, const struct udp_request *q)
 {
+	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
 	uint64_t idle = (q->idle_ms * NS_PER_MS >> UDP_TICK_SHIFT) + (q->idle_ms != 0);
 
 	*f = (struct udp_flow){
@@ -178,7 +179,7 @@ static void fill(const struct udp_grafts *us, struct udp_flow *f, const struct u
 	};
 	for (int leg = 0; leg < 2; leg++) {
 		f->leg[leg].tuple = q->tuples[leg];
-		f->leg[leg].way.ways = f->at[leg].seen = *us->ways - 1;
+		f->leg[leg].way.ways = f->at[leg].seen = ways - 1;
 	}
 	f->at[0].heard = f->born;
 }
