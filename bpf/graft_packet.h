@@ -333,34 +333,6 @@ static __always_inline bool is_for_a_vlan(const struct __sk_buff *skb)
 	return skb->vlan_present && skb->vlan_tci & 0xfff;
 }
 
-/* The rest of parse(). */
-static __always_inline bool parse_udp(struct __sk_buff *skb, __u32 l2, struct packet *p,
-				      __u32 total)
-{
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	struct udphdr *u = data + (p->l4 & L4_BITS);
-
-	if ((void *)(u + 1) > end) {
-		if (bpf_skb_pull_data(skb, p->l4 + sizeof(*u)))
-			return false;
-		data = (void *)(long)skb->data;
-		end = (void *)(long)skb->data_end;
-		u = data + (p->l4 & L4_BITS);
-		if ((void *)(u + 1) > end)
-			return false;
-	}
-	p->tuple.remote_port = u->source;
-	p->tuple.local_port = u->dest;
-	p->header = sizeof(*u);
-	p->flags = u->check ? 0 : NO_SUM;
-	if (total < p->l4 - l2 + sizeof(*u) || total > skb->len - l2)
-		return false;
-	p->len = total - (p->l4 - l2) - sizeof(*u);
-	if (!is_plain(p) || bpf_ntohs(u->len) != p->len + sizeof(*u))
-		p->odd = p->odd ?: GRAFT_HEADERS;
-	return true;
-}
-
 /*
  * False: not a packet that could be of a graft, or none that the stack would take.  An accelerated
  * VLAN tag means that the packet is for another device than this one, which will see it again.  GSO
@@ -389,29 +361,43 @@ static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet
 	}
 	if (!parse_addresses(p, data, end, &total, &protocol))
 		return false;
-	if (protocol == IPPROTO_UDP)
-		return parse_udp(skb, l2, p, total);
-	if (p->l4 + sizeof(*t) != least) { /* more headers: seldom */
-		if (bpf_skb_pull_data(skb, p->l4 + sizeof(*t)))
+	least = protocol == IPPROTO_UDP ? sizeof(struct udphdr) : sizeof(*t);
+	t = data + (p->l4 & L4_BITS);
+	if ((void *)t + least > end) { /* more headers: seldom */
+		if (bpf_skb_pull_data(skb, p->l4 + least))
 			return false;
 		data = (void *)(long)skb->data;
 		end = (void *)(long)skb->data_end;
+		t = data + (p->l4 & L4_BITS);
 	}
-	t = data + (p->l4 & L4_BITS);
-	if ((void *)(t + 1) > end)
+	if ((void *)t + sizeof(struct udphdr) > end)
 		return false;
 	p->tuple.remote_port = t->source;
 	p->tuple.local_port = t->dest;
+	if (skb->len - l2 > 65535)
+		total = skb->len - l2;
+	if (total < p->l4 - l2 + least || total > skb->len - l2)
+		return false;
+	p->header = least;
+	p->len = total - (p->l4 - l2) - least;
+	if (protocol == IPPROTO_UDP) {
+		struct udphdr *u = (void *)t;
+
+		p->flags = u->check ? 0 : NO_SUM;
+		if (!is_plain(p) || bpf_ntohs(u->len) != p->len + least)
+			p->odd = p->odd ?: GRAFT_HEADERS;
+		return true;
+	}
+	if ((void *)(t + 1) > end)
+		return false;
 	p->seq = bpf_ntohl(t->seq);
 	p->ack = bpf_ntohl(t->ack_seq);
 	p->window = bpf_ntohs(t->window);
 	p->flags = ((__u8 *)t)[13];
 	p->header = (((__u8 *)t)[12] >> 4) * 4;
-	if (skb->len - l2 > 65535)
-		total = skb->len - l2;
-	if (p->header < sizeof(*t) || total < p->l4 - l2 + p->header || total > skb->len - l2)
+	if (p->header < least || p->len < p->header - least)
 		return false;
-	p->len = total - (p->l4 - l2) - p->header;
+	p->len -= p->header - least;
 	return true;
 }
 

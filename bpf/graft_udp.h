@@ -3,7 +3,7 @@
  * UDP in graft.bpf.c: a datagram of a flow that is entered is translated, or passes to the socket
  * and counts.  include/udp_contract.h has the words.
  *
- * Memory order.  The daemon publishes a flow by the places in its chains, with release; a reader
+ * Memory order.  The daemon publishes a flow by its places in buckets, with release; a reader
  * follows them, so each load depends on the one before.  Words are changed by atomic operations
  * with a result, which are full barriers.
  */
@@ -30,97 +30,72 @@ struct {
 	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 2);
 	__type(key, __u32);
-	__type(value, __u32);
-} udp_chains SEC(".maps");
+	__type(value, struct udp_bucket);
+} udp_buckets SEC(".maps");
 
-/* Before the programs are loaded: the chains, a power of 2.  Behind them is the seed. */
-const volatile __u32 udp_n_chains = 1;
+/* Before the programs are loaded: a power of 2.  Behind them is the one with the seed. */
+const volatile __u32 udp_n_buckets = 1;
 
 struct udp_found {
 	struct udp_flow *u;
 	struct graft_leg *mine, *other; /* of the packet's leg */
-	struct udp_leg *at;
+	struct udp_leg *at, *at_other;
 };
 
 /* False: there is none that P belongs to. */
 static __always_inline bool find_flow(const struct packet *p, struct udp_found *f)
 {
-	__u32 chain = udp_n_chains, *at = bpf_map_lookup_elem(&udp_chains, &chain), place;
+	__u32 i = udp_n_buckets;
+	struct udp_bucket *b = bpf_map_lookup_elem(&udp_buckets, &i);
 
-	if (!at)
+	if (!b)
 		return false;
-	chain = udp_hash(&p->tuple, *at) & (udp_n_chains - 1);
-	at = bpf_map_lookup_elem(&udp_chains, &chain);
-	if (!at)
-		return false;
-	place = READ_ONCE(*at);
-	for (int i = 0; i < UDP_CHAIN_MOST && place; i++) {
-		__u32 slot = (place - 1) >> 1;
+	i = udp_hash(&p->tuple, b->place[0]) & (udp_n_buckets - 1);
+	b = bpf_map_lookup_elem(&udp_buckets, &i);
+	for (i = 0; b && i < UDP_PLACES; i++) {
+		__u32 place = READ_ONCE(b->place[i]), slot = (place - 1) >> 1;
 		bool one = !(place & 1);
 
-		f->u = bpf_map_lookup_elem(&udp_flows, &slot);
+		f->u = place ? bpf_map_lookup_elem(&udp_flows, &slot) : NULL;
 		if (!f->u)
-			return false;
+			continue;
 		f->mine = one ? &f->u->leg[1] : &f->u->leg[0];
 		f->other = one ? &f->u->leg[0] : &f->u->leg[1];
 		f->at = one ? &f->u->at[1] : &f->u->at[0];
+		f->at_other = one ? &f->u->at[0] : &f->u->at[1];
 		if (same_tuple(&f->mine->tuple, &p->tuple))
 			return is_ipv6(f->mine) == p->ipv6;
-		place = READ_ONCE(f->u->next[one]);
 	}
 	return false;
 }
 
+/* Nothing has come for so long. */
 static __always_inline bool is_silent(const struct udp_leg *at, __u32 now, __s32 idle)
 {
 	return !at->heard || diff(now, at->heard) >= idle;
-}
-
-/* Both ends have been silent for too long. */
-static __always_inline bool is_over(const struct udp_flow *u, __u32 now)
-{
-	return u->idle && is_silent(&u->at[0], now, u->idle) && is_silent(&u->at[1], now, u->idle);
-}
-
-/* The largest packet that leaves by leg OTHER of U. */
-static __always_inline __u32 mtu_on(const struct udp_flow *u, const struct graft_leg *other)
-{
-	__u32 mtu = other->way.mtu;
-	__u32 path = other == &u->leg[1] ? u->at[1].path_mtu : u->at[0].path_mtu;
-
-	return path && path < mtu ? path : mtu;
 }
 
 /* Why what arrives on F's leg cannot be translated here, from now on; 0: it can. */
 static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struct udp_found *f)
 {
 	__u32 ways = graft_ways;
-	__u8 why;
 
 	if (READ_ONCE(f->other->way.ways) != ways)
-		return GRAFT_WAY;
+		return f->at->why = GRAFT_WAY;
 	if (f->at->seen == ways)
 		return 0;
-	why = hindrance_in(skb);
-	if (!why)
-		f->at->seen = ways;
-	return why;
+	f->at->seen = ways;
+	return f->at->why = hindrance_in(skb);
 }
 
-/* N datagrams pass, and count; BACK: those that follow shall, too.  WHY, if it is news. */
-static __always_inline int pass_flow(struct udp_leg *at, __u32 n, __u8 why, bool back)
+/* N datagrams pass, and count; BACK: those that follow shall, too. */
+static __always_inline int pass_flow(struct udp_leg *at, __u32 n, bool back)
 {
-	if (why)
-		at->why = why;
-	for (int i = 0; i < 8 && back; i++) {
-		__u32 word = READ_ONCE(at->word), to = word - UDP_ACTIVE + n * UDP_PASSED_ONE;
+	__u32 word = READ_ONCE(at->word), to = word - UDP_ACTIVE + n * UDP_PASSED_ONE;
 
-		if (!(word & UDP_ACTIVE))
-			break;
-		if (__sync_val_compare_and_swap(&at->word, word, to) == word)
-			return PASS;
-	}
-	__sync_fetch_and_add(&at->word, n * UDP_PASSED_ONE);
+	if (!back || !(word & UDP_ACTIVE) ||
+	    __sync_val_compare_and_swap(&at->word, word, to) != word)
+		__sync_fetch_and_add(&at->word, n * UDP_PASSED_ONE);
 	return PASS;
 }
 
@@ -149,41 +124,46 @@ static __always_inline int translate(struct __sk_buff *skb, const struct packet 
 /* P arrives.  Of IPv6 the stack takes none without a checksum. */
 __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 {
-	__u32 now = bpf_ktime_get_coarse_ns() >> UDP_TICK_SHIFT, head, mtu, size, n;
-	__u32 gso = skb->gso_size;
+	__u32 now = bpf_ktime_get_coarse_ns() >> UDP_TICK_SHIFT, head, mtu, len, n = 1;
 	struct udp_found f;
-	__u8 why;
 
-	if (!p || (p->ipv6 && p->flags & NO_SUM) || !find_flow(p, &f) || is_over(f.u, now))
+	if (!p || (p->ipv6 && p->flags & NO_SUM) || !find_flow(p, &f))
+		return PASS;
+	if (f.u->idle && is_silent(f.at, now, f.u->idle) && is_silent(f.at_other, now, f.u->idle))
 		return PASS;
 	if (f.at->heard != now)
 		f.at->heard = now;
-	/* not gso_segs, which is 0 in what comes from virtual machines */
-	n = gso ? (p->len + gso - 1) / gso : 1;
+	len = p->len;
+	if (skb->gso_size && skb->gso_size < len) {
+		/* not gso_segs, which is 0 in what comes from virtual machines */
+		n = (len + skb->gso_size - 1) / skb->gso_size;
+		len = skb->gso_size;
+	}
 	if (!(READ_ONCE(f.at->word) & UDP_ACTIVE)) {
 		if (!(__sync_fetch_and_add(&f.at->word, n * UDP_PASSED_ONE) & UDP_ACTIVE))
 			return PASS;
 		__sync_fetch_and_sub(&f.at->word, n * UDP_PASSED_ONE);
 	}
-	why = hindrance_of_flow(skb, &f);
-	if (why)
-		return pass_flow(f.at, n, why, true);
+	if (hindrance_of_flow(skb, &f))
+		return pass_flow(f.at, n, true);
 	head = ip_len(is_ipv6(f.other));
-	why = p->odd;
-	if (!why && p->flags & NO_SUM && is_ipv6(f.other))
-		why = GRAFT_HEADERS;
-	if (why)
-		return pass_flow(f.at, n, why, false);
-	mtu = mtu_on(f.u, f.other);
-	size = head + sizeof(struct udphdr) + (gso && gso < p->len ? gso : p->len);
-	if (size <= mtu)
+	mtu = f.other->way.mtu;
+	if (f.at_other->path_mtu && f.at_other->path_mtu < mtu)
+		mtu = f.at_other->path_mtu;
+	len += head + sizeof(struct udphdr);
+	if (p->odd || (p->flags & NO_SUM && is_ipv6(f.other))) {
+		f.at->why = p->odd ?: GRAFT_HEADERS;
+		return pass_flow(f.at, n, false);
+	}
+	if (len <= mtu)
 		return translate(skb, p, &f, n);
 	if (p->ipv6 && mtu < head + IPV6_ROOM_LEAST)
 		mtu = head + IPV6_ROOM_LEAST;
 	/* where its sender is, may not be known: nobody has answered it */
-	if (p->df && size > mtu && READ_ONCE(f.mine->way.ways) == graft_ways)
+	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways)
 		return too_big(skb, p, f.mine, f.other, mtu);
-	return pass_flow(f.at, n, GRAFT_TOO_BIG, false);
+	f.at->why = GRAFT_TOO_BIG;
+	return pass_flow(f.at, n, false);
 }
 
 /* P leaves, and is not one of those: it shows the way of its leg. */

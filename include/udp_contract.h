@@ -9,9 +9,8 @@
  *
  * Maps
  *   udp_flows    struct udp_flow by slot, mapped into the daemon.
- *   udp_chains   by hash of a tuple: the first flow, see udp_place(); each flow has the next.  The
- *                daemon alone writes them.  A reader that meets a change may miss a flow: then its
- *                datagram passes.  The last value is the seed of the hash.
+ *   udp_buckets  by hash of a tuple: where it may be, see udp_place().  The daemon alone writes
+ *                them, one place at a time.  The last one begins with the seed of the hash.
  *
  * The word of a leg: bit 0, UDP_ACTIVE: what arrives is translated.  Above it the number of
  * datagrams that have passed to the socket.
@@ -33,13 +32,17 @@
 /* The unit of `heard` and `idle`: 2^20 ns of CLOCK_MONOTONIC, about 1 ms. */
 #define UDP_TICK_SHIFT 20
 
-/* Flows in a chain that are looked at. */
-#define UDP_CHAIN_MOST 16
+#define UDP_PLACES 8
+
+struct udp_bucket {
+	__u32 place[UDP_PLACES];
+};
 
 struct udp_leg {
 	__u32 word;
-	__u32 seen;     /* graft_ways when a datagram that arrived here was found fit, */
-	__u32 heard;    /* and ticks when any did: by the packet programs; first by the daemon */
+	__u32 seen;     /* graft_ways when it was last asked whether one may be translated here; */
+	__u32 heard;    /* ticks when one arrived, 0: never: by the packet programs; first by the
+			  * daemon */
 	__u16 path_mtu; /* by the daemon: what leaves here is no larger; 0: not known */
 	__u8 why;       /* enum graft_refusal: why the last one that could not be translated */
 	__u8 gone;      /* by the daemon: leg 0: 1: the client cannot be reached */
@@ -47,21 +50,21 @@ struct udp_leg {
 };
 
 struct udp_flow {
-	struct graft_leg leg[2]; /* "way": by what leaves there; the rest by the daemon */
-	__u64 id;                /* by the daemon, as the next: of the session */
-	__u32 forward;           /* graft_tag() of its forward's name */
-	__u32 idle;              /* silent for so many ticks: over; 0: never */
-	__u32 next[2];           /* in the chain, by leg */
-	__u32 born;              /* ticks */
-	__u32 used;              /* 1: it is a session's */
+	struct graft_leg leg[2];  /* "way": by what leaves there; the rest by the daemon */
+	__u64 id;                 /* by the daemon, as the next: of the session */
+	__u32 forward;            /* graft_tag() of its forward's name */
+	__u32 idle;               /* silent for so many ticks: over; 0: never */
+	__u32 born;               /* ticks */
+	__u32 used;               /* 1: it is a session's */
+	__u32 next_free, left_ms; /* while it is none: the queue; since when (low half) */
 	__u32 unused[4];
 	struct udp_leg at[2];
 } __attribute__((aligned(64)));
 
-/* 100,000 flows take at most 300 bytes each: this, and 8 for each chain. */
+/* 100,000 flows take at most 300 bytes each: this, and buckets. */
 _Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 4, "another size: another layout");
 
-/* Leg LEG of the flow of SLOT, in chains; 0 is none. */
+/* Leg LEG of the flow of SLOT, in buckets; 0 is none. */
 static inline __u32 udp_place(__u32 slot, __u32 leg)
 {
 	return (slot << 1 | leg) + 1;

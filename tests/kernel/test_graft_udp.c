@@ -3,7 +3,7 @@
  * UDP at packet level.  The packet programs are run on generated datagrams (BPF_PROG_TEST_RUN), and
  * each byte that they leave, each verdict and all that they remember must be what a model says,
  * which is written from the contract (include/udp_contract.h) and makes its checksums anew.  Slots
- * and chains are tried by themselves, and as a killed daemon leaves them.  At the end there is real
+ * and buckets are tried by themselves, and as a killed daemon leaves them.  At the end there is real
  * traffic, on lo.
  *
  * test_graft_udp [SEED [WORLDS]]: other datagrams, or more of them.
@@ -19,9 +19,9 @@
 #include "datapath/udp_graft.h"
 #include "graft_frames.h"
 
-#define SLOTS 8  /* of a world */
-#define MOST 64  /* of the map */
-#define CHAINS 4 /* few, so that they are long */
+#define SLOTS 8   /* of a world */
+#define MOST 64   /* of the map */
+#define BUCKETS 8 /* few, so that they are full */
 #define PER_WORLD 40
 #define IDLE 50000       /* ticks */
 #define SLACK 100        /* of the coarse clock; and a busy machine */
@@ -30,10 +30,8 @@
 static struct {
 	struct graft_bpf *skel;
 	struct udp_grafts *us;
-	struct udp_flow *flows; /* mapped */
-	struct {
-		uint32_t place, unused;
-	} * chains; /* mapped, behind the last is the seed */
+	struct udp_flow *flows;     /* mapped */
+	struct udp_bucket *buckets; /* mapped; behind them is the seed */
 	uint64_t seed;
 	unsigned int worlds;
 } t = { .seed = 1, .worlds = 2000 };
@@ -47,7 +45,7 @@ static uint32_t ticks(void)
 
 struct world {
 	struct udp_flow flows[SLOTS];
-	bool linked[SLOTS];
+	bool linked[SLOTS * 2];
 	bool used_interface;
 	uint32_t now;
 };
@@ -271,9 +269,11 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 {
 	struct graft_leg *mine = &u->leg[leg], *other = &u->leg[!leg];
 	struct udp_leg *at = &u->at[leg];
-	uint32_t payload = p->len - 8, n = gso ? (payload + gso - 1) / gso : 1, mtu, size, least;
+	uint32_t payload = p->len - 8, n = 1, mtu, size, least;
 	uint32_t head = is_ipv6(other) ? 40 : 20;
 
+	if (gso && gso < payload)
+		n = (payload + gso - 1) / gso;
 	if (u->idle && silent(w, &u->at[0], u->idle) && silent(w, &u->at[1], u->idle))
 		return MODEL_PASS;
 	at->heard = w->now;
@@ -281,9 +281,12 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 		return pass(at, n, 0, false);
 	if (other->way.ways)
 		return pass(at, n, GRAFT_WAY, true);
-	if (at->seen && !w->used_interface)
-		return pass(at, n, GRAFT_INTERFACE, true);
-	at->seen = 0;
+	if (at->seen) {
+		at->seen = 0;
+		at->why = w->used_interface ? 0 : GRAFT_INTERFACE;
+		if (at->why)
+			return pass(at, n, at->why, true);
+	}
 	if (p->odd)
 		return pass(at, n, p->odd, false);
 	if (!get16(p->udp + 6) && is_ipv6(other))
@@ -291,7 +294,7 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 	mtu = other->way.mtu;
 	if (u->at[!leg].path_mtu && u->at[!leg].path_mtu < mtu)
 		mtu = u->at[!leg].path_mtu;
-	size = head + 8 + (gso && gso < payload ? gso : payload);
+	size = head + 8 + (n > 1 ? gso : payload);
 	f->kind = MODEL_OURS;
 	if (size <= mtu) {
 		at->packets += n;
@@ -324,7 +327,7 @@ static enum model_verdict model_arrives(struct world *w, struct model_frame *f, 
 		struct udp_flow *u = &w->flows[i / 2];
 		const struct graft_leg *l = &u->leg[i & 1];
 
-		if (w->linked[i / 2] && !memcmp(&l->tuple, &p.from, sizeof(p.from)))
+		if (w->linked[i] && !memcmp(&l->tuple, &p.from, sizeof(p.from)))
 			return is_ipv6(l) == p.ipv6 ? model_flow(w, u, i & 1, gso, f, &p) :
 						      MODEL_PASS;
 	}
@@ -357,8 +360,7 @@ static void draw_leg(struct graft_leg *l, struct udp_leg *at, bool ipv6, uint32_
 	*at = (struct udp_leg){ .word = below(1000) * UDP_PASSED_ONE + !one_in(4),
 				.seen = one_in(2) ? STALE : 0,
 				.heard = one_in(4) ? 0 : now - (one_in(3) ? 2 * IDLE : 0),
-				.path_mtu = (uint16_t)(one_in(8) ? 300 + below(1300) : 0),
-				.gone = 1 };
+				.path_mtu = (uint16_t)(one_in(8) ? 300 + below(1300) : 0) };
 }
 
 static void draw_world(struct world *w)
@@ -374,25 +376,28 @@ static void draw_world(struct world *w)
 		u->idle = one_in(2) ? IDLE : 0;
 		draw_leg(&u->leg[0], &u->at[0], ipv6, w->now);
 		draw_leg(&u->leg[1], &u->at[1], other, w->now);
-		w->linked[slot] = !one_in(8);
 	}
 }
 
+static struct udp_bucket *bucket_of(const struct graft_tuple *u)
+{
+	return &t.buckets[udp_hash(u, t.buckets[BUCKETS].place[0]) % BUCKETS];
+}
+
+/* Some are in no bucket, for want of a place or by chance. */
 static void put_world(struct world *w)
 {
 	const uint32_t lo = LO, used = w->used_interface ? GRAFT_IF_USED : 0;
 
-	memset(t.chains, 0, sizeof(*t.chains) * CHAINS);
-	t.chains[CHAINS].place = (uint32_t)draw();
+	memset(t.buckets, 0, sizeof(*t.buckets) * BUCKETS);
+	t.buckets[BUCKETS].place[0] = (uint32_t)draw();
 	for (uint32_t i = 0; i < SLOTS * 2; i++) {
-		struct udp_flow *u = &w->flows[i / 2];
-		uint32_t hash = udp_hash(&u->leg[i & 1].tuple, t.chains[CHAINS].place);
-		uint32_t *chain = &t.chains[hash % CHAINS].place;
+		const struct graft_tuple *u = &w->flows[i / 2].leg[i & 1].tuple;
+		uint32_t *place = &bucket_of(u)->place[below(UDP_PLACES)];
 
-		if (!w->linked[i / 2])
-			continue;
-		u->next[i & 1] = *chain;
-		*chain = udp_place(i / 2, i & 1);
+		w->linked[i] = !*place && !one_in(8);
+		if (w->linked[i])
+			*place = udp_place(i / 2, i & 1);
 	}
 	memcpy(t.flows, w->flows, sizeof(w->flows));
 	assert_int_equal(bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0),
@@ -519,11 +524,11 @@ TEST(datagrams_become_what_the_model_says)
 	assert_true(y.sent > y.all / 6 && y.told > y.all / 200 && y.back > y.all / 100);
 }
 
-/* --- slots and chains --- */
+/* --- slots and buckets --- */
 
 static void open_flows(void)
 {
-	assert_int_equal(udp_grafts_open(t.skel->maps.udp_flows, t.skel->maps.udp_chains,
+	assert_int_equal(udp_grafts_open(t.skel->maps.udp_flows, t.skel->maps.udp_buckets,
 					 &t.skel->bss->graft_ways, &t.us),
 			 0);
 }
@@ -533,9 +538,9 @@ static void begin(void)
 {
 	chance = t.seed;
 	memset(t.flows, 0, sizeof(*t.flows) * MOST);
-	memset(t.chains, 0, sizeof(*t.chains) * (CHAINS + 1));
+	memset(t.buckets, 0, sizeof(*t.buckets) * (BUCKETS + 1));
 	open_flows();
-	assert_int_not_equal(t.chains[CHAINS].place, 0);
+	assert_int_not_equal(t.buckets[BUCKETS].place[0], 0);
 	poll(NULL, 0, 11); /* so long slots rest */
 }
 
@@ -582,6 +587,8 @@ static void all_are_found(void)
 			assert_int_equal(run_frame(bpf_program__fd(t.skel->progs.graft_in), &f, 0),
 					 MODEL_PASS);
 			assert_int_equal(u->at[leg].word, was + n);
+			if (u->used)
+				assert_int_equal(udp_graft_find(t.us, &u->leg[leg].tuple), slot);
 		}
 }
 
@@ -591,7 +598,7 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 	uint64_t left_ns;
 
 	begin();
-	while (n < MOST) { /* chains have no room for all, with most seeds */
+	while (n < MOST) { /* buckets have no room for all */
 		struct udp_request q = draw_request();
 		uint32_t slot = udp_graft_enter(t.us, &q);
 
@@ -600,8 +607,8 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 		assert_int_equal(slot, n);
 		slots[n++] = slot;
 	}
-	print_message("%u flows in %d chains\n", n, CHAINS);
-	assert_in_range(n, CHAINS * UDP_CHAIN_MOST / 8, CHAINS * UDP_CHAIN_MOST / 2);
+	print_message("%u flows in %d buckets\n", n, BUCKETS);
+	assert_in_range(n, UDP_PLACES / 2, BUCKETS * UDP_PLACES / 2);
 	all_are_found();
 	for (uint32_t i = 0; i < n; i += 2)
 		udp_graft_leave(t.us, slots[i]);
@@ -637,7 +644,7 @@ TEST(a_tuple_is_one_flows_alone)
 	other.tuples[0] = other.tuples[1];
 	assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
 	udp_graft_leave(t.us, slot);
-	assert_int_equal(enter(&q), 1);
+	assert_int_equal(enter(&q), 6); /* what was refused had slots */
 	all_are_found();
 	udp_grafts_close(t.us);
 }
@@ -657,6 +664,10 @@ TEST(a_leg_is_active_if_nothing_has_passed_and_the_way_is_known)
 	all_are_found();
 	assert_false(udp_graft_activate(t.us, 0, 0, word)); /* one has passed */
 	assert_false(udp_graft_carries(t.us, 0, 0));
+	t.flows[0].at[0].why = GRAFT_INTERFACE; /* and no way has changed since */
+	t.flows[0].at[0].seen = t.skel->bss->graft_ways;
+	assert_false(udp_graft_activate(t.us, 0, 0, udp_graft_word(t.us, 0, 0)));
+	t.flows[0].at[0].seen--;
 	assert_true(udp_graft_activate(t.us, 0, 0, udp_graft_word(t.us, 0, 0)));
 	assert_true(udp_graft_carries(t.us, 0, 0));
 	assert_false(udp_graft_carries(t.us, 0, 1));
@@ -671,7 +682,7 @@ TEST(a_leg_is_active_if_nothing_has_passed_and_the_way_is_known)
 /* Whatever a daemon was at when it was killed, the next one has the flows that are translated. */
 static void be_killed(unsigned int at)
 {
-	uint32_t n = 0, slot, place;
+	uint32_t n = 0, slot, *at_place;
 
 	begin();
 	for (int i = 0; i < 12; i++) {
@@ -682,25 +693,22 @@ static void be_killed(unsigned int at)
 			t.flows[slot].at[i & 1].word |= UDP_ACTIVE;
 	}
 	udp_grafts_close(t.us);
-	place = t.chains[below(CHAINS)].place;
-	slot = (place - 1) >> 1;
-	switch (place ? at : 0) {
-	case 1: /* half entered, or left: one leg in no chain */
-		t.chains[udp_hash(&t.flows[slot].leg[(place - 1) & 1].tuple, t.chains[CHAINS].place) %
-			 CHAINS]
-			.place = t.flows[slot].next[(place - 1) & 1];
+	at_place = &t.buckets[below(BUCKETS)].place[below(UDP_PLACES)];
+	switch (at) {
+	case 1: /* half entered, or left */
+		*at_place = 0;
 		break;
 	case 2: /* what a daemon does not do */
-		t.flows[slot].next[(place - 1) & 1] = place;
+		*at_place = (uint32_t)draw();
 		break;
 	case 3:
-		t.flows[slot].next[(place - 1) & 1] = udp_place(MOST + 5, 1);
+		*at_place = udp_place(below(12), below(2));
 		break;
 	case 4:
-		t.flows[slot].used = (uint32_t)draw();
+		t.flows[below(12)].used = (uint32_t)draw();
 		break;
 	case 5:
-		memset(t.chains, 0xff, sizeof(*t.chains) * CHAINS);
+		memset(t.buckets, 0xff, sizeof(*t.buckets) * BUCKETS);
 		break;
 	}
 	for (slot = 0; slot < MOST; slot++)
@@ -916,13 +924,13 @@ static int load(void **state)
 	if (!t.skel)
 		return -1;
 	bpf_map__set_max_entries(t.skel->maps.udp_flows, MOST);
-	bpf_map__set_max_entries(t.skel->maps.udp_chains, CHAINS + 1);
-	t.skel->rodata->udp_n_chains = CHAINS;
+	bpf_map__set_max_entries(t.skel->maps.udp_buckets, BUCKETS + 1);
+	t.skel->rodata->udp_n_buckets = BUCKETS;
 	if (graft_bpf__load(t.skel))
 		return -1;
 	t.flows = bpf_values_map(t.skel->maps.udp_flows);
-	t.chains = bpf_values_map(t.skel->maps.udp_chains);
-	return t.flows && t.chains ? 0 : -1;
+	t.buckets = bpf_values_map(t.skel->maps.udp_buckets);
+	return t.flows && t.buckets ? 0 : -1;
 }
 
 static int unload(void **state)

@@ -41,8 +41,7 @@ void bpf_rings_close(struct bpf_rings *rs)
 
 static size_t size_of(const struct bpf_map *map)
 {
-	/* each value begins at a multiple of 8 */
-	return ((size_t)bpf_map__value_size(map) + 7) / 8 * 8 * bpf_map__max_entries(map);
+	return (size_t)bpf_map__value_size(map) * bpf_map__max_entries(map);
 }
 
 void *bpf_values_map(const struct bpf_map *map)

@@ -186,16 +186,16 @@ static unsigned int slots_of(const struct grafts *gs, unsigned int wanted)
 static int load(struct grafts *gs, unsigned int slots)
 {
 	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
-	uint32_t chains;
+	uint32_t buckets;
 
 	gs->n_slots = slots_of(gs, slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
-	chains = udp_grafts_chains(gs->n_slots);
+	buckets = udp_grafts_buckets(gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);
-	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_chains, chains);
-	gs->skel->rodata->udp_n_chains = chains - 1;
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_buckets, buckets);
+	gs->skel->rodata->udp_n_buckets = buckets - 1;
 	r = r ?: graft_bpf__load(gs->skel);
 	r = r ?: graft_pins_own(&gs->pins);
 	if (r)
@@ -203,7 +203,7 @@ static int load(struct grafts *gs, unsigned int slots)
 	gs->all = bpf_values_map(gs->skel->maps.grafts);
 	if (!gs->all)
 		return -errno;
-	return udp_grafts_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_chains,
+	return udp_grafts_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_buckets,
 			       &gs->skel->bss->graft_ways, &gs->udp);
 }
 

@@ -34,8 +34,8 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_GRAFT, close));
 
 /* The maps that outlive the daemon. */
-static const char *const pinned[] = { "grafts",    "flows",      "interfaces", "graft_rings",
-				      "udp_flows", "udp_chains", NULL };
+static const char *const pinned[] = { "grafts",    "flows",       "interfaces", "graft_rings",
+				      "udp_flows", "udp_buckets", NULL };
 
 static const char *path_of(const struct graft_pins *p, const char *name, char path[PATH_MAX])
 {

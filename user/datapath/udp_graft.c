@@ -3,11 +3,11 @@
  * Theory of operation
  *
  * The daemon alone writes both maps, through a mapping, but for the words and what the packet
- * programs remember.  A flow is complete before a chain leads to it, and stays as it is for
+ * programs remember.  A flow is complete before a bucket leads to it, and stays as it is for
  * QUIET_MS after none does any more: no packet program looks at one for so long.
  *
- * A daemon may be killed at any point.  Each step is one store into a chain, so chains hold whole
- * flows at all times: the next daemon takes out those that nobody translates.
+ * A daemon may be killed at any point.  What packet programs translate then goes on, and the next
+ * daemon takes out the rest.
  */
 #include "datapath/udp_graft.h"
 
@@ -27,26 +27,14 @@
 /* A slot is not used again for so long. */
 #define QUIET_MS 10
 
-struct slot {
-	uint32_t next;     /* in the queue of free slots */
-	uint32_t put_ms;   /* when it was left (low half) */
-	uint32_t tried[2]; /* graft_ways when a leg was last activated */
-};
-
-struct chain {
-	uint32_t place;
-	uint32_t unused; /* values of a map have 8 bytes, or a multiple */
-};
-
 struct udp_grafts {
-	struct udp_flow *flows; /* by slot, mapped */
-	struct chain *chains;   /* mapped; behind the last one is the seed */
-	struct bpf_map *flows_map, *chains_map;
+	struct udp_flow *flows;     /* by slot, mapped */
+	struct udp_bucket *buckets; /* mapped; the last one has the seed */
+	struct bpf_map *flows_map, *buckets_map;
 	const uint32_t *ways;
-	uint32_t n_slots, n_chains;
+	uint32_t n_slots, n_buckets; /* but for the last one */
 
-	pthread_mutex_t lock; /* of chains and queue; never taken on the payload path */
-	struct slot *slots;
+	pthread_mutex_t lock;         /* of buckets and queue; never taken on the payload path */
 	uint32_t first, last, n_free; /* free slots, oldest first */
 };
 
@@ -55,119 +43,143 @@ static uint32_t ticks(void)
 	return (uint32_t)(clock_ns() >> UDP_TICK_SHIFT);
 }
 
-/* --- chains --- */
+/* --- words --- */
 
-uint32_t udp_grafts_chains(uint32_t flows)
+static uint32_t *word_of(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
 {
-	uint32_t n = 2;
+	return &us->flows[slot].at[leg].word;
+}
 
-	while (n < 2 * flows)
+uint32_t udp_graft_word(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
+{
+	return __atomic_load_n(word_of(us, slot, leg), __ATOMIC_ACQUIRE);
+}
+
+bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
+{
+	return udp_graft_word(us, slot, leg) & UDP_ACTIVE;
+}
+
+bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t word)
+{
+	const volatile struct udp_flow *f = &us->flows[slot];
+	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
+	uint8_t why = f->at[leg].why;
+	bool hindered = why == GRAFT_INTERFACE || why == GRAFT_XFRM;
+
+	if (word & UDP_ACTIVE || f->leg[!leg].way.ways != ways ||
+	    (hindered && f->at[leg].seen == ways))
+		return false;
+	return __atomic_compare_exchange_n(word_of(us, slot, leg), &word, word | UDP_ACTIVE, false,
+					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static void pass(struct udp_grafts *us, uint32_t slot, unsigned int leg)
+{
+	__atomic_fetch_and(word_of(us, slot, leg), ~UDP_ACTIVE, __ATOMIC_SEQ_CST);
+}
+
+void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot)
+{
+	us->flows[slot].at[0].gone = 1;
+	pass(us, slot, 1);
+}
+
+/* --- buckets --- */
+
+uint32_t udp_grafts_buckets(uint32_t flows)
+{
+	uint32_t n = 1;
+
+	while (n < flows)
 		n *= 2;
 	return n + 1;
 }
 
-static uint32_t *chain_of(const struct udp_grafts *us, const struct graft_tuple *t)
+static struct udp_bucket *bucket_of(const struct udp_grafts *us, const struct graft_tuple *t)
 {
-	uint32_t seed = us->chains[us->n_chains].place;
+	uint32_t seed = us->buckets[us->n_buckets].place[0];
 
-	return &us->chains[udp_hash(t, seed) & (us->n_chains - 1)].place;
+	return &us->buckets[udp_hash(t, seed) & (us->n_buckets - 1)];
 }
 
-/* Where the chain goes on behind PLACE. */
-static uint32_t *behind(const struct udp_grafts *us, uint32_t place)
+static struct graft_tuple *tuple_of(const struct udp_grafts *us, uint32_t place)
 {
-	return &us->flows[(place - 1) >> 1].next[(place - 1) & 1];
+	return &us->flows[(place - 1) >> 1].leg[(place - 1) & 1].tuple;
 }
 
-static void point(uint32_t *link, uint32_t place)
+static void set(uint32_t *at, uint32_t place)
 {
-	__atomic_store_n(link, place, __ATOMIC_RELEASE);
+	__atomic_store_n(at, place, __ATOMIC_RELEASE);
 }
 
-/* No other flow has T, and there is room in its chain, for both legs of one. */
-static bool is_free(const struct udp_grafts *us, const struct graft_tuple *t)
+/* The place of T; NULL: it has none. */
+static uint32_t *find(const struct udp_grafts *us, const struct graft_tuple *t)
 {
-	unsigned int n = 0;
+	uint32_t *at = bucket_of(us, t)->place;
 
-	for (uint32_t at = *chain_of(us, t); at; at = *behind(us, at))
-		if (++n > UDP_CHAIN_MOST - 2 ||
-		    !memcmp(&us->flows[(at - 1) >> 1].leg[(at - 1) & 1].tuple, t, sizeof(*t)))
-			return false;
-	return true;
+	for (int i = 0; i < UDP_PLACES; i++)
+		if (at[i] && !memcmp(tuple_of(us, at[i]), t, sizeof(*t)))
+			return &at[i];
+	return NULL;
 }
 
-static void link_flow(struct udp_grafts *us, uint32_t slot)
+/* False: the tuple is another's, or there is no room.  It may be there already. */
+static bool put_in(struct udp_grafts *us, uint32_t slot, uint32_t leg)
 {
-	struct udp_flow *f = &us->flows[slot];
+	const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
+	uint32_t *is = find(us, t), *at = bucket_of(us, t)->place;
 
-	for (uint32_t leg = 0; leg < 2; leg++) {
-		uint32_t *chain = chain_of(us, &f->leg[leg].tuple);
-
-		point(&f->next[leg], *chain);
-		point(chain, udp_place(slot, leg));
-	}
+	for (int i = 0; i < UDP_PLACES && !is; i++)
+		if (!at[i])
+			set(is = &at[i], udp_place(slot, leg));
+	return is && *is == udp_place(slot, leg);
 }
 
-/* Who is at the flow just now goes on from there. */
-static void unlink_flow(struct udp_grafts *us, uint32_t slot)
+uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
 {
-	struct udp_flow *f = &us->flows[slot];
+	uint32_t *at, slot;
 
-	for (uint32_t leg = 0; leg < 2; leg++) {
-		uint32_t *at = chain_of(us, &f->leg[leg].tuple);
-
-		while (*at && *at != udp_place(slot, leg))
-			at = behind(us, *at);
-		if (*at)
-			point(at, f->next[leg]);
-	}
+	pthread_mutex_lock(&us->lock);
+	at = find(us, t);
+	slot = at ? (*at - 1) >> 1 : NO_UDP_SLOT;
+	pthread_mutex_unlock(&us->lock);
+	return slot;
 }
 
 /* --- slots --- */
 
-static void put(struct udp_grafts *us, uint32_t slot)
+/* The lock is held. */
+static void leave(struct udp_grafts *us, uint32_t slot)
 {
-	us->slots[slot].put_ms = (uint32_t)clock_ms();
-	if (us->n_free++)
-		us->slots[us->last].next = slot;
-	else
-		us->first = slot;
+	for (uint32_t leg = 0; leg < 2; leg++) {
+		uint32_t *at = find(us, &us->flows[slot].leg[leg].tuple);
+
+		pass(us, slot, leg);
+		if (at && *at == udp_place(slot, leg))
+			set(at, 0);
+	}
+	us->flows[slot].used = 0;
+	us->flows[slot].left_ms = (uint32_t)clock_ms();
+	*(us->n_free++ ? &us->flows[us->last].next_free : &us->first) = slot;
 	us->last = slot;
-}
-
-static bool take(struct udp_grafts *us, uint32_t *ret)
-{
-	uint32_t slot = us->first;
-
-	if (!us->n_free || (uint32_t)clock_ms() - us->slots[slot].put_ms < QUIET_MS)
-		return false;
-	us->first = us->slots[slot].next;
-	us->n_free--;
-	*ret = slot;
-	return true;
-}
-
-/* At least one: 0 is never. */
-static uint32_t idle_ticks(uint64_t idle_ms)
-{
-	uint64_t idle = (idle_ms * NS_PER_MS >> UDP_TICK_SHIFT) + (idle_ms != 0);
-
-	return (uint32_t)smaller(idle, INT32_MAX);
 }
 
 static void fill(const struct udp_grafts *us, struct udp_flow *f, const struct udp_request *q)
 {
+	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
+	uint64_t idle = (q->idle_ms * NS_PER_MS >> UDP_TICK_SHIFT) + (q->idle_ms != 0);
+
 	*f = (struct udp_flow){
 		.id = q->id,
 		.forward = q->forward,
-		.idle = idle_ticks(q->idle_ms),
+		.idle = (uint32_t)smaller(idle, INT32_MAX),
 		.born = ticks(),
 		.used = 1,
 	};
 	for (int leg = 0; leg < 2; leg++) {
 		f->leg[leg].tuple = q->tuples[leg];
-		f->leg[leg].way.ways = *us->ways - 1;
-		f->at[leg].seen = *us->ways - 1;
+		f->leg[leg].way.ways = f->at[leg].seen = ways - 1;
 	}
 	f->at[0].heard = f->born;
 }
@@ -177,81 +189,25 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q)
 	uint32_t slot = NO_UDP_SLOT;
 
 	pthread_mutex_lock(&us->lock);
-	if (is_free(us, &q->tuples[0]) && is_free(us, &q->tuples[1]) &&
-	    memcmp(&q->tuples[0], &q->tuples[1], sizeof(q->tuples[0])) && take(us, &slot)) {
+	if (us->n_free && (uint32_t)clock_ms() - us->flows[us->first].left_ms >= QUIET_MS) {
+		slot = us->first;
+		us->first = us->flows[slot].next_free;
+		us->n_free--;
 		fill(us, &us->flows[slot], q);
-		us->slots[slot].tried[0] = us->slots[slot].tried[1] = *us->ways - 1;
-		link_flow(us, slot);
+		if (!put_in(us, slot, 0) || !put_in(us, slot, 1)) {
+			leave(us, slot);
+			slot = NO_UDP_SLOT;
+		}
 	}
 	pthread_mutex_unlock(&us->lock);
 	return slot;
 }
 
-static uint32_t *word_of(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
-{
-	return &us->flows[slot].at[leg].word;
-}
-
-uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
-{
-	uint32_t at;
-
-	pthread_mutex_lock(&us->lock);
-	at = *chain_of(us, t);
-	while (at && memcmp(&us->flows[(at - 1) >> 1].leg[(at - 1) & 1].tuple, t, sizeof(*t)) != 0)
-		at = *behind(us, at);
-	pthread_mutex_unlock(&us->lock);
-	return at ? (at - 1) >> 1 : NO_UDP_SLOT;
-}
-
-void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot)
-{
-	us->flows[slot].at[0].gone = 1;
-	__atomic_fetch_and(word_of(us, slot, 1), ~UDP_ACTIVE, __ATOMIC_SEQ_CST);
-}
-
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot)
 {
-	for (unsigned int leg = 0; leg < 2; leg++)
-		__atomic_fetch_and(word_of(us, slot, leg), ~UDP_ACTIVE, __ATOMIC_SEQ_CST);
 	pthread_mutex_lock(&us->lock);
-	unlink_flow(us, slot);
-	__atomic_store_n(&us->flows[slot].used, 0, __ATOMIC_RELEASE);
-	put(us, slot);
+	leave(us, slot);
 	pthread_mutex_unlock(&us->lock);
-}
-
-/* --- words --- */
-
-bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
-{
-	return __atomic_load_n(word_of(us, slot, leg), __ATOMIC_ACQUIRE) & UDP_ACTIVE;
-}
-
-uint32_t udp_graft_word(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
-{
-	return __atomic_load_n(word_of(us, slot, leg), __ATOMIC_ACQUIRE);
-}
-
-/* What was found against LEG since it was last tried is still so, as long as no way has changed. */
-static bool is_hopeless(const struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t ways)
-{
-	const volatile struct udp_leg *at = &us->flows[slot].at[leg];
-
-	return us->slots[slot].tried[leg] == ways && at->why && at->why != GRAFT_WAY &&
-	       at->seen != ways;
-}
-
-bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t word)
-{
-	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
-
-	if (word & UDP_ACTIVE || is_hopeless(us, slot, leg, ways) ||
-	    __atomic_load_n(&us->flows[slot].leg[!leg].way.ways, __ATOMIC_ACQUIRE) != ways)
-		return false;
-	us->slots[slot].tried[leg] = ways;
-	return __atomic_compare_exchange_n(word_of(us, slot, leg), &word, word | UDP_ACTIVE, false,
-					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 /* --- what is known of a flow --- */
@@ -284,95 +240,55 @@ bool udp_graft_next(const struct udp_grafts *us, uint32_t *at)
 	return *at < us->n_slots;
 }
 
+static bool is_live(const struct udp_grafts *us, uint32_t slot)
+{
+	return udp_graft_carries(us, slot, 0) || udp_graft_carries(us, slot, 1);
+}
+
 unsigned int udp_grafts_live(const struct udp_grafts *us)
 {
 	unsigned int n = 0;
 
 	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++)
-		n += udp_graft_carries(us, slot, 0) || udp_graft_carries(us, slot, 1);
+		n += is_live(us, slot);
 	return n;
 }
 
 /* --- opening, closing --- */
 
-/* Take out of CHAIN what is not used.  Returns how many are left in it; -1: it is no chain. */
-static int clean(struct udp_grafts *us, uint32_t *chain)
-{
-	uint32_t *at = chain;
-	int n = 0, looked = 0;
-
-	while (*at) {
-		uint32_t slot = (*at - 1) >> 1, leg = (*at - 1) & 1;
-		struct udp_flow *f = &us->flows[slot];
-
-		if (slot >= us->n_slots || chain_of(us, &f->leg[leg].tuple) != chain ||
-		    ++looked > UDP_CHAIN_MOST)
-			return -1;
-		if (f->used) {
-			at = &f->next[leg];
-			n++;
-		} else {
-			point(at, f->next[leg]);
-		}
-	}
-	return n;
-}
-
-/* N flows are used, and the packet programs follow the chains: only what is wrong is made anew. */
-static void clean_all(struct udp_grafts *us, uint32_t n)
-{
-	uint32_t found = 0;
-	int r = 0;
-
-	for (uint32_t i = 0; i < us->n_chains && r >= 0; i++) {
-		r = clean(us, &us->chains[i].place);
-		found += (uint32_t)(r > 0 ? r : 0);
-	}
-	if (r >= 0 && found == 2 * n)
-		return;
-	for (uint32_t i = 0; i < us->n_chains; i++)
-		point(&us->chains[i].place, 0);
-	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++)
-		link_flow(us, slot);
-}
-
 /* Of flows that were left those go on that packet programs translate. */
 static void find_left(struct udp_grafts *us)
 {
-	uint32_t n = 0;
-
-	for (uint32_t slot = 0; slot < us->n_slots; slot++) {
-		struct udp_flow *f = &us->flows[slot];
-
-		f->used = f->used == 1 &&
-			  (udp_graft_carries(us, slot, 0) || udp_graft_carries(us, slot, 1));
-		n += f->used;
-	}
-	clean_all(us, n);
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
-		if (!us->flows[slot].used)
-			put(us, slot);
+		us->flows[slot].used = us->flows[slot].used == 1 && is_live(us, slot);
+	for (struct udp_bucket *b = us->buckets; b < us->buckets + us->n_buckets; b++)
+		for (uint32_t *at = b->place; at < b->place + UDP_PLACES; at++)
+			if (*at && ((*at - 1) >> 1 >= us->n_slots ||
+				    bucket_of(us, tuple_of(us, *at)) != b))
+				set(at, 0);
+	for (uint32_t slot = 0; slot < us->n_slots; slot++)
+		if (!us->flows[slot].used || !put_in(us, slot, 0) || !put_in(us, slot, 1))
+			leave(us, slot);
 }
 
-int udp_grafts_open(struct bpf_map *flows, struct bpf_map *chains, const uint32_t *ways,
+int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
 		    struct udp_grafts **ret)
 {
 	struct udp_grafts *us = allocated(calloc(1, sizeof(*us)));
 	uint32_t *seed;
 
 	*us = (struct udp_grafts){ .flows = bpf_values_map(flows),
-				   .chains = bpf_values_map(chains),
+				   .buckets = bpf_values_map(buckets),
 				   .flows_map = flows,
-				   .chains_map = chains,
+				   .buckets_map = buckets,
 				   .ways = ways,
 				   .n_slots = bpf_map__max_entries(flows),
-				   .n_chains = bpf_map__max_entries(chains) - 1 };
+				   .n_buckets = bpf_map__max_entries(buckets) - 1 };
 	pthread_mutex_init(&us->lock, NULL);
-	us->slots = allocated(calloc(us->n_slots, sizeof(*us->slots)));
 	*ret = us;
-	if (!us->flows || !us->chains)
+	if (!us->flows || !us->buckets)
 		return -errno;
-	seed = &us->chains[us->n_chains].place;
+	seed = us->buckets[us->n_buckets].place;
 	while (!*seed)
 		if (getrandom(seed, sizeof(*seed), 0) < 0)
 			return -errno;
@@ -385,9 +301,8 @@ void udp_grafts_close(struct udp_grafts *us)
 	if (!us)
 		return;
 	bpf_values_unmap(us->flows, us->flows_map);
-	bpf_values_unmap(us->chains, us->chains_map);
+	bpf_values_unmap(us->buckets, us->buckets_map);
 	pthread_mutex_destroy(&us->lock);
-	free(us->slots);
 	free(us);
 }
 

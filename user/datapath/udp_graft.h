@@ -8,7 +8,7 @@
 #include "udp_contract.h"
 
 /*
- * Flows of UDP at packet level: slots, chains, words; include/udp_contract.h has what they are.
+ * Flows of UDP at packet level: slots, buckets, words; include/udp_contract.h has what they are.
  * Mechanism only: udp_session.c decides.
  */
 struct udp_grafts;
@@ -17,17 +17,17 @@ struct bpf_map;
 #define NO_UDP_SLOT UINT32_MAX
 
 /*
- * FLOWS and CHAINS, which are loaded, may have flows of a daemon before this one.  WAYS is
+ * FLOWS and BUCKETS, which are loaded, may have flows of a daemon before this one.  WAYS is
  * graft_ways of the packet programs.  -errno; close it also then.
  */
-int udp_grafts_open(struct bpf_map *flows, struct bpf_map *chains, const uint32_t *ways,
+int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
 		    struct udp_grafts **ret);
 /* Flows go on.  NULL is fine. */
 void udp_grafts_close(struct udp_grafts *us);
 /* Flows of which packets are translated. */
 unsigned int udp_grafts_live(const struct udp_grafts *us);
-/* The values that `udp_chains` needs for so many flows: a power of 2, and the seed. */
-uint32_t udp_grafts_chains(uint32_t flows);
+/* The values that `udp_buckets` needs for so many flows: a power of 2, and the seed. */
+uint32_t udp_grafts_buckets(uint32_t flows);
 
 /* What a session says of its flow. */
 struct udp_request {
