@@ -163,6 +163,7 @@ static void enter(struct udp_session *s)
 	graft_tuple_set(&q.tuples[UPSTREAM], &s->to.sa, (const struct sockaddr *)&local.ss);
 	s->slot = udp_graft_enter(grafts_of(s), &q);
 	s->handled[CLIENT] = s->handled[UPSTREAM] = 0;
+	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = now_of(s);
 	if (s->slot == NO_UDP_SLOT)
 		s->reason = REASON_NO_SLOT;
 }
@@ -418,6 +419,12 @@ static bool is_deserted(const struct udp_session *s, uint64_t now, uint64_t idle
 	       heard_ms(s, CLIENT) > heard_ms(s, UPSTREAM);
 }
 
+/* Are there other servers for the client of S? */
+static bool has_others(const struct udp_session *s)
+{
+	return s->forward->conf->upstream.n > 1 || s->forward->conf->each_address;
+}
+
 /* The server of S has failed, which those that it has elsewhere are told. */
 static void blame(struct udp_session *s, int error)
 {
@@ -427,7 +434,7 @@ static void blame(struct udp_session *s, int error)
 	if (!s->server)
 		return;
 	servers_refused(&s->forward->servers, s->server, error, &seen, now_of(s));
-	if (s->forward->servers.n < 2 || atomic_load(&s->server->lost) != s->server_lost)
+	if (!has_others(s) || atomic_load(&s->server->lost) != s->server_lost)
 		return;
 	atomic_fetch_add(&s->server->lost, 1);
 	atomic_fetch_add(&shared->udp_lost, 1);
@@ -490,7 +497,7 @@ static void unreachable(struct udp_session *s, int error)
 		  error == EACCES       ? ICMP_ADMIN_PROHIBITED :
 					  ICMP_HOST_UNREACHABLE,
 		  0);
-	if (!has_answered(s))
+	if (!has_others(s) || !has_answered(s))
 		blame(s, error);
 	end(s, upstream_cause(error));
 }
@@ -575,7 +582,7 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 	r = send_on(s, m);
 	if (!r)
 		count(s, CLIENT, m);
-	else if (r == -EAGAIN || r == -ENOBUFS)
+	else if (r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM)
 		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
 	else if (r == -EMSGSIZE)
 		too_big(s, udp_path_mtu(s->upstream.fd, s->to.sa.sa_family));
