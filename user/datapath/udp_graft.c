@@ -153,10 +153,11 @@ uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
 static void leave(struct udp_grafts *us, uint32_t slot)
 {
 	for (uint32_t leg = 0; leg < 2; leg++) {
-		uint32_t *at = find(us, &us->flows[slot].leg[leg].tuple);
+		const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
+		uint32_t *at;
 
 		pass(us, slot, leg);
-		if (at && *at == udp_place(slot, leg))
+		while ((at = find(us, t)) && *at == udp_place(slot, leg))
 			set(at, 0);
 	}
 	us->flows[slot].used = 0;
@@ -263,8 +264,9 @@ static void find_left(struct udp_grafts *us)
 		us->flows[slot].used = us->flows[slot].used == 1 && is_live(us, slot);
 	for (struct udp_bucket *b = us->buckets; b < us->buckets + us->n_buckets; b++)
 		for (uint32_t *at = b->place; at < b->place + UDP_PLACES; at++)
-			if (*at && ((*at - 1) >> 1 >= us->n_slots ||
-				    bucket_of(us, tuple_of(us, *at)) != b))
+			if (*at &&
+			    ((*at - 1) >> 1 >= us->n_slots || !us->flows[(*at - 1) >> 1].used ||
+			     bucket_of(us, tuple_of(us, *at)) != b))
 				set(at, 0);
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
 		if (!us->flows[slot].used || !put_in(us, slot, 0) || !put_in(us, slot, 1))
