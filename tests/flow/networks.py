@@ -240,7 +240,7 @@ class Talk(threading.Thread):
         try:
             self.finish(self.open())
         except Ended as error:
-            if self.end in self.ends:
+            if self.end == "|".join(self.ends):
                 self.end, self.details = f"again {error.args[0]}", error.args[1]
 
     def open(self, port=0):
@@ -655,15 +655,22 @@ class Run:
         self.shell(namespace, f"nft -f {HOME}/rules")
 
     @staticmethod
-    def refuse_big_packets(namespace, commands=(0x17, 0x1f, 0x24, 0x2c)):
-        """Turns offloads off: else a veth carries packets of any size."""
+    def ethtool(namespace, *requests):
+        """Each of REQUESTS to all devices, as far as they can; what the last one has answered."""
+        value = None
         with inside(namespace), socket.socket() as sock:
             for _, name in socket.if_nameindex():
-                for command in commands:  # ETHTOOL_STXCSUM, STSO, SGSO, SGRO
-                    value = ctypes.create_string_buffer(struct.pack("II", command, 0))
+                for request in requests:
+                    value = ctypes.create_string_buffer(request)
                     with contextlib.suppress(OSError):
                         fcntl.ioctl(sock, 0x8946, struct.pack("16sP16x", name.encode(),
                                                               ctypes.addressof(value)))
+        return value
+
+    def refuse_big_packets(self, namespace):
+        """Turns offloads off: else a veth carries packets of any size."""
+        self.ethtool(namespace, *(struct.pack("II", command, 0) for command in (
+            0x17, 0x1f, 0x24, 0x2c)))  # ETHTOOL_STXCSUM, STSO, SGSO, SGRO
 
     # --- the conversations ---
 
@@ -790,8 +797,24 @@ class Run:
         time.sleep(float(seconds))
 
     def step_no_checksums(self, namespace):
-        """Nothing is left to devices of NAMESPACE."""
-        self.refuse_big_packets(namespace, (0x17,))
+        """None is left to devices of NAMESPACE."""
+        self.ethtool(namespace, struct.pack("II", 0x17, 0))
+
+    def step_merge(self, *features):
+        """The relay merges what comes (GRO), with these features of ethtool."""
+        self.ethtool("relay", struct.pack("II", 0x2c, 1))
+        answer_ = self.ethtool("relay", struct.pack("III", 0x1b, 4, 0).ljust(8000, b"\0"))
+        count = struct.unpack_from("8xI", answer_)[0]  # of ETHTOOL_GSTRINGS
+        names = [answer_[at:at + 32].rstrip(b"\0").decode()
+                 for at in range(12, 12 + 32 * count, 32)]
+        words = [0, 0] * ((count + 31) // 32)  # ETHTOOL_SFEATURES: those meant, and on
+        for feature in features:
+            if feature not in names:
+                raise Skip(f"this kernel has no {feature}")
+            word, bit = divmod(names.index(feature), 32)
+            words[2 * word] |= 1 << bit
+            words[2 * word + 1] |= 1 << bit
+        self.ethtool("relay", struct.pack(f"II{len(words)}I", 0x3b, len(words) // 2, *words))
 
     def step_engine(self, engine):
         for talk in self.talks:
