@@ -211,8 +211,7 @@ class Asker:
         return number >= first
 
     def close(self):
-        """Those that were lost: number, of all, and bytes."""
+        """Those that were lost: number and bytes."""
         self.hear(0 if self.waiting else self.number + 1)
         self.sock.close()
-        return [f"{number} of {self.number} ({len(data) + 4} bytes)"
-                for number, data in self.waiting.items()]
+        return [(number, len(data) + 4) for number, data in self.waiting.items()]
