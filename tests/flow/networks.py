@@ -737,7 +737,7 @@ class Run:
                 elif talk.rounds < 3:
                     wait = True
                 elif self.engine == "auto" and not talk.grafted:
-                    patience = {"grafted": 6, "returned": 6, "refused": 0.7}
+                    patience = {"grafted": 6, "returned": 6, "refused": 0.7, "half": 0.7}
                     wait = wait or seconds < at_least + patience.get(talk.expected, 1.5) * SLOW
             if not wait or seconds > 30 * SLOW:
                 return
@@ -762,9 +762,16 @@ class Run:
                 wrong.append(f"not grafted: {reasons}")
             if talk.expected == "returned" and "graft" in carriers:
                 wrong.append("did not return to its sockets")
+            if talk.expected == "half" and any(line["flows"][0]["kernel_bytes"]
+                                               for line in finished):
+                wrong.append("what comes from the client was grafted")
             if talk.expected == "refused":
-                if talk.grafted or any(flow["carrier"] == "graft" for line in finished
-                                       for flow in line["flows"]):
+                if isinstance(talk, DatagramTalk):  # to what is active nothing may come
+                    bad = any(flow["kernel_bytes"] for line in finished for flow in line["flows"])
+                else:
+                    bad = talk.grafted or any(flow["carrier"] == "graft" for line in finished
+                                              for flow in line["flows"])
+                if bad:
                     wrong.append("grafted, but must not be")
                 elif self.row.why and self.row.why not in reasons:
                     wrong.append(f"not_grafted is {reasons} instead of {self.row.why}")

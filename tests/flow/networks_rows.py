@@ -54,7 +54,8 @@ class Row:
     end: str = ""
     batches: int = 3
     plain: bool = False  # no offloads: packets that are too big are lost
-    # Of flows of datagrams: as `graft`, if they differ; -: there are none.
+    # Of flows of datagrams: as `graft`, if they differ; half: only what comes from the server may
+    # be grafted; -: there are none.
     udp: str = ""
     udp_ends: str = "whole"
     big: tuple = (1452, 3000, 20000)  # bytes of larger ones; the last two are fragments
@@ -153,8 +154,9 @@ BOTH_WAYS = """
 """
 LOCAL = "iifname lo accept\noifname lo accept\n"
 STRICT = "ct state established,related accept\nct state invalid drop\n" \
-    "icmp type echo-request accept\nmeta l4proto ipv6-icmp accept\ntcp flags & (syn|ack|rst) == syn " \
-    "ct state new accept\nudp dport { 7001-7006, 9000-9099 } ct state new accept"
+    "icmp type echo-request accept\nmeta l4proto ipv6-icmp accept\n" \
+    "tcp flags & (syn|ack|rst) == syn ct state new accept\n" \
+    "udp dport { 7001-7006, 9000-9099 } ct state new accept"
 STRICT_RELAY = f"""
     relay nft: {chain("input", LOCAL + STRICT, policy="drop")}
     {chain("output", LOCAL + STRICT, policy="drop")}
@@ -492,7 +494,7 @@ ROWS = (
         relay: echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables
         echo 1 >/proc/sys/net/bridge/bridge-nf-call-ip6tables
         {BRIDGE.format("toc", "1.2/24")}
-        relay nft: {chain("prerouting", "ct state invalid drop")}""", graft="refused"),
+        relay nft: {chain("prerouting", "ct state invalid drop")}""", graft="refused", udp="any"),
     Row("an ingress shaper behind", IFB + SHAPED.format("toc"), families="4", speakers="client",
         graft="any", sizes=(2000000,), at_least=0.7),
     Row("an ingress policer", """
@@ -620,22 +622,22 @@ ROWS = (
     ipsec("a policy that blocks the server comes", 2, "tos", "action block"),
     ipsec("a policy that blocks the client comes", 1, "toc", "action block"),
     Row("an IPsec policy towards the server", policy(2, "add", ESP), meanwhile="quiet tos 2",
-        graft="refused", families="4 6", ends="reset|eof", udp_ends="timeout",
+        graft="refused", udp="half", families="4 6", ends="reset|eof", udp_ends="timeout",
         wait=8),
     Row("an IPsec policy towards the client", policy(1, "add", ESP), meanwhile="quiet toc 2",
-        graft="refused", families="4 6", ends="timeout", udp_ends="timeout", wait=2),
+        graft="refused", udp="any", families="4 6", ends="timeout", udp_ends="timeout", wait=2),
     Row("an optional IPsec policy", policy(2, "add", ESP + " level use"), graft="any",
         families="4 6"),
     Row("a route with encapsulation: seg6", f"""
         ?relay: ip -6 route replace fd00:2::/64 encap {SEG6} dev tos mtu 1300
         back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
         echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", routers="back", families="6",
-        graft="refused", big=()),
+        graft="refused", udp="half", big=()),
     Row("a route with encapsulation: IPv4 in seg6", f"""
         ?relay: ip route replace 10.0.2.0/24 encap {SEG6} dev tos mtu 1300
         back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
         echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", routers="back", families="4 64",
-        graft="refused", big=()),
+        graft="refused", udp="half", big=()),
     Row("a route with encapsulation: vxlan", "".join(f"""
         ?{namespace}: ip link add vx0 type vxlan external dstport 4789
         {namespace}: ip link set vx0 address 02:00:00:00:00:0{number} up
@@ -643,7 +645,7 @@ ROWS = (
         ip neigh add 10.0.7.{3 - number} lladdr 02:00:00:00:00:0{3 - number} dev vx0
         ip route replace 10.0.7.{3 - number}/32 encap ip id 7 dst 10.0.2.{3 - number} dev vx0
         """ for namespace, number in (("relay", 1), ("server", 2))), upstream="10.0.7.2",
-        families="4 64", graft="refused", lost="any"),
+        families="4 64", graft="refused", udp="half", lost="any"),
     Row("an encapsulation comes in the middle", """
         back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
         echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", middle=f"""
