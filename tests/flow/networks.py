@@ -438,7 +438,7 @@ class DatagramTalk(Talk):
         if any(number > 3 or not self.row.routers for number, _ in self.lost) and \
                 self.row.lossless(self.run_.engine):  # first ones may wait for a neighbour
             self.faults = [f"lost, number and bytes: {self.lost}"]
-        if self.reordered > 2:  # a hand-over may
+        if self.reordered > 0:  # a hand-over may
             self.faults.append(f"{self.reordered} datagrams came out of order")
 
     def use_ports_again(self):
