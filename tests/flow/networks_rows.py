@@ -147,6 +147,8 @@ CONNMARK = f"""
     {chain("output", "meta mark set ct mark", "route", "mangle")}
     relay: ip46 rule add fwmark 2 lookup 2
 """
+# The daemon ends, and starts again; not before it has learned of its own programs.
+END = "go\n pause 1.6\n {0}\n pause 0.5\n start\n pause 0.3"
 NEWS = "relay: ip46 route add 10.0.99.0/24 dev lo\n pause 0.3\n"
 BOTH_WAYS = """
     relay: for f in 4 6; do echo 1 >/proc/sys/net/ipv$f/fib_multipath_hash_policy; done
@@ -382,7 +384,7 @@ ROWS = (
         ip46 addr replace 10.0.1.2/24 dev toc"""),
     Row("the device to the server is made anew", routers="back", middle=ANEW),
     Row("the device is made anew, with a default route elsewhere", routers="back", middle=ANEW,
-        setup="relay: ip46 route add default via 10.0.1.1"),
+        setup="relay: ip46 route add default via 10.0.1.1", udp_ends="any"),
     Row("the route moves to another device", routers="back back2", middle=MOVE, quick=True),
     Row("the route to the client moves to another device", routers="front front2", middle=TO_TOC2),
     Row("the route moves before the first byte", routers="back back2", at="idle",
@@ -662,7 +664,11 @@ ROWS = (
 
     # --- daemons ---
     Row("SIGKILL and a start", middle="sigkill\n go\n pause 0.5\n start",
-        ends="whole copy:reset|eof", quick=True, lost="any auto:0"),
+        ends="whole copy:reset|eof", quick=True),
+    Row("SIGKILL while datagrams flow", middle=END.format("sigkill"), speakers="", families=ALL,
+        lost="any auto:0"),
+    Row("a stop while datagrams flow", middle=END.format("sigterm"), speakers="", families=ALL,
+        lost="any auto:0", quick=True, options=("--workers", "2")),
     Row("SIGKILL, and the route moves before the start", speakers="", routers="back back2",
         middle=f"sigkill\n {MOVE}\n go\n pause 0.5\n start"),
     Row("SIGKILL, and the route to the client moves before the start", speakers="",
