@@ -163,7 +163,7 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	 * Where its sender is, may not be known: nobody has answered it.  Connected sockets of this
 	 * machine go on as if they had not been told.
 	 */
-	if (p->df && size > mtu && READ_ONCE(f.mine->way.ways) == graft_ways &&
+	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways &&
 	    skb->ifindex != LOOPBACK)
 		return too_big(skb, p, f.mine, f.other, mtu);
 	f.at->why = GRAFT_TOO_BIG;
