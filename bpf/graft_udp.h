@@ -159,8 +159,12 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 		return translate(skb, p, &f, n);
 	if (p->ipv6 && mtu < head + IPV6_ROOM_LEAST)
 		mtu = head + IPV6_ROOM_LEAST;
-	/* where its sender is, may not be known: nobody has answered it */
-	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways)
+	/*
+	 * Where its sender is, may not be known: nobody has answered it.  Connected sockets of this
+	 * machine go on as if they had not been told.
+	 */
+	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways &&
+	    skb->ifindex != LOOPBACK)
 		return too_big(skb, p, f.mine, f.other, mtu);
 	f.at->why = GRAFT_TOO_BIG;
 	return pass_flow(f.at, n, false);

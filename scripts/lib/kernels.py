@@ -22,6 +22,8 @@ LOG = "log", 30, "/bin/sh /culvert/kernels_log.sh"
 
 # What depends on how the packet programs are attached.
 GRAFTED = ("nothing_is_left", "interfaces_come", "filters_of_others", "survives_kill")
+# How datagrams are carried.
+UDP = ("sizes", "moves", "killed")
 
 
 def parse_options(arguments):
@@ -61,6 +63,9 @@ def plan(tests):
     for case in GRAFTED:
         yield (f"flow/grafted-{case}", 240,
                f"/culvert/tests/flow/grafted.py --culvert {BIN}/culvert --only {case}")
+    for case in UDP:
+        yield (f"flow/udp-{case}", 120, f"/culvert/tests/flow/udp.py --culvert {BIN}/culvert "
+               f"--engine auto --only {case}")
 
 
 def try_kernel(series, options):

@@ -55,6 +55,9 @@ LABS = (
     ("virtio", "networks", "plain", "--jobs 1 --quick"),
     ("e1000e", "networks", "NAT on the relay: REDIRECT of ports", "--jobs 1"),
     ("vmxnet3", "networks", "the MTU of the link to the server shrinks", "--jobs 1"),
+    ("virtio", "udp", "sizes", "--engine auto"),
+    ("e1000e", "networks", "datagrams without checksums", "--jobs 1"),
+    ("vmxnet3", "networks", "checksums that the relay completes", "--jobs 1"),
 )
 # A name that nothing has must not pass.
 LAB = """cd /culvert/tests/flow
@@ -120,8 +123,6 @@ def equipment(programs):
             files[name] = file.read()
     return Equipment(
         tools={"nft": "culvert/bin/nft"},
-        scripts=("tests/flow/networks.py", "tests/flow/networks_rows.py"),
-        python=("array", "ctypes", "dataclasses", "pwd", "select", "traceback"),
         modules=("virtio_pci", "virtio_net", "e1000e", "vmxnet3", "xfrm_user", "esp4", "ctr", "gcm",
                  "ghash_generic", "ansi_cprng", "seqiv", "nft_chain_nat", "nft_redir", "nft_ct"),
         files={f"culvert/cards/{name}": data for name, data in files.items()},

@@ -5,6 +5,7 @@ qemu ends with 0 whatever happens in the guest, so what counts is what init writ
 serial port; the first is the kernel's console.
 """
 
+import glob
 import lzma
 import os
 import re
@@ -28,10 +29,12 @@ TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc":
          "wg": "culvert/bin/wg", "flock": "culvert/bin/flock",
          "/usr/bin/python3": "usr/bin/python3"}
 # A test in Python, what it runs, and the modules of all that it starts.
-SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab")
-MODULES = ("argparse", "asyncio", "concurrent.futures.thread", "contextlib", "encodings.ascii",
-           "encodings.idna", "fcntl", "hashlib", "json", "random", "struct", "subprocess",
-           "tempfile", "threading")
+SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab",
+           *(os.path.relpath(path, TOP) for name in ("networks", "udp")
+             for path in glob.glob(os.path.join(TOP, f"tests/flow/{name}*.py"))))
+MODULES = ("argparse", "array", "asyncio", "concurrent.futures.thread", "contextlib", "ctypes",
+           "dataclasses", "encodings.ascii", "encodings.idna", "fcntl", "hashlib", "json", "pwd",
+           "random", "select", "struct", "subprocess", "tempfile", "threading", "traceback")
 FILES = {
     "etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",

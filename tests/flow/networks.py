@@ -6,14 +6,16 @@
 
 Surroundings x engine x who speaks first x family. One row with one engine is a run: a lab and a
 daemon of its own, and in it all cells (speaker, family) side by side. A cell is right if all bytes
-arrive in time, both ways, with a clean end, or if it ends as the row says. Exits with 77 and the
-reason where this cannot run.
+arrive in time, both ways, with a clean end, or if it ends as the row says. Datagrams are two
+speakers more: "udp", and "df", whose packets may not be fragmented. Exits with 77 and the reason
+where this cannot run.
 """
 
 import argparse
 import collections
 import contextlib
 import ctypes
+import dataclasses
 import errno
 import fcntl
 import json
@@ -35,11 +37,13 @@ sys.path[:0] = [HERE, os.path.join(HERE, "../../scripts/lib")]
 # pylint: disable=wrong-import-position
 from labkit import (EXIT_SKIP, SLOW, TOP, Interrupted, LabError, begin_or_skip, expect, tail,
                     wait_until)
+import networks_udp as udp
 from networks_rows import ROWS
+from networks_udp import Ended
 
 ENGINES = ("copy", "auto")
 FAMILIES = ("4", "6", "64", "46")  # of the client's connection, and of the upstream's if it differs
-SPEAKERS = ("client", "greets", "late", "waits")
+SPEAKERS = ("client", "greets", "late", "waits", "udp", "df")  # these two: of datagrams
 GREETING = b"220 hello\r\n"
 RUN_SECONDS = 120  # after which a run is ended
 PAUSE = 1.0  # of who speaks late
@@ -52,10 +56,6 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 
 class Skip(Exception):
     """This kernel or machine cannot show the row: args[0]."""
-
-
-class Ended(Exception):
-    """A conversation did not end as it should: args are the kind of end, and details."""
 
 
 def call(name, *arguments):
@@ -178,8 +178,13 @@ def answer(sock, speaker):
     sock.close()
 
 
-def serve(namespace, speaker, port):
+def serve(namespace, speaker, port, no_checks):
     with inside(namespace):
+        if speaker in SPEAKERS[4:]:
+            sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+            sock.bind(("::", port))
+            start_thread(udp.serve, sock, no_checks)
+            return
         listener = socket.create_server(("::", port), family=socket.AF_INET6, backlog=512,
                                         dualstack_ipv6=True)
 
@@ -201,11 +206,13 @@ class Talk(threading.Thread):
         self.upstream_port = 7001 + SPEAKERS.index(speaker)
         self.forward = f":{self.port}"
         self.expected = pick(run.row.graft, family, speaker, run.engine)
+        self.ends = pick(run.row.ends, family, speaker, run.engine).split("|")
         self.sock = None
         self.rounds = 0
         self.arrived = threading.Event()  # where the row's action is to be
         self.end, self.details, self.seconds = "", "", 0.0
         self.grafted = False  # at that time
+        self.faults = []
         self.why_not = set()
 
     def run(self):
@@ -233,7 +240,7 @@ class Talk(threading.Thread):
         try:
             self.finish(self.open())
         except Ended as error:
-            if self.end == pick(self.row.ends, self.run_.engine, self.family, self.speaker):
+            if self.end == "|".join(self.ends):
                 self.end, self.details = f"again {error.args[0]}", error.args[1]
 
     def open(self, port=0):
@@ -383,6 +390,83 @@ class Talk(threading.Thread):
             time.sleep(1.1)  # for tcp_tw_reuse
 
 
+class DatagramTalk(Talk):
+    """The same for datagrams, of three programs at once."""
+
+    def __init__(self, run, family, speaker):
+        super().__init__(run, family, speaker)
+        self.forward += "/udp"
+        self.expected = pick(run.row.udp or run.row.graft.replace(" 46:any", ""), family, speaker,
+                             run.engine)
+        self.ends = [run.row.udp_ends]
+        self.lost, self.reordered = [], 0
+        self.told = False
+
+    def open(self, port=0, count=3):
+        row = self.row
+        return [udp.Asker(address_of(row.dial or self.run_.relay, self.family[0]),
+                          self.port + row.dial_port, self.speaker == "df", port,
+                          (lambda sock: None) if row.late_sockopts else self.set_sockopts)
+                for _ in range(count)]
+
+    def set_sockopts(self, sock):
+        for one in [asker.sock for asker in sock] if isinstance(sock, list) else [sock]:
+            super().set_sockopts(one)
+
+    def exchange(self, sock, size):
+        for asker in sock:
+            if size < 10000:
+                asker.ask(3, size, self.row.wait)
+                continue
+            for _ in range(size // (1200 * udp.BURST * len(sock)) + 1):
+                asker.ask(udp.BURST, 1200, self.row.wait)
+            for big in self.row.big:
+                asker.ask(1, big, self.row.wait)
+        self.rounds += 1
+
+    def finish(self, sock, size=None):
+        if size is None:
+            self.exchange(sock, 30000)
+        for asker in sock:
+            asker.ask(1, 100, self.row.wait, b"seen")
+            self.reordered += asker.reordered
+            self.told = self.told or asker.mtu() < asker.first_mtu
+            self.lost += asker.close()
+            seen = self.row.seen and address_of(self.row.seen, self.family[-1])
+            if seen and asker.seen != seen:
+                raise Ended("wrong", f"the server saw {asker.seen} instead of {seen}")
+        if any(number > 3 or not self.row.routers for number, _ in self.lost) and \
+                self.row.lossless(self.run_.engine):  # first ones may wait for a neighbour
+            self.faults = [f"lost, number and bytes: {self.lost}"]
+        if self.reordered:
+            self.faults.append(f"{self.reordered} datagrams came out of order")
+
+    def use_ports_again(self):
+        """Flows of one program after the other at one port; then many, for the relay's ports."""
+        how, daemon = self.row.end, self.run_.daemon
+        for number in range(4 + self.row.batches):
+            askers = self.open(*((self.port + 20000, 1) if number < 4 else (0, 8)))
+            deadline = time.monotonic() + 3 * SLOW
+            while time.monotonic() < deadline:
+                self.exchange(askers, 100)
+                if self.run_.engine != "auto" or self.forward in self.run_.look_grafted():
+                    self.grafted = self.run_.engine == "auto"
+                    break
+            if how == "copy":
+                daemon.ask("engine", self.forward, "copy")
+                self.exchange(askers, 100)
+                daemon.ask("engine", self.forward, "default")
+            for asker in askers:
+                self.exchange([asker], 100)
+                if how != "copy":
+                    asker.post_late(5 if how == "kill" else 15)
+                asker.close()
+            if how != "idle":
+                daemon.ask("kill", "--forward", self.forward)
+            wait_until(lambda: not [s for s in self.run_.look() if s["forward"] == self.forward],
+                       f"flows {number + 1} to be over in the daemon", 10)
+
+
 # --- the relay ---
 
 class Daemon:
@@ -447,8 +531,8 @@ class Run:
         self.daemon = None
         self.wrong = []  # what a step saw
         self.failure = ""
-        self.talks = [Talk(self, family, speaker) for family in row.families.split()
-                      for speaker in row.speakers.split()]
+        self.talks = [(DatagramTalk if speaker in SPEAKERS[4:] else Talk)(self, family, speaker)
+                      for family in row.families.split() for speaker in row.all_speakers()]
 
     def work(self):
         """What became of each cell: (family, speaker, verdict, seconds, text)."""
@@ -505,8 +589,8 @@ class Run:
         if self.row.plain:
             for namespace in os.listdir("/run/netns"):
                 self.refuse_big_packets(namespace)
-        for speaker in self.row.speakers.split():
-            serve(self.row.server_in, speaker, 7001 + SPEAKERS.index(speaker))
+        for speaker in self.row.all_speakers():
+            serve(self.row.server_in, speaker, 7001 + SPEAKERS.index(speaker), self.row.no_checks)
         self.daemon = Daemon(self, "relay", 1, self.forwards())
         self.daemon.start()
 
@@ -572,25 +656,32 @@ class Run:
         self.shell(namespace, f"nft -f {HOME}/rules")
 
     @staticmethod
-    def refuse_big_packets(namespace):
-        """Turns offloads off: else a veth carries packets of any size."""
+    def ethtool(namespace, *requests):
+        """Each of REQUESTS to all devices, as far as they can; what the last one has answered."""
+        value = None
         with inside(namespace), socket.socket() as sock:
             for _, name in socket.if_nameindex():
-                for command in 0x17, 0x1f, 0x24, 0x2c:  # ETHTOOL_STXCSUM, STSO, SGSO, SGRO
-                    value = ctypes.create_string_buffer(struct.pack("II", command, 0))
+                for request in requests:
+                    value = ctypes.create_string_buffer(request)
                     with contextlib.suppress(OSError):
                         fcntl.ioctl(sock, 0x8946, struct.pack("16sP16x", name.encode(),
                                                               ctypes.addressof(value)))
+        return value
+
+    def refuse_big_packets(self, namespace):
+        """Turns offloads off: else a veth carries packets of any size."""
+        self.ethtool(namespace, *(struct.pack("II", command, 0) for command in (
+            0x17, 0x1f, 0x24, 0x2c)))  # ETHTOOL_STXCSUM, STSO, SGSO, SGRO
 
     # --- the conversations ---
 
     def look(self):
         return self.daemon.ask("sessions")["sessions"]
 
-    def look_grafted(self):
+    def look_grafted(self, sessions=None):
         """The forwards whose sessions are all grafted."""
         grafted = {}
-        for session in self.look():
+        for session in sessions or self.look():
             carriers = {flow["carrier"] for flow in session["flows"]}
             grafted[session["forward"]] = grafted.get(session["forward"], True) and \
                 carriers == {"graft"}
@@ -606,7 +697,8 @@ class Run:
             for talk in self.talks:
                 expect(talk.arrived.wait(30 * SLOW), "waited in vain for the row's action")
         if self.row.at == "idle":
-            wait_until(lambda: {s["state"] for s in self.look()} == {"open"}, "sessions to open")
+            wait_until(lambda: {s["state"] for s in self.look()} == {"open"} or
+                       not self.row.speakers, "sessions to open")
             time.sleep(0.5)  # for offers that nobody takes
         self.do(self.row.middle)
         self.go.set()
@@ -614,6 +706,10 @@ class Run:
         for talk in self.talks:
             talk.join(RUN_SECONDS * SLOW)
             expect(not talk.is_alive(), "a conversation does not end")
+        for talk in self.talks:
+            if isinstance(talk, DatagramTalk):
+                with contextlib.suppress(LabError):  # there may be none
+                    self.daemon.ask("kill", "--forward", talk.forward)
         begun = {talk.forward for talk in self.talks if talk.why_not}
         with contextlib.suppress(LabError):
             wait_until(lambda: not self.look() and
@@ -625,11 +721,13 @@ class Run:
         begin = time.monotonic()
         while True:
             seconds, wait = time.monotonic() - begin, False
-            for session in self.look():
-                for talk in self.talks:
-                    if talk.forward == session["forward"]:
-                        talk.why_not.add(session["not_grafted"])
-                        talk.grafted = {f["carrier"] for f in session["flows"]} == {"graft"}
+            sessions = self.look()
+            grafted = self.look_grafted(sessions)
+            for talk in self.talks:
+                own = [one for one in sessions if one["forward"] == talk.forward]
+                if own:
+                    talk.why_not |= {session["not_grafted"] for session in own}
+                    talk.grafted = talk.forward in grafted
             for talk in self.talks:
                 at_least = PAUSE * 1.1 if talk.speaker in ("late", "waits") else 0
                 if talk.arrived.is_set():
@@ -639,7 +737,7 @@ class Run:
                 elif talk.rounds < 3:
                     wait = True
                 elif self.engine == "auto" and not talk.grafted:
-                    patience = {"grafted": 6, "returned": 6, "refused": 0.7}
+                    patience = {"grafted": 6, "returned": 6, "refused": 0.7, "half": 0.7}
                     wait = wait or seconds < at_least + patience.get(talk.expected, 1.5) * SLOW
             if not wait or seconds > 30 * SLOW:
                 return
@@ -647,9 +745,8 @@ class Run:
 
     def judge(self, talk):
         """Verdict, seconds and text."""
-        ends = pick(self.row.ends, talk.family, talk.speaker, self.engine).split("|")
-        wrong = list(self.wrong)
-        if talk.end not in ends and "any" not in ends:
+        wrong = self.wrong + talk.faults
+        if talk.end not in talk.ends and "any" not in talk.ends:
             ends = collections.Counter(line["end"] for line in self.daemon.ended()
                                        if line["forward"] == talk.forward)
             wrong.append(f"{talk.end}: {talk.details}, {talk.rounds} rounds; log: {dict(ends)}")
@@ -665,12 +762,21 @@ class Run:
                 wrong.append(f"not grafted: {reasons}")
             if talk.expected == "returned" and "graft" in carriers:
                 wrong.append("did not return to its sockets")
+            if talk.expected == "half" and any(flow["kernel_bytes"] for line in finished
+                                               for flow in line["flows"][:1]):
+                wrong.append("what comes from the client was grafted")
             if talk.expected == "refused":
-                if talk.grafted or any(flow["carrier"] == "graft" for line in finished
-                                       for flow in line["flows"]):
+                if isinstance(talk, DatagramTalk):  # to what is active nothing may come
+                    bad = any(flow["kernel_bytes"] for line in finished for flow in line["flows"])
+                else:
+                    bad = talk.grafted or any(flow["carrier"] == "graft" for line in finished
+                                              for flow in line["flows"])
+                if bad:
                     wrong.append("grafted, but must not be")
                 elif self.row.why and self.row.why not in reasons:
                     wrong.append(f"not_grafted is {reasons} instead of {self.row.why}")
+            if self.row.told and talk.speaker == "df" and talk.grafted and not talk.told:
+                wrong.append("was not told that its packets are too big")
             if "?" in talk.why_not:
                 wrong.append('not_grafted is "?"')
         how = "grafted" if talk.grafted else "/".join(sorted(carriers))
@@ -697,6 +803,26 @@ class Run:
     @staticmethod
     def step_pause(seconds):
         time.sleep(float(seconds))
+
+    def step_no_checksums(self, namespace):
+        """None is left to devices of NAMESPACE."""
+        self.ethtool(namespace, struct.pack("II", 0x17, 0))
+
+    def step_merge(self, *features):
+        """The relay merges what comes (GRO), with these features of ethtool."""
+        self.ethtool("relay", struct.pack("II", 0x2c, 1))
+        answer_ = self.ethtool("relay", struct.pack("III", 0x1b, 4, 0).ljust(8000, b"\0"))
+        count = struct.unpack_from("8xI", answer_)[0]  # of ETHTOOL_GSTRINGS
+        names = [answer_[at:at + 32].rstrip(b"\0").decode()
+                 for at in range(12, 12 + 32 * count, 32)]
+        words = [0, 0] * ((count + 31) // 32)  # ETHTOOL_SFEATURES: those meant, and on
+        for feature in features:
+            if feature not in names:
+                raise Skip(f"this kernel has no {feature}")
+            word, bit = divmod(names.index(feature), 32)
+            words[2 * word] |= 1 << bit
+            words[2 * word + 1] |= 1 << bit
+        self.ethtool("relay", struct.pack(f"II{len(words)}I", 0x3b, len(words) // 2, *words))
 
     def step_engine(self, engine):
         for talk in self.talks:
@@ -738,7 +864,7 @@ class Run:
 
     @staticmethod
     def count_payload(device, seconds):
-        """How many packets with TCP payload leave the relay by DEVICE."""
+        """How many packets of UDP, or with payload of TCP, leave the relay by DEVICE."""
         with inside("relay"):
             tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
             tap.bind((device, 3))  # ETH_P_ALL
@@ -750,14 +876,22 @@ class Run:
                 packet, address = tap.recvfrom(70000)
                 if address[2] != socket.PACKET_OUTGOING:
                     continue
-                if address[1] == 0x0800 and packet[9] == 6:
-                    at, size = packet[0] % 16 * 4, int.from_bytes(packet[2:4], "big")
-                elif address[1] == 0x86dd and packet[6] == 6:
-                    at, size = 40, 40 + int.from_bytes(packet[4:6], "big")
+                if address[1] == 0x0800:
+                    kind, at = packet[9], packet[0] % 16 * 4
+                    size = int.from_bytes(packet[2:4], "big")
+                elif address[1] == 0x86dd:
+                    kind, at, size = packet[6], 40, 40 + int.from_bytes(packet[4:6], "big")
                 else:
                     continue
-                seen += size > at + (packet[at + 12] >> 4) * 4
+                seen += kind == 17 or kind == 6 and size > at + (packet[at + 12] >> 4) * 4
         return seen
+
+    def step_checksums(self, namespace, device):
+        """Those of datagrams that arrive there must be right, from now on."""
+        with inside(namespace):
+            tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
+            tap.bind((device, 3))
+        start_thread(udp.watch_checksums, tap, self.wrong)
 
     def step_quiet(self, device, seconds):
         seen = self.count_payload(device, seconds)
@@ -779,6 +913,8 @@ class Run:
         """Another one in `back`, with the same names, and a session through it."""
         second = Daemon(self, "back", 2, self.forwards())
         second.start(seconds=10)
+        if not self.row.speakers:
+            return
         with inside("server"), named_ends(), \
                 socket.create_connection(("10.0.2.1", self.talks[0].port), 5 * SLOW) as sock:
 
@@ -923,7 +1059,7 @@ class Matrix:
                                          "the run did not end in time" if not text else "")]
         for family, speaker, verdict, seconds, what in cells:
             self.counts[verdict] += 1 if speaker != "all" else \
-                len(row.families.split()) * len(row.speakers.split())
+                len(row.families.split()) * len(row.all_speakers())
             print(f"{verdict:6} {row.name}/{speaker}/{family}/{engine} ({seconds:.1f} s) {what}")
         if any(cell[2] == "not ok" for cell in cells):
             for line in result.get("log", "").splitlines():
@@ -937,15 +1073,18 @@ def main():
     parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
     parser.add_argument("--only", default="", help="rows whose name holds this")
     parser.add_argument("--engine", help="one engine instead of copy and auto")
+    parser.add_argument("--udp", action="store_true", help="only datagrams")
     parser.add_argument("--quick", action="store_true", help="the rows that matter most")
     parser.add_argument("--list", action="store_true", help="show the rows")
     parser.add_argument("--jobs", type=int, default=6, help="runs at a time")
     options = parser.parse_args()
     rows = [row for row in ROWS
             if options.only in row.name and (row.quick or not options.quick)]
+    if options.udp:
+        rows = [dataclasses.replace(row, speakers="") for row in rows if row.udp != "-"]
     if options.list:
         for row in rows:
-            print(f"{row.name}: {row.graft}; {row.speakers}; {row.families}")
+            print(f"{row.name}: {row.graft}; {' '.join(row.all_speakers())}; {row.families}")
         return 0
     if not rows:
         print(f"no row has a name like {options.only}")

@@ -9,7 +9,7 @@ Addresses: 10.0.N.M, and fd00:N::M for IPv6.
             "front2":  a second link, front f2 .6.1 - .6.2 toc2 relay
             "back2":   a second link, relay alt .5.1 - .5.2 b2 back; the relay's own is .9.1 at lo
 
-culvert listens on the ports from 9000, the server on 7001 to 7004. `setup` comes before the daemon
+culvert listens on the ports from 9000, the server on 7001 to 7006. `setup` comes before the daemon
 starts; Run.do() in networks.py explains the lines.
 """
 
@@ -54,6 +54,14 @@ class Row:
     end: str = ""
     batches: int = 3
     plain: bool = False  # no offloads: packets that are too big are lost
+    # Of flows of datagrams: as `graft`, if they differ; half: only what comes from the server may
+    # be grafted; -: there are none.
+    udp: str = ""
+    udp_ends: str = "whole"
+    big: tuple = (1452, 3000, 20000)  # bytes of larger ones; the last two are fragments
+    lost: str = ""  # 0, or any: may datagrams be lost?  If not said: see lossless()
+    no_checks: bool = False  # the server sends datagrams without checksums over IPv4
+    told: bool = False  # who sends with DF hears that it is too big, if grafted
     bpf: bool = True  # there is a BPF file system
     control: str = ""
     ready: float = 30  # seconds that a start may take
@@ -62,6 +70,18 @@ class Row:
     def __post_init__(self):
         if self.again is None:
             object.__setattr__(self, "again", bool(self.middle))
+
+    def all_speakers(self):
+        datagrams = () if self.udp == "-" else ("udp", "df") if self.plain else ("udp",)
+        return *self.speakers.split(), *datagrams
+
+    def lossless(self, engine):
+        """No datagram may be lost."""
+        lost = "any" if self.middle or self.plain or self.at_least else "0"
+        for word in self.lost.split():
+            key, _, value = word.rpartition(":")
+            lost = value if key in ("", engine) else lost
+        return lost == "0"
 
 
 def nat(hook, rules, of="nat"):
@@ -77,7 +97,9 @@ def chain(hook, rules, kind="filter", priority="filter", policy="accept"):
         f"policy {policy}\n{rules}\n}}\n}}"
 
 
-PORTS = "tcp dport 7001-7004"
+BOTH = "meta l4proto { tcp, udp } th"  # followed by ports
+PORTS = f"{BOTH} dport 7001-7006"
+LISTENERS = f"{BOTH} dport 9000-9099"
 # The only good way to the server is by `alt`.
 ONLY_ALT = f"""
     back nft: {chain("forward", f"iifname b0 {PORTS} drop")}
@@ -97,7 +119,7 @@ TPROXY = """
 """
 # The only good way to the client is by `toc2`.
 ONLY_TOC2 = f"""
-    front nft: {chain("forward", "iifname f1 tcp sport 9000-9099 drop")}
+    front nft: {chain("forward", f"iifname f1 {BOTH} sport 9000-9099 drop")}
     relay: ip46 route add 10.0.1.0/24 via 10.0.6.1 table 6
 """
 TO_ALT = """
@@ -107,7 +129,7 @@ TO_ALT = """
 MOVE = TO_ALT + f"back nft: {chain('prerouting', f'iifname b0 {PORTS} drop')}"
 TO_TOC2 = f"""
     relay: ip46 route change 10.0.1.0/24 via 10.0.6.1
-    front nft: {chain("forward", "iifname f1 tcp sport 9000-9099 drop")}
+    front nft: {chain("forward", f"iifname f1 {BOTH} sport 9000-9099 drop")}
 """
 # Providers take no packets with the other's addresses; who comes in by wan2 is answered by wan2.
 UPLINKS = f"""
@@ -125,6 +147,8 @@ CONNMARK = f"""
     {chain("output", "meta mark set ct mark", "route", "mangle")}
     relay: ip46 rule add fwmark 2 lookup 2
 """
+# The daemon ends, and starts again; not before it has learned of its own programs.
+END = "go\n pause 1.6\n {0}\n pause 0.5\n start\n pause 0.3"
 NEWS = "relay: ip46 route add 10.0.99.0/24 dev lo\n pause 0.3\n"
 BOTH_WAYS = """
     relay: for f in 4 6; do echo 1 >/proc/sys/net/ipv$f/fib_multipath_hash_policy; done
@@ -132,8 +156,9 @@ BOTH_WAYS = """
 """
 LOCAL = "iifname lo accept\noifname lo accept\n"
 STRICT = "ct state established,related accept\nct state invalid drop\n" \
-    "icmp type echo-request accept\nmeta l4proto ipv6-icmp accept\ntcp flags & (syn|ack|rst) == syn " \
-    "ct state new accept"
+    "icmp type echo-request accept\nmeta l4proto ipv6-icmp accept\n" \
+    "tcp flags & (syn|ack|rst) == syn ct state new accept\n" \
+    "udp dport { 7001-7006, 9000-9099 } ct state new accept"
 STRICT_RELAY = f"""
     relay nft: {chain("input", LOCAL + STRICT, policy="drop")}
     {chain("output", LOCAL + STRICT, policy="drop")}
@@ -197,13 +222,14 @@ def ports_again(how, *options, few=True, **more):
         relay: echo 1 >/proc/sys/net/ipv4/tcp_tw_reuse
         """ + ("echo 40000 40019 >/proc/sys/net/ipv4/ip_local_port_range" if few else ""),
                graft="any", kind="use_ports_again", end=how, options=options,
-               speakers="client greets", families="4 6", **more)
+               speakers="client greets", families="4 6", lost="any",
+               udp="" if how in ("idle", "kill", "copy") else "-", **more)
 
 
 # A client that does not answer any more.
 SILENT = f"client nft: {chain('output', 'drop')}"
 GONE = {"options": ("--keepalive", "2"), "ends": "any", "again": False, "wait": 4,
-        "speakers": "client", "graft": "grafted"}
+        "speakers": "client", "graft": "grafted", "udp": "-"}
 IP, IP6 = socket.IPPROTO_IP, socket.IPPROTO_IPV6
 PADDING = bytes((0, 0, 1, 4, 0, 0, 0, 0))  # an extension header with 6 bytes PadN
 
@@ -223,6 +249,7 @@ def ttl(hops):
 
 NOPS = (("4", IP, socket.IP_OPTIONS, b"\1\1\1\1"),)
 RECORD_ROUTE = (("4", IP, socket.IP_OPTIONS, b"\7\x27\4" + bytes(37)),)
+NO_CHECKS = (("4", socket.SOL_SOCKET, 11, 1),)  # SO_NO_CHECK
 HOP_BY_HOP = (("6", IP6, socket.IPV6_HOPOPTS, PADDING),)
 DESTINATION = (("6", IP6, socket.IPV6_DSTOPTS, PADDING),)
 
@@ -230,6 +257,20 @@ ROWS = (
     Row("plain", families=ALL, graft="grafted 46:any", quick=True),
     Row("plain without offloads", plain=True, families=ALL, graft="grafted 46:any"),
     Row("plain with routers", routers="front back", families=ALL, graft="grafted 46:any"),
+    Row("several addresses at one listener", "relay: ip46 addr add 10.0.1.7/24 dev toc",
+        dial="10.0.1.7", quick=True),
+    Row("checksums that the relay completes", meanwhile="checksums client c0\n checksums server s0",
+        setup="no_checksums relay", speakers="", families=ALL),
+    Row("datagrams that the relay merges", meanwhile="merge", plain=True, speakers="",
+        families=ALL),
+    Row("datagrams that the relay merges for others", meanwhile="merge rx-udp-gro-forwarding",
+        plain=True, speakers="", families=ALL),
+    Row("datagrams that the relay makes a list of", meanwhile="merge rx-gro-list", plain=True,
+        speakers="", families=ALL),
+    Row("datagrams without checksums", sockopts=NO_CHECKS, no_checks=True, speakers="",
+        families="4 64 46", meanwhile="checksums client c0\n checksums server s0", quick=True),
+    Row("the same, without offloads", sockopts=NO_CHECKS, no_checks=True, speakers="",
+        families="4 64 46", meanwhile="checksums client c0\n checksums server s0", plain=True),
 
     # --- NAT ---
     Row("NAT in front: a router masquerades clients",
@@ -244,14 +285,14 @@ ROWS = (
         f"back nft46: {nat('postrouting', 'oifname b1 masquerade')}", routers="back",
         seen="10.0.2.1"),
     Row("NAT on the relay: REDIRECT of an address",
-        f"relay nft46: {nat('prerouting', 'ip daddr 10.0.9.9 tcp dport 9000-9099 redirect')}",
+        f"relay nft46: {nat('prerouting', f'ip daddr 10.0.9.9 {LISTENERS} redirect')}",
         dial="10.0.9.9", graft="refused"),
     Row("NAT on the relay: REDIRECT of ports", "relay nft46: " + nat("prerouting", "\n".join(
-        f"tcp dport {port - 8000} redirect to :{port}" for port in range(9000, 9040))),
+        f"{BOTH} dport {port - 8000} redirect to :{port}" for port in range(9000, 9040))),
         dial_port=-8000, graft="refused", quick=True),
     Row("NAT on the relay: DNAT to the listener", f"""
         relay: ip46 addr add 10.0.9.1/32 dev lo
-        relay nft46: {nat("prerouting", "ip daddr 10.0.1.2 tcp dport 9000-9099 dnat to 10.0.9.1")}
+        relay nft46: {nat("prerouting", f"ip daddr 10.0.1.2 {LISTENERS} dnat to 10.0.9.1")}
         """, graft="refused"),
     Row("NAT on the relay: SNAT", f"""
         relay: ip46 addr add 10.0.9.9/32 dev lo
@@ -271,14 +312,14 @@ ROWS = (
         ?relay nft: {chain("prerouting", "tcp dport 9000-9099 tcp flags & (syn|ack) == syn notrack",
                            priority="raw")}
         {chain("input", SYNPROXY)}
-        """, graft="refused"),
+        """, graft="refused", udp="-"),
     Row("a relay in a container, NAT on its host", f"""
         server: ip link del s0
         cable front f9 server s0 2
         relay: ip link del tos 2>/dev/null || true
         ip46 route add default via 10.0.3.1
         server: ip46 route replace default via 10.0.2.1
-        front nft46: {nat("prerouting", "ip daddr 10.0.1.2 tcp dport 9000-9099 dnat to 10.0.3.2")}
+        front nft46: {nat("prerouting", f"ip daddr 10.0.1.2 {LISTENERS} dnat to 10.0.3.2")}
         {nat("postrouting", "oifname f9 masquerade", "nat2")}
         """, routers="front", dial="10.0.1.2", seen="10.0.2.1"),
 
@@ -286,10 +327,12 @@ ROWS = (
     Row("policy routes by source", ONLY_ALT + "relay: ip46 rule add from 10.0.5.1 lookup 5",
         routers="back back2", options=("--source", "10.0.5.1"), families="4 64", seen="10.0.5.1"),
     Row("policy routes by destination port", ONLY_ALT +
-        "relay: ip46 rule add ipproto tcp dport 7001-7004 lookup 5", routers="back back2",
+        "relay: ip46 rule add ipproto tcp dport 7001-7004 lookup 5\n"
+        "ip46 rule add ipproto udp dport 7001-7006 lookup 5", routers="back back2",
         quick=True),
     Row("policy routes by source port", ONLY_TOC2 +
-        "relay: ip46 rule add ipproto tcp sport 9000-9099 lookup 6", routers="front front2"),
+        "relay: ip46 rule add ipproto tcp sport 9000-9099 lookup 6\n"
+        "ip46 rule add ipproto udp sport 9000-9099 lookup 6", routers="front front2"),
     Row("policy routes by user", ONLY_ALT + "relay: ip46 rule add uidrange 65534-65534 lookup 5",
         routers="back back2"),
     Row("policy routes by a mark set in OUTPUT", ONLY_ALT + f"""
@@ -299,15 +342,15 @@ ROWS = (
     Row("policy routes by the mark of the forward", ONLY_ALT +
         "relay: ip46 rule add fwmark 5 lookup 5", routers="back back2", options=("--mark", "5")),
     Row("two uplinks by CONNMARK", UPLINKS + CONNMARK, middle=NEWS, routers="front front2",
-        dial="10.0.6.2", graft="any"),
+        dial="10.0.6.2", graft="any", lost="0"),
     Row("two uplinks by source", UPLINKS + "relay: ip46 rule add from 10.0.6.2 lookup 2",
-        middle=NEWS, routers="front front2", dial="10.0.6.2"),
+        middle=NEWS, routers="front front2", dial="10.0.6.2", lost="0"),
     Row("two ways of equal cost by layer 4", BOTH_WAYS, middle=f"""
         {NEWS}
         go
         busy tos 0.5
         busy alt 0.5
-        """, routers="back back2", families=ALL, graft="grafted 46:any"),
+        """, routers="back back2", families=ALL, graft="grafted 46:any", lost="0"),
 
     # --- routes, links and devices that go and come back, or lead elsewhere ---
     Row("the route to the server is gone for half a second", routers="back", middle=gone(0.5)),
@@ -341,7 +384,7 @@ ROWS = (
         ip46 addr replace 10.0.1.2/24 dev toc"""),
     Row("the device to the server is made anew", routers="back", middle=ANEW),
     Row("the device is made anew, with a default route elsewhere", routers="back", middle=ANEW,
-        setup="relay: ip46 route add default via 10.0.1.1"),
+        setup="relay: ip46 route add default via 10.0.1.1", udp_ends="any"),
     Row("the route moves to another device", routers="back back2", middle=MOVE, quick=True),
     Row("the route to the client moves to another device", routers="front front2", middle=TO_TOC2),
     Row("the route moves before the first byte", routers="back back2", at="idle",
@@ -364,7 +407,7 @@ ROWS = (
     Row("the MTU of the link to the server shrinks", plain=True, families=ALL,
         graft="grafted 46:any", quick=True, middle="""
         relay: ip link set tos mtu 1300
-        server: ip link set s0 mtu 1300"""),
+        server: ip link set s0 mtu 1300""", told=True),
     Row("the MTU of the link to the client shrinks", plain=True, families=ALL,
         graft="grafted 46:any", middle="""
         relay: ip link set toc mtu 1300
@@ -373,18 +416,18 @@ ROWS = (
         graft="grafted 46:any", middle="""
         server: ip link set s0 mtu 1300
         relay: ip route change 10.0.2.0/24 dev tos src 10.0.2.1 mtu lock 1300
-        ip -6 route replace fd00:2::/64 dev tos metric 256 mtu lock 1300"""),
+        ip -6 route replace fd00:2::/64 dev tos metric 256 mtu lock 1300""", told=True),
     Row("the route moves to a link with a smaller MTU", plain=True, routers="back back2",
         families=ALL, graft="grafted 46:any", middle="""
         relay: ip link set alt mtu 1300
         back: ip link set b2 mtu 1300
-        """ + MOVE),
+        """ + MOVE, told=True),
     Row("a router behind has a smaller MTU", SMALL_BACK, plain=True, routers="back",
         families=ALL, graft="grafted 46:any"),
     Row("a router in front has a smaller MTU", SMALL_FRONT, plain=True, routers="front",
         families=ALL, graft="grafted 46:any"),
     Row("the MTU of a router behind shrinks", plain=True, routers="back", families=ALL,
-        graft="grafted 46:any", middle=SMALL_BACK, quick=True),
+        graft="grafted 46:any", middle=SMALL_BACK, quick=True, told=True),
     Row("the MTU of a router in front shrinks", plain=True, routers="front", families=ALL,
         graft="grafted 46:any", middle=SMALL_FRONT),
     Row("the MTU of a router shrinks after a return", plain=True, routers="front back",
@@ -396,7 +439,7 @@ ROWS = (
     Row("an ICMP black hole, and the relay probes", SMALL_BACK + f"""
         back nft: {chain("output", BLACK_HOLE)}
         relay: echo 1 >/proc/sys/net/ipv4/tcp_mtu_probing""", plain=True, routers="back",
-        graft="refused", wait=25, sizes=(200, 30000)),
+        graft="refused", wait=25, sizes=(200, 30000), udp="-"),
     Row("fragments from a client without DF", """
         client: echo 1 >/proc/sys/net/ipv4/ip_no_pmtu_disc
         front: ip route change 10.0.3.0/24 dev f1 mtu lock 1300""", plain=True, routers="front",
@@ -429,11 +472,11 @@ ROWS = (
         ?client: ip link set c0 gso_max_size 180000 gro_max_size 180000
         relay: for d in toc tos; do ip link set $d gso_max_size 180000 gro_max_size 180000; done
         server: ip link set s0 gso_max_size 180000 gro_max_size 180000""", families="6 64",
-        speakers="client greets", sizes=(200, 20000000, 200)),
+        speakers="client greets", sizes=(200, 20000000, 200), udp="-"),
     Row("BIG TCP at the client alone", """
         ?client: ip link set c0 gso_max_size 180000 gro_max_size 180000
         relay: ip link set toc gso_max_size 180000 gro_max_size 180000""", families="6 64",
-        speakers="client greets", sizes=(200, 20000000, 200)),
+        speakers="client greets", sizes=(200, 20000000, 200), udp="-"),
 
     # --- ports that are used again ---
     ports_again("client-fin", few=False, batches=0),
@@ -444,16 +487,16 @@ ROWS = (
     ports_again("kill", quick=True),
     ports_again("copy"),
     Row("a port used again after SIGKILL", middle="sigkill\n start", last="fin",
-        ends="whole copy:reset|eof"),
+        ends="whole copy:reset|eof", udp="-"),
     Row("a port used again after a return", middle="go\n engine copy\n engine default", last="fin",
-        graft="grafted"),
+        graft="grafted", udp="-"),
 
     # --- filters and shapers ---
     Row("a bridge with br_netfilter", f"""
         relay: echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables
         echo 1 >/proc/sys/net/bridge/bridge-nf-call-ip6tables
         {BRIDGE.format("toc", "1.2/24")}
-        relay nft: {chain("prerouting", "ct state invalid drop")}""", graft="refused"),
+        relay nft: {chain("prerouting", "ct state invalid drop")}""", graft="refused", udp="any"),
     Row("an ingress shaper behind", IFB + SHAPED.format("toc"), families="4", speakers="client",
         graft="any", sizes=(2000000,), at_least=0.7),
     Row("an ingress policer", """
@@ -469,14 +512,14 @@ ROWS = (
         families="4", speakers="client", graft="any", sizes=(2000000,), at_least=0.7),
     Row("a strict firewall on the relay", STRICT_RELAY),
     Row("a strict firewall on the relay, and a return", STRICT_RELAY, graft="returned",
-        middle="go\n engine copy"),
+        middle="go\n engine copy", lost="0"),
     Row("a firewall that is strict with lo, too", f"""
         relay nft: {chain("input", STRICT, policy="drop")}
         {chain("output", STRICT, policy="drop")}""", graft="any", families="4"),
     Row("strict firewalls on both sides", f"""
         front nft: {chain("forward", STRICT, policy="drop")}
         back nft: {chain("forward", STRICT, policy="drop")}
-        """, routers="front back", middle="go\n engine copy", graft="returned"),
+        """, routers="front back", middle="go\n engine copy", graft="returned", lost="0"),
 
     # --- ways in and out ---
     Row("clients come in by an interface without an address", """
@@ -491,6 +534,11 @@ ROWS = (
         ip46 route replace 10.0.1.0/24 via 10.0.6.1
         front: ip46 route add 10.0.9.2/32 via 10.0.3.2""", routers="front front2",
         dial="10.0.9.2", graft="any"),
+    Row("clients move to another interface", """
+        relay: ip46 addr add 10.0.9.2/32 dev lo
+        front: ip46 route add 10.0.9.2/32 via 10.0.3.2""", routers="front front2",
+        dial="10.0.9.2", lost="0",
+        middle="front: ip46 route replace 10.0.9.2/32 via 10.0.6.2\n go\n pause 0.5"),
     Row("priority tags (VID 0) in front", """
         client: ip link del c0
         relay: ip link del toc
@@ -531,7 +579,8 @@ ROWS = (
             local 10.0.2.{number} remote 10.0.2.{3 - number}
         {namespace}: ip link set vx0 up
         ip46 addr add 10.0.7.{number}/24 dev vx0
-        """ for namespace, number in (("relay", 1), ("server", 2))), upstream="10.0.7.2"),
+        """ for namespace, number in (("relay", 1), ("server", 2))), upstream="10.0.7.2",
+        lost="any"),
     Row("VRF", """
         ?relay: ip link add vrf0 type vrf table 10
         relay: ip link set vrf0 up
@@ -566,7 +615,7 @@ ROWS = (
         client_in="relay", dial="127.0.0.1", graft="grafted 64:any"),
     Row("client and upstream are on the relay, with keepalive", upstream="127.0.0.1",
         server_in="relay", client_in="relay", dial="127.0.0.1", graft="grafted 64:any",
-        options=("--keepalive", "1"), speakers="client", middle="relay: sleep 8"),
+        options=("--keepalive", "1"), speakers="client", middle="relay: sleep 8", udp="-"),
     Row("the client is on the relay", client_in="relay", graft="any"),
 
     # --- IPsec and routes with encapsulation ---
@@ -575,21 +624,22 @@ ROWS = (
     ipsec("a policy that blocks the server comes", 2, "tos", "action block"),
     ipsec("a policy that blocks the client comes", 1, "toc", "action block"),
     Row("an IPsec policy towards the server", policy(2, "add", ESP), meanwhile="quiet tos 2",
-        graft="refused", families="4 6", ends="reset|eof", wait=8),
+        graft="refused", udp="half", families="4 6", ends="reset|eof", udp_ends="timeout",
+        wait=8),
     Row("an IPsec policy towards the client", policy(1, "add", ESP), meanwhile="quiet toc 2",
-        graft="refused", families="4 6", ends="timeout", wait=2),
+        graft="refused", udp="any", families="4 6", ends="timeout", udp_ends="timeout", wait=2),
     Row("an optional IPsec policy", policy(2, "add", ESP + " level use"), graft="any",
         families="4 6"),
     Row("a route with encapsulation: seg6", f"""
         ?relay: ip -6 route replace fd00:2::/64 encap {SEG6} dev tos mtu 1300
         back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
         echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", routers="back", families="6",
-        graft="refused"),
+        graft="refused", udp="half", big=()),
     Row("a route with encapsulation: IPv4 in seg6", f"""
         ?relay: ip route replace 10.0.2.0/24 encap {SEG6} dev tos mtu 1300
         back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
         echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", routers="back", families="4 64",
-        graft="refused"),
+        graft="refused", udp="half", big=()),
     Row("a route with encapsulation: vxlan", "".join(f"""
         ?{namespace}: ip link add vx0 type vxlan external dstport 4789
         {namespace}: ip link set vx0 address 02:00:00:00:00:0{number} up
@@ -597,24 +647,32 @@ ROWS = (
         ip neigh add 10.0.7.{3 - number} lladdr 02:00:00:00:00:0{3 - number} dev vx0
         ip route replace 10.0.7.{3 - number}/32 encap ip id 7 dst 10.0.2.{3 - number} dev vx0
         """ for namespace, number in (("relay", 1), ("server", 2))), upstream="10.0.7.2",
-        families="4 64", graft="refused"),
+        families="4 64", graft="refused", udp="half", lost="any"),
     Row("an encapsulation comes in the middle", """
         back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
         echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", middle=f"""
         ?relay: ip -6 route replace fd00:2::/64 encap {SEG6} dev tos
-        """, routers="back", families="6"),
+        """, routers="back", families="6", big=()),
 
     # --- forwards ---
     Row("transparent", TPROXY, options=("--transparent", "yes"), families="4 6", seen="10.0.1.1",
-        middle=NEWS),
+        middle=NEWS, lost="0"),
     Row("source", "relay: ip46 addr add 10.0.2.7/24 dev tos", options=("--source", "10.0.2.7"),
-        families="4 64", seen="10.0.2.7", middle=NEWS),
-    Row("mark", options=("--mark", "7"), middle=NEWS),
-    Row("interface", options=("--interface", "tos"), middle=NEWS, graft="any"),
+        families="4 64", seen="10.0.2.7", middle=NEWS, lost="0"),
+    Row("mark", options=("--mark", "7"), middle=NEWS, lost="0"),
+    Row("interface", options=("--interface", "tos"), middle=NEWS, graft="any", lost="0"),
 
     # --- daemons ---
     Row("SIGKILL and a start", middle="sigkill\n go\n pause 0.5\n start",
         ends="whole copy:reset|eof", quick=True),
+    Row("SIGKILL while datagrams flow", middle=END.format("sigkill"), speakers="", families=ALL,
+        lost="any auto:0"),
+    Row("a stop while datagrams flow", middle=END.format("sigterm"), speakers="", families=ALL,
+        lost="any auto:0", quick=True, options=("--workers", "2")),
+    Row("SIGKILL, and the route moves before the start", speakers="", routers="back back2",
+        middle=f"sigkill\n {MOVE}\n go\n pause 0.5\n start"),
+    Row("SIGKILL, and the route to the client moves before the start", speakers="",
+        routers="front front2", middle=f"sigkill\n {TO_TOC2} go\n pause 0.5\n start"),
     Row("without a BPF file system", bpf=False, middle="sigkill\n start",
         ends="whole copy:reset|eof"),
     Row("a start as the account between two as root",
@@ -636,5 +694,5 @@ ROWS = (
         echo 0 >nf_conntrack_tcp_loose; echo 4 >nf_conntrack_tcp_timeout_established
         """, routers="front", options=("--keepalive", "3"), middle="pause 13"),
     Row("two daemons with the same names", routers="back", control="control",
-        middle="second_daemon"),
+        middle="second_daemon", lost="0"),
 )
