@@ -131,6 +131,7 @@ class Trial(Rig):
         for end in ends:
             end()
             if self.engine == "auto":
+                time.sleep(0.5)  # of load: at first the daemon looks whether ways have changed
                 self.expect_carried(48)
                 wait_until(lambda: re.search("48 .*adopted", tail(self.daemon.process.log, 30)),
                            "an adoption")
@@ -140,7 +141,7 @@ class Trial(Rig):
         if self.engine == "auto":
             self.expect_whole(did, around)
         self.wait_sessions(0)
-        expect(self.errors("idle-timeout") >= 48, "how the sessions ended is not counted")
+        expect(self.finished() >= 48, "how the sessions ended is not counted")
 
     def test_killed(self):
         self.outlive(self.kill, self.kill, self.kill)
@@ -181,7 +182,7 @@ class Trial(Rig):
         wait_until(is_over, "the silent session to end", 4)
         expect(self.busy_id() == first, "the busy session was ended")
         self.wait_sessions(0, 4)
-        expect(self.errors("idle-timeout") == 2, "ends are not counted")
+        expect(self.finished() == 2, "ends are not counted")
 
     def busy_id(self):
         return [s["id"] for s in self.sessions() if s["forward"] == "44"]
@@ -273,18 +274,22 @@ class Trial(Rig):
         self.proven()
         self.proven(pair="66")
         expect(not self.client(source="10.0.1.11").is_heard(), "who is denied has an answer")
-        expect(self.errors("denied") == 1 and len(self.sessions()) == 2, "denied: not counted")
+        expect(self.daemon.ask("forwards")["forwards"][0]["denied"] == 1, "denied: not counted")
+        expect(len(self.sessions()) == 2, "more than two sessions")
 
     def test_bandwidth(self):
-        self.begin("bandwidth = 20K", "max-reply-factor = 0", forwards=self.one())
+        self.begin("bandwidth = 100K", "max-reply-factor = 0", forwards=self.one())
         client = self.proven()
-        for _ in range(100):
+        start, heard = time.monotonic(), 0
+        for _ in range(400):
             client.send(1000)
-        heard = 0
+            heard += client.hear(0.002) is not None
         while client.hear(0.3):
             heard += 1
-        expect(5 <= heard < 60 and self.errors("bandwidth") >= 100 - heard,
-               f"{heard} of 100 answers, {self.errors('bandwidth')} dropped")
+        rate = heard * 1000 / (time.monotonic() - start - 0.3)
+        expect(50 << 10 < rate < 115 << 10, f"{heard} of 400 answers, {rate:.0f} bytes a second")
+        expect(self.errors("bandwidth") >= 400 - heard, "what was dropped is not counted")
+        client.ask(20000, tries=5)  # more than comes at a time
         self.expect_carried(1, "bandwidth limit")
 
     def test_reply_factor(self):
@@ -430,8 +435,8 @@ class Trial(Rig):
     def test_names(self):
         peer = self.lab.start("relay", sys.executable, "-B", PEER, "serve", "7160")
         self.undo.callback(self.lab.stop, peer)
+        wait_until(lambda: is_bound(peer.pid, 7160), "the server")
         self.begin(forwards=self.one("localhost:7160"))
-        wait_until(self.client().is_heard, "an answer of localhost")
         self.proven()
 
     def test_source_and_mark(self):
