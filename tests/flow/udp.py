@@ -136,7 +136,7 @@ class Trial(Rig):
                 wait_until(lambda: re.search("48 .*adopted", tail(self.daemon.process.log, 30)),
                            "an adoption")
             else:  # each datagram may begin a session
-                wait_until(lambda: len(self.sessions()) == 48, "sessions to begin again")
+                self.wait_sessions(48)
         did, around = self.said(load)
         if self.engine == "auto":
             self.expect_whole(did, around)
@@ -571,6 +571,9 @@ def run(options):
     with Lab() as lab:
         server = lab.start("server", sys.executable, "-B", PEER, "serve", *map(str, PORTS))
         wait_until(lambda: is_bound(server.pid, PORTS[-1]), "the server")
+        for namespace in "client", "relay", "server":  # each error is to be told
+            lab.run(namespace, "sysctl", "-qw", "net.ipv4.icmp_ratelimit=0",
+                    "net.ipv6.icmp.ratelimit=0")
         for engine in options.engine or (("auto",) if options.storm else ("auto", "copy")):
             trial = Trial(lab, options.culvert, engine)
             cases = {name: trial.in_order(case)

@@ -264,7 +264,16 @@ class Rig:
         return self.daemon.ask("sessions")["sessions"]
 
     def wait_sessions(self, n, seconds=10.0):
-        wait_until(lambda: len(self.sessions()) == n, f"{n} sessions", seconds)
+        seen = []
+
+        def are_there():
+            seen[:] = self.sessions()
+            return len(seen) == n
+
+        try:
+            wait_until(are_there, f"{n} sessions", seconds)
+        except LabError as error:
+            raise LabError(f"{error}: there are {len(seen)}: {seen[:1]}") from None
 
     def errors(self, *causes):
         """Sum of what is counted under CAUSES."""
