@@ -40,8 +40,10 @@ static void change_rate(struct bucket *b, uint64_t rate, uint64_t burst, uint64_
 {
 	pthread_mutex_lock(&b->lock);
 	if (b->rate != rate) {
-		b->rate = rate;
 		b->most = (int64_t)(burst * PARTS);
+		if (!b->rate) /* its first one: a datagram that is early would be dropped */
+			b->level = b->most;
+		b->rate = rate;
 		b->at_ms = now_ms;
 	}
 	pthread_mutex_unlock(&b->lock);
@@ -195,20 +197,18 @@ void pace_end(struct pace *p, unsigned int dir)
 	*t = (struct turn){ 0 };
 }
 
+/* May leave a bucket in debt: a message may be larger than what a bucket holds. */
 bool pace_take(struct pace *p, unsigned int dir, uint64_t bytes)
 {
 	uint64_t now = clock_ms(), due_ms;
-	unsigned int i;
 
-	for (i = 0; p && i < LIMITS; i++)
-		if (p->limits[i] && !bucket_take(&p->limits[i]->ways[dir], bytes, now, &due_ms))
-			break;
-	if (!p || i == LIMITS)
-		return true;
-	while (i-- > 0)
-		if (p->limits[i])
-			bucket_give_back(&p->limits[i]->ways[dir], bytes);
-	return false;
+	for (unsigned int i = 0; p && i < LIMITS; i++)
+		if (p->limits[i] && !bucket_take(&p->limits[i]->ways[dir], 0, now, &due_ms))
+			return false;
+	for (unsigned int i = 0; p && i < LIMITS; i++)
+		if (p->limits[i] && p->limits[i]->ways[dir].rate)
+			bucket_reserve(&p->limits[i]->ways[dir], bytes, now);
+	return true;
 }
 
 void pace_free(struct pace *p)

@@ -66,8 +66,8 @@ void pace_used(struct pace *p, unsigned int dir, uint64_t bytes);
 /* The turn ends: return what the flow has not read. */
 void pace_end(struct pace *p, unsigned int dir);
 /*
- * For datagrams, which do not wait: take BYTES of flow DIR, of both limits or of none.  False: there
- * are fewer.
+ * For datagrams, which do not wait: take BYTES of flow DIR, of both limits or of none.  False: what
+ * was taken before has not come yet.
  */
 bool pace_take(struct pace *p, unsigned int dir, uint64_t bytes);
 void pace_free(struct pace *p);

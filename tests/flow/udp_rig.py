@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What the cases of udp.py stand on: clients that know each byte, loads, and the daemon."""
+
+import contextlib
+import errno
+import itertools
+import json
+import os
+import select
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+
+from labkit import (RELAY, SERVER, SLOW, Daemon, LabError, expect, tail, wait_until)
+from networks import inside
+from udp_peer import HEAD, WHO, answer, question
+
+PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "udp_peer.py")
+RELAY6, SERVER6 = "fd00:1::2", "fd00:2::2"
+# The family of the client, and that of the server.
+PAIRS = {"44": (RELAY, SERVER), "66": (RELAY6, SERVER6), "46": (RELAY, SERVER6),
+         "64": (RELAY6, SERVER)}
+LISTEN = {pair: 9100 + n for n, pair in enumerate(PAIRS)}
+PORTS = 7100, 7101
+PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n"
+numbers = itertools.count(1 << 20)  # of clients; those of a load are lower
+
+
+def place(address, port):
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def is_bound(pid, port):
+    """Whether UDP port PORT is somebody's in the network namespace of PID."""
+    for table in "udp", "udp6":
+        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
+            rows = [line.split() for line in file.readlines()[1:]]
+        if any(int(row[1].rsplit(":", 1)[1], 16) == port for row in rows):
+            return True
+    return False
+
+
+def proxy_header(client, server):
+    """Of version 2: pairs of address and port."""
+    family = socket.AF_INET6 if ":" in client[0] else socket.AF_INET
+    body = socket.inet_pton(family, client[0]) + socket.inet_pton(family, server[0]) + \
+        struct.pack("!HH", client[1], server[1])
+    return PROXY_V2 + struct.pack("!BBH", 0x21, 0x22 if ":" in client[0] else 0x12,
+                                  len(body)) + body
+
+
+def expect_refused(sock, who):
+    """SOCK is told, once it sends to a closed port; or the next time."""
+    sock.settimeout(0.3 * SLOW)
+    for _ in range(4):
+        try:
+            sock.send(b"x" * 100)
+            data = sock.recv(100)
+            raise LabError(f"{who} has an answer: {data}")
+        except ConnectionRefusedError:
+            return
+        except TimeoutError:
+            pass
+    raise LabError(f"{who} is not refused")
+
+
+class Client:
+    """A socket in a namespace, connected to ADDRESS and PORT."""
+
+    def __init__(self, lab, address, port, source=None, namespace="client"):
+        self.number, self.seq, self.asked = next(numbers), 0, {}
+        self.prefix = b""
+        with inside(f"{lab.name}-{namespace}"):
+            self.sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET,
+                                      socket.SOCK_DGRAM)
+        if source:
+            self.sock.bind((source, 0))
+        self.sock.connect((address, port))
+
+    def send(self, size=64, **how):
+        self.seq += 1
+        self.asked[self.seq] = data = question(self.number, self.seq, size, **how)
+        self.sock.send(self.prefix + data)
+
+    def hear(self, seconds=1.0):
+        """The next answer: whole, and of a question of ours. None: there is none."""
+        if not select.select([self.sock], [], [], seconds * SLOW)[0]:
+            return None
+        data = self.sock.recv(65536)
+        if len(data) < HEAD.size:
+            expect(data == self.asked[self.seq], f"{len(data)} strange bytes came back")
+            return data
+        _, number, seq, reply, _, _ = HEAD.unpack_from(data)
+        expect(number == self.number, f"an answer of client {number} came to {self.number}")
+        whole = self.asked.get(seq)
+        expect(whole and (reply == WHO or data == answer(whole)[0]),
+               f"another answer than that of question {seq}: {len(data)} bytes")
+        return data
+
+    def ask(self, size=64, tries=1, seconds=1.0, **how):
+        """The answer; the last one, if there were several. TRIES: a datagram may be lost."""
+        wanted = how.get("copies", 1)
+        for _ in range(tries):
+            try:
+                self.send(size, **how)
+                heard = [self.hear(seconds) for _ in range(wanted)]
+            except (ConnectionRefusedError, OSError) as error:
+                if tries == 1 or error.errno not in (errno.ECONNREFUSED, errno.EMSGSIZE):
+                    raise LabError(f"client {self.number}: {error}") from None
+                continue
+            if None not in heard:
+                return heard[-1]
+        raise LabError(f"no answer to question {self.seq} of {size} bytes")
+
+    def who(self, tries=1):
+        """Address and port whom the server has seen, and the server's port."""
+        address, *ports = self.ask(reply=WHO, tries=tries)[HEAD.size:].decode().split()
+        return address, *map(int, ports)
+
+    def is_heard(self, seconds=0.4):
+        """Whether it has an answer; it may be told that nobody is there."""
+        try:
+            self.send()
+            return self.hear(seconds) is not None
+        except ConnectionRefusedError:
+            return False
+
+    def is_too_big(self, size=1400):
+        """Whether its kernel has learnt that SIZE bytes do not fit."""
+        try:
+            self.send(size)
+            self.hear(0.1)
+        except OSError as error:
+            return error.errno == errno.EMSGSIZE
+        return False
+
+
+def spoof(lab, port, count):
+    """COUNT datagrams to PORT, from addresses that are nobody's; stops now and then."""
+    with inside(f"{lab.name}-client"):
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    data = question(1, 1, 30)
+    to = socket.inet_aton(RELAY)
+    with raw:
+        for n in range(count):
+            head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 28 + len(data), 0, 0, 64, 17, 0,
+                               bytes([10, 9, n >> 8 & 255, n & 255]), to)
+            raw.sendto(head + struct.pack("!HHHH", 20000 + n % 30000, port,
+                                          8 + len(data), 0) + data, (RELAY, 0))
+            if n % 200 == 0:
+                yield n
+
+
+class Rig:
+    """The lab, and a daemon with a configuration file; `pins` is a file system of its own."""
+
+    def __init__(self, lab, program, engine):
+        self.lab, self.program, self.engine = lab, program, engine
+        self.config = lab.path("culvert.conf")
+        self.daemon = None
+        self.undo = contextlib.ExitStack()
+        self.pins = lab.path(f"bpf-{engine}")
+        os.mkdir(self.pins)
+        subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
+
+    def write_config(self, *lines, forwards=None, top=()):
+        """FORWARDS: by name, where it listens and where it leads to; LINES are for each."""
+        if forwards is None:
+            forwards = {pair: (place(PAIRS[pair][0], LISTEN[pair]),
+                               place(PAIRS[pair][1], PORTS[0])) for pair in PAIRS}
+        text = "\n".join(["[culvert]", *top])
+        for name, (listen, upstream, *own) in forwards.items():
+            text += "\n".join([f"\n[forward {name}]", f"listen = {listen}/udp",
+                               f"upstream = {upstream}", *own, *lines])
+        with open(self.config, "w", encoding="ascii") as file:
+            file.write(text + "\n")
+
+    def begin(self, *lines, options=(), **more):
+        self.write_config(*lines, **more)
+        self.daemon = Daemon(self.lab, self.program, self.engine, (), "--graft-pins",
+                             os.path.join(self.pins, "culvert"), "--config", self.config, *options)
+
+    def one(self, upstream=f"{SERVER}:{PORTS[0]}", listen=f"{RELAY}:{LISTEN['44']}"):
+        """One forward, named "44" as by default."""
+        return {"44": (listen, upstream)}
+
+    def reload(self, *lines, **more):
+        self.write_config(*lines, **more)
+        before = self.daemon.ask("status")["reload"]["finished"]
+        self.command("reload")
+        wait_until(lambda: self.daemon.ask("status")["reload"]["finished"] > before, "the reload")
+
+    def set_engine(self, engine):
+        for pair in PAIRS:
+            self.command("engine", pair, engine)
+
+    def restart(self):
+        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+        self.daemon._start()  # pylint: disable=protected-access
+
+    def kill(self):
+        self.daemon.kill()
+
+    def carried(self):
+        return sum(f["flows"] for f in self.daemon.ask("status")["carriers"]
+                   if f["carrier"] == "graft") / 2
+
+    def end(self):
+        """Returns how the daemon has ended, if that is wrong."""
+        self.undo.close()
+        self.run("client", "ip", "route", "flush", "cache")
+        if not self.daemon:
+            return None
+        code, log = self.daemon.stop(), tail(self.daemon.process.log)
+        self.command("graft", "--remove", "--graft-pins", os.path.join(self.pins, "culvert"))
+        self.daemon = None
+        return None if code == 0 else f"the daemon did not stop in order: {code}\n{log}"
+
+    def in_order(self, case):
+        """CASE, and an end in order."""
+        def both():
+            try:
+                case()
+            except (OSError, LookupError, ValueError) as error:
+                raise LabError("".join(traceback.format_exception(error))) from None
+            wrong = self.end()
+            expect(not wrong, wrong)
+
+        return both
+
+    def command(self, *words):
+        with inside(f"{self.lab.name}-relay"):
+            result = subprocess.run([self.program, *words, "--control", self.daemon.control],
+                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                    timeout=20 * SLOW, check=False)
+        expect(result.returncode == 0, f"culvert {' '.join(words)}: {result.stdout}")
+
+    def run(self, namespace, *command):
+        self.lab.run(namespace, *command)
+
+    def ip(self, namespace, do, *undo):
+        """ip DO, which has its opposites, with the next end()."""
+        self.run(namespace, "ip", *do.split())
+        for words in undo:
+            self.undo.callback(self.run, namespace, "ip", *words.split())
+
+    def client(self, pair="44", **more):
+        client = Client(self.lab, PAIRS[pair][0], LISTEN[pair], **more)
+        self.undo.callback(client.sock.close)
+        return client
+
+    def server(self, port, family=socket.AF_INET):
+        """A socket of the server's, to be played by the test."""
+        with inside(f"{self.lab.name}-server"):
+            sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock.bind(("", port))
+        sock.settimeout(2 * SLOW)
+        self.undo.callback(sock.close)
+        return sock
+
+    def sessions(self):
+        return self.daemon.ask("sessions")["sessions"]
+
+    def wait_sessions(self, n, seconds=10.0):
+        seen = []
+
+        def are_there():
+            seen[:] = self.sessions()
+            return len(seen) == n
+
+        try:
+            wait_until(are_there, f"{n} sessions", seconds)
+        except LabError as error:
+            raise LabError(f"{error}: there are {len(seen)}: {seen[:1]}") from None
+
+    def errors(self, *causes):
+        """Sum of what is counted under CAUSES."""
+        errors = self.daemon.ask("status")["errors"]
+        return sum(errors[cause] for cause in causes)
+
+    def finished(self):
+        """Sessions that ended in order, as by silence."""
+        return sum(f["finished"] for f in self.daemon.ask("status")["forwards"])
+
+    def expect_carried(self, n, why=None):
+        """N sessions come to the carrier that the engine means; or stay copied, WHY."""
+        wanted = "graft" if self.engine == "auto" and not why else "copy"
+
+        def have_come():
+            carriers = [flow["carrier"] for s in self.sessions() for flow in s["flows"]]
+            return carriers == [wanted] * 2 * n
+
+        try:
+            wait_until(have_come, "", 3)
+        except LabError:
+            raise LabError(f"not {n} sessions by {wanted}: {self.sessions()[:3]}") from None
+        for session in self.sessions():
+            expect(session["protocol"] == "udp", f"protocol: {session}")
+            expect(all(flow["reason"] for flow in session["flows"]), f"no reason: {session}")
+            expect(not why or self.engine == "copy" or why in json.dumps(session),
+                   f"not for the reason {why}: {session}")
+
+    def load(self, flows, pairs=tuple(PAIRS), direct=False, pace=0.01, **more):
+        """A load of FLOWS of each pair, which all have answers; DIRECT: and round culvert."""
+        targets = [(PAIRS[pair][0], LISTEN[pair]) for pair in pairs]
+        if direct:
+            targets.append((SERVER, PORTS[0]))
+        process = self.lab.start(
+            "client", sys.executable, "-B", PEER, "load",
+            json.dumps(dict(more, targets=targets, flows=flows, pace=pace)),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        readable = select.select([process.stdout], [], [], 30 * SLOW)[0]
+        expect(readable and process.stdout.readline() == "ready\n", "not all flows have answers")
+        return process
+
+    def said(self, process):
+        """What became of a load: of all by culvert, and of those that went round it."""
+        process.stdin.close()
+        did = json.loads(process.stdout.readline() or "{}")
+        self.lab.finish(process, 30 * SLOW)
+        around, total = did.pop(SERVER, {}), {}
+        for one in did.values():
+            for key, value in one.items():
+                total[key] = max(total.get(key, 0), value) if key == "slowest_ms" else \
+                    total.get(key, 0) + value
+        for key in "wrong", "strange", "doubled", "disordered":
+            expect(not total.get(key), f"{key} answers: {total}")
+        return total, around
+
+    def expect_whole(self, did, around=None):
+        lost = {key: n for key, n in did.items()
+                if n and (key.startswith(("lost", "errno")) or key == "late")}
+        expect(not lost, f"datagrams were lost: {did}")
+        if around:
+            print(f"# slowest {did['slowest_ms']:.1f} ms, around culvert "
+                  f"{around['slowest_ms']:.1f} ms")
+            expect(did["slowest_ms"] < 20 * SLOW + around["slowest_ms"],
+                   f"an answer was waited for: {did}, around culvert: {around}")
