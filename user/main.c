@@ -11,8 +11,8 @@
 static void usage(FILE *to)
 {
 	fputs("usage: culvert COMMAND [OPTIONS]\n\n"
-	      "A TCP forwarder that picks what carries each session: graft (packet by\n"
-	      "packet), sockmap (socket to socket), splice or copy.\n\n",
+	      "A forwarder of TCP and UDP that picks what carries each session: graft (packet\n"
+	      "by packet), sockmap (socket to socket), splice or copy.\n\n",
 	      to);
 	for (const struct local_command *c = local_commands; c->name; c++)
 		fprintf(to, "  %-10s %s\n", c->name, c->summary);
