@@ -288,14 +288,16 @@ class Rig:
         """N sessions come to the carrier that the engine means; or stay copied, WHY."""
         wanted = "graft" if self.engine == "auto" and not why else "copy"
 
-        def have_come():
-            carriers = [flow["carrier"] for s in self.sessions() for flow in s["flows"]]
-            return carriers == [wanted] * 2 * n
+        def others():
+            return [s for s in self.sessions() if {f["carrier"] for f in s["flows"]} != {wanted}]
 
         try:
-            wait_until(have_come, "", 3)
+            wait_until(lambda: len(self.sessions()) == n and not others(), "", 3)
         except LabError:
-            raise LabError(f"not {n} sessions by {wanted}: {self.sessions()[:3]}") from None
+            raise LabError(f"not {n} sessions by {wanted}, but {len(self.sessions())}:" + "".join(
+                f"\n# {s['forward']} {s['client']} {s['not_grafted']}: " + ", ".join(
+                    f"{f['carrier']} ({f['reason']}) {f['datagrams']}" for f in s["flows"])
+                for s in others()[:9])) from None
         for session in self.sessions():
             expect(session["protocol"] == "udp", f"protocol: {session}")
             expect(all(flow["reason"] for flow in session["flows"]), f"no reason: {session}")

@@ -984,7 +984,8 @@ static void find_client(const struct udp_grafts *us, uint32_t slot, struct udp_m
 static struct udp_socket *socket_for(struct worker *w, const union client_addr *local)
 {
 	struct udp_socket *us = w->udp ? w->udp->sockets : NULL;
-	struct addr a = { .len = sizeof(*local) };
+	struct addr a = { .len = local->sa.sa_family == AF_INET ? sizeof(local->in) :
+								  sizeof(local->in6) };
 
 	memcpy(&a.ss, local, sizeof(*local));
 	while (us &&
