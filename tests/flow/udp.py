@@ -230,7 +230,7 @@ class Trial(Rig):
         self.command("drain", "--undo", "44")
         wait_until(new.is_heard, "new clients")
         old.ask()
-        expect(len(self.sessions()) == 2, "sessions were lost")
+        expect(len(self.sessions()) == 2, f"sessions were lost: {self.sessions()}")
 
     # --- limits ---
 

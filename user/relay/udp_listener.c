@@ -68,9 +68,10 @@ static enum cause admit_or_crowd_out(struct udp_socket *us, const struct graft_t
 	return udp_session_crowd_out(us->worker, f, host) ? admit(us, client) : why;
 }
 
-/* Begin the session of CLIENT, if it may have one.  NULL: it may not. */
+/* Begin the session of CLIENT to DESTINATION, if it may have one.  NULL: it may not. */
 static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple *tuple,
-				 const struct udp_message *m, const union client_addr *client)
+				 const struct udp_message *m, const union client_addr *client,
+				 const union client_addr *destination)
 {
 	struct worker *w = us->worker;
 	struct udp_session *s = NULL;
@@ -82,7 +83,7 @@ static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple
 	if (bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
 		why = admit_or_crowd_out(us, tuple, client);
 	if (why == CAUSES) {
-		why = udp_session_open(us, tuple, m, client, &s);
+		why = udp_session_open(us, tuple, m, client, destination, &s);
 		if (!s)
 			admission_leave(w->shared, us->forward, &client->sa);
 	}
@@ -94,17 +95,18 @@ static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple
 	return NULL;
 }
 
-/* CLIENT, itself or by a proxy, has sent M to US. */
+/* M has come by US, from its peer, or as a proxy has TOLD; NULL: none has. */
 static void take(struct udp_socket *us, const struct udp_message *m,
-		 const union client_addr *client)
+		 const struct proxy_header *told)
 {
+	const union client_addr *client = told ? &told->source : &m->peer;
 	struct graft_tuple tuple;
 	struct udp_session *s;
 
 	graft_tuple_set(&tuple, &m->peer.sa, &m->local.sa);
 	s = udp_session_find(us->worker, &tuple, client);
 	if (!s && us->forward)
-		s = begin(us, &tuple, m, client);
+		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
 	if (s)
 		udp_session_take(s, m);
 	else if (!us->forward) /* as if nobody listened */
@@ -120,7 +122,6 @@ static void take_proxied(struct udp_socket *us, const struct udp_message *m)
 		struct udp_message one = *m;
 		struct proxy_header header;
 		const char *why = "too short";
-		union client_addr client = m->peer;
 
 		one.data += at;
 		one.len = smaller(size, m->len - at);
@@ -132,9 +133,7 @@ static void take_proxied(struct udp_socket *us, const struct udp_message *m)
 		}
 		one.data += header.size;
 		one.len -= header.size;
-		if (header.has_addresses)
-			client = header.source;
-		take(us, &one, &client);
+		take(us, &one, header.has_addresses ? &header : NULL);
 	}
 }
 
@@ -163,6 +162,7 @@ static void on_readable(struct source *source, uint32_t events)
 		take_errors(us);
 	do {
 		n = udp_receive(w->udp->batch, us->source.fd, 0, UDP_MOST);
+		udp_sessions_look(w);
 		for (int i = 0; i < n; i++) {
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
 
@@ -170,10 +170,10 @@ static void on_readable(struct source *source, uint32_t events)
 			if (us->proxied)
 				take_proxied(us, m);
 			else
-				take(us, m, &m->peer);
+				take(us, m, NULL);
 		}
-		udp_sessions_enter(w, n < UDP_MOST);
-	} while (++round < ROUNDS && n == UDP_MOST);
+		udp_sessions_activate(w, n < UDP_MOST);
+	} while (++round < ROUNDS && (n == UDP_MOST || w->udp->waiting));
 	udp_socket_put(us);
 }
 

@@ -2,11 +2,11 @@
 /*
  * Theory of operation
  *
- * Carriers.  A session is entered in the maps of the packet programs when nothing more of its client
- * waits to be read.  From then on what arrives on a leg passes, and is counted, until the leg is
- * activated: when as many have been sent on as have passed, so that no datagram is overtaken, and
- * the way to the other end is known.  Where datagrams were lost on their way to the socket, or a
- * queue is never empty, that is done after FORCE_MS all the same: then some may be overtaken, once.
+ * Carriers.  A session is entered in the maps of the packet programs before its first datagram is
+ * sent on, so that they see the way that this leaves by.  What arrives on a leg passes, and is
+ * counted, until the leg is activated.  That is when a look at the socket has found nothing more,
+ * and nothing has passed since: so no datagram is overtaken.  Where a queue is never empty, that is
+ * done after FORCE_MS all the same: then some may be overtaken, once.
  *
  * Proof.  Whoever sends with a false address gets no answer, and an answer would hit somebody else.
  * So a session is unproven until its client has sent a datagram after an answer, or its address has
@@ -162,7 +162,6 @@ static void enter(struct udp_session *s)
 		return;
 	graft_tuple_set(&q.tuples[UPSTREAM], &s->to.sa, (const struct sockaddr *)&local.ss);
 	s->slot = udp_graft_enter(grafts_of(s), &q);
-	s->handled[CLIENT] = s->handled[UPSTREAM] = 0;
 	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = now_of(s);
 	if (s->slot == NO_UDP_SLOT)
 		s->reason = REASON_NO_SLOT;
@@ -223,40 +222,63 @@ static bool is_proven(struct udp_session *s)
 	return s->proven;
 }
 
-/* S has sent on N more datagrams of leg LEG that had passed: those that follow may be translated. */
-static void activate(struct udp_session *s, unsigned int leg, unsigned int n)
+/*
+ * Translate what arrives on LEG from now on, if its word is WORD.  LEVEL: all that has passed was
+ * sent on.
+ */
+static void activate(struct udp_session *s, unsigned int leg, uint32_t word, bool level)
 {
 	enum reason why = s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE : REASON_ELIGIBLE;
 	bool first = !s->counted[CLIENT].datagrams && !carries(s, !leg);
-	uint32_t word, passed;
 
-	if (s->slot == NO_UDP_SLOT)
-		return;
-	s->handled[leg] += n;
-	word = udp_graft_word(grafts_of(s), s->slot, leg);
-	passed = word / UDP_PASSED_ONE;
-	if (s->handled[leg] >= passed)
+	if (level)
 		s->behind_ms[leg] = now_of(s);
 	else if (now_of(s) < s->behind_ms[leg] + FORCE_MS)
 		return;
-	s->handled[leg] = passed;
 	if ((leg == CLIENT || is_proven(s)) &&
 	    udp_graft_activate(grafts_of(s), s->slot, leg, word) && first)
 		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
 }
 
-void udp_sessions_enter(struct worker *w, bool quiet)
+static uint32_t word_of(const struct udp_session *s, unsigned int leg)
 {
-	struct udp_worker *u = w->udp;
+	return s->slot == NO_UDP_SLOT ? 0 : udp_graft_word(grafts_of(s), s->slot, leg);
+}
 
-	for (unsigned int i = 0; i < u->n_asked; i++) {
-		struct udp_session *s = u->asked[i];
+static void await_quiet(struct udp_session *s)
+{
+	struct udp_worker *u = s->worker->udp;
 
-		if (!s->ended && s->slot == NO_UDP_SLOT &&
-		    (quiet || now_of(s) >= s->since_ms + FORCE_MS))
-			enter(s);
+	if (s->waiting || s->slot == NO_UDP_SLOT || carries(s, CLIENT))
+		return;
+	s->waiting = true;
+	s->word = UDP_ACTIVE; /* no look has begun */
+	s->next_waiting = u->waiting;
+	u->waiting = s;
+}
+
+void udp_sessions_look(struct worker *w)
+{
+	for (struct udp_session *s = w->udp->waiting; s; s = s->next_waiting)
+		s->word = word_of(s, CLIENT);
+}
+
+void udp_sessions_activate(struct worker *w, bool quiet)
+{
+	struct udp_session *s = w->udp->waiting, *next;
+
+	w->udp->waiting = NULL;
+	for (; s; s = next) {
+		uint32_t now = word_of(s, CLIENT);
+
+		next = s->next_waiting;
+		s->waiting = false;
+		if (s->slot == NO_UDP_SLOT)
+			continue;
+		activate(s, CLIENT, now, quiet && now == s->word);
+		if (!quiet || now != s->word) /* else it is tried with its next datagram */
+			await_quiet(s);
 	}
-	u->n_asked = 0;
 }
 
 void udp_socket_put(struct udp_socket *us)
@@ -341,12 +363,16 @@ static void view(const struct udp_session *s, struct session_view *ret)
 static void forget(struct udp_session *s)
 {
 	struct worker *w = s->worker;
-	struct udp_session **at = bucket_of(w, &s->tuple);
+	struct udp_session **at = bucket_of(w, &s->tuple), **waits = &w->udp->waiting;
 
 	s->ended = true;
 	while (*at != s)
 		at = &(*at)->in_bucket;
 	*at = s->in_bucket;
+	while (s->waiting && *waits != s)
+		waits = &(*waits)->next_waiting;
+	if (s->waiting)
+		*waits = s->next_waiting;
 	if (!s->proven)
 		leave_unproven(s);
 	*s->prev = s->next;
@@ -559,7 +585,7 @@ static int send_on(struct udp_session *s, const struct udp_message *m)
 
 	if (s->forward->conf->proxy_protocol & PROXY_SEND) {
 		header.source = s->client;
-		header.destination = s->local;
+		header.destination = s->destination;
 		len = proxy_protocol_write(&header, buf);
 	}
 	return udp_send(s->upstream.fd, m, len ? buf : NULL, len);
@@ -567,7 +593,6 @@ static int send_on(struct udp_session *s, const struct udp_message *m)
 
 void udp_session_take(struct udp_session *s, const struct udp_message *m)
 {
-	struct udp_worker *u = s->worker->udp;
 	int r;
 
 	s->heard_ms[CLIENT] = now_of(s);
@@ -577,8 +602,8 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 		count_lost(s->worker, CAUSE_OVER_BANDWIDTH, udp_datagrams(m));
 		return;
 	}
-	if (s->slot == NO_UDP_SLOT && u->n_asked < UDP_MOST)
-		u->asked[u->n_asked++] = s;
+	if (s->slot == NO_UDP_SLOT)
+		enter(s);
 	r = send_on(s, m);
 	if (!r)
 		count(s, CLIENT, m);
@@ -589,7 +614,7 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 	else
 		unreachable(s, -r);
 	if (!s->ended)
-		activate(s, CLIENT, udp_datagrams(m));
+		await_quiet(s);
 }
 
 /* --- from the server --- */
@@ -654,12 +679,25 @@ static bool has_all_answers(const struct udp_session *s)
 	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
 }
 
+static void send_answers(struct udp_session *s, struct udp_message *const *m, unsigned int n)
+{
+	unsigned int sent = 0;
+	int error;
+
+	while (sent < n) { /* one that fails does not hold up those behind it */
+		sent += udp_send_to(s->socket->source.fd, m + sent, n - sent, &error);
+		if (sent < n)
+			count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m[sent++]));
+	}
+}
+
 static void take_answers(struct udp_session *s)
 {
-	struct udp_worker *u = s->worker->udp;
+	struct udp_batch *b = s->worker->udp->batch;
 	struct udp_message *run[UDP_MOST];
-	unsigned int sent = 0, n = 0, passed = 0;
-	int got = udp_receive(u->batch, s->upstream.fd, 0, UDP_MOST), error;
+	uint32_t word = word_of(s, UPSTREAM), now;
+	int got = udp_receive(b, s->upstream.fd, 0, UDP_MOST);
+	unsigned int n = 0;
 
 	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone) {
 		end(s, CAUSE_CLIENT_LOST);
@@ -667,22 +705,16 @@ static void take_answers(struct udp_session *s)
 	}
 	if (got < 0)
 		take_errors(s);
-	for (int i = 0; i < got; i++) {
-		struct udp_message *m = udp_batch_at(u->batch, (unsigned int)i);
-
-		passed += udp_datagrams(m);
-		if (take_answer(s, m))
-			run[n++] = m;
-	}
-	while (sent < n) { /* one that fails does not hold up those behind it */
-		sent += udp_send_to(s->socket->source.fd, run + sent, n - sent, &error);
-		if (sent < n)
-			count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(run[sent++]));
-	}
-	if (got > 0 && has_all_answers(s))
+	for (int i = 0; i < got; i++)
+		if (take_answer(s, udp_batch_at(b, (unsigned int)i)))
+			run[n++] = udp_batch_at(b, (unsigned int)i);
+	send_answers(s, run, n);
+	if (got > 0 && has_all_answers(s)) {
 		end(s, SESSION_FINISHED);
-	else if (got > 0)
-		activate(s, UPSTREAM, passed);
+	} else if (got > 0 && s->slot != NO_UDP_SLOT) {
+		now = word_of(s, UPSTREAM);
+		activate(s, UPSTREAM, now, got < UDP_MOST && now == word);
+	}
 }
 
 static void on_upstream(struct source *source, uint32_t events)
@@ -829,7 +861,7 @@ static enum cause choose_server(struct udp_session *s)
 
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
-			    struct udp_session **ret)
+			    const union client_addr *destination, struct udp_session **ret)
 {
 	struct worker *w = us->worker;
 	struct forward *f = us->forward;
@@ -838,8 +870,9 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 
 	if (!s)
 		return CAUSE_NO_MEMORY;
+	s->destination = *destination;
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
-	s->born_ms = s->since_ms = s->heard_ms[CLIENT] = now_of(s);
+	s->born_ms = s->heard_ms[CLIENT] = now_of(s);
 	cause = forward_pace(f, &client->sa, &s->pace) ? CAUSE_NO_MEMORY : choose_server(s);
 	if (cause != CAUSES) {
 		forget(s);
@@ -919,7 +952,6 @@ void udp_sessions_follow_engines(struct worker *w)
 {
 	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = s->next) {
 		s->reason = REASONS;
-		s->since_ms = now_of(s);
 		if (hindrance(s) == REASONS)
 			continue; /* it is entered with its client's next datagram */
 		count_kernel(s);

@@ -41,11 +41,13 @@ struct udp_session {
 	struct udp_session *in_bucket;
 	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
 	struct udp_session *newer, *older;
+	struct udp_session *next_waiting; /* in udp->waiting */
 	struct source upstream;
 	struct timer timer;
-	struct udp_socket *socket; /* a reference */
-	struct graft_tuple tuple;  /* of what the client sends */
-	union client_addr client;  /* it is `peer`, or whom that speaks for in a PROXY header */
+	struct udp_socket *socket;     /* a reference */
+	struct graft_tuple tuple;      /* of what the client sends */
+	union client_addr client;      /* it is `peer`, or whom that speaks for in a PROXY header */
+	union client_addr destination; /* the same: `local`, or what the header says */
 	union client_addr peer, local, to;
 	unsigned int ifindex; /* that its datagrams come by */
 	in_port_t port;       /* of `upstream`, from udp_ports.h; 0: it has none yet */
@@ -53,17 +55,16 @@ struct udp_session {
 	uint32_t server_lost; /* server->lost when it got that */
 	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms;
-	uint64_t since_ms;                     /* it may be entered */
 	uint32_t slot;                         /* NO_UDP_SLOT: it is not entered */
 	uint32_t connect_ms;                   /* until the first answer, and 1; 0: none */
 	uint64_t asked;                        /* datagrams of the client when that came */
 	uint64_t heard_ms[2];                  /* by side, in user space */
 	struct udp_count copied[2], before[2]; /* and by packet programs, before it had this slot */
 	struct udp_count counted[2];           /* by packet programs, that its counters have */
-	uint32_t handled[2];                   /* by leg: of those that have passed, sent on */
-	uint64_t behind_ms[2];                 /* the same: when these were all, last */
-	uint8_t reason; /* enum reason: why it is not grafted; REASONS: it may be */
-	bool proven, adopted, ended;
+	uint32_t word;                         /* of leg 0, at the last look */
+	uint64_t behind_ms[2]; /* by leg: when all that had passed was sent on, last */
+	uint8_t reason;        /* enum reason: why it is not grafted; REASONS: it may be */
+	bool proven, adopted, waiting, ended;
 };
 
 #define UDP_MOST 32 /* messages that are read from a socket at a time */
@@ -74,11 +75,10 @@ struct udp_worker {
 	uint32_t mask;
 	struct udp_session *sessions, *dead;
 	struct udp_session *oldest, *newest; /* that are unproven */
+	struct udp_session *waiting;         /* for leg 0 to be activated */
 	struct udp_socket *sockets;
 	struct udp_batch *batch;
-	uint64_t lost_seen;                  /* of shared->udp_lost */
-	struct udp_session *asked[UDP_MOST]; /* that wait to be entered; in a look at a socket */
-	unsigned int n_asked;
+	uint64_t lost_seen; /* of shared->udp_lost */
 };
 
 /* Room for sessions of W.  Once; W has none before. */
@@ -91,12 +91,12 @@ void udp_worker_close(struct worker *w);
 struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
 				     const union client_addr *client);
 /*
- * Begin the session of CLIENT, by US, with the addresses of M.  The caller has counted it in.
+ * Begin the session of CLIENT to DESTINATION, by US, with the addresses of M.  The caller has counted it in.
  * CAUSES; or why there is none.
  */
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
-			    struct udp_session **ret);
+			    const union client_addr *destination, struct udp_session **ret);
 /* M comes from its client. */
 void udp_session_take(struct udp_session *s, const struct udp_message *m);
 /*
@@ -108,10 +108,11 @@ bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 /* A datagram to a client, of any worker, has met an error on its way. */
 void udp_session_client_error(struct worker *w, const struct udp_error *e);
 /*
- * Enter those that have sent something since the last call, if nothing more waits to be read
- * (QUIET), or they have waited for that too long.
+ * Activate what waits for that: a look at a socket has ended; what it has found was sent on.
+ * QUIET: it has found all that there was.
  */
-void udp_sessions_enter(struct worker *w, bool quiet);
+void udp_sessions_look(struct worker *w);
+void udp_sessions_activate(struct worker *w, bool quiet);
 
 /* --- what a worker asks of its sessions, on its thread --- */
 
