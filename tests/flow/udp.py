@@ -230,7 +230,7 @@ class Trial(Rig):
         self.command("drain", "--undo", "44")
         wait_until(new.is_heard, "new clients")
         old.ask()
-        expect(len(self.sessions()) == 2, "sessions were lost")
+        self.wait_sessions(2, 1)
 
     # --- limits ---
 
