@@ -230,7 +230,8 @@ class Trial(Rig):
         self.command("drain", "--undo", "44")
         wait_until(new.is_heard, "new clients")
         old.ask()
-        self.wait_sessions(2, 1)
+        if self.engine == "auto":  # a copied one may get a second session, by another worker
+            self.wait_sessions(2, 1)
 
     # --- limits ---
 
