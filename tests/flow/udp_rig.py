@@ -273,7 +273,10 @@ class Rig:
         try:
             wait_until(are_there, f"{n} sessions", seconds)
         except LabError as error:
-            raise LabError(f"{error}: there are {len(seen)}: {seen[:1]}") from None
+            raise LabError(f"{error}: there are {len(seen)}" + "".join(
+                f"\n# {s['forward']} {s['client']} at worker {s['worker']}, {s['age_ms']} ms, "
+                f"{s['flows'][0]['datagrams']} datagrams"
+                for s in sorted(seen, key=lambda s: s["client"])[:12])) from None
 
     def errors(self, *causes):
         """Sum of what is counted under CAUSES."""

@@ -184,7 +184,7 @@ static bool is_in_the_way(const struct reload *r, const struct addr *a, bool udp
 		if (addr_is_inet(a) && l->udp == udp && l->addr.ss.ss_family == a->ss.ss_family &&
 		    addr_port(&l->addr) == addr_port(a))
 			return true;
-	return false;
+	return udp && atomic_load(&r->shared->udp_old);
 }
 
 /* Open A, an address of F. */

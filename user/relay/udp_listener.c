@@ -208,6 +208,7 @@ int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a
 		return -ENOMEM;
 	if (us->refs++) {
 		close(fd);
+		atomic_fetch_sub(&w->shared->udp_old, 1);
 	} else {
 		us->source = (struct source){ .handle = on_readable, .fd = fd };
 		us->worker = w;
@@ -224,5 +225,6 @@ int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a
 void udp_listener_end(struct udp_socket *us)
 {
 	us->forward = NULL;
+	atomic_fetch_add(&us->worker->shared->udp_old, 1);
 	udp_socket_put(us);
 }

@@ -284,6 +284,7 @@ void udp_sessions_activate(struct worker *w, bool quiet)
 void udp_socket_put(struct udp_socket *us)
 {
 	struct udp_worker *u = us->worker->udp;
+	_Atomic unsigned int *old = &us->worker->shared->udp_old;
 	struct udp_socket **at = &u->sockets;
 
 	if (--us->refs)
@@ -294,6 +295,7 @@ void udp_socket_put(struct udp_socket *us)
 	loop_watch(&us->worker->loop, &us->source, 0, false);
 	close(us->source.fd);
 	free(us);
+	atomic_fetch_sub(old, 1);
 }
 
 /* --- views --- */

@@ -29,7 +29,8 @@ struct shared {
 	_Atomic unsigned int grace_ms;     /* a reload may change it */
 	struct worker *workers;            /* config->workers, once they are made */
 	_Atomic unsigned int udp_unproven; /* sessions, see udp_session.c */
-	_Atomic uint64_t udp_lost;         /* servers that have lost all sessions of UDP */
+	_Atomic unsigned int udp_old; /* sockets that no forward listens at, for old sessions */
+	_Atomic uint64_t udp_lost;    /* servers that have lost all sessions of UDP */
 };
 
 /* One thread: its loop, what it lends to sessions, its sessions, its counters. */
