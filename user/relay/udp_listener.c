@@ -157,11 +157,13 @@ static void on_readable(struct source *source, uint32_t events)
 	struct udp_socket *us = container_of(source, struct udp_socket, source);
 	struct worker *w = us->worker;
 	int n, round = 0;
+	bool entered;
 
 	us->refs++; /* its last session may end */
 	if (events & EPOLLERR)
 		take_errors(us);
 	do {
+		udp_sessions_look(w);
 		n = udp_receive(w->udp->batch, us->source.fd, 0, UDP_MOST);
 		for (int i = 0; i < n; i++) {
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
@@ -172,8 +174,9 @@ static void on_readable(struct source *source, uint32_t events)
 			else
 				take(us, m, &m->peer);
 		}
-		udp_sessions_enter(w, n < UDP_MOST);
-	} while (++round < ROUNDS && n == UDP_MOST);
+		entered = udp_sessions_enter(w, n < UDP_MOST);
+	} while (++round < ROUNDS && (n == UDP_MOST || entered));
+	w->udp->n_asked = 0; /* in other looks others are asked */
 	udp_socket_put(us);
 }
 

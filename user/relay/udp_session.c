@@ -38,6 +38,8 @@
 
 #define BUCKETS_MAX (1U << 18)
 #define FORCE_MS 20
+#define NOT_KNOWN (INT64_MIN / 2) /* how many were handled of those that have passed */
+#define NO_LOOK UINT32_MAX
 #define PORT_TRIES 64
 /* A worker that stops ends a session that owes an answer after so long a silence. */
 #define OWES_MS 1000
@@ -162,8 +164,9 @@ static void enter(struct udp_session *s)
 		return;
 	graft_tuple_set(&q.tuples[UPSTREAM], &s->to.sa, (const struct sockaddr *)&local.ss);
 	s->slot = udp_graft_enter(grafts_of(s), &q);
-	s->handled[CLIENT] = s->handled[UPSTREAM] = 0;
-	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = now_of(s);
+	s->handled[CLIENT] = s->handled[UPSTREAM] = NOT_KNOWN;
+	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = 0;
+	s->looked = NO_LOOK;
 	if (s->slot == NO_UDP_SLOT)
 		s->reason = REASON_NO_SLOT;
 }
@@ -235,28 +238,62 @@ static void activate(struct udp_session *s, unsigned int leg, unsigned int n)
 	s->handled[leg] += n;
 	word = udp_graft_word(grafts_of(s), s->slot, leg);
 	passed = word / UDP_PASSED_ONE;
-	if (s->handled[leg] >= passed)
-		s->behind_ms[leg] = now_of(s);
-	else if (now_of(s) < s->behind_ms[leg] + FORCE_MS)
-		return;
+	if (s->handled[leg] < passed) {
+		if (!s->behind_ms[leg])
+			s->behind_ms[leg] = now_of(s);
+		if (now_of(s) < s->behind_ms[leg] + FORCE_MS)
+			return;
+	}
+	s->behind_ms[leg] = 0;
 	s->handled[leg] = passed;
 	if ((leg == CLIENT || is_proven(s)) &&
 	    udp_graft_activate(grafts_of(s), s->slot, leg, word) && first)
 		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
 }
 
-void udp_sessions_enter(struct worker *w, bool quiet)
+static uint32_t passed_on(const struct udp_session *s, unsigned int leg)
+{
+	return s->slot == NO_UDP_SLOT ? NO_LOOK :
+					udp_graft_word(grafts_of(s), s->slot, leg) / UDP_PASSED_ONE;
+}
+
+/*
+ * What waited when S was entered was not counted, so what has been sent on says nothing: but a look
+ * has emptied the queue, and none has passed since LOOKED did before it.
+ */
+static void level(struct udp_session *s, unsigned int leg, uint32_t looked)
+{
+	if (s->handled[leg] < 0 && looked == passed_on(s, leg))
+		s->handled[leg] = looked;
+}
+
+void udp_sessions_look(struct worker *w)
+{
+	for (unsigned int i = 0; i < w->udp->n_asked; i++)
+		w->udp->asked[i]->looked = passed_on(w->udp->asked[i], CLIENT);
+}
+
+bool udp_sessions_enter(struct worker *w, bool quiet)
 {
 	struct udp_worker *u = w->udp;
+	unsigned int n = u->n_asked;
 
-	for (unsigned int i = 0; i < u->n_asked; i++) {
+	u->n_asked = 0;
+	for (unsigned int i = 0; i < n; i++) {
 		struct udp_session *s = u->asked[i];
 
-		if (!s->ended && s->slot == NO_UDP_SLOT &&
-		    (quiet || now_of(s) >= s->since_ms + FORCE_MS))
+		if (s->ended)
+			continue;
+		if (s->slot == NO_UDP_SLOT && (quiet || now_of(s) >= s->since_ms + FORCE_MS)) {
 			enter(s);
+		} else if (s->slot != NO_UDP_SLOT && quiet) {
+			level(s, CLIENT, s->looked);
+			activate(s, CLIENT, 0);
+		}
+		if (s->slot != NO_UDP_SLOT && s->handled[CLIENT] < 0)
+			u->asked[u->n_asked++] = s;
 	}
-	u->n_asked = 0;
+	return u->n_asked;
 }
 
 void udp_socket_put(struct udp_socket *us)
@@ -577,7 +614,7 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 		count_lost(s->worker, CAUSE_OVER_BANDWIDTH, udp_datagrams(m));
 		return;
 	}
-	if (s->slot == NO_UDP_SLOT && u->n_asked < UDP_MOST)
+	if ((s->slot == NO_UDP_SLOT || s->handled[CLIENT] < 0) && u->n_asked < UDP_MOST)
 		u->asked[u->n_asked++] = s;
 	r = send_on(s, m);
 	if (!r)
@@ -659,6 +696,7 @@ static void take_answers(struct udp_session *s)
 	struct udp_worker *u = s->worker->udp;
 	struct udp_message *run[UDP_MOST];
 	unsigned int sent = 0, n = 0, passed = 0;
+	uint32_t looked = passed_on(s, UPSTREAM);
 	int got = udp_receive(u->batch, s->upstream.fd, 0, UDP_MOST), error;
 
 	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone) {
@@ -679,10 +717,15 @@ static void take_answers(struct udp_session *s)
 		if (sent < n)
 			count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(run[sent++]));
 	}
-	if (got > 0 && has_all_answers(s))
+	if (got > 0 && has_all_answers(s)) {
 		end(s, SESSION_FINISHED);
-	else if (got > 0)
+	} else if (got > 0) {
+		if (s->handled[UPSTREAM] < 0)
+			passed = 0;
+		if (got < UDP_MOST)
+			level(s, UPSTREAM, looked);
 		activate(s, UPSTREAM, passed);
+	}
 }
 
 static void on_upstream(struct source *source, uint32_t events)
@@ -1030,8 +1073,10 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 		return r;
 	}
 	s->slot = slot;
-	for (unsigned int dir = 0; dir < 2; dir++)
+	for (unsigned int dir = 0; dir < 2; dir++) {
 		s->counted[dir] = grafted(s, dir);
+		s->handled[dir] = passed_on(s, dir);
+	}
 	s->asked = all_datagrams(s, CLIENT);
 	if (carries(s, UPSTREAM))
 		prove(s);

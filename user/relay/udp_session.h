@@ -60,8 +60,9 @@ struct udp_session {
 	uint64_t heard_ms[2];                  /* by side, in user space */
 	struct udp_count copied[2], before[2]; /* and by packet programs, before it had this slot */
 	struct udp_count counted[2];           /* by packet programs, that its counters have */
-	uint32_t handled[2];                   /* by leg: of those that have passed, sent on */
-	uint64_t behind_ms[2];                 /* the same: when these were all, last */
+	int64_t handled[2];                    /* by leg: of those that have passed, sent on */
+	uint64_t behind_ms[2];                 /* the same: since when they are fewer; 0: are not */
+	uint32_t looked;                       /* those of the client before the last look */
 	uint8_t reason; /* enum reason: why it is not grafted; REASONS: it may be */
 	bool proven, adopted, ended;
 };
@@ -109,9 +110,11 @@ bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 void udp_session_client_error(struct worker *w, const struct udp_error *e);
 /*
  * Enter those that have sent something since the last call, if nothing more waits to be read
- * (QUIET), or they have waited for that too long.
+ * (QUIET), or they have waited for that too long.  True: another look may activate some.
  */
-void udp_sessions_enter(struct worker *w, bool quiet);
+bool udp_sessions_enter(struct worker *w, bool quiet);
+/* Before a look. */
+void udp_sessions_look(struct worker *w);
 
 /* --- what a worker asks of its sessions, on its thread --- */
 
