@@ -193,10 +193,8 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 {
 	const struct listening_maker root = { listener_sockets, NULL };
 	const struct listening_maker other = { privileged_listen, p->r->privileged };
-	bool start = p->config == p->r->start;
-	/* sockets of UDP outlive their listener, as long as there are sessions */
-	bool joins = is_in_the_way(p->r, a, f->conf->udp) || (f->conf->udp && !start);
-	int e = listening_open(start ? &root : &other, f, a, joins, p->r->start->workers, ret);
+	int e = listening_open(p->config == p->r->start ? &root : &other, f, a,
+			       is_in_the_way(p->r, a, f->conf->udp), p->r->start->workers, ret);
 
 	if (e)
 		return e;
