@@ -13,7 +13,8 @@
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 
-#define ROUNDS 4 /* looks for an event, so that others have their turns */
+#define OLD_MS 1000 /* between two looks at old sockets */
+#define ROUNDS 4    /* looks for an event, so that others have their turns */
 
 /* What LOCAL, of a message or an error that came by US, lacks: the port; or all. */
 static void complete(const struct udp_socket *us, union client_addr *local)
@@ -157,7 +158,6 @@ static void on_readable(struct source *source, uint32_t events)
 	struct worker *w = us->worker;
 	int n, round = 0;
 
-	us->refs++; /* its last session may end */
 	if (events & EPOLLERR)
 		take_errors(us);
 	do {
@@ -174,7 +174,6 @@ static void on_readable(struct source *source, uint32_t events)
 		}
 		udp_sessions_activate(w, n < UDP_MOST);
 	} while (++round < ROUNDS && (n == UDP_MOST || w->udp->waiting));
-	udp_socket_put(us);
 }
 
 /* --- listeners --- */
@@ -185,13 +184,53 @@ void udp_listener_becomes(struct udp_socket *us, struct forward *f)
 	us->proxied = f->conf->proxy_protocol & PROXY_RECEIVE;
 }
 
-/* A socket that has nothing but old sessions goes on, so that these stay where they are. */
-static struct udp_socket *find_old(struct worker *w, const struct addr *a)
+/*
+ * Close the sockets that no forward listens at, and no session needs.  All workers keep theirs until
+ * the last one: the kernel counts them to choose one.
+ */
+static void close_old(struct timer *timer)
+{
+	struct udp_worker *u = container_of(timer, struct udp_worker, old);
+	struct udp_socket **at = &u->sockets, *us;
+
+	while ((us = *at)) {
+		struct loop *loop = &us->worker->loop;
+
+		if (us->forward || us->refs || atomic_load(&us->last->totals->live)) {
+			if (!us->forward)
+				timer_set(loop, timer, loop->now_ms + OLD_MS);
+			at = &us->next;
+			continue;
+		}
+		*at = us->next;
+		loop_watch(loop, &us->source, 0, false);
+		close(us->source.fd);
+		atomic_fetch_sub(&us->worker->shared->udp_old, 1);
+		atomic_fetch_sub(&us->last->sessions, 1);
+		free(us);
+	}
+}
+
+/* What has nothing but old sessions goes on, so that these stay where they are; or a new one. */
+static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 {
 	struct udp_socket *us = w->udp->sockets;
 
 	while (us && (us->forward || !addr_equal(&us->addr, a)))
 		us = us->next;
+	if (us) {
+		atomic_fetch_sub(&w->shared->udp_old, 1);
+		atomic_fetch_sub(&us->last->sessions, 1);
+		return us;
+	}
+	us = calloc(1, sizeof(*us));
+	if (!us)
+		return NULL;
+	us->source = (struct source){ .handle = on_readable, .fd = -1 };
+	us->worker = w;
+	us->addr = *a;
+	us->next = w->udp->sockets;
+	w->udp->sockets = us;
 	return us;
 }
 
@@ -203,28 +242,24 @@ int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a
 
 	if (r)
 		return r;
-	us = find_old(w, a) ?: calloc(1, sizeof(*us));
+	w->udp->old.fire = close_old;
+	us = find_or_add(w, a);
 	if (!us)
 		return -ENOMEM;
-	if (us->refs++) {
+	if (us->source.fd >= 0)
 		close(fd);
-		atomic_fetch_sub(&w->shared->udp_old, 1);
-	} else {
-		us->source = (struct source){ .handle = on_readable, .fd = fd };
-		us->worker = w;
-		us->addr = *a;
-		us->next = w->udp->sockets;
-		w->udp->sockets = us;
-		r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
-	}
+	else
+		us->source.fd = fd;
 	udp_listener_becomes(us, f);
 	*ret = us;
-	return r;
+	return loop_watch(&w->loop, &us->source, EPOLLIN, true);
 }
 
 void udp_listener_end(struct udp_socket *us)
 {
+	us->last = us->forward;
 	us->forward = NULL;
+	atomic_fetch_add(&us->last->sessions, 1);
 	atomic_fetch_add(&us->worker->shared->udp_old, 1);
-	udp_socket_put(us);
+	close_old(&us->worker->udp->old);
 }

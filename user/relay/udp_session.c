@@ -281,23 +281,6 @@ void udp_sessions_activate(struct worker *w, bool quiet)
 	}
 }
 
-void udp_socket_put(struct udp_socket *us)
-{
-	struct udp_worker *u = us->worker->udp;
-	_Atomic unsigned int *old = &us->worker->shared->udp_old;
-	struct udp_socket **at = &u->sockets;
-
-	if (--us->refs)
-		return;
-	while (*at != us)
-		at = &(*at)->next;
-	*at = us->next;
-	loop_watch(&us->worker->loop, &us->source, 0, false);
-	close(us->source.fd);
-	free(us);
-	atomic_fetch_sub(old, 1);
-}
-
 /* --- views --- */
 
 static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
@@ -393,7 +376,7 @@ static void forget(struct udp_session *s)
 	if (s->server)
 		server_leave(s->server);
 	pace_free(s->pace);
-	udp_socket_put(s->socket);
+	s->socket->refs--;
 }
 
 static void die(struct udp_session *s)

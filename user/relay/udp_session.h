@@ -21,12 +21,12 @@ struct udp_socket {
 	struct source source;
 	struct worker *worker;
 	struct udp_socket *next; /* in udp->sockets */
-	struct forward *forward; /* of new sessions; NULL: there are none any more */
+	struct forward *forward; /* of new sessions; NULL: there are none any more, */
+	struct forward *last;    /* but this was it, to which the socket counts as a session */
 	bool proxied;            /* what clients send begins with PROXY headers */
 	struct addr addr;        /* that it is bound to */
-	unsigned int refs;       /* the listener, and sessions */
+	unsigned int refs;       /* sessions */
 };
-void udp_socket_put(struct udp_socket *us);
 
 /* What has passed in one direction. */
 struct udp_count {
@@ -77,6 +77,7 @@ struct udp_worker {
 	struct udp_session *oldest, *newest; /* that are unproven */
 	struct udp_session *waiting;         /* for leg 0 to be activated */
 	struct udp_socket *sockets;
+	struct timer old; /* when those without a forward are looked at */
 	struct udp_batch *batch;
 	uint64_t lost_seen; /* of shared->udp_lost */
 };
