@@ -38,6 +38,8 @@ server:
     zonelistfile: "{home}/zones"
     xfrdir: "{home}"
     rrl-ratelimit: 0
+    ipv4-edns-size: 4096
+    ipv6-edns-size: 4096
 remote-control:
     control-enable: no
 zone:
