@@ -230,8 +230,7 @@ class Trial(Rig):
         self.command("drain", "--undo", "44")
         wait_until(new.is_heard, "new clients")
         old.ask()
-        if self.engine == "auto":  # a copied one may get a second session, by another worker
-            self.wait_sessions(2, 1)
+        self.wait_sessions(2, 1)
 
     # --- limits ---
 
@@ -439,6 +438,7 @@ class Trial(Rig):
         self.undo.callback(self.lab.stop, peer)
         wait_until(lambda: is_bound(peer.pid, 7160), "the server")
         self.begin(forwards=self.one("localhost:7160"))
+        wait_until(self.client().is_heard, "the name to be looked up")
         self.proven()
 
     def test_source_and_mark(self):
