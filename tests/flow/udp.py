@@ -200,9 +200,9 @@ class Trial(Rig):
         for _ in range(3):
             client.ask()
         self.expect_carried(1, "responses")
-        client.ask(copies=3)  # 6 for 4 questions; two more, and it is over
+        client.ask(copies=3)  # 6 for 4 questions; with two questions more, 12 for 6, it is over
         client.ask(copies=3)
-        client.ask(copies=4)
+        client.ask(copies=3)
         self.wait_sessions(0)
 
     def test_kill(self):
