@@ -429,19 +429,17 @@ KT_TEST(ports_are_those_that_the_machine_lends)
 
 	run("cd /proc/sys/net/ipv4 && echo 40000 40009 >ip_local_port_range && "
 	    "echo 40001,40003-40005,40009 >ip_local_reserved_ports");
-	assert_int_equal(udp_ports_open(), 0);
-	while ((port = udp_port_take(0))) {
+	udp_ports_open();
+	while ((port = udp_port_take(1))) {
 		assert_in_range(ntohs(port), 40000, 40009);
 		seen[ntohs(port) - 40000] = true;
 	}
 	for (unsigned int i = 0; i < 10; i++)
 		assert_int_equal(seen[i], !(1U << i & (1U << 1 | 7U << 3 | 1U << 9)));
-	udp_ports_close();
 	run("cd /proc/sys/net/ipv4 && echo 32768 60999 >ip_local_port_range && "
 	    "echo >ip_local_reserved_ports");
-	assert_int_equal(udp_ports_open(), 0);
-	assert_int_not_equal(udp_port_take(0), 0);
-	udp_ports_close();
+	udp_ports_open();
+	assert_int_not_equal(udp_port_take(1), 0);
 }
 
 static int start(void **state)

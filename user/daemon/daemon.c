@@ -620,7 +620,6 @@ static void end(struct daemon *d)
 	checks_close(d->shared.checks);
 	reload_close(&d->reload);
 	clients_close(&d->shared.clients);
-	udp_ports_close();
 	icmp_close();
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))

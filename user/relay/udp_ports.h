@@ -7,20 +7,19 @@
 
 /*
  * The local ports of flows.  A late answer must not reach another client's flow, so a port that was
- * used rests: those that have rested longest are used first, in random order among them, since who
- * can guess the port can forge answers.  Ports are from net.ipv4.ip_local_port_range, but for those
- * of ip_local_reserved_ports.  By any thread.
+ * used rests.  Any of the others may be the next, since who can guess the port can forge answers.
+ * Ports are from net.ipv4.ip_local_port_range, but for those of ip_local_reserved_ports.  By any
+ * thread.
  */
 
-/* So long a port rests at least. */
+/* So long a port rests. */
 #define UDP_PORT_RESTS_MS 1000
 
-/* Read both settings.  Once, before there are threads.  -errno. */
-int udp_ports_open(void);
-void udp_ports_close(void);
-/* A port in network order; 0: all are in use, or rest. */
+/* Read both settings.  Once, before there are threads. */
+void udp_ports_open(void);
+/* A port in network order; 0: all, or nearly all, are in use or rest. */
 in_port_t udp_port_take(uint64_t now_ms);
 /* This one, of a flow that a daemon before this one has left.  False: it is not one of ours. */
 bool udp_port_take_this(in_port_t port);
-/* PORT rests from now on.  BUSY: it is somebody else's, and was not used. */
-void udp_port_put(in_port_t port, uint64_t now_ms, bool busy);
+/* PORT rests from now on, whether it was used, or has turned out to be somebody else's. */
+void udp_port_put(in_port_t port, uint64_t now_ms);

@@ -372,7 +372,7 @@ static void forget(struct udp_session *s)
 		close(s->upstream.fd);
 	}
 	if (s->port)
-		udp_port_put(s->port, now_of(s), false);
+		udp_port_put(s->port, now_of(s));
 	if (s->server)
 		server_leave(s->server);
 	pace_free(s->pace);
@@ -771,7 +771,7 @@ static int bind_port(struct udp_session *s, int fd, int family, in_port_t own)
 			return 0;
 		}
 		if (!own)
-			udp_port_put(port, now_of(s), true);
+			udp_port_put(port, now_of(s));
 		if (own || errno != EADDRINUSE)
 			return -errno;
 	}
@@ -797,7 +797,7 @@ static int connect_to(struct udp_session *s, const struct addr *to, in_port_t ow
 	close(fd);
 	s->upstream.fd = -1;
 	if (s->port)
-		udp_port_put(s->port, now_of(s), false);
+		udp_port_put(s->port, now_of(s));
 	s->port = 0;
 	return r;
 }
