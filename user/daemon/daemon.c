@@ -620,7 +620,6 @@ static void end(struct daemon *d)
 	checks_close(d->shared.checks);
 	reload_close(&d->reload);
 	clients_close(&d->shared.clients);
-	icmp_close();
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts "

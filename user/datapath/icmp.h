@@ -15,18 +15,10 @@
  * nobody is told of errors.  Once, before there are threads.
  */
 void icmp_open(void);
-void icmp_close(void);
-
-enum icmp_what {
-	ICMP_PORT_UNREACHABLE,
-	ICMP_HOST_UNREACHABLE,
-	ICMP_ADMIN_PROHIBITED,
-	ICMP_TOO_BIG_FOR, /* MTU: what fits, in the family of the receiver */
-};
 
 /*
- * Tell TO, of IPv4 or IPv6, that a datagram of it to FROM could not be delivered.  IFINDEX: for a
- * link-local TO.  At most 1,000 a second for all.  By any thread.
+ * Tell TO, of IPv4 or IPv6, that a datagram of it to FROM could not be delivered: for ERROR, an
+ * errno.  MTU: what fits, in the family of TO; 0 if that is not why.  At most 1,000 a second for
+ * all.  By any thread.
  */
-void icmp_tell(const union client_addr *to, const union client_addr *from, unsigned int ifindex,
-	       enum icmp_what what, uint32_t mtu);
+void icmp_tell(const union client_addr *to, const union client_addr *from, int error, uint32_t mtu);

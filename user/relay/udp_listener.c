@@ -111,13 +111,13 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 	if (s)
 		udp_session_take(s, m);
 	else if (!us->forward) /* as if nobody listened */
-		icmp_tell(&m->peer, &m->local, m->ifindex, ICMP_PORT_UNREACHABLE, 0);
+		icmp_tell(&m->peer, &m->local, ECONNREFUSED, 0);
 }
 
 /* Each datagram of M begins with a PROXY header. */
 static void take_proxied(struct udp_socket *us, const struct udp_message *m)
 {
-	size_t size = m->segment && m->segment < m->len ? m->segment : m->len;
+	size_t size = smaller(m->segment, m->len);
 
 	for (size_t at = 0; at < m->len; at += size) {
 		struct udp_message one = *m;
@@ -126,7 +126,6 @@ static void take_proxied(struct udp_socket *us, const struct udp_message *m)
 
 		one.data += at;
 		one.len = smaller(size, m->len - at);
-		one.segment = 0;
 		if (proxy_protocol_parse(one.data, one.len, &header, &why)) {
 			count_add(&us->worker->stats.errors[CAUSE_HEADER_BAD], 1);
 			log_cause(CAUSE_HEADER_BAD, LOG_NOTICE, "a datagram is dropped: %s", why);
@@ -161,7 +160,7 @@ static void on_readable(struct source *source, uint32_t events)
 	if (events & EPOLLERR)
 		take_errors(us);
 	do {
-		n = udp_receive(w->udp->batch, us->source.fd, 0, UDP_MOST);
+		n = udp_receive(w->udp->batch, us->source.fd);
 		udp_sessions_look(w);
 		for (int i = 0; i < n; i++) {
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
@@ -172,8 +171,8 @@ static void on_readable(struct source *source, uint32_t events)
 			else
 				take(us, m, NULL);
 		}
-		udp_sessions_activate(w, n < UDP_MOST);
-	} while (++round < ROUNDS && (n == UDP_MOST || w->udp->waiting));
+		udp_sessions_activate(w, n < UDP_BATCH);
+	} while (++round < ROUNDS && (n == UDP_BATCH || w->udp->waiting));
 }
 
 /* --- listeners --- */

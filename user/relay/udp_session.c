@@ -485,7 +485,7 @@ static void too_big(struct udp_session *s, uint32_t mtu)
 	if (s->slot != NO_UDP_SLOT && mtu)
 		set_path_mtu(grafts_of(s), s->slot, UPSTREAM, mtu);
 	if (mtu)
-		icmp_tell(&s->peer, &s->local, s->ifindex, ICMP_TOO_BIG_FOR, mtu + (uint32_t)more);
+		icmp_tell(&s->peer, &s->local, EMSGSIZE, mtu + (uint32_t)more);
 }
 
 /* Has the server of S answered anybody here since S asked it? */
@@ -503,11 +503,7 @@ static void unreachable(struct udp_session *s, int error)
 {
 	if (heard_ms(s, UPSTREAM) > heard_ms(s, CLIENT))
 		return;
-	icmp_tell(&s->peer, &s->local, s->ifindex,
-		  error == ECONNREFUSED ? ICMP_PORT_UNREACHABLE :
-		  error == EACCES       ? ICMP_ADMIN_PROHIBITED :
-					  ICMP_HOST_UNREACHABLE,
-		  0);
+	icmp_tell(&s->peer, &s->local, error, 0);
 	if (!has_others(s) || !has_answered(s))
 		blame(s, error);
 	end(s, upstream_cause(error));
@@ -592,10 +588,8 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 	r = send_on(s, m);
 	if (!r)
 		count(s, CLIENT, m);
-	else if (r == -EAGAIN || r == -ENOBUFS || r == -ENOMEM)
+	else if (r == -EAGAIN || r == -ENOMEM || r == -EMSGSIZE)
 		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
-	else if (r == -EMSGSIZE)
-		too_big(s, udp_path_mtu(s->upstream.fd, s->to.sa.sa_family));
 	else
 		unreachable(s, -r);
 	if (!s->ended)
@@ -652,7 +646,6 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 	}
 	m->peer = s->peer;
 	m->local = s->local;
-	m->ifindex = s->ifindex;
 	count(s, UPSTREAM, m);
 	return true;
 }
@@ -664,25 +657,11 @@ static bool has_all_answers(const struct udp_session *s)
 	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
 }
 
-static void send_answers(struct udp_session *s, struct udp_message *const *m, unsigned int n)
-{
-	unsigned int sent = 0;
-	int error;
-
-	while (sent < n) { /* one that fails does not hold up those behind it */
-		sent += udp_send_to(s->socket->source.fd, m + sent, n - sent, &error);
-		if (sent < n)
-			count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m[sent++]));
-	}
-}
-
 static void take_answers(struct udp_session *s)
 {
 	struct udp_batch *b = s->worker->udp->batch;
-	struct udp_message *run[UDP_MOST];
 	uint32_t word = word_of(s, UPSTREAM), now;
-	int got = udp_receive(b, s->upstream.fd, 0, UDP_MOST);
-	unsigned int n = 0;
+	int got = udp_receive(b, s->upstream.fd);
 
 	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone) {
 		end(s, CAUSE_CLIENT_LOST);
@@ -690,15 +669,17 @@ static void take_answers(struct udp_session *s)
 	}
 	if (got < 0)
 		take_errors(s);
-	for (int i = 0; i < got; i++)
-		if (take_answer(s, udp_batch_at(b, (unsigned int)i)))
-			run[n++] = udp_batch_at(b, (unsigned int)i);
-	send_answers(s, run, n);
+	for (int i = 0; i < got; i++) {
+		struct udp_message *m = udp_batch_at(b, (unsigned int)i);
+
+		if (take_answer(s, m) && udp_send_to(s->socket->source.fd, m))
+			count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
+	}
 	if (got > 0 && has_all_answers(s)) {
 		end(s, SESSION_FINISHED);
 	} else if (got > 0 && s->slot != NO_UDP_SLOT) {
 		now = word_of(s, UPSTREAM);
-		activate(s, UPSTREAM, now, got < UDP_MOST && now == word);
+		activate(s, UPSTREAM, now, got < UDP_BATCH && now == word);
 	}
 }
 
@@ -732,7 +713,6 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	s->client = *client;
 	s->peer = m->peer;
 	s->local = m->local;
-	s->ifindex = m->ifindex;
 	s->slot = NO_UDP_SLOT;
 	s->reason = REASONS;
 	s->timer.fire = on_timer;
@@ -884,7 +864,7 @@ int udp_worker_open(struct worker *w)
 		return -ENOMEM;
 	u->mask = n - 1;
 	u->buckets = calloc(n, sizeof(struct udp_session *));
-	u->batch = udp_batch_new(UDP_MOST);
+	u->batch = udp_batch_new();
 	if (u->buckets && u->batch)
 		return 0;
 	udp_worker_close(w);
@@ -897,7 +877,7 @@ void udp_worker_close(struct worker *w)
 
 	if (!u)
 		return;
-	udp_batch_free(u->batch);
+	free(u->batch);
 	free(u->buckets);
 	free(u);
 	w->udp = NULL;

@@ -49,8 +49,7 @@ struct udp_session {
 	union client_addr client;      /* it is `peer`, or whom that speaks for in a PROXY header */
 	union client_addr destination; /* the same: `local`, or what the header says */
 	union client_addr peer, local, to;
-	unsigned int ifindex; /* that its datagrams come by */
-	in_port_t port;       /* of `upstream`, from udp_ports.h; 0: it has none yet */
+	in_port_t port; /* of `upstream`, from udp_ports.h; 0: it has none yet */
 	struct server *server;
 	uint32_t server_lost; /* server->lost when it got that */
 	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
@@ -66,8 +65,6 @@ struct udp_session {
 	uint8_t reason;        /* enum reason: why it is not grafted; REASONS: it may be */
 	bool proven, adopted, waiting, ended;
 };
-
-#define UDP_MOST 32 /* messages that are read from a socket at a time */
 
 /* What a worker has for all of them. */
 struct udp_worker {
