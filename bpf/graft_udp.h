@@ -121,6 +121,14 @@ static __always_inline int translate(struct __sk_buff *skb, const struct packet 
 	return send_to(skb, f->other, p->l3);
 }
 
+/* Connected sockets of this machine go on as if they had not been told what is too big. */
+static __always_inline bool is_to_itself(const struct packet *p)
+{
+	const __u32 *a = p->tuple.remote.w, *b = p->tuple.local.w;
+
+	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]));
+}
+
 /* P arrives.  Of IPv6 the stack takes none without a checksum. */
 __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 {
@@ -159,12 +167,8 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 		return translate(skb, p, &f, n);
 	if (p->ipv6 && mtu < head + IPV6_ROOM_LEAST)
 		mtu = head + IPV6_ROOM_LEAST;
-	/*
-	 * Where its sender is, may not be known: nobody has answered it.  Connected sockets of this
-	 * machine go on as if they had not been told.
-	 */
-	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways &&
-	    skb->ifindex != LOOPBACK)
+	/* where its sender is, may not be known: nobody has answered it */
+	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways && !is_to_itself(p))
 		return too_big(skb, p, f.mine, f.other, mtu);
 	f.at->why = GRAFT_TOO_BIG;
 	return pass_flow(f.at, n, false);
