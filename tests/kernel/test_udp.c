@@ -76,9 +76,10 @@ static int flow(const union client_addr *local, const union client_addr *peer)
 static int listener(int family, bool shared)
 {
 	union client_addr a = any(family, PORT);
+	struct addr all = { .ss.ss_family = (sa_family_t)family, .len = sizeof(all.in6) };
 	int fd = bound(&a, shared);
 
-	assert_int_equal(udp_set_listener(fd, family), 0);
+	assert_int_equal(udp_set_listener(fd, &all), 0);
 	return fd;
 }
 

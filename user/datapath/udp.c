@@ -29,12 +29,14 @@ int udp_set_flow(int fd, int family)
 	return r ?: set_int(fd, SOL_UDP, UDP_GRO, 1);
 }
 
-int udp_set_listener(int fd, int family)
+int udp_set_listener(int fd, const struct addr *a)
 {
-	int r = family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) :
-				     set_int(fd, IPPROTO_IP, IP_PKTINFO, 1);
+	int r = 0;
 
-	return r ?: udp_set_flow(fd, family);
+	if (addr_is_any(a))
+		r = a->ss.ss_family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) :
+						  set_int(fd, IPPROTO_IP, IP_PKTINFO, 1);
+	return r ?: udp_set_flow(fd, a->ss.ss_family);
 }
 
 /* --- which worker --- */

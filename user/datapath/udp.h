@@ -20,7 +20,7 @@
 
 struct udp_message {
 	union client_addr peer;  /* of a listening socket: where it comes from, or goes to */
-	union client_addr local; /* the same: our address, with port 0; AF_UNSPEC: any */
+	union client_addr local; /* the same: our address, with port 0; AF_UNSPEC: the socket's */
 	uint8_t *data;
 	size_t len;
 	unsigned int segment; /* bytes of each datagram; LEN or more if there is one alone */
@@ -32,10 +32,11 @@ unsigned int udp_datagrams(const struct udp_message *m);
 /* Set what every flow's socket has: errors of the path are told (IP_RECVERR); UDP_GRO. */
 int udp_set_flow(int fd, int family);
 /*
- * The same for a listening socket, and the receiver is told addresses (IP_PKTINFO).  An error of
- * the path may come to any socket of the address: the kernel asks udp_spread() of datagrams alone.
+ * The same for a socket that is to listen at A; if that is any address, the receiver is told which
+ * (IP_PKTINFO).  An error of the path may come to any socket of the address: the kernel asks
+ * udp_spread() of datagrams alone.
  */
-int udp_set_listener(int fd, int family);
+int udp_set_listener(int fd, const struct addr *a);
 /*
  * Let the kernel choose among the N sockets at an address by udp_worker(): FD is one of them, and
  * all are bound, in the order of the workers.

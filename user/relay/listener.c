@@ -264,9 +264,10 @@ void listener_end(struct listener *ls)
 
 /* --- sockets --- */
 
-static int set_options(int fd, const struct forward_conf *fc, int family, bool reuseport)
+static int set_options(int fd, const struct forward_conf *fc, const struct addr *a, bool reuseport)
 {
-	int one = 1, r = fc->transparent ? socket_set_transparent(fd, family) : 0;
+	int family = a->ss.ss_family, one = 1;
+	int r = fc->transparent ? socket_set_transparent(fd, family) : 0;
 
 	if (r)
 		return r;
@@ -278,7 +279,7 @@ static int set_options(int fd, const struct forward_conf *fc, int family, bool r
 	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
 	if (fc->udp)
-		return udp_set_listener(fd, family) ?: udp_block(fd, true);
+		return udp_set_listener(fd, a) ?: udp_block(fd, true);
 	/* before listen(2): who connects at once has them, too */
 	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 }
@@ -293,7 +294,7 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 	if (fd < 0)
 		return -errno;
 	if (addr_is_inet(a))
-		r = set_options(fd, fc, a->ss.ss_family, reuseport);
+		r = set_options(fd, fc, a, reuseport);
 	/* a unix socket's file is open to all, like a port: its directory says who may reach it */
 	mask = umask(0111);
 	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) ||
@@ -370,7 +371,7 @@ static bool is_useful(int fd, struct given_socket *s)
 	if ((!s->udp && sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0) ||
 	    getsockname(fd, (struct sockaddr *)&a->ss, &a->len))
 		return false;
-	if (s->udp && (!addr_is_inet(a) || udp_set_listener(fd, a->ss.ss_family)))
+	if (s->udp && (!addr_is_inet(a) || udp_set_listener(fd, a)))
 		return false;
 	/* to culvert these are two addresses, which may even be those of two forwards */
 	if (a->ss.ss_family == AF_INET6 && addr_is_any(a) &&

@@ -367,10 +367,8 @@ static void forget(struct udp_session *s)
 	w->udp->dead = s;
 	w->n_sessions--;
 	timer_cancel(&w->loop, &s->timer);
-	if (s->upstream.fd >= 0) {
-		loop_watch(&w->loop, &s->upstream, 0, false);
+	if (s->upstream.fd >= 0) /* which epoll forgets by itself */
 		close(s->upstream.fd);
-	}
 	if (s->port)
 		udp_port_put(s->port, now_of(s));
 	if (s->server)
@@ -512,6 +510,7 @@ static void unreachable(struct udp_session *s, int error)
 static void take_errors(struct udp_session *s)
 {
 	struct udp_error e;
+	int error;
 
 	while (!s->ended && udp_next_error(s->upstream.fd, &e)) {
 		if (e.error == EMSGSIZE)
@@ -519,8 +518,9 @@ static void take_errors(struct udp_session *s)
 		else
 			unreachable(s, e.error);
 	}
-	if (!s->ended)
-		tcp_take_error(s->upstream.fd);
+	error = s->ended ? 0 : tcp_take_error(s->upstream.fd);
+	if (error && error != EMSGSIZE)
+		unreachable(s, error);
 }
 
 void udp_session_client_error(struct worker *w, const struct udp_error *e)
@@ -645,7 +645,10 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 		return false;
 	}
 	m->peer = s->peer;
-	m->local = s->local;
+	if (addr_is_any(&s->socket->addr))
+		m->local = s->local;
+	else
+		m->local.sa.sa_family = AF_UNSPEC;
 	count(s, UPSTREAM, m);
 	return true;
 }
@@ -667,8 +670,12 @@ static void take_answers(struct udp_session *s)
 		end(s, CAUSE_CLIENT_LOST);
 		return;
 	}
-	if (got < 0)
+	if (got < 0) { /* of an earlier datagram */
 		take_errors(s);
+		got = s->ended ? 0 : udp_receive(b, s->upstream.fd);
+	}
+	if (got == UDP_BATCH) /* epoll shall tell again of what is left */
+		loop_watch(&s->worker->loop, &s->upstream, EPOLLIN, true);
 	for (int i = 0; i < got; i++) {
 		struct udp_message *m = udp_batch_at(b, (unsigned int)i);
 
@@ -766,11 +773,13 @@ static int connect_to(struct udp_session *s, const struct addr *to, in_port_t ow
 	fd = upstream_socket(s->forward, &s->client.sa, to);
 	if (fd < 0)
 		return fd;
-	r = bind_port(s, fd, to->ss.ss_family, own) ?: udp_set_flow(fd, to->ss.ss_family);
+	r = bind_port(s, fd, to->ss.ss_family, own);
+	if (!r && !s->forward->conf->responses) /* else it is hardly worth it */
+		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
 		r = -errno;
 	s->upstream.fd = fd;
-	r = r ?: loop_watch(&s->worker->loop, &s->upstream, EPOLLIN, true);
+	r = r ?: loop_watch(&s->worker->loop, &s->upstream, EPOLLIN | (uint32_t)EPOLLET, true);
 	client_addr_set(&s->to, (const struct sockaddr *)&to->ss);
 	if (!r)
 		return 0;
