@@ -113,6 +113,10 @@ static const struct {
 	{ "rr --connect 127.0.0.1:1 --seconds 1x", "expected seconds" },
 	{ "rr --connect 127.0.0.1:1 --verify none", "expected full or sample" },
 	{ "rr --connect 127.0.0.1:1 --rate 1K", "rr has no option --rate" },
+	{ "rr --connect 127.0.0.1:1 --protocol sctp", "expected tcp or udp" },
+	{ "idle --connect 127.0.0.1:1 --protocol udp", "idle has no option --protocol" },
+	{ "rr --connect 127.0.0.1:1 --protocol udp --size 23", "a datagram has 24 to 65507" },
+	{ "bulk-up --connect 127.0.0.1:1 --protocol udp", "a datagram has 24 to 65507" },
 	{ "rr --connect 127.0.0.1:1 --source ::1", "different families" },
 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "unit.h"
+#include "bench/datagram.h"
 #include "bench/wire.h"
 #include "seeded.h"
 
@@ -224,6 +225,23 @@ TEST(test_damaged_header)
 		frame[bit / 8] ^= (uint8_t)(1 << bit % 8);
 		assert_int_equal(header_parse(frame, &h), -EPROTO);
 	}
+}
+
+TEST(test_damaged_datagram)
+{
+	const struct datagram sent = { DATAGRAM_ANSWER, 7, UINT64_C(0x123456789abcdef0), 3 };
+	uint8_t text[64 + 1];
+	struct datagram d;
+
+	for (size_t bit = 0; bit < 8 * 64; bit++) {
+		datagram_write(text, 64, &sent);
+		assert_true(datagram_read(text, 64, &d) && !memcmp(&d, &sent, sizeof(d)));
+		text[bit / 8] ^= (uint8_t)(1 << bit % 8);
+		assert_false(datagram_read(text, 64, &d));
+	}
+	datagram_write(text, 64, &sent);
+	for (size_t n = 0; n < 64; n++)
+		assert_false(n != sizeof(d) && datagram_read(text, n, &d)); /* without payload */
 }
 
 UNIT_MAIN(setup, teardown)

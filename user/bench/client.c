@@ -182,7 +182,7 @@ static void after_batch(void *arg)
 
 static uint64_t tick_ms(const struct generator *g)
 {
-	if (g->o->workload == WORKLOAD_CRR || g->o->workload == WORKLOAD_SLOW)
+	if (g->o->workload == WORKLOAD_CRR || g->o->workload == WORKLOAD_SLOW || g->o->udp)
 		return TICK_MS;
 	return TICK_REST_MS;
 }
@@ -234,7 +234,8 @@ static int generator_open(struct generator *g, unsigned int index, int control,
 		.tally = &job->tallies[index],
 		.seed = job->seed,
 		.limit = in_flight ?: 1,
-		.engine = workload_is_transfer(job->options->workload) ? &transfer_engine :
+		.engine = job->options->udp                            ? &datagrams_engine :
+			  workload_is_transfer(job->options->workload) ? &transfer_engine :
 									 &exchange_engine,
 		.begin_ns = NEVER,
 		.end_ns = NEVER,
@@ -368,13 +369,13 @@ static void attend(struct course *c, struct tally *sum)
 /*
  * Of the connections that were open, those that did not live to the end.  If one in a hundred did
  * not, the rate is that of another load, for a shorter time.  (A transaction of crr is a connection
- * of its own; there errors are only counted.)
+ * of its own, and datagrams may be lost; there errors are only counted.)
  */
 static uint64_t lost(const struct course *c, const struct tally *sum)
 {
 	uint64_t errors = 0;
 
-	for (int i = 0; c->o->workload != WORKLOAD_CRR && i < N_CAUSES; i++)
+	for (int i = 0; c->o->workload != WORKLOAD_CRR && !c->o->udp && i < N_CAUSES; i++)
 		errors += sum->errors[i];
 	return errors > sum->failed ? errors - sum->failed : 0;
 }

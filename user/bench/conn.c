@@ -9,6 +9,8 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#define FIRST_PORT 16384 /* of those that UDP takes one after the other */
+#define PORTS (65536 - FIRST_PORT)
 #define WRONG_TOLD_MAX 5 /* lines on stderr about wrong content, per process */
 
 static enum wire wire_of(enum workload w)
@@ -43,7 +45,7 @@ static void conn_header(const struct conn *c, uint8_t out[PROTOCOL_HEADER])
 
 /* --- the end --- */
 
-static void conn_drop_socket(struct conn *c)
+void conn_drop_socket(struct conn *c)
 {
 	if (c->source.fd >= 0)
 		close(c->source.fd); /* epoll forgets it */
@@ -129,13 +131,18 @@ static int bind_and_connect(struct conn *c, const struct addr *target, uint64_t 
 	const struct options *o = c->g->o;
 	const int one = 1;
 
-	setsockopt(c->source.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	if (!o->udp)
+		setsockopt(c->source.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	if (o->source.family) {
 		struct addr from;
 
 		/* the port is chosen by connect(), which knows the whole 4-tuple */
 		setsockopt(c->source.fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
-		source_range_at(&o->source, turn / o->connect.n, &from);
+		source_range_at(&o->source, o->udp ? turn + turn / PORTS : turn / o->connect.n,
+				&from);
+		/* of UDP nobody waits for the end: it is the one that was used longest ago */
+		if (o->udp && o->workload == WORKLOAD_CRR)
+			addr_set_port(&from, htons((in_port_t)(FIRST_PORT + turn % PORTS)));
 		if (bind(c->source.fd, (struct sockaddr *)&from.ss, from.len))
 			return -errno;
 	}
@@ -163,7 +170,9 @@ void conn_open(struct conn *c)
 	streams_open(c, turn);
 	c->since_ns = clock_ns();
 	c->state = CONN_CONNECTING;
-	c->source.fd = socket(target->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	c->source.fd = socket(target->ss.ss_family,
+			      (g->o->udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK | SOCK_CLOEXEC,
+			      0);
 	if (c->source.fd < 0) {
 		connect_failed(c, errno);
 		return;
@@ -204,7 +213,7 @@ bool conn_connected(struct conn *c, uint32_t events)
 	return c->state != CONN_CLOSED && c->state != CONN_PAUSED;
 }
 
-static void conn_ready(struct conn *c)
+void conn_ready(struct conn *c)
 {
 	c->state = CONN_READY;
 	c->g->in_flight--;
@@ -269,7 +278,7 @@ static void next_request(struct conn *c, uint64_t now)
 	request(c);
 }
 
-static void record(struct conn *c, uint64_t now)
+void conn_record(struct conn *c, uint64_t now)
 {
 	struct generator *g = c->g;
 	struct tally *t = g->tally;
@@ -310,7 +319,7 @@ static void completed(struct conn *c, uint64_t now)
 		conn_fail(c, CAUSE_TIMEOUT);
 		return;
 	}
-	record(c, now);
+	conn_record(c, now);
 	if (g->o->workload == WORKLOAD_CRR) {
 		conn_drop_socket(c);
 		if (g->phase == PHASE_RUN && now < g->end_ns)

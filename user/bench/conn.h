@@ -73,8 +73,9 @@ struct engine {
 	uint32_t events;
 };
 
-extern const struct engine exchange_engine; /* rr, crr, idle */
-extern const struct engine transfer_engine; /* bulk-*, slow */
+extern const struct engine exchange_engine;  /* rr, crr, idle */
+extern const struct engine transfer_engine;  /* bulk-*, slow */
+extern const struct engine datagrams_engine; /* all of --protocol udp */
 
 struct generator {
 	struct loop loop;
@@ -110,6 +111,15 @@ void conn_close(struct conn *c);
 
 /* Count CAUSE and close it: for good, or crr until a short pause is over. */
 void conn_fail(struct conn *c, enum cause cause);
+
+/* It has been used once. */
+void conn_ready(struct conn *c);
+
+/* A request has its response. */
+void conn_record(struct conn *c, uint64_t now);
+
+/* Before conn_open() makes another one. */
+void conn_drop_socket(struct conn *c);
 
 /* It has not connected in time. */
 void conn_connect_timeout(struct conn *c);

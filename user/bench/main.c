@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * culvert-bench: load for TCP relays, and the sink behind them.
+ * culvert-bench: load for relays, and the sink behind them.
  *
  *	options.c   the command line
  *	wire.c      what both sides say to each other, and the verification of the payload
  *	team.c      processes that share the work
  *	client.c    the client side: its parent, and a process; conn.c: its connections
  *	sink.c      the other side; peer.c: its connections
+ *	udp.c       datagrams instead of connections; datagram.c: what they say, and their sink
  *	report.c    what is counted, and how it is printed
  */
 #include <errno.h>

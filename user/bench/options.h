@@ -53,6 +53,7 @@ enum verify {
 
 struct options {
 	enum workload workload;
+	uint32_t udp;             /* 0: TCP */
 	struct endpoints listen;  /* sink */
 	struct endpoints connect; /* the others */
 	struct source_range source;
@@ -64,7 +65,7 @@ struct options {
 	uint32_t warmup_ms;
 	uint32_t seconds_ms; /* measured; idle: 0 means until a signal */
 	uint32_t timeout_ms; /* of a connect, a request, a transaction */
-	enum verify verify;
+	uint32_t verify;     /* enum verify */
 };
 
 /* "rr", "bulk-up" and so on. */

@@ -105,6 +105,7 @@ void tally_add(struct tally *to, const struct tally *from)
 	to->requests += from->requests;
 	to->bytes_up += from->bytes_up;
 	to->bytes_down += from->bytes_down;
+	to->lossless += from->lossless;
 	to->wrong += from->wrong;
 	add_array(to->errors, from->errors, N_CAUSES);
 	add_array(to->connect_errno, from->connect_errno, ERRNO_MAX);
@@ -274,6 +275,8 @@ void report_client(const struct options *opt, const struct tally *t)
 	add_count(o, "bytes_up", t->bytes_up);
 	add_count(o, "bytes_down", t->bytes_down);
 	add_rates(o, opt, t, seconds);
+	if (opt->udp && workload_is_transfer(opt->workload))
+		add_count(o, "lossless", t->lossless);
 	json_object_object_add(o, "latency_us", latency(&t->latency));
 	json_object_object_add(o, "errors", errors(t));
 	json_object_object_add(o, "connect_errors", connect_errors(t));

@@ -61,7 +61,8 @@ struct tally {
 	uint64_t opened, failed; /* connections, before the start */
 	uint64_t requests;       /* in the measured time, as are the bytes */
 	uint64_t bytes_up, bytes_down;
-	uint64_t wrong; /* messages or streams with wrong content */
+	uint64_t lossless; /* bulk-up in datagrams: so many a second */
+	uint64_t wrong;    /* messages or streams with wrong content */
 	uint64_t errors[N_CAUSES];
 	uint64_t connect_errno[ERRNO_MAX];
 	uint64_t least, most; /* payload bytes of one connection in the measured time; transfers */

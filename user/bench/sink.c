@@ -17,6 +17,7 @@
 
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "datagram.h"
 #include "peer.h"
 #include "team.h"
 
@@ -79,6 +80,12 @@ static void handle_listener(struct source *source, uint32_t events)
 	}
 }
 
+static void handle_datagrams(struct source *source, uint32_t events)
+{
+	(void)events;
+	datagram_serve(source->fd, container_of(source, struct sink_listener, source)->sink->tally);
+}
+
 static void tick(struct timer *t)
 {
 	struct sink *s = container_of(t, struct sink, tick);
@@ -127,7 +134,7 @@ static int sink_open(struct sink *s, const struct sink_job *job, unsigned int in
 
 		l->sink = s;
 		l->source.fd = job->fds[index * job->n_addresses + i];
-		l->source.handle = handle_listener;
+		l->source.handle = job->o->udp ? handle_datagrams : handle_listener;
 		r = loop_watch(&s->loop, &l->source, EPOLLIN, true);
 	}
 	timer_set(&s->loop, &s->tick, s->loop.now_ms + TICK_MS);
@@ -169,22 +176,25 @@ static int sink_work(unsigned int index, int control, void *arg)
 /* --- the parent --- */
 
 /* SHARED: other processes of this sink will bind the same address; a stranger's must be refused. */
-static int open_listener(const struct addr *a, bool shared)
+static int open_listener(const struct addr *a, bool shared, bool udp)
 {
-	const int one = 1;
-	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	const int one = 1, type = udp ? SOCK_DGRAM : SOCK_STREAM;
+	int fd = socket(a->ss.ss_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	int r;
 
 	if (fd < 0)
 		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (udp)
+		datagram_prepare(fd);
+	else
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (shared)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
 	/* accepted sockets inherit it */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	if (a->ss.ss_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-	if (bind(fd, (const struct sockaddr *)&a->ss, a->len) || listen(fd, BACKLOG)) {
+	if (bind(fd, (const struct sockaddr *)&a->ss, a->len) || (!udp && listen(fd, BACKLOG))) {
 		r = -errno;
 		close(fd);
 		return r;
@@ -198,7 +208,7 @@ static int open_address(struct sink_job *job, struct addr a, size_t i)
 	char text[ADDR_STRLEN];
 
 	for (unsigned int process = 0; process < job->o->processes; process++) {
-		int fd = open_listener(&a, job->o->processes > 1);
+		int fd = open_listener(&a, job->o->processes > 1, job->o->udp);
 
 		if (fd < 0) {
 			addr_format((struct sockaddr *)&a.ss, a.len, text, sizeof(text));

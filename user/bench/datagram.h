@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "report.h"
+
+/*
+ * What both ends say with --protocol udp.  Each datagram begins with a struct datagram, in the byte
+ * order of the machine.  The rest is a piece of the pattern (wire.h) that depends on it, and on the
+ * size: so what is damaged or cut is found.
+ */
+enum datagram_kind {
+	DATAGRAM_QUESTION = 0x63766200,
+	DATAGRAM_ANSWER, /* of the same size */
+	DATAGRAM_WRONG,  /* instead of an answer: the question was wrong */
+	DATAGRAM_LOAD,   /* has no answer */
+};
+
+struct datagram {
+	uint32_t kind;
+	uint32_t number; /* of the question, whose answer has it too */
+	uint64_t flow;
+	uint64_t loads; /* answer: how many of that flow have come */
+};
+
+#define DATAGRAM_MAX 65507
+
+/* Make N bytes, at least a struct datagram, at TO. */
+void datagram_write(uint8_t *to, size_t n, const struct datagram *d);
+
+/* False if the content of these N bytes is wrong. */
+bool datagram_read(const uint8_t *from, size_t n, struct datagram *ret);
+
+/* --- the sink --- */
+
+/* Make the new socket FD, which is to be bound, fit for datagram_serve(). */
+void datagram_prepare(int fd);
+
+/* Answer all that waits at FD. */
+void datagram_serve(int fd, struct sink_tally *t);
