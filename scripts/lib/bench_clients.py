@@ -244,7 +244,8 @@ def parse_dnsperf(text):
         return found
 
     rate = float(figure("Queries per second")[1])
-    mean, highest = figure(r"Average Latency \(s\)", r"([\d.]+) \(min [\d.]+, max ([\d.]+)\)").groups()
+    mean, highest = figure(r"Average Latency \(s\)",
+                           r"([\d.]+) \(min [\d.]+, max ([\d.]+)\)").groups()
     codes = figure("Response codes", r"(.*)")[1]
     wrong = sum(int(count) for code, count in re.findall(r"(\w+) (\d+)", codes)
                 if code != "NOERROR")

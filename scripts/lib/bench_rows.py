@@ -123,8 +123,8 @@ MIXED_NONE_NOTE = ("Request/response, 64 B, 64 connections, through each relay m
 UDP_NOTE = ("haproxy and redir have no UDP, and culvert carries it by graft or copy alone.")
 UDP_RR_NOTE = ("Each socket sends its next question when it has the answer, whose every byte is "
                "compared. What has no answer after 0.25 s is counted as an error.")
-UDP_NEW_NOTE = ("Each question comes from a port of its own, in turn over 16 addresses, and has one "
-                "answer; 64 at a time. culvert has responses = 1 and nginx proxy_responses 1; "
+UDP_NEW_NOTE = ("Each question comes from a port of its own, in turn over 16 addresses, and has "
+                "one answer; 64 at a time. culvert has responses = 1 and nginx proxy_responses 1; "
                 "conntrack forgets a flow of the kernel's NAT after a second.")
 UDP_ONE_WAY_NOTE = ("Bursts of 40 datagrams by one send (UDP_SEGMENT). Rates are tried for 50 ms "
                     "each, by halving; the figure is the highest, to 5 %, of which less than 0.1 % "

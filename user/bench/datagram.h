@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "report.h"
+#include "wire.h"
 
 /*
  * What both ends say with --protocol udp.  Each datagram begins with a struct datagram, in the byte
@@ -26,7 +27,7 @@ struct datagram {
 	uint64_t loads; /* answer: how many of that flow have come */
 };
 
-#define DATAGRAM_MAX 65507
+_Static_assert(sizeof(struct datagram) == DATAGRAM_MIN, "a size that has no room for it");
 
 /* Make N bytes, at least a struct datagram, at TO. */
 void datagram_write(uint8_t *to, size_t n, const struct datagram *d);

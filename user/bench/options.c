@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "base/parse_size.h"
-#include "datagram.h"
 #include "version.h"
 #include "wire.h"
 
@@ -523,9 +522,8 @@ static int check(const struct options *c)
 			  TRANSFER_SIZE_MAX >> 10);
 		return -EINVAL;
 	}
-	if (c->udp && !sink && (c->size < sizeof(struct datagram) || c->size > DATAGRAM_MAX)) {
-		bench_say("--size: a datagram has %zu to %d bytes", sizeof(struct datagram),
-			  DATAGRAM_MAX);
+	if (c->udp && !sink && (c->size < DATAGRAM_MIN || c->size > DATAGRAM_MAX)) {
+		bench_say("--size: a datagram has %d to %d bytes", DATAGRAM_MIN, DATAGRAM_MAX);
 		return -EINVAL;
 	}
 	return 0;

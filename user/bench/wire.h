@@ -98,6 +98,8 @@ uint64_t pattern_mix(uint64_t x);
 /* Limits of what a header may ask for. */
 #define EXCHANGE_SIZE_MAX (16U << 20)
 #define TRANSFER_SIZE_MAX PATTERN_PIECE
+#define DATAGRAM_MIN 24 /* of datagram.h */
+#define DATAGRAM_MAX 65507
 #define PHASE_MS_MAX (24U * 3600 * 1000)
 
 enum wire {
