@@ -2,8 +2,6 @@
 /* Datagrams, and their sink: batches and GRO, so that it costs little beside what is measured. */
 #include "datagram.h"
 
-#include <netinet/in.h>
-#include <netinet/udp.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -11,7 +9,6 @@
 
 #define BATCH 64
 #define LOADS 64
-#define BUFFER (1 << 20)
 
 static struct pattern pattern_of(const struct datagram *d, size_t n)
 {
@@ -59,14 +56,6 @@ static struct {
 	uint64_t flow, n;
 } loads[LOADS];
 
-void datagram_prepare(int fd)
-{
-	const int one = 1, size = BUFFER;
-
-	setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof(one));
-	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &size, sizeof(size));
-}
-
 static uint64_t *loads_of(uint64_t flow)
 {
 	unsigned int i = flow % LOADS;
@@ -77,7 +66,7 @@ static uint64_t *loads_of(uint64_t flow)
 	return &loads[i].n;
 }
 
-/* False if it has no answer; else that is in its place. */
+/* False if it has no answer; else that is in its place.  A wrong question is sent back as it is. */
 static bool answer(uint8_t *data, size_t n, struct sink_tally *t)
 {
 	struct datagram d = { 0 };
@@ -85,24 +74,16 @@ static bool answer(uint8_t *data, size_t n, struct sink_tally *t)
 
 	t->received += n;
 	t->wrong += !right;
-	if (n < sizeof(d) || (right && d.kind == DATAGRAM_LOAD && ++*loads_of(d.flow)))
+	if (d.kind == DATAGRAM_LOAD) {
+		*loads_of(d.flow) += right;
 		return false;
-	d.kind = right && d.kind == DATAGRAM_QUESTION ? DATAGRAM_ANSWER : DATAGRAM_WRONG;
+	}
+	d.kind = DATAGRAM_ANSWER;
 	d.loads = *loads_of(d.flow);
-	datagram_write(data, n, &d);
+	if (right)
+		datagram_write(data, n, &d);
 	t->sent += n;
 	return true;
-}
-
-/* The bytes of each datagram in a message of N. */
-static size_t piece_of(struct msghdr *m, size_t n)
-{
-	struct cmsghdr *c = CMSG_FIRSTHDR(m);
-	int size = 0;
-
-	if (c && c->cmsg_level == IPPROTO_UDP && c->cmsg_type == UDP_GRO)
-		memcpy(&size, CMSG_DATA(c), sizeof(size));
-	return size > 0 && (size_t)size < n ? (size_t)size : n;
 }
 
 void datagram_serve(int fd, struct sink_tally *t)
@@ -125,10 +106,13 @@ void datagram_serve(int fd, struct sink_tally *t)
 	}
 	n = recvmmsg(fd, got, BATCH, MSG_DONTWAIT, NULL);
 	for (int i = 0; i < n; i++) {
-		size_t left = got[i].msg_len, piece = piece_of(&got[i].msg_hdr, left);
+		size_t left = got[i].msg_len, piece = left;
+		struct cmsghdr *gro = CMSG_FIRSTHDR(&got[i].msg_hdr);
 		uint8_t *data = messages[i].data;
 		bool answered = false;
 
+		if (gro)
+			piece = *(int *)CMSG_DATA(gro);
 		for (; left; left -= piece, data += piece) {
 			piece = piece < left ? piece : left;
 			answered = answer(data, piece, t);

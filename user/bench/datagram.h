@@ -16,7 +16,6 @@
 enum datagram_kind {
 	DATAGRAM_QUESTION = 0x63766200,
 	DATAGRAM_ANSWER, /* of the same size */
-	DATAGRAM_WRONG,  /* instead of an answer: the question was wrong */
 	DATAGRAM_LOAD,   /* has no answer */
 };
 
@@ -37,8 +36,5 @@ bool datagram_read(const uint8_t *from, size_t n, struct datagram *ret);
 
 /* --- the sink --- */
 
-/* Make the new socket FD, which is to be bound, fit for datagram_serve(). */
-void datagram_prepare(int fd);
-
-/* Answer all that waits at FD. */
+/* Answer what waits at FD, which has UDP_GRO. */
 void datagram_serve(int fd, struct sink_tally *t);

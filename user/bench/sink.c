@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <netinet/udp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -21,8 +22,9 @@
 #include "peer.h"
 #include "team.h"
 
-#define BACKLOG 4096 /* or net.core.somaxconn */
-#define ACCEPTS 64   /* per event */
+#define BACKLOG 4096     /* or net.core.somaxconn */
+#define ACCEPTS 64       /* per event */
+#define BUFFER (1 << 20) /* of datagrams */
 #define TICK_MS 100
 
 struct sink_listener {
@@ -178,16 +180,18 @@ static int sink_work(unsigned int index, int control, void *arg)
 /* SHARED: other processes of this sink will bind the same address; a stranger's must be refused. */
 static int open_listener(const struct addr *a, bool shared, bool udp)
 {
-	const int one = 1, type = udp ? SOCK_DGRAM : SOCK_STREAM;
+	const int one = 1, type = udp ? SOCK_DGRAM : SOCK_STREAM, buffer = BUFFER;
 	int fd = socket(a->ss.ss_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	int r;
 
 	if (fd < 0)
 		return -errno;
-	if (udp)
-		datagram_prepare(fd);
-	else
+	if (udp) {
+		setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof(one));
+		setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer, sizeof(buffer));
+	} else {
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	}
 	if (shared)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
 	/* accepted sockets inherit it */

@@ -42,68 +42,6 @@ static bool hear(struct conn *c, struct datagram *ret)
 	return false;
 }
 
-static void datagrams_opened(struct conn *c)
-{
-	if (c->g->o->workload == WORKLOAD_CRR)
-		c->state = CONN_ACTIVE;
-	ask(c, c->g->o->size);
-}
-
-static void next(struct conn *c, uint64_t now)
-{
-	if (c->g->phase != PHASE_RUN || now >= c->g->end_ns) {
-		conn_close(c);
-	} else if (c->g->o->workload == WORKLOAD_CRR) {
-		conn_drop_socket(c);
-		conn_open(c);
-	} else {
-		c->state = CONN_ACTIVE;
-		c->since_ns = now;
-		ask(c, c->g->o->size);
-	}
-}
-
-static void datagrams_event(struct conn *c, uint32_t events)
-{
-	struct datagram d;
-	uint64_t now;
-
-	(void)events;
-	if (!hear(c, &d) || c->state == CONN_READY)
-		return;
-	now = clock_ns();
-	if (c->state == CONN_OPENING) {
-		conn_ready(c);
-	} else {
-		conn_record(c, now);
-		next(c, now);
-	}
-}
-
-static void datagrams_finish(struct conn *c)
-{
-	if (c->state != CONN_ACTIVE)
-		conn_close(c);
-}
-
-static void datagrams_tick(struct conn *c, uint64_t now)
-{
-	bool opening = c->state == CONN_OPENING;
-
-	if ((!opening && c->state != CONN_ACTIVE) ||
-	    now < c->since_ns + c->g->o->timeout_ms * NS_PER_MS)
-		return;
-	if (opening && c->wanted < TRIES) {
-		c->since_ns = now;
-		ask(c, c->g->o->size);
-	} else if (opening) {
-		conn_fail(c, CAUSE_TIMEOUT);
-	} else {
-		c->g->tally->errors[CAUSE_TIMEOUT]++;
-		next(c, now);
-	}
-}
-
 /* --- bursts --- */
 
 /*
@@ -204,17 +142,73 @@ static void bursts(struct conn *c)
 	conn_close(c);
 }
 
-static void datagrams_go(struct conn *c)
+/* --- the engine --- */
+
+static void datagrams_opened(struct conn *c)
 {
-	if (workload_is_transfer(c->g->o->workload))
+	if (c->g->o->workload == WORKLOAD_CRR)
+		c->state = CONN_ACTIVE;
+	ask(c, c->g->o->size);
+}
+
+static void next(struct conn *c)
+{
+	uint64_t now = clock_ns();
+
+	if (c->g->phase != PHASE_RUN || now >= c->g->end_ns) {
+		conn_close(c);
+	} else if (c->g->o->workload == WORKLOAD_CRR) {
+		conn_drop_socket(c);
+		conn_open(c);
+	} else if (workload_is_transfer(c->g->o->workload)) {
 		bursts(c);
-	else
-		next(c, clock_ns());
+	} else {
+		c->state = CONN_ACTIVE;
+		c->since_ns = now;
+		ask(c, c->g->o->size);
+	}
+}
+
+static void datagrams_event(struct conn *c, uint32_t events)
+{
+	struct datagram d;
+
+	(void)events;
+	if (!hear(c, &d) || c->state == CONN_READY)
+		return;
+	if (c->state == CONN_OPENING) {
+		conn_ready(c);
+	} else {
+		conn_record(c, clock_ns());
+		next(c);
+	}
+}
+
+static void datagrams_finish(struct conn *c)
+{
+	if (c->state != CONN_ACTIVE)
+		conn_close(c);
+}
+
+static void datagrams_tick(struct conn *c, uint64_t now)
+{
+	if ((c->state != CONN_OPENING && c->state != CONN_ACTIVE) ||
+	    now < c->since_ns + c->g->o->timeout_ms * NS_PER_MS)
+		return;
+	if (c->state == CONN_ACTIVE) {
+		c->g->tally->errors[CAUSE_TIMEOUT]++;
+		next(c);
+	} else if (c->wanted < TRIES) {
+		c->since_ns = now;
+		ask(c, c->g->o->size);
+	} else {
+		conn_fail(c, CAUSE_TIMEOUT);
+	}
 }
 
 const struct engine datagrams_engine = {
 	.opened = datagrams_opened,
-	.go = datagrams_go,
+	.go = next,
 	.event = datagrams_event,
 	.finish = datagrams_finish,
 	.tick = datagrams_tick,
