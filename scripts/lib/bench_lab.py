@@ -105,7 +105,9 @@ class BenchLab(Lab):
         if WRK in tools:
             self.start_nginx(1 << 20)
         if IPERF3 in tools:
-            self.start_iperf3()
+            # One that hears nothing more must not keep the next ones waiting; and of several
+            # addresses it answers datagrams from any.
+            self.start_iperf3("--rcv-timeout", "2000", "--bind", SERVER)
         if REDIS in tools:
             self.start_server("server", REDIS_PORT, "redis-server", "--bind", SERVER, "--port",
                               str(REDIS_PORT), "--save", "", "--protected-mode", "no", "--dir",

@@ -326,9 +326,9 @@ def socat_command(config, forward, protocol="tcp"):
         return ["socat", "-b", str(64 * K), "-T", "10", "-t", "0.05",
                 f"{config['address']}:{forward.listen},bind={RELAY},fork,reuseaddr",
                 f"UDP4:{forward.host}:{forward.upstream}"]
-    nodelay = ",nodelay" if config["nodelay"] else ""
+    nodelay = ",nodelay" if config.get("nodelay") else ""
     # -t: how long it waits for the other direction after one has ended; 0.5 s cuts slow answers off
-    return ["socat", "-b", str(config["buffer"]), "-t", "30",
+    return ["socat", "-b", str(config.get("buffer", 64 * K)), "-t", "30",
             f"TCP4-LISTEN:{forward.listen},bind={RELAY},fork,reuseaddr,backlog={BACKLOG}{nodelay}",
             f"TCP4:{forward.host}:{forward.upstream}{nodelay}"]
 

@@ -408,8 +408,9 @@ class Lab:
                           self.path("nginx.log"), "-c", self.path("nginx.conf"))
         return digest
 
-    def start_iperf3(self):
-        self.start_server("server", IPERF_PORT, "iperf3", "--server", "--port", str(IPERF_PORT))
+    def start_iperf3(self, *options):
+        self.start_server("server", IPERF_PORT, "iperf3", "--server", "--port", str(IPERF_PORT),
+                          *options)
 
     def download(self, url, seconds=120):
         """Fetches URL with curl in the client namespace; returns digest and size."""
