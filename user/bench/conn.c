@@ -131,13 +131,14 @@ static int bind_and_connect(struct conn *c, const struct addr *target, uint64_t 
 	const struct options *o = c->g->o;
 	const int one = 1;
 
-	if (!o->udp)
+	if (!o->udp) {
 		setsockopt(c->source.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+		/* the port is chosen by connect(), which knows the whole 4-tuple */
+		setsockopt(c->source.fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
+	}
 	if (o->source.family) {
 		struct addr from;
 
-		/* the port is chosen by connect(), which knows the whole 4-tuple */
-		setsockopt(c->source.fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
 		source_range_at(&o->source, o->udp ? turn + turn / PORTS : turn / o->connect.n,
 				&from);
 		/* of UDP nobody waits for the end: it is the one that was used longest ago */
