@@ -2,6 +2,7 @@
 /* The connections of a generator: how they begin and end, and the engines that use them. */
 #include "conn.h"
 
+#include <err.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -11,37 +12,7 @@
 
 #define FIRST_PORT 16384 /* of those that UDP takes one after the other */
 #define PORTS (65536 - FIRST_PORT)
-#define WRONG_TOLD_MAX 5 /* lines on stderr about wrong content, per process */
-
-static enum wire wire_of(enum workload w)
-{
-	switch (w) {
-	case WORKLOAD_BULK_UP:
-		return WIRE_UP;
-	case WORKLOAD_BULK_DOWN:
-	case WORKLOAD_SLOW:
-		return WIRE_DOWN;
-	case WORKLOAD_BULK_BOTH:
-		return WIRE_BOTH;
-	default:
-		return WIRE_EXCHANGE;
-	}
-}
-
-static void conn_header(const struct conn *c, uint8_t out[PROTOCOL_HEADER])
-{
-	const struct options *o = c->g->o;
-	const struct header h = {
-		.wire = wire_of(o->workload),
-		.full = o->verify == VERIFY_FULL,
-		.size = o->size,
-		.seed = c->seed,
-		.warmup_ms = o->warmup_ms,
-		.measure_ms = o->seconds_ms,
-	};
-
-	header_encode(&h, out);
-}
+#define TOLD_MAX 5 /* lines on stderr about wrong content or errors, per process */
 
 /* --- the end --- */
 
@@ -72,15 +43,14 @@ void conn_close(struct conn *c)
 		c->g->in_flight--;
 }
 
-/* crr goes on after a pause; the others never replace a connection. */
-static void end_or_pause(struct conn *c)
+/* crr goes on with the next tick; the others never replace a connection. */
+static void end_or_retry(struct conn *c)
 {
 	if (c->g->phase == PHASE_OPEN && c->state != CONN_READY)
 		c->g->tally->failed++;
 	if (c->g->o->workload == WORKLOAD_CRR && c->g->phase == PHASE_RUN) {
 		conn_drop_socket(c);
-		c->state = CONN_PAUSED;
-		c->since_ns = clock_ns();
+		c->state = CONN_NEW;
 		return;
 	}
 	conn_close(c);
@@ -89,7 +59,7 @@ static void end_or_pause(struct conn *c)
 void conn_fail(struct conn *c, enum cause cause)
 {
 	c->g->tally->errors[cause]++;
-	end_or_pause(c);
+	end_or_retry(c);
 }
 
 static void conn_broken(struct conn *c, int error)
@@ -99,21 +69,17 @@ static void conn_broken(struct conn *c, int error)
 
 static void connect_failed(struct conn *c, int error)
 {
-	if (error > 0 && error < ERRNO_MAX && !c->g->tally->connect_errno[error]++)
-		bench_say("connect: %s", strerror(error));
+	if (c->g->tally->errors[CAUSE_CONNECT] < TOLD_MAX)
+		warnx("connect: %s", strerror(error));
 	conn_fail(c, CAUSE_CONNECT);
 }
 
-static void conn_wrong(struct conn *c, bool by_sink)
+static void conn_wrong(struct conn *c)
 {
-	uint64_t earlier = c->g->tally->wrong++;
-
-	if (earlier < WRONG_TOLD_MAX && by_sink)
-		bench_say("wrong content: found by the sink");
-	else if (earlier < WRONG_TOLD_MAX)
-		bench_say("wrong content at byte %llu from the sink",
-			  (unsigned long long)c->in.wrong_at);
-	end_or_pause(c);
+	if (c->g->tally->wrong++ < TOLD_MAX)
+		warnx("wrong content: at byte %llu from the sink, or as the sink says",
+		      (unsigned long long)c->in.wrong_at);
+	end_or_retry(c);
 }
 
 static void conn_shut(struct conn *c)
@@ -136,10 +102,10 @@ static int bind_and_connect(struct conn *c, const struct addr *target, uint64_t 
 		/* the port is chosen by connect(), which knows the whole 4-tuple */
 		setsockopt(c->source.fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
 	}
-	if (o->source.family) {
+	if (o->source.count) {
 		struct addr from;
 
-		source_range_at(&o->source, o->udp ? turn + turn / PORTS : turn / o->connect.n,
+		source_range_at(&o->source, o->udp ? turn + turn / PORTS : turn / o->n_addresses,
 				&from);
 		/* of UDP nobody waits for the end: it is the one that was used longest ago */
 		if (o->udp && o->workload == WORKLOAD_CRR)
@@ -156,7 +122,7 @@ static void streams_open(struct conn *c, uint64_t turn)
 {
 	c->seed = pattern_mix(c->g->seed + turn);
 	sender_open(&c->out, c->seed, PATTERN_UP);
-	receiver_open(&c->in, c->seed, PATTERN_DOWN, c->g->o->verify == VERIFY_FULL);
+	receiver_open(&c->in, c->seed, PATTERN_DOWN, c->g->o->sample);
 	c->wanted = 0;
 	c->shut = c->tailed = false;
 }
@@ -165,7 +131,7 @@ void conn_open(struct conn *c)
 {
 	struct generator *g = c->g;
 	uint64_t turn = g->index + g->connects++ * g->processes;
-	const struct addr *target = &g->o->connect.list[turn % g->o->connect.n].addrs[0];
+	const struct addr *target = &g->o->addresses[turn % g->o->n_addresses];
 	int r;
 
 	streams_open(c, turn);
@@ -211,7 +177,7 @@ bool conn_connected(struct conn *c, uint32_t events)
 	}
 	c->state = CONN_OPENING;
 	c->g->engine->opened(c);
-	return c->state != CONN_CLOSED && c->state != CONN_PAUSED;
+	return c->state != CONN_CLOSED && c->state != CONN_NEW;
 }
 
 void conn_ready(struct conn *c)
@@ -223,7 +189,25 @@ void conn_ready(struct conn *c)
 
 static uint8_t *data_of(struct conn *c)
 {
-	return c->g->buffer + PROTOCOL_TAIL;
+	return c->g->buffer + sizeof(struct frame);
+}
+
+static void note_header(struct conn *c)
+{
+	const struct options *o = c->g->o;
+	struct frame f = {
+		.header = {
+			.seed = c->seed,
+			.workload = o->workload,
+			.sample = o->sample,
+			.size = (uint32_t)o->size,
+			.warmup_ms = (uint32_t)o->warmup_ms,
+			.seconds_ms = o->seconds_ms,
+		},
+	};
+
+	frame_seal(&f, FRAME_HEADER);
+	sender_note(&c->out, &f, sizeof(f));
 }
 
 /* --- messages --- */
@@ -236,7 +220,6 @@ static uint8_t *data_of(struct conn *c)
  * behind the data, until EOF: no other event would tell of it.
  */
 
-#define PAUSE_NS (20 * NS_PER_MS) /* of a crr loop after an error */
 #define EXPIRED_NS (1 * NS_PER_S) /* for the other side's FIN after a timeout */
 #define FIN_BEHIND (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
 
@@ -262,10 +245,7 @@ static void request(struct conn *c)
 
 static void exchange_opened(struct conn *c)
 {
-	uint8_t header[PROTOCOL_HEADER];
-
-	conn_header(c, header);
-	sender_note(&c->out, header, sizeof(header));
+	note_header(c);
 	/* a transaction counts as one from its connect() on */
 	if (c->g->o->workload == WORKLOAD_CRR)
 		c->state = CONN_ACTIVE;
@@ -334,29 +314,15 @@ static void completed(struct conn *c, uint64_t now)
 	}
 }
 
-/* The sink answers a wrong request with the complement of the byte that is due (wire.h). */
-static bool is_complaint(const struct conn *c, uint8_t byte)
-{
-	struct pattern due;
-
-	pattern_open(&due, c->seed, PATTERN_DOWN);
-	pattern_advance(&due, c->in.wrong_at);
-	return (byte ^ *pattern_bytes(&due)) == 0xff;
-}
-
 /* N bytes have come.  False if the connection is no longer what it was. */
 static bool exchange_take(struct conn *c, const uint8_t *data, size_t n, uint64_t now)
 {
-	uint64_t begin = c->in.at.position;
-
-	if (n > c->wanted) {
-		c->in.wrong_at = begin + c->wanted; /* more than was asked for */
-		conn_wrong(c, false);
-		return false;
-	}
-	receiver_take(&c->in, data, n, now);
+	if (n > c->wanted) /* more than was asked for */
+		receiver_wrong(&c->in);
+	else
+		receiver_take(&c->in, data, n, now);
 	if (c->in.wrong) {
-		conn_wrong(c, is_complaint(c, data[c->in.wrong_at - begin]));
+		conn_wrong(c);
 		return false;
 	}
 	c->wanted -= n;
@@ -406,8 +372,6 @@ static void exchange_finish(struct conn *c)
 		next_request(c, clock_ns());
 	else if (c->state == CONN_READY)
 		end_in_order(c);
-	else if (c->state == CONN_PAUSED)
-		conn_close(c);
 	/* what is under way ends by itself: with its response, or its timeout */
 }
 
@@ -417,10 +381,6 @@ static void exchange_tick(struct conn *c, uint64_t now)
 	uint64_t timeout = c->g->o->timeout_ms * NS_PER_MS;
 
 	switch (c->state) {
-	case CONN_PAUSED:
-		if (waited >= PAUSE_NS)
-			conn_open(c);
-		break;
 	case CONN_OPENING:
 	case CONN_ACTIVE:
 		if (waited < timeout)
@@ -461,11 +421,6 @@ const struct engine exchange_engine = {
  * half-close: a sink that waits for something lost then says what it has, or is silent for good.
  */
 
-static bool sends_up(const struct conn *c)
-{
-	return c->g->o->workload == WORKLOAD_BULK_UP || c->g->o->workload == WORKLOAD_BULK_BOTH;
-}
-
 static bool is_slow(const struct conn *c)
 {
 	return c->g->o->workload == WORKLOAD_SLOW;
@@ -482,11 +437,10 @@ static void watch(struct conn *c, uint32_t events, bool registered)
 /* At the end of our payload. */
 static void queue_tail(struct conn *c)
 {
-	const struct tail tail = { .sent = c->out.at.position };
-	uint8_t frame[PROTOCOL_TAIL];
+	struct frame f = { .tail = { .sent = c->out.at.position } };
 
-	tail_encode(&tail, frame);
-	sender_note(&c->out, frame, sizeof(frame));
+	frame_seal(&f, FRAME_TAIL);
+	sender_note(&c->out, &f, sizeof(f));
 	c->tailed = true;
 }
 
@@ -508,10 +462,7 @@ static void transfer_push(struct conn *c)
 
 static void transfer_opened(struct conn *c)
 {
-	uint8_t header[PROTOCOL_HEADER];
-
-	conn_header(c, header);
-	sender_note(&c->out, header, sizeof(header));
+	note_header(c);
 	c->wanted = PROTOCOL_WORD;
 	transfer_push(c);
 }
@@ -523,7 +474,7 @@ static void transfer_go(struct conn *c)
 	c->in.begin_ns = c->g->begin_ns;
 	c->in.end_ns = c->g->end_ns;
 	sender_note(&c->out, PROTOCOL_GO, PROTOCOL_WORD);
-	if (sends_up(c))
+	if (sends_up(c->g->o->workload))
 		c->out.left = SENDER_ENDLESS;
 	transfer_push(c);
 }
@@ -532,7 +483,7 @@ static void transfer_go(struct conn *c)
 static void take_hello(struct conn *c, const uint8_t *data, size_t n)
 {
 	if (n > c->wanted || memcmp(data, &PROTOCOL_HELLO[PROTOCOL_WORD - c->wanted], n)) {
-		conn_wrong(c, false);
+		conn_wrong(c);
 		return;
 	}
 	c->wanted -= n;
@@ -544,12 +495,12 @@ static void take_hello(struct conn *c, const uint8_t *data, size_t n)
 static void complete(struct conn *c)
 {
 	struct tally *t = c->g->tally;
-	const struct tail *tail = &c->in.tail;
+	const struct tail *tail = &c->in.end.tail;
 
 	t->bytes_up += tail->window;
 	tally_share(t, tail->window + c->in.window);
 	if (tail->wrong) {
-		conn_wrong(c, true);
+		conn_wrong(c);
 	} else if (c->tailed && receiver_complete(&c->in) && tail->received == c->out.at.position) {
 		conn_close(c);
 	} else {
@@ -564,7 +515,7 @@ static void transfer_take(struct conn *c, uint8_t *data, size_t n)
 	receiver_stream(&c->in, data, n, clock_ns());
 	c->g->tally->bytes_down += c->in.window - before;
 	if (c->in.wrong)
-		conn_wrong(c, false);
+		conn_wrong(c);
 	else if (c->in.ended)
 		complete(c);
 }

@@ -37,7 +37,7 @@ bool datagram_read(const uint8_t *from, size_t n, struct datagram *ret)
 	p = pattern_of(ret, n);
 	n -= sizeof(*ret);
 	/* of a load only a sample: else it would be verifying that is measured */
-	return pattern_check(&p, from + sizeof(*ret), n, ret->kind != DATAGRAM_LOAD) == n;
+	return pattern_check(&p, from + sizeof(*ret), n, ret->kind == DATAGRAM_LOAD) == n;
 }
 
 /* --- the sink --- */

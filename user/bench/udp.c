@@ -4,6 +4,7 @@
  * bursts one way (bulk-up).  What gets no answer in time is an error, and the next one is asked;
  * its answer then counts as nothing.
  */
+#include <err.h>
 #include <poll.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
@@ -38,7 +39,7 @@ static bool hear(struct conn *c, struct datagram *ret)
 	    ret->flow == c->seed)
 		return ret->number == (uint32_t)c->wanted;
 	if (c->g->tally->wrong++ < WRONG_TOLD_MAX)
-		bench_say("a wrong answer, of %zd bytes", n);
+		warnx("a wrong answer, of %zd bytes", n);
 	return false;
 }
 
@@ -160,7 +161,7 @@ static void next(struct conn *c)
 	} else if (c->g->o->workload == WORKLOAD_CRR) {
 		conn_drop_socket(c);
 		conn_open(c);
-	} else if (workload_is_transfer(c->g->o->workload)) {
+	} else if (is_transfer(c->g->o->workload)) {
 		bursts(c);
 	} else {
 		c->state = CONN_ACTIVE;
