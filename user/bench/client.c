@@ -52,11 +52,10 @@ static void generator_start(struct generator *g, uint64_t start_ns)
 	g->begin_ns = start_ns + g->o->warmup_ms * NS_PER_MS;
 	if (g->o->seconds_ms)
 		g->end_ns = g->begin_ns + g->o->seconds_ms * NS_PER_MS;
-	if (g->o->workload == WORKLOAD_CRR)
-		return; /* after_batch() opens them */
-	for (uint32_t i = 0; i < g->n_conns; i++)
+	/* idle: they stay so; crr: after_batch() opens them */
+	for (uint32_t i = 0; i < g->n_conns && g->o->workload != WORKLOAD_IDLE; i++)
 		if (g->conns[i].state == CONN_READY)
-			g->engine->go(&g->conns[i]);
+			g->engine->go(&g->conns[i], clock_ns());
 }
 
 static void hear_parent(struct source *s, uint32_t events)
@@ -128,7 +127,7 @@ static void tick_conn(struct generator *g, struct conn *c, uint64_t now)
 	else if (c->state != CONN_CONNECTING)
 		g->engine->tick(c, now);
 	else if (now >= c->since_ns + g->o->timeout_ms * NS_PER_MS)
-		conn_connect_timeout(c);
+		conn_connect_failed(c, ETIMEDOUT);
 }
 
 static void tick(struct timer *t)
@@ -154,9 +153,10 @@ static void handle_conn(struct source *s, uint32_t events)
 {
 	struct conn *c = container_of(s, struct conn, source);
 
-	if (c->state == CONN_CONNECTING && !conn_connected(c, events))
-		return;
-	c->g->engine->event(c, events);
+	if (c->state == CONN_CONNECTING)
+		conn_connected(c, events);
+	if (c->state > CONN_CONNECTING && c->state < CONN_CLOSED)
+		c->g->engine->event(c, events);
 }
 
 static int generator_open(struct generator *g, unsigned int index)

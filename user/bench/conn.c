@@ -10,13 +10,15 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/minmax.h"
+
 #define FIRST_PORT 16384 /* of those that UDP takes one after the other */
 #define PORTS (65536 - FIRST_PORT)
 #define TOLD_MAX 5 /* lines on stderr about wrong content or errors, per process */
 
 /* --- the end --- */
 
-void conn_drop_socket(struct conn *c)
+static void drop_socket(struct conn *c)
 {
 	if (c->source.fd >= 0)
 		close(c->source.fd); /* epoll forgets it */
@@ -24,22 +26,17 @@ void conn_drop_socket(struct conn *c)
 	c->source.registered = false;
 }
 
-/* In flight, as client.c counts: opening, or idle and used for the last time. */
-static bool counts_as_in_flight(const struct conn *c)
-{
-	return c->g->phase == PHASE_OPEN || c->g->phase == PHASE_END;
-}
-
 void conn_close(struct conn *c)
 {
 	bool ready = c->state == CONN_READY;
 
-	conn_drop_socket(c);
+	drop_socket(c);
 	if (c->state == CONN_CLOSED)
 		return;
 	c->state = CONN_CLOSED;
 	c->g->n_closed++;
-	if (counts_as_in_flight(c) && !ready && c->g->in_flight)
+	/* as client.c counts: those that are opened, or used for the last time */
+	if (c->g->phase != PHASE_RUN && !ready && c->g->in_flight)
 		c->g->in_flight--;
 }
 
@@ -49,7 +46,7 @@ static void end_or_retry(struct conn *c)
 	if (c->g->phase == PHASE_OPEN && c->state != CONN_READY)
 		c->g->tally->failed++;
 	if (c->g->o->workload == WORKLOAD_CRR && c->g->phase == PHASE_RUN) {
-		conn_drop_socket(c);
+		drop_socket(c);
 		c->state = CONN_NEW;
 		return;
 	}
@@ -67,7 +64,7 @@ static void conn_broken(struct conn *c, int error)
 	conn_fail(c, error == -ETIMEDOUT ? CAUSE_TIMEOUT : CAUSE_RESET);
 }
 
-static void connect_failed(struct conn *c, int error)
+void conn_connect_failed(struct conn *c, int error)
 {
 	if (c->g->tally->errors[CAUSE_CONNECT] < TOLD_MAX)
 		warnx("connect: %s", strerror(error));
@@ -80,13 +77,6 @@ static void conn_wrong(struct conn *c)
 		warnx("wrong content: at byte %llu from the sink, or as the sink says",
 		      (unsigned long long)c->in.wrong_at);
 	end_or_retry(c);
-}
-
-static void conn_shut(struct conn *c)
-{
-	if (!c->shut)
-		shutdown(c->source.fd, SHUT_WR);
-	c->shut = true;
 }
 
 /* --- the beginning --- */
@@ -118,15 +108,6 @@ static int bind_and_connect(struct conn *c, const struct addr *target, uint64_t 
 	return 0;
 }
 
-static void streams_open(struct conn *c, uint64_t turn)
-{
-	c->seed = pattern_mix(c->g->seed + turn);
-	sender_open(&c->out, c->seed, PATTERN_UP);
-	receiver_open(&c->in, c->seed, PATTERN_DOWN, c->g->o->sample);
-	c->wanted = 0;
-	c->shut = c->tailed = false;
-}
-
 void conn_open(struct conn *c)
 {
 	struct generator *g = c->g;
@@ -134,50 +115,47 @@ void conn_open(struct conn *c)
 	const struct addr *target = &g->o->addresses[turn % g->o->n_addresses];
 	int r;
 
-	streams_open(c, turn);
+	drop_socket(c);
+	c->seed = pattern_mix(g->seed + turn);
+	sender_open(&c->out, c->seed, PATTERN_UP);
+	receiver_open(&c->in, c->seed, PATTERN_DOWN, g->o->sample);
+	c->wanted = 0;
+	c->tailed = false;
 	c->since_ns = clock_ns();
 	c->state = CONN_CONNECTING;
 	c->source.fd = socket(target->ss.ss_family,
 			      (g->o->udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK | SOCK_CLOEXEC,
 			      0);
 	if (c->source.fd < 0) {
-		connect_failed(c, errno);
+		conn_connect_failed(c, errno);
 		return;
 	}
 	r = bind_and_connect(c, target, turn);
 	if (r && r != -EINPROGRESS) {
-		connect_failed(c, -r);
+		conn_connect_failed(c, -r);
 		return;
 	}
 	if (!r)
 		c->state = CONN_OPENING;
 	r = loop_watch(&g->loop, &c->source, g->engine->events, true);
 	if (r)
-		connect_failed(c, -r);
+		conn_connect_failed(c, -r);
 	else if (c->state == CONN_OPENING)
 		g->engine->opened(c);
 }
 
-void conn_connect_timeout(struct conn *c)
-{
-	connect_failed(c, ETIMEDOUT);
-}
-
-bool conn_connected(struct conn *c, uint32_t events)
+void conn_connected(struct conn *c, uint32_t events)
 {
 	int error = 0;
 	socklen_t len = sizeof(error);
 
-	if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
-		return false;
 	if (events & (EPOLLERR | EPOLLHUP)) {
 		getsockopt(c->source.fd, SOL_SOCKET, SO_ERROR, &error, &len);
-		connect_failed(c, error ?: ECONNRESET);
-		return false;
+		conn_connect_failed(c, error ?: ECONNRESET);
+	} else if (events & EPOLLOUT) {
+		c->state = CONN_OPENING;
+		c->g->engine->opened(c);
 	}
-	c->state = CONN_OPENING;
-	c->g->engine->opened(c);
-	return c->state != CONN_CLOSED && c->state != CONN_NEW;
 }
 
 void conn_ready(struct conn *c)
@@ -185,11 +163,6 @@ void conn_ready(struct conn *c)
 	c->state = CONN_READY;
 	c->g->in_flight--;
 	c->g->tally->opened++;
-}
-
-static uint8_t *data_of(struct conn *c)
-{
-	return c->g->buffer + sizeof(struct frame);
 }
 
 static void note_header(struct conn *c)
@@ -265,7 +238,7 @@ void conn_record(struct conn *c, uint64_t now)
 	struct tally *t = g->tally;
 	bool last_of_idle = g->o->workload == WORKLOAD_IDLE && g->phase == PHASE_END;
 
-	if (!generator_measures(g, now) && !last_of_idle)
+	if ((now < g->begin_ns || now >= g->end_ns) && !last_of_idle)
 		return;
 	t->requests++;
 	t->bytes_up += g->o->size;
@@ -278,19 +251,14 @@ static void end_in_order(struct conn *c)
 {
 	c->state = CONN_ENDING;
 	c->since_ns = clock_ns();
-	conn_shut(c);
-}
-
-static void exchange_go(struct conn *c)
-{
-	if (c->g->o->workload != WORKLOAD_IDLE)
-		next_request(c, clock_ns());
+	shutdown(c->source.fd, SHUT_WR);
 }
 
 /* A whole response has come. */
 static void completed(struct conn *c, uint64_t now)
 {
-	struct generator *g = c->g;
+	bool more = c->g->phase == PHASE_RUN && now < c->g->end_ns;
+	bool crr = c->g->o->workload == WORKLOAD_CRR;
 
 	if (c->state == CONN_OPENING) {
 		conn_ready(c);
@@ -301,17 +269,14 @@ static void completed(struct conn *c, uint64_t now)
 		return;
 	}
 	conn_record(c, now);
-	if (g->o->workload == WORKLOAD_CRR) {
-		conn_drop_socket(c);
-		if (g->phase == PHASE_RUN && now < g->end_ns)
-			conn_open(c);
-		else
-			conn_close(c);
-	} else if (g->phase == PHASE_RUN && now < g->end_ns) {
+	if (crr && more)
+		conn_open(c);
+	else if (crr)
+		conn_close(c);
+	else if (more)
 		next_request(c, now);
-	} else {
+	else
 		end_in_order(c);
-	}
 }
 
 /* N bytes have come.  False if the connection is no longer what it was. */
@@ -343,7 +308,7 @@ static void eof(struct conn *c)
 /* One recv(2).  False if there is nothing more to read now. */
 static bool exchange_pull(struct conn *c, uint32_t events)
 {
-	uint8_t *data = data_of(c);
+	uint8_t *data = c->g->buffer + sizeof(struct frame);
 	ssize_t n = recv(c->source.fd, data, PATTERN_PIECE, 0);
 
 	if (n > 0)
@@ -388,7 +353,7 @@ static void exchange_tick(struct conn *c, uint64_t now)
 		/* what is lost never comes: then a path that works ends in order after our FIN */
 		c->state = CONN_EXPIRED;
 		c->since_ns = now;
-		conn_shut(c);
+		shutdown(c->source.fd, SHUT_WR);
 		break;
 	case CONN_EXPIRED:
 	case CONN_ENDING:
@@ -402,7 +367,7 @@ static void exchange_tick(struct conn *c, uint64_t now)
 
 const struct engine exchange_engine = {
 	.opened = exchange_opened,
-	.go = exchange_go,
+	.go = next_request,
 	.event = exchange_event,
 	.finish = exchange_finish,
 	.tick = exchange_tick,
@@ -421,33 +386,11 @@ const struct engine exchange_engine = {
  * half-close: a sink that waits for something lost then says what it has, or is silent for good.
  */
 
-static bool is_slow(const struct conn *c)
-{
-	return c->g->o->workload == WORKLOAD_SLOW;
-}
-
-static void watch(struct conn *c, uint32_t events, bool registered)
-{
-	if (c->source.fd < 0)
-		return;
-	if (loop_watch(&c->g->loop, &c->source, events, registered))
-		conn_fail(c, CAUSE_RESET);
-}
-
-/* At the end of our payload. */
-static void queue_tail(struct conn *c)
-{
-	struct frame f = { .tail = { .sent = c->out.at.position } };
-
-	frame_seal(&f, FRAME_TAIL);
-	sender_note(&c->out, &f, sizeof(f));
-	c->tailed = true;
-}
-
 /* One send(2), and what follows from it: the tail, and for which events to wait. */
 static void transfer_push(struct conn *c)
 {
 	ssize_t n = 0;
+	int r;
 
 	if (!sender_idle(&c->out))
 		n = sender_push(&c->out, c->source.fd, c->g->o->size);
@@ -455,9 +398,17 @@ static void transfer_push(struct conn *c)
 		conn_broken(c, (int)n);
 		return;
 	}
-	if (c->state == CONN_ENDING && !c->tailed && sender_idle(&c->out))
-		queue_tail(c);
-	watch(c, EPOLLIN | (sender_idle(&c->out) ? 0 : EPOLLOUT), true);
+	if (c->state == CONN_ENDING && !c->tailed && sender_idle(&c->out)) {
+		struct frame f = { .tail = { .sent = c->out.at.position } };
+
+		frame_seal(&f, FRAME_TAIL);
+		sender_note(&c->out, &f, sizeof(f));
+		c->tailed = true;
+	}
+	r = loop_watch(&c->g->loop, &c->source, EPOLLIN | (sender_idle(&c->out) ? 0 : EPOLLOUT),
+		       true);
+	if (r)
+		conn_broken(c, r);
 }
 
 static void transfer_opened(struct conn *c)
@@ -467,10 +418,10 @@ static void transfer_opened(struct conn *c)
 	transfer_push(c);
 }
 
-static void transfer_go(struct conn *c)
+static void transfer_go(struct conn *c, uint64_t now)
 {
 	c->state = CONN_ACTIVE;
-	c->since_ns = clock_ns();
+	c->since_ns = now;
 	c->in.begin_ns = c->g->begin_ns;
 	c->in.end_ns = c->g->end_ns;
 	sender_note(&c->out, PROTOCOL_GO, PROTOCOL_WORD);
@@ -523,7 +474,7 @@ static void transfer_take(struct conn *c, uint8_t *data, size_t n)
 /* One recv(2) of at most N bytes.  What came, or a negative number. */
 static ssize_t transfer_pull(struct conn *c, size_t n)
 {
-	uint8_t *data = data_of(c);
+	uint8_t *data = c->g->buffer + sizeof(struct frame);
 	ssize_t got = recv(c->source.fd, data, n, 0);
 
 	if (got < 0) {
@@ -555,8 +506,8 @@ static void transfer_finish(struct conn *c)
 
 static void transfer_event(struct conn *c, uint32_t events)
 {
-	if (is_slow(c) && c->state == CONN_ACTIVE) {
-		watch(c, 0, false); /* an end that transfer_tick() will read */
+	if (c->g->o->workload == WORKLOAD_SLOW && c->state == CONN_ACTIVE) {
+		loop_watch(&c->g->loop, &c->source, 0, false); /* transfer_tick() will read */
 		return;
 	}
 	if ((events & EPOLLOUT) && !sender_idle(&c->out))
@@ -569,14 +520,14 @@ static void transfer_event(struct conn *c, uint32_t events)
 static void read_slowly(struct conn *c, uint64_t now)
 {
 	uint64_t had = c->in.at.position + c->in.held_n;
-	double allowed = (double)c->g->o->rate * (double)(now - c->since_ns) / NS_PER_S;
-	ssize_t n = 1;
+	uint64_t allowed = (now - c->since_ns) / NS_PER_MS * c->g->o->rate / 1000;
 
-	while (n > 0 && c->state == CONN_ACTIVE && (double)had + 1 <= allowed) {
-		double more = allowed - (double)had;
+	while (c->state == CONN_ACTIVE && had < allowed) {
+		ssize_t n = transfer_pull(c, smaller(allowed - had, PATTERN_PIECE));
 
-		n = transfer_pull(c, more < PATTERN_PIECE ? (size_t)more : PATTERN_PIECE);
-		had += n > 0 ? (uint64_t)n : 0;
+		if (n <= 0)
+			return;
+		had += (uint64_t)n;
 	}
 }
 
@@ -584,11 +535,11 @@ static void transfer_tick(struct conn *c, uint64_t now)
 {
 	if (c->state == CONN_OPENING && now >= c->since_ns + c->g->o->timeout_ms * NS_PER_MS)
 		conn_fail(c, CAUSE_TIMEOUT);
-	else if (c->state == CONN_ACTIVE && is_slow(c) && now > c->since_ns)
+	else if (c->state == CONN_ACTIVE && c->g->o->workload == WORKLOAD_SLOW && now > c->since_ns)
 		read_slowly(c, now);
 	else if (c->state == CONN_ENDING && sender_idle(&c->out) &&
 		 now >= c->since_ns + DRAIN_NS / 2)
-		conn_shut(c);
+		shutdown(c->source.fd, SHUT_WR);
 }
 
 const struct engine transfer_engine = {

@@ -52,7 +52,6 @@ struct conn {
 	uint64_t seed;
 	uint64_t since_ns; /* of the connect, the request */
 	uint64_t wanted;   /* exchange: bytes of the response that are to come */
-	bool shut;         /* shutdown(2) is done */
 	bool tailed;       /* transfer: our tail is sent, or about to be */
 	struct sender out;
 	struct receiver in;
@@ -62,7 +61,7 @@ struct engine {
 	/* The connection is established.  Leads to conn_ready() sooner or later. */
 	void (*opened)(struct conn *c);
 	/* CONN_READY -> CONN_ACTIVE, at the start. */
-	void (*go)(struct conn *c);
+	void (*go)(struct conn *c, uint64_t now);
 	/* Epoll events; never in CONN_CONNECTING. */
 	void (*event)(struct conn *c, uint32_t events);
 	/* At the end of the measured time.  Leads to conn_close() sooner or later. */
@@ -102,7 +101,7 @@ struct generator {
 
 /* --- conn.c --- */
 
-/* Begin to connect.  Failures are counted; then the state is CONN_NEW or CONN_CLOSED. */
+/* Begin to connect, anew if it has been.  Failures are counted; then the state is CONN_NEW or CONN_CLOSED. */
 void conn_open(struct conn *c);
 
 /* Close it in order, for good. */
@@ -117,16 +116,8 @@ void conn_ready(struct conn *c);
 /* A request has its response. */
 void conn_record(struct conn *c, uint64_t now);
 
-/* Before conn_open() makes another one. */
-void conn_drop_socket(struct conn *c);
+/* It has not connected: ERROR, an errno. */
+void conn_connect_failed(struct conn *c, int error);
 
-/* It has not connected in time. */
-void conn_connect_timeout(struct conn *c);
-
-/* Connecting has ended, well or not.  False if there is nothing more to do now. */
-bool conn_connected(struct conn *c, uint32_t events);
-
-static inline bool generator_measures(const struct generator *g, uint64_t now)
-{
-	return now >= g->begin_ns && now < g->end_ns;
-}
+/* Events have come in CONN_CONNECTING. */
+void conn_connected(struct conn *c, uint32_t events);

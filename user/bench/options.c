@@ -46,26 +46,15 @@ void source_range_at(const struct source_range *r, uint64_t n, struct addr *ret)
 
 const char *argp_program_version = "culvert-bench " CULVERT_VERSION;
 
-static const struct argp_option workloads[N_WORKLOADS + 1] = {
-	[WORKLOAD_SINK] = { "sink", 0, 0, OPTION_DOC, "the other end: serves every workload below",
-			    0 },
-	[WORKLOAD_RR] = { "rr", 0, 0, OPTION_DOC,
-			  "request/response: SIZE bytes there, SIZE bytes back, at once the next",
-			  0 },
-	[WORKLOAD_CRR] = { "crr", 0, 0, OPTION_DOC,
-			   "connect, one request/response of SIZE bytes, close; N loops at a time",
-			   0 },
-	[WORKLOAD_IDLE] = { "idle", 0, 0, OPTION_DOC,
-			    "open N connections, hold them, then see that each one still works", 0 },
-	[WORKLOAD_BULK_UP] = { "bulk-up", 0, 0, OPTION_DOC,
-			       "send as fast as possible; the sink verifies", 0 },
-	[WORKLOAD_BULK_DOWN] = { "bulk-down", 0, 0, OPTION_DOC,
-				 "the sink sends as fast as possible", 0 },
-	[WORKLOAD_BULK_BOTH] = { "bulk-both", 0, 0, OPTION_DOC, "both at once, on each connection",
-				 0 },
-	[WORKLOAD_SLOW] = { "slow", 0, 0, OPTION_DOC,
-			    "the sink sends as fast as possible, each client reads RATE bytes/s",
-			    0 },
+static const char *const names[N_WORKLOADS] = {
+	[WORKLOAD_SINK] = "sink",
+	[WORKLOAD_RR] = "rr",
+	[WORKLOAD_CRR] = "crr",
+	[WORKLOAD_IDLE] = "idle",
+	[WORKLOAD_BULK_UP] = "bulk-up",
+	[WORKLOAD_BULK_DOWN] = "bulk-down",
+	[WORKLOAD_BULK_BOTH] = "bulk-both",
+	[WORKLOAD_SLOW] = "slow",
 };
 
 /* Those that are numbers are first. */
@@ -119,7 +108,17 @@ static const struct argp_option options[] = {
 };
 
 static const char help[] =
-	"Generate load, through a relay or directly, and verify what comes."
+	"Generate load, through a relay or directly, and verify what comes.\n"
+	"\n"
+	"Workloads:\n"
+	"  rr         SIZE bytes there, SIZE bytes back, at once the next\n"
+	"  crr        connect, the same once, close; N loops at a time\n"
+	"  idle       open N connections, hold them, then see that each still works\n"
+	"  bulk-up    send as fast as possible; the sink verifies\n"
+	"  bulk-down  the sink sends as fast as possible\n"
+	"  bulk-both  both at once, on each connection\n"
+	"  slow       as bulk-down, but each client reads RATE bytes/s\n"
+	"sink is the other end: it serves each of them."
 	"\v"
 	"A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: .125.\n"
 	"Connections are opened, and have worked once, before the warm-up begins.\n"
@@ -142,7 +141,7 @@ static const char help[] =
 
 const char *workload_name(enum workload w)
 {
-	return workloads[w].name;
+	return names[w];
 }
 
 #define AT(field) offsetof(struct options, field)
@@ -290,13 +289,11 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 void options_parse(int argc, char **argv, struct options *ret)
 {
-	static const struct argp workloads_help = { .options = workloads };
-	static const struct argp_child children[] = { { &workloads_help, 0, "Workloads:", -1 },
-						      { 0 } };
 	static const struct argp argp = {
-		options, parse_option, "WORKLOAD --connect ADDR:PORT\nsink --listen ADDR:PORT",
-		help,    children,     NULL,
-		NULL,
+		.options = options,
+		.parser = parse_option,
+		.args_doc = "WORKLOAD --connect ADDR:PORT\nsink --listen ADDR:PORT",
+		.doc = help,
 	};
 
 	memset(ret, 0, sizeof(*ret));

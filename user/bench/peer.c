@@ -149,29 +149,24 @@ static void take_stream(struct peer *p, uint8_t *data, size_t n)
 	if (p->in.ended && !receiver_complete(&p->in) && !p->in.wrong)
 		p->sink->tally->cut++;
 	p->state = PEER_DEAF;
-	if (sends_down(p->header.workload))
-		sender_stop(&p->out, PROTOCOL_BLOCK);
+	sender_stop(&p->out, PROTOCOL_BLOCK);
 	push(p);
 }
 
 static void begin_transfer(struct peer *p)
 {
-	uint64_t now = clock_ns();
-
+	p->state = PEER_TRANSFER;
+	p->in.begin_ns = clock_ns() + p->header.warmup_ms * NS_PER_MS;
+	p->in.end_ns = p->in.begin_ns + p->header.seconds_ms * NS_PER_MS;
+	if (sends_down(p->header.workload))
+		p->out.left = SENDER_ENDLESS;
 	if (memcmp(p->word, PROTOCOL_GO, PROTOCOL_WORD)) {
 		p->in.wrong = true;
 		p->sink->tally->wrong++;
 		p->state = PEER_DEAF;
-		push(p);
-		return;
+		p->out.left = 0;
 	}
-	p->state = PEER_TRANSFER;
-	p->in.begin_ns = now + p->header.warmup_ms * NS_PER_MS;
-	p->in.end_ns = p->in.begin_ns + p->header.seconds_ms * NS_PER_MS;
-	if (sends_down(p->header.workload)) {
-		p->out.left = SENDER_ENDLESS;
-		push(p);
-	}
+	push(p);
 }
 
 static void take_header(struct peer *p)
@@ -236,7 +231,7 @@ static void take_fin(struct peer *p)
 	}
 	if ((p->state == PEER_EXCHANGE && p->wanted != p->header.size) || p->state == PEER_TRANSFER)
 		p->sink->tally->cut++;
-	if (p->state == PEER_TRANSFER && sends_down(p->header.workload))
+	if (p->state == PEER_TRANSFER)
 		sender_stop(&p->out, PROTOCOL_BLOCK);
 	if (p->state == PEER_GREETED)
 		p->tailed = true; /* it has not begun: there is nothing to tell */

@@ -152,14 +152,11 @@ static void datagrams_opened(struct conn *c)
 	ask(c, c->g->o->size);
 }
 
-static void next(struct conn *c)
+static void next(struct conn *c, uint64_t now)
 {
-	uint64_t now = clock_ns();
-
 	if (c->g->phase != PHASE_RUN || now >= c->g->end_ns) {
 		conn_close(c);
 	} else if (c->g->o->workload == WORKLOAD_CRR) {
-		conn_drop_socket(c);
 		conn_open(c);
 	} else if (is_transfer(c->g->o->workload)) {
 		bursts(c);
@@ -172,6 +169,7 @@ static void next(struct conn *c)
 
 static void datagrams_event(struct conn *c, uint32_t events)
 {
+	uint64_t now = clock_ns();
 	struct datagram d;
 
 	(void)events;
@@ -180,8 +178,8 @@ static void datagrams_event(struct conn *c, uint32_t events)
 	if (c->state == CONN_OPENING) {
 		conn_ready(c);
 	} else {
-		conn_record(c, clock_ns());
-		next(c);
+		conn_record(c, now);
+		next(c, now);
 	}
 }
 
@@ -198,7 +196,7 @@ static void datagrams_tick(struct conn *c, uint64_t now)
 		return;
 	if (c->state == CONN_ACTIVE) {
 		c->g->tally->errors[CAUSE_TIMEOUT]++;
-		next(c);
+		next(c, now);
 	} else if (c->wanted < TRIES) {
 		c->since_ns = now;
 		ask(c, c->g->o->size);
