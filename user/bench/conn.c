@@ -297,14 +297,6 @@ static bool exchange_take(struct conn *c, const uint8_t *data, size_t n, uint64_
 	return c->g->o->workload != WORKLOAD_CRR && c->state != CONN_CLOSED;
 }
 
-static void eof(struct conn *c)
-{
-	if (c->state == CONN_ENDING)
-		conn_close(c);
-	else
-		conn_fail(c, CAUSE_SHORT);
-}
-
 /* One recv(2).  False if there is nothing more to read now. */
 static bool exchange_pull(struct conn *c, uint32_t events)
 {
@@ -314,8 +306,10 @@ static bool exchange_pull(struct conn *c, uint32_t events)
 	if (n > 0)
 		return exchange_take(c, data, (size_t)n, clock_ns()) &&
 		       (n == PATTERN_PIECE || (events & FIN_BEHIND));
-	if (n == 0)
-		eof(c);
+	if (n == 0 && c->state == CONN_ENDING)
+		conn_close(c);
+	else if (n == 0)
+		conn_fail(c, CAUSE_SHORT);
 	else if (errno != EAGAIN)
 		conn_broken(c, -errno);
 	return false;
@@ -500,7 +494,7 @@ static void transfer_finish(struct conn *c)
 	c->state = CONN_ENDING;
 	c->since_ns = clock_ns();
 	c->in.end_ns = c->g->end_ns; /* earlier than planned, if a signal has come */
-	sender_stop(&c->out, PROTOCOL_BLOCK);
+	sender_stop(&c->out);
 	transfer_push(c);
 }
 

@@ -33,8 +33,10 @@ static void peer_close(struct peer *p)
 	p->sink->closed = p;
 }
 
-void peer_free_closed(struct sink *s)
+void peer_free_closed(void *sink)
 {
+	struct sink *s = sink;
+
 	while (s->closed) {
 		struct peer *p = s->closed;
 
@@ -149,7 +151,7 @@ static void take_stream(struct peer *p, uint8_t *data, size_t n)
 	if (p->in.ended && !receiver_complete(&p->in) && !p->in.wrong)
 		p->sink->tally->cut++;
 	p->state = PEER_DEAF;
-	sender_stop(&p->out, PROTOCOL_BLOCK);
+	sender_stop(&p->out);
 	push(p);
 }
 
@@ -188,31 +190,20 @@ static void take_header(struct peer *p)
 	}
 }
 
-/* A word of LEN bytes.  Returns how many of the N it took. */
-static size_t take_word(struct peer *p, const uint8_t *data, size_t n, size_t len)
-{
-	size_t part = smaller(n, len - p->word_n);
-
-	memcpy(p->word + p->word_n, data, part);
-	p->word_n += (uint8_t)part;
-	if (p->word_n < len)
-		return part;
-	if (p->state == PEER_HEADER)
-		take_header(p);
-	else
-		begin_transfer(p);
-	return part;
-}
-
 static void feed(struct peer *p, uint8_t *data, size_t n)
 {
-	size_t word = 0;
-
 	while (n && (p->state == PEER_HEADER || p->state == PEER_GREETED)) {
-		word = take_word(p, data, n,
-				 p->state == PEER_HEADER ? sizeof(p->frame) : PROTOCOL_WORD);
-		data += word;
-		n -= word;
+		size_t len = p->state == PEER_HEADER ? sizeof(p->frame) : PROTOCOL_WORD;
+		size_t part = smaller(n, len - p->word_n);
+
+		memcpy(p->word + p->word_n, data, part);
+		p->word_n += (uint8_t)part;
+		data += part;
+		n -= part;
+		if (p->word_n == len && p->state == PEER_HEADER)
+			take_header(p);
+		else if (p->word_n == len)
+			begin_transfer(p);
 	}
 	if (!n)
 		return;
@@ -232,7 +223,7 @@ static void take_fin(struct peer *p)
 	if ((p->state == PEER_EXCHANGE && p->wanted != p->header.size) || p->state == PEER_TRANSFER)
 		p->sink->tally->cut++;
 	if (p->state == PEER_TRANSFER)
-		sender_stop(&p->out, PROTOCOL_BLOCK);
+		sender_stop(&p->out);
 	if (p->state == PEER_GREETED)
 		p->tailed = true; /* it has not begun: there is nothing to tell */
 	p->state = PEER_CLOSING;
@@ -245,15 +236,12 @@ static bool pull(struct peer *p, uint32_t events)
 	uint8_t *data = p->sink->buffer + sizeof(struct frame);
 	ssize_t n = recv(p->source.fd, data, PATTERN_PIECE, 0);
 
-	if (n < 0) {
-		if (errno != EAGAIN)
-			peer_close(p);
-		return false;
-	}
-	if (n == 0) {
+	if (n < 0 && errno != EAGAIN)
+		peer_close(p);
+	if (n == 0)
 		take_fin(p);
+	if (n <= 0)
 		return false;
-	}
 	feed(p, data, (size_t)n);
 	if (p->state == PEER_CLOSED || is_transfer(p->header.workload))
 		return false; /* level-triggered: there will be another event */

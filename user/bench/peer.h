@@ -51,6 +51,7 @@ struct sink {
 	struct sink_listener *listeners; /* an address each; then those of the next process */
 	struct sink_tally *tally;
 	struct peer *closed;                                  /* to be freed after the batch */
+	int error;                                            /* why it cannot accept any more */
 	uint8_t buffer[sizeof(struct frame) + PATTERN_PIECE]; /* room before the data */
 };
 
@@ -58,4 +59,4 @@ struct sink {
 int peer_open(struct sink *s, int fd);
 
 /* Free those that are closed. */
-void peer_free_closed(struct sink *s);
+void peer_free_closed(void *sink);

@@ -39,7 +39,7 @@ static void handle_listener(struct source *source, uint32_t events)
 		if (r == -EAGAIN)
 			return;
 		if (r && r != -ECONNABORTED) { /* out of descriptors or memory */
-			warnx("sink: cannot accept: %s", strerror(-r));
+			s->error = r;
 			s->loop.stop = true;
 			return;
 		}
@@ -52,23 +52,18 @@ static void handle_datagrams(struct source *source, uint32_t events)
 	datagram_serve(source->fd, container_of(source, struct sink_listener, source)->sink->tally);
 }
 
-static void after_batch(void *arg)
-{
-	peer_free_closed(arg);
-}
-
 /* Ends by itself only if something fails. */
 static int sink_work(unsigned int index, void *arg)
 {
 	struct sink *s = arg;
 	size_t n = s->o->n_addresses;
-	int r = loop_open(&s->loop, after_batch, s);
+	int r = loop_open(&s->loop, peer_free_closed, s);
 
 	s->tally += index;
 	for (size_t i = 0; i < n && !r; i++)
 		r = loop_watch(&s->loop, &s->listeners[index * n + i].source, EPOLLIN, true);
 	r = r ?: loop_run(&s->loop);
-	warnx("sink, process %u: %s", index + 1, strerror(-r));
+	warnx("sink, process %u: %s", index + 1, strerror(-(r ?: s->error)));
 	return EXIT_CODE_FAILURE;
 }
 

@@ -12,6 +12,8 @@
 
 /* --- the payload --- */
 
+#define SAMPLE 8 /* bytes of each PATTERN_STRIDE */
+
 static uint8_t table[PATTERN_PERIOD + PATTERN_PIECE + sizeof(struct frame)];
 
 /* The finalizer of SplitMix64. */
@@ -51,39 +53,27 @@ void pattern_advance(struct pattern *p, uint64_t n)
 	p->at = (uint32_t)((p->at + n % PATTERN_PERIOD) % PATTERN_PERIOD);
 }
 
-static size_t first_difference(const uint8_t *a, const uint8_t *b, size_t n)
-{
-	size_t i = 0;
-
-	while (i < n && a[i] == b[i])
-		i++;
-	return i;
-}
-
 static bool sample_equal(const uint8_t *expected, const uint8_t *data, size_t first, size_t n)
 {
-	for (size_t i = first; i + sizeof(uint64_t) <= n; i += PATTERN_STRIDE) {
-		uint64_t want, is;
-
-		memcpy(&want, expected + i, sizeof(want));
-		memcpy(&is, data + i, sizeof(is));
-		if (want != is)
+	for (size_t i = first; i + SAMPLE <= n; i += PATTERN_STRIDE)
+		if (memcmp(expected + i, data + i, SAMPLE))
 			return false;
-	}
 	return true;
 }
 
 size_t pattern_check(const struct pattern *p, const uint8_t *data, size_t n, bool sample)
 {
 	const uint8_t *expected = table + p->at;
-	size_t first = (PATTERN_STRIDE - p->position % PATTERN_STRIDE) % PATTERN_STRIDE;
+	size_t first = (PATTERN_STRIDE - p->position % PATTERN_STRIDE) % PATTERN_STRIDE, i = 0;
 	bool equal;
 
 	if (sample && n >= PATTERN_STRIDE)
 		equal = sample_equal(expected, data, first, n);
 	else
 		equal = !memcmp(expected, data, n);
-	return equal ? n : first_difference(expected, data, n);
+	while (!equal && expected[i] == data[i])
+		i++;
+	return equal ? n : i;
 }
 
 /* --- what both ends say to each other --- */
@@ -126,9 +116,9 @@ void sender_note(struct sender *s, const void *note, size_t n)
 	s->note_n = (uint8_t)n;
 }
 
-void sender_stop(struct sender *s, uint64_t block)
+void sender_stop(struct sender *s)
 {
-	s->left = (block - s->at.position % block) % block;
+	s->left = (PROTOCOL_BLOCK - s->at.position % PROTOCOL_BLOCK) % PROTOCOL_BLOCK;
 }
 
 static ssize_t push_both(struct sender *s, int fd, size_t piece)
@@ -191,18 +181,12 @@ void receiver_take(struct receiver *r, const uint8_t *data, size_t n, uint64_t n
 		r->window += n;
 }
 
-/* True if these N bytes (any number) may be the begin of a tail. */
-static bool tail_begins(const uint8_t *in, size_t n)
-{
-	return !memcmp(in, FRAME_TAIL, smaller(n, strlen(FRAME_TAIL)));
-}
-
 /* Payload bytes of DATA before what may be a tail: all N, if there is nothing of that kind. */
 static size_t find_tail(const struct receiver *r, const uint8_t *data, size_t n)
 {
 	size_t at = (PROTOCOL_BLOCK - r->at.position % PROTOCOL_BLOCK) % PROTOCOL_BLOCK;
 
-	while (at < n && !tail_begins(data + at, n - at))
+	while (at < n && memcmp(data + at, FRAME_TAIL, smaller(n - at, strlen(FRAME_TAIL))))
 		at += PROTOCOL_BLOCK;
 	return smaller(at, n);
 }

@@ -177,8 +177,8 @@ void sender_open(struct sender *s, uint64_t seed, enum pattern_direction directi
 /* Send the N bytes of NOTE before any more payload.  There must be no note that is unsent. */
 void sender_note(struct sender *s, const void *note, size_t n);
 
-/* No more payload but what is left to the next multiple of BLOCK. */
-void sender_stop(struct sender *s, uint64_t block);
+/* No more payload but what is left to the next multiple of PROTOCOL_BLOCK. */
+void sender_stop(struct sender *s);
 
 static inline bool sender_has_note(const struct sender *s)
 {
