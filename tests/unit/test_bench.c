@@ -11,7 +11,6 @@
 #include "base/exit_codes.h"
 #include "bench/options.h"
 #include "bench/report.h"
-#include "bench/team.h"
 #include "capture.h"
 #include "seeded.h"
 
@@ -168,18 +167,6 @@ TEST(test_source_range)
 	assert_string_equal(nth("10.0.0.0-10.0.255.255", 65535), "10.0.255.255:0");
 	assert_string_equal(nth("fd00::ffff-fd00::1:1", 1), "[fd00::1:0]:0");
 	assert_string_equal(nth("fd00::1-fd00::3", 2), "[fd00::3]:0");
-}
-
-TEST(test_processes_needed)
-{
-	assert_int_equal(processes_needed(1, 1024, 1), 1);
-	assert_int_equal(processes_needed(20000, 20000, 1), 2); /* some descriptors are not free */
-	assert_int_equal(processes_needed(19000, 20000, 1), 1);
-	assert_int_equal(processes_needed(40000, 1024, 1), 41);
-	assert_int_equal(processes_needed(100, 1024, 4), 4);
-	assert_int_equal(processes_needed(2, 1024, 4), 2);
-	assert_int_equal(processes_needed(1000000, 1024, 1), 0); /* too many */
-	assert_int_equal(processes_needed(1, 10, 1), 0);
 }
 
 UNIT_MAIN(NULL, NULL)

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/random.h>
 
 #include "base/clock.h"
 #include "base/exit_codes.h"
@@ -235,15 +234,15 @@ static int attend(const struct options *o)
 	int interrupted = 0;
 
 	while (team.running && !team.died) {
-		int signal = team_next(&team);
+		int number = team_next(&team);
 
-		if (signal == TEAM_READY && ++ready == team.n)
+		if (number == TEAM_READY && ++ready == team.n)
 			start(o);
-		if (signal != SIGINT && signal != SIGTERM)
+		if (number != SIGINT && number != SIGTERM)
 			continue;
 		/* holding idle connections ends this way: that is no interruption */
 		if (o->workload != WORKLOAD_IDLE || ready < team.n || stopped)
-			interrupted = signal;
+			interrupted = number;
 		if (stopped)
 			break;
 		stopped = true;
@@ -286,18 +285,12 @@ static int verdict(const struct options *o, int interrupted)
 int load_run(const struct options *o)
 {
 	static struct generator g;
-	uint64_t limit = raise_descriptor_limit();
 	int r;
 
+	raise_descriptor_limit();
 	g.o = o;
-	g.processes = processes_needed(o->connections, limit, o->processes);
-	if (!g.processes) {
-		warnx("%llu connections are too many for %d processes of %llu descriptors each",
-		      (unsigned long long)o->connections, PROCESSES_MAX, (unsigned long long)limit);
-		return EXIT_CODE_FAILURE;
-	}
-	if (getrandom(&g.seed, sizeof(g.seed), 0) != sizeof(g.seed))
-		g.seed = clock_ns();
+	g.seed = clock_ns();
+	g.processes = (unsigned int)smaller(o->processes, o->connections);
 	g.tally = tallies = team_memory(g.processes, sizeof(*tallies));
 	for (unsigned int i = 0; tallies && i < g.processes; i++)
 		tally_open(&tallies[i]);

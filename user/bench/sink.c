@@ -125,7 +125,7 @@ int sink_run(const struct options *o)
 	static struct sink s;
 	struct sink_tally sum = { 0 };
 	struct team team;
-	int signal, r;
+	int number, r;
 
 	raise_descriptor_limit();
 	s.o = o;
@@ -144,12 +144,14 @@ int sink_run(const struct options *o)
 		return EXIT_CODE_FAILURE;
 	}
 	warnx("ready");
-	signal = team_next(&team);
+	do
+		number = team_next(&team);
+	while (number == SIGCHLD && team.running == team.n);
 	team_close(&team);
 	for (unsigned int i = 0; i < o->processes; i++)
 		sink_tally_add(&sum, &s.tally[i]);
 	report_sink(&sum);
-	if (signal == SIGCHLD)
+	if (number == SIGCHLD)
 		warnx("sink: a process has died");
-	return signal == SIGCHLD ? EXIT_CODE_FAILURE : EXIT_CODE_OK;
+	return number == SIGCHLD ? EXIT_CODE_FAILURE : EXIT_CODE_OK;
 }

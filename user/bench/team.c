@@ -10,8 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "base/minmax.h"
-
 #define ORDER SIGUSR1 /* with the time to start as its value */
 
 void *team_memory(unsigned int n, size_t size)
@@ -42,6 +40,7 @@ int team_start(struct team *t, unsigned int n, team_work *work, void *arg)
 	*t = (struct team){ 0 };
 	sigaddset(&set, ORDER);
 	sigprocmask(SIG_BLOCK, &set, NULL);
+	signal(SIGCHLD, SIG_DFL); /* who started us may have ignored it */
 	for (; t->n < n; t->n++) {
 		pid_t pid = fork();
 
@@ -74,20 +73,22 @@ void team_tell(struct team *t, uint64_t start_ns)
 int team_next(struct team *t)
 {
 	const sigset_t set = signals();
-	int signal, status;
+	int number, status;
 	pid_t pid;
 
 	do
-		signal = sigwaitinfo(&set, NULL);
-	while (signal < 0);
-	while (signal == SIGCHLD && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
-		for (unsigned int i = 0; i < t->n; i++)
-			if (t->children[i] == pid)
-				t->children[i] = 0;
-		t->running--;
-		t->died |= status != 0;
+		number = sigwaitinfo(&set, NULL);
+	while (number < 0);
+	while (number == SIGCHLD && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
+		for (unsigned int i = 0; i < t->n; i++) {
+			if (t->children[i] != pid)
+				continue;
+			t->children[i] = 0;
+			t->running--;
+			t->died |= status != 0;
+		}
 	}
-	return signal;
+	return number;
 }
 
 void team_close(struct team *t)
@@ -128,26 +129,11 @@ void team_ready(void)
 
 /* --- descriptors --- */
 
-#define OTHER_DESCRIPTORS 32 /* of a process, beside its connections */
-
-uint64_t raise_descriptor_limit(void)
+void raise_descriptor_limit(void)
 {
 	struct rlimit limit;
 
-	if (getrlimit(RLIMIT_NOFILE, &limit))
-		return 1024;
+	getrlimit(RLIMIT_NOFILE, &limit);
 	limit.rlim_cur = limit.rlim_max;
 	setrlimit(RLIMIT_NOFILE, &limit);
-	return limit.rlim_max;
-}
-
-unsigned int processes_needed(uint64_t connections, uint64_t limit, uint64_t wanted)
-{
-	uint64_t each = limit > OTHER_DESCRIPTORS ? limit - OTHER_DESCRIPTORS : 0;
-	uint64_t n;
-
-	if (!each)
-		return 0;
-	n = larger((connections + each - 1) / each, smaller(wanted, connections));
-	return n <= PROCESSES_MAX ? (unsigned int)n : 0;
 }

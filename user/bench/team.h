@@ -47,11 +47,5 @@ bool team_hear(int fd, uint64_t *ret_start_ns);
 /* For children: tell the parent TEAM_READY. */
 void team_ready(void);
 
-/* Raise the soft limit of descriptors to the hard one; returns it. */
-uint64_t raise_descriptor_limit(void);
-
-/*
- * Processes for CONNECTIONS when each may have LIMIT descriptors: at least WANTED, at most
- * PROCESSES_MAX, never more than there are connections.  0: they are too many for all of these.
- */
-unsigned int processes_needed(uint64_t connections, uint64_t limit, uint64_t wanted);
+/* As many descriptors as a process may have at all. */
+void raise_descriptor_limit(void);
