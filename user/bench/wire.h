@@ -13,7 +13,7 @@
  * bytes over and over, begun at a place that depends on the connection's seed and the direction.
  *
  * Sending costs nothing beside the system call: it sends from the table of random bytes, in which
- * any place is followed by PATTERN_PIECE bytes of the stream.
+ * any place is followed by PATTERN_PIECE bytes of the stream, and a frame more.
  *
  * The period is a prime number near 256 KiB.  So a piece of any buffer's or packet's size that is
  * lost, doubled or moved shifts what follows, or itself, to where other random bytes are expected.
@@ -218,7 +218,7 @@ struct receiver {
 void receiver_open(struct receiver *r, uint64_t seed, enum pattern_direction direction,
 		   bool sample);
 
-/* N payload bytes (at most PATTERN_PIECE) have come. */
+/* N payload bytes (at most PATTERN_PIECE and a frame) have come. */
 void receiver_take(struct receiver *r, const uint8_t *data, size_t n, uint64_t now);
 
 /*
