@@ -101,7 +101,10 @@ struct generator {
 
 /* --- conn.c --- */
 
-/* Begin to connect, anew if it has been.  Failures are counted; then the state is CONN_NEW or CONN_CLOSED. */
+/*
+ * Begin to connect, anew if it has been.  Failures are counted; then the state is CONN_NEW or
+ * CONN_CLOSED.
+ */
 void conn_open(struct conn *c);
 
 /* Close it in order, for good. */

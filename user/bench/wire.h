@@ -51,8 +51,8 @@ const uint8_t *pattern_bytes(const struct pattern *p);
 void pattern_advance(struct pattern *p, uint64_t n);
 
 /*
- * Compare the N bytes (at most PATTERN_PIECE and a frame) of DATA with the stream at P.  Returns the index of
- * the first that is wrong, or N.  Does not move P.
+ * Compare the N bytes (at most PATTERN_PIECE and a frame) of DATA with the stream at P.  Returns
+ * the index of the first that is wrong, or N.  Does not move P.
  */
 size_t pattern_check(const struct pattern *p, const uint8_t *data, size_t n, bool sample);
 
