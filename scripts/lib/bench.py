@@ -83,7 +83,7 @@ class Benchmark:
         first = list(CONTENDERS).index(contender.name) * PORTS_EACH + skip
         port = self.clients.upstream_port(workload)
         return [Forward(LISTEN_PORT + first + number, port or SINK_PORT + first + number,
-                        workload.host) for number in range(instances)]
+                        workload.host, workload.protocols) for number in range(instances)]
 
     def _start_relay(self, contender, config, instances=1, sessions=None, workload=IDLE_SESSIONS,
                      skip=0):
@@ -97,7 +97,8 @@ class Benchmark:
     def _sink(self, contenders, instances, processes, workload):
         ports = [forward.upstream for contender in contenders
                  for forward in self._forwards(contender, instances, workload)]
-        sink = self.lab.start_sink(self.options.bench_tool, workload.host, ports, processes)
+        sink = self.lab.start_sink(self.options.bench_tool, workload.host, ports, processes,
+                                   workload.protocol)
         try:
             yield
         finally:

@@ -9,11 +9,12 @@ import csv
 import json
 import math
 import os
+import re
 import select
 import time
 from dataclasses import dataclass, field
 
-from labkit import HTTP_PORT, IPERF_PORT, REDIS_PORT, SERVER, LabError, tail
+from labkit import DNS_PORT, HTTP_PORT, IPERF_PORT, REDIS_PORT, SERVER, LabError, tail
 
 SOURCES = "10.0.1.11-10.0.1.26"
 LATENCIES = ("mean", "p50", "p90", "p99", "p99_9", "max")
@@ -21,6 +22,9 @@ LATENCIES = ("mean", "p50", "p90", "p99", "p99_9", "max")
 WARMUP_MARGIN = 0.05
 
 CULVERT_BENCH, IPERF3, WRK, REDIS = "culvert-bench", "iperf3", "wrk", "redis-benchmark"
+DNSPERF = "dnsperf"
+DNS_NAMES = 1000
+UDP_TIMEOUT = 0.25
 # Requests of each kind for a second of measured time: as many as no path can serve in it.
 REDIS_REQUESTS = 60_000
 
@@ -35,6 +39,13 @@ class Workload:
     rate: int = 0         # bytes per second and connection, of slow readers
     verify: str = "full"
     host: str = SERVER    # where the upstream runs
+    protocol: str = "tcp"
+
+    @property
+    def protocols(self):
+        """What the relay forwards: iperf3 has a TCP connection beside its datagrams."""
+        return ("tcp", "udp") if self.tool == IPERF3 and self.protocol == "udp" else \
+            (self.protocol,)
 
 
 @dataclass(frozen=True)
@@ -76,6 +87,10 @@ def bench_command(program, workload, targets, timing, processes):
         command += ["--size", str(workload.size)]
     if workload.rate:
         command += ["--rate", str(workload.rate)]
+    if workload.protocol == "udp":
+        command += ["--protocol", "udp", "--timeout", str(UDP_TIMEOUT)]
+        # socat gives what comes at once to one process, whoever sent it
+        command += ["--in-flight", "1"] if workload.name == "rr" else []
     return command
 
 
@@ -100,9 +115,12 @@ def parse_bench(text):
     report = last_json_line(text)
     in_bytes = report["rate"] is None
     value = (report["gbps"] if in_bytes else report["rate"]) or 0.0
+    per_second = value / 8 if in_bytes else value
+    if "lossless" in report:
+        value, per_second = report["lossless"], report["requests"] / (report["seconds"] or 1)
     latency = report["latency_us"]
     return Measurement(
-        value=value, per_second=value / 8 if in_bytes else value,
+        value=value, per_second=per_second,
         latency={name: latency[name] for name in LATENCIES} if latency else None,
         histogram=report["histogram"] or None, errors=sum(report["errors"].values()),
         wrong=report["wrong"], began=report.get("began") or None,
@@ -113,15 +131,23 @@ def parse_bench(text):
 
 def iperf3_command(workload, target, timing):
     # Whole seconds only.
+    datagrams = ["--udp", "--bitrate", "0", "--length", str(workload.size)] \
+        if workload.protocol == "udp" else []
     return ["iperf3", "--client", target[0], "--port", str(target[1]), "--json", "--parallel",
-            str(workload.connections), "--time", str(math.ceil(timing.seconds))]
+            str(workload.connections), "--time", str(math.ceil(timing.seconds)), *datagrams]
 
 
 def parse_iperf3(text):
     report = json.loads(text)
     if "error" in report:
         raise LabError(f"iperf3: {report['error']}")
-    received = report["end"]["sum_received"]
+    received = report["end"].get("sum_received") or report["end"]["sum"]
+    if "lost_percent" in received:
+        lost = received["lost_percent"]
+        if not 0 <= lost <= 100:
+            raise LabError(f"iperf3 says that {lost} % was lost")
+        gbps = report["end"]["sum"]["bits_per_second"] * (1 - lost / 100) / 1e9
+        return Measurement(value=gbps, per_second=gbps / 8, extra={"lost_percent": lost})
     retransmits = report["end"].get("sum_sent", {}).get("retransmits", 0)
     gbps = received["bits_per_second"] / 1e9
     return Measurement(value=gbps, per_second=gbps / 8, extra={"retransmits": retransmits})
@@ -198,6 +224,36 @@ def parse_redis(text):
         for name in ("mean", "p50", "p99", "max")})
 
 
+# dnsperf
+
+def dns_names():
+    return [f"name{number}.bench.test" for number in range(DNS_NAMES)]
+
+
+def dnsperf_command(workload, target, timing, questions, threads):
+    return ["dnsperf", "-s", target[0], "-p", str(target[1]), "-d", questions, "-c",
+            str(workload.connections), "-T", str(threads), "-l", str(math.ceil(timing.seconds)),
+            "-t", "1"]
+
+
+def parse_dnsperf(text):
+    def figure(name, pattern=r"([\d.]+)"):
+        found = re.search(rf"{name}:\s+{pattern}", text)
+        if not found:
+            raise LabError(f"dnsperf says nothing of: {name}")
+        return found
+
+    rate = float(figure("Queries per second")[1])
+    mean, highest = figure(r"Average Latency \(s\)",
+                           r"([\d.]+) \(min [\d.]+, max ([\d.]+)\)").groups()
+    codes = figure("Response codes", r"(.*)")[1]
+    wrong = sum(int(count) for code, count in re.findall(r"(\w+) (\d+)", codes)
+                if code != "NOERROR")
+    return Measurement(value=rate, per_second=rate, errors=int(figure("Queries lost")[1]),
+                       wrong=wrong, latency={"mean": float(mean) * 1e6,
+                                             "max": float(highest) * 1e6})
+
+
 # All of them
 
 def measured_seconds(workload, timing):
@@ -217,7 +273,9 @@ def has_ended(process, seconds):
     """Waits so long for PROCESS; returns whether it has ended."""
     pidfd = os.pidfd_open(process.pid)
     try:
-        return bool(select.select([pidfd], [], [], seconds)[0])
+        poll = select.poll()  # select() has no descriptors beyond 1,023
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
     finally:
         os.close(pidfd)
 
@@ -232,10 +290,14 @@ class Clients:
         self._script = lab.path("wrk.lua")
         with open(self._script, "w", encoding="ascii") as file:
             file.write(WRK_SCRIPT)
+        self._questions = lab.path("questions")
+        with open(self._questions, "w", encoding="ascii") as file:
+            file.writelines(f"{name} A\n" for name in dns_names())
 
     def upstream_port(self, workload):
         """Where the server of the workload listens; None: at a port of each contender's own."""
-        return {IPERF3: IPERF_PORT, WRK: HTTP_PORT, REDIS: REDIS_PORT}.get(workload.tool)
+        return {IPERF3: IPERF_PORT, WRK: HTTP_PORT, REDIS: REDIS_PORT,
+                DNSPERF: DNS_PORT}.get(workload.tool)
 
     def start(self, workload, targets, timing):
         if workload.tool == IPERF3:
@@ -244,6 +306,9 @@ class Clients:
             command = wrk_command(workload, targets[0], timing, self._script, self.processes)
         elif workload.tool == REDIS:
             command = redis_command(workload, targets[0], timing)
+        elif workload.tool == DNSPERF:
+            command = dnsperf_command(workload, targets[0], timing, self._questions,
+                                      self.processes)
         else:
             command = bench_command(self._bench, workload, targets, timing, self.processes)
         return self._lab.start("client", *command)
@@ -265,8 +330,8 @@ class Clients:
 
     def finish(self, workload, process):
         """The Measurement of PROCESS, which has ended."""
-        parse = {IPERF3: parse_iperf3, WRK: parse_wrk, REDIS: parse_redis}.get(workload.tool,
-                                                                             parse_bench)
+        parse = {IPERF3: parse_iperf3, WRK: parse_wrk, REDIS: parse_redis,
+                 DNSPERF: parse_dnsperf}.get(workload.tool, parse_bench)
         code = self._lab.stop(process)
         with open(process.log, encoding="utf-8", errors="replace") as file:
             text = file.read()

@@ -6,9 +6,28 @@ import signal
 import subprocess
 from contextlib import contextmanager
 
-from bench_clients import IPERF3, REDIS, WRK
-from labkit import (REDIS_PORT, RELAY, SERVER, SIGNALS, Interrupted, Lab, LabError, tail,
+from bench_clients import DNSPERF, IPERF3, REDIS, WRK, dns_names
+from labkit import (DNS_PORT, REDIS_PORT, RELAY, SERVER, SIGNALS, Interrupted, Lab, LabError, tail,
                     wait_until)
+
+
+NSD_CONF = """\
+server:
+    ip-address: {server}@{port}
+    username: ""
+    pidfile: "{home}/nsd.pid"
+    database: ""
+    zonesdir: "{home}"
+    zonelistfile: "{home}/nsd.zones"
+    xfrdfile: "{home}/nsd.xfrd"
+    rrl-ratelimit: 0
+remote-control:
+    control-enable: no
+zone:
+    name: bench.test
+    zonefile: bench.zone
+"""
+ZONE = "@ 60 SOA ns hostmaster 1 60 60 60 60\n@ 60 NS ns\nns 60 A 10.0.2.2\n"
 
 
 class Interrupts:
@@ -86,17 +105,30 @@ class BenchLab(Lab):
         if WRK in tools:
             self.start_nginx(1 << 20)
         if IPERF3 in tools:
-            self.start_iperf3()
+            # One that hears nothing more must not keep the next ones waiting; and of several
+            # addresses it answers datagrams from any.
+            self.start_iperf3("--rcv-timeout", "2000", "--bind", SERVER)
         if REDIS in tools:
             self.start_server("server", REDIS_PORT, "redis-server", "--bind", SERVER, "--port",
                               str(REDIS_PORT), "--save", "", "--protected-mode", "no", "--dir",
                               self.home)
+        if DNSPERF in tools:
+            self._start_nsd()
 
-    def start_sink(self, bench, host, ports, processes):
+    def _start_nsd(self):
+        with open(self.path("nsd.conf"), "w", encoding="ascii") as file:
+            file.write(NSD_CONF.format(server=SERVER, port=DNS_PORT, home=self.home))
+        with open(self.path("bench.zone"), "w", encoding="ascii") as file:
+            file.write(ZONE)
+            file.writelines(f"{name}. 60 A 10.0.0.1\n" for name in dns_names())
+        self.start_server("server", DNS_PORT, "nsd", "-d", "-c", self.path("nsd.conf"),
+                          protocol="udp")
+
+    def start_sink(self, bench, host, ports, processes, protocol="tcp"):
         """The server of all workloads of culvert-bench."""
         listen = [word for port in ports for word in ("--listen", f"{host}:{port}")]
         process = self.start("relay" if host == RELAY else "server", bench, "sink",
-                             "--processes", str(processes), *listen)
+                             "--protocol", protocol, "--processes", str(processes), *listen)
 
         def is_ready():
             if process.poll() is not None:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from labkit import RELAY, SERVER, Daemon, LabError, tail
 
 BULK, CONVERSATION, CONNECT, IDLE, KILLED = "bulk", "conversation", "connect", "idle", "killed"
+# Of UDP: flows that go on, and those of one question and one answer.
+DATAGRAMS, QUESTIONS = "datagrams", "questions"
 
 K = 1024
 BACKLOG = 16384
@@ -35,6 +37,12 @@ class Forward:
     listen: int
     upstream: int
     host: str = SERVER
+    protocols: tuple = ("tcp",)
+
+    @property
+    def ready(self):
+        """The protocol whose port shows that a relay is up: the one it opens last."""
+        return self.protocols[-1]
 
 
 @dataclass(frozen=True)
@@ -111,10 +119,11 @@ class Culvert(Contender):
         self.alone = engine in ("auto", "graft")  # its programs see each packet of an interface
 
     def configs(self, goal, _cpus):
-        return [{"pins": True} if goal == KILLED else {}]
+        return [{KILLED: {"pins": True}, QUESTIONS: {"responses": True}}.get(goal, {})]
 
     def describe(self, config):
-        return f"--engine {self.engine}{' --graft-pins' if config else ''}"
+        return f"--engine {self.engine}" + (" --graft-pins" if "pins" in config else "") + \
+            (" --responses 1" if "responses" in config else "")
 
     def sessions_per_process(self, descriptors):
         # Its default for --max-sessions is the other limit.
@@ -122,10 +131,12 @@ class Culvert(Contender):
 
     def start(self, place, config):
         forward = place.forward
-        pins = ["--graft-pins", place.lab.bpf_folder()] if config else []
+        more = ["--graft-pins", place.lab.bpf_folder()] if "pins" in config else []
+        more += ["--responses", "1"] if "responses" in config else []
         return Daemon(place.lab, place.culvert, self.engine,
-                      [(f"{RELAY}:{forward.listen}", f"{forward.host}:{forward.upstream}")],
-                      *pins,
+                      [(f"{RELAY}:{forward.listen}{'/udp' if protocol == 'udp' else ''}",
+                        f"{forward.host}:{forward.upstream}") for protocol in forward.protocols],
+                      *more,
                       # all connections come from one address
                       "--max-sessions-per-client", "16384")
 
@@ -135,11 +146,11 @@ NFT_RULES = """\
 table ip {table} {{
     chain prerouting {{
         type nat hook prerouting priority dstnat
-        ip daddr {relay} tcp dport {listen} dnat to {server}:{upstream}
+        {rules}
     }}
     chain output {{
         type nat hook output priority -100
-        ip daddr {relay} tcp dport {listen} dnat to {server}:{upstream}
+        {rules}
     }}
     chain postrouting {{
         type nat hook postrouting priority srcnat
@@ -147,13 +158,16 @@ table ip {table} {{
     }}
 }}
 """
-# What tcp_tw_reuse in scripts/lab is for sockets: a port can be used again after a second.
-NFT_TIMEOUT = "/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_time_wait"
+# What tcp_tw_reuse in scripts/lab is for sockets: a port can be used again after a second. The same
+# for a question and its answer, or the table fills; flows that go on rest longer.
+NFT_TIMEOUTS = {"tcp_timeout_time_wait": 1, "udp_timeout": 1, "udp_timeout_stream": 10}
 
 
 def nft_rules(forward):
-    return NFT_RULES.format(table=nft_table(forward), relay=RELAY, listen=forward.listen,
-                            server=forward.host, upstream=forward.upstream)
+    rules = "\n        ".join(f"ip daddr {RELAY} {protocol} dport {forward.listen} "
+                              f"dnat to {forward.host}:{forward.upstream}"
+                              for protocol in forward.protocols)
+    return NFT_RULES.format(table=nft_table(forward), rules=rules)
 
 
 def nft_table(forward):
@@ -175,7 +189,9 @@ class NftDnat(Contender):
 
     def start(self, place, _config):
         rules = place.write(".nft", nft_rules(place.forward))
-        place.lab.run("relay", "sh", "-c", f"nft -f {rules} && echo 1 >{NFT_TIMEOUT}")
+        timeouts = "".join(f" && echo {seconds} >/proc/sys/net/netfilter/nf_conntrack_{name}"
+                           for name, seconds in NFT_TIMEOUTS.items())
+        place.lab.run("relay", "sh", "-c", f"nft -f {rules}{timeouts}")
 
     def stop(self, place):
         place.lab.run("relay", self.program, "delete", "table", "ip", nft_table(place.forward))
@@ -256,23 +272,29 @@ error_log {home}.errors;
 worker_processes {workers};
 events {{ worker_connections {connections}; }}
 stream {{
-    server {{
-        listen {relay}:{listen} backlog={backlog}{reuseport};
-        proxy_pass {server}:{upstream};
-        proxy_buffer_size {buffer};
-        proxy_timeout 1h;
-        proxy_connect_timeout 5s;
-    }}
+{servers}
 }}
 """
+NGINX_SERVER = """\
+    server {{
+        listen {relay}:{listen}{options}{reuseport};
+        proxy_pass {server}:{upstream};
+        proxy_buffer_size {buffer};
+        proxy_timeout {timeout};{responses}
+        proxy_connect_timeout 5s;
+    }}"""
 
 
 def nginx_conf(config, forward, sessions, home):
+    servers = [NGINX_SERVER.format(
+        relay=RELAY, server=forward.host, listen=forward.listen, upstream=forward.upstream,
+        options={"tcp": f" backlog={BACKLOG}", "udp": " udp"}[protocol],
+        reuseport=" reuseport" if config["worker_processes"] > 1 else "",
+        buffer=config["proxy_buffer_size"], timeout={"tcp": "1h", "udp": "10s"}[protocol],
+        responses=" proxy_responses 1;" if "proxy_responses" in config else "")
+        for protocol in forward.protocols]
     return NGINX_CONF.format(stream=NGINX_STREAM, home=home, workers=config["worker_processes"],
-                             connections=2 * sessions + 64, relay=RELAY, server=forward.host,
-                             listen=forward.listen, upstream=forward.upstream, backlog=BACKLOG,
-                             reuseport=" reuseport" if config["worker_processes"] > 1 else "",
-                             buffer=config["proxy_buffer_size"])
+                             connections=2 * sessions + 64, servers="\n".join(servers))
 
 
 class Nginx(Contender):
@@ -284,21 +306,29 @@ class Nginx(Contender):
         return super().why_missing()
 
     def configs(self, goal, cpus):
-        sizes = {BULK: (64 * K, 256 * K, 16 * K), IDLE: (16 * K, 4 * K)}
-        return combinations(worker_processes=worker_counts(cpus),
-                            proxy_buffer_size=sizes.get(goal, (16 * K, 64 * K)))
+        sizes = {BULK: (64 * K, 256 * K, 16 * K), IDLE: (16 * K, 4 * K), DATAGRAMS: (64 * K,),
+                 QUESTIONS: (16 * K,)}
+        found = combinations(worker_processes=worker_counts(cpus),
+                             proxy_buffer_size=sizes.get(goal, (16 * K, 64 * K)))
+        return [{**one, "proxy_responses": 1} for one in found] if goal == QUESTIONS else found
 
     def start(self, place, config):
         conf = place.write(".conf", nginx_conf(config, place.forward, place.sessions,
                                                place.file(".nginx")))
         place.lab.start_server("relay", place.forward.listen, self.program, "-e",
-                               place.file(".nginx.errors"), "-c", conf)
+                               place.file(".nginx.errors"), "-c", conf,
+                               protocol=place.forward.ready)
 
 
-def socat_command(config, forward):
-    nodelay = ",nodelay" if config["nodelay"] else ""
+def socat_command(config, forward, protocol="tcp"):
+    if protocol == "udp":
+        # LISTEN: a process for each client. RECVFROM: for each datagram, until -t after it
+        return ["socat", "-b", str(64 * K), "-T", "10", "-t", "0.05",
+                f"{config['address']}:{forward.listen},bind={RELAY},fork,reuseaddr",
+                f"UDP4:{forward.host}:{forward.upstream}"]
+    nodelay = ",nodelay" if config.get("nodelay") else ""
     # -t: how long it waits for the other direction after one has ended; 0.5 s cuts slow answers off
-    return ["socat", "-b", str(config["buffer"]), "-t", "30",
+    return ["socat", "-b", str(config.get("buffer", 64 * K)), "-t", "30",
             f"TCP4-LISTEN:{forward.listen},bind={RELAY},fork,reuseaddr,backlog={BACKLOG}{nodelay}",
             f"TCP4:{forward.host}:{forward.upstream}{nodelay}"]
 
@@ -316,11 +346,15 @@ class Socat(Forking):
     def configs(self, goal, _cpus):
         if goal == IDLE:
             return combinations(buffer=(8 * K, 1 * K), nodelay=(True,))
+        if goal in (DATAGRAMS, QUESTIONS):
+            return combinations(address=("UDP4-LISTEN",) if goal == DATAGRAMS else
+                                ("UDP4-LISTEN", "UDP4-RECVFROM"))
         return combinations(buffer=(64 * K, 256 * K, 8 * K), nodelay=(True, False))
 
     def start(self, place, config):
-        place.lab.start_server("relay", place.forward.listen,
-                               *socat_command(config, place.forward))
+        for protocol in place.forward.protocols:
+            place.lab.start_server("relay", place.forward.listen, protocol=protocol,
+                                   *socat_command(config, place.forward, protocol))
 
 
 class Rinetd(Contender):
@@ -328,10 +362,18 @@ class Rinetd(Contender):
     most_sessions = 4000
     why_not_more = "its queue of new connections holds 128, and of more at a time many are lost"
 
-    def start(self, place, _config):
+    def configs(self, goal, _cpus):
+        return [{"timeout": {DATAGRAMS: 10, QUESTIONS: 1}[goal]}] \
+            if goal in (DATAGRAMS, QUESTIONS) else [{}]
+
+    def start(self, place, config):
         forward = place.forward
-        conf = place.write(".conf", f"{RELAY} {forward.listen} {forward.host} {forward.upstream}\n")
-        place.lab.start_server("relay", forward.listen, self.program, "-f", "-c", conf)
+        timeout = f" [timeout={config['timeout']}]" if config else ""
+        conf = place.write(".conf", "".join(
+            f"{RELAY} {forward.listen}/{protocol} {forward.host} {forward.upstream}/{protocol}"
+            f"{timeout if protocol == 'udp' else ''}\n" for protocol in forward.protocols))
+        place.lab.start_server("relay", forward.listen, self.program, "-f", "-c", conf,
+                               protocol=forward.ready)
 
 
 def redir_command(config, forward):

@@ -22,7 +22,8 @@ SYSCTLS = ("net.ipv4.tcp_congestion_control", "net.ipv4.ip_local_port_range",
            "kernel.pid_max")
 
 # Packages of what takes part.
-PACKAGES = ("haproxy", "nginx", "socat", "rinetd", "redir", "iperf3", "wrk", "redis-server")
+PACKAGES = ("haproxy", "nginx", "socat", "rinetd", "redir", "iperf3", "wrk", "redis-server",
+            "dnsperf", "nsd")
 
 
 def output_of(*command):

@@ -30,6 +30,7 @@ ENGINES = ("copy", "splice", "sockmap", "auto")
 
 HTTP_PORT = 80
 IPERF_PORT = 5201
+DNS_PORT = 53
 REDIS_PORT = 6379
 SMALL_FILES = 16
 SMALL_SIZE = 1000
@@ -134,15 +135,18 @@ def write_random(path, size):
     return digest.hexdigest()
 
 
-def is_listening(pid, port):
-    """Whether something listens on TCP port PORT in the network namespace of PID."""
-    for table in ("tcp", "tcp6"):
+LISTENING = {"tcp": "0A", "udp": "07"}
+
+
+def is_listening(pid, port, protocol="tcp"):
+    """Whether something listens on PORT in the network namespace of PID."""
+    for table in (protocol, f"{protocol}6"):
         try:
             with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
                 rows = [line.split() for line in file.readlines()[1:]]
         except OSError:
             continue
-        if any(row[3] == "0A" and int(row[1].rsplit(":", 1)[1], 16) == port for row in rows):
+        if any(row[3] == LISTENING[protocol] and int(row[1].rsplit(":", 1)[1], 16) == port for row in rows):
             return True
     return False
 
@@ -376,14 +380,14 @@ class Lab:
             pass
         return code
 
-    def start_server(self, namespace, port, *command, **options):
+    def start_server(self, namespace, port, *command, protocol="tcp", **options):
         """Starts COMMAND and waits until it listens on PORT."""
         process = self.start(namespace, *command, **options)
 
         def is_up():
             if process.poll() is not None:
                 raise LabError(f"{process.title} did not start:\n{tail(process.log)}")
-            return is_listening(process.pid, port)
+            return is_listening(process.pid, port, protocol)
 
         wait_until(is_up, f"{process.title} to listen on port {port}")
         return process
@@ -404,8 +408,9 @@ class Lab:
                           self.path("nginx.log"), "-c", self.path("nginx.conf"))
         return digest
 
-    def start_iperf3(self):
-        self.start_server("server", IPERF_PORT, "iperf3", "--server", "--port", str(IPERF_PORT))
+    def start_iperf3(self, *options):
+        self.start_server("server", IPERF_PORT, "iperf3", "--server", "--port", str(IPERF_PORT),
+                          *options)
 
     def download(self, url, seconds=120):
         """Fetches URL with curl in the client namespace; returns digest and size."""

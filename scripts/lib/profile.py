@@ -142,10 +142,11 @@ class Load:
         # as in the benchmark
         self._clients = Clients(lab, program, max(1, len(os.sched_getaffinity(0)) // 2))
         port = self._clients.upstream_port(row.workload)
-        self.forward = Forward(9000, port or 7000, row.workload.host)
+        self.forward = Forward(9000, port or 7000, row.workload.host, row.workload.protocols)
         lab.start_servers({row.workload.tool})
         if not port:
-            lab.start_sink(program, row.workload.host, [7000], self._clients.processes)
+            lab.start_sink(program, row.workload.host, [7000], self._clients.processes,
+                           row.workload.protocol)
 
     def start(self, seconds):
         """A client that measures for SECONDS, after a warm-up that is over when this returns."""

@@ -160,6 +160,20 @@ def summary_table(results):
                   "best peer", "auto to it", "verdict", f"{CONTROL}", "auto was carried by"), rows)
 
 
+def target_table(results):
+    """Empty without targets."""
+    rows = []
+    for row in results["rows"]:
+        for name, rival, least, ratio in rivals.aims(row):
+            median = ratio.summary.median if ratio.summary else None
+            rows.append((row["title"], f"{name} / {rival}", f"{least:g}",
+                         spread(ratio.summary, "{:.3f}".format),
+                         "not known" if median is None else
+                         "reached" if median >= least else "MISSED"))
+    return "<h2>Targets</h2>" + table(
+        ("row", "ratio", "at least", "median [min\u2013max]", ""), rows) if rows else ""
+
+
 def row_table(row):
     whole, rows = figures.ordinary_row(row), []
     for one in whole["contenders"]:
@@ -216,6 +230,7 @@ def page(results):
            f"{results['cell_seconds']:g} s, {results['seconds'] / 60:.0f} minutes</p>")
     yield from (f"<p class=warning>{text(one)}</p>" for one in warnings(results))
     yield "<h2>Summary</h2>" + summary_table(results)
+    yield target_table(results)
     yield plot.draw(results) or ""
     yield "<ul class=note>" + "".join(f"<li>{text(one)}</li>" for one in DEFINITIONS) + "</ul>"
     yield "<h2>Row by row</h2><p class=note>All rounds in which every contender took part.</p>"

@@ -31,7 +31,22 @@ AGAINST_OTHERS = frozenset((
     "bulk-1", "bulk-down", "bulk-8", "bulk-both", "bulk-both-8", "iperf3-1", "iperf3-8", "rr-64x64",
     "rr-1Kx512", "rr-16Kx64", "wrk", "crr"))
 BY_ITSELF = frozenset(("mixed", "mixed-0"))
-CONTROLLED = AGAINST_OTHERS | BY_ITSELF | {"idle"}
+UDP = frozenset(("udp-rr-1", "udp-rr-64", "udp-rr-1200", "udp-new", "udp-dns", "udp-one-way",
+                 "udp-iperf3"))
+CONTROLLED = AGAINST_OTHERS | BY_ITSELF | UDP | {"idle"}
+# (contender, rival, least ratio, rows): what is to be reached by the median.
+TARGETS = (
+    ("auto", "direct", 0.9, ("udp-rr-64", "udp-rr-1200")),
+    ("auto", "nft-dnat", 1.15, ("udp-rr-64", "udp-rr-1200")),
+    ("auto", "nginx", 2.5, ("udp-rr-64", "udp-rr-1200")),
+    ("auto", "direct", 0.95, ("udp-dns",)),
+    ("auto", "direct", 0.7, ("udp-new",)),
+    ("auto", "nginx", 1.5, ("udp-new",)),
+    ("auto", "direct", 0.8, ("udp-one-way",)),
+    ("copy", "nginx", 1.3, sorted(UDP)),
+    ("copy", "socat", 1.0, sorted(UDP)),
+    ("copy", "rinetd", 1.0, sorted(UDP)),
+)
 
 
 def control_ratio(row, measure):
@@ -88,6 +103,16 @@ def best_of(row, rivals, measure):
     if ranking:
         return chosen[0] if chosen else ranking[0][0]
     return _best_median(rivals, measure)
+
+
+def aims(row):
+    """[(contender, rival, least ratio, Ratio), ...] of the targets of ROW that were measured."""
+    measure, found = figures.value_measure(row), []
+    for name, rival, least, rows in TARGETS:
+        sides = [figures.find_contender(row, one) for one in (name, rival)]
+        if row["name"] in rows and all(sides):
+            found.append((name, rival, least, figures.ratio_within_rounds(*sides, measure)))
+    return found
 
 
 def single_engines(row):

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What a relay can do to a stream, and that each of it is found. */
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "unit.h"
+#include "bench/datagram.h"
 #include "bench/wire.h"
 #include "seeded.h"
 
 #define SEED 42
 #define LENGTH (3U * 1024 * 1024) /* of payload: a dozen periods */
-#define ROOM (LENGTH + 2U * PATTERN_PERIOD + PROTOCOL_TAIL)
+#define ROOM (LENGTH + 2U * PATTERN_PERIOD + sizeof(struct frame))
 
 static uint8_t *stream; /* payload and tail, as the sender sent it */
 static size_t stream_n;
 
 static int setup(void **state)
 {
-	const struct tail tail = { .sent = LENGTH };
+	struct frame f = { .tail = { .sent = LENGTH } };
 	struct pattern p;
 
 	(void)state;
@@ -28,8 +28,9 @@ static int setup(void **state)
 	pattern_open(&p, SEED, PATTERN_UP);
 	for (size_t i = 0; i < LENGTH; i += PROTOCOL_BLOCK, pattern_advance(&p, PROTOCOL_BLOCK))
 		memcpy(stream + i, pattern_bytes(&p), PROTOCOL_BLOCK);
-	tail_encode(&tail, stream + LENGTH);
-	stream_n = LENGTH + PROTOCOL_TAIL;
+	frame_seal(&f, FRAME_TAIL);
+	memcpy(stream + LENGTH, &f, sizeof(f));
+	stream_n = LENGTH + sizeof(f);
 	return 0;
 }
 
@@ -41,20 +42,20 @@ static int teardown(void **state)
 }
 
 /* Receive the N bytes of DATA in pieces of at most PIECE, of random length. */
-static void receive(struct receiver *r, const uint8_t *data, size_t n, size_t piece, bool full)
+static void receive(struct receiver *r, const uint8_t *data, size_t n, size_t piece, bool sample)
 {
-	uint8_t *buffer = malloc(PROTOCOL_TAIL + PATTERN_PIECE);
+	uint8_t *buffer = malloc(sizeof(struct frame) + PATTERN_PIECE);
 	struct seeded random = { piece };
 
 	assert_non_null(buffer);
-	receiver_open(r, SEED, PATTERN_UP, full);
+	receiver_open(r, SEED, PATTERN_UP, sample);
 	while (n) {
 		size_t part = 1 + seeded_below(&random, piece);
 
 		if (part > n)
 			part = n;
-		memcpy(buffer + PROTOCOL_TAIL, data, part);
-		receiver_stream(r, buffer + PROTOCOL_TAIL, part, 0);
+		memcpy(buffer + sizeof(struct frame), data, part);
+		receiver_stream(r, buffer + sizeof(struct frame), part, 0);
 		data += part;
 		n -= part;
 	}
@@ -69,12 +70,12 @@ TEST(test_intact)
 	struct receiver r;
 
 	for (size_t i = 0; i < N_PIECES; i++) {
-		for (int full = 0; full < 2; full++) {
-			receive(&r, stream, stream_n, pieces[i], full);
+		for (int sample = 0; sample < 2; sample++) {
+			receive(&r, stream, stream_n, pieces[i], sample);
 			assert_true(r.ended);
 			assert_true(receiver_complete(&r));
 			assert_int_equal(r.at.position, LENGTH);
-			assert_int_equal(r.tail.sent, LENGTH);
+			assert_int_equal(r.end.tail.sent, LENGTH);
 		}
 	}
 }
@@ -115,18 +116,18 @@ static uint8_t *damaged(enum damage what, size_t at, size_t len, size_t *ret_n)
 	return copy;
 }
 
-static void assert_found(enum damage what, size_t at, size_t len, bool full)
+static void assert_found(enum damage what, size_t at, size_t len, bool sample)
 {
 	struct receiver r;
 	size_t n;
 	uint8_t *copy = damaged(what, at, len, &n);
 
 	for (size_t i = 3; i < N_PIECES; i++) {
-		receive(&r, copy, n, pieces[i], full);
+		receive(&r, copy, n, pieces[i], sample);
 		if (receiver_complete(&r))
 			fail_msg("damage %d of %zu bytes at %zu not found in pieces of %zu", what,
 				 len, at, pieces[i]);
-		if (full && (what == SWAP || what == INVERT) && at < LENGTH)
+		if (!sample && (what == SWAP || what == INVERT) && at < LENGTH)
 			assert_true(r.wrong_at >= at && r.wrong_at <= at + 2 * len);
 	}
 	free(copy);
@@ -142,10 +143,10 @@ TEST(test_shifts)
 
 	for (size_t i = 0; i < N_PLACES; i++) {
 		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
-			assert_found(LOSE, places[i], lengths[k], false);
-			assert_found(DOUBLE, places[i], lengths[k], false);
 			assert_found(LOSE, places[i], lengths[k], true);
 			assert_found(DOUBLE, places[i], lengths[k], true);
+			assert_found(LOSE, places[i], lengths[k], false);
+			assert_found(DOUBLE, places[i], lengths[k], false);
 		}
 	}
 }
@@ -156,12 +157,12 @@ TEST(test_moves_and_flips)
 
 	for (size_t i = 0; i < N_PLACES; i++) {
 		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
-			assert_found(SWAP, places[i], lengths[k], false);
-			assert_found(INVERT, places[i], lengths[k], false);
 			assert_found(SWAP, places[i], lengths[k], true);
+			assert_found(INVERT, places[i], lengths[k], true);
+			assert_found(SWAP, places[i], lengths[k], false);
 		}
-		assert_found(SWAP, places[i], 8, true);
-		assert_found(INVERT, places[i], 1, true);
+		assert_found(SWAP, places[i], 8, false);
+		assert_found(INVERT, places[i], 1, false);
 	}
 }
 
@@ -172,16 +173,16 @@ TEST(test_end)
 	uint8_t *copy;
 	size_t n;
 
-	assert_found(LOSE, LENGTH - 1, 1, false);
-	assert_found(LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK, false);
-	assert_found(INVERT, LENGTH, 1, false);
-	assert_found(INVERT, LENGTH + PROTOCOL_TAIL - 1, 1, false);
-	assert_found(LOSE, LENGTH + PROTOCOL_TAIL - 1, 1, false);
-	assert_found(LOSE, LENGTH, PROTOCOL_TAIL, false);
-	assert_found(DOUBLE, LENGTH, PROTOCOL_TAIL, false);
+	assert_found(LOSE, LENGTH - 1, 1, true);
+	assert_found(LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK, true);
+	assert_found(INVERT, LENGTH, 1, true);
+	assert_found(INVERT, LENGTH + sizeof(struct frame) - 1, 1, true);
+	assert_found(LOSE, LENGTH + sizeof(struct frame) - 1, 1, true);
+	assert_found(LOSE, LENGTH, sizeof(struct frame), true);
+	assert_found(DOUBLE, LENGTH, sizeof(struct frame), true);
 
 	copy = damaged(LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK, &n);
-	receive(&r, copy, n, PATTERN_PIECE, false);
+	receive(&r, copy, n, PATTERN_PIECE, true);
 	assert_true(r.ended); /* the content is right: only the totals differ */
 	assert_false(r.wrong);
 	assert_false(receiver_complete(&r));
@@ -196,34 +197,50 @@ TEST(test_other_stream)
 
 	pattern_open(&p, SEED + 1, PATTERN_UP);
 	memcpy(data, pattern_bytes(&p), sizeof(data));
-	receive(&r, data, sizeof(data), 1448, false);
+	receive(&r, data, sizeof(data), 1448, true);
 	assert_true(r.wrong);
 	pattern_open(&p, SEED, PATTERN_DOWN);
 	memcpy(data, pattern_bytes(&p), sizeof(data));
-	receive(&r, data, sizeof(data), 1448, false);
+	receive(&r, data, sizeof(data), 1448, true);
 	assert_true(r.wrong);
 }
 
-static const struct header good = {
-	.wire = WIRE_BOTH,
-	.full = true,
-	.size = 65536,
-	.seed = UINT64_C(0x123456789abcdef0),
-	.warmup_ms = 200,
-	.measure_ms = 5000,
-};
-
-/* A relay that changes any byte is found. */
+/* A relay that changes any bit is found. */
 TEST(test_damaged_header)
 {
-	uint8_t frame[PROTOCOL_HEADER];
-	struct header h;
+	const struct header good = {
+		.workload = WORKLOAD_BULK_BOTH,
+		.size = 65536,
+		.seed = UINT64_C(0x123456789abcdef0),
+		.warmup_ms = 200,
+		.seconds_ms = 5000,
+	};
 
-	for (size_t bit = 0; bit < 8 * sizeof(frame); bit++) {
-		header_encode(&good, frame);
-		frame[bit / 8] ^= (uint8_t)(1 << bit % 8);
-		assert_int_equal(header_parse(frame, &h), -EPROTO);
+	for (size_t bit = 0; bit < 8 * sizeof(struct frame); bit++) {
+		struct frame f = { .header = good };
+
+		frame_seal(&f, FRAME_HEADER);
+		assert_true(frame_valid(&f, FRAME_HEADER));
+		((uint8_t *)&f)[bit / 8] ^= (uint8_t)(1 << bit % 8);
+		assert_false(frame_valid(&f, FRAME_HEADER));
 	}
+}
+
+TEST(test_damaged_datagram)
+{
+	const struct datagram sent = { DATAGRAM_ANSWER, 7, UINT64_C(0x123456789abcdef0), 3 };
+	uint8_t text[64 + 1];
+	struct datagram d;
+
+	for (size_t bit = 0; bit < 8 * 64; bit++) {
+		datagram_write(text, 64, &sent);
+		assert_true(datagram_read(text, 64, &d) && !memcmp(&d, &sent, sizeof(d)));
+		text[bit / 8] ^= (uint8_t)(1 << bit % 8);
+		assert_false(datagram_read(text, 64, &d));
+	}
+	datagram_write(text, 64, &sent);
+	for (size_t n = 0; n < 64; n++)
+		assert_false(n != sizeof(d) && datagram_read(text, n, &d)); /* without payload */
 }
 
 UNIT_MAIN(setup, teardown)

@@ -2,6 +2,7 @@
 /* The connections of a generator: how they begin and end, and the engines that use them. */
 #include "conn.h"
 
+#include <err.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -9,41 +10,15 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define WRONG_TOLD_MAX 5 /* lines on stderr about wrong content, per process */
+#include "base/minmax.h"
 
-static enum wire wire_of(enum workload w)
-{
-	switch (w) {
-	case WORKLOAD_BULK_UP:
-		return WIRE_UP;
-	case WORKLOAD_BULK_DOWN:
-	case WORKLOAD_SLOW:
-		return WIRE_DOWN;
-	case WORKLOAD_BULK_BOTH:
-		return WIRE_BOTH;
-	default:
-		return WIRE_EXCHANGE;
-	}
-}
-
-static void conn_header(const struct conn *c, uint8_t out[PROTOCOL_HEADER])
-{
-	const struct options *o = c->g->o;
-	const struct header h = {
-		.wire = wire_of(o->workload),
-		.full = o->verify == VERIFY_FULL,
-		.size = o->size,
-		.seed = c->seed,
-		.warmup_ms = o->warmup_ms,
-		.measure_ms = o->seconds_ms,
-	};
-
-	header_encode(&h, out);
-}
+#define FIRST_PORT 16384 /* of those that UDP takes one after the other */
+#define PORTS (65536 - FIRST_PORT)
+#define TOLD_MAX 5 /* lines on stderr about wrong content or errors, per process */
 
 /* --- the end --- */
 
-static void conn_drop_socket(struct conn *c)
+static void drop_socket(struct conn *c)
 {
 	if (c->source.fd >= 0)
 		close(c->source.fd); /* epoll forgets it */
@@ -51,34 +26,28 @@ static void conn_drop_socket(struct conn *c)
 	c->source.registered = false;
 }
 
-/* In flight, as client.c counts: opening, or idle and used for the last time. */
-static bool counts_as_in_flight(const struct conn *c)
-{
-	return c->g->phase == PHASE_OPEN || c->g->phase == PHASE_END;
-}
-
 void conn_close(struct conn *c)
 {
 	bool ready = c->state == CONN_READY;
 
-	conn_drop_socket(c);
+	drop_socket(c);
 	if (c->state == CONN_CLOSED)
 		return;
 	c->state = CONN_CLOSED;
 	c->g->n_closed++;
-	if (counts_as_in_flight(c) && !ready && c->g->in_flight)
+	/* as client.c counts: those that are opened, or used for the last time */
+	if (c->g->phase != PHASE_RUN && !ready && c->g->in_flight)
 		c->g->in_flight--;
 }
 
-/* crr goes on after a pause; the others never replace a connection. */
-static void end_or_pause(struct conn *c)
+/* crr goes on with the next tick; the others never replace a connection. */
+static void end_or_retry(struct conn *c)
 {
 	if (c->g->phase == PHASE_OPEN && c->state != CONN_READY)
 		c->g->tally->failed++;
 	if (c->g->o->workload == WORKLOAD_CRR && c->g->phase == PHASE_RUN) {
-		conn_drop_socket(c);
-		c->state = CONN_PAUSED;
-		c->since_ns = clock_ns();
+		drop_socket(c);
+		c->state = CONN_NEW;
 		return;
 	}
 	conn_close(c);
@@ -87,7 +56,7 @@ static void end_or_pause(struct conn *c)
 void conn_fail(struct conn *c, enum cause cause)
 {
 	c->g->tally->errors[cause]++;
-	end_or_pause(c);
+	end_or_retry(c);
 }
 
 static void conn_broken(struct conn *c, int error)
@@ -95,30 +64,19 @@ static void conn_broken(struct conn *c, int error)
 	conn_fail(c, error == -ETIMEDOUT ? CAUSE_TIMEOUT : CAUSE_RESET);
 }
 
-static void connect_failed(struct conn *c, int error)
+void conn_connect_failed(struct conn *c, int error)
 {
-	if (error > 0 && error < ERRNO_MAX && !c->g->tally->connect_errno[error]++)
-		bench_say("connect: %s", strerror(error));
+	if (c->g->tally->errors[CAUSE_CONNECT] < TOLD_MAX)
+		warnx("connect: %s", strerror(error));
 	conn_fail(c, CAUSE_CONNECT);
 }
 
-static void conn_wrong(struct conn *c, bool by_sink)
+static void conn_wrong(struct conn *c)
 {
-	uint64_t earlier = c->g->tally->wrong++;
-
-	if (earlier < WRONG_TOLD_MAX && by_sink)
-		bench_say("wrong content: found by the sink");
-	else if (earlier < WRONG_TOLD_MAX)
-		bench_say("wrong content at byte %llu from the sink",
-			  (unsigned long long)c->in.wrong_at);
-	end_or_pause(c);
-}
-
-static void conn_shut(struct conn *c)
-{
-	if (!c->shut)
-		shutdown(c->source.fd, SHUT_WR);
-	c->shut = true;
+	if (c->g->tally->wrong++ < TOLD_MAX)
+		warnx("wrong content: at byte %llu from the sink, or as the sink says",
+		      (unsigned long long)c->in.wrong_at);
+	end_or_retry(c);
 }
 
 /* --- the beginning --- */
@@ -129,13 +87,19 @@ static int bind_and_connect(struct conn *c, const struct addr *target, uint64_t 
 	const struct options *o = c->g->o;
 	const int one = 1;
 
-	setsockopt(c->source.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	if (o->source.family) {
-		struct addr from;
-
+	if (!o->udp) {
+		setsockopt(c->source.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 		/* the port is chosen by connect(), which knows the whole 4-tuple */
 		setsockopt(c->source.fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof(one));
-		source_range_at(&o->source, turn / o->connect.n, &from);
+	}
+	if (o->source.count) {
+		struct addr from;
+
+		source_range_at(&o->source, o->udp ? turn + turn / PORTS : turn / o->n_addresses,
+				&from);
+		/* of UDP nobody waits for the end: it is the one that was used longest ago */
+		if (o->udp && o->workload == WORKLOAD_CRR)
+			addr_set_port(&from, htons((in_port_t)(FIRST_PORT + turn % PORTS)));
 		if (bind(c->source.fd, (struct sockaddr *)&from.ss, from.len))
 			return -errno;
 	}
@@ -144,76 +108,79 @@ static int bind_and_connect(struct conn *c, const struct addr *target, uint64_t 
 	return 0;
 }
 
-static void streams_open(struct conn *c, uint64_t turn)
-{
-	c->seed = pattern_mix(c->g->seed + turn);
-	sender_open(&c->out, c->seed, PATTERN_UP);
-	receiver_open(&c->in, c->seed, PATTERN_DOWN, c->g->o->verify == VERIFY_FULL);
-	c->wanted = 0;
-	c->shut = c->tailed = false;
-}
-
 void conn_open(struct conn *c)
 {
 	struct generator *g = c->g;
 	uint64_t turn = g->index + g->connects++ * g->processes;
-	const struct addr *target = &g->o->connect.list[turn % g->o->connect.n].addrs[0];
+	const struct addr *target = &g->o->addresses[turn % g->o->n_addresses];
 	int r;
 
-	streams_open(c, turn);
+	drop_socket(c);
+	c->seed = pattern_mix(g->seed + turn);
+	sender_open(&c->out, c->seed, PATTERN_UP);
+	receiver_open(&c->in, c->seed, PATTERN_DOWN, g->o->sample);
+	c->wanted = 0;
+	c->tailed = false;
 	c->since_ns = clock_ns();
 	c->state = CONN_CONNECTING;
-	c->source.fd = socket(target->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	c->source.fd = socket(target->ss.ss_family,
+			      (g->o->udp ? SOCK_DGRAM : SOCK_STREAM) | SOCK_NONBLOCK | SOCK_CLOEXEC,
+			      0);
 	if (c->source.fd < 0) {
-		connect_failed(c, errno);
+		conn_connect_failed(c, errno);
 		return;
 	}
 	r = bind_and_connect(c, target, turn);
 	if (r && r != -EINPROGRESS) {
-		connect_failed(c, -r);
+		conn_connect_failed(c, -r);
 		return;
 	}
 	if (!r)
 		c->state = CONN_OPENING;
 	r = loop_watch(&g->loop, &c->source, g->engine->events, true);
 	if (r)
-		connect_failed(c, -r);
+		conn_connect_failed(c, -r);
 	else if (c->state == CONN_OPENING)
 		g->engine->opened(c);
 }
 
-void conn_connect_timeout(struct conn *c)
-{
-	connect_failed(c, ETIMEDOUT);
-}
-
-bool conn_connected(struct conn *c, uint32_t events)
+void conn_connected(struct conn *c, uint32_t events)
 {
 	int error = 0;
 	socklen_t len = sizeof(error);
 
-	if (!(events & (EPOLLOUT | EPOLLERR | EPOLLHUP)))
-		return false;
 	if (events & (EPOLLERR | EPOLLHUP)) {
 		getsockopt(c->source.fd, SOL_SOCKET, SO_ERROR, &error, &len);
-		connect_failed(c, error ?: ECONNRESET);
-		return false;
+		conn_connect_failed(c, error ?: ECONNRESET);
+	} else if (events & EPOLLOUT) {
+		c->state = CONN_OPENING;
+		c->g->engine->opened(c);
 	}
-	c->state = CONN_OPENING;
-	c->g->engine->opened(c);
-	return c->state != CONN_CLOSED && c->state != CONN_PAUSED;
 }
 
-static void conn_ready(struct conn *c)
+void conn_ready(struct conn *c)
 {
 	c->state = CONN_READY;
 	c->g->in_flight--;
 	c->g->tally->opened++;
 }
 
-static uint8_t *data_of(struct conn *c)
+static void note_header(struct conn *c)
 {
-	return c->g->buffer + PROTOCOL_TAIL;
+	const struct options *o = c->g->o;
+	struct frame f = {
+		.header = {
+			.seed = c->seed,
+			.workload = o->workload,
+			.sample = o->sample,
+			.size = (uint32_t)o->size,
+			.warmup_ms = (uint32_t)o->warmup_ms,
+			.seconds_ms = o->seconds_ms,
+		},
+	};
+
+	frame_seal(&f, FRAME_HEADER);
+	sender_note(&c->out, &f, sizeof(f));
 }
 
 /* --- messages --- */
@@ -226,7 +193,6 @@ static uint8_t *data_of(struct conn *c)
  * behind the data, until EOF: no other event would tell of it.
  */
 
-#define PAUSE_NS (20 * NS_PER_MS) /* of a crr loop after an error */
 #define EXPIRED_NS (1 * NS_PER_S) /* for the other side's FIN after a timeout */
 #define FIN_BEHIND (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
 
@@ -252,10 +218,7 @@ static void request(struct conn *c)
 
 static void exchange_opened(struct conn *c)
 {
-	uint8_t header[PROTOCOL_HEADER];
-
-	conn_header(c, header);
-	sender_note(&c->out, header, sizeof(header));
+	note_header(c);
 	/* a transaction counts as one from its connect() on */
 	if (c->g->o->workload == WORKLOAD_CRR)
 		c->state = CONN_ACTIVE;
@@ -269,13 +232,13 @@ static void next_request(struct conn *c, uint64_t now)
 	request(c);
 }
 
-static void record(struct conn *c, uint64_t now)
+void conn_record(struct conn *c, uint64_t now)
 {
 	struct generator *g = c->g;
 	struct tally *t = g->tally;
 	bool last_of_idle = g->o->workload == WORKLOAD_IDLE && g->phase == PHASE_END;
 
-	if (!generator_measures(g, now) && !last_of_idle)
+	if ((now < g->begin_ns || now >= g->end_ns) && !last_of_idle)
 		return;
 	t->requests++;
 	t->bytes_up += g->o->size;
@@ -288,19 +251,14 @@ static void end_in_order(struct conn *c)
 {
 	c->state = CONN_ENDING;
 	c->since_ns = clock_ns();
-	conn_shut(c);
-}
-
-static void exchange_go(struct conn *c)
-{
-	if (c->g->o->workload != WORKLOAD_IDLE)
-		next_request(c, clock_ns());
+	shutdown(c->source.fd, SHUT_WR);
 }
 
 /* A whole response has come. */
 static void completed(struct conn *c, uint64_t now)
 {
-	struct generator *g = c->g;
+	bool more = c->g->phase == PHASE_RUN && now < c->g->end_ns;
+	bool crr = c->g->o->workload == WORKLOAD_CRR;
 
 	if (c->state == CONN_OPENING) {
 		conn_ready(c);
@@ -310,43 +268,26 @@ static void completed(struct conn *c, uint64_t now)
 		conn_fail(c, CAUSE_TIMEOUT);
 		return;
 	}
-	record(c, now);
-	if (g->o->workload == WORKLOAD_CRR) {
-		conn_drop_socket(c);
-		if (g->phase == PHASE_RUN && now < g->end_ns)
-			conn_open(c);
-		else
-			conn_close(c);
-	} else if (g->phase == PHASE_RUN && now < g->end_ns) {
+	conn_record(c, now);
+	if (crr && more)
+		conn_open(c);
+	else if (crr)
+		conn_close(c);
+	else if (more)
 		next_request(c, now);
-	} else {
+	else
 		end_in_order(c);
-	}
-}
-
-/* The sink answers a wrong request with the complement of the byte that is due (wire.h). */
-static bool is_complaint(const struct conn *c, uint8_t byte)
-{
-	struct pattern due;
-
-	pattern_open(&due, c->seed, PATTERN_DOWN);
-	pattern_advance(&due, c->in.wrong_at);
-	return (byte ^ *pattern_bytes(&due)) == 0xff;
 }
 
 /* N bytes have come.  False if the connection is no longer what it was. */
 static bool exchange_take(struct conn *c, const uint8_t *data, size_t n, uint64_t now)
 {
-	uint64_t begin = c->in.at.position;
-
-	if (n > c->wanted) {
-		c->in.wrong_at = begin + c->wanted; /* more than was asked for */
-		conn_wrong(c, false);
-		return false;
-	}
-	receiver_take(&c->in, data, n, now);
+	if (n > c->wanted) /* more than was asked for */
+		receiver_wrong(&c->in);
+	else
+		receiver_take(&c->in, data, n, now);
 	if (c->in.wrong) {
-		conn_wrong(c, is_complaint(c, data[c->in.wrong_at - begin]));
+		conn_wrong(c);
 		return false;
 	}
 	c->wanted -= n;
@@ -356,25 +297,19 @@ static bool exchange_take(struct conn *c, const uint8_t *data, size_t n, uint64_
 	return c->g->o->workload != WORKLOAD_CRR && c->state != CONN_CLOSED;
 }
 
-static void eof(struct conn *c)
-{
-	if (c->state == CONN_ENDING)
-		conn_close(c);
-	else
-		conn_fail(c, CAUSE_SHORT);
-}
-
 /* One recv(2).  False if there is nothing more to read now. */
 static bool exchange_pull(struct conn *c, uint32_t events)
 {
-	uint8_t *data = data_of(c);
+	uint8_t *data = c->g->buffer + sizeof(struct frame);
 	ssize_t n = recv(c->source.fd, data, PATTERN_PIECE, 0);
 
 	if (n > 0)
 		return exchange_take(c, data, (size_t)n, clock_ns()) &&
 		       (n == PATTERN_PIECE || (events & FIN_BEHIND));
-	if (n == 0)
-		eof(c);
+	if (n == 0 && c->state == CONN_ENDING)
+		conn_close(c);
+	else if (n == 0)
+		conn_fail(c, CAUSE_SHORT);
 	else if (errno != EAGAIN)
 		conn_broken(c, -errno);
 	return false;
@@ -396,8 +331,6 @@ static void exchange_finish(struct conn *c)
 		next_request(c, clock_ns());
 	else if (c->state == CONN_READY)
 		end_in_order(c);
-	else if (c->state == CONN_PAUSED)
-		conn_close(c);
 	/* what is under way ends by itself: with its response, or its timeout */
 }
 
@@ -407,10 +340,6 @@ static void exchange_tick(struct conn *c, uint64_t now)
 	uint64_t timeout = c->g->o->timeout_ms * NS_PER_MS;
 
 	switch (c->state) {
-	case CONN_PAUSED:
-		if (waited >= PAUSE_NS)
-			conn_open(c);
-		break;
 	case CONN_OPENING:
 	case CONN_ACTIVE:
 		if (waited < timeout)
@@ -418,7 +347,7 @@ static void exchange_tick(struct conn *c, uint64_t now)
 		/* what is lost never comes: then a path that works ends in order after our FIN */
 		c->state = CONN_EXPIRED;
 		c->since_ns = now;
-		conn_shut(c);
+		shutdown(c->source.fd, SHUT_WR);
 		break;
 	case CONN_EXPIRED:
 	case CONN_ENDING:
@@ -432,7 +361,7 @@ static void exchange_tick(struct conn *c, uint64_t now)
 
 const struct engine exchange_engine = {
 	.opened = exchange_opened,
-	.go = exchange_go,
+	.go = next_request,
 	.event = exchange_event,
 	.finish = exchange_finish,
 	.tick = exchange_tick,
@@ -451,39 +380,11 @@ const struct engine exchange_engine = {
  * half-close: a sink that waits for something lost then says what it has, or is silent for good.
  */
 
-static bool sends_up(const struct conn *c)
-{
-	return c->g->o->workload == WORKLOAD_BULK_UP || c->g->o->workload == WORKLOAD_BULK_BOTH;
-}
-
-static bool is_slow(const struct conn *c)
-{
-	return c->g->o->workload == WORKLOAD_SLOW;
-}
-
-static void watch(struct conn *c, uint32_t events, bool registered)
-{
-	if (c->source.fd < 0)
-		return;
-	if (loop_watch(&c->g->loop, &c->source, events, registered))
-		conn_fail(c, CAUSE_RESET);
-}
-
-/* At the end of our payload. */
-static void queue_tail(struct conn *c)
-{
-	const struct tail tail = { .sent = c->out.at.position };
-	uint8_t frame[PROTOCOL_TAIL];
-
-	tail_encode(&tail, frame);
-	sender_note(&c->out, frame, sizeof(frame));
-	c->tailed = true;
-}
-
 /* One send(2), and what follows from it: the tail, and for which events to wait. */
 static void transfer_push(struct conn *c)
 {
 	ssize_t n = 0;
+	int r;
 
 	if (!sender_idle(&c->out))
 		n = sender_push(&c->out, c->source.fd, c->g->o->size);
@@ -491,29 +392,34 @@ static void transfer_push(struct conn *c)
 		conn_broken(c, (int)n);
 		return;
 	}
-	if (c->state == CONN_ENDING && !c->tailed && sender_idle(&c->out))
-		queue_tail(c);
-	watch(c, EPOLLIN | (sender_idle(&c->out) ? 0 : EPOLLOUT), true);
+	if (c->state == CONN_ENDING && !c->tailed && sender_idle(&c->out)) {
+		struct frame f = { .tail = { .sent = c->out.at.position } };
+
+		frame_seal(&f, FRAME_TAIL);
+		sender_note(&c->out, &f, sizeof(f));
+		c->tailed = true;
+	}
+	r = loop_watch(&c->g->loop, &c->source, EPOLLIN | (sender_idle(&c->out) ? 0 : EPOLLOUT),
+		       true);
+	if (r)
+		conn_broken(c, r);
 }
 
 static void transfer_opened(struct conn *c)
 {
-	uint8_t header[PROTOCOL_HEADER];
-
-	conn_header(c, header);
-	sender_note(&c->out, header, sizeof(header));
+	note_header(c);
 	c->wanted = PROTOCOL_WORD;
 	transfer_push(c);
 }
 
-static void transfer_go(struct conn *c)
+static void transfer_go(struct conn *c, uint64_t now)
 {
 	c->state = CONN_ACTIVE;
-	c->since_ns = clock_ns();
+	c->since_ns = now;
 	c->in.begin_ns = c->g->begin_ns;
 	c->in.end_ns = c->g->end_ns;
 	sender_note(&c->out, PROTOCOL_GO, PROTOCOL_WORD);
-	if (sends_up(c))
+	if (sends_up(c->g->o->workload))
 		c->out.left = SENDER_ENDLESS;
 	transfer_push(c);
 }
@@ -522,7 +428,7 @@ static void transfer_go(struct conn *c)
 static void take_hello(struct conn *c, const uint8_t *data, size_t n)
 {
 	if (n > c->wanted || memcmp(data, &PROTOCOL_HELLO[PROTOCOL_WORD - c->wanted], n)) {
-		conn_wrong(c, false);
+		conn_wrong(c);
 		return;
 	}
 	c->wanted -= n;
@@ -534,12 +440,12 @@ static void take_hello(struct conn *c, const uint8_t *data, size_t n)
 static void complete(struct conn *c)
 {
 	struct tally *t = c->g->tally;
-	const struct tail *tail = &c->in.tail;
+	const struct tail *tail = &c->in.end.tail;
 
 	t->bytes_up += tail->window;
 	tally_share(t, tail->window + c->in.window);
 	if (tail->wrong) {
-		conn_wrong(c, true);
+		conn_wrong(c);
 	} else if (c->tailed && receiver_complete(&c->in) && tail->received == c->out.at.position) {
 		conn_close(c);
 	} else {
@@ -554,7 +460,7 @@ static void transfer_take(struct conn *c, uint8_t *data, size_t n)
 	receiver_stream(&c->in, data, n, clock_ns());
 	c->g->tally->bytes_down += c->in.window - before;
 	if (c->in.wrong)
-		conn_wrong(c, false);
+		conn_wrong(c);
 	else if (c->in.ended)
 		complete(c);
 }
@@ -562,7 +468,7 @@ static void transfer_take(struct conn *c, uint8_t *data, size_t n)
 /* One recv(2) of at most N bytes.  What came, or a negative number. */
 static ssize_t transfer_pull(struct conn *c, size_t n)
 {
-	uint8_t *data = data_of(c);
+	uint8_t *data = c->g->buffer + sizeof(struct frame);
 	ssize_t got = recv(c->source.fd, data, n, 0);
 
 	if (got < 0) {
@@ -588,14 +494,14 @@ static void transfer_finish(struct conn *c)
 	c->state = CONN_ENDING;
 	c->since_ns = clock_ns();
 	c->in.end_ns = c->g->end_ns; /* earlier than planned, if a signal has come */
-	sender_stop(&c->out, PROTOCOL_BLOCK);
+	sender_stop(&c->out);
 	transfer_push(c);
 }
 
 static void transfer_event(struct conn *c, uint32_t events)
 {
-	if (is_slow(c) && c->state == CONN_ACTIVE) {
-		watch(c, 0, false); /* an end that transfer_tick() will read */
+	if (c->g->o->workload == WORKLOAD_SLOW && c->state == CONN_ACTIVE) {
+		loop_watch(&c->g->loop, &c->source, 0, false); /* transfer_tick() will read */
 		return;
 	}
 	if ((events & EPOLLOUT) && !sender_idle(&c->out))
@@ -608,14 +514,14 @@ static void transfer_event(struct conn *c, uint32_t events)
 static void read_slowly(struct conn *c, uint64_t now)
 {
 	uint64_t had = c->in.at.position + c->in.held_n;
-	double allowed = (double)c->g->o->rate * (double)(now - c->since_ns) / NS_PER_S;
-	ssize_t n = 1;
+	uint64_t allowed = (now - c->since_ns) / NS_PER_MS * c->g->o->rate / 1000;
 
-	while (n > 0 && c->state == CONN_ACTIVE && (double)had + 1 <= allowed) {
-		double more = allowed - (double)had;
+	while (c->state == CONN_ACTIVE && had < allowed) {
+		ssize_t n = transfer_pull(c, smaller(allowed - had, PATTERN_PIECE));
 
-		n = transfer_pull(c, more < PATTERN_PIECE ? (size_t)more : PATTERN_PIECE);
-		had += n > 0 ? (uint64_t)n : 0;
+		if (n <= 0)
+			return;
+		had += (uint64_t)n;
 	}
 }
 
@@ -623,11 +529,11 @@ static void transfer_tick(struct conn *c, uint64_t now)
 {
 	if (c->state == CONN_OPENING && now >= c->since_ns + c->g->o->timeout_ms * NS_PER_MS)
 		conn_fail(c, CAUSE_TIMEOUT);
-	else if (c->state == CONN_ACTIVE && is_slow(c) && now > c->since_ns)
+	else if (c->state == CONN_ACTIVE && c->g->o->workload == WORKLOAD_SLOW && now > c->since_ns)
 		read_slowly(c, now);
 	else if (c->state == CONN_ENDING && sender_idle(&c->out) &&
 		 now >= c->since_ns + DRAIN_NS / 2)
-		conn_shut(c);
+		shutdown(c->source.fd, SHUT_WR);
 }
 
 const struct engine transfer_engine = {

@@ -31,18 +31,17 @@ enum phase {
 };
 
 enum conn_state {
-	CONN_NEW,
+	CONN_NEW, /* to be opened; crr: with the next tick, after an error */
 	CONN_CONNECTING,
 	CONN_OPENING, /* connected, used for the first time */
 	CONN_READY,   /* open, nothing under way */
 	CONN_ACTIVE,
 	CONN_EXPIRED, /* exchange: no response in time; half-closed, to learn whether it was lost */
 	CONN_ENDING,  /* everything sent, waiting for the other side's FIN */
-	CONN_PAUSED,  /* crr: after an error */
 	CONN_CLOSED,  /* for good */
 };
 
-#define DRAIN_NS (10 * NS_PER_S) /* for transfers to end in order */
+#define DRAIN_NS (10 * NS_PER_S) /* to end in order */
 
 struct generator;
 
@@ -51,9 +50,8 @@ struct conn {
 	struct generator *g;
 	enum conn_state state;
 	uint64_t seed;
-	uint64_t since_ns; /* of the connect, the request, the pause */
+	uint64_t since_ns; /* of the connect, the request */
 	uint64_t wanted;   /* exchange: bytes of the response that are to come */
-	bool shut;         /* shutdown(2) is done */
 	bool tailed;       /* transfer: our tail is sent, or about to be */
 	struct sender out;
 	struct receiver in;
@@ -63,7 +61,7 @@ struct engine {
 	/* The connection is established.  Leads to conn_ready() sooner or later. */
 	void (*opened)(struct conn *c);
 	/* CONN_READY -> CONN_ACTIVE, at the start. */
-	void (*go)(struct conn *c);
+	void (*go)(struct conn *c, uint64_t now);
 	/* Epoll events; never in CONN_CONNECTING. */
 	void (*event)(struct conn *c, uint32_t events);
 	/* At the end of the measured time.  Leads to conn_close() sooner or later. */
@@ -73,13 +71,14 @@ struct engine {
 	uint32_t events;
 };
 
-extern const struct engine exchange_engine; /* rr, crr, idle */
-extern const struct engine transfer_engine; /* bulk-*, slow */
+extern const struct engine exchange_engine;  /* rr, crr, idle */
+extern const struct engine transfer_engine;  /* bulk-*, slow */
+extern const struct engine datagrams_engine; /* all of --protocol udp */
 
 struct generator {
 	struct loop loop;
 	struct source control;
-	struct timer tick, end;
+	struct timer tick;
 	const struct options *o;
 	const struct engine *engine;
 	struct tally *tally;
@@ -97,27 +96,31 @@ struct generator {
 	enum phase phase;
 	uint64_t begin_ns, end_ns; /* the measured time; NEVER while unknown */
 	uint64_t give_up_ns;       /* the end of PHASE_END */
-	uint8_t *buffer;           /* PROTOCOL_TAIL bytes of room, then PATTERN_PIECE of data */
+	uint8_t buffer[sizeof(struct frame) + PATTERN_PIECE]; /* room before the data */
 };
 
 /* --- conn.c --- */
 
-/* Begin to connect.  Failures are counted; then the state is CONN_PAUSED or CONN_CLOSED. */
+/*
+ * Begin to connect, anew if it has been.  Failures are counted; then the state is CONN_NEW or
+ * CONN_CLOSED.
+ */
 void conn_open(struct conn *c);
 
 /* Close it in order, for good. */
 void conn_close(struct conn *c);
 
-/* Count CAUSE and close it: for good, or crr until a short pause is over. */
+/* Count CAUSE and close it: for good, or crr until the next tick. */
 void conn_fail(struct conn *c, enum cause cause);
 
-/* It has not connected in time. */
-void conn_connect_timeout(struct conn *c);
+/* It has been used once. */
+void conn_ready(struct conn *c);
 
-/* Connecting has ended, well or not.  False if there is nothing more to do now. */
-bool conn_connected(struct conn *c, uint32_t events);
+/* A request has its response. */
+void conn_record(struct conn *c, uint64_t now);
 
-static inline bool generator_measures(const struct generator *g, uint64_t now)
-{
-	return now >= g->begin_ns && now < g->end_ns;
-}
+/* It has not connected: ERROR, an errno. */
+void conn_connect_failed(struct conn *c, int error);
+
+/* Events have come in CONN_CONNECTING. */
+void conn_connected(struct conn *c, uint32_t events);

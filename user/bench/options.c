@@ -1,565 +1,302 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "options.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <netinet/in.h>
-#include <stdarg.h>
-#include <stdio.h>
+#include <argp.h>
 #include <string.h>
-#include <unistd.h>
 
+#include "base/exit_codes.h"
 #include "base/parse_size.h"
+#include "config/endpoint.h"
 #include "version.h"
-#include "wire.h"
-
-#define BIT(w) (1u << (w))
-#define SINK BIT(WORKLOAD_SINK)
-#define CLIENTS (BIT(N_WORKLOADS) - 1 - SINK)
-#define TRANSFERS                                                                                  \
-	(BIT(WORKLOAD_BULK_UP) | BIT(WORKLOAD_BULK_DOWN) | BIT(WORKLOAD_BULK_BOTH) |               \
-	 BIT(WORKLOAD_SLOW))
-#define UNTIL_SIGNAL BIT(WORKLOAD_IDLE) /* unless --seconds is given */
-
-struct workload_def {
-	const char *name;
-	const char *help;
-};
-
-static const struct workload_def workloads[N_WORKLOADS] = {
-	[WORKLOAD_SINK] = { "sink", "the other end: serves every workload below" },
-	[WORKLOAD_RR] = { "rr",
-			  "request/response: SIZE bytes there, SIZE bytes back, at once the next" },
-	[WORKLOAD_CRR] = { "crr",
-			   "connect, one request/response of SIZE bytes, close; N loops at a time" },
-	[WORKLOAD_BULK_UP] = { "bulk-up", "send as fast as possible; the sink verifies" },
-	[WORKLOAD_BULK_DOWN] = { "bulk-down", "the sink sends as fast as possible" },
-	[WORKLOAD_BULK_BOTH] = { "bulk-both", "both at once, on each connection" },
-	[WORKLOAD_IDLE] = { "idle",
-			    "open N connections, hold them, then see that each one still works" },
-	[WORKLOAD_SLOW] = { "slow",
-			    "the sink sends as fast as possible, each client reads RATE bytes/s" },
-};
-
-enum kind {
-	KIND_LISTEN,  /* struct endpoints */
-	KIND_CONNECT, /* struct endpoints */
-	KIND_SOURCE,  /* struct source_range */
-	KIND_COUNT,   /* uint32_t */
-	KIND_SIZE,    /* uint32_t, bytes */
-	KIND_RATE,    /* uint64_t, bytes */
-	KIND_SECONDS, /* uint32_t, milliseconds */
-	KIND_VERIFY,  /* enum verify */
-};
-
-/* One option.  The parser, the defaults and the help all come from the table of these. */
-struct option_def {
-	const char *name, *metavar, *help;
-	const char *initial;  /* default, as the user would write it */
-	const char *transfer; /* another default, for bulk and slow */
-	const char *note;     /* what the help says about a default that is none of these */
-	unsigned int workloads;
-	enum kind kind;
-	size_t offset;     /* in struct options */
-	uint64_t min, max; /* in the unit of the field */
-};
-
-#define AT(field) offsetof(struct options, field)
-
-static const struct option_def options[] = {
-	{ .name = "--listen",
-	  .metavar = "ADDR:PORT",
-	  .kind = KIND_LISTEN,
-	  .offset = AT(listen),
-	  .workloads = SINK,
-	  .help = "where to accept; may be repeated; port 0: the kernel picks" },
-	{ .name = "--connect",
-	  .metavar = "ADDR:PORT",
-	  .kind = KIND_CONNECT,
-	  .offset = AT(connect),
-	  .workloads = CLIENTS,
-	  .help = "the sink, or the relay to it; repeated: in turn" },
-	{ .name = "--source",
-	  .metavar = "FIRST[-LAST]",
-	  .kind = KIND_SOURCE,
-	  .offset = AT(source),
-	  .workloads = CLIENTS,
-	  .help = "local addresses to connect from, in turn",
-	  .note = "the kernel's choice" },
-	{ .name = "--connections",
-	  .metavar = "N",
-	  .kind = KIND_COUNT,
-	  .offset = AT(connections),
-	  .workloads = CLIENTS,
-	  .min = 1,
-	  .max = 1000000,
-	  .initial = "1",
-	  .help = "connections at a time" },
-	{ .name = "--in-flight",
-	  .metavar = "N",
-	  .kind = KIND_COUNT,
-	  .offset = AT(in_flight),
-	  .workloads = CLIENTS,
-	  .min = 1,
-	  .max = 65536,
-	  .initial = "256",
-	  .help = "connections being opened at a time" },
-	{ .name = "--processes",
-	  .metavar = "N",
-	  .kind = KIND_COUNT,
-	  .offset = AT(processes),
-	  .workloads = SINK | CLIENTS,
-	  .min = 1,
-	  .max = PROCESSES_MAX,
-	  .initial = "1",
-	  .help = "processes that share the work" },
-	{ .name = "--size",
-	  .metavar = "SIZE",
-	  .kind = KIND_SIZE,
-	  .offset = AT(size),
-	  .workloads = CLIENTS,
-	  .min = 1,
-	  .max = EXCHANGE_SIZE_MAX,
-	  .initial = "64",
-	  .transfer = "256K",
-	  .help = "bytes of a message; of a stream: per send" },
-	{ .name = "--rate",
-	  .metavar = "SIZE",
-	  .kind = KIND_RATE,
-	  .offset = AT(rate),
-	  .workloads = BIT(WORKLOAD_SLOW),
-	  .min = 1,
-	  .max = UINT64_C(1) << 40,
-	  .initial = "64K",
-	  .help = "bytes that each connection reads per second" },
-	{ .name = "--warmup",
-	  .metavar = "SECONDS",
-	  .kind = KIND_SECONDS,
-	  .offset = AT(warmup_ms),
-	  .workloads = CLIENTS - UNTIL_SIGNAL,
-	  .max = PHASE_MS_MAX,
-	  .initial = "0.2",
-	  .help = "work before the measured time" },
-	{ .name = "--seconds",
-	  .metavar = "SECONDS",
-	  .kind = KIND_SECONDS,
-	  .offset = AT(seconds_ms),
-	  .workloads = CLIENTS,
-	  .min = 1,
-	  .max = PHASE_MS_MAX,
-	  .initial = "5",
-	  .note = "idle: until a signal",
-	  .help = "the measured time" },
-	{ .name = "--timeout",
-	  .metavar = "SECONDS",
-	  .kind = KIND_SECONDS,
-	  .offset = AT(timeout_ms),
-	  .workloads = CLIENTS,
-	  .min = 1,
-	  .max = PHASE_MS_MAX,
-	  .initial = "5",
-	  .help = "longest wait for a connection or a response" },
-	{ .name = "--verify",
-	  .metavar = "HOW",
-	  .kind = KIND_VERIFY,
-	  .offset = AT(verify),
-	  .workloads = CLIENTS,
-	  .initial = "full",
-	  .transfer = "sample",
-	  .help = "compare every byte (full), or 8 of 256" },
-};
-
-#define N_OPTIONS (sizeof(options) / sizeof(options[0]))
-
-void bench_say(const char *fmt, ...)
-{
-	char line[512];
-	va_list ap;
-
-	va_start(ap, fmt);
-	vsnprintf(line, sizeof(line), fmt, ap);
-	va_end(ap);
-	/* one write, so that processes never mix their lines */
-	dprintf(STDERR_FILENO, "culvert-bench: %s\n", line);
-}
-
-const char *workload_name(enum workload w)
-{
-	return workloads[w].name;
-}
-
-bool workload_is_transfer(enum workload w)
-{
-	return BIT(w) & TRANSFERS;
-}
 
 /* --- source addresses --- */
 
-static size_t address_len(int family)
+/* The last 32 bits: only in them the addresses of a range differ. */
+static uint32_t *last_bits(struct addr *a)
 {
-	return family == AF_INET ? 4 : 16;
+	return a->ss.ss_family == AF_INET ? &a->in.sin_addr.s_addr : &a->in6.sin6_addr.s6_addr32[3];
 }
 
-/* TEXT of N characters, perhaps in brackets; returns the family or AF_UNSPEC. */
-static int parse_one(const char *text, size_t n, uint8_t ret[16])
+const char *source_range_parse(const char *text, struct source_range *ret)
 {
-	char copy[INET6_ADDRSTRLEN];
-
-	if (n >= 2 && text[0] == '[' && text[n - 1] == ']') {
-		text++;
-		n -= 2;
-	}
-	if (n >= sizeof(copy))
-		return AF_UNSPEC;
-	memcpy(copy, text, n);
-	copy[n] = '\0';
-	if (inet_pton(AF_INET, copy, ret) == 1)
-		return AF_INET;
-	return inet_pton(AF_INET6, copy, ret) == 1 ? AF_INET6 : AF_UNSPEC;
-}
-
-/* LAST - FIRST + 1, or 0 if that is not within 1 .. SOURCE_RANGE_MAX. */
-static uint32_t count_addresses(const uint8_t *first, const uint8_t *last, size_t len)
-{
-	int64_t distance = 0;
-
-	for (size_t i = 0; i < len; i++) {
-		distance = distance * 256 + last[i] - first[i];
-		if (distance >= SOURCE_RANGE_MAX || distance <= -SOURCE_RANGE_MAX)
-			return 0; /* what follows cannot bring it back by more than one */
-	}
-	return distance < 0 ? 0 : (uint32_t)distance + 1;
-}
-
-int source_range_parse(const char *text, struct source_range *ret, char *err, size_t errlen)
-{
-	const char *dash = strchr(text, '-');
-	uint8_t last[16] = { 0 };
-	int family;
+	const char *dash = strchrnul(text, '-');
+	char first[ADDR_STRLEN];
+	struct addr last;
+	uint32_t count;
 
 	memset(ret, 0, sizeof(*ret));
-	family = parse_one(text, dash ? (size_t)(dash - text) : strlen(text), ret->first);
-	if (family == AF_UNSPEC) {
-		snprintf(err, errlen, "expected an IPv4 or IPv6 address, or FIRST-LAST");
-		return -EINVAL;
-	}
-	if (!dash) {
-		memcpy(last, ret->first, sizeof(last));
-	} else if (parse_one(dash + 1, strlen(dash + 1), last) != family) {
-		snprintf(err, errlen, "LAST is no address of the same family as FIRST");
-		return -EINVAL;
-	}
-	ret->count = count_addresses(ret->first, last, address_len(family));
-	if (!ret->count) {
-		snprintf(err, errlen, "LAST must come after FIRST, by less than %d addresses",
-			 SOURCE_RANGE_MAX);
-		return -EINVAL;
-	}
-	ret->family = family;
-	return 0;
+	snprintf(first, sizeof(first), "%.*s", (int)(dash - text), text);
+	if (addr_parse_host(first, &ret->first) || addr_parse_host(*dash ? dash + 1 : first, &last))
+		return "expected an IPv4 or IPv6 address, or FIRST-LAST";
+	count = ntohl(*last_bits(&last)) - ntohl(*last_bits(&ret->first)) + 1;
+	*last_bits(&last) = *last_bits(&ret->first);
+	if (!addr_equal(&last, &ret->first) || !count || count > SOURCE_RANGE_MAX)
+		return "LAST must come after FIRST, by less than 65536 addresses";
+	ret->count = count;
+	return NULL;
 }
 
 void source_range_at(const struct source_range *r, uint64_t n, struct addr *ret)
 {
-	uint64_t carry = n % r->count;
-	uint8_t address[16];
-
-	memcpy(address, r->first, sizeof(address));
-	for (size_t i = address_len(r->family); i-- > 0; carry >>= 8) {
-		carry += address[i];
-		address[i] = (uint8_t)carry;
-	}
-	memset(ret, 0, sizeof(*ret));
-	ret->ss.ss_family = (sa_family_t)r->family;
-	if (r->family == AF_INET) {
-		memcpy(&((struct sockaddr_in *)&ret->ss)->sin_addr, address, 4);
-		ret->len = sizeof(struct sockaddr_in);
-	} else {
-		memcpy(&((struct sockaddr_in6 *)&ret->ss)->sin6_addr, address, 16);
-		ret->len = sizeof(struct sockaddr_in6);
-	}
+	*ret = r->first;
+	*last_bits(ret) = htonl(ntohl(*last_bits(ret)) + (uint32_t)(n % r->count));
 }
 
-/* --- values --- */
+/* --- the command line --- */
 
-static int number_parse(const struct option_def *o, const char *text, uint64_t *ret)
+const char *argp_program_version = "culvert-bench " CULVERT_VERSION;
+
+static const char *const names[N_WORKLOADS] = {
+	[WORKLOAD_SINK] = "sink",
+	[WORKLOAD_RR] = "rr",
+	[WORKLOAD_CRR] = "crr",
+	[WORKLOAD_IDLE] = "idle",
+	[WORKLOAD_BULK_UP] = "bulk-up",
+	[WORKLOAD_BULK_DOWN] = "bulk-down",
+	[WORKLOAD_BULK_BOTH] = "bulk-both",
+	[WORKLOAD_SLOW] = "slow",
+};
+
+/* Those that are numbers are first. */
+enum {
+	CONNECTIONS,
+	IN_FLIGHT,
+	PROCESSES,
+	SIZE,
+	RATE,
+	WARMUP,
+	SECONDS,
+	TIMEOUT,
+	N_NUMBERS,
+	LISTEN = N_NUMBERS,
+	CONNECT,
+	SOURCE,
+	PROTOCOL,
+	VERIFY
+};
+
+#define KEY 256 /* of the first option: no character, so there are no short ones */
+
+static const struct argp_option options[] = {
+	{ 0, 0, 0, 0, "Options of all workloads but sink:", 1 },
+	{ "connect", KEY + CONNECT, "ADDR:PORT", 0,
+	  "the sink, or the relay to it; repeated: in turn", 1 },
+	{ "source", KEY + SOURCE, "FIRST[-LAST]", 0,
+	  "local addresses to connect from, in turn (default the kernel's choice)", 1 },
+	{ "connections", KEY + CONNECTIONS, "N", 0, "connections at a time (default 1)", 1 },
+	{ "in-flight", KEY + IN_FLIGHT, "N", 0, "connections being opened at a time (default 256)",
+	  1 },
+	{ "size", KEY + SIZE, "SIZE", 0,
+	  "bytes of a message; of a stream: per send (default 64; bulk, slow: 256K)", 1 },
+	{ "rate", KEY + RATE, "SIZE", 0,
+	  "slow: bytes that each connection reads per second (default 64K)", 1 },
+	{ "warmup", KEY + WARMUP, "SECONDS", 0, "work before the measured time (default 0.2)", 1 },
+	{ "seconds", KEY + SECONDS, "SECONDS", 0,
+	  "the measured time (default 5; idle: until a signal)", 1 },
+	{ "timeout", KEY + TIMEOUT, "SECONDS", 0,
+	  "longest wait for a connection or a response (default 5)", 1 },
+	{ "verify", KEY + VERIFY, "HOW", 0,
+	  "compare every byte (full), or 8 of 256 (sample) (default full; bulk, slow: sample)", 1 },
+	{ 0, 0, 0, 0, "Options of sink:", 2 },
+	{ "listen", KEY + LISTEN, "ADDR:PORT", 0,
+	  "where to accept; may be repeated; port 0: the kernel picks", 2 },
+	{ 0, 0, 0, 0, "Options of both:", 3 },
+	{ "protocol", KEY + PROTOCOL, "NAME", 0,
+	  "tcp or udp, which rr, crr and bulk-up have (default tcp)", 3 },
+	{ "processes", KEY + PROCESSES, "N", 0, "processes that share the work (default 1)", 3 },
+	{ 0 },
+};
+
+static const char help[] =
+	"Generate load, through a relay or directly, and verify what comes.\n"
+	"\n"
+	"Workloads:\n"
+	"  rr         SIZE bytes there, SIZE bytes back, at once the next\n"
+	"  crr        connect, the same once, close; N loops at a time\n"
+	"  idle       open N connections, hold them, then see that each still works\n"
+	"  bulk-up    send as fast as possible; the sink verifies\n"
+	"  bulk-down  the sink sends as fast as possible\n"
+	"  bulk-both  both at once, on each connection\n"
+	"  slow       as bulk-down, but each client reads RATE bytes/s\n"
+	"sink is the other end: it serves each of them."
+	"\v"
+	"A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: .125.\n"
+	"Connections are opened, and have worked once, before the warm-up begins.\n"
+	"\n"
+	"The result is one line of JSON on stdout.  Throughput is what the receiver counted "
+	"in the measured time.  Latencies are those of requests (crr: from connect to the "
+	"end of the response) that ended in it.  The generator is a closed loop: a connection "
+	"sends its next request when it has the response.  A relay that stalls therefore "
+	"delays few requests, and high percentiles look better than at a fixed rate of "
+	"arrivals (\"coordinated omission\"): compare them only between runs of the same "
+	"workload.  Errors and wrong content are counted from the first connect on.\n"
+	"\n"
+	"With UDP a question without answer is an error after the timeout, and the next one is "
+	"sent.  crr sends each from another port.  bulk-up sends bursts of 40 datagrams (GSO), "
+	"looks for the highest rate that loses less than 0.1 %, trying each for 50 ms, and "
+	"stays there: \"lossless\", datagrams/s.\n"
+	"\n"
+	"A first SIGINT or SIGTERM ends the measured time, a second one ends at once.\n"
+	"Exit: 0 measured, 1 wrong content or nothing measured, 2 bad usage, 128 + signal.";
+
+const char *workload_name(enum workload w)
 {
-	int r;
-
-	if (o->kind == KIND_SECONDS)
-		r = seconds_parse(text, ret);
-	else if (o->kind == KIND_COUNT)
-		r = count_parse(text, ret);
-	else
-		r = size_parse(text, ret);
-	if (r == 0 && (*ret < o->min || *ret > o->max))
-		r = -ERANGE;
-	return r;
+	return names[w];
 }
 
-/* What a number of option O should look like. */
-static void number_complain(const struct option_def *o, const char *text)
-{
-	char min[SIZE_STRLEN], max[SIZE_STRLEN];
+#define AT(field) offsetof(struct options, field)
+#define WHEN "seconds, such as 5 or 0.5, of at most a day"
 
-	if (o->kind == KIND_SECONDS)
-		bench_say("%s \"%s\": expected seconds from %g to %g, such as 5 or 0.5", o->name,
-			  text, (double)o->min / 1000, (double)o->max / 1000);
-	else if (o->kind == KIND_COUNT)
-		bench_say("%s \"%s\": expected a whole number from %llu to %llu", o->name, text,
-			  (unsigned long long)o->min, (unsigned long long)o->max);
-	else
-		bench_say("%s \"%s\": expected a size from %s to %s, such as 64K or 1M", o->name,
-			  text, size_format(o->min, min, sizeof(min)),
-			  size_format(o->max, max, sizeof(max)));
+static const struct number {
+	const char *name;
+	size_t offset;
+	int (*parse)(const char *text, uint64_t *ret);
+	uint64_t min, max;
+	const char *expected;
+} numbers[N_NUMBERS] = {
+	[CONNECTIONS] = { "connections", AT(connections), count_parse, 1, 1000000,
+			  "a whole number from 1 to 1000000" },
+	[IN_FLIGHT] = { "in-flight", AT(in_flight), count_parse, 1, 65536,
+			"a whole number from 1 to 65536" },
+	[PROCESSES] = { "processes", AT(processes), count_parse, 1, PROCESSES_MAX,
+			"a whole number from 1 to 256" },
+	[SIZE] = { "size", AT(size), size_parse, 1, EXCHANGE_SIZE_MAX, "a size from 1 B to 16 MiB" },
+	[RATE] = { "rate", AT(rate), size_parse, 1, UINT64_C(1) << 40,
+		   "a size from 1 B to 1024 GiB" },
+	[WARMUP] = { "warmup", AT(warmup_ms), seconds_parse, 0, PHASE_MS_MAX, WHEN },
+	[SECONDS] = { "seconds", AT(seconds_ms), seconds_parse, 1, PHASE_MS_MAX, WHEN },
+	[TIMEOUT] = { "timeout", AT(timeout_ms), seconds_parse, 1, PHASE_MS_MAX, WHEN },
+};
+
+static void store_number(struct argp_state *state, const struct number *n, const char *text)
+{
+	uint64_t *field = (uint64_t *)((char *)state->input + n->offset);
+
+	if (n->parse(text, field) || *field < n->min || *field > n->max)
+		argp_error(state, "--%s \"%s\": expected %s", n->name, text, n->expected);
 }
 
-static int store_number(const struct option_def *o, const char *text, void *field)
+static bool choose(struct argp_state *state, const char *text, const char *no, const char *yes)
 {
-	uint64_t number;
-	int r = number_parse(o, text, &number);
-
-	if (r < 0) {
-		number_complain(o, text);
-		return r;
-	}
-	if (o->kind == KIND_RATE)
-		*(uint64_t *)field = number;
-	else
-		*(uint32_t *)field = (uint32_t)number;
-	return 0;
+	if (strcmp(text, no) && strcmp(text, yes))
+		argp_error(state, "\"%s\": expected %s or %s", text, no, yes);
+	return !strcmp(text, yes);
 }
 
-static int store_endpoint(const struct option_def *o, const char *text, struct endpoints *e)
+/* All addresses to listen at; the first one to connect to. */
+static void add_addresses(struct argp_state *state, const char *text, bool sink)
 {
+	struct options *o = state->input;
+	struct endpoint e;
 	char err[256];
 
-	if (e->n == ENDPOINTS_MAX) {
-		bench_say("%s: at most %d times", o->name, ENDPOINTS_MAX);
-		return -EINVAL;
+	if (endpoint_parse(text, sink, &e, err, sizeof(err)))
+		argp_error(state, "\"%s\": %s", text, err);
+	if (!addr_is_inet(&e.addrs[0]))
+		argp_error(state, "\"%s\": expected an IPv4 or IPv6 address", text);
+	for (size_t i = 0; i < (sink ? e.n_addrs : 1); i++) {
+		if (o->n_addresses == ADDRESSES_MAX)
+			argp_error(state, "\"%s\": more than %d addresses", text, ADDRESSES_MAX);
+		o->addresses[o->n_addresses++] = e.addrs[i];
 	}
-	if (endpoint_parse(text, o->kind == KIND_LISTEN, &e->list[e->n], err, sizeof(err))) {
-		bench_say("%s \"%s\": %s", o->name, text, err);
-		return -EINVAL;
-	}
-	if (!addr_is_inet(&e->list[e->n++].addrs[0])) {
-		bench_say("%s \"%s\": expected an IPv4 or IPv6 address", o->name, text);
-		return -EINVAL;
-	}
-	return 0;
+	endpoint_close(&e);
 }
 
-static int store_source(const struct option_def *o, const char *text, struct source_range *range)
+static void choose_workload(struct argp_state *state, const char *word, struct options *o)
 {
-	char err[256];
-	int r = source_range_parse(text, range, err, sizeof(err));
-
-	if (r < 0)
-		bench_say("%s \"%s\": %s", o->name, text, err);
-	return r;
+	while (o->workload < N_WORKLOADS && strcmp(word, workload_name(o->workload)))
+		o->workload++;
+	if (o->workload == N_WORKLOADS)
+		argp_error(state, "no such workload: \"%s\"", word);
+	o->connections = o->processes = 1;
+	o->in_flight = 256;
+	o->sample = is_transfer(o->workload);
+	o->size = is_transfer(o->workload) ? 256 << 10 : 64;
+	o->timeout_ms = 5000;
+	if (o->workload == WORKLOAD_IDLE)
+		return; /* until a signal */
+	o->seconds_ms = 5000;
+	o->warmup_ms = 200;
 }
 
-static int store_verify(const struct option_def *o, const char *text, enum verify *field)
+static void check(struct argp_state *state, struct options *o)
 {
-	if (!strcmp(text, "full")) {
-		*field = VERIFY_FULL;
-	} else if (!strcmp(text, "sample")) {
-		*field = VERIFY_SAMPLE;
-	} else {
-		bench_say("%s \"%s\": expected full or sample", o->name, text);
-		return -EINVAL;
-	}
-	return 0;
+	const char *name = workload_name(o->workload);
+	bool sink = o->workload == WORKLOAD_SINK;
+
+	if (!o->n_addresses)
+		argp_error(state, "%s needs --%s", name, sink ? "listen" : "connect");
+	if (o->udp && (o->workload == WORKLOAD_IDLE || o->workload > WORKLOAD_BULK_UP))
+		argp_error(state, "%s has no option --protocol", name);
+	if (o->rate && o->workload != WORKLOAD_SLOW)
+		argp_error(state, "%s has no option --rate", name);
+	if (o->workload == WORKLOAD_SLOW && !o->rate)
+		o->rate = 64 << 10;
+	for (size_t i = 0; o->source.count && i < o->n_addresses; i++)
+		if (o->addresses[i].ss.ss_family != o->source.first.ss.ss_family)
+			argp_error(state, "--source and --connect are of different families");
+	if (is_transfer(o->workload) && o->size > TRANSFER_SIZE_MAX)
+		argp_error(state, "--size: %s sends at most %uK at a time", name,
+			   TRANSFER_SIZE_MAX >> 10);
+	if (o->udp && !sink && (o->size < DATAGRAM_MIN || o->size > DATAGRAM_MAX))
+		argp_error(state, "--size: a datagram has %d to %d bytes", DATAGRAM_MIN,
+			   DATAGRAM_MAX);
 }
 
-static int store(struct options *c, const struct option_def *o, const char *text)
+/* An option, or an event of argp(3). */
+static error_t parse_option(int key, char *text, struct argp_state *state)
 {
-	void *field = (char *)c + o->offset;
+	struct options *o = state->input;
+	bool sink = o->workload == WORKLOAD_SINK;
+	const char *wrong;
 
-	switch (o->kind) {
-	case KIND_LISTEN:
-	case KIND_CONNECT:
-		return store_endpoint(o, text, field);
-	case KIND_SOURCE:
-		return store_source(o, text, field);
-	case KIND_VERIFY:
-		return store_verify(o, text, field);
-	case KIND_COUNT:
-	case KIND_SIZE:
-	case KIND_RATE:
-	case KIND_SECONDS:
-		return store_number(o, text, field);
+	switch (key) {
+	case KEY + LISTEN:
+	case KEY + CONNECT:
+		if (sink != (key == KEY + LISTEN))
+			argp_error(state, "sink has --listen, the others have --connect");
+		add_addresses(state, text, sink);
+		return 0;
+	case KEY + SOURCE:
+		wrong = source_range_parse(text, &o->source);
+		if (wrong)
+			argp_error(state, "--source \"%s\": %s", text, wrong);
+		return 0;
+	case KEY + PROTOCOL:
+		o->udp = choose(state, text, "tcp", "udp");
+		return 0;
+	case KEY + VERIFY:
+		o->sample = choose(state, text, "full", "sample");
+		return 0;
+	case ARGP_KEY_ARG:
+		if (state->next != 2)
+			argp_error(state, "the workload comes first, and alone: \"%s\"", text);
+		choose_workload(state, text, o);
+		return 0;
+	case ARGP_KEY_NO_ARGS:
+		argp_error(state, "no workload given");
+		return 0;
+	case ARGP_KEY_SUCCESS:
+		check(state, o);
+		return 0;
+	default:
+		if (key < KEY || key >= KEY + N_NUMBERS)
+			return ARGP_ERR_UNKNOWN;
+		store_number(state, &numbers[key - KEY], text);
+		return 0;
 	}
-	return -EINVAL;
 }
 
-static void set_defaults(struct options *c)
+void options_parse(int argc, char **argv, struct options *ret)
 {
-	for (size_t i = 0; i < N_OPTIONS; i++) {
-		const struct option_def *o = &options[i];
-		const char *initial = o->initial;
-
-		if (o->transfer && workload_is_transfer(c->workload))
-			initial = o->transfer;
-		if (initial)
-			store(c, o, initial);
-	}
-	if (BIT(c->workload) & UNTIL_SIGNAL)
-		c->seconds_ms = c->warmup_ms = 0;
-}
-
-static void print_option(const struct option_def *o)
-{
-	char left[40];
-
-	snprintf(left, sizeof(left), "%s %s", o->name, o->metavar);
-	printf("  %-24s %s", left, o->help);
-	if (o->initial || o->note)
-		printf(" (default %s%s%s%s%s)", o->initial ?: "",
-		       o->transfer ? "; bulk, slow: " : "", o->transfer ?: "",
-		       o->initial && o->note ? "; " : "", o->note ?: "");
-	putchar('\n');
-}
-
-static void help(void)
-{
-	puts("Usage: culvert-bench sink --listen ADDR:PORT [options]\n"
-	     "       culvert-bench WORKLOAD --connect ADDR:PORT [options]\n"
-	     "\n"
-	     "Generate TCP load, through a relay or directly, and verify every stream.\n"
-	     "\n"
-	     "Workloads:");
-	for (size_t i = 0; i < N_WORKLOADS; i++)
-		printf("  %-10s %s\n", workloads[i].name, workloads[i].help);
-	puts("\nOptions of all workloads but sink:");
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (options[i].workloads & CLIENTS)
-			print_option(&options[i]);
-	puts("\nOptions of sink:");
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (options[i].workloads & SINK)
-			print_option(&options[i]);
-	puts("\n"
-	     "A SIZE is in bytes, or has the suffix K, M or G.  SECONDS may have decimals: .125.\n"
-	     "Connections are opened, and have worked once, before the warm-up begins.\n"
-	     "\n"
-	     "The result is one line of JSON on stdout.  Throughput is what the receiver counted\n"
-	     "in the measured time.  Latencies are those of requests (crr: from connect to the\n"
-	     "end of the response) that ended in it.  The generator is a closed loop: a connection\n"
-	     "sends its next request when it has the response.  A relay that stalls therefore\n"
-	     "delays few requests, and high percentiles look better than at a fixed rate of\n"
-	     "arrivals (\"coordinated omission\"): compare them only between runs of the same\n"
-	     "workload.  Errors and wrong content are counted from the first connect on.\n"
-	     "\n"
-	     "A first SIGINT or SIGTERM ends the measured time, a second one ends at once.\n"
-	     "Exit: 0 measured, 1 wrong content or nothing measured, 2 bad usage, 128 + signal.");
-}
-
-static const struct option_def *find(const char *word, size_t len)
-{
-	for (size_t i = 0; i < N_OPTIONS; i++)
-		if (strlen(options[i].name) == len && !strncmp(options[i].name, word, len))
-			return &options[i];
-	return NULL;
-}
-
-/* The option at argv[*i], "--name value" or "--name=value"; leaves *i at its last word. */
-static int parse_option(struct options *c, int argc, char **argv, int *i)
-{
-	const char *word = argv[*i], *value = strchr(word, '=');
-	const struct option_def *o = find(word, value ? (size_t)(value - word) : strlen(word));
-
-	if (!o) {
-		bench_say("unknown option \"%s\" (try: culvert-bench --help)", word);
-		return -EINVAL;
-	}
-	if (!(o->workloads & BIT(c->workload))) {
-		bench_say("%s has no option %s", workload_name(c->workload), o->name);
-		return -EINVAL;
-	}
-	if (value)
-		value++;
-	else if (++*i < argc)
-		value = argv[*i];
-	if (!value) {
-		bench_say("%s needs a value: %s", o->name, o->metavar);
-		return -EINVAL;
-	}
-	return store(c, o, value);
-}
-
-static int check(const struct options *c)
-{
-	bool sink = c->workload == WORKLOAD_SINK;
-
-	if (!(sink ? c->listen.n : c->connect.n)) {
-		bench_say("%s needs %s ADDR:PORT", workload_name(c->workload),
-			  sink ? "--listen" : "--connect");
-		return -EINVAL;
-	}
-	for (size_t i = 0; c->source.family && i < c->connect.n; i++) {
-		if (c->connect.list[i].addrs[0].ss.ss_family != c->source.family) {
-			bench_say("--source and --connect \"%s\" are of different families",
-				  c->connect.list[i].text);
-			return -EINVAL;
-		}
-	}
-	if (workload_is_transfer(c->workload) && c->size > TRANSFER_SIZE_MAX) {
-		bench_say("--size: %s sends at most %uK at a time", workload_name(c->workload),
-			  TRANSFER_SIZE_MAX >> 10);
-		return -EINVAL;
-	}
-	return 0;
-}
-
-static int find_workload(const char *word, enum workload *ret)
-{
-	for (size_t i = 0; i < N_WORKLOADS; i++) {
-		if (!strcmp(word, workloads[i].name)) {
-			*ret = (enum workload)i;
-			return 0;
-		}
-	}
-	bench_say("no such workload: \"%s\" (try: culvert-bench --help)", word);
-	return -EINVAL;
-}
-
-int options_parse(int argc, char **argv, struct options *ret)
-{
-	int r;
+	static const struct argp argp = {
+		.options = options,
+		.parser = parse_option,
+		.args_doc = "WORKLOAD --connect ADDR:PORT\nsink --listen ADDR:PORT",
+		.doc = help,
+	};
 
 	memset(ret, 0, sizeof(*ret));
-	for (int i = 1; i < argc; i++) {
-		if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
-			help();
-			return 1;
-		}
-		if (!strcmp(argv[i], "--version") || !strcmp(argv[i], "-V")) {
-			puts("culvert-bench " CULVERT_VERSION);
-			return 1;
-		}
-	}
-	if (argc < 2) {
-		bench_say("no workload given (try: culvert-bench --help)");
-		return -EINVAL;
-	}
-	r = find_workload(argv[1], &ret->workload);
-	if (r < 0)
-		return r;
-	set_defaults(ret);
-	for (int i = 2; i < argc; i++) {
-		r = parse_option(ret, argc, argv, &i);
-		if (r < 0)
-			return r;
-	}
-	return check(ret);
-}
-
-void options_close(struct options *o)
-{
-	for (size_t i = 0; i < o->listen.n; i++)
-		endpoint_close(&o->listen.list[i]);
-	for (size_t i = 0; i < o->connect.n; i++)
-		endpoint_close(&o->connect.list[i]);
-	o->listen.n = o->connect.n = 0;
+	argp_err_exit_status = EXIT_CODE_USAGE;
+	argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, ret);
 }

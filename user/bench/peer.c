@@ -15,82 +15,34 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/minmax.h"
 
 #define EVENTS (EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET) /* until it is a transfer */
 #define FIN_BEHIND (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
 
-static bool is_transfer(const struct peer *p)
-{
-	return p->header.wire == WIRE_UP || p->header.wire == WIRE_DOWN ||
-	       p->header.wire == WIRE_BOTH;
-}
-
 /* --- begin and end --- */
 
-static void list_open(struct peer_list *l)
+static void peer_close(struct peer *p)
 {
-	l->first = NULL;
-	l->end = &l->first;
-}
-
-static void list_append(struct peer_list *l, struct peer *p)
-{
-	p->next = NULL;
-	p->link = l->end;
-	*l->end = p;
-	l->end = &p->next;
-}
-
-static void list_move(struct peer_list *from, struct peer_list *to, struct peer *p)
-{
-	*p->link = p->next;
-	if (p->next)
-		p->next->link = p->link;
-	else
-		from->end = p->link;
-	list_append(to, p);
-}
-
-void peer_lists_open(struct sink *s)
-{
-	list_open(&s->waiting);
-	list_open(&s->served);
-	list_open(&s->dead);
-}
-
-void peer_close(struct peer *p)
-{
-	struct sink *s = p->sink;
-
 	if (p->state == PEER_CLOSED)
 		return;
-	list_move(p->state == PEER_HEADER ? &s->waiting : &s->served, &s->dead, p);
 	p->state = PEER_CLOSED;
 	close(p->source.fd);
 	p->source.registered = false;
-	s->n_peers--;
+	p->next = p->sink->closed;
+	p->sink->closed = p;
 }
 
-void peer_free_dead(struct sink *s)
+void peer_free_closed(void *sink)
 {
-	struct peer *p = s->dead.first;
+	struct sink *s = sink;
 
-	list_open(&s->dead);
-	while (p) {
-		struct peer *next = p->next;
+	while (s->closed) {
+		struct peer *p = s->closed;
 
+		s->closed = p->next;
 		free(p);
-		p = next;
 	}
-}
-
-void peer_close_all(struct sink *s)
-{
-	while (s->waiting.first)
-		peer_close(s->waiting.first);
-	while (s->served.first)
-		peer_close(s->served.first);
-	peer_free_dead(s);
 }
 
 static void bad_header(struct peer *p)
@@ -99,33 +51,22 @@ static void bad_header(struct peer *p)
 	peer_close(p);
 }
 
-void peer_expire(struct sink *s, uint64_t now)
-{
-	while (s->waiting.first && now - s->waiting.first->opened_ns >= PEER_HEADER_NS)
-		bad_header(s->waiting.first);
-}
-
 /* --- sending --- */
 
 static void queue_tail(struct peer *p)
 {
-	const struct tail tail = {
-		.sent = p->out.at.position,
-		.received = p->in.at.position,
-		.window = p->in.window,
-		.wrong = p->in.wrong,
+	struct frame f = {
+		.tail = {
+			.sent = p->out.at.position,
+			.received = p->in.at.position,
+			.window = p->in.window,
+			.wrong = p->in.wrong,
+		},
 	};
-	uint8_t frame[PROTOCOL_TAIL];
 
-	tail_encode(&tail, frame);
-	sender_note(&p->out, frame, sizeof(frame));
+	frame_seal(&f, FRAME_TAIL);
+	sender_note(&p->out, &f, sizeof(f));
 	p->tailed = true;
-}
-
-/* The client's stream is over, well or not: ours ends, too. */
-static bool wants_tail(const struct peer *p)
-{
-	return is_transfer(p) && !p->tailed && p->state >= PEER_DEAF;
 }
 
 static void watch_transfer(struct peer *p)
@@ -139,31 +80,25 @@ static void watch_transfer(struct peer *p)
 }
 
 /* Transfers: one send(2) a turn.  Exchanges: until all is sent, or an edge will come. */
-// NOLINTNEXTLINE(misc-no-recursion): once at most, since a tail is queued once
 static void push(struct peer *p)
 {
-	size_t piece = is_transfer(p) ? p->header.size : PATTERN_PIECE;
+	bool transfer = is_transfer(p->header.workload);
+	size_t piece = transfer ? p->header.size : PATTERN_PIECE;
 	ssize_t n = 0;
 
 	while (n >= 0 && !sender_idle(&p->out)) {
 		n = sender_push(&p->out, p->source.fd, piece);
 		if (n > 0)
 			p->sink->tally->sent += (uint64_t)n;
-		if (is_transfer(p))
+		if (transfer)
 			break;
 	}
-	if (n < 0 && n != -EAGAIN) {
-		peer_close(p);
-		return;
-	}
-	if (wants_tail(p) && sender_idle(&p->out)) {
+	/* the client's stream is over, well or not: ours ends, too */
+	if (transfer && !p->tailed && p->state >= PEER_DEAF && sender_idle(&p->out))
 		queue_tail(p);
-		push(p);
-		return;
-	}
-	if (p->state == PEER_CLOSING && sender_idle(&p->out))
+	if ((n < 0 && n != -EAGAIN) || (p->state == PEER_CLOSING && sender_idle(&p->out)))
 		peer_close(p);
-	else if (is_transfer(p))
+	else if (transfer)
 		watch_transfer(p);
 }
 
@@ -188,7 +123,7 @@ static void take_requests(struct peer *p, const uint8_t *data, size_t n)
 
 	p->sink->tally->received += n;
 	while (n) {
-		size_t part = n < p->wanted ? n : (size_t)p->wanted;
+		size_t part = smaller(n, p->wanted);
 
 		receiver_take(&p->in, data, part, now);
 		if (p->in.wrong) {
@@ -216,75 +151,59 @@ static void take_stream(struct peer *p, uint8_t *data, size_t n)
 	if (p->in.ended && !receiver_complete(&p->in) && !p->in.wrong)
 		p->sink->tally->cut++;
 	p->state = PEER_DEAF;
-	if (wire_sends_down(p->header.wire))
-		sender_stop(&p->out, PROTOCOL_BLOCK);
+	sender_stop(&p->out);
 	push(p);
 }
 
 static void begin_transfer(struct peer *p)
 {
-	uint64_t now = clock_ns();
-
+	p->state = PEER_TRANSFER;
+	p->in.begin_ns = clock_ns() + p->header.warmup_ms * NS_PER_MS;
+	p->in.end_ns = p->in.begin_ns + p->header.seconds_ms * NS_PER_MS;
+	if (sends_down(p->header.workload))
+		p->out.left = SENDER_ENDLESS;
 	if (memcmp(p->word, PROTOCOL_GO, PROTOCOL_WORD)) {
 		p->in.wrong = true;
 		p->sink->tally->wrong++;
 		p->state = PEER_DEAF;
-		push(p);
-		return;
+		p->out.left = 0;
 	}
-	p->state = PEER_TRANSFER;
-	p->in.begin_ns = now + p->header.warmup_ms * NS_PER_MS;
-	p->in.end_ns = p->in.begin_ns + p->header.measure_ms * NS_PER_MS;
-	if (wire_sends_down(p->header.wire)) {
-		p->out.left = SENDER_ENDLESS;
-		push(p);
-	}
+	push(p);
 }
 
 static void take_header(struct peer *p)
 {
-	if (header_parse(p->word, &p->header)) {
+	if (!frame_valid(&p->frame, FRAME_HEADER)) {
 		bad_header(p);
 		return;
 	}
-	list_move(&p->sink->waiting, &p->sink->served, p);
+	p->header = p->frame.header;
 	sender_open(&p->out, p->header.seed, PATTERN_DOWN);
-	receiver_open(&p->in, p->header.seed, PATTERN_UP, p->header.full);
+	receiver_open(&p->in, p->header.seed, PATTERN_UP, p->header.sample);
 	p->wanted = p->header.size;
 	p->word_n = 0;
 	p->state = PEER_EXCHANGE;
-	if (is_transfer(p)) {
+	if (is_transfer(p->header.workload)) {
 		p->state = PEER_GREETED;
 		sender_note(&p->out, PROTOCOL_HELLO, PROTOCOL_WORD);
 		push(p);
 	}
 }
 
-/* A word of LEN bytes.  Returns how many of the N it took. */
-static size_t take_word(struct peer *p, const uint8_t *data, size_t n, size_t len)
-{
-	size_t part = len - p->word_n < n ? len - p->word_n : n;
-
-	memcpy(p->word + p->word_n, data, part);
-	p->word_n += (uint8_t)part;
-	if (p->word_n < len)
-		return part;
-	if (p->state == PEER_HEADER)
-		take_header(p);
-	else
-		begin_transfer(p);
-	return part;
-}
-
 static void feed(struct peer *p, uint8_t *data, size_t n)
 {
-	size_t word = 0;
-
 	while (n && (p->state == PEER_HEADER || p->state == PEER_GREETED)) {
-		word = take_word(p, data, n,
-				 p->state == PEER_HEADER ? PROTOCOL_HEADER : PROTOCOL_WORD);
-		data += word;
-		n -= word;
+		size_t len = p->state == PEER_HEADER ? sizeof(p->frame) : PROTOCOL_WORD;
+		size_t part = smaller(n, len - p->word_n);
+
+		memcpy(p->word + p->word_n, data, part);
+		p->word_n += (uint8_t)part;
+		data += part;
+		n -= part;
+		if (p->word_n == len && p->state == PEER_HEADER)
+			take_header(p);
+		else if (p->word_n == len)
+			begin_transfer(p);
 	}
 	if (!n)
 		return;
@@ -303,8 +222,8 @@ static void take_fin(struct peer *p)
 	}
 	if ((p->state == PEER_EXCHANGE && p->wanted != p->header.size) || p->state == PEER_TRANSFER)
 		p->sink->tally->cut++;
-	if (p->state == PEER_TRANSFER && wire_sends_down(p->header.wire))
-		sender_stop(&p->out, PROTOCOL_BLOCK);
+	if (p->state == PEER_TRANSFER)
+		sender_stop(&p->out);
 	if (p->state == PEER_GREETED)
 		p->tailed = true; /* it has not begun: there is nothing to tell */
 	p->state = PEER_CLOSING;
@@ -314,20 +233,17 @@ static void take_fin(struct peer *p)
 /* One recv(2).  False if there is nothing more to read now. */
 static bool pull(struct peer *p, uint32_t events)
 {
-	uint8_t *data = p->sink->buffer + PROTOCOL_TAIL;
+	uint8_t *data = p->sink->buffer + sizeof(struct frame);
 	ssize_t n = recv(p->source.fd, data, PATTERN_PIECE, 0);
 
-	if (n < 0) {
-		if (errno != EAGAIN)
-			peer_close(p);
-		return false;
-	}
-	if (n == 0) {
+	if (n < 0 && errno != EAGAIN)
+		peer_close(p);
+	if (n == 0)
 		take_fin(p);
+	if (n <= 0)
 		return false;
-	}
 	feed(p, data, (size_t)n);
-	if (p->state == PEER_CLOSED || is_transfer(p))
+	if (p->state == PEER_CLOSED || is_transfer(p->header.workload))
 		return false; /* level-triggered: there will be another event */
 	return n == PATTERN_PIECE || (events & FIN_BEHIND);
 }
@@ -366,9 +282,6 @@ int peer_open(struct sink *s, int fd)
 		return r;
 	}
 	p->sink = s;
-	p->opened_ns = clock_ns();
-	list_append(&s->waiting, p);
-	s->n_peers++;
 	s->tally->connections++;
 	return 0;
 }

@@ -2,9 +2,19 @@
 /* What is counted, and how it is printed. */
 #include "report.h"
 
-#include <json-c/json.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "base/clock.h"
+#include "base/json_add.h"
+#include "base/minmax.h"
+
+/* N counters that are one after the other. */
+static void add_counters(uint64_t *to, const uint64_t *from, size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		to[i] += from[i];
+}
 
 /* --- latencies --- */
 
@@ -41,18 +51,14 @@ void histogram_record(struct histogram *h, uint64_t ns)
 	h->counts[bucket_of(ns)]++;
 	h->n++;
 	h->sum += ns;
-	if (ns > h->max)
-		h->max = ns;
+	h->max = larger(h->max, ns);
 }
 
 void histogram_add(struct histogram *to, const struct histogram *from)
 {
-	for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++)
-		to->counts[i] += from->counts[i];
-	to->n += from->n;
-	to->sum += from->sum;
-	if (from->max > to->max)
-		to->max = from->max;
+	add_counters(&to->n, &from->n, 2);
+	add_counters(to->counts, from->counts, HISTOGRAM_BUCKETS);
+	to->max = larger(to->max, from->max);
 }
 
 uint64_t histogram_percentile(const struct histogram *h, unsigned int per_10000)
@@ -63,19 +69,10 @@ uint64_t histogram_percentile(const struct histogram *h, unsigned int per_10000)
 
 	for (size_t i = 0; i < HISTOGRAM_BUCKETS - 1; i++) {
 		seen += h->counts[i];
-		if (h->counts[i] && seen >= rank) {
-			uint64_t upper = histogram_upper_ns(i);
-
-			return upper < h->max ? upper : h->max;
-		}
+		if (h->counts[i] && seen >= rank)
+			return smaller(histogram_upper_ns(i), h->max);
 	}
 	return h->max; /* in the last bucket, or nothing at all */
-}
-
-/* The arithmetic mean in nanoseconds; 0 if nothing is recorded. */
-static double histogram_mean(const struct histogram *h)
-{
-	return h->n ? (double)h->sum / (double)h->n : 0;
 }
 
 /* --- all that is counted --- */
@@ -86,67 +83,39 @@ void tally_open(struct tally *t)
 	t->least = UINT64_MAX;
 }
 
-static void add_array(uint64_t *to, const uint64_t *from, size_t n)
-{
-	for (size_t i = 0; i < n; i++)
-		to[i] += from[i];
-}
-
-static void at_least(uint64_t *to, uint64_t value)
-{
-	if (value > *to)
-		*to = value;
-}
-
 void tally_add(struct tally *to, const struct tally *from)
 {
-	to->opened += from->opened;
-	to->failed += from->failed;
-	to->requests += from->requests;
-	to->bytes_up += from->bytes_up;
-	to->bytes_down += from->bytes_down;
-	to->wrong += from->wrong;
-	add_array(to->errors, from->errors, N_CAUSES);
-	add_array(to->connect_errno, from->connect_errno, ERRNO_MAX);
-	if (from->least < to->least)
-		to->least = from->least;
-	at_least(&to->most, from->most);
-	at_least(&to->began_ns, from->began_ns);
-	at_least(&to->measured_ns, from->measured_ns);
+	add_counters(&to->opened, &from->opened, offsetof(struct tally, least) / sizeof(uint64_t));
+	to->least = smaller(to->least, from->least);
+	to->most = larger(to->most, from->most);
+	to->began_ns = larger(to->began_ns, from->began_ns);
+	to->measured_ns = larger(to->measured_ns, from->measured_ns);
 	histogram_add(&to->latency, &from->latency);
 }
 
 void tally_share(struct tally *t, uint64_t bytes)
 {
-	if (bytes < t->least)
-		t->least = bytes;
-	at_least(&t->most, bytes);
+	t->least = smaller(t->least, bytes);
+	t->most = larger(t->most, bytes);
+}
+
+void sink_tally_add(struct sink_tally *to, const struct sink_tally *from)
+{
+	add_counters(&to->connections, &from->connections, sizeof(*to) / sizeof(uint64_t));
 }
 
 /* --- its print --- */
 
-static void add_count(struct json_object *o, const char *key, uint64_t value)
+static void add_number(struct json_object *o, const char *key, double value)
 {
-	json_object_object_add(o, key, json_object_new_uint64(value));
-}
-
-/* With DIGITS after the point: the 17 that json-c would print are noise. */
-static struct json_object *number(double value, int digits)
-{
-	char text[400];
-
-	snprintf(text, sizeof(text), "%.*f", digits, value);
-	return json_object_new_double_s(value, text);
-}
-
-static void add_number(struct json_object *o, const char *key, double value, int digits)
-{
-	json_object_object_add(o, key, number(value, digits));
+	json_object_object_add(o, key, json_object_new_double(value));
 }
 
 static void print(struct json_object *o)
 {
-	puts(json_object_to_json_string_ext(o, JSON_C_TO_STRING_SPACED));
+	/* to a nanosecond; the 17 digits of json-c would be noise */
+	json_c_set_serialization_double_format("%.9f", JSON_C_OPTION_GLOBAL);
+	puts(json_object_to_json_string_ext(o, JSON_C_TO_STRING_SPACED | JSON_C_TO_STRING_NOZERO));
 	fflush(stdout);
 	json_object_put(o);
 }
@@ -155,155 +124,120 @@ void report_ready(const struct tally *t)
 {
 	struct json_object *o = json_object_new_object();
 
-	add_count(o, "ready", t->opened);
-	add_count(o, "failed", t->failed);
+	json_add_int(o, "ready", t->opened);
+	json_add_int(o, "failed", t->failed);
 	print(o);
 }
 
-static struct json_object *latency(const struct histogram *h)
+static double us(uint64_t ns)
 {
-	static const struct {
-		const char *key;
-		unsigned int per_10000;
-	} percentiles[] = { { "p50", 5000 }, { "p90", 9000 }, { "p99", 9900 }, { "p99_9", 9990 } };
-	struct json_object *o;
-
-	if (!h->n)
-		return NULL;
-	o = json_object_new_object();
-	add_number(o, "mean", histogram_mean(h) / 1000, 3);
-	for (size_t i = 0; i < sizeof(percentiles) / sizeof(percentiles[0]); i++)
-		add_number(o, percentiles[i].key,
-			   (double)histogram_percentile(h, percentiles[i].per_10000) / 1000, 3);
-	add_number(o, "max", (double)h->max / 1000, 3);
-	return o;
+	return (double)ns / 1000;
 }
 
-static struct json_object *buckets(const struct histogram *h)
+static void add_latency(struct json_object *report, const struct histogram *h)
 {
-	struct json_object *list;
+	struct json_object *o = NULL, *list = NULL;
 
-	if (!h->n)
-		return NULL;
-	list = json_object_new_array();
+	if (h->n) {
+		o = json_object_new_object();
+		add_number(o, "mean", us(h->sum) / (double)h->n);
+		add_number(o, "p50", us(histogram_percentile(h, 5000)));
+		add_number(o, "p90", us(histogram_percentile(h, 9000)));
+		add_number(o, "p99", us(histogram_percentile(h, 9900)));
+		add_number(o, "p99_9", us(histogram_percentile(h, 9990)));
+		add_number(o, "max", us(h->max));
+		list = json_object_new_array();
+	}
 	for (size_t i = 0; i < HISTOGRAM_BUCKETS; i++) {
 		struct json_object *pair;
 
 		if (!h->counts[i])
 			continue;
 		pair = json_object_new_array();
-		json_object_array_add(pair, number((double)histogram_upper_ns(i) / 1000, 3));
-		json_object_array_add(pair, json_object_new_uint64(h->counts[i]));
-		json_object_array_add(list, pair);
+		json_append(pair, json_object_new_double(us(histogram_upper_ns(i))));
+		json_append(pair, json_object_new_uint64(h->counts[i]));
+		json_append(list, pair);
 	}
-	return list;
+	json_object_object_add(report, "latency_us", o);
+	json_object_object_add(report, "histogram", list);
 }
 
-static struct json_object *errors(const struct tally *t)
-{
-	static const char *const keys[N_CAUSES] = {
-		[CAUSE_CONNECT] = "connect",
-		[CAUSE_RESET] = "reset",
-		[CAUSE_TIMEOUT] = "timeout",
-		[CAUSE_SHORT] = "short",
-	};
-	struct json_object *o = json_object_new_object();
-
-	for (size_t i = 0; i < N_CAUSES; i++)
-		add_count(o, keys[i], t->errors[i]);
-	return o;
-}
-
-/* "connect" of errors(), by the name of errno. */
-static struct json_object *connect_errors(const struct tally *t)
+static void add_errors(struct json_object *report, const struct tally *t)
 {
 	struct json_object *o = json_object_new_object();
 
-	for (int i = 0; i < ERRNO_MAX; i++)
-		if (t->connect_errno[i])
-			add_count(o, strerrorname_np(i) ?: "unknown", t->connect_errno[i]);
-	return o;
+	json_add_int(o, "connect", t->errors[CAUSE_CONNECT]);
+	json_add_int(o, "reset", t->errors[CAUSE_RESET]);
+	json_add_int(o, "timeout", t->errors[CAUSE_TIMEOUT]);
+	json_add_int(o, "short", t->errors[CAUSE_SHORT]);
+	json_add(report, "errors", o);
 }
 
-static struct json_object *fairness(const struct tally *t, double seconds)
+static double gbps(uint64_t bytes, double seconds)
 {
-	struct json_object *o;
-
-	if (t->least > t->most || seconds <= 0)
-		return NULL;
-	o = json_object_new_object();
-	add_number(o, "min_gbps", (double)t->least * 8 / seconds / 1e9, 9);
-	add_number(o, "max_gbps", (double)t->most * 8 / seconds / 1e9, 9);
-	return o;
+	return (double)bytes * 8 / seconds / 1e9;
 }
 
 /* Figures that are per second of measured time.  idle has none: it only holds. */
-static void add_rates(struct json_object *o, const struct options *opt, const struct tally *t,
+static void add_rates(struct json_object *report, const struct options *opt, const struct tally *t,
 		      double seconds)
 {
-	double bytes = (double)(t->bytes_up + t->bytes_down);
-	bool rates = seconds > 0 && opt->workload != WORKLOAD_IDLE;
+	bool measured = seconds > 0 && opt->workload != WORKLOAD_IDLE;
+	struct json_object *o = NULL;
 
-	json_object_object_add(o, "rate",
-			       rates && !workload_is_transfer(opt->workload) ?
-				       number((double)t->requests / seconds, 3) :
-				       NULL);
-	json_object_object_add(o, "gbps", rates ? number(bytes * 8 / seconds / 1e9, 9) : NULL);
-	if (workload_is_transfer(opt->workload))
-		json_object_object_add(o, "fairness", fairness(t, seconds));
+	json_add_null(report, "rate");
+	json_add_null(report, "gbps");
+	if (measured && !is_transfer(opt->workload))
+		add_number(report, "rate", (double)t->requests / seconds);
+	if (measured)
+		add_number(report, "gbps", gbps(t->bytes_up + t->bytes_down, seconds));
+	if (measured && t->least <= t->most) {
+		o = json_object_new_object();
+		add_number(o, "min_gbps", gbps(t->least, seconds));
+		add_number(o, "max_gbps", gbps(t->most, seconds));
+	}
+	json_object_object_add(report, "fairness", o);
 }
 
 void report_client(const struct options *opt, const struct tally *t)
 {
 	struct json_object *o = json_object_new_object();
-	double seconds = (double)t->measured_ns / 1e9;
+	double seconds = (double)t->measured_ns / NS_PER_S;
 
-	json_object_object_add(o, "workload", json_object_new_string(workload_name(opt->workload)));
-	add_count(o, "connections", opt->connections);
+	json_add_text(o, "workload", workload_name(opt->workload));
+	json_add_int(o, "connections", opt->connections);
 	if (opt->workload != WORKLOAD_CRR) {
-		add_count(o, "opened", t->opened);
-		add_count(o, "failed", t->failed);
+		json_add_int(o, "opened", t->opened);
+		json_add_int(o, "failed", t->failed);
 	}
-	add_count(o, "size", opt->size);
+	json_add_int(o, "size", opt->size);
 	if (opt->workload == WORKLOAD_SLOW)
-		add_count(o, "read_rate", opt->rate);
-	add_number(o, "began", (double)t->began_ns / 1e9, 6);
-	add_number(o, "seconds", seconds, 6);
-	add_count(o, "requests", t->requests);
-	add_count(o, "bytes", t->bytes_up + t->bytes_down);
-	add_count(o, "bytes_up", t->bytes_up);
-	add_count(o, "bytes_down", t->bytes_down);
+		json_add_int(o, "read_rate", opt->rate);
+	add_number(o, "began", (double)t->began_ns / NS_PER_S);
+	add_number(o, "seconds", seconds);
+	json_add_int(o, "requests", t->requests);
+	json_add_int(o, "bytes", t->bytes_up + t->bytes_down);
+	json_add_int(o, "bytes_up", t->bytes_up);
+	json_add_int(o, "bytes_down", t->bytes_down);
 	add_rates(o, opt, t, seconds);
-	json_object_object_add(o, "latency_us", latency(&t->latency));
-	json_object_object_add(o, "errors", errors(t));
-	json_object_object_add(o, "connect_errors", connect_errors(t));
-	add_count(o, "wrong", t->wrong);
-	json_object_object_add(o, "histogram", buckets(&t->latency));
+	if (opt->udp && is_transfer(opt->workload))
+		json_add_int(o, "lossless", t->lossless);
+	add_errors(o, t);
+	json_add_int(o, "wrong", t->wrong);
+	add_latency(o, &t->latency);
 	print(o);
-}
-
-void sink_tally_add(struct sink_tally *to, const struct sink_tally *from)
-{
-	to->connections += from->connections;
-	to->received += from->received;
-	to->sent += from->sent;
-	to->wrong += from->wrong;
-	to->cut += from->cut;
-	to->bad_headers += from->bad_headers;
-	to->pauses += from->pauses;
 }
 
 void report_sink(const struct sink_tally *t)
 {
 	struct json_object *o = json_object_new_object();
 
-	add_count(o, "connections", t->connections);
-	add_count(o, "bytes", t->received + t->sent);
-	add_count(o, "bytes_received", t->received);
-	add_count(o, "bytes_sent", t->sent);
-	add_count(o, "wrong", t->wrong);
-	add_count(o, "cut", t->cut);
-	add_count(o, "bad_headers", t->bad_headers);
-	add_count(o, "accept_pauses", t->pauses);
+	json_add_int(o, "connections", t->connections);
+	json_add_int(o, "bytes", t->received + t->sent);
+	json_add_int(o, "bytes_received", t->received);
+	json_add_int(o, "bytes_sent", t->sent);
+	json_add_int(o, "wrong", t->wrong);
+	json_add_int(o, "cut", t->cut);
+	json_add_int(o, "bad_headers", t->bad_headers);
 	print(o);
 }

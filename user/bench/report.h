@@ -44,14 +44,12 @@ uint64_t histogram_percentile(const struct histogram *h, unsigned int per_10000)
 
 /* Why a connection, or a transaction, came to nothing. */
 enum cause {
-	CAUSE_CONNECT, /* connect(2) or socket(2) failed, or took too long; see connect_errno */
+	CAUSE_CONNECT, /* connect(2) or socket(2) failed, or took too long */
 	CAUSE_RESET,   /* ECONNRESET and the like on an open connection */
 	CAUSE_TIMEOUT, /* no response in time, or no end in time */
 	CAUSE_SHORT,   /* ended in order, but with fewer or more bytes than were sent */
 	N_CAUSES,
 };
-
-#define ERRNO_MAX 134 /* all that Linux has */
 
 /*
  * What one generator process has counted.  It lives in shared memory and is always up to date, so
@@ -61,9 +59,10 @@ struct tally {
 	uint64_t opened, failed; /* connections, before the start */
 	uint64_t requests;       /* in the measured time, as are the bytes */
 	uint64_t bytes_up, bytes_down;
-	uint64_t wrong; /* messages or streams with wrong content */
+	uint64_t lossless; /* bulk-up in datagrams: so many a second */
+	uint64_t wrong;    /* messages or streams with wrong content */
 	uint64_t errors[N_CAUSES];
-	uint64_t connect_errno[ERRNO_MAX];
+	/* of several processes these are not the sum */
 	uint64_t least, most; /* payload bytes of one connection in the measured time; transfers */
 	uint64_t began_ns;    /* CLOCK_MONOTONIC: when the measured time began */
 	uint64_t measured_ns; /* how long the measured time was */
@@ -75,6 +74,17 @@ void tally_open(struct tally *t);
 void tally_add(struct tally *to, const struct tally *from);
 /* BYTES: what one connection carried in the measured time. */
 void tally_share(struct tally *t, uint64_t bytes);
+
+/* What a process of the sink has counted. */
+struct sink_tally {
+	uint64_t connections;
+	uint64_t received, sent; /* payload bytes */
+	uint64_t wrong;          /* messages or streams with wrong content */
+	uint64_t cut;            /* connections that ended within a message or a stream */
+	uint64_t bad_headers;    /* connections without one, or with a damaged one */
+};
+
+void sink_tally_add(struct sink_tally *to, const struct sink_tally *from);
 
 /* --- its print --- */
 
@@ -89,14 +99,5 @@ void report_ready(const struct tally *t);
 /* The end of a generator. */
 void report_client(const struct options *o, const struct tally *t);
 
-struct sink_tally {
-	uint64_t connections;
-	uint64_t received, sent; /* payload bytes */
-	uint64_t wrong;          /* messages or streams with wrong content */
-	uint64_t cut;            /* connections that ended within a message or a stream */
-	uint64_t bad_headers;    /* connections without one, or with a damaged one */
-	uint64_t pauses;         /* times that accepting had to wait for descriptors or memory */
-};
-
-void sink_tally_add(struct sink_tally *to, const struct sink_tally *from);
+/* The end of a sink. */
 void report_sink(const struct sink_tally *t);

@@ -6,59 +6,26 @@
  */
 #include "sink.h"
 
+#include <err.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <netinet/udp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/exit_codes.h"
+#include "datagram.h"
 #include "peer.h"
 #include "team.h"
 
-#define BACKLOG 4096 /* or net.core.somaxconn */
-#define ACCEPTS 64   /* per event */
-#define TICK_MS 100
-
-struct sink_listener {
-	struct source source;
-	struct sink *sink;
-};
-
-struct sink_job {
-	const struct options *o;
-	int *fds; /* processes x addresses */
-	size_t n_addresses;
-	struct sink_tally *tallies; /* one a process, shared */
-};
+#define BACKLOG 4096     /* or net.core.somaxconn */
+#define ACCEPTS 64       /* per event */
+#define BUFFER (1 << 20) /* of datagrams */
 
 /* --- a process --- */
-
-static void listen_again(struct sink *s, bool on)
-{
-	for (size_t i = 0; i < s->n_listeners; i++)
-		loop_watch(&s->loop, &s->listeners[i].source, EPOLLIN, on);
-}
-
-/* Out of descriptors or memory.  Readiness would come at once, again and again. */
-static void pause_accepting(struct sink *s, int error)
-{
-	if (!s->tally->pauses++)
-		bench_say("sink: %u connections, cannot accept more for now: %s", s->n_peers,
-			  strerror(error));
-	s->full = true;
-	listen_again(s, false);
-}
-
-static bool is_shortage(int error)
-{
-	return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS ||
-	       error == ENOSPC;
-}
 
 static void handle_listener(struct source *source, uint32_t events)
 {
@@ -71,229 +38,120 @@ static void handle_listener(struct source *source, uint32_t events)
 
 		if (r == -EAGAIN)
 			return;
-		if (r && is_shortage(-r)) {
-			pause_accepting(s, -r);
+		if (r && r != -ECONNABORTED) { /* out of descriptors or memory */
+			s->error = r;
+			s->loop.stop = true;
 			return;
 		}
-		/* otherwise it is the connection that has failed: the next one */
 	}
 }
 
-static void tick(struct timer *t)
+static void handle_datagrams(struct source *source, uint32_t events)
 {
-	struct sink *s = container_of(t, struct sink, tick);
-
-	if (s->full)
-		listen_again(s, true);
-	s->full = false;
-	peer_expire(s, clock_ns());
-	timer_set(&s->loop, &s->tick, s->loop.now_ms + TICK_MS);
-}
-
-static void hear_parent(struct source *source, uint32_t events)
-{
-	struct sink *s = container_of(source, struct sink, control);
-	struct order o;
-
 	(void)events;
-	if (order_receive(source->fd, &o) != -EAGAIN)
-		s->loop.stop = true;
+	datagram_serve(source->fd, container_of(source, struct sink_listener, source)->sink->tally);
 }
 
-static void after_batch(void *arg)
+/* Ends by itself only if something fails. */
+static int sink_work(unsigned int index, void *arg)
 {
-	peer_free_dead(arg);
-}
+	struct sink *s = arg;
+	size_t n = s->o->n_addresses;
+	int r = loop_open(&s->loop, peer_free_closed, s);
 
-static int sink_open(struct sink *s, const struct sink_job *job, unsigned int index, int control)
-{
-	int r;
-
-	*s = (struct sink){
-		.tally = &job->tallies[index],
-		.tick = { .fire = tick },
-		.control = { .handle = hear_parent, .fd = control },
-	};
-	peer_lists_open(s);
-	s->buffer = malloc(PROTOCOL_TAIL + PATTERN_PIECE);
-	s->listeners = calloc(job->n_addresses, sizeof(*s->listeners));
-	r = loop_open(&s->loop, after_batch, s);
-	if (r)
-		return r;
-	if (!s->buffer || !s->listeners)
-		return -ENOMEM;
-	for (size_t i = 0; i < job->n_addresses && !r; i++, s->n_listeners++) {
-		struct sink_listener *l = &s->listeners[i];
-
-		l->sink = s;
-		l->source.fd = job->fds[index * job->n_addresses + i];
-		l->source.handle = handle_listener;
-		r = loop_watch(&s->loop, &l->source, EPOLLIN, true);
-	}
-	timer_set(&s->loop, &s->tick, s->loop.now_ms + TICK_MS);
-	return r ?: loop_watch(&s->loop, &s->control, EPOLLIN, true);
-}
-
-static void sink_close(struct sink *s)
-{
-	peer_close_all(s);
-	for (size_t i = 0; i < s->n_listeners; i++)
-		close(s->listeners[i].source.fd);
-	loop_close(&s->loop);
-	free(s->listeners);
-	free(s->buffer);
-	close(s->control.fd);
-}
-
-static int sink_work(unsigned int index, int control, void *arg)
-{
-	const struct order ready = { .kind = ORDER_READY };
-	const struct sink_job *job = arg;
-	struct sink s;
-	int r;
-
-	for (size_t i = 0; i < job->o->processes * job->n_addresses; i++)
-		if (i / job->n_addresses != index)
-			close(job->fds[i]);
-	r = sink_open(&s, job, index, control);
-	if (!r) {
-		order_send(control, &ready);
-		r = loop_run(&s.loop);
-	}
-	if (r)
-		bench_say("sink, process %u: %s", index + 1, strerror(-r));
-	sink_close(&s);
-	return r ? EXIT_CODE_FAILURE : EXIT_CODE_OK;
+	s->tally += index;
+	for (size_t i = 0; i < n && !r; i++)
+		r = loop_watch(&s->loop, &s->listeners[index * n + i].source, EPOLLIN, true);
+	r = r ?: loop_run(&s->loop);
+	warnx("sink, process %u: %s", index + 1, strerror(-(r ?: s->error)));
+	return EXIT_CODE_FAILURE;
 }
 
 /* --- the parent --- */
 
 /* SHARED: other processes of this sink will bind the same address; a stranger's must be refused. */
-static int open_listener(const struct addr *a, bool shared)
+static int open_listener(const struct addr *a, bool shared, bool udp)
 {
-	const int one = 1;
-	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	int r;
+	const int one = 1, type = udp ? SOCK_DGRAM : SOCK_STREAM, buffer = BUFFER;
+	int fd = socket(a->ss.ss_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 
 	if (fd < 0)
-		return -errno;
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+		return -1;
+	if (udp) {
+		setsockopt(fd, IPPROTO_UDP, UDP_GRO, &one, sizeof(one));
+		setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &buffer, sizeof(buffer));
+	} else {
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	}
 	if (shared)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
 	/* accepted sockets inherit it */
 	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	if (a->ss.ss_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-	if (bind(fd, (const struct sockaddr *)&a->ss, a->len) || listen(fd, BACKLOG)) {
-		r = -errno;
+	if (bind(fd, (const struct sockaddr *)&a->ss, a->len) || (!udp && listen(fd, BACKLOG))) {
 		close(fd);
-		return r;
+		return -1;
 	}
 	return fd;
 }
 
-/* The sockets of all processes for address A, number I.  A port that the kernel picks is one. */
-static int open_address(struct sink_job *job, struct addr a, size_t i)
+/* The sockets of all processes for address I.  A port that the kernel picks is one. */
+static int open_address(struct sink *s, size_t i)
 {
+	bool udp = s->o->udp;
+	struct addr a = s->o->addresses[i];
 	char text[ADDR_STRLEN];
 
-	for (unsigned int process = 0; process < job->o->processes; process++) {
-		int fd = open_listener(&a, job->o->processes > 1);
+	for (unsigned int process = 0; process < s->o->processes; process++) {
+		int fd = open_listener(&a, s->o->processes > 1, udp);
 
-		if (fd < 0) {
-			addr_format((struct sockaddr *)&a.ss, a.len, text, sizeof(text));
-			bench_say("cannot listen on %s: %s", text, strerror(-fd));
-			return fd;
+		if (fd < 0 || getsockname(fd, (struct sockaddr *)&a.ss, &a.len)) {
+			warn("cannot listen on %s",
+			     addr_format((struct sockaddr *)&a.ss, a.len, text, sizeof(text)));
+			return -1;
 		}
-		job->fds[process * job->n_addresses + i] = fd;
-		if (getsockname(fd, (struct sockaddr *)&a.ss, &a.len))
-			return -errno;
+		s->listeners[process * s->o->n_addresses + i] = (struct sink_listener){
+			.source = { .fd = fd, .handle = udp ? handle_datagrams : handle_listener },
+			.sink = s,
+		};
 	}
-	addr_format((struct sockaddr *)&a.ss, a.len, text, sizeof(text));
-	bench_say("listening on %s", text);
+	warnx("listening on %s", addr_format((struct sockaddr *)&a.ss, a.len, text, sizeof(text)));
 	return 0;
-}
-
-static int open_addresses(struct sink_job *job)
-{
-	const struct endpoints *e = &job->o->listen;
-	size_t next = 0;
-	int r = 0;
-
-	for (size_t i = 0; i < e->n; i++)
-		job->n_addresses += e->list[i].n_addrs;
-	job->fds = calloc(job->n_addresses * job->o->processes ?: 1, sizeof(*job->fds));
-	if (!job->fds)
-		return -ENOMEM;
-	for (size_t i = 0; i < e->n && !r; i++)
-		for (size_t k = 0; k < e->list[i].n_addrs && !r; k++)
-			r = open_address(job, e->list[i].addrs[k], next++);
-	return r;
-}
-
-/* Until a signal, or until a process has ended by itself. */
-static void attend(struct team *t, unsigned int processes)
-{
-	const struct order o = { .kind = ORDER_STOP };
-	unsigned int ready = 0;
-	int number;
-
-	while (t->running == processes) {
-		enum team_event event = team_next(t, &number);
-
-		if (event == TEAM_SIGNAL)
-			break;
-		if (event == TEAM_READY && ++ready == processes)
-			bench_say("ready");
-	}
-	if (t->running < processes)
-		t->died = true;
-	team_tell(t, &o);
-	while (t->running && team_next(t, &number) != TEAM_SIGNAL)
-		; /* a second signal does not wait */
-}
-
-static int serve(struct sink_job *job)
-{
-	unsigned int n = job->o->processes;
-	struct sink_tally sum = { 0 };
-	struct team team;
-	bool died;
-	int r;
-
-	job->tallies = team_memory(n, sizeof(*job->tallies));
-	if (!job->tallies)
-		return -ENOMEM;
-	r = team_start(&team, n, sink_work, job);
-	if (!r) {
-		for (size_t i = 0; i < n * job->n_addresses; i++)
-			close(job->fds[i]);
-		attend(&team, n);
-		died = team.died;
-		team_close(&team);
-		for (unsigned int i = 0; i < n; i++)
-			sink_tally_add(&sum, &job->tallies[i]);
-		report_sink(&sum);
-		r = died ? -ECHILD : 0;
-	}
-	munmap(job->tallies, n * sizeof(*job->tallies));
-	return r;
 }
 
 int sink_run(const struct options *o)
 {
-	struct sink_job job = { .o = o };
-	int r;
+	static struct sink s;
+	struct sink_tally sum = { 0 };
+	struct team team;
+	int number, r;
 
 	raise_descriptor_limit();
-	r = open_addresses(&job);
-	if (!r) {
-		r = serve(&job);
-		if (r == -ECHILD)
-			bench_say("sink: a process has died");
-		else if (r)
-			bench_say("sink: %s", strerror(-r));
+	s.o = o;
+	s.listeners = calloc(o->processes * o->n_addresses, sizeof(*s.listeners));
+	s.tally = team_memory(o->processes, sizeof(*s.tally));
+	if (!s.listeners || !s.tally) {
+		warnx("out of memory");
+		return EXIT_CODE_FAILURE;
 	}
-	free(job.fds);
-	return r ? EXIT_CODE_FAILURE : EXIT_CODE_OK;
+	for (size_t i = 0; i < o->n_addresses; i++)
+		if (open_address(&s, i))
+			return EXIT_CODE_FAILURE;
+	r = team_start(&team, o->processes, sink_work, &s);
+	if (r) {
+		warnx("sink: %s", strerror(-r));
+		return EXIT_CODE_FAILURE;
+	}
+	warnx("ready");
+	do
+		number = team_next(&team);
+	while (number == SIGCHLD && team.running == team.n);
+	team_close(&team);
+	for (unsigned int i = 0; i < o->processes; i++)
+		sink_tally_add(&sum, &s.tally[i]);
+	report_sink(&sum);
+	if (number == SIGCHLD)
+		warnx("sink: a process has died");
+	return number == SIGCHLD ? EXIT_CODE_FAILURE : EXIT_CODE_OK;
 }

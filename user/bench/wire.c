@@ -8,10 +8,13 @@
 #include <sys/uio.h>
 
 #include "base/clock.h"
+#include "base/minmax.h"
 
 /* --- the payload --- */
 
-static uint8_t table[PATTERN_PERIOD + PATTERN_PIECE];
+#define SAMPLE 8 /* bytes of each PATTERN_STRIDE */
+
+static uint8_t table[PATTERN_PERIOD + PATTERN_PIECE + sizeof(struct frame)];
 
 /* The finalizer of SplitMix64. */
 uint64_t pattern_mix(uint64_t x)
@@ -50,156 +53,51 @@ void pattern_advance(struct pattern *p, uint64_t n)
 	p->at = (uint32_t)((p->at + n % PATTERN_PERIOD) % PATTERN_PERIOD);
 }
 
-static size_t first_difference(const uint8_t *a, const uint8_t *b, size_t n)
-{
-	size_t i = 0;
-
-	while (i < n && a[i] == b[i])
-		i++;
-	return i;
-}
-
 static bool sample_equal(const uint8_t *expected, const uint8_t *data, size_t first, size_t n)
 {
-	for (size_t i = first; i + sizeof(uint64_t) <= n; i += PATTERN_STRIDE) {
-		uint64_t want, is;
-
-		memcpy(&want, expected + i, sizeof(want));
-		memcpy(&is, data + i, sizeof(is));
-		if (want != is)
+	for (size_t i = first; i + SAMPLE <= n; i += PATTERN_STRIDE)
+		if (memcmp(expected + i, data + i, SAMPLE))
 			return false;
-	}
 	return true;
 }
 
-size_t pattern_check(const struct pattern *p, const uint8_t *data, size_t n, bool full)
+size_t pattern_check(const struct pattern *p, const uint8_t *data, size_t n, bool sample)
 {
 	const uint8_t *expected = table + p->at;
-	size_t first = (PATTERN_STRIDE - p->position % PATTERN_STRIDE) % PATTERN_STRIDE;
+	size_t first = (PATTERN_STRIDE - p->position % PATTERN_STRIDE) % PATTERN_STRIDE, i = 0;
 	bool equal;
 
-	if (full || n < PATTERN_STRIDE)
-		equal = !memcmp(expected, data, n);
-	else
+	if (sample && n >= PATTERN_STRIDE)
 		equal = sample_equal(expected, data, first, n);
-	return equal ? n : first_difference(expected, data, n);
+	else
+		equal = !memcmp(expected, data, n);
+	while (!equal && expected[i] == data[i])
+		i++;
+	return equal ? n : i;
 }
 
 /* --- what both ends say to each other --- */
 
-#define MAGIC_LEN 8
-#define HEADER_MAGIC "cvb-head"
-#define TAIL_MAGIC "cvb-tail"
-
-static uint8_t *put(uint8_t *p, uint64_t value, unsigned int bytes)
+/* It finds what a relay does to bytes; nobody attacks. */
+static uint64_t checksum(const struct frame *f)
 {
-	for (unsigned int i = 0; i < bytes; i++)
-		p[i] = (uint8_t)(value >> (8 * i));
-	return p + bytes;
-}
+	uint64_t words[offsetof(struct frame, checksum) / sizeof(uint64_t)], sum = 0;
 
-static uint64_t get(const uint8_t **p, unsigned int bytes)
-{
-	uint64_t value = 0;
-
-	for (unsigned int i = 0; i < bytes; i++)
-		value |= (uint64_t)(*p)[i] << (8 * i);
-	*p += bytes;
-	return value;
-}
-
-/* FNV-1a.  It finds what a relay does to bytes; nobody attacks. */
-static uint32_t checksum(const uint8_t *p, size_t n)
-{
-	uint32_t sum = UINT32_C(2166136261);
-
-	for (size_t i = 0; i < n; i++)
-		sum = (sum ^ p[i]) * UINT32_C(16777619);
+	memcpy(words, f, sizeof(words));
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		sum = pattern_mix(sum ^ words[i]) + 1;
 	return sum;
 }
 
-/* A frame ends with the checksum of what is before. */
-static bool frame_valid(const uint8_t *in, size_t len, const char *magic)
+void frame_seal(struct frame *f, const char *magic)
 {
-	const uint8_t *at = in + len - 4;
-
-	return !memcmp(in, magic, MAGIC_LEN) && get(&at, 4) == checksum(in, len - 4);
+	memcpy(f->magic, magic, sizeof(f->magic));
+	f->checksum = checksum(f);
 }
 
-void header_encode(const struct header *h, uint8_t out[PROTOCOL_HEADER])
+bool frame_valid(const struct frame *f, const char *magic)
 {
-	uint8_t *p = out;
-
-	memset(out, 0, PROTOCOL_HEADER);
-	memcpy(p, HEADER_MAGIC, MAGIC_LEN);
-	p = put(p + MAGIC_LEN, h->wire, 1);
-	p = put(p, h->full, 1);
-	p = put(p + 2, h->size, 4);
-	p = put(p, h->seed, 8);
-	p = put(p, h->warmup_ms, 4);
-	put(p, h->measure_ms, 4);
-	put(out + PROTOCOL_HEADER - 4, checksum(out, PROTOCOL_HEADER - 4), 4);
-}
-
-static int check_limits(const struct header *h)
-{
-	uint32_t size_max = h->wire == WIRE_EXCHANGE ? EXCHANGE_SIZE_MAX : TRANSFER_SIZE_MAX;
-
-	if (h->wire < WIRE_EXCHANGE || h->wire > WIRE_BOTH)
-		return -ERANGE;
-	if (h->size < 1 || h->size > size_max)
-		return -ERANGE;
-	if (h->warmup_ms > PHASE_MS_MAX || h->measure_ms > PHASE_MS_MAX)
-		return -ERANGE;
-	return 0;
-}
-
-int header_parse(const uint8_t in[PROTOCOL_HEADER], struct header *ret)
-{
-	const uint8_t *p = in + MAGIC_LEN;
-
-	if (!frame_valid(in, PROTOCOL_HEADER, HEADER_MAGIC))
-		return -EPROTO;
-	ret->wire = (enum wire)get(&p, 1);
-	ret->full = get(&p, 1) != 0;
-	p += 2;
-	ret->size = (uint32_t)get(&p, 4);
-	ret->seed = get(&p, 8);
-	ret->warmup_ms = (uint32_t)get(&p, 4);
-	ret->measure_ms = (uint32_t)get(&p, 4);
-	return check_limits(ret);
-}
-
-void tail_encode(const struct tail *t, uint8_t out[PROTOCOL_TAIL])
-{
-	uint8_t *p = out;
-
-	memcpy(p, TAIL_MAGIC, MAGIC_LEN);
-	p = put(p + MAGIC_LEN, t->sent, 8);
-	p = put(p, t->received, 8);
-	p = put(p, t->window, 8);
-	p = put(p, t->wrong, 4);
-	put(p, checksum(out, PROTOCOL_TAIL - 4), 4);
-}
-
-/* True if these N bytes (any number) may be the begin of a tail. */
-static bool tail_begins(const uint8_t *in, size_t n)
-{
-	return !memcmp(in, TAIL_MAGIC, n < MAGIC_LEN ? n : MAGIC_LEN);
-}
-
-/* 0; -EPROTO: these bytes are no tail, or damaged. */
-static int tail_parse(const uint8_t in[PROTOCOL_TAIL], struct tail *ret)
-{
-	const uint8_t *p = in + MAGIC_LEN;
-
-	if (!frame_valid(in, PROTOCOL_TAIL, TAIL_MAGIC))
-		return -EPROTO;
-	ret->sent = get(&p, 8);
-	ret->received = get(&p, 8);
-	ret->window = get(&p, 8);
-	ret->wrong = (uint32_t)get(&p, 4);
-	return 0;
+	return !memcmp(f->magic, magic, sizeof(f->magic)) && f->checksum == checksum(f);
 }
 
 /* --- one direction of a connection --- */
@@ -218,9 +116,9 @@ void sender_note(struct sender *s, const void *note, size_t n)
 	s->note_n = (uint8_t)n;
 }
 
-void sender_stop(struct sender *s, uint64_t block)
+void sender_stop(struct sender *s)
 {
-	s->left = (block - s->at.position % block) % block;
+	s->left = (PROTOCOL_BLOCK - s->at.position % PROTOCOL_BLOCK) % PROTOCOL_BLOCK;
 }
 
 static ssize_t push_both(struct sender *s, int fd, size_t piece)
@@ -246,8 +144,7 @@ ssize_t sender_push(struct sender *s, int fd, size_t piece)
 {
 	ssize_t n;
 
-	if (piece > s->left)
-		piece = s->left;
+	piece = smaller(piece, s->left);
 	if (sender_has_note(s)) {
 		n = push_both(s, fd, piece);
 	} else {
@@ -263,18 +160,18 @@ ssize_t sender_push(struct sender *s, int fd, size_t piece)
 	return n;
 }
 
-void receiver_open(struct receiver *r, uint64_t seed, enum pattern_direction direction, bool full)
+void receiver_open(struct receiver *r, uint64_t seed, enum pattern_direction direction, bool sample)
 {
 	memset(r, 0, sizeof(*r));
 	pattern_open(&r->at, seed, direction);
-	r->full = full;
+	r->sample = sample;
 	r->begin_ns = r->end_ns = NEVER;
 }
 
 void receiver_take(struct receiver *r, const uint8_t *data, size_t n, uint64_t now)
 {
 	if (!r->wrong) {
-		size_t right = pattern_check(&r->at, data, n, r->full);
+		size_t right = pattern_check(&r->at, data, n, r->sample);
 
 		r->wrong = right < n;
 		r->wrong_at = r->at.position + right;
@@ -289,24 +186,16 @@ static size_t find_tail(const struct receiver *r, const uint8_t *data, size_t n)
 {
 	size_t at = (PROTOCOL_BLOCK - r->at.position % PROTOCOL_BLOCK) % PROTOCOL_BLOCK;
 
-	while (at < n && !tail_begins(data + at, n - at))
+	while (at < n && memcmp(data + at, FRAME_TAIL, smaller(n - at, strlen(FRAME_TAIL))))
 		at += PROTOCOL_BLOCK;
-	return at < n ? at : n;
+	return smaller(at, n);
 }
 
-static void say_wrong(struct receiver *r)
+void receiver_wrong(struct receiver *r)
 {
 	if (!r->wrong)
 		r->wrong_at = r->at.position;
 	r->wrong = true;
-}
-
-/* All of a tail is in held. */
-static void take_tail(struct receiver *r)
-{
-	r->ended = !tail_parse(r->held, &r->tail);
-	if (!r->ended)
-		say_wrong(r);
 }
 
 void receiver_stream(struct receiver *r, uint8_t *data, size_t n, uint64_t now)
@@ -314,30 +203,24 @@ void receiver_stream(struct receiver *r, uint8_t *data, size_t n, uint64_t now)
 	uint8_t *begin = data - r->held_n;
 	size_t payload;
 
-	if (r->ended || r->held_n == PROTOCOL_TAIL) {
-		say_wrong(r);
+	if (r->held_n == sizeof(r->held)) {
+		receiver_wrong(r); /* behind the tail */
 		return;
 	}
 	memcpy(begin, r->held, r->held_n);
 	n += r->held_n;
 	payload = find_tail(r, begin, n);
-	if (payload > PATTERN_PIECE) { /* held bytes that are none, before a full piece */
-		receiver_take(r, begin, payload - PATTERN_PIECE, now);
-		begin += payload - PATTERN_PIECE;
-		n -= payload - PATTERN_PIECE;
-		payload = PATTERN_PIECE;
-	}
 	if (payload)
 		receiver_take(r, begin, payload, now);
-	r->held_n = (uint8_t)(n - payload < PROTOCOL_TAIL ? n - payload : PROTOCOL_TAIL);
+	n -= payload;
+	r->held_n = (uint8_t)smaller(n, sizeof(r->held));
 	memcpy(r->held, begin + payload, r->held_n);
-	if (r->held_n == PROTOCOL_TAIL)
-		take_tail(r);
-	if (n - payload > PROTOCOL_TAIL)
-		say_wrong(r);
+	r->ended = r->held_n == sizeof(r->held) && frame_valid(&r->end, FRAME_TAIL);
+	if (n > sizeof(r->held) || (n == sizeof(r->held) && !r->ended))
+		receiver_wrong(r);
 }
 
 bool receiver_complete(const struct receiver *r)
 {
-	return r->ended && !r->wrong && r->tail.sent == r->at.position;
+	return r->ended && !r->wrong && r->end.tail.sent == r->at.position;
 }

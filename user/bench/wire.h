@@ -13,7 +13,7 @@
  * bytes over and over, begun at a place that depends on the connection's seed and the direction.
  *
  * Sending costs nothing beside the system call: it sends from the table of random bytes, in which
- * any place is followed by PATTERN_PIECE bytes of the stream.
+ * any place is followed by PATTERN_PIECE bytes of the stream, and a frame more.
  *
  * The period is a prime number near 256 KiB.  So a piece of any buffer's or packet's size that is
  * lost, doubled or moved shifts what follows, or itself, to where other random bytes are expected.
@@ -51,89 +51,114 @@ const uint8_t *pattern_bytes(const struct pattern *p);
 void pattern_advance(struct pattern *p, uint64_t n);
 
 /*
- * Compare the N bytes (at most PATTERN_PIECE) of DATA with the stream at P.  Returns the index of
- * the first that is wrong, or N.  Does not move P.
+ * Compare the N bytes (at most PATTERN_PIECE and a frame) of DATA with the stream at P.  Returns
+ * the index of the first that is wrong, or N.  Does not move P.
  */
-size_t pattern_check(const struct pattern *p, const uint8_t *data, size_t n, bool full);
+size_t pattern_check(const struct pattern *p, const uint8_t *data, size_t n, bool sample);
 
 /* Spread the bits of X: for seeds. */
 uint64_t pattern_mix(uint64_t x);
 
 /* --- what both ends say to each other --- */
 
+enum workload {
+	WORKLOAD_SINK,
+	WORKLOAD_RR,
+	WORKLOAD_CRR,
+	WORKLOAD_IDLE,
+	WORKLOAD_BULK_UP, /* from here on transfers, the others exchange messages */
+	WORKLOAD_BULK_DOWN,
+	WORKLOAD_BULK_BOTH,
+	WORKLOAD_SLOW,
+	N_WORKLOADS,
+};
+
+static inline bool is_transfer(enum workload w)
+{
+	return w >= WORKLOAD_BULK_UP;
+}
+
+static inline bool sends_up(enum workload w)
+{
+	return w == WORKLOAD_BULK_UP || w == WORKLOAD_BULK_BOTH;
+}
+
+static inline bool sends_down(enum workload w)
+{
+	return is_transfer(w) && w != WORKLOAD_BULK_UP;
+}
+
 /*
  * What generator and sink say to each other.
  *
- * Each connection begins with a header, from the client.  It says what the connection is for; the
- * sink itself has no options.
+ * Each connection begins with a frame, from the client: a header.  It says what the connection is
+ * for; the sink itself has no options.
  *
- * WIRE_EXCHANGE   The first request follows the header in the same segment.  Each request and each
+ * Messages        The first request follows the header in the same segment.  Each request and each
  *                 response is `size` bytes of its direction's stream, without any framing; the
  *                 streams go on from one message to the next.  A sink that receives a wrong byte
  *                 answers with one that is wrong on purpose, and then reads on without answering:
  *                 so the client counts it, and every wrong message counts once.
  *
- * WIRE_UP, _DOWN, _BOTH
- *                 The sink answers the header with PROTOCOL_HELLO: then the whole path is known
+ * Transfers       The sink answers the header with PROTOCOL_HELLO: then the whole path is known
  *                 to work.  When all connections are open, the client sends PROTOCOL_GO on each,
  *                 and both sides begin their warm-up.
  *                 Payload has no framing, but ends at a multiple of PROTOCOL_BLOCK bytes and is
- *                 followed by one tail, which has the sender's total.  So a receiver looks for a
- *                 tail there.  When the measured time is over, the client sends its tail, even if
- *                 it had no payload to send; then the sink ends its stream with its own tail,
- *                 which also tells what the sink has received, in all and in the measured time.
- *                 The client closes when it has this tail.  No half-close is needed for that:
- *                 not every relay forwards one.
+ *                 followed by a frame, one tail, which has the sender's total.  So a receiver
+ *                 looks for a tail there.  When the measured time is over, the client sends its
+ *                 tail, even if it had no payload to send; then the sink ends its stream with its
+ *                 own tail, which also tells what the sink has received, in all and in the
+ *                 measured time.  The client closes when it has this tail.  No half-close is
+ *                 needed for that: not every relay forwards one.
  *                 A sink that receives wrong content sends its tail at once.
  *
- * Numbers are little-endian.
+ * Numbers are in the byte order of the machine.
  */
-#define PROTOCOL_HEADER 40
-#define PROTOCOL_TAIL 40
 #define PROTOCOL_BLOCK 4096
 #define PROTOCOL_WORD 8 /* PROTOCOL_HELLO, PROTOCOL_GO */
 #define PROTOCOL_HELLO "cvb-helo"
 #define PROTOCOL_GO "cvb-go!\n"
 
-/* Limits of what a header may ask for. */
+/* Limits of what a client may ask for. */
 #define EXCHANGE_SIZE_MAX (16U << 20)
 #define TRANSFER_SIZE_MAX PATTERN_PIECE
+#define DATAGRAM_MIN 24 /* of datagram.h */
+#define DATAGRAM_MAX 65507
 #define PHASE_MS_MAX (24U * 3600 * 1000)
 
-enum wire {
-	WIRE_EXCHANGE = 1,
-	WIRE_UP = 2,
-	WIRE_DOWN = 3,
-	WIRE_BOTH = 4,
-};
-
 struct header {
-	enum wire wire;
-	bool full;           /* verify every byte */
-	uint32_t size;       /* bytes of a message; transfers: bytes per send(2) */
 	uint64_t seed;       /* of both streams */
+	uint32_t workload;   /* enum workload */
+	uint32_t sample;     /* do not verify every byte */
+	uint32_t size;       /* bytes of a message; transfers: bytes per send(2) */
 	uint32_t warmup_ms;  /* after PROTOCOL_GO */
-	uint32_t measure_ms; /* then */
+	uint64_t seconds_ms; /* then */
 };
 
 struct tail {
 	uint64_t sent;     /* payload bytes before this tail */
 	uint64_t received; /* the sink's: payload bytes of the whole connection */
 	uint64_t window;   /* the sink's: of these, those received in the measured time */
-	uint32_t wrong;    /* the sink's: 1 if the content was wrong */
+	uint64_t wrong;    /* the sink's: 1 if the content was wrong */
 };
 
-static inline bool wire_sends_down(enum wire w)
-{
-	return w == WIRE_DOWN || w == WIRE_BOTH;
-}
+struct frame {
+	uint8_t magic[8]; /* FRAME_HEADER or FRAME_TAIL */
+	union {
+		struct header header;
+		struct tail tail;
+	};
+	uint64_t checksum; /* of what is before */
+};
 
-void header_encode(const struct header *h, uint8_t out[PROTOCOL_HEADER]);
+#define FRAME_HEADER "cvb-head"
+#define FRAME_TAIL "cvb-tail"
 
-/* 0; -EPROTO: these bytes are no header, or damaged; -ERANGE: a value beyond its limits. */
-int header_parse(const uint8_t in[PROTOCOL_HEADER], struct header *ret);
+/* F becomes valid, as a frame of that MAGIC. */
+void frame_seal(struct frame *f, const char *magic);
 
-void tail_encode(const struct tail *t, uint8_t out[PROTOCOL_TAIL]);
+/* False if it is none, or damaged. */
+bool frame_valid(const struct frame *f, const char *magic);
 
 /* --- one direction of a connection --- */
 
@@ -143,7 +168,7 @@ void tail_encode(const struct tail *t, uint8_t out[PROTOCOL_TAIL]);
 struct sender {
 	struct pattern at;
 	uint64_t left; /* payload bytes to send, after the note; or SENDER_ENDLESS */
-	uint8_t note[PROTOCOL_HEADER]; /* a few bytes of protocol, sent first */
+	uint8_t note[sizeof(struct frame)]; /* a few bytes of protocol, sent first */
 	uint8_t note_at, note_n;
 };
 
@@ -152,8 +177,8 @@ void sender_open(struct sender *s, uint64_t seed, enum pattern_direction directi
 /* Send the N bytes of NOTE before any more payload.  There must be no note that is unsent. */
 void sender_note(struct sender *s, const void *note, size_t n);
 
-/* No more payload but what is left to the next multiple of BLOCK. */
-void sender_stop(struct sender *s, uint64_t block);
+/* No more payload but what is left to the next multiple of PROTOCOL_BLOCK. */
+void sender_stop(struct sender *s);
 
 static inline bool sender_has_note(const struct sender *s)
 {
@@ -179,25 +204,31 @@ struct receiver {
 	uint64_t begin_ns, end_ns; /* the measured time: begin <= now < end */
 	uint64_t window;           /* payload bytes received then */
 	uint64_t wrong_at;         /* position of the first wrong byte */
-	bool full;                 /* compare every byte */
+	bool sample;               /* do not compare every byte */
 	bool wrong; /* once true, the rest is counted, but not compared: it is shifted */
 	bool ended; /* transfers: the tail has come */
 	uint8_t held_n;
-	uint8_t held[PROTOCOL_TAIL]; /* transfers: the begin of what looks like a tail */
-	struct tail tail;            /* once ended */
+	union {
+		uint8_t held[sizeof(struct frame)]; /* transfers: begin of what looks like a tail */
+		struct frame end;                   /* once ended: the tail */
+	};
 };
 
 /* The measured time is to be set by the caller; until then nothing is in it. */
-void receiver_open(struct receiver *r, uint64_t seed, enum pattern_direction direction, bool full);
+void receiver_open(struct receiver *r, uint64_t seed, enum pattern_direction direction,
+		   bool sample);
 
-/* N payload bytes (at most PATTERN_PIECE) have come. */
+/* N payload bytes (at most PATTERN_PIECE and a frame) have come. */
 void receiver_take(struct receiver *r, const uint8_t *data, size_t n, uint64_t now);
 
 /*
- * The same for a stream that ends in a tail.  Before DATA there must be room for PROTOCOL_TAIL
- * bytes, which are overwritten.  Bytes after the tail are wrong content.
+ * The same for a stream that ends in a tail.  Before DATA there must be room for a frame, which is
+ * overwritten.  Bytes after the tail are wrong content.
  */
 void receiver_stream(struct receiver *r, uint8_t *data, size_t n, uint64_t now);
+
+/* What comes here is wrong, whatever it is. */
+void receiver_wrong(struct receiver *r);
 
 /* True if the stream has ended with a tail, and everything that was sent has come. */
 bool receiver_complete(const struct receiver *r);
