@@ -371,7 +371,7 @@ class Trial(Rig):
         servers = self.daemon.ask("forwards")["forwards"][0]["servers"]
         expect(servers[1]["failures"] and not servers[0]["failures"], f"set aside: {servers}")
         for _ in range(4):
-            expect(self.client().who()[2] == PORTS[0], "a dead server is used")
+            expect(self.client().who(tries=3)[2] == PORTS[0], "a dead server is used")
 
     def test_server_dies(self):
         """A session of a client that goes on sending does not stay at a dead server."""
