@@ -36,6 +36,12 @@
  */
 #define ACCEPTS_PER_EVENT 64
 
+/*
+ * Bytes of what may wait at a socket of UDP: thousands of flows come back from the packet programs at
+ * once when routes have changed, and after a start.
+ */
+#define UDP_ROOM (4 << 20)
+
 SYSCALLS_ALLOWED(
 	SYSCALL(accept4),
 	SYSCALL(close),
@@ -266,11 +272,13 @@ void listener_end(struct listener *ls)
 
 static int set_options(int fd, const struct forward_conf *fc, const struct addr *a, bool reuseport)
 {
-	int family = a->ss.ss_family, one = 1;
+	int family = a->ss.ss_family, one = 1, room = UDP_ROOM;
 	int r = fc->transparent ? socket_set_transparent(fd, family) : 0;
 
 	if (r)
 		return r;
+	if (fc->udp && setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)))
+		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
 	/* of UDP it would let others listen at the same address */
 	if ((!fc->udp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one))) ||
 	    (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one))))
