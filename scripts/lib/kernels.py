@@ -23,7 +23,7 @@ LOG = "log", 30, "/bin/sh /culvert/kernels_log.sh"
 # What depends on how the packet programs are attached.
 GRAFTED = ("nothing_is_left", "interfaces_come", "filters_of_others", "survives_kill")
 # How datagrams are carried.
-UDP = ("sizes", "moves", "killed")
+UDP = ("sizes", "bursts", "moves", "killed")
 
 
 def parse_options(arguments):
@@ -66,6 +66,8 @@ def plan(tests):
     for case in UDP:
         yield (f"flow/udp-{case}", 120, f"/culvert/tests/flow/udp.py --culvert {BIN}/culvert "
                f"--engine auto --only {case}")
+    yield ("flow/udp-networks", 150, f"/culvert/tests/flow/networks.py --culvert {BIN}/culvert "
+           "--udp --engine auto --only plain --jobs 2")
 
 
 def try_kernel(series, options):
