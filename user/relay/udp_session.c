@@ -344,6 +344,13 @@ static void view(const struct udp_session *s, struct session_view *ret)
 
 /* --- its end --- */
 
+/* May the server still answer?  Not after a silence. */
+static bool is_owed(const struct udp_session *s)
+{
+	return all_datagrams(s, UPSTREAM) < all_datagrams(s, CLIENT) &&
+	       now_of(s) < heard_ms(s, CLIENT) + UDP_PORT_OWED_MS;
+}
+
 /* S leaves all lists, and gives everything back, but is still counted in. */
 static void forget(struct udp_session *s)
 {
@@ -370,7 +377,7 @@ static void forget(struct udp_session *s)
 	if (s->upstream.fd >= 0) /* which epoll forgets by itself */
 		close(s->upstream.fd);
 	if (s->port)
-		udp_port_put(s->port, now_of(s));
+		udp_port_put(s->port, now_of(s), is_owed(s));
 	if (s->server)
 		server_leave(s->server);
 	pace_free(s->pace);
@@ -758,7 +765,7 @@ static int bind_port(struct udp_session *s, int fd, int family, in_port_t own)
 			return 0;
 		}
 		if (!own)
-			udp_port_put(port, now_of(s));
+			udp_port_put(port, now_of(s), false);
 		if (own || errno != EADDRINUSE)
 			return -errno;
 	}
@@ -786,7 +793,7 @@ static int connect_to(struct udp_session *s, const struct addr *to, in_port_t ow
 	close(fd);
 	s->upstream.fd = -1;
 	if (s->port)
-		udp_port_put(s->port, now_of(s));
+		udp_port_put(s->port, now_of(s), false);
 	s->port = 0;
 	return r;
 }
@@ -944,8 +951,7 @@ void udp_sessions_leave_behind(struct worker *w)
 		next = s->next;
 		if (survives && carries(s, CLIENT))
 			die(s);
-		else if (all_datagrams(s, UPSTREAM) >= all_datagrams(s, CLIENT) ||
-			 now_of(s) >= last + OWES_MS)
+		else if (!is_owed(s) || now_of(s) >= last + OWES_MS)
 			end(s, SESSION_FINISHED);
 	}
 }
