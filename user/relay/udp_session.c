@@ -43,8 +43,12 @@
 #define OWES_MS 1000
 /* What is searched for one that may give way. */
 #define CROWD_MOST 64
+/* Sockets of a worker that rest, and how long they are kept. */
+#define RESTS_MOST 4096
+#define KEPT_MS 1000
 
-SYSCALLS_ALLOWED(SYSCALL(bind), SYSCALL(connect), SYSCALL(getsockname), SYSCALL(close));
+SYSCALLS_ALLOWED(SYSCALL(bind), SYSCALL(connect), SYSCALL(getsockname), SYSCALL(recvfrom),
+		 SYSCALL(close));
 
 static uint64_t now_of(const struct udp_session *s)
 {
@@ -158,9 +162,11 @@ static void enter(struct udp_session *s)
 	};
 
 	s->reason = (uint8_t)hindrance(s);
-	if (s->reason != REASONS || getsockname(s->upstream.fd, (void *)&local.ss, &local.len))
+	if (s->reason != REASONS ||
+	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
 		return;
-	graft_tuple_set(&q.tuples[UPSTREAM], &s->to.sa, (const struct sockaddr *)&local.ss);
+	graft_tuple_set(&q.tuples[UPSTREAM], &s->upstream->to.sa,
+			(const struct sockaddr *)&local.ss);
 	s->slot = udp_graft_enter(grafts_of(s), &q);
 	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = now_of(s);
 	if (s->slot == NO_UDP_SLOT)
@@ -338,8 +344,8 @@ static void view(const struct udp_session *s, struct session_view *ret)
 	};
 	if (memcmp(&s->client, &s->peer, sizeof(s->peer)) != 0)
 		ret->via = s->peer;
-	ret->upstream.len = sizeof(s->to);
-	memcpy(&ret->upstream.ss, &s->to, sizeof(s->to));
+	ret->upstream.len = sizeof(s->upstream->to);
+	memcpy(&ret->upstream.ss, &s->upstream->to, sizeof(s->upstream->to));
 }
 
 /* --- its end --- */
@@ -349,6 +355,95 @@ static bool is_owed(const struct udp_session *s)
 {
 	return all_datagrams(s, UPSTREAM) < all_datagrams(s, CLIENT) &&
 	       now_of(s) < heard_ms(s, CLIENT) + UDP_PORT_OWED_MS;
+}
+
+static bool has_all_answers(const struct udp_session *s)
+{
+	unsigned int n = s->forward->conf->responses;
+
+	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
+}
+
+/* Nobody needs UP any more.  Events of this batch may still point at it. */
+static void close_upstream(struct worker *w, struct udp_upstream *up, bool owed)
+{
+	close(up->source.fd); /* which epoll forgets by itself */
+	udp_port_put(up->port, w->loop.now_ms, owed);
+	up->session = NULL;
+	up->next = w->udp->closed;
+	w->udp->closed = up;
+}
+
+static struct udp_upstream *take_first(struct udp_worker *u)
+{
+	struct udp_upstream *up = u->rests;
+
+	u->rests = up->next;
+	if (!u->rests)
+		u->last_rests = &u->rests;
+	u->n_rests--;
+	atomic_fetch_sub(&up->forward->sessions, 1);
+	return up;
+}
+
+/* Close what has rested for KEPT_MS, and was not needed. */
+static void close_rested(struct worker *w, uint64_t kept_ms)
+{
+	struct udp_worker *u = w->udp;
+
+	while (u->rests && u->rests->rests_ms + kept_ms <= w->loop.now_ms)
+		close_upstream(w, take_first(u), false);
+}
+
+/* The socket of S, which ends, rests if that had all its answers; else it is closed. */
+static void let_rest(struct udp_session *s)
+{
+	struct udp_worker *u = s->worker->udp;
+	struct udp_upstream *up = s->upstream;
+
+	if (!has_all_answers(s) || u->n_rests == RESTS_MOST ||
+	    forward_needs_privileges(s->forward->conf)) {
+		close_upstream(s->worker, up, is_owed(s));
+		return;
+	}
+	up->session = NULL;
+	up->next = NULL;
+	up->forward = s->forward;
+	up->rests_ms = now_of(s);
+	up->rested_ms = now_of(s) + UDP_PORT_RESTS_MS;
+	atomic_fetch_add(&s->forward->sessions, 1);
+	*u->last_rests = up;
+	u->last_rests = &up->next;
+	if (!u->n_rests++)
+		timer_set(&s->worker->loop, &u->rest, now_of(s) + KEPT_MS);
+}
+
+static void on_rest(struct timer *timer)
+{
+	struct udp_worker *u = container_of(timer, struct udp_worker, rest);
+
+	close_rested(u->worker, KEPT_MS);
+	if (u->n_rests)
+		timer_set(&u->worker->loop, timer, u->worker->loop.now_ms + KEPT_MS);
+}
+
+/* One that has rested, for a flow of S to TO; or NULL. */
+static struct udp_upstream *take_rested(struct udp_session *s, const union client_addr *to)
+{
+	struct udp_worker *u = s->worker->udp;
+	struct udp_upstream *up = u->rests;
+	char c;
+
+	if (!up || up->rested_ms > now_of(s) || up->forward != s->forward ||
+	    memcmp(&up->to, to, sizeof(*to)) != 0)
+		return NULL;
+	take_first(u);
+	if (recv(up->source.fd, &c, sizeof(c), MSG_DONTWAIT) < 0 && errno == EAGAIN) {
+		up->session = s;
+		return up;
+	}
+	close_upstream(s->worker, up, true); /* a late answer */
+	return NULL;
 }
 
 /* S leaves all lists, and gives everything back, but is still counted in. */
@@ -374,10 +469,8 @@ static void forget(struct udp_session *s)
 	w->udp->dead = s;
 	w->n_sessions--;
 	timer_cancel(&w->loop, &s->timer);
-	if (s->upstream.fd >= 0) /* which epoll forgets by itself */
-		close(s->upstream.fd);
-	if (s->port)
-		udp_port_put(s->port, now_of(s), is_owed(s));
+	if (s->upstream)
+		let_rest(s);
 	if (s->server)
 		server_leave(s->server);
 	pace_free(s->pace);
@@ -484,7 +577,7 @@ static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg,
 /* What the client sends is too big for the server's side, whose packets have MTU bytes at most. */
 static void too_big(struct udp_session *s, uint32_t mtu)
 {
-	int more = (s->to.sa.sa_family == AF_INET ? 20 : 0) -
+	int more = (s->upstream->to.sa.sa_family == AF_INET ? 20 : 0) -
 		   (s->peer.sa.sa_family == AF_INET ? 20 : 0);
 
 	if (s->slot != NO_UDP_SLOT && mtu)
@@ -519,13 +612,13 @@ static void take_errors(struct udp_session *s)
 	struct udp_error e;
 	int error;
 
-	while (!s->ended && udp_next_error(s->upstream.fd, &e)) {
+	while (!s->ended && udp_next_error(s->upstream->source.fd, &e)) {
 		if (e.error == EMSGSIZE)
 			too_big(s, e.mtu);
 		else
 			unreachable(s, e.error);
 	}
-	error = s->ended ? 0 : tcp_take_error(s->upstream.fd);
+	error = s->ended ? 0 : tcp_take_error(s->upstream->source.fd);
 	if (error && error != EMSGSIZE)
 		unreachable(s, error);
 }
@@ -576,7 +669,7 @@ static int send_on(struct udp_session *s, const struct udp_message *m)
 		header.destination = s->destination;
 		len = proxy_protocol_write(&header, buf);
 	}
-	return udp_send(s->upstream.fd, m, len ? buf : NULL, len);
+	return udp_send(s->upstream->source.fd, m, len ? buf : NULL, len);
 }
 
 void udp_session_take(struct udp_session *s, const struct udp_message *m)
@@ -660,18 +753,11 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 	return true;
 }
 
-static bool has_all_answers(const struct udp_session *s)
-{
-	unsigned int n = s->forward->conf->responses;
-
-	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
-}
-
 static void take_answers(struct udp_session *s)
 {
 	struct udp_batch *b = s->worker->udp->batch;
 	uint32_t word = word_of(s, UPSTREAM), now;
-	int got = udp_receive(b, s->upstream.fd);
+	int got = udp_receive(b, s->upstream->source.fd);
 
 	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone) {
 		end(s, CAUSE_CLIENT_LOST);
@@ -679,10 +765,10 @@ static void take_answers(struct udp_session *s)
 	}
 	if (got < 0) { /* of an earlier datagram */
 		take_errors(s);
-		got = s->ended ? 0 : udp_receive(b, s->upstream.fd);
+		got = s->ended ? 0 : udp_receive(b, s->upstream->source.fd);
 	}
 	if (got == UDP_BATCH) /* epoll shall tell again of what is left */
-		loop_watch(&s->worker->loop, &s->upstream, EPOLLIN, true);
+		loop_watch(&s->worker->loop, &s->upstream->source, EPOLLIN, true);
 	for (int i = 0; i < got; i++) {
 		struct udp_message *m = udp_batch_at(b, (unsigned int)i);
 
@@ -699,11 +785,15 @@ static void take_answers(struct udp_session *s)
 
 static void on_upstream(struct source *source, uint32_t events)
 {
-	struct udp_session *s = container_of(source, struct udp_session, upstream);
+	struct udp_upstream *up = container_of(source, struct udp_upstream, source);
+	struct udp_session *s = up->session;
 
-	if (!s->ended && events & EPOLLERR)
+	if (!s) /* a late answer: who knows what else comes */
+		up->rested_ms = NEVER;
+	if (s && events & EPOLLERR)
 		take_errors(s);
-	if (!s->ended && events & EPOLLIN)
+	s = up->session;
+	if (s && events & EPOLLIN)
 		take_answers(s);
 }
 
@@ -730,7 +820,6 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	s->slot = NO_UDP_SLOT;
 	s->reason = REASONS;
 	s->timer.fire = on_timer;
-	s->upstream = (struct source){ .handle = on_upstream, .fd = -1 };
 	s->in_bucket = *bucket;
 	*bucket = s;
 	s->prev = &w->udp->sessions;
@@ -743,58 +832,74 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	return s;
 }
 
-/* Bind FD to PORT; 0: to any of ours.  -errno. */
-static int bind_port(struct udp_session *s, int fd, int family, in_port_t own)
+/* Bind UP to a port of ours; or to the one that it has.  -errno. */
+static int bind_port(const struct udp_session *s, struct udp_upstream *up)
 {
 	const struct forward_conf *fc = s->forward->conf;
-	struct addr a = { .in6.sin6_family = (sa_family_t)family, .len = sizeof(a.in6) };
+	bool ipv6 = up->to.sa.sa_family == AF_INET6;
+	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
+	int r = -EADDRINUSE;
 
 	if (fc->transparent)
 		memcpy(&a.ss, &s->client, sizeof(s->client));
 	else if (fc->source.len)
 		a = fc->source;
-	a.len = family == AF_INET ? sizeof(a.in) : sizeof(a.in6);
-	for (unsigned int i = 0; i < PORT_TRIES; i++) {
-		in_port_t port = own ?: udp_port_take(now_of(s));
+	for (unsigned int i = 0; i < PORT_TRIES && r == -EADDRINUSE; i++) {
+		in_port_t port = up->port ?: udp_port_take(now_of(s));
 
 		if (!port)
 			break;
 		addr_set_port(&a, port);
-		if (!bind(fd, (const struct sockaddr *)&a.ss, a.len)) {
-			s->port = port;
-			return 0;
+		r = bind(up->source.fd, (const struct sockaddr *)&a.ss,
+			 ipv6 ? sizeof(a.in6) : sizeof(a.in)) ?
+			    -errno :
+			    0;
+		if (!r || up->port) {
+			up->port = port;
+			return r;
 		}
-		if (!own)
-			udp_port_put(port, now_of(s), false);
-		if (own || errno != EADDRINUSE)
-			return -errno;
+		udp_port_put(port, now_of(s), false);
 	}
-	return -EADDRNOTAVAIL;
+	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
 }
 
-/* Connect S to TO, from the port OWN; 0: from any.  -errno. */
-static int connect_to(struct udp_session *s, const struct addr *to, in_port_t own)
+/* As upstream_socket(); where there are no descriptors, those that rest are given up. */
+static int get_socket(struct udp_session *s, const struct addr *to)
 {
-	int fd, r;
+	int fd = upstream_socket(s->forward, &s->client.sa, to);
 
-	fd = upstream_socket(s->forward, &s->client.sa, to);
-	if (fd < 0)
+	if (fd != -EMFILE && fd != -ENFILE)
 		return fd;
-	r = bind_port(s, fd, to->ss.ss_family, own);
+	close_rested(s->worker, 0);
+	return upstream_socket(s->forward, &s->client.sa, to);
+}
+
+/* A socket for S that is connected to TO, from PORT (0: any).  -errno. */
+static int connect_to(struct udp_session *s, const struct addr *to, in_port_t port)
+{
+	int fd = get_socket(s, to), r;
+	struct udp_upstream *up = fd < 0 ? NULL : calloc(1, sizeof(*up));
+
+	if (fd < 0 || !up) {
+		r = fd < 0 ? fd : -ENOMEM;
+		if (fd >= 0)
+			close(fd);
+		return r;
+	}
+	up->source = (struct source){ .handle = on_upstream, .fd = fd };
+	up->port = port;
+	up->session = s;
+	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
+	r = bind_port(s, up);
 	if (!r && !s->forward->conf->responses) /* else it is hardly worth it */
 		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
 		r = -errno;
-	s->upstream.fd = fd;
-	r = r ?: loop_watch(&s->worker->loop, &s->upstream, EPOLLIN | (uint32_t)EPOLLET, true);
-	client_addr_set(&s->to, (const struct sockaddr *)&to->ss);
+	r = r ?: loop_watch(&s->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	if (!r)
-		return 0;
-	close(fd);
-	s->upstream.fd = -1;
-	if (s->port)
-		udp_port_put(s->port, now_of(s), false);
-	s->port = 0;
+		s->upstream = up;
+	else
+		close_upstream(s->worker, up, false);
 	return r;
 }
 
@@ -807,9 +912,14 @@ static int connect_server(struct udp_session *s, const struct addr_list *list)
 
 	for (size_t i = 0; i < list->n; i++) {
 		struct addr a = list->addrs[(first + i) % list->n];
+		union client_addr to;
 
 		if (fc->upstream.servers[0].at.n_ports > 1)
 			addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + behind)));
+		client_addr_set(&to, (const struct sockaddr *)&a.ss);
+		s->upstream = take_rested(s, &to);
+		if (s->upstream)
+			return 0;
 		r = connect_to(s, &a, 0);
 		if (!r && i)
 			atomic_store_explicit(&s->server->first, (uint16_t)((first + i) % list->n),
@@ -880,11 +990,24 @@ int udp_worker_open(struct worker *w)
 		return -ENOMEM;
 	u->mask = n - 1;
 	u->buckets = calloc(n, sizeof(struct udp_session *));
+	u->worker = w;
+	u->last_rests = &u->rests;
+	u->rest.fire = on_rest;
 	u->batch = udp_batch_new();
 	if (u->buckets && u->batch)
 		return 0;
 	udp_worker_close(w);
 	return -ENOMEM;
+}
+
+static void free_closed(struct udp_worker *u)
+{
+	while (u->closed) {
+		struct udp_upstream *up = u->closed;
+
+		u->closed = up->next;
+		free(up);
+	}
 }
 
 void udp_worker_close(struct worker *w)
@@ -893,6 +1016,8 @@ void udp_worker_close(struct worker *w)
 
 	if (!u)
 		return;
+	close_rested(w, 0);
+	free_closed(u);
 	free(u->batch);
 	free(u->buckets);
 	free(u);
@@ -970,6 +1095,7 @@ void udp_sessions_after_batch(struct worker *w)
 			end(s, CAUSE_UPSTREAM_LOST);
 	}
 	w->udp->lost_seen = lost;
+	free_closed(w->udp);
 	while (w->udp->dead) {
 		struct udp_session *s = w->udp->dead;
 

@@ -28,6 +28,20 @@ struct udp_socket {
 	unsigned int refs;       /* sessions */
 };
 
+/*
+ * A socket that is connected to a server.  One whose flow had all its answers rests, and serves
+ * another flow of its forward to that server: to make one takes as long as all else of a short flow.
+ */
+struct udp_upstream {
+	struct source source;
+	struct udp_session *session; /* NULL: it rests, or is to be freed */
+	struct udp_upstream *next;
+	struct forward *forward; /* resting: it counts as a session of that */
+	union client_addr to;
+	in_port_t port;               /* from udp_ports.h */
+	uint64_t rests_ms, rested_ms; /* since when, and until when it rests */
+};
+
 /* What has passed in one direction. */
 struct udp_count {
 	uint64_t bytes, datagrams;
@@ -42,14 +56,13 @@ struct udp_session {
 	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
 	struct udp_session *newer, *older;
 	struct udp_session *next_waiting; /* in udp->waiting */
-	struct source upstream;
+	struct udp_upstream *upstream;    /* owned; NULL: none yet */
 	struct timer timer;
 	struct udp_socket *socket;     /* a reference */
 	struct graft_tuple tuple;      /* of what the client sends */
 	union client_addr client;      /* it is `peer`, or whom that speaks for in a PROXY header */
 	union client_addr destination; /* the same: `local`, or what the header says */
-	union client_addr peer, local, to;
-	in_port_t port; /* of `upstream`, from udp_ports.h; 0: it has none yet */
+	union client_addr peer, local;
 	struct server *server;
 	uint32_t server_lost; /* server->lost when it got that */
 	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
@@ -68,6 +81,7 @@ struct udp_session {
 
 /* What a worker has for all of them. */
 struct udp_worker {
+	struct worker *worker;
 	struct udp_session **buckets;
 	uint32_t mask;
 	struct udp_session *sessions, *dead;
@@ -76,6 +90,9 @@ struct udp_worker {
 	struct udp_socket *sockets;
 	struct timer old; /* when those without a forward are looked at */
 	struct udp_batch *batch;
+	struct udp_upstream *rests, **last_rests, *closed; /* FIFO; to be freed after the batch */
+	unsigned int n_rests;
+	struct timer rest;  /* when those that nobody needs are looked at */
 	uint64_t lost_seen; /* of shared->udp_lost */
 };
 
