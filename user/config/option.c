@@ -158,8 +158,6 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "connect to the upstream from the client's address" },
 	{ "settle", SECONDS(0, DAY), GLOBAL(settle_ms), .initial = "0.3",
 	  .help = "auto: how long a flow is in user space at first" },
-	{ "review", COUNT(0, 1000000000), GLOBAL(review), .initial = "0", .reloads = true,
-	  .help = "without effect; it will go" },
 	{ "probe", YES_NO, GLOBAL(probe), .initial = "yes",
 	  .help = "try the kernel at the start; use only what works" },
 	{ "user", GLOBAL(user), WORD("NAME", UINT64_MAX, "the name of an account"),
@@ -168,9 +166,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
 	  .help = "leave a small process that keeps some privileges" },
-	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .kind = KIND_LEVEL,
-	  .expected = LEVEL_NAMES, .initial = "info", .reloads = true,
-	  .help = "what is logged: " LEVEL_NAMES },
+	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .min = LOG_ERR, .initial = "info",
+	  .reloads = true, CHOICE(log_level_names, LEVEL_NAMES, "what is logged") },
 	{ "session-log", FILE_NAME, GLOBAL(session_log), .computed = "none",
 	  .help = "gets a JSON line for each ended session; -: stdout" },
 	{ "session-log-empty", YES_NO, GLOBAL(session_log_empty), .initial = "yes",
@@ -208,10 +205,10 @@ const struct config_line *option_line(const struct config_lines *l, const char *
 
 /* --- values --- */
 
-static int parse_choice(const char *const *choices, const char *text, unsigned int *ret)
+static int parse_choice(const struct option_def *o, const char *text, unsigned int *ret)
 {
-	for (*ret = 0; choices[*ret]; ++*ret)
-		if (!strcmp(text, choices[*ret]))
+	for (*ret = (unsigned int)o->min; o->choices[*ret]; ++*ret)
+		if (!strcmp(text, o->choices[*ret]))
 			return 0;
 	return -EINVAL;
 }
@@ -262,13 +259,10 @@ static int store(void *field, const struct option_def *o, const char *value, boo
 
 	switch (o->kind) {
 	case KIND_CHOICE:
-		return parse_choice(o->choices, value, field);
+		return parse_choice(o, value, field);
 	case KIND_BOOL:
 		*(bool *)field = !strcmp(value, "yes");
 		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
-	case KIND_LEVEL:
-		r = *(int *)field = log_level_parse(value);
-		return r < 0 ? r : 0;
 	case KIND_TEXT:
 	case KIND_INTERFACE:
 		return parse_text(o, value, field);

@@ -29,9 +29,8 @@ enum option_scope {
 
 /* What a value is, and the type of the field that stores it. */
 enum option_kind {
-	KIND_CHOICE,    /* unsigned int or enum: the place in `choices` */
+	KIND_CHOICE,    /* unsigned int, int or enum: the place in `choices`, from `min` on */
 	KIND_BOOL,      /* bool */
-	KIND_LEVEL,     /* int, of <syslog.h> */
 	KIND_COUNT,     /* unsigned int, also in hexadecimal */
 	KIND_SECONDS,   /* unsigned int, milliseconds */
 	KIND_SIZE,      /* uint64_t, bytes */

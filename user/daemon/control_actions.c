@@ -675,7 +675,7 @@ static struct json_object *do_log_level(struct round *r)
 {
 	if (request_has(r->req, KEY_LEVEL))
 		log_set_level((int)r->req->values[KEY_LEVEL].number);
-	json_add_text(r->answer, "level", log_level_name(log_get_level()));
+	json_add_text(r->answer, "level", log_level_names[log_get_level()]);
 	return NULL;
 }
 
