@@ -82,22 +82,16 @@ static int reduce_bounding_set(uint64_t keep)
 /* Keep those of KEEP that the process has, and make none inheritable. */
 static int reduce_capabilities(uint64_t keep)
 {
-	cap_t had = cap_get_proc(), set = cap_init(); /* all clear */
-	int r = had && set ? 0 : -ENOMEM;
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct set[2];
 
-	for (cap_value_t c = 0; !r && keep >> c; c++) {
-		cap_flag_value_t has;
-
-		if (keep >> c & 1 && (cap_get_flag(had, c, CAP_PERMITTED, &has) ||
-				      cap_set_flag(set, CAP_PERMITTED, 1, &c, has) ||
-				      cap_set_flag(set, CAP_EFFECTIVE, 1, &c, has)))
-			r = -errno;
+	if (capget(&header, set))
+		return -errno;
+	for (int i = 0; i < 2; i++) {
+		set[i].effective = set[i].permitted &= (uint32_t)(keep >> 32 * i);
+		set[i].inheritable = 0;
 	}
-	if (!r && cap_set_proc(set))
-		r = -errno;
-	cap_free(had);
-	cap_free(set);
-	return r;
+	return capset(&header, set) ? -errno : 0;
 }
 
 /* A NULL: keep the uid. */

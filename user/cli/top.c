@@ -65,14 +65,8 @@ struct row {
 enum { FORWARDS, SESSIONS, TABLES };
 
 /* What struct column has as paths: of a forward, of a session. */
-#define BOTH_WAYS                                                                                  \
-	{                                                                                          \
-		"/bytes_to_upstream", "/bytes_to_client"                                           \
-	}
-#define BOTH_FLOWS(key)                                                                            \
-	{                                                                                          \
-		"/flows/0/" key, "/flows/1/" key                                                   \
-	}
+#define BOTH_WAYS "/bytes_to_upstream", "/bytes_to_client"
+#define BOTH_FLOWS(key) "/flows/0/" key, "/flows/1/" key
 
 static struct table {
 	const char *title;
@@ -99,10 +93,10 @@ static struct table {
 				    { "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
 				    { "STATE", TEXT, 9, 100, { "/state" } },
 				    { "LIVE", NUMBER, 6, 0, { "/live" } },
-				    { "RATE/s", RATE, 8, 0, BOTH_WAYS },
+				    { "RATE/s", RATE, 8, 0, { BOTH_WAYS } },
 				    { "UP/s", RATE, 8, 140, { "/bytes_to_upstream" } },
 				    { "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
-				    { "BYTES", NUMBER, 8, 0, BOTH_WAYS },
+				    { "BYTES", NUMBER, 8, 0, { BOTH_WAYS } },
 				    { "DENIED", NUMBER, 6, 110, { "/denied" } },
 				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
@@ -111,14 +105,14 @@ static struct table {
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
-				    { "RATE/s", RATE, 8, 0, BOTH_FLOWS("bytes") },
+				    { "RATE/s", RATE, 8, 0, { BOTH_FLOWS("bytes") } },
 				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
 				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
 				    { "AGE", NUMBER, 6, 100, { "/age_ms" } },
-				    { "BACKLOG", NUMBER, 8, 0, BOTH_FLOWS("backlog_max") },
+				    { "BACKLOG", NUMBER, 8, 0, { BOTH_FLOWS("backlog_max") } },
 				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
-				    { "CARRIER", TEXT, 14, 0, BOTH_FLOWS("carrier") },
-				    { "REASON", TEXT, 40, 0, BOTH_FLOWS("reason") },
+				    { "CARRIER", TEXT, 14, 0, { BOTH_FLOWS("carrier") } },
+				    { "REASON", TEXT, 40, 0, { BOTH_FLOWS("reason") } },
 				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
 };
 

@@ -213,13 +213,20 @@ static int parse_choice(const struct option_def *o, const char *text, unsigned i
 	return -EINVAL;
 }
 
-static int parse_number(const struct option_def *o, const char *text, uint64_t *ret)
+static int store_number(const struct option_def *o, const char *text, void *field)
 {
-	int r = o->kind == KIND_COUNT   ? count_parse(text, ret) :
-		o->kind == KIND_SECONDS ? seconds_parse(text, ret) :
-					  size_parse(text, ret);
+	uint64_t n;
+	int r = o->kind == KIND_COUNT   ? count_parse(text, &n) :
+		o->kind == KIND_SECONDS ? seconds_parse(text, &n) :
+					  size_parse(text, &n);
 
-	return !r && (*ret < o->min || *ret > o->max) ? -ERANGE : r;
+	if (r || n < o->min || n > o->max)
+		return -EINVAL;
+	if (o->kind == KIND_SIZE)
+		*(uint64_t *)field = n;
+	else
+		*(unsigned int *)field = (unsigned int)n;
+	return 0;
 }
 
 static int parse_text(const struct option_def *o, const char *text, const char **ret)
@@ -254,8 +261,6 @@ static int store(void *field, const struct option_def *o, const char *value, boo
 		 char why[WHY_LEN])
 {
 	const char *wrong;
-	uint64_t number;
-	int r;
 
 	switch (o->kind) {
 	case KIND_CHOICE:
@@ -269,12 +274,7 @@ static int store(void *field, const struct option_def *o, const char *value, boo
 	case KIND_COUNT:
 	case KIND_SECONDS:
 	case KIND_SIZE:
-		r = parse_number(o, value, &number);
-		if (!r && o->kind == KIND_SIZE)
-			*(uint64_t *)field = number;
-		else if (!r)
-			*(unsigned int *)field = (unsigned int)number;
-		return r;
+		return store_number(o, value, field);
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_add(field, o->kind == KIND_ALLOW, value);
@@ -314,12 +314,6 @@ static unsigned int usable_cpus(void)
 		       (unsigned int)CPU_COUNT(&set);
 }
 
-/* Bytes of RAM. */
-static uint64_t memory_of_machine(void)
-{
-	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 void options_default(struct config *c)
 {
 	/* Computed once: a reload must find the same file unchanged when CPUs come or go. */
@@ -327,7 +321,7 @@ void options_default(struct config *c)
 	static uint64_t memory;
 
 	cpus = cpus ?: usable_cpus();
-	memory = memory ?: memory_of_machine() / 16;
+	memory = memory ?: (uint64_t)(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)) / 16;
 	c->workers = cpus;
 	c->kernel_memory = memory;
 	c->max_sessions_per_client = UINT_MAX; /* until max-sessions is known */

@@ -153,7 +153,7 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 /* clang-format off */
 static const struct syscall_need needed[] = {
 	/* the pair */
-	SYSCALL(recvfrom), SYSCALL(sendmsg), SYSCALL(close),
+	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
 	/* the file, and who could have written it; names of services */
 	SYSCALL(openat, TO_READ), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
 	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),
@@ -186,7 +186,7 @@ static const struct syscall_need needed[] = {
 	SYSCALL(unlinkat, SYSCALL_ARG(2, 0)),
 	/* filters of clsact, for which libbpf and if_nameindex(3) use netlink */
 	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK), SYSCALL_ARG(2, NETLINK_ROUTE)),
-	SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvmsg),
+	SYSCALL_IF(PART_GRAFT, recvmsg),
 	SETSOCKOPT_IF(PART_GRAFT, SOL_NETLINK, NETLINK_EXT_ACK),
 	BPF_IF(PART_GRAFT, BPF_OBJ_GET_INFO_BY_FD), /* names of programs */
 	/* stderr */
@@ -222,12 +222,6 @@ static int confine(int fd, const struct config *c, struct clsact *clsact, char *
 
 /* --- the privileged process --- */
 
-/* If the daemon is gone, recv(2) says so, and serve_all() ends. */
-static void send_packet(struct msghdr *m)
-{
-	(void)!sendmsg(PRIVILEGED_FD, m, MSG_NOSIGNAL);
-}
-
 static void close_all(int *fds, size_t n)
 {
 	while (n > 0)
@@ -249,15 +243,14 @@ static void hand_over(int *fds, size_t n)
 	c->cmsg_type = SCM_RIGHTS;
 	c->cmsg_len = CMSG_LEN(sizeof(int) * n);
 	memcpy(CMSG_DATA(c), fds, sizeof(int) * n);
-	send_packet(&m);
+	(void)!sendmsg(PRIVILEGED_FD, &m, MSG_NOSIGNAL);
 	close_all(fds, n);
 }
 
-static void send_answer(struct privileged_answer *a)
+/* If the daemon is gone, recv(2) says so, and serve_all() ends. */
+static void send_answer(const struct privileged_answer *a)
 {
-	struct iovec iov = { a, sizeof(*a) };
-
-	send_packet(&(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
+	(void)!send(PRIVILEGED_FD, a, sizeof(*a), MSG_NOSIGNAL);
 }
 
 struct serving {
