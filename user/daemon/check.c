@@ -24,9 +24,10 @@ static int check_account(const struct config *c)
 	char err[512];
 	struct account account;
 
-	return account_find_as_root(c->user, &account, err, sizeof(err)) ?
-		       config_complain(config_place(c, &c->defaults, "user"), "%s", err) :
-		       0;
+	log_keep_complaint(err, sizeof(err));
+	account_find_as_root(c->user, &account);
+	log_keep_complaint(NULL, 0);
+	return *err ? config_complain(config_place(c, &c->defaults, "user"), "%s", err) : 0;
 }
 
 /* This process may have what a daemon may have that is started in its place. */

@@ -149,7 +149,7 @@ static int find_listeners(struct daemon *d)
 
 static int find_account(struct daemon *d)
 {
-	int r = account_find(d->config.user, &d->account, d->err, sizeof(d->err));
+	int r = account_find(d->config.user, &d->account);
 
 	if (!r && !d->account.uid)
 		log_warning("root without capabilities has nothing to give up: culvert stays root");
@@ -310,7 +310,7 @@ static int give_up_root(struct daemon *d)
 	upstream_learn_ports();
 	udp_ports_open();
 	icmp_open();
-	return sandbox_enter(&d->account, 0, d->err, sizeof(d->err)) ? EXIT_CODE_UNSUPPORTED : 0;
+	return sandbox_enter(&d->account, 0) ? EXIT_CODE_UNSUPPORTED : 0;
 }
 
 /* Programs are loaded first, which takes long: who could connect before that would have to wait. */
@@ -385,15 +385,14 @@ static unsigned int parts_in_use(const struct daemon *d)
 static int confine(const struct daemon *d)
 {
 	const char *sanitizer = BUILT_WITH_SANITIZER;
-	char err[256];
 
 	if (sanitizer && d->config.seccomp != FILTER_OFF) {
 		log_warning("no seccomp filter: built with -fsanitize=%s", sanitizer);
 		return 0;
 	}
-	if (syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d), err, sizeof(err)))
-		return log_failure(EXIT_CODE_UNSUPPORTED, "%s", err);
-	return 0;
+	return syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d)) ?
+		       EXIT_CODE_UNSUPPORTED :
+		       0;
 }
 
 /*

@@ -201,14 +201,14 @@ static const struct syscall_need needed[] = {
  * capabilities; system calls.  A configuration file that is read again may bring marks, transparent
  * forwards, and low ports.  Without a file the process serves what needs CAP_NET_ADMIN alone.
  */
-static int confine(int fd, const struct config *c, struct clsact *clsact, char *err, size_t errlen)
+static int confine(int fd, const struct config *c, struct clsact *clsact)
 {
 	const uint64_t ports = c->file ? 1U << CAP_NET_BIND_SERVICE : 0;
 	int kept[1 + 2 * HOOKS] = { fd }, r;
 
 	if (clsact)
 		memcpy(&kept[1], clsact->programs, sizeof(clsact->programs));
-	r = sandbox_child("culvert-priv", kept, clsact ? 1 + 2 * HOOKS : 1, err, errlen);
+	r = sandbox_child("culvert-priv", kept, clsact ? 1 + 2 * HOOKS : 1);
 	if (r)
 		return r;
 	if (clsact)
@@ -216,8 +216,8 @@ static int confine(int fd, const struct config *c, struct clsact *clsact, char *
 	/* what the C library opens for it must be open */
 	/* cppcheck-suppress getservbynameCalled ; there is one thread */
 	(void)getservbyname("http", "tcp");
-	r = sandbox_enter(NULL, 1U << CAP_NET_ADMIN | ports, err, errlen);
-	return r ?: syscall_filter_enter(c->seccomp, needed, clsact ? PART_GRAFT : 0, err, errlen);
+	r = sandbox_enter(NULL, 1U << CAP_NET_ADMIN | ports);
+	return r ?: syscall_filter_enter(c->seccomp, needed, clsact ? PART_GRAFT : 0);
 }
 
 /* --- the privileged process --- */
@@ -364,7 +364,9 @@ static _Noreturn void serve_all(int fd, const struct config *c, int argc, char *
 	struct privileged_request q;
 	ssize_t n;
 
-	ready.error = -confine(fd, c, clsact, ready.text, sizeof(ready.text));
+	log_keep_complaint(ready.text, sizeof(ready.text));
+	ready.error = -confine(fd, c, clsact);
+	log_keep_complaint(NULL, 0);
 	send_answer(&ready);
 	if (ready.error)
 		_exit(1);
@@ -505,10 +507,8 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 		free(p);
 		return r;
 	}
-	if (!p->pid) {
-		log_keep_complaint(NULL, 0);
+	if (!p->pid)
 		serve_all(fds[1], c, argc, argv, clsact);
-	}
 	close(fds[1]);
 	p->fd = fds[0];
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));

@@ -43,7 +43,7 @@ struct results {
 	unsigned int carriers; /* that are asked about */
 	size_t at;             /* the behaviour that the child tries */
 	unsigned int took_ms;
-	char why[PROBE_DETAIL]; /* the child has ended early */
+	bool ended; /* the child, early */
 };
 
 /* Memory that a child shares. */
@@ -66,7 +66,8 @@ static _Noreturn void try_each(struct sockmap *k, struct grafts *gs, const struc
 
 	signal(SIGALRM, SIG_DFL); /* the daemon ignores it */
 	alarm(TOTAL_S);
-	if (sandbox_enter(a, 0, results->why, sizeof(results->why)))
+	log_keep_complaint(results->of[results->at].detail, PROBE_DETAIL);
+	if (sandbox_enter(a, 0))
 		_exit(1);
 	for (size_t i = 0; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];
@@ -89,6 +90,7 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 			   struct results *results)
 {
 	uint64_t start = clock_ms();
+	char *detail = results->of[LOAD + 1].detail;
 	int status = 0;
 	pid_t pid;
 
@@ -100,17 +102,16 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 	if (!pid)
 		try_each(kernel, grafts, a, results);
 	if (pid < 0)
-		snprintf(results->why, sizeof(results->why), "cannot start a process for it: %s%s",
+		snprintf(detail, PROBE_DETAIL, "cannot start a process for it: %s%s",
 			 strerror(errno), error_hint(HINT_RESOURCES, errno));
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (WIFSIGNALED(status))
-		snprintf(results->why, sizeof(results->why),
+		snprintf(results->of[results->at].detail, PROBE_DETAIL,
 			 "the process that tried it was killed: %s", strsignal(WTERMSIG(status)));
-	if (results->why[0]) {
+	results->ended = pid < 0 || status;
+	if (results->ended)
 		results->of[results->at].outcome = FAILS;
-		strcpy(results->of[results->at].detail, results->why);
-	}
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
@@ -138,7 +139,8 @@ static const char *detail_of(const struct results *results, size_t i)
 		return behaviours[i].shows;
 	if (results->of[i].outcome == FAILS)
 		return results->of[i].detail;
-	return results->why[0] && i > results->at ? results->why : "one before it fails";
+	return results->ended && i > results->at ? results->of[results->at].detail :
+						   "one before it fails";
 }
 
 static bool holds(const struct results *results, unsigned int carriers)
@@ -329,8 +331,8 @@ int probe_run(int argc, char **argv)
 		return log_complain(EXIT_CODE_USAGE,
 				    "\"%.256s\": unknown argument (`culvert help probe` lists them)",
 				    argv[1 + json]);
-	if (account_find(NULL, &account, results->why, sizeof(results->why)))
-		return log_complain(EXIT_CODE_USAGE, "%s", results->why);
+	if (account_find(NULL, &account))
+		return EXIT_CODE_USAGE;
 	uname(&uts);
 	note_load(results, LOAD,
 		  sockmap_open(&limits, &kernel, results->of[LOAD].detail, PROBE_DETAIL));
