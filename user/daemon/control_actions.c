@@ -452,10 +452,7 @@ static struct json_object *kernel_json(struct round *r)
 	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
 		    p->splice.why);
 	add_feature(list, "graft", r->shared->grafts != NULL, p->graft.why);
-	add_feature(list, "tried at the start",
-		    r->shared->config->probe && (p->sockmap.verdict != PROBE_UNASKED ||
-						 p->splice.verdict != PROBE_UNASKED),
-		    p->summary);
+	add_feature(list, "tried at the start", p->tried, p->summary);
 	json_add(o, "features", list);
 	json_add_int(o, "events_lost", k ? *sockmap_rings(k)->lost : 0);
 	return o;

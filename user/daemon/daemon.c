@@ -200,7 +200,7 @@ static int limit_descriptors(struct daemon *d)
 
 static int try_kernel(struct daemon *d)
 {
-	return probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe);
+	return adopt_open(&d->config, &d->account, &d->shared, &d->probe);
 }
 
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
@@ -224,11 +224,6 @@ static int open_control(struct daemon *d)
 		return r;
 	log_warning("no `culvert sessions` and `status`: %s", d->err);
 	return 0;
-}
-
-static int open_grafts(struct daemon *d)
-{
-	return adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe);
 }
 
 static int open_forwards(struct daemon *d)
@@ -322,9 +317,8 @@ static const struct step {
 	{ "find addresses to listen at", NULL, find_listeners },
 	{ "find the account", "user", find_account },
 	{ "raise the limit of descriptors", NULL, limit_descriptors },
-	{ "try the kernel", NULL, try_kernel },
 	{ "open the control socket", NULL, open_control },
-	{ "load the packet programs", NULL, open_grafts },
+	{ "try the kernel", NULL, try_kernel },
 	{ "start the privileged process", NULL, start_privileged },
 	{ "read resolv.conf", NULL, open_names },
 	{ "open the forwards", NULL, open_forwards },

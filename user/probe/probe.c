@@ -115,10 +115,22 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
-/* R is what loading the programs of behaviour WHICH has returned. */
-static int note_load(struct results *results, size_t which, int r)
+/* These load programs, and return what sockmap_open() and grafts_open() do. */
+static int load_sockmap(struct results *results, const struct sockmap_limits *limits,
+			struct sockmap **ret)
 {
-	results->of[which].outcome = r ? FAILS : HOLDS;
+	int r = sockmap_open(limits, ret, results->of[LOAD].detail, PROBE_DETAIL);
+
+	results->of[LOAD].outcome = r ? FAILS : HOLDS;
+	return r;
+}
+
+static int load_grafts(struct results *results, const struct graft_limits *limits,
+		       struct grafts **ret)
+{
+	int r = grafts_open(limits, ret, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL);
+
+	results->of[PACKET_PROGRAMS].outcome = r ? FAILS : HOLDS;
 	return r;
 }
 
@@ -176,7 +188,9 @@ static int judge(const struct config *c, const struct results *results, enum pro
 	size_t bad = first_bad(results, carrier);
 
 	*ret = (struct probe_finding){ .verdict = bad < BEHAVIOURS ? PROBE_BROKEN : PROBE_OK };
-	if (bad == BEHAVIOURS)
+	if (!(results->carriers & carrier))
+		*ret = (struct probe_finding){ PROBE_UNASKED, "no forward uses it" };
+	if (ret->verdict != PROBE_BROKEN)
 		return 0;
 	snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s", behaviours[bad].name,
 		 detail_of(results, bad));
@@ -188,56 +202,34 @@ static int judge(const struct config *c, const struct results *results, enum pro
 	return 0;
 }
 
-int probe_start(const struct config *c, const struct account *account, struct sockmap **ret_kernel,
-		struct probe_start *ret)
+int probe_start(const struct config *c, const struct account *account,
+		const struct graft_limits *graft, struct sockmap **ret_kernel,
+		struct grafts **ret_grafts, struct probe_start *ret)
 {
 	struct sockmap_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
-	struct results *results = results_new(carriers_of(c));
-	int r = 0;
+	struct results *results = results_new(carriers_of(c) | (graft ? PROBE_GRAFT : 0));
+	int r = 0, load_error = 0;
+	bool told = false;
 
-	*ret_kernel = NULL;
-	*ret = (struct probe_start){
-		.sockmap = { PROBE_UNASKED, "no forward's engine uses it" },
-		.splice = { PROBE_UNASKED, "no forward's engine uses it" },
-		.graft = { PROBE_UNASKED, "no forward grafts sessions" },
-		.summary = "no behaviour was tried",
-	};
-	if (!c->probe) {
-		strcpy(ret->sockmap.why, "not tried: --probe no");
-		strcpy(ret->splice.why, ret->sockmap.why);
-	}
+	*ret = (struct probe_start){ .summary = "no behaviour was tried" };
 	if (results->carriers & PROBE_SOCKMAP)
-		ret->load_error = note_load(results, LOAD,
-					    sockmap_open(&limits, ret_kernel,
-							 results->of[LOAD].detail, PROBE_DETAIL));
-	if (c->probe && results->carriers) {
-		try_behaviours(*ret_kernel, NULL, account, results);
+		load_error = load_sockmap(results, &limits, ret_kernel);
+	if (graft)
+		told = load_grafts(results, graft, ret_grafts) == load_error && load_error;
+	ret->tried = c->probe && results->carriers;
+	if (ret->tried) {
+		try_behaviours(*ret_kernel, *ret_grafts, account, results);
 		snprintf(ret->summary, sizeof(ret->summary), "tried in %u ms", results->took_ms);
 	}
-	if (results->carriers & PROBE_SOCKMAP)
-		r = judge(c, results, PROBE_SOCKMAP, false, &ret->sockmap);
-	if (!r && c->probe && results->carriers)
-		r = judge(c, results, PROBE_SPLICE, false, &ret->splice);
+	r = judge(c, results, PROBE_SOCKMAP, false, &ret->sockmap)       ?:
+		    judge(c, results, PROBE_SPLICE, false, &ret->splice) ?:
+		    judge(c, results, PROBE_GRAFT, told, &ret->graft);
+	if (!c->probe)
+		ret->splice = (struct probe_finding){ PROBE_UNASKED, "not tried: --probe no" };
 	if (ret->sockmap.verdict == PROBE_BROKEN) {
 		sockmap_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
-	munmap(results, sizeof(*results));
-	return r;
-}
-
-int probe_graft(const struct config *c, const struct account *account,
-		const struct graft_limits *limits, struct grafts **ret_grafts,
-		struct probe_start *ret)
-{
-	struct results *results = results_new(PROBE_GRAFT);
-	int r = note_load(results, PACKET_PROGRAMS,
-			  grafts_open(limits, ret_grafts, results->of[PACKET_PROGRAMS].detail,
-				      PROBE_DETAIL));
-
-	if (c->probe && *ret_grafts)
-		try_behaviours(NULL, *ret_grafts, account, results);
-	r = judge(c, results, PROBE_GRAFT, r && r == ret->load_error, &ret->graft);
 	if (ret->graft.verdict == PROBE_BROKEN) {
 		grafts_close(*ret_grafts, true);
 		*ret_grafts = NULL;
@@ -334,11 +326,8 @@ int probe_run(int argc, char **argv)
 	if (account_find(NULL, &account))
 		return EXIT_CODE_USAGE;
 	uname(&uts);
-	note_load(results, LOAD,
-		  sockmap_open(&limits, &kernel, results->of[LOAD].detail, PROBE_DETAIL));
-	note_load(results, PACKET_PROGRAMS,
-		  grafts_open(&graft_limits, &grafts, results->of[PACKET_PROGRAMS].detail,
-			      PROBE_DETAIL));
+	load_sockmap(results, &limits, &kernel);
+	load_grafts(results, &graft_limits, &grafts);
 	try_behaviours(kernel, grafts, &account, results);
 	grafts_close(grafts, false);
 	sockmap_close(kernel);
