@@ -79,8 +79,7 @@ struct trial {
 	uint64_t deadline_ms;
 
 	/* the streams */
-	_Atomic uint64_t len[2], got[2];
-	uint64_t sent[2];
+	_Atomic uint64_t len[2], got[2], sent[2];
 	bool eof[2]; /* received */
 	bool has_sender;
 	pthread_t sender; /* ends when the sockets are shut down, or at len */
@@ -163,13 +162,6 @@ static void open_session(struct trial *t)
 	step(t, rig_connect(t->small || t->stalled, &t->inner[DOWN], &t->outer[DOWN]), what);
 }
 
-static void join_sender(struct trial *t)
-{
-	if (t->has_sender)
-		pthread_join(t->sender, NULL);
-	t->has_sender = false;
-}
-
 /* Its sockets are closed with RST. */
 static void close_graft(struct trial *t)
 {
@@ -188,7 +180,8 @@ static void close_session(struct trial *t)
 		t->len[dir] = 0; /* a sender that is ahead enough sees no error */
 		shutdown(t->outer[dir], SHUT_RDWR);
 	}
-	join_sender(t);
+	if (t->has_sender)
+		pthread_join(t->sender, NULL);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		carrier_release(&t->flows[dir], &t->pool);
 		close(t->outer[dir]);
@@ -268,11 +261,8 @@ static bool is_stalled(struct trial *t)
 /* True if R, what a hand-over of IO's flow has returned, is that it is done. */
 static bool is_done(struct trial *t, enum step r, const struct sockmap_io *io, const char *what)
 {
-	step(t,
-	     r == STEP_UNPROVED ? -EBADE :
-	     r > STEP_UNPROVED  ? -(io->pump.error ?: EIO) :
-				  0,
-	     what);
+	if (r >= STEP_UNPROVED)
+		step(t, r == STEP_UNPROVED ? -EBADE : -(io->pump.error ?: EIO), what);
 	return r == STEP_DONE;
 }
 
@@ -457,7 +447,6 @@ static void try_session(struct trial *t)
 	step(t, -pthread_create(&t->sender, NULL, send_streams, t), "a thread");
 	t->has_sender = true;
 	run_session(t);
-	join_sender(t);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		same(t, "bytes delivered", t->got[dir], t->sent[dir]);
 	if (t->by == PROBE_SOCKMAP)
@@ -540,9 +529,7 @@ const unsigned char *rig_pattern(uint64_t off)
 	static bool ready;
 	uint32_t x = 2463534242U;
 
-	if (ready)
-		return table + off % RIG_PATTERN;
-	for (size_t i = 0; i < RIG_PATTERN; i++) {
+	for (size_t i = 0; !ready && i < RIG_PATTERN; i++) {
 		x ^= x << 13;
 		x ^= x >> 17;
 		x ^= x << 5;

@@ -296,14 +296,7 @@ static void print_json(const char *kernel, const struct results *results)
 
 void probe_help(void)
 {
-	puts("Usage: culvert probe [options]\n\n"
-	     "Try each kernel behaviour that the sockmap, splice and graft carriers rely on, on\n"
-	     "loopback connections of its own, as `culvert run` does when it starts. Needs the\n"
-	     "privileges of `culvert run`. Ends with 0 if all hold, 3 if not.\n\n"
-	     "Options:\n"
-	     "  --json            print the results as JSON\n"
-	     "  --help            show this help\n\n"
-	     "Checks:");
+	puts("\nChecks:");
 	for (size_t i = 0; i < BEHAVIOURS; i++)
 		printf("  %-16s  %s\n", behaviours[i].name, behaviours[i].shows);
 }

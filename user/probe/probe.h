@@ -26,6 +26,7 @@
  * is about sockmap.
  */
 int probe_run(int argc, char **argv);
+/* Print the list of behaviours. */
 void probe_help(void);
 
 #define PROBE_WHY_LEN 800
