@@ -7,7 +7,6 @@
  *   @options            an entry for each option of the command line
  *   @key NAME           the head of the entry of a key that [culvert] may have; its text follows
  *   @forward-key NAME   the same of a key that [forward NAME] alone may have
- *   @reloaded           a line with the keys of the daemon that a reload can change
  *   @rows               the rows of a completion, see completion.c
  *
  * "@VERSION@" anywhere is the version.  A key of the table that such a page does not mention is a
@@ -122,21 +121,6 @@ static void check_keys(struct page *p)
 			     o->name, o->scope == SCOPE_FORWARD ? "forward-" : "", o->name);
 }
 
-/* One line: the keys of the daemon that a reload can change. */
-static void put_reloaded(void)
-{
-	const char *between = ".BR ";
-
-	for (const struct option_def *o = option_table; o->name; o++) {
-		if (o->scope != SCOPE_GLOBAL || !o->reloads)
-			continue;
-		fputs(between, stdout);
-		put_text(o->name);
-		between = " \", \" ";
-	}
-	puts(" .");
-}
-
 /* --- lines --- */
 
 static void put_line(const char *line)
@@ -158,8 +142,6 @@ static void take_line(struct page *p, const char *line)
 		put_line(line);
 	else if (!strcmp(line, "@options"))
 		put_options();
-	else if (!strcmp(line, "@reloaded"))
-		put_reloaded();
 	else if (!strncmp(line, key, strlen(key)))
 		put_key(p, line + strlen(key), SCOPE_CULVERT);
 	else if (!strncmp(line, forward_key, strlen(forward_key)))

@@ -351,20 +351,17 @@ static void run_flow(struct trial *t, unsigned int dir)
 
 static void offer(struct trial *t)
 {
-	struct sockaddr_storage addrs[2];
+	struct sockaddr_in ends[2] = { 0 };
 	struct graft_request q = { 0 };
 	enum graft_refusal r;
 
 	for (unsigned int side = 0; side < 2; side++) {
-		socklen_t len[2] = { sizeof(addrs[0]), sizeof(addrs[1]) };
-		struct sockaddr *remote = (struct sockaddr *)&addrs[0];
-		struct sockaddr *local = (struct sockaddr *)&addrs[1];
+		socklen_t len = sizeof(ends[0]);
 
-		bool failed = getpeername(t->inner[side], remote, &len[0]) ||
-			      getsockname(t->inner[side], local, &len[1]);
-
-		step(t, failed ? -errno : 0, "addresses");
-		graft_tuple_set(&q.tuples[side], remote, local);
+		getpeername(t->inner[side], (struct sockaddr *)&ends[0], &len);
+		getsockname(t->inner[side], (struct sockaddr *)&ends[1], &len);
+		graft_tuple_set(&q.tuples[side], (const struct sockaddr *)&ends[0],
+				(const struct sockaddr *)&ends[1]);
 	}
 	r = graft_try(t->grafts, &q);
 	if (r)
