@@ -15,6 +15,7 @@
 #include <ctype.h>
 #include <errno.h>
 #include <error.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,14 +36,17 @@ struct page {
 
 #define fail(p, ...) error_at_line(1, 0, (p)->path, (p)->line, __VA_ARGS__)
 
-/* TEXT, of the table, in roff. */
-static void put_text(const char *text)
+/* Print in roff: what is a "-" here is one there. */
+__attribute__((format(printf, 1, 2))) static void put(const char *fmt, ...)
 {
-	for (; *text; text++)
-		if (*text == '-')
-			fputs("\\-", stdout);
-		else
-			putchar(*text);
+	char text[1024];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	for (const char *c = text; *c; c++)
+		printf(*c == '-' ? "\\%c" : "%c", *c);
 }
 
 /* --- the command line --- */
@@ -51,16 +55,10 @@ static void put_option(const struct option_def *o)
 {
 	const char *initial = o->computed ?: o->initial;
 
-	fputs(".TP\n\\fB\\-\\-", stdout);
-	put_text(o->name);
-	fputs("\\fR \\fI", stdout);
-	put_text(o->metavar);
-	printf("\\fR\n%c", toupper((unsigned char)o->help[0]));
-	put_text(o->help + 1);
-	if (initial) {
-		fputs("; default: ", stdout);
-		put_text(initial);
-	}
+	put(".TP\n\\fB--%s\\fR \\fI%s\\fR\n", o->name, o->metavar);
+	put("%c%s", toupper((unsigned char)o->help[0]), o->help + 1);
+	if (initial)
+		put("; default: %s", initial);
 	puts(".");
 }
 
@@ -81,21 +79,14 @@ static bool is_key(const struct option_def *o, enum option_scope scope)
 
 static void put_head(struct page *p, const struct option_def *o)
 {
+	const char *initial = o->computed ?: o->initial;
+
 	if (p->given[o - option_table])
 		fail(p, "%s: has a text already", o->name);
 	p->has_keys = p->given[o - option_table] = true;
-	fputs(".TP\n\\fB", stdout);
-	put_text(o->name);
-	fputs(" =\\fR \\fI", stdout);
-	put_text(o->metavar);
-	fputs("\\fR\nValue: ", stdout);
-	put_text(o->expected);
-	puts(".");
-	if (o->computed || o->initial) {
-		fputs("Default: ", stdout);
-		put_text(o->computed ?: o->initial);
-		puts(".");
-	}
+	put(".TP\n\\fB%s =\\fR \\fI%s\\fR\nValue: %s.\n", o->name, o->metavar, o->expected);
+	if (initial)
+		put("Default: %s.\n", initial);
 	puts(".IP");
 }
 
@@ -129,7 +120,7 @@ static void put_line(const char *line)
 
 	for (; (mark = strstr(line, VERSION_MARK)); line = mark + strlen(VERSION_MARK)) {
 		fwrite(line, 1, (size_t)(mark - line), stdout);
-		put_text(CULVERT_VERSION);
+		put("%s", CULVERT_VERSION);
 	}
 	puts(line);
 }
