@@ -227,18 +227,17 @@ static void close_all(int *fds, size_t n)
 /* Hand over N descriptors, and close them here. */
 static void hand_over(int *fds, size_t n)
 {
-	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS] = { 0 };
+	union {
+		struct cmsghdr head;
+		char room[ROOM_FOR_FDS];
+	} control = { .head = { CMSG_LEN(sizeof(int) * n), SOL_SOCKET, SCM_RIGHTS } };
 	struct iovec iov = { (char[]){ 'f' }, 1 };
-	struct msghdr m = { .msg_iov = &iov,
-			    .msg_iovlen = 1,
-			    .msg_control = control,
-			    .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	const struct msghdr m = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = &control,
+				  .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
 
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int) * n);
-	memcpy(CMSG_DATA(c), fds, sizeof(int) * n);
+	memcpy(CMSG_DATA(&control.head), fds, sizeof(int) * n);
 	(void)!sendmsg(PRIVILEGED_FD, &m, MSG_NOSIGNAL);
 	close_all(fds, n);
 }

@@ -115,23 +115,24 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
-/* These load programs, and return what sockmap_open() and grafts_open() do. */
-static int load_sockmap(struct results *results, const struct sockmap_limits *limits,
-			struct sockmap **ret)
+/*
+ * Load the programs of the carriers that RESULTS asks about.  -errno: none can be loaded, for one
+ * reason.
+ */
+static int load_programs(struct results *results, const struct sockmap_limits *limits,
+			 const struct graft_limits *graft, struct sockmap **ret_kernel,
+			 struct grafts **ret_grafts)
 {
-	int r = sockmap_open(limits, ret, results->of[LOAD].detail, PROBE_DETAIL);
+	int r = 0, e = 0;
 
+	if (results->carriers & PROBE_SOCKMAP)
+		r = sockmap_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL);
+	if (results->carriers & PROBE_GRAFT)
+		e = grafts_open(graft, ret_grafts, results->of[PACKET_PROGRAMS].detail,
+				PROBE_DETAIL);
 	results->of[LOAD].outcome = r ? FAILS : HOLDS;
-	return r;
-}
-
-static int load_grafts(struct results *results, const struct graft_limits *limits,
-		       struct grafts **ret)
-{
-	int r = grafts_open(limits, ret, results->of[PACKET_PROGRAMS].detail, PROBE_DETAIL);
-
-	results->of[PACKET_PROGRAMS].outcome = r ? FAILS : HOLDS;
-	return r;
+	results->of[PACKET_PROGRAMS].outcome = e ? FAILS : HOLDS;
+	return r == e ? r : 0;
 }
 
 /* The first that CARRIERS rely on and that was found not to hold, or skipped; BEHAVIOURS: none. */
@@ -208,14 +209,10 @@ int probe_start(const struct config *c, const struct account *account,
 {
 	struct sockmap_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
 	struct results *results = results_new(carriers_of(c) | (graft ? PROBE_GRAFT : 0));
-	int r = 0, load_error = 0;
-	bool told = false;
+	int r, load_error;
 
 	*ret = (struct probe_start){ .summary = "no behaviour was tried" };
-	if (results->carriers & PROBE_SOCKMAP)
-		load_error = load_sockmap(results, &limits, ret_kernel);
-	if (graft)
-		told = load_grafts(results, graft, ret_grafts) == load_error && load_error;
+	load_error = load_programs(results, &limits, graft, ret_kernel, ret_grafts);
 	ret->tried = c->probe && results->carriers;
 	if (ret->tried) {
 		try_behaviours(*ret_kernel, *ret_grafts, account, results);
@@ -223,7 +220,7 @@ int probe_start(const struct config *c, const struct account *account,
 	}
 	r = judge(c, results, PROBE_SOCKMAP, false, &ret->sockmap)       ?:
 		    judge(c, results, PROBE_SPLICE, false, &ret->splice) ?:
-		    judge(c, results, PROBE_GRAFT, told, &ret->graft);
+		    judge(c, results, PROBE_GRAFT, load_error, &ret->graft);
 	if (!c->probe)
 		ret->splice = (struct probe_finding){ PROBE_UNASKED, "not tried: --probe no" };
 	if (ret->sockmap.verdict == PROBE_BROKEN) {
@@ -319,8 +316,7 @@ int probe_run(int argc, char **argv)
 	if (account_find(NULL, &account))
 		return EXIT_CODE_USAGE;
 	uname(&uts);
-	load_sockmap(results, &limits, &kernel);
-	load_grafts(results, &graft_limits, &grafts);
+	load_programs(results, &limits, &graft_limits, &kernel, &grafts);
 	try_behaviours(kernel, grafts, &account, results);
 	grafts_close(grafts, false);
 	sockmap_close(kernel);
