@@ -230,7 +230,7 @@ static int open_forwards(struct daemon *d)
 {
 	int r;
 
-	if (!probe_allows_later(&d->probe.splice, d->config.probe))
+	if (!d->probe.splice.usable)
 		policy_forbid_splice();
 	policy_settle(d->config.settle_ms);
 	r = given_take(d->err, sizeof(d->err));

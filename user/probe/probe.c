@@ -188,10 +188,11 @@ static int judge(const struct config *c, const struct results *results, enum pro
 {
 	size_t bad = first_bad(results, carrier);
 
-	*ret = (struct probe_finding){ .verdict = bad < BEHAVIOURS ? PROBE_BROKEN : PROBE_OK };
+	*ret = (struct probe_finding){ false, "no forward uses it" };
 	if (!(results->carriers & carrier))
-		*ret = (struct probe_finding){ PROBE_UNASKED, "no forward uses it" };
-	if (ret->verdict != PROBE_BROKEN)
+		return 0;
+	*ret = (struct probe_finding){ .usable = bad == BEHAVIOURS };
+	if (ret->usable)
 		return 0;
 	snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s", behaviours[bad].name,
 		 detail_of(results, bad));
@@ -222,12 +223,12 @@ int probe_start(const struct config *c, const struct account *account,
 		    judge(c, results, PROBE_SPLICE, false, &ret->splice) ?:
 		    judge(c, results, PROBE_GRAFT, load_error, &ret->graft);
 	if (!c->probe)
-		ret->splice = (struct probe_finding){ PROBE_UNASKED, "not tried: --probe no" };
-	if (ret->sockmap.verdict == PROBE_BROKEN) {
+		ret->splice = (struct probe_finding){ true, "not tried: --probe no" };
+	if (!ret->sockmap.usable) {
 		sockmap_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
-	if (ret->graft.verdict == PROBE_BROKEN) {
+	if (!ret->graft.usable) {
 		grafts_close(*ret_grafts, true);
 		*ret_grafts = NULL;
 	}

@@ -31,15 +31,9 @@ void probe_help(void);
 
 #define PROBE_WHY_LEN 800
 
-enum probe_verdict {
-	PROBE_OK,      /* what was tried holds; sockmap with --probe no: the program is loaded */
-	PROBE_BROKEN,  /* something does not, or cannot be tried: the carrier is not used */
-	PROBE_UNASKED, /* no engine needs the carrier; splice with --probe no */
-};
-
 struct probe_finding {
-	enum probe_verdict verdict;
-	char why[PROBE_WHY_LEN]; /* for people; "" if OK */
+	bool usable;             /* of splice also with --probe no */
+	char why[PROBE_WHY_LEN]; /* not, or not tried; for people */
 };
 
 /* What the daemon may use on this kernel. */
@@ -61,12 +55,3 @@ struct probe_start {
 int probe_start(const struct config *c, const struct account *account,
 		const struct graft_limits *graft, struct sockmap **ret_kernel,
 		struct grafts **ret_grafts, struct probe_start *ret);
-
-/*
- * True if an engine that is asked for later may use a carrier.  What no engine had asked for at the
- * start was not tried.  PROBE: that of struct config.
- */
-static inline bool probe_allows_later(const struct probe_finding *f, bool probe)
-{
-	return f->verdict == PROBE_OK || (f->verdict == PROBE_UNASKED && !probe);
-}
