@@ -285,18 +285,6 @@ static int read_config(struct serving *s, bool took)
 	return 0;
 }
 
-/* Give the socket FD what it needs to be connected for FC. */
-static int prepare(int fd, const struct forward_conf *fc, int family)
-{
-	int r = fd < 0 ? -errno : 0;
-
-	if (!r && fc->mark)
-		r = socket_set_mark(fd, fc->mark);
-	if (!r && fc->transparent)
-		r = socket_set_transparent(fd, family);
-	return r;
-}
-
 static int make_sockets(const struct privileged_request *q, const struct forward_conf *fc, int *fds)
 {
 	int family = (int)q->family, r = 0;
@@ -304,7 +292,11 @@ static int make_sockets(const struct privileged_request *q, const struct forward
 
 	for (n = 0; !r && n < q->count; n++) {
 		fds[n] = socket(family, fc->udp ? DGRAM : STREAM, 0);
-		r = prepare(fds[n], fc, family);
+		r = fds[n] < 0 ? -errno : 0;
+		if (!r && fc->mark)
+			r = socket_set_mark(fds[n], fc->mark);
+		if (!r && fc->transparent)
+			r = socket_set_transparent(fds[n], family);
 	}
 	if (r)
 		close_all(fds, n);
