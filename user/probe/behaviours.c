@@ -126,33 +126,6 @@ static const volatile struct culvert_stat *stat_of(const struct trial *t, unsign
 	return sockmap_stat(t->kernel, t->pair * 2 + dir);
 }
 
-static struct pump_io pump_of(struct trial *t, unsigned int dir)
-{
-	return (struct pump_io){ .flow = &t->flows[dir],
-				 .pool = &t->pool,
-				 .src = t->inner[dir],
-				 .dst = t->inner[!dir],
-				 .buffer_size = BUFFER_SIZE,
-				 .limit = UINT64_MAX };
-}
-
-/* Make it known to the program: both sockets become redirect targets. */
-static void admit(struct trial *t)
-{
-	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		t->io[dir] = (struct sockmap_io){
-			.pump = pump_of(t, dir),
-			.kernel = t->kernel,
-			.slot = t->pair * 2 + dir,
-			.dst_connected = dir == UP,
-			.read_ahead = (uint32_t)t->plan->hard_limit,
-		};
-		step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
-		     "a connection into the map of redirect targets");
-	}
-}
-
 /* Flow UP's target has small buffers if the server is to stall it. */
 static void open_session(struct trial *t)
 {
@@ -160,6 +133,28 @@ static void open_session(struct trial *t)
 
 	step(t, rig_connect(t->small, &t->outer[UP], &t->inner[UP]), what);
 	step(t, rig_connect(t->small || t->stalled, &t->inner[DOWN], &t->outer[DOWN]), what);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		t->io[dir] = (struct sockmap_io){
+			.pump = { .flow = &t->flows[dir],
+				  .pool = &t->pool,
+				  .src = t->inner[dir],
+				  .dst = t->inner[!dir],
+				  .buffer_size = BUFFER_SIZE },
+			.kernel = t->kernel,
+			.dst_connected = dir == UP,
+			.read_ahead = (uint32_t)t->plan->hard_limit,
+		};
+}
+
+/* Make it known to the program: both sockets become redirect targets. */
+static void admit(struct trial *t)
+{
+	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		t->io[dir].slot = t->pair * 2 + dir;
+		step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
+		     "a connection into the map of redirect targets");
+	}
 }
 
 /* Its sockets are closed with RST. */
@@ -292,19 +287,20 @@ static void end_flow(struct trial *t, unsigned int dir)
 
 static void run_user(struct trial *t, unsigned int dir)
 {
-	struct flow *f = &t->flows[dir];
-	struct pump_io io = pump_of(t, dir);
+	struct pump_io *io = &t->io[dir].pump;
 	enum carrier by = t->by == PROBE_SPLICE ? CARRIER_SPLICE : CARRIER_COPY;
-	enum pump r = carrier_pump(&io, by);
+	enum pump r;
 
+	io->limit = UINT64_MAX; /* hand-overs have others */
+	r = carrier_pump(io, by);
 	/* bytes have come between splice(2), which found none, and the look for the reason */
 	if (r == PUMP_UNSUPPORTED)
-		r = carrier_pump(&io, by);
+		r = carrier_pump(io, by);
 	if (r >= PUMP_STARVED)
-		step(t, -(io.error ?: EIO), "carrying by user space");
+		step(t, -(io->error ?: EIO), "carrying by user space");
 	if (r == PUMP_EOF)
 		end_flow(t, dir);
-	else if (!f->pending && t->by == PROBE_SOCKMAP && (!t->plan->stays || t->stays))
+	else if (!io->flow->pending && t->by == PROBE_SOCKMAP && (!t->plan->stays || t->stays))
 		try_enter(t, dir);
 }
 
