@@ -91,8 +91,7 @@ static int reduce_capabilities(uint64_t keep)
 	return capset(&header, set) ? -errno : 0;
 }
 
-/* A NULL: keep the uid. */
-static int give_up(const struct account *a, uint64_t keep)
+int sandbox_enter(const struct account *a, uint64_t keep)
 {
 	int r = reduce_bounding_set(keep);
 
@@ -107,13 +106,8 @@ static int give_up(const struct account *a, uint64_t keep)
 	 */
 	if (!r && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)))
 		r = -errno;
-	return r ?: a && a->uid && setuid(0) == 0 ? -EPERM : 0;
-}
-
-int sandbox_enter(const struct account *a, uint64_t keep)
-{
-	int r = give_up(a, keep);
-
+	if (!r && a && a->uid && setuid(0) == 0)
+		r = -EPERM;
 	return r ? log_complain(r,
 				"cannot give up privileges: %s (root needs CAP_SETUID, CAP_SETGID "
 				"and CAP_SETPCAP, and a user namespace must have the account %s: "
