@@ -147,9 +147,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "source", EACH(source), .metavar = "ADDRESS", .kind = KIND_SOURCE, .initial = "any",
 	  .expected = "an IPv4 or IPv6 address without a port, or any",
 	  .help = "local address of connections to the upstream" },
-	{ "interface", EACH(interface), .metavar = "NAME", .kind = KIND_INTERFACE,
-	  .max = IFNAMSIZ - 1, .initial = "any",
-	  .expected = "the name of a network interface, or any",
+	{ "interface", EACH(interface),
+	  WORD("NAME", IFNAMSIZ - 1, "the name of a network interface, or any"), .initial = "any",
 	  .help = "network interface of connections to the upstream" },
 	{ "mark", EACH(mark), .kind = KIND_COUNT, .metavar = "N", .max = UINT32_MAX, .initial = "0",
 	  .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none",
@@ -233,7 +232,7 @@ static int parse_text(const struct option_def *o, const char *text, const char *
 {
 	if (!text[0] || strlen(text) > o->max)
 		return -EINVAL;
-	*ret = o->kind == KIND_INTERFACE && !strcmp(text, "any") ? NULL : text;
+	*ret = strcmp(o->initial ?: "", "any") || strcmp(text, "any") ? text : NULL;
 	return 0;
 }
 
@@ -269,7 +268,6 @@ static int store(void *field, const struct option_def *o, const char *value, boo
 		*(bool *)field = !strcmp(value, "yes");
 		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
 	case KIND_TEXT:
-	case KIND_INTERFACE:
 		return parse_text(o, value, field);
 	case KIND_COUNT:
 	case KIND_SECONDS:
@@ -346,7 +344,6 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	case KIND_SOURCE:
 		return addr_equal(a, b);
 	case KIND_TEXT:
-	case KIND_INTERFACE:
 		return !strcmp(*(const char *const *)a ?: "", *(const char *const *)b ?: "");
 	default:
 		return !memcmp(a, b,
