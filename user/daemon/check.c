@@ -46,31 +46,28 @@ static void check_descriptors(const struct config *c)
 
 /* --- names --- */
 
-/* 0 or -errno, after a warning: a daemon would start all the same. */
-static int look_up(const struct forward_conf *fc, struct endpoint *e)
-{
-	char why[256];
-	int r = endpoint_look_up(e, false, why, sizeof(why));
-
-	if (r)
-		log_complain(0,
-			     "warning: %supstream %s: %s (culvert starts all the same, and looks "
-			     "again)",
-			     fc->place, e->text, why);
-	return r;
-}
-
-/* Where no name server answers, to ask for each name would take too long. */
+/*
+ * What is not found is a warning: a daemon would start all the same.  Where no name server answers,
+ * to ask for each name would take too long.
+ */
 static void check_upstreams(const struct config *c)
 {
+	char why[256];
 	int r = 0;
 
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct upstream *u = &c->forwards[i].upstream;
+		const struct forward_conf *fc = &c->forwards[i];
 
-		for (size_t j = 0; r != -EAGAIN && j < u->n; j++)
-			if (u->servers[j].at.named)
-				r = look_up(&c->forwards[i], &u->servers[j].at);
+		for (size_t j = 0; r != -EAGAIN && j < fc->upstream.n; j++) {
+			struct endpoint *e = &fc->upstream.servers[j].at;
+
+			r = e->named ? endpoint_look_up(e, false, why, sizeof(why)) : 0;
+			if (r)
+				log_complain(0,
+					     "warning: %supstream %s: %s (culvert starts all the "
+					     "same, and looks again)",
+					     fc->place, e->text, why);
+		}
 	}
 }
 
