@@ -207,7 +207,7 @@ TEST(test_service_offline)
 	struct endpoint e;
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		const char *wrong = endpoint_parse_offline(rows[i].text, false, &e);
+		const char *wrong = endpoint_parse_offline(rows[i].text, false, false, &e);
 
 		assert_int_equal(!wrong, rows[i].formatted != NULL);
 		if (wrong)
@@ -218,10 +218,10 @@ TEST(test_service_offline)
 					    rows[i].formatted);
 		endpoint_close(&e);
 	}
-	assert_null(endpoint_parse_offline("db.example.org:tftp/udp", false, &e));
+	assert_null(endpoint_parse_offline("db.example.org:tftp/udp", false, false, &e));
 	assert_int_equal(ntohs(e.named_port), 69);
 	endpoint_close(&e);
-	assert_null(endpoint_parse_offline("db.example.org:www", false, &e));
+	assert_null(endpoint_parse_offline("db.example.org:www", false, false, &e));
 	assert_int_equal(ntohs(e.named_port), 80);
 	endpoint_close(&e);
 }

@@ -27,6 +27,7 @@
 
 #include "unit.h"
 #include "base/built_with.h"
+#include "base/log.h"
 #include "daemon/daemon.h"
 #include "base/sandbox.h"
 
@@ -55,14 +56,10 @@ struct attempt {
 
 static void enter(enum filter_mode mode, unsigned int parts)
 {
-	char err[256];
-
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
 		_exit(125);
-	if (syscall_filter_enter(mode, NULL, parts, err, sizeof(err))) {
-		(void)!write(2, err, strlen(err));
+	if (syscall_filter_enter(mode, NULL, parts))
 		_exit(126);
-	}
 }
 
 /*
@@ -365,7 +362,8 @@ TEST(test_no_filter_is_an_error)
 	if (pid == 0) {
 		if (geteuid() == 0 && setresuid(65534, 65534, 65534))
 			_exit(124);
-		r = syscall_filter_enter(FILTER_ERRNO, NULL, 0, err, sizeof(err));
+		log_keep_complaint(err, sizeof(err));
+		r = syscall_filter_enter(FILTER_ERRNO, NULL, 0);
 		_exit(r == -EACCES && err[0] ? 0 : 1);
 	}
 	assert_int_equal(outcome(pid), 0);

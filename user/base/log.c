@@ -33,7 +33,7 @@ static _Atomic int max_level = LOG_INFO;
 
 /* --- levels --- */
 
-const char *const log_level_names[LOG_DEBUG + 1] = {
+const char *const log_level_names[LOG_DEBUG + 2] = {
 	[LOG_ERR] = "error", [LOG_WARNING] = "warning", [LOG_NOTICE] = "notice",
 	[LOG_INFO] = "info", [LOG_DEBUG] = "debug",
 };
@@ -46,19 +46,6 @@ void log_set_level(int level)
 int log_get_level(void)
 {
 	return atomic_load_explicit(&max_level, memory_order_relaxed);
-}
-
-int log_level_parse(const char *name)
-{
-	for (int level = LOG_ERR; level <= LOG_DEBUG; level++)
-		if (!strcmp(name, log_level_names[level]))
-			return level;
-	return -EINVAL;
-}
-
-const char *log_level_name(int level)
-{
-	return log_level_names[level < LOG_ERR ? LOG_ERR : level > LOG_DEBUG ? LOG_DEBUG : level];
 }
 
 /* --- text --- */
@@ -136,7 +123,7 @@ __attribute__((format(printf, 3, 0))) static void write_or_lose(int level, unsig
 		snprintf(prefix, sizeof(prefix), "<%d>", level & LOG_PRIMASK);
 	else
 		snprintf(prefix, sizeof(prefix), "%s %s: ", log_time(clock_real_ms(), time),
-			 log_level_name(level));
+			 log_level_names[level]);
 	if (suppressed)
 		n = snprintf(note, sizeof(note), " (%u similar messages suppressed)", suppressed);
 	pthread_mutex_lock(&lock);

@@ -26,10 +26,8 @@
 void log_set_level(int level);
 int log_get_level(void);
 
-/* "error", "warning", "notice", "info", "debug" -> LOG_*; -EINVAL otherwise. */
-extern const char *const log_level_names[LOG_DEBUG + 1]; /* from LOG_ERR on */
-int log_level_parse(const char *name);
-const char *log_level_name(int level);
+/* "error", "warning", "notice", "info", "debug": from LOG_ERR on; the last one is NULL. */
+extern const char *const log_level_names[LOG_DEBUG + 2];
 
 #define log_write(level, ...) log_write_limited(NULL, level, __VA_ARGS__)
 

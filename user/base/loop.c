@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 
 #define BATCH 128        /* events */
@@ -183,14 +184,10 @@ static void fire_timers(struct loop *l)
 
 static int next_timeout(const struct loop *l)
 {
-	uint64_t wait;
-
 	if (!l->timers)
 		return -1;
-	if (l->timers->due_ms <= l->now_ms)
-		return 0;
-	wait = l->timers->due_ms - l->now_ms;
-	return wait > 60000 ? 60000 : (int)wait;
+	return l->timers->due_ms > l->now_ms ? (int)smaller(l->timers->due_ms - l->now_ms, 60000) :
+					       0;
 }
 
 static int run_batches(struct loop *l)

@@ -15,26 +15,24 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/minmax.h"
 
-int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen)
+int account_find_as_root(const char *name, struct account *ret)
 {
 	struct passwd *pw = getpwnam(name ?: "culvert");
 
 	if (!pw && !name)
 		pw = getpwnam("nobody");
-	if (!pw) {
-		snprintf(err, errlen,
-			 "no such account: %s (give another with --user, or start culvert as an "
-			 "account that is not root)",
-			 name ?: "culvert, nobody");
-		return -ENOENT;
-	}
-	if (pw->pw_uid == 0) {
-		snprintf(err, errlen, "account %s is root: give an unprivileged one with --user",
-			 pw->pw_name);
-		return -EINVAL;
-	}
+	if (!pw)
+		return log_complain(-ENOENT,
+				    "no such account: %s (give another with --user, or start "
+				    "culvert as an account that is not root)",
+				    name ?: "culvert, nobody");
+	if (pw->pw_uid == 0)
+		return log_complain(-EINVAL,
+				    "account %s is root: give an unprivileged one with --user",
+				    pw->pw_name);
 	snprintf(ret->name, sizeof(ret->name), "%s", pw->pw_name);
 	ret->uid = pw->pw_uid;
 	ret->gid = pw->pw_gid;
@@ -50,17 +48,16 @@ static bool is_root(void)
 	return geteuid() == 0 && (capget(&header, has) || has[0].permitted || has[1].permitted);
 }
 
-int account_find(const char *name, struct account *ret, char *err, size_t errlen)
+int account_find(const char *name, struct account *ret)
 {
 	const struct passwd *pw;
 
 	if (is_root())
-		return account_find_as_root(name, ret, err, errlen);
+		return account_find_as_root(name, ret);
 	pw = getpwuid(geteuid());
-	if (name && (!pw || strcmp(name, pw->pw_name))) {
-		snprintf(err, errlen, "--user %s: this needs root, with its capabilities", name);
-		return -EPERM;
-	}
+	if (name && (!pw || strcmp(name, pw->pw_name)))
+		return log_complain(-EPERM, "--user %s: this needs root, with its capabilities",
+				    name);
 	snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
 	ret->uid = geteuid();
 	ret->gid = getegid();
@@ -82,26 +79,19 @@ static int reduce_bounding_set(uint64_t keep)
 /* Keep those of KEEP that the process has, and make none inheritable. */
 static int reduce_capabilities(uint64_t keep)
 {
-	cap_t had = cap_get_proc(), set = cap_init(); /* all clear */
-	int r = had && set ? 0 : -ENOMEM;
+	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };
+	struct __user_cap_data_struct set[2];
 
-	for (cap_value_t c = 0; !r && keep >> c; c++) {
-		cap_flag_value_t has;
-
-		if (keep >> c & 1 && (cap_get_flag(had, c, CAP_PERMITTED, &has) ||
-				      cap_set_flag(set, CAP_PERMITTED, 1, &c, has) ||
-				      cap_set_flag(set, CAP_EFFECTIVE, 1, &c, has)))
-			r = -errno;
+	if (capget(&header, set))
+		return -errno;
+	for (int i = 0; i < 2; i++) {
+		set[i].effective = set[i].permitted &= (uint32_t)(keep >> 32 * i);
+		set[i].inheritable = 0;
 	}
-	if (!r && cap_set_proc(set))
-		r = -errno;
-	cap_free(had);
-	cap_free(set);
-	return r;
+	return capset(&header, set) ? -errno : 0;
 }
 
-/* A NULL: keep the uid. */
-static int give_up(const struct account *a, uint64_t keep)
+int sandbox_enter(const struct account *a, uint64_t keep)
 {
 	int r = reduce_bounding_set(keep);
 
@@ -116,23 +106,18 @@ static int give_up(const struct account *a, uint64_t keep)
 	 */
 	if (!r && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)))
 		r = -errno;
-	return r ?: a && a->uid && setuid(0) == 0 ? -EPERM : 0;
+	if (!r && a && a->uid && setuid(0) == 0)
+		r = -EPERM;
+	return r ? log_complain(r,
+				"cannot give up privileges: %s (root needs CAP_SETUID, CAP_SETGID "
+				"and CAP_SETPCAP, and a user namespace must have the account %s: "
+				"give another with --user, or start culvert as an account that is "
+				"not root)",
+				strerror(-r), a ? a->name : "of --user") :
+		   0;
 }
 
-int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen)
-{
-	int r = give_up(a, keep);
-
-	if (r)
-		snprintf(err, errlen,
-			 "cannot give up privileges: %s (root needs CAP_SETUID, CAP_SETGID and "
-			 "CAP_SETPCAP, and a user namespace must have the account %s: give another "
-			 "with --user, or start culvert as an account that is not root)",
-			 strerror(-r), a ? a->name : "of --user");
-	return r;
-}
-
-int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen)
+int sandbox_child(const char *name, int *fds, size_t n)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC), behind = SANDBOX_CHILD_FD + (int)n;
 	bool failed = null < 0 || dup2(null, STDIN_FILENO) < 0 || dup2(null, STDOUT_FILENO) < 0;
@@ -144,10 +129,8 @@ int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen
 		fds[i] = dup2(fds[i], SANDBOX_CHILD_FD + (int)i);
 		failed = failed || fds[i] < 0;
 	}
-	if (failed) {
-		snprintf(err, errlen, "cannot order its descriptors: %s", strerror(errno));
-		return -errno;
-	}
+	if (failed)
+		return log_complain(-errno, "cannot order its descriptors: %s", strerror(errno));
 	closefrom(behind);
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);
@@ -306,8 +289,7 @@ static int load(scmp_filter_ctx ctx)
 	return r ?: seccomp_load(ctx);
 }
 
-int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts,
-			 char *err, size_t errlen)
+int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts)
 {
 	uint32_t refuse = mode == FILTER_KILL ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(ENOSYS);
 	scmp_filter_ctx ctx;
@@ -323,9 +305,8 @@ int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 	r = r ?: add_others(ctx, mode);
 	r = r ?: load(ctx);
 	seccomp_release(ctx);
-	if (r)
-		snprintf(err, errlen,
-			 "cannot load the seccomp filter: %s (--seccomp off runs without)",
-			 strerror(-r));
-	return r;
+	return r ? log_complain(r,
+				"cannot load the seccomp filter: %s (--seccomp off runs without)",
+				strerror(-r)) :
+		   0;
 }

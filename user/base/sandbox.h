@@ -20,12 +20,13 @@ struct account {
  * The account that this process shall become.  For root: NAME, or if NAME is NULL the default,
  * which is `culvert` if that account exists, else `nobody`.  For any other, and for root without
  * capabilities: its own account, and NAME must be NULL or that one.  Returns 0; -ENOENT: no such
- * account; -EINVAL: NAME is root; -EPERM: another account, without root.  ERR says what to do.
+ * account; -EINVAL: NAME is root; -EPERM: another account, without root.  Like the functions below,
+ * it complains of an error, and says what to do.
  */
-int account_find(const char *name, struct account *ret, char *err, size_t errlen);
+int account_find(const char *name, struct account *ret);
 
 /* The same as for root, whoever asks. */
-int account_find_as_root(const char *name, struct account *ret, char *err, size_t errlen);
+int account_find_as_root(const char *name, struct account *ret);
 
 /*
  * Give up root for good.  The process takes the uid and gid of A, and has no other groups.  A NULL:
@@ -34,17 +35,17 @@ int account_find_as_root(const char *name, struct account *ret, char *err, size_
  * process of the same account can trace it or read its memory, and there are no core dumps.
  *
  * Without root, or its capabilities, the uid, gid and groups stay.  To be called before threads
- * exist.  Returns 0 or -errno; ERR says what root lacks.
+ * exist.  Returns 0 or -errno.
  */
-int sandbox_enter(const struct account *a, uint64_t keep, char *err, size_t errlen);
+int sandbox_enter(const struct account *a, uint64_t keep);
 
 /*
  * Take from this process, a child that was forked to keep a privilege: its descriptors but stderr
  * and the N in FDS, which get the numbers from SANDBOX_CHILD_FD on; and all signals that can be
- * blocked.  Its NAME has at most 15 bytes.  Returns 0 or -errno; ERR says what failed.
+ * blocked.  Its NAME has at most 15 bytes.  Returns 0 or -errno.
  */
 #define SANDBOX_CHILD_FD 3
-int sandbox_child(const char *name, int *fds, size_t n, char *err, size_t errlen);
+int sandbox_child(const char *name, int *fds, size_t n);
 
 /* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
 unsigned long sandbox_raise_nofile(unsigned long want);
@@ -59,8 +60,8 @@ enum filter_mode {
 /*
  * Confine all threads of this process, for good.  no_new_privs must be set.  PARTS are those in
  * use.  LIST NULL: the daemon.  Another process needs LIST, which ends with SYSCALLS_END, and what
- * the C library does on its own account; with a sanitizer built in it is not confined.  -errno; ERR
- * says what failed.
+ * the C library does on its own account; with a sanitizer built in it is not confined.  0 or
+ * -errno.
  */
-int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts,
-			 char *err, size_t errlen);
+int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
+			 unsigned int parts);

@@ -44,6 +44,9 @@ static const char convert_about[] =
 static const char top_about[] =
 	"The last line of the screen lists the keys.  All options of `culvert sessions` but\n"
 	"--json are taken.";
+static const char probe_about[] =
+	"As `culvert run` does when it starts, on loopback connections of its own.  Needs the\n"
+	"privileges of `culvert run`.  Exit code: 0 all hold; 3 not.";
 static const char graft_about[] =
 	"After a daemon has died, or has left grafted sessions: reset these sessions, take the\n"
 	"packet programs off all interfaces, and remove what is pinned.  Needs root, and\n"
@@ -61,20 +64,24 @@ const struct local_command local_commands[] = {
 	{ "graft", "remove grafted sessions that a daemon has left", graft_run, graft_options,
 	  .about = graft_about },
 	{ "probe", "try each kernel behaviour that culvert relies on", probe_run, probe_options,
-	  .help = probe_help },
+	  .about = probe_about, .help = probe_help },
 	{ .name = NULL },
 };
 
-void local_command_help(const struct local_command *c)
+static void print_about(const struct local_command *c)
 {
-	if (c->help) {
-		c->help();
-		return;
-	}
 	printf("Usage: culvert %s %s%s\n\nTo %s.  See culvert(8).\n\n%s\n", c->name, c->word ?: "",
 	       c->options->name ? "[options]" : "", c->summary, c->about);
 	if (c->options->name)
 		puts("\nOptions:");
 	for (const struct request_key_def *o = c->options; o->name; o++)
 		client_print_option(o);
+}
+
+void local_command_help(const struct local_command *c)
+{
+	if (c->about)
+		print_about(c);
+	if (c->help)
+		c->help();
 }

@@ -12,9 +12,9 @@ struct local_command {
 	int (*run)(int argc, char **argv);
 	/* its options, the last one without a name; NULL: those of option_table */
 	const struct request_key_def *options;
-	const char *word;  /* what a word that is no option means; NULL: there is none */
-	const char *about; /* for the help, or a function that prints it: */
-	void (*help)(void);
+	const char *word;   /* what a word that is no option means; NULL: there is none */
+	const char *about;  /* for the help; NULL: HELP prints all of it */
+	void (*help)(void); /* prints the rest of it; or NULL */
 };
 
 extern const struct local_command local_commands[]; /* the last one has no name */

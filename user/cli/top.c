@@ -65,14 +65,8 @@ struct row {
 enum { FORWARDS, SESSIONS, TABLES };
 
 /* What struct column has as paths: of a forward, of a session. */
-#define BOTH_WAYS                                                                                  \
-	{                                                                                          \
-		"/bytes_to_upstream", "/bytes_to_client"                                           \
-	}
-#define BOTH_FLOWS(key)                                                                            \
-	{                                                                                          \
-		"/flows/0/" key, "/flows/1/" key                                                   \
-	}
+#define BOTH_WAYS "/bytes_to_upstream", "/bytes_to_client"
+#define BOTH_FLOWS(key) "/flows/0/" key, "/flows/1/" key
 
 static struct table {
 	const char *title;
@@ -99,10 +93,10 @@ static struct table {
 				    { "UPSTREAM", TEXT, 21, 0, { "/upstream" } },
 				    { "STATE", TEXT, 9, 100, { "/state" } },
 				    { "LIVE", NUMBER, 6, 0, { "/live" } },
-				    { "RATE/s", RATE, 8, 0, BOTH_WAYS },
+				    { "RATE/s", RATE, 8, 0, { BOTH_WAYS } },
 				    { "UP/s", RATE, 8, 140, { "/bytes_to_upstream" } },
 				    { "DOWN/s", RATE, 8, 140, { "/bytes_to_client" } },
-				    { "BYTES", NUMBER, 8, 0, BOTH_WAYS },
+				    { "BYTES", NUMBER, 8, 0, { BOTH_WAYS } },
 				    { "DENIED", NUMBER, 6, 110, { "/denied" } },
 				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "ENGINE", TEXT, 40, 0, { "/engine", "/engine_configured" } } } },
@@ -111,14 +105,14 @@ static struct table {
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
-				    { "RATE/s", RATE, 8, 0, BOTH_FLOWS("bytes") },
+				    { "RATE/s", RATE, 8, 0, { BOTH_FLOWS("bytes") } },
 				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
 				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
 				    { "AGE", NUMBER, 6, 100, { "/age_ms" } },
-				    { "BACKLOG", NUMBER, 8, 0, BOTH_FLOWS("backlog_max") },
+				    { "BACKLOG", NUMBER, 8, 0, { BOTH_FLOWS("backlog_max") } },
 				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
-				    { "CARRIER", TEXT, 14, 0, BOTH_FLOWS("carrier") },
-				    { "REASON", TEXT, 40, 0, BOTH_FLOWS("reason") },
+				    { "CARRIER", TEXT, 14, 0, { BOTH_FLOWS("carrier") } },
+				    { "REASON", TEXT, 40, 0, { BOTH_FLOWS("reason") } },
 				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
 };
 
@@ -193,9 +187,11 @@ static bool matches(const struct table *t, const struct row *r)
 	return false;
 }
 
-static void choose(struct table *t, size_t at)
+static void choose(struct table *t, ssize_t at)
 {
-	t->at = at < t->n_shown ? at : t->n_shown ? t->n_shown - 1 : 0;
+	ssize_t last = (ssize_t)t->n_shown - 1, most = at < last ? at : last;
+
+	t->at = most > 0 ? (size_t)most : 0;
 	t->chosen = t->at ? t->shown[t->at] : NULL;
 }
 
@@ -216,7 +212,7 @@ static void arrange(struct table *t)
 	for (size_t i = 0; t->chosen && i < t->n_shown; i++)
 		if (!compare_identity(t->shown[i], t->chosen))
 			at = i;
-	choose(t, at);
+	choose(t, (ssize_t)at);
 }
 
 /* Replace T's part of the sample by ANSWER, which T then owns, MS later. */
@@ -430,7 +426,6 @@ static int take_sample(struct top *v)
 	v->due_ms = now_ms + INTERVAL_MS + 2 * (now_ms - begun_ms);
 	if (r) {
 		json_object_put(status);
-		json_object_put(sessions);
 		return r;
 	}
 	v->lost[0] = '\0';
@@ -500,14 +495,16 @@ static void on_answer_key(struct top *v, int key)
 
 static void on_arrow_key(struct table *t, int key)
 {
-	size_t n = key == KEY_UP || key == KEY_DOWN ? 1 : t->height;
+	ssize_t page = (ssize_t)t->height, all = (ssize_t)t->n_shown;
+	ssize_t by = key == KEY_UP    ? -1 :
+		     key == KEY_DOWN  ? 1 :
+		     key == KEY_PPAGE ? -page :
+		     key == KEY_NPAGE ? page :
+		     key == KEY_HOME  ? -all :
+		     key == KEY_END   ? all :
+					0;
 
-	if (key == KEY_UP || key == KEY_PPAGE)
-		choose(t, t->at > n ? t->at - n : 0);
-	else if (key == KEY_DOWN || key == KEY_NPAGE)
-		choose(t, t->at + n);
-	else if (key == KEY_HOME || key == KEY_END)
-		choose(t, key == KEY_HOME ? 0 : SIZE_MAX);
+	choose(t, (ssize_t)t->at + by);
 }
 
 static void on_look_key(struct top *v, struct table *t, int key)
@@ -594,11 +591,6 @@ int top_run(int argc, char **argv)
 		r = log_complain(EXIT_CODE_USAGE, "top needs a terminal; for programs there is "
 						  "`culvert sessions --json`");
 	r = r ?: run(&v);
-	for (int i = 0; i < TABLES; i++) {
-		json_object_put(tables[i].answer);
-		free(tables[i].rows);
-		free(tables[i].shown);
-	}
 	client_words_close(&words);
 	return r;
 }

@@ -196,8 +196,7 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 		       "bad IPv6 address between the brackets, or no such network interface";
 }
 
-/* UDP: what is meant where TEXT does not say it. */
-static const char *parse(const char *text, bool passive, bool udp, struct endpoint *ret)
+const char *endpoint_parse_offline(const char *text, bool passive, bool udp, struct endpoint *ret)
 {
 	bool file = !strncmp(text, "unix:", 5), is_long = strlen(text) >= sizeof(ret->text);
 	const char *wrong;
@@ -213,16 +212,11 @@ static const char *parse(const char *text, bool passive, bool udp, struct endpoi
 	return wrong;
 }
 
-const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret)
-{
-	return parse(text, passive, false, ret);
-}
-
 const char *endpoint_add_listen(const char *text, struct endpoint *e)
 {
 	struct endpoint more;
 	size_t used = strlen(e->text);
-	const char *wrong = endpoint_parse_offline(text, true, &more);
+	const char *wrong = endpoint_parse_offline(text, true, false, &more);
 
 	if (!wrong && !used)
 		*e = more;
@@ -268,7 +262,7 @@ int endpoint_look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
 {
-	const char *wrong = endpoint_parse_offline(text, passive, ret);
+	const char *wrong = endpoint_parse_offline(text, passive, false, ret);
 	int r = wrong ? -EINVAL : ret->named ? endpoint_look_up(ret, passive, err, errlen) : 0;
 
 	if (wrong)
@@ -332,7 +326,7 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 
 	if (u->n == SERVERS_MAX)
 		return "more than 64 servers";
-	wrong = parse(word, false, udp, &s.at);
+	wrong = endpoint_parse_offline(word, false, udp, &s.at);
 	if (wrong)
 		return wrong;
 	u->servers = array_grow(u->servers, u->n, sizeof(*u->servers));

@@ -38,10 +38,10 @@ struct endpoint {
 int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
 
 /*
- * The same without asking anybody for a host: a host name gives no address, only its port.  NULL,
- * or what is wrong.
+ * The same without asking anybody for a host: a host name gives no address, only its port.  UDP:
+ * what is meant where TEXT does not say it.  NULL, or what is wrong.
  */
-const char *endpoint_parse_offline(const char *text, bool passive, struct endpoint *ret);
+const char *endpoint_parse_offline(const char *text, bool passive, bool udp, struct endpoint *ret);
 
 /*
  * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  All have one protocol.  A

@@ -147,9 +147,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "source", EACH(source), .metavar = "ADDRESS", .kind = KIND_SOURCE, .initial = "any",
 	  .expected = "an IPv4 or IPv6 address without a port, or any",
 	  .help = "local address of connections to the upstream" },
-	{ "interface", EACH(interface), .metavar = "NAME", .kind = KIND_INTERFACE,
-	  .max = IFNAMSIZ - 1, .initial = "any",
-	  .expected = "the name of a network interface, or any",
+	{ "interface", EACH(interface),
+	  WORD("NAME", IFNAMSIZ - 1, "the name of a network interface, or any"), .initial = "any",
 	  .help = "network interface of connections to the upstream" },
 	{ "mark", EACH(mark), .kind = KIND_COUNT, .metavar = "N", .max = UINT32_MAX, .initial = "0",
 	  .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none",
@@ -158,8 +157,6 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "connect to the upstream from the client's address" },
 	{ "settle", SECONDS(0, DAY), GLOBAL(settle_ms), .initial = "0.3",
 	  .help = "auto: how long a flow is in user space at first" },
-	{ "review", COUNT(0, 1000000000), GLOBAL(review), .initial = "0", .reloads = true,
-	  .help = "without effect; it will go" },
 	{ "probe", YES_NO, GLOBAL(probe), .initial = "yes",
 	  .help = "try the kernel at the start; use only what works" },
 	{ "user", GLOBAL(user), WORD("NAME", UINT64_MAX, "the name of an account"),
@@ -168,9 +165,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
 	  .help = "leave a small process that keeps some privileges" },
-	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .kind = KIND_LEVEL,
-	  .expected = LEVEL_NAMES, .initial = "info", .reloads = true,
-	  .help = "what is logged: " LEVEL_NAMES },
+	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .min = LOG_ERR, .initial = "info",
+	  .reloads = true, CHOICE(log_level_names, LEVEL_NAMES, "what is logged") },
 	{ "session-log", FILE_NAME, GLOBAL(session_log), .computed = "none",
 	  .help = "gets a JSON line for each ended session; -: stdout" },
 	{ "session-log-empty", YES_NO, GLOBAL(session_log_empty), .initial = "yes",
@@ -208,28 +204,35 @@ const struct config_line *option_line(const struct config_lines *l, const char *
 
 /* --- values --- */
 
-static int parse_choice(const char *const *choices, const char *text, unsigned int *ret)
+static int parse_choice(const struct option_def *o, const char *text, unsigned int *ret)
 {
-	for (*ret = 0; choices[*ret]; ++*ret)
-		if (!strcmp(text, choices[*ret]))
+	for (*ret = (unsigned int)o->min; o->choices[*ret]; ++*ret)
+		if (!strcmp(text, o->choices[*ret]))
 			return 0;
 	return -EINVAL;
 }
 
-static int parse_number(const struct option_def *o, const char *text, uint64_t *ret)
+static int store_number(const struct option_def *o, const char *text, void *field)
 {
-	int r = o->kind == KIND_COUNT   ? count_parse(text, ret) :
-		o->kind == KIND_SECONDS ? seconds_parse(text, ret) :
-					  size_parse(text, ret);
+	uint64_t n;
+	int r = o->kind == KIND_COUNT   ? count_parse(text, &n) :
+		o->kind == KIND_SECONDS ? seconds_parse(text, &n) :
+					  size_parse(text, &n);
 
-	return !r && (*ret < o->min || *ret > o->max) ? -ERANGE : r;
+	if (r || n < o->min || n > o->max)
+		return -EINVAL;
+	if (o->kind == KIND_SIZE)
+		*(uint64_t *)field = n;
+	else
+		*(unsigned int *)field = (unsigned int)n;
+	return 0;
 }
 
 static int parse_text(const struct option_def *o, const char *text, const char **ret)
 {
 	if (!text[0] || strlen(text) > o->max)
 		return -EINVAL;
-	*ret = o->kind == KIND_INTERFACE && !strcmp(text, "any") ? NULL : text;
+	*ret = strcmp(o->initial ?: "", "any") || strcmp(text, "any") ? text : NULL;
 	return 0;
 }
 
@@ -257,30 +260,19 @@ static int store(void *field, const struct option_def *o, const char *value, boo
 		 char why[WHY_LEN])
 {
 	const char *wrong;
-	uint64_t number;
-	int r;
 
 	switch (o->kind) {
 	case KIND_CHOICE:
-		return parse_choice(o->choices, value, field);
+		return parse_choice(o, value, field);
 	case KIND_BOOL:
 		*(bool *)field = !strcmp(value, "yes");
 		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
-	case KIND_LEVEL:
-		r = *(int *)field = log_level_parse(value);
-		return r < 0 ? r : 0;
 	case KIND_TEXT:
-	case KIND_INTERFACE:
 		return parse_text(o, value, field);
 	case KIND_COUNT:
 	case KIND_SECONDS:
 	case KIND_SIZE:
-		r = parse_number(o, value, &number);
-		if (!r && o->kind == KIND_SIZE)
-			*(uint64_t *)field = number;
-		else if (!r)
-			*(unsigned int *)field = (unsigned int)number;
-		return r;
+		return store_number(o, value, field);
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_add(field, o->kind == KIND_ALLOW, value);
@@ -320,12 +312,6 @@ static unsigned int usable_cpus(void)
 		       (unsigned int)CPU_COUNT(&set);
 }
 
-/* Bytes of RAM. */
-static uint64_t memory_of_machine(void)
-{
-	return (uint64_t)sysconf(_SC_PHYS_PAGES) * (uint64_t)sysconf(_SC_PAGESIZE);
-}
-
 void options_default(struct config *c)
 {
 	/* Computed once: a reload must find the same file unchanged when CPUs come or go. */
@@ -333,7 +319,7 @@ void options_default(struct config *c)
 	static uint64_t memory;
 
 	cpus = cpus ?: usable_cpus();
-	memory = memory ?: memory_of_machine() / 16;
+	memory = memory ?: (uint64_t)(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)) / 16;
 	c->workers = cpus;
 	c->kernel_memory = memory;
 	c->max_sessions_per_client = UINT_MAX; /* until max-sessions is known */
@@ -358,7 +344,6 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 	case KIND_SOURCE:
 		return addr_equal(a, b);
 	case KIND_TEXT:
-	case KIND_INTERFACE:
 		return !strcmp(*(const char *const *)a ?: "", *(const char *const *)b ?: "");
 	default:
 		return !memcmp(a, b,

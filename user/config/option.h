@@ -29,19 +29,17 @@ enum option_scope {
 
 /* What a value is, and the type of the field that stores it. */
 enum option_kind {
-	KIND_CHOICE,    /* unsigned int or enum: the place in `choices` */
-	KIND_BOOL,      /* bool */
-	KIND_LEVEL,     /* int, of <syslog.h> */
-	KIND_COUNT,     /* unsigned int, also in hexadecimal */
-	KIND_SECONDS,   /* unsigned int, milliseconds */
-	KIND_SIZE,      /* uint64_t, bytes */
-	KIND_TEXT,      /* const char *, at most `max` bytes */
-	KIND_INTERFACE, /* the same; NULL: any */
-	KIND_ALLOW,     /* struct acl, to which each value adds rules */
-	KIND_DENY,      /* the same */
-	KIND_SOURCE,    /* struct addr without a port; length 0: any */
-	KIND_LISTEN,    /* struct endpoint */
-	KIND_UPSTREAM,  /* struct upstream */
+	KIND_CHOICE,   /* unsigned int, int or enum: the place in `choices`, from `min` on */
+	KIND_BOOL,     /* bool */
+	KIND_COUNT,    /* unsigned int, also in hexadecimal */
+	KIND_SECONDS,  /* unsigned int, milliseconds */
+	KIND_SIZE,     /* uint64_t, bytes */
+	KIND_TEXT,     /* const char *, at most `max` bytes; NULL: any, if that is the default */
+	KIND_ALLOW,    /* struct acl, to which each value adds rules */
+	KIND_DENY,     /* the same */
+	KIND_SOURCE,   /* struct addr without a port; length 0: any */
+	KIND_LISTEN,   /* struct endpoint */
+	KIND_UPSTREAM, /* struct upstream */
 };
 
 #define OPTIONS_MAX 64

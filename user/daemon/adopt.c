@@ -39,23 +39,20 @@ static char *folder_of(const char *pins, const char *control)
 	return folder;
 }
 
-/* What engine graft needs must be there; auto has other carriers. */
-int adopt_open(const struct config *c, const struct account *a, struct grafts **ret,
+int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe)
 {
 	bool wanted = config_forward_with(c, ENGINE_GRAFT);
 	/* a slot is used again as late as possible, so there are more than sessions */
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers,
-				       .uid = a->uid };
+				       .uid = a->uid,
+				       .pins = folder_of(c->graft_pins, c->control) };
 	int r;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
 		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
-	if (!wanted)
-		return 0;
-	limits.pins = folder_of(c->graft_pins, c->control);
-	r = probe_graft(c, a, &limits, ret, probe);
+	r = probe_start(c, a, wanted ? &limits : NULL, &shared->kernel, &shared->grafts, probe);
 	free((char *)limits.pins);
 	return r;
 }

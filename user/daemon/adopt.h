@@ -12,13 +12,11 @@ struct forward;
 /* Grafted sessions outlive the daemon: what the next one, or `culvert graft`, finds of them. */
 
 /*
- * Open what grafts sessions, if a forward of C wants it; what a daemon before this one has left is
- * used.  RET is NULL if no session can be grafted.  Needs root, and the control socket, which only
- * one daemon has at a time.  A: what the daemon becomes.  PROBE: what was found before; it gets
- * what is found here.  Returns 0, or an exit code if an engine was asked for by name and cannot
- * work.
+ * Load what carries sessions in the kernel, as probe_start() does, into SHARED.  What a daemon
+ * before this one has left of grafted sessions is used.  Needs root, and the control socket, which
+ * only one daemon has at a time.  A: what the daemon becomes.
  */
-int adopt_open(const struct config *c, const struct account *a, struct grafts **ret,
+int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe);
 
 /* Make the sessions left ones of TS and FIRST, before the workers start; or reset them. */

@@ -24,9 +24,10 @@ static int check_account(const struct config *c)
 	char err[512];
 	struct account account;
 
-	return account_find_as_root(c->user, &account, err, sizeof(err)) ?
-		       config_complain(config_place(c, &c->defaults, "user"), "%s", err) :
-		       0;
+	log_keep_complaint(err, sizeof(err));
+	account_find_as_root(c->user, &account);
+	log_keep_complaint(NULL, 0);
+	return *err ? config_complain(config_place(c, &c->defaults, "user"), "%s", err) : 0;
 }
 
 /* This process may have what a daemon may have that is started in its place. */
@@ -45,45 +46,40 @@ static void check_descriptors(const struct config *c)
 
 /* --- names --- */
 
-/* 0 or -errno, after a warning: a daemon would start all the same. */
-static int look_up(const struct forward_conf *fc, struct endpoint *e)
-{
-	char why[256];
-	int r = endpoint_look_up(e, false, why, sizeof(why));
-
-	if (r)
-		log_complain(0,
-			     "warning: %supstream %s: %s (culvert starts all the same, and looks "
-			     "again)",
-			     fc->place, e->text, why);
-	return r;
-}
-
-/* Where no name server answers, to ask for each name would take too long. */
+/*
+ * What is not found is a warning: a daemon would start all the same.  Where no name server answers,
+ * to ask for each name would take too long.
+ */
 static void check_upstreams(const struct config *c)
 {
+	char why[256];
 	int r = 0;
 
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct upstream *u = &c->forwards[i].upstream;
+		const struct forward_conf *fc = &c->forwards[i];
 
-		for (size_t j = 0; r != -EAGAIN && j < u->n; j++)
-			if (u->servers[j].at.named)
-				r = look_up(&c->forwards[i], &u->servers[j].at);
+		for (size_t j = 0; r != -EAGAIN && j < fc->upstream.n; j++) {
+			struct endpoint *e = &fc->upstream.servers[j].at;
+
+			r = e->named ? endpoint_look_up(e, false, why, sizeof(why)) : 0;
+			if (r)
+				log_complain(0,
+					     "warning: %supstream %s: %s (culvert starts all the "
+					     "same, and looks again)",
+					     fc->place, e->text, why);
+		}
 	}
 }
 
 /* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
 static int parse(int argc, char **argv, struct config *c)
 {
-	char command[] = "run", option[] = "--config";
-	char *words[] = { command, option, argv[1], NULL };
 	int r;
 
 	memset(c, 0, sizeof(*c));
 	if (argc != 2 || argv[1][0] == '-')
 		return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
-	r = config_read_any(3, words, -1, c);
+	r = config_read_file(argv[1], -1, c);
 	if (!r && !c->n_forwards)
 		log_complain(0,
 			     "%s: warning: no forward here: give LISTEN UPSTREAM on the command "

@@ -449,13 +449,9 @@ static struct json_object *kernel_json(struct round *r)
 
 	json_add_bool(o, "available", k != NULL);
 	json_add_text(o, "reason", k ? "" : p->sockmap.why);
-	add_feature(list, "splice", p->splice.verdict == PROBE_OK || !r->shared->config->probe,
-		    p->splice.why);
+	add_feature(list, "splice", p->splice.usable, p->splice.why);
 	add_feature(list, "graft", r->shared->grafts != NULL, p->graft.why);
-	add_feature(list, "tried at the start",
-		    r->shared->config->probe && (p->sockmap.verdict != PROBE_UNASKED ||
-						 p->splice.verdict != PROBE_UNASKED),
-		    p->summary);
+	add_feature(list, "tried at the start", p->tried, p->summary);
 	json_add(o, "features", list);
 	json_add_int(o, "events_lost", k ? *sockmap_rings(k)->lost : 0);
 	return o;
@@ -558,14 +554,14 @@ static void follow_engines(void *arg)
 /* Say why ENGINE is not available here; NULL: it is. */
 static const char *engine_hindrance(const struct round *r, enum engine engine)
 {
-	const struct probe_finding *splice = &r->actions->probe->splice;
+	const struct probe_start *probe = r->actions->probe;
 
 	if (engine == ENGINE_SOCKMAP && !r->shared->kernel)
-		return r->actions->probe->sockmap.why;
+		return probe->sockmap.why;
 	if (engine == ENGINE_GRAFT && !r->shared->grafts)
 		return "no engine of the start could graft: restart culvert";
-	if (engine == ENGINE_SPLICE && !probe_allows_later(splice, r->shared->config->probe))
-		return splice->why;
+	if (engine == ENGINE_SPLICE && !probe->splice.usable)
+		return probe->splice.why;
 	return NULL;
 }
 
@@ -675,7 +671,7 @@ static struct json_object *do_log_level(struct round *r)
 {
 	if (request_has(r->req, KEY_LEVEL))
 		log_set_level((int)r->req->values[KEY_LEVEL].number);
-	json_add_text(r->answer, "level", log_level_name(log_get_level()));
+	json_add_text(r->answer, "level", log_level_names[log_get_level()]);
 	return NULL;
 }
 

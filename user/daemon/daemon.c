@@ -149,7 +149,7 @@ static int find_listeners(struct daemon *d)
 
 static int find_account(struct daemon *d)
 {
-	int r = account_find(d->config.user, &d->account, d->err, sizeof(d->err));
+	int r = account_find(d->config.user, &d->account);
 
 	if (!r && !d->account.uid)
 		log_warning("root without capabilities has nothing to give up: culvert stays root");
@@ -200,7 +200,7 @@ static int limit_descriptors(struct daemon *d)
 
 static int try_kernel(struct daemon *d)
 {
-	return probe_start(&d->config, &d->account, &d->shared.kernel, &d->probe);
+	return adopt_open(&d->config, &d->account, &d->shared, &d->probe);
 }
 
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
@@ -226,16 +226,11 @@ static int open_control(struct daemon *d)
 	return 0;
 }
 
-static int open_grafts(struct daemon *d)
-{
-	return adopt_open(&d->config, &d->account, &d->shared.grafts, &d->probe);
-}
-
 static int open_forwards(struct daemon *d)
 {
 	int r;
 
-	if (!probe_allows_later(&d->probe.splice, d->config.probe))
+	if (!d->probe.splice.usable)
 		policy_forbid_splice();
 	policy_settle(d->config.settle_ms);
 	r = given_take(d->err, sizeof(d->err));
@@ -310,7 +305,7 @@ static int give_up_root(struct daemon *d)
 	upstream_learn_ports();
 	udp_ports_open();
 	icmp_open();
-	return sandbox_enter(&d->account, 0, d->err, sizeof(d->err)) ? EXIT_CODE_UNSUPPORTED : 0;
+	return sandbox_enter(&d->account, 0) ? EXIT_CODE_UNSUPPORTED : 0;
 }
 
 /* Programs are loaded first, which takes long: who could connect before that would have to wait. */
@@ -322,9 +317,8 @@ static const struct step {
 	{ "find addresses to listen at", NULL, find_listeners },
 	{ "find the account", "user", find_account },
 	{ "raise the limit of descriptors", NULL, limit_descriptors },
-	{ "try the kernel", NULL, try_kernel },
 	{ "open the control socket", NULL, open_control },
-	{ "load the packet programs", NULL, open_grafts },
+	{ "try the kernel", NULL, try_kernel },
 	{ "start the privileged process", NULL, start_privileged },
 	{ "read resolv.conf", NULL, open_names },
 	{ "open the forwards", NULL, open_forwards },
@@ -385,15 +379,14 @@ static unsigned int parts_in_use(const struct daemon *d)
 static int confine(const struct daemon *d)
 {
 	const char *sanitizer = BUILT_WITH_SANITIZER;
-	char err[256];
 
 	if (sanitizer && d->config.seccomp != FILTER_OFF) {
 		log_warning("no seccomp filter: built with -fsanitize=%s", sanitizer);
 		return 0;
 	}
-	if (syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d), err, sizeof(err)))
-		return log_failure(EXIT_CODE_UNSUPPORTED, "%s", err);
-	return 0;
+	return syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d)) ?
+		       EXIT_CODE_UNSUPPORTED :
+		       0;
 }
 
 /*

@@ -20,7 +20,6 @@
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/netlink.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
@@ -153,8 +152,8 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 /* clang-format off */
 static const struct syscall_need needed[] = {
 	/* the pair */
-	SYSCALL(recvfrom), SYSCALL(sendmsg), SYSCALL(close),
-	/* the file, and who could have written it; names of services */
+	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
+	/* the file, and who could have written it */
 	SYSCALL(openat, TO_READ), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
 	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),
 	SYSCALL(faccessat), SYSCALL(faccessat2), SYSCALL(geteuid),
@@ -186,7 +185,7 @@ static const struct syscall_need needed[] = {
 	SYSCALL(unlinkat, SYSCALL_ARG(2, 0)),
 	/* filters of clsact, for which libbpf and if_nameindex(3) use netlink */
 	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK), SYSCALL_ARG(2, NETLINK_ROUTE)),
-	SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvmsg),
+	SYSCALL_IF(PART_GRAFT, recvmsg),
 	SETSOCKOPT_IF(PART_GRAFT, SOL_NETLINK, NETLINK_EXT_ACK),
 	BPF_IF(PART_GRAFT, BPF_OBJ_GET_INFO_BY_FD), /* names of programs */
 	/* stderr */
@@ -201,32 +200,23 @@ static const struct syscall_need needed[] = {
  * capabilities; system calls.  A configuration file that is read again may bring marks, transparent
  * forwards, and low ports.  Without a file the process serves what needs CAP_NET_ADMIN alone.
  */
-static int confine(int fd, const struct config *c, struct clsact *clsact, char *err, size_t errlen)
+static int confine(int fd, const struct config *c, struct clsact *clsact)
 {
 	const uint64_t ports = c->file ? 1U << CAP_NET_BIND_SERVICE : 0;
 	int kept[1 + 2 * HOOKS] = { fd }, r;
 
 	if (clsact)
 		memcpy(&kept[1], clsact->programs, sizeof(clsact->programs));
-	r = sandbox_child("culvert-priv", kept, clsact ? 1 + 2 * HOOKS : 1, err, errlen);
+	r = sandbox_child("culvert-priv", kept, clsact ? 1 + 2 * HOOKS : 1);
 	if (r)
 		return r;
 	if (clsact)
 		memcpy(clsact->programs, &kept[1], sizeof(clsact->programs));
-	/* what the C library opens for it must be open */
-	/* cppcheck-suppress getservbynameCalled ; there is one thread */
-	(void)getservbyname("http", "tcp");
-	r = sandbox_enter(NULL, 1U << CAP_NET_ADMIN | ports, err, errlen);
-	return r ?: syscall_filter_enter(c->seccomp, needed, clsact ? PART_GRAFT : 0, err, errlen);
+	r = sandbox_enter(NULL, 1U << CAP_NET_ADMIN | ports);
+	return r ?: syscall_filter_enter(c->seccomp, needed, clsact ? PART_GRAFT : 0);
 }
 
 /* --- the privileged process --- */
-
-/* If the daemon is gone, recv(2) says so, and serve_all() ends. */
-static void send_packet(struct msghdr *m)
-{
-	(void)!sendmsg(PRIVILEGED_FD, m, MSG_NOSIGNAL);
-}
 
 static void close_all(int *fds, size_t n)
 {
@@ -237,27 +227,25 @@ static void close_all(int *fds, size_t n)
 /* Hand over N descriptors, and close them here. */
 static void hand_over(int *fds, size_t n)
 {
-	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS] = { 0 };
+	union {
+		struct cmsghdr head;
+		char room[ROOM_FOR_FDS];
+	} control = { .head = { CMSG_LEN(sizeof(int) * n), SOL_SOCKET, SCM_RIGHTS } };
 	struct iovec iov = { (char[]){ 'f' }, 1 };
-	struct msghdr m = { .msg_iov = &iov,
-			    .msg_iovlen = 1,
-			    .msg_control = control,
-			    .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
-	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
+	const struct msghdr m = { .msg_iov = &iov,
+				  .msg_iovlen = 1,
+				  .msg_control = &control,
+				  .msg_controllen = CMSG_SPACE(sizeof(int) * n) };
 
-	c->cmsg_level = SOL_SOCKET;
-	c->cmsg_type = SCM_RIGHTS;
-	c->cmsg_len = CMSG_LEN(sizeof(int) * n);
-	memcpy(CMSG_DATA(c), fds, sizeof(int) * n);
-	send_packet(&m);
+	memcpy(CMSG_DATA(&control.head), fds, sizeof(int) * n);
+	(void)!sendmsg(PRIVILEGED_FD, &m, MSG_NOSIGNAL);
 	close_all(fds, n);
 }
 
-static void send_answer(struct privileged_answer *a)
+/* If the daemon is gone, recv(2) says so, and serve_all() ends. */
+static void send_answer(const struct privileged_answer *a)
 {
-	struct iovec iov = { a, sizeof(*a) };
-
-	send_packet(&(struct msghdr){ .msg_iov = &iov, .msg_iovlen = 1 });
+	(void)!send(PRIVILEGED_FD, a, sizeof(*a), MSG_NOSIGNAL);
 }
 
 struct serving {
@@ -297,18 +285,6 @@ static int read_config(struct serving *s, bool took)
 	return 0;
 }
 
-/* Give the socket FD what it needs to be connected for FC. */
-static int prepare(int fd, const struct forward_conf *fc, int family)
-{
-	int r = fd < 0 ? -errno : 0;
-
-	if (!r && fc->mark)
-		r = socket_set_mark(fd, fc->mark);
-	if (!r && fc->transparent)
-		r = socket_set_transparent(fd, family);
-	return r;
-}
-
 static int make_sockets(const struct privileged_request *q, const struct forward_conf *fc, int *fds)
 {
 	int family = (int)q->family, r = 0;
@@ -316,7 +292,11 @@ static int make_sockets(const struct privileged_request *q, const struct forward
 
 	for (n = 0; !r && n < q->count; n++) {
 		fds[n] = socket(family, fc->udp ? DGRAM : STREAM, 0);
-		r = prepare(fds[n], fc, family);
+		r = fds[n] < 0 ? -errno : 0;
+		if (!r && fc->mark)
+			r = socket_set_mark(fds[n], fc->mark);
+		if (!r && fc->transparent)
+			r = socket_set_transparent(fds[n], family);
 	}
 	if (r)
 		close_all(fds, n);
@@ -371,7 +351,9 @@ static _Noreturn void serve_all(int fd, const struct config *c, int argc, char *
 	struct privileged_request q;
 	ssize_t n;
 
-	ready.error = -confine(fd, c, clsact, ready.text, sizeof(ready.text));
+	log_keep_complaint(ready.text, sizeof(ready.text));
+	ready.error = -confine(fd, c, clsact);
+	log_keep_complaint(NULL, 0);
 	send_answer(&ready);
 	if (ready.error)
 		_exit(1);
@@ -512,10 +494,8 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 		free(p);
 		return r;
 	}
-	if (!p->pid) {
-		log_keep_complaint(NULL, 0);
+	if (!p->pid)
 		serve_all(fds[1], c, argc, argv, clsact);
-	}
 	close(fds[1]);
 	p->fd = fds[0];
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));

@@ -361,8 +361,6 @@ static void put_in_force(struct plan *p)
 	checks_wake(r->shared->checks);
 	r->took = true;
 	log_set_level(p->config->log_level);
-	if (p->config->review)
-		log_warning("review has no effect any more, and will be unknown: remove it");
 	atomic_store(&r->shared->grace_ms, p->config->grace_ms);
 	for (size_t i = 0; i < p->config->n_forwards; i++) {
 		const struct forward *f = p->forwards[i];

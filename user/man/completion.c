@@ -54,9 +54,7 @@ static void put_option(const char *command, const struct option_def *o)
 	begin_row(command, o->name, o->metavar);
 	if (o->kind == KIND_BOOL)
 		fputs("yes no", stdout);
-	else if (o->kind == KIND_LEVEL)
-		put_key_values(&request_keys[KEY_LEVEL]);
-	for (size_t i = 0; o->choices && o->choices[i]; i++)
+	for (size_t i = o->min; o->choices && o->choices[i]; i++)
 		put_value(o->choices[i]);
 	end_row(o->help);
 }

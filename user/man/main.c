@@ -7,13 +7,14 @@
  *   @options            an entry for each option of the command line
  *   @key NAME           the head of the entry of a key that [culvert] may have; its text follows
  *   @forward-key NAME   the same of a key that [forward NAME] alone may have
- *   @reloaded           a line with the keys of the daemon that a reload can change
  *   @rows               the rows of a completion, see completion.c
  *
  * "@VERSION@" anywhere is the version.  A key of the table that such a page does not mention is a
  * mistake.
  */
+#include <ctype.h>
 #include <errno.h>
+#include <error.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,8 +26,6 @@
 #include "version.h"
 
 #define VERSION_MARK "@VERSION@"
-#define LINE_LEN 1024
-#define LINE_GOOD 50
 
 struct page {
 	const char *path;
@@ -35,77 +34,31 @@ struct page {
 	bool given[OPTIONS_MAX]; /* by the place in the table */
 };
 
-__attribute__((format(printf, 2, 3), noreturn)) static void fail(const struct page *p,
-								 const char *fmt, ...)
+#define fail(p, ...) error_at_line(1, 0, (p)->path, (p)->line, __VA_ARGS__)
+
+/* Print in roff: what is a "-" here is one there. */
+__attribute__((format(printf, 1, 2))) static void put(const char *fmt, ...)
 {
+	char text[1024];
 	va_list ap;
 
-	fprintf(stderr, "%s:%u: ", p->path, p->line);
 	va_start(ap, fmt);
-	vfprintf(stderr, fmt, ap);
+	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	fputc('\n', stderr);
-	exit(1);
-}
-
-/* A blank at C ends a line that would be longer than mandoc likes; "." would begin a request. */
-static bool may_break(const char *text, const char *c)
-{
-	return c - text > LINE_GOOD && c[1] != '.' && c[1] != '\'';
-}
-
-/* TEXT in roff; what stands between backquotes is bold.  CAPITAL: its first letter is made one. */
-static void put_text(const char *text, bool capital)
-{
-	const char *line = text;
-	bool bold = false;
-
-	if (*text == '.' || *text == '\'')
-		fputs("\\&", stdout);
-	for (const char *c = text; *c; c++) {
-		if (*c == ' ' && may_break(line, c)) {
-			putchar('\n');
-			line = c + 1;
-		} else if (*c == '`') {
-			bold = !bold;
-			fputs(bold ? "\\fB" : "\\fR", stdout);
-		} else if (*c == '-') {
-			fputs("\\-", stdout);
-		} else if (*c == '\\') {
-			fputs("\\e", stdout);
-		} else if (c == text && capital && *c >= 'a' && *c <= 'z') {
-			putchar(*c - 'a' + 'A');
-		} else {
-			putchar(*c);
-		}
-	}
-}
-
-static const char *default_of(const struct option_def *o)
-{
-	return o->computed ? o->computed : o->initial;
+	for (const char *c = text; *c; c++)
+		printf(*c == '-' ? "\\%c" : "%c", *c);
 }
 
 /* --- the command line --- */
 
 static void put_option(const struct option_def *o)
 {
-	const char *initial = default_of(o);
+	const char *initial = o->computed ?: o->initial;
 
-	fputs(".TP\n\\fB\\-\\-", stdout);
-	put_text(o->name, false);
-	fputs("\\fR", stdout);
-	if (o->metavar) {
-		fputs(" \\fI", stdout);
-		put_text(o->metavar, false);
-		fputs("\\fR", stdout);
-	}
-	putchar('\n');
-	put_text(o->help, true);
-	if (initial) {
-		fputs("; default: ", stdout);
-		put_text(initial, false);
-	}
+	put(".TP\n\\fB--%s\\fR \\fI%s\\fR\n", o->name, o->metavar);
+	put("%c%s", toupper((unsigned char)o->help[0]), o->help + 1);
+	if (initial)
+		put("; default: %s", initial);
 	puts(".");
 }
 
@@ -118,71 +71,45 @@ static void put_options(void)
 
 /* --- the file --- */
 
-static bool is_key(const struct option_def *o, bool forward)
+/* Can O stand in a section of SCOPE, and has its text there? */
+static bool is_key(const struct option_def *o, enum option_scope scope)
 {
-	return forward ? o->scope == SCOPE_FORWARD :
-			 o->scope == SCOPE_GLOBAL || o->scope == SCOPE_EACH;
+	return scope == SCOPE_FORWARD ? o->scope == scope : o->scope & scope;
 }
 
 static void put_head(struct page *p, const struct option_def *o)
 {
+	const char *initial = o->computed ?: o->initial;
+
 	if (p->given[o - option_table])
 		fail(p, "%s: has a text already", o->name);
 	p->has_keys = p->given[o - option_table] = true;
-	fputs(".TP\n\\fB", stdout);
-	put_text(o->name, false);
-	fputs(" =\\fR \\fI", stdout);
-	put_text(o->metavar ? o->metavar : "", false);
-	fputs("\\fR\nValue: ", stdout);
-	put_text(o->expected, false);
-	puts(".");
-	if (default_of(o)) {
-		fputs("Default: ", stdout);
-		put_text(default_of(o), false);
-		puts(".");
-	}
+	put(".TP\n\\fB%s =\\fR \\fI%s\\fR\nValue: %s.\n", o->name, o->metavar, o->expected);
+	if (initial)
+		put("Default: %s.\n", initial);
 	puts(".IP");
 }
 
-static void put_key(struct page *p, const char *name, bool forward)
+static void put_key(struct page *p, const char *name, enum option_scope scope)
 {
-	for (const struct option_def *o = option_table; o->name; o++) {
-		if (is_key(o, forward) && !strcmp(o->name, name)) {
-			put_head(p, o);
-			return;
-		}
-	}
-	fail(p, "%s: the table has no such key of %s", name, forward ? "[forward]" : "[culvert]");
+	const struct option_def *o = option_table;
+
+	while (o->name && (!is_key(o, scope) || strcmp(o->name, name) != 0))
+		o++;
+	if (!o->name)
+		fail(p, "%s: the table has no such key of that section", name);
+	put_head(p, o);
 }
 
 /* A page that has texts for keys has one for each. */
 static void check_keys(struct page *p)
 {
-	for (const struct option_def *o = option_table; p->has_keys && o->name; o++) {
-		bool forward = is_key(o, true);
-
-		if ((forward || is_key(o, false)) && !p->given[o - option_table])
+	for (const struct option_def *o = option_table; p->has_keys && o->name; o++)
+		if (o->scope != SCOPE_WORDS && !p->given[o - option_table])
 			fail(p,
-			     "the key %s of %s has no text: write \"%s %s\" and a sentence or "
-			     "two of what it is for",
-			     o->name, forward ? "[forward]" : "[culvert]",
-			     forward ? "@forward-key" : "@key", o->name);
-	}
-}
-
-/* One line: the keys of the daemon that a reload can change. */
-static void put_reloaded(void)
-{
-	const char *between = ".BR ";
-
-	for (const struct option_def *o = option_table; o->name; o++) {
-		if (o->scope != SCOPE_GLOBAL || !o->reloads)
-			continue;
-		fputs(between, stdout);
-		put_text(o->name, false);
-		between = " \", \" ";
-	}
-	puts(" .");
+			     "the key %s has no text: write \"@%skey %s\" and a sentence or two "
+			     "of what it is for",
+			     o->name, o->scope == SCOPE_FORWARD ? "forward-" : "", o->name);
 }
 
 /* --- lines --- */
@@ -193,7 +120,7 @@ static void put_line(const char *line)
 
 	for (; (mark = strstr(line, VERSION_MARK)); line = mark + strlen(VERSION_MARK)) {
 		fwrite(line, 1, (size_t)(mark - line), stdout);
-		put_text(CULVERT_VERSION, false);
+		put("%s", CULVERT_VERSION);
 	}
 	puts(line);
 }
@@ -206,12 +133,10 @@ static void take_line(struct page *p, const char *line)
 		put_line(line);
 	else if (!strcmp(line, "@options"))
 		put_options();
-	else if (!strcmp(line, "@reloaded"))
-		put_reloaded();
 	else if (!strncmp(line, key, strlen(key)))
-		put_key(p, line + strlen(key), false);
+		put_key(p, line + strlen(key), SCOPE_CULVERT);
 	else if (!strncmp(line, forward_key, strlen(forward_key)))
-		put_key(p, line + strlen(forward_key), true);
+		put_key(p, line + strlen(forward_key), SCOPE_FORWARD);
 	else if (!strcmp(line, "@rows"))
 		completion_rows();
 	else
@@ -220,29 +145,21 @@ static void take_line(struct page *p, const char *line)
 
 int main(int argc, char **argv)
 {
-	struct page p = { .path = argc == 2 ? argv[1] : NULL };
-	char line[LINE_LEN];
-	FILE *f;
+	struct page p = { .path = argc == 2 ? argv[1] : "", .line = 1 };
+	FILE *f = fopen(p.path, "re");
+	char *line = NULL;
+	size_t room;
 
-	if (!p.path) {
-		fputs("usage: culvert-man FILE\n", stderr);
-		return 2;
-	}
-	f = fopen(p.path, "re");
-	if (!f) {
-		fprintf(stderr, "%s: %s\n", p.path, strerror(errno));
-		return 1;
-	}
-	while (fgets(line, sizeof(line), f)) {
-		p.line++;
-		if (!strchr(line, '\n'))
-			fail(&p, "the line is too long, or not ended");
+	if (!f)
+		error(1, errno, "cannot read FILE \"%s\"", p.path);
+	for (; getline(&line, &room, f) > 0; p.line++) {
 		line[strcspn(line, "\n")] = '\0';
 		take_line(&p, line);
 	}
 	check_keys(&p);
 	if (ferror(f) || fflush(stdout) || ferror(stdout))
 		fail(&p, "cannot be read, or the page not be written");
+	free(line);
 	fclose(f);
 	return 0;
 }

@@ -79,8 +79,7 @@ struct trial {
 	uint64_t deadline_ms;
 
 	/* the streams */
-	_Atomic uint64_t len[2], got[2];
-	uint64_t sent[2];
+	_Atomic uint64_t len[2], got[2], sent[2];
 	bool eof[2]; /* received */
 	bool has_sender;
 	pthread_t sender; /* ends when the sockets are shut down, or at len */
@@ -127,33 +126,6 @@ static const volatile struct culvert_stat *stat_of(const struct trial *t, unsign
 	return sockmap_stat(t->kernel, t->pair * 2 + dir);
 }
 
-static struct pump_io pump_of(struct trial *t, unsigned int dir)
-{
-	return (struct pump_io){ .flow = &t->flows[dir],
-				 .pool = &t->pool,
-				 .src = t->inner[dir],
-				 .dst = t->inner[!dir],
-				 .buffer_size = BUFFER_SIZE,
-				 .limit = UINT64_MAX };
-}
-
-/* Make it known to the program: both sockets become redirect targets. */
-static void admit(struct trial *t)
-{
-	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		t->io[dir] = (struct sockmap_io){
-			.pump = pump_of(t, dir),
-			.kernel = t->kernel,
-			.slot = t->pair * 2 + dir,
-			.dst_connected = dir == UP,
-			.read_ahead = (uint32_t)t->plan->hard_limit,
-		};
-		step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
-		     "a connection into the map of redirect targets");
-	}
-}
-
 /* Flow UP's target has small buffers if the server is to stall it. */
 static void open_session(struct trial *t)
 {
@@ -161,13 +133,28 @@ static void open_session(struct trial *t)
 
 	step(t, rig_connect(t->small, &t->outer[UP], &t->inner[UP]), what);
 	step(t, rig_connect(t->small || t->stalled, &t->inner[DOWN], &t->outer[DOWN]), what);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		t->io[dir] = (struct sockmap_io){
+			.pump = { .flow = &t->flows[dir],
+				  .pool = &t->pool,
+				  .src = t->inner[dir],
+				  .dst = t->inner[!dir],
+				  .buffer_size = BUFFER_SIZE },
+			.kernel = t->kernel,
+			.dst_connected = dir == UP,
+			.read_ahead = (uint32_t)t->plan->hard_limit,
+		};
 }
 
-static void join_sender(struct trial *t)
+/* Make it known to the program: both sockets become redirect targets. */
+static void admit(struct trial *t)
 {
-	if (t->has_sender)
-		pthread_join(t->sender, NULL);
-	t->has_sender = false;
+	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
+	for (unsigned int dir = 0; dir < 2; dir++) {
+		t->io[dir].slot = t->pair * 2 + dir;
+		step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
+		     "a connection into the map of redirect targets");
+	}
 }
 
 /* Its sockets are closed with RST. */
@@ -188,7 +175,8 @@ static void close_session(struct trial *t)
 		t->len[dir] = 0; /* a sender that is ahead enough sees no error */
 		shutdown(t->outer[dir], SHUT_RDWR);
 	}
-	join_sender(t);
+	if (t->has_sender)
+		pthread_join(t->sender, NULL);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		carrier_release(&t->flows[dir], &t->pool);
 		close(t->outer[dir]);
@@ -268,11 +256,8 @@ static bool is_stalled(struct trial *t)
 /* True if R, what a hand-over of IO's flow has returned, is that it is done. */
 static bool is_done(struct trial *t, enum step r, const struct sockmap_io *io, const char *what)
 {
-	step(t,
-	     r == STEP_UNPROVED ? -EBADE :
-	     r > STEP_UNPROVED  ? -(io->pump.error ?: EIO) :
-				  0,
-	     what);
+	if (r >= STEP_UNPROVED)
+		step(t, r == STEP_UNPROVED ? -EBADE : -(io->pump.error ?: EIO), what);
 	return r == STEP_DONE;
 }
 
@@ -302,19 +287,20 @@ static void end_flow(struct trial *t, unsigned int dir)
 
 static void run_user(struct trial *t, unsigned int dir)
 {
-	struct flow *f = &t->flows[dir];
-	struct pump_io io = pump_of(t, dir);
+	struct pump_io *io = &t->io[dir].pump;
 	enum carrier by = t->by == PROBE_SPLICE ? CARRIER_SPLICE : CARRIER_COPY;
-	enum pump r = carrier_pump(&io, by);
+	enum pump r;
 
+	io->limit = UINT64_MAX; /* hand-overs have others */
+	r = carrier_pump(io, by);
 	/* bytes have come between splice(2), which found none, and the look for the reason */
 	if (r == PUMP_UNSUPPORTED)
-		r = carrier_pump(&io, by);
+		r = carrier_pump(io, by);
 	if (r >= PUMP_STARVED)
-		step(t, -(io.error ?: EIO), "carrying by user space");
+		step(t, -(io->error ?: EIO), "carrying by user space");
 	if (r == PUMP_EOF)
 		end_flow(t, dir);
-	else if (!f->pending && t->by == PROBE_SOCKMAP && (!t->plan->stays || t->stays))
+	else if (!io->flow->pending && t->by == PROBE_SOCKMAP && (!t->plan->stays || t->stays))
 		try_enter(t, dir);
 }
 
@@ -361,20 +347,17 @@ static void run_flow(struct trial *t, unsigned int dir)
 
 static void offer(struct trial *t)
 {
-	struct sockaddr_storage addrs[2];
+	struct sockaddr_in ends[2] = { 0 };
 	struct graft_request q = { 0 };
 	enum graft_refusal r;
 
 	for (unsigned int side = 0; side < 2; side++) {
-		socklen_t len[2] = { sizeof(addrs[0]), sizeof(addrs[1]) };
-		struct sockaddr *remote = (struct sockaddr *)&addrs[0];
-		struct sockaddr *local = (struct sockaddr *)&addrs[1];
+		socklen_t len = sizeof(ends[0]);
 
-		bool failed = getpeername(t->inner[side], remote, &len[0]) ||
-			      getsockname(t->inner[side], local, &len[1]);
-
-		step(t, failed ? -errno : 0, "addresses");
-		graft_tuple_set(&q.tuples[side], remote, local);
+		getpeername(t->inner[side], (struct sockaddr *)&ends[0], &len);
+		getsockname(t->inner[side], (struct sockaddr *)&ends[1], &len);
+		graft_tuple_set(&q.tuples[side], (const struct sockaddr *)&ends[0],
+				(const struct sockaddr *)&ends[1]);
 	}
 	r = graft_try(t->grafts, &q);
 	if (r)
@@ -457,7 +440,6 @@ static void try_session(struct trial *t)
 	step(t, -pthread_create(&t->sender, NULL, send_streams, t), "a thread");
 	t->has_sender = true;
 	run_session(t);
-	join_sender(t);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		same(t, "bytes delivered", t->got[dir], t->sent[dir]);
 	if (t->by == PROBE_SOCKMAP)
@@ -540,9 +522,7 @@ const unsigned char *rig_pattern(uint64_t off)
 	static bool ready;
 	uint32_t x = 2463534242U;
 
-	if (ready)
-		return table + off % RIG_PATTERN;
-	for (size_t i = 0; i < RIG_PATTERN; i++) {
+	for (size_t i = 0; !ready && i < RIG_PATTERN; i++) {
 		x ^= x << 13;
 		x ^= x >> 17;
 		x ^= x << 5;

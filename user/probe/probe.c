@@ -43,7 +43,7 @@ struct results {
 	unsigned int carriers; /* that are asked about */
 	size_t at;             /* the behaviour that the child tries */
 	unsigned int took_ms;
-	char why[PROBE_DETAIL]; /* the child has ended early */
+	bool ended; /* the child, early */
 };
 
 /* Memory that a child shares. */
@@ -66,7 +66,8 @@ static _Noreturn void try_each(struct sockmap *k, struct grafts *gs, const struc
 
 	signal(SIGALRM, SIG_DFL); /* the daemon ignores it */
 	alarm(TOTAL_S);
-	if (sandbox_enter(a, 0, results->why, sizeof(results->why)))
+	log_keep_complaint(results->of[results->at].detail, PROBE_DETAIL);
+	if (sandbox_enter(a, 0))
 		_exit(1);
 	for (size_t i = 0; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];
@@ -89,6 +90,7 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 			   struct results *results)
 {
 	uint64_t start = clock_ms();
+	char *detail = results->of[LOAD + 1].detail;
 	int status = 0;
 	pid_t pid;
 
@@ -100,25 +102,37 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 	if (!pid)
 		try_each(kernel, grafts, a, results);
 	if (pid < 0)
-		snprintf(results->why, sizeof(results->why), "cannot start a process for it: %s%s",
+		snprintf(detail, PROBE_DETAIL, "cannot start a process for it: %s%s",
 			 strerror(errno), error_hint(HINT_RESOURCES, errno));
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (WIFSIGNALED(status))
-		snprintf(results->why, sizeof(results->why),
+		snprintf(results->of[results->at].detail, PROBE_DETAIL,
 			 "the process that tried it was killed: %s", strsignal(WTERMSIG(status)));
-	if (results->why[0]) {
+	results->ended = pid < 0 || status;
+	if (results->ended)
 		results->of[results->at].outcome = FAILS;
-		strcpy(results->of[results->at].detail, results->why);
-	}
 	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
-/* R is what loading the programs of behaviour WHICH has returned. */
-static int note_load(struct results *results, size_t which, int r)
+/*
+ * Load the programs of the carriers that RESULTS asks about.  -errno: none can be loaded, for one
+ * reason.
+ */
+static int load_programs(struct results *results, const struct sockmap_limits *limits,
+			 const struct graft_limits *graft, struct sockmap **ret_kernel,
+			 struct grafts **ret_grafts)
 {
-	results->of[which].outcome = r ? FAILS : HOLDS;
-	return r;
+	int r = 0, e = 0;
+
+	if (results->carriers & PROBE_SOCKMAP)
+		r = sockmap_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL);
+	if (results->carriers & PROBE_GRAFT)
+		e = grafts_open(graft, ret_grafts, results->of[PACKET_PROGRAMS].detail,
+				PROBE_DETAIL);
+	results->of[LOAD].outcome = r ? FAILS : HOLDS;
+	results->of[PACKET_PROGRAMS].outcome = e ? FAILS : HOLDS;
+	return r == e ? r : 0;
 }
 
 /* The first that CARRIERS rely on and that was found not to hold, or skipped; BEHAVIOURS: none. */
@@ -138,7 +152,8 @@ static const char *detail_of(const struct results *results, size_t i)
 		return behaviours[i].shows;
 	if (results->of[i].outcome == FAILS)
 		return results->of[i].detail;
-	return results->why[0] && i > results->at ? results->why : "one before it fails";
+	return results->ended && i > results->at ? results->of[results->at].detail :
+						   "one before it fails";
 }
 
 static bool holds(const struct results *results, unsigned int carriers)
@@ -173,8 +188,11 @@ static int judge(const struct config *c, const struct results *results, enum pro
 {
 	size_t bad = first_bad(results, carrier);
 
-	*ret = (struct probe_finding){ .verdict = bad < BEHAVIOURS ? PROBE_BROKEN : PROBE_OK };
-	if (bad == BEHAVIOURS)
+	*ret = (struct probe_finding){ false, "no forward uses it" };
+	if (!(results->carriers & carrier))
+		return 0;
+	*ret = (struct probe_finding){ .usable = bad == BEHAVIOURS };
+	if (ret->usable)
 		return 0;
 	snprintf(ret->why, sizeof(ret->why), "\"%s\" fails: %s", behaviours[bad].name,
 		 detail_of(results, bad));
@@ -186,57 +204,31 @@ static int judge(const struct config *c, const struct results *results, enum pro
 	return 0;
 }
 
-int probe_start(const struct config *c, const struct account *account, struct sockmap **ret_kernel,
-		struct probe_start *ret)
+int probe_start(const struct config *c, const struct account *account,
+		const struct graft_limits *graft, struct sockmap **ret_kernel,
+		struct grafts **ret_grafts, struct probe_start *ret)
 {
 	struct sockmap_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
-	struct results *results = results_new(carriers_of(c));
-	int r = 0;
+	struct results *results = results_new(carriers_of(c) | (graft ? PROBE_GRAFT : 0));
+	int r, load_error;
 
-	*ret_kernel = NULL;
-	*ret = (struct probe_start){
-		.sockmap = { PROBE_UNASKED, "no forward's engine uses it" },
-		.splice = { PROBE_UNASKED, "no forward's engine uses it" },
-		.graft = { PROBE_UNASKED, "no forward grafts sessions" },
-		.summary = "no behaviour was tried",
-	};
-	if (!c->probe) {
-		strcpy(ret->sockmap.why, "not tried: --probe no");
-		strcpy(ret->splice.why, ret->sockmap.why);
-	}
-	if (results->carriers & PROBE_SOCKMAP)
-		ret->load_error = note_load(results, LOAD,
-					    sockmap_open(&limits, ret_kernel,
-							 results->of[LOAD].detail, PROBE_DETAIL));
-	if (c->probe && results->carriers) {
-		try_behaviours(*ret_kernel, NULL, account, results);
+	*ret = (struct probe_start){ .summary = "no behaviour was tried" };
+	load_error = load_programs(results, &limits, graft, ret_kernel, ret_grafts);
+	ret->tried = c->probe && results->carriers;
+	if (ret->tried) {
+		try_behaviours(*ret_kernel, *ret_grafts, account, results);
 		snprintf(ret->summary, sizeof(ret->summary), "tried in %u ms", results->took_ms);
 	}
-	if (results->carriers & PROBE_SOCKMAP)
-		r = judge(c, results, PROBE_SOCKMAP, false, &ret->sockmap);
-	if (!r && c->probe && results->carriers)
-		r = judge(c, results, PROBE_SPLICE, false, &ret->splice);
-	if (ret->sockmap.verdict == PROBE_BROKEN) {
+	r = judge(c, results, PROBE_SOCKMAP, false, &ret->sockmap)       ?:
+		    judge(c, results, PROBE_SPLICE, false, &ret->splice) ?:
+		    judge(c, results, PROBE_GRAFT, load_error, &ret->graft);
+	if (!c->probe)
+		ret->splice = (struct probe_finding){ true, "not tried: --probe no" };
+	if (!ret->sockmap.usable) {
 		sockmap_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
-	munmap(results, sizeof(*results));
-	return r;
-}
-
-int probe_graft(const struct config *c, const struct account *account,
-		const struct graft_limits *limits, struct grafts **ret_grafts,
-		struct probe_start *ret)
-{
-	struct results *results = results_new(PROBE_GRAFT);
-	int r = note_load(results, PACKET_PROGRAMS,
-			  grafts_open(limits, ret_grafts, results->of[PACKET_PROGRAMS].detail,
-				      PROBE_DETAIL));
-
-	if (c->probe && *ret_grafts)
-		try_behaviours(NULL, *ret_grafts, account, results);
-	r = judge(c, results, PROBE_GRAFT, r && r == ret->load_error, &ret->graft);
-	if (ret->graft.verdict == PROBE_BROKEN) {
+	if (!ret->graft.usable) {
 		grafts_close(*ret_grafts, true);
 		*ret_grafts = NULL;
 	}
@@ -302,14 +294,7 @@ static void print_json(const char *kernel, const struct results *results)
 
 void probe_help(void)
 {
-	puts("Usage: culvert probe [options]\n\n"
-	     "Try each kernel behaviour that the sockmap, splice and graft carriers rely on, on\n"
-	     "loopback connections of its own, as `culvert run` does when it starts. Needs the\n"
-	     "privileges of `culvert run`. Ends with 0 if all hold, 3 if not.\n\n"
-	     "Options:\n"
-	     "  --json            print the results as JSON\n"
-	     "  --help            show this help\n\n"
-	     "Checks:");
+	puts("\nChecks:");
 	for (size_t i = 0; i < BEHAVIOURS; i++)
 		printf("  %-16s  %s\n", behaviours[i].name, behaviours[i].shows);
 }
@@ -329,14 +314,10 @@ int probe_run(int argc, char **argv)
 		return log_complain(EXIT_CODE_USAGE,
 				    "\"%.256s\": unknown argument (`culvert help probe` lists them)",
 				    argv[1 + json]);
-	if (account_find(NULL, &account, results->why, sizeof(results->why)))
-		return log_complain(EXIT_CODE_USAGE, "%s", results->why);
+	if (account_find(NULL, &account))
+		return EXIT_CODE_USAGE;
 	uname(&uts);
-	note_load(results, LOAD,
-		  sockmap_open(&limits, &kernel, results->of[LOAD].detail, PROBE_DETAIL));
-	note_load(results, PACKET_PROGRAMS,
-		  grafts_open(&graft_limits, &grafts, results->of[PACKET_PROGRAMS].detail,
-			      PROBE_DETAIL));
+	load_programs(results, &limits, &graft_limits, &kernel, &grafts);
 	try_behaviours(kernel, grafts, &account, results);
 	grafts_close(grafts, false);
 	sockmap_close(kernel);

@@ -26,52 +26,32 @@
  * is about sockmap.
  */
 int probe_run(int argc, char **argv);
+/* Print the list of behaviours. */
 void probe_help(void);
 
 #define PROBE_WHY_LEN 800
 
-enum probe_verdict {
-	PROBE_OK,      /* what was tried holds; sockmap with --probe no: the program is loaded */
-	PROBE_BROKEN,  /* something does not, or cannot be tried: the carrier is not used */
-	PROBE_UNASKED, /* no engine needs the carrier; splice with --probe no */
-};
-
 struct probe_finding {
-	enum probe_verdict verdict;
-	char why[PROBE_WHY_LEN]; /* for people; "" if OK */
+	bool usable;             /* of splice also with --probe no */
+	char why[PROBE_WHY_LEN]; /* not, or not tried; for people */
 };
 
 /* What the daemon may use on this kernel. */
 struct probe_start {
 	struct probe_finding sockmap, splice, graft;
-	int load_error;   /* -errno: sockmap's program cannot be loaded */
-	char summary[32]; /* of the probe: "tried in 40 ms" */
+	bool tried;       /* some behaviour was */
+	char summary[32]; /* "tried in 40 ms" */
 };
 
 /*
- * Load the program, if an engine wants it, and find out by trying the behaviours which carriers can
- * be trusted on this kernel; log what cannot.  RET_KERNEL: the loaded program, for the caller to
- * close; NULL if sockmap is not to be used.  Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that
- * was asked for by name and cannot work.  Takes some 50 ms, and a minute at most on a kernel that
- * hangs.  The child becomes ACCOUNT.  Needs the privileges of sockmap_open(); to be called before
- * they are given up, and before there are threads.
+ * Load the programs that an engine wants, and find out by trying the behaviours which carriers can
+ * be trusted on this kernel; log what cannot.  GRAFT: for the packet programs; NULL: no forward
+ * grafts sessions.  RET_KERNEL and RET_GRAFTS, which were NULL: what is loaded, for the caller to
+ * close; NULL if sockmap, or graft, is not to be used.  Returns 0, or EXIT_CODE_UNSUPPORTED for an
+ * engine that was asked for by name and cannot work.  Takes some 50 ms, and a minute at most on a
+ * kernel that hangs.  The child becomes ACCOUNT.  Needs the privileges of sockmap_open(); to be
+ * called before they are given up, and before there are threads.
  */
-int probe_start(const struct config *c, const struct account *account, struct sockmap **ret_kernel,
-		struct probe_start *ret);
-
-/*
- * The same for the packet programs, which are loaded: RET_GRAFTS, or NULL if no session is to be
- * grafted.  RET has what probe_start() has found: a cause of both is logged once.
- */
-int probe_graft(const struct config *c, const struct account *account,
-		const struct graft_limits *limits, struct grafts **ret_grafts,
-		struct probe_start *ret);
-
-/*
- * True if an engine that is asked for later may use a carrier.  What no engine had asked for at the
- * start was not tried.  PROBE: that of struct config.
- */
-static inline bool probe_allows_later(const struct probe_finding *f, bool probe)
-{
-	return f->verdict == PROBE_OK || (f->verdict == PROBE_UNASKED && !probe);
-}
+int probe_start(const struct config *c, const struct account *account,
+		const struct graft_limits *graft, struct sockmap **ret_kernel,
+		struct grafts **ret_grafts, struct probe_start *ret);
