@@ -9,10 +9,12 @@ is killed and started again, servers die, limits are met, and answers come late.
 the reason where this cannot run.
 """
 
+import json
 import os
 import random
 import re
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -110,6 +112,12 @@ class Trial(Rig):
         counted += [sum(forward[key] for forward in forwards)
                     for key in ("datagrams_to_upstream", "datagrams_to_client")]
         expect(counted == [did["bytes"]] * 2 + [did["sent"]] * 2, f"counted {counted}: {did}")
+        self.daemon.stop()  # which writes what waits for the session log
+        with open(self.daemon.process.log, encoding="utf-8") as file:
+            ended = [json.loads(line) for line in file if line.startswith("{")]
+        logged = sum(flow["datagrams"] for line in ended for flow in line["flows"])
+        expect(logged == 2 * did["sent"] and {line["protocol"] for line in ended} == {"udp"},
+               f"{logged} datagrams in {len(ended)} lines of the session log, but {did}")
 
     def test_no_checksum(self):
         """None is needed over IPv4; over IPv6 there must be one."""
@@ -125,8 +133,8 @@ class Trial(Rig):
 
     def outlive(self, *ends):
         """50 flows outlive each of ENDS, and are over in time."""
-        self.begin("idle-timeout = 2")
-        load = self.load(12, direct=True)
+        self.begin("idle-timeout = 1")
+        load = self.load(12, direct=True, patience=3 if self.engine == "auto" else 0.3)
         self.expect_carried(48)
         for end in ends:
             end()
@@ -145,6 +153,18 @@ class Trial(Rig):
 
     def test_killed(self):
         self.outlive(self.kill, self.kill, self.kill)
+
+    def test_paused(self):
+        """Packet programs need no daemon."""
+        self.begin()
+        load = self.load(12, direct=True)
+        self.expect_carried(48)
+        os.kill(self.daemon.pid, signal.SIGSTOP)
+        time.sleep(1)  # of load
+        os.kill(self.daemon.pid, signal.SIGCONT)
+        self.expect_carried(48)
+        did, around = self.said(load)
+        self.expect_whole(did, around if self.engine == "auto" else None)
 
     def test_stopped(self):
         self.outlive(self.restart, self.kill, self.restart)
@@ -378,29 +398,22 @@ class Trial(Rig):
         server = self.server(7150)
         self.begin(forwards=self.one(f"{SERVER}:7150 {SERVER}:{PORTS[0]} backup"))
         client = self.client()
-        for _ in range(4):
-            client.send()
-            data, peer = server.recvfrom(1000)
-            server.sendto(data, peer)
-            expect(client.hear(), "no answer")
+        self.converse(client, server)
         self.expect_carried(1)
         server.close()
         wait_until(lambda: client.who(tries=4)[2] == PORTS[0], "another server", 3)
 
     def test_refused(self):
         """Closed ports of either end are told to the other one."""
-        for pair, port in ("44", 7150), ("66", 7151), ("46", 7152), ("64", 7153):
+        ports = {pair: 7150 + n for n, pair in enumerate(PAIRS)}
+        self.begin(forwards={pair: (place(PAIRS[pair][0], LISTEN[pair]),
+                                    place(PAIRS[pair][1], port)) for pair, port in ports.items()})
+        for pair, port in ports.items():
             family = socket.AF_INET6 if pair[1] == "6" else socket.AF_INET
-            name = {pair: (place(PAIRS[pair][0], LISTEN[pair]), place(PAIRS[pair][1], port))}
-            self.begin(forwards=name)
             # of copies, the kernel may tell another worker than theirs that a client has gone
             for who in ("server", "client") if self.engine == "auto" else ("server",):
                 server, client = self.server(port, family), self.client(pair)
-                for _ in range(4):
-                    client.send()
-                    data, peer = server.recvfrom(1000)
-                    server.sendto(data, peer)
-                    expect(client.hear(), "no answer")
+                peer = self.converse(client, server)
                 self.expect_carried(1)
                 if who == "server":
                     server.close()
@@ -411,7 +424,16 @@ class Trial(Rig):
                     expect_refused(server, f"{pair}: the server")
                     server.close()
                 self.wait_sessions(0, 3)
-            self.end()
+
+    @staticmethod
+    def converse(client, server):
+        """The address that SERVER has seen."""
+        for _ in range(4):
+            client.send()
+            data, peer = server.recvfrom(1000)
+            server.sendto(data, peer)
+            expect(client.hear(), "no answer")
+        return peer
 
     def test_too_big(self):
         """The network behind the relay has a smaller MTU."""
