@@ -69,14 +69,14 @@ def expect_refused(sock, who):
 class Client:
     """A socket in a namespace, connected to ADDRESS and PORT."""
 
-    def __init__(self, lab, address, port, source=None, namespace="client"):
+    def __init__(self, lab, address, port, source=None, namespace="client", own_port=0):
         self.number, self.seq, self.asked = next(numbers), 0, {}
         self.prefix = b""
         with inside(f"{lab.name}-{namespace}"):
             self.sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET,
                                       socket.SOCK_DGRAM)
-        if source:
-            self.sock.bind((source, 0))
+        if source or own_port:
+            self.sock.bind((source or "", own_port))
         self.sock.connect((address, port))
 
     def send(self, size=64, **how):
@@ -126,6 +126,15 @@ class Client:
             return self.hear(seconds) is not None
         except ConnectionRefusedError:
             return False
+
+    def converse(self, server):
+        """The address that SERVER has seen."""
+        for _ in range(4):
+            self.send()
+            data, peer = server.recvfrom(1000)
+            server.sendto(data, peer)
+            expect(self.hear(), "no answer")
+        return peer
 
     def is_too_big(self, size=1400):
         """Whether its kernel has learnt that SIZE bytes do not fit."""
@@ -249,6 +258,12 @@ class Rig:
     def client(self, pair="44", **more):
         client = Client(self.lab, PAIRS[pair][0], LISTEN[pair], **more)
         self.undo.callback(client.sock.close)
+        return client
+
+    def proven(self, **more):
+        client = self.client(**more)
+        for _ in range(3):
+            client.ask()
         return client
 
     def server(self, port, family=socket.AF_INET):
