@@ -367,6 +367,25 @@ class Trial(Rig):
                 next(c for c in socks if c.sock is sock).hear(0)  # must be its own
         self.proven()
 
+    def test_rested_ports(self):
+        """A port serves nobody else for a while, and not at all if a late answer came there."""
+        server = self.server(7150)
+        self.begin("responses = 1", forwards=self.one(f"{SERVER}:7150"))
+        seen, late, start = {}, set(), time.monotonic()
+        while (now := time.monotonic()) < start + 3:
+            client = self.client()
+            client.send()
+            data, peer = server.recvfrom(1000)
+            expect(peer not in late, "a port where a late answer came is used again")
+            expect(now - seen.get(peer, 0) > 0.2, f"port {peer[1]} is used again after {now - seen.get(peer, 0):.3f} s")
+            server.sendto(data, peer)
+            expect(client.hear(), "no answer")
+            client.sock.close()
+            seen[peer] = now
+            if len(seen) % 10 == 0:
+                server.sendto(data, peer)
+                late.add(peer)
+
     # --- servers ---
 
     def test_servers(self):

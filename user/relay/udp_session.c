@@ -391,8 +391,11 @@ static void close_rested(struct worker *w, uint64_t kept_ms)
 {
 	struct udp_worker *u = w->udp;
 
-	while (u->rests && u->rests->rests_ms + kept_ms <= w->loop.now_ms)
-		close_upstream(w, take_first(u), false);
+	while (u->rests && u->rests->rests_ms + kept_ms <= w->loop.now_ms) {
+		struct udp_upstream *up = take_first(u);
+
+		close_upstream(w, up, up->rested_ms == NEVER);
+	}
 }
 
 /* The socket of S, which ends, rests if that had all its answers; else it is closed. */
