@@ -435,9 +435,10 @@ class DatagramTalk(Talk):
             seen = self.row.seen and address_of(self.row.seen, self.family[-1])
             if seen and asker.seen != seen:
                 raise Ended("wrong", f"the server saw {asker.seen} instead of {seen}")
+        self.faults = []
         if any(number > 3 or not self.row.routers for number, _ in self.lost) and \
                 self.row.lossless(self.run_.engine):  # first ones may wait for a neighbour
-            self.faults = [f"lost, number and bytes: {self.lost}"]
+            self.faults.append(f"lost, number and bytes: {self.lost}")
         if self.reordered:
             self.faults.append(f"{self.reordered} datagrams came out of order")
 

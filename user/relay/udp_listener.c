@@ -109,7 +109,7 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 	if (!s && us->forward)
 		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
 	if (s)
-		udp_session_take(s, m);
+		udp_session_take(s, us, m);
 	else if (!us->forward) /* as if nobody listened */
 		icmp_tell(&m->peer, &m->local, ECONNREFUSED, 0);
 }
@@ -156,12 +156,13 @@ static void on_readable(struct source *source, uint32_t events)
 	struct udp_socket *us = container_of(source, struct udp_socket, source);
 	struct worker *w = us->worker;
 	int n, round = 0;
+	bool wait;
 
 	if (events & EPOLLERR)
 		take_errors(us);
 	do {
+		udp_sessions_look(us);
 		n = udp_receive(w->udp->batch, us->source.fd);
-		udp_sessions_look(w);
 		for (int i = 0; i < n; i++) {
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
 
@@ -171,8 +172,8 @@ static void on_readable(struct source *source, uint32_t events)
 			else
 				take(us, m, NULL);
 		}
-		udp_sessions_activate(w, n < UDP_BATCH);
-	} while (++round < ROUNDS && (n == UDP_BATCH || w->udp->waiting));
+		wait = udp_sessions_activate(us, n < UDP_BATCH);
+	} while (++round < ROUNDS && (n == UDP_BATCH || wait));
 }
 
 /* --- listeners --- */

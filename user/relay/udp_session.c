@@ -168,7 +168,7 @@ static void enter(struct udp_session *s)
 	graft_tuple_set(&q.tuples[UPSTREAM], &s->upstream->to.sa,
 			(const struct sockaddr *)&local.ss);
 	s->slot = udp_graft_enter(grafts_of(s), &q);
-	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = now_of(s);
+	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = 0;
 	if (s->slot == NO_UDP_SLOT)
 		s->reason = REASON_NO_SLOT;
 }
@@ -237,10 +237,11 @@ static void activate(struct udp_session *s, unsigned int leg, uint32_t word, boo
 	enum reason why = s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE : REASON_ELIGIBLE;
 	bool first = !s->counted[CLIENT].datagrams && !carries(s, !leg);
 
-	if (level)
+	if (!level && !s->behind_ms[leg])
 		s->behind_ms[leg] = now_of(s);
-	else if (now_of(s) < s->behind_ms[leg] + FORCE_MS)
+	if (!level && now_of(s) < s->behind_ms[leg] + FORCE_MS)
 		return;
+	s->behind_ms[leg] = 0;
 	if ((leg == CLIENT || is_proven(s)) &&
 	    udp_graft_activate(grafts_of(s), s->slot, leg, word) && first)
 		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
@@ -251,40 +252,51 @@ static uint32_t word_of(const struct udp_session *s, unsigned int leg)
 	return s->slot == NO_UDP_SLOT ? 0 : udp_graft_word(grafts_of(s), s->slot, leg);
 }
 
-static void await_quiet(struct udp_session *s)
+/* What its client sends comes by US: a look at another socket says nothing. */
+static void await_quiet(struct udp_session *s, const struct udp_socket *us)
 {
 	struct udp_worker *u = s->worker->udp;
 
-	if (s->waiting || s->slot == NO_UDP_SLOT || carries(s, CLIENT))
+	if (s->slot == NO_UDP_SLOT || carries(s, CLIENT))
 		return;
-	s->waiting = true;
-	s->word = UDP_ACTIVE; /* no look has begun */
-	s->next_waiting = u->waiting;
-	u->waiting = s;
-}
-
-void udp_sessions_look(struct worker *w)
-{
-	for (struct udp_session *s = w->udp->waiting; s; s = s->next_waiting)
-		s->word = word_of(s, CLIENT);
-}
-
-void udp_sessions_activate(struct worker *w, bool quiet)
-{
-	struct udp_session *s = w->udp->waiting, *next;
-
-	w->udp->waiting = NULL;
-	for (; s; s = next) {
-		uint32_t now = word_of(s, CLIENT);
-
-		next = s->next_waiting;
-		s->waiting = false;
-		if (s->slot == NO_UDP_SLOT)
-			continue;
-		activate(s, CLIENT, now, quiet && now == s->word);
-		if (!quiet || now != s->word) /* else it is tried with its next datagram */
-			await_quiet(s);
+	if (!s->waiting) {
+		s->waiting = true;
+		s->next_waiting = u->waiting;
+		u->waiting = s;
+	} else if (s->by == us) {
+		return;
 	}
+	s->by = us;
+	s->word = UDP_ACTIVE; /* no look has begun */
+}
+
+void udp_sessions_look(const struct udp_socket *us)
+{
+	for (struct udp_session *s = us->worker->udp->waiting; s; s = s->next_waiting)
+		if (s->by == us)
+			s->word = word_of(s, CLIENT);
+}
+
+bool udp_sessions_activate(const struct udp_socket *us, bool quiet)
+{
+	struct udp_session **at = &us->worker->udp->waiting, *s;
+	bool more = false;
+
+	while ((s = *at)) {
+		uint32_t now = word_of(s, CLIENT);
+		bool level = quiet && now == s->word;
+
+		if (s->by == us && s->slot != NO_UDP_SLOT)
+			activate(s, CLIENT, now, level);
+		if (s->by != us || (s->slot != NO_UDP_SLOT && !level && !carries(s, CLIENT))) {
+			more = more || s->by == us;
+			at = &s->next_waiting;
+		} else { /* if it is not active now, it is tried with its next datagram */
+			s->waiting = false;
+			*at = s->next_waiting;
+		}
+	}
+	return more;
 }
 
 /* --- views --- */
@@ -675,7 +687,8 @@ static int send_on(struct udp_session *s, const struct udp_message *m)
 	return udp_send(s->upstream->source.fd, m, len ? buf : NULL, len);
 }
 
-void udp_session_take(struct udp_session *s, const struct udp_message *m)
+void udp_session_take(struct udp_session *s, const struct udp_socket *us,
+		      const struct udp_message *m)
 {
 	int r;
 
@@ -696,7 +709,7 @@ void udp_session_take(struct udp_session *s, const struct udp_message *m)
 	else
 		unreachable(s, -r);
 	if (!s->ended)
-		await_quiet(s);
+		await_quiet(s, us);
 }
 
 /* --- from the server --- */

@@ -56,6 +56,7 @@ struct udp_session {
 	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
 	struct udp_session *newer, *older;
 	struct udp_session *next_waiting; /* in udp->waiting */
+	const struct udp_socket *by;      /* the same: that its datagrams come by; compared only */
 	struct udp_upstream *upstream;    /* owned; NULL: none yet */
 	struct timer timer;
 	struct udp_socket *socket;     /* a reference */
@@ -74,7 +75,7 @@ struct udp_session {
 	struct udp_count copied[2], before[2]; /* and by packet programs, before it had this slot */
 	struct udp_count counted[2];           /* by packet programs, that its counters have */
 	uint32_t word;                         /* of leg 0, at the last look */
-	uint64_t behind_ms[2]; /* by leg: when all that had passed was sent on, last */
+	uint64_t behind_ms[2]; /* by leg: since when not all that has passed was sent on; or 0 */
 	uint8_t reason;        /* enum reason: why it is not grafted; REASONS: it may be */
 	bool proven, adopted, waiting, ended;
 };
@@ -112,8 +113,9 @@ struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple 
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret);
-/* M comes from its client. */
-void udp_session_take(struct udp_session *s, const struct udp_message *m);
+/* M comes from its client, by US. */
+void udp_session_take(struct udp_session *s, const struct udp_socket *us,
+		      const struct udp_message *m);
 /*
  * An unproven session gives way, if there is one: of F (NULL: of any), and of the host REMOTE (NULL:
  * any).
@@ -122,12 +124,13 @@ bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const struct graft_addr *remote);
 /* A datagram to a client, of any worker, has met an error on its way. */
 void udp_session_client_error(struct worker *w, const struct udp_error *e);
+/* A look at US begins. */
+void udp_sessions_look(const struct udp_socket *us);
 /*
- * Activate what waits for that: a look at a socket has ended; what it has found was sent on.
- * QUIET: it has found all that there was.
+ * It has ended: activate what waits for that.  What it has found was sent on; QUIET: it has found
+ * all that there was.  True: some still wait.
  */
-void udp_sessions_look(struct worker *w);
-void udp_sessions_activate(struct worker *w, bool quiet);
+bool udp_sessions_activate(const struct udp_socket *us, bool quiet);
 
 /* --- what a worker asks of its sessions, on its thread --- */
 
