@@ -178,6 +178,17 @@ void client_addr_set(union client_addr *a, const struct sockaddr *sa)
 		a->sa.sa_family = AF_UNIX;
 }
 
+bool client_addr_equal(const union client_addr *a, const union client_addr *b)
+{
+	/* both ports are at the same place */
+	if (a->sa.sa_family != b->sa.sa_family || a->in.sin_port != b->in.sin_port)
+		return false;
+	if (a->sa.sa_family != AF_INET6)
+		return a->in.sin_addr.s_addr == b->in.sin_addr.s_addr;
+	return IN6_ARE_ADDR_EQUAL(&a->in6.sin6_addr, &b->in6.sin6_addr) &&
+	       a->in6.sin6_scope_id == b->in6.sin6_scope_id;
+}
+
 const char *client_addr_text(const union client_addr *a, char *buf, size_t size)
 {
 	if (a->sa.sa_family != AF_INET && a->sa.sa_family != AF_INET6)

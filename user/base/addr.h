@@ -78,6 +78,8 @@ union client_addr {
 
 /* What is neither IPv4 nor IPv6 becomes AF_UNIX. */
 void client_addr_set(union client_addr *a, const struct sockaddr *sa);
+/* Are both the same address and port, and on the same link? */
+bool client_addr_equal(const union client_addr *a, const union client_addr *b);
 /* For people and JSON, "unix:" for unix clients; SIZE ADDR_STRLEN is enough.  Returns BUF. */
 const char *client_addr_text(const union client_addr *a, char *buf, size_t size);
 

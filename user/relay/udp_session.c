@@ -186,7 +186,7 @@ struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple 
 	struct udp_session *s = *bucket_of(w, tuple);
 
 	while (s && (memcmp(&s->tuple, tuple, sizeof(*tuple)) != 0 ||
-		     memcmp(&s->client, client, sizeof(*client)) != 0))
+		     !client_addr_equal(&s->client, client)))
 		s = s->in_bucket;
 	return s;
 }
@@ -354,7 +354,7 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.not_grafted = hindrance_text(s),
 		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
 	};
-	if (memcmp(&s->client, &s->peer, sizeof(s->peer)) != 0)
+	if (!client_addr_equal(&s->client, &s->peer))
 		ret->via = s->peer;
 	ret->upstream.len = sizeof(s->upstream->to);
 	memcpy(&ret->upstream.ss, &s->upstream->to, sizeof(s->upstream->to));
@@ -450,7 +450,7 @@ static struct udp_upstream *take_rested(struct udp_session *s, const union clien
 	char c;
 
 	if (!up || up->rested_ms > now_of(s) || up->forward != s->forward ||
-	    memcmp(&up->to, to, sizeof(*to)) != 0)
+	    !client_addr_equal(&up->to, to))
 		return NULL;
 	take_first(u);
 	if (recv(up->source.fd, &c, sizeof(c), MSG_DONTWAIT) < 0 && errno == EAGAIN) {
