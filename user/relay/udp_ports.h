@@ -17,7 +17,7 @@
  * network has doubled can come; and after one that was given up.
  */
 #define UDP_PORT_RESTS_MS 250
-#define UDP_PORT_OWED_MS 5000
+#define UDP_PORT_OWED_MS 2000
 
 /* Read both settings.  Once, before there are threads. */
 void udp_ports_open(void);
