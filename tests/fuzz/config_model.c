@@ -13,13 +13,15 @@
 
 int model_parse(const uint8_t *data, size_t size, struct config *c)
 {
+	char run[] = "run", option[] = "-c", path[] = MODEL_PATH;
+	char *argv[] = { run, option, path, NULL };
 	int fd = memfd_create("file", MFD_CLOEXEC), r;
 
 	if (fd < 0)
 		abort();
 	must(pwrite(fd, data, size, 0) == (ssize_t)size, "%s", strerror(errno));
 	said_clear();
-	r = config_read_file(MODEL_PATH, fd, c);
+	r = config_read_any(3, argv, fd, c);
 	close(fd);
 	return r;
 }

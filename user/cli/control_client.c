@@ -24,8 +24,8 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "cli/view.h"
-#include "config/option.h"
-#include "config/read.h"
+#include "config/config.h"
+#include "config/file.h"
 #include "daemon/control_socket.h"
 
 #define PATIENCE_S 5         /* with a daemon that says nothing */
@@ -153,26 +153,14 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 	return r;
 }
 
-/*
- * The socket to ask at.  --control counts more than --config.  What else the file says may be
- * wrong: a daemon runs, and its reload says so.
- */
+/* The socket to ask at.  --control counts more than --config. */
 static int find_control(struct client_words *w)
 {
-	char why[512];
-	const struct config_line *said;
-	int r;
+	const char *given = w->own[OWN_CONTROL], *file = w->own[OWN_CONFIG];
+	int r = !given && file ? config_file_control(file, &w->named) : 0;
 
-	w->control = w->own[OWN_CONTROL] ?: CONFIG_CONTROL_DEFAULT;
-	if (w->own[OWN_CONTROL] || !w->own[OWN_CONFIG])
-		return 0;
-	log_keep_complaint(why, sizeof(why));
-	r = config_read_file(w->own[OWN_CONFIG], -1, &w->config);
-	log_keep_complaint(NULL, 0);
-	said = option_line(&w->config.said, "control");
-	if (said)
-		w->control = said->value;
-	return r && !said ? log_complain(r, "%s", why) : 0;
+	w->control = given ?: w->named ?: CONFIG_CONTROL_DEFAULT;
+	return r;
 }
 
 /* What is wrong with a request according to the daemon, or to its parser. */
@@ -219,7 +207,7 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 void client_words_close(struct client_words *w)
 {
 	json_object_put(w->request);
-	config_close(&w->config);
+	free(w->named);
 	*w = (struct client_words){ .control = NULL };
 }
 

@@ -23,7 +23,7 @@ void client_print_option(const struct request_key_def *def);
 struct client_words {
 	const char *own[OWNS];       /* their values, "" of a flag; NULL: not given */
 	const char *control;         /* path of the socket */
-	struct config config;        /* what the file of --config says */
+	char *named;                 /* what the file of --config says of it; owned */
 	struct json_object *request; /* owned */
 	const char *line;            /* the same as text, without a newline; NULL with --help */
 };

@@ -216,3 +216,26 @@ int config_reader_open(struct config_reader *r, int fd, struct config *c)
 	r->rest = r->text + (strncmp(r->text, BOM, strlen(BOM)) ? 0 : strlen(BOM));
 	return 0;
 }
+
+int config_file_control(const char *path, char **ret)
+{
+	struct config c = { .file = path };
+	struct config_reader r = { 0 };
+	int fd = config_file_open(path), e = fd < 0 ? fd : config_reader_open(&r, fd, &c);
+	bool global = false;
+	char *line;
+
+	*ret = NULL;
+	while (!e && !*ret && (line = config_next_line(&r))) {
+		line = without_comment(line);
+		if (*line == '[')
+			global = !strcmp(line, "[culvert]");
+		else if (global && !strcmp(trim(strsep(&line, "=:")), "control") && line)
+			*ret = allocated(strdup(trim(line)));
+	}
+	if (fd >= 0)
+		close(fd);
+	free(r.text);
+	config_close(&c);
+	return e ?: r.error;
+}

@@ -13,6 +13,13 @@
 int config_file_open(const char *path);
 
 /*
+ * What the file PATH says of `control` in [culvert], the path of the control socket: RET, which the
+ * caller frees; NULL: nothing.  Keys that are unknown or wrong are passed over: a daemon runs, and
+ * its reload says what is wrong.  -errno, after a complaint, if the file cannot be read.
+ */
+int config_file_control(const char *path, char **ret);
+
+/*
  * A reader takes a file line by line, whatever its form.  The first mistake is printed with file
  * and line, and ends the reading.
  */

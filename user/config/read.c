@@ -336,21 +336,7 @@ static int read_file(struct config *c, int fd)
 	return e ?: r.error;
 }
 
-/* The words of C are read. */
-static int read_rest(struct config *c, int fd)
-{
-	int r = c->file ? read_file(c, fd) : 0;
-
-	return r ?: add_forwards(c) ?: store_globals(c) ?: store_forwards(c);
-}
-
-int config_read_file(const char *path, int fd, struct config *ret)
-{
-	*ret = (struct config){ .file = path };
-	return read_rest(ret, fd);
-}
-
-int config_read(int argc, char **argv, int fd, struct config *ret)
+int config_read_any(int argc, char **argv, int fd, struct config *ret)
 {
 	const struct config_line *config;
 	int r;
@@ -358,8 +344,17 @@ int config_read(int argc, char **argv, int fd, struct config *ret)
 	*ret = (struct config){ 0 };
 	r = read_words(argc, argv, ret);
 	config = option_line(&ret->words, "config");
-	ret->file = config ? config->value : NULL;
-	r = r ?: read_rest(ret, fd);
+	if (!r && config) {
+		ret->file = config->value;
+		r = read_file(ret, fd);
+	}
+	return r ?: add_forwards(ret) ?: store_globals(ret) ?: store_forwards(ret);
+}
+
+int config_read(int argc, char **argv, int fd, struct config *ret)
+{
+	int r = config_read_any(argc, argv, fd, ret);
+
 	return r || ret->n_forwards ?
 		       r :
 		       log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "

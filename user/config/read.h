@@ -16,8 +16,8 @@
  * config_close().
  */
 int config_read(int argc, char **argv, int fd, struct config *ret);
-/* The same as of `run --config PATH`, but it may have no forward. */
-int config_read_file(const char *path, int fd, struct config *ret);
+/* The same, but it may have no forward. */
+int config_read_any(int argc, char **argv, int fd, struct config *ret);
 
 /* The exit code for what config_read() returns: only what may pass is worth another try. */
 int config_exit_code(int r);

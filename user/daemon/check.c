@@ -74,12 +74,14 @@ static void check_upstreams(const struct config *c)
 /* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
 static int parse(int argc, char **argv, struct config *c)
 {
+	char command[] = "run", option[] = "--config";
+	char *words[] = { command, option, argv[1], NULL };
 	int r;
 
 	memset(c, 0, sizeof(*c));
 	if (argc != 2 || argv[1][0] == '-')
 		return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
-	r = config_read_file(argv[1], -1, c);
+	r = config_read_any(3, words, -1, c);
 	if (!r && !c->n_forwards)
 		log_complain(0,
 			     "%s: warning: no forward here: give LISTEN UPSTREAM on the command "
