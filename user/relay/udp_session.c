@@ -1034,6 +1034,13 @@ void udp_worker_close(struct worker *w)
 		return;
 	close_rested(w, 0);
 	free_closed(u);
+	while (u->sockets) { /* those of old sessions, which other workers had, too */
+		struct udp_socket *us = u->sockets;
+
+		u->sockets = us->next;
+		close(us->source.fd);
+		free(us);
+	}
 	free(u->batch);
 	free(u->buckets);
 	free(u);
