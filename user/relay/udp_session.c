@@ -616,10 +616,11 @@ static void unreachable(struct udp_session *s, int error)
 {
 	if (heard_ms(s, UPSTREAM) > heard_ms(s, CLIENT))
 		return;
-	icmp_tell(&s->peer, &s->local, error, 0);
 	if (!has_others(s) || !has_answered(s))
 		blame(s, error);
 	end(s, upstream_cause(error));
+	/* now: who asks again at once must not meet this session, nor what is left of it */
+	icmp_tell(&s->peer, &s->local, error, 0);
 }
 
 static void take_errors(struct udp_session *s)
@@ -1034,6 +1035,13 @@ void udp_worker_close(struct worker *w)
 		return;
 	close_rested(w, 0);
 	free_closed(u);
+	while (u->sockets) { /* those of old sessions, which other workers had, too */
+		struct udp_socket *us = u->sockets;
+
+		u->sockets = us->next;
+		close(us->source.fd);
+		free(us);
+	}
 	free(u->batch);
 	free(u->buckets);
 	free(u);
