@@ -528,7 +528,8 @@ const unsigned char *rig_pattern(uint64_t off)
 		x ^= x << 5;
 		table[i] = table[RIG_PATTERN + i] = (unsigned char)(x >> 11);
 	}
-	ready = true;
+	if (!ready)
+		ready = true;
 	return table + off % RIG_PATTERN;
 }
 
