@@ -589,9 +589,9 @@ ROWS = (
     Row("tun", """
         tun
         relay: ip46 addr add 10.0.8.2/24 dev tun-relay
-        ip link set tun-relay up
+        ip link set tun-relay txqueuelen 10000 up
         client: ip46 addr add 10.0.8.1/24 dev tun-client
-        ip link set tun-client up""", dial="10.0.8.2"),
+        ip link set tun-client txqueuelen 10000 up""", dial="10.0.8.2"),
     Row("one arm", """
         server: ip link del s0
         front: ip link add hub type bridge
