@@ -669,6 +669,8 @@ ROWS = (
         lost="any auto:0"),
     Row("a stop while datagrams flow", middle=END.format("sigterm"), speakers="", families=ALL,
         lost="any auto:0", quick=True, options=("--workers", "2")),
+    Row("SIGKILL after news, of flows that have been silent since", speakers="", quick=True,
+        middle=NEWS + "pause 1.5\n sigkill\n go\n pause 0.5\n start", lost="any auto:0"),
     Row("SIGKILL, and the route moves before the start", speakers="", routers="back back2",
         middle=f"sigkill\n {MOVE}\n go\n pause 0.5\n start"),
     Row("SIGKILL, and the route to the client moves before the start", speakers="",
