@@ -75,12 +75,39 @@ static __always_inline bool is_silent(const struct udp_leg *at, __u32 now, __s32
 	return !at->heard || diff(now, at->heard) >= idle;
 }
 
-/* Why what arrives on F's leg cannot be translated here, from now on; 0: it can. */
-static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struct udp_found *f)
+/* Is there a socket that takes P?  After the daemon's end there is none. */
+static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *p)
 {
-	__u32 ways = graft_ways;
+	struct bpf_sock_tuple t = { 0 };
+	__u32 len = sizeof(t.ipv4);
+	struct bpf_sock *sk;
 
-	if (READ_ONCE(f->other->way.ways) != ways)
+	if (p->ipv6) {
+		len = sizeof(t.ipv6);
+		__builtin_memcpy(t.ipv6.saddr, &p->tuple.remote, sizeof(t.ipv6.saddr));
+		__builtin_memcpy(t.ipv6.daddr, &p->tuple.local, sizeof(t.ipv6.daddr));
+		t.ipv6.sport = p->tuple.remote_port;
+		t.ipv6.dport = p->tuple.local_port;
+	} else {
+		t.ipv4.saddr = p->tuple.remote.w[3];
+		t.ipv4.daddr = p->tuple.local.w[3];
+		t.ipv4.sport = p->tuple.remote_port;
+		t.ipv4.dport = p->tuple.local_port;
+	}
+	sk = bpf_sk_lookup_udp(skb, &t, len, BPF_F_CURRENT_NETNS, 0);
+	if (sk)
+		bpf_sk_release(sk);
+	return sk;
+}
+
+/* Why what arrives on F's leg cannot be translated here, from now on; 0: it can. */
+static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struct packet *p,
+					      const struct udp_found *f)
+{
+	__u32 ways = graft_ways, known = READ_ONCE(f->other->way.ways);
+
+	/* without a daemon the way that was is better than none, unless policies forbid it */
+	if (known != ways && (diff(known, graft_ways_least) < 0 || has_socket(skb, p)))
 		return f->at->why = GRAFT_WAY;
 	if (f->at->seen == ways)
 		return 0;
@@ -152,7 +179,7 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 			return PASS;
 		__sync_fetch_and_sub(&f.at->word, n * UDP_PASSED_ONE);
 	}
-	if (hindrance_of_flow(skb, &f))
+	if (hindrance_of_flow(skb, p, &f))
 		return pass_flow(f.at, n, true);
 	head = ip_len(is_ipv6(f.other));
 	mtu = f.other->way.mtu;

@@ -18,7 +18,8 @@
  *   passing -> ACTIVE   the daemon: it has sent on all that have passed (the count says so), and
  *                       the other leg's way is known
  *   ACTIVE  -> passing  the daemon takes the flow back; or a packet program: the way is not known
- *                       any more, or packets may not be translated (`why`)
+ *                       any more and a socket takes what passes, or packets may not be translated
+ *                       (`why`)
  *
  * A datagram that cannot be translated passes, and counts, whatever the word says.
  */

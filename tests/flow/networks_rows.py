@@ -589,9 +589,9 @@ ROWS = (
     Row("tun", """
         tun
         relay: ip46 addr add 10.0.8.2/24 dev tun-relay
-        ip link set tun-relay up
+        ip link set tun-relay txqueuelen 10000 up
         client: ip46 addr add 10.0.8.1/24 dev tun-client
-        ip link set tun-client up""", dial="10.0.8.2"),
+        ip link set tun-client txqueuelen 10000 up""", dial="10.0.8.2"),
     Row("one arm", """
         server: ip link del s0
         front: ip link add hub type bridge
@@ -669,6 +669,8 @@ ROWS = (
         lost="any auto:0"),
     Row("a stop while datagrams flow", middle=END.format("sigterm"), speakers="", families=ALL,
         lost="any auto:0", quick=True, options=("--workers", "2")),
+    Row("SIGKILL after news, of flows that have been silent since", speakers="", quick=True,
+        middle=NEWS + "pause 1.5\n sigkill\n go\n pause 0.5\n start", lost="any auto:0"),
     Row("SIGKILL, and the route moves before the start", speakers="", routers="back back2",
         middle=f"sigkill\n {MOVE}\n go\n pause 0.5\n start"),
     Row("SIGKILL, and the route to the client moves before the start", speakers="",

@@ -24,7 +24,7 @@
 #define BUCKETS 8 /* few, so that they are full */
 #define PER_WORLD 40
 #define IDLE 50000       /* ticks */
-#define SLACK 100        /* of the coarse clock; and a busy machine */
+#define SLACK 1000       /* of the coarse clock; and a busy machine */
 #define STALE UINT32_MAX /* graft_ways is 0 */
 
 static struct {
