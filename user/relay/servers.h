@@ -107,6 +107,8 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 		     uint64_t now_ms);
 /* S has been connected to, which took TOOK_MS. */
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
+/* So long has S answered nobody who asked it. */
+uint64_t servers_owed_ms(struct servers *ss, const struct server *s, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
 

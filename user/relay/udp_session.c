@@ -536,17 +536,20 @@ bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 	return false;
 }
 
-/* A client that goes on asking a server that says nothing any more shall find another one. */
-static bool is_deserted(const struct udp_session *s, uint64_t now, uint64_t idle)
-{
-	return s->connect_ms && now >= heard_ms(s, UPSTREAM) + idle &&
-	       heard_ms(s, CLIENT) > heard_ms(s, UPSTREAM);
-}
-
 /* Are there other servers for the client of S? */
 static bool has_others(const struct udp_session *s)
 {
 	return s->forward->conf->upstream.n > 1 || s->forward->conf->each_address;
+}
+
+/*
+ * A client that goes on asking a server that says nothing to anybody any more shall find another
+ * one.  That it says nothing to this client may be as it should.
+ */
+static bool is_deserted(struct udp_session *s, uint64_t now, uint64_t idle)
+{
+	return s->server && has_others(s) && now >= heard_ms(s, UPSTREAM) + idle &&
+	       servers_owed_ms(&s->forward->servers, s->server, now) >= idle;
 }
 
 /* The server of S has failed, which those that it has elsewhere are told. */
