@@ -15,7 +15,7 @@
 #include "graft_translate.h"
 #include "udp_contract.h"
 
-#define IPV6_ROOM_LEAST (1280 - 40) /* less for itself no sender believes: sockets cut those */
+#define ROOM_LEAST (1280 - 40) /* less no sender believes, and may be forged: sockets cut those */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -40,6 +40,7 @@ struct udp_found {
 	struct udp_flow *u;
 	struct graft_leg *mine, *other; /* of the packet's leg */
 	struct udp_leg *at, *at_other;
+	__u32 *from; /* the interface of its leg */
 };
 
 /* False: there is none that P belongs to. */
@@ -63,6 +64,7 @@ static __always_inline bool find_flow(const struct packet *p, struct udp_found *
 		f->other = one ? &f->u->leg[0] : &f->u->leg[1];
 		f->at = one ? &f->u->at[1] : &f->u->at[0];
 		f->at_other = one ? &f->u->at[0] : &f->u->at[1];
+		f->from = one ? &f->u->from[1] : &f->u->from[0];
 		if (same_tuple(&f->mine->tuple, &p->tuple))
 			return is_ipv6(f->mine) == p->ipv6;
 	}
@@ -105,14 +107,18 @@ static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struc
 					      const struct udp_found *f)
 {
 	__u32 ways = graft_ways, known = READ_ONCE(f->other->way.ways);
+	__u8 why;
 
 	/* without a daemon the way that was is better than none, unless policies forbid it */
 	if (known != ways && (diff(known, graft_ways_least) < 0 || has_socket(skb, p)))
 		return f->at->why = GRAFT_WAY;
 	if (f->at->seen == ways)
 		return 0;
+	why = hindrance_in(skb);
+	f->at->why = why;
+	*f->from = skb->ifindex;
 	f->at->seen = ways;
-	return f->at->why = hindrance_in(skb);
+	return why;
 }
 
 /* N datagrams pass, and count; BACK: those that follow shall, too. */
@@ -181,6 +187,9 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	}
 	if (hindrance_of_flow(skb, p, &f))
 		return pass_flow(f.at, n, true);
+	/* the stack knows whether it may come by that one, too */
+	if (*f.from != skb->ifindex)
+		return pass_flow(f.at, n, false);
 	head = ip_len(is_ipv6(f.other));
 	mtu = f.other->way.mtu;
 	if (f.at_other->path_mtu && f.at_other->path_mtu < mtu)
@@ -192,8 +201,8 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	}
 	if (len <= mtu)
 		return translate(skb, p, &f, n);
-	if (p->ipv6 && mtu < head + IPV6_ROOM_LEAST)
-		mtu = head + IPV6_ROOM_LEAST;
+	if (mtu < head + ROOM_LEAST)
+		mtu = head + ROOM_LEAST;
 	/* where its sender is, may not be known: nobody has answered it */
 	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways && !is_to_itself(p))
 		return too_big(skb, p, f.mine, f.other, mtu);

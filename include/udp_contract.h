@@ -58,7 +58,8 @@ struct udp_flow {
 	__u32 born;               /* ticks */
 	__u32 used;               /* 1: it is a session's */
 	__u32 next_free, left_ms; /* while it is none: the queue; since when (low half) */
-	__u32 unused[4];
+	__u32 from[2];            /* by leg: the interface by which what made it `seen` came */
+	__u32 unused[2];
 	struct udp_leg at[2];
 } __attribute__((aligned(64)));
 

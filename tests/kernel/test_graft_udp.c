@@ -283,10 +283,13 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 		return pass(at, n, GRAFT_WAY, true);
 	if (at->seen) {
 		at->seen = 0;
+		u->from[leg] = LO;
 		at->why = w->used_interface ? 0 : GRAFT_INTERFACE;
 		if (at->why)
 			return pass(at, n, at->why, true);
 	}
+	if (u->from[leg] != LO)
+		return pass(at, n, 0, false);
 	if (p->odd)
 		return pass(at, n, p->odd, false);
 	if (!get16(p->udp + 6) && is_ipv6(other))
@@ -304,7 +307,7 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 		return MODEL_SENT;
 	}
 	least = 1280 - 40 + head;
-	if (p->ipv6 && mtu < least)
+	if (mtu < least)
 		mtu = least;
 	if (p->df && size > mtu && !mine->way.ways &&
 	    memcmp(&mine->tuple.remote, &mine->tuple.local, sizeof(mine->tuple.local))) {
@@ -375,6 +378,7 @@ static void draw_world(struct world *w)
 
 		u->used = 1;
 		u->idle = one_in(2) ? IDLE : 0;
+		u->from[0] = u->from[1] = one_in(8) ? LO + 1 : LO;
 		draw_leg(&u->leg[0], &u->at[0], ipv6, w->now);
 		draw_leg(&u->leg[1], &u->at[1], other, w->now);
 	}

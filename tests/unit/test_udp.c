@@ -88,7 +88,7 @@ TEST(test_ports_rest)
 	assert_true(others <= n / 10);
 	assert_int_equal(udp_port_take(START + 3600000), 0);
 	for (unsigned int i = 0; i < n; i++)
-		udp_port_put(taken[i], START, false);
+		udp_port_put(taken[i], START + UDP_PORT_RESTS_MS);
 	assert_int_equal(udp_port_take(START + UDP_PORT_RESTS_MS - 1), 0);
 	assert_in_range(take_many(START + UDP_PORT_RESTS_MS), n * 9 / 10, n);
 }
@@ -102,12 +102,12 @@ TEST(test_ports_of_flows_that_were_left)
 	assert_false(udp_port_take_this(taken[0]));
 	assert_false(udp_port_take_this(htons(0)));
 	assert_false(udp_port_take_this(htons(1)));
-	udp_port_put(taken[n - 1], START, false);
+	udp_port_put(taken[n - 1], START + UDP_PORT_RESTS_MS);
 	assert_true(udp_port_take_this(taken[n - 1]));
 	assert_false(udp_port_take_this(taken[n - 1]));
 	/* of a range that has changed since: it is not lent */
 	take_others();
-	udp_port_put(htons(1), START, false);
+	udp_port_put(htons(1), START + UDP_PORT_RESTS_MS);
 	assert_int_equal(udp_port_take(START + UDP_PORT_RESTS_MS), 0);
 }
 
@@ -129,7 +129,7 @@ TEST(test_ports_in_use)
 
 		now += i % 8 == 0;
 		if (port) {
-			udp_port_put(port, now, false);
+			udp_port_put(port, now + UDP_PORT_RESTS_MS);
 			put_at[port] = now;
 			seen[port] = false;
 			used[k] = 0;

@@ -11,12 +11,14 @@
 #include <unistd.h>
 
 #include "base/addr.h"
+#include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "relay/admission.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"
+#include "relay/udp_ports.h"
 #include "relay/udp_session.h"
 
 /*
@@ -95,7 +97,7 @@ static bool adopt_flow(struct shared *shared, struct threads *ts, struct forward
 	socklen_t len;
 	int r;
 
-	if (!f || admission_enter(shared, f) != CAUSES)
+	if (!f || !f->conf->udp || admission_enter(shared, f) != CAUSES)
 		return false;
 	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
 	client_addr_set(&client, (struct sockaddr *)&ss);
@@ -116,6 +118,10 @@ static void adopt_flows(struct shared *shared, struct threads *ts, struct forwar
 	struct udp_grafts *us = grafts_udp(shared->grafts);
 	unsigned int adopted = 0, ended = 0;
 
+	/* answers to flows that are no more may still come */
+	for (uint32_t slot = 0; slot < grafts_total(shared->grafts); slot++)
+		udp_port_put(udp_flow_of(us, slot)->leg[1].tuple.local_port,
+			     clock_ms() + UDP_PORT_OWED_MS);
 	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++) {
 		struct forward *f = forward_of_tag(first, udp_flow_of(us, slot)->forward);
 

@@ -513,7 +513,6 @@ static void end_sessions(struct worker *w, const void *arg)
 {
 	session_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
 	udp_sessions_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
-	udp_sessions_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
 }
 
 static void end_forward(struct reload *r, const struct forward *f)

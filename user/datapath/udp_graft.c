@@ -166,15 +166,22 @@ static void leave(struct udp_grafts *us, uint32_t slot)
 	us->last = slot;
 }
 
+/* At least one: 0 is never. */
+static uint32_t idle_ticks(uint64_t idle_ms)
+{
+	uint64_t idle = (idle_ms * NS_PER_MS >> UDP_TICK_SHIFT) + (idle_ms != 0);
+
+	return (uint32_t)smaller(idle, INT32_MAX);
+}
+
 static void fill(const struct udp_grafts *us, struct udp_flow *f, const struct udp_request *q)
 {
 	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
-	uint64_t idle = (q->idle_ms * NS_PER_MS >> UDP_TICK_SHIFT) + (q->idle_ms != 0);
 
 	*f = (struct udp_flow){
 		.id = q->id,
 		.forward = q->forward,
-		.idle = (uint32_t)smaller(idle, INT32_MAX),
+		.idle = idle_ticks(q->idle_ms),
 		.born = ticks(),
 		.used = 1,
 	};
@@ -202,6 +209,11 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q)
 	}
 	pthread_mutex_unlock(&us->lock);
 	return slot;
+}
+
+void udp_graft_set_idle(struct udp_grafts *us, uint32_t slot, uint64_t idle_ms)
+{
+	us->flows[slot].idle = idle_ticks(idle_ms);
 }
 
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot)
@@ -288,8 +300,10 @@ int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32
 				   .n_buckets = bpf_map__max_entries(buckets) - 1 };
 	pthread_mutex_init(&us->lock, NULL);
 	*ret = us;
-	if (!us->flows || !us->buckets)
+	if (!us->flows || !us->buckets) {
+		us->n_slots = 0;
 		return -errno;
+	}
 	seed = us->buckets[us->n_buckets].place;
 	while (!*seed)
 		if (getrandom(seed, sizeof(*seed), 0) < 0)

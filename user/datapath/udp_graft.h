@@ -46,6 +46,8 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q);
 uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t);
 /* What the server sends passes from now on: its client is gone. */
 void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot);
+/* Of a flow that a daemon before this one has entered. */
+void udp_graft_set_idle(struct udp_grafts *us, uint32_t slot, uint64_t idle_ms);
 /* Take it out.  The slot is used again when no packet program can look at it any more. */
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 

@@ -14,7 +14,8 @@
 #include "relay/admission.h"
 
 #define OLD_MS 1000 /* between two looks at old sockets */
-#define ROUNDS 4    /* looks for an event, so that others have their turns */
+#define ERRORS_MOST 32
+#define ROUNDS 4 /* looks for an event, so that others have their turns */
 
 /* What LOCAL, of a message or an error that came by US, lacks: the port; or all. */
 static void complete(const struct udp_socket *us, union client_addr *local)
@@ -122,13 +123,14 @@ static void take_proxied(struct udp_socket *us, const struct udp_message *m)
 	for (size_t at = 0; at < m->len; at += size) {
 		struct udp_message one = *m;
 		struct proxy_header header;
-		const char *why = "too short";
+		const char *why;
 
 		one.data += at;
 		one.len = smaller(size, m->len - at);
 		if (proxy_protocol_parse(one.data, one.len, &header, &why)) {
 			count_add(&us->worker->stats.errors[CAUSE_HEADER_BAD], 1);
-			log_cause(CAUSE_HEADER_BAD, LOG_NOTICE, "a datagram is dropped: %s", why);
+			log_cause(CAUSE_HEADER_BAD, LOG_NOTICE, "a datagram is dropped: %s",
+				  why ?: "it is too short");
 			continue;
 		}
 		one.data += header.size;
@@ -144,7 +146,7 @@ static void take_errors(struct udp_socket *us)
 {
 	struct udp_error e;
 
-	while (udp_next_error(us->source.fd, &e)) {
+	for (int i = 0; i < ERRORS_MOST && udp_next_error(us->source.fd, &e); i++) {
 		complete(us, &e.local);
 		udp_session_client_error(us->worker, &e);
 	}
@@ -172,8 +174,10 @@ static void on_readable(struct source *source, uint32_t events)
 			else
 				take(us, m, NULL);
 		}
-		wait = udp_sessions_activate(us, n < UDP_BATCH);
-	} while (++round < ROUNDS && (n == UDP_BATCH || wait));
+		if (n < 0) /* of what was sent before */
+			take_errors(us);
+		wait = udp_sessions_activate(us, n >= 0 && n < UDP_BATCH);
+	} while (++round < ROUNDS && (n < 0 || n == UDP_BATCH || wait));
 }
 
 /* --- listeners --- */
@@ -182,6 +186,12 @@ void udp_listener_becomes(struct udp_socket *us, struct forward *f)
 {
 	us->forward = f;
 	us->proxied = f->conf->proxy_protocol & PROXY_RECEIVE;
+}
+
+/* Does anything but sockets without sessions belong to F?  Of other workers, too. */
+static bool is_needed(const struct forward *f)
+{
+	return atomic_load(&f->sessions) != atomic_load(&f->old_sockets);
 }
 
 /*
@@ -196,7 +206,7 @@ static void close_old(struct timer *timer)
 	while ((us = *at)) {
 		struct loop *loop = &us->worker->loop;
 
-		if (us->forward || us->refs || atomic_load(&us->last->totals->live)) {
+		if (us->forward || us->refs || is_needed(us->last)) {
 			if (!us->forward)
 				timer_set(loop, timer, loop->now_ms + OLD_MS);
 			at = &us->next;
@@ -206,6 +216,7 @@ static void close_old(struct timer *timer)
 		loop_watch(loop, &us->source, 0, false);
 		close(us->source.fd);
 		atomic_fetch_sub(&us->worker->shared->udp_old, 1);
+		atomic_fetch_sub(&us->last->old_sockets, 1);
 		atomic_fetch_sub(&us->last->sessions, 1);
 		free(us);
 	}
@@ -220,6 +231,7 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 		us = us->next;
 	if (us) {
 		atomic_fetch_sub(&w->shared->udp_old, 1);
+		atomic_fetch_sub(&us->last->old_sockets, 1);
 		atomic_fetch_sub(&us->last->sessions, 1);
 		return us;
 	}
@@ -252,7 +264,11 @@ int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a
 		us->source.fd = fd;
 	udp_listener_becomes(us, f);
 	*ret = us;
-	return loop_watch(&w->loop, &us->source, EPOLLIN, true);
+	r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
+	if (r) /* the socket is ours all the same */
+		log_error("forward %s: worker %u takes no datagrams: %s", forward_name(f->conf),
+			  w->index, strerror(-r));
+	return 0;
 }
 
 void udp_listener_end(struct udp_socket *us)
@@ -260,6 +276,7 @@ void udp_listener_end(struct udp_socket *us)
 	us->last = us->forward;
 	us->forward = NULL;
 	atomic_fetch_add(&us->last->sessions, 1);
+	atomic_fetch_add(&us->last->old_sockets, 1);
 	atomic_fetch_add(&us->worker->shared->udp_old, 1);
 	close_old(&us->worker->udp->old);
 }

@@ -67,7 +67,7 @@ bool udp_port_take_this(in_port_t port)
 	return atomic_exchange(&free_at[ntohs(port)], 0);
 }
 
-void udp_port_put(in_port_t port, uint64_t now_ms, bool owed)
+void udp_port_put(in_port_t port, uint64_t free_ms)
 {
-	atomic_store(&free_at[ntohs(port)], now_ms + (owed ? UDP_PORT_OWED_MS : UDP_PORT_RESTS_MS));
+	atomic_store(&free_at[ntohs(port)], free_ms);
 }

@@ -13,11 +13,12 @@
  */
 
 /*
- * So long a port rests: after a flow to which the server owed nothing, when no more than what the
- * network has doubled can come; and after one that was given up.
+ * So long a port rests: after one question and its answers, when no more than what the network has
+ * doubled can come; after what was given up; and after a stream that its server may go on sending.
  */
 #define UDP_PORT_RESTS_MS 250
 #define UDP_PORT_OWED_MS 2000
+#define UDP_PORT_STREAM_MS 60000
 
 /* Read both settings.  Once, before there are threads. */
 void udp_ports_open(void);
@@ -25,8 +26,5 @@ void udp_ports_open(void);
 in_port_t udp_port_take(uint64_t now_ms);
 /* This one, of a flow that a daemon before this one has left.  False: it is not one of ours. */
 bool udp_port_take_this(in_port_t port);
-/*
- * PORT rests from now on, whether it was used, or has turned out to be somebody else's.  OWED: the
- * server may still answer.
- */
-void udp_port_put(in_port_t port, uint64_t now_ms, bool owed);
+/* PORT, whether it was used, or has turned out to be somebody else's, rests until FREE_MS. */
+void udp_port_put(in_port_t port, uint64_t free_ms);

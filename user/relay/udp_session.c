@@ -46,6 +46,10 @@
 /* Sockets of a worker that rest, and how long they are kept. */
 #define RESTS_MOST 4096
 #define KEPT_MS 1000
+/* A server that was heard so lately is there, whatever ICMP says. */
+#define ALIVE_MS 1000
+/* No path has less. */
+#define MTU_LEAST 576
 
 SYSCALLS_ALLOWED(SYSCALL(bind), SYSCALL(connect), SYSCALL(getsockname), SYSCALL(recvfrom),
 		 SYSCALL(close));
@@ -177,7 +181,7 @@ static void enter(struct udp_session *s)
 
 static struct udp_session **bucket_of(struct worker *w, const struct graft_tuple *t)
 {
-	return &w->udp->buckets[udp_hash(t, 0) & w->udp->mask];
+	return &w->udp->buckets[udp_hash(t, w->udp->seed) & w->udp->mask];
 }
 
 struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
@@ -288,7 +292,7 @@ bool udp_sessions_activate(const struct udp_socket *us, bool quiet)
 
 		if (s->by == us && s->slot != NO_UDP_SLOT)
 			activate(s, CLIENT, now, level);
-		if (s->by != us || (s->slot != NO_UDP_SLOT && !level && !carries(s, CLIENT))) {
+		if (s->by != us || (s->slot != NO_UDP_SLOT && !level && s->behind_ms[CLIENT])) {
 			more = more || s->by == us;
 			at = &s->next_waiting;
 		} else { /* if it is not active now, it is tried with its next datagram */
@@ -362,7 +366,7 @@ static void view(const struct udp_session *s, struct session_view *ret)
 
 /* --- its end --- */
 
-/* May the server still answer?  Not after a silence. */
+/* Does the server owe an answer that may still come? */
 static bool is_owed(const struct udp_session *s)
 {
 	return all_datagrams(s, UPSTREAM) < all_datagrams(s, CLIENT) &&
@@ -376,11 +380,28 @@ static bool has_all_answers(const struct udp_session *s)
 	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
 }
 
-/* Nobody needs UP any more.  Events of this batch may still point at it. */
-static void close_upstream(struct worker *w, struct udp_upstream *up, bool owed)
+/* Had S one question alone, and all its answers?  Of several nobody knows which was answered. */
+static bool is_done(const struct udp_session *s)
+{
+	return s->copied[CLIENT].datagrams == 1 && has_all_answers(s);
+}
+
+/* How long the port of S, which ends, has to rest.  No flood makes streams. */
+static uint64_t rests_ms(const struct udp_session *s)
+{
+	if (is_done(s))
+		return UDP_PORT_RESTS_MS;
+	return s->proven && heard_ms(s, UPSTREAM) + UDP_PORT_OWED_MS > now_of(s) ?
+		       UDP_PORT_STREAM_MS :
+		       UDP_PORT_OWED_MS;
+}
+
+/* Nobody needs UP any more; its port rests for MS.  Events of this batch may still point at it. */
+static void close_upstream(struct worker *w, struct udp_upstream *up, uint64_t ms)
 {
 	close(up->source.fd); /* which epoll forgets by itself */
-	udp_port_put(up->port, w->loop.now_ms, owed);
+	if (up->port)
+		udp_port_put(up->port, w->loop.now_ms + ms);
 	up->session = NULL;
 	up->next = w->udp->closed;
 	w->udp->closed = up;
@@ -406,7 +427,8 @@ static void close_rested(struct worker *w, uint64_t kept_ms)
 	while (u->rests && u->rests->rests_ms + kept_ms <= w->loop.now_ms) {
 		struct udp_upstream *up = take_first(u);
 
-		close_upstream(w, up, up->rested_ms == NEVER);
+		close_upstream(w, up,
+			       up->rested_ms == NEVER ? UDP_PORT_OWED_MS : UDP_PORT_RESTS_MS);
 	}
 }
 
@@ -416,11 +438,11 @@ static void let_rest(struct udp_session *s)
 	struct udp_worker *u = s->worker->udp;
 	struct udp_upstream *up = s->upstream;
 
-	if (!has_all_answers(s) || u->n_rests == RESTS_MOST ||
-	    forward_needs_privileges(s->forward->conf)) {
-		close_upstream(s->worker, up, is_owed(s));
+	if (!is_done(s) || u->n_rests == RESTS_MOST || forward_needs_privileges(s->forward->conf)) {
+		close_upstream(s->worker, up, rests_ms(s));
 		return;
 	}
+	loop_watch(&s->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	up->session = NULL;
 	up->next = NULL;
 	up->forward = s->forward;
@@ -457,7 +479,7 @@ static struct udp_upstream *take_rested(struct udp_session *s, const union clien
 		up->session = s;
 		return up;
 	}
-	close_upstream(s->worker, up, true); /* a late answer */
+	close_upstream(s->worker, up, UDP_PORT_OWED_MS); /* a late answer */
 	return NULL;
 }
 
@@ -575,6 +597,9 @@ static void on_timer(struct timer *timer)
 	uint64_t now = now_of(s), idle = s->forward->conf->idle_timeout_ms;
 	uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
+	if (s->slot != NO_UDP_SLOT) /* paths may be wider by now; if not, errors say so again */
+		for (unsigned int leg = 0; leg < 2; leg++)
+			udp_flow_of(grafts_of(s), s->slot)->at[leg].path_mtu = 0;
 	if (now >= last + idle) {
 		end(s, SESSION_FINISHED);
 	} else if (is_deserted(s, now, idle)) {
@@ -598,26 +623,26 @@ static void too_big(struct udp_session *s, uint32_t mtu)
 	int more = (s->upstream->to.sa.sa_family == AF_INET ? 20 : 0) -
 		   (s->peer.sa.sa_family == AF_INET ? 20 : 0);
 
-	if (s->slot != NO_UDP_SLOT && mtu)
+	if (mtu < MTU_LEAST)
+		return;
+	if (s->slot != NO_UDP_SLOT)
 		set_path_mtu(grafts_of(s), s->slot, UPSTREAM, mtu);
 	if (mtu)
 		icmp_tell(&s->peer, &s->local, EMSGSIZE, mtu + (uint32_t)more);
 }
 
-/* Has the server of S answered anybody here since S asked it? */
+/* Has the server of S answered anybody here just now? */
 static bool has_answered(const struct udp_session *s)
 {
-	uint64_t asked = heard_ms(s, CLIENT);
-
 	for (const struct udp_session *o = s->worker->udp->sessions; o; o = o->next)
-		if (o->server == s->server && heard_ms(o, UPSTREAM) > asked)
+		if (o->server == s->server && heard_ms(o, UPSTREAM) + ALIVE_MS > now_of(s))
 			return true;
 	return false;
 }
 
 static void unreachable(struct udp_session *s, int error)
 {
-	if (heard_ms(s, UPSTREAM) > heard_ms(s, CLIENT))
+	if (heard_ms(s, UPSTREAM) >= heard_ms(s, CLIENT))
 		return;
 	if (!has_others(s) || !has_answered(s))
 		blame(s, error);
@@ -691,11 +716,29 @@ static int send_on(struct udp_session *s, const struct udp_message *m)
 	return udp_send(s->upstream->source.fd, m, len ? buf : NULL, len);
 }
 
+/*
+ * The client of S comes back.  Packet programs think that a flow is over which was silent for so
+ * long, and do not look at it any more.
+ */
+static void forget_silent(struct udp_session *s)
+{
+	uint64_t idle = s->forward->conf->idle_timeout_ms;
+
+	if (s->slot == NO_UDP_SLOT)
+		return;
+	udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone = 0;
+	if (!idle || now_of(s) < larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM)) + idle)
+		return;
+	count_kernel(s);
+	leave_slot(s);
+}
+
 void udp_session_take(struct udp_session *s, const struct udp_socket *us,
 		      const struct udp_message *m)
 {
 	int r;
 
+	forget_silent(s);
 	s->heard_ms[CLIENT] = now_of(s);
 	if (s->connect_ms)
 		prove(s);
@@ -705,13 +748,12 @@ void udp_session_take(struct udp_session *s, const struct udp_socket *us,
 	}
 	if (s->slot == NO_UDP_SLOT)
 		enter(s);
+	count(s, CLIENT, m);
 	r = send_on(s, m);
-	if (!r)
-		count(s, CLIENT, m);
-	else if (r == -EAGAIN || r == -ENOMEM || r == -EMSGSIZE)
-		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
-	else
+	if (r == -ECONNREFUSED || r == -EHOSTUNREACH || r == -ENETUNREACH)
 		unreachable(s, -r);
+	else if (r) /* or a firewall does not let it out, say */
+		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
 	if (!s->ended)
 		await_quiet(s, us);
 }
@@ -779,7 +821,8 @@ static void take_answers(struct udp_session *s)
 	uint32_t word = word_of(s, UPSTREAM), now;
 	int got = udp_receive(b, s->upstream->source.fd);
 
-	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone) {
+	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone &&
+	    heard_ms(s, CLIENT) <= heard_ms(s, UPSTREAM)) {
 		end(s, CAUSE_CLIENT_LOST);
 		return;
 	}
@@ -852,33 +895,30 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	return s;
 }
 
-/* Bind UP to a port of ours; or to the one that it has.  -errno. */
-static int bind_port(const struct udp_session *s, struct udp_upstream *up)
+/* Bind UP to OWN; NULL: to a port of ours.  -errno. */
+static int bind_port(const struct udp_session *s, struct udp_upstream *up, const struct addr *own)
 {
 	const struct forward_conf *fc = s->forward->conf;
-	bool ipv6 = up->to.sa.sa_family == AF_INET6;
 	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
 	int r = -EADDRINUSE;
 
-	if (fc->transparent)
+	a.len = up->to.sa.sa_family == AF_INET6 ? sizeof(a.in6) : sizeof(a.in);
+	if (own)
+		a = *own;
+	else if (fc->transparent)
 		memcpy(&a.ss, &s->client, sizeof(s->client));
 	else if (fc->source.len)
 		a = fc->source;
 	for (unsigned int i = 0; i < PORT_TRIES && r == -EADDRINUSE; i++) {
-		in_port_t port = up->port ?: udp_port_take(now_of(s));
-
-		if (!port)
+		up->port = own ? addr_port(own) : udp_port_take(now_of(s));
+		if (!up->port)
 			break;
-		addr_set_port(&a, port);
-		r = bind(up->source.fd, (const struct sockaddr *)&a.ss,
-			 ipv6 ? sizeof(a.in6) : sizeof(a.in)) ?
-			    -errno :
-			    0;
-		if (!r || up->port) {
-			up->port = port;
+		addr_set_port(&a, up->port);
+		r = bind(up->source.fd, (const struct sockaddr *)&a.ss, a.len) ? -errno : 0;
+		if (!r || own)
 			return r;
-		}
-		udp_port_put(port, now_of(s), false);
+		udp_port_put(up->port, now_of(s) + UDP_PORT_RESTS_MS);
+		up->port = 0;
 	}
 	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
 }
@@ -894,8 +934,8 @@ static int get_socket(struct udp_session *s, const struct addr *to)
 	return upstream_socket(s->forward, &s->client.sa, to);
 }
 
-/* A socket for S that is connected to TO, from PORT (0: any).  -errno. */
-static int connect_to(struct udp_session *s, const struct addr *to, in_port_t port)
+/* A socket for S that is connected to TO, from OWN (NULL: from a port of ours).  -errno. */
+static int connect_to(struct udp_session *s, const struct addr *to, const struct addr *own)
 {
 	int fd = get_socket(s, to), r;
 	struct udp_upstream *up = fd < 0 ? NULL : calloc(1, sizeof(*up));
@@ -907,10 +947,9 @@ static int connect_to(struct udp_session *s, const struct addr *to, in_port_t po
 		return r;
 	}
 	up->source = (struct source){ .handle = on_upstream, .fd = fd };
-	up->port = port;
 	up->session = s;
 	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
-	r = bind_port(s, up);
+	r = bind_port(s, up, own);
 	if (!r && !s->forward->conf->responses) /* else it is hardly worth it */
 		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
@@ -919,7 +958,7 @@ static int connect_to(struct udp_session *s, const struct addr *to, in_port_t po
 	if (!r)
 		s->upstream = up;
 	else
-		close_upstream(s->worker, up, false);
+		close_upstream(s->worker, up, UDP_PORT_RESTS_MS);
 	return r;
 }
 
@@ -940,7 +979,7 @@ static int connect_server(struct udp_session *s, const struct addr_list *list)
 		s->upstream = take_rested(s, &to);
 		if (s->upstream)
 			return 0;
-		r = connect_to(s, &a, 0);
+		r = connect_to(s, &a, NULL);
 		if (!r && i)
 			atomic_store_explicit(&s->server->first, (uint16_t)((first + i) % list->n),
 					      memory_order_relaxed);
@@ -1009,6 +1048,7 @@ int udp_worker_open(struct worker *w)
 	if (!u)
 		return -ENOMEM;
 	u->mask = n - 1;
+	u->seed = arc4random();
 	u->buckets = calloc(n, sizeof(struct udp_session *));
 	u->worker = w;
 	u->last_rests = &u->rests;
@@ -1101,7 +1141,7 @@ void udp_sessions_leave_behind(struct worker *w)
 		uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
 		next = s->next;
-		if (survives && carries(s, CLIENT))
+		if (survives && carries(s, CLIENT) && (carries(s, UPSTREAM) || !is_owed(s)))
 			die(s);
 		else if (!is_owed(s) || now_of(s) >= last + OWES_MS)
 			end(s, SESSION_FINISHED);
@@ -1168,7 +1208,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	struct udp_socket *us;
 	struct udp_session *s;
 	struct udp_message m;
-	struct addr to;
+	struct addr to, own;
 	int r;
 
 	find_client(gs, slot, &m);
@@ -1189,18 +1229,22 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	s->server = servers_find(&f->servers, &to);
 	if (s->server)
 		s->server_lost = atomic_load(&s->server->lost);
-	udp_port_take_this(flow->leg[UPSTREAM].tuple.local_port);
-	r = connect_to(s, &to, flow->leg[UPSTREAM].tuple.local_port);
+	udp_graft_address(gs, slot, UPSTREAM, true, &own.ss, &own.len);
+	udp_port_take_this(addr_port(&own));
+	r = connect_to(s, &to, &own);
 	if (r) {
 		forget(s);
 		return r;
 	}
 	s->slot = slot;
+	udp_graft_set_idle(gs, slot, f->conf->idle_timeout_ms);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->counted[dir] = grafted(s, dir);
 	s->asked = all_datagrams(s, CLIENT);
 	if (carries(s, UPSTREAM))
 		prove(s);
+	if (hindrance(s) != REASONS)
+		leave_slot(s);
 	if (f->conf->idle_timeout_ms)
 		timer_set(&w->loop, &s->timer, w->loop.now_ms);
 	return 0;

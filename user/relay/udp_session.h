@@ -84,7 +84,7 @@ struct udp_session {
 struct udp_worker {
 	struct worker *worker;
 	struct udp_session **buckets;
-	uint32_t mask;
+	uint32_t mask, seed;
 	struct udp_session *sessions, *dead;
 	struct udp_session *oldest, *newest; /* that are unproven */
 	struct udp_session *waiting;         /* for leg 0 to be activated */
