@@ -309,7 +309,7 @@ class Trial(Rig):
         for pair in "44", "66":
             client = self.client(pair)
             client.send(100, reply=5000)
-            expect(client.hear(0.3) is None, "a large answer to who is not proven")
+            expect(client.hear(0.3) is None, f"{pair}: a large answer to who is not proven")
             client.send(100, reply=50)
             expect(client.hear(), "a small answer is limited, too")
             client.ask(100)
