@@ -398,6 +398,15 @@ static struct udp_upstream *take_first(struct udp_worker *u)
 	return up;
 }
 
+/* Has nothing come to UP since it rests?  Events tell only of one whose session has waited. */
+static bool is_clean(const struct udp_upstream *up)
+{
+	char c;
+
+	return up->rested_ms != NEVER && recv(up->source.fd, &c, sizeof(c), MSG_DONTWAIT) < 0 &&
+	       errno == EAGAIN;
+}
+
 /* Close what has rested for KEPT_MS, and was not needed. */
 static void close_rested(struct worker *w, uint64_t kept_ms)
 {
@@ -406,7 +415,7 @@ static void close_rested(struct worker *w, uint64_t kept_ms)
 	while (u->rests && u->rests->rests_ms + kept_ms <= w->loop.now_ms) {
 		struct udp_upstream *up = take_first(u);
 
-		close_upstream(w, up, up->rested_ms == NEVER);
+		close_upstream(w, up, !is_clean(up));
 	}
 }
 
@@ -447,13 +456,12 @@ static struct udp_upstream *take_rested(struct udp_session *s, const union clien
 {
 	struct udp_worker *u = s->worker->udp;
 	struct udp_upstream *up = u->rests;
-	char c;
 
 	if (!up || up->rested_ms > now_of(s) || up->forward != s->forward ||
 	    !client_addr_equal(&up->to, to))
 		return NULL;
 	take_first(u);
-	if (recv(up->source.fd, &c, sizeof(c), MSG_DONTWAIT) < 0 && errno == EAGAIN) {
+	if (is_clean(up)) {
 		up->session = s;
 		return up;
 	}
