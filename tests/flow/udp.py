@@ -369,7 +369,7 @@ class Trial(Rig):
         self.proven()
 
     def test_rested_ports(self):
-        """A port serves nobody else for a while, and not at all if a late answer came there."""
+        """A port serves nobody else for a while, and none if a late answer came there."""
         server = self.server(7150)
         self.begin("responses = 1", forwards=self.one(f"{SERVER}:7150"))
         seen, late, number, start = {}, set(), 0, time.monotonic()
@@ -378,7 +378,8 @@ class Trial(Rig):
             client.send()
             data, peer = server.recvfrom(1000)
             expect(peer not in late, "a port where a late answer came is used again")
-            expect(now - seen.get(peer, 0) > 0.2, f"port {peer[1]} is used again after {now - seen.get(peer, 0):.3f} s")
+            rested = now - seen.get(peer, 0)
+            expect(rested > 0.2, f"port {peer[1]} is used again after {rested:.3f} s")
             server.sendto(data, peer)
             expect(client.hear(), "no answer")
             client.sock.close()
