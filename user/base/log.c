@@ -206,7 +206,7 @@ static const struct {
 	int errors[2];
 	const char *text;
 } rows[] = {
-	{ HINT_LISTEN, { EADDRINUSE }, " (another program has it: `ss -ltnp` says which)" },
+	{ HINT_LISTEN, { EADDRINUSE }, " (another program has it: `ss -lntup` says which)" },
 	{ HINT_LISTEN,
 	  { EACCES, EPERM },
 	  " (a port below 1024 needs root or CAP_NET_BIND_SERVICE, a path the right to write its "

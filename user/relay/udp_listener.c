@@ -44,11 +44,13 @@ static bool is_allowed(const struct udp_socket *us, const union client_addr *cli
 static enum cause admit(struct udp_socket *us, const union client_addr *client)
 {
 	struct shared *shared = us->worker->shared;
+	const struct config *c = shared->config;
 	struct forward *f = us->forward;
-	unsigned int most = (unsigned int)larger(shared->config->max_sessions / 4, 1);
-	enum cause why = atomic_load(&shared->udp_unproven) < most ? admission_enter(shared, f) :
-								     CAUSE_SESSION_LIMIT;
+	enum cause why = CAUSE_SESSION_LIMIT;
 
+	/* who has proven nothing takes a quarter at most, and of that each worker its part */
+	if (us->worker->udp->n_unproven < larger(c->max_sessions / 4 / c->workers, 1))
+		why = admission_enter(shared, f);
 	if (why != CAUSES)
 		return why;
 	why = admission_enter_client(shared, f, &client->sa);

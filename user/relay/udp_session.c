@@ -202,7 +202,7 @@ static void enter_unproven(struct udp_session *s)
 	s->older = u->newest;
 	*(u->newest ? &u->newest->newer : &u->oldest) = s;
 	u->newest = s;
-	atomic_fetch_add(&s->worker->shared->udp_unproven, 1);
+	u->n_unproven++;
 }
 
 static void leave_unproven(struct udp_session *s)
@@ -211,7 +211,7 @@ static void leave_unproven(struct udp_session *s)
 
 	*(s->older ? &s->older->newer : &u->oldest) = s->newer;
 	*(s->newer ? &s->newer->older : &u->newest) = s->older;
-	atomic_fetch_sub(&s->worker->shared->udp_unproven, 1);
+	u->n_unproven--;
 }
 
 static void prove(struct udp_session *s)
@@ -419,6 +419,15 @@ static struct udp_upstream *take_first(struct udp_worker *u)
 	return up;
 }
 
+/* Has nothing come to UP since it rests?  Events tell only of one whose session has waited. */
+static bool is_clean(const struct udp_upstream *up)
+{
+	char c;
+
+	return up->rested_ms != NEVER && recv(up->source.fd, &c, sizeof(c), MSG_DONTWAIT) < 0 &&
+	       errno == EAGAIN;
+}
+
 /* Close what has rested for KEPT_MS, and was not needed. */
 static void close_rested(struct worker *w, uint64_t kept_ms)
 {
@@ -427,8 +436,7 @@ static void close_rested(struct worker *w, uint64_t kept_ms)
 	while (u->rests && u->rests->rests_ms + kept_ms <= w->loop.now_ms) {
 		struct udp_upstream *up = take_first(u);
 
-		close_upstream(w, up,
-			       up->rested_ms == NEVER ? UDP_PORT_OWED_MS : UDP_PORT_RESTS_MS);
+		close_upstream(w, up, is_clean(up) ? UDP_PORT_RESTS_MS : UDP_PORT_OWED_MS);
 	}
 }
 
@@ -469,13 +477,12 @@ static struct udp_upstream *take_rested(struct udp_session *s, const union clien
 {
 	struct udp_worker *u = s->worker->udp;
 	struct udp_upstream *up = u->rests;
-	char c;
 
 	if (!up || up->rested_ms > now_of(s) || up->forward != s->forward ||
 	    !client_addr_equal(&up->to, to))
 		return NULL;
 	take_first(u);
-	if (recv(up->source.fd, &c, sizeof(c), MSG_DONTWAIT) < 0 && errno == EAGAIN) {
+	if (is_clean(up)) {
 		up->session = s;
 		return up;
 	}
@@ -644,6 +651,8 @@ static void unreachable(struct udp_session *s, int error)
 {
 	if (heard_ms(s, UPSTREAM) >= heard_ms(s, CLIENT))
 		return;
+	log_cause(upstream_cause(error), LOG_WARNING, "session %llu, forward %s: its server: %s",
+		  (unsigned long long)s->id, forward_name(s->forward->conf), strerror(error));
 	if (!has_others(s) || !has_answered(s))
 		blame(s, error);
 	end(s, upstream_cause(error));

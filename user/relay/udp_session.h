@@ -86,7 +86,8 @@ struct udp_worker {
 	struct udp_session **buckets;
 	uint32_t mask, seed;
 	struct udp_session *sessions, *dead;
-	struct udp_session *oldest, *newest; /* that are unproven */
+	struct udp_session *oldest, *newest; /* that are unproven, */
+	unsigned int n_unproven;             /* and how many these are */
 	struct udp_session *waiting;         /* for leg 0 to be activated */
 	struct udp_socket *sockets;
 	struct timer old; /* when those without a forward are looked at */

@@ -24,13 +24,12 @@ struct shared {
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;             /* NULL: no server is a name, nor may one come */
 	struct checks *checks;
-	_Atomic uint64_t graft_news;       /* changes that grafted sessions may have ended of */
-	_Atomic uint64_t last_id;          /* of sessions */
-	_Atomic unsigned int grace_ms;     /* a reload may change it */
-	struct worker *workers;            /* config->workers, once they are made */
-	_Atomic unsigned int udp_unproven; /* sessions, see udp_session.c */
-	_Atomic unsigned int udp_old; /* sockets that no forward listens at, for old sessions */
-	_Atomic uint64_t udp_lost;    /* servers that have lost all sessions of UDP */
+	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
+	_Atomic uint64_t last_id;      /* of sessions */
+	_Atomic unsigned int grace_ms; /* a reload may change it */
+	struct worker *workers;        /* config->workers, once they are made */
+	_Atomic unsigned int udp_old;  /* sockets that no forward listens at, for old sessions */
+	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
 };
 
 /* One thread: its loop, what it lends to sessions, its sessions, its counters. */
