@@ -386,14 +386,16 @@ static bool is_done(const struct udp_session *s)
 	return s->copied[CLIENT].datagrams == 1 && has_all_answers(s);
 }
 
-/* How long the port of S, which ends, has to rest.  No flood makes streams. */
+/* How long the port of S, which ends, has to rest.  No flood makes streams; a silence ends them. */
 static uint64_t rests_ms(const struct udp_session *s)
 {
+	uint64_t idle = s->forward->conf->idle_timeout_ms ?: UDP_PORT_OWED_MS;
+
 	if (is_done(s))
 		return UDP_PORT_RESTS_MS;
-	return s->proven && heard_ms(s, UPSTREAM) + UDP_PORT_OWED_MS > now_of(s) ?
-		       UDP_PORT_STREAM_MS :
-		       UDP_PORT_OWED_MS;
+	if (s->proven && heard_ms(s, UPSTREAM) + smaller(idle, UDP_PORT_OWED_MS) > now_of(s))
+		return UDP_PORT_STREAM_MS;
+	return UDP_PORT_OWED_MS;
 }
 
 /* Nobody needs UP any more; its port rests for MS.  Events of this batch may still point at it. */
