@@ -79,6 +79,8 @@ static int listener(int family, bool shared)
 	struct addr all = { .ss.ss_family = (sa_family_t)family, .len = sizeof(all.in6) };
 	int fd = bound(&a, shared);
 
+	/* systemd's socket may have it (Timestamping=) */
+	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_TIMESTAMPNS, &(int){ 1 }, sizeof(int)), 0);
 	assert_int_equal(udp_set_listener(fd, &all), 0);
 	return fd;
 }

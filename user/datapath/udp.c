@@ -97,9 +97,12 @@ unsigned int udp_datagrams(const struct udp_message *m)
 	return m->len > m->segment ? (unsigned int)((m->len + m->segment - 1) / m->segment) : 1;
 }
 
-/* Room for all that is told of a message: addresses; UDP_GRO, of which UDP_SEGMENT is a half. */
+/*
+ * Room for all that is told of a message: addresses; UDP_GRO, of which UDP_SEGMENT is a half; and
+ * the time, if systemd's Timestamping= has asked for it.  What has no room is not told.
+ */
 #define SEGMENT_SPACE CMSG_SPACE(sizeof(int))
-#define CONTROL_SPACE (UDP_SOURCE_SPACE + SEGMENT_SPACE)
+#define CONTROL_SPACE (UDP_SOURCE_SPACE + SEGMENT_SPACE + CMSG_SPACE(sizeof(struct timespec)))
 
 /* What the kernel is told is prepared once. */
 struct udp_batch {
@@ -133,10 +136,10 @@ struct udp_message *udp_batch_at(struct udp_batch *b, unsigned int i)
 }
 
 /*
- * The address that C tells, if it does.  What was sent to many must be answered from an address of
- * this machine alone: IPv4 tells it, for IPv6 it is left to the kernel.
+ * Take the address from C, if it tells one.  What was sent to many must be answered from an address
+ * of this machine alone: IPv4 tells it, for IPv6 it is left to the kernel.
  */
-static bool read_address(struct cmsghdr *c, union client_addr *local)
+static void read_address(struct cmsghdr *c, union client_addr *local)
 {
 	if (c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_PKTINFO) {
 		const struct in_pktinfo *info = (void *)CMSG_DATA(c);
@@ -144,18 +147,14 @@ static bool read_address(struct cmsghdr *c, union client_addr *local)
 		local->in.sin_family = AF_INET;
 		local->in.sin_addr = info->ipi_spec_dst.s_addr ? info->ipi_spec_dst :
 								 info->ipi_addr;
-		return true;
-	}
-	if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
+	} else if (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_PKTINFO) {
 		const struct in6_pktinfo *info = (void *)CMSG_DATA(c);
 
 		local->in6.sin6_family = IN6_IS_ADDR_MULTICAST(&info->ipi6_addr) ? 0 : AF_INET6;
 		local->in6.sin6_addr = info->ipi6_addr;
 		if (IN6_IS_ADDR_LINKLOCAL(&info->ipi6_addr))
 			local->in6.sin6_scope_id = info->ipi6_ifindex;
-		return true;
 	}
-	return false;
 }
 
 static void read_message(struct udp_message *m, struct mmsghdr *v)
@@ -167,8 +166,10 @@ static void read_message(struct udp_message *m, struct mmsghdr *v)
 	if (m->peer.sa.sa_family == AF_INET) /* behind it is what an earlier one has left */
 		memset(&m->peer.in + 1, 0, sizeof(m->peer) - sizeof(m->peer.in));
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c))
-		if (!read_address(c, &m->local)) /* UDP_GRO */
+		if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO)
 			memcpy(&m->segment, CMSG_DATA(c), sizeof(m->segment));
+		else
+			read_address(c, &m->local);
 	h->msg_namelen = sizeof(m->peer); /* what recvmmsg(2) has overwritten */
 	h->msg_controllen = CONTROL_SPACE;
 }
@@ -195,7 +196,9 @@ bool udp_next_error(int fd, struct udp_error *ret)
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(&h); c; c = CMSG_NXTHDR(&h, c)) {
 		const struct sock_extended_err *e = (void *)CMSG_DATA(c);
 
-		if (!read_address(c, &ret->local)) { /* IP_RECVERR, IPV6_RECVERR */
+		read_address(c, &ret->local);
+		if ((c->cmsg_level == IPPROTO_IP && c->cmsg_type == IP_RECVERR) ||
+		    (c->cmsg_level == IPPROTO_IPV6 && c->cmsg_type == IPV6_RECVERR)) {
 			ret->error = (int)e->ee_errno;
 			ret->mtu = e->ee_info;
 		}
