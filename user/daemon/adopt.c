@@ -18,7 +18,6 @@
 #include "relay/admission.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"
-#include "relay/udp_ports.h"
 #include "relay/udp_session.h"
 
 /*

@@ -46,7 +46,7 @@
 #include "datapath/buffer_pool.h"
 #include "datapath/icmp.h"
 #include "probe/probe.h"
-#include "relay/udp_ports.h"
+#include "relay/udp_upstream.h"
 #include "relay/upstream_socket.h"
 #include "relay/health_check.h"
 #include "relay/listener.h"

@@ -33,26 +33,20 @@
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 #include "relay/session_log.h"
-#include "relay/udp_ports.h"
 #include "relay/upstream_socket.h"
 
 #define BUCKETS_MAX (1U << 18)
 #define FORCE_MS 20
-#define PORT_TRIES 64
 /* A worker that stops ends a session that owes an answer after so long a silence. */
 #define OWES_MS 1000
 /* What is searched for one that may give way. */
 #define CROWD_MOST 64
-/* Sockets of a worker that rest, and how long they are kept. */
-#define RESTS_MOST 4096
-#define KEPT_MS 1000
 /* A server that was heard so lately is there, whatever ICMP says. */
 #define ALIVE_MS 1000
 /* No path has less. */
 #define MTU_LEAST 576
 
-SYSCALLS_ALLOWED(SYSCALL(bind), SYSCALL(connect), SYSCALL(getsockname), SYSCALL(recvfrom),
-		 SYSCALL(close));
+SYSCALLS_ALLOWED(SYSCALL(getsockname), SYSCALL(close));
 
 static uint64_t now_of(const struct udp_session *s)
 {
@@ -398,100 +392,6 @@ static uint64_t rests_ms(const struct udp_session *s)
 	return UDP_PORT_OWED_MS;
 }
 
-/* Nobody needs UP any more; its port rests for MS.  Events of this batch may still point at it. */
-static void close_upstream(struct worker *w, struct udp_upstream *up, uint64_t ms)
-{
-	close(up->source.fd); /* which epoll forgets by itself */
-	if (up->port)
-		udp_port_put(up->port, w->loop.now_ms + ms);
-	up->session = NULL;
-	up->next = w->udp->closed;
-	w->udp->closed = up;
-}
-
-static struct udp_upstream *take_first(struct udp_worker *u)
-{
-	struct udp_upstream *up = u->rests;
-
-	u->rests = up->next;
-	if (!u->rests)
-		u->last_rests = &u->rests;
-	u->n_rests--;
-	atomic_fetch_sub(&up->forward->sessions, 1);
-	return up;
-}
-
-/* Has nothing come to UP since it rests?  Events tell only of one whose session has waited. */
-static bool is_clean(const struct udp_upstream *up)
-{
-	char c;
-
-	return up->rested_ms != NEVER && recv(up->source.fd, &c, sizeof(c), MSG_DONTWAIT) < 0 &&
-	       errno == EAGAIN;
-}
-
-/* Close what has rested for KEPT_MS, and was not needed. */
-static void close_rested(struct worker *w, uint64_t kept_ms)
-{
-	struct udp_worker *u = w->udp;
-
-	while (u->rests && u->rests->rests_ms + kept_ms <= w->loop.now_ms) {
-		struct udp_upstream *up = take_first(u);
-
-		close_upstream(w, up, is_clean(up) ? UDP_PORT_RESTS_MS : UDP_PORT_OWED_MS);
-	}
-}
-
-/* The socket of S, which ends, rests if that had all its answers; else it is closed. */
-static void let_rest(struct udp_session *s)
-{
-	struct udp_worker *u = s->worker->udp;
-	struct udp_upstream *up = s->upstream;
-
-	if (!is_done(s) || u->n_rests == RESTS_MOST || forward_needs_privileges(s->forward->conf)) {
-		close_upstream(s->worker, up, rests_ms(s));
-		return;
-	}
-	loop_watch(&s->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
-	up->session = NULL;
-	up->next = NULL;
-	up->forward = s->forward;
-	up->rests_ms = now_of(s);
-	up->rested_ms = now_of(s) + UDP_PORT_RESTS_MS;
-	atomic_fetch_add(&s->forward->sessions, 1);
-	*u->last_rests = up;
-	u->last_rests = &up->next;
-	if (!u->n_rests++)
-		timer_set(&s->worker->loop, &u->rest, now_of(s) + KEPT_MS);
-}
-
-static void on_rest(struct timer *timer)
-{
-	struct udp_worker *u = container_of(timer, struct udp_worker, rest);
-
-	close_rested(u->worker, KEPT_MS);
-	if (u->n_rests)
-		timer_set(&u->worker->loop, timer, u->worker->loop.now_ms + KEPT_MS);
-}
-
-/* One that has rested, for a flow of S to TO; or NULL. */
-static struct udp_upstream *take_rested(struct udp_session *s, const union client_addr *to)
-{
-	struct udp_worker *u = s->worker->udp;
-	struct udp_upstream *up = u->rests;
-
-	if (!up || up->rested_ms > now_of(s) || up->forward != s->forward ||
-	    !client_addr_equal(&up->to, to))
-		return NULL;
-	take_first(u);
-	if (is_clean(up)) {
-		up->session = s;
-		return up;
-	}
-	close_upstream(s->worker, up, UDP_PORT_OWED_MS); /* a late answer */
-	return NULL;
-}
-
 /* S leaves all lists, and gives everything back, but is still counted in. */
 static void forget(struct udp_session *s)
 {
@@ -515,8 +415,8 @@ static void forget(struct udp_session *s)
 	w->udp->dead = s;
 	w->n_sessions--;
 	timer_cancel(&w->loop, &s->timer);
-	if (s->upstream)
-		let_rest(s);
+	if (s->upstream && !(is_done(s) && udp_upstream_rest(s->upstream, s->forward)))
+		udp_upstream_close(s->upstream, rests_ms(s));
 	if (s->server)
 		server_leave(s->server);
 	pace_free(s->pace);
@@ -857,17 +757,11 @@ static void take_answers(struct udp_session *s)
 	}
 }
 
-static void on_upstream(struct source *source, uint32_t events)
+static void on_upstream(struct udp_session *s, uint32_t events)
 {
-	struct udp_upstream *up = container_of(source, struct udp_upstream, source);
-	struct udp_session *s = up->session;
-
-	if (!s) /* a late answer: who knows what else comes */
-		up->rested_ms = NEVER;
-	if (s && events & EPOLLERR)
+	if (events & EPOLLERR)
 		take_errors(s);
-	s = up->session;
-	if (s && events & EPOLLIN)
+	if (!s->ended && events & EPOLLIN)
 		take_answers(s);
 }
 
@@ -906,71 +800,11 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	return s;
 }
 
-/* Bind UP to OWN; NULL: to a port of ours.  -errno. */
-static int bind_port(const struct udp_session *s, struct udp_upstream *up, const struct addr *own)
-{
-	const struct forward_conf *fc = s->forward->conf;
-	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
-	int r = -EADDRINUSE;
-
-	a.len = up->to.sa.sa_family == AF_INET6 ? sizeof(a.in6) : sizeof(a.in);
-	if (own)
-		a = *own;
-	else if (fc->transparent)
-		memcpy(&a.ss, &s->client, sizeof(s->client));
-	else if (fc->source.len)
-		a = fc->source;
-	for (unsigned int i = 0; i < PORT_TRIES && r == -EADDRINUSE; i++) {
-		up->port = own ? addr_port(own) : udp_port_take(now_of(s));
-		if (!up->port)
-			break;
-		addr_set_port(&a, up->port);
-		r = bind(up->source.fd, (const struct sockaddr *)&a.ss, a.len) ? -errno : 0;
-		if (!r || own)
-			return r;
-		udp_port_put(up->port, now_of(s) + UDP_PORT_RESTS_MS);
-		up->port = 0;
-	}
-	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
-}
-
-/* As upstream_socket(); where there are no descriptors, those that rest are given up. */
-static int get_socket(struct udp_session *s, const struct addr *to)
-{
-	int fd = upstream_socket(s->forward, &s->client.sa, to);
-
-	if (fd != -EMFILE && fd != -ENFILE)
-		return fd;
-	close_rested(s->worker, 0);
-	return upstream_socket(s->forward, &s->client.sa, to);
-}
-
 /* A socket for S that is connected to TO, from OWN (NULL: from a port of ours).  -errno. */
 static int connect_to(struct udp_session *s, const struct addr *to, const struct addr *own)
 {
-	int fd = get_socket(s, to), r;
-	struct udp_upstream *up = fd < 0 ? NULL : calloc(1, sizeof(*up));
-
-	if (fd < 0 || !up) {
-		r = fd < 0 ? fd : -ENOMEM;
-		if (fd >= 0)
-			close(fd);
-		return r;
-	}
-	up->source = (struct source){ .handle = on_upstream, .fd = fd };
-	up->session = s;
-	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
-	r = bind_port(s, up, own);
-	if (!r && !s->forward->conf->responses) /* else it is hardly worth it */
-		r = udp_set_flow(fd, to->ss.ss_family);
-	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
-		r = -errno;
-	r = r ?: loop_watch(&s->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
-	if (!r)
-		s->upstream = up;
-	else
-		close_upstream(s->worker, up, UDP_PORT_RESTS_MS);
-	return r;
+	return udp_upstream_open(&s->worker->udp->upstreams, s, s->forward, &s->client, to, own,
+				 &s->upstream);
 }
 
 /* Any address of S's server that this machine has a way to.  -errno. */
@@ -987,7 +821,7 @@ static int connect_server(struct udp_session *s, const struct addr_list *list)
 		if (fc->upstream.servers[0].at.n_ports > 1)
 			addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + behind)));
 		client_addr_set(&to, (const struct sockaddr *)&a.ss);
-		s->upstream = take_rested(s, &to);
+		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward, &to);
 		if (s->upstream)
 			return 0;
 		r = connect_to(s, &a, NULL);
@@ -1062,23 +896,12 @@ int udp_worker_open(struct worker *w)
 	u->seed = arc4random();
 	u->buckets = calloc(n, sizeof(struct udp_session *));
 	u->worker = w;
-	u->last_rests = &u->rests;
-	u->rest.fire = on_rest;
+	udp_upstreams_open(&u->upstreams, &w->loop, on_upstream);
 	u->batch = udp_batch_new();
 	if (u->buckets && u->batch)
 		return 0;
 	udp_worker_close(w);
 	return -ENOMEM;
-}
-
-static void free_closed(struct udp_worker *u)
-{
-	while (u->closed) {
-		struct udp_upstream *up = u->closed;
-
-		u->closed = up->next;
-		free(up);
-	}
 }
 
 void udp_worker_close(struct worker *w)
@@ -1087,8 +910,7 @@ void udp_worker_close(struct worker *w)
 
 	if (!u)
 		return;
-	close_rested(w, 0);
-	free_closed(u);
+	udp_upstreams_close(&u->upstreams);
 	while (u->sockets) { /* those of old sessions, which other workers had, too */
 		struct udp_socket *us = u->sockets;
 
@@ -1173,7 +995,7 @@ void udp_sessions_after_batch(struct worker *w)
 			end(s, CAUSE_UPSTREAM_LOST);
 	}
 	w->udp->lost_seen = lost;
-	free_closed(w->udp);
+	udp_upstreams_after_batch(&w->udp->upstreams);
 	while (w->udp->dead) {
 		struct udp_session *s = w->udp->dead;
 

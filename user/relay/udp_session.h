@@ -5,6 +5,7 @@
 #include "datapath/udp_graft.h"
 #include "relay/forward.h"
 #include "relay/session_view.h"
+#include "relay/udp_upstream.h"
 #include "relay/worker.h"
 
 /*
@@ -26,20 +27,6 @@ struct udp_socket {
 	bool proxied;            /* what clients send begins with PROXY headers */
 	struct addr addr;        /* that it is bound to */
 	unsigned int refs;       /* sessions */
-};
-
-/*
- * A socket that is connected to a server.  One whose flow had all its answers rests, and serves
- * another flow of its forward to that server: to make one takes as long as all else of a short flow.
- */
-struct udp_upstream {
-	struct source source;
-	struct udp_session *session; /* NULL: it rests, or is to be freed */
-	struct udp_upstream *next;
-	struct forward *forward; /* resting: it counts as a session of that */
-	union client_addr to;
-	in_port_t port;               /* from udp_ports.h */
-	uint64_t rests_ms, rested_ms; /* since when, and until when it rests */
 };
 
 /* What has passed in one direction. */
@@ -92,9 +79,7 @@ struct udp_worker {
 	struct udp_socket *sockets;
 	struct timer old; /* when those without a forward are looked at */
 	struct udp_batch *batch;
-	struct udp_upstream *rests, **last_rests, *closed; /* FIFO; to be freed after the batch */
-	unsigned int n_rests;
-	struct timer rest;  /* when those that nobody needs are looked at */
+	struct udp_upstreams upstreams;
 	uint64_t lost_seen; /* of shared->udp_lost */
 };
 
@@ -108,8 +93,8 @@ void udp_worker_close(struct worker *w);
 struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
 				     const union client_addr *client);
 /*
- * Begin the session of CLIENT to DESTINATION, by US, with the addresses of M.  The caller has counted it in.
- * CAUSES; or why there is none.
+ * Begin the session of CLIENT to DESTINATION, by US, with the addresses of M.  The caller has
+ * counted it in.  CAUSES; or why there is none.
  */
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/udp_upstream.h"
+
+#include <errno.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/syscalls_allowed.h"
+#include "datapath/udp.h"
+#include "relay/forward.h"
+#include "relay/upstream_socket.h"
+
+SYSCALLS_ALLOWED(SYSCALL(bind), SYSCALL(connect), SYSCALL(recvfrom), SYSCALL(close),
+		 SYSCALL(getrandom)); /* arc4random_uniform(3) */
+
+/* Sockets of a worker that rest, and how long they are kept. */
+#define RESTS_MOST 4096
+#define KEPT_MS 1000
+
+/* --- ports --- */
+
+#define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
+#define PORTS_RESERVED "/proc/sys/net/ipv4/ip_local_reserved_ports"
+#define PORTS 65536U
+#define TRIES 64U
+
+static uint16_t ours[PORTS];
+static uint32_t n_ours;
+static _Atomic uint64_t free_at[PORTS]; /* by port, in ms; 0: it is in use, or not ours */
+
+/* Ports and ranges of them in the file at PATH: "1,3-5", or "1 5". */
+static void read_ports(const char *path, bool are_ours)
+{
+	FILE *f = fopen(path, "re");
+	unsigned int first, last;
+	int n;
+
+	while (f && (n = fscanf(f, "%u%*1[- \t]%u", &first, &last)) > 0) {
+		for (uint32_t port = first; port <= (n > 1 ? last : first) && port < PORTS; port++)
+			free_at[port] = are_ours;
+		(void)fgetc(f); /* a comma, or the end */
+	}
+	if (f)
+		fclose(f);
+}
+
+void udp_ports_open(void)
+{
+	memset(free_at, 0, sizeof(free_at));
+	n_ours = 0;
+	read_ports(PORT_RANGE, true);
+	read_ports(PORTS_RESERVED, false);
+	for (uint32_t port = 1; port < PORTS; port++)
+		if (free_at[port])
+			ours[n_ours++] = (uint16_t)port;
+}
+
+/* After the tries at random, as many in a row come to each port where there are few. */
+in_port_t udp_port_take(uint64_t now_ms)
+{
+	uint32_t n = 0;
+
+	for (unsigned int i = 0; n_ours && i < 2 * TRIES; i++) {
+		uint64_t at;
+
+		n = i < TRIES ? arc4random_uniform(n_ours) : (n + 1) % n_ours;
+		at = atomic_load(&free_at[ours[n]]);
+		if (at && at <= now_ms && atomic_compare_exchange_strong(&free_at[ours[n]], &at, 0))
+			return htons(ours[n]);
+	}
+	return 0;
+}
+
+bool udp_port_take_this(in_port_t port)
+{
+	return atomic_exchange(&free_at[ntohs(port)], 0);
+}
+
+void udp_port_put(in_port_t port, uint64_t free_ms)
+{
+	atomic_store(&free_at[ntohs(port)], free_ms);
+}
+
+/* --- sockets that rest --- */
+
+/* Nobody needs UP any more.  Events of this batch may still point at it. */
+void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
+{
+	struct udp_upstreams *us = up->among;
+
+	close(up->source.fd); /* which epoll forgets by itself */
+	if (up->port)
+		udp_port_put(up->port, us->loop->now_ms + ms);
+	up->session = NULL;
+	up->next = us->closed;
+	us->closed = up;
+}
+
+static struct udp_upstream *take_first(struct udp_upstreams *us)
+{
+	struct udp_upstream *up = us->rests;
+
+	us->rests = up->next;
+	if (!us->rests)
+		us->last = &us->rests;
+	us->n_rests--;
+	atomic_fetch_sub(&up->forward->sessions, 1);
+	return up;
+}
+
+/* Has no late answer come to UP?  Of some epoll has told; others the socket has still. */
+static bool is_clean(const struct udp_upstream *up)
+{
+	char c;
+
+	return up->rested_ms != NEVER && recv(up->source.fd, &c, sizeof(c), MSG_DONTWAIT) < 0 &&
+	       errno == EAGAIN;
+}
+
+/* Close what has rested for KEPT_MS, and was not needed. */
+static void close_rested(struct udp_upstreams *us, uint64_t kept_ms)
+{
+	while (us->rests && us->rests->rests_ms + kept_ms <= us->loop->now_ms) {
+		struct udp_upstream *up = take_first(us);
+
+		udp_upstream_close(up, is_clean(up) ? UDP_PORT_RESTS_MS : UDP_PORT_OWED_MS);
+	}
+}
+
+static void on_rest(struct timer *timer)
+{
+	struct udp_upstreams *us = container_of(timer, struct udp_upstreams, timer);
+
+	close_rested(us, KEPT_MS);
+	if (us->n_rests)
+		timer_set(us->loop, timer, us->loop->now_ms + KEPT_MS);
+}
+
+bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
+{
+	struct udp_upstreams *us = up->among;
+	uint64_t now = us->loop->now_ms;
+
+	if (us->n_rests == RESTS_MOST || forward_needs_privileges(f->conf))
+		return false;
+	/* tell again: what has come so far was the session's */
+	loop_watch(us->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
+	up->session = NULL;
+	up->next = NULL;
+	up->forward = f;
+	up->rests_ms = now;
+	up->rested_ms = now + UDP_PORT_RESTS_MS;
+	atomic_fetch_add(&f->sessions, 1);
+	*us->last = up;
+	us->last = &up->next;
+	if (!us->n_rests++)
+		timer_set(us->loop, &us->timer, now + KEPT_MS);
+	return true;
+}
+
+struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
+				       const struct forward *f, const union client_addr *to)
+{
+	struct udp_upstream *up = us->rests;
+
+	if (!up || up->rested_ms > us->loop->now_ms || up->forward != f ||
+	    !client_addr_equal(&up->to, to))
+		return NULL;
+	take_first(us);
+	if (is_clean(up)) {
+		up->session = s;
+		return up;
+	}
+	udp_upstream_close(up, UDP_PORT_OWED_MS);
+	return NULL;
+}
+
+/* --- new sockets --- */
+
+static void on_event(struct source *source, uint32_t events)
+{
+	struct udp_upstream *up = container_of(source, struct udp_upstream, source);
+
+	if (up->session)
+		up->among->handle(up->session, events);
+	else /* a late answer: who knows what else comes */
+		up->rested_ms = NEVER;
+}
+
+/* Bind UP to OWN; NULL: to a port of ours.  -errno. */
+static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
+		     const union client_addr *client, const struct addr *own)
+{
+	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
+	uint64_t now = up->among->loop->now_ms;
+	int r = -EADDRINUSE;
+
+	a.len = up->to.sa.sa_family == AF_INET6 ? sizeof(a.in6) : sizeof(a.in);
+	if (own)
+		a = *own;
+	else if (fc->transparent)
+		memcpy(&a.ss, client, sizeof(*client));
+	else if (fc->source.len)
+		a = fc->source;
+	for (unsigned int i = 0; i < TRIES && r == -EADDRINUSE; i++) {
+		up->port = own ? addr_port(own) : udp_port_take(now);
+		if (!up->port)
+			break;
+		addr_set_port(&a, up->port);
+		r = bind(up->source.fd, (const struct sockaddr *)&a.ss, a.len) ? -errno : 0;
+		if (!r || own)
+			return r;
+		udp_port_put(up->port, now + UDP_PORT_RESTS_MS);
+		up->port = 0;
+	}
+	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
+}
+
+/* As upstream_socket(); where there are no descriptors, those that rest are given up. */
+static int get_socket(struct udp_upstreams *us, const struct forward *f,
+		      const union client_addr *client, const struct addr *to)
+{
+	int fd = upstream_socket(f, &client->sa, to);
+
+	if (fd != -EMFILE && fd != -ENFILE)
+		return fd;
+	close_rested(us, 0);
+	return upstream_socket(f, &client->sa, to);
+}
+
+int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const struct forward *f,
+		      const union client_addr *client, const struct addr *to,
+		      const struct addr *own, struct udp_upstream **ret)
+{
+	int fd = get_socket(us, f, client, to), r;
+	struct udp_upstream *up = fd < 0 ? NULL : calloc(1, sizeof(*up));
+
+	if (!up) {
+		if (fd >= 0)
+			close(fd);
+		return fd < 0 ? fd : -ENOMEM;
+	}
+	up->source = (struct source){ .handle = on_event, .fd = fd };
+	up->among = us;
+	up->session = s;
+	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
+	r = bind_port(up, f->conf, client, own);
+	if (!r && !f->conf->responses) /* else it is hardly worth it */
+		r = udp_set_flow(fd, to->ss.ss_family);
+	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
+		r = -errno;
+	r = r ?: loop_watch(us->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
+	if (!r)
+		*ret = up;
+	else
+		udp_upstream_close(up, UDP_PORT_RESTS_MS);
+	return r;
+}
+
+/* --- those of a worker --- */
+
+void udp_upstreams_open(struct udp_upstreams *us, struct loop *loop, udp_upstream_fn *handle)
+{
+	*us = (struct udp_upstreams){ .loop = loop, .handle = handle, .last = &us->rests };
+	us->timer.fire = on_rest;
+}
+
+void udp_upstreams_after_batch(struct udp_upstreams *us)
+{
+	while (us->closed) {
+		struct udp_upstream *up = us->closed;
+
+		us->closed = up->next;
+		free(up);
+	}
+}
+
+void udp_upstreams_close(struct udp_upstreams *us)
+{
+	close_rested(us, 0);
+	udp_upstreams_after_batch(us);
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/addr.h"
+#include "base/loop.h"
+
+/* Sockets of UDP that are connected to servers, and the local ports of these. */
+
+struct forward;
+struct udp_session;
+
+/*
+ * A late answer must not reach another client's flow, so a port that was used rests.  Any of the
+ * others may be the next, since who can guess the port can forge answers.  Ports are from
+ * net.ipv4.ip_local_port_range, but for those of ip_local_reserved_ports.  By any thread.
+ */
+
+/*
+ * So long a port rests: after one question and its answers, when no more than what the network has
+ * doubled can come; after what was given up; and after a stream that its server may go on sending.
+ */
+#define UDP_PORT_RESTS_MS 250
+#define UDP_PORT_OWED_MS 2000
+#define UDP_PORT_STREAM_MS 60000
+
+/* Read both settings.  Once, before there are threads. */
+void udp_ports_open(void);
+/* A port in network order; 0: all, or nearly all, are in use or rest. */
+in_port_t udp_port_take(uint64_t now_ms);
+/* This one, of a flow that a daemon before this one has left.  False: it is not one of ours. */
+bool udp_port_take_this(in_port_t port);
+/* PORT, whether it was used, or has turned out to be somebody else's, rests until FREE_MS. */
+void udp_port_put(in_port_t port, uint64_t free_ms);
+
+/*
+ * A socket has one session.  When that has had all its answers, the socket may rest, and serve
+ * another session of its forward to that server: to make one takes as long as all else of a short
+ * flow.
+ */
+struct udp_upstream {
+	struct source source;
+	struct udp_upstreams *among;
+	struct udp_session *session; /* NULL: it rests, or is to be freed */
+	struct udp_upstream *next;
+	struct forward *forward; /* resting: it counts as a session of that */
+	union client_addr to;
+	in_port_t port;
+	uint64_t rests_ms, rested_ms; /* since when, and until when it rests */
+};
+
+/* Epoll's EVENTS at the socket of S. */
+typedef void udp_upstream_fn(struct udp_session *s, uint32_t events);
+
+/* Those of a worker. */
+struct udp_upstreams {
+	struct loop *loop;
+	udp_upstream_fn *handle;
+	struct udp_upstream *rests, **last; /* FIFO */
+	unsigned int n_rests;
+	struct timer timer; /* when those that nobody needs are looked at */
+	struct udp_upstream *closed;
+};
+
+void udp_upstreams_open(struct udp_upstreams *us, struct loop *loop, udp_upstream_fn *handle);
+/* Close those that rest; no session has one. */
+void udp_upstreams_close(struct udp_upstreams *us);
+/* After a batch of events: free those that were closed. */
+void udp_upstreams_after_batch(struct udp_upstreams *us);
+
+/*
+ * A socket for S, of F and CLIENT, that is connected to TO, from OWN (NULL: from a port of ours).
+ * The caller closes it, or lets it rest.  -errno.
+ */
+int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const struct forward *f,
+		      const union client_addr *client, const struct addr *to,
+		      const struct addr *own, struct udp_upstream **ret);
+/* One that has rested, for S of F to TO; or NULL. */
+struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
+				       const struct forward *f, const union client_addr *to);
+/* UP, of F, rests, if there is room.  False: it has to be closed. */
+bool udp_upstream_rest(struct udp_upstream *up, struct forward *f);
+/* Close UP; its port rests for MS. */
+void udp_upstream_close(struct udp_upstream *up, uint64_t ms);
