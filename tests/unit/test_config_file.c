@@ -264,7 +264,7 @@ TEST(test_udp)
 		 WORDS("127.0.0.1:4/udp", "127.0.0.1:5"));
 	assert_int_equal(c.n_forwards, 4);
 	for (size_t i = 0; i < c.n_forwards; i++) {
-		assert_int_equal(c.forwards[i].udp, i != 1);
+		assert_int_equal(c.forwards[i].listen.udp, i != 1);
 		assert_int_equal(c.forwards[i].check_ms, i == 1 ? 5000 : 0);
 		assert_int_equal(c.forwards[i].idle_timeout_ms, i == 0 || i == 3 ? 60000 : 0);
 		assert_int_equal(c.forwards[i].responses, i == 2 ? 1 : 2);

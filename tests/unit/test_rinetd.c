@@ -89,8 +89,10 @@ static void check_forwards(const struct config *c)
 		assert_string_equal(fc->name, forwards[i].name);
 		assert_string_equal(fc->listen.text, forwards[i].listen);
 		assert_string_equal(fc->upstream.text, forwards[i].upstream);
-		assert_int_equal(fc->udp, strstr(fc->name, "/udp") != NULL);
-		assert_int_equal(fc->idle_timeout_ms, !fc->udp ? 0 : i == 5 ? 1200000 : 72000);
+		assert_int_equal(fc->listen.udp, strstr(fc->name, "/udp") != NULL);
+		assert_int_equal(fc->idle_timeout_ms, !fc->listen.udp ? 0 :
+						      i == 5          ? 1200000 :
+									72000);
 		assert_int_equal(fc->source.len != 0, i == 3 || i == 6);
 		for (const char *const *at = forwards[i].allowed; *at; at++)
 			if (!allows(fc, *at))

@@ -28,7 +28,7 @@
 #define THREADS 4
 #define EACH 3000
 
-static struct forward_conf web = { .name = "web" };
+static struct forward_conf web = { .name = "web", .listen.udp = true };
 static struct forward forward = { .conf = &web };
 static char dir[TEMP_DIR_LEN];
 static struct account account = { .name = "tester" };
@@ -153,7 +153,6 @@ TEST_WITH(test_ended, NULL, clean)
 	struct sockaddr_un un = { .sun_family = AF_UNIX, .sun_path = "/run/a\"b" };
 	struct session_view v = { .forward = &forward,
 				  .id = 5,
-				  .udp = true,
 				  .age_ms = 5000,
 				  .connect_ms = 11,
 				  .upstream = { .len = sizeof(un) } };

@@ -85,7 +85,6 @@ struct forward_conf {
 	const char *place;        /* where it begins; as in struct config_line */
 	struct endpoint listen;
 	struct upstream upstream;
-	bool udp; /* as its listener: sessions are flows of datagrams */
 	enum engine engine;
 	bool graft;                       /* engine auto may graft */
 	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */

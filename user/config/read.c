@@ -144,7 +144,8 @@ static const struct endpoint *find_overlap(const struct config *c, size_t n)
 	const struct endpoint *e = &c->forwards[n].listen;
 
 	for (size_t i = 0; i < n; i++)
-		if (c->forwards[i].udp == e->udp && any_pair(&c->forwards[i].listen, e, overlap))
+		if (c->forwards[i].listen.udp == e->udp &&
+		    any_pair(&c->forwards[i].listen, e, overlap))
 			return &c->forwards[i].listen;
 	return !e->udp && any_pair(&c->metrics, e, overlap) ? &c->metrics : NULL;
 }
@@ -189,13 +190,14 @@ static int say_wrong(const struct config *c, const struct forward_conf *fc, cons
 static int check_protocol(const struct config *c, const struct forward_conf *fc)
 {
 	static const char *const words[2][2] = { { "responses", "max-reply-factor" }, { "check" } };
+	bool udp = fc->listen.udp;
 
-	for (int i = 0; i < 2 && words[fc->udp][i]; i++)
-		if (option_line(&fc->said, words[fc->udp][i]))
-			return say_wrong(c, fc, words[fc->udp][i],
-					 fc->udp ? "servers of UDP are not checked" :
-						   "only for UDP, as with listen = :53/udp");
-	return fc->udp && fc->proxy_protocol & PROXY_SEND_V1 ?
+	for (int i = 0; i < 2 && words[udp][i]; i++)
+		if (option_line(&fc->said, words[udp][i]))
+			return say_wrong(c, fc, words[udp][i],
+					 udp ? "servers of UDP are not checked" :
+					       "only for UDP, as with listen = :53/udp");
+	return udp && fc->proxy_protocol & PROXY_SEND_V1 ?
 		       say_wrong(c, fc, "proxy-protocol", "UDP has version 2 alone: send-v2") :
 		       0;
 }
@@ -215,7 +217,7 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 
 	if (r)
 		return r;
-	if (fc->udp)
+	if (fc->listen.udp)
 		adapt_to_udp(c, fc);
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
@@ -299,10 +301,7 @@ static int store_forward(struct config *c, struct forward_conf *fc)
 	fc->said = own.said;
 	fc->place = own.place;
 	fc->acl.shared = true;
-	if (store_lines(c, fc, &fc->said))
-		return -EINVAL;
-	fc->udp = fc->listen.udp;
-	return 0;
+	return store_lines(c, fc, &fc->said) ? -EINVAL : 0;
 }
 
 static int store_forwards(struct config *c)

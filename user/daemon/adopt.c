@@ -96,7 +96,7 @@ static bool adopt_flow(struct shared *shared, struct threads *ts, struct forward
 	socklen_t len;
 	int r;
 
-	if (!f || !f->conf->udp || admission_enter(shared, f) != CAUSES)
+	if (!f || !f->conf->listen.udp || admission_enter(shared, f) != CAUSES)
 		return false;
 	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
 	client_addr_set(&client, (struct sockaddr *)&ss);

@@ -189,7 +189,7 @@ static struct json_object *session_json(const struct session_view *v)
 
 	json_add_int(o, "id", v->id);
 	json_add_text(o, "forward", forward_name(fc));
-	json_add_text(o, "protocol", protocol_name(v->udp));
+	json_add_text(o, "protocol", protocol_name(v->forward->conf->listen.udp));
 	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
@@ -333,7 +333,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	struct json_object *o = json_object_new_object();
 
 	json_add_text(o, "name", forward_name(fc));
-	json_add_text(o, "protocol", protocol_name(fc->udp));
+	json_add_text(o, "protocol", protocol_name(fc->listen.udp));
 	json_add_text(o, "listen", fc->listen.text);
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);

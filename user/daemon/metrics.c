@@ -114,15 +114,15 @@ static void add_bytes(struct scrape *s, struct forward *f)
 /* A series that would be 0 for ever is none. */
 static void add_datagrams(struct scrape *s, struct forward *f)
 {
-	for (unsigned int dir = 0; dir < 2 && f->conf->udp; dir++)
+	for (unsigned int dir = 0; dir < 2 && f->conf->listen.udp; dir++)
 		add(s, "", sum_forward(f, offsetof(struct forward_stats, datagrams[dir])),
 		    "forward", forward_name(f->conf), "direction", directions[dir], END);
 }
 
 static void add_info(struct scrape *s, struct forward *f)
 {
-	add(s, "", 1, "forward", forward_name(f->conf), "protocol", protocol_name(f->conf->udp),
-	    END);
+	add(s, "", 1, "forward", forward_name(f->conf), "protocol",
+	    protocol_name(f->conf->listen.udp), END);
 }
 
 static void add_histogram(struct scrape *s, struct forward *f)

@@ -113,7 +113,7 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	if (q->transparent != fc->transparent || q->udp != fc->udp)
+	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)
 		return false;
 	return q->op == PRIVILEGED_LISTEN ? may_listen(&fc->listen, q->addr) :
 					    forward_needs_privileges(fc) && q->mark == fc->mark;
@@ -292,7 +292,7 @@ static int make_sockets(const struct privileged_request *q, const struct forward
 	size_t n;
 
 	for (n = 0; !r && n < q->count; n++) {
-		fds[n] = socket(family, fc->udp ? DGRAM : STREAM, 0);
+		fds[n] = socket(family, fc->listen.udp ? DGRAM : STREAM, 0);
 		r = fds[n] < 0 ? -errno : 0;
 		if (!r && fc->mark)
 			r = socket_set_mark(fds[n], fc->mark);
@@ -542,7 +542,7 @@ int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bo
 					.count = n,
 					.joins = joins,
 					.transparent = fc->transparent,
-					.udp = fc->udp,
+					.udp = fc->listen.udp,
 					.addr = *a };
 	int r = ask(p, &q, fds, err, errlen);
 
@@ -557,7 +557,7 @@ int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsig
 					.count = n,
 					.mark = fc->mark,
 					.transparent = fc->transparent,
-					.udp = fc->udp,
+					.udp = fc->listen.udp,
 					.family = (uint32_t)family };
 
 	return ask(p, &q, fds, err, errlen);

@@ -194,7 +194,8 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 	const struct listening_maker root = { listener_sockets, NULL };
 	const struct listening_maker other = { privileged_listen, p->r->privileged };
 	int e = listening_open(p->config == p->r->start ? &root : &other, f, a,
-			       is_in_the_way(p->r, a, f->conf->udp), p->r->start->workers, ret);
+			       is_in_the_way(p->r, a, f->conf->listen.udp), p->r->start->workers,
+			       ret);
 
 	if (e)
 		return e;
@@ -207,7 +208,7 @@ static int open_address(struct plan *p, struct forward *f, const struct addr *a,
 static int plan_address(struct plan *p, struct forward *f, struct forward_conf *fc,
 			const struct forward *before, struct addr *a)
 {
-	struct listening *l = find_address(p, before, a, fc->udp);
+	struct listening *l = find_address(p, before, a, fc->listen.udp);
 	int e = 0;
 
 	if (l && l->forward->conf->transparent != fc->transparent && !l->given)

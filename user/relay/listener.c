@@ -277,16 +277,16 @@ static int set_options(int fd, const struct forward_conf *fc, const struct addr 
 
 	if (r)
 		return r;
-	if (fc->udp && setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)))
+	if (fc->listen.udp && setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)))
 		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
 	/* of UDP it would let others listen at the same address */
-	if ((!fc->udp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one))) ||
+	if ((!fc->listen.udp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one))) ||
 	    (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one))))
 		return -errno;
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
 	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
-	if (fc->udp)
+	if (fc->listen.udp)
 		return udp_set_listener(fd, a) ?: udp_block(fd, true);
 	/* before listen(2): who connects at once has them, too */
 	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
@@ -295,7 +295,7 @@ static int set_options(int fd, const struct forward_conf *fc, const struct addr 
 /* A descriptor, or -errno. */
 static int open_socket(const struct forward_conf *fc, const struct addr *a, bool reuseport)
 {
-	int type = fc->udp ? SOCK_DGRAM : SOCK_STREAM, r = 0;
+	int type = fc->listen.udp ? SOCK_DGRAM : SOCK_STREAM, r = 0;
 	int fd = socket(a->ss.ss_family, type | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	mode_t mask;
 
@@ -306,7 +306,7 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 	/* a unix socket's file is open to all, like a port: its directory says who may reach it */
 	mask = umask(0111);
 	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) ||
-		   (!fc->udp && listen(fd, BACKLOG))))
+		   (!fc->listen.udp && listen(fd, BACKLOG))))
 		r = -errno;
 	umask(mask);
 	if (r)
@@ -346,7 +346,7 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		r = fds[i] = open_socket(fc, a, true);
 		i += r >= 0;
 	}
-	if (r >= 0 && fc->udp)
+	if (r >= 0 && fc->listen.udp)
 		r = begin_to_receive(fds, n, a->ss.ss_family);
 	if (r >= 0)
 		return 0;
@@ -451,7 +451,7 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 	*l = (struct listening){
 		.forward = f, .becomes = f, .asked = *a, .addr = *a, .n_workers = n
 	};
-	l->udp = f->conf->udp;
+	l->udp = f->conf->listen.udp;
 	fds[0] = open_given(a, l->udp);
 	l->given = fds[0] >= 0;
 	l->shared = l->given || !addr_is_inet(a);
@@ -462,7 +462,8 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
 		free(l);
 		return log_complain(r, "forward %s: cannot listen on %s%s: %s",
-				    forward_name(f->conf), text, f->conf->udp ? "/udp" : "", why);
+				    forward_name(f->conf), text, f->conf->listen.udp ? "/udp" : "",
+				    why);
 	}
 	for (unsigned int i = 0; i < n; i++)
 		l->at[i].source.fd = fds[l->shared ? 0 : i];

@@ -112,7 +112,7 @@ static struct json_object *ended_json(const struct session_view *v, unsigned int
 	if (v->id)
 		json_add_int(o, "id", v->id);
 	json_add_text(o, "forward", forward_name(v->forward->conf));
-	json_add_text(o, "protocol", protocol_name(v->udp));
+	json_add_text(o, "protocol", protocol_name(v->forward->conf->listen.udp));
 	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
@@ -189,7 +189,7 @@ void session_log_ended(struct session_log *l, const struct session_view *v, bool
 void session_log_refused(struct session_log *l, const struct forward *f,
 			 const struct sockaddr *client, enum cause why)
 {
-	struct session_view v = { .forward = f, .udp = f->conf->udp };
+	struct session_view v = { .forward = f };
 
 	if (!l)
 		return;

@@ -26,7 +26,6 @@ struct session_view {
 	uint64_t id, age_ms;
 	const struct forward *forward; /* lives as long as S */
 	const struct server *server;   /* the same; NULL: none yet, or not known */
-	bool udp;
 	unsigned int worker;
 	enum session_state state;
 	uint32_t connect_ms; /* as of struct session */

@@ -343,7 +343,6 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.id = s->id,
 		.forward = s->forward,
 		.server = s->server,
-		.udp = true,
 		.worker = s->worker->index,
 		.state = SESSION_OPEN,
 		.age_ms = now > s->born_ms ? now - s->born_ms : 0,

@@ -57,13 +57,13 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 		return -EAFNOSUPPORT;
 	fd = f->stock ? marked_sockets_take(f->stock, to->ss.ss_family) :
 			socket(to->ss.ss_family,
-			       fc->udp ? UPSTREAM_SOCKET_UDP : UPSTREAM_SOCKET_TYPE, 0);
+			       fc->listen.udp ? UPSTREAM_SOCKET_UDP : UPSTREAM_SOCKET_TYPE, 0);
 	if (fd < 0)
 		return f->stock ? fd : -errno;
 	if (fc->interface)
 		r = socket_bind_interface(fd, fc->interface);
-	if (!r && source &&
-	    !fc->udp) /* there is room for either family, and either takes so many bytes */
+	/* there is room for either family, and either takes so many bytes */
+	if (!r && source && !fc->listen.udp)
 		r = socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
 	if (!r)
 		return fd;
