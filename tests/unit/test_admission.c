@@ -33,7 +33,7 @@ static int enter(struct clients *c, const char *text, unsigned int most)
 {
 	struct sockaddr_storage ss = address(text);
 
-	return clients_enter(c, (struct sockaddr *)&ss, most);
+	return clients_enter(c, (struct sockaddr *)&ss, most, false);
 }
 
 static void leave(struct clients *c, const char *text)
@@ -89,7 +89,7 @@ TEST(test_many)
 					  .sin_addr.s_addr = htonl(0x0a000000U + (uint32_t)who) };
 
 		if (seeded_below(&r, 2)) {
-			int e = clients_enter(&c, (struct sockaddr *)&in, MOST);
+			int e = clients_enter(&c, (struct sockaddr *)&in, MOST, false);
 
 			assert_int_equal(e, counts[who] < MOST ? 0 : -EUSERS);
 			busy += !e && !counts[who];
@@ -192,7 +192,7 @@ static bool admit_client(unsigned int forward, unsigned int who)
 	enum cause why;
 
 	assert_int_equal(admit(forward), CAUSES);
-	why = admission_enter_client(&shared, made[forward], client(who));
+	why = admission_enter_client(&shared, made[forward], client(who), false);
 	if (why == CAUSES)
 		return true;
 	assert_int_equal(why, CAUSE_CLIENT_LIMIT);

@@ -74,7 +74,7 @@ static bool adopt(struct shared *shared, struct worker *w, struct forward *f, ui
 	graft_address(shared->grafts, slot, CLIENT, false, &client, &len);
 	if (!f || admission_enter(shared, f) != CAUSES)
 		return false;
-	if (admission_enter_client(shared, f, (struct sockaddr *)&client) != CAUSES) {
+	if (admission_enter_client(shared, f, (struct sockaddr *)&client, true) != CAUSES) {
 		admission_leave(shared, f, NULL);
 		return false;
 	}
@@ -100,7 +100,7 @@ static bool adopt_flow(struct shared *shared, struct threads *ts, struct forward
 		return false;
 	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
 	client_addr_set(&client, (struct sockaddr *)&ss);
-	if (admission_enter_client(shared, f, &client.sa) != CAUSES) {
+	if (admission_enter_client(shared, f, &client.sa, false) != CAUSES) {
 		admission_leave(shared, f, NULL);
 		return false;
 	}

@@ -28,18 +28,33 @@ enum cause admission_enter(struct shared *shared, struct forward *f)
 	return CAUSES;
 }
 
+bool admission_allows(struct worker *w, struct forward *f, const struct sockaddr *client)
+{
+	union client_addr addr;
+	char text[ADDR_STRLEN];
+
+	if (acl_allows(&f->conf->acl, client))
+		return true;
+	count_add(&forward_stats(f, w->index)->denied, 1);
+	client_addr_set(&addr, client);
+	log_cause(CAUSE_DENIED, LOG_NOTICE, "refused %s: forward %s does not allow it",
+		  client_addr_text(&addr, text, sizeof(text)), forward_name(f->conf));
+	return false;
+}
+
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
-				  const struct sockaddr *client)
+				  const struct sockaddr *client, bool proven)
 {
 	unsigned int most = shared->config->max_sessions_per_client;
-	int r = clients_enter(&f->totals->clients, client, f->conf->max_sessions_per_client);
+	int r = clients_enter(&f->totals->clients, client, f->conf->max_sessions_per_client,
+			      proven);
 	const char *where = "here";
 	union client_addr addr;
 	char text[ADDR_STRLEN];
 
 	if (!r) {
 		where = "in all";
-		r = clients_enter(&shared->clients, client, most);
+		r = clients_enter(&shared->clients, client, most, proven);
 		if (!r)
 			return CAUSES;
 		clients_leave(&f->totals->clients, client);

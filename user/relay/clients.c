@@ -87,7 +87,7 @@ static struct client *add(struct clients *c, const struct client *key)
 	return client;
 }
 
-int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most)
+int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most, bool proven)
 {
 	struct client key, *found;
 	int r = 0;
@@ -102,6 +102,8 @@ int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int
 		r = -EUSERS;
 	else
 		found->sessions++;
+	if (!r)
+		found->proven |= proven;
 	pthread_mutex_unlock(&c->lock);
 	return r;
 }

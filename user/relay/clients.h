@@ -26,13 +26,13 @@ void clients_init(struct clients *c);
 void clients_close(struct clients *c);
 
 /*
- * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  -EUSERS: it has not;
- * -ENOMEM.
+ * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  PROVEN: as
+ * clients_prove().  -EUSERS: it has not; -ENOMEM.
  */
-int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most);
+int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most, bool proven);
 /*
- * CLIENT, which has a session, has shown that it gets what is sent to its address; any client of
- * TCP has.  That is known as long as it has sessions.
+ * CLIENT, which has a session, has shown that it gets what is sent to its address.  That is known as
+ * long as it has sessions.
  */
 void clients_prove(struct clients *c, const struct sockaddr *client);
 bool clients_are_proven(struct clients *c, const struct sockaddr *client);

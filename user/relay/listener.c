@@ -92,25 +92,11 @@ static void cancel(struct listener *ls)
 	admission_leave(ls->worker->shared, ls->forward, NULL);
 }
 
-static bool is_allowed(struct listener *ls, const struct sockaddr *client, socklen_t len)
-{
-	const struct forward_conf *fc = ls->forward->conf;
-	char text[ADDR_STRLEN];
-
-	if (acl_allows(&fc->acl, client))
-		return true;
-	count_add(&forward_stats(ls->forward, ls->worker->index)->denied, 1);
-	log_cause(CAUSE_DENIED, LOG_NOTICE, "refused %s: forward %s does not allow it",
-		  addr_format(client, len, text, sizeof(text)), forward_name(fc));
-	return false;
-}
-
 /*
  * Begin the session of CLIENT, whose socket is FD, and which is counted in by admission_enter().
  * CAUSES, or why it may have none, and is not counted any more.
  */
-static enum cause begin_session(struct listener *ls, int fd, const struct sockaddr *client,
-				socklen_t len)
+static enum cause begin_session(struct listener *ls, int fd, const struct sockaddr *client)
 {
 	struct shared *shared = ls->worker->shared;
 	struct forward *f = ls->forward;
@@ -118,12 +104,10 @@ static enum cause begin_session(struct listener *ls, int fd, const struct sockad
 	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
 	enum cause why = CAUSES;
 
-	if (!is_allowed(ls, client, len))
+	if (!admission_allows(ls->worker, f, client))
 		why = CAUSE_DENIED;
 	else if (!is_proxy)
-		why = admission_enter_client(shared, f, client);
-	if (why == CAUSES && ls->worker->udp) /* it has answered a SYN */
-		clients_prove(&shared->clients, client);
+		why = admission_enter_client(shared, f, client, true);
 	if (why != CAUSES) {
 		cancel(ls);
 		return why;
@@ -173,7 +157,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 		return false;
 	}
 	ls->paused = false;
-	why = begin_session(ls, fd, client, len);
+	why = begin_session(ls, fd, client);
 	if (why == CAUSES)
 		return true;
 	tcp_arm_reset(fd);

@@ -79,7 +79,7 @@ static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 	s->told->header = *h;
 	if (h->has_addresses)
 		s->client = h->source;
-	why = admission_enter_client(s->worker->shared, s->forward, &s->client.sa);
+	why = admission_enter_client(s->worker->shared, s->forward, &s->client.sa, false);
 	if (why != CAUSES) {
 		session_reset(s, why);
 		return false;

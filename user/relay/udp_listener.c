@@ -27,19 +27,6 @@ static void complete(const struct udp_socket *us, union client_addr *local)
 
 /* --- a datagram --- */
 
-static bool is_allowed(const struct udp_socket *us, const union client_addr *client)
-{
-	const struct forward *f = us->forward;
-	char text[ADDR_STRLEN];
-
-	if (acl_allows(&f->conf->acl, &client->sa))
-		return true;
-	count_add(&forward_stats(f, us->worker->index)->denied, 1);
-	log_cause(CAUSE_DENIED, LOG_NOTICE, "refused %s: forward %s does not allow it",
-		  client_addr_text(client, text, sizeof(text)), forward_name(f->conf));
-	return false;
-}
-
 /* Count a session of CLIENT in.  CAUSES, or why there may be none. */
 static enum cause admit(struct udp_socket *us, const union client_addr *client)
 {
@@ -53,7 +40,7 @@ static enum cause admit(struct udp_socket *us, const union client_addr *client)
 		why = admission_enter(shared, f);
 	if (why != CAUSES)
 		return why;
-	why = admission_enter_client(shared, f, &client->sa);
+	why = admission_enter_client(shared, f, &client->sa, false);
 	if (why != CAUSES)
 		admission_leave(shared, f, NULL);
 	return why;
@@ -82,7 +69,7 @@ static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple
 	uint64_t due_ms;
 	enum cause why = CAUSE_ACCEPT_RATE;
 
-	if (!is_allowed(us, client))
+	if (!admission_allows(w, us->forward, &client->sa))
 		return NULL;
 	if (bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
 		why = admit_or_crowd_out(us, tuple, client);
@@ -196,6 +183,14 @@ static bool is_needed(const struct forward *f)
 	return atomic_load(&f->sessions) != atomic_load(&f->old_sockets);
 }
 
+/* US, an old socket, is closed, or a forward listens at it again. */
+static void is_old_no_more(struct udp_socket *us)
+{
+	atomic_fetch_sub(&us->worker->shared->udp_old, 1);
+	atomic_fetch_sub(&us->last->old_sockets, 1);
+	atomic_fetch_sub(&us->last->sessions, 1);
+}
+
 /*
  * Close the sockets that no forward listens at, and no session needs.  All workers keep theirs until
  * the last one: the kernel counts them to choose one.
@@ -217,9 +212,7 @@ static void close_old(struct timer *timer)
 		*at = us->next;
 		loop_watch(loop, &us->source, 0, false);
 		close(us->source.fd);
-		atomic_fetch_sub(&us->worker->shared->udp_old, 1);
-		atomic_fetch_sub(&us->last->old_sockets, 1);
-		atomic_fetch_sub(&us->last->sessions, 1);
+		is_old_no_more(us);
 		free(us);
 	}
 }
@@ -232,9 +225,7 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 	while (us && (us->forward || !addr_equal(&us->addr, a)))
 		us = us->next;
 	if (us) {
-		atomic_fetch_sub(&w->shared->udp_old, 1);
-		atomic_fetch_sub(&us->last->old_sockets, 1);
-		atomic_fetch_sub(&us->last->sessions, 1);
+		is_old_no_more(us);
 		return us;
 	}
 	us = calloc(1, sizeof(*us));
