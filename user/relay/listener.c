@@ -189,17 +189,13 @@ static void on_accept(struct source *source, uint32_t events)
 /* A socket of UDP that all workers share is read by one, which has all its sessions. */
 static void start_receiving(struct listener *ls)
 {
-	int fd = ls->on->shared ? fcntl(ls->source.fd, F_DUPFD_CLOEXEC, 0) : ls->source.fd;
-	int r = fd < 0 ? -errno :
-			 udp_listener_start(ls->worker, ls->forward, &ls->on->addr, fd, &ls->udp);
+	int fd = ls->source.fd;
 
-	if (r)
-		log_error("forward %s: worker %u takes no datagrams: %s",
-			  forward_name(ls->forward->conf), ls->worker->index, strerror(-r));
-	if (r && fd != ls->source.fd && fd >= 0)
-		close(fd);
-	else if (!r && fd == ls->source.fd)
-		ls->source.fd = -1; /* it is udp_listener.c's */
+	if (ls->on->shared)
+		fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	else
+		ls->source.fd = -1;
+	ls->udp = udp_listener_start(ls->worker, ls->forward, &ls->on->addr, fd);
 }
 
 void listener_start(struct listening *l, struct worker *w)

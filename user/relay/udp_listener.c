@@ -239,29 +239,27 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 	return us;
 }
 
-int udp_listener_start(struct worker *w, struct forward *f, const struct addr *a, int fd,
-		       struct udp_socket **ret)
+struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
+				      int fd)
 {
-	struct udp_socket *us;
-	int r = w->udp ? 0 : udp_worker_open(w);
+	int r = fd < 0 ? -errno : w->udp ? 0 : udp_worker_open(w);
+	struct udp_socket *us = r ? NULL : find_or_add(w, a);
 
-	if (r)
-		return r;
-	w->udp->old.fire = close_old;
-	us = find_or_add(w, a);
-	if (!us)
-		return -ENOMEM;
-	if (us->source.fd >= 0)
-		close(fd);
-	else
+	if (us && us->source.fd < 0)
 		us->source.fd = fd;
-	udp_listener_becomes(us, f);
-	*ret = us;
-	r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
-	if (r) /* the socket is ours all the same */
+	else if (fd >= 0)
+		close(fd);
+	if (us) {
+		w->udp->old.fire = close_old;
+		udp_listener_becomes(us, f);
+		r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
+	} else if (!r) {
+		r = -ENOMEM;
+	}
+	if (r)
 		log_error("forward %s: worker %u takes no datagrams: %s", forward_name(f->conf),
 			  w->index, strerror(-r));
-	return 0;
+	return us;
 }
 
 void udp_listener_end(struct udp_socket *us)
