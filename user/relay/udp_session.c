@@ -379,7 +379,10 @@ static bool is_done(const struct udp_session *s)
 	return s->copied[CLIENT].datagrams == 1 && has_all_answers(s);
 }
 
-/* How long the port of S, which ends, has to rest.  No flood makes streams; a silence ends them. */
+/*
+ * How long the port of S, which ends, has to rest.  The server of a stream may go on sending, if it
+ * has done so lately.  Who sends with false addresses makes no streams: their clients are proven.
+ */
 static uint64_t rests_ms(const struct udp_session *s)
 {
 	uint64_t idle = s->forward->conf->idle_timeout_ms ?: UDP_PORT_OWED_MS;
@@ -535,8 +538,7 @@ static void too_big(struct udp_session *s, uint32_t mtu)
 		return;
 	if (s->slot != NO_UDP_SLOT)
 		set_path_mtu(grafts_of(s), s->slot, UPSTREAM, mtu);
-	if (mtu)
-		icmp_tell(&s->peer, &s->local, EMSGSIZE, mtu + (uint32_t)more);
+	icmp_tell(&s->peer, &s->local, EMSGSIZE, mtu + (uint32_t)more);
 }
 
 /* Has the server of S answered anybody here just now? */
@@ -587,19 +589,21 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e)
 	graft_tuple_set(&tuple, &e->peer.sa, &e->local.sa);
 	slot = us ? udp_graft_find(us, &tuple) : NO_UDP_SLOT;
 	s = udp_session_find(w, &tuple, &e->peer);
-	if (e->error == EMSGSIZE && slot != NO_UDP_SLOT) /* the kernel knows it for copies */
-		set_path_mtu(us, slot, CLIENT, e->mtu);
-	else if (e->error == EMSGSIZE)
-		return;
-	else if (s && heard_ms(s, CLIENT) < heard_ms(s, UPSTREAM))
-		end(s, CAUSE_CLIENT_LOST); /* what the server sends from now on meets no socket */
-	else if (!s && slot != NO_UDP_SLOT)
-		udp_graft_client_gone(us, slot); /* another worker's */
+	if (e->error == EMSGSIZE) { /* the kernel knows it for copies */
+		if (slot != NO_UDP_SLOT)
+			set_path_mtu(us, slot, CLIENT, e->mtu);
+	} else if (s) {
+		/* what the server sends from now on meets no socket */
+		if (heard_ms(s, CLIENT) < heard_ms(s, UPSTREAM))
+			end(s, CAUSE_CLIENT_LOST);
+	} else if (slot != NO_UDP_SLOT) { /* another worker's */
+		udp_graft_client_gone(us, slot);
+	}
 }
 
 /* --- from the client --- */
 
-/* S has read M of side DIR, and sent it on. */
+/* Count M, which S has read from side DIR. */
 static void count(struct udp_session *s, unsigned int dir, const struct udp_message *m)
 {
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
