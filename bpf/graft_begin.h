@@ -76,7 +76,7 @@ static __always_inline int hindrance_at(struct tcp_sock *tp, bool established)
 		return GRAFT_PROBING;
 	if (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp)
 		return GRAFT_MPTCP;
-	return dst ? hindrance_of(dst) : GRAFT_INTERFACE;
+	return dst ? hindrance_of(dst) : GRAFT_WAY; /* its next packet will ask for one */
 }
 
 /* False: there is no socket. */

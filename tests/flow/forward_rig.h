@@ -366,6 +366,7 @@ static void rig_talk_until(struct daemon *d, const char *forward, const char *ca
 			   int server)
 {
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
+	struct json_object *session;
 
 	do {
 		rig_talk(client, server, 50);
@@ -373,8 +374,10 @@ static void rig_talk_until(struct daemon *d, const char *forward, const char *ca
 		    !strcmp(rig_flow_text(d, forward, 1, "carrier"), carrier))
 			return;
 	} while (now_ms() < deadline);
-	fail_msg("%s: the carrier is %s, not %s", forward, rig_flow_text(d, forward, 0, "carrier"),
-		 carrier);
+	assert_int_equal(rig_sessions(d, forward, &session), 1);
+	fail_msg("%s: the carrier is %s, not %s: %s", forward,
+		 json_text(flow_of(session, 0), "carrier"), carrier,
+		 json_text(session, "not_grafted"));
 }
 
 /* --- sessions --- */

