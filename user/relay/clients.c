@@ -64,10 +64,14 @@ void clients_close(struct clients *c)
 	pthread_mutex_destroy(&c->lock);
 }
 
-static struct client *find(struct clients *c, const struct client *key)
+/* Take the lock.  The entry of CLIENT; or NULL. */
+static struct client *lock_and_find(struct clients *c, const struct sockaddr *client)
 {
-	struct client **at = tfind(key, &c->tree, compare);
+	struct client key, **at = NULL;
 
+	pthread_mutex_lock(&c->lock);
+	if (key_of(client, &key))
+		at = tfind(&key, &c->tree, compare);
 	return at ? *at : NULL;
 }
 
@@ -94,8 +98,7 @@ int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int
 
 	if (!key_of(client, &key))
 		return 0;
-	pthread_mutex_lock(&c->lock);
-	found = find(c, &key) ?: add(c, &key);
+	found = lock_and_find(c, client) ?: add(c, &key);
 	if (!found)
 		r = -ENOMEM;
 	else if (most && found->sessions >= most)
@@ -110,12 +113,8 @@ int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int
 
 void clients_prove(struct clients *c, const struct sockaddr *client)
 {
-	struct client key, *found;
+	struct client *found = lock_and_find(c, client);
 
-	if (!key_of(client, &key))
-		return;
-	pthread_mutex_lock(&c->lock);
-	found = find(c, &key);
 	if (found)
 		found->proven = true;
 	pthread_mutex_unlock(&c->lock);
@@ -123,26 +122,17 @@ void clients_prove(struct clients *c, const struct sockaddr *client)
 
 bool clients_are_proven(struct clients *c, const struct sockaddr *client)
 {
-	struct client key, *found;
-	bool proven;
+	struct client *found = lock_and_find(c, client);
+	bool proven = found && found->proven;
 
-	if (!key_of(client, &key))
-		return false;
-	pthread_mutex_lock(&c->lock);
-	found = find(c, &key);
-	proven = found && found->proven;
 	pthread_mutex_unlock(&c->lock);
 	return proven;
 }
 
 void clients_leave(struct clients *c, const struct sockaddr *client)
 {
-	struct client key, *found;
+	struct client *found = lock_and_find(c, client);
 
-	if (!key_of(client, &key))
-		return;
-	pthread_mutex_lock(&c->lock);
-	found = find(c, &key);
 	if (found && !--found->sessions) {
 		tdelete(found, &c->tree, compare);
 		client_free(found);
@@ -153,13 +143,9 @@ void clients_leave(struct clients *c, const struct sockaddr *client)
 
 struct bandwidth *clients_bandwidth(struct clients *c, const struct sockaddr *client)
 {
+	struct client *found = lock_and_find(c, client);
 	struct bandwidth *b = NULL;
-	struct client key, *found;
 
-	if (!key_of(client, &key))
-		return NULL;
-	pthread_mutex_lock(&c->lock);
-	found = find(c, &key);
 	if (found && !found->bandwidth)
 		found->bandwidth = calloc(1, sizeof(*found->bandwidth));
 	if (found)
