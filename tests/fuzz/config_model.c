@@ -85,7 +85,7 @@ void model_must_be_sane(const struct config *c)
 		must(c->forwards[i].soft_limit <= c->forwards[i].hard_limit, "limits");
 		must(e->named != (e->n_addrs > 0), "%s: a name looked up, or no address", e->text);
 		check_servers(&c->forwards[i].upstream, e->udp);
-		must(c->forwards[i].udp == e->udp, "another protocol");
+		must(c->forwards[i].listen.udp == e->udp, "another protocol");
 		must(!e->udp || (!c->forwards[i].check_ms &&
 				 !(c->forwards[i].proxy_protocol & PROXY_SEND_V1)),
 		     "%s: of TCP alone", e->text);
