@@ -22,6 +22,7 @@ HEAD = struct.Struct("!4sIIIHH")
 MAGIC = b"cudp"
 WHO = 0xffffffff  # instead of bytes: the answer says whom the server has seen, and its own port
 BLOCK = random.Random(28).randbytes(1 << 17)
+SO_SNDBUFFORCE = 32
 SO_RCVBUFFORCE = 33
 BUFFER = 8 << 20
 
@@ -59,7 +60,8 @@ def serve(ports):
     for port in ports:
         sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        sock.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
+        for room in SO_RCVBUFFORCE, SO_SNDBUFFORCE:  # an answer is not sent a second time
+            sock.setsockopt(socket.SOL_SOCKET, room, BUFFER)
         sock.bind(("::", port))
         sock.setblocking(False)
         poll.register(sock, select.EPOLLIN)
