@@ -46,8 +46,8 @@ static __always_inline __u32 acked_of(const struct graft_side *mine, const struc
  * Is P in the window?  A blind attacker has to guess that, as with plain TCP: what is outside does
  * not change what we remember, and does not reach the other end.
  */
-static __always_inline bool is_inside(const struct packet *p, const struct graft_side *mine,
-				      const struct graft_side *other)
+static __always_inline bool is_inside(const struct packet *p, const struct graft_entry *g,
+				      const struct graft_side *mine, const struct graft_side *other)
 {
 	__u32 window = READ_ONCE(other->window), back = READ_ONCE(mine->window);
 	__u32 acked = acked_of(mine, other), sent;
@@ -60,7 +60,51 @@ static __always_inline bool is_inside(const struct packet *p, const struct graft
 	/* the highest that was sent to this end, in the numbers of this side */
 	sent = (__u32)READ_ONCE(other->end) + other->seq_add;
 	back = back > WINDOW_LEAST ? back : WINDOW_LEAST;
-	return diff(p->ack, sent) <= 0 && diff(p->ack, sent) >= -(__s32)back * 2;
+	/*
+	 * When a relay dies, a receiver may hold what went by that one, behind a hole: it acknowledges
+	 * more than was seen here, but no more than its window.  Its peer knows what it has sent.
+	 */
+	return diff(p->ack, sent) <= (g->loose ? (__s32)back : 0) &&
+	       diff(p->ack, sent) >= -(__s32)back * 2;
+}
+
+/*
+ * P is of a loose session: it is where its end is, whatever was known, or it is forged, and the next
+ * one sets that right.  Bytes before the first packet that FITS were counted where they went by, if
+ * they are any; once FIN was seen, the end is known.
+ */
+static __always_inline void catch_up(struct graft_side *mine, const struct graft_side *other,
+				     const struct packet *p, bool fits)
+{
+	__u32 window = READ_ONCE(other->window);
+	__s32 more = diff(end_of(p), (__u32)mine->end);
+	__u64 carried = mine->end - mine->begun;
+
+	window = window > WINDOW_LEAST ? window : WINDOW_LEAST;
+	if (!mine->fin &&
+	    (!fits || !mine->caught || more > (__s32)window || more < -(__s32)window)) {
+		mine->end = (1ULL << 32) + (fits ? p->seq : end_of(p));
+		mine->begun = mine->end - carried;
+	}
+	mine->acked = (1ULL << 32) + p->ack;
+	mine->caught = 1;
+}
+
+/*
+ * May P be sent on?  What ends the loose state fits what the other end has said here, which nobody
+ * knows who does not see its packets.
+ */
+static __always_inline bool is_welcome(struct found *f, const struct packet *p)
+{
+	f->fits = is_inside(p, f->g, f->mine, f->other);
+	if (f->g->loose != GRAFT_LOOSE)
+		return f->fits;
+	if (p->flags & RST || !(p->flags & ACK))
+		return true;
+	catch_up(f->mine, f->other, p, f->fits);
+	if (f->fits && f->other->caught)
+		f->g->loose = GRAFT_FOUND;
+	return true;
 }
 
 /* What P tells of both streams.  A reset has no bytes, and may be one that is only challenged. */
@@ -138,14 +182,17 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0)
 		return DROP;
 	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
+	f->fits = f->g->loose != GRAFT_LOOSE;
 	if (!(p->flags & SYN)) {
-		if (!is_inside(p, f->mine, f->other)) {
+		if (!is_welcome(f, p)) {
 			__sync_fetch_and_add(&graft_outside, 1);
 			return DROP;
 		}
-		track(f, p, state);
+		if (f->fits)
+			track(f, p, state);
 	}
-	if (change_header(skb, p, &c, f->mine, f->other))
+	c.grafted = f->fits;
+	if (change_header(skb, p, &c, f->fits ? f->mine : NULL, f->fits ? f->other : NULL))
 		return DROP;
 	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, &f->other->leg, c.diff) :
 					set_family(skb, p, &f->other->leg, c.diff))
@@ -236,7 +283,7 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	}
 	f.g->why_not = why;
 	/* before it is unlocked: the next one that looks must know of it */
-	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.mine, f.other))
+	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.g, f.mine, f.other))
 		note(f.mine, p);
 	__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
 	return GRAFT_RETURNING;
@@ -296,7 +343,7 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	struct graft_entry *g = f->g;
 	__u64 now = bpf_ktime_get_ns();
 
-	if (p->flags & SYN || !is_inside(p, f->mine, f->other)) {
+	if (p->flags & SYN || !is_welcome(f, p)) {
 		__sync_fetch_and_add(&graft_outside, 1);
 		return DROP;
 	}
@@ -309,7 +356,8 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	}
 	if (try_return(skb, p, f->slot, f->side) == GRAFT_RETURNED)
 		return shift(skb, f->mine, p, false);
-	if (now - g->stuck_ns > GRAFT_STUCK_NS || g->why_not == GRAFT_NO_SOCKET)
+	/* one that comes from another relay gets its sockets in a moment */
+	if (now - g->stuck_ns > GRAFT_STUCK_NS || (g->why_not == GRAFT_NO_SOCKET && !g->loose))
 		end(f, GRAFT_RETURNING);
 	return DROP;
 }
@@ -331,14 +379,32 @@ static __always_inline bool find_session(const struct packet *p, struct found *f
 	return false;
 }
 
+/*
+ * Is the session's relay here?  Its addresses move together, but one of them first; where it is
+ * transparent, the other one is a client's.
+ */
+static __always_inline bool is_here(const struct found *f)
+{
+	return bpf_map_lookup_elem(&addresses, &f->mine->tuple.local) ||
+	       bpf_map_lookup_elem(&addresses, &f->g->side[0].tuple.local);
+}
+
 static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
 	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
 
+	if (state == GRAFT_STANDBY) {
+		if (!is_here(f))
+			return PASS; /* by a router, as others */
+		__sync_val_compare_and_swap(&f->g->state, GRAFT_STANDBY, GRAFT_ACTIVE);
+		state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
+	}
+	if (state == GRAFT_SETTING)
+		return DROP;
 	if (f->g->killed)
 		return shift(skb, f->mine, p, false);
 	/* of another relay's session, say, which had the address: the stack answers */
-	if (state == GRAFT_CLOSED && !is_inside(p, f->mine, f->other)) {
+	if (state == GRAFT_CLOSED && !is_inside(p, f->g, f->mine, f->other)) {
 		forget(f->g, f->slot);
 		return PASS;
 	}
@@ -389,6 +455,8 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return arrived(skb, &f, &p);
 	if (p.flags & SYN)
 		note_handshake(skb, &p, false);
+	else if (graft_unsynced && bpf_map_lookup_elem(&addresses, &p.tuple.local))
+		return has_connection(skb, &p) ? PASS : DROP;
 	return PASS;
 }
 
@@ -568,6 +636,9 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 		return f->g->shifted ? shift(skb, f->mine, p, true) : PASS;
 	case GRAFT_RETURNED:
 		return shift(skb, f->mine, p, true);
+	case GRAFT_STANDBY: /* the stack's answers, and what sockets had that are closed */
+	case GRAFT_SETTING:
+		return p->flags & SYN ? of_frozen(skb, f, p) : DROP;
 	default:
 		if (f->mine->way.ways != graft_ways)
 			learn_way(skb, p, &f->mine->way);

@@ -9,22 +9,50 @@
 
 /* --- the sockets --- */
 
+/* What TUPLE says, as the kernel's look-ups want it; returns its size. */
+static __always_inline __u32 sock_tuple(struct bpf_sock_tuple *t, const struct graft_tuple *tuple,
+					bool ipv6)
+{
+	if (ipv6) {
+		__builtin_memcpy(t->ipv6.saddr, &tuple->remote, sizeof(t->ipv6.saddr));
+		__builtin_memcpy(t->ipv6.daddr, &tuple->local, sizeof(t->ipv6.daddr));
+		t->ipv6.sport = tuple->remote_port;
+		t->ipv6.dport = tuple->local_port;
+		return sizeof(t->ipv6);
+	}
+	t->ipv4.saddr = tuple->remote.w[3];
+	t->ipv4.daddr = tuple->local.w[3];
+	t->ipv4.sport = tuple->remote_port;
+	t->ipv4.dport = tuple->local_port;
+	return sizeof(t->ipv4);
+}
+
 static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const struct graft_side *s)
 {
 	struct bpf_sock_tuple t = { 0 };
 
-	if (s->ipv6) {
-		__builtin_memcpy(t.ipv6.saddr, &s->tuple.remote, sizeof(t.ipv6.saddr));
-		__builtin_memcpy(t.ipv6.daddr, &s->tuple.local, sizeof(t.ipv6.daddr));
-		t.ipv6.sport = s->tuple.remote_port;
-		t.ipv6.dport = s->tuple.local_port;
-		return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv6), BPF_F_CURRENT_NETNS, 0);
-	}
-	t.ipv4.saddr = s->tuple.remote.w[3];
-	t.ipv4.daddr = s->tuple.local.w[3];
-	t.ipv4.sport = s->tuple.remote_port;
-	t.ipv4.dport = s->tuple.local_port;
-	return bpf_skc_lookup_tcp(skb, &t, sizeof(t.ipv4), BPF_F_CURRENT_NETNS, 0);
+	return bpf_skc_lookup_tcp(skb, &t, sock_tuple(&t, &s->tuple, s->ipv6), BPF_F_CURRENT_NETNS,
+				  0);
+}
+
+#define LISTENING 10 /* TCP_LISTEN */
+
+/* Is there a socket for P, which is no SYN? */
+__noinline int has_connection(struct __sk_buff *skb, const struct packet *p)
+{
+	struct bpf_sock_tuple t = { 0 };
+	struct bpf_sock *sk;
+	int r;
+
+	if (!p)
+		return 0;
+	sk = bpf_skc_lookup_tcp(skb, &t, sock_tuple(&t, &p->tuple, p->ipv6), BPF_F_CURRENT_NETNS,
+				0);
+	if (!sk)
+		return 0;
+	r = sk->state != LISTENING;
+	bpf_sk_release(sk);
+	return r;
 }
 
 /* TSval that the socket would send now: never less than one that it has sent. */
@@ -198,7 +226,7 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 		s->tuple = q->tuples[i];
 		s->ipv6 = w[0] || w[1] || w[2] != bpf_htonl(0xffff);
 	}
-	g->shifted = g->over = g->killed = 0;
+	g->shifted = g->over = g->killed = g->loose = g->mirrored = g->source = 0;
 	g->ended_ns = g->stuck_ns = 0;
 	g->worker = q->worker;
 	g->forward = q->forward;

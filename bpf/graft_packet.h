@@ -85,6 +85,14 @@ struct {
 	__type(value, __u32);
 } interfaces SEC(".maps");
 
+/* By the daemon: of sessions that may be STANDBY, those addresses of clients' sockets that are here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, struct graft_addr);
+	__type(value, __u32);
+} addresses SEC(".maps");
+
 struct graft_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -136,6 +144,8 @@ __u64 graft_outside;                 /* packets dropped because they are not in 
 __u32 graft_ways, graft_ways_least;
 /* By GRAFT_ROUTES: they move with the routes of the network namespace, and with its policies. */
 __u32 graft_routes, graft_policies;
+/* By the daemon: 1: an import is not in sync yet, so what is not known may be another relay's. */
+__u32 graft_unsynced;
 
 static __s32 diff(__u32 a, __u32 b)
 {
@@ -426,7 +436,8 @@ struct found {
 	struct graft_entry *g;
 	struct graft_side *mine, *other; /* of the packet's side */
 	__u32 slot;
-	__u32 side;
+	__u16 side;
+	bool fits; /* the packet is where it must be, so what it says is believed */
 };
 
 /* The session of SLOT, as a packet of SIDE finds it.  False: there is none. */

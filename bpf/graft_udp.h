@@ -81,22 +81,8 @@ static __always_inline bool is_silent(const struct udp_leg *at, __u32 now, __s32
 static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_sock_tuple t = { 0 };
-	__u32 len = sizeof(t.ipv4);
-	struct bpf_sock *sk;
-
-	if (p->ipv6) {
-		len = sizeof(t.ipv6);
-		__builtin_memcpy(t.ipv6.saddr, &p->tuple.remote, sizeof(t.ipv6.saddr));
-		__builtin_memcpy(t.ipv6.daddr, &p->tuple.local, sizeof(t.ipv6.daddr));
-		t.ipv6.sport = p->tuple.remote_port;
-		t.ipv6.dport = p->tuple.local_port;
-	} else {
-		t.ipv4.saddr = p->tuple.remote.w[3];
-		t.ipv4.daddr = p->tuple.local.w[3];
-		t.ipv4.sport = p->tuple.remote_port;
-		t.ipv4.dport = p->tuple.local_port;
-	}
-	sk = bpf_sk_lookup_udp(skb, &t, len, BPF_F_CURRENT_NETNS, 0);
+	struct bpf_sock *sk = bpf_sk_lookup_udp(skb, &t, sock_tuple(&t, &p->tuple, p->ipv6),
+						BPF_F_CURRENT_NETNS, 0);
 	if (sk)
 		bpf_sk_release(sk);
 	return sk;

@@ -14,6 +14,7 @@
  *   graft_rings  worker -> ring buffer of struct graft_event.
  *   handshakes  the same tuples -> struct graft_handshake, until the offer.
  *   interfaces  where the programs are; and by number 0 graft_policies, as the daemon saw it last.
+ *   addresses  of those that clients of STANDBY sessions connect to, the ones that are here.
  *   .bss     counters.
  *
  * A side is the connection to one remote end: 0 the client, 1 the upstream.  The other end of a
@@ -23,6 +24,11 @@
  * Transitions of the state, and by whom:
  *
  *   FREE       -> OFFERED    offer: nothing of the session is in the daemon's hand
+ *              -> SETTING    the daemon enters what another relay has exported
+ *   SETTING    -> STANDBY    it is whole
+ *              -> FREE       it is taken out
+ *   STANDBY    -> ACTIVE     a packet of either side, while the client's address is here
+ *              -> SETTING    the daemon changes it, or takes it out
  *   OFFERED    -> LOCKED     a packet of either side, to look whether it may be the first one that
  *                            is translated.  One packet looks at a time
  *              -> FREE       the daemon carries the session itself
@@ -35,6 +41,7 @@
  *                            resets both ends
  *              -> RETURNING  the daemon wants to carry the session again; or a packet came that
  *                            cannot be translated (`why_back`)
+ *              -> STANDBY    the client's address has left for another relay that has the session
  *   RETURNING  -> LOCKED_2   a packet, to look whether the session may go back with it
  *              -> DONE       as above; or it cannot go back, and `why_back` is set
  *              -> ACTIVE     the daemon does not want it any more
@@ -47,20 +54,24 @@
  *                            until then, or until a SYN comes with such a tuple, or after CLOSED a
  *                            packet that is not in the window
  *
+ * A session of another relay is `loose`: how old its numbers are is not known.  What comes is sent on,
+ * and the numbers are set to it, until a packet fits what the other end has said here; the ends
+ * check for themselves, as without a relay.
+ *
  * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and
  * the stack answers what comes late.
  *
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
  * compare-and-swap where two CPUs must not undo each other.  "Way": written by packets of its
- * socket that leave.  The daemon writes none of them.
+ * socket that leave.  The daemon writes none of them, but in SETTING all.
  */
 #pragma once
 
 #include <linux/types.h>
 
 /* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
-#define GRAFT_LAYOUT 4
+#define GRAFT_LAYOUT 5
 
 enum graft_state {
 	GRAFT_FREE,
@@ -72,6 +83,8 @@ enum graft_state {
 	GRAFT_LOCKED_2,
 	GRAFT_RETURNED,
 	GRAFT_CLOSED,
+	GRAFT_STANDBY,
+	GRAFT_SETTING,
 	GRAFT_STATES,
 };
 
@@ -179,6 +192,7 @@ struct graft_side {
 	__u64 data_ns;   /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns; /* of the last keepalive probe of the frozen socket */
 	__u32 reset;     /* DONE: the remote end has sent RST */
+	__u32 caught;    /* loose: 1: a packet has set `end` and `acked` here */
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
@@ -212,6 +226,12 @@ enum graft_via {
 /* So long are the senders of a stream that is never quiet held, before it is given up. */
 #define GRAFT_HOLD_MS 200
 
+enum graft_loose {
+	GRAFT_STRICT,
+	GRAFT_LOOSE,
+	GRAFT_FOUND, /* a packet has fitted: ACKs of what went by the other relay may still come */
+};
+
 struct graft_entry {
 	__u32 state;
 	__u32 looks;   /* packets that looked whether they may be the first */
@@ -221,19 +241,22 @@ struct graft_entry {
 	__u32 worker;  /* by the daemon: whose ring */
 	__u32 forward; /* by the daemon: a hash of its forward's name, for who adopts it */
 	__u64 id;      /* by the daemon: of the session */
-	__u64 offered_ns, unused, ended_ns; /* CLOCK_MONOTONIC */
-	__u64 before[2];                    /* bytes that each socket has received */
-	__u32 shifted;                      /* 1: RETURNED, or OFFERED after that */
-	__u32 over;       /* by the daemon: 1: RETURNED, and the sockets are closed */
-	__u32 killed;     /* DONE, CLOSED: 1: the daemon closes the sockets with RST */
-	__u32 why_back;   /* enum graft_refusal: what came that cannot be translated, */
-	__u64 stuck_ns;   /* and when */
-	__u64 counted[2]; /* by the daemon: bytes of each side that its counters have */
+	__u64 offered_ns, ended_ns; /* CLOCK_MONOTONIC */
+	__u64 before[2];            /* bytes that each socket has received */
+	__u32 shifted;              /* 1: RETURNED, or OFFERED after that */
+	__u32 over;                 /* by the daemon: 1: RETURNED, and the sockets are closed */
+	__u32 killed;               /* DONE, CLOSED: 1: the daemon closes the sockets with RST */
+	__u32 why_back;             /* enum graft_refusal: what came that cannot be translated, */
+	__u64 stuck_ns;             /* and when */
+	__u64 counted[2];           /* by the daemon: bytes of each side that its counters have */
+	__u32 loose;                /* enum graft_loose: set by the daemon, ended by a packet */
+	__u32 mirrored;             /* by the daemon: 1: another relay has been told of it */
+	__u32 source; /* by the daemon: graft_tag() of the import that it came by; 0: none */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 
 /* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
-_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 4,
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 5,
 	       "another size: another layout");
 
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */

@@ -251,7 +251,37 @@ static bool is_inside(const struct place *at, const struct parts *p)
 	if (!(p->flags & ACK))
 		return p->flags & RST;
 	from = ahead(p->ack, sent);
-	return from <= 0 && from >= -2 * ours;
+	/* what a receiver holds behind a hole may have come by the relay before */
+	return from <= (at->g->loose ? ours : 0) && from >= -2 * ours;
+}
+
+/*
+ * May P be sent on?  Of a loose session each packet may; it moves the numbers to where it is, and
+ * one that fits the other end's, which has been heard, too, makes the session strict.
+ */
+static bool is_welcome(const struct place *at, const struct parts *p)
+{
+	struct graft_side *mine = at->mine;
+	int64_t window = at->other->window < WINDOW_LEAST ? WINDOW_LEAST : at->other->window;
+	int64_t from = ahead(end_of(p), (uint32_t)mine->end);
+	bool fits = is_inside(at, p);
+
+	if (at->g->loose != GRAFT_LOOSE)
+		return fits;
+	if (p->flags & RST || !(p->flags & ACK))
+		return true;
+	if (!mine->fin && (!fits || !mine->caught || from > window || from < -window)) {
+		uint64_t carried = mine->end - mine->begun;
+
+		/* what may be forged is not counted */
+		mine->end = (1ULL << 32) + (fits ? p->seq : end_of(p));
+		mine->begun = mine->end - carried;
+	}
+	mine->acked = (1ULL << 32) + p->ack;
+	mine->caught = 1;
+	if (fits && at->other->caught)
+		at->g->loose = GRAFT_FOUND;
+	return true;
 }
 
 static void grow(__u64 *at, uint32_t to)
@@ -483,18 +513,23 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		.other = at->other,
 	};
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), window;
+	bool believed = at->g->loose != GRAFT_LOOSE;
 
 	if (ahead(at->other->way.ways, m->ways_least) < 0)
 		return MODEL_DROP;
 	/* one end answers a SYN itself (RFC 5961, 4.2), and that is what the other wants to know */
 	if (!(p->flags & SYN)) {
-		m->inside = is_inside(at, p);
+		believed = is_inside(at, p);
+		m->inside = is_welcome(at, p);
 		if (!m->inside) {
 			m->outside++;
 			return MODEL_DROP;
 		}
-		track(m, at, p, state);
+		if (believed)
+			track(m, at, p, state);
 	}
+	if (!believed)
+		c.mine = c.other = NULL;
 	change_numbers(p, &c);
 	window = p->window << at->mine->window_left >> at->mine->window_right;
 	if (!window && p->window)
@@ -587,7 +622,7 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 	struct graft_entry *g = at->g;
 	bool old = g->why_back && g->state != GRAFT_ACTIVE;
 
-	if (p->flags & SYN || !is_inside(at, p)) {
+	if (p->flags & SYN || !is_welcome(at, p)) {
 		m->outside++;
 		return MODEL_DROP;
 	}
@@ -606,7 +641,7 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 	if (g->state != GRAFT_RETURNING)
 		return MODEL_DROP;
 	g->why_not = why_not_back(at, p, true);
-	if (old || g->why_not == GRAFT_NO_SOCKET) {
+	if (old || (g->why_not == GRAFT_NO_SOCKET && !g->loose)) {
 		g->state = GRAFT_DONE;
 		g->ended_ns = at->mine->heard_ns;
 		m->events++;
@@ -676,6 +711,11 @@ static bool is_free(const struct place *at)
 	       (at->g->state == GRAFT_RETURNED && at->g->over);
 }
 
+static bool is_here(const struct model *m, const struct graft_addr *a)
+{
+	return !memcmp(&m->here[0], a, sizeof(*a)) || !memcmp(&m->here[1], a, sizeof(*a));
+}
+
 enum model_verdict model_in(struct model *m, struct model_frame *f)
 {
 	static const uint8_t loopback[6];
@@ -693,12 +733,20 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return MODEL_PASS;
 	if (!take_apart(f, &p))
 		return complain(m, f);
-	if (!find(m, &p.from, p.ipv6, &at))
-		return MODEL_PASS;
+	if (!find(m, &p.from, p.ipv6, &at)) /* it may be what is still to be told of */
+		return !(p.flags & SYN) && m->unsynced && is_here(m, &p.from.local) ? MODEL_DROP :
+										      MODEL_PASS;
 	if (p.flags & SYN && is_free(&at)) {
 		forget(m, &at);
 		return MODEL_PASS;
 	}
+	if (at.g->state == GRAFT_STANDBY) {
+		if (!is_here(m, &at.mine->tuple.local) && !is_here(m, &at.g->side[0].tuple.local))
+			return MODEL_PASS;
+		at.g->state = GRAFT_ACTIVE;
+	}
+	if (at.g->state == GRAFT_SETTING)
+		return MODEL_DROP;
 	if (at.g->killed)
 		return shift(f, at.mine, &p, false);
 	if (at.g->state == GRAFT_CLOSED && !is_inside(&at, &p)) { /* of another session */
@@ -866,6 +914,9 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 		return at.g->shifted ? shift(f, at.mine, &p, true) : MODEL_PASS;
 	case GRAFT_RETURNED:
 		return shift(f, at.mine, &p, true);
+	case GRAFT_STANDBY: /* nothing of it leaves this relay; its port is taken */
+	case GRAFT_SETTING:
+		return p.flags & SYN ? frozen(f, &at, &p) : MODEL_DROP;
 	}
 	return frozen(f, &at, &p);
 }

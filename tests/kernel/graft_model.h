@@ -17,6 +17,7 @@
 
 #define MODEL_SLOTS 3
 #define MODEL_FLOWS (MODEL_SLOTS * 2 + 2)
+#define MODEL_HERE 2
 #define MODEL_BYTES 2048
 #define MODEL_ETHERNET 14
 
@@ -51,10 +52,12 @@ struct model {
 	struct graft_entry slots[MODEL_SLOTS];
 	struct model_flow flows[MODEL_FLOWS];
 	unsigned int events;
-	uint64_t outside;    /* packets that were not in the window */
-	bool inside;         /* the last one was */
-	uint64_t now_ms;     /* CLOCK_MONOTONIC, about */
-	uint32_t ways_least; /* graft_ways_least; graft_ways is 0 */
+	uint64_t outside;                   /* packets that were not in the window */
+	bool inside;                        /* the last one was */
+	uint64_t now_ms;                    /* CLOCK_MONOTONIC, about */
+	uint32_t ways_least;                /* graft_ways_least; graft_ways is 0 */
+	struct graft_addr here[MODEL_HERE]; /* addresses of clients' sockets that are here */
+	bool unsynced;                      /* an import is not in sync */
 };
 
 /* Network byte order, at any address. */

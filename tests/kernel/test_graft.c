@@ -99,6 +99,7 @@ static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
 		s->back_ts = draw_number();
 	}
 	s->heard_ns = one_in(2);
+	s->caught = one_in(2);
 	s->probed_ns = one_in(2);
 	s->has_edge = one_in(2);
 	s->edge = draw_number();
@@ -126,6 +127,7 @@ static void draw_slot(struct model *m, uint32_t slot)
 	g->hold = one_in(2);
 	g->held_ms = (uint32_t)(m->now_ms - (one_in(3) ? 10 * GRAFT_HOLD_MS : 0));
 	g->shifted = one_in(2);
+	g->loose = one_in(2) ? below(GRAFT_FOUND + 1) : GRAFT_STRICT;
 	g->over = one_in(2);
 	g->ended_ns = one_in(2);
 	g->killed = (g->state == GRAFT_DONE || g->state == GRAFT_CLOSED) && one_in(2);
@@ -158,6 +160,9 @@ static void draw_world(struct model *m)
 		m->flows[i] =
 			(struct model_flow){ .present = true, .tuple = old.tuple, .place = place };
 	}
+	for (uint32_t i = 0; i < MODEL_HERE; i++)
+		m->here[i] = m->flows[below(MODEL_FLOWS)].tuple.local;
+	m->unsynced = one_in(2);
 }
 
 static int flows_fd(void)
@@ -169,6 +174,14 @@ static void put_world(const struct model *m)
 {
 	struct graft_tuple key;
 
+	int addresses = bpf_map__fd(t.skel->maps.addresses);
+	uint32_t one = 1;
+
+	while (!bpf_map_get_next_key(addresses, NULL, &key))
+		assert_int_equal(bpf_map_delete_elem(addresses, &key), 0);
+	for (uint32_t i = 0; i < MODEL_HERE; i++)
+		assert_int_equal(bpf_map_update_elem(addresses, &m->here[i], &one, 0), 0);
+	t.skel->bss->graft_unsynced = m->unsynced;
 	while (!bpf_map_get_next_key(flows_fd(), NULL, &key))
 		assert_int_equal(bpf_map_delete_elem(flows_fd(), &key), 0);
 	for (const struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)
@@ -534,6 +547,8 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 	draw_world(m);
 	g->state = GRAFT_ACTIVE;
 	g->killed = 0;
+	g->loose = one_in(2) ? GRAFT_FOUND : GRAFT_STRICT;
+	m->unsynced = false;
 	for (int side = 0; side < 2; side++) {
 		struct graft_side *s = &g->side[side], *other = &g->side[!side];
 
@@ -547,16 +562,22 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 	return g;
 }
 
-/* Set the numbers of F, a packet of side 0. */
-static void number(const struct graft_entry *g, struct model_frame *f, uint32_t seq, uint32_t ack,
-		   uint8_t flags)
+/* Set the numbers of F, a packet of S. */
+static void number_of(const struct graft_side *s, struct model_frame *f, uint32_t seq, uint32_t ack,
+		      uint8_t flags)
 {
-	uint8_t *tcp = f->bytes + MODEL_ETHERNET + (g->side[0].ipv6 ? 40 : 20);
+	uint8_t *tcp = f->bytes + MODEL_ETHERNET + (s->ipv6 ? 40 : 20);
 
 	put32(tcp + 4, seq);
 	put32(tcp + 8, ack);
 	tcp[13] = flags;
 	model_sum(f);
+}
+
+static void number(const struct graft_entry *g, struct model_frame *f, uint32_t seq, uint32_t ack,
+		   uint8_t flags)
+{
+	number_of(&g->side[0], f, seq, ack, flags);
 }
 
 /* Each bit of the tuple counts. */
@@ -605,6 +626,51 @@ TEST(a_blind_attacker_gets_nothing_through)
 	}
 	print_tally("blind", &tally);
 	assert_true(tally.sent <= tally.all / 100000);
+}
+
+/*
+ * While a session is loose all is sent on, for the ends to judge; but what is forged ends nothing,
+ * counts for nothing, and does not keep both ends' next packets from being believed.
+ */
+TEST(a_forger_gains_nothing_from_a_loose_session)
+{
+	static const uint8_t flags[] = { ACK, ACK | FIN, ACK | RST, 0 };
+	static struct model m;
+	static struct model_frame f;
+	struct tally tally = { 0 };
+
+	chance = t.seed;
+	for (unsigned int i = 0; i < t.worlds / 20; i++) {
+		struct graft_entry *g = draw_quiet(&m, &f), was, *is = &t.slots[0];
+		uint32_t end = (uint32_t)draw(), acked = (uint32_t)draw(); /* not as recorded */
+		struct graft_side *s = &is->side[0], *o = &is->side[1];
+
+		g->loose = GRAFT_LOOSE;
+		g->side[0].caught = g->side[1].caught = 0;
+		was = *g;
+		put_world(&m);
+		for (int j = 0; j < 200; j++) {
+			number(g, &f, (uint32_t)draw(), (uint32_t)draw(), flags[below(4)]);
+			compare(&m, &f, false, &tally);
+		}
+		number(g, &f, end, acked, ACK);
+		compare(&m, &f, false, &tally);
+		assert_int_equal(is->state, GRAFT_ACTIVE);
+		assert_int_equal(is->loose, GRAFT_LOOSE);
+		for (int side = 0; side < 2; side++) {
+			assert_int_equal(is->side[side].end - is->side[side].begun,
+					 was.side[side].end - was.side[side].begun);
+			assert_int_equal(is->side[side].window, was.side[side].window);
+			assert_int_equal(is->side[side].fin, 0);
+		}
+		/* the other end answers, and this one goes on */
+		draw_frame(&m, &m.flows[1], false, &f);
+		number_of(&g->side[1], &f, acked + s->ack_add, (uint32_t)s->end + s->seq_add, ACK);
+		assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
+		assert_int_equal(is->loose, GRAFT_FOUND);
+		assert_int_equal((uint32_t)o->acked + o->ack_add, (uint32_t)s->end);
+	}
+	print_tally("forged", &tally);
 }
 
 /* A reset needs no ACK: a few of these get to the other end, which takes the exact number only. */
