@@ -91,16 +91,21 @@ static __always_inline void catch_up(struct graft_side *mine, const struct graft
 }
 
 /*
- * May P be sent on?  What ends the loose state fits what the other end has said here, which nobody
+ * May P be sent on?  What does not fit may have its reason at another relay, if that knows the
+ * session, and makes it loose.  What ends that fits what the other end has said here, which nobody
  * knows who does not see its packets.
  */
 static __always_inline bool is_welcome(struct found *f, const struct packet *p)
 {
+	bool loose = f->g->loose == GRAFT_LOOSE;
+
 	f->fits = is_inside(p, f->g, f->mine, f->other);
-	if (f->g->loose != GRAFT_LOOSE)
+	if (!loose && (f->fits || !(f->g->loose || f->g->mirrored)))
 		return f->fits;
 	if (p->flags & RST || !(p->flags & ACK))
-		return true;
+		return loose;
+	if (!loose)
+		f->g->loose = GRAFT_LOOSE;
 	catch_up(f->mine, f->other, p, f->fits);
 	if (f->fits && f->other->caught)
 		f->g->loose = GRAFT_FOUND;
@@ -455,8 +460,6 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return arrived(skb, &f, &p);
 	if (p.flags & SYN)
 		note_handshake(skb, &p, false);
-	else if (graft_unsynced && bpf_map_lookup_elem(&addresses, &p.tuple.local))
-		return has_connection(skb, &p) ? PASS : DROP;
 	return PASS;
 }
 
@@ -660,6 +663,9 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 		return leaves(skb, &f, &p);
 	if (p.flags & SYN)
 		note_handshake(skb, &p, true);
+	/* so the stack, and no socket, answers what it does not know */
+	else if (graft_unsynced && (p.flags & (RST | ACK)) == RST && !skb->ingress_ifindex)
+		return DROP;
 	return PASS;
 }
 

@@ -35,26 +35,6 @@ static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const str
 				  0);
 }
 
-#define LISTENING 10 /* TCP_LISTEN */
-
-/* Is there a socket for P, which is no SYN? */
-__noinline int has_connection(struct __sk_buff *skb, const struct packet *p)
-{
-	struct bpf_sock_tuple t = { 0 };
-	struct bpf_sock *sk;
-	int r;
-
-	if (!p)
-		return 0;
-	sk = bpf_skc_lookup_tcp(skb, &t, sock_tuple(&t, &p->tuple, p->ipv6), BPF_F_CURRENT_NETNS,
-				0);
-	if (!sk)
-		return 0;
-	r = sk->state != LISTENING;
-	bpf_sk_release(sk);
-	return r;
-}
-
 /* TSval that the socket would send now: never less than one that it has sent. */
 static __always_inline __u32 clock_of(const struct tcp_sock *tp)
 {

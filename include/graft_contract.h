@@ -54,9 +54,10 @@
  *                            until then, or until a SYN comes with such a tuple, or after CLOSED a
  *                            packet that is not in the window
  *
- * A session of another relay is `loose`: how old its numbers are is not known.  What comes is sent on,
- * and the numbers are set to it, until a packet fits what the other end has said here; the ends
- * check for themselves, as without a relay.
+ * A session that came from another relay is `loose`: how old its numbers are is not known.  What comes
+ * is sent on, and the numbers are set to it, until a packet fits what the other end has said here;
+ * the ends check for themselves, as without a relay.  What does not fit makes it loose again, and
+ * sessions that other relays were told of (`mirrored`): these may have carried some.
  *
  * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and
  * the stack answers what comes late.
@@ -249,7 +250,7 @@ struct graft_entry {
 	__u32 why_back;             /* enum graft_refusal: what came that cannot be translated, */
 	__u64 stuck_ns;             /* and when */
 	__u64 counted[2];           /* by the daemon: bytes of each side that its counters have */
-	__u32 loose;                /* enum graft_loose: set by the daemon, ended by a packet */
+	__u32 loose;                /* tracked: enum graft_loose */
 	__u32 mirrored;             /* by the daemon: 1: another relay has been told of it */
 	__u32 source; /* by the daemon: graft_tag() of the import that it came by; 0: none */
 	struct graft_side side[2];
@@ -286,6 +287,7 @@ struct graft_request {
  */
 #define GRAFT_QUIET_MS 1
 #define GRAFT_WORKERS 256
+#define GRAFT_NOBODY 0xffffffffU /* the worker of what no session has */
 
 /* A packet has changed the state to DONE or RETURNED. */
 struct graft_event {

@@ -35,6 +35,12 @@
 
 #define UDP_PLACES 8
 
+/*
+ * Of another relay: ACTIVE on both legs, but until the address is here that its client sends to, all
+ * passes, and nothing counts.  The daemon adopts it once one was `heard`.
+ */
+#define UDP_STANDBY 2
+
 struct udp_bucket {
 	__u32 place[UDP_PLACES];
 };
@@ -56,10 +62,11 @@ struct udp_flow {
 	__u32 forward;            /* graft_tag() of its forward's name */
 	__u32 idle;               /* silent for so many ticks: over; 0: never */
 	__u32 born;               /* ticks */
-	__u32 used;               /* 1: it is a session's */
+	__u32 used;               /* 1: it is a session's; UDP_STANDBY; 0: nobody's */
 	__u32 next_free, left_ms; /* while it is none: the queue; since when (low half) */
 	__u32 from[2];            /* by leg: the interface by which what made it `seen` came */
-	__u32 unused[2];
+	__u32 source;             /* UDP_STANDBY: graft_tag() of the import that it came by */
+	__u32 mirrored;           /* by the daemon: 1: another relay has been told of it */
 	struct udp_leg at[2];
 } __attribute__((aligned(64)));
 

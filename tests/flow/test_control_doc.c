@@ -6,6 +6,9 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "daemon/control_requests.h"
 #include "datapath/flow.h"
@@ -112,6 +115,15 @@ static void check_value(const char *path, struct json_object *value)
 	}
 }
 
+static bool exports; /* the daemon can */
+
+/* What only a daemon has that can graft. */
+static bool is_of_streams(const char *cells)
+{
+	return !strncmp(cells, "| `stream`", 10) ||
+	       (!exports && !strncmp(cells, "| `standby.", 11));
+}
+
 /* Each field of the page is one of an answer: what stands behind "## Answers" and has a type. */
 static void check_page(void)
 {
@@ -126,11 +138,30 @@ static void check_page(void)
 			    !strncmp(at + len + 3, types[i], strlen(types[i]))) {
 				snprintf(cells, sizeof(cells), "%.*s", (int)(len + type_len + 3),
 					 at);
-				if (!strstr(seen, cells))
+				if (!strstr(seen, cells) && !is_of_streams(cells))
 					fail_msg("docs/control.md has %s, which no answer has",
 						 cells);
 			}
 	}
+}
+
+/* Keep an export, so that others see one.  Where nothing can be grafted it is refused. */
+static int keep_export(struct daemon *d)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	char answer[1024] = "";
+
+	snprintf(un.sun_path, sizeof(un.sun_path), "%s", daemon_control(d));
+	assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof(un)), 0);
+	assert_true(dprintf(fd, "export\n") > 0);
+	for (size_t n = 0; n < sizeof(answer) - 1 && read(fd, answer + n, 1) == 1; n++)
+		if (answer[n] == '\n')
+			break;
+	exports = !strncmp(answer, "{\"stream\":\"export\"}", 19);
+	for (int i = 0; exports && i < 3; i++) /* it has begun */
+		read(fd, answer, 4);
+	return fd;
 }
 
 static void fields(struct daemon *d)
@@ -149,12 +180,14 @@ static void fields(struct daemon *d)
 		"nothing",
 	};
 	static const char header[] = "PROXY TCP4 192.0.2.1 192.0.2.2 5000 443\r\n";
-	int client = rig_dial(NULL, ONE), server = rig_accept(), told = rig_dial(NULL, THREE);
+	int client = rig_dial(NULL, ONE), server = rig_accept(), told = rig_dial(NULL, THREE),
+	    export;
 
 	rig_send(told, header, strlen(header));
 	rig_accept();
 	seen[0] = '\0';
 	rig_talk(client, server, 50);
+	export = keep_export(d);
 	for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
 		struct json_object *o = NULL;
 		int r = daemon_ask(d, requests[i], RIG_PATIENCE_MS, &o);
@@ -165,6 +198,7 @@ static void fields(struct daemon *d)
 		json_object_put(o);
 	}
 	check_page();
+	close(export);
 }
 
 /* --- the names in the code --- */

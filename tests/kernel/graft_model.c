@@ -257,19 +257,23 @@ static bool is_inside(const struct place *at, const struct parts *p)
 
 /*
  * May P be sent on?  Of a loose session each packet may; it moves the numbers to where it is, and
- * one that fits the other end's, which has been heard, too, makes the session strict.
+ * one that fits the other end's, which has been heard, too, makes the session strict.  A session
+ * that other relays know becomes loose by what does not fit.
  */
 static bool is_welcome(const struct place *at, const struct parts *p)
 {
 	struct graft_side *mine = at->mine;
 	int64_t window = at->other->window < WINDOW_LEAST ? WINDOW_LEAST : at->other->window;
 	int64_t from = ahead(end_of(p), (uint32_t)mine->end);
-	bool fits = is_inside(at, p);
+	bool fits = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
 
-	if (at->g->loose != GRAFT_LOOSE)
-		return fits;
-	if (p->flags & RST || !(p->flags & ACK))
+	if (!loose && fits)
 		return true;
+	if (p->flags & RST || !(p->flags & ACK))
+		return loose;
+	if (!loose && !at->g->loose && !at->g->mirrored)
+		return false;
+	at->g->loose = GRAFT_LOOSE;
 	if (!mine->fin && (!fits || !mine->caught || from > window || from < -window)) {
 		uint64_t carried = mine->end - mine->begun;
 
@@ -733,9 +737,8 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return MODEL_PASS;
 	if (!take_apart(f, &p))
 		return complain(m, f);
-	if (!find(m, &p.from, p.ipv6, &at)) /* it may be what is still to be told of */
-		return !(p.flags & SYN) && m->unsynced && is_here(m, &p.from.local) ? MODEL_DROP :
-										      MODEL_PASS;
+	if (!find(m, &p.from, p.ipv6, &at))
+		return MODEL_PASS;
 	if (p.flags & SYN && is_free(&at)) {
 		forget(m, &at);
 		return MODEL_PASS;
@@ -892,8 +895,12 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 	struct place at;
 
 	m->inside = false;
-	if (f->kind == MODEL_OURS || !take_apart(f, &p) || !find_leaving(m, &p, &at))
+	if (f->kind == MODEL_OURS || !take_apart(f, &p))
 		return MODEL_PASS;
+	if (!find_leaving(m, &p,
+			  &at)) /* a socket's reset has an ACK; the stack's tells it knows none */
+		return m->unsynced && (p.flags & (SYN | RST | ACK)) == RST ? MODEL_DROP :
+									     MODEL_PASS;
 	if (p.flags & SYN && is_free(&at)) {
 		forget(m, &at);
 		return MODEL_PASS;

@@ -127,6 +127,7 @@ static void draw_slot(struct model *m, uint32_t slot)
 	g->hold = one_in(2);
 	g->held_ms = (uint32_t)(m->now_ms - (one_in(3) ? 10 * GRAFT_HOLD_MS : 0));
 	g->shifted = one_in(2);
+	g->mirrored = one_in(4);
 	g->loose = one_in(2) ? below(GRAFT_FOUND + 1) : GRAFT_STRICT;
 	g->over = one_in(2);
 	g->ended_ns = one_in(2);
@@ -547,7 +548,8 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 	draw_world(m);
 	g->state = GRAFT_ACTIVE;
 	g->killed = 0;
-	g->loose = one_in(2) ? GRAFT_FOUND : GRAFT_STRICT;
+	g->loose = GRAFT_STRICT;
+	g->mirrored = 0;
 	m->unsynced = false;
 	for (int side = 0; side < 2; side++) {
 		struct graft_side *s = &g->side[side], *other = &g->side[!side];
@@ -645,7 +647,8 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 		uint32_t end = (uint32_t)draw(), acked = (uint32_t)draw(); /* not as recorded */
 		struct graft_side *s = &is->side[0], *o = &is->side[1];
 
-		g->loose = GRAFT_LOOSE;
+		g->loose = i % 2 ? GRAFT_LOOSE : GRAFT_STRICT;
+		g->mirrored = 1;
 		g->side[0].caught = g->side[1].caught = 0;
 		was = *g;
 		put_world(&m);

@@ -27,7 +27,7 @@
 #define PATIENCE_MS 8000
 #define REQUEST_MS 2000 /* the daemon's deadlines, */
 #define ANSWER_MS 2000
-#define PLACES 4 /* and how many clients it serves at a time */
+#define PLACES 8 /* and how many clients it serves at a time */
 #define LARGE_BYTES 3000000
 #define STATUS "{\"command\":\"status\"}"
 #define LARGE "{\"command\":\"sessions\"}" /* its answer has LARGE_BYTES */
@@ -70,6 +70,14 @@ static int open_as(struct rig *rig, uid_t uid, gid_t gid, struct control **ret)
 	return r;
 }
 
+static void no_stream(void *arg, const struct control *c, const char *line, int fd)
+{
+	(void)arg;
+	(void)c;
+	(void)line;
+	(void)fd;
+}
+
 static int open_control(struct rig *rig)
 {
 	return open_as(rig, getuid(), getgid(), &rig->control);
@@ -98,7 +106,7 @@ static int dir_setup(void **state)
 static int rig_setup(void **state)
 {
 	return dir_setup(state) || open_control(*state) ||
-	       control_start(((struct rig *)*state)->control, answer, *state);
+	       control_start(((struct rig *)*state)->control, answer, no_stream, *state);
 }
 
 static int rig_teardown(void **state)
@@ -392,7 +400,7 @@ ON_DIR(test_peers)
 		skip();
 	}
 	assert_int_equal(open_as(rig, ACCOUNT, GROUP, &rig->control), 0);
-	assert_int_equal(control_start(rig->control, answer, rig), 0);
+	assert_int_equal(control_start(rig->control, answer, no_stream, rig), 0);
 	assert_int_equal(chmod(rig->dir, 0755), 0);
 	assert_int_equal(stat(rig->path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0660);
@@ -451,7 +459,7 @@ ON_DIR(test_file)
 	assert_int_equal(st.st_mode & 07777, 0660);
 	assert_int_equal(st.st_uid, getuid());
 	expect_refused(rig, -EADDRINUSE); /* bound, but not served yet */
-	assert_int_equal(control_start(rig->control, answer, rig), 0);
+	assert_int_equal(control_start(rig->control, answer, no_stream, rig), 0);
 	expect_refused(rig, -EADDRINUSE);
 	expect_alive(rig);
 	close_control(rig);

@@ -227,25 +227,31 @@ static int complain_unreachable(const char *path, int err)
 			 "is `culvert run` running, perhaps with another --control?  See its log");
 }
 
-int client_ask(const char *control, const char *line, struct json_object **ret)
+/* Send LINE.  Returns the socket; errno says whether that was possible. */
+static int begin_talk(const char *control, const char *line)
 {
 	struct timeval patience = { .tv_sec = PATIENCE_S };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	char text[CONTROL_REQUEST_MAX + 1];
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0), r = EXIT_CODE_OK;
+	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	size_t len = (size_t)snprintf(text, sizeof(text), "%s\n", line);
 
-	*ret = NULL;
 	/* bounds each read(2) and send(2), and connect(2) too, where the backlog is full */
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	snprintf(un.sun_path, sizeof(un.sun_path), "%s", control);
 	/* a daemon that refuses says why, although it has closed before send(2): EPIPE */
 	if (!connect(fd, (struct sockaddr *)&un, sizeof(un)) &&
-	    (send(fd, text, len, MSG_NOSIGNAL) >= 0 || errno == EPIPE)) {
+	    (send(fd, text, len, MSG_NOSIGNAL) >= 0 || errno == EPIPE))
 		errno = 0;
-		*ret = json_object_from_fd(fd);
-	}
+	return fd;
+}
+
+int client_ask(const char *control, const char *line, struct json_object **ret)
+{
+	int fd = begin_talk(control, line), r = EXIT_CODE_OK;
+
+	*ret = errno ? NULL : json_object_from_fd(fd);
 	if (!json_object_is_type(*ret, json_type_object))
 		r = complain_unreachable(control, errno);
 	close(fd);
@@ -307,6 +313,89 @@ static int print_answer(struct json_object *answer, bool json)
 	return r;
 }
 
+/* --- streams --- */
+
+/* One line of JSON.  NULL: none has come. */
+static struct json_object *read_line(int fd)
+{
+	char line[CONTROL_REQUEST_MAX];
+	size_t n = 0;
+
+	while (n < sizeof(line) - 1 && recv(fd, line + n, 1, 0) == 1 && line[n] != '\n')
+		n++;
+	line[n] = '\0';
+	return n ? request_json(line) : NULL;
+}
+
+/* What FROM has for TO: -errno, or the bytes; 0: no more come. */
+static ssize_t pass_on(int from, int to)
+{
+	char buf[65536];
+	ssize_t n = read(from, buf, sizeof(buf)), at = 0, done;
+
+	while (at < n) {
+		done = write(to, buf + at, (size_t)(n - at));
+		if (done < 0)
+			return -errno;
+		at += done;
+	}
+	return n < 0 ? -errno : n;
+}
+
+/* After the answer: to stdout what the daemon tells, or what is read from stdin to the daemon. */
+static int stream(int fd, bool import)
+{
+	const struct timeval none = { .tv_sec = 0 };
+	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
+			      { .fd = import ? STDIN_FILENO : -1, .events = POLLIN } };
+	ssize_t n = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
+	while (n > 0) {
+		if (poll(p, 2, -1) < 0)
+			continue;
+		if (import && p[0].revents) {
+			struct json_object *said = read_line(fd);
+			int r = said        ? log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
+							   error_of(said)) :
+				p[1].fd < 0 ? EXIT_CODE_OK :
+					      log_complain(EXIT_CODE_NO_DAEMON,
+							   "the daemon has ended the import");
+
+			json_object_put(said);
+			return r;
+		}
+		n = import ? pass_on(STDIN_FILENO, fd) : pass_on(fd, STDOUT_FILENO);
+		if (import && !n) { /* all is read: it says whether it was whole */
+			shutdown(fd, SHUT_WR);
+			p[1].fd = -1;
+			n = 1;
+		}
+		if (import && n == -EPIPE) /* it has said why */
+			n = 1;
+	}
+	return n ? log_complain(EXIT_CODE_FAILURE, "cannot copy the stream: %s",
+				strerror((int)-n)) :
+		   log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended the export");
+}
+
+static int run_stream(const struct client_words *words, bool import)
+{
+	int fd = begin_talk(words->control, words->line), r;
+	struct json_object *answer = errno ? NULL : read_line(fd);
+
+	if (!json_object_is_type(answer, json_type_object))
+		r = complain_unreachable(words->control, errno);
+	else if (json_object_object_get(answer, "error"))
+		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(answer));
+	else
+		r = stream(fd, import);
+	json_object_put(answer);
+	close(fd);
+	return r;
+}
+
 static int converse(const struct command *c, const struct client_words *words)
 {
 	struct json_object *answer;
@@ -330,6 +419,8 @@ int client_run(int argc, char **argv)
 		r = EXIT_CODE_USAGE;
 	else if (words.own[OWN_HELP])
 		client_help(c);
+	else if (command_number(c) == COMMAND_EXPORT || command_number(c) == COMMAND_IMPORT)
+		r = run_stream(&words, command_number(c) == COMMAND_IMPORT);
 	else
 		r = converse(c, &words);
 	client_words_close(&words);

@@ -58,58 +58,75 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	return r;
 }
 
-static struct forward *forward_of_tag(struct forward *f, uint32_t tag)
+struct forward *forward_with_tag(struct forward *f, uint32_t tag)
 {
 	while (f && graft_tag(forward_name(f->conf)) != tag)
 		f = f->next;
 	return f;
 }
 
-/* One session, counted in. */
-static bool adopt(struct shared *shared, struct worker *w, struct forward *f, uint32_t slot)
+int adopt_session(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot)
 {
+	struct forward *f = forward_with_tag(first, graft_of(shared->grafts, slot)->forward);
 	struct sockaddr_storage client;
 	socklen_t len;
+	int r;
 
 	graft_address(shared->grafts, slot, CLIENT, false, &client, &len);
-	if (!f || admission_enter(shared, f) != CAUSES)
-		return false;
+	if (!f)
+		return -ENOENT;
+	if (admission_enter(shared, f) != CAUSES)
+		return -EUSERS;
 	if (admission_enter_client(shared, f, (struct sockaddr *)&client, true) != CAUSES) {
 		admission_leave(shared, f, NULL);
-		return false;
+		return -EUSERS;
 	}
-	if (session_adopt(w, f, (struct sockaddr *)&client, slot)) {
+	r = session_adopt(w, f, (struct sockaddr *)&client, slot);
+	if (r)
 		admission_leave(shared, f, (struct sockaddr *)&client);
-		return false;
-	}
-	return true;
+	return r;
 }
 
 /* --- flows of UDP --- */
 
-/* Its worker is the one that the kernel chooses for its client; or the only one that listens. */
-static bool adopt_flow(struct shared *shared, struct threads *ts, struct forward *f, uint32_t slot)
+int adopt_flow(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot)
 {
 	struct udp_grafts *us = grafts_udp(shared->grafts);
+	struct forward *f = forward_with_tag(first, udp_flow_of(us, slot)->forward);
 	struct sockaddr_storage ss;
 	union client_addr client;
 	socklen_t len;
 	int r;
 
-	if (!f || !f->conf->listen.udp || admission_enter(shared, f) != CAUSES)
-		return false;
+	if (!f || !f->conf->listen.udp)
+		return -ENOENT;
+	if (admission_enter(shared, f) != CAUSES)
+		return -EUSERS;
 	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
 	client_addr_set(&client, (struct sockaddr *)&ss);
 	if (admission_enter_client(shared, f, &client.sa, false) != CAUSES) {
 		admission_leave(shared, f, NULL);
-		return false;
+		return -EUSERS;
 	}
-	r = udp_session_adopt(&ts->workers[udp_worker(&client, ts->n)], f, slot);
-	if (r == -ENOENT)
-		r = udp_session_adopt(ts->workers, f, slot);
+	r = udp_session_adopt(w, f, slot);
 	if (r)
 		admission_leave(shared, f, &client.sa);
-	return !r;
+	return r;
+}
+
+/* Its worker is the one that the kernel chooses for its client; or the only one that listens. */
+static bool adopt_left_flow(struct shared *shared, struct threads *ts, struct forward *first,
+			    uint32_t slot)
+{
+	struct sockaddr_storage ss;
+	union client_addr client;
+	socklen_t len;
+	int r;
+
+	udp_graft_address(grafts_udp(shared->grafts), slot, CLIENT, false, &ss, &len);
+	client_addr_set(&client, (struct sockaddr *)&ss);
+	r = adopt_flow(shared, &ts->workers[udp_worker(&client, ts->n)], first, slot);
+	return !(r == -ENOENT ? adopt_flow(shared, ts->workers, first, slot) : r);
 }
 
 static void adopt_flows(struct shared *shared, struct threads *ts, struct forward *first)
@@ -122,9 +139,7 @@ static void adopt_flows(struct shared *shared, struct threads *ts, struct forwar
 		udp_port_put(udp_flow_of(us, slot)->leg[1].tuple.local_port,
 			     clock_ms() + UDP_PORT_OWED_MS);
 	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++) {
-		struct forward *f = forward_of_tag(first, udp_flow_of(us, slot)->forward);
-
-		if (adopt_flow(shared, ts, f, slot)) {
+		if (adopt_left_flow(shared, ts, first, slot)) {
 			adopted++;
 			continue;
 		}
@@ -148,9 +163,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 	if (gs)
 		adopt_flows(shared, ts, first);
 	for (uint32_t slot = 0; gs && graft_next(gs, &slot); slot++) {
-		struct forward *f = forward_of_tag(first, graft_of(gs, slot)->forward);
-
-		if (adopt(shared, &ts->workers[slot % ts->n], f, slot)) {
+		if (!adopt_session(shared, &ts->workers[slot % ts->n], first, slot)) {
 			adopted++;
 			continue;
 		}

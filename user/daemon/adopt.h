@@ -22,5 +22,14 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 /* Make the sessions left ones of TS and FIRST, before the workers start; or reset them. */
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first);
 
+/* The first forward of the list with that graft_tag(); or NULL. */
+struct forward *forward_with_tag(struct forward *first, uint32_t tag);
+/*
+ * The same of one that came from another relay, by the thread of W, which gets it: 0, or why not.
+ * -ENOENT: there is no forward with its name, or, of UDP, no socket of W for it; -EUSERS: a limit.
+ */
+int adopt_session(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot);
+int adopt_flow(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot);
+
 /* `culvert graft`: what is left of a daemon that does not run.  Returns the exit code. */
 int graft_run(int argc, char **argv);

@@ -200,6 +200,7 @@ static struct json_object *session_json(const struct session_view *v)
 	json_add_text(o, "state", states[v->state]);
 	json_add_int(o, "age_ms", v->age_ms);
 	json_add_text(o, "not_grafted", v->not_grafted);
+	json_add_text(o, "standby", v->standby);
 	json_append(flows, flow_json(&v->flows[CLIENT], "client-to-upstream"));
 	json_append(flows, flow_json(&v->flows[UPSTREAM], "upstream-to-client"));
 	json_add(o, "flows", flows);
@@ -520,6 +521,10 @@ static struct json_object *do_status(struct round *r)
 		json_add(r->answer, "session_log", session_log_json(r->shared->session_log));
 	else
 		json_add_null(r->answer, "session_log");
+	if (r->actions->standby)
+		json_add(r->answer, "standby", standby_json(r->actions->standby));
+	else
+		json_add_null(r->answer, "standby");
 	json_add(r->answer, "resources", resources_json(r));
 	return NULL;
 }
@@ -675,6 +680,34 @@ static struct json_object *do_log_level(struct round *r)
 	return NULL;
 }
 
+/* --- export, import --- */
+
+static struct json_object *do_stream(struct round *r)
+{
+	if (!r->actions->standby)
+		return request_error_json(ERROR_UNSUPPORTED, "nothing is grafted here: %s",
+					  r->actions->probe->graft.why);
+	json_add_text(r->answer, "stream", r->req->command->name);
+	return NULL;
+}
+
+void actions_stream(void *arg, const struct control *c, const char *line, int fd)
+{
+	const struct actions *a = arg;
+	uint64_t after_ms = STANDBY_AFTER_MS;
+	struct request req;
+
+	if (request_parse(line, &req)) /* it was right before */
+		return;
+	if (request_has(&req, KEY_AFTER))
+		after_ms = req.values[KEY_AFTER].number;
+	if (command_number(req.command) == COMMAND_EXPORT)
+		standby_export(a->standby, c, fd, after_ms);
+	else if (command_number(req.command) == COMMAND_IMPORT)
+		standby_import(a->standby, c, fd, req.values[KEY_NAME].text ?: "");
+	request_close(&req);
+}
+
 /* --- all commands --- */
 
 /* Each adds to the answer and returns NULL, or else what is wrong. */
@@ -683,7 +716,8 @@ static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_FORWARDS] = do_forwards,   [COMMAND_KILL] = do_kill,
 	[COMMAND_ENGINE] = do_engine,       [COMMAND_UPSTREAM] = do_upstream,
 	[COMMAND_DRAIN] = do_drain,         [COMMAND_RELOAD] = do_reload,
-	[COMMAND_LOG_LEVEL] = do_log_level,
+	[COMMAND_LOG_LEVEL] = do_log_level, [COMMAND_EXPORT] = do_stream,
+	[COMMAND_IMPORT] = do_stream,
 };
 
 struct json_object *actions_run(void *arg, const struct request *req)

@@ -7,14 +7,16 @@
 
 #include "daemon/control_requests.h"
 #include "daemon/reload.h"
+#include "daemon/standby.h"
 #include "probe/probe.h"
 
 /* What becomes of a request (control_requests.h) that came by the control socket. */
 struct actions {
 	struct reload *reload; /* has the forwards and the workers */
 	const struct probe_start *probe;
-	uint64_t started_ms; /* CLOCK_MONOTONIC */
-	uint64_t began_ms;   /* the same of CLOCK_REALTIME */
+	struct standby *standby; /* NULL: nothing is grafted */
+	uint64_t started_ms;     /* CLOCK_MONOTONIC */
+	uint64_t began_ms;       /* the same of CLOCK_REALTIME */
 	uint64_t descriptors_max;
 	DIR *descriptors; /* /proc/self/fd, opened before seccomp forbids that; NULL: there is no /proc */
 };
@@ -24,6 +26,9 @@ struct actions {
  * On a control thread, one at a time.
  */
 struct json_object *actions_run(void *arg, const struct request *req);
+
+/* After the answer to LINE: what is exported, or is to be imported.  See control_stream_fn. */
+void actions_stream(void *arg, const struct control *c, const char *line, int fd);
 
 /*
  * Let each worker add what the kernel has carried for live sessions to its counters; one that does

@@ -133,6 +133,10 @@ const struct request_key_def request_keys[KEYS] = {
 	[KEY_BRIEF] = { "brief", NULL, "without the list of forwards", FLAG },
 	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug", VALUE_CHOICE,
 			CHOICES(log_level_names) },
+	[KEY_AFTER] = { "after", "SECONDS", "tell of sessions that were grafted so long (default 2)",
+			VALUE_SECONDS, .expected = "seconds, from 0 to 86400" },
+	[KEY_NAME] = { "name", "NAME", "of the relay that tells, where there are several",
+		       VALUE_TEXT, .expected = TEXT },
 	[KEY_NUMBER] = { "number", "N", "read nothing: show how this reload has gone", VALUE_WHOLE,
 			 .expected = WHOLE },
 };
@@ -180,6 +184,14 @@ const struct command commands[COMMANDS] = {
 				.changes = BIT(KEY_LEVEL),
 				.positional = BIT(KEY_LEVEL),
 				.keys = { KEY_LEVEL } },
+	[COMMAND_EXPORT] = { .name = "export",
+			     .summary = "tell of grafted sessions, for `culvert import` elsewhere",
+			     .changes = COMMAND_ALWAYS,
+			     .keys = { KEY_AFTER } },
+	[COMMAND_IMPORT] = { .name = "import",
+			     .summary = "be ready for what `culvert export` tells on stdin",
+			     .changes = COMMAND_ALWAYS,
+			     .keys = { KEY_NAME } },
 };
 
 const struct command *command_find(const char *name)

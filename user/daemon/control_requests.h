@@ -25,6 +25,8 @@ enum command_id {
 	COMMAND_DRAIN,
 	COMMAND_RELOAD,
 	COMMAND_LOG_LEVEL,
+	COMMAND_EXPORT,
+	COMMAND_IMPORT,
 	COMMANDS,
 };
 
@@ -44,6 +46,8 @@ enum request_key {
 	KEY_UNDO,
 	KEY_BRIEF,
 	KEY_NUMBER,
+	KEY_AFTER,
+	KEY_NAME,
 	KEYS,
 };
 

@@ -34,7 +34,7 @@
 #include "base/syscalls_allowed.h"
 
 #define BACKLOG 16
-#define THREADS 4
+#define THREADS 8 /* of which exports and imports have STREAMS_MAX */
 #define REQUEST_MS 2000
 #define ANSWER_MS 2000
 #define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
@@ -63,6 +63,7 @@ struct control {
 	pthread_mutex_t answering; /* with thousands of sessions an answer takes megabytes */
 	control_serve_fn *serve;
 	control_answer_fn *answer; /* see control_start() */
+	control_stream_fn *stream;
 	void *arg;
 	uid_t uid; /* who may change */
 };
@@ -177,7 +178,7 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const 
  * Make the answer to LINE, of the client at FD.  The caller frees it.  NULL: there is no memory.
  * Only its text is kept, since the tree of objects is many times as large.
  */
-static char *make_answer(struct control *c, int fd, const char *line)
+static char *make_answer(struct control *c, int fd, const char *line, bool *ret_done)
 {
 	struct ucred peer = { .uid = (uid_t)-1 };
 	socklen_t peer_len = sizeof(peer);
@@ -190,6 +191,7 @@ static char *make_answer(struct control *c, int fd, const char *line)
 	pthread_mutex_lock(&c->answering);
 	answer = control_answer_line(c->answer, c->arg, line, &peer,
 				     peer.uid == 0 || peer.uid == c->uid);
+	*ret_done = answer && !json_object_object_get(answer, "error");
 	text = json_line(answer, 0, &len);
 	if (!text || asprintf(&copy, "%s\n", text) < 0)
 		copy = NULL;
@@ -235,7 +237,7 @@ int control_read(const struct control *c, int fd, const char *end, int ms, char 
 	return 0;
 }
 
-void control_send(const struct control *c, int fd, int ms, const char *text, size_t len)
+int control_send(const struct control *c, int fd, int ms, const char *text, size_t len)
 {
 	uint64_t end_ms = clock_ms() + (uint64_t)ms;
 
@@ -243,12 +245,21 @@ void control_send(const struct control *c, int fd, int ms, const char *text, siz
 		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
-			return;
+			return -errno;
 		if (n > 0) {
 			text += n;
 			len -= (size_t)n;
 		}
 	} while (len && wait_for(c, fd, POLLOUT, end_ms));
+	return len ? -ETIMEDOUT : 0;
+}
+
+int control_wait(const struct control *c, int fd, int ms)
+{
+	struct pollfd p[] = { { .fd = fd, .events = POLLIN }, { .fd = c->listener } };
+	int n = poll(p, 2, ms);
+
+	return p[1].revents && n > 0 ? -ESHUTDOWN : n > 0;
 }
 
 /* An error that needs no memory. */
@@ -259,6 +270,7 @@ static void serve(struct control *c, int fd, void *arg)
 	char line[CONTROL_REQUEST_MAX], *answer = NULL;
 	int r = control_read(c, fd, "\n", REQUEST_MS, line, sizeof(line));
 	const char *text = REFUSAL(ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+	bool done = false;
 
 	(void)arg;
 	if (r == -E2BIG)
@@ -266,11 +278,13 @@ static void serve(struct control *c, int fd, void *arg)
 	else if (r)
 		text = REFUSAL(ERROR_TIMEOUT, "the request was not complete in time");
 	else
-		answer = make_answer(c, fd, line);
+		answer = make_answer(c, fd, line, &done);
 	if (answer)
 		text = answer;
 	control_send(c, fd, ANSWER_MS, text, strlen(text));
 	free(answer);
+	if (done)
+		c->stream(c->arg, c, line, fd);
 }
 
 /* --- the threads --- */
@@ -318,9 +332,11 @@ int control_serve(struct control *c, control_serve_fn *serve_one, void *arg)
 	return r;
 }
 
-int control_start(struct control *c, control_answer_fn *answer, void *arg)
+int control_start(struct control *c, control_answer_fn *answer, control_stream_fn *stream,
+		  void *arg)
 {
 	c->answer = answer;
+	c->stream = stream;
 	return control_serve(c, serve, arg);
 }
 

@@ -36,8 +36,13 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const 
  * complaint.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
+/*
+ * What a client says or is told at FD after the answer to LINE, which is no error; until it returns.
+ */
+typedef void control_stream_fn(void *arg, const struct control *c, const char *line, int fd);
 /* Start the threads.  -errno: some may run, until control_close(). */
-int control_start(struct control *c, control_answer_fn *answer, void *arg);
+int control_start(struct control *c, control_answer_fn *answer, control_stream_fn *stream,
+		  void *arg);
 
 /*
  * The same for others than control clients: listen at A; BOTH, which is [::], for both families.  A
@@ -55,8 +60,14 @@ int control_serve(struct control *c, control_serve_fn *serve, void *arg);
  * (shutdown(2)), within MS.  TEXT then ends with a NUL.  -errno.
  */
 int control_read(const struct control *c, int fd, const char *end, int ms, char *text, size_t size);
-/* Send as much of TEXT as the client takes within MS. */
-void control_send(const struct control *c, int fd, int ms, const char *text, size_t len);
+/* Send TEXT, of which the client has to take all within MS.  -errno. */
+int control_send(const struct control *c, int fd, int ms, const char *text, size_t len);
+
+/*
+ * Wait until something can be read from FD, at most MS (-1: for ever).  1: it can; 0: not;
+ * -ESHUTDOWN: the threads are to end.
+ */
+int control_wait(const struct control *c, int fd, int ms);
 
 /* Stop the threads, close the socket, remove the file if the directory still allows it. */
 void control_close(struct control *c);

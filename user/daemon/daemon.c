@@ -42,6 +42,7 @@
 #include "daemon/control_actions.h"
 #include "daemon/reload.h"
 #include "daemon/netlink_watch.h"
+#include "daemon/standby.h"
 #include "datapath/policy.h"
 #include "datapath/buffer_pool.h"
 #include "datapath/icmp.h"
@@ -82,6 +83,7 @@ struct daemon {
 	/* the main thread */
 	struct loop loop;
 	struct netlink_watch routes;
+	struct standby standby; /* where something is grafted */
 	struct source signals;
 	struct timer look; /* for the watchdog; at the end, whether the workers have ended */
 	uint64_t look_ms;  /* between two looks; 0: nobody wants to know */
@@ -111,10 +113,7 @@ static void wake_workers(struct daemon *d)
 /* Routes have changed: grafted sessions may have been reset. */
 static void tell_of_grafts(void *arg)
 {
-	struct daemon *d = arg;
-
-	atomic_fetch_add(&d->shared.graft_news, 1);
-	wake_workers(d);
+	threads_tell_of_grafts(arg);
 }
 
 /* --- signals --- */
@@ -294,8 +293,9 @@ static int revive_grafts(struct daemon *d)
 
 	if (!gs)
 		return 0;
+	r = standby_open(&d->standby, &d->reload);
 	grafts_revive(gs, d->account.uid);
-	r = netlink_watch_open(&d->routes, &d->loop, gs, tell_of_grafts, d);
+	r = r ?: netlink_watch_open(&d->routes, &d->loop, gs, tell_of_grafts, &d->reload.threads);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 
@@ -461,6 +461,7 @@ static int begin(struct daemon *d)
 	d->actions = (struct actions){
 		.reload = &d->reload,
 		.probe = &d->probe,
+		.standby = d->shared.grafts ? &d->standby : NULL,
 		.started_ms = clock_ms(),
 		.began_ms = clock_real_ms(),
 		.descriptors_max = sandbox_raise_nofile(0),
@@ -475,7 +476,7 @@ static int begin(struct daemon *d)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: reload_start(&d->reload);
 	if (!r && d->control)
-		r = control_start(d->control, actions_run, &d->actions);
+		r = control_start(d->control, actions_run, actions_stream, &d->actions);
 	if (!r && d->metrics)
 		r = control_serve(d->metrics, metrics_serve, &d->actions);
 	if (r)
@@ -611,6 +612,8 @@ static void end(struct daemon *d)
 		closedir(d->actions.descriptors);
 	names_close(d->shared.names);
 	checks_close(d->shared.checks);
+	if (d->shared.grafts)
+		standby_close(&d->standby);
 	reload_close(&d->reload);
 	clients_close(&d->shared.clients);
 	sockmap_close(d->shared.kernel);

@@ -39,6 +39,7 @@
 #include "config/file.h"
 #include "config/read.h"
 #include "datapath/tcp.h"
+#include "datapath/udp_graft.h"
 #include "relay/listener.h"
 
 #define PRIVILEGED_FD SANDBOX_CHILD_FD /* the pair, as this process knows it */
@@ -68,7 +69,8 @@ static bool is_sane_addr(const struct addr *a)
 static bool is_sane(const struct privileged_request *q)
 {
 	if ((q->count == 0) != (q->op == PRIVILEGED_FILTERS) || q->count > WORKERS_MAX ||
-	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->udp > 1 || q->ethernet > 1)
+	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->udp > 1 || q->ethernet > 1 ||
+	    q->client > 1)
 		return false;
 	switch (q->op) {
 	case PRIVILEGED_READ_CONFIG:
@@ -80,6 +82,10 @@ static bool is_sane(const struct privileged_request *q)
 		return q->family == AF_INET || q->family == AF_INET6;
 	case PRIVILEGED_FILTERS:
 		return true;
+	case PRIVILEGED_REVIVE:
+		return q->count == 1 && is_sane_addr(&q->addr) && is_sane_addr(&q->remote) &&
+		       addr_is_inet(&q->addr) && q->addr.len == q->remote.len &&
+		       q->side.window_left <= 14 && q->side.read_shift <= 14;
 	default:
 		return false;
 	}
@@ -111,8 +117,43 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 	return false;
 }
 
+/* Does a forward that listens at E get what is sent to A? */
+static bool listens_for(const struct endpoint *e, const struct addr *a)
+{
+	for (size_t i = 0; i < e->n_addrs; i++) {
+		struct addr at = e->addrs[i], to = *a;
+		unsigned int n = e->n_ports;
+
+		if (!addr_is_inet(&at) || !is_port(addr_port(&at), n, addr_port(&to)))
+			continue;
+		addr_set_port(&to, addr_port(&at));
+		if (addr_is_any(&at) || addr_equal(&at, &to))
+			return true;
+	}
+	return !e->n_addrs && is_port(e->named_port, e->n_ports, addr_port(a));
+}
+
+/* A connection of the forward: to where it listens, or to a port of its servers. */
+static bool may_revive(const struct privileged_request *q, const struct forward_conf *fc)
+{
+	if (fc->listen.udp || q->client)
+		return !fc->listen.udp && listens_for(&fc->listen, &q->addr);
+	for (size_t i = 0; i < fc->upstream.n; i++) {
+		const struct endpoint *e = &fc->upstream.servers[i].at;
+
+		if (is_port(e->named_port, e->n_ports, addr_port(&q->remote)))
+			return true;
+		for (size_t j = 0; j < e->n_addrs; j++)
+			if (is_port(addr_port(&e->addrs[j]), e->n_ports, addr_port(&q->remote)))
+				return true;
+	}
+	return false;
+}
+
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
+	if (q->op == PRIVILEGED_REVIVE)
+		return may_revive(q, fc);
 	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)
 		return false;
 	return q->op == PRIVILEGED_LISTEN ? may_listen(&fc->listen, q->addr) :
@@ -132,6 +173,7 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 	if (q->op == PRIVILEGED_READ_CONFIG)
 		return configs[0].file ? 0 : -EPERM;
 	*ret_why = q->op == PRIVILEGED_LISTEN ? "no forward listens on that address" :
+		   q->op == PRIVILEGED_REVIVE ? "no forward has such a connection" :
 						"no forward has that mark, or is transparent";
 	for (int i = 0; i < 2; i++)
 		for (size_t j = 0; j < configs[i].n_forwards; j++)
@@ -181,6 +223,14 @@ static const struct syscall_need needed[] = {
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPIDLE), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPINTVL),
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPCNT), SETSOCKOPT(SOL_SOCKET, SO_MARK),
 	SETSOCKOPT(IPPROTO_IP, IP_TRANSPARENT), SETSOCKOPT(IPPROTO_IPV6, IPV6_TRANSPARENT),
+	/* sockets of sessions that came from another relay */
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, STREAM),
+		SYSCALL_ARG(2, IPPROTO_TCP)),
+	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, STREAM),
+		SYSCALL_ARG(2, IPPROTO_TCP)),
+	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_QUEUE),
+	SETSOCKOPT(IPPROTO_TCP, TCP_QUEUE_SEQ), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_OPTIONS),
+	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_WINDOW),
 	/* the file of a unix socket that nobody listens on */
 	SYSCALL(connect), SYSCALL(lstat), SYSCALL(unlink),
 	SYSCALL(unlinkat, SYSCALL_ARG(2, 0)),
@@ -325,6 +375,12 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 		log_keep_complaint(a.text, sizeof(a.text));
 		r = read_config(s, q->took);
 		log_keep_complaint(NULL, 0);
+	} else if (q->op == PRIVILEGED_REVIVE) {
+		fds[0] = tcp_revive(&q->side, (const struct sockaddr *)&q->addr.ss,
+				    (const struct sockaddr *)&q->remote.ss, q->addr.len, geteuid());
+		r = fds[0] < 0 ? fds[0] : 0;
+		if (!r)
+			hand_over(fds, 1);
 	} else if (q->op == PRIVILEGED_FILTERS) {
 		r = s->clsact ? clsact_do(s->clsact, q->ifindex, q->ethernet) : -EPERM;
 	} else {
@@ -561,4 +617,16 @@ int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsig
 					.family = (uint32_t)family };
 
 	return ask(p, &q, fds, err, errlen);
+}
+
+int privileged_revive(struct privileged *p, const struct graft_side *s, bool client, int *ret_fd,
+		      char *err, size_t errlen)
+{
+	struct privileged_request q = {
+		.op = PRIVILEGED_REVIVE, .count = 1, .client = client, .side = *s
+	};
+
+	graft_tuple_address(&s->tuple, true, &q.addr.ss, &q.addr.len);
+	graft_tuple_address(&s->tuple, false, &q.remote.ss, &q.remote.len);
+	return ask(p, &q, ret_fd, err, errlen);
 }

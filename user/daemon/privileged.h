@@ -10,6 +10,7 @@
 #include "base/addr.h"
 #include "config/config.h"
 #include "datapath/graft_attach.h"
+#include "graft_contract.h"
 #include "relay/names.h"
 
 /*
@@ -80,6 +81,13 @@ int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bo
 int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n, int *fds,
 		       char *err, size_t errlen);
 
+/*
+ * The socket that S, the CLIENT's side of a session that came from another relay, or its server's,
+ * would have here: see tcp_revive().
+ */
+int privileged_revive(struct privileged *p, const struct graft_side *s, bool client, int *ret_fd,
+		      char *err, size_t errlen);
+
 /* --- between the two --- */
 
 enum privileged_op {
@@ -87,20 +95,24 @@ enum privileged_op {
 	PRIVILEGED_LISTEN,
 	PRIVILEGED_SOCKETS,
 	PRIVILEGED_FILTERS, /* none */
+	PRIVILEGED_REVIVE,  /* one */
 };
 
 struct privileged_request {
 	uint32_t op;
-	uint32_t took;        /* READ_CONFIG: 0 or 1 */
-	uint32_t count;       /* of descriptors, at most WORKERS_MAX; FILTERS: 0 */
-	uint32_t joins;       /* LISTEN: 1: to a group that the daemon has already */
-	uint32_t transparent; /* LISTEN, SOCKETS: 0 or 1 */
-	uint32_t udp;         /* the same */
-	uint32_t mark;        /* SOCKETS */
-	uint32_t family;      /* SOCKETS */
-	uint32_t ifindex;     /* FILTERS: where to attach; 0: remove all */
-	uint32_t ethernet;    /* FILTERS: 0 or 1: frames begin with such a header */
-	struct addr addr;     /* LISTEN */
+	uint32_t took;          /* READ_CONFIG: 0 or 1 */
+	uint32_t count;         /* of descriptors, at most WORKERS_MAX; FILTERS: 0 */
+	uint32_t joins;         /* LISTEN: 1: to a group that the daemon has already */
+	uint32_t transparent;   /* LISTEN, SOCKETS: 0 or 1 */
+	uint32_t udp;           /* the same */
+	uint32_t mark;          /* SOCKETS */
+	uint32_t family;        /* SOCKETS */
+	uint32_t ifindex;       /* FILTERS: where to attach; 0: remove all */
+	uint32_t ethernet;      /* FILTERS: 0 or 1: frames begin with such a header */
+	uint32_t client;        /* REVIVE: 0 or 1 */
+	struct addr addr;       /* LISTEN; REVIVE: the local one */
+	struct addr remote;     /* REVIVE */
+	struct graft_side side; /* REVIVE */
 };
 
 struct privileged_answer {

@@ -128,7 +128,7 @@ static void fill_queue(struct grafts *gs)
 		if (graft_state(gs, i) == GRAFT_OFFERED)
 			graft_withdraw(gs, i);
 		graft_return(gs, i, false);
-		if (graft_carries(gs, i))
+		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
 			continue;
 		gs->slots[i].put_ms = (uint32_t)clock_ms();
 		*end = gs->last = i;
@@ -522,6 +522,134 @@ bool graft_next(const struct grafts *gs, uint32_t *at)
 	while (*at < gs->n_slots && !graft_carries(gs, *at))
 		++*at;
 	return *at < gs->n_slots;
+}
+
+/* --- sessions that are at one of several relays --- */
+
+void grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here)
+{
+	int addresses = bpf_map__fd(gs->skel->maps.addresses);
+	uint32_t one = 1;
+
+	if (here)
+		bpf_map_update_elem(addresses, address, &one, BPF_ANY);
+	else
+		bpf_map_delete_elem(addresses, address);
+}
+
+void grafts_set_unsynced(struct grafts *gs, bool unsynced)
+{
+	__atomic_store_n(&gs->skel->bss->graft_unsynced, unsynced, __ATOMIC_SEQ_CST);
+}
+
+void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu)
+{
+	uint32_t ways = gs->skel->bss->graft_ways;
+
+	w->via = GRAFT_VIA_LOOKUP;
+	w->mtu = mtu;
+	w->ifindex = ifindex;
+	/* whom policies of IPsec concern, only sockets know */
+	__atomic_store_n(&w->ways, gs->policies ? gs->skel->bss->graft_ways_least - 1 : ways,
+			 __ATOMIC_RELEASE);
+}
+
+/* Take what is in SETTING out of `flows`, or enter it there. */
+static int enter(struct grafts *gs, uint32_t slot, bool in)
+{
+	int flows = bpf_map__fd(gs->skel->maps.flows), r = 0;
+
+	for (uint32_t side = 0; !r && side < 2; side++) {
+		const struct graft_tuple *tuple = &gs->all[slot].side[side].tuple;
+		struct graft_place place = { slot, side };
+
+		if (in)
+			r = bpf_map_update_elem(flows, tuple, &place, BPF_ANY);
+		else if (!bpf_map_lookup_elem(flows, tuple, &place) && place.slot == slot)
+			bpf_map_delete_elem(flows, tuple);
+	}
+	return r;
+}
+
+static void set_free(struct grafts *gs, uint32_t slot)
+{
+	enter(gs, slot, false);
+	__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+	put(gs, slot);
+}
+
+bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple)
+{
+	struct graft_place place;
+	enum graft_state state;
+
+	if (bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.flows), tuple, &place) ||
+	    memcmp(&gs->all[place.slot].side[place.side].tuple, tuple, sizeof(*tuple)) != 0)
+		return true;
+	state = graft_state(gs, place.slot);
+	if (!change(gs, place.slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_SETTING))
+		return state == GRAFT_FREE || state == GRAFT_CLOSED;
+	set_free(gs, place.slot);
+	return true;
+}
+
+int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint32_t *ret_slot)
+{
+	struct graft_entry *g;
+	uint32_t slot;
+
+	if (!graft_drop(gs, &e->side[0].tuple) || !graft_drop(gs, &e->side[1].tuple))
+		return -EEXIST;
+	if (take(gs, &slot))
+		return -ENOSPC;
+	g = &gs->all[slot];
+	e->state = GRAFT_SETTING;
+	e->loose = GRAFT_LOOSE;
+	e->worker = GRAFT_NOBODY;
+	e->source = source;
+	__atomic_store_n(&g->state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
+	enter(gs, slot, false);
+	*g = *e;
+	if (enter(gs, slot, true)) {
+		set_free(gs, slot);
+		return -ENOSPC;
+	}
+	__atomic_store_n(&g->state, GRAFT_STANDBY, __ATOMIC_SEQ_CST);
+	*ret_slot = slot;
+	return 0;
+}
+
+bool graft_is_orphan(const struct grafts *gs, uint32_t slot)
+{
+	return gs->all[slot].worker == GRAFT_NOBODY && graft_carries(gs, slot);
+}
+
+void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2])
+{
+	memcpy(gs->slots[slot].sockets, fds, sizeof(gs->slots[slot].sockets));
+}
+
+bool graft_is_here(const struct grafts *gs, uint32_t slot)
+{
+	const struct graft_entry *g = &gs->all[slot];
+	uint32_t one;
+
+	return !bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.addresses), &g->side[0].tuple.local,
+				    &one);
+}
+
+bool graft_leave(struct grafts *gs, uint32_t slot)
+{
+	struct graft_entry *g = &gs->all[slot];
+	uint32_t worker = g->worker;
+
+	graft_return(gs, slot, false);
+	gs->slots[slot].probing = false;
+	g->worker = GRAFT_NOBODY;
+	if (change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_STANDBY))
+		return true;
+	g->worker = worker;
+	return false;
 }
 
 /* --- ways --- */

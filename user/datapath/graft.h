@@ -143,6 +143,33 @@ void graft_put(struct grafts *gs, uint32_t slot);
 
 unsigned int grafts_total(const struct grafts *gs);
 
+/*
+ * Sessions that are at one of several relays at a time (daemon/standby.c).  The relay is where the
+ * address is that the client has connected to.
+ */
+
+/* ADDRESS is here, or not any more: what comes for STANDBY sessions of it is translated, or not. */
+void grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here);
+/* An import is not in sync: the stack's "I do not know that connection" does not leave. */
+void grafts_set_unsynced(struct grafts *gs, bool unsynced);
+/* What leaves there leaves by IFINDEX, wherever the kernel's route leads; 0: nothing does. */
+void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu);
+/*
+ * Enter E, of which all is set that is not of one machine, as STANDBY of the import SOURCE, in place
+ * of what is entered.  -EEXIST: this relay has a session with such a tuple itself; -ENOSPC.
+ */
+int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint32_t *ret_slot);
+/* Take out what is STANDBY with that tuple.  False: there is a session of this relay. */
+bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple);
+/* It came from another relay, or was left, and no worker has it. */
+bool graft_is_orphan(const struct grafts *gs, uint32_t slot);
+/* Sockets for a session that is about to be adopted; they become GS's. */
+void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2]);
+/* Of those that other relays were told of: the address that its client has connected to is here. */
+bool graft_is_here(const struct grafts *gs, uint32_t slot);
+/* It is not: the session becomes STANDBY, and nobody's.  False: it has ended. */
+bool graft_leave(struct grafts *gs, uint32_t slot);
+
 /* Flows of UDP, as many as there are slots. */
 struct udp_grafts;
 struct udp_grafts *grafts_udp(const struct grafts *gs);

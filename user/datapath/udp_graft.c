@@ -192,23 +192,68 @@ static void fill(const struct udp_grafts *us, struct udp_flow *f, const struct u
 	f->at[0].heard = f->born;
 }
 
+/* Enter F.  The lock is held. */
+static uint32_t enter(struct udp_grafts *us, const struct udp_flow *f)
+{
+	uint32_t slot = us->first;
+
+	if (!us->n_free || (uint32_t)clock_ms() - us->flows[slot].left_ms < QUIET_MS)
+		return NO_UDP_SLOT;
+	us->first = us->flows[slot].next_free;
+	us->n_free--;
+	us->flows[slot] = *f;
+	if (put_in(us, slot, 0) && put_in(us, slot, 1))
+		return slot;
+	leave(us, slot);
+	return NO_UDP_SLOT;
+}
+
 uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q)
 {
-	uint32_t slot = NO_UDP_SLOT;
+	struct udp_flow f;
+	uint32_t slot;
 
+	fill(us, &f, q);
 	pthread_mutex_lock(&us->lock);
-	if (us->n_free && (uint32_t)clock_ms() - us->flows[us->first].left_ms >= QUIET_MS) {
-		slot = us->first;
-		us->first = us->flows[slot].next_free;
-		us->n_free--;
-		fill(us, &us->flows[slot], q);
-		if (!put_in(us, slot, 0) || !put_in(us, slot, 1)) {
-			leave(us, slot);
-			slot = NO_UDP_SLOT;
-		}
-	}
+	slot = enter(us, &f);
 	pthread_mutex_unlock(&us->lock);
 	return slot;
+}
+
+/* --- flows of other relays --- */
+
+int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t source,
+		     uint32_t *ret_slot)
+{
+	struct udp_flow new = *f;
+	int r = 0;
+
+	new.used = UDP_STANDBY;
+	new.source = source;
+	for (int leg = 0; leg < 2; leg++)
+		new.at[leg].word = UDP_ACTIVE;
+	pthread_mutex_lock(&us->lock);
+	for (int leg = 0; leg < 2 && !r; leg++) {
+		uint32_t *at = find(us, &f->leg[leg].tuple);
+		struct udp_flow *old = at ? &us->flows[(*at - 1) >> 1] : NULL;
+
+		if (!old)
+			continue;
+		*ret_slot = (*at - 1) >> 1;
+		r = old->used == UDP_STANDBY && old->id == f->id ? 1 : -EEXIST;
+		if (r == 1)
+			old->source = source;
+		else if (old->used == UDP_STANDBY) {
+			leave(us, *ret_slot);
+			r = 0;
+		}
+	}
+	if (!r) {
+		*ret_slot = enter(us, &new);
+		r = *ret_slot == NO_UDP_SLOT ? -ENOSPC : 0;
+	}
+	pthread_mutex_unlock(&us->lock);
+	return r < 0 ? r : 0;
 }
 
 void udp_graft_set_idle(struct udp_grafts *us, uint32_t slot, uint64_t idle_ms)
@@ -248,7 +293,7 @@ void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int 
 
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at)
 {
-	while (*at < us->n_slots && !__atomic_load_n(&us->flows[*at].used, __ATOMIC_ACQUIRE))
+	while (*at < us->n_slots && __atomic_load_n(&us->flows[*at].used, __ATOMIC_ACQUIRE) != 1)
 		++*at;
 	return *at < us->n_slots;
 }
@@ -273,7 +318,8 @@ unsigned int udp_grafts_live(const struct udp_grafts *us)
 static void find_left(struct udp_grafts *us)
 {
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
-		us->flows[slot].used = us->flows[slot].used == 1 && is_live(us, slot);
+		if (us->flows[slot].used != UDP_STANDBY)
+			us->flows[slot].used = us->flows[slot].used == 1 && is_live(us, slot);
 	for (struct udp_bucket *b = us->buckets; b < us->buckets + us->n_buckets; b++)
 		for (uint32_t *at = b->place; at < b->place + UDP_PLACES; at++)
 			if (*at &&

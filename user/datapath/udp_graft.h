@@ -51,6 +51,12 @@ void udp_graft_set_idle(struct udp_grafts *us, uint32_t slot, uint64_t idle_ms);
 /* Take it out.  The slot is used again when no packet program can look at it any more. */
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 
+/*
+ * Enter F, of another relay, as UDP_STANDBY of the import SOURCE; what is entered so already stays.
+ * -EEXIST: a tuple is that of another flow; -ENOSPC.
+ */
+int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t source,
+		     uint32_t *ret_slot);
 /* The word of LEG: it changes with each datagram that passes. */
 uint32_t udp_graft_word(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
 /*
@@ -72,5 +78,5 @@ void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int 
 void graft_tuple_address(const struct graft_tuple *t, bool local, struct sockaddr_storage *ret,
 			 socklen_t *ret_len);
 
-/* Set *AT to the next slot, from *AT on, that has a flow.  False: there is none. */
+/* Set *AT to the next slot, from *AT on, that has a session's flow.  False: there is none. */
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at);

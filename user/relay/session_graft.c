@@ -196,6 +196,18 @@ static void come_back(struct session *s)
 			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_ms, 0);
 }
 
+bool session_graft_leaves(struct session *s)
+{
+	struct grafts *gs = grafts_of(s);
+
+	if (!session_is_grafted(s) || !session_runs(s) || !graft_of(gs, s->graft)->mirrored ||
+	    graft_is_here(gs, s->graft) || !graft_leave(gs, s->graft))
+		return false;
+	s->worker->grafted[s->graft] = NULL;
+	s->graft = NO_GRAFT;
+	return true;
+}
+
 /* Ask the sockets of S for their ways, if these may have changed. */
 static void follow_ways(struct session *s)
 {

@@ -45,6 +45,12 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
  */
 bool session_graft_look(struct session *s);
 
+/*
+ * The address of S has left, for a relay that knows S.  True: what carries it is STANDBY again, and
+ * S, without a graft, is to die without a word.
+ */
+bool session_graft_leaves(struct session *s);
+
 /* --- sessions that outlive a daemon --- */
 
 /*

@@ -501,8 +501,13 @@ void session_kernel_sweep(struct worker *w)
 
 static void look_at_graft(struct session *s)
 {
-	bool back = session_graft_look(s);
+	bool back;
 
+	if (session_graft_leaves(s)) {
+		die(s, true); /* nobody is told */
+		return;
+	}
+	back = session_graft_look(s);
 	for (unsigned int dir = 0; dir < 2 && back; dir++)
 		session_flow_run(s, dir, false);
 	settle(s);

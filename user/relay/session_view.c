@@ -85,6 +85,7 @@ void session_view(const struct session *s, struct session_view *ret)
 {
 	uint64_t now = s->worker->loop.now_ms;
 	bool grafted = session_is_grafted(s);
+	const struct shared *shared = s->worker->shared;
 
 	*ret = (struct session_view){
 		.id = s->id,
@@ -96,6 +97,8 @@ void session_view(const struct session *s, struct session_view *ret)
 		.connect_ms = s->connect_ms,
 		.client = s->client,
 		.not_grafted = session_graft_hindrance(s),
+		.standby = standby_text(shared, grafted,
+					grafted && graft_of(shared->grafts, s->graft)->mirrored),
 		.flows = { view_flow(s, CLIENT, grafted), view_flow(s, UPSTREAM, grafted) },
 	};
 	if (session_via(s))

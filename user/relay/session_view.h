@@ -33,11 +33,20 @@ struct session_view {
 	union client_addr via;   /* AF_UNSPEC: the client has connected itself */
 	struct addr upstream;    /* len 0: no address was tried */
 	const char *not_grafted; /* see session_graft_hindrance() */
+	const char *standby;     /* "yes": another relay knows it, or why not */
 	struct flow_view flows[2];
 };
 
 /* Is V the view of one of the sessions that ARG means? */
 typedef bool session_choice_fn(const void *arg, const struct session_view *v);
+
+/* That text of a session of SHARED that is GRAFTED or not, and of which others were told or not. */
+static inline const char *standby_text(const struct shared *shared, bool grafted, bool told)
+{
+	if (!atomic_load_explicit(&shared->standbys, memory_order_relaxed))
+		return "no standby";
+	return !grafted ? "not grafted" : told ? "yes" : "too young";
+}
 
 /* On S's thread. */
 void session_view(const struct session *s, struct session_view *ret);

@@ -24,6 +24,8 @@ int threads_start(struct threads *ts);
  */
 void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *arg),
 		  const void *arg);
+/* Each worker looks at its grafted sessions soon: these may have ended, or are to leave. */
+void threads_tell_of_grafts(struct threads *ts);
 /*
  * Accept no more, and give the sessions shared->grace_ms; a worker ends with its last one.  Another
  * call gives the sessions that are left the grace_ms of now.

@@ -349,6 +349,9 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.connect_ms = s->connect_ms,
 		.client = s->client,
 		.not_grafted = hindrance_text(s),
+		.standby = standby_text(s->worker->shared, carries(s, CLIENT),
+					s->slot != NO_UDP_SLOT &&
+						udp_flow_of(grafts_of(s), s->slot)->mirrored),
 		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
 	};
 	if (!client_addr_equal(&s->client, &s->peer))
@@ -1073,6 +1076,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 		return r;
 	}
 	s->slot = slot;
+	udp_flow_of(gs, slot)->used = 1; /* it may have been another relay's */
 	udp_graft_set_idle(gs, slot, f->conf->idle_timeout_ms);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->counted[dir] = grafted(s, dir);

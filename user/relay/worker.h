@@ -25,6 +25,7 @@ struct shared {
 	struct names *names;             /* NULL: no server is a name, nor may one come */
 	struct checks *checks;
 	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
+	_Atomic unsigned int standbys; /* other relays that know all grafted sessions */
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <json-c/json.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "daemon/control_socket.h"
+#include "daemon/reload.h"
+#include "datapath/route.h"
+
+/*
+ * A relay that another one takes the place of: what each tells the other (graft_record.h), by which
+ * sessions at packet level survive the death of the whole machine.  docs/operations.md tells how to
+ * set up a pair.
+ */
+
+#define STREAMS_MAX 4
+#define STANDBY_ADDRESSES 256 /* as the map of the packet programs has room for */
+
+/* An export or an import: what is shown of it. */
+struct stream {
+	_Atomic bool is_open, is_import;
+	char name[64]; /* of an import */
+	_Atomic uint64_t records;
+	_Atomic uint64_t last_ms;   /* it took or told something then */
+	_Atomic uint64_t synced_ms; /* 0: it is not in sync */
+};
+
+struct standby {
+	struct reload *reload; /* its thread follows addresses, and adopts */
+	struct grafts *grafts;
+	struct udp_grafts *udp;
+	uint32_t n; /* slots, and as many of UDP */
+	struct source news;
+	struct timer look;
+	_Atomic uint64_t adopted, refused;
+
+	pthread_mutex_t lock; /* of what follows */
+	struct stream streams[STREAMS_MAX];
+	struct routes routes;
+	unsigned int n_addresses;
+	struct {
+		struct graft_addr is;
+		bool here;
+		uint64_t gone_ms; /* it is not here any more, and is taken for gone then; 0: it is here */
+	} addresses[STANDBY_ADDRESSES];
+};
+
+/*
+ * Begin with what a daemon before has left of other relays' sessions.  Before the thread of R, which
+ * has grafts, is started.  -errno.  It lives as long as R.
+ */
+int standby_open(struct standby *sb, struct reload *r);
+void standby_close(struct standby *sb);
+
+/* At how many milliseconds of age `export` tells of a session, if the request does not say. */
+#define STANDBY_AFTER_MS 2000
+
+/*
+ * Serve the client at FD until one of both ends that: tell of sessions that were grafted AFTER_MS
+ * ago; or take in what is told, as NAME.  On a thread of C.
+ */
+void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms);
+void standby_import(struct standby *sb, const struct control *c, int fd, const char *name);
+
+/* For `culvert status`. */
+struct json_object *standby_json(struct standby *sb);

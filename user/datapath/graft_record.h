@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "udp_contract.h"
+
+/*
+ * What a relay tells another one of its grafted sessions: a stream of records.  A record begins with
+ * its kind and its version, of one byte each, and its length in two, these four included.  All
+ * numbers are in network byte order.  docs/design.md has the layout.  No system calls here.
+ *
+ * A stream is RECORD_BEGIN; then all sessions, and RECORD_SYNC; then changes as they happen.
+ */
+enum record_kind {
+	RECORD_BEGIN = 1, /* "culvert" follows */
+	RECORD_TCP,
+	RECORD_UDP,
+	RECORD_GONE,  /* what a record has told of is over */
+	RECORD_SYNC,  /* all that there is has been told */
+	RECORD_ALIVE, /* each second */
+	RECORD_KINDS,
+};
+
+#define RECORD_VERSION 1
+#define RECORD_MAX 256 /* bytes; 200 at most without marks, for a session that never went back */
+
+struct graft_record {
+	enum record_kind kind;
+	bool udp; /* GONE */
+	union {
+		struct graft_tuple client; /* GONE: what its client's packets have */
+		struct graft_entry tcp;    /* but for what is of one machine, and zeroes */
+		struct udp_flow flow;      /* the same */
+	};
+};
+
+/* Put R into BUF.  Times of R are by the clock of NOW_NS, CLOCK_MONOTONIC; their ages are sent. */
+size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_MAX]);
+
+/*
+ * Take a record from the LEN bytes at P.  Returns its length; 0: it is not whole yet; -EPROTO: it is
+ * none, and RET_WHY says what is wrong.  Of a kind that is not known RET has nothing but that.
+ */
+int record_unpack(const uint8_t *p, size_t len, uint64_t now_ns, struct graft_record *ret,
+		  const char **ret_why);

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "graft_contract.h"
+
+/* What the kernel's tables of routes say of an address (RTM_GETROUTE). */
+struct route {
+	bool local;       /* the address is this host's */
+	uint32_t ifindex; /* where packets leave; 0: nowhere */
+	uint32_t mtu;     /* of them */
+};
+
+#define ROUTES_KNOWN 256
+
+/* A netlink socket to ask at, and what it has said since routes_forget(). */
+struct routes {
+	int fd;
+	uint32_t count; /* of questions */
+	struct known_route {
+		struct graft_addr to;
+		uint32_t mark;
+		struct route is; /* neither local nor an ifindex: not known */
+	} known[ROUTES_KNOWN];
+};
+
+/* -errno. */
+int routes_open(struct routes *r);
+void routes_forget(struct routes *r);
+/* The route to TO, with MARK, whatever the source is.  Where the kernel does not answer, none. */
+struct route routes_ask(struct routes *r, const struct graft_addr *to, uint32_t mark);
