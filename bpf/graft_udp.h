@@ -95,8 +95,9 @@ static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struc
 	__u32 ways = graft_ways, known = READ_ONCE(f->other->way.ways);
 	__u8 why;
 
-	/* without a daemon the way that was is better than none, unless policies forbid it */
-	if (known != ways && (diff(known, graft_ways_least) < 0 || has_socket(skb, p)))
+	/* without a session the way that was is better than none, unless policies forbid it */
+	if (known != ways && (diff(known, graft_ways_least) < 0 ||
+			      (f->u->used != UDP_STANDBY && has_socket(skb, p))))
 		return f->at->why = GRAFT_WAY;
 	if (f->at->seen == ways)
 		return 0;

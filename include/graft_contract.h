@@ -27,7 +27,8 @@
  *              -> SETTING    the daemon enters what another relay has exported
  *   SETTING    -> STANDBY    it is whole
  *              -> FREE       it is taken out
- *   STANDBY    -> ACTIVE     a packet of either side, while the client's address is here
+ *   STANDBY    -> ACTIVE     a packet of either side, while the client's address is here; or the
+ *                            daemon, when it has been here for long
  *              -> SETTING    the daemon changes it, or takes it out
  *   OFFERED    -> LOCKED     a packet of either side, to look whether it may be the first one that
  *                            is translated.  One packet looks at a time
@@ -259,6 +260,8 @@ struct graft_entry {
 /* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 5,
 	       "another size: another layout");
+
+#define GRAFT_OVER 2 /* of `mirrored`: another relay has had it since, to its end */
 
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
 

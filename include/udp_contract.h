@@ -37,7 +37,7 @@
 
 /*
  * Of another relay: ACTIVE on both legs, but until the address is here that its client sends to, all
- * passes, and nothing counts.  The daemon adopts it once one was `heard`.
+ * passes, and nothing counts.  The daemon adopts it once one has come.
  */
 #define UDP_STANDBY 2
 

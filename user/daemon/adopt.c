@@ -114,18 +114,27 @@ int adopt_flow(struct shared *shared, struct worker *w, struct forward *first, u
 	return r;
 }
 
-/* Its worker is the one that the kernel chooses for its client; or the only one that listens. */
-static bool adopt_left_flow(struct shared *shared, struct threads *ts, struct forward *first,
-			    uint32_t slot)
+bool flow_is_of(const struct shared *shared, const struct worker *w, uint32_t slot)
 {
 	struct sockaddr_storage ss;
 	union client_addr client;
 	socklen_t len;
-	int r;
 
 	udp_graft_address(grafts_udp(shared->grafts), slot, CLIENT, false, &ss, &len);
 	client_addr_set(&client, (struct sockaddr *)&ss);
-	r = adopt_flow(shared, &ts->workers[udp_worker(&client, ts->n)], first, slot);
+	return udp_worker(&client, shared->config->workers) == w->index;
+}
+
+/* By its worker, or the only one that listens. */
+static bool adopt_left_flow(struct shared *shared, struct threads *ts, struct forward *first,
+			    uint32_t slot)
+{
+	unsigned int w = 0;
+	int r;
+
+	while (w < ts->n - 1 && !flow_is_of(shared, &ts->workers[w], slot))
+		w++;
+	r = adopt_flow(shared, &ts->workers[w], first, slot);
 	return !(r == -ENOENT ? adopt_flow(shared, ts->workers, first, slot) : r);
 }
 

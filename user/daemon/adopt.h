@@ -29,6 +29,8 @@ struct forward *forward_with_tag(struct forward *first, uint32_t tag);
  * -ENOENT: there is no forward with its name, or, of UDP, no socket of W for it; -EUSERS: a limit.
  */
 int adopt_session(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot);
+/* The kernel chooses W for its client. */
+bool flow_is_of(const struct shared *shared, const struct worker *w, uint32_t slot);
 int adopt_flow(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot);
 
 /* `culvert graft`: what is left of a daemon that does not run.  Returns the exit code. */

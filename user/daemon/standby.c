@@ -33,6 +33,7 @@
 #define ALIVE_MS 1000
 #define DEAF_MS 10000   /* a reader that takes nothing for so long is cut off */
 #define LEAVING_MS 1000 /* packets may come that long after the address has left */
+#define WAKE_MS 10000
 #define BUFFER 65536
 
 /* --- addresses, and ways: under the lock --- */
@@ -70,8 +71,32 @@ static bool look_at_addresses(struct standby *sb)
 		sb->addresses[i].here = here;
 		grafts_set_here(sb->grafts, &sb->addresses[i].is, here);
 		left = left || !here;
+		sb->wake_ms = now + WAKE_MS;
+		sb->moves++;
 	}
 	return left;
+}
+
+static bool is_told_of(const struct standby *sb, uint32_t source)
+{
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		if (s->is_open && s->is_import && s->tag == source)
+			return true;
+	return false;
+}
+
+/*
+ * Take over what has said nothing since its address came, so that its ends are probed, and its time
+ * is up some day; but not from a relay that still tells of it.
+ */
+static void wake(struct standby *sb)
+{
+	for (uint32_t slot = 0; slot < sb->n; slot++)
+		if (graft_state(sb->grafts, slot) == GRAFT_STANDBY &&
+		    !is_told_of(sb, graft_of(sb->grafts, slot)->source) &&
+		    grafts_have(sb->grafts, &graft_of(sb->grafts, slot)->side[0].tuple.local))
+			graft_wake(sb->grafts, slot);
+	sb->wake_ms = clock_ms() + WAKE_MS;
 }
 
 static void find_way(struct standby *sb, struct graft_leg *l)
@@ -117,7 +142,9 @@ static bool has_come(const struct standby *sb, uint32_t slot)
 {
 	const volatile struct udp_flow *f = udp_flow_of(sb->udp, slot);
 
-	return f->used == UDP_STANDBY && (f->at[0].heard || f->at[1].heard);
+	return f->used == UDP_STANDBY &&
+	       (f->at[0].packets || f->at[1].packets || f->at[0].word != UDP_ACTIVE ||
+		f->at[1].word != UDP_ACTIVE);
 }
 
 static void make_sockets(struct standby *sb, uint32_t slot)
@@ -143,7 +170,7 @@ static void adopt_some(struct worker *w, const void *arg)
 	struct forward *first = sb->reload->forwards.first;
 
 	for (uint32_t slot = 0; slot < sb->n; slot++) {
-		if (has_come(sb, slot))
+		if (has_come(sb, slot) && flow_is_of(shared, w, slot))
 			sb->adopted += !adopt_flow(shared, w, first, slot);
 		if (slot % sb->reload->threads.n != w->index || !graft_is_orphan(sb->grafts, slot))
 			continue;
@@ -175,6 +202,8 @@ static void on_look(struct timer *t)
 			udp_graft_leave(sb->udp, slot);
 	pthread_mutex_lock(&sb->lock);
 	left = look_at_addresses(sb);
+	if (clock_ms() >= sb->wake_ms)
+		wake(sb);
 	pthread_mutex_unlock(&sb->lock);
 	if (left)
 		threads_tell_of_grafts(&sb->reload->threads);
@@ -228,6 +257,7 @@ static struct stream *open_stream(struct standby *sb, const char *name)
 	if (s < sb->streams + STREAMS_MAX) {
 		s->is_open = true;
 		s->is_import = name;
+		s->tag = name ? graft_tag(name) | 1 : 0; /* 0 is none */
 		s->records = 0;
 		snprintf(s->name, sizeof(s->name), "%s", name ?: "");
 	}
@@ -278,11 +308,23 @@ static bool put(struct export *e, struct graft_record *r)
 	return true;
 }
 
+/*
+ * What is STANDBY has an even key: its relay tells of it, if that is here; and of its end each one
+ * that knew it.
+ */
+static uint32_t standby_key(const struct export *e)
+{
+	return (e->sb->moves + 1) << 1;
+}
+
 static uint32_t key_of(const struct export *e, uint32_t slot)
 {
 	const volatile struct graft_entry *g = graft_of(e->sb->grafts, slot);
 	enum graft_state state = graft_state(e->sb->grafts, slot);
 	uint64_t offered = g->offered_ns;
+
+	if (state == GRAFT_STANDBY)
+		return standby_key(e);
 
 	if ((state != GRAFT_ACTIVE && state != GRAFT_RETURNING) ||
 	    clock_ns() < offered + e->after_ns)
@@ -294,12 +336,23 @@ static uint32_t key_of(const struct export *e, uint32_t slot)
 static uint32_t udp_key_of(const struct export *e, uint32_t slot)
 {
 	const volatile struct udp_flow *f = udp_flow_of(e->sb->udp, slot);
-	bool told = f->used == 1 && (udp_graft_carries(e->sb->udp, slot, 0) ||
-				     udp_graft_carries(e->sb->udp, slot, 1));
 
-	return told && clock_ns() >= ((uint64_t)f->born << UDP_TICK_SHIFT) + e->after_ns ?
-		       (uint32_t)f->id << 1 | 1 :
-		       0;
+	if (f->used == UDP_STANDBY)
+		return standby_key(e);
+	if (f->used != 1 || clock_ns() < ((uint64_t)f->born << UDP_TICK_SHIFT) + e->after_ns ||
+	    !(udp_graft_carries(e->sb->udp, slot, 0) || udp_graft_carries(e->sb->udp, slot, 1)))
+		return 0;
+	return (uint32_t)f->id << 1 | 1;
+}
+
+/* It has another slot, which is told of, too. */
+static bool is_elsewhere(const struct export *e, uint32_t slot, const struct graft_tuple *client,
+			 bool udp)
+{
+	uint32_t found = udp ? udp_graft_find(e->sb->udp, client) :
+			       graft_find(e->sb->grafts, client);
+
+	return found != slot && found != NO_SLOT;
 }
 
 /* Tell of SLOT what has changed.  False: the reader does not take it. */
@@ -310,16 +363,23 @@ static bool tell(struct export *e, uint32_t slot, bool udp)
 	struct graft_record r = { .kind = RECORD_GONE, .udp = udp, .client = told->client };
 	volatile struct udp_flow *f = udp_flow_of(e->sb->udp, slot);
 	volatile struct graft_entry *g = graft_of(e->sb->grafts, slot);
-	bool again = told->key && key;
+	bool was = told->key;
 
 	if (key == told->key)
 		return true;
 	told->key = key;
 	told->client = udp ? *(struct graft_tuple *)&f->leg[0].tuple :
 			     *(struct graft_tuple *)&g->side[0].tuple;
-	if (!key || (again && memcmp(&told->client, &r.client, sizeof(r.client)) != 0))
-		if (!put(e, &r) || !key)
-			return !key;
+	if (was && (!key || memcmp(&told->client, &r.client, sizeof(r.client)) != 0) &&
+	    !is_elsewhere(e, slot, &r.client, udp) && !put(e, &r))
+		return false;
+	if (!key)
+		return true;
+	if (!(key & 1) && !grafts_have(e->sb->grafts, &told->client.local)) {
+		r.kind = RECORD_LEFT;
+		r.client = told->client;
+		return !was || put(e, &r);
+	}
 	r.kind = udp ? RECORD_UDP : RECORD_TCP;
 	if (udp) {
 		f->mirrored = 1;
@@ -392,7 +452,6 @@ void standby_export(struct standby *sb, const struct control *c, int fd, uint64_
 struct import {
 	struct standby *sb;
 	struct stream *s;
-	uint32_t tag;
 	bool *seen; /* by our slots, and then those of UDP: told of in this stream */
 };
 
@@ -415,8 +474,8 @@ static int take_session(struct import *i, struct graft_record *r, bool udp)
 	for (int side = 0; side < 2 - transparent; side++) /* else that one is the client's */
 		follow_address(sb, udp ? &r->flow.leg[side].tuple.local :
 					 &r->tcp.side[side].tuple.local);
-	e = udp ? udp_graft_import(sb->udp, &r->flow, i->tag, &slot) :
-		  graft_import(sb->grafts, &r->tcp, i->tag, &slot);
+	e = udp ? udp_graft_import(sb->udp, &r->flow, i->s->tag, &slot) :
+		  graft_import(sb->grafts, &r->tcp, i->s->tag, &slot);
 	if (!e) {
 		i->seen[slot + (udp ? sb->n : 0)] = true;
 		find_ways(sb, slot, udp);
@@ -425,7 +484,7 @@ static int take_session(struct import *i, struct graft_record *r, bool udp)
 	return e;
 }
 
-/* What this exporter has no more is over, and what has left for it. */
+/* What this exporter has no more is over, unless its address is here; and what has left for it. */
 static void in_sync(struct import *i)
 {
 	struct standby *sb = i->sb;
@@ -435,29 +494,50 @@ static void in_sync(struct import *i)
 		const volatile struct udp_flow *f = udp_flow_of(sb->udp, slot);
 
 		if (!i->seen[slot] && graft_state(sb->grafts, slot) == GRAFT_STANDBY &&
-		    (g->source == i->tag || (!g->source && !graft_is_here(sb->grafts, slot))))
-			graft_drop(sb->grafts, (const struct graft_tuple *)&g->side[0].tuple);
-		if (!i->seen[slot + sb->n] && f->used == UDP_STANDBY && f->source == i->tag)
+		    (g->source == i->s->tag || !g->source) &&
+		    !grafts_have(sb->grafts, &g->side[0].tuple.local))
+			graft_drop(sb->grafts, (const struct graft_tuple *)&g->side[0].tuple,
+				   false);
+		if (!i->seen[slot + sb->n] && f->used == UDP_STANDBY && f->source == i->s->tag &&
+		    !grafts_have(sb->grafts, &f->leg[0].tuple.local))
 			udp_graft_leave(sb->udp, slot);
 	}
 	change_stream(sb, i->s, true, true);
 }
 
+/* It is over at the exporter, or has LEFT it, who does not know any more what becomes of it. */
+static void part(struct import *i, const struct graft_record *r, bool left)
+{
+	struct standby *sb = i->sb;
+	uint32_t slot = r->udp ? udp_graft_find(sb->udp, &r->client) :
+				 graft_find(sb->grafts, &r->client);
+	volatile struct udp_flow *f;
+
+	if (!r->udp && !left) {
+		graft_drop(sb->grafts, &r->client, true);
+		return;
+	}
+	if (slot == NO_SLOT)
+		return;
+	f = udp_flow_of(sb->udp, slot);
+	if (!r->udp)
+		graft_of(sb->grafts, slot)->source = 0;
+	else if (left)
+		f->source = 0;
+	else if (f->used == UDP_STANDBY)
+		udp_graft_leave(sb->udp, slot);
+}
+
 static void take_record(struct import *i, struct graft_record *r)
 {
 	struct standby *sb = i->sb;
-	uint32_t slot;
 	int e = 0;
 
 	i->s->records++;
 	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP) {
 		e = take_session(i, r, r->kind == RECORD_UDP);
-	} else if (r->kind == RECORD_GONE && !r->udp) {
-		graft_drop(sb->grafts, &r->client);
-	} else if (r->kind == RECORD_GONE) {
-		slot = udp_graft_find(sb->udp, &r->client);
-		if (slot != NO_UDP_SLOT && udp_flow_of(sb->udp, slot)->used == UDP_STANDBY)
-			udp_graft_leave(sb->udp, slot);
+	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
+		part(i, r, r->kind == RECORD_LEFT);
 	} else if (r->kind == RECORD_SYNC) {
 		in_sync(i);
 	}
@@ -527,7 +607,7 @@ static void import(struct import *i, const struct control *c, int fd)
 
 void standby_import(struct standby *sb, const struct control *c, int fd, const char *name)
 {
-	struct import i = { .sb = sb, .tag = graft_tag(name) | 1 }; /* 0 is none */
+	struct import i = { .sb = sb };
 
 	i.seen = calloc(2 * (size_t)sb->n, sizeof(*i.seen));
 	i.s = i.seen ? open_stream(sb, name) : NULL;
@@ -602,7 +682,8 @@ int standby_open(struct standby *sb, struct reload *r)
 		if (!standby && !(g->mirrored && graft_carries(sb->grafts, slot)))
 			continue;
 		follow_address(sb, (const struct graft_addr *)&g->side[0].tuple.local);
-		if (!graft_is_here(sb->grafts, slot)) /* another relay has it by now */
+		if (!grafts_have(sb->grafts,
+				 &g->side[0].tuple.local)) /* another relay has it by now */
 			graft_leave(sb->grafts, slot);
 		begin_looks(sb);
 	}

@@ -22,7 +22,8 @@
 /* An export or an import: what is shown of it. */
 struct stream {
 	_Atomic bool is_open, is_import;
-	char name[64]; /* of an import */
+	char name[64]; /* of an import, */
+	uint32_t tag;  /* and its graft_tag(), or nearly */
 	_Atomic uint64_t records;
 	_Atomic uint64_t last_ms;   /* it took or told something then */
 	_Atomic uint64_t synced_ms; /* 0: it is not in sync */
@@ -40,6 +41,8 @@ struct standby {
 	pthread_mutex_t lock; /* of what follows */
 	struct stream streams[STREAMS_MAX];
 	struct routes routes;
+	_Atomic uint32_t moves; /* of addresses */
+	uint64_t wake_ms;       /* what has not come by itself is taken over then */
 	unsigned int n_addresses;
 	struct {
 		struct graft_addr is;

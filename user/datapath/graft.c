@@ -578,18 +578,30 @@ static void set_free(struct grafts *gs, uint32_t slot)
 	put(gs, slot);
 }
 
-bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple)
+uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple)
 {
 	struct graft_place place;
 	enum graft_state state;
 
 	if (bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.flows), tuple, &place) ||
 	    memcmp(&gs->all[place.slot].side[place.side].tuple, tuple, sizeof(*tuple)) != 0)
-		return true;
+		return NO_SLOT;
 	state = graft_state(gs, place.slot);
-	if (!change(gs, place.slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_SETTING))
-		return state == GRAFT_FREE || state == GRAFT_CLOSED;
-	set_free(gs, place.slot);
+	return state == GRAFT_FREE || state == GRAFT_CLOSED ? NO_SLOT : place.slot;
+}
+
+bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple, bool over)
+{
+	uint32_t slot = graft_find(gs, tuple);
+
+	if (slot == NO_SLOT)
+		return true;
+	if (!change(gs, slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_SETTING)) {
+		if (over && gs->all[slot].mirrored)
+			gs->all[slot].mirrored = GRAFT_OVER;
+		return false;
+	}
+	set_free(gs, slot);
 	return true;
 }
 
@@ -598,7 +610,7 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint
 	struct graft_entry *g;
 	uint32_t slot;
 
-	if (!graft_drop(gs, &e->side[0].tuple) || !graft_drop(gs, &e->side[1].tuple))
+	if (!graft_drop(gs, &e->side[0].tuple, false) || !graft_drop(gs, &e->side[1].tuple, false))
 		return -EEXIST;
 	if (take(gs, &slot))
 		return -ENOSPC;
@@ -619,6 +631,11 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint
 	return 0;
 }
 
+void graft_wake(struct grafts *gs, uint32_t slot)
+{
+	change(gs, slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_ACTIVE);
+}
+
 bool graft_is_orphan(const struct grafts *gs, uint32_t slot)
 {
 	return gs->all[slot].worker == GRAFT_NOBODY && graft_carries(gs, slot);
@@ -629,12 +646,11 @@ void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2])
 	memcpy(gs->slots[slot].sockets, fds, sizeof(gs->slots[slot].sockets));
 }
 
-bool graft_is_here(const struct grafts *gs, uint32_t slot)
+bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *address)
 {
-	const struct graft_entry *g = &gs->all[slot];
 	uint32_t one;
 
-	return !bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.addresses), &g->side[0].tuple.local,
+	return !bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.addresses), (const void *)address,
 				    &one);
 }
 
@@ -646,10 +662,14 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 	graft_return(gs, slot, false);
 	gs->slots[slot].probing = false;
 	g->worker = GRAFT_NOBODY;
-	if (change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_STANDBY))
-		return true;
-	g->worker = worker;
-	return false;
+	g->source = 0;
+	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_STANDBY)) {
+		g->worker = worker;
+		return false;
+	}
+	if (g->mirrored == GRAFT_OVER)
+		graft_drop(gs, (const struct graft_tuple *)&g->side[0].tuple, false);
+	return true;
 }
 
 /* --- ways --- */

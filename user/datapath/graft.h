@@ -159,14 +159,22 @@ void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifind
  * of what is entered.  -EEXIST: this relay has a session with such a tuple itself; -ENOSPC.
  */
 int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint32_t *ret_slot);
-/* Take out what is STANDBY with that tuple.  False: there is a session of this relay. */
-bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple);
+/* The slot of what is STANDBY, or at work, with that tuple; or NO_SLOT. */
+#define NO_SLOT UINT32_MAX
+uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple);
+/*
+ * Take out what is STANDBY with that tuple.  False: there is a session of this relay; if it is OVER
+ * at another one, it does not become STANDBY when its address leaves.
+ */
+bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple, bool over);
+/* STANDBY: ACTIVE, as if a packet had come. */
+void graft_wake(struct grafts *gs, uint32_t slot);
 /* It came from another relay, or was left, and no worker has it. */
 bool graft_is_orphan(const struct grafts *gs, uint32_t slot);
 /* Sockets for a session that is about to be adopted; they become GS's. */
 void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2]);
-/* Of those that other relays were told of: the address that its client has connected to is here. */
-bool graft_is_here(const struct grafts *gs, uint32_t slot);
+/* Is ADDRESS, of which grafts_set_here() was told, here? */
+bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *address);
 /* It is not: the session becomes STANDBY, and nobody's.  False: it has ended. */
 bool graft_leave(struct grafts *gs, uint32_t slot);
 

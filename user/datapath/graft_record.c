@@ -195,7 +195,7 @@ static void record(struct codec *c, struct graft_record *r)
 		entry(c, &r->tcp);
 	else if (r->kind == RECORD_UDP)
 		flow(c, &r->flow);
-	else if (r->kind == RECORD_GONE)
+	else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
 		gone(c, r);
 }
 

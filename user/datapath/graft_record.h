@@ -18,7 +18,8 @@ enum record_kind {
 	RECORD_BEGIN = 1, /* "culvert" follows */
 	RECORD_TCP,
 	RECORD_UDP,
-	RECORD_GONE,  /* what a record has told of is over */
+	RECORD_GONE,  /* what a record has told of is over, */
+	RECORD_LEFT,  /* or its address is not here any more */
 	RECORD_SYNC,  /* all that there is has been told */
 	RECORD_ALIVE, /* each second */
 	RECORD_KINDS,
@@ -29,9 +30,9 @@ enum record_kind {
 
 struct graft_record {
 	enum record_kind kind;
-	bool udp; /* GONE */
+	bool udp; /* GONE, LEFT */
 	union {
-		struct graft_tuple client; /* GONE: what its client's packets have */
+		struct graft_tuple client; /* GONE, LEFT: what its client's packets have */
 		struct graft_entry tcp;    /* but for what is of one machine, and zeroes */
 		struct udp_flow flow;      /* the same */
 	};

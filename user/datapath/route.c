@@ -3,15 +3,19 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <linux/netlink.h>
 #include <linux/rtnetlink.h>
+#include <net/if.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 
 #include "base/syscalls_allowed.h"
 
-SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvfrom));
+SYSCALLS_ALLOWED(
+	SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvfrom),
+	SYSCALL_IF(PART_GRAFT, ioctl, SYSCALL_ARG(1, SIOCGIFNAME)),
+	SYSCALL_IF(PART_GRAFT, ioctl, SYSCALL_ARG(1, SIOCGIFMTU)));
 
 #define PATIENCE_MS 100 /* the kernel answers at once */
 
@@ -33,23 +37,15 @@ void routes_forget(struct routes *r)
 }
 
 /* A question, and the answer in its place. */
-union message {
+struct message {
 	struct nlmsghdr h;
-	char bytes[4096];
+	struct rtmsg m;
+	char attributes[4096];
 };
 
-static void begin(union message *q, uint16_t type, const void *head, size_t len)
+static void add(struct message *q, uint16_t type, const void *data, size_t len)
 {
-	memset(q, 0, 256);
-	q->h.nlmsg_type = type;
-	q->h.nlmsg_flags = NLM_F_REQUEST;
-	q->h.nlmsg_len = (uint32_t)NLMSG_LENGTH(len);
-	memcpy(NLMSG_DATA(&q->h), head, len);
-}
-
-static void add(union message *q, uint16_t type, const void *data, size_t len)
-{
-	struct rtattr *a = (struct rtattr *)(q->bytes + q->h.nlmsg_len);
+	struct rtattr *a = (struct rtattr *)((char *)q + q->h.nlmsg_len);
 
 	a->rta_type = type;
 	a->rta_len = (uint16_t)RTA_LENGTH(len);
@@ -57,72 +53,69 @@ static void add(union message *q, uint16_t type, const void *data, size_t len)
 	q->h.nlmsg_len += RTA_ALIGN(a->rta_len);
 }
 
-/* False: there is no answer of TYPE. */
-static bool ask(struct routes *r, union message *q, uint16_t type)
+/* False: there is no route, or no answer. */
+static bool ask(struct routes *r, struct message *q)
 {
+	uint32_t count = q->h.nlmsg_seq = ++r->count;
 	ssize_t n;
 
-	q->h.nlmsg_seq = ++r->count;
 	if (send(r->fd, q, q->h.nlmsg_len, 0) < 0)
 		return false;
-	do {
+	do { /* one that was not waited for may come first */
 		n = recv(r->fd, q, sizeof(*q), 0);
-		if (n < (ssize_t)sizeof(q->h))
-			return false;
-	} while (q->h.nlmsg_seq != r->count); /* of one that was not waited for */
-	return q->h.nlmsg_type == type && q->h.nlmsg_len <= (size_t)n;
+	} while (n >= (ssize_t)sizeof(q->h) && q->h.nlmsg_seq != count);
+	return n >= (ssize_t)sizeof(q->h) && q->h.nlmsg_type == RTM_NEWROUTE;
 }
 
-/* The number that attribute TYPE of the LEFT bytes at A is; 0: there is none. */
-static uint32_t number_of(const struct rtattr *a, int left, uint16_t type, uint16_t inner)
+/* What the attribute of TYPE, of those behind AT, has; NULL: there is none. */
+static const void *find(const void *at, size_t len, uint16_t type, size_t *ret_len)
 {
-	uint32_t n = 0;
+	int left = (int)len;
 
-	for (; RTA_OK(a, left); a = RTA_NEXT(a, left)) {
-		if (a->rta_type != type)
-			continue;
-		if (inner)
-			return number_of(RTA_DATA(a), (int)RTA_PAYLOAD(a), inner, 0);
-		memcpy(&n, RTA_DATA(a), sizeof(n));
-	}
-	return n;
+	for (const struct rtattr *a = at; RTA_OK(a, left); a = RTA_NEXT(a, left))
+		if (a->rta_type == type) {
+			*ret_len = RTA_PAYLOAD(a);
+			return RTA_DATA(a);
+		}
+	*ret_len = 0;
+	return NULL;
 }
 
 static uint32_t mtu_of_link(struct routes *r, uint32_t ifindex)
 {
-	const struct ifinfomsg link = { .ifi_index = (int)ifindex };
-	const uint32_t no_counters = RTEXT_FILTER_SKIP_STATS;
-	union message m;
+	struct ifreq q = { .ifr_ifindex = (int)ifindex };
 
-	begin(&m, RTM_GETLINK, &link, sizeof(link));
-	add(&m, IFLA_EXT_MASK, &no_counters, sizeof(no_counters));
-	if (!ask(r, &m, RTM_NEWLINK))
-		return 0;
-	return number_of(IFLA_RTA(NLMSG_DATA(&m.h)), (int)IFLA_PAYLOAD(&m.h), IFLA_MTU, 0);
+	return ioctl(r->fd, SIOCGIFNAME, &q) || ioctl(r->fd, SIOCGIFMTU, &q) ? 0 :
+									       (uint32_t)q.ifr_mtu;
 }
 
 static struct route look_up(struct routes *r, const struct graft_addr *to, uint32_t mark)
 {
 	bool ipv6 = to->w[0] || to->w[1] || to->w[2] != htonl(0xffff);
-	const struct rtmsg whole = { .rtm_family = ipv6 ? AF_INET6 : AF_INET,
-				     .rtm_dst_len = ipv6 ? 128 : 32 };
+	struct message q = { .h = { .nlmsg_len = NLMSG_LENGTH(sizeof(q.m)),
+				    .nlmsg_type = RTM_GETROUTE,
+				    .nlmsg_flags = NLM_F_REQUEST },
+			     .m = { .rtm_family = ipv6 ? AF_INET6 : AF_INET,
+				    .rtm_dst_len = ipv6 ? 128 : 32 } };
 	struct route is = { .local = false };
-	const struct rtmsg *answer;
-	union message m;
+	const void *found, *metrics;
+	size_t len, left;
 
-	begin(&m, RTM_GETROUTE, &whole, sizeof(whole));
-	add(&m, RTA_DST, ipv6 ? &to->w[0] : &to->w[3], ipv6 ? 16 : 4);
+	add(&q, RTA_DST, ipv6 ? &to->w[0] : &to->w[3], ipv6 ? 16 : 4);
 	if (mark)
-		add(&m, RTA_MARK, &mark, sizeof(mark));
-	if (!ask(r, &m, RTM_NEWROUTE))
+		add(&q, RTA_MARK, &mark, sizeof(mark));
+	if (!ask(r, &q))
 		return is;
-	answer = NLMSG_DATA(&m.h);
-	is.local = answer->rtm_type == RTN_LOCAL;
-	if (!is.local && answer->rtm_type != RTN_UNICAST)
-		return is;
-	is.ifindex = number_of(RTM_RTA(answer), (int)RTM_PAYLOAD(&m.h), RTA_OIF, 0);
-	is.mtu = number_of(RTM_RTA(answer), (int)RTM_PAYLOAD(&m.h), RTA_METRICS, RTAX_MTU);
-	if (!is.mtu)
+	left = RTM_PAYLOAD(&q.h);
+	is.local = q.m.rtm_type == RTN_LOCAL;
+	found = find(q.attributes, left, RTA_OIF, &len);
+	if (found && (is.local || q.m.rtm_type == RTN_UNICAST))
+		memcpy(&is.ifindex, found, sizeof(is.ifindex));
+	metrics = find(q.attributes, left, RTA_METRICS, &len);
+	found = find(metrics, len, RTAX_MTU, &len);
+	if (found)
+		memcpy(&is.mtu, found, sizeof(is.mtu));
+	else if (is.ifindex)
 		is.mtu = mtu_of_link(r, is.ifindex);
 	return is;
 }

@@ -231,7 +231,10 @@ int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t s
 	new.used = UDP_STANDBY;
 	new.source = source;
 	for (int leg = 0; leg < 2; leg++)
-		new.at[leg].word = UDP_ACTIVE;
+		new.at[leg] = (struct udp_leg){ .word = UDP_ACTIVE,
+						.heard = ticks() | 1,
+						.seen = *us->ways - 1,
+						.path_mtu = f->at[leg].path_mtu };
 	pthread_mutex_lock(&us->lock);
 	for (int leg = 0; leg < 2 && !r; leg++) {
 		uint32_t *at = find(us, &f->leg[leg].tuple);

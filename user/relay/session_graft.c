@@ -201,7 +201,8 @@ bool session_graft_leaves(struct session *s)
 	struct grafts *gs = grafts_of(s);
 
 	if (!session_is_grafted(s) || !session_runs(s) || !graft_of(gs, s->graft)->mirrored ||
-	    graft_is_here(gs, s->graft) || !graft_leave(gs, s->graft))
+	    grafts_have(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local) ||
+	    !graft_leave(gs, s->graft))
 		return false;
 	s->worker->grafted[s->graft] = NULL;
 	s->graft = NO_GRAFT;

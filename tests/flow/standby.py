@@ -1,0 +1,302 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""A relay dies, or gives its addresses away, and another one goes on with its sessions.
+
+Two relays with culvert, each of which imports what the other one exports.  Conversations, streams in
+full flight, idle and half-closed sessions, of both families, mixed, transparent, balanced, with PROXY
+headers.  Each byte is compared.  Exits with 77 and the reason where this cannot run.
+"""
+
+import os
+import random
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (ONLY, Lab, begin_or_skip, cases_of, expect, run_cases, run_test, tail,
+                    test_options, wait_until)
+from standby_rig import (CLIENT_SIDE, OWN, RELAYS, Pair)
+
+QUICK = ["power", "planned", "back", "records"]
+
+
+class Trial(Pair):
+    """The cases."""
+
+    def kinds(self, scale=1):
+        """Sessions of every kind, by what they are."""
+        four, six = CLIENT_SIDE
+        wanted = {
+            "conversations": (9100, "e", 4, four), "idle": (9100, "i", 4, four),
+            "down": (9100, "d", 1, four), "up": (9100, "u", 1, four),
+            "half-closed": (9100, "h", 2, four),
+            "IPv6": (9101, "e", 2, six), "IPv6 to IPv4": (9100, "e", 2, six),
+            "idle, IPv6 to IPv4": (9102, "i", 2, six), "balanced": (9102, "e", 2, four),
+            "header": (9103, "e", 2, four), "transparent": (9104, "e", 2, four),
+        }
+        return {what: self.talk(port, kind, n * scale, address)
+                for what, (port, kind, n, address) in wanted.items()}
+
+    def run_through(self, old, moves, scale=1):
+        """All kinds live through MOVES, which is a list of (power, what comes back after)."""
+        talks = self.kinds(scale)
+        total = sum(t.n for t in talks.values())
+        self.wait_mirrored(old, total)
+        self.say(talks["half-closed"], "fin")
+        time.sleep(0.2)  # FIN is told of at once
+        for power in moves:
+            new = self.other(old)
+            self.move(old, new, power)
+            time.sleep(1.5)
+            for what in "idle", "idle, IPv6 to IPv4":
+                self.say(talks[what], "ask")
+            if power and len(moves) > 1:
+                self.come_back(old)
+                self.wait_mirrored(new, 1)
+            old = new
+        gaps = {what: self.finish(t)["gap_ms"] for what, t in talks.items()}
+        self.wait_empty(old)
+        return gaps
+
+    def test_power(self):
+        gaps = self.run_through("relay", [True])
+        print(f"# longest gaps, in ms: {gaps}")
+
+    def test_planned(self):
+        """S1: the relay whose addresses leave holds its sessions for the other, and says nothing."""
+        errors = self.relays["relay"].ask("status")["errors"]
+        gaps = self.run_through("relay", [False])
+        print(f"# longest gaps, in ms: {gaps}")
+        self.wait_empty("relay")
+        expect(self.relays["relay"].ask("status")["errors"] == errors, "it has counted errors")
+
+    def test_back(self):
+        """S5: away and back, by plan and by power."""
+        self.run_through("relay", [False, False, True, True])
+
+    def test_hot(self):
+        """S2: what happens to links of a standby is nothing to its sessions; S4: nor are strays."""
+        idle = self.talk(9100, "i", 5)
+        self.wait_mirrored("relay", 5)
+        self.ip("relay2", "address", "add", "10.9.9.9/32", "dev", "lo")
+        # relay2 is a router, by which packets of the address come, on their way to relay
+        self.ip("client", "route", "add", CLIENT_SIDE[0], "via", OWN["relay2"][0])
+        stray = self.talk(9100, "e", 3)
+        time.sleep(1.5)
+        adopted = self.standby("relay2")["adopted"]
+        self.say(idle, "ask")
+        self.finish(stray)
+        self.finish(idle)
+        self.ip("client", "route", "del", CLIENT_SIDE[0])
+        expect(self.standby("relay2")["adopted"] == adopted and not self.sessions("relay2"),
+               "a standby has adopted what only passed")
+        self.wait_empty("relay2")
+
+    def test_split(self):
+        """S6: both have the addresses, and packets come to either, or to one of each side."""
+        talks = [self.talk(9100, kind, n) for kind, n in (("e", 5), ("d", 1), ("u", 1))]
+        self.wait_mirrored("relay", 7)
+        self.take("relay2")
+        for turn in range(6):
+            a, b = RELAYS if turn % 2 else RELAYS[::-1]
+            self.announce(a, "1" if turn > 2 else "12")
+            if turn > 2:
+                self.announce(b, "2")
+            time.sleep(0.4)
+        self.announce("relay")
+        for talk in talks:
+            self.finish(talk)
+
+    def test_new_sessions(self):
+        """S3: after a failover new sessions use ports of which old ones have none."""
+        old = self.talk(9100, "i", 50)
+        self.wait_mirrored("relay", 50)
+        self.move("relay", "relay2", False)
+        new = self.talk(9100, "e", 50)
+        self.say(old, "ask")
+        self.finish(new)
+        self.finish(old)
+
+    def test_control(self):
+        """What came is counted, listed, timed out and killed as any other, and its ends are told."""
+        idle, kill = self.talk(9109, "i", 2), self.talk(9100, "i", 3)
+        self.wait_mirrored("relay", 5)
+        self.move("relay", "relay2", False)
+        self.say(kill, "ask")
+        self.say(idle, "ask")
+        wait_until(lambda: len(self.sessions("relay2")) == 5, "all to be adopted")
+        bytes_of = {f["name"]: f["bytes_to_upstream"]
+                    for f in self.relays["relay2"].ask("forwards")["forwards"]}
+        subprocess.run([self.program, "kill", "--forward", "plain", "--control",
+                        self.relays["relay2"].control], check=True, stdout=subprocess.DEVNULL)
+        expect(0 < bytes_of["plain"] < 9100, f"bytes: {bytes_of}")
+        for process in kill, idle:  # by RST, at once, or in time
+            wait_until(lambda p=process: self.reset_of(p) == p.n, "clients to be told", 10)
+        self.wait_empty("relay2")
+
+    def test_unsynced(self):
+        """S10: a relay that has the addresses, and is not told yet, does not answer for others."""
+        talk = self.talk(9100, "e", 5)
+        self.wait_mirrored("relay", 5)
+        self.unlink("relay2")
+        dump = self.dump("relay")
+        self.come_back_empty("relay2")
+        late = subprocess.Popen([self.program, "import", "--name", "peer", "--control",
+                                 self.relays["relay2"].control], stdin=subprocess.PIPE)
+        late.stdin.write(dump[:11])
+        late.stdin.flush()
+        wait_until(lambda: self.standby("relay2")["streams"], "the import to begin")
+        self.move("relay", "relay2", False)
+        time.sleep(0.7)
+        late.stdin.write(dump[11:])
+        late.stdin.close()
+        late.wait(10)
+        self.finish(talk)
+        self.wait_empty("relay2")
+
+    def reset_of(self, process):
+        """How many of PROCESS were reset: it finds that when it says something, or waits."""
+        wait_until(lambda: len(self.sessions("relay2")) == (2 if process.n == 3 else 0), "RST", 10)
+        return self.say(process, "ask").get("reset")
+
+    def dump(self, relay):
+        """What RELAY exports, up to the mark that this is all."""
+        export = subprocess.Popen([self.program, "export", "--after", "0", "--control",
+                                   self.relays[relay].control], stdout=subprocess.PIPE)
+        data = b""
+        while not data.endswith(b"\6\1\0\4"):
+            data += export.stdout.read1(65536)
+        export.kill()
+        export.wait()
+        return data
+
+    def come_back_empty(self, relay):
+        """RELAY without what it was told; the addresses are not there."""
+        for to in list(self.links):
+            self.unlink(to)
+        self.relays[relay].process.kill()
+        self.lab.stop(self.relays[relay].process)
+        self.forget(relay)
+        self.start(relay)
+        self.link(self.other(relay))
+
+    def feed(self, data):
+        return subprocess.run([self.program, "import", "--name", "peer", "--control",
+                               self.relays["relay2"].control], input=data, check=False,
+                              capture_output=True, timeout=20)
+
+    def test_records(self):
+        """S11: what is torn, broken, or of another version is refused, and changes nothing."""
+        idle = self.talk(9100, "i", 5)
+        self.wait_mirrored("relay", 5)
+        self.unlink("relay2")
+        wait_until(lambda: self.standby("relay2")["held"] == 5, "five to be held")
+        dump = self.dump("relay")
+        size = (len(dump) - 11 - 4) // 5
+        expect(size <= 200 and (len(dump) - 15) % 5 == 0, f"a record has {size} bytes")
+        first = 11 + size
+        broken = {
+            b"": None,
+            dump[:first + 20]: f"byte {first}: it is not whole",
+            dump[:first] + b"\2\2" + dump[first + 2:]: f"byte {first}: it has another version",
+            dump[:first] + b"\2\1\0\3" + dump[first + 4:]: f"byte {first}: its length is none",
+            dump[:first] + b"\2\1\0\x90" + dump[first + 4:]: f"byte {first}: ",
+            dump[11:]: "byte 0: not what `culvert export` begins with",
+            b"GET / HTTP/1.0\r\n\r\n": "byte 0: it has another version",
+        }
+        for data, why in broken.items():
+            said = self.feed(data)
+            expect((said.returncode == 0) == (why is None) and (why or "").encode() in said.stderr,
+                   f"{why}: {said}")
+            expect(self.standby("relay2")["held"] == 5, f"{why}: what was there has changed")
+        random.seed(1)
+        for _ in range(30):  # whatever comes, culvert lives; what it takes is gone with the next dump
+            noise = bytearray(dump)
+            for _ in range(random.randrange(1, 6)):
+                noise[random.randrange(11, len(noise))] = random.randrange(256)
+            self.feed(bytes(noise))
+        expect(self.feed(dump).returncode == 0, "the whole dump is refused")
+        # a kind that is not known yet is skipped
+        expect(self.feed(dump[:11] + b"\x63\1\0\6xx" + dump[11:]).returncode == 0, "unknown kind")
+        self.link("relay2")
+        self.finish(idle)
+        self.wait_empty("relay2")
+
+    def test_slow_reader(self):
+        """Who exports is not held up by a reader that takes nothing, nor are other readers."""
+        deaf = subprocess.Popen([self.program, "export", "--after", "0", "--control",
+                                 self.relays["relay"].control], stdout=subprocess.PIPE)
+        idle = self.talk(9100, "i", 500)
+        self.wait_mirrored("relay", 500)
+        talk = self.talk(9100, "e", 5)
+        self.wait_mirrored("relay", 505)
+        self.finish(talk)
+        self.finish(idle)
+        self.wait_empty("relay2")
+        deaf.kill()
+        deaf.wait()
+
+    def test_datagrams(self):
+        """Flows of UDP go on with the same port at the server."""
+        server = self.lab.start("server", sys.executable, "-c", DATAGRAMS, "7153",
+                                stdout=subprocess.PIPE)
+        server.stdout.readline()
+        client = self.lab.start("client", sys.executable, "-c", ASK, CLIENT_SIDE[0], "9153",
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        first = [self.say(client, "ask") for _ in range(4)][-1]
+        self.wait_mirrored("relay", 1)
+        for power in False, True:
+            old = "relay" if not power else "relay2"
+            self.move(old, self.other(old), power)
+            wait_until(lambda: self.say(client, "ask").get("port") == first["port"],
+                       "the server to see the same port", 10)
+            wait_until(lambda o=old: len(self.sessions(self.other(o))) == 1, "adoption")
+            if not power:
+                self.wait_mirrored(self.other(old), 1)
+        for process in client, server:
+            self.lab.stop(process)
+
+
+DATAGRAMS = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", int(sys.argv[1])))
+print("ready", flush=True)
+while True:
+    d, a = s.recvfrom(2000)
+    s.sendto(b"%d" % a[1], a)
+"""
+ASK = """
+import json, socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], int(sys.argv[2])))
+s.settimeout(1)
+for line in sys.stdin:
+    try: s.send(b"x"); print(json.dumps({"port": int(s.recv(100))}), flush=True)
+    except OSError as e: print(json.dumps({"error": str(e)}), flush=True)
+"""
+
+
+def run(options):
+    with Lab(two_relays=True) as lab:
+        trial = Trial(lab, options.culvert)
+        try:
+            trial.begin()
+            cases = {name: case for name, case in cases_of(trial, options.only).items()
+                     if name in QUICK or not options.quick}
+            return run_cases(trial, cases)
+        finally:
+            for relay in trial.relays.values():
+                if options.only:
+                    print(tail(relay.process.log, 12))
+            subprocess.run(["umount", "-l", trial.pins], check=False)
+
+
+def main():
+    options = test_options(
+        __doc__, ONLY, ("--quick", {"action": "store_true", "help": "the cases that matter most"}))
+    begin_or_skip(["ip", "nsenter"], "demo", ipv6=True)
+    return run_test(lambda: run(options))
+
+
+sys.exit(main())

@@ -1,0 +1,298 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""What the cases of standby.py stand on: two relays that tell each other of their sessions."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+
+from labkit import SERVER, Daemon, LabError, expect, tail, wait_until
+
+PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "standby_peer.py")
+# What moves: where clients connect, and what servers see.
+CLIENT_SIDE, SERVER_SIDE = ("10.0.1.80", "fd00:1::80"), ("10.0.2.80", "fd00:2::80")
+SERVER6 = "fd00:2::2"
+RELAYS = "relay", "relay2"
+OWN = {"relay": ("10.0.1.2", "fd00:1::2"), "relay2": ("10.0.1.3", "fd00:1::3")}
+PORTS = {"relay": "20000 30000", "relay2": "30001 40000"}
+CONFIG = f"""[culvert]
+max-sessions = 4000
+[forward plain]
+listen = :9100
+upstream = {SERVER}:7100
+source = {SERVER_SIDE[0]}
+[forward six]
+listen = :9101
+upstream = [{SERVER6}]:7100
+source = {SERVER_SIDE[1]}
+[forward balanced]
+listen = :9102
+upstream = {SERVER}:7100 {SERVER}:7101
+balance = least-sessions
+source = {SERVER_SIDE[0]}
+[forward header]
+listen = :9103
+upstream = {SERVER}:7100
+proxy-protocol = send-v2
+source = {SERVER_SIDE[0]}
+[forward clear]
+listen = :9104
+upstream = {SERVER}:7102
+transparent = yes
+[forward datagrams]
+listen = :9153/udp
+upstream = {SERVER}:7153
+source = {SERVER_SIDE[0]}
+[forward gone]
+listen = :9109
+upstream = {SERVER}:7100
+source = {SERVER_SIDE[0]}
+idle-timeout = 3s
+"""
+# Ethernet frames that say who has the addresses now: gratuitous ARP, and neighbour advertisements.
+ANNOUNCE = """
+import socket, struct, sys
+def pseudo(a, b, data): return a + b + struct.pack("!II", len(data), 58)
+def csum(b):
+    t = sum(struct.unpack("!%dH" % (len(b) // 2), b))
+    while t >> 16: t = (t & 65535) + (t >> 16)
+    return ~t & 65535
+for dev, ip in zip(sys.argv[1::2], sys.argv[2::2]):
+    s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW); s.bind((dev, 0x806))
+    mac = s.getsockname()[4]
+    if ":" not in ip:
+        a = socket.inet_aton(ip)
+        for op in 1, 2:
+            s.send(b"\\xff" * 6 + mac + b"\\x08\\x06" + struct.pack("!HHBBH", 1, 0x800, 6, 4, op)
+                   + mac + a + b"\\xff" * 6 + a)
+        continue
+    a, all = socket.inet_pton(socket.AF_INET6, ip), socket.inet_pton(socket.AF_INET6, "ff02::1")
+    na = struct.pack("!BBHI", 136, 0, 0, 0x20000000) + a + b"\\2\\1" + mac
+    na = na[:2] + struct.pack("!H", csum(pseudo(a, all, na) + na)) + na[4:]
+    s.send(b"\\x33\\x33\\0\\0\\0\\1" + mac + b"\\x86\\xdd" + struct.pack("!IHBB", 6 << 28, len(na), 58, 255)
+           + a + all + na)
+"""
+
+
+class Pair:
+    """A lab with two relays, and two links between them, which are started for ever."""
+
+    def __init__(self, lab, program):
+        self.lab = lab
+        self.program = program
+        self.pins = lab.path("bpf")
+        self.relays = {}
+        self.links = {}
+        self.clients = []
+        self.daemon = None  # whose log is shown
+
+    # --- set-up ---
+
+    def name(self, role):
+        return f"{self.lab.name}-{role}"
+
+    def ip(self, role, *words, check=True):
+        return subprocess.run(["ip", "-n", self.name(role), *words], check=check, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+
+    def inside(self, role, *words, **options):
+        return subprocess.run(["nsenter", f"--net=/run/netns/{self.name(role)}", *words],
+                              check=True, stdout=subprocess.PIPE, text=True, **options).stdout
+
+    def begin(self):
+        os.makedirs(self.pins, exist_ok=True)
+        subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
+        self.lab.start_server("server", 7102, sys.executable, "-B", PEER, "serve", "7100", "7101",
+                              "7102")
+        with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
+            file.write(CONFIG)
+        for relay in RELAYS:
+            self.inside(relay, "sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1",
+                        "net.ipv6.ip_nonlocal_bind=1",
+                        f"net.ipv4.ip_local_port_range={PORTS[relay]}")
+            # of clients' addresses only what comes back from the server is for this relay
+            self.ip(relay, "rule", "add", "iif", "to-server", "ipproto", "tcp", "sport", "7102",
+                    "lookup", "100")
+            self.ip(relay, "route", "add", "local", "default", "dev", "lo", "table", "100")
+        self.ip("server", "route", "replace", "10.0.1.0/24", "via", SERVER_SIDE[0])
+        for relay in RELAYS:
+            self.start(relay)
+        self.take("relay")
+        self.daemon = self.relays["relay"]
+        for relay in RELAYS:
+            self.link(relay)
+
+    def start(self, relay):
+        self.relays[relay] = Daemon(
+            self.lab, self.program, "auto", (), "--config", self.lab.path("culvert.conf"),
+            "--graft-pins", os.path.join(self.pins, relay), namespace=relay)
+
+    def other(self, relay):
+        return RELAYS[relay == RELAYS[0]]
+
+    def link(self, to, after="0.5"):
+        """TO imports what the other one exports, again and again."""
+        source, target = self.relays[self.other(to)].control, self.relays[to].control
+        self.links[to] = self.lab.start(
+            "client", "sh", "-c",
+            f"while :; do {self.program} export --after {after} --control {source} |"
+            f" {self.program} import --name peer --control {target}; sleep 0.1; done")
+        self.wait_synced(to)
+
+    def unlink(self, to):
+        self.lab.stop(self.links.pop(to))
+
+    def standby(self, relay):
+        return self.relays[relay].ask("status")["standby"]
+
+    def wait_synced(self, relay):
+        wait_until(lambda: any(s["in_sync"] and s["stream"] == "import"
+                               for s in self.standby(relay)["streams"]), f"{relay} in sync", 20)
+
+    # --- what happens to a relay ---
+
+    def take(self, relay):
+        for address, dev in zip(CLIENT_SIDE + SERVER_SIDE,
+                                ("to-client", "to-client", "to-server", "to-server")):
+            size = "64" if ":" in address else "24"
+            self.ip(relay, "address", "add", f"{address}/{size}", "dev", dev,
+                    *(["nodad"] if size == "64" else []), check=False)
+        self.announce(relay)
+
+    def announce(self, relay, sides="12"):
+        words = []
+        for side, dev, addresses in ("1", "to-client", CLIENT_SIDE), ("2", "to-server", SERVER_SIDE):
+            if side in sides:
+                words += [word for address in addresses for word in (dev, address)]
+        self.inside(relay, sys.executable, "-c", ANNOUNCE, *words)
+
+    def release(self, relay):
+        for address, dev in zip(CLIENT_SIDE + SERVER_SIDE,
+                                ("to-client", "to-client", "to-server", "to-server")):
+            size = "64" if ":" in address else "24"
+            self.ip(relay, "address", "del", f"{address}/{size}", "dev", dev, check=False)
+
+    def plug(self, relay, state):
+        port = "relay1" if relay == "relay" else relay
+        for role in ("client", "server"):
+            self.ip(role, "link", "set", port, state)
+
+    def die(self, relay):
+        """As by loss of power: nothing is told to anybody."""
+        self.relays[relay].process.kill()  # its sockets end in silence: they are frozen
+        self.plug(relay, "down")
+        self.flush(relay)
+        for to in list(self.links):
+            self.unlink(to)
+        self.lab.stop(self.relays[relay].process)
+
+    def flush(self, relay):
+        """What waits for a neighbour is gone, too."""
+        for dev in "to-client", "to-server":
+            self.ip(relay, "neigh", "flush", "dev", dev, "nud", "all")
+
+    def forget(self, relay):
+        """What a daemon that is dead has left."""
+        self.inside(relay, self.program, "graft", "--remove", "--control",
+                    self.relays[relay].control, "--graft-pins", os.path.join(self.pins, relay))
+
+    def come_back(self, relay):
+        """As after a reboot: what was pinned is gone, and the address is elsewhere."""
+        self.release(relay)
+        self.forget(relay)
+        self.flush(relay)
+        self.plug(relay, "up")
+        self.start(relay)
+        for to in RELAYS:
+            if to not in self.links:
+                self.link(to)
+
+    def move(self, old, new, power):
+        if power:
+            self.die(old)
+            self.take(new)
+        else:
+            self.release(old)
+            self.take(new)
+        self.daemon = self.relays[new]
+
+    # --- sessions ---
+
+    def talk(self, port, kind, n, address=CLIENT_SIDE[0], sources=()):
+        process = self.lab.start("client", sys.executable, "-B", PEER, "talk", address, str(port),
+                                 kind, str(n), *sources, stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, text=True)
+        process.kind, process.n = kind, n
+        self.clients.append(process)
+        expect(process.stdout.readline() == "ready\n", f"clients: {tail(process.log)}")
+        return process
+
+    def say(self, process, word):
+        process.stdin.write(word + "\n")
+        process.stdin.flush()
+        return json.loads(process.stdout.readline())
+
+    def finish(self, process):
+        """What PROCESS has done; no byte may be wrong, no session lost."""
+        self.clients.remove(process)
+        process.stdin.close()
+        line = process.stdout.readline()
+        expect(line.startswith("{"), f"clients: {tail(process.log)}")
+        did = json.loads(line)
+        self.lab.finish(process, 10)
+        expect(not did.get("wrong") and not did.get("reset") and not did.get("silent") and
+               did.get("ended") == process.n, f"{process.n} of {process.kind}: {did}")
+        return did
+
+    def sessions(self, relay):
+        return self.relays[relay].ask("sessions")["sessions"]
+
+    def wait_mirrored(self, relay, n):
+        def kept():
+            return sum(s["standby"] == "yes" for s in self.sessions(relay)) >= n
+
+        try:
+            wait_until(kept, f"{n} sessions to be known to the standby", 20)
+        except LabError as error:
+            why = {(s["forward"], s["standby"], s["not_grafted"]) for s in self.sessions(relay)}
+            raise LabError(f"{error}: {why}") from None
+
+    def wait_empty(self, relay, seconds=30):
+        try:
+            wait_until(lambda: not self.sessions(relay) and not self.standby(relay)["held"],
+                       f"nothing to be left at {relay}", seconds)
+        except LabError as error:
+            raise LabError(f"{error}: {self.standby(relay)}, sessions: {self.sessions(relay)[:3]}"
+                           ) from None
+
+    def end(self):
+        """After each case: as before it."""
+        for process in list(self.clients):
+            self.lab.stop(process)
+        self.clients.clear()
+        for relay in RELAYS:
+            if self.relays[relay].process.poll() is None:
+                subprocess.run([self.program, "kill", "--all", "--control",
+                                self.relays[relay].control], check=False,
+                               stdout=subprocess.DEVNULL)
+        for relay in RELAYS:
+            if self.relays[relay].process.poll() is not None:
+                self.come_back(relay)
+        self.release("relay2")
+        self.take("relay")
+        for to in RELAYS:
+            if to not in self.links:
+                self.link(to)
+            self.wait_synced(to)
+        self.daemon = self.relays["relay"]
+
+
+def hardware_address(pair, role, dev):
+    return json.loads(pair.ip(role, "-j", "link", "show", dev))[0]["address"]
+
+
+__all__ = ["Pair", "RELAYS", "OWN", "CLIENT_SIDE", "SERVER_SIDE", "SERVER6", "PORTS", "PEER",
+           "hardware_address", "signal", "socket", "struct"]
