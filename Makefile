@@ -247,8 +247,9 @@ install: $(O)/culvert man completions
 		$(DESTDIR)$(MANDIR)/man8 $(DESTDIR)$(DOCDIR)/examples $(DESTDIR)$(BASHDIR) \
 		$(DESTDIR)$(ZSHDIR) $(DESTDIR)$(FISHDIR)
 	install -m 755 $(O)/culvert $(DESTDIR)$(PREFIX)/sbin/culvert
-	sed 's|/usr/local/sbin|$(PREFIX)/sbin|' scripts/culvert.service >$(DESTDIR)$(UNITDIR)/culvert.service
-	chmod 644 $(DESTDIR)$(UNITDIR)/culvert.service
+	for unit in culvert culvert-standby@; do \
+		sed 's|/usr/local/sbin|$(PREFIX)/sbin|' scripts/$$unit.service >$(DESTDIR)$(UNITDIR)/$$unit.service && \
+		chmod 644 $(DESTDIR)$(UNITDIR)/$$unit.service || exit 1; done
 	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g' $(O)/man/culvert.8 >$(DESTDIR)$(MANDIR)/man8/culvert.8
 	sed 's|/usr/local/share/doc/culvert|$(DOCDIR)|g' $(O)/man/culvert.conf.5 >$(DESTDIR)$(MANDIR)/man5/culvert.conf.5
 	chmod 644 $(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5
@@ -284,6 +285,7 @@ deb:
 # Directories that others use as well stay.
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/sbin/culvert $(DESTDIR)$(UNITDIR)/culvert.service \
+		$(DESTDIR)$(UNITDIR)/culvert-standby@.service \
 		$(DESTDIR)$(MANDIR)/man8/culvert.8 $(DESTDIR)$(MANDIR)/man5/culvert.conf.5 \
 		$(DESTDIR)$(BASHDIR)/culvert $(DESTDIR)$(ZSHDIR)/_culvert \
 		$(DESTDIR)$(FISHDIR)/culvert.fish $(DESTDIR)$(DOCDIR)/LICENSE \

@@ -39,7 +39,7 @@
 #define TEXT_MAX 256
 #define LINE_LEN 2048 /* of the screen, or of a request with a forward's name */
 #define FILTER_MAX 40
-#define COLUMNS_MAX 14   /* and a column without a title behind the last */
+#define COLUMNS_MAX 15   /* and a column without a title behind the last */
 #define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
 #define ESCAPE 27
 
@@ -113,6 +113,7 @@ static struct table {
 				    { "PROTO", TEXT, 5, 100, { "/protocol" } },
 				    { "CARRIER", TEXT, 14, 0, { BOTH_FLOWS("carrier") } },
 				    { "REASON", TEXT, 40, 0, { BOTH_FLOWS("reason") } },
+				    { "STANDBY", TEXT, 11, 170, { "/standby" } },
 				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
 };
 

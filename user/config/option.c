@@ -163,6 +163,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .computed = "culvert, else nobody", .help = "account to become, if started by root" },
 	{ "seccomp", GLOBAL(seccomp), .metavar = "MODE", .initial = "errno",
 	  CHOICE(filters, "errno, kill or off", "for unneeded system calls") },
+	{ "standby-ports", GLOBAL(standby_ports), WORD("LOW-HIGH", 11, "two ports"),
+	  .computed = "not known", .help = "local ports of the relay that this one stands by" },
 	{ "privileged-process", YES_NO, GLOBAL(privileged_process), .initial = "yes",
 	  .help = "leave a small process that keeps some privileges" },
 	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .min = LOG_ERR, .initial = "info",

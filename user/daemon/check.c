@@ -71,6 +71,44 @@ static void check_upstreams(const struct config *c)
 	}
 }
 
+/* --- another relay --- */
+
+#define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range"
+
+/* What keeps a session from going on at another relay, or one of that from going on here. */
+static int check_standby(const struct config *c)
+{
+	const char *place = config_place(c, &c->defaults, "standby-ports");
+	unsigned int low, high, first = 0, last = 0;
+	FILE *own = c->standby_ports ? fopen(PORT_RANGE, "re") : NULL;
+	char more;
+
+	if (own && fscanf(own, "%u %u", &first, &last) != 2)
+		last = 0;
+	if (own)
+		fclose(own);
+	if (!c->standby_ports)
+		return 0;
+	if (sscanf(c->standby_ports, "%u-%u%c", &low, &high, &more) != 2 || low > high)
+		return config_complain(place, "standby-ports: expected two ports, as 20000-29999");
+	if (low <= last && first <= high)
+		log_complain(0,
+			     "warning: %sstandby-ports: this relay uses %u to %u of its own, so a "
+			     "session that comes may find its port taken "
+			     "(net.ipv4.ip_local_port_range)",
+			     place, first, last);
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		const struct forward_conf *fc = &c->forwards[i];
+
+		if (!fc->source.len && !fc->transparent && !upstreams_are_unix(&fc->upstream))
+			log_complain(0,
+				     "warning: %sno source: servers know the address of this "
+				     "machine alone, and no other relay can go on with the sessions",
+				     fc->place);
+	}
+	return 0;
+}
+
 /* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
 static int parse(int argc, char **argv, struct config *c)
 {
@@ -103,7 +141,10 @@ static int finish(struct config *c, int r)
 int check_run(int argc, char **argv)
 {
 	struct config c;
-	int r = parse(argc, argv, &c) ?: check_account(&c) ?: names_find_listeners(&c, false);
+	int r = parse(argc, argv, &c)     ?:
+			check_account(&c) ?:
+			check_standby(&c) ?:
+					    names_find_listeners(&c, false);
 
 	if (!r) {
 		check_descriptors(&c);

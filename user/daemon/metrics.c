@@ -21,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "version.h"
 
 #define REQUEST_MAX 8192 /* bytes of its head */
@@ -203,7 +204,33 @@ static void add_build(struct scrape *s)
 	add(s, "", 1, "version", CULVERT_VERSION, END);
 }
 
-enum { MAX_SESSIONS, KERNEL_MEMORY, MAX_KERNEL_MEMORY, START_TIME, OPEN_FDS, MAX_FDS };
+enum { IN_SYNC, LAST_WORD };
+
+/* Of each export and import. */
+static void add_streams(struct scrape *s)
+{
+	const struct standby *sb = s->actions->standby;
+	uint64_t now = clock_ms();
+
+	for (const struct stream *at = sb ? sb->streams : NULL;
+	     sb && at < sb->streams + STREAMS_MAX; at++)
+		if (at->is_open)
+			add(s, "",
+			    s->family->at == IN_SYNC ? at->synced_ms != 0 :
+						       (double)(now - at->last_ms) / 1000,
+			    "stream", at->is_import ? "import" : "export", "name", at->name, END);
+}
+
+enum {
+	MAX_SESSIONS,
+	KERNEL_MEMORY,
+	MAX_KERNEL_MEMORY,
+	START_TIME,
+	OPEN_FDS,
+	MAX_FDS,
+	HELD,
+	ADOPTED
+};
 
 static void add_value(struct scrape *s)
 {
@@ -217,6 +244,8 @@ static void add_value(struct scrape *s)
 		[START_TIME] = (double)a->began_ms / 1000,
 		[OPEN_FDS] = actions_descriptors(a),
 		[MAX_FDS] = (double)a->descriptors_max,
+		[HELD] = a->standby ? standby_held(a->standby) : 0,
+		[ADOPTED] = a->standby ? (double)a->standby->adopted : 0,
 	};
 
 	add(s, "", values[s->family->at], END);
@@ -267,6 +296,15 @@ static const struct family families[] = {
 	  .at = KERNEL_MEMORY },
 	{ "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
 	  DAEMON(add_value), .at = MAX_KERNEL_MEMORY },
+	{ "culvert_standby_held", "gauge",
+	  "Sessions of other relays that wait for their addresses.", DAEMON(add_value), .at = HELD },
+	{ "culvert_standby_adopted_total", "counter", "Sessions that came from other relays.",
+	  DAEMON(add_value), .at = ADOPTED },
+	{ "culvert_standby_in_sync", "gauge",
+	  "1: the export, or import, has told all that there was.", DAEMON(add_streams),
+	  .at = IN_SYNC },
+	{ "culvert_standby_last_word_seconds", "gauge", "Since a record came, or was taken.",
+	  DAEMON(add_streams), .at = LAST_WORD },
 	{ "process_start_time_seconds", "gauge", "When the daemon has begun, since 1970.",
 	  DAEMON(add_value), .at = START_TIME },
 	{ "process_open_fds", "gauge", "Descriptors that are open.", DAEMON(add_value),

@@ -620,16 +620,22 @@ void standby_import(struct standby *sb, const struct control *c, int fd, const c
 
 /* --- what is shown --- */
 
-struct json_object *standby_json(struct standby *sb)
+unsigned int standby_held(const struct standby *sb)
 {
-	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
-	uint64_t now = clock_ms();
 	unsigned int held = 0;
 
 	for (uint32_t slot = 0; slot < sb->n; slot++)
 		held += (graft_state(sb->grafts, slot) == GRAFT_STANDBY) +
 			(udp_flow_of(sb->udp, slot)->used == UDP_STANDBY);
-	json_add_int(o, "held", held);
+	return held;
+}
+
+struct json_object *standby_json(struct standby *sb)
+{
+	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
+	uint64_t now = clock_ms();
+
+	json_add_int(o, "held", standby_held(sb));
 	json_add_int(o, "adopted", sb->adopted);
 	json_add_int(o, "refused", sb->refused);
 	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {

@@ -68,5 +68,7 @@ void standby_close(struct standby *sb);
 void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms);
 void standby_import(struct standby *sb, const struct control *c, int fd, const char *name);
 
+/* Sessions of other relays that wait for their addresses. */
+unsigned int standby_held(const struct standby *sb);
 /* For `culvert status`. */
 struct json_object *standby_json(struct standby *sb);
