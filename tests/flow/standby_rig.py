@@ -102,7 +102,7 @@ class Pair:
         return subprocess.run(["nsenter", f"--net=/run/netns/{self.name(role)}", *words],
                               check=True, stdout=subprocess.PIPE, text=True, **options).stdout
 
-    def begin(self):
+    def begin_relays(self):
         os.makedirs(self.pins, exist_ok=True)
         subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
         self.lab.start_server("server", 7102, sys.executable, "-B", PEER, "serve", "7100", "7101",
@@ -120,6 +120,9 @@ class Pair:
         self.ip("server", "route", "replace", "10.0.1.0/24", "via", SERVER_SIDE[0])
         for relay in RELAYS:
             self.start(relay)
+
+    def begin(self):
+        self.begin_relays()
         self.take("relay")
         self.daemon = self.relays["relay"]
         for relay in RELAYS:

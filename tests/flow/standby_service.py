@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""The pair of docs/operations.md, as it says: Debian's keepalived and sshd, a key with a forced command.
+
+The addresses are moved by keepalived (docs/examples/keepalived.conf), records by the command of
+scripts/culvert-standby@.service. The relay with the addresses loses power, or its keepalived is
+stopped; sessions go on. Exits with 77 and the reason where this cannot run.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import TOP, Lab, begin_or_skip, expect, run_test, test_options, wait_until
+from standby_rig import CLIENT_SIDE, OWN, RELAYS, SERVER_SIDE, Pair
+
+
+class Service(Pair):
+    """Relays that keepalived moves addresses between, and that ssh leads from and to."""
+
+    def link(self, to, after="0.5"):
+        """The unit of TO: its command, with this lab's names for what it runs."""
+        home, other = self.lab.path(f"ssh-{to}"), self.other(to)
+        with open(os.path.join(TOP, "scripts/culvert-standby@.service"), encoding="ascii") as file:
+            command = re.search(r"^ExecStart=/bin/sh -c '(.*)' sh %i$", file.read(), re.M).group(1)
+        ssh = (f"ssh -F none -i {home}/key -o UserKnownHostsFile={home}/known "
+               f"-o StrictHostKeyChecking=accept-new -p 2222")
+        for old, new in (("ssh ", ssh + " "), ("/usr/local/sbin/culvert", self.program),
+                         ("import ", f"import --control {self.relays[to].control} ")):
+            expect(command.count(old) == 1, f"the unit does not have one {old}")
+            command = command.replace(old, new)
+        self.links[to] = self.lab.start(
+            to, "sh", "-c", f"while :; do sh -c '{command}' sh root@{OWN[other][0]}; sleep 1; done")
+        self.wait_synced(to)
+
+    def start_sshd(self, relay):
+        """With the key of the other relay, which may export alone."""
+        home, other = self.lab.path(f"sshd-{relay}"), self.lab.path(f"ssh-{self.other(relay)}")
+        for folder in home, other:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        for key in f"{home}/host", f"{other}/key":
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
+        with open(f"{other}/key.pub", encoding="ascii") as file:
+            public = file.read()
+        with open(f"{home}/authorized", "w", encoding="ascii") as file:
+            file.write(f'restrict,command="{self.program} export --after 0.5 --control '
+                       f'{self.relays[relay].control}" {public}')
+        with open(f"{home}/config", "w", encoding="ascii") as file:
+            file.write(f"Port 2222\nHostKey {home}/host\nAuthorizedKeysFile {home}/authorized\n"
+                       f"PidFile none\nUsePAM no\nStrictModes no\nPermitRootLogin yes\n")
+        os.makedirs("/run/sshd", exist_ok=True)
+        self.lab.start_server(relay, 2222, "/usr/sbin/sshd", "-D", "-e", "-f", f"{home}/config")
+
+    def start_keepalived(self, relay):
+        with open(os.path.join(TOP, "docs/examples/keepalived.conf"), encoding="ascii") as file:
+            text = file.read()
+        text = re.sub(r"vrrp_script culvert \{.*?\n\}", "", text, flags=re.S)
+        for old, new in (("eth0", "to-client"), ("eth1", "to-server"),
+                         ("enable_script_security", ""), ("script_user root", ""),
+                         ("    track_script {\n        culvert\n    }\n", ""),
+                         ("192.0.2.80/24", f"{CLIENT_SIDE[0]}/24 dev to-client\n"
+                                           f"        {SERVER_SIDE[0]}/24 dev to-server")):
+            expect(text.count(old) == 1, f"the example does not have one {old}")
+            text = text.replace(old, new)
+        home = self.lab.path(f"keepalived-{relay}")
+        os.makedirs(home, exist_ok=True)
+        with open(f"{home}/conf", "w", encoding="ascii") as file:
+            file.write(text)
+        return self.lab.start(relay, "keepalived", "--dont-fork", "--log-console", "--no-syslog",
+                              "--vrrp", "--use-file", f"{home}/conf", "--pid", f"{home}/pid",
+                              "--vrrp_pid", f"{home}/vrrp")
+
+    def holds(self, relay):
+        return all(address in self.ip(relay, "address", "show", "dev", dev) for address, dev in
+                   ((CLIENT_SIDE[0], "to-client"), (SERVER_SIDE[0], "to-server")))
+
+    def take(self, relay):
+        """Nobody but keepalived does."""
+
+    def run(self):
+        keepalived = {}
+        self.begin_relays()
+        for relay in RELAYS:
+            self.start_sshd(relay)
+            keepalived[relay] = self.start_keepalived(relay)
+            wait_until(lambda: any(self.holds(r) for r in RELAYS), "a relay with the addresses", 30)
+        for relay in RELAYS:
+            self.link(relay)
+        old = next(relay for relay in RELAYS if self.holds(relay))
+        for fault in "keepalived stopped", "power":
+            new = self.other(old)
+            talks = [self.talk(9100, kind, n) for kind, n in
+                     (("e", 10), ("i", 10), ("d", 1), ("u", 1))]
+            self.wait_mirrored(old, 22)
+            began = time.monotonic()
+            if fault == "power":
+                self.die(old)
+            else:
+                self.lab.stop(keepalived[old])
+            wait_until(lambda r=new: self.holds(r), f"{new} to have the addresses", 20)
+            moved = time.monotonic() - began
+            time.sleep(1)
+            self.say(talks[1], "ask")
+            gaps = [self.finish(talk)["gap_ms"] for talk in talks]
+            print(f"# {fault}: the addresses have moved after {moved:.2f} s, longest gaps of "
+                  f"conversations, down, up: {gaps[0]}, {gaps[2]}, {gaps[3]} ms", flush=True)
+            self.wait_empty(new)
+            if fault != "power":
+                keepalived[old] = self.start_keepalived(old)
+                time.sleep(1)  # a backup by then
+                old = new
+
+
+def run(program):
+    with Lab(two_relays=True) as lab:
+        service = Service(lab, program)
+        try:
+            service.run()
+        finally:
+            subprocess.run(["umount", "-l", service.pins], check=False)
+
+
+def main():
+    options = test_options(__doc__)
+    begin_or_skip(["ip", "nsenter", "keepalived", "ssh", "ssh-keygen", "sshd"], ipv6=True)
+    return run_test(lambda: run(options.culvert))
+
+
+sys.exit(main())
