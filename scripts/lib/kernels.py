@@ -66,6 +66,9 @@ def plan(tests):
     for case in UDP:
         yield (f"flow/udp-{case}", 120, f"/culvert/tests/flow/udp.py --culvert {BIN}/culvert "
                f"--engine auto --only {case}")
+    for case in "power", "planned":
+        yield (f"flow/standby-{case}", 240,
+               f"/culvert/tests/flow/standby.py --culvert {BIN}/culvert --only {case}")
     yield ("flow/udp-networks", 150, f"/culvert/tests/flow/networks.py --culvert {BIN}/culvert "
            "--udp --engine auto --only plain --jobs 2")
 

@@ -26,15 +26,16 @@ OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wiregua
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
 # The shell is this machine's: busybox's would prefer its own ip and tc to those in PATH.
 TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc": "culvert/bin/tc",
-         "wg": "culvert/bin/wg", "flock": "culvert/bin/flock",
+         "wg": "culvert/bin/wg", "flock": "culvert/bin/flock", "nsenter": "culvert/bin/nsenter",
          "/usr/bin/python3": "usr/bin/python3"}
 # A test in Python, what it runs, and the modules of all that it starts.
 SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab",
-           *(os.path.relpath(path, TOP) for name in ("networks", "udp")
+           *(os.path.relpath(path, TOP) for name in ("networks", "standby", "udp")
              for path in glob.glob(os.path.join(TOP, f"tests/flow/{name}*.py"))))
 MODULES = ("argparse", "array", "asyncio", "concurrent.futures.thread", "contextlib", "ctypes",
            "dataclasses", "encodings.ascii", "encodings.idna", "fcntl", "hashlib", "json", "pwd",
-           "random", "select", "struct", "subprocess", "tempfile", "threading", "traceback")
+           "random", "select", "statistics", "struct", "subprocess", "tempfile", "threading",
+           "traceback")
 FILES = {
     "etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",

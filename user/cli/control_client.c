@@ -11,6 +11,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -327,71 +328,54 @@ static struct json_object *read_line(int fd)
 	return n ? request_json(line) : NULL;
 }
 
-/* What FROM has for TO: -errno, or the bytes; 0: no more come. */
+/* What FROM has for TO.  0: no more comes, or can be written. */
 static ssize_t pass_on(int from, int to)
 {
 	char buf[65536];
-	ssize_t n = read(from, buf, sizeof(buf)), at = 0, done;
+	ssize_t n = read(from, buf, sizeof(buf)), at = 0, done = 1;
 
-	while (at < n) {
+	for (; at < n && done > 0; at += done)
 		done = write(to, buf + at, (size_t)(n - at));
-		if (done < 0)
-			return -errno;
-		at += done;
-	}
-	return n < 0 ? -errno : n;
+	return at > 0 && done > 0 ? n : 0;
 }
 
-/* After the answer: to stdout what the daemon tells, or what is read from stdin to the daemon. */
-static int stream(int fd, bool import)
-{
-	const struct timeval none = { .tv_sec = 0 };
-	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
-			      { .fd = import ? STDIN_FILENO : -1, .events = POLLIN } };
-	ssize_t n = 1;
-
-	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
-	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
-	while (n > 0) {
-		if (poll(p, 2, -1) < 0)
-			continue;
-		if (import && p[0].revents) {
-			struct json_object *said = read_line(fd);
-			int r = said        ? log_complain(EXIT_CODE_FAILURE, "the daemon says: %s",
-							   error_of(said)) :
-				p[1].fd < 0 ? EXIT_CODE_OK :
-					      log_complain(EXIT_CODE_NO_DAEMON,
-							   "the daemon has ended the import");
-
-			json_object_put(said);
-			return r;
-		}
-		n = import ? pass_on(STDIN_FILENO, fd) : pass_on(fd, STDOUT_FILENO);
-		if (import && !n) { /* all is read: it says whether it was whole */
-			shutdown(fd, SHUT_WR);
-			p[1].fd = -1;
-			n = 1;
-		}
-		if (import && n == -EPIPE) /* it has said why */
-			n = 1;
-	}
-	return n ? log_complain(EXIT_CODE_FAILURE, "cannot copy the stream: %s",
-				strerror((int)-n)) :
-		   log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended the export");
-}
-
+/*
+ * What the daemon tells goes to stdout; or, of an import, what comes from stdin goes to the daemon,
+ * which says in the end what is wrong with it.
+ */
 static int run_stream(const struct client_words *words, bool import)
 {
-	int fd = begin_talk(words->control, words->line), r;
-	struct json_object *answer = errno ? NULL : read_line(fd);
+	const struct timeval none = { .tv_sec = 0 };
+	int fd = begin_talk(words->control, words->line), r = EXIT_CODE_OK;
+	struct json_object *said = errno ? NULL : read_line(fd);
+	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
+			      { .fd = STDIN_FILENO, .events = POLLIN } };
 
-	if (!json_object_is_type(answer, json_type_object))
+	if (!said)
 		r = complain_unreachable(words->control, errno);
-	else if (json_object_object_get(answer, "error"))
-		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(answer));
-	else
-		r = stream(fd, import);
-	json_object_put(answer);
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
+	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
+	signal(SIGPIPE, SIG_IGN); /* who has gone is found by write(2) */
+	while (!r && !import && !json_object_object_get(said, "error") && pass_on(fd, STDOUT_FILENO))
+		;
+	while (!r && import && !json_object_object_get(said, "error")) {
+		poll(p, 2, -1);
+		if (p[0].revents)
+			break;
+		if (!pass_on(STDIN_FILENO, fd)) {
+			shutdown(fd, SHUT_WR);
+			p[1].fd = -1; /* the daemon says whether that was all */
+		}
+	}
+	if (!r && import && !json_object_object_get(said, "error")) {
+		json_object_put(said);
+		said = read_line(fd);
+	}
+	if (!r && json_object_object_get(said, "error"))
+		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(said));
+	else if (!r && p[1].fd >= 0) /* of an import: before stdin was at its end */
+		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon, or a reader, has ended it");
+	json_object_put(said);
 	close(fd);
 	return r;
 }

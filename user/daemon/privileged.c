@@ -69,8 +69,7 @@ static bool is_sane_addr(const struct addr *a)
 static bool is_sane(const struct privileged_request *q)
 {
 	if ((q->count == 0) != (q->op == PRIVILEGED_FILTERS) || q->count > WORKERS_MAX ||
-	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->udp > 1 || q->ethernet > 1 ||
-	    q->client > 1)
+	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->udp > 1 || q->ethernet > 1)
 		return false;
 	switch (q->op) {
 	case PRIVILEGED_READ_CONFIG:
@@ -117,43 +116,11 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 	return false;
 }
 
-/* Does a forward that listens at E get what is sent to A? */
-static bool listens_for(const struct endpoint *e, const struct addr *a)
-{
-	for (size_t i = 0; i < e->n_addrs; i++) {
-		struct addr at = e->addrs[i], to = *a;
-		unsigned int n = e->n_ports;
-
-		if (!addr_is_inet(&at) || !is_port(addr_port(&at), n, addr_port(&to)))
-			continue;
-		addr_set_port(&to, addr_port(&at));
-		if (addr_is_any(&at) || addr_equal(&at, &to))
-			return true;
-	}
-	return !e->n_addrs && is_port(e->named_port, e->n_ports, addr_port(a));
-}
-
-/* A connection of the forward: to where it listens, or to a port of its servers. */
-static bool may_revive(const struct privileged_request *q, const struct forward_conf *fc)
-{
-	if (fc->listen.udp || q->client)
-		return !fc->listen.udp && listens_for(&fc->listen, &q->addr);
-	for (size_t i = 0; i < fc->upstream.n; i++) {
-		const struct endpoint *e = &fc->upstream.servers[i].at;
-
-		if (is_port(e->named_port, e->n_ports, addr_port(&q->remote)))
-			return true;
-		for (size_t j = 0; j < e->n_addrs; j++)
-			if (is_port(addr_port(&e->addrs[j]), e->n_ports, addr_port(&q->remote)))
-				return true;
-	}
-	return false;
-}
-
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
+	/* by records the daemon can make packet programs send all that such a socket can */
 	if (q->op == PRIVILEGED_REVIVE)
-		return may_revive(q, fc);
+		return !fc->listen.udp;
 	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)
 		return false;
 	return q->op == PRIVILEGED_LISTEN ? may_listen(&fc->listen, q->addr) :
@@ -173,7 +140,7 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 	if (q->op == PRIVILEGED_READ_CONFIG)
 		return configs[0].file ? 0 : -EPERM;
 	*ret_why = q->op == PRIVILEGED_LISTEN ? "no forward listens on that address" :
-		   q->op == PRIVILEGED_REVIVE ? "no forward has such a connection" :
+		   q->op == PRIVILEGED_REVIVE ? "no forward is of TCP" :
 						"no forward has that mark, or is transparent";
 	for (int i = 0; i < 2; i++)
 		for (size_t j = 0; j < configs[i].n_forwards; j++)
@@ -619,12 +586,10 @@ int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsig
 	return ask(p, &q, fds, err, errlen);
 }
 
-int privileged_revive(struct privileged *p, const struct graft_side *s, bool client, int *ret_fd,
-		      char *err, size_t errlen)
+int privileged_revive(struct privileged *p, const struct graft_side *s, int *ret_fd, char *err,
+		      size_t errlen)
 {
-	struct privileged_request q = {
-		.op = PRIVILEGED_REVIVE, .count = 1, .client = client, .side = *s
-	};
+	struct privileged_request q = { .op = PRIVILEGED_REVIVE, .count = 1, .side = *s };
 
 	graft_tuple_address(&s->tuple, true, &q.addr.ss, &q.addr.len);
 	graft_tuple_address(&s->tuple, false, &q.remote.ss, &q.remote.len);

@@ -81,12 +81,9 @@ int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bo
 int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n, int *fds,
 		       char *err, size_t errlen);
 
-/*
- * The socket that S, the CLIENT's side of a session that came from another relay, or its server's,
- * would have here: see tcp_revive().
- */
-int privileged_revive(struct privileged *p, const struct graft_side *s, bool client, int *ret_fd,
-		      char *err, size_t errlen);
+/* The socket that S, of a session that came from another relay, would have: see tcp_revive(). */
+int privileged_revive(struct privileged *p, const struct graft_side *s, int *ret_fd, char *err,
+		      size_t errlen);
 
 /* --- between the two --- */
 
@@ -109,7 +106,6 @@ struct privileged_request {
 	uint32_t family;        /* SOCKETS */
 	uint32_t ifindex;       /* FILTERS: where to attach; 0: remove all */
 	uint32_t ethernet;      /* FILTERS: 0 or 1: frames begin with such a header */
-	uint32_t client;        /* REVIVE: 0 or 1 */
 	struct addr addr;       /* LISTEN; REVIVE: the local one */
 	struct addr remote;     /* REVIVE */
 	struct graft_side side; /* REVIVE */

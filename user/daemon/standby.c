@@ -154,8 +154,8 @@ static void make_sockets(struct standby *sb, uint32_t slot)
 	char err[256];
 
 	for (unsigned int side = 0; side < 2; side++)
-		if (privileged_revive(sb->reload->privileged, &g->side[side], !side, &fds[side],
-				      err, sizeof(err)))
+		if (privileged_revive(sb->reload->privileged, &g->side[side], &fds[side], err,
+				      sizeof(err)))
 			log_limited(LOG_WARNING,
 				    "standby: nothing probes the ends of a session that came: %s",
 				    err);
@@ -284,8 +284,8 @@ struct export
 	struct stream *s;
 	const struct control *c;
 	int fd;
-	uint64_t after_ns;
-	struct told *told; /* by slot, and then of UDP */
+	uint64_t after_ns, now_ns; /* as of this look */
+	struct told *told;         /* by slot, and then of UDP */
 	size_t len;
 	uint8_t buffer[BUFFER];
 };
@@ -321,13 +321,14 @@ static uint32_t key_of(const struct export *e, uint32_t slot)
 {
 	const volatile struct graft_entry *g = graft_of(e->sb->grafts, slot);
 	enum graft_state state = graft_state(e->sb->grafts, slot);
-	uint64_t offered = g->offered_ns;
+	uint64_t offered;
 
 	if (state == GRAFT_STANDBY)
 		return standby_key(e);
-
-	if ((state != GRAFT_ACTIVE && state != GRAFT_RETURNING) ||
-	    clock_ns() < offered + e->after_ns)
+	if (state != GRAFT_ACTIVE && state != GRAFT_RETURNING)
+		return 0;
+	offered = g->offered_ns;
+	if (e->now_ns < offered + e->after_ns)
 		return 0;
 	return ((uint32_t)(offered / 1000) ^ (uint32_t)g->id << 20) << 5 | g->side[1].fin << 3 |
 	       g->side[0].fin << 1 | 1;
@@ -339,7 +340,8 @@ static uint32_t udp_key_of(const struct export *e, uint32_t slot)
 
 	if (f->used == UDP_STANDBY)
 		return standby_key(e);
-	if (f->used != 1 || clock_ns() < ((uint64_t)f->born << UDP_TICK_SHIFT) + e->after_ns ||
+	if (f->used != 1 ||
+	    (uint32_t)(e->now_ns >> UDP_TICK_SHIFT) - f->born < e->after_ns >> UDP_TICK_SHIFT ||
 	    !(udp_graft_carries(e->sb->udp, slot, 0) || udp_graft_carries(e->sb->udp, slot, 1)))
 		return 0;
 	return (uint32_t)f->id << 1 | 1;
@@ -396,6 +398,7 @@ static bool tell(struct export *e, uint32_t slot, bool udp)
 
 static bool tell_all(struct export *e)
 {
+	e->now_ns = clock_ns();
 	for (uint32_t slot = 0; slot < 2 * e->sb->n; slot++)
 		if (!tell(e, slot % e->sb->n, slot >= e->sb->n))
 			return false;

@@ -70,11 +70,14 @@ static void tuple(struct codec *c, struct graft_tuple *t, bool ipv6)
 	}
 }
 
+static bool has_ipv6(const struct graft_addr *a)
+{
+	return a->w[0] || a->w[1] || a->w[2] != __builtin_bswap32(0xffff);
+}
+
 static bool is_ipv6(const struct graft_tuple *t)
 {
-	const __u32 *w = t->remote.w;
-
-	return w[0] || w[1] || w[2] != __builtin_bswap32(0xffff);
+	return has_ipv6(&t->remote);
 }
 
 enum {
@@ -156,7 +159,8 @@ static void entry(struct codec *c, struct graft_entry *g)
 
 static void flow(struct codec *c, struct udp_flow *f)
 {
-	uint64_t born = (uint64_t)f->born << UDP_TICK_SHIFT;
+	uint32_t ago = (uint32_t)(c->now_ns >> UDP_TICK_SHIFT) - f->born; /* ticks wrap */
+	uint64_t born = ((c->now_ns >> UDP_TICK_SHIFT) - ago) << UDP_TICK_SHIFT;
 
 	FIELD(c, f->id, 8);
 	FIELD(c, f->forward, 4);
@@ -216,7 +220,8 @@ size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_M
 
 static bool is_tuple(const struct graft_tuple *t, bool ipv6)
 {
-	return t->remote_port && t->local_port && is_ipv6(t) == ipv6;
+	return t->remote_port && t->local_port && has_ipv6(&t->remote) == ipv6 &&
+	       has_ipv6(&t->local) == ipv6;
 }
 
 static const char *fault_of(const struct graft_record *r)
@@ -229,6 +234,9 @@ static const char *fault_of(const struct graft_record *r)
 	for (int i = 0; i < 2 && r->kind == RECORD_UDP; i++)
 		if (!is_tuple(&r->flow.leg[i].tuple, is_ipv6(&r->flow.leg[i].tuple)))
 			return "a port is 0";
+	if ((r->kind == RECORD_GONE || r->kind == RECORD_LEFT) &&
+	    !is_tuple(&r->client, is_ipv6(&r->client)))
+		return "a port is 0, or an address is of the other family";
 	if (r->kind != RECORD_TCP)
 		return NULL;
 	if (!memcmp(&s[0].tuple, &s[1].tuple, sizeof(s->tuple)))

@@ -1048,6 +1048,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	struct udp_session *s;
 	struct udp_message m;
 	struct addr to, own;
+	uint32_t ago;
 	int r;
 
 	find_client(gs, slot, &m);
@@ -1061,7 +1062,8 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	s->id = flow->id;
 	if (atomic_load(&w->shared->last_id) < s->id)
 		atomic_store(&w->shared->last_id, s->id);
-	s->born_ms = ((uint64_t)flow->born << UDP_TICK_SHIFT) / 1000000;
+	ago = (uint32_t)(clock_ns() >> UDP_TICK_SHIFT) - flow->born; /* ticks wrap */
+	s->born_ms = clock_ms() - ((uint64_t)ago << UDP_TICK_SHIFT) / NS_PER_MS;
 	s->adopted = true;
 	s->connect_ms = 1; /* how long it took is not known */
 	udp_graft_address(gs, slot, UPSTREAM, false, &to.ss, &to.len);
