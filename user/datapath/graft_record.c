@@ -64,10 +64,10 @@ static void tuple(struct codec *c, struct graft_tuple *t, bool ipv6)
 {
 	address(c, &t->remote, ipv6);
 	address(c, &t->local, ipv6);
-	for (int i = 0; i < 2; i++) {
+	for (int i = 0; i < 2; i++)
 		FIELD(c, ((uint8_t *)&t->remote_port)[i], 1);
+	for (int i = 0; i < 2; i++)
 		FIELD(c, ((uint8_t *)&t->local_port)[i], 1);
-	}
 }
 
 static bool has_ipv6(const struct graft_addr *a)
