@@ -128,9 +128,11 @@ TEST(test_tcp)
 		assert_in_range(got.tcp.offered_ns - (to - age), 0, NS_PER_MS - 1);
 		assert_in_range(got.tcp.side[0].data_ns - (to - quiet), 0, NS_PER_MS - 1);
 		want.tcp.offered_ns = got.tcp.offered_ns;
-		for (int k = 0; k < 2; k++)
+		for (int k = 0; k < 2; k++) {
 			want.tcp.side[k].heard_ns = want.tcp.side[k].data_ns =
 				got.tcp.side[0].data_ns;
+			want.tcp.side[k].probed_ns = want.tcp.side[k].heard_ns + 1;
+		}
 		assert_memory_equal(&got.tcp, &want.tcp, sizeof(want.tcp));
 	}
 }

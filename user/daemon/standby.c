@@ -205,7 +205,7 @@ static void on_look(struct timer *t)
 	if (clock_ms() >= sb->wake_ms)
 		wake(sb);
 	pthread_mutex_unlock(&sb->lock);
-	if (left)
+	if (left || some) /* what is adopted may have ended just then */
 		threads_tell_of_grafts(&sb->reload->threads);
 	timer_set(&sb->reload->loop, t, clock_ms() + LOOK_MS);
 }
@@ -493,17 +493,21 @@ static void in_sync(struct import *i)
 	struct standby *sb = i->sb;
 
 	for (uint32_t slot = 0; slot < sb->n; slot++) {
-		const volatile struct graft_entry *g = graft_of(sb->grafts, slot);
-		const volatile struct udp_flow *f = udp_flow_of(sb->udp, slot);
+		volatile struct graft_entry *g = graft_of(sb->grafts, slot);
+		volatile struct udp_flow *f = udp_flow_of(sb->udp, slot);
 
 		if (!i->seen[slot] && graft_state(sb->grafts, slot) == GRAFT_STANDBY &&
-		    (g->source == i->s->tag || !g->source) &&
-		    !grafts_have(sb->grafts, &g->side[0].tuple.local))
-			graft_drop(sb->grafts, (const struct graft_tuple *)&g->side[0].tuple,
-				   false);
-		if (!i->seen[slot + sb->n] && f->used == UDP_STANDBY && f->source == i->s->tag &&
-		    !grafts_have(sb->grafts, &f->leg[0].tuple.local))
-			udp_graft_leave(sb->udp, slot);
+		    (g->source == i->s->tag || !g->source)) {
+			g->source = 0;
+			if (!grafts_have(sb->grafts, &g->side[0].tuple.local))
+				graft_drop(sb->grafts,
+					   (const struct graft_tuple *)&g->side[0].tuple, false);
+		}
+		if (!i->seen[slot + sb->n] && f->used == UDP_STANDBY && f->source == i->s->tag) {
+			f->source = 0;
+			if (!grafts_have(sb->grafts, &f->leg[0].tuple.local))
+				udp_graft_leave(sb->udp, slot);
+		}
 	}
 	change_stream(sb, i->s, true, true);
 }

@@ -550,7 +550,7 @@ void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifind
 	w->mtu = mtu;
 	w->ifindex = ifindex;
 	/* whom policies of IPsec concern, only sockets know */
-	__atomic_store_n(&w->ways, gs->policies ? gs->skel->bss->graft_ways_least - 1 : ways,
+	__atomic_store_n(&w->ways, gs->policies ? gs->skel->bss->graft_ways_least - 1 : ways - 1,
 			 __ATOMIC_RELEASE);
 }
 

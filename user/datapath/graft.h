@@ -152,7 +152,10 @@ unsigned int grafts_total(const struct grafts *gs);
 void grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here);
 /* An import is not in sync: the stack's "I do not know that connection" does not leave. */
 void grafts_set_unsynced(struct grafts *gs, bool unsynced);
-/* What leaves there leaves by IFINDEX, wherever the kernel's route leads; 0: nothing does. */
+/*
+ * What leaves there leaves by IFINDEX, wherever the kernel's route leads; 0: nothing does.  The socket
+ * is asked, once there is one.
+ */
 void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu);
 /*
  * Enter E, of which all is set that is not of one machine, as STANDBY of the import SOURCE, in place

@@ -153,6 +153,7 @@ static void entry(struct codec *c, struct graft_entry *g)
 		s->end += 1ULL << 32;
 		s->begun = s->end - (s->fin != 0); /* nothing was carried here */
 		s->heard_ns = s->data_ns = active;
+		s->probed_ns = active + 1; /* the next probe gets to the end */
 		g->shifted = g->shifted || s->back_read || s->back_write || s->back_ts;
 	}
 }
