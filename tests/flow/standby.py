@@ -1,21 +1,25 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """A relay dies, or gives its addresses away, and another one goes on with its sessions.
 
 Two relays with culvert, each of which imports what the other one exports.  Conversations, streams in
 full flight, idle and half-closed sessions, of both families, mixed, transparent, balanced, with PROXY
-headers.  Each byte is compared.  Exits with 77 and the reason where this cannot run.
+headers.  Each byte is compared.  --storm: the same at random; round R of seed S is round 1 of seed
+S + R - 1.  Exits with 77 and the reason where this cannot run.
 """
 
+import collections
+import json
 import os
 import random
+import statistics
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (ONLY, Lab, begin_or_skip, cases_of, expect, run_cases, run_test, tail,
+from labkit import (ONLY, Lab, LabError, begin_or_skip, cases_of, expect, run_cases, run_test, tail,
                     test_options, wait_until)
 from standby_rig import (CLIENT_SIDE, OWN, RELAYS, Pair)
 
@@ -259,6 +263,126 @@ class Trial(Pair):
             self.lab.stop(process)
 
 
+class Storm(Trial):
+    """Failovers at random; each round has sessions of its own."""
+
+    def __init__(self, lab, program):
+        super().__init__(lab, program)
+        self.owner = RELAYS[0]
+        self.did = collections.Counter()
+        self.gaps = collections.defaultdict(list)
+        self.kind = ""  # of the last failover
+        self.story = []
+
+    def storm(self, rounds, seed):
+        for number in range(rounds):
+            self.kind, self.story, start = "", [], time.monotonic()
+            try:
+                self.round(random.Random(seed + number))
+            except (LabError, subprocess.SubprocessError):
+                self.tell_all()
+                raise
+            finally:
+                self.did["rounds"] += 1
+                print(f"# round {number + 1}: {'; '.join(self.story)}"
+                      f" ({time.monotonic() - start:.0f} s)", flush=True)
+        self.sum_up()
+
+    def round(self, chance):
+        lossy = chance.random() < 0.3
+        moves = chance.randint(1, 3)
+        fin = chance.randint(0, moves)  # half-closed ones end before that failover, or last
+        if lossy:
+            self.lose(True)
+        self.story.append(f"from {self.owner}{', loss' if lossy else ''}")
+        talks = self.kinds(2)
+        self.wait_mirrored(self.owner, sum(t.n for t in talks.values()))
+        for turn in range(moves):
+            self.failover(chance, talks, lossy, turn == fin)
+        if chance.random() < 0.5:
+            self.ask_idle(talks)
+        did = collections.Counter()
+        bad = []
+        for what, talk in talks.items():
+            has = self.end_of(talk)
+            self.did.update(sessions=talk.n, wrong=has.get("wrong", 0),
+                            lost=talk.n - has.get("ended", 0))
+            did["gap"] = max(did["gap"], has["gap_ms"])
+            if has.get("wrong") or has.get("ended") != talk.n:
+                bad.append(f"{talk.n} of {what}: {has}")
+        self.note_gap(did["gap"])
+        if lossy:
+            self.lose(False)
+        expect(not bad, "; ".join(bad))
+        start = time.monotonic()
+        for relay in RELAYS:
+            self.wait_empty(relay, 30)
+        self.story.append(f"empty after {time.monotonic() - start:.1f} s")
+
+    def failover(self, chance, talks, lossy, fin):
+        old, new = self.owner, self.other(self.owner)
+        power, cut, early = (chance.random() < share for share in (0.5, 0.3, 0.5))
+        wait, rest = chance.uniform(0, 2), chance.uniform(0, 2)
+        old_for = chance.uniform(20, 60) if chance.random() < 0.15 else chance.uniform(1, 5)
+        if fin and early:
+            self.say(talks["half-closed"], "fin")
+        if cut:
+            self.wait_all_mirrored(old)
+            self.unlink(new)
+            time.sleep(old_for)
+        if fin and not early:
+            self.say(talks["half-closed"], "fin")
+        time.sleep(wait)
+        self.note_gap(max(self.say(t, "gap")["gap_ms"] for t in talks.values()))
+        self.kind = ("power" if power else "planned") + (", loss" if lossy else "")
+        self.story.append(f"{'power' if power else 'plan'} after {wait:.2f} s" +
+                          (f", copies {old_for:.0f} s old" if cut else "") +
+                          (f", fin {'early' if early else 'late'}" if fin else ""))
+        self.move(old, new, power)
+        self.owner = new
+        self.did["power" if power else "planned"] += 1
+        if chance.random() < 0.5:
+            self.ask_idle(talks)
+        if power:
+            time.sleep(rest)
+            self.come_back(old)
+            self.wait_all_mirrored(new)
+        elif cut:
+            self.link(new)
+
+    def ask_idle(self, talks):
+        for what in "idle", "idle, IPv6 to IPv4":
+            self.say(talks[what], "ask")
+
+    def note_gap(self, gap):
+        """GAP is the longest one since the last failover."""
+        if self.kind:
+            self.gaps[self.kind].append(gap)
+            self.story[-1] += f", gap {gap} ms"
+
+    def tell_all(self):
+        """What is known of a round that has failed."""
+        for relay in RELAYS:
+            daemon = self.relays[relay]
+            print(f"--- {relay}:\n{tail(daemon.process.log, 20)}")
+            if daemon.process.poll() is None:
+                print(json.dumps(daemon.ask("status")))
+                print("\n".join(json.dumps(s) for s in self.sessions(relay)[:5]))
+        for role in "client", "server":
+            print(f"--- {role}:\n" + "\n".join(self.inside(role, "ss", "-tnoiOH").split("\n")[:40]))
+        self.sum_up()
+
+    def sum_up(self):
+        did = self.did
+        did["left"] = sum(len(self.sessions(r)) + self.standby(r)["held"] for r in RELAYS
+                          if self.relays[r].process.poll() is None)
+        print(", ".join(f"{what}: {did[what]}" for what in (
+            "rounds", "sessions", "power", "planned", "wrong", "lost", "left")))
+        for kind, gaps in sorted(self.gaps.items()):
+            print(f"gaps, {kind}: {len(gaps)}, median {statistics.median(gaps):.0f} ms,"
+                  f" longest {max(gaps)} ms", flush=True)
+
+
 DATAGRAMS = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", int(sys.argv[1])))
@@ -279,11 +403,14 @@ for line in sys.stdin:
 
 def run(options):
     with Lab(two_relays=True) as lab:
-        trial = Trial(lab, options.culvert)
+        trial = (Storm if options.storm else Trial)(lab, options.culvert)
         try:
             trial.begin()
             cases = {name: case for name, case in cases_of(trial, options.only).items()
                      if name in QUICK or not options.quick}
+            if options.storm:
+                print(f"seed {options.seed}", flush=True)
+                cases = {"storm": lambda: trial.storm(options.storm, options.seed)}
             return run_cases(trial, cases)
         finally:
             for relay in trial.relays.values():
@@ -294,8 +421,10 @@ def run(options):
 
 def main():
     options = test_options(
-        __doc__, ONLY, ("--quick", {"action": "store_true", "help": "the cases that matter most"}))
-    begin_or_skip(["ip", "nsenter"], "demo", ipv6=True)
+        __doc__, ONLY, ("--quick", {"action": "store_true", "help": "the cases that matter most"}),
+        ("--storm", {"type": int, "metavar": "ROUNDS", "help": "instead of the cases"}),
+        ("--seed", {"type": int, "default": int(time.time())}))
+    begin_or_skip(["ip", "nsenter", *(["nft", "ss"] if options.storm else [])], "demo", ipv6=True)
     return run_test(lambda: run(options))
 
 

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """The ends of sessions whose relay dies: each byte is known, each end is told.
 
@@ -13,8 +13,9 @@ A connection begins with the letter of its KIND:
   h  half: the server answers the end, five seconds later, with "bye", and ends
 
 A PROXY header (v2) before it is skipped.  "talk" keeps N connections.  On stdin, one a line:
-"ask": idle ones (KIND "i", which is "e" to the server) say something; "fin": of "h": end.  At the
-end of stdin all end.  It prints "ready", a line of JSON for each "ask", and one at the end:
+"ask": idle ones (KIND "i", which is "e" to the server) say something; "fin": of "h": end; "gap":
+the longest gap is counted anew.  At the end of stdin all end.  It prints "ready", a line of JSON
+for each word, and one at the end:
 {"answered", "wrong", "reset", "silent", "ended", "bytes", "gap_ms"}.
 """
 
@@ -233,7 +234,7 @@ class Clients:
         while line := (await lines.readline()).strip():
             if line == b"fin":
                 self.fin.set()
-            else:
+            elif line == b"ask":
                 before = self.did["answered"]
                 self.asked.set()
                 await asyncio.sleep(0.04)
@@ -243,6 +244,8 @@ class Clients:
                         and time.monotonic() < end:
                     await asyncio.sleep(0.01)
             self.report()
+            if line == b"gap":
+                self.gap = 0.0
         self.stop.set()
         self.fin.set()
         self.asked.set()

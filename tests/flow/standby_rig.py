@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 
 from labkit import SERVER, Daemon, LabError, expect, tail, wait_until
 
@@ -17,7 +18,7 @@ CLIENT_SIDE, SERVER_SIDE = ("10.0.1.80", "fd00:1::80"), ("10.0.2.80", "fd00:2::8
 SERVER6 = "fd00:2::2"
 RELAYS = "relay", "relay2"
 OWN = {"relay": ("10.0.1.2", "fd00:1::2"), "relay2": ("10.0.1.3", "fd00:1::3")}
-PORTS = {"relay": "20000 30000", "relay2": "30001 40000"}
+PORTS = {"relay": "20000 29999", "relay2": "30000 39999"}
 CONFIG = f"""[culvert]
 max-sessions = 4000
 [forward plain]
@@ -75,6 +76,14 @@ for dev, ip in zip(sys.argv[1::2], sys.argv[2::2]):
     s.send(b"\\x33\\x33\\0\\0\\0\\1" + mac + b"\\x86\\xdd" + struct.pack("!IHBB", 6 << 28, len(na), 58, 255)
            + a + all + na)
 """
+# One packet of a hundred is lost between the relays and the ends, either way.
+LOSS = """table netdev loss {
+chain in { type filter hook ingress devices = { relay1, relay2 } priority 0;
+meta l4proto tcp numgen random mod 100 < 1 drop; }
+chain out { type filter hook egress devices = { relay1, relay2 } priority 0;
+meta l4proto tcp numgen random mod 100 < 1 drop; }
+}
+"""
 
 
 class Pair:
@@ -114,7 +123,7 @@ class Pair:
                         "net.ipv6.ip_nonlocal_bind=1",
                         f"net.ipv4.ip_local_port_range={PORTS[relay]}")
             # of clients' addresses only what comes back from the server is for this relay
-            self.ip(relay, "rule", "add", "iif", "to-server", "ipproto", "tcp", "sport", "7102",
+            self.ip(relay, "rule", "add", "iif", "to-server", "ipproto", "6", "sport", "7102",
                     "lookup", "100")
             self.ip(relay, "route", "add", "local", "default", "dev", "lo", "table", "100")
         self.ip("server", "route", "replace", "10.0.1.0/24", "via", SERVER_SIDE[0])
@@ -178,6 +187,11 @@ class Pair:
             size = "64" if ":" in address else "24"
             self.ip(relay, "address", "del", f"{address}/{size}", "dev", dev, check=False)
 
+    def lose(self, some):
+        """Packets of TCP, of both sides, from now on, or no more."""
+        for role in "client", "server":
+            self.inside(role, "nft", "-f", "-", input=LOSS if some else "delete table netdev loss")
+
     def plug(self, relay, state):
         port = "relay1" if relay == "relay" else relay
         for role in ("client", "server"):
@@ -238,14 +252,18 @@ class Pair:
         process.stdin.flush()
         return json.loads(process.stdout.readline())
 
-    def finish(self, process):
-        """What PROCESS has done; no byte may be wrong, no session lost."""
+    def end_of(self, process):
+        """What PROCESS has done."""
         self.clients.remove(process)
         process.stdin.close()
         line = process.stdout.readline()
         expect(line.startswith("{"), f"clients: {tail(process.log)}")
-        did = json.loads(line)
         self.lab.finish(process, 10)
+        return json.loads(line)
+
+    def finish(self, process):
+        """What PROCESS has done; no byte may be wrong, no session lost."""
+        did = self.end_of(process)
         expect(not did.get("wrong") and not did.get("reset") and not did.get("silent") and
                did.get("ended") == process.n, f"{process.n} of {process.kind}: {did}")
         return did
@@ -263,9 +281,17 @@ class Pair:
             why = {(s["forward"], s["standby"], s["not_grafted"]) for s in self.sessions(relay)}
             raise LabError(f"{error}: {why}") from None
 
+    def wait_all_mirrored(self, relay):
+        """What RELAY has adopted, too."""
+        wait_until(lambda: all(s["standby"] == "yes" for s in self.sessions(relay)),
+                   f"all sessions of {relay} to be known to the standby", 20)
+
     def wait_empty(self, relay, seconds=30):
-        try:
-            wait_until(lambda: not self.sessions(relay) and not self.standby(relay)["held"],
+        def is_empty():
+            return not self.sessions(relay) and not self.standby(relay)["held"]
+
+        try:  # twice: what is taken over just then is seen by neither
+            wait_until(lambda: is_empty() and not time.sleep(0.2) and is_empty(),
                        f"nothing to be left at {relay}", seconds)
         except LabError as error:
             raise LabError(f"{error}: {self.standby(relay)}, sessions: {self.sessions(relay)[:3]}"

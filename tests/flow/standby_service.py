@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """The pair of docs/operations.md, as it says: Debian's keepalived and sshd, a key with a forced command.
 
