@@ -193,6 +193,9 @@ static void tell(const struct graft_entry *g, __u32 slot)
 	bool quiet = now - READ_ONCE(*woken) < GRAFT_QUIET_MS * 1000000ULL;
 	void *ring = bpf_map_lookup_elem(&graft_rings, &worker);
 
+	if (worker == GRAFT_NOBODY) /* who adopts it sees its state */
+		return;
+
 	if (!quiet)
 		*woken = now;
 	if (!ring || bpf_ringbuf_output(ring, &ev, sizeof(ev),

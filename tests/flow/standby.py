@@ -208,7 +208,7 @@ class Trial(Pair):
             dump[:first] + b"\2\1\0\3" + dump[first + 4:]: f"byte {first}: its length is none",
             dump[:first] + b"\2\1\0\x90" + dump[first + 4:]: f"byte {first}: ",
             dump[11:]: "byte 0: not what `culvert export` begins with",
-            b"GET / HTTP/1.0\r\n\r\n": "byte 0: it has another version",
+            b"GET / HTTP/1.0\r\n\r\n": "byte 0: not what `culvert export` begins with",
         }
         for data, why in broken.items():
             said = self.feed(data)
@@ -257,6 +257,9 @@ class Trial(Pair):
             wait_until(lambda: self.say(client, "ask").get("port") == first["port"],
                        "the server to see the same port", 10)
             wait_until(lambda o=old: len(self.sessions(self.other(o))) == 1, "adoption")
+            if not power:  # the old one knows the flow, and has no session
+                wait_until(lambda o=old: not self.sessions(o) and self.standby(o)["held"] == 1,
+                           "the flow to leave")
             if not power:
                 self.wait_mirrored(self.other(old), 1)
         for process in client, server:

@@ -63,7 +63,6 @@ static struct graft_record some_tcp(unsigned int families, bool plain)
 		other->ack_add = -s->seq_add;
 		other->tsecr_add = -s->tsval_add;
 		other->window_right = s->read_shift;
-		g->before[i] = coin() ? (UINT64_C(1) << 48) - 1 : seeded_size(&rnd, 48);
 		g->shifted |= s->back_read || s->back_write || s->back_ts;
 	}
 	return r;

@@ -328,7 +328,7 @@ static struct json_object *read_line(int fd)
 	return n ? request_json(line) : NULL;
 }
 
-/* What FROM has for TO.  0: no more comes, or can be written. */
+/* What FROM has for TO.  0: no more comes; -1: or can be written. */
 static ssize_t pass_on(int from, int to)
 {
 	char buf[65536];
@@ -336,7 +336,7 @@ static ssize_t pass_on(int from, int to)
 
 	for (; at < n && done > 0; at += done)
 		done = write(to, buf + at, (size_t)(n - at));
-	return at > 0 && done > 0 ? n : 0;
+	return done <= 0 ? -1 : at;
 }
 
 /*
@@ -348,6 +348,7 @@ static int run_stream(const struct client_words *words, bool import)
 	const struct timeval none = { .tv_sec = 0 };
 	int fd = begin_talk(words->control, words->line), r = EXIT_CODE_OK;
 	struct json_object *said = errno ? NULL : read_line(fd);
+	ssize_t n = 1;
 	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
 			      { .fd = STDIN_FILENO, .events = POLLIN } };
 
@@ -356,13 +357,13 @@ static int run_stream(const struct client_words *words, bool import)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
 	signal(SIGPIPE, SIG_IGN); /* who has gone is found by write(2) */
-	while (!r && !import && !json_object_object_get(said, "error") && pass_on(fd, STDOUT_FILENO))
-		;
+	while (!r && !import && !json_object_object_get(said, "error") && n > 0)
+		n = pass_on(fd, STDOUT_FILENO);
 	while (!r && import && !json_object_object_get(said, "error")) {
 		poll(p, 2, -1);
 		if (p[0].revents)
 			break;
-		if (!pass_on(STDIN_FILENO, fd)) {
+		if (pass_on(STDIN_FILENO, fd) <= 0) {
 			shutdown(fd, SHUT_WR);
 			p[1].fd = -1; /* the daemon says whether that was all */
 		}
@@ -373,8 +374,10 @@ static int run_stream(const struct client_words *words, bool import)
 	}
 	if (!r && json_object_object_get(said, "error"))
 		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(said));
+	else if (!r && n < 0)
+		r = log_complain(EXIT_CODE_FAILURE, "whoever reads this has ended");
 	else if (!r && p[1].fd >= 0) /* of an import: before stdin was at its end */
-		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon, or a reader, has ended it");
+		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended it");
 	json_object_put(said);
 	close(fd);
 	return r;

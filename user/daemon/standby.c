@@ -188,6 +188,7 @@ static void adopt_some(struct worker *w, const void *arg)
 static void on_look(struct timer *t)
 {
 	struct standby *sb = container_of(t, struct standby, look);
+	uint64_t before = sb->adopted;
 	bool some = false, left;
 
 	for (uint32_t slot = 0; slot < sb->n; slot++) {
@@ -197,6 +198,9 @@ static void on_look(struct timer *t)
 	}
 	if (some)
 		threads_call(&sb->reload->threads, adopt_some, sb);
+	if (sb->adopted != before)
+		log_info("standby: %llu sessions of another relay have come",
+			 (unsigned long long)(sb->adopted - before));
 	for (uint32_t slot = 0; some && slot < sb->n; slot++)
 		if (has_come(sb, slot)) /* no forward has its name, or a limit is reached */
 			udp_graft_leave(sb->udp, slot);
@@ -205,7 +209,7 @@ static void on_look(struct timer *t)
 	if (clock_ms() >= sb->wake_ms)
 		wake(sb);
 	pthread_mutex_unlock(&sb->lock);
-	if (left || some) /* what is adopted may have ended just then */
+	if (left)
 		threads_tell_of_grafts(&sb->reload->threads);
 	timer_set(&sb->reload->loop, t, clock_ms() + LOOK_MS);
 }
@@ -234,16 +238,17 @@ static void count_streams(struct standby *sb)
 
 static void change_stream(struct standby *sb, struct stream *s, bool is_open, bool in_sync)
 {
+	bool was_synced = s->synced_ms;
+
 	pthread_mutex_lock(&sb->lock);
 	s->is_open = is_open;
 	s->last_ms = clock_ms();
 	s->synced_ms = in_sync ? s->last_ms : 0;
 	count_streams(sb);
 	pthread_mutex_unlock(&sb->lock);
-	log_info("standby: %s%s %s", s->is_import ? "import " : "an export", s->name,
-		 !is_open ? "has ended" :
-		 in_sync  ? "is in sync" :
-			    "begins");
+	if (in_sync || was_synced) /* one that tries for days is no news */
+		log_info("standby: %s%s %s", s->is_import ? "import " : "an export", s->name,
+			 in_sync ? "is in sync" : "has ended");
 }
 
 /* NULL: there are too many. */
@@ -380,7 +385,7 @@ static bool tell(struct export *e, uint32_t slot, bool udp)
 	if (!(key & 1) && !grafts_have(e->sb->grafts, &told->client.local)) {
 		r.kind = RECORD_LEFT;
 		r.client = told->client;
-		return !was || put(e, &r);
+		return put(e, &r);
 	}
 	r.kind = udp ? RECORD_UDP : RECORD_TCP;
 	if (udp) {
@@ -552,7 +557,7 @@ static void take_record(struct import *i, struct graft_record *r)
 		return;
 	sb->refused++;
 	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", i->s->name,
-		    e == -ENOENT ? "no forward has its name" :
+		    e == -ENOENT ? "no forward here has the name of its forward" :
 				   "max-sessions is too low for those of both relays");
 }
 
@@ -591,14 +596,13 @@ static void import(struct import *i, const struct control *c, int fd)
 			break;
 		len += (size_t)n;
 		i->s->last_ms = clock_ms();
+		if (!i->s->records && *buffer != RECORD_BEGIN) {
+			why = "not what `culvert export` begins with";
+			break;
+		}
 		for (at = 0;
 		     (took = record_unpack(buffer + at, len - at, clock_ns(), &r, &why)) > 0;
 		     at += (size_t)took) {
-			if (!i->s->records && r.kind != RECORD_BEGIN) {
-				took = -EPROTO;
-				why = "not what `culvert export` begins with";
-				break;
-			}
 			take_record(i, &r);
 		}
 		before += at;

@@ -136,10 +136,8 @@ static void entry(struct codec *c, struct graft_entry *g)
 	FIELD(c, g->forward, 4);
 	g->offered_ns = moment(c, g->offered_ns);
 	active = moment(c, active);
-	for (int i = 0; i < 2; i++) {
-		FIELD(c, g->before[i], 6);
+	for (int i = 0; i < 2; i++)
 		side(c, &g->side[i]);
-	}
 	if (c->packs)
 		return;
 	for (int i = 0; i < 2; i++) {

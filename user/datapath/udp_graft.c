@@ -222,6 +222,19 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q)
 
 /* --- flows of other relays --- */
 
+void udp_graft_part(struct udp_grafts *us, uint32_t slot)
+{
+	struct udp_flow *f = &us->flows[slot];
+
+	for (int leg = 0; leg < 2; leg++)
+		f->at[leg] = (struct udp_leg){ .word = UDP_ACTIVE,
+					       .heard = ticks() | 1,
+					       .seen = *us->ways - 1,
+					       .path_mtu = f->at[leg].path_mtu };
+	f->source = 0;
+	f->used = UDP_STANDBY;
+}
+
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t source,
 		     uint32_t *ret_slot)
 {

@@ -51,6 +51,8 @@ void udp_graft_set_idle(struct udp_grafts *us, uint32_t slot, uint64_t idle_ms);
 /* Take it out.  The slot is used again when no packet program can look at it any more. */
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 
+/* A session's, of which another relay was told: its address has left, so it becomes UDP_STANDBY. */
+void udp_graft_part(struct udp_grafts *us, uint32_t slot);
 /*
  * Enter F, of another relay, as UDP_STANDBY of the import SOURCE; what is entered so already stays.
  * -EEXIST: a tuple is that of another flow; -ENOSPC.

@@ -531,21 +531,22 @@ void session_catch_up(struct worker *w)
 		ring_buffer__consume(w->ring);
 }
 
-void session_graft_news(struct worker *w)
+bool session_graft_news(struct worker *w)
 {
 	struct shared *shared = w->shared;
 	uint64_t news;
 
 	if (!shared->grafts)
-		return;
+		return false;
 	news = atomic_load_explicit(&shared->graft_news, memory_order_acquire) +
 	       *graft_rings(shared->grafts)->lost;
 	if (news == w->graft_news_seen)
-		return;
+		return false;
 	w->graft_news_seen = news;
 	for (struct session *s = w->sessions; s; s = s->next)
 		if (s->graft != NO_GRAFT)
 			look_at_graft(s);
+	return true;
 }
 
 void session_leave_behind(struct worker *w)

@@ -48,7 +48,7 @@ int session_graft_event(void *worker, void *event, size_t size);
 /* Take the events of both, also those of which nobody was told. */
 void session_catch_up(struct worker *w);
 /* After a batch of events: look at all that are grafted, if there is news, or events were lost. */
-void session_graft_news(struct worker *w);
+bool session_graft_news(struct worker *w);
 
 /*
  * The worker stops: leave what is grafted, or can be at once, to the next daemon.  To be called

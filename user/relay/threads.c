@@ -64,7 +64,8 @@ static void after_batch(void *arg)
 {
 	struct worker *w = arg;
 
-	session_graft_news(w);
+	if (session_graft_news(w))
+		udp_sessions_part(w);
 	udp_sessions_after_batch(w);
 	session_reap(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)

@@ -987,6 +987,25 @@ void udp_sessions_leave_behind(struct worker *w)
 	}
 }
 
+void udp_sessions_part(struct worker *w)
+{
+	struct udp_session *next;
+
+	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
+		const volatile struct udp_flow *f = s->slot == NO_UDP_SLOT ?
+							    NULL :
+							    udp_flow_of(grafts_of(s), s->slot);
+
+		next = s->next;
+		if (!f || !f->mirrored || !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
+		    grafts_have(w->shared->grafts, &f->leg[0].tuple.local))
+			continue;
+		count_kernel(s);
+		udp_graft_part(grafts_of(s), s->slot);
+		die(s);
+	}
+}
+
 void udp_sessions_after_batch(struct worker *w)
 {
 	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);

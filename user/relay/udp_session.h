@@ -130,6 +130,8 @@ unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, 
 void udp_sessions_follow_engines(struct worker *w);
 /* The worker stops: leave to the next daemon what is grafted, and end what owes nobody an answer. */
 void udp_sessions_leave_behind(struct worker *w);
+/* Addresses may have left: sessions that another relay was told of die, and what carries them stays. */
+void udp_sessions_part(struct worker *w);
 /* After a batch of events. */
 void udp_sessions_after_batch(struct worker *w);
 
