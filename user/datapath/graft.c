@@ -46,12 +46,13 @@ SYSCALLS_ALLOWED(
 _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
 
 struct slot {
-	uint32_t next;   /* in the queue of free slots */
-	uint32_t put_ms; /* when it was given back (low half) */
-	uint32_t asked;  /* graft_ways when its sockets were asked last */
-	bool probing;    /* they were, and are to be as they were before */
-	uint8_t judged;  /* so often since, without an answer */
-	int sockets[2];  /* made anew, and not taken; -1: none */
+	uint32_t next;     /* in the queue of free slots */
+	uint32_t put_ms;   /* when it was given back (low half) */
+	uint32_t asked;    /* graft_ways when its sockets were asked last */
+	bool probing;      /* they were, and are to be as they were before */
+	uint8_t judged;    /* so often since, without an answer */
+	uint32_t asked_ms; /* when (low half) */
+	int sockets[2];    /* made anew, and not taken; -1: none */
 };
 
 struct grafts {
@@ -644,6 +645,8 @@ bool graft_is_orphan(const struct grafts *gs, uint32_t slot)
 void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2])
 {
 	memcpy(gs->slots[slot].sockets, fds, sizeof(gs->slots[slot].sockets));
+	gs->slots[slot].asked = 0; /* that was another session */
+	gs->slots[slot].probing = false;
 }
 
 bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *address)
@@ -718,6 +721,7 @@ static bool is_halted(const struct grafts *gs, uint32_t slot)
 	       (int32_t)(ways_of(gs, slot, 1) - least) < 0;
 }
 
+#define PROBE_MS 1200  /* TCP has probed by then */
 #define JUDGED_MOST 16 /* then its way is taken for lost: that many calls */
 
 static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
@@ -732,11 +736,16 @@ static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 		return GRAFT_DOUBT_NONE;
 	if (asked != ways) {
 		gs->slots[slot].asked = ways;
+		gs->slots[slot].asked_ms = (uint32_t)clock_ms();
 		gs->slots[slot].probing = true;
 		gs->slots[slot].judged = 0;
 		if (must_leave(gs, slot))
 			return GRAFT_DOUBT_LEAVE;
 		return probing && run(gs, &q) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
+	}
+	if (probing && (uint32_t)clock_ms() - gs->slots[slot].asked_ms < PROBE_MS) {
+		atomic_store_explicit(&gs->doubtful, true, memory_order_relaxed);
+		return GRAFT_DOUBT_NONE;
 	}
 	gs->slots[slot].probing = false;
 	if (known || must_leave(gs, slot))

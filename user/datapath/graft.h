@@ -82,8 +82,8 @@ enum graft_doubt {
 	GRAFT_DOUBT_LOST,  /* a socket has a way that cannot be followed: reset the session */
 };
 /*
- * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  After the
- * first ASK the next call comes more than a second later: so long TCP may wait until it probes.
+ * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  For a second
+ * after ASK nothing is: so long TCP may wait until it probes.
  */
 enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot);
 /* graft_doubt() had something to be done since the last call: it wants to be called again. */
