@@ -51,7 +51,7 @@ static const struct served {
 	const char *name, *starter;
 	const char *without; /* the kernel path is not used, for this reason; NULL: it is */
 } served[] = {
-	{ "64 descriptors", "prlimit --nofile=64:64", NULL },
+	{ "72 descriptors", "prlimit --nofile=72:72", NULL },
 	{ "64 KiB of locked memory", "prlimit --memlock=65536:65536", NULL },
 	{ "no BPF file system", MOUNTS("{ umount -l /sys/fs/bpf 2>/dev/null || :; }"), NULL },
 	{ "no such time zone or locale", "env TZ=No/Where LANG=xx_YY LC_ALL=tr_TR.UTF-8", NULL },

@@ -13,6 +13,7 @@ PREFIX = "/opt/culvert-test"
 FILES = {
     "sbin/culvert": 0o755,
     "lib/systemd/system/culvert.service": 0o644,
+    "lib/systemd/system/culvert-standby@.service": 0o644,
     "share/man/man8/culvert.8": 0o644,
     "share/man/man5/culvert.conf.5": 0o644,
     **{f"share/doc/culvert/{name}.md": 0o644 for name in

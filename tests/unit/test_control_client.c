@@ -236,6 +236,7 @@ static const char sessions_answer[] =
 	"{\"sessions\":["
 	"{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\","
 	"\"upstream\":\"10.0.2.2:9001\",\"worker\":0,\"state\":\"open\",\"age_ms\":5300,"
+	"\"standby\":\"yes\","
 	"\"flows\":["
 	"{\"direction\":\"client-to-upstream\",\"carrier\":\"sockmap\",\"phase\":\"kernel\","
 	"\"reason\":\"conversation\",\"bytes\":1229,\"kernel_bytes\":1000,\"handovers\":1,"
@@ -248,11 +249,11 @@ static const char sessions_answer[] =
 
 static const char sessions_text[] =
 	"ID  FORWARD  CLIENT          UPSTREAM        AGE  STATE  DIRECTION           CARRIER  PHASE   "
-	"  BYTES  HANDOVERS  BACKLOG MAX  REASON\n"
+	"  BYTES  HANDOVERS  BACKLOG MAX  STANDBY  REASON\n"
 	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s  open   client-to-upstream  sockmap  kernel  "
-	"1.2 KiB          1          0 B  conversation\n"
+	"1.2 KiB          1          0 B  yes      conversation\n"
 	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s  open   upstream-to-client  splice   user    "
-	"  5 GiB         12      1.5 MiB  slow target\n";
+	"  5 GiB         12      1.5 MiB  yes      slow target\n";
 
 TEST(test_answers)
 {
