@@ -131,8 +131,10 @@ static void on_news(struct source *s, uint32_t events)
 	pthread_mutex_lock(&sb->lock);
 	routes_forget(&sb->routes);
 	look_at_addresses(sb);
-	for (uint32_t slot = 0; slot < 2 * sb->n; slot++)
-		find_ways(sb, slot % sb->n, slot >= sb->n);
+	for (uint32_t slot = 0; slot < sb->n; slot++) {
+		find_ways(sb, slot, false);
+		find_ways(sb, slot, true);
+	}
 	pthread_mutex_unlock(&sb->lock);
 }
 
@@ -404,8 +406,8 @@ static bool tell(struct export *e, uint32_t slot, bool udp)
 static bool tell_all(struct export *e)
 {
 	e->now_ns = clock_ns();
-	for (uint32_t slot = 0; slot < 2 * e->sb->n; slot++)
-		if (!tell(e, slot % e->sb->n, slot >= e->sb->n))
+	for (uint32_t slot = 0; slot < e->sb->n; slot++)
+		if (!tell(e, slot, false) || !tell(e, slot, true))
 			return false;
 	return true;
 }
