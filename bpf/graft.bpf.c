@@ -384,22 +384,12 @@ static __always_inline bool find_session(const struct packet *p, struct found *f
 	return false;
 }
 
-/*
- * Is the session's relay here?  Its addresses move together, but one of them first; where it is
- * transparent, the other one is a client's.
- */
-static __always_inline bool is_here(const struct found *f)
-{
-	return bpf_map_lookup_elem(&addresses, &f->mine->tuple.local) ||
-	       bpf_map_lookup_elem(&addresses, &f->g->side[0].tuple.local);
-}
-
 static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
 	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
 
 	if (state == GRAFT_STANDBY) {
-		if (!is_here(f))
+		if (!is_here(&f->mine->tuple, &f->g->side[0].tuple))
 			return PASS; /* by a router, as others */
 		__sync_val_compare_and_swap(&f->g->state, GRAFT_STANDBY, GRAFT_ACTIVE);
 		state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;

@@ -200,11 +200,10 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 	forget(g, q->slot);
 	for (int i = 0; i < 2; i++) {
 		struct graft_side *s = &g->side[i];
-		const __u32 *w = q->tuples[i].remote.w;
 
 		__builtin_memset(s, 0, sizeof(*s));
 		s->tuple = q->tuples[i];
-		s->ipv6 = w[0] || w[1] || w[2] != bpf_htonl(0xffff);
+		s->ipv6 = graft_addr_is_ipv6(&s->tuple.remote);
 	}
 	g->shifted = g->over = g->killed = g->loose = g->mirrored = g->source = 0;
 	g->ended_ns = g->stuck_ns = 0;

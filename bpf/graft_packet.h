@@ -195,7 +195,6 @@ static void tell(const struct graft_entry *g, __u32 slot)
 
 	if (worker == GRAFT_NOBODY) /* who adopts it sees its state */
 		return;
-
 	if (!quiet)
 		*woken = now;
 	if (!ring || bpf_ringbuf_output(ring, &ev, sizeof(ev),
@@ -244,9 +243,7 @@ static __always_inline __u64 sum_flags(const struct packet *p)
 
 static __always_inline bool is_ipv6(const struct graft_leg *l)
 {
-	const __u32 *w = l->tuple.remote.w;
-
-	return w[0] || w[1] || w[2] != bpf_htonl(0xffff);
+	return graft_addr_is_ipv6(&l->tuple.remote);
 }
 
 static __u32 end_of(const struct packet *p)
@@ -442,6 +439,17 @@ struct found {
 	__u16 side;
 	bool fits; /* the packet is where it must be, so what it says is believed */
 };
+
+/*
+ * Is the relay of a STANDBY session here?  Its addresses move together, but one of them first: that
+ * of the packet's leg, MINE, or CLIENT's.  Where it is transparent, one leg has a client's.
+ */
+static __always_inline bool is_here(const struct graft_tuple *mine,
+				    const struct graft_tuple *client)
+{
+	return bpf_map_lookup_elem(&addresses, &mine->local) ||
+	       bpf_map_lookup_elem(&addresses, &client->local);
+}
 
 /* The session of SLOT, as a packet of SIDE finds it.  False: there is none. */
 static __always_inline bool find_slot(__u32 slot, __u32 side, struct found *f)

@@ -157,8 +157,7 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 
 	if (!p || (p->ipv6 && p->flags & NO_SUM) || !find_flow(p, &f))
 		return PASS;
-	if (f.u->used == UDP_STANDBY && !bpf_map_lookup_elem(&addresses, &f.mine->tuple.local) &&
-	    !bpf_map_lookup_elem(&addresses, &f.u->leg[0].tuple.local))
+	if (f.u->used == UDP_STANDBY && !is_here(&f.mine->tuple, &f.u->leg[0].tuple))
 		return PASS;
 	if (f.u->idle && is_silent(f.at, now, f.u->idle) && is_silent(f.at_other, now, f.u->idle))
 		return PASS;

@@ -70,6 +70,7 @@
  */
 #pragma once
 
+#include <asm/byteorder.h>
 #include <linux/types.h>
 
 /* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
@@ -128,6 +129,11 @@ enum graft_refusal {
 struct graft_addr {
 	__u32 w[4];
 };
+
+static inline __attribute__((always_inline)) int graft_addr_is_ipv6(const struct graft_addr *a)
+{
+	return a->w[0] || a->w[1] || a->w[2] != __constant_htonl(0xffff);
+}
 
 /* As in a packet that arrives from the remote end.  Ports in network byte order. */
 struct graft_tuple {

@@ -53,7 +53,10 @@ class Trial(Pair):
         for power in moves:
             new = self.other(old)
             self.move(old, new, power)
-            time.sleep(1.5)
+            # conversations go on by themselves; what has left is nobody's session
+            wait_until(lambda r=new: self.sessions(r), f"sessions to come to {new}")
+            if not power:
+                wait_until(lambda r=old: not self.sessions(r), f"sessions to leave {old}")
             for what in "idle", "idle, IPv6 to IPv4":
                 self.say(talks[what], "ask")
             if power and len(moves) > 1:

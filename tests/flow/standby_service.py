@@ -15,7 +15,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import TOP, Lab, begin_or_skip, expect, run_test, test_options, wait_until
+from labkit import TOP, Lab, begin_or_skip, expect, run_test, tail, test_options, wait_until
 from standby_rig import CLIENT_SIDE, OWN, RELAYS, SERVER_SIDE, Pair
 
 
@@ -103,7 +103,7 @@ class Service(Pair):
                 self.lab.stop(keepalived[old])
             wait_until(lambda r=new: self.holds(r), f"{new} to have the addresses", 20)
             moved = time.monotonic() - began
-            time.sleep(1)
+            wait_until(lambda r=new: self.sessions(r), f"sessions to come to {new}")
             self.say(talks[1], "ask")
             gaps = [self.finish(talk)["gap_ms"] for talk in talks]
             print(f"# {fault}: the addresses have moved after {moved:.2f} s, longest gaps of "
@@ -111,7 +111,8 @@ class Service(Pair):
             self.wait_empty(new)
             if fault != "power":
                 keepalived[old] = self.start_keepalived(old)
-                time.sleep(1)  # a backup by then
+                wait_until(lambda r=old: "Entering BACKUP STATE" in tail(keepalived[r].log, 1000),
+                           f"keepalived of {old} to be a backup", 30)
                 old = new
 
 

@@ -607,10 +607,21 @@ TEST(another_tuple_is_left_alone)
 	print_tally("neighbours", &tally);
 }
 
+/* N packets of side 0, by somebody who knows the tuple alone. */
+static void forge(struct model *m, const struct graft_entry *g, int n, struct model_frame *f,
+		  struct tally *tally)
+{
+	static const uint8_t flags[] = { ACK, ACK | FIN, ACK | RST, 0 };
+
+	for (int i = 0; i < n; i++) {
+		number(g, f, (uint32_t)draw(), (uint32_t)draw(), flags[below(4)]);
+		compare(m, f, false, tally);
+	}
+}
+
 /* Who knows the tuple alone guesses two numbers of 32 bits, each to within some 2^17. */
 TEST(a_blind_attacker_gets_nothing_through)
 {
-	static const uint8_t flags[] = { ACK, ACK | FIN, ACK | RST, 0 };
 	static struct model m;
 	static struct model_frame f;
 	struct tally tally = { 0 };
@@ -620,10 +631,7 @@ TEST(a_blind_attacker_gets_nothing_through)
 		const struct graft_entry *g = draw_quiet(&m, &f);
 
 		put_world(&m);
-		for (int j = 0; j < 2000; j++) {
-			number(g, &f, (uint32_t)draw(), (uint32_t)draw(), flags[below(4)]);
-			compare(&m, &f, false, &tally);
-		}
+		forge(&m, g, 2000, &f, &tally);
 		assert_int_equal(t.slots[0].state, GRAFT_ACTIVE);
 	}
 	print_tally("blind", &tally);
@@ -636,7 +644,6 @@ TEST(a_blind_attacker_gets_nothing_through)
  */
 TEST(a_forger_gains_nothing_from_a_loose_session)
 {
-	static const uint8_t flags[] = { ACK, ACK | FIN, ACK | RST, 0 };
 	static struct model m;
 	static struct model_frame f;
 	struct tally tally = { 0 };
@@ -652,10 +659,7 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 		g->side[0].caught = g->side[1].caught = 0;
 		was = *g;
 		put_world(&m);
-		for (int j = 0; j < 200; j++) {
-			number(g, &f, (uint32_t)draw(), (uint32_t)draw(), flags[below(4)]);
-			compare(&m, &f, false, &tally);
-		}
+		forge(&m, g, 200, &f, &tally);
 		number(g, &f, end, acked, ACK);
 		compare(&m, &f, false, &tally);
 		assert_int_equal(is->state, GRAFT_ACTIVE);

@@ -339,44 +339,49 @@ static ssize_t pass_on(int from, int to)
 	return done <= 0 ? -1 : at;
 }
 
-/*
- * What the daemon tells goes to stdout; or, of an import, what comes from stdin goes to the daemon,
- * which says in the end what is wrong with it.
- */
+/* Give the daemon what comes from stdin.  What it says in the end, if anything; RET_ALL: to all. */
+static struct json_object *feed(int fd, bool *ret_all)
+{
+	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
+			      { .fd = STDIN_FILENO, .events = POLLIN } };
+
+	while (poll(p, 2, -1) < 0 || !p[0].revents) {
+		if (pass_on(STDIN_FILENO, fd) > 0)
+			continue;
+		shutdown(fd, SHUT_WR);
+		p[1].fd = -1;
+	}
+	*ret_all = p[1].fd < 0;
+	return read_line(fd);
+}
+
+/* After the answer of an import, or an export, which goes to stdout. */
 static int run_stream(const struct client_words *words, bool import)
 {
 	const struct timeval none = { .tv_sec = 0 };
 	int fd = begin_talk(words->control, words->line), r = EXIT_CODE_OK;
 	struct json_object *said = errno ? NULL : read_line(fd);
+	bool all = false;
 	ssize_t n = 1;
-	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
-			      { .fd = STDIN_FILENO, .events = POLLIN } };
 
-	if (!said)
-		r = complain_unreachable(words->control, errno);
+	if (!said) {
+		close(fd);
+		return complain_unreachable(words->control, errno);
+	}
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
 	signal(SIGPIPE, SIG_IGN); /* who has gone is found by write(2) */
-	while (!r && !import && !json_object_object_get(said, "error") && n > 0)
-		n = pass_on(fd, STDOUT_FILENO);
-	while (!r && import && !json_object_object_get(said, "error")) {
-		poll(p, 2, -1);
-		if (p[0].revents)
-			break;
-		if (pass_on(STDIN_FILENO, fd) <= 0) {
-			shutdown(fd, SHUT_WR);
-			p[1].fd = -1; /* the daemon says whether that was all */
-		}
-	}
-	if (!r && import && !json_object_object_get(said, "error")) {
+	if (!json_object_object_get(said, "error")) {
 		json_object_put(said);
-		said = read_line(fd);
+		said = import ? feed(fd, &all) : NULL;
+		while (!import && n > 0)
+			n = pass_on(fd, STDOUT_FILENO);
 	}
-	if (!r && json_object_object_get(said, "error"))
+	if (said)
 		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(said));
-	else if (!r && n < 0)
+	else if (n < 0)
 		r = log_complain(EXIT_CODE_FAILURE, "whoever reads this has ended");
-	else if (!r && p[1].fd >= 0) /* of an import: before stdin was at its end */
+	else if (!all)
 		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended it");
 	json_object_put(said);
 	close(fd);

@@ -16,6 +16,7 @@
 #include "config/read.h"
 #include "relay/marked_sockets.h"
 #include "relay/names.h"
+#include "relay/upstream_socket.h"
 
 /* --- the account, descriptors --- */
 
@@ -73,25 +74,18 @@ static void check_upstreams(const struct config *c)
 
 /* --- another relay --- */
 
-#define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range"
-
 /* What keeps a session from going on at another relay, or one of that from going on here. */
 static int check_standby(const struct config *c)
 {
 	const char *place = config_place(c, &c->defaults, "standby-ports");
-	unsigned int low, high, first = 0, last = 0;
-	FILE *own = c->standby_ports ? fopen(PORT_RANGE, "re") : NULL;
+	unsigned int low, high, first, last;
 	char more;
 
-	if (own && fscanf(own, "%u %u", &first, &last) != 2)
-		last = 0;
-	if (own)
-		fclose(own);
 	if (!c->standby_ports)
 		return 0;
 	if (sscanf(c->standby_ports, "%u-%u%c", &low, &high, &more) != 2 || low > high)
 		return config_complain(place, "standby-ports: expected two ports, as 20000-29999");
-	if (low <= last && first <= high)
+	if (upstream_port_range(&first, &last) && low <= last && first <= high)
 		log_complain(0,
 			     "warning: %sstandby-ports: this relay uses %u to %u of its own, so a "
 			     "session that comes may find its port taken "

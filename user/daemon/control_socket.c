@@ -202,8 +202,8 @@ static char *make_answer(struct control *c, int fd, const char *line, bool *ret_
 
 /* --- clients --- */
 
-/* Wait for EVENTS of FD.  False: they have not come by END_MS, or the threads are to end. */
-static bool wait_for(const struct control *c, int fd, short events, uint64_t end_ms)
+/* Wait for EVENTS of FD.  1: they have come; 0: not by END_MS; -ESHUTDOWN: the threads are to end. */
+static int wait_for(const struct control *c, int fd, short events, uint64_t end_ms)
 {
 	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->listener } };
 	uint64_t now_ms = clock_ms();
@@ -212,7 +212,12 @@ static bool wait_for(const struct control *c, int fd, short events, uint64_t end
 	do {
 		n = poll(p, 2, left);
 	} while (n < 0); /* EINTR, or no memory: the threads go on */
-	return n && !p[1].revents;
+	return p[1].revents ? -ESHUTDOWN : n > 0;
+}
+
+int control_wait(const struct control *c, int fd, int ms)
+{
+	return wait_for(c, fd, POLLIN, ms < 0 ? NEVER : clock_ms() + (uint64_t)ms);
 }
 
 int control_read(const struct control *c, int fd, const char *end, int ms, char *text, size_t size)
@@ -225,7 +230,7 @@ int control_read(const struct control *c, int fd, const char *end, int ms, char 
 	do {
 		if (len == size - 1)
 			return -E2BIG;
-		if (!wait_for(c, fd, POLLIN, end_ms))
+		if (wait_for(c, fd, POLLIN, end_ms) <= 0)
 			return -ETIMEDOUT;
 		n = recv(fd, text + len, size - 1 - len, MSG_DONTWAIT);
 		if (n < 0)
@@ -250,16 +255,8 @@ int control_send(const struct control *c, int fd, int ms, const char *text, size
 			text += n;
 			len -= (size_t)n;
 		}
-	} while (len && wait_for(c, fd, POLLOUT, end_ms));
+	} while (len && wait_for(c, fd, POLLOUT, end_ms) > 0);
 	return len ? -ETIMEDOUT : 0;
-}
-
-int control_wait(const struct control *c, int fd, int ms)
-{
-	struct pollfd p[] = { { .fd = fd, .events = POLLIN }, { .fd = c->listener } };
-	int n = poll(p, 2, ms);
-
-	return p[1].revents && n > 0 ? -ESHUTDOWN : n > 0;
 }
 
 /* An error that needs no memory. */
@@ -296,7 +293,7 @@ static void *run(void *arg)
 
 	pthread_mutex_lock(&c->accepting);
 	fd = c->spare[--c->n_spare];
-	while (wait_for(c, c->listener, POLLIN, NEVER)) {
+	while (wait_for(c, c->listener, POLLIN, NEVER) > 0) {
 		if (fd >= 0)
 			close(fd);
 		fd = accept4(c->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);

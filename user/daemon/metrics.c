@@ -210,15 +210,16 @@ enum { IN_SYNC, LAST_WORD };
 static void add_streams(struct scrape *s)
 {
 	const struct standby *sb = s->actions->standby;
-	uint64_t now = clock_ms();
 
 	for (const struct stream *at = sb ? sb->streams : NULL;
 	     sb && at < sb->streams + STREAMS_MAX; at++)
-		if (at->is_open)
+		if (at->is_open) {
+			uint64_t last = at->last_ms, ago = clock_ms() - last;
+
 			add(s, "",
-			    s->family->at == IN_SYNC ? at->synced_ms != 0 :
-						       (double)(now - at->last_ms) / 1000,
+			    s->family->at == IN_SYNC ? at->synced_ms != 0 : (double)ago / 1000,
 			    "stream", at->is_import ? "import" : "export", "name", at->name, END);
+		}
 }
 
 enum {

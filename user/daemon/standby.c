@@ -87,7 +87,7 @@ static bool is_told_of(const struct standby *sb, uint32_t source)
 
 /*
  * Take over what has said nothing since its address came, so that its ends are probed, and its time
- * is up some day; but not from a relay that still tells of it.
+ * is up some day; but not from a relay that still tells of it.  Flows of UDP have no ends to probe.
  */
 static void wake(struct standby *sb)
 {
@@ -96,6 +96,9 @@ static void wake(struct standby *sb)
 		    !is_told_of(sb, graft_of(sb->grafts, slot)->source) &&
 		    grafts_have(sb->grafts, &graft_of(sb->grafts, slot)->side[0].tuple.local))
 			graft_wake(sb->grafts, slot);
+	for (uint32_t slot = 0; slot < sb->n; slot++)
+		if (udp_graft_is_over(sb->udp, slot))
+			udp_graft_leave(sb->udp, slot);
 	sb->wake_ms = clock_ms() + WAKE_MS;
 }
 
@@ -131,7 +134,7 @@ static void on_news(struct source *s, uint32_t events)
 	pthread_mutex_lock(&sb->lock);
 	routes_forget(&sb->routes);
 	look_at_addresses(sb);
-	for (uint32_t slot = 0; slot < sb->n; slot++) {
+	for (uint32_t slot = 0; sb->n_addresses && slot < sb->n; slot++) {
 		find_ways(sb, slot, false);
 		find_ways(sb, slot, true);
 	}
@@ -225,14 +228,14 @@ static void begin_looks(void *arg)
 	timer_set(&sb->reload->loop, &sb->look, 0);
 }
 
-/* Sessions show whether a standby has them; and of what may be told yet, none is reset. */
+/* Sessions show whether a standby has them; while a dump comes, what it may have is not reset. */
 static void count_streams(struct standby *sb)
 {
 	unsigned int readers = 0, unsynced = 0;
 
 	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
 		readers += s->is_open && !s->is_import && s->synced_ms;
-		unsynced += s->is_open && s->is_import && !s->synced_ms;
+		unsynced += s->is_open && s->is_import && s->records && !s->synced_ms;
 	}
 	atomic_store(&sb->reload->shared->standbys, readers);
 	grafts_set_unsynced(sb->grafts, unsynced);
@@ -262,11 +265,11 @@ static struct stream *open_stream(struct standby *sb, const char *name)
 	while (s < sb->streams + STREAMS_MAX && s->is_open)
 		s++;
 	if (s < sb->streams + STREAMS_MAX) {
-		s->is_open = true;
 		s->is_import = name;
 		s->tag = name ? graft_tag(name) | 1 : 0; /* 0 is none */
 		s->records = 0;
 		snprintf(s->name, sizeof(s->name), "%s", name ?: "");
+		s->is_open = true; /* last: who shows it has no lock */
 	}
 	pthread_mutex_unlock(&sb->lock);
 	if (s == sb->streams + STREAMS_MAX) {
@@ -510,7 +513,8 @@ static void in_sync(struct import *i)
 				graft_drop(sb->grafts,
 					   (const struct graft_tuple *)&g->side[0].tuple, false);
 		}
-		if (!i->seen[slot + sb->n] && f->used == UDP_STANDBY && f->source == i->s->tag) {
+		if (!i->seen[slot + sb->n] && f->used == UDP_STANDBY &&
+		    (f->source == i->s->tag || !f->source)) {
 			f->source = 0;
 			if (!grafts_have(sb->grafts, &f->leg[0].tuple.local))
 				udp_graft_leave(sb->udp, slot);
@@ -547,7 +551,8 @@ static void take_record(struct import *i, struct graft_record *r)
 	struct standby *sb = i->sb;
 	int e = 0;
 
-	i->s->records++;
+	if (!i->s->records++)
+		change_stream(sb, i->s, true, false);
 	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP) {
 		e = take_session(i, r, r->kind == RECORD_UDP);
 	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
@@ -646,12 +651,12 @@ unsigned int standby_held(const struct standby *sb)
 struct json_object *standby_json(struct standby *sb)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
-	uint64_t now = clock_ms();
 
 	json_add_int(o, "held", standby_held(sb));
 	json_add_int(o, "adopted", sb->adopted);
 	json_add_int(o, "refused", sb->refused);
 	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
+		uint64_t synced = s->synced_ms, last = s->last_ms, now = clock_ms();
 		struct json_object *one;
 
 		if (!s->is_open)
@@ -659,9 +664,9 @@ struct json_object *standby_json(struct standby *sb)
 		one = json_object_new_object();
 		json_add_text(one, "stream", s->is_import ? "import" : "export");
 		json_add_text(one, "name", s->name);
-		json_add_bool(one, "in_sync", s->synced_ms);
-		json_add_int(one, "in_sync_ms", s->synced_ms ? now - s->synced_ms : 0);
-		json_add_int(one, "heard_ms", now - s->last_ms);
+		json_add_bool(one, "in_sync", synced);
+		json_add_int(one, "in_sync_ms", synced ? now - synced : 0);
+		json_add_int(one, "heard_ms", now - last);
 		json_add_int(one, "records", s->records);
 		json_append(list, one);
 	}
@@ -701,8 +706,8 @@ int standby_open(struct standby *sb, struct reload *r)
 		if (!standby && !(g->mirrored && graft_carries(sb->grafts, slot)))
 			continue;
 		follow_address(sb, (const struct graft_addr *)&g->side[0].tuple.local);
-		if (!grafts_have(sb->grafts,
-				 &g->side[0].tuple.local)) /* another relay has it by now */
+		/* else another relay has it by now */
+		if (!grafts_have(sb->grafts, &g->side[0].tuple.local))
 			graft_leave(sb->grafts, slot);
 		begin_looks(sb);
 	}

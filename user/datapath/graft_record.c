@@ -55,7 +55,7 @@ static void address(struct codec *c, struct graft_addr *a, bool ipv6)
 	uint8_t *bytes = (uint8_t *)a;
 
 	if (!ipv6)
-		a->w[2] = __builtin_bswap32(0xffff);
+		a->w[2] = __constant_htonl(0xffff);
 	for (int i = ipv6 ? 0 : 12; i < 16; i++)
 		FIELD(c, bytes[i], 1);
 }
@@ -68,16 +68,6 @@ static void tuple(struct codec *c, struct graft_tuple *t, bool ipv6)
 		FIELD(c, ((uint8_t *)&t->remote_port)[i], 1);
 	for (int i = 0; i < 2; i++)
 		FIELD(c, ((uint8_t *)&t->local_port)[i], 1);
-}
-
-static bool has_ipv6(const struct graft_addr *a)
-{
-	return a->w[0] || a->w[1] || a->w[2] != __builtin_bswap32(0xffff);
-}
-
-static bool is_ipv6(const struct graft_tuple *t)
-{
-	return has_ipv6(&t->remote);
 }
 
 enum {
@@ -166,7 +156,7 @@ static void flow(struct codec *c, struct udp_flow *f)
 	FIELD(c, f->idle, 4);
 	born = moment(c, born);
 	for (int i = 0; i < 2; i++) {
-		uint8_t ipv6 = is_ipv6(&f->leg[i].tuple);
+		uint8_t ipv6 = graft_addr_is_ipv6(&f->leg[i].tuple.remote);
 
 		FIELD(c, ipv6, 1);
 		tuple(c, &f->leg[i].tuple, ipv6);
@@ -179,7 +169,7 @@ static void flow(struct codec *c, struct udp_flow *f)
 
 static void gone(struct codec *c, struct graft_record *r)
 {
-	bool ipv6 = is_ipv6(&r->client);
+	bool ipv6 = graft_addr_is_ipv6(&r->client.remote);
 
 	FIELD(c, r->udp, 1);
 	FIELD(c, ipv6, 1);
@@ -217,33 +207,36 @@ size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_M
 	return len;
 }
 
-static bool is_tuple(const struct graft_tuple *t, bool ipv6)
+static bool is_tuple(const struct graft_tuple *t)
 {
-	return t->remote_port && t->local_port && has_ipv6(&t->remote) == ipv6 &&
-	       has_ipv6(&t->local) == ipv6;
+	return t->remote_port && t->local_port &&
+	       graft_addr_is_ipv6(&t->remote) == graft_addr_is_ipv6(&t->local);
 }
 
 static const char *fault_of(const struct graft_record *r)
 {
 	const struct graft_side *s = r->tcp.side;
+	const struct graft_tuple *a = &r->client, *b = NULL;
 
-	if (r->kind == RECORD_UDP &&
-	    !memcmp(&r->flow.leg[0].tuple, &r->flow.leg[1].tuple, sizeof(struct graft_tuple)))
-		return "both ends are the same";
-	for (int i = 0; i < 2 && r->kind == RECORD_UDP; i++)
-		if (!is_tuple(&r->flow.leg[i].tuple, is_ipv6(&r->flow.leg[i].tuple)))
-			return "a port is 0";
-	if ((r->kind == RECORD_GONE || r->kind == RECORD_LEFT) &&
-	    !is_tuple(&r->client, is_ipv6(&r->client)))
+	if (r->kind == RECORD_TCP) {
+		a = &s[0].tuple;
+		b = &s[1].tuple;
+	} else if (r->kind == RECORD_UDP) {
+		a = &r->flow.leg[0].tuple;
+		b = &r->flow.leg[1].tuple;
+	} else if (r->kind != RECORD_GONE && r->kind != RECORD_LEFT) {
+		return NULL;
+	}
+	if (!is_tuple(a) || (b && !is_tuple(b)))
 		return "a port is 0, or an address is of the other family";
+	if (b && !memcmp(a, b, sizeof(*a)))
+		return "both ends are the same";
 	if (r->kind != RECORD_TCP)
 		return NULL;
-	if (!memcmp(&s[0].tuple, &s[1].tuple, sizeof(s->tuple)))
-		return "both ends are the same";
 	if (s[0].timestamps != s[1].timestamps)
 		return "one end alone has timestamps";
 	for (int i = 0; i < 2; i++)
-		if (!is_tuple(&s[i].tuple, s[i].ipv6))
+		if (graft_addr_is_ipv6(&s[i].tuple.remote) != s[i].ipv6)
 			return "a port is 0, or an address is of the other family";
 		else if (s[i].window_left > 14 || s[i].read_shift > 14)
 			return "a window scale is above 14";

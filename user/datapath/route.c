@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/route.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -91,7 +90,7 @@ static uint32_t mtu_of_link(struct routes *r, uint32_t ifindex)
 
 static struct route look_up(struct routes *r, const struct graft_addr *to, uint32_t mark)
 {
-	bool ipv6 = to->w[0] || to->w[1] || to->w[2] != htonl(0xffff);
+	bool ipv6 = graft_addr_is_ipv6(to);
 	struct message q = { .h = { .nlmsg_len = NLMSG_LENGTH(sizeof(q.m)),
 				    .nlmsg_type = RTM_GETROUTE,
 				    .nlmsg_flags = NLM_F_REQUEST },

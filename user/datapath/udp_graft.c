@@ -222,17 +222,30 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q)
 
 /* --- flows of other relays --- */
 
-void udp_graft_part(struct udp_grafts *us, uint32_t slot)
+/* Nothing has come for F so far; its time begins now. */
+static void stand_by(const struct udp_grafts *us, struct udp_flow *f, uint32_t source)
 {
-	struct udp_flow *f = &us->flows[slot];
-
 	for (int leg = 0; leg < 2; leg++)
 		f->at[leg] = (struct udp_leg){ .word = UDP_ACTIVE,
 					       .heard = ticks() | 1,
 					       .seen = *us->ways - 1,
 					       .path_mtu = f->at[leg].path_mtu };
-	f->source = 0;
+	f->source = source;
 	f->used = UDP_STANDBY;
+}
+
+void udp_graft_part(struct udp_grafts *us, uint32_t slot)
+{
+	stand_by(us, &us->flows[slot], 0);
+}
+
+bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot)
+{
+	const volatile struct udp_flow *f = &us->flows[slot];
+	uint32_t now = ticks();
+
+	return f->used == UDP_STANDBY && f->idle && now - f->at[0].heard >= f->idle &&
+	       now - f->at[1].heard >= f->idle;
 }
 
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t source,
@@ -241,35 +254,22 @@ int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t s
 	struct udp_flow new = *f;
 	int r = 0;
 
-	new.used = UDP_STANDBY;
-	new.source = source;
-	for (int leg = 0; leg < 2; leg++)
-		new.at[leg] = (struct udp_leg){ .word = UDP_ACTIVE,
-						.heard = ticks() | 1,
-						.seen = *us->ways - 1,
-						.path_mtu = f->at[leg].path_mtu };
+	stand_by(us, &new, source);
 	pthread_mutex_lock(&us->lock);
 	for (int leg = 0; leg < 2 && !r; leg++) {
 		uint32_t *at = find(us, &f->leg[leg].tuple);
-		struct udp_flow *old = at ? &us->flows[(*at - 1) >> 1] : NULL;
 
-		if (!old)
-			continue;
-		*ret_slot = (*at - 1) >> 1;
-		r = old->used == UDP_STANDBY && old->id == f->id ? 1 : -EEXIST;
-		if (r == 1)
-			old->source = source;
-		else if (old->used == UDP_STANDBY) {
-			leave(us, *ret_slot);
-			r = 0;
-		}
+		if (at && us->flows[(*at - 1) >> 1].used != UDP_STANDBY)
+			r = -EEXIST;
+		else if (at)
+			leave(us, (*at - 1) >> 1);
 	}
 	if (!r) {
 		*ret_slot = enter(us, &new);
 		r = *ret_slot == NO_UDP_SLOT ? -ENOSPC : 0;
 	}
 	pthread_mutex_unlock(&us->lock);
-	return r < 0 ? r : 0;
+	return r;
 }
 
 void udp_graft_set_idle(struct udp_grafts *us, uint32_t slot, uint64_t idle_ms)
@@ -392,7 +392,7 @@ void graft_tuple_address(const struct graft_tuple *t, bool local, struct sockadd
 	const struct graft_addr *a = local ? &t->local : &t->remote;
 	in_port_t port = local ? t->local_port : t->remote_port;
 
-	if (a->w[0] || a->w[1] || a->w[2] != htonl(0xffff)) {
+	if (graft_addr_is_ipv6(a)) {
 		struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = port };
 
 		memcpy(&in6.sin6_addr, a, sizeof(in6.sin6_addr));

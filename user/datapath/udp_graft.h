@@ -53,8 +53,10 @@ void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 
 /* A session's, of which another relay was told: its address has left, so it becomes UDP_STANDBY. */
 void udp_graft_part(struct udp_grafts *us, uint32_t slot);
+/* UDP_STANDBY, and for its idle-timeout nobody has told of it, or sent anything. */
+bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot);
 /*
- * Enter F, of another relay, as UDP_STANDBY of the import SOURCE; what is entered so already stays.
+ * Enter F, of another relay, as UDP_STANDBY of the import SOURCE, in place of what is entered so.
  * -EEXIST: a tuple is that of another flow; -ENOSPC.
  */
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t source,

@@ -47,7 +47,10 @@ void session_kernel_sweep(struct worker *w);
 int session_graft_event(void *worker, void *event, size_t size);
 /* Take the events of both, also those of which nobody was told. */
 void session_catch_up(struct worker *w);
-/* After a batch of events: look at all that are grafted, if there is news, or events were lost. */
+/*
+ * After a batch of events: look at all that are grafted, if there is news, or events were lost.
+ * True: there was.
+ */
 bool session_graft_news(struct worker *w);
 
 /*

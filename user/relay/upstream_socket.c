@@ -76,18 +76,24 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 /* Ports that the kernel may connect from; what a kernel has that does not tell. */
 static unsigned int first_port = 1024, last_port = 65535;
 
+bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last)
+{
+	FILE *f = fopen(PORT_RANGE, "re");
+	bool found = f && fscanf(f, "%u %u", ret_first, ret_last) == 2;
+
+	if (f)
+		fclose(f);
+	return found;
+}
+
 void upstream_learn_ports(void)
 {
 	unsigned int first, last;
-	FILE *f = fopen(PORT_RANGE, "re");
 
-	if (!f)
-		return;
-	if (fscanf(f, "%u %u", &first, &last) == 2) {
+	if (upstream_port_range(&first, &last)) {
 		first_port = first;
 		last_port = last;
 	}
-	fclose(f);
 }
 
 /*

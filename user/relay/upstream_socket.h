@@ -12,6 +12,8 @@
 #define UPSTREAM_SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 #define UPSTREAM_SOCKET_UDP (SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
+/* net.ipv4.ip_local_port_range.  False: it cannot be read. */
+bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last);
 /*
  * Find out from which ports the kernel connects.  Once, before there are threads, since a daemon
  * that is confined cannot.
