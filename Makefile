@@ -34,7 +34,7 @@ FUZZ_SECONDS ?= 60
 Q       := $(if $(V),,@)
 say      = $(if $(V),,@printf '  %-7s %s\n' $(1) $(2))
 
-LIBS     := libbpf json-c libcap libseccomp libsystemd libcares
+LIBS     := libbpf json-c libcap libseccomp libsystemd libcares libmnl
 # Asked once, not for each file.
 LIBS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(LIBS))
 LDLIBS   := $(shell $(PKG_CONFIG) --libs $(LIBS)) -lelf -lz -lm

@@ -89,6 +89,8 @@ meta l4proto tcp numgen random mod 100 < 1 drop; }
 class Pair:
     """A lab with two relays, and two links between them, which are started for ever."""
 
+    config = CONFIG
+
     def __init__(self, lab, program):
         self.lab = lab
         self.program = program
@@ -117,7 +119,7 @@ class Pair:
         self.lab.start_server("server", 7102, sys.executable, "-B", PEER, "serve", "7100", "7101",
                               "7102")
         with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
-            file.write(CONFIG)
+            file.write(self.config)
         for relay in RELAYS:
             self.inside(relay, "sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1",
                         "net.ipv6.ip_nonlocal_bind=1",

@@ -316,6 +316,17 @@ static int print_answer(struct json_object *answer, bool json)
 
 /* --- streams --- */
 
+/* What FROM has for TO.  0: no more comes; -1: or can be written. */
+static ssize_t pass_on(int from, int to)
+{
+	char buf[65536];
+	ssize_t n = read(from, buf, sizeof(buf)), at = 0, done = 1;
+
+	for (; at < n && done > 0; at += done)
+		done = write(to, buf + at, (size_t)(n - at));
+	return done <= 0 ? -1 : at;
+}
+
 /* One line of JSON.  NULL: none has come. */
 static struct json_object *read_line(int fd)
 {
@@ -328,40 +339,14 @@ static struct json_object *read_line(int fd)
 	return n ? request_json(line) : NULL;
 }
 
-/* What FROM has for TO.  0: no more comes; -1: or can be written. */
-static ssize_t pass_on(int from, int to)
-{
-	char buf[65536];
-	ssize_t n = read(from, buf, sizeof(buf)), at = 0, done = 1;
-
-	for (; at < n && done > 0; at += done)
-		done = write(to, buf + at, (size_t)(n - at));
-	return done <= 0 ? -1 : at;
-}
-
-/* Give the daemon what comes from stdin.  What it says in the end, if anything; RET_ALL: to all. */
-static struct json_object *feed(int fd, bool *ret_all)
-{
-	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
-			      { .fd = STDIN_FILENO, .events = POLLIN } };
-
-	while (poll(p, 2, -1) < 0 || !p[0].revents) {
-		if (pass_on(STDIN_FILENO, fd) > 0)
-			continue;
-		shutdown(fd, SHUT_WR);
-		p[1].fd = -1;
-	}
-	*ret_all = p[1].fd < 0;
-	return read_line(fd);
-}
-
-/* After the answer of an import, or an export, which goes to stdout. */
+/* After the answer an export goes to stdout; or stdin to an IMPORT, until that says what is wrong. */
 static int run_stream(const struct client_words *words, bool import)
 {
 	const struct timeval none = { .tv_sec = 0 };
 	int fd = begin_talk(words->control, words->line), r = EXIT_CODE_OK;
 	struct json_object *said = errno ? NULL : read_line(fd);
-	bool all = false;
+	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
+			      { .fd = import ? STDIN_FILENO : -1, .events = POLLIN } };
 	ssize_t n = 1;
 
 	if (!said) {
@@ -371,17 +356,24 @@ static int run_stream(const struct client_words *words, bool import)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
 	signal(SIGPIPE, SIG_IGN); /* who has gone is found by write(2) */
-	if (!json_object_object_get(said, "error")) {
-		json_object_put(said);
-		said = import ? feed(fd, &all) : NULL;
-		while (!import && n > 0)
+	while (n > 0 && said && !json_object_object_get(said, "error")) {
+		poll(p, 2, -1);
+		if (p[1].revents && pass_on(STDIN_FILENO, fd) <= 0) {
+			shutdown(fd, SHUT_WR);
+			p[1].fd = -1;
+		}
+		if (p[0].revents && !import) {
 			n = pass_on(fd, STDOUT_FILENO);
+		} else if (p[0].revents) {
+			json_object_put(said);
+			said = read_line(fd);
+		}
 	}
-	if (said)
+	if (n > 0 && said)
 		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(said));
 	else if (n < 0)
 		r = log_complain(EXIT_CODE_FAILURE, "whoever reads this has ended");
-	else if (!all)
+	else if (!import || p[1].fd >= 0)
 		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended it");
 	json_object_put(said);
 	close(fd);

@@ -65,129 +65,122 @@ struct forward *forward_with_tag(struct forward *f, uint32_t tag)
 	return f;
 }
 
-int adopt_session(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot)
+struct held held_at(const struct shared *shared, uint32_t at)
 {
-	struct forward *f = forward_with_tag(first, graft_of(shared->grafts, slot)->forward);
-	struct sockaddr_storage client;
-	socklen_t len;
-	int r;
+	uint32_t n = grafts_total(shared->grafts);
+	struct graft_entry *g = (struct graft_entry *)graft_of(shared->grafts, at % n);
+	struct udp_flow *f = (struct udp_flow *)udp_flow_of(grafts_udp(shared->grafts), at % n);
+	struct held h = { .leg = { &g->side[0].leg, &g->side[1].leg },
+			  .forward = &g->forward,
+			  .source = &g->source,
+			  .mirrored = &g->mirrored };
 
-	graft_address(shared->grafts, slot, CLIENT, false, &client, &len);
-	if (!f)
-		return -ENOENT;
-	if (admission_enter(shared, f) != CAUSES)
-		return -EUSERS;
-	if (admission_enter_client(shared, f, (struct sockaddr *)&client, true) != CAUSES) {
-		admission_leave(shared, f, NULL);
-		return -EUSERS;
-	}
-	r = session_adopt(w, f, (struct sockaddr *)&client, slot);
-	if (r)
-		admission_leave(shared, f, (struct sockaddr *)&client);
-	return r;
+	if (at >= n)
+		h = (struct held){ .leg = { &f->leg[0], &f->leg[1] },
+				   .forward = &f->forward,
+				   .source = &f->source,
+				   .mirrored = &f->mirrored };
+	if (at < n ? graft_carries(shared->grafts, at) : f->used == 1)
+		h.state = HELD_ACTIVE;
+	else if (at < n ? graft_state(shared->grafts, at) == GRAFT_STANDBY : f->used == UDP_STANDBY)
+		h.state = HELD_STANDBY;
+	return h;
 }
 
-/* --- flows of UDP --- */
-
-int adopt_flow(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot)
+void held_end(struct shared *shared, uint32_t at)
 {
-	struct udp_grafts *us = grafts_udp(shared->grafts);
-	struct forward *f = forward_with_tag(first, udp_flow_of(us, slot)->forward);
+	uint32_t n = grafts_total(shared->grafts);
+
+	if (at >= n) {
+		udp_graft_leave(grafts_udp(shared->grafts), at - n);
+	} else if (!graft_drop(shared->grafts, at)) {
+		graft_kill(shared->grafts, at);
+		graft_put(shared->grafts, at);
+	}
+}
+
+static void client_of(const struct shared *shared, uint32_t at, union client_addr *ret)
+{
 	struct sockaddr_storage ss;
-	union client_addr client;
 	socklen_t len;
+
+	graft_tuple_address(&held_at(shared, at).leg[CLIENT]->tuple, false, &ss, &len);
+	client_addr_set(ret, (struct sockaddr *)&ss);
+}
+
+bool held_is_of(const struct shared *shared, const struct worker *w, uint32_t at)
+{
+	union client_addr client;
+
+	if (at < grafts_total(shared->grafts))
+		return at % shared->config->workers == w->index;
+	client_of(shared, at, &client);
+	return udp_worker(&client, shared->config->workers) == w->index;
+}
+
+int held_adopt(struct shared *shared, struct worker *w, struct forward *first, uint32_t at)
+{
+	struct forward *f = forward_with_tag(first, *held_at(shared, at).forward);
+	uint32_t n = grafts_total(shared->grafts);
+	union client_addr client;
+	bool udp = at >= n;
 	int r;
 
-	if (!f || !f->conf->listen.udp)
+	client_of(shared, at, &client);
+	if (!f || f->conf->listen.udp != udp)
 		return -ENOENT;
 	if (admission_enter(shared, f) != CAUSES)
 		return -EUSERS;
-	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
-	client_addr_set(&client, (struct sockaddr *)&ss);
-	if (admission_enter_client(shared, f, &client.sa, false) != CAUSES) {
+	if (admission_enter_client(shared, f, &client.sa, !udp) != CAUSES) {
 		admission_leave(shared, f, NULL);
 		return -EUSERS;
 	}
-	r = udp_session_adopt(w, f, slot);
+	r = udp ? udp_session_adopt(w, f, at - n) : session_adopt(w, f, &client.sa, at);
 	if (r)
 		admission_leave(shared, f, &client.sa);
 	return r;
 }
 
-bool flow_is_of(const struct shared *shared, const struct worker *w, uint32_t slot)
-{
-	struct sockaddr_storage ss;
-	union client_addr client;
-	socklen_t len;
-
-	udp_graft_address(grafts_udp(shared->grafts), slot, CLIENT, false, &ss, &len);
-	client_addr_set(&client, (struct sockaddr *)&ss);
-	return udp_worker(&client, shared->config->workers) == w->index;
-}
-
 /* By its worker, or the only one that listens. */
-static bool adopt_left_flow(struct shared *shared, struct threads *ts, struct forward *first,
-			    uint32_t slot)
+static bool adopt_left(struct shared *shared, struct threads *ts, struct forward *first,
+		       uint32_t at)
 {
 	unsigned int w = 0;
 	int r;
 
-	while (w < ts->n - 1 && !flow_is_of(shared, &ts->workers[w], slot))
+	while (w < ts->n - 1 && !held_is_of(shared, &ts->workers[w], at))
 		w++;
-	r = adopt_flow(shared, &ts->workers[w], first, slot);
-	return !(r == -ENOENT ? adopt_flow(shared, ts->workers, first, slot) : r);
-}
-
-static void adopt_flows(struct shared *shared, struct threads *ts, struct forward *first)
-{
-	struct udp_grafts *us = grafts_udp(shared->grafts);
-	unsigned int adopted = 0, ended = 0;
-
-	/* answers to flows that are no more may still come */
-	for (uint32_t slot = 0; slot < grafts_total(shared->grafts); slot++)
-		udp_port_put(udp_flow_of(us, slot)->leg[1].tuple.local_port,
-			     clock_ms() + UDP_PORT_OWED_MS);
-	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++) {
-		if (adopt_left_flow(shared, ts, first, slot)) {
-			adopted++;
-			continue;
-		}
-		udp_graft_leave(us, slot);
-		ended++;
-	}
-	if (adopted)
-		log_info("%u flows of UDP of the daemon before are adopted", adopted);
-	if (ended)
-		log_warning(
-			"%u flows of UDP of the daemon before end: no forward has their name, or "
-			"a limit is reached",
-			ended);
+	r = held_adopt(shared, &ts->workers[w], first, at);
+	return !(r == -ENOENT ? held_adopt(shared, ts->workers, first, at) : r);
 }
 
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first)
 {
-	struct grafts *gs = shared->grafts;
-	unsigned int adopted = 0, reset = 0;
+	uint32_t n = shared->grafts ? grafts_total(shared->grafts) : 0;
+	unsigned int adopted = 0, ended = 0;
 
-	if (gs)
-		adopt_flows(shared, ts, first);
-	for (uint32_t slot = 0; gs && graft_next(gs, &slot); slot++) {
-		if (!adopt_session(shared, &ts->workers[slot % ts->n], first, slot)) {
+	/* answers to flows that are no more may still come */
+	for (uint32_t at = n; at < 2 * n; at++)
+		udp_port_put(held_at(shared, at).leg[UPSTREAM]->tuple.local_port,
+			     clock_ms() + UDP_PORT_OWED_MS);
+	for (uint32_t at = 0; at < 2 * n; at++) {
+		if (held_at(shared, at).state != HELD_ACTIVE)
+			continue;
+		if (adopt_left(shared, ts, first, at)) {
 			adopted++;
 			continue;
 		}
-		graft_kill(gs, slot);
-		graft_put(gs, slot);
-		reset++;
+		held_end(shared, at);
+		ended++;
 	}
-	if (gs)
-		grafts_close_sockets(gs);
+	if (n)
+		grafts_close_sockets(shared->grafts);
 	if (adopted)
 		log_info("%u grafted sessions of the daemon before are adopted", adopted);
-	if (reset)
+	if (ended)
 		log_warning("%u grafted sessions of the daemon before are reset: no forward has "
 			    "their name, or a limit is reached",
-			    reset);
+			    ended);
 }
 
 /* --- culvert graft --- */

@@ -22,16 +22,30 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 /* Make the sessions left ones of TS and FIRST, before the workers start; or reset them. */
 void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first);
 
+/* --- sessions of both protocols that no session of a worker has --- */
+
+/*
+ * What is entered at AT.  As many places as grafts_total() says are of TCP, and as many behind them
+ * of UDP.  The pointers lead into the maps.
+ */
+struct held {
+	enum { HELD_NOTHING, HELD_ACTIVE, HELD_STANDBY } state;
+	struct graft_leg *leg[2]; /* 0: the client */
+	uint32_t *forward, *source, *mirrored;
+};
+
+struct held held_at(const struct shared *shared, uint32_t at);
+/* Take it out, or, if that is possible, reset it. */
+void held_end(struct shared *shared, uint32_t at);
+/* W is the one that gets it: so the kernel chooses sockets of UDP. */
+bool held_is_of(const struct shared *shared, const struct worker *w, uint32_t at);
+/*
+ * Make it a session of W, by the thread of that: 0, or why not.  -ENOENT: there is no forward with its
+ * name, or, of UDP, no socket of W for it; -EUSERS: a limit.
+ */
+int held_adopt(struct shared *shared, struct worker *w, struct forward *first, uint32_t at);
 /* The first forward of the list with that graft_tag(); or NULL. */
 struct forward *forward_with_tag(struct forward *first, uint32_t tag);
-/*
- * The same of one that came from another relay, by the thread of W, which gets it: 0, or why not.
- * -ENOENT: there is no forward with its name, or, of UDP, no socket of W for it; -EUSERS: a limit.
- */
-int adopt_session(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot);
-/* The kernel chooses W for its client. */
-bool flow_is_of(const struct shared *shared, const struct worker *w, uint32_t slot);
-int adopt_flow(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot);
 
 /* `culvert graft`: what is left of a daemon that does not run.  Returns the exit code. */
 int graft_run(int argc, char **argv);

@@ -113,7 +113,16 @@ static void wake_workers(struct daemon *d)
 /* Routes have changed: grafted sessions may have been reset. */
 static void tell_of_grafts(void *arg)
 {
-	threads_tell_of_grafts(arg);
+	struct daemon *d = arg;
+
+	threads_tell_of_grafts(&d->reload.threads);
+}
+
+static void hear_news(void *arg)
+{
+	struct daemon *d = arg;
+
+	standby_news(&d->standby);
 }
 
 /* --- signals --- */
@@ -295,7 +304,7 @@ static int revive_grafts(struct daemon *d)
 		return 0;
 	r = standby_open(&d->standby, &d->reload);
 	grafts_revive(gs, d->account.uid);
-	r = r ?: netlink_watch_open(&d->routes, &d->loop, gs, tell_of_grafts, &d->reload.threads);
+	r = r ?: netlink_watch_open(&d->routes, &d->loop, gs, hear_news, tell_of_grafts, d);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 

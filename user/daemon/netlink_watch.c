@@ -46,6 +46,7 @@ static void on_news(struct source *source, uint32_t events)
 	while (recvfrom(source->fd, buf, sizeof(buf), MSG_DONTWAIT, NULL, NULL) > 0 ||
 	       errno == ENOBUFS) /* some were lost: it is all the same */
 		errno = 0;
+	r->hear(r->arg);
 	/* once, or news that do not end would put it off for ever */
 	if (!r->news)
 		timer_set(r->loop, &r->look, r->loop->now_ms + SETTLE_MS);
@@ -53,7 +54,7 @@ static void on_news(struct source *source, uint32_t events)
 }
 
 int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs,
-		       void (*tell)(void *arg), void *arg)
+		       void (*hear)(void *arg), void (*tell)(void *arg), void *arg)
 {
 	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
 				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
@@ -65,6 +66,7 @@ int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts
 	*r = (struct netlink_watch){ .loop = loop,
 				     .grafts = gs,
 				     .look.fire = on_look,
+				     .hear = hear,
 				     .tell = tell,
 				     .arg = arg,
 				     .news = true,

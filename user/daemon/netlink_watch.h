@@ -18,10 +18,11 @@ struct netlink_watch {
 	bool news;  /* of netlink, since the last look */
 	bool moved; /* something has changed since the sockets were asked, at asked_ms */
 	uint64_t asked_ms;
+	void (*hear)(void *arg); /* something has changed just now */
 	void (*tell)(void *arg); /* the workers have to look at grafted sessions */
 	void *arg;
 };
 
 /* By the thread that runs LOOP; after that only that thread uses R, to its end.  -errno. */
 int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs,
-		       void (*tell)(void *arg), void *arg);
+		       void (*hear)(void *arg), void (*tell)(void *arg), void *arg);

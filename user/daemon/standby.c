@@ -13,12 +13,9 @@
 #include "daemon/standby.h"
 
 #include <errno.h>
-#include <linux/netlink.h>
-#include <linux/rtnetlink.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -85,68 +82,63 @@ static bool is_told_of(const struct standby *sb, uint32_t source)
 	return false;
 }
 
+static bool is_here(const struct standby *sb, const struct held *h)
+{
+	return grafts_have(sb->grafts, &h->leg[0]->tuple.local);
+}
+
 /*
  * Take over what has said nothing since its address came, so that its ends are probed, and its time
  * is up some day; but not from a relay that still tells of it.  Flows of UDP have no ends to probe.
  */
 static void wake(struct standby *sb)
 {
-	for (uint32_t slot = 0; slot < sb->n; slot++)
-		if (graft_state(sb->grafts, slot) == GRAFT_STANDBY &&
-		    !is_told_of(sb, graft_of(sb->grafts, slot)->source) &&
-		    grafts_have(sb->grafts, &graft_of(sb->grafts, slot)->side[0].tuple.local))
-			graft_wake(sb->grafts, slot);
-	for (uint32_t slot = 0; slot < sb->n; slot++)
-		if (udp_graft_is_over(sb->udp, slot))
-			udp_graft_leave(sb->udp, slot);
+	for (uint32_t at = 0; at < 2 * sb->n; at++) {
+		struct held h = held_at(sb->shared, at);
+
+		if (h.state != HELD_STANDBY)
+			continue;
+		if (at >= sb->n && udp_graft_is_over(sb->udp, at - sb->n))
+			held_end(sb->shared, at);
+		else if (at < sb->n && !is_told_of(sb, *h.source) && is_here(sb, &h))
+			graft_wake(sb->grafts, at);
+	}
 	sb->wake_ms = clock_ms() + WAKE_MS;
 }
 
-static void find_way(struct standby *sb, struct graft_leg *l)
+/* Both ways of what is STANDBY. */
+static void find_ways(struct standby *sb, const struct held *h)
 {
-	struct route r = routes_ask(&sb->routes, &l->tuple.remote, l->way.mark);
+	for (unsigned int i = 0; i < 2 && h->state == HELD_STANDBY; i++) {
+		struct graft_leg *l = h->leg[i];
+		struct route r = routes_ask(&sb->routes, &l->tuple.remote, l->way.mark);
 
-	grafts_set_way(sb->grafts, &l->way, r.ifindex, r.mtu);
-}
-
-/* Both ways of what STANDBY is entered in SLOT. */
-static void find_ways(struct standby *sb, uint32_t slot, bool udp)
-{
-	struct graft_entry *g = (struct graft_entry *)graft_of(sb->grafts, slot);
-	struct udp_flow *f = (struct udp_flow *)udp_flow_of(sb->udp, slot);
-
-	for (unsigned int i = 0; i < 2; i++) {
-		if (udp && f->used == UDP_STANDBY)
-			find_way(sb, &f->leg[i]);
-		else if (!udp && graft_state(sb->grafts, slot) == GRAFT_STANDBY)
-			find_way(sb, &g->side[i].leg);
+		grafts_set_way(sb->grafts, &l->way, r.ifindex, r.mtu);
 	}
 }
 
-static void on_news(struct source *s, uint32_t events)
+void standby_news(struct standby *sb)
 {
-	struct standby *sb = container_of(s, struct standby, news);
-	char buf[8192];
-
-	(void)events;
-	while (recv(s->fd, buf, sizeof(buf), MSG_DONTWAIT) > 0 || errno == ENOBUFS)
-		errno = 0;
 	pthread_mutex_lock(&sb->lock);
 	routes_forget(&sb->routes);
 	look_at_addresses(sb);
-	for (uint32_t slot = 0; sb->n_addresses && slot < sb->n; slot++) {
-		find_ways(sb, slot, false);
-		find_ways(sb, slot, true);
+	for (uint32_t at = 0; sb->n_addresses && at < 2 * sb->n; at++) {
+		struct held h = held_at(sb->shared, at);
+
+		find_ways(sb, &h);
 	}
 	pthread_mutex_unlock(&sb->lock);
 }
 
 /* --- sessions that come --- */
 
-static bool has_come(const struct standby *sb, uint32_t slot)
+static bool has_come(const struct standby *sb, uint32_t at)
 {
-	const volatile struct udp_flow *f = udp_flow_of(sb->udp, slot);
+	const volatile struct udp_flow *f;
 
+	if (at < sb->n)
+		return graft_is_orphan(sb->grafts, at);
+	f = udp_flow_of(sb->udp, at - sb->n);
 	return f->used == UDP_STANDBY &&
 	       (f->at[0].packets || f->at[1].packets || f->at[0].word != UDP_ACTIVE ||
 		f->at[1].word != UDP_ACTIVE);
@@ -171,22 +163,17 @@ static void make_sockets(struct standby *sb, uint32_t slot)
 static void adopt_some(struct worker *w, const void *arg)
 {
 	struct standby *sb = (struct standby *)arg;
-	struct shared *shared = sb->reload->shared;
-	struct forward *first = sb->reload->forwards.first;
 
-	for (uint32_t slot = 0; slot < sb->n; slot++) {
-		if (has_come(sb, slot) && flow_is_of(shared, w, slot))
-			sb->adopted += !adopt_flow(shared, w, first, slot);
-		if (slot % sb->reload->threads.n != w->index || !graft_is_orphan(sb->grafts, slot))
+	for (uint32_t at = 0; at < 2 * sb->n; at++) {
+		if (!has_come(sb, at) || !held_is_of(sb->shared, w, at))
 			continue;
-		if (!adopt_session(shared, w, first, slot)) {
+		if (!held_adopt(sb->shared, w, sb->reload->forwards.first, at)) {
 			sb->adopted++;
 			continue;
 		}
 		log_limited(LOG_WARNING, "standby: a session that came is reset: no forward has "
 					 "its name, or a limit is reached");
-		graft_kill(sb->grafts, slot);
-		graft_put(sb->grafts, slot);
+		held_end(sb->shared, at);
 	}
 }
 
@@ -196,19 +183,18 @@ static void on_look(struct timer *t)
 	uint64_t before = sb->adopted;
 	bool some = false, left;
 
-	for (uint32_t slot = 0; slot < sb->n; slot++) {
-		if (graft_is_orphan(sb->grafts, slot))
-			make_sockets(sb, slot);
-		some = some || has_come(sb, slot) || graft_is_orphan(sb->grafts, slot);
+	for (uint32_t at = 0; at < 2 * sb->n; at++) {
+		if (!has_come(sb, at))
+			continue;
+		some = true;
+		if (at < sb->n)
+			make_sockets(sb, at);
 	}
 	if (some)
 		threads_call(&sb->reload->threads, adopt_some, sb);
 	if (sb->adopted != before)
 		log_info("standby: %llu sessions of another relay have come",
 			 (unsigned long long)(sb->adopted - before));
-	for (uint32_t slot = 0; some && slot < sb->n; slot++)
-		if (has_come(sb, slot)) /* no forward has its name, or a limit is reached */
-			udp_graft_leave(sb->udp, slot);
 	pthread_mutex_lock(&sb->lock);
 	left = look_at_addresses(sb);
 	if (clock_ms() >= sb->wake_ms)
@@ -241,8 +227,9 @@ static void count_streams(struct standby *sb)
 	grafts_set_unsynced(sb->grafts, unsynced);
 }
 
-static void change_stream(struct standby *sb, struct stream *s, bool is_open, bool in_sync)
+static void change_stream(struct stream *s, bool is_open, bool in_sync)
 {
+	struct standby *sb = s->sb;
 	bool was_synced = s->synced_ms;
 
 	pthread_mutex_lock(&sb->lock);
@@ -256,384 +243,377 @@ static void change_stream(struct standby *sb, struct stream *s, bool is_open, bo
 			 in_sync ? "is in sync" : "has ended");
 }
 
-/* NULL: there are too many. */
-static struct stream *open_stream(struct standby *sb, const char *name)
+/* What is told, or was heard, of a place. */
+struct told {
+	uint32_t key; /* changes with what is to be told; 0: nothing is */
+	struct graft_tuple client;
+};
+
+/* NAME: of an import.  NULL: there are too many, or there is no memory. */
+static struct stream *open_stream(struct standby *sb, const struct control *c, int fd,
+				  const char *name)
 {
+	struct told *told = calloc(2 * (size_t)sb->n, sizeof(*told));
+	uint8_t *buffer = malloc(BUFFER);
 	struct stream *s = sb->streams;
 
 	pthread_mutex_lock(&sb->lock);
-	while (s < sb->streams + STREAMS_MAX && s->is_open)
+	while (s < sb->streams + STREAMS_MAX && s->told)
 		s++;
-	if (s < sb->streams + STREAMS_MAX) {
-		s->is_import = name;
-		s->tag = name ? graft_tag(name) | 1 : 0; /* 0 is none */
-		s->records = 0;
-		snprintf(s->name, sizeof(s->name), "%s", name ?: "");
-		s->is_open = true; /* last: who shows it has no lock */
-	}
-	pthread_mutex_unlock(&sb->lock);
-	if (s == sb->streams + STREAMS_MAX) {
-		log_warning("standby: more than %d exports and imports", STREAMS_MAX);
+	if (s == sb->streams + STREAMS_MAX || !told || !buffer) {
+		pthread_mutex_unlock(&sb->lock);
+		free(told);
+		free(buffer);
+		log_warning("standby: no memory, or more than %d exports and imports", STREAMS_MAX);
 		return NULL;
 	}
-	change_stream(sb, s, true, false);
+	*s = (struct stream){ .sb = sb,
+			      .control = c,
+			      .fd = fd,
+			      .is_import = name,
+			      .tag = name ? graft_tag(name) | 1 : 0, /* 0 is none */
+			      .told = told,
+			      .buffer = buffer };
+	snprintf(s->name, sizeof(s->name), "%s", name ?: "");
+	pthread_mutex_unlock(&sb->lock);
+	change_stream(s, true, false);
 	loop_call(&sb->reload->loop, begin_looks, sb, 2000);
 	return s;
 }
 
+static void close_stream(struct stream *s)
+{
+	change_stream(s, false, false);
+	free(s->buffer);
+	free(s->told);
+	s->told = NULL; /* last: another one may use it */
+}
+
 /* --- export --- */
 
-struct told {
-	uint32_t key; /* changes with what is to be told; 0: nothing is told */
-	struct graft_tuple client;
-};
-
-struct export
+static bool flush(struct stream *s)
 {
-	struct standby *sb;
-	struct stream *s;
-	const struct control *c;
-	int fd;
-	uint64_t after_ns, now_ns; /* as of this look */
-	struct told *told;         /* by slot, and then of UDP */
-	size_t len;
-	uint8_t buffer[BUFFER];
-};
+	int r = s->len ? control_send(s->control, s->fd, DEAF_MS, (char *)s->buffer, s->len) : 0;
 
-static bool flush(struct export *e)
-{
-	int r = e->len ? control_send(e->c, e->fd, DEAF_MS, (char *)e->buffer, e->len) : 0;
-
-	e->len = 0;
-	e->s->last_ms = clock_ms();
+	s->len = 0;
+	s->last_ms = clock_ms();
 	return !r;
 }
 
-static bool put(struct export *e, struct graft_record *r)
+static bool put(struct stream *s, struct graft_record *r)
 {
-	if (e->len + RECORD_MAX > BUFFER && !flush(e))
+	if (s->len + RECORD_MAX > BUFFER && !flush(s))
 		return false;
-	e->len += record_pack(r, clock_ns(), e->buffer + e->len);
-	e->s->records++;
+	s->len += record_pack(r, clock_ns(), s->buffer + s->len);
+	s->records++;
 	return true;
+}
+
+static uint32_t key_of_session(const struct stream *s, uint32_t slot)
+{
+	const volatile struct graft_entry *g = graft_of(s->sb->grafts, slot);
+	uint64_t offered = g->offered_ns;
+
+	if (graft_state(s->sb->grafts, slot) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
+		return 0;
+	return ((uint32_t)(offered / 1000) ^ (uint32_t)g->id << 20) << 5 | g->side[1].fin << 3 |
+	       g->side[0].fin << 1 | 1;
+}
+
+static uint32_t key_of_flow(const struct stream *s, uint32_t slot)
+{
+	const volatile struct udp_flow *f = udp_flow_of(s->sb->udp, slot);
+
+	if ((uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - f->born < s->after_ns >> UDP_TICK_SHIFT ||
+	    !(udp_graft_carries(s->sb->udp, slot, 0) || udp_graft_carries(s->sb->udp, slot, 1)))
+		return 0;
+	return (uint32_t)f->id << 1 | 1;
 }
 
 /*
  * What is STANDBY has an even key: its relay tells of it, if that is here; and of its end each one
  * that knew it.
  */
-static uint32_t standby_key(const struct export *e)
+static uint32_t key_of(const struct stream *s, const struct held *h, uint32_t at)
 {
-	return (e->sb->moves + 1) << 1;
-}
-
-static uint32_t key_of(const struct export *e, uint32_t slot)
-{
-	const volatile struct graft_entry *g = graft_of(e->sb->grafts, slot);
-	enum graft_state state = graft_state(e->sb->grafts, slot);
-	uint64_t offered;
-
-	if (state == GRAFT_STANDBY)
-		return standby_key(e);
-	if (state != GRAFT_ACTIVE && state != GRAFT_RETURNING)
+	if (h->state == HELD_STANDBY)
+		return (s->sb->moves + 1) << 1;
+	if (h->state == HELD_NOTHING || *h->mirrored == GRAFT_OVER)
 		return 0;
-	offered = g->offered_ns;
-	if (e->now_ns < offered + e->after_ns)
-		return 0;
-	return ((uint32_t)(offered / 1000) ^ (uint32_t)g->id << 20) << 5 | g->side[1].fin << 3 |
-	       g->side[0].fin << 1 | 1;
+	return at < s->sb->n ? key_of_session(s, at) : key_of_flow(s, at - s->sb->n);
 }
 
-static uint32_t udp_key_of(const struct export *e, uint32_t slot)
+/* The place of what has that tuple; or NO_SLOT. */
+static uint32_t find(const struct standby *sb, const struct graft_tuple *client, bool udp)
 {
-	const volatile struct udp_flow *f = udp_flow_of(e->sb->udp, slot);
+	uint32_t slot = udp ? udp_graft_find(sb->udp, client) : graft_find(sb->grafts, client);
 
-	if (f->used == UDP_STANDBY)
-		return standby_key(e);
-	if (f->used != 1 ||
-	    (uint32_t)(e->now_ns >> UDP_TICK_SHIFT) - f->born < e->after_ns >> UDP_TICK_SHIFT ||
-	    !(udp_graft_carries(e->sb->udp, slot, 0) || udp_graft_carries(e->sb->udp, slot, 1)))
-		return 0;
-	return (uint32_t)f->id << 1 | 1;
+	return udp && slot != NO_SLOT ? slot + sb->n : slot;
 }
 
-/* It has another slot, which is told of, too. */
-static bool is_elsewhere(const struct export *e, uint32_t slot, const struct graft_tuple *client,
-			 bool udp)
+/* Tell of what is at AT if that has changed.  False: the reader does not take it. */
+static bool tell(struct stream *s, uint32_t at)
 {
-	uint32_t found = udp ? udp_graft_find(e->sb->udp, client) :
-			       graft_find(e->sb->grafts, client);
+	struct standby *sb = s->sb;
+	struct told *told = &s->told[at], was = *told;
+	struct held h = held_at(sb->shared, at);
+	uint32_t key = key_of(s, &h, at), found;
+	bool udp = at >= sb->n;
+	struct graft_record r = { .kind = RECORD_GONE, .udp = udp, .client = was.client };
 
-	return found != slot && found != NO_SLOT;
-}
-
-/* Tell of SLOT what has changed.  False: the reader does not take it. */
-static bool tell(struct export *e, uint32_t slot, bool udp)
-{
-	struct told *told = &e->told[slot + (udp ? e->sb->n : 0)];
-	uint32_t key = udp ? udp_key_of(e, slot) : key_of(e, slot);
-	struct graft_record r = { .kind = RECORD_GONE, .udp = udp, .client = told->client };
-	volatile struct udp_flow *f = udp_flow_of(e->sb->udp, slot);
-	volatile struct graft_entry *g = graft_of(e->sb->grafts, slot);
-	bool was = told->key;
-
-	if (key == told->key)
+	if (key == was.key)
 		return true;
-	told->key = key;
-	told->client = udp ? *(struct graft_tuple *)&f->leg[0].tuple :
-			     *(struct graft_tuple *)&g->side[0].tuple;
-	if (was && (!key || memcmp(&told->client, &r.client, sizeof(r.client)) != 0) &&
-	    !is_elsewhere(e, slot, &r.client, udp) && !put(e, &r))
-		return false;
+	*told = (struct told){ .key = key, .client = h.leg[0]->tuple };
+	if (was.key && (!key || memcmp(&told->client, &was.client, sizeof(was.client)) != 0)) {
+		found = find(sb, &was.client, udp);
+		/* else it has another place, which is told of, too */
+		if ((found == at || found == NO_SLOT) && !put(s, &r))
+			return false;
+	}
 	if (!key)
 		return true;
-	if (!(key & 1) && !grafts_have(e->sb->grafts, &told->client.local)) {
+	if (h.state == HELD_STANDBY && !is_here(sb, &h)) {
 		r.kind = RECORD_LEFT;
 		r.client = told->client;
-		return put(e, &r);
+		return put(s, &r);
 	}
+	pthread_mutex_lock(&sb->lock);
+	follow_address(sb, &told->client.local);
+	pthread_mutex_unlock(&sb->lock);
+	*h.mirrored = 1;
 	r.kind = udp ? RECORD_UDP : RECORD_TCP;
-	if (udp) {
-		f->mirrored = 1;
-		r.flow = *(struct udp_flow *)f;
-	} else {
-		pthread_mutex_lock(&e->sb->lock);
-		follow_address(e->sb, &told->client.local);
-		pthread_mutex_unlock(&e->sb->lock);
-		g->mirrored = 1;
-		r.tcp = *(struct graft_entry *)g;
-	}
-	return put(e, &r);
+	if (udp)
+		r.flow = *(struct udp_flow *)udp_flow_of(sb->udp, at - sb->n);
+	else
+		r.tcp = *(struct graft_entry *)graft_of(sb->grafts, at);
+	return put(s, &r);
 }
 
-static bool tell_all(struct export *e)
+static bool tell_all(struct stream *s)
 {
-	e->now_ns = clock_ns();
-	for (uint32_t slot = 0; slot < e->sb->n; slot++)
-		if (!tell(e, slot, false) || !tell(e, slot, true))
+	s->now_ns = clock_ns();
+	for (uint32_t at = 0; at < 2 * s->sb->n; at++)
+		if (!tell(s, at))
 			return false;
 	return true;
 }
 
 /* A reader says nothing; if it can be heard, it has gone. */
-static void export(struct export *e)
+static void export(struct stream *s)
 {
 	struct graft_record r = { .kind = RECORD_BEGIN };
 	uint64_t alive_ms;
 
-	if (!put(e, &r) || !tell_all(e))
+	if (!put(s, &r) || !tell_all(s))
 		return;
 	r.kind = RECORD_SYNC;
-	if (!put(e, &r) || !flush(e))
+	if (!put(s, &r) || !flush(s))
 		return;
-	change_stream(e->sb, e->s, true, true);
+	change_stream(s, true, true);
 	r.kind = RECORD_ALIVE;
-	for (alive_ms = clock_ms(); !control_wait(e->c, e->fd, LOOK_MS);) {
-		if (!tell_all(e))
+	for (alive_ms = clock_ms(); !control_wait(s->control, s->fd, LOOK_MS);) {
+		if (!tell_all(s))
 			return;
 		if (clock_ms() - alive_ms >= ALIVE_MS) {
 			alive_ms = clock_ms();
-			put(e, &r);
+			put(s, &r);
 		}
-		if (!flush(e))
+		if (!flush(s))
 			return;
 	}
 }
 
 void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms)
 {
-	struct export *e = calloc(1, sizeof(*e));
-	struct told *told = calloc(2 * (size_t)sb->n, sizeof(*told));
-	struct stream *s = e && told ? open_stream(sb, NULL) : NULL;
+	struct stream *s = open_stream(sb, c, fd, NULL);
 
-	if (s) {
-		*e = (struct export){ .sb = sb,
-				      .s = s,
-				      .c = c,
-				      .fd = fd,
-				      .after_ns = after_ms * NS_PER_MS,
-				      .told = told };
-		export(e);
-		change_stream(sb, s, false, false);
-	}
-	free(told);
-	free(e);
+	if (!s)
+		return;
+	s->after_ns = after_ms * NS_PER_MS;
+	export(s);
+	close_stream(s);
 }
 
-/* --- import --- */
+/* --- import: under the lock --- */
 
-struct import {
-	struct standby *sb;
-	struct stream *s;
-	bool *seen; /* by our slots, and then those of UDP: told of in this stream */
-};
-
-/* 0, or -errno. */
-static int take_session(struct import *i, struct graft_record *r, bool udp)
+/* R tells nothing new of what is STANDBY at AT. */
+static bool is_known(const struct standby *sb, uint32_t at, const struct graft_record *r)
 {
-	struct standby *sb = i->sb;
-	uint32_t tag = udp ? r->flow.forward : r->tcp.forward, slot;
+	const struct graft_side *have, *told = r->tcp.side;
+
+	if (at == NO_SLOT || held_at(sb->shared, at).state != HELD_STANDBY)
+		return false;
+	if (at >= sb->n)
+		return udp_flow_of(sb->udp, at - sb->n)->id == r->flow.id;
+	have = (const struct graft_side *)graft_of(sb->grafts, at)->side;
+	for (int i = 0; i < 2; i++)
+		if (have[i].seq_add != told[i].seq_add || have[i].tsval_add != told[i].tsval_add ||
+		    have[i].fin != told[i].fin)
+			return false;
+	return graft_of(sb->grafts, at)->id == r->tcp.id;
+}
+
+/*
+ * 0, or -errno.  What is known stays where it is: if two relays took each other's records as news,
+ * while the address is at both, they would tell each other for ever.
+ */
+static int take_session(struct stream *s, struct graft_record *r)
+{
+	struct standby *sb = s->sb;
+	bool udp = r->kind == RECORD_UDP;
 	const struct forward *f;
+	struct held h;
 	bool transparent;
+	uint32_t at;
 	int e;
 
 	pthread_mutex_lock(&sb->reload->forwards.lock);
-	f = forward_with_tag(sb->reload->forwards.first, tag);
+	f = forward_with_tag(sb->reload->forwards.first, udp ? r->flow.forward : r->tcp.forward);
 	transparent = f && f->conf->transparent;
 	pthread_mutex_unlock(&sb->reload->forwards.lock);
 	if (!f)
 		return -ENOENT;
-	pthread_mutex_lock(&sb->lock);
 	for (int side = 0; side < 2 - transparent; side++) /* else that one is the client's */
-		follow_address(sb, udp ? &r->flow.leg[side].tuple.local :
-					 &r->tcp.side[side].tuple.local);
-	e = udp ? udp_graft_import(sb->udp, &r->flow, i->s->tag, &slot) :
-		  graft_import(sb->grafts, &r->tcp, i->s->tag, &slot);
-	if (!e) {
-		i->seen[slot + (udp ? sb->n : 0)] = true;
-		find_ways(sb, slot, udp);
+		follow_address(sb, &record_leg(r, side)->tuple.local);
+	at = find(sb, &record_leg(r, 0)->tuple, udp);
+	if (!is_known(sb, at, r)) {
+		e = udp ? udp_graft_import(sb->udp, &r->flow, &at) :
+			  graft_import(sb->grafts, &r->tcp, &at);
+		if (e)
+			return e;
+		at += udp ? sb->n : 0;
 	}
-	pthread_mutex_unlock(&sb->lock);
-	return e;
+	s->told[at].key = 1;
+	h = held_at(sb->shared, at);
+	*h.source = s->tag;
+	find_ways(sb, &h);
+	return 0;
 }
 
 /* What this exporter has no more is over, unless its address is here; and what has left for it. */
-static void in_sync(struct import *i)
+static void drop_others(struct stream *s)
 {
-	struct standby *sb = i->sb;
+	for (uint32_t at = 0; at < 2 * s->sb->n; at++) {
+		struct held h = held_at(s->sb->shared, at);
 
-	for (uint32_t slot = 0; slot < sb->n; slot++) {
-		volatile struct graft_entry *g = graft_of(sb->grafts, slot);
-		volatile struct udp_flow *f = udp_flow_of(sb->udp, slot);
-
-		if (!i->seen[slot] && graft_state(sb->grafts, slot) == GRAFT_STANDBY &&
-		    (g->source == i->s->tag || !g->source)) {
-			g->source = 0;
-			if (!grafts_have(sb->grafts, &g->side[0].tuple.local))
-				graft_drop(sb->grafts,
-					   (const struct graft_tuple *)&g->side[0].tuple, false);
-		}
-		if (!i->seen[slot + sb->n] && f->used == UDP_STANDBY &&
-		    (f->source == i->s->tag || !f->source)) {
-			f->source = 0;
-			if (!grafts_have(sb->grafts, &f->leg[0].tuple.local))
-				udp_graft_leave(sb->udp, slot);
-		}
+		if (s->told[at].key || h.state != HELD_STANDBY ||
+		    (*h.source && *h.source != s->tag))
+			continue;
+		*h.source = 0;
+		if (!is_here(s->sb, &h))
+			held_end(s->sb->shared, at);
 	}
-	change_stream(sb, i->s, true, true);
 }
 
 /* It is over at the exporter, or has LEFT it, who does not know any more what becomes of it. */
-static void part(struct import *i, const struct graft_record *r, bool left)
+static void part(struct stream *s, const struct graft_record *r)
 {
-	struct standby *sb = i->sb;
-	uint32_t slot = r->udp ? udp_graft_find(sb->udp, &r->client) :
-				 graft_find(sb->grafts, &r->client);
-	volatile struct udp_flow *f;
+	uint32_t at = find(s->sb, &r->client, r->udp);
+	struct held h;
 
-	if (!r->udp && !left) {
-		graft_drop(sb->grafts, &r->client, true);
+	if (at == NO_SLOT)
 		return;
-	}
-	if (slot == NO_SLOT)
-		return;
-	f = udp_flow_of(sb->udp, slot);
-	if (!r->udp)
-		graft_of(sb->grafts, slot)->source = 0;
-	else if (left)
-		f->source = 0;
-	else if (f->used == UDP_STANDBY)
-		udp_graft_leave(sb->udp, slot);
+	h = held_at(s->sb->shared, at);
+	if (r->kind == RECORD_LEFT)
+		*h.source = 0;
+	else if (h.state == HELD_STANDBY)
+		held_end(s->sb->shared, at);
+	else if (*h.mirrored)
+		*h.mirrored = GRAFT_OVER;
 }
 
-static void take_record(struct import *i, struct graft_record *r)
+static int take(struct stream *s, struct graft_record *r)
 {
-	struct standby *sb = i->sb;
-	int e = 0;
+	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP)
+		return take_session(s, r);
+	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
+		part(s, r);
+	else if (r->kind == RECORD_SYNC)
+		drop_others(s);
+	return 0;
+}
 
-	if (!i->s->records++)
-		change_stream(sb, i->s, true, false);
-	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP) {
-		e = take_session(i, r, r->kind == RECORD_UDP);
-	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
-		part(i, r, r->kind == RECORD_LEFT);
-	} else if (r->kind == RECORD_SYNC) {
-		in_sync(i);
-	}
+static void take_record(struct stream *s, struct graft_record *r)
+{
+	struct standby *sb = s->sb;
+	int e;
+
+	if (!s->records++)
+		change_stream(s, true, false);
+	pthread_mutex_lock(&sb->lock);
+	e = take(s, r);
+	pthread_mutex_unlock(&sb->lock);
+	if (r->kind == RECORD_SYNC)
+		change_stream(s, true, true);
 	if (!e || e == -EEXIST) /* it is at work here */
 		return;
 	sb->refused++;
-	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", i->s->name,
+	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", s->name,
 		    e == -ENOENT ? "no forward here has the name of its forward" :
 				   "max-sessions is too low for those of both relays");
 }
 
 /* Say why no more is read.  What was taken stays. */
-static void refuse(const struct import *i, const struct control *c, int fd, uint64_t at,
-		   const char *why)
+static void refuse(const struct stream *s, uint64_t at, const char *why)
 {
 	struct json_object *o = request_error_json(ERROR_MALFORMED,
 						   "import %s: the record at byte %llu: %s",
-						   i->s->name, (unsigned long long)at, why);
+						   s->name, (unsigned long long)at, why);
 	size_t len;
 	const char *text = json_line(o, JSON_C_TO_STRING_PLAIN, &len);
 
-	log_warning("standby: import %s: the record at byte %llu: %s", i->s->name,
+	log_warning("standby: import %s: the record at byte %llu: %s", s->name,
 		    (unsigned long long)at, why);
 	if (text)
-		control_send(c, fd, DEAF_MS, text, len);
+		control_send(s->control, s->fd, DEAF_MS, text, len);
 	json_object_put(o);
 }
 
-static void import(struct import *i, const struct control *c, int fd)
+static void import(struct stream *s)
 {
-	uint8_t buffer[BUFFER];
 	struct graft_record r;
 	const char *why = NULL;
-	size_t len = 0, at;
 	uint64_t before = 0; /* bytes of the stream */
 	ssize_t n;
+	size_t at;
 	int took;
 
-	while (control_wait(c, fd, -1) > 0) {
-		n = recv(fd, buffer + len, BUFFER - len, MSG_DONTWAIT);
-		if (n <= 0 && len)
+	while (control_wait(s->control, s->fd, -1) > 0) {
+		n = recv(s->fd, s->buffer + s->len, BUFFER - s->len, MSG_DONTWAIT);
+		if (n <= 0 && s->len)
 			why = "it is not whole";
 		if (n <= 0)
 			break;
-		len += (size_t)n;
-		i->s->last_ms = clock_ms();
-		if (!i->s->records && *buffer != RECORD_BEGIN) {
+		s->len += (size_t)n;
+		s->last_ms = clock_ms();
+		if (!s->records && *s->buffer != RECORD_BEGIN) {
 			why = "not what `culvert export` begins with";
 			break;
 		}
 		for (at = 0;
-		     (took = record_unpack(buffer + at, len - at, clock_ns(), &r, &why)) > 0;
+		     (took = record_unpack(s->buffer + at, s->len - at, clock_ns(), &r, &why)) > 0;
 		     at += (size_t)took) {
-			take_record(i, &r);
+			take_record(s, &r);
 		}
 		before += at;
 		if (took < 0)
 			break;
 		why = NULL;
-		len -= at;
-		memmove(buffer, buffer + at, len);
+		s->len -= at;
+		memmove(s->buffer, s->buffer + at, s->len);
 	}
 	if (why)
-		refuse(i, c, fd, before, why);
+		refuse(s, before, why);
 }
 
 void standby_import(struct standby *sb, const struct control *c, int fd, const char *name)
 {
-	struct import i = { .sb = sb };
+	struct stream *s = open_stream(sb, c, fd, name);
 
-	i.seen = calloc(2 * (size_t)sb->n, sizeof(*i.seen));
-	i.s = i.seen ? open_stream(sb, name) : NULL;
-	if (i.s) {
-		import(&i, c, fd);
-		change_stream(sb, i.s, false, false);
-	}
-	free(i.seen);
+	if (!s)
+		return;
+	import(s);
+	close_stream(s);
 }
 
 /* --- what is shown --- */
@@ -642,9 +622,8 @@ unsigned int standby_held(const struct standby *sb)
 {
 	unsigned int held = 0;
 
-	for (uint32_t slot = 0; slot < sb->n; slot++)
-		held += (graft_state(sb->grafts, slot) == GRAFT_STANDBY) +
-			(udp_flow_of(sb->udp, slot)->used == UDP_STANDBY);
+	for (uint32_t at = 0; at < 2 * sb->n; at++)
+		held += held_at(sb->shared, at).state == HELD_STANDBY;
 	return held;
 }
 
@@ -678,45 +657,37 @@ struct json_object *standby_json(struct standby *sb)
 
 int standby_open(struct standby *sb, struct reload *r)
 {
-	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
-				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
-						RTMGRP_IPV6_IFADDR | RTMGRP_IPV4_ROUTE |
-						RTMGRP_IPV6_ROUTE | RTMGRP_IPV4_RULE };
-	int e;
+	int e = routes_open(&sb->routes);
 
+	if (e)
+		return e;
 	sb->reload = r;
+	sb->shared = r->shared;
 	sb->grafts = r->shared->grafts;
 	sb->udp = grafts_udp(sb->grafts);
 	sb->n = grafts_total(sb->grafts);
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = on_look;
-	sb->news = (struct source){
-		.handle = on_news,
-		.fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE)
-	};
-	e = routes_open(&sb->routes);
-	if (!e && (sb->news.fd < 0 || bind(sb->news.fd, (struct sockaddr *)&all, sizeof(all))))
-		e = -errno;
-	if (e)
-		return e;
-	for (uint32_t slot = 0; slot < sb->n; slot++) {
-		const volatile struct graft_entry *g = graft_of(sb->grafts, slot);
-		bool standby = graft_state(sb->grafts, slot) == GRAFT_STANDBY;
+	for (uint32_t at = 0; at < 2 * sb->n; at++) {
+		struct held h = held_at(sb->shared, at);
 
-		if (!standby && !(g->mirrored && graft_carries(sb->grafts, slot)))
+		if (h.state != HELD_STANDBY && !(h.state == HELD_ACTIVE && *h.mirrored))
 			continue;
-		follow_address(sb, (const struct graft_addr *)&g->side[0].tuple.local);
+		follow_address(sb, &h.leg[0]->tuple.local);
 		/* else another relay has it by now */
-		if (!grafts_have(sb->grafts, &g->side[0].tuple.local))
-			graft_leave(sb->grafts, slot);
+		if (h.state == HELD_ACTIVE && !is_here(sb, &h)) {
+			if (at < sb->n)
+				graft_leave(sb->grafts, at);
+			else
+				udp_graft_part(sb->udp, at - sb->n);
+		}
 		begin_looks(sb);
 	}
-	return loop_watch(&r->loop, &sb->news, EPOLLIN, true);
+	return 0;
 }
 
 void standby_close(struct standby *sb)
 {
-	close(sb->news.fd);
-	close(sb->routes.fd);
+	routes_close(&sb->routes);
 	pthread_mutex_destroy(&sb->lock);
 }

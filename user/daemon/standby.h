@@ -19,22 +19,34 @@
 #define STREAMS_MAX 4
 #define STANDBY_ADDRESSES 256 /* as the map of the packet programs has room for */
 
-/* An export or an import: what is shown of it. */
+struct told;
+
+/* An export or an import. */
 struct stream {
+	/* what is shown of it */
 	_Atomic bool is_open, is_import;
 	char name[64]; /* of an import, */
 	uint32_t tag;  /* and its graft_tag(), or nearly */
 	_Atomic uint64_t records;
 	_Atomic uint64_t last_ms;   /* it took or told something then */
 	_Atomic uint64_t synced_ms; /* 0: it is not in sync */
+
+	/* by its thread */
+	struct standby *sb;
+	const struct control *control;
+	int fd;
+	struct told *told;         /* by place, as held_at() has them */
+	uint64_t after_ns, now_ns; /* now: of an export's look */
+	size_t len;                /* of what is in the buffer */
+	uint8_t *buffer;
 };
 
 struct standby {
 	struct reload *reload; /* its thread follows addresses, and adopts */
+	struct shared *shared;
 	struct grafts *grafts;
 	struct udp_grafts *udp;
 	uint32_t n; /* slots, and as many of UDP */
-	struct source news;
 	struct timer look;
 	_Atomic uint64_t adopted, refused;
 
@@ -56,6 +68,8 @@ struct standby {
  * has grafts, is started.  -errno.  It lives as long as R.
  */
 int standby_open(struct standby *sb, struct reload *r);
+/* Addresses or routes have changed.  By any thread. */
+void standby_news(struct standby *sb);
 void standby_close(struct standby *sb);
 
 /* At how many milliseconds of age `export` tells of a session, if the request does not say. */

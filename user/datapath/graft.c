@@ -591,35 +591,30 @@ uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple)
 	return state == GRAFT_FREE || state == GRAFT_CLOSED ? NO_SLOT : place.slot;
 }
 
-bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple, bool over)
+bool graft_drop(struct grafts *gs, uint32_t slot)
 {
-	uint32_t slot = graft_find(gs, tuple);
-
-	if (slot == NO_SLOT)
-		return true;
-	if (!change(gs, slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_SETTING)) {
-		if (over && gs->all[slot].mirrored)
-			gs->all[slot].mirrored = GRAFT_OVER;
+	if (!change(gs, slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_SETTING))
 		return false;
-	}
 	set_free(gs, slot);
 	return true;
 }
 
-int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint32_t *ret_slot)
+int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 {
 	struct graft_entry *g;
 	uint32_t slot;
 
-	if (!graft_drop(gs, &e->side[0].tuple, false) || !graft_drop(gs, &e->side[1].tuple, false))
-		return -EEXIST;
+	for (int side = 0; side < 2; side++) {
+		slot = graft_find(gs, &e->side[side].tuple);
+		if (slot != NO_SLOT && !graft_drop(gs, slot))
+			return -EEXIST;
+	}
 	if (take(gs, &slot))
 		return -ENOSPC;
 	g = &gs->all[slot];
 	e->state = GRAFT_SETTING;
 	e->loose = GRAFT_LOOSE;
 	e->worker = GRAFT_NOBODY;
-	e->source = source;
 	__atomic_store_n(&g->state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
 	enter(gs, slot, false);
 	*g = *e;
@@ -671,7 +666,7 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 		return false;
 	}
 	if (g->mirrored == GRAFT_OVER)
-		graft_drop(gs, (const struct graft_tuple *)&g->side[0].tuple, false);
+		graft_drop(gs, slot);
 	return true;
 }
 

@@ -158,18 +158,15 @@ void grafts_set_unsynced(struct grafts *gs, bool unsynced);
  */
 void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu);
 /*
- * Enter E, of which all is set that is not of one machine, as STANDBY of the import SOURCE, in place
+ * Enter E, of which all is set that is not of one machine, as STANDBY of no import, in place
  * of what is entered.  -EEXIST: this relay has a session with such a tuple itself; -ENOSPC.
  */
-int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint32_t *ret_slot);
+int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot);
 /* The slot of what is STANDBY, or at work, with that tuple; or NO_SLOT. */
 #define NO_SLOT UINT32_MAX
 uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple);
-/*
- * Take out what is STANDBY with that tuple.  False: there is a session of this relay; if it is OVER
- * at another one, it does not become STANDBY when its address leaves.
- */
-bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple, bool over);
+/* Take out what is STANDBY in SLOT.  False: nothing is. */
+bool graft_drop(struct grafts *gs, uint32_t slot);
 /* STANDBY: ACTIVE, as if a packet had come. */
 void graft_wake(struct grafts *gs, uint32_t slot);
 /* It came from another relay, or was left, and no worker has it. */

@@ -12,7 +12,6 @@
 #include "base/minmax.h"
 
 #define HEADER 4
-#define MAGIC "culvert"
 
 struct codec {
 	uint8_t *at, *end;
@@ -49,56 +48,37 @@ static uint64_t moment(struct codec *c, uint64_t ns)
 	return age < c->now_ns ? c->now_ns - age : 1;
 }
 
-/* An address of 4 or 16 bytes. */
-static void address(struct codec *c, struct graft_addr *a, bool ipv6)
+/* What is in network byte order. */
+static void bytes(struct codec *c, void *p, int n)
 {
-	uint8_t *bytes = (uint8_t *)a;
+	for (uint8_t *b = p; b < (uint8_t *)p + n; b++)
+		FIELD(c, *b, 1);
+}
 
+static void tuple(struct codec *c, struct graft_tuple *t)
+{
+	bool ipv6 = graft_addr_is_ipv6(&t->remote);
+
+	FIELD(c, ipv6, 1);
 	if (!ipv6)
-		a->w[2] = __constant_htonl(0xffff);
-	for (int i = ipv6 ? 0 : 12; i < 16; i++)
-		FIELD(c, bytes[i], 1);
+		t->remote.w[2] = t->local.w[2] = __constant_htonl(0xffff);
+	bytes(c, &t->remote.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
+	bytes(c, &t->local.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
+	bytes(c, &t->remote_port, 2);
+	bytes(c, &t->local_port, 2);
 }
 
-static void tuple(struct codec *c, struct graft_tuple *t, bool ipv6)
+static void side(struct codec *c, struct graft_side *s, bool shifted)
 {
-	address(c, &t->remote, ipv6);
-	address(c, &t->local, ipv6);
-	for (int i = 0; i < 2; i++)
-		FIELD(c, ((uint8_t *)&t->remote_port)[i], 1);
-	for (int i = 0; i < 2; i++)
-		FIELD(c, ((uint8_t *)&t->local_port)[i], 1);
-}
-
-enum {
-	FLAG_IPV6 = 0x01,
-	FLAG_TIMESTAMPS = 0x02,
-	FLAG_SACK = 0x04,
-	FLAG_CLAMPED = 0x08,
-	FLAG_FIN_SHIFT = 4, /* 2 bits */
-	FLAG_MARK = 0x40,
-	FLAG_SHIFTED = 0x80,
-};
-
-static void side(struct codec *c, struct graft_side *s)
-{
-	unsigned int flags = (s->ipv6 ? FLAG_IPV6 : 0) | (s->timestamps ? FLAG_TIMESTAMPS : 0) |
-			     (s->sack ? FLAG_SACK : 0) | (s->tsecr_clamped ? FLAG_CLAMPED : 0) |
-			     (s->fin & 3) << FLAG_FIN_SHIFT | (s->way.mark ? FLAG_MARK : 0) |
-			     (s->back_read || s->back_write || s->back_ts ? FLAG_SHIFTED : 0);
-	unsigned int shifts = (unsigned int)s->window_left << 4 | s->read_shift;
-
-	FIELD(c, flags, 1);
-	s->ipv6 = flags & FLAG_IPV6;
-	s->timestamps = !!(flags & FLAG_TIMESTAMPS);
-	s->sack = !!(flags & FLAG_SACK);
-	s->tsecr_clamped = !!(flags & FLAG_CLAMPED);
-	s->fin = flags >> FLAG_FIN_SHIFT & 3;
-	tuple(c, &s->tuple, s->ipv6);
-	FIELD(c, shifts, 1);
-	s->window_left = (uint8_t)(shifts >> 4);
-	s->read_shift = shifts & 15;
+	tuple(c, &s->tuple);
 	FIELD(c, s->way.ttl, 1);
+	FIELD(c, s->way.mark, 4);
+	FIELD(c, s->timestamps, 1);
+	FIELD(c, s->sack, 1);
+	FIELD(c, s->tsecr_clamped, 1);
+	FIELD(c, s->window_left, 1);
+	FIELD(c, s->read_shift, 1);
+	FIELD(c, s->fin, 1);
 	FIELD(c, s->mss, 2);
 	FIELD(c, s->seq_add, 4);
 	FIELD(c, s->tsval_add, 4);
@@ -109,9 +89,7 @@ static void side(struct codec *c, struct graft_side *s)
 	FIELD(c, s->end, 4);
 	FIELD(c, s->window, 4);
 	FIELD(c, s->tsval_sent, 4);
-	if (flags & FLAG_MARK)
-		FIELD(c, s->way.mark, 4);
-	if (flags & FLAG_SHIFTED) {
+	if (shifted) {
 		FIELD(c, s->back_read, 4);
 		FIELD(c, s->back_write, 4);
 		FIELD(c, s->back_ts, 4);
@@ -126,13 +104,15 @@ static void entry(struct codec *c, struct graft_entry *g)
 	FIELD(c, g->forward, 4);
 	g->offered_ns = moment(c, g->offered_ns);
 	active = moment(c, active);
+	FIELD(c, g->shifted, 1);
 	for (int i = 0; i < 2; i++)
-		side(c, &g->side[i]);
+		side(c, &g->side[i], g->shifted);
 	if (c->packs)
 		return;
 	for (int i = 0; i < 2; i++) {
 		struct graft_side *s = &g->side[i], *o = &g->side[!i];
 
+		s->ipv6 = graft_addr_is_ipv6(&s->tuple.remote);
 		s->ack_add = -o->seq_add;
 		s->tsecr_add = -o->tsval_add;
 		s->window_right = o->read_shift;
@@ -142,7 +122,6 @@ static void entry(struct codec *c, struct graft_entry *g)
 		s->begun = s->end - (s->fin != 0); /* nothing was carried here */
 		s->heard_ns = s->data_ns = active;
 		s->probed_ns = active + 1; /* the next probe gets to the end */
-		g->shifted = g->shifted || s->back_read || s->back_write || s->back_ts;
 	}
 }
 
@@ -156,10 +135,7 @@ static void flow(struct codec *c, struct udp_flow *f)
 	FIELD(c, f->idle, 4);
 	born = moment(c, born);
 	for (int i = 0; i < 2; i++) {
-		uint8_t ipv6 = graft_addr_is_ipv6(&f->leg[i].tuple.remote);
-
-		FIELD(c, ipv6, 1);
-		tuple(c, &f->leg[i].tuple, ipv6);
+		tuple(c, &f->leg[i].tuple);
 		FIELD(c, f->leg[i].way.ttl, 1);
 		FIELD(c, f->leg[i].way.mark, 4);
 		FIELD(c, f->at[i].path_mtu, 2);
@@ -167,29 +143,16 @@ static void flow(struct codec *c, struct udp_flow *f)
 	f->born = (uint32_t)(born >> UDP_TICK_SHIFT);
 }
 
-static void gone(struct codec *c, struct graft_record *r)
-{
-	bool ipv6 = graft_addr_is_ipv6(&r->client.remote);
-
-	FIELD(c, r->udp, 1);
-	FIELD(c, ipv6, 1);
-	tuple(c, &r->client, ipv6);
-}
-
 static void record(struct codec *c, struct graft_record *r)
 {
-	char magic[] = MAGIC;
-
-	if (r->kind == RECORD_BEGIN)
-		for (char *m = magic; *m; m++)
-			if ((char)number(c, (uint8_t)*m, 1) != *m)
-				c->is_short = true;
-	if (r->kind == RECORD_TCP)
+	if (r->kind == RECORD_TCP) {
 		entry(c, &r->tcp);
-	else if (r->kind == RECORD_UDP)
+	} else if (r->kind == RECORD_UDP) {
 		flow(c, &r->flow);
-	else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
-		gone(c, r);
+	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
+		FIELD(c, r->udp, 1);
+		tuple(c, &r->client);
+	}
 }
 
 size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_MAX])
@@ -213,35 +176,36 @@ static bool is_tuple(const struct graft_tuple *t)
 	       graft_addr_is_ipv6(&t->remote) == graft_addr_is_ipv6(&t->local);
 }
 
-static const char *fault_of(const struct graft_record *r)
+struct graft_leg *record_leg(struct graft_record *r, int i)
+{
+	return r->kind == RECORD_UDP ? &r->flow.leg[i] : &r->tcp.side[i].leg;
+}
+
+static const char *fault_of(struct graft_record *r)
 {
 	const struct graft_side *s = r->tcp.side;
-	const struct graft_tuple *a = &r->client, *b = NULL;
+	const struct graft_tuple *a = &record_leg(r, 0)->tuple, *b = &record_leg(r, 1)->tuple;
 
-	if (r->kind == RECORD_TCP) {
-		a = &s[0].tuple;
-		b = &s[1].tuple;
-	} else if (r->kind == RECORD_UDP) {
-		a = &r->flow.leg[0].tuple;
-		b = &r->flow.leg[1].tuple;
-	} else if (r->kind != RECORD_GONE && r->kind != RECORD_LEFT) {
+	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
+		a = b = &r->client;
+	else if (r->kind != RECORD_TCP && r->kind != RECORD_UDP)
 		return NULL;
-	}
-	if (!is_tuple(a) || (b && !is_tuple(b)))
-		return "a port is 0, or an address is of the other family";
-	if (b && !memcmp(a, b, sizeof(*a)))
+	else if (!memcmp(a, b, sizeof(*a)))
 		return "both ends are the same";
+	if (!is_tuple(a) || !is_tuple(b))
+		return "a port is 0, or an address is of the other family";
 	if (r->kind != RECORD_TCP)
 		return NULL;
 	if (s[0].timestamps != s[1].timestamps)
 		return "one end alone has timestamps";
 	for (int i = 0; i < 2; i++)
-		if (graft_addr_is_ipv6(&s[i].tuple.remote) != s[i].ipv6)
-			return "a port is 0, or an address is of the other family";
-		else if (s[i].window_left > 14 || s[i].read_shift > 14)
+		if (s[i].window_left > 14 || s[i].read_shift > 14)
 			return "a window scale is above 14";
 		else if (s[i].fin > 2)
 			return "no such state of FIN";
+		else if (s[i].timestamps > 1 || s[i].sack > 1 || s[i].tsecr_clamped > 1 ||
+			 r->tcp.shifted > 1)
+			return "neither yes nor no";
 	return NULL;
 }
 
@@ -267,7 +231,7 @@ int record_unpack(const uint8_t *p, size_t len, uint64_t now_ns, struct graft_re
 	c.at = (uint8_t *)p + HEADER;
 	c.end = (uint8_t *)p + size;
 	record(&c, ret);
-	*ret_why = "it is not as long as its kind, or not of culvert";
+	*ret_why = "it is not as long as its kind";
 	if (ret->kind < RECORD_KINDS && (c.is_short || c.at != c.end))
 		return -EPROTO;
 	*ret_why = fault_of(ret);

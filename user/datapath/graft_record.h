@@ -15,7 +15,7 @@
  * A stream is RECORD_BEGIN; then all sessions, and RECORD_SYNC; then changes as they happen.
  */
 enum record_kind {
-	RECORD_BEGIN = 1, /* "culvert" follows */
+	RECORD_BEGIN = 1,
 	RECORD_TCP,
 	RECORD_UDP,
 	RECORD_GONE,  /* what a record has told of is over, */
@@ -26,7 +26,7 @@ enum record_kind {
 };
 
 #define RECORD_VERSION 1
-#define RECORD_MAX 256 /* bytes; 200 at most without marks, for a session that never went back */
+#define RECORD_MAX 256 /* bytes; 197 for a session that never went back to its sockets */
 
 struct graft_record {
 	enum record_kind kind;
@@ -37,6 +37,9 @@ struct graft_record {
 		struct udp_flow flow;      /* the same */
 	};
 };
+
+/* TCP, UDP: 0 to the client, 1 to the server. */
+struct graft_leg *record_leg(struct graft_record *r, int i);
 
 /* Put R into BUF.  Times of R are by the clock of NOW_NS, CLOCK_MONOTONIC; their ages are sent. */
 size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_MAX]);

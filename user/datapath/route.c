@@ -2,6 +2,7 @@
 #include "datapath/route.h"
 
 #include <errno.h>
+#include <libmnl/libmnl.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <string.h>
@@ -12,7 +13,7 @@
 #include "base/syscalls_allowed.h"
 
 SYSCALLS_ALLOWED(
-	SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvfrom),
+	SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvmsg),
 	SYSCALL_IF(PART_GRAFT, ioctl, SYSCALL_ARG(1, SIOCGIFNAME)),
 	SYSCALL_IF(PART_GRAFT, ioctl, SYSCALL_ARG(1, SIOCGIFMTU)));
 
@@ -23,11 +24,16 @@ int routes_open(struct routes *r)
 	const struct timeval patience = { .tv_usec = PATIENCE_MS * 1000 };
 
 	memset(r, 0, sizeof(*r));
-	r->fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-	if (r->fd < 0)
+	r->nl = mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC);
+	if (!r->nl)
 		return -errno;
-	setsockopt(r->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	setsockopt(mnl_socket_get_fd(r->nl), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	return 0;
+}
+
+void routes_close(struct routes *r)
+{
+	mnl_socket_close(r->nl);
 }
 
 void routes_forget(struct routes *r)
@@ -35,86 +41,57 @@ void routes_forget(struct routes *r)
 	memset(r->known, 0, sizeof(r->known));
 }
 
-/* A question, and the answer in its place. */
-struct message {
-	struct nlmsghdr h;
-	struct rtmsg m;
-	char attributes[4096];
-};
-
-static void add(struct message *q, uint16_t type, const void *data, size_t len)
+/* Put the answer in the place of the question Q.  False: there is no route, or no answer. */
+static bool ask(struct routes *r, struct nlmsghdr *q, size_t size)
 {
-	struct rtattr *a = (struct rtattr *)((char *)q + q->h.nlmsg_len);
-
-	a->rta_type = type;
-	a->rta_len = (uint16_t)RTA_LENGTH(len);
-	memcpy(RTA_DATA(a), data, len);
-	q->h.nlmsg_len += RTA_ALIGN(a->rta_len);
-}
-
-/* False: there is no route, or no answer. */
-static bool ask(struct routes *r, struct message *q)
-{
-	uint32_t count = q->h.nlmsg_seq = ++r->count;
+	uint32_t count = q->nlmsg_seq = ++r->count;
 	ssize_t n;
 
-	if (send(r->fd, q, q->h.nlmsg_len, 0) < 0)
+	if (mnl_socket_sendto(r->nl, q, q->nlmsg_len) < 0)
 		return false;
 	do { /* one that was not waited for may come first */
-		n = recv(r->fd, q, sizeof(*q), 0);
-	} while (n >= (ssize_t)sizeof(q->h) && q->h.nlmsg_seq != count);
-	return n >= (ssize_t)sizeof(q->h) && q->h.nlmsg_type == RTM_NEWROUTE;
-}
-
-/* What the attribute of TYPE, of those behind AT, has; NULL: there is none. */
-static const void *find(const void *at, size_t len, uint16_t type, size_t *ret_len)
-{
-	int left = (int)len;
-
-	for (const struct rtattr *a = at; RTA_OK(a, left); a = RTA_NEXT(a, left))
-		if (a->rta_type == type) {
-			*ret_len = RTA_PAYLOAD(a);
-			return RTA_DATA(a);
-		}
-	*ret_len = 0;
-	return NULL;
+		n = mnl_socket_recvfrom(r->nl, q, size);
+	} while (n > 0 && q->nlmsg_seq != count);
+	return n > 0 && mnl_nlmsg_ok(q, (int)n) && q->nlmsg_type == RTM_NEWROUTE;
 }
 
 static uint32_t mtu_of_link(struct routes *r, uint32_t ifindex)
 {
 	struct ifreq q = { .ifr_ifindex = (int)ifindex };
+	int fd = mnl_socket_get_fd(r->nl);
 
-	return ioctl(r->fd, SIOCGIFNAME, &q) || ioctl(r->fd, SIOCGIFMTU, &q) ? 0 :
-									       (uint32_t)q.ifr_mtu;
+	return ioctl(fd, SIOCGIFNAME, &q) || ioctl(fd, SIOCGIFMTU, &q) ? 0 : (uint32_t)q.ifr_mtu;
 }
 
 static struct route look_up(struct routes *r, const struct graft_addr *to, uint32_t mark)
 {
 	bool ipv6 = graft_addr_is_ipv6(to);
-	struct message q = { .h = { .nlmsg_len = NLMSG_LENGTH(sizeof(q.m)),
-				    .nlmsg_type = RTM_GETROUTE,
-				    .nlmsg_flags = NLM_F_REQUEST },
-			     .m = { .rtm_family = ipv6 ? AF_INET6 : AF_INET,
-				    .rtm_dst_len = ipv6 ? 128 : 32 } };
+	char buf[4096];
+	struct nlmsghdr *q = mnl_nlmsg_put_header(buf);
+	struct rtmsg *m = mnl_nlmsg_put_extra_header(q, sizeof(*m));
+	const struct nlattr *a, *metric;
 	struct route is = { .local = false };
-	const void *found, *metrics;
-	size_t len, left;
 
-	add(&q, RTA_DST, ipv6 ? &to->w[0] : &to->w[3], ipv6 ? 16 : 4);
+	q->nlmsg_type = RTM_GETROUTE;
+	q->nlmsg_flags = NLM_F_REQUEST;
+	m->rtm_family = ipv6 ? AF_INET6 : AF_INET;
+	m->rtm_dst_len = ipv6 ? 128 : 32;
+	mnl_attr_put(q, RTA_DST, ipv6 ? 16 : 4, ipv6 ? &to->w[0] : &to->w[3]);
 	if (mark)
-		add(&q, RTA_MARK, &mark, sizeof(mark));
-	if (!ask(r, &q))
+		mnl_attr_put_u32(q, RTA_MARK, mark);
+	if (!ask(r, q, sizeof(buf)))
 		return is;
-	left = RTM_PAYLOAD(&q.h);
-	is.local = q.m.rtm_type == RTN_LOCAL;
-	found = find(q.attributes, left, RTA_OIF, &len);
-	if (found && (is.local || q.m.rtm_type == RTN_UNICAST))
-		memcpy(&is.ifindex, found, sizeof(is.ifindex));
-	metrics = find(q.attributes, left, RTA_METRICS, &len);
-	found = find(metrics, len, RTAX_MTU, &len);
-	if (found)
-		memcpy(&is.mtu, found, sizeof(is.mtu));
-	else if (is.ifindex)
+	is.local = m->rtm_type == RTN_LOCAL;
+	mnl_attr_for_each(a, q, sizeof(*m)) {
+		if (mnl_attr_get_type(a) == RTA_OIF && (is.local || m->rtm_type == RTN_UNICAST))
+			is.ifindex = mnl_attr_get_u32(a);
+		if (mnl_attr_get_type(a) != RTA_METRICS)
+			continue;
+		mnl_attr_for_each_nested(metric, a)
+			if (mnl_attr_get_type(metric) == RTAX_MTU)
+				is.mtu = mnl_attr_get_u32(metric);
+	}
+	if (is.ifindex && !is.mtu)
 		is.mtu = mtu_of_link(r, is.ifindex);
 	return is;
 }

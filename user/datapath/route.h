@@ -15,9 +15,11 @@ struct route {
 
 #define ROUTES_KNOWN 256
 
+struct mnl_socket; /* libmnl */
+
 /* A netlink socket to ask at, and what it has said since routes_forget(). */
 struct routes {
-	int fd;
+	struct mnl_socket *nl;
 	uint32_t count; /* of questions */
 	struct known_route {
 		struct graft_addr to;
@@ -28,6 +30,7 @@ struct routes {
 
 /* -errno. */
 int routes_open(struct routes *r);
+void routes_close(struct routes *r);
 void routes_forget(struct routes *r);
 /* The route to TO, with MARK, whatever the source is.  Where the kernel does not answer, none. */
 struct route routes_ask(struct routes *r, const struct graft_addr *to, uint32_t mark);

@@ -223,20 +223,20 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q)
 /* --- flows of other relays --- */
 
 /* Nothing has come for F so far; its time begins now. */
-static void stand_by(const struct udp_grafts *us, struct udp_flow *f, uint32_t source)
+static void stand_by(const struct udp_grafts *us, struct udp_flow *f)
 {
 	for (int leg = 0; leg < 2; leg++)
 		f->at[leg] = (struct udp_leg){ .word = UDP_ACTIVE,
 					       .heard = ticks() | 1,
 					       .seen = *us->ways - 1,
 					       .path_mtu = f->at[leg].path_mtu };
-	f->source = source;
+	f->source = 0;
 	f->used = UDP_STANDBY;
 }
 
 void udp_graft_part(struct udp_grafts *us, uint32_t slot)
 {
-	stand_by(us, &us->flows[slot], 0);
+	stand_by(us, &us->flows[slot]);
 }
 
 bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot)
@@ -248,13 +248,12 @@ bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot)
 	       now - f->at[1].heard >= f->idle;
 }
 
-int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t source,
-		     uint32_t *ret_slot)
+int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot)
 {
 	struct udp_flow new = *f;
 	int r = 0;
 
-	stand_by(us, &new, source);
+	stand_by(us, &new);
 	pthread_mutex_lock(&us->lock);
 	for (int leg = 0; leg < 2 && !r; leg++) {
 		uint32_t *at = find(us, &f->leg[leg].tuple);

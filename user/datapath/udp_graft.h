@@ -56,11 +56,10 @@ void udp_graft_part(struct udp_grafts *us, uint32_t slot);
 /* UDP_STANDBY, and for its idle-timeout nobody has told of it, or sent anything. */
 bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot);
 /*
- * Enter F, of another relay, as UDP_STANDBY of the import SOURCE, in place of what is entered so.
+ * Enter F, of another relay, as UDP_STANDBY of no import, in place of what is entered so.
  * -EEXIST: a tuple is that of another flow; -ENOSPC.
  */
-int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t source,
-		     uint32_t *ret_slot);
+int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot);
 /* The word of LEG: it changes with each datagram that passes. */
 uint32_t udp_graft_word(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
 /*
