@@ -261,11 +261,9 @@ static void unlink_call(struct loop *l, struct loop_call *c)
 
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 {
-	struct loop_call c = { .fn = fn, .arg = arg, .state = CALL_WAITING };
+	struct loop_call c = { .fn = fn, .arg = arg, .done = PTHREAD_COND_INITIALIZER };
 	struct timespec until = clock_timespec(clock_ms() + (uint64_t)timeout_ms);
 	int r = 0;
-
-	clock_cond_init(&c.done);
 
 	pthread_mutex_lock(&l->lock);
 	c.next = l->calls;
@@ -276,7 +274,7 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 		if (l->finished && c.state == CALL_WAITING)
 			r = -ESRCH;
 		else
-			r = -pthread_cond_timedwait(&c.done, &l->lock, &until);
+			r = -pthread_cond_clockwait(&c.done, &l->lock, CLOCK_MONOTONIC, &until);
 	}
 	/* once it runs, the call is allowed to end: it uses the caller's stack */
 	while (c.state == CALL_RUNNING)
