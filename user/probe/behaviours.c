@@ -126,14 +126,19 @@ static const volatile struct culvert_stat *stat_of(const struct trial *t, unsign
 	return sockmap_stat(t->kernel, t->pair * 2 + dir);
 }
 
-/* Flow UP's target has small buffers if the server is to stall it. */
+/*
+ * Flow UP's target has small buffers if the server is to stall it.  For sockmap both sockets become
+ * redirect targets.
+ */
 static void open_session(struct trial *t)
 {
 	const char *what = "TCP connections on 127.0.0.1";
 
 	step(t, rig_connect(t->small, &t->outer[UP], &t->inner[UP]), what);
 	step(t, rig_connect(t->small || t->stalled, &t->inner[DOWN], &t->outer[DOWN]), what);
-	for (unsigned int dir = 0; dir < 2; dir++)
+	if (t->by == PROBE_SOCKMAP)
+		step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
+	for (unsigned int dir = 0; dir < 2; dir++) {
 		t->io[dir] = (struct sockmap_io){
 			.pump = { .flow = &t->flows[dir],
 				  .pool = &t->pool,
@@ -141,37 +146,27 @@ static void open_session(struct trial *t)
 				  .dst = t->inner[!dir],
 				  .buffer_size = BUFFER_SIZE },
 			.kernel = t->kernel,
+			.slot = t->pair * 2 + dir,
 			.dst_connected = dir == UP,
 			.read_ahead = (uint32_t)t->plan->hard_limit,
 		};
-}
-
-/* Make it known to the program: both sockets become redirect targets. */
-static void admit(struct trial *t)
-{
-	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		t->io[dir].slot = t->pair * 2 + dir;
-		step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
-		     "a connection into the map of redirect targets");
+		if (t->by == PROBE_SOCKMAP)
+			step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
+			     "a connection into the map of redirect targets");
 	}
 }
 
-/* Its sockets are closed with RST. */
-static void close_graft(struct trial *t)
-{
-	if (!graft_withdraw(t->grafts, t->graft))
-		graft_kill(t->grafts, t->graft);
-	graft_put(t->grafts, t->graft);
-	for (unsigned int dir = 0; dir < 2; dir++)
-		tcp_arm_reset(t->inner[dir]);
-}
-
+/* The sockets of a graft are closed with RST. */
 static void close_session(struct trial *t)
 {
-	if (t->graft != NO_SLOT)
-		close_graft(t);
+	if (t->graft != NO_SLOT) {
+		if (!graft_withdraw(t->grafts, t->graft))
+			graft_kill(t->grafts, t->graft);
+		graft_put(t->grafts, t->graft);
+	}
 	for (unsigned int dir = 0; dir < 2; dir++) {
+		if (t->graft != NO_SLOT)
+			tcp_arm_reset(t->inner[dir]);
 		t->len[dir] = 0; /* a sender that is ahead enough sees no error */
 		shutdown(t->outer[dir], SHUT_RDWR);
 	}
@@ -433,7 +428,6 @@ static void try_session(struct trial *t)
 {
 	open_session(t);
 	if (t->by == PROBE_SOCKMAP) {
-		admit(t);
 		try_enter(t, UP);
 		try_enter(t, DOWN);
 	}
