@@ -101,75 +101,46 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 	return 0;
 }
 
-/* --- timers: a pairing heap, so it needs no memory of its own, and to set one cannot fail --- */
+/* --- timers: a skew heap, so it needs no memory of its own, and to set one cannot fail --- */
 
-/* Of two heaps, or one, make one: the later becomes a child of the earlier. */
-static struct timer *meld(struct timer *a, struct timer *b)
+/*
+ * Put at *AT the heap of all that is in the heaps A and B.  Each that gets something below it has
+ * its sides swapped: that keeps the ways down short.
+ */
+static void meld(struct timer **at, struct timer *a, struct timer *b)
 {
-	struct timer *first, *child;
+	while (a && b) {
+		struct timer *first = b->due_ms < a->due_ms ? b : a;
 
-	if (!a || !b)
-		return a ?: b;
-	first = b->due_ms < a->due_ms ? b : a;
-	child = first == a ? b : a;
-	child->next = first->child;
-	if (child->next)
-		child->next->prev = &child->next;
-	child->prev = &first->child;
-	first->child = child;
-	return first;
-}
-
-/* The same of a list.  In pairs first, from the end then: that keeps the heap flat. */
-static struct timer *meld_all(struct timer *list)
-{
-	struct timer *pairs = NULL, *heap = NULL;
-
-	while (list) {
-		struct timer *other = list->next, *next = other ? other->next : NULL;
-		struct timer *pair = meld(list, other);
-
-		pair->next = pairs;
-		pairs = pair;
-		list = next;
+		b = first == a ? b : a;
+		a = first->right;
+		first->right = first->left;
+		if (first->right)
+			first->right->prev = &first->right;
+		first->prev = at;
+		*at = first;
+		at = &first->left;
 	}
-	while (pairs) {
-		struct timer *next = pairs->next;
-
-		heap = meld(heap, pairs);
-		pairs = next;
-	}
-	return heap;
-}
-
-static void add_heap(struct loop *l, struct timer *heap)
-{
-	l->timers = meld(l->timers, heap);
-	if (!l->timers)
-		return;
-	l->timers->next = NULL;
-	l->timers->prev = &l->timers;
+	*at = a ?: b;
+	if (*at)
+		(*at)->prev = at;
 }
 
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
 {
 	if (t->prev && t->due_ms == due_ms)
 		return;
-	timer_cancel(l, t);
+	timer_cancel(t);
 	t->due_ms = due_ms;
-	t->child = NULL;
-	add_heap(l, t);
+	t->left = t->right = NULL;
+	meld(&l->timers, l->timers, t);
 }
 
-void timer_cancel(struct loop *l, struct timer *t)
+void timer_cancel(struct timer *t)
 {
-	if (!t->prev)
-		return;
-	*t->prev = t->next;
-	if (t->next)
-		t->next->prev = t->prev;
+	if (t->prev)
+		meld(t->prev, t->left, t->right);
 	t->prev = NULL;
-	add_heap(l, meld_all(t->child));
 }
 
 static void fire_timers(struct loop *l)
@@ -177,7 +148,7 @@ static void fire_timers(struct loop *l)
 	for (int n = 0; n < TIMERS_A_BATCH && l->timers && l->timers->due_ms <= l->now_ms; n++) {
 		struct timer *t = l->timers;
 
-		timer_cancel(l, t);
+		timer_cancel(t);
 		t->fire(t);
 	}
 }

@@ -567,7 +567,7 @@ void names_close(struct names *n)
 		return;
 	ares_destroy(n->channel);
 	ares_library_cleanup();
-	timer_cancel(n->loop, &n->timer);
+	timer_cancel(&n->timer);
 	if (n->sockets.fd >= 0)
 		close(n->sockets.fd);
 	for (struct lookup *l = n->list; l; l = l->next)
