@@ -220,20 +220,11 @@ void loop_wake(struct loop *l)
 	(void)!write(l->wake.fd, &one, sizeof(one));
 }
 
-static void unlink_call(struct loop *l, struct loop_call *c)
-{
-	struct loop_call **p = &l->calls;
-
-	while (*p && *p != c)
-		p = &(*p)->next;
-	if (*p)
-		*p = c->next;
-}
-
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 {
 	struct loop_call c = { .fn = fn, .arg = arg, .done = PTHREAD_COND_INITIALIZER };
 	struct timespec until = clock_timespec(clock_ms() + (uint64_t)timeout_ms);
+	struct loop_call **at = &l->calls;
 	int r = 0;
 
 	pthread_mutex_lock(&l->lock);
@@ -250,10 +241,13 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	/* once it runs, the call is allowed to end: it uses the caller's stack */
 	while (c.state == CALL_RUNNING)
 		pthread_cond_wait(&c.done, &l->lock);
-	if (c.state == CALL_DONE)
+	if (c.state == CALL_DONE) {
 		r = 0;
-	else
-		unlink_call(l, &c);
+	} else { /* still on the list */
+		while (*at != &c)
+			at = &(*at)->next;
+		*at = c.next;
+	}
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_destroy(&c.done);
 	return r;

@@ -31,8 +31,11 @@ struct config_reader {
 	int error;         /* 0: no mistake yet */
 };
 
-/* Begin to read FD, the file that C names.  -errno, and a line on stderr says why. */
-int config_reader_open(struct config_reader *r, int fd, struct config *c);
+/*
+ * Begin to read FD, or (-1) open it: the file that C names.  If that fails, a line on stderr says
+ * why, r->error is -errno, and there is no line.
+ */
+void config_reader_open(struct config_reader *r, int fd, struct config *c);
 
 /* Read all of R, a file with sections. */
 void config_read_sections(struct config_reader *r);

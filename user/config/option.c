@@ -378,22 +378,18 @@ const struct option_def *options_fixed(const struct config *a, const struct conf
 
 /* --- what people read --- */
 
-static void option_help(const struct option_def *o)
-{
-	const char *initial = o->computed ? o->computed : o->initial;
-	char left[40];
-
-	snprintf(left, sizeof(left), "%s%s %s", o->scope == SCOPE_FORWARD ? "" : "--", o->name,
-		 o->metavar);
-	printf("%c %-29s%s", o->scope == SCOPE_EACH ? '*' : ' ', left, o->help);
-	if (initial)
-		printf(" (default %s)", initial);
-	putchar('\n');
-}
-
 void options_help(bool forward)
 {
-	for (const struct option_def *o = option_table; o->name; o++)
-		if (forward == (o->scope == SCOPE_FORWARD))
-			option_help(o);
+	for (const struct option_def *o = option_table; o->name; o++) {
+		const char *initial = o->computed ?: o->initial;
+		char left[40];
+
+		if (forward != (o->scope == SCOPE_FORWARD))
+			continue;
+		snprintf(left, sizeof(left), "%s%s %s", forward ? "" : "--", o->name, o->metavar);
+		printf("%c %-29s%s", o->scope == SCOPE_EACH ? '*' : ' ', left, o->help);
+		if (initial)
+			printf(" (default %s)", initial);
+		putchar('\n');
+	}
 }

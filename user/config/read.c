@@ -14,9 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -202,14 +200,6 @@ static int check_protocol(const struct config *c, const struct forward_conf *fc)
 		       0;
 }
 
-/* Replace what was inherited, and what is inherited by those of TCP alone. */
-static void adapt_to_udp(const struct config *c, struct forward_conf *fc)
-{
-	if (!find_line(c, fc, "idle-timeout"))
-		fc->idle_timeout_ms = UDP_IDLE_MS;
-	fc->check_ms = 0;
-}
-
 static int check_forward(const struct config *c, struct forward_conf *fc)
 {
 	unsigned int ports = fc->upstream.servers[0].at.n_ports;
@@ -217,8 +207,10 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 
 	if (r)
 		return r;
+	if (fc->listen.udp && !find_line(c, fc, "idle-timeout"))
+		fc->idle_timeout_ms = UDP_IDLE_MS;
 	if (fc->listen.udp)
-		adapt_to_udp(c, fc);
+		fc->check_ms = 0; /* inherited */
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
 		return say_wrong(c, fc, "upstream",
@@ -318,21 +310,16 @@ static int store_forwards(struct config *c)
 /* FD: the file that C names; -1: open it. */
 static int read_file(struct config *c, int fd)
 {
-	struct config_reader r = { 0 };
-	int at = fd < 0 ? config_file_open(c->file) : fd;
-	int e = at < 0 ? at : config_reader_open(&r, at, c);
+	struct config_reader r;
 
-	if (!e) {
-		c->is_rinetd = rinetd_is(r.rest);
-		if (c->is_rinetd)
-			rinetd_read(&r);
-		else
-			config_read_sections(&r);
-	}
-	if (at >= 0 && at != fd)
-		close(at);
+	config_reader_open(&r, fd, c);
+	c->is_rinetd = rinetd_is(r.rest);
+	if (c->is_rinetd)
+		rinetd_read(&r);
+	else
+		config_read_sections(&r);
 	free(r.text);
-	return e ?: r.error;
+	return r.error;
 }
 
 int config_read_any(int argc, char **argv, int fd, struct config *ret)
