@@ -334,9 +334,9 @@ void options_default(struct config *c)
 static bool same_value(const struct option_def *o, const void *a, const void *b)
 {
 	switch (o->kind) {
-	case KIND_LISTEN: /* a reload looks at those of forwards itself */
-		return o->scope & SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
-							   ((const struct endpoint *)b)->text);
+	case KIND_LISTEN:
+		return !strcmp(((const struct endpoint *)a)->text,
+			       ((const struct endpoint *)b)->text);
 	case KIND_UPSTREAM:
 		return !strcmp(((const struct upstream *)a)->text,
 			       ((const struct upstream *)b)->text);
