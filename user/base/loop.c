@@ -157,8 +157,7 @@ static int next_timeout(const struct loop *l)
 {
 	if (!l->timers)
 		return -1;
-	return l->timers->due_ms > l->now_ms ? (int)smaller(l->timers->due_ms - l->now_ms, 60000) :
-					       0;
+	return (int)smaller(larger(l->timers->due_ms, l->now_ms) - l->now_ms, 60000);
 }
 
 static int run_batches(struct loop *l)

@@ -303,24 +303,17 @@ int option_store(struct config *c, struct forward_conf *fc, const struct config_
 		       config_complain(l->place, "%s: \"%.320s\": %s", l->key, l->value, why);
 }
 
-/* CPUs that this process may use: in a container fewer than the machine has. */
-static unsigned int usable_cpus(void)
-{
-	cpu_set_t set;
-
-	/* It fails if there are more CPUs than cpu_set_t has room for. */
-	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > WORKERS_MAX ?
-		       WORKERS_MAX :
-		       (unsigned int)CPU_COUNT(&set);
-}
-
 void options_default(struct config *c)
 {
 	/* Computed once: a reload must find the same file unchanged when CPUs come or go. */
 	static unsigned int cpus;
 	static uint64_t memory;
+	cpu_set_t set; /* those that we may use: in a container fewer than the machine has */
 
-	cpus = cpus ?: usable_cpus();
+	if (!cpus) /* it fails if there are more than the set has room for */
+		cpus = sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > WORKERS_MAX ?
+			       WORKERS_MAX :
+			       (unsigned int)CPU_COUNT(&set);
 	memory = memory ?: (uint64_t)(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)) / 16;
 	c->workers = cpus;
 	c->kernel_memory = memory;

@@ -283,25 +283,21 @@ static int store_globals(struct config *c)
 	return r;
 }
 
-/* Give FC what it inherits, and then what it says. */
-static int store_forward(struct config *c, struct forward_conf *fc)
-{
-	const struct forward_conf own = *fc;
-
-	*fc = c->defaults;
-	fc->name = own.name;
-	fc->said = own.said;
-	fc->place = own.place;
-	fc->acl.shared = true;
-	return store_lines(c, fc, &fc->said) ? -EINVAL : 0;
-}
-
+/* Give each forward what it inherits, and then what it says. */
 static int store_forwards(struct config *c)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < c->n_forwards; i++)
-		r = r ?: store_forward(c, &c->forwards[i]) ?: check_forward(c, &c->forwards[i]);
+	for (size_t i = 0; i < c->n_forwards && !r; i++) {
+		struct forward_conf *fc = &c->forwards[i], own = *fc;
+
+		*fc = c->defaults;
+		fc->name = own.name;
+		fc->said = own.said;
+		fc->place = own.place;
+		fc->acl.shared = true;
+		r = store_lines(c, fc, &fc->said) ?: check_forward(c, fc);
+	}
 	return r ?: config_check_addresses(c);
 }
 

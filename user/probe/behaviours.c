@@ -188,14 +188,6 @@ static uint64_t offset(unsigned int dir, uint64_t bytes)
 	return bytes + (dir == DOWN ? DOWN_OFFSET : 0);
 }
 
-/* Send up to LEN bytes of stream DIR, if the sender is not too far ahead. */
-static ssize_t send_piece(struct trial *t, unsigned int dir, uint64_t len)
-{
-	if (t->plan->len[dir] == UINT64_MAX && t->sent[dir] - t->got[dir] >= AHEAD)
-		return 0;
-	return rig_send(t->outer[dir], offset(dir, t->sent[dir]), smaller(len, PIECE));
-}
-
 static void *send_streams(void *arg)
 {
 	struct trial *t = arg;
@@ -204,8 +196,12 @@ static void *send_streams(void *arg)
 
 	for (unsigned int dir = UP; !ended[UP] || !ended[DOWN]; dir = !dir) {
 		uint64_t len = t->len[dir], left = len - smaller(len, t->sent[dir]);
-		ssize_t n = ended[dir] ? 0 : send_piece(t, dir, left);
+		bool ahead = t->plan->len[dir] == UINT64_MAX && t->sent[dir] - t->got[dir] >= AHEAD;
+		ssize_t n = 0;
 
+		if (!ended[dir] && !ahead)
+			n = rig_send(t->outer[dir], offset(dir, t->sent[dir]),
+				     smaller(left, PIECE));
 		if (n > 0) {
 			t->sent[dir] += (uint64_t)n;
 			sent_ms = clock_ms();
