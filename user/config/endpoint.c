@@ -195,7 +195,7 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 		       "bad IPv6 address between the brackets, or no such network interface";
 }
 
-const char *endpoint_parse_offline(const char *text, bool passive, bool udp, struct endpoint *ret)
+const char *endpoint_parse(const char *text, bool passive, bool udp, struct endpoint *ret)
 {
 	bool file = !strncmp(text, "unix:", 5), is_long = strlen(text) >= sizeof(ret->text);
 	const char *wrong;
@@ -215,7 +215,7 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e)
 {
 	struct endpoint more;
 	size_t used = strlen(e->text);
-	const char *wrong = endpoint_parse_offline(text, true, false, &more);
+	const char *wrong = endpoint_parse(text, true, false, &more);
 
 	if (!wrong && !used)
 		*e = more;
@@ -257,18 +257,6 @@ int endpoint_look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 	if (r)
 		snprintf(err, errlen, "host name lookup failed: %s", gai_strerror(r));
 	return !r ? 0 : r == EAI_AGAIN || r == EAI_MEMORY ? -EAGAIN : -ENOENT;
-}
-
-int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
-{
-	const char *wrong = endpoint_parse_offline(text, passive, false, ret);
-	int r = wrong ? -EINVAL : ret->named ? endpoint_look_up(ret, passive, err, errlen) : 0;
-
-	if (wrong)
-		snprintf(err, errlen, "%s", wrong);
-	if (r)
-		endpoint_close(ret);
-	return r;
 }
 
 void endpoint_copy_addrs(struct endpoint *e, const struct endpoint *from)
@@ -325,7 +313,7 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 
 	if (u->n == SERVERS_MAX)
 		return "more than 64 servers";
-	wrong = endpoint_parse_offline(word, false, udp, &s.at);
+	wrong = endpoint_parse(word, false, udp, &s.at);
 	if (wrong)
 		return wrong;
 	u->servers = array_grow(u->servers, u->n, sizeof(*u->servers));
