@@ -60,17 +60,15 @@ static void run_calls(struct loop *l)
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 {
 	*l = (struct loop){
-		.epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg
+		.epoll = epoll_create1(EPOLL_CLOEXEC),
+		.wake = { .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .handle = on_wake },
+		.now_ms = clock_ms(),
+		.after_batch = after_batch,
+		.arg = arg,
 	};
 	pthread_mutex_init(&l->lock, NULL);
-	l->now_ms = clock_ms();
-	l->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (l->epoll < 0)
+	if (l->epoll < 0 || l->wake.fd < 0)
 		return -errno;
-	l->wake.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (l->wake.fd < 0)
-		return -errno;
-	l->wake.handle = on_wake;
 	return loop_watch(l, &l->wake, EPOLLIN, true);
 }
 

@@ -33,9 +33,8 @@ int account_find_as_root(const char *name, struct account *ret)
 		return log_complain(-EINVAL,
 				    "account %s is root: give an unprivileged one with --user",
 				    pw->pw_name);
+	*ret = (struct account){ .uid = pw->pw_uid, .gid = pw->pw_gid };
 	snprintf(ret->name, sizeof(ret->name), "%s", pw->pw_name);
-	ret->uid = pw->pw_uid;
-	ret->gid = pw->pw_gid;
 	return 0;
 }
 
@@ -58,9 +57,8 @@ int account_find(const char *name, struct account *ret)
 	if (name && (!pw || strcmp(name, pw->pw_name)))
 		return log_complain(-EPERM, "--user %s: this needs root, with its capabilities",
 				    name);
+	*ret = (struct account){ .uid = geteuid(), .gid = getegid() };
 	snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
-	ret->uid = geteuid();
-	ret->gid = getegid();
 	return 0;
 }
 

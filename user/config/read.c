@@ -148,13 +148,12 @@ static const struct endpoint *find_overlap(const struct config *c, size_t n)
 	return !e->udp && any_pair(&c->metrics, e, overlap) ? &c->metrics : NULL;
 }
 
-int config_complain_address(const struct forward_conf *fc, bool listen, const char *warning,
-			    const char *why)
+int config_complain_address(const struct forward_conf *fc, bool listen, const char *why)
 {
 	const struct config_line *l = option_line(&fc->said, listen ? "listen" : "upstream");
 
-	return log_complain(-EINVAL, "%s%s%s: \"%.320s\": %s", warning, l->place, l->key,
-			    listen ? fc->listen.text : l->value, why);
+	return config_complain(l->place, "%s: \"%.320s\": %s", l->key,
+			       listen ? fc->listen.text : l->value, why);
 }
 
 int config_check_addresses(const struct config *c)
@@ -169,7 +168,7 @@ int config_check_addresses(const struct config *c)
 			continue;
 		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
 			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
-		return config_complain_address(fc, e, "",
+		return config_complain_address(fc, e,
 					       e ? why : "the upstream is the listener itself");
 	}
 	return 0;

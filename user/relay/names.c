@@ -585,7 +585,7 @@ static int look_up_listener(struct forward_conf *fc, bool confined)
 	int r = confined ? -EINVAL : endpoint_look_up(&fc->listen, true, why, sizeof(why));
 
 	if (r)
-		config_complain_address(fc, true, "", why);
+		config_complain_address(fc, true, why);
 	return r;
 }
 
