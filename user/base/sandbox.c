@@ -142,14 +142,13 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 
 	if (getrlimit(RLIMIT_NOFILE, &rl))
 		return 0;
-	if (rl.rlim_cur >= want)
-		return rl.rlim_cur;
 	more.rlim_max = larger(want, rl.rlim_max); /* lowered, it could not be raised again */
-	if (!setrlimit(RLIMIT_NOFILE, &more)) /* with CAP_SYS_RESOURCE beyond the hard limit, too */
-		return want;
-	rl.rlim_cur = rl.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &rl))
-		getrlimit(RLIMIT_NOFILE, &rl);
+	/* with CAP_SYS_RESOURCE beyond the hard limit, too */
+	if (rl.rlim_cur < want && setrlimit(RLIMIT_NOFILE, &more)) {
+		rl.rlim_cur = rl.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &rl);
+	}
+	getrlimit(RLIMIT_NOFILE, &rl);
 	return rl.rlim_cur;
 }
 

@@ -23,6 +23,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -510,14 +511,10 @@ const unsigned char *rig_pattern(uint64_t off)
 {
 	static unsigned char table[2 * RIG_PATTERN];
 	static bool ready;
-	uint32_t x = 2463534242U;
+	unsigned short seed[3] = { 0 };
 
-	for (size_t i = 0; !ready && i < RIG_PATTERN; i++) {
-		x ^= x << 13;
-		x ^= x >> 17;
-		x ^= x << 5;
-		table[i] = table[RIG_PATTERN + i] = (unsigned char)(x >> 11);
-	}
+	for (size_t i = 0; !ready && i < RIG_PATTERN; i++)
+		table[i] = table[RIG_PATTERN + i] = (unsigned char)(nrand48(seed) >> 11);
 	if (!ready)
 		ready = true;
 	return table + off % RIG_PATTERN;
