@@ -280,23 +280,6 @@ bool endpoint_is_unix(const struct endpoint *e)
 
 #define SEPARATORS " \t,"
 
-/* Take WORD, which stands behind a server: true if it says something of that server S. */
-static bool take_word(const char *word, struct server_conf *s, const char **ret_wrong)
-{
-	uint64_t weight = 0;
-
-	if (!strcmp(word, "backup")) {
-		s->backup = true;
-		return true;
-	}
-	if (strncmp(word, "weight=", 7) != 0)
-		return false;
-	if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
-		*ret_wrong = "expected a weight from 1 to 100";
-	s->weight = (unsigned int)weight;
-	return true;
-}
-
 /* Do A and B lead to one server, as far as that is seen without a look-up? */
 static bool is_same(const struct endpoint *a, const struct endpoint *b)
 {
@@ -330,17 +313,32 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 	return NULL;
 }
 
+/* WORD is another server, or says something of the one before. */
+static const char *take_word(const char *word, bool udp, struct upstream *u)
+{
+	struct server_conf *last = u->n ? &u->servers[u->n - 1] : NULL;
+	uint64_t weight;
+
+	if (last && !strcmp(word, "backup"))
+		last->backup = true;
+	else if (!last || strncmp(word, "weight=", 7) != 0)
+		return add_server(word, udp, u);
+	else if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
+		return "expected a weight from 1 to 100";
+	else
+		last->weight = (unsigned int)weight;
+	return NULL;
+}
+
 int upstreams_parse(const char *text, bool udp, struct upstream *ret, char *err, size_t errlen)
 {
 	char *copy = allocated(strdup(text)), *rest = copy, *word = NULL;
 	const char *wrong = NULL;
 
 	*ret = (struct upstream){ .text = text };
-	while (!wrong && (word = strsep(&rest, SEPARATORS))) {
-		if (!*word || (ret->n && take_word(word, &ret->servers[ret->n - 1], &wrong)))
-			continue;
-		wrong = wrong ?: add_server(word, udp, ret);
-	}
+	while (!wrong && (word = strsep(&rest, SEPARATORS)))
+		if (*word)
+			wrong = take_word(word, udp, ret);
 	if (wrong && strcmp(word, text) != 0)
 		snprintf(err, errlen, "%.64s: %s", word, wrong);
 	else if (wrong || !ret->n)
