@@ -110,18 +110,6 @@ void endpoint_keep_services(void)
 	endservent();
 }
 
-/* True if PORT is followed by nothing, or by a protocol, which is cut off. */
-static bool take_protocol(char *port, struct endpoint *ret)
-{
-	char *slash = strchr(port, '/');
-
-	if (!slash)
-		return true;
-	*slash++ = '\0';
-	ret->udp = !strcmp(slash, "udp");
-	return ret->udp || !strcmp(slash, "tcp");
-}
-
 static const char *parse_ports(const char *port, bool passive, struct endpoint *ret)
 {
 	unsigned long first = 0, last = 0; /* ULONG_MAX on overflow */
@@ -173,7 +161,7 @@ static const char *add_plain(const char *host, bool passive, struct endpoint *re
 static const char *parse_inet(const char *text, bool passive, struct endpoint *ret)
 {
 	bool bracketed = text[0] == '[';
-	char host[TEXT_ROOM], *port;
+	char host[TEXT_ROOM], *port, *protocol;
 	const char *wrong;
 
 	strcpy(host, text);
@@ -182,9 +170,14 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 		return BAD_ADDRESS;
 	*port = '\0';
 	port += bracketed ? 2 : 1;
+	protocol = port;
+	strsep(&protocol, "/"); /* NULL: there is none */
 	/* a second colon: of IPv6 without brackets */
-	if (strchr(port, ':') || strchr(host, '/') || !take_protocol(port, ret))
+	if (strchr(port, ':') || strchr(host, '/') ||
+	    (protocol && strcmp(protocol, "udp") != 0 && strcmp(protocol, "tcp") != 0))
 		return BAD_ADDRESS;
+	if (protocol)
+		ret->udp = !strcmp(protocol, "udp");
 	if (passive && !strcmp(host, "*"))
 		host[0] = '\0';
 	wrong = parse_ports(port, passive, ret);

@@ -344,10 +344,10 @@ int config_read(int argc, char **argv, int fd, struct config *ret)
 
 int config_exit_code(int r)
 {
-	if (r >= 0)
-		return EXIT_CODE_OK;
 	/* no name server yet, or no memory: whoever starts culvert may try again */
-	return r == -EAGAIN || r == -ENOMEM ? EXIT_CODE_FAILURE : EXIT_CODE_USAGE;
+	bool passes = r == -EAGAIN || r == -ENOMEM;
+
+	return r >= 0 ? EXIT_CODE_OK : passes ? EXIT_CODE_FAILURE : EXIT_CODE_USAGE;
 }
 
 /* --- the help --- */

@@ -171,13 +171,13 @@ static void take_options(struct reader *p, char *text, bool udp)
 /* Cut the protocol off PORT.  True: UDP. */
 static bool take_protocol(struct reader *p, char *port)
 {
-	char *slash = strchr(port, '/');
-	bool udp = slash && !strcasecmp(slash, "/udp");
+	char *protocol = port;
+	bool udp;
 
-	if (slash && !udp && strcasecmp(slash, "/tcp") != 0)
-		config_mistake(p->in, "%.64s: expected /tcp or /udp", port);
-	if (slash)
-		*slash = '\0';
+	strsep(&protocol, "/"); /* NULL: there is none */
+	udp = protocol && !strcasecmp(protocol, "udp");
+	if (protocol && !udp && strcasecmp(protocol, "tcp") != 0)
+		config_mistake(p->in, "%.64s/%.64s: expected /tcp or /udp", port, protocol);
 	return udp;
 }
 
@@ -211,17 +211,14 @@ static void begin_forward(struct reader *p, char *words[4], bool udp)
 /* FIRST is the first word of the line, and REST what follows. */
 static void take_rule(struct reader *p, char *first, char *rest)
 {
-	char *words[4] = { first }, *options = strchr(rest, '['), *end = NULL;
+	char *words[4] = { first }, *options = rest, *end;
 	bool udp;
 
-	if (options) {
-		*options++ = '\0';
-		end = strchr(options, ']');
-		if (end)
-			*end++ = '\0';
-		else
-			config_mistake(p->in, "\"[\" without \"]\"");
-	}
+	strsep(&options, "["); /* NULL: there are none */
+	end = options;
+	strsep(&end, "]");
+	if (options && !end)
+		config_mistake(p->in, "\"[\" without \"]\"");
 	for (int i = 1; i < 4; i++) {
 		words[i] = next_word(&rest);
 		if (!*words[i])
@@ -235,11 +232,10 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	if (take_protocol(p, words[3]) != udp)
 		config_mistake(p->in,
 			       "/udp on one side: culvert translates no protocol to another");
-	if (!p->in->error)
-		begin_forward(p, words, udp);
+	begin_forward(p, words, udp);
 	if (!p->in->error)
 		take_options(p, options, udp);
-	if (!p->in->error && end)
+	if (end)
 		end_line(p, end);
 }
 
