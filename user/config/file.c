@@ -48,19 +48,16 @@ char *config_next_line(struct config_reader *r)
 	return r->error ? NULL : line;
 }
 
-struct forward_conf *config_begin_forward(struct config_reader *r, const char *name)
+void config_begin_forward(struct config_reader *r, const char *name)
 {
-	struct forward_conf *fc;
-
 	for (size_t i = 0; i < r->c->n_forwards; i++)
 		if (!strcmp(r->c->forwards[i].name, name))
 			config_mistake(r, "[forward %s]: the name is taken", name);
 	if (r->error)
-		return NULL;
-	fc = config_add_forward(r->c);
-	fc->name = config_keep(r->c, "%s", name);
-	fc->place = config_here(r);
-	return fc;
+		return;
+	r->forward = config_add_forward(r->c);
+	r->forward->name = config_keep(r->c, "%s", name);
+	r->forward->place = config_here(r);
 }
 
 void config_take(struct config_reader *r, struct forward_conf *fc, const struct option_def *o,
@@ -126,8 +123,7 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 	if (!line)
 		config_mistake(r, "neither [SECTION] nor KEY = VALUE");
 	else if (o)
-		config_take(r, scope == SCOPE_FORWARD ? config_last_forward(r) : NULL, o, o->name,
-			    trim(line));
+		config_take(r, scope == SCOPE_FORWARD ? r->forward : NULL, o, o->name, trim(line));
 	else
 		config_mistake(r, "%s: %s", key,
 			       !scope                 ? "before the first section" :
