@@ -272,20 +272,6 @@ static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
 	return r;
 }
 
-static int load(scmp_filter_ctx ctx)
-{
-	int r = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
-
-	/* no_new_privs is the sandbox's business, and the kernel's own error what is to be shown */
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_API_SYSRAWRC, 1);
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, true);
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
-	/* a binary tree: the filter is about 100 rules long */
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
-	return r ?: seccomp_load(ctx);
-}
-
 int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts)
 {
 	uint32_t refuse = mode == FILTER_KILL ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(ENOSYS);
@@ -300,7 +286,15 @@ int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 	else if (ctx)
 		r = allow_modules(ctx, parts);
 	r = r ?: add_others(ctx, mode);
-	r = r ?: load(ctx);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
+	/* no_new_privs is the sandbox's business, and the kernel's own error what is to be shown */
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_API_SYSRAWRC, 1);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, true);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+	/* a binary tree: the filter is about 100 rules long */
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+	r = r ?: seccomp_load(ctx);
 	seccomp_release(ctx);
 	return r ? log_complain(r,
 				"cannot load the seccomp filter: %s (--seccomp off runs without)",
