@@ -302,11 +302,15 @@ static int store_forwards(struct config *c)
 
 /* --- all of it --- */
 
-/* FD: the file that C names; -1: open it. */
+/* Read the file that the command line names, if it does.  FD: that file; -1: open it. */
 static int read_file(struct config *c, int fd)
 {
+	const struct config_line *config = option_line(&c->words, "config");
 	struct config_reader r;
 
+	if (!config)
+		return 0;
+	c->file = config->value;
 	config_reader_open(&r, fd, c);
 	c->is_rinetd = rinetd_is(r.rest);
 	if (c->is_rinetd)
@@ -319,17 +323,12 @@ static int read_file(struct config *c, int fd)
 
 int config_read_any(int argc, char **argv, int fd, struct config *ret)
 {
-	const struct config_line *config;
-	int r;
-
 	*ret = (struct config){ 0 };
-	r = read_words(argc, argv, ret);
-	config = option_line(&ret->words, "config");
-	if (!r && config) {
-		ret->file = config->value;
-		r = read_file(ret, fd);
-	}
-	return r ?: add_forwards(ret) ?: store_globals(ret) ?: store_forwards(ret);
+	return read_words(argc, argv, ret) ?:
+		       read_file(ret, fd)  ?:
+		       add_forwards(ret)   ?:
+		       store_globals(ret)  ?:
+					     store_forwards(ret);
 }
 
 int config_read(int argc, char **argv, int fd, struct config *ret)
