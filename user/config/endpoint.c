@@ -87,25 +87,21 @@ static const char *parse_unix(const char *path, struct endpoint *ret)
 
 static struct json_object *services; /* services(5): port, as in a sockaddr, by name/protocol */
 
-static void keep_service(const struct servent *s, const char *name)
-{
-	char key[TEXT_ROOM];
-
-	snprintf(key, sizeof(key), "%s/%s", name, s->s_proto);
-	json_add_int(services, key, (uint64_t)s->s_port);
-}
-
 void endpoint_keep_services(void)
 {
 	const struct servent *s;
+	char key[TEXT_ROOM];
 
 	if (services)
 		return;
 	services = allocated(json_object_new_object());
 	while ((s = getservent())) {
-		keep_service(s, s->s_name);
-		for (char **alias = s->s_aliases; *alias; alias++)
-			keep_service(s, *alias);
+		char **alias = s->s_aliases;
+
+		for (const char *name = s->s_name; name; name = *alias++) {
+			snprintf(key, sizeof(key), "%s/%s", name, s->s_proto);
+			json_add_int(services, key, (uint64_t)s->s_port);
+		}
 	}
 	endservent();
 }

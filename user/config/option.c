@@ -9,7 +9,6 @@
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 #include <unistd.h>
