@@ -38,7 +38,7 @@
 	X(accept4) X(socket) X(connect) X(getsockopt) X(getsockname) X(setsockopt) X(recv) X(peek)\
 	X(send) X(splice) X(pipe2) X(fcntl) X(ioctl) X(epoll_ctl) X(epoll_wait) X(close)          \
 	X(shutdown) X(read) X(write) X(poll) X(malloc) X(calloc) X(realloc) X(opendir)            \
-	X(pthread_cond_timedwait) X(bpf_map_update_elem) X(bpf_map_delete_elem) X(recvmsg)
+	X(pthread_cond_clockwait) X(bpf_map_update_elem) X(bpf_map_delete_elem) X(recvmsg)
 /* clang-format on */
 
 #define AS_ENUM(name) FN_##name,
@@ -309,12 +309,12 @@ int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
 }
 
 /* The error is what is returned; errno is not used. */
-int pthread_cond_timedwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex,
-			   const struct timespec *restrict until)
+int pthread_cond_clockwait(pthread_cond_t *restrict cond, pthread_mutex_t *restrict mutex,
+			   clockid_t clock, const struct timespec *restrict until)
 {
-	CONSULT(pthread_cond_timedwait)
+	CONSULT(pthread_cond_clockwait)
 
-	return v.fail ? v.error : real(cond, mutex, until);
+	return v.fail ? v.error : real(cond, mutex, clock, until);
 }
 
 /* --- memory --- */

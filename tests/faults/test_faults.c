@@ -126,7 +126,7 @@ static const struct failing catalogue[] = {
 	{ "calloc", { ENOMEM }, false },
 	{ "realloc", { ENOMEM }, false },
 	{ "opendir", { EMFILE, ENOMEM, EACCES }, false },
-	{ "pthread_cond_timedwait", { ETIMEDOUT }, false },
+	{ "pthread_cond_clockwait", { ETIMEDOUT }, false },
 	{ "bpf_map_update_elem",
 	  { ENOMEM, EBUSY, E2BIG, ENOSPC, EPERM, EOPNOTSUPP, EEXIST, EAGAIN },
 	  false },

@@ -47,7 +47,7 @@ static void check_shown(const struct addr *a, bool passive, bool exact, bool udp
 	const char *wrong;
 
 	snprintf(written, sizeof(written), "%s%s", show(a, shown), udp ? "/udp" : "");
-	wrong = endpoint_parse_offline(written, passive, false, &e);
+	wrong = endpoint_parse(written, passive, false, &e);
 	must(!wrong, "%s: %s", shown, wrong);
 	must(e.udp == udp, "%s: another protocol", written);
 	must(e.n_addrs == 1, "%s: %zu addresses", shown, e.n_addrs);
@@ -60,7 +60,7 @@ static void check_endpoint(const char *text, bool passive)
 {
 	bool is_unix = !strncmp(text, "unix:", 5);
 	struct endpoint e;
-	const char *wrong = endpoint_parse_offline(text, passive, false, &e);
+	const char *wrong = endpoint_parse(text, passive, false, &e);
 
 	if (wrong) {
 		check_error(-EINVAL, wrong);

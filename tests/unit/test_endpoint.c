@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Addresses to listen at and to connect to, as they are written: good and bad, ranges, names. */
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "unit.h"
@@ -42,13 +43,24 @@ static const struct {
 	{ "unix:@123456" A100, LISTEN, "unix:@123456" A100 },
 };
 
+/* Host names are looked up, too. */
+static int parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
+{
+	const char *wrong = endpoint_parse(text, passive, false, ret);
+
+	if (!wrong)
+		return ret->named ? endpoint_look_up(ret, passive, err, errlen) : 0;
+	snprintf(err, errlen, "%s", wrong);
+	return -EINVAL;
+}
+
 TEST(test_good)
 {
 	char err[256], buf[ADDR_STRLEN];
 	struct endpoint e;
 
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
-		int r = endpoint_parse(good[i].text, good[i].use == LISTEN, &e, err, sizeof(err));
+		int r = parse(good[i].text, good[i].use == LISTEN, &e, err, sizeof(err));
 
 		if (r != 0)
 			fail_msg("%s: %s", good[i].text, err);
@@ -135,7 +147,7 @@ TEST(test_bad)
 	struct endpoint e;
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
-		int r = endpoint_parse(bad[i].text, bad[i].use == LISTEN, &e, err, sizeof(err));
+		int r = parse(bad[i].text, bad[i].use == LISTEN, &e, err, sizeof(err));
 
 		if (r != bad[i].error)
 			fail_msg("\"%s\": %d, expected %d", bad[i].text, r, bad[i].error);
@@ -152,22 +164,22 @@ TEST(test_range)
 	char err[256];
 	struct endpoint e;
 
-	assert_int_equal(endpoint_parse("127.0.0.1:8000-8099", true, &e, err, sizeof(err)), 0);
+	assert_int_equal(parse("127.0.0.1:8000-8099", true, &e, err, sizeof(err)), 0);
 	assert_int_equal(e.n_addrs, 100);
 	assert_int_equal(e.n_ports, 100);
 	for (unsigned int i = 0; i < 100; i++)
 		assert_int_equal(ntohs(addr_port(&e.addrs[i])), 8000 + i);
 	endpoint_close(&e);
-	assert_int_equal(endpoint_parse("[::1]:1000-5095", false, &e, err, sizeof(err)), 0);
+	assert_int_equal(parse("[::1]:1000-5095", false, &e, err, sizeof(err)), 0);
 	assert_int_equal(e.n_addrs, 1);
 	assert_int_equal(e.n_ports, 4096);
 	assert_int_equal(ntohs(addr_port(&e.addrs[0])), 1000);
 	endpoint_close(&e);
-	assert_int_equal(endpoint_parse("127.0.0.1:8000-8099/udp", true, &e, err, sizeof(err)), 0);
+	assert_int_equal(parse("127.0.0.1:8000-8099/udp", true, &e, err, sizeof(err)), 0);
 	assert_int_equal(e.n_addrs, 100);
 	assert_true(e.udp);
 	endpoint_close(&e);
-	assert_int_equal(endpoint_parse("localhost:80-81", true, &e, err, sizeof(err)), 0);
+	assert_int_equal(parse("localhost:80-81", true, &e, err, sizeof(err)), 0);
 	assert_true(e.n_addrs >= 2 && e.n_addrs % 2 == 0);
 	endpoint_close(&e);
 }
@@ -177,7 +189,7 @@ TEST(test_host_name)
 	char err[256];
 	struct endpoint e;
 
-	assert_int_equal(endpoint_parse("localhost:80", false, &e, err, sizeof(err)), 0);
+	assert_int_equal(parse("localhost:80", false, &e, err, sizeof(err)), 0);
 	assert_true(e.n_addrs >= 1);
 	for (size_t i = 0; i < e.n_addrs; i++) {
 		assert_true(addr_is_inet(&e.addrs[i]));
@@ -207,7 +219,7 @@ TEST(test_service_offline)
 	struct endpoint e;
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		const char *wrong = endpoint_parse_offline(rows[i].text, false, false, &e);
+		const char *wrong = endpoint_parse(rows[i].text, false, false, &e);
 
 		assert_int_equal(!wrong, rows[i].formatted != NULL);
 		if (wrong)
@@ -218,10 +230,10 @@ TEST(test_service_offline)
 					    rows[i].formatted);
 		endpoint_close(&e);
 	}
-	assert_null(endpoint_parse_offline("db.example.org:tftp/udp", false, false, &e));
+	assert_null(endpoint_parse("db.example.org:tftp/udp", false, false, &e));
 	assert_int_equal(ntohs(e.named_port), 69);
 	endpoint_close(&e);
-	assert_null(endpoint_parse_offline("db.example.org:www", false, false, &e));
+	assert_null(endpoint_parse("db.example.org:www", false, false, &e));
 	assert_int_equal(ntohs(e.named_port), 80);
 	endpoint_close(&e);
 }

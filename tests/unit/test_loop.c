@@ -146,7 +146,7 @@ static struct timer *victim;
 static void cancel_victim(struct timer *t)
 {
 	note(t);
-	timer_cancel(the_loop, victim);
+	timer_cancel(victim);
 }
 
 /* A handler ends a session whose own timer is due in the same batch. */
@@ -171,17 +171,14 @@ ON_LOOP(test_timer_cancelled_by_another)
 static struct timer timers[N_MODEL];
 static uint64_t model[N_MODEL];
 
-/* How many are in the heap below T, none of them due before it. */
+/* How many are in the heap T, none of them due before BEFORE. */
 // NOLINTNEXTLINE(misc-no-recursion): a heap is a tree
-static unsigned int heap_size(const struct timer *t)
+static unsigned int heap_size(const struct timer *t, uint64_t before)
 {
-	unsigned int n = 0;
-
-	for (const struct timer *c = t ? t->child : NULL; c; c = c->next) {
-		assert_true(t->due_ms <= c->due_ms);
-		n += heap_size(c);
-	}
-	return n + (t != NULL);
+	if (!t)
+		return 0;
+	assert_true(before <= t->due_ms);
+	return 1 + heap_size(t->left, t->due_ms) + heap_size(t->right, t->due_ms);
 }
 
 static void check_heap(const struct loop *l)
@@ -196,7 +193,7 @@ static void check_heap(const struct loop *l)
 		assert_int_equal(timers[i].due_ms, model[i]);
 		assert_ptr_equal(*timers[i].prev, &timers[i]);
 	}
-	assert_int_equal(heap_size(l->timers), set);
+	assert_int_equal(heap_size(l->timers, 0), set);
 }
 
 /* Everything that is due fires, once, in order; nothing else does. */
@@ -240,7 +237,7 @@ ON_LOOP(test_timer_fuzz)
 			timer_set(&rig->loop, &timers[i], model[i]);
 		} else {
 			model[i] = 0;
-			timer_cancel(&rig->loop, &timers[i]);
+			timer_cancel(&timers[i]);
 		}
 		if (op % 16 == 0)
 			check_heap(&rig->loop);
@@ -252,7 +249,7 @@ ON_LOOP(test_timer_fuzz)
 	}
 	assert_true(runs > 50);
 	for (unsigned int i = 0; i < N_MODEL; i++)
-		timer_cancel(&rig->loop, &timers[i]);
+		timer_cancel(&timers[i]);
 	assert_null(rig->loop.timers);
 }
 
@@ -291,7 +288,7 @@ static struct answer answers[N_ANSWERS];
 static void take_answer(struct source *s, uint32_t events)
 {
 	(void)events;
-	timer_cancel(the_loop, &container_of(s, struct answer, source)->timer);
+	timer_cancel(&container_of(s, struct answer, source)->timer);
 	loop_watch(the_loop, s, 0, false);
 }
 

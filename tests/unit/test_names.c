@@ -17,7 +17,7 @@ struct rig {
 
 static void parse(const char *text, bool passive, struct endpoint *ret)
 {
-	const char *wrong = endpoint_parse_offline(text, passive, false, ret);
+	const char *wrong = endpoint_parse(text, passive, false, ret);
 
 	if (wrong)
 		fail_msg("%s: %s", text, wrong);

@@ -69,7 +69,7 @@ static struct privileged_request listen_on(const char *where)
 	struct privileged_request q = { .op = PRIVILEGED_LISTEN, .count = 1 };
 	struct endpoint e;
 
-	assert_null(endpoint_parse_offline(where, true, false, &e));
+	assert_null(endpoint_parse(where, true, false, &e));
 	q.addr = e.addrs[0];
 	q.udp = e.udp;
 	endpoint_close(&e);

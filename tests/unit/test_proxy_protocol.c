@@ -216,10 +216,8 @@ static union client_addr addr_of(const char *text)
 {
 	union client_addr a;
 	struct endpoint e;
-	char err[256];
 
-	if (endpoint_parse(text, true, &e, err, sizeof(err)) < 0)
-		fail_msg("%s: %s", text, err);
+	assert_null(endpoint_parse(text, true, false, &e));
 	client_addr_set(&a, (const struct sockaddr *)&e.addrs[0].ss);
 	endpoint_close(&e);
 	return a;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <pthread.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -45,15 +44,4 @@ static inline struct timespec clock_timespec(uint64_t ms)
 {
 	return (struct timespec){ .tv_sec = (time_t)(ms / 1000),
 				  .tv_nsec = (long)(ms % 1000 * NS_PER_MS) };
-}
-
-/* pthread_cond_timedwait() of C is until a point in time of CLOCK_MONOTONIC. */
-static inline void clock_cond_init(pthread_cond_t *c)
-{
-	pthread_condattr_t attr;
-
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_cond_init(c, &attr);
-	pthread_condattr_destroy(&attr);
 }

@@ -60,17 +60,15 @@ static void run_calls(struct loop *l)
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 {
 	*l = (struct loop){
-		.epoll = -1, .wake = { .fd = -1 }, .after_batch = after_batch, .arg = arg
+		.epoll = epoll_create1(EPOLL_CLOEXEC),
+		.wake = { .fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), .handle = on_wake },
+		.now_ms = clock_ms(),
+		.after_batch = after_batch,
+		.arg = arg,
 	};
 	pthread_mutex_init(&l->lock, NULL);
-	l->now_ms = clock_ms();
-	l->epoll = epoll_create1(EPOLL_CLOEXEC);
-	if (l->epoll < 0)
+	if (l->epoll < 0 || l->wake.fd < 0)
 		return -errno;
-	l->wake.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (l->wake.fd < 0)
-		return -errno;
-	l->wake.handle = on_wake;
 	return loop_watch(l, &l->wake, EPOLLIN, true);
 }
 
@@ -101,75 +99,46 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 	return 0;
 }
 
-/* --- timers: a pairing heap, so it needs no memory of its own, and to set one cannot fail --- */
+/* --- timers: a skew heap, so it needs no memory of its own, and to set one cannot fail --- */
 
-/* Of two heaps, or one, make one: the later becomes a child of the earlier. */
-static struct timer *meld(struct timer *a, struct timer *b)
+/*
+ * Put at *AT the heap of all that is in the heaps A and B.  Each that gets something below it has
+ * its sides swapped: that keeps the ways down short.
+ */
+static void meld(struct timer **at, struct timer *a, struct timer *b)
 {
-	struct timer *first, *child;
+	while (a && b) {
+		struct timer *first = b->due_ms < a->due_ms ? b : a;
 
-	if (!a || !b)
-		return a ?: b;
-	first = b->due_ms < a->due_ms ? b : a;
-	child = first == a ? b : a;
-	child->next = first->child;
-	if (child->next)
-		child->next->prev = &child->next;
-	child->prev = &first->child;
-	first->child = child;
-	return first;
-}
-
-/* The same of a list.  In pairs first, from the end then: that keeps the heap flat. */
-static struct timer *meld_all(struct timer *list)
-{
-	struct timer *pairs = NULL, *heap = NULL;
-
-	while (list) {
-		struct timer *other = list->next, *next = other ? other->next : NULL;
-		struct timer *pair = meld(list, other);
-
-		pair->next = pairs;
-		pairs = pair;
-		list = next;
+		b = first == a ? b : a;
+		a = first->right;
+		first->right = first->left;
+		if (first->right)
+			first->right->prev = &first->right;
+		first->prev = at;
+		*at = first;
+		at = &first->left;
 	}
-	while (pairs) {
-		struct timer *next = pairs->next;
-
-		heap = meld(heap, pairs);
-		pairs = next;
-	}
-	return heap;
-}
-
-static void add_heap(struct loop *l, struct timer *heap)
-{
-	l->timers = meld(l->timers, heap);
-	if (!l->timers)
-		return;
-	l->timers->next = NULL;
-	l->timers->prev = &l->timers;
+	*at = a ?: b;
+	if (*at)
+		(*at)->prev = at;
 }
 
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms)
 {
 	if (t->prev && t->due_ms == due_ms)
 		return;
-	timer_cancel(l, t);
+	timer_cancel(t);
 	t->due_ms = due_ms;
-	t->child = NULL;
-	add_heap(l, t);
+	t->left = t->right = NULL;
+	meld(&l->timers, l->timers, t);
 }
 
-void timer_cancel(struct loop *l, struct timer *t)
+void timer_cancel(struct timer *t)
 {
-	if (!t->prev)
-		return;
-	*t->prev = t->next;
-	if (t->next)
-		t->next->prev = t->prev;
+	if (t->prev)
+		meld(t->prev, t->left, t->right);
 	t->prev = NULL;
-	add_heap(l, meld_all(t->child));
 }
 
 static void fire_timers(struct loop *l)
@@ -177,7 +146,7 @@ static void fire_timers(struct loop *l)
 	for (int n = 0; n < TIMERS_A_BATCH && l->timers && l->timers->due_ms <= l->now_ms; n++) {
 		struct timer *t = l->timers;
 
-		timer_cancel(l, t);
+		timer_cancel(t);
 		t->fire(t);
 	}
 }
@@ -186,8 +155,7 @@ static int next_timeout(const struct loop *l)
 {
 	if (!l->timers)
 		return -1;
-	return l->timers->due_ms > l->now_ms ? (int)smaller(l->timers->due_ms - l->now_ms, 60000) :
-					       0;
+	return (int)smaller(larger(l->timers->due_ms, l->now_ms) - l->now_ms, 60000);
 }
 
 static int run_batches(struct loop *l)
@@ -249,23 +217,12 @@ void loop_wake(struct loop *l)
 	(void)!write(l->wake.fd, &one, sizeof(one));
 }
 
-static void unlink_call(struct loop *l, struct loop_call *c)
-{
-	struct loop_call **p = &l->calls;
-
-	while (*p && *p != c)
-		p = &(*p)->next;
-	if (*p)
-		*p = c->next;
-}
-
 int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 {
-	struct loop_call c = { .fn = fn, .arg = arg, .state = CALL_WAITING };
+	struct loop_call c = { .fn = fn, .arg = arg, .done = PTHREAD_COND_INITIALIZER };
 	struct timespec until = clock_timespec(clock_ms() + (uint64_t)timeout_ms);
+	struct loop_call **at = &l->calls;
 	int r = 0;
-
-	clock_cond_init(&c.done);
 
 	pthread_mutex_lock(&l->lock);
 	c.next = l->calls;
@@ -276,15 +233,18 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 		if (l->finished && c.state == CALL_WAITING)
 			r = -ESRCH;
 		else
-			r = -pthread_cond_timedwait(&c.done, &l->lock, &until);
+			r = -pthread_cond_clockwait(&c.done, &l->lock, CLOCK_MONOTONIC, &until);
 	}
 	/* once it runs, the call is allowed to end: it uses the caller's stack */
 	while (c.state == CALL_RUNNING)
 		pthread_cond_wait(&c.done, &l->lock);
-	if (c.state == CALL_DONE)
+	if (c.state == CALL_DONE) {
 		r = 0;
-	else
-		unlink_call(l, &c);
+	} else { /* still on the list */
+		while (*at != &c)
+			at = &(*at)->next;
+		*at = c.next;
+	}
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_destroy(&c.done);
 	return r;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,7 +30,7 @@ struct source {
 struct timer {
 	void (*fire)(struct timer *t);
 	uint64_t due_ms;
-	struct timer *child, *next, **prev; /* in the heap; prev NULL: not set */
+	struct timer *left, *right, **prev; /* in the heap; prev NULL: not set */
 };
 
 /*
@@ -80,7 +79,7 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
  * fires again in this batch or in the next one.
  */
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms);
-void timer_cancel(struct loop *l, struct timer *t);
+void timer_cancel(struct timer *t);
 
 /* Make the loop run a batch soon, whose after_batch() sees all that was stored before. */
 void loop_wake(struct loop *l);

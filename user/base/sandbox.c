@@ -33,9 +33,8 @@ int account_find_as_root(const char *name, struct account *ret)
 		return log_complain(-EINVAL,
 				    "account %s is root: give an unprivileged one with --user",
 				    pw->pw_name);
+	*ret = (struct account){ .uid = pw->pw_uid, .gid = pw->pw_gid };
 	snprintf(ret->name, sizeof(ret->name), "%s", pw->pw_name);
-	ret->uid = pw->pw_uid;
-	ret->gid = pw->pw_gid;
 	return 0;
 }
 
@@ -58,9 +57,8 @@ int account_find(const char *name, struct account *ret)
 	if (name && (!pw || strcmp(name, pw->pw_name)))
 		return log_complain(-EPERM, "--user %s: this needs root, with its capabilities",
 				    name);
+	*ret = (struct account){ .uid = geteuid(), .gid = getegid() };
 	snprintf(ret->name, sizeof(ret->name), "%s", pw ? pw->pw_name : "?");
-	ret->uid = geteuid();
-	ret->gid = getegid();
 	return 0;
 }
 
@@ -144,14 +142,13 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 
 	if (getrlimit(RLIMIT_NOFILE, &rl))
 		return 0;
-	if (rl.rlim_cur >= want)
-		return rl.rlim_cur;
 	more.rlim_max = larger(want, rl.rlim_max); /* lowered, it could not be raised again */
-	if (!setrlimit(RLIMIT_NOFILE, &more)) /* with CAP_SYS_RESOURCE beyond the hard limit, too */
-		return want;
-	rl.rlim_cur = rl.rlim_max;
-	if (setrlimit(RLIMIT_NOFILE, &rl))
-		getrlimit(RLIMIT_NOFILE, &rl);
+	/* with CAP_SYS_RESOURCE beyond the hard limit, too */
+	if (rl.rlim_cur < want && setrlimit(RLIMIT_NOFILE, &more)) {
+		rl.rlim_cur = rl.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &rl);
+	}
+	getrlimit(RLIMIT_NOFILE, &rl);
 	return rl.rlim_cur;
 }
 
@@ -275,20 +272,6 @@ static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
 	return r;
 }
 
-static int load(scmp_filter_ctx ctx)
-{
-	int r = seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
-
-	/* no_new_privs is the sandbox's business, and the kernel's own error what is to be shown */
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_API_SYSRAWRC, 1);
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, true);
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
-	/* a binary tree: the filter is about 100 rules long */
-	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
-	return r ?: seccomp_load(ctx);
-}
-
 int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts)
 {
 	uint32_t refuse = mode == FILTER_KILL ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(ENOSYS);
@@ -303,7 +286,15 @@ int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 	else if (ctx)
 		r = allow_modules(ctx, parts);
 	r = r ?: add_others(ctx, mode);
-	r = r ?: load(ctx);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
+	/* no_new_privs is the sandbox's business, and the kernel's own error what is to be shown */
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_API_SYSRAWRC, 1);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, true);
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_ACT_BADARCH, SCMP_ACT_KILL_PROCESS);
+	/* a binary tree: the filter is about 100 rules long */
+	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_OPTIMIZE, 2);
+	r = r ?: seccomp_load(ctx);
 	seccomp_release(ctx);
 	return r ? log_complain(r,
 				"cannot load the seccomp filter: %s (--seccomp off runs without)",

@@ -188,10 +188,13 @@ static void add_addresses(struct argp_state *state, const char *text, bool sink)
 {
 	struct options *o = state->input;
 	struct endpoint e;
+	const char *wrong = endpoint_parse(text, sink, false, &e);
 	char err[256];
 
-	if (endpoint_parse(text, sink, &e, err, sizeof(err)))
-		argp_error(state, "\"%s\": %s", text, err);
+	if (!wrong && e.named && endpoint_look_up(&e, sink, err, sizeof(err)))
+		wrong = err;
+	if (wrong)
+		argp_error(state, "\"%s\": %s", text, wrong);
 	if (!addr_is_inet(&e.addrs[0]))
 		argp_error(state, "\"%s\": expected an IPv4 or IPv6 address", text);
 	for (size_t i = 0; i < (sink ? e.n_addrs : 1); i++) {

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,39 +87,23 @@ static const char *parse_unix(const char *path, struct endpoint *ret)
 
 static struct json_object *services; /* services(5): port, as in a sockaddr, by name/protocol */
 
-static void keep_service(const struct servent *s, const char *name)
-{
-	char key[TEXT_ROOM];
-
-	snprintf(key, sizeof(key), "%s/%s", name, s->s_proto);
-	json_add_int(services, key, (uint64_t)s->s_port);
-}
-
 void endpoint_keep_services(void)
 {
 	const struct servent *s;
+	char key[TEXT_ROOM];
 
 	if (services)
 		return;
 	services = allocated(json_object_new_object());
 	while ((s = getservent())) {
-		keep_service(s, s->s_name);
-		for (char **alias = s->s_aliases; *alias; alias++)
-			keep_service(s, *alias);
+		char **alias = s->s_aliases;
+
+		for (const char *name = s->s_name; name; name = *alias++) {
+			snprintf(key, sizeof(key), "%s/%s", name, s->s_proto);
+			json_add_int(services, key, (uint64_t)s->s_port);
+		}
 	}
 	endservent();
-}
-
-/* True if PORT is followed by nothing, or by a protocol, which is cut off. */
-static bool take_protocol(char *port, struct endpoint *ret)
-{
-	char *slash = strchr(port, '/');
-
-	if (!slash)
-		return true;
-	*slash++ = '\0';
-	ret->udp = !strcmp(slash, "udp");
-	return ret->udp || !strcmp(slash, "tcp");
 }
 
 static const char *parse_ports(const char *port, bool passive, struct endpoint *ret)
@@ -174,7 +157,7 @@ static const char *add_plain(const char *host, bool passive, struct endpoint *re
 static const char *parse_inet(const char *text, bool passive, struct endpoint *ret)
 {
 	bool bracketed = text[0] == '[';
-	char host[TEXT_ROOM], *port;
+	char host[TEXT_ROOM], *port, *protocol;
 	const char *wrong;
 
 	strcpy(host, text);
@@ -183,9 +166,14 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 		return BAD_ADDRESS;
 	*port = '\0';
 	port += bracketed ? 2 : 1;
+	protocol = port;
+	strsep(&protocol, "/"); /* NULL: there is none */
 	/* a second colon: of IPv6 without brackets */
-	if (strchr(port, ':') || strchr(host, '/') || !take_protocol(port, ret))
+	if (strchr(port, ':') || strchr(host, '/') ||
+	    (protocol && strcmp(protocol, "udp") != 0 && strcmp(protocol, "tcp") != 0))
 		return BAD_ADDRESS;
+	if (protocol)
+		ret->udp = !strcmp(protocol, "udp");
 	if (passive && !strcmp(host, "*"))
 		host[0] = '\0';
 	wrong = parse_ports(port, passive, ret);
@@ -196,7 +184,7 @@ static const char *parse_inet(const char *text, bool passive, struct endpoint *r
 		       "bad IPv6 address between the brackets, or no such network interface";
 }
 
-const char *endpoint_parse_offline(const char *text, bool passive, bool udp, struct endpoint *ret)
+const char *endpoint_parse(const char *text, bool passive, bool udp, struct endpoint *ret)
 {
 	bool file = !strncmp(text, "unix:", 5), is_long = strlen(text) >= sizeof(ret->text);
 	const char *wrong;
@@ -216,7 +204,7 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e)
 {
 	struct endpoint more;
 	size_t used = strlen(e->text);
-	const char *wrong = endpoint_parse_offline(text, true, false, &more);
+	const char *wrong = endpoint_parse(text, true, false, &more);
 
 	if (!wrong && !used)
 		*e = more;
@@ -260,18 +248,6 @@ int endpoint_look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 	return !r ? 0 : r == EAI_AGAIN || r == EAI_MEMORY ? -EAGAIN : -ENOENT;
 }
 
-int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen)
-{
-	const char *wrong = endpoint_parse_offline(text, passive, false, ret);
-	int r = wrong ? -EINVAL : ret->named ? endpoint_look_up(ret, passive, err, errlen) : 0;
-
-	if (wrong)
-		snprintf(err, errlen, "%s", wrong);
-	if (r)
-		endpoint_close(ret);
-	return r;
-}
-
 void endpoint_copy_addrs(struct endpoint *e, const struct endpoint *from)
 {
 	for (size_t i = 0; i < from->n_addrs; i++)
@@ -293,23 +269,6 @@ bool endpoint_is_unix(const struct endpoint *e)
 
 #define SEPARATORS " \t,"
 
-/* Take WORD, which stands behind a server: true if it says something of that server S. */
-static bool take_word(const char *word, struct server_conf *s, const char **ret_wrong)
-{
-	uint64_t weight = 0;
-
-	if (!strcmp(word, "backup")) {
-		s->backup = true;
-		return true;
-	}
-	if (strncmp(word, "weight=", 7) != 0)
-		return false;
-	if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
-		*ret_wrong = "expected a weight from 1 to 100";
-	s->weight = (unsigned int)weight;
-	return true;
-}
-
 /* Do A and B lead to one server, as far as that is seen without a look-up? */
 static bool is_same(const struct endpoint *a, const struct endpoint *b)
 {
@@ -326,7 +285,7 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 
 	if (u->n == SERVERS_MAX)
 		return "more than 64 servers";
-	wrong = endpoint_parse_offline(word, false, udp, &s.at);
+	wrong = endpoint_parse(word, false, udp, &s.at);
 	if (wrong)
 		return wrong;
 	u->servers = array_grow(u->servers, u->n, sizeof(*u->servers));
@@ -343,17 +302,32 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 	return NULL;
 }
 
+/* WORD is another server, or says something of the one before. */
+static const char *take_word(const char *word, bool udp, struct upstream *u)
+{
+	struct server_conf *last = u->n ? &u->servers[u->n - 1] : NULL;
+	uint64_t weight;
+
+	if (last && !strcmp(word, "backup"))
+		last->backup = true;
+	else if (!last || strncmp(word, "weight=", 7) != 0)
+		return add_server(word, udp, u);
+	else if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
+		return "expected a weight from 1 to 100";
+	else
+		last->weight = (unsigned int)weight;
+	return NULL;
+}
+
 int upstreams_parse(const char *text, bool udp, struct upstream *ret, char *err, size_t errlen)
 {
 	char *copy = allocated(strdup(text)), *rest = copy, *word = NULL;
 	const char *wrong = NULL;
 
 	*ret = (struct upstream){ .text = text };
-	while (!wrong && (word = strsep(&rest, SEPARATORS))) {
-		if (!*word || (ret->n && take_word(word, &ret->servers[ret->n - 1], &wrong)))
-			continue;
-		wrong = wrong ?: add_server(word, udp, ret);
-	}
+	while (!wrong && (word = strsep(&rest, SEPARATORS)))
+		if (*word)
+			wrong = take_word(word, udp, ret);
 	if (wrong && strcmp(word, text) != 0)
 		snprintf(err, errlen, "%.64s: %s", word, wrong);
 	else if (wrong || !ret->n)

@@ -12,36 +12,26 @@ struct endpoint {
 	char text[ADDR_STRLEN + 128]; /* as written, for messages and `culvert status`; of several
 				       * addresses to listen at with blanks between */
 	struct addr *addrs;           /* owned; freed by endpoint_close() */
-	size_t n_addrs;               /* at least 1 after endpoint_parse(); no address twice */
-	in_port_t named_port;         /* as written; the first of a range */
-	unsigned int n_ports;         /* of the range, else 1; 0: not all addresses have the same */
-	bool named;                   /* the host is a name: it may have other addresses later */
+	size_t n_addrs;       /* 0 only of a host name that was not looked up; no address twice */
+	in_port_t named_port; /* as written; the first of a range */
+	unsigned int n_ports; /* of the range, else 1; 0: not all addresses have the same */
+	bool named;           /* the host is a name: it may have other addresses later */
 	bool udp;
 };
 
 /*
- * Parse and resolve TEXT: "1.2.3.4:80", "[::1]:80", "[fe80::1%eth0]:80", "host:80", "host:http",
- * "unix:/path" ("unix:@name" is an abstract socket).  PASSIVE: the addresses are for bind(); then
- * an empty host (":80", "*:80") means every local address (one of each family, so the IPv6 socket
- * needs IPV6_V6ONLY), and port 0 is allowed.
+ * Parse TEXT: "1.2.3.4:80", "[::1]:80", "[fe80::1%eth0]:80", "host:80", "host:http", "unix:/path"
+ * ("unix:@name" is an abstract socket).  PASSIVE: the addresses are for bind(); then an empty host
+ * (":80", "*:80") means every local address (one of each family, so the IPv6 socket needs
+ * IPV6_V6ONLY), and port 0 is allowed.
  *
  * A range of ports, "host:8000-8099", gives an address for each if PASSIVE; else for the first.
- * "/udp" or "/tcp" may follow the port; without it TCP is meant.
+ * "/udp" or "/tcp" may follow the port; without it UDP says what is meant.
  *
- * Host names are looked up with getaddrinfo(3), which may block.
- *
- * Returns 0, or -EINVAL (bad syntax, unknown service or interface), -ENOENT (host name not found),
- * -EAGAIN (no name server has answered, or there is no memory: it may be found later); then ERR
- * (ERRLEN bytes) holds one line that says what is wrong, without TEXT, and RET needs no
- * endpoint_close().
+ * Nobody is asked for a host: a host name gives no address, only its port.  NULL; or what is wrong,
+ * and RET needs no endpoint_close().
  */
-int endpoint_parse(const char *text, bool passive, struct endpoint *ret, char *err, size_t errlen);
-
-/*
- * The same without asking anybody for a host: a host name gives no address, only its port.  UDP:
- * what is meant where TEXT does not say it.  NULL, or what is wrong.
- */
-const char *endpoint_parse_offline(const char *text, bool passive, bool udp, struct endpoint *ret);
+const char *endpoint_parse(const char *text, bool passive, bool udp, struct endpoint *ret);
 
 /*
  * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  All have one protocol.  A
@@ -50,8 +40,9 @@ const char *endpoint_parse_offline(const char *text, bool passive, bool udp, str
 const char *endpoint_add_listen(const char *text, struct endpoint *e);
 
 /*
- * Give E, a host name without addresses, all that it has now.  -ENOENT or -EAGAIN, and ERR, as of
- * endpoint_parse().
+ * Give E, a host name without addresses, all that it has now, by getaddrinfo(3), which may block.
+ * -ENOENT: it is not found; -EAGAIN: no name server has answered, or there is no memory, and it may
+ * be found later.  Then ERR (ERRLEN bytes) holds one line that says so, without the name.
  */
 int endpoint_look_up(struct endpoint *e, bool passive, char *err, size_t errlen);
 
@@ -88,7 +79,7 @@ struct upstream {
 };
 
 /*
- * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse_offline(), separated
+ * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse(), separated
  * by blanks or commas; behind each may stand "weight=N" and "backup".  No server is given twice.
  * UDP: the protocol of the listener, which all servers have, whether they say so or not.
  * Unix sockets and others do not mix, since a session is prepared for one kind before its server is

@@ -48,19 +48,16 @@ char *config_next_line(struct config_reader *r)
 	return r->error ? NULL : line;
 }
 
-struct forward_conf *config_begin_forward(struct config_reader *r, const char *name)
+void config_begin_forward(struct config_reader *r, const char *name)
 {
-	struct forward_conf *fc;
-
 	for (size_t i = 0; i < r->c->n_forwards; i++)
 		if (!strcmp(r->c->forwards[i].name, name))
 			config_mistake(r, "[forward %s]: the name is taken", name);
 	if (r->error)
-		return NULL;
-	fc = config_add_forward(r->c);
-	fc->name = config_keep(r->c, "%s", name);
-	fc->place = config_here(r);
-	return fc;
+		return;
+	r->forward = config_add_forward(r->c);
+	r->forward->name = config_keep(r->c, "%s", name);
+	r->forward->place = config_here(r);
 }
 
 void config_take(struct config_reader *r, struct forward_conf *fc, const struct option_def *o,
@@ -126,8 +123,7 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 	if (!line)
 		config_mistake(r, "neither [SECTION] nor KEY = VALUE");
 	else if (o)
-		config_take(r, scope == SCOPE_FORWARD ? config_last_forward(r) : NULL, o, o->name,
-			    trim(line));
+		config_take(r, scope == SCOPE_FORWARD ? r->forward : NULL, o, o->name, trim(line));
 	else
 		config_mistake(r, "%s: %s", key,
 			       !scope                 ? "before the first section" :
@@ -195,47 +191,47 @@ int config_file_open(const char *path)
 	return r ?: fd;
 }
 
-int config_reader_open(struct config_reader *r, int fd, struct config *c)
+void config_reader_open(struct config_reader *r, int fd, struct config *c)
 {
-	ssize_t n;
+	int own = fd < 0 ? config_file_open(c->file) : -1, from = fd < 0 ? own : fd;
+	ssize_t n = 0;
 	size_t len = 0;
 
-	*r = (struct config_reader){ .c = c };
+	*r = (struct config_reader){ .c = c, .error = from < 0 ? from : 0 };
 	r->text = allocated(malloc(CONFIG_FILE_MAX + 2)); /* to see one too many, and a NUL */
-	while ((n = read(fd, r->text + len, CONFIG_FILE_MAX + 1 - len)) > 0)
+	while (!r->error && (n = read(from, r->text + len, CONFIG_FILE_MAX + 1 - len)) > 0)
 		len += (size_t)n;
 	if (n < 0)
-		return log_complain(-errno, "%s: cannot be read", c->file);
+		r->error = log_complain(-errno, "%s: cannot be read", c->file);
 	if (len > CONFIG_FILE_MAX)
-		return log_complain(-EINVAL, "%s: the file has more than %d bytes", c->file,
-				    CONFIG_FILE_MAX);
+		r->error = log_complain(-EINVAL, "%s: the file has more than %d bytes", c->file,
+					CONFIG_FILE_MAX);
+	if (own >= 0)
+		close(own);
 	/* another control character, which is refused with its line */
 	for (char *at = r->text; (at = memchr(at, '\0', len - (size_t)(at - r->text)));)
 		*at = '\1';
 	r->text[len] = '\0';
 	r->rest = r->text + (strncmp(r->text, BOM, strlen(BOM)) ? 0 : strlen(BOM));
-	return 0;
 }
 
 int config_file_control(const char *path, char **ret)
 {
 	struct config c = { .file = path };
-	struct config_reader r = { 0 };
-	int fd = config_file_open(path), e = fd < 0 ? fd : config_reader_open(&r, fd, &c);
+	struct config_reader r;
 	bool global = false;
 	char *line;
 
 	*ret = NULL;
-	while (!e && !*ret && (line = config_next_line(&r))) {
+	config_reader_open(&r, -1, &c);
+	while (!*ret && (line = config_next_line(&r))) {
 		line = without_comment(line);
 		if (*line == '[')
 			global = !strcmp(line, "[culvert]");
 		else if (global && !strcmp(trim(strsep(&line, "=:")), "control") && line)
 			*ret = allocated(strdup(trim(line)));
 	}
-	if (fd >= 0)
-		close(fd);
 	free(r.text);
 	config_close(&c);
-	return e ?: r.error;
+	return r.error;
 }

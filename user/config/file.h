@@ -25,14 +25,18 @@ int config_file_control(const char *path, char **ret);
  */
 struct config_reader {
 	struct config *c;
-	char *text;        /* all of the file; owned: whoever opens a reader frees it */
-	char *rest;        /* what has not been read yet; NULL: nothing */
-	unsigned int line; /* the last one read */
-	int error;         /* 0: no mistake yet */
+	char *text;                   /* all of the file; owned: whoever opens a reader frees it */
+	char *rest;                   /* what has not been read yet; NULL: nothing */
+	unsigned int line;            /* the last one read */
+	int error;                    /* 0: no mistake yet */
+	struct forward_conf *forward; /* the last one that began; NULL: none has */
 };
 
-/* Begin to read FD, the file that C names.  -errno, and a line on stderr says why. */
-int config_reader_open(struct config_reader *r, int fd, struct config *c);
+/*
+ * Begin to read FD, or (-1) open it: the file that C names.  If that fails, a line on stderr says
+ * why, r->error is -errno, and there is no line.
+ */
+void config_reader_open(struct config_reader *r, int fd, struct config *c);
 
 /* Read all of R, a file with sections. */
 void config_read_sections(struct config_reader *r);
@@ -51,12 +55,8 @@ const char *config_here(const struct config_reader *r);
  */
 char *config_next_line(struct config_reader *r);
 
-/* Add a forward called NAME, which must not be taken, in the last line read; NULL: a mistake. */
-struct forward_conf *config_begin_forward(struct config_reader *r, const char *name);
-static inline struct forward_conf *config_last_forward(const struct config_reader *r)
-{
-	return &r->c->forwards[r->c->n_forwards - 1];
-}
+/* Add a forward called NAME, which must not be taken, in the last line read. */
+void config_begin_forward(struct config_reader *r, const char *name);
 
 /* Take the line that KEY is VALUE, which sets O, as said by FC, or (NULL) for all forwards. */
 void config_take(struct config_reader *r, struct forward_conf *fc, const struct option_def *o,

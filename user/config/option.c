@@ -9,7 +9,6 @@
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -303,24 +302,17 @@ int option_store(struct config *c, struct forward_conf *fc, const struct config_
 		       config_complain(l->place, "%s: \"%.320s\": %s", l->key, l->value, why);
 }
 
-/* CPUs that this process may use: in a container fewer than the machine has. */
-static unsigned int usable_cpus(void)
-{
-	cpu_set_t set;
-
-	/* It fails if there are more CPUs than cpu_set_t has room for. */
-	return sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > WORKERS_MAX ?
-		       WORKERS_MAX :
-		       (unsigned int)CPU_COUNT(&set);
-}
-
 void options_default(struct config *c)
 {
 	/* Computed once: a reload must find the same file unchanged when CPUs come or go. */
 	static unsigned int cpus;
 	static uint64_t memory;
+	cpu_set_t set; /* those that we may use: in a container fewer than the machine has */
 
-	cpus = cpus ?: usable_cpus();
+	if (!cpus) /* it fails if there are more than the set has room for */
+		cpus = sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > WORKERS_MAX ?
+			       WORKERS_MAX :
+			       (unsigned int)CPU_COUNT(&set);
 	memory = memory ?: (uint64_t)(sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE)) / 16;
 	c->workers = cpus;
 	c->kernel_memory = memory;
@@ -334,9 +326,9 @@ void options_default(struct config *c)
 static bool same_value(const struct option_def *o, const void *a, const void *b)
 {
 	switch (o->kind) {
-	case KIND_LISTEN: /* a reload looks at those of forwards itself */
-		return o->scope & SCOPE_FORWARD || !strcmp(((const struct endpoint *)a)->text,
-							   ((const struct endpoint *)b)->text);
+	case KIND_LISTEN:
+		return !strcmp(((const struct endpoint *)a)->text,
+			       ((const struct endpoint *)b)->text);
 	case KIND_UPSTREAM:
 		return !strcmp(((const struct upstream *)a)->text,
 			       ((const struct upstream *)b)->text);
@@ -378,22 +370,18 @@ const struct option_def *options_fixed(const struct config *a, const struct conf
 
 /* --- what people read --- */
 
-static void option_help(const struct option_def *o)
-{
-	const char *initial = o->computed ? o->computed : o->initial;
-	char left[40];
-
-	snprintf(left, sizeof(left), "%s%s %s", o->scope == SCOPE_FORWARD ? "" : "--", o->name,
-		 o->metavar);
-	printf("%c %-29s%s", o->scope == SCOPE_EACH ? '*' : ' ', left, o->help);
-	if (initial)
-		printf(" (default %s)", initial);
-	putchar('\n');
-}
-
 void options_help(bool forward)
 {
-	for (const struct option_def *o = option_table; o->name; o++)
-		if (forward == (o->scope == SCOPE_FORWARD))
-			option_help(o);
+	for (const struct option_def *o = option_table; o->name; o++) {
+		const char *initial = o->computed ?: o->initial;
+		char left[40];
+
+		if (forward != (o->scope == SCOPE_FORWARD))
+			continue;
+		snprintf(left, sizeof(left), "%s%s %s", forward ? "" : "--", o->name, o->metavar);
+		printf("%c %-29s%s", o->scope == SCOPE_EACH ? '*' : ' ', left, o->help);
+		if (initial)
+			printf(" (default %s)", initial);
+		putchar('\n');
+	}
 }

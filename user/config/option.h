@@ -78,7 +78,7 @@ int option_store(struct config *c, struct forward_conf *fc, const struct config_
 /* Set each option to its default, in C and in the settings that its forwards inherit. */
 void options_default(struct config *c);
 
-/* True if A and B have the same settings.  Names and listening addresses are not compared. */
+/* True if A and B have the same settings, addresses included.  Names are not compared. */
 bool options_same_own(const struct forward_conf *a, const struct forward_conf *b);
 /* The first option that differs in A and B and that only a new start can change; NULL: none. */
 const struct option_def *options_fixed(const struct config *a, const struct config *b);

@@ -14,9 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/array.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -150,13 +148,12 @@ static const struct endpoint *find_overlap(const struct config *c, size_t n)
 	return !e->udp && any_pair(&c->metrics, e, overlap) ? &c->metrics : NULL;
 }
 
-int config_complain_address(const struct forward_conf *fc, bool listen, const char *warning,
-			    const char *why)
+int config_complain_address(const struct forward_conf *fc, bool listen, const char *why)
 {
 	const struct config_line *l = option_line(&fc->said, listen ? "listen" : "upstream");
 
-	return log_complain(-EINVAL, "%s%s%s: \"%.320s\": %s", warning, l->place, l->key,
-			    listen ? fc->listen.text : l->value, why);
+	return config_complain(l->place, "%s: \"%.320s\": %s", l->key,
+			       listen ? fc->listen.text : l->value, why);
 }
 
 int config_check_addresses(const struct config *c)
@@ -171,7 +168,7 @@ int config_check_addresses(const struct config *c)
 			continue;
 		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
 			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
-		return config_complain_address(fc, e, "",
+		return config_complain_address(fc, e,
 					       e ? why : "the upstream is the listener itself");
 	}
 	return 0;
@@ -202,14 +199,6 @@ static int check_protocol(const struct config *c, const struct forward_conf *fc)
 		       0;
 }
 
-/* Replace what was inherited, and what is inherited by those of TCP alone. */
-static void adapt_to_udp(const struct config *c, struct forward_conf *fc)
-{
-	if (!find_line(c, fc, "idle-timeout"))
-		fc->idle_timeout_ms = UDP_IDLE_MS;
-	fc->check_ms = 0;
-}
-
 static int check_forward(const struct config *c, struct forward_conf *fc)
 {
 	unsigned int ports = fc->upstream.servers[0].at.n_ports;
@@ -217,8 +206,10 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 
 	if (r)
 		return r;
+	if (fc->listen.udp && !find_line(c, fc, "idle-timeout"))
+		fc->idle_timeout_ms = UDP_IDLE_MS;
 	if (fc->listen.udp)
-		adapt_to_udp(c, fc);
+		fc->check_ms = 0; /* inherited */
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
 		return say_wrong(c, fc, "upstream",
@@ -291,63 +282,53 @@ static int store_globals(struct config *c)
 	return r;
 }
 
-/* Give FC what it inherits, and then what it says. */
-static int store_forward(struct config *c, struct forward_conf *fc)
-{
-	const struct forward_conf own = *fc;
-
-	*fc = c->defaults;
-	fc->name = own.name;
-	fc->said = own.said;
-	fc->place = own.place;
-	fc->acl.shared = true;
-	return store_lines(c, fc, &fc->said) ? -EINVAL : 0;
-}
-
+/* Give each forward what it inherits, and then what it says. */
 static int store_forwards(struct config *c)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < c->n_forwards; i++)
-		r = r ?: store_forward(c, &c->forwards[i]) ?: check_forward(c, &c->forwards[i]);
+	for (size_t i = 0; i < c->n_forwards && !r; i++) {
+		struct forward_conf *fc = &c->forwards[i], own = *fc;
+
+		*fc = c->defaults;
+		fc->name = own.name;
+		fc->said = own.said;
+		fc->place = own.place;
+		fc->acl.shared = true;
+		r = store_lines(c, fc, &fc->said) ?: check_forward(c, fc);
+	}
 	return r ?: config_check_addresses(c);
 }
 
 /* --- all of it --- */
 
-/* FD: the file that C names; -1: open it. */
+/* Read the file that the command line names, if it does.  FD: that file; -1: open it. */
 static int read_file(struct config *c, int fd)
 {
-	struct config_reader r = { 0 };
-	int at = fd < 0 ? config_file_open(c->file) : fd;
-	int e = at < 0 ? at : config_reader_open(&r, at, c);
+	const struct config_line *config = option_line(&c->words, "config");
+	struct config_reader r;
 
-	if (!e) {
-		c->is_rinetd = rinetd_is(r.rest);
-		if (c->is_rinetd)
-			rinetd_read(&r);
-		else
-			config_read_sections(&r);
-	}
-	if (at >= 0 && at != fd)
-		close(at);
+	if (!config)
+		return 0;
+	c->file = config->value;
+	config_reader_open(&r, fd, c);
+	c->is_rinetd = rinetd_is(r.rest);
+	if (c->is_rinetd)
+		rinetd_read(&r);
+	else
+		config_read_sections(&r);
 	free(r.text);
-	return e ?: r.error;
+	return r.error;
 }
 
 int config_read_any(int argc, char **argv, int fd, struct config *ret)
 {
-	const struct config_line *config;
-	int r;
-
 	*ret = (struct config){ 0 };
-	r = read_words(argc, argv, ret);
-	config = option_line(&ret->words, "config");
-	if (!r && config) {
-		ret->file = config->value;
-		r = read_file(ret, fd);
-	}
-	return r ?: add_forwards(ret) ?: store_globals(ret) ?: store_forwards(ret);
+	return read_words(argc, argv, ret) ?:
+		       read_file(ret, fd)  ?:
+		       add_forwards(ret)   ?:
+		       store_globals(ret)  ?:
+					     store_forwards(ret);
 }
 
 int config_read(int argc, char **argv, int fd, struct config *ret)
@@ -362,10 +343,10 @@ int config_read(int argc, char **argv, int fd, struct config *ret)
 
 int config_exit_code(int r)
 {
-	if (r >= 0)
-		return EXIT_CODE_OK;
 	/* no name server yet, or no memory: whoever starts culvert may try again */
-	return r == -EAGAIN || r == -ENOMEM ? EXIT_CODE_FAILURE : EXIT_CODE_USAGE;
+	bool passes = r == -EAGAIN || r == -ENOMEM;
+
+	return r >= 0 ? EXIT_CODE_OK : passes ? EXIT_CODE_FAILURE : EXIT_CODE_USAGE;
 }
 
 /* --- the help --- */

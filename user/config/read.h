@@ -33,12 +33,8 @@ const char *config_place(const struct config *c, const struct forward_conf *fc, 
  */
 int config_check_addresses(const struct config *c);
 
-/*
- * Print, behind WARNING, the file and line of an address of FC, and what is wrong with it.
- * -EINVAL.
- */
-int config_complain_address(const struct forward_conf *fc, bool listen, const char *warning,
-			    const char *why);
+/* Print the file and line of an address of FC, and what is wrong with it.  -EINVAL. */
+int config_complain_address(const struct forward_conf *fc, bool listen, const char *why);
 
 /* Print the help of `culvert run`. */
 void config_help(void);

@@ -31,13 +31,11 @@
 #define MAPPED "::ffff:"
 #define UDP_TIMEOUT "72" /* seconds: rinetd's */
 
-struct rules {
-	struct config_lines deny, allow;
-};
+enum { DENY, ALLOW };
 
 struct reader {
 	struct config_reader *in;
-	struct rules top, own; /* OWN: of the last forward */
+	struct config_lines top[2], own[2]; /* OWN: of the last forward */
 };
 
 /* --- allow and deny --- */
@@ -51,13 +49,13 @@ static void append(struct config_lines *to, const struct config_lines *from)
 /* Allow whom an allow of both lists, which are not empty, matches. */
 static void append_both(struct reader *p, struct forward_conf *fc)
 {
-	size_t n_own = p->own.allow.n, n = p->top.allow.n * n_own;
+	size_t n_own = p->own[ALLOW].n, n = p->top[ALLOW].n * n_own;
 
 	if (n > RULES_MAX)
 		config_mistake_at(p->in, fc->place, "more than %d rules", RULES_MAX);
 	for (size_t i = 0; i < n && !p->in->error; i++) {
-		const struct config_line *a = &p->top.allow.lines[i / n_own];
-		const struct config_line *b = &p->own.allow.lines[i % n_own];
+		const struct config_line *a = &p->top[ALLOW].lines[i / n_own];
+		const struct config_line *b = &p->own[ALLOW].lines[i % n_own];
 		const char *both = config_keep(p->in->c, "%s&%s", a->value, b->value);
 
 		config_lines_add(&fc->said,
@@ -83,25 +81,24 @@ static void match_nobody(struct reader *p, struct forward_conf *fc)
 /* Make the rules of the last forward, if there is one. */
 static void end_forward(struct reader *p)
 {
-	struct forward_conf *fc;
+	struct forward_conf *fc = p->in->forward;
 
-	if (!p->in->c->n_forwards || p->in->error)
+	if (!fc || p->in->error)
 		return;
-	fc = config_last_forward(p->in);
-	if (!p->own.deny.n && !p->own.allow.n && *fc->name != '*')
+	if (!p->own[DENY].n && !p->own[ALLOW].n && *fc->name != '*')
 		return; /* it has the rules at the top: rinetd_read() */
-	append(&fc->said, &p->top.deny);
-	append(&fc->said, &p->own.deny);
-	if (p->top.allow.n && p->own.allow.n) {
+	append(&fc->said, &p->top[DENY]);
+	append(&fc->said, &p->own[DENY]);
+	if (p->top[ALLOW].n && p->own[ALLOW].n) {
 		append_both(p, fc);
 	} else {
-		append(&fc->said, &p->top.allow);
-		append(&fc->said, &p->own.allow);
+		append(&fc->said, &p->top[ALLOW]);
+		append(&fc->said, &p->own[ALLOW]);
 	}
 	if (*fc->name == '*')
 		match_nobody(p, fc);
-	p->own.deny.n = 0;
-	p->own.allow.n = 0;
+	p->own[DENY].n = 0;
+	p->own[ALLOW].n = 0;
 }
 
 /* NAME: allow or deny. */
@@ -110,7 +107,7 @@ static void take_access(struct reader *p, const char *name, const char *pattern)
 	bool mapped = !strncasecmp(pattern, MAPPED, strlen(MAPPED));
 	const char *value = config_keep(p->in->c, "%s%s", pattern + (mapped ? strlen(MAPPED) : 0),
 					mapped ? "&0.0.0.0/0" : "");
-	struct rules *rules = p->in->c->n_forwards ? &p->own : &p->top;
+	struct config_lines *rules = p->in->forward ? p->own : p->top;
 	struct acl scratch = { 0 };
 
 	if (pattern[strspn(pattern, "0123456789abcdefABCDEF:.*?/")] ||
@@ -120,7 +117,7 @@ static void take_access(struct reader *p, const char *name, const char *pattern)
 			       "and * any number of them, or a prefix without host bits",
 			       pattern);
 	acl_close(&scratch);
-	config_lines_add(*name == 'd' ? &rules->deny : &rules->allow,
+	config_lines_add(&rules[*name == 'd' ? DENY : ALLOW],
 			 (struct config_line){ option_find(name, SCOPE_FORWARD), name, value,
 					       config_here(p->in) });
 }
@@ -145,7 +142,7 @@ static void end_line(struct reader *p, char *rest)
 /* TEXT, if not NULL, is what stands between the brackets behind a rule.  UDP: it is one of UDP. */
 static void take_options(struct reader *p, char *text, bool udp)
 {
-	struct forward_conf *fc = config_last_forward(p->in);
+	struct forward_conf *fc = p->in->forward;
 	const struct option_def *timeout = option_find("idle-timeout", SCOPE_FORWARD);
 
 	while (text && !p->in->error) {
@@ -171,13 +168,13 @@ static void take_options(struct reader *p, char *text, bool udp)
 /* Cut the protocol off PORT.  True: UDP. */
 static bool take_protocol(struct reader *p, char *port)
 {
-	char *slash = strchr(port, '/');
-	bool udp = slash && !strcasecmp(slash, "/udp");
+	char *protocol = port;
+	bool udp;
 
-	if (slash && !udp && strcasecmp(slash, "/tcp") != 0)
-		config_mistake(p->in, "%.64s: expected /tcp or /udp", port);
-	if (slash)
-		*slash = '\0';
+	strsep(&protocol, "/"); /* NULL: there is none */
+	udp = protocol && !strcasecmp(protocol, "udp");
+	if (protocol && !udp && strcasecmp(protocol, "tcp") != 0)
+		config_mistake(p->in, "%.64s/%.64s: expected /tcp or /udp", port, protocol);
 	return udp;
 }
 
@@ -195,33 +192,30 @@ static void begin_forward(struct reader *p, char *words[4], bool udp)
 	bool any = strchr(words[0], ':') && !words[0][strspn(words[0], ":0")];
 	const char *listen = address_of(p, any ? "" : words[0], words[1], protocol); /* IPv4, too */
 	const char *upstream = address_of(p, words[2], words[3], ""), *name = listen;
-	struct forward_conf *fc;
 
 	if (any)
 		name = config_keep(p->in->c, "*%s", listen);
 	else if (*listen == '[') /* a section's name has no brackets */
 		name = config_keep(p->in->c, "%s:%s%s", words[0], words[1], protocol);
-	fc = config_begin_forward(p->in, name);
-	if (!fc)
+	config_begin_forward(p->in, name);
+	if (p->in->error)
 		return;
-	config_take(p->in, fc, option_find("listen", SCOPE_FORWARD), "listen", listen);
-	config_take(p->in, fc, option_find("upstream", SCOPE_FORWARD), "upstream", upstream);
+	config_take(p->in, p->in->forward, option_find("listen", SCOPE_FORWARD), "listen", listen);
+	config_take(p->in, p->in->forward, option_find("upstream", SCOPE_FORWARD), "upstream",
+		    upstream);
 }
 
 /* FIRST is the first word of the line, and REST what follows. */
 static void take_rule(struct reader *p, char *first, char *rest)
 {
-	char *words[4] = { first }, *options = strchr(rest, '['), *end = NULL;
+	char *words[4] = { first }, *options = rest, *end;
 	bool udp;
 
-	if (options) {
-		*options++ = '\0';
-		end = strchr(options, ']');
-		if (end)
-			*end++ = '\0';
-		else
-			config_mistake(p->in, "\"[\" without \"]\"");
-	}
+	strsep(&options, "["); /* NULL: there are none */
+	end = options;
+	strsep(&end, "]");
+	if (options && !end)
+		config_mistake(p->in, "\"[\" without \"]\"");
 	for (int i = 1; i < 4; i++) {
 		words[i] = next_word(&rest);
 		if (!*words[i])
@@ -235,11 +229,10 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	if (take_protocol(p, words[3]) != udp)
 		config_mistake(p->in,
 			       "/udp on one side: culvert translates no protocol to another");
-	if (!p->in->error)
-		begin_forward(p, words, udp);
+	begin_forward(p, words, udp);
 	if (!p->in->error)
 		take_options(p, options, udp);
-	if (!p->in->error && end)
+	if (end)
 		end_line(p, end);
 }
 
@@ -284,12 +277,11 @@ void rinetd_read(struct config_reader *r)
 	while ((line = config_next_line(r)))
 		take_line(&p, line);
 	end_forward(&p);
-	append(&r->c->said, &p.top.deny);
-	append(&r->c->said, &p.top.allow);
-	free(p.top.deny.lines);
-	free(p.top.allow.lines);
-	free(p.own.deny.lines);
-	free(p.own.allow.lines);
+	for (int i = DENY; i <= ALLOW; i++) {
+		append(&r->c->said, &p.top[i]);
+		free(p.top[i].lines);
+		free(p.own[i].lines);
+	}
 }
 
 bool rinetd_is(const char *text)

@@ -232,8 +232,7 @@ static int plan_forward(struct plan *p, size_t i)
 	struct forward *before = forwards_find(&p->r->forwards, forward_name(fc));
 	int e = 0;
 
-	if (before && options_same_own(before->conf, fc) &&
-	    !strcmp(before->conf->listen.text, fc->listen.text))
+	if (before && options_same_own(before->conf, fc))
 		p->forwards[i] = before;
 	else
 		e = make_forward(p, fc, before, &p->forwards[i]);

@@ -12,7 +12,6 @@
  */
 #include "probe/behaviours.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -21,8 +20,8 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -126,14 +125,19 @@ static const volatile struct culvert_stat *stat_of(const struct trial *t, unsign
 	return sockmap_stat(t->kernel, t->pair * 2 + dir);
 }
 
-/* Flow UP's target has small buffers if the server is to stall it. */
+/*
+ * Flow UP's target has small buffers if the server is to stall it.  For sockmap both sockets become
+ * redirect targets.
+ */
 static void open_session(struct trial *t)
 {
 	const char *what = "TCP connections on 127.0.0.1";
 
 	step(t, rig_connect(t->small, &t->outer[UP], &t->inner[UP]), what);
 	step(t, rig_connect(t->small || t->stalled, &t->inner[DOWN], &t->outer[DOWN]), what);
-	for (unsigned int dir = 0; dir < 2; dir++)
+	if (t->by == PROBE_SOCKMAP)
+		step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
+	for (unsigned int dir = 0; dir < 2; dir++) {
 		t->io[dir] = (struct sockmap_io){
 			.pump = { .flow = &t->flows[dir],
 				  .pool = &t->pool,
@@ -141,37 +145,27 @@ static void open_session(struct trial *t)
 				  .dst = t->inner[!dir],
 				  .buffer_size = BUFFER_SIZE },
 			.kernel = t->kernel,
+			.slot = t->pair * 2 + dir,
 			.dst_connected = dir == UP,
 			.read_ahead = (uint32_t)t->plan->hard_limit,
 		};
-}
-
-/* Make it known to the program: both sockets become redirect targets. */
-static void admit(struct trial *t)
-{
-	step(t, sockmap_pair_get(t->kernel, &t->pair), "a pair of slots");
-	for (unsigned int dir = 0; dir < 2; dir++) {
-		t->io[dir].slot = t->pair * 2 + dir;
-		step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
-		     "a connection into the map of redirect targets");
+		if (t->by == PROBE_SOCKMAP)
+			step(t, sockmap_admit(t->kernel, t->io[dir].slot, t->inner[dir]),
+			     "a connection into the map of redirect targets");
 	}
 }
 
-/* Its sockets are closed with RST. */
-static void close_graft(struct trial *t)
-{
-	if (!graft_withdraw(t->grafts, t->graft))
-		graft_kill(t->grafts, t->graft);
-	graft_put(t->grafts, t->graft);
-	for (unsigned int dir = 0; dir < 2; dir++)
-		tcp_arm_reset(t->inner[dir]);
-}
-
+/* The sockets of a graft are closed with RST. */
 static void close_session(struct trial *t)
 {
-	if (t->graft != NO_SLOT)
-		close_graft(t);
+	if (t->graft != NO_SLOT) {
+		if (!graft_withdraw(t->grafts, t->graft))
+			graft_kill(t->grafts, t->graft);
+		graft_put(t->grafts, t->graft);
+	}
 	for (unsigned int dir = 0; dir < 2; dir++) {
+		if (t->graft != NO_SLOT)
+			tcp_arm_reset(t->inner[dir]);
 		t->len[dir] = 0; /* a sender that is ahead enough sees no error */
 		shutdown(t->outer[dir], SHUT_RDWR);
 	}
@@ -193,14 +187,6 @@ static uint64_t offset(unsigned int dir, uint64_t bytes)
 	return bytes + (dir == DOWN ? DOWN_OFFSET : 0);
 }
 
-/* Send up to LEN bytes of stream DIR, if the sender is not too far ahead. */
-static ssize_t send_piece(struct trial *t, unsigned int dir, uint64_t len)
-{
-	if (t->plan->len[dir] == UINT64_MAX && t->sent[dir] - t->got[dir] >= AHEAD)
-		return 0;
-	return rig_send(t->outer[dir], offset(dir, t->sent[dir]), smaller(len, PIECE));
-}
-
 static void *send_streams(void *arg)
 {
 	struct trial *t = arg;
@@ -209,8 +195,12 @@ static void *send_streams(void *arg)
 
 	for (unsigned int dir = UP; !ended[UP] || !ended[DOWN]; dir = !dir) {
 		uint64_t len = t->len[dir], left = len - smaller(len, t->sent[dir]);
-		ssize_t n = ended[dir] ? 0 : send_piece(t, dir, left);
+		bool ahead = t->plan->len[dir] == UINT64_MAX && t->sent[dir] - t->got[dir] >= AHEAD;
+		ssize_t n = 0;
 
+		if (!ended[dir] && !ahead)
+			n = rig_send(t->outer[dir], offset(dir, t->sent[dir]),
+				     smaller(left, PIECE));
 		if (n > 0) {
 			t->sent[dir] += (uint64_t)n;
 			sent_ms = clock_ms();
@@ -433,7 +423,6 @@ static void try_session(struct trial *t)
 {
 	open_session(t);
 	if (t->by == PROBE_SOCKMAP) {
-		admit(t);
 		try_enter(t, UP);
 		try_enter(t, DOWN);
 	}
@@ -520,14 +509,10 @@ const unsigned char *rig_pattern(uint64_t off)
 {
 	static unsigned char table[2 * RIG_PATTERN];
 	static bool ready;
-	uint32_t x = 2463534242U;
+	unsigned short seed[3] = { 0 };
 
-	for (size_t i = 0; !ready && i < RIG_PATTERN; i++) {
-		x ^= x << 13;
-		x ^= x >> 17;
-		x ^= x << 5;
-		table[i] = table[RIG_PATTERN + i] = (unsigned char)(x >> 11);
-	}
+	for (size_t i = 0; !ready && i < RIG_PATTERN; i++)
+		table[i] = table[RIG_PATTERN + i] = (unsigned char)(nrand48(seed) >> 11);
 	if (!ready)
 		ready = true;
 	return table + off % RIG_PATTERN;

@@ -218,6 +218,6 @@ void checks_close(struct checks *c)
 		a->done = true;
 	}
 	reap(c);
-	timer_cancel(c->loop, &c->timer);
+	timer_cancel(&c->timer);
 	free(c);
 }

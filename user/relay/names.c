@@ -567,7 +567,7 @@ void names_close(struct names *n)
 		return;
 	ares_destroy(n->channel);
 	ares_library_cleanup();
-	timer_cancel(n->loop, &n->timer);
+	timer_cancel(&n->timer);
 	if (n->sockets.fd >= 0)
 		close(n->sockets.fd);
 	for (struct lookup *l = n->list; l; l = l->next)
@@ -585,7 +585,7 @@ static int look_up_listener(struct forward_conf *fc, bool confined)
 	int r = confined ? -EINVAL : endpoint_look_up(&fc->listen, true, why, sizeof(why));
 
 	if (r)
-		config_complain_address(fc, true, "", why);
+		config_complain_address(fc, true, why);
 	return r;
 }
 

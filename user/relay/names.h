@@ -138,6 +138,6 @@ void names_after_batch(struct names *n);
 /*
  * Find the addresses of C's names to listen at, which must be known before they can be bound, by
  * getaddrinfo(3).  CONFINED: that is impossible, so a name without an address is -EINVAL.  So are
- * two forwards with the same address.  Else as endpoint_parse(), after a complaint.
+ * two forwards with the same address.  Else as endpoint_look_up(), after a complaint.
  */
 int names_find_listeners(struct config *c, bool confined);

@@ -146,7 +146,7 @@ static void die(struct session *s, bool rst)
 
 	tcp_close(&s->sides[CLIENT], rst);
 	tcp_close(&s->sides[UPSTREAM], rst);
-	timer_cancel(&w->loop, &s->timer);
+	timer_cancel(&s->timer);
 	session_set_state(s, SESSION_DEAD);
 	*s->prev = s->next;
 	if (s->next)
@@ -244,7 +244,7 @@ static void settle(struct session *s)
 	}
 	due = next_due(s);
 	if (due == NEVER)
-		timer_cancel(&s->worker->loop, &s->timer);
+		timer_cancel(&s->timer);
 	else
 		timer_set(&s->worker->loop, &s->timer, due);
 }

@@ -292,7 +292,7 @@ static void *writer(void *arg)
 			pthread_cond_wait(&l->wake, &l->lock);
 		until = clock_timespec(clock_ms() + GATHER_MS);
 		if (!l->reopen && !l->end_ms)
-			pthread_cond_timedwait(&l->wake, &l->lock, &until);
+			pthread_cond_clockwait(&l->wake, &l->lock, CLOCK_MONOTONIC, &until);
 		line = l->first;
 		l->first = NULL;
 		l->end = &l->first;
@@ -344,7 +344,7 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 		.end = &l->first,
 		.room = QUEUE_LEAST + sessions,
 	};
-	clock_cond_init(&l->wake);
+	pthread_cond_init(&l->wake, NULL);
 	r = l->fd = log_file_is_path(path) ? log_file_open(path, account, err, errlen) :
 					     fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
 	if (r < 0 && !may_pass(r)) {

@@ -419,7 +419,7 @@ static void forget(struct udp_session *s)
 	s->next = w->udp->dead;
 	w->udp->dead = s;
 	w->n_sessions--;
-	timer_cancel(&w->loop, &s->timer);
+	timer_cancel(&s->timer);
 	if (s->upstream && !(is_done(s) && udp_upstream_rest(s->upstream, s->forward)))
 		udp_upstream_close(s->upstream, rests_ms(s));
 	if (s->server)
