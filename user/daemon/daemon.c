@@ -255,8 +255,14 @@ static int open_session_log(struct daemon *d)
 static int open_metrics(struct daemon *d)
 {
 	const struct endpoint *at = &d->config.metrics;
+	int r;
 
-	return *at->text && metrics_open(at, &d->account, &d->metrics) ? EXIT_CODE_FAILURE : 0;
+	if (!*at->text)
+		return 0;
+	/* of both [::] and 0.0.0.0 the former, for both families */
+	r = control_listen(&at->addrs[at->n_addrs - 1], at->n_addrs > 1, d->account.uid,
+			   d->account.gid, &d->metrics);
+	return r ? log_complain(EXIT_CODE_FAILURE, "metrics %s: %s", at->text, strerror(-r)) : 0;
 }
 
 /* Another file of that name is kept: it may be a device, or a link of somebody else. */
