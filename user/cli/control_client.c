@@ -185,8 +185,7 @@ static int check_request(const struct command *c, const char *line)
 	wrong = request_parse(line, &req);
 	if (wrong)
 		r = log_complain(-EINVAL, "%s", error_of(wrong));
-	else
-		request_close(&req);
+	request_close(&req);
 	json_object_put(wrong);
 	return r;
 }

@@ -691,21 +691,16 @@ static struct json_object *do_stream(struct round *r)
 	return NULL;
 }
 
-void actions_stream(void *arg, const struct control *c, const char *line, int fd)
+void actions_stream(void *arg, const struct control *c, const struct request *req, int fd)
 {
-	const struct actions *a = arg;
-	uint64_t after_ms = STANDBY_AFTER_MS;
-	struct request req;
+	struct standby *sb = ((const struct actions *)arg)->standby;
+	const struct request_value *after = &req->values[KEY_AFTER];
 
-	if (request_parse(line, &req)) /* it was right before */
-		return;
-	if (request_has(&req, KEY_AFTER))
-		after_ms = req.values[KEY_AFTER].number;
-	if (command_number(req.command) == COMMAND_EXPORT)
-		standby_export(a->standby, c, fd, after_ms);
-	else if (command_number(req.command) == COMMAND_IMPORT)
-		standby_import(a->standby, c, fd, req.values[KEY_NAME].text ?: "");
-	request_close(&req);
+	if (command_number(req->command) == COMMAND_EXPORT)
+		standby_export(sb, c, fd,
+			       request_has(req, KEY_AFTER) ? after->number : STANDBY_AFTER_MS);
+	else if (command_number(req->command) == COMMAND_IMPORT)
+		standby_import(sb, c, fd, req->values[KEY_NAME].text ?: "");
 }
 
 /* --- all commands --- */

@@ -291,8 +291,6 @@ struct json_object *request_json(const char *text)
 
 struct json_object *request_parse(const char *line, struct request *ret)
 {
-	struct json_object *wrong;
-
 	*ret = (struct request){ .given = 0 };
 	if (line[strspn(line, "abcdefghijklmnopqrstuvwxyz-")]) {
 		ret->json = request_json(line);
@@ -300,10 +298,7 @@ struct json_object *request_parse(const char *line, struct request *ret)
 		ret->json = json_object_new_object();
 		json_add_text(ret->json, "command", line);
 	}
-	wrong = take_object(ret);
-	if (wrong)
-		request_close(ret);
-	return wrong;
+	return take_object(ret);
 }
 
 void request_close(struct request *req)
