@@ -104,18 +104,6 @@ static int reserve_streams(void)
 	return 0;
 }
 
-static void wake_workers(struct daemon *d)
-{
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		loop_wake(&d->reload.threads.workers[i].loop);
-}
-
-/* Routes have changed: grafted sessions may have been reset. */
-static void tell_of_grafts(void *arg)
-{
-	threads_tell_of_grafts(arg);
-}
-
 /* --- signals --- */
 
 static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };
@@ -265,29 +253,26 @@ static int open_metrics(struct daemon *d)
 	return r ? log_complain(EXIT_CODE_FAILURE, "metrics %s: %s", at->text, strerror(-r)) : 0;
 }
 
-/* Another file of that name is kept: it may be a device, or a link of somebody else. */
-static int write_pid_file(const char *path)
+/*
+ * Another file of that name is kept: it may be a device, or a link of somebody else.  Ours stays when
+ * culvert ends: to remove it would be root's.
+ */
+static int make_pid_file(struct daemon *d)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
-		      0644);
+	const char *path = d->config.pid_file;
 	struct stat st = { 0 };
-	int r = fd < 0 || fstat(fd, &st) ? -errno : 0;
+	int fd, r;
 
+	if (!path)
+		return 0;
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
+	r = fd < 0 || fstat(fd, &st) ? -errno : 0;
 	if (!r && (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()))
 		r = -EEXIST;
 	if (!r && (ftruncate(fd, 0) || dprintf(fd, "%ld\n", (long)getpid()) < 0))
 		r = -errno;
 	if (fd >= 0)
 		close(fd);
-	return r;
-}
-
-/* It stays when culvert ends: to remove it would be root's. */
-static int make_pid_file(struct daemon *d)
-{
-	const char *path = d->config.pid_file;
-	int r = path ? write_pid_file(path) : 0;
-
 	return r ? log_complain(r, "pid-file %s: %s", path, strerror(-r)) : 0;
 }
 
@@ -301,7 +286,7 @@ static int revive_grafts(struct daemon *d)
 		return 0;
 	r = standby_open(&d->standby, &d->reload);
 	grafts_revive(gs, d->account.uid);
-	r = r ?: netlink_watch_open(&d->routes, &d->loop, gs, tell_of_grafts, &d->reload.threads);
+	r = r ?: netlink_watch_open(&d->routes, &d->loop, gs, &d->reload.threads);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 
@@ -370,29 +355,22 @@ static int set_up(struct daemon *d)
 
 /* --- running --- */
 
-static unsigned int parts_in_use(const struct daemon *d)
-{
-	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
-			     (d->shared.grafts ? PART_GRAFT : 0) |
-			     (d->shared.names ? PART_NAMES : 0);
-
-	return parts | (d->reload.privileged ? PART_PRIVILEGED : 0) |
-	       (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
-	       (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
-}
-
 /* All threads run: from here on no new ones, no new files, no new listeners. */
 static int confine(const struct daemon *d)
 {
 	const char *sanitizer = BUILT_WITH_SANITIZER;
+	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
+			     (d->shared.grafts ? PART_GRAFT : 0) |
+			     (d->shared.names ? PART_NAMES : 0) |
+			     (d->reload.privileged ? PART_PRIVILEGED : 0) |
+			     (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
+			     (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 
 	if (sanitizer && d->config.seccomp != FILTER_OFF) {
 		log_warning("no seccomp filter: built with -fsanitize=%s", sanitizer);
 		return 0;
 	}
-	return syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d)) ?
-		       EXIT_CODE_UNSUPPORTED :
-		       0;
+	return syscall_filter_enter(d->config.seccomp, NULL, parts) ? EXIT_CODE_UNSUPPORTED : 0;
 }
 
 /*
@@ -412,7 +390,8 @@ static void watch_threads(struct daemon *d)
 	if (sd_watchdog_enabled(0, &usec) <= 0)
 		return;
 	d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
-	wake_workers(d);
+	for (unsigned int i = 0; i < d->reload.threads.n; i++)
+		loop_wake(&d->reload.threads.workers[i].loop);
 }
 
 static void watchdog_look(struct daemon *d)

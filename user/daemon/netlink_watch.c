@@ -30,9 +30,9 @@ static void on_look(struct timer *t)
 		grafts_doubt_ways(r->grafts, change);
 		r->moved = false;
 		r->asked_ms = r->loop->now_ms;
-		r->tell(r->arg);
+		threads_tell_of_grafts(r->workers);
 	} else if (ago >= JUDGE_MS && grafts_are_doubtful(r->grafts)) {
-		r->tell(r->arg);
+		threads_tell_of_grafts(r->workers);
 	}
 	timer_set(r->loop, t, r->loop->now_ms + LOOK_MS);
 }
@@ -53,7 +53,7 @@ static void on_news(struct source *source, uint32_t events)
 }
 
 int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs,
-		       void (*tell)(void *arg), void *arg)
+		       struct threads *workers)
 {
 	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
 				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
@@ -65,8 +65,7 @@ int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts
 	*r = (struct netlink_watch){ .loop = loop,
 				     .grafts = gs,
 				     .look.fire = on_look,
-				     .tell = tell,
-				     .arg = arg,
+				     .workers = workers,
 				     .news = true,
 				     .netlink = { .handle = on_news, .fd = fd } };
 	if (fd < 0 || bind(fd, (struct sockaddr *)&all, sizeof(all)))

@@ -3,6 +3,7 @@
 
 #include "base/loop.h"
 #include "datapath/graft.h"
+#include "relay/threads.h"
 
 /*
  * Watch netlink: when routes, rules, policies of IPsec, addresses or links change, new interfaces
@@ -18,10 +19,9 @@ struct netlink_watch {
 	bool news;  /* of netlink, since the last look */
 	bool moved; /* something has changed since the sockets were asked, at asked_ms */
 	uint64_t asked_ms;
-	void (*tell)(void *arg); /* the workers have to look at grafted sessions */
-	void *arg;
+	struct threads *workers; /* who have to look at grafted sessions, then */
 };
 
 /* By the thread that runs LOOP; after that only that thread uses R, to its end.  -errno. */
 int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs,
-		       void (*tell)(void *arg), void *arg);
+		       struct threads *workers);
