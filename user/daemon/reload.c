@@ -135,18 +135,6 @@ static struct listening **bucket_of(const struct plan *p, const struct addr *a)
 	return &p->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
 }
 
-static int fill_buckets(struct plan *p)
-{
-	p->buckets = calloc(BUCKETS, sizeof(struct listening *));
-	for (struct listening *l = p->r->listening; p->buckets && l; l = l->next) {
-		struct listening **bucket = bucket_of(p, &l->asked);
-
-		l->in_bucket = *bucket;
-		*bucket = l;
-	}
-	return p->buckets ? 0 : no_memory();
-}
-
 /* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
 static struct listening *find_address(const struct plan *p, const struct forward *f,
 				      const struct addr *a, bool udp)
@@ -161,18 +149,6 @@ static struct listening *find_address(const struct plan *p, const struct forward
 		found = l;
 	}
 	return found;
-}
-
-/* A forward of FC, which replaces BEFORE, if any. */
-static int make_forward(struct plan *p, const struct forward_conf *fc, struct forward *before,
-			struct forward **ret)
-{
-	*ret = forward_new(fc, p->config, p->next, before);
-	if (!*ret)
-		return no_memory();
-	if (!forward_needs_privileges(fc))
-		return 0;
-	return marked_sockets_open(&p->r->keeper, fc, &(*ret)->stock);
 }
 
 /* --- plan: addresses --- */
@@ -230,32 +206,41 @@ static int plan_forward(struct plan *p, size_t i)
 {
 	struct forward_conf *fc = &p->config->forwards[i];
 	struct forward *before = forwards_find(&p->r->forwards, forward_name(fc));
+	bool same = before && options_same_own(before->conf, fc) &&
+		    !strcmp(before->conf->listen.text, fc->listen.text);
+	struct forward *f = same ? before : forward_new(fc, p->config, p->next, before);
 	int e = 0;
 
-	if (before && options_same_own(before->conf, fc) &&
-	    !strcmp(before->conf->listen.text, fc->listen.text))
-		p->forwards[i] = before;
-	else
-		e = make_forward(p, fc, before, &p->forwards[i]);
+	p->forwards[i] = f;
+	if (!f)
+		return no_memory();
 	if (before)
-		before->becomes = p->forwards[i];
+		before->becomes = f;
+	if (!same && forward_needs_privileges(fc))
+		e = marked_sockets_open(&p->r->keeper, fc, &f->stock);
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
-		e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
+		e = plan_address(p, f, fc, before, &fc->listen.addrs[j]);
 	/* last: from then on the main thread reads the addresses to listen at */
-	if (!e && p->forwards[i] != before)
-		servers_add_names(&p->forwards[i]->servers, p->r->shared->names);
+	if (!e && !same)
+		servers_add_names(&f->servers, p->r->shared->names);
 	return e;
 }
 
 static int plan_all(struct plan *p)
 {
-	int e = fill_buckets(p);
+	int e = 0;
 
+	p->buckets = calloc(BUCKETS, sizeof(struct listening *));
 	p->forwards = calloc(p->config->n_forwards, sizeof(struct forward *));
-	if (e || !p->forwards)
-		return e ?: no_memory();
-	for (struct listening *l = p->r->listening; l; l = l->next)
+	if (!p->buckets || !p->forwards)
+		return no_memory();
+	for (struct listening *l = p->r->listening; l; l = l->next) {
+		struct listening **bucket = bucket_of(p, &l->asked);
+
+		l->in_bucket = *bucket;
+		*bucket = l;
 		l->becomes = NULL;
+	}
 	for (struct forward *f = p->r->forwards.first; f; f = f->next)
 		f->becomes = NULL;
 	for (size_t i = 0; !e && i < p->config->n_forwards; i++)
