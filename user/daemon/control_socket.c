@@ -81,49 +81,35 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 	return geteuid() == 0 && lchown(dir, uid, gid) ? -errno : 0;
 }
 
-/*
- * Bind FD to UN: mode 0660, whatever the umask is.  Its group is GID from the start: to change that
- * afterwards would leave time to put another file in its place.
- */
-static int bind_file(int fd, const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid)
-{
-	int r = make_directory(un->sun_path, uid, gid) ?: unix_remove_stale(un, len);
-	mode_t mask = umask(0117);
-	int own = setfsgid(gid);
-
-	if (!r && bind(fd, (const struct sockaddr *)un, len))
-		r = -errno;
-	setfsgid((gid_t)own);
-	umask(mask);
-	return r;
-}
-
-static int bind_inet(int fd, const struct addr *a, bool both)
-{
-	int one = 1, alone = !both;
-
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (a->ss.ss_family == AF_INET6)
-		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
-	return bind(fd, (const struct sockaddr *)&a->ss, a->len) ? -errno : 0;
-}
-
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret)
 {
 	struct control *c = allocated(calloc(1, sizeof(*c)));
 	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
 	bool file = !addr_is_inet(a);
-	int r;
+	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int r = fd < 0 ? -errno : 0, one = 1, alone = !both, own;
+	mode_t mask;
 
 	c->uid = uid;
+	c->listener = fd;
 	pthread_mutex_init(&c->accepting, NULL);
 	pthread_mutex_init(&c->answering, NULL);
-	c->listener = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	r = c->listener < 0 ? -errno :
-	    file            ? bind_file(c->listener, un, a->len, uid, gid) :
-			      bind_inet(c->listener, a, both);
-	if (!r && listen(c->listener, BACKLOG))
+	if (!r && file)
+		r = make_directory(un->sun_path, uid, gid) ?: unix_remove_stale(un, a->len);
+	if (!file)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (a->ss.ss_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
+	/*
+	 * A file has mode 0660, whatever the umask is.  Its group is GID from the start: to change
+	 * that afterwards would leave time to put another file in its place.
+	 */
+	mask = umask(0117);
+	own = setfsgid(gid);
+	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) || listen(fd, BACKLOG)))
 		r = -errno;
+	setfsgid((gid_t)own);
+	umask(mask);
 	if (!r && file)
 		c->un = *un;
 	if (r)
