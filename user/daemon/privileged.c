@@ -190,11 +190,7 @@ static const struct syscall_need needed[] = {
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPIDLE), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPINTVL),
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPCNT), SETSOCKOPT(SOL_SOCKET, SO_MARK),
 	SETSOCKOPT(IPPROTO_IP, IP_TRANSPARENT), SETSOCKOPT(IPPROTO_IPV6, IPV6_TRANSPARENT),
-	/* sockets of sessions that came from another relay */
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, STREAM),
-		SYSCALL_ARG(2, IPPROTO_TCP)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, STREAM),
-		SYSCALL_ARG(2, IPPROTO_TCP)),
+	/* and of them those of sessions that came from another relay */
 	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_QUEUE),
 	SETSOCKOPT(IPPROTO_TCP, TCP_QUEUE_SEQ), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_OPTIONS),
 	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_WINDOW),
@@ -258,12 +254,6 @@ static void hand_over(int *fds, size_t n)
 	memcpy(CMSG_DATA(&control.head), fds, sizeof(int) * n);
 	(void)!sendmsg(PRIVILEGED_FD, &m, MSG_NOSIGNAL);
 	close_all(fds, n);
-}
-
-/* If the daemon is gone, recv(2) says so, and serve_all() ends. */
-static void send_answer(const struct privileged_answer *a)
-{
-	(void)!send(PRIVILEGED_FD, a, sizeof(*a), MSG_NOSIGNAL);
 }
 
 struct serving {
@@ -360,7 +350,8 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 			hand_over(fds, q->count);
 	}
 	a.error = -r;
-	send_answer(&a);
+	/* if the daemon is gone, recv(2) says so, and serve_all() ends */
+	(void)!send(PRIVILEGED_FD, &a, sizeof(a), MSG_NOSIGNAL);
 }
 
 /*
@@ -378,7 +369,7 @@ static _Noreturn void serve_all(int fd, const struct config *c, int argc, char *
 	log_keep_complaint(ready.text, sizeof(ready.text));
 	ready.error = -confine(fd, c, clsact);
 	log_keep_complaint(NULL, 0);
-	send_answer(&ready);
+	(void)!send(PRIVILEGED_FD, &ready, sizeof(ready), MSG_NOSIGNAL);
 	if (ready.error)
 		_exit(1);
 	while ((n = recv(PRIVILEGED_FD, &q, sizeof(q), MSG_TRUNC)) > 0)
@@ -415,17 +406,6 @@ static int give_up(struct privileged *p, const char *why)
 	return -EPIPE;
 }
 
-/* Store the descriptors that came with M in FDS.  Returns how many there are. */
-static size_t take_descriptors(struct msghdr *m, int *fds)
-{
-	const struct cmsghdr *c = CMSG_FIRSTHDR(m);
-	size_t n = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
-
-	if (n)
-		memcpy(fds, CMSG_DATA(c), n * sizeof(int));
-	return n;
-}
-
 /*
  * Wait for an answer, and for the descriptors that come before it; RET_N is how many.  -EAGAIN: it
  * has not answered in time.
@@ -442,10 +422,14 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 				    .msg_iovlen = 1,
 				    .msg_control = control,
 				    .msg_controllen = sizeof(control) };
+		const struct cmsghdr *c;
 
 		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
-		if (len == 1)
-			*ret_n = take_descriptors(&m, fds);
+		c = len == 1 ? CMSG_FIRSTHDR(&m) : NULL;
+		if (c) {
+			*ret_n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			memcpy(fds, CMSG_DATA(c), *ret_n * sizeof(int));
+		}
 	} while (len == 1 || (len < 0 && errno == EINTR));
 	if (len == sizeof(*a))
 		return 0;
