@@ -254,6 +254,8 @@ int client_ask(const char *control, const char *line, struct json_object **ret)
 	*ret = errno ? NULL : json_object_from_fd(fd);
 	if (!json_object_is_type(*ret, json_type_object))
 		r = complain_unreachable(control, errno);
+	else if (json_object_is_type(json_object_object_get(*ret, "error"), json_type_object))
+		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(*ret));
 	close(fd);
 	return r;
 }
@@ -270,7 +272,7 @@ static int await_reload(const char *control, struct json_object **answer)
 	int r = EXIT_CODE_OK;
 
 	snprintf(line, sizeof(line), "{\"command\":\"reload\",\"number\":%" PRId64 "}", number);
-	while (!r && number > 0) { /* else it was refused, and the answer says why */
+	while (!r && number > 0) {
 		struct json_object *o, *reload;
 
 		r = client_ask(control, line, &o);
@@ -297,8 +299,6 @@ static int print_answer(struct json_object *answer, bool json)
 	struct json_object *error = json_object_object_get(answer, "error");
 	int r = EXIT_CODE_OK;
 
-	if (json_object_is_type(error, json_type_object))
-		return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(answer));
 	/* a reload says what is wrong with the file; programs find it in the JSON, too */
 	if (json_object_get_string_len(error))
 		r = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",

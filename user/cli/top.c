@@ -394,7 +394,7 @@ static void draw(const struct top *v)
 
 /* --- what the daemon is asked --- */
 
-/* The answer to the request LINE.  Else the exit code, and WHY says what is wrong. */
+/* client_ask(); WHY says what is wrong. */
 static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct json_object **ret)
 {
 	sigset_t resize;
@@ -407,12 +407,7 @@ static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct
 	r = client_ask(v->words->control, line, ret);
 	log_keep_complaint(NULL, 0);
 	sigprocmask(SIG_UNBLOCK, &resize, NULL);
-	if (r || !member(*ret, "/error"))
-		return r;
-	snprintf(why, TEXT_MAX, "the daemon says: %s", text_at(*ret, "/error/message"));
-	json_object_put(*ret);
-	*ret = NULL;
-	return EXIT_CODE_FAILURE;
+	return r;
 }
 
 /* Take a sample in place of the last one.  Else the exit code, and V's LOST says why. */
@@ -427,6 +422,7 @@ static int take_sample(struct top *v)
 	v->due_ms = now_ms + INTERVAL_MS + 2 * (now_ms - begun_ms);
 	if (r) {
 		json_object_put(status);
+		json_object_put(sessions);
 		return r;
 	}
 	v->lost[0] = '\0';
@@ -447,7 +443,6 @@ static void change(struct top *v, const char *engine)
 {
 	struct json_object *name = json_object_new_string(v->asked), *answer;
 	char line[LINE_LEN];
-	const char *result;
 
 	if (engine)
 		snprintf(line, sizeof(line),
@@ -457,13 +452,14 @@ static void change(struct top *v, const char *engine)
 		snprintf(line, sizeof(line), "{\"command\":\"kill\",\"id\":%" PRIu64 "}",
 			 v->asked_id);
 	json_object_put(name);
-	if (ask(v, line, v->message, &answer))
-		return;
-	result = number_at(answer, "/killed") ? "reset" : "the session had ended";
-	snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked,
-		 engine ? text_at(answer, "/engine") : result);
+	if (!ask(v, line, v->message, &answer)) {
+		snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked,
+			 engine                       ? text_at(answer, "/engine") :
+			 number_at(answer, "/killed") ? "reset" :
+							"the session had ended");
+		v->due_ms = 0;
+	}
 	json_object_put(answer);
-	v->due_ms = 0;
 }
 
 /* --- keys --- */
