@@ -54,7 +54,6 @@ struct round {
 	const char *name;           /* of a forward, in the request; NULL: none is given */
 	struct forward *named;      /* that forward: the active one, if there is one */
 	struct shared *shared;
-	struct forwards *forwards;
 	const struct server *server; /* NULL: the request is not about one */
 	struct worker *worker;       /* whose turn it is */
 	unsigned int silent;         /* workers that have not answered */
@@ -91,6 +90,12 @@ static bool has_id(struct json_object *ids, uint64_t id)
 	return false;
 }
 
+/* Has F the name in the request, if there is one in it? */
+static bool is_named(const struct round *r, const struct forward *f)
+{
+	return !r->name || !strcmp(forward_name(f->conf), r->name);
+}
+
 /* Is it one of those that the request is about?  On the thread of its worker. */
 static bool is_meant(const void *arg, const struct session_view *v)
 {
@@ -103,26 +108,21 @@ static bool is_meant(const void *arg, const struct session_view *v)
 	if (request_has(req, KEY_CARRIER) && v->flows[CLIENT].carrier != carrier &&
 	    v->flows[UPSTREAM].carrier != carrier)
 		return false;
-	if (r->name && strcmp(forward_name(v->forward->conf), r->name) != 0)
+	if (!is_named(r, v->forward))
 		return false;
 	if (r->server && v->server != r->server)
 		return false;
 	return !req->clients.n || acl_allows(&req->clients, &v->client.sa);
 }
 
-static void keep_if_meant(struct round *r, const struct session_view *v)
-{
-	if (r->n_views < r->room && is_meant(r, v))
-		r->views[r->n_views++] = *v;
-}
-
-static void look_at_udp(void *arg, const struct session_view *v)
+static void look_at(void *arg, const struct session_view *v)
 {
 	struct round *r = arg;
 
 	r->flows[v->flows[CLIENT].carrier]++;
 	r->flows[v->flows[UPSTREAM].carrier]++;
-	keep_if_meant(r, v);
+	if (r->n_views < r->room && is_meant(r, v))
+		r->views[r->n_views++] = *v;
 }
 
 /* On the worker's thread. */
@@ -135,14 +135,15 @@ static void look(void *arg)
 	session_catch_up(w);
 	for (struct session *s = w->sessions; s; s = s->next) {
 		session_count_kernel(s);
-		r->flows[session_carrier(s, CLIENT)]++;
-		r->flows[session_carrier(s, UPSTREAM)]++;
-		if (!r->room) /* nobody asks for views, and of many sessions they take long */
-			continue;
-		session_view(s, &view);
-		keep_if_meant(r, &view);
+		if (r->room) {
+			session_view(s, &view);
+			look_at(r, &view);
+		} else { /* nobody asks for views, and of many sessions they take long */
+			r->flows[session_carrier(s, CLIENT)]++;
+			r->flows[session_carrier(s, UPSTREAM)]++;
+		}
 	}
-	udp_sessions_visit(w, look_at_udp, r);
+	udp_sessions_visit(w, look_at, r);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
@@ -150,7 +151,7 @@ static void look(void *arg)
 
 void actions_count(const struct actions *a)
 {
-	struct round r = { .actions = a, .forwards = &a->reload->forwards };
+	struct round r = { .actions = a };
 
 	ask_workers(&r, look);
 }
@@ -189,7 +190,7 @@ static struct json_object *session_json(const struct session_view *v)
 
 	json_add_int(o, "id", v->id);
 	json_add_text(o, "forward", forward_name(fc));
-	json_add_text(o, "protocol", protocol_name(v->forward->conf->listen.udp));
+	json_add_text(o, "protocol", protocol_name(fc->listen.udp));
 	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
@@ -370,10 +371,10 @@ static struct json_object *forwards_json(struct round *r)
 {
 	struct json_object *list = json_object_new_array();
 
-	for (struct forward *f = r->forwards->first; f; f = f->next)
+	for (struct forward *f = r->actions->reload->forwards.first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
-		    (!r->name || !strcmp(r->name, forward_name(f->conf))))
+		    is_named(r, f))
 			json_append(list, forward_json(f, r->shared->config));
 	return list;
 }
@@ -581,8 +582,8 @@ static struct json_object *do_engine(struct round *r)
 		if (hindrance)
 			return request_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
 						  engine_name(engine), hindrance);
-		for (struct forward *f = r->forwards->first; f; f = f->next)
-			if (!strcmp(forward_name(f->conf), r->name))
+		for (struct forward *f = r->actions->reload->forwards.first; f; f = f->next)
+			if (is_named(r, f))
 				f->engine = engine == ENGINE_DEFAULT ? f->conf->engine : engine;
 	}
 	ask_workers(r, follow_engines);
@@ -721,8 +722,8 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	struct round r = { .actions = a,
 			   .req = req,
 			   .name = req->values[KEY_FORWARD].text,
-			   .shared = a->reload->shared,
-			   .forwards = &a->reload->forwards };
+			   .shared = a->reload->shared };
+	struct forwards *all = &a->reload->forwards;
 	enum command_id id = command_number(req->command);
 	struct json_object *wrong = id == COMMAND_DRAIN ? drain(&r) : NULL;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
@@ -730,22 +731,22 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	if (wrong)
 		return wrong;
 	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	while (pthread_mutex_trylock(&r.forwards->lock)) {
+	while (pthread_mutex_trylock(&all->lock)) {
 		if (clock_ms() >= end_ms)
 			return request_error_json(ERROR_NO_ANSWER,
 						  "a reload or drain waits for a "
 						  "worker that does not answer; ask again");
 		poll(NULL, 0, LOCK_LOOK_MS);
 	}
-	r.named = r.forwards->first; /* active ones come first */
-	while (r.name && r.named && strcmp(forward_name(r.named->conf), r.name) != 0)
+	r.named = all->first; /* active ones come first */
+	while (r.named && !is_named(&r, r.named))
 		r.named = r.named->next;
 	r.answer = json_object_new_object();
 	/* so that a mistyped name is an error and not "no sessions" */
 	wrong = r.name && !r.named ? request_error_json(ERROR_NO_SUCH_FORWARD,
 							"no forward is named \"%.64s\"", r.name) :
 				     handlers[id](&r);
-	pthread_mutex_unlock(&r.forwards->lock);
+	pthread_mutex_unlock(&all->lock);
 	if (!wrong && r.silent && request_changes(req))
 		wrong = request_error_json(ERROR_NO_ANSWER,
 					   "%u workers do not answer: the change is "

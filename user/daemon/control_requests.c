@@ -237,25 +237,6 @@ static struct json_object *check_whole(const struct request *req)
 	return NULL;
 }
 
-static struct json_object *take_object(struct request *req)
-{
-	const char *name = text_of(json_object_object_get(req->json, "command"));
-	struct json_object *wrong = NULL;
-
-	if (!name)
-		return request_error_json(ERROR_MALFORMED, "a request is one line: "
-							   "{\"command\":\"NAME\",...}");
-	req->command = command_find(name);
-	if (!req->command)
-		return request_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\"", SHOWN,
-					  name);
-	json_object_object_foreach(req->json, key, value) {
-		if (!wrong && strcmp(key, "command") != 0)
-			wrong = take_key(req, key, value);
-	}
-	return wrong ?: check_whole(req);
-}
-
 struct json_object *request_json(const char *text)
 {
 	struct json_tokener *t = json_tokener_new_ex(DEPTH_MAX);
@@ -271,14 +252,26 @@ struct json_object *request_json(const char *text)
 
 struct json_object *request_parse(const char *line, struct request *ret)
 {
-	*ret = (struct request){ .given = 0 };
-	if (line[strspn(line, "abcdefghijklmnopqrstuvwxyz-")]) {
-		ret->json = request_json(line);
-	} else {
-		ret->json = json_object_new_object();
+	bool is_word = !line[strspn(line, "abcdefghijklmnopqrstuvwxyz-")];
+	struct json_object *wrong = NULL;
+	const char *name;
+
+	*ret = (struct request){ .json = is_word ? json_object_new_object() : request_json(line) };
+	if (is_word)
 		json_add_text(ret->json, "command", line);
+	name = text_of(json_object_object_get(ret->json, "command"));
+	if (!name)
+		return request_error_json(ERROR_MALFORMED, "a request is one line: "
+							   "{\"command\":\"NAME\",...}");
+	ret->command = command_find(name);
+	if (!ret->command)
+		return request_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\"", SHOWN,
+					  name);
+	json_object_object_foreach(ret->json, key, value) {
+		if (!wrong && strcmp(key, "command") != 0)
+			wrong = take_key(ret, key, value);
 	}
-	return take_object(ret);
+	return wrong ?: check_whole(ret);
 }
 
 void request_close(struct request *req)
