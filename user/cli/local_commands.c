@@ -68,20 +68,16 @@ const struct local_command local_commands[] = {
 	{ .name = NULL },
 };
 
-static void print_about(const struct local_command *c)
-{
-	printf("Usage: culvert %s %s%s\n\nTo %s.  See culvert(8).\n\n%s\n", c->name, c->word ?: "",
-	       c->options->name ? "[options]" : "", c->summary, c->about);
-	if (c->options->name)
-		puts("\nOptions:");
-	for (const struct request_key_def *o = c->options; o->name; o++)
-		client_print_option(o);
-}
-
 void local_command_help(const struct local_command *c)
 {
-	if (c->about)
-		print_about(c);
+	if (c->about) {
+		printf("Usage: culvert %s %s%s\n\nTo %s.  See culvert(8).\n\n%s\n", c->name,
+		       c->word ?: "", c->options->name ? "[options]" : "", c->summary, c->about);
+		if (c->options->name)
+			puts("\nOptions:");
+		for (const struct request_key_def *o = c->options; o->name; o++)
+			client_print_option(o);
+	}
 	if (c->help)
 		c->help();
 }

@@ -264,10 +264,10 @@ struct serving {
 };
 
 /* 0 or -errno, after a complaint. */
-static int read_config(struct serving *s, bool took)
+static int read_config(struct serving *s, bool took, int *fds)
 {
 	struct config *last = &s->configs[1];
-	int fds[PRIVILEGED_FILES], r;
+	int r;
 
 	if (took && last->n_forwards) {
 		config_close(&s->configs[0]);
@@ -289,7 +289,6 @@ static int read_config(struct serving *s, bool took)
 		r = open(names_files[i], O_RDONLY | O_CLOEXEC);
 		fds[PRIVILEGED_NAMES + i] = r < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : r;
 	}
-	hand_over(fds, PRIVILEGED_FILES);
 	return 0;
 }
 
@@ -330,25 +329,23 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 		snprintf(a.text, sizeof(a.text), "%s", why);
 	} else if (q->op == PRIVILEGED_READ_CONFIG) {
 		log_keep_complaint(a.text, sizeof(a.text));
-		r = read_config(s, q->took);
+		r = read_config(s, q->took, fds);
 		log_keep_complaint(NULL, 0);
 	} else if (q->op == PRIVILEGED_REVIVE) {
 		fds[0] = tcp_revive(&q->side, (const struct sockaddr *)&q->addr.ss,
 				    (const struct sockaddr *)&q->remote.ss, q->addr.len, geteuid());
 		r = fds[0] < 0 ? fds[0] : 0;
-		if (!r)
-			hand_over(fds, 1);
 	} else if (q->op == PRIVILEGED_FILTERS) {
 		r = s->clsact ? clsact_do(s->clsact, q->ifindex, q->ethernet) : -EPERM;
-	} else {
+	} else if (q->op == PRIVILEGED_LISTEN) {
 		a.addr = q->addr;
-		r = q->op == PRIVILEGED_LISTEN ?
-			    listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
-					     sizeof(a.text)) :
-			    make_sockets(q, fc, fds);
-		if (!r)
-			hand_over(fds, q->count);
+		r = listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
+				     sizeof(a.text));
+	} else {
+		r = make_sockets(q, fc, fds);
 	}
+	if (!r && q->count)
+		hand_over(fds, q->count);
 	a.error = -r;
 	/* if the daemon is gone, recv(2) says so, and serve_all() ends */
 	(void)!send(PRIVILEGED_FD, &a, sizeof(a), MSG_NOSIGNAL);

@@ -429,24 +429,12 @@ struct drain {
 	int error; /* out */
 };
 
-static int open_all(struct plan *p, struct forward *f)
-{
-	const struct endpoint *listen = &f->conf->listen;
-	struct listening *l;
-	int e = 0;
-
-	for (size_t i = 0; !e && i < listen->n_addrs; i++)
-		e = open_address(p, f, &listen->addrs[i], &l);
-	if (e)
-		listening_close_all(p->opened);
-	return e;
-}
-
 static int drain_now(struct drain *d)
 {
 	struct plan *p = &d->plan;
 	struct forwards *all = &p->r->forwards;
 	struct forward *f = forwards_find(all, d->name);
+	struct listening *opened;
 	int e = 0;
 
 	if (!f)
@@ -455,10 +443,12 @@ static int drain_now(struct drain *d)
 		return 0;
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = l->forward == f && !d->undo ? NULL : l->forward;
-	if (d->undo)
-		e = open_all(p, f);
-	if (e)
+	for (size_t i = 0; d->undo && !e && i < f->conf->listen.n_addrs; i++)
+		e = open_address(p, f, &f->conf->listen.addrs[i], &opened);
+	if (e) {
+		listening_close_all(p->opened);
 		return e;
+	}
 	pthread_mutex_lock(&all->lock);
 	change_addresses(p);
 	f->draining = !d->undo;
