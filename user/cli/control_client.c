@@ -122,23 +122,10 @@ static struct option option_of(const struct request_key_def *def, int value)
 				def->metavar ? required_argument : no_argument, NULL, value };
 }
 
-/* OPTION is what getopt(3) says of WORD. */
-static int take_option(const struct command *c, int option, const char *word,
-		       struct client_words *w)
-{
-	const char *own = strchr(OWN_VALUES, option);
-
-	if (option == '?')
-		return complain_unknown(c, word);
-	if (!own)
-		return add_key(w->request, (enum request_key)option, optarg);
-	w->own[own - OWN_VALUES] = optarg ?: "";
-	return 0;
-}
-
 static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
 {
 	struct option options[COMMAND_KEYS_MAX + OWNS + 1] = { 0 }, *next = options;
+	const char *own;
 	int option, r = 0;
 
 	for (const enum request_key *key = c->keys; *key; key++)
@@ -147,20 +134,17 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 		*next++ = option_of(&client_options[i], OWN_VALUES[i]);
 	optind = 0; /* begin anew */
 	opterr = 0;
-	while (!r && (option = getopt_long(argc, argv, "c:h", options, NULL)) != -1)
-		r = take_option(c, option, argv[optind - 1], w);
+	while (!r && (option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+		own = strchr(OWN_VALUES, option);
+		if (option == '?')
+			r = complain_unknown(c, argv[optind - 1]);
+		else if (own)
+			w->own[own - OWN_VALUES] = optarg ?: "";
+		else
+			r = add_key(w->request, (enum request_key)option, optarg);
+	}
 	while (!r && optind < argc)
 		r = add_word(c, w->request, argv[optind++]);
-	return r;
-}
-
-/* The socket to ask at.  --control counts more than --config. */
-static int find_control(struct client_words *w)
-{
-	const char *given = w->own[OWN_CONTROL], *file = w->own[OWN_CONFIG];
-	int r = !given && file ? config_file_control(file, &w->named) : 0;
-
-	w->control = given ?: w->named ?: CONFIG_CONTROL_DEFAULT;
 	return r;
 }
 
@@ -201,7 +185,10 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 		return r;
 	ret->line = allocated((void *)json_object_to_json_string_ext(
 		ret->request, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
-	return find_control(ret) ?: check_request(c, ret->line);
+	if (!ret->own[OWN_CONTROL] && ret->own[OWN_CONFIG])
+		r = config_file_control(ret->own[OWN_CONFIG], &ret->named);
+	ret->control = ret->own[OWN_CONTROL] ?: ret->named ?: CONFIG_CONTROL_DEFAULT;
+	return r ?: check_request(c, ret->line);
 }
 
 void client_words_close(struct client_words *w)

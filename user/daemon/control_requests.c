@@ -59,11 +59,10 @@ static bool are_ids(struct json_object *value)
 static bool take_seconds(struct json_object *value, uint64_t *ret_ms)
 {
 	double seconds = json_object_get_double(value);
+	bool is_number = json_object_is_type(value, json_type_int) ||
+			 json_object_is_type(value, json_type_double);
 
-	if (!json_object_is_type(value, json_type_int) &&
-	    !json_object_is_type(value, json_type_double))
-		return false;
-	if (!(seconds >= 0 && seconds <= SECONDS_MAX))
+	if (!is_number || !(seconds >= 0 && seconds <= SECONDS_MAX))
 		return false;
 	*ret_ms = (uint64_t)(seconds * 1000);
 	return true;

@@ -321,16 +321,9 @@ static const struct step {
 /* The exit code for R.  A directory that is missing is missing at the next start, too. */
 static int code_of(int r)
 {
-	switch (r) {
-	case -EPERM:
-		return EXIT_CODE_UNSUPPORTED;
-	case -EINVAL:
-	case -ENOENT:
-	case -ENOTDIR:
+	if (r == -EINVAL || r == -ENOENT || r == -ENOTDIR)
 		return EXIT_CODE_USAGE;
-	default:
-		return r < 0 ? EXIT_CODE_FAILURE : r;
-	}
+	return r == -EPERM ? EXIT_CODE_UNSUPPORTED : r < 0 ? EXIT_CODE_FAILURE : r;
 }
 
 static int set_up(struct daemon *d)
@@ -415,6 +408,7 @@ static void watchdog_look(struct daemon *d)
 
 static void announce_ready(const struct daemon *d)
 {
+	const char *less = d->shared.kernel ? "" : ", without the kernel path";
 	const struct config *c = &d->config;
 	int r;
 
@@ -425,11 +419,9 @@ static void announce_ready(const struct daemon *d)
 			 fc->upstream.text, engine_name(fc->engine));
 	}
 	log_info("culvert: ready, engine %s, %u workers, user %s%s",
-		 engine_name(c->defaults.engine), c->workers, d->account.name,
-		 d->shared.kernel ? "" : ", without the kernel path");
+		 engine_name(c->defaults.engine), c->workers, d->account.name, less);
 	r = sd_notifyf(0, "READY=1\nSTATUS=%zu forward%s%s", c->n_forwards,
-		       c->n_forwards == 1 ? "" : "s",
-		       d->shared.kernel ? "" : ", without the kernel path");
+		       c->n_forwards == 1 ? "" : "s", less);
 	if (r < 0)
 		log_warning("systemd cannot be told that culvert is ready, and may stop it: %s (is "
 			    "NOTIFY_SOCKET right?)",
@@ -505,30 +497,22 @@ static void take_end_signal(struct daemon *d, int sig)
 	threads_stop(&d->reload.threads);
 }
 
-static void serve(struct daemon *d, int sig)
-{
-	switch (sig) {
-	case SIGUSR1:
-		if (d->shared.session_log)
-			session_log_reopen(d->shared.session_log);
-		break;
-	case SIGHUP:
-		if (!d->ended_ms)
-			reload_ask(&d->reload);
-		break;
-	default:
-		take_end_signal(d, sig);
-	}
-}
-
 static void on_signals(struct source *s, uint32_t events)
 {
 	struct daemon *d = container_of(s, struct daemon, signals);
 	struct signalfd_siginfo info;
 
 	(void)events;
-	while (read(s->fd, &info, sizeof(info)) == sizeof(info))
-		serve(d, (int)info.ssi_signo);
+	while (read(s->fd, &info, sizeof(info)) == sizeof(info)) {
+		int sig = (int)info.ssi_signo;
+
+		if (sig != SIGUSR1 && sig != SIGHUP)
+			take_end_signal(d, sig);
+		else if (sig == SIGHUP && !d->ended_ms)
+			reload_ask(&d->reload);
+		else if (sig == SIGUSR1 && d->shared.session_log)
+			session_log_reopen(d->shared.session_log);
+	}
 }
 
 static void after_batch(void *arg)
@@ -609,23 +593,6 @@ static void end(struct daemon *d)
 	loop_close(&d->loop);
 }
 
-static int run(struct daemon *d)
-{
-	int r;
-
-	r = open_loops(d) ?: set_up(d) ?: begin(d);
-	if (!r) {
-		run_loop(d);
-		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(d->sig), atomic_load(&d->shared.live),
-			 atomic_load(&d->shared.grace_ms) / 1000.0);
-		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
-			   atomic_load(&d->shared.grace_ms) / 1000.0);
-	}
-	end(d);
-	return r;
-}
-
 int daemon_run(int argc, char **argv)
 {
 	struct daemon d = {
@@ -633,6 +600,7 @@ int daemon_run(int argc, char **argv)
 		.reload = { .argc = argc, .argv = argv, .start = &d.config, .shared = &d.shared }
 	};
 	struct config *c = &d.config;
+	double grace_s;
 	int r;
 
 	if (reserve_streams())
@@ -645,7 +613,16 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	r = run(&d);
+	r = open_loops(&d) ?: set_up(&d) ?: begin(&d);
+	if (!r) {
+		run_loop(&d);
+		grace_s = atomic_load(&d.shared.grace_ms) / 1000.0;
+		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
+			 strsignal(d.sig), atomic_load(&d.shared.live), grace_s);
+		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
+			   grace_s);
+	}
+	end(&d);
 	config_close(c);
 	return r;
 }
