@@ -34,16 +34,14 @@
 #define RELOAD_POLL_MS 50
 
 const struct request_key_def client_options[OWNS] = {
-	[OWN_JSON] = { .name = "json", .help = "print the daemon's answer as JSON, see culvert(8)" },
-	[OWN_CONTROL] = { .name = "control",
-			  .metavar = "PATH",
+	[OWN_JSON] = { "json", .help = "print the daemon's answer as JSON, see culvert(8)" },
+	[OWN_CONTROL] = { "control", "PATH",
 			  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT
 				  ")" },
-	[OWN_CONFIG] = { .name = "config",
-			 .metavar = "FILE",
+	[OWN_CONFIG] = { "config", "FILE",
 			 .help = "ask the daemon of this configuration file: where its `control` "
 				 "says" },
-	[OWN_HELP] = { .name = "help", .help = "show this help; also -h" },
+	[OWN_HELP] = { "help", .help = "show this help; also -h" },
 };
 
 /* --- help --- */

@@ -491,16 +491,6 @@ static void end_sessions(struct worker *w, const void *arg)
 	udp_sessions_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
 }
 
-static void end_forward(struct reload *r, const struct forward *f)
-{
-	unsigned int n = atomic_load(&f->sessions);
-
-	log_cause(CAUSE_DRAIN_OVER, LOG_INFO,
-		  "forward %s: its time to drain is over: %u session%s reset",
-		  forward_name(f->conf), n, n == 1 ? " is" : "s are");
-	threads_call(&r->threads, end_sessions, f);
-}
-
 /*
  * End the sessions whose time is over, and free the forwards that are gone.  When there will be
  * something to do again; NEVER: not before the next change.
@@ -511,9 +501,14 @@ static uint64_t look(struct reload *r)
 
 	for (struct forward *f = r->forwards.first; f; f = f->next) {
 		uint64_t ms = f->totals->due_ms;
+		unsigned int n = atomic_load(&f->sessions);
 
-		if (ms <= now_ms && atomic_load(&f->sessions))
-			end_forward(r, f);
+		if (ms <= now_ms && n) {
+			log_cause(CAUSE_DRAIN_OVER, LOG_INFO,
+				  "forward %s: its time to drain is over: %u session%s reset",
+				  forward_name(f->conf), n, n == 1 ? " is" : "s are");
+			threads_call(&r->threads, end_sessions, f);
+		}
 		if (ms > now_ms && ms < due)
 			due = ms;
 		/* it waits for its last session, and its stock of descriptors with it */
