@@ -372,33 +372,27 @@ static int run_stream(const struct client_words *words, bool import)
 	return r;
 }
 
-static int converse(const struct command *c, const struct client_words *words)
-{
-	struct json_object *answer;
-	int r = client_ask(words->control, words->line, &answer);
-
-	if (!r && command_number(c) == COMMAND_RELOAD &&
-	    !json_object_object_get(words->request, "number"))
-		r = await_reload(words->control, &answer);
-	r = r ?: print_answer(answer, words->own[OWN_JSON]);
-	json_object_put(answer);
-	return r;
-}
-
 int client_run(int argc, char **argv)
 {
 	const struct command *c = command_find(argv[0]);
+	enum command_id id = command_number(c);
+	struct json_object *answer = NULL;
 	struct client_words words;
 	int r = client_words_parse(c, argc, argv, &words);
 
-	if (r)
+	if (r) {
 		r = EXIT_CODE_USAGE;
-	else if (words.own[OWN_HELP])
+	} else if (words.own[OWN_HELP]) {
 		client_help(c);
-	else if (command_number(c) == COMMAND_EXPORT || command_number(c) == COMMAND_IMPORT)
-		r = run_stream(&words, command_number(c) == COMMAND_IMPORT);
-	else
-		r = converse(c, &words);
+	} else if (id == COMMAND_EXPORT || id == COMMAND_IMPORT) {
+		r = run_stream(&words, id == COMMAND_IMPORT);
+	} else {
+		r = client_ask(words.control, words.line, &answer);
+		if (!r && id == COMMAND_RELOAD && !json_object_object_get(words.request, "number"))
+			r = await_reload(words.control, &answer);
+		r = r ?: print_answer(answer, words.own[OWN_JSON]);
+	}
+	json_object_put(answer);
 	client_words_close(&words);
 	return r;
 }

@@ -247,9 +247,9 @@ static void take_table(struct table *t, struct json_object *answer, uint64_t ms)
 enum mode { LOOK, FILTER, KILL, ENGINE };
 
 struct top {
-	const struct client_words *words; /* the request for sessions */
-	uint64_t sample_ms, due_ms;       /* when the sample was taken, and the next one is due */
-	int focus;                        /* the table that the keys are for */
+	struct client_words words;  /* the request for sessions */
+	uint64_t sample_ms, due_ms; /* when the sample was taken, and the next one is due */
+	int focus;                  /* the table that the keys are for */
 	enum mode mode;
 	bool quit;
 	char message[TEXT_MAX]; /* what became of a command; until the next key */
@@ -404,7 +404,7 @@ static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct
 	sigaddset(&resize, SIGWINCH);
 	sigprocmask(SIG_BLOCK, &resize, NULL); /* it would interrupt read(2) */
 	log_keep_complaint(why, TEXT_MAX);
-	r = client_ask(v->words->control, line, ret);
+	r = client_ask(v->words.control, line, ret);
 	log_keep_complaint(NULL, 0);
 	sigprocmask(SIG_UNBLOCK, &resize, NULL);
 	return r;
@@ -417,7 +417,7 @@ static int take_sample(struct top *v)
 	uint64_t begun_ms = clock_ms(), now_ms;
 	int r = ask(v, "{\"command\":\"status\"}", v->lost, &status);
 
-	r = r ?: ask(v, v->words->line, v->lost, &sessions);
+	r = r ?: ask(v, v->words.line, v->lost, &sessions);
 	now_ms = clock_ms();
 	v->due_ms = now_ms + INTERVAL_MS + 2 * (now_ms - begun_ms);
 	if (r) {
@@ -578,16 +578,15 @@ static int run(struct top *v)
 
 int top_run(int argc, char **argv)
 {
-	struct client_words words;
-	struct top v = { .words = &words, .focus = SESSIONS };
-	int r = client_words_parse(&commands[COMMAND_SESSIONS], argc, argv, &words);
+	struct top v = { .focus = SESSIONS };
+	int r = client_words_parse(&commands[COMMAND_SESSIONS], argc, argv, &v.words);
 
 	if (r)
 		r = EXIT_CODE_USAGE;
-	else if (words.own[OWN_JSON] || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+	else if (v.words.own[OWN_JSON] || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		r = log_complain(EXIT_CODE_USAGE, "top needs a terminal; for programs there is "
 						  "`culvert sessions --json`");
 	r = r ?: run(&v);
-	client_words_close(&words);
+	client_words_close(&v.words);
 	return r;
 }

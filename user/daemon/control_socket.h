@@ -36,7 +36,9 @@ struct json_object *control_answer(control_answer_fn *fn, void *arg, const struc
  * complaint.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
-/* What a client says or is told at FD after the answer to REQ, which is no error; until it returns. */
+/*
+ * What a client says or is told at FD after the answer to REQ, which is no error; until it returns.
+ */
 typedef void control_stream_fn(void *arg, const struct control *c, const struct request *req,
 			       int fd);
 /* Start the threads.  -errno: some may run, until control_close(). */

@@ -252,8 +252,8 @@ static int open_metrics(struct daemon *d)
 }
 
 /*
- * Another file of that name is kept: it may be a device, or a link of somebody else.  Ours stays when
- * culvert ends: to remove it would be root's.
+ * Another file of that name is kept: it may be a device, or a link of somebody else.  Ours stays
+ * when culvert ends: to remove it would be root's.
  */
 static int make_pid_file(struct daemon *d)
 {
@@ -521,8 +521,7 @@ static void after_batch(void *arg)
 
 	if (d->shared.names)
 		names_after_batch(d->shared.names);
-	if (d->shared.checks)
-		checks_after_batch(d->shared.checks);
+	checks_after_batch(d->shared.checks);
 	socket_keeper_after_batch(&d->reload.keeper);
 }
 
