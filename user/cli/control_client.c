@@ -323,29 +323,17 @@ static ssize_t pass_on(int from, int to)
 	return done <= 0 ? -1 : at;
 }
 
-/* Give the daemon what comes from stdin.  What it says in the end, if anything; RET_ALL: to all. */
-static struct json_object *feed(int fd, bool *ret_all)
-{
-	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
-			      { .fd = STDIN_FILENO, .events = POLLIN } };
-
-	while (poll(p, 2, -1) < 0 || !p[0].revents) {
-		if (pass_on(STDIN_FILENO, fd) > 0)
-			continue;
-		shutdown(fd, SHUT_WR);
-		p[1].fd = -1;
-	}
-	*ret_all = p[1].fd < 0;
-	return read_line(fd);
-}
-
-/* After the answer of an import, or an export, which goes to stdout. */
+/*
+ * After the answer of an export the daemon speaks to stdout.  Of an import it is given what comes
+ * from stdin, until it says what is wrong, or that it has all of it: nothing.
+ */
 static int run_stream(const struct client_words *words, bool import)
 {
 	const struct timeval none = { .tv_sec = 0 };
 	int fd = begin_talk(words->control, words->line), r = EXIT_CODE_OK;
+	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
+			      { .fd = STDIN_FILENO, .events = POLLIN } };
 	struct json_object *said = errno ? NULL : read_line(fd);
-	bool all = false;
 	ssize_t n = 1;
 
 	if (!said) {
@@ -356,16 +344,22 @@ static int run_stream(const struct client_words *words, bool import)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
 	signal(SIGPIPE, SIG_IGN); /* who has gone is found by write(2) */
 	if (!json_object_object_get(said, "error")) {
-		json_object_put(said);
-		said = import ? feed(fd, &all) : NULL;
 		while (!import && n > 0)
 			n = pass_on(fd, STDOUT_FILENO);
+		while (import && (poll(p, 2, -1) < 0 || !p[0].revents)) {
+			if (pass_on(STDIN_FILENO, fd) > 0)
+				continue;
+			shutdown(fd, SHUT_WR);
+			p[1].fd = -1;
+		}
+		json_object_put(said);
+		said = import ? read_line(fd) : NULL;
 	}
 	if (said)
 		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(said));
 	else if (n < 0)
 		r = log_complain(EXIT_CODE_FAILURE, "whoever reads this has ended");
-	else if (!all)
+	else if (p[1].fd >= 0)
 		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended it");
 	json_object_put(said);
 	close(fd);
