@@ -389,26 +389,22 @@ static struct json_object *do_forwards(struct round *r)
 
 /* --- status --- */
 
-static struct json_object *carriers_json(const struct round *r)
+/* What carries the flows, what they were handed over to, and what went wrong. */
+static void add_sums(struct round *r)
 {
-	struct json_object *list = json_object_new_array();
+	struct json_object *carriers = json_object_new_array();
+	struct json_object *handovers = json_object_new_object();
+	struct json_object *errors = json_object_new_object();
+	const struct actions *a = r->actions;
 
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
 
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
-		json_add_int(o, "bytes",
-			     actions_sum(r->actions, offsetof(struct stats, carrier_bytes[c])));
-		json_append(list, o);
+		json_add_int(o, "bytes", actions_sum(a, offsetof(struct stats, carrier_bytes[c])));
+		json_append(carriers, o);
 	}
-	return list;
-}
-
-static struct json_object *handovers_json(const struct actions *a)
-{
-	struct json_object *o = json_object_new_object();
-
 	for (unsigned int i = 0; i < HANDOVERS; i++) {
 		char name[16] = "failed";
 		uint64_t n = 0;
@@ -417,18 +413,14 @@ static struct json_object *handovers_json(const struct actions *a)
 			n += actions_sum(a, offsetof(struct stats, handovers[i][why]));
 		if (i < CARRIERS)
 			snprintf(name, sizeof(name), "to_%s", carrier_name(i));
-		json_add_int(o, name, n);
+		json_add_int(handovers, name, n);
 	}
-	return o;
-}
-
-static struct json_object *errors_json(const struct actions *a)
-{
-	struct json_object *o = json_object_new_object();
-
 	for (unsigned int c = 0; c < CAUSES; c++)
-		json_add_int(o, cause_name(c), actions_sum(a, offsetof(struct stats, errors[c])));
-	return o;
+		json_add_int(errors, cause_name(c),
+			     actions_sum(a, offsetof(struct stats, errors[c])));
+	json_add(r->answer, "carriers", carriers);
+	json_add(r->answer, "handovers", handovers);
+	json_add(r->answer, "errors", errors);
 }
 
 /* A feature that may be missing, and why. */
@@ -514,9 +506,7 @@ static struct json_object *do_status(struct round *r)
 	if (!request_has(r->req, KEY_BRIEF))
 		json_add(r->answer, "forwards", forwards_json(r));
 	json_add(r->answer, "reload", reload_json(r->actions->reload));
-	json_add(r->answer, "carriers", carriers_json(r));
-	json_add(r->answer, "handovers", handovers_json(r->actions));
-	json_add(r->answer, "errors", errors_json(r->actions));
+	add_sums(r);
 	json_add(r->answer, "kernel", kernel_json(r));
 	if (r->shared->session_log)
 		json_add(r->answer, "session_log", session_log_json(r->shared->session_log));

@@ -221,21 +221,6 @@ static struct json_object *take_key(struct request *req, const char *name,
 	return NULL;
 }
 
-/* Check what the keys must be together. */
-static struct json_object *check_whole(const struct request *req)
-{
-	const struct command *c = req->command;
-
-	for (const enum request_key *key = c->keys; *key; key++)
-		if (c->required & ~req->given & BIT(*key))
-			return request_error_json(ERROR_MISSING_KEY, "%s: needs %s", c->name,
-						  request_keys[*key].name);
-	if (c->needs_some && !req->given)
-		return request_error_json(ERROR_MISSING_KEY, "%s: needs an id, a filter or all",
-					  c->name);
-	return NULL;
-}
-
 struct json_object *request_json(const char *text)
 {
 	struct json_tokener *t = json_tokener_new_ex(DEPTH_MAX);
@@ -253,6 +238,7 @@ struct json_object *request_parse(const char *line, struct request *ret)
 {
 	bool is_word = !line[strspn(line, "abcdefghijklmnopqrstuvwxyz-")];
 	struct json_object *wrong = NULL;
+	const struct command *c;
 	const char *name;
 
 	*ret = (struct request){ .json = is_word ? json_object_new_object() : request_json(line) };
@@ -262,15 +248,22 @@ struct json_object *request_parse(const char *line, struct request *ret)
 	if (!name)
 		return request_error_json(ERROR_MALFORMED, "a request is one line: "
 							   "{\"command\":\"NAME\",...}");
-	ret->command = command_find(name);
-	if (!ret->command)
+	ret->command = c = command_find(name);
+	if (!c)
 		return request_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\"", SHOWN,
 					  name);
-	json_object_object_foreach(ret->json, key, value) {
-		if (!wrong && strcmp(key, "command") != 0)
-			wrong = take_key(ret, key, value);
+	json_object_object_foreach(ret->json, said, value) {
+		if (!wrong && strcmp(said, "command") != 0)
+			wrong = take_key(ret, said, value);
 	}
-	return wrong ?: check_whole(ret);
+	for (const enum request_key *key = c->keys; !wrong && *key; key++)
+		if (c->required & ~ret->given & BIT(*key))
+			wrong = request_error_json(ERROR_MISSING_KEY, "%s: needs %s", c->name,
+						   request_keys[*key].name);
+	if (!wrong && c->needs_some && !ret->given)
+		wrong = request_error_json(ERROR_MISSING_KEY, "%s: needs an id, a filter or all",
+					   c->name);
+	return wrong;
 }
 
 void request_close(struct request *req)

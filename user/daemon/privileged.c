@@ -53,17 +53,11 @@
 
 static bool is_sane_addr(const struct addr *a)
 {
-	switch (a->ss.ss_family) {
-	case AF_INET:
-		return a->len == sizeof(struct sockaddr_in);
-	case AF_INET6:
-		return a->len == sizeof(struct sockaddr_in6);
-	case AF_UNIX: /* the path has a byte at least */
-		return a->len > offsetof(struct sockaddr_un, sun_path) &&
-		       a->len <= sizeof(struct sockaddr_un);
-	default:
-		return false;
-	}
+	if (addr_is_inet(a))
+		return a->len == (a->ss.ss_family == AF_INET ? sizeof(a->in) : sizeof(a->in6));
+	/* the path has a byte at least */
+	return a->ss.ss_family == AF_UNIX && a->len > offsetof(struct sockaddr_un, sun_path) &&
+	       a->len <= sizeof(struct sockaddr_un);
 }
 
 static bool is_sane(const struct privileged_request *q)
