@@ -155,25 +155,10 @@ static const char *error_of(struct json_object *answer)
 	return json_object_is_type(text, json_type_string) ? json_object_get_string(text) : "?";
 }
 
-/* Refuse what the daemon would refuse. */
-static int check_request(const struct command *c, const char *line)
-{
-	struct request req;
-	struct json_object *wrong;
-	int r = 0;
-
-	if (strlen(line) >= CONTROL_REQUEST_MAX - 1)
-		return log_complain(-EINVAL, "%s: too much for one request", c->name);
-	wrong = request_parse(line, &req);
-	if (wrong)
-		r = log_complain(-EINVAL, "%s", error_of(wrong));
-	request_close(&req);
-	json_object_put(wrong);
-	return r;
-}
-
 int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret)
 {
+	struct json_object *wrong;
+	struct request req;
 	int r;
 
 	*ret = (struct client_words){ .request = json_object_new_object() };
@@ -186,7 +171,17 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 	if (!ret->own[OWN_CONTROL] && ret->own[OWN_CONFIG])
 		r = config_file_control(ret->own[OWN_CONFIG], &ret->named);
 	ret->control = ret->own[OWN_CONTROL] ?: ret->named ?: CONFIG_CONTROL_DEFAULT;
-	return r ?: check_request(c, ret->line);
+	if (r)
+		return r;
+	if (strlen(ret->line) >= CONTROL_REQUEST_MAX - 1)
+		return log_complain(-EINVAL, "%s: too much for one request", c->name);
+	/* refuse what the daemon would refuse */
+	wrong = request_parse(ret->line, &req);
+	if (wrong)
+		r = log_complain(-EINVAL, "%s", error_of(wrong));
+	request_close(&req);
+	json_object_put(wrong);
+	return r;
 }
 
 void client_words_close(struct client_words *w)

@@ -374,17 +374,6 @@ static int confine(const struct daemon *d)
  */
 #define WATCHDOG_LOOKS 4 /* within WATCHDOG_USEC */
 
-static void watch_threads(struct daemon *d)
-{
-	uint64_t usec;
-
-	if (sd_watchdog_enabled(0, &usec) <= 0)
-		return;
-	d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		loop_wake(&d->reload.threads.workers[i].loop);
-}
-
 static void watchdog_look(struct daemon *d)
 {
 	bool alive = true;
@@ -431,6 +420,7 @@ static void announce_ready(const struct daemon *d)
 static int begin(struct daemon *d)
 {
 	struct threads *ts = &d->reload.threads;
+	uint64_t usec;
 	int r;
 
 	d->actions = (struct actions){
@@ -457,7 +447,11 @@ static int begin(struct daemon *d)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));
-	watch_threads(d);
+	if (sd_watchdog_enabled(0, &usec) > 0) {
+		d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
+		for (unsigned int i = 0; i < ts->n; i++)
+			loop_wake(&ts->workers[i].loop);
+	}
 	r = confine(d);
 	if (!r)
 		announce_ready(d);
