@@ -21,12 +21,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/addr.h"
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"

@@ -219,15 +219,15 @@ static void add_streams(struct scrape *s)
 {
 	const struct standby *sb = s->actions->standby;
 
-	for (const struct stream *at = sb ? sb->streams : NULL;
-	     sb && at < sb->streams + STREAMS_MAX; at++)
-		if (at->is_open) {
-			uint64_t last = at->last_ms, ago = clock_ms() - last;
+	for (unsigned int i = 0; sb && i < STREAMS_MAX; i++) {
+		const struct stream *at = &sb->streams[i];
+		uint64_t last = at->last_ms, ago = clock_ms() - last;
 
+		if (at->is_open)
 			add(s, "",
 			    s->family->at == IN_SYNC ? at->synced_ms != 0 : (double)ago / 1000,
 			    "stream", at->is_import ? "import" : "export", "name", at->name, END);
-		}
+	}
 }
 
 #define FORWARD(fn) .add = (fn), .each_forward = true
