@@ -248,7 +248,7 @@ static void serve(struct control *c, int fd, void *arg)
 		     request_parse(line, &req);
 	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len);
 	pthread_mutex_lock(&c->answering);
-	if (!answer) {
+	if (!answer && req.command) { /* else there is no memory to say what is wrong */
 		answer = control_answer(c->answer, arg, &req, &peer,
 					peer.uid == 0 || peer.uid == c->uid);
 		done = answer && !json_object_object_get(answer, "error");

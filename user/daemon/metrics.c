@@ -11,8 +11,8 @@
  * (actions_count()).  If one does not answer in time, its sessions are counted by the next scrape:
  * such a counter is late, but never wrong, and never goes down.
  *
- * One table, in add_families(), makes the text.  Series are bounded by the configuration: no label
- * is a client's address, nor anything else that comes over the network.
+ * Two tables make the text.  Series are bounded by the configuration: no label is a client's
+ * address, nor anything else that comes over the network.
  */
 #include "daemon/metrics.h"
 
@@ -44,9 +44,9 @@ struct scrape {
 /* Metrics of one name. */
 struct family {
 	const char *name, *type, *help;
-	void (*add)(struct scrape *s); /* adds its samples; NULL: VALUE is the only one */
-	bool each_forward;             /* ... of one forward after the other */
-	size_t at;                     /* which number: where a counter is, or an enum */
+	void (*each)(struct scrape *s); /* adds the samples of a forward; or else */
+	void (*add)(struct scrape *s);  /* ... those of the daemon; NULL: VALUE is the only one */
+	size_t at;                      /* which number: where a counter is, or an enum */
 	double value;
 };
 
@@ -230,63 +230,70 @@ static void add_streams(struct scrape *s)
 	}
 }
 
-#define FORWARD(fn) .add = (fn), .each_forward = true
 #define STATS(field) offsetof(struct forward_stats, field)
 
-static void add_family(struct scrape *s, const struct family *fam)
+static void add_families(struct scrape *s, const struct family *list, size_t n)
 {
-	put(s, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help, fam->name, fam->type);
-	s->family = fam;
-	s->forward = NULL;
-	if (!fam->add)
-		add(s, "", fam->value, END);
-	else if (!fam->each_forward)
-		fam->add(s);
-	else /* active ones come first */
-		for (s->forward = s->actions->reload->forwards.first;
-		     s->forward && s->forward->state == FORWARD_ACTIVE;
-		     s->forward = s->forward->next)
+	for (const struct family *fam = list; fam < list + n; fam++) {
+		put(s, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help, fam->name, fam->type);
+		s->family = fam;
+		s->forward = fam->each ? s->actions->reload->forwards.first : NULL;
+		if (fam->add)
 			fam->add(s);
+		else if (!fam->each)
+			add(s, "", fam->value, END);
+		/* active ones come first */
+		for (; s->forward && s->forward->state == FORWARD_ACTIVE;
+		     s->forward = s->forward->next)
+			fam->each(s);
+	}
 }
 
-static void add_families(struct scrape *s)
+static void add_sessions(struct scrape *s)
 {
-	const struct actions *a = s->actions;
-	const struct shared *shared = a->reload->shared;
-	const struct sockmap *k = shared->kernel;
-	const struct standby *sb = a->standby;
-	const struct family families[] = {
+	const struct family list[] = {
 		{ "culvert_build_info", "gauge", "1; the labels tell what runs.", .add = add_build },
 		{ "culvert_forward_info", "gauge", "1; the labels tell what it forwards.",
-		  FORWARD(add_info) },
-		{ "culvert_sessions", "gauge", "Sessions that live.", FORWARD(add_live) },
+		  .each = add_info },
+		{ "culvert_sessions", "gauge", "Sessions that live.", .each = add_live },
 		{ "culvert_sessions_limit", "gauge", "Sessions that may live: max-sessions.",
-		  .value = shared->config->max_sessions },
+		  .value = s->actions->reload->shared->config->max_sessions },
 		{ "culvert_sessions_accepted_total", "counter", "Sessions that have begun.",
-		  FORWARD(add_counter), .at = STATS(accepted) },
-		{ "culvert_sessions_finished_total", "counter", "Sessions that have ended, however.",
-		  FORWARD(add_counter), .at = STATS(finished) },
+		  .each = add_counter, .at = STATS(accepted) },
+		{ "culvert_sessions_finished_total", "counter",
+		  "Sessions that have ended, however.", .each = add_counter, .at = STATS(finished) },
 		{ "culvert_sessions_denied_total", "counter",
-		  "Clients that allow and deny have refused.", FORWARD(add_counter),
+		  "Clients that allow and deny have refused.", .each = add_counter,
 		  .at = STATS(denied) },
 		{ "culvert_bytes_total", "counter", "Payload, by who sends it and what carries it.",
-		  FORWARD(add_bytes) },
+		  .each = add_bytes },
 		{ "culvert_datagrams_total", "counter", "Of UDP, by who sends them.",
-		  FORWARD(add_datagrams) },
+		  .each = add_datagrams },
 		{ "culvert_connect_duration_seconds", "histogram",
 		  "From accept(2), or the PROXY header, until the upstream has answered.",
-		  FORWARD(add_histogram), .at = STATS(connects) },
+		  .each = add_histogram, .at = STATS(connects) },
 		{ "culvert_session_duration_seconds", "histogram", "How long sessions have lived.",
-		  FORWARD(add_histogram), .at = STATS(durations) },
+		  .each = add_histogram, .at = STATS(durations) },
 		{ "culvert_server_up", "gauge",
 		  "0: no address, failed checks, or its last session could not connect.",
-		  FORWARD(add_servers), .at = IS_UP },
-		{ "culvert_server_sessions", "gauge", "Sessions that it has.", FORWARD(add_servers),
+		  .each = add_servers, .at = IS_UP },
+		{ "culvert_server_sessions", "gauge", "Sessions that it has.", .each = add_servers,
 		  .at = LIVE },
 		{ "culvert_server_chosen_total", "counter", "Sessions that it was chosen for.",
-		  FORWARD(add_servers), .at = CHOSEN },
+		  .each = add_servers, .at = CHOSEN },
 		{ "culvert_server_failures_total", "counter",
-		  "Sessions that could not connect to it.", FORWARD(add_servers), .at = FAILURES },
+		  "Sessions that could not connect to it.", .each = add_servers, .at = FAILURES },
+	};
+
+	add_families(s, list, sizeof(list) / sizeof(list[0]));
+}
+
+static void add_rest(struct scrape *s)
+{
+	const struct actions *a = s->actions;
+	const struct sockmap *k = a->reload->shared->kernel;
+	const struct standby *sb = a->standby;
+	const struct family list[] = {
 		{ "culvert_errors_total", "counter",
 		  "What went wrong, by the causes of culvert status and of the session log.",
 		  .add = add_errors },
@@ -316,8 +323,7 @@ static void add_families(struct scrape *s)
 		  .value = (double)a->descriptors_max },
 	};
 
-	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
-		add_family(s, &families[i]);
+	add_families(s, list, sizeof(list) / sizeof(list[0]));
 }
 
 /* The caller frees it.  NULL: there is no memory. */
@@ -331,7 +337,8 @@ static char *make_page(const struct actions *a)
 		return NULL;
 	pthread_mutex_lock(&a->reload->forwards.lock);
 	actions_count(a); /* for one scrape at a time */
-	add_families(&s);
+	add_sessions(&s);
+	add_rest(&s);
 	pthread_mutex_unlock(&a->reload->forwards.lock);
 	if (!fclose(s.out) && !s.failed)
 		return text;
