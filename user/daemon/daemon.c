@@ -578,8 +578,7 @@ static void end(struct daemon *d)
 	clients_close(&d->shared.clients);
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
-		log_info("%u grafted sessions go on without the daemon; the next one adopts "
-			 "them",
+		log_info("%u grafted sessions go on without the daemon; the next one adopts them",
 			 grafts_live(d->shared.grafts));
 	grafts_close(d->shared.grafts, true);
 	privileged_stop(d->reload.privileged);

@@ -404,8 +404,7 @@ static void reload_now(struct reload *r, uint64_t number)
 		snprintf(said, sizeof(said), "reload: nothing has changed: %s", p.result.error);
 	} else {
 		snprintf(said, sizeof(said),
-			 "reload: %u forward%s added, %u changed, %u removed, "
-			 "%u as before",
+			 "reload: %u forward%s added, %u changed, %u removed, %u as before",
 			 p.result.added, p.result.added == 1 ? "" : "s", p.result.changed,
 			 p.result.removed, p.result.kept);
 	}
