@@ -123,7 +123,6 @@ static struct option option_of(const struct request_key_def *def, int value)
 static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
 {
 	struct option options[COMMAND_KEYS_MAX + OWNS + 1] = { 0 }, *next = options;
-	const char *own;
 	int option, r = 0;
 
 	for (const enum request_key *key = c->keys; *key; key++)
@@ -133,7 +132,8 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 	optind = 0; /* begin anew */
 	opterr = 0;
 	while (!r && (option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
-		own = strchr(OWN_VALUES, option);
+		const char *own = strchr(OWN_VALUES, option);
+
 		if (option == '?')
 			r = complain_unknown(c, argv[optind - 1]);
 		else if (own)
