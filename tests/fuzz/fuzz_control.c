@@ -54,11 +54,12 @@ static void check_error(struct json_object *error)
 static void ask(const char *line, struct asked *asked)
 {
 	static const struct ucred peer = { .pid = 1 };
-	struct json_object *o, *error = NULL;
+	struct request req;
+	struct json_object *o = request_parse(line, &req), *error = NULL;
 	const char *text;
 
 	asked->n = 0;
-	o = control_answer_line(answer, asked, line, &peer, asked->may_change);
+	o = o ?: control_answer(answer, asked, &req, &peer, asked->may_change);
 	must(json_object_is_type(o, json_type_object) && json_object_object_length(o) == 1,
 	     "the answer is no object");
 	text = json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN);
@@ -69,6 +70,7 @@ static void ask(const char *line, struct asked *asked)
 	if (error)
 		check_error(error);
 	json_object_put(o);
+	request_close(&req);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

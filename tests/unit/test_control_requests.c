@@ -23,6 +23,7 @@ static void expect_refused(const char *line, const char *due)
 	if (!code || strcmp(json_object_get_string(code), due) != 0)
 		fail_msg("%s: %s", line, json_object_to_json_string(wrong));
 	json_object_put(wrong);
+	request_close(&req);
 }
 
 TEST(test_changes)

@@ -70,11 +70,11 @@ static int open_as(struct rig *rig, uid_t uid, gid_t gid, struct control **ret)
 	return r;
 }
 
-static void no_stream(void *arg, const struct control *c, const char *line, int fd)
+static void no_stream(void *arg, const struct control *c, const struct request *req, int fd)
 {
 	(void)arg;
 	(void)c;
-	(void)line;
+	(void)req;
 	(void)fd;
 }
 

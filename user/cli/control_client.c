@@ -34,16 +34,14 @@
 #define RELOAD_POLL_MS 50
 
 const struct request_key_def client_options[OWNS] = {
-	[OWN_JSON] = { .name = "json", .help = "print the daemon's answer as JSON, see culvert(8)" },
-	[OWN_CONTROL] = { .name = "control",
-			  .metavar = "PATH",
+	[OWN_JSON] = { "json", .help = "print the daemon's answer as JSON, see culvert(8)" },
+	[OWN_CONTROL] = { "control", "PATH",
 			  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT
 				  ")" },
-	[OWN_CONFIG] = { .name = "config",
-			 .metavar = "FILE",
+	[OWN_CONFIG] = { "config", "FILE",
 			 .help = "ask the daemon of this configuration file: where its `control` "
 				 "says" },
-	[OWN_HELP] = { .name = "help", .help = "show this help; also -h" },
+	[OWN_HELP] = { "help", .help = "show this help; also -h" },
 };
 
 /* --- help --- */
@@ -122,20 +120,6 @@ static struct option option_of(const struct request_key_def *def, int value)
 				def->metavar ? required_argument : no_argument, NULL, value };
 }
 
-/* OPTION is what getopt(3) says of WORD. */
-static int take_option(const struct command *c, int option, const char *word,
-		       struct client_words *w)
-{
-	const char *own = strchr(OWN_VALUES, option);
-
-	if (option == '?')
-		return complain_unknown(c, word);
-	if (!own)
-		return add_key(w->request, (enum request_key)option, optarg);
-	w->own[own - OWN_VALUES] = optarg ?: "";
-	return 0;
-}
-
 static int take_words(const struct command *c, int argc, char **argv, struct client_words *w)
 {
 	struct option options[COMMAND_KEYS_MAX + OWNS + 1] = { 0 }, *next = options;
@@ -147,20 +131,18 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 		*next++ = option_of(&client_options[i], OWN_VALUES[i]);
 	optind = 0; /* begin anew */
 	opterr = 0;
-	while (!r && (option = getopt_long(argc, argv, "c:h", options, NULL)) != -1)
-		r = take_option(c, option, argv[optind - 1], w);
+	while (!r && (option = getopt_long(argc, argv, "c:h", options, NULL)) != -1) {
+		const char *own = strchr(OWN_VALUES, option);
+
+		if (option == '?')
+			r = complain_unknown(c, argv[optind - 1]);
+		else if (own)
+			w->own[own - OWN_VALUES] = optarg ?: "";
+		else
+			r = add_key(w->request, (enum request_key)option, optarg);
+	}
 	while (!r && optind < argc)
 		r = add_word(c, w->request, argv[optind++]);
-	return r;
-}
-
-/* The socket to ask at.  --control counts more than --config. */
-static int find_control(struct client_words *w)
-{
-	const char *given = w->own[OWN_CONTROL], *file = w->own[OWN_CONFIG];
-	int r = !given && file ? config_file_control(file, &w->named) : 0;
-
-	w->control = given ?: w->named ?: CONFIG_CONTROL_DEFAULT;
 	return r;
 }
 
@@ -173,26 +155,10 @@ static const char *error_of(struct json_object *answer)
 	return json_object_is_type(text, json_type_string) ? json_object_get_string(text) : "?";
 }
 
-/* Refuse what the daemon would refuse. */
-static int check_request(const struct command *c, const char *line)
-{
-	struct request req;
-	struct json_object *wrong;
-	int r = 0;
-
-	if (strlen(line) >= CONTROL_REQUEST_MAX - 1)
-		return log_complain(-EINVAL, "%s: too much for one request", c->name);
-	wrong = request_parse(line, &req);
-	if (wrong)
-		r = log_complain(-EINVAL, "%s", error_of(wrong));
-	else
-		request_close(&req);
-	json_object_put(wrong);
-	return r;
-}
-
 int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret)
 {
+	struct json_object *wrong;
+	struct request req;
 	int r;
 
 	*ret = (struct client_words){ .request = json_object_new_object() };
@@ -202,7 +168,20 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 		return r;
 	ret->line = allocated((void *)json_object_to_json_string_ext(
 		ret->request, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
-	return find_control(ret) ?: check_request(c, ret->line);
+	if (!ret->own[OWN_CONTROL] && ret->own[OWN_CONFIG])
+		r = config_file_control(ret->own[OWN_CONFIG], &ret->named);
+	ret->control = ret->own[OWN_CONTROL] ?: ret->named ?: CONFIG_CONTROL_DEFAULT;
+	if (r)
+		return r;
+	if (strlen(ret->line) >= CONTROL_REQUEST_MAX - 1)
+		return log_complain(-EINVAL, "%s: too much for one request", c->name);
+	/* refuse what the daemon would refuse */
+	wrong = request_parse(ret->line, &req);
+	if (wrong)
+		r = log_complain(-EINVAL, "%s", error_of(wrong));
+	request_close(&req);
+	json_object_put(wrong);
+	return r;
 }
 
 void client_words_close(struct client_words *w)
@@ -255,6 +234,8 @@ int client_ask(const char *control, const char *line, struct json_object **ret)
 	*ret = errno ? NULL : json_object_from_fd(fd);
 	if (!json_object_is_type(*ret, json_type_object))
 		r = complain_unreachable(control, errno);
+	else if (json_object_is_type(json_object_object_get(*ret, "error"), json_type_object))
+		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(*ret));
 	close(fd);
 	return r;
 }
@@ -271,7 +252,7 @@ static int await_reload(const char *control, struct json_object **answer)
 	int r = EXIT_CODE_OK;
 
 	snprintf(line, sizeof(line), "{\"command\":\"reload\",\"number\":%" PRId64 "}", number);
-	while (!r && number > 0) { /* else it was refused, and the answer says why */
+	while (!r && number > 0) {
 		struct json_object *o, *reload;
 
 		r = client_ask(control, line, &o);
@@ -298,8 +279,6 @@ static int print_answer(struct json_object *answer, bool json)
 	struct json_object *error = json_object_object_get(answer, "error");
 	int r = EXIT_CODE_OK;
 
-	if (json_object_is_type(error, json_type_object))
-		return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(answer));
 	/* a reload says what is wrong with the file; programs find it in the JSON, too */
 	if (json_object_get_string_len(error))
 		r = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
@@ -316,17 +295,6 @@ static int print_answer(struct json_object *answer, bool json)
 
 /* --- streams --- */
 
-/* What FROM has for TO.  0: no more comes; -1: or can be written. */
-static ssize_t pass_on(int from, int to)
-{
-	char buf[65536];
-	ssize_t n = read(from, buf, sizeof(buf)), at = 0, done = 1;
-
-	for (; at < n && done > 0; at += done)
-		done = write(to, buf + at, (size_t)(n - at));
-	return done <= 0 ? -1 : at;
-}
-
 /* One line of JSON.  NULL: none has come. */
 static struct json_object *read_line(int fd)
 {
@@ -339,14 +307,28 @@ static struct json_object *read_line(int fd)
 	return n ? request_json(line) : NULL;
 }
 
-/* After the answer an export goes to stdout; or stdin to an IMPORT, until that says what is wrong. */
+/* What FROM has for TO.  0: no more comes; -1: or can be written. */
+static ssize_t pass_on(int from, int to)
+{
+	char buf[65536];
+	ssize_t n = read(from, buf, sizeof(buf)), at = 0, done = 1;
+
+	for (; at < n && done > 0; at += done)
+		done = write(to, buf + at, (size_t)(n - at));
+	return done <= 0 ? -1 : at;
+}
+
+/*
+ * After the answer of an export the daemon speaks to stdout.  Of an import it is given what comes
+ * from stdin, until it says what is wrong, or that it has all of it: nothing.
+ */
 static int run_stream(const struct client_words *words, bool import)
 {
 	const struct timeval none = { .tv_sec = 0 };
 	int fd = begin_talk(words->control, words->line), r = EXIT_CODE_OK;
-	struct json_object *said = errno ? NULL : read_line(fd);
 	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
-			      { .fd = import ? STDIN_FILENO : -1, .events = POLLIN } };
+			      { .fd = STDIN_FILENO, .events = POLLIN } };
+	struct json_object *said = errno ? NULL : read_line(fd);
 	ssize_t n = 1;
 
 	if (!said) {
@@ -356,57 +338,50 @@ static int run_stream(const struct client_words *words, bool import)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
 	signal(SIGPIPE, SIG_IGN); /* who has gone is found by write(2) */
-	while (n > 0 && said && !json_object_object_get(said, "error")) {
-		poll(p, 2, -1);
-		if (p[1].revents && pass_on(STDIN_FILENO, fd) <= 0) {
+	if (!json_object_object_get(said, "error")) {
+		while (!import && n > 0)
+			n = pass_on(fd, STDOUT_FILENO);
+		while (import && (poll(p, 2, -1) < 0 || !p[0].revents)) {
+			if (pass_on(STDIN_FILENO, fd) > 0)
+				continue;
 			shutdown(fd, SHUT_WR);
 			p[1].fd = -1;
 		}
-		if (p[0].revents && !import) {
-			n = pass_on(fd, STDOUT_FILENO);
-		} else if (p[0].revents) {
-			json_object_put(said);
-			said = read_line(fd);
-		}
+		json_object_put(said);
+		said = import ? read_line(fd) : NULL;
 	}
-	if (n > 0 && said)
+	if (said)
 		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(said));
 	else if (n < 0)
 		r = log_complain(EXIT_CODE_FAILURE, "whoever reads this has ended");
-	else if (!import || p[1].fd >= 0)
+	else if (p[1].fd >= 0)
 		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended it");
 	json_object_put(said);
 	close(fd);
 	return r;
 }
 
-static int converse(const struct command *c, const struct client_words *words)
-{
-	struct json_object *answer;
-	int r = client_ask(words->control, words->line, &answer);
-
-	if (!r && command_number(c) == COMMAND_RELOAD &&
-	    !json_object_object_get(words->request, "number"))
-		r = await_reload(words->control, &answer);
-	r = r ?: print_answer(answer, words->own[OWN_JSON]);
-	json_object_put(answer);
-	return r;
-}
-
 int client_run(int argc, char **argv)
 {
 	const struct command *c = command_find(argv[0]);
+	enum command_id id = command_number(c);
+	struct json_object *answer = NULL;
 	struct client_words words;
 	int r = client_words_parse(c, argc, argv, &words);
 
-	if (r)
+	if (r) {
 		r = EXIT_CODE_USAGE;
-	else if (words.own[OWN_HELP])
+	} else if (words.own[OWN_HELP]) {
 		client_help(c);
-	else if (command_number(c) == COMMAND_EXPORT || command_number(c) == COMMAND_IMPORT)
-		r = run_stream(&words, command_number(c) == COMMAND_IMPORT);
-	else
-		r = converse(c, &words);
+	} else if (id == COMMAND_EXPORT || id == COMMAND_IMPORT) {
+		r = run_stream(&words, id == COMMAND_IMPORT);
+	} else {
+		r = client_ask(words.control, words.line, &answer);
+		if (!r && id == COMMAND_RELOAD && !json_object_object_get(words.request, "number"))
+			r = await_reload(words.control, &answer);
+		r = r ?: print_answer(answer, words.own[OWN_JSON]);
+	}
+	json_object_put(answer);
 	client_words_close(&words);
 	return r;
 }

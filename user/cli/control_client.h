@@ -38,7 +38,8 @@ void client_words_close(struct client_words *w);
 
 /*
  * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL.
- * RET: the answer, an object, also where that is an error; the caller releases it.  Else the exit
- * code, after a message by log_complain().  A daemon that says nothing is waited for some seconds.
+ * RET: the answer, an object; the caller releases it in any case.  Else the exit code, after a
+ * message by log_complain(); so also where the answer is an error.  A daemon that says nothing is
+ * waited for some seconds.
  */
 int client_ask(const char *control, const char *line, struct json_object **ret);

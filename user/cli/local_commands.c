@@ -13,23 +13,21 @@
 
 static const struct request_key_def no_options[] = { { .name = NULL } };
 static const struct request_key_def graft_options[] = {
-	{ .name = "remove", .help = "reset the sessions, and remove all that is left" },
-	{ .name = "control",
-	  .metavar = "PATH",
+	{ "remove", .help = "reset the sessions, and remove all that is left" },
+	{ "control", "PATH",
 	  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT ")" },
-	{ .name = "graft-pins",
-	  .metavar = "DIR",
+	{ "graft-pins", "DIR",
 	  .help = "graft-pins of the daemon (default " CONFIG_GRAFT_PINS_DEFAULT ")" },
 	{ .name = NULL },
 };
 static const struct request_key_def top_options[] = {
-	{ .name = "control", .metavar = "PATH", .help = "control socket of the daemon" },
-	{ .name = "forward", .metavar = "NAME", .help = "sessions of this forward" },
-	{ .name = "client", .metavar = "ADDR", .help = "sessions of these clients" },
+	{ "control", "PATH", .help = "control socket of the daemon" },
+	{ "forward", "NAME", .help = "sessions of this forward" },
+	{ "client", "ADDR", .help = "sessions of these clients" },
 	{ .name = NULL },
 };
 static const struct request_key_def probe_options[] = {
-	{ .name = "json", .help = "print the results as JSON" },
+	{ "json", .help = "print the results as JSON" },
 	{ .name = NULL },
 };
 
@@ -68,20 +66,16 @@ const struct local_command local_commands[] = {
 	{ .name = NULL },
 };
 
-static void print_about(const struct local_command *c)
-{
-	printf("Usage: culvert %s %s%s\n\nTo %s.  See culvert(8).\n\n%s\n", c->name, c->word ?: "",
-	       c->options->name ? "[options]" : "", c->summary, c->about);
-	if (c->options->name)
-		puts("\nOptions:");
-	for (const struct request_key_def *o = c->options; o->name; o++)
-		client_print_option(o);
-}
-
 void local_command_help(const struct local_command *c)
 {
-	if (c->about)
-		print_about(c);
+	if (c->about) {
+		printf("Usage: culvert %s %s%s\n\nTo %s.  See culvert(8).\n\n%s\n", c->name,
+		       c->word ?: "", c->options->name ? "[options]" : "", c->summary, c->about);
+		if (c->options->name)
+			puts("\nOptions:");
+		for (const struct request_key_def *o = c->options; o->name; o++)
+			client_print_option(o);
+	}
 	if (c->help)
 		c->help();
 }

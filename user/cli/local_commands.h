@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stddef.h>
-
 #include "daemon/control_requests.h"
 
 /* A command that is not one request to a daemon; the others are in daemon/control_requests.h. */

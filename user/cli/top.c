@@ -247,9 +247,9 @@ static void take_table(struct table *t, struct json_object *answer, uint64_t ms)
 enum mode { LOOK, FILTER, KILL, ENGINE };
 
 struct top {
-	const struct client_words *words; /* the request for sessions */
-	uint64_t sample_ms, due_ms;       /* when the sample was taken, and the next one is due */
-	int focus;                        /* the table that the keys are for */
+	struct client_words words;  /* the request for sessions */
+	uint64_t sample_ms, due_ms; /* when the sample was taken, and the next one is due */
+	int focus;                  /* the table that the keys are for */
 	enum mode mode;
 	bool quit;
 	char message[TEXT_MAX]; /* what became of a command; until the next key */
@@ -394,7 +394,7 @@ static void draw(const struct top *v)
 
 /* --- what the daemon is asked --- */
 
-/* The answer to the request LINE.  Else the exit code, and WHY says what is wrong. */
+/* client_ask(); WHY says what is wrong. */
 static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct json_object **ret)
 {
 	sigset_t resize;
@@ -404,15 +404,10 @@ static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct
 	sigaddset(&resize, SIGWINCH);
 	sigprocmask(SIG_BLOCK, &resize, NULL); /* it would interrupt read(2) */
 	log_keep_complaint(why, TEXT_MAX);
-	r = client_ask(v->words->control, line, ret);
+	r = client_ask(v->words.control, line, ret);
 	log_keep_complaint(NULL, 0);
 	sigprocmask(SIG_UNBLOCK, &resize, NULL);
-	if (r || !member(*ret, "/error"))
-		return r;
-	snprintf(why, TEXT_MAX, "the daemon says: %s", text_at(*ret, "/error/message"));
-	json_object_put(*ret);
-	*ret = NULL;
-	return EXIT_CODE_FAILURE;
+	return r;
 }
 
 /* Take a sample in place of the last one.  Else the exit code, and V's LOST says why. */
@@ -422,11 +417,12 @@ static int take_sample(struct top *v)
 	uint64_t begun_ms = clock_ms(), now_ms;
 	int r = ask(v, "{\"command\":\"status\"}", v->lost, &status);
 
-	r = r ?: ask(v, v->words->line, v->lost, &sessions);
+	r = r ?: ask(v, v->words.line, v->lost, &sessions);
 	now_ms = clock_ms();
 	v->due_ms = now_ms + INTERVAL_MS + 2 * (now_ms - begun_ms);
 	if (r) {
 		json_object_put(status);
+		json_object_put(sessions);
 		return r;
 	}
 	v->lost[0] = '\0';
@@ -447,7 +443,6 @@ static void change(struct top *v, const char *engine)
 {
 	struct json_object *name = json_object_new_string(v->asked), *answer;
 	char line[LINE_LEN];
-	const char *result;
 
 	if (engine)
 		snprintf(line, sizeof(line),
@@ -457,13 +452,14 @@ static void change(struct top *v, const char *engine)
 		snprintf(line, sizeof(line), "{\"command\":\"kill\",\"id\":%" PRIu64 "}",
 			 v->asked_id);
 	json_object_put(name);
-	if (ask(v, line, v->message, &answer))
-		return;
-	result = number_at(answer, "/killed") ? "reset" : "the session had ended";
-	snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked,
-		 engine ? text_at(answer, "/engine") : result);
+	if (!ask(v, line, v->message, &answer)) {
+		snprintf(v->message, TEXT_MAX, "%.200s: %s", v->asked,
+			 engine                       ? text_at(answer, "/engine") :
+			 number_at(answer, "/killed") ? "reset" :
+							"the session had ended");
+		v->due_ms = 0;
+	}
 	json_object_put(answer);
-	v->due_ms = 0;
 }
 
 /* --- keys --- */
@@ -582,16 +578,15 @@ static int run(struct top *v)
 
 int top_run(int argc, char **argv)
 {
-	struct client_words words;
-	struct top v = { .words = &words, .focus = SESSIONS };
-	int r = client_words_parse(&commands[COMMAND_SESSIONS], argc, argv, &words);
+	struct top v = { .focus = SESSIONS };
+	int r = client_words_parse(&commands[COMMAND_SESSIONS], argc, argv, &v.words);
 
 	if (r)
 		r = EXIT_CODE_USAGE;
-	else if (words.own[OWN_JSON] || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
+	else if (v.words.own[OWN_JSON] || !isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO))
 		r = log_complain(EXIT_CODE_USAGE, "top needs a terminal; for programs there is "
 						  "`culvert sessions --json`");
 	r = r ?: run(&v);
-	client_words_close(&words);
+	client_words_close(&v.words);
 	return r;
 }

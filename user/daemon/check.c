@@ -6,7 +6,6 @@
 #include "daemon/check.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/exit_codes.h"

@@ -54,7 +54,6 @@ struct round {
 	const char *name;           /* of a forward, in the request; NULL: none is given */
 	struct forward *named;      /* that forward: the active one, if there is one */
 	struct shared *shared;
-	struct forwards *forwards;
 	const struct server *server; /* NULL: the request is not about one */
 	struct worker *worker;       /* whose turn it is */
 	unsigned int silent;         /* workers that have not answered */
@@ -91,6 +90,12 @@ static bool has_id(struct json_object *ids, uint64_t id)
 	return false;
 }
 
+/* Has F the name in the request, if there is one in it? */
+static bool is_named(const struct round *r, const struct forward *f)
+{
+	return !r->name || !strcmp(forward_name(f->conf), r->name);
+}
+
 /* Is it one of those that the request is about?  On the thread of its worker. */
 static bool is_meant(const void *arg, const struct session_view *v)
 {
@@ -103,26 +108,21 @@ static bool is_meant(const void *arg, const struct session_view *v)
 	if (request_has(req, KEY_CARRIER) && v->flows[CLIENT].carrier != carrier &&
 	    v->flows[UPSTREAM].carrier != carrier)
 		return false;
-	if (r->name && strcmp(forward_name(v->forward->conf), r->name) != 0)
+	if (!is_named(r, v->forward))
 		return false;
 	if (r->server && v->server != r->server)
 		return false;
 	return !req->clients.n || acl_allows(&req->clients, &v->client.sa);
 }
 
-static void keep_if_meant(struct round *r, const struct session_view *v)
-{
-	if (r->n_views < r->room && is_meant(r, v))
-		r->views[r->n_views++] = *v;
-}
-
-static void look_at_udp(void *arg, const struct session_view *v)
+static void look_at(void *arg, const struct session_view *v)
 {
 	struct round *r = arg;
 
 	r->flows[v->flows[CLIENT].carrier]++;
 	r->flows[v->flows[UPSTREAM].carrier]++;
-	keep_if_meant(r, v);
+	if (r->n_views < r->room && is_meant(r, v))
+		r->views[r->n_views++] = *v;
 }
 
 /* On the worker's thread. */
@@ -135,14 +135,15 @@ static void look(void *arg)
 	session_catch_up(w);
 	for (struct session *s = w->sessions; s; s = s->next) {
 		session_count_kernel(s);
-		r->flows[session_carrier(s, CLIENT)]++;
-		r->flows[session_carrier(s, UPSTREAM)]++;
-		if (!r->room) /* nobody asks for views, and of many sessions they take long */
-			continue;
-		session_view(s, &view);
-		keep_if_meant(r, &view);
+		if (r->room) {
+			session_view(s, &view);
+			look_at(r, &view);
+		} else { /* nobody asks for views, and of many sessions they take long */
+			r->flows[session_carrier(s, CLIENT)]++;
+			r->flows[session_carrier(s, UPSTREAM)]++;
+		}
 	}
-	udp_sessions_visit(w, look_at_udp, r);
+	udp_sessions_visit(w, look_at, r);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
@@ -150,7 +151,7 @@ static void look(void *arg)
 
 void actions_count(const struct actions *a)
 {
-	struct round r = { .actions = a, .forwards = &a->reload->forwards };
+	struct round r = { .actions = a };
 
 	ask_workers(&r, look);
 }
@@ -189,7 +190,7 @@ static struct json_object *session_json(const struct session_view *v)
 
 	json_add_int(o, "id", v->id);
 	json_add_text(o, "forward", forward_name(fc));
-	json_add_text(o, "protocol", protocol_name(v->forward->conf->listen.udp));
+	json_add_text(o, "protocol", protocol_name(fc->listen.udp));
 	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
@@ -370,10 +371,10 @@ static struct json_object *forwards_json(struct round *r)
 {
 	struct json_object *list = json_object_new_array();
 
-	for (struct forward *f = r->forwards->first; f; f = f->next)
+	for (struct forward *f = r->actions->reload->forwards.first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
-		    (!r->name || !strcmp(r->name, forward_name(f->conf))))
+		    is_named(r, f))
 			json_append(list, forward_json(f, r->shared->config));
 	return list;
 }
@@ -388,26 +389,22 @@ static struct json_object *do_forwards(struct round *r)
 
 /* --- status --- */
 
-static struct json_object *carriers_json(const struct round *r)
+/* What carries the flows, what they were handed over to, and what went wrong. */
+static void add_sums(struct round *r)
 {
-	struct json_object *list = json_object_new_array();
+	struct json_object *carriers = json_object_new_array();
+	struct json_object *handovers = json_object_new_object();
+	struct json_object *errors = json_object_new_object();
+	const struct actions *a = r->actions;
 
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
 
 		json_add_text(o, "carrier", carrier_name(c));
 		json_add_int(o, "flows", r->flows[c]);
-		json_add_int(o, "bytes",
-			     actions_sum(r->actions, offsetof(struct stats, carrier_bytes[c])));
-		json_append(list, o);
+		json_add_int(o, "bytes", actions_sum(a, offsetof(struct stats, carrier_bytes[c])));
+		json_append(carriers, o);
 	}
-	return list;
-}
-
-static struct json_object *handovers_json(const struct actions *a)
-{
-	struct json_object *o = json_object_new_object();
-
 	for (unsigned int i = 0; i < HANDOVERS; i++) {
 		char name[16] = "failed";
 		uint64_t n = 0;
@@ -416,18 +413,14 @@ static struct json_object *handovers_json(const struct actions *a)
 			n += actions_sum(a, offsetof(struct stats, handovers[i][why]));
 		if (i < CARRIERS)
 			snprintf(name, sizeof(name), "to_%s", carrier_name(i));
-		json_add_int(o, name, n);
+		json_add_int(handovers, name, n);
 	}
-	return o;
-}
-
-static struct json_object *errors_json(const struct actions *a)
-{
-	struct json_object *o = json_object_new_object();
-
 	for (unsigned int c = 0; c < CAUSES; c++)
-		json_add_int(o, cause_name(c), actions_sum(a, offsetof(struct stats, errors[c])));
-	return o;
+		json_add_int(errors, cause_name(c),
+			     actions_sum(a, offsetof(struct stats, errors[c])));
+	json_add(r->answer, "carriers", carriers);
+	json_add(r->answer, "handovers", handovers);
+	json_add(r->answer, "errors", errors);
 }
 
 /* A feature that may be missing, and why. */
@@ -513,9 +506,7 @@ static struct json_object *do_status(struct round *r)
 	if (!request_has(r->req, KEY_BRIEF))
 		json_add(r->answer, "forwards", forwards_json(r));
 	json_add(r->answer, "reload", reload_json(r->actions->reload));
-	json_add(r->answer, "carriers", carriers_json(r));
-	json_add(r->answer, "handovers", handovers_json(r->actions));
-	json_add(r->answer, "errors", errors_json(r->actions));
+	add_sums(r);
 	json_add(r->answer, "kernel", kernel_json(r));
 	if (r->shared->session_log)
 		json_add(r->answer, "session_log", session_log_json(r->shared->session_log));
@@ -581,8 +572,8 @@ static struct json_object *do_engine(struct round *r)
 		if (hindrance)
 			return request_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
 						  engine_name(engine), hindrance);
-		for (struct forward *f = r->forwards->first; f; f = f->next)
-			if (!strcmp(forward_name(f->conf), r->name))
+		for (struct forward *f = r->actions->reload->forwards.first; f; f = f->next)
+			if (is_named(r, f))
 				f->engine = engine == ENGINE_DEFAULT ? f->conf->engine : engine;
 	}
 	ask_workers(r, follow_engines);
@@ -691,21 +682,16 @@ static struct json_object *do_stream(struct round *r)
 	return NULL;
 }
 
-void actions_stream(void *arg, const struct control *c, const char *line, int fd)
+void actions_stream(void *arg, const struct control *c, const struct request *req, int fd)
 {
-	const struct actions *a = arg;
-	uint64_t after_ms = STANDBY_AFTER_MS;
-	struct request req;
+	struct standby *sb = ((const struct actions *)arg)->standby;
+	const struct request_value *after = &req->values[KEY_AFTER];
 
-	if (request_parse(line, &req)) /* it was right before */
-		return;
-	if (request_has(&req, KEY_AFTER))
-		after_ms = req.values[KEY_AFTER].number;
-	if (command_number(req.command) == COMMAND_EXPORT)
-		standby_export(a->standby, c, fd, after_ms);
-	else if (command_number(req.command) == COMMAND_IMPORT)
-		standby_import(a->standby, c, fd, req.values[KEY_NAME].text ?: "");
-	request_close(&req);
+	if (command_number(req->command) == COMMAND_EXPORT)
+		standby_export(sb, c, fd,
+			       request_has(req, KEY_AFTER) ? after->number : STANDBY_AFTER_MS);
+	else if (command_number(req->command) == COMMAND_IMPORT)
+		standby_import(sb, c, fd, req->values[KEY_NAME].text ?: "");
 }
 
 /* --- all commands --- */
@@ -726,8 +712,8 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	struct round r = { .actions = a,
 			   .req = req,
 			   .name = req->values[KEY_FORWARD].text,
-			   .shared = a->reload->shared,
-			   .forwards = &a->reload->forwards };
+			   .shared = a->reload->shared };
+	struct forwards *all = &a->reload->forwards;
 	enum command_id id = command_number(req->command);
 	struct json_object *wrong = id == COMMAND_DRAIN ? drain(&r) : NULL;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
@@ -735,22 +721,22 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	if (wrong)
 		return wrong;
 	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	while (pthread_mutex_trylock(&r.forwards->lock)) {
+	while (pthread_mutex_trylock(&all->lock)) {
 		if (clock_ms() >= end_ms)
 			return request_error_json(ERROR_NO_ANSWER,
 						  "a reload or drain waits for a "
 						  "worker that does not answer; ask again");
 		poll(NULL, 0, LOCK_LOOK_MS);
 	}
-	r.named = r.forwards->first; /* active ones come first */
-	while (r.name && r.named && strcmp(forward_name(r.named->conf), r.name) != 0)
+	r.named = all->first; /* active ones come first */
+	while (r.named && !is_named(&r, r.named))
 		r.named = r.named->next;
 	r.answer = json_object_new_object();
 	/* so that a mistyped name is an error and not "no sessions" */
 	wrong = r.name && !r.named ? request_error_json(ERROR_NO_SUCH_FORWARD,
 							"no forward is named \"%.64s\"", r.name) :
 				     handlers[id](&r);
-	pthread_mutex_unlock(&r.forwards->lock);
+	pthread_mutex_unlock(&all->lock);
 	if (!wrong && r.silent && request_changes(req))
 		wrong = request_error_json(ERROR_NO_ANSWER,
 					   "%u workers do not answer: the change is "

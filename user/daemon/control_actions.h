@@ -27,8 +27,8 @@ struct actions {
  */
 struct json_object *actions_run(void *arg, const struct request *req);
 
-/* After the answer to LINE: what is exported, or is to be imported.  See control_stream_fn. */
-void actions_stream(void *arg, const struct control *c, const char *line, int fd);
+/* After the answer to REQ: what is exported, or is to be imported.  See control_stream_fn. */
+void actions_stream(void *arg, const struct control *c, const struct request *req, int fd);
 
 /*
  * Let each worker add what the kernel has carried for live sessions to its counters; one that does

@@ -59,11 +59,10 @@ static bool are_ids(struct json_object *value)
 static bool take_seconds(struct json_object *value, uint64_t *ret_ms)
 {
 	double seconds = json_object_get_double(value);
+	bool is_number = json_object_is_type(value, json_type_int) ||
+			 json_object_is_type(value, json_type_double);
 
-	if (!json_object_is_type(value, json_type_int) &&
-	    !json_object_is_type(value, json_type_double))
-		return false;
-	if (!(seconds >= 0 && seconds <= SECONDS_MAX))
+	if (!is_number || !(seconds >= 0 && seconds <= SECONDS_MAX))
 		return false;
 	*ret_ms = (uint64_t)(seconds * 1000);
 	return true;
@@ -142,56 +141,36 @@ const struct request_key_def request_keys[KEYS] = {
 };
 
 const struct command commands[COMMANDS] = {
-	[COMMAND_SESSIONS] = { .name = "sessions",
-			       .summary = "show the live sessions of a running daemon",
+	[COMMAND_SESSIONS] = { "sessions", "show the live sessions of a running daemon",
 			       .keys = { KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ID } },
-	[COMMAND_STATUS] = { .name = "status",
-			     .summary = "show totals, errors and resources",
-			     .keys = { KEY_BRIEF } },
-	[COMMAND_FORWARDS] = { .name = "forwards",
-			       .summary = "show the forwards: engine, state, sessions, limits",
+	[COMMAND_STATUS] = { "status", "show totals, errors and resources", .keys = { KEY_BRIEF } },
+	[COMMAND_FORWARDS] = { "forwards", "show the forwards: engine, state, sessions, limits",
 			       .keys = { KEY_FORWARD } },
-	[COMMAND_KILL] = { .name = "kill",
-			   .summary = "reset sessions: of these ids, of all filters, or --all",
-			   .changes = COMMAND_ALWAYS,
-			   .needs_some = true,
-			   .positional = BIT(KEY_ID),
+	[COMMAND_KILL] = { "kill", "reset sessions: of these ids, of all filters, or --all",
+			   .changes = COMMAND_ALWAYS, .needs_some = true, .positional = BIT(KEY_ID),
 			   .keys = { KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ALL } },
-	[COMMAND_ENGINE] = { .name = "engine",
-			     .summary = "show or set what carries a forward's sessions",
-			     .changes = BIT(KEY_ENGINE),
-			     .required = BIT(KEY_FORWARD),
+	[COMMAND_ENGINE] = { "engine", "show or set what carries a forward's sessions",
+			     .changes = BIT(KEY_ENGINE), .required = BIT(KEY_FORWARD),
 			     .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
 			     .keys = { KEY_FORWARD, KEY_ENGINE } },
-	[COMMAND_UPSTREAM] = { .name = "upstream",
-			       .summary = "drain a server of a forward, take it down, or end that",
+	[COMMAND_UPSTREAM] = { "upstream", "drain a server of a forward, take it down, or end that",
 			       .changes = COMMAND_ALWAYS,
 			       .required = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
 			       .positional = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
 			       .keys = { KEY_FORWARD, KEY_SERVER, KEY_ORDER } },
-	[COMMAND_DRAIN] = { .name = "drain",
-			    .summary = "let a forward take no new sessions; --undo ends that",
-			    .changes = COMMAND_ALWAYS,
-			    .required = BIT(KEY_FORWARD),
+	[COMMAND_DRAIN] = { "drain", "let a forward take no new sessions; --undo ends that",
+			    .changes = COMMAND_ALWAYS, .required = BIT(KEY_FORWARD),
 			    .positional = BIT(KEY_FORWARD),
 			    .keys = { KEY_FORWARD, KEY_DEADLINE, KEY_UNDO } },
-	[COMMAND_RELOAD] = { .name = "reload",
-			     .summary = "read the configuration file again, as SIGHUP does",
-			     .changes = BIT(KEY_NONE),
-			     .keys = { KEY_NUMBER } },
-	[COMMAND_LOG_LEVEL] = { .name = "log-level",
-				.summary = "show or set how much the daemon logs",
-				.changes = BIT(KEY_LEVEL),
-				.positional = BIT(KEY_LEVEL),
+	[COMMAND_RELOAD] = { "reload", "read the configuration file again, as SIGHUP does",
+			     .changes = BIT(KEY_NONE), .keys = { KEY_NUMBER } },
+	[COMMAND_LOG_LEVEL] = { "log-level", "show or set how much the daemon logs",
+				.changes = BIT(KEY_LEVEL), .positional = BIT(KEY_LEVEL),
 				.keys = { KEY_LEVEL } },
-	[COMMAND_EXPORT] = { .name = "export",
-			     .summary = "tell of grafted sessions, for `culvert import` elsewhere",
-			     .changes = COMMAND_ALWAYS,
-			     .keys = { KEY_AFTER } },
-	[COMMAND_IMPORT] = { .name = "import",
-			     .summary = "be ready for what `culvert export` tells on stdin",
-			     .changes = COMMAND_ALWAYS,
-			     .keys = { KEY_NAME } },
+	[COMMAND_EXPORT] = { "export", "tell of grafted sessions, for `culvert import` elsewhere",
+			     .changes = COMMAND_ALWAYS, .keys = { KEY_AFTER } },
+	[COMMAND_IMPORT] = { "import", "be ready for what `culvert export` tells on stdin",
+			     .changes = COMMAND_ALWAYS, .keys = { KEY_NAME } },
 };
 
 const struct command *command_find(const char *name)
@@ -242,40 +221,6 @@ static struct json_object *take_key(struct request *req, const char *name,
 	return NULL;
 }
 
-/* Check what the keys must be together. */
-static struct json_object *check_whole(const struct request *req)
-{
-	const struct command *c = req->command;
-
-	for (const enum request_key *key = c->keys; *key; key++)
-		if (c->required & ~req->given & BIT(*key))
-			return request_error_json(ERROR_MISSING_KEY, "%s: needs %s", c->name,
-						  request_keys[*key].name);
-	if (c->needs_some && !req->given)
-		return request_error_json(ERROR_MISSING_KEY, "%s: needs an id, a filter or all",
-					  c->name);
-	return NULL;
-}
-
-static struct json_object *take_object(struct request *req)
-{
-	const char *name = text_of(json_object_object_get(req->json, "command"));
-	struct json_object *wrong = NULL;
-
-	if (!name)
-		return request_error_json(ERROR_MALFORMED, "a request is one line: "
-							   "{\"command\":\"NAME\",...}");
-	req->command = command_find(name);
-	if (!req->command)
-		return request_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\"", SHOWN,
-					  name);
-	json_object_object_foreach(req->json, key, value) {
-		if (!wrong && strcmp(key, "command") != 0)
-			wrong = take_key(req, key, value);
-	}
-	return wrong ?: check_whole(req);
-}
-
 struct json_object *request_json(const char *text)
 {
 	struct json_tokener *t = json_tokener_new_ex(DEPTH_MAX);
@@ -291,18 +236,33 @@ struct json_object *request_json(const char *text)
 
 struct json_object *request_parse(const char *line, struct request *ret)
 {
-	struct json_object *wrong;
+	bool is_word = !line[strspn(line, "abcdefghijklmnopqrstuvwxyz-")];
+	struct json_object *wrong = NULL;
+	const struct command *c;
+	const char *name;
 
-	*ret = (struct request){ .given = 0 };
-	if (line[strspn(line, "abcdefghijklmnopqrstuvwxyz-")]) {
-		ret->json = request_json(line);
-	} else {
-		ret->json = json_object_new_object();
+	*ret = (struct request){ .json = is_word ? json_object_new_object() : request_json(line) };
+	if (is_word)
 		json_add_text(ret->json, "command", line);
+	name = text_of(json_object_object_get(ret->json, "command"));
+	if (!name)
+		return request_error_json(ERROR_MALFORMED, "a request is one line: "
+							   "{\"command\":\"NAME\",...}");
+	ret->command = c = command_find(name);
+	if (!c)
+		return request_error_json(ERROR_UNKNOWN_COMMAND, "unknown command \"%.*s\"", SHOWN,
+					  name);
+	json_object_object_foreach(ret->json, said, value) {
+		if (!wrong && strcmp(said, "command") != 0)
+			wrong = take_key(ret, said, value);
 	}
-	wrong = take_object(ret);
-	if (wrong)
-		request_close(ret);
+	for (const enum request_key *key = c->keys; !wrong && *key; key++)
+		if (c->required & ~ret->given & BIT(*key))
+			wrong = request_error_json(ERROR_MISSING_KEY, "%s: needs %s", c->name,
+						   request_keys[*key].name);
+	if (!wrong && c->needs_some && !ret->given)
+		wrong = request_error_json(ERROR_MISSING_KEY, "%s: needs an id, a filter or all",
+					   c->name);
 	return wrong;
 }
 

@@ -22,12 +22,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "base/addr.h"
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"
@@ -82,49 +80,35 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 	return geteuid() == 0 && lchown(dir, uid, gid) ? -errno : 0;
 }
 
-/*
- * Bind FD to UN: mode 0660, whatever the umask is.  Its group is GID from the start: to change that
- * afterwards would leave time to put another file in its place.
- */
-static int bind_file(int fd, const struct sockaddr_un *un, socklen_t len, uid_t uid, gid_t gid)
-{
-	int r = make_directory(un->sun_path, uid, gid) ?: unix_remove_stale(un, len);
-	mode_t mask = umask(0117);
-	int own = setfsgid(gid);
-
-	if (!r && bind(fd, (const struct sockaddr *)un, len))
-		r = -errno;
-	setfsgid((gid_t)own);
-	umask(mask);
-	return r;
-}
-
-static int bind_inet(int fd, const struct addr *a, bool both)
-{
-	int one = 1, alone = !both;
-
-	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
-	if (a->ss.ss_family == AF_INET6)
-		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
-	return bind(fd, (const struct sockaddr *)&a->ss, a->len) ? -errno : 0;
-}
-
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret)
 {
 	struct control *c = allocated(calloc(1, sizeof(*c)));
 	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
 	bool file = !addr_is_inet(a);
-	int r;
+	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int r = fd < 0 ? -errno : 0, one = 1, alone = !both, own;
+	mode_t mask;
 
 	c->uid = uid;
+	c->listener = fd;
 	pthread_mutex_init(&c->accepting, NULL);
 	pthread_mutex_init(&c->answering, NULL);
-	c->listener = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-	r = c->listener < 0 ? -errno :
-	    file            ? bind_file(c->listener, un, a->len, uid, gid) :
-			      bind_inet(c->listener, a, both);
-	if (!r && listen(c->listener, BACKLOG))
+	if (!r && file)
+		r = make_directory(un->sun_path, uid, gid) ?: unix_remove_stale(un, a->len);
+	if (!file)
+		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (a->ss.ss_family == AF_INET6)
+		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
+	/*
+	 * A file has mode 0660, whatever the umask is.  Its group is GID from the start: to change
+	 * that afterwards would leave time to put another file in its place.
+	 */
+	mask = umask(0117);
+	own = setfsgid(gid);
+	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) || listen(fd, BACKLOG)))
 		r = -errno;
+	setfsgid((gid_t)own);
+	umask(mask);
 	if (!r && file)
 		c->un = *un;
 	if (r)
@@ -150,54 +134,39 @@ int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 
 /* --- requests and answers --- */
 
-struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const char *line,
-					const struct ucred *peer, bool may_change)
+struct json_object *control_answer(control_answer_fn *fn, void *arg, const struct request *req,
+				   const struct ucred *peer, bool may_change)
 {
-	struct request req;
-	struct json_object *answer = request_parse(line, &req);
+	struct json_object *answer;
 
-	if (answer)
-		return answer;
-	if (request_changes(&req) && !may_change)
+	if (request_changes(req) && !may_change)
 		answer = request_error_json(ERROR_PERMISSION,
 					    "%s: permission denied: only root and the daemon's own "
 					    "account may change anything",
-					    req.command->name);
+					    req->command->name);
 	else
-		answer = fn(arg, &req);
-	if (request_changes(&req))
+		answer = fn(arg, req);
+	if (request_changes(req))
 		log_write(LOG_NOTICE, "control: %s: %s (by uid %u, pid %d)",
-			  json_object_to_json_string_ext(req.json, JSON_C_TO_STRING_PLAIN),
+			  json_object_to_json_string_ext(req->json, JSON_C_TO_STRING_PLAIN),
 			  json_object_to_json_string_ext(answer, JSON_C_TO_STRING_PLAIN), peer->uid,
 			  peer->pid);
-	request_close(&req);
-	/* cppcheck-suppress returnDanglingLifetime ; an answer holds copies alone */
 	return answer;
 }
 
 /*
- * Make the answer to LINE, of the client at FD.  The caller frees it.  NULL: there is no memory.
- * Only its text is kept, since the tree of objects is many times as large.
+ * ANSWER, which is released, as a line that the caller frees.  NULL: there is no memory.  Only its
+ * text is kept, since the tree of objects is many times as large.
  */
-static char *make_answer(struct control *c, int fd, const char *line, bool *ret_done)
+static char *answer_text(struct json_object *answer)
 {
-	struct ucred peer = { .uid = (uid_t)-1 };
-	socklen_t peer_len = sizeof(peer);
-	struct json_object *answer;
-	const char *text;
-	char *copy = NULL;
 	size_t len;
+	const char *text = json_line(answer, 0, &len);
+	char *copy = NULL;
 
-	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_len);
-	pthread_mutex_lock(&c->answering);
-	answer = control_answer_line(c->answer, c->arg, line, &peer,
-				     peer.uid == 0 || peer.uid == c->uid);
-	*ret_done = answer && !json_object_object_get(answer, "error");
-	text = json_line(answer, 0, &len);
-	if (!text || asprintf(&copy, "%s\n", text) < 0)
+	if (text && asprintf(&copy, "%s\n", text) < 0)
 		copy = NULL;
 	json_object_put(answer);
-	pthread_mutex_unlock(&c->answering);
 	return copy;
 }
 
@@ -261,28 +230,37 @@ int control_send(const struct control *c, int fd, int ms, const char *text, size
 }
 
 /* An error that needs no memory. */
-#define REFUSAL(code, message) "{\"error\":{\"code\":\"" code "\",\"message\":\"" message "\"}}\n"
+static const char no_memory[] = "{\"error\":{\"code\":\"" ERROR_NO_MEMORY "\",\"message\":"
+				"\"the daemon has no memory for the answer\"}}\n";
 
 static void serve(struct control *c, int fd, void *arg)
 {
-	char line[CONTROL_REQUEST_MAX], *answer = NULL;
+	char line[CONTROL_REQUEST_MAX], *text;
 	int r = control_read(c, fd, "\n", REQUEST_MS, line, sizeof(line));
-	const char *text = REFUSAL(ERROR_NO_MEMORY, "the daemon has no memory for the answer");
+	struct ucred peer = { .uid = (uid_t)-1 };
+	socklen_t len = sizeof(peer);
+	struct request req = { .given = 0 };
+	struct json_object *answer;
 	bool done = false;
 
-	(void)arg;
-	if (r == -E2BIG)
-		text = REFUSAL(ERROR_TOO_LONG, "the request has to be shorter than 4 KiB");
-	else if (r)
-		text = REFUSAL(ERROR_TIMEOUT, "the request was not complete in time");
-	else
-		answer = make_answer(c, fd, line, &done);
-	if (answer)
-		text = answer;
-	control_send(c, fd, ANSWER_MS, text, strlen(text));
-	free(answer);
+	answer = r == -E2BIG ? request_error_json(ERROR_TOO_LONG,
+						  "the request has to be shorter than 4 KiB") :
+		 r ? request_error_json(ERROR_TIMEOUT, "the request was not complete in time") :
+		     request_parse(line, &req);
+	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len);
+	pthread_mutex_lock(&c->answering);
+	if (!answer && req.command) { /* else there is no memory to say what is wrong */
+		answer = control_answer(c->answer, arg, &req, &peer,
+					peer.uid == 0 || peer.uid == c->uid);
+		done = answer && !json_object_object_get(answer, "error");
+	}
+	text = answer_text(answer);
+	pthread_mutex_unlock(&c->answering);
+	control_send(c, fd, ANSWER_MS, text ?: no_memory, strlen(text ?: no_memory));
+	free(text);
 	if (done)
-		c->stream(c->arg, c, line, fd);
+		c->stream(arg, c, &req, fd);
+	request_close(&req);
 }
 
 /* --- the threads --- */

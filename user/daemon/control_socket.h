@@ -23,11 +23,11 @@ struct control;
 typedef struct json_object *control_answer_fn(void *arg, const struct request *req);
 
 /*
- * Answer the request LINE of PEER, without its newline: what FN makes of it, or an object that says
- * what is wrong.  The caller releases it.  NULL: there is no memory.
+ * Answer REQ of PEER: what FN makes of it, or an object that says that PEER may not ask so.  The
+ * caller releases it.  NULL: there is no memory.
  */
-struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const char *line,
-					const struct ucred *peer, bool may_change);
+struct json_object *control_answer(control_answer_fn *fn, void *arg, const struct request *req,
+				   const struct ucred *peer, bool may_change);
 
 /*
  * Bind PATH (mode 0660, of the group GID) and make its directory, which is UID's, if that is
@@ -37,9 +37,10 @@ struct json_object *control_answer_line(control_answer_fn *fn, void *arg, const 
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
 /*
- * What a client says or is told at FD after the answer to LINE, which is no error; until it returns.
+ * What a client says or is told at FD after the answer to REQ, which is no error; until it returns.
  */
-typedef void control_stream_fn(void *arg, const struct control *c, const char *line, int fd);
+typedef void control_stream_fn(void *arg, const struct control *c, const struct request *req,
+			       int fd);
 /* Start the threads.  -errno: some may run, until control_close(). */
 int control_start(struct control *c, control_answer_fn *answer, control_stream_fn *stream,
 		  void *arg);

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -26,7 +25,6 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
-#include "base/array.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
@@ -102,27 +100,6 @@ static int reserve_streams(void)
 			return log_complain(-EBADF, "/dev/null cannot be opened: %s",
 					    strerror(errno));
 	return 0;
-}
-
-static void wake_workers(struct daemon *d)
-{
-	for (unsigned int i = 0; i < d->reload.threads.n; i++)
-		loop_wake(&d->reload.threads.workers[i].loop);
-}
-
-/* Routes have changed: grafted sessions may have been reset. */
-static void tell_of_grafts(void *arg)
-{
-	struct daemon *d = arg;
-
-	threads_tell_of_grafts(&d->reload.threads);
-}
-
-static void hear_news(void *arg)
-{
-	struct daemon *d = arg;
-
-	standby_news(&d->standby);
 }
 
 /* --- signals --- */
@@ -264,33 +241,36 @@ static int open_session_log(struct daemon *d)
 static int open_metrics(struct daemon *d)
 {
 	const struct endpoint *at = &d->config.metrics;
+	int r;
 
-	return *at->text && metrics_open(at, &d->account, &d->metrics) ? EXIT_CODE_FAILURE : 0;
+	if (!*at->text)
+		return 0;
+	/* of both [::] and 0.0.0.0 the former, for both families */
+	r = control_listen(&at->addrs[at->n_addrs - 1], at->n_addrs > 1, d->account.uid,
+			   d->account.gid, &d->metrics);
+	return r ? log_complain(EXIT_CODE_FAILURE, "metrics %s: %s", at->text, strerror(-r)) : 0;
 }
 
-/* Another file of that name is kept: it may be a device, or a link of somebody else. */
-static int write_pid_file(const char *path)
+/*
+ * Another file of that name is kept: it may be a device, or a link of somebody else.  Ours stays
+ * when culvert ends: to remove it would be root's.
+ */
+static int make_pid_file(struct daemon *d)
 {
-	int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY,
-		      0644);
+	const char *path = d->config.pid_file;
 	struct stat st = { 0 };
-	int r = fd < 0 || fstat(fd, &st) ? -errno : 0;
+	int fd, r;
 
+	if (!path)
+		return 0;
+	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
+	r = fd < 0 || fstat(fd, &st) ? -errno : 0;
 	if (!r && (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()))
 		r = -EEXIST;
 	if (!r && (ftruncate(fd, 0) || dprintf(fd, "%ld\n", (long)getpid()) < 0))
 		r = -errno;
 	if (fd >= 0)
 		close(fd);
-	return r;
-}
-
-/* It stays when culvert ends: to remove it would be root's. */
-static int make_pid_file(struct daemon *d)
-{
-	const char *path = d->config.pid_file;
-	int r = path ? write_pid_file(path) : 0;
-
 	return r ? log_complain(r, "pid-file %s: %s", path, strerror(-r)) : 0;
 }
 
@@ -304,7 +284,7 @@ static int revive_grafts(struct daemon *d)
 		return 0;
 	r = standby_open(&d->standby, &d->reload);
 	grafts_revive(gs, d->account.uid);
-	r = r ?: netlink_watch_open(&d->routes, &d->loop, gs, hear_news, tell_of_grafts, d);
+	r = r ?: netlink_watch_open(&d->routes, &d->loop, &d->standby);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 
@@ -341,16 +321,9 @@ static const struct step {
 /* The exit code for R.  A directory that is missing is missing at the next start, too. */
 static int code_of(int r)
 {
-	switch (r) {
-	case -EPERM:
-		return EXIT_CODE_UNSUPPORTED;
-	case -EINVAL:
-	case -ENOENT:
-	case -ENOTDIR:
+	if (r == -EINVAL || r == -ENOENT || r == -ENOTDIR)
 		return EXIT_CODE_USAGE;
-	default:
-		return r < 0 ? EXIT_CODE_FAILURE : r;
-	}
+	return r == -EPERM ? EXIT_CODE_UNSUPPORTED : r < 0 ? EXIT_CODE_FAILURE : r;
 }
 
 static int set_up(struct daemon *d)
@@ -373,29 +346,22 @@ static int set_up(struct daemon *d)
 
 /* --- running --- */
 
-static unsigned int parts_in_use(const struct daemon *d)
-{
-	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
-			     (d->shared.grafts ? PART_GRAFT : 0) |
-			     (d->shared.names ? PART_NAMES : 0);
-
-	return parts | (d->reload.privileged ? PART_PRIVILEGED : 0) |
-	       (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
-	       (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
-}
-
 /* All threads run: from here on no new ones, no new files, no new listeners. */
 static int confine(const struct daemon *d)
 {
 	const char *sanitizer = BUILT_WITH_SANITIZER;
+	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
+			     (d->shared.grafts ? PART_GRAFT : 0) |
+			     (d->shared.names ? PART_NAMES : 0) |
+			     (d->reload.privileged ? PART_PRIVILEGED : 0) |
+			     (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
+			     (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 
 	if (sanitizer && d->config.seccomp != FILTER_OFF) {
 		log_warning("no seccomp filter: built with -fsanitize=%s", sanitizer);
 		return 0;
 	}
-	return syscall_filter_enter(d->config.seccomp, NULL, parts_in_use(d)) ?
-		       EXIT_CODE_UNSUPPORTED :
-		       0;
+	return syscall_filter_enter(d->config.seccomp, NULL, parts) ? EXIT_CODE_UNSUPPORTED : 0;
 }
 
 /*
@@ -407,16 +373,6 @@ static int confine(const struct daemon *d)
  * worker may be busy with one thing for half of WATCHDOG_USEC without any harm.
  */
 #define WATCHDOG_LOOKS 4 /* within WATCHDOG_USEC */
-
-static void watch_threads(struct daemon *d)
-{
-	uint64_t usec;
-
-	if (sd_watchdog_enabled(0, &usec) <= 0)
-		return;
-	d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
-	wake_workers(d);
-}
 
 static void watchdog_look(struct daemon *d)
 {
@@ -441,6 +397,7 @@ static void watchdog_look(struct daemon *d)
 
 static void announce_ready(const struct daemon *d)
 {
+	const char *less = d->shared.kernel ? "" : ", without the kernel path";
 	const struct config *c = &d->config;
 	int r;
 
@@ -451,11 +408,9 @@ static void announce_ready(const struct daemon *d)
 			 fc->upstream.text, engine_name(fc->engine));
 	}
 	log_info("culvert: ready, engine %s, %u workers, user %s%s",
-		 engine_name(c->defaults.engine), c->workers, d->account.name,
-		 d->shared.kernel ? "" : ", without the kernel path");
+		 engine_name(c->defaults.engine), c->workers, d->account.name, less);
 	r = sd_notifyf(0, "READY=1\nSTATUS=%zu forward%s%s", c->n_forwards,
-		       c->n_forwards == 1 ? "" : "s",
-		       d->shared.kernel ? "" : ", without the kernel path");
+		       c->n_forwards == 1 ? "" : "s", less);
 	if (r < 0)
 		log_warning("systemd cannot be told that culvert is ready, and may stop it: %s (is "
 			    "NOTIFY_SOCKET right?)",
@@ -465,6 +420,7 @@ static void announce_ready(const struct daemon *d)
 static int begin(struct daemon *d)
 {
 	struct threads *ts = &d->reload.threads;
+	uint64_t usec;
 	int r;
 
 	d->actions = (struct actions){
@@ -491,7 +447,11 @@ static int begin(struct daemon *d)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));
-	watch_threads(d);
+	if (sd_watchdog_enabled(0, &usec) > 0) {
+		d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
+		for (unsigned int i = 0; i < ts->n; i++)
+			loop_wake(&ts->workers[i].loop);
+	}
 	r = confine(d);
 	if (!r)
 		announce_ready(d);
@@ -531,30 +491,22 @@ static void take_end_signal(struct daemon *d, int sig)
 	threads_stop(&d->reload.threads);
 }
 
-static void serve(struct daemon *d, int sig)
-{
-	switch (sig) {
-	case SIGUSR1:
-		if (d->shared.session_log)
-			session_log_reopen(d->shared.session_log);
-		break;
-	case SIGHUP:
-		if (!d->ended_ms)
-			reload_ask(&d->reload);
-		break;
-	default:
-		take_end_signal(d, sig);
-	}
-}
-
 static void on_signals(struct source *s, uint32_t events)
 {
 	struct daemon *d = container_of(s, struct daemon, signals);
 	struct signalfd_siginfo info;
 
 	(void)events;
-	while (read(s->fd, &info, sizeof(info)) == sizeof(info))
-		serve(d, (int)info.ssi_signo);
+	while (read(s->fd, &info, sizeof(info)) == sizeof(info)) {
+		int sig = (int)info.ssi_signo;
+
+		if (sig != SIGUSR1 && sig != SIGHUP)
+			take_end_signal(d, sig);
+		else if (sig == SIGHUP && !d->ended_ms)
+			reload_ask(&d->reload);
+		else if (sig == SIGUSR1 && d->shared.session_log)
+			session_log_reopen(d->shared.session_log);
+	}
 }
 
 static void after_batch(void *arg)
@@ -563,8 +515,7 @@ static void after_batch(void *arg)
 
 	if (d->shared.names)
 		names_after_batch(d->shared.names);
-	if (d->shared.checks)
-		checks_after_batch(d->shared.checks);
+	checks_after_batch(d->shared.checks);
 	socket_keeper_after_batch(&d->reload.keeper);
 }
 
@@ -627,29 +578,11 @@ static void end(struct daemon *d)
 	clients_close(&d->shared.clients);
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
-		log_info("%u grafted sessions go on without the daemon; the next one adopts "
-			 "them",
+		log_info("%u grafted sessions go on without the daemon; the next one adopts them",
 			 grafts_live(d->shared.grafts));
 	grafts_close(d->shared.grafts, true);
 	privileged_stop(d->reload.privileged);
 	loop_close(&d->loop);
-}
-
-static int run(struct daemon *d)
-{
-	int r;
-
-	r = open_loops(d) ?: set_up(d) ?: begin(d);
-	if (!r) {
-		run_loop(d);
-		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(d->sig), atomic_load(&d->shared.live),
-			 atomic_load(&d->shared.grace_ms) / 1000.0);
-		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
-			   atomic_load(&d->shared.grace_ms) / 1000.0);
-	}
-	end(d);
-	return r;
 }
 
 int daemon_run(int argc, char **argv)
@@ -659,6 +592,7 @@ int daemon_run(int argc, char **argv)
 		.reload = { .argc = argc, .argv = argv, .start = &d.config, .shared = &d.shared }
 	};
 	struct config *c = &d.config;
+	double grace_s;
 	int r;
 
 	if (reserve_streams())
@@ -671,7 +605,16 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	r = run(&d);
+	r = open_loops(&d) ?: set_up(&d) ?: begin(&d);
+	if (!r) {
+		run_loop(&d);
+		grace_s = atomic_load(&d.shared.grace_ms) / 1000.0;
+		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
+			 strsignal(d.sig), atomic_load(&d.shared.live), grace_s);
+		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
+			   grace_s);
+	}
+	end(&d);
 	config_close(c);
 	return r;
 }

@@ -11,8 +11,8 @@
  * (actions_count()).  If one does not answer in time, its sessions are counted by the next scrape:
  * such a counter is late, but never wrong, and never goes down.
  *
- * One table, families, makes the text.  Series are bounded by the configuration: no label is a
- * client's address, nor anything else that comes over the network.
+ * Two tables make the text.  Series are bounded by the configuration: no label is a client's
+ * address, nor anything else that comes over the network.
  */
 #include "daemon/metrics.h"
 
@@ -38,15 +38,16 @@ struct scrape {
 	FILE *out;
 	bool failed; /* something could not be written: a memory stream has no error flag */
 	const struct family *family; /* which is being written */
+	struct forward *forward;     /* of which, where the family has samples of each; or NULL */
 };
 
 /* Metrics of one name. */
 struct family {
 	const char *name, *type, *help;
-	/* adds its samples: of F, for each forward, or of the daemon */
-	void (*add_forward)(struct scrape *s, struct forward *f);
-	void (*add_daemon)(struct scrape *s);
-	size_t at; /* which number: where a counter is, or an enum */
+	void (*each)(struct scrape *s); /* adds the samples of a forward; or else */
+	void (*add)(struct scrape *s);  /* ... those of the daemon; NULL: VALUE is the only one */
+	size_t at;                      /* which number: where a counter is, or an enum */
+	double value;
 };
 
 #define END ((char *)NULL)
@@ -62,83 +63,91 @@ static void __attribute__((format(printf, 2, 3))) put(struct scrape *s, const ch
 	va_end(ap);
 }
 
-/* A sample of the family.  Then come names and values of labels, and END. */
+static void put_label(struct scrape *s, const char *before, const char *name, const char *value)
+{
+	put(s, "%s%s=\"", before, name);
+	for (const char *c = value; *c; c++)
+		if (*c < ' ' || *c > '~')
+			put(s, "\\\\x%02x", (unsigned char)*c);
+		else
+			put(s, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
+	put(s, "\"");
+}
+
+/*
+ * A sample of the family.  Behind the label of the forward, if it is of one, come names and values
+ * of labels, and END.
+ */
 static void __attribute__((sentinel)) add(struct scrape *s, const char *suffix, double value, ...)
 {
-	const char *label, *between = "{";
+	const char *label, *before = "{";
 	va_list labels;
 
 	put(s, "%s%s", s->family->name, suffix);
+	if (s->forward) {
+		put_label(s, before, "forward", forward_name(s->forward->conf));
+		before = ",";
+	}
 	va_start(labels, value);
 	while ((label = va_arg(labels, const char *))) {
-		put(s, "%s%s=\"", between, label);
-		for (const char *c = va_arg(labels, const char *); *c; c++)
-			if (*c < ' ' || *c > '~')
-				put(s, "\\\\x%02x", (unsigned char)*c);
-			else
-				put(s, *c == '"' || *c == '\\' ? "\\%c" : "%c", *c);
-		put(s, "\"");
-		between = ",";
+		put_label(s, before, label, va_arg(labels, const char *));
+		before = ",";
 	}
 	va_end(labels);
-	put(s, "%s %.16g\n", *between == ',' ? "}" : "", value);
+	put(s, "%s %.16g\n", *before == ',' ? "}" : "", value);
 }
 
-static double sum_forward(const struct forward *f, size_t at)
+static double sum_forward(const struct scrape *s, size_t at)
 {
-	return (double)actions_sum_forward(f, at);
+	return (double)actions_sum_forward(s->forward, at);
 }
 
-static void add_live(struct scrape *s, struct forward *f)
+static void add_live(struct scrape *s)
 {
-	add(s, "", atomic_load(&f->totals->live), "forward", forward_name(f->conf), END);
+	add(s, "", atomic_load(&s->forward->totals->live), END);
 }
 
-static void add_counter(struct scrape *s, struct forward *f)
+static void add_counter(struct scrape *s)
 {
-	add(s, "", sum_forward(f, s->family->at), "forward", forward_name(f->conf), END);
+	add(s, "", sum_forward(s, s->family->at), END);
 }
 
 static const char *const directions[] = { "client-to-upstream", "upstream-to-client" };
 
-static void add_bytes(struct scrape *s, struct forward *f)
+static void add_bytes(struct scrape *s)
 {
 	for (unsigned int i = 0; i < 2 * CARRIERS; i++) {
 		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
 
-		add(s, "", sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
-		    "forward", forward_name(f->conf), "direction", directions[dir], "carrier",
-		    carrier_name(c), END);
+		add(s, "", sum_forward(s, offsetof(struct forward_stats, carried[dir][c])),
+		    "direction", directions[dir], "carrier", carrier_name(c), END);
 	}
 }
 
 /* A series that would be 0 for ever is none. */
-static void add_datagrams(struct scrape *s, struct forward *f)
+static void add_datagrams(struct scrape *s)
 {
-	for (unsigned int dir = 0; dir < 2 && f->conf->listen.udp; dir++)
-		add(s, "", sum_forward(f, offsetof(struct forward_stats, datagrams[dir])),
-		    "forward", forward_name(f->conf), "direction", directions[dir], END);
+	for (unsigned int dir = 0; dir < 2 && s->forward->conf->listen.udp; dir++)
+		add(s, "", sum_forward(s, offsetof(struct forward_stats, datagrams[dir])),
+		    "direction", directions[dir], END);
 }
 
-static void add_info(struct scrape *s, struct forward *f)
+static void add_info(struct scrape *s)
 {
-	add(s, "", 1, "forward", forward_name(f->conf), "protocol",
-	    protocol_name(f->conf->listen.udp), END);
+	add(s, "", 1, "protocol", protocol_name(s->forward->conf->listen.udp), END);
 }
 
-static void add_histogram(struct scrape *s, struct forward *f)
+static void add_histogram(struct scrape *s)
 {
-	const char *name = forward_name(f->conf);
 	size_t at = s->family->at;
 	double n = 0;
 
 	for (unsigned int i = 0; i < HISTOGRAM_BUCKETS; i++) {
-		n += sum_forward(f, at + offsetof(struct histogram, n[i]));
-		add(s, "_bucket", n, "forward", name, "le", histogram_bounds[i].text, END);
+		n += sum_forward(s, at + offsetof(struct histogram, n[i]));
+		add(s, "_bucket", n, "le", histogram_bounds[i].text, END);
 	}
-	add(s, "_sum", sum_forward(f, at + offsetof(struct histogram, sum_us)) / 1e6, "forward",
-	    name, END);
-	add(s, "_count", n, "forward", name, END);
+	add(s, "_sum", sum_forward(s, at + offsetof(struct histogram, sum_us)) / 1e6, END);
+	add(s, "_count", n, END);
 }
 
 enum { IS_UP, LIVE, CHOSEN, FAILURES };
@@ -164,13 +173,12 @@ static void add_server(struct scrape *s, const struct servers *ss, const struct 
 			found = true;
 		}
 	if (found) /* else all its addresses are those of another name */
-		add(s, "", (double)values[s->family->at], "forward", forward_name(ss->conf),
-		    "server", conf->at.text, END);
+		add(s, "", (double)values[s->family->at], "server", conf->at.text, END);
 }
 
-static void add_servers(struct scrape *s, struct forward *f)
+static void add_servers(struct scrape *s)
 {
-	struct servers *ss = &f->servers;
+	struct servers *ss = &s->forward->servers;
 
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
@@ -211,119 +219,111 @@ static void add_streams(struct scrape *s)
 {
 	const struct standby *sb = s->actions->standby;
 
-	for (const struct stream *at = sb ? sb->streams : NULL;
-	     sb && at < sb->streams + STREAMS_MAX; at++)
-		if (at->is_open) {
-			uint64_t last = at->last_ms, ago = clock_ms() - last;
+	for (unsigned int i = 0; sb && i < STREAMS_MAX; i++) {
+		const struct stream *at = &sb->streams[i];
+		uint64_t last = at->last_ms, ago = clock_ms() - last;
 
+		if (at->is_open)
 			add(s, "",
 			    s->family->at == IN_SYNC ? at->synced_ms != 0 : (double)ago / 1000,
 			    "stream", at->is_import ? "import" : "export", "name", at->name, END);
-		}
+	}
 }
 
-enum {
-	MAX_SESSIONS,
-	KERNEL_MEMORY,
-	MAX_KERNEL_MEMORY,
-	START_TIME,
-	OPEN_FDS,
-	MAX_FDS,
-	HELD,
-	ADOPTED
-};
-
-static void add_value(struct scrape *s)
-{
-	const struct actions *a = s->actions;
-	const struct shared *shared = a->reload->shared;
-	const struct sockmap *k = shared->kernel;
-	const double values[] = {
-		[MAX_SESSIONS] = shared->config->max_sessions,
-		[KERNEL_MEMORY] = k ? (double)sockmap_memory(k) : 0,
-		[MAX_KERNEL_MEMORY] = k ? (double)sockmap_memory_limit(k) : 0,
-		[START_TIME] = (double)a->began_ms / 1000,
-		[OPEN_FDS] = actions_descriptors(a),
-		[MAX_FDS] = (double)a->descriptors_max,
-		[HELD] = a->standby ? standby_held(a->standby) : 0,
-		[ADOPTED] = a->standby ? (double)a->standby->adopted : 0,
-	};
-
-	add(s, "", values[s->family->at], END);
-}
-
-#define DAEMON(fn) .add_daemon = (fn)
-#define FORWARD(fn) .add_forward = (fn)
 #define STATS(field) offsetof(struct forward_stats, field)
 
-static const struct family families[] = {
-	{ "culvert_build_info", "gauge", "1; the labels tell what runs.", DAEMON(add_build) },
-	{ "culvert_forward_info", "gauge", "1; the labels tell what it forwards.",
-	  FORWARD(add_info) },
-	{ "culvert_sessions", "gauge", "Sessions that live.", FORWARD(add_live) },
-	{ "culvert_sessions_limit", "gauge", "Sessions that may live: max-sessions.",
-	  DAEMON(add_value), .at = MAX_SESSIONS },
-	{ "culvert_sessions_accepted_total", "counter", "Sessions that have begun.",
-	  FORWARD(add_counter), .at = STATS(accepted) },
-	{ "culvert_sessions_finished_total", "counter", "Sessions that have ended, however.",
-	  FORWARD(add_counter), .at = STATS(finished) },
-	{ "culvert_sessions_denied_total", "counter", "Clients that allow and deny have refused.",
-	  FORWARD(add_counter), .at = STATS(denied) },
-	{ "culvert_bytes_total", "counter", "Payload, by who sends it and what carries it.",
-	  FORWARD(add_bytes) },
-	{ "culvert_datagrams_total", "counter", "Of UDP, by who sends them.",
-	  FORWARD(add_datagrams) },
-	{ "culvert_connect_duration_seconds", "histogram",
-	  "From accept(2), or the PROXY header, until the upstream has answered.",
-	  FORWARD(add_histogram), .at = STATS(connects) },
-	{ "culvert_session_duration_seconds", "histogram", "How long sessions have lived.",
-	  FORWARD(add_histogram), .at = STATS(durations) },
-	{ "culvert_server_up", "gauge",
-	  "0: no address, failed checks, or its last session could not connect.",
-	  FORWARD(add_servers), .at = IS_UP },
-	{ "culvert_server_sessions", "gauge", "Sessions that it has.", FORWARD(add_servers),
-	  .at = LIVE },
-	{ "culvert_server_chosen_total", "counter", "Sessions that it was chosen for.",
-	  FORWARD(add_servers), .at = CHOSEN },
-	{ "culvert_server_failures_total", "counter", "Sessions that could not connect to it.",
-	  FORWARD(add_servers), .at = FAILURES },
-	{ "culvert_errors_total", "counter",
-	  "What went wrong, by the causes of culvert status and of the session log.",
-	  DAEMON(add_errors) },
-	{ "culvert_handovers_total", "counter",
-	  "Flows that got a carrier, or stayed where they were: failed.", DAEMON(add_handovers) },
-	{ "culvert_kernel_memory_bytes", "gauge",
-	  "Bytes queued in the kernel that sockmap is charged for.", DAEMON(add_value),
-	  .at = KERNEL_MEMORY },
-	{ "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
-	  DAEMON(add_value), .at = MAX_KERNEL_MEMORY },
-	{ "culvert_standby_held", "gauge",
-	  "Sessions of other relays that wait for their addresses.", DAEMON(add_value), .at = HELD },
-	{ "culvert_standby_adopted_total", "counter", "Sessions that came from other relays.",
-	  DAEMON(add_value), .at = ADOPTED },
-	{ "culvert_standby_in_sync", "gauge",
-	  "1: the export, or import, has told all that there was.", DAEMON(add_streams),
-	  .at = IN_SYNC },
-	{ "culvert_standby_last_word_seconds", "gauge", "Since a record came, or was taken.",
-	  DAEMON(add_streams), .at = LAST_WORD },
-	{ "process_start_time_seconds", "gauge", "When the daemon has begun, since 1970.",
-	  DAEMON(add_value), .at = START_TIME },
-	{ "process_open_fds", "gauge", "Descriptors that are open.", DAEMON(add_value),
-	  .at = OPEN_FDS },
-	{ "process_max_fds", "gauge", "Descriptors that may be open.", DAEMON(add_value),
-	  .at = MAX_FDS },
-};
-
-static void add_family(struct scrape *s, const struct family *fam)
+static void add_families(struct scrape *s, const struct family *list, size_t n)
 {
-	put(s, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help, fam->name, fam->type);
-	s->family = fam;
-	if (fam->add_daemon)
-		fam->add_daemon(s);
-	/* active ones come first */
-	for (struct forward *f = s->actions->reload->forwards.first;
-	     f && f->state == FORWARD_ACTIVE && fam->add_forward; f = f->next)
-		fam->add_forward(s, f);
+	for (const struct family *fam = list; fam < list + n; fam++) {
+		put(s, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help, fam->name, fam->type);
+		s->family = fam;
+		s->forward = fam->each ? s->actions->reload->forwards.first : NULL;
+		if (fam->add)
+			fam->add(s);
+		else if (!fam->each)
+			add(s, "", fam->value, END);
+		/* active ones come first */
+		for (; s->forward && s->forward->state == FORWARD_ACTIVE;
+		     s->forward = s->forward->next)
+			fam->each(s);
+	}
+}
+
+static void add_sessions(struct scrape *s)
+{
+	const struct family list[] = {
+		{ "culvert_build_info", "gauge", "1; the labels tell what runs.", .add = add_build },
+		{ "culvert_forward_info", "gauge", "1; the labels tell what it forwards.",
+		  .each = add_info },
+		{ "culvert_sessions", "gauge", "Sessions that live.", .each = add_live },
+		{ "culvert_sessions_limit", "gauge", "Sessions that may live: max-sessions.",
+		  .value = s->actions->reload->shared->config->max_sessions },
+		{ "culvert_sessions_accepted_total", "counter", "Sessions that have begun.",
+		  .each = add_counter, .at = STATS(accepted) },
+		{ "culvert_sessions_finished_total", "counter",
+		  "Sessions that have ended, however.", .each = add_counter, .at = STATS(finished) },
+		{ "culvert_sessions_denied_total", "counter",
+		  "Clients that allow and deny have refused.", .each = add_counter,
+		  .at = STATS(denied) },
+		{ "culvert_bytes_total", "counter", "Payload, by who sends it and what carries it.",
+		  .each = add_bytes },
+		{ "culvert_datagrams_total", "counter", "Of UDP, by who sends them.",
+		  .each = add_datagrams },
+		{ "culvert_connect_duration_seconds", "histogram",
+		  "From accept(2), or the PROXY header, until the upstream has answered.",
+		  .each = add_histogram, .at = STATS(connects) },
+		{ "culvert_session_duration_seconds", "histogram", "How long sessions have lived.",
+		  .each = add_histogram, .at = STATS(durations) },
+		{ "culvert_server_up", "gauge",
+		  "0: no address, failed checks, or its last session could not connect.",
+		  .each = add_servers, .at = IS_UP },
+		{ "culvert_server_sessions", "gauge", "Sessions that it has.", .each = add_servers,
+		  .at = LIVE },
+		{ "culvert_server_chosen_total", "counter", "Sessions that it was chosen for.",
+		  .each = add_servers, .at = CHOSEN },
+		{ "culvert_server_failures_total", "counter",
+		  "Sessions that could not connect to it.", .each = add_servers, .at = FAILURES },
+	};
+
+	add_families(s, list, sizeof(list) / sizeof(list[0]));
+}
+
+static void add_rest(struct scrape *s)
+{
+	const struct actions *a = s->actions;
+	const struct sockmap *k = a->reload->shared->kernel;
+	const struct standby *sb = a->standby;
+	const struct family list[] = {
+		{ "culvert_errors_total", "counter",
+		  "What went wrong, by the causes of culvert status and of the session log.",
+		  .add = add_errors },
+		{ "culvert_handovers_total", "counter",
+		  "Flows that got a carrier, or stayed where they were: failed.",
+		  .add = add_handovers },
+		{ "culvert_kernel_memory_bytes", "gauge",
+		  "Bytes queued in the kernel that sockmap is charged for.",
+		  .value = k ? (double)sockmap_memory(k) : 0 },
+		{ "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
+		  .value = k ? (double)sockmap_memory_limit(k) : 0 },
+		{ "culvert_standby_held", "gauge",
+		  "Sessions of other relays that wait for their addresses.",
+		  .value = sb ? standby_held(sb) : 0 },
+		{ "culvert_standby_adopted_total", "counter",
+		  "Sessions that came from other relays.", .value = sb ? (double)sb->adopted : 0 },
+		{ "culvert_standby_in_sync", "gauge",
+		  "1: the export, or import, has told all that there was.", .add = add_streams,
+		  .at = IN_SYNC },
+		{ "culvert_standby_last_word_seconds", "gauge",
+		  "Since a record came, or was taken.", .add = add_streams, .at = LAST_WORD },
+		{ "process_start_time_seconds", "gauge", "When the daemon has begun, since 1970.",
+		  .value = (double)a->began_ms / 1000 },
+		{ "process_open_fds", "gauge", "Descriptors that are open.",
+		  .value = actions_descriptors(a) },
+		{ "process_max_fds", "gauge", "Descriptors that may be open.",
+		  .value = (double)a->descriptors_max },
+	};
+
+	add_families(s, list, sizeof(list) / sizeof(list[0]));
 }
 
 /* The caller frees it.  NULL: there is no memory. */
@@ -337,8 +337,8 @@ static char *make_page(const struct actions *a)
 		return NULL;
 	pthread_mutex_lock(&a->reload->forwards.lock);
 	actions_count(a); /* for one scrape at a time */
-	for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++)
-		add_family(&s, &families[i]);
+	add_sessions(&s);
+	add_rest(&s);
 	pthread_mutex_unlock(&a->reload->forwards.lock);
 	if (!fclose(s.out) && !s.failed)
 		return text;
@@ -373,15 +373,4 @@ void metrics_serve(struct control *c, int fd, void *arg)
 	control_send(c, fd, ANSWER_MS, request, (size_t)n);
 	control_send(c, fd, ANSWER_MS + (int)(len / 1024), body, len);
 	free(page);
-}
-
-/* --- beginning --- */
-
-int metrics_open(const struct endpoint *at, const struct account *account, struct control **ret)
-{
-	/* of both [::] and 0.0.0.0 the former, for both families */
-	int r = control_listen(&at->addrs[at->n_addrs - 1], at->n_addrs > 1, account->uid,
-			       account->gid, ret);
-
-	return r ? log_complain(r, "metrics %s: %s", at->text, strerror(-r)) : 0;
 }

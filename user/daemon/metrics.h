@@ -3,18 +3,11 @@
 
 #include <stdbool.h>
 
-#include "base/sandbox.h"
-#include "config/endpoint.h"
 #include "daemon/control_actions.h"
 #include "daemon/control_socket.h"
 
 /* Metrics for Prometheus: GET /metrics.  docs/operations.md has the list of them. */
 
-/*
- * Listen at AT, which has an address: while this is still root, since a port may need that.  A unix
- * socket has the account's group and mode 0660.  -errno, after a complaint.
- */
-int metrics_open(const struct endpoint *at, const struct account *account, struct control **ret);
 /*
  * For control_serve(), when the workers run; to be ended before they are closed.  ARG is a struct
  * actions.

@@ -19,20 +19,21 @@ SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 static void on_look(struct timer *t)
 {
 	struct netlink_watch *r = container_of(t, struct netlink_watch, look);
-	enum graft_change change = grafts_look(r->grafts);
+	struct grafts *gs = r->standby->grafts;
+	enum graft_change change = grafts_look(gs);
 	uint64_t ago = r->loop->now_ms - r->asked_ms;
 	/* where a socket's probe was not seen for want of a program, it is asked again at once */
-	bool changed = r->news && grafts_follow_interfaces(r->grafts) > 0;
+	bool changed = r->news && grafts_follow_interfaces(gs) > 0;
 
 	r->moved = r->moved || r->news || change != GRAFT_CHANGE_NONE;
 	r->news = false;
 	if (change == GRAFT_CHANGE_POLICIES || changed || (r->moved && ago >= ASK_MS)) {
-		grafts_doubt_ways(r->grafts, change);
+		grafts_doubt_ways(gs, change);
 		r->moved = false;
 		r->asked_ms = r->loop->now_ms;
-		r->tell(r->arg);
-	} else if (ago >= JUDGE_MS && grafts_are_doubtful(r->grafts)) {
-		r->tell(r->arg);
+		threads_tell_of_grafts(&r->standby->reload->threads);
+	} else if (ago >= JUDGE_MS && grafts_are_doubtful(gs)) {
+		threads_tell_of_grafts(&r->standby->reload->threads);
 	}
 	timer_set(r->loop, t, r->loop->now_ms + LOOK_MS);
 }
@@ -46,15 +47,14 @@ static void on_news(struct source *source, uint32_t events)
 	while (recvfrom(source->fd, buf, sizeof(buf), MSG_DONTWAIT, NULL, NULL) > 0 ||
 	       errno == ENOBUFS) /* some were lost: it is all the same */
 		errno = 0;
-	r->hear(r->arg);
+	standby_news(r->standby);
 	/* once, or news that do not end would put it off for ever */
 	if (!r->news)
 		timer_set(r->loop, &r->look, r->loop->now_ms + SETTLE_MS);
 	r->news = true;
 }
 
-int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs,
-		       void (*hear)(void *arg), void (*tell)(void *arg), void *arg)
+int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct standby *standby)
 {
 	struct sockaddr_nl all = { .nl_family = AF_NETLINK,
 				   .nl_groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
@@ -64,11 +64,8 @@ int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts
 
 	/* much may have changed while there was no daemon */
 	*r = (struct netlink_watch){ .loop = loop,
-				     .grafts = gs,
 				     .look.fire = on_look,
-				     .hear = hear,
-				     .tell = tell,
-				     .arg = arg,
+				     .standby = standby,
 				     .news = true,
 				     .netlink = { .handle = on_news, .fd = fd } };
 	if (fd < 0 || bind(fd, (struct sockaddr *)&all, sizeof(all)))

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/loop.h"
-#include "datapath/graft.h"
+#include "daemon/standby.h"
 
 /*
  * Watch netlink: when routes, rules, policies of IPsec, addresses or links change, new interfaces
@@ -12,17 +12,13 @@
  */
 struct netlink_watch {
 	struct loop *loop;
-	struct grafts *grafts;
 	struct source netlink;
 	struct timer look;
 	bool news;  /* of netlink, since the last look */
 	bool moved; /* something has changed since the sockets were asked, at asked_ms */
 	uint64_t asked_ms;
-	void (*hear)(void *arg); /* something has changed just now */
-	void (*tell)(void *arg); /* the workers have to look at grafted sessions */
-	void *arg;
+	struct standby *standby; /* hears of it at once; its workers look at grafted sessions */
 };
 
 /* By the thread that runs LOOP; after that only that thread uses R, to its end.  -errno. */
-int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct grafts *gs,
-		       void (*hear)(void *arg), void (*tell)(void *arg), void *arg);
+int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct standby *standby);

@@ -53,17 +53,11 @@
 
 static bool is_sane_addr(const struct addr *a)
 {
-	switch (a->ss.ss_family) {
-	case AF_INET:
-		return a->len == sizeof(struct sockaddr_in);
-	case AF_INET6:
-		return a->len == sizeof(struct sockaddr_in6);
-	case AF_UNIX: /* the path has a byte at least */
-		return a->len > offsetof(struct sockaddr_un, sun_path) &&
-		       a->len <= sizeof(struct sockaddr_un);
-	default:
-		return false;
-	}
+	if (addr_is_inet(a))
+		return a->len == (a->ss.ss_family == AF_INET ? sizeof(a->in) : sizeof(a->in6));
+	/* the path has a byte at least */
+	return a->ss.ss_family == AF_UNIX && a->len > offsetof(struct sockaddr_un, sun_path) &&
+	       a->len <= sizeof(struct sockaddr_un);
 }
 
 static bool is_sane(const struct privileged_request *q)
@@ -190,11 +184,7 @@ static const struct syscall_need needed[] = {
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPIDLE), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPINTVL),
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPCNT), SETSOCKOPT(SOL_SOCKET, SO_MARK),
 	SETSOCKOPT(IPPROTO_IP, IP_TRANSPARENT), SETSOCKOPT(IPPROTO_IPV6, IPV6_TRANSPARENT),
-	/* sockets of sessions that came from another relay */
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, STREAM),
-		SYSCALL_ARG(2, IPPROTO_TCP)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, STREAM),
-		SYSCALL_ARG(2, IPPROTO_TCP)),
+	/* and of them those of sessions that came from another relay */
 	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_QUEUE),
 	SETSOCKOPT(IPPROTO_TCP, TCP_QUEUE_SEQ), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_OPTIONS),
 	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_WINDOW),
@@ -260,12 +250,6 @@ static void hand_over(int *fds, size_t n)
 	close_all(fds, n);
 }
 
-/* If the daemon is gone, recv(2) says so, and serve_all() ends. */
-static void send_answer(const struct privileged_answer *a)
-{
-	(void)!send(PRIVILEGED_FD, a, sizeof(*a), MSG_NOSIGNAL);
-}
-
 struct serving {
 	int argc;
 	char **argv;
@@ -274,10 +258,10 @@ struct serving {
 };
 
 /* 0 or -errno, after a complaint. */
-static int read_config(struct serving *s, bool took)
+static int read_config(struct serving *s, bool took, int *fds)
 {
 	struct config *last = &s->configs[1];
-	int fds[PRIVILEGED_FILES], r;
+	int r;
 
 	if (took && last->n_forwards) {
 		config_close(&s->configs[0]);
@@ -299,7 +283,6 @@ static int read_config(struct serving *s, bool took)
 		r = open(names_files[i], O_RDONLY | O_CLOEXEC);
 		fds[PRIVILEGED_NAMES + i] = r < 0 ? open("/dev/null", O_RDONLY | O_CLOEXEC) : r;
 	}
-	hand_over(fds, PRIVILEGED_FILES);
 	return 0;
 }
 
@@ -340,27 +323,26 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 		snprintf(a.text, sizeof(a.text), "%s", why);
 	} else if (q->op == PRIVILEGED_READ_CONFIG) {
 		log_keep_complaint(a.text, sizeof(a.text));
-		r = read_config(s, q->took);
+		r = read_config(s, q->took, fds);
 		log_keep_complaint(NULL, 0);
 	} else if (q->op == PRIVILEGED_REVIVE) {
 		fds[0] = tcp_revive(&q->side, (const struct sockaddr *)&q->addr.ss,
 				    (const struct sockaddr *)&q->remote.ss, q->addr.len, geteuid());
 		r = fds[0] < 0 ? fds[0] : 0;
-		if (!r)
-			hand_over(fds, 1);
 	} else if (q->op == PRIVILEGED_FILTERS) {
 		r = s->clsact ? clsact_do(s->clsact, q->ifindex, q->ethernet) : -EPERM;
-	} else {
+	} else if (q->op == PRIVILEGED_LISTEN) {
 		a.addr = q->addr;
-		r = q->op == PRIVILEGED_LISTEN ?
-			    listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
-					     sizeof(a.text)) :
-			    make_sockets(q, fc, fds);
-		if (!r)
-			hand_over(fds, q->count);
+		r = listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
+				     sizeof(a.text));
+	} else {
+		r = make_sockets(q, fc, fds);
 	}
+	if (!r && q->count)
+		hand_over(fds, q->count);
 	a.error = -r;
-	send_answer(&a);
+	/* if the daemon is gone, recv(2) says so, and serve_all() ends */
+	(void)!send(PRIVILEGED_FD, &a, sizeof(a), MSG_NOSIGNAL);
 }
 
 /*
@@ -378,7 +360,7 @@ static _Noreturn void serve_all(int fd, const struct config *c, int argc, char *
 	log_keep_complaint(ready.text, sizeof(ready.text));
 	ready.error = -confine(fd, c, clsact);
 	log_keep_complaint(NULL, 0);
-	send_answer(&ready);
+	(void)!send(PRIVILEGED_FD, &ready, sizeof(ready), MSG_NOSIGNAL);
 	if (ready.error)
 		_exit(1);
 	while ((n = recv(PRIVILEGED_FD, &q, sizeof(q), MSG_TRUNC)) > 0)
@@ -415,17 +397,6 @@ static int give_up(struct privileged *p, const char *why)
 	return -EPIPE;
 }
 
-/* Store the descriptors that came with M in FDS.  Returns how many there are. */
-static size_t take_descriptors(struct msghdr *m, int *fds)
-{
-	const struct cmsghdr *c = CMSG_FIRSTHDR(m);
-	size_t n = c ? (c->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
-
-	if (n)
-		memcpy(fds, CMSG_DATA(c), n * sizeof(int));
-	return n;
-}
-
 /*
  * Wait for an answer, and for the descriptors that come before it; RET_N is how many.  -EAGAIN: it
  * has not answered in time.
@@ -442,10 +413,14 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 				    .msg_iovlen = 1,
 				    .msg_control = control,
 				    .msg_controllen = sizeof(control) };
+		const struct cmsghdr *c;
 
 		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
-		if (len == 1)
-			*ret_n = take_descriptors(&m, fds);
+		c = len == 1 ? CMSG_FIRSTHDR(&m) : NULL;
+		if (c) {
+			*ret_n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+			memcpy(fds, CMSG_DATA(c), *ret_n * sizeof(int));
+		}
 	} while (len == 1 || (len < 0 && errno == EINTR));
 	if (len == sizeof(*a))
 		return 0;
@@ -499,9 +474,8 @@ static int filters(void *p, unsigned int ifindex, bool ethernet)
 	struct privileged_request q = { .op = PRIVILEGED_FILTERS,
 					.ifindex = ifindex,
 					.ethernet = ethernet };
-	char err[sizeof(((struct privileged_answer *)0)->text)];
 
-	return ask(p, &q, NULL, err, sizeof(err));
+	return ask(p, &q, NULL, NULL, 0); /* an errno says enough */
 }
 
 int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,

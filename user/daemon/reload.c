@@ -135,18 +135,6 @@ static struct listening **bucket_of(const struct plan *p, const struct addr *a)
 	return &p->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
 }
 
-static int fill_buckets(struct plan *p)
-{
-	p->buckets = calloc(BUCKETS, sizeof(struct listening *));
-	for (struct listening *l = p->r->listening; p->buckets && l; l = l->next) {
-		struct listening **bucket = bucket_of(p, &l->asked);
-
-		l->in_bucket = *bucket;
-		*bucket = l;
-	}
-	return p->buckets ? 0 : no_memory();
-}
-
 /* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
 static struct listening *find_address(const struct plan *p, const struct forward *f,
 				      const struct addr *a, bool udp)
@@ -161,18 +149,6 @@ static struct listening *find_address(const struct plan *p, const struct forward
 		found = l;
 	}
 	return found;
-}
-
-/* A forward of FC, which replaces BEFORE, if any. */
-static int make_forward(struct plan *p, const struct forward_conf *fc, struct forward *before,
-			struct forward **ret)
-{
-	*ret = forward_new(fc, p->config, p->next, before);
-	if (!*ret)
-		return no_memory();
-	if (!forward_needs_privileges(fc))
-		return 0;
-	return marked_sockets_open(&p->r->keeper, fc, &(*ret)->stock);
 }
 
 /* --- plan: addresses --- */
@@ -230,31 +206,40 @@ static int plan_forward(struct plan *p, size_t i)
 {
 	struct forward_conf *fc = &p->config->forwards[i];
 	struct forward *before = forwards_find(&p->r->forwards, forward_name(fc));
+	bool same = before && options_same_own(before->conf, fc);
+	struct forward *f = same ? before : forward_new(fc, p->config, p->next, before);
 	int e = 0;
 
-	if (before && options_same_own(before->conf, fc))
-		p->forwards[i] = before;
-	else
-		e = make_forward(p, fc, before, &p->forwards[i]);
+	p->forwards[i] = f;
+	if (!f)
+		return no_memory();
 	if (before)
-		before->becomes = p->forwards[i];
+		before->becomes = f;
+	if (!same && forward_needs_privileges(fc))
+		e = marked_sockets_open(&p->r->keeper, fc, &f->stock);
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
-		e = plan_address(p, p->forwards[i], fc, before, &fc->listen.addrs[j]);
+		e = plan_address(p, f, fc, before, &fc->listen.addrs[j]);
 	/* last: from then on the main thread reads the addresses to listen at */
-	if (!e && p->forwards[i] != before)
-		servers_add_names(&p->forwards[i]->servers, p->r->shared->names);
+	if (!e && !same)
+		servers_add_names(&f->servers, p->r->shared->names);
 	return e;
 }
 
 static int plan_all(struct plan *p)
 {
-	int e = fill_buckets(p);
+	int e = 0;
 
+	p->buckets = calloc(BUCKETS, sizeof(struct listening *));
 	p->forwards = calloc(p->config->n_forwards, sizeof(struct forward *));
-	if (e || !p->forwards)
-		return e ?: no_memory();
-	for (struct listening *l = p->r->listening; l; l = l->next)
+	if (!p->buckets || !p->forwards)
+		return no_memory();
+	for (struct listening *l = p->r->listening; l; l = l->next) {
+		struct listening **bucket = bucket_of(p, &l->asked);
+
+		l->in_bucket = *bucket;
+		*bucket = l;
 		l->becomes = NULL;
+	}
 	for (struct forward *f = p->r->forwards.first; f; f = f->next)
 		f->becomes = NULL;
 	for (size_t i = 0; !e && i < p->config->n_forwards; i++)
@@ -418,8 +403,7 @@ static void reload_now(struct reload *r, uint64_t number)
 		snprintf(said, sizeof(said), "reload: nothing has changed: %s", p.result.error);
 	} else {
 		snprintf(said, sizeof(said),
-			 "reload: %u forward%s added, %u changed, %u removed, "
-			 "%u as before",
+			 "reload: %u forward%s added, %u changed, %u removed, %u as before",
 			 p.result.added, p.result.added == 1 ? "" : "s", p.result.changed,
 			 p.result.removed, p.result.kept);
 	}
@@ -443,24 +427,12 @@ struct drain {
 	int error; /* out */
 };
 
-static int open_all(struct plan *p, struct forward *f)
-{
-	const struct endpoint *listen = &f->conf->listen;
-	struct listening *l;
-	int e = 0;
-
-	for (size_t i = 0; !e && i < listen->n_addrs; i++)
-		e = open_address(p, f, &listen->addrs[i], &l);
-	if (e)
-		listening_close_all(p->opened);
-	return e;
-}
-
 static int drain_now(struct drain *d)
 {
 	struct plan *p = &d->plan;
 	struct forwards *all = &p->r->forwards;
 	struct forward *f = forwards_find(all, d->name);
+	struct listening *opened;
 	int e = 0;
 
 	if (!f)
@@ -469,10 +441,12 @@ static int drain_now(struct drain *d)
 		return 0;
 	for (struct listening *l = p->r->listening; l; l = l->next)
 		l->becomes = l->forward == f && !d->undo ? NULL : l->forward;
-	if (d->undo)
-		e = open_all(p, f);
-	if (e)
+	for (size_t i = 0; d->undo && !e && i < f->conf->listen.n_addrs; i++)
+		e = open_address(p, f, &f->conf->listen.addrs[i], &opened);
+	if (e) {
+		listening_close_all(p->opened);
 		return e;
+	}
 	pthread_mutex_lock(&all->lock);
 	change_addresses(p);
 	f->draining = !d->undo;
@@ -515,16 +489,6 @@ static void end_sessions(struct worker *w, const void *arg)
 	udp_sessions_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
 }
 
-static void end_forward(struct reload *r, const struct forward *f)
-{
-	unsigned int n = atomic_load(&f->sessions);
-
-	log_cause(CAUSE_DRAIN_OVER, LOG_INFO,
-		  "forward %s: its time to drain is over: %u session%s reset",
-		  forward_name(f->conf), n, n == 1 ? " is" : "s are");
-	threads_call(&r->threads, end_sessions, f);
-}
-
 /*
  * End the sessions whose time is over, and free the forwards that are gone.  When there will be
  * something to do again; NEVER: not before the next change.
@@ -535,9 +499,14 @@ static uint64_t look(struct reload *r)
 
 	for (struct forward *f = r->forwards.first; f; f = f->next) {
 		uint64_t ms = f->totals->due_ms;
+		unsigned int n = atomic_load(&f->sessions);
 
-		if (ms <= now_ms && atomic_load(&f->sessions))
-			end_forward(r, f);
+		if (ms <= now_ms && n) {
+			log_cause(CAUSE_DRAIN_OVER, LOG_INFO,
+				  "forward %s: its time to drain is over: %u session%s reset",
+				  forward_name(f->conf), n, n == 1 ? " is" : "s are");
+			threads_call(&r->threads, end_sessions, f);
+		}
 		if (ms > now_ms && ms < due)
 			due = ms;
 		/* it waits for its last session, and its stock of descriptors with it */

@@ -317,7 +317,7 @@ static int revive(int fd, const struct graft_side *s, const struct sockaddr *loc
 int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
 	       const struct sockaddr *remote, socklen_t len, uid_t uid)
 {
-	int fd = socket(local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+	int fd = socket(local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	int r = fd < 0 ? -errno : revive(fd, side, local, remote, len, uid);
 
 	if (r && fd >= 0)
