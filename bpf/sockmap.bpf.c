@@ -141,41 +141,24 @@ static void tell_once(const struct culvert_ctl *ctl, struct culvert_stat *st, __
 /* The target's write_seq: all that TCP has accepted for sending.  False: the target is gone. */
 static bool target_write_seq(__u32 target, __u32 *seq)
 {
+	struct bpf_sock *sk = bpf_map_lookup_elem(&tx, &target);
 	struct tcp_sock *tp;
-	struct bpf_sock *sk;
-	bool found = false;
 
-	sk = bpf_map_lookup_elem(&tx, &target);
 	if (!sk)
 		return false;
 	tp = bpf_skc_to_tcp_sock(sk);
-	if (tp) {
+	if (tp)
 		*seq = READ_ONCE(tp->write_seq);
-		found = true;
-	}
 	bpf_sk_release(sk);
-	return found;
+	return tp;
 }
 
-/*
- * A new stay in rx.  The daemon enters a flow only when nothing is queued for the target outside
- * its TCP, so write_seq is exactly where the redirected bytes will begin.
- */
-static void begin_epoch(struct culvert_stat *st, const struct culvert_stat *reverse, __u32 seq,
-			__u32 epoch)
+/* The socket that the skb has come to; NULL: it is gone. */
+static struct tcp_sock *source_of(struct __sk_buff *skb)
 {
-	st->epoch = epoch;
-	st->expected_seq = seq;
-	st->mark_seq = seq;
-	st->mark_overhead = st->overhead;
-	st->sent_overhead = st->overhead;
-	st->turn_bytes = st->bytes;
-	st->turn_packets = (__u32)st->packets;
-	st->turn_answers = (__u32)READ_ONCE(reverse->packets);
-	st->unchecked_bytes = 0;
-	st->unchecked_packets = 0;
-	st->told = 0;
-	st->backlog = 0; /* the daemon has released what it was */
+	struct bpf_sock *sk = skb->sk;
+
+	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
 }
 
 /*
@@ -285,15 +268,14 @@ static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat
 				__u32 rslot)
 {
 	const struct culvert_ctl *ctl = bpf_map_lookup_elem(&ctls, &rslot);
-	struct bpf_sock *sk = skb->sk;
 	struct tcp_sock *tp;
 
-	if (!sk || !ctl)
+	if (!ctl)
 		return true;
 	/* nothing redirected since it has entered, or all of it has drained since it has left */
 	if (READ_ONCE(reverse->epoch) != READ_ONCE(ctl->epoch))
 		return false;
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = source_of(skb);
 	return !tp || (__s32)(READ_ONCE(reverse->expected_seq) - READ_ONCE(tp->write_seq)) > 0;
 }
 
@@ -403,23 +385,32 @@ static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
 	return true;
 }
 
-/* The first skb of a stay in rx.  False: a socket is gone. */
+/*
+ * The first skb of a stay in rx.  The daemon enters a flow only when nothing is queued for the
+ * target outside its TCP, so write_seq is exactly where the redirected bytes will begin.  False: a
+ * socket is gone.
+ */
 static bool enter(struct __sk_buff *skb, struct culvert_stat *st,
 		  const struct culvert_stat *reverse, __u32 slot, __u32 epoch)
 {
-	struct bpf_sock *sk = skb->sk;
-	struct tcp_sock *tp;
+	struct tcp_sock *tp = source_of(skb);
 	__u32 seq = 0;
 
-	if (!sk)
-		return false;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp)
+	if (!tp || !target_write_seq(slot ^ 1, &seq))
 		return false;
 	st->next_seq = READ_ONCE(tp->copied_seq);
-	if (!target_write_seq(slot ^ 1, &seq))
-		return false;
-	begin_epoch(st, reverse, seq, epoch);
+	st->epoch = epoch;
+	st->expected_seq = seq;
+	st->mark_seq = seq;
+	st->mark_overhead = st->overhead;
+	st->sent_overhead = st->overhead;
+	st->turn_bytes = st->bytes;
+	st->turn_packets = (__u32)st->packets;
+	st->turn_answers = (__u32)READ_ONCE(reverse->packets);
+	st->unchecked_bytes = 0;
+	st->unchecked_packets = 0;
+	st->told = 0;
+	st->backlog = 0; /* the daemon has released what it was */
 	return true;
 }
 
@@ -480,11 +471,9 @@ int culvert_verdict(struct __sk_buff *skb)
 	if (!st || !ctl || !reverse)
 		return SK_PASS;
 
-	if (st->lost == ctl->epoch)
-		return lose(ctl, st, slot, skb->len);
-	if (st->epoch != ctl->epoch && !enter(skb, st, reverse, slot, ctl->epoch))
-		return lose(ctl, st, slot, skb->len);
-	if (!trim(skb, st))
+	if (st->lost == ctl->epoch ||
+	    (st->epoch != ctl->epoch && !enter(skb, st, reverse, slot, ctl->epoch)) ||
+	    !trim(skb, st))
 		return lose(ctl, st, slot, skb->len);
 	if (!skb->len)
 		return SK_DROP; /* all of it had come before */
