@@ -128,6 +128,16 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	return true;
 }
 
+/* What the socket of S says, in place I; NULL: there is none. */
+static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct graft_side *s,
+					    unsigned int i)
+{
+	__u32 zero = 0;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+
+	return at && see(skb, s, &at->seen[i]) ? &at->seen[i] : NULL;
+}
+
 /* --- offer --- */
 
 #define ECN_OK 0x01       /* TCP_ECN_OK */
@@ -184,7 +194,7 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 }
 
 /* What the slot's last session has left in `flows`. */
-static __always_inline void forget(struct graft_entry *g, __u32 slot)
+static __always_inline int forget(const struct graft_entry *g, __u32 slot)
 {
 	for (int i = 0; i < 2; i++) {
 		struct graft_place *place = bpf_map_lookup_elem(&flows, &g->side[i].tuple);
@@ -192,6 +202,7 @@ static __always_inline void forget(struct graft_entry *g, __u32 slot)
 		if (place && place->slot == slot)
 			bpf_map_delete_elem(&flows, &g->side[i].tuple);
 	}
+	return GRAFT_OK;
 }
 
 /* The slot's new session. */
@@ -229,18 +240,16 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 				 struct graft_entry *g)
 {
 	__u32 from = q->op == GRAFT_OFFER ? GRAFT_FREE : GRAFT_RETURNED;
-	__u32 zero = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct seen *a, *b;
 	int r;
 
-	if (READ_ONCE(g->state) != from || !at)
+	if (READ_ONCE(g->state) != from)
 		return GRAFT_BAD_REQUEST;
 	if (from == GRAFT_FREE)
 		clear(g, q);
-	a = &at->seen[0];
-	b = &at->seen[1];
-	if (!see(skb, &g->side[0], a) || !see(skb, &g->side[1], b))
+	a = seen_of(skb, &g->side[0], 0);
+	b = seen_of(skb, &g->side[1], 1);
+	if (!a || !b)
 		return GRAFT_NO_SOCKET;
 	r = a->hindrance ?: b->hindrance;
 	r = r ?: fit(a, b);
@@ -465,15 +474,10 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 {
 	struct graft_side *mine = f->mine, *other = f->other;
 	/* as the socket numbers them */
-	__u32 ts[2], seq = p->seq - mine->back_read, ack = p->ack - mine->back_write, zero = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 ts[2], seq = p->seq - mine->back_read, ack = p->ack - mine->back_write;
 	struct seen *a, *b;
 	int r;
 
-	if (!at)
-		return GRAFT_CLOSING;
-	a = &at->seen[0];
-	b = &at->seen[1];
 	if (!p->len && seq + 1 == mine->passed)
 		seq++; /* a window probe: all that a sender sends whose window is closed */
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK))
@@ -482,12 +486,14 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 		return p->odd;
 	if (mine->way.ways != graft_ways || other->way.ways != graft_ways)
 		return GRAFT_WAY;
-	r = see(skb, mine, a) ? quiet(mine, a, seq, ack) : GRAFT_CLOSING;
+	a = seen_of(skb, mine, 0);
+	r = a ? quiet(mine, a, seq, ack) : GRAFT_CLOSING;
 	if (r)
 		return r;
 	if (diff(mine->passed, seq) > 0)
 		return GRAFT_ORDER;
-	if (!see(skb, other, b))
+	b = seen_of(skb, other, 1);
+	if (!b)
 		return GRAFT_CLOSING;
 	if (diff(other->passed, b->rcv_nxt) < 0)
 		return GRAFT_UNSEEN;

@@ -423,13 +423,16 @@ static __always_inline void reverse(struct packet *p)
 	p->tuple.local_port = port;
 }
 
+static __always_inline bool same_addr(const struct graft_addr *a, const struct graft_addr *b)
+{
+	return !((a->w[0] ^ b->w[0]) | (a->w[1] ^ b->w[1]) | (a->w[2] ^ b->w[2]) |
+		 (a->w[3] ^ b->w[3]));
+}
+
 static __always_inline bool same_tuple(const struct graft_tuple *a, const struct graft_tuple *b)
 {
-	__u32 other = 0;
-
-	for (int i = 0; i < 4; i++)
-		other |= (a->remote.w[i] ^ b->remote.w[i]) | (a->local.w[i] ^ b->local.w[i]);
-	return !other && a->remote_port == b->remote_port && a->local_port == b->local_port;
+	return same_addr(&a->remote, &b->remote) && same_addr(&a->local, &b->local) &&
+	       a->remote_port == b->remote_port && a->local_port == b->local_port;
 }
 
 struct found {
