@@ -113,6 +113,34 @@ uint32_t graft_tag(const char *name)
 	return hash;
 }
 
+/* --- the queue of free slots --- */
+
+/* The slot that was given back first, if it can be used again; or NO_SLOT. */
+static uint32_t take(struct grafts *gs)
+{
+	uint32_t slot = NO_SLOT;
+
+	pthread_mutex_lock(&gs->lock);
+	if (gs->n_free && (graft_state(gs, gs->first) != GRAFT_RETURNED ||
+			   (uint32_t)clock_ms() - gs->slots[gs->first].put_ms >= RETURNED_MS)) {
+		slot = gs->first;
+		gs->first = gs->slots[slot].next;
+		gs->n_free--;
+		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+	}
+	pthread_mutex_unlock(&gs->lock);
+	return slot;
+}
+
+static void put(struct grafts *gs, uint32_t slot)
+{
+	pthread_mutex_lock(&gs->lock);
+	gs->slots[slot].put_ms = (uint32_t)clock_ms();
+	*(gs->n_free++ ? &gs->slots[gs->last].next : &gs->first) = slot;
+	gs->last = slot;
+	pthread_mutex_unlock(&gs->lock);
+}
+
 /* --- opening, closing --- */
 
 /*
@@ -121,20 +149,14 @@ uint32_t graft_tag(const char *name)
  */
 static void fill_queue(struct grafts *gs)
 {
-	uint32_t *end = &gs->first;
-
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
 		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		if (graft_state(gs, i) == GRAFT_OFFERED)
 			graft_withdraw(gs, i);
 		graft_return(gs, i, false);
-		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
-			continue;
-		gs->slots[i].put_ms = (uint32_t)clock_ms();
-		*end = gs->last = i;
-		end = &gs->slots[i].next;
-		gs->n_free++;
+		if (graft_state(gs, i) != GRAFT_STANDBY && !graft_carries(gs, i))
+			put(gs, i);
 	}
 }
 
@@ -162,8 +184,7 @@ static void begin_ways(struct grafts *gs)
 		}
 	gs->skel->bss->graft_ways = ways;
 	gs->skel->bss->graft_ways_least = ways - INT_MAX / 2;
-	if (bpf_map_lookup_elem(interfaces, &none, &gs->policies))
-		gs->policies = 0;
+	bpf_map_lookup_elem(interfaces, &none, &gs->policies);
 }
 
 /* The maps that a daemon before has left keep their size. */
@@ -370,27 +391,22 @@ volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
 	return &gs->all[slot];
 }
 
-/* From FROM to TO, waiting for a packet that holds LOCK: it does so for less than a microsecond. */
-static bool change(struct grafts *gs, uint32_t slot, enum graft_state from, enum graft_state lock,
-		   enum graft_state to)
+/* From FROM to TO, waiting for a packet that holds a lock: it does so for less than a microsecond. */
+static bool change(struct grafts *gs, uint32_t slot, enum graft_state from, enum graft_state to)
 {
-	for (;;) {
-		uint32_t state = raw_state(gs, slot);
+	while (graft_state(gs, slot) == from) {
+		uint32_t state = from;
 
-		if (state == (uint32_t)from &&
-		    __atomic_compare_exchange_n(&gs->all[slot].state, &state, (uint32_t)to, false,
+		if (__atomic_compare_exchange_n(&gs->all[slot].state, &state, (uint32_t)to, false,
 						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return true;
-		state &= GRAFT_STATE_MASK;
-		if (state != (uint32_t)from && state != (uint32_t)lock)
-			return false;
 	}
+	return false;
 }
 
 bool graft_withdraw(struct grafts *gs, uint32_t slot)
 {
-	return change(gs, slot, GRAFT_OFFERED, GRAFT_LOCKED,
-		      gs->all[slot].shifted ? GRAFT_RETURNED : GRAFT_FREE);
+	return change(gs, slot, GRAFT_OFFERED, gs->all[slot].shifted ? GRAFT_RETURNED : GRAFT_FREE);
 }
 
 void graft_hold(struct grafts *gs, uint32_t slot)
@@ -401,8 +417,8 @@ void graft_hold(struct grafts *gs, uint32_t slot)
 
 bool graft_return(struct grafts *gs, uint32_t slot, bool back)
 {
-	return back ? change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_RETURNING) :
-		      change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_ACTIVE);
+	return back ? change(gs, slot, GRAFT_ACTIVE, GRAFT_RETURNING) :
+		      change(gs, slot, GRAFT_RETURNING, GRAFT_ACTIVE);
 }
 
 /* --- requests --- */
@@ -413,7 +429,7 @@ struct frame {
 	struct graft_request q;
 } __attribute__((packed));
 
-static int run(struct grafts *gs, const struct graft_request *q)
+static int run_request(struct grafts *gs, const struct graft_request *q)
 {
 	struct frame in = { .eth.h_proto = htons(ETH_P_IP), .q = *q };
 	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
@@ -421,6 +437,13 @@ static int run(struct grafts *gs, const struct graft_request *q)
 	int r = bpf_prog_test_run_opts(bpf_program__fd(gs->skel->progs.graft_offer), &opts);
 
 	return r ? GRAFT_BAD_REQUEST : (int)opts.retval;
+}
+
+static int run(struct grafts *gs, enum graft_op op, uint32_t slot)
+{
+	const struct graft_request q = { .op = op, .slot = slot };
+
+	return run_request(gs, &q);
 }
 
 static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr *sa)
@@ -444,43 +467,9 @@ void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
 	set_addr(&t->local, &t->local_port, local);
 }
 
-/* The slot that was given back first, if it can be used again. */
-static int take(struct grafts *gs, uint32_t *ret)
-{
-	int r = -ENOSPC;
-	uint32_t slot;
-
-	pthread_mutex_lock(&gs->lock);
-	slot = gs->first;
-	/* so that the queue never gets empty, its last slot stays */
-	if (gs->n_free > 1 && (graft_state(gs, slot) != GRAFT_RETURNED ||
-			       (uint32_t)clock_ms() - gs->slots[slot].put_ms >= RETURNED_MS)) {
-		gs->first = gs->slots[slot].next;
-		gs->n_free--;
-		r = 0;
-	}
-	pthread_mutex_unlock(&gs->lock);
-	if (!r)
-		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
-	*ret = slot;
-	return r;
-}
-
-static void put(struct grafts *gs, uint32_t slot)
-{
-	pthread_mutex_lock(&gs->lock);
-	gs->slots[slot].put_ms = (uint32_t)clock_ms();
-	gs->slots[gs->last].next = slot;
-	gs->last = slot;
-	gs->n_free++;
-	pthread_mutex_unlock(&gs->lock);
-}
-
 enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot)
 {
-	struct graft_request q = { .op = GRAFT_OFFER_AGAIN, .slot = slot };
-
-	return (enum graft_refusal)run(gs, &q);
+	return (enum graft_refusal)run(gs, GRAFT_OFFER_AGAIN, slot);
 }
 
 enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
@@ -488,9 +477,10 @@ enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
 	int r;
 
 	q->op = GRAFT_OFFER;
-	if (take(gs, &q->slot))
+	q->slot = take(gs);
+	if (q->slot == NO_SLOT)
 		return GRAFT_NO_SLOT;
-	r = run(gs, q);
+	r = run_request(gs, q);
 	if (r)
 		put(gs, q->slot);
 	else
@@ -500,19 +490,17 @@ enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
 
 void graft_kill(struct grafts *gs, uint32_t slot)
 {
-	const struct graft_request q = { .op = GRAFT_KILL, .slot = slot };
-
-	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_DONE) &&
-	    !change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_DONE) &&
+	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_DONE) &&
+	    !change(gs, slot, GRAFT_RETURNING, GRAFT_DONE) &&
 	    (graft_state(gs, slot) != GRAFT_DONE || gs->all[slot].side[0].reset ||
 	     gs->all[slot].side[1].reset))
 		return;
-	run(gs, &q);
+	run(gs, GRAFT_KILL, slot);
 }
 
 void graft_put(struct grafts *gs, uint32_t slot)
 {
-	change(gs, slot, GRAFT_DONE, GRAFT_DONE, GRAFT_CLOSED);
+	change(gs, slot, GRAFT_DONE, GRAFT_CLOSED);
 	gs->all[slot].over = 1;
 	gs->slots[slot].probing = false;
 	put(gs, slot);
@@ -555,26 +543,9 @@ void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifind
 			 __ATOMIC_RELEASE);
 }
 
-/* Take what is in SETTING out of `flows`, or enter it there. */
-static int enter(struct grafts *gs, uint32_t slot, bool in)
-{
-	int flows = bpf_map__fd(gs->skel->maps.flows), r = 0;
-
-	for (uint32_t side = 0; !r && side < 2; side++) {
-		const struct graft_tuple *tuple = &gs->all[slot].side[side].tuple;
-		struct graft_place place = { slot, side };
-
-		if (in)
-			r = bpf_map_update_elem(flows, tuple, &place, BPF_ANY);
-		else if (!bpf_map_lookup_elem(flows, tuple, &place) && place.slot == slot)
-			bpf_map_delete_elem(flows, tuple);
-	}
-	return r;
-}
-
 static void set_free(struct grafts *gs, uint32_t slot)
 {
-	enter(gs, slot, false);
+	run(gs, GRAFT_FORGET, slot);
 	__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
 	put(gs, slot);
 }
@@ -597,7 +568,7 @@ bool graft_drop(struct grafts *gs, const struct graft_tuple *tuple, bool over)
 
 	if (slot == NO_SLOT)
 		return true;
-	if (!change(gs, slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_SETTING)) {
+	if (!change(gs, slot, GRAFT_STANDBY, GRAFT_SETTING)) {
 		if (over && gs->all[slot].mirrored)
 			gs->all[slot].mirrored = GRAFT_OVER;
 		return false;
@@ -613,7 +584,8 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint
 
 	if (!graft_drop(gs, &e->side[0].tuple, false) || !graft_drop(gs, &e->side[1].tuple, false))
 		return -EEXIST;
-	if (take(gs, &slot))
+	slot = take(gs);
+	if (slot == NO_SLOT)
 		return -ENOSPC;
 	g = &gs->all[slot];
 	e->state = GRAFT_SETTING;
@@ -621,9 +593,9 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint
 	e->worker = GRAFT_NOBODY;
 	e->source = source;
 	__atomic_store_n(&g->state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
-	enter(gs, slot, false);
+	run(gs, GRAFT_FORGET, slot);
 	*g = *e;
-	if (enter(gs, slot, true)) {
+	if (run(gs, GRAFT_ENTER, slot)) {
 		set_free(gs, slot);
 		return -ENOSPC;
 	}
@@ -634,7 +606,7 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t source, uint
 
 void graft_wake(struct grafts *gs, uint32_t slot)
 {
-	change(gs, slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_ACTIVE);
+	change(gs, slot, GRAFT_STANDBY, GRAFT_ACTIVE);
 }
 
 bool graft_is_orphan(const struct grafts *gs, uint32_t slot)
@@ -666,7 +638,7 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 	gs->slots[slot].probing = false;
 	g->worker = GRAFT_NOBODY;
 	g->source = 0;
-	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_STANDBY)) {
+	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_STANDBY)) {
 		g->worker = worker;
 		return false;
 	}
@@ -679,10 +651,9 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 
 enum graft_change grafts_look(struct grafts *gs)
 {
-	const struct graft_request q = { .op = GRAFT_ROUTES };
 	uint32_t routes = gs->routes, policies = gs->policies, none = 0;
 
-	if (run(gs, &q))
+	if (run(gs, GRAFT_ROUTES, 0))
 		return GRAFT_CHANGE_NONE;
 	gs->routes = *(volatile __u32 *)&gs->skel->bss->graft_routes;
 	gs->policies = *(volatile __u32 *)&gs->skel->bss->graft_policies;
@@ -712,13 +683,12 @@ static bool must_leave(const struct grafts *gs, uint32_t slot)
 	return !(found & used);
 }
 
-/* Policies have changed, and a socket of SLOT has not answered since. */
-static bool is_halted(const struct grafts *gs, uint32_t slot)
+/* The older way of SLOT's two. */
+static uint32_t oldest(const struct grafts *gs, uint32_t slot)
 {
-	uint32_t least = gs->skel->bss->graft_ways_least;
+	uint32_t a = ways_of(gs, slot, 0), b = ways_of(gs, slot, 1);
 
-	return (int32_t)(ways_of(gs, slot, 0) - least) < 0 ||
-	       (int32_t)(ways_of(gs, slot, 1) - least) < 0;
+	return (int32_t)(a - b) < 0 ? a : b;
 }
 
 #define PROBE_MS 1200  /* TCP has probed by then */
@@ -726,10 +696,9 @@ static bool is_halted(const struct grafts *gs, uint32_t slot)
 
 static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 {
-	const struct graft_request q = { .op = GRAFT_WAYS, .slot = slot };
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 	uint32_t asked = gs->slots[slot].asked;
-	bool known = ways_of(gs, slot, 0) == ways && ways_of(gs, slot, 1) == ways;
+	bool known = oldest(gs, slot) == ways;
 	bool probing = gs->slots[slot].probing;
 
 	if (known && !probing)
@@ -741,18 +710,17 @@ static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 		gs->slots[slot].judged = 0;
 		if (must_leave(gs, slot))
 			return GRAFT_DOUBT_LEAVE;
-		return probing && run(gs, &q) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
+		return probing && run(gs, GRAFT_WAYS, slot) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 	}
-	if (probing && (uint32_t)clock_ms() - gs->slots[slot].asked_ms < PROBE_MS) {
-		atomic_store_explicit(&gs->doubtful, true, memory_order_relaxed);
+	if (probing && (uint32_t)clock_ms() - gs->slots[slot].asked_ms < PROBE_MS)
 		return GRAFT_DOUBT_NONE;
-	}
 	gs->slots[slot].probing = false;
 	if (known || must_leave(gs, slot))
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
-	if (run(gs, &q))
+	if (run(gs, GRAFT_WAYS, slot))
 		return GRAFT_DOUBT_LOST;
-	if (!is_halted(gs, slot))
+	/* unless policies have changed, and a socket has not answered since */
+	if ((int32_t)(oldest(gs, slot) - gs->skel->bss->graft_ways_least) >= 0)
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
 	gs->slots[slot].probing = true;
 	return ++gs->slots[slot].judged > JUDGED_MOST ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
@@ -762,7 +730,7 @@ enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 {
 	enum graft_doubt d = doubt_of(gs, slot);
 
-	if (d != GRAFT_DOUBT_NONE)
+	if (d != GRAFT_DOUBT_NONE || gs->slots[slot].probing)
 		atomic_store_explicit(&gs->doubtful, true, memory_order_relaxed);
 	return d;
 }
@@ -782,10 +750,7 @@ bool graft_forget_doubt(struct grafts *gs, uint32_t slot)
 
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
 {
-	uint32_t ways = gs->skel->bss->graft_ways, a = ways - ways_of(gs, slot, 0);
-	uint32_t b = ways - ways_of(gs, slot, 1);
-
-	return a > b ? a : b;
+	return gs->skel->bss->graft_ways - oldest(gs, slot);
 }
 
 /* --- sockets of sessions that were left --- */
