@@ -32,6 +32,7 @@
 #include "config/config.h"
 #include "datapath/graft_attach.h"
 #include "datapath/graft_pins.h"
+#include "datapath/graft_tuple.h"
 #include "datapath/tcp.h"
 #include "datapath/udp_graft.h"
 
@@ -755,27 +756,17 @@ unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
 
 /* --- sockets of sessions that were left --- */
 
-static int revive(const struct grafts *gs, uint32_t slot, unsigned int side, uid_t uid)
-{
-	struct sockaddr_storage local, remote;
-	socklen_t len;
-
-	graft_address(gs, slot, side, true, &local, &len);
-	graft_address(gs, slot, side, false, &remote, &len);
-	return tcp_revive(&gs->all[slot].side[side], (struct sockaddr *)&local,
-			  (struct sockaddr *)&remote, len, uid);
-}
-
 void grafts_revive(struct grafts *gs, uid_t uid)
 {
 	unsigned int without = 0;
 	int why = 0;
 
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++) {
+		const struct graft_side *side = gs->all[slot].side;
 		int *fds = gs->slots[slot].sockets;
 
-		fds[0] = revive(gs, slot, 0, uid);
-		fds[1] = fds[0] < 0 ? fds[0] : revive(gs, slot, 1, uid);
+		fds[0] = tcp_revive(&side[0], uid);
+		fds[1] = fds[0] < 0 ? fds[0] : tcp_revive(&side[1], uid);
 		if (fds[1] >= 0)
 			continue;
 		why = fds[1];
