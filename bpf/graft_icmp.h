@@ -5,15 +5,13 @@
  */
 #pragma once
 
+#include <linux/icmpv6.h>
+
 #include "graft_packet.h"
 #include "graft_translate.h"
 
-#define ICMP_V4 1
 #define ICMP_V4_UNREACHABLE 3
 #define ICMP_V4_TOO_BIG 4
-#define ICMP_V6 58
-#define ICMP_V6_TOO_BIG 2
-#define ICMP_V6_INFO 128 /* from here on no errors */
 
 struct icmp {
 	__u8 type, code;
@@ -27,7 +25,7 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 	struct {
 		struct graft_addr from, to;
 		__u32 len, protocol;
-	} p = { l->tuple.local, l->tuple.remote, bpf_htonl(all), bpf_htonl(ICMP_V6) };
+	} p = { l->tuple.local, l->tuple.remote, bpf_htonl(all), bpf_htonl(IPPROTO_ICMPV6) };
 	__s64 sum = is_ipv6(l) ? bpf_csum_diff(NULL, 0, (__be32 *)&p, sizeof(p), 0) : 0;
 
 	return folded(bpf_csum_diff(NULL, 0, at, len, (__u32)sum));
@@ -63,9 +61,9 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_leg *l, _
 	len = MESSAGE(ip) - (udp ? UDP_LESS : 0);
 	icmp = (void *)at->is + ip;
 	t = (void *)(icmp + 1) + ip;
-	fill_ip(at->is, l, false, ipv6 ? ICMP_V6 : ICMP_V4, len - ip, 0, OWN_TTL);
+	fill_ip(at->is, l, false, ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP, len - ip, 0, OWN_TTL);
 	fill_ip(icmp + 1, l, true, udp ? IPPROTO_UDP : IPPROTO_TCP, mtu + 1 - ip, 0, OWN_TTL);
-	*icmp = (struct icmp){ .mtu = bpf_htonl(mtu), .type = ICMP_V6_TOO_BIG };
+	*icmp = (struct icmp){ .mtu = bpf_htonl(mtu), .type = ICMPV6_PKT_TOOBIG };
 	if (!ipv6) {
 		icmp->type = ICMP_V4_UNREACHABLE;
 		icmp->code = ICMP_V4_TOO_BIG;
@@ -131,17 +129,17 @@ static __always_inline bool parse_icmp(struct __sk_buff *skb, __u32 l3, struct c
 	if (c->ipv6) {
 		struct ipv6hdr *outer = (void *)s->is, *inner = (void *)was;
 
-		if (s->is[0] >> 4 != 6 || outer->nexthdr != ICMP_V6 || icmp->type >= ICMP_V6_INFO ||
-		    inner->nexthdr != IPPROTO_TCP)
+		if (s->is[0] >> 4 != 6 || outer->nexthdr != IPPROTO_ICMPV6 ||
+		    icmp->type >= ICMPV6_INFOMSG_MASK || inner->nexthdr != IPPROTO_TCP)
 			return false;
 		__builtin_memcpy(&c->tuple.remote, &inner->daddr, sizeof(c->tuple.remote));
 		__builtin_memcpy(&c->tuple.local, &inner->saddr, sizeof(c->tuple.local));
-		c->too_big = icmp->type == ICMP_V6_TOO_BIG;
+		c->too_big = icmp->type == ICMPV6_PKT_TOOBIG;
 		c->mtu = bpf_ntohl(icmp->mtu);
 	} else {
 		struct iphdr *outer = (void *)s->is, *inner = (void *)was;
 
-		if (s->is[0] != 0x45 || outer->protocol != ICMP_V4 ||
+		if (s->is[0] != 0x45 || outer->protocol != IPPROTO_ICMP ||
 		    outer->frag_off & bpf_htons(0x3fff) ||
 		    (icmp->type != ICMP_V4_UNREACHABLE && icmp->type != 11 && icmp->type != 12) ||
 		    was[0] != 0x45 || inner->protocol != IPPROTO_TCP)

@@ -21,7 +21,6 @@
 #define PASS TC_ACT_UNSPEC /* to the next program, or to the stack: TCX_NEXT is the same */
 #define DROP TC_ACT_SHOT
 
-#define ESTABLISHED 1
 #define AF_INET 2
 #define AF_INET6 10
 #define PACKET_TO_US 0 /* PACKET_HOST */
@@ -257,9 +256,6 @@ static __always_inline bool is_plain(const struct packet *p)
 	return p->l4 - p->l3 == (p->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 }
 
-#define HOP_BY_HOP 0
-#define FRAGMENT 44
-#define DESTINATION 60
 #define JUMBO bpf_htons(0xc204) /* kind and length of the option */
 
 static __always_inline bool is_ours(__u8 protocol)
@@ -280,13 +276,13 @@ static __always_inline bool skip_extensions(struct packet *p, __u8 *protocol, vo
 
 		if ((void *)(h + 8) > end || h[1] > 3)
 			return false;
-		if (next == FRAGMENT && !(*(__u16 *)(h + 2) & bpf_htons(0xfff8)))
+		if (next == IPPROTO_FRAGMENT && !(*(__u16 *)(h + 2) & bpf_htons(0xfff8)))
 			p->odd = GRAFT_FRAGMENTS;
-		else if (next != HOP_BY_HOP && next != DESTINATION)
+		else if (next != IPPROTO_HOPOPTS && next != IPPROTO_DSTOPTS)
 			return false;
 		else if (h[1] || *(__u16 *)(h + 2) != JUMBO)
 			p->odd = p->odd ?: GRAFT_HEADERS;
-		p->l4 += 8 + (next == FRAGMENT ? 0 : h[1] * 8);
+		p->l4 += 8 + (next == IPPROTO_FRAGMENT ? 0 : h[1] * 8);
 		next = h[0];
 	}
 	*protocol = next;
