@@ -171,18 +171,12 @@ static __u64 backlog_memory(struct culvert_stat *st, __u32 write_seq)
 {
 	__s32 payload = (__s32)(st->expected_seq - write_seq);
 
-	if (payload <= 0) {
-		st->sent_overhead = st->overhead;
-		st->mark_overhead = st->overhead;
-		st->mark_seq = st->expected_seq;
-		return 0;
-	}
-	if ((__s32)(write_seq - st->mark_seq) >= 0) {
-		st->sent_overhead = st->mark_overhead;
+	if (payload <= 0 || (__s32)(write_seq - st->mark_seq) >= 0) {
+		st->sent_overhead = payload <= 0 ? st->overhead : st->mark_overhead;
 		st->mark_overhead = st->overhead;
 		st->mark_seq = st->expected_seq;
 	}
-	return (__u64)payload + (st->overhead - st->sent_overhead);
+	return payload <= 0 ? 0 : (__u64)payload + (st->overhead - st->sent_overhead);
 }
 
 /* Bulk: much in one direction, in big skbs, with hardly an answer.  All else begins a new turn. */
@@ -494,11 +488,8 @@ int culvert_gate(struct __sk_buff *skb)
 	__u64 cookie;
 	__u8 bytes[2]; /* 12: data offset in words, 13: flags */
 
-	if (bpf_skb_load_bytes(skb, 12, bytes, sizeof(bytes)))
-		return skb->len;
-	if (bytes[1] & TCP_FLAG_RST_BIT)
-		return skb->len;
-	if (skb->len <= (__u32)(bytes[0] >> 4) * 4 && !(bytes[1] & TCP_FLAG_FIN_BIT))
+	if (bpf_skb_load_bytes(skb, 12, bytes, sizeof(bytes)) || bytes[1] & TCP_FLAG_RST_BIT ||
+	    (skb->len <= (__u32)(bytes[0] >> 4) * 4 && !(bytes[1] & TCP_FLAG_FIN_BIT)))
 		return skb->len;
 	cookie = bpf_get_socket_cookie(skb);
 	found = bpf_map_lookup_elem(&slots, &cookie);
