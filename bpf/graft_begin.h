@@ -209,15 +209,11 @@ static __always_inline int forget(const struct graft_entry *g, __u32 slot)
 static __always_inline void clear(struct graft_entry *g, const struct graft_request *q)
 {
 	forget(g, q->slot);
+	__builtin_memset(g, 0, sizeof(*g)); /* it stays FREE */
 	for (int i = 0; i < 2; i++) {
-		struct graft_side *s = &g->side[i];
-
-		__builtin_memset(s, 0, sizeof(*s));
-		s->tuple = q->tuples[i];
-		s->ipv6 = graft_addr_is_ipv6(&s->tuple.remote);
+		g->side[i].tuple = q->tuples[i];
+		g->side[i].ipv6 = graft_addr_is_ipv6(&q->tuples[i].remote);
 	}
-	g->shifted = g->over = g->killed = g->loose = g->mirrored = g->source = 0;
-	g->ended_ns = g->stuck_ns = 0;
 	g->worker = q->worker;
 	g->forward = q->forward;
 	g->id = q->id;

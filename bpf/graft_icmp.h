@@ -39,14 +39,14 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 #define OF_UDP (1ULL << 32) /* instead of a number: the quote is of UDP */
 
 /*
- * Turn the packet, which has the room, into a message to the remote end of L: its segment SEQ
- * exceeds MTU.  The device may still have to fill in the TCP checksum of what the packet was
+ * Turn the packet, which has the room, into a message to the remote end of L, and send it: segment
+ * SEQ exceeds MTU.  The device may still have to fill in the TCP checksum of what the packet was
  * (CHECKSUM_PARTIAL).  It then writes into the quoted TCP header.  The words of that header add up
  * to 0, before and after, so the sum of the message holds.  Of UDP the length sees to that: of a
  * quote nobody believes it.
  */
-__noinline int store_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
-			     __u32 mtu)
+__noinline int send_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
+			    __u32 mtu)
 {
 	__u32 zero = 0, ip, len;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
@@ -55,7 +55,7 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_leg *l, _
 	bool ipv6, udp = seq == OF_UDP;
 
 	if (!at || !l)
-		return -1;
+		return DROP;
 	ipv6 = is_ipv6(l);
 	ip = ip_len(ipv6);
 	len = MESSAGE(ip) - (udp ? UDP_LESS : 0);
@@ -76,7 +76,7 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_leg *l, _
 	*(udp ? &((struct udphdr *)t)->len :
 		&t->urg_ptr) = folded(bpf_csum_diff(NULL, 0, (__be32 *)t, sizeof(*t), 0));
 	icmp->sum = sum_of(l, icmp, sizeof(*icmp) + ip, len - ip);
-	return bpf_skb_store_bytes(skb, l3, at->is, len, 0);
+	return bpf_skb_store_bytes(skb, l3, at->is, len, 0) ? DROP : send_to(skb, l, l3);
 }
 
 /* What fits on leg FROM, in the header of leg TO. */
@@ -95,10 +95,10 @@ static __always_inline int too_big(struct __sk_buff *skb, const struct packet *p
 	__u32 quoted = is_udp(p) ? sizeof(struct udphdr) : sizeof(struct tcphdr);
 
 	if (bpf_skb_change_tail(skb, p->l4 + quoted, 0) ||
-	    bpf_skb_adjust_room(skb, more, BPF_ADJ_ROOM_MAC, 0) ||
-	    store_message(skb, mine, p->l3, is_udp(p) ? OF_UDP : p->seq, mtu_for(mine, other, mtu)))
+	    bpf_skb_adjust_room(skb, more, BPF_ADJ_ROOM_MAC, 0))
 		return DROP;
-	return send_to(skb, mine, p->l3);
+	return send_message(skb, mine, p->l3, is_udp(p) ? OF_UDP : p->seq,
+			    mtu_for(mine, other, mtu));
 }
 
 /* An ICMP error, and the segment that it quotes: one that has left here. */
@@ -172,11 +172,10 @@ static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3,
 	if (to->ipv6 != c->ipv6 &&
 	    bpf_skb_change_proto(skb, to->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP), 0))
 		return DROP;
-	if (bpf_skb_change_tail(skb, l3 + MESSAGE(ip_len(to->ipv6)), 0) ||
-	    store_message(skb, &to->leg, l3, c->seq - to->seq_add,
-			  mtu_for(&to->leg, &f->mine->leg, c->mtu)))
+	if (bpf_skb_change_tail(skb, l3 + MESSAGE(ip_len(to->ipv6)), 0))
 		return DROP;
-	return send_to(skb, &to->leg, l3);
+	return send_message(skb, &to->leg, l3, c->seq - to->seq_add,
+			    mtu_for(&to->leg, &f->mine->leg, c->mtu));
 }
 
 /*

@@ -122,7 +122,6 @@ struct seen {
 struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
 	__u32 at, header;
-	__u32 edges; /* bytes of SACK blocks that follow */
 	struct seen seen[2];
 };
 

@@ -224,15 +224,13 @@ static __always_inline void change_timestamp(struct walk *w, __u32 at)
 	__builtin_memcpy(&w->s->is[at & 63], words, sizeof(words));
 }
 
-static __always_inline void change_edge(struct scratch *s, __u32 ack_add)
+static __always_inline void change_edge(struct scratch *s, __u32 at, __u32 ack_add)
 {
 	__u32 edge;
 
-	__builtin_memcpy(&edge, &s->is[s->at & 63], sizeof(edge));
+	__builtin_memcpy(&edge, &s->is[at & 63], sizeof(edge));
 	edge = bpf_htonl(bpf_ntohl(edge) + ack_add);
-	__builtin_memcpy(&s->is[s->at & 63], &edge, sizeof(edge));
-	s->at += sizeof(edge);
-	s->edges -= sizeof(edge);
+	__builtin_memcpy(&s->is[at & 63], &edge, sizeof(edge));
 }
 
 /* One step for each byte at most: a header has room for 40 bytes of options. */
@@ -244,10 +242,6 @@ static long change_option(__u32 index, struct walk *w)
 
 	if (!s || !w->c || s->at >= s->header || s->at >= TCP_HEADER_MAX)
 		return 1;
-	if (s->edges >= sizeof(__u32)) {
-		change_edge(s, w->c->ack_add);
-		return 0;
-	}
 	kind = s->is[s->at & 63];
 	if (kind == 1) {
 		s->at++;
@@ -258,12 +252,11 @@ static long change_option(__u32 index, struct walk *w)
 	len = s->is[(s->at + 1) & 63];
 	if (len < 2 || s->at + len > s->header || (kind == OPTION_SACK && len % sizeof(__u32) != 2))
 		return 1;
-	if (kind == OPTION_SACK) { /* who has not asked for it ignores it (RFC 1122, 4.2.2.5) */
-		s->edges = len - 2;
-		len = 2;
-	} else if (kind == OPTION_TIMESTAMP && len == 10) {
+	if (kind == OPTION_TIMESTAMP && len == 10)
 		change_timestamp(w, s->at + 2);
-	}
+	/* who has not asked for SACK ignores it (RFC 1122, 4.2.2.5) */
+	for (__u32 i = 2; kind == OPTION_SACK && i < len && i < OPTIONS_MAX; i += sizeof(__u32))
+		change_edge(s, s->at + i, w->c->ack_add);
 	s->at += len;
 	return 0;
 }
@@ -300,7 +293,6 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	t->window = bpf_htons(new_window(c, p->window));
 	s->at = 20;
 	s->header = header;
-	s->edges = 0;
 	bpf_loop(OPTIONS_MAX, change_option, &w, 0);
 	c->diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
 	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))
