@@ -153,8 +153,7 @@ static void fill_queue(struct grafts *gs)
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
 		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
-		if (graft_state(gs, i) == GRAFT_OFFERED)
-			graft_withdraw(gs, i);
+		graft_withdraw(gs, i);
 		graft_return(gs, i, false);
 		if (graft_state(gs, i) != GRAFT_STANDBY && !graft_carries(gs, i))
 			put(gs, i);
@@ -261,26 +260,10 @@ static int attach(struct grafts *gs, bool on_loopback)
 	return r < 0 ? r : 0;
 }
 
-static int open_all(struct grafts *gs, const struct graft_limits *limits, const char **what)
-{
-	int r = gs->skel ? load(gs, limits->slots) : -errno;
-
-	*what = "cannot load the packet programs";
-	if (!r)
-		r = bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
-				   &gs->skel->bss->graft_events_lost);
-	if (r)
-		return r;
-	fill_queue(gs);
-	begin_ways(gs);
-	*what = "cannot attach the packet programs to any interface";
-	return attach(gs, limits->on_loopback);
-}
-
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
 {
 	struct grafts *gs = allocated(calloc(1, sizeof(*gs)));
-	const char *what;
+	const char *what = "cannot load the packet programs";
 	int pins, r;
 
 	pthread_mutex_init(&gs->lock, NULL);
@@ -288,7 +271,16 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	pins = graft_pins_open(&gs->pins, limits->pins, limits->uid);
 	gs->skel = graft_bpf__open();
-	r = open_all(gs, limits, &what);
+	r = gs->skel ? load(gs, limits->slots) : -errno;
+	r = r     ?:
+		    bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
+				   &gs->skel->bss->graft_events_lost);
+	if (!r) {
+		fill_queue(gs);
+		begin_ways(gs);
+		what = "cannot attach the packet programs to any interface";
+		r = attach(gs, limits->on_loopback);
+	}
 	if (r) {
 		snprintf(err, errlen, "%s: %s", what, strerror(-r));
 		grafts_close(gs, true);
@@ -424,15 +416,13 @@ bool graft_return(struct grafts *gs, uint32_t slot, bool back)
 
 /* --- requests --- */
 
-/* What the offer program is run on: a frame, of which it reads the part behind the header. */
-struct frame {
-	struct ethhdr eth;
-	struct graft_request q;
-} __attribute__((packed));
-
 static int run_request(struct grafts *gs, const struct graft_request *q)
 {
-	struct frame in = { .eth.h_proto = htons(ETH_P_IP), .q = *q };
+	/* a frame, of which the offer program reads the part behind the header */
+	struct {
+		struct ethhdr eth;
+		struct graft_request q;
+	} __attribute__((packed)) in = { .eth.h_proto = htons(ETH_P_IP), .q = *q };
 	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
 		    .repeat = 1);
 	int r = bpf_prog_test_run_opts(bpf_program__fd(gs->skel->progs.graft_offer), &opts);
@@ -484,8 +474,6 @@ enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
 	r = run_request(gs, q);
 	if (r)
 		put(gs, q->slot);
-	else
-		gs->all[q->slot].counted[0] = gs->all[q->slot].counted[1] = 0;
 	return (enum graft_refusal)r;
 }
 
@@ -783,10 +771,10 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 {
-	for (int side = 0; side < 2; side++) {
-		ret[side] = gs->slots[slot].sockets[side];
-		gs->slots[slot].sockets[side] = -1;
-	}
+	int *fds = gs->slots[slot].sockets;
+
+	memcpy(ret, fds, 2 * sizeof(*fds));
+	fds[0] = fds[1] = -1;
 }
 
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
