@@ -435,13 +435,27 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 	return redirect(skb, ctl, st, slot, len);
 }
 
+/* The flow of the socket that the skb has come to.  False: it is being closed. */
+static __always_inline bool find(struct __sk_buff *skb, __u32 *slot, struct culvert_stat **st,
+				 struct culvert_ctl **ctl)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb);
+	__u32 *found = bpf_map_lookup_elem(&slots, &cookie);
+
+	if (!found)
+		return false;
+	*slot = *found;
+	*st = bpf_map_lookup_elem(&stats, slot);
+	*ctl = bpf_map_lookup_elem(&ctls, slot);
+	return *st && *ctl;
+}
+
 SEC("sk_skb/stream_verdict")
 int culvert_verdict(struct __sk_buff *skb)
 {
-	__u64 cookie = bpf_get_socket_cookie(skb);
 	struct culvert_stat *st, *reverse;
 	struct culvert_ctl *ctl;
-	__u32 slot, rslot, *found;
+	__u32 slot, rslot;
 
 	/*
 	 * A FIN without data.  TCP has taken note of it already; queued anywhere it would break the
@@ -450,15 +464,11 @@ int culvert_verdict(struct __sk_buff *skb)
 	if (!skb->len)
 		return SK_DROP;
 
-	found = bpf_map_lookup_elem(&slots, &cookie);
-	if (!found)
-		return SK_PASS; /* being closed: nobody will read it */
-	slot = *found;
+	if (!find(skb, &slot, &st, &ctl))
+		return SK_PASS; /* nobody will read it */
 	rslot = slot ^ 1;
-	st = bpf_map_lookup_elem(&stats, &slot);
 	reverse = bpf_map_lookup_elem(&stats, &rslot);
-	ctl = bpf_map_lookup_elem(&ctls, &slot);
-	if (!st || !ctl || !reverse)
+	if (!reverse)
 		return SK_PASS;
 
 	if (st->lost == ctl->epoch ||
@@ -478,23 +488,14 @@ int culvert_verdict(struct __sk_buff *skb)
 SEC("socket")
 int culvert_gate(struct __sk_buff *skb)
 {
-	const struct culvert_stat *st;
-	const struct culvert_ctl *ctl;
-	__u32 slot, *found;
-	__u64 cookie;
+	struct culvert_stat *st;
+	struct culvert_ctl *ctl;
+	__u32 slot;
 	__u8 bytes[2]; /* 12: data offset in words, 13: flags */
 
 	if (bpf_skb_load_bytes(skb, 12, bytes, sizeof(bytes)) || bytes[1] & TCP_FLAG_RST_BIT ||
-	    (skb->len <= (__u32)(bytes[0] >> 4) * 4 && !(bytes[1] & TCP_FLAG_FIN_BIT)))
-		return skb->len;
-	cookie = bpf_get_socket_cookie(skb);
-	found = bpf_map_lookup_elem(&slots, &cookie);
-	if (!found)
-		return skb->len;
-	slot = *found;
-	st = bpf_map_lookup_elem(&stats, &slot);
-	ctl = bpf_map_lookup_elem(&ctls, &slot);
-	if (!st || !ctl)
+	    (skb->len <= (__u32)(bytes[0] >> 4) * 4 && !(bytes[1] & TCP_FLAG_FIN_BIT)) ||
+	    !find(skb, &slot, &st, &ctl))
 		return skb->len;
 	if (READ_ONCE(ctl->fence) || READ_ONCE(st->closed) == READ_ONCE(ctl->epoch))
 		return 0;
