@@ -36,6 +36,13 @@
 /* Accept what a TCP would accept, and some more: windows shrink, and our view is a packet late. */
 #define WINDOW_LEAST 65536
 
+static __always_inline __s32 window_of(const struct graft_side *s)
+{
+	__u32 window = READ_ONCE(s->window);
+
+	return window > WINDOW_LEAST ? window : WINDOW_LEAST;
+}
+
 /* The segments that the other end has acknowledged, in the numbers of this side. */
 static __always_inline __u32 acked_of(const struct graft_side *mine, const struct graft_side *other)
 {
@@ -49,23 +56,20 @@ static __always_inline __u32 acked_of(const struct graft_side *mine, const struc
 static __always_inline bool is_inside(const struct packet *p, const struct graft_entry *g,
 				      const struct graft_side *mine, const struct graft_side *other)
 {
-	__u32 window = READ_ONCE(other->window), back = READ_ONCE(mine->window);
+	__s32 window = window_of(other), back = window_of(mine);
 	__u32 acked = acked_of(mine, other), sent;
 
-	window = window > WINDOW_LEAST ? window : WINDOW_LEAST;
-	if (diff(p->seq, acked) > (__s32)window || diff(end_of(p), acked) < -(__s32)window)
+	if (diff(p->seq, acked) > window || diff(end_of(p), acked) < -window)
 		return false;
 	if (!(p->flags & ACK))
 		return p->flags & RST;
 	/* the highest that was sent to this end, in the numbers of this side */
 	sent = (__u32)READ_ONCE(other->end) + other->seq_add;
-	back = back > WINDOW_LEAST ? back : WINDOW_LEAST;
 	/*
 	 * When a relay dies, a receiver may hold what went by that one, behind a hole: it acknowledges
 	 * more than was seen here, but no more than its window.  Its peer knows what it has sent.
 	 */
-	return diff(p->ack, sent) <= (g->loose ? (__s32)back : 0) &&
-	       diff(p->ack, sent) >= -(__s32)back * 2;
+	return diff(p->ack, sent) <= (g->loose ? back : 0) && diff(p->ack, sent) >= -back * 2;
 }
 
 /*
@@ -76,13 +80,10 @@ static __always_inline bool is_inside(const struct packet *p, const struct graft
 static __always_inline void catch_up(struct graft_side *mine, const struct graft_side *other,
 				     const struct packet *p, bool fits)
 {
-	__u32 window = READ_ONCE(other->window);
-	__s32 more = diff(end_of(p), (__u32)mine->end);
+	__s32 window = window_of(other), more = diff(end_of(p), (__u32)mine->end);
 	__u64 carried = mine->end - mine->begun;
 
-	window = window > WINDOW_LEAST ? window : WINDOW_LEAST;
-	if (!mine->fin &&
-	    (!fits || !mine->caught || more > (__s32)window || more < -(__s32)window)) {
+	if (!mine->fin && (!fits || !mine->caught || more > window || more < -window)) {
 		mine->end = (1ULL << 32) + (fits ? p->seq : end_of(p));
 		mine->begun = mine->end - carried;
 	}
@@ -181,7 +182,17 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				   __u32 state)
 {
-	struct change c = through(f);
+	const struct graft_side *mine = f->mine;
+	struct change c = { .source = f->other->tuple.local_port,
+			    .dest = f->other->tuple.remote_port,
+			    .seq_add = mine->seq_add,
+			    .ack_add = mine->ack_add,
+			    .tsval_add = mine->tsval_add,
+			    .tsecr_add = mine->tsecr_add,
+			    .left = mine->window_left & 15,
+			    .right = mine->window_right & 15,
+			    .slot = f->slot,
+			    .side = f->side };
 
 	/* as a network without a route */
 	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0)
@@ -197,12 +208,9 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 			track(f, p, state);
 	}
 	c.grafted = f->fits;
-	if (change_header(skb, p, &c, f->fits ? f->mine : NULL, f->fits ? f->other : NULL))
+	if (change_header(skb, p, &c, f->fits ? f : NULL))
 		return DROP;
-	if (p->ipv6 == f->other->ipv6 ? set_addresses(skb, p, &f->other->leg, c.diff) :
-					set_family(skb, p, &f->other->leg, c.diff))
-		return DROP;
-	return send_to(skb, &f->other->leg, p->l3);
+	return send_on(skb, p, &f->other->leg, c.diff);
 }
 
 /* --- back to the sockets --- */
@@ -229,15 +237,9 @@ static __always_inline int kill(struct graft_entry *g)
 /* May the session go back to its sockets with P?  The caller holds LOCKED_2. */
 static __always_inline int look_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
-	__u32 zero = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct graft_side *mine = f->mine, *other = f->other;
 	struct seen *a, *b;
 
-	if (!at)
-		return GRAFT_NO_SOCKET;
-	a = &at->seen[0];
-	b = &at->seen[1];
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || mine->fin || other->fin)
 		return GRAFT_CLOSING;
 	/* what is odd now may have been sent on before, and lost: nobody else will bring it */
@@ -245,7 +247,9 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 		return GRAFT_ORDER;
 	if (acked_of(mine, other) != p->seq || p->ack + mine->ack_add != (__u32)other->end)
 		return GRAFT_IN_HAND;
-	if (!see(skb, mine, a) || !see(skb, other, b) || !a->established || !b->established)
+	a = seen_of(skb, mine, 0);
+	b = seen_of(skb, other, 1);
+	if (!a || !b || !a->established || !b->established)
 		return GRAFT_NO_SOCKET;
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read)
@@ -262,24 +266,16 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 /* RETURNING or LOCKED_2.  Returns the state in which P finds its session; 0: drop it. */
 __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
-	bool locked = false;
 	struct found f;
-	__u32 state;
+	__u32 state = GRAFT_LOCKED_2;
 	int why;
 
 	if (!p || !find_slot(slot, side, &f))
 		return 0;
-	for (int i = 0; i < 32; i++) {
-		state = READ_ONCE(f.g->state);
-		if (state != GRAFT_RETURNING && state != GRAFT_LOCKED_2)
-			return state;
-		locked = state == GRAFT_RETURNING &&
-			 __sync_val_compare_and_swap(&f.g->state, state, GRAFT_LOCKED_2) == state;
-		if (locked)
-			break;
-	}
-	if (!locked)
-		return 0; /* it will be sent again */
+	for (int i = 0; i < 32 && state == GRAFT_LOCKED_2; i++)
+		state = __sync_val_compare_and_swap(&f.g->state, GRAFT_RETURNING, GRAFT_LOCKED_2);
+	if (state != GRAFT_RETURNING)
+		return state == GRAFT_LOCKED_2 ? 0 : state; /* 0: it will be sent again */
 	why = look_back(skb, &f, p);
 	if (!why) {
 		__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
@@ -298,7 +294,7 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 static __always_inline int change_alone(struct __sk_buff *skb, const struct packet *p,
 					struct change *c)
 {
-	if (change_header(skb, p, c, NULL, NULL))
+	if (change_header(skb, p, c, NULL))
 		return DROP;
 	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c->diff, 0);
 	return PASS;
@@ -679,6 +675,10 @@ int graft_offer(struct __sk_buff *skb)
 		return judge_way(skb, &g->side[0]) ?: judge_way(skb, &g->side[1]);
 	case GRAFT_ROUTES:
 		return count_routes();
+	case GRAFT_ENTER:
+		return enter(g, q.slot);
+	case GRAFT_FORGET:
+		return forget(g, q.slot);
 	}
 	return offer(skb, &q, g);
 }

@@ -103,7 +103,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 		bpf_sk_release(sk);
 		return false;
 	}
-	r->established = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state == ESTABLISHED;
+	r->established = tp->inet_conn.icsk_inet.sk.__sk_common.skc_state == BPF_TCP_ESTABLISHED;
 	r->rcv_nxt = tp->rcv_nxt;
 	r->copied = tp->copied_seq;
 	r->rcv_wup = tp->rcv_wup;
@@ -126,6 +126,16 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	r->hindrance = hindrance_at(tp, r->established);
 	bpf_sk_release(sk);
 	return true;
+}
+
+/* What the socket of S says, in place I; NULL: there is none. */
+static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct graft_side *s,
+					    unsigned int i)
+{
+	__u32 zero = 0;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+
+	return at && see(skb, s, &at->seen[i]) ? &at->seen[i] : NULL;
 }
 
 /* --- offer --- */
@@ -184,7 +194,7 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 }
 
 /* What the slot's last session has left in `flows`. */
-static __always_inline void forget(struct graft_entry *g, __u32 slot)
+static __always_inline int forget(const struct graft_entry *g, __u32 slot)
 {
 	for (int i = 0; i < 2; i++) {
 		struct graft_place *place = bpf_map_lookup_elem(&flows, &g->side[i].tuple);
@@ -192,21 +202,18 @@ static __always_inline void forget(struct graft_entry *g, __u32 slot)
 		if (place && place->slot == slot)
 			bpf_map_delete_elem(&flows, &g->side[i].tuple);
 	}
+	return GRAFT_OK;
 }
 
 /* The slot's new session. */
 static __always_inline void clear(struct graft_entry *g, const struct graft_request *q)
 {
 	forget(g, q->slot);
+	__builtin_memset(g, 0, sizeof(*g)); /* it stays FREE */
 	for (int i = 0; i < 2; i++) {
-		struct graft_side *s = &g->side[i];
-
-		__builtin_memset(s, 0, sizeof(*s));
-		s->tuple = q->tuples[i];
-		s->ipv6 = graft_addr_is_ipv6(&s->tuple.remote);
+		g->side[i].tuple = q->tuples[i];
+		g->side[i].ipv6 = graft_addr_is_ipv6(&q->tuples[i].remote);
 	}
-	g->shifted = g->over = g->killed = g->loose = g->mirrored = g->source = 0;
-	g->ended_ns = g->stuck_ns = 0;
 	g->worker = q->worker;
 	g->forward = q->forward;
 	g->id = q->id;
@@ -214,36 +221,33 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 
 static __always_inline int enter(const struct graft_entry *g, __u32 slot)
 {
-	struct graft_place place = { .slot = slot };
+	for (__u32 i = 0; i < 2; i++) {
+		struct graft_place place = { .slot = slot, .side = i };
 
-	if (bpf_map_update_elem(&flows, &g->side[0].tuple, &place, BPF_ANY))
-		return GRAFT_NO_SLOT;
-	place.side = 1;
-	if (!bpf_map_update_elem(&flows, &g->side[1].tuple, &place, BPF_ANY))
-		return GRAFT_OK;
-	bpf_map_delete_elem(&flows, &g->side[0].tuple);
-	return GRAFT_NO_SLOT;
+		if (bpf_map_update_elem(&flows, &g->side[i].tuple, &place, BPF_ANY)) {
+			forget(g, slot);
+			return GRAFT_NO_SLOT;
+		}
+	}
+	return GRAFT_OK;
 }
 
 static __always_inline int offer(struct __sk_buff *skb, const struct graft_request *q,
 				 struct graft_entry *g)
 {
 	__u32 from = q->op == GRAFT_OFFER ? GRAFT_FREE : GRAFT_RETURNED;
-	__u32 zero = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
 	struct seen *a, *b;
 	int r;
 
-	if (READ_ONCE(g->state) != from || !at)
+	if (READ_ONCE(g->state) != from)
 		return GRAFT_BAD_REQUEST;
 	if (from == GRAFT_FREE)
 		clear(g, q);
-	a = &at->seen[0];
-	b = &at->seen[1];
-	if (!see(skb, &g->side[0], a) || !see(skb, &g->side[1], b))
+	a = seen_of(skb, &g->side[0], 0);
+	b = seen_of(skb, &g->side[1], 1);
+	if (!a || !b)
 		return GRAFT_NO_SOCKET;
-	r = a->hindrance ?: b->hindrance;
-	r = r ?: fit(a, b);
+	r = a->hindrance ?: b->hindrance ?: fit(a, b);
 	if (r)
 		return r;
 	set_up(&g->side[0], &g->side[1], a, b);
@@ -261,12 +265,6 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 
 #define ROUTE_HAS_ROUTER 2 /* RTF_GATEWAY */
 
-/* A packet program's context is the packet itself. */
-static __always_inline struct dst_entry *route_of(struct __sk_buff *skb)
-{
-	return (void *)(BPF_CORE_READ((struct sk_buff *)skb, _skb_refdst) & ~1UL);
-}
-
 /*
  * Why a packet that enters is no proof that packets may be grafted; 0: it is one.  Behind us others
  * may decide about packets.  The packet may have been decrypted.  conntrack may have seen it:
@@ -277,16 +275,15 @@ static __always_inline __u8 hindrance_in(struct __sk_buff *skb)
 {
 	struct sk_buff *b = (void *)skb;
 	struct bpf_xfrm_state x;
-	bool tracked;
 
 	if (!is_used(skb->ifindex))
 		return GRAFT_INTERFACE;
 	if (bpf_core_field_exists(((struct dst_entry *)0)->xfrm) &&
 	    !bpf_skb_get_xfrm_state(skb, 0, &x, sizeof(x), 0))
 		return GRAFT_XFRM;
-	tracked = skb->ifindex != LOOPBACK && bpf_core_field_exists(b->_nfct) &&
-		  BPF_CORE_READ(b, _nfct);
-	return tracked ? GRAFT_INTERFACE : 0;
+	if (skb->ifindex != LOOPBACK && bpf_core_field_exists(b->_nfct) && BPF_CORE_READ(b, _nfct))
+		return GRAFT_INTERFACE;
+	return 0;
 }
 
 static __always_inline __u8 router_of(struct dst_entry *dst, bool ipv6, __u32 hop[4])
@@ -326,7 +323,8 @@ static __always_inline __u32 mtu_of(struct dst_entry *dst, bool ipv6)
  */
 __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct graft_way *w)
 {
-	struct dst_entry *dst = route_of(skb);
+	/* a packet program's context is the packet itself */
+	struct dst_entry *dst = (void *)(BPF_CORE_READ((struct sk_buff *)skb, _skb_refdst) & ~1UL);
 	__u32 ways = graft_ways;
 
 	if (!p || !w || !dst || BPF_CORE_READ(dst, lwtstate) ||
@@ -465,15 +463,10 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 {
 	struct graft_side *mine = f->mine, *other = f->other;
 	/* as the socket numbers them */
-	__u32 ts[2], seq = p->seq - mine->back_read, ack = p->ack - mine->back_write, zero = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 ts[2], seq = p->seq - mine->back_read, ack = p->ack - mine->back_write;
 	struct seen *a, *b;
 	int r;
 
-	if (!at)
-		return GRAFT_CLOSING;
-	a = &at->seen[0];
-	b = &at->seen[1];
 	if (!p->len && seq + 1 == mine->passed)
 		seq++; /* a window probe: all that a sender sends whose window is closed */
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK))
@@ -482,12 +475,14 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 		return p->odd;
 	if (mine->way.ways != graft_ways || other->way.ways != graft_ways)
 		return GRAFT_WAY;
-	r = see(skb, mine, a) ? quiet(mine, a, seq, ack) : GRAFT_CLOSING;
+	a = seen_of(skb, mine, 0);
+	r = a ? quiet(mine, a, seq, ack) : GRAFT_CLOSING;
 	if (r)
 		return r;
 	if (diff(mine->passed, seq) > 0)
 		return GRAFT_ORDER;
-	if (!see(skb, other, b))
+	b = seen_of(skb, other, 1);
+	if (!b)
 		return GRAFT_CLOSING;
 	if (diff(other->passed, b->rcv_nxt) < 0)
 		return GRAFT_UNSEEN;
@@ -526,51 +521,37 @@ static __always_inline void note_entering(struct graft_side *mine, const struct 
 		grow_32(&mine->passed, end_of(p) - mine->back_read);
 }
 
-/*
- * OFFERED or LOCKED: become the one who looks.  False: P goes to its socket, or is dropped:
- * *RET_STATE is 0.  If another packet is looking just now, the count that P leaves keeps that one
- * from activating the graft.  Whoever looks after that one must find P's end in `passed`, so that
- * is first.
- */
-static __always_inline bool lock_offer(struct graft_entry *g, struct graft_side *mine,
-				       const struct packet *p, __u32 *ret_state)
-{
-	for (int i = 0; i < 32; i++) {
-		__u32 state = READ_ONCE(g->state);
-
-		*ret_state = state & GRAFT_STATE_MASK;
-		if (*ret_state == GRAFT_OFFERED) {
-			if (__sync_val_compare_and_swap(&g->state, state, GRAFT_LOCKED) == state)
-				return true;
-		} else if (*ret_state == GRAFT_LOCKED) {
-			note_entering(mine, p);
-			if (__sync_val_compare_and_swap(&g->state, state,
-							state + GRAFT_PASSED_ONE) == state)
-				return false;
-		} else {
-			return false;
-		}
-	}
-	*ret_state = 0; /* it will be sent again */
-	return false;
-}
-
 /* Packets that look; then one of 16, for a session that is hardly ever quiet. */
 #define LOOKS 256
 
-/* Returns the state in which P finds its session.  OFFERED: P goes to its socket. */
+/*
+ * OFFERED or LOCKED.  Returns the state in which P finds its session; OFFERED: P goes to its socket;
+ * 0: it is dropped.  If another packet is looking just now, the count that P leaves keeps that one
+ * from activating the graft.  Whoever looks after that one must find P's end in `passed`, so that
+ * is first.
+ */
 __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
 	int why = GRAFT_IN_HAND;
 	struct graft_entry *g;
 	struct found f;
-	__u32 state;
+	__u32 state = GRAFT_LOCKED;
 
 	if (!p || !find_slot(slot, side, &f))
 		return 0;
 	g = f.g;
-	if (!lock_offer(g, f.mine, p, &state))
-		return state == GRAFT_LOCKED ? GRAFT_OFFERED : state;
+	for (int i = 0; i < 32; i++) {
+		state = __sync_val_compare_and_swap(&g->state, GRAFT_OFFERED, GRAFT_LOCKED);
+		if (state == GRAFT_OFFERED)
+			break;
+		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED)
+			return state & GRAFT_STATE_MASK;
+		note_entering(f.mine, p);
+		if (__sync_val_compare_and_swap(&g->state, state, state + GRAFT_PASSED_ONE) == state)
+			return GRAFT_OFFERED;
+	}
+	if (state != GRAFT_OFFERED)
+		return 0; /* it will be sent again */
 	if (g->looks++ < LOOKS || !(g->looks & 15) || g->hold)
 		why = look(skb, &f, p);
 	if (!why) {

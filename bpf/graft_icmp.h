@@ -5,15 +5,13 @@
  */
 #pragma once
 
+#include <linux/icmpv6.h>
+
 #include "graft_packet.h"
 #include "graft_translate.h"
 
-#define ICMP_V4 1
 #define ICMP_V4_UNREACHABLE 3
 #define ICMP_V4_TOO_BIG 4
-#define ICMP_V6 58
-#define ICMP_V6_TOO_BIG 2
-#define ICMP_V6_INFO 128 /* from here on no errors */
 
 struct icmp {
 	__u8 type, code;
@@ -27,7 +25,7 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 	struct {
 		struct graft_addr from, to;
 		__u32 len, protocol;
-	} p = { l->tuple.local, l->tuple.remote, bpf_htonl(all), bpf_htonl(ICMP_V6) };
+	} p = { l->tuple.local, l->tuple.remote, bpf_htonl(all), bpf_htonl(IPPROTO_ICMPV6) };
 	__s64 sum = is_ipv6(l) ? bpf_csum_diff(NULL, 0, (__be32 *)&p, sizeof(p), 0) : 0;
 
 	return folded(bpf_csum_diff(NULL, 0, at, len, (__u32)sum));
@@ -41,14 +39,14 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 #define OF_UDP (1ULL << 32) /* instead of a number: the quote is of UDP */
 
 /*
- * Turn the packet, which has the room, into a message to the remote end of L: its segment SEQ
- * exceeds MTU.  The device may still have to fill in the TCP checksum of what the packet was
+ * Turn the packet, which has the room, into a message to the remote end of L, and send it: segment
+ * SEQ exceeds MTU.  The device may still have to fill in the TCP checksum of what the packet was
  * (CHECKSUM_PARTIAL).  It then writes into the quoted TCP header.  The words of that header add up
  * to 0, before and after, so the sum of the message holds.  Of UDP the length sees to that: of a
  * quote nobody believes it.
  */
-__noinline int store_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
-			     __u32 mtu)
+__noinline int send_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
+			    __u32 mtu)
 {
 	__u32 zero = 0, ip, len;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
@@ -57,15 +55,15 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_leg *l, _
 	bool ipv6, udp = seq == OF_UDP;
 
 	if (!at || !l)
-		return -1;
+		return DROP;
 	ipv6 = is_ipv6(l);
 	ip = ip_len(ipv6);
 	len = MESSAGE(ip) - (udp ? UDP_LESS : 0);
 	icmp = (void *)at->is + ip;
 	t = (void *)(icmp + 1) + ip;
-	fill_ip(at->is, l, false, ipv6 ? ICMP_V6 : ICMP_V4, len - ip, 0, OWN_TTL);
+	fill_ip(at->is, l, false, ipv6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP, len - ip, 0, OWN_TTL);
 	fill_ip(icmp + 1, l, true, udp ? IPPROTO_UDP : IPPROTO_TCP, mtu + 1 - ip, 0, OWN_TTL);
-	*icmp = (struct icmp){ .mtu = bpf_htonl(mtu), .type = ICMP_V6_TOO_BIG };
+	*icmp = (struct icmp){ .mtu = bpf_htonl(mtu), .type = ICMPV6_PKT_TOOBIG };
 	if (!ipv6) {
 		icmp->type = ICMP_V4_UNREACHABLE;
 		icmp->code = ICMP_V4_TOO_BIG;
@@ -78,7 +76,7 @@ __noinline int store_message(struct __sk_buff *skb, const struct graft_leg *l, _
 	*(udp ? &((struct udphdr *)t)->len :
 		&t->urg_ptr) = folded(bpf_csum_diff(NULL, 0, (__be32 *)t, sizeof(*t), 0));
 	icmp->sum = sum_of(l, icmp, sizeof(*icmp) + ip, len - ip);
-	return bpf_skb_store_bytes(skb, l3, at->is, len, 0);
+	return bpf_skb_store_bytes(skb, l3, at->is, len, 0) ? DROP : send_to(skb, l, l3);
 }
 
 /* What fits on leg FROM, in the header of leg TO. */
@@ -97,10 +95,10 @@ static __always_inline int too_big(struct __sk_buff *skb, const struct packet *p
 	__u32 quoted = is_udp(p) ? sizeof(struct udphdr) : sizeof(struct tcphdr);
 
 	if (bpf_skb_change_tail(skb, p->l4 + quoted, 0) ||
-	    bpf_skb_adjust_room(skb, more, BPF_ADJ_ROOM_MAC, 0) ||
-	    store_message(skb, mine, p->l3, is_udp(p) ? OF_UDP : p->seq, mtu_for(mine, other, mtu)))
+	    bpf_skb_adjust_room(skb, more, BPF_ADJ_ROOM_MAC, 0))
 		return DROP;
-	return send_to(skb, mine, p->l3);
+	return send_message(skb, mine, p->l3, is_udp(p) ? OF_UDP : p->seq,
+			    mtu_for(mine, other, mtu));
 }
 
 /* An ICMP error, and the segment that it quotes: one that has left here. */
@@ -131,17 +129,17 @@ static __always_inline bool parse_icmp(struct __sk_buff *skb, __u32 l3, struct c
 	if (c->ipv6) {
 		struct ipv6hdr *outer = (void *)s->is, *inner = (void *)was;
 
-		if (s->is[0] >> 4 != 6 || outer->nexthdr != ICMP_V6 || icmp->type >= ICMP_V6_INFO ||
-		    inner->nexthdr != IPPROTO_TCP)
+		if (s->is[0] >> 4 != 6 || outer->nexthdr != IPPROTO_ICMPV6 ||
+		    icmp->type >= ICMPV6_INFOMSG_MASK || inner->nexthdr != IPPROTO_TCP)
 			return false;
 		__builtin_memcpy(&c->tuple.remote, &inner->daddr, sizeof(c->tuple.remote));
 		__builtin_memcpy(&c->tuple.local, &inner->saddr, sizeof(c->tuple.local));
-		c->too_big = icmp->type == ICMP_V6_TOO_BIG;
+		c->too_big = icmp->type == ICMPV6_PKT_TOOBIG;
 		c->mtu = bpf_ntohl(icmp->mtu);
 	} else {
 		struct iphdr *outer = (void *)s->is, *inner = (void *)was;
 
-		if (s->is[0] != 0x45 || outer->protocol != ICMP_V4 ||
+		if (s->is[0] != 0x45 || outer->protocol != IPPROTO_ICMP ||
 		    outer->frag_off & bpf_htons(0x3fff) ||
 		    (icmp->type != ICMP_V4_UNREACHABLE && icmp->type != 11 && icmp->type != 12) ||
 		    was[0] != 0x45 || inner->protocol != IPPROTO_TCP)
@@ -174,11 +172,10 @@ static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3,
 	if (to->ipv6 != c->ipv6 &&
 	    bpf_skb_change_proto(skb, to->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP), 0))
 		return DROP;
-	if (bpf_skb_change_tail(skb, l3 + MESSAGE(ip_len(to->ipv6)), 0) ||
-	    store_message(skb, &to->leg, l3, c->seq - to->seq_add,
-			  mtu_for(&to->leg, &f->mine->leg, c->mtu)))
+	if (bpf_skb_change_tail(skb, l3 + MESSAGE(ip_len(to->ipv6)), 0))
 		return DROP;
-	return send_to(skb, &to->leg, l3);
+	return send_message(skb, &to->leg, l3, c->seq - to->seq_add,
+			    mtu_for(&to->leg, &f->mine->leg, c->mtu));
 }
 
 /*

@@ -21,7 +21,6 @@
 #define PASS TC_ACT_UNSPEC /* to the next program, or to the stack: TCX_NEXT is the same */
 #define DROP TC_ACT_SHOT
 
-#define ESTABLISHED 1
 #define AF_INET 2
 #define AF_INET6 10
 #define PACKET_TO_US 0 /* PACKET_HOST */
@@ -123,7 +122,6 @@ struct seen {
 struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
 	__u32 at, header;
-	__u32 edges; /* bytes of SACK blocks that follow */
 	struct seen seen[2];
 };
 
@@ -257,9 +255,6 @@ static __always_inline bool is_plain(const struct packet *p)
 	return p->l4 - p->l3 == (p->ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr));
 }
 
-#define HOP_BY_HOP 0
-#define FRAGMENT 44
-#define DESTINATION 60
 #define JUMBO bpf_htons(0xc204) /* kind and length of the option */
 
 static __always_inline bool is_ours(__u8 protocol)
@@ -280,13 +275,13 @@ static __always_inline bool skip_extensions(struct packet *p, __u8 *protocol, vo
 
 		if ((void *)(h + 8) > end || h[1] > 3)
 			return false;
-		if (next == FRAGMENT && !(*(__u16 *)(h + 2) & bpf_htons(0xfff8)))
+		if (next == IPPROTO_FRAGMENT && !(*(__u16 *)(h + 2) & bpf_htons(0xfff8)))
 			p->odd = GRAFT_FRAGMENTS;
-		else if (next != HOP_BY_HOP && next != DESTINATION)
+		else if (next != IPPROTO_HOPOPTS && next != IPPROTO_DSTOPTS)
 			return false;
 		else if (h[1] || *(__u16 *)(h + 2) != JUMBO)
 			p->odd = p->odd ?: GRAFT_HEADERS;
-		p->l4 += 8 + (next == FRAGMENT ? 0 : h[1] * 8);
+		p->l4 += 8 + (next == IPPROTO_FRAGMENT ? 0 : h[1] * 8);
 		next = h[0];
 	}
 	*protocol = next;
@@ -423,13 +418,16 @@ static __always_inline void reverse(struct packet *p)
 	p->tuple.local_port = port;
 }
 
+static __always_inline bool same_addr(const struct graft_addr *a, const struct graft_addr *b)
+{
+	return !((a->w[0] ^ b->w[0]) | (a->w[1] ^ b->w[1]) | (a->w[2] ^ b->w[2]) |
+		 (a->w[3] ^ b->w[3]));
+}
+
 static __always_inline bool same_tuple(const struct graft_tuple *a, const struct graft_tuple *b)
 {
-	__u32 other = 0;
-
-	for (int i = 0; i < 4; i++)
-		other |= (a->remote.w[i] ^ b->remote.w[i]) | (a->local.w[i] ^ b->local.w[i]);
-	return !other && a->remote_port == b->remote_port && a->local_port == b->local_port;
+	return same_addr(&a->remote, &b->remote) && same_addr(&a->local, &b->local) &&
+	       a->remote_port == b->remote_port && a->local_port == b->local_port;
 }
 
 struct found {

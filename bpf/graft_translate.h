@@ -25,42 +25,23 @@ struct change {
 	__u32 slot, side;
 };
 
-static __always_inline struct change through(const struct found *f)
-{
-	const struct graft_side *mine = f->mine;
-
-	return (struct change){
-		.source = f->other->tuple.local_port,
-		.dest = f->other->tuple.remote_port,
-		.seq_add = mine->seq_add,
-		.ack_add = mine->ack_add,
-		.tsval_add = mine->tsval_add,
-		.tsecr_add = mine->tsecr_add,
-		.left = mine->window_left & 15,
-		.right = mine->window_right & 15,
-		.grafted = 1,
-		.slot = f->slot,
-		.side = f->side,
-	};
-}
-
 /*
- * Change TSval and TSecr.  MINE, OTHER: of a graft, else NULL.  The other end must not be told of a
- * clock that it has not sent yet, or has forgotten.
+ * Change TSval and TSecr.  F: of a graft, else NULL.  The other end must not be told of a clock that
+ * it has not sent yet, or has forgotten.
  */
-static __always_inline void change_clocks(const struct change *c, struct graft_side *mine,
-					  struct graft_side *other, __u32 words[2])
+static __always_inline void change_clocks(const struct change *c, const struct found *f,
+					  __u32 words[2])
 {
 	__u32 tsval = bpf_ntohl(words[0]) + c->tsval_add,
 	      tsecr = bpf_ntohl(words[1]) + c->tsecr_add;
 
-	if (other)
-		grow_32(&other->tsval_sent, tsval);
-	if (mine && mine->tsecr_clamped) {
-		if (diff(tsecr, mine->tsecr_least) < 0)
-			tsecr = mine->tsecr_least;
+	if (f)
+		grow_32(&f->other->tsval_sent, tsval);
+	if (f && f->mine->tsecr_clamped) {
+		if (diff(tsecr, f->mine->tsecr_least) < 0)
+			tsecr = f->mine->tsecr_least;
 		else
-			mine->tsecr_clamped = 0;
+			f->mine->tsecr_clamped = 0;
 	}
 	words[0] = bpf_htonl(tsval);
 	words[1] = bpf_htonl(tsecr);
@@ -109,8 +90,6 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 		addr_diff = bpf_csum_diff(was + 1, 8, is + 1, 8, 0);
 		ip_diff = bpf_csum_diff(was, 12, is, 12, 0);
 		bpf_l3_csum_replace(skb, l3 + 10, 0, ip_diff, 0);
-		bpf_l4_csum_replace(skb, sum, 0, l4_diff, flags);
-		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, flags | BPF_F_PSEUDO_HDR);
 	} else {
 		struct ipv6hdr *ip = data + l3;
 		struct graft_addr was[2], is[2] = { to->tuple.local, to->tuple.remote };
@@ -121,12 +100,12 @@ __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 		__builtin_memcpy(&ip->saddr, is, sizeof(is));
 		ip->hop_limit = to->way.ttl;
 		addr_diff = bpf_csum_diff((__be32 *)was, 32, (__be32 *)is, 32, 0);
-		bpf_l4_csum_replace(skb, sum, 0, l4_diff, flags);
-		flags |= BPF_F_PSEUDO_HDR;
-		if (!bpf_l4_csum_replace(skb, sum, 0, addr_diff, flags | CSUM_IPV6))
-			return 0;
-		return bpf_l4_csum_replace(skb, sum, 0, addr_diff, flags);
 	}
+	bpf_l4_csum_replace(skb, sum, 0, l4_diff, flags);
+	flags |= BPF_F_PSEUDO_HDR;
+	if (p->ipv6 && !bpf_l4_csum_replace(skb, sum, 0, addr_diff, flags | CSUM_IPV6))
+		return 0;
+	return bpf_l4_csum_replace(skb, sum, 0, addr_diff, flags);
 }
 
 static __always_inline __u32 ip_len(bool ipv6)
@@ -203,8 +182,7 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p, const s
 
 /* A header with no more than timestamps: -1 if P has another one, or it is not in one piece. */
 static __always_inline int change_usual(struct __sk_buff *skb, const struct packet *p,
-					struct change *c, struct graft_side *mine,
-					struct graft_side *other)
+					struct change *c, const struct found *f)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	__u32 is[8], *at;
@@ -219,7 +197,7 @@ static __always_inline int change_usual(struct __sk_buff *skb, const struct pack
 	is[1] = bpf_htonl(p->seq + c->seq_add);
 	is[2] = bpf_htonl(p->ack + c->ack_add);
 	is[3] = (is[3] & bpf_htonl(0xffff0000)) | bpf_htonl(new_window(c, p->window));
-	change_clocks(c, mine, other, is + 6);
+	change_clocks(c, f, is + 6);
 	/* before the packet is changed: a copy would be too much for the stack */
 	c->diff = bpf_csum_diff(at, sizeof(is), is, sizeof(is), 0);
 	at[0] = is[0];
@@ -242,19 +220,17 @@ static __always_inline void change_timestamp(struct walk *w, __u32 at)
 	__u32 words[2];
 
 	__builtin_memcpy(words, &w->s->is[at & 63], sizeof(words));
-	change_clocks(w->c, w->f.mine, w->f.other, words);
+	change_clocks(w->c, w->f.mine ? &w->f : NULL, words);
 	__builtin_memcpy(&w->s->is[at & 63], words, sizeof(words));
 }
 
-static __always_inline void change_edge(struct scratch *s, __u32 ack_add)
+static __always_inline void change_edge(struct scratch *s, __u32 at, __u32 ack_add)
 {
 	__u32 edge;
 
-	__builtin_memcpy(&edge, &s->is[s->at & 63], sizeof(edge));
+	__builtin_memcpy(&edge, &s->is[at & 63], sizeof(edge));
 	edge = bpf_htonl(bpf_ntohl(edge) + ack_add);
-	__builtin_memcpy(&s->is[s->at & 63], &edge, sizeof(edge));
-	s->at += sizeof(edge);
-	s->edges -= sizeof(edge);
+	__builtin_memcpy(&s->is[at & 63], &edge, sizeof(edge));
 }
 
 /* One step for each byte at most: a header has room for 40 bytes of options. */
@@ -266,10 +242,6 @@ static long change_option(__u32 index, struct walk *w)
 
 	if (!s || !w->c || s->at >= s->header || s->at >= TCP_HEADER_MAX)
 		return 1;
-	if (s->edges >= sizeof(__u32)) {
-		change_edge(s, w->c->ack_add);
-		return 0;
-	}
 	kind = s->is[s->at & 63];
 	if (kind == 1) {
 		s->at++;
@@ -280,12 +252,11 @@ static long change_option(__u32 index, struct walk *w)
 	len = s->is[(s->at + 1) & 63];
 	if (len < 2 || s->at + len > s->header || (kind == OPTION_SACK && len % sizeof(__u32) != 2))
 		return 1;
-	if (kind == OPTION_SACK) { /* who has not asked for it ignores it (RFC 1122, 4.2.2.5) */
-		s->edges = len - 2;
-		len = 2;
-	} else if (kind == OPTION_TIMESTAMP && len == 10) {
+	if (kind == OPTION_TIMESTAMP && len == 10)
 		change_timestamp(w, s->at + 2);
-	}
+	/* who has not asked for SACK ignores it (RFC 1122, 4.2.2.5) */
+	for (__u32 i = 2; kind == OPTION_SACK && i < len && i < OPTIONS_MAX; i += sizeof(__u32))
+		change_edge(s, s->at + i, w->c->ack_add);
 	s->at += len;
 	return 0;
 }
@@ -322,7 +293,6 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	t->window = bpf_htons(new_window(c, p->window));
 	s->at = 20;
 	s->header = header;
-	s->edges = 0;
 	bpf_loop(OPTIONS_MAX, change_option, &w, 0);
 	c->diff = bpf_csum_diff((__be32 *)s->was, 64, (__be32 *)s->is, 64, 0);
 	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))
@@ -334,11 +304,11 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	return bpf_skb_store_bytes(skb, p->l4 + 20, s->is + 20, header - 20, 0);
 }
 
+/* F: of a graft, else NULL. */
 static __always_inline int change_header(struct __sk_buff *skb, const struct packet *p,
-					 struct change *c, struct graft_side *mine,
-					 struct graft_side *other)
+					 struct change *c, const struct found *f)
 {
-	return change_usual(skb, p, c, mine, other) ? change_any(skb, p, c) : 0;
+	return change_usual(skb, p, c, f) ? change_any(skb, p, c) : 0;
 }
 
 /*
@@ -365,4 +335,14 @@ static __always_inline int send_to(struct __sk_buff *skb, const struct graft_leg
 		__builtin_memcpy(to.ipv6_nh, hop, sizeof(to.ipv6_nh));
 	}
 	return bpf_redirect_neigh(l->way.ifindex, &to, sizeof(to), 0);
+}
+
+/* Send P, whose L4 header has changed by L4_DIFF, the way of TO. */
+static __always_inline int send_on(struct __sk_buff *skb, const struct packet *p,
+				   const struct graft_leg *to, __s64 l4_diff)
+{
+	if (p->ipv6 == is_ipv6(to) ? set_addresses(skb, p, to, l4_diff) :
+				     set_family(skb, p, to, l4_diff))
+		return DROP;
+	return send_to(skb, to, p->l3);
 }

@@ -135,18 +135,7 @@ static __always_inline int translate(struct __sk_buff *skb, const struct packet 
 	changed = bpf_csum_diff(&was, sizeof(was), &is, sizeof(is), 0);
 	__sync_fetch_and_add(&f->at->packets, n);
 	__sync_fetch_and_add(&f->at->bytes, p->len);
-	if (p->ipv6 == is_ipv6(f->other) ? set_addresses(skb, p, f->other, changed) :
-					   set_family(skb, p, f->other, changed))
-		return DROP;
-	return send_to(skb, f->other, p->l3);
-}
-
-/* Connected sockets of this machine go on as if they had not been told what is too big. */
-static __always_inline bool is_to_itself(const struct packet *p)
-{
-	const __u32 *a = p->tuple.remote.w, *b = p->tuple.local.w;
-
-	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]));
+	return send_on(skb, p, f->other, changed);
 }
 
 /* P arrives.  Of IPv6 the stack takes none without a checksum. */
@@ -192,8 +181,12 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 		return translate(skb, p, &f, n);
 	if (mtu < head + ROOM_LEAST)
 		mtu = head + ROOM_LEAST;
-	/* where its sender is, may not be known: nobody has answered it */
-	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways && !is_to_itself(p))
+	/*
+	 * Where its sender is, may not be known: nobody has answered it.  Connected sockets of this
+	 * machine go on as if they had not been told what is too big.
+	 */
+	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways &&
+	    !same_addr(&p->tuple.remote, &p->tuple.local))
 		return too_big(skb, p, f.mine, f.other, mtu);
 	f.at->why = GRAFT_TOO_BIG;
 	return pass_flow(f.at, n, false);

@@ -141,41 +141,24 @@ static void tell_once(const struct culvert_ctl *ctl, struct culvert_stat *st, __
 /* The target's write_seq: all that TCP has accepted for sending.  False: the target is gone. */
 static bool target_write_seq(__u32 target, __u32 *seq)
 {
+	struct bpf_sock *sk = bpf_map_lookup_elem(&tx, &target);
 	struct tcp_sock *tp;
-	struct bpf_sock *sk;
-	bool found = false;
 
-	sk = bpf_map_lookup_elem(&tx, &target);
 	if (!sk)
 		return false;
 	tp = bpf_skc_to_tcp_sock(sk);
-	if (tp) {
+	if (tp)
 		*seq = READ_ONCE(tp->write_seq);
-		found = true;
-	}
 	bpf_sk_release(sk);
-	return found;
+	return tp;
 }
 
-/*
- * A new stay in rx.  The daemon enters a flow only when nothing is queued for the target outside
- * its TCP, so write_seq is exactly where the redirected bytes will begin.
- */
-static void begin_epoch(struct culvert_stat *st, const struct culvert_stat *reverse, __u32 seq,
-			__u32 epoch)
+/* The socket that the skb has come to; NULL: it is gone. */
+static struct tcp_sock *source_of(struct __sk_buff *skb)
 {
-	st->epoch = epoch;
-	st->expected_seq = seq;
-	st->mark_seq = seq;
-	st->mark_overhead = st->overhead;
-	st->sent_overhead = st->overhead;
-	st->turn_bytes = st->bytes;
-	st->turn_packets = (__u32)st->packets;
-	st->turn_answers = (__u32)READ_ONCE(reverse->packets);
-	st->unchecked_bytes = 0;
-	st->unchecked_packets = 0;
-	st->told = 0;
-	st->backlog = 0; /* the daemon has released what it was */
+	struct bpf_sock *sk = skb->sk;
+
+	return sk ? bpf_skc_to_tcp_sock(sk) : NULL;
 }
 
 /*
@@ -188,18 +171,12 @@ static __u64 backlog_memory(struct culvert_stat *st, __u32 write_seq)
 {
 	__s32 payload = (__s32)(st->expected_seq - write_seq);
 
-	if (payload <= 0) {
-		st->sent_overhead = st->overhead;
-		st->mark_overhead = st->overhead;
-		st->mark_seq = st->expected_seq;
-		return 0;
-	}
-	if ((__s32)(write_seq - st->mark_seq) >= 0) {
-		st->sent_overhead = st->mark_overhead;
+	if (payload <= 0 || (__s32)(write_seq - st->mark_seq) >= 0) {
+		st->sent_overhead = payload <= 0 ? st->overhead : st->mark_overhead;
 		st->mark_overhead = st->overhead;
 		st->mark_seq = st->expected_seq;
 	}
-	return (__u64)payload + (st->overhead - st->sent_overhead);
+	return payload <= 0 ? 0 : (__u64)payload + (st->overhead - st->sent_overhead);
 }
 
 /* Bulk: much in one direction, in big skbs, with hardly an answer.  All else begins a new turn. */
@@ -285,15 +262,14 @@ static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat
 				__u32 rslot)
 {
 	const struct culvert_ctl *ctl = bpf_map_lookup_elem(&ctls, &rslot);
-	struct bpf_sock *sk = skb->sk;
 	struct tcp_sock *tp;
 
-	if (!sk || !ctl)
+	if (!ctl)
 		return true;
 	/* nothing redirected since it has entered, or all of it has drained since it has left */
 	if (READ_ONCE(reverse->epoch) != READ_ONCE(ctl->epoch))
 		return false;
-	tp = bpf_skc_to_tcp_sock(sk);
+	tp = source_of(skb);
 	return !tp || (__s32)(READ_ONCE(reverse->expected_seq) - READ_ONCE(tp->write_seq)) > 0;
 }
 
@@ -367,59 +343,64 @@ static long cut_step(__u32 i, struct cutting *c)
 }
 
 /*
- * Cut OLD bytes off the front.  By bpf_loop(), whose body the verifier walks a few times: a plain
- * loop it walks for every step and every way into it, which was 80 % of the instructions that it
- * allows, and 0.8 s of each start.
- */
-static bool cut(struct __sk_buff *skb, __u32 old)
-{
-	struct cutting c = { .skb = skb, .left = old };
-
-	bpf_loop(TRIM_STEPS, cut_step, &c, 0);
-	return !c.left;
-}
-
-/*
  * After a retransmission an skb may begin with bytes that an earlier one had: tcp_data_queue()
  * keeps such a "partial packet" whole, and recvmsg() skips the old bytes by sequence number.  A
  * verdict is given all of it, and must cut it to what comes next.  copied_seq says what comes next
  * only when the flow enters: later it lags behind passed bytes until user space has read them.
  * False: the stream has a gap, or the cut failed.
+ *
+ * By bpf_loop(), whose body the verifier walks a few times: a plain loop it walks for every step
+ * and every way into it, which was 80 % of the instructions that it allows, and 0.8 s of each start.
  */
 static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
 {
 	const struct sk_buff *k = (const struct sk_buff *)skb;
+	struct cutting c = { .skb = skb };
 	__u32 seq = 0, end, old;
 
 	if (bpf_core_read(&seq, sizeof(seq), k->cb + bpf_core_field_offset(struct tcp_skb_cb, seq)))
 		return false;
 	old = st->next_seq - seq;
 	end = seq + skb->len;
-	if (old > skb->len || (old && !cut(skb, old)))
+	if (old > skb->len)
 		return false;
-	st->next_seq = end;
-	if (old) /* else its cache line stays clean */
+	if (old) { /* else its cache line stays clean */
+		c.left = old;
+		bpf_loop(TRIM_STEPS, cut_step, &c, 0);
+		if (c.left)
+			return false;
 		st->overlap += old;
+	}
+	st->next_seq = end;
 	return true;
 }
 
-/* The first skb of a stay in rx.  False: a socket is gone. */
+/*
+ * The first skb of a stay in rx.  The daemon enters a flow only when nothing is queued for the
+ * target outside its TCP, so write_seq is exactly where the redirected bytes will begin.  False: a
+ * socket is gone.
+ */
 static bool enter(struct __sk_buff *skb, struct culvert_stat *st,
 		  const struct culvert_stat *reverse, __u32 slot, __u32 epoch)
 {
-	struct bpf_sock *sk = skb->sk;
-	struct tcp_sock *tp;
+	struct tcp_sock *tp = source_of(skb);
 	__u32 seq = 0;
 
-	if (!sk)
-		return false;
-	tp = bpf_skc_to_tcp_sock(sk);
-	if (!tp)
+	if (!tp || !target_write_seq(slot ^ 1, &seq))
 		return false;
 	st->next_seq = READ_ONCE(tp->copied_seq);
-	if (!target_write_seq(slot ^ 1, &seq))
-		return false;
-	begin_epoch(st, reverse, seq, epoch);
+	st->epoch = epoch;
+	st->expected_seq = seq;
+	st->mark_seq = seq;
+	st->mark_overhead = st->overhead;
+	st->sent_overhead = st->overhead;
+	st->turn_bytes = st->bytes;
+	st->turn_packets = (__u32)st->packets;
+	st->turn_answers = (__u32)READ_ONCE(reverse->packets);
+	st->unchecked_bytes = 0;
+	st->unchecked_packets = 0;
+	st->told = 0;
+	st->backlog = 0; /* the daemon has released what it was */
 	return true;
 }
 
@@ -454,13 +435,27 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 	return redirect(skb, ctl, st, slot, len);
 }
 
+/* The flow of the socket that the skb has come to.  False: it is being closed. */
+static __always_inline bool find(struct __sk_buff *skb, __u32 *slot, struct culvert_stat **st,
+				 struct culvert_ctl **ctl)
+{
+	__u64 cookie = bpf_get_socket_cookie(skb);
+	__u32 *found = bpf_map_lookup_elem(&slots, &cookie);
+
+	if (!found)
+		return false;
+	*slot = *found;
+	*st = bpf_map_lookup_elem(&stats, slot);
+	*ctl = bpf_map_lookup_elem(&ctls, slot);
+	return *st && *ctl;
+}
+
 SEC("sk_skb/stream_verdict")
 int culvert_verdict(struct __sk_buff *skb)
 {
-	__u64 cookie = bpf_get_socket_cookie(skb);
 	struct culvert_stat *st, *reverse;
 	struct culvert_ctl *ctl;
-	__u32 slot, rslot, *found;
+	__u32 slot, rslot;
 
 	/*
 	 * A FIN without data.  TCP has taken note of it already; queued anywhere it would break the
@@ -469,22 +464,16 @@ int culvert_verdict(struct __sk_buff *skb)
 	if (!skb->len)
 		return SK_DROP;
 
-	found = bpf_map_lookup_elem(&slots, &cookie);
-	if (!found)
-		return SK_PASS; /* being closed: nobody will read it */
-	slot = *found;
+	if (!find(skb, &slot, &st, &ctl))
+		return SK_PASS; /* nobody will read it */
 	rslot = slot ^ 1;
-	st = bpf_map_lookup_elem(&stats, &slot);
 	reverse = bpf_map_lookup_elem(&stats, &rslot);
-	ctl = bpf_map_lookup_elem(&ctls, &slot);
-	if (!st || !ctl || !reverse)
+	if (!reverse)
 		return SK_PASS;
 
-	if (st->lost == ctl->epoch)
-		return lose(ctl, st, slot, skb->len);
-	if (st->epoch != ctl->epoch && !enter(skb, st, reverse, slot, ctl->epoch))
-		return lose(ctl, st, slot, skb->len);
-	if (!trim(skb, st))
+	if (st->lost == ctl->epoch ||
+	    (st->epoch != ctl->epoch && !enter(skb, st, reverse, slot, ctl->epoch)) ||
+	    !trim(skb, st))
 		return lose(ctl, st, slot, skb->len);
 	if (!skb->len)
 		return SK_DROP; /* all of it had come before */
@@ -499,26 +488,14 @@ int culvert_verdict(struct __sk_buff *skb)
 SEC("socket")
 int culvert_gate(struct __sk_buff *skb)
 {
-	const struct culvert_stat *st;
-	const struct culvert_ctl *ctl;
-	__u32 slot, *found;
-	__u64 cookie;
+	struct culvert_stat *st;
+	struct culvert_ctl *ctl;
+	__u32 slot;
 	__u8 bytes[2]; /* 12: data offset in words, 13: flags */
 
-	if (bpf_skb_load_bytes(skb, 12, bytes, sizeof(bytes)))
-		return skb->len;
-	if (bytes[1] & TCP_FLAG_RST_BIT)
-		return skb->len;
-	if (skb->len <= (__u32)(bytes[0] >> 4) * 4 && !(bytes[1] & TCP_FLAG_FIN_BIT))
-		return skb->len;
-	cookie = bpf_get_socket_cookie(skb);
-	found = bpf_map_lookup_elem(&slots, &cookie);
-	if (!found)
-		return skb->len;
-	slot = *found;
-	st = bpf_map_lookup_elem(&stats, &slot);
-	ctl = bpf_map_lookup_elem(&ctls, &slot);
-	if (!st || !ctl)
+	if (bpf_skb_load_bytes(skb, 12, bytes, sizeof(bytes)) || bytes[1] & TCP_FLAG_RST_BIT ||
+	    (skb->len <= (__u32)(bytes[0] >> 4) * 4 && !(bytes[1] & TCP_FLAG_FIN_BIT)) ||
+	    !find(skb, &slot, &st, &ctl))
 		return skb->len;
 	if (READ_ONCE(ctl->fence) || READ_ONCE(st->closed) == READ_ONCE(ctl->epoch))
 		return 0;

@@ -15,6 +15,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
+#include "datapath/graft_tuple.h"
 #include "relay/admission.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"

@@ -39,7 +39,6 @@
 #include "config/file.h"
 #include "config/read.h"
 #include "datapath/tcp.h"
-#include "datapath/udp_graft.h"
 #include "relay/listener.h"
 
 #define PRIVILEGED_FD SANDBOX_CHILD_FD /* the pair, as this process knows it */
@@ -76,8 +75,8 @@ static bool is_sane(const struct privileged_request *q)
 	case PRIVILEGED_FILTERS:
 		return true;
 	case PRIVILEGED_REVIVE:
-		return q->count == 1 && is_sane_addr(&q->addr) && is_sane_addr(&q->remote) &&
-		       addr_is_inet(&q->addr) && q->addr.len == q->remote.len &&
+		return q->count == 1 && graft_addr_is_ipv6(&q->side.tuple.local) == q->side.ipv6 &&
+		       graft_addr_is_ipv6(&q->side.tuple.remote) == q->side.ipv6 &&
 		       q->side.window_left <= 14 && q->side.read_shift <= 14;
 	default:
 		return false;
@@ -326,8 +325,7 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 		r = read_config(s, q->took, fds);
 		log_keep_complaint(NULL, 0);
 	} else if (q->op == PRIVILEGED_REVIVE) {
-		fds[0] = tcp_revive(&q->side, (const struct sockaddr *)&q->addr.ss,
-				    (const struct sockaddr *)&q->remote.ss, q->addr.len, geteuid());
+		fds[0] = tcp_revive(&q->side, geteuid());
 		r = fds[0] < 0 ? fds[0] : 0;
 	} else if (q->op == PRIVILEGED_FILTERS) {
 		r = s->clsact ? clsact_do(s->clsact, q->ifindex, q->ethernet) : -EPERM;
@@ -565,7 +563,5 @@ int privileged_revive(struct privileged *p, const struct graft_side *s, int *ret
 {
 	struct privileged_request q = { .op = PRIVILEGED_REVIVE, .count = 1, .side = *s };
 
-	graft_tuple_address(&s->tuple, true, &q.addr.ss, &q.addr.len);
-	graft_tuple_address(&s->tuple, false, &q.remote.ss, &q.remote.len);
 	return ask(p, &q, ret_fd, err, errlen);
 }

@@ -32,6 +32,7 @@
 #include "config/config.h"
 #include "datapath/graft_attach.h"
 #include "datapath/graft_pins.h"
+#include "datapath/graft_tuple.h"
 #include "datapath/tcp.h"
 #include "datapath/udp_graft.h"
 
@@ -113,6 +114,34 @@ uint32_t graft_tag(const char *name)
 	return hash;
 }
 
+/* --- the queue of free slots --- */
+
+/* The slot that was given back first, if it can be used again; or NO_SLOT. */
+static uint32_t take(struct grafts *gs)
+{
+	uint32_t slot = NO_SLOT;
+
+	pthread_mutex_lock(&gs->lock);
+	if (gs->n_free && (graft_state(gs, gs->first) != GRAFT_RETURNED ||
+			   (uint32_t)clock_ms() - gs->slots[gs->first].put_ms >= RETURNED_MS)) {
+		slot = gs->first;
+		gs->first = gs->slots[slot].next;
+		gs->n_free--;
+		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+	}
+	pthread_mutex_unlock(&gs->lock);
+	return slot;
+}
+
+static void put(struct grafts *gs, uint32_t slot)
+{
+	pthread_mutex_lock(&gs->lock);
+	gs->slots[slot].put_ms = (uint32_t)clock_ms();
+	*(gs->n_free++ ? &gs->slots[gs->last].next : &gs->first) = slot;
+	gs->last = slot;
+	pthread_mutex_unlock(&gs->lock);
+}
+
 /* --- opening, closing --- */
 
 /*
@@ -121,20 +150,13 @@ uint32_t graft_tag(const char *name)
  */
 static void fill_queue(struct grafts *gs)
 {
-	uint32_t *end = &gs->first;
-
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
 		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
-		if (graft_state(gs, i) == GRAFT_OFFERED)
-			graft_withdraw(gs, i);
+		graft_withdraw(gs, i);
 		graft_return(gs, i, false);
-		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
-			continue;
-		gs->slots[i].put_ms = (uint32_t)clock_ms();
-		*end = gs->last = i;
-		end = &gs->slots[i].next;
-		gs->n_free++;
+		if (graft_state(gs, i) != GRAFT_STANDBY && !graft_carries(gs, i))
+			put(gs, i);
 	}
 }
 
@@ -162,8 +184,7 @@ static void begin_ways(struct grafts *gs)
 		}
 	gs->skel->bss->graft_ways = ways;
 	gs->skel->bss->graft_ways_least = ways - INT_MAX / 2;
-	if (bpf_map_lookup_elem(interfaces, &none, &gs->policies))
-		gs->policies = 0;
+	bpf_map_lookup_elem(interfaces, &none, &gs->policies);
 }
 
 /* The maps that a daemon before has left keep their size. */
@@ -239,26 +260,10 @@ static int attach(struct grafts *gs, bool on_loopback)
 	return r < 0 ? r : 0;
 }
 
-static int open_all(struct grafts *gs, const struct graft_limits *limits, const char **what)
-{
-	int r = gs->skel ? load(gs, limits->slots) : -errno;
-
-	*what = "cannot load the packet programs";
-	if (!r)
-		r = bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
-				   &gs->skel->bss->graft_events_lost);
-	if (r)
-		return r;
-	fill_queue(gs);
-	begin_ways(gs);
-	*what = "cannot attach the packet programs to any interface";
-	return attach(gs, limits->on_loopback);
-}
-
 int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
 {
 	struct grafts *gs = allocated(calloc(1, sizeof(*gs)));
-	const char *what;
+	const char *what = "cannot load the packet programs";
 	int pins, r;
 
 	pthread_mutex_init(&gs->lock, NULL);
@@ -266,7 +271,16 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	pins = graft_pins_open(&gs->pins, limits->pins, limits->uid);
 	gs->skel = graft_bpf__open();
-	r = open_all(gs, limits, &what);
+	r = gs->skel ? load(gs, limits->slots) : -errno;
+	r = r     ?:
+		    bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
+				   &gs->skel->bss->graft_events_lost);
+	if (!r) {
+		fill_queue(gs);
+		begin_ways(gs);
+		what = "cannot attach the packet programs to any interface";
+		r = attach(gs, limits->on_loopback);
+	}
 	if (r) {
 		snprintf(err, errlen, "%s: %s", what, strerror(-r));
 		grafts_close(gs, true);
@@ -370,27 +384,22 @@ volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
 	return &gs->all[slot];
 }
 
-/* From FROM to TO, waiting for a packet that holds LOCK: it does so for less than a microsecond. */
-static bool change(struct grafts *gs, uint32_t slot, enum graft_state from, enum graft_state lock,
-		   enum graft_state to)
+/* From FROM to TO, waiting for a packet that holds a lock: it does so for less than a microsecond. */
+static bool change(struct grafts *gs, uint32_t slot, enum graft_state from, enum graft_state to)
 {
-	for (;;) {
-		uint32_t state = raw_state(gs, slot);
+	while (graft_state(gs, slot) == from) {
+		uint32_t state = from;
 
-		if (state == (uint32_t)from &&
-		    __atomic_compare_exchange_n(&gs->all[slot].state, &state, (uint32_t)to, false,
+		if (__atomic_compare_exchange_n(&gs->all[slot].state, &state, (uint32_t)to, false,
 						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return true;
-		state &= GRAFT_STATE_MASK;
-		if (state != (uint32_t)from && state != (uint32_t)lock)
-			return false;
 	}
+	return false;
 }
 
 bool graft_withdraw(struct grafts *gs, uint32_t slot)
 {
-	return change(gs, slot, GRAFT_OFFERED, GRAFT_LOCKED,
-		      gs->all[slot].shifted ? GRAFT_RETURNED : GRAFT_FREE);
+	return change(gs, slot, GRAFT_OFFERED, gs->all[slot].shifted ? GRAFT_RETURNED : GRAFT_FREE);
 }
 
 void graft_hold(struct grafts *gs, uint32_t slot)
@@ -401,26 +410,31 @@ void graft_hold(struct grafts *gs, uint32_t slot)
 
 bool graft_return(struct grafts *gs, uint32_t slot, bool back)
 {
-	return back ? change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_RETURNING) :
-		      change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_ACTIVE);
+	return back ? change(gs, slot, GRAFT_ACTIVE, GRAFT_RETURNING) :
+		      change(gs, slot, GRAFT_RETURNING, GRAFT_ACTIVE);
 }
 
 /* --- requests --- */
 
-/* What the offer program is run on: a frame, of which it reads the part behind the header. */
-struct frame {
-	struct ethhdr eth;
-	struct graft_request q;
-} __attribute__((packed));
-
-static int run(struct grafts *gs, const struct graft_request *q)
+static int run_request(struct grafts *gs, const struct graft_request *q)
 {
-	struct frame in = { .eth.h_proto = htons(ETH_P_IP), .q = *q };
+	/* a frame, of which the offer program reads the part behind the header */
+	struct {
+		struct ethhdr eth;
+		struct graft_request q;
+	} __attribute__((packed)) in = { .eth.h_proto = htons(ETH_P_IP), .q = *q };
 	LIBBPF_OPTS(bpf_test_run_opts, opts, .data_in = &in, .data_size_in = sizeof(in),
 		    .repeat = 1);
 	int r = bpf_prog_test_run_opts(bpf_program__fd(gs->skel->progs.graft_offer), &opts);
 
 	return r ? GRAFT_BAD_REQUEST : (int)opts.retval;
+}
+
+static int run(struct grafts *gs, enum graft_op op, uint32_t slot)
+{
+	const struct graft_request q = { .op = op, .slot = slot };
+
+	return run_request(gs, &q);
 }
 
 static void set_addr(struct graft_addr *a, uint16_t *port, const struct sockaddr *sa)
@@ -444,43 +458,9 @@ void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
 	set_addr(&t->local, &t->local_port, local);
 }
 
-/* The slot that was given back first, if it can be used again. */
-static int take(struct grafts *gs, uint32_t *ret)
-{
-	int r = -ENOSPC;
-	uint32_t slot;
-
-	pthread_mutex_lock(&gs->lock);
-	slot = gs->first;
-	/* so that the queue never gets empty, its last slot stays */
-	if (gs->n_free > 1 && (graft_state(gs, slot) != GRAFT_RETURNED ||
-			       (uint32_t)clock_ms() - gs->slots[slot].put_ms >= RETURNED_MS)) {
-		gs->first = gs->slots[slot].next;
-		gs->n_free--;
-		r = 0;
-	}
-	pthread_mutex_unlock(&gs->lock);
-	if (!r)
-		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
-	*ret = slot;
-	return r;
-}
-
-static void put(struct grafts *gs, uint32_t slot)
-{
-	pthread_mutex_lock(&gs->lock);
-	gs->slots[slot].put_ms = (uint32_t)clock_ms();
-	gs->slots[gs->last].next = slot;
-	gs->last = slot;
-	gs->n_free++;
-	pthread_mutex_unlock(&gs->lock);
-}
-
 enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot)
 {
-	struct graft_request q = { .op = GRAFT_OFFER_AGAIN, .slot = slot };
-
-	return (enum graft_refusal)run(gs, &q);
+	return (enum graft_refusal)run(gs, GRAFT_OFFER_AGAIN, slot);
 }
 
 enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
@@ -488,31 +468,28 @@ enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
 	int r;
 
 	q->op = GRAFT_OFFER;
-	if (take(gs, &q->slot))
+	q->slot = take(gs);
+	if (q->slot == NO_SLOT)
 		return GRAFT_NO_SLOT;
-	r = run(gs, q);
+	r = run_request(gs, q);
 	if (r)
 		put(gs, q->slot);
-	else
-		gs->all[q->slot].counted[0] = gs->all[q->slot].counted[1] = 0;
 	return (enum graft_refusal)r;
 }
 
 void graft_kill(struct grafts *gs, uint32_t slot)
 {
-	const struct graft_request q = { .op = GRAFT_KILL, .slot = slot };
-
-	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_DONE) &&
-	    !change(gs, slot, GRAFT_RETURNING, GRAFT_LOCKED_2, GRAFT_DONE) &&
+	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_DONE) &&
+	    !change(gs, slot, GRAFT_RETURNING, GRAFT_DONE) &&
 	    (graft_state(gs, slot) != GRAFT_DONE || gs->all[slot].side[0].reset ||
 	     gs->all[slot].side[1].reset))
 		return;
-	run(gs, &q);
+	run(gs, GRAFT_KILL, slot);
 }
 
 void graft_put(struct grafts *gs, uint32_t slot)
 {
-	change(gs, slot, GRAFT_DONE, GRAFT_DONE, GRAFT_CLOSED);
+	change(gs, slot, GRAFT_DONE, GRAFT_CLOSED);
 	gs->all[slot].over = 1;
 	gs->slots[slot].probing = false;
 	put(gs, slot);
@@ -555,26 +532,9 @@ void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifind
 			 __ATOMIC_RELEASE);
 }
 
-/* Take what is in SETTING out of `flows`, or enter it there. */
-static int enter(struct grafts *gs, uint32_t slot, bool in)
-{
-	int flows = bpf_map__fd(gs->skel->maps.flows), r = 0;
-
-	for (uint32_t side = 0; !r && side < 2; side++) {
-		const struct graft_tuple *tuple = &gs->all[slot].side[side].tuple;
-		struct graft_place place = { slot, side };
-
-		if (in)
-			r = bpf_map_update_elem(flows, tuple, &place, BPF_ANY);
-		else if (!bpf_map_lookup_elem(flows, tuple, &place) && place.slot == slot)
-			bpf_map_delete_elem(flows, tuple);
-	}
-	return r;
-}
-
 static void set_free(struct grafts *gs, uint32_t slot)
 {
-	enter(gs, slot, false);
+	run(gs, GRAFT_FORGET, slot);
 	__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
 	put(gs, slot);
 }
@@ -593,7 +553,7 @@ uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple)
 
 bool graft_drop(struct grafts *gs, uint32_t slot)
 {
-	if (!change(gs, slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_SETTING))
+	if (!change(gs, slot, GRAFT_STANDBY, GRAFT_SETTING))
 		return false;
 	set_free(gs, slot);
 	return true;
@@ -609,16 +569,17 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 		if (slot != NO_SLOT && !graft_drop(gs, slot))
 			return -EEXIST;
 	}
-	if (take(gs, &slot))
+	slot = take(gs);
+	if (slot == NO_SLOT)
 		return -ENOSPC;
 	g = &gs->all[slot];
 	e->state = GRAFT_SETTING;
 	e->loose = GRAFT_LOOSE;
 	e->worker = GRAFT_NOBODY;
 	__atomic_store_n(&g->state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
-	enter(gs, slot, false);
+	run(gs, GRAFT_FORGET, slot);
 	*g = *e;
-	if (enter(gs, slot, true)) {
+	if (run(gs, GRAFT_ENTER, slot)) {
 		set_free(gs, slot);
 		return -ENOSPC;
 	}
@@ -629,7 +590,7 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 
 void graft_wake(struct grafts *gs, uint32_t slot)
 {
-	change(gs, slot, GRAFT_STANDBY, GRAFT_STANDBY, GRAFT_ACTIVE);
+	change(gs, slot, GRAFT_STANDBY, GRAFT_ACTIVE);
 }
 
 bool graft_is_orphan(const struct grafts *gs, uint32_t slot)
@@ -661,7 +622,7 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 	gs->slots[slot].probing = false;
 	g->worker = GRAFT_NOBODY;
 	g->source = 0;
-	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_ACTIVE, GRAFT_STANDBY)) {
+	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_STANDBY)) {
 		g->worker = worker;
 		return false;
 	}
@@ -674,10 +635,9 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 
 enum graft_change grafts_look(struct grafts *gs)
 {
-	const struct graft_request q = { .op = GRAFT_ROUTES };
 	uint32_t routes = gs->routes, policies = gs->policies, none = 0;
 
-	if (run(gs, &q))
+	if (run(gs, GRAFT_ROUTES, 0))
 		return GRAFT_CHANGE_NONE;
 	gs->routes = *(volatile __u32 *)&gs->skel->bss->graft_routes;
 	gs->policies = *(volatile __u32 *)&gs->skel->bss->graft_policies;
@@ -707,13 +667,12 @@ static bool must_leave(const struct grafts *gs, uint32_t slot)
 	return !(found & used);
 }
 
-/* Policies have changed, and a socket of SLOT has not answered since. */
-static bool is_halted(const struct grafts *gs, uint32_t slot)
+/* The older way of SLOT's two. */
+static uint32_t oldest(const struct grafts *gs, uint32_t slot)
 {
-	uint32_t least = gs->skel->bss->graft_ways_least;
+	uint32_t a = ways_of(gs, slot, 0), b = ways_of(gs, slot, 1);
 
-	return (int32_t)(ways_of(gs, slot, 0) - least) < 0 ||
-	       (int32_t)(ways_of(gs, slot, 1) - least) < 0;
+	return (int32_t)(a - b) < 0 ? a : b;
 }
 
 #define PROBE_MS 1200  /* TCP has probed by then */
@@ -721,10 +680,9 @@ static bool is_halted(const struct grafts *gs, uint32_t slot)
 
 static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 {
-	const struct graft_request q = { .op = GRAFT_WAYS, .slot = slot };
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 	uint32_t asked = gs->slots[slot].asked;
-	bool known = ways_of(gs, slot, 0) == ways && ways_of(gs, slot, 1) == ways;
+	bool known = oldest(gs, slot) == ways;
 	bool probing = gs->slots[slot].probing;
 
 	if (known && !probing)
@@ -736,18 +694,17 @@ static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 		gs->slots[slot].judged = 0;
 		if (must_leave(gs, slot))
 			return GRAFT_DOUBT_LEAVE;
-		return probing && run(gs, &q) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
+		return probing && run(gs, GRAFT_WAYS, slot) ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 	}
-	if (probing && (uint32_t)clock_ms() - gs->slots[slot].asked_ms < PROBE_MS) {
-		atomic_store_explicit(&gs->doubtful, true, memory_order_relaxed);
+	if (probing && (uint32_t)clock_ms() - gs->slots[slot].asked_ms < PROBE_MS)
 		return GRAFT_DOUBT_NONE;
-	}
 	gs->slots[slot].probing = false;
 	if (known || must_leave(gs, slot))
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
-	if (run(gs, &q))
+	if (run(gs, GRAFT_WAYS, slot))
 		return GRAFT_DOUBT_LOST;
-	if (!is_halted(gs, slot))
+	/* unless policies have changed, and a socket has not answered since */
+	if ((int32_t)(oldest(gs, slot) - gs->skel->bss->graft_ways_least) >= 0)
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
 	gs->slots[slot].probing = true;
 	return ++gs->slots[slot].judged > JUDGED_MOST ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
@@ -757,7 +714,7 @@ enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 {
 	enum graft_doubt d = doubt_of(gs, slot);
 
-	if (d != GRAFT_DOUBT_NONE)
+	if (d != GRAFT_DOUBT_NONE || gs->slots[slot].probing)
 		atomic_store_explicit(&gs->doubtful, true, memory_order_relaxed);
 	return d;
 }
@@ -777,24 +734,10 @@ bool graft_forget_doubt(struct grafts *gs, uint32_t slot)
 
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
 {
-	uint32_t ways = gs->skel->bss->graft_ways, a = ways - ways_of(gs, slot, 0);
-	uint32_t b = ways - ways_of(gs, slot, 1);
-
-	return a > b ? a : b;
+	return gs->skel->bss->graft_ways - oldest(gs, slot);
 }
 
 /* --- sockets of sessions that were left --- */
-
-static int revive(const struct grafts *gs, uint32_t slot, unsigned int side, uid_t uid)
-{
-	struct sockaddr_storage local, remote;
-	socklen_t len;
-
-	graft_address(gs, slot, side, true, &local, &len);
-	graft_address(gs, slot, side, false, &remote, &len);
-	return tcp_revive(&gs->all[slot].side[side], (struct sockaddr *)&local,
-			  (struct sockaddr *)&remote, len, uid);
-}
 
 void grafts_revive(struct grafts *gs, uid_t uid)
 {
@@ -802,10 +745,11 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 	int why = 0;
 
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++) {
+		const struct graft_side *side = gs->all[slot].side;
 		int *fds = gs->slots[slot].sockets;
 
-		fds[0] = revive(gs, slot, 0, uid);
-		fds[1] = fds[0] < 0 ? fds[0] : revive(gs, slot, 1, uid);
+		fds[0] = tcp_revive(&side[0], uid);
+		fds[1] = fds[0] < 0 ? fds[0] : tcp_revive(&side[1], uid);
 		if (fds[1] >= 0)
 			continue;
 		why = fds[1];
@@ -822,10 +766,10 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 {
-	for (int side = 0; side < 2; side++) {
-		ret[side] = gs->slots[slot].sockets[side];
-		gs->slots[slot].sockets[side] = -1;
-	}
+	int *fds = gs->slots[slot].sockets;
+
+	memcpy(ret, fds, 2 * sizeof(*fds));
+	fds[0] = fds[1] = -1;
 }
 
 void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,

@@ -149,15 +149,9 @@ static int remove_all(const struct clsact *c)
 
 int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet)
 {
+	if (c->ask)
+		return c->ask(c->arg, ifindex, ethernet);
 	return ifindex ? attach_filters(c, ifindex, c->programs[ethernet]) : remove_all(c);
-}
-
-/* --- with CAP_NET_ADMIN, or who asks for it --- */
-
-/* clsact_do(), by whoever may. */
-static int clsact_order(const struct clsact *c, unsigned int ifindex, bool ethernet)
-{
-	return c->ask ? c->ask(c->arg, ifindex, ethernet) : clsact_do(c, ifindex, ethernet);
 }
 
 /* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
@@ -195,16 +189,15 @@ static const char *link_name(unsigned int ifindex, enum hook hook, char name[LIN
 	return name;
 }
 
-/* Put PROGRAM into the link NAME that was left, if there is one.  Returns its descriptor, or -1. */
+/* Put PROGRAM into the link NAME that was left, if there is one.  A descriptor, or below 0. */
 static int renew_link(const struct graft_attachments *as, const char *name, int program)
 {
 	int fd = graft_pins_get(as->pins, name);
 
-	if (fd >= 0 && bpf_link_update(fd, program, NULL)) {
-		close(fd); /* its interface is gone, and another one has the number now */
-		fd = -1;
-	}
-	return fd < 0 ? -1 : fd;
+	if (fd < 0 || !bpf_link_update(fd, program, NULL))
+		return fd;
+	close(fd); /* its interface is gone, and another one has the number now */
+	return -1;
 }
 
 static int attach_tcx(const struct graft_attachments *as, struct graft_attachment *a,
@@ -275,7 +268,7 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct graft_attachment){ .ifindex = ifindex, .links = { -1, -1 } };
-	r = as->is_clsact ? clsact_order(&as->clsact, ifindex, ethernet) :
+	r = as->is_clsact ? clsact_do(&as->clsact, ifindex, ethernet) :
 			    attach_tcx(as, a, as->clsact.programs[ethernet]);
 	if (r) {
 		detach(as, a, false);
@@ -287,49 +280,29 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 	return 0;
 }
 
-static const struct graft_attachment *attachment_of(const struct graft_attachments *as,
-						    unsigned int ifindex)
+/*
+ * May a session have an address of NAME?  Link-local ones are not unique, so they do not count.
+ * *RET_TYPE is ARPHRD_*; interfaces without an address of their own, such as tun, are listed
+ * without a type.
+ */
+static bool is_useful(const struct ifaddrs *list, const char *name, unsigned short *ret_type)
 {
-	const struct graft_attachment *a = as->first;
+	bool useful = false;
 
-	while (a && a->ifindex != ifindex)
-		a = a->next;
-	return a;
-}
+	*ret_type = ARPHRD_NONE;
+	for (; list; list = list->ifa_next) {
+		const struct sockaddr *sa = list->ifa_addr;
+		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)sa;
 
-/* A session may have an address of I.  Link-local ones are not unique, so they do not count. */
-static bool is_useful(const struct ifaddrs *i)
-{
-	const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)i->ifa_addr;
-
-	if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
-		return false;
-	return i->ifa_addr->sa_family == AF_INET ||
-	       (i->ifa_addr->sa_family == AF_INET6 && !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr));
-}
-
-static bool has_address(const struct ifaddrs *list, const char *name)
-{
-	while (list && (strcmp(list->ifa_name, name) || !is_useful(list)))
-		list = list->ifa_next;
-	return list;
-}
-
-/* ARPHRD_*.  Interfaces without an address of their own, such as tun, are listed without a type. */
-static unsigned short type_of(const struct ifaddrs *list, const char *name)
-{
-	for (; list; list = list->ifa_next)
-		if (list->ifa_addr && list->ifa_addr->sa_family == AF_PACKET &&
-		    !strcmp(list->ifa_name, name))
-			return ((const struct sockaddr_ll *)list->ifa_addr)->sll_hatype;
-	return ARPHRD_NONE;
-}
-
-static bool is_listed(const struct if_nameindex *list, unsigned int ifindex)
-{
-	while (list->if_index && list->if_index != ifindex)
-		list++;
-	return list->if_index;
+		if (!sa || strcmp(list->ifa_name, name))
+			continue;
+		if (sa->sa_family == AF_PACKET)
+			*ret_type = ((const struct sockaddr_ll *)sa)->sll_hatype;
+		else if (list->ifa_flags & IFF_UP &&
+			 (sa->sa_family == AF_INET || !IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr)))
+			useful = true;
+	}
+	return useful;
 }
 
 /* Forget interfaces that are not in LIST any more, and those where others have removed filters. */
@@ -338,8 +311,11 @@ static void forget_gone(struct graft_attachments *as, const struct if_nameindex 
 	struct graft_attachment **at = &as->first, *a;
 
 	while ((a = *at)) {
-		if (is_listed(list, a->ifindex) &&
-		    !(as->is_clsact && clsact_is_lost(&as->clsact, a->ifindex))) {
+		const struct if_nameindex *i = list;
+
+		while (i->if_index && i->if_index != a->ifindex)
+			i++;
+		if (i->if_index && !(as->is_clsact && clsact_is_lost(&as->clsact, a->ifindex))) {
 			at = &a->next;
 			continue;
 		}
@@ -358,15 +334,18 @@ int graft_attach_follow(struct graft_attachments *as)
 	if (!r)
 		forget_gone(as, all);
 	for (const struct if_nameindex *i = all; list && i->if_index; i++) {
-		const struct graft_attachment *a = attachment_of(as, i->if_index);
-		unsigned short type = type_of(list, i->if_name);
+		const struct graft_attachment *a = as->first;
+		unsigned short type;
 		int e;
 
+		while (a && a->ifindex != i->if_index)
+			a = a->next;
 		if (a) {
 			changed += set_use(as, a, i->if_name);
 			continue;
 		}
-		if (!has_address(list, i->if_name) || (as->on_loopback && type != ARPHRD_LOOPBACK))
+		if (!is_useful(list, i->if_name, &type) ||
+		    (as->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
 		e = attach(as, i->if_index, i->if_name, type);
 		if (e) {
@@ -399,7 +378,7 @@ void graft_attach_close(struct graft_attachments *as, bool keep)
 		as->first = a->next;
 		detach(as, a, keep);
 	}
-	r = as->is_clsact && !keep ? clsact_order(&as->clsact, 0, false) : 0;
+	r = as->is_clsact && !keep ? clsact_do(&as->clsact, 0, false) : 0;
 	if (r)
 		log_warning("graft: the packet programs stay at the interfaces: %s", strerror(-r));
 }

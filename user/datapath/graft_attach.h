@@ -23,8 +23,8 @@ struct clsact {
 };
 
 /*
- * For the process that is asked: attach to IFINDEX, and make the qdisc if it is missing; or for
- * IFINDEX 0 remove our filters from all interfaces.  -errno: nothing is attached.
+ * Attach to IFINDEX, and make the qdisc if it is missing; or for IFINDEX 0 remove our filters from
+ * all interfaces.  By whom C asks, or by this process.  -errno: nothing is attached.
  */
 int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet);
 

@@ -125,9 +125,9 @@ int graft_pins_get(const struct graft_pins *p, const char *name)
 }
 
 /* Pins belong to the account, which may be what starts the next daemon. */
-static int own(const struct graft_pins *p, const char *path)
+static int own(const struct graft_pins *p, const char *name)
 {
-	return p->uid != (uid_t)-1 && chown(path, p->uid, (gid_t)-1) ? -errno : 0;
+	return p->uid != (uid_t)-1 && fchownat(p->fd, name, p->uid, (gid_t)-1, 0) ? -errno : 0;
 }
 
 int graft_pins_put(const struct graft_pins *p, const char *name, int fd)
@@ -137,7 +137,7 @@ int graft_pins_put(const struct graft_pins *p, const char *name, int fd)
 	if (!p->folder)
 		return 0;
 	graft_pins_remove(p, name);
-	return bpf_obj_pin(fd, path_of(p, name, path)) ?: own(p, path);
+	return bpf_obj_pin(fd, path_of(p, name, path)) ?: own(p, name);
 }
 
 void graft_pins_remove(const struct graft_pins *p, const char *name)
@@ -165,10 +165,9 @@ int graft_pins_choose(const struct graft_pins *p, const struct bpf_object *o)
 
 int graft_pins_own(const struct graft_pins *p)
 {
-	char path[PATH_MAX];
 	int r = 0;
 
 	for (const char *const *name = pinned; p->folder && !r && *name; name++)
-		r = own(p, path_of(p, *name, path));
+		r = own(p, *name);
 	return r;
 }

@@ -15,7 +15,7 @@
 
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
-#include "graft_contract.h"
+#include "datapath/graft_tuple.h"
 
 SYSCALLS_ALLOWED(
 	SYSCALL(recvfrom), SYSCALL(close),
@@ -277,8 +277,7 @@ static int set_number(int fd, int queue, uint32_t seq)
 	return r ?: set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
-static int revive(int fd, const struct graft_side *s, const struct sockaddr *local,
-		  const struct sockaddr *remote, socklen_t len, uid_t uid)
+static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
 {
 	const struct tcp_repair_window window = {
 		.snd_wl1 = s->frozen_read,
@@ -291,21 +290,25 @@ static int revive(int fd, const struct graft_side *s, const struct sockaddr *loc
 		{ OPTION_WINDOW, s->window_left | (uint32_t)s->read_shift << 16 },
 		{ OPTION_MSS, s->mss },
 	};
-	socklen_t n = 2;
+	struct sockaddr_storage local, remote;
+	socklen_t n = 2, len;
 	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 
+	graft_tuple_address(&s->tuple, true, &local, &len);
+	graft_tuple_address(&s->tuple, false, &remote, &len);
 	r = r ?: set_number(fd, TCP_SEND_QUEUE, s->frozen_write);
 	r = r ?: set_number(fd, TCP_RECV_QUEUE, s->frozen_read);
 	r = r ?: socket_set_mark(fd, s->way.mark);
-	r = r ?: socket_set_transparent(fd, local->sa_family);
+	r = r ?: socket_set_transparent(fd, family);
 	if (s->sack)
 		options[n++].opt_code = OPTION_SACK;
 	if (s->timestamps)
 		options[n++].opt_code = OPTION_TIMESTAMP;
 	/* the unit allows no chown(2), and needs none */
 	if (!r &&
-	    ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) || bind(fd, local, len) ||
-	     connect(fd, remote, len) ||
+	    ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) ||
+	     bind(fd, (struct sockaddr *)&local, len) ||
+	     connect(fd, (struct sockaddr *)&remote, len) ||
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options, n * sizeof(options[0])) ||
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
 		r = -errno;
@@ -314,11 +317,11 @@ static int revive(int fd, const struct graft_side *s, const struct sockaddr *loc
 	return r ?: set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 }
 
-int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
-	       const struct sockaddr *remote, socklen_t len, uid_t uid)
+int tcp_revive(const struct graft_side *side, uid_t uid)
 {
-	int fd = socket(local->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-	int r = fd < 0 ? -errno : revive(fd, side, local, remote, len, uid);
+	int family = side->ipv6 ? AF_INET6 : AF_INET;
+	int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int r = fd < 0 ? -errno : revive(fd, side, family, uid);
 
 	if (r && fd >= 0)
 		close(fd);

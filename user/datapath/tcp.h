@@ -57,11 +57,10 @@ void tcp_probe_now(int fd);
 struct graft_side;
 /*
  * Make the socket anew of a connection of which none is left, without a packet (TCP_REPAIR, which
- * needs CAP_NET_ADMIN).  SIDE has the numbers at which the last one was frozen.  Both addresses
- * have LEN bytes.  UID is the owner, for ip rule ... uidrange.  A descriptor, or -errno.
+ * needs CAP_NET_ADMIN).  SIDE has its addresses, and the numbers at which the last one was frozen.
+ * UID is the owner, for ip rule ... uidrange.  A descriptor, or -errno.
  */
-int tcp_revive(const struct graft_side *side, const struct sockaddr *local,
-	       const struct sockaddr *remote, socklen_t len, uid_t uid);
+int tcp_revive(const struct graft_side *side, uid_t uid);
 
 /*
  * Before connect(2): hold back the ACK of the handshake, for 200 ms at most (TCP_DELACK_MAX in

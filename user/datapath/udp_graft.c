@@ -13,7 +13,6 @@
 
 #include <bpf/libbpf.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,7 @@
 #include "base/clock.h"
 #include "base/minmax.h"
 #include "datapath/bpf_ring.h"
+#include "datapath/graft_tuple.h"
 
 /* A slot is not used again for so long. */
 #define QUIET_MS 10
@@ -381,26 +381,4 @@ void udp_grafts_close(struct udp_grafts *us)
 	bpf_values_unmap(us->buckets, us->buckets_map);
 	pthread_mutex_destroy(&us->lock);
 	free(us);
-}
-
-/* --- addresses --- */
-
-void graft_tuple_address(const struct graft_tuple *t, bool local, struct sockaddr_storage *ret,
-			 socklen_t *ret_len)
-{
-	const struct graft_addr *a = local ? &t->local : &t->remote;
-	in_port_t port = local ? t->local_port : t->remote_port;
-
-	if (graft_addr_is_ipv6(a)) {
-		struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_port = port };
-
-		memcpy(&in6.sin6_addr, a, sizeof(in6.sin6_addr));
-		memcpy(ret, &in6, *ret_len = sizeof(in6));
-	} else {
-		struct sockaddr_in in = { .sin_family = AF_INET,
-					  .sin_port = port,
-					  .sin_addr.s_addr = a->w[3] };
-
-		memcpy(ret, &in, *ret_len = sizeof(in));
-	}
 }

@@ -77,9 +77,5 @@ uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot, unsigned
 void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int leg, bool local,
 		       struct sockaddr_storage *ret, socklen_t *ret_len);
 
-/* The same of any tuple. */
-void graft_tuple_address(const struct graft_tuple *t, bool local, struct sockaddr_storage *ret,
-			 socklen_t *ret_len);
-
 /* Set *AT to the next slot, from *AT on, that has a session's flow.  False: there is none. */
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at);
