@@ -198,6 +198,9 @@ class Pair:
         port = "relay1" if relay == "relay" else relay
         for role in ("client", "server"):
             self.ip(role, "link", "set", port, state)
+            # the bridge forwards once the kernel has told of the carrier, up to a second later
+            wait_until(lambda r=role: f" state {state.upper()} " in self.ip(r, "link", "show", port),
+                       f"{port} to be {state}")
 
     def die(self, relay):
         """As by loss of power: nothing is told to anybody."""
