@@ -24,12 +24,10 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/carrier_copy.h"
 #include "datapath/carrier_sockmap.h"

@@ -2,7 +2,6 @@
 #include "relay/session_graft.h"
 
 #include <errno.h>
-#include <unistd.h>
 
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"

@@ -4,7 +4,6 @@
 #include <json-c/json.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 

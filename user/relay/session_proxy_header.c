@@ -24,7 +24,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"

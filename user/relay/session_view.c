@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/session_view.h"
 
-#include "datapath/carrier_sockmap.h"
 #include "relay/session_graft.h"
 
 /* Why a grafted flow is: what F remembers is of the time before, but for these. */
