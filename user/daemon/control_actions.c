@@ -162,9 +162,9 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 	struct json_object *o = json_object_new_object();
 
 	json_add_text(o, "direction", direction);
-	json_add_text(o, "carrier", carrier_name(f->carrier));
-	json_add_text(o, "phase", flow_phase_name(f->phase));
-	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_text(o, "carrier", carrier_names[f->carrier]);
+	json_add_text(o, "phase", flow_phase_names[f->phase]);
+	json_add_text(o, "reason", reason_names[f->reason]);
 	json_add_int(o, "bytes", f->copied + f->spliced + f->kernel);
 	json_add_int(o, "kernel_bytes", f->kernel);
 	json_add_int(o, "datagrams", f->datagrams);
@@ -395,7 +395,7 @@ static struct json_object *carriers_json(const struct round *r)
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
 
-		json_add_text(o, "carrier", carrier_name(c));
+		json_add_text(o, "carrier", carrier_names[c]);
 		json_add_int(o, "flows", r->flows[c]);
 		json_add_int(o, "bytes",
 			     actions_sum(r->actions, offsetof(struct stats, carrier_bytes[c])));
@@ -415,7 +415,7 @@ static struct json_object *handovers_json(const struct actions *a)
 		for (unsigned int why = 0; why < REASONS; why++)
 			n += actions_sum(a, offsetof(struct stats, handovers[i][why]));
 		if (i < CARRIERS)
-			snprintf(name, sizeof(name), "to_%s", carrier_name(i));
+			snprintf(name, sizeof(name), "to_%s", carrier_names[i]);
 		json_add_int(o, name, n);
 	}
 	return o;

@@ -108,7 +108,7 @@ static void add_bytes(struct scrape *s, struct forward *f)
 
 		add(s, "", sum_forward(f, offsetof(struct forward_stats, carried[dir][c])),
 		    "forward", forward_name(f->conf), "direction", directions[dir], "carrier",
-		    carrier_name(c), END);
+		    carrier_names[c], END);
 	}
 }
 
@@ -194,8 +194,8 @@ static void add_handovers(struct scrape *s)
 					       offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
-			add(s, "", n, "carrier", to < CARRIERS ? carrier_name(to) : "failed",
-			    "reason", reason_name(why), END);
+			add(s, "", n, "carrier", to < CARRIERS ? carrier_names[to] : "failed",
+			    "reason", reason_names[why], END);
 	}
 }
 

@@ -153,7 +153,7 @@ const char *session_graft_hindrance(const struct session *s)
 	if (!is_wanted(s))
 		return "";
 	if (s->pace)
-		return reason_name(REASON_BANDWIDTH);
+		return reason_names[REASON_BANDWIDTH];
 	return s->graft_refusal ? graft_refusal_name((enum graft_refusal)s->graft_refusal) : "";
 }
 

@@ -87,8 +87,8 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 	struct json_object *o = json_object_new_object();
 
 	json_add_text(o, "direction", direction);
-	json_add_text(o, "carrier", carrier_name(f->carrier));
-	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_text(o, "carrier", carrier_names[f->carrier]);
+	json_add_text(o, "reason", reason_names[f->reason]);
 	json_add_int(o, "handovers", f->handovers);
 	json_add_int(o, "copy_bytes", f->copied);
 	json_add_int(o, "splice_bytes", f->spliced);

@@ -80,7 +80,7 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 		  "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); "
 		  "if this comes again, report it, and use --engine splice meanwhile",
 		  (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
-		  flow_phase_name(f->phase), (unsigned long long)b->received,
+		  flow_phase_names[f->phase], (unsigned long long)b->received,
 		  (unsigned long long)b->redirected, (unsigned long long)f->user_in,
 		  (unsigned long long)b->unread, (unsigned long long)f->user_out,
 		  (unsigned long long)b->accepted);
