@@ -42,9 +42,20 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <stdatomic.h>
 
+#include "base/built_with.h"
 #include "datapath/policy.h"
 #include "datapath/tcp.h"
+
+#if BUILT_WITH_TSAN && !defined(__clang__)
+/*
+ * ThreadSanitizer does not model fences, and gcc says so.  Here it misses nothing: the other party
+ * of these is the kernel, which it cannot see anyway; between threads of the daemon there is the
+ * mutex.
+ */
+#pragma GCC diagnostic ignored "-Wtsan"
+#endif
 
 /*
  * Two looks at a queue that fills between them prove nothing; its window closes long before this.
@@ -76,7 +87,7 @@ static uint64_t redirected(const struct sockmap_io *io)
  */
 static bool all_read(const struct sockmap_io *io)
 {
-	sockmap_barrier();
+	atomic_thread_fence(memory_order_seq_cst);
 	return passed_bytes(io) == io->pump.flow->credit + io->pump.flow->pending;
 }
 
@@ -205,7 +216,7 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	 * has taken and released the target's lock, which the program's redirect goes through as
 	 * well; the release keeps the compiler, and the CPU, from storing credit earlier.
 	 */
-	sockmap_release();
+	atomic_thread_fence(memory_order_release);
 	ctl->credit = f->credit;
 	if (f->user_out != before)
 		flow_look_reset(f);
@@ -231,7 +242,7 @@ static enum step settle_round(struct sockmap_io *io)
 	uint64_t passed = passed_bytes(io);
 
 	/* with the atomic add in pass(): `bytes` is at least as new as `passed` */
-	sockmap_acquire();
+	atomic_thread_fence(memory_order_acquire);
 	if (redirected(io) != io->pump.flow->drained_at) {
 		enum step r = look_drained(io);
 
@@ -278,7 +289,8 @@ static int remove_fenced(struct sockmap_io *io)
 	int r;
 
 	ctl->fence = 1;
-	sockmap_barrier(); /* before the lock is taken: no segment after it sees the old value */
+	/* before the lock is taken: no segment after it sees the old value */
+	atomic_thread_fence(memory_order_seq_cst);
 	/* takes the socket lock: what had passed the filter is queued */
 	tcp_set_lowat(io->pump.src, INT_MAX);
 	r = remove_from_rx(io);
