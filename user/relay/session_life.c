@@ -161,32 +161,21 @@ static void die(struct session *s, bool rst)
 	worker_free_later(w, &s->leftover);
 }
 
-/* Debug: a part of normal life, or logged already, with more, by who has found it. */
-static int level_of_reset(enum cause cause)
-{
-	switch (cause) {
-	case CAUSE_CLIENT_LOST:
-	case CAUSE_UPSTREAM_LOST:
-	case CAUSE_GRACE_OVER:
-		return LOG_INFO;
-	case CAUSE_NO_DESCRIPTOR:
-	case CAUSE_NO_MEMORY:
-	case CAUSE_KERNEL_LOST:
-	case CAUSE_NO_ROUTE:
-	case CAUSE_UNTRANSLATABLE:
-	case CAUSE_INTERNAL:
-		return LOG_WARNING;
-	default:
-		return LOG_DEBUG;
-	}
-}
+/* 0: debug, a part of normal life, or logged already, with more, by who has found it. */
+static const uint8_t reset_levels[CAUSES] = {
+	[CAUSE_CLIENT_LOST] = LOG_INFO,  [CAUSE_UPSTREAM_LOST] = LOG_INFO,
+	[CAUSE_GRACE_OVER] = LOG_INFO,   [CAUSE_NO_DESCRIPTOR] = LOG_WARNING,
+	[CAUSE_NO_MEMORY] = LOG_WARNING, [CAUSE_KERNEL_LOST] = LOG_WARNING,
+	[CAUSE_NO_ROUTE] = LOG_WARNING,  [CAUSE_UNTRANSLATABLE] = LOG_WARNING,
+	[CAUSE_INTERNAL] = LOG_WARNING,
+};
 
 static void log_end(const struct session *s, bool rst)
 {
 	enum cause cause = (enum cause)s->end_cause;
-	int level = rst ? level_of_reset(cause) : LOG_DEBUG;
+	int level = rst ? reset_levels[cause] : 0;
 
-	if (level == LOG_DEBUG)
+	if (!level)
 		log_debug("session %llu: %s%s", (unsigned long long)s->id,
 			  rst ? "reset: " : "finished", rst ? cause_name(cause) : "");
 	else
@@ -194,32 +183,16 @@ static void log_end(const struct session *s, bool rst)
 			  (unsigned long long)s->id, forward_name(s->forward->conf));
 }
 
-/* Add what S has done to the counters and to the log. */
-static void account(struct session *s, unsigned int end)
-{
-	struct worker *w = s->worker;
-	struct forward_stats *fs = forward_stats(s->forward, w->index);
-	struct session_view view;
-
-	session_count_kernel(s);
-	if (w->shared->session_log) {
-		session_view(s, &view);
-		session_log_ended(w->shared->session_log, &view,
-				  w->shared->config->session_log_empty, end);
-	}
-	if (end != SESSION_FINISHED)
-		count_add(&w->stats.errors[end], 1);
-	count_add(&fs->finished, 1);
-	histogram_add(&fs->durations, (w->loop.now_ms - s->born_ms) * 1000);
-}
-
 /* As S is marked. */
 static void end(struct session *s)
 {
 	bool rst = s->ending == ENDING_RESETS;
+	struct session_view view;
 
 	log_end(s, rst);
-	account(s, rst ? s->end_cause : SESSION_FINISHED);
+	session_count_kernel(s);
+	session_view(s, &view);
+	session_ended(s->worker, &view, rst ? s->end_cause : SESSION_FINISHED);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		carrier_release(&s->flows[dir], &s->worker->pool);
 	session_connect_end(s);
