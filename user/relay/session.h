@@ -138,12 +138,6 @@ static inline const union client_addr *session_peer(const struct session *s)
 	return s->told ? &s->told->peer : &s->client;
 }
 
-/* The proxy that has told who the client is; NULL: the client has connected itself. */
-static inline const union client_addr *session_via(const struct session *s)
-{
-	return s->told && s->told->header.has_addresses ? &s->told->peer : NULL;
-}
-
 /* True if S is OPEN and shall go on. */
 static inline bool session_runs(const struct session *s)
 {

@@ -127,11 +127,6 @@ static struct source *source_of(struct session *s, unsigned int i)
 	return i ? &s->connecting->attempts[i].source : &s->sides[UPSTREAM];
 }
 
-static bool is_running(struct session *s, unsigned int i)
-{
-	return source_of(s, i)->fd >= 0;
-}
-
 struct session *session_of_rival(struct source *source, unsigned int *ret_attempt)
 {
 	struct attempt *a = container_of(source, struct attempt, source);
@@ -313,7 +308,7 @@ static bool connect_more(struct session *s)
 		unsigned int i = 0;
 		int error;
 
-		while (is_running(s, i)) /* there is a place, see may_begin() */
+		while (source_of(s, i)->fd >= 0) /* there is a place, see may_begin() */
 			i++;
 		s->upstream = next_index(s);
 		c->attempts[i].address = s->upstream;
@@ -442,7 +437,7 @@ bool session_connect_timer(struct session *s)
 	/* the next session goes on where this one ends */
 	atomic_store_explicit(&s->server->first, next_index(s), memory_order_relaxed);
 	for (unsigned int i = 0; !s->ending && i < AT_ONCE; i++)
-		if (s->addrs && is_running(s, i)) {
+		if (s->addrs && source_of(s, i)->fd >= 0) {
 			c->begun = (uint16_t)s->addrs->n;
 			fail_attempt(s, i, ETIMEDOUT);
 		}

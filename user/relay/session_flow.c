@@ -282,20 +282,14 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 		flow_finished(s, dir);
 }
 
-/* The client of S is known: how fast its bytes may pass. */
-static void start_pace(struct session *s)
-{
-	if (forward_pace(s->forward, &s->client.sa, &s->pace))
-		session_reset(s, CAUSE_NO_MEMORY);
-}
-
 void session_flows_start(struct session *s)
 {
 	enum engine engine = engine_of(s);
 
 	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 	s->connect_ms = s->since_ms - (uint32_t)s->born_ms + 1;
-	start_pace(s);
+	if (forward_pace(s->forward, &s->client.sa, &s->pace))
+		session_reset(s, CAUSE_NO_MEMORY);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		begin_by(s, dir, engine);
 	for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
