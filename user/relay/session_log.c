@@ -318,15 +318,6 @@ static void *writer(void *arg)
 
 /* --- the beginning and the end --- */
 
-/*
- * A missing reader or a full disk is no reason to serve nobody: the writer opens the file with the
- * next line.
- */
-static bool may_pass(int r)
-{
-	return r == -ENXIO || r == -ENOSPC || r == -EDQUOT || r == -EIO;
-}
-
 static void forget(struct session_log *l)
 {
 	if (l->fd >= 0)
@@ -351,7 +342,11 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 	clock_cond_init(&l->wake);
 	r = l->fd = log_file_is_path(path) ? log_file_open(path, account, err, errlen) :
 					     fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-	if (r < 0 && !may_pass(r)) {
+	/*
+	 * A missing reader or a full disk is no reason to serve nobody: the writer opens the file
+	 * with the next line.
+	 */
+	if (r < 0 && r != -ENXIO && r != -ENOSPC && r != -EDQUOT && r != -EIO) {
 		forget(l);
 		return r;
 	}

@@ -112,16 +112,6 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	return r;
 }
 
-static void worker_close(struct worker *w)
-{
-	ring_buffer__free(w->ring);
-	pool_close(&w->pool);
-	udp_worker_close(w);
-	free(w->owners);
-	free(w->grafted);
-	loop_close(&w->loop);
-}
-
 /* --- starting --- */
 
 int threads_open(struct threads *ts, struct shared *shared, struct listening *list)
@@ -250,7 +240,13 @@ bool threads_ended(struct threads *ts)
 
 void threads_close(struct threads *ts)
 {
-	for (unsigned int i = 0; i < ts->n; i++)
-		worker_close(&ts->workers[i]);
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
+		ring_buffer__free(w->ring);
+		pool_close(&w->pool);
+		udp_worker_close(w);
+		free(w->owners);
+		free(w->grafted);
+		loop_close(&w->loop);
+	}
 	free(ts->workers);
 }
