@@ -115,16 +115,6 @@ void session_set_state(struct session *s, enum session_state to);
 
 /* --- what a session is about --- */
 
-static inline const struct forward_conf *forward_of(const struct session *s)
-{
-	return s->forward->conf;
-}
-
-static inline enum engine engine_of(const struct session *s)
-{
-	return s->forward->engine;
-}
-
 /*
  * Address INDEX of s->addrs, which is not NULL.  The addresses of a server with a range of ports
  * have the first; a session has the one that is as far behind it as the client's port is in the

@@ -88,7 +88,7 @@ static int get_socket(struct session *s, const struct addr *to)
 /* Accepted sockets inherit theirs from the listener. */
 static void set_options(struct session *s, int fd, int family)
 {
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = s->forward->conf;
 	bool clamp = family != session_peer(s)->sa.sa_family ||
 		     atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed);
 
@@ -115,7 +115,7 @@ static int spare_an_ack(const struct session *s, int fd)
 
 	if (n < 0 && errno != EAGAIN)
 		return errno;
-	if (n > 0 || forward_of(s)->proxy_protocol & PROXY_SEND)
+	if (n > 0 || s->forward->conf->proxy_protocol & PROXY_SEND)
 		tcp_hold_ack(fd);
 	return 0;
 }
@@ -229,7 +229,7 @@ static int choose_server(struct session *s)
 	c->next_ms = 0;
 	/* those after it need time, too; but one of many needs more than a round trip */
 	c->server_due_ms = now + smaller(left, larger(left / (unsigned int)n,
-						      forward_of(s)->connect_timeout_ms / 5));
+						      s->forward->conf->connect_timeout_ms / 5));
 	return n;
 }
 
@@ -287,7 +287,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 		return;
 	log_cause(upstream_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s", (unsigned long long)s->id,
-		  forward_name(forward_of(s)),
+		  forward_name(s->forward->conf),
 		  addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text)),
 		  strerror(error), error_hint(HINT_CONNECT, error));
 	session_reset(s, upstream_cause(error));
@@ -353,8 +353,8 @@ bool session_connect_answered(struct session *s, unsigned int i, uint32_t events
 static void give_up(struct session *s, enum cause cause, const char *what, const char *why)
 {
 	log_cause(cause, LOG_WARNING, "session %llu, forward %s: upstream %s has no %s%s",
-		  (unsigned long long)s->id, forward_name(forward_of(s)),
-		  forward_of(s)->upstream.text, what, why);
+		  (unsigned long long)s->id, forward_name(s->forward->conf),
+		  s->forward->conf->upstream.text, what, why);
 	session_reset(s, cause);
 }
 
@@ -387,7 +387,7 @@ bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, 
 		s->connecting->attempts[i] = (struct attempt){
 			.source = { .handle = on_rival, .fd = -1 }, .session = s, .number = i
 		};
-	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
+	s->connecting->due_ms = s->worker->loop.now_ms + s->forward->conf->connect_timeout_ms;
 	s->connecting->began_ns = clock_ns();
 	return true;
 }

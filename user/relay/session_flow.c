@@ -86,7 +86,7 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 /* Is another carrier better for flow DIR?  EMPTY: its source was just found to have no more. */
 static void judge(struct session *s, unsigned int dir, bool empty)
 {
-	enum engine engine = engine_of(s);
+	enum engine engine = s->forward->engine;
 	struct flow *f = &s->flows[dir];
 	struct setting around = { .limited = s->pace };
 	struct decision d;
@@ -128,7 +128,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
  */
 static uint64_t may_read(struct session *s, unsigned int dir)
 {
-	if (s->flows[dir].pending && s->flows[dir].engine != engine_of(s))
+	if (s->flows[dir].pending && s->flows[dir].engine != s->forward->engine)
 		return 0;
 	return pace_left(s->pace, dir);
 }
@@ -142,7 +142,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 		.pool = &s->worker->pool,
 		.src = s->sides[dir].fd,
 		.dst = s->sides[!dir].fd,
-		.buffer_size = forward_of(s)->copy_buffer,
+		.buffer_size = s->forward->conf->copy_buffer,
 		.limit = may_read(s, dir),
 		.until_eof = fin,
 	};
@@ -232,7 +232,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	enum pump r;
 
 	if (!f->pending)
-		follow_engine(s, dir, engine_of(s));
+		follow_engine(s, dir, s->forward->engine);
 	if (!pump_turn(s, dir, fin, &r, &error))
 		return;
 	/* a short splice(2) may leave bytes: it ends when the pipe's slots are full */
@@ -255,7 +255,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		flow_look_later(f, s->worker->loop.now_ms);
 		count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
 		log_cause(CAUSE_NO_MEMORY, LOG_WARNING, "session %llu, forward %s: waits",
-			  (unsigned long long)s->id, forward_name(forward_of(s)));
+			  (unsigned long long)s->id, forward_name(s->forward->conf));
 		return;
 	default:
 		judge(s, dir, r == PUMP_EMPTY);
@@ -284,7 +284,7 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 
 void session_flows_start(struct session *s)
 {
-	enum engine engine = engine_of(s);
+	enum engine engine = s->forward->engine;
 
 	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 	s->connect_ms = s->since_ms - (uint32_t)s->born_ms + 1;
@@ -359,7 +359,7 @@ void session_part_begin(struct session *s)
 
 bool session_flow_follow(struct session *s, unsigned int dir)
 {
-	enum engine engine = engine_of(s);
+	enum engine engine = s->forward->engine;
 	struct flow *f = &s->flows[dir];
 
 	if (f->engine == engine)

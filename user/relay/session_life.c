@@ -98,7 +98,7 @@ static int watch_side(struct session *s, unsigned int side)
 {
 	struct source *source = &s->sides[side];
 	bool is_unix = side == CLIENT ? session_peer(s)->sa.sa_family == AF_UNIX :
-					upstreams_are_unix(&forward_of(s)->upstream);
+					upstreams_are_unix(&s->forward->conf->upstream);
 	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix;
 	uint32_t events;
 

@@ -40,7 +40,7 @@ _Static_assert(PROXY_PROTOCOL_WRITE_MAX <= UINT8_MAX, "session.header_out");
 
 int session_proxy_header_expect(struct session *s)
 {
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = s->forward->conf;
 
 	if (!(fc->proxy_protocol & PROXY_RECEIVE)) {
 		session_set_state(s, SESSION_CONNECTING);
@@ -60,7 +60,7 @@ static void refuse(struct session *s, enum cause cause, const char *reason)
 
 	log_cause(cause, LOG_WARNING, "session %llu: reset: PROXY header of %s to forward %s: %s",
 		  (unsigned long long)s->id, client_addr_text(&s->told->peer, text, sizeof(text)),
-		  forward_name(forward_of(s)), reason);
+		  forward_name(s->forward->conf), reason);
 	session_reset(s, cause);
 }
 
@@ -119,7 +119,7 @@ static int describe(const struct session *s, struct proxy_header *ret)
 	*ret = s->told ? s->told->header :
 			 (struct proxy_header){ .has_addresses = s->client.sa.sa_family != AF_UNIX,
 						.source = s->client };
-	ret->version = forward_of(s)->proxy_protocol & PROXY_SEND_V1 ? 1 : 2;
+	ret->version = s->forward->conf->proxy_protocol & PROXY_SEND_V1 ? 1 : 2;
 	if (s->told || !ret->has_addresses)
 		return 0;
 	if (getsockname(s->sides[CLIENT].fd, (struct sockaddr *)&ss, &len))
@@ -136,7 +136,7 @@ bool session_proxy_header_send(struct session *s)
 	ssize_t n;
 	int r;
 
-	if (!(forward_of(s)->proxy_protocol & PROXY_SEND))
+	if (!(s->forward->conf->proxy_protocol & PROXY_SEND))
 		return true;
 	r = describe(s, &h);
 	if (r) {

@@ -58,15 +58,15 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 			  .pool = &w->pool,
 			  .src = s->sides[dir].fd,
 			  .dst = s->sides[!dir].fd,
-			  .buffer_size = forward_of(s)->copy_buffer },
+			  .buffer_size = s->forward->conf->copy_buffer },
 		.kernel = w->shared->kernel,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
 		.header_in = dir == CLIENT ? s->header_in : 0,
 		.header_out = dir == CLIENT ? s->header_out : 0,
-		.returns = engine_of(s) == ENGINE_SOCKMAP,
-		.bulk_bytes = engine_of(s) == ENGINE_AUTO ? KERNEL_BULK : 0,
-		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
+		.returns = s->forward->engine == ENGINE_SOCKMAP,
+		.bulk_bytes = s->forward->engine == ENGINE_AUTO ? KERNEL_BULK : 0,
+		.read_ahead = (uint32_t)s->forward->conf->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};
 }
@@ -173,7 +173,7 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 	r = take_slots(s);
 	if (!r) {
 		io = sockmap_io(s, dir);
-		r = sockmap_enter(&io, forward_of(s), s->worker->index);
+		r = sockmap_enter(&io, s->forward->conf, s->worker->index);
 	}
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
@@ -227,7 +227,7 @@ bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kin
 		return false;
 	demote(s, dir, kind);
 	/* with half a session user space would see no turns: it is judged as a whole */
-	if (engine_of(s) != ENGINE_AUTO || s->flows[!dir].phase != FLOW_KERNEL)
+	if (s->forward->engine != ENGINE_AUTO || s->flows[!dir].phase != FLOW_KERNEL)
 		return false;
 	session_sockmap_leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
 	return true;
