@@ -143,17 +143,20 @@ void session_set_nodelay(struct session *s);
 
 /* --- marks for its end --- */
 
-/* End it: RST to both ends (unless a side never was connected).  The first cause counts. */
-void session_reset(struct session *s, enum cause cause);
+/*
+ * End it: RST to both ends (unless a side never was connected).  The first cause counts.  Returns
+ * false, as a step that is not done does.
+ */
+bool session_reset(struct session *s, enum cause cause);
 
 /* Both flows are done: close in peace. */
 void session_finish(struct session *s);
 
 /*
- * SIDE is gone, because of CAUSE.  If S is OPEN, what that side had said before is taken to the
- * other end, which gets RST then; else S is reset.
+ * SIDE is gone, because of errno ERROR, or by RST (0).  If S is OPEN, what that side had said before
+ * is taken to the other end, which gets RST then; else S is reset.  Returns false as well.
  */
-void session_part(struct session *s, unsigned int side, enum cause cause);
+bool session_part(struct session *s, unsigned int side, int error);
 
 /* --- counting --- */
 

@@ -379,10 +379,8 @@ static bool connect_named(struct session *s)
 bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, uint32_t events))
 {
 	s->connecting = calloc(1, sizeof(*s->connecting));
-	if (!s->connecting) {
-		session_reset(s, CAUSE_NO_MEMORY);
-		return false;
-	}
+	if (!s->connecting)
+		return session_reset(s, CAUSE_NO_MEMORY);
 	for (uint16_t i = 0; i < AT_ONCE; i++)
 		s->connecting->attempts[i] = (struct attempt){
 			.source = { .handle = on_rival, .fd = -1 }, .session = s, .number = i

@@ -217,7 +217,7 @@ static void flow_finished(struct session *s, unsigned int dir)
 	}
 	/* of the last one, close(2) sends the FIN */
 	if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
-		session_part(s, !dir, tcp_cause(!dir, errno));
+		session_part(s, !dir, errno);
 		return;
 	}
 	flow_set_phase(f, FLOW_DONE);
@@ -237,27 +237,19 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		return;
 	/* a short splice(2) may leave bytes: it ends when the pipe's slots are full */
 	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;
-	switch (r) {
-	case PUMP_EOF:
-		if (session_sockmap_is_fin(s, dir))
-			flow_finished(s, dir);
-		else
-			session_part(s, dir, tcp_cause(dir, 0));
-		return;
-	case PUMP_SRC_ERROR:
-		session_part(s, dir, tcp_cause(dir, error));
-		return;
-	case PUMP_DST_ERROR:
-		session_part(s, !dir, tcp_cause(!dir, error));
-		return;
-	case PUMP_STARVED:
+	if (r == PUMP_EOF && session_sockmap_is_fin(s, dir)) {
+		flow_finished(s, dir);
+	} else if (r == PUMP_EOF || r == PUMP_SRC_ERROR) {
+		session_part(s, dir, error); /* 0 after what looked like the end */
+	} else if (r == PUMP_DST_ERROR) {
+		session_part(s, !dir, error);
+	} else if (r == PUMP_STARVED) {
 		f->starved = true;
 		flow_look_later(f, s->worker->loop.now_ms);
 		count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
 		log_cause(CAUSE_NO_MEMORY, LOG_WARNING, "session %llu, forward %s: waits",
 			  (unsigned long long)s->id, forward_name(s->forward->conf));
-		return;
-	default:
+	} else {
 		judge(s, dir, r == PUMP_EMPTY);
 	}
 }

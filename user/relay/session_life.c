@@ -292,7 +292,7 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
-		session_part(s, from, tcp_cause(from, tcp_take_error(s->sides[from].fd)));
+		session_part(s, from, tcp_take_error(s->sides[from].fd));
 	if (s->state == SESSION_HEADER && !s->ending &&
 	    session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP))) {
 		session_set_state(s, SESSION_CONNECTING);

@@ -54,14 +54,14 @@ int session_proxy_header_expect(struct session *s)
 	return 0;
 }
 
-static void refuse(struct session *s, enum cause cause, const char *reason)
+static bool refuse(struct session *s, enum cause cause, const char *reason)
 {
 	char text[ADDR_STRLEN];
 
 	log_cause(cause, LOG_WARNING, "session %llu: reset: PROXY header of %s to forward %s: %s",
 		  (unsigned long long)s->id, client_addr_text(&s->told->peer, text, sizeof(text)),
 		  forward_name(s->forward->conf), reason);
-	session_reset(s, cause);
+	return session_reset(s, cause);
 }
 
 /* Read the header, which was seen whole, and no byte more.  False: S is reset. */
@@ -70,19 +70,15 @@ static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, h->size, 0);
 	enum cause why;
 
-	if (n != (ssize_t)h->size) {
-		session_reset(s, tcp_cause(CLIENT, n < 0 ? errno : EIO));
-		return false;
-	}
+	if (n != (ssize_t)h->size)
+		return session_reset(s, tcp_cause(CLIENT, n < 0 ? errno : EIO));
 	s->header_in = (uint16_t)h->size;
 	s->told->header = *h;
 	if (h->has_addresses)
 		s->client = h->source;
 	why = admission_enter_client(s->worker->shared, s->forward, &s->client.sa, false);
-	if (why != CAUSES) {
-		session_reset(s, why);
-		return false;
-	}
+	if (why != CAUSES)
+		return session_reset(s, why);
 	return true;
 }
 
@@ -97,14 +93,14 @@ bool session_proxy_header_look(struct session *s, bool ended)
 	if (n >= 0 && !r)
 		return take(s, &h, buf);
 	if (n < 0 && r != -EAGAIN)
-		session_reset(s, tcp_cause(CLIENT, -r));
-	else if (r != -EAGAIN)
-		refuse(s, CAUSE_HEADER_BAD, reason);
-	else if (n >= 0 && (ended || !n))
-		refuse(s, CAUSE_HEADER_BAD,
-		       n ? "the stream ended within it" : "the stream ended before it");
-	else if (s->worker->loop.now_ms >= s->told->due_ms)
-		refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
+		return session_reset(s, tcp_cause(CLIENT, -r));
+	if (r != -EAGAIN)
+		return refuse(s, CAUSE_HEADER_BAD, reason);
+	if (n >= 0 && (ended || !n))
+		return refuse(s, CAUSE_HEADER_BAD,
+			      n ? "the stream ended within it" : "the stream ended before it");
+	if (s->worker->loop.now_ms >= s->told->due_ms)
+		return refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
 	return false;
 }
 
@@ -139,10 +135,8 @@ bool session_proxy_header_send(struct session *s)
 	if (!(s->forward->conf->proxy_protocol & PROXY_SEND))
 		return true;
 	r = describe(s, &h);
-	if (r) {
-		session_reset(s, tcp_cause(CLIENT, r));
-		return false;
-	}
+	if (r)
+		return session_reset(s, tcp_cause(CLIENT, r));
 	size = proxy_protocol_write(&h, buf);
 	n = TEMP_FAILURE_RETRY(send(s->sides[UPSTREAM].fd, buf, size, MSG_DONTWAIT | MSG_NOSIGNAL));
 	if (n == (ssize_t)size) {
@@ -150,6 +144,5 @@ bool session_proxy_header_send(struct session *s)
 		return true;
 	}
 	/* no room on a socket that nothing was written to: memory is short */
-	session_reset(s, tcp_cause(UPSTREAM, n < 0 && errno != EAGAIN ? errno : ENOMEM));
-	return false;
+	return session_reset(s, tcp_cause(UPSTREAM, n < 0 && errno != EAGAIN ? errno : ENOMEM));
 }

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "datapath/tcp.h"
 
 /* --- slots: places in the kernel's maps, one for each side --- */
 
@@ -89,19 +88,14 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 /* Step R of flow DIR has been tried.  False: the session ends. */
 static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
 {
-	int error = io->pump.error;
-
 	switch (r) {
 	case STEP_SRC_ERROR:
-		session_part(s, dir, tcp_cause(dir, error));
-		return false;
+		return session_part(s, dir, io->pump.error);
 	case STEP_DST_ERROR:
-		session_part(s, !dir, tcp_cause(!dir, error));
-		return false;
+		return session_part(s, !dir, io->pump.error);
 	case STEP_UNPROVED:
 		log_unproved(s, dir, &io->books);
-		session_reset(s, CAUSE_HANDOVER_UNPROVED);
-		return false;
+		return session_reset(s, CAUSE_HANDOVER_UNPROVED);
 	default:
 		return true;
 	}
@@ -178,7 +172,7 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 	if (r == -EAGAIN)
 		return; /* bytes are waiting: they are read first, and then it is tried again */
 	if (r == -EPROTO) {
-		session_part(s, dir, tcp_cause(dir, io.pump.error));
+		session_part(s, dir, io.pump.error);
 		return;
 	}
 	if (r) {
@@ -219,10 +213,8 @@ enum step session_sockmap_rest(struct session *s, unsigned int dir)
 
 bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind)
 {
-	if (kind == CULVERT_EVENT_LOST) {
-		session_reset(s, CAUSE_KERNEL_LOST);
-		return false;
-	}
+	if (kind == CULVERT_EVENT_LOST)
+		return session_reset(s, CAUSE_KERNEL_LOST);
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return false;
 	demote(s, dir, kind);
