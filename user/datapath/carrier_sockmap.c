@@ -304,18 +304,6 @@ static int remove_fenced(struct sockmap_io *io)
 	return r;
 }
 
-/* Read the UNREAD bytes that were found in the source's receive queue; they are written later. */
-static enum step read_unread(struct sockmap_io *io, uint64_t unread)
-{
-	enum pump r;
-
-	io->pump.limit = io->pump.read + unread;
-	r = carrier_read_ahead(&io->pump, UINT32_MAX);
-	if (r == PUMP_SRC_ERROR)
-		return STEP_SRC_ERROR;
-	return r == PUMP_STARVED ? STEP_UNPROVED : STEP_AGAIN;
-}
-
 /*
  * received == redirected + read + unread, seen at one instant: nobody but us reads.
  *
@@ -334,7 +322,7 @@ static enum step audit_left(struct sockmap_io *io)
 	int r = 0, disagree = 0;
 
 	for (int i = 0; !r && i < AUDIT_TRIES; i++) {
-		enum step step;
+		enum pump read;
 
 		r = tcp_unread(io->pump.src, &books->unread);
 		r = r ?: stream_received(io, &books->received);
@@ -348,9 +336,12 @@ static enum step audit_left(struct sockmap_io *io)
 			continue;
 		if (!books->unread)
 			return STEP_UNPROVED;
-		step = read_unread(io, books->unread);
-		if (step != STEP_AGAIN)
-			return step;
+		io->pump.limit = io->pump.read + books->unread;
+		read = carrier_read_ahead(&io->pump, UINT32_MAX); /* it is written later */
+		if (read == PUMP_SRC_ERROR)
+			return STEP_SRC_ERROR;
+		if (read == PUMP_STARVED)
+			return STEP_UNPROVED;
 		disagree = 0;
 	}
 	io->pump.error = -r;

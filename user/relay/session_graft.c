@@ -231,20 +231,15 @@ static void follow_ways(struct session *s)
 
 bool session_graft_look(struct session *s)
 {
-	switch (graft_state(grafts_of(s), s->graft)) {
-	case GRAFT_DONE:
+	enum graft_state state = graft_state(grafts_of(s), s->graft);
+
+	if (state == GRAFT_DONE)
 		finish(s);
-		return false;
-	case GRAFT_ACTIVE:
-	case GRAFT_RETURNING:
+	else if (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)
 		follow_ways(s);
-		return false;
-	case GRAFT_RETURNED:
+	else if (state == GRAFT_RETURNED)
 		come_back(s);
-		return true;
-	default:
-		return false;
-	}
+	return state == GRAFT_RETURNED;
 }
 
 /* --- sessions that outlive a daemon --- */

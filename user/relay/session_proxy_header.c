@@ -29,7 +29,6 @@
 #include "relay/admission.h"
 
 SYSCALLS_ALLOWED(
-	SYSCALL(recvfrom),
 	SYSCALL(sendto),
 	SYSCALL(getsockname));
 

@@ -123,20 +123,15 @@ static void refused(struct session *s, unsigned int dir, int error)
 	struct flow *f = &s->flows[dir];
 
 	f->no_enter = true;
-	switch (error) {
-	case -EOPNOTSUPP: /* sock_map_sk_state_allowed(): not ESTABLISHED any more */
-		f->reason = REASON_CLOSING;
-		break;
-	case -ENOSPC:
-		f->reason = REASON_NO_SLOT;
-		break;
-	default:
-		f->reason = REASON_REFUSED;
+	/* EOPNOTSUPP is of sock_map_sk_state_allowed(): not ESTABLISHED any more */
+	f->reason = error == -EOPNOTSUPP ? REASON_CLOSING :
+		    error == -ENOSPC     ? REASON_NO_SLOT :
+					   REASON_REFUSED;
+	if (f->reason == REASON_REFUSED)
 		log_limited(LOG_WARNING,
 			    "session %llu: stays in user space, where it is as safe: "
 			    "sockmap: %s",
 			    (unsigned long long)s->id, strerror(-error));
-	}
 	count_add(&s->worker->stats.handovers[HANDOVER_FAILED][f->reason], 1);
 }
 
