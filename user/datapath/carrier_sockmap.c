@@ -117,6 +117,13 @@ static int stream_accepted(const struct sockmap_io *io, uint64_t *ret)
 	return r;
 }
 
+/* errno ERROR of a socket goes with WHAT, which is returned. */
+static int failed(struct sockmap_io *io, int error, int what)
+{
+	io->pump.error = error;
+	return what;
+}
+
 /* STEP_DONE if the target's backlog is empty. */
 static enum step look_drained(struct sockmap_io *io)
 {
@@ -124,10 +131,8 @@ static enum step look_drained(struct sockmap_io *io)
 	struct flow *f = io->pump.flow;
 	int r = stream_accepted(io, &books->accepted);
 
-	if (r) {
-		io->pump.error = -r;
-		return STEP_DST_ERROR;
-	}
+	if (r)
+		return failed(io, -r, STEP_DST_ERROR);
 	books->redirected = redirected(io);
 	if (flow_drained(f, books))
 		return STEP_DONE;
@@ -151,10 +156,8 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 
 	if (tcp_recv(io->pump.src, &c, 1, MSG_PEEK) >= 0)
 		return -EAGAIN;
-	if (errno != EAGAIN) {
-		io->pump.error = errno;
-		return -EPROTO;
-	}
+	if (errno != EAGAIN)
+		return failed(io, errno, -EPROTO);
 	io->pump.flow->drained_at = redirected(io);
 	io->pump.flow->credit = passed_bytes(io);
 	ctl->credit = io->pump.flow->credit;
@@ -168,10 +171,8 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	ctl->fence = 0;
 	ctl->epoch++; /* opens the gate, too */
 	r = tcp_fix_buffer(io->pump.src, limits->hard_limit);
-	if (r) {
-		io->pump.error = -r;
-		return -EPROTO;
-	}
+	if (r)
+		return failed(io, -r, -EPROTO);
 	/* a full barrier comes with it: the program sees ctl */
 	r = sockmap_gate(io->kernel, io->pump.src, true) ?:
 		    sockmap_rx_add(io->kernel, io->slot, io->pump.src);
@@ -187,10 +188,8 @@ enum step sockmap_kick(struct sockmap_io *io)
 {
 	char c;
 
-	if (tcp_recv(io->pump.src, &c, 1, MSG_PEEK) < 0 && errno != EAGAIN) {
-		io->pump.error = errno;
-		return STEP_SRC_ERROR;
-	}
+	if (tcp_recv(io->pump.src, &c, 1, MSG_PEEK) < 0 && errno != EAGAIN)
+		return failed(io, errno, STEP_SRC_ERROR);
 	return settled(io) ? STEP_DONE : STEP_WAIT;
 }
 
@@ -344,8 +343,7 @@ static enum step audit_left(struct sockmap_io *io)
 			return STEP_UNPROVED;
 		disagree = 0;
 	}
-	io->pump.error = -r;
-	return r ? STEP_SRC_ERROR : STEP_UNPROVED;
+	return r ? failed(io, -r, STEP_SRC_ERROR) : STEP_UNPROVED;
 }
 
 /*
@@ -442,10 +440,8 @@ enum step sockmap_finish(struct sockmap_io *io)
 	if (r != STEP_DONE)
 		return r;
 	e = stream_received(io, &books->received);
-	if (e) {
-		io->pump.error = -e;
-		return STEP_SRC_ERROR;
-	}
+	if (e)
+		return failed(io, -e, STEP_SRC_ERROR);
 	books->redirected = redirected(io);
 	books->unread = 0;
 	if (!flow_accounted(io->pump.flow, books)) /* yet */

@@ -208,21 +208,17 @@ static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *
 /* Flow DIR has delivered all of a stream that has ended. */
 static void flow_finished(struct session *s, unsigned int dir)
 {
-	struct flow *f = &s->flows[dir];
 	bool last = s->flows[!dir].phase == FLOW_DONE;
 
 	if (!session_graft_withdraw(s)) {
 		session_reset(s, CAUSE_INTERNAL);
-		return;
-	}
-	/* of the last one, close(2) sends the FIN */
-	if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
+	} else if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
 		session_part(s, !dir, errno);
-		return;
+	} else {
+		flow_set_phase(&s->flows[dir], FLOW_DONE);
+		if (last) /* close(2) sends the FIN */
+			session_finish(s);
 	}
-	flow_set_phase(f, FLOW_DONE);
-	if (last)
-		session_finish(s);
 }
 
 static void run_user(struct session *s, unsigned int dir, bool fin)

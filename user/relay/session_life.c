@@ -170,29 +170,22 @@ static const uint8_t reset_levels[CAUSES] = {
 	[CAUSE_INTERNAL] = LOG_WARNING,
 };
 
-static void log_end(const struct session *s, bool rst)
-{
-	enum cause cause = (enum cause)s->end_cause;
-	int level = rst ? reset_levels[cause] : 0;
-
-	if (!level)
-		log_debug("session %llu: %s%s", (unsigned long long)s->id,
-			  rst ? "reset: " : "finished", rst ? cause_name(cause) : "");
-	else
-		log_cause(cause, level, "session %llu, forward %s: reset",
-			  (unsigned long long)s->id, forward_name(s->forward->conf));
-}
-
 /* As S is marked. */
 static void end(struct session *s)
 {
 	bool rst = s->ending == ENDING_RESETS;
+	unsigned int why = rst ? s->end_cause : SESSION_FINISHED;
 	struct session_view view;
 
-	log_end(s, rst);
+	if (rst && reset_levels[why])
+		log_cause(why, reset_levels[why], "session %llu, forward %s: reset",
+			  (unsigned long long)s->id, forward_name(s->forward->conf));
+	else
+		log_debug("session %llu: %s%s", (unsigned long long)s->id,
+			  rst ? "reset: " : "finished", rst ? cause_name(why) : "");
 	session_count_kernel(s);
 	session_view(s, &view);
-	session_ended(s->worker, &view, rst ? s->end_cause : SESSION_FINISHED);
+	session_ended(s->worker, &view, why);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		carrier_release(&s->flows[dir], &s->worker->pool);
 	session_connect_end(s);

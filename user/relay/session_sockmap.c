@@ -164,16 +164,13 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 		io = sockmap_io(s, dir);
 		r = sockmap_enter(&io, s->forward->conf, s->worker->index);
 	}
-	if (r == -EAGAIN)
-		return; /* bytes are waiting: they are read first, and then it is tried again */
-	if (r == -EPROTO) {
+	/* EAGAIN: bytes are waiting: they are read first, and then it is tried again */
+	if (r == -EPROTO)
 		session_part(s, dir, io.pump.error);
-		return;
-	}
-	if (r) {
+	else if (r && r != -EAGAIN)
 		refused(s, dir, r);
+	if (r)
 		return;
-	}
 	if (dir == CLIENT)
 		session_set_nodelay(s);
 	f->engine = engine;

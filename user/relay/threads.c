@@ -170,12 +170,11 @@ static void call_one(void *arg)
 void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *arg),
 		  const void *arg)
 {
-	for (unsigned int i = 0; i < ts->n; i++) {
-		struct worker *w = &ts->workers[i];
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
 		struct call c = { w, fn, arg };
 
 		while (w->started && loop_call(&w->loop, call_one, &c, PATIENCE_MS) == -ETIMEDOUT)
-			log_error("worker %u does not answer, and is waited for", i);
+			log_error("worker %u does not answer, and is waited for", w->index);
 	}
 }
 
@@ -228,9 +227,7 @@ bool threads_ended(struct threads *ts)
 {
 	bool all = true;
 
-	for (unsigned int i = 0; i < ts->n; i++) {
-		struct worker *w = &ts->workers[i];
-
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
 		if (w->started && !pthread_tryjoin_np(w->thread, NULL))
 			w->started = false;
 		all = all && !w->started;
