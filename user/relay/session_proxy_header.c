@@ -105,37 +105,23 @@ bool session_proxy_header_look(struct session *s, bool ended)
 
 /* --- sending --- */
 
-/* What the upstream is told of S's client; 0, or the errno of the client's socket. */
-static int describe(const struct session *s, struct proxy_header *ret)
-{
-	struct sockaddr_storage ss;
-	socklen_t len = sizeof(ss);
-
-	*ret = s->told ? s->told->header :
-			 (struct proxy_header){ .has_addresses = s->client.sa.sa_family != AF_UNIX,
-						.source = s->client };
-	ret->version = s->forward->conf->proxy_protocol & PROXY_SEND_V1 ? 1 : 2;
-	if (s->told || !ret->has_addresses)
-		return 0;
-	if (getsockname(s->sides[CLIENT].fd, (struct sockaddr *)&ss, &len))
-		return errno;
-	client_addr_set(&ret->destination, (const struct sockaddr *)&ss);
-	return 0;
-}
-
 bool session_proxy_header_send(struct session *s)
 {
+	unsigned int how = s->forward->conf->proxy_protocol;
+	struct proxy_header h = { .has_addresses = s->client.sa.sa_family != AF_UNIX,
+				  .source = s->client };
+	socklen_t len = sizeof(h.destination);
 	uint8_t buf[PROXY_PROTOCOL_WRITE_MAX];
-	struct proxy_header h;
 	size_t size;
 	ssize_t n;
-	int r;
 
-	if (!(s->forward->conf->proxy_protocol & PROXY_SEND))
+	if (!(how & PROXY_SEND))
 		return true;
-	r = describe(s, &h);
-	if (r)
-		return session_reset(s, tcp_cause(CLIENT, r));
+	if (s->told)
+		h = s->told->header;
+	else if (h.has_addresses && getsockname(s->sides[CLIENT].fd, &h.destination.sa, &len))
+		return session_reset(s, tcp_cause(CLIENT, errno));
+	h.version = how & PROXY_SEND_V1 ? 1 : 2;
 	size = proxy_protocol_write(&h, buf);
 	n = TEMP_FAILURE_RETRY(send(s->sides[UPSTREAM].fd, buf, size, MSG_DONTWAIT | MSG_NOSIGNAL));
 	if (n == (ssize_t)size) {
