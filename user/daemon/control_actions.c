@@ -257,7 +257,7 @@ static struct json_object *lookup_json(struct lookup *l)
 	struct lookup_record record;
 
 	lookup_record(l, &record);
-	json_add_int(o, "interval_ms", l->interval_ms);
+	json_add_int(o, "interval_ms", l->forward->resolve_interval_ms);
 	json_add_int(o, "age_ms", clock_ms() - record.resolved_ms);
 	json_add_int(o, "lookups", record.lookups);
 	json_add_int(o, "failures", record.failures);

@@ -142,13 +142,12 @@ static bool same_set(const struct addr_list *a, const struct addr_list *b)
 
 static void names_remove(struct lookup *l);
 
-int lookup_open(struct lookup *l, const struct endpoint *conf, const struct endpoint *listen,
-		unsigned int interval_ms, uint64_t now_ms)
+int lookup_open(struct lookup *l, const struct forward_conf *fc, const struct endpoint *conf,
+		uint64_t now_ms)
 {
 	*l = (struct lookup){
+		.forward = fc,
 		.conf = conf,
-		.listen = listen,
-		.interval_ms = interval_ms,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.list = addr_list_new(conf->addrs, conf->n_addrs),
 		.record.resolved_ms = now_ms,
@@ -184,8 +183,8 @@ static bool is_acceptable(const struct lookup *l, const struct addr *a)
 {
 	if (!addr_is_inet(a) || !addr_port(a))
 		return false;
-	for (size_t i = 0; i < l->listen->n_addrs; i++)
-		if (addr_leads_to(a, &l->listen->addrs[i]))
+	for (size_t i = 0; i < l->forward->listen.n_addrs; i++)
+		if (addr_leads_to(a, &l->forward->listen.addrs[i]))
 			return false;
 	return true;
 }
@@ -280,12 +279,13 @@ static void say(const struct lookup *l)
 /* Only this thread changes the list and the record: no lock is needed to look at them. */
 static void finish(struct lookup *l, struct addr *addrs, size_t n, const char *why)
 {
-	uint64_t now = clock_ms(), wait;
+	uint64_t now = clock_ms(), wait = l->forward->resolve_interval_ms;
 
 	atomic_store(&l->wanted, false); /* who has asked meanwhile has an answer */
 	if (lookup_update(l, addrs, n, why, now))
 		say(l);
-	wait = l->record.why[0] ? smaller(l->interval_ms, RETRY_MS) : l->interval_ms;
+	if (l->record.why[0])
+		wait = smaller(wait, RETRY_MS);
 	/* less up to an eighth, so that names spread out in time */
 	l->due_ms = now + wait - (uint64_t)random() % (wait / 8 + 1);
 }
