@@ -227,7 +227,7 @@ static void names(void)
 	for (size_t k = KEY_NONE + 1; k < KEYS; k++)
 		need_name(request_keys[k].name);
 	for (int i = 0; i < REASONS; i++)
-		need_name(reason_name((enum reason)i));
+		need_name(reason_names[i]);
 	for (int i = 0; i < GRAFT_REFUSALS; i++)
 		need_quoted(graft_refusal_name((enum graft_refusal)i));
 }

@@ -6,12 +6,11 @@
 #include "unit.h"
 #include "relay/names.h"
 
-#define INTERVAL_MS 1000
-
 struct rig {
 	struct loop loop;
 	struct names *names;
-	struct endpoint conf, listen;
+	struct forward_conf fc;
+	struct endpoint conf;
 	struct lookup u;
 };
 
@@ -30,12 +29,13 @@ static int setup(void **state)
 	char err[256];
 
 	memset(&rig, 0, sizeof(rig));
-	parse("10.0.0.99:80", true, &rig.listen);
+	rig.fc.resolve_interval_ms = 1000;
+	parse("10.0.0.99:80", true, &rig.fc.listen);
 	parse("name.test:80", false, &rig.conf);
 	*state = &rig;
 	if (loop_open(&rig.loop, NULL, NULL) ||
 	    names_open(&rig.loop, &rig.names, err, sizeof(err)) ||
-	    lookup_open(&rig.u, &rig.conf, &rig.listen, INTERVAL_MS, 500))
+	    lookup_open(&rig.u, &rig.fc, &rig.conf, 500))
 		return -1;
 	names_add(rig.names, &rig.u);
 	return 0;
@@ -50,7 +50,7 @@ static int teardown(void **state)
 	names_close(rig->names);
 	loop_close(&rig->loop);
 	endpoint_close(&rig->conf);
-	endpoint_close(&rig->listen);
+	endpoint_close(&rig->fc.listen);
 	return 0;
 }
 
@@ -151,23 +151,23 @@ ON_RIG(test_own_by_loopback)
 	struct rig *rig = *state;
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
-		struct endpoint listen;
+		struct forward_conf fc = { .resolve_interval_ms = 1000 };
 		struct lookup u, heir;
 
-		parse(rows[i].listen, true, &listen);
-		assert_int_equal(lookup_open(&u, &rig->conf, &listen, INTERVAL_MS, 500), 0);
+		parse(rows[i].listen, true, &fc.listen);
+		assert_int_equal(lookup_open(&u, &fc, &rig->conf, 500), 0);
 		find(&u, rows[i].found, 600);
 		if (!record_of(&u).why[0] != rows[i].good)
 			fail_msg("%s at %s", rows[i].found, rows[i].listen);
 		/* a reload that has changed the address to listen at */
-		assert_int_equal(lookup_open(&heir, &rig->conf, &listen, INTERVAL_MS, 500), 0);
+		assert_int_equal(lookup_open(&heir, &fc, &rig->conf, 500), 0);
 		find(&rig->u, rows[i].found, 600);
 		lookup_know(&heir, &rig->u);
 		if (heir.list->n != rows[i].good || heir.record.lookups != rows[i].good * (i + 1))
 			fail_msg("%s, known, at %s", rows[i].found, rows[i].listen);
 		lookup_close(&heir);
 		lookup_close(&u);
-		endpoint_close(&listen);
+		endpoint_close(&fc.listen);
 	}
 }
 

@@ -20,8 +20,8 @@ static const struct setting without_kernel = { .kernel_ok = false, .watch_ms = S
 static void expect(struct decision d, enum carrier carrier, enum reason reason)
 {
 	if (d.carrier != carrier || d.reason != reason)
-		fail_msg("%s (%s), not %s (%s)", carrier_name(d.carrier), reason_name(d.reason),
-			 carrier_name(carrier), reason_name(reason));
+		fail_msg("%s (%s), not %s (%s)", carrier_names[d.carrier], reason_names[d.reason],
+			 carrier_names[carrier], reason_names[reason]);
 }
 
 /* --- the parts --- */
@@ -72,7 +72,7 @@ static struct decision ping_pong(enum engine e, struct habit *h, unsigned int di
 		habit_read(h, (dir + i) % 2, size, 1);
 		d = policy_user(e, h, (dir + i) % 2, &on_copy, calm);
 		if (d.carrier != CARRIER_COPY && i + 1 < n)
-			fail_msg("%s after %u of %u reads", carrier_name(d.carrier), i + 1, n);
+			fail_msg("%s after %u of %u reads", carrier_names[d.carrier], i + 1, n);
 	}
 	return d;
 }

@@ -142,7 +142,7 @@ static const char *line_of(const struct session_view *v, unsigned int end)
 
 	unlink("log");
 	start("log", 1);
-	session_log_ended(running, v, true, end);
+	session_log_ended(running, v, end);
 	finish();
 	assert_int_equal(lines_of("log", text), 1);
 	return text;

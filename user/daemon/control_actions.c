@@ -163,9 +163,9 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 	struct json_object *o = json_object_new_object();
 
 	json_add_text(o, "direction", direction);
-	json_add_text(o, "carrier", carrier_name(f->carrier));
-	json_add_text(o, "phase", flow_phase_name(f->phase));
-	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_text(o, "carrier", carrier_names[f->carrier]);
+	json_add_text(o, "phase", flow_phase_names[f->phase]);
+	json_add_text(o, "reason", reason_names[f->reason]);
 	json_add_int(o, "bytes", f->copied + f->spliced + f->kernel);
 	json_add_int(o, "kernel_bytes", f->kernel);
 	json_add_int(o, "datagrams", f->datagrams);
@@ -258,7 +258,7 @@ static struct json_object *lookup_json(struct lookup *l)
 	struct lookup_record record;
 
 	lookup_record(l, &record);
-	json_add_int(o, "interval_ms", l->interval_ms);
+	json_add_int(o, "interval_ms", l->forward->resolve_interval_ms);
 	json_add_int(o, "age_ms", clock_ms() - record.resolved_ms);
 	json_add_int(o, "lookups", record.lookups);
 	json_add_int(o, "failures", record.failures);
@@ -400,7 +400,7 @@ static void add_sums(struct round *r)
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
 
-		json_add_text(o, "carrier", carrier_name(c));
+		json_add_text(o, "carrier", carrier_names[c]);
 		json_add_int(o, "flows", r->flows[c]);
 		json_add_int(o, "bytes", actions_sum(a, offsetof(struct stats, carrier_bytes[c])));
 		json_append(carriers, o);
@@ -412,7 +412,7 @@ static void add_sums(struct round *r)
 		for (unsigned int why = 0; why < REASONS; why++)
 			n += actions_sum(a, offsetof(struct stats, handovers[i][why]));
 		if (i < CARRIERS)
-			snprintf(name, sizeof(name), "to_%s", carrier_name(i));
+			snprintf(name, sizeof(name), "to_%s", carrier_names[i]);
 		json_add_int(handovers, name, n);
 	}
 	for (unsigned int c = 0; c < CAUSES; c++)

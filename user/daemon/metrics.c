@@ -120,7 +120,7 @@ static void add_bytes(struct scrape *s)
 		unsigned int dir = i / CARRIERS, c = i % CARRIERS;
 
 		add(s, "", sum_forward(s, offsetof(struct forward_stats, carried[dir][c])),
-		    "direction", directions[dir], "carrier", carrier_name(c), END);
+		    "direction", directions[dir], "carrier", carrier_names[c], END);
 	}
 }
 
@@ -202,8 +202,8 @@ static void add_handovers(struct scrape *s)
 					       offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
-			add(s, "", n, "carrier", to < CARRIERS ? carrier_name(to) : "failed",
-			    "reason", reason_name(why), END);
+			add(s, "", n, "carrier", to < CARRIERS ? carrier_names[to] : "failed",
+			    "reason", reason_names[why], END);
 	}
 }
 

@@ -10,7 +10,6 @@
 #include "datapath/tcp.h"
 
 SYSCALLS_ALLOWED(
-	SYSCALL(recvfrom),
 	SYSCALL(sendto),
 	SYSCALL(splice));
 

@@ -12,12 +12,12 @@ const char *const carrier_names[CARRIERS] = {
 	[CARRIER_GRAFT] = "graft",
 };
 
-static const char *const phase_names[FLOW_PHASES] = {
+const char *const flow_phase_names[FLOW_PHASES] = {
 	[FLOW_USER] = "user",         [FLOW_KERNEL] = "kernel",       [FLOW_LEAVING] = "leaving",
 	[FLOW_DRAINING] = "draining", [FLOW_FINISHING] = "finishing", [FLOW_DONE] = "done",
 };
 
-static const char *const reason_names[REASONS] = {
+const char *const reason_names[REASONS] = {
 	[REASON_START] = "start",
 	[REASON_ENGINE] = "engine",
 	[REASON_CONVERSATION] = "conversation",
@@ -41,21 +41,6 @@ static const char *const reason_names[REASONS] = {
 	[REASON_RESPONSES] = "responses",
 	[REASON_PROXY_HEADERS] = "proxy protocol",
 };
-
-const char *carrier_name(enum carrier c)
-{
-	return c < CARRIERS ? carrier_names[c] : "?";
-}
-
-const char *flow_phase_name(enum flow_phase p)
-{
-	return p < FLOW_PHASES ? phase_names[p] : "?";
-}
-
-const char *reason_name(enum reason r)
-{
-	return r < REASONS ? reason_names[r] : "?";
-}
 
 enum carrier flow_carrier(const struct flow *f)
 {

@@ -112,9 +112,8 @@ struct flow {
 };
 
 extern const char *const carrier_names[CARRIERS];
-const char *carrier_name(enum carrier c);
-const char *flow_phase_name(enum flow_phase p);
-const char *reason_name(enum reason r);
+extern const char *const flow_phase_names[FLOW_PHASES];
+extern const char *const reason_names[REASONS];
 
 /* The carrier that carries F now, or has carried it to its end. */
 enum carrier flow_carrier(const struct flow *f);

@@ -5,11 +5,11 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "base/array.h"
 #include "base/log.h"
@@ -39,15 +39,6 @@ struct sockmap {
 
 /* Words of 64 bits are shared without a lock: they must not be read in halves. */
 _Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
-
-static void fill_free_list(struct sockmap *k, unsigned int pairs)
-{
-	k->free = allocated(malloc(pairs * sizeof(*k->free)));
-	k->cookies = allocated(calloc(2 * (size_t)pairs, sizeof(*k->cookies)));
-	for (unsigned int i = 0; i < pairs; i++)
-		k->free[i] = pairs - 1 - i;
-	k->n_free = k->n_pairs = pairs;
-}
 
 static int load(struct sockmap *k, const struct sockmap_limits *limits)
 {
@@ -88,7 +79,11 @@ int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	pthread_mutex_init(&k->lock, NULL);
-	fill_free_list(k, limits->pairs);
+	k->free = allocated(malloc(limits->pairs * sizeof(*k->free)));
+	k->cookies = allocated(calloc(2 * (size_t)limits->pairs, sizeof(*k->cookies)));
+	for (unsigned int i = 0; i < limits->pairs; i++)
+		k->free[i] = limits->pairs - 1 - i;
+	k->n_free = k->n_pairs = limits->pairs;
 	r = load(k, limits);
 	if (r) {
 		snprintf(err, errlen,

@@ -1,12 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/built_with.h"
 #include "sockmap_contract.h"
 #include "datapath/bpf_ring.h"
 
@@ -72,12 +70,12 @@ int sockmap_gate(struct sockmap *k, int fd, bool on);
  *     has the slot, so that the program cannot write it.  A volatile access to an aligned word of
  *     up to 64 bits is one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn
  *     nor left out nor repeated.  It orders nothing.
- *   - sockmap_barrier() is smp_mb(): a seq_cst fence becomes mfence, or a locked instruction, on
- *     x86, and dmb ish on arm64, which is what the kernel has.  It pairs with the atomic add in
- *     pass() of the program.  This is Dekker's pattern, so acquire and release would not do: on
- *     x86, too, a store may become visible after a later load.
- *   - sockmap_release() is smp_wmb() and more, sockmap_acquire() smp_rmb() and more (nothing on
- *     x86, dmb ish and dmb ishld on arm64).
+ *   - A seq_cst fence is smp_mb(): it becomes mfence, or a locked instruction, on x86, and dmb ish
+ *     on arm64, which is what the kernel has.  It pairs with the atomic add in pass() of the
+ *     program.  This is Dekker's pattern, so acquire and release would not do: on x86, too, a store
+ *     may become visible after a later load.
+ *   - A release fence is smp_wmb() and more, an acquire fence smp_rmb() and more (nothing on x86,
+ *     dmb ish and dmb ishld on arm64).
  *   - A system call on a map or a socket takes locks that the program's callers take as well (the
  *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
  *     verdict that depends on it.
@@ -86,29 +84,6 @@ int sockmap_gate(struct sockmap *k, int fd, bool on);
  */
 const volatile struct culvert_stat *sockmap_stat(const struct sockmap *k, uint32_t slot);
 volatile struct culvert_ctl *sockmap_ctl(const struct sockmap *k, uint32_t slot);
-
-#if BUILT_WITH_TSAN && !defined(__clang__)
-/*
- * ThreadSanitizer does not model fences, and gcc says so.  Here it misses nothing: the other party
- * of these is the kernel, which it cannot see anyway; between threads of the daemon there is the
- * mutex.
- */
-#pragma GCC diagnostic ignored "-Wtsan"
-#endif
-static inline void sockmap_barrier(void)
-{
-	atomic_thread_fence(memory_order_seq_cst);
-}
-
-static inline void sockmap_acquire(void)
-{
-	atomic_thread_fence(memory_order_acquire);
-}
-
-static inline void sockmap_release(void)
-{
-	atomic_thread_fence(memory_order_release);
-}
 
 /* Of struct culvert_event. */
 const struct bpf_rings *sockmap_rings(const struct sockmap *k);

@@ -399,8 +399,8 @@ static void run_session(struct trial *t)
 			give_up(t,
 				"no end in time: flow up %s, flow down %s, %llu and %llu bytes "
 				"delivered",
-				flow_phase_name(t->flows[UP].phase),
-				flow_phase_name(t->flows[DOWN].phase),
+				flow_phase_names[t->flows[UP].phase],
+				flow_phase_names[t->flows[DOWN].phase],
 				(unsigned long long)t->got[UP], (unsigned long long)t->got[DOWN]);
 	}
 }

@@ -4,7 +4,6 @@
 #include <errno.h>
 
 #include "base/addr.h"
-#include "base/log.h"
 #include "relay/clients.h"
 
 /* MOST 0: any number. */

@@ -177,23 +177,16 @@ void pace_used(struct pace *p, unsigned int dir, uint64_t bytes)
 		p->turns[dir].left -= (uint32_t)bytes;
 }
 
-/* Return what flow DIR has not read, and the places of a flow that waits. */
-static void give_back(struct pace *p, unsigned int dir)
-{
-	struct turn *t = &p->turns[dir];
-
-	for (unsigned int i = 0; i < t->held; i++)
-		if (p->limits[i])
-			bucket_give_back(&p->limits[i]->ways[dir], t->left);
-}
-
+/* Returns what flow DIR has not read, and the places of a flow that waits. */
 void pace_end(struct pace *p, unsigned int dir)
 {
 	struct turn *t = p ? &p->turns[dir] : NULL;
 
-	if (!t || !t->held) /* only pending bytes were written */
+	if (!t)
 		return;
-	give_back(p, dir);
+	for (unsigned int i = 0; i < t->held; i++) /* 0: only pending bytes were written */
+		if (p->limits[i])
+			bucket_give_back(&p->limits[i]->ways[dir], t->left);
 	*t = (struct turn){ 0 };
 }
 
@@ -213,9 +206,7 @@ bool pace_take(struct pace *p, unsigned int dir, uint64_t bytes)
 
 void pace_free(struct pace *p)
 {
-	if (!p)
-		return;
-	for (unsigned int dir = 0; dir < 2; dir++)
-		give_back(p, dir);
+	pace_end(p, 0);
+	pace_end(p, 1);
 	free(p);
 }

@@ -72,15 +72,6 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 	return t;
 }
 
-static void totals_drop(struct forward_totals *t)
-{
-	if (!t || --t->refs)
-		return;
-	clients_close(&t->clients);
-	pthread_mutex_destroy(&t->servers_lock);
-	free(t);
-}
-
 void config_version_drop(struct config_version *v)
 {
 	if (!v || --v->refs)
@@ -116,9 +107,15 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 
 void forward_free(struct forward *f)
 {
+	struct forward_totals *t = f->totals;
+
 	marked_sockets_close(f->stock);
 	servers_close(&f->servers);
-	totals_drop(f->totals);
+	if (t && !--t->refs) {
+		clients_close(&t->clients);
+		pthread_mutex_destroy(&t->servers_lock);
+		free(t);
+	}
 	config_version_drop(f->from);
 	free(f);
 }

@@ -142,13 +142,12 @@ static bool same_set(const struct addr_list *a, const struct addr_list *b)
 
 static void names_remove(struct lookup *l);
 
-int lookup_open(struct lookup *l, const struct endpoint *conf, const struct endpoint *listen,
-		unsigned int interval_ms, uint64_t now_ms)
+int lookup_open(struct lookup *l, const struct forward_conf *fc, const struct endpoint *conf,
+		uint64_t now_ms)
 {
 	*l = (struct lookup){
+		.forward = fc,
 		.conf = conf,
-		.listen = listen,
-		.interval_ms = interval_ms,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 		.list = addr_list_new(conf->addrs, conf->n_addrs),
 		.record.resolved_ms = now_ms,
@@ -184,8 +183,8 @@ static bool is_acceptable(const struct lookup *l, const struct addr *a)
 {
 	if (!addr_is_inet(a) || !addr_port(a))
 		return false;
-	for (size_t i = 0; i < l->listen->n_addrs; i++)
-		if (addr_leads_to(a, &l->listen->addrs[i]))
+	for (size_t i = 0; i < l->forward->listen.n_addrs; i++)
+		if (addr_leads_to(a, &l->forward->listen.addrs[i]))
 			return false;
 	return true;
 }
@@ -259,15 +258,6 @@ bool names_needed(const struct config *c)
 	return false;
 }
 
-/* Look L up after its interval, less up to an eighth, so that names spread out in time. */
-static void look_later(struct lookup *l)
-{
-	uint64_t wait = l->record.why[0] ? smaller(l->interval_ms, RETRY_MS) : l->interval_ms;
-
-	wait -= (uint64_t)random() % (wait / 8 + 1);
-	l->due_ms = clock_ms() + wait;
-}
-
 static void say(const struct lookup *l)
 {
 	const struct addr *first = &l->list->addrs[0];
@@ -289,30 +279,21 @@ static void say(const struct lookup *l)
 /* Only this thread changes the list and the record: no lock is needed to look at them. */
 static void finish(struct lookup *l, struct addr *addrs, size_t n, const char *why)
 {
+	uint64_t now = clock_ms(), wait = l->forward->resolve_interval_ms;
+
 	atomic_store(&l->wanted, false); /* who has asked meanwhile has an answer */
-	if (lookup_update(l, addrs, n, why, clock_ms()))
+	if (lookup_update(l, addrs, n, why, now))
 		say(l);
-	look_later(l);
-}
-
-static size_t copy_answer(const struct ares_addrinfo *answer, in_port_t port, struct addr *ret)
-{
-	size_t n = 0;
-
-	for (const struct ares_addrinfo_node *i = answer->nodes; i && n < ADDRS_MAX;
-	     i = i->ai_next) {
-		struct addr a = { .len = i->ai_addrlen };
-
-		memcpy(&a.ss, i->ai_addr, i->ai_addrlen);
-		addr_set_port(&a, port);
-		ret[n++] = addr_unmapped(&a);
-	}
-	return n;
+	if (l->record.why[0])
+		wait = smaller(wait, RETRY_MS);
+	/* less up to an eighth, so that names spread out in time */
+	l->due_ms = now + wait - (uint64_t)random() % (wait / 8 + 1);
 }
 
 /* Called by c-ares for each look-up once, also by ares_cancel() and ares_destroy(). */
 static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo *answer)
 {
+	const struct ares_addrinfo_node *node = answer ? answer->nodes : NULL;
 	struct addr addrs[ADDRS_MAX];
 	char why[LOOKUP_WHY_LEN];
 	struct lookup *l = arg;
@@ -322,8 +303,13 @@ static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo 
 	l->open = false;
 	if (status == ARES_ECANCELLED || status == ARES_EDESTRUCTION)
 		return;
-	if (answer)
-		n = copy_answer(answer, l->conf->named_port, addrs);
+	for (; node && n < ADDRS_MAX; node = node->ai_next) {
+		struct addr a = { .len = node->ai_addrlen };
+
+		memcpy(&a.ss, node->ai_addr, node->ai_addrlen);
+		addr_set_port(&a, l->conf->named_port);
+		addrs[n++] = addr_unmapped(&a);
+	}
 	ares_freeaddrinfo(answer);
 	snprintf(why, sizeof(why), "host name lookup failed: %s", ares_strerror(status));
 	finish(l, addrs, n, why);
@@ -521,26 +507,17 @@ void names_read_again(struct names *n, const int fds[NAMES_FILES])
 	loop_wake(n->loop);
 }
 
-static int open_channel(struct names *n)
+int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 {
+	struct names *n = allocated(calloc(1, sizeof(*n)));
 	char lookups[] = "b"; /* DNS alone: see find_host() */
 	struct ares_options o = { .lookups = lookups,
 				  .timeout = ANSWER_MS,
 				  .tries = TRIES,
 				  .sock_state_cb = on_interest,
 				  .sock_state_cb_data = n };
-	int status = ares_library_init(ARES_LIB_INIT_ALL);
-
-	if (!status)
-		status = ares_init_options(&n->channel, &o,
-					   ARES_OPT_LOOKUPS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES |
-						   ARES_OPT_SOCK_STATE_CB);
-	return status;
-}
-
-int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
-{
-	struct names *n = allocated(calloc(1, sizeof(*n)));
+	int options = ARES_OPT_LOOKUPS | ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES |
+		      ARES_OPT_SOCK_STATE_CB;
 	int status;
 
 	*n = (struct names){
@@ -549,7 +526,8 @@ int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 		.sockets = { .handle = on_sockets, .fd = epoll_create1(EPOLL_CLOEXEC) },
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 	};
-	status = open_channel(n);
+	status = ares_library_init(ARES_LIB_INIT_ALL);
+	status = status ?: ares_init_options(&n->channel, &o, options);
 	if (status || n->sockets.fd < 0 || loop_watch(loop, &n->sockets, EPOLLIN, true)) {
 		snprintf(err, errlen, "cannot look up host names: %s",
 			 status ? ares_strerror(status) : strerror(errno));
@@ -578,23 +556,21 @@ void names_close(struct names *n)
 
 /* --- names to listen at --- */
 
-static int look_up_listener(struct forward_conf *fc, bool confined)
+int names_find_listeners(struct config *c, bool confined)
 {
 	char why[LOOKUP_WHY_LEN] = "a name to listen at is looked up at the start only: restart "
 				   "culvert, or write the address";
-	int r = confined ? -EINVAL : endpoint_look_up(&fc->listen, true, why, sizeof(why));
 
-	if (r)
-		config_complain_address(fc, true, why);
-	return r;
-}
+	for (struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++) {
+		int r;
 
-int names_find_listeners(struct config *c, bool confined)
-{
-	int r = 0;
-
-	for (size_t i = 0; !r && i < c->n_forwards; i++)
-		if (!c->forwards[i].listen.n_addrs)
-			r = look_up_listener(&c->forwards[i], confined);
-	return r ?: config_check_addresses(c);
+		if (fc->listen.n_addrs)
+			continue;
+		r = confined ? -EINVAL : endpoint_look_up(&fc->listen, true, why, sizeof(why));
+		if (r) {
+			config_complain_address(fc, true, why);
+			return r;
+		}
+	}
+	return config_check_addresses(c);
 }

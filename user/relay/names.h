@@ -51,10 +51,9 @@ struct lookup_record {
 };
 
 struct lookup {
-	const struct endpoint *conf;   /* of the forward; a name may have no address there */
-	const struct endpoint *listen; /* of the same forward: what no address may be */
-	unsigned int interval_ms;      /* between two look-ups */
-	struct names *names;           /* who looks it up; NULL: nobody */
+	const struct forward_conf *forward; /* whose own listener no address may be */
+	const struct endpoint *conf;        /* of that; a name may have no address there */
+	struct names *names;                /* who looks it up; NULL: nobody */
 
 	pthread_mutex_t lock; /* of the next two */
 	struct addr_list *list;
@@ -69,9 +68,9 @@ struct lookup {
 	bool open;         /* one is under way */
 };
 
-/* CONF is numbers, or a name whose addresses may be known.  -ENOMEM. */
-int lookup_open(struct lookup *l, const struct endpoint *conf, const struct endpoint *listen,
-		unsigned int interval_ms, uint64_t now_ms);
+/* CONF, a server of FC, is numbers, or a name whose addresses may be known.  -ENOMEM. */
+int lookup_open(struct lookup *l, const struct forward_conf *fc, const struct endpoint *conf,
+		uint64_t now_ms);
 /*
  * Give L the addresses of BEFORE and its record of look-ups.  Both have the same text, and nobody
  * uses L yet.  If L is a name and one of the addresses is its forward's own listener, L stays as it

@@ -167,8 +167,7 @@ int servers_open(struct servers *ss, const struct forward_conf *fc, struct serve
 	for (size_t i = 0; !r && i < up->n; i++) {
 		struct place *p = &ss->places[i];
 
-		r = lookup_open(&p->lookup, &up->servers[i].at, &fc->listen,
-				fc->resolve_interval_ms, now_ms);
+		r = lookup_open(&p->lookup, fc, &up->servers[i].at, now_ms);
 		if (!r)
 			know_addresses(p, before, up->servers[i].at.text);
 	}

@@ -38,12 +38,12 @@ void session_set_nodelay(struct session *s)
 
 /* --- marks for its end --- */
 
-void session_reset(struct session *s, enum cause cause)
+bool session_reset(struct session *s, enum cause cause)
 {
-	if (s->ending == ENDING_RESETS)
-		return;
+	if (s->ending != ENDING_RESETS)
+		s->end_cause = (uint8_t)cause;
 	s->ending = ENDING_RESETS;
-	s->end_cause = (uint8_t)cause;
+	return false;
 }
 
 void session_finish(struct session *s)
@@ -52,17 +52,20 @@ void session_finish(struct session *s)
 		s->ending = ENDING_FINISHES;
 }
 
-void session_part(struct session *s, unsigned int side, enum cause cause)
+bool session_part(struct session *s, unsigned int side, int error)
 {
+	enum cause cause = tcp_cause(side, error);
+
 	if (s->state == SESSION_PARTING && s->parted == side)
-		return; /* a write has found it out, and epoll says so as well */
-	if (s->state != SESSION_OPEN) {
-		session_reset(s, cause);
-	} else if (!s->ending) {
+		return false; /* a write has found it out, and epoll says so as well */
+	if (s->state != SESSION_OPEN)
+		return session_reset(s, cause);
+	if (!s->ending) {
 		s->ending = ENDING_PARTS;
 		s->parted = side;
 		s->end_cause = (uint8_t)cause;
 	}
+	return false;
 }
 
 /* --- counting --- */

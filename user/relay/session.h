@@ -3,7 +3,6 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/socket.h>
 
 #include "base/addr.h"
 #include "base/loop.h"
@@ -72,6 +71,10 @@ struct told {
  * allocated apart.
  */
 struct session {
+	union {
+		struct leftover leftover;      /* DEAD */
+		struct connecting *connecting; /* owned; until it is OPEN, see session_connect.c */
+	};
 	struct worker *worker;
 	struct forward *forward;
 	struct session *next, **prev; /* in worker->sessions; DEAD: as they were */
@@ -81,10 +84,6 @@ struct session {
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
-	union {
-		struct connecting *connecting; /* owned; until it is OPEN, see session_connect.c */
-		struct session *next_dead;     /* in worker->dead */
-	};
 	struct server *server;   /* see server_leave(); NULL: none yet, or of a daemon before */
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
@@ -116,16 +115,6 @@ void session_set_state(struct session *s, enum session_state to);
 
 /* --- what a session is about --- */
 
-static inline const struct forward_conf *forward_of(const struct session *s)
-{
-	return s->forward->conf;
-}
-
-static inline enum engine engine_of(const struct session *s)
-{
-	return s->forward->engine;
-}
-
 /*
  * Address INDEX of s->addrs, which is not NULL.  The addresses of a server with a range of ports
  * have the first; a session has the one that is as far behind it as the client's port is in the
@@ -137,12 +126,6 @@ struct addr session_address(const struct session *s, uint16_t index);
 static inline const union client_addr *session_peer(const struct session *s)
 {
 	return s->told ? &s->told->peer : &s->client;
-}
-
-/* The proxy that has told who the client is; NULL: the client has connected itself. */
-static inline const union client_addr *session_via(const struct session *s)
-{
-	return s->told && s->told->header.has_addresses ? &s->told->peer : NULL;
 }
 
 /* True if S is OPEN and shall go on. */
@@ -160,17 +143,20 @@ void session_set_nodelay(struct session *s);
 
 /* --- marks for its end --- */
 
-/* End it: RST to both ends (unless a side never was connected).  The first cause counts. */
-void session_reset(struct session *s, enum cause cause);
+/*
+ * End it: RST to both ends (unless a side never was connected).  The first cause counts.  Returns
+ * false, as a step that is not done does.
+ */
+bool session_reset(struct session *s, enum cause cause);
 
 /* Both flows are done: close in peace. */
 void session_finish(struct session *s);
 
 /*
- * SIDE is gone, because of CAUSE.  If S is OPEN, what that side had said before is taken to the
- * other end, which gets RST then; else S is reset.
+ * SIDE is gone, because of errno ERROR, or by RST (0).  If S is OPEN, what that side had said before
+ * is taken to the other end, which gets RST then; else S is reset.  Returns false as well.
  */
-void session_part(struct session *s, unsigned int side, enum cause cause);
+bool session_part(struct session *s, unsigned int side, int error);
 
 /* --- counting --- */
 

@@ -55,10 +55,10 @@ struct attempt {
 
 /* Apart from the session, since most of a session's life comes when it is OPEN. */
 struct connecting {
-	struct connecting *next; /* in worker->connected */
-	uint64_t due_ms;         /* give up */
-	uint64_t server_due_ms;  /* give the server up */
-	struct server **tried;   /* owned: those given up, to compare with: they may be gone */
+	struct leftover leftover;
+	uint64_t due_ms;        /* give up */
+	uint64_t server_due_ms; /* give the server up */
+	struct server **tried;  /* owned: those given up, to compare with: they may be gone */
 	size_t n_tried;
 	uint64_t seen; /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
@@ -88,7 +88,7 @@ static int get_socket(struct session *s, const struct addr *to)
 /* Accepted sockets inherit theirs from the listener. */
 static void set_options(struct session *s, int fd, int family)
 {
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = s->forward->conf;
 	bool clamp = family != session_peer(s)->sa.sa_family ||
 		     atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed);
 
@@ -115,7 +115,7 @@ static int spare_an_ack(const struct session *s, int fd)
 
 	if (n < 0 && errno != EAGAIN)
 		return errno;
-	if (n > 0 || forward_of(s)->proxy_protocol & PROXY_SEND)
+	if (n > 0 || s->forward->conf->proxy_protocol & PROXY_SEND)
 		tcp_hold_ack(fd);
 	return 0;
 }
@@ -125,11 +125,6 @@ static int spare_an_ack(const struct session *s, int fd)
 static struct source *source_of(struct session *s, unsigned int i)
 {
 	return i ? &s->connecting->attempts[i].source : &s->sides[UPSTREAM];
-}
-
-static bool is_running(struct session *s, unsigned int i)
-{
-	return source_of(s, i)->fd >= 0;
 }
 
 struct session *session_of_rival(struct source *source, unsigned int *ret_attempt)
@@ -234,7 +229,7 @@ static int choose_server(struct session *s)
 	c->next_ms = 0;
 	/* those after it need time, too; but one of many needs more than a round trip */
 	c->server_due_ms = now + smaller(left, larger(left / (unsigned int)n,
-						      forward_of(s)->connect_timeout_ms / 5));
+						      s->forward->conf->connect_timeout_ms / 5));
 	return n;
 }
 
@@ -292,7 +287,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 		return;
 	log_cause(upstream_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s", (unsigned long long)s->id,
-		  forward_name(forward_of(s)),
+		  forward_name(s->forward->conf),
 		  addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text)),
 		  strerror(error), error_hint(HINT_CONNECT, error));
 	session_reset(s, upstream_cause(error));
@@ -313,7 +308,7 @@ static bool connect_more(struct session *s)
 		unsigned int i = 0;
 		int error;
 
-		while (is_running(s, i)) /* there is a place, see may_begin() */
+		while (source_of(s, i)->fd >= 0) /* there is a place, see may_begin() */
 			i++;
 		s->upstream = next_index(s);
 		c->attempts[i].address = s->upstream;
@@ -358,8 +353,8 @@ bool session_connect_answered(struct session *s, unsigned int i, uint32_t events
 static void give_up(struct session *s, enum cause cause, const char *what, const char *why)
 {
 	log_cause(cause, LOG_WARNING, "session %llu, forward %s: upstream %s has no %s%s",
-		  (unsigned long long)s->id, forward_name(forward_of(s)),
-		  forward_of(s)->upstream.text, what, why);
+		  (unsigned long long)s->id, forward_name(s->forward->conf),
+		  s->forward->conf->upstream.text, what, why);
 	session_reset(s, cause);
 }
 
@@ -384,15 +379,13 @@ static bool connect_named(struct session *s)
 bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, uint32_t events))
 {
 	s->connecting = calloc(1, sizeof(*s->connecting));
-	if (!s->connecting) {
-		session_reset(s, CAUSE_NO_MEMORY);
-		return false;
-	}
+	if (!s->connecting)
+		return session_reset(s, CAUSE_NO_MEMORY);
 	for (uint16_t i = 0; i < AT_ONCE; i++)
 		s->connecting->attempts[i] = (struct attempt){
 			.source = { .handle = on_rival, .fd = -1 }, .session = s, .number = i
 		};
-	s->connecting->due_ms = s->worker->loop.now_ms + forward_of(s)->connect_timeout_ms;
+	s->connecting->due_ms = s->worker->loop.now_ms + s->forward->conf->connect_timeout_ms;
 	s->connecting->began_ns = clock_ns();
 	return true;
 }
@@ -406,20 +399,9 @@ void session_connect_end(struct session *s)
 		return;
 	for (unsigned int i = 1; i < AT_ONCE; i++)
 		close_attempt(s, i);
-	c->next = s->worker->connected;
-	s->worker->connected = c;
+	free(c->tried);
+	worker_free_later(s->worker, &c->leftover);
 	s->connecting = NULL;
-}
-
-void session_connect_reap(struct worker *w)
-{
-	while (w->connected) {
-		struct connecting *c = w->connected;
-
-		w->connected = c->next;
-		free(c->tried);
-		free(c);
-	}
 }
 
 /* --- time --- */
@@ -453,7 +435,7 @@ bool session_connect_timer(struct session *s)
 	/* the next session goes on where this one ends */
 	atomic_store_explicit(&s->server->first, next_index(s), memory_order_relaxed);
 	for (unsigned int i = 0; !s->ending && i < AT_ONCE; i++)
-		if (s->addrs && is_running(s, i)) {
+		if (s->addrs && source_of(s, i)->fd >= 0) {
 			c->begun = (uint16_t)s->addrs->n;
 			fail_attempt(s, i, ETIMEDOUT);
 		}

@@ -24,12 +24,10 @@
 
 #include <errno.h>
 #include <linux/sockios.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/carrier_copy.h"
 #include "datapath/carrier_sockmap.h"
@@ -88,7 +86,7 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 /* Is another carrier better for flow DIR?  EMPTY: its source was just found to have no more. */
 static void judge(struct session *s, unsigned int dir, bool empty)
 {
-	enum engine engine = engine_of(s);
+	enum engine engine = s->forward->engine;
 	struct flow *f = &s->flows[dir];
 	struct setting around = { .limited = s->pace };
 	struct decision d;
@@ -130,7 +128,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
  */
 static uint64_t may_read(struct session *s, unsigned int dir)
 {
-	if (s->flows[dir].pending && s->flows[dir].engine != engine_of(s))
+	if (s->flows[dir].pending && s->flows[dir].engine != s->forward->engine)
 		return 0;
 	return pace_left(s->pace, dir);
 }
@@ -144,7 +142,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 		.pool = &s->worker->pool,
 		.src = s->sides[dir].fd,
 		.dst = s->sides[!dir].fd,
-		.buffer_size = forward_of(s)->copy_buffer,
+		.buffer_size = s->forward->conf->copy_buffer,
 		.limit = may_read(s, dir),
 		.until_eof = fin,
 	};
@@ -210,21 +208,17 @@ static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *
 /* Flow DIR has delivered all of a stream that has ended. */
 static void flow_finished(struct session *s, unsigned int dir)
 {
-	struct flow *f = &s->flows[dir];
 	bool last = s->flows[!dir].phase == FLOW_DONE;
 
 	if (!session_graft_withdraw(s)) {
 		session_reset(s, CAUSE_INTERNAL);
-		return;
+	} else if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
+		session_part(s, !dir, errno);
+	} else {
+		flow_set_phase(&s->flows[dir], FLOW_DONE);
+		if (last) /* close(2) sends the FIN */
+			session_finish(s);
 	}
-	/* of the last one, close(2) sends the FIN */
-	if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
-		session_part(s, !dir, tcp_cause(!dir, errno));
-		return;
-	}
-	flow_set_phase(f, FLOW_DONE);
-	if (last)
-		session_finish(s);
 }
 
 static void run_user(struct session *s, unsigned int dir, bool fin)
@@ -234,32 +228,24 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	enum pump r;
 
 	if (!f->pending)
-		follow_engine(s, dir, engine_of(s));
+		follow_engine(s, dir, s->forward->engine);
 	if (!pump_turn(s, dir, fin, &r, &error))
 		return;
 	/* a short splice(2) may leave bytes: it ends when the pipe's slots are full */
 	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;
-	switch (r) {
-	case PUMP_EOF:
-		if (session_sockmap_is_fin(s, dir))
-			flow_finished(s, dir);
-		else
-			session_part(s, dir, tcp_cause(dir, 0));
-		return;
-	case PUMP_SRC_ERROR:
-		session_part(s, dir, tcp_cause(dir, error));
-		return;
-	case PUMP_DST_ERROR:
-		session_part(s, !dir, tcp_cause(!dir, error));
-		return;
-	case PUMP_STARVED:
+	if (r == PUMP_EOF && session_sockmap_is_fin(s, dir)) {
+		flow_finished(s, dir);
+	} else if (r == PUMP_EOF || r == PUMP_SRC_ERROR) {
+		session_part(s, dir, error); /* 0 after what looked like the end */
+	} else if (r == PUMP_DST_ERROR) {
+		session_part(s, !dir, error);
+	} else if (r == PUMP_STARVED) {
 		f->starved = true;
 		flow_look_later(f, s->worker->loop.now_ms);
 		count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
 		log_cause(CAUSE_NO_MEMORY, LOG_WARNING, "session %llu, forward %s: waits",
-			  (unsigned long long)s->id, forward_name(forward_of(s)));
-		return;
-	default:
+			  (unsigned long long)s->id, forward_name(s->forward->conf));
+	} else {
 		judge(s, dir, r == PUMP_EMPTY);
 	}
 }
@@ -284,20 +270,14 @@ void session_flow_run(struct session *s, unsigned int dir, bool fin)
 		flow_finished(s, dir);
 }
 
-/* The client of S is known: how fast its bytes may pass. */
-static void start_pace(struct session *s)
-{
-	if (forward_pace(s->forward, &s->client.sa, &s->pace))
-		session_reset(s, CAUSE_NO_MEMORY);
-}
-
 void session_flows_start(struct session *s)
 {
-	enum engine engine = engine_of(s);
+	enum engine engine = s->forward->engine;
 
 	s->since_ms = (uint32_t)s->worker->loop.now_ms;
 	s->connect_ms = s->since_ms - (uint32_t)s->born_ms + 1;
-	start_pace(s);
+	if (forward_pace(s->forward, &s->client.sa, &s->pace))
+		session_reset(s, CAUSE_NO_MEMORY);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		begin_by(s, dir, engine);
 	for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
@@ -367,7 +347,7 @@ void session_part_begin(struct session *s)
 
 bool session_flow_follow(struct session *s, unsigned int dir)
 {
-	enum engine engine = engine_of(s);
+	enum engine engine = s->forward->engine;
 	struct flow *f = &s->flows[dir];
 
 	if (f->engine == engine)

@@ -2,7 +2,6 @@
 #include "relay/session_graft.h"
 
 #include <errno.h>
-#include <unistd.h>
 
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
@@ -16,9 +15,9 @@ static struct grafts *grafts_of(const struct session *s)
 
 static bool is_wanted(const struct session *s)
 {
-	enum engine engine = engine_of(s);
+	enum engine engine = s->forward->engine;
 
-	return engine == ENGINE_GRAFT || (engine == ENGINE_AUTO && forward_of(s)->graft);
+	return engine == ENGINE_GRAFT || (engine == ENGINE_AUTO && s->forward->conf->graft);
 }
 
 /* User space carries flow DIR, and has none of its bytes. */
@@ -62,7 +61,7 @@ void session_graft_offer(struct session *s)
 	struct graft_request q = {
 		.id = s->id,
 		.worker = s->worker->index,
-		.forward = graft_tag(forward_name(forward_of(s))),
+		.forward = graft_tag(forward_name(s->forward->conf)),
 	};
 
 	if (!gs || !s->tcp || s->pair != NO_PAIR || !is_wanted(s) || s->pace ||
@@ -154,7 +153,7 @@ const char *session_graft_hindrance(const struct session *s)
 	if (!is_wanted(s))
 		return "";
 	if (s->pace)
-		return reason_name(REASON_BANDWIDTH);
+		return reason_names[REASON_BANDWIDTH];
 	return s->graft_refusal ? graft_refusal_name((enum graft_refusal)s->graft_refusal) : "";
 }
 
@@ -193,7 +192,7 @@ static void come_back(struct session *s)
 		s->graft_refusal = (uint8_t)why;
 	if (graft_forget_doubt(grafts_of(s), s->graft))
 		for (unsigned int side = 0; side < 2; side++)
-			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_ms, 0);
+			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms, 0);
 }
 
 bool session_graft_leaves(struct session *s)
@@ -219,7 +218,7 @@ static void follow_ways(struct session *s)
 		if (doubt == GRAFT_DOUBT_ASK)
 			tcp_probe_now(s->sides[side].fd);
 		else if (doubt == GRAFT_DOUBT_ASKED)
-			tcp_set_keepalive(s->sides[side].fd, forward_of(s)->keepalive_ms,
+			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms,
 					  graft_asked(gs, s->graft));
 	}
 	if (doubt == GRAFT_DOUBT_LOST) {
@@ -232,20 +231,15 @@ static void follow_ways(struct session *s)
 
 bool session_graft_look(struct session *s)
 {
-	switch (graft_state(grafts_of(s), s->graft)) {
-	case GRAFT_DONE:
+	enum graft_state state = graft_state(grafts_of(s), s->graft);
+
+	if (state == GRAFT_DONE)
 		finish(s);
-		return false;
-	case GRAFT_ACTIVE:
-	case GRAFT_RETURNING:
+	else if (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)
 		follow_ways(s);
-		return false;
-	case GRAFT_RETURNED:
+	else if (state == GRAFT_RETURNED)
 		come_back(s);
-		return true;
-	default:
-		return false;
-	}
+	return state == GRAFT_RETURNED;
 }
 
 /* --- sessions that outlive a daemon --- */
@@ -267,7 +261,7 @@ bool session_graft_leave_behind(struct session *s)
 
 void session_graft_adopt(struct session *s, uint32_t slot)
 {
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = s->forward->conf;
 	struct worker *w = s->worker;
 	struct grafts *gs = grafts_of(s);
 	volatile struct graft_entry *e = graft_of(gs, slot);
@@ -290,7 +284,7 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 		tcp_set_session_options(fds[dir], fc->nodelay, fc->keepalive_ms);
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
 		s->flows[dir].reason = REASON_ADOPTED;
-		s->flows[dir].engine = engine_of(s);
+		s->flows[dir].engine = s->forward->engine;
 	}
 	w->grafted[slot] = s;
 	e->worker = w->index;

@@ -89,7 +89,7 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 /* When the upstream's socket gets keepalive, which short sessions spare; NEVER: it has. */
 static uint64_t keepalive_due(const struct session *s)
 {
-	uint64_t after_ms = smaller(forward_of(s)->keepalive_ms / 8, 1000);
+	uint64_t after_ms = smaller(s->forward->conf->keepalive_ms / 8, 1000);
 
 	return s->keepalive_due ? s->born_ms + after_ms : NEVER;
 }
@@ -97,7 +97,7 @@ static uint64_t keepalive_due(const struct session *s)
 /* The time-out that S has as it is now (0: none), and whether that is fin-timeout. */
 static uint64_t limit_ms(const struct session *s, bool *ret_fin)
 {
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = s->forward->conf;
 
 	*ret_fin = s->idle->half && fc->fin_timeout_ms;
 	return *ret_fin ? fc->fin_timeout_ms : fc->idle_timeout_ms;
@@ -105,7 +105,7 @@ static uint64_t limit_ms(const struct session *s, bool *ret_fin)
 
 uint64_t session_idle_due(struct session *s)
 {
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = s->forward->conf;
 	uint64_t now = s->worker->loop.now_ms, ask_ms = idle_ask_ms(fc->keepalive_ms), limit, due;
 	bool half, fin;
 
@@ -163,14 +163,14 @@ static int activity(const struct session *s, unsigned int side, struct tcp_activ
 /* Has S lost an end?  A frozen socket asks that by itself: its side is all 0. */
 static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activity sides[2])
 {
-	unsigned int keepalive_ms = forward_of(s)->keepalive_ms;
+	unsigned int keepalive_ms = s->forward->conf->keepalive_ms;
 	uint64_t ask_ms = idle_ask_ms(keepalive_ms);
 
 	if (!ask_ms || now < s->idle->asked_ms + ask_ms)
 		return false;
 	for (unsigned int side = 0; side < 2; side++)
 		if (idle_is_gone(s->idle, now, keepalive_ms, &sides[side], side)) {
-			session_part(s, side, tcp_cause(side, ETIMEDOUT));
+			session_part(s, side, ETIMEDOUT);
 			return true;
 		}
 	s->idle->asked_ms = now;
@@ -187,7 +187,7 @@ void session_idle_timer(struct session *s)
 	int r = 0;
 
 	if (now >= keepalive_due(s)) {
-		tcp_set_keepalive(s->sides[UPSTREAM].fd, forward_of(s)->keepalive_ms, 0);
+		tcp_set_keepalive(s->sides[UPSTREAM].fd, s->forward->conf->keepalive_ms, 0);
 		s->keepalive_due = false;
 	}
 	if (!session_runs(s) || now < session_idle_due(s) || !s->idle)

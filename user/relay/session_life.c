@@ -98,7 +98,7 @@ static int watch_side(struct session *s, unsigned int side)
 {
 	struct source *source = &s->sides[side];
 	bool is_unix = side == CLIENT ? session_peer(s)->sa.sa_family == AF_UNIX :
-					upstreams_are_unix(&forward_of(s)->upstream);
+					upstreams_are_unix(&s->forward->conf->upstream);
 	bool may_hang_up = s->flows[!side].phase == FLOW_DONE || is_unix;
 	uint32_t events;
 
@@ -152,72 +152,40 @@ static void die(struct session *s, bool rst)
 	if (s->next)
 		s->next->prev = s->prev;
 	w->n_sessions--;
-	s->next_dead = w->dead;
-	w->dead = s;
 	if (s->server)
 		server_leave(s->server);
 	admission_leave(w->shared, s->forward, admitted ? &s->client.sa : NULL);
+	free(s->told);
+	free(s->idle);
+	addr_list_put(s->addrs);
+	worker_free_later(w, &s->leftover);
 }
 
-/* Debug: a part of normal life, or logged already, with more, by who has found it. */
-static int level_of_reset(enum cause cause)
-{
-	switch (cause) {
-	case CAUSE_CLIENT_LOST:
-	case CAUSE_UPSTREAM_LOST:
-	case CAUSE_GRACE_OVER:
-		return LOG_INFO;
-	case CAUSE_NO_DESCRIPTOR:
-	case CAUSE_NO_MEMORY:
-	case CAUSE_KERNEL_LOST:
-	case CAUSE_NO_ROUTE:
-	case CAUSE_UNTRANSLATABLE:
-	case CAUSE_INTERNAL:
-		return LOG_WARNING;
-	default:
-		return LOG_DEBUG;
-	}
-}
-
-static void log_end(const struct session *s, bool rst)
-{
-	enum cause cause = (enum cause)s->end_cause;
-	int level = rst ? level_of_reset(cause) : LOG_DEBUG;
-
-	if (level == LOG_DEBUG)
-		log_debug("session %llu: %s%s", (unsigned long long)s->id,
-			  rst ? "reset: " : "finished", rst ? cause_name(cause) : "");
-	else
-		log_cause(cause, level, "session %llu, forward %s: reset",
-			  (unsigned long long)s->id, forward_name(s->forward->conf));
-}
-
-/* Add what S has done to the counters and to the log. */
-static void account(struct session *s, unsigned int end)
-{
-	struct worker *w = s->worker;
-	struct forward_stats *fs = forward_stats(s->forward, w->index);
-	struct session_view view;
-
-	session_count_kernel(s);
-	if (w->shared->session_log) {
-		session_view(s, &view);
-		session_log_ended(w->shared->session_log, &view,
-				  w->shared->config->session_log_empty, end);
-	}
-	if (end != SESSION_FINISHED)
-		count_add(&w->stats.errors[end], 1);
-	count_add(&fs->finished, 1);
-	histogram_add(&fs->durations, (w->loop.now_ms - s->born_ms) * 1000);
-}
+/* 0: debug, a part of normal life, or logged already, with more, by who has found it. */
+static const uint8_t reset_levels[CAUSES] = {
+	[CAUSE_CLIENT_LOST] = LOG_INFO,  [CAUSE_UPSTREAM_LOST] = LOG_INFO,
+	[CAUSE_GRACE_OVER] = LOG_INFO,   [CAUSE_NO_DESCRIPTOR] = LOG_WARNING,
+	[CAUSE_NO_MEMORY] = LOG_WARNING, [CAUSE_KERNEL_LOST] = LOG_WARNING,
+	[CAUSE_NO_ROUTE] = LOG_WARNING,  [CAUSE_UNTRANSLATABLE] = LOG_WARNING,
+	[CAUSE_INTERNAL] = LOG_WARNING,
+};
 
 /* As S is marked. */
 static void end(struct session *s)
 {
 	bool rst = s->ending == ENDING_RESETS;
+	unsigned int why = rst ? s->end_cause : SESSION_FINISHED;
+	struct session_view view;
 
-	log_end(s, rst);
-	account(s, rst ? s->end_cause : SESSION_FINISHED);
+	if (rst && reset_levels[why])
+		log_cause(why, reset_levels[why], "session %llu, forward %s: reset",
+			  (unsigned long long)s->id, forward_name(s->forward->conf));
+	else
+		log_debug("session %llu: %s%s", (unsigned long long)s->id,
+			  rst ? "reset: " : "finished", rst ? cause_name(why) : "");
+	session_count_kernel(s);
+	session_view(s, &view);
+	session_ended(s->worker, &view, why);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		carrier_release(&s->flows[dir], &s->worker->pool);
 	session_connect_end(s);
@@ -317,7 +285,7 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
-		session_part(s, from, tcp_cause(from, tcp_take_error(s->sides[from].fd)));
+		session_part(s, from, tcp_take_error(s->sides[from].fd));
 	if (s->state == SESSION_HEADER && !s->ending &&
 	    session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP))) {
 		session_set_state(s, SESSION_CONNECTING);
@@ -406,20 +374,6 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		session_reset(s, CAUSE_NO_MEMORY);
 	live(s, NOBODY, 0);
 	return 0;
-}
-
-void session_reap(struct worker *w)
-{
-	while (w->dead) {
-		struct session *s = w->dead;
-
-		w->dead = s->next_dead;
-		free(s->told);
-		free(s->idle);
-		addr_list_put(s->addrs);
-		free(s);
-	}
-	session_connect_reap(w);
 }
 
 /* --- what a worker asks of its sessions --- */

@@ -87,8 +87,8 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 	struct json_object *o = json_object_new_object();
 
 	json_add_text(o, "direction", direction);
-	json_add_text(o, "carrier", carrier_name(f->carrier));
-	json_add_text(o, "reason", reason_name(f->reason));
+	json_add_text(o, "carrier", carrier_names[f->carrier]);
+	json_add_text(o, "reason", reason_names[f->reason]);
 	json_add_int(o, "handovers", f->handovers);
 	json_add_int(o, "copy_bytes", f->copied);
 	json_add_int(o, "splice_bytes", f->spliced);
@@ -164,26 +164,30 @@ static void add(struct session_log *l, const char *text, size_t len)
 		pthread_cond_signal(&l->wake);
 }
 
-/* No byte came, and it was not for want of a server. */
-static bool is_empty(const struct session_view *v, unsigned int end)
+void session_log_ended(struct session_log *l, const struct session_view *v, unsigned int end)
 {
-	return !delivered(&v->flows[CLIENT]) && !delivered(&v->flows[UPSTREAM]) &&
-	       (v->connect_ms || end == CAUSE_CLIENT_RESET);
-}
-
-void session_log_ended(struct session_log *l, const struct session_view *v, bool empty,
-		       unsigned int end)
-{
-	struct json_object *o;
-	const char *text;
+	struct json_object *o = ended_json(v, end);
 	size_t len;
+	const char *text = json_line(o, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
 
-	if (!empty && is_empty(v, end))
-		return;
-	o = ended_json(v, end);
-	text = json_line(o, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
 	add(l, text, len);
 	json_object_put(o);
+}
+
+void session_ended(struct worker *w, const struct session_view *v, unsigned int end)
+{
+	const struct shared *shared = w->shared;
+	struct forward_stats *fs = forward_stats(v->forward, w->index);
+	/* no byte came, and it was not for want of a server */
+	bool empty = !delivered(&v->flows[CLIENT]) && !delivered(&v->flows[UPSTREAM]) &&
+		     (v->connect_ms || end == CAUSE_CLIENT_RESET);
+
+	if (shared->session_log && (!empty || shared->config->session_log_empty))
+		session_log_ended(shared->session_log, v, end);
+	if (end != SESSION_FINISHED)
+		count_add(&w->stats.errors[end], 1);
+	count_add(&fs->finished, 1);
+	histogram_add(&fs->durations, v->age_ms * 1000);
 }
 
 void session_log_refused(struct session_log *l, const struct forward *f,
@@ -194,7 +198,7 @@ void session_log_refused(struct session_log *l, const struct forward *f,
 	if (!l)
 		return;
 	client_addr_set(&v.client, client);
-	session_log_ended(l, &v, true, why);
+	session_log_ended(l, &v, why);
 }
 
 void session_log_reopen(struct session_log *l)
@@ -314,15 +318,6 @@ static void *writer(void *arg)
 
 /* --- the beginning and the end --- */
 
-/*
- * A missing reader or a full disk is no reason to serve nobody: the writer opens the file with the
- * next line.
- */
-static bool may_pass(int r)
-{
-	return r == -ENXIO || r == -ENOSPC || r == -EDQUOT || r == -EIO;
-}
-
 static void forget(struct session_log *l)
 {
 	if (l->fd >= 0)
@@ -347,7 +342,11 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 	pthread_cond_init(&l->wake, NULL);
 	r = l->fd = log_file_is_path(path) ? log_file_open(path, account, err, errlen) :
 					     fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
-	if (r < 0 && !may_pass(r)) {
+	/*
+	 * A missing reader or a full disk is no reason to serve nobody: the writer opens the file
+	 * with the next line.
+	 */
+	if (r < 0 && r != -ENXIO && r != -ENOSPC && r != -EDQUOT && r != -EIO) {
 		forget(l);
 		return r;
 	}

@@ -4,7 +4,6 @@
 #include <json-c/json.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -19,6 +18,7 @@
 struct session_log;
 struct forward;
 struct session_view;
+struct worker;
 
 /*
  * Open the log at PATH ("-": stdout), which ACCOUNT writes, before root is given up.  The queue has
@@ -40,13 +40,11 @@ void session_log_close(struct session_log *l);
 /* Write the queue, then open the path anew.  From any thread. */
 void session_log_reopen(struct session_log *l);
 
-/*
- * Log that the session V ends because of END: a cause, or SESSION_FINISHED.  EMPTY: also if it has
- * had no byte.
- */
+/* Log that the session V ends because of END: a cause, or SESSION_FINISHED. */
 #define SESSION_FINISHED CAUSES /* both flows came to their end */
-void session_log_ended(struct session_log *l, const struct session_view *v, bool empty,
-		       unsigned int end);
+void session_log_ended(struct session_log *l, const struct session_view *v, unsigned int end);
+/* The same of a session of W, if there is a log that has such; and count it. */
+void session_ended(struct worker *w, const struct session_view *v, unsigned int end);
 /* Log that a client of F was turned away because of WHY.  L may be NULL. */
 void session_log_refused(struct session_log *l, const struct forward *f,
 			 const struct sockaddr *client, enum cause why);

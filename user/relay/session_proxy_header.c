@@ -24,13 +24,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 
 SYSCALLS_ALLOWED(
-	SYSCALL(recvfrom),
 	SYSCALL(sendto),
 	SYSCALL(getsockname));
 
@@ -41,7 +39,7 @@ _Static_assert(PROXY_PROTOCOL_WRITE_MAX <= UINT8_MAX, "session.header_out");
 
 int session_proxy_header_expect(struct session *s)
 {
-	const struct forward_conf *fc = forward_of(s);
+	const struct forward_conf *fc = s->forward->conf;
 
 	if (!(fc->proxy_protocol & PROXY_RECEIVE)) {
 		session_set_state(s, SESSION_CONNECTING);
@@ -55,14 +53,14 @@ int session_proxy_header_expect(struct session *s)
 	return 0;
 }
 
-static void refuse(struct session *s, enum cause cause, const char *reason)
+static bool refuse(struct session *s, enum cause cause, const char *reason)
 {
 	char text[ADDR_STRLEN];
 
 	log_cause(cause, LOG_WARNING, "session %llu: reset: PROXY header of %s to forward %s: %s",
 		  (unsigned long long)s->id, client_addr_text(&s->told->peer, text, sizeof(text)),
-		  forward_name(forward_of(s)), reason);
-	session_reset(s, cause);
+		  forward_name(s->forward->conf), reason);
+	return session_reset(s, cause);
 }
 
 /* Read the header, which was seen whole, and no byte more.  False: S is reset. */
@@ -71,19 +69,15 @@ static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, h->size, 0);
 	enum cause why;
 
-	if (n != (ssize_t)h->size) {
-		session_reset(s, tcp_cause(CLIENT, n < 0 ? errno : EIO));
-		return false;
-	}
+	if (n != (ssize_t)h->size)
+		return session_reset(s, tcp_cause(CLIENT, n < 0 ? errno : EIO));
 	s->header_in = (uint16_t)h->size;
 	s->told->header = *h;
 	if (h->has_addresses)
 		s->client = h->source;
 	why = admission_enter_client(s->worker->shared, s->forward, &s->client.sa, false);
-	if (why != CAUSES) {
-		session_reset(s, why);
-		return false;
-	}
+	if (why != CAUSES)
+		return session_reset(s, why);
 	return true;
 }
 
@@ -98,52 +92,36 @@ bool session_proxy_header_look(struct session *s, bool ended)
 	if (n >= 0 && !r)
 		return take(s, &h, buf);
 	if (n < 0 && r != -EAGAIN)
-		session_reset(s, tcp_cause(CLIENT, -r));
-	else if (r != -EAGAIN)
-		refuse(s, CAUSE_HEADER_BAD, reason);
-	else if (n >= 0 && (ended || !n))
-		refuse(s, CAUSE_HEADER_BAD,
-		       n ? "the stream ended within it" : "the stream ended before it");
-	else if (s->worker->loop.now_ms >= s->told->due_ms)
-		refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
+		return session_reset(s, tcp_cause(CLIENT, -r));
+	if (r != -EAGAIN)
+		return refuse(s, CAUSE_HEADER_BAD, reason);
+	if (n >= 0 && (ended || !n))
+		return refuse(s, CAUSE_HEADER_BAD,
+			      n ? "the stream ended within it" : "the stream ended before it");
+	if (s->worker->loop.now_ms >= s->told->due_ms)
+		return refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
 	return false;
 }
 
 /* --- sending --- */
 
-/* What the upstream is told of S's client; 0, or the errno of the client's socket. */
-static int describe(const struct session *s, struct proxy_header *ret)
-{
-	struct sockaddr_storage ss;
-	socklen_t len = sizeof(ss);
-
-	*ret = s->told ? s->told->header :
-			 (struct proxy_header){ .has_addresses = s->client.sa.sa_family != AF_UNIX,
-						.source = s->client };
-	ret->version = forward_of(s)->proxy_protocol & PROXY_SEND_V1 ? 1 : 2;
-	if (s->told || !ret->has_addresses)
-		return 0;
-	if (getsockname(s->sides[CLIENT].fd, (struct sockaddr *)&ss, &len))
-		return errno;
-	client_addr_set(&ret->destination, (const struct sockaddr *)&ss);
-	return 0;
-}
-
 bool session_proxy_header_send(struct session *s)
 {
+	unsigned int how = s->forward->conf->proxy_protocol;
+	struct proxy_header h = { .has_addresses = s->client.sa.sa_family != AF_UNIX,
+				  .source = s->client };
+	socklen_t len = sizeof(h.destination);
 	uint8_t buf[PROXY_PROTOCOL_WRITE_MAX];
-	struct proxy_header h;
 	size_t size;
 	ssize_t n;
-	int r;
 
-	if (!(forward_of(s)->proxy_protocol & PROXY_SEND))
+	if (!(how & PROXY_SEND))
 		return true;
-	r = describe(s, &h);
-	if (r) {
-		session_reset(s, tcp_cause(CLIENT, r));
-		return false;
-	}
+	if (s->told)
+		h = s->told->header;
+	else if (h.has_addresses && getsockname(s->sides[CLIENT].fd, &h.destination.sa, &len))
+		return session_reset(s, tcp_cause(CLIENT, errno));
+	h.version = how & PROXY_SEND_V1 ? 1 : 2;
 	size = proxy_protocol_write(&h, buf);
 	n = TEMP_FAILURE_RETRY(send(s->sides[UPSTREAM].fd, buf, size, MSG_DONTWAIT | MSG_NOSIGNAL));
 	if (n == (ssize_t)size) {
@@ -151,6 +129,5 @@ bool session_proxy_header_send(struct session *s)
 		return true;
 	}
 	/* no room on a socket that nothing was written to: memory is short */
-	session_reset(s, tcp_cause(UPSTREAM, n < 0 && errno != EAGAIN ? errno : ENOMEM));
-	return false;
+	return session_reset(s, tcp_cause(UPSTREAM, n < 0 && errno != EAGAIN ? errno : ENOMEM));
 }

@@ -10,7 +10,6 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "datapath/tcp.h"
 
 /* --- slots: places in the kernel's maps, one for each side --- */
 
@@ -58,15 +57,15 @@ static struct sockmap_io sockmap_io(struct session *s, unsigned int dir)
 			  .pool = &w->pool,
 			  .src = s->sides[dir].fd,
 			  .dst = s->sides[!dir].fd,
-			  .buffer_size = forward_of(s)->copy_buffer },
+			  .buffer_size = s->forward->conf->copy_buffer },
 		.kernel = w->shared->kernel,
 		.slot = s->pair * 2 + dir,
 		.dst_connected = dir == CLIENT,
 		.header_in = dir == CLIENT ? s->header_in : 0,
 		.header_out = dir == CLIENT ? s->header_out : 0,
-		.returns = engine_of(s) == ENGINE_SOCKMAP,
-		.bulk_bytes = engine_of(s) == ENGINE_AUTO ? KERNEL_BULK : 0,
-		.read_ahead = (uint32_t)forward_of(s)->hard_limit,
+		.returns = s->forward->engine == ENGINE_SOCKMAP,
+		.bulk_bytes = s->forward->engine == ENGINE_AUTO ? KERNEL_BULK : 0,
+		.read_ahead = (uint32_t)s->forward->conf->hard_limit,
 		.now_ms = w->loop.now_ms,
 	};
 }
@@ -80,7 +79,7 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 		  "%llu, redirected %llu, read %llu, unread %llu, written %llu, accepted %llu); "
 		  "if this comes again, report it, and use --engine splice meanwhile",
 		  (unsigned long long)s->id, dir == CLIENT ? "the client" : "the upstream",
-		  flow_phase_name(f->phase), (unsigned long long)b->received,
+		  flow_phase_names[f->phase], (unsigned long long)b->received,
 		  (unsigned long long)b->redirected, (unsigned long long)f->user_in,
 		  (unsigned long long)b->unread, (unsigned long long)f->user_out,
 		  (unsigned long long)b->accepted);
@@ -89,19 +88,14 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 /* Step R of flow DIR has been tried.  False: the session ends. */
 static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
 {
-	int error = io->pump.error;
-
 	switch (r) {
 	case STEP_SRC_ERROR:
-		session_part(s, dir, tcp_cause(dir, error));
-		return false;
+		return session_part(s, dir, io->pump.error);
 	case STEP_DST_ERROR:
-		session_part(s, !dir, tcp_cause(!dir, error));
-		return false;
+		return session_part(s, !dir, io->pump.error);
 	case STEP_UNPROVED:
 		log_unproved(s, dir, &io->books);
-		session_reset(s, CAUSE_HANDOVER_UNPROVED);
-		return false;
+		return session_reset(s, CAUSE_HANDOVER_UNPROVED);
 	default:
 		return true;
 	}
@@ -129,20 +123,15 @@ static void refused(struct session *s, unsigned int dir, int error)
 	struct flow *f = &s->flows[dir];
 
 	f->no_enter = true;
-	switch (error) {
-	case -EOPNOTSUPP: /* sock_map_sk_state_allowed(): not ESTABLISHED any more */
-		f->reason = REASON_CLOSING;
-		break;
-	case -ENOSPC:
-		f->reason = REASON_NO_SLOT;
-		break;
-	default:
-		f->reason = REASON_REFUSED;
+	/* EOPNOTSUPP is of sock_map_sk_state_allowed(): not ESTABLISHED any more */
+	f->reason = error == -EOPNOTSUPP ? REASON_CLOSING :
+		    error == -ENOSPC     ? REASON_NO_SLOT :
+					   REASON_REFUSED;
+	if (f->reason == REASON_REFUSED)
 		log_limited(LOG_WARNING,
 			    "session %llu: stays in user space, where it is as safe: "
 			    "sockmap: %s",
 			    (unsigned long long)s->id, strerror(-error));
-	}
 	count_add(&s->worker->stats.handovers[HANDOVER_FAILED][f->reason], 1);
 }
 
@@ -173,18 +162,15 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 	r = take_slots(s);
 	if (!r) {
 		io = sockmap_io(s, dir);
-		r = sockmap_enter(&io, forward_of(s), s->worker->index);
+		r = sockmap_enter(&io, s->forward->conf, s->worker->index);
 	}
-	if (r == -EAGAIN)
-		return; /* bytes are waiting: they are read first, and then it is tried again */
-	if (r == -EPROTO) {
-		session_part(s, dir, tcp_cause(dir, io.pump.error));
-		return;
-	}
-	if (r) {
+	/* EAGAIN: bytes are waiting: they are read first, and then it is tried again */
+	if (r == -EPROTO)
+		session_part(s, dir, io.pump.error);
+	else if (r && r != -EAGAIN)
 		refused(s, dir, r);
+	if (r)
 		return;
-	}
 	if (dir == CLIENT)
 		session_set_nodelay(s);
 	f->engine = engine;
@@ -219,15 +205,13 @@ enum step session_sockmap_rest(struct session *s, unsigned int dir)
 
 bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind)
 {
-	if (kind == CULVERT_EVENT_LOST) {
-		session_reset(s, CAUSE_KERNEL_LOST);
-		return false;
-	}
+	if (kind == CULVERT_EVENT_LOST)
+		return session_reset(s, CAUSE_KERNEL_LOST);
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return false;
 	demote(s, dir, kind);
 	/* with half a session user space would see no turns: it is judged as a whole */
-	if (engine_of(s) != ENGINE_AUTO || s->flows[!dir].phase != FLOW_KERNEL)
+	if (s->forward->engine != ENGINE_AUTO || s->flows[!dir].phase != FLOW_KERNEL)
 		return false;
 	session_sockmap_leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
 	return true;

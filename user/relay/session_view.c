@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/session_view.h"
 
-#include "datapath/carrier_sockmap.h"
 #include "relay/session_graft.h"
 
 /* Why a grafted flow is: what F remembers is of the time before, but for these. */
@@ -12,27 +11,21 @@ static enum reason graft_reason(const struct flow *f)
 	return REASON_ELIGIBLE;
 }
 
-/* What the kernel has carried of flow DIR, in bytes. */
-static uint64_t kernel_bytes(const struct session *s, unsigned int dir)
-{
-	if (s->graft != NO_GRAFT)
-		return graft_bytes(s->worker->shared->grafts, s->graft, dir);
-	if (s->pair == NO_PAIR)
-		return 0;
-	return sockmap_stat(s->worker->shared->kernel, s->pair * 2 + dir)->bytes;
-}
-
-/* How much of that the counters have; NULL: S has no place in the kernel. */
-static volatile uint64_t *counted_of(struct session *s, unsigned int dir)
+/* What the kernel has carried of flow DIR, in bytes, and how much of that the counters have. */
+static uint64_t kernel_bytes(const struct session *s, unsigned int dir,
+			     volatile __u64 **ret_counted)
 {
 	struct shared *shared = s->worker->shared;
 	uint32_t slot = s->pair * 2 + dir;
 
-	if (s->graft != NO_GRAFT)
-		return (volatile uint64_t *)&graft_of(shared->grafts, s->graft)->counted[dir];
+	if (s->graft != NO_GRAFT) {
+		*ret_counted = &graft_of(shared->grafts, s->graft)->counted[dir];
+		return graft_bytes(shared->grafts, s->graft, dir);
+	}
 	if (s->pair == NO_PAIR)
-		return NULL;
-	return (volatile uint64_t *)&sockmap_ctl(shared->kernel, slot)->counted;
+		return 0;
+	*ret_counted = &sockmap_ctl(shared->kernel, slot)->counted;
+	return sockmap_stat(shared->kernel, slot)->bytes;
 }
 
 void session_count_kernel(struct session *s)
@@ -43,10 +36,10 @@ void session_count_kernel(struct session *s)
 	counter *handovers = s->worker->stats.handovers[CARRIER_GRAFT];
 
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		volatile uint64_t *counted = counted_of(s, dir);
-		uint64_t bytes = kernel_bytes(s, dir);
+		volatile __u64 *counted = NULL;
+		uint64_t bytes = kernel_bytes(s, dir, &counted);
 
-		if (counted && bytes > *counted) { /* what packets write is read without a lock */
+		if (bytes && bytes > *counted) { /* what packets write is read without a lock */
 			session_count_carried(s, dir, carrier, bytes - *counted);
 			*counted = bytes;
 		}
@@ -67,6 +60,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 	 * space has written were copied, be it after the program had passed them on.
 	 */
 	uint64_t spliced = f->spliced - (f->pipe ? f->pending : 0);
+	volatile __u64 *counted;
 
 	return (struct flow_view){
 		.carrier = grafted ? CARRIER_GRAFT : flow_carrier(f),
@@ -76,7 +70,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 		.handovers = f->handovers + grafted,
 		.copied = f->user_out - spliced,
 		.spliced = spliced,
-		.kernel = kernel_bytes(s, dir),
+		.kernel = kernel_bytes(s, dir, &counted),
 		.backlog_max = s->pair == NO_PAIR ? 0 : sockmap_stat(k, slot)->backlog_max,
 	};
 }
@@ -101,8 +95,8 @@ void session_view(const struct session *s, struct session_view *ret)
 					grafted && graft_of(shared->grafts, s->graft)->mirrored),
 		.flows = { view_flow(s, CLIENT, grafted), view_flow(s, UPSTREAM, grafted) },
 	};
-	if (session_via(s))
-		ret->via = *session_via(s);
+	if (s->told && s->told->header.has_addresses)
+		ret->via = s->told->peer;
 	if (s->addrs)
 		ret->upstream = session_address(s, s->upstream);
 }

@@ -67,7 +67,12 @@ static void after_batch(void *arg)
 	if (session_graft_news(w))
 		udp_sessions_part(w);
 	udp_sessions_after_batch(w);
-	session_reap(w); /* last: of those above, some may have died */
+	while (w->leftovers) { /* last: of those above, some may have died */
+		struct leftover *first = w->leftovers;
+
+		w->leftovers = first->next;
+		free(first);
+	}
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }
@@ -105,16 +110,6 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 		r = add_ring(w, graft_rings(gs), session_graft_event);
 	}
 	return r;
-}
-
-static void worker_close(struct worker *w)
-{
-	ring_buffer__free(w->ring);
-	pool_close(&w->pool);
-	udp_worker_close(w);
-	free(w->owners);
-	free(w->grafted);
-	loop_close(&w->loop);
 }
 
 /* --- starting --- */
@@ -175,12 +170,11 @@ static void call_one(void *arg)
 void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *arg),
 		  const void *arg)
 {
-	for (unsigned int i = 0; i < ts->n; i++) {
-		struct worker *w = &ts->workers[i];
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
 		struct call c = { w, fn, arg };
 
 		while (w->started && loop_call(&w->loop, call_one, &c, PATIENCE_MS) == -ETIMEDOUT)
-			log_error("worker %u does not answer, and is waited for", i);
+			log_error("worker %u does not answer, and is waited for", w->index);
 	}
 }
 
@@ -233,9 +227,7 @@ bool threads_ended(struct threads *ts)
 {
 	bool all = true;
 
-	for (unsigned int i = 0; i < ts->n; i++) {
-		struct worker *w = &ts->workers[i];
-
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
 		if (w->started && !pthread_tryjoin_np(w->thread, NULL))
 			w->started = false;
 		all = all && !w->started;
@@ -245,7 +237,13 @@ bool threads_ended(struct threads *ts)
 
 void threads_close(struct threads *ts)
 {
-	for (unsigned int i = 0; i < ts->n; i++)
-		worker_close(&ts->workers[i]);
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
+		ring_buffer__free(w->ring);
+		pool_close(&w->pool);
+		udp_worker_close(w);
+		free(w->owners);
+		free(w->grafted);
+		loop_close(&w->loop);
+	}
 	free(ts->workers);
 }

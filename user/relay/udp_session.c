@@ -437,22 +437,13 @@ static void die(struct udp_session *s)
 /* WHY: a cause, or SESSION_FINISHED. */
 static void end(struct udp_session *s, unsigned int why)
 {
-	struct worker *w = s->worker;
-	struct forward_stats *fs = forward_stats(s->forward, w->index);
 	struct session_view v;
 
 	log_debug("session %llu: %s", (unsigned long long)s->id,
 		  why == SESSION_FINISHED ? "finished" : cause_name(why));
 	count_kernel(s);
-	if (w->shared->session_log) {
-		view(s, &v);
-		session_log_ended(w->shared->session_log, &v, w->shared->config->session_log_empty,
-				  why);
-	}
-	if (why != SESSION_FINISHED)
-		count_add(&w->stats.errors[why], 1);
-	count_add(&fs->finished, 1);
-	histogram_add(&fs->durations, (now_of(s) - s->born_ms) * 1000);
+	view(s, &v);
+	session_ended(s->worker, &v, why);
 	leave_slot(s);
 	die(s);
 }
