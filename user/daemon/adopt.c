@@ -67,23 +67,22 @@ struct forward *forward_with_tag(struct forward *f, uint32_t tag)
 
 int adopt_session(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot)
 {
-	struct forward *f = forward_with_tag(first, graft_of(shared->grafts, slot)->forward);
-	struct sockaddr_storage client;
-	socklen_t len;
+	const volatile struct graft_entry *e = graft_of(shared->grafts, slot);
+	struct forward *f = forward_with_tag(first, e->forward);
+	struct addr client = graft_tuple_address(&e->side[CLIENT].tuple, false);
 	int r;
 
-	graft_address(shared->grafts, slot, CLIENT, false, &client, &len);
 	if (!f)
 		return -ENOENT;
 	if (admission_enter(shared, f) != CAUSES)
 		return -EUSERS;
-	if (admission_enter_client(shared, f, (struct sockaddr *)&client, true) != CAUSES) {
+	if (admission_enter_client(shared, f, (struct sockaddr *)&client.ss, true) != CAUSES) {
 		admission_leave(shared, f, NULL);
 		return -EUSERS;
 	}
-	r = session_adopt(w, f, (struct sockaddr *)&client, slot);
+	r = session_adopt(w, f, (struct sockaddr *)&client.ss, slot);
 	if (r)
-		admission_leave(shared, f, (struct sockaddr *)&client);
+		admission_leave(shared, f, (struct sockaddr *)&client.ss);
 	return r;
 }
 
@@ -91,37 +90,32 @@ int adopt_session(struct shared *shared, struct worker *w, struct forward *first
 
 int adopt_flow(struct shared *shared, struct worker *w, struct forward *first, uint32_t slot)
 {
-	struct udp_grafts *us = grafts_udp(shared->grafts);
-	struct forward *f = forward_with_tag(first, udp_flow_of(us, slot)->forward);
-	struct sockaddr_storage ss;
-	union client_addr client;
-	socklen_t len;
+	const volatile struct udp_flow *flow = udp_flow_of(grafts_udp(shared->grafts), slot);
+	struct forward *f = forward_with_tag(first, flow->forward);
+	struct addr client = graft_tuple_address(&flow->leg[CLIENT].tuple, false);
 	int r;
 
 	if (!f || !f->conf->listen.udp)
 		return -ENOENT;
 	if (admission_enter(shared, f) != CAUSES)
 		return -EUSERS;
-	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
-	client_addr_set(&client, (struct sockaddr *)&ss);
-	if (admission_enter_client(shared, f, &client.sa, false) != CAUSES) {
+	if (admission_enter_client(shared, f, (struct sockaddr *)&client.ss, false) != CAUSES) {
 		admission_leave(shared, f, NULL);
 		return -EUSERS;
 	}
 	r = udp_session_adopt(w, f, slot);
 	if (r)
-		admission_leave(shared, f, &client.sa);
+		admission_leave(shared, f, (struct sockaddr *)&client.ss);
 	return r;
 }
 
 bool flow_is_of(const struct shared *shared, const struct worker *w, uint32_t slot)
 {
-	struct sockaddr_storage ss;
+	const volatile struct udp_flow *flow = udp_flow_of(grafts_udp(shared->grafts), slot);
+	struct addr a = graft_tuple_address(&flow->leg[CLIENT].tuple, false);
 	union client_addr client;
-	socklen_t len;
 
-	udp_graft_address(grafts_udp(shared->grafts), slot, CLIENT, false, &ss, &len);
-	client_addr_set(&client, (struct sockaddr *)&ss);
+	client_addr_set(&client, (struct sockaddr *)&a.ss);
 	return udp_worker(&client, shared->config->workers) == w->index;
 }
 

@@ -591,7 +591,7 @@ int privileged_revive(struct privileged *p, const struct graft_side *s, int *ret
 {
 	struct privileged_request q = { .op = PRIVILEGED_REVIVE, .count = 1, .side = *s };
 
-	graft_tuple_address(&s->tuple, true, &q.addr.ss, &q.addr.len);
-	graft_tuple_address(&s->tuple, false, &q.remote.ss, &q.remote.len);
+	q.addr = graft_tuple_address(&s->tuple, true);
+	q.remote = graft_tuple_address(&s->tuple, false);
 	return ask(p, &q, ret_fd, err, errlen);
 }

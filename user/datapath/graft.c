@@ -792,13 +792,12 @@ unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
 
 static int revive(const struct grafts *gs, uint32_t slot, unsigned int side, uid_t uid)
 {
-	struct sockaddr_storage local, remote;
-	socklen_t len;
+	struct graft_side *s = &gs->all[slot].side[side];
+	struct addr local = graft_tuple_address(&s->tuple, true);
+	struct addr remote = graft_tuple_address(&s->tuple, false);
 
-	graft_address(gs, slot, side, true, &local, &len);
-	graft_address(gs, slot, side, false, &remote, &len);
-	return tcp_revive(&gs->all[slot].side[side], (struct sockaddr *)&local,
-			  (struct sockaddr *)&remote, len, uid);
+	return tcp_revive(s, (struct sockaddr *)&local.ss, (struct sockaddr *)&remote.ss, local.len,
+			  uid);
 }
 
 void grafts_revive(struct grafts *gs, uid_t uid)
@@ -831,12 +830,6 @@ void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 		ret[side] = gs->slots[slot].sockets[side];
 		gs->slots[slot].sockets[side] = -1;
 	}
-}
-
-void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
-		   struct sockaddr_storage *ret, socklen_t *ret_len)
-{
-	graft_tuple_address(&gs->all[slot].side[side].tuple, local, ret, ret_len);
 }
 
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)

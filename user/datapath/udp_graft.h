@@ -3,8 +3,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/socket.h>
 
+#include "base/addr.h"
 #include "udp_contract.h"
 
 /*
@@ -74,13 +74,9 @@ bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int 
 volatile struct udp_flow *udp_flow_of(const struct udp_grafts *us, uint32_t slot);
 /* When the end of LEG was heard last, by the clock of clock_ms(); 0: it has not been. */
 uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
-/* Addresses as sockets have them; LOCAL or remote of LEG. */
-void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int leg, bool local,
-		       struct sockaddr_storage *ret, socklen_t *ret_len);
 
-/* The same of any tuple. */
-void graft_tuple_address(const struct graft_tuple *t, bool local, struct sockaddr_storage *ret,
-			 socklen_t *ret_len);
+/* The address as sockets have it, LOCAL or remote. */
+struct addr graft_tuple_address(const volatile struct graft_tuple *t, bool local);
 
 /* Set *AT to the next slot, from *AT on, that has a session's flow.  False: there is none. */
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at);

@@ -6,6 +6,7 @@
 
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
+#include "datapath/udp_graft.h"
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));
 
@@ -271,10 +272,9 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	struct worker *w = s->worker;
 	struct grafts *gs = grafts_of(s);
 	volatile struct graft_entry *e = graft_of(gs, slot);
-	struct addr upstream = { 0 };
+	struct addr upstream = graft_tuple_address(&e->side[UPSTREAM].tuple, false);
 	int fds[2];
 
-	graft_address(gs, slot, UPSTREAM, false, &upstream.ss, &upstream.len);
 	s->id = e->id;
 	if (atomic_load(&w->shared->last_id) < s->id)
 		atomic_store(&w->shared->last_id, s->id);

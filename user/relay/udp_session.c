@@ -1031,29 +1031,14 @@ void udp_sessions_after_batch(struct worker *w)
 
 /* --- of a daemon before --- */
 
-/* The addresses of what the client of the flow of SLOT sends. */
-static void find_client(const struct udp_grafts *us, uint32_t slot, struct udp_message *ret)
-{
-	struct sockaddr_storage ss;
-	socklen_t len;
-
-	*ret = (struct udp_message){ 0 };
-	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
-	client_addr_set(&ret->peer, (struct sockaddr *)&ss);
-	udp_graft_address(us, slot, CLIENT, true, &ss, &len);
-	client_addr_set(&ret->local, (struct sockaddr *)&ss);
-}
-
-static struct udp_socket *socket_for(struct worker *w, const union client_addr *local)
+/* To which what is sent to A comes; or NULL. */
+static struct udp_socket *socket_for(struct worker *w, const struct addr *a)
 {
 	struct udp_socket *us = w->udp ? w->udp->sockets : NULL;
-	struct addr a = { .len = local->sa.sa_family == AF_INET ? sizeof(local->in) :
-								  sizeof(local->in6) };
 
-	memcpy(&a.ss, local, sizeof(*local));
 	while (us &&
-	       (us->addr.ss.ss_family != a.ss.ss_family || addr_port(&us->addr) != addr_port(&a) ||
-		(!addr_is_any(&us->addr) && !addr_equal(&us->addr, &a))))
+	       (us->addr.ss.ss_family != a->ss.ss_family || addr_port(&us->addr) != addr_port(a) ||
+		(!addr_is_any(&us->addr) && !addr_equal(&us->addr, a))))
 		us = us->next;
 	return us;
 }
@@ -1062,19 +1047,21 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 {
 	struct udp_grafts *gs = grafts_udp(w->shared->grafts);
 	const volatile struct udp_flow *flow = udp_flow_of(gs, slot);
-	struct graft_tuple tuple;
-	struct udp_socket *us;
+	struct graft_tuple tuple = flow->leg[CLIENT].tuple;
+	struct addr peer = graft_tuple_address(&tuple, false);
+	struct addr local = graft_tuple_address(&tuple, true);
+	struct addr to = graft_tuple_address(&flow->leg[UPSTREAM].tuple, false);
+	struct addr own = graft_tuple_address(&flow->leg[UPSTREAM].tuple, true);
+	struct udp_socket *us = socket_for(w, &local);
+	struct udp_message m = { 0 };
 	struct udp_session *s;
-	struct udp_message m;
-	struct addr to, own;
 	uint32_t ago;
 	int r;
 
-	find_client(gs, slot, &m);
-	us = socket_for(w, &m.local);
 	if (!us)
 		return -ENOENT;
-	graft_tuple_set(&tuple, &m.peer.sa, &m.local.sa);
+	client_addr_set(&m.peer, (struct sockaddr *)&peer.ss);
+	client_addr_set(&m.local, (struct sockaddr *)&local.ss);
 	s = new_session(us, f, &tuple, &m, &m.peer);
 	if (!s)
 		return -ENOMEM;
@@ -1085,11 +1072,9 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	s->born_ms = clock_ms() - ((uint64_t)ago << UDP_TICK_SHIFT) / NS_PER_MS;
 	s->adopted = true;
 	s->connect_ms = 1; /* how long it took is not known */
-	udp_graft_address(gs, slot, UPSTREAM, false, &to.ss, &to.len);
 	s->server = servers_find(&f->servers, &to);
 	if (s->server)
 		s->server_lost = atomic_load(&s->server->lost);
-	udp_graft_address(gs, slot, UPSTREAM, true, &own.ss, &own.len);
 	udp_port_take_this(addr_port(&own));
 	r = connect_to(s, &to, &own);
 	if (r) {
