@@ -111,6 +111,14 @@ static void count_kernel(struct udp_session *s)
 	}
 }
 
+/* For leg 0 to be activated. */
+static void wait_no_more(struct udp_session *s)
+{
+	if (s->waiting)
+		LIST_REMOVE(s, in_waiting);
+	s->waiting = false;
+}
+
 static void leave_slot(struct udp_session *s)
 {
 	if (s->slot == NO_UDP_SLOT)
@@ -121,6 +129,7 @@ static void leave_slot(struct udp_session *s)
 	}
 	udp_graft_leave(grafts_of(s), s->slot);
 	s->slot = NO_UDP_SLOT;
+	wait_no_more(s);
 }
 
 /* --- which carrier --- */
@@ -173,7 +182,7 @@ static void enter(struct udp_session *s)
 
 /* --- lists --- */
 
-static struct udp_session **bucket_of(struct worker *w, const struct graft_tuple *t)
+static struct udp_session_list *bucket_of(struct worker *w, const struct graft_tuple *t)
 {
 	return &w->udp->buckets[udp_hash(t, w->udp->seed) & w->udp->mask];
 }
@@ -181,39 +190,33 @@ static struct udp_session **bucket_of(struct worker *w, const struct graft_tuple
 struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
 				     const union client_addr *client)
 {
-	struct udp_session *s = *bucket_of(w, tuple);
+	struct udp_session *s;
 
-	while (s && (memcmp(&s->tuple, tuple, sizeof(*tuple)) != 0 ||
-		     !client_addr_equal(&s->client, client)))
-		s = s->in_bucket;
+	LIST_FOREACH(s, bucket_of(w, tuple), in_bucket)
+		if (!memcmp(&s->tuple, tuple, sizeof(*tuple)) &&
+		    client_addr_equal(&s->client, client))
+			break;
 	return s;
 }
 
-static void enter_unproven(struct udp_session *s)
+/* Take S off the list. */
+static void unlist(struct udp_session *s)
 {
 	struct udp_worker *u = s->worker->udp;
 
-	s->older = u->newest;
-	*(u->newest ? &u->newest->newer : &u->oldest) = s;
-	u->newest = s;
-	u->n_unproven++;
-}
-
-static void leave_unproven(struct udp_session *s)
-{
-	struct udp_worker *u = s->worker->udp;
-
-	*(s->older ? &s->older->newer : &u->oldest) = s->newer;
-	*(s->newer ? &s->newer->older : &u->newest) = s->older;
-	u->n_unproven--;
+	u->n_unproven -= !s->proven;
+	if (u->unproven == s)
+		u->unproven = TAILQ_NEXT(s, in_worker);
+	TAILQ_REMOVE(&u->sessions, s, in_worker);
 }
 
 static void prove(struct udp_session *s)
 {
 	if (s->proven)
 		return;
+	unlist(s);
 	s->proven = true;
-	leave_unproven(s);
+	TAILQ_INSERT_HEAD(&s->worker->udp->sessions, s, in_worker);
 	clients_prove(&s->worker->shared->clients, &s->client.sa);
 }
 
@@ -250,51 +253,36 @@ static uint32_t word_of(const struct udp_session *s, unsigned int leg)
 	return s->slot == NO_UDP_SLOT ? 0 : udp_graft_word(grafts_of(s), s->slot, leg);
 }
 
-/* What its client sends comes by US: a look at another socket says nothing. */
-static void await_quiet(struct udp_session *s, const struct udp_socket *us)
+static void await_quiet(struct udp_session *s)
 {
-	struct udp_worker *u = s->worker->udp;
-
-	if (s->slot == NO_UDP_SLOT || carries(s, CLIENT))
+	if (s->slot == NO_UDP_SLOT || s->waiting || carries(s, CLIENT))
 		return;
-	if (!s->waiting) {
-		s->waiting = true;
-		s->next_waiting = u->waiting;
-		u->waiting = s;
-	} else if (s->by == us) {
-		return;
-	}
-	s->by = us;
+	s->waiting = true;
+	LIST_INSERT_HEAD(&s->socket->waiting, s, in_waiting);
 	s->word = UDP_ACTIVE; /* no look has begun */
 }
 
 void udp_sessions_look(const struct udp_socket *us)
 {
-	for (struct udp_session *s = us->worker->udp->waiting; s; s = s->next_waiting)
-		if (s->by == us)
-			s->word = word_of(s, CLIENT);
+	struct udp_session *s;
+
+	LIST_FOREACH(s, &us->waiting, in_waiting)
+		s->word = word_of(s, CLIENT);
 }
 
 bool udp_sessions_activate(const struct udp_socket *us, bool quiet)
 {
-	struct udp_session **at = &us->worker->udp->waiting, *s;
-	bool more = false;
+	struct udp_session *next;
 
-	while ((s = *at)) {
+	for (struct udp_session *s = LIST_FIRST(&us->waiting); s; s = next) {
 		uint32_t now = word_of(s, CLIENT);
-		bool level = quiet && now == s->word;
 
-		if (s->by == us && s->slot != NO_UDP_SLOT)
-			activate(s, CLIENT, now, level);
-		if (s->by != us || (s->slot != NO_UDP_SLOT && !level && s->behind_ms[CLIENT])) {
-			more = more || s->by == us;
-			at = &s->next_waiting;
-		} else { /* if it is not active now, it is tried with its next datagram */
-			s->waiting = false;
-			*at = s->next_waiting;
-		}
+		next = LIST_NEXT(s, in_waiting);
+		activate(s, CLIENT, now, quiet && now == s->word);
+		if (!s->behind_ms[CLIENT]) /* if it is not active now, its next datagram tries */
+			wait_no_more(s);
 	}
-	return more;
+	return !LIST_EMPTY(&us->waiting);
 }
 
 /* --- views --- */
@@ -401,23 +389,12 @@ static uint64_t rests_ms(const struct udp_session *s)
 static void forget(struct udp_session *s)
 {
 	struct worker *w = s->worker;
-	struct udp_session **at = bucket_of(w, &s->tuple), **waits = &w->udp->waiting;
 
 	s->ended = true;
-	while (*at != s)
-		at = &(*at)->in_bucket;
-	*at = s->in_bucket;
-	while (s->waiting && *waits != s)
-		waits = &(*waits)->next_waiting;
-	if (s->waiting)
-		*waits = s->next_waiting;
-	if (!s->proven)
-		leave_unproven(s);
-	*s->prev = s->next;
-	if (s->next)
-		s->next->prev = s->prev;
-	s->next = w->udp->dead;
-	w->udp->dead = s;
+	wait_no_more(s);
+	unlist(s);
+	LIST_REMOVE(s, in_bucket);
+	LIST_INSERT_HEAD(&w->udp->dead, s, in_bucket);
 	w->n_sessions--;
 	timer_cancel(&w->loop, &s->timer);
 	if (s->upstream && !(is_done(s) && udp_upstream_rest(s->upstream, s->forward)))
@@ -460,15 +437,17 @@ static void end(struct udp_session *s, unsigned int why)
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const struct graft_addr *remote)
 {
-	struct udp_session *s = w->udp->oldest;
+	struct udp_session *s = w->udp->unproven, *next;
 
-	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = s->newer)
+	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = next) {
+		next = TAILQ_NEXT(s, in_worker);
 		if ((!f || s->forward->totals == f->totals) &&
 		    (!remote || !memcmp(&s->tuple.remote, remote, sizeof(*remote))) &&
 		    !is_proven(s)) {
 			end(s, CAUSE_CROWDED_OUT);
 			return true;
 		}
+	}
 	return false;
 }
 
@@ -547,7 +526,9 @@ static void too_big(struct udp_session *s, uint32_t mtu)
 /* Has the server of S answered anybody here just now? */
 static bool has_answered(const struct udp_session *s)
 {
-	for (const struct udp_session *o = s->worker->udp->sessions; o; o = o->next)
+	const struct udp_session *o;
+
+	TAILQ_FOREACH(o, &s->worker->udp->sessions, in_worker)
 		if (o->server == s->server && heard_ms(o, UPSTREAM) + ALIVE_MS > now_of(s))
 			return true;
 	return false;
@@ -650,11 +631,21 @@ static void forget_silent(struct udp_session *s)
 	leave_slot(s);
 }
 
-void udp_session_take(struct udp_session *s, const struct udp_socket *us,
-		      const struct udp_message *m)
+/* What its client sends comes by US from now on, and a look at the socket before says nothing. */
+static void change_socket(struct udp_session *s, struct udp_socket *us)
+{
+	wait_no_more(s);
+	s->socket->refs--;
+	s->socket = us;
+	us->refs++;
+}
+
+void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m)
 {
 	int r;
 
+	if (s->socket != us)
+		change_socket(s, us);
 	forget_silent(s);
 	s->heard_ms[CLIENT] = now_of(s);
 	if (s->connect_ms)
@@ -672,7 +663,7 @@ void udp_session_take(struct udp_session *s, const struct udp_socket *us,
 	else if (r) /* or a firewall does not let it out, say */
 		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
 	if (!s->ended)
-		await_quiet(s, us);
+		await_quiet(s);
 }
 
 /* --- from the server --- */
@@ -777,12 +768,11 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 				       const struct graft_tuple *tuple, const struct udp_message *m,
 				       const union client_addr *client)
 {
-	struct udp_session *s = calloc(1, sizeof(*s)), **bucket;
+	struct udp_session *s = calloc(1, sizeof(*s));
 	struct worker *w = us->worker;
 
 	if (!s)
 		return NULL;
-	bucket = bucket_of(w, tuple);
 	s->worker = w;
 	s->forward = f;
 	s->socket = us;
@@ -794,15 +784,11 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	s->slot = NO_UDP_SLOT;
 	s->reason = REASONS;
 	s->timer.fire = on_timer;
-	s->in_bucket = *bucket;
-	*bucket = s;
-	s->prev = &w->udp->sessions;
-	s->next = w->udp->sessions;
-	if (s->next)
-		s->next->prev = &s->next;
-	w->udp->sessions = s;
+	LIST_INSERT_HEAD(bucket_of(w, tuple), s, in_bucket);
+	TAILQ_INSERT_TAIL(&w->udp->sessions, s, in_worker);
+	w->udp->unproven = w->udp->unproven ?: s;
+	w->udp->n_unproven++;
 	w->n_sessions++;
-	enter_unproven(s);
 	return s;
 }
 
@@ -900,8 +886,8 @@ int udp_worker_open(struct worker *w)
 		return -ENOMEM;
 	u->mask = n - 1;
 	u->seed = arc4random();
-	u->buckets = calloc(n, sizeof(struct udp_session *));
-	u->worker = w;
+	u->buckets = calloc(n, sizeof(*u->buckets));
+	TAILQ_INIT(&u->sessions);
 	udp_upstreams_open(&u->upstreams, &w->loop, on_upstream);
 	u->batch = udp_batch_new();
 	if (u->buckets && u->batch)
@@ -930,9 +916,14 @@ void udp_worker_close(struct worker *w)
 	w->udp = NULL;
 }
 
+static struct udp_session *first_of(const struct worker *w)
+{
+	return w->udp ? TAILQ_FIRST(&w->udp->sessions) : NULL;
+}
+
 void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg)
 {
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = s->next) {
+	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
 		struct session_view v;
 
 		count_kernel(s);
@@ -944,13 +935,11 @@ void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg)
 unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 				   enum cause cause)
 {
-	struct udp_session *next;
 	unsigned int n = 0;
 
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
+	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
 		struct session_view v;
 
-		next = s->next;
 		view(s, &v);
 		if (choose && !choose(arg, &v))
 			continue;
@@ -962,7 +951,7 @@ unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, 
 
 void udp_sessions_follow_engines(struct worker *w)
 {
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = s->next) {
+	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
 		s->reason = REASONS;
 		if (hindrance(s) == REASONS)
 			continue; /* it is entered with its client's next datagram */
@@ -973,13 +962,11 @@ void udp_sessions_follow_engines(struct worker *w)
 
 void udp_sessions_leave_behind(struct worker *w)
 {
-	struct udp_session *next;
 	bool survives = w->shared->grafts && grafts_survive(w->shared->grafts);
 
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
+	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
 		uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
-		next = s->next;
 		if (survives && carries(s, CLIENT) && (carries(s, UPSTREAM) || !is_owed(s)))
 			die(s);
 		else if (!is_owed(s) || now_of(s) >= last + OWES_MS)
@@ -989,14 +976,11 @@ void udp_sessions_leave_behind(struct worker *w)
 
 void udp_sessions_part(struct worker *w)
 {
-	struct udp_session *next;
-
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
+	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
 		const volatile struct udp_flow *f = s->slot == NO_UDP_SLOT ?
 							    NULL :
 							    udp_flow_of(grafts_of(s), s->slot);
 
-		next = s->next;
 		if (!f || !f->mirrored || !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
 		    grafts_have(w->shared->grafts, &f->leg[0].tuple.local))
 			continue;
@@ -1009,22 +993,17 @@ void udp_sessions_part(struct worker *w)
 void udp_sessions_after_batch(struct worker *w)
 {
 	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
-	struct udp_session *next;
+	struct udp_session *s;
 
 	if (!w->udp)
 		return;
-	for (struct udp_session *s = lost != w->udp->lost_seen ? w->udp->sessions : NULL; s;
-	     s = next) {
-		next = s->next;
+	for (s = lost != w->udp->lost_seen ? first_of(w) : NULL; s; s = TAILQ_NEXT(s, in_worker))
 		if (s->server && atomic_load(&s->server->lost) != s->server_lost)
 			end(s, CAUSE_UPSTREAM_LOST);
-	}
 	w->udp->lost_seen = lost;
 	udp_upstreams_after_batch(&w->udp->upstreams);
-	while (w->udp->dead) {
-		struct udp_session *s = w->udp->dead;
-
-		w->udp->dead = s->next;
+	while ((s = LIST_FIRST(&w->udp->dead))) {
+		LIST_REMOVE(s, in_bucket);
 		free(s);
 	}
 }

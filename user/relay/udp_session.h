@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <sys/queue.h>
+
 #include "datapath/udp.h"
 #include "datapath/udp_graft.h"
 #include "relay/forward.h"
@@ -17,6 +19,8 @@
  * answers (`responses`), or as others do.  It is at once what it will be, so it has no states.
  */
 
+LIST_HEAD(udp_session_list, udp_session);
+
 /* A socket that clients send to, and that answers leave by. */
 struct udp_socket {
 	struct source source;
@@ -26,7 +30,8 @@ struct udp_socket {
 	struct forward *last;    /* but this was it, to which the socket counts as a session */
 	bool proxied;            /* what clients send begins with PROXY headers */
 	struct addr addr;        /* that it is bound to */
-	unsigned int refs;       /* sessions */
+	unsigned int refs;       /* sessions, */
+	struct udp_session_list waiting; /* and those of them that wait for leg 0 to be activated */
 };
 
 /* What has passed in one direction. */
@@ -37,16 +42,12 @@ struct udp_count {
 struct udp_session {
 	struct worker *worker;
 	struct forward *forward;
-	struct udp_session *next; /* in udp->sessions, or when it has ended in udp->dead */
-	struct udp_session **prev;
-	struct udp_session *in_bucket;
-	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
-	struct udp_session *newer, *older;
-	struct udp_session *next_waiting; /* in udp->waiting */
-	const struct udp_socket *by;      /* the same: that its datagrams come by; compared only */
-	struct udp_upstream *upstream;    /* owned; NULL: none yet */
+	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; ended: as it was */
+	LIST_ENTRY(udp_session) in_bucket;  /* or when it has ended in udp->dead */
+	LIST_ENTRY(udp_session) in_waiting; /* of its socket */
+	struct udp_upstream *upstream;      /* owned; NULL: none yet */
 	struct timer timer;
-	struct udp_socket *socket;     /* a reference */
+	struct udp_socket *socket;     /* a reference; its datagrams have come by it last */
 	struct graft_tuple tuple;      /* of what the client sends */
 	union client_addr client;      /* it is `peer`, or whom that speaks for in a PROXY header */
 	union client_addr destination; /* the same: `local`, or what the header says */
@@ -64,18 +65,18 @@ struct udp_session {
 	uint32_t word;                         /* of leg 0, at the last look */
 	uint64_t behind_ms[2]; /* by leg: since when not all that has passed was sent on; or 0 */
 	uint8_t reason;        /* enum reason: why it is not grafted; REASONS: it may be */
+	/* proven: something shows that its client gets what is sent to it, see udp_session.c */
 	bool proven, adopted, waiting, ended;
 };
 
 /* What a worker has for all of them. */
 struct udp_worker {
-	struct worker *worker;
-	struct udp_session **buckets;
+	struct udp_session_list *buckets;
 	uint32_t mask, seed;
-	struct udp_session *sessions, *dead;
-	struct udp_session *oldest, *newest; /* that are unproven, */
-	unsigned int n_unproven;             /* and how many these are */
-	struct udp_session *waiting;         /* for leg 0 to be activated */
+	TAILQ_HEAD(, udp_session) sessions; /* those that are proven; the others, oldest first */
+	struct udp_session *unproven;       /* the first of these; NULL: none is, */
+	unsigned int n_unproven;            /* and how many they are */
+	struct udp_session_list dead;
 	struct udp_socket *sockets;
 	struct timer old; /* when those without a forward are looked at */
 	struct udp_batch *batch;
@@ -100,8 +101,7 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret);
 /* M comes from its client, by US. */
-void udp_session_take(struct udp_session *s, const struct udp_socket *us,
-		      const struct udp_message *m);
+void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
 /*
  * An unproven session gives way, if there is one: of F (NULL: of any), and of the host REMOTE (NULL:
  * any).
