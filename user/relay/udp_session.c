@@ -65,22 +65,31 @@ static void count_lost(struct worker *w, enum cause cause, unsigned int n)
 
 /* --- what packet programs have done --- */
 
+/* All zeroes: it is not entered. */
+static const volatile struct udp_flow *flow_of(const struct udp_session *s)
+{
+	static const struct udp_flow none;
+
+	return s->slot == NO_UDP_SLOT ? &none : udp_flow_of(grafts_of(s), s->slot);
+}
+
+static uint32_t word_of(const struct udp_session *s, unsigned int leg)
+{
+	return udp_graft_word(flow_of(s), leg);
+}
+
 static bool carries(const struct udp_session *s, unsigned int leg)
 {
-	return s->slot != NO_UDP_SLOT && udp_graft_carries(grafts_of(s), s->slot, leg);
+	return word_of(s, leg) & UDP_ACTIVE;
 }
 
 static struct udp_count grafted(const struct udp_session *s, unsigned int dir)
 {
-	struct udp_count n = s->before[dir];
+	const volatile struct udp_leg *at = &flow_of(s)->at[dir];
 
-	if (s->slot != NO_UDP_SLOT) {
-		const volatile struct udp_leg *at = &udp_flow_of(grafts_of(s), s->slot)->at[dir];
-
-		n.bytes += at->bytes;
-		n.datagrams += at->packets;
-	}
-	return n;
+	if (s->slot == NO_UDP_SLOT)
+		return s->counted[dir];
+	return (struct udp_count){ .bytes = at->bytes, .datagrams = at->packets };
 }
 
 static uint64_t all_datagrams(const struct udp_session *s, unsigned int dir)
@@ -91,9 +100,7 @@ static uint64_t all_datagrams(const struct udp_session *s, unsigned int dir)
 /* When the end of side DIR was heard last. */
 static uint64_t heard_ms(const struct udp_session *s, unsigned int dir)
 {
-	if (s->slot == NO_UDP_SLOT)
-		return s->heard_ms[dir];
-	return larger(s->heard_ms[dir], udp_graft_heard_ms(grafts_of(s), s->slot, dir));
+	return larger(s->heard_ms[dir], udp_graft_heard_ms(flow_of(s), dir));
 }
 
 /* Add to the counters what came since the last call. */
@@ -123,10 +130,9 @@ static void leave_slot(struct udp_session *s)
 {
 	if (s->slot == NO_UDP_SLOT)
 		return;
-	for (unsigned int dir = 0; dir < 2; dir++) {
+	count_kernel(s);
+	for (unsigned int dir = 0; dir < 2; dir++)
 		s->heard_ms[dir] = heard_ms(s, dir);
-		s->before[dir] = grafted(s, dir);
-	}
 	udp_graft_leave(grafts_of(s), s->slot);
 	s->slot = NO_UDP_SLOT;
 	wait_no_more(s);
@@ -161,23 +167,25 @@ static enum reason hindrance(const struct udp_session *s)
 static void enter(struct udp_session *s)
 {
 	struct addr local = { .len = sizeof(local.ss) };
-	struct udp_request q = {
-		.tuples[CLIENT] = s->tuple,
+	struct udp_flow f = {
+		.leg[CLIENT].tuple = s->tuple,
 		.id = s->id,
 		.forward = graft_tag(forward_name(s->forward->conf)),
-		.idle_ms = s->forward->conf->idle_timeout_ms,
+		.idle = udp_graft_idle(s->forward->conf->idle_timeout_ms),
 	};
 
-	s->reason = (uint8_t)hindrance(s);
-	if (s->reason != REASONS ||
+	if (hindrance(s) != REASONS ||
 	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
 		return;
-	graft_tuple_set(&q.tuples[UPSTREAM], &s->upstream->to.sa,
+	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa,
 			(const struct sockaddr *)&local.ss);
-	s->slot = udp_graft_enter(grafts_of(s), &q);
+	for (unsigned int dir = 0; dir < 2; dir++) { /* it goes on where it was before */
+		f.at[dir].packets = s->counted[dir].datagrams;
+		f.at[dir].bytes = s->counted[dir].bytes;
+	}
+	s->slot = udp_graft_enter(grafts_of(s), &f);
 	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = 0;
-	if (s->slot == NO_UDP_SLOT)
-		s->reason = REASON_NO_SLOT;
+	s->no_slot = s->slot == NO_UDP_SLOT;
 }
 
 /* --- lists --- */
@@ -248,11 +256,6 @@ static void activate(struct udp_session *s, unsigned int leg, uint32_t word, boo
 		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
 }
 
-static uint32_t word_of(const struct udp_session *s, unsigned int leg)
-{
-	return s->slot == NO_UDP_SLOT ? 0 : udp_graft_word(grafts_of(s), s->slot, leg);
-}
-
 static void await_quiet(struct udp_session *s)
 {
 	if (s->slot == NO_UDP_SLOT || s->waiting || carries(s, CLIENT))
@@ -292,15 +295,15 @@ static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
 	bool active = carries(s, dir);
 	enum reason why = hindrance(s);
 
-	if (why == REASONS)
-		why = s->reason != REASONS          ? (enum reason)s->reason :
-		      s->slot == NO_UDP_SLOT        ? REASON_FIRST :
-		      dir == UPSTREAM && !s->proven ? REASON_UNPROVEN :
-						      REASON_START;
 	if (active)
 		why = s->adopted                         ? REASON_ADOPTED :
 		      s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
 							   REASON_ELIGIBLE;
+	else if (why == REASONS)
+		why = s->no_slot                    ? REASON_NO_SLOT :
+		      s->slot == NO_UDP_SLOT        ? REASON_FIRST :
+		      dir == UPSTREAM && !s->proven ? REASON_UNPROVEN :
+						      REASON_START;
 	return (struct flow_view){
 		.carrier = active ? CARRIER_GRAFT : CARRIER_COPY,
 		.reason = why,
@@ -315,11 +318,10 @@ static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
 /* Why a leg that is to be translated is not. */
 static const char *hindrance_text(const struct udp_session *s)
 {
-	const volatile struct udp_flow *f;
+	const volatile struct udp_flow *f = flow_of(s);
 
 	if (s->slot == NO_UDP_SLOT || (carries(s, CLIENT) && carries(s, UPSTREAM)))
 		return "";
-	f = udp_flow_of(grafts_of(s), s->slot);
 	return graft_refusal_name((enum graft_refusal)(f->at[CLIENT].why ?: f->at[UPSTREAM].why));
 }
 
@@ -337,9 +339,7 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.connect_ms = s->connect_ms,
 		.client = s->client,
 		.not_grafted = hindrance_text(s),
-		.standby = standby_text(s->worker->shared, carries(s, CLIENT),
-					s->slot != NO_UDP_SLOT &&
-						udp_flow_of(grafts_of(s), s->slot)->mirrored),
+		.standby = standby_text(s->worker->shared, carries(s, CLIENT), flow_of(s)->mirrored),
 		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
 	};
 	if (!client_addr_equal(&s->client, &s->peer))
@@ -420,7 +420,6 @@ static void end(struct udp_session *s, unsigned int why)
 
 	log_debug("session %llu: %s", (unsigned long long)s->id,
 		  why == SESSION_FINISHED ? "finished" : cause_name(why));
-	count_kernel(s);
 	if (w->shared->session_log) {
 		view(s, &v);
 		session_log_ended(w->shared->session_log, &v, w->shared->config->session_log_empty,
@@ -484,15 +483,22 @@ static void blame(struct udp_session *s, int error)
 		loop_wake(&shared->workers[i].loop);
 }
 
+/* Packets that leave by LEG have MTU bytes at most; 0: it is not known. */
+static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t mtu)
+{
+	if (slot != NO_UDP_SLOT)
+		udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
+}
+
 static void on_timer(struct timer *timer)
 {
 	struct udp_session *s = container_of(timer, struct udp_session, timer);
 	uint64_t now = now_of(s), idle = s->forward->conf->idle_timeout_ms;
 	uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
-	if (s->slot != NO_UDP_SLOT) /* paths may be wider by now; if not, errors say so again */
-		for (unsigned int leg = 0; leg < 2; leg++)
-			udp_flow_of(grafts_of(s), s->slot)->at[leg].path_mtu = 0;
+	/* paths may be wider by now; if not, errors say so again */
+	for (unsigned int leg = 0; leg < 2; leg++)
+		set_path_mtu(grafts_of(s), s->slot, leg, 0);
 	if (now >= last + idle) {
 		end(s, SESSION_FINISHED);
 	} else if (is_deserted(s, now, idle)) {
@@ -505,11 +511,6 @@ static void on_timer(struct timer *timer)
 
 /* --- errors --- */
 
-static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t mtu)
-{
-	udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
-}
-
 /* What the client sends is too big for the server's side, whose packets have MTU bytes at most. */
 static void too_big(struct udp_session *s, uint32_t mtu)
 {
@@ -518,8 +519,7 @@ static void too_big(struct udp_session *s, uint32_t mtu)
 
 	if (mtu < MTU_LEAST)
 		return;
-	if (s->slot != NO_UDP_SLOT)
-		set_path_mtu(grafts_of(s), s->slot, UPSTREAM, mtu);
+	set_path_mtu(grafts_of(s), s->slot, UPSTREAM, mtu);
 	icmp_tell(&s->peer, &s->local, EMSGSIZE, mtu + (uint32_t)more);
 }
 
@@ -574,8 +574,7 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e)
 	slot = us ? udp_graft_find(us, &tuple) : NO_UDP_SLOT;
 	s = udp_session_find(w, &tuple, &e->peer);
 	if (e->error == EMSGSIZE) { /* the kernel knows it for copies */
-		if (slot != NO_UDP_SLOT)
-			set_path_mtu(us, slot, CLIENT, e->mtu);
+		set_path_mtu(us, slot, CLIENT, e->mtu);
 	} else if (s) {
 		/* what the server sends from now on meets no socket */
 		if (heard_ms(s, CLIENT) < heard_ms(s, UPSTREAM))
@@ -627,7 +626,6 @@ static void forget_silent(struct udp_session *s)
 	udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone = 0;
 	if (!idle || now_of(s) < larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM)) + idle)
 		return;
-	count_kernel(s);
 	leave_slot(s);
 }
 
@@ -729,8 +727,7 @@ static void take_answers(struct udp_session *s)
 	uint32_t word = word_of(s, UPSTREAM), now;
 	int got = udp_receive(b, s->upstream->source.fd);
 
-	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone &&
-	    heard_ms(s, CLIENT) <= heard_ms(s, UPSTREAM)) {
+	if (flow_of(s)->at[CLIENT].gone && heard_ms(s, CLIENT) <= heard_ms(s, UPSTREAM)) {
 		end(s, CAUSE_CLIENT_LOST);
 		return;
 	}
@@ -782,7 +779,6 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	s->peer = m->peer;
 	s->local = m->local;
 	s->slot = NO_UDP_SLOT;
-	s->reason = REASONS;
 	s->timer.fire = on_timer;
 	LIST_INSERT_HEAD(bucket_of(w, tuple), s, in_bucket);
 	TAILQ_INSERT_TAIL(&w->udp->sessions, s, in_worker);
@@ -952,11 +948,9 @@ unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, 
 void udp_sessions_follow_engines(struct worker *w)
 {
 	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
-		s->reason = REASONS;
-		if (hindrance(s) == REASONS)
-			continue; /* it is entered with its client's next datagram */
-		count_kernel(s);
-		leave_slot(s);
+		s->no_slot = false;
+		if (hindrance(s) != REASONS) /* else its client's next datagram enters it */
+			leave_slot(s);
 	}
 }
 
@@ -977,11 +971,9 @@ void udp_sessions_leave_behind(struct worker *w)
 void udp_sessions_part(struct worker *w)
 {
 	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
-		const volatile struct udp_flow *f = s->slot == NO_UDP_SLOT ?
-							    NULL :
-							    udp_flow_of(grafts_of(s), s->slot);
+		const volatile struct udp_flow *f = flow_of(s);
 
-		if (!f || !f->mirrored || !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
+		if (!f->mirrored || !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
 		    grafts_have(w->shared->grafts, &f->leg[0].tuple.local))
 			continue;
 		count_kernel(s);
@@ -1025,7 +1017,7 @@ static struct udp_socket *socket_for(struct worker *w, const struct addr *a)
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 {
 	struct udp_grafts *gs = grafts_udp(w->shared->grafts);
-	const volatile struct udp_flow *flow = udp_flow_of(gs, slot);
+	volatile struct udp_flow *flow = udp_flow_of(gs, slot);
 	struct graft_tuple tuple = flow->leg[CLIENT].tuple;
 	struct addr peer = graft_tuple_address(&tuple, false);
 	struct addr local = graft_tuple_address(&tuple, true);
@@ -1061,8 +1053,8 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 		return r;
 	}
 	s->slot = slot;
-	udp_flow_of(gs, slot)->used = 1; /* it may have been another relay's */
-	udp_graft_set_idle(gs, slot, f->conf->idle_timeout_ms);
+	flow->used = 1; /* it may have been another relay's */
+	flow->idle = udp_graft_idle(f->conf->idle_timeout_ms);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->counted[dir] = grafted(s, dir);
 	s->asked = all_datagrams(s, CLIENT);

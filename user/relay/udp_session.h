@@ -56,17 +56,17 @@ struct udp_session {
 	uint32_t server_lost; /* server->lost when it got that */
 	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms;
-	uint32_t slot;                         /* NO_UDP_SLOT: it is not entered */
-	uint32_t connect_ms;                   /* until the first answer, and 1; 0: none */
-	uint64_t asked;                        /* datagrams of the client when that came */
-	uint64_t heard_ms[2];                  /* by side, in user space */
-	struct udp_count copied[2], before[2]; /* and by packet programs, before it had this slot */
-	struct udp_count counted[2];           /* by packet programs, that its counters have */
-	uint32_t word;                         /* of leg 0, at the last look */
+	uint32_t slot;        /* NO_UDP_SLOT: it is not entered */
+	uint32_t connect_ms;  /* until the first answer, and 1; 0: none */
+	uint64_t asked;       /* datagrams of the client when that came */
+	uint64_t heard_ms[2]; /* by side, in user space */
+	struct udp_count copied[2];
+	struct udp_count counted[2]; /* by packet programs, that its counters have */
+	uint32_t word;               /* of leg 0, at the last look */
 	uint64_t behind_ms[2]; /* by leg: since when not all that has passed was sent on; or 0 */
-	uint8_t reason;        /* enum reason: why it is not grafted; REASONS: it may be */
 	/* proven: something shows that its client gets what is sent to it, see udp_session.c */
 	bool proven, adopted, waiting, ended;
+	bool no_slot; /* it was to be entered, and there was none */
 };
 
 /* What a worker has for all of them. */
