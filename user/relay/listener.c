@@ -186,18 +186,6 @@ static void on_accept(struct source *source, uint32_t events)
 
 /* --- one worker's side --- */
 
-/* A socket of UDP that all workers share is read by one, which has all its sessions. */
-static void start_receiving(struct listener *ls)
-{
-	int fd = ls->source.fd;
-
-	if (ls->on->shared)
-		fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-	else
-		ls->source.fd = -1;
-	ls->udp = udp_listener_start(ls->worker, ls->forward, &ls->on->addr, fd);
-}
-
 void listener_start(struct listening *l, struct worker *w)
 {
 	struct listener *ls = &l->at[w->index];
@@ -210,10 +198,12 @@ void listener_start(struct listening *l, struct worker *w)
 	ls->next = w->listeners;
 	w->listeners = ls;
 	w->resume.fire = on_resume;
-	if (!l->udp)
+	if (!l->udp) {
 		start_accepting(ls);
-	else if (!l->shared || !w->index)
-		start_receiving(ls);
+	} else if (!l->shared || !w->index) { /* one worker has all sessions of a shared one */
+		ls->udp = udp_listener_start(w, ls->forward, &l->addr, ls->source.fd);
+		ls->source.fd = -1;
+	}
 }
 
 void listener_becomes(struct listener *ls, struct forward *f)

@@ -96,11 +96,11 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 
 	graft_tuple_set(&tuple, &m->peer.sa, &m->local.sa);
 	s = udp_session_find(us->worker, &tuple, client);
-	if (!s && us->forward)
+	if (!s && !us->old)
 		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
 	if (s)
 		udp_session_take(s, us, m);
-	else if (!us->forward) /* as if nobody listened */
+	else if (us->old) /* as if nobody listened */
 		icmp_tell(&m->peer, &m->local, ECONNREFUSED, 0);
 }
 
@@ -174,6 +174,7 @@ static void on_readable(struct source *source, uint32_t events)
 void udp_listener_becomes(struct udp_socket *us, struct forward *f)
 {
 	us->forward = f;
+	us->old = false;
 	us->proxied = f->conf->proxy_protocol & PROXY_RECEIVE;
 }
 
@@ -187,8 +188,8 @@ static bool is_needed(const struct forward *f)
 static void is_old_no_more(struct udp_socket *us)
 {
 	atomic_fetch_sub(&us->worker->shared->udp_old, 1);
-	atomic_fetch_sub(&us->last->old_sockets, 1);
-	atomic_fetch_sub(&us->last->sessions, 1);
+	atomic_fetch_sub(&us->forward->old_sockets, 1);
+	atomic_fetch_sub(&us->forward->sessions, 1);
 }
 
 /*
@@ -203,8 +204,8 @@ static void close_old(struct timer *timer)
 	while ((us = *at)) {
 		struct loop *loop = &us->worker->loop;
 
-		if (us->forward || us->refs || is_needed(us->last)) {
-			if (!us->forward)
+		if (!us->old || us->refs || is_needed(us->forward)) {
+			if (us->old)
 				timer_set(loop, timer, loop->now_ms + OLD_MS);
 			at = &us->next;
 			continue;
@@ -222,7 +223,7 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 {
 	struct udp_socket *us = w->udp->sockets;
 
-	while (us && (us->forward || !addr_equal(&us->addr, a)))
+	while (us && (!us->old || !addr_equal(&us->addr, a)))
 		us = us->next;
 	if (us) {
 		is_old_no_more(us);
@@ -242,12 +243,12 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd)
 {
-	int r = fd < 0 ? -errno : w->udp ? 0 : udp_worker_open(w);
+	int r = w->udp ? 0 : udp_worker_open(w);
 	struct udp_socket *us = r ? NULL : find_or_add(w, a);
 
 	if (us && us->source.fd < 0)
 		us->source.fd = fd;
-	else if (fd >= 0)
+	else
 		close(fd);
 	if (us) {
 		w->udp->old.fire = close_old;
@@ -264,10 +265,9 @@ struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const
 
 void udp_listener_end(struct udp_socket *us)
 {
-	us->last = us->forward;
-	us->forward = NULL;
-	atomic_fetch_add(&us->last->sessions, 1);
-	atomic_fetch_add(&us->last->old_sockets, 1);
+	us->old = true;
+	atomic_fetch_add(&us->forward->sessions, 1);
+	atomic_fetch_add(&us->forward->old_sockets, 1);
 	atomic_fetch_add(&us->worker->shared->udp_old, 1);
 	close_old(&us->worker->udp->old);
 }

@@ -58,11 +58,6 @@ static struct udp_grafts *grafts_of(const struct udp_session *s)
 	return s->worker->shared->grafts ? grafts_udp(s->worker->shared->grafts) : NULL;
 }
 
-static void count_lost(struct worker *w, enum cause cause, unsigned int n)
-{
-	count_add(&w->stats.errors[cause], n);
-}
-
 /* --- what packet programs have done --- */
 
 /* All zeroes: it is not entered. */
@@ -649,7 +644,7 @@ void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct
 	if (s->connect_ms)
 		prove(s);
 	if (!pace_take(s->pace, CLIENT, m->len)) {
-		count_lost(s->worker, CAUSE_OVER_BANDWIDTH, udp_datagrams(m));
+		count_add(&s->worker->stats.errors[CAUSE_OVER_BANDWIDTH], udp_datagrams(m));
 		return;
 	}
 	if (s->slot == NO_UDP_SLOT)
@@ -659,7 +654,7 @@ void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct
 	if (r == -ECONNREFUSED || r == -EHOSTUNREACH || r == -ENETUNREACH)
 		unreachable(s, -r);
 	else if (r) /* or a firewall does not let it out, say */
-		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
+		count_add(&s->worker->stats.errors[CAUSE_SEND_BUFFER], udp_datagrams(m));
 	if (!s->ended)
 		await_quiet(s);
 }
@@ -709,7 +704,7 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 	else if (!pace_take(s->pace, UPSTREAM, m->len))
 		why = CAUSE_OVER_BANDWIDTH;
 	if (why != CAUSES) {
-		count_lost(s->worker, why, udp_datagrams(m));
+		count_add(&s->worker->stats.errors[why], udp_datagrams(m));
 		return false;
 	}
 	m->peer = s->peer;
@@ -741,7 +736,7 @@ static void take_answers(struct udp_session *s)
 		struct udp_message *m = udp_batch_at(b, (unsigned int)i);
 
 		if (take_answer(s, m) && udp_send_to(s->socket->source.fd, m))
-			count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
+			count_add(&s->worker->stats.errors[CAUSE_SEND_BUFFER], udp_datagrams(m));
 	}
 	if (got > 0 && has_all_answers(s)) {
 		end(s, SESSION_FINISHED);

@@ -26,8 +26,8 @@ struct udp_socket {
 	struct source source;
 	struct worker *worker;
 	struct udp_socket *next; /* in udp->sockets */
-	struct forward *forward; /* of new sessions; NULL: there are none any more, */
-	struct forward *last;    /* but this was it, to which the socket counts as a session */
+	struct forward *forward; /* of new sessions */
+	bool old;                /* there are none any more; it counts to `forward` as a session */
 	bool proxied;            /* what clients send begins with PROXY headers */
 	struct addr addr;        /* that it is bound to */
 	unsigned int refs;       /* sessions, */

@@ -97,17 +97,14 @@ void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 	if (up->port)
 		udp_port_put(up->port, us->loop->now_ms + ms);
 	up->session = NULL;
-	up->next = us->closed;
-	us->closed = up;
+	STAILQ_INSERT_TAIL(&us->closed, up, next);
 }
 
 static struct udp_upstream *take_first(struct udp_upstreams *us)
 {
-	struct udp_upstream *up = us->rests;
+	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
 
-	us->rests = up->next;
-	if (!us->rests)
-		us->last = &us->rests;
+	STAILQ_REMOVE_HEAD(&us->rests, next);
 	us->n_rests--;
 	atomic_fetch_sub(&up->forward->sessions, 1);
 	return up;
@@ -125,7 +122,7 @@ static bool is_clean(const struct udp_upstream *up)
 /* Close what has rested for KEPT_MS, and was not needed. */
 static void close_rested(struct udp_upstreams *us, uint64_t kept_ms)
 {
-	while (us->rests && us->rests->rests_ms + kept_ms <= us->loop->now_ms) {
+	while (us->n_rests && STAILQ_FIRST(&us->rests)->rests_ms + kept_ms <= us->loop->now_ms) {
 		struct udp_upstream *up = take_first(us);
 
 		udp_upstream_close(up, is_clean(up) ? UDP_PORT_RESTS_MS : UDP_PORT_OWED_MS);
@@ -151,13 +148,11 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 	/* tell again: what has come so far was the session's */
 	loop_watch(us->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	up->session = NULL;
-	up->next = NULL;
 	up->forward = f;
 	up->rests_ms = now;
 	up->rested_ms = now + UDP_PORT_RESTS_MS;
 	atomic_fetch_add(&f->sessions, 1);
-	*us->last = up;
-	us->last = &up->next;
+	STAILQ_INSERT_TAIL(&us->rests, up, next);
 	if (!us->n_rests++)
 		timer_set(us->loop, &us->timer, now + KEPT_MS);
 	return true;
@@ -166,16 +161,15 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
 				       const struct forward *f, const union client_addr *to)
 {
-	struct udp_upstream *up = us->rests;
+	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
 
 	if (!up || up->rested_ms > us->loop->now_ms || up->forward != f ||
 	    !client_addr_equal(&up->to, to))
 		return NULL;
 	take_first(us);
-	if (is_clean(up)) {
-		up->session = s;
+	up->session = s;
+	if (is_clean(up))
 		return up;
-	}
 	udp_upstream_close(up, UDP_PORT_OWED_MS);
 	return NULL;
 }
@@ -266,16 +260,17 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 
 void udp_upstreams_open(struct udp_upstreams *us, struct loop *loop, udp_upstream_fn *handle)
 {
-	*us = (struct udp_upstreams){ .loop = loop, .handle = handle, .last = &us->rests };
-	us->timer.fire = on_rest;
+	*us = (struct udp_upstreams){ .loop = loop, .handle = handle, .timer.fire = on_rest };
+	STAILQ_INIT(&us->rests);
+	STAILQ_INIT(&us->closed);
 }
 
 void udp_upstreams_after_batch(struct udp_upstreams *us)
 {
-	while (us->closed) {
-		struct udp_upstream *up = us->closed;
+	struct udp_upstream *up;
 
-		us->closed = up->next;
+	while ((up = STAILQ_FIRST(&us->closed))) {
+		STAILQ_REMOVE_HEAD(&us->closed, next);
 		free(up);
 	}
 }

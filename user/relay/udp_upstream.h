@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "base/addr.h"
 #include "base/loop.h"
@@ -45,7 +46,7 @@ struct udp_upstream {
 	struct source source;
 	struct udp_upstreams *among;
 	struct udp_session *session; /* NULL: it rests, or is to be freed */
-	struct udp_upstream *next;
+	STAILQ_ENTRY(udp_upstream) next;
 	struct forward *forward; /* resting: it counts as a session of that */
 	union client_addr to;
 	in_port_t port;
@@ -59,10 +60,9 @@ typedef void udp_upstream_fn(struct udp_session *s, uint32_t events);
 struct udp_upstreams {
 	struct loop *loop;
 	udp_upstream_fn *handle;
-	struct udp_upstream *rests, **last; /* FIFO */
+	STAILQ_HEAD(, udp_upstream) rests, closed;
 	unsigned int n_rests;
 	struct timer timer; /* when those that nobody needs are looked at */
-	struct udp_upstream *closed;
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct loop *loop, udp_upstream_fn *handle);

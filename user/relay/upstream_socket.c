@@ -88,12 +88,7 @@ bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last)
 
 void upstream_learn_ports(void)
 {
-	unsigned int first, last;
-
-	if (upstream_port_range(&first, &last)) {
-		first_port = first;
-		last_port = last;
-	}
+	(void)upstream_port_range(&first_port, &last_port);
 }
 
 /*
