@@ -210,7 +210,7 @@ void listener_becomes(struct listener *ls, struct forward *f)
 {
 	ls->forward = f;
 	if (ls->udp)
-		udp_listener_becomes(ls->udp, f);
+		ls->udp->forward = f;
 }
 
 void listener_end(struct listener *ls)

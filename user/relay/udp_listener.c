@@ -158,7 +158,7 @@ static void on_readable(struct source *source, uint32_t events)
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
 
 			complete(us, &m->local);
-			if (us->proxied)
+			if (us->forward->conf->proxy_protocol & PROXY_RECEIVE)
 				take_proxied(us, m);
 			else
 				take(us, m, NULL);
@@ -170,13 +170,6 @@ static void on_readable(struct source *source, uint32_t events)
 }
 
 /* --- listeners --- */
-
-void udp_listener_becomes(struct udp_socket *us, struct forward *f)
-{
-	us->forward = f;
-	us->old = false;
-	us->proxied = f->conf->proxy_protocol & PROXY_RECEIVE;
-}
 
 /* Does anything but sockets without sessions belong to F?  Of other workers, too. */
 static bool is_needed(const struct forward *f)
@@ -243,8 +236,8 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd)
 {
-	int r = w->udp ? 0 : udp_worker_open(w);
-	struct udp_socket *us = r ? NULL : find_or_add(w, a);
+	struct udp_socket *us = w->udp || !udp_worker_open(w) ? find_or_add(w, a) : NULL;
+	int r = -ENOMEM;
 
 	if (us && us->source.fd < 0)
 		us->source.fd = fd;
@@ -252,10 +245,9 @@ struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const
 		close(fd);
 	if (us) {
 		w->udp->old.fire = close_old;
-		udp_listener_becomes(us, f);
+		us->forward = f;
+		us->old = false;
 		r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
-	} else if (!r) {
-		r = -ENOMEM;
 	}
 	if (r)
 		log_error("forward %s: worker %u takes no datagrams: %s", forward_name(f->conf),

@@ -14,7 +14,5 @@
  */
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd);
-/* They are those of F from now on. */
-void udp_listener_becomes(struct udp_socket *us, struct forward *f);
 /* New sessions are no more to come by US, which may be freed. */
 void udp_listener_end(struct udp_socket *us);

@@ -98,18 +98,27 @@ static uint64_t heard_ms(const struct udp_session *s, unsigned int dir)
 	return larger(s->heard_ms[dir], udp_graft_heard_ms(flow_of(s), dir));
 }
 
+/* DATAGRAMS with BYTES in all have come from side DIR, and C has carried them. */
+static void count(struct udp_session *s, unsigned int dir, enum carrier c, uint64_t bytes,
+		  uint64_t datagrams)
+{
+	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+	struct udp_count *n = c == CARRIER_GRAFT ? &s->counted[dir] : &s->copied[dir];
+
+	n->bytes += bytes;
+	n->datagrams += datagrams;
+	count_add(&s->worker->stats.carrier_bytes[c], bytes);
+	count_add(&fs->carried[dir][c], bytes);
+	count_add(&fs->datagrams[dir], datagrams);
+}
+
 /* Add to the counters what came since the last call. */
 static void count_kernel(struct udp_session *s)
 {
-	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
-
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		struct udp_count n = grafted(s, dir), *counted = &s->counted[dir];
+		struct udp_count n = grafted(s, dir), was = s->counted[dir];
 
-		count_add(&s->worker->stats.carrier_bytes[CARRIER_GRAFT], n.bytes - counted->bytes);
-		count_add(&fs->carried[dir][CARRIER_GRAFT], n.bytes - counted->bytes);
-		count_add(&fs->datagrams[dir], n.datagrams - counted->datagrams);
-		*counted = n;
+		count(s, dir, CARRIER_GRAFT, n.bytes - was.bytes, n.datagrams - was.datagrams);
 	}
 }
 
@@ -581,19 +590,6 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e)
 
 /* --- from the client --- */
 
-/* Count M, which S has read from side DIR. */
-static void count(struct udp_session *s, unsigned int dir, const struct udp_message *m)
-{
-	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
-	unsigned int n = udp_datagrams(m);
-
-	s->copied[dir].bytes += m->len;
-	s->copied[dir].datagrams += n;
-	count_add(&s->worker->stats.carrier_bytes[CARRIER_COPY], m->len);
-	count_add(&fs->carried[dir][CARRIER_COPY], m->len);
-	count_add(&fs->datagrams[dir], n);
-}
-
 static int send_on(struct udp_session *s, const struct udp_message *m)
 {
 	struct proxy_header header = { .version = 2, .has_addresses = true, .udp = true };
@@ -649,7 +645,7 @@ void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct
 	}
 	if (s->slot == NO_UDP_SLOT)
 		enter(s);
-	count(s, CLIENT, m);
+	count(s, CLIENT, CARRIER_COPY, m->len, udp_datagrams(m));
 	r = send_on(s, m);
 	if (r == -ECONNREFUSED || r == -EHOSTUNREACH || r == -ENETUNREACH)
 		unreachable(s, -r);
@@ -712,7 +708,7 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 		m->local = s->local;
 	else
 		m->local.sa.sa_family = AF_UNSPEC;
-	count(s, UPSTREAM, m);
+	count(s, UPSTREAM, CARRIER_COPY, m->len, udp_datagrams(m));
 	return true;
 }
 

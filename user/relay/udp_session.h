@@ -28,7 +28,6 @@ struct udp_socket {
 	struct udp_socket *next; /* in udp->sockets */
 	struct forward *forward; /* of new sessions */
 	bool old;                /* there are none any more; it counts to `forward` as a session */
-	bool proxied;            /* what clients send begins with PROXY headers */
 	struct addr addr;        /* that it is bound to */
 	unsigned int refs;       /* sessions, */
 	struct udp_session_list waiting; /* and those of them that wait for leg 0 to be activated */
