@@ -72,6 +72,10 @@ struct told {
  * allocated apart.
  */
 struct session {
+	union {
+		struct leftover leftover;      /* DEAD */
+		struct connecting *connecting; /* owned; until it is OPEN, see session_connect.c */
+	};
 	struct worker *worker;
 	struct forward *forward;
 	struct session *next, **prev; /* in worker->sessions; DEAD: as they were */
@@ -81,10 +85,6 @@ struct session {
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
-	union {
-		struct connecting *connecting; /* owned; until it is OPEN, see session_connect.c */
-		struct session *next_dead;     /* in worker->dead */
-	};
 	struct server *server;   /* see server_leave(); NULL: none yet, or of a daemon before */
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */

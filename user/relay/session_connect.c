@@ -55,10 +55,10 @@ struct attempt {
 
 /* Apart from the session, since most of a session's life comes when it is OPEN. */
 struct connecting {
-	struct connecting *next; /* in worker->connected */
-	uint64_t due_ms;         /* give up */
-	uint64_t server_due_ms;  /* give the server up */
-	struct server **tried;   /* owned: those given up, to compare with: they may be gone */
+	struct leftover leftover;
+	uint64_t due_ms;        /* give up */
+	uint64_t server_due_ms; /* give the server up */
+	struct server **tried;  /* owned: those given up, to compare with: they may be gone */
 	size_t n_tried;
 	uint64_t seen; /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
@@ -406,20 +406,9 @@ void session_connect_end(struct session *s)
 		return;
 	for (unsigned int i = 1; i < AT_ONCE; i++)
 		close_attempt(s, i);
-	c->next = s->worker->connected;
-	s->worker->connected = c;
+	free(c->tried);
+	worker_free_later(s->worker, &c->leftover);
 	s->connecting = NULL;
-}
-
-void session_connect_reap(struct worker *w)
-{
-	while (w->connected) {
-		struct connecting *c = w->connected;
-
-		w->connected = c->next;
-		free(c->tried);
-		free(c);
-	}
 }
 
 /* --- time --- */

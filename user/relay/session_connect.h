@@ -30,5 +30,3 @@ bool session_connect_is_quiet(const struct session *s);
 
 /* The session is open, or ends: give up all attempts but that of sides[UPSTREAM]. */
 void session_connect_end(struct session *s);
-/* Free what was given up during the batch. */
-void session_connect_reap(struct worker *w);

@@ -152,11 +152,13 @@ static void die(struct session *s, bool rst)
 	if (s->next)
 		s->next->prev = s->prev;
 	w->n_sessions--;
-	s->next_dead = w->dead;
-	w->dead = s;
 	if (s->server)
 		server_leave(s->server);
 	admission_leave(w->shared, s->forward, admitted ? &s->client.sa : NULL);
+	free(s->told);
+	free(s->idle);
+	addr_list_put(s->addrs);
+	worker_free_later(w, &s->leftover);
 }
 
 /* Debug: a part of normal life, or logged already, with more, by who has found it. */
@@ -406,20 +408,6 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		session_reset(s, CAUSE_NO_MEMORY);
 	live(s, NOBODY, 0);
 	return 0;
-}
-
-void session_reap(struct worker *w)
-{
-	while (w->dead) {
-		struct session *s = w->dead;
-
-		w->dead = s->next_dead;
-		free(s->told);
-		free(s->idle);
-		addr_list_put(s->addrs);
-		free(s);
-	}
-	session_connect_reap(w);
 }
 
 /* --- what a worker asks of its sessions --- */

@@ -20,9 +20,6 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client,
 		  uint32_t slot);
 
-/* Free what died during the batch of events. */
-void session_reap(struct worker *w);
-
 /* --- what a worker asks of its sessions, on its thread --- */
 
 /*

@@ -67,7 +67,12 @@ static void after_batch(void *arg)
 	if (session_graft_news(w))
 		udp_sessions_part(w);
 	udp_sessions_after_batch(w);
-	session_reap(w); /* last: of those above, some may have died */
+	while (w->leftovers) { /* last: of those above, some may have died */
+		struct leftover *first = w->leftovers;
+
+		w->leftovers = first->next;
+		free(first);
+	}
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }

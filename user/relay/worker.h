@@ -33,6 +33,11 @@ struct shared {
 	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
 };
 
+/* What an event of the batch may still point at begins with this, and is freed after the batch. */
+struct leftover {
+	struct leftover *next;
+};
+
 /* One thread: its loop, what it lends to sessions, its sessions, its counters. */
 struct worker {
 	struct shared *shared;
@@ -41,10 +46,9 @@ struct worker {
 	struct pool pool;
 	struct stats stats;
 
-	struct session *sessions;     /* list of those that live */
-	struct session *dead;         /* to be freed after the batch */
-	struct connecting *connected; /* list of struct connecting to be freed after the batch */
-	unsigned int n_sessions;      /* that live */
+	struct session *sessions; /* list of those that live */
+	unsigned int n_sessions;  /* that live */
+	struct leftover *leftovers;
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	struct listener *listeners; /* list; see listener.h */
@@ -71,3 +75,9 @@ struct worker {
 
 /* How often a worker that stops looks which sessions are grafted by now. */
 #define WORKER_LEAVE_MS 10
+
+static inline void worker_free_later(struct worker *w, struct leftover *what)
+{
+	what->next = w->leftovers;
+	w->leftovers = what;
+}
