@@ -60,6 +60,16 @@ static void on_sweep(struct timer *timer)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
 }
 
+static void free_leftovers(struct worker *w)
+{
+	while (w->leftovers) {
+		struct leftover *first = w->leftovers;
+
+		w->leftovers = first->next;
+		free(first);
+	}
+}
+
 static void after_batch(void *arg)
 {
 	struct worker *w = arg;
@@ -67,12 +77,7 @@ static void after_batch(void *arg)
 	if (session_graft_news(w))
 		udp_sessions_part(w);
 	udp_sessions_after_batch(w);
-	while (w->leftovers) { /* last: of those above, some may have died */
-		struct leftover *first = w->leftovers;
-
-		w->leftovers = first->next;
-		free(first);
-	}
+	free_leftovers(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }
@@ -117,6 +122,7 @@ static void worker_close(struct worker *w)
 	ring_buffer__free(w->ring);
 	pool_close(&w->pool);
 	udp_worker_close(w);
+	free_leftovers(w);
 	free(w->owners);
 	free(w->grafted);
 	loop_close(&w->loop);

@@ -398,7 +398,7 @@ static void forget(struct udp_session *s)
 	wait_no_more(s);
 	unlist(s);
 	LIST_REMOVE(s, in_bucket);
-	LIST_INSERT_HEAD(&w->udp->dead, s, in_bucket);
+	worker_free_later(w, &s->leftover);
 	w->n_sessions--;
 	timer_cancel(&w->loop, &s->timer);
 	if (s->upstream && !(is_done(s) && udp_upstream_rest(s->upstream, s->forward)))
@@ -875,7 +875,7 @@ int udp_worker_open(struct worker *w)
 	u->seed = arc4random();
 	u->buckets = calloc(n, sizeof(*u->buckets));
 	TAILQ_INIT(&u->sessions);
-	udp_upstreams_open(&u->upstreams, &w->loop, on_upstream);
+	udp_upstreams_open(&u->upstreams, w, on_upstream);
 	u->batch = udp_batch_new();
 	if (u->buckets && u->batch)
 		return 0;
@@ -984,11 +984,6 @@ void udp_sessions_after_batch(struct worker *w)
 		if (s->server && atomic_load(&s->server->lost) != s->server_lost)
 			end(s, CAUSE_UPSTREAM_LOST);
 	w->udp->lost_seen = lost;
-	udp_upstreams_after_batch(&w->udp->upstreams);
-	while ((s = LIST_FIRST(&w->udp->dead))) {
-		LIST_REMOVE(s, in_bucket);
-		free(s);
-	}
 }
 
 /* --- of a daemon before --- */

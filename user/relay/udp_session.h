@@ -39,10 +39,11 @@ struct udp_count {
 };
 
 struct udp_session {
+	struct leftover leftover; /* when it has ended */
 	struct worker *worker;
 	struct forward *forward;
 	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; ended: as it was */
-	LIST_ENTRY(udp_session) in_bucket;  /* or when it has ended in udp->dead */
+	LIST_ENTRY(udp_session) in_bucket;
 	LIST_ENTRY(udp_session) in_waiting; /* of its socket */
 	struct udp_upstream *upstream;      /* owned; NULL: none yet */
 	struct timer timer;
@@ -75,7 +76,6 @@ struct udp_worker {
 	TAILQ_HEAD(, udp_session) sessions; /* those that are proven; the others, oldest first */
 	struct udp_session *unproven;       /* the first of these; NULL: none is, */
 	unsigned int n_unproven;            /* and how many they are */
-	struct udp_session_list dead;
 	struct udp_socket *sockets;
 	struct timer old; /* when those without a forward are looked at */
 	struct udp_batch *batch;

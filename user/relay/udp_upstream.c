@@ -95,9 +95,9 @@ void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 
 	close(up->source.fd); /* which epoll forgets by itself */
 	if (up->port)
-		udp_port_put(up->port, us->loop->now_ms + ms);
+		udp_port_put(up->port, us->worker->loop.now_ms + ms);
 	up->session = NULL;
-	STAILQ_INSERT_TAIL(&us->closed, up, next);
+	worker_free_later(us->worker, &up->leftover);
 }
 
 static struct udp_upstream *take_first(struct udp_upstreams *us)
@@ -122,7 +122,8 @@ static bool is_clean(const struct udp_upstream *up)
 /* Close what has rested for KEPT_MS, and was not needed. */
 static void close_rested(struct udp_upstreams *us, uint64_t kept_ms)
 {
-	while (us->n_rests && STAILQ_FIRST(&us->rests)->rests_ms + kept_ms <= us->loop->now_ms) {
+	while (us->n_rests &&
+	       STAILQ_FIRST(&us->rests)->rests_ms + kept_ms <= us->worker->loop.now_ms) {
 		struct udp_upstream *up = take_first(us);
 
 		udp_upstream_close(up, is_clean(up) ? UDP_PORT_RESTS_MS : UDP_PORT_OWED_MS);
@@ -135,18 +136,18 @@ static void on_rest(struct timer *timer)
 
 	close_rested(us, KEPT_MS);
 	if (us->n_rests)
-		timer_set(us->loop, timer, us->loop->now_ms + KEPT_MS);
+		timer_set(&us->worker->loop, timer, us->worker->loop.now_ms + KEPT_MS);
 }
 
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 {
 	struct udp_upstreams *us = up->among;
-	uint64_t now = us->loop->now_ms;
+	uint64_t now = us->worker->loop.now_ms;
 
 	if (us->n_rests == RESTS_MOST || forward_needs_privileges(f->conf))
 		return false;
 	/* tell again: what has come so far was the session's */
-	loop_watch(us->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
+	loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	up->session = NULL;
 	up->forward = f;
 	up->rests_ms = now;
@@ -154,7 +155,7 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 	atomic_fetch_add(&f->sessions, 1);
 	STAILQ_INSERT_TAIL(&us->rests, up, next);
 	if (!us->n_rests++)
-		timer_set(us->loop, &us->timer, now + KEPT_MS);
+		timer_set(&us->worker->loop, &us->timer, now + KEPT_MS);
 	return true;
 }
 
@@ -163,7 +164,7 @@ struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_sess
 {
 	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
 
-	if (!up || up->rested_ms > us->loop->now_ms || up->forward != f ||
+	if (!up || up->rested_ms > us->worker->loop.now_ms || up->forward != f ||
 	    !client_addr_equal(&up->to, to))
 		return NULL;
 	take_first(us);
@@ -191,7 +192,7 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		     const union client_addr *client, const struct addr *own)
 {
 	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
-	uint64_t now = up->among->loop->now_ms;
+	uint64_t now = up->among->worker->loop.now_ms;
 	int r = -EADDRINUSE;
 
 	a.len = up->to.sa.sa_family == AF_INET6 ? sizeof(a.in6) : sizeof(a.in);
@@ -248,7 +249,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
 		r = -errno;
-	r = r ?: loop_watch(us->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
+	r = r ?: loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	if (!r)
 		*ret = up;
 	else
@@ -258,25 +259,13 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 
 /* --- those of a worker --- */
 
-void udp_upstreams_open(struct udp_upstreams *us, struct loop *loop, udp_upstream_fn *handle)
+void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle)
 {
-	*us = (struct udp_upstreams){ .loop = loop, .handle = handle, .timer.fire = on_rest };
+	*us = (struct udp_upstreams){ .worker = w, .handle = handle, .timer.fire = on_rest };
 	STAILQ_INIT(&us->rests);
-	STAILQ_INIT(&us->closed);
-}
-
-void udp_upstreams_after_batch(struct udp_upstreams *us)
-{
-	struct udp_upstream *up;
-
-	while ((up = STAILQ_FIRST(&us->closed))) {
-		STAILQ_REMOVE_HEAD(&us->closed, next);
-		free(up);
-	}
 }
 
 void udp_upstreams_close(struct udp_upstreams *us)
 {
 	close_rested(us, 0);
-	udp_upstreams_after_batch(us);
 }
