@@ -219,8 +219,8 @@ static void on_leave(struct timer *timer)
 static void stop(struct worker *w, const void *arg)
 {
 	(void)arg;
-	while (w->listeners)
-		listener_end(w->listeners);
+	while (!LIST_EMPTY(&w->listeners))
+		listener_end(LIST_FIRST(&w->listeners));
 	w->stopping = true;
 	w->leave.fire = on_leave;
 	timer_set(&w->loop, &w->leave, w->loop.now_ms);

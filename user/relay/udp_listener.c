@@ -171,18 +171,11 @@ static void on_readable(struct source *source, uint32_t events)
 
 /* --- listeners --- */
 
-/* Does anything but sockets without sessions belong to F?  Of other workers, too. */
-static bool is_needed(const struct forward *f)
-{
-	return atomic_load(&f->sessions) != atomic_load(&f->old_sockets);
-}
-
 /* US, an old socket, is closed, or a forward listens at it again. */
 static void is_old_no_more(struct udp_socket *us)
 {
 	atomic_fetch_sub(&us->worker->shared->udp_old, 1);
-	atomic_fetch_sub(&us->forward->old_sockets, 1);
-	atomic_fetch_sub(&us->forward->sessions, 1);
+	atomic_fetch_sub(&us->forward->old_sockets, 1); /* last: it may be freed then */
 }
 
 /*
@@ -197,7 +190,7 @@ static void close_old(struct timer *timer)
 	while ((us = *at)) {
 		struct loop *loop = &us->worker->loop;
 
-		if (!us->old || us->refs || is_needed(us->forward)) {
+		if (!us->old || us->refs || atomic_load(&us->forward->sessions)) {
 			if (us->old)
 				timer_set(loop, timer, loop->now_ms + OLD_MS);
 			at = &us->next;
@@ -258,7 +251,6 @@ struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const
 void udp_listener_end(struct udp_socket *us)
 {
 	us->old = true;
-	atomic_fetch_add(&us->forward->sessions, 1);
 	atomic_fetch_add(&us->forward->old_sockets, 1);
 	atomic_fetch_add(&us->worker->shared->udp_old, 1);
 	close_old(&us->worker->udp->old);

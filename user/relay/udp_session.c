@@ -620,21 +620,16 @@ static void forget_silent(struct udp_session *s)
 	leave_slot(s);
 }
 
-/* What its client sends comes by US from now on, and a look at the socket before says nothing. */
-static void change_socket(struct udp_session *s, struct udp_socket *us)
-{
-	wait_no_more(s);
-	s->socket->refs--;
-	s->socket = us;
-	us->refs++;
-}
-
 void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m)
 {
 	int r;
 
-	if (s->socket != us)
-		change_socket(s, us);
+	if (s->socket != us) { /* from now on, and a look at the one before says nothing */
+		wait_no_more(s);
+		s->socket->refs--;
+		s->socket = us;
+		us->refs++;
+	}
 	forget_silent(s);
 	s->heard_ms[CLIENT] = now_of(s);
 	if (s->connect_ms)

@@ -25,11 +25,11 @@ LIST_HEAD(udp_session_list, udp_session);
 struct udp_socket {
 	struct source source;
 	struct worker *worker;
-	struct udp_socket *next; /* in udp->sockets */
-	struct forward *forward; /* of new sessions */
-	bool old;                /* there are none any more; it counts to `forward` as a session */
-	struct addr addr;        /* that it is bound to */
-	unsigned int refs;       /* sessions, */
+	struct udp_socket *next;         /* in udp->sockets */
+	struct forward *forward;         /* of new sessions */
+	bool old;                        /* there are none any more */
+	struct addr addr;                /* that it is bound to */
+	unsigned int refs;               /* sessions, */
 	struct udp_session_list waiting; /* and those of them that wait for leg 0 to be activated */
 };
 

@@ -216,29 +216,23 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
 }
 
-/* As upstream_socket(); where there are no descriptors, those that rest are given up. */
-static int get_socket(struct udp_upstreams *us, const struct forward *f,
-		      const union client_addr *client, const struct addr *to)
-{
-	int fd = upstream_socket(f, &client->sa, to);
-
-	if (fd != -EMFILE && fd != -ENFILE)
-		return fd;
-	close_rested(us, 0);
-	return upstream_socket(f, &client->sa, to);
-}
-
 int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const struct forward *f,
 		      const union client_addr *client, const struct addr *to,
 		      const struct addr *own, struct udp_upstream **ret)
 {
-	int fd = get_socket(us, f, client, to), r;
-	struct udp_upstream *up = fd < 0 ? NULL : calloc(1, sizeof(*up));
+	int fd = upstream_socket(f, &client->sa, to), r;
+	struct udp_upstream *up;
 
+	if (fd == -EMFILE || fd == -ENFILE) { /* those that rest have some */
+		close_rested(us, 0);
+		fd = upstream_socket(f, &client->sa, to);
+	}
+	if (fd < 0)
+		return fd;
+	up = calloc(1, sizeof(*up));
 	if (!up) {
-		if (fd >= 0)
-			close(fd);
-		return fd < 0 ? fd : -ENOMEM;
+		close(fd);
+		return -ENOMEM;
 	}
 	up->source = (struct source){ .handle = on_event, .fd = fd };
 	up->among = us;

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "base/loop.h"
 #include "config/config.h"
@@ -51,9 +52,9 @@ struct worker {
 	struct leftover *leftovers;
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
-	struct listener *listeners; /* list; see listener.h */
-	struct udp_worker *udp;     /* NULL: no forward of UDP has listened so far */
-	struct timer resume;        /* when the next pause of a listener is over */
+	LIST_HEAD(, listener) listeners; /* see listener.h */
+	struct udp_worker *udp;          /* NULL: no forward of UDP has listened so far */
+	struct timer resume;             /* when the next pause of a listener is over */
 
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
