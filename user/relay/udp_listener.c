@@ -171,13 +171,6 @@ static void on_readable(struct source *source, uint32_t events)
 
 /* --- listeners --- */
 
-/* US, an old socket, is closed, or a forward listens at it again. */
-static void is_old_no_more(struct udp_socket *us)
-{
-	atomic_fetch_sub(&us->worker->shared->udp_old, 1);
-	atomic_fetch_sub(&us->forward->old_sockets, 1); /* last: it may be freed then */
-}
-
 /*
  * Close the sockets that no forward listens at, and no session needs.  All workers keep theirs until
  * the last one: the kernel counts them to choose one.
@@ -199,7 +192,7 @@ static void close_old(struct timer *timer)
 		*at = us->next;
 		loop_watch(loop, &us->source, 0, false);
 		close(us->source.fd);
-		is_old_no_more(us);
+		atomic_fetch_sub(&us->forward->old_sockets, 1);
 		free(us);
 	}
 }
@@ -212,7 +205,7 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 	while (us && (!us->old || !addr_equal(&us->addr, a)))
 		us = us->next;
 	if (us) {
-		is_old_no_more(us);
+		atomic_fetch_sub(&us->forward->old_sockets, 1);
 		return us;
 	}
 	us = calloc(1, sizeof(*us));
@@ -252,6 +245,5 @@ void udp_listener_end(struct udp_socket *us)
 {
 	us->old = true;
 	atomic_fetch_add(&us->forward->old_sockets, 1);
-	atomic_fetch_add(&us->worker->shared->udp_old, 1);
 	close_old(&us->worker->udp->old);
 }

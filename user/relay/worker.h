@@ -30,7 +30,6 @@ struct shared {
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
-	_Atomic unsigned int udp_old;  /* sockets that no forward listens at, for old sessions */
 	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
 };
 
