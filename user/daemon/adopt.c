@@ -74,12 +74,8 @@ int adopt_session(struct shared *shared, struct worker *w, struct forward *first
 
 	if (!f)
 		return -ENOENT;
-	if (admission_enter(shared, f) != CAUSES)
+	if (admission_enter_with(shared, f, (struct sockaddr *)&client.ss, true) != CAUSES)
 		return -EUSERS;
-	if (admission_enter_client(shared, f, (struct sockaddr *)&client.ss, true) != CAUSES) {
-		admission_leave(shared, f, NULL);
-		return -EUSERS;
-	}
 	r = session_adopt(w, f, (struct sockaddr *)&client.ss, slot);
 	if (r)
 		admission_leave(shared, f, (struct sockaddr *)&client.ss);
@@ -97,12 +93,8 @@ int adopt_flow(struct shared *shared, struct worker *w, struct forward *first, u
 
 	if (!f || !f->conf->listen.udp)
 		return -ENOENT;
-	if (admission_enter(shared, f) != CAUSES)
+	if (admission_enter_with(shared, f, (struct sockaddr *)&client.ss, false) != CAUSES)
 		return -EUSERS;
-	if (admission_enter_client(shared, f, (struct sockaddr *)&client.ss, false) != CAUSES) {
-		admission_leave(shared, f, NULL);
-		return -EUSERS;
-	}
 	r = udp_session_adopt(w, f, slot);
 	if (r)
 		admission_leave(shared, f, (struct sockaddr *)&client.ss);

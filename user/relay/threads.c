@@ -105,6 +105,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->index = index;
 	w->sweep.fire = on_sweep;
 	w->catch_up.fire = on_catch_up;
+	udp_worker_open(w);
 	r = loop_open(&w->loop, after_batch, w);
 	if (!r && k) {
 		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));

@@ -32,18 +32,11 @@ static enum cause admit(struct udp_socket *us, const union client_addr *client)
 {
 	struct shared *shared = us->worker->shared;
 	const struct config *c = shared->config;
-	struct forward *f = us->forward;
-	enum cause why = CAUSE_SESSION_LIMIT;
 
 	/* who has proven nothing takes a quarter at most, and of that each worker its part */
-	if (us->worker->udp->n_unproven < larger(c->max_sessions / 4 / c->workers, 1))
-		why = admission_enter(shared, f);
-	if (why != CAUSES)
-		return why;
-	why = admission_enter_client(shared, f, &client->sa, false);
-	if (why != CAUSES)
-		admission_leave(shared, f, NULL);
-	return why;
+	if (us->worker->udp->n_unproven >= larger(c->max_sessions / 4 / c->workers, 1))
+		return CAUSE_SESSION_LIMIT;
+	return admission_enter_with(shared, us->forward, &client->sa, false);
 }
 
 /* The same; one that has proven nothing gives way. */
@@ -222,7 +215,7 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd)
 {
-	struct udp_socket *us = w->udp || !udp_worker_open(w) ? find_or_add(w, a) : NULL;
+	struct udp_socket *us = find_or_add(w, a);
 	int r = -ENOMEM;
 
 	if (us && us->source.fd < 0)

@@ -25,6 +25,7 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -856,34 +857,26 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 
 /* --- what a worker asks of its sessions --- */
 
-int udp_worker_open(struct worker *w)
+void udp_worker_open(struct worker *w)
 {
-	struct udp_worker *u = calloc(1, sizeof(*u));
+	struct udp_worker *u = allocated(calloc(1, sizeof(*u)));
 	uint32_t n = 1024;
 
 	while (n < w->shared->config->max_sessions && n < BUCKETS_MAX)
 		n *= 2;
-	w->udp = u;
-	if (!u)
-		return -ENOMEM;
 	u->mask = n - 1;
 	u->seed = arc4random();
-	u->buckets = calloc(n, sizeof(*u->buckets));
+	u->buckets = allocated(calloc(n, sizeof(*u->buckets)));
+	u->batch = allocated(udp_batch_new());
 	TAILQ_INIT(&u->sessions);
 	udp_upstreams_open(&u->upstreams, w, on_upstream);
-	u->batch = udp_batch_new();
-	if (u->buckets && u->batch)
-		return 0;
-	udp_worker_close(w);
-	return -ENOMEM;
+	w->udp = u;
 }
 
 void udp_worker_close(struct worker *w)
 {
 	struct udp_worker *u = w->udp;
 
-	if (!u)
-		return;
 	udp_upstreams_close(&u->upstreams);
 	while (u->sockets) { /* those of old sessions, which other workers had, too */
 		struct udp_socket *us = u->sockets;
@@ -895,19 +888,14 @@ void udp_worker_close(struct worker *w)
 	free(u->batch);
 	free(u->buckets);
 	free(u);
-	w->udp = NULL;
-}
-
-static struct udp_session *first_of(const struct worker *w)
-{
-	return w->udp ? TAILQ_FIRST(&w->udp->sessions) : NULL;
 }
 
 void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg)
 {
-	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
-		struct session_view v;
+	struct session_view v;
+	struct udp_session *s;
 
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		count_kernel(s);
 		view(s, &v);
 		fn(arg, &v);
@@ -917,11 +905,11 @@ void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg)
 unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 				   enum cause cause)
 {
+	struct session_view v;
+	struct udp_session *s;
 	unsigned int n = 0;
 
-	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
-		struct session_view v;
-
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		view(s, &v);
 		if (choose && !choose(arg, &v))
 			continue;
@@ -933,7 +921,9 @@ unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, 
 
 void udp_sessions_follow_engines(struct worker *w)
 {
-	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		s->no_slot = false;
 		if (hindrance(s) != REASONS) /* else its client's next datagram enters it */
 			leave_slot(s);
@@ -943,8 +933,9 @@ void udp_sessions_follow_engines(struct worker *w)
 void udp_sessions_leave_behind(struct worker *w)
 {
 	bool survives = w->shared->grafts && grafts_survive(w->shared->grafts);
+	struct udp_session *s;
 
-	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
 		if (survives && carries(s, CLIENT) && (carries(s, UPSTREAM) || !is_owed(s)))
@@ -956,7 +947,9 @@ void udp_sessions_leave_behind(struct worker *w)
 
 void udp_sessions_part(struct worker *w)
 {
-	for (struct udp_session *s = first_of(w); s; s = TAILQ_NEXT(s, in_worker)) {
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		const volatile struct udp_flow *f = flow_of(s);
 
 		if (!f->mirrored || !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
@@ -973,12 +966,12 @@ void udp_sessions_after_batch(struct worker *w)
 	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
 	struct udp_session *s;
 
-	if (!w->udp)
+	if (lost == w->udp->lost_seen)
 		return;
-	for (s = lost != w->udp->lost_seen ? first_of(w) : NULL; s; s = TAILQ_NEXT(s, in_worker))
+	w->udp->lost_seen = lost;
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker)
 		if (s->server && atomic_load(&s->server->lost) != s->server_lost)
 			end(s, CAUSE_UPSTREAM_LOST);
-	w->udp->lost_seen = lost;
 }
 
 /* --- of a daemon before --- */
@@ -986,7 +979,7 @@ void udp_sessions_after_batch(struct worker *w)
 /* To which what is sent to A comes; or NULL. */
 static struct udp_socket *socket_for(struct worker *w, const struct addr *a)
 {
-	struct udp_socket *us = w->udp ? w->udp->sockets : NULL;
+	struct udp_socket *us = w->udp->sockets;
 
 	while (us &&
 	       (us->addr.ss.ss_family != a->ss.ss_family || addr_port(&us->addr) != addr_port(a) ||

@@ -83,8 +83,8 @@ struct udp_worker {
 	uint64_t lost_seen; /* of shared->udp_lost */
 };
 
-/* Room for sessions of W.  Once; W has none before. */
-int udp_worker_open(struct worker *w);
+/* Room for sessions of W; pages are taken as they are needed. */
+void udp_worker_open(struct worker *w);
 void udp_worker_close(struct worker *w);
 
 /* --- for who reads from clients --- */

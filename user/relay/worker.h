@@ -52,8 +52,8 @@ struct worker {
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	LIST_HEAD(, listener) listeners; /* see listener.h */
-	struct udp_worker *udp;          /* NULL: no forward of UDP has listened so far */
-	struct timer resume;             /* when the next pause of a listener is over */
+	struct udp_worker *udp;
+	struct timer resume; /* when the next pause of a listener is over */
 
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
