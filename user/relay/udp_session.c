@@ -320,19 +320,12 @@ static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
 	};
 }
 
-/* Why a leg that is to be translated is not. */
-static const char *hindrance_text(const struct udp_session *s)
-{
-	const volatile struct udp_flow *f = flow_of(s);
-
-	if (s->slot == NO_UDP_SLOT || (carries(s, CLIENT) && carries(s, UPSTREAM)))
-		return "";
-	return graft_refusal_name((enum graft_refusal)(f->at[CLIENT].why ?: f->at[UPSTREAM].why));
-}
-
 static void view(const struct udp_session *s, struct session_view *ret)
 {
 	uint64_t now = now_of(s);
+	const volatile struct udp_flow *f = flow_of(s);
+	bool waits = s->slot != NO_UDP_SLOT && !(carries(s, CLIENT) && carries(s, UPSTREAM));
+	uint8_t why = f->at[CLIENT].why ?: f->at[UPSTREAM].why;
 
 	*ret = (struct session_view){
 		.id = s->id,
@@ -343,8 +336,8 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.age_ms = now > s->born_ms ? now - s->born_ms : 0,
 		.connect_ms = s->connect_ms,
 		.client = s->client,
-		.not_grafted = hindrance_text(s),
-		.standby = standby_text(s->worker->shared, carries(s, CLIENT), flow_of(s)->mirrored),
+		.not_grafted = waits ? graft_refusal_name((enum graft_refusal)why) : "",
+		.standby = standby_text(s->worker->shared, carries(s, CLIENT), f->mirrored),
 		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
 	};
 	if (!client_addr_equal(&s->client, &s->peer))
@@ -461,16 +454,6 @@ static bool has_others(const struct udp_session *s)
 	return s->forward->conf->upstream.n > 1 || s->forward->conf->each_address;
 }
 
-/*
- * A client that goes on asking a server that says nothing to anybody any more shall find another
- * one.  That it says nothing to this client may be as it should.
- */
-static bool is_deserted(struct udp_session *s, uint64_t now, uint64_t idle)
-{
-	return s->server && has_others(s) && now >= heard_ms(s, UPSTREAM) + idle &&
-	       servers_owed_ms(&s->forward->servers, s->server, now) >= idle;
-}
-
 /* The server of S has failed, which those that it has elsewhere are told. */
 static void blame(struct udp_session *s, int error)
 {
@@ -495,6 +478,10 @@ static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg,
 		udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
 }
 
+/*
+ * A client that goes on asking a server that says nothing to anybody any more shall find another
+ * one.  That it says nothing to this client may be as it should.
+ */
 static void on_timer(struct timer *timer)
 {
 	struct udp_session *s = container_of(timer, struct udp_session, timer);
@@ -506,7 +493,8 @@ static void on_timer(struct timer *timer)
 		set_path_mtu(grafts_of(s), s->slot, leg, 0);
 	if (now >= last + idle) {
 		end(s, SESSION_FINISHED);
-	} else if (is_deserted(s, now, idle)) {
+	} else if (s->server && has_others(s) && now >= heard_ms(s, UPSTREAM) + idle &&
+		   servers_owed_ms(&s->forward->servers, s->server, now) >= idle) {
 		blame(s, ETIMEDOUT);
 		end(s, CAUSE_UPSTREAM_LOST);
 	} else {
@@ -877,7 +865,7 @@ void udp_worker_close(struct worker *w)
 {
 	struct udp_worker *u = w->udp;
 
-	udp_upstreams_close(&u->upstreams);
+	udp_upstreams_close(&u->upstreams, 0);
 	while (u->sockets) { /* those of old sessions, which other workers had, too */
 		struct udp_socket *us = u->sockets;
 

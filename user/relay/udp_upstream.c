@@ -119,8 +119,7 @@ static bool is_clean(const struct udp_upstream *up)
 	       errno == EAGAIN;
 }
 
-/* Close what has rested for KEPT_MS, and was not needed. */
-static void close_rested(struct udp_upstreams *us, uint64_t kept_ms)
+void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 {
 	while (us->n_rests &&
 	       STAILQ_FIRST(&us->rests)->rests_ms + kept_ms <= us->worker->loop.now_ms) {
@@ -134,7 +133,7 @@ static void on_rest(struct timer *timer)
 {
 	struct udp_upstreams *us = container_of(timer, struct udp_upstreams, timer);
 
-	close_rested(us, KEPT_MS);
+	udp_upstreams_close(us, KEPT_MS);
 	if (us->n_rests)
 		timer_set(&us->worker->loop, timer, us->worker->loop.now_ms + KEPT_MS);
 }
@@ -224,7 +223,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	struct udp_upstream *up;
 
 	if (fd == -EMFILE || fd == -ENFILE) { /* those that rest have some */
-		close_rested(us, 0);
+		udp_upstreams_close(us, 0);
 		fd = upstream_socket(f, &client->sa, to);
 	}
 	if (fd < 0)
@@ -257,9 +256,4 @@ void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream
 {
 	*us = (struct udp_upstreams){ .worker = w, .handle = handle, .timer.fire = on_rest };
 	STAILQ_INIT(&us->rests);
-}
-
-void udp_upstreams_close(struct udp_upstreams *us)
-{
-	close_rested(us, 0);
 }

@@ -68,8 +68,8 @@ struct udp_upstreams {
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
-/* Close those that rest; no session has one. */
-void udp_upstreams_close(struct udp_upstreams *us);
+/* Close those that have rested for KEPT_MS. */
+void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms);
 
 /*
  * A socket for S, of F and CLIENT, that is connected to TO, from OWN (NULL: from a port of ours).
