@@ -31,12 +31,12 @@ int udp_set_flow(int fd, int family)
 
 int udp_set_listener(int fd, const struct addr *a)
 {
-	int r = 0;
+	int r = udp_set_flow(fd, a->ss.ss_family);
 
-	if (addr_is_any(a))
-		r = a->ss.ss_family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) :
-						  set_int(fd, IPPROTO_IP, IP_PKTINFO, 1);
-	return r ?: udp_set_flow(fd, a->ss.ss_family);
+	if (r || !addr_is_any(a))
+		return r;
+	return a->ss.ss_family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) :
+					     set_int(fd, IPPROTO_IP, IP_PKTINFO, 1);
 }
 
 /* --- which worker --- */

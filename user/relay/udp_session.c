@@ -362,12 +362,6 @@ static bool has_all_answers(const struct udp_session *s)
 	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
 }
 
-/* Had S one question alone, and all its answers?  Of several nobody knows which was answered. */
-static bool is_done(const struct udp_session *s)
-{
-	return s->copied[CLIENT].datagrams == 1 && has_all_answers(s);
-}
-
 /*
  * How long the port of S, which ends, has to rest.  The server of a stream may go on sending, if it
  * has done so lately.  Who sends with false addresses makes no streams: their clients are proven.
@@ -376,7 +370,8 @@ static uint64_t rests_ms(const struct udp_session *s)
 {
 	uint64_t idle = s->forward->conf->idle_timeout_ms ?: UDP_PORT_OWED_MS;
 
-	if (is_done(s))
+	/* one question alone: of several nobody knows which was answered */
+	if (s->copied[CLIENT].datagrams == 1 && has_all_answers(s))
 		return UDP_PORT_RESTS_MS;
 	if (s->proven && heard_ms(s, UPSTREAM) + smaller(idle, UDP_PORT_OWED_MS) > now_of(s))
 		return UDP_PORT_STREAM_MS;
@@ -387,6 +382,7 @@ static uint64_t rests_ms(const struct udp_session *s)
 static void forget(struct udp_session *s)
 {
 	struct worker *w = s->worker;
+	uint64_t ms = rests_ms(s);
 
 	s->ended = true;
 	wait_no_more(s);
@@ -395,8 +391,9 @@ static void forget(struct udp_session *s)
 	worker_free_later(w, &s->leftover);
 	w->n_sessions--;
 	timer_cancel(&w->loop, &s->timer);
-	if (s->upstream && !(is_done(s) && udp_upstream_rest(s->upstream, s->forward)))
-		udp_upstream_close(s->upstream, rests_ms(s));
+	/* a socket that hears no more than what the network has doubled may serve another session */
+	if (s->upstream && !(ms == UDP_PORT_RESTS_MS && udp_upstream_rest(s->upstream, s->forward)))
+		udp_upstream_close(s->upstream, ms);
 	if (s->server)
 		server_leave(s->server);
 	pace_free(s->pace);
@@ -641,19 +638,14 @@ void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct
 
 /* --- from the server --- */
 
-/* Bytes that N datagrams of LEN bytes in all take on the wire. */
-static uint64_t on_wire(const struct udp_session *s, uint64_t len, uint64_t n)
-{
-	return len + n * (s->peer.sa.sa_family == AF_INET ? 28 : 48);
-}
-
 /* May M be sent to a client that may not know of it? */
 static bool is_within_factor(struct udp_session *s, const struct udp_message *m)
 {
 	uint64_t factor = s->forward->conf->max_reply_factor;
-	uint64_t in = on_wire(s, s->copied[CLIENT].bytes, s->copied[CLIENT].datagrams);
-	uint64_t out = on_wire(s, s->copied[UPSTREAM].bytes + m->len,
-			       s->copied[UPSTREAM].datagrams + udp_datagrams(m));
+	uint64_t headers = s->peer.sa.sa_family == AF_INET ? 28 : 48; /* of IP and UDP */
+	uint64_t in = s->copied[CLIENT].bytes + headers * s->copied[CLIENT].datagrams;
+	uint64_t out = s->copied[UPSTREAM].bytes + m->len +
+		       headers * (s->copied[UPSTREAM].datagrams + udp_datagrams(m));
 
 	return !factor || s->proven || out <= factor * in || is_proven(s);
 }

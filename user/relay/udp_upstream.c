@@ -194,7 +194,6 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 	uint64_t now = up->among->worker->loop.now_ms;
 	int r = -EADDRINUSE;
 
-	a.len = up->to.sa.sa_family == AF_INET6 ? sizeof(a.in6) : sizeof(a.in);
 	if (own)
 		a = *own;
 	else if (fc->transparent)
@@ -206,7 +205,8 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		if (!up->port)
 			break;
 		addr_set_port(&a, up->port);
-		r = bind(up->source.fd, (const struct sockaddr *)&a.ss, a.len) ? -errno : 0;
+		/* either family takes so many bytes */
+		r = bind(up->source.fd, (const struct sockaddr *)&a.ss, sizeof(a.in6)) ? -errno : 0;
 		if (!r || own)
 			return r;
 		udp_port_put(up->port, now + UDP_PORT_RESTS_MS);
