@@ -549,21 +549,21 @@ static void begin(void)
 	poll(NULL, 0, 11); /* so long slots rest */
 }
 
-static struct udp_request draw_request(void)
+static struct udp_flow draw_request(void)
 {
-	struct udp_request q = { .id = draw(), .forward = (uint32_t)draw() };
+	struct udp_flow q = { .id = draw(), .forward = (uint32_t)draw() };
 	struct graft_leg l;
 	struct udp_leg at;
 	bool ipv6 = one_in(2);
 
 	for (int leg = 0; leg < 2; leg++) {
 		draw_leg(&l, &at, ipv6, 0);
-		q.tuples[leg] = l.tuple;
+		q.leg[leg].tuple = l.tuple;
 	}
 	return q;
 }
 
-static uint32_t enter(const struct udp_request *q)
+static uint32_t enter(const struct udp_flow *q)
 {
 	uint32_t slot = NO_UDP_SLOT;
 	uint64_t end = clock_ms() + 1000;
@@ -604,7 +604,7 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 
 	begin();
 	while (n < MOST) { /* buckets have no room for all */
-		struct udp_request q = draw_request();
+		struct udp_flow q = draw_request();
 		uint32_t slot = udp_graft_enter(t.us, &q);
 
 		if (slot == NO_UDP_SLOT)
@@ -620,7 +620,7 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 	left_ns = clock_ns();
 	all_are_found();
 	for (uint32_t i = n; i < MOST; i++) { /* those that are free longest */
-		struct udp_request q = draw_request();
+		struct udp_flow q = draw_request();
 		uint32_t slot = udp_graft_enter(t.us, &q);
 
 		if (slot != NO_UDP_SLOT)
@@ -634,7 +634,7 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 
 TEST(a_tuple_is_one_flows_alone)
 {
-	struct udp_request q, other;
+	struct udp_flow q, other;
 	uint32_t slot;
 
 	begin();
@@ -643,10 +643,10 @@ TEST(a_tuple_is_one_flows_alone)
 	assert_int_equal(slot, 0);
 	for (int i = 0; i < 4; i++) {
 		other = draw_request();
-		other.tuples[i & 1] = q.tuples[i >> 1];
+		other.leg[i & 1].tuple = q.leg[i >> 1].tuple;
 		assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
 	}
-	other.tuples[0] = other.tuples[1];
+	other.leg[0].tuple = other.leg[1].tuple;
 	assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
 	udp_graft_leave(t.us, slot);
 	assert_int_equal(enter(&q), 6); /* what was refused had slots */
@@ -657,13 +657,13 @@ TEST(a_tuple_is_one_flows_alone)
 TEST(a_leg_is_active_if_nothing_has_passed_and_the_way_is_known)
 {
 	static struct model_frame f;
-	struct udp_request q;
+	struct udp_flow q;
 	uint32_t word;
 
 	begin();
 	q = draw_request();
 	assert_int_equal(udp_graft_enter(t.us, &q), 0);
-	word = udp_graft_word(t.us, 0, 0);
+	word = udp_graft_word(&t.flows[0], 0);
 	assert_false(udp_graft_activate(t.us, 0, 0, word)); /* no way */
 	t.flows[0].leg[1].way.ways = t.skel->bss->graft_ways;
 	all_are_found();
@@ -671,9 +671,9 @@ TEST(a_leg_is_active_if_nothing_has_passed_and_the_way_is_known)
 	assert_false(udp_graft_carries(t.us, 0, 0));
 	t.flows[0].at[0].why = GRAFT_INTERFACE; /* and no way has changed since */
 	t.flows[0].at[0].seen = t.skel->bss->graft_ways;
-	assert_false(udp_graft_activate(t.us, 0, 0, udp_graft_word(t.us, 0, 0)));
+	assert_false(udp_graft_activate(t.us, 0, 0, udp_graft_word(&t.flows[0], 0)));
 	t.flows[0].at[0].seen--;
-	assert_true(udp_graft_activate(t.us, 0, 0, udp_graft_word(t.us, 0, 0)));
+	assert_true(udp_graft_activate(t.us, 0, 0, udp_graft_word(&t.flows[0], 0)));
 	assert_true(udp_graft_carries(t.us, 0, 0));
 	assert_false(udp_graft_carries(t.us, 0, 1));
 	assert_int_equal(udp_grafts_live(t.us), 1);
@@ -691,7 +691,7 @@ static void be_killed(unsigned int at)
 
 	begin();
 	for (int i = 0; i < 12; i++) {
-		struct udp_request q = draw_request();
+		struct udp_flow q = draw_request();
 
 		slot = udp_graft_enter(t.us, &q);
 		if (slot != NO_UDP_SLOT && i % 3)
@@ -806,14 +806,14 @@ static volatile struct udp_leg *at(struct path *p, int leg)
 /* The daemon's part: one datagram each way, then both legs are active. */
 static void hand_over(struct path *p)
 {
-	struct udp_request q = { .id = 7 };
+	struct udp_flow q = { .id = 7 };
 
-	graft_tuple_set(&q.tuples[0], (void *)&p->addrs[CLIENT], (void *)&p->addrs[LISTENER]);
-	graft_tuple_set(&q.tuples[1], (void *)&p->addrs[SERVER], (void *)&p->addrs[UPSTREAM]);
+	graft_tuple_set(&q.leg[0].tuple, (void *)&p->addrs[CLIENT], (void *)&p->addrs[LISTENER]);
+	graft_tuple_set(&q.leg[1].tuple, (void *)&p->addrs[SERVER], (void *)&p->addrs[UPSTREAM]);
 	assert_true(KT_WAIT((p->slot = udp_graft_enter(p->us, &q)) != NO_UDP_SLOT));
 	send_one(p, CLIENT, LISTENER, 10);
 	expect(p, CLIENT, LISTENER, 10);
-	assert_int_equal(udp_graft_word(p->us, p->slot, 0), UDP_PASSED_ONE);
+	assert_int_equal(udp_graft_word(udp_flow_of(p->us, p->slot), 0), UDP_PASSED_ONE);
 	assert_false(udp_graft_activate(p->us, p->slot, 0, UDP_PASSED_ONE));
 	send_one(p, UPSTREAM, SERVER, 10);
 	expect(p, UPSTREAM, SERVER, 10);
@@ -842,7 +842,8 @@ static void exceed(struct path *p, bool ipv6, bool other)
 	expect(p, CLIENT, LISTENER, 2000);
 	send_one(p, CLIENT, LISTENER, (size_t)fits - (ipv6 ? 48 : 28));
 	expect(p, UPSTREAM, SERVER, (size_t)fits - (ipv6 ? 48 : 28));
-	assert_int_equal(udp_graft_word(p->us, p->slot, 0), 2 * UDP_PASSED_ONE | UDP_ACTIVE);
+	assert_int_equal(udp_graft_word(udp_flow_of(p->us, p->slot), 0),
+			 2 * UDP_PASSED_ONE | UDP_ACTIVE);
 	at(p, 1)->path_mtu = 0;
 	if (ipv6)
 		return;
@@ -850,7 +851,8 @@ static void exceed(struct path *p, bool ipv6, bool other)
 	at(p, 1)->path_mtu = 1000;
 	send_one(p, CLIENT, LISTENER, 1100);
 	expect(p, CLIENT, LISTENER, 1100);
-	assert_int_equal(udp_graft_word(p->us, p->slot, 0), 3 * UDP_PASSED_ONE | UDP_ACTIVE);
+	assert_int_equal(udp_graft_word(udp_flow_of(p->us, p->slot), 0),
+			 3 * UDP_PASSED_ONE | UDP_ACTIVE);
 	assert_int_equal(at(p, 0)->why, GRAFT_TOO_BIG);
 	at(p, 1)->path_mtu = 0;
 }

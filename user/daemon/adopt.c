@@ -102,11 +102,9 @@ void held_end(struct shared *shared, uint32_t at)
 
 static void client_of(const struct shared *shared, uint32_t at, union client_addr *ret)
 {
-	struct sockaddr_storage ss;
-	socklen_t len;
+	struct addr a = graft_tuple_address(&held_at(shared, at).leg[CLIENT]->tuple, false);
 
-	graft_tuple_address(&held_at(shared, at).leg[CLIENT]->tuple, false, &ss, &len);
-	client_addr_set(ret, (struct sockaddr *)&ss);
+	client_addr_set(ret, (struct sockaddr *)&a.ss);
 }
 
 bool held_is_of(const struct shared *shared, const struct worker *w, uint32_t at)
@@ -130,12 +128,8 @@ int held_adopt(struct shared *shared, struct worker *w, struct forward *first, u
 	client_of(shared, at, &client);
 	if (!f || f->conf->listen.udp != udp)
 		return -ENOENT;
-	if (admission_enter(shared, f) != CAUSES)
+	if (admission_enter_with(shared, f, &client.sa, !udp) != CAUSES)
 		return -EUSERS;
-	if (admission_enter_client(shared, f, &client.sa, !udp) != CAUSES) {
-		admission_leave(shared, f, NULL);
-		return -EUSERS;
-	}
 	r = udp ? udp_session_adopt(w, f, at - n) : session_adopt(w, f, &client.sa, at);
 	if (r)
 		admission_leave(shared, f, &client.sa);

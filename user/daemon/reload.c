@@ -160,7 +160,10 @@ static bool is_in_the_way(const struct reload *r, const struct addr *a, bool udp
 		if (addr_is_inet(a) && l->udp == udp && l->addr.ss.ss_family == a->ss.ss_family &&
 		    addr_port(&l->addr) == addr_port(a))
 			return true;
-	return udp && atomic_load(&r->shared->udp_old);
+	for (const struct forward *f = r->forwards.first; f && udp; f = f->next)
+		if (atomic_load(&f->old_sockets))
+			return true;
+	return false;
 }
 
 /* Open A, an address of F. */

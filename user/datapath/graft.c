@@ -772,12 +772,6 @@ void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 	fds[0] = fds[1] = -1;
 }
 
-void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
-		   struct sockaddr_storage *ret, socklen_t *ret_len)
-{
-	graft_tuple_address(&gs->all[slot].side[side].tuple, local, ret, ret_len);
-}
-
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
 {
 	const volatile struct graft_side *from = &gs->all[slot].side[dir];

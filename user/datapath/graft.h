@@ -93,10 +93,6 @@ bool graft_forget_doubt(struct grafts *gs, uint32_t slot);
 /* So often were they asked without an answer. */
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
 
-/* The addresses of a session, as its sockets had them. */
-void graft_address(const struct grafts *gs, uint32_t slot, unsigned int side, bool local,
-		   struct sockaddr_storage *ret, socklen_t *ret_len);
-
 void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
 		     const struct sockaddr *local);
 /*

@@ -62,14 +62,11 @@ static uint32_t checksum(const uint32_t *w, size_t n)
 /* Type and code as routers say it, in ICMP and ICMPv6. */
 static uint32_t type_and_code(int error, bool ipv6)
 {
-	switch (error) {
-	case ECONNREFUSED:
+	if (error == ECONNREFUSED)
 		return ipv6 ? 0x0104 : 0x0303;
-	case EMSGSIZE:
+	if (error == EMSGSIZE)
 		return ipv6 ? 0x0200 : 0x0304;
-	default:
-		return ipv6 ? 0x0103 : 0x0301; /* host unreachable */
-	}
+	return ipv6 ? 0x0103 : 0x0301; /* host unreachable */
 }
 
 /*

@@ -290,12 +290,11 @@ static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
 		{ OPTION_WINDOW, s->window_left | (uint32_t)s->read_shift << 16 },
 		{ OPTION_MSS, s->mss },
 	};
-	struct sockaddr_storage local, remote;
-	socklen_t n = 2, len;
+	struct addr local = graft_tuple_address(&s->tuple, true);
+	struct addr remote = graft_tuple_address(&s->tuple, false);
+	socklen_t n = 2;
 	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 
-	graft_tuple_address(&s->tuple, true, &local, &len);
-	graft_tuple_address(&s->tuple, false, &remote, &len);
 	r = r ?: set_number(fd, TCP_SEND_QUEUE, s->frozen_write);
 	r = r ?: set_number(fd, TCP_RECV_QUEUE, s->frozen_read);
 	r = r ?: socket_set_mark(fd, s->way.mark);
@@ -307,8 +306,8 @@ static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
 	/* the unit allows no chown(2), and needs none */
 	if (!r &&
 	    ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) ||
-	     bind(fd, (struct sockaddr *)&local, len) ||
-	     connect(fd, (struct sockaddr *)&remote, len) ||
+	     bind(fd, (struct sockaddr *)&local.ss, local.len) ||
+	     connect(fd, (struct sockaddr *)&remote.ss, remote.len) ||
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options, n * sizeof(options[0])) ||
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
 		r = -errno;

@@ -31,12 +31,12 @@ int udp_set_flow(int fd, int family)
 
 int udp_set_listener(int fd, const struct addr *a)
 {
-	int r = 0;
+	int r = udp_set_flow(fd, a->ss.ss_family);
 
-	if (addr_is_any(a))
-		r = a->ss.ss_family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) :
-						  set_int(fd, IPPROTO_IP, IP_PKTINFO, 1);
-	return r ?: udp_set_flow(fd, a->ss.ss_family);
+	if (r || !addr_is_any(a))
+		return r;
+	return a->ss.ss_family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) :
+					     set_int(fd, IPPROTO_IP, IP_PKTINFO, 1);
 }
 
 /* --- which worker --- */
@@ -157,32 +157,27 @@ static void read_address(struct cmsghdr *c, union client_addr *local)
 	}
 }
 
-static void read_message(struct udp_message *m, struct mmsghdr *v)
-{
-	struct msghdr *h = &v->msg_hdr;
-
-	m->len = m->segment = v->msg_len;
-	m->local = (union client_addr){ 0 };
-	if (m->peer.sa.sa_family == AF_INET) /* behind it is what an earlier one has left */
-		memset(&m->peer.in + 1, 0, sizeof(m->peer) - sizeof(m->peer.in));
-	for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c))
-		if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO)
-			memcpy(&m->segment, CMSG_DATA(c), sizeof(m->segment));
-		else
-			read_address(c, &m->local);
-	h->msg_namelen = sizeof(m->peer); /* what recvmmsg(2) has overwritten */
-	h->msg_controllen = CONTROL_SPACE;
-}
-
 int udp_receive(struct udp_batch *b, int fd)
 {
 	int got = recvmmsg(fd, b->headers, UDP_BATCH, MSG_DONTWAIT, NULL);
 
-	if (got < 0)
-		return errno == EAGAIN ? 0 : -errno;
-	for (int i = 0; i < got; i++)
-		read_message(&b->messages[i], &b->headers[i]);
-	return got;
+	for (int i = 0; i < got; i++) {
+		struct udp_message *m = &b->messages[i];
+		struct msghdr *h = &b->headers[i].msg_hdr;
+
+		m->len = m->segment = b->headers[i].msg_len;
+		m->local = (union client_addr){ 0 };
+		if (m->peer.sa.sa_family == AF_INET) /* behind it is what an earlier one has left */
+			memset(&m->peer.in + 1, 0, sizeof(m->peer) - sizeof(m->peer.in));
+		for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c))
+			if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO)
+				memcpy(&m->segment, CMSG_DATA(c), sizeof(m->segment));
+			else
+				read_address(c, &m->local);
+		h->msg_namelen = sizeof(m->peer); /* what recvmmsg(2) has overwritten */
+		h->msg_controllen = CONTROL_SPACE;
+	}
+	return got >= 0 ? got : errno == EAGAIN ? 0 : -errno;
 }
 
 bool udp_next_error(int fd, struct udp_error *ret)

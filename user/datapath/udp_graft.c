@@ -45,24 +45,19 @@ static uint32_t ticks(void)
 
 /* --- words --- */
 
-static uint32_t *word_of(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
+uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg)
 {
-	return &us->flows[slot].at[leg].word;
-}
-
-uint32_t udp_graft_word(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
-{
-	return __atomic_load_n(word_of(us, slot, leg), __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&f->at[leg].word, __ATOMIC_ACQUIRE);
 }
 
 bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
 {
-	return udp_graft_word(us, slot, leg) & UDP_ACTIVE;
+	return udp_graft_word(&us->flows[slot], leg) & UDP_ACTIVE;
 }
 
 bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t word)
 {
-	const volatile struct udp_flow *f = &us->flows[slot];
+	volatile struct udp_flow *f = &us->flows[slot];
 	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
 	uint8_t why = f->at[leg].why;
 	bool hindered = why == GRAFT_INTERFACE || why == GRAFT_XFRM;
@@ -70,13 +65,13 @@ bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, 
 	if (word & UDP_ACTIVE || f->leg[!leg].way.ways != ways ||
 	    (hindered && f->at[leg].seen == ways))
 		return false;
-	return __atomic_compare_exchange_n(word_of(us, slot, leg), &word, word | UDP_ACTIVE, false,
+	return __atomic_compare_exchange_n(&f->at[leg].word, &word, word | UDP_ACTIVE, false,
 					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
 static void pass(struct udp_grafts *us, uint32_t slot, unsigned int leg)
 {
-	__atomic_fetch_and(word_of(us, slot, leg), ~UDP_ACTIVE, __ATOMIC_SEQ_CST);
+	__atomic_fetch_and(&us->flows[slot].at[leg].word, ~UDP_ACTIVE, __ATOMIC_SEQ_CST);
 }
 
 void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot)
@@ -167,29 +162,11 @@ static void leave(struct udp_grafts *us, uint32_t slot)
 }
 
 /* At least one: 0 is never. */
-static uint32_t idle_ticks(uint64_t idle_ms)
+uint32_t udp_graft_idle(uint64_t idle_ms)
 {
 	uint64_t idle = (idle_ms * NS_PER_MS >> UDP_TICK_SHIFT) + (idle_ms != 0);
 
 	return (uint32_t)smaller(idle, INT32_MAX);
-}
-
-static void fill(const struct udp_grafts *us, struct udp_flow *f, const struct udp_request *q)
-{
-	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
-
-	*f = (struct udp_flow){
-		.id = q->id,
-		.forward = q->forward,
-		.idle = idle_ticks(q->idle_ms),
-		.born = ticks(),
-		.used = 1,
-	};
-	for (int leg = 0; leg < 2; leg++) {
-		f->leg[leg].tuple = q->tuples[leg];
-		f->leg[leg].way.ways = f->at[leg].seen = ways - 1;
-	}
-	f->at[0].heard = f->born;
 }
 
 /* Enter F.  The lock is held. */
@@ -208,14 +185,18 @@ static uint32_t enter(struct udp_grafts *us, const struct udp_flow *f)
 	return NO_UDP_SLOT;
 }
 
-uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q)
+uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f)
 {
-	struct udp_flow f;
+	struct udp_flow new = *f;
 	uint32_t slot;
 
-	fill(us, &f, q);
+	new.used = 1;
+	new.born = new.at[0].heard = ticks();
+	for (int leg = 0; leg < 2; leg++)
+		new.leg[leg].way.ways = new.at[leg].seen =
+			__atomic_load_n(us->ways, __ATOMIC_ACQUIRE) - 1;
 	pthread_mutex_lock(&us->lock);
-	slot = enter(us, &f);
+	slot = enter(us, &new);
 	pthread_mutex_unlock(&us->lock);
 	return slot;
 }
@@ -271,11 +252,6 @@ int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *
 	return r;
 }
 
-void udp_graft_set_idle(struct udp_grafts *us, uint32_t slot, uint64_t idle_ms)
-{
-	us->flows[slot].idle = idle_ticks(idle_ms);
-}
-
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
@@ -290,20 +266,14 @@ volatile struct udp_flow *udp_flow_of(const struct udp_grafts *us, uint32_t slot
 	return &us->flows[slot];
 }
 
-uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
+uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg)
 {
-	uint32_t heard = us->flows[slot].at[leg].heard;
+	uint32_t heard = f->at[leg].heard;
 	int32_t ago = (int32_t)(ticks() - heard);
 
 	if (!heard)
 		return 0;
 	return clock_ms() - (ago < 0 ? 0 : ((uint64_t)ago << UDP_TICK_SHIFT) / NS_PER_MS);
-}
-
-void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int leg, bool local,
-		       struct sockaddr_storage *ret, socklen_t *ret_len)
-{
-	graft_tuple_address(&us->flows[slot].leg[leg].tuple, local, ret, ret_len);
 }
 
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at)

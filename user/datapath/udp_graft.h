@@ -3,8 +3,8 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/socket.h>
 
+#include "base/addr.h"
 #include "udp_contract.h"
 
 /*
@@ -29,25 +29,18 @@ unsigned int udp_grafts_live(const struct udp_grafts *us);
 /* The values that `udp_buckets` needs for so many flows: a power of 2, and the seed. */
 uint32_t udp_grafts_buckets(uint32_t flows);
 
-/* What a session says of its flow. */
-struct udp_request {
-	struct graft_tuple tuples[2]; /* by leg, as in a packet that arrives there */
-	uint64_t id;
-	uint32_t forward; /* graft_tag() */
-	uint64_t idle_ms; /* 0: never over */
-};
-
 /*
- * Enter a flow: what arrives passes, and counts.  NO_UDP_SLOT: none is free, or a tuple is
- * another flow's.  By any thread, as the next.
+ * Enter a flow, of which F says the tuples, as in a packet that arrives there, and what else is the
+ * session's: what arrives passes, and counts.  NO_UDP_SLOT: none is free, or a tuple is another
+ * flow's.  By any thread, as the next.
  */
-uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_request *q);
+uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f);
 /* The slot of the flow to which what arrives as T says belongs; or NO_UDP_SLOT. */
 uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t);
 /* What the server sends passes from now on: its client is gone. */
 void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot);
-/* Of a flow that a daemon before this one has entered. */
-void udp_graft_set_idle(struct udp_grafts *us, uint32_t slot, uint64_t idle_ms);
+/* What `idle` of a flow is for idle-timeout IDLE_MS; 0: never over. */
+uint32_t udp_graft_idle(uint64_t idle_ms);
 /* Take it out.  The slot is used again when no packet program can look at it any more. */
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 
@@ -61,7 +54,7 @@ bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot);
  */
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot);
 /* The word of LEG: it changes with each datagram that passes. */
-uint32_t udp_graft_word(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
+uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg);
 /*
  * Translate what arrives on LEG from now on, if its word is WORD, the other leg's way is known, and
  * what had made it pass before has changed.  True: it is active.
@@ -72,10 +65,7 @@ bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int 
 /* Of which the caller may write what is the daemon's. */
 volatile struct udp_flow *udp_flow_of(const struct udp_grafts *us, uint32_t slot);
 /* When the end of LEG was heard last, by the clock of clock_ms(); 0: it has not been. */
-uint64_t udp_graft_heard_ms(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
-/* Addresses as sockets have them; LOCAL or remote of LEG. */
-void udp_graft_address(const struct udp_grafts *us, uint32_t slot, unsigned int leg, bool local,
-		       struct sockaddr_storage *ret, socklen_t *ret_len);
+uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg);
 
 /* Set *AT to the next slot, from *AT on, that has a session's flow.  False: there is none. */
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at);

@@ -68,6 +68,19 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 	return CAUSE_CLIENT_LIMIT;
 }
 
+enum cause admission_enter_with(struct shared *shared, struct forward *f,
+				const struct sockaddr *client, bool proven)
+{
+	enum cause why = admission_enter(shared, f);
+
+	if (why != CAUSES)
+		return why;
+	why = admission_enter_client(shared, f, client, proven);
+	if (why != CAUSES)
+		admission_leave(shared, f, NULL);
+	return why;
+}
+
 void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client)
 {
 	if (client) {

@@ -24,6 +24,9 @@ bool admission_allows(struct worker *w, struct forward *f, const struct sockaddr
  */
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
 				  const struct sockaddr *client, bool proven);
+/* Both. */
+enum cause admission_enter_with(struct shared *shared, struct forward *f,
+				const struct sockaddr *client, bool proven);
 /*
  * The session ends, or never began: undo both, or if CLIENT is NULL, the first alone.  F may be
  * freed by the time that this returns.

@@ -36,7 +36,8 @@ struct forward *forwards_find(const struct forwards *all, const char *name)
 
 static bool is_gone(const struct forward *f)
 {
-	if (f->state == FORWARD_ACTIVE || atomic_load(&f->sessions) || atomic_load(&f->checks))
+	if (f->state == FORWARD_ACTIVE || atomic_load(&f->sessions) ||
+	    atomic_load(&f->old_sockets) || atomic_load(&f->checks))
 		return false;
 	return f->state == FORWARD_REPLACED || !atomic_load(&f->totals->live);
 }

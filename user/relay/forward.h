@@ -55,16 +55,16 @@ struct forward {
 	struct servers servers;
 	_Atomic unsigned int checks; /* of its servers, that are under way */
 	struct forward_totals *totals;
-	struct marked_sockets *stock; /* of sockets that need privileges; NULL: it needs none */
-	struct bucket accepts;        /* accept-rate */
-	_Atomic unsigned int sessions; /* that point to it; and old sockets of UDP, which are these */
-	_Atomic unsigned int old_sockets;
-	struct config_version *from; /* has CONF; NULL: the configuration of the start */
-	struct forward *becomes;     /* with the change that is planned: itself, or what replaces
+	struct marked_sockets *stock;     /* of sockets that need privileges; NULL: it needs none */
+	struct bucket accepts;            /* accept-rate */
+	_Atomic unsigned int sessions;    /* that point to it */
+	_Atomic unsigned int old_sockets; /* the same, of UDP: no new sessions come by them */
+	struct config_version *from;      /* has CONF; NULL: the configuration of the start */
+	struct forward *becomes;  /* with the change that is planned: itself, or what replaces
 					* it; NULL: it is removed.  Written without the lock, by the
 					* thread that reloads alone */
-	enum forward_state state;    /* the rest is guarded by forwards->lock */
-	bool draining;               /* its sockets are closed, see reload_drain() */
+	enum forward_state state; /* the rest is guarded by forwards->lock */
+	bool draining;            /* its sockets are closed, see reload_drain() */
 	struct forward *next;
 };
 

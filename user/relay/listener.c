@@ -78,8 +78,9 @@ static void start_accepting(struct listener *ls)
 static void on_resume(struct timer *t)
 {
 	struct worker *w = container_of(t, struct worker, resume);
+	struct listener *ls;
 
-	for (struct listener *ls = w->listeners; ls; ls = ls->next)
+	LIST_FOREACH(ls, &w->listeners, in_worker)
 		if (!ls->on->udp)
 			start_accepting(ls);
 }
@@ -188,24 +189,19 @@ static void on_accept(struct source *source, uint32_t events)
 void listener_start(struct listening *l, struct worker *w)
 {
 	struct listener *ls = &l->at[w->index];
-	int fd = ls->source.fd;
 
 	ls->source.handle = on_accept;
 	ls->worker = w;
 	ls->on = l;
 	ls->forward = l->forward;
 	ls->burst = 1;
-	ls->next = w->listeners;
-	w->listeners = ls;
+	LIST_INSERT_HEAD(&w->listeners, ls, in_worker);
 	w->resume.fire = on_resume;
 	if (!l->udp) {
 		start_accepting(ls);
-	} else if (!l->shared) {
+	} else if (!l->shared || !w->index) { /* one worker has all sessions of a shared one */
+		ls->udp = udp_listener_start(w, ls->forward, &l->addr, ls->source.fd);
 		ls->source.fd = -1;
-		ls->udp = udp_listener_start(w, l->forward, &l->addr, fd);
-	} else if (!w->index) { /* one worker reads it, and has all its sessions */
-		fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-		ls->udp = udp_listener_start(w, l->forward, &l->addr, fd);
 	}
 }
 
@@ -213,13 +209,12 @@ void listener_becomes(struct listener *ls, struct forward *f)
 {
 	ls->forward = f;
 	if (ls->udp)
-		udp_listener_becomes(ls->udp, f);
+		ls->udp->forward = f;
 }
 
 void listener_end(struct listener *ls)
 {
 	struct worker *w = ls->worker;
-	struct listener **at = &w->listeners;
 	int i = 0;
 
 	/*
@@ -236,9 +231,7 @@ void listener_end(struct listener *ls)
 		close(ls->source.fd);
 		ls->source.fd = -1;
 	}
-	while (*at != ls)
-		at = &(*at)->next;
-	*at = ls->next;
+	LIST_REMOVE(ls, in_worker);
 }
 
 /* --- sockets --- */
@@ -287,16 +280,6 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 	return r ?: fd;
 }
 
-/* From now on the N sockets FDS, of UDP, receive. */
-static int begin_to_receive(const int *fds, unsigned int n, int family)
-{
-	int r = udp_spread(fds[0], family, n);
-
-	for (unsigned int i = 0; !r && i < n; i++)
-		r = udp_block(fds[i], false);
-	return r;
-}
-
 int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
 		     unsigned int n, int *fds, char *err, size_t errlen)
 {
@@ -319,8 +302,11 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		r = fds[i] = open_socket(fc, a, true);
 		i += r >= 0;
 	}
-	if (r >= 0 && fc->listen.udp)
-		r = begin_to_receive(fds, n, a->ss.ss_family);
+	if (r >= 0 && fc->listen.udp) { /* all are there: they receive from now on */
+		r = udp_spread(fds[0], a->ss.ss_family, n);
+		for (unsigned int k = 0; !r && k < n; k++)
+			r = udp_block(fds[k], false);
+	}
 	if (r >= 0)
 		return 0;
 	while (i > 0)

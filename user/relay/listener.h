@@ -27,10 +27,10 @@ struct listener {
 	struct worker *worker;
 	struct listening *on;
 	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
-	struct listener *next;   /* in w->listeners */
-	struct udp_socket *udp;  /* of UDP: it has this instead of SOURCE */
-	bool paused;             /* since the last accepted connection */
-	unsigned int burst;      /* connections to accept at the next event */
+	LIST_ENTRY(listener) in_worker;
+	struct udp_socket *udp; /* of UDP: it has this instead of SOURCE */
+	bool paused;            /* since the last accepted connection */
+	unsigned int burst;     /* connections to accept at the next event */
 };
 
 /* Belongs to the thread that reloads. */

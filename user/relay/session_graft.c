@@ -4,7 +4,9 @@
 #include <errno.h>
 
 #include "base/syscalls_allowed.h"
+#include "datapath/graft_tuple.h"
 #include "datapath/tcp.h"
+#include "datapath/udp_graft.h"
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));
 
@@ -265,10 +267,9 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	struct worker *w = s->worker;
 	struct grafts *gs = grafts_of(s);
 	volatile struct graft_entry *e = graft_of(gs, slot);
-	struct addr upstream = { 0 };
+	struct addr upstream = graft_tuple_address(&e->side[UPSTREAM].tuple, false);
 	int fds[2];
 
-	graft_address(gs, slot, UPSTREAM, false, &upstream.ss, &upstream.len);
 	s->id = e->id;
 	if (atomic_load(&w->shared->last_id) < s->id)
 		atomic_store(&w->shared->last_id, s->id);

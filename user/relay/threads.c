@@ -60,6 +60,16 @@ static void on_sweep(struct timer *timer)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
 }
 
+static void free_leftovers(struct worker *w)
+{
+	while (w->leftovers) {
+		struct leftover *first = w->leftovers;
+
+		w->leftovers = first->next;
+		free(first);
+	}
+}
+
 static void after_batch(void *arg)
 {
 	struct worker *w = arg;
@@ -67,12 +77,7 @@ static void after_batch(void *arg)
 	if (session_graft_news(w))
 		udp_sessions_part(w);
 	udp_sessions_after_batch(w);
-	while (w->leftovers) { /* last: of those above, some may have died */
-		struct leftover *first = w->leftovers;
-
-		w->leftovers = first->next;
-		free(first);
-	}
+	free_leftovers(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }
@@ -100,6 +105,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->index = index;
 	w->sweep.fire = on_sweep;
 	w->catch_up.fire = on_catch_up;
+	udp_worker_open(w);
 	r = loop_open(&w->loop, after_batch, w);
 	if (!r && k) {
 		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
@@ -202,8 +208,8 @@ static void on_leave(struct timer *timer)
 static void stop(struct worker *w, const void *arg)
 {
 	(void)arg;
-	while (w->listeners)
-		listener_end(w->listeners);
+	while (!LIST_EMPTY(&w->listeners))
+		listener_end(LIST_FIRST(&w->listeners));
 	w->stopping = true;
 	w->leave.fire = on_leave;
 	timer_set(&w->loop, &w->leave, w->loop.now_ms);
@@ -241,6 +247,7 @@ void threads_close(struct threads *ts)
 		ring_buffer__free(w->ring);
 		pool_close(&w->pool);
 		udp_worker_close(w);
+		free_leftovers(w);
 		free(w->owners);
 		free(w->grafted);
 		loop_close(&w->loop);

@@ -32,18 +32,11 @@ static enum cause admit(struct udp_socket *us, const union client_addr *client)
 {
 	struct shared *shared = us->worker->shared;
 	const struct config *c = shared->config;
-	struct forward *f = us->forward;
-	enum cause why = CAUSE_SESSION_LIMIT;
 
 	/* who has proven nothing takes a quarter at most, and of that each worker its part */
-	if (us->worker->udp->n_unproven < larger(c->max_sessions / 4 / c->workers, 1))
-		why = admission_enter(shared, f);
-	if (why != CAUSES)
-		return why;
-	why = admission_enter_client(shared, f, &client->sa, false);
-	if (why != CAUSES)
-		admission_leave(shared, f, NULL);
-	return why;
+	if (us->worker->udp->n_unproven >= larger(c->max_sessions / 4 / c->workers, 1))
+		return CAUSE_SESSION_LIMIT;
+	return admission_enter_with(shared, us->forward, &client->sa, false);
 }
 
 /* The same; one that has proven nothing gives way. */
@@ -96,11 +89,11 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 
 	graft_tuple_set(&tuple, &m->peer.sa, &m->local.sa);
 	s = udp_session_find(us->worker, &tuple, client);
-	if (!s && us->forward)
+	if (!s && !us->old)
 		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
 	if (s)
 		udp_session_take(s, us, m);
-	else if (!us->forward) /* as if nobody listened */
+	else if (us->old) /* as if nobody listened */
 		icmp_tell(&m->peer, &m->local, ECONNREFUSED, 0);
 }
 
@@ -158,7 +151,7 @@ static void on_readable(struct source *source, uint32_t events)
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
 
 			complete(us, &m->local);
-			if (us->proxied)
+			if (us->forward->conf->proxy_protocol & PROXY_RECEIVE)
 				take_proxied(us, m);
 			else
 				take(us, m, NULL);
@@ -170,26 +163,6 @@ static void on_readable(struct source *source, uint32_t events)
 }
 
 /* --- listeners --- */
-
-void udp_listener_becomes(struct udp_socket *us, struct forward *f)
-{
-	us->forward = f;
-	us->proxied = f->conf->proxy_protocol & PROXY_RECEIVE;
-}
-
-/* Does anything but sockets without sessions belong to F?  Of other workers, too. */
-static bool is_needed(const struct forward *f)
-{
-	return atomic_load(&f->sessions) != atomic_load(&f->old_sockets);
-}
-
-/* US, an old socket, is closed, or a forward listens at it again. */
-static void is_old_no_more(struct udp_socket *us)
-{
-	atomic_fetch_sub(&us->worker->shared->udp_old, 1);
-	atomic_fetch_sub(&us->last->old_sockets, 1);
-	atomic_fetch_sub(&us->last->sessions, 1);
-}
 
 /*
  * Close the sockets that no forward listens at, and no session needs.  All workers keep theirs until
@@ -203,8 +176,8 @@ static void close_old(struct timer *timer)
 	while ((us = *at)) {
 		struct loop *loop = &us->worker->loop;
 
-		if (us->forward || us->refs || is_needed(us->last)) {
-			if (!us->forward)
+		if (!us->old || us->refs || atomic_load(&us->forward->sessions)) {
+			if (us->old)
 				timer_set(loop, timer, loop->now_ms + OLD_MS);
 			at = &us->next;
 			continue;
@@ -212,7 +185,7 @@ static void close_old(struct timer *timer)
 		*at = us->next;
 		loop_watch(loop, &us->source, 0, false);
 		close(us->source.fd);
-		is_old_no_more(us);
+		atomic_fetch_sub(&us->forward->old_sockets, 1);
 		free(us);
 	}
 }
@@ -222,10 +195,10 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 {
 	struct udp_socket *us = w->udp->sockets;
 
-	while (us && (us->forward || !addr_equal(&us->addr, a)))
+	while (us && (!us->old || !addr_equal(&us->addr, a)))
 		us = us->next;
 	if (us) {
-		is_old_no_more(us);
+		atomic_fetch_sub(&us->forward->old_sockets, 1);
 		return us;
 	}
 	us = calloc(1, sizeof(*us));
@@ -242,19 +215,18 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd)
 {
-	int r = fd < 0 ? -errno : w->udp ? 0 : udp_worker_open(w);
-	struct udp_socket *us = r ? NULL : find_or_add(w, a);
+	struct udp_socket *us = find_or_add(w, a);
+	int r = -ENOMEM;
 
 	if (us && us->source.fd < 0)
 		us->source.fd = fd;
-	else if (fd >= 0)
+	else
 		close(fd);
 	if (us) {
 		w->udp->old.fire = close_old;
-		udp_listener_becomes(us, f);
+		us->forward = f;
+		us->old = false;
 		r = loop_watch(&w->loop, &us->source, EPOLLIN, true);
-	} else if (!r) {
-		r = -ENOMEM;
 	}
 	if (r)
 		log_error("forward %s: worker %u takes no datagrams: %s", forward_name(f->conf),
@@ -264,10 +236,7 @@ struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const
 
 void udp_listener_end(struct udp_socket *us)
 {
-	us->last = us->forward;
-	us->forward = NULL;
-	atomic_fetch_add(&us->last->sessions, 1);
-	atomic_fetch_add(&us->last->old_sockets, 1);
-	atomic_fetch_add(&us->worker->shared->udp_old, 1);
+	us->old = true;
+	atomic_fetch_add(&us->forward->old_sockets, 1);
 	close_old(&us->worker->udp->old);
 }

@@ -9,13 +9,10 @@
  */
 
 /*
- * W begins to serve F by the socket FD (negative: errno says why there is none), which is bound to A
- * and becomes the module's; no other worker reads what comes by it.  NULL: it cannot.  That is
- * logged.
+ * W begins to serve F by the socket FD, which is bound to A and becomes the module's; no other worker
+ * reads what comes by it.  NULL: it cannot.  That is logged.
  */
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd);
-/* They are those of F from now on. */
-void udp_listener_becomes(struct udp_socket *us, struct forward *f);
 /* New sessions are no more to come by US, which may be freed. */
 void udp_listener_end(struct udp_socket *us);

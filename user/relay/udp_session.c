@@ -25,8 +25,10 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "datapath/graft_tuple.h"
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/icmp.h"
@@ -58,29 +60,33 @@ static struct udp_grafts *grafts_of(const struct udp_session *s)
 	return s->worker->shared->grafts ? grafts_udp(s->worker->shared->grafts) : NULL;
 }
 
-static void count_lost(struct worker *w, enum cause cause, unsigned int n)
+/* --- what packet programs have done --- */
+
+/* All zeroes: it is not entered. */
+static const volatile struct udp_flow *flow_of(const struct udp_session *s)
 {
-	count_add(&w->stats.errors[cause], n);
+	static const struct udp_flow none;
+
+	return s->slot == NO_UDP_SLOT ? &none : udp_flow_of(grafts_of(s), s->slot);
 }
 
-/* --- what packet programs have done --- */
+static uint32_t word_of(const struct udp_session *s, unsigned int leg)
+{
+	return udp_graft_word(flow_of(s), leg);
+}
 
 static bool carries(const struct udp_session *s, unsigned int leg)
 {
-	return s->slot != NO_UDP_SLOT && udp_graft_carries(grafts_of(s), s->slot, leg);
+	return word_of(s, leg) & UDP_ACTIVE;
 }
 
 static struct udp_count grafted(const struct udp_session *s, unsigned int dir)
 {
-	struct udp_count n = s->before[dir];
+	const volatile struct udp_leg *at = &flow_of(s)->at[dir];
 
-	if (s->slot != NO_UDP_SLOT) {
-		const volatile struct udp_leg *at = &udp_flow_of(grafts_of(s), s->slot)->at[dir];
-
-		n.bytes += at->bytes;
-		n.datagrams += at->packets;
-	}
-	return n;
+	if (s->slot == NO_UDP_SLOT)
+		return s->counted[dir];
+	return (struct udp_count){ .bytes = at->bytes, .datagrams = at->packets };
 }
 
 static uint64_t all_datagrams(const struct udp_session *s, unsigned int dir)
@@ -91,36 +97,51 @@ static uint64_t all_datagrams(const struct udp_session *s, unsigned int dir)
 /* When the end of side DIR was heard last. */
 static uint64_t heard_ms(const struct udp_session *s, unsigned int dir)
 {
-	if (s->slot == NO_UDP_SLOT)
-		return s->heard_ms[dir];
-	return larger(s->heard_ms[dir], udp_graft_heard_ms(grafts_of(s), s->slot, dir));
+	return larger(s->heard_ms[dir], udp_graft_heard_ms(flow_of(s), dir));
+}
+
+/* DATAGRAMS with BYTES in all have come from side DIR, and C has carried them. */
+static void count(struct udp_session *s, unsigned int dir, enum carrier c, uint64_t bytes,
+		  uint64_t datagrams)
+{
+	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+	struct udp_count *n = c == CARRIER_GRAFT ? &s->counted[dir] : &s->copied[dir];
+
+	n->bytes += bytes;
+	n->datagrams += datagrams;
+	count_add(&s->worker->stats.carrier_bytes[c], bytes);
+	count_add(&fs->carried[dir][c], bytes);
+	count_add(&fs->datagrams[dir], datagrams);
 }
 
 /* Add to the counters what came since the last call. */
 static void count_kernel(struct udp_session *s)
 {
-	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
-
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		struct udp_count n = grafted(s, dir), *counted = &s->counted[dir];
+		struct udp_count n = grafted(s, dir), was = s->counted[dir];
 
-		count_add(&s->worker->stats.carrier_bytes[CARRIER_GRAFT], n.bytes - counted->bytes);
-		count_add(&fs->carried[dir][CARRIER_GRAFT], n.bytes - counted->bytes);
-		count_add(&fs->datagrams[dir], n.datagrams - counted->datagrams);
-		*counted = n;
+		count(s, dir, CARRIER_GRAFT, n.bytes - was.bytes, n.datagrams - was.datagrams);
 	}
+}
+
+/* For leg 0 to be activated. */
+static void wait_no_more(struct udp_session *s)
+{
+	if (s->waiting)
+		LIST_REMOVE(s, in_waiting);
+	s->waiting = false;
 }
 
 static void leave_slot(struct udp_session *s)
 {
 	if (s->slot == NO_UDP_SLOT)
 		return;
-	for (unsigned int dir = 0; dir < 2; dir++) {
+	count_kernel(s);
+	for (unsigned int dir = 0; dir < 2; dir++)
 		s->heard_ms[dir] = heard_ms(s, dir);
-		s->before[dir] = grafted(s, dir);
-	}
 	udp_graft_leave(grafts_of(s), s->slot);
 	s->slot = NO_UDP_SLOT;
+	wait_no_more(s);
 }
 
 /* --- which carrier --- */
@@ -152,28 +173,30 @@ static enum reason hindrance(const struct udp_session *s)
 static void enter(struct udp_session *s)
 {
 	struct addr local = { .len = sizeof(local.ss) };
-	struct udp_request q = {
-		.tuples[CLIENT] = s->tuple,
+	struct udp_flow f = {
+		.leg[CLIENT].tuple = s->tuple,
 		.id = s->id,
 		.forward = graft_tag(forward_name(s->forward->conf)),
-		.idle_ms = s->forward->conf->idle_timeout_ms,
+		.idle = udp_graft_idle(s->forward->conf->idle_timeout_ms),
 	};
 
-	s->reason = (uint8_t)hindrance(s);
-	if (s->reason != REASONS ||
+	if (hindrance(s) != REASONS ||
 	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
 		return;
-	graft_tuple_set(&q.tuples[UPSTREAM], &s->upstream->to.sa,
+	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa,
 			(const struct sockaddr *)&local.ss);
-	s->slot = udp_graft_enter(grafts_of(s), &q);
+	for (unsigned int dir = 0; dir < 2; dir++) { /* it goes on where it was before */
+		f.at[dir].packets = s->counted[dir].datagrams;
+		f.at[dir].bytes = s->counted[dir].bytes;
+	}
+	s->slot = udp_graft_enter(grafts_of(s), &f);
 	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = 0;
-	if (s->slot == NO_UDP_SLOT)
-		s->reason = REASON_NO_SLOT;
+	s->no_slot = s->slot == NO_UDP_SLOT;
 }
 
 /* --- lists --- */
 
-static struct udp_session **bucket_of(struct worker *w, const struct graft_tuple *t)
+static struct udp_session_list *bucket_of(struct worker *w, const struct graft_tuple *t)
 {
 	return &w->udp->buckets[udp_hash(t, w->udp->seed) & w->udp->mask];
 }
@@ -181,39 +204,33 @@ static struct udp_session **bucket_of(struct worker *w, const struct graft_tuple
 struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
 				     const union client_addr *client)
 {
-	struct udp_session *s = *bucket_of(w, tuple);
+	struct udp_session *s;
 
-	while (s && (memcmp(&s->tuple, tuple, sizeof(*tuple)) != 0 ||
-		     !client_addr_equal(&s->client, client)))
-		s = s->in_bucket;
+	LIST_FOREACH(s, bucket_of(w, tuple), in_bucket)
+		if (!memcmp(&s->tuple, tuple, sizeof(*tuple)) &&
+		    client_addr_equal(&s->client, client))
+			break;
 	return s;
 }
 
-static void enter_unproven(struct udp_session *s)
+/* Take S off the list. */
+static void unlist(struct udp_session *s)
 {
 	struct udp_worker *u = s->worker->udp;
 
-	s->older = u->newest;
-	*(u->newest ? &u->newest->newer : &u->oldest) = s;
-	u->newest = s;
-	u->n_unproven++;
-}
-
-static void leave_unproven(struct udp_session *s)
-{
-	struct udp_worker *u = s->worker->udp;
-
-	*(s->older ? &s->older->newer : &u->oldest) = s->newer;
-	*(s->newer ? &s->newer->older : &u->newest) = s->older;
-	u->n_unproven--;
+	u->n_unproven -= !s->proven;
+	if (u->unproven == s)
+		u->unproven = TAILQ_NEXT(s, in_worker);
+	TAILQ_REMOVE(&u->sessions, s, in_worker);
 }
 
 static void prove(struct udp_session *s)
 {
 	if (s->proven)
 		return;
+	unlist(s);
 	s->proven = true;
-	leave_unproven(s);
+	TAILQ_INSERT_HEAD(&s->worker->udp->sessions, s, in_worker);
 	clients_prove(&s->worker->shared->clients, &s->client.sa);
 }
 
@@ -245,56 +262,36 @@ static void activate(struct udp_session *s, unsigned int leg, uint32_t word, boo
 		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
 }
 
-static uint32_t word_of(const struct udp_session *s, unsigned int leg)
+static void await_quiet(struct udp_session *s)
 {
-	return s->slot == NO_UDP_SLOT ? 0 : udp_graft_word(grafts_of(s), s->slot, leg);
-}
-
-/* What its client sends comes by US: a look at another socket says nothing. */
-static void await_quiet(struct udp_session *s, const struct udp_socket *us)
-{
-	struct udp_worker *u = s->worker->udp;
-
-	if (s->slot == NO_UDP_SLOT || carries(s, CLIENT))
+	if (s->slot == NO_UDP_SLOT || s->waiting || carries(s, CLIENT))
 		return;
-	if (!s->waiting) {
-		s->waiting = true;
-		s->next_waiting = u->waiting;
-		u->waiting = s;
-	} else if (s->by == us) {
-		return;
-	}
-	s->by = us;
+	s->waiting = true;
+	LIST_INSERT_HEAD(&s->socket->waiting, s, in_waiting);
 	s->word = UDP_ACTIVE; /* no look has begun */
 }
 
 void udp_sessions_look(const struct udp_socket *us)
 {
-	for (struct udp_session *s = us->worker->udp->waiting; s; s = s->next_waiting)
-		if (s->by == us)
-			s->word = word_of(s, CLIENT);
+	struct udp_session *s;
+
+	LIST_FOREACH(s, &us->waiting, in_waiting)
+		s->word = word_of(s, CLIENT);
 }
 
 bool udp_sessions_activate(const struct udp_socket *us, bool quiet)
 {
-	struct udp_session **at = &us->worker->udp->waiting, *s;
-	bool more = false;
+	struct udp_session *next;
 
-	while ((s = *at)) {
+	for (struct udp_session *s = LIST_FIRST(&us->waiting); s; s = next) {
 		uint32_t now = word_of(s, CLIENT);
-		bool level = quiet && now == s->word;
 
-		if (s->by == us && s->slot != NO_UDP_SLOT)
-			activate(s, CLIENT, now, level);
-		if (s->by != us || (s->slot != NO_UDP_SLOT && !level && s->behind_ms[CLIENT])) {
-			more = more || s->by == us;
-			at = &s->next_waiting;
-		} else { /* if it is not active now, it is tried with its next datagram */
-			s->waiting = false;
-			*at = s->next_waiting;
-		}
+		next = LIST_NEXT(s, in_waiting);
+		activate(s, CLIENT, now, quiet && now == s->word);
+		if (!s->behind_ms[CLIENT]) /* if it is not active now, its next datagram tries */
+			wait_no_more(s);
 	}
-	return more;
+	return !LIST_EMPTY(&us->waiting);
 }
 
 /* --- views --- */
@@ -304,15 +301,15 @@ static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
 	bool active = carries(s, dir);
 	enum reason why = hindrance(s);
 
-	if (why == REASONS)
-		why = s->reason != REASONS          ? (enum reason)s->reason :
-		      s->slot == NO_UDP_SLOT        ? REASON_FIRST :
-		      dir == UPSTREAM && !s->proven ? REASON_UNPROVEN :
-						      REASON_START;
 	if (active)
 		why = s->adopted                         ? REASON_ADOPTED :
 		      s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
 							   REASON_ELIGIBLE;
+	else if (why == REASONS)
+		why = s->no_slot                    ? REASON_NO_SLOT :
+		      s->slot == NO_UDP_SLOT        ? REASON_FIRST :
+		      dir == UPSTREAM && !s->proven ? REASON_UNPROVEN :
+						      REASON_START;
 	return (struct flow_view){
 		.carrier = active ? CARRIER_GRAFT : CARRIER_COPY,
 		.reason = why,
@@ -324,20 +321,12 @@ static struct flow_view view_flow(const struct udp_session *s, unsigned int dir)
 	};
 }
 
-/* Why a leg that is to be translated is not. */
-static const char *hindrance_text(const struct udp_session *s)
-{
-	const volatile struct udp_flow *f;
-
-	if (s->slot == NO_UDP_SLOT || (carries(s, CLIENT) && carries(s, UPSTREAM)))
-		return "";
-	f = udp_flow_of(grafts_of(s), s->slot);
-	return graft_refusal_name((enum graft_refusal)(f->at[CLIENT].why ?: f->at[UPSTREAM].why));
-}
-
 static void view(const struct udp_session *s, struct session_view *ret)
 {
 	uint64_t now = now_of(s);
+	const volatile struct udp_flow *f = flow_of(s);
+	bool waits = s->slot != NO_UDP_SLOT && !(carries(s, CLIENT) && carries(s, UPSTREAM));
+	uint8_t why = f->at[CLIENT].why ?: f->at[UPSTREAM].why;
 
 	*ret = (struct session_view){
 		.id = s->id,
@@ -348,10 +337,8 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.age_ms = now > s->born_ms ? now - s->born_ms : 0,
 		.connect_ms = s->connect_ms,
 		.client = s->client,
-		.not_grafted = hindrance_text(s),
-		.standby = standby_text(s->worker->shared, carries(s, CLIENT),
-					s->slot != NO_UDP_SLOT &&
-						udp_flow_of(grafts_of(s), s->slot)->mirrored),
+		.not_grafted = waits ? graft_refusal_name((enum graft_refusal)why) : "",
+		.standby = standby_text(s->worker->shared, carries(s, CLIENT), f->mirrored),
 		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
 	};
 	if (!client_addr_equal(&s->client, &s->peer))
@@ -376,12 +363,6 @@ static bool has_all_answers(const struct udp_session *s)
 	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
 }
 
-/* Had S one question alone, and all its answers?  Of several nobody knows which was answered. */
-static bool is_done(const struct udp_session *s)
-{
-	return s->copied[CLIENT].datagrams == 1 && has_all_answers(s);
-}
-
 /*
  * How long the port of S, which ends, has to rest.  The server of a stream may go on sending, if it
  * has done so lately.  Who sends with false addresses makes no streams: their clients are proven.
@@ -390,7 +371,8 @@ static uint64_t rests_ms(const struct udp_session *s)
 {
 	uint64_t idle = s->forward->conf->idle_timeout_ms ?: UDP_PORT_OWED_MS;
 
-	if (is_done(s))
+	/* one question alone: of several nobody knows which was answered */
+	if (s->copied[CLIENT].datagrams == 1 && has_all_answers(s))
 		return UDP_PORT_RESTS_MS;
 	if (s->proven && heard_ms(s, UPSTREAM) + smaller(idle, UDP_PORT_OWED_MS) > now_of(s))
 		return UDP_PORT_STREAM_MS;
@@ -401,27 +383,18 @@ static uint64_t rests_ms(const struct udp_session *s)
 static void forget(struct udp_session *s)
 {
 	struct worker *w = s->worker;
-	struct udp_session **at = bucket_of(w, &s->tuple), **waits = &w->udp->waiting;
+	uint64_t ms = rests_ms(s);
 
 	s->ended = true;
-	while (*at != s)
-		at = &(*at)->in_bucket;
-	*at = s->in_bucket;
-	while (s->waiting && *waits != s)
-		waits = &(*waits)->next_waiting;
-	if (s->waiting)
-		*waits = s->next_waiting;
-	if (!s->proven)
-		leave_unproven(s);
-	*s->prev = s->next;
-	if (s->next)
-		s->next->prev = s->prev;
-	s->next = w->udp->dead;
-	w->udp->dead = s;
+	wait_no_more(s);
+	unlist(s);
+	LIST_REMOVE(s, in_bucket);
+	worker_free_later(w, &s->leftover);
 	w->n_sessions--;
 	timer_cancel(&s->timer);
-	if (s->upstream && !(is_done(s) && udp_upstream_rest(s->upstream, s->forward)))
-		udp_upstream_close(s->upstream, rests_ms(s));
+	/* a socket that hears no more than what the network has doubled may serve another session */
+	if (s->upstream && !(ms == UDP_PORT_RESTS_MS && udp_upstream_rest(s->upstream, s->forward)))
+		udp_upstream_close(s->upstream, ms);
 	if (s->server)
 		server_leave(s->server);
 	pace_free(s->pace);
@@ -441,7 +414,6 @@ static void end(struct udp_session *s, unsigned int why)
 
 	log_debug("session %llu: %s", (unsigned long long)s->id,
 		  why == SESSION_FINISHED ? "finished" : cause_name(why));
-	count_kernel(s);
 	view(s, &v);
 	session_ended(s->worker, &v, why);
 	leave_slot(s);
@@ -451,15 +423,17 @@ static void end(struct udp_session *s, unsigned int why)
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const struct graft_addr *remote)
 {
-	struct udp_session *s = w->udp->oldest;
+	struct udp_session *s = w->udp->unproven, *next;
 
-	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = s->newer)
+	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = next) {
+		next = TAILQ_NEXT(s, in_worker);
 		if ((!f || s->forward->totals == f->totals) &&
 		    (!remote || !memcmp(&s->tuple.remote, remote, sizeof(*remote))) &&
 		    !is_proven(s)) {
 			end(s, CAUSE_CROWDED_OUT);
 			return true;
 		}
+	}
 	return false;
 }
 
@@ -467,16 +441,6 @@ bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 static bool has_others(const struct udp_session *s)
 {
 	return s->forward->conf->upstream.n > 1 || s->forward->conf->each_address;
-}
-
-/*
- * A client that goes on asking a server that says nothing to anybody any more shall find another
- * one.  That it says nothing to this client may be as it should.
- */
-static bool is_deserted(struct udp_session *s, uint64_t now, uint64_t idle)
-{
-	return s->server && has_others(s) && now >= heard_ms(s, UPSTREAM) + idle &&
-	       servers_owed_ms(&s->forward->servers, s->server, now) >= idle;
 }
 
 /* The server of S has failed, which those that it has elsewhere are told. */
@@ -496,18 +460,30 @@ static void blame(struct udp_session *s, int error)
 		loop_wake(&shared->workers[i].loop);
 }
 
+/* Packets that leave by LEG have MTU bytes at most; 0: it is not known. */
+static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t mtu)
+{
+	if (slot != NO_UDP_SLOT)
+		udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
+}
+
+/*
+ * A client that goes on asking a server that says nothing to anybody any more shall find another
+ * one.  That it says nothing to this client may be as it should.
+ */
 static void on_timer(struct timer *timer)
 {
 	struct udp_session *s = container_of(timer, struct udp_session, timer);
 	uint64_t now = now_of(s), idle = s->forward->conf->idle_timeout_ms;
 	uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
-	if (s->slot != NO_UDP_SLOT) /* paths may be wider by now; if not, errors say so again */
-		for (unsigned int leg = 0; leg < 2; leg++)
-			udp_flow_of(grafts_of(s), s->slot)->at[leg].path_mtu = 0;
+	/* paths may be wider by now; if not, errors say so again */
+	for (unsigned int leg = 0; leg < 2; leg++)
+		set_path_mtu(grafts_of(s), s->slot, leg, 0);
 	if (now >= last + idle) {
 		end(s, SESSION_FINISHED);
-	} else if (is_deserted(s, now, idle)) {
+	} else if (s->server && has_others(s) && now >= heard_ms(s, UPSTREAM) + idle &&
+		   servers_owed_ms(&s->forward->servers, s->server, now) >= idle) {
 		blame(s, ETIMEDOUT);
 		end(s, CAUSE_UPSTREAM_LOST);
 	} else {
@@ -517,11 +493,6 @@ static void on_timer(struct timer *timer)
 
 /* --- errors --- */
 
-static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t mtu)
-{
-	udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
-}
-
 /* What the client sends is too big for the server's side, whose packets have MTU bytes at most. */
 static void too_big(struct udp_session *s, uint32_t mtu)
 {
@@ -530,15 +501,16 @@ static void too_big(struct udp_session *s, uint32_t mtu)
 
 	if (mtu < MTU_LEAST)
 		return;
-	if (s->slot != NO_UDP_SLOT)
-		set_path_mtu(grafts_of(s), s->slot, UPSTREAM, mtu);
+	set_path_mtu(grafts_of(s), s->slot, UPSTREAM, mtu);
 	icmp_tell(&s->peer, &s->local, EMSGSIZE, mtu + (uint32_t)more);
 }
 
 /* Has the server of S answered anybody here just now? */
 static bool has_answered(const struct udp_session *s)
 {
-	for (const struct udp_session *o = s->worker->udp->sessions; o; o = o->next)
+	const struct udp_session *o;
+
+	TAILQ_FOREACH(o, &s->worker->udp->sessions, in_worker)
 		if (o->server == s->server && heard_ms(o, UPSTREAM) + ALIVE_MS > now_of(s))
 			return true;
 	return false;
@@ -584,8 +556,7 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e)
 	slot = us ? udp_graft_find(us, &tuple) : NO_UDP_SLOT;
 	s = udp_session_find(w, &tuple, &e->peer);
 	if (e->error == EMSGSIZE) { /* the kernel knows it for copies */
-		if (slot != NO_UDP_SLOT)
-			set_path_mtu(us, slot, CLIENT, e->mtu);
+		set_path_mtu(us, slot, CLIENT, e->mtu);
 	} else if (s) {
 		/* what the server sends from now on meets no socket */
 		if (heard_ms(s, CLIENT) < heard_ms(s, UPSTREAM))
@@ -596,19 +567,6 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e)
 }
 
 /* --- from the client --- */
-
-/* Count M, which S has read from side DIR. */
-static void count(struct udp_session *s, unsigned int dir, const struct udp_message *m)
-{
-	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
-	unsigned int n = udp_datagrams(m);
-
-	s->copied[dir].bytes += m->len;
-	s->copied[dir].datagrams += n;
-	count_add(&s->worker->stats.carrier_bytes[CARRIER_COPY], m->len);
-	count_add(&fs->carried[dir][CARRIER_COPY], m->len);
-	count_add(&fs->datagrams[dir], n);
-}
 
 static int send_on(struct udp_session *s, const struct udp_message *m)
 {
@@ -637,50 +595,49 @@ static void forget_silent(struct udp_session *s)
 	udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone = 0;
 	if (!idle || now_of(s) < larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM)) + idle)
 		return;
-	count_kernel(s);
 	leave_slot(s);
 }
 
-void udp_session_take(struct udp_session *s, const struct udp_socket *us,
-		      const struct udp_message *m)
+void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m)
 {
 	int r;
 
+	if (s->socket != us) { /* from now on, and a look at the one before says nothing */
+		wait_no_more(s);
+		s->socket->refs--;
+		s->socket = us;
+		us->refs++;
+	}
 	forget_silent(s);
 	s->heard_ms[CLIENT] = now_of(s);
 	if (s->connect_ms)
 		prove(s);
 	if (!pace_take(s->pace, CLIENT, m->len)) {
-		count_lost(s->worker, CAUSE_OVER_BANDWIDTH, udp_datagrams(m));
+		count_add(&s->worker->stats.errors[CAUSE_OVER_BANDWIDTH], udp_datagrams(m));
 		return;
 	}
 	if (s->slot == NO_UDP_SLOT)
 		enter(s);
-	count(s, CLIENT, m);
+	count(s, CLIENT, CARRIER_COPY, m->len, udp_datagrams(m));
 	r = send_on(s, m);
 	if (r == -ECONNREFUSED || r == -EHOSTUNREACH || r == -ENETUNREACH)
 		unreachable(s, -r);
 	else if (r) /* or a firewall does not let it out, say */
-		count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
+		count_add(&s->worker->stats.errors[CAUSE_SEND_BUFFER], udp_datagrams(m));
 	if (!s->ended)
-		await_quiet(s, us);
+		await_quiet(s);
 }
 
 /* --- from the server --- */
-
-/* Bytes that N datagrams of LEN bytes in all take on the wire. */
-static uint64_t on_wire(const struct udp_session *s, uint64_t len, uint64_t n)
-{
-	return len + n * (s->peer.sa.sa_family == AF_INET ? 28 : 48);
-}
 
 /* May M be sent to a client that may not know of it? */
 static bool is_within_factor(struct udp_session *s, const struct udp_message *m)
 {
 	uint64_t factor = s->forward->conf->max_reply_factor;
-	uint64_t in = on_wire(s, s->copied[CLIENT].bytes, s->copied[CLIENT].datagrams);
-	uint64_t out = on_wire(s, s->copied[UPSTREAM].bytes + m->len,
-			       s->copied[UPSTREAM].datagrams + udp_datagrams(m));
+	uint64_t headers = s->peer.sa.sa_family == AF_INET ? 28 : 48; /* of IP and UDP */
+	uint64_t in = s->copied[CLIENT].bytes + headers * s->copied[CLIENT].datagrams;
+	uint64_t out = s->copied[UPSTREAM].bytes + m->len +
+		       headers * (s->copied[UPSTREAM].datagrams + udp_datagrams(m));
 
 	return !factor || s->proven || out <= factor * in || is_proven(s);
 }
@@ -711,7 +668,7 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 	else if (!pace_take(s->pace, UPSTREAM, m->len))
 		why = CAUSE_OVER_BANDWIDTH;
 	if (why != CAUSES) {
-		count_lost(s->worker, why, udp_datagrams(m));
+		count_add(&s->worker->stats.errors[why], udp_datagrams(m));
 		return false;
 	}
 	m->peer = s->peer;
@@ -719,7 +676,7 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 		m->local = s->local;
 	else
 		m->local.sa.sa_family = AF_UNSPEC;
-	count(s, UPSTREAM, m);
+	count(s, UPSTREAM, CARRIER_COPY, m->len, udp_datagrams(m));
 	return true;
 }
 
@@ -729,8 +686,7 @@ static void take_answers(struct udp_session *s)
 	uint32_t word = word_of(s, UPSTREAM), now;
 	int got = udp_receive(b, s->upstream->source.fd);
 
-	if (s->slot != NO_UDP_SLOT && udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone &&
-	    heard_ms(s, CLIENT) <= heard_ms(s, UPSTREAM)) {
+	if (flow_of(s)->at[CLIENT].gone && heard_ms(s, CLIENT) <= heard_ms(s, UPSTREAM)) {
 		end(s, CAUSE_CLIENT_LOST);
 		return;
 	}
@@ -744,7 +700,7 @@ static void take_answers(struct udp_session *s)
 		struct udp_message *m = udp_batch_at(b, (unsigned int)i);
 
 		if (take_answer(s, m) && udp_send_to(s->socket->source.fd, m))
-			count_lost(s->worker, CAUSE_SEND_BUFFER, udp_datagrams(m));
+			count_add(&s->worker->stats.errors[CAUSE_SEND_BUFFER], udp_datagrams(m));
 	}
 	if (got > 0 && has_all_answers(s)) {
 		end(s, SESSION_FINISHED);
@@ -768,12 +724,11 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 				       const struct graft_tuple *tuple, const struct udp_message *m,
 				       const union client_addr *client)
 {
-	struct udp_session *s = calloc(1, sizeof(*s)), **bucket;
+	struct udp_session *s = calloc(1, sizeof(*s));
 	struct worker *w = us->worker;
 
 	if (!s)
 		return NULL;
-	bucket = bucket_of(w, tuple);
 	s->worker = w;
 	s->forward = f;
 	s->socket = us;
@@ -783,17 +738,12 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	s->peer = m->peer;
 	s->local = m->local;
 	s->slot = NO_UDP_SLOT;
-	s->reason = REASONS;
 	s->timer.fire = on_timer;
-	s->in_bucket = *bucket;
-	*bucket = s;
-	s->prev = &w->udp->sessions;
-	s->next = w->udp->sessions;
-	if (s->next)
-		s->next->prev = &s->next;
-	w->udp->sessions = s;
+	LIST_INSERT_HEAD(bucket_of(w, tuple), s, in_bucket);
+	TAILQ_INSERT_TAIL(&w->udp->sessions, s, in_worker);
+	w->udp->unproven = w->udp->unproven ?: s;
+	w->udp->n_unproven++;
 	w->n_sessions++;
-	enter_unproven(s);
 	return s;
 }
 
@@ -879,35 +829,27 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 
 /* --- what a worker asks of its sessions --- */
 
-int udp_worker_open(struct worker *w)
+void udp_worker_open(struct worker *w)
 {
-	struct udp_worker *u = calloc(1, sizeof(*u));
+	struct udp_worker *u = allocated(calloc(1, sizeof(*u)));
 	uint32_t n = 1024;
 
 	while (n < w->shared->config->max_sessions && n < BUCKETS_MAX)
 		n *= 2;
-	w->udp = u;
-	if (!u)
-		return -ENOMEM;
 	u->mask = n - 1;
 	u->seed = arc4random();
-	u->buckets = calloc(n, sizeof(struct udp_session *));
-	u->worker = w;
-	udp_upstreams_open(&u->upstreams, &w->loop, on_upstream);
-	u->batch = udp_batch_new();
-	if (u->buckets && u->batch)
-		return 0;
-	udp_worker_close(w);
-	return -ENOMEM;
+	u->buckets = allocated(calloc(n, sizeof(*u->buckets)));
+	u->batch = allocated(udp_batch_new());
+	TAILQ_INIT(&u->sessions);
+	udp_upstreams_open(&u->upstreams, w, on_upstream);
+	w->udp = u;
 }
 
 void udp_worker_close(struct worker *w)
 {
 	struct udp_worker *u = w->udp;
 
-	if (!u)
-		return;
-	udp_upstreams_close(&u->upstreams);
+	udp_upstreams_close(&u->upstreams, 0);
 	while (u->sockets) { /* those of old sessions, which other workers had, too */
 		struct udp_socket *us = u->sockets;
 
@@ -918,14 +860,14 @@ void udp_worker_close(struct worker *w)
 	free(u->batch);
 	free(u->buckets);
 	free(u);
-	w->udp = NULL;
 }
 
 void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg)
 {
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = s->next) {
-		struct session_view v;
+	struct session_view v;
+	struct udp_session *s;
 
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		count_kernel(s);
 		view(s, &v);
 		fn(arg, &v);
@@ -935,13 +877,11 @@ void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg)
 unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 				   enum cause cause)
 {
-	struct udp_session *next;
+	struct session_view v;
+	struct udp_session *s;
 	unsigned int n = 0;
 
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
-		struct session_view v;
-
-		next = s->next;
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		view(s, &v);
 		if (choose && !choose(arg, &v))
 			continue;
@@ -953,24 +893,23 @@ unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, 
 
 void udp_sessions_follow_engines(struct worker *w)
 {
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = s->next) {
-		s->reason = REASONS;
-		if (hindrance(s) == REASONS)
-			continue; /* it is entered with its client's next datagram */
-		count_kernel(s);
-		leave_slot(s);
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		s->no_slot = false;
+		if (hindrance(s) != REASONS) /* else its client's next datagram enters it */
+			leave_slot(s);
 	}
 }
 
 void udp_sessions_leave_behind(struct worker *w)
 {
-	struct udp_session *next;
 	bool survives = w->shared->grafts && grafts_survive(w->shared->grafts);
+	struct udp_session *s;
 
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
-		next = s->next;
 		if (survives && carries(s, CLIENT) && (carries(s, UPSTREAM) || !is_owed(s)))
 			die(s);
 		else if (!is_owed(s) || now_of(s) >= last + OWES_MS)
@@ -980,15 +919,12 @@ void udp_sessions_leave_behind(struct worker *w)
 
 void udp_sessions_part(struct worker *w)
 {
-	struct udp_session *next;
+	struct udp_session *s;
 
-	for (struct udp_session *s = w->udp ? w->udp->sessions : NULL; s; s = next) {
-		const volatile struct udp_flow *f = s->slot == NO_UDP_SLOT ?
-							    NULL :
-							    udp_flow_of(grafts_of(s), s->slot);
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		const volatile struct udp_flow *f = flow_of(s);
 
-		next = s->next;
-		if (!f || !f->mirrored || !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
+		if (!f->mirrored || !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
 		    grafts_have(w->shared->grafts, &f->leg[0].tuple.local))
 			continue;
 		count_kernel(s);
@@ -1000,51 +936,26 @@ void udp_sessions_part(struct worker *w)
 void udp_sessions_after_batch(struct worker *w)
 {
 	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
-	struct udp_session *next;
+	struct udp_session *s;
 
-	if (!w->udp)
+	if (lost == w->udp->lost_seen)
 		return;
-	for (struct udp_session *s = lost != w->udp->lost_seen ? w->udp->sessions : NULL; s;
-	     s = next) {
-		next = s->next;
+	w->udp->lost_seen = lost;
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker)
 		if (s->server && atomic_load(&s->server->lost) != s->server_lost)
 			end(s, CAUSE_UPSTREAM_LOST);
-	}
-	w->udp->lost_seen = lost;
-	udp_upstreams_after_batch(&w->udp->upstreams);
-	while (w->udp->dead) {
-		struct udp_session *s = w->udp->dead;
-
-		w->udp->dead = s->next;
-		free(s);
-	}
 }
 
 /* --- of a daemon before --- */
 
-/* The addresses of what the client of the flow of SLOT sends. */
-static void find_client(const struct udp_grafts *us, uint32_t slot, struct udp_message *ret)
+/* To which what is sent to A comes; or NULL. */
+static struct udp_socket *socket_for(struct worker *w, const struct addr *a)
 {
-	struct sockaddr_storage ss;
-	socklen_t len;
+	struct udp_socket *us = w->udp->sockets;
 
-	*ret = (struct udp_message){ 0 };
-	udp_graft_address(us, slot, CLIENT, false, &ss, &len);
-	client_addr_set(&ret->peer, (struct sockaddr *)&ss);
-	udp_graft_address(us, slot, CLIENT, true, &ss, &len);
-	client_addr_set(&ret->local, (struct sockaddr *)&ss);
-}
-
-static struct udp_socket *socket_for(struct worker *w, const union client_addr *local)
-{
-	struct udp_socket *us = w->udp ? w->udp->sockets : NULL;
-	struct addr a = { .len = local->sa.sa_family == AF_INET ? sizeof(local->in) :
-								  sizeof(local->in6) };
-
-	memcpy(&a.ss, local, sizeof(*local));
 	while (us &&
-	       (us->addr.ss.ss_family != a.ss.ss_family || addr_port(&us->addr) != addr_port(&a) ||
-		(!addr_is_any(&us->addr) && !addr_equal(&us->addr, &a))))
+	       (us->addr.ss.ss_family != a->ss.ss_family || addr_port(&us->addr) != addr_port(a) ||
+		(!addr_is_any(&us->addr) && !addr_equal(&us->addr, a))))
 		us = us->next;
 	return us;
 }
@@ -1052,20 +963,22 @@ static struct udp_socket *socket_for(struct worker *w, const union client_addr *
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 {
 	struct udp_grafts *gs = grafts_udp(w->shared->grafts);
-	const volatile struct udp_flow *flow = udp_flow_of(gs, slot);
-	struct graft_tuple tuple;
-	struct udp_socket *us;
+	volatile struct udp_flow *flow = udp_flow_of(gs, slot);
+	struct graft_tuple tuple = flow->leg[CLIENT].tuple;
+	struct addr peer = graft_tuple_address(&tuple, false);
+	struct addr local = graft_tuple_address(&tuple, true);
+	struct addr to = graft_tuple_address(&flow->leg[UPSTREAM].tuple, false);
+	struct addr own = graft_tuple_address(&flow->leg[UPSTREAM].tuple, true);
+	struct udp_socket *us = socket_for(w, &local);
+	struct udp_message m = { 0 };
 	struct udp_session *s;
-	struct udp_message m;
-	struct addr to, own;
 	uint32_t ago;
 	int r;
 
-	find_client(gs, slot, &m);
-	us = socket_for(w, &m.local);
 	if (!us)
 		return -ENOENT;
-	graft_tuple_set(&tuple, &m.peer.sa, &m.local.sa);
+	client_addr_set(&m.peer, (struct sockaddr *)&peer.ss);
+	client_addr_set(&m.local, (struct sockaddr *)&local.ss);
 	s = new_session(us, f, &tuple, &m, &m.peer);
 	if (!s)
 		return -ENOMEM;
@@ -1076,11 +989,9 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	s->born_ms = clock_ms() - ((uint64_t)ago << UDP_TICK_SHIFT) / NS_PER_MS;
 	s->adopted = true;
 	s->connect_ms = 1; /* how long it took is not known */
-	udp_graft_address(gs, slot, UPSTREAM, false, &to.ss, &to.len);
 	s->server = servers_find(&f->servers, &to);
 	if (s->server)
 		s->server_lost = atomic_load(&s->server->lost);
-	udp_graft_address(gs, slot, UPSTREAM, true, &own.ss, &own.len);
 	udp_port_take_this(addr_port(&own));
 	r = connect_to(s, &to, &own);
 	if (r) {
@@ -1088,8 +999,8 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 		return r;
 	}
 	s->slot = slot;
-	udp_flow_of(gs, slot)->used = 1; /* it may have been another relay's */
-	udp_graft_set_idle(gs, slot, f->conf->idle_timeout_ms);
+	flow->used = 1; /* it may have been another relay's */
+	flow->idle = udp_graft_idle(f->conf->idle_timeout_ms);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->counted[dir] = grafted(s, dir);
 	s->asked = all_datagrams(s, CLIENT);

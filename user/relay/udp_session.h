@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <sys/queue.h>
+
 #include "datapath/udp.h"
 #include "datapath/udp_graft.h"
 #include "relay/forward.h"
@@ -17,16 +19,18 @@
  * answers (`responses`), or as others do.  It is at once what it will be, so it has no states.
  */
 
+LIST_HEAD(udp_session_list, udp_session);
+
 /* A socket that clients send to, and that answers leave by. */
 struct udp_socket {
 	struct source source;
 	struct worker *worker;
-	struct udp_socket *next; /* in udp->sockets */
-	struct forward *forward; /* of new sessions; NULL: there are none any more, */
-	struct forward *last;    /* but this was it, to which the socket counts as a session */
-	bool proxied;            /* what clients send begins with PROXY headers */
-	struct addr addr;        /* that it is bound to */
-	unsigned int refs;       /* sessions */
+	struct udp_socket *next;         /* in udp->sockets */
+	struct forward *forward;         /* of new sessions */
+	bool old;                        /* there are none any more */
+	struct addr addr;                /* that it is bound to */
+	unsigned int refs;               /* sessions, */
+	struct udp_session_list waiting; /* and those of them that wait for leg 0 to be activated */
 };
 
 /* What has passed in one direction. */
@@ -35,18 +39,15 @@ struct udp_count {
 };
 
 struct udp_session {
+	struct leftover leftover; /* when it has ended */
 	struct worker *worker;
 	struct forward *forward;
-	struct udp_session *next; /* in udp->sessions, or when it has ended in udp->dead */
-	struct udp_session **prev;
-	struct udp_session *in_bucket;
-	/* unproven: nothing shows that its client gets what is sent to it, see udp_session.c */
-	struct udp_session *newer, *older;
-	struct udp_session *next_waiting; /* in udp->waiting */
-	const struct udp_socket *by;      /* the same: that its datagrams come by; compared only */
-	struct udp_upstream *upstream;    /* owned; NULL: none yet */
+	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; ended: as it was */
+	LIST_ENTRY(udp_session) in_bucket;
+	LIST_ENTRY(udp_session) in_waiting; /* of its socket */
+	struct udp_upstream *upstream;      /* owned; NULL: none yet */
 	struct timer timer;
-	struct udp_socket *socket;     /* a reference */
+	struct udp_socket *socket;     /* a reference; its datagrams have come by it last */
 	struct graft_tuple tuple;      /* of what the client sends */
 	union client_addr client;      /* it is `peer`, or whom that speaks for in a PROXY header */
 	union client_addr destination; /* the same: `local`, or what the header says */
@@ -55,27 +56,26 @@ struct udp_session {
 	uint32_t server_lost; /* server->lost when it got that */
 	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms;
-	uint32_t slot;                         /* NO_UDP_SLOT: it is not entered */
-	uint32_t connect_ms;                   /* until the first answer, and 1; 0: none */
-	uint64_t asked;                        /* datagrams of the client when that came */
-	uint64_t heard_ms[2];                  /* by side, in user space */
-	struct udp_count copied[2], before[2]; /* and by packet programs, before it had this slot */
-	struct udp_count counted[2];           /* by packet programs, that its counters have */
-	uint32_t word;                         /* of leg 0, at the last look */
+	uint32_t slot;        /* NO_UDP_SLOT: it is not entered */
+	uint32_t connect_ms;  /* until the first answer, and 1; 0: none */
+	uint64_t asked;       /* datagrams of the client when that came */
+	uint64_t heard_ms[2]; /* by side, in user space */
+	struct udp_count copied[2];
+	struct udp_count counted[2]; /* by packet programs, that its counters have */
+	uint32_t word;               /* of leg 0, at the last look */
 	uint64_t behind_ms[2]; /* by leg: since when not all that has passed was sent on; or 0 */
-	uint8_t reason;        /* enum reason: why it is not grafted; REASONS: it may be */
+	/* proven: something shows that its client gets what is sent to it, see udp_session.c */
 	bool proven, adopted, waiting, ended;
+	bool no_slot; /* it was to be entered, and there was none */
 };
 
 /* What a worker has for all of them. */
 struct udp_worker {
-	struct worker *worker;
-	struct udp_session **buckets;
+	struct udp_session_list *buckets;
 	uint32_t mask, seed;
-	struct udp_session *sessions, *dead;
-	struct udp_session *oldest, *newest; /* that are unproven, */
-	unsigned int n_unproven;             /* and how many these are */
-	struct udp_session *waiting;         /* for leg 0 to be activated */
+	TAILQ_HEAD(, udp_session) sessions; /* those that are proven; the others, oldest first */
+	struct udp_session *unproven;       /* the first of these; NULL: none is, */
+	unsigned int n_unproven;            /* and how many they are */
 	struct udp_socket *sockets;
 	struct timer old; /* when those without a forward are looked at */
 	struct udp_batch *batch;
@@ -83,8 +83,8 @@ struct udp_worker {
 	uint64_t lost_seen; /* of shared->udp_lost */
 };
 
-/* Room for sessions of W.  Once; W has none before. */
-int udp_worker_open(struct worker *w);
+/* Room for sessions of W; pages are taken as they are needed. */
+void udp_worker_open(struct worker *w);
 void udp_worker_close(struct worker *w);
 
 /* --- for who reads from clients --- */
@@ -100,8 +100,7 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret);
 /* M comes from its client, by US. */
-void udp_session_take(struct udp_session *s, const struct udp_socket *us,
-		      const struct udp_message *m);
+void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
 /*
  * An unproven session gives way, if there is one: of F (NULL: of any), and of the host REMOTE (NULL:
  * any).

@@ -95,19 +95,16 @@ void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 
 	close(up->source.fd); /* which epoll forgets by itself */
 	if (up->port)
-		udp_port_put(up->port, us->loop->now_ms + ms);
+		udp_port_put(up->port, us->worker->loop.now_ms + ms);
 	up->session = NULL;
-	up->next = us->closed;
-	us->closed = up;
+	worker_free_later(us->worker, &up->leftover);
 }
 
 static struct udp_upstream *take_first(struct udp_upstreams *us)
 {
-	struct udp_upstream *up = us->rests;
+	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
 
-	us->rests = up->next;
-	if (!us->rests)
-		us->last = &us->rests;
+	STAILQ_REMOVE_HEAD(&us->rests, next);
 	us->n_rests--;
 	atomic_fetch_sub(&up->forward->sessions, 1);
 	return up;
@@ -122,10 +119,10 @@ static bool is_clean(const struct udp_upstream *up)
 	       errno == EAGAIN;
 }
 
-/* Close what has rested for KEPT_MS, and was not needed. */
-static void close_rested(struct udp_upstreams *us, uint64_t kept_ms)
+void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 {
-	while (us->rests && us->rests->rests_ms + kept_ms <= us->loop->now_ms) {
+	while (us->n_rests &&
+	       STAILQ_FIRST(&us->rests)->rests_ms + kept_ms <= us->worker->loop.now_ms) {
 		struct udp_upstream *up = take_first(us);
 
 		udp_upstream_close(up, is_clean(up) ? UDP_PORT_RESTS_MS : UDP_PORT_OWED_MS);
@@ -136,46 +133,43 @@ static void on_rest(struct timer *timer)
 {
 	struct udp_upstreams *us = container_of(timer, struct udp_upstreams, timer);
 
-	close_rested(us, KEPT_MS);
+	udp_upstreams_close(us, KEPT_MS);
 	if (us->n_rests)
-		timer_set(us->loop, timer, us->loop->now_ms + KEPT_MS);
+		timer_set(&us->worker->loop, timer, us->worker->loop.now_ms + KEPT_MS);
 }
 
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 {
 	struct udp_upstreams *us = up->among;
-	uint64_t now = us->loop->now_ms;
+	uint64_t now = us->worker->loop.now_ms;
 
 	if (us->n_rests == RESTS_MOST || forward_needs_privileges(f->conf))
 		return false;
 	/* tell again: what has come so far was the session's */
-	loop_watch(us->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
+	loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	up->session = NULL;
-	up->next = NULL;
 	up->forward = f;
 	up->rests_ms = now;
 	up->rested_ms = now + UDP_PORT_RESTS_MS;
 	atomic_fetch_add(&f->sessions, 1);
-	*us->last = up;
-	us->last = &up->next;
+	STAILQ_INSERT_TAIL(&us->rests, up, next);
 	if (!us->n_rests++)
-		timer_set(us->loop, &us->timer, now + KEPT_MS);
+		timer_set(&us->worker->loop, &us->timer, now + KEPT_MS);
 	return true;
 }
 
 struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
 				       const struct forward *f, const union client_addr *to)
 {
-	struct udp_upstream *up = us->rests;
+	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
 
-	if (!up || up->rested_ms > us->loop->now_ms || up->forward != f ||
+	if (!up || up->rested_ms > us->worker->loop.now_ms || up->forward != f ||
 	    !client_addr_equal(&up->to, to))
 		return NULL;
 	take_first(us);
-	if (is_clean(up)) {
-		up->session = s;
+	up->session = s;
+	if (is_clean(up))
 		return up;
-	}
 	udp_upstream_close(up, UDP_PORT_OWED_MS);
 	return NULL;
 }
@@ -197,10 +191,9 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		     const union client_addr *client, const struct addr *own)
 {
 	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
-	uint64_t now = up->among->loop->now_ms;
+	uint64_t now = up->among->worker->loop.now_ms;
 	int r = -EADDRINUSE;
 
-	a.len = up->to.sa.sa_family == AF_INET6 ? sizeof(a.in6) : sizeof(a.in);
 	if (own)
 		a = *own;
 	else if (fc->transparent)
@@ -212,7 +205,8 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		if (!up->port)
 			break;
 		addr_set_port(&a, up->port);
-		r = bind(up->source.fd, (const struct sockaddr *)&a.ss, a.len) ? -errno : 0;
+		/* either family takes so many bytes */
+		r = bind(up->source.fd, (const struct sockaddr *)&a.ss, sizeof(a.in6)) ? -errno : 0;
 		if (!r || own)
 			return r;
 		udp_port_put(up->port, now + UDP_PORT_RESTS_MS);
@@ -221,29 +215,23 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
 }
 
-/* As upstream_socket(); where there are no descriptors, those that rest are given up. */
-static int get_socket(struct udp_upstreams *us, const struct forward *f,
-		      const union client_addr *client, const struct addr *to)
-{
-	int fd = upstream_socket(f, &client->sa, to);
-
-	if (fd != -EMFILE && fd != -ENFILE)
-		return fd;
-	close_rested(us, 0);
-	return upstream_socket(f, &client->sa, to);
-}
-
 int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const struct forward *f,
 		      const union client_addr *client, const struct addr *to,
 		      const struct addr *own, struct udp_upstream **ret)
 {
-	int fd = get_socket(us, f, client, to), r;
-	struct udp_upstream *up = fd < 0 ? NULL : calloc(1, sizeof(*up));
+	int fd = upstream_socket(f, &client->sa, to), r;
+	struct udp_upstream *up;
 
+	if (fd == -EMFILE || fd == -ENFILE) { /* those that rest have some */
+		udp_upstreams_close(us, 0);
+		fd = upstream_socket(f, &client->sa, to);
+	}
+	if (fd < 0)
+		return fd;
+	up = calloc(1, sizeof(*up));
 	if (!up) {
-		if (fd >= 0)
-			close(fd);
-		return fd < 0 ? fd : -ENOMEM;
+		close(fd);
+		return -ENOMEM;
 	}
 	up->source = (struct source){ .handle = on_event, .fd = fd };
 	up->among = us;
@@ -254,7 +242,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
 		r = -errno;
-	r = r ?: loop_watch(us->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
+	r = r ?: loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	if (!r)
 		*ret = up;
 	else
@@ -264,24 +252,8 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 
 /* --- those of a worker --- */
 
-void udp_upstreams_open(struct udp_upstreams *us, struct loop *loop, udp_upstream_fn *handle)
+void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle)
 {
-	*us = (struct udp_upstreams){ .loop = loop, .handle = handle, .last = &us->rests };
-	us->timer.fire = on_rest;
-}
-
-void udp_upstreams_after_batch(struct udp_upstreams *us)
-{
-	while (us->closed) {
-		struct udp_upstream *up = us->closed;
-
-		us->closed = up->next;
-		free(up);
-	}
-}
-
-void udp_upstreams_close(struct udp_upstreams *us)
-{
-	close_rested(us, 0);
-	udp_upstreams_after_batch(us);
+	*us = (struct udp_upstreams){ .worker = w, .handle = handle, .timer.fire = on_rest };
+	STAILQ_INIT(&us->rests);
 }

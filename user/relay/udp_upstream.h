@@ -4,9 +4,11 @@
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "base/addr.h"
 #include "base/loop.h"
+#include "relay/worker.h"
 
 /* Sockets of UDP that are connected to servers, and the local ports of these. */
 
@@ -42,11 +44,12 @@ void udp_port_put(in_port_t port, uint64_t free_ms);
  * flow.
  */
 struct udp_upstream {
+	struct leftover leftover; /* when it is closed */
+	STAILQ_ENTRY(udp_upstream) next;
 	struct source source;
 	struct udp_upstreams *among;
 	struct udp_session *session; /* NULL: it rests, or is to be freed */
-	struct udp_upstream *next;
-	struct forward *forward; /* resting: it counts as a session of that */
+	struct forward *forward;     /* resting: it counts as a session of that */
 	union client_addr to;
 	in_port_t port;
 	uint64_t rests_ms, rested_ms; /* since when, and until when it rests */
@@ -57,19 +60,16 @@ typedef void udp_upstream_fn(struct udp_session *s, uint32_t events);
 
 /* Those of a worker. */
 struct udp_upstreams {
-	struct loop *loop;
+	struct worker *worker;
 	udp_upstream_fn *handle;
-	struct udp_upstream *rests, **last; /* FIFO */
+	STAILQ_HEAD(, udp_upstream) rests; /* FIFO */
 	unsigned int n_rests;
 	struct timer timer; /* when those that nobody needs are looked at */
-	struct udp_upstream *closed;
 };
 
-void udp_upstreams_open(struct udp_upstreams *us, struct loop *loop, udp_upstream_fn *handle);
-/* Close those that rest; no session has one. */
-void udp_upstreams_close(struct udp_upstreams *us);
-/* After a batch of events: free those that were closed. */
-void udp_upstreams_after_batch(struct udp_upstreams *us);
+void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
+/* Close those that have rested for KEPT_MS. */
+void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms);
 
 /*
  * A socket for S, of F and CLIENT, that is connected to TO, from OWN (NULL: from a port of ours).

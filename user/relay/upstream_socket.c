@@ -96,20 +96,14 @@ void upstream_learn_ports(void)
  * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,
  * simultaneous open).
  */
-static bool has_met_itself(int fd, const struct addr *to)
-{
-	struct addr own = { .len = sizeof(own.ss) };
-	unsigned int port = ntohs(addr_port(to));
-
-	return port >= first_port && port <= last_port &&
-	       !getsockname(fd, (struct sockaddr *)&own.ss, &own.len) && addr_equal(&own, to);
-}
-
 int upstream_connect(int fd, const struct addr *to)
 {
 	int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
+	struct addr own = { .len = sizeof(own.ss) };
+	unsigned int port = ntohs(addr_port(to));
 
-	if ((!error || error == EINPROGRESS) && has_met_itself(fd, to))
+	if ((!error || error == EINPROGRESS) && port >= first_port && port <= last_port &&
+	    !getsockname(fd, (struct sockaddr *)&own.ss, &own.len) && addr_equal(&own, to))
 		return ECONNREFUSED;
 	return error;
 }

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "base/loop.h"
 #include "config/config.h"
@@ -29,7 +30,6 @@ struct shared {
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
-	_Atomic unsigned int udp_old;  /* sockets that no forward listens at, for old sessions */
 	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
 };
 
@@ -51,9 +51,9 @@ struct worker {
 	struct leftover *leftovers;
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
-	struct listener *listeners; /* list; see listener.h */
-	struct udp_worker *udp;     /* NULL: no forward of UDP has listened so far */
-	struct timer resume;        /* when the next pause of a listener is over */
+	LIST_HEAD(, listener) listeners; /* see listener.h */
+	struct udp_worker *udp;
+	struct timer resume; /* when the next pause of a listener is over */
 
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
