@@ -6,7 +6,9 @@ Conversations run through `culvert --engine graft` in a lab, with IPv4 and IPv6,
 loss, SACK, window scaling and timestamps.  All packets of both wires are captured.  The offsets of
 a session follow from its two handshakes alone; from then on each packet that the relay sends on
 must be one that has come, with these offsets, and each that comes must be sent on, until the
-session ends.  Nothing else may leave.  A TSecr must be a clock that the end itself has sent.
+session ends.  Nothing else may leave.  A TSecr must be a clock that the end itself has sent.  Then
+the same where sessions move to another relay and back, by plan and by loss of power: the offsets
+of the handshakes hold on the wires of both.
 
 usage: graft_wire.py [--culvert build/culvert] [--sessions N]        (as root)
 """
@@ -19,12 +21,15 @@ import os
 import random
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-import labkit  # noqa: E402  pylint: disable=wrong-import-position
+# pylint: disable=wrong-import-position
+import labkit  # noqa: E402
+from standby_rig import CLIENT_SIDE, RELAYS as PAIR, SERVER_SIDE, Pair  # noqa: E402
 
 UPSTREAM_PORT = 7001
 RELAYS = {4: "10.0.1.2", 6: "fd00:1::2"}
@@ -37,6 +42,7 @@ OUTGOING = 4
 OWN_TTL = 64
 TOS = 0x48  # of the ends' packets, which stays; those of the relay itself have none
 PATIENCE = 30
+MOVING = 1.5  # seconds, around a move in which not all that comes is sent on
 ABORT = struct.pack("ii", 1, 0)
 
 # ---- places
@@ -107,8 +113,8 @@ def sum16(data):
 class Packet:
     """A TCP packet on the wire of SIDE; out: it leaves the relay."""
 
-    def __init__(self, raw, side, out):
-        self.side, self.out, self.used = side, out, False
+    def __init__(self, raw, side, out, when, relay):
+        self.side, self.out, self.used, self.when, self.relay = side, out, False, when, relay
         ip = raw[14:]
         if raw[12:14] == b"\x08\0":
             self.family, l3 = 4, 20
@@ -157,7 +163,7 @@ class Packet:
         return struct.unpack("!II", value) if value else None
 
     def __str__(self):
-        return (f"side {self.side} {'out' if self.out else 'in'} seq {self.seq} ack {self.ack} "
+        return (f"{self.when:.3f} {self.relay} side {self.side} {'out' if self.out else 'in'} seq {self.seq} ack {self.ack} "
                 f"flags {self.flags:#x} window {self.window} ttl {self.ttl} "
                 f"{len(self.payload)} bytes, options {self.options.hex()}")
 
@@ -165,8 +171,9 @@ class Packet:
 class Capture:
     """All TCP packets of both wires, in the order in which the relay has them."""
 
-    def __init__(self, lab):
-        with within(lab, "relay"):
+    def __init__(self, lab, relay="relay"):
+        self.relay = relay
+        with within(lab, relay):
             self.sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
             self.sides = {name: side for side, name in enumerate(INTERFACES)}
             self.own = [fcntl.ioctl(self.sock, 0x8927, name.encode().ljust(40, b"\0"))[18:24]
@@ -180,7 +187,8 @@ class Capture:
     def _run(self):
         while not self.ended:
             try:
-                self.records.append(self.sock.recvfrom(65535))
+                record = self.sock.recvfrom(65535)
+                self.records.append((*record, time.monotonic()))
             except TimeoutError:
                 pass
 
@@ -191,7 +199,7 @@ class Capture:
         _, lost = struct.unpack("II", self.sock.getsockopt(263, 6, 8))
         self.sock.close()
         assert not lost, f"{lost} packets were not captured"
-        for raw, (interface, _, kind, *_) in self.records:
+        for raw, (interface, _, kind, *_), when in self.records:
             tcp = (raw[12:14] == b"\x08\0" and raw[23] == 6) or (raw[12:14] == b"\x86\xdd" and
                                                                raw[20] == 6)
             if not tcp or interface not in self.sides:
@@ -200,7 +208,7 @@ class Capture:
             if not out and raw[6:12] == self.own[side]:
                 tally["given back"] += 1
             else:
-                yield Packet(raw, side, out)
+                yield Packet(raw, side, out, when, self.relay)
 
 
 # ---- the model
@@ -297,20 +305,27 @@ class Session:
         if was.clocks():
             self.check_clocks(was, now)
 
-    def run(self):
+    def run(self, moves=()):
+        """MOVES: when sessions have moved to another relay; of two, the order is not certain."""
         waiting, grafted, ended = [], False, 0
+        for p in self.packets if moves else ():
+            if not p.out and p.clocks():
+                self.sent_clocks[p.side].add(p.clocks()[0])
         for p in self.packets:
             if not p.out:
                 waiting.append(p)
                 if p.clocks():
                     self.sent_clocks[p.side].add(p.clocks()[0])
-                p.expected = grafted and not ended
+                p.expected = (grafted and not ended and
+                              not any(-MOVING < p.when - at < MOVING for at in moves))
                 self.tally["in, grafted"] += p.expected
                 continue
             if not p.traffic & TOS:
                 if p.clocks():
                     self.own_clock[p.side] = p.clocks()[0]
-                if grafted:
+                if grafted and moves and not p.payload and p.flags == ACK:
+                    self.tally["probes of adopted sockets"] += 1
+                elif grafted:
                     self.fail("a packet of the relay itself", p)
                 continue
             was = self.origin(waiting, p)
@@ -376,16 +391,17 @@ def listen(lab, family):
     return sock
 
 
-def converse(lab, families, chance, exchanges):
+def converse(lab, families, chance, exchanges, stop=None):
+    """Until there were so many EXCHANGES, or STOP is set: these are half a dozen a second."""
     family = families[0]
     with within(lab, "client"):
         sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
     mark_packets(sock, family)
     sock.settimeout(PATIENCE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.connect((RELAYS[family], FORWARDS[families]))
+    sock.connect((RELAYS[family] if not stop else CLIENT_SIDE[family == 6], FORWARDS[families]))
     with sock:
-        for _ in range(exchanges):
+        for _ in range(exchanges) if not stop else iter(lambda: stop.wait(0.15), True):
             size, wanted = (int(2 ** chance.uniform(0, 15)) for _ in range(2))
             request = chance.randbytes(size)
             sock.sendall(struct.pack("!II", size, wanted) + request)
@@ -474,15 +490,79 @@ def run(program, sessions, scene):
     return tally
 
 
+class Relays(Pair):
+    config = "".join(f"[forward {port}]\nlisten = :{port}\nupstream = "
+                     f"{with_port(SERVERS[there], UPSTREAM_PORT)}\n"
+                     f"source = {SERVER_SIDE[there == 6]}\n"
+                     for (_, there), port in FORWARDS.items())
+
+
+def run_pair(program, sessions):
+    """All packets of both relays, of sessions that live through four moves."""
+    tally, moves, stop, failed = collections.Counter(), [], threading.Event(), []
+
+    def talk(families, seed):
+        try:
+            converse(lab, families, random.Random(seed), 0, stop)
+        except (OSError, ValueError) as error:
+            failed.append(f"IPv{families[0]} to IPv{families[1]}: {error}")
+
+    with labkit.Lab(two_relays=True) as lab:
+        for machine in "client", "server":
+            no_offload(lab, machine, "to-relay")
+        for relay in PAIR:
+            no_offload(lab, relay, *INTERFACES)
+        pair = Relays(lab, program)
+        try:
+            pair.begin()
+            servers = [listen(lab, family) for family in SERVERS]
+            captures = {relay: Capture(lab, relay) for relay in PAIR}
+            threads = [threading.Thread(target=talk, args=(list(FORWARDS)[n % 3], n))
+                       for n in range(sessions)]
+            for thread in threads:  # one after the other, see sessions_of()
+                thread.start()
+                time.sleep(0.1)
+            pair.wait_mirrored("relay", sessions)
+            for turn, power in enumerate((False, False, True, True)):
+                old, new = PAIR[turn % 2], PAIR[1 - turn % 2]
+                moves.append(time.monotonic())
+                pair.move(old, new, power)
+                time.sleep(2 * MOVING)
+                if power:
+                    pair.come_back(old)
+                pair.wait_mirrored(new, sessions)
+            stop.set()
+            for thread in threads:
+                thread.join()
+            time.sleep(1)
+            packets = sorted((p for capture in captures.values() for p in capture.packets(tally)),
+                             key=lambda p: p.when)
+            for server in servers:
+                server.close()
+        finally:
+            stop.set()
+            subprocess.run(["umount", "-l", pair.pins], check=False)
+    for session in sessions_of(packets, tally):
+        session.run(moves)
+    tally["faults"] += len(failed)
+    print("moves at", *(f"{at:.3f}" for at in moves))
+    print("moves:", ", ".join(f"{count} {what}" for what, count in tally.items()), *failed,
+          sep="\n")
+    return tally
+
+
 def main():
-    options = labkit.test_options(__doc__, ("--sessions", {"type": int, "default": 40}))
+    options = labkit.test_options(__doc__, ("--sessions", {"type": int, "default": 40,
+                                                              "help": "0: the moves alone"}))
     labkit.handle_signals()
     good = True
-    for scene in SCENES:
+    for scene in SCENES if options.sessions else ():
         tally = run(options.culvert, options.sessions, scene)
         # segments of IPv4 do not fit into packets of IPv6, so not all mixed ones are grafted
         good &= not tally["faults"] and all(
             tally[f"grafted IPv{f} to IPv{f}"] >= options.sessions // len(FORWARDS) for f in (4, 6))
+    tally = run_pair(options.culvert, 12)
+    good &= not tally["faults"] and tally["sessions"] == 12
     return 0 if good else 1
 
 

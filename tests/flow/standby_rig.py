@@ -222,9 +222,10 @@ class Pair:
                     self.relays[relay].control, "--graft-pins", os.path.join(self.pins, relay))
 
     def come_back(self, relay):
-        """As after a reboot: what was pinned is gone, and the address is elsewhere."""
+        """As after a reboot: what was pinned is gone, so are sockets, and the address is elsewhere."""
         self.release(relay)
         self.forget(relay)
+        self.inside(relay, "ss", "-K", "-t", "state", "connected")
         self.flush(relay)
         self.plug(relay, "up")
         self.start(relay)
