@@ -288,6 +288,9 @@ engine = {"auto" if carrier == "graft" else carrier}
         before = parse(self.scrape())
         expect(total(before, "culvert_server_up") == 5, f"{before['culvert_server_up']}")
         talk = self.talk(9000 + n for n in range(len(CARRIERS)))
+        export = self.lab.start("client", self.program, "export", "--control", self.daemon.control,
+                                stdout=subprocess.DEVNULL)
+        wait_until(lambda: total(parse(self.scrape()), "culvert_standby_in_sync") == 1, "an export")
         self.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
         samples = self.settled()
         self.check_live(samples)
@@ -296,6 +299,7 @@ engine = {"auto" if carrier == "graft" else carrier}
         self.check_examples(samples)
         talk.stdin.close()
         self.lab.finish(talk, 5)
+        self.lab.stop(export)
         wait_until(lambda: total(parse(self.scrape()), "culvert_sessions") == 0, "no sessions")
         after = self.settled()
         self.check_never_down(samples, after)
