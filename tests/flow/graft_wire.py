@@ -38,7 +38,7 @@ SERVERS = {4: "10.0.2.2", 6: "fd00:2::2"}
 FORWARDS = {(4, 4): 7044, (6, 6): 7066, (6, 4): 7064, (4, 6): 7046}
 INTERFACES = ("to-client", "to-server")  # by side
 FIN, SYN, RST, ACK = 1, 2, 4, 16
-OUTGOING = 4
+OTHERHOST, OUTGOING = 3, 4
 OWN_TTL = 64
 TOS = 0x48  # of the ends' packets, which stays; those of the relay itself have none
 PATIENCE = 30
@@ -207,6 +207,8 @@ class Capture:
             side, out = self.sides[interface], kind == OUTGOING
             if not out and raw[6:12] == self.own[side]:
                 tally["given back"] += 1
+            elif kind == OTHERHOST:  # flooded by a bridge that does not know whose it is
+                tally["not for the relay"] += 1
             else:
                 yield Packet(raw, side, out, when, self.relay)
 
