@@ -154,7 +154,7 @@ static int open_it(void **state)
 {
 	(void)state;
 	for (size_t i = 0; i < FORWARDS; i++) {
-		made[i] = forward_new(&forwards[i], &config, NULL, NULL);
+		made[i] = forward_new(&forwards[i], &config, NULL, NULL, NULL);
 		assert_non_null(made[i]);
 	}
 	clients_init(&shared.clients);

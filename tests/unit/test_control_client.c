@@ -248,12 +248,12 @@ static const char sessions_answer[] =
 	"\"state\":\"dead\",\"age_ms\":130000,\"flows\":[]}]}\n";
 
 static const char sessions_text[] =
-	"ID  FORWARD  CLIENT          UPSTREAM        AGE  STATE  DIRECTION           CARRIER  PHASE   "
-	"  BYTES  HANDOVERS  BACKLOG MAX  STANDBY  REASON\n"
-	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s  open   client-to-upstream  sockmap  kernel  "
-	"1.2 KiB          1          0 B  yes      conversation\n"
-	"17  db       10.0.1.2:41234  10.0.2.2:9001  5.3s  open   upstream-to-client  splice   user    "
-	"  5 GiB         12      1.5 MiB  yes      slow target\n";
+	"ID  FORWARD  CLIENT          UPSTREAM       SERVER NAME   AGE  STATE  DIRECTION           "
+	"CARRIER  PHASE     BYTES  HANDOVERS  BACKLOG MAX  STANDBY  REASON\n"
+	"17  db       10.0.1.2:41234  10.0.2.2:9001  -            5.3s  open   client-to-upstream  "
+	"sockmap  kernel  1.2 KiB          1          0 B  yes      conversation\n"
+	"17  db       10.0.1.2:41234  10.0.2.2:9001  -            5.3s  open   upstream-to-client  "
+	"splice   user      5 GiB         12      1.5 MiB  yes      slow target\n";
 
 TEST(test_answers)
 {

@@ -34,17 +34,20 @@ static bool is_setting(char *line, char **ret_key, char **ret_value)
 	return true;
 }
 
-static void look_at_setting(struct seen *seen, bool forward, const char *key, const char *value)
+static void look_at_setting(struct seen *seen, enum option_scope scope, const char *key,
+			    const char *value)
 {
-	const struct option_def *o = option_find(key, forward ? SCOPE_FORWARD : SCOPE_CULVERT);
+	const struct option_def *o = option_find(key, scope);
 
 	if (!o) {
 		fail_msg(EXAMPLE ": there is no %s in %s", key,
-			 forward ? "[forward]" : "[culvert]");
+			 scope == SCOPE_CULVERT ? "[culvert]" :
+			 scope == SCOPE_SNI     ? "[sni]" :
+						  "[forward]");
 		return;
 	}
-	(forward ? seen->forward : seen->global)[o - option_table] = true;
-	if (!forward && o->initial && strcmp(o->initial, value) != 0)
+	(scope == SCOPE_CULVERT ? seen->global : seen->forward)[o - option_table] = true;
+	if (scope == SCOPE_CULVERT && o->initial && strcmp(o->initial, value) != 0)
 		fail_msg(EXAMPLE ": the default of %s is %s, not %s", key, o->initial, value);
 }
 
@@ -71,23 +74,26 @@ TEST(test_every_key)
 {
 	struct seen seen = { 0 };
 	char line[LINE_LEN], *key, *value;
-	bool forward = false;
+	enum option_scope scope = SCOPE_CULVERT;
 	FILE *f = open_example();
 
 	while (next_line(f, line)) {
 		if (*line == '[')
-			forward = strncmp(line, "[forward ", 9) == 0;
+			scope = !strncmp(line, "[forward ", 9) ? SCOPE_FORWARD :
+				!strncmp(line, "[sni ", 5)     ? SCOPE_SNI :
+								 SCOPE_CULVERT;
 		else if (is_setting(line, &key, &value))
-			look_at_setting(&seen, forward, key, value);
+			look_at_setting(&seen, scope, key, value);
 	}
 	fclose(f);
 	for (const struct option_def *o = option_table; o->name; o++) {
 		size_t i = (size_t)(o - option_table);
 
-		if ((o->scope == SCOPE_GLOBAL || o->scope == SCOPE_EACH) && !seen.global[i])
+		if (o->scope & SCOPE_CULVERT && !seen.global[i])
 			fail_msg(EXAMPLE ": %s is missing in [culvert]", o->name);
-		if ((o->scope == SCOPE_FORWARD || o->scope == SCOPE_EACH) && !seen.forward[i])
-			fail_msg(EXAMPLE ": %s is missing in [forward database]", o->name);
+		if (o->scope & SCOPE_OWN && !seen.forward[i])
+			fail_msg(EXAMPLE ": %s is missing in [forward database], or [sni]",
+				 o->name);
 	}
 }
 

@@ -39,7 +39,7 @@
 #define TEXT_MAX 256
 #define LINE_LEN 2048 /* of the screen, or of a request with a forward's name */
 #define FILTER_MAX 40
-#define COLUMNS_MAX 15   /* and a column without a title behind the last */
+#define COLUMNS_MAX 16   /* and a column without a title behind the last */
 #define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
 #define ESCAPE 27
 
@@ -105,6 +105,7 @@ static struct table {
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
+				    { "SERVER NAME", TEXT, 20, 180, { "/server_name" } },
 				    { "RATE/s", RATE, 8, 0, { BOTH_FLOWS("bytes") } },
 				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
 				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },

@@ -14,7 +14,7 @@
 #include "base/parse_size.h"
 
 #define TEXT_MAX 256
-#define COLUMNS_MAX 14
+#define COLUMNS_MAX 15
 
 static const struct table {
 	const char *key;   /* of the array; all tables of that key are shown */
@@ -23,8 +23,8 @@ static const struct table {
 } tables[] = {
 	{ "sessions",
 	  "flows",
-	  { "id", "forward", "client", "upstream", "age_ms", "state", "direction", "carrier",
-	    "phase", "bytes", "handovers", "backlog_max", "standby", "reason" } },
+	  { "id", "forward", "client", "upstream", "server_name", "age_ms", "state", "direction",
+	    "carrier", "phase", "bytes", "handovers", "backlog_max", "standby", "reason" } },
 	{ "forwards",
 	  NULL,
 	  { "name", "listen", "upstream", "engine", "state", "live", "max_sessions", "accepted",

@@ -83,6 +83,14 @@ struct forward_conf {
 	const char *name;         /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */
 	const char *place;        /* where it begins; as in struct config_line */
+	/*
+	 * [sni FORWARD NAME...]: that forward's clients of these names, which are separated by
+	 * blanks, go to servers of their own.  It listens nowhere.  NULL: it is no such section.
+	 */
+	const char *sni;
+	size_t of;        /* that forward, in struct config */
+	const char *alpn; /* protocols of which a client offers one, as SNI; NULL: any */
+	bool hellos;      /* a forward that has such sections: its clients begin with TLS */
 	struct endpoint listen;
 	struct upstream upstream;
 	enum engine engine;
@@ -103,6 +111,7 @@ struct forward_conf {
 	uint64_t copy_buffer;          /* bytes */
 	unsigned int proxy_protocol;   /* enum proxy_use */
 	unsigned int proxy_timeout_ms; /* for a client's PROXY header */
+	unsigned int hello_timeout_ms; /* and for its TLS hello */
 	struct addr source;       /* of connections to the upstream, without a port; len 0: any */
 	const char *interface;    /* that they go out by; NULL: any */
 	unsigned int mark;        /* of their packets (SO_MARK); 0: none */

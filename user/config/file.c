@@ -10,6 +10,7 @@
  */
 #include "config/file.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
@@ -21,6 +22,7 @@
 
 #include "base/array.h"
 #include "base/log.h"
+#include "base/tls_hello.h"
 
 #define BLANKS " \t"
 #define BOM "\xef\xbb\xbf" /* which editors put before UTF-8 */
@@ -95,19 +97,67 @@ static char *without_comment(char *line)
 	return trim(line);
 }
 
+/* What the section that begins with LINE, "[sni FORWARD NAME...]", is called: its first name. */
+static void begin_sni(struct config_reader *r, char *line)
+{
+	char *rest = line + strlen("[sni"), *end = strchr(rest, ']');
+	char known[TLS_NAME_MAX + 1], *of, *name;
+	const char *called;
+	size_t parent = 0;
+
+	if (end)
+		*end = '\0';
+	rest = trim(rest);
+	of = strsep(&rest, BLANKS);
+	if (!end || end[1] || !rest) {
+		config_mistake(r, "expected [sni FORWARD NAME...], and nothing behind it");
+		return;
+	}
+	while (parent < r->c->n_forwards && strcmp(r->c->forwards[parent].name, of) != 0)
+		parent++;
+	if (parent == r->c->n_forwards || r->c->forwards[parent].sni) {
+		config_mistake(r, "[sni %.64s ...]: no [forward %.64s] stands above", of, of);
+		return;
+	}
+	rest = trim(rest);
+	for (char *c = rest; *c; c++)
+		*c = (char)tolower((unsigned char)*c);
+	called = config_keep(r->c, "%s/%.*s", of, (int)strcspn(rest, BLANKS), rest);
+	for (size_t i = 0; i < r->c->n_forwards; i++) /* the same, for other protocols */
+		if (!strcmp(r->c->forwards[i].name, called))
+			called = config_keep(r->c, "%s+", called);
+	config_begin_forward(r, called);
+	if (r->error)
+		return;
+	r->forward->sni = config_keep(r->c, "%s", rest);
+	r->forward->of = parent;
+	r->c->forwards[parent].hellos = true;
+	while ((name = strsep(&rest, BLANKS))) {
+		const char *host = name + 2 * !strncmp(name, "*.", 2);
+
+		if (*name && !tls_name(host, strlen(host), known))
+			config_mistake(r, "\"%.64s\": expected a host name, or *. and one", name);
+	}
+}
+
 /* LINE begins with "[".  Returns which section it is. */
-static enum option_scope begin_section(struct config_reader *r, const char *line)
+static enum option_scope begin_section(struct config_reader *r, char *line)
 {
 	char name[sizeof(((struct endpoint *)0)->text)]; /* as that of a nameless forward */
 	int len = 0;
 
 	if (!strcmp(line, "[culvert]"))
 		return SCOPE_CULVERT;
+	if (!strncmp(line, "[sni ", 5)) {
+		begin_sni(r, line);
+		return SCOPE_SNI;
+	}
 	sscanf(line, "[forward%*[ ]%287[^] \t]]%n", name, &len);
 	if (!len || line[len])
 		config_mistake(r,
-			       "\"%.64s\": expected [culvert] or [forward NAME], where NAME is "
-			       "a word of at most 287 bytes, and nothing behind it",
+			       "\"%.64s\": expected [culvert], [sni FORWARD NAME...] or [forward "
+			       "NAME], where NAME is a word of at most 287 bytes, and nothing "
+			       "behind it",
 			       line);
 	else
 		config_begin_forward(r, name);
@@ -123,10 +173,11 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 	if (!line)
 		config_mistake(r, "neither [SECTION] nor KEY = VALUE");
 	else if (o)
-		config_take(r, scope == SCOPE_FORWARD ? r->forward : NULL, o, o->name, trim(line));
+		config_take(r, scope & SCOPE_OWN ? r->forward : NULL, o, o->name, trim(line));
 	else
 		config_mistake(r, "%s: %s", key,
 			       !scope                 ? "before the first section" :
+			       scope == SCOPE_SNI     ? "no key of [sni FORWARD NAME...]" :
 			       scope == SCOPE_FORWARD ? "unknown key of [forward NAME]" :
 							"unknown key of [culvert]");
 }
@@ -147,9 +198,12 @@ void config_read_sections(struct config_reader *r)
 		const struct forward_conf *fc = &r->c->forwards[i];
 		bool listens = option_line(&fc->said, "listen");
 
-		if (!listens || !option_line(&fc->said, "upstream"))
-			config_mistake_at(r, fc->place, "[forward %s]: %s is missing", fc->name,
-					  listens ? "upstream" : "listen");
+		if (fc->sni && option_line(&fc->said, "upstream"))
+			continue;
+		if ((!listens && !fc->sni) || (!fc->hellos && !option_line(&fc->said, "upstream")))
+			config_mistake_at(r, fc->place, "[%s %s]: %s is missing",
+					  fc->sni ? "sni" : "forward", fc->name,
+					  listens || fc->sni ? "upstream" : "listen");
 	}
 }
 

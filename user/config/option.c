@@ -38,6 +38,10 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stor
 #define WORDS(field) .scope = SCOPE_WORDS, .offset = offsetof(struct config, field)
 #define EACH(field) .scope = SCOPE_EACH, .offset = offsetof(struct forward_conf, field)
 #define OWN(field) .scope = SCOPE_FORWARD, .offset = offsetof(struct forward_conf, field)
+#define SNI(field) .scope = SCOPE_SNI, .offset = offsetof(struct forward_conf, field)
+/* what chooses and treats servers */
+#define SERVER(field)                                                                              \
+	.scope = SCOPE_EACH | SCOPE_SNI, .offset = offsetof(struct forward_conf, field)
 
 #define TEXT_(number) #number
 #define TEXT(number) TEXT_(number)
@@ -83,7 +87,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .initial = CONFIG_CONTROL_DEFAULT, .help = "unix socket that the commands ask" },
 	{ "pid-file", FILE_NAME, GLOBAL(pid_file), .computed = "none",
 	  .help = "file for the daemon's process id" },
-	{ "connect-timeout", SECONDS(0.001, DAY), EACH(connect_timeout_ms), .initial = "5",
+	{ "connect-timeout", SECONDS(0.001, DAY), SERVER(connect_timeout_ms), .initial = "5",
 	  .help = "how long a client waits for its upstream to answer" },
 	{ "idle-timeout", SECONDS(0, WEEK), EACH(idle_timeout_ms), .initial = "0",
 	  .computed = "0, of UDP 60", .help = "end a session idle for so long; 0: never" },
@@ -93,21 +97,21 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "UDP: bytes for one of an unproven client; 0: any" },
 	{ "fin-timeout", SECONDS(0, WEEK), EACH(fin_timeout_ms), .initial = "0",
 	  .help = "idle-timeout after one end has sent FIN; 0: the same" },
-	{ "resolve-interval", SECONDS(0.1, DAY), EACH(resolve_interval_ms), .initial = "30",
+	{ "resolve-interval", SECONDS(0.1, DAY), SERVER(resolve_interval_ms), .initial = "30",
 	  .help = "how often an upstream's host name is looked up" },
-	{ "balance", EACH(balance), .metavar = "HOW", .initial = "round-robin",
+	{ "balance", SERVER(balance), .metavar = "HOW", .initial = "round-robin",
 	  CHOICE(balance_names, "round-robin, least-sessions or source", "servers") },
-	{ "each-address", YES_NO, EACH(each_address), .initial = "no",
+	{ "each-address", YES_NO, SERVER(each_address), .initial = "no",
 	  .help = "each address of a host name is a server of its own" },
-	{ "check", SECONDS(0, DAY), EACH(check_ms), .initial = "0",
+	{ "check", SECONDS(0, DAY), SERVER(check_ms), .initial = "0",
 	  .help = "how often to try to connect to each server; 0: never" },
-	{ "rise", COUNT(1, 100), EACH(rise), .initial = "2",
+	{ "rise", COUNT(1, 100), SERVER(rise), .initial = "2",
 	  .help = "good checks in a row that bring a server back" },
-	{ "fall", COUNT(1, 100), EACH(fall), .initial = "3",
+	{ "fall", COUNT(1, 100), SERVER(fall), .initial = "3",
 	  .help = "failed checks in a row that take a server out" },
 	{ "stop-timeout", SECONDS(0, DAY), GLOBAL(grace_ms), .alias = "grace", .initial = "5",
 	  .reloads = true, .help = "how long sessions may go on after SIGTERM" },
-	{ "drain-timeout", SECONDS(0, DAY), EACH(drain_timeout_ms), .initial = "0",
+	{ "drain-timeout", SECONDS(0, DAY), SERVER(drain_timeout_ms), .initial = "0",
 	  .help = "time for sessions of a removed forward; 0: no limit" },
 	{ "max-sessions", COUNT(1, 1000000), GLOBAL(max_sessions), .initial = "16384",
 	  .help = "sessions at a time, of all forwards" },
@@ -136,23 +140,25 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "who may connect, such as 10.0.0.0/8,::1" },
 	{ "deny", EACH(acl), .kind = KIND_DENY, CLIENTS, .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
-	{ "proxy-protocol", EACH(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
+	{ "proxy-protocol", SERVER(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
 	  .choices = proxy_use_names, .initial = "off",
 	  .expected = "off, receive, send-v1, "
 		      "send-v2, \"receive, send-v1\" or \"receive, send-v2\"",
 	  .help = "PROXY header: off, receive, send-v1 or send-v2" },
 	{ "proxy-timeout", SECONDS(0.001, DAY), EACH(proxy_timeout_ms), .initial = "5",
 	  .help = "how long a client's PROXY header may take" },
-	{ "source", EACH(source), .metavar = "ADDRESS", .kind = KIND_SOURCE, .initial = "any",
+	{ "hello-timeout", SECONDS(0.001, DAY), EACH(hello_timeout_ms), .initial = "5",
+	  .help = "how long a client's TLS hello may take" },
+	{ "source", SERVER(source), .metavar = "ADDRESS", .kind = KIND_SOURCE, .initial = "any",
 	  .expected = "an IPv4 or IPv6 address without a port, or any",
 	  .help = "local address of connections to the upstream" },
-	{ "interface", EACH(interface),
+	{ "interface", SERVER(interface),
 	  WORD("NAME", IFNAMSIZ - 1, "the name of a network interface, or any"), .initial = "any",
 	  .help = "network interface of connections to the upstream" },
-	{ "mark", EACH(mark), .kind = KIND_COUNT, .metavar = "N", .max = UINT32_MAX, .initial = "0",
-	  .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none",
+	{ "mark", SERVER(mark), .kind = KIND_COUNT, .metavar = "N", .max = UINT32_MAX,
+	  .initial = "0", .expected = "a number below 2^32, such as 7 or 0x1f, or 0 for none",
 	  .help = "firewall mark of connections to the upstream; 0: none" },
-	{ "transparent", YES_NO, EACH(transparent), .initial = "no",
+	{ "transparent", YES_NO, SERVER(transparent), .initial = "no",
 	  .help = "connect to the upstream from the client's address" },
 	{ "settle", SECONDS(0, DAY), GLOBAL(settle_ms), .initial = "0.3",
 	  .help = "auto: how long a flow is in user space at first" },
@@ -176,12 +182,15 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "serves metrics by HTTP there" },
 	{ "listen", OWN(listen), .kind = KIND_LISTEN, .list = true, ADDRESS,
 	  .help = "where clients connect" },
-	{ "upstream", OWN(upstream), .kind = KIND_UPSTREAM, ADDRESS,
+	{ "upstream", .scope = SCOPE_OWN, .offset = offsetof(struct forward_conf, upstream),
+	  .kind = KIND_UPSTREAM, ADDRESS,
 	  .help = "where the daemon connects for them; one server or several" },
 	{ "max-sessions", COUNT(1, 1000000), OWN(max_sessions), .computed = "no limit of its own",
 	  .help = "sessions of the forward at a time" },
 	{ "max-sessions-per-client", COUNT(0, 1000000), OWN(max_sessions_per_client),
 	  .computed = "no limit of its own", .help = "sessions of one client at the forward" },
+	{ "alpn", SNI(alpn), WORD("WORDS", 255, "protocols, such as h2 http/1.1"),
+	  .computed = "any", .help = "[sni]: only for clients that offer one of these" },
 };
 
 /* --- the table --- */
@@ -294,7 +303,7 @@ static int store(void *field, const struct option_def *o, const char *value, boo
 int option_store(struct config *c, struct forward_conf *fc, const struct config_line *l)
 {
 	const struct option_def *o = l->option;
-	char *in = o->scope & SCOPE_FORWARD ? (char *)fc : (char *)c, why[WHY_LEN];
+	char *in = o->scope & SCOPE_OWN ? (char *)fc : (char *)c, why[WHY_LEN];
 
 	snprintf(why, sizeof(why), "expected %s", o->expected);
 	return !store(in + o->offset, o, l->value, fc->listen.udp, why) ?
@@ -330,8 +339,8 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 		return !strcmp(((const struct endpoint *)a)->text,
 			       ((const struct endpoint *)b)->text);
 	case KIND_UPSTREAM:
-		return !strcmp(((const struct upstream *)a)->text,
-			       ((const struct upstream *)b)->text);
+		return !strcmp(((const struct upstream *)a)->text ?: "",
+			       ((const struct upstream *)b)->text ?: "");
 	case KIND_ALLOW:
 	case KIND_DENY:
 		return acl_same(a, b);
@@ -351,8 +360,7 @@ static bool same_value(const struct option_def *o, const void *a, const void *b)
 static const struct option_def *find_other(const void *a, const void *b, bool forward)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if ((forward ? o->scope & SCOPE_FORWARD : o->scope == SCOPE_GLOBAL) &&
-		    !o->reloads &&
+		if ((forward ? o->scope & SCOPE_OWN : o->scope == SCOPE_GLOBAL) && !o->reloads &&
 		    !same_value(o, (const char *)a + o->offset, (const char *)b + o->offset))
 			return o;
 	return NULL;
@@ -360,7 +368,8 @@ static const struct option_def *find_other(const void *a, const void *b, bool fo
 
 bool options_same_own(const struct forward_conf *a, const struct forward_conf *b)
 {
-	return !find_other(a, b, true);
+	return !find_other(a, b, true) && a->hellos == b->hellos &&
+	       !strcmp(a->sni ?: "", b->sni ?: "");
 }
 
 const struct option_def *options_fixed(const struct config *a, const struct config *b)
@@ -376,10 +385,11 @@ void options_help(bool forward)
 		const char *initial = o->computed ?: o->initial;
 		char left[40];
 
-		if (forward != (o->scope == SCOPE_FORWARD))
+		if (forward == !!(o->scope & SCOPE_WORDS))
 			continue;
 		snprintf(left, sizeof(left), "%s%s %s", forward ? "" : "--", o->name, o->metavar);
-		printf("%c %-29s%s", o->scope == SCOPE_EACH ? '*' : ' ', left, o->help);
+		printf("%c %-29s%s", (o->scope & SCOPE_EACH) == SCOPE_EACH ? '*' : ' ', left,
+		       o->help);
 		if (initial)
 			printf(" (default %s)", initial);
 		putchar('\n');

@@ -17,14 +17,16 @@ struct config_lines;
 
 /*
  * Where an option may stand: a set.  What may stand in [forward NAME] is a setting of a forward,
- * and has its field in struct forward_conf.
+ * and has its field in struct forward_conf; what chooses and treats servers may stand in [sni], too.
  */
 enum option_scope {
 	SCOPE_WORDS = 1 << 0,   /* the command line */
 	SCOPE_CULVERT = 1 << 1, /* [culvert] */
 	SCOPE_FORWARD = 1 << 2, /* [forward NAME]; alone, another option may have its name */
+	SCOPE_SNI = 1 << 3,     /* [sni FORWARD NAME...] */
 	SCOPE_GLOBAL = SCOPE_WORDS | SCOPE_CULVERT,
 	SCOPE_EACH = SCOPE_GLOBAL | SCOPE_FORWARD, /* there, for that forward instead */
+	SCOPE_OWN = SCOPE_FORWARD | SCOPE_SNI,     /* its field is in struct forward_conf */
 };
 
 /* What a value is, and the type of the field that stores it. */
@@ -57,7 +59,7 @@ struct option_def {
 	enum option_scope scope;
 	bool list;         /* it may be given several times */
 	bool reloads;      /* a changed value needs no new start; not of options of forwards */
-	size_t offset;     /* SCOPE_EACH, SCOPE_FORWARD: in struct forward_conf; else in config */
+	size_t offset;     /* of SCOPE_OWN: in struct forward_conf; else in config */
 	uint64_t min, max; /* in the unit of the field */
 };
 

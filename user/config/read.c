@@ -201,7 +201,7 @@ static int check_protocol(const struct config *c, const struct forward_conf *fc)
 
 static int check_forward(const struct config *c, struct forward_conf *fc)
 {
-	unsigned int ports = fc->upstream.servers[0].at.n_ports;
+	unsigned int ports = fc->upstream.n ? fc->upstream.servers[0].at.n_ports : 1;
 	int r = check_protocol(c, fc);
 
 	if (r)
@@ -210,6 +210,10 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 		fc->idle_timeout_ms = UDP_IDLE_MS;
 	if (fc->listen.udp)
 		fc->check_ms = 0; /* inherited */
+	if (!fc->upstream.n)
+		fc->upstream.text = "";
+	if (fc->hellos && fc->listen.udp)
+		return say_wrong(c, fc, "listen", "names in TLS hellos are of TCP");
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
 		return say_wrong(c, fc, "upstream",
@@ -290,11 +294,19 @@ static int store_forwards(struct config *c)
 	for (size_t i = 0; i < c->n_forwards && !r; i++) {
 		struct forward_conf *fc = &c->forwards[i], own = *fc;
 
-		*fc = c->defaults;
+		*fc = own.sni ? c->forwards[own.of] : c->defaults;
 		fc->name = own.name;
 		fc->said = own.said;
 		fc->place = own.place;
+		fc->sni = own.sni;
+		fc->of = own.of;
+		fc->hellos = own.hellos;
 		fc->acl.shared = true;
+		if (own.sni) {
+			fc->listen = (struct endpoint){ 0 };
+			fc->upstream = (struct upstream){ 0 };
+			fc->max_sessions = fc->max_sessions_per_client = 0; /* its forward's count */
+		}
 		r = store_lines(c, fc, &fc->said) ?: check_forward(c, fc);
 	}
 	return r ?: config_check_addresses(c);

@@ -71,6 +71,46 @@ static void check_upstreams(const struct config *c)
 	}
 }
 
+/* --- names --- */
+
+/* Does WORD stand among the words of TEXT? */
+static bool has_word(const char *text, const char *word, size_t len)
+{
+	for (size_t n; *(text += strspn(text, " \t")); text += n) {
+		n = strcspn(text, " \t");
+		if (n == len && !strncasecmp(text, word, n))
+			return true;
+	}
+	return false;
+}
+
+/* The section that has the name before FC, so that it never is FC's; or NULL. */
+static const struct forward_conf *find_before(const struct config *c, const struct forward_conf *fc,
+					      const char *name, size_t len)
+{
+	for (const struct forward_conf *o = c->forwards; o < fc; o++)
+		if (o->sni && o->of == fc->of &&
+		    (!o->alpn || (fc->alpn && !strcmp(o->alpn, fc->alpn))) &&
+		    has_word(o->sni, name, len))
+			return o;
+	return NULL;
+}
+
+/* Names that never match. */
+static void check_names(const struct config *c)
+{
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
+		for (const char *at = fc->sni ?: ""; *(at += strspn(at, " \t"));
+		     at += strcspn(at, " \t")) {
+			size_t len = strcspn(at, " \t");
+			const struct forward_conf *o = find_before(c, fc, at, len);
+
+			if (o)
+				log_complain(0, "warning: %s\"%.*s\" never matches: %s has it",
+					     fc->place, (int)len, at, forward_name(o));
+		}
+}
+
 /* --- another relay --- */
 
 /* What keeps a session from going on at another relay, or one of that from going on here. */
@@ -140,6 +180,7 @@ int check_run(int argc, char **argv)
 					    names_find_listeners(&c, false);
 
 	if (!r) {
+		check_names(&c);
 		check_descriptors(&c);
 		check_upstreams(&c);
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,

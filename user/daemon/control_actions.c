@@ -112,6 +112,9 @@ static bool is_meant(const void *arg, const struct session_view *v)
 		return false;
 	if (r->server && v->server != r->server)
 		return false;
+	if (request_has(req, KEY_SERVER_NAME) &&
+	    strcasecmp(req->values[KEY_SERVER_NAME].text, v->server_name) != 0)
+		return false;
 	return !req->clients.n || acl_allows(&req->clients, &v->client.sa);
 }
 
@@ -202,6 +205,7 @@ static struct json_object *session_json(const struct session_view *v)
 	json_add_int(o, "age_ms", v->age_ms);
 	json_add_text(o, "not_grafted", v->not_grafted);
 	json_add_text(o, "standby", v->standby);
+	json_add_text(o, "server_name", v->server_name);
 	json_append(flows, flow_json(&v->flows[CLIENT], "client-to-upstream"));
 	json_append(flows, flow_json(&v->flows[UPSTREAM], "upstream-to-client"));
 	json_add(o, "flows", flows);
@@ -337,6 +341,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_text(o, "name", forward_name(fc));
 	json_add_text(o, "protocol", protocol_name(fc->listen.udp));
 	json_add_text(o, "listen", fc->listen.text);
+	json_add_text(o, "names", fc->sni ?: "");
 	json_add_text(o, "upstream", fc->upstream.text);
 	json_add_text(o, "balance", balance_names[fc->balance]);
 	add_servers(o, &f->servers);

@@ -113,6 +113,8 @@ const struct request_key_def request_keys[KEYS] = {
 			 "of these clients: 10.0.0.7, 10.0.0.0/8, ::1, unix:", VALUE_CLIENTS,
 			 .expected = ("addresses or prefixes without host bits, as \"10.0.0.0/8, "
 				      "::1\"; or \"unix:\"") },
+	[KEY_SERVER_NAME] = { "server-name", "NAME", "whose TLS hello has this name", VALUE_TEXT,
+			      .expected = TEXT },
 	[KEY_CARRIER] = { "carrier", "NAME", "with a flow on copy, splice, sockmap or graft",
 			  VALUE_CHOICE, .expected = "copy, splice, sockmap or graft",
 			  CHOICES(carrier_names) },
@@ -142,13 +144,15 @@ const struct request_key_def request_keys[KEYS] = {
 
 const struct command commands[COMMANDS] = {
 	[COMMAND_SESSIONS] = { "sessions", "show the live sessions of a running daemon",
-			       .keys = { KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ID } },
+			       .keys = { KEY_FORWARD, KEY_CLIENT, KEY_SERVER_NAME, KEY_CARRIER,
+					 KEY_ID } },
 	[COMMAND_STATUS] = { "status", "show totals, errors and resources", .keys = { KEY_BRIEF } },
 	[COMMAND_FORWARDS] = { "forwards", "show the forwards: engine, state, sessions, limits",
 			       .keys = { KEY_FORWARD } },
 	[COMMAND_KILL] = { "kill", "reset sessions: of these ids, of all filters, or --all",
 			   .changes = COMMAND_ALWAYS, .needs_some = true, .positional = BIT(KEY_ID),
-			   .keys = { KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_CARRIER, KEY_ALL } },
+			   .keys = { KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_SERVER_NAME, KEY_CARRIER,
+				     KEY_ALL } },
 	[COMMAND_ENGINE] = { "engine", "show or set what carries a forward's sessions",
 			     .changes = BIT(KEY_ENGINE), .required = BIT(KEY_FORWARD),
 			     .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),

@@ -35,6 +35,7 @@ enum request_key {
 	KEY_NONE, /* ends a list */
 	KEY_FORWARD,
 	KEY_CLIENT,
+	KEY_SERVER_NAME,
 	KEY_CARRIER,
 	KEY_ID,
 	KEY_ALL,
@@ -79,7 +80,7 @@ static inline const char *request_key_option(const struct request_key_def *key)
 	return key->option ? key->option : key->name;
 }
 
-#define COMMAND_KEYS_MAX 6
+#define COMMAND_KEYS_MAX 7
 #define COMMAND_ALWAYS (~0U)
 
 struct command {

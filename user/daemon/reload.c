@@ -210,12 +210,16 @@ static int plan_forward(struct plan *p, size_t i)
 	struct forward_conf *fc = &p->config->forwards[i];
 	struct forward *before = forwards_find(&p->r->forwards, forward_name(fc));
 	bool same = before && options_same_own(before->conf, fc);
-	struct forward *f = same ? before : forward_new(fc, p->config, p->next, before);
+	const struct forward *of = fc->sni ? p->forwards[fc->of] : NULL;
+	struct forward *f = same ? before : forward_new(fc, p->config, p->next, before, of);
 	int e = 0;
 
 	p->forwards[i] = f;
 	if (!f)
 		return no_memory();
+	p->result.kept += same;
+	p->result.changed += before && !same;
+	p->result.added += !before;
 	if (before)
 		before->becomes = f;
 	if (!same && forward_needs_privileges(fc))
@@ -305,6 +309,8 @@ static void retire(struct plan *p, struct forward *f)
 
 	f->state = f->becomes ? FORWARD_REPLACED : FORWARD_REMOVED;
 	p->result.removed += !f->becomes;
+	if (!f->becomes)
+		forward_set_names(f, NULL, 0);
 	/* an earlier deadline that an operator has set stays */
 	if (!f->becomes && timeout && due < f->totals->due_ms)
 		f->totals->due_ms = due;
@@ -329,6 +335,8 @@ static void change_forwards(struct plan *p)
 	for (size_t i = 0; i < p->config->n_forwards; i++) {
 		struct forward *f = p->forwards[i];
 
+		if (f->conf->hellos || f->totals->names)
+			forward_set_names(f, p->forwards, p->config->n_forwards);
 		f->totals->due_ms = NEVER;
 		f->draining = false;
 		*at = f;
@@ -351,17 +359,8 @@ static void put_in_force(struct plan *p)
 	log_set_level(p->config->log_level);
 	atomic_store(&r->shared->grace_ms, p->config->grace_ms);
 	for (size_t i = 0; i < p->config->n_forwards; i++) {
-		const struct forward *f = p->forwards[i];
-
-		if (f->from != p->next) {
-			p->result.kept++;
-			continue;
-		}
-		forward_warn(f->conf);
-		if (f->totals->refs > 1) /* those of the forward before */
-			p->result.changed++;
-		else
-			p->result.added++;
+		if (p->forwards[i]->from == p->next)
+			forward_warn(p->forwards[i]->conf);
 	}
 }
 
@@ -440,6 +439,11 @@ static int drain_now(struct drain *d)
 
 	if (!f)
 		return log_complain(-ENOENT, "no forward is named \"%.64s\"", d->name);
+	if (f->conf->sni)
+		return log_complain(-EINVAL,
+				    "%s has no sockets: drain its forward, or its servers "
+				    "(`culvert upstream`)",
+				    d->name);
 	if (d->undo && !f->draining)
 		return 0;
 	for (struct listening *l = p->r->listening; l; l = l->next)
@@ -454,7 +458,10 @@ static int drain_now(struct drain *d)
 	change_addresses(p);
 	f->draining = !d->undo;
 	pthread_mutex_unlock(&all->lock);
-	f->totals->due_ms = d->undo ? NEVER : d->due_ms;
+	for (struct forward *of = all->first; of;
+	     of = of->next) /* itself, and its [sni] sections */
+		if (of->limits == f->totals)
+			of->totals->due_ms = d->undo ? NEVER : d->due_ms;
 	return 0;
 }
 

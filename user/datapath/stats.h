@@ -36,6 +36,10 @@ enum cause {
 	CAUSE_ACCEPT_FAILED,
 	CAUSE_HEADER_BAD,        /* no PROXY header, a malformed one, or a part of one: reset */
 	CAUSE_HEADER_LATE,       /* no whole PROXY header within --proxy-timeout: reset */
+	CAUSE_HELLO_BAD,         /* no TLS hello, or one that cannot be read: alert and reset */
+	CAUSE_HELLO_LARGE,       /* one of more than 16 KiB */
+	CAUSE_HELLO_LATE,        /* not whole within --hello-timeout */
+	CAUSE_NAME_UNKNOWN,      /* nobody has the name in it, or what has none */
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
 	CAUSE_KILLED,            /* `culvert kill` */

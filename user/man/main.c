@@ -7,6 +7,7 @@
  *   @options            an entry for each option of the command line
  *   @key NAME           the head of the entry of a key that [culvert] may have; its text follows
  *   @forward-key NAME   the same of a key that [forward NAME] alone may have
+ *   @sni-key NAME       the same of a key that [sni FORWARD NAME...] alone may have
  *   @rows               the rows of a completion, see completion.c
  *
  * "@VERSION@" anywhere is the version.  A key of the table that such a page does not mention is a
@@ -65,7 +66,7 @@ static void put_option(const struct option_def *o)
 static void put_options(void)
 {
 	for (const struct option_def *o = option_table; o->name; o++)
-		if (o->scope != SCOPE_FORWARD)
+		if (o->scope & SCOPE_WORDS)
 			put_option(o);
 }
 
@@ -74,7 +75,8 @@ static void put_options(void)
 /* Can O stand in a section of SCOPE, and has its text there? */
 static bool is_key(const struct option_def *o, enum option_scope scope)
 {
-	return scope == SCOPE_FORWARD ? o->scope == scope : o->scope & scope;
+	return scope == SCOPE_CULVERT ? o->scope & scope :
+					!(o->scope & SCOPE_GLOBAL) && o->scope & scope;
 }
 
 static void put_head(struct page *p, const struct option_def *o)
@@ -109,7 +111,11 @@ static void check_keys(struct page *p)
 			fail(p,
 			     "the key %s has no text: write \"@%skey %s\" and a sentence or two "
 			     "of what it is for",
-			     o->name, o->scope == SCOPE_FORWARD ? "forward-" : "", o->name);
+			     o->name,
+			     o->scope & SCOPE_WORDS   ? "" :
+			     o->scope & SCOPE_FORWARD ? "forward-" :
+							"sni-",
+			     o->name);
 }
 
 /* --- lines --- */
@@ -127,7 +133,7 @@ static void put_line(const char *line)
 
 static void take_line(struct page *p, const char *line)
 {
-	static const char key[] = "@key ", forward_key[] = "@forward-key ";
+	static const char key[] = "@key ", forward_key[] = "@forward-key ", sni_key[] = "@sni-key ";
 
 	if (line[0] != '@' || !strncmp(line, VERSION_MARK, strlen(VERSION_MARK)))
 		put_line(line);
@@ -137,6 +143,8 @@ static void take_line(struct page *p, const char *line)
 		put_key(p, line + strlen(key), SCOPE_CULVERT);
 	else if (!strncmp(line, forward_key, strlen(forward_key)))
 		put_key(p, line + strlen(forward_key), SCOPE_FORWARD);
+	else if (!strncmp(line, sni_key, strlen(sni_key)))
+		put_key(p, line + strlen(sni_key), SCOPE_SNI);
 	else if (!strcmp(line, "@rows"))
 		completion_rows();
 	else

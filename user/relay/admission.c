@@ -17,12 +17,13 @@ static bool count_in(_Atomic unsigned int *live, unsigned int most)
 
 enum cause admission_enter(struct shared *shared, struct forward *f)
 {
-	if (!count_in(&f->totals->live, f->conf->max_sessions))
+	if (!count_in(&f->limits->limited, f->conf->max_sessions))
 		return CAUSE_FORWARD_LIMIT;
 	if (!count_in(&shared->live, shared->config->max_sessions)) {
-		atomic_fetch_sub(&f->totals->live, 1);
+		atomic_fetch_sub(&f->limits->limited, 1);
 		return CAUSE_SESSION_LIMIT;
 	}
+	atomic_fetch_add(&f->totals->live, 1);
 	atomic_fetch_add(&f->sessions, 1);
 	return CAUSES;
 }
@@ -45,7 +46,7 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 				  const struct sockaddr *client, bool proven)
 {
 	unsigned int most = shared->config->max_sessions_per_client;
-	int r = clients_enter(&f->totals->clients, client, f->conf->max_sessions_per_client,
+	int r = clients_enter(&f->limits->clients, client, f->conf->max_sessions_per_client,
 			      proven);
 	const char *where = "here";
 	union client_addr addr;
@@ -56,7 +57,7 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 		r = clients_enter(&shared->clients, client, most, proven);
 		if (!r)
 			return CAUSES;
-		clients_leave(&f->totals->clients, client);
+		clients_leave(&f->limits->clients, client);
 	}
 	if (r == -ENOMEM)
 		return CAUSE_NO_MEMORY;
@@ -85,9 +86,10 @@ void admission_leave(struct shared *shared, struct forward *f, const struct sock
 {
 	if (client) {
 		clients_leave(&shared->clients, client);
-		clients_leave(&f->totals->clients, client);
+		clients_leave(&f->limits->clients, client);
 	}
 	atomic_fetch_sub(&shared->live, 1);
+	atomic_fetch_sub(&f->limits->limited, 1);
 	atomic_fetch_sub(&f->totals->live, 1);
 	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
 }

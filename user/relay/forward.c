@@ -2,11 +2,14 @@
 #include "relay/forward.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 
 void forwards_init(struct forwards *all)
 {
@@ -82,7 +85,8 @@ void config_version_drop(struct config_version *v)
 }
 
 struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
-			    struct config_version *from, struct forward *before)
+			    struct config_version *from, struct forward *before,
+			    const struct forward *of)
 {
 	struct forward *f = calloc(1, sizeof(*f));
 
@@ -93,6 +97,9 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 	f->totals = before ? before->totals : totals_new(c->workers);
 	if (f->totals)
 		f->totals->refs++;
+	f->limits = of ? of->totals : f->totals;
+	if (of)
+		f->limits->refs++;
 	f->from = from;
 	if (from)
 		from->refs++;
@@ -106,31 +113,106 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 	return f;
 }
 
+static void drop_totals(struct forward_totals *t)
+{
+	if (!t || --t->refs)
+		return;
+	clients_close(&t->clients);
+	pthread_mutex_destroy(&t->servers_lock);
+	free(t);
+}
+
 void forward_free(struct forward *f)
 {
-	struct forward_totals *t = f->totals;
-
 	marked_sockets_close(f->stock);
 	servers_close(&f->servers);
-	if (t && !--t->refs) {
-		clients_close(&t->clients);
-		pthread_mutex_destroy(&t->servers_lock);
-		free(t);
-	}
+	if (f->limits != f->totals)
+		drop_totals(f->limits);
+	drop_totals(f->totals);
 	config_version_drop(f->from);
 	free(f);
+}
+
+/* --- names --- */
+
+void forward_set_names(struct forward *f, struct forward *const *all, size_t n)
+{
+	struct forward **at = &f->totals->names;
+
+	pthread_mutex_lock(&f->totals->servers_lock);
+	for (size_t i = 0; i < n; i++)
+		if (all[i]->conf->sni && all[all[i]->conf->of] == f) {
+			*at = all[i];
+			at = &all[i]->next_name;
+		}
+	*at = NULL;
+	pthread_mutex_unlock(&f->totals->servers_lock);
+}
+
+/* One of the words of TEXT, that blanks separate, is what IS says of H; the best is returned. */
+static unsigned int best_word(const char *text, const struct tls_hello *h,
+			      unsigned int (*is)(const char *word, const struct tls_hello *h))
+{
+	char word[TLS_NAME_MAX + 3];
+	unsigned int best = 0;
+
+	for (size_t len; *(text += strspn(text, " \t")); text += len) {
+		len = strcspn(text, " \t");
+		snprintf(word, sizeof(word), "%.*s", (int)len, text);
+		best = larger(best, is(word, h));
+	}
+	return best;
+}
+
+static unsigned int offered(const char *protocol, const struct tls_hello *h)
+{
+	return tls_hello_offers(h, protocol);
+}
+
+/* How well H's name matches: an exact one before all patterns, a longer one before others. */
+static unsigned int matched(const char *pattern, const struct tls_hello *h)
+{
+	if (!tls_name_matches(pattern, h->name))
+		return 0;
+	return *pattern == '*' ? (unsigned int)strlen(pattern) : UINT_MAX;
+}
+
+struct forward *forward_route(struct forward *f, const struct tls_hello *h)
+{
+	struct forward *found = NULL;
+	unsigned int best = 0;
+
+	pthread_mutex_lock(&f->totals->servers_lock);
+	for (struct forward *n = h->name[0] ? f->totals->names : NULL; n; n = n->next_name) {
+		unsigned int fits = best_word(n->conf->sni, h, matched);
+
+		if (fits <= best || (n->conf->alpn && !best_word(n->conf->alpn, h, offered)))
+			continue;
+		best = fits;
+		found = n;
+	}
+	if (found) {
+		atomic_fetch_add(&found->sessions, 1);
+		atomic_fetch_add(&found->totals->live, 1);
+		atomic_fetch_sub(&f->totals->live, 1);
+	}
+	pthread_mutex_unlock(&f->totals->servers_lock);
+	if (!found)
+		return f->conf->upstream.n ? f : NULL;
+	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
+	return found;
 }
 
 /* Who reaches a unix socket is up to its directory. */
 int forward_pace(struct forward *f, const struct sockaddr *client, struct pace **ret)
 {
-	struct bandwidth *limits[LIMITS] = { [OF_FORWARD] = &f->totals->bandwidth };
+	struct bandwidth *limits[LIMITS] = { [OF_FORWARD] = &f->limits->bandwidth };
 	uint64_t rates[LIMITS] = { [OF_FORWARD] = f->conf->bandwidth };
 
 	/* a client of a unix socket has no address, and so no limit */
 	if (f->conf->bandwidth_per_client && client->sa_family != AF_UNIX) {
 		rates[OF_CLIENT] = f->conf->bandwidth_per_client;
-		limits[OF_CLIENT] = clients_bandwidth(&f->totals->clients, client);
+		limits[OF_CLIENT] = clients_bandwidth(&f->limits->clients, client);
 		if (!limits[OF_CLIENT])
 			return -ENOMEM;
 	}
@@ -139,7 +221,7 @@ int forward_pace(struct forward *f, const struct sockaddr *client, struct pace *
 
 void forward_warn(const struct forward_conf *fc)
 {
-	if (fc->proxy_protocol & PROXY_RECEIVE && !fc->acl.allows &&
+	if (!fc->sni && fc->proxy_protocol & PROXY_RECEIVE && !fc->acl.allows &&
 	    addr_is_inet(&fc->listen.addrs[0]))
 		log_warning("forward %s believes what PROXY headers say, whoever sends them: name "
 			    "the proxies with allow",

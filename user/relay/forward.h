@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+#include "base/tls_hello.h"
 #include "config/config.h"
 #include "datapath/stats.h"
 #include "relay/bandwidth.h"
@@ -31,14 +32,16 @@ enum forward_state {
 
 /* What is counted under one name, and what holds for all sessions of that name. */
 struct forward_totals {
-	_Atomic unsigned int live; /* sessions */
-	unsigned int refs;         /* forwards; for the thread that reloads only */
+	_Atomic unsigned int live;    /* sessions */
+	_Atomic unsigned int limited; /* the same, and those of its [sni] sections */
+	unsigned int refs;            /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
 	/* sessions of a forward that is removed, or draining, are reset then; for the same thread */
 	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;
-	pthread_mutex_t servers_lock; /* see servers.h */
+	pthread_mutex_t servers_lock; /* see servers.h; of the next, too */
+	struct forward *names;        /* list of the active forwards of its [sni] sections */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -55,6 +58,9 @@ struct forward {
 	struct servers servers;
 	_Atomic unsigned int checks; /* of its servers, that are under way */
 	struct forward_totals *totals;
+	struct forward_totals *limits;    /* count for its limits: its own, or those of the forward
+					* that its [sni] section is of */
+	struct forward *next_name;        /* in the list of those; NULL: the last */
 	struct marked_sockets *stock;     /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;            /* accept-rate */
 	_Atomic unsigned int sessions;    /* that point to it */
@@ -86,11 +92,20 @@ void forwards_reap(struct forwards *all);
 /*
  * Make a forward of FC, a forward of the configuration C.  FROM holds C, and the forward takes a
  * reference to it; NULL: C is the configuration of the start.  BEFORE: the forward that the new one
- * replaces, or NULL; of servers that both have, what is known stays.  NULL: no memory.
+ * replaces, or NULL; of servers that both have, what is known stays.  OF: whose [sni] section FC is,
+ * or NULL.  NULL: no memory.
  */
 struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
-			    struct config_version *from, struct forward *before);
+			    struct config_version *from, struct forward *before,
+			    const struct forward *of);
 void forward_free(struct forward *f);
+/* The [sni] sections of F are those of the N forwards ALL, by their places in the configuration. */
+void forward_set_names(struct forward *f, struct forward *const *all, size_t n);
+/*
+ * Whose session of F is one whose client has said H: F's, or that of an [sni] section.  It gets it
+ * from F.  NULL: nobody's.  By any thread.
+ */
+struct forward *forward_route(struct forward *f, const struct tls_hello *h);
 /* How fast the bytes of CLIENT, which has a session of F, may pass: see pace_new().  -ENOMEM. */
 int forward_pace(struct forward *f, const struct sockaddr *client, struct pace **ret);
 /* Warn about settings of FC that are legal but suspicious. */

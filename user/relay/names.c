@@ -564,7 +564,7 @@ int names_find_listeners(struct config *c, bool confined)
 	for (struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++) {
 		int r;
 
-		if (fc->listen.n_addrs)
+		if (fc->listen.n_addrs || fc->sni)
 			continue;
 		r = confined ? -EINVAL : endpoint_look_up(&fc->listen, true, why, sizeof(why));
 		if (r) {

@@ -17,8 +17,9 @@
 /*
  * A session: one accepted socket, one connected socket, two flows.
  *
- *   HEADER      the client is a proxy that says first for whom it speaks; only where that is asked
- *                 -> CONNECTING  the PROXY header was read, and no byte behind it
+ *   HEADER      the client is a proxy that says first for whom it speaks, or says in a TLS hello to
+ *               whom; only where that is asked
+ *                 -> CONNECTING  the PROXY header was read, and no byte behind it; the hello was seen
  *                 -> DEAD        it is bad or late, or its client may have no session; or reset
  *   CONNECTING  the upstream has not answered; the client's bytes wait in the client's socket.
  *               While no server has an address yet, `addrs` is NULL.  Then one address is
@@ -59,11 +60,13 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 #define NO_PAIR UINT32_MAX
 #define NO_GRAFT UINT32_MAX
 
-/* What a PROXY header has told, or is to tell, of a session's client. */
+/* What a session's client tells before its stream, or in its TLS hello. */
 struct told {
 	union client_addr peer;     /* who is at the other end of the client's socket */
 	uint64_t due_ms;            /* HEADER: late then */
-	struct proxy_header header; /* zeroes while in HEADER */
+	struct proxy_header header; /* zeroes while it has not come */
+	bool in_parts;              /* the TLS hello: SO_RCVLOWAT is set */
+	char server_name[];         /* "": none */
 };
 
 /*
@@ -105,7 +108,7 @@ struct session {
 	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
 	uint8_t end_cause;       /* enum cause: of its mark, or while PARTING that of its reset */
 	union client_addr client;
-	struct told *told; /* owned; NULL: the client has connected itself */
+	struct told *told; /* owned; NULL: the client tells nothing */
 	struct pace *pace; /* owned; NULL: its bandwidth has no limit, see bandwidth.h */
 	struct idle *idle; /* owned; NULL: session_idle.c had nothing to remember so far */
 };

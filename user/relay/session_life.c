@@ -39,6 +39,7 @@
 #include "relay/session_connect.h"
 #include "relay/session_flow.h"
 #include "relay/session_graft.h"
+#include "relay/session_hello.h"
 #include "relay/session_idle.h"
 #include "relay/session_log.h"
 #include "relay/session_proxy_header.h"
@@ -56,7 +57,7 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	uint32_t events = 0;
 
 	if (s->state == SESSION_HEADER) /* once for each arrival: what comes is left there */
-		return side == CLIENT ? EPOLLIN | EPOLLRDHUP | EPOLLET : 0;
+		return side == CLIENT ? ONCE : 0;
 	if (s->state == SESSION_CONNECTING)
 		return side == UPSTREAM ? EPOLLOUT : 0;
 	if (in & FLOW_WANT_READ)
@@ -170,6 +171,12 @@ static const uint8_t reset_levels[CAUSES] = {
 	[CAUSE_INTERNAL] = LOG_WARNING,
 };
 
+/* NOW: it is known whose session S is, as it is not before its TLS hello. */
+static void count_accepted(struct session *s, bool now)
+{
+	count_add(&forward_stats(s->forward, s->worker->index)->accepted, now);
+}
+
 /* As S is marked. */
 static void end(struct session *s)
 {
@@ -183,6 +190,7 @@ static void end(struct session *s)
 	else
 		log_debug("session %llu: %s%s", (unsigned long long)s->id,
 			  rst ? "reset: " : "finished", rst ? cause_name(why) : "");
+	count_accepted(s, s->state == SESSION_HEADER && s->forward->conf->hellos);
 	session_count_kernel(s);
 	session_view(s, &view);
 	session_ended(s->worker, &view, why);
@@ -287,7 +295,9 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
 		session_part(s, from, tcp_take_error(s->sides[from].fd));
 	if (s->state == SESSION_HEADER && !s->ending &&
-	    session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP))) {
+	    session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP)) &&
+	    session_hello_look(s, events & (EPOLLRDHUP | EPOLLHUP))) {
+		count_accepted(s, true);
 		session_set_state(s, SESSION_CONNECTING);
 		from = NOBODY;
 	}
@@ -367,9 +377,9 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = w->loop.now_ms;
 	s->sides[CLIENT].fd = fd;
-	if (f->conf->upstream.servers[0].at.n_ports > 1)
+	if (f->conf->upstream.n && f->conf->upstream.servers[0].at.n_ports > 1)
 		s->port_offset = (uint16_t)(ntohs(port) - ntohs(f->conf->listen.named_port));
-	count_add(&forward_stats(f, w->index)->accepted, 1);
+	count_accepted(s, !f->conf->hellos);
 	if (session_proxy_header_expect(s))
 		session_reset(s, CAUSE_NO_MEMORY);
 	live(s, NOBODY, 0);

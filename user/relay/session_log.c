@@ -116,6 +116,8 @@ static struct json_object *ended_json(const struct session_view *v, unsigned int
 	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
 	if (v->via.sa.sa_family != AF_UNSPEC)
 		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
+	if (v->server_name[0])
+		json_add_text(o, "server_name", v->server_name);
 	json_add_null(o, "upstream");
 	if (to_len)
 		json_add_text(o, "upstream", addr_format(to, to_len, text, sizeof(text)));

@@ -41,15 +41,18 @@ int session_proxy_header_expect(struct session *s)
 {
 	const struct forward_conf *fc = s->forward->conf;
 
-	if (!(fc->proxy_protocol & PROXY_RECEIVE)) {
+	bool receives = fc->proxy_protocol & PROXY_RECEIVE;
+
+	if (!receives && !fc->hellos) {
 		session_set_state(s, SESSION_CONNECTING);
 		return 0;
 	}
-	s->told = calloc(1, sizeof(*s->told));
+	s->told = calloc(1, sizeof(*s->told) + 1);
 	if (!s->told)
 		return -ENOMEM;
 	s->told->peer = s->client;
-	s->told->due_ms = s->worker->loop.now_ms + fc->proxy_timeout_ms;
+	s->told->due_ms = s->worker->loop.now_ms +
+			  (receives ? fc->proxy_timeout_ms : fc->hello_timeout_ms);
 	return 0;
 }
 
@@ -73,6 +76,7 @@ static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 		return session_reset(s, tcp_cause(CLIENT, n < 0 ? errno : EIO));
 	s->header_in = (uint16_t)h->size;
 	s->told->header = *h;
+	s->told->due_ms = s->worker->loop.now_ms + s->forward->conf->hello_timeout_ms;
 	if (h->has_addresses)
 		s->client = h->source;
 	why = admission_enter_client(s->worker->shared, s->forward, &s->client.sa, false);
@@ -86,9 +90,13 @@ bool session_proxy_header_look(struct session *s, bool ended)
 	uint8_t buf[PROXY_PROTOCOL_MAX];
 	struct proxy_header h;
 	const char *reason;
-	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, sizeof(buf), MSG_PEEK);
-	int r = n < 0 ? -errno : proxy_protocol_parse(buf, (size_t)n, &h, &reason);
+	ssize_t n;
+	int r;
 
+	if (s->told->header.size || !(s->forward->conf->proxy_protocol & PROXY_RECEIVE))
+		return true;
+	n = tcp_recv(s->sides[CLIENT].fd, buf, sizeof(buf), MSG_PEEK);
+	r = n < 0 ? -errno : proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 	if (n >= 0 && !r)
 		return take(s, &h, buf);
 	if (n < 0 && r != -EAGAIN)
@@ -117,7 +125,7 @@ bool session_proxy_header_send(struct session *s)
 
 	if (!(how & PROXY_SEND))
 		return true;
-	if (s->told)
+	if (s->told && s->told->header.size)
 		h = s->told->header;
 	else if (h.has_addresses && getsockname(s->sides[CLIENT].fd, &h.destination.sa, &len))
 		return session_reset(s, tcp_cause(CLIENT, errno));

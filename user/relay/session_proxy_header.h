@@ -8,11 +8,12 @@
  * one that its upstream is sent, at the end of CONNECTING.
  */
 
-/* A new session: it begins in HEADER if its forward receives headers.  -ENOMEM. */
+/* A new session: it begins in HEADER if its forward receives headers, or TLS hellos.  -ENOMEM. */
 int session_proxy_header_expect(struct session *s);
 
 /*
- * Look at what has come.  ENDED: epoll has reported that no more will.  True: it was read.  S is
+ * Look at what has come.  ENDED: epoll has reported that no more will.  True: it was read, or none is
+ * to come.  S is
  * reset if that is bad, or late (told->due_ms).
  */
 bool session_proxy_header_look(struct session *s, bool ended);

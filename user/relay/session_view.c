@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/session_view.h"
 
+#include <stdio.h>
+
 #include "relay/session_graft.h"
 
 /* Why a grafted flow is: what F remembers is of the time before, but for these. */
@@ -97,6 +99,8 @@ void session_view(const struct session *s, struct session_view *ret)
 	};
 	if (s->told && s->told->header.has_addresses)
 		ret->via = s->told->peer;
+	if (s->told)
+		snprintf(ret->server_name, sizeof(ret->server_name), "%s", s->told->server_name);
 	if (s->addrs)
 		ret->upstream = session_address(s, s->upstream);
 }
