@@ -1,0 +1,441 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-2-Clause
+"""Servers that are chosen by the name in a TLS hello ([sni FORWARD NAME...]), on each engine.
+
+usage: server_names.py [--culvert build/culvert] [--engine ENGINE] [--only CASE]        (as root)
+
+Hellos are made by OpenSSL; the server sends back what it gets, behind the port that it has, so each
+byte is compared.  Then OpenSSL, GnuTLS, curl and nginx speak through it.  Exits with 77 and the reason where
+this cannot run.
+"""
+
+import json
+import os
+import re
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (ENGINES, ONLY, RELAY, SERVER, Daemon, Lab, begin_or_skip, cases_of, expect,
+                    run_cases, run_test, test_options, wait_until)
+from graft_wire import within
+
+DEFAULT, EXACT, PATTERN, DEEPER, H2, OTHER = range(7440, 7446)
+UNRECOGNIZED_NAME, DECODE_ERROR = 112, 50
+CONFIG = f"""[culvert]
+session-log = {{log}}
+max-sessions = 8000
+max-sessions-per-client = 8000
+[forward https]
+listen = :9443
+upstream = {SERVER}:{DEFAULT}
+[sni https example.org WWW.Example.ORG]
+upstream = {SERVER}:{EXACT}
+[sni https *.example.org]
+upstream = {SERVER}:{PATTERN}
+[sni https *.deeper.example.org]
+upstream = {SERVER}:{DEEPER}
+[sni https *.h2.test]
+alpn = h2 http/1.1
+upstream = {SERVER}:{H2}
+[forward strict]
+listen = :9444
+hello-timeout = 0.5
+[sni strict example.org]
+upstream = {SERVER}:{EXACT}
+[forward proxied]
+listen = :9445
+proxy-protocol = receive
+upstream = {SERVER}:{DEFAULT}
+[sni proxied example.org]
+upstream = {SERVER}:{EXACT}
+proxy-protocol = send-v1
+[forward real]
+listen = :9446
+[sni real one.test]
+upstream = {SERVER}:7450
+[sni real two.test]
+upstream = {SERVER}:7451
+"""
+NGINX = """
+daemon off;
+pid {home}/nginx.pid;
+error_log {home}/nginx.log;
+events {{ }}
+http {{
+    access_log off;
+    client_body_temp_path {home}/body;
+    proxy_temp_path {home}/proxy;
+    fastcgi_temp_path {home}/fastcgi;
+    uwsgi_temp_path {home}/uwsgi;
+    scgi_temp_path {home}/scgi;
+    server {{
+        listen 7450 ssl;
+        ssl_certificate {home}/one.test;
+        ssl_certificate_key {home}/key;
+        ssl_protocols TLSv1.2 TLSv1.3;
+        ssl_early_data on;
+        location / {{ return 200 "one\n"; }}
+    }}
+}}
+"""
+PEER = """
+import socket, sys, threading
+def serve(c, port):
+    with c:
+        try:
+            tag = b"%d " % port
+            while data := c.recv(65536):
+                c.sendall(tag + data)
+                tag = b""
+        except OSError:
+            pass
+def listen(port):
+    s = socket.create_server(("", int(port)), backlog=1000)
+    while True:
+        threading.Thread(target=serve, args=(s.accept()[0], int(port)), daemon=True).start()
+for port in sys.argv[1:-1]:
+    threading.Thread(target=listen, args=(port,), daemon=True).start()
+listen(sys.argv[-1])
+"""
+
+
+def hello_of(name, alpn=(), most=ssl.TLSVersion.TLSv1_3):
+    """What OpenSSL says first."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = most
+    if alpn:
+        context.set_alpn_protocols(list(alpn))
+    out = ssl.MemoryBIO()
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=name).do_handshake()
+    except ssl.SSLWantReadError:
+        pass
+    return out.read()
+
+
+def in_records(hello, size):
+    """The same message in records of SIZE bytes."""
+    body = hello[5:]
+    return b"".join(b"\x16\x03\x01" + struct.pack("!H", len(body[at:at + size])) +
+                    body[at:at + size] for at in range(0, len(body), size))
+
+
+def renamed(hello, old, new):
+    """Another name of the same length, which OpenSSL would not send."""
+    expect(len(old) == len(new) and hello.count(old) == 1, "the name")
+    return hello.replace(old, new)
+
+
+def padded(hello, size):
+    """With an extension nobody knows, so that the message has SIZE bytes."""
+    body = bytearray(hello[9:])
+    at = 34 + 1 + body[34]
+    at += 2 + int.from_bytes(body[at:at + 2], "big")
+    at += 1 + body[at]
+    more = size - 4 - len(body) - 4
+    body += struct.pack("!HH", 0xfafa, more) + bytes(more)
+    body[at:at + 2] = struct.pack("!H", len(body) - at - 2)
+    message = b"\1" + len(body).to_bytes(3, "big") + body
+    return b"\x16\x03\x01" + struct.pack("!H", len(message)) + message
+
+
+class Trial:
+    def __init__(self, lab, program, engine):
+        self.lab, self.program, self.engine = lab, program, engine
+        self.log = lab.path(f"log.{engine}")
+        path = lab.path("culvert.conf")
+        with open(path, "w", encoding="ascii") as file:
+            file.write(CONFIG.format(log=self.log))
+        os.chmod(os.path.dirname(path), 0o755)
+        self.config = path
+        self.daemon = Daemon(lab, program, engine, (), "--config", path)
+
+    # --- what clients do ---
+
+    def connect(self, port=9443):
+        with within(self.lab, "client"):
+            s = socket.socket()
+        s.settimeout(10)
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        s.connect((RELAY, port))
+        return s
+
+    def answer(self, sock, n):
+        data = b""
+        while len(data) < n + 5:
+            more = sock.recv(65536)
+            expect(more, f"the stream ended after {data[:20]}")
+            data += more
+        return int(data[:4]), data[5:]
+
+    def ask(self, hello, port=9443, cuts=(), before=b""):
+        """Which server gets HELLO, sent in pieces that end at CUTS?"""
+        with self.connect(port) as s:
+            s.sendall(before)
+            ends = [0, *cuts, len(hello)]
+            for begin, end in zip(ends, ends[1:]):
+                if begin:
+                    time.sleep(0.001)
+                s.sendall(hello[begin:end])
+            server, got = self.answer(s, len(hello))
+            expect(got == hello, f"{len(hello)} bytes have changed")
+            s.sendall(b"more")  # what follows is carried as any stream
+            expect(s.recv(10) == b"more", "no echo")
+            return server
+
+    def refused(self, data, alert, port=9444, end=False):
+        """An alert and a reset."""
+        with self.connect(port) as s:
+            s.sendall(data)
+            if end:
+                s.shutdown(socket.SHUT_WR)
+            got = b""
+            try:
+                while more := s.recv(100):
+                    got += more
+                expect(False, f"no reset after {got.hex()}")
+            except ConnectionResetError:
+                pass
+            expect(got == bytes([21, 3, 1, 0, 2, 2, alert]), f"the alert is {got.hex()}")
+
+    def errors(self, cause):
+        return self.daemon.ask("status")["errors"][cause]
+
+    # --- the cases ---
+
+    def test_names(self):
+        for name, server in (
+                ("example.org", EXACT), ("www.example.org", EXACT), ("EXAMPLE.org", EXACT),
+                ("a.example.org", PATTERN), ("b.a.example.org", PATTERN), ("xexample.org", DEFAULT),
+                ("deeper.example.org", PATTERN), ("x.deeper.example.org", DEEPER),
+                ("unknown.test", DEFAULT), ("org", DEFAULT), (None, DEFAULT)):
+            for most in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
+                got = self.ask(hello_of(name, most=most))
+                expect(got == server, f"{name} goes to {got}")
+        hello = hello_of("example.org")
+        for other in b"example.or.", b"example or", b"exam\0le.org", b"255.255.255", b"exampl\xc3\xa9or":
+            got = self.ask(renamed(hello, b"example.org"[:len(other)], other))
+            expect(got == DEFAULT, f"{other} goes to {got}")
+
+    def test_alpn(self):
+        for alpn, server in (("h2",), H2), (("spdy/1", "http/1.1"), H2), ((), DEFAULT), (("h3",), DEFAULT):
+            got = self.ask(hello_of("a.h2.test", alpn))
+            expect(got == server, f"{alpn} goes to {got}")
+
+    def test_pieces(self):
+        hello = hello_of("example.org")
+        for cut in range(1, len(hello)):
+            got = self.ask(hello, cuts=(cut,))
+            expect(got == EXACT, f"cut at {cut} it goes to {got}")
+        got = self.ask(hello, cuts=range(1, len(hello)))
+        expect(got == EXACT, f"byte by byte it goes to {got}")
+        for size in 1, 2, 100, 16384:
+            for whole in hello, padded(hello, 1900), padded(hello, 16384):
+                got = self.ask(in_records(whole, size))
+                expect(got == EXACT, f"in records of {size} it goes to {got}")
+
+    def test_refused(self):
+        hello = hello_of("example.org")
+        before = {cause: self.errors(cause)
+                  for cause in ("hello-bad", "hello-large", "hello-late", "name-unknown")}
+        for bad in (b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\1\3\1" + bytes(40), b"\x16\x03\x01\0\0",
+                    hello[:9] + b"\x04" + hello[10:], hello[:5] + b"\2" + hello[6:],
+                    hello[:-1] + b"\0\0" if hello[-1] else hello[:20] + b"\xff" * 200 + hello[220:]):
+            self.refused(bad, DECODE_ERROR)
+        self.refused(hello[:100], DECODE_ERROR, end=True)
+        self.refused(in_records(padded(hello, 16385), 16384), DECODE_ERROR)
+        self.refused(hello[:100], DECODE_ERROR)  # too late
+        self.refused(b"", DECODE_ERROR)
+        self.refused(hello_of("other.test"), UNRECOGNIZED_NAME)
+        self.refused(hello_of(None), DECODE_ERROR)
+        expect(self.ask(hello, 9444) == EXACT, "a good one is refused")
+        for cause, more in ("hello-bad", 7), ("hello-large", 1), ("hello-late", 2), ("name-unknown", 2):
+            got = self.errors(cause) - before[cause]
+            expect(got == more, f"{got} of {cause}")
+
+    def test_proxy(self):
+        header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1111 443\r\n"
+        hello = hello_of("example.org")
+        for cut in 0, 1:
+            with self.connect(9445) as s:
+                s.sendall(header)
+                time.sleep(0.02 * cut)
+                s.sendall(hello)
+                server, got = self.answer(s, len(header) + len(hello))
+                expect(server == EXACT and got == header + hello, f"{server}: {got[:60]}")
+
+    def test_shown(self):
+        with self.connect() as s:
+            hello = hello_of("www.example.org")
+            s.sendall(hello)
+            self.answer(s, len(hello))
+            rows = [r for r in self.daemon.ask("sessions")["sessions"] if r["server_name"]]
+            expect(len(rows) == 1 and rows[0]["server_name"] == "www.example.org" and
+                   rows[0]["forward"] == "https/example.org", f"{rows}")
+            killed = subprocess.run([self.program, "kill", "--server-name", "WWW.example.org", "--json",
+                                     "--control", self.daemon.control], check=True,
+                                    capture_output=True, text=True).stdout
+            expect(json.loads(killed)["killed"] == 1, killed)
+        with open(self.log, encoding="ascii") as file:
+            wait_until(lambda: any('"server_name":"www.example.org"' in line and '"killed"' in line
+                                   for line in file), "the log")
+        forwards = {f["name"]: f for f in self.daemon.ask("forwards")["forwards"]}
+        one = forwards["https/example.org"]
+        expect(one["names"] == "example.org www.example.org" and
+               one["accepted"] == one["finished"] > 0, f"{one}")
+        wait_until(lambda: all(f["live"] == 0 and f["accepted"] == f["finished"]
+                               for f in self.daemon.ask("forwards")["forwards"]), "all to be over")
+
+    def test_grafted(self):
+        """A session whose hello was looked at is carried as others are."""
+        hello = hello_of("example.org")
+        with self.connect() as s:
+            s.sendall(hello)
+            self.answer(s, len(hello))
+
+            def carriers():
+                s.sendall(b"x")
+                expect(s.recv(1) == b"x", "the stream")
+                row = [r for r in self.daemon.ask("sessions")["sessions"] if r["server_name"]][0]
+                return [f["carrier"] for f in row["flows"]], row["not_grafted"]
+
+            wanted = "graft" if self.engine == "auto" else self.engine
+            wait_until(lambda: wanted in carriers()[0], f"{wanted}, not {carriers()}")
+
+    def test_reload(self):
+        hello = hello_of("example.org")
+        with self.connect() as old, self.connect() as late:
+            old.sendall(hello)
+            expect(self.answer(old, len(hello))[0] == EXACT, "before")
+            late.sendall(hello[:50])
+            self.write(CONFIG.replace(f"upstream = {SERVER}:{EXACT}", f"upstream = {SERVER}:{OTHER}", 1))
+            late.sendall(hello[50:])
+            expect(self.answer(late, len(hello))[0] == OTHER, "a hello that has begun before")
+            expect(self.ask(hello) == OTHER, "after")
+            old.sendall(b"still")
+            expect(old.recv(10) == b"still", "an old session")
+        self.write(re.sub(r"\[sni https (\*|example).*\n(.*\n)?upstream.*\n", "", CONFIG))
+        expect(self.ask(hello) == DEFAULT, "without the section")
+        self.write(CONFIG)
+        expect(self.ask(hello) == EXACT, "again")
+
+    def test_drain(self):
+        """A forward drains with its sections, which have no sockets of their own."""
+        hello = hello_of("example.org")
+        with self.connect() as s:
+            s.sendall(hello)
+            self.answer(s, len(hello))
+            expect(self.drain("https/example.org").returncode, "a section is drained")
+            said = self.drain("https", "--drain-timeout", "1")
+            expect(not said.returncode, f"the forward is not: {said}")
+            s.settimeout(5)
+            try:
+                expect(s.recv(1), "an end instead of a reset")
+            except ConnectionResetError:
+                pass
+            expect(not self.drain("https", "--undo").returncode, "that does not end")
+        expect(self.ask(hello) == EXACT, "after all")
+
+    def drain(self, *words):
+        return subprocess.run([self.program, "drain", *words, "--control", self.daemon.control],
+                              check=False, capture_output=True)
+
+    def write(self, config):
+        with open(self.config, "w", encoding="ascii") as file:
+            file.write(config.format(log=self.log))
+        subprocess.run([self.program, "reload", "--control", self.daemon.control], check=True,
+                       stdout=subprocess.DEVNULL)
+
+    def test_crowd(self):
+        """Half a hello each: others notice nothing."""
+        hello = hello_of("example.org")
+        crowd = [self.connect() for _ in range(2000)]
+        for s in crowd:
+            s.sendall(hello[:200])
+        start = time.monotonic()
+        for _ in range(100):
+            expect(self.ask(hello) == EXACT, "beside a crowd")
+        took = time.monotonic() - start
+        print(f"# 100 sessions beside 2,000 half hellos: {took:.2f} s")
+        for s in crowd[:1000]:
+            s.sendall(hello[200:])
+        for s in crowd[:1000]:
+            expect(self.answer(s, len(hello))[0] == EXACT, "one of the crowd")
+        for s in crowd:
+            s.close()
+
+    def test_real(self):
+        """nginx and OpenSSL's server, with tickets and early data, GnuTLS and curl."""
+        with open(self.lab.path("nginx.conf"), "w", encoding="ascii") as file:
+            file.write(NGINX.format(home=self.lab.path("")))
+        servers = [
+            self.lab.start_server("server", 7450, "nginx", "-c", self.lab.path("nginx.conf")),
+            self.lab.start_server("server", 7451, "openssl", "s_server", "-quiet", "-www", "-key",
+                                  self.lab.path("key"), "-cert", self.lab.path("two.test"),
+                                  "-accept", "7451")]
+        for name in "one", "two":
+            client = ["openssl", "s_client", "-connect", f"{RELAY}:9446", "-servername", f"{name}.test",
+                      "-CAfile", self.lab.path(f"{name}.test"), "-verify_return_error", "-ign_eof"]
+            ticket, early = self.lab.path("ticket"), self.lab.path("early")
+            with open(early, "w", encoding="ascii") as file:
+                file.write("GET / HTTP/1.0\r\n\r\n")
+            said = self.run_client(*client, "-sess_out", ticket)
+            expect(f"CN = {name}.test" in said and "New, TLSv1.3" in said, f"{name}: {said[:1500]}")
+            said = self.run_client(*client, "-sess_in", ticket,
+                                   *(["-early_data", early] if name == "one" else []))
+            expect("Reused, TLSv1.3" in said and
+                   (name == "two" or "Early data was accepted" in said), f"{name}: {said[:1500]}")
+            said = self.run_client("gnutls-cli", "-p", "9446", "--x509cafile",
+                                   self.lab.path(f"{name}.test"), "--sni-hostname", f"{name}.test",
+                                   "--verify-hostname", f"{name}.test", RELAY)
+            expect("Handshake was completed" in said, f"{name}: {said[:1500]}")
+            said = self.run_client("curl", "-sS", "--cacert", self.lab.path(f"{name}.test"), "--resolve",
+                                   f"{name}.test:9446:{RELAY}", f"https://{name}.test:9446/")
+            expect(said == "one\n" if name == "one" else "Ciphers supported" in said, f"{name}: {said[:1500]}")
+        for server in servers:
+            self.lab.stop(server)
+
+    def run_client(self, *command):
+        return subprocess.run(["nsenter", f"--net=/run/netns/{self.lab.name}-client", *command],
+                              input="GET / HTTP/1.0\r\n\r\n", text=True, timeout=20, check=False,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
+
+
+def make_certificates(lab):
+    subprocess.run(["openssl", "genpkey", "-algorithm", "ED25519", "-out", lab.path("key")], check=True,
+                   stderr=subprocess.DEVNULL)
+    for name in "one.test", "two.test":
+        subprocess.run(["openssl", "req", "-x509", "-key", lab.path("key"), "-out", lab.path(name),
+                        "-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"],
+                       check=True)
+
+
+def run(options):
+    failed = []
+    with Lab() as lab:
+        make_certificates(lab)
+        lab.start_server("server", OTHER, sys.executable, "-c", PEER, *map(str, range(DEFAULT, OTHER + 1)))
+        for engine in [options.engine] if options.engine else ENGINES:
+            trial = Trial(lab, options.culvert, engine)
+            failed += run_cases(trial, cases_of(trial, options.only), f"{{}} {engine}")
+            trial.daemon.stop()
+    return failed
+
+
+def main():
+    options = test_options(__doc__, ONLY, ("--engine", {"choices": ENGINES}))
+    begin_or_skip(["openssl", "curl", "gnutls-cli", "nginx", "nsenter"], "demo")
+    return run_test(lambda: run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
