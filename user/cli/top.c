@@ -105,7 +105,6 @@ static struct table {
 				    { "CLIENT", TEXT, 21, 0, { "/client" } },
 				    { "FORWARD", TEXT, 16, 120, { "/forward" } },
 				    { "UPSTREAM", TEXT, 21, 160, { "/upstream" } },
-				    { "SERVER NAME", TEXT, 20, 180, { "/server_name" } },
 				    { "RATE/s", RATE, 8, 0, { BOTH_FLOWS("bytes") } },
 				    { "UP/s", RATE, 8, 140, { "/flows/0/bytes" } },
 				    { "DOWN/s", RATE, 8, 140, { "/flows/1/bytes" } },
@@ -115,6 +114,7 @@ static struct table {
 				    { "CARRIER", TEXT, 14, 0, { BOTH_FLOWS("carrier") } },
 				    { "REASON", TEXT, 40, 0, { BOTH_FLOWS("reason") } },
 				    { "STANDBY", TEXT, 11, 170, { "/standby" } },
+				    { "SERVER NAME", TEXT, 20, 180, { "/server_name" } },
 				    { "NOT GRAFTED", TEXT, 40, 200, { "/not_grafted" } } } },
 };
 
