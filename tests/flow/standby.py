@@ -449,7 +449,7 @@ def main():
         __doc__, ONLY, ("--quick", {"action": "store_true", "help": "the cases that matter most"}),
         ("--storm", {"type": int, "metavar": "ROUNDS", "help": "instead of the cases"}),
         ("--seed", {"type": int, "default": int(time.time())}))
-    begin_or_skip(["ip", "nsenter", "ss", *(["nft"] if options.storm else [])], "demo", ipv6=True)
+    begin_or_skip(["ip", "nsenter", *(["nft", "ss"] if options.storm else [])], "demo", ipv6=True)
     return run_test(lambda: run(options))
 
 

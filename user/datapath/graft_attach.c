@@ -331,9 +331,9 @@ int graft_attach_follow(struct graft_attachments *as)
 	struct ifaddrs *list = NULL;
 	int changed = 0, r = !all || getifaddrs(&list) ? -errno : 0;
 
-	if (!r)
+	if (all && !r)
 		forget_gone(as, all);
-	for (const struct if_nameindex *i = all; list && i->if_index; i++) {
+	for (const struct if_nameindex *i = all; i && list && i->if_index; i++) {
 		const struct graft_attachment *a = as->first;
 		unsigned short type;
 		int e;

@@ -73,9 +73,10 @@ struct udp_session {
 struct udp_worker {
 	struct udp_session_list *buckets;
 	uint32_t mask, seed;
-	TAILQ_HEAD(, udp_session) sessions; /* those that are proven; the others, oldest first */
-	struct udp_session *unproven;       /* the first of these; NULL: none is, */
-	unsigned int n_unproven;            /* and how many they are */
+	TAILQ_HEAD(udp_session_queue, udp_session)
+	sessions;                     /* those that are proven; the others, oldest first */
+	struct udp_session *unproven; /* the first of these; NULL: none is, */
+	unsigned int n_unproven;      /* and how many they are */
 	struct udp_socket *sockets;
 	struct timer old; /* when those without a forward are looked at */
 	struct udp_batch *batch;

@@ -62,7 +62,7 @@ typedef void udp_upstream_fn(struct udp_session *s, uint32_t events);
 struct udp_upstreams {
 	struct worker *worker;
 	udp_upstream_fn *handle;
-	STAILQ_HEAD(, udp_upstream) rests; /* FIFO */
+	STAILQ_HEAD(udp_rests, udp_upstream) rests; /* FIFO */
 	unsigned int n_rests;
 	struct timer timer; /* when those that nobody needs are looked at */
 };

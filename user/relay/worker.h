@@ -51,7 +51,7 @@ struct worker {
 	struct leftover *leftovers;
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
-	LIST_HEAD(, listener) listeners; /* see listener.h */
+	LIST_HEAD(listener_list, listener) listeners; /* see listener.h */
 	struct udp_worker *udp;
 	struct timer resume; /* when the next pause of a listener is over */
 
