@@ -35,6 +35,14 @@ REDIS_PORT = 6379
 SMALL_FILES = 16
 SMALL_SIZE = 1000
 
+# What nginx writes is in {home}.
+NGINX_PATHS = """
+    client_body_temp_path {home}/body;
+    proxy_temp_path {home}/proxy;
+    fastcgi_temp_path {home}/fastcgi;
+    uwsgi_temp_path {home}/uwsgi;
+    scgi_temp_path {home}/scgi;
+"""
 NGINX_CONF = """
 daemon off;
 pid {home}/nginx.pid;
@@ -47,11 +55,7 @@ http {{
     keepalive_requests 100000000;
     open_file_cache max=100;
     client_max_body_size 0;
-    client_body_temp_path {home}/body;
-    proxy_temp_path {home}/proxy;
-    fastcgi_temp_path {home}/fastcgi;
-    uwsgi_temp_path {home}/uwsgi;
-    scgi_temp_path {home}/scgi;
+""" + NGINX_PATHS + """
     server {{
         listen {server}:{port};
         {listen_ipv6}

@@ -208,6 +208,15 @@ class Trial:
         expect(len(ended) == did["ended"] == 20 and counted == [did["rounds"] * 500] * 2,
                f"{did}, but the session log has {counted} bytes of {len(ended)} sessions")
 
+    def test_port_is_taken(self):
+        self.begin()
+        second = self.lab.start("relay", self.program, "run", "--engine", "graft", "--control",
+                                self.lab.path("second.sock"), "--graft-pins", "none",
+                                f"{RELAY}:{LISTEN}", f"{SERVER}:{PORT}")
+        status = second.wait(10 * SLOW)
+        self.lab.stop(second)
+        expect(status == 1, f"a start that fails ended with {status}")
+
     def test_survives_stop(self):
         self.begin()
         talk, bulk = self.talk(5, 6), self.talk(2, 6, 4000000)

@@ -22,8 +22,8 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (ENGINES, ONLY, RELAY, SERVER, Daemon, Lab, begin_or_skip, cases_of, expect,
-                    run_cases, run_test, test_options, wait_until)
+from labkit import (ENGINES, NGINX_PATHS, ONLY, RELAY, SERVER, Daemon, Lab, begin_or_skip,
+                    cases_of, expect, run_cases, run_test, test_options, wait_until)
 from graft_wire import within
 
 DEFAULT, EXACT, PATTERN, DEEPER, H2, OTHER = range(7440, 7446)
@@ -70,11 +70,7 @@ error_log {home}/nginx.log;
 events {{ }}
 http {{
     access_log off;
-    client_body_temp_path {home}/body;
-    proxy_temp_path {home}/proxy;
-    fastcgi_temp_path {home}/fastcgi;
-    uwsgi_temp_path {home}/uwsgi;
-    scgi_temp_path {home}/scgi;
+""" + NGINX_PATHS + """
     server {{
         listen 7450 ssl;
         ssl_certificate {home}/one.test;

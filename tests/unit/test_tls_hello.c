@@ -115,12 +115,33 @@ TEST(test_records)
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		assert_int_equal(parse(&m, sizes[i], &h), 0);
 		assert_string_equal(h.name, "example.org");
-		assert_true(tls_hello_offers(&h, "h2") && tls_hello_offers(&h, "http/1.1"));
-		assert_false(tls_hello_offers(&h, "h") || tls_hello_offers(&h, "h3"));
+		assert_true(tls_hello_offers(&h, "h2", 2) && tls_hello_offers(&h, "http/1.1", 8));
+		assert_false(tls_hello_offers(&h, "h", 1) || tls_hello_offers(&h, "h3", 2));
 	}
 }
 
-/* Every part of it asks for no more than is missing, and the rest is enough. */
+/* How often who waits for what is needed at least has to look at the N bytes of ALL. */
+static size_t looks(const uint8_t *all, size_t n)
+{
+	size_t count = 0, have = 0, need = 1;
+	struct tls_hello h;
+	int r = -EAGAIN;
+
+	for (; r == -EAGAIN; count++) {
+		uint8_t *part;
+
+		have += need;
+		assert_in_range(have, 1, n);
+		part = malloc(have);
+		memcpy(part, all, have);
+		r = tls_hello_parse(part, have, &h, &need);
+		free(part);
+	}
+	assert_int_equal(r, 0);
+	return count;
+}
+
+/* Every part of it asks for no more than is missing, and all of it is seen in few looks. */
 TEST(test_parts)
 {
 	struct message m = make("example.org", NULL, 0);
@@ -137,6 +158,7 @@ TEST(test_parts)
 			assert_in_range(need, 1, n - k);
 			free(part);
 		}
+		assert_in_range(looks(all, n), 2, 3 + n / (size + 5));
 		free(all);
 	}
 }
@@ -201,15 +223,20 @@ TEST(test_any_byte)
 	assert_int_equal(parse(&bad, 100, &h), -EPROTO);
 }
 
+static bool matches(const char *pattern, const char *name)
+{
+	return tls_name_matches(pattern, strlen(pattern), name);
+}
+
 TEST(test_matches)
 {
-	assert_true(tls_name_matches("example.org", "example.org"));
-	assert_false(tls_name_matches("example.org", "a.example.org"));
-	assert_true(tls_name_matches("*.example.org", "a.example.org"));
-	assert_true(tls_name_matches("*.example.org", "b.a.example.org"));
-	assert_false(tls_name_matches("*.example.org", "example.org"));
-	assert_false(tls_name_matches("*.example.org", ".example.org"));
-	assert_false(tls_name_matches("*.example.org", "xexample.org"));
+	assert_true(matches("example.org", "example.org"));
+	assert_false(matches("example.org", "a.example.org"));
+	assert_true(matches("*.example.org", "a.example.org"));
+	assert_true(matches("*.example.org", "b.a.example.org"));
+	assert_false(matches("*.example.org", "example.org"));
+	assert_false(matches("*.example.org", ".example.org"));
+	assert_false(matches("*.example.org", "xexample.org"));
 }
 
 UNIT_MAIN(NULL, NULL)

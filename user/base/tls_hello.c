@@ -160,11 +160,10 @@ int tls_hello_parse(uint8_t *p, size_t len, struct tls_hello *ret, size_t *ret_n
 {
 	struct reader r = { .at = p, .end = p + len }, message;
 	size_t have = 0, want = MESSAGE_HEADER;
-	bool cut; /* within a record */
 
 	memset(ret, 0, sizeof(*ret));
 	while (have < want) {
-		size_t left = (size_t)(r.end - r.at), size;
+		size_t left = (size_t)(r.end - r.at), size, missing;
 
 		/* what there is is judged at once: what is no TLS may have nothing more to say */
 		if ((left > 0 && r.at[0] != HANDSHAKE) || (left > 1 && r.at[1] != 3))
@@ -178,8 +177,8 @@ int tls_hello_parse(uint8_t *p, size_t len, struct tls_hello *ret, size_t *ret_n
 		left -= RECORD_HEADER;
 		if (!size || size > RECORD_MAX)
 			return -EPROTO;
-		cut = size > left;
-		size = smaller(size, left);
+		missing = size > left ? size - left : 0; /* of this record */
+		size -= missing;
 		memmove(p + have, r.at, size);
 		r.at += size;
 		have += size;
@@ -189,8 +188,8 @@ int tls_hello_parse(uint8_t *p, size_t len, struct tls_hello *ret, size_t *ret_n
 			want = MESSAGE_HEADER + ((size_t)p[1] << 16 | (size_t)p[2] << 8 | p[3]);
 		if (want > TLS_HELLO_MAX)
 			return -E2BIG;
-		if (have < want && cut) {
-			*ret_need = 1;
+		if (have < want && missing) {
+			*ret_need = smaller(missing, want - have);
 			return -EAGAIN;
 		}
 	}
@@ -198,19 +197,16 @@ int tls_hello_parse(uint8_t *p, size_t len, struct tls_hello *ret, size_t *ret_n
 	return take_message(&message, ret) ? 0 : -EPROTO;
 }
 
-bool tls_name_matches(const char *pattern, const char *name)
+bool tls_name_matches(const char *pattern, size_t len, const char *name)
 {
-	size_t len = strlen(name), tail = strlen(pattern);
+	bool any = pattern[0] == '*';
+	size_t tail = len - any, n = strlen(name);
 
-	if (pattern[0] != '*')
-		return !strcmp(pattern, name);
-	return len > tail - 1 && !strcmp(name + len - (tail - 1), pattern + 1);
+	return (any ? n > tail : n == tail) && !memcmp(name + n - tail, pattern + any, tail);
 }
 
-bool tls_hello_offers(const struct tls_hello *h, const char *name)
+bool tls_hello_offers(const struct tls_hello *h, const char *name, size_t len)
 {
-	size_t len = strlen(name);
-
 	for (size_t at = 0; at < h->alpn_len; at += 1 + h->alpn[at])
 		if (h->alpn[at] == len && !memcmp(h->alpn + at + 1, name, len))
 			return true;

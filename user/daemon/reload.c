@@ -458,8 +458,8 @@ static int drain_now(struct drain *d)
 	change_addresses(p);
 	f->draining = !d->undo;
 	pthread_mutex_unlock(&all->lock);
-	for (struct forward *of = all->first; of;
-	     of = of->next) /* itself, and its [sni] sections */
+	/* itself, and its [sni] sections */
+	for (struct forward *of = all->first; of; of = of->next)
 		if (of->limits == f->totals)
 			of->totals->due_ms = d->undo ? NEVER : d->due_ms;
 	return 0;

@@ -33,7 +33,8 @@ int routes_open(struct routes *r)
 
 void routes_close(struct routes *r)
 {
-	mnl_socket_close(r->nl);
+	if (r->nl)
+		mnl_socket_close(r->nl);
 }
 
 void routes_forget(struct routes *r)

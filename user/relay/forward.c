@@ -2,8 +2,6 @@
 #include "relay/forward.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -149,42 +147,40 @@ void forward_set_names(struct forward *f, struct forward *const *all, size_t n)
 	pthread_mutex_unlock(&f->totals->servers_lock);
 }
 
-/* One of the words of TEXT, that blanks separate, is what IS says of H; the best is returned. */
-static unsigned int best_word(const char *text, const struct tls_hello *h,
-			      unsigned int (*is)(const char *word, const struct tls_hello *h))
+/* The words of TEXT are separated by blanks.  Returns the most that FITS says of one of them. */
+static size_t best_word(const char *text, const struct tls_hello *h,
+			size_t (*fits)(const char *word, size_t len, const struct tls_hello *h))
 {
-	char word[TLS_NAME_MAX + 3];
-	unsigned int best = 0;
+	size_t best = 0;
 
 	for (size_t len; *(text += strspn(text, " \t")); text += len) {
 		len = strcspn(text, " \t");
-		snprintf(word, sizeof(word), "%.*s", (int)len, text);
-		best = larger(best, is(word, h));
+		best = larger(best, fits(text, len, h));
 	}
 	return best;
 }
 
-static unsigned int offered(const char *protocol, const struct tls_hello *h)
+static size_t offered(const char *protocol, size_t len, const struct tls_hello *h)
 {
-	return tls_hello_offers(h, protocol);
+	return tls_hello_offers(h, protocol, len);
 }
 
 /* How well H's name matches: an exact one before all patterns, a longer one before others. */
-static unsigned int matched(const char *pattern, const struct tls_hello *h)
+static size_t matched(const char *pattern, size_t len, const struct tls_hello *h)
 {
-	if (!tls_name_matches(pattern, h->name))
+	if (!tls_name_matches(pattern, len, h->name))
 		return 0;
-	return *pattern == '*' ? (unsigned int)strlen(pattern) : UINT_MAX;
+	return *pattern == '*' ? len : SIZE_MAX;
 }
 
 struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 {
 	struct forward *found = NULL;
-	unsigned int best = 0;
+	size_t best = 0;
 
 	pthread_mutex_lock(&f->totals->servers_lock);
 	for (struct forward *n = h->name[0] ? f->totals->names : NULL; n; n = n->next_name) {
-		unsigned int fits = best_word(n->conf->sni, h, matched);
+		size_t fits = best_word(n->conf->sni, h, matched);
 
 		if (fits <= best || (n->conf->alpn && !best_word(n->conf->alpn, h, offered)))
 			continue;
