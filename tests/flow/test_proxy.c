@@ -190,25 +190,29 @@ ROW(receive)
 	rig_stop(d);
 }
 
-/* Nothing behind the header but FIN; then the upstream's answer and its FIN. */
-ROW(only_fin)
+/* A FIN that comes with the end of the header, behind a few bytes or none; then the answer. */
+ROW(early_fin)
 {
 	struct daemon *d = rig_start(*state,
 				     CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	struct bytes answer = text("answer");
 
-	for (size_t i = 0; i < 3; i++) {
+	for (size_t i = 0; i < 6; i++) {
 		const char *client;
-		struct bytes header = variant(i, &client);
+		struct bytes header = variant(i / 2, &client), rest = { .n = 0 };
+		struct bytes payload = text(i % 2 ? "hello" : "");
 		int fd = rig_dial(NULL, ONE), server;
 
 		rig_send(fd, header.at, header.n - 1);
 		wait_state(d, "header", 1);
-		/* the last byte and the FIN in one segment */
-		assert_int_equal(send(fd, header.at + header.n - 1, 1, MSG_MORE), 1);
+		/* all in one segment */
+		put(&rest, header.at + header.n - 1, 1);
+		put(&rest, payload.at, payload.n);
+		assert_int_equal(send(fd, rest.at, rest.n, MSG_MORE), rest.n);
 		assert_int_equal(shutdown(fd, SHUT_WR), 0);
 		server = rig_accept();
+		expect_bytes(server, &payload);
 		assert_int_equal(rig_end(server, RIG_PATIENCE_MS), 0);
 		rig_send(server, answer.at, answer.n);
 		expect_bytes(fd, &answer);

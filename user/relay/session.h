@@ -65,6 +65,7 @@ struct told {
 	union client_addr peer;     /* who is at the other end of the client's socket */
 	uint64_t due_ms;            /* HEADER: late then */
 	struct proxy_header header; /* zeroes while it has not come */
+	uint32_t events;            /* what epoll has told of the client until it is OPEN */
 	bool in_parts;              /* the TLS hello: SO_RCVLOWAT is set */
 	char server_name[];         /* "": none */
 };

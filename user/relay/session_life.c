@@ -244,15 +244,6 @@ static bool connect_upstream(struct session *s, unsigned int from, uint32_t even
 	return from != CLIENT && session_connect_answered(s, from - UPSTREAM, events);
 }
 
-/* Most clients have spoken by now: to look at once saves a round through epoll. */
-static void open_flows(struct session *s)
-{
-	session_connect_end(s);
-	session_set_state(s, SESSION_OPEN);
-	session_flows_start(s);
-	session_flow_run(s, CLIENT, false);
-}
-
 /* EVENTS of SIDE, in a session that is OPEN. */
 static void run_flows(struct session *s, unsigned int side, uint32_t events)
 {
@@ -264,6 +255,18 @@ static void run_flows(struct session *s, unsigned int side, uint32_t events)
 		session_flow_run(s, side, events & (EPOLLRDHUP | EPOLLHUP));
 	if (events & EPOLLPRI) /* a read has ended before the urgent byte, whatever is behind it */
 		s->flows[side].quiet = false;
+}
+
+/*
+ * Most clients have spoken by now: to look at once saves a round through epoll, which may have told
+ * of FIN already and does so once.
+ */
+static void open_flows(struct session *s)
+{
+	session_connect_end(s);
+	session_set_state(s, SESSION_OPEN);
+	session_flows_start(s);
+	run_flows(s, CLIENT, EPOLLIN | (s->told ? s->told->events : 0));
 }
 
 static void run_timers(struct session *s)
@@ -290,6 +293,8 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 		return;
 	if (from <= UPSTREAM && events & ~(uint32_t)EPOLLOUT)
 		s->flows[from].quiet = false;
+	if (from == CLIENT && s->told && !session_runs(s))
+		s->told->events |= events;
 	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
