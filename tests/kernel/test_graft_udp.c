@@ -13,6 +13,7 @@
 #include <bpf/bpf.h>
 #include <netinet/udp.h>
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "bpf/graft.skel.h"
 #include "datapath/graft.h"
@@ -30,6 +31,7 @@
 static struct {
 	struct graft_bpf *skel;
 	struct udp_grafts *us;
+	uint64_t used[BITS_WORDS(2 * MOST)];
 	struct udp_flow *flows;     /* mapped */
 	struct udp_bucket *buckets; /* mapped; behind them is the seed */
 	uint64_t seed;
@@ -534,7 +536,7 @@ TEST(datagrams_become_what_the_model_says)
 static void open_flows(void)
 {
 	assert_int_equal(udp_grafts_open(t.skel->maps.udp_flows, t.skel->maps.udp_buckets,
-					 &t.skel->bss->graft_ways, &t.us),
+					 &t.skel->bss->graft_ways, t.used, &t.us),
 			 0);
 }
 
@@ -747,6 +749,7 @@ enum { CLIENT, LISTENER, UPSTREAM, SERVER, ENDS };
 struct path {
 	struct grafts *gs;
 	struct udp_grafts *us;
+	uint64_t used[BITS_WORDS(2 * MOST)];
 	struct sockaddr_storage addrs[ENDS];
 	int fds[ENDS];
 	uint32_t slot;

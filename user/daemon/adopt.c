@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/addr.h"
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
@@ -88,6 +89,13 @@ struct held held_at(const struct shared *shared, uint32_t at)
 	return h;
 }
 
+bool held_next(const struct shared *shared, uint32_t *at)
+{
+	const uint64_t *used = grafts_used(shared->grafts);
+
+	return bit_next(used, used, 2 * grafts_total(shared->grafts), at);
+}
+
 void held_end(struct shared *shared, uint32_t at)
 {
 	uint32_t n = grafts_total(shared->grafts);
@@ -158,7 +166,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 	for (uint32_t at = n; at < 2 * n; at++)
 		udp_port_put(held_at(shared, at).leg[UPSTREAM]->tuple.local_port,
 			     clock_ms() + UDP_PORT_OWED_MS);
-	for (uint32_t at = 0; at < 2 * n; at++) {
+	for (uint32_t at = 0; n && held_next(shared, &at); at++) {
 		if (held_at(shared, at).state != HELD_ACTIVE)
 			continue;
 		if (adopt_left(shared, ts, first, at)) {

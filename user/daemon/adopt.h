@@ -35,6 +35,8 @@ struct held {
 };
 
 struct held held_at(const struct shared *shared, uint32_t at);
+/* Set *AT to the next place, from *AT on, where something may be entered.  False: there is none. */
+bool held_next(const struct shared *shared, uint32_t *at);
 /* Take it out, or, if that is possible, reset it. */
 void held_end(struct shared *shared, uint32_t at);
 /* W is the one that gets it: so the kernel chooses sockets of UDP. */

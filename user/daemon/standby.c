@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: each export and import has a thread of the control socket.  An export looks
- * at all slots each LOOK_MS, and tells of those that are not as it has told.  A reader that takes
+ * at all that is entered each LOOK_MS, and tells of what is not as it has told.  A reader that takes
  * nothing holds up this export alone, and is cut off in the end.
  *
  * What an import tells is STANDBY in the maps of the packet programs.  Nobody else sees it, until
@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
@@ -93,7 +94,7 @@ static bool is_here(const struct standby *sb, const struct held *h)
  */
 static void wake(struct standby *sb)
 {
-	for (uint32_t at = 0; at < 2 * sb->n; at++) {
+	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
 		struct held h = held_at(sb->shared, at);
 
 		if (h.state != HELD_STANDBY)
@@ -122,7 +123,7 @@ void standby_news(struct standby *sb)
 	pthread_mutex_lock(&sb->lock);
 	routes_forget(&sb->routes);
 	look_at_addresses(sb);
-	for (uint32_t at = 0; sb->n_addresses && at < 2 * sb->n; at++) {
+	for (uint32_t at = 0; sb->n_addresses && held_next(sb->shared, &at); at++) {
 		struct held h = held_at(sb->shared, at);
 
 		find_ways(sb, &h);
@@ -164,7 +165,7 @@ static void adopt_some(struct worker *w, const void *arg)
 {
 	struct standby *sb = (struct standby *)arg;
 
-	for (uint32_t at = 0; at < 2 * sb->n; at++) {
+	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
 		if (!has_come(sb, at) || !held_is_of(sb->shared, w, at))
 			continue;
 		if (!held_adopt(sb->shared, w, sb->reload->forwards.first, at)) {
@@ -183,7 +184,7 @@ static void on_look(struct timer *t)
 	uint64_t before = sb->adopted;
 	bool some = false, left;
 
-	for (uint32_t at = 0; at < 2 * sb->n; at++) {
+	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
 		if (!has_come(sb, at))
 			continue;
 		some = true;
@@ -243,7 +244,7 @@ static void change_stream(struct stream *s, bool is_open, bool in_sync)
 			 in_sync ? "is in sync" : "has ended");
 }
 
-/* What is told, or was heard, of a place. */
+/* What is told of a place. */
 struct told {
 	uint32_t key; /* changes with what is to be told; 0: nothing is */
 	struct graft_tuple client;
@@ -253,15 +254,17 @@ struct told {
 static struct stream *open_stream(struct standby *sb, const struct control *c, int fd,
 				  const char *name)
 {
-	struct told *told = calloc(2 * (size_t)sb->n, sizeof(*told));
+	uint64_t *known = calloc(BITS_WORDS(2 * sb->n), sizeof(*known));
+	struct told *told = name ? NULL : calloc(2 * (size_t)sb->n, sizeof(*told));
 	uint8_t *buffer = malloc(BUFFER);
 	struct stream *s = sb->streams;
 
 	pthread_mutex_lock(&sb->lock);
-	while (s < sb->streams + STREAMS_MAX && s->told)
+	while (s < sb->streams + STREAMS_MAX && s->known)
 		s++;
-	if (s == sb->streams + STREAMS_MAX || !told || !buffer) {
+	if (s == sb->streams + STREAMS_MAX || !known || (!name && !told) || !buffer) {
 		pthread_mutex_unlock(&sb->lock);
+		free(known);
 		free(told);
 		free(buffer);
 		log_warning("standby: no memory, or more than %d exports and imports", STREAMS_MAX);
@@ -272,6 +275,7 @@ static struct stream *open_stream(struct standby *sb, const struct control *c, i
 			      .fd = fd,
 			      .is_import = name,
 			      .tag = name ? graft_tag(name) | 1 : 0, /* 0 is none */
+			      .known = known,
 			      .told = told,
 			      .buffer = buffer };
 	snprintf(s->name, sizeof(s->name), "%s", name ?: "");
@@ -286,7 +290,8 @@ static void close_stream(struct stream *s)
 	change_stream(s, false, false);
 	free(s->buffer);
 	free(s->told);
-	s->told = NULL; /* last: another one may use it */
+	free(s->known);
+	s->known = NULL; /* last: another one may use it */
 }
 
 /* --- export --- */
@@ -364,6 +369,7 @@ static bool tell(struct stream *s, uint32_t at)
 	if (key == was.key)
 		return true;
 	*told = (struct told){ .key = key, .client = h.leg[0]->tuple };
+	bit_set(s->known, at, key);
 	if (was.key && (!key || memcmp(&told->client, &was.client, sizeof(was.client)) != 0)) {
 		found = find(sb, &was.client, udp);
 		/* else it has another place, which is told of, too */
@@ -391,8 +397,10 @@ static bool tell(struct stream *s, uint32_t at)
 
 static bool tell_all(struct stream *s)
 {
+	const uint64_t *used = grafts_used(s->sb->grafts);
+
 	s->now_ns = clock_ns();
-	for (uint32_t at = 0; at < 2 * s->sb->n; at++)
+	for (uint32_t at = 0; bit_next(used, s->known, 2 * s->sb->n, &at); at++)
 		if (!tell(s, at))
 			return false;
 	return true;
@@ -483,7 +491,7 @@ static int take_session(struct stream *s, struct graft_record *r)
 			return e;
 		at += udp ? sb->n : 0;
 	}
-	s->told[at].key = 1;
+	bit_set(s->known, at, true);
 	h = held_at(sb->shared, at);
 	*h.source = s->tag;
 	find_ways(sb, &h);
@@ -493,10 +501,10 @@ static int take_session(struct stream *s, struct graft_record *r)
 /* What this exporter has no more is over, unless its address is here; and what has left for it. */
 static void drop_others(struct stream *s)
 {
-	for (uint32_t at = 0; at < 2 * s->sb->n; at++) {
+	for (uint32_t at = 0; held_next(s->sb->shared, &at); at++) {
 		struct held h = held_at(s->sb->shared, at);
 
-		if (s->told[at].key || h.state != HELD_STANDBY ||
+		if (bit_is(s->known, at) || h.state != HELD_STANDBY ||
 		    (*h.source && *h.source != s->tag))
 			continue;
 		*h.source = 0;
@@ -622,7 +630,7 @@ unsigned int standby_held(const struct standby *sb)
 {
 	unsigned int held = 0;
 
-	for (uint32_t at = 0; at < 2 * sb->n; at++)
+	for (uint32_t at = 0; held_next(sb->shared, &at); at++)
 		held += held_at(sb->shared, at).state == HELD_STANDBY;
 	return held;
 }
@@ -668,7 +676,7 @@ int standby_open(struct standby *sb, struct reload *r)
 	sb->n = grafts_total(sb->grafts);
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = on_look;
-	for (uint32_t at = 0; at < 2 * sb->n; at++) {
+	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
 		struct held h = held_at(sb->shared, at);
 
 		if (h.state != HELD_STANDBY && !(h.state == HELD_ACTIVE && *h.mirrored))

@@ -35,7 +35,8 @@ struct stream {
 	struct standby *sb;
 	const struct control *control;
 	int fd;
-	struct told *told;         /* by place, as held_at() has them */
+	uint64_t *known;           /* a bit for each place, as held_at() has them: it was told of */
+	struct told *told;         /* by place; of an export */
 	uint64_t after_ns, now_ns; /* now: of an export's look */
 	size_t len;                /* of what is in the buffer */
 	uint8_t *buffer;

@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
@@ -68,6 +69,7 @@ struct grafts {
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
 	struct slot *slots;
+	uint64_t *used;       /* a bit for each slot that is not in the queue, then those of UDP */
 	uint32_t first, last; /* of free slots, oldest first */
 	unsigned int n_slots, n_free;
 };
@@ -128,6 +130,7 @@ static uint32_t take(struct grafts *gs)
 		gs->first = gs->slots[slot].next;
 		gs->n_free--;
 		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+		bit_set(gs->used, slot, true);
 	}
 	pthread_mutex_unlock(&gs->lock);
 	return slot;
@@ -136,6 +139,7 @@ static uint32_t take(struct grafts *gs)
 static void put(struct grafts *gs, uint32_t slot)
 {
 	pthread_mutex_lock(&gs->lock);
+	bit_set(gs->used, slot, false);
 	gs->slots[slot].put_ms = (uint32_t)clock_ms();
 	*(gs->n_free++ ? &gs->slots[gs->last].next : &gs->first) = slot;
 	gs->last = slot;
@@ -157,6 +161,8 @@ static void fill_queue(struct grafts *gs)
 		graft_return(gs, i, false);
 		if (graft_state(gs, i) != GRAFT_STANDBY && !graft_carries(gs, i))
 			put(gs, i);
+		else
+			bit_set(gs->used, i, true);
 	}
 }
 
@@ -225,8 +231,9 @@ static int load(struct grafts *gs, unsigned int slots)
 	gs->all = bpf_values_map(gs->skel->maps.grafts);
 	if (!gs->all)
 		return -errno;
+	gs->used = allocated(calloc(BITS_WORDS(2 * gs->n_slots), sizeof(*gs->used)));
 	return udp_grafts_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_buckets,
-			       &gs->skel->bss->graft_ways, &gs->udp);
+			       &gs->skel->bss->graft_ways, gs->used, &gs->udp);
 }
 
 #define NAMED (1U << 31) /* of a handle that is no pid */
@@ -336,6 +343,7 @@ void grafts_close(struct grafts *gs, bool keep)
 	graft_bpf__destroy(gs->skel);
 	pthread_mutex_destroy(&gs->lock);
 	free(gs->slots);
+	free(gs->used);
 	free(gs);
 }
 
@@ -784,6 +792,11 @@ uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
 		n = from->end - from->begun - (from->fin != 0);
 	} while ((state & GRAFT_STATE_MASK) == GRAFT_LOCKED || raw_state(gs, slot) != state);
 	return n;
+}
+
+const uint64_t *grafts_used(const struct grafts *gs)
+{
+	return gs->used;
 }
 
 unsigned int grafts_total(const struct grafts *gs)

@@ -55,6 +55,8 @@ unsigned int grafts_live(const struct grafts *gs);
  * (graft_put()).  False: there is none.
  */
 bool graft_next(const struct grafts *gs, uint32_t *at);
+/* The slots that are not free (bits.h), and behind them those of UDP. */
+const uint64_t *grafts_used(const struct grafts *gs);
 /*
  * Make the sockets of these sessions anew, as UID's, as far as there are descriptors.  Needs root.
  * By graft_take_sockets() they become the caller's, by side; -1: there is none.

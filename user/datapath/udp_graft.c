@@ -19,6 +19,7 @@
 #include <sys/random.h>
 
 #include "base/array.h"
+#include "base/bits.h"
 #include "base/clock.h"
 #include "base/minmax.h"
 #include "datapath/bpf_ring.h"
@@ -32,6 +33,7 @@ struct udp_grafts {
 	struct udp_bucket *buckets; /* mapped; the last one has the seed */
 	struct bpf_map *flows_map, *buckets_map;
 	const uint32_t *ways;
+	uint64_t *used;
 	uint32_t n_slots, n_buckets; /* but for the last one */
 
 	pthread_mutex_t lock;         /* of buckets and queue; never taken on the payload path */
@@ -156,6 +158,7 @@ static void leave(struct udp_grafts *us, uint32_t slot)
 			set(at, 0);
 	}
 	us->flows[slot].used = 0;
+	bit_set(us->used, us->n_slots + slot, false);
 	us->flows[slot].left_ms = (uint32_t)clock_ms();
 	*(us->n_free++ ? &us->flows[us->last].next_free : &us->first) = slot;
 	us->last = slot;
@@ -179,6 +182,7 @@ static uint32_t enter(struct udp_grafts *us, const struct udp_flow *f)
 	us->first = us->flows[slot].next_free;
 	us->n_free--;
 	us->flows[slot] = *f;
+	bit_set(us->used, us->n_slots + slot, true);
 	if (put_in(us, slot, 0) && put_in(us, slot, 1))
 		return slot;
 	leave(us, slot);
@@ -314,10 +318,12 @@ static void find_left(struct udp_grafts *us)
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
 		if (!us->flows[slot].used || !put_in(us, slot, 0) || !put_in(us, slot, 1))
 			leave(us, slot);
+		else
+			bit_set(us->used, us->n_slots + slot, true);
 }
 
 int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
-		    struct udp_grafts **ret)
+		    uint64_t *used, struct udp_grafts **ret)
 {
 	struct udp_grafts *us = allocated(calloc(1, sizeof(*us)));
 	uint32_t *seed;
@@ -327,6 +333,7 @@ int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32
 				   .flows_map = flows,
 				   .buckets_map = buckets,
 				   .ways = ways,
+				   .used = used,
 				   .n_slots = bpf_map__max_entries(flows),
 				   .n_buckets = bpf_map__max_entries(buckets) - 1 };
 	pthread_mutex_init(&us->lock, NULL);

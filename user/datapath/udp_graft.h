@@ -18,10 +18,11 @@ struct bpf_map;
 
 /*
  * FLOWS and BUCKETS, which are loaded, may have flows of a daemon before this one.  WAYS is
- * graft_ways of the packet programs.  -errno; close it also then.
+ * graft_ways of the packet programs.  USED, the caller's, gets a bit (bits.h) for each slot that is
+ * not free, behind as many that are not ours.  -errno; close it also then.
  */
 int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
-		    struct udp_grafts **ret);
+		    uint64_t *used, struct udp_grafts **ret);
 /* Flows go on.  NULL is fine. */
 void udp_grafts_close(struct udp_grafts *us);
 /* Flows of which packets are translated. */
