@@ -4,7 +4,8 @@
 
 usage: server_names.py [--culvert build/culvert] [--engine ENGINE] [--only CASE]        (as root)
 
-Hellos are made by OpenSSL; the server sends back what it gets, behind the port that it has, so each
+Hellos are made by OpenSSL, or were captured: Chromium's and Node's have post-quantum key shares, Go's
+has none.  The server sends back what it gets, behind the port that it has, so each
 byte is compared.  Then OpenSSL, GnuTLS, curl and nginx speak through it.  Exits with 77 and the reason where
 this cannot run.
 """
@@ -118,6 +119,13 @@ def hello_of(name, alpn=(), most=ssl.TLSVersion.TLSv1_3):
     return out.read()
 
 
+def captured(name):
+    """What another client has said."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../fuzz/corpus/tls_hello", name)
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def in_records(hello, size):
     """The same message in records of SIZE bytes."""
     body = hello[5:]
@@ -229,15 +237,18 @@ class Trial:
 
     def test_pieces(self):
         hello = hello_of("example.org")
-        for cut in range(1, len(hello)):
-            got = self.ask(hello, cuts=(cut,))
-            expect(got == EXACT, f"cut at {cut} it goes to {got}")
-        got = self.ask(hello, cuts=range(1, len(hello)))
-        expect(got == EXACT, f"byte by byte it goes to {got}")
-        for size in 1, 2, 100, 16384:
-            for whole in hello, padded(hello, 1900), padded(hello, 16384):
+        for whole in hello, *map(captured, ("chromium_156", "node_24", "go_1_19")):
+            for cut in range(1, len(whole)):
+                got = self.ask(whole, cuts=(cut,))
+                expect(got == EXACT, f"{whole[:60]} cut at {cut} goes to {got}")
+            got = self.ask(whole, cuts=range(1, len(whole)))
+            expect(got == EXACT, f"{whole[:60]} byte by byte goes to {got}")
+            for size in 1, 2, 100, 16384:
                 got = self.ask(in_records(whole, size))
-                expect(got == EXACT, f"in records of {size} it goes to {got}")
+                expect(got == EXACT, f"{whole[:60]} in records of {size} goes to {got}")
+        for size in 1, 2, 100, 16384:
+            got = self.ask(in_records(padded(hello, 16384), size))
+            expect(got == EXACT, f"16 KiB in records of {size} go to {got}")
 
     def test_refused(self):
         hello = hello_of("example.org")
