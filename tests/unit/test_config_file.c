@@ -453,6 +453,7 @@ static const struct rig_mistake overlaps[] = {
 	{ 3, ITSELF("[::]:80"), WAY("[::1]:80", "[::]:80") },
 	{ 3, ITSELF("10.1.1.1:80"), WAY("10.1.1.1:80", "10.1.1.1:80") },
 	{ 3, ITSELF("unix:@a"), WAY("unix:@a", "unix:@a") },
+	{ 5, ITSELF("127.9.9.9:80"), WAY(":80", UP) "[sni a b.c]\nupstream = 127.9.9.9:80\n" },
 };
 
 TEST(test_overlap)

@@ -116,12 +116,13 @@ static bool any_pair(const struct endpoint *a, const struct endpoint *b,
 	return false;
 }
 
-static bool feeds_itself(const struct forward_conf *fc)
+static bool feeds_itself(const struct config *c, const struct forward_conf *fc)
 {
+	const struct endpoint *listen = fc->sni ? &c->forwards[fc->of].listen : &fc->listen;
 	const struct upstream *u = &fc->upstream;
 
 	for (size_t i = 0; i < u->n; i++)
-		if (any_pair(&u->servers[i].at, &fc->listen, addr_leads_to))
+		if (any_pair(&u->servers[i].at, listen, addr_leads_to))
 			return true;
 	return false;
 }
@@ -164,7 +165,7 @@ int config_check_addresses(const struct config *c)
 		const struct forward_conf *fc = &c->forwards[i];
 		const struct endpoint *e = find_overlap(c, i);
 
-		if (!e && !feeds_itself(fc))
+		if (!e && !feeds_itself(c, fc))
 			continue;
 		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
 			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
