@@ -247,6 +247,21 @@ class Trial(Pair):
         self.finish(idle)
         self.wait_empty("relay2")
 
+    def test_many_changes(self):
+        """Each relay tells the other of sessions whose records are just being replaced there."""
+        for _ in range(3):
+            talks = [self.talk(9100, "h", 300) for _ in range(2)]
+            self.wait_mirrored("relay", 600)
+            for talk in talks:
+                self.say(talk, "fin")
+            time.sleep(0.6)  # each record has changed twice, and both have looked at it
+            held = self.standby("relay2")["held"]
+            for talk in talks:
+                self.finish(talk)
+            expect(held == 600, f"{held} of 600 sessions are known to the standby")
+            for relay in RELAYS:
+                self.wait_empty(relay)
+
     def test_slow_reader(self):
         """Who exports is not held up by a reader that takes nothing, nor are other readers."""
         deaf = subprocess.Popen([self.program, "export", "--after", "0", "--control",

@@ -356,43 +356,62 @@ static uint32_t find(const struct standby *sb, const struct graft_tuple *client,
 	return udp && slot != NO_SLOT ? slot + sb->n : slot;
 }
 
-/* Tell of what is at AT if that has changed.  False: the reader does not take it. */
-static bool tell(struct stream *s, uint32_t at)
+/*
+ * Note what is to be told of AT: RET_GONE, that what was there is over, and RET; or no kind.  Under the
+ * lock, or an import would be seen between the old and the new record of a session: and who is told
+ * that it is over tells the others, too.
+ */
+static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
+		 struct graft_record *ret)
 {
 	struct standby *sb = s->sb;
-	struct told *told = &s->told[at], was = *told;
 	struct held h = held_at(sb->shared, at);
 	uint32_t key = key_of(s, &h, at), found;
+	struct told *told = &s->told[at], was = *told;
 	bool udp = at >= sb->n;
-	struct graft_record r = { .kind = RECORD_GONE, .udp = udp, .client = was.client };
 
 	if (key == was.key)
-		return true;
+		return;
 	*told = (struct told){ .key = key, .client = h.leg[0]->tuple };
 	bit_set(s->known, at, key);
 	if (was.key && (!key || memcmp(&told->client, &was.client, sizeof(was.client)) != 0)) {
 		found = find(sb, &was.client, udp);
 		/* else it has another place, which is told of, too */
-		if ((found == at || found == NO_SLOT) && !put(s, &r))
-			return false;
+		if (found == at || found == NO_SLOT)
+			*ret_gone = (struct graft_record){ .kind = RECORD_GONE,
+							   .udp = udp,
+							   .client = was.client };
 	}
 	if (!key)
-		return true;
+		return;
 	if (h.state == HELD_STANDBY && !is_here(sb, &h)) {
-		r.kind = RECORD_LEFT;
-		r.client = told->client;
-		return put(s, &r);
+		*ret = (struct graft_record){ .kind = RECORD_LEFT,
+					      .udp = udp,
+					      .client = told->client };
+		return;
 	}
-	pthread_mutex_lock(&sb->lock);
 	follow_address(sb, &told->client.local);
-	pthread_mutex_unlock(&sb->lock);
 	*h.mirrored = 1;
-	r.kind = udp ? RECORD_UDP : RECORD_TCP;
+	ret->kind = udp ? RECORD_UDP : RECORD_TCP;
 	if (udp)
-		r.flow = *(struct udp_flow *)udp_flow_of(sb->udp, at - sb->n);
+		ret->flow = *(struct udp_flow *)udp_flow_of(sb->udp, at - sb->n);
 	else
-		r.tcp = *(struct graft_entry *)graft_of(sb->grafts, at);
-	return put(s, &r);
+		ret->tcp = *(struct graft_entry *)graft_of(sb->grafts, at);
+}
+
+/* Tell of what is at AT if that has changed.  False: the reader does not take it. */
+static bool tell(struct stream *s, uint32_t at)
+{
+	struct held h = held_at(s->sb->shared, at);
+	struct graft_record gone, r;
+
+	if (key_of(s, &h, at) == s->told[at].key)
+		return true;
+	gone.kind = r.kind = RECORD_NONE;
+	pthread_mutex_lock(&s->sb->lock);
+	note(s, at, &gone, &r);
+	pthread_mutex_unlock(&s->sb->lock);
+	return (!gone.kind || put(s, &gone)) && (!r.kind || put(s, &r));
 }
 
 static bool tell_all(struct stream *s)

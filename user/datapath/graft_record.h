@@ -15,7 +15,8 @@
  * A stream is RECORD_BEGIN; then all sessions, and RECORD_SYNC; then changes as they happen.
  */
 enum record_kind {
-	RECORD_BEGIN = 1,
+	RECORD_NONE,
+	RECORD_BEGIN,
 	RECORD_TCP,
 	RECORD_UDP,
 	RECORD_GONE,  /* what a record has told of is over, */
