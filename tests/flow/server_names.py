@@ -268,6 +268,8 @@ class Trial:
         for cause, more in ("hello-bad", 7), ("hello-large", 1), ("hello-late", 2), ("name-unknown", 2):
             got = self.errors(cause) - before[cause]
             expect(got == more, f"{got} of {cause}")
+        wait_until(lambda: self.daemon.ask("status")["resources"]["clients"] == 0,
+                   "no place of max-sessions-per-client to be taken")
 
     def test_proxy(self):
         header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1111 443\r\n"

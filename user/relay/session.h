@@ -66,6 +66,7 @@ struct told {
 	uint64_t due_ms;            /* HEADER: late then */
 	struct proxy_header header; /* zeroes while it has not come */
 	uint32_t events;            /* what epoll has told of the client until it is OPEN */
+	bool admitted;              /* its client is counted in, see admission.h */
 	bool in_parts;              /* the TLS hello: SO_RCVLOWAT is set */
 	char server_name[];         /* "": none */
 };

@@ -51,6 +51,7 @@ int session_proxy_header_expect(struct session *s)
 	if (!s->told)
 		return -ENOMEM;
 	s->told->peer = s->client;
+	s->told->admitted = !receives;
 	s->told->due_ms = s->worker->loop.now_ms +
 			  (receives ? fc->proxy_timeout_ms : fc->hello_timeout_ms);
 	return 0;
@@ -82,6 +83,7 @@ static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 	why = admission_enter_client(s->worker->shared, s->forward, &s->client.sa, false);
 	if (why != CAUSES)
 		return session_reset(s, why);
+	s->told->admitted = true;
 	return true;
 }
 
