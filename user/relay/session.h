@@ -67,7 +67,7 @@ struct told {
 	struct proxy_header header; /* zeroes while it has not come */
 	uint32_t events;            /* what epoll has told of the client until it is OPEN */
 	bool admitted;              /* its client is counted in, see admission.h */
-	bool in_parts;              /* the TLS hello: SO_RCVLOWAT is set */
+	int lowat;                  /* SO_RCVLOWAT, for the rest of a TLS hello; 0: as it was */
 	char server_name[];         /* "": none */
 };
 

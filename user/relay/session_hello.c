@@ -46,7 +46,7 @@ static bool route(struct session *s, const struct tls_hello *h)
 		return session_reset(s, CAUSE_NO_MEMORY);
 	s->told = told;
 	strcpy(told->server_name, h->name);
-	if (s->told->in_parts)
+	if (s->told->lowat)
 		tcp_set_lowat(s->sides[CLIENT].fd, 1);
 	f = forward_route(s->forward, h);
 	if (!f)
@@ -83,9 +83,10 @@ bool session_hello_look(struct session *s, bool ended)
 		return refuse(s, CAUSE_HELLO_BAD, "", "the stream ended before it was whole");
 	if (s->worker->loop.now_ms >= s->told->due_ms)
 		return refuse(s, CAUSE_HELLO_LATE, "", "not whole within hello-timeout");
-	if (n > 0 && !is_unix) {
-		s->told->in_parts = true;
-		tcp_set_lowat(fd, (int)((size_t)n + need));
+	/* to set it tells of what is there once more if the buffer is nearly full */
+	if (n > 0 && !is_unix && s->told->lowat != (int)((size_t)n + need)) {
+		s->told->lowat = (int)((size_t)n + need);
+		tcp_set_lowat(fd, s->told->lowat);
 	}
 	return false;
 }
