@@ -267,6 +267,13 @@ struct graft_entry {
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 5,
 	       "another size: another layout");
 
+/* Milliseconds that a clock of timestamps has counted at most after so many units of 2^30 ns. */
+#define GRAFT_CLOCK_SHIFT 30
+static inline __u32 graft_clock(__u32 units)
+{
+	return (units + 1) * 1074;
+}
+
 #define GRAFT_OVER 2 /* of `mirrored`: another relay has had it since, to its end */
 
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */

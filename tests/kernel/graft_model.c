@@ -830,32 +830,35 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
  * A keepalive probe, or a reset, of a frozen socket goes to the remote end, with the numbers of the
  * wire.
  */
-static enum model_verdict let_out(struct model_frame *f, const struct place *at,
-				  const struct parts *p)
+static enum model_verdict let_out(const struct model *m, struct model_frame *f,
+				  const struct place *at, const struct parts *p)
 {
-	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
+	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), tsval = at->mine->tsval_sent;
 	struct change c = {
 		.seq = (uint32_t)at->other->end + at->other->seq_add - (p->flags & RST ? 0 : 1) -
 		       p->seq,
 		.ack = (uint32_t)at->mine->end - p->ack,
 	};
 
-	if (begins_with_clocks(p) && ahead(at->mine->tsval_sent, get32(p->tcp + 24)) > 0)
-		c.tsval = at->mine->tsval_sent - get32(p->tcp + 24);
+	if (at->g->loose)
+		tsval += graft_clock(m->units -
+				     (uint32_t)(at->other->heard_ns >> GRAFT_CLOCK_SHIFT));
+	if (begins_with_clocks(p) && ahead(tsval, get32(p->tcp + 24)) > 0)
+		c.tsval = tsval - get32(p->tcp + 24);
 	change_numbers(p, &c);
 	sum_again(f, p, ip_was, tcp_was);
 	return MODEL_PASS;
 }
 
-static enum model_verdict frozen(struct model_frame *f, const struct place *at,
-				 const struct parts *p)
+static enum model_verdict frozen(const struct model *m, struct model_frame *f,
+				 const struct place *at, const struct parts *p)
 {
 	uint32_t ack = at->mine->frozen_write;
 
 	if (p->flags & SYN) /* of a new socket */
 		return give_back(f, at, p, p->seq + 1, RST | ACK);
 	if (p->flags & RST) /* it has died; or the session is over */
-		return at->g->ended_ns ? MODEL_DROP : let_out(f, at, p);
+		return at->g->ended_ns ? MODEL_DROP : let_out(m, f, at, p);
 	if (end_of(p) == p->seq && ahead(p->seq, ack) >= 0) /* nothing to answer */
 		return MODEL_DROP;
 	if (end_of(p) == p->seq && p->seq + 1 == ack) {
@@ -863,7 +866,7 @@ static enum model_verdict frozen(struct model_frame *f, const struct place *at,
 
 		at->mine->probed_ns = 1;
 		if (!heard)
-			return let_out(f, at, p);
+			return let_out(m, f, at, p);
 	}
 	if (ahead(end_of(p), ack) > 0)
 		ack = end_of(p);
@@ -923,7 +926,7 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 		return shift(f, at.mine, &p, true);
 	case GRAFT_STANDBY: /* nothing of it leaves this relay; its port is taken */
 	case GRAFT_SETTING:
-		return p.flags & SYN ? frozen(f, &at, &p) : MODEL_DROP;
+		return p.flags & SYN ? frozen(m, f, &at, &p) : MODEL_DROP;
 	}
-	return frozen(f, &at, &p);
+	return frozen(m, f, &at, &p);
 }

@@ -54,7 +54,8 @@ struct model {
 	unsigned int events;
 	uint64_t outside;                   /* packets that were not in the window */
 	bool inside;                        /* the last one was */
-	uint64_t now_ms;                    /* CLOCK_MONOTONIC, about */
+	uint64_t now_ms;                    /* CLOCK_MONOTONIC, about, */
+	uint32_t units;                     /* and in units of graft_clock() */
 	uint32_t ways_least;                /* graft_ways_least; graft_ways is 0 */
 	struct graft_addr here[MODEL_HERE]; /* addresses of clients' sockets that are here */
 	bool unsynced;                      /* an import is not in sync */

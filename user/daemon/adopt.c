@@ -75,13 +75,15 @@ struct held held_at(const struct shared *shared, uint32_t at)
 	struct held h = { .leg = { &g->side[0].leg, &g->side[1].leg },
 			  .forward = &g->forward,
 			  .source = &g->source,
-			  .mirrored = &g->mirrored };
+			  .mirrored = &g->mirrored,
+			  .id = &g->id };
 
 	if (at >= n)
 		h = (struct held){ .leg = { &f->leg[0], &f->leg[1] },
 				   .forward = &f->forward,
 				   .source = &f->source,
-				   .mirrored = &f->mirrored };
+				   .mirrored = &f->mirrored,
+				   .id = &f->id };
 	if (at < n ? graft_carries(shared->grafts, at) : f->used == 1)
 		h.state = HELD_ACTIVE;
 	else if (at < n ? graft_state(shared->grafts, at) == GRAFT_STANDBY : f->used == UDP_STANDBY)

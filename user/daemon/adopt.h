@@ -32,6 +32,7 @@ struct held {
 	enum { HELD_NOTHING, HELD_ACTIVE, HELD_STANDBY } state;
 	struct graft_leg *leg[2]; /* 0: the client */
 	uint32_t *forward, *source, *mirrored;
+	__u64 *id;
 };
 
 struct held held_at(const struct shared *shared, uint32_t at);

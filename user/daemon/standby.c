@@ -166,16 +166,39 @@ static void adopt_some(struct worker *w, const void *arg)
 	struct standby *sb = (struct standby *)arg;
 
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
-		if (!has_come(sb, at) || !held_is_of(sb->shared, w, at))
+		_Atomic uint64_t *last_id = &sb->shared->last_id;
+		struct held h = held_at(sb->shared, at);
+		bool later;
+		int r;
+
+		if (!has_come(sb, at) || !is_here(sb, &h) || !held_is_of(sb->shared, w, at))
 			continue;
-		if (!held_adopt(sb->shared, w, sb->reload->forwards.first, at)) {
+		if (*h.id <= atomic_load(last_id)) /* another one here may have it */
+			*h.id = atomic_fetch_add(last_id, 1) + 1;
+		r = held_adopt(sb->shared, w, sb->reload->forwards.first, at);
+		if (!r) {
 			sb->adopted++;
 			continue;
 		}
-		log_limited(LOG_WARNING, "standby: a session that came is reset: no forward has "
-					 "its name, or a limit is reached");
-		held_end(sb->shared, at);
+		/* UDP needs the address at the server's side, which may come a moment later */
+		later = at >= sb->n && r != -ENOENT && r != -EUSERS;
+		log_limited(LOG_WARNING, "standby: a session that came is %s: %s",
+			    later ? "not taken over yet" : "reset",
+			    r == -ENOENT ? "no forward has its name" :
+			    r == -EUSERS ? "a limit is reached" :
+					   strerror(-r));
+		if (!later)
+			held_end(sb->shared, at);
 	}
+}
+
+/* It has come to the one address that is still here, or is here already.  Its client's decides. */
+static void send_back(struct standby *sb, uint32_t at)
+{
+	if (at < sb->n)
+		graft_leave(sb->grafts, at);
+	else
+		udp_graft_part(sb->udp, at - sb->n);
 }
 
 static void on_look(struct timer *t)
@@ -185,8 +208,14 @@ static void on_look(struct timer *t)
 	bool some = false, left;
 
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
+		struct held h = held_at(sb->shared, at);
+
 		if (!has_come(sb, at))
 			continue;
+		if (!is_here(sb, &h)) {
+			send_back(sb, at);
+			continue;
+		}
 		some = true;
 		if (at < sb->n)
 			make_sockets(sb, at);
@@ -702,12 +731,8 @@ int standby_open(struct standby *sb, struct reload *r)
 			continue;
 		follow_address(sb, &h.leg[0]->tuple.local);
 		/* else another relay has it by now */
-		if (h.state == HELD_ACTIVE && !is_here(sb, &h)) {
-			if (at < sb->n)
-				graft_leave(sb->grafts, at);
-			else
-				udp_graft_part(sb->udp, at - sb->n);
-		}
+		if (h.state == HELD_ACTIVE && !is_here(sb, &h))
+			send_back(sb, at);
 		begin_looks(sb);
 	}
 	return 0;
