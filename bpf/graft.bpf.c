@@ -129,13 +129,17 @@ static __always_inline void note(struct graft_side *mine, const struct packet *p
 
 /*
  * P is a reset that the other end takes: it has the number that is expected there, behind all that
- * was acknowledged, or behind all that was sent.  Any other is only challenged (RFC 5961), and who
- * is challenged knows the number.
+ * was acknowledged, or behind all that was sent; or the number of FIN, which Linux takes as well
+ * (tcp_reset_check()): who has closed, and then gets bytes, answers with that if they were sent
+ * before his FIN came.  Any other is only challenged (RFC 5961), and who is challenged knows the
+ * number.
  */
 static __always_inline bool is_reset(const struct found *f, const struct packet *p)
 {
-	return p->flags & RST &&
-	       (p->seq == acked_of(f->mine, f->other) || p->seq == (__u32)f->mine->end);
+	__u32 end = (__u32)f->mine->end;
+
+	return p->flags & RST && (p->seq == acked_of(f->mine, f->other) || p->seq == end ||
+				  (f->mine->fin && p->seq == end - 1));
 }
 
 /* Returns true if both ends have the other's FIN. */

@@ -310,12 +310,14 @@ static void note(const struct place *at, const struct parts *p)
 		mine->data_ns = 1;
 }
 
-/* The end that gets P, a reset, takes it: it may expect one of these two numbers. */
+/* The end that gets P, a reset, takes it: it may expect one of these numbers. */
 static bool is_reset(const struct place *at, const struct parts *p)
 {
 	uint32_t got = (uint32_t)at->other->acked + at->other->ack_add;
+	uint32_t end = (uint32_t)at->mine->end;
 
-	return p->flags & RST && (p->seq == got || p->seq == (uint32_t)at->mine->end);
+	return p->flags & RST &&
+	       (p->seq == got || p->seq == end || (at->mine->fin && p->seq == end - 1));
 }
 
 static void track_fin(const struct place *at, const struct parts *p)
