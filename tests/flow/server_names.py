@@ -336,6 +336,23 @@ class Trial:
         expect(self.ask(hello) == DEFAULT, "without the section")
         self.write(CONFIG)
         expect(self.ask(hello) == EXACT, "again")
+        # nobody knows any more whose it is: not the default's
+        before = self.errors("name-unknown")
+        with self.connect() as late:
+            late.sendall(hello[:50])
+            wait_until(lambda: self.daemon.ask("sessions")["sessions"], "the session")
+            self.write(CONFIG.replace("forward https]", "forward other]").replace("sni https", "sni other"))
+            late.sendall(hello[50:])
+            expect(late.recv(100) == bytes([21, 3, 1, 0, 2, 2, UNRECOGNIZED_NAME]), "no alert")
+        expect(self.errors("name-unknown") == before + 1, "it is not counted")
+        converted = subprocess.run([self.program, "convert", self.config], check=True,
+                                   capture_output=True, text=True).stdout
+        with open(self.config, "w", encoding="ascii") as file:
+            file.write(converted)
+        subprocess.run([self.program, "reload", "--control", self.daemon.control], check=True,
+                       stdout=subprocess.DEVNULL)
+        expect(self.ask(hello) == EXACT, "as culvert convert writes it")
+        self.write(CONFIG)
 
     def test_drain(self):
         """A forward drains with its sections, which have no sockets of their own."""

@@ -122,6 +122,11 @@ static const struct rig_mistake mistakes[] = {
 	  "[forward a]\nlisten = :1\nupstream = 192.0.2.1:1\n[sni a b.c]\n" },
 	{ 5, "listen: no key of [sni FORWARD NAME...]",
 	  "[forward a]\nlisten = :1\nupstream = 192.0.2.1:1\n[sni a b.c]\nlisten = :2\n" },
+	{ 5, "alpn: protocols are separated by blanks",
+	  "[forward a]\nlisten = :1\n[sni a b.c]\nupstream = 192.0.2.1:1\nalpn = h2,http/1.1\n" },
+	{ 5, "proxy-protocol: the header comes before the name, so receive is its forward's",
+	  "[forward a]\nlisten = :1\n[sni a b.c]\nupstream = 192.0.2.1:1\n"
+	  "proxy-protocol = receive, send-v2\n" },
 	{ 2, "listen: names in TLS hellos are of TCP",
 	  "[forward a]\nlisten = :1/udp\n[sni a b.c]\nupstream = 192.0.2.1:1\n" },
 	{ 1, "[forward a]: upstream is missing", "[forward a]\nlisten = :1\n" },

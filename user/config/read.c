@@ -215,6 +215,12 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 		fc->upstream.text = "";
 	if (fc->hellos && fc->listen.udp)
 		return say_wrong(c, fc, "listen", "names in TLS hellos are of TCP");
+	if (fc->alpn && strchr(fc->alpn, ','))
+		return say_wrong(c, fc, "alpn", "protocols are separated by blanks");
+	if (fc->sni && option_line(&fc->said, "proxy-protocol") &&
+	    fc->proxy_protocol & PROXY_RECEIVE)
+		return say_wrong(c, fc, "proxy-protocol",
+				 "the header comes before the name, so receive is its forward's");
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
 		return say_wrong(c, fc, "upstream",

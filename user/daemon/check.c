@@ -73,7 +73,7 @@ static void check_upstreams(const struct config *c)
 
 /* --- names --- */
 
-/* Does WORD stand among the words of TEXT? */
+/* Does WORD of LEN bytes stand among the words of TEXT? */
 static bool has_word(const char *text, const char *word, size_t len)
 {
 	for (size_t n; *(text += strspn(text, " \t")); text += n) {
@@ -84,13 +84,24 @@ static bool has_word(const char *text, const char *word, size_t len)
 	return false;
 }
 
+/* Do all words of SOME stand among those of TEXT? */
+static bool has_words(const char *text, const char *some)
+{
+	for (size_t n; *(some += strspn(some, " \t")); some += n) {
+		n = strcspn(some, " \t");
+		if (!has_word(text, some, n))
+			return false;
+	}
+	return true;
+}
+
 /* The section that has the name before FC, so that it never is FC's; or NULL. */
 static const struct forward_conf *find_before(const struct config *c, const struct forward_conf *fc,
 					      const char *name, size_t len)
 {
 	for (const struct forward_conf *o = c->forwards; o < fc; o++)
 		if (o->sni && o->of == fc->of &&
-		    (!o->alpn || (fc->alpn && !strcmp(o->alpn, fc->alpn))) &&
+		    (!o->alpn || (fc->alpn && has_words(o->alpn, fc->alpn))) &&
 		    has_word(o->sni, name, len))
 			return o;
 	return NULL;
@@ -208,8 +219,13 @@ void convert_write(FILE *to, const char *file, const struct config *c)
 		write_lines(to, &c->said);
 	}
 	for (size_t i = 0; i < c->n_forwards; i++) {
-		fprintf(to, "\n[forward %s]\n", c->forwards[i].name);
-		write_lines(to, &c->forwards[i].said);
+		const struct forward_conf *fc = &c->forwards[i];
+
+		if (fc->sni)
+			fprintf(to, "\n[sni %s %s]\n", c->forwards[fc->of].name, fc->sni);
+		else
+			fprintf(to, "\n[forward %s]\n", fc->name);
+		write_lines(to, &fc->said);
 	}
 }
 

@@ -404,8 +404,9 @@ static void announce_ready(const struct daemon *d)
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		const struct forward_conf *fc = &c->forwards[i];
 
-		log_info("listening on %s, upstream %s, engine %s", fc->listen.text,
-			 fc->upstream.text, engine_name(fc->engine));
+		log_info("%s %s, upstream %s, engine %s", fc->sni ? "names" : "listening on",
+			 fc->sni ?: fc->listen.text, fc->upstream.n ? fc->upstream.text : "none",
+			 engine_name(fc->engine));
 	}
 	log_info("culvert: ready, engine %s, %u workers, user %s%s",
 		 engine_name(c->defaults.engine), c->workers, d->account.name, less);

@@ -144,6 +144,7 @@ void forward_set_names(struct forward *f, struct forward *const *all, size_t n)
 			at = &all[i]->next_name;
 		}
 	*at = NULL;
+	f->totals->nameless = !all;
 	pthread_mutex_unlock(&f->totals->servers_lock);
 }
 
@@ -176,6 +177,7 @@ static size_t matched(const char *pattern, size_t len, const struct tls_hello *h
 struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 {
 	struct forward *found = NULL;
+	bool nameless;
 	size_t best = 0;
 
 	pthread_mutex_lock(&f->totals->servers_lock);
@@ -187,6 +189,7 @@ struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 		best = fits;
 		found = n;
 	}
+	nameless = f->totals->nameless;
 	if (found) {
 		atomic_fetch_add(&found->sessions, 1);
 		atomic_fetch_add(&found->totals->live, 1);
@@ -194,7 +197,7 @@ struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 	}
 	pthread_mutex_unlock(&f->totals->servers_lock);
 	if (!found)
-		return f->conf->upstream.n ? f : NULL;
+		return f->conf->upstream.n && !nameless ? f : NULL;
 	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
 	return found;
 }

@@ -40,8 +40,9 @@ struct forward_totals {
 	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;
-	pthread_mutex_t servers_lock; /* see servers.h; of the next, too */
+	pthread_mutex_t servers_lock; /* see servers.h; of the next two, too */
 	struct forward *names;        /* list of the active forwards of its [sni] sections */
+	bool nameless;                /* it is removed: whose a hello is, nobody knows any more */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -99,7 +100,10 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 			    struct config_version *from, struct forward *before,
 			    const struct forward *of);
 void forward_free(struct forward *f);
-/* The [sni] sections of F are those of the N forwards ALL, by their places in the configuration. */
+/*
+ * The [sni] sections of F are those of the N forwards ALL, by their places in the configuration.  NULL:
+ * F is removed.
+ */
 void forward_set_names(struct forward *f, struct forward *const *all, size_t n);
 /*
  * Whose session of F is one whose client has said H: F's, or that of an [sni] section.  It gets it
