@@ -221,7 +221,7 @@ class Trial(Pair):
         expect(size <= 200 and (len(dump) - 8) % 5 == 0, f"a record has {size} bytes")
         first = 4 + size
         broken = {
-            b"": None,
+            b"": "nothing has come",
             dump[:first + 20]: f"byte {first}: it is not whole",
             dump[:first] + b"\2\2" + dump[first + 2:]: f"byte {first}: it has another version",
             dump[:first] + b"\2\1\0\3" + dump[first + 4:]: f"byte {first}: its length is none",

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -318,6 +319,15 @@ static ssize_t pass_on(int from, int to)
 	return done <= 0 ? -1 : at;
 }
 
+/* False: stdin has ended without a byte, as that of a unit whose other relay is away, for days. */
+static bool anything_comes(void)
+{
+	struct pollfd p = { .fd = STDIN_FILENO, .events = POLLIN };
+	int n = 1;
+
+	return poll(&p, 1, -1) < 0 || ioctl(STDIN_FILENO, FIONREAD, &n) || n;
+}
+
 /*
  * After the answer of an export the daemon speaks to stdout.  Of an import it is given what comes
  * from stdin, until it says what is wrong, or that it has all of it: nothing.
@@ -325,12 +335,15 @@ static ssize_t pass_on(int from, int to)
 static int run_stream(const struct client_words *words, bool import)
 {
 	const struct timeval none = { .tv_sec = 0 };
-	int fd = begin_talk(words->control, words->line), r = EXIT_CODE_OK;
-	struct pollfd p[] = { { .fd = fd, .events = POLLIN },
-			      { .fd = STDIN_FILENO, .events = POLLIN } };
-	struct json_object *said = errno ? NULL : read_line(fd);
+	struct pollfd p[] = { { .events = POLLIN }, { .fd = STDIN_FILENO, .events = POLLIN } };
+	struct json_object *said;
+	int fd, r = EXIT_CODE_OK;
 	ssize_t n = 1;
 
+	if (import && !anything_comes())
+		return log_complain(EXIT_CODE_FAILURE, "nothing has come from the other relay");
+	p[0].fd = fd = begin_talk(words->control, words->line);
+	said = errno ? NULL : read_line(fd);
 	if (!said) {
 		close(fd);
 		return complain_unreachable(words->control, errno);

@@ -37,9 +37,7 @@ static const struct table {
 	  { "name", "server", "state", "weight", "backup", "live", "sessions", "failures",
 	    "last_error" } },
 	{ "carriers", NULL, { "carrier", "flows", "bytes" } },
-	{ "streams",
-	  NULL,
-	  { "stream", "name", "in_sync", "in_sync_ms", "heard_ms", "records", "held" } },
+	{ "streams", NULL, { "stream", "name", "in_sync", "since_ms", "heard_ms", "records" } },
 	{ "features", NULL, { "name", "available", "reason" } },
 };
 

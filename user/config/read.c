@@ -389,7 +389,7 @@ void config_help(void)
 	     "Options:");
 	options_help(false);
 	puts("  --help                       show this help; also -h\n\n"
-	     "In [forward NAME] alone:");
+	     "In [forward NAME] alone, or in its sections [sni FORWARD HOST...]:");
 	options_help(true);
 	puts("\nA SIZE may end in K, M or G, SECONDS in s, m, h or d.\n"
 	     "Manual: culvert(8), culvert.conf(5)");

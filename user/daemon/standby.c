@@ -268,9 +268,13 @@ static void change_stream(struct stream *s, bool is_open, bool in_sync)
 	s->synced_ms = in_sync ? s->last_ms : 0;
 	count_streams(sb);
 	pthread_mutex_unlock(&sb->lock);
-	if (in_sync || was_synced) /* one that tries for days is no news */
-		log_info("standby: %s%s %s", s->is_import ? "import " : "an export", s->name,
-			 in_sync ? "is in sync" : "has ended");
+	/* one that tries for days is no news */
+	if (in_sync)
+		log_info("standby: %s%s is in sync", s->is_import ? "import " : "an export",
+			 s->name);
+	else if (was_synced)
+		log_warning("standby: %s%s has ended", s->is_import ? "import " : "an export",
+			    s->name);
 }
 
 /* What is told of a place. */
@@ -700,7 +704,7 @@ struct json_object *standby_json(struct standby *sb)
 		json_add_text(one, "stream", s->is_import ? "import" : "export");
 		json_add_text(one, "name", s->name);
 		json_add_bool(one, "in_sync", synced);
-		json_add_int(one, "in_sync_ms", synced ? now - synced : 0);
+		json_add_int(one, "since_ms", synced ? now - synced : 0);
 		json_add_int(one, "heard_ms", now - last);
 		json_add_int(one, "records", s->records);
 		json_append(list, one);
