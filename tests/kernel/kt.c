@@ -389,38 +389,64 @@ static uint16_t checksum(const struct segment *seg, size_t len)
 	return (uint16_t)~sum;
 }
 
-int kt_inject(int fd, uint64_t off, size_t len, size_t again)
+/* As if FD had sent SEG, with LEN bytes behind the header, the first AGAIN of which it has sent. */
+static int inject(int fd, struct segment *seg, size_t len, size_t again)
 {
-	struct segment seg = { .protocol = htons(IPPROTO_TCP) };
 	struct sockaddr_in from = { 0 }, to = { 0 };
 	socklen_t flen = sizeof(from), tlen = sizeof(to);
-	size_t total = sizeof(seg.th) + len;
+	size_t total = sizeof(seg->th) + len;
 	int raw, r = 0;
 
-	assert_true(len < sizeof(seg.data));
 	if (getsockname(fd, (struct sockaddr *)&from, &flen) < 0 ||
 	    getpeername(fd, (struct sockaddr *)&to, &tlen) < 0)
 		return -errno;
-	seg.from = from.sin_addr.s_addr;
-	seg.to = to.sin_addr.s_addr;
-	seg.len = htons((uint16_t)total);
-	seg.th.source = from.sin_port;
-	seg.th.dest = to.sin_port;
-	seg.th.seq = htonl(queue_seq(fd, TCP_SEND_QUEUE) - (uint32_t)again);
-	seg.th.ack_seq = htonl(queue_seq(fd, TCP_RECV_QUEUE));
-	seg.th.doff = sizeof(seg.th) / 4;
-	seg.th.ack = 1;
-	seg.th.psh = 1;
-	seg.th.window = htons(UINT16_MAX);
-	memcpy(seg.data, rig_pattern(off), len);
-	seg.th.check = checksum(&seg, offsetof(struct segment, th) + total);
+	seg->protocol = htons(IPPROTO_TCP);
+	seg->from = from.sin_addr.s_addr;
+	seg->to = to.sin_addr.s_addr;
+	seg->len = htons((uint16_t)total);
+	seg->th.source = from.sin_port;
+	seg->th.dest = to.sin_port;
+	seg->th.seq = htonl(queue_seq(fd, TCP_SEND_QUEUE) - (uint32_t)again);
+	seg->th.ack_seq = htonl(queue_seq(fd, TCP_RECV_QUEUE));
+	seg->th.window = htons(UINT16_MAX);
+	seg->th.check = checksum(seg, offsetof(struct segment, th) + total);
 
 	raw = socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, IPPROTO_TCP);
 	if (raw < 0)
 		return -errno;
 	to.sin_port = 0;
-	if (sendto(raw, &seg.th, total, 0, (struct sockaddr *)&to, sizeof(to)) < 0)
+	if (sendto(raw, &seg->th, total, 0, (struct sockaddr *)&to, sizeof(to)) < 0)
 		r = -errno;
 	close(raw);
 	return r;
+}
+
+int kt_inject(int fd, uint64_t off, size_t len, size_t again)
+{
+	struct segment seg = { .th = { .doff = sizeof(seg.th) / 4, .ack = 1, .psh = 1 } };
+
+	assert_true(len < sizeof(seg.data));
+	memcpy(seg.data, rig_pattern(off), len);
+	return inject(fd, &seg, len, again);
+}
+
+int kt_inject_reset(int fd)
+{
+	struct segment seg = { .th = { .doff = sizeof(seg.th) / 4, .rst = 1 } };
+
+	return inject(fd, &seg, 0, 1);
+}
+
+int kt_inject_probe(int fd, uint32_t ahead)
+{
+	struct segment seg = { .th = { .doff = sizeof(seg.th) / 4 + 3, .ack = 1 } };
+	uint32_t clock;
+	socklen_t len = sizeof(clock);
+
+	if (getsockopt(fd, IPPROTO_TCP, TCP_TIMESTAMP, &clock, &len))
+		return -errno;
+	memcpy(seg.data, "\1\1\x8\xa", 4); /* NOP, NOP, timestamps of 10 bytes */
+	clock = htonl(clock + ahead);
+	memcpy(seg.data + 4, &clock, sizeof(clock));
+	return inject(fd, &seg, 12, 1);
 }

@@ -145,3 +145,6 @@ int64_t kt_accepted_b(const struct kt_session *s);
  * first `again` of which were sent before, the others never.
  */
 int kt_inject(int fd, uint64_t off, size_t len, size_t again);
+/* The same: a reset, and a keepalive probe whose timestamp is AHEAD, with the last number sent. */
+int kt_inject_reset(int fd);
+int kt_inject_probe(int fd, uint32_t ahead);
