@@ -361,8 +361,8 @@ class Trial:
             s.sendall(hello)
             self.answer(s, len(hello))
             expect(self.drain("https/example.org").returncode, "a section is drained")
-            said = self.drain("https", "--drain-timeout", "1")
-            expect(not said.returncode, f"the forward is not: {said}")
+            said = self.drain("https", "--drain-timeout", "1", "--json")
+            expect(not said.returncode and json.loads(said.stdout)["live"] == 1, f"{said}")
             s.settimeout(5)
             try:
                 expect(s.recv(1), "an end instead of a reset")

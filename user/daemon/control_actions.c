@@ -639,7 +639,8 @@ static struct json_object *do_drain(struct round *r)
 {
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "state", forward_state_name(r->named));
-	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
+	/* with its [sni] sections, which drain with it */
+	json_add_int(r->answer, "live", atomic_load(&r->named->totals->limited));
 	json_add_text(
 		r->answer, "warning",
 		request_has(r->req, KEY_UNDO) || r->actions->reload->privileged ?

@@ -50,7 +50,9 @@ static bool route(struct session *s, const struct tls_hello *h)
 		tcp_set_lowat(s->sides[CLIENT].fd, 1);
 	f = forward_route(s->forward, h);
 	if (!f)
-		return refuse(s, CAUSE_NAME_UNKNOWN, h->name, "no section, and no upstream, for ");
+		return refuse(s, CAUSE_NAME_UNKNOWN, h->name,
+			      h->name[0] ? "no section, and no upstream, for " :
+					   "it has no name, and there is no upstream for that");
 	s->forward = f;
 	s->tcp = session_peer(s)->sa.sa_family != AF_UNIX &&
 		 !upstreams_are_unix(&f->conf->upstream);
