@@ -515,9 +515,9 @@ static __always_inline bool is_heard(struct graft_side *mine)
  * Let P, a keepalive probe or a reset, go out with the numbers of the wire.  If the remote end is
  * there it answers a probe, and is heard; if not, the frozen socket gives up as any other.
  *
- * A probe with an old timestamp gets no answer from Linux since 6.14 (0427141112c5).  What a loose
- * session has sent by another relay is not known, so its clock goes on at the usual rate.  A probe
- * that is ahead does no harm: its number is not in the window, so nobody remembers its clock.
+ * A probe with an old timestamp gets no answer from Linux since 6.14 (0427141112c5).  What a session
+ * has sent by another relay is not known, so its clock goes on at the usual rate.  A probe that is
+ * ahead does no harm: its number is not in the window, so nobody remembers its clock.
  */
 static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -527,7 +527,7 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
 
 	c.seq_add = (__u32)other->end + other->seq_add - !(p->flags & RST) - p->seq;
 	c.ack_add = (__u32)mine->end - p->ack;
-	if (f->g->loose)
+	if (f->g->loose || f->g->mirrored)
 		tsval += graft_clock((__u32)(bpf_ktime_get_ns() >> GRAFT_CLOCK_SHIFT) -
 				     (__u32)(other->heard_ns >> GRAFT_CLOCK_SHIFT));
 	if (timestamp_of(skb, p, ts) && diff(tsval, ts[0]) > 0)

@@ -842,7 +842,7 @@ static enum model_verdict let_out(const struct model *m, struct model_frame *f,
 		.ack = (uint32_t)at->mine->end - p->ack,
 	};
 
-	if (at->g->loose)
+	if (at->g->loose || at->g->mirrored)
 		tsval += graft_clock(m->units -
 				     (uint32_t)(at->other->heard_ns >> GRAFT_CLOCK_SHIFT));
 	if (begins_with_clocks(p) && ahead(tsval, get32(p->tcp + 24)) > 0)
