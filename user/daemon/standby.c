@@ -133,16 +133,25 @@ void standby_news(struct standby *sb)
 
 /* --- sessions that come --- */
 
-static bool has_come(const struct standby *sb, uint32_t at)
+/* A packet has come, and nobody has it.  False of what is over. */
+static bool is_stray(const struct standby *sb, uint32_t at)
 {
 	const volatile struct udp_flow *f;
 
 	if (at < sb->n)
-		return graft_is_orphan(sb->grafts, at);
+		return graft_is_orphan(sb->grafts, at) && graft_state(sb->grafts, at) != GRAFT_DONE;
 	f = udp_flow_of(sb->udp, at - sb->n);
 	return f->used == UDP_STANDBY &&
 	       (f->at[0].packets || f->at[1].packets || f->at[0].word != UDP_ACTIVE ||
 		f->at[1].word != UDP_ACTIVE);
+}
+
+/* It is to be adopted: the address is here, or it has come and ended. */
+static bool has_come(const struct standby *sb, uint32_t at)
+{
+	struct held h = held_at(sb->shared, at);
+
+	return is_stray(sb, at) ? is_here(sb, &h) : at < sb->n && graft_is_orphan(sb->grafts, at);
 }
 
 static void make_sockets(struct standby *sb, uint32_t slot)
@@ -171,7 +180,7 @@ static void adopt_some(struct worker *w, const void *arg)
 		bool later;
 		int r;
 
-		if (!has_come(sb, at) || !is_here(sb, &h) || !held_is_of(sb->shared, w, at))
+		if (!has_come(sb, at) || !held_is_of(sb->shared, w, at))
 			continue;
 		if (*h.id <= atomic_load(last_id)) /* another one here may have it */
 			*h.id = atomic_fetch_add(last_id, 1) + 1;
@@ -208,12 +217,9 @@ static void on_look(struct timer *t)
 	bool some = false, left;
 
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
-		struct held h = held_at(sb->shared, at);
-
-		if (!has_come(sb, at))
-			continue;
-		if (!is_here(sb, &h)) {
-			send_back(sb, at);
+		if (!has_come(sb, at)) {
+			if (is_stray(sb, at))
+				send_back(sb, at);
 			continue;
 		}
 		some = true;

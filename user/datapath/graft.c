@@ -624,16 +624,14 @@ bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *addr
 bool graft_leave(struct grafts *gs, uint32_t slot)
 {
 	struct graft_entry *g = &gs->all[slot];
-	uint32_t worker = g->worker;
 
 	graft_return(gs, slot, false);
 	gs->slots[slot].probing = false;
-	g->worker = GRAFT_NOBODY;
-	g->source = 0;
-	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_STANDBY)) {
-		g->worker = worker;
+	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_STANDBY))
 		return false;
-	}
+	/* last, for from then on it may be an orphan, and another thread's */
+	g->source = 0;
+	__atomic_store_n(&g->worker, GRAFT_NOBODY, __ATOMIC_RELEASE);
 	if (g->mirrored == GRAFT_OVER)
 		graft_drop(gs, slot);
 	return true;
