@@ -540,7 +540,7 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
  * acknowledged, or probe the peer: it gets an ACK for that.  It sends FIN because the daemon died:
  * it gets a reset, so that the next daemon can make it anew.  A new socket that was given the same
  * tuple is refused.  It sends RST because it has died (ss -K), or because the session is over: that
- * one is dropped.
+ * one is dropped, or because it was handed back to another relay.
  */
 static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -549,7 +549,7 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, con
 	if (p->flags & SYN)
 		return give_back(skb, p, f->mine, p->seq + 1, RST | ACK);
 	if (p->flags & RST)
-		return f->g->ended_ns ? DROP : let_out(skb, f, p);
+		return f->g->ended_ns || f->g->worker == GRAFT_NOBODY ? DROP : let_out(skb, f, p);
 	if (!p->len && !(p->flags & FIN) && diff(p->seq, ack) >= 0)
 		return DROP;
 	if (!p->len && !(p->flags & FIN) && p->seq == ack - 1 && !is_heard(f->mine))

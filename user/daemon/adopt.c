@@ -106,6 +106,7 @@ void held_end(struct shared *shared, uint32_t at)
 		udp_graft_leave(grafts_udp(shared->grafts), at - n);
 	} else if (!graft_drop(shared->grafts, at)) {
 		graft_kill(shared->grafts, at);
+		graft_close_sockets(shared->grafts, at);
 		graft_put(shared->grafts, at);
 	}
 }

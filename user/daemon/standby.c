@@ -133,25 +133,32 @@ void standby_news(struct standby *sb)
 
 /* --- sessions that come --- */
 
-/* A packet has come, and nobody has it.  False of what is over. */
-static bool is_stray(const struct standby *sb, uint32_t at)
-{
-	const volatile struct udp_flow *f;
-
-	if (at < sb->n)
-		return graft_is_orphan(sb->grafts, at) && graft_state(sb->grafts, at) != GRAFT_DONE;
-	f = udp_flow_of(sb->udp, at - sb->n);
-	return f->used == UDP_STANDBY &&
-	       (f->at[0].packets || f->at[1].packets || f->at[0].word != UDP_ACTIVE ||
-		f->at[1].word != UDP_ACTIVE);
-}
-
-/* It is to be adopted: the address is here, or it has come and ended. */
-static bool has_come(const struct standby *sb, uint32_t at)
+/*
+ * Has a packet come for what nobody has?  STRAY: the address that its client has connected to is not
+ * here.  Looked at once, for packets go on.
+ */
+static enum { WAITS, STRAY, HAS_COME } arrival(const struct standby *sb, uint32_t at)
 {
 	struct held h = held_at(sb->shared, at);
+	const volatile struct udp_flow *f;
 
-	return is_stray(sb, at) ? is_here(sb, &h) : at < sb->n && graft_is_orphan(sb->grafts, at);
+	if (at < sb->n) {
+		enum graft_state state = graft_state(sb->grafts, at);
+
+		if (graft_of(sb->grafts, at)->worker != GRAFT_NOBODY)
+			return WAITS;
+		if (state == GRAFT_DONE)
+			return HAS_COME;
+		if (state != GRAFT_ACTIVE && state != GRAFT_RETURNING)
+			return WAITS;
+	} else {
+		f = udp_flow_of(sb->udp, at - sb->n);
+		if (f->used != UDP_STANDBY ||
+		    !(f->at[0].packets || f->at[1].packets || f->at[0].word != UDP_ACTIVE ||
+		      f->at[1].word != UDP_ACTIVE))
+			return WAITS;
+	}
+	return is_here(sb, &h) ? HAS_COME : STRAY;
 }
 
 static void make_sockets(struct standby *sb, uint32_t slot)
@@ -177,18 +184,21 @@ static void adopt_some(struct worker *w, const void *arg)
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
 		_Atomic uint64_t *last_id = &sb->shared->last_id;
 		struct held h = held_at(sb->shared, at);
+		uint64_t id = *h.id;
 		bool later;
 		int r;
 
-		if (!has_come(sb, at) || !held_is_of(sb->shared, w, at))
+		if (arrival(sb, at) != HAS_COME || !held_is_of(sb->shared, w, at) ||
+		    (at < sb->n && !graft_has_sockets(sb->grafts, at)))
 			continue;
-		if (*h.id <= atomic_load(last_id)) /* another one here may have it */
+		if (id <= atomic_load(last_id)) /* another one here may have it */
 			*h.id = atomic_fetch_add(last_id, 1) + 1;
 		r = held_adopt(sb->shared, w, sb->reload->forwards.first, at);
 		if (!r) {
 			sb->adopted++;
 			continue;
 		}
+		*h.id = id;
 		/* UDP needs the address at the server's side, which may come a moment later */
 		later = at >= sb->n && r != -ENOENT && r != -EUSERS;
 		log_limited(LOG_WARNING, "standby: a session that came is %s: %s",
@@ -217,13 +227,16 @@ static void on_look(struct timer *t)
 	bool some = false, left;
 
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
-		if (!has_come(sb, at)) {
-			if (is_stray(sb, at))
-				send_back(sb, at);
+		switch (arrival(sb, at)) {
+		case WAITS:
 			continue;
+		case STRAY:
+			send_back(sb, at);
+			continue;
+		case HAS_COME:
+			some = true;
 		}
-		some = true;
-		if (at < sb->n)
+		if (at < sb->n && !graft_has_sockets(sb->grafts, at))
 			make_sockets(sb, at);
 	}
 	if (some)
@@ -409,7 +422,7 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 	struct told *told = &s->told[at], was = *told;
 	bool udp = at >= sb->n;
 
-	if (key == was.key)
+	if (key == was.key || (!udp && graft_state(sb->grafts, at) == GRAFT_SETTING))
 		return;
 	*told = (struct told){ .key = key, .client = h.leg[0]->tuple };
 	bit_set(s->known, at, key);
@@ -584,7 +597,7 @@ static void part(struct stream *s, const struct graft_record *r)
 		*h.source = 0;
 	else if (h.state == HELD_STANDBY)
 		held_end(s->sb->shared, at);
-	else if (*h.mirrored)
+	else if (*h.mirrored || *h.source) /* a stray will be dropped, too */
 		*h.mirrored = GRAFT_OVER;
 }
 

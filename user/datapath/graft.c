@@ -55,6 +55,7 @@ struct slot {
 	uint8_t judged;    /* so often since, without an answer */
 	uint32_t asked_ms; /* when (low half) */
 	int sockets[2];    /* made anew, and not taken; -1: none */
+	bool given;        /* they were, or could not be */
 };
 
 struct grafts {
@@ -347,19 +348,24 @@ void grafts_close(struct grafts *gs, bool keep)
 	free(gs);
 }
 
+bool graft_close_sockets(struct grafts *gs, uint32_t slot)
+{
+	int fds[2];
+
+	graft_take_sockets(gs, slot, fds);
+	for (int side = 0; side < 2; side++) {
+		if (fds[side] < 0)
+			continue;
+		tcp_arm_reset(fds[side]);
+		close(fds[side]);
+	}
+	return fds[0] >= 0;
+}
+
 void grafts_close_sockets(struct grafts *gs)
 {
 	for (uint32_t slot = 0; slot < gs->n_slots; slot++) {
-		int fds[2];
-
-		graft_take_sockets(gs, slot, fds);
-		for (int side = 0; side < 2; side++) {
-			if (fds[side] < 0)
-				continue;
-			tcp_arm_reset(fds[side]);
-			close(fds[side]);
-		}
-		if (fds[0] >= 0 && graft_state(gs, slot) == GRAFT_RETURNED)
+		if (graft_close_sockets(gs, slot) && graft_state(gs, slot) == GRAFT_RETURNED)
 			graft_put(gs, slot);
 	}
 }
@@ -609,8 +615,14 @@ bool graft_is_orphan(const struct grafts *gs, uint32_t slot)
 void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2])
 {
 	memcpy(gs->slots[slot].sockets, fds, sizeof(gs->slots[slot].sockets));
+	gs->slots[slot].given = true;
 	gs->slots[slot].asked = 0; /* that was another session */
 	gs->slots[slot].probing = false;
+}
+
+bool graft_has_sockets(const struct grafts *gs, uint32_t slot)
+{
+	return gs->slots[slot].given;
 }
 
 bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *address)
@@ -627,11 +639,12 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 
 	graft_return(gs, slot, false);
 	gs->slots[slot].probing = false;
-	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_STANDBY))
+	/* nobody touches it in between, and packets are sent again */
+	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_SETTING))
 		return false;
-	/* last, for from then on it may be an orphan, and another thread's */
 	g->source = 0;
-	__atomic_store_n(&g->worker, GRAFT_NOBODY, __ATOMIC_RELEASE);
+	g->worker = GRAFT_NOBODY;
+	change(gs, slot, GRAFT_SETTING, GRAFT_STANDBY);
 	if (g->mirrored == GRAFT_OVER)
 		graft_drop(gs, slot);
 	return true;
@@ -776,6 +789,7 @@ void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 
 	memcpy(ret, fds, 2 * sizeof(*fds));
 	fds[0] = fds[1] = -1;
+	gs->slots[slot].given = false;
 }
 
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)

@@ -63,6 +63,8 @@ const uint64_t *grafts_used(const struct grafts *gs);
  */
 void grafts_revive(struct grafts *gs, uid_t uid);
 void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2]);
+/* Close those of SLOT with RST, if nobody took them.  False: there are none. */
+bool graft_close_sockets(struct grafts *gs, uint32_t slot);
 /* Close with RST those that nobody took: their sessions were not adopted, or went back to them. */
 void grafts_close_sockets(struct grafts *gs);
 
@@ -171,6 +173,8 @@ void graft_wake(struct grafts *gs, uint32_t slot);
 bool graft_is_orphan(const struct grafts *gs, uint32_t slot);
 /* Sockets for a session that is about to be adopted; they become GS's. */
 void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2]);
+/* They were given, or could not be made (-1), and were not taken. */
+bool graft_has_sockets(const struct grafts *gs, uint32_t slot);
 /* Is ADDRESS, of which grafts_set_here() was told, here? */
 bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *address);
 /* It is not: the session becomes STANDBY, and nobody's.  False: it has ended. */

@@ -221,7 +221,10 @@ static void stand_by(const struct udp_grafts *us, struct udp_flow *f)
 
 void udp_graft_part(struct udp_grafts *us, uint32_t slot)
 {
-	stand_by(us, &us->flows[slot]);
+	pthread_mutex_lock(&us->lock);
+	if (us->flows[slot].used)
+		stand_by(us, &us->flows[slot]);
+	pthread_mutex_unlock(&us->lock);
 }
 
 bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot)

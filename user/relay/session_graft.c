@@ -271,8 +271,7 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	int fds[2];
 
 	s->id = e->id;
-	if (atomic_load(&w->shared->last_id) < s->id)
-		atomic_store(&w->shared->last_id, s->id);
+	shared_saw_id(w->shared, s->id);
 	s->born_ms = e->offered_ns / 1000000;
 	s->connect_ms = 1; /* how long it took is not known */
 	s->addrs = addr_list_new(&upstream, 1);

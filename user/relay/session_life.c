@@ -143,7 +143,7 @@ static uint64_t next_due(struct session *s)
 static void die(struct session *s, bool rst)
 {
 	struct worker *w = s->worker;
-	bool admitted = !s->told || s->told->admitted;
+	bool admitted = s->told ? s->told->admitted : s->state != SESSION_HEADER;
 
 	tcp_close(&s->sides[CLIENT], rst);
 	tcp_close(&s->sides[UPSTREAM], rst);

@@ -48,8 +48,11 @@ int session_proxy_header_expect(struct session *s)
 		return 0;
 	}
 	s->told = calloc(1, sizeof(*s->told) + 1);
-	if (!s->told)
+	if (!s->told) {
+		if (!receives) /* its client is counted in */
+			session_set_state(s, SESSION_CONNECTING);
 		return -ENOMEM;
+	}
 	s->told->peer = s->client;
 	s->told->admitted = !receives;
 	s->told->due_ms = s->worker->loop.now_ms +

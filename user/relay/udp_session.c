@@ -983,8 +983,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	if (!s)
 		return -ENOMEM;
 	s->id = flow->id;
-	if (atomic_load(&w->shared->last_id) < s->id)
-		atomic_store(&w->shared->last_id, s->id);
+	shared_saw_id(w->shared, s->id);
 	ago = (uint32_t)(clock_ns() >> UDP_TICK_SHIFT) - flow->born; /* ticks wrap */
 	s->born_ms = clock_ms() - ((uint64_t)ago << UDP_TICK_SHIFT) / NS_PER_MS;
 	s->adopted = true;

@@ -33,6 +33,15 @@ struct shared {
 	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
 };
 
+/* A session that was somebody else's has ID: new ones get higher ones.  By any thread. */
+static inline void shared_saw_id(struct shared *shared, uint64_t id)
+{
+	uint64_t last = atomic_load(&shared->last_id);
+
+	while (last < id && !atomic_compare_exchange_weak(&shared->last_id, &last, id))
+		continue;
+}
+
 /* What an event of the batch may still point at begins with this, and is freed after the batch. */
 struct leftover {
 	struct leftover *next;
