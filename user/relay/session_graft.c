@@ -219,9 +219,9 @@ static void follow_ways(struct session *s)
 	for (unsigned int side = 0; side < 2; side++) {
 		if (doubt == GRAFT_DOUBT_ASK)
 			tcp_probe_now(s->sides[side].fd);
-		else if (doubt == GRAFT_DOUBT_ASKED)
+		else if (doubt == GRAFT_DOUBT_ASKED) /* which makes it probe at once, as asking did */
 			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms,
-					  graft_asked(gs, s->graft));
+					  2 * graft_asked(gs, s->graft));
 	}
 	if (doubt == GRAFT_DOUBT_LOST) {
 		session_reset(s, CAUSE_NO_ROUTE);
