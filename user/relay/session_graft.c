@@ -216,10 +216,11 @@ static void follow_ways(struct session *s)
 	struct grafts *gs = grafts_of(s);
 	enum graft_doubt doubt = graft_doubt(gs, s->graft);
 
+	/* either makes it probe at once */
 	for (unsigned int side = 0; side < 2; side++) {
 		if (doubt == GRAFT_DOUBT_ASK)
 			tcp_probe_now(s->sides[side].fd);
-		else if (doubt == GRAFT_DOUBT_ASKED) /* which makes it probe at once, as asking did */
+		else if (doubt == GRAFT_DOUBT_ASKED)
 			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms,
 					  2 * graft_asked(gs, s->graft));
 	}
