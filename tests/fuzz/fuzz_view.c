@@ -56,6 +56,8 @@ ssize_t send(int fd, const void *data, size_t n, int flags)
 
 int poll(struct pollfd *fds, nfds_t n, int timeout)
 {
+	if (n == 1 && fds->fd == STDIN_FILENO) /* import: something comes */
+		return 1;
 	must(timeout > 0 && !n && !fds, "waits %d ms", timeout);
 	return 0;
 }
