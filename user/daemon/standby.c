@@ -241,6 +241,9 @@ static void on_look(struct timer *t)
 	}
 	if (some)
 		threads_call(&sb->reload->threads, adopt_some, sb);
+	/* what has left or ended meanwhile has no use for them, and its slot gets another session */
+	for (uint32_t at = 0; some && at < sb->n; at++)
+		graft_close_sockets(sb->grafts, at);
 	if (sb->adopted != before)
 		log_info("standby: %llu sessions of another relay have come",
 			 (unsigned long long)(sb->adopted - before));
