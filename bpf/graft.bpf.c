@@ -515,9 +515,9 @@ static __always_inline bool is_heard(struct graft_side *mine)
  * Let P, a keepalive probe or a reset, go out with the numbers of the wire.  If the remote end is
  * there it answers a probe, and is heard; if not, the frozen socket gives up as any other.
  *
- * A probe with an old timestamp gets no answer from Linux since 6.14 (0427141112c5).  What a session
- * has sent by another relay is not known, so its clock goes on at the usual rate.  A probe that is
- * ahead does no harm: its number is not in the window, so nobody remembers its clock.
+ * Linux 6.18 does not answer a probe with an old timestamp.  What a session has sent by another relay
+ * is not known, so its clock goes on at the usual rate.  A probe that is ahead does no harm: its
+ * number is not in the window, so nobody remembers its clock.
  */
 static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {

@@ -121,7 +121,7 @@ KT_TEST(f6_reset_with_the_number_of_fin)
 
 /*
  * F7, tcp_validate_incoming: a keepalive probe is answered though its timestamp is ahead, and nobody
- * remembers that, for it is not in the window.  (One that is behind has no answer since 6.14.)
+ * remembers that, for it is not in the window.  (Linux 6.18 does not answer one that is behind.)
  */
 KT_TEST(f7_probe_with_a_clock_ahead)
 {
