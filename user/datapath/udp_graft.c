@@ -71,7 +71,7 @@ bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, 
 					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-static void pass(struct udp_grafts *us, uint32_t slot, unsigned int leg)
+void udp_graft_pass(struct udp_grafts *us, uint32_t slot, unsigned int leg)
 {
 	__atomic_fetch_and(&us->flows[slot].at[leg].word, ~UDP_ACTIVE, __ATOMIC_SEQ_CST);
 }
@@ -79,7 +79,7 @@ static void pass(struct udp_grafts *us, uint32_t slot, unsigned int leg)
 void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot)
 {
 	us->flows[slot].at[0].gone = 1;
-	pass(us, slot, 1);
+	udp_graft_pass(us, slot, 1);
 }
 
 /* --- buckets --- */
@@ -153,7 +153,7 @@ static void leave(struct udp_grafts *us, uint32_t slot)
 		const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
 		uint32_t *at;
 
-		pass(us, slot, leg);
+		udp_graft_pass(us, slot, leg);
 		while ((at = find(us, t)) && *at == udp_place(slot, leg))
 			set(at, 0);
 	}

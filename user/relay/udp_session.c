@@ -136,6 +136,9 @@ static void leave_slot(struct udp_session *s)
 {
 	if (s->slot == NO_UDP_SLOT)
 		return;
+	/* nothing is translated that is not counted here */
+	udp_graft_pass(grafts_of(s), s->slot, CLIENT);
+	udp_graft_pass(grafts_of(s), s->slot, UPSTREAM);
 	count_kernel(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->heard_ms[dir] = heard_ms(s, dir);
@@ -635,7 +638,8 @@ static bool is_within_factor(struct udp_session *s, const struct udp_message *m)
 {
 	uint64_t factor = s->forward->conf->max_reply_factor;
 	uint64_t headers = s->peer.sa.sa_family == AF_INET ? 28 : 48; /* of IP and UDP */
-	uint64_t in = s->copied[CLIENT].bytes + headers * s->copied[CLIENT].datagrams;
+	uint64_t in = s->copied[CLIENT].bytes + grafted(s, CLIENT).bytes +
+		      headers * all_datagrams(s, CLIENT);
 	uint64_t out = s->copied[UPSTREAM].bytes + m->len +
 		       headers * (s->copied[UPSTREAM].datagrams + udp_datagrams(m));
 
