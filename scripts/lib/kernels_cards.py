@@ -127,6 +127,4 @@ def equipment(programs):
                  "ghash_generic", "ansi_cprng", "seqiv", "nft_chain_nat", "nft_redir", "nft_ct"),
         files={f"culvert/cards/{name}": data for name, data in files.items()},
         options=tuple(devices()),
-        # with two at a time qemu 7.2 has met code that the guest was patching: an int3 of its own
-        threads="single",
         wrapper=(*IN_A_NAMESPACE, str(PAIRS * len(CARDS))))

@@ -57,7 +57,6 @@ class Equipment:
     modules: tuple = ()  # of the kernel; optional
     files: dict = field(default_factory=dict)  # data by name
     options: tuple = ()  # of qemu
-    threads: str = "multi"  # "single": it runs no two CPUs at a time
     wrapper: tuple = ()  # what runs qemu
 
 
@@ -183,7 +182,7 @@ def boot(package, folder, plan, programs, limit, more=Equipment()):
     build_initramfs(initramfs, package, release, plan, programs, more)
     # qemu ends with us, even if we are killed.
     command = ["setpriv", "--pdeathsig", "KILL", *more.wrapper, "qemu-system-x86_64",
-               "-accel", f"tcg,thread={more.threads}", "-cpu", "max", "-smp", "2", "-m", "1024",
+               "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "1024",
                "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
                "-serial", f"file:{console}", "-serial", f"file:{results}",
                "-kernel", image, "-initrd", initramfs, "-append", APPEND,
