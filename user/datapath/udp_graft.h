@@ -38,9 +38,8 @@ uint32_t udp_grafts_buckets(uint32_t flows);
 uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f);
 /* The slot of the flow to which what arrives as T says belongs; or NO_UDP_SLOT. */
 uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t);
-/* What arrives on LEG passes from now on; one that a packet program has at hand may still not. */
+/* Let pass what arrives on LEG from now on, but for one that a packet program has at hand. */
 void udp_graft_pass(struct udp_grafts *us, uint32_t slot, unsigned int leg);
-
 /* What the server sends passes from now on: its client is gone. */
 void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot);
 /* What `idle` of a flow is for idle-timeout IDLE_MS; 0: never over. */

@@ -136,7 +136,7 @@ static void leave_slot(struct udp_session *s)
 {
 	if (s->slot == NO_UDP_SLOT)
 		return;
-	/* nothing is translated that is not counted here */
+	/* first, or what is translated after the count would not be in it */
 	udp_graft_pass(grafts_of(s), s->slot, CLIENT);
 	udp_graft_pass(grafts_of(s), s->slot, UPSTREAM);
 	count_kernel(s);
