@@ -52,6 +52,18 @@ char *daemon_stderr(struct daemon *d)
 	return text;
 }
 
+void daemon_show_stderr(struct daemon *d)
+{
+	char *log = daemon_stderr(d);
+	char *from = log ? log + strlen(log) : NULL;
+
+	for (int lines = 0; from > log && (from[-1] != '\n' || lines++ < 6);)
+		from--;
+	for (char *line = strtok(from, "\n"); line; line = strtok(NULL, "\n"))
+		fprintf(stderr, "# culvert: %s\n", line);
+	free(log);
+}
+
 bool daemon_log_has(struct daemon *d, const char *text, int timeout_ms)
 {
 	int64_t deadline = now_ms() + timeout_ms;

@@ -85,6 +85,9 @@ int64_t daemon_cpu_ms(struct daemon *d);
 /* Up to 64 KiB of stderr, the newest; the caller frees. */
 char *daemon_stderr(struct daemon *d);
 
+/* Prints the last lines of its stderr, each marked so that scripts/test shows it. */
+void daemon_show_stderr(struct daemon *d);
+
 /* Is TEXT on its stderr, or does it come there within TIMEOUT_MS? */
 bool daemon_log_has(struct daemon *d, const char *text, int timeout_ms);
 

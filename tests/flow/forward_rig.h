@@ -142,6 +142,8 @@ static int rig_clean(void **state)
 {
 	(void)state;
 	rig_close_sockets();
+	if (running)
+		daemon_show_stderr(running);
 	daemon_kill(running);
 	running = NULL;
 	if (rig_tidy)

@@ -22,6 +22,8 @@
 #define HIDDEN6 "[2001:db8:77::1]:9100"
 #define TWICE "198.51.100.1:9100" /* both machines have it */
 
+#define RANGE "/proc/sys/net/ipv4/ip_local_port_range"
+
 /* Listeners of the two machines. */
 static int server4, server6, hidden4, hidden6, twice_server, twice_client;
 
@@ -148,6 +150,7 @@ static void tidy(void)
 	netlab_enter(GATEWAY);
 	for (size_t i = 0; i < sizeof(listeners) / sizeof(listeners[0]); i++)
 		net_drain_listener(listeners[i]);
+	must_run(GATEWAY, "echo 32768 60999 >" RANGE); /* ports */
 }
 
 /* --- tests --- */
@@ -247,7 +250,6 @@ ROW_ONCE(refusals)
 	rig_stop(d);
 }
 
-#define RANGE "/proc/sys/net/ipv4/ip_local_port_range"
 #define EACH 4 /* ports in all */
 
 /* A source address has a set of ports for each upstream, not one for all. */
@@ -263,7 +265,6 @@ ROW_ONCE(ports)
 	for (int i = 0; i < 2 * EACH; i++)
 		ends[i] = i % 2 ? open_at(GATE4 ":9002", twice_server) :
 				  open_at(GATE4 ":9001", server4);
-	must_run(GATEWAY, "echo 32768 60999 >" RANGE);
 	for (int i = 0; i < 2 * EACH; i++)
 		rig_talk_on(ends[i], 10);
 	rig_stop(d);
