@@ -576,6 +576,9 @@ class Run:
         links += ["relay alt back b2 5"] if "back2" in routers else []
         for link in links:
             self.step_cable(*link.split())
+        wait_until(lambda: not any("NO-CARRIER" in subprocess.check_output(
+            ["ip", "-n", namespace, "-o", "link", "show", "up"], text=True)
+                                   for namespace in os.listdir("/run/netns")), "links to be up")
         text = "client: ip46 route add default via 10.0.1.2\n" \
             "server: ip46 route add default via 10.0.2.1\n"
         if "front" in routers:
