@@ -142,7 +142,10 @@ static __always_inline bool is_reset(const struct found *f, const struct packet 
 				  (f->mine->fin && p->seq == end - 1));
 }
 
-/* Returns true if both ends have the other's FIN. */
+/*
+ * Returns true if both ends have the other's FIN.  Where both close at once, the last two ACKs are
+ * on two CPUs: with a barrier before the last look one of them sees the other.
+ */
 static __always_inline bool track_fin(struct found *f, const struct packet *p)
 {
 	struct graft_side *mine = f->mine, *other = f->other;
@@ -152,8 +155,8 @@ static __always_inline bool track_fin(struct found *f, const struct packet *p)
 		__sync_val_compare_and_swap(&mine->fin, 0, 1); /* a barrier */
 	}
 	if (other->fin == 1 && p->flags & ACK && diff(p->ack + mine->ack_add, other->fin_end) >= 0)
-		other->fin = 2;
-	return mine->fin == 2 && other->fin == 2;
+		__sync_val_compare_and_swap(&other->fin, 1, 2);
+	return READ_ONCE(mine->fin) == 2 && READ_ONCE(other->fin) == 2;
 }
 
 static __always_inline void end(struct found *f, __u32 state)

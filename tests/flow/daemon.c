@@ -302,6 +302,7 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 {
 	int64_t deadline = now_ms() + timeout_ms;
 	struct daemon_resources r = { 0 };
+	struct json_object *answer;
 	int err, pause_ms = 2;
 
 	for (;;) {
@@ -323,6 +324,10 @@ int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 			 (long long)r.sessions, (long long)r.slots_used, (long long)r.kernel_memory,
 			 (long long)r.buffers, (long long)r.pipes, (long long)r.pipes_idle,
 			 (long long)(r.fds - 2 * r.pipes), (long long)d->baseline.fds);
+	if (r.sessions && !daemon_query(d, "sessions", timeout_ms, &answer)) {
+		fprintf(stderr, "# left over: %s\n", json_object_to_json_string(answer));
+		json_object_put(answer);
+	}
 	return -ETIMEDOUT;
 }
 

@@ -135,7 +135,7 @@ void print_frame(const char *what, const struct model_frame *f)
 
 int run_frame(int prog, struct model_frame *f, uint32_t gso_size)
 {
-	static uint8_t in[MODEL_BYTES];
+	static _Thread_local uint8_t in[MODEL_BYTES];
 	struct __sk_buff before = { .ifindex = LO, .mark = f->mark, .gso_size = gso_size },
 			 after = { 0 };
 	struct bpf_test_run_opts o = {

@@ -11,6 +11,7 @@
 #include <bpf/bpf.h>
 #include <linux/bpf.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include "base/clock.h"
@@ -709,6 +710,64 @@ TEST(a_sweep_of_resets_ends_no_session)
 	number(g, &f, end, 0, RST);
 	assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
 	assert_int_equal(t.slots[0].state, GRAFT_DONE);
+}
+
+#define CLOSES 20000
+
+static struct {
+	struct model_frame ack[2]; /* the last one of each end */
+	_Atomic int begun, done;
+} closes;
+
+static void acknowledge(int side)
+{
+	struct model_frame f = closes.ack[side];
+
+	run_frame(bpf_program__fd(t.skel->progs.graft_in), &f, 0);
+}
+
+static void *other_end(void *arg)
+{
+	for (int i = 1; i <= CLOSES; i++) {
+		while (closes.begun < i)
+			;
+		acknowledge(1);
+		closes.done = i;
+	}
+	return arg;
+}
+
+/* Both ends have sent FIN, and each acknowledges the other's, on two CPUs: that is the end. */
+TEST(two_that_close_at_once_have_ended)
+{
+	static struct model m;
+	struct graft_entry *g;
+	pthread_t thread;
+
+	chance = t.seed;
+	g = draw_quiet(&m, &closes.ack[0]);
+	draw_frame(&m, &m.flows[1], false, &closes.ack[1]);
+	for (int side = 0; side < 2; side++) {
+		struct graft_side *s = &g->side[side];
+
+		s->fin_end = (uint32_t)s->end;
+		number_of(s, &closes.ack[side], (uint32_t)s->end, (uint32_t)s->acked, ACK);
+	}
+	put_world(&m);
+	assert_int_equal(pthread_create(&thread, NULL, other_end, NULL), 0);
+	for (int i = 1; i <= CLOSES; i++) {
+		t.slots[0].side[0].fin = t.slots[0].side[1].fin = 1;
+		t.slots[0].state = GRAFT_ACTIVE;
+		closes.begun = i;
+		acknowledge(0);
+		while (closes.done < i)
+			;
+		if (t.slots[0].state != GRAFT_DONE)
+			fail_msg("number %d has not ended", i);
+		ring_buffer__consume(t.ring);
+	}
+	assert_int_equal(t.events, CLOSES);
+	pthread_join(thread, NULL);
 }
 
 static int load(void **state)
