@@ -24,8 +24,8 @@ OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wiregua
 # A warning, an oops and a panic end the guest at once (-no-reboot: and qemu). With loglevel=5 the
 # console shows the warning itself, too ("quiet" leaves only that there was one).
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
-# After CMPXCHG16B, with which kmalloc() begins, qemu 7.2 now and then has the flags of another
-# instruction: a double fault.  Without it Linux disables interrupts instead.
+# A guest of qemu 7.2 met a double fault just after CMPXCHG16B, with which kmalloc() begins, as if its
+# flags were another instruction's.  Without it Linux disables interrupts instead.
 CPU = "max,-cx16"
 # The shell is this machine's: busybox's would prefer its own ip and tc to those in PATH.
 TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc": "culvert/bin/tc",
