@@ -10,7 +10,7 @@ A connection begins with the letter of its KIND:
   e  echo: what comes goes back
   d  download: the server sends the pattern until a byte comes, then ends
   u  upload: the server answers the end with how much came, and how much of it was wrong
-  h  half: the server answers the end, five seconds later, with "bye", and ends
+  h  half: what comes goes back; the server answers the end, five seconds later, with "bye"
 
 A PROXY header (v2) before it is skipped.  "talk" keeps N connections.  On stdin, one a line:
 "ask": idle ones (KIND "i", which is "e" to the server) say something; "fin": of "h": end; "gap":
@@ -74,8 +74,8 @@ def upload(c):
 
 
 def half(c):
-    while c.recv(1000):
-        pass
+    while data := c.recv(1000):
+        c.sendall(data)
     time.sleep(5)
     c.sendall(b"bye")
 
@@ -137,8 +137,8 @@ class Clients:
         w.write(b"e" if self.kind == "i" else self.kind.encode())
         if await asyncio.wait_for(r.readexactly(1), PATIENCE) != b"!":
             raise ConnectionResetError
-        for _ in range(3):  # both ways, so that it can be grafted
-            if self.kind in "ei":
+        for _ in range(3):  # both ways, so that it can be grafted even if routes change meanwhile
+            if self.kind in "eih":
                 w.write(b"hello")
                 await asyncio.wait_for(r.readexactly(5), PATIENCE)
         return r, w

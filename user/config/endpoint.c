@@ -27,24 +27,34 @@ _Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
 #define DIGITS "0123456789"
 #define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
 
-/* Listeners are of one family and take no IPv4 in IPv6 form, so an address is added as IPv4. */
-static void add_addr(struct endpoint *e, const struct addr *addr)
+static bool has_addr(const struct endpoint *e, const struct addr *a)
 {
-	struct addr a = addr_unmapped(addr);
-
-	/* getaddrinfo() repeats an address that /etc/hosts lists twice, and users may do so */
 	for (size_t i = 0; i < e->n_addrs; i++)
-		if (addr_equal(&e->addrs[i], &a))
-			return;
-	e->addrs = array_grow(e->addrs, e->n_addrs, sizeof(*e->addrs));
-	e->addrs[e->n_addrs++] = a;
+		if (addr_equal(&e->addrs[i], a))
+			return true;
+	return false;
 }
 
-/* Add A with each port of E; or, to connect to, with the first. */
+static void add_addr(struct endpoint *e, const struct addr *a)
+{
+	e->addrs = array_grow(e->addrs, e->n_addrs, sizeof(*e->addrs));
+	e->addrs[e->n_addrs++] = *a;
+}
+
+/*
+ * Add A with each port of E; or, to connect to, with the first.  Listeners are of one family and
+ * take no IPv4 in IPv6 form, so that is added as IPv4.
+ */
 static void add_ports(struct endpoint *e, struct addr a, bool passive)
 {
-	for (unsigned int i = 0; i < (passive ? e->n_ports : 1); i++) {
-		addr_set_port(&a, htons((uint16_t)(ntohs(e->named_port) + i)));
+	unsigned int first = ntohs(e->named_port), n = passive ? e->n_ports : 1;
+
+	a = addr_unmapped(&a);
+	addr_set_port(&a, e->named_port);
+	if (has_addr(e, &a)) /* getaddrinfo() repeats what /etc/hosts lists twice */
+		return;
+	for (unsigned int i = 0; i < n; i++) {
+		addr_set_port(&a, htons((uint16_t)(first + i)));
 		add_addr(e, &a);
 	}
 }
@@ -251,7 +261,8 @@ int endpoint_look_up(struct endpoint *e, bool passive, char *err, size_t errlen)
 void endpoint_copy_addrs(struct endpoint *e, const struct endpoint *from)
 {
 	for (size_t i = 0; i < from->n_addrs; i++)
-		add_addr(e, &from->addrs[i]);
+		if (!has_addr(e, &from->addrs[i]))
+			add_addr(e, &from->addrs[i]);
 }
 
 void endpoint_close(struct endpoint *e)
