@@ -214,6 +214,10 @@ class Trial:
     def errors(self, cause):
         return self.daemon.ask("status")["errors"][cause]
 
+    def end(self):
+        """What one case has begun is not counted in the next."""
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "all sessions to be over")
+
     # --- the cases ---
 
     def test_names(self):
