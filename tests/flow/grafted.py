@@ -46,20 +46,25 @@ async def main():
 asyncio.run(main())
 """
 
-# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations; "connected" when all are, and a last
-# line of JSON: what became of them.
+# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations, for SECONDS at least and until stdin
+# ends; "connected" when all are, and a last line of JSON: what became of them.
 TALK = """
 import asyncio, json, os, sys, time
 address, port, n, seconds, size = sys.argv[1], *map(int, sys.argv[2:])
 did = {"open": 0, "rounds": 0, "wrong": 0, "reset": 0, "ended": 0, "gap_ms": 0}
+go_on = True
+def end():
+    global go_on
+    go_on = False
+    asyncio.get_running_loop().remove_reader(0)
 async def talk():
     try:
         r, w = await asyncio.open_connection(address, port)
         did["open"] += 1
         if did["open"] == n:
             print("connected", flush=True)
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        until = time.monotonic() + seconds
+        while go_on or time.monotonic() < until:
             data, start = os.urandom(size), time.monotonic()
             w.write(data)
             did["wrong"] += await r.readexactly(size) != data
@@ -73,6 +78,7 @@ async def talk():
     except (OSError, asyncio.IncompleteReadError):
         did["reset"] += 1
 async def main():
+    asyncio.get_running_loop().add_reader(0, end)
     await asyncio.gather(*(talk() for i in range(n)))
     print(json.dumps(did))
 asyncio.run(main())
@@ -152,7 +158,7 @@ class Trial:
         """
         process = self.lab.start("client", sys.executable, "-c", TALK, address, str(port),
                                  str(connections), str(seconds * SLOW), str(size),
-                                 stdout=subprocess.PIPE, text=True)
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         while wait and os.read(process.stdout.fileno(), 1) not in (b"\n", b""):
             pass  # what follows is for communicate()
         return process
