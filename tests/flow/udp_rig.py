@@ -345,10 +345,11 @@ class Rig:
             for key, value in one.items():
                 total[key] = max(total.get(key, 0), value) if key == "slowest_ms" else \
                     total.get(key, 0) + value
-        # Two carriers keep no order if a CPU stops between them, as an emulated one does.
-        accepted = {"disordered": total.get("answered", 0) // 5000 if SLOW > 1 else 0}
-        for key in "wrong", "strange", "doubled", "disordered":
-            expect(total.get(key, 0) <= accepted.get(key, 0), f"{key} answers: {total}")
+        for key in "wrong", "strange", "doubled":
+            expect(not total.get(key), f"{key} answers: {total}")
+        # An emulated CPU stops for a while: what it has in hand is overtaken by another carrier's.
+        accepted = total.get("answered", 0) // 5000 if SLOW > 1 else 0
+        expect(total.get("disordered", 0) <= accepted, f"disordered answers: {total}")
         return total, around
 
     def expect_whole(self, did, around=None):

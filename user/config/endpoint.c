@@ -47,14 +47,11 @@ static void add_addr(struct endpoint *e, const struct addr *a)
  */
 static void add_ports(struct endpoint *e, struct addr a, bool passive)
 {
-	unsigned int first = ntohs(e->named_port), n = passive ? e->n_ports : 1;
-
 	a = addr_unmapped(&a);
-	addr_set_port(&a, e->named_port);
-	if (has_addr(e, &a)) /* getaddrinfo() repeats what /etc/hosts lists twice */
-		return;
-	for (unsigned int i = 0; i < n; i++) {
-		addr_set_port(&a, htons((uint16_t)(first + i)));
+	for (unsigned int i = 0; i < (passive ? e->n_ports : 1); i++) {
+		addr_set_port(&a, htons((uint16_t)(ntohs(e->named_port) + i)));
+		if (!i && has_addr(e, &a)) /* getaddrinfo() repeats what /etc/hosts lists twice */
+			return;
 		add_addr(e, &a);
 	}
 }

@@ -6,8 +6,8 @@
  * sent on, so that they see the way that this leaves by.  What arrives on a leg passes, and is
  * counted, until the leg is activated.  That is when a look at the socket has found nothing more,
  * and nothing has passed since: so no datagram is overtaken, save one that is between the program and
- * its socket just then.  Where all looks of FORCE_MS found something, that is done all the same:
- * then some may be overtaken, once.
+ * its socket just then.  If each look within FORCE_MS has found something, that is done all the
+ * same: then some may be overtaken, once.
  *
  * Proof.  Whoever sends with a false address gets no answer, and an answer would hit somebody else.
  * So a session is unproven until its client has sent a datagram after an answer, or its address has
