@@ -47,12 +47,13 @@ asyncio.run(main())
 """
 
 # ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations, for SECONDS at least and until stdin
-# ends; "connected" when all are, and a last line of JSON: what became of them.
+# ends, or, with 0, none: connections that end at once.  "connected" when all are, and a last line
+# of JSON: what became of them.
 TALK = """
 import asyncio, json, os, sys, time
 address, port, n, seconds, size = sys.argv[1], *map(int, sys.argv[2:])
 did = {"open": 0, "rounds": 0, "wrong": 0, "reset": 0, "ended": 0, "gap_ms": 0}
-go_on = True
+go_on = seconds > 0
 def end():
     global go_on
     go_on = False
