@@ -45,7 +45,7 @@ struct row {
 	enum via via;
 	const char *client, *server;
 	int (*run)(struct cases *c);
-	int timeout_ms;    /* of the scripts; 0: 10 s */
+	int timeout_ms;    /* how long nothing may move; 0: PATIENCE_MS */
 	const char *error; /* the cause that the daemon must have counted */
 	bool ipv6;         /* RUN needs it */
 };

@@ -46,9 +46,9 @@ async def main():
 asyncio.run(main())
 """
 
-# ADDRESS PORT CONNECTIONS SECONDS SIZE: echo conversations, for SECONDS at least and until stdin
-# ends, or, with 0, none: connections that end at once.  "connected" when all are, and a last line
-# of JSON: what became of them.
+# ADDRESS PORT CONNECTIONS SECONDS SIZE: talk to an echo server for SECONDS at least and until stdin
+# ends; with 0, connect and end at once.  Print "connected" when all are, and last, in JSON, what
+# became of them.
 TALK = """
 import asyncio, json, os, sys, time
 address, port, n, seconds, size = sys.argv[1], *map(int, sys.argv[2:])

@@ -20,7 +20,10 @@
 #define ALL_CLIENT "S100 R100 B1M:1M F R1M E"
 #define ALL_SERVER "A R100 S100 B1M:1M E S1M F"
 
-/* Works of the kernel carry what sockmap carries: they came 5 s late on a busy machine. */
+/*
+ * How long nothing may move.  sockmap redirects by a work that the kernel queues: on a busy machine
+ * it began 5 s late.
+ */
 #define PATIENCE_MS 10000
 
 static struct row rows[] = {
