@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 #
 #   make            the daemon, build/culvert, and the load generator, build/culvert-bench
-#   make tests      every test program, below build/tests
+#   make tests      every test program, below build/tests, and what scripts/lab needs
 #   make check      the unit tests (no root, no network), and the static analysis
 #   make unit       the unit tests alone; make unit-tests builds them; make unit-threads, those with threads
 #   make analyze    the static analysis alone: clang-tidy, cppcheck, shellcheck
@@ -88,7 +88,7 @@ TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -Iuser -isystem $(O) $(LIBS_CFLAG
 .DELETE_ON_ERROR:
 
 all: $(O)/culvert $(O)/culvert-bench
-tests: all man unit-tests $(KERNEL) $(FLOW) $(FAULTS)
+tests: all man unit-tests $(KERNEL) $(FLOW) $(FAULTS) $(O)/lab-delay
 unit-tests: $(UNIT)
 
 $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
@@ -98,6 +98,12 @@ $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
 $(O)/culvert-bench: $(O)/user/bench/main.o $(O)/libbench.a $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+# The paths of scripts/lab, which needs none of our libraries.
+$(O)/lab-delay: scripts/lib/delay.c
+	$(call say,CC,$<)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE $(WARN) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< -lm
 
 # Written only if they change, so that a new commit compiles user/main.c alone.
 $(O)/version.h: define = CULVERT_VERSION "$(VERSION)"
