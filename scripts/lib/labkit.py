@@ -267,13 +267,24 @@ class Guard:
         self._process.wait()
 
 
+def path_options(rtt, loss, seed):
+    """Those of `scripts/lab up`; see Lab."""
+    if rtt is None and loss is None:
+        return []
+    pairs = (("--rtt", rtt or (0, 0)), ("--loss", loss or (0, 0)))
+    return [word for option, (client, server) in pairs
+            for word in (option, f"{client:f},{server:f}")] + ["--seed", str(seed)]
+
+
 class Lab:
     """The lab (scripts/lab) under a name of its own, and the programs inside.
 
     LOOPBACK: one namespace plays client, relay and server. TWO_RELAYS: there is a relay2, too.
+    RTT, LOSS: pairs, of the client's leg and the server's, in milliseconds and in per cent each
+    way: either makes paths of both. SEED: of the losses.
     """
 
-    def __init__(self, loopback=False, two_relays=False):
+    def __init__(self, loopback=False, two_relays=False, rtt=None, loss=None, seed=1):
         self.home = tempfile.mkdtemp(prefix="culvert-lab.", dir=choose_folder())
         self.name = "cvl-" + self.home.rpartition(".")[2]
         # The daemon gives up root and nginx does too: both must be able to reach their files.
@@ -281,6 +292,7 @@ class Lab:
         self.keep = False
         self.loopback = loopback
         self.two_relays = two_relays
+        self._paths = path_options(rtt, loss, seed)
         self._is_up = False
         self._environment = dict(os.environ, CULVERT_LAB=self.name, LC_ALL="C")
         self._script = os.path.join(TOP, "scripts", "lab")
@@ -294,7 +306,7 @@ class Lab:
             # Interrupted half-way, it must be taken down; if it failed, it has cleaned up itself.
             self._is_up = True
             self._call("up", *["--loopback"] if self.loopback else [],
-                       *["--relays", "2"] if self.two_relays else [],
+                       *["--relays", "2"] if self.two_relays else [], *self._paths,
                        "--owner", str(os.getpid()), "--files", self.home)
         except BaseException as error:
             self._is_up = not isinstance(error, LabError)
