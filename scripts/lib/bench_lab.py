@@ -63,10 +63,10 @@ class Interrupts:
 
 
 class BenchLab(Lab):
-    """The lab; it tells whoever wants to know what is started in it."""
+    """The lab; it tells whoever wants to know what is started in it. PATHS: see Lab."""
 
-    def __init__(self, interrupts, loopback):
-        super().__init__(loopback)
+    def __init__(self, interrupts, loopback=False, **paths):
+        super().__init__(loopback, **paths)
         self._interrupts = interrupts
         self._enter = self._started = None
 

@@ -144,6 +144,11 @@ class Results:
              "tried": [{"config": config, "value": value} for config, value in tried]})
 
     @property
+    def document(self):
+        """All that a report reads."""
+        return self._document
+
+    @property
     def rows(self):
         return self._document["rows"]
 

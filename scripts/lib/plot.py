@@ -51,12 +51,12 @@ def _bars_of(row):
     return found
 
 
-def _text(x, y, content, *classes):
+def svg_text(x, y, content, *classes):
     names = " ".join(classes)
     return f'<text x="{x:.1f}" y="{y:.1f}" class="{names}">{html.escape(content)}</text>'
 
 
-def _line(x1, y1, x2, y2, name):
+def line(x1, y1, x2, y2, name):
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" class="{name}"/>'
 
 
@@ -65,7 +65,7 @@ def _legend(places):
     for place in places:
         title, color, _names = BARS[place]
         yield f'<rect x="{x}" y="46" width="12" height="12" rx="2" fill="{color}"/>'
-        yield _text(x + 18, 57, title)
+        yield svg_text(x + 18, 57, title)
         x += 44 + 7 * len(title)
 
 
@@ -73,8 +73,8 @@ def _scale(top):
     """Lines at each quarter up to TOP, a ratio."""
     for quarter in range(int(top * 4) + 1):
         y = BASE - PLOT_HEIGHT * quarter / 4 / top
-        yield _line(LEFT, y, WIDTH - 12, y, "whole" if quarter == 4 else "grid")
-        yield _text(LEFT - 6, y + 4, f"{25 * quarter} %", "small", "end")
+        yield line(LEFT, y, WIDTH - 12, y, "whole" if quarter == 4 else "grid")
+        yield svg_text(LEFT - 6, y + 4, f"{25 * quarter} %", "small", "end")
 
 
 def _group(x, found, top):
@@ -82,9 +82,9 @@ def _group(x, found, top):
         y = BASE - PLOT_HEIGHT * summary.median / top
         yield (f'<rect x="{x:.1f}" y="{y:.1f}" width="{BAR}" height="{BASE - y:.1f}" '
                f'fill="{BARS[place][1]}"/>')
-        yield _text(x + BAR / 2, BASE - 6, f"{100 * summary.median:.0f}", "in", "middle")
+        yield svg_text(x + BAR / 2, BASE - 6, f"{100 * summary.median:.0f}", "in", "middle")
         if summary.has_spread and summary.low < summary.high:
-            yield _line(x + BAR / 2, BASE - PLOT_HEIGHT * summary.first_quartile / top, x + BAR / 2,
+            yield line(x + BAR / 2, BASE - PLOT_HEIGHT * summary.first_quartile / top, x + BAR / 2,
                         BASE - PLOT_HEIGHT * summary.third_quartile / top, "spread")
         x += BAR + GAP
 
@@ -119,14 +119,14 @@ def draw(results):
              f'width="{WIDTH}" height="{HEIGHT}" role="img"><title>{title}</title>'
              f'<style>{STYLE}</style>',
              f'<rect width="{WIDTH}" height="{HEIGHT}" rx="6" class="ground"/>',
-             _text(LEFT, 28, title, "title"), *_legend(places), *_scale(top)]
+             svg_text(LEFT, 28, title, "title"), *_legend(places), *_scale(top)]
     width = (WIDTH - LEFT - 12) / len(groups)
     for number, (row, found) in enumerate(groups):
         middle = LEFT + width * (number + 0.5)
         parts += _group(middle - (len(found) * (BAR + GAP) - GAP) / 2, found, top)
-        parts.append(_text(middle, BASE + 20, ROWS[row["name"]][0], "group", "middle"))
-        parts.append(_text(middle, BASE + 36, ROWS[row["name"]][1], "small", "middle"))
-        parts.append(_text(middle, BASE + 52, _rate(row), "small", "middle"))
+        parts.append(svg_text(middle, BASE + 20, ROWS[row["name"]][0], "group", "middle"))
+        parts.append(svg_text(middle, BASE + 36, ROWS[row["name"]][1], "small", "middle"))
+        parts.append(svg_text(middle, BASE + 52, _rate(row), "small", "middle"))
     for number, note in enumerate(_notes(results)):
-        parts.append(_text(LEFT, BASE + 80 + 16 * number, note, "small"))
+        parts.append(svg_text(LEFT, BASE + 80 + 16 * number, note, "small"))
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -15,6 +15,7 @@ import sys
 
 import figures
 import plot
+import plot_paths
 import rivals
 
 FORMAT = 1
@@ -231,7 +232,7 @@ def page(results):
     yield from (f"<p class=warning>{text(one)}</p>" for one in warnings(results))
     yield "<h2>Summary</h2>" + summary_table(results)
     yield target_table(results)
-    yield plot.draw(results) or ""
+    yield plot.draw(results) or plot_paths.draw(results) or ""
     yield "<ul class=note>" + "".join(f"<li>{text(one)}</li>" for one in DEFINITIONS) + "</ul>"
     yield "<h2>Row by row</h2><p class=note>All rounds in which every contender took part.</p>"
     for row in results["rows"]:
@@ -270,7 +271,7 @@ def make_report(results, folder):
 
 def make_plot(results, path):
     """Writes the plot of RESULTS to PATH, which it returns."""
-    drawing = plot.draw(results)
+    drawing = plot.draw(results) or plot_paths.draw(results)
     if not drawing:
         raise ReportError("the results have no row of the plot")
     write_text(path, drawing)
