@@ -1,0 +1,173 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""The paths of scripts/lab: they delay, lose and keep what --rtt and --loss say.
+
+Exits with 77 and the reason where this cannot run.
+"""
+
+import os
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [os.path.join(HERE, "../../scripts/lib")]
+# pylint: disable=wrong-import-position
+from labkit import (ONLY, RELAY, SERVER, SLOW, Lab, LabError, begin_or_skip, cases_of, expect,
+                    handle_signals, run_cases, run_test, test_options, wait_until)
+
+PORT = 7
+ECHO = """
+import socket
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.bind(("::", 7))
+while True:
+    s.sendto(*s.recvfrom(65536))
+"""
+# COUNT echoes, one after the other; prints the median round trip in ms.
+ASK = """
+import socket, statistics, sys, time
+took = []
+s = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+s.connect((sys.argv[1], 7))
+s.settimeout(5)
+for number in range(int(sys.argv[2])):
+    began = time.monotonic()
+    s.send(b"%1400d" % number)
+    assert int(s.recv(2000)) == number
+    took.append(time.monotonic() - began)
+print(1000 * statistics.median(took))
+"""
+# COUNT datagrams that nobody answers, not faster than a path takes them.
+SEND = """
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(int(sys.argv[2])):
+    s.sendto(b"x", (sys.argv[1], 9))
+    time.sleep(0.0002)
+"""
+# Frames with the tag of a VLAN, of the largest size, to anyone; the other end knows them.
+TAG = """
+import socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
+s.bind(("to-relay", 0))
+for number in range(10):
+    s.send(b"\\xff" * 6 + b"\\x02" + bytes(5) + b"\\x81\\0\\0\\x07\\x88\\xb5" + bytes([number]) * 1500)
+"""
+TAGGED = r"""
+import socket, struct
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+s.setsockopt(263, 8, 1)  # SOL_PACKET, PACKET_AUXDATA
+s.bind(("to-client", 3))
+s.settimeout(20)
+print("ready", flush=True)
+number = 0
+while number < 10:
+    frame, about, _flags, _from = s.recvmsg(2000, 100)
+    if frame[12:14] != b"\x88\xb5":
+        continue
+    assert frame[14:] == bytes([number]) * 1500
+    assert struct.unpack("=IIIHHHH", about[0][2])[5] == 7
+    number += 1
+"""
+
+
+class Trial:
+    """Each method named test_* is one case, with a lab of its own."""
+
+    daemon = None
+
+    def end(self):
+        handle_signals()  # a lab that closes ignores them, and so would what is started next
+
+    def output(self, lab, namespace, script, *arguments):
+        process = lab.start(namespace, "python3", "-c", script, *arguments,
+                            stdout=subprocess.PIPE, text=True)
+        text = process.communicate(timeout=60 * SLOW)[0]
+        lab.finish(process, SLOW)
+        return text
+
+    def counts(self, lab, path):
+        """{device: {what: count}} of the path's frames that came in there."""
+        with open(f"/run/culvert-lab/{lab.name}/{lab.name}-{path}.counts", encoding="ascii") as file:
+            rows = [line.removeprefix("from ").strip().split(": ") for line in file]
+        return {device: {what: int(count) for count, what in
+                         (one.split(" ", 1) for one in text.split(", "))} for device, text in rows}
+
+    def expect_echoes(self, lab, address, least, most):
+        took = float(self.output(lab, "client", ASK, address, "30"))
+        print(f"# {address}: {took:.3f} ms")
+        expect(least <= took <= most * SLOW, f"an echo of {address} takes {took} ms")
+
+    def test_round_trips(self):
+        with Lab(rtt=(10, 2.5)) as lab:
+            for namespace in "relay", "server":
+                lab.start_server(namespace, PORT, "python3", "-c", ECHO, protocol="udp")
+            self.expect_echoes(lab, RELAY, 10, 12)
+            self.expect_echoes(lab, SERVER, 12.5, 15)
+            self.expect_echoes(lab, "fd00:2::2", 12.5, 15)
+
+    def test_no_round_trip(self):
+        with Lab(rtt=(0, 0)) as lab:
+            lab.start_server("server", PORT, "python3", "-c", ECHO, protocol="udp")
+            self.expect_echoes(lab, SERVER, 0, 2)
+
+    def lost(self, seed):
+        handle_signals()
+        with Lab(loss=(5, 0), seed=seed) as lab:
+            self.output(lab, "client", SEND, RELAY, "4000")
+            wait_until(lambda: self.counts(lab, "path1")["to-client"]["frames"] >= 4000, "counts")
+            counts = self.counts(lab, "path1")["to-client"]
+            expect(not any(counts[what] for what in ("over the limit", "too long", "refused")),
+                   f"{counts}")
+            expect(not self.counts(lab, "path2")["to-server"]["lost"], "losses on the other leg")
+            return counts["lost"]
+
+    def test_losses(self):
+        # 200 in the mean, with a deviation of 14.
+        first, again, other = self.lost(1), self.lost(1), self.lost(2)
+        print(f"# of 4000 frames {first}, {again} and with another seed {other} are lost")
+        expect(all(140 < count < 260 for count in (first, again, other)), "not 5 % are lost")
+
+    def test_tagged_frames(self):
+        with Lab(rtt=(1, 0)) as lab:
+            receiver = lab.start("relay", "python3", "-c", TAGGED)
+            wait_until(lambda: os.path.getsize(receiver.log), "the receiver to be ready")
+            self.output(lab, "client", TAG)
+            lab.finish(receiver, 30 * SLOW)
+
+    def test_it_belongs_to_the_lab(self):
+        with Lab(rtt=(1, 1)) as lab:
+            lab._call("down")  # pylint: disable=protected-access
+            left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True,
+                                  check=True).stdout
+            expect(lab.name not in left, f"left behind: {left}")
+
+    def test_a_device_goes(self):
+        with Lab(rtt=(1, 1)) as lab:
+            space = f"{lab.name}-path1"
+
+            def inmates():
+                return subprocess.run(["ip", "netns", "pids", space], stdout=subprocess.PIPE,
+                                      check=True).stdout
+
+            expect(inmates(), "no lab-delay is in the path")
+            lab.run("client", "ip", "link", "delete", "to-relay")
+            wait_until(lambda: not inmates(), "lab-delay to end")
+
+    def test_what_it_cannot_be(self):
+        for more in {"loopback": True}, {"two_relays": True}:
+            try:
+                with Lab(rtt=(1, 1), **more):
+                    expect(False, f"a lab with paths and {more}")
+            except LabError as error:
+                expect("--rtt and --loss need both links" in str(error), str(error))
+
+
+def main():
+    options = test_options(__doc__, ONLY)
+    begin_or_skip(("ip", "python3"), ipv6=True)
+    trial = Trial()
+    return run_test(lambda: run_cases(trial, cases_of(trial, options.only)))
+
+
+sys.exit(main())
