@@ -49,7 +49,7 @@
 #define LIMIT_DEFAULT 16384
 #define LIMIT_MOST (1 << 20)
 #define SOCKET_BYTES (16 << 20)
-#define COUNTS_NS 500000000ull
+#define COUNTS_NS 500000000ULL
 #define NEVER UINT64_MAX
 
 /* On its way, or a hole where one was lost: LENGTH is 0. */
@@ -91,16 +91,16 @@ static uint64_t now_ns(void)
 	struct timespec t;
 
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (uint64_t)t.tv_sec * 1000000000ull + (uint64_t)t.tv_nsec;
+	return (uint64_t)t.tv_sec * 1000000000ULL + (uint64_t)t.tv_nsec;
 }
 
 /* splitmix64 */
 static uint64_t draw(uint64_t *state)
 {
-	uint64_t z = *state += 0x9e3779b97f4a7c15ull;
+	uint64_t z = *state += 0x9e3779b97f4a7c15ULL;
 
-	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-	z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebULL;
 	return z ^ (z >> 31);
 }
 
@@ -290,8 +290,8 @@ static bool wait_for(struct pollfd *polled, uint64_t until, const sigset_t *sign
 	struct timespec timeout = { 0, 0 };
 	uint64_t now = now_ns(), left = until > now ? until - now : 0;
 
-	timeout.tv_sec = (time_t)(left / 1000000000ull);
-	timeout.tv_nsec = (long)(left % 1000000000ull);
+	timeout.tv_sec = (time_t)(left / 1000000000ULL);
+	timeout.tv_nsec = (long)(left % 1000000000ULL);
 	if (ppoll(polled, 2, until == NEVER ? NULL : &timeout, signals) < 0 && errno != EINTR)
 		err(1, "ppoll");
 	return !is_ending;
@@ -412,7 +412,7 @@ static void take_signals(sigset_t *ret_before)
 /* A wire does not wait for a CPU: it goes before those who use it, and timers are exact. */
 static void be_prompt(void)
 {
-	if (prctl(PR_SET_TIMERSLACK, 1ul, 0ul, 0ul, 0ul) || setpriority(PRIO_PROCESS, 0, -20))
+	if (prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL) || setpriority(PRIO_PROCESS, 0, -20))
 		warn("may be late");
 }
 
