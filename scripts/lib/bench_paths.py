@@ -31,6 +31,11 @@ SESSIONS = 1024
 SETTLE = 0.03
 
 
+def congestion_of_machine():
+    with open("/proc/sys/net/ipv4/tcp_congestion_control", encoding="ascii") as file:
+        return file.read().strip()
+
+
 def parse_options():
     parser = argparse.ArgumentParser(prog="scripts/bench --paths", allow_abbrev=False,
                                      usage="sudo scripts/bench --paths [OPTION...], see --help")
@@ -40,6 +45,7 @@ def parse_options():
     parser.add_argument("--rounds", type=positive_int, default=ROUNDS)
     parser.add_argument("--seconds", type=positive_float, default=SECONDS)
     parser.add_argument("--contenders", default="")
+    parser.add_argument("--relay-congestion", default=congestion_of_machine())
     parser.add_argument("--plot", action="store_true")
     parser.add_argument("--no-quic", dest="quic", action="store_false")
     parser.add_argument("--list", action="store_true")
@@ -87,6 +93,8 @@ class PathBenchmark:
             # Anew for each: a lab that closes ignores signals, and so would what is started next.
             with BenchLab(Interrupts(), rtt=path.rtt, loss=path.loss,
                           seed=self.options.seed) as lab:
+                lab.run("relay", "sh", "-c", 'echo "$0" >/proc/sys/net/ipv4/tcp_congestion_control',
+                        self.options.relay_congestion)
                 if not self.done:
                     self.results.describe(machine=describe_machine(lab, self._methods()))
                 self._run_path(lab, on_path)
@@ -94,8 +102,8 @@ class PathBenchmark:
 
     def _methods(self):
         return {"links": "lab-delay, frames of 1500 bytes, no offloads",
-                "ends": "Python, their congestion control is set in each row; the relay's is "
-                        "net.ipv4.tcp_congestion_control",
+                "congestion control": "of the ends set in each row; of the relay "
+                                      f"{self.options.relay_congestion}",
                 "figure": f"bytes received / time from connect(2); by {self.options.seconds:g} s "
                           "if it lasts longer"}
 
@@ -186,7 +194,7 @@ def run(options, contenders, missing):
     for name, why in missing.items():
         results.leave_out(name, why)
         print(f"LEFT OUT {name}: {why}")
-    results.describe(seed=options.seed)
+    results.describe(seed=options.seed, relay_congestion=options.relay_congestion)
     cells = chosen_cells(options)
     print(f"results  {results.path}\ncells    {len(cells)} on {len(group_by_path(cells))} paths")
     code = None

@@ -66,8 +66,8 @@ def failures(rows):
 
 def text_of(results):
     rows = [row for row in results["rows"] if row["contenders"]]
-    lines = aligned([COLUMNS, *map(line_of, rows)])
-    lines.append("")
+    lines = [f"the relay's own congestion control: {results['relay_congestion']}", "",
+             *aligned([COLUMNS, *map(line_of, rows)]), ""]
     for first, second in (("auto", "copy"), ("copy", "direct"), ("auto", "direct")):
         summary = overall(rows, first, second)
         if summary:

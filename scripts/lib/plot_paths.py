@@ -92,11 +92,12 @@ def _legend():
         x += 44 + 7 * len(TITLES[name])
 
 
-def _note(results):
+def _notes(results):
     machine, commit = results["machine"], results["culvert"]["commit"][:7]
-    return (f"Mbit/s (logarithmic) by the round trip between client and relay in ms; medians of "
-            f"{results['rounds']} rounds, lines from least to most. {machine['cpus']} CPUs "
-            f"({machine['cpu']}). Commit {commit}, {results['started'][:10]}.")
+    yield (f"Mbit/s (logarithmic) by the round trip between client and relay in ms. Medians of "
+           f"{results['rounds']} rounds; upright lines go from least to most.")
+    yield (f"The relay's own connections: {results['relay_congestion']}. {machine['cpus']} CPUs "
+           f"({machine['cpu']}). Commit {commit}, {results['started'][:10]}.")
 
 
 def draw(results):
@@ -106,7 +107,7 @@ def draw(results):
     if not panels:
         return None
     title = "Speed of a download of 10 MB (cubic) by the distance"
-    height = TOP + (len(panels) + 1) // 2 * (PANEL_HEIGHT + GAP_Y)
+    height = TOP + (len(panels) + 1) // 2 * (PANEL_HEIGHT + GAP_Y) + 12
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
              f'width="{WIDTH}" height="{height}" role="img"><title>{title}</title>'
              f'<style>{STYLE}</style>',
@@ -116,5 +117,6 @@ def draw(results):
         panel = Panel(LEFT + number % 2 * (PANEL_WIDTH + GAP_X),
                       TOP + number // 2 * (PANEL_HEIGHT + GAP_Y), rows)
         parts += panel.draw(panel_title(*key))
-    parts.append(svg_text(LEFT, height - 16, _note(results), "small"))
+    for number, note in enumerate(_notes(results)):
+        parts.append(svg_text(LEFT, height - 28 + 16 * number, note, "small"))
     return "\n".join([*parts, "</svg>"]) + "\n"

@@ -50,8 +50,9 @@ TAG = """
 import socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
 s.bind(("to-relay", 0))
+header = b"\\xff" * 6 + b"\\x02" + bytes(5) + b"\\x81\\0\\0\\x07\\x88\\xb5"
 for number in range(10):
-    s.send(b"\\xff" * 6 + b"\\x02" + bytes(5) + b"\\x81\\0\\0\\x07\\x88\\xb5" + bytes([number]) * 1500)
+    s.send(header + bytes([number]) * 1500)
 """
 TAGGED = r"""
 import socket, struct
@@ -88,7 +89,8 @@ class Trial:
 
     def counts(self, lab, path):
         """{device: {what: count}} of the path's frames that came in there."""
-        with open(f"/run/culvert-lab/{lab.name}/{lab.name}-{path}.counts", encoding="ascii") as file:
+        name = f"/run/culvert-lab/{lab.name}/{lab.name}-{path}.counts"
+        with open(name, encoding="ascii") as file:
             rows = [line.removeprefix("from ").strip().split(": ") for line in file]
         return {device: {what: int(count) for count, what in
                          (one.split(" ", 1) for one in text.split(", "))} for device, text in rows}

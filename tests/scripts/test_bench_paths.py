@@ -159,8 +159,8 @@ class Table(unittest.TestCase):
         rows.append(row("failed", contender("auto", None), contender("copy", 1)))
         summary = table.overall(rows, "auto", "copy")
         self.assertEqual((summary.median, summary.low, summary.high, summary.count), (2, 1, 6, 3))
-        self.assertIn("failed: auto, round 1: no answer",
-                      table.text_of({"rows": rows}).replace("title of ", ""))
+        text = table.text_of({"rows": rows, "relay_congestion": "bbr"})
+        self.assertIn("title of failed: auto, round 1: no answer", text)
 
 
 class Plot(unittest.TestCase):
@@ -169,7 +169,8 @@ class Plot(unittest.TestCase):
                  "group": cells.DISTANCE, "rtt_ms": [rtt, far], "loss_percent": [0, 0]}
                 for rtt in (0, 80) for far in (1, 40)]
         return {"rows": rows, "rounds": 2, "started": "2026-11-26T12:00:00+00:00",
-                "machine": {"cpus": 2, "cpu": "a <CPU>"}, "culvert": {"commit": "0123456789"}}
+                "relay_congestion": "bbr", "machine": {"cpus": 2, "cpu": "a <CPU>"},
+                "culvert": {"commit": "0123456789"}}
 
     def test_a_line_for_each_contender_in_each_panel(self):
         drawing = ElementTree.fromstring(plot_paths.draw(self.results(5, 500)))
