@@ -25,10 +25,12 @@ from labkit import TOP, Interrupted, LabError
 LISTEN_PORT = 9000
 NAMES = ("direct", "nft-dnat", "auto", "copy", "splice", "sockmap", "graft", "haproxy")
 QUIC_NAMES = ("direct", "auto", "copy")
-ROUNDS, SECONDS, TALK_SECONDS, QUIC_SECONDS = 3, 4.0, 2.0, 20.0
+ROUNDS, SECONDS, TALK_SECONDS, QUIC_SECONDS = 3, 4.0, 1.5, 20.0
 SESSIONS = 1024
 # So long after a transfer its last frames have arrived.
 SETTLE = 0.03
+# What lab-delay counts, and how old its counts are at most.
+DROPS, COUNTS_SECONDS = ("missed", "over the limit", "too long", "refused"), 0.6
 
 
 def congestion_of_machine():
@@ -98,6 +100,7 @@ class PathBenchmark:
                 if not self.done:
                     self.results.describe(machine=describe_machine(lab, self._methods()))
                 self._run_path(lab, on_path)
+                self._tell_drops(lab, on_path)
             self.results.write()
 
     def _methods(self):
@@ -139,6 +142,18 @@ class PathBenchmark:
                     self._run_round(cell, number, relays, ends, quic)
         finally:
             relays.stop()
+
+    def _tell_drops(self, lab, cells):
+        """Frames that the path has dropped because it was too slow: its losses are others then."""
+        time.sleep(COUNTS_SECONDS)
+        found = {f"{path} from {device}": dropped for path in ("path1", "path2")
+                 for device, counts in lab.path_counts(path).items()
+                 if (dropped := {what: counts[what] for what in DROPS if counts[what]})}
+        if found:
+            note = f"dropped beside the losses: {found}"
+            print(f"{cells[0].path.title}: {note}")
+            for cell in cells:
+                self.results.append_note(row_of(cell), note)
 
     def _start(self, lab, contender, cells):
         """What they carry on this path decides how it is configured: a forward has one."""

@@ -342,6 +342,15 @@ class Lab:
     def path(self, name):
         return os.path.join(self.home, name)
 
+    def path_counts(self, path):
+        """{device of PATH, path1 or path2: {what: how many of the frames that came in there}}, as
+        of half a second ago."""
+        name = f"/run/culvert-lab/{self.name}/{self.name}-{path}.counts"
+        with open(name, encoding="ascii") as file:
+            rows = [line.removeprefix("from ").strip().split(": ") for line in file]
+        return {device: {what: int(count) for count, what in
+                         (one.split(" ", 1) for one in text.split(", "))} for device, text in rows}
+
     def start(self, namespace, *command, **options):
         """Starts COMMAND in NAMESPACE; the process has its log file's path in `.log`.
 

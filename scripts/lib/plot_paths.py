@@ -80,8 +80,8 @@ class Panel:
 
 
 def panel_title(far, losses):
-    lost = f"{losses[0]:g} % of frames lost on each leg" if any(losses) else "no losses"
-    return f"server {far:g} ms behind the relay, {lost}"
+    lost = f"{losses[0]:g} % lost on each leg" if any(losses) else "no losses"
+    return f"server {far:g} ms from the relay, {lost}"
 
 
 def _legend():
