@@ -11,7 +11,7 @@ import threading
 import time
 
 from bench_paths_cells import CONVERSATIONS
-from labkit import LabError, SERVER, sha256_of_file, tail, wait_until, write_random
+from labkit import SERVER, LabError, sha256_of_file, tail, write_random
 
 PYTHON = "/usr/bin/python3"
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_paths_peer.py")
@@ -123,9 +123,8 @@ class Quic:
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj",
                         "/CN=lab", "-keyout", lab.path("key"), "-out", lab.path("cert")],
                        check=True, stderr=subprocess.DEVNULL)
-        process = lab.start("server", "gtlsserver", "-q", "-d", lab.path("quic"), SERVER,
-                            str(PORT), lab.path("key"), lab.path("cert"))
-        wait_until(lambda: process.poll() is None and is_bound(process.pid, PORT), "gtlsserver")
+        lab.start_server("server", PORT, "gtlsserver", "-q", "-d", lab.path("quic"), SERVER,
+                         str(PORT), lab.path("key"), lab.path("cert"), protocol="udp")
 
     def measure(self, target, seconds):
         """The whole program counts, from its start to its end: it has no figures of its own.
@@ -142,10 +141,3 @@ class Quic:
         is_wrong = not os.path.exists(path) or sha256_of_file(path) != self._digest
         return figures_of(self._size * 8 / 1e6 / took, [{"wrong": int(is_wrong)}],
                           {"bytes": self._size, "seconds": round(took, 6)})
-
-
-def is_bound(pid, port):
-    """Whether UDP port PORT is somebody's in the network namespace of PID."""
-    with open(f"/proc/{pid}/net/udp", encoding="ascii") as file:
-        return any(int(line.split()[1].rsplit(":", 1)[1], 16) == port
-                   for line in file.readlines()[1:])
