@@ -167,6 +167,84 @@ static __always_inline void end(struct found *f, __u32 state)
 	tell(f->g, f->slot);
 }
 
+/* --- far sessions --- */
+
+/* So little is left to the end of the leash of S that no segment fits. */
+static __always_inline bool at_edge(const struct graft_side *s, __u32 end)
+{
+	__u32 least = s->mss < GRAFT_LEASH / 2 ? s->mss : GRAFT_LEASH / 2;
+
+	return diff(READ_ONCE(s->edge), end) < (__s32)least;
+}
+
+/*
+ * P offers no window beyond the edge of the other end.  Once all that the other end has sent is
+ * acknowledged, its next turn begins.
+ */
+static __always_inline void leash(struct found *f, struct packet *p, __u32 state)
+{
+	struct graft_side *other = f->other;
+	__u32 ack = p->ack + f->mine->ack_add, end = (__u32)READ_ONCE(other->end), room = 0;
+
+	if (state == GRAFT_ACTIVE && ack == end && !at_edge(other, end))
+		WRITE_ONCE(other->edge, end + GRAFT_LEASH);
+	if (diff(READ_ONCE(other->edge), ack) > 0)
+		room = (READ_ONCE(other->edge) - ack) >> (f->mine->window_left & 15);
+	if (room < p->window)
+		p->window = room;
+}
+
+/* Bulk begins with P.  Returns the state in which P finds its session. */
+static __always_inline __u32 leave_if_bulk(struct found *f, const struct packet *p, __u32 state)
+{
+	if (state != GRAFT_ACTIVE || f->g->far < GRAFT_LONG || !p->len ||
+	    !at_edge(f->mine, end_of(p)) || !is_inside(p, f->g, f->mine, f->other))
+		return state;
+	state = __sync_val_compare_and_swap(&f->g->state, GRAFT_ACTIVE, GRAFT_RETURNING);
+	return state == GRAFT_ACTIVE ? GRAFT_RETURNING : state & GRAFT_STATE_MASK;
+}
+
+/*
+ * A far session goes back to its sockets with P.  Without payload P is sent on all the same: a
+ * sender at its edge waits for it.  The sender may then send as much as the socket has room for.
+ */
+static __always_inline int unleash(struct __sk_buff *skb, struct found *f, const struct packet *p,
+				   const struct seen *a, const struct seen *b)
+{
+	__u32 ts[2];
+
+	if (!p->len && f->mine->timestamps) {
+		if (!timestamp_of(skb, p, ts))
+			return GRAFT_NO_TIMESTAMP;
+		grow_32(&f->other->tsval_sent, ts[0] + f->mine->tsval_add);
+	}
+	f->mine->edge = (__u32)f->mine->end + a->room;
+	f->other->edge = (__u32)f->other->end + b->room;
+	f->g->why_back = f->g->far == GRAFT_LONG ? GRAFT_FAR : GRAFT_LOSS;
+	return GRAFT_OK;
+}
+
+/*
+ * P is not the next segment: one before it was lost, or it was lost itself behind us.  A window of
+ * which several were lost counts once: a slow start that goes too far is no loss of the way.
+ */
+static __always_inline void note_loss(struct found *f, const struct packet *p)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+	__u32 end = (__u32)mine->end;
+
+	if (mine->lost && diff(p->seq, mine->lost_to) < 0)
+		return;
+	mine->lost_to = diff(end_of(p), end) > 0 ? end_of(p) : end;
+	mine->lost++;
+	if (mine->lost < GRAFT_LOSSES ||
+	    mine->end - mine->begun > (__u64)mine->lost * GRAFT_LOSS_BYTES)
+		return;
+	mine->edge = end + GRAFT_LEASH;
+	other->edge = (__u32)other->end + GRAFT_LEASH;
+	f->g->far = GRAFT_LOSSY;
+}
+
 static __always_inline void track(struct found *f, const struct packet *p, __u32 state)
 {
 	struct graft_side *mine = f->mine;
@@ -176,6 +254,8 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 	mine->heard_ns = bpf_ktime_get_coarse_ns();
 	if (window > mine->window)
 		mine->window = window;
+	if (p->len && p->seq != (__u32)mine->end && f->g->far == GRAFT_NEAR)
+		note_loss(f, p);
 	note(mine, p);
 	if (!(p->flags & RST) && (p->flags & FIN || f->other->fin))
 		last = track_fin(f, p);
@@ -186,7 +266,7 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 }
 
 /* Translate P and send it to the other end. */
-static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const struct packet *p,
+static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struct packet *p,
 				   __u32 state)
 {
 	const struct graft_side *mine = f->mine;
@@ -214,6 +294,8 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, const
 		if (f->fits)
 			track(f, p, state);
 	}
+	if (f->g->far >= GRAFT_LONG && p->flags & ACK)
+		leash(f, p, state);
 	c.grafted = f->fits;
 	if (change_header(skb, p, &c, f->fits ? f : NULL))
 		return DROP;
@@ -261,6 +343,8 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read)
 		return GRAFT_IN_HAND;
+	if (f->g->far >= GRAFT_LONG && !f->g->why_back && unleash(skb, f, p, a, b))
+		return GRAFT_NO_TIMESTAMP;
 	mine->end -= (__u32)mine->end - p->seq;
 	set_back(mine, other);
 	set_back(other, mine);
@@ -293,8 +377,13 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	/* before it is unlocked: the next one that looks must know of it */
 	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.g, f.mine, f.other))
 		note(f.mine, p);
-	__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNING);
-	return GRAFT_RETURNING;
+	state = GRAFT_RETURNING;
+	if (f.g->far >= GRAFT_LONG && (why == GRAFT_NO_SOCKET || f.mine->fin || f.other->fin)) {
+		f.g->far = GRAFT_ANYWHERE;
+		state = GRAFT_ACTIVE;
+	}
+	__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, state);
+	return state;
 }
 
 /* Change P's TCP header, and no more. */
@@ -418,8 +507,12 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 		if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
 		    diff(p->seq, (__u32)f->mine->end) > 0)
 			return DROP;
-		if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2)
+		state = leave_if_bulk(f, p, state);
+		if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2) {
 			state = try_return(skb, p, f->slot, f->side);
+			if (state == GRAFT_RETURNED && f->g->why_back >= GRAFT_FAR && !p->len)
+				state = GRAFT_STATES; /* it is sent on: see unleash() */
+		}
 	}
 	switch (state) {
 	case 0:

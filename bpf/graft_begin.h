@@ -123,6 +123,8 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	r->snd_shift = BPF_CORE_READ_BITFIELD(tp, rx_opt.snd_wscale);
 	r->rcv_shift = BPF_CORE_READ_BITFIELD(tp, rx_opt.rcv_wscale);
 	r->ecn = tp->ecn_flags;
+	r->room = tp->rcv_wup + tp->rcv_wnd - tp->rcv_nxt;
+	r->rtt_us = tp->rtt_min.s[0].v + 1 ? tp->rtt_min.s[0].v : 0;
 	r->hindrance = hindrance_at(tp, r->established);
 	bpf_sk_release(sk);
 	return true;
@@ -250,6 +252,12 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	r = a->hindrance ?: b->hindrance ?: fit(a, b);
 	if (r)
 		return r;
+	if (!q->near_us)
+		g->far = GRAFT_ANYWHERE;
+	else if (g->far != GRAFT_LOSSY)
+		g->far = a->rtt_us + b->rtt_us > q->near_us ? GRAFT_LONG : GRAFT_NEAR;
+	if (g->far >= GRAFT_LONG && !q->far_too)
+		return g->far == GRAFT_LONG ? GRAFT_FAR : GRAFT_LOSS;
 	set_up(&g->side[0], &g->side[1], a, b);
 	set_up(&g->side[1], &g->side[0], b, a);
 	g->looks = g->why_back = g->why_not = g->hold = 0;
@@ -456,6 +464,7 @@ static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 	s->acked = (1ULL << 32) + (__u32)(r->snd_nxt + s->back_write);
 	s->end = (1ULL << 32) + (__u32)(r->rcv_nxt + s->back_read);
 	s->begun = s->end - carried;
+	s->edge = (__u32)s->end + GRAFT_LEASH;
 }
 
 /* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */

@@ -110,6 +110,8 @@ struct seen {
 	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock,
 		ts_recent;
 	__u32 mss, advmss;
+	__u32 rtt_us; /* the smallest seen; 0: none was */
+	__u32 room;   /* in the window that it has offered */
 	__u8 established, unordered, timestamps, sack, ecn, snd_shift, rcv_shift;
 	__u8 hindrance; /* enum graft_refusal */
 };

@@ -41,11 +41,12 @@
  *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST; or the daemon
  *                            resets both ends
  *              -> RETURNING  the daemon wants to carry the session again; or a packet came that
- *                            cannot be translated (`why_back`)
+ *                            cannot be translated (`why_back`); or bulk began, and it is far
  *              -> STANDBY    the client's address has left for another relay that has the session
  *   RETURNING  -> LOCKED_2   a packet, to look whether the session may go back with it
  *              -> DONE       as above; or it cannot go back, and `why_back` is set
- *              -> ACTIVE     the daemon does not want it any more
+ *              -> ACTIVE     the daemon does not want it any more; or it was far, and has no
+ *                            sockets, or half of it is closed
  *   LOCKED_2   -> RETURNING  it may not, and is translated
  *              -> RETURNED   it may.  From now on packets are shifted between the wire and the
  *                            sockets, for the rest of the session
@@ -74,7 +75,7 @@
 #include <linux/types.h>
 
 /* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
-#define GRAFT_LAYOUT 5
+#define GRAFT_LAYOUT 6
 
 enum graft_state {
 	GRAFT_FREE,
@@ -122,6 +123,8 @@ enum graft_refusal {
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
 	GRAFT_UNSEEN, /* no packets seen in and out on both sides, with the sockets' numbers */
 	GRAFT_WAY,    /* the way of a socket may have changed, or is not known */
+	GRAFT_FAR,    /* its way is long, and it does not converse, or has begun bulk */
+	GRAFT_LOSS,   /* its way loses packets; else as GRAFT_FAR */
 	GRAFT_REFUSALS,
 };
 
@@ -211,7 +214,12 @@ struct graft_side {
 	 * One less than the socket's numbers at the offer, until a packet is seen.
 	 */
 	__u32 passed, left;
-	__u32 edge, has_edge; /* hold: the right edge of the window beyond which none is offered */
+	/*
+	 * The right edge of the window beyond which none is offered.  OFFERED: hold, once has_edge.
+	 * ACTIVE, in numbers of the wire: tracked, see GRAFT_LEASH.
+	 */
+	__u32 edge, has_edge;
+	__u32 lost, lost_to; /* tracked: windows of which bytes were lost, and the last one's end */
 } __attribute__((aligned(64)));
 
 /* What was seen of the handshake of a connection that may become a session's. */
@@ -233,6 +241,28 @@ enum graft_via {
 
 /* So long are the senders of a stream that is never quiet held, before it is given up. */
 #define GRAFT_HOLD_MS 200
+
+/*
+ * Over a long way, or one that loses packets, two connections carry bulk faster than one
+ * (docs/design.md, "Distance").
+ */
+enum graft_far {
+	GRAFT_ANYWHERE, /* it stays grafted: so it was ordered, or it has no way back */
+	GRAFT_NEAR,     /* it stays grafted, unless packets are lost */
+	GRAFT_LONG,     /* its bulk goes back to the sockets */
+	GRAFT_LOSSY,    /* the same, for the rest of the session */
+};
+
+/*
+ * Bytes that an end may send in a turn, if LONG or LOSSY.  More than that makes the session
+ * RETURNING, and the sender runs dry at its edge, which takes one round trip.  Not more than a
+ * sender's first window (10 segments, RFC 6928), or it would take two.
+ */
+#define GRAFT_LEASH 12288
+
+/* LOSSY: so many windows had losses, more than one in so many bytes. */
+#define GRAFT_LOSSES 2
+#define GRAFT_LOSS_BYTES (2 << 20)
 
 enum graft_loose {
 	GRAFT_STRICT,
@@ -260,11 +290,12 @@ struct graft_entry {
 	__u32 loose;                /* tracked: enum graft_loose */
 	__u32 mirrored;             /* by the daemon: 1: another relay has been told of it */
 	__u32 source; /* by the daemon: graft_tag() of the import that it came by; 0: none */
+	__u32 far;    /* enum graft_far: offer; tracked */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 
 /* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
-_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 5,
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 6,
 	       "another size: another layout");
 
 /* Milliseconds that a clock of timestamps has counted at most after so many units of 2^30 ns. */
@@ -296,6 +327,9 @@ struct graft_request {
 	__u64 id;
 	__u32 forward;
 	struct graft_tuple tuples[2];
+	/* OFFER, OFFER_AGAIN: microseconds: round trips that are longer together are LONG; 0: any */
+	__u32 near_us;
+	__u32 far_too; /* 1: offer it all the same */
 };
 
 /*

@@ -71,7 +71,7 @@ struct udp_flow {
 } __attribute__((aligned(64)));
 
 /* 100,000 flows take at most 300 bytes each: this, and buckets. */
-_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 5, "another size: another layout");
+_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 6, "another size: another layout");
 
 /* Leg LEG of the flow of SLOT, in buckets; 0 is none. */
 static inline __u32 udp_place(__u32 slot, __u32 leg)

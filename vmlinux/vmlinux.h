@@ -135,8 +135,19 @@ struct tcp_options_received {
 	__u16 mss_clamp;   /* largest segment that the peer takes */
 };
 
+/* include/linux/win_minmax.h */
+struct minmax_sample {
+	__u32 v;
+};
+
+struct minmax {
+	struct minmax_sample s[3];
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
+	__u32 rcv_wnd;        /* window that was offered when an ACK was sent last */
+	struct minmax rtt_min; /* smallest round trips, in microseconds; ~0: none was seen */
 	__u32 write_seq;  /* tail + 1 of the data held in the send buffer */
 	__u32 copied_seq; /* head of the data that was not read yet */
 	__u32 rcv_nxt;    /* what is expected next */

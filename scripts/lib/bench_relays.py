@@ -138,7 +138,7 @@ class Culvert(Contender):
                         f"{forward.host}:{forward.upstream}") for protocol in forward.protocols],
                       *more,
                       # all connections come from one address
-                      "--max-sessions-per-client", "16384")
+                      "--max-sessions-per-client", "16384", near=())
 
 
 # What the kernel does by itself. The output chain is for a lab of one namespace.

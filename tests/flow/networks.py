@@ -490,7 +490,8 @@ class Daemon:
             begin = log.tell()
             self.process = subprocess.Popen(
                 [*before, f"{HOME}/culvert", "run", "--engine", self.run.engine, "--control",
-                 self.control, "--workers", "1", "--max-sessions", "1000", "--user", "nobody",
+                 self.control, "--graft-rtt", "0", "--workers", "1", "--max-sessions", "1000",
+                 "--user", "nobody",
                  "--session-log", "-", "--log-level", "debug", *row.options, *options,
                  *self.forwards],
                 stdin=subprocess.DEVNULL, stdout=sessions, stderr=log, cwd=self.home)

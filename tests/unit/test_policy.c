@@ -14,8 +14,8 @@ static const struct flow on_copy = { .user_carrier = CARRIER_COPY, .reason = REA
 static const struct flow on_splice = { .user_carrier = CARRIER_SPLICE, .reason = REASON_BULK };
 
 /* What a flow finds around it: a worker with little to do, with and without the kernel path. */
-static const struct setting calm = { .kernel_ok = true, .watch_ms = SETTLE_MS };
-static const struct setting without_kernel = { .kernel_ok = false, .watch_ms = SETTLE_MS };
+static const struct setting calm = { .kernel_ok = true, .watch_ms = SETTLE_MS, .bulk = REASON_BULK };
+static const struct setting without_kernel = { .watch_ms = SETTLE_MS, .bulk = REASON_BULK };
 
 static void expect(struct decision d, enum carrier carrier, enum reason reason)
 {
@@ -49,7 +49,9 @@ TEST(test_engine_sockmap_returns)
 	uint32_t wait = RETURN_MS;
 
 	for (unsigned int i = 1; i <= MAX_DEMOTIONS + 1U; i++) {
-		struct setting around = { .kernel_ok = true, .watch_ms = wait - 1 };
+		struct setting around = { .kernel_ok = true,
+					  .watch_ms = wait - 1,
+					  .bulk = REASON_BULK };
 
 		habit_demoted(&h);
 		expect(policy_user(e, &h, 0, &on_splice, around), CARRIER_SPLICE, REASON_BULK);
@@ -205,7 +207,7 @@ TEST(test_small_reads)
 /* A conversation shows its kind only after a while. */
 TEST(test_settles)
 {
-	struct setting early = { .kernel_ok = true, .watch_ms = SETTLE_MS - 1 };
+	struct setting early = { .kernel_ok = true, .watch_ms = SETTLE_MS - 1, .bulk = REASON_BULK };
 	struct habit h = { 0 };
 
 	ping_pong(ENGINE_AUTO, &h, 0, PROMOTE_TURNS + 1, 64);
@@ -270,8 +272,10 @@ static bool same(struct decision a, struct decision b)
 static void check_decision(enum engine e, const struct habit *h, unsigned int dir,
 			   const struct flow *f)
 {
-	const struct setting settled = { .kernel_ok = true, .watch_ms = UINT32_MAX };
-	const struct setting bare = { .watch_ms = UINT32_MAX };
+	const struct setting settled = { .kernel_ok = true,
+					 .watch_ms = UINT32_MAX,
+					 .bulk = REASON_BULK };
+	const struct setting bare = { .watch_ms = UINT32_MAX, .bulk = REASON_BULK };
 	struct decision own = { f->user_carrier, f->reason };
 	struct decision with = policy_user(e, h, dir, f, settled);
 	struct decision without = policy_user(e, h, dir, f, bare);
@@ -299,8 +303,11 @@ TEST(test_random_sessions)
 		struct flow f = { .user_carrier = (uint8_t)d.carrier, .reason = (uint8_t)d.reason };
 		struct habit h = { 0 };
 		unsigned int bits = 1 + (unsigned int)seeded_below(&r, 22);
-		struct setting around = { seeded_below(&r, 2), seeded_below(&r, 2) * SETTLE_MS,
-					  seeded_below(&r, 2), seeded_below(&r, 2) };
+		struct setting around = { .kernel_ok = seeded_below(&r, 2),
+					  .watch_ms = seeded_below(&r, 2) * SETTLE_MS,
+					  .limited = seeded_below(&r, 2),
+					  .bulk = REASON_BULK,
+					  .memory_short = seeded_below(&r, 2) };
 
 		for (unsigned int i = 0; i < 500; i++) {
 			unsigned int dir = (unsigned int)seeded_below(&r, 2);
@@ -323,6 +330,34 @@ TEST(test_random_sessions)
 	}
 	for (unsigned int c = 0; c < CARRIER_GRAFT; c++) /* no policy */
 		assert_true(seen[c] > 10);
+}
+
+/* --- graft --- */
+
+/* A far session is grafted once it converses; bulk ends that, and each return asks for more. */
+TEST(test_far)
+{
+	struct setting far = calm;
+	struct habit h = { 0 };
+
+	assert_int_equal(policy_graft(ENGINE_GRAFT, 800, &h).near_us, 0);
+	assert_int_equal(policy_graft(ENGINE_AUTO, 800, &h).near_us, 800);
+	for (unsigned int returns = 0; returns < 3; returns++) {
+		for (unsigned int turns = 0; turns < FAR_TURNS << returns; turns++) {
+			assert_false(policy_graft(ENGINE_AUTO, 800, &h).far_too);
+			habit_read(&h, turns % 2, FAR_TURN, 1);
+		}
+		habit_read(&h, 0, 1, 1); /* which ends the last one */
+		assert_true(policy_graft(ENGINE_AUTO, 800, &h).far_too);
+		habit_restart(&h);
+		assert_true(policy_graft(ENGINE_AUTO, 800, &h).far_too);
+		habit_read(&h, 0, FAR_TURN + 1, 2);
+		assert_false(policy_graft(ENGINE_AUTO, 800, &h).far_too);
+		habit_demoted(&h);
+	}
+	far.bulk = REASON_FAR_BULK;
+	habit_read(&h, 0, BULK_RUN, 1);
+	expect(policy_user(ENGINE_AUTO, &h, 0, &on_copy, far), CARRIER_SPLICE, REASON_FAR_BULK);
 }
 
 /*

@@ -95,6 +95,7 @@ struct forward_conf {
 	struct upstream upstream;
 	enum engine engine;
 	bool graft;                       /* engine auto may graft */
+	unsigned int graft_rtt_us;        /* auto: longer round trips are far; 0: none is */
 	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */
 	unsigned int idle_timeout_ms;     /* 0: never */
 	unsigned int fin_timeout_ms;      /* instead, once half closed; 0: the same */

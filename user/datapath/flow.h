@@ -57,6 +57,8 @@ enum reason {
 	REASON_SMALL_READS,   /* a steady stream of small messages one way */
 	REASON_REVIEW,        /* out of the kernel, as the session's other flow: judge both anew */
 	REASON_BULK,          /* much data in one direction */
+	REASON_FAR_BULK,      /* the same, over a way too long for graft, */
+	REASON_LOSSY_BULK,    /* or one that loses packets */
 	REASON_SLOW_TARGET,   /* the target's backlog passed the soft limit */
 	REASON_HARD_LIMIT,    /* ... or the hard limit */
 	REASON_KERNEL_MEMORY, /* all flows together are near the limit of kernel memory */

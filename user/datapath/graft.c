@@ -103,6 +103,8 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_NO_ROOM] = "slow receiver",
 		[GRAFT_UNSEEN] = "packets of an end not seen",
 		[GRAFT_WAY] = "route not seen yet",
+		[GRAFT_FAR] = "far",
+		[GRAFT_LOSS] = "loss",
 	};
 
 	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";
@@ -472,9 +474,11 @@ void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
 	set_addr(&t->local, &t->local_port, local);
 }
 
-enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot)
+enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, struct graft_request *q)
 {
-	return (enum graft_refusal)run(gs, GRAFT_OFFER_AGAIN, slot);
+	q->op = GRAFT_OFFER_AGAIN;
+	q->slot = slot;
+	return (enum graft_refusal)run_request(gs, q);
 }
 
 enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)

@@ -105,8 +105,8 @@ void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
  * sockets until a packet makes it ACTIVE.
  */
 enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q);
-/* The same with the session of SLOT, which is RETURNED. */
-enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot);
+/* The same with the session of SLOT, which is RETURNED; Q says whether it may be far. */
+enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, struct graft_request *q);
 /* Short for NAME, where the kernel has room for a number: another daemon finds it again. */
 uint32_t graft_tag(const char *name);
 

@@ -18,7 +18,9 @@ void policy_forbid_splice(void)
 
 void habit_restart(struct habit *h)
 {
-	*h = (struct habit){ .last_dir = h->last_dir, .demotions = h->demotions };
+	*h = (struct habit){ .last_dir = h->last_dir,
+			     .demotions = h->demotions,
+			     .small_turns = h->small_turns };
 }
 
 void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t reads)
@@ -28,10 +30,13 @@ void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t read
 	if (dir != h->last_dir) {
 		h->last_dir = (uint8_t)dir;
 		h->turns += h->bytes[0] || h->bytes[1]; /* the first word changes no direction */
+		h->small_turns += h->run && h->run <= FAR_TURN && h->small_turns < UINT16_MAX;
 		h->run = 0;
 		h->run_reads = 0;
 	}
 	h->run = bytes < UINT32_MAX - h->run ? h->run + (uint32_t)bytes : UINT32_MAX;
+	if (h->run > FAR_TURN)
+		h->small_turns = 0;
 	h->run_reads += reads;
 	h->bytes[dir] += bytes;
 	h->reads[dir] += reads;
@@ -47,6 +52,15 @@ void habit_demoted(struct habit *h)
 bool habit_full(const struct habit *h)
 {
 	return h->bytes[0] + h->bytes[1] >= (UINT64_C(2) * WINDOW) << h->demotions;
+}
+
+struct graft_terms policy_graft(enum engine engine, unsigned int graft_rtt_us,
+				const struct habit *h)
+{
+	return (struct graft_terms){
+		.near_us = engine == ENGINE_AUTO ? graft_rtt_us : 0,
+		.far_too = h->small_turns >= FAR_TURNS << h->demotions,
+	};
 }
 
 /* What carries much at a time in user space. */
@@ -86,9 +100,9 @@ static struct decision policy_auto(const struct habit *h, unsigned int dir, cons
 	uint64_t reads_needed = (uint64_t)PROMOTE_READS << h->demotions;
 
 	if (h->last_dir == dir && h->run >= BULK_RUN && average(h->run, h->run_reads) > SMALL_READ)
-		return (struct decision){ big(), REASON_BULK };
+		return (struct decision){ big(), around.bulk };
 	if (total >= WINDOW && turn >= BIG_TURN)
-		return (struct decision){ big(), REASON_BULK };
+		return (struct decision){ big(), around.bulk };
 	if (around.kernel_ok && h->turns >= turns_needed && turn < BIG_TURN)
 		return promotion(f, REASON_CONVERSATION, around);
 	if (around.kernel_ok && h->reads[dir] >= reads_needed &&

@@ -25,6 +25,9 @@
 #define KERNEL_BULK_RATIO (32 * 1024) /* with so many bytes for each packet that comes back */
 #define KERNEL_BULK_SKB (4 * 1024)    /* and for each packet of its own */
 #define WINDOW (4 * 1024 * 1024)      /* bytes after which a session is judged afresh */
+#define FAR_TURN                                                                                   \
+	(8 * 1024)      /* bytes: the largest turn of a conversation that is grafted though far */
+#define FAR_TURNS 8     /* so many in a row make it one; each return doubles that */
 #define MAX_DEMOTIONS 6 /* each return from the kernel doubles PROMOTE_*, and RETURN_MS, so often */
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
@@ -42,7 +45,8 @@ struct habit {
 	uint32_t reads[2];
 	uint32_t run; /* bytes since the direction changed; UINT32_MAX: or more */
 	uint32_t run_reads;
-	uint32_t turns; /* changes of direction */
+	uint32_t turns;       /* changes of direction */
+	uint16_t small_turns; /* in a row, of at most FAR_TURN; not judged afresh */
 	uint8_t last_dir;
 	uint8_t demotions; /* times the session was sent back from the kernel */
 };
@@ -55,6 +59,18 @@ void habit_demoted(struct habit *h);
 bool habit_full(const struct habit *h);
 /* Judge afresh from here; demotions are kept. */
 void habit_restart(struct habit *h);
+
+/*
+ * Which sessions are grafted.  One control loop over the whole way costs less CPU than two, and
+ * carries bulk slower than two if the way is long, or if the sender has seen only the near leg
+ * before.  So far sessions are grafted while they converse.
+ */
+struct graft_terms {
+	unsigned int near_us; /* the longest round trips, of both connections, that are near; 0: any */
+	bool far_too;
+};
+struct graft_terms policy_graft(enum engine engine, unsigned int graft_rtt_us,
+				const struct habit *h);
 
 struct decision {
 	enum carrier carrier;
@@ -69,6 +85,7 @@ struct setting {
 	bool kernel_ok;    /* the kernel could take the flow */
 	uint64_t watch_ms; /* so long has user space carried it */
 	bool limited;      /* its bandwidth has a limit: the kernel shall not carry it */
+	enum reason bulk;  /* why bulk is not grafted: BULK, FAR_BULK or LOSSY_BULK */
 	bool memory_short; /* flows in the kernel have too much memory: no other shall enter it */
 };
 

@@ -103,6 +103,7 @@ struct session {
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
 	bool keepalive_due : 1;  /* at the upstream's socket, see session_idle_due() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
+	bool far_asked : 1;      /* of this bulk: whether it is near after all */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */
 	uint16_t header_in;      /* bytes of a PROXY header read before the stream, */

@@ -40,6 +40,13 @@ enum carrier session_carrier(const struct session *s, unsigned int dir)
 	return session_is_grafted(s) ? CARRIER_GRAFT : flow_carrier(&s->flows[dir]);
 }
 
+enum reason session_graft_bulk(const struct session *s)
+{
+	return s->graft_refusal == GRAFT_FAR  ? REASON_FAR_BULK :
+	       s->graft_refusal == GRAFT_LOSS ? REASON_LOSSY_BULK :
+						REASON_BULK;
+}
+
 /* --- offers --- */
 
 /* The addresses of both sockets of S, whose upstream has one. */
@@ -57,23 +64,38 @@ static int set_tuples(const struct session *s, struct graft_tuple tuples[2])
 	return 0;
 }
 
-void session_graft_offer(struct session *s)
+/*
+ * S was far.  Ask again when it converses; and at the beginning of bulk, since a machine that is
+ * busy measures long round trips at first.
+ */
+static bool may_be_near(struct session *s, struct graft_terms terms)
+{
+	bool bulk = s->habit.run >= BULK_RUN && !s->far_asked;
+
+	s->far_asked = s->habit.run >= BULK_RUN;
+	return terms.far_too || bulk;
+}
+
+static void offer(struct session *s, struct graft_terms terms)
 {
 	struct grafts *gs = grafts_of(s);
 	struct graft_request q = {
 		.id = s->id,
 		.worker = s->worker->index,
 		.forward = graft_tag(forward_name(s->forward->conf)),
+		.near_us = terms.near_us,
+		.far_too = terms.far_too,
 	};
 
 	if (!gs || !s->tcp || s->pair != NO_PAIR || !is_wanted(s) || s->pace ||
 	    !is_empty(s, CLIENT) || !is_empty(s, UPSTREAM))
 		return;
-	if (s->graft_refusal && s->graft_refusal != GRAFT_WAY)
+	if (s->graft_refusal && s->graft_refusal != GRAFT_WAY &&
+	    (session_graft_bulk(s) == REASON_BULK || !may_be_near(s, terms)))
 		return;
 	if (s->graft != NO_GRAFT) {
 		if (graft_state(gs, s->graft) == GRAFT_RETURNED)
-			s->graft_refusal = (uint8_t)graft_try_again(gs, s->graft);
+			s->graft_refusal = (uint8_t)graft_try_again(gs, s->graft, &q);
 		return;
 	}
 	s->graft_refusal = !s->addrs || set_tuples(s, q.tuples) ? GRAFT_NO_SOCKET :
@@ -84,6 +106,16 @@ void session_graft_offer(struct session *s)
 		return;
 	s->graft = q.slot;
 	s->worker->grafted[q.slot] = s;
+}
+
+static struct graft_terms terms_of(const struct session *s)
+{
+	return policy_graft(s->forward->engine, s->forward->conf->graft_rtt_us, &s->habit);
+}
+
+void session_graft_offer(struct session *s)
+{
+	offer(s, terms_of(s));
 }
 
 static void give_slot(struct session *s)
@@ -113,6 +145,11 @@ void session_graft_hurry(struct session *s)
 	if (s->graft == NO_GRAFT || graft_state(grafts_of(s), s->graft) != GRAFT_OFFERED)
 		return;
 	e = graft_of(grafts_of(s), s->graft);
+	if (e->far >= GRAFT_LONG) { /* a conversation is quiet by itself */
+		if (s->habit.run >= BULK_RUN && session_graft_withdraw(s))
+			s->graft_refusal = e->far == GRAFT_LONG ? GRAFT_FAR : GRAFT_LOSS;
+		return;
+	}
 	if (!e->hold)
 		graft_hold(grafts_of(s), s->graft);
 	else if (now - e->held_ms >= GRAFT_HOLD_MS && session_graft_withdraw(s))
@@ -192,6 +229,11 @@ static void come_back(struct session *s)
 
 	if (why)
 		s->graft_refusal = (uint8_t)why;
+	if (session_graft_bulk(s) != REASON_BULK) {
+		habit_demoted(&s->habit);
+		s->habit.small_turns = 0;
+		s->flows[CLIENT].reason = s->flows[UPSTREAM].reason = session_graft_bulk(s);
+	}
 	if (graft_forget_doubt(grafts_of(s), s->graft))
 		for (unsigned int side = 0; side < 2; side++)
 			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms, 0);
@@ -249,9 +291,12 @@ bool session_graft_look(struct session *s)
 
 bool session_graft_leave_behind(struct session *s)
 {
+	struct graft_terms terms = terms_of(s);
+
 	if (!session_runs(s))
 		return false;
-	session_graft_offer(s);
+	terms.far_too = true; /* slower is better than ended */
+	offer(s, terms);
 	if (s->graft == NO_GRAFT)
 		return false;
 	graft_hold(grafts_of(s), s->graft);

@@ -18,6 +18,9 @@ bool session_is_grafted(const struct session *s);
 /* What carries flow DIR. */
 enum carrier session_carrier(const struct session *s, unsigned int dir);
 
+/* Why bulk of S is at its sockets: REASON_FAR_BULK, REASON_LOSSY_BULK, or REASON_BULK: others. */
+enum reason session_graft_bulk(const struct session *s);
+
 /* S, if offered, has moved much, or many messages: hold its senders a moment, or give it up. */
 void session_graft_hurry(struct session *s);
 
