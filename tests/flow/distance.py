@@ -1,0 +1,225 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""Sessions over a long way: grafted while they converse, at their sockets while they carry bulk.
+
+    client  --10 ms-->  culvert  --2 ms-->  server
+
+One connection converses, carries bulk, and converses again; every byte is compared. With losses, the
+way is short and graft-rtt long, so losses alone send a session back. Exits with 77 and the reason
+where this cannot run.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (ONLY, RELAY, SERVER, Daemon, Lab, begin_or_skip, cases_of, expect, handle_signals,
+                    run_cases, run_test, test_options, wait_until)
+
+PORT, LISTEN = 7100, 9100
+TURNS = 12  # a round is two turns
+BULK = 3_000_000
+FAR, NEAR, LOSS = (10, 2), (1, 0), (1, 1)
+
+# Both ends know what byte N of a direction is. A request: a letter, and how many bytes.
+COMMON = """
+import json, socket, sys, threading, time
+BLOCK = bytes(range(251)) * 256
+class End:
+    def __init__(self, s):
+        self.s, self.sent, self.got, self.wrong = s, 0, 0, 0
+        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def put(self, n):
+        while n:
+            at = self.sent % 251
+            k = self.s.send(BLOCK[at:at + min(n, 251 * 200)])
+            n, self.sent = n - k, self.sent + k
+    def get(self, n):
+        while n:
+            data = self.s.recv(min(n, 251 * 200))
+            if not data:
+                raise ConnectionError(f"ended {n} bytes early")
+            at = self.got % 251
+            self.wrong += data != BLOCK[at:at + len(data)]
+            n, self.got = n - len(data), self.got + len(data)
+    def both(self, n):
+        t = threading.Thread(target=self.put, args=(n,))
+        t.start()
+        self.get(n)
+        t.join()
+"""
+
+SERVE = COMMON + """
+def serve(s):
+    e, f = End(s), s.makefile("rb", 0)
+    while line := f.readline():
+        what, n = line.split()
+        n = int(n)
+        {b"g": e.put, b"h": e.put, b"p": e.get, b"b": e.both}[what](n)
+        if what == b"p":
+            s.sendall(b"%d\\n" % e.wrong)
+listener = socket.create_server(("", int(sys.argv[1])))
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+# Reads steps from stdin: talk N, get N, put N, both N, half N (get, with our FIN before).
+DRIVE = COMMON + """
+e = End(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60))
+for line in sys.stdin:
+    what, n = line.split()
+    n, start = int(n), time.monotonic()
+    for _ in range(n if what == "talk" else 1):
+        size = 64 if what == "talk" else n
+        e.s.sendall(b"%s %d\\n" % ({"talk": b"g"}.get(what, what[0].encode()), size))
+        if what == "half":
+            e.s.shutdown(socket.SHUT_WR)
+        if what == "put":
+            e.put(size)
+            line = e.s.makefile("rb", 0).readline()
+            e.wrong += line != b"0\\n"
+        else:
+            (e.both if what == "both" else e.get)(size)
+    if what == "half":
+        e.wrong += e.s.recv(1) != b""
+    print(json.dumps({"wrong": e.wrong, "seconds": time.monotonic() - start}), flush=True)
+"""
+
+
+class Client:
+    def __init__(self, lab):
+        self.process = lab.start("client", sys.executable, "-c", DRIVE, RELAY, str(LISTEN),
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def begin(self, what, n):
+        self.process.stdin.write(f"{what} {n}\n")
+        self.process.stdin.flush()
+
+    def finish(self, what):
+        line = self.process.stdout.readline()
+        expect(line, f"{what}: the connection was lost")
+        did = json.loads(line)
+        expect(did["wrong"] == 0, f"{what}: wrong bytes came")
+        return did["seconds"]
+
+    def step(self, what, n):
+        self.begin(what, n)
+        return self.finish(what)
+
+
+class Trial:
+    def __init__(self, lab, program, engine, *options, reason="far bulk"):
+        self.lab, self.program, self.engine, self.reason = lab, program, engine, reason
+        self.options = options
+        self.daemon = self.client = None
+        lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
+
+    def start(self, *options):
+        self.daemon = Daemon(self.lab, self.program, self.engine,
+                             [(f"{RELAY}:{LISTEN}", f"{SERVER}:{PORT}")], *self.options, *options,
+                             near=())
+        self.client = Client(self.lab)
+
+    def end(self):
+        for process in (self.client and self.client.process, self.daemon and self.daemon.process):
+            if process:
+                self.lab.stop(process)
+        self.client = self.daemon = None
+
+    def flows(self):
+        """(carrier, reason) of each flow of the session."""
+        rows = self.daemon.ask("sessions")["sessions"]
+        return [(flow["carrier"], flow["reason"]) for row in rows for flow in row["flows"]]
+
+    def carriers(self):
+        return {carrier for carrier, _reason in self.flows()}
+
+    def expect_graft(self, when):
+        if self.engine == "auto":
+            wait_until(lambda: self.carriers() == {"graft"}, f"{when}: {self.flows()}")
+
+    def expect_sockets(self, when):
+        """One of the flows carried the bulk, and says why it was not grafted."""
+        if self.engine == "auto":
+            wait_until(lambda: "graft" not in self.carriers() and
+                       self.reason in dict(map(reversed, self.flows())),
+                       f"{when}: {self.flows()}")
+
+    def converse(self, when, turns=TURNS):
+        self.client.step("talk", turns)
+        self.expect_graft(when)
+
+    def test_turns(self):
+        """Bulk of each kind sends it to its sockets, a conversation back."""
+        self.start()
+        turns = TURNS
+        for what in ("get", "put", "both", "get"):
+            self.converse(f"before {what}", turns)
+            turns *= 2
+            self.client.step(what, BULK)
+            self.expect_sockets(what)
+
+    def test_at_once(self):
+        """Nothing is grafted before it converses."""
+        self.start()
+        self.client.step("get", BULK)
+        self.expect_sockets("at once")
+
+    def test_half_closed(self):
+        """A client that has sent FIN cannot go back, and must not be kept waiting."""
+        self.start()
+        self.converse("before")
+        self.client.step("half", BULK)
+
+    def test_killed(self):
+        """Without a daemon there are no sockets to go back to."""
+        self.start("--graft-pins", self.lab.path("bpf"))
+        self.converse("before")
+        self.daemon.process.kill()
+        self.daemon.process.wait()
+        self.client.step("get", BULK)
+        self.client.step("talk", 3)
+
+    def test_any(self):
+        """graft-rtt = 0: any way is near, as with engine graft."""
+        self.start("--graft-rtt", "0")
+        self.client.step("talk", 3)
+        self.client.step("get", BULK)
+        self.expect_graft("after bulk")
+
+
+def run(options):
+    failed = []
+    with Lab(rtt=FAR) as lab:
+        trial = Trial(lab, options.culvert, options.engine)
+        cases = cases_of(trial, options.only)
+        if options.engine != "auto":  # nothing outlives the daemon, and nothing is grafted
+            cases = {name: case for name, case in cases.items() if name not in ("killed", "any")}
+        os.mkdir(lab.path("bpf"))
+        subprocess.run(["mount", "-t", "bpf", "bpf", lab.path("bpf")], check=True)
+        try:
+            failed += run_cases(trial, cases, f"{options.engine}: {{}}")
+        finally:
+            subprocess.run(["umount", "-l", lab.path("bpf")], check=True)
+    handle_signals()  # a lab that closes ignores them
+    with Lab(rtt=NEAR, loss=LOSS) as lab:
+        trial = Trial(lab, options.culvert, options.engine, "--graft-rtt", "1000000",
+                      reason="lossy bulk")
+        cases = {name: case for name, case in cases_of(trial, options.only).items()
+                 if name in ("turns", "at_once", "half_closed")}
+        failed += run_cases(trial, cases, f"{options.engine}, losses: {{}}")
+    return failed
+
+
+def main():
+    options = test_options(__doc__, ONLY, ("--engine", {"default": "auto"}))
+    begin_or_skip(())
+    return run_test(lambda: run(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
