@@ -169,24 +169,16 @@ static __always_inline void end(struct found *f, __u32 state)
 
 /* --- far sessions --- */
 
-/* So little is left to the end of the leash of S that no segment fits. */
-static __always_inline bool at_edge(const struct graft_side *s, __u32 end)
-{
-	__u32 least = s->mss < GRAFT_LEASH / 2 ? s->mss : GRAFT_LEASH / 2;
-
-	return diff(READ_ONCE(s->edge), end) < (__s32)least;
-}
-
 /*
- * P offers no window beyond the edge of the other end.  Once all that the other end has sent is
- * acknowledged, its next turn begins.
+ * P offers no window beyond the edge of the other end.  If P answers all that the other end has
+ * sent, the next turn of the other end begins.
  */
 static __always_inline void leash(struct found *f, struct packet *p, __u32 state)
 {
 	struct graft_side *other = f->other;
 	__u32 ack = p->ack + f->mine->ack_add, end = (__u32)READ_ONCE(other->end), room = 0;
 
-	if (state == GRAFT_ACTIVE && ack == end && !at_edge(other, end))
+	if (state == GRAFT_ACTIVE && p->len && ack == end)
 		WRITE_ONCE(other->edge, end + GRAFT_LEASH);
 	if (diff(READ_ONCE(other->edge), ack) > 0)
 		room = (READ_ONCE(other->edge) - ack) >> (f->mine->window_left & 15);
@@ -198,7 +190,8 @@ static __always_inline void leash(struct found *f, struct packet *p, __u32 state
 static __always_inline __u32 leave_if_bulk(struct found *f, const struct packet *p, __u32 state)
 {
 	if (state != GRAFT_ACTIVE || f->g->far < GRAFT_LONG || !p->len ||
-	    !at_edge(f->mine, end_of(p)) || !is_inside(p, f->g, f->mine, f->other))
+	    diff(READ_ONCE(f->mine->edge), end_of(p)) > GRAFT_LEASH / 4 ||
+	    !is_inside(p, f->g, f->mine, f->other))
 		return state;
 	state = __sync_val_compare_and_swap(&f->g->state, GRAFT_ACTIVE, GRAFT_RETURNING);
 	return state == GRAFT_ACTIVE ? GRAFT_RETURNING : state & GRAFT_STATE_MASK;
@@ -570,11 +563,9 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 		return DROP;
 	words = (void *)at->was;
 	if (words[5] == TIMESTAMP_WORD) { /* of no use with 20 bytes */
-		__u32 tsval = words[6];
-
 		words[6] = words[7];
-		words[7] = tsval;
-	} else { /* SACK: NOP instead */
+		words[7] = 0; /* or the socket would measure a round trip to this machine itself */
+	} else {              /* SACK: NOP instead */
 		words[5] = words[6] = words[7] = bpf_htonl(0x01010101);
 	}
 	t = (void *)at->was;
@@ -591,6 +582,12 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 	    bpf_skb_store_bytes(skb, p->l4, at->was, len, 0))
 		return DROP;
 	set_kind(skb, TO_SOCKET);
+	/*
+	 * The second one tells that both the segment and its probe have arrived: after one alone
+	 * tcp_process_tlp_ack() would take the segment for lost, and halve the window (Linux 6.18).
+	 */
+	if (p->len && skb->ifindex != LOOPBACK)
+		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
 	/* it keeps its route there, without which 127.0.0.0/8 is martian */
 	return skb->ifindex == LOOPBACK ? PASS : bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }

@@ -254,11 +254,11 @@ enum graft_far {
 };
 
 /*
- * Bytes that an end may send in a turn, if LONG or LOSSY.  More than that makes the session
- * RETURNING, and the sender runs dry at its edge, which takes one round trip.  Not more than a
- * sender's first window (10 segments, RFC 6928), or it would take two.
+ * Bytes that an end may send in a turn, if LONG or LOSSY.  Three quarters make the session
+ * RETURNING, and the sender runs dry at its edge, which takes one round trip, or two from a first
+ * window (10 segments, RFC 6928).  A message of 16 KiB fits, with a header.
  */
-#define GRAFT_LEASH 12288
+#define GRAFT_LEASH 24576
 
 /* LOSSY: so many windows had losses, more than one in so many bytes. */
 #define GRAFT_LOSSES 2
