@@ -343,7 +343,9 @@ TEST(test_far)
 	assert_int_equal(policy_graft(ENGINE_GRAFT, 800, &h).near_us, 0);
 	assert_int_equal(policy_graft(ENGINE_AUTO, 800, &h).near_us, 800);
 	for (unsigned int returns = 0; returns < 3; returns++) {
-		for (unsigned int turns = 0; turns < FAR_TURNS << returns; turns++) {
+		unsigned int needed = FAR_TURNS << returns;
+
+		for (unsigned int turns = 0; turns < needed; turns++) {
 			assert_false(policy_graft(ENGINE_AUTO, 800, &h).far_too);
 			habit_read(&h, turns % 2, FAR_TURN, 1);
 		}
