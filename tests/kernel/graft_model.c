@@ -807,10 +807,8 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
 	memcpy(p->tcp, &at->mine->tuple.remote_port, 2);
 	memcpy(p->tcp + 2, &at->mine->tuple.local_port, 2);
 	if (len == 32 && begins_with_clocks(p)) {
-		uint32_t tsval = get32(p->tcp + 24);
-
 		put32(p->tcp + 24, get32(p->tcp + 28));
-		put32(p->tcp + 28, tsval);
+		put32(p->tcp + 28, 0); /* no round trip is measured */
 	} else if (len == 32) {
 		memset(p->tcp + 20, 1, 12);
 	}

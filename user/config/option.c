@@ -79,7 +79,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "graft", YES_NO, EACH(graft), .initial = "yes",
 	  .help = "auto: join the connections of a session at packet level" },
 	{ "graft-rtt", COUNT(0, 10000000), EACH(graft_rtt_us), .initial = "800",
-	  .help = "auto: round trips in microseconds up to which bulk is grafted; 0: any" },
+	  .help = "auto: longest round trips of grafted bulk, us; 0: any" },
 	{ "graft-pins", GLOBAL(graft_pins),
 	  WORD("DIR", 200, "a folder of at most 200 bytes, or none"),
 	  .initial = CONFIG_GRAFT_PINS_DEFAULT, .help = "for what outlives the daemon, or none" },
