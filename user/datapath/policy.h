@@ -25,9 +25,8 @@
 #define KERNEL_BULK_RATIO (32 * 1024) /* with so many bytes for each packet that comes back */
 #define KERNEL_BULK_SKB (4 * 1024)    /* and for each packet of its own */
 #define WINDOW (4 * 1024 * 1024)      /* bytes after which a session is judged afresh */
-#define FAR_TURN                                                                                   \
-	(8 * 1024)      /* bytes: the largest turn of a conversation that is grafted though far */
-#define FAR_TURNS 8     /* so many in a row make it one; each return doubles that */
+#define FAR_TURN (18 * 1024)          /* bytes: the largest turn that is grafted over a long way */
+#define FAR_TURNS 8     /* so many in a row are needed for that; each return doubles them */
 #define MAX_DEMOTIONS 6 /* each return from the kernel doubles PROMOTE_*, and RETURN_MS, so often */
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
