@@ -708,6 +708,8 @@ static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f,
 
 	if (p->odd)
 		return;
+	if (!p->len && end + 1 == f->mine->base_write)
+		end++; /* a keepalive probe */
 	if (diff(end, f->mine->left) > 0 || f->mine->way.ways != graft_ways)
 		learn_way(skb, p, &f->mine->way);
 	grow_32(&f->mine->left, end);

@@ -29,7 +29,7 @@ ROUNDS, SECONDS, TALK_SECONDS, QUIC_SECONDS = 3, 4.0, 1.5, 20.0
 SESSIONS = 1024
 # So long after a transfer its last frames have arrived.
 SETTLE = 0.03
-# What lab-delay counts, and how old its counts are at most.
+# The counts of lab-delay, and their greatest age.
 DROPS, COUNTS_SECONDS = ("missed", "over the limit", "too long", "refused"), 0.6
 
 
@@ -156,7 +156,7 @@ class PathBenchmark:
                 self.results.append_note(row_of(cell), note)
 
     def _start(self, lab, contender, cells):
-        """What they carry on this path decides how it is configured: a forward has one."""
+        """A forward has one configuration, so the loads of this path decide it together."""
         has_quic = any(cell.kind == QUIC for cell in cells) and contender.name in QUIC_NAMES
         forward = Forward(LISTEN_PORT + list(CONTENDERS).index(contender.name), PORT,
                           protocols=("tcp", "udp") if has_quic else ("tcp",))

@@ -49,7 +49,7 @@ class Path:
 
 @dataclass(frozen=True)
 class Cell:
-    """What is carried over PATH. SIZE: bytes of one transfer each way, or of one message."""
+    """A load of PATH. SIZE: bytes of one transfer each way, or of one message."""
     kind: str
     path: Path
     size: int

@@ -16,12 +16,12 @@ from labkit import SERVER, LabError, sha256_of_file, tail, write_random
 PYTHON = "/usr/bin/python3"
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bench_paths_peer.py")
 PORT = 6100  # of TCP, and of UDP for QUIC
-# What an end may need beyond the deadline that it was given.
+# Seconds that an end may need beyond its deadline.
 GRACE = 5.0
 
 
 class Lines:
-    """What a process prints: a line of JSON at a time."""
+    """The output of a process: a line of JSON at a time."""
 
     def __init__(self, process):
         self._process = process

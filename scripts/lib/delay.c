@@ -163,7 +163,7 @@ static void forgive(const struct way *w, const char *what)
 		err(1, "%s: cannot %s", w->name, what);
 }
 
-/* What does not fit any more is received into SPARE. Returns how many frames have come. */
+/* Frames beyond the room are received into SPARE. Returns how many frames have come. */
 static int receive_batch(struct way *w, uint64_t now)
 {
 	static struct frame spare[BATCH];
@@ -255,7 +255,7 @@ static void send_due(struct way *w, uint64_t now)
 
 /* Counts */
 
-/* What the kernel has dropped because nobody took it in time; asking sets its count to 0. */
+/* The frames that the kernel has dropped because nobody took them in time; asking sets its count to 0. */
 static uint64_t missed_since_last(const struct way *w)
 {
 	struct tpacket_stats found = { 0 };

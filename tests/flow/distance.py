@@ -169,6 +169,14 @@ class Trial:
         self.client.step("get", BULK)
         self.expect_sockets("at once")
 
+    def test_silent(self):
+        """Nobody sends a byte, so keepalive probes have to begin the graft."""
+        self.start()
+        self.client.step("get", BULK)
+        self.expect_graft("silent")
+        self.client.step("put", BULK)
+        self.expect_sockets("after silence")
+
     def test_half_closed(self):
         """A client that has sent FIN cannot go back, and must not be kept waiting."""
         self.start()

@@ -340,21 +340,21 @@ TEST(test_far)
 	struct setting far = calm;
 	struct habit h = { 0 };
 
-	assert_int_equal(policy_graft(ENGINE_GRAFT, 800, &h).near_us, 0);
-	assert_int_equal(policy_graft(ENGINE_AUTO, 800, &h).near_us, 800);
 	for (unsigned int returns = 0; returns < 3; returns++) {
 		unsigned int needed = FAR_TURNS << returns;
 
 		for (unsigned int turns = 0; turns < needed; turns++) {
-			assert_false(policy_graft(ENGINE_AUTO, 800, &h).far_too);
+			assert_false(policy_graft_far(&h, 0));
 			habit_read(&h, turns % 2, FAR_TURN, 1);
 		}
 		habit_read(&h, 0, 1, 1); /* which ends the last one */
-		assert_true(policy_graft(ENGINE_AUTO, 800, &h).far_too);
+		assert_true(policy_graft_far(&h, 0));
 		habit_restart(&h);
-		assert_true(policy_graft(ENGINE_AUTO, 800, &h).far_too);
+		assert_true(policy_graft_far(&h, 0));
 		habit_read(&h, 0, FAR_TURN + 1, 2);
-		assert_false(policy_graft(ENGINE_AUTO, 800, &h).far_too);
+		assert_false(policy_graft_far(&h, 0));
+		assert_true(policy_graft_far(&h, FAR_IDLE_MS << returns));
+		assert_false(policy_graft_far(&h, (FAR_IDLE_MS << returns) - 1));
 		habit_demoted(&h);
 	}
 	far.bulk = REASON_FAR_BULK;

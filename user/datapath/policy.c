@@ -54,13 +54,14 @@ bool habit_full(const struct habit *h)
 	return h->bytes[0] + h->bytes[1] >= (UINT64_C(2) * WINDOW) << h->demotions;
 }
 
-struct graft_terms policy_graft(enum engine engine, unsigned int graft_rtt_us,
-				const struct habit *h)
+uint64_t policy_far_idle_ms(const struct habit *h)
 {
-	return (struct graft_terms){
-		.near_us = engine == ENGINE_AUTO ? graft_rtt_us : 0,
-		.far_too = h->small_turns >= FAR_TURNS << h->demotions,
-	};
+	return (uint64_t)FAR_IDLE_MS << h->demotions;
+}
+
+bool policy_graft_far(const struct habit *h, uint64_t silent_ms)
+{
+	return h->small_turns >= FAR_TURNS << h->demotions || silent_ms >= policy_far_idle_ms(h);
 }
 
 /* What carries much at a time in user space. */

@@ -26,7 +26,8 @@
 #define KERNEL_BULK_SKB (4 * 1024)    /* and for each packet of its own */
 #define WINDOW (4 * 1024 * 1024)      /* bytes after which a session is judged afresh */
 #define FAR_TURN (18 * 1024)          /* bytes: the largest turn that is grafted over a long way */
-#define FAR_TURNS 8     /* so many in a row are needed for that; each return doubles them */
+#define FAR_TURNS 8                   /* so many in a row are needed for that, */
+#define FAR_IDLE_MS 4000              /* or so much silence; each return doubles both */
 #define MAX_DEMOTIONS 6 /* each return from the kernel doubles PROMOTE_*, and RETURN_MS, so often */
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
@@ -60,16 +61,13 @@ bool habit_full(const struct habit *h);
 void habit_restart(struct habit *h);
 
 /*
- * Which sessions are grafted.  One control loop over the whole way costs less CPU than two, and
- * carries bulk slower than two if the way is long, or if the sender has seen only the near leg
- * before.  So far sessions are grafted while they converse.
+ * True if a session is grafted though its way is long, or loses packets.  One control loop over the
+ * whole way costs less CPU than two, and carries bulk slower than two if the way is long, or if the
+ * sender has seen only the near leg before.  So the session must converse, or be silent for
+ * policy_far_idle_ms().
  */
-struct graft_terms {
-	unsigned int near_us; /* the longest round trips, of both connections, that are near; 0: any */
-	bool far_too;
-};
-struct graft_terms policy_graft(enum engine engine, unsigned int graft_rtt_us,
-				const struct habit *h);
+bool policy_graft_far(const struct habit *h, uint64_t silent_ms);
+uint64_t policy_far_idle_ms(const struct habit *h);
 
 struct decision {
 	enum carrier carrier;

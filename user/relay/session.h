@@ -89,19 +89,20 @@ struct session {
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
+	uint64_t probe_at_ms;    /* the upstream's socket gets keepalive, which short ones spare */
 	struct server *server;   /* see server_leave(); NULL: none yet, or of a daemon before */
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
 	uint32_t since_ms;       /* OPEN: it last entered or left the kernel, or changed its engine;
 				  * PARTING: it began to (low half) */
+	uint32_t spoke_ms;       /* user space looked for bytes of it, or its silence was judged */
 	uint32_t connect_ms;     /* so long it took to connect, and 1; 0: it is not connected */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to, */
 	uint16_t port_offset;    /* but at the port so far behind; see session_address() */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp : 1;            /* both sides are TCP */
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
-	bool keepalive_due : 1;  /* at the upstream's socket, see session_idle_due() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	bool far_asked : 1;      /* of this bulk: whether it is near after all */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */

@@ -98,7 +98,8 @@ static void set_options(struct session *s, int fd, int family)
 		tcp_copy_mss(fd, s->sides[CLIENT].fd);
 
 	s->nodelay_due = fc->nodelay;
-	s->keepalive_due = fc->keepalive_ms;
+	s->probe_at_ms = fc->keepalive_ms ? s->born_ms + smaller(fc->keepalive_ms / 8, 1000) :
+					    NEVER;
 }
 
 /*

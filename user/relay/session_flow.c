@@ -92,6 +92,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	bool far = around.bulk != REASON_BULK;
 	struct decision d;
 
+	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
 	/* it follows with a turn before which nothing is pending: a pipe is not for copy */
 	if (f->engine != engine)
 		return;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 
+#include "base/clock.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/graft_tuple.h"
 #include "datapath/tcp.h"
@@ -68,30 +69,31 @@ static int set_tuples(const struct session *s, struct graft_tuple tuples[2])
  * S was far.  Ask again when it converses; and at the beginning of bulk, since a machine that is
  * busy measures long round trips at first.
  */
-static bool may_be_near(struct session *s, struct graft_terms terms)
+static bool may_be_near(struct session *s, bool far_too)
 {
 	bool bulk = s->habit.run >= BULK_RUN && !s->far_asked;
 
 	s->far_asked = s->habit.run >= BULK_RUN;
-	return terms.far_too || bulk;
+	return far_too || bulk;
 }
 
-static void offer(struct session *s, struct graft_terms terms)
+static void offer(struct session *s, bool far_too)
 {
 	struct grafts *gs = grafts_of(s);
+	bool any = s->forward->engine == ENGINE_GRAFT;
 	struct graft_request q = {
 		.id = s->id,
 		.worker = s->worker->index,
 		.forward = graft_tag(forward_name(s->forward->conf)),
-		.near_us = terms.near_us,
-		.far_too = terms.far_too,
+		.near_us = any ? 0 : s->forward->conf->graft_rtt_us,
+		.far_too = far_too,
 	};
 
 	if (!gs || !s->tcp || s->pair != NO_PAIR || !is_wanted(s) || s->pace ||
 	    !is_empty(s, CLIENT) || !is_empty(s, UPSTREAM))
 		return;
 	if (s->graft_refusal && s->graft_refusal != GRAFT_WAY &&
-	    (session_graft_bulk(s) == REASON_BULK || !may_be_near(s, terms)))
+	    (session_graft_bulk(s) == REASON_BULK || !may_be_near(s, far_too)))
 		return;
 	if (s->graft != NO_GRAFT) {
 		if (graft_state(gs, s->graft) == GRAFT_RETURNED)
@@ -108,14 +110,34 @@ static void offer(struct session *s, struct graft_terms terms)
 	s->worker->grafted[q.slot] = s;
 }
 
-static struct graft_terms terms_of(const struct session *s)
+static uint64_t silent_ms(const struct session *s)
 {
-	return policy_graft(s->forward->engine, s->forward->conf->graft_rtt_us, &s->habit);
+	return (uint32_t)s->worker->loop.now_ms - s->spoke_ms;
 }
 
 void session_graft_offer(struct session *s)
 {
-	offer(s, terms_of(s));
+	offer(s, policy_graft_far(&s->habit, silent_ms(s)));
+}
+
+uint64_t session_graft_due(const struct session *s)
+{
+	uint64_t silent = silent_ms(s), needed = policy_far_idle_ms(&s->habit);
+
+	if (session_graft_bulk(s) == REASON_BULK)
+		return NEVER;
+	return s->worker->loop.now_ms + (silent < needed ? needed - silent : 0);
+}
+
+void session_graft_timer(struct session *s)
+{
+	if (!session_runs(s) || session_graft_due(s) > s->worker->loop.now_ms)
+		return;
+	session_graft_offer(s);
+	for (unsigned int side = 0; side < 2 && !s->graft_refusal; side++) /* an answer begins it */
+		tcp_probe_now(s->sides[side].fd);
+	s->probe_at_ms = s->worker->loop.now_ms + 1000;
+	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
 }
 
 static void give_slot(struct session *s)
@@ -258,6 +280,8 @@ static void follow_ways(struct session *s)
 	struct grafts *gs = grafts_of(s);
 	enum graft_doubt doubt = graft_doubt(gs, s->graft);
 
+	if (doubt == GRAFT_DOUBT_ASK) /* ASKED sets the keepalive */
+		s->probe_at_ms = NEVER;
 	/* either makes it probe at once */
 	for (unsigned int side = 0; side < 2; side++) {
 		if (doubt == GRAFT_DOUBT_ASK)
@@ -291,12 +315,9 @@ bool session_graft_look(struct session *s)
 
 bool session_graft_leave_behind(struct session *s)
 {
-	struct graft_terms terms = terms_of(s);
-
 	if (!session_runs(s))
 		return false;
-	terms.far_too = true; /* slower is better than ended */
-	offer(s, terms);
+	offer(s, true); /* slower is better than ended */
 	if (s->graft == NO_GRAFT)
 		return false;
 	graft_hold(grafts_of(s), s->graft);

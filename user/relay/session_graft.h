@@ -12,6 +12,9 @@
 /* Offer S if its engine wants that, nothing is against it, and user space has none of its bytes. */
 void session_graft_offer(struct session *s);
 
+/* When S, which was far, is offered for its silence; NEVER: it was not far. */
+uint64_t session_graft_due(const struct session *s);
+void session_graft_timer(struct session *s);
 /* True if packets of S are translated, or were until it ended. */
 bool session_is_grafted(const struct session *s);
 

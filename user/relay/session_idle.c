@@ -86,14 +86,6 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 /* Wait so long after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
 
-/* When the upstream's socket gets keepalive, which short sessions spare; NEVER: it has. */
-static uint64_t keepalive_due(const struct session *s)
-{
-	uint64_t after_ms = smaller(s->forward->conf->keepalive_ms / 8, 1000);
-
-	return s->keepalive_due ? s->born_ms + after_ms : NEVER;
-}
-
 /* The time-out that S has as it is now (0: none), and whether that is fin-timeout. */
 static uint64_t limit_ms(const struct session *s, bool *ret_fin)
 {
@@ -110,7 +102,7 @@ uint64_t session_idle_due(struct session *s)
 	bool half, fin;
 
 	if (!fc->idle_timeout_ms && !fc->fin_timeout_ms && !ask_ms)
-		return keepalive_due(s);
+		return s->probe_at_ms;
 	if (!s->idle)
 		s->idle = calloc(1, sizeof(*s->idle));
 	if (!s->idle)
@@ -128,7 +120,7 @@ uint64_t session_idle_due(struct session *s)
 		s->idle->half = half;
 	}
 	limit = limit_ms(s, &fin);
-	due = smaller(limit ? s->idle->since_ms + limit : NEVER, keepalive_due(s));
+	due = smaller(limit ? s->idle->since_ms + limit : NEVER, s->probe_at_ms);
 	/* nobody tells of a FIN that does not come to its socket: it is found in time */
 	if (s->graft != NO_GRAFT && fc->fin_timeout_ms)
 		due = smaller(due, now + fc->fin_timeout_ms);
@@ -186,9 +178,10 @@ void session_idle_timer(struct session *s)
 	bool fin;
 	int r = 0;
 
-	if (now >= keepalive_due(s)) {
-		tcp_set_keepalive(s->sides[UPSTREAM].fd, s->forward->conf->keepalive_ms, 0);
-		s->keepalive_due = false;
+	if (now >= s->probe_at_ms) {
+		for (unsigned int side = 0; side < 2; side++)
+			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms, 0);
+		s->probe_at_ms = NEVER;
 	}
 	if (!session_runs(s) || now < session_idle_due(s) || !s->idle)
 		return;

@@ -33,6 +33,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "datapath/carrier_copy.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"
@@ -123,7 +124,7 @@ static uint64_t next_due(struct session *s)
 		return session_connect_due(s);
 	if (s->state == SESSION_PARTING)
 		return s->flows[s->parted].due_ms;
-	due = session_idle_due(s);
+	due = smaller(session_idle_due(s), session_graft_due(s));
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct flow *f = &s->flows[dir];
 
@@ -281,6 +282,7 @@ static void run_timers(struct session *s)
 		}
 	}
 	session_idle_timer(s);
+	session_graft_timer(s);
 }
 
 /*
@@ -359,6 +361,7 @@ static struct session *new_session(struct worker *w, struct forward *f,
 	client_addr_set(&s->client, client);
 	s->pair = NO_PAIR;
 	s->graft = NO_GRAFT;
+	s->probe_at_ms = NEVER;
 	s->timer.fire = on_timer;
 	s->tcp = client->sa_family != AF_UNIX && !upstreams_are_unix(&f->conf->upstream);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = -1 };
