@@ -425,8 +425,8 @@ static void take_signals(sigset_t *ret_before)
 }
 
 /*
- * A wire does not wait for a CPU, and its timers are exact. A stall of 10 ms is enough for cubic to
- * leave slow start at 40 packets, so that a download takes ten times as long.
+ * A wire does not wait for a CPU, and its timers are exact. Beside stalls of 10 ms downloads by
+ * cubic took ten times as long.
  */
 static void be_prompt(void)
 {

@@ -11,6 +11,7 @@ where this cannot run.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -112,8 +113,9 @@ class Client:
 
 
 class Trial:
-    def __init__(self, lab, program, engine, *options, reason="far bulk"):
+    def __init__(self, lab, program, engine, *options, rtt, reason="far bulk"):
         self.lab, self.program, self.engine, self.reason = lab, program, engine, reason
+        self.rtt = rtt  # of the client's leg, in ms
         self.options = options
         self.daemon = self.client = None
         lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
@@ -149,6 +151,14 @@ class Trial:
                        self.reason in dict(map(reversed, self.flows())),
                        f"{when}: {self.flows()}")
 
+    def expect_true_rtt(self, when):
+        """A socket that was frozen must not measure a round trip to the packet programs."""
+        asked = self.lab.start("relay", "ss", "-tinH", "state", "established",
+                               f"sport = :{LISTEN}", stdout=subprocess.PIPE, text=True)
+        least = float(re.search(r"minrtt:([0-9.]+)", asked.stdout.read())[1])
+        self.lab.finish(asked, 10)
+        expect(least >= 0.9 * self.rtt, f"{when}: the socket has seen {least} ms")
+
     def converse(self, when, turns=TURNS):
         self.client.step("talk", turns)
         self.expect_graft(when)
@@ -162,6 +172,7 @@ class Trial:
             turns *= 2
             self.client.step(what, BULK)
             self.expect_sockets(what)
+            self.expect_true_rtt(what)
 
     def test_at_once(self):
         """Nothing is grafted before it converses."""
@@ -203,7 +214,7 @@ class Trial:
 def run(options):
     failed = []
     with Lab(rtt=FAR) as lab:
-        trial = Trial(lab, options.culvert, options.engine)
+        trial = Trial(lab, options.culvert, options.engine, rtt=FAR[0])
         cases = cases_of(trial, options.only)
         if options.engine != "auto":  # nothing outlives the daemon, and nothing is grafted
             cases = {name: case for name, case in cases.items() if name not in ("killed", "any")}
@@ -216,7 +227,7 @@ def run(options):
     handle_signals()  # a lab that closes ignores them
     with Lab(rtt=NEAR, loss=LOSS) as lab:
         trial = Trial(lab, options.culvert, options.engine, "--graft-rtt", "1000000",
-                      reason="lossy bulk")
+                      rtt=NEAR[0], reason="lossy bulk")
         cases = {name: case for name, case in cases_of(trial, options.only).items()
                  if name in ("turns", "at_once", "half_closed")}
         failed += run_cases(trial, cases, f"{options.engine}, losses: {{}}")
