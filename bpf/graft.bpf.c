@@ -523,6 +523,8 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 	struct packet p;
 	struct found f;
 
+	if (is_kind(skb, TO_NOBODY))
+		return DROP;
 	if (is_kind(skb, TO_SOCKET)) {
 		skb->mark = 0;
 		bpf_skb_change_type(skb, PACKET_TO_US); /* it was on its way out */
@@ -741,6 +743,16 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 	}
 }
 
+/*
+ * DROP on the way out is congestion to the socket: __tcp_transmit_skb() calls tcp_enter_cwr(), and
+ * bulk that goes back to it begins with half of its window.  On the way in nobody hears of a drop.
+ */
+static __always_inline int swallow(struct __sk_buff *skb)
+{
+	set_kind(skb, TO_NOBODY);
+	return skb->ifindex == LOOPBACK ? PASS : bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
 static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 {
 	struct packet p;
@@ -751,8 +763,11 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	reverse(&p);
 	if (is_udp(&p))
 		return udp_out(skb, &p);
-	if (find_session(&p, &f))
-		return leaves(skb, &f, &p);
+	if (find_session(&p, &f)) {
+		int to = leaves(skb, &f, &p);
+
+		return to == DROP ? swallow(skb) : to;
+	}
 	if (p.flags & SYN)
 		note_handshake(skb, &p, true);
 	/* so the stack, and no socket, answers what it does not know */

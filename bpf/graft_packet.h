@@ -40,12 +40,14 @@
 #define OPTION_SACK 5
 
 /*
- * skb->cb of what we have sent, and of what we give back to a socket.  The next program of the hook
- * may be that of another daemon, whose packet it is: so nothing is erased.
+ * skb->cb of what we have sent, of what we give back to a socket, and of what we keep from leaving.
+ * The next program of the hook may be that of another daemon, whose packet it is: so nothing is
+ * erased.
  */
 #define OURS 0x67726166
 #define SENT 0x74656421
 #define TO_SOCKET 0x74656422
+#define TO_NOBODY 0x74656423
 
 /* Linux 6.16; older kernels refuse it with EINVAL. */
 #define CSUM_IPV6 (1ULL << 7)

@@ -27,7 +27,7 @@
 #define ACK 0x10
 
 /* What the packet programs have noted in skb->cb. */
-enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET };
+enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET, MODEL_TO_NOBODY };
 
 enum model_verdict { MODEL_PASS = -1, MODEL_DROP = 2, MODEL_SENT = 7 };
 

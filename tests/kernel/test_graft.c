@@ -477,6 +477,8 @@ static enum model_verdict compare(struct model *m, struct model_frame *f, bool o
 		*m = was;
 		return MODEL_DROP;
 	}
+	if (out && is.kind == MODEL_TO_NOBODY) /* the socket must not know */
+		r = MODEL_DROP;
 	ring_buffer__consume(t.ring);
 	right = r == (int)v && (v == MODEL_DROP || same_frame(&is, &want));
 	right = same_slots(m) && right;
