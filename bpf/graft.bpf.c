@@ -49,22 +49,19 @@ static __always_inline __u32 acked_of(const struct graft_side *mine, const struc
 	return (__u32)READ_ONCE(other->acked) + other->ack_add;
 }
 
-/*
- * Is P in the window?  A blind attacker has to guess that, as with plain TCP: what is outside does
- * not change what we remember, and does not reach the other end.
- */
-static __always_inline bool is_inside(const struct packet *p, const struct graft_entry *g,
-				      const struct graft_side *mine, const struct graft_side *other)
+/* Does P fit ACKED and END, which the other end has said? */
+static __always_inline bool fits(const struct packet *p, const struct graft_entry *g,
+				 const struct graft_side *mine, const struct graft_side *other,
+				 __u32 acked, __u32 end)
 {
 	__s32 window = window_of(other), back = window_of(mine);
-	__u32 acked = acked_of(mine, other), sent;
+	__u32 sent = end + other->seq_add; /* in the numbers of this side, as ACKED is then */
 
+	acked += other->ack_add;
 	if (diff(p->seq, acked) > window || diff(end_of(p), acked) < -window)
 		return false;
 	if (!(p->flags & ACK))
 		return p->flags & RST;
-	/* the highest that was sent to this end, in the numbers of this side */
-	sent = (__u32)READ_ONCE(other->end) + other->seq_add;
 	/*
 	 * When a relay dies, a receiver may hold what went by that one, behind a hole: it acknowledges
 	 * more than was seen here, but no more than its window.  Its peer knows what it has sent.
@@ -73,28 +70,64 @@ static __always_inline bool is_inside(const struct packet *p, const struct graft
 }
 
 /*
- * P is of a loose session: it is where its end is, whatever was known, or it is forged, and the next
- * one sets that right.  Bytes before the first packet that FITS were counted where they went by, if
- * they are any; once FIN was seen, the end is known.
+ * Is P in the window?  A blind attacker has to guess that, as with plain TCP: a packet outside does
+ * not change our numbers.
  */
-static __always_inline void catch_up(struct graft_side *mine, const struct graft_side *other,
-				     const struct packet *p, bool fits)
+static __always_inline bool is_inside(const struct packet *p, const struct graft_entry *g,
+				      const struct graft_side *mine, const struct graft_side *other)
 {
-	__s32 window = window_of(other), more = diff(end_of(p), (__u32)mine->end);
-	__u64 carried = mine->end - mine->begun;
+	return fits(p, g, mine, other, (__u32)READ_ONCE(other->acked),
+		    (__u32)READ_ONCE(other->end));
+}
 
-	if (!mine->fin && (!fits || !mine->caught || more > window || more < -window)) {
-		mine->end = (1ULL << 32) + (fits ? p->seq : end_of(p));
-		mine->begun = mine->end - carried;
+/* The stream of S goes on at END.  Bytes before were counted where they went by. */
+static __always_inline void go_on_at(struct graft_side *s, __u32 end, __u32 acked)
+{
+	__u64 carried = s->end - s->begun;
+
+	if (!s->fin) {
+		s->end = (1ULL << 32) + end;
+		s->begun = s->end - carried;
 	}
-	mine->acked = (1ULL << 32) + p->ack;
-	mine->caught = 1;
+	s->acked = (1ULL << 32) + acked;
 }
 
 /*
- * May P be sent on?  What does not fit may have its reason at another relay, if that knows the
- * session, and makes it loose.  What ends that fits what the other end has said here, which nobody
- * knows who does not see its packets.
+ * P does not fit, or its session is loose.  Returns whether P is believed.  P alone proves nothing,
+ * since anybody can send it: its numbers are kept apart, until a packet of the other end fits them.
+ */
+__noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
+{
+	struct found f;
+	bool told = false;
+
+	if (!p || !find_slot(slot, side, &f))
+		return 0;
+	if (!is_inside(p, f.g, f.mine, f.other)) {
+		told = f.other->told &&
+		       fits(p, f.g, f.mine, f.other, f.other->told_acked, f.other->told_end);
+		if (!told) {
+			f.mine->told_end = end_of(p);
+			f.mine->told_acked = p->ack;
+			f.mine->told = 1;
+			return 0;
+		}
+		go_on_at(f.other, f.other->told_end, f.other->told_acked);
+		f.other->caught = 1;
+	}
+	if (told || !f.mine->caught)
+		go_on_at(f.mine, p->seq, p->ack);
+	f.mine->caught = 1;
+	f.mine->told = f.other->told = 0;
+	if (f.other->caught)
+		f.g->loose = GRAFT_FOUND;
+	return 1;
+}
+
+/*
+ * May P be sent on?  A packet that does not fit may have its reason at another relay, if that knows
+ * the session.  A packet that ends the session fits: nobody can know its number who does not see the
+ * other end's packets.
  */
 static __always_inline bool is_welcome(struct found *f, const struct packet *p)
 {
@@ -105,11 +138,7 @@ static __always_inline bool is_welcome(struct found *f, const struct packet *p)
 		return f->fits;
 	if (p->flags & RST || !(p->flags & ACK))
 		return loose;
-	if (!loose)
-		f->g->loose = GRAFT_LOOSE;
-	catch_up(f->mine, f->other, p, f->fits);
-	if (f->fits && f->other->caught)
-		f->g->loose = GRAFT_FOUND;
+	f->fits = confirm(p, f->slot, f->side);
 	return true;
 }
 

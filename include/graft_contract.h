@@ -56,10 +56,10 @@
  *                            until then, or until a SYN comes with such a tuple, or after CLOSED a
  *                            packet that is not in the window
  *
- * A session that came from another relay is `loose`: how old its numbers are is not known.  What comes
- * is sent on, and the numbers are set to it, until a packet fits what the other end has said here;
- * the ends check for themselves, as without a relay.  What does not fit makes it loose again, and
- * sessions that other relays were told of (`mirrored`): these may have carried some.
+ * A session that came from another relay is `loose`: how old its numbers are is not known.  Of such
+ * a session, and of those that other relays were told of (`mirrored`), each packet is sent on: the
+ * ends check for themselves, as without a relay.  The numbers follow a packet that does not fit when
+ * a packet of the other end fits that one.
  *
  * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and
  * the stack answers what comes late.
@@ -203,7 +203,7 @@ struct graft_side {
 	__u64 data_ns;   /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns; /* of the last keepalive probe of the frozen socket */
 	__u32 reset;     /* DONE: the remote end has sent RST */
-	__u32 caught;    /* loose: 1: a packet has set `end` and `acked` here */
+	__u32 caught;    /* loose: 1: a packet that is believed has come here */
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
@@ -220,6 +220,8 @@ struct graft_side {
 	 */
 	__u32 edge, has_edge;
 	__u32 lost, lost_to; /* tracked: windows of which bytes were lost, and the last one's end */
+	/* Tracked, if `told`: `end` and `acked` of a packet that did not fit, see confirm(). */
+	__u32 told, told_end, told_acked;
 } __attribute__((aligned(64)));
 
 /* What was seen of the handshake of a connection that may become a session's. */

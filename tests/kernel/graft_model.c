@@ -235,14 +235,14 @@ static void forget(struct model *m, const struct place *at)
 				f->present = false;
 }
 
-/* A packet of MINE may be one of the connection, as far as we know its windows. */
-static bool is_inside(const struct place *at, const struct parts *p)
+/* Does a packet fit where the other end is: GOT, what that has acknowledged, and END, what it has sent? */
+static bool fits(const struct place *at, const struct parts *p, uint32_t got, uint32_t end)
 {
 	int64_t theirs = at->other->window, ours = at->mine->window, from;
-	/* what the other end has got, and what was sent to this one; both as on this side's wire */
-	uint32_t got = (uint32_t)at->other->acked + at->other->ack_add;
-	uint32_t sent = (uint32_t)at->other->end + at->other->seq_add;
+	/* both as on this side's wire */
+	uint32_t sent = end + at->other->seq_add;
 
+	got += at->other->ack_add;
 	theirs = theirs < WINDOW_LEAST ? WINDOW_LEAST : theirs;
 	ours = ours < WINDOW_LEAST ? WINDOW_LEAST : ours;
 	from = ahead(p->seq, got);
@@ -255,36 +255,55 @@ static bool is_inside(const struct place *at, const struct parts *p)
 	return from <= (at->g->loose ? ours : 0) && from >= -2 * ours;
 }
 
-/*
- * May P be sent on?  Of a loose session each packet may; it moves the numbers to where it is, and
- * one that fits the other end's, which has been heard, too, makes the session strict.  A session
- * that other relays know becomes loose by what does not fit.
- */
-static bool is_welcome(const struct place *at, const struct parts *p)
+/* A packet of MINE may be one of the connection, as far as we know its windows. */
+static bool is_inside(const struct place *at, const struct parts *p)
 {
-	struct graft_side *mine = at->mine;
-	int64_t window = at->other->window < WINDOW_LEAST ? WINDOW_LEAST : at->other->window;
-	int64_t from = ahead(end_of(p), (uint32_t)mine->end);
-	bool fits = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
+	return fits(at, p, (uint32_t)at->other->acked, (uint32_t)at->other->end);
+}
 
-	if (!loose && fits)
-		return true;
+/* What went by elsewhere is not counted here. */
+static void move_to(struct graft_side *s, uint32_t end, uint32_t acked)
+{
+	uint64_t carried = s->end - s->begun;
+
+	if (!s->fin) {
+		s->end = (1ULL << 32) + end;
+		s->begun = s->end - carried;
+	}
+	s->acked = (1ULL << 32) + acked;
+}
+
+/*
+ * May P be sent on?  Of a loose session each packet may, and of one that other relays know.  One
+ * that does not fit is remembered, and believed once the other end has said what fits it.
+ */
+static bool is_welcome(const struct place *at, const struct parts *p, bool *ret_believed)
+{
+	struct graft_side *mine = at->mine, *other = at->other;
+	bool inside = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
+
+	*ret_believed = inside;
+	if (!loose && (inside || (!at->g->loose && !at->g->mirrored)))
+		return inside;
 	if (p->flags & RST || !(p->flags & ACK))
 		return loose;
-	if (!loose && !at->g->loose && !at->g->mirrored)
-		return false;
-	at->g->loose = GRAFT_LOOSE;
-	if (!mine->fin && (!fits || !mine->caught || from > window || from < -window)) {
-		uint64_t carried = mine->end - mine->begun;
-
-		/* what may be forged is not counted */
-		mine->end = (1ULL << 32) + (fits ? p->seq : end_of(p));
-		mine->begun = mine->end - carried;
+	if (!inside && !(other->told && fits(at, p, other->told_acked, other->told_end))) {
+		mine->told = 1;
+		mine->told_end = end_of(p);
+		mine->told_acked = p->ack;
+		return true;
 	}
-	mine->acked = (1ULL << 32) + p->ack;
+	if (!inside) {
+		move_to(other, other->told_end, other->told_acked);
+		other->caught = 1;
+	}
+	if (!inside || !mine->caught)
+		move_to(mine, p->seq, p->ack);
 	mine->caught = 1;
-	if (fits && at->other->caught)
+	mine->told = other->told = 0;
+	if (other->caught)
 		at->g->loose = GRAFT_FOUND;
+	*ret_believed = true;
 	return true;
 }
 
@@ -525,8 +544,7 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		return MODEL_DROP;
 	/* one end answers a SYN itself (RFC 5961, 4.2), and that is what the other wants to know */
 	if (!(p->flags & SYN)) {
-		believed = is_inside(at, p);
-		m->inside = is_welcome(at, p);
+		m->inside = is_welcome(at, p, &believed);
 		if (!m->inside) {
 			m->outside++;
 			return MODEL_DROP;
@@ -626,9 +644,9 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 				  const struct parts *p, uint8_t why)
 {
 	struct graft_entry *g = at->g;
-	bool old = g->why_back && g->state != GRAFT_ACTIVE;
+	bool old = g->why_back && g->state != GRAFT_ACTIVE, believed;
 
-	if (p->flags & SYN || !is_welcome(at, p)) {
+	if (p->flags & SYN || !is_welcome(at, p, &believed)) {
 		m->outside++;
 		return MODEL_DROP;
 	}
