@@ -426,6 +426,24 @@ class Trial(Rig):
         server.close()
         wait_until(lambda: client.who(tries=4)[2] == PORTS[0], "another server", 3)
 
+    def test_silence(self):
+        """A session whose server falls silent begins anew, and goes on trying."""
+        server = self.server(7150)
+        self.begin("idle-timeout = 1", forwards=self.one(f"{SERVER}:7150"))
+        client = self.client()
+        peer = client.converse(server)
+        self.expect_carried(1)
+
+        def begins_anew():
+            client.send()
+            return server.recvfrom(1000)[1] != peer
+
+        for _ in range(2):
+            wait_until(begins_anew, "another session", 5)
+            client.send()
+            peer = server.recvfrom(1000)[1]
+        expect(client.converse(server) == peer, "a session that is answered begins anew")
+
     def test_refused(self):
         """Closed ports of either end are told to the other one."""
         ports = {pair: 7150 + n for n, pair in enumerate(PAIRS)}

@@ -344,6 +344,18 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 	return may_move;
 }
 
+void servers_doubted(struct servers *ss, const struct server *s, uint64_t now_ms)
+{
+	struct member *m;
+	uint64_t seen = 0;
+
+	pthread_mutex_lock(ss->lock);
+	m = find_name(ss, s->name);
+	if (m)
+		lookup_failed(&m->place->lookup, &seen, now_ms);
+	pthread_mutex_unlock(ss->lock);
+}
+
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms)
 {
 	pthread_mutex_lock(ss->lock);

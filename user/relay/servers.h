@@ -28,6 +28,7 @@ struct server {
 	_Atomic unsigned int refs; /* sessions, forwards, a check */
 	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
 	_Atomic uint32_t lost;     /* times that it has lost all sessions of UDP */
+	_Atomic bool answered;     /* a session of UDP */
 	/*
 	 * The index of the address to begin with: one that connected after those before it had
 	 * failed, or were silent, so that not every session waits for a dead family anew; or the
@@ -105,6 +106,8 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
  */
 bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
 		     uint64_t now_ms);
+/* S answers no more, though nothing says that it has failed: ask for a look-up of its name. */
+void servers_doubted(struct servers *ss, const struct server *s, uint64_t now_ms);
 /* S has been connected to, which took TOOK_MS. */
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
 /* So long has S answered nobody who asked it. */

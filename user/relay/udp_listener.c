@@ -86,11 +86,17 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 	const union client_addr *client = told ? &told->source : &m->peer;
 	struct graft_tuple tuple;
 	struct udp_session *s;
+	bool anew;
 
 	graft_tuple_set(&tuple, &m->peer.sa, &m->local.sa);
 	s = udp_session_find(us->worker, &tuple, client);
+	anew = s && !us->old && udp_session_is_over(s);
+	if (anew)
+		s = NULL;
 	if (!s && !us->old)
 		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
+	if (s && anew)
+		s->answered = true;
 	if (s)
 		udp_session_take(s, us, m);
 	else if (us->old) /* as if nobody listened */

@@ -471,10 +471,54 @@ static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg,
 		udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
 }
 
+/* Has the server of S answered anybody here within MS? */
+static bool has_answered(const struct udp_session *s, uint64_t ms)
+{
+	const struct udp_session *o;
+
+	TAILQ_FOREACH(o, &s->worker->udp->sessions, in_worker)
+		if (o->server == s->server && heard_ms(o, UPSTREAM) + ms > now_of(s))
+			return true;
+	return false;
+}
+
 /*
- * A client that goes on asking a server that says nothing to anybody any more shall find another
- * one.  That it says nothing to this client may be as it should.
+ * Has the client of S gone on asking for idle-timeout, without an answer?  Packet programs remember
+ * the last question alone: at one call that is taken for the first one, and judged at the next.
  */
+static bool is_unanswered(struct udp_session *s)
+{
+	uint64_t asked = heard_ms(s, CLIENT), idle = s->forward->conf->idle_timeout_ms;
+
+	if (s->unanswered_ms <= heard_ms(s, UPSTREAM))
+		s->unanswered_ms = asked;
+	return asked > s->unanswered_ms && now_of(s) >= s->unanswered_ms + idle;
+}
+
+/*
+ * The server of S is silent.  If it has answered this client, the path may have moved: S begins anew
+ * with its client's next datagram, and stays until then, since the server may speak first.  A server
+ * that has answered nobody who asked anew has failed.  One that never answers anybody may be one of
+ * logs, say: nothing is known of it.
+ */
+static void doubt_server(struct udp_session *s)
+{
+	uint64_t idle = s->forward->conf->idle_timeout_ms;
+
+	s->answered = s->answered || all_datagrams(s, UPSTREAM);
+	s->stale = s->answered;
+	if (s->server && s->stale)
+		servers_doubted(&s->forward->servers, s->server, now_of(s));
+	if (s->server && atomic_load(&s->server->answered) &&
+	    servers_owed_ms(&s->forward->servers, s->server, now_of(s)) >= idle &&
+	    !has_answered(s, idle)) {
+		blame(s, ETIMEDOUT);
+		s->stale = true;
+	}
+	if (s->stale && s->slot != NO_UDP_SLOT) /* that datagram is to come here */
+		udp_graft_pass(grafts_of(s), s->slot, CLIENT);
+}
+
 static void on_timer(struct timer *timer)
 {
 	struct udp_session *s = container_of(timer, struct udp_session, timer);
@@ -486,13 +530,19 @@ static void on_timer(struct timer *timer)
 		set_path_mtu(grafts_of(s), s->slot, leg, 0);
 	if (now >= last + idle) {
 		end(s, SESSION_FINISHED);
-	} else if (s->server && has_others(s) && now >= heard_ms(s, UPSTREAM) + idle &&
-		   servers_owed_ms(&s->forward->servers, s->server, now) >= idle) {
-		blame(s, ETIMEDOUT);
-		end(s, CAUSE_UPSTREAM_LOST);
-	} else {
-		timer_set(&s->worker->loop, timer, last + idle);
+		return;
 	}
+	if (is_unanswered(s))
+		doubt_server(s);
+	timer_set(&s->worker->loop, timer, last + idle);
+}
+
+bool udp_session_is_over(struct udp_session *s)
+{
+	if (s->stale && heard_ms(s, UPSTREAM) < s->unanswered_ms)
+		end(s, CAUSE_UPSTREAM_LOST);
+	s->stale = false;
+	return s->ended;
 }
 
 /* --- errors --- */
@@ -509,24 +559,13 @@ static void too_big(struct udp_session *s, uint32_t mtu)
 	icmp_tell(&s->peer, &s->local, EMSGSIZE, mtu + (uint32_t)more);
 }
 
-/* Has the server of S answered anybody here just now? */
-static bool has_answered(const struct udp_session *s)
-{
-	const struct udp_session *o;
-
-	TAILQ_FOREACH(o, &s->worker->udp->sessions, in_worker)
-		if (o->server == s->server && heard_ms(o, UPSTREAM) + ALIVE_MS > now_of(s))
-			return true;
-	return false;
-}
-
 static void unreachable(struct udp_session *s, int error)
 {
 	if (heard_ms(s, UPSTREAM) >= heard_ms(s, CLIENT))
 		return;
 	log_cause(upstream_cause(error), LOG_WARNING, "session %llu, forward %s: its server: %s",
 		  (unsigned long long)s->id, forward_name(s->forward->conf), strerror(error));
-	if (!has_others(s) || !has_answered(s))
+	if (!has_others(s) || !has_answered(s, ALIVE_MS))
 		blame(s, error);
 	end(s, upstream_cause(error));
 	/* now: who asks again at once must not meet this session, nor what is left of it */
@@ -656,8 +695,10 @@ static void first_answer(struct udp_session *s)
 	s->connect_ms = (uint32_t)took + 1;
 	s->asked = all_datagrams(s, CLIENT);
 	histogram_add(&fs->connects, took * 1000);
-	if (s->server)
+	if (s->server) {
+		atomic_store(&s->server->answered, true);
 		servers_connected(&s->forward->servers, s->server, took, now_of(s));
+	}
 }
 
 /* True: M is to be sent to the client. */
@@ -1008,8 +1049,12 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->counted[dir] = grafted(s, dir);
 	s->asked = all_datagrams(s, CLIENT);
-	if (carries(s, UPSTREAM))
+	if (carries(s, UPSTREAM)) {
 		prove(s);
+		s->answered = true;
+		if (s->server)
+			atomic_store(&s->server->answered, true);
+	}
 	if (hindrance(s) != REASONS)
 		leave_slot(s);
 	if (f->conf->idle_timeout_ms)

@@ -15,8 +15,9 @@
  * clients that udp_worker() gives it; no other thread touches them.
  *
  * A session begins with its client's first datagram, and ends when both ends have been silent for
- * idle-timeout, when the server or the path says that it cannot go on, when it has had its
- * answers (`responses`), or as others do.  It is at once what it will be, so it has no states.
+ * idle-timeout, or the server has while its client asks, when the server or the path says that it
+ * cannot go on, when it has had its answers (`responses`), or as others do.  It is at once what it
+ * will be, so it has no states.
  */
 
 LIST_HEAD(udp_session_list, udp_session);
@@ -56,17 +57,20 @@ struct udp_session {
 	uint32_t server_lost; /* server->lost when it got that */
 	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms;
-	uint32_t slot;        /* NO_UDP_SLOT: it is not entered */
-	uint32_t connect_ms;  /* until the first answer, and 1; 0: none */
-	uint64_t asked;       /* datagrams of the client when that came */
-	uint64_t heard_ms[2]; /* by side, in user space */
+	uint32_t slot;          /* NO_UDP_SLOT: it is not entered */
+	uint32_t connect_ms;    /* until the first answer, and 1; 0: none */
+	uint64_t asked;         /* datagrams of the client when that came */
+	uint64_t heard_ms[2];   /* by side, in user space */
+	uint64_t unanswered_ms; /* the client has asked then, in vain so far, if no answer is later */
 	struct udp_count copied[2];
 	struct udp_count counted[2]; /* by packet programs, that its counters have */
 	uint32_t word;               /* of leg 0, at the last look */
 	uint64_t behind_ms[2]; /* by leg: since when not all that has passed was sent on; or 0 */
 	/* proven: something shows that its client gets what is sent to it, see udp_session.c */
 	bool proven, adopted, waiting, ended;
-	bool no_slot; /* it was to be entered, and there was none */
+	bool no_slot;  /* it was to be entered, and there was none */
+	bool answered; /* its client has had an answer, in this session or the one before */
+	bool stale; /* it begins anew with its client's next datagram, if that had no answer yet */
 };
 
 /* What a worker has for all of them. */
@@ -100,6 +104,8 @@ struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple 
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret);
+/* A datagram of its client has come.  True: S has ended, as its server is silent, and begins anew. */
+bool udp_session_is_over(struct udp_session *s);
 /* M comes from its client, by US. */
 void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
 /*
