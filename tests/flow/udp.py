@@ -444,6 +444,30 @@ class Trial(Rig):
             peer = server.recvfrom(1000)[1]
         expect(client.converse(server) == peer, "a session that is answered begins anew")
 
+    def test_one_way(self):
+        """Servers that never answer are not blamed; `replies = no`: nor is one that has answered."""
+        for n in range(2):
+            self.server(7150 + n)
+        self.begin("idle-timeout = 1", forwards=self.one(f"{SERVER}:7150 {SERVER}:7151"))
+        clients = [self.client() for _ in range(6)]
+        end = time.monotonic() + 3.5
+        while time.monotonic() < end:
+            for client in clients:
+                client.send()
+            time.sleep(0.1)  # of load
+        servers = self.daemon.ask("forwards")["forwards"][0]["servers"]
+        expect({server["state"] for server in servers} == {"up"}, f"a server is blamed: {servers}")
+        expect(not self.errors("upstream-lost") and len(self.sessions()) == 6, "sessions ended")
+        self.end()
+        server = self.server(7150)
+        self.begin("idle-timeout = 1", "replies = no", forwards=self.one(f"{SERVER}:7150"))
+        client = self.client()
+        peer, end = client.converse(server), time.monotonic() + 3.5
+        while time.monotonic() < end:
+            client.send()
+            expect(server.recvfrom(1000)[1] == peer, "its session began anew")
+            time.sleep(0.1)  # of load
+
     def test_refused(self):
         """Closed ports of either end are told to the other one."""
         ports = {pair: 7150 + n for n, pair in enumerate(PAIRS)}

@@ -173,6 +173,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "metrics: needs an address and one port of TCP",
 	  "[culvert]\nmetrics = :9/udp\n" FORWARD },
 	{ 4, "responses: only for UDP", FORWARD "responses = 1\n" },
+	{ 4, "replies: only for UDP", FORWARD "replies = no\n" },
 	{ 4, "max-reply-factor: only for UDP", FORWARD "max-reply-factor = 1\n" },
 	{ 4, "check: servers of UDP are not checked", UDP("127.0.0.1:2") "check = 1\n" },
 	{ 4, "proxy-protocol: UDP has version 2 alone",

@@ -123,6 +123,7 @@ struct forward_conf {
 	unsigned int max_sessions, max_sessions_per_client;
 	/* of UDP alone; 0: no limit */
 	unsigned int responses;        /* answers to a datagram, after which a session is over */
+	bool replies;                  /* a server that never answers a client has failed */
 	unsigned int max_reply_factor; /* of bytes to those of a client that may be forged */
 };
 

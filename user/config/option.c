@@ -95,6 +95,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .computed = "0, of UDP 60", .help = "end a session idle for so long; 0: never" },
 	{ "responses", COUNT(0, 1000000), EACH(responses), .initial = "0",
 	  .help = "UDP: answers to a datagram that end a session; 0: any" },
+	{ "replies", YES_NO, EACH(replies), .initial = "yes",
+	  .help = "UDP: no: servers need not answer who asks" },
 	{ "max-reply-factor", COUNT(0, 1000000), EACH(max_reply_factor), .initial = "50",
 	  .help = "UDP: bytes for one of an unproven client; 0: any" },
 	{ "fin-timeout", SECONDS(0, WEEK), EACH(fin_timeout_ms), .initial = "0",

@@ -187,10 +187,11 @@ static int say_wrong(const struct config *c, const struct forward_conf *fc, cons
 /* What has no meaning for FC's protocol, and that FC itself says. */
 static int check_protocol(const struct config *c, const struct forward_conf *fc)
 {
-	static const char *const words[2][2] = { { "responses", "max-reply-factor" }, { "check" } };
+	static const char *const words[2][3] = { { "responses", "replies", "max-reply-factor" },
+						 { "check" } };
 	bool udp = fc->listen.udp;
 
-	for (int i = 0; i < 2 && words[udp][i]; i++)
+	for (int i = 0; i < 3 && words[udp][i]; i++)
 		if (option_line(&fc->said, words[udp][i]))
 			return say_wrong(c, fc, words[udp][i],
 					 udp ? "servers of UDP are not checked" :

@@ -532,7 +532,7 @@ static void on_timer(struct timer *timer)
 		end(s, SESSION_FINISHED);
 		return;
 	}
-	if (is_unanswered(s))
+	if (s->forward->conf->replies && is_unanswered(s))
 		doubt_server(s);
 	timer_set(&s->worker->loop, timer, last + idle);
 }
