@@ -518,6 +518,32 @@ class Trial(Rig):
         wait_until(self.client().is_heard, "the name to be looked up")
         self.proven()
 
+    def test_two_addresses(self):
+        """One refuses, or is silent: its name's other one serves, whether a client keeps its port."""
+        other = "10.0.2.66"
+        for is_silent, keeps_port in (False, True), (True, True), (True, False):
+            self.ip("server", f"address add {other}/24 dev to-relay",
+                    f"address del {other}/24 dev to-relay")
+            self.name("two.test", other, SERVER)
+            server = self.server(7150, address=SERVER)
+            if is_silent:
+                self.server(7150, address=other)
+            self.begin(forwards=self.one("two.test:7150"))
+            client = self.client()
+
+            def is_there(server=server, keeps_port=keeps_port, client=client):
+                (client if keeps_port else self.client()).send()
+                return select.select([server], [], [], 0.1)[0]
+
+            wait_until(is_there, "the other address to be asked", 5)
+            data, peer = server.recvfrom(1000)
+            server.sendto(data, peer)
+            wait_until(lambda: any(s["flows"][1]["datagrams"] for s in self.sessions()),
+                       "the answer")
+            for _ in range(3):
+                self.client().converse(server)
+            self.end()
+
     def test_source_and_mark(self):
         for n in 77, 78:
             self.ip("relay", f"address add 10.0.2.{n}/24 dev to-server",

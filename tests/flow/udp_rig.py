@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import select
+import shutil
 import socket
 import struct
 import subprocess
@@ -266,11 +267,19 @@ class Rig:
             client.ask()
         return client
 
-    def server(self, port, family=socket.AF_INET):
+    def name(self, name, *addresses):
+        """The relay's daemons find NAME in their hosts file."""
+        home = f"/etc/netns/{self.lab.name}-relay"  # ip netns exec puts it in place
+        os.makedirs(home)
+        self.undo.callback(shutil.rmtree, home)
+        with open(f"{home}/hosts", "w", encoding="ascii") as file:
+            file.write("".join(f"{address} {name}\n" for address in addresses))
+
+    def server(self, port, family=socket.AF_INET, address=""):
         """A socket of the server's, to be played by the test."""
         with inside(f"{self.lab.name}-server"):
             sock = socket.socket(family, socket.SOCK_DGRAM)
-        sock.bind(("", port))
+        sock.bind((address, port))
         sock.settimeout(2 * SLOW)
         self.undo.callback(sock.close)
         return sock

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/minmax.h"
 #include "relay/balance.h"
 
 /* --- a server --- */
@@ -246,6 +247,22 @@ static int await_names(struct servers *ss, struct server *const *tried, size_t n
 	return r;
 }
 
+/*
+ * Nobody who asked the server of M lately has an answer: the next one shall ask at another address.
+ * Who asks each time by another port would never find out.
+ */
+static void move_on(const struct servers *ss, struct member *m, uint64_t now_ms)
+{
+	struct server *s = m->server;
+	uint16_t first = atomic_load(&s->first);
+
+	if (!ss->conf->listen.udp || !ss->conf->replies || m->list->n < 2 || !s->owes_ms ||
+	    now_ms < larger(s->owes_ms, s->moved_ms) + ASK_AGAIN_MS)
+		return;
+	s->moved_ms = now_ms;
+	atomic_store(&s->first, (uint16_t)((first + 1) % m->list->n));
+}
+
 /* M gets a session. */
 static struct server *choose(struct member *m, uint64_t now_ms)
 {
@@ -276,6 +293,7 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 	if (found) {
 		at = balance_pick(ss->conf->balance, c, found, hash_of(client));
 		best = container_of(c[at].turn, struct member, turn);
+		move_on(ss, best, now_ms);
 		*ret = choose(best, now_ms);
 		*ret_list = addr_list_get(best->list);
 		r = (int)found;

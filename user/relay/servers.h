@@ -33,7 +33,7 @@ struct server {
 	 * The index of the address to begin with: one that connected after those before it had
 	 * failed, or were silent, so that not every session waits for a dead family anew; or the
 	 * first that a session had no time for.  Look-ups make new lists, mostly of the same
-	 * addresses.  Only session_connect.c writes it.
+	 * addresses.  session_connect.c writes it, of UDP udp_session.c and servers_pick().
 	 */
 	_Atomic uint16_t first;
 	char name[SERVER_NAME_LEN];
@@ -46,6 +46,7 @@ struct server {
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
+	uint64_t moved_ms;            /* UDP: when `first` moved last for its silence */
 	uint64_t check_ms;            /* when the next check is due */
 };
 

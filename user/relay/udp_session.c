@@ -150,6 +150,24 @@ static void leave_slot(struct udp_session *s)
 
 /* --- which carrier --- */
 
+/* Has the server of S an address that this has not tried? */
+static bool has_untried(const struct udp_session *s)
+{
+	return s->addrs && s->tried + 1U < s->addrs->n;
+}
+
+/* The same, and S has had no answer. */
+static bool may_move_on(const struct udp_session *s)
+{
+	return !s->connect_ms && has_untried(s);
+}
+
+/* Then its client's next datagram comes here, and goes elsewhere if there is no answer by then. */
+static bool waits_for_answer(const struct udp_session *s)
+{
+	return s->forward->conf->replies && may_move_on(s);
+}
+
 /* Why user space carries S, for as long as its configuration is what it is; REASONS: it need not. */
 static enum reason hindrance(const struct udp_session *s)
 {
@@ -268,7 +286,7 @@ static void activate(struct udp_session *s, unsigned int leg, uint32_t word, boo
 
 static void await_quiet(struct udp_session *s)
 {
-	if (s->slot == NO_UDP_SLOT || s->waiting || carries(s, CLIENT))
+	if (s->slot == NO_UDP_SLOT || s->waiting || carries(s, CLIENT) || waits_for_answer(s))
 		return;
 	s->waiting = true;
 	LIST_INSERT_HEAD(&s->socket->waiting, s, in_waiting);
@@ -401,6 +419,7 @@ static void forget(struct udp_session *s)
 		udp_upstream_close(s->upstream, ms);
 	if (s->server)
 		server_leave(s->server);
+	addr_list_put(s->addrs);
 	pace_free(s->pace);
 	s->socket->refs--;
 }
@@ -471,6 +490,71 @@ static void set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg,
 		udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
 }
 
+/* --- the address of its server --- */
+
+/* A socket for S that is connected to TO, from OWN (NULL: from a port of ours).  -errno. */
+static int connect_to(struct udp_session *s, const struct addr *to, const struct addr *own)
+{
+	return udp_upstream_open(&s->worker->udp->upstreams, s, s->forward, &s->client, to, own,
+				 &s->upstream);
+}
+
+static uint16_t address_of(const struct udp_session *s)
+{
+	return (uint16_t)((s->first + s->tried) % s->addrs->n);
+}
+
+/* The next address, for S; and for new sessions, if they begin with the one that it leaves. */
+static void move_on(struct udp_session *s)
+{
+	uint16_t at = address_of(s);
+
+	s->tried++;
+	atomic_compare_exchange_strong(&s->server->first, &at, address_of(s));
+}
+
+/* Connect S to an address, or one of the next, that this machine has a way to.  -errno. */
+static int connect_server(struct udp_session *s)
+{
+	const struct forward_conf *fc = s->forward->conf;
+	int r, behind = ntohs(s->tuple.local_port) - ntohs(fc->listen.named_port);
+
+	for (;;) {
+		struct addr a = s->addrs->addrs[address_of(s)];
+		union client_addr to;
+
+		s->since_ms = now_of(s);
+		if (fc->upstream.servers[0].at.n_ports > 1)
+			addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + behind)));
+		client_addr_set(&to, (const struct sockaddr *)&a.ss);
+		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward, &to);
+		r = s->upstream ? 0 : connect_to(s, &a, NULL);
+		if (!r || upstream_cause(-r) != CAUSE_CONNECT_UNREACHABLE || !has_untried(s))
+			return r;
+		move_on(s);
+	}
+}
+
+/* The address of S refuses, or says nothing: what its client sends goes to the next one. */
+static void try_next(struct udp_session *s)
+{
+	struct udp_upstream *up = s->upstream;
+	int r;
+
+	move_on(s);
+	leave_slot(s);
+	s->upstream = NULL;
+	r = connect_server(s);
+	if (!r) {
+		udp_upstream_close(up, UDP_PORT_OWED_MS);
+		return;
+	}
+	s->upstream = up;
+	end(s, r == -EADDRNOTAVAIL ? CAUSE_NO_PORT : upstream_cause(-r));
+}
+
+/* --- silence --- */
+
 /* Has the server of S answered anybody here within MS? */
 static bool has_answered(const struct udp_session *s, uint64_t ms)
 {
@@ -515,7 +599,11 @@ static void doubt_server(struct udp_session *s)
 		blame(s, ETIMEDOUT);
 		s->stale = true;
 	}
-	if (s->stale && s->slot != NO_UDP_SLOT) /* that datagram is to come here */
+	if (!s->answered && s->addrs) { /* its next datagrams go round the addresses again */
+		s->first = address_of(s);
+		s->tried = 0;
+	}
+	if ((s->stale || may_move_on(s)) && s->slot != NO_UDP_SLOT) /* these are to come here */
 		udp_graft_pass(grafts_of(s), s->slot, CLIENT);
 }
 
@@ -563,9 +651,15 @@ static void unreachable(struct udp_session *s, int error)
 {
 	if (heard_ms(s, UPSTREAM) >= heard_ms(s, CLIENT))
 		return;
+	if (may_move_on(s)) {
+		try_next(s);
+		return;
+	}
 	log_cause(upstream_cause(error), LOG_WARNING, "session %llu, forward %s: its server: %s",
 		  (unsigned long long)s->id, forward_name(s->forward->conf), strerror(error));
-	if (!has_others(s) || !has_answered(s, ALIVE_MS))
+	if (has_untried(s)) /* others may live: who asks again tries these */
+		move_on(s);
+	else if (!has_others(s) || !has_answered(s, ALIVE_MS))
 		blame(s, error);
 	end(s, upstream_cause(error));
 	/* now: who asks again at once must not meet this session, nor what is left of it */
@@ -655,6 +749,10 @@ void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct
 	s->heard_ms[CLIENT] = now_of(s);
 	if (s->connect_ms)
 		prove(s);
+	else if (waits_for_answer(s) && now_of(s) >= s->since_ms + ASK_AGAIN_MS)
+		try_next(s);
+	if (s->ended)
+		return;
 	if (!pace_take(s->pace, CLIENT, m->len)) {
 		count_add(&s->worker->stats.errors[CAUSE_OVER_BANDWIDTH], udp_datagrams(m));
 		return;
@@ -697,6 +795,8 @@ static void first_answer(struct udp_session *s)
 	histogram_add(&fs->connects, took * 1000);
 	if (s->server) {
 		atomic_store(&s->server->answered, true);
+		if (s->addrs && atomic_load(&s->server->first) != address_of(s))
+			atomic_store(&s->server->first, address_of(s));
 		servers_connected(&s->forward->servers, s->server, took, now_of(s));
 	}
 }
@@ -793,53 +893,18 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 	return s;
 }
 
-/* A socket for S that is connected to TO, from OWN (NULL: from a port of ours).  -errno. */
-static int connect_to(struct udp_session *s, const struct addr *to, const struct addr *own)
-{
-	return udp_upstream_open(&s->worker->udp->upstreams, s, s->forward, &s->client, to, own,
-				 &s->upstream);
-}
-
-/* Any address of S's server that this machine has a way to.  -errno. */
-static int connect_server(struct udp_session *s, const struct addr_list *list)
-{
-	uint16_t first = atomic_load_explicit(&s->server->first, memory_order_relaxed);
-	const struct forward_conf *fc = s->forward->conf;
-	int r = -ENETUNREACH, behind = ntohs(s->tuple.local_port) - ntohs(fc->listen.named_port);
-
-	for (size_t i = 0; i < list->n; i++) {
-		struct addr a = list->addrs[(first + i) % list->n];
-		union client_addr to;
-
-		if (fc->upstream.servers[0].at.n_ports > 1)
-			addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + behind)));
-		client_addr_set(&to, (const struct sockaddr *)&a.ss);
-		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward, &to);
-		if (s->upstream)
-			return 0;
-		r = connect_to(s, &a, NULL);
-		if (!r && i)
-			atomic_store_explicit(&s->server->first, (uint16_t)((first + i) % list->n),
-					      memory_order_relaxed);
-		if (!r || upstream_cause(-r) != CAUSE_CONNECT_UNREACHABLE)
-			return r;
-	}
-	return r;
-}
-
 /* CAUSES, or why there is no server.  One that has no route is set aside: the next has another. */
 static enum cause choose_server(struct udp_session *s)
 {
 	struct servers *ss = &s->forward->servers;
-	struct addr_list *list;
 	uint64_t seen = 0;
-	int r = servers_pick(ss, &s->client, NULL, 0, &seen, now_of(s), &s->server, &list);
+	int r = servers_pick(ss, &s->client, NULL, 0, &seen, now_of(s), &s->server, &s->addrs);
 
 	if (r <= 0)
 		return r == -EHOSTDOWN ? CAUSE_NO_SERVER : CAUSE_NO_ADDRESS;
 	s->server_lost = atomic_load(&s->server->lost);
-	r = connect_server(s, list);
-	addr_list_put(list);
+	s->first = atomic_load_explicit(&s->server->first, memory_order_relaxed) % s->addrs->n;
+	r = connect_server(s);
 	if (!r)
 		return CAUSES;
 	if (upstream_cause(-r) == CAUSE_CONNECT_UNREACHABLE)

@@ -54,8 +54,12 @@ struct udp_session {
 	union client_addr destination; /* the same: `local`, or what the header says */
 	union client_addr peer, local;
 	struct server *server;
-	uint32_t server_lost; /* server->lost when it got that */
-	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
+	struct addr_list *addrs; /* its addresses, a reference; NULL: a session of a daemon before */
+	uint16_t first;          /* index of the first one tried */
+	uint16_t tried;          /* how many were, before the one that it is at, */
+	uint64_t since_ms;       /* since then */
+	uint32_t server_lost;    /* server->lost when it got that */
+	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms;
 	uint32_t slot;          /* NO_UDP_SLOT: it is not entered */
 	uint32_t connect_ms;    /* until the first answer, and 1; 0: none */
