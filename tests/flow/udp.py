@@ -355,6 +355,26 @@ class Trial(Rig):
             client.ask()
         self.proven()
 
+    def test_forged_clients(self):
+        """Forged datagrams of clients that have sessions of TCP leave room for others."""
+        self.server(7150)  # which answers nobody
+        with inside(f"{self.lab.name}-server"):
+            listener = socket.create_server(("", 7120))
+        self.undo.callback(listener.close)
+        self.begin(top=("max-sessions = 400",), forwards=self.one(f"{SERVER}:7150"),
+                   options=(f"{RELAY}:9120", f"{SERVER}:7120"))
+        sources = ["10.0.1.11", "10.0.1.12"]
+        with inside(f"{self.lab.name}-client"):
+            for source in sources:
+                self.undo.callback(
+                    socket.create_connection((RELAY, 9120), 2 * SLOW, (source, 0)).close)
+        for _ in spoof(self.lab, LISTEN["44"], 2000, sources):
+            pass
+        wait_until(lambda: self.errors("crowded-out") > 100, "some to give way")
+        expect(len(self.sessions()) <= 102, f"{len(self.sessions())} sessions")
+        with inside(f"{self.lab.name}-client"):
+            socket.create_connection((RELAY, 9120), 2 * SLOW).close()
+
     def test_late_answers(self):
         """Answers to sessions that are no more, while there are many new ones, and few ports."""
         self.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40399")

@@ -147,8 +147,8 @@ class Client:
         return False
 
 
-def spoof(lab, port, count):
-    """COUNT datagrams to PORT, from addresses that are nobody's; stops now and then."""
+def spoof(lab, port, count, sources=None):
+    """COUNT datagrams to PORT, from SOURCES, or addresses that are nobody's; stops now and then."""
     with inside(f"{lab.name}-client"):
         raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     data = question(1, 1, 30)
@@ -156,6 +156,7 @@ def spoof(lab, port, count):
     with raw:
         for n in range(count):
             head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 28 + len(data), 0, 0, 64, 17, 0,
+                               socket.inet_aton(sources[n % len(sources)]) if sources else
                                bytes([10, 9, n >> 8 & 255, n & 255]), to)
             raw.sendto(head + struct.pack("!HHHH", 20000 + n % 30000, port,
                                           8 + len(data), 0) + data, (RELAY, 0))

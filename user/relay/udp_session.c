@@ -10,9 +10,10 @@
  * same: then some may be overtaken, once.
  *
  * Proof.  Whoever sends with a false address gets no answer, and an answer would hit somebody else.
- * So a session is unproven until its client has sent a datagram after an answer, or its address has
- * proven itself in another session, or by TCP.  Until then answers are limited (max-reply-factor)
- * and pass by the daemon, and the session gives way to others when there is no room.
+ * So a session is unproven until its client has sent a datagram after an answer.  Until then it
+ * gives way to others when there is no room; and answers are limited (max-reply-factor), and pass by
+ * the daemon, unless its address has proven itself in another session, or by TCP.  That is no proof
+ * of the session: who knows a client can forge more of them.
  *
  * Errors.  The kernel tells a session's socket of ICMP errors, whoever has sent the datagram that
  * they quote: the daemon or a packet program.  The other end is told by icmp.c.  An error counts
@@ -259,10 +260,15 @@ static void prove(struct udp_session *s)
 /* What packet programs have carried for the client since an answer is a proof, too. */
 static bool is_proven(struct udp_session *s)
 {
-	if (!s->proven && ((s->connect_ms && all_datagrams(s, CLIENT) > s->asked) ||
-			   clients_are_proven(&s->worker->shared->clients, &s->client.sa)))
+	if (!s->proven && s->connect_ms && all_datagrams(s, CLIENT) > s->asked)
 		prove(s);
 	return s->proven;
+}
+
+/* May the client have whatever its server sends?  So it may if its address has proven itself. */
+static bool gets_all(struct udp_session *s)
+{
+	return is_proven(s) || clients_are_proven(&s->worker->shared->clients, &s->client.sa);
 }
 
 /*
@@ -279,7 +285,7 @@ static void activate(struct udp_session *s, unsigned int leg, uint32_t word, boo
 	if (!level && now_of(s) < s->behind_ms[leg] + FORCE_MS)
 		return;
 	s->behind_ms[leg] = 0;
-	if ((leg == CLIENT || is_proven(s)) &&
+	if ((leg == CLIENT || gets_all(s)) &&
 	    udp_graft_activate(grafts_of(s), s->slot, leg, word) && first)
 		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
 }
@@ -387,7 +393,7 @@ static bool has_all_answers(const struct udp_session *s)
 
 /*
  * How long the port of S, which ends, has to rest.  The server of a stream may go on sending, if it
- * has done so lately.  Who sends with false addresses makes no streams: their clients are proven.
+ * has done so lately.  A false address makes no stream, unless the server says more than was asked.
  */
 static uint64_t rests_ms(const struct udp_session *s)
 {
@@ -396,7 +402,8 @@ static uint64_t rests_ms(const struct udp_session *s)
 	/* one question alone: of several nobody knows which was answered */
 	if (s->copied[CLIENT].datagrams == 1 && has_all_answers(s))
 		return UDP_PORT_RESTS_MS;
-	if (s->proven && heard_ms(s, UPSTREAM) + smaller(idle, UDP_PORT_OWED_MS) > now_of(s))
+	if ((s->proven || all_datagrams(s, UPSTREAM) > all_datagrams(s, CLIENT)) &&
+	    heard_ms(s, UPSTREAM) + smaller(idle, UDP_PORT_OWED_MS) > now_of(s))
 		return UDP_PORT_STREAM_MS;
 	return UDP_PORT_OWED_MS;
 }
@@ -781,7 +788,7 @@ static bool is_within_factor(struct udp_session *s, const struct udp_message *m)
 	uint64_t out = s->copied[UPSTREAM].bytes + m->len +
 		       headers * (s->copied[UPSTREAM].datagrams + udp_datagrams(m));
 
-	return !factor || s->proven || out <= factor * in || is_proven(s);
+	return !factor || s->proven || out <= factor * in || gets_all(s);
 }
 
 /* The server has answered for the first time. */

@@ -70,7 +70,7 @@ struct udp_session {
 	struct udp_count counted[2]; /* by packet programs, that its counters have */
 	uint32_t word;               /* of leg 0, at the last look */
 	uint64_t behind_ms[2]; /* by leg: since when not all that has passed was sent on; or 0 */
-	/* proven: something shows that its client gets what is sent to it, see udp_session.c */
+	/* proven: its client has shown that it gets what is sent to it, see udp_session.c */
 	bool proven, adopted, waiting, ended;
 	bool no_slot;  /* it was to be entered, and there was none */
 	bool answered; /* its client has had an answer, in this session or the one before */
