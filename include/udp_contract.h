@@ -52,7 +52,7 @@ struct udp_leg {
 			  * daemon */
 	__u16 path_mtu; /* by the daemon: what leaves here is no larger; 0: not known */
 	__u8 why;       /* enum graft_refusal: why the last one that could not be translated */
-	__u8 gone;      /* by the daemon: leg 0: 1: the client cannot be reached */
+	__u8 gone;      /* by the daemon: leg 0: 1: an error says that the client is gone */
 	__u64 packets, bytes; /* translated, of what arrived here; bytes of payload */
 };
 

@@ -28,8 +28,8 @@ from labkit import (ONLY, RELAY, SERVER, SLOW, Lab, begin_or_skip, cases_of, exp
                     run_cases, run_test, tail, test_options, wait_until)
 from networks import inside
 from udp_peer import question
-from udp_rig import (LISTEN, PAIRS, PEER, PORTS, Client, Rig, expect_refused, is_bound, place,
-                     proxy_header, spoof)
+from udp_rig import (LISTEN, PAIRS, PEER, PORTS, Client, Rig, expect_refused, forge_error, is_bound,
+                     place, proxy_header, spoof)
 
 CLOSED = 7199
 SIZES = 0, 1, 1472, 1473, 9000, 65507
@@ -509,6 +509,24 @@ class Trial(Rig):
                     expect_refused(server, f"{pair}: the server")
                     server.close()
                 self.wait_sessions(0, 3)
+
+    def test_forged_errors(self):
+        """ICMP errors about clients that talk end no session."""
+        self.begin(forwards=self.one())
+        clients = [self.proven() for _ in range(8)]
+        self.expect_carried(8)
+        ids = {s["id"] for s in self.sessions()}
+        with inside(f"{self.lab.name}-client"), \
+                socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
+            for n in range(60):
+                for code in 0, 1, 2, 3, 13:
+                    for client in clients:
+                        forge_error(raw, code, (RELAY, LISTEN["44"]), client.sock.getsockname())
+                if n % 10 == 9:
+                    time.sleep(0.15)  # long enough for two refusals
+                    for client in clients:
+                        client.ask()
+        expect({s["id"] for s in self.sessions()} == ids, f"{self.errors('client-lost')} ended")
 
     def test_too_big(self):
         """The network behind the relay has a smaller MTU."""

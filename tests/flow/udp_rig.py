@@ -164,6 +164,17 @@ def spoof(lab, port, count, sources=None):
                 yield n
 
 
+def forge_error(raw, code, sender, receiver):
+    """By RAW, an ICMP socket: what SENDER has sent to RECEIVER was not delivered."""
+    quote = struct.pack("!BBHIBBH4s4sHHI", 0x45, 0, 100, 0, 64, 17, 0,
+                        socket.inet_aton(sender[0]), socket.inet_aton(receiver[0]),
+                        sender[1], receiver[1], 80 << 16)
+    total = sum(struct.unpack("!14H", quote), 0x300 + code)
+    total = (total & 0xffff) + (total >> 16)
+    raw.sendto(struct.pack("!BBHI", 3, code, ~(total + (total >> 16)) & 0xffff, 0) + quote,
+               (sender[0], 0))
+
+
 class Rig:
     """The lab, and a daemon with a configuration file; `pins` is a file system of its own."""
 

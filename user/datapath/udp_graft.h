@@ -40,7 +40,7 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f);
 uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t);
 /* Let pass what arrives on LEG from now on, but for one that a packet program has at hand. */
 void udp_graft_pass(struct udp_grafts *us, uint32_t slot, unsigned int leg);
-/* What the server sends passes from now on: its client is gone. */
+/* What the server sends passes from now on: an error says that its client is gone. */
 void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot);
 /* What `idle` of a flow is for idle-timeout IDLE_MS; 0: never over. */
 uint32_t udp_graft_idle(uint64_t idle_ms);

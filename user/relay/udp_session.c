@@ -16,8 +16,9 @@
  * of the session: who knows a client can forge more of them.
  *
  * Errors.  The kernel tells a session's socket of ICMP errors, whoever has sent the datagram that
- * they quote: the daemon or a packet program.  The other end is told by icmp.c.  An error counts
- * only if the server has said nothing since it was asked: who forges one has to be quicker.
+ * they quote: the daemon or a packet program.  The other end is told by icmp.c.  An error about the
+ * server counts only if that has said nothing since it was asked: who forges one has to be quicker,
+ * and to guess the port.  A client's port may be known: see is_gone().
  */
 #include "relay/udp_session.h"
 
@@ -47,6 +48,9 @@
 #define CROWD_MOST 64
 /* A server that was heard so lately is there, whatever ICMP says. */
 #define ALIVE_MS 1000
+/* A client is gone if so many answers were refused, each so long after the one before. */
+#define REFUSALS 3
+#define REFUSALS_MS 100
 /* No path has less. */
 #define MTU_LEAST 576
 
@@ -689,6 +693,30 @@ static void take_errors(struct udp_session *s)
 		unreachable(s, error);
 }
 
+/*
+ * An error has come about what S has sent to its client.  Is that gone?  Of a client that is silent
+ * LEAST refusals are believed, of one answer each: to forge these, one has to know when the server
+ * speaks and the client does not.  Errors of the path, which may come back, end no sockets either:
+ * they count once the client has been silent for idle-timeout.
+ */
+static bool is_gone(struct udp_session *s, int error, unsigned int least)
+{
+	uint64_t asked = heard_ms(s, CLIENT), answered = heard_ms(s, UPSTREAM), now = now_of(s);
+	unsigned int idle = s->forward->conf->idle_timeout_ms;
+
+	if (asked >= answered)
+		return false;
+	if (error != ECONNREFUSED)
+		return idle && now >= asked + idle;
+	if (s->refused_ms <= asked)
+		s->refusals = 0;
+	if (!s->refusals || (answered > s->refused_ms && now >= s->refused_ms + REFUSALS_MS)) {
+		s->refusals++;
+		s->refused_ms = now;
+	}
+	return s->refusals >= least;
+}
+
 void udp_session_client_error(struct worker *w, const struct udp_error *e)
 {
 	struct udp_grafts *us = w->shared->grafts ? grafts_udp(w->shared->grafts) : NULL;
@@ -703,9 +731,9 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e)
 		set_path_mtu(us, slot, CLIENT, e->mtu);
 	} else if (s) {
 		/* what the server sends from now on meets no socket */
-		if (heard_ms(s, CLIENT) < heard_ms(s, UPSTREAM))
+		if (is_gone(s, e->error, REFUSALS))
 			end(s, CAUSE_CLIENT_LOST);
-	} else if (slot != NO_UDP_SLOT) { /* another worker's */
+	} else if (slot != NO_UDP_SLOT && e->error == ECONNREFUSED) { /* another worker's */
 		udp_graft_client_gone(us, slot);
 	}
 }
@@ -839,9 +867,12 @@ static void take_answers(struct udp_session *s)
 	uint32_t word = word_of(s, UPSTREAM), now;
 	int got = udp_receive(b, s->upstream->source.fd);
 
-	if (flow_of(s)->at[CLIENT].gone && heard_ms(s, CLIENT) <= heard_ms(s, UPSTREAM)) {
-		end(s, CAUSE_CLIENT_LOST);
-		return;
+	if (flow_of(s)->at[CLIENT].gone) { /* another worker has heard so, of the answer before */
+		udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone = 0;
+		if (is_gone(s, ECONNREFUSED, REFUSALS - 1)) {
+			end(s, CAUSE_CLIENT_LOST);
+			return;
+		}
 	}
 	if (got < 0) { /* of an earlier datagram */
 		take_errors(s);

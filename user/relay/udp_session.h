@@ -61,10 +61,12 @@ struct udp_session {
 	uint32_t server_lost;    /* server->lost when it got that */
 	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms;
-	uint32_t slot;          /* NO_UDP_SLOT: it is not entered */
-	uint32_t connect_ms;    /* until the first answer, and 1; 0: none */
-	uint64_t asked;         /* datagrams of the client when that came */
-	uint64_t heard_ms[2];   /* by side, in user space */
+	uint32_t slot;         /* NO_UDP_SLOT: it is not entered */
+	uint32_t connect_ms;   /* until the first answer, and 1; 0: none */
+	uint64_t asked;        /* datagrams of the client when that came */
+	uint64_t heard_ms[2];  /* by side, in user space */
+	uint64_t refused_ms;   /* when the last of these came: */
+	unsigned int refusals; /* of answers, by the client, since that was heard */
 	uint64_t unanswered_ms; /* the client has asked then, in vain so far, if no answer is later */
 	struct udp_count copied[2];
 	struct udp_count counted[2]; /* by packet programs, that its counters have */
