@@ -418,6 +418,16 @@ class Trial(Rig):
                 if time.monotonic() - seen[recent[0]] < 0.15:
                     late.add(recent[0])
 
+    def test_resting_ports_count(self):
+        """A port that rests after a stream counts as a session of its client."""
+        self.begin(top=("max-sessions-per-client = 3",), forwards=self.one())
+        for _ in range(3):
+            self.proven()
+            self.command("kill", "--all")
+        expect(not self.client().is_heard(), "three ports rest, and a session is a fourth one")
+        expect(self.errors("client-limit"), "not counted as client-limit")
+        self.proven(source="10.0.1.11")
+
     # --- servers ---
 
     def test_servers(self):

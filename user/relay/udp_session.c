@@ -262,9 +262,14 @@ static void prove(struct udp_session *s)
 }
 
 /* What packet programs have carried for the client since an answer is a proof, too. */
+static bool has_proof(const struct udp_session *s)
+{
+	return s->proven || (s->connect_ms && all_datagrams(s, CLIENT) > s->asked);
+}
+
 static bool is_proven(struct udp_session *s)
 {
-	if (!s->proven && s->connect_ms && all_datagrams(s, CLIENT) > s->asked)
+	if (has_proof(s))
 		prove(s);
 	return s->proven;
 }
@@ -406,7 +411,7 @@ static uint64_t rests_ms(const struct udp_session *s)
 	/* one question alone: of several nobody knows which was answered */
 	if (s->copied[CLIENT].datagrams == 1 && has_all_answers(s))
 		return UDP_PORT_RESTS_MS;
-	if ((s->proven || all_datagrams(s, UPSTREAM) > all_datagrams(s, CLIENT)) &&
+	if ((has_proof(s) || all_datagrams(s, UPSTREAM) > all_datagrams(s, CLIENT)) &&
 	    heard_ms(s, UPSTREAM) + smaller(idle, UDP_PORT_OWED_MS) > now_of(s))
 		return UDP_PORT_STREAM_MS;
 	return UDP_PORT_OWED_MS;
@@ -428,6 +433,8 @@ static void forget(struct udp_session *s)
 	/* a socket that hears no more than what the network has doubled may serve another session */
 	if (s->upstream && !(ms == UDP_PORT_RESTS_MS && udp_upstream_rest(s->upstream, s->forward)))
 		udp_upstream_close(s->upstream, ms);
+	if (s->upstream && ms == UDP_PORT_STREAM_MS)
+		udp_upstreams_charge(&w->udp->upstreams, &s->client);
 	if (s->server)
 		server_leave(s->server);
 	addr_list_put(s->addrs);
@@ -998,7 +1005,7 @@ void udp_worker_close(struct worker *w)
 {
 	struct udp_worker *u = w->udp;
 
-	udp_upstreams_close(&u->upstreams, 0);
+	udp_upstreams_end(&u->upstreams);
 	while (u->sockets) { /* those of old sessions, which other workers had, too */
 		struct udp_socket *us = u->sockets;
 

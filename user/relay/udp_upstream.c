@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/udp.h"
+#include "relay/clients.h"
 #include "relay/forward.h"
 #include "relay/upstream_socket.h"
 
@@ -129,13 +130,55 @@ void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 	}
 }
 
+/* --- ports that count against their clients --- */
+
+struct udp_charge {
+	STAILQ_ENTRY(udp_charge) next;
+	union client_addr client;
+	uint64_t free_ms;
+};
+
+/* Drop those that are over by NOW_MS. */
+static void drop_charges(struct udp_upstreams *us, uint64_t now_ms)
+{
+	struct udp_charge *c;
+
+	while ((c = STAILQ_FIRST(&us->charges)) && c->free_ms <= now_ms) {
+		STAILQ_REMOVE_HEAD(&us->charges, next);
+		clients_leave(&us->worker->shared->clients, &c->client.sa);
+		free(c);
+	}
+}
+
+/* Something begins to rest. */
+static void set_timer(struct udp_upstreams *us)
+{
+	if (!us->n_rests && STAILQ_EMPTY(&us->charges))
+		timer_set(&us->worker->loop, &us->timer, us->worker->loop.now_ms + KEPT_MS);
+}
+
 static void on_rest(struct timer *timer)
 {
 	struct udp_upstreams *us = container_of(timer, struct udp_upstreams, timer);
 
 	udp_upstreams_close(us, KEPT_MS);
-	if (us->n_rests)
+	drop_charges(us, us->worker->loop.now_ms);
+	if (us->n_rests || !STAILQ_EMPTY(&us->charges))
 		timer_set(&us->worker->loop, timer, us->worker->loop.now_ms + KEPT_MS);
+}
+
+void udp_upstreams_charge(struct udp_upstreams *us, const union client_addr *client)
+{
+	struct udp_charge *c = malloc(sizeof(*c));
+
+	if (!c || clients_enter(&us->worker->shared->clients, &client->sa, 0, false)) {
+		free(c);
+		return;
+	}
+	c->client = *client;
+	c->free_ms = us->worker->loop.now_ms + UDP_PORT_STREAM_MS;
+	set_timer(us);
+	STAILQ_INSERT_TAIL(&us->charges, c, next);
 }
 
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
@@ -153,8 +196,8 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 	up->rested_ms = now + UDP_PORT_RESTS_MS;
 	atomic_fetch_add(&f->sessions, 1);
 	STAILQ_INSERT_TAIL(&us->rests, up, next);
-	if (!us->n_rests++)
-		timer_set(&us->worker->loop, &us->timer, now + KEPT_MS);
+	set_timer(us);
+	us->n_rests++;
 	return true;
 }
 
@@ -256,4 +299,11 @@ void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream
 {
 	*us = (struct udp_upstreams){ .worker = w, .handle = handle, .timer.fire = on_rest };
 	STAILQ_INIT(&us->rests);
+	STAILQ_INIT(&us->charges);
+}
+
+void udp_upstreams_end(struct udp_upstreams *us)
+{
+	udp_upstreams_close(us, 0);
+	drop_charges(us, NEVER);
 }

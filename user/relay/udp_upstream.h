@@ -64,10 +64,13 @@ struct udp_upstreams {
 	udp_upstream_fn *handle;
 	STAILQ_HEAD(udp_rests, udp_upstream) rests; /* FIFO */
 	unsigned int n_rests;
+	STAILQ_HEAD(udp_charges, udp_charge) charges; /* FIFO */
 	struct timer timer; /* when those that nobody needs are looked at */
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
+/* None of their sessions is left. */
+void udp_upstreams_end(struct udp_upstreams *us);
 /* Close those that have rested for KEPT_MS. */
 void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms);
 
@@ -85,3 +88,8 @@ struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_sess
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f);
 /* Close UP; its port rests for MS. */
 void udp_upstream_close(struct udp_upstream *up, uint64_t ms);
+/*
+ * A port that CLIENT has used, which has a session, rests for UDP_PORT_STREAM_MS, and counts as one
+ * of its sessions until then: else one client could take all ports, a short session each.
+ */
+void udp_upstreams_charge(struct udp_upstreams *us, const union client_addr *client);
