@@ -323,6 +323,7 @@ class Trial(Rig):
             client.ask(100)
             client.ask(100, reply=5000)
         expect(self.errors("reply-limit") == 2, "not counted")
+        expect("max-reply-factor" in tail(self.daemon.process.log, 30), "not logged")
         self.end()
         with inside(f"{self.lab.name}-server"), socket.create_server(("", 7120)):
             self.begin("max-reply-factor = 5", options=(f"{RELAY}:9120", f"{SERVER}:7120"))

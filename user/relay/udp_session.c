@@ -46,6 +46,8 @@
 #define OWES_MS 1000
 /* What is searched for one that may give way. */
 #define CROWD_MOST 64
+/* Between two lines of the log about max-reply-factor. */
+#define LIMITED_MS 60000
 /* A server that was heard so lately is there, whatever ICMP says. */
 #define ALIVE_MS 1000
 /* A client is gone if so many answers were refused, each so long after the one before. */
@@ -826,6 +828,21 @@ static bool is_within_factor(struct udp_session *s, const struct udp_message *m)
 	return !factor || s->proven || out <= factor * in || gets_all(s);
 }
 
+/* Who subscribes once, and gets the first bytes alone, would find nothing but a count. */
+static void say_limited(struct udp_session *s)
+{
+	struct udp_worker *u = s->worker->udp;
+	char text[ADDR_STRLEN];
+
+	if (now_of(s) < u->say_limited_ms)
+		return;
+	u->say_limited_ms = now_of(s) + LIMITED_MS;
+	log_warning(
+		"forward %s: answers to %s are dropped: it may be forged, until it sends something "
+		"after an answer, and they have more bytes than max-reply-factor allows",
+		forward_name(s->forward->conf), client_addr_text(&s->client, text, sizeof(text)));
+}
+
 /* The server has answered for the first time. */
 static void first_answer(struct udp_session *s)
 {
@@ -855,6 +872,8 @@ static bool take_answer(struct udp_session *s, struct udp_message *m)
 		why = CAUSE_REPLY_LIMIT;
 	else if (!pace_take(s->pace, UPSTREAM, m->len))
 		why = CAUSE_OVER_BANDWIDTH;
+	if (why == CAUSE_REPLY_LIMIT)
+		say_limited(s);
 	if (why != CAUSES) {
 		count_add(&s->worker->stats.errors[why], udp_datagrams(m));
 		return false;

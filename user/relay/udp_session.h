@@ -91,7 +91,8 @@ struct udp_worker {
 	struct timer old; /* when those without a forward are looked at */
 	struct udp_batch *batch;
 	struct udp_upstreams upstreams;
-	uint64_t lost_seen; /* of shared->udp_lost */
+	uint64_t lost_seen;      /* of shared->udp_lost */
+	uint64_t say_limited_ms; /* when max-reply-factor may be logged again */
 };
 
 /* Room for sessions of W; pages are taken as they are needed. */
