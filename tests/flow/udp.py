@@ -593,6 +593,20 @@ class Trial(Rig):
                 self.client().converse(server)
             self.end()
 
+    def test_range(self):
+        """10,000 ports cost at most 3 times the CPU time of TCP's to open."""
+        ticks = {}
+        for protocol in "tcp", "udp":
+            self.begin(forwards={}, options=("--workers", "1", f"{RELAY}:20000-29999/{protocol}",
+                                             f"{SERVER}:{PORTS[0]}-{PORTS[0] + 9999}"))
+            with open(f"/proc/{self.daemon.pid}/stat", encoding="ascii") as file:
+                ticks[protocol] = sum(map(int, file.read().rsplit(")", 1)[1].split()[11:13]))
+            if protocol == "udp":
+                expect(Client(self.lab, RELAY, 20001).who()[2] == PORTS[1], "who is asked")
+            self.end()
+        print(f"# {ticks} ticks of CPU time", flush=True)
+        expect(ticks["udp"] <= 3 * max(ticks["tcp"], 10), f"ticks of CPU time: {ticks}")
+
     def test_source_and_mark(self):
         for n in 77, 78:
             self.ip("relay", f"address add 10.0.2.{n}/24 dev to-server",

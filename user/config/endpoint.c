@@ -17,13 +17,13 @@
 #define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define TEXT_ROOM sizeof(((struct endpoint *)0)->text)
-#define PORTS_MAX 4096 /* of a range: each needs a socket for each worker */
+#define PORTS_MAX 16384 /* of a range: each needs a socket for each worker */
 _Static_assert(PATH_ROOM == 108 && TEXT_ROOM == 288, "messages name what fits");
 
 #define BAD_ADDRESS "expected HOST:PORT, [IPV6]:PORT, either perhaps with /udp, or unix:/path"
 #define BAD_PORT                                                                                   \
 	"bad port, expected a number up to 65535, the name of a service, or a range of "           \
-	"at most 4096, such as 30000-30999"
+	"at most 16384, such as 30000-30999"
 #define DIGITS "0123456789"
 #define HOST_CHARACTERS DIGITS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_."
 

@@ -27,7 +27,7 @@ static int open_one(int family, int protocol)
 	int fd = socket(family, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, protocol);
 
 	socket_set_transparent(fd, family);
-	udp_block(fd, true);
+	udp_block(fd);
 	return fd;
 }
 

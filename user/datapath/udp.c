@@ -82,12 +82,21 @@ int udp_spread(int fd, int family, unsigned int n)
 	return set_program(fd, SO_ATTACH_REUSEPORT_CBPF, code, sizeof(code) / sizeof(code[0]));
 }
 
-int udp_block(int fd, bool block)
+int udp_block(int fd)
 {
 	struct sock_filter nothing = BPF_STMT(BPF_RET | BPF_K, 0);
 
-	return block ? set_program(fd, SO_ATTACH_FILTER, &nothing, 1) :
-		       set_int(fd, SOL_SOCKET, SO_DETACH_FILTER, 0);
+	return set_program(fd, SO_ATTACH_FILTER, &nothing, 1);
+}
+
+#define DISCARD_MOST 1024 /* in a flood there is always one more */
+
+void udp_discard(int fd)
+{
+	char c;
+
+	for (int i = 0; i < DISCARD_MOST && recv(fd, &c, sizeof(c), MSG_DONTWAIT) >= 0; i++)
+		;
 }
 
 /* --- receiving --- */

@@ -44,8 +44,10 @@ int udp_set_listener(int fd, const struct addr *a);
 int udp_spread(int fd, int family, unsigned int n);
 /* The worker, of N, that has the flows of PEER. */
 unsigned int udp_worker(const union client_addr *peer, unsigned int n);
-/* FD drops all that comes (BLOCK), or takes it again. */
-int udp_block(int fd, bool block);
+/* FD drops all that comes from now on. */
+int udp_block(int fd);
+/* Drop what FD has received so far. */
+void udp_discard(int fd);
 
 /*
  * Room for UDP_BATCH messages, until free().  NULL: no memory.  Pages are taken as they are needed.

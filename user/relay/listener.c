@@ -253,7 +253,7 @@ static int set_options(int fd, const struct forward_conf *fc, const struct addr 
 	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
 		return -errno;
 	if (fc->listen.udp)
-		return udp_set_listener(fd, a) ?: udp_block(fd, true);
+		return udp_set_listener(fd, a);
 	/* before listen(2): who connects at once has them, too */
 	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 }
@@ -302,10 +302,10 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		r = fds[i] = open_socket(fc, a, true);
 		i += r >= 0;
 	}
-	if (r >= 0 && fc->listen.udp) { /* all are there: they receive from now on */
+	if (r >= 0 && fc->listen.udp) { /* all are there: what came before may be at any of them */
 		r = udp_spread(fds[0], a->ss.ss_family, n);
 		for (unsigned int k = 0; !r && k < n; k++)
-			r = udp_block(fds[k], false);
+			udp_discard(fds[k]);
 	}
 	if (r >= 0)
 		return 0;

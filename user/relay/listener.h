@@ -55,7 +55,7 @@ struct listening {
  * has picked.  JOINS: this daemon has sockets that may be in the way of A; otherwise A must be
  * free, since SO_REUSEPORT would let a second culvert of the same user share it in silence.  A
  * unix socket's file that nobody listens on is left over from a crash, and is removed.  Those of UDP
- * take no datagram before all of them are there.  -errno; ERR says what is wrong.
+ * drop what comes before all of them are there.  -errno; ERR says what is wrong.
  *
  * The kernel wants all sockets of one SO_REUSEPORT group to be made under the same effective uid.
  */

@@ -189,6 +189,7 @@ static void close_old(struct timer *timer)
 			continue;
 		}
 		*at = us->next;
+		u->n_old--;
 		loop_watch(loop, &us->source, 0, false);
 		close(us->source.fd);
 		atomic_fetch_sub(&us->forward->old_sockets, 1);
@@ -199,11 +200,12 @@ static void close_old(struct timer *timer)
 /* What has nothing but old sessions goes on, so that these stay where they are; or a new one. */
 static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 {
-	struct udp_socket *us = w->udp->sockets;
+	struct udp_socket *us = w->udp->n_old ? w->udp->sockets : NULL;
 
 	while (us && (!us->old || !addr_equal(&us->addr, a)))
 		us = us->next;
 	if (us) {
+		w->udp->n_old--;
 		atomic_fetch_sub(&us->forward->old_sockets, 1);
 		return us;
 	}
@@ -242,7 +244,10 @@ struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const
 
 void udp_listener_end(struct udp_socket *us)
 {
+	struct worker *w = us->worker;
+
 	us->old = true;
 	atomic_fetch_add(&us->forward->old_sockets, 1);
-	close_old(&us->worker->udp->old);
+	w->udp->n_old++;
+	timer_set(&w->loop, &w->udp->old, w->loop.now_ms); /* once for all that end now */
 }

@@ -88,7 +88,8 @@ struct udp_worker {
 	struct udp_session *unproven; /* the first of these; NULL: none is, */
 	unsigned int n_unproven;      /* and how many they are */
 	struct udp_socket *sockets;
-	struct timer old; /* when those without a forward are looked at */
+	unsigned int n_old; /* of them, those that are old */
+	struct timer old;   /* when those without a forward are looked at */
 	struct udp_batch *batch;
 	struct udp_upstreams upstreams;
 	uint64_t lost_seen;      /* of shared->udp_lost */
