@@ -826,7 +826,11 @@ int graft_offer(struct __sk_buff *skb)
 	case GRAFT_ROUTES:
 		return count_routes();
 	case GRAFT_ENTER:
-		return enter(g, q.slot);
+		if (enter(g, q.slot))
+			return GRAFT_NO_SLOT;
+		return is_connected(skb, &g->side[0]) || is_connected(skb, &g->side[1]) ?
+			       GRAFT_IN_HAND :
+			       GRAFT_OK;
 	case GRAFT_FORGET:
 		return forget(g, q.slot);
 	}

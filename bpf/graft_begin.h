@@ -234,6 +234,19 @@ static __always_inline int enter(const struct graft_entry *g, __u32 slot)
 	return GRAFT_OK;
 }
 
+/* Is there a socket at the tuple of S, but for one that listens, or is over? */
+static __always_inline bool is_connected(struct __sk_buff *skb, const struct graft_side *s)
+{
+	struct bpf_sock *sk = look_up(skb, s);
+	bool is;
+
+	if (!sk)
+		return false;
+	is = sk->state != BPF_TCP_LISTEN && sk->state != BPF_TCP_TIME_WAIT;
+	bpf_sk_release(sk);
+	return is;
+}
+
 static __always_inline int offer(struct __sk_buff *skb, const struct graft_request *q,
 				 struct graft_entry *g)
 {

@@ -318,7 +318,7 @@ enum graft_op {
 	GRAFT_KILL,   /* DONE: shift packets from now on, so the sockets' resets get to the ends */
 	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
 	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
-	GRAFT_ENTER,  /* SETTING: enter the tuples in `flows`, */
+	GRAFT_ENTER,  /* SETTING: enter the tuples in `flows`; GRAFT_IN_HAND: a socket has one, */
 	GRAFT_FORGET, /* and take them out */
 };
 

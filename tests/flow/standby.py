@@ -21,7 +21,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../
 # pylint: disable=wrong-import-position
 from labkit import (ONLY, Lab, LabError, begin_or_skip, cases_of, expect, run_cases, run_test, tail,
                     test_options, wait_until)
-from standby_rig import (CLIENT_SIDE, CONFIG, OWN, RELAYS, Pair)
+from standby_rig import (CLIENT_SIDE, CONFIG, OWN, PORTS, RELAYS, SERVER_SIDE, Pair)
 
 QUICK = ["power", "planned", "back", "records"]
 
@@ -141,6 +141,104 @@ class Trial(Pair):
         self.say(old, "ask")
         self.finish(new)
         self.finish(old)
+
+    def restart(self, relay, ports):
+        """RELAY with another range of local ports."""
+        self.inside(relay, "sysctl", "-qw", f"net.ipv4.ip_local_port_range={ports}")
+        self.relays[relay].process.kill()
+        self.lab.stop(self.relays[relay].process)
+        for to in list(self.links):
+            self.unlink(to)
+        self.forget(relay)
+        self.start(relay)
+        for to in RELAYS:
+            self.link(to)
+
+    def crowd(self, name, n, address=CLIENT_SIDE[0], port=9153):
+        """N clients of UDP."""
+        return self.lab.start("client", sys.executable, "-c", CROWD, address, str(port), name,
+                              str(n), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def ask_all(self, crowd):
+        """Until all get their own answers, and never another's."""
+        def all_answered():
+            said = self.say(crowd, "ask")
+            expect(not said["foreign"], f"answers to others: {said}")
+            return not said["lost"]
+
+        wait_until(all_answered, "all to be answered", 20)
+
+    def serve_datagrams(self):
+        server = self.lab.start("server", sys.executable, "-c", DATAGRAMS, "7153",
+                                stdout=subprocess.PIPE)
+        server.stdout.readline()
+        return server
+
+    def test_ports(self):
+        """A1: no new session has a port of a held one, though both relays connect from some ports."""
+        def same_ports():
+            return [s["same_ports"] for r in RELAYS for s in self.standby(r)["streams"]
+                    if s["stream"] == "import"]
+
+        expect(same_ports() == [False, False], f"ports: {same_ports()}")
+        self.restart("relay", "29850 30049")
+        wait_until(lambda: same_ports() == [True, True], "both to say that ports are the same")
+        expect("it connects from ports 29850 to 30049" in tail(self.relays["relay2"].process.log),
+               "the log does not say that ports are the same")
+        server, clients = self.serve_datagrams(), []
+        try:
+            clients.append(self.crowd("old", 80))
+            idle = self.talk(9100, "i", 80)
+            self.ask_all(clients[0])
+            self.wait_mirrored("relay", 160)
+            self.move("relay", "relay2", True)
+            self.ask_all(clients[0])
+            self.come_back("relay")
+            self.wait_all_mirrored("relay2")
+            wait_until(lambda: self.standby("relay")["held"] == 160, "all to be held")
+            self.move("relay2", "relay", False)
+            clients.append(self.crowd("new", 80))
+            new = self.talk(9100, "e", 80)
+            for client in clients[::-1]:
+                self.ask_all(client)
+            self.say(idle, "ask")
+            self.finish(new)
+            self.finish(idle)
+        finally:
+            for process in clients + [server]:
+                self.lab.stop(process)
+            self.restart("relay", PORTS["relay"])
+
+    def test_ports_in_use(self):
+        """A1: a record whose port is in use here is refused."""
+        server, clients = self.serve_datagrams(), []
+        try:
+            for relay in RELAYS:
+                self.restart(relay, "31000 31039")
+            for relay in RELAYS:  # of TCP; the start wants more
+                self.inside(relay, "sysctl", "-qw", "net.ipv4.ip_local_port_range=31100 31101")
+            for relay in RELAYS:
+                self.unlink(relay)
+            self.ip("relay2", "address", "add", SERVER_SIDE[0] + "/24", "dev", "to-server")
+            clients.append(self.crowd("stray", 40, OWN["relay2"][0]))
+            self.say(clients[0], "ask")  # answers come to the other relay
+            clients.append(self.lab.start("client", sys.executable, "-c", CONNECT, OWN["relay2"][0],
+                                          "9109", stdin=subprocess.PIPE))
+            wait_until(lambda: len(self.sessions("relay2")) == 41, "sessions of relay2")
+            self.announce("relay")  # relay2 has asked for its neighbours with that address
+            clients.append(self.crowd("old", 5))
+            self.ask_all(clients[2])
+            idle = self.talk(9100, "i", 2)
+            self.link("relay2")
+            self.wait_mirrored("relay", 7)
+            wait_until(lambda: self.standby("relay2")["refused"] == 6, "six to be refused")
+            expect(self.standby("relay2")["held"] == 1, "not one is held")
+            self.finish(idle)
+        finally:
+            for process in clients + [server]:
+                self.lab.stop(process)
+            for relay in RELAYS:
+                self.restart(relay, PORTS[relay])
 
     def test_control(self):
         """What came is counted, listed, timed out and killed as any other, and its ends are told."""
@@ -278,9 +376,7 @@ class Trial(Pair):
 
     def test_datagrams(self):
         """Flows of UDP go on with the same port at the server."""
-        server = self.lab.start("server", sys.executable, "-c", DATAGRAMS, "7153",
-                                stdout=subprocess.PIPE)
-        server.stdout.readline()
+        server = self.serve_datagrams()
         client = self.lab.start("client", sys.executable, "-c", ASK, CLIENT_SIDE[0], "9153",
                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         first = [self.say(client, "ask") for _ in range(4)][-1]
@@ -423,20 +519,46 @@ class Storm(Trial):
                   f" longest {max(gaps)} ms", flush=True)
 
 
+# Each of N clients says its name, and a number; lines of JSON tell what they have got.
+CROWD = """
+import json, select, socket, sys, time
+clients, turn = [], 0
+for _ in range(int(sys.argv[4])):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], int(sys.argv[2])))
+    clients.append(s)
+for line in sys.stdin:
+    turn, foreign, end = turn + 1, 0, time.monotonic() + 2
+    want = {s: f"{sys.argv[3]}-{i}-{turn}" for i, s in enumerate(clients)}
+    for s, d in want.items():
+        s.send(d.encode())
+    left = set(want)
+    while left and (rest := end - time.monotonic()) > 0:
+        for s in select.select(clients, [], [], rest)[0]:
+            try: d = s.recv(100).decode().split()[1]
+            except OSError: continue
+            left.discard(s) if d == want[s] else None
+            foreign += d.rsplit("-", 1)[0] != want[s].rsplit("-", 1)[0]
+    print(json.dumps({"lost": len(left), "foreign": foreign}), flush=True)
+"""
+CONNECT = """
+import socket, sys
+s = socket.create_connection(sys.argv[1:3])
+sys.stdin.read()
+"""
 DATAGRAMS = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", int(sys.argv[1])))
 print("ready", flush=True)
 while True:
     d, a = s.recvfrom(2000)
-    s.sendto(b"%d" % a[1], a)
+    s.sendto(b"%d %s" % (a[1], d), a)
 """
 ASK = """
 import json, socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], int(sys.argv[2])))
 s.settimeout(1)
 for line in sys.stdin:
-    try: s.send(b"x"); print(json.dumps({"port": int(s.recv(100))}), flush=True)
+    try: s.send(b"x"); print(json.dumps({"port": int(s.recv(100).split()[0])}), flush=True)
     except OSError as e: print(json.dumps({"error": str(e)}), flush=True)
 """
 

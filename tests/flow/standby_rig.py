@@ -53,6 +53,7 @@ listen = :9109
 upstream = {SERVER}:7100
 source = {SERVER_SIDE[0]}
 idle-timeout = 3s
+connect-timeout = 60s
 """
 # Ethernet frames that say who has the addresses now: gratuitous ARP, and neighbour advertisements.
 ANNOUNCE = """

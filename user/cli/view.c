@@ -37,7 +37,9 @@ static const struct table {
 	  { "name", "server", "state", "weight", "backup", "live", "sessions", "failures",
 	    "last_error" } },
 	{ "carriers", NULL, { "carrier", "flows", "bytes" } },
-	{ "streams", NULL, { "stream", "name", "in_sync", "since_ms", "heard_ms", "records" } },
+	{ "streams",
+	  NULL,
+	  { "stream", "name", "in_sync", "since_ms", "heard_ms", "records", "same_ports" } },
 	{ "features", NULL, { "name", "available", "reason" } },
 };
 

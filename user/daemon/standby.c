@@ -23,9 +23,12 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "daemon/adopt.h"
 #include "datapath/graft_record.h"
 #include "datapath/udp_graft.h"
+#include "relay/udp_upstream.h"
+#include "relay/upstream_socket.h"
 
 #define LOOK_MS 50
 #define ALIVE_MS 1000
@@ -492,6 +495,9 @@ static void export(struct stream *s)
 	if (!put(s, &r) || !flush(s))
 		return;
 	change_stream(s, true, true);
+	r.kind = RECORD_PORTS;
+	upstream_ports(r.ports);
+	put(s, &r);
 	r.kind = RECORD_ALIVE;
 	for (alive_ms = clock_ms(); !control_wait(s->control, s->fd, LOOK_MS);) {
 		if (!tell_all(s))
@@ -546,7 +552,7 @@ static int take_session(struct stream *s, struct graft_record *r)
 	const struct forward *f;
 	struct held h;
 	bool transparent;
-	uint32_t at;
+	uint32_t was, at;
 	int e;
 
 	pthread_mutex_lock(&sb->reload->forwards.lock);
@@ -557,13 +563,19 @@ static int take_session(struct stream *s, struct graft_record *r)
 		return -ENOENT;
 	for (int side = 0; side < 2 - transparent; side++) /* else that one is the client's */
 		follow_address(sb, &record_leg(r, side)->tuple.local);
-	at = find(sb, &record_leg(r, 0)->tuple, udp);
+	was = at = find(sb, &record_leg(r, 0)->tuple, udp);
 	if (!is_known(sb, at, r)) {
 		e = udp ? udp_graft_import(sb->udp, &r->flow, &at) :
 			  graft_import(sb->grafts, &r->tcp, &at);
+		at += udp && !e ? sb->n : 0;
+		/* after it is entered, or a new session could take it; not what has just left */
+		if (!e && udp && was == NO_SLOT &&
+		    udp_port_is_used(record_leg(r, 1)->tuple.local_port)) {
+			held_end(sb->shared, at);
+			e = -EADDRINUSE;
+		}
 		if (e)
 			return e;
-		at += udp ? sb->n : 0;
 	}
 	bit_set(s->known, at, true);
 	h = held_at(sb->shared, at);
@@ -604,6 +616,20 @@ static void part(struct stream *s, const struct graft_record *r)
 		*h.mirrored = GRAFT_OVER;
 }
 
+static void compare_ports(struct stream *s, const unsigned int its[2])
+{
+	unsigned int own[2];
+
+	upstream_ports(own);
+	s->same_ports = its[0] <= own[1] && own[0] <= its[1];
+	if (s->same_ports)
+		log_limited(LOG_WARNING,
+			    "standby: import %s: it connects from ports %u to %u, and this relay "
+			    "from %u to %u: a session whose port is in use is refused "
+			    "(net.ipv4.ip_local_port_range)",
+			    s->name, its[0], its[1], own[0], own[1]);
+}
+
 static int take(struct stream *s, struct graft_record *r)
 {
 	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP)
@@ -612,6 +638,8 @@ static int take(struct stream *s, struct graft_record *r)
 		part(s, r);
 	else if (r->kind == RECORD_SYNC)
 		drop_others(s);
+	else if (r->kind == RECORD_PORTS)
+		compare_ports(s, r->ports);
 	return 0;
 }
 
@@ -631,8 +659,9 @@ static void take_record(struct stream *s, struct graft_record *r)
 		return;
 	sb->refused++;
 	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", s->name,
-		    e == -ENOENT ? "no forward here has the name of its forward" :
-				   "max-sessions is too low for those of both relays");
+		    e == -ENOENT     ? "no forward here has the name of its forward" :
+		    e == -EADDRINUSE ? "another session here has its port, or its client's" :
+				       "max-sessions is too low for those of both relays");
 }
 
 /* Say why no more is read.  What was taken stays. */
@@ -729,6 +758,7 @@ struct json_object *standby_json(struct standby *sb)
 		json_add_int(one, "since_ms", synced ? now - synced : 0);
 		json_add_int(one, "heard_ms", now - last);
 		json_add_int(one, "records", s->records);
+		json_add_bool(one, "same_ports", s->same_ports);
 		json_append(list, one);
 	}
 	json_add(o, "streams", list);

@@ -30,6 +30,7 @@ struct stream {
 	_Atomic uint64_t records;
 	_Atomic uint64_t last_ms;   /* it took or told something then */
 	_Atomic uint64_t synced_ms; /* 0: it is not in sync */
+	_Atomic bool same_ports;    /* of an import: both relays connect from some ports */
 
 	/* by its thread */
 	struct standby *sb;

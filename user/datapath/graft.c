@@ -56,6 +56,7 @@ struct slot {
 	uint32_t asked_ms; /* when (low half) */
 	int sockets[2];    /* made anew, and not taken; -1: none */
 	bool given;        /* they were, or could not be */
+	bool held;         /* it is another relay's, and nobody has adopted it */
 };
 
 struct grafts {
@@ -66,6 +67,7 @@ struct grafts {
 	struct graft_attachments attached;
 	uint32_t routes, policies; /* as seen last */
 	_Atomic bool doubtful;     /* a session was, since the main thread has looked */
+	_Atomic unsigned int held; /* slots that are */
 	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
@@ -121,6 +123,14 @@ uint32_t graft_tag(const char *name)
 
 /* --- the queue of free slots --- */
 
+/* Before others can find what is held, and after. */
+static void set_held(struct grafts *gs, uint32_t slot, bool held)
+{
+	if (gs->slots[slot].held != held)
+		atomic_fetch_add(&gs->held, held ? 1 : -1U);
+	gs->slots[slot].held = held;
+}
+
 /* The slot that was given back first, if it can be used again; or NO_SLOT. */
 static uint32_t take(struct grafts *gs)
 {
@@ -141,6 +151,7 @@ static uint32_t take(struct grafts *gs)
 
 static void put(struct grafts *gs, uint32_t slot)
 {
+	set_held(gs, slot, false);
 	pthread_mutex_lock(&gs->lock);
 	bit_set(gs->used, slot, false);
 	gs->slots[slot].put_ms = (uint32_t)clock_ms();
@@ -166,6 +177,7 @@ static void fill_queue(struct grafts *gs)
 			put(gs, i);
 		else
 			bit_set(gs->used, i, true);
+		set_held(gs, i, graft_state(gs, i) == GRAFT_STANDBY);
 	}
 }
 
@@ -560,13 +572,11 @@ static void set_free(struct grafts *gs, uint32_t slot)
 uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple)
 {
 	struct graft_place place;
-	enum graft_state state;
 
 	if (bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.flows), tuple, &place) ||
 	    memcmp(&gs->all[place.slot].side[place.side].tuple, tuple, sizeof(*tuple)) != 0)
 		return NO_SLOT;
-	state = graft_state(gs, place.slot);
-	return state == GRAFT_FREE || state == GRAFT_CLOSED ? NO_SLOT : place.slot;
+	return bit_is(gs->used, place.slot) ? place.slot : NO_SLOT; /* else it is over */
 }
 
 bool graft_drop(struct grafts *gs, uint32_t slot)
@@ -579,13 +589,15 @@ bool graft_drop(struct grafts *gs, uint32_t slot)
 
 int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 {
+	uint32_t was = graft_find(gs, &e->side[0].tuple), slot;
+	bool same = was != NO_SLOT && was == graft_find(gs, &e->side[1].tuple);
 	struct graft_entry *g;
-	uint32_t slot;
+	int r;
 
 	for (int side = 0; side < 2; side++) {
 		slot = graft_find(gs, &e->side[side].tuple);
 		if (slot != NO_SLOT && !graft_drop(gs, slot))
-			return -EEXIST;
+			return same ? -EEXIST : -EADDRINUSE;
 	}
 	slot = take(gs);
 	if (slot == NO_SLOT)
@@ -597,13 +609,28 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 	__atomic_store_n(&g->state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
 	run(gs, GRAFT_FORGET, slot);
 	*g = *e;
-	if (run(gs, GRAFT_ENTER, slot)) {
+	r = run(gs, GRAFT_ENTER, slot);
+	if (r == GRAFT_IN_HAND && same) /* it has just left, and its socket is being closed */
+		r = 0;
+	if (r) {
 		set_free(gs, slot);
-		return -ENOSPC;
+		return r == GRAFT_IN_HAND ? -EADDRINUSE : -ENOSPC;
 	}
+	set_held(gs, slot, true);
 	__atomic_store_n(&g->state, GRAFT_STANDBY, __ATOMIC_SEQ_CST);
 	*ret_slot = slot;
 	return 0;
+}
+
+void graft_adopt(struct grafts *gs, uint32_t slot, uint32_t worker)
+{
+	gs->all[slot].worker = worker;
+	set_held(gs, slot, false);
+}
+
+bool grafts_hold(const struct grafts *gs)
+{
+	return gs && atomic_load(&gs->held);
 }
 
 void graft_wake(struct grafts *gs, uint32_t slot)
@@ -648,6 +675,7 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 		return false;
 	g->source = 0;
 	g->worker = GRAFT_NOBODY;
+	set_held(gs, slot, true);
 	change(gs, slot, GRAFT_SETTING, GRAFT_STANDBY);
 	if (g->mirrored == GRAFT_OVER)
 		graft_drop(gs, slot);
@@ -822,7 +850,7 @@ unsigned int grafts_total(const struct grafts *gs)
 
 struct udp_grafts *grafts_udp(const struct grafts *gs)
 {
-	return gs->udp;
+	return gs ? gs->udp : NULL;
 }
 
 /* --- events --- */

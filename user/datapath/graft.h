@@ -117,7 +117,7 @@ const char *graft_refusal_name(enum graft_refusal r);
 enum graft_state graft_state(const struct grafts *gs, uint32_t slot);
 /* Packets of the session are translated, or were until its end: its sockets see none. */
 bool graft_carries(const struct grafts *gs, uint32_t slot);
-/* Of which the caller may write `counted`, the bytes that it has counted, and `worker`. */
+/* Of which the caller may write `counted`, the bytes that it has counted. */
 volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot);
 
 /* OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already. */
@@ -159,7 +159,8 @@ void grafts_set_unsynced(struct grafts *gs, bool unsynced);
 void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu);
 /*
  * Enter E, of which all is set that is not of one machine, as STANDBY of no import, in place
- * of what is entered.  -EEXIST: this relay has a session with such a tuple itself; -ENOSPC.
+ * of what is entered so.  -EEXIST: it is a session's here; -EADDRINUSE: another session, or a socket,
+ * has one of its tuples; -ENOSPC.
  */
 int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot);
 /* The slot of what is STANDBY, or at work, with that tuple; or NO_SLOT. */
@@ -167,6 +168,10 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot);
 uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple);
 /* Take out what is STANDBY in SLOT.  False: nothing is. */
 bool graft_drop(struct grafts *gs, uint32_t slot);
+/* Sessions are held that are other relays': a port is chosen so that graft_find() finds none. */
+bool grafts_hold(const struct grafts *gs);
+/* It is a session's of that worker from now on. */
+void graft_adopt(struct grafts *gs, uint32_t slot, uint32_t worker);
 /* STANDBY: ACTIVE, as if a packet had come. */
 void graft_wake(struct grafts *gs, uint32_t slot);
 /* It came from another relay, or was left, and no worker has it. */
@@ -180,7 +185,7 @@ bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *addr
 /* It is not: the session becomes STANDBY, and nobody's.  False: it has ended. */
 bool graft_leave(struct grafts *gs, uint32_t slot);
 
-/* Flows of UDP, as many as there are slots. */
+/* Flows of UDP, as many as there are slots.  Of NULL it is NULL. */
 struct udp_grafts;
 struct udp_grafts *grafts_udp(const struct grafts *gs);
 

@@ -152,6 +152,9 @@ static void record(struct codec *c, struct graft_record *r)
 	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
 		FIELD(c, r->udp, 1);
 		tuple(c, &r->client);
+	} else if (r->kind == RECORD_PORTS) {
+		FIELD(c, r->ports[0], 2);
+		FIELD(c, r->ports[1], 2);
 	}
 }
 

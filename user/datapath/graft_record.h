@@ -23,6 +23,7 @@ enum record_kind {
 	RECORD_LEFT,  /* or its address is not here any more */
 	RECORD_SYNC,  /* all that there is has been told */
 	RECORD_ALIVE, /* each second */
+	RECORD_PORTS, /* from which this relay connects to servers */
 	RECORD_KINDS,
 };
 
@@ -36,6 +37,7 @@ struct graft_record {
 		struct graft_tuple client; /* GONE, LEFT: what its client's packets have */
 		struct graft_entry tcp;    /* but for what is of one machine, and zeroes */
 		struct udp_flow flow;      /* the same */
+		unsigned int ports[2];     /* PORTS: the first and the last */
 	};
 };
 

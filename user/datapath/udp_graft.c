@@ -36,6 +36,8 @@ struct udp_grafts {
 	uint64_t *used;
 	uint32_t n_slots, n_buckets; /* but for the last one */
 
+	uint16_t held[1 << 16]; /* by port, as in a tuple: flows that are UDP_STANDBY with it */
+
 	pthread_mutex_t lock;         /* of buckets and queue; never taken on the payload path */
 	uint32_t first, last, n_free; /* free slots, oldest first */
 };
@@ -146,6 +148,22 @@ uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
 
 /* --- slots --- */
 
+/* The lock is held.  The port of a flow that is UDP_STANDBY is nobody else's. */
+static void set_used(struct udp_grafts *us, uint32_t slot, uint32_t used)
+{
+	struct udp_flow *f = &us->flows[slot];
+	uint16_t *held = &us->held[f->leg[1].tuple.local_port];
+	int more = (used == UDP_STANDBY) - (f->used == UDP_STANDBY);
+
+	__atomic_fetch_add(held, (uint16_t)more, __ATOMIC_SEQ_CST);
+	f->used = used;
+}
+
+bool udp_graft_has_port(const struct udp_grafts *us, in_port_t port)
+{
+	return us && __atomic_load_n(&us->held[port], __ATOMIC_SEQ_CST);
+}
+
 /* The lock is held. */
 static void leave(struct udp_grafts *us, uint32_t slot)
 {
@@ -157,7 +175,7 @@ static void leave(struct udp_grafts *us, uint32_t slot)
 		while ((at = find(us, t)) && *at == udp_place(slot, leg))
 			set(at, 0);
 	}
-	us->flows[slot].used = 0;
+	set_used(us, slot, 0);
 	bit_set(us->used, us->n_slots + slot, false);
 	us->flows[slot].left_ms = (uint32_t)clock_ms();
 	*(us->n_free++ ? &us->flows[us->last].next_free : &us->first) = slot;
@@ -182,6 +200,8 @@ static uint32_t enter(struct udp_grafts *us, const struct udp_flow *f)
 	us->first = us->flows[slot].next_free;
 	us->n_free--;
 	us->flows[slot] = *f;
+	us->flows[slot].used = 0;
+	set_used(us, slot, f->used);
 	bit_set(us->used, us->n_slots + slot, true);
 	if (put_in(us, slot, 0) && put_in(us, slot, 1))
 		return slot;
@@ -216,15 +236,30 @@ static void stand_by(const struct udp_grafts *us, struct udp_flow *f)
 					       .seen = *us->ways - 1,
 					       .path_mtu = f->at[leg].path_mtu };
 	f->source = 0;
-	f->used = UDP_STANDBY;
 }
 
 void udp_graft_part(struct udp_grafts *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
-	if (us->flows[slot].used)
+	if (us->flows[slot].used) {
 		stand_by(us, &us->flows[slot]);
+		set_used(us, slot, UDP_STANDBY);
+	}
 	pthread_mutex_unlock(&us->lock);
+}
+
+void udp_graft_adopt(struct udp_grafts *us, uint32_t slot)
+{
+	pthread_mutex_lock(&us->lock);
+	set_used(us, slot, 1);
+	pthread_mutex_unlock(&us->lock);
+}
+
+bool udp_graft_is_held(struct udp_grafts *us, const struct graft_tuple *t)
+{
+	uint32_t slot = us ? udp_graft_find(us, t) : NO_UDP_SLOT;
+
+	return slot != NO_UDP_SLOT && us->flows[slot].used == UDP_STANDBY;
 }
 
 bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot)
@@ -239,19 +274,23 @@ bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot)
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot)
 {
 	struct udp_flow new = *f;
-	int r = 0;
+	uint32_t was[2], *at;
+	bool taken = false;
+	int r;
 
 	stand_by(us, &new);
+	new.used = UDP_STANDBY;
 	pthread_mutex_lock(&us->lock);
-	for (int leg = 0; leg < 2 && !r; leg++) {
-		uint32_t *at = find(us, &f->leg[leg].tuple);
-
-		if (at && us->flows[(*at - 1) >> 1].used != UDP_STANDBY)
-			r = -EEXIST;
-		else if (at)
-			leave(us, (*at - 1) >> 1);
+	for (int leg = 0; leg < 2; leg++) {
+		at = find(us, &f->leg[leg].tuple);
+		was[leg] = at ? (*at - 1) >> 1 : NO_UDP_SLOT;
+		taken = taken || (at && us->flows[was[leg]].used != UDP_STANDBY);
 	}
-	if (!r) {
+	for (int leg = 0; leg < 2 && !taken; leg++)
+		if (find(us, &f->leg[leg].tuple))
+			leave(us, was[leg]);
+	r = was[0] == was[1] ? -EEXIST : -EADDRINUSE;
+	if (!taken) {
 		*ret_slot = enter(us, &new);
 		r = *ret_slot == NO_UDP_SLOT ? -ENOSPC : 0;
 	}
@@ -312,6 +351,8 @@ static void find_left(struct udp_grafts *us)
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
 		if (us->flows[slot].used != UDP_STANDBY)
 			us->flows[slot].used = us->flows[slot].used == 1 && is_live(us, slot);
+		else
+			us->held[us->flows[slot].leg[1].tuple.local_port]++;
 	for (struct udp_bucket *b = us->buckets; b < us->buckets + us->n_buckets; b++)
 		for (uint32_t *at = b->place; at < b->place + UDP_PLACES; at++)
 			if (*at &&

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -53,9 +54,15 @@ void udp_graft_part(struct udp_grafts *us, uint32_t slot);
 bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot);
 /*
  * Enter F, of another relay, as UDP_STANDBY of no import, in place of what is entered so.
- * -EEXIST: a tuple is that of another flow; -ENOSPC.
+ * -EEXIST: it is a session's here; -EADDRINUSE: another session has one of its tuples; -ENOSPC.
  */
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot);
+/* It is a session's from now on. */
+void udp_graft_adopt(struct udp_grafts *us, uint32_t slot);
+/* What arrives as T says is of a flow that is UDP_STANDBY.  US may be NULL, as in the next. */
+bool udp_graft_is_held(struct udp_grafts *us, const struct graft_tuple *t);
+/* A flow that is UDP_STANDBY has local port PORT at its server. */
+bool udp_graft_has_port(const struct udp_grafts *us, in_port_t port);
 /* The word of LEG: it changes with each datagram that passes. */
 uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg);
 /*

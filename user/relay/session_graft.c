@@ -354,5 +354,5 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 		s->flows[dir].engine = s->forward->engine;
 	}
 	w->grafted[slot] = s;
-	e->worker = w->index;
+	graft_adopt(gs, slot, w->index);
 }

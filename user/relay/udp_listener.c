@@ -11,6 +11,7 @@
 #include "base/minmax.h"
 #include "datapath/icmp.h"
 #include "datapath/tcp.h"
+#include "datapath/udp_graft.h"
 #include "relay/admission.h"
 
 #define OLD_MS 1000 /* between two looks at old sockets */
@@ -93,7 +94,8 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 	anew = s && !us->old && udp_session_is_over(s);
 	if (anew)
 		s = NULL;
-	if (!s && !us->old)
+	/* else another relay's is adopted in a moment: its client begins no second one */
+	if (!s && !us->old && !udp_graft_is_held(grafts_udp(us->worker->shared->grafts), &tuple))
 		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
 	if (s && anew)
 		s->answered = true;

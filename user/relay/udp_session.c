@@ -65,7 +65,7 @@ static uint64_t now_of(const struct udp_session *s)
 
 static struct udp_grafts *grafts_of(const struct udp_session *s)
 {
-	return s->worker->shared->grafts ? grafts_udp(s->worker->shared->grafts) : NULL;
+	return grafts_udp(s->worker->shared->grafts);
 }
 
 /* --- what packet programs have done --- */
@@ -728,7 +728,7 @@ static bool is_gone(struct udp_session *s, int error, unsigned int least)
 
 void udp_session_client_error(struct worker *w, const struct udp_error *e)
 {
-	struct udp_grafts *us = w->shared->grafts ? grafts_udp(w->shared->grafts) : NULL;
+	struct udp_grafts *us = grafts_udp(w->shared->grafts);
 	struct graft_tuple tuple;
 	struct udp_session *s;
 	uint32_t slot;
@@ -1173,7 +1173,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 		return r;
 	}
 	s->slot = slot;
-	flow->used = 1; /* it may have been another relay's */
+	udp_graft_adopt(gs, slot);
 	flow->idle = udp_graft_idle(f->conf->idle_timeout_ms);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->counted[dir] = grafted(s, dir);

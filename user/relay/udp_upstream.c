@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/udp.h"
+#include "datapath/udp_graft.h"
 #include "relay/clients.h"
 #include "relay/forward.h"
 #include "relay/upstream_socket.h"
@@ -32,7 +33,7 @@ SYSCALLS_ALLOWED(SYSCALL(bind), SYSCALL(connect), SYSCALL(recvfrom), SYSCALL(clo
 
 static uint16_t ours[PORTS];
 static uint32_t n_ours;
-static _Atomic uint64_t free_at[PORTS]; /* by port, in ms; 0: it is in use, or not ours */
+static _Atomic uint64_t free_at[PORTS]; /* by port, in ms; 0: it is not ours; NEVER: in use */
 
 /* Ports and ranges of them in the file at PATH: "1,3-5", or "1 5". */
 static void read_ports(const char *path, bool are_ours)
@@ -71,7 +72,8 @@ in_port_t udp_port_take(uint64_t now_ms)
 
 		n = i < TRIES ? arc4random_uniform(n_ours) : (n + 1) % n_ours;
 		at = atomic_load(&free_at[ours[n]]);
-		if (at && at <= now_ms && atomic_compare_exchange_strong(&free_at[ours[n]], &at, 0))
+		if (at && at <= now_ms &&
+		    atomic_compare_exchange_strong(&free_at[ours[n]], &at, NEVER))
 			return htons(ours[n]);
 	}
 	return 0;
@@ -79,12 +81,24 @@ in_port_t udp_port_take(uint64_t now_ms)
 
 bool udp_port_take_this(in_port_t port)
 {
-	return atomic_exchange(&free_at[ntohs(port)], 0);
+	uint64_t was = atomic_exchange(&free_at[ntohs(port)], NEVER);
+
+	return was && was != NEVER;
 }
 
 void udp_port_put(in_port_t port, uint64_t free_ms)
 {
 	atomic_store(&free_at[ntohs(port)], free_ms);
+}
+
+bool udp_port_is_used(in_port_t port)
+{
+	return atomic_load(&free_at[ntohs(port)]) == NEVER;
+}
+
+in_port_t udp_port_any(void)
+{
+	return n_ours ? htons(ours[arc4random_uniform(n_ours)]) : 0;
 }
 
 /* --- sockets that rest --- */
@@ -234,6 +248,7 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		     const union client_addr *client, const struct addr *own)
 {
 	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
+	const struct udp_grafts *held = grafts_udp(up->among->worker->shared->grafts);
 	uint64_t now = up->among->worker->loop.now_ms;
 	int r = -EADDRINUSE;
 
@@ -249,7 +264,10 @@ static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 			break;
 		addr_set_port(&a, up->port);
 		/* either family takes so many bytes */
-		r = bind(up->source.fd, (const struct sockaddr *)&a.ss, sizeof(a.in6)) ? -errno : 0;
+		if (own || !udp_graft_has_port(held, up->port))
+			r = bind(up->source.fd, (const struct sockaddr *)&a.ss, sizeof(a.in6)) ?
+				    -errno :
+				    0;
 		if (!r || own)
 			return r;
 		udp_port_put(up->port, now + UDP_PORT_RESTS_MS);

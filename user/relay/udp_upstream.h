@@ -37,6 +37,10 @@ in_port_t udp_port_take(uint64_t now_ms);
 bool udp_port_take_this(in_port_t port);
 /* PORT, whether it was used, or has turned out to be somebody else's, rests until FREE_MS. */
 void udp_port_put(in_port_t port, uint64_t free_ms);
+/* It was taken, and not put back. */
+bool udp_port_is_used(in_port_t port);
+/* One that this machine lends, for TCP, too, whatever it is used for; 0: there is none. */
+in_port_t udp_port_any(void);
 
 /*
  * A socket has one session.  When that has had all its answers, the socket may rest, and serve

@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/syscalls_allowed.h"
+#include "datapath/graft.h"
 #include "datapath/tcp.h"
 #include "relay/marked_sockets.h"
 
@@ -24,7 +26,7 @@ SYSCALLS_ALLOWED(
 		SYSCALL_ARG(2, 0)),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
 		SYSCALL_ARG(2, 0)),
-	SYSCALL(connect),
+	SYSCALL(bind), SYSCALL(connect),
 	SYSCALL(getsockname));
 
 enum cause upstream_cause(int error)
@@ -43,6 +45,39 @@ enum cause upstream_cause(int error)
 	default:
 		return tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);
 	}
+}
+
+/* --- tuples of other relays' sessions --- */
+
+#define TRIES 64
+
+static const struct grafts *grafts;
+static in_port_t (*draw_port)(void);
+
+void upstream_learn_grafts(const struct grafts *gs, in_port_t (*draw)(void))
+{
+	grafts = gs;
+	draw_port = draw;
+}
+
+/*
+ * Bind FD to SOURCE and a port that no session of another relay to TO has.  The kernel, which chooses
+ * the port else, does not know of these.  -errno.
+ */
+static int bind_unheld(int fd, const struct sockaddr *source, const struct addr *to)
+{
+	struct addr a = { .len = sizeof(a.in6) };
+	struct graft_tuple t;
+	int r = -EADDRINUSE;
+
+	memcpy(&a.in6, source, sizeof(a.in6));
+	for (unsigned int i = 0; i < TRIES && r == -EADDRINUSE; i++) {
+		addr_set_port(&a, draw_port());
+		graft_tuple_set(&t, (const struct sockaddr *)&to->ss, (struct sockaddr *)&a.ss);
+		if (graft_find(grafts, &t) == NO_SLOT)
+			r = bind(fd, (struct sockaddr *)&a.ss, a.len) ? -errno : 0;
+	}
+	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
 }
 
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
@@ -64,7 +99,9 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 		r = socket_bind_interface(fd, fc->interface);
 	/* there is room for either family, and either takes so many bytes */
 	if (!r && source && !fc->listen.udp)
-		r = socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
+		r = grafts_hold(grafts) ?
+			    bind_unheld(fd, source, to) :
+			    socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
 	if (!r)
 		return fd;
 	close(fd);
@@ -89,6 +126,12 @@ bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last)
 void upstream_learn_ports(void)
 {
 	(void)upstream_port_range(&first_port, &last_port);
+}
+
+void upstream_ports(unsigned int ret[2])
+{
+	ret[0] = first_port;
+	ret[1] = last_port;
 }
 
 /*

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "base/addr.h"
 #include "datapath/stats.h"
 #include "relay/forward.h"
+
+struct grafts;
 
 /* Sockets that connect to servers, for sessions and for checks.  By any thread. */
 
@@ -19,6 +22,10 @@ bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last);
  * that is confined cannot.
  */
 void upstream_learn_ports(void);
+/* The first and the last of them. */
+void upstream_ports(unsigned int ret[2]);
+/* Sessions of other relays in GS keep their tuples; DRAW a port for others.  Once, as above. */
+void upstream_learn_grafts(const struct grafts *gs, in_port_t (*draw)(void));
 
 /*
  * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:
