@@ -148,7 +148,8 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 		return PASS;
 	if (f.u->used == UDP_STANDBY && !is_here(&f.mine->tuple, &f.u->leg[0].tuple))
 		return PASS;
-	if (f.u->idle && is_silent(f.at, now, f.u->idle) && is_silent(f.at_other, now, f.u->idle))
+	if (f.u->idle && f.u->used != UDP_STANDBY && is_silent(f.at, now, f.u->idle) &&
+	    is_silent(f.at_other, now, f.u->idle))
 		return PASS;
 	if (f.at->heard != now)
 		f.at->heard = now;

@@ -280,7 +280,8 @@ struct graft_entry {
 	__u32 held_ms; /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
 	__u32 worker;  /* by the daemon: whose ring */
 	__u32 forward; /* by the daemon: a hash of its forward's name, for who adopts it */
-	__u64 id;      /* by the daemon: of the session */
+	__u32 alone_ms; /* by the daemon: STANDBY: no relay tells of it since then (low half); 0: one does */
+	__u64 id;                   /* by the daemon: of the session */
 	__u64 offered_ns, ended_ns; /* CLOCK_MONOTONIC */
 	__u64 before[2];            /* bytes that each socket has received */
 	__u32 shifted;              /* 1: RETURNED, or OFFERED after that */
@@ -290,8 +291,8 @@ struct graft_entry {
 	__u64 stuck_ns;             /* and when */
 	__u64 counted[2];           /* by the daemon: bytes of each side that its counters have */
 	__u32 loose;                /* tracked: enum graft_loose */
-	__u32 mirrored;             /* by the daemon: 1: another relay has been told of it */
-	__u32 source; /* by the daemon: graft_tag() of the import that it came by; 0: none */
+	__u32 mirrored;             /* by the daemon: enum graft_mirrored */
+	__u32 source; /* by the daemon: graft_tag() of the import that tells of it; 0: none */
 	__u32 far;    /* enum graft_far: offer; tracked */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
@@ -307,7 +308,13 @@ static inline __u32 graft_clock(__u32 units)
 	return (units + 1) * 1074;
 }
 
-#define GRAFT_OVER 2 /* of `mirrored`: another relay has had it since, to its end */
+/* What other relays know of a session. */
+enum graft_mirrored {
+	GRAFT_UNKNOWN,
+	GRAFT_TOLD, /* one has been told of it */
+	GRAFT_OVER, /* one has had it since, to its end */
+	GRAFT_CAME, /* it came from one */
+};
 
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
 

@@ -57,16 +57,17 @@ struct udp_leg {
 };
 
 struct udp_flow {
-	struct graft_leg leg[2];  /* "way": by what leaves there; the rest by the daemon */
-	__u64 id;                 /* by the daemon, as the next: of the session */
-	__u32 forward;            /* graft_tag() of its forward's name */
-	__u32 idle;               /* silent for so many ticks: over; 0: never */
-	__u32 born;               /* ticks */
-	__u32 used;               /* 1: it is a session's; UDP_STANDBY; 0: nobody's */
-	__u32 next_free, left_ms; /* while it is none: the queue; since when (low half) */
-	__u32 from[2];            /* by leg: the interface by which what made it `seen` came */
-	__u32 source;             /* UDP_STANDBY: graft_tag() of the import that it came by */
-	__u32 mirrored;           /* by the daemon: 1: another relay has been told of it */
+	struct graft_leg leg[2]; /* "way": by what leaves there; the rest by the daemon */
+	__u64 id;                /* by the daemon, as the next: of the session */
+	__u32 forward;           /* graft_tag() of its forward's name */
+	__u32 idle;              /* silent for so many ticks: over; 0: never */
+	__u32 born;              /* ticks */
+	__u32 used;              /* 1: it is a session's; UDP_STANDBY; 0: nobody's */
+	__u32 next_free;         /* while it is none: the queue, */
+	__u32 left_ms;  /* and since when (low half); UDP_STANDBY: as graft_entry.alone_ms */
+	__u32 from[2];  /* by leg: the interface by which what made it `seen` came */
+	__u32 source;   /* graft_tag() of the import that tells of it; 0: none */
+	__u32 mirrored; /* by the daemon: enum graft_mirrored */
 	struct udp_leg at[2];
 } __attribute__((aligned(64)));
 

@@ -240,6 +240,49 @@ class Trial(Pair):
             for relay in RELAYS:
                 self.restart(relay, PORTS[relay])
 
+    def test_owner_times_out(self):
+        """A2, A8: who holds a session does not time it out, nor end it for its owner."""
+        server, talk = self.serve_datagrams(), self.talk(9109, "e", 3)
+        clients = self.crowd("talks", 2, port=9154)
+
+        def is_held(n=5):
+            self.ask_all(clients)
+            return self.standby("relay2")["held"] == n
+
+        try:
+            wait_until(is_held, "five to be held", 20)
+            for part in "told", "not told":
+                start = time.monotonic()
+                while is_held() and time.monotonic() < start + 11.5:  # idle-timeout is 3 s
+                    time.sleep(0.1)
+                expect(is_held() and not self.sessions("relay2"), f"{part}: not all are held")
+                if part == "told":  # both have the addresses, and do not hear each other
+                    for to in RELAYS:
+                        self.unlink(to)
+                    for address, dev in (CLIENT_SIDE[0], "to-client"), (SERVER_SIDE[0], "to-server"):
+                        self.ip("relay2", "address", "add", address + "/24", "dev", dev)
+                elif part == "not told":
+                    self.announce("relay2")
+                    wait_until(lambda: self.ask_all(clients) or len(self.sessions("relay2")) == 5,
+                               "the other one to go on")
+                    self.ask_all(clients)
+                    self.announce("relay")
+                    self.release("relay2")
+                    wait_until(is_held, "five to be held again", 20)
+                    for to in RELAYS:
+                        self.link(to)
+            self.unlink("relay2")  # nobody takes them within idle-timeout from then on
+            wait_until(lambda: is_held(0), "all to be let go", 40)
+            expect(len(self.sessions("relay")) == 5, "their owner has lost some")
+            self.link("relay2")
+            wait_until(is_held, "five to be held in the end", 20)
+            self.move("relay", "relay2", False)
+            self.ask_all(clients)
+            self.finish(talk)
+        finally:
+            for process in clients, server:
+                self.lab.stop(process)
+
     def test_control(self):
         """What came is counted, listed, timed out and killed as any other, and its ends are told."""
         idle, kill = self.talk(9109, "i", 2), self.talk(9100, "i", 3)

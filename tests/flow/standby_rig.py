@@ -48,6 +48,11 @@ transparent = yes
 listen = :9153/udp
 upstream = {SERVER}:7153
 source = {SERVER_SIDE[0]}
+[forward short]
+listen = :9154/udp
+upstream = {SERVER}:7153
+source = {SERVER_SIDE[0]}
+idle-timeout = 3s
 [forward gone]
 listen = :9109
 upstream = {SERVER}:7100

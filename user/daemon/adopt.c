@@ -76,6 +76,7 @@ struct held held_at(const struct shared *shared, uint32_t at)
 			  .forward = &g->forward,
 			  .source = &g->source,
 			  .mirrored = &g->mirrored,
+			  .alone_ms = &g->alone_ms,
 			  .id = &g->id };
 
 	if (at >= n)
@@ -83,6 +84,7 @@ struct held held_at(const struct shared *shared, uint32_t at)
 				   .forward = &f->forward,
 				   .source = &f->source,
 				   .mirrored = &f->mirrored,
+				   .alone_ms = &f->left_ms,
 				   .id = &f->id };
 	if (at < n ? graft_carries(shared->grafts, at) : f->used == 1)
 		h.state = HELD_ACTIVE;

@@ -31,7 +31,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 struct held {
 	enum { HELD_NOTHING, HELD_ACTIVE, HELD_STANDBY } state;
 	struct graft_leg *leg[2]; /* 0: the client */
-	uint32_t *forward, *source, *mirrored;
+	uint32_t *forward, *source, *mirrored, *alone_ms;
 	__u64 *id;
 };
 

@@ -34,7 +34,9 @@
 #define ALIVE_MS 1000
 #define DEAF_MS 10000   /* a reader that takes nothing for so long is cut off */
 #define LEAVING_MS 1000 /* packets may come that long after the address has left */
-#define WAKE_MS 10000
+#define GONE_MS 10000   /* a relay whose stream has ended may come again within that time */
+#define LOST_MS 20000   /* and if not, what it had is lost, and times out from then on */
+#define LOST_LOOK_MS 1000
 #define BUFFER 65536
 
 /* --- addresses, and ways: under the lock --- */
@@ -72,16 +74,17 @@ static bool look_at_addresses(struct standby *sb)
 		sb->addresses[i].here = here;
 		grafts_set_here(sb->grafts, &sb->addresses[i].is, here);
 		left = left || !here;
-		sb->wake_ms = now + WAKE_MS;
 		sb->moves++;
 	}
 	return left;
 }
 
+/* Its relay is heard each second, so one that is dead does not tell, whatever its stream does. */
 static bool is_told_of(const struct standby *sb, uint32_t source)
 {
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->is_open && s->is_import && s->tag == source)
+		if (s->is_open && s->is_import && s->synced_ms && s->tag == source &&
+		    clock_ms() - s->last_ms < GONE_MS)
 			return true;
 	return false;
 }
@@ -91,23 +94,50 @@ static bool is_here(const struct standby *sb, const struct held *h)
 	return grafts_have(sb->grafts, &h->leg[0]->tuple.local);
 }
 
+#define LET_GO                                                                                     \
+	UINT32_MAX /* of alone_ms: nobody has taken it, and it is taken out at the next look */
+
 /*
- * Take over what has said nothing since its address came, so that its ends are probed, and its time
- * is up some day; but not from a relay that still tells of it.  Flows of UDP have no ends to probe.
+ * H, of which no relay has told for MS, and no packet has come, nor for another that is held:
+ * time-outs are its owner's, which is gone, and whose time-outs begin then.  Who has no packets must not reset it, nor ask its ends: the
+ * question for its neighbour would bring packets here.  So it is let go in silence.  But where
+ * keepalive is due first, it is taken over for that.
  */
-static void wake(struct standby *sb)
+static void look_at_lost(struct standby *sb, uint32_t at, const struct held *h, uint64_t ms)
 {
+	const struct forward *f;
+	uint64_t idle, keepalive;
+
+	pthread_mutex_lock(&sb->reload->forwards.lock);
+	f = forward_with_tag(sb->reload->forwards.first, *h->forward);
+	idle = f ? f->conf->idle_timeout_ms : 1;
+	keepalive = f ? f->conf->keepalive_ms : 0;
+	pthread_mutex_unlock(&sb->reload->forwards.lock);
+	if (idle && ms >= LOST_MS + idle)
+		*h->alone_ms = LET_GO;
+	else if (at < sb->n && keepalive && ms >= larger(keepalive, GONE_MS) && is_here(sb, h))
+		graft_wake(sb->grafts, at);
+}
+
+static void look_at_held(struct standby *sb)
+{
+	uint32_t now = (uint32_t)clock_ms() | 1, claimed = now - (uint32_t)sb->claimed_ms;
+
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
 		struct held h = held_at(sb->shared, at);
 
 		if (h.state != HELD_STANDBY)
 			continue;
-		if (at >= sb->n && udp_graft_is_over(sb->udp, at - sb->n))
+		if (*h.alone_ms == LET_GO)
 			held_end(sb->shared, at);
-		else if (at < sb->n && !is_told_of(sb, *h.source) && is_here(sb, &h))
-			graft_wake(sb->grafts, at);
+		else if (is_told_of(sb, *h.source))
+			*h.alone_ms = 0;
+		else if (!*h.alone_ms)
+			*h.alone_ms = now;
+		else
+			look_at_lost(sb, at, &h, smaller(now - *h.alone_ms, claimed));
 	}
-	sb->wake_ms = clock_ms() + WAKE_MS;
+	sb->look_ms = clock_ms();
 }
 
 /* Both ways of what is STANDBY. */
@@ -199,6 +229,7 @@ static void adopt_some(struct worker *w, const void *arg)
 		r = held_adopt(sb->shared, w, sb->reload->forwards.first, at);
 		if (!r) {
 			sb->adopted++;
+			sb->claimed_ms = clock_ms();
 			continue;
 		}
 		*h.id = id;
@@ -252,8 +283,8 @@ static void on_look(struct timer *t)
 			 (unsigned long long)(sb->adopted - before));
 	pthread_mutex_lock(&sb->lock);
 	left = look_at_addresses(sb);
-	if (clock_ms() >= sb->wake_ms)
-		wake(sb);
+	if (clock_ms() >= sb->look_ms + LOST_LOOK_MS)
+		look_at_held(sb);
 	pthread_mutex_unlock(&sb->lock);
 	if (left)
 		threads_tell_of_grafts(&sb->reload->threads);
@@ -395,12 +426,12 @@ static uint32_t key_of_flow(const struct stream *s, uint32_t slot)
 
 /*
  * What is STANDBY has an even key: its relay tells of it, if that is here; and of its end each one
- * that knew it.
+ * that knew it.  That it is let go is no end.
  */
 static uint32_t key_of(const struct stream *s, const struct held *h, uint32_t at)
 {
 	if (h->state == HELD_STANDBY)
-		return (s->sb->moves + 1) << 1;
+		return *h->alone_ms == LET_GO ? 0 : (s->sb->moves + 1) << 1;
 	if (h->state == HELD_NOTHING || *h->mirrored == GRAFT_OVER)
 		return 0;
 	return at < s->sb->n ? key_of_session(s, at) : key_of_flow(s, at - s->sb->n);
@@ -436,7 +467,9 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 		found = find(sb, &was.client, udp);
 		/* else it has another place, which is told of, too */
 		if (found == at || found == NO_SLOT)
-			*ret_gone = (struct graft_record){ .kind = RECORD_GONE,
+			*ret_gone = (struct graft_record){ .kind = h.state == HELD_STANDBY && !key ?
+									   RECORD_LEFT :
+									   RECORD_GONE,
 							   .udp = udp,
 							   .client = was.client };
 	}
@@ -449,7 +482,7 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 		return;
 	}
 	follow_address(sb, &told->client.local);
-	*h.mirrored = 1;
+	*h.mirrored = GRAFT_TOLD;
 	ret->kind = udp ? RECORD_UDP : RECORD_TCP;
 	if (udp)
 		ret->flow = *(struct udp_flow *)udp_flow_of(sb->udp, at - sb->n);
@@ -574,27 +607,30 @@ static int take_session(struct stream *s, struct graft_record *r)
 			held_end(sb->shared, at);
 			e = -EADDRINUSE;
 		}
-		if (e)
+		if (e && (e != -EEXIST || was == NO_SLOT))
 			return e;
 	}
 	bit_set(s->known, at, true);
 	h = held_at(sb->shared, at);
 	*h.source = s->tag;
+	*h.alone_ms = 0;
 	find_ways(sb, &h);
 	return 0;
 }
 
-/* What this exporter has no more is over, unless its address is here; and what has left for it. */
+/*
+ * What is held and this exporter has no more is over, unless its address is here; and what has left
+ * for it.  Of what is at work here it tells no more.
+ */
 static void drop_others(struct stream *s)
 {
 	for (uint32_t at = 0; held_next(s->sb->shared, &at); at++) {
 		struct held h = held_at(s->sb->shared, at);
 
-		if (bit_is(s->known, at) || h.state != HELD_STANDBY ||
-		    (*h.source && *h.source != s->tag))
+		if (bit_is(s->known, at) || (*h.source && *h.source != s->tag))
 			continue;
 		*h.source = 0;
-		if (!is_here(s->sb, &h))
+		if (h.state == HELD_STANDBY && !is_here(s->sb, &h))
 			held_end(s->sb->shared, at);
 	}
 }

@@ -51,12 +51,13 @@ struct standby {
 	uint32_t n; /* slots, and as many of UDP */
 	struct timer look;
 	_Atomic uint64_t adopted, refused;
+	_Atomic uint64_t claimed_ms; /* a session was adopted: packets come here now */
 
 	pthread_mutex_t lock; /* of what follows */
 	struct stream streams[STREAMS_MAX];
 	struct routes routes;
 	_Atomic uint32_t moves; /* of addresses */
-	uint64_t wake_ms;       /* what has not come by itself is taken over then */
+	uint64_t look_ms;       /* at what no relay tells of, last */
 	unsigned int n_addresses;
 	struct {
 		struct graft_addr is;

@@ -606,6 +606,7 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 	e->state = GRAFT_SETTING;
 	e->loose = GRAFT_LOOSE;
 	e->worker = GRAFT_NOBODY;
+	e->mirrored = GRAFT_CAME;
 	__atomic_store_n(&g->state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
 	run(gs, GRAFT_FORGET, slot);
 	*g = *e;
@@ -673,7 +674,7 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 	/* nobody touches it in between, and packets are sent again */
 	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_SETTING))
 		return false;
-	g->source = 0;
+	g->alone_ms = 0;
 	g->worker = GRAFT_NOBODY;
 	set_held(gs, slot, true);
 	change(gs, slot, GRAFT_SETTING, GRAFT_STANDBY);

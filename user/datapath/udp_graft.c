@@ -227,7 +227,7 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f)
 
 /* --- flows of other relays --- */
 
-/* Nothing has come for F so far; its time begins now. */
+/* Nothing has come for F so far. */
 static void stand_by(const struct udp_grafts *us, struct udp_flow *f)
 {
 	for (int leg = 0; leg < 2; leg++)
@@ -235,7 +235,7 @@ static void stand_by(const struct udp_grafts *us, struct udp_flow *f)
 					       .heard = ticks() | 1,
 					       .seen = *us->ways - 1,
 					       .path_mtu = f->at[leg].path_mtu };
-	f->source = 0;
+	f->left_ms = 0;
 }
 
 void udp_graft_part(struct udp_grafts *us, uint32_t slot)
@@ -262,15 +262,6 @@ bool udp_graft_is_held(struct udp_grafts *us, const struct graft_tuple *t)
 	return slot != NO_UDP_SLOT && us->flows[slot].used == UDP_STANDBY;
 }
 
-bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot)
-{
-	const volatile struct udp_flow *f = &us->flows[slot];
-	uint32_t now = ticks();
-
-	return f->used == UDP_STANDBY && f->idle && now - f->at[0].heard >= f->idle &&
-	       now - f->at[1].heard >= f->idle;
-}
-
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot)
 {
 	struct udp_flow new = *f;
@@ -280,6 +271,7 @@ int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *
 
 	stand_by(us, &new);
 	new.used = UDP_STANDBY;
+	new.mirrored = GRAFT_CAME;
 	pthread_mutex_lock(&us->lock);
 	for (int leg = 0; leg < 2; leg++) {
 		at = find(us, &f->leg[leg].tuple);

@@ -50,8 +50,6 @@ void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
 
 /* A session's, of which another relay was told: its address has left, so it becomes UDP_STANDBY. */
 void udp_graft_part(struct udp_grafts *us, uint32_t slot);
-/* UDP_STANDBY, and for its idle-timeout nobody has told of it, or sent anything. */
-bool udp_graft_is_over(const struct udp_grafts *us, uint32_t slot);
 /*
  * Enter F, of another relay, as UDP_STANDBY of no import, in place of what is entered so.
  * -EEXIST: it is a session's here; -EADDRINUSE: another session has one of its tuples; -ENOSPC.

@@ -261,6 +261,12 @@ static void come_back(struct session *s)
 			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms, 0);
 }
 
+bool session_graft_is_shared(const struct session *s)
+{
+	return session_is_grafted(s) && graft_of(grafts_of(s), s->graft)->mirrored &&
+	       !atomic_load_explicit(&s->worker->shared->standbys, memory_order_relaxed);
+}
+
 bool session_graft_leaves(struct session *s)
 {
 	struct grafts *gs = grafts_of(s);

@@ -51,6 +51,8 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
  */
 bool session_graft_look(struct session *s);
 
+/* Another relay knows S, and none is told any more what becomes of it. */
+bool session_graft_is_shared(const struct session *s);
 /*
  * The address of S has left, for a relay that knows S.  True: what carries it is STANDBY again, and
  * S, without a graft, is to die without a word.

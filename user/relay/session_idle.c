@@ -85,14 +85,25 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 
 /* Wait so long after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
+/* A relay that is not heard may have its packets: so much later its silence is believed. */
+#define SHARED_MS 10000
 
 /* The time-out that S has as it is now (0: none), and whether that is fin-timeout. */
 static uint64_t limit_ms(const struct session *s, bool *ret_fin)
 {
 	const struct forward_conf *fc = s->forward->conf;
+	uint64_t limit;
 
 	*ret_fin = s->idle->half && fc->fin_timeout_ms;
-	return *ret_fin ? fc->fin_timeout_ms : fc->idle_timeout_ms;
+	limit = *ret_fin ? fc->fin_timeout_ms : fc->idle_timeout_ms;
+	return limit && session_graft_is_shared(s) ? limit + SHARED_MS : limit;
+}
+
+void session_idle_begin(struct session *s)
+{
+	s->idle = calloc(1, sizeof(*s->idle));
+	if (s->idle)
+		s->idle->since_ms = s->worker->loop.now_ms;
 }
 
 uint64_t session_idle_due(struct session *s)

@@ -43,6 +43,8 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 
 struct session;
 
+/* S, which was another relay's, is silent from now on, whatever packet programs say. */
+void session_idle_begin(struct session *s);
 /* S is OPEN.  Returns when to look next, or NEVER. */
 uint64_t session_idle_due(struct session *s);
 /* The session's timer has fired: look, if it is time. */

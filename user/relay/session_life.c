@@ -534,6 +534,8 @@ int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *cl
 
 	if (!s)
 		return -ENOMEM;
+	if (graft_is_orphan(w->shared->grafts, slot)) /* who held it knows nothing of its silence */
+		session_idle_begin(s);
 	session_graft_adopt(s, slot);
 	session_set_state(s, SESSION_CONNECTING);
 	session_set_state(s, SESSION_OPEN);

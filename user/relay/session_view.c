@@ -94,7 +94,8 @@ void session_view(const struct session *s, struct session_view *ret)
 		.client = s->client,
 		.not_grafted = session_graft_hindrance(s),
 		.standby = standby_text(shared, grafted,
-					grafted && graft_of(shared->grafts, s->graft)->mirrored),
+					grafted && graft_of(shared->grafts, s->graft)->mirrored ==
+							   GRAFT_TOLD),
 		.flows = { view_flow(s, CLIENT, grafted), view_flow(s, UPSTREAM, grafted) },
 	};
 	if (s->told && s->told->header.has_addresses)

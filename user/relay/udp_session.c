@@ -377,7 +377,8 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.connect_ms = s->connect_ms,
 		.client = s->client,
 		.not_grafted = waits ? graft_refusal_name((enum graft_refusal)why) : "",
-		.standby = standby_text(s->worker->shared, carries(s, CLIENT), f->mirrored),
+		.standby = standby_text(s->worker->shared, carries(s, CLIENT),
+					f->mirrored == GRAFT_TOLD),
 		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
 	};
 	if (!client_addr_equal(&s->client, &s->peer))
