@@ -382,11 +382,23 @@ class Trial(Pair):
                 noise[random.randrange(4, len(noise))] = random.randrange(256)
             self.feed(bytes(noise))
         expect(self.feed(dump).returncode == 0, "the whole dump is refused")
+        # one that cannot be is skipped: the client's port is behind an id and three numbers
+        refused = self.standby("relay2")["refused"]
+        bad = dump[:first + 34] + b"\0\0" + dump[first + 36:]
+        expect(self.feed(bad).returncode == 0, "a record from port 0 ends the stream")
+        expect(self.standby("relay2")["refused"] == refused + 1 and
+               self.standby("relay2")["held"] == 4, f"port 0: {self.standby('relay2')}")
         # a kind that is not known yet is skipped
         expect(self.feed(dump[:4] + b"\x63\1\0\6xx" + dump[4:]).returncode == 0, "unknown kind")
         self.link("relay2")
         self.finish(idle)
         self.wait_empty("relay2")
+
+    def test_port_0(self):
+        """A3: a datagram that nobody can answer begins no session."""
+        self.inside("client", sys.executable, "-c", FROM_PORT_0, CLIENT_SIDE[0], "9153")
+        wait_until(lambda: "from port 0" in tail(self.relays["relay"].process.log), "the log")
+        expect(not self.sessions("relay"), "there is a session")
 
     def test_many_changes(self):
         """Each relay tells the other of sessions whose records are just being replaced there."""
@@ -582,6 +594,11 @@ for line in sys.stdin:
             left.discard(s) if d == want[s] else None
             foreign += d.rsplit("-", 1)[0] != want[s].rsplit("-", 1)[0]
     print(json.dumps({"lost": len(left), "foreign": foreign}), flush=True)
+"""
+FROM_PORT_0 = """
+import socket, struct, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+s.sendto(struct.pack("!HHHH", 0, int(sys.argv[2]), 9, 0) + b"x", (sys.argv[1], 0))
 """
 CONNECT = """
 import socket, sys

@@ -32,7 +32,7 @@ static int unpack(const uint8_t *bytes, size_t n, struct graft_record *ret)
 	free(room);
 	must(r == 0 || r == -EPROTO || (r >= 4 && r <= RECORD_MAX && (size_t)r <= n),
 	     "returned %d for %zu bytes", r, n);
-	must(!r || (r < 0) == !!why, "%d, and a reason: %d", r, !!why);
+	must(!r || (r < 0 || ret->kind == RECORD_NONE) == !!why, "%d, and a reason: %d", r, !!why);
 	return r;
 }
 

@@ -679,7 +679,8 @@ static int take(struct stream *s, struct graft_record *r)
 	return 0;
 }
 
-static void take_record(struct stream *s, struct graft_record *r)
+/* WHY: what is wrong with R, if it is none: those that follow may be right. */
+static void take_record(struct stream *s, struct graft_record *r, const char *why)
 {
 	struct standby *sb = s->sb;
 	int e;
@@ -687,7 +688,7 @@ static void take_record(struct stream *s, struct graft_record *r)
 	if (!s->records++)
 		change_stream(s, true, false);
 	pthread_mutex_lock(&sb->lock);
-	e = take(s, r);
+	e = r->kind ? take(s, r) : -EBADMSG;
 	pthread_mutex_unlock(&sb->lock);
 	if (r->kind == RECORD_SYNC)
 		change_stream(s, true, true);
@@ -696,6 +697,7 @@ static void take_record(struct stream *s, struct graft_record *r)
 	sb->refused++;
 	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", s->name,
 		    e == -ENOENT     ? "no forward here has the name of its forward" :
+		    e == -EBADMSG    ? why :
 		    e == -EADDRINUSE ? "another session here has its port, or its client's" :
 				       "max-sessions is too low for those of both relays");
 }
@@ -740,7 +742,7 @@ static void import(struct stream *s)
 		for (at = 0;
 		     (took = record_unpack(s->buffer + at, s->len - at, clock_ns(), &r, &why)) > 0;
 		     at += (size_t)took) {
-			take_record(s, &r);
+			take_record(s, &r, why);
 		}
 		before += at;
 		if (took < 0)

@@ -238,5 +238,7 @@ int record_unpack(const uint8_t *p, size_t len, uint64_t now_ns, struct graft_re
 	if (ret->kind < RECORD_KINDS && (c.is_short || c.at != c.end))
 		return -EPROTO;
 	*ret_why = fault_of(ret);
-	return *ret_why ? -EPROTO : (int)size;
+	if (*ret_why)
+		ret->kind = RECORD_NONE;
+	return (int)size;
 }

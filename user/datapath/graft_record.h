@@ -49,7 +49,8 @@ size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_M
 
 /*
  * Take a record from the LEN bytes at P.  Returns its length; 0: it is not whole yet; -EPROTO: it is
- * none, and RET_WHY says what is wrong.  Of a kind that is not known RET has nothing but that.
+ * none, and RET_WHY says what is wrong.  Of a kind that is not known RET has nothing but that.  Where
+ * values cannot be, the kind is RECORD_NONE, and RET_WHY says why.
  */
 int record_unpack(const uint8_t *p, size_t len, uint64_t now_ns, struct graft_record *ret,
 		  const char **ret_why);

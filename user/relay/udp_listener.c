@@ -159,7 +159,12 @@ static void on_readable(struct source *source, uint32_t events)
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
 
 			complete(us, &m->local);
-			if (us->forward->conf->proxy_protocol & PROXY_RECEIVE)
+			if (!m->peer.in.sin_port) /* at the same place in sockaddr_in6 */
+				log_limited(LOG_NOTICE,
+					    "forward %s: a datagram is dropped: it is from port "
+					    "0, where nobody can be answered",
+					    forward_name(us->forward->conf));
+			else if (us->forward->conf->proxy_protocol & PROXY_RECEIVE)
 				take_proxied(us, m);
 			else
 				take(us, m, NULL);
