@@ -79,6 +79,29 @@ class Trial(Pair):
         self.wait_empty("relay")
         expect(self.relays["relay"].ask("status")["errors"] == errors, "it has counted errors")
 
+    def test_counters(self):
+        """A10: what leaves is counted and logged where it has been, of TCP and of UDP."""
+        server, clients, idle = self.serve_datagrams(), self.crowd("moves", 3), None
+        moved = '"end":"moved"'
+        before = {relay: self.logged(relay, moved) for relay in RELAYS}
+        try:
+            self.ask_all(clients)
+            idle = self.talk(9100, "i", 4)
+            self.wait_mirrored("relay", 7)
+            for old, new in RELAYS, RELAYS[::-1]:
+                self.move(old, new, False)
+                self.say(idle, "ask")
+                self.ask_all(clients)
+                wait_until(lambda r=old: self.logged(r, moved) == before[r] + 7, "seven in the log")
+                for relay in RELAYS:
+                    wait_until(lambda r=relay: self.adds_up(r), f"counters: {self.counts(relay)}")
+                expect(sum(f["moved"] for f in self.counts(old)) >= 7, f"{self.counts(old)}")
+                self.wait_mirrored(new, 7)
+            self.finish(idle)
+        finally:
+            for process in clients, server:
+                self.lab.stop(process)
+
     def test_back(self):
         """S5: away and back, by plan and by power."""
         self.run_through("relay", [False, False, True, True])
@@ -183,7 +206,7 @@ class Trial(Pair):
         expect(same_ports() == [False, False], f"ports: {same_ports()}")
         self.restart("relay", "29850 30049")
         wait_until(lambda: same_ports() == [True, True], "both to say that ports are the same")
-        expect("it connects from ports 29850 to 30049" in tail(self.relays["relay2"].process.log),
+        expect(self.logged("relay2", "it connects from ports 29850 to 30049"),
                "the log does not say that ports are the same")
         server, clients = self.serve_datagrams(), []
         try:
@@ -397,7 +420,7 @@ class Trial(Pair):
     def test_port_0(self):
         """A3: a datagram that nobody can answer begins no session."""
         self.inside("client", sys.executable, "-c", FROM_PORT_0, CLIENT_SIDE[0], "9153")
-        wait_until(lambda: "from port 0" in tail(self.relays["relay"].process.log), "the log")
+        wait_until(lambda: self.logged("relay", "from port 0"), "the log to say so")
         expect(not self.sessions("relay"), "there is a session")
 
     def test_many_changes(self):

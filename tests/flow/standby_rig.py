@@ -153,7 +153,13 @@ class Pair:
     def start(self, relay):
         self.relays[relay] = Daemon(
             self.lab, self.program, "auto", (), "--config", self.lab.path("culvert.conf"),
-            "--graft-pins", os.path.join(self.pins, relay), namespace=relay)
+            "--graft-pins", os.path.join(self.pins, relay), "--session-log", "-",
+            namespace=relay)
+
+    def logged(self, relay, text):
+        """How often RELAY's log has TEXT."""
+        with open(self.relays[relay].process.log, encoding="utf-8") as file:
+            return file.read().count(text)
 
     def other(self, relay):
         return RELAYS[relay == RELAYS[0]]
@@ -315,8 +321,22 @@ class Pair:
             raise LabError(f"{error}: {self.standby(relay)}, sessions: {self.sessions(relay)[:3]}"
                            ) from None
 
+    def counts(self, relay):
+        """Of all forwards: what has begun here, and what has become of it."""
+        forwards = self.relays[relay].ask("status")["forwards"]
+        return [{key: f[key] for key in ("name", "accepted", "adopted", "finished", "moved", "live")}
+                for f in forwards]
+
+    def adds_up(self, relay):
+        return all(f["accepted"] + f["adopted"] == f["finished"] + f["moved"] + f["live"]
+                   for f in self.counts(relay))
+
     def end(self):
         """After each case: as before it."""
+        for relay in RELAYS:
+            if self.relays[relay].process.poll() is None:
+                wait_until(lambda r=relay: self.adds_up(r),
+                           f"{relay}'s counters to add up: {self.counts(relay)}")
         for process in list(self.clients):
             self.lab.stop(process)
         self.clients.clear()

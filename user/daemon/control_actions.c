@@ -359,7 +359,9 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "live", atomic_load(&f->totals->live));
 	/* before accepted: a session that comes and goes meanwhile must not make it exceed that */
 	json_add_int(o, "finished", SUM(f, finished));
+	json_add_int(o, "moved", SUM(f, moved));
 	json_add_int(o, "accepted", SUM(f, accepted));
+	json_add_int(o, "adopted", SUM(f, adopted));
 	json_add_int(o, "denied", SUM(f, denied));
 	json_add_int(o, "bytes_to_upstream", bytes_of(f, CLIENT));
 	json_add_int(o, "bytes_to_client", bytes_of(f, UPSTREAM));

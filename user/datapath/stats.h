@@ -96,6 +96,7 @@ extern const struct histogram_bound histogram_bounds[HISTOGRAM_BUCKETS];
 struct forward_stats {
 	_Alignas(64) counter accepted;
 	counter finished, denied;
+	counter adopted, moved; /* sessions of a daemon before, or another relay; left to such */
 	/* read from each side; in the kernel: as last looked at, by session_count_kernel() */
 	counter carried[2][CARRIERS];
 	counter datagrams[2];                 /* of UDP: the same, whatever carries them */

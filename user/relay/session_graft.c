@@ -267,13 +267,17 @@ bool session_graft_is_shared(const struct session *s)
 	       !atomic_load_explicit(&s->worker->shared->standbys, memory_order_relaxed);
 }
 
-bool session_graft_leaves(struct session *s)
+bool session_graft_is_away(const struct session *s)
 {
 	struct grafts *gs = grafts_of(s);
 
-	if (!session_is_grafted(s) || !session_runs(s) || !graft_of(gs, s->graft)->mirrored ||
-	    grafts_have(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local) ||
-	    !graft_leave(gs, s->graft))
+	return session_is_grafted(s) && session_runs(s) && graft_of(gs, s->graft)->mirrored &&
+	       !grafts_have(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local);
+}
+
+bool session_graft_part(struct session *s)
+{
+	if (!graft_leave(grafts_of(s), s->graft))
 		return false;
 	s->worker->grafted[s->graft] = NULL;
 	s->graft = NO_GRAFT;

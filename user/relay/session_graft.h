@@ -54,10 +54,11 @@ bool session_graft_look(struct session *s);
 /* Another relay knows S, and none is told any more what becomes of it. */
 bool session_graft_is_shared(const struct session *s);
 /*
- * The address of S has left, for a relay that knows S.  True: what carries it is STANDBY again, and
- * S, without a graft, is to die without a word.
+ * Has the address of S left, for a relay that knows S?  Then it may be parted with.  True: what
+ * carries it is STANDBY again, and S, without a graft, is to die without a word.
  */
-bool session_graft_leaves(struct session *s);
+bool session_graft_is_away(const struct session *s);
+bool session_graft_part(struct session *s);
 
 /* --- sessions that outlive a daemon --- */
 

@@ -471,14 +471,28 @@ void session_kernel_sweep(struct worker *w)
 
 /* --- of those that are grafted --- */
 
+/* True: it does, and no end is told. */
+static bool move_away(struct session *s)
+{
+	struct session_view view;
+
+	if (!session_graft_is_away(s))
+		return false;
+	session_count_kernel(s);
+	session_view(s, &view); /* before another relay may have it back */
+	if (!session_graft_part(s))
+		return false;
+	session_ended(s->worker, &view, SESSION_MOVED);
+	die(s, true);
+	return true;
+}
+
 static void look_at_graft(struct session *s)
 {
 	bool back;
 
-	if (session_graft_leaves(s)) {
-		die(s, true); /* nobody is told */
+	if (move_away(s))
 		return;
-	}
 	back = session_graft_look(s);
 	for (unsigned int dir = 0; dir < 2 && back; dir++)
 		session_flow_run(s, dir, false);
@@ -524,8 +538,10 @@ bool session_graft_news(struct worker *w)
 void session_leave_behind(struct worker *w)
 {
 	for (struct session *s = w->sessions; s; s = s->next)
-		if (session_graft_leave_behind(s))
+		if (session_graft_leave_behind(s)) {
+			count_add(&forward_stats(s->forward, w->index)->moved, 1);
 			die(s, false);
+		}
 }
 
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot)
@@ -537,6 +553,7 @@ int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *cl
 	if (graft_is_orphan(w->shared->grafts, slot)) /* who held it knows nothing of its silence */
 		session_idle_begin(s);
 	session_graft_adopt(s, slot);
+	count_add(&forward_stats(f, w->index)->adopted, 1);
 	session_set_state(s, SESSION_CONNECTING);
 	session_set_state(s, SESSION_OPEN);
 	look_at_graft(s); /* it may have ended without a daemon */

@@ -121,7 +121,10 @@ static struct json_object *ended_json(const struct session_view *v, unsigned int
 	json_add_null(o, "upstream");
 	if (to_len)
 		json_add_text(o, "upstream", addr_format(to, to_len, text, sizeof(text)));
-	json_add_text(o, "end", end == SESSION_FINISHED ? "finished" : cause_name(end));
+	json_add_text(o, "end",
+		      end == SESSION_FINISHED ? "finished" :
+		      end == SESSION_MOVED    ? "moved" :
+						cause_name(end));
 	json_add_int(o, "duration_ms", v->age_ms);
 	json_add_null(o, "connect_ms");
 	if (v->connect_ms)
@@ -181,15 +184,17 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 	const struct shared *shared = w->shared;
 	struct forward_stats *fs = forward_stats(v->forward, w->index);
 	/* no byte came, and it was not for want of a server */
-	bool empty = !delivered(&v->flows[CLIENT]) && !delivered(&v->flows[UPSTREAM]) &&
+	bool empty = end != SESSION_MOVED && !delivered(&v->flows[CLIENT]) &&
+		     !delivered(&v->flows[UPSTREAM]) &&
 		     (v->connect_ms || end == CAUSE_CLIENT_RESET);
 
 	if (shared->session_log && (!empty || shared->config->session_log_empty))
 		session_log_ended(shared->session_log, v, end);
-	if (end != SESSION_FINISHED)
+	if (end < CAUSES)
 		count_add(&w->stats.errors[end], 1);
-	count_add(&fs->finished, 1);
-	histogram_add(&fs->durations, v->age_ms * 1000);
+	count_add(end == SESSION_MOVED ? &fs->moved : &fs->finished, 1);
+	if (end != SESSION_MOVED)
+		histogram_add(&fs->durations, v->age_ms * 1000);
 }
 
 void session_log_refused(struct session_log *l, const struct forward *f,

@@ -40,8 +40,9 @@ void session_log_close(struct session_log *l);
 /* Write the queue, then open the path anew.  From any thread. */
 void session_log_reopen(struct session_log *l);
 
-/* Log that the session V ends because of END: a cause, or SESSION_FINISHED. */
-#define SESSION_FINISHED CAUSES /* both flows came to their end */
+/* Log that the session V ends because of END: a cause, or SESSION_FINISHED, or SESSION_MOVED. */
+#define SESSION_FINISHED CAUSES    /* both flows came to their end */
+#define SESSION_MOVED (CAUSES + 1) /* another relay goes on with it */
 void session_log_ended(struct session_log *l, const struct session_view *v, unsigned int end);
 /* The same of a session of W, if there is a log that has such; and count it. */
 void session_ended(struct worker *w, const struct session_view *v, unsigned int end);

@@ -1086,15 +1086,17 @@ void udp_sessions_leave_behind(struct worker *w)
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		uint64_t last = larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM));
 
-		if (survives && carries(s, CLIENT) && (carries(s, UPSTREAM) || !is_owed(s)))
+		if (survives && carries(s, CLIENT) && (carries(s, UPSTREAM) || !is_owed(s))) {
+			count_add(&forward_stats(s->forward, w->index)->moved, 1);
 			die(s);
-		else if (!is_owed(s) || now_of(s) >= last + OWES_MS)
+		} else if (!is_owed(s) || now_of(s) >= last + OWES_MS)
 			end(s, SESSION_FINISHED);
 	}
 }
 
 void udp_sessions_part(struct worker *w)
 {
+	struct session_view v;
 	struct udp_session *s;
 
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
@@ -1104,6 +1106,8 @@ void udp_sessions_part(struct worker *w)
 		    grafts_have(w->shared->grafts, &f->leg[0].tuple.local))
 			continue;
 		count_kernel(s);
+		view(s, &v);
+		session_ended(w, &v, SESSION_MOVED);
 		udp_graft_part(grafts_of(s), s->slot);
 		die(s);
 	}
@@ -1173,6 +1177,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 		forget(s);
 		return r;
 	}
+	count_add(&forward_stats(f, w->index)->adopted, 1);
 	s->slot = slot;
 	udp_graft_adopt(gs, slot);
 	flow->idle = udp_graft_idle(f->conf->idle_timeout_ms);
