@@ -215,12 +215,42 @@ static __always_inline void leash(struct found *f, struct packet *p, __u32 state
 		p->window = room;
 }
 
-/* Bulk begins with P.  Returns the state in which P finds its session. */
-static __always_inline __u32 leave_if_bulk(struct found *f, const struct packet *p, __u32 state)
+/* Bulk of a far session begins with P. */
+static __always_inline bool begins_bulk(const struct found *f, const struct packet *p)
 {
-	if (state != GRAFT_ACTIVE || f->g->far < GRAFT_LONG || !p->len ||
-	    diff(READ_ONCE(f->mine->edge), end_of(p)) > GRAFT_LEASH / 4 ||
-	    !is_inside(p, f->g, f->mine, f->other))
+	return f->g->far >= GRAFT_LONG && p->len &&
+	       diff(READ_ONCE(f->mine->edge), end_of(p)) <= GRAFT_LEASH / 4;
+}
+
+/*
+ * P asks again: it brings what was sent on before, or it is a probe.  True: so did another one some
+ * time ago, and nothing was acknowledged since, of either stream.  The way of an end may be dead,
+ * without news of routes: TCP finds out, and takes another one.
+ */
+static __always_inline bool asks_in_vain(struct found *f, const struct packet *p)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+	__u32 at = p->ack + (__u32)READ_ONCE(other->acked);
+	__u64 now;
+
+	if (diff(end_of(p), (__u32)mine->end) >= !!p->len || p->flags & (SYN | FIN | RST) ||
+	    mine->fin || other->fin || f->g->loose == GRAFT_LOOSE ||
+	    !is_inside(p, f->g, mine, other))
+		return false;
+	now = bpf_ktime_get_coarse_ns();
+	if (mine->asked_ns && mine->asked_at == at &&
+	    (p->len || READ_ONCE(other->heard_ns) < mine->asked_ns))
+		return now - mine->asked_ns >= GRAFT_SILENT_NS;
+	mine->asked_ns = now;
+	mine->asked_at = at;
+	return false;
+}
+
+/* Sockets may carry F better from P on.  Returns the state in which P finds its session. */
+static __always_inline __u32 leave_if_better(struct found *f, const struct packet *p, __u32 state)
+{
+	if (state != GRAFT_ACTIVE ||
+	    (!asks_in_vain(f, p) && (!begins_bulk(f, p) || !is_inside(p, f->g, f->mine, f->other))))
 		return state;
 	state = __sync_val_compare_and_swap(&f->g->state, GRAFT_ACTIVE, GRAFT_RETURNING);
 	return state == GRAFT_ACTIVE ? GRAFT_RETURNING : state & GRAFT_STATE_MASK;
@@ -345,29 +375,38 @@ static __always_inline int kill(struct graft_entry *g)
 	return GRAFT_OK;
 }
 
-/* May the session go back to its sockets with P?  The caller holds LOCKED_2. */
-static __always_inline int look_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
+/*
+ * May the session go back to its sockets with P?  The caller holds LOCKED_2.  If P asks IN_VAIN, both
+ * streams go on from what is acknowledged: their senders have the rest, and nothing is on its way.
+ */
+static __always_inline int look_back(struct __sk_buff *skb, struct found *f, const struct packet *p,
+				     bool in_vain)
 {
 	struct graft_side *mine = f->mine, *other = f->other;
+	__u32 acked = acked_of(mine, other);
 	struct seen *a, *b;
 
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || mine->fin || other->fin)
 		return GRAFT_CLOSING;
 	/* what is odd now may have been sent on before, and lost: nobody else will bring it */
-	if (p->odd ? diff(p->seq, (__u32)mine->end) > 0 : p->seq != (__u32)mine->end)
+	if (p->odd || in_vain ? diff(p->seq, (__u32)mine->end) > 0 : p->seq != (__u32)mine->end)
 		return GRAFT_ORDER;
-	if (acked_of(mine, other) != p->seq || p->ack + mine->ack_add != (__u32)other->end)
+	if (in_vain ? diff(p->seq, acked) > 0 || diff(p->ack, (__u32)mine->acked) < 0 :
+		      p->seq != acked || p->ack + mine->ack_add != (__u32)other->end)
 		return GRAFT_IN_HAND;
 	a = seen_of(skb, mine, 0);
 	b = seen_of(skb, other, 1);
 	if (!a || !b || !a->established || !b->established)
 		return GRAFT_NO_SOCKET;
+	/* what has come past the programs has other numbers than what is shifted */
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
-	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read)
+	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read ||
+	    a->unordered || b->unordered)
 		return GRAFT_IN_HAND;
 	if (f->g->far >= GRAFT_LONG && !f->g->why_back && unleash(skb, f, p, a, b))
 		return GRAFT_NO_TIMESTAMP;
-	mine->end -= (__u32)mine->end - p->seq;
+	mine->end -= (__u32)mine->end - acked;
+	other->end -= (__u32)other->end - (p->ack + mine->ack_add);
 	set_back(mine, other);
 	set_back(other, mine);
 	mine->back_ts = mine->tsval_sent - a->clock + 1;
@@ -381,15 +420,17 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 {
 	struct found f;
 	__u32 state = GRAFT_LOCKED_2;
+	bool in_vain;
 	int why;
 
 	if (!p || !find_slot(slot, side, &f))
 		return 0;
+	in_vain = !p->odd && asks_in_vain(&f, p);
 	for (int i = 0; i < 32 && state == GRAFT_LOCKED_2; i++)
 		state = __sync_val_compare_and_swap(&f.g->state, GRAFT_RETURNING, GRAFT_LOCKED_2);
 	if (state != GRAFT_RETURNING)
 		return state == GRAFT_LOCKED_2 ? 0 : state; /* 0: it will be sent again */
-	why = look_back(skb, &f, p);
+	why = look_back(skb, &f, p, in_vain);
 	if (!why) {
 		__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
 		tell(f.g, slot);
@@ -400,9 +441,11 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.g, f.mine, f.other))
 		note(f.mine, p);
 	state = GRAFT_RETURNING;
-	if (f.g->far >= GRAFT_LONG && (why == GRAFT_NO_SOCKET || f.mine->fin || f.other->fin)) {
-		f.g->far = GRAFT_ANYWHERE;
-		state = GRAFT_ACTIVE;
+	if (why == GRAFT_NO_SOCKET || f.mine->fin || f.other->fin) {
+		if (in_vain || f.g->far >= GRAFT_LONG)
+			state = GRAFT_ACTIVE;
+		if (f.g->far >= GRAFT_LONG)
+			f.g->far = GRAFT_ANYWHERE;
 	}
 	__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, state);
 	return state;
@@ -529,7 +572,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 		if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
 		    diff(p->seq, (__u32)f->mine->end) > 0)
 			return DROP;
-		state = leave_if_bulk(f, p, state);
+		state = leave_if_better(f, p, state);
 		if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2) {
 			state = try_return(skb, p, f->slot, f->side);
 			if (state == GRAFT_RETURNED && f->g->why_back >= GRAFT_FAR && !p->len)

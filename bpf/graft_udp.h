@@ -90,11 +90,15 @@ static __always_inline bool has_socket(struct __sk_buff *skb, const struct packe
 
 /* Why what arrives on F's leg cannot be translated here, from now on; 0: it can. */
 static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struct packet *p,
-					      const struct udp_found *f)
+					      const struct udp_found *f, __u32 now)
 {
 	__u32 ways = graft_ways, known = READ_ONCE(f->other->way.ways);
 	__u8 why;
 
+	/* its way may be dead, without news of routes: the stack finds out, and takes another one */
+	if (f->at == &f->u->at[0] && f->at_other->heard &&
+	    is_silent(f->at_other, now, UDP_SILENT_TICKS) && has_socket(skb, p))
+		return f->at->why = GRAFT_SILENT;
 	/* without a session the way that was is better than none, unless policies forbid it */
 	if (known != ways && (diff(known, graft_ways_least) < 0 ||
 			      (f->u->used != UDP_STANDBY && has_socket(skb, p))))
@@ -164,7 +168,7 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 			return PASS;
 		__sync_fetch_and_sub(&f.at->word, n * UDP_PASSED_ONE);
 	}
-	if (hindrance_of_flow(skb, p, &f))
+	if (hindrance_of_flow(skb, p, &f, now))
 		return pass_flow(f.at, n, true);
 	/* the stack knows whether it may come by that one, too */
 	if (*f.from != skb->ifindex)

@@ -41,12 +41,13 @@
  *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST; or the daemon
  *                            resets both ends
  *              -> RETURNING  the daemon wants to carry the session again; or a packet came that
- *                            cannot be translated (`why_back`); or bulk began, and it is far
+ *                            cannot be translated (`why_back`); or bulk began, and it is far; or
+ *                            one end asks again and again, in vain
  *              -> STANDBY    the client's address has left for another relay that has the session
  *   RETURNING  -> LOCKED_2   a packet, to look whether the session may go back with it
  *              -> DONE       as above; or it cannot go back, and `why_back` is set
- *              -> ACTIVE     the daemon does not want it any more; or it was far, and has no
- *                            sockets, or half of it is closed
+ *              -> ACTIVE     the daemon does not want it any more; or it was far, or an end asked
+ *                            in vain, and it has no sockets, or half of it is closed
  *   LOCKED_2   -> RETURNING  it may not, and is translated
  *              -> RETURNED   it may.  From now on packets are shifted between the wire and the
  *                            sockets, for the rest of the session
@@ -125,6 +126,7 @@ enum graft_refusal {
 	GRAFT_WAY,    /* the way of a socket may have changed, or is not known */
 	GRAFT_FAR,    /* its way is long, and it does not converse, or has begun bulk */
 	GRAFT_LOSS,   /* its way loses packets; else as GRAFT_FAR */
+	GRAFT_SILENT, /* of UDP: its server does not answer any more */
 	GRAFT_REFUSALS,
 };
 
@@ -203,12 +205,14 @@ struct graft_side {
 	__u64 data_ns;   /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns; /* of the last keepalive probe of the frozen socket */
 	__u32 reset;     /* DONE: the remote end has sent RST */
-	__u32 caught;    /* loose: 1: a packet that is believed has come here */
+	__u16 caught;    /* loose: 1: a packet that is believed has come here */
+	__u16 told;      /* 1: see told_end */
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
-	__u32 sack;                  /* 1: the socket has SACK */
-	__u32 mss;                   /* that it may send, with options */
+	__u16 sack;                  /* 1: the socket has SACK */
+	__u16 mss;                   /* that it may send, with options */
+	__u32 asked_at;              /* tracked: see asked_ns */
 	/*
 	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.
 	 * One less than the socket's numbers at the offer, until a packet is seen.
@@ -221,7 +225,9 @@ struct graft_side {
 	__u32 edge, has_edge;
 	__u32 lost, lost_to; /* tracked: windows of which bytes were lost, and the last one's end */
 	/* Tracked, if `told`: `end` and `acked` of a packet that did not fit, see confirm(). */
-	__u32 told, told_end, told_acked;
+	__u32 told_end, told_acked;
+	__u64 asked_ns; /* tracked: since then the remote end asks again, in vain; asked_at: the sum */
+			/* of what both ends had acknowledged by then */
 } __attribute__((aligned(64)));
 
 /* What was seen of the handshake of a connection that may become a session's. */
@@ -243,6 +249,12 @@ enum graft_via {
 
 /* So long are the senders of a stream that is never quiet held, before it is given up. */
 #define GRAFT_HOLD_MS 200
+
+/*
+ * If an end asks again for so long, and nothing is acknowledged, the session goes back to its
+ * sockets.  TCP has sent again twice by then: RTO_MIN is 200 ms, and doubles.
+ */
+#define GRAFT_SILENT_NS 300000000ULL
 
 /*
  * Over a long way, or one that loses packets, two connections carry bulk faster than one

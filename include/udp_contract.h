@@ -33,6 +33,12 @@
 /* The unit of `heard` and `idle`: 2^20 ns of CLOCK_MONOTONIC, about 1 ms. */
 #define UDP_TICK_SHIFT 20
 
+/*
+ * While a server has answered, and is silent for 8 s now, what its client asks goes by the sockets.
+ * Reports of RTP come each 5 s, and have no other answer.
+ */
+#define UDP_SILENT_TICKS (8000000000ULL >> UDP_TICK_SHIFT)
+
 #define UDP_PLACES 8
 
 /*

@@ -154,6 +154,19 @@ BOTH_WAYS = """
     relay: for f in 4 6; do echo 1 >/proc/sys/net/ipv$f/fib_multipath_hash_policy; done
     ip46 route replace 10.0.2.0/24 src 10.0.9.1 nexthop via 10.0.4.2 nexthop via 10.0.5.2
 """
+# A next hop that is lost is noticed within some seconds.
+MORTAL = """
+    relay: for f in 4 6; do cd /proc/sys/net/ipv$f/neigh; for c in to* alt*; do
+        [ -d $c ] || continue
+        echo 1 >$c/delay_first_probe_time
+        echo 2000 >$c/base_reachable_time_ms
+        echo 100 >$c/retrans_time_ms
+        echo 1 >$c/mcast_solicit; done; done
+    echo 1 >/proc/sys/net/ipv4/fib_multipath_use_neigh
+"""
+# What comes there is lost: no link goes down, and no route is withdrawn.
+DEAD = """{0} nft: table netdev dead {{ chain dead {{ type filter hook ingress device {1} priority 0
+drop\n}}\n}}"""
 LOCAL = "iifname lo accept\noifname lo accept\n"
 STRICT = "ct state established,related accept\nct state invalid drop\n" \
     "icmp type echo-request accept\nmeta l4proto ipv6-icmp accept\n" \
@@ -402,6 +415,17 @@ ROWS = (
         back: ip link set b0 address 02:00:00:00:00:77
         ip link set b0 up
         ip46 addr replace 10.0.4.2/24 dev b0"""),
+
+    Row("a next hop to the server dies without news", BOTH_WAYS + MORTAL +
+        "back: ip46 route replace 10.0.9.1/32 via 10.0.5.1", routers="back back2", wait=25,
+        middle=DEAD.format("back", "b0") + "\n go\n pause 12", quick=True),
+    Row("a next hop to the client dies without news", f"""
+        relay: ip46 addr add 10.0.9.2/32 dev lo
+        for f in 4 6; do echo 1 >/proc/sys/net/ipv$f/fib_multipath_hash_policy; done
+        ip46 route replace 10.0.1.0/24 nexthop via 10.0.3.1 nexthop via 10.0.6.1
+        front: ip46 route add 10.0.9.2/32 via 10.0.6.2
+        {MORTAL}""", routers="front front2", wait=25, dial="10.0.9.2", udp="-",
+        middle=DEAD.format("front", "f1") + "\n go\n pause 12"),
 
     # --- packets that are too big ---
     Row("the MTU of the link to the server shrinks", plain=True, families=ALL,

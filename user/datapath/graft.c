@@ -107,6 +107,7 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_WAY] = "route not seen yet",
 		[GRAFT_FAR] = "far",
 		[GRAFT_LOSS] = "loss",
+		[GRAFT_SILENT] = "server silent",
 	};
 
 	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";

@@ -65,8 +65,9 @@ bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, 
 	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
 	uint8_t why = f->at[leg].why;
 	bool hindered = why == GRAFT_INTERFACE || why == GRAFT_XFRM;
+	bool silent = !leg && f->at[1].heard && ticks() - f->at[1].heard >= UDP_SILENT_TICKS;
 
-	if (word & UDP_ACTIVE || f->leg[!leg].way.ways != ways ||
+	if (word & UDP_ACTIVE || silent || f->leg[!leg].way.ways != ways ||
 	    (hindered && f->at[leg].seen == ways))
 		return false;
 	return __atomic_compare_exchange_n(&f->at[leg].word, &word, word | UDP_ACTIVE, false,
