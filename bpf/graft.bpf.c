@@ -334,7 +334,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 			    .side = f->side };
 
 	/* as a network without a route */
-	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0)
+	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0 || f->other->refused)
 		return DROP;
 	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
 	f->fits = f->g->loose != GRAFT_LOOSE;

@@ -479,6 +479,7 @@ static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 	s->begun = s->end - carried;
 	s->edge = (__u32)s->end + GRAFT_LEASH;
 	s->asked_ns = 0;
+	s->refused = 0;
 }
 
 /* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */

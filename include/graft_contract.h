@@ -186,6 +186,7 @@ struct graft_side {
 	__u8 read_shift;     /* of windows that our socket announces */
 	__u8 timestamps;     /* 1: on both connections */
 	__u8 ipv6;           /* 1: on the wire */
+	__u8 refused; /* by the daemon, until a graft begins: 1: a route or a rule forbids packets */
 
 	/* The frozen socket's write_seq and rcv_nxt. */
 	__u32 frozen_write, frozen_read;
@@ -226,8 +227,9 @@ struct graft_side {
 	__u32 lost, lost_to; /* tracked: windows of which bytes were lost, and the last one's end */
 	/* Tracked, if `told`: `end` and `acked` of a packet that did not fit, see confirm(). */
 	__u32 told_end, told_acked;
-	__u64 asked_ns; /* tracked: since then the remote end asks again, in vain; asked_at: the sum */
-			/* of what both ends had acknowledged by then */
+	/* Tracked: since then the remote end asks again, in vain; asked_at: the sum of what both ends had
+	 * acknowledged by then. */
+	__u64 asked_ns;
 } __attribute__((aligned(64)));
 
 /* What was seen of the handshake of a connection that may become a session's. */

@@ -427,6 +427,18 @@ ROWS = (
         {MORTAL}""", routers="front front2", wait=25, dial="10.0.9.2", udp="-",
         middle=DEAD.format("front", "f1") + "\n go\n pause 12"),
 
+    *(Row(f"{what} forbids packets to the {end}", middle=f"""
+        relay: ip46 {what.replace('rule', 'rule add prohibit')} {address}
+        go
+        pause 4
+        quiet {device} 1.5
+        relay: ip46 {what.replace('rule', 'rule del prohibit').replace('add', 'del')} {address}
+        """, wait=25, udp="-")
+      for what, end, address, device in (
+          ("rule", "client", "to 10.0.1.1/32", "toc"),
+          ("route add blackhole", "client", "10.0.1.1/32", "toc"),
+          ("route add unreachable", "server", "10.0.2.2/32", "tos"))),
+
     # --- packets that are too big ---
     Row("the MTU of the link to the server shrinks", plain=True, families=ALL,
         graft="grafted 46:any", quick=True, middle="""

@@ -34,6 +34,7 @@
 #include "datapath/graft_attach.h"
 #include "datapath/graft_pins.h"
 #include "datapath/graft_tuple.h"
+#include "datapath/route.h"
 #include "datapath/tcp.h"
 #include "datapath/udp_graft.h"
 
@@ -728,6 +729,24 @@ static uint32_t oldest(const struct grafts *gs, uint32_t slot)
 	return (int32_t)(a - b) < 0 ? a : b;
 }
 
+/* A socket of SLOT has not answered, since a route or a rule refuses its packets: so for others. */
+static bool is_refused(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t ways = gs->skel->bss->graft_ways;
+	bool refused = false;
+
+	for (int side = 0; side < 2; side++) {
+		struct graft_side *s = &gs->all[slot].side[side];
+
+		if (ways_of(gs, slot, side) == ways ||
+		    !route_is_refused(&s->tuple.remote, s->way.mark))
+			continue;
+		__atomic_store_n(&s->refused, 1, __ATOMIC_RELEASE);
+		refused = true;
+	}
+	return refused;
+}
+
 #define PROBE_MS 1200  /* TCP has probed by then */
 #define JUDGED_MOST 16 /* then its way is taken for lost: that many calls */
 
@@ -752,10 +771,14 @@ static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 	if (probing && (uint32_t)clock_ms() - gs->slots[slot].asked_ms < PROBE_MS)
 		return GRAFT_DOUBT_NONE;
 	gs->slots[slot].probing = false;
-	if (known || must_leave(gs, slot))
+	if (must_leave(gs, slot))
+		return probing ? GRAFT_DOUBT_LEAVE : GRAFT_DOUBT_NONE;
+	if (known)
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
 	if (run(gs, GRAFT_WAYS, slot))
 		return GRAFT_DOUBT_LOST;
+	if (is_refused(gs, slot))
+		return GRAFT_DOUBT_REFUSED;
 	/* unless policies have changed, and a socket has not answered since */
 	if ((int32_t)(oldest(gs, slot) - gs->skel->bss->graft_ways_least) >= 0)
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;

@@ -80,10 +80,11 @@ void grafts_doubt_ways(struct grafts *gs, enum graft_change change);
 
 enum graft_doubt {
 	GRAFT_DOUBT_NONE,
-	GRAFT_DOUBT_ASK,   /* the caller has to ask both sockets, now */
-	GRAFT_DOUBT_ASKED, /* they may be as they were before */
-	GRAFT_DOUBT_LEAVE, /* nothing is to be grafted on their interface any more */
-	GRAFT_DOUBT_LOST,  /* a socket has a way that cannot be followed: reset the session */
+	GRAFT_DOUBT_ASK,     /* the caller has to ask both sockets, now */
+	GRAFT_DOUBT_ASKED,   /* they may be as they were before */
+	GRAFT_DOUBT_LEAVE,   /* nothing is to be grafted on their interface any more; as ASKED */
+	GRAFT_DOUBT_REFUSED, /* a route or a rule forbids their packets; as ASKED */
+	GRAFT_DOUBT_LOST,    /* a socket has a way that cannot be followed: reset the session */
 };
 /*
  * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  For a second

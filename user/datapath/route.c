@@ -14,6 +14,8 @@
 
 SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_GRAFT, sendto), SYSCALL_IF(PART_GRAFT, recvmsg),
+	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK)),
+	SETSOCKOPT_IF(PART_GRAFT, SOL_SOCKET, SO_RCVTIMEO), SYSCALL_IF(PART_GRAFT, close),
 	SYSCALL_IF(PART_GRAFT, ioctl, SYSCALL_ARG(1, SIOCGIFNAME)),
 	SYSCALL_IF(PART_GRAFT, ioctl, SYSCALL_ARG(1, SIOCGIFMTU)));
 
@@ -42,18 +44,23 @@ void routes_forget(struct routes *r)
 	memset(r->known, 0, sizeof(r->known));
 }
 
-/* Put the answer in the place of the question Q.  False: there is no route, or no answer. */
-static bool ask(struct routes *r, struct nlmsghdr *q, size_t size)
+/* Put the answer in the place of the question Q.  -errno: there is no route, or no answer. */
+static int ask(struct routes *r, struct nlmsghdr *q, size_t size)
 {
+	const struct nlmsgerr *error = mnl_nlmsg_get_payload(q);
 	uint32_t count = q->nlmsg_seq = ++r->count;
 	ssize_t n;
 
 	if (mnl_socket_sendto(r->nl, q, q->nlmsg_len) < 0)
-		return false;
+		return -EIO;
 	do { /* one that was not waited for may come first */
 		n = mnl_socket_recvfrom(r->nl, q, size);
 	} while (n > 0 && q->nlmsg_seq != count);
-	return n > 0 && mnl_nlmsg_ok(q, (int)n) && q->nlmsg_type == RTM_NEWROUTE;
+	if (n <= 0 || !mnl_nlmsg_ok(q, (int)n))
+		return -EIO;
+	if (q->nlmsg_type == RTM_NEWROUTE)
+		return 0;
+	return q->nlmsg_type == NLMSG_ERROR && error->error ? error->error : -EIO;
 }
 
 static uint32_t mtu_of_link(struct routes *r, uint32_t ifindex)
@@ -64,7 +71,7 @@ static uint32_t mtu_of_link(struct routes *r, uint32_t ifindex)
 	return ioctl(fd, SIOCGIFNAME, &q) || ioctl(fd, SIOCGIFMTU, &q) ? 0 : (uint32_t)q.ifr_mtu;
 }
 
-static struct route look_up(struct routes *r, const struct graft_addr *to, uint32_t mark)
+static struct route look_up(struct routes *rs, const struct graft_addr *to, uint32_t mark)
 {
 	bool ipv6 = graft_addr_is_ipv6(to);
 	char buf[4096];
@@ -72,6 +79,7 @@ static struct route look_up(struct routes *r, const struct graft_addr *to, uint3
 	struct rtmsg *m = mnl_nlmsg_put_extra_header(q, sizeof(*m));
 	const struct nlattr *a, *metric;
 	struct route is = { .local = false };
+	int r;
 
 	q->nlmsg_type = RTM_GETROUTE;
 	q->nlmsg_flags = NLM_F_REQUEST;
@@ -80,7 +88,10 @@ static struct route look_up(struct routes *r, const struct graft_addr *to, uint3
 	mnl_attr_put(q, RTA_DST, ipv6 ? 16 : 4, ipv6 ? &to->w[0] : &to->w[3]);
 	if (mark)
 		mnl_attr_put_u32(q, RTA_MARK, mark);
-	if (!ask(r, q, sizeof(buf)))
+	r = ask(rs, q, sizeof(buf));
+	/* unreachable, blackhole, prohibit; that there is none is ENETUNREACH */
+	is.refused = r == -EHOSTUNREACH || r == -EINVAL || r == -EACCES;
+	if (r)
 		return is;
 	is.local = m->rtm_type == RTN_LOCAL;
 	mnl_attr_for_each(a, q, sizeof(*m)) {
@@ -93,7 +104,7 @@ static struct route look_up(struct routes *r, const struct graft_addr *to, uint3
 				is.mtu = mnl_attr_get_u32(metric);
 	}
 	if (is.ifindex && !is.mtu)
-		is.mtu = mtu_of_link(r, is.ifindex);
+		is.mtu = mtu_of_link(rs, is.ifindex);
 	return is;
 }
 
@@ -106,4 +117,13 @@ struct route routes_ask(struct routes *r, const struct graft_addr *to, uint32_t 
 	    (!k->is.local && !k->is.ifindex))
 		*k = (struct known_route){ *to, mark, look_up(r, to, mark) };
 	return k->is;
+}
+
+bool route_is_refused(const struct graft_addr *to, uint32_t mark)
+{
+	struct routes r;
+	bool refused = !routes_open(&r) && look_up(&r, to, mark).refused;
+
+	routes_close(&r);
+	return refused;
 }

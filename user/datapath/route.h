@@ -9,6 +9,7 @@
 /* What the kernel's tables of routes say of an address (RTM_GETROUTE). */
 struct route {
 	bool local;       /* the address is this host's */
+	bool refused;     /* a route or a rule forbids packets */
 	uint32_t ifindex; /* where packets leave; 0: nowhere */
 	uint32_t mtu;     /* of them */
 };
@@ -34,3 +35,5 @@ void routes_close(struct routes *r);
 void routes_forget(struct routes *r);
 /* The route to TO, with MARK, whatever the source is.  Where the kernel does not answer, none. */
 struct route routes_ask(struct routes *r, const struct graft_addr *to, uint32_t mark);
+/* Does a route or a rule forbid packets to TO?  No route is no refusal.  By any thread. */
+bool route_is_refused(const struct graft_addr *to, uint32_t mark);

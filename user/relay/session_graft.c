@@ -296,14 +296,15 @@ static void follow_ways(struct session *s)
 	for (unsigned int side = 0; side < 2; side++) {
 		if (doubt == GRAFT_DOUBT_ASK)
 			tcp_probe_now(s->sides[side].fd);
-		else if (doubt == GRAFT_DOUBT_ASKED)
+		else if (doubt != GRAFT_DOUBT_NONE)
 			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms,
 					  2 * graft_asked(gs, s->graft));
 	}
 	if (doubt == GRAFT_DOUBT_LOST) {
 		session_reset(s, CAUSE_NO_ROUTE);
-	} else if (doubt == GRAFT_DOUBT_LEAVE) {
-		s->graft_refusal = GRAFT_INTERFACE;
+	} else if (doubt == GRAFT_DOUBT_LEAVE || doubt == GRAFT_DOUBT_REFUSED) {
+		if (doubt == GRAFT_DOUBT_LEAVE)
+			s->graft_refusal = GRAFT_INTERFACE;
 		graft_return(gs, s->graft, true);
 	}
 }
