@@ -961,10 +961,10 @@ class Run:
         self._carry(lambda: receive(a), lambda f: b.send(f[:12] + b"\x81\0\0\0" + f[12:]))
         self._carry(lambda: receive(b), a.send)
 
-    def step_tun(self):
-        """tun-relay and tun-client (in client), whose packets have no Ethernet header."""
+    def step_tun(self, other="client"):
+        """tun-relay and tun-OTHER (in OTHER), whose packets have no Ethernet header."""
         files = []
-        for namespace in "relay", "client":
+        for namespace in "relay", other:
             with inside(namespace):
                 files.append(os.open("/dev/net/tun", os.O_RDWR))
                 fcntl.ioctl(files[-1], 0x400454ca, struct.pack(  # TUNSETIFF: bare packets

@@ -427,6 +427,16 @@ ROWS = (
         {MORTAL}""", routers="front front2", wait=25, dial="10.0.9.2", udp="-",
         middle=DEAD.format("front", "f1") + "\n go\n pause 12"),
 
+    Row("the route moves to a tunnel without an address", middle=f"""
+        tun server
+        relay: ip link set tun-relay txqueuelen 10000 up
+        server: ip link set tun-server txqueuelen 10000 up
+        relay: ip46 route add 10.0.2.2/32 dev tun-relay src 10.0.2.1
+        server: ip46 route add 10.0.2.1/32 dev tun-server
+        server nft: {chain("prerouting", f"iifname s0 {PORTS} drop")}
+        go
+        pause 2
+        """, wait=15),
     *(Row(f"{what} forbids packets to the {end}", middle=f"""
         relay: ip46 {what.replace('rule', 'rule add prohibit')} {address}
         go

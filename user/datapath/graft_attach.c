@@ -178,6 +178,7 @@ static bool clsact_is_lost(const struct clsact *c, unsigned int ifindex)
 struct graft_attachment {
 	struct graft_attachment *next;
 	unsigned int ifindex;
+	bool returned;    /* only for sessions that have returned */
 	int links[HOOKS]; /* of TCX; -1: none */
 };
 
@@ -244,7 +245,7 @@ static bool set_use(struct graft_attachments *as, const struct graft_attachment 
 		    const char *name)
 {
 	bool filtered = clsact_has_others(a->ifindex);
-	uint32_t was = 0, is = filtered ? 0 : GRAFT_IF_USED;
+	uint32_t was = 0, is = filtered || a->returned ? 0 : GRAFT_IF_USED;
 	bool known = !bpf_map_lookup_elem(as->interfaces, &a->ifindex, &was);
 
 	if (known && is == was)
@@ -257,17 +258,35 @@ static bool set_use(struct graft_attachments *as, const struct graft_attachment 
 	return true;
 }
 
+#define IP6GRE 823 /* ARPHRD_IP6GRE; the C library's header does not name it */
+
+/* The kernel puts what is sent there into packets of IP. */
+static bool is_tunnel(unsigned short type)
+{
+	return type == ARPHRD_TUNNEL || type == ARPHRD_TUNNEL6 || type == ARPHRD_SIT ||
+	       type == ARPHRD_IPGRE || type == IP6GRE;
+}
+
+/* Frames of TYPE begin with IP. */
+static bool is_bare(unsigned short type)
+{
+	return type == ARPHRD_NONE || type == ARPHRD_PPP || is_tunnel(type);
+}
+
+/* A session may go to USEFUL interfaces; elsewhere it is shifted, if its route moves there. */
 static int attach(struct graft_attachments *as, unsigned int ifindex, const char *name,
-		  unsigned short type)
+		  unsigned short type, bool useful)
 {
 	bool ethernet = type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 	struct graft_attachment *a;
 	int r;
 
-	if (!ethernet && type != ARPHRD_NONE && type != ARPHRD_PPP) /* frames begin with IP */
+	if (!ethernet && !is_bare(type))
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
-	*a = (struct graft_attachment){ .ifindex = ifindex, .links = { -1, -1 } };
+	*a = (struct graft_attachment){ .ifindex = ifindex,
+					.returned = !useful || is_tunnel(type),
+					.links = { -1, -1 } };
 	r = as->is_clsact ? clsact_do(&as->clsact, ifindex, ethernet) :
 			    attach_tcx(as, a, as->clsact.programs[ethernet]);
 	if (r) {
@@ -282,19 +301,24 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 
 /*
  * May a session have an address of NAME?  Link-local ones are not unique, so they do not count.
- * *RET_TYPE is ARPHRD_*; interfaces without an address of their own, such as tun, are listed
- * without a type.
+ * *RET_TYPE is ARPHRD_*; interfaces without a link address, such as tun, are listed without a type.
+ * *RET_UP: packets may go there.
  */
-static bool is_useful(const struct ifaddrs *list, const char *name, unsigned short *ret_type)
+static bool is_useful(const struct ifaddrs *list, const char *name, unsigned short *ret_type,
+		      bool *ret_up)
 {
 	bool useful = false;
 
 	*ret_type = ARPHRD_NONE;
+	*ret_up = false;
 	for (; list; list = list->ifa_next) {
 		const struct sockaddr *sa = list->ifa_addr;
 		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)sa;
 
-		if (!sa || strcmp(list->ifa_name, name))
+		if (strcmp(list->ifa_name, name))
+			continue;
+		*ret_up = list->ifa_flags & IFF_UP;
+		if (!sa)
 			continue;
 		if (sa->sa_family == AF_PACKET)
 			*ret_type = ((const struct sockaddr_ll *)sa)->sll_hatype;
@@ -334,20 +358,23 @@ int graft_attach_follow(struct graft_attachments *as)
 	if (all && !r)
 		forget_gone(as, all);
 	for (const struct if_nameindex *i = all; i && list && i->if_index; i++) {
-		const struct graft_attachment *a = as->first;
+		struct graft_attachment *a = as->first;
 		unsigned short type;
+		bool useful, up;
 		int e;
 
+		useful = is_useful(list, i->if_name, &type, &up);
 		while (a && a->ifindex != i->if_index)
 			a = a->next;
 		if (a) {
+			a->returned = a->returned && (!useful || is_tunnel(type));
 			changed += set_use(as, a, i->if_name);
 			continue;
 		}
-		if (!is_useful(list, i->if_name, &type) ||
+		if ((!useful && !(up && is_bare(type))) ||
 		    (as->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
-		e = attach(as, i->if_index, i->if_name, type);
+		e = attach(as, i->if_index, i->if_name, type, useful);
 		if (e) {
 			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
 			r = e;
