@@ -868,6 +868,8 @@ int graft_offer(struct __sk_buff *skb)
 		return judge_way(skb, &g->side[0]) ?: judge_way(skb, &g->side[1]);
 	case GRAFT_ROUTES:
 		return count_routes();
+	case GRAFT_STRAYS:
+		return look_for_strays(skb, q.slot);
 	case GRAFT_ENTER:
 		if (enter(g, q.slot))
 			return GRAFT_NO_SLOT;

@@ -125,6 +125,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	r->ecn = tp->ecn_flags;
 	r->room = tp->rcv_wup + tp->rcv_wnd - tp->rcv_nxt;
 	r->rtt_us = tp->rtt_min.s[0].v + 1 ? tp->rtt_min.s[0].v : 0;
+	r->from = tp->inet_conn.icsk_inet.sk.sk_rx_dst_ifindex;
 	r->hindrance = hindrance_at(tp, r->established);
 	bpf_sk_release(sk);
 	return true;
@@ -405,6 +406,58 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 	return r;
 }
 
+/* Does the frozen socket of S get packets by an interface without program? */
+__noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
+{
+	struct bpf_sock *sk;
+	struct tcp_sock *tp;
+	__u32 from;
+
+	if (!s || bpf_ktime_get_coarse_ns() - s->heard_ns < GRAFT_SILENT_NS)
+		return 0;
+	sk = look_up(skb, s);
+	if (!sk)
+		return 0;
+	tp = bpf_skc_to_tcp_sock(sk);
+	from = tp ? tp->inet_conn.icsk_inet.sk.sk_rx_dst_ifindex : s->from;
+	bpf_sk_release(sk);
+	if (from != s->from && !bpf_map_lookup_elem(&interfaces, &from))
+		graft_stray = from;
+	return 0;
+}
+
+struct strays {
+	struct __sk_buff *skb;
+	__u32 first;
+};
+
+static long look_at_slot(__u32 i, struct strays *w)
+{
+	__u32 slot = w->first + i;
+	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
+
+	if (!g)
+		return 1;
+	if ((READ_ONCE(g->state) & GRAFT_STATE_MASK) == GRAFT_ACTIVE) {
+		look_for_stray(w->skb, &g->side[0]);
+		look_for_stray(w->skb, &g->side[1]);
+	}
+	return 0;
+}
+
+/*
+ * A client's packets may move to an interface without program.  Then its frozen socket gets them,
+ * which drops them without a word, and nobody else sees any.
+ */
+static __always_inline int look_for_strays(struct __sk_buff *skb, __u32 first)
+{
+	struct strays w = { .skb = skb, .first = first };
+
+	graft_stray = 0;
+	bpf_loop(GRAFT_STRAYS_EACH, look_at_slot, &w, 0);
+	return GRAFT_OK;
+}
+
 #define POLICY_OUT 1   /* XFRM_POLICY_OUT */
 #define POLICY_BLOCK 1 /* XFRM_USERPOLICY_BLOCK */
 
@@ -478,6 +531,7 @@ static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 	s->end = (1ULL << 32) + (__u32)(r->rcv_nxt + s->back_read);
 	s->begun = s->end - carried;
 	s->edge = (__u32)s->end + GRAFT_LEASH;
+	s->from = r->from;
 	s->asked_ns = 0;
 	s->refused = 0;
 }

@@ -113,6 +113,7 @@ struct seen {
 		ts_recent;
 	__u32 mss, advmss;
 	__u32 rtt_us; /* the smallest seen; 0: none was */
+	__u32 from;   /* the interface by which the last packet came */
 	__u32 room;   /* in the window that it has offered */
 	__u8 established, unordered, timestamps, sack, ecn, snd_shift, rcv_shift;
 	__u8 hindrance; /* enum graft_refusal */
@@ -146,6 +147,8 @@ __u64 graft_outside;                 /* packets dropped because they are not in 
 __u32 graft_ways, graft_ways_least;
 /* By GRAFT_ROUTES: they move with the routes of the network namespace, and with its policies. */
 __u32 graft_routes, graft_policies;
+/* By GRAFT_STRAYS: an interface without program by which a frozen socket gets packets; 0: none. */
+__u32 graft_stray;
 /* By the daemon: 1: an import is not in sync yet, so what is not known may be another relay's. */
 __u32 graft_unsynced;
 

@@ -186,7 +186,7 @@ struct graft_side {
 	__u8 read_shift;     /* of windows that our socket announces */
 	__u8 timestamps;     /* 1: on both connections */
 	__u8 ipv6;           /* 1: on the wire */
-	__u8 refused; /* by the daemon, until a graft begins: 1: a route or a rule forbids packets */
+	__u8 refused;        /* by the daemon, until a graft begins: no packet may be sent there */
 
 	/* The frozen socket's write_seq and rcv_nxt. */
 	__u32 frozen_write, frozen_read;
@@ -205,9 +205,9 @@ struct graft_side {
 	__u64 heard_ns;  /* CLOCK_MONOTONIC of the last packet, */
 	__u64 data_ns;   /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns; /* of the last keepalive probe of the frozen socket */
-	__u32 reset;     /* DONE: the remote end has sent RST */
-	__u16 caught;    /* loose: 1: a packet that is believed has come here */
-	__u16 told;      /* 1: see told_end */
+	__u16 reset;     /* DONE: the remote end has sent RST */
+	__u8 caught;     /* loose: 1: a packet that is believed has come here */
+	__u8 told;       /* 1: see told_end */
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
@@ -227,8 +227,11 @@ struct graft_side {
 	__u32 lost, lost_to; /* tracked: windows of which bytes were lost, and the last one's end */
 	/* Tracked, if `told`: `end` and `acked` of a packet that did not fit, see confirm(). */
 	__u32 told_end, told_acked;
-	/* Tracked: since then the remote end asks again, in vain; asked_at: the sum of what both ends had
-	 * acknowledged by then. */
+	__u32 from; /* freeze: the interface by which the socket had its last packet */
+	/*
+	 * Tracked: since then the remote end asks again, in vain.  asked_at: the sum of what both ends
+	 * had acknowledged by then.
+	 */
 	__u64 asked_ns;
 } __attribute__((aligned(64)));
 
@@ -330,6 +333,8 @@ enum graft_mirrored {
 	GRAFT_CAME, /* it came from one */
 };
 
+#define GRAFT_STRAYS_EACH 4096 /* slots that one GRAFT_STRAYS looks at */
+
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
 
 /* Input of the offer program, behind an Ethernet header. */
@@ -339,6 +344,7 @@ enum graft_op {
 	GRAFT_KILL,   /* DONE: shift packets from now on, so the sockets' resets get to the ends */
 	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
 	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
+	GRAFT_STRAYS, /* from `slot` on: look for packets past the programs: graft_stray */
 	GRAFT_ENTER,  /* SETTING: enter the tuples in `flows`; GRAFT_IN_HAND: a socket has one, */
 	GRAFT_FORGET, /* and take them out */
 };

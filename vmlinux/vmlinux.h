@@ -107,6 +107,7 @@ struct sock {
 	struct sock_common __sk_common;
 	__u32 sk_mark;
 	struct dst_entry *sk_dst_cache;
+	int sk_rx_dst_ifindex; /* by which the last packet came */
 };
 
 /* include/net/inet_sock.h, include/net/inet_connection_sock.h */

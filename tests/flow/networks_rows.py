@@ -398,6 +398,17 @@ ROWS = (
     Row("the device to the server is made anew", routers="back", middle=ANEW),
     Row("the device is made anew, with a default route elsewhere", routers="back", middle=ANEW,
         setup="relay: ip46 route add default via 10.0.1.1", udp_ends="any"),
+    Row("the device is made anew, with the same number", routers="back", middle="""
+        relay: n=$(ip -o link show tos | cut -d: -f1)
+        ip link del tos
+        ip link add tos index $n type veth peer name b0 netns back
+        ip link set tos up
+        ip -n back link set b0 up
+        ip46 addr add 10.0.4.1/24 dev tos
+        back: ip46 addr add 10.0.4.2/24 dev b0
+        relay: ip46 route replace 10.0.2.0/24 via 10.0.4.2
+        go
+        pause 2"""),
     Row("the route moves to another device", routers="back back2", middle=MOVE, quick=True),
     Row("the route to the client moves to another device", routers="front front2", middle=TO_TOC2),
     Row("the route moves before the first byte", routers="back back2", at="idle",
@@ -585,6 +596,20 @@ ROWS = (
         front: ip46 route add 10.0.9.2/32 via 10.0.3.2""", routers="front front2",
         dial="10.0.9.2", lost="0",
         middle="front: ip46 route replace 10.0.9.2/32 via 10.0.6.2\n go\n pause 0.5"),
+    Row("clients move to an interface without an address", """
+        relay: ip addr flush dev toc2
+        ip addr add 10.0.9.2/32 dev lo
+        front: ip addr flush dev f2
+        ip route add 10.0.9.2/32 via 10.0.3.2""", routers="front front2", dial="10.0.9.2",
+        families="4 46", graft="grafted 46:any", middle="""
+        front: ip route replace 10.0.9.2/32 dev f2 src 10.0.3.1
+        go
+        pause 2"""),
+    Row("somebody detaches the programs", "?relay: bpftool version", middle="""
+        relay: for l in /sys/fs/bpf/culvert/*/link_*; do
+            [ ! -e $l ] || bpftool link detach pinned $l; done
+        go
+        pause 2"""),
     Row("priority tags (VID 0) in front", """
         client: ip link del c0
         relay: ip link del toc

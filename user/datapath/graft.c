@@ -67,6 +67,7 @@ struct grafts {
 	struct graft_pins pins;
 	struct graft_attachments attached;
 	uint32_t routes, policies; /* as seen last */
+	uint32_t look_from;        /* slot, for strays */
 	_Atomic bool doubtful;     /* a session was, since the main thread has looked */
 	_Atomic unsigned int held; /* slots that are */
 	struct bpf_rings rings;
@@ -161,6 +162,8 @@ static void put(struct grafts *gs, uint32_t slot)
 	gs->last = slot;
 	pthread_mutex_unlock(&gs->lock);
 }
+
+static int run(struct grafts *gs, enum graft_op op, uint32_t slot);
 
 /* --- opening, closing --- */
 
@@ -324,6 +327,16 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 int grafts_follow_interfaces(struct grafts *gs)
 {
 	return graft_attach_follow(&gs->attached);
+}
+
+bool grafts_miss_programs(struct grafts *gs)
+{
+	run(gs, GRAFT_STRAYS, gs->look_from);
+	gs->look_from += GRAFT_STRAYS_EACH;
+	if (gs->look_from >= gs->n_slots)
+		gs->look_from = 0;
+	gs->attached.stray = *(volatile __u32 *)&gs->skel->bss->graft_stray;
+	return gs->attached.stray || graft_attach_is_lost(&gs->attached);
 }
 
 struct clsact *grafts_clsact(struct grafts *gs)

@@ -39,6 +39,11 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
  * the programs are at none.
  */
 int grafts_follow_interfaces(struct grafts *gs);
+/*
+ * Somebody has detached programs, or a frozen socket gets packets by an interface without any: it is
+ * time to follow.  By the same thread, twice a second or so.
+ */
+bool grafts_miss_programs(struct grafts *gs);
 /* Detach and unpin, which needs the same; with KEEP, not while one is grafted.  NULL is fine. */
 void grafts_close(struct grafts *gs, bool keep);
 /* What needs somebody to ask, once root is given up (graft_attach.h); NULL: there is TCX. */

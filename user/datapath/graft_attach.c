@@ -32,6 +32,7 @@
 /* of interfaces that come later */
 SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_LINK_CREATE), BPF_IF(PART_GRAFT, BPF_LINK_UPDATE),
+	BPF_IF(PART_GRAFT, BPF_OBJ_GET_INFO_BY_FD),
 	BPF_IF(PART_GRAFT, BPF_MAP_LOOKUP_ELEM), BPF_IF(PART_GRAFT, BPF_MAP_UPDATE_ELEM),
 	BPF_IF(PART_GRAFT, BPF_MAP_DELETE_ELEM),
 	SYSCALL_IF(PART_GRAFT, socket, SYSCALL_ARG(0, AF_NETLINK)),
@@ -235,6 +236,31 @@ static void detach(const struct graft_attachments *as, struct graft_attachment *
 	free(a);
 }
 
+/* A link of A has lost its interface, or others have detached it. */
+static bool tcx_is_lost(const struct graft_attachment *a)
+{
+	bool lost = false;
+
+	for (int hook = 0; hook < HOOKS; hook++) {
+		struct bpf_link_info info = { 0 };
+		uint32_t len = sizeof(info);
+
+		/* older headers do not name `tcx`, of which the number is at the same place */
+		if (!bpf_obj_get_info_by_fd(a->links[hook], &info, &len))
+			lost = lost || info.xdp.ifindex != a->ifindex;
+	}
+	return lost;
+}
+
+bool graft_attach_is_lost(const struct graft_attachments *as)
+{
+	bool lost = false;
+
+	for (const struct graft_attachment *a = as->first; a && !as->is_clsact; a = a->next)
+		lost = lost || tcx_is_lost(a);
+	return lost;
+}
+
 /* --- interfaces --- */
 
 /*
@@ -339,7 +365,8 @@ static void forget_gone(struct graft_attachments *as, const struct if_nameindex 
 
 		while (i->if_index && i->if_index != a->ifindex)
 			i++;
-		if (i->if_index && !(as->is_clsact && clsact_is_lost(&as->clsact, a->ifindex))) {
+		if (i->if_index &&
+		    !(as->is_clsact ? clsact_is_lost(&as->clsact, a->ifindex) : tcx_is_lost(a))) {
 			at = &a->next;
 			continue;
 		}
@@ -371,7 +398,7 @@ int graft_attach_follow(struct graft_attachments *as)
 			changed += set_use(as, a, i->if_name);
 			continue;
 		}
-		if ((!useful && !(up && is_bare(type))) ||
+		if ((!useful && !(up && is_bare(type)) && i->if_index != as->stray) ||
 		    (as->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
 		e = attach(as, i->if_index, i->if_name, type, useful);

@@ -38,6 +38,7 @@ struct graft_attachments {
 	int interfaces;       /* descriptor of the map */
 	bool on_loopback;     /* at no other interface */
 	bool is_clsact;       /* else it is TCX; by graft_attach_choose() */
+	uint32_t stray;       /* attach there as well; 0: nowhere */
 	struct graft_attachment *first;
 };
 
@@ -47,5 +48,7 @@ void graft_attach_choose(struct graft_attachments *as);
  * Returns at how many something has changed, their use included; -errno: the programs are at none.
  */
 int graft_attach_follow(struct graft_attachments *as);
+/* Others have detached a link of TCX, or its interface is another one: it is time to follow. */
+bool graft_attach_is_lost(const struct graft_attachments *as);
 /* Detach; with KEEP, what is pinned stays, and so do filters. */
 void graft_attach_close(struct graft_attachments *as, bool keep);
