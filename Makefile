@@ -78,7 +78,7 @@ FAULTS := $(FAULT_TESTS) $(O)/tests/faults/libculvert_faults.so
 faults_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(faults_src) $(FBPF_SRC) tests/faults/interpose.c,$(wildcard tests/faults/*.c)))
 kernel_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(kernel_src) $(KBPF_SRC),$(wildcard tests/kernel/*.c)))
 fuzz_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(fuzz_src),$(wildcard tests/fuzz/*.c)))
-flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src),$(wildcard tests/flow/*.c)))
+flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src) %.bpf.c,$(wildcard tests/flow/*.c)))
 
 # Fuzz targets are for clang alone (libFuzzer), so gcc does not see them.
 c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/*/*.c))

@@ -126,6 +126,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	r->room = tp->rcv_wup + tp->rcv_wnd - tp->rcv_nxt;
 	r->rtt_us = tp->rtt_min.s[0].v + 1 ? tp->rtt_min.s[0].v : 0;
 	r->from = tp->inet_conn.icsk_inet.sk.sk_rx_dst_ifindex;
+	r->foreign = tp->inet_conn.icsk_inet.sk.sk_user_data || tp->inet_conn.icsk_ulp_ops;
 	r->hindrance = hindrance_at(tp, r->established);
 	bpf_sk_release(sk);
 	return true;
@@ -263,7 +264,7 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	b = seen_of(skb, &g->side[1], 1);
 	if (!a || !b)
 		return GRAFT_NO_SOCKET;
-	r = a->hindrance ?: b->hindrance ?: fit(a, b);
+	r = a->foreign || b->foreign ? GRAFT_FOREIGN : a->hindrance ?: b->hindrance ?: fit(a, b);
 	if (r)
 		return r;
 	if (!q->near_us)

@@ -117,6 +117,7 @@ struct seen {
 	__u32 room;   /* in the window that it has offered */
 	__u8 established, unordered, timestamps, sack, ecn, snd_shift, rcv_shift;
 	__u8 hindrance; /* enum graft_refusal */
+	__u8 foreign;   /* bytes may come and go past TCP */
 };
 
 /*

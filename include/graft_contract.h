@@ -122,11 +122,12 @@ enum graft_refusal {
 	GRAFT_ORDER,       /* the packet is not the next one, or a socket waits for earlier ones */
 	GRAFT_NO_TIMESTAMP, /* it has none, where there should be one */
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
-	GRAFT_UNSEEN, /* no packets seen in and out on both sides, with the sockets' numbers */
-	GRAFT_WAY,    /* the way of a socket may have changed, or is not known */
-	GRAFT_FAR,    /* its way is long, and it does not converse, or has begun bulk */
-	GRAFT_LOSS,   /* its way loses packets; else as GRAFT_FAR */
-	GRAFT_SILENT, /* of UDP: its server does not answer any more */
+	GRAFT_UNSEEN,  /* no packets seen in and out on both sides, with the sockets' numbers */
+	GRAFT_WAY,     /* the way of a socket may have changed, or is not known */
+	GRAFT_FAR,     /* its way is long, and it does not converse, or has begun bulk */
+	GRAFT_LOSS,    /* its way loses packets; else as GRAFT_FAR */
+	GRAFT_SILENT,  /* of UDP: its server does not answer any more */
+	GRAFT_FOREIGN, /* other programs take bytes of a socket, or put some in (sockmap, ULP) */
 	GRAFT_REFUSALS,
 };
 

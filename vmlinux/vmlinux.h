@@ -108,6 +108,7 @@ struct sock {
 	__u32 sk_mark;
 	struct dst_entry *sk_dst_cache;
 	int sk_rx_dst_ifindex; /* by which the last packet came */
+	void *sk_user_data;    /* of TCP: a sockmap's */
 };
 
 /* include/net/inet_sock.h, include/net/inet_connection_sock.h */
@@ -115,9 +116,11 @@ struct inet_sock {
 	struct sock sk;
 };
 
+struct tcp_ulp_ops;
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	__u32 icsk_pmtu_cookie; /* MTU of the path, as far as it is known */
+	const struct tcp_ulp_ops *icsk_ulp_ops;
 };
 
 /* include/linux/rbtree_types.h */

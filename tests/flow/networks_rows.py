@@ -689,6 +689,9 @@ ROWS = (
         options=("--keepalive", "1"), speakers="client", middle="relay: sleep 8", udp="-"),
     Row("the client is on the relay", client_in="relay", graft="any"),
 
+    Row("sockets are in the sockmap of another program", "accelerate", graft="refused",
+        why="in another sockmap", options=("--probe", "no"), families="4", udp="-"),
+
     # --- IPsec and routes with encapsulation ---
     ipsec("an IPsec policy towards the server comes", 2, "tos", ESP),
     ipsec("an IPsec policy towards the client comes", 1, "toc", ESP),

@@ -110,6 +110,7 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_FAR] = "far",
 		[GRAFT_LOSS] = "loss",
 		[GRAFT_SILENT] = "server silent",
+		[GRAFT_FOREIGN] = "in another sockmap",
 	};
 
 	return (unsigned int)r < GRAFT_REFUSALS && names[r] ? names[r] : "?";

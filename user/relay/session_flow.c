@@ -89,17 +89,19 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	enum engine engine = s->forward->engine;
 	struct flow *f = &s->flows[dir];
 	struct setting around = { .limited = s->pace, .bulk = session_graft_bulk(s) };
-	bool far = around.bulk != REASON_BULK;
+	bool far = around.bulk != REASON_BULK, foreign = s->graft_refusal == GRAFT_FOREIGN;
 	struct decision d;
 
 	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
 	/* it follows with a turn before which nothing is pending: a pipe is not for copy */
 	if (f->engine != engine)
 		return;
-	around.kernel_ok = !far && session_sockmap_may_enter(s, dir);
+	around.kernel_ok = !far && !foreign && session_sockmap_may_enter(s, dir);
 	around.memory_short = around.kernel_ok && sockmap_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->since_ms;
 	d = policy_user(engine, &s->habit, dir, f, around);
+	if (foreign) /* splice(2) does not see what others put into the socket */
+		d = (struct decision){ CARRIER_COPY, f->reason };
 	if (s->habit.turns >= PROMOTE_TURNS || s->habit.run >= BULK_RUN)
 		session_graft_hurry(s);
 	if (empty && (far || (s->habit.turns < PROMOTE_TURNS && s->habit.run < BULK_RUN)))
