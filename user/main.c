@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/exit_codes.h"
 #include "cli/control_client.h"
 #include "cli/local_commands.h"
@@ -37,6 +38,7 @@ int main(int argc, char **argv)
 	static char help_option[] = "--help";
 	bool help = false;
 
+	clock_open();
 	if (argc < 2) {
 		usage(stderr);
 		return EXIT_CODE_USAGE;

@@ -490,7 +490,7 @@ class Daemon:
                 open(self.sessions, "ab") as sessions:
             begin = log.tell()
             self.process = subprocess.Popen(
-                [*before, f"{HOME}/culvert", "run", "--engine", self.run.engine, "--control",
+                [*row.before, *before, f"{HOME}/culvert", "run", "--engine", self.run.engine, "--control",
                  self.control, "--graft-rtt", "0", "--workers", "1", "--max-sessions", "1000",
                  "--user", "nobody",
                  "--session-log", "-", "--log-level", "debug", *row.options, *options,

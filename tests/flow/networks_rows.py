@@ -34,6 +34,7 @@ class Row:
     speakers: str = "client greets late waits"
     families: str = "4 6 64"
     options: tuple = ()
+    before: tuple = ()  # in the daemon's command line, before the program
     at: str = "warm"  # when `middle` comes; idle: before the client's first byte
     meanwhile: str = ""  # from the start of the sessions on
     again: bool = None  # a second session follows; if not said: if there is a `middle`
@@ -776,6 +777,8 @@ ROWS = (
         front: cd /proc/sys/net/netfilter
         echo 0 >nf_conntrack_tcp_loose; echo 4 >nf_conntrack_tcp_timeout_established
         """, routers="front", options=("--keepalive", "3"), middle="pause 13"),
+    Row("a time namespace, and idle-timeout", before=("unshare", "-T", "--monotonic", "1000000"),
+        options=("--idle-timeout", "3"), middle="go\n pause 5"),
     Row("two daemons with the same names", routers="back", control="control",
         middle="second_daemon", lost="0"),
 )

@@ -5,8 +5,8 @@
 #include <time.h>
 
 /*
- * Points in time.  Those that say nothing else are of CLOCK_MONOTONIC, which is the same in every
- * process of the machine, and never goes back.
+ * Points in time.  Those that say nothing else are of the machine's CLOCK_MONOTONIC, as packet
+ * programs see it, which never goes back.
  */
 
 #define NS_PER_S UINT64_C(1000000000)
@@ -14,6 +14,10 @@
 
 /* A point in time that does not come. */
 #define NEVER UINT64_MAX
+
+/* So much is a time namespace behind that; by clock_open(), before any thread is started. */
+extern int64_t clock_behind_ns;
+void clock_open(void);
 
 static inline uint64_t clock_ns_of(clockid_t id)
 {
@@ -25,7 +29,7 @@ static inline uint64_t clock_ns_of(clockid_t id)
 
 static inline uint64_t clock_ns(void)
 {
-	return clock_ns_of(CLOCK_MONOTONIC);
+	return clock_ns_of(CLOCK_MONOTONIC) + (uint64_t)clock_behind_ns;
 }
 
 static inline uint64_t clock_ms(void)
@@ -39,9 +43,11 @@ static inline uint64_t clock_real_ms(void)
 	return clock_ns_of(CLOCK_REALTIME) / NS_PER_MS;
 }
 
-/* MS as system calls want it. */
+/* MS as system calls want it, which know the clock of the time namespace. */
 static inline struct timespec clock_timespec(uint64_t ms)
 {
-	return (struct timespec){ .tv_sec = (time_t)(ms / 1000),
-				  .tv_nsec = (long)(ms % 1000 * NS_PER_MS) };
+	uint64_t ns = ms * NS_PER_MS - (uint64_t)clock_behind_ns;
+
+	return (struct timespec){ .tv_sec = (time_t)(ns / NS_PER_S),
+				  .tv_nsec = (long)(ns % NS_PER_S) };
 }
