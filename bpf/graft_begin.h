@@ -407,7 +407,10 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 	return r;
 }
 
-/* Does the frozen socket of S get packets by an interface without program? */
+/*
+ * A client's packets may move to an interface without program.  Then its frozen socket gets them, and
+ * drops them without a word, and nobody else sees any.  Is that so with S?
+ */
 __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 {
 	struct bpf_sock *sk;
@@ -439,17 +442,11 @@ static long look_at_slot(__u32 i, struct strays *w)
 
 	if (!g)
 		return 1;
-	if ((READ_ONCE(g->state) & GRAFT_STATE_MASK) == GRAFT_ACTIVE) {
-		look_for_stray(w->skb, &g->side[0]);
-		look_for_stray(w->skb, &g->side[1]);
-	}
+	for (int side = 0; side < 2 && (g->state & GRAFT_STATE_MASK) == GRAFT_ACTIVE; side++)
+		look_for_stray(w->skb, &g->side[side]);
 	return 0;
 }
 
-/*
- * A client's packets may move to an interface without program.  Then its frozen socket gets them,
- * which drops them without a word, and nobody else sees any.
- */
 static __always_inline int look_for_strays(struct __sk_buff *skb, __u32 first)
 {
 	struct strays w = { .skb = skb, .first = first };

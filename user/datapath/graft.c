@@ -164,8 +164,6 @@ static void put(struct grafts *gs, uint32_t slot)
 	pthread_mutex_unlock(&gs->lock);
 }
 
-static int run(struct grafts *gs, enum graft_op op, uint32_t slot);
-
 /* --- opening, closing --- */
 
 /*
@@ -328,16 +326,6 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 int grafts_follow_interfaces(struct grafts *gs)
 {
 	return graft_attach_follow(&gs->attached);
-}
-
-bool grafts_miss_programs(struct grafts *gs)
-{
-	run(gs, GRAFT_STRAYS, gs->look_from);
-	gs->look_from += GRAFT_STRAYS_EACH;
-	if (gs->look_from >= gs->n_slots)
-		gs->look_from = 0;
-	gs->attached.stray = *(volatile __u32 *)&gs->skel->bss->graft_stray;
-	return gs->attached.stray || graft_attach_is_lost(&gs->attached);
 }
 
 struct clsact *grafts_clsact(struct grafts *gs)
@@ -713,6 +701,15 @@ enum graft_change grafts_look(struct grafts *gs)
 		return routes == gs->routes ? GRAFT_CHANGE_NONE : GRAFT_CHANGE_ROUTES;
 	bpf_map_update_elem(gs->attached.interfaces, &none, &gs->policies, BPF_ANY);
 	return GRAFT_CHANGE_POLICIES;
+}
+
+bool grafts_miss_programs(struct grafts *gs)
+{
+	run(gs, GRAFT_STRAYS, gs->look_from);
+	gs->look_from += gs->look_from + GRAFT_STRAYS_EACH < gs->n_slots ? GRAFT_STRAYS_EACH :
+									   -gs->look_from;
+	gs->attached.stray = *(volatile __u32 *)&gs->skel->bss->graft_stray;
+	return gs->attached.stray || graft_attach_is_lost(&gs->attached);
 }
 
 void grafts_doubt_ways(struct grafts *gs, enum graft_change change)

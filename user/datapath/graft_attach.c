@@ -236,7 +236,7 @@ static void detach(const struct graft_attachments *as, struct graft_attachment *
 	free(a);
 }
 
-/* A link of A has lost its interface, or others have detached it. */
+/* A link of A has lost its interface, or others have detached it.  Needs no privilege. */
 static bool tcx_is_lost(const struct graft_attachment *a)
 {
 	bool lost = false;
@@ -246,19 +246,19 @@ static bool tcx_is_lost(const struct graft_attachment *a)
 		uint32_t len = sizeof(info);
 
 		/* older headers do not name `tcx`, of which the number is at the same place */
-		if (!bpf_obj_get_info_by_fd(a->links[hook], &info, &len))
-			lost = lost || info.xdp.ifindex != a->ifindex;
+		lost = lost || (!bpf_obj_get_info_by_fd(a->links[hook], &info, &len) &&
+				info.xdp.ifindex != a->ifindex);
 	}
 	return lost;
 }
 
 bool graft_attach_is_lost(const struct graft_attachments *as)
 {
-	bool lost = false;
+	const struct graft_attachment *a = as->is_clsact ? NULL : as->first;
 
-	for (const struct graft_attachment *a = as->first; a && !as->is_clsact; a = a->next)
-		lost = lost || tcx_is_lost(a);
-	return lost;
+	while (a && !tcx_is_lost(a))
+		a = a->next;
+	return a;
 }
 
 /* --- interfaces --- */
