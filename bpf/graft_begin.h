@@ -425,7 +425,7 @@ __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 	tp = bpf_skc_to_tcp_sock(sk);
 	from = tp ? tp->inet_conn.icsk_inet.sk.sk_rx_dst_ifindex : s->from;
 	bpf_sk_release(sk);
-	if (from != s->from && !bpf_map_lookup_elem(&interfaces, &from))
+	if (from && from != s->from && !bpf_map_lookup_elem(&interfaces, &from))
 		graft_stray = from;
 	return 0;
 }
