@@ -23,6 +23,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +34,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "base/syscalls_allowed.h"
@@ -41,6 +43,7 @@
 #include "datapath/tcp.h"
 #include "relay/listener.h"
 
+#define LOCK_LOOK_MS 5                 /* between two looks whether a lock is free */
 #define PRIVILEGED_FD SANDBOX_CHILD_FD /* the pair, as this process knows it */
 
 /* Room for what comes with descriptors. */
@@ -373,35 +376,32 @@ static _Noreturn void serve_all(int fd, const struct config *c, int argc, char *
 SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_PRIVILEGED, sendto),
 	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
-	SYSCALL_IF(PART_PRIVILEGED, recvfrom),
-	SYSCALL_IF(PART_PRIVILEGED, shutdown),
+	SYSCALL_IF(PART_PRIVILEGED, poll), SYSCALL_IF(PART_PRIVILEGED, ppoll),
 	SYSCALL_IF(PART_PRIVILEGED, close));
 
 /* With the lock. */
-static int give_up(struct privileged *p, const char *why)
+static int give_up(struct privileged *p)
 {
 	if (!p->ended)
-		log_error("%s: until culvert is started again there is no reload, no new listener "
-			  "and no new socket for mark or transparent, and before Linux 6.6 no "
-			  "graft at new interfaces; all else goes on",
-			  why);
+		log_error("the privileged process has ended: until culvert is started again there "
+			  "is no reload, no new listener and no new socket for mark or "
+			  "transparent, and before Linux 6.6 no graft at new interfaces; all else "
+			  "goes on");
 	p->ended = true;
-	/*
-	 * Whatever it still says belongs to no request.  It ends with us, and not now: before Linux
-	 * 6.6 it then removes our filters.
-	 */
-	shutdown(p->fd, SHUT_RD);
 	return -EPIPE;
 }
 
 /*
- * Wait for an answer, and for the descriptors that come before it; RET_N is how many.  -EAGAIN: it
- * has not answered in time.
+ * Wait until END_MS for the answer that it owes, and for the descriptors that come before it; RET_N is
+ * how many.  -EAGAIN: it has not answered in time.
  */
-static int receive(struct privileged *p, struct privileged_answer *a, int *fds, size_t *ret_n)
+static int receive(struct privileged *p, uint64_t end_ms, struct privileged_answer *a, int *fds,
+		   size_t *ret_n)
 {
 	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS];
+	struct pollfd answer = { .fd = p->fd, .events = POLLIN };
 	struct iovec iov = { a, sizeof(*a) };
+	uint64_t now_ms;
 	ssize_t len;
 
 	*ret_n = 0;
@@ -412,18 +412,45 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 				    .msg_controllen = sizeof(control) };
 		const struct cmsghdr *c;
 
-		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC);
+		now_ms = clock_ms();
+		poll(&answer, 1, end_ms > now_ms ? (int)(end_ms - now_ms) : 0);
+		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 		c = len == 1 ? CMSG_FIRSTHDR(&m) : NULL;
 		if (c) {
 			*ret_n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
 			memcpy(fds, CMSG_DATA(c), *ret_n * sizeof(int));
 		}
 	} while (len == 1 || (len < 0 && errno == EINTR));
+	p->owes = len < 0 && errno == EAGAIN;
 	if (len == sizeof(*a))
 		return 0;
-	len = len < 0 ? -errno : -EPIPE;
 	close_all(fds, *ret_n);
-	return (int)len;
+	*ret_n = 0;
+	return p->owes ? -EAGAIN : -EPIPE;
+}
+
+/*
+ * Take the lock by END_MS, and the answer to an earlier request that came too late for that, by LATE_MS.
+ * -EAGAIN: not in time, and the lock is not taken.
+ */
+static int begin(struct privileged *p, uint64_t end_ms, uint64_t late_ms)
+{
+	int fds[WORKERS_MAX], r = 0;
+	struct privileged_answer late = { 0 };
+	size_t n = 0;
+
+	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
+	while (pthread_mutex_trylock(&p->lock)) {
+		if (clock_ms() >= end_ms)
+			return -EAGAIN;
+		poll(NULL, 0, LOCK_LOOK_MS);
+	}
+	if (!p->ended && p->owes)
+		r = receive(p, late_ms, &late, fds, &n);
+	close_all(fds, n);
+	if (r == -EAGAIN)
+		pthread_mutex_unlock(&p->lock);
+	return r == -EAGAIN ? r : 0;
 }
 
 /*
@@ -433,9 +460,11 @@ static int receive(struct privileged *p, struct privileged_answer *a, int *fds, 
 static int ask(struct privileged *p, struct privileged_request *q, int *fds, char *err,
 	       size_t errlen)
 {
+	bool reads = q->op == PRIVILEGED_READ_CONFIG;
+	uint64_t end_ms = clock_ms() + (reads ? PRIVILEGED_READ_MS : PRIVILEGED_PATIENCE_MS);
 	struct privileged_answer a = { 0 };
 	size_t n = 0;
-	int r = -EPIPE;
+	int r;
 
 	if (!p) {
 		snprintf(err, errlen,
@@ -444,14 +473,19 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 			 "--privileged-process no");
 		return -EPERM;
 	}
-	pthread_mutex_lock(&p->lock);
-	if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
-		r = receive(p, &a, fds, &n);
-	if (r)
-		r = give_up(p, r == -EAGAIN ? "the privileged process does not answer" :
-					      "the privileged process has ended");
-	pthread_mutex_unlock(&p->lock);
-	if (r) {
+	/* the main thread may ask again and again, and waits for a late answer once */
+	r = begin(p, end_ms, reads ? end_ms : 0);
+	if (!r) {
+		r = -EPIPE;
+		if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
+			r = receive(p, end_ms, &a, fds, &n);
+		if (r && r != -EAGAIN)
+			r = give_up(p);
+		pthread_mutex_unlock(&p->lock);
+	}
+	if (r == -EAGAIN) {
+		snprintf(err, errlen, "the privileged process has not answered in time: try again");
+	} else if (r) {
 		snprintf(err, errlen, "the privileged process has ended: start culvert again");
 	} else if (a.error) {
 		snprintf(err, errlen, "%s", *a.text ? a.text : strerror(a.error));
@@ -478,7 +512,7 @@ static int filters(void *p, unsigned int ifindex, bool ethernet)
 int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
 		     struct privileged **ret)
 {
-	const struct timeval patience = { .tv_sec = PRIVILEGED_PATIENCE_S };
+	const struct timeval patience = { .tv_sec = PRIVILEGED_READ_MS / 1000 };
 	struct privileged *p = allocated(calloc(1, sizeof(*p)));
 	struct privileged_answer a = { 0 };
 	int fds[2], r;
@@ -494,7 +528,6 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 	close(fds[1]);
 	p->fd = fds[0];
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	setsockopt(p->fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	pthread_mutex_init(&p->lock, NULL);
 	r = recv(p->fd, &a, sizeof(a), 0) == sizeof(a) ? -a.error : -EPIPE;
 	if (r) {
@@ -508,6 +541,11 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 	}
 	*ret = p;
 	return 0;
+}
+
+void privileged_interrupt(struct privileged *p)
+{
+	shutdown(p->fd, SHUT_RD); /* whoever waits is told that it has ended */
 }
 
 void privileged_stop(struct privileged *p)
