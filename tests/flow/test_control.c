@@ -423,6 +423,61 @@ ROW(totals)
 	rig_stop(d);
 }
 
+#define LONG_LIST 2500
+
+/* In KiB, the most since PID was asked last. */
+static long most_memory(pid_t pid)
+{
+	char path[40], line[128];
+	long kib = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+	f = fopen(path, "re");
+	assert_non_null(f);
+	while (!kib && fgets(line, sizeof(line), f))
+		sscanf(line, "VmHWM: %ld", &kib); /* NOLINT(cert-err34-c) */
+	fclose(f);
+	snprintf(path, sizeof(path), "/proc/%d/clear_refs", (int)pid);
+	rig_put(path, "5");
+	return kib;
+}
+
+/* Each session once, and with memory for a piece of them. */
+ROW_ONCE(a_long_list)
+{
+	static const char *const options[] = { "--max-sessions-per-client", "0", NULL };
+	struct daemon *d = rig_start_with("copy", options, LIVE_AND_OTHER);
+	static int ends[LONG_LIST][2];
+	struct json_object *o, *list;
+	pid_t pid = rig_pid(d);
+	int64_t sum = 0;
+	long before;
+
+	for (size_t i = 0; i < LONG_LIST; i++) {
+		struct ends e = connect_pair(NULL, ONE);
+
+		ends[i][0] = e.client;
+		ends[i][1] = e.server;
+		n_sockets = 0; /* closed below */
+	}
+	most_memory(pid);
+	before = most_memory(pid);
+	o = query(d, "sessions");
+	list = json_at(o, "sessions");
+	assert_int_equal(json_object_array_length(list), LONG_LIST);
+	for (size_t i = 0; i < LONG_LIST; i++)
+		sum += json_int(json_object_array_get_idx(list, i), "id");
+	assert_int_equal(sum, (int64_t)LONG_LIST * (LONG_LIST + 1) / 2);
+	json_object_put(o);
+	assert_in_range(most_memory(pid) - before, 0, 6000);
+	for (size_t i = 0; i < LONG_LIST; i++) {
+		close(ends[i][0]);
+		close(ends[i][1]);
+	}
+	rig_stop(d);
+}
+
 int main(void)
 {
 	return rig_run("test_control", TEST_SECONDS);

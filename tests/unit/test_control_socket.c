@@ -30,7 +30,7 @@
 #define PLACES 8 /* and how many clients it serves at a time */
 #define LARGE_BYTES 3000000
 #define STATUS "{\"command\":\"status\"}"
-#define LARGE "{\"command\":\"sessions\"}" /* its answer has LARGE_BYTES */
+#define LARGE "{\"command\":\"forwards\"}" /* its answer has LARGE_BYTES */
 #define CHANGE "{\"command\":\"kill\",\"all\":true}"
 
 /* No accounts of this machine are needed: ids are numbers. */
@@ -53,7 +53,7 @@ static struct json_object *answer(void *arg, const struct request *req)
 
 	(void)arg;
 	memset(large, 'x', sizeof(large));
-	if (command_number(req->command) == COMMAND_SESSIONS)
+	if (command_number(req->command) == COMMAND_FORWARDS)
 		json_object_object_add(o, "x", json_object_new_string_len(large, sizeof(large)));
 	else
 		json_object_object_add(o, "text", json_object_new_string("two\nlines"));

@@ -228,15 +228,22 @@ static int begin_talk(const char *control, const char *line)
 	return fd;
 }
 
+/* ANSWER came from CONTROL, or, if it is NULL, did not because of errno. */
+static int check_answer(const char *control, struct json_object *answer)
+{
+	if (!json_object_is_type(answer, json_type_object))
+		return complain_unreachable(control, errno);
+	if (json_object_is_type(json_object_object_get(answer, "error"), json_type_object))
+		return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(answer));
+	return EXIT_CODE_OK;
+}
+
 int client_ask(const char *control, const char *line, struct json_object **ret)
 {
-	int fd = begin_talk(control, line), r = EXIT_CODE_OK;
+	int fd = begin_talk(control, line), r;
 
 	*ret = errno ? NULL : json_object_from_fd(fd);
-	if (!json_object_is_type(*ret, json_type_object))
-		r = complain_unreachable(control, errno);
-	else if (json_object_is_type(json_object_object_get(*ret, "error"), json_type_object))
-		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(*ret));
+	r = check_answer(control, *ret);
 	close(fd);
 	return r;
 }
@@ -291,6 +298,84 @@ static int print_answer(struct json_object *answer, bool json)
 		view_print(answer, stdout);
 	if (fflush(stdout) != 0 || ferror(stdout))
 		r = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s", strerror(errno));
+	return r;
+}
+
+/* --- sessions, of which there may be any number: they are printed as they come --- */
+
+#define SESSIONS_HEAD "{\"sessions\":["
+#define SESSIONS_PIECE 1000 /* of a table, whose columns may become wider then */
+
+/* The object of which BEGIN, of LEN bytes, was read from IN already.  NULL: it is not whole. */
+static struct json_object *read_object(FILE *in, const char *begin, size_t len)
+{
+	struct json_tokener *t = allocated(json_tokener_new());
+	struct json_object *o = len ? json_tokener_parse_ex(t, begin, (int)len) : NULL;
+	int c;
+
+	while (!o && json_tokener_get_error(t) <= json_tokener_continue && (c = getc(in)) != EOF)
+		o = json_tokener_parse_ex(t, &(char){ (char)c }, 1);
+	json_tokener_free(t);
+	return o;
+}
+
+/* Behind the head.  What follows the sessions, as an object; NULL: the answer is not whole. */
+static struct json_object *print_sessions(FILE *in)
+{
+	struct json_object *rows = json_object_new_array(), *one = rows;
+	struct view_layout l = { .titled = false };
+	int c = ',';
+
+	while (one && (c = getc(in)) != ']' && c != EOF) {
+		one = read_object(in, &(char){ (char)c }, c != ',');
+		if (one)
+			json_object_array_add(rows, one);
+		if (json_object_array_length(rows) < SESSIONS_PIECE)
+			continue;
+		view_rows("sessions", rows, &l, stdout);
+		json_object_put(rows);
+		rows = json_object_new_array();
+	}
+	if (json_object_array_length(rows))
+		view_rows("sessions", rows, &l, stdout);
+	json_object_put(rows);
+	if (c != ']')
+		return NULL;
+	if (!l.titled)
+		puts("no sessions");
+	c = getc(in);
+	return read_object(in, c == ',' ? "{" : "{}", c == ',' ? 1 : 2);
+}
+
+static int run_sessions(const struct client_words *words)
+{
+	int fd = begin_talk(words->control, words->line), c = EOF, r;
+	FILE *in = errno ? NULL : fdopen(fd, "r");
+	struct json_object *rest = NULL;
+	size_t n = 0;
+
+	errno = in ? 0 : errno;
+	while (in && SESSIONS_HEAD[n] && (c = getc(in)) == SESSIONS_HEAD[n])
+		n++;
+	if (in && SESSIONS_HEAD[n]) {
+		ungetc(c, in);
+		rest = read_object(in, SESSIONS_HEAD, n);
+	} else if (in && words->own[OWN_JSON]) {
+		fputs(SESSIONS_HEAD, stdout);
+		for (int next; (next = getc(in)) != EOF; c = next)
+			putchar(next);
+		rest = c == '\n' ? json_object_new_object() : NULL;
+	} else if (in) {
+		rest = print_sessions(in);
+	}
+	r = check_answer(words->control, rest);
+	if (!r)
+		r = print_answer(rest, words->own[OWN_JSON] && SESSIONS_HEAD[n]);
+	json_object_put(rest);
+	if (in)
+		fclose(in);
+	else
+		close(fd);
 	return r;
 }
 
@@ -386,6 +471,8 @@ int client_run(int argc, char **argv)
 		r = EXIT_CODE_USAGE;
 	} else if (words.own[OWN_HELP]) {
 		client_help(c);
+	} else if (c->in_pieces) {
+		r = run_sessions(&words);
 	} else if (id == COMMAND_EXPORT || id == COMMAND_IMPORT) {
 		r = run_stream(&words, id == COMMAND_IMPORT);
 	} else {

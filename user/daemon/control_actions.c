@@ -30,9 +30,12 @@
 #include "relay/udp_session.h"
 #include "version.h"
 
-#define ROUND_TIMEOUT_MS 2000 /* for all workers together, */
-#define ROUND_LEAST_MS 20     /* ... but for each at least */
-#define LOCK_LOOK_MS 5        /* between two looks whether a lock is free */
+#define ROUND_TIMEOUT_MS 2000  /* for all workers together, */
+#define ROUND_LEAST_MS 20      /* ... but for each at least */
+#define LOCK_LOOK_MS 5         /* between two looks whether a lock is free */
+#define PIECE 1024             /* sessions, by the mean, that are shown at a time, */
+#define PIECE_ROOM (4 * PIECE) /* and at most */
+#define SLICE 65536            /* bytes of that for which a client has CONTROL_ANSWER_MS */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(getpid),
@@ -60,9 +63,25 @@ struct round {
 	unsigned int n;              /* sessions that were reset, or flows that move */
 	struct session_view *views;  /* owned; of sessions that the filter matches */
 	size_t n_views, room;        /* no room: only the sums are wanted */
+	unsigned int piece, pieces;  /* views are of the sessions whose number has the rest PIECE */
+	bool deaf[WORKERS_MAX];      /* workers that have not answered, and are asked no more */
 	uint64_t flows[CARRIERS];
 	uint64_t pipes, pipes_idle, buffers;
 };
+
+/* False: not within ROUND_TIMEOUT_MS. */
+static bool lock_forwards(struct forwards *all)
+{
+	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
+
+	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
+	while (pthread_mutex_trylock(&all->lock)) {
+		if (clock_ms() >= end_ms)
+			return false;
+		poll(NULL, 0, LOCK_LOOK_MS);
+	}
+	return true;
+}
 
 /* Run FN on the thread of each worker; one that has ended has no sessions. */
 static void ask_workers(struct round *r, void (*fn)(void *arg))
@@ -74,9 +93,12 @@ static void ask_workers(struct round *r, void (*fn)(void *arg))
 		uint64_t now = clock_ms();
 		int e, left = end_ms > now + ROUND_LEAST_MS ? (int)(end_ms - now) : ROUND_LEAST_MS;
 
+		if (r->deaf[i])
+			continue;
 		r->worker = &reload->threads.workers[i];
 		e = loop_call(&r->worker->loop, fn, r, left);
-		r->silent += e && e != -ESRCH;
+		r->deaf[i] = e && e != -ESRCH;
+		r->silent += r->deaf[i];
 	}
 }
 
@@ -124,7 +146,7 @@ static void look_at(void *arg, const struct session_view *v)
 
 	r->flows[v->flows[CLIENT].carrier]++;
 	r->flows[v->flows[UPSTREAM].carrier]++;
-	if (r->n_views < r->room && is_meant(r, v))
+	if (r->n_views < r->room && v->id % r->pieces == r->piece && is_meant(r, v))
 		r->views[r->n_views++] = *v;
 }
 
@@ -137,6 +159,8 @@ static void look(void *arg)
 
 	session_catch_up(w);
 	for (struct session *s = w->sessions; s; s = s->next) {
+		if (r->room && s->id % r->pieces != r->piece)
+			continue;
 		session_count_kernel(s);
 		if (r->room) {
 			session_view(s, &view);
@@ -212,23 +236,74 @@ static struct json_object *session_json(const struct session_view *v)
 	return o;
 }
 
+/* The answer is made by stream_sessions(), unless there is an error. */
 static struct json_object *do_sessions(struct round *r)
 {
-	struct json_object *list;
-
-	/* some come meanwhile */
-	r->room = 2 * (size_t)atomic_load(&r->shared->live) + 1024;
-	r->views = calloc(r->room, sizeof(*r->views));
-	if (!r->views)
-		return request_error_json(ERROR_NO_MEMORY, "sessions are too many to be listed");
-	list = json_object_new_array();
-	ask_workers(r, look);
-	for (size_t i = 0; i < r->n_views; i++)
-		json_append(list, session_json(&r->views[i]));
-	free(r->views);
-	json_add(r->answer, "sessions", list);
-	json_add_int(r->answer, "workers_silent", r->silent);
+	(void)r;
 	return NULL;
+}
+
+/* The lock is held while the views have pointers, and not while a client takes its time. */
+static char *piece_text(struct round *r)
+{
+	struct forwards *all = &r->actions->reload->forwards;
+	bool locked = lock_forwards(all);
+	size_t size = 0, len;
+	char *text = NULL;
+	FILE *out = open_memstream(&text, &size);
+
+	r->n_views = 0;
+	if (locked)
+		ask_workers(r, look);
+	if (out && !r->piece)
+		fputs("{\"sessions\":[", out);
+	for (size_t i = 0; out && i < r->n_views; i++) {
+		struct json_object *o = session_json(&r->views[i]);
+		const char *one = json_line(o, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
+
+		if (one)
+			fprintf(out, "%s%s", r->n++ ? "," : "", one);
+		json_object_put(o);
+	}
+	if (locked)
+		pthread_mutex_unlock(&all->lock);
+	else
+		r->pieces = r->piece + 1; /* a reload waits for a worker that does not answer */
+	if (out && r->piece + 1 == r->pieces)
+		fprintf(out, "],\"workers_silent\":%u}\n", r->silent + !locked);
+	if (out)
+		fclose(out);
+	return text;
+}
+
+/*
+ * A piece has the sessions whose numbers have one rest, PIECE of them by the mean.  So it needs no
+ * place in lists that change between two pieces, and nobody gets a session twice.
+ */
+static void stream_sessions(const struct actions *a, const struct control *c,
+			    const struct request *req, int fd)
+{
+	struct round r = { .actions = a,
+			   .req = req,
+			   .name = req->values[KEY_FORWARD].text,
+			   .shared = a->reload->shared,
+			   .views = calloc(PIECE_ROOM, sizeof(*r.views)),
+			   .room = PIECE_ROOM,
+			   .pieces = atomic_load(&a->reload->shared->live) / PIECE + 1 };
+	int e = r.views ? 0 : -ENOMEM;
+
+	for (; !e && r.piece < r.pieces; r.piece++) {
+		char *text = piece_text(&r);
+		size_t len = 0;
+
+		e = text ? 0 : -ENOMEM;
+		for (const char *at = text; !e && *at; at += len) {
+			len = strnlen(at, SLICE);
+			e = control_send(c, fd, CONTROL_ANSWER_MS, at, len);
+		}
+		free(text);
+	}
+	free(r.views);
 }
 
 /* --- sums --- */
@@ -695,7 +770,9 @@ void actions_stream(void *arg, const struct control *c, const struct request *re
 	struct standby *sb = ((const struct actions *)arg)->standby;
 	const struct request_value *after = &req->values[KEY_AFTER];
 
-	if (command_number(req->command) == COMMAND_EXPORT)
+	if (command_number(req->command) == COMMAND_SESSIONS)
+		stream_sessions(arg, c, req, fd);
+	else if (command_number(req->command) == COMMAND_EXPORT)
 		standby_export(sb, c, fd,
 			       request_has(req, KEY_AFTER) ? after->number : STANDBY_AFTER_MS);
 	else if (command_number(req->command) == COMMAND_IMPORT)
@@ -724,18 +801,13 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	struct forwards *all = &a->reload->forwards;
 	enum command_id id = command_number(req->command);
 	struct json_object *wrong = id == COMMAND_DRAIN ? drain(&r) : NULL;
-	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
 	if (wrong)
 		return wrong;
-	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	while (pthread_mutex_trylock(&all->lock)) {
-		if (clock_ms() >= end_ms)
-			return request_error_json(ERROR_NO_ANSWER,
-						  "a reload or drain waits for a "
-						  "worker that does not answer; ask again");
-		poll(NULL, 0, LOCK_LOOK_MS);
-	}
+	if (!lock_forwards(all))
+		return request_error_json(ERROR_NO_ANSWER,
+					  "a reload or drain waits for a "
+					  "worker that does not answer; ask again");
 	r.named = all->first; /* active ones come first */
 	while (r.named && !is_named(&r, r.named))
 		r.named = r.named->next;

@@ -144,6 +144,7 @@ const struct request_key_def request_keys[KEYS] = {
 
 const struct command commands[COMMANDS] = {
 	[COMMAND_SESSIONS] = { "sessions", "show the live sessions of a running daemon",
+			       .in_pieces = true,
 			       .keys = { KEY_FORWARD, KEY_CLIENT, KEY_SERVER_NAME, KEY_CARRIER,
 					 KEY_ID } },
 	[COMMAND_STATUS] = { "status", "show totals, errors and resources", .keys = { KEY_BRIEF } },

@@ -92,6 +92,7 @@ struct command {
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */
+	bool in_pieces;          /* an answer that is no error is control_stream_fn's alone */
 	enum request_key keys[COMMAND_KEYS_MAX]; /* and KEY_NONE */
 };
 

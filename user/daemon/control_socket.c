@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: a few threads serve one client at a time each.  A client sends one line, is
- * sent one line, and its connection is closed.  It has REQUEST_MS for the request and ANSWER_MS to
- * take the answer, so a client that is slow, silent or deaf keeps its thread for four seconds.
+ * sent one line, and its connection is closed.  It has REQUEST_MS for the request and
+ * CONTROL_ANSWER_MS to take the answer, so a client that is slow, silent or deaf keeps its thread for
+ * four seconds.  An answer in pieces may take as long for each.
  * While all threads are taken, the others wait in the backlog of listen(2).  Each thread keeps a
  * descriptor and closes it just before accept4(2).  So a client can ask why the daemon has none
  * left, unless a worker takes that one in between.  Metrics are served in the same way.
@@ -35,7 +36,6 @@
 #define BACKLOG 16
 #define THREADS 8 /* of which exports and imports have STREAMS_MAX */
 #define REQUEST_MS 2000
-#define ANSWER_MS 2000
 #define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
 
 SYSCALLS_ALLOWED(
@@ -59,7 +59,7 @@ struct control {
 	int spare[THREADS]; /* a copy of the listener, for each thread that has not begun */
 	unsigned int n_spare;
 	pthread_mutex_t accepting; /* one thread waits for the next client */
-	pthread_mutex_t answering; /* with thousands of sessions an answer takes megabytes */
+	pthread_mutex_t answering; /* with thousands of forwards an answer takes megabytes */
 	control_serve_fn *serve;
 	control_answer_fn *answer; /* see control_start() */
 	control_stream_fn *stream;
@@ -256,7 +256,9 @@ static void serve(struct control *c, int fd, void *arg)
 	}
 	text = answer_text(answer);
 	pthread_mutex_unlock(&c->answering);
-	control_send(c, fd, ANSWER_MS, text ?: no_memory, strlen(text ?: no_memory));
+	if (!done || !req.command->in_pieces)
+		control_send(c, fd, CONTROL_ANSWER_MS, text ?: no_memory,
+			     strlen(text ?: no_memory));
 	free(text);
 	if (done)
 		c->stream(arg, c, &req, fd);

@@ -19,6 +19,8 @@ struct control;
 
 #define CONTROL_REQUEST_MAX 4096 /* bytes of a request, its newline and one more */
 
+#define CONTROL_ANSWER_MS 2000 /* for a client to take an answer, or a piece of it */
+
 /* Make the answer to REQ, one at a time.  The caller releases it.  NULL: there is no memory. */
 typedef struct json_object *control_answer_fn(void *arg, const struct request *req);
 
@@ -37,7 +39,8 @@ struct json_object *control_answer(control_answer_fn *fn, void *arg, const struc
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
 /*
- * What a client says or is told at FD after the answer to REQ, which is no error; until it returns.
+ * What a client says or is told at FD after the answer to REQ, which is no error, or instead of it;
+ * until it returns.
  */
 typedef void control_stream_fn(void *arg, const struct control *c, const struct request *req,
 			       int fd);
