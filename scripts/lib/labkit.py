@@ -495,8 +495,10 @@ class Daemon:
 
     def _is_ready(self):
         with open(self.process.log, encoding="utf-8", errors="replace") as file:
-            if "culvert: ready" in file.read():
-                return True
+            text = file.read()
+        # On a busy machine it is ready before it knows its carriers.
+        if "culvert: ready" in text:
+            return "kernel path is tried" not in text or "kernel path was tried" in text
         if self.process.poll() is not None:
             raise LabError(f"culvert --engine {self.engine} ended with {self.process.returncode}:\n"
                            f"{tail(self.process.log)}")

@@ -29,6 +29,7 @@ struct cases {
 	const char *culvert; /* --culvert, or NULL */
 	const char *engine;
 	const char *probe; /* --probe, or NULL */
+	bool untried;      /* of daemon.h */
 	struct daemon *d;
 	bool kernel;       /* status: kernel.available */
 	uint64_t sessions; /* key of the patterns: every session has bytes of its own */

@@ -91,7 +91,9 @@ int cases_start(struct cases *c)
 		"--connect-timeout",
 		CASES_CONNECT_TIMEOUT,
 	};
-	struct daemon_conf conf = { .culvert = c->culvert, .engine = c->engine, .args = args };
+	struct daemon_conf conf = {
+		.culvert = c->culvert, .engine = c->engine, .args = args, .untried = c->untried
+	};
 	struct json_object *o = NULL;
 	int n = 2, r;
 

@@ -24,7 +24,8 @@ struct daemon_conf {
 	rlim_t nofile;           /* RLIMIT_NOFILE, soft and hard; 0: ours */
 	const int *given;        /* descriptors that it is started with, as systemd does it */
 	size_t n_given;
-	int log_to; /* its stderr, of which we then see nothing; 0: kept for daemon_stderr().
+	bool untried; /* do not wait until the kernel has been tried */
+	int log_to;   /* its stderr, of which we then see nothing; 0: kept for daemon_stderr().
 		     * DAEMON_NO_STDERR: closed */
 };
 
@@ -34,7 +35,7 @@ struct daemon_resources {
 };
 
 /*
- * Start and wait for "culvert: ready".  Returns 0, -ENOTSUP (exit code 3: the engine cannot work on
+ * Start and wait for "culvert: ready", and for what the probe finds.  Returns 0, -ENOTSUP (exit code 3: the engine cannot work on
  * this kernel), or another -errno; what went wrong and the daemon's last words are in WHY.
  */
 int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why, size_t len);

@@ -504,7 +504,9 @@ class Daemon:
             raise LabError(f"culvert ended with {self.process.returncode}:\n{tail(self.log)}")
         with open(self.log, encoding="utf-8", errors="replace") as file:
             file.seek(begin)
-            return "culvert: ready" in file.read()
+            text = file.read()
+        return "culvert: ready" in text and (  # and it knows its carriers
+            "kernel path is tried" not in text or "kernel path was tried" in text)
 
     def end(self, number):
         self.process.send_signal(number)

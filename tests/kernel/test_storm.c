@@ -41,4 +41,17 @@ TEST(no_byte_is_lost_over_the_hard_limit)
 	storm("hard-limit", false);
 }
 
+/* The least that kernel-memory may be: gates close, and what has closed its gate has to leave. */
+TEST(nothing_stands_still_for_want_of_memory)
+{
+	const struct sockmap_limits limits = { .pairs = 1, .workers = 1, .memory = 1 << 20 };
+	struct sockmap *without = kt_culvert;
+	char err[512];
+
+	assert_int_equal(sockmap_open(&limits, &kt_culvert, err, sizeof(err)), 0);
+	storm("redirect", false);
+	sockmap_close(kt_culvert);
+	kt_culvert = without;
+}
+
 KT_MAIN(kt_load_culvert, kt_unload_culvert)

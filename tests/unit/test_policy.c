@@ -370,7 +370,7 @@ TEST(test_without_splice)
 {
 	struct habit h = { 0 };
 
-	policy_forbid_splice();
+	policy_allow_splice(false);
 	expect(policy_start(ENGINE_SOCKMAP), CARRIER_COPY, REASON_ENGINE);
 	expect(policy_kernel(CULVERT_EVENT_BULK), CARRIER_COPY, REASON_BULK);
 	expect(policy_kernel(CULVERT_EVENT_PASSED), CARRIER_COPY, REASON_HARD_LIMIT);

@@ -87,6 +87,10 @@ struct daemon {
 	uint64_t look_ms;  /* between two looks; 0: nobody wants to know */
 	int sig;           /* that ends culvert; 0: none has come */
 	uint64_t ended_ms; /* when the end began; 0: it has not */
+	struct source tried;
+	struct timer ready; /* when nobody waits for that any longer */
+	bool is_ready;
+	int code; /* why culvert ends though it could start; 0: it does not */
 };
 
 /*
@@ -183,9 +187,24 @@ static int limit_descriptors(struct daemon *d)
 	return 0;
 }
 
+static enum trial trial_of(const struct daemon *d, const struct probe_finding *f)
+{
+	return d->probe.runs ? TRIAL_RUNS : f->usable ? TRIAL_PASSED : TRIAL_FAILED;
+}
+
+static void use_findings(struct daemon *d)
+{
+	policy_allow_splice(!d->probe.runs && d->probe.splice.usable);
+	d->shared.sockmap_trial = trial_of(d, &d->probe.sockmap);
+	d->shared.graft_trial = trial_of(d, &d->probe.graft);
+}
+
 static int try_kernel(struct daemon *d)
 {
-	return adopt_open(&d->config, &d->account, &d->shared, &d->probe);
+	int r = adopt_open(&d->config, &d->account, &d->shared, &d->probe);
+
+	use_findings(d);
+	return r;
 }
 
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
@@ -215,8 +234,6 @@ static int open_forwards(struct daemon *d)
 {
 	int r;
 
-	if (!d->probe.splice.usable)
-		policy_forbid_splice();
 	policy_settle(d->config.settle_ms);
 	r = given_take(d->err, sizeof(d->err));
 	if (r)
@@ -396,11 +413,19 @@ static void watchdog_look(struct daemon *d)
 		sd_notify(0, "WATCHDOG=1");
 }
 
-static void announce_ready(const struct daemon *d)
+/* Clients are served before, by copy: what waits for this finds the carriers that there will be. */
+#define READY_MS 2000
+
+static void announce_ready(struct daemon *d)
 {
-	const char *less = d->shared.kernel ? "" : ", without the kernel path";
+	const char *less = d->probe.runs ? ", the kernel path is tried" :
+			   d->shared.sockmap_trial == TRIAL_PASSED && d->shared.kernel ?
+					   "" :
+					   ", without the kernel path";
 	const struct config *c = &d->config;
 	int r;
+
+	d->is_ready = true;
 
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		const struct forward_conf *fc = &c->forwards[i];
@@ -417,6 +442,33 @@ static void announce_ready(const struct daemon *d)
 		log_warning("systemd cannot be told that culvert is ready, and may stop it: %s (is "
 			    "NOTIFY_SOCKET right?)",
 			    strerror(-r));
+}
+
+static void on_ready(struct timer *t)
+{
+	struct daemon *d = container_of(t, struct daemon, ready);
+
+	if (!d->is_ready && !d->ended_ms)
+		announce_ready(d);
+}
+
+/* Sessions, old and new, have from now on what has passed. */
+static void on_tried(struct source *s, uint32_t events)
+{
+	struct daemon *d = container_of(s, struct daemon, tried);
+	int r;
+
+	(void)events;
+	r = probe_end(&d->config, &d->probe);
+	use_findings(d);
+	if (d->is_ready)
+		log_info("the kernel path was %s", d->probe.summary);
+	if (d->is_ready || d->ended_ms)
+		return;
+	d->code = r;
+	d->loop.stop = r;
+	if (!r)
+		announce_ready(d);
 }
 
 static int begin(struct daemon *d)
@@ -455,9 +507,13 @@ static int begin(struct daemon *d)
 			loop_wake(&ts->workers[i].loop);
 	}
 	r = confine(d);
-	if (!r)
-		announce_ready(d);
-	return r;
+	if (r)
+		return r;
+	d->ready.fire = on_ready;
+	timer_set(&d->loop, &d->ready, clock_ms() + (d->probe.runs ? READY_MS : 0));
+	d->tried = (struct source){ .handle = on_tried, .fd = d->probe.fd };
+	r = d->probe.runs ? loop_watch(&d->loop, &d->tried, EPOLLIN, true) : 0;
+	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
 }
 
 /* --- the main thread --- */
@@ -610,6 +666,10 @@ int daemon_run(int argc, char **argv)
 	r = open_loops(&d) ?: set_up(&d) ?: begin(&d);
 	if (!r) {
 		run_loop(&d);
+		r = d.code;
+		atomic_store(&d.shared.grace_ms, r ? 0 : atomic_load(&d.shared.grace_ms));
+	}
+	if (!r) {
 		grace_s = atomic_load(&d.shared.grace_ms) / 1000.0;
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
 			 strsignal(d.sig), atomic_load(&d.shared.live), grace_s);

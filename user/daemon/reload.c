@@ -116,15 +116,18 @@ static int read_config(struct plan *p)
 /* What cannot be done without a new start is refused, rather than left undone. */
 static int check_globals(struct plan *p)
 {
+	const struct shared *shared = p->r->shared;
 	const struct config *c = p->config;
 	const struct option_def *o = options_fixed(p->r->start, c);
+	bool sockmap = shared->kernel && shared->sockmap_trial != TRIAL_FAILED;
+	bool graft = shared->grafts && shared->graft_trial != TRIAL_FAILED;
 
 	if (o)
 		return config_complain(config_place(c, &c->defaults, o->name),
 				       "%s: cannot change while culvert runs: restart it", o->name);
 	for (const struct forward_conf *f = c->forwards; f < c->forwards + c->n_forwards; f++)
-		if ((f->engine == ENGINE_SOCKMAP && !p->r->shared->kernel) ||
-		    (f->engine == ENGINE_GRAFT && !p->r->shared->grafts))
+		if ((f->engine == ENGINE_SOCKMAP && !sockmap) ||
+		    (f->engine == ENGINE_GRAFT && !graft))
 			return log_complain(-EOPNOTSUPP,
 					    "forward %s: engine %s: the kernel path "
 					    "was not set up at the start: restart culvert",

@@ -153,6 +153,14 @@ static uint32_t take(struct grafts *gs)
 	return slot;
 }
 
+void grafts_leave_slot(struct grafts *gs)
+{
+	if (!gs->n_free)
+		return;
+	gs->first = gs->slots[gs->first].next;
+	gs->n_free--;
+}
+
 static void put(struct grafts *gs, uint32_t slot)
 {
 	set_held(gs, slot, false);

@@ -46,6 +46,8 @@ int grafts_follow_interfaces(struct grafts *gs);
 bool grafts_miss_programs(struct grafts *gs);
 /* Detach and unpin, which needs the same; with KEEP, not while one is grafted.  NULL is fine. */
 void grafts_close(struct grafts *gs, bool keep);
+/* A child that was forked just now uses the next slot: it is not for this process. */
+void grafts_leave_slot(struct grafts *gs);
 /* What needs somebody to ask, once root is given up (graft_attach.h); NULL: there is TCX. */
 struct clsact *grafts_clsact(struct grafts *gs);
 

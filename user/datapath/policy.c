@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/policy.h"
 
+#include <stdatomic.h>
+
 #include "sockmap_contract.h"
 
 static unsigned int settle;
-static bool no_splice;
+static _Atomic bool no_splice;
 
 void policy_settle(unsigned int settle_ms)
 {
 	settle = settle_ms;
 }
 
-void policy_forbid_splice(void)
+void policy_allow_splice(bool allowed)
 {
-	no_splice = true;
+	no_splice = !allowed;
 }
 
 void habit_restart(struct habit *h)
@@ -67,7 +69,8 @@ bool policy_graft_far(const struct habit *h, uint64_t silent_ms)
 /* What carries much at a time in user space. */
 static enum carrier big(void)
 {
-	return no_splice ? CARRIER_COPY : CARRIER_SPLICE;
+	return atomic_load_explicit(&no_splice, memory_order_relaxed) ? CARRIER_COPY :
+									CARRIER_SPLICE;
 }
 
 struct decision policy_start(enum engine engine)
@@ -118,6 +121,8 @@ struct decision policy_user(enum engine engine, const struct habit *h, unsigned 
 	struct decision d = { f->user_carrier, f->reason };
 
 	around.kernel_ok = around.kernel_ok && !around.limited;
+	if (engine != ENGINE_AUTO && engine != ENGINE_COPY)
+		d.carrier = big();
 	if (engine == ENGINE_AUTO)
 		d = policy_auto(h, dir, f, around);
 	else if (engine == ENGINE_SOCKMAP && around.kernel_ok && around.memory_short)

@@ -8,7 +8,7 @@
 #include "datapath/flow.h"
 
 /*
- * Which carrier for a flow, and why.  Pure, but for two settings that are made once: what the
+ * Which carrier for a flow, and why.  Pure, but for two settings: what the
  * session has seen goes in, a decision comes out.
  *
  * No carrier wins everywhere (docs/design.md has the figures): copy costs least until a session has
@@ -36,8 +36,8 @@
  * user space has carried the flow for SETTLE_MS.
  */
 void policy_settle(unsigned int settle_ms);
-/* Use no splice, which does not work on this kernel: copy does what it would do. */
-void policy_forbid_splice(void);
+/* Whether splice works on this kernel; while it is not, copy does what it would do.  By any thread. */
+void policy_allow_splice(bool allowed);
 
 /* What a session has been doing since it was last judged.  One for both directions. */
 struct habit {

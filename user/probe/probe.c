@@ -2,15 +2,18 @@
 /*
  * Theory of operation: a child process tries the behaviours one after the other, without privileges
  * as the daemon will be, and writes the results to memory that it shares with the parent.  So the
- * parent stays as it was, and a kernel that hangs or kills the child is one more result.
+ * parent stays as it was, and a kernel that hangs or kills the child is one more result.  At the start
+ * of the daemon nobody waits for the child: what it tries is used when it has ended.
  */
 #include "probe/probe.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -20,9 +23,12 @@
 #include "base/exit_codes.h"
 #include "base/json_add.h"
 #include "base/log.h"
+#include "base/syscalls_allowed.h"
 #include "probe/behaviours.h"
 
-#define TOTAL_S 60 /* for all behaviours together */
+#define EACH_S 60 /* for a behaviour that shows progress, and never ends */
+
+SYSCALLS_ALLOWED(SYSCALL(wait4), SYSCALL(close));
 
 /* Indices of behaviours that the parent tries. */
 #define LOAD 0
@@ -42,8 +48,7 @@ struct results {
 	} of[BEHAVIOURS];
 	unsigned int carriers; /* that are asked about */
 	size_t at;             /* the behaviour that the child tries */
-	unsigned int took_ms;
-	bool ended; /* the child, early */
+	bool ended;            /* the child, early */
 };
 
 /* Memory that a child shares. */
@@ -65,16 +70,17 @@ static _Noreturn void try_each(struct sockmap *k, struct grafts *gs, const struc
 	unsigned int failed = (k ? 0 : PROBE_SOCKMAP) | (gs ? 0 : PROBE_GRAFT); /* carriers */
 
 	signal(SIGALRM, SIG_DFL); /* the daemon ignores it */
-	alarm(TOTAL_S);
 	log_keep_complaint(results->of[results->at].detail, PROBE_DETAIL);
 	if (sandbox_enter(a, 0))
 		_exit(1);
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	for (size_t i = 0; i < BEHAVIOURS; i++) {
 		const struct behaviour *b = &behaviours[i];
 
 		if (!b->plan || !(b->carrier & results->carriers & ~failed))
 			continue;
 		results->at = i;
+		alarm(EACH_S);
 		if (behaviour_holds(b, k, gs, false, results->of[i].detail)) {
 			results->of[i].outcome = HOLDS;
 		} else {
@@ -85,25 +91,40 @@ static _Noreturn void try_each(struct sockmap *k, struct grafts *gs, const struc
 	_exit(0);
 }
 
-/* Try in a child, as A, what RESULTS asks about.  KERNEL, GRAFTS: what is loaded, or NULL. */
-static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const struct account *a,
-			   struct results *results)
+/*
+ * Begin to try in a child, as A, what RESULTS asks about.  KERNEL, GRAFTS: what is loaded, or NULL.
+ * RET_FD, if it is not NULL, is at its end when the child has ended.
+ */
+static pid_t begin(struct sockmap *kernel, struct grafts *grafts, const struct account *a,
+		   struct results *results, int *ret_fd)
 {
-	uint64_t start = clock_ms();
 	char *detail = results->of[LOAD + 1].detail;
-	int status = 0;
-	pid_t pid;
+	int fds[2] = { -1, -1 };
+	pid_t pid = -1;
 
 	for (size_t i = 0; i < BEHAVIOURS; i++)
 		if (behaviours[i].plan && behaviours[i].carrier & results->carriers)
 			results->of[i].outcome = SKIPPED;
 	results->at = LOAD + 1;
-	pid = fork();
+	if (!ret_fd || !pipe2(fds, O_CLOEXEC))
+		pid = fork();
 	if (!pid)
 		try_each(kernel, grafts, a, results);
 	if (pid < 0)
 		snprintf(detail, PROBE_DETAIL, "cannot start a process for it: %s%s",
 			 strerror(errno), error_hint(HINT_RESOURCES, errno));
+	if (ret_fd) {
+		*ret_fd = fds[0];
+		close(fds[1]);
+	}
+	return pid;
+}
+
+/* Wait for the child PID; negative: there is none. */
+static void end(pid_t pid, struct results *results)
+{
+	int status = 0;
+
 	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (WIFSIGNALED(status))
@@ -112,7 +133,6 @@ static void try_behaviours(struct sockmap *kernel, struct grafts *grafts, const 
 	results->ended = pid < 0 || status;
 	if (results->ended)
 		results->of[results->at].outcome = FAILS;
-	results->took_ms = (unsigned int)(clock_ms() - start);
 }
 
 /*
@@ -188,9 +208,10 @@ static int judge(const struct config *c, const struct results *results, enum pro
 {
 	size_t bad = first_bad(results, carrier);
 
-	*ret = (struct probe_finding){ false, "no forward uses it" };
-	if (!(results->carriers & carrier))
+	if (!(results->carriers & carrier)) {
+		*ret = (struct probe_finding){ false, "no forward uses it" };
 		return 0;
+	}
 	*ret = (struct probe_finding){ .usable = bad == BEHAVIOURS };
 	if (ret->usable)
 		return 0;
@@ -212,13 +233,8 @@ int probe_start(const struct config *c, const struct account *account,
 	struct results *results = results_new(carriers_of(c) | (graft ? PROBE_GRAFT : 0));
 	int r, load_error;
 
-	*ret = (struct probe_start){ .summary = "no behaviour was tried" };
+	*ret = (struct probe_start){ .summary = "no behaviour was tried", .fd = -1 };
 	load_error = load_programs(results, &limits, graft, ret_kernel, ret_grafts);
-	ret->tried = c->probe && results->carriers;
-	if (ret->tried) {
-		try_behaviours(*ret_kernel, *ret_grafts, account, results);
-		snprintf(ret->summary, sizeof(ret->summary), "tried in %u ms", results->took_ms);
-	}
 	r = judge(c, results, PROBE_SOCKMAP, false, &ret->sockmap)       ?:
 		    judge(c, results, PROBE_SPLICE, false, &ret->splice) ?:
 		    judge(c, results, PROBE_GRAFT, load_error, &ret->graft);
@@ -232,8 +248,49 @@ int probe_start(const struct config *c, const struct account *account,
 		grafts_close(*ret_grafts, true);
 		*ret_grafts = NULL;
 	}
+	ret->tried = !r && c->probe && results->carriers;
+	if (!ret->tried) {
+		munmap(results, sizeof(*results));
+		return r;
+	}
+	ret->results = results;
+	ret->began_ms = clock_ms();
+	ret->pid = begin(*ret_kernel, *ret_grafts, account, results, &ret->fd);
+	if (ret->pid < 0)
+		return probe_end(c, ret);
+	if (*ret_grafts)
+		grafts_leave_slot(*ret_grafts);
+	ret->runs = true;
+	return 0;
+}
+
+int probe_end(const struct config *c, struct probe_start *p)
+{
+	struct results *results = p->results;
+	int r = 0, e = 0;
+
+	end(p->pid, results);
+	close(p->fd);
+	p->fd = -1;
+	snprintf(p->summary, sizeof(p->summary), "tried in %u ms",
+		 (unsigned int)(clock_ms() - p->began_ms));
+	if (p->sockmap.usable)
+		r = judge(c, results, PROBE_SOCKMAP, false, &p->sockmap);
+	if (p->splice.usable)
+		e = judge(c, results, PROBE_SPLICE, false, &p->splice);
+	r = r ?: e;
+	if (p->graft.usable)
+		e = judge(c, results, PROBE_GRAFT, false, &p->graft);
 	munmap(results, sizeof(*results));
-	return r;
+	p->runs = false;
+	return r ?: e;
+}
+
+const char *probe_hindrance(const struct probe_start *p, const struct probe_finding *f)
+{
+	if (p->runs)
+		return "whether it works here is still being tried";
+	return f->usable ? NULL : f->why;
 }
 
 /* --- the command --- */
@@ -318,7 +375,7 @@ int probe_run(int argc, char **argv)
 		return EXIT_CODE_USAGE;
 	uname(&uts);
 	load_programs(results, &limits, &graft_limits, &kernel, &grafts);
-	try_behaviours(kernel, grafts, &account, results);
+	end(begin(kernel, grafts, &account, results, NULL), results);
 	grafts_close(grafts, false);
 	sockmap_close(kernel);
 	if (json)

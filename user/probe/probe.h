@@ -2,6 +2,8 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
 
 #include "base/sandbox.h"
 #include "config/config.h"
@@ -36,22 +38,35 @@ struct probe_finding {
 	char why[PROBE_WHY_LEN]; /* not, or not tried; for people */
 };
 
+struct results;
+
 /* What the daemon may use on this kernel. */
 struct probe_start {
+	/* while it runs: so far, and for nobody to read */
 	struct probe_finding sockmap, splice, graft;
-	bool tried;       /* some behaviour was */
-	char summary[32]; /* "tried in 40 ms" */
+	bool tried;        /* some behaviour was */
+	char summary[32];  /* "tried in 40 ms" */
+	_Atomic bool runs; /* a child tries them */
+	int fd;            /* at its end when the child has ended */
+	/* probe.c's own */
+	pid_t pid;
+	uint64_t began_ms;
+	struct results *results;
 };
 
 /*
- * Load the programs that an engine wants, and find out by trying the behaviours which carriers can
- * be trusted on this kernel; log what cannot.  GRAFT: for the packet programs; NULL: no forward
- * grafts sessions.  RET_KERNEL and RET_GRAFTS, which were NULL: what is loaded, for the caller to
- * close; NULL if sockmap, or graft, is not to be used.  Returns 0, or EXIT_CODE_UNSUPPORTED for an
- * engine that was asked for by name and cannot work.  Takes some 50 ms, and a minute at most on a
- * kernel that hangs.  The child becomes ACCOUNT.  Needs the privileges of sockmap_open(); to be
- * called before they are given up, and before there are threads.
+ * Load the programs that an engine wants, and begin to find out by trying the behaviours which
+ * carriers can be trusted on this kernel; log what cannot.  GRAFT: for the packet programs; NULL: no
+ * forward grafts sessions.  RET_KERNEL and RET_GRAFTS, which were NULL: what is loaded, for the caller
+ * to close; NULL if it cannot be used.  While RET runs the caller puts nothing into RET_KERNEL.
+ * Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that was asked for by name and cannot work.  The
+ * child becomes ACCOUNT, and ends with the thread that calls.  Needs the privileges of
+ * sockmap_open(); to be called before they are given up, and before there are threads.
  */
 int probe_start(const struct config *c, const struct account *account,
 		const struct graft_limits *graft, struct sockmap **ret_kernel,
 		struct grafts **ret_grafts, struct probe_start *ret);
+/* The child has ended: judge what it has found.  As probe_start(); the programs stay loaded. */
+int probe_end(const struct config *c, struct probe_start *p);
+/* Why what F tells of cannot be used now; NULL: it can.  By any thread. */
+const char *probe_hindrance(const struct probe_start *p, const struct probe_finding *f);

@@ -48,6 +48,7 @@ SYSCALLS_ALLOWED(
 /* Give flow DIR what ENGINE begins with. */
 static void begin_by(struct session *s, unsigned int dir, enum engine engine)
 {
+	const struct shared *shared = s->worker->shared;
 	struct decision d = policy_start(engine);
 	struct flow *f = &s->flows[dir];
 
@@ -58,7 +59,7 @@ static void begin_by(struct session *s, unsigned int dir, enum engine engine)
 		return;
 	if (!s->tcp)
 		f->reason = REASON_NOT_TCP;
-	else if (!s->worker->shared->kernel)
+	else if (!shared->kernel || shared->sockmap_trial == TRIAL_FAILED)
 		f->reason = REASON_NO_KERNEL;
 }
 

@@ -209,7 +209,7 @@ static void enter(struct udp_session *s)
 		.idle = udp_graft_idle(s->forward->conf->idle_timeout_ms),
 	};
 
-	if (hindrance(s) != REASONS ||
+	if (hindrance(s) != REASONS || s->worker->shared->graft_trial != TRIAL_PASSED ||
 	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
 		return;
 	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa,

@@ -15,6 +15,13 @@
 #include "datapath/stats.h"
 #include "relay/clients.h"
 
+/* Of what carries sessions in the kernel: while it is being tried only sessions of before are there. */
+enum trial {
+	TRIAL_RUNS,
+	TRIAL_PASSED,
+	TRIAL_FAILED,
+};
+
 /* What all workers share.  Written before they start, but for the atomics. */
 struct shared {
 	const struct config *config;
@@ -31,6 +38,9 @@ struct shared {
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
 	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
+
+	/* of KERNEL and of GRAFTS; the main thread's */
+	_Atomic enum trial sockmap_trial, graft_trial;
 };
 
 /* A session that was somebody else's has ID: new ones get higher ones.  By any thread. */
