@@ -447,16 +447,21 @@ class Lab:
         return result
 
     def start_iperf3_client(self, address, port, seconds, *options):
-        return self.start("client", "iperf3", "--client", address, "--port", str(port),
-                          "--time", str(seconds), "--json", *options)
+        report = self.path(f"{next(self._numbers):03d}-iperf3.json")
+        with open(report, "wb") as output:
+            process = self.start("client", "iperf3", "--client", address, "--port", str(port),
+                                 "--time", str(seconds), "--json", *options, stdout=output)
+        process.report = report
+        return process
 
     def finish_iperf3_client(self, process, seconds):
         """What it reports, once it ended by itself; fails if it saw an error."""
         try:
             self.finish(process, seconds)
         finally:
-            with open(process.log, encoding="utf-8") as file:
+            with open(process.report, encoding="utf-8") as file:
                 text = file.read()
+            os.unlink(process.report)
         report = json.loads(text)
         if "error" in report:
             raise LabError(f"iperf3: {report['error']}")

@@ -15,6 +15,7 @@ sys.path[:0] = [os.path.join(HERE, "../../scripts/lib")]
 from labkit import (ONLY, RELAY, SERVER, SLOW, Lab, LabError, begin_or_skip, cases_of, expect,
                     handle_signals, run_cases, run_test, test_options, wait_until)
 
+SCRIPT = os.path.join(HERE, "../../scripts/lab")
 PORT = 7
 ECHO = """
 import socket
@@ -147,6 +148,16 @@ class Trial:
             expect(inmates(), "no lab-delay is in the path")
             lab.run("client", "ip", "link", "delete", "to-relay")
             wait_until(lambda: not inmates(), "lab-delay to end")
+
+    def test_names_of_others(self):
+        """One in /run/netns whose namespace is gone: "ip netns list" complains of it."""
+        script = """mount -t tmpfs lab /run/netns && : >/run/netns/gone && "$0" up >&2 &&
+            "$0" exec client echo said 2>&1; "$0" down --force >&2"""
+        result = subprocess.run(["unshare", "--mount", "sh", "-c", script, SCRIPT],
+                                check=True,
+                                env={**os.environ, "CULVERT_LAB": f"cvl-names-{os.getpid()}"},
+                                stdout=subprocess.PIPE, text=True)
+        expect(result.stdout == "said\n", result.stdout)
 
     def test_what_it_cannot_be(self):
         for more in {"loopback": True}, {"two_relays": True}:
