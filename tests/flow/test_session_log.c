@@ -503,6 +503,41 @@ ROW_ONCE(directory_of_root)
 	rig_stop(d);
 }
 
+static bool reload_says(struct daemon *d, const char *error)
+{
+	struct json_object *o = query(d, "status");
+	bool says = strstr(json_text(o, "reload.session_log_error"), error);
+
+	json_object_put(o);
+	return says;
+}
+
+/* logrotate has made the file as root: the reload says so, and it is tried again. */
+ROW_ONCE(file_of_root)
+{
+	struct daemon *d;
+
+	remove_all();
+	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
+	d = rig_start(*state,
+		      "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD);
+	assert_int_equal(rename(PLACE "/gone/log", LOG), 0);
+	rig_put(PLACE "/gone/log", "");
+	assert_int_equal(chmod(PLACE "/gone/log", 0640), 0);
+	daemon_signal(d, SIGHUP);
+	RIG_WAIT(reload_says(d, "Permission denied"), "the reload says nothing");
+	short_session();
+	rig_wait_status(d, "session_log.lines", 1);
+	assert_int_equal(chown(PLACE "/gone/log", NOBODY, NOBODY), 0);
+	short_session();
+	rig_wait_log(d, "log: opened anew");
+	rig_wait_status(d, "session_log.lines", 2);
+	forget_lines();
+	read_lines(PLACE "/gone/log");
+	assert_int_equal(n_lines, 1);
+	rig_stop(d);
+}
+
 static void wait_hopeless(struct daemon *d)
 {
 	rig_close_sockets();

@@ -297,6 +297,15 @@ TEST(test_bad_answers)
 	}
 }
 
+/* A reload that could not open the session log is no success for whoever has rotated that. */
+TEST(test_session_log_error)
+{
+	assert_int_equal(ask("reload", false, "{\"session_log_error\":\"\"}"), EXIT_CODE_OK);
+	assert_int_equal(ask("reload", false, "{\"session_log_error\":\"denied\"}"),
+			 EXIT_CODE_FAILURE);
+	expect_complaint("the session log is not opened anew: denied");
+}
+
 TEST(test_no_daemon)
 {
 	bool root = geteuid() == 0;

@@ -285,12 +285,18 @@ static int await_reload(const char *control, struct json_object **answer)
 static int print_answer(struct json_object *answer, bool json)
 {
 	struct json_object *error = json_object_object_get(answer, "error");
+	struct json_object *log = json_object_object_get(answer, "session_log_error");
 	int r = EXIT_CODE_OK;
 
 	/* a reload says what is wrong with the file; programs find it in the JSON, too */
 	if (json_object_get_string_len(error))
 		r = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
 				 json_object_get_string(error));
+	else if (json_object_get_string_len(log))
+		r = log_complain(EXIT_CODE_FAILURE,
+				 "the forwards are as the file says, but the session log is not "
+				 "opened anew: %s",
+				 json_object_get_string(log));
 	if (json)
 		puts(json_object_to_json_string_ext(
 			answer, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
