@@ -30,6 +30,7 @@
 /* The start of a command that others follow, in a mount namespace of its own. */
 #define MOUNTS(command) "unshare --mount sh -c '" command " && exec \"$@\"' sh"
 #define BOUNDING "setpriv --inh-caps -all --bounding-set "
+#define FEW "72 descriptors"
 #define USER_SPACE "warning: everything is carried in user space: "
 #define COPY_INSTEAD "warning: copy is used where splice would be better: "
 
@@ -54,7 +55,7 @@ static const struct served {
 	const char *name, *starter;
 	const char *without; /* the kernel path is not used, for this reason; NULL: it is */
 } served[] = {
-	{ "72 descriptors", "prlimit --nofile=72:72", NULL },
+	{ FEW, "prlimit --nofile=72:72", NULL },
 	{ "64 KiB of locked memory", "prlimit --memlock=65536:65536", NULL },
 	{ "no BPF file system", MOUNTS("{ umount -l /sys/fs/bpf 2>/dev/null || :; }"), NULL },
 	{ "no such time zone or locale", "env TZ=No/Where LANG=xx_YY LC_ALL=tr_TR.UTF-8", NULL },
@@ -194,6 +195,8 @@ static void serves(const struct served *row)
 	}
 	if (r)
 		fail_msg("%s: %d: %s", row->name, r, c.why);
+	if (!strcmp(row->name, FEW))
+		assert_true(daemon_log_has(c.d, "warning: there are descriptors for ", 0));
 	if (!strcmp(c.engine, "auto")) {
 		assert_status(row);
 		assert_told_once(row);

@@ -241,8 +241,7 @@ int convert_run(int argc, char **argv)
 
 /* --- descriptors that a configuration needs --- */
 
-/* A session has two sockets, and two pipes while both its directions hold spliced bytes. */
-#define SOCKETS_EACH 2UL
+/* A session has two pipes while both its directions hold spliced bytes. */
 #define DESCRIPTORS_EACH (SOCKETS_EACH + 2 * 2)
 /*
  * Beside those of sessions and forwards: maps, epoll, logs, the control socket's clients, forwards

@@ -18,6 +18,8 @@ void convert_write(FILE *to, const char *file, const struct config *c);
 
 /* Descriptors that a configuration needs when all its sessions run.  No system calls. */
 
+#define SOCKETS_EACH 2UL /* of a session */
+
 struct needs {
 	unsigned long sockets;     /* descriptors without which there are not so many sessions */
 	unsigned long descriptors; /* ... and with which all may be spliced both ways */

@@ -187,6 +187,31 @@ static int limit_descriptors(struct daemon *d)
 	return 0;
 }
 
+/* All that is not a session's is open: is there room for sessions? */
+static int count_descriptors(const struct daemon *d)
+{
+	const struct actions here = { .descriptors = opendir("/proc/self/fd") };
+	unsigned long limit = d->actions.descriptors_max, used = actions_descriptors(&here);
+	unsigned long left = limit > used ? limit - used : 0, sessions = left / SOCKETS_EACH;
+
+	if (!here.descriptors && errno != EMFILE)
+		return 0; /* there is no /proc */
+	if (here.descriptors)
+		closedir(here.descriptors);
+	else
+		sessions = 0;
+	if (!sessions)
+		return log_failure(EXIT_CODE_FAILURE,
+				   "%lu descriptors are too few: all are in use before the first "
+				   "session: raise RLIMIT_NOFILE",
+				   limit);
+	if (sessions < d->config.max_sessions)
+		log_warning("there are descriptors for %lu sessions, and not for the %u of "
+			    "max-sessions: more are refused (no-descriptor)",
+			    sessions, d->config.max_sessions);
+	return 0;
+}
+
 static enum trial trial_of(const struct daemon *d, const struct probe_finding *f)
 {
 	return d->probe.runs ? TRIAL_RUNS : f->usable ? TRIAL_PASSED : TRIAL_FAILED;
@@ -501,6 +526,9 @@ static int begin(struct daemon *d)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));
+	r = count_descriptors(d);
+	if (r)
+		return r;
 	if (sd_watchdog_enabled(0, &usec) > 0) {
 		d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 		for (unsigned int i = 0; i < ts->n; i++)
