@@ -411,6 +411,23 @@ class Trial:
         for s in crowd:
             s.close()
 
+    def test_many(self):
+        """What a hello costs does not depend on how many names there are."""
+        hello = hello_of("example.org")
+        used = []
+        for sections in 0, 4000:
+            self.write(CONFIG + "".join(
+                f"[sni https {' '.join(f'n{number}-{word}.many.test' for word in range(8))}]\n"
+                f"upstream = {SERVER}:{OTHER}\n" for number in range(sections)))
+            before = self.cpu_seconds()
+            for _ in range(500):
+                expect(self.ask(hello) == EXACT, f"beside {sections} sections")
+            used.append(self.cpu_seconds() - before)
+        print(f"# 500 sessions take {used[0]:.2f} s of CPU, and with 32,000 names {used[1]:.2f} s")
+        expect(self.ask(hello_of("n3999-7.many.test")) == OTHER, "the last name")
+        expect(used[1] < 2 * used[0] + 0.05, "names are gone through")
+        self.write(CONFIG)
+
     def cpu_seconds(self):
         with open(f"/proc/{self.daemon.pid}/stat", encoding="ascii") as file:
             fields = file.read().rsplit(")", 1)[1].split()

@@ -223,20 +223,4 @@ TEST(test_any_byte)
 	assert_int_equal(parse(&bad, 100, &h), -EPROTO);
 }
 
-static bool matches(const char *pattern, const char *name)
-{
-	return tls_name_matches(pattern, strlen(pattern), name);
-}
-
-TEST(test_matches)
-{
-	assert_true(matches("example.org", "example.org"));
-	assert_false(matches("example.org", "a.example.org"));
-	assert_true(matches("*.example.org", "a.example.org"));
-	assert_true(matches("*.example.org", "b.a.example.org"));
-	assert_false(matches("*.example.org", "example.org"));
-	assert_false(matches("*.example.org", ".example.org"));
-	assert_false(matches("*.example.org", "xexample.org"));
-}
-
 UNIT_MAIN(NULL, NULL)

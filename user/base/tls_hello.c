@@ -197,14 +197,6 @@ int tls_hello_parse(uint8_t *p, size_t len, struct tls_hello *ret, size_t *ret_n
 	return take_message(&message, ret) ? 0 : -EPROTO;
 }
 
-bool tls_name_matches(const char *pattern, size_t len, const char *name)
-{
-	bool any = pattern[0] == '*';
-	size_t tail = len - any, n = strlen(name);
-
-	return (any ? n > tail : n == tail) && !memcmp(name + n - tail, pattern + any, tail);
-}
-
 bool tls_hello_offers(const struct tls_hello *h, const char *name, size_t len)
 {
 	for (size_t at = 0; at < h->alpn_len; at += 1 + h->alpn[at])

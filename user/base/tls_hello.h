@@ -31,11 +31,5 @@ int tls_hello_parse(uint8_t *p, size_t len, struct tls_hello *ret, size_t *ret_n
 /* The name that TEXT of LEN bytes is, in lower case.  False: no host name, or an IP address. */
 bool tls_name(const char *text, size_t len, char ret[TLS_NAME_MAX + 1]);
 
-/*
- * Does NAME match PATTERN of LEN bytes, both as of tls_name()?  That may begin with "*.": one label or
- * more.
- */
-bool tls_name_matches(const char *pattern, size_t len, const char *name);
-
 /* Does H offer the protocol NAME of LEN bytes? */
 bool tls_hello_offers(const struct tls_hello *h, const char *name, size_t len);

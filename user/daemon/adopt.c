@@ -60,13 +60,6 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	return r;
 }
 
-struct forward *forward_with_tag(struct forward *f, uint32_t tag)
-{
-	while (f && graft_tag(forward_name(f->conf)) != tag)
-		f = f->next;
-	return f;
-}
-
 struct held held_at(const struct shared *shared, uint32_t at)
 {
 	uint32_t n = grafts_total(shared->grafts);
@@ -130,9 +123,9 @@ bool held_is_of(const struct shared *shared, const struct worker *w, uint32_t at
 	return udp_worker(&client, shared->config->workers) == w->index;
 }
 
-int held_adopt(struct shared *shared, struct worker *w, struct forward *first, uint32_t at)
+int held_adopt(struct shared *shared, struct worker *w, const struct forwards *all, uint32_t at)
 {
-	struct forward *f = forward_with_tag(first, *held_at(shared, at).forward);
+	struct forward *f = forward_with_tag(all, *held_at(shared, at).forward);
 	uint32_t n = grafts_total(shared->grafts);
 	union client_addr client;
 	bool udp = at >= n;
@@ -150,7 +143,7 @@ int held_adopt(struct shared *shared, struct worker *w, struct forward *first, u
 }
 
 /* By its worker, or the only one that listens. */
-static bool adopt_left(struct shared *shared, struct threads *ts, struct forward *first,
+static bool adopt_left(struct shared *shared, struct threads *ts, const struct forwards *all,
 		       uint32_t at)
 {
 	unsigned int w = 0;
@@ -158,11 +151,11 @@ static bool adopt_left(struct shared *shared, struct threads *ts, struct forward
 
 	while (w < ts->n - 1 && !held_is_of(shared, &ts->workers[w], at))
 		w++;
-	r = held_adopt(shared, &ts->workers[w], first, at);
-	return !(r == -ENOENT ? held_adopt(shared, ts->workers, first, at) : r);
+	r = held_adopt(shared, &ts->workers[w], all, at);
+	return !(r == -ENOENT ? held_adopt(shared, ts->workers, all, at) : r);
 }
 
-void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first)
+void adopt_sessions(struct shared *shared, struct threads *ts, const struct forwards *all)
 {
 	uint32_t n = shared->grafts ? grafts_total(shared->grafts) : 0;
 	unsigned int adopted = 0, ended = 0;
@@ -174,7 +167,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *f
 	for (uint32_t at = 0; n && held_next(shared, &at); at++) {
 		if (held_at(shared, at).state != HELD_ACTIVE)
 			continue;
-		if (adopt_left(shared, ts, first, at)) {
+		if (adopt_left(shared, ts, all, at)) {
 			adopted++;
 			continue;
 		}

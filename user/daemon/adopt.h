@@ -7,7 +7,7 @@
 #include "probe/probe.h"
 #include "relay/threads.h"
 
-struct forward;
+struct forwards;
 
 /* Grafted sessions outlive the daemon: what the next one, or `culvert graft`, finds of them. */
 
@@ -19,8 +19,8 @@ struct forward;
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe);
 
-/* Make the sessions left ones of TS and FIRST, before the workers start; or reset them. */
-void adopt_sessions(struct shared *shared, struct threads *ts, struct forward *first);
+/* Make the sessions left ones of TS and ALL, before the workers start; or reset them. */
+void adopt_sessions(struct shared *shared, struct threads *ts, const struct forwards *all);
 
 /* --- sessions of both protocols that no session of a worker has --- */
 
@@ -46,9 +46,7 @@ bool held_is_of(const struct shared *shared, const struct worker *w, uint32_t at
  * Make it a session of W, by the thread of that: 0, or why not.  -ENOENT: there is no forward with its
  * name, or, of UDP, no socket of W for it; -EUSERS: a limit.
  */
-int held_adopt(struct shared *shared, struct worker *w, struct forward *first, uint32_t at);
-/* The first forward of the list with that graft_tag(); or NULL. */
-struct forward *forward_with_tag(struct forward *first, uint32_t tag);
+int held_adopt(struct shared *shared, struct worker *w, const struct forwards *all, uint32_t at);
 
 /* `culvert graft`: what is left of a daemon that does not run.  Returns the exit code. */
 int graft_run(int argc, char **argv);

@@ -513,7 +513,7 @@ static int begin(struct daemon *d)
 	};
 	r = threads_open(ts, &d->shared, d->reload.listening);
 	if (!r) {
-		adopt_sessions(&d->shared, ts, d->reload.forwards.first);
+		adopt_sessions(&d->shared, ts, &d->reload.forwards);
 		r = threads_start(ts);
 	}
 	if (!r && d->shared.session_log)

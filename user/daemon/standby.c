@@ -226,7 +226,7 @@ static void adopt_some(struct worker *w, const void *arg)
 			continue;
 		if (id <= atomic_load(last_id)) /* another one here may have it */
 			*h.id = atomic_fetch_add(last_id, 1) + 1;
-		r = held_adopt(sb->shared, w, sb->reload->forwards.first, at);
+		r = held_adopt(sb->shared, w, &sb->reload->forwards, at);
 		if (!r) {
 			sb->adopted++;
 			sb->claimed_ms = clock_ms();
@@ -589,7 +589,7 @@ static int take_session(struct stream *s, struct graft_record *r)
 	int e;
 
 	pthread_mutex_lock(&sb->reload->forwards.lock);
-	f = forward_with_tag(sb->reload->forwards.first, udp ? r->flow.forward : r->tcp.forward);
+	f = forward_with_tag(&sb->reload->forwards, udp ? r->flow.forward : r->tcp.forward);
 	transparent = f && f->conf->transparent;
 	pthread_mutex_unlock(&sb->reload->forwards.lock);
 	if (!f)

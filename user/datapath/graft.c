@@ -246,6 +246,8 @@ static int load(struct grafts *gs, unsigned int slots)
 	gs->n_slots = slots_of(gs, slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2);
+	if (gs->n_slots * 2 > bpf_map__max_entries(gs->skel->maps.handshakes))
+		r = r ?: bpf_map__set_max_entries(gs->skel->maps.handshakes, gs->n_slots * 2);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
 	buckets = udp_grafts_buckets(gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);

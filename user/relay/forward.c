@@ -7,11 +7,12 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "base/minmax.h"
+#include "datapath/graft.h"
+#include "relay/balance.h"
 
 void forwards_init(struct forwards *all)
 {
-	all->first = NULL;
+	memset(all, 0, sizeof(*all));
 	pthread_mutex_init(&all->lock, NULL);
 }
 
@@ -35,6 +36,28 @@ struct forward *forwards_find(const struct forwards *all, const char *name)
 	return f;
 }
 
+struct forward *forward_with_tag(const struct forwards *all, uint32_t tag)
+{
+	struct forward *f = all->by_tag[tag % TAG_BUCKETS];
+
+	while (f && f->tag != tag)
+		f = f->next_tag;
+	return f;
+}
+
+void forwards_index(struct forwards *all)
+{
+	struct forward **at;
+
+	memset(all->by_tag, 0, sizeof(all->by_tag));
+	for (struct forward *f = all->first; f; f = f->next) {
+		for (at = &all->by_tag[f->tag % TAG_BUCKETS]; *at;)
+			at = &(*at)->next_tag;
+		*at = f;
+		f->next_tag = NULL;
+	}
+}
+
 static bool is_gone(const struct forward *f)
 {
 	if (f->state == FORWARD_ACTIVE || atomic_load(&f->sessions) ||
@@ -46,16 +69,20 @@ static bool is_gone(const struct forward *f)
 void forwards_reap(struct forwards *all)
 {
 	struct forward **at = &all->first, *f;
+	bool some = false;
 
 	pthread_mutex_lock(&all->lock);
 	while ((f = *at)) {
 		if (is_gone(f)) {
 			*at = f->next;
 			forward_free(f);
+			some = true;
 		} else {
 			at = &f->next;
 		}
 	}
+	if (some)
+		forwards_index(all);
 	pthread_mutex_unlock(&all->lock);
 }
 
@@ -82,6 +109,38 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
+/* The next word of *TEXT, which are separated by blanks, and is set behind it; its length, or 0. */
+static size_t next_word(const char **text, const char **ret)
+{
+	*ret = *text + strspn(*text, " \t");
+	*text = *ret + strcspn(*ret, " \t");
+	return (size_t)(*text - *ret);
+}
+
+/* Make F's names, and room for those of its sections, which a reload changes.  False: no memory. */
+static bool take_names(struct forward *f)
+{
+	const char *text = f->conf->sni, *word;
+	size_t len, n = 1;
+
+	if (f->conf->hellos && !f->totals->names)
+		f->totals->names = calloc(SNI_BUCKETS, sizeof(struct sni_name *));
+	if (f->conf->hellos && !f->totals->names)
+		return false;
+	while (text && next_word(&text, &word))
+		n++;
+	f->names = calloc(n, sizeof(*f->names));
+	text = f->conf->sni;
+	if (!f->names)
+		return false;
+	while (text && (len = next_word(&text, &word))) {
+		bool any = *word == '*';
+
+		f->names[f->n_names++] = (struct sni_name){ word + any, len - any, any, f, NULL };
+	}
+	return true;
+}
+
 struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
 			    struct config_version *from, struct forward *before,
 			    const struct forward *of)
@@ -92,6 +151,7 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 		return NULL;
 	f->conf = fc;
 	f->engine = fc->engine;
+	f->tag = graft_tag(forward_name(fc));
 	f->totals = before ? before->totals : totals_new(c->workers);
 	if (f->totals)
 		f->totals->refs++;
@@ -103,8 +163,9 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 		from->refs++;
 	/* a tenth of a second's connections may come at once */
 	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
-	if (!f->totals || servers_open(&f->servers, fc, before ? &before->servers : NULL,
-				       &f->totals->servers_lock, clock_ms())) {
+	if (!f->totals || !take_names(f) ||
+	    servers_open(&f->servers, fc, before ? &before->servers : NULL,
+			 &f->totals->servers_lock, clock_ms())) {
 		forward_free(f);
 		return NULL;
 	}
@@ -117,6 +178,7 @@ static void drop_totals(struct forward_totals *t)
 		return;
 	clients_close(&t->clients);
 	pthread_mutex_destroy(&t->servers_lock);
+	free(t->names);
 	free(t);
 }
 
@@ -128,67 +190,77 @@ void forward_free(struct forward *f)
 		drop_totals(f->limits);
 	drop_totals(f->totals);
 	config_version_drop(f->from);
+	free(f->names);
 	free(f);
 }
 
 /* --- names --- */
 
+static struct sni_name **names_of(const struct forward *f, const char *text, size_t len)
+{
+	return &f->totals->names[balance_hash(text, len, 0) % SNI_BUCKETS];
+}
+
+static void add_names(struct forward *f, struct forward *section)
+{
+	for (struct sni_name *n = section->names; n < section->names + section->n_names; n++) {
+		struct sni_name **at = names_of(f, n->text, n->len);
+
+		while (*at)
+			at = &(*at)->next;
+		*at = n;
+		n->next = NULL;
+	}
+}
+
 void forward_set_names(struct forward *f, struct forward *const *all, size_t n)
 {
-	struct forward **at = &f->totals->names;
-
 	pthread_mutex_lock(&f->totals->servers_lock);
+	if (f->totals->names)
+		memset(f->totals->names, 0, SNI_BUCKETS * sizeof(struct sni_name *));
 	for (size_t i = 0; i < n; i++)
-		if (all[i]->conf->sni && all[all[i]->conf->of] == f) {
-			*at = all[i];
-			at = &all[i]->next_name;
-		}
-	*at = NULL;
+		if (all[i]->conf->sni && all[all[i]->conf->of] == f)
+			add_names(f, all[i]);
 	f->totals->nameless = !all;
 	pthread_mutex_unlock(&f->totals->servers_lock);
 }
 
-/* The words of TEXT are separated by blanks.  Returns the most that FITS says of one of them. */
-static size_t best_word(const char *text, const struct tls_hello *h,
-			size_t (*fits)(const char *word, size_t len, const struct tls_hello *h))
+static bool is_offered(const char *protocols, const struct tls_hello *h)
 {
-	size_t best = 0;
+	bool offered = !protocols;
+	const char *word;
+	size_t len;
 
-	for (size_t len; *(text += strspn(text, " \t")); text += len) {
-		len = strcspn(text, " \t");
-		best = larger(best, fits(text, len, h));
-	}
-	return best;
+	while (!offered && (len = next_word(&protocols, &word)))
+		offered = tls_hello_offers(h, word, len);
+	return offered;
 }
 
-static size_t offered(const char *protocol, size_t len, const struct tls_hello *h)
+/* The first section of F with the name TEXT, behind any "*" or none, and a protocol that H offers. */
+static struct forward *find_name(const struct forward *f, const char *text, bool any,
+				 const struct tls_hello *h)
 {
-	return tls_hello_offers(h, protocol, len);
+	size_t len = strlen(text);
+
+	for (struct sni_name *n = *names_of(f, text, len); n; n = n->next)
+		if (n->any == any && n->len == len && !memcmp(n->text, text, len) &&
+		    is_offered(n->forward->conf->alpn, h))
+			return n->forward;
+	return NULL;
 }
 
-/* How well H's name matches: an exact one before all patterns, a longer one before others. */
-static size_t matched(const char *pattern, size_t len, const struct tls_hello *h)
-{
-	if (!tls_name_matches(pattern, len, h->name))
-		return 0;
-	return *pattern == '*' ? len : SIZE_MAX;
-}
-
+/* An exact name counts before all patterns, a longer pattern before others. */
 struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 {
 	struct forward *found = NULL;
 	bool nameless;
-	size_t best = 0;
+	const char *at = h->name;
 
 	pthread_mutex_lock(&f->totals->servers_lock);
-	for (struct forward *n = h->name[0] ? f->totals->names : NULL; n; n = n->next_name) {
-		size_t fits = best_word(n->conf->sni, h, matched);
-
-		if (fits <= best || (n->conf->alpn && !best_word(n->conf->alpn, h, offered)))
-			continue;
-		best = fits;
-		found = n;
-	}
+	if (*at && f->totals->names)
+		found = find_name(f, at, false, h);
+	while (!found && f->totals->names && (at = strchr(at, '.')))
+		found = find_name(f, at++, true, h);
 	nameless = f->totals->nameless;
 	if (found) {
 		atomic_fetch_add(&found->sessions, 1);

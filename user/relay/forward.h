@@ -30,6 +30,17 @@ enum forward_state {
 	FORWARD_REMOVED,
 };
 
+/* A name of an [sni] section, in a bucket of the forward that the section is of. */
+struct sni_name {
+	const char *text; /* behind its "*", if it has one */
+	size_t len;
+	bool any; /* it has */
+	struct forward *forward;
+	struct sni_name *next;
+};
+
+#define SNI_BUCKETS 4096
+
 /* What is counted under one name, and what holds for all sessions of that name. */
 struct forward_totals {
 	_Atomic unsigned int live;    /* sessions */
@@ -41,8 +52,9 @@ struct forward_totals {
 	struct clients clients;
 	struct bandwidth bandwidth;
 	pthread_mutex_t servers_lock; /* see servers.h; of the next two, too */
-	struct forward *names;        /* list of the active forwards of its [sni] sections */
-	bool nameless;                /* it is removed: whose a hello is, nobody knows any more */
+	struct sni_name **names; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
+				       * their order; NULL: it had none so far */
+	bool nameless;           /* it is removed: whose a hello is, nobody knows any more */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -59,9 +71,11 @@ struct forward {
 	struct servers servers;
 	_Atomic unsigned int checks; /* of its servers, that are under way */
 	struct forward_totals *totals;
-	struct forward_totals *limits;    /* count for its limits: its own, or those of the forward
+	struct forward_totals *limits; /* count for its limits: its own, or those of the forward
 					* that its [sni] section is of */
-	struct forward *next_name;        /* in the list of those; NULL: the last */
+	struct sni_name *names;        /* of its [sni] section; owned */
+	size_t n_names;
+	uint32_t tag;                     /* graft_tag() of its name */
 	struct marked_sockets *stock;     /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;            /* accept-rate */
 	_Atomic unsigned int sessions;    /* that point to it */
@@ -72,14 +86,17 @@ struct forward {
 					* thread that reloads alone */
 	enum forward_state state; /* the rest is guarded by forwards->lock */
 	bool draining;            /* its sockets are closed, see reload_drain() */
-	struct forward *next;
+	struct forward *next, *next_tag;
 };
+
+#define TAG_BUCKETS 1024
 
 /* A list: active forwards in the order of the configuration, then the others. */
 struct forwards {
 	/* Guards the list.  The thread that reloads may read without it; no worker does. */
 	pthread_mutex_t lock;
 	struct forward *first;
+	struct forward *by_tag[TAG_BUCKETS]; /* the same */
 };
 
 void forwards_init(struct forwards *all);
@@ -87,6 +104,10 @@ void forwards_init(struct forwards *all);
 void forwards_close(struct forwards *all);
 /* Find the active forward of that name, or NULL. */
 struct forward *forwards_find(const struct forwards *all, const char *name);
+/* The first with that graft_tag(); or NULL. */
+struct forward *forward_with_tag(const struct forwards *all, uint32_t tag);
+/* The list has changed: find them by tag again. */
+void forwards_index(struct forwards *all);
 /* Free what is not active and has no sessions.  Takes the lock. */
 void forwards_reap(struct forwards *all);
 
