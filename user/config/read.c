@@ -355,10 +355,15 @@ int config_read(int argc, char **argv, int fd, struct config *ret)
 {
 	int r = config_read_any(argc, argv, fd, ret);
 
-	return r || ret->n_forwards ?
-		       r :
-		       log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the "
-					     "command line or in a file (see `culvert help run`)");
+	if (r || ret->n_forwards)
+		return r;
+	if (ret->file)
+		return log_complain(-EINVAL,
+				    "nothing to forward: %s has no forward, and the command line "
+				    "no LISTEN UPSTREAM (see culvert.conf(5))",
+				    ret->file);
+	return log_complain(-EINVAL, "nothing to forward, expected LISTEN UPSTREAM on the command "
+				     "line or in a file (see `culvert help run`)");
 }
 
 int config_exit_code(int r)

@@ -153,23 +153,17 @@ static int check_standby(const struct config *c)
 	return 0;
 }
 
-/* Read FILE as `culvert run --config FILE` would; the command line may have its forwards. */
-static int parse(int argc, char **argv, struct config *c)
+/* READER takes FILE as `culvert run --config FILE` would. */
+static int parse(int argc, char **argv, int (*reader)(int, char **, int, struct config *),
+		 struct config *c)
 {
 	char command[] = "run", option[] = "--config";
 	char *words[] = { command, option, argv[1], NULL };
-	int r;
 
 	memset(c, 0, sizeof(*c));
 	if (argc != 2 || argv[1][0] == '-')
 		return log_complain(-EINVAL, "expected: culvert %s FILE", argv[0]);
-	r = config_read_any(3, words, -1, c);
-	if (!r && !c->n_forwards)
-		log_complain(0,
-			     "%s: warning: no forward here: give LISTEN UPSTREAM on the command "
-			     "line",
-			     argv[1]);
-	return r;
+	return reader(3, words, -1, c);
 }
 
 /* What has been printed must have arrived.  Returns the exit code for R. */
@@ -185,10 +179,10 @@ static int finish(struct config *c, int r)
 int check_run(int argc, char **argv)
 {
 	struct config c;
-	int r = parse(argc, argv, &c)     ?:
-			check_account(&c) ?:
-			check_standby(&c) ?:
-					    names_find_listeners(&c, false);
+	int r = parse(argc, argv, config_read, &c) ?:
+			check_account(&c)          ?:
+			check_standby(&c)          ?:
+						     names_find_listeners(&c, false);
 
 	if (!r) {
 		check_names(&c);
@@ -232,7 +226,7 @@ void convert_write(FILE *to, const char *file, const struct config *c)
 int convert_run(int argc, char **argv)
 {
 	struct config c;
-	int r = parse(argc, argv, &c);
+	int r = parse(argc, argv, config_read_any, &c);
 
 	if (!r)
 		convert_write(stdout, argv[1], &c);
