@@ -168,6 +168,7 @@ static const struct {
 	  "--allow: \"10.0.0.0/33\": expected addresses",
 	  { "--allow", "10.0.0.0/33", FORWARD } },
 
+	{ -EINVAL, "LISTEN: \"unix:/?\": not UTF-8", { "unix:/\xff", "127.0.0.1:1" } },
 	{ -EINVAL, "LISTEN: \"\": expected HOST:PORT", { "", "127.0.0.1:1" } },
 	{ -EINVAL, "LISTEN: \"a?b:1\": bad host", { "a\nb:1", "127.0.0.1:1" } },
 	{ -EINVAL, "UPSTREAM: \"127.0.0.1:0\": port 0", { "127.0.0.1:0", "127.0.0.1:0" } },

@@ -143,6 +143,12 @@ static const struct rig_mistake mistakes[] = {
 	{ 3, "[forward a]: listen is missing",
 	  "[culvert]\r\n\r\n[forward a]\r\nupstream = 127.0.0.1:1\r\n" },
 	{ 4, "[forward a]: the name is taken", FORWARD FORWARD },
+	{ 1, "[forward ?]: not UTF-8", "[forward \xff]\n" },
+	{ 3, "upstream: \"unix:/?/\": not UTF-8", SERVERS("unix:/\xe4/") },
+	{ 2, "session-log: \"/???\": not UTF-8", "[culvert]\nsession-log = /\xed\xa0\x80\n" },
+	{ 2, "session-log: \"/??\": not UTF-8", "[culvert]\nsession-log = /\xc1\x81\n" },
+	{ 2, "user: \"?\": not UTF-8", "[culvert]\nuser = \xc3\n" },
+	{ 2, "user: \"????\": not UTF-8", "[culvert]\nuser = \xf4\x90\x80\x80\n" },
 
 	{ 2, "engine: \"fast\": expected auto, graft, sockmap", "[culvert]\nengine = fast\n" },
 	{ 2, "stop-timeout: \"25h\": expected seconds from 0 to 86400, such as 5, 0.5",
@@ -205,7 +211,9 @@ TEST(test_habits)
 
 	rig_good(&c,
 		 "[culvert]\nidle-timeout = 1h\nfin-timeout = 30m\nmetrics = *:9\n"
-		 "[forward a]\nlisten = *:8080\nlisten = 127.0.0.2:81\nlisten = unix:/a b\n"
+		 "# Latin-1 \xe4 in a comment\n"
+		 "[forward f\xc3\xbcr-\xe2\x82\xac-\xf0\x9f\x98\x80]\n"
+		 "listen = *:8080\nlisten = 127.0.0.2:81\nlisten = unix:/a b\n"
 		 "upstream = 10.0.0.1:1,10.0.0.2:1 weight=2, 10.0.0.3:1 backup\n",
 		 NULL);
 	assert_int_equal(c.defaults.idle_timeout_ms, 3600000);

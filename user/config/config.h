@@ -65,6 +65,8 @@ enum proxy_use {
 
 extern const char *const proxy_use_names[]; /* by each set of enum proxy_use that makes sense */
 
+#define NOT_UTF8 "not UTF-8: in which encoding is it saved?"
+
 /* A setting as it was written.  Its texts live as long as the configuration. */
 struct config_line {
 	const struct option_def *option;

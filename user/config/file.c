@@ -22,6 +22,7 @@
 
 #include "base/array.h"
 #include "base/log.h"
+#include "base/text.h"
 #include "base/tls_hello.h"
 
 #define BLANKS " \t"
@@ -55,6 +56,8 @@ void config_begin_forward(struct config_reader *r, const char *name)
 	for (size_t i = 0; i < r->c->n_forwards; i++)
 		if (!strcmp(r->c->forwards[i].name, name))
 			config_mistake(r, "[forward %s]: the name is taken", name);
+	if (!text_is_utf8(name))
+		config_mistake(r, "[forward %s]: " NOT_UTF8, name);
 	if (r->error)
 		return;
 	r->forward = config_add_forward(r->c);

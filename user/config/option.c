@@ -15,6 +15,7 @@
 
 #include "base/log.h"
 #include "base/parse_size.h"
+#include "base/text.h"
 #include "config/config.h"
 
 #define DAY 86400
@@ -309,6 +310,8 @@ int option_store(struct config *c, struct forward_conf *fc, const struct config_
 	const struct option_def *o = l->option;
 	char *in = o->scope & SCOPE_OWN ? (char *)fc : (char *)c, why[WHY_LEN];
 
+	if (!text_is_utf8(l->value)) /* it would go into JSON */
+		return config_complain(l->place, "%s: \"%.320s\": " NOT_UTF8, l->key, l->value);
 	snprintf(why, sizeof(why), "expected %s", o->expected);
 	return !store(in + o->offset, o, l->value, fc->listen.udp, why) ?
 		       0 :
