@@ -28,19 +28,21 @@ int model_parse(const uint8_t *data, size_t size, struct config *c)
 
 void model_must_be_mistake(int r, const uint8_t *data, size_t size)
 {
-	const char *text = said(), *at = strstr(text, MODEL_PATH ":");
+	const char *text = said(), *at = text;
 	unsigned long lines = 2, line;
 	size_t len = strlen(text);
 
 	for (size_t i = 0; i < size; i++)
 		lines += data[i] == '\n';
 	must(r == -EINVAL, "%d", r);
-	must(len && strcspn(text, "\n") == len - 1, "not one line: %s", text);
+	must(len && text[len - 1] == '\n', "no line: %s", text);
 	must(is_printable(text, true), "%s", text);
-	if (!at) /* files that would be at one path, one of which has a default */
-		return;
-	line = strtoul(at + strlen(MODEL_PATH ":"), NULL, 10);
-	must(line <= lines, "line %lu of %lu: %s", line, lines, text);
+	/* of a line of the file, or of files that would be at one path, one of which has a default */
+	while ((at = strstr(at, "culvert: " MODEL_PATH ":"))) {
+		at += strlen("culvert: " MODEL_PATH ":");
+		line = strtoul(at, NULL, 10);
+		must(line <= lines, "line %lu of %lu: %s", line, lines, text);
+	}
 }
 
 static void check_number(const struct option_def *o, const void *field)

@@ -13,7 +13,7 @@
 
 /* Parse DATA as the file of `culvert run --config fuzz.conf`. */
 int model_parse(const uint8_t *data, size_t size, struct config *c);
-/* Check that R is a mistake in DATA, which one line on stderr describes. */
+/* Check that R says of mistakes in DATA, each of which a line on stderr describes. */
 void model_must_be_mistake(int r, const uint8_t *data, size_t size);
 /* Check C: all numbers are within the bounds of the table, no two forwards listen alike. */
 void model_must_be_sane(const struct config *c);

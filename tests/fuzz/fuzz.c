@@ -80,7 +80,7 @@ bool is_printable(const char *text, bool lines)
 	return true;
 }
 
-static char heard[65536];
+static char heard[1 << 20];
 static size_t heard_n;
 
 const char *said(void)

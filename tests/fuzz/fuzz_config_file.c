@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * The configuration file (user/config/file.c, read.c, option.c): any bytes.  A mistake is said in
- * one line that names the file and a line of it.  What is taken is within bounds, has a forward for
+ * The configuration file (user/config/file.c, read.c, option.c): any bytes.  Each mistake is said in
+ * a line that names the file and a line of it.  What is taken is within bounds, has a forward for
  * each header, and is the same when `culvert convert` (user/daemon/check.c) has written it.
  */
 #include <string.h>

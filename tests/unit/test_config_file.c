@@ -96,10 +96,26 @@ static const struct rig_mistake mistakes[] = {
 	{ 1, "engine: before the first section", "engine = auto\n" },
 	{ 2, "neither [SECTION] nor KEY = VALUE", "[culvert]\nengine\n" },
 	{ 4, "neither [SECTION] nor KEY = VALUE", FORWARD "listen ; = x\n[culvert]\n" },
-	{ 2, "engines: unknown key of [culvert]", "[culvert]\r\nengines = auto\r\n" },
-	{ 2, "config: unknown key", "[culvert]\nconfig = /x\n" },
+	{ 2, "engines: unknown key of [culvert] (did you mean engine?)",
+	  "[culvert]\r\nengines = auto\r\n" },
+	{ 4, "upstreams: unknown key of [forward NAME] (did you mean upstream?)\n",
+	  FORWARD "upstreams = 127.0.0.1:2\n" },
+	{ 2, "xyzzy: unknown key of [culvert]\n", "[culvert]\nxyzzy = 1\n" },
+	{ 4, "metrics: unknown key of [forward NAME]: it belongs to [culvert]\n",
+	  FORWARD "metrics = :1\n" },
+	{ 4, "include: there is no such key: all of it stands in one file\n",
+	  FORWARD "include = /etc/culvert/*.conf\n" },
+	{ 2, "include: there is no such key", "[culvert]\ninclude /etc/culvert/x.conf\n" },
+	{ 2, "include: there is no such key", "\ninclude = /etc/culvert/x.conf\n" FORWARD },
+	{ 4, "10.0.0.2: unknown key of [forward NAME]: a line does not go on in the next one\n",
+	  "[forward a]\nlisten = :1\nupstream = 10.0.0.1:1,\n  10.0.0.2:1\n" },
+	{ 4, "neither [SECTION] nor KEY = VALUE: a line does not go on in the next one\n",
+	  FORWARD "  backup\n" },
+	{ 2, "config: unknown key of [culvert]: it belongs to the command line",
+	  "[culvert]\nconfig = /x\n" },
 	{ 2, ": unknown key", "[culvert]\n= auto\n" },
-	{ 2, "listen: unknown key of [culvert]", "[culvert]\nlisten = :1\n" },
+	{ 2, "listen: unknown key of [culvert]: it belongs to [forward NAME]",
+	  "[culvert]\nlisten = :1\n" },
 	{ 4, "workers: unknown key of [forward NAME]", FORWARD "workers = 3\n" },
 	{ 2, "engine: \"\": expected auto,", "[culvert]\nengine =\n" },
 	{ 2, "engine: \"\": expected", "[culvert]\nengine = ; auto\n" },
@@ -142,7 +158,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 1, "[forward a]: upstream is missing", "[forward a]\nlisten = 127.0.0.1:1\n[culvert]\n" },
 	{ 3, "[forward a]: listen is missing",
 	  "[culvert]\r\n\r\n[forward a]\r\nupstream = 127.0.0.1:1\r\n" },
-	{ 4, "[forward a]: the name is taken", FORWARD FORWARD },
+	{ 4, "[forward a]: the name is taken: see ", FORWARD FORWARD },
 	{ 1, "[forward ?]: not UTF-8", "[forward \xff]\n" },
 	{ 3, "upstream: \"unix:/?/\": not UTF-8", SERVERS("unix:/\xe4/") },
 	{ 2, "session-log: \"/???\": not UTF-8", "[culvert]\nsession-log = /\xed\xa0\x80\n" },
@@ -202,6 +218,101 @@ static const struct rig_mistake mistakes[] = {
 TEST(test_mistakes)
 {
 	rig_bad(mistakes, sizeof(mistakes) / sizeof(mistakes[0]));
+}
+
+/* --- many mistakes --- */
+
+static const char many[] = "[culvert]\n"
+			   "engin = copy\n"
+			   "workers = many\n"
+			   "pid-file = /run/a\n"
+			   "session-log = /run/a\n"
+			   "[forward a]\n"
+			   "lisen = :1\n"
+			   "upstream = 10.0.0.1\n"
+			   "[forward a]\n"
+			   "listen = :1\n"
+			   "keepalive = 1y\n"
+			   "upstream = 10.0.0.1:1\n"
+			   "[forwards b]\n"
+			   "upstream = 10.0.0.1:1\n"
+			   "[forward c]\n"
+			   "listen = :1\x1b\n"
+			   "upstream = 10.0.0.1:1\n"
+			   "[forward d]\n"
+			   "listen = :4\n"
+			   "[forward e]\n"
+			   "listen = :5:5/udp\n"
+			   "upstream = 10.0.0.1:5/udp\n"
+			   "mark = 1\n"
+			   "mark = 2\n"
+			   "[forward f]\n"
+			   "listen = :6\n"
+			   "upstream = 127.0.0.1:6\n"
+			   "[forward g]\n"
+			   "listen = 127.0.0.1:6\n"
+			   "upstream = 10.0.0.1:6\n"
+			   "responses = 1\n";
+static const struct {
+	unsigned int line, see; /* and an earlier one that is named; 0: none */
+	const char *says;
+} many_said[] = {
+	{ 2, 0, "engin: unknown key of [culvert] (did you mean engine?)" },
+	{ 7, 0, "lisen: unknown key of [forward NAME] (did you mean listen?)" },
+	{ 9, 6, "[forward a]: the name is taken: see " },
+	{ 13, 0, "\"[forwards b]\": expected [culvert], " },
+	{ 16, 0, "a control character" },
+	{ 24, 23, "mark: given twice: see " },
+	{ 18, 0, "[forward d]: upstream is missing" },
+	{ 3, 0, "workers: \"many\": expected" },
+	{ 4, 0, "pid-file: the session log has that path" },
+	{ 8, 0, "upstream: \"10.0.0.1\": expected HOST:PORT" },
+	{ 11, 0, "keepalive: \"1y\": expected" },
+	{ 21, 0, "listen: \":5:5/udp\": expected HOST:PORT" },
+	{ 31, 0, "responses: only for UDP" },
+	{ 27, 0, "upstream: \"127.0.0.1:6\": the upstream is the listener itself" },
+	{ 29, 26,
+	  "listen: \"127.0.0.1:6\": takes the same connections as the earlier \":6\": see " },
+};
+
+/* All mistakes of a file at once, and none that only follows from another one. */
+TEST(test_all_mistakes)
+{
+	char err[8192], want[512], earlier[sizeof(rig_path) + 16], *at = err;
+	struct config c;
+
+	rig_write(many);
+	assert_int_equal(rig_read(&c, NULL, err, sizeof(err)), -EINVAL);
+	config_close(&c);
+	for (size_t i = 0; i < sizeof(many_said) / sizeof(many_said[0]); i++) {
+		snprintf(earlier, sizeof(earlier), "%s:%u\n", rig_path, many_said[i].see);
+		snprintf(want, sizeof(want), "culvert: %s:%u: %s%s", rig_path, many_said[i].line,
+			 many_said[i].says, many_said[i].see ? earlier : "");
+		if (strncmp(at, want, strlen(want)) != 0)
+			fail_msg("\"%s\"\ninstead of \"%s\"", at, want);
+		at += strcspn(at, "\n") + 1;
+	}
+	assert_string_equal(at, "");
+}
+
+/* As many of them as have room, as of a reload. */
+TEST(test_kept_mistakes)
+{
+	char *argv[] = { (char *)"run", (char *)"--config", rig_path };
+	char kept[4096];
+	struct config c;
+
+	rig_write(many);
+	for (size_t room = sizeof(kept); room >= 256; room /= 4) {
+		log_keep_complaint(kept, room);
+		assert_int_equal(config_read(3, argv, -1, &c), -EINVAL);
+		log_keep_complaint(NULL, 0);
+		config_close(&c);
+		assert_non_null(strstr(kept, "(did you mean engine?); "));
+		assert_true(room == sizeof(kept) ? strstr(kept, ":26") != NULL :
+						   strlen(kept) > room - 8 &&
+							   !strcmp(kept + strlen(kept) - 3, "..."));
+	}
 }
 
 /* As other programs of this kind have it. */

@@ -183,6 +183,7 @@ void log_keep_complaint(char *buf, size_t size)
 
 int log_complain(int code, const char *fmt, ...)
 {
+	size_t used = complaint.buf ? strlen(complaint.buf) : 0, room = complaint.size - used;
 	char message[MESSAGE_MAX] = "";
 	int err = errno;
 	va_list ap;
@@ -192,8 +193,9 @@ int log_complain(int code, const char *fmt, ...)
 	va_end(ap);
 	if (!complaint.buf)
 		write_line(is_journal() ? "<3>culvert: " : "culvert: ", message, ""); /* LOG_ERR */
-	else if (!complaint.buf[0])
-		log_escape(message, complaint.buf, complaint.size);
+	else if (room > sizeof("..."))
+		finish(complaint.buf + used, room,
+		       snprintf(complaint.buf + used, room, "%s%s", used ? "; " : "", message));
 	errno = err;
 	return code;
 }

@@ -68,8 +68,8 @@ void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 int log_complain(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /*
- * Keep the first complaint of this thread in BUF (SIZE bytes), without "culvert: ", and print none.
- * BUF NULL: print again.
+ * Keep the complaints of this thread in BUF (SIZE bytes), without "culvert: " and with "; " between
+ * them, as far as there is room, and print none.  BUF NULL: print again.
  */
 void log_keep_complaint(char *buf, size_t size);
 

@@ -65,6 +65,10 @@ enum proxy_use {
 
 extern const char *const proxy_use_names[]; /* by each set of enum proxy_use that makes sense */
 
+/* PLACE of an earlier line, which it names at the end of a message. */
+#define AT "see %.*s"
+#define AT_PLACE(place) (int)strlen(place) - 2, place
+
 #define NOT_UTF8 "not UTF-8: in which encoding is it saved?"
 
 /* A setting as it was written.  Its texts live as long as the configuration. */
@@ -85,6 +89,7 @@ struct forward_conf {
 	const char *name;         /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */
 	const char *place;        /* where it begins; as in struct config_line */
+	bool mistaken;            /* so what is missing or contradicts may follow from that */
 	/*
 	 * [sni FORWARD NAME...]: that forward's clients of these names, which are separated by
 	 * blanks, go to servers of their own.  It listens nowhere.  NULL: it is no such section.

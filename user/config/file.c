@@ -35,44 +35,52 @@ const char *config_here(const struct config_reader *r)
 	return config_keep(r->c, "%.256s:%u: ", r->c->file, r->line);
 }
 
+const char *config_blame(struct config_reader *r)
+{
+	r->mistaken = true;
+	return config_here(r);
+}
+
 char *config_next_line(struct config_reader *r)
 {
-	char *line = r->error ? NULL : strsep(&r->rest, "\n");
+	char *line = strsep(&r->rest, "\n");
 	size_t len = line ? strlen(line) : 0;
 
 	if (!line)
 		return NULL;
 	r->line++;
+	r->mistaken = false;
 	if (len && line[len - 1] == '\r')
 		line[len - 1] = '\0';
 	for (const char *at = line; *at; at++)
 		if (((unsigned char)*at < 0x20 && *at != '\t') || *at == 0x7f)
 			config_mistake(r, "a control character");
-	return r->error ? NULL : line;
+	return line;
 }
 
 void config_begin_forward(struct config_reader *r, const char *name)
 {
 	for (size_t i = 0; i < r->c->n_forwards; i++)
 		if (!strcmp(r->c->forwards[i].name, name))
-			config_mistake(r, "[forward %s]: the name is taken", name);
+			config_mistake(r, "[forward %s]: the name is taken: " AT, name,
+				       AT_PLACE(r->c->forwards[i].place));
 	if (!text_is_utf8(name))
 		config_mistake(r, "[forward %s]: " NOT_UTF8, name);
-	if (r->error)
-		return;
 	r->forward = config_add_forward(r->c);
 	r->forward->name = config_keep(r->c, "%s", name);
 	r->forward->place = config_here(r);
+	r->forward->mistaken = r->mistaken;
 }
 
 void config_take(struct config_reader *r, struct forward_conf *fc, const struct option_def *o,
 		 const char *key, const char *value)
 {
 	struct config_lines *said = fc ? &fc->said : &r->c->said;
+	const struct config_line *before = option_line(said, o->name);
 
-	if (!o->list && option_line(said, o->name))
-		config_mistake(r, "%s: given twice", key);
-	else
+	if (before && !o->list)
+		config_mistake(r, "%s: given twice: " AT, key, AT_PLACE(before->place));
+	if (!r->mistaken)
 		config_lines_add(said, (struct config_line){ o, key, config_keep(r->c, "%s", value),
 							     config_here(r) });
 }
@@ -100,8 +108,11 @@ static char *without_comment(char *line)
 	return trim(line);
 }
 
-/* What the section that begins with LINE, "[sni FORWARD NAME...]", is called: its first name. */
-static void begin_sni(struct config_reader *r, char *line)
+/*
+ * What the section that begins with LINE, "[sni FORWARD NAME...]", is called: its first name.
+ * Returns SCOPE_SNI; 0: there is no such section.
+ */
+static enum option_scope begin_sni(struct config_reader *r, char *line)
 {
 	char *rest = line + strlen("[sni"), *end = strchr(rest, ']');
 	char known[TLS_NAME_MAX + 1], *of, *name;
@@ -114,13 +125,13 @@ static void begin_sni(struct config_reader *r, char *line)
 	of = strsep(&rest, BLANKS);
 	if (!end || end[1] || !rest) {
 		config_mistake(r, "expected [sni FORWARD NAME...], and nothing behind it");
-		return;
+		return 0;
 	}
 	while (parent < r->c->n_forwards && strcmp(r->c->forwards[parent].name, of) != 0)
 		parent++;
 	if (parent == r->c->n_forwards || r->c->forwards[parent].sni) {
 		config_mistake(r, "[sni %.64s ...]: no [forward %.64s] stands above", of, of);
-		return;
+		return 0;
 	}
 	rest = trim(rest);
 	for (char *c = rest; *c; c++)
@@ -130,8 +141,6 @@ static void begin_sni(struct config_reader *r, char *line)
 		if (!strcmp(r->c->forwards[i].name, called))
 			called = config_keep(r->c, "%s+", called);
 	config_begin_forward(r, called);
-	if (r->error)
-		return;
 	r->forward->sni = config_keep(r->c, "%s", rest);
 	r->forward->of = parent;
 	r->c->forwards[parent].hellos = true;
@@ -141,9 +150,11 @@ static void begin_sni(struct config_reader *r, char *line)
 		if (*name && !tls_name(host, strlen(host), known))
 			config_mistake(r, "\"%.64s\": expected a host name, or *. and one", name);
 	}
+	r->forward->mistaken = r->mistaken;
+	return SCOPE_SNI;
 }
 
-/* LINE begins with "[".  Returns which section it is. */
+/* LINE begins with "[".  Returns which section it is; 0: none, and its keys are passed over. */
 static enum option_scope begin_section(struct config_reader *r, char *line)
 {
 	char name[sizeof(((struct endpoint *)0)->text)]; /* as that of a nameless forward */
@@ -151,38 +162,48 @@ static enum option_scope begin_section(struct config_reader *r, char *line)
 
 	if (!strcmp(line, "[culvert]"))
 		return SCOPE_CULVERT;
-	if (!strncmp(line, "[sni ", 5)) {
-		begin_sni(r, line);
-		return SCOPE_SNI;
-	}
+	if (!strncmp(line, "[sni ", 5))
+		return begin_sni(r, line);
 	sscanf(line, "[forward%*[ ]%287[^] \t]]%n", name, &len);
-	if (!len || line[len])
+	if (!len || line[len]) {
 		config_mistake(r,
 			       "\"%.64s\": expected [culvert], [sni FORWARD NAME...] or [forward "
 			       "NAME], where NAME is a word of at most 287 bytes, and nothing "
 			       "behind it",
 			       line);
-	else
-		config_begin_forward(r, name);
+		return 0;
+	}
+	config_begin_forward(r, name);
 	return SCOPE_FORWARD;
 }
 
-/* SCOPE: of the section that LINE is in. */
-static void take_key(struct config_reader *r, enum option_scope scope, char *line)
+/* SCOPE: of the section that LINE is in.  INDENTED: it began with a blank. */
+static void take_key(struct config_reader *r, enum option_scope scope, char *line, bool indented)
 {
+	const char *more = !indented || strchr(line, '=') ?
+				   "" :
+				   ": a line does not go on in the next one";
 	const char *key = trim(strsep(&line, "=:")); /* LINE is the value now, if there is one */
 	const struct option_def *o = option_find(key, scope);
+	char hint[OPTION_HINT_LEN];
 
-	if (!line)
-		config_mistake(r, "neither [SECTION] nor KEY = VALUE");
+	if (!strncmp(key, "include", 7) && strchr(BLANKS, key[7]))
+		config_mistake(r, CONFIG_NO_INCLUDE);
+	else if (!scope && r->error)
+		return; /* of what is before a section, or in none, enough has been said */
+	else if (!line)
+		config_mistake(r, "neither [SECTION] nor KEY = VALUE%s", more);
 	else if (o)
 		config_take(r, scope & SCOPE_OWN ? r->forward : NULL, o, o->name, trim(line));
 	else
-		config_mistake(r, "%s: %s", key,
+		config_mistake(r, "%s: %s%s%s", key,
 			       !scope                 ? "before the first section" :
 			       scope == SCOPE_SNI     ? "no key of [sni FORWARD NAME...]" :
 			       scope == SCOPE_FORWARD ? "unknown key of [forward NAME]" :
-							"unknown key of [culvert]");
+							"unknown key of [culvert]",
+			       option_hint(key, scope, hint), more);
+	if (scope & SCOPE_OWN)
+		r->forward->mistaken |= r->mistaken;
 }
 
 void config_read_sections(struct config_reader *r)
@@ -191,17 +212,19 @@ void config_read_sections(struct config_reader *r)
 	char *line;
 
 	while ((line = config_next_line(r))) {
+		bool indented = strspn(line, BLANKS);
+
 		line = without_comment(line);
 		if (*line == '[')
 			scope = begin_section(r, line);
 		else if (*line)
-			take_key(r, scope, line);
+			take_key(r, scope, line, indented);
 	}
 	for (size_t i = 0; i < r->c->n_forwards; i++) {
 		const struct forward_conf *fc = &r->c->forwards[i];
 		bool listens = option_line(&fc->said, "listen");
 
-		if (fc->sni && option_line(&fc->said, "upstream"))
+		if (fc->mistaken || (fc->sni && option_line(&fc->said, "upstream")))
 			continue;
 		if ((!listens && !fc->sni) || (!fc->hellos && !option_line(&fc->said, "upstream")))
 			config_mistake_at(r, fc->place, "[%s %s]: %s is missing",

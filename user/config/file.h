@@ -20,14 +20,15 @@ int config_file_open(const char *path);
 int config_file_control(const char *path, char **ret);
 
 /*
- * A reader takes a file line by line, whatever its form.  The first mistake is printed with file
- * and line, and ends the reading.
+ * A reader takes a file line by line, whatever its form.  Mistakes are printed with file and line,
+ * the first one of each line, and the reading goes on.
  */
 struct config_reader {
 	struct config *c;
 	char *text;                   /* all of the file; owned: whoever opens a reader frees it */
 	char *rest;                   /* what has not been read yet; NULL: nothing */
 	unsigned int line;            /* the last one read */
+	bool mistaken;                /* there is a mistake in it */
 	int error;                    /* 0: no mistake yet */
 	struct forward_conf *forward; /* the last one that began; NULL: none has */
 };
@@ -38,26 +39,34 @@ struct config_reader {
  */
 void config_reader_open(struct config_reader *r, int fd, struct config *c);
 
+#define CONFIG_NO_INCLUDE "include: there is no such key: all of it stands in one file"
+
 /* Read all of R, a file with sections. */
 void config_read_sections(struct config_reader *r);
 
 /* "FILE:LINE: " of the last line read. */
 const char *config_here(const struct config_reader *r);
 
-/* Complain about PLACE; or about the last line read. */
-#define config_mistake_at(r, place, ...)                                                           \
-	((r)->error = (r)->error ?: config_complain(place, __VA_ARGS__))
-#define config_mistake(r, ...) config_mistake_at(r, config_here(r), __VA_ARGS__)
+/* Complain about PLACE; or about the last line read, if nothing has been said of that yet. */
+#define config_mistake_at(r, place, ...) ((r)->error = config_complain(place, __VA_ARGS__))
+#define config_mistake(r, ...)                                                                     \
+	((r)->mistaken ? (void)0 : (void)config_mistake_at(r, config_blame(r), __VA_ARGS__))
 
-/*
- * The next line, without its end; NULL: there is none, or a mistake.  It has no control character
- * but tabs.
- */
+/* The last line read is mistaken.  Returns config_here(). */
+const char *config_blame(struct config_reader *r);
+
+/* The next line, without its end; NULL: there is none.  A control character is a mistake. */
 char *config_next_line(struct config_reader *r);
 
-/* Add a forward called NAME, which must not be taken, in the last line read. */
+/*
+ * Add a forward called NAME, which must not be taken, in the last line read.  If that is mistaken,
+ * the forward is.
+ */
 void config_begin_forward(struct config_reader *r, const char *name);
 
-/* Take the line that KEY is VALUE, which sets O, as said by FC, or (NULL) for all forwards. */
+/*
+ * Take the line that KEY is VALUE, which sets O, as said by FC, or (NULL) for all forwards; not if
+ * the line is mistaken.
+ */
 void config_take(struct config_reader *r, struct forward_conf *fc, const struct option_def *o,
 		 const char *key, const char *value);

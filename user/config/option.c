@@ -209,6 +209,28 @@ const struct option_def *option_find(const char *name, enum option_scope scope)
 	return NULL;
 }
 
+const char *option_hint(const char *name, enum option_scope scope, char buf[OPTION_HINT_LEN])
+{
+	const struct option_def *o = scope ? option_find(name, ~0U) : NULL;
+	unsigned int least = ((unsigned int)strlen(name) + 1) / 3 + 1, changes;
+
+	*buf = '\0';
+	if (o)
+		snprintf(buf, OPTION_HINT_LEN, ": it belongs to %s",
+			 o->scope & SCOPE_FORWARD ? "[forward NAME]" :
+			 o->scope & SCOPE_CULVERT ? "[culvert]" :
+			 o->scope & SCOPE_SNI     ? "[sni FORWARD NAME...]" :
+						    "the command line");
+	for (const struct option_def *in = option_table; !o && in->name; in++) {
+		changes = in->scope & scope ? text_distance(name, in->name) : UINT_MAX;
+		if (changes < least) {
+			snprintf(buf, OPTION_HINT_LEN, " (did you mean %s?)", in->name);
+			least = changes;
+		}
+	}
+	return buf;
+}
+
 const struct config_line *option_line(const struct config_lines *l, const char *name)
 {
 	for (size_t i = l->n; i-- > 0;)

@@ -68,6 +68,13 @@ extern const struct option_def option_table[OPTIONS_MAX + 1]; /* the last one ha
 /* The option NAME that may stand at SCOPE, or NULL. */
 const struct option_def *option_find(const char *name, enum option_scope scope);
 
+/*
+ * What to say of NAME, which is no option at SCOPE, behind that: " (did you mean ...?)", or ": it
+ * belongs to ..."; or "".
+ */
+#define OPTION_HINT_LEN 64
+const char *option_hint(const char *name, enum option_scope scope, char buf[OPTION_HINT_LEN]);
+
 /* The last of L that sets the option NAME, or NULL. */
 const struct config_line *option_line(const struct config_lines *l, const char *name);
 

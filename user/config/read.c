@@ -51,10 +51,11 @@ static int take_option(char **argv, int *pos, struct config *c)
 	const struct option_def *o = strncmp(key, "--", 2) == 0 ?
 					     option_find(key + 2, SCOPE_WORDS) :
 					     NULL;
+	char hint[OPTION_HINT_LEN];
 
 	if (!o)
-		return log_complain(-EINVAL, "%s: unknown option (`culvert help run` lists them)",
-				    key);
+		return log_complain(-EINVAL, "%s: unknown option%s (`culvert help run` lists them)",
+				    key, option_hint(key + strspn(key, "-"), SCOPE_WORDS, hint));
 	value = value ? value + 1 : argv[++*pos];
 	if (!value)
 		return log_complain(-EINVAL, "%s: needs a value: %s", key, o->expected);
@@ -137,16 +138,16 @@ static bool overlap(const struct addr *a, const struct addr *b)
 	return addr_equal(a, b) || addr_is_any(a) || addr_is_any(b);
 }
 
-/* The first listener that takes connections of number N: an earlier one, or metrics; or NULL. */
-static const struct endpoint *find_overlap(const struct config *c, size_t n)
+/* The first forward that takes connections of number N, which comes behind it; or NULL. */
+static const struct forward_conf *find_overlap(const struct config *c, size_t n)
 {
 	const struct endpoint *e = &c->forwards[n].listen;
 
 	for (size_t i = 0; i < n; i++)
 		if (c->forwards[i].listen.udp == e->udp &&
 		    any_pair(&c->forwards[i].listen, e, overlap))
-			return &c->forwards[i].listen;
-	return !e->udp && any_pair(&c->metrics, e, overlap) ? &c->metrics : NULL;
+			return &c->forwards[i];
+	return NULL;
 }
 
 int config_complain_address(const struct forward_conf *fc, bool listen, const char *why)
@@ -157,22 +158,36 @@ int config_complain_address(const struct forward_conf *fc, bool listen, const ch
 			       listen ? fc->listen.text : l->value, why);
 }
 
+static int check_addresses(const struct config *c, size_t i)
+{
+	const struct forward_conf *fc = &c->forwards[i], *before = find_overlap(c, i);
+	const char *place = before ? option_line(&before->said, "listen")->place : "";
+	bool metrics = !before && !fc->listen.udp && any_pair(&c->metrics, &fc->listen, overlap);
+	char why[2 * sizeof(((struct endpoint *)0)->text) + 64];
+	int n;
+
+	if (fc->mistaken)
+		return 0;
+	if (!before && !metrics)
+		return feeds_itself(c, fc) ?
+			       config_complain_address(fc, false,
+						       "the upstream is the listener itself") :
+			       0;
+	n = snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
+		     before ? "the earlier" : "metrics",
+		     before ? before->listen.text : c->metrics.text);
+	if (*place)
+		snprintf(why + n, sizeof(why) - (size_t)n, ": " AT, AT_PLACE(place));
+	return config_complain_address(fc, true, why);
+}
+
 int config_check_addresses(const struct config *c)
 {
-	char why[sizeof(((struct endpoint *)0)->text) + 64];
+	int r = 0;
 
-	for (size_t i = 0; c->forwards && i < c->n_forwards; i++) {
-		const struct forward_conf *fc = &c->forwards[i];
-		const struct endpoint *e = find_overlap(c, i);
-
-		if (!e && !feeds_itself(c, fc))
-			continue;
-		snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
-			 e == &c->metrics ? "metrics" : "the earlier", e ? e->text : "");
-		return config_complain_address(fc, e,
-					       e ? why : "the upstream is the listener itself");
-	}
-	return 0;
+	for (size_t i = 0; c->forwards && i < c->n_forwards; i++)
+		r = check_addresses(c, i) ?: r;
+	return r;
 }
 
 /* --- what must hold between values that are right one by one --- */
@@ -206,8 +221,6 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 	unsigned int ports = fc->upstream.n ? fc->upstream.servers[0].at.n_ports : 1;
 	int r = check_protocol(c, fc);
 
-	if (r)
-		return r;
 	if (fc->listen.udp && !find_line(c, fc, "idle-timeout"))
 		fc->idle_timeout_ms = UDP_IDLE_MS;
 	if (fc->listen.udp)
@@ -215,18 +228,18 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 	if (!fc->upstream.n)
 		fc->upstream.text = "";
 	if (fc->hellos && fc->listen.udp)
-		return say_wrong(c, fc, "listen", "names in TLS hellos are of TCP");
+		r = say_wrong(c, fc, "listen", "names in TLS hellos are of TCP");
 	if (fc->alpn && strchr(fc->alpn, ','))
-		return say_wrong(c, fc, "alpn", "protocols are separated by blanks");
+		r = say_wrong(c, fc, "alpn", "protocols are separated by blanks");
 	if (fc->sni && option_line(&fc->said, "proxy-protocol") &&
 	    fc->proxy_protocol & PROXY_RECEIVE)
-		return say_wrong(c, fc, "proxy-protocol",
-				 "the header comes before the name, so receive is its forward's");
+		r = say_wrong(c, fc, "proxy-protocol",
+			      "the header comes before the name, so receive is its forward's");
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
-		return say_wrong(c, fc, "upstream",
-				 "a range of ports needs one of the same length "
-				 "at listen, and no other there");
+		r = say_wrong(c, fc, "upstream",
+			      "a range of ports needs one of the same length at listen, and no "
+			      "other there");
 	if (upstreams_are_unix(&fc->upstream)) { /* which has nothing of these */
 		fc->source.len = 0;
 		fc->interface = NULL;
@@ -234,16 +247,14 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 		fc->transparent = false;
 	}
 	if (fc->transparent && fc->source.len)
-		return say_wrong(c, fc, "transparent",
-				 "not together with source: it is the "
-				 "client's address that is used");
+		r = say_wrong(c, fc, "transparent",
+			      "not together with source: it is the client's address that is used");
 	if (fc->transparent && endpoint_is_unix(&fc->listen))
-		return say_wrong(c, fc, "transparent", "clients of a unix socket have no address");
+		r = say_wrong(c, fc, "transparent", "clients of a unix socket have no address");
 	if (forward_needs_privileges(fc) && !c->privileged_process)
-		return say_wrong(c, fc, fc->mark ? "mark" : "transparent",
-				 "needs the privileged "
-				 "process, and privileged-process says no");
-	return 0;
+		r = say_wrong(c, fc, fc->mark ? "mark" : "transparent",
+			      "needs the privileged process, and privileged-process says no");
+	return r;
 }
 
 /* --- values --- */
@@ -254,22 +265,25 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
  */
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
-	bool has_rules = false;
+	bool has_rules = false, listens;
 	int r = 0;
 
-	for (size_t i = 0; i < lines->n && !r; i++)
+	for (size_t i = 0; i < lines->n; i++)
 		if (lines->lines[i].option->kind == KIND_LISTEN)
-			r = option_store(c, fc, &lines->lines[i]);
-	for (size_t i = 0; i < lines->n && !r; i++) {
+			r = option_store(c, fc, &lines->lines[i]) ?: r;
+	listens = !r;
+	for (size_t i = 0; i < lines->n; i++) {
 		const struct config_line *l = &lines->lines[i];
 
-		if (l->option->kind == KIND_LISTEN)
+		/* without a protocol nothing can be said of an upstream */
+		if (l->option->kind == KIND_LISTEN ||
+		    (l->option->kind == KIND_UPSTREAM && !listens))
 			continue;
 		if (l->option->list && !has_rules) {
 			acl_close(&fc->acl);
 			has_rules = true;
 		}
-		r = option_store(c, fc, l);
+		r = option_store(c, fc, l) ?: r;
 	}
 	return r;
 }
@@ -279,18 +293,19 @@ static int store_globals(struct config *c)
 	int r;
 
 	options_default(c);
-	r = store_lines(c, &c->defaults, &c->said) ?: store_lines(c, &c->defaults, &c->words);
+	r = store_lines(c, &c->defaults, &c->said);
+	r = store_lines(c, &c->defaults, &c->words) ?: r;
 	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
 	if (c->max_sessions_per_client == UINT_MAX)
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
-	if (!r && (c->metrics.named || c->metrics.n_ports > 1 || c->metrics.udp))
-		return say_wrong(c, &c->defaults, "metrics",
-				 "needs an address and one port of TCP, not a host name");
-	if (!r && endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
-		return say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
+	if (c->metrics.named || c->metrics.n_ports > 1 || c->metrics.udp)
+		r = say_wrong(c, &c->defaults, "metrics",
+			      "needs an address and one port of TCP, not a host name");
+	if (endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
+		r = say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
 	/* it is written anew at each start */
-	if (!r && c->pid_file && c->session_log && !strcmp(c->pid_file, c->session_log))
-		return say_wrong(c, &c->defaults, "pid-file", "the session log has that path");
+	if (c->pid_file && c->session_log && !strcmp(c->pid_file, c->session_log))
+		r = say_wrong(c, &c->defaults, "pid-file", "the session log has that path");
 	return r;
 }
 
@@ -299,13 +314,15 @@ static int store_forwards(struct config *c)
 {
 	int r = 0;
 
-	for (size_t i = 0; i < c->n_forwards && !r; i++) {
+	for (size_t i = 0; i < c->n_forwards; i++) {
 		struct forward_conf *fc = &c->forwards[i], own = *fc;
+		int e;
 
 		*fc = own.sni ? c->forwards[own.of] : c->defaults;
 		fc->name = own.name;
 		fc->said = own.said;
 		fc->place = own.place;
+		fc->mistaken = own.mistaken;
 		fc->sni = own.sni;
 		fc->of = own.of;
 		fc->hellos = own.hellos;
@@ -315,9 +332,12 @@ static int store_forwards(struct config *c)
 			fc->upstream = (struct upstream){ 0 };
 			fc->max_sessions = fc->max_sessions_per_client = 0; /* its forward's count */
 		}
-		r = store_lines(c, fc, &fc->said) ?: check_forward(c, fc);
+		e = store_lines(c, fc, &fc->said);
+		if (!e && !fc->mistaken)
+			e = check_forward(c, fc);
+		r = e ?: r;
 	}
-	return r ?: config_check_addresses(c);
+	return config_check_addresses(c) ?: r;
 }
 
 /* --- all of it --- */
@@ -343,12 +363,16 @@ static int read_file(struct config *c, int fd)
 
 int config_read_any(int argc, char **argv, int fd, struct config *ret)
 {
+	int r;
+
 	*ret = (struct config){ 0 };
-	return read_words(argc, argv, ret) ?:
-		       read_file(ret, fd)  ?:
-		       add_forwards(ret)   ?:
-		       store_globals(ret)  ?:
-					     store_forwards(ret);
+	r = read_words(argc, argv, ret);
+	if (r)
+		return r;
+	r = read_file(ret, fd);
+	r = add_forwards(ret) ?: r;
+	r = store_globals(ret) ?: r;
+	return store_forwards(ret) ?: r;
 }
 
 int config_read(int argc, char **argv, int fd, struct config *ret)

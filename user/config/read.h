@@ -11,8 +11,8 @@
  * point into ARGV, or are kept.  Host names are not looked up: they have no address yet, see
  * names.h.
  *
- * On a mistake prints one line to stderr ("culvert: --soft-limit: ...", "culvert: FILE:LINE: ...")
- * and returns -EINVAL, or what open(2) says of the file.  RET may always be given to
+ * Prints a line to stderr for each mistake ("culvert: --soft-limit: ...", "culvert: FILE:LINE:
+ * ..."), and returns -EINVAL then, or what open(2) says of the file.  RET may always be given to
  * config_close().
  */
 int config_read(int argc, char **argv, int fd, struct config *ret);

@@ -53,7 +53,7 @@ static void append_both(struct reader *p, struct forward_conf *fc)
 
 	if (n > RULES_MAX)
 		config_mistake_at(p->in, fc->place, "more than %d rules", RULES_MAX);
-	for (size_t i = 0; i < n && !p->in->error; i++) {
+	for (size_t i = 0; i < n && n <= RULES_MAX; i++) {
 		const struct config_line *a = &p->top[ALLOW].lines[i / n_own];
 		const struct config_line *b = &p->own[ALLOW].lines[i % n_own];
 		const char *both = config_keep(p->in->c, "%s&%s", a->value, b->value);
@@ -83,8 +83,9 @@ static void end_forward(struct reader *p)
 {
 	struct forward_conf *fc = p->in->forward;
 
-	if (!fc || p->in->error)
+	if (!fc)
 		return;
+	p->in->forward = NULL;
 	if (!p->own[DENY].n && !p->own[ALLOW].n && *fc->name != '*')
 		return; /* it has the rules at the top: rinetd_read() */
 	append(&fc->said, &p->top[DENY]);
@@ -117,6 +118,8 @@ static void take_access(struct reader *p, const char *name, const char *pattern)
 			       "and * any number of them, or a prefix without host bits",
 			       pattern);
 	acl_close(&scratch);
+	if (p->in->mistaken)
+		return;
 	config_lines_add(&rules[*name == 'd' ? DENY : ALLOW],
 			 (struct config_line){ option_find(name, SCOPE_FORWARD), name, value,
 					       config_here(p->in) });
@@ -145,7 +148,7 @@ static void take_options(struct reader *p, char *text, bool udp)
 	struct forward_conf *fc = p->in->forward;
 	const struct option_def *timeout = option_find("idle-timeout", SCOPE_FORWARD);
 
-	while (text && !p->in->error) {
+	while (text && !p->in->mistaken) {
 		const char *item = strsep(&text, ",");
 		char name[16] = "", value[64] = "";
 		int n = 0;
@@ -161,7 +164,7 @@ static void take_options(struct reader *p, char *text, bool udp)
 		else if (udp && value[strspn(value, "0.")]) /* 0: as without it; TCP has none */
 			config_take(p->in, fc, timeout, "timeout", value);
 	}
-	if (udp && !p->in->error && !option_line(&fc->said, timeout->name))
+	if (udp && !p->in->mistaken && !option_line(&fc->said, timeout->name))
 		config_take(p->in, fc, timeout, "timeout", UDP_TIMEOUT);
 }
 
@@ -198,8 +201,6 @@ static void begin_forward(struct reader *p, char *words[4], bool udp)
 	else if (*listen == '[') /* a section's name has no brackets */
 		name = config_keep(p->in->c, "%s:%s%s", words[0], words[1], protocol);
 	config_begin_forward(p->in, name);
-	if (p->in->error)
-		return;
 	config_take(p->in, p->in->forward, option_find("listen", SCOPE_FORWARD), "listen", listen);
 	config_take(p->in, p->in->forward, option_find("upstream", SCOPE_FORWARD), "upstream",
 		    upstream);
@@ -218,10 +219,12 @@ static void take_rule(struct reader *p, char *first, char *rest)
 		config_mistake(p->in, "\"[\" without \"]\"");
 	for (int i = 1; i < 4; i++) {
 		words[i] = next_word(&rest);
-		if (!*words[i])
-			config_mistake(p->in,
-				       "expected BINDADDRESS BINDPORT CONNECTADDRESS "
-				       "CONNECTPORT; a file of culvert begins with a [SECTION]");
+		if (*words[i])
+			continue;
+		config_mistake(p->in, "expected BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT; "
+				      "a file of culvert begins with a [SECTION]");
+		if (!p->in->c->n_forwards) /* it is the file of another program */
+			p->in->rest = NULL;
 	}
 	end_line(p, rest);
 	end_forward(p);
@@ -229,9 +232,10 @@ static void take_rule(struct reader *p, char *first, char *rest)
 	if (take_protocol(p, words[3]) != udp)
 		config_mistake(p->in,
 			       "/udp on one side: culvert translates no protocol to another");
+	if (p->in->mistaken)
+		return;
 	begin_forward(p, words, udp);
-	if (!p->in->error)
-		take_options(p, options, udp);
+	take_options(p, options, udp);
 	if (end)
 		end_line(p, end);
 }
@@ -264,6 +268,8 @@ static void take_line(struct reader *p, char *line)
 		take_file(p, "pidlogfile", "pid-file", line);
 	} else if (!strcmp(word, "logcommon")) {
 		config_mistake(p->in, "logcommon: culvert has a log format of its own");
+	} else if (!strcmp(word, "include")) {
+		config_mistake(p->in, CONFIG_NO_INCLUDE);
 	} else if (*word) {
 		take_rule(p, word, line);
 	}

@@ -179,11 +179,11 @@ static int finish(struct config *c, int r)
 int check_run(int argc, char **argv)
 {
 	struct config c;
-	int r = parse(argc, argv, config_read, &c) ?:
-			check_account(&c)          ?:
-			check_standby(&c)          ?:
-						     names_find_listeners(&c, false);
+	int r = parse(argc, argv, config_read, &c);
 
+	r = check_account(&c) ?: r;
+	r = check_standby(&c) ?: r;
+	r = r ?: names_find_listeners(&c, false);
 	if (!r) {
 		check_names(&c);
 		check_descriptors(&c);
