@@ -41,7 +41,7 @@ static const struct refused {
 	const char *says;
 } refused[] = {
 	{ "root that cannot become somebody else", BOUNDING "-setuid", -ENOTSUP,
-	  "error: cannot give up privileges: Operation not permitted (root needs CAP_SETUID" },
+	  "cannot give up privileges: Operation not permitted (root needs CAP_SETUID" },
 	{ "no accounts", MOUNTS("mount -t tmpfs none /etc"), -EIO,
 	  "error: no such account: culvert, nobody (give another with --user, or start culvert as "
 	  "an account that is not root)" },
@@ -61,7 +61,7 @@ static const struct served {
 	{ "no such time zone or locale", "env TZ=No/Where LANG=xx_YY LC_ALL=tr_TR.UTF-8", NULL },
 	{ "nothing in the environment", "env -i", NULL },
 	{ "no /proc", MOUNTS("umount -l /proc"), NULL },
-	{ "no BTF of the kernel", MOUNTS("umount -l /sys"), "with kernel BTF" },
+	{ "no BTF of the kernel", MOUNTS("umount -l /sys"), "the kernel has no BTF" },
 	{ "root without capabilities for BPF", BOUNDING "-bpf,-perfmon,-net_admin,-sys_admin",
 	  "it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root)" },
 	{ "root without any capability", BOUNDING "-all",
@@ -139,6 +139,7 @@ static void refuses(const struct refused *row)
 		print_error("%s: %d: %s\nnot: %s\n", row->name, r, c.why, row->says);
 	assert_int_equal(r, row->error);
 	assert_non_null(strstr(c.why, row->says));
+	assert_null(strstr(strstr(c.why, row->says) + 1, row->says)); /* a cause is told once */
 }
 
 /* What keeps out sockmap keeps out graft: a cause is told once. */
@@ -191,6 +192,7 @@ static void serves(const struct served *row)
 	/* it needs less than that */
 	if (!strcmp(c.engine, "graft") && r == -ENOTSUP && (row->without || !has_kernel)) {
 		assert_non_null(strstr(c.why, "error: engine graft cannot be used: "));
+		assert_true(!row->without || strstr(c.why, row->without));
 		return;
 	}
 	if (r)
@@ -206,11 +208,11 @@ static void serves(const struct served *row)
 	stop();
 }
 
-/* No engine makes a difference to that: the one that is not tried first. */
+/* The engine makes no difference to that: the one that tries most at the start. */
 static void says_what_is_missing(void **state)
 {
 	(void)state;
-	c.engine = "copy";
+	c.engine = "auto";
 	for (size_t i = 0; i < N_REFUSED; i++)
 		refuses(&refused[i]);
 }

@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <errno.h>
 #include <linux/types.h>
+#include <string.h>
 
 struct bpf_map;
+
+/* What -R of loading or attaching a program means: libbpf has -ESRCH for a kernel without BTF. */
+static inline const char *bpf_error(int r)
+{
+	return r == -ESRCH ? "the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)" : strerror(-r);
+}
+
+#define BPF_NEEDS                                                                                  \
+	"; it needs CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN (start as root), and Linux 6.1 with "   \
+	"kernel BTF"
 
 /*
  * Ring buffers from a BPF program to the workers, one each, in a map by worker.  The end that reads

@@ -318,7 +318,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 		r = attach(gs, limits->on_loopback);
 	}
 	if (r) {
-		snprintf(err, errlen, "%s: %s", what, strerror(-r));
+		snprintf(err, errlen, "%s: %s" BPF_NEEDS, what, bpf_error(r));
 		grafts_close(gs, true);
 		return r;
 	}

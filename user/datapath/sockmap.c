@@ -86,10 +86,8 @@ int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char
 	k->n_free = k->n_pairs = limits->pairs;
 	r = load(k, limits);
 	if (r) {
-		snprintf(err, errlen,
-			 "cannot load the verdict program: %s; it needs CAP_BPF, CAP_PERFMON and "
-			 "CAP_NET_ADMIN (start as root), and Linux 6.1 with kernel BTF",
-			 strerror(-r));
+		snprintf(err, errlen, "cannot load the verdict program: %s" BPF_NEEDS,
+			 bpf_error(r));
 		sockmap_close(k);
 		return r;
 	}
