@@ -161,6 +161,7 @@ class Trial:
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                                 timeout=20, check=False)
         expect(result.returncode == 0, f"culvert {' '.join(words)}: {result.stdout}")
+        return result.stdout
 
     def list_servers(self):
         return self.daemon.ask("forwards")["forwards"][0]["servers"]
@@ -241,7 +242,7 @@ class Trial:
         self.begin(f"{a} {b}")
         kept = self.start_clients(LISTEN, "keep", 2)
         wait_until(lambda: self.server(7101)["live"] == 1, "a session")
-        self.command("upstream", "web", a, "drain")
+        expect("killed" not in self.command("upstream", "web", a, "drain"), "a drain resets nothing")
         expect(self.shares(4)[0] == {7102: 4}, "a server that drains gets sessions")
         expect(self.server(7101)["live"] == 1, "a server that drains has lost its session")
         self.reload(f"{a} weight=3 {b}")
@@ -250,9 +251,15 @@ class Trial:
         did = self.finish_clients(self.start_clients(LISTEN, "one", 3))
         expect(did["lost"] == 3, f"clients of no server: {did}")
         expect(self.errors()["no-server"] == 3, "they are not counted")
+        self.logged("has no server that can be used: by order of `culvert upstream`")
         self.command("upstream", "web", a, "ready")
         expect(self.shares(4)[0] == {7101: 4}, "a server that is ready gets no sessions")
         self.finish_clients(kept)
+
+    def logged(self, text):
+        with open(self.daemon.process.log, encoding="utf-8") as file:
+            log = file.read()
+        expect(text in log, f"the log lacks {text!r}: {log[-2000:]}")
 
     # --- checks ---
 
@@ -314,6 +321,8 @@ class Trial:
         self.wait_state(7102, "failed")
         did = self.finish_clients(self.start_clients(LISTEN, "one", 2))
         expect(did["lost"] == 2 and self.errors()["no-server"] == 2, f"all servers are down: {did}")
+        # the error is of the latest check, which is of either
+        self.logged(f"has no server that can be used: {SERVER}:710")
         self.heal()
         self.wait_state(7101, "returning", "up")
         expect(self.shares(3)[0] == {7101: 3}, "the server is not used again")

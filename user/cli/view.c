@@ -77,14 +77,22 @@ static void value_text(const char *key, struct json_object *value, char *buf)
 		view_number(key, json_object_get_uint64(value), buf, TEXT_MAX);
 }
 
-/* What is of UDP is written as in a configuration, where it may be already: 10.0.0.2:53/udp. */
+/* Each server of UDP is written as a configuration may write it: 10.0.0.2:53/udp. */
 static void add_protocol(struct json_object *row, char *text)
 {
 	const char *name = json_object_get_string(json_object_object_get(row, "protocol"));
-	size_t len = strlen(text);
+	char said[TEXT_MAX];
+	size_t len, n = 0;
 
-	if (name && !strcmp(name, "udp") && !strstr(text, "/udp"))
-		snprintf(text + len, TEXT_MAX - len, "/udp");
+	if (!name || strcmp(name, "udp") != 0)
+		return;
+	strcpy(said, text);
+	for (const char *at = said; *at && n < TEXT_MAX; at += len) {
+		len = strcspn(at, " ,") ?: 1;
+		/* "backup" has no port */
+		n += (size_t)snprintf(text + n, TEXT_MAX - n, "%.*s%s", (int)len, at,
+				      memchr(at, ':', len) && !memchr(at, '/', len) ? "/udp" : "");
+	}
 }
 
 /* --- tables --- */

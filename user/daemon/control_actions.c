@@ -691,7 +691,8 @@ static struct json_object *do_upstream(struct round *r)
 	json_add_text(r->answer, "server", s->name);
 	json_add_text(r->answer, "order", server_order_names[order]);
 	json_add_int(r->answer, "live", atomic_load(&s->live));
-	json_add_int(r->answer, "killed", r->n);
+	if (order == ORDER_DOWN)
+		json_add_int(r->answer, "killed", r->n);
 	server_put(s);
 	return NULL;
 }

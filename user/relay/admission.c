@@ -45,15 +45,15 @@ bool admission_allows(struct worker *w, struct forward *f, const struct sockaddr
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
 				  const struct sockaddr *client, bool proven)
 {
-	unsigned int most = shared->config->max_sessions_per_client;
-	int r = clients_enter(&f->limits->clients, client, f->conf->max_sessions_per_client,
-			      proven);
+	unsigned int most = f->conf->max_sessions_per_client;
+	int r = clients_enter(&f->limits->clients, client, most, proven);
 	const char *where = "here";
 	union client_addr addr;
 	char text[ADDR_STRLEN];
 
 	if (!r) {
 		where = "in all";
+		most = shared->config->max_sessions_per_client;
 		r = clients_enter(&shared->clients, client, most, proven);
 		if (!r)
 			return CAUSES;
@@ -64,8 +64,8 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 	client_addr_set(&addr, client);
 	log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
 		  "forward %s: refused %s: it has as many sessions %s as max-sessions-per-client "
-		  "allows",
-		  forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)), where);
+		  "allows: %u",
+		  forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)), where, most);
 	return CAUSE_CLIENT_LIMIT;
 }
 

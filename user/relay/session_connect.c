@@ -362,11 +362,13 @@ static void give_up(struct session *s, enum cause cause, const char *what, const
 /* Connects if there is a server; S is reset if there will be none. */
 static bool connect_named(struct session *s)
 {
+	char why[SERVER_NAME_LEN + SERVER_ERROR_LEN + 2];
 	struct lookup_record record;
 	int r = choose_server(s);
 
 	if (r == -EHOSTDOWN) {
-		give_up(s, CAUSE_NO_SERVER, "server that can be used", "");
+		servers_why(&s->forward->servers, why, sizeof(why));
+		give_up(s, CAUSE_NO_SERVER, "server that can be used: ", why);
 	} else if (r < 0 || (!r && s->worker->loop.now_ms >= s->connecting->due_ms)) {
 		lookup_record(servers_first_name(&s->forward->servers), &record);
 		give_up(s, CAUSE_NO_ADDRESS, "address: ",
