@@ -42,6 +42,7 @@ complete() {
 complete 'culvert ' sessions
 complete 'culvert run --eng' --engine
 complete 'culvert run --engine ' sockmap
+complete 'culvert upstream web a:1 ' ready
 """
 
 
@@ -76,10 +77,11 @@ def check_install():
 def check_completions():
     """Each shell finds the commands, the options, and the values of one."""
     fish = run("fish", "-c", "complete -C 'culvert ' ; complete -C 'culvert run --eng' ; "
-                             "complete -C 'culvert run --engine '")
+                             "complete -C 'culvert run --engine ' ; "
+                             "complete -C 'culvert upstream web a:1 '")
     bash = run("bash", "-c", """. /usr/share/bash-completion/bash_completion
         _completion_loader culvert
-        for line in 'culvert ' 'culvert run --eng' 'culvert run --engine '; do
+        for line in 'culvert ' 'culvert run --eng' 'culvert run --engine ' 'culvert upstream web a:1 '; do
             COMP_LINE=$line COMP_POINT=${#line}
             read -ra COMP_WORDS <<<"$line"
             [[ $line != *' ' ]] || COMP_WORDS+=('')
@@ -89,7 +91,7 @@ def check_completions():
         done""")
     zsh = run("env", "TERM=xterm", "zsh", "-f", "-c", ZSH)
     for shell, said in (("fish", fish), ("bash", bash), ("zsh", zsh)):
-        for word in "sessions", "--engine", "sockmap":
+        for word in "sessions", "--engine", "sockmap", "ready":
             if word not in said:
                 raise Failure(f"{shell}: no {word} in {said!r}")
 

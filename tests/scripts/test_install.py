@@ -30,6 +30,29 @@ FILES = {
     "share/fish/vendor_completions.d/culvert.fish": 0o644,
 }
 
+# what `culvert forwards` prints, of the daemon at /s or the default one
+DAEMON = """#!/bin/sh
+[ "$*" = forwards ] || [ "$*" = "forwards --control /s" ] || exit 4
+cat <<'END'
+NAME   LISTEN  UPSTREAM                 ENGINE
+web    :80     10.0.0.1:80 10.0.0.2:80  auto
+:9000  :9000   10.0.0.3:80              auto
+
+NAME   SERVER       STATE
+web    10.0.0.1:80  up
+web    10.0.0.2:80  up
+:9000  10.0.0.3:80  up
+END
+"""
+COMPLETE = """. "$1"
+COMP_LINE=$2 COMP_POINT=${#2}
+read -ra COMP_WORDS <<<"$2"
+[[ $2 != *' ' ]] || COMP_WORDS+=('')
+COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+_culvert
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
 
 def make(target, destdir):
     environment = {name: value for name, value in os.environ.items() if name not in
@@ -92,6 +115,26 @@ class TestInstall(unittest.TestCase):
         # what it needs this machine may not have: that is a warning
         mistakes = [line for line in done.stderr.splitlines() if ": warning: " not in line]
         self.assertEqual((done.returncode, mistakes), (0, []))
+
+    def test_bash_completion(self):
+        """Each word at its place; names of forwards and servers are those of the daemon."""
+        (self.top / "culvert").write_text(DAEMON, encoding="utf-8")
+        (self.top / "culvert").chmod(0o755)
+        for line, due in (("sess", "sessions"), ("engine ", "web :9000"), ("engine w", "web"),
+                          ("engine web ", "auto sockmap splice copy graft default"),
+                          ("engine web auto ", "--forward --engine --json --control --config --help"),
+                          ("upstream web ", "10.0.0.1:80 10.0.0.2:80"),
+                          ("upstream web 10.0.0.1:8", "80"),
+                          ("upstream --control /s web 10.0.0.1:80 ", "ready drain down"),
+                          ("upstream --json web 10.0.0.1:80 d", "drain down"),
+                          ("drain :9", "9000"), ("kill --forward ", "web :9000"),
+                          ("run --engine s", "sockmap splice"), ("log-level d", "debug")):
+            done = subprocess.run(
+                ["bash", "-c", COMPLETE, "bash",
+                 self.prefix / "share/bash-completion/completions/culvert", f"culvert {line}"],
+                env={**os.environ, "PATH": f"{self.top}:{os.environ['PATH']}"}, check=True,
+                capture_output=True, text=True)
+            self.assertEqual(done.stdout.split(), due.split(), f"{line}: {done.stderr}")
 
     def test_uninstall(self):
         foreign = self.prefix / "share/doc/culvert/examples/mine"

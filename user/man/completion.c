@@ -7,8 +7,9 @@
  *
  *   COMMAND OPTION METAVAR VALUES HELP
  *
- * The first row of a command has no OPTION: the others are about the words that are no options.
- * Without METAVAR there is no value, or no such word; without VALUES it can be anything.
+ * The first rows of a command have no OPTION: each is about a word that is none, in their order;
+ * "..." behind METAVAR: about all that follow.  Without METAVAR there is no value, or no such word;
+ * without VALUES it can be anything.  FORWARD and SERVER are names that a running daemon knows.
  */
 #include "completion.h"
 
@@ -59,16 +60,21 @@ static void put_option(const char *command, const struct option_def *o)
 	end_row(o->help);
 }
 
+static const char *metavar_of(const struct request_key_def *key)
+{
+	return !strcmp(key->name, "forward") ? "FORWARD" : key->metavar;
+}
+
 static void put_key(const char *command, const struct request_key_def *key)
 {
-	begin_row(command, request_key_option(key), key->metavar);
+	begin_row(command, request_key_option(key), metavar_of(key));
 	put_key_values(key);
 	end_row(key->help);
 }
 
 static void put_own(const struct local_command *c)
 {
-	begin_row(c->name, "", c->word);
+	begin_row(c->name, "", c->word && !c->options ? "ADDRESS..." : c->word);
 	end_row(c->summary);
 	for (const struct request_key_def *key = c->options; key && key->name; key++)
 		put_key(c->name, key);
@@ -77,18 +83,19 @@ static void put_own(const struct local_command *c)
 			put_option(c->name, o);
 }
 
-/* Of the words the last one counts: names and ids cannot be guessed. */
 static void put_command(const struct command *c)
 {
-	const struct request_key_def *word = NULL;
-
 	for (const enum request_key *key = c->keys; *key; key++)
-		if (c->positional >> *key & 1)
-			word = &request_keys[*key];
-	begin_row(c->name, "", word ? word->metavar : NULL);
-	if (word)
-		put_key_values(word);
-	end_row(c->summary);
+		if (c->positional >> *key & 1) {
+			begin_row(c->name, "",
+				  *key == KEY_ID ? "ID..." : metavar_of(&request_keys[*key]));
+			put_key_values(&request_keys[*key]);
+			end_row(c->summary);
+		}
+	if (!c->positional) {
+		begin_row(c->name, "", NULL);
+		end_row(c->summary);
+	}
 	for (const enum request_key *key = c->keys; *key; key++)
 		put_key(c->name, &request_keys[*key]);
 	for (size_t i = 0; i < OWNS; i++)
