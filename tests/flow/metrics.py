@@ -268,11 +268,16 @@ scrape_configs:
         path = self.lab.path("culvert.conf")
         with open(path, encoding="ascii") as file:
             config = file.read()
-        with open(path, "w", encoding="ascii") as file:
-            file.write(config.replace(f":{METRICS}", f":{METRICS + 1}"))
-        result = subprocess.run([self.program, "reload", "--control", self.daemon.control], text=True,
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        expect(result.returncode != 0 and "metrics" in result.stdout, f"reload: {result.stdout}")
+        for text, successful in ((config.replace(f":{METRICS}", f":{METRICS + 1}"), 0), (config, 1)):
+            with open(path, "w", encoding="ascii") as file:
+                file.write(text)
+            result = subprocess.run([self.program, "reload", "--control", self.daemon.control],
+                                    text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                    check=False)
+            expect(result.returncode == (not successful) and
+                   (successful or "metrics" in result.stdout), f"reload: {result.stdout}")
+            got = parse(self.scrape())["culvert_last_reload_successful"]
+            expect(got == {None: successful}, f"after a reload: {got}")
 
     # --- cases ---
 
@@ -284,9 +289,13 @@ upstream = {RELAY}:{ECHO}
 engine = {"auto" if carrier == "graft" else carrier}
 """ for n, carrier in enumerate(CARRIERS))
         self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n{forwards}"
-                   f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n")
+                   f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
+                   f"[forward udp]\nlisten = {RELAY}:9011/udp\nupstream = {RELAY}:{NOBODY}\n")
         before = parse(self.scrape())
-        expect(total(before, "culvert_server_up") == 5, f"{before['culvert_server_up']}")
+        expect(total(before, "culvert_server_up") == 6, f"{before['culvert_server_up']}")
+        expect(before["culvert_carrier_available"] == {f'carrier="{carrier}"': 1 for carrier in
+                                                       ("graft", "sockmap", "splice")},
+               f"{before['culvert_carrier_available']}")
         talk = self.talk(9000 + n for n in range(len(CARRIERS)))
         export = self.lab.start("client", self.program, "export", "--control", self.daemon.control,
                                 stdout=subprocess.DEVNULL)

@@ -122,6 +122,7 @@ TEST(test_stalled_reader)
 	assert_non_null(strstr(buf, "000... (3 lines lost before)\n"));
 	assert_non_null(strstr(buf, ": next\n"));
 	assert_int_equal(count_lines(buf), 2);
+	assert_int_equal(log_lines_lost(), 3);
 }
 
 TEST(test_escape)

@@ -29,6 +29,7 @@ SYSCALLS_ALLOWED(
 	SYSCALL(fstat));
 
 static _Atomic int max_level = LOG_INFO;
+static _Atomic uint64_t lost_in_all; /* lines */
 
 /* --- levels --- */
 
@@ -129,12 +130,19 @@ __attribute__((format(printf, 3, 0))) static void write_or_lose(int level, unsig
 	if (lost)
 		snprintf(note + n, sizeof(note) - (size_t)n, " (%lu line%s lost before)", lost,
 			 lost == 1 ? "" : "s");
-	if (poll(&p, 1, 0) > 0 && write_line(prefix, message, note))
+	if (poll(&p, 1, 0) > 0 && write_line(prefix, message, note)) {
 		lost = 0;
-	else
+	} else {
 		lost++;
+		atomic_fetch_add(&lost_in_all, 1);
+	}
 	pthread_mutex_unlock(&lock);
 	errno = err;
+}
+
+uint64_t log_lines_lost(void)
+{
+	return atomic_load(&lost_in_all);
 }
 
 /* RET_SUPPRESSED: messages of the last window that did not pass, if this one begins another. */

@@ -73,6 +73,9 @@ int log_complain(int code, const char *fmt, ...) __attribute__((format(printf, 2
  */
 void log_keep_complaint(char *buf, size_t size);
 
+/* Lines that stderr did not take, of all threads. */
+uint64_t log_lines_lost(void);
+
 /* REAL_MS since 1970 as "2025-11-21T06:44:01.123Z".  Return BUF. */
 #define LOG_TIME_LEN 32
 const char *log_time(uint64_t real_ms, char buf[LOG_TIME_LEN]);

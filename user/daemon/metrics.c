@@ -22,6 +22,8 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
+#include "relay/session_log.h"
 #include "version.h"
 
 #define REQUEST_MAX 8192 /* bytes of its head */
@@ -207,6 +209,18 @@ static void add_handovers(struct scrape *s)
 	}
 }
 
+/* Those that a forward may use. */
+static void add_carriers(struct scrape *s)
+{
+	const struct probe_start *p = s->actions->probe;
+	const struct probe_finding *of[] = { &p->graft, &p->sockmap, &p->splice };
+	static const enum engine engines[] = { ENGINE_GRAFT, ENGINE_SOCKMAP, ENGINE_SPLICE };
+
+	for (int i = 0; i < 3; i++)
+		if (of[i]->usable || strcmp(of[i]->why, PROBE_UNUSED) != 0)
+			add(s, "", of[i]->usable, "carrier", engine_name(engines[i]), END);
+}
+
 static void add_build(struct scrape *s)
 {
 	add(s, "", 1, "version", CULVERT_VERSION, END);
@@ -294,9 +308,19 @@ static void add_sessions(struct scrape *s)
 	add_families(s, list, sizeof(list) / sizeof(list[0]));
 }
 
+/* Member KEY of O, as `culvert status` has it. */
+static double number_in(struct json_object *o, const char *key)
+{
+	double n = json_object_get_double(json_object_object_get(o, key));
+
+	json_object_put(o);
+	return n;
+}
+
 static void add_rest(struct scrape *s)
 {
 	const struct actions *a = s->actions;
+	struct session_log *log = a->reload->shared->session_log;
 	const struct sockmap *k = a->reload->shared->kernel;
 	const struct standby *sb = a->standby;
 	const struct family list[] = {
@@ -306,6 +330,18 @@ static void add_rest(struct scrape *s)
 		{ "culvert_handovers_total", "counter",
 		  "Flows that got a carrier, or stayed where they were: failed.",
 		  .add = add_handovers },
+		{ "culvert_carrier_available", "gauge",
+		  "0: kernel or privileges do not allow it, and others carry the sessions.",
+		  .add = add_carriers },
+		{ "culvert_last_reload_successful", "gauge",
+		  "0: it has changed nothing, because of a mistake.",
+		  .value = number_in(reload_json(a->reload), "ok") },
+		{ "culvert_log_lines_lost_total", "counter",
+		  "Of the daemon's log: whoever reads it was too slow.",
+		  .value = (double)log_lines_lost() },
+		{ "culvert_session_log_lines_lost_total", "counter",
+		  "Of the session log, which could not be written.",
+		  .value = log ? number_in(session_log_json(log), "lost") : 0 },
 		{ "culvert_kernel_memory_bytes", "gauge",
 		  "Bytes queued in the kernel that sockmap is charged for.",
 		  .value = k ? (double)sockmap_memory(k) : 0 },

@@ -209,7 +209,7 @@ static int judge(const struct config *c, const struct results *results, enum pro
 	size_t bad = first_bad(results, carrier);
 
 	if (!(results->carriers & carrier)) {
-		*ret = (struct probe_finding){ false, "no forward uses it" };
+		*ret = (struct probe_finding){ false, PROBE_UNUSED };
 		return 0;
 	}
 	*ret = (struct probe_finding){ .usable = bad == BEHAVIOURS };

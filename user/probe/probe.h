@@ -33,6 +33,8 @@ void probe_help(void);
 
 #define PROBE_WHY_LEN 800
 
+#define PROBE_UNUSED "no forward uses it"
+
 struct probe_finding {
 	bool usable;             /* of splice also with --probe no */
 	char why[PROBE_WHY_LEN]; /* not, or not tried; for people */
