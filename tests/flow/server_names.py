@@ -275,6 +275,20 @@ class Trial:
         wait_until(lambda: self.daemon.ask("status")["resources"]["clients"] == 0,
                    "no place of max-sessions-per-client to be taken")
 
+    def test_checks_from_outside(self):
+        """Who connects and closes, in whatever way, is counted as a session and as no error."""
+        def finished():
+            return sum(f["finished"] for f in self.daemon.ask("status")["forwards"])
+
+        errors, before = self.daemon.ask("status")["errors"], finished()
+        for reset in False, True:
+            with self.connect(9444) as s:
+                if reset:
+                    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wait_until(lambda: finished() == before + 2, "two sessions to be over")
+        errors["client-reset"] += 1
+        expect(self.daemon.ask("status")["errors"] == errors, "a check is an error")
+
     def test_proxy(self):
         header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1111 443\r\n"
         hello = hello_of("example.org")

@@ -73,7 +73,10 @@ bool session_hello_look(struct session *s, bool ended)
 	n = tcp_recv(fd, buf, sizeof(buf), MSG_PEEK);
 	if (n < 0 && errno != EAGAIN)
 		return session_reset(s, tcp_cause(CLIENT, errno));
-	ended = ended || !n;
+	if (!n) { /* a check of the port, mostly: nobody has lost anything */
+		session_finish(s);
+		return false;
+	}
 	r = tls_hello_parse(buf, n < 0 ? 0 : (size_t)n, &h, &need);
 	if (!r)
 		return route(s, &h);

@@ -189,7 +189,7 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 	/* no byte came, and it was not for want of a server */
 	bool empty = end != SESSION_MOVED && !delivered(&v->flows[CLIENT]) &&
 		     !delivered(&v->flows[UPSTREAM]) &&
-		     (v->connect_ms || end == CAUSE_CLIENT_RESET);
+		     (v->connect_ms || end == CAUSE_CLIENT_RESET || end == SESSION_FINISHED);
 
 	if (shared->session_log && (!empty || shared->config->session_log_empty))
 		session_log_ended(shared->session_log, v, end);
