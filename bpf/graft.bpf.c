@@ -853,7 +853,9 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	if (p.flags & SYN)
 		note_handshake(skb, &p, true);
 	/* so the stack, and no socket, answers what it does not know */
-	else if (graft_unsynced && (p.flags & (RST | ACK)) == RST && !skb->ingress_ifindex)
+	else if ((p.flags & (RST | ACK)) == RST && !skb->ingress_ifindex &&
+		 (graft_unsynced[p.tuple.local_port] & GRAFT_PORT_LISTENS ||
+		  graft_unsynced[p.tuple.remote_port] & GRAFT_PORT_SERVER))
 		return DROP;
 	return PASS;
 }

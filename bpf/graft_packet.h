@@ -150,8 +150,11 @@ __u32 graft_ways, graft_ways_least;
 __u32 graft_routes, graft_policies;
 /* By GRAFT_STRAYS: an interface without program by which a frozen socket gets packets; 0: none. */
 __u32 graft_stray;
-/* By the daemon: 1: an import is not in sync yet, so what is not known may be another relay's. */
-__u32 graft_unsynced;
+/*
+ * By the daemon, by port: GRAFT_PORT_*.  Not 0: an import is not in sync yet, so what is not known
+ * may be another relay's.
+ */
+__u8 graft_unsynced[GRAFT_PORTS];
 
 static __s32 diff(__u32 a, __u32 b)
 {

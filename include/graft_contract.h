@@ -336,6 +336,11 @@ enum graft_mirrored {
 
 #define GRAFT_STRAYS_EACH 4096 /* slots that one GRAFT_STRAYS looks at */
 
+/* Of graft_unsynced, whose index is a port in network byte order. */
+#define GRAFT_PORTS 65536
+#define GRAFT_PORT_LISTENS 1 /* a forward listens at it */
+#define GRAFT_PORT_SERVER 2  /* a server of a forward has it */
+
 #define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
 
 /* Input of the offer program, behind an Ethernet header. */

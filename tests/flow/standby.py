@@ -343,6 +343,28 @@ class Trial(Pair):
         self.finish(talk)
         self.wait_empty("relay2")
 
+    def test_stalled(self):
+        """An import that stalls hinders connections of forwards alone, and not for ever."""
+        idle = self.talk(9100, "i", 2)
+        self.wait_mirrored("relay", 2)
+        dump, streams = self.dump("relay"), len(self.standby("relay2")["streams"])
+        stalled = subprocess.Popen([self.program, "import", "--name", "stalled", "--control",
+                                    self.relays["relay2"].control], stdin=subprocess.PIPE,
+                                   stderr=subprocess.DEVNULL)
+        stalled.stdin.write(dump[:10])
+        stalled.stdin.flush()
+        wait_until(lambda: any(s["name"] == "stalled" and s["records"]
+                               for s in self.standby("relay2")["streams"]), "the import to begin")
+        said = [self.inside("client", sys.executable, "-c", STRAY, OWN["relay2"][0], port)
+                for port in ("22", "9100")]
+        expect(said == ["reset", "silent"], f"at port 22, and at a forward's: {said}")
+        wait_until(lambda: len(self.standby("relay2")["streams"]) == streams, "its end", 20)
+        expect(self.inside("client", sys.executable, "-c", STRAY, OWN["relay2"][0], "9100") ==
+               "reset", "the import has ended, and the stack is still silent")
+        stalled.stdin.close()
+        stalled.wait(10)
+        self.finish(idle)
+
     def reset_of(self, process):
         """How many of PROCESS were reset: it finds that when it says something, or waits."""
         wait_until(lambda: len(self.sessions("relay2")) == (2 if process.n == 3 else 0), "RST", 10)
@@ -635,6 +657,15 @@ print("ready", flush=True)
 while True:
     d, a = s.recvfrom(2000)
     s.sendto(b"%d %s" % (a[1], d), a)
+"""
+# A packet of a connection that its other end does not know.
+STRAY = """
+import socket, sys
+s = socket.socket(); s.settimeout(1); s.setsockopt(socket.IPPROTO_TCP, 19, 1)  # TCP_REPAIR
+s.connect((sys.argv[1], int(sys.argv[2])))
+try: s.setsockopt(socket.IPPROTO_TCP, 19, 0); s.recv(1)
+except ConnectionResetError: print("reset", end="")
+except TimeoutError: print("silent", end="")
 """
 ASK = """
 import json, socket, sys

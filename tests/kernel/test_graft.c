@@ -186,7 +186,7 @@ static void put_world(const struct model *m)
 		assert_int_equal(bpf_map_delete_elem(addresses, &key), 0);
 	for (uint32_t i = 0; i < MODEL_HERE; i++)
 		assert_int_equal(bpf_map_update_elem(addresses, &m->here[i], &one, 0), 0);
-	t.skel->bss->graft_unsynced = m->unsynced;
+	memset(t.skel->bss->graft_unsynced, m->unsynced, GRAFT_PORTS); /* GRAFT_PORT_LISTENS */
 	while (!bpf_map_get_next_key(flows_fd(), NULL, &key))
 		assert_int_equal(bpf_map_delete_elem(flows_fd(), &key), 0);
 	for (const struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)

@@ -32,7 +32,7 @@
 
 #define LOOK_MS 50
 #define ALIVE_MS 1000
-#define DEAF_MS 10000   /* a reader that takes nothing for so long is cut off */
+#define DEAF_MS 10000   /* who takes nothing, or says nothing, for so long is cut off */
 #define LEAVING_MS 1000 /* packets may come that long after the address has left */
 #define GONE_MS 10000   /* a relay whose stream has ended may come again within that time */
 #define LOST_MS 20000   /* and if not, what it had is lost, and times out from then on */
@@ -300,6 +300,45 @@ static void begin_looks(void *arg)
 	timer_set(&sb->reload->loop, &sb->look, 0);
 }
 
+/* Forwards, too: control requests have theirs when they ask what is shown. */
+static void lock_both(struct standby *sb)
+{
+	pthread_mutex_lock(&sb->reload->forwards.lock);
+	pthread_mutex_lock(&sb->lock);
+}
+
+static void unlock_both(struct standby *sb)
+{
+	pthread_mutex_unlock(&sb->lock);
+	pthread_mutex_unlock(&sb->reload->forwards.lock);
+}
+
+static void mark_ports(uint8_t *ports, const struct endpoint *e, uint8_t as)
+{
+	for (unsigned int i = 0; i < e->n_ports; i++)
+		ports[htons((uint16_t)(ntohs(e->named_port) + i))] |= as;
+	for (size_t i = 0; i < e->n_addrs; i++)
+		ports[addr_port(&e->addrs[i])] |= as;
+}
+
+/* UNSYNCED: the stack answers for no port of a forward. */
+static void mark_unsynced(struct standby *sb, bool unsynced)
+{
+	uint8_t *ports = grafts_unsynced(sb->grafts);
+
+	if (!unsynced) {
+		memset(ports, 0, GRAFT_PORTS);
+		return;
+	}
+	for (const struct forward *f = sb->reload->forwards.first; f; f = f->next) {
+		const struct upstream *u = &f->conf->upstream;
+
+		mark_ports(ports, &f->conf->listen, GRAFT_PORT_LISTENS);
+		for (size_t i = 0; i < u->n; i++)
+			mark_ports(ports, &u->servers[i].at, GRAFT_PORT_SERVER);
+	}
+}
+
 /* Sessions show whether a standby has them; while a dump comes, what it may have is not reset. */
 static void count_streams(struct standby *sb)
 {
@@ -310,7 +349,7 @@ static void count_streams(struct standby *sb)
 		unsynced += s->is_open && s->is_import && s->records && !s->synced_ms;
 	}
 	atomic_store(&sb->reload->shared->standbys, readers);
-	grafts_set_unsynced(sb->grafts, unsynced);
+	mark_unsynced(sb, unsynced);
 }
 
 static void change_stream(struct stream *s, bool is_open, bool in_sync)
@@ -318,12 +357,12 @@ static void change_stream(struct stream *s, bool is_open, bool in_sync)
 	struct standby *sb = s->sb;
 	bool was_synced = s->synced_ms;
 
-	pthread_mutex_lock(&sb->lock);
+	lock_both(sb);
 	s->is_open = is_open;
 	s->last_ms = clock_ms();
 	s->synced_ms = in_sync ? s->last_ms : 0;
 	count_streams(sb);
-	pthread_mutex_unlock(&sb->lock);
+	unlock_both(sb);
 	/* one that tries for days is no news */
 	if (in_sync)
 		log_info("standby: %s%s is in sync", s->is_import ? "import " : "an export",
@@ -555,7 +594,7 @@ void standby_export(struct standby *sb, const struct control *c, int fd, uint64_
 	close_stream(s);
 }
 
-/* --- import: under the lock --- */
+/* --- import: under both locks --- */
 
 /* R tells nothing new of what is STANDBY at AT. */
 static bool is_known(const struct standby *sb, uint32_t at, const struct graft_record *r)
@@ -584,17 +623,14 @@ static int take_session(struct stream *s, struct graft_record *r)
 	bool udp = r->kind == RECORD_UDP;
 	const struct forward *f;
 	struct held h;
-	bool transparent;
 	uint32_t was, at;
 	int e;
 
-	pthread_mutex_lock(&sb->reload->forwards.lock);
 	f = forward_with_tag(&sb->reload->forwards, udp ? r->flow.forward : r->tcp.forward);
-	transparent = f && f->conf->transparent;
-	pthread_mutex_unlock(&sb->reload->forwards.lock);
 	if (!f)
 		return -ENOENT;
-	for (int side = 0; side < 2 - transparent; side++) /* else that one is the client's */
+	for (int side = 0; side < 2 - f->conf->transparent;
+	     side++) /* else that one is the client's */
 		follow_address(sb, &record_leg(r, side)->tuple.local);
 	was = at = find(sb, &record_leg(r, 0)->tuple, udp);
 	if (!is_known(sb, at, r)) {
@@ -687,9 +723,9 @@ static void take_record(struct stream *s, struct graft_record *r, const char *wh
 
 	if (!s->records++)
 		change_stream(s, true, false);
-	pthread_mutex_lock(&sb->lock);
+	lock_both(sb);
 	e = r->kind ? take(s, r) : -EBADMSG;
-	pthread_mutex_unlock(&sb->lock);
+	unlock_both(sb);
 	if (r->kind == RECORD_SYNC)
 		change_stream(s, true, true);
 	if (!e || e == -EEXIST) /* it is at work here */
@@ -725,9 +761,10 @@ static void import(struct stream *s)
 	uint64_t before = 0; /* bytes of the stream */
 	ssize_t n;
 	size_t at;
-	int took;
+	int took, ready;
 
-	while (control_wait(s->control, s->fd, -1) > 0) {
+	/* before its first record an import hinders nobody, and ssh may ask for a password */
+	while ((ready = control_wait(s->control, s->fd, s->records ? DEAF_MS : -1)) > 0) {
 		n = recv(s->fd, s->buffer + s->len, BUFFER - s->len, MSG_DONTWAIT);
 		if (n <= 0 && s->len)
 			why = "it is not whole";
@@ -751,6 +788,8 @@ static void import(struct stream *s)
 		s->len -= at;
 		memmove(s->buffer, s->buffer + at, s->len);
 	}
+	if (!ready)
+		why = "it does not come";
 	if (why)
 		refuse(s, before, why);
 }

@@ -559,9 +559,9 @@ void grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool h
 		bpf_map_delete_elem(addresses, address);
 }
 
-void grafts_set_unsynced(struct grafts *gs, bool unsynced)
+uint8_t *grafts_unsynced(const struct grafts *gs)
 {
-	__atomic_store_n(&gs->skel->bss->graft_unsynced, unsynced, __ATOMIC_SEQ_CST);
+	return gs->skel->bss->graft_unsynced;
 }
 
 void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu)

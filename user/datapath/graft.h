@@ -158,8 +158,11 @@ unsigned int grafts_total(const struct grafts *gs);
 
 /* ADDRESS is here, or not any more: what comes for STANDBY sessions of it is translated, or not. */
 void grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here);
-/* An import is not in sync: the stack's "I do not know that connection" does not leave. */
-void grafts_set_unsynced(struct grafts *gs, bool unsynced);
+/*
+ * GRAFT_PORT_* by port, as in packets: of connections with that port the stack's "I do not know that
+ * connection" does not leave.  The caller's to write.
+ */
+uint8_t *grafts_unsynced(const struct grafts *gs);
 /*
  * What leaves there leaves by IFINDEX, wherever the kernel's route leads; 0: nothing does.  The socket
  * is asked, once there is one.
