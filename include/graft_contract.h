@@ -68,7 +68,8 @@
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
  * compare-and-swap where two CPUs must not undo each other.  "Way": written by packets of its
- * socket that leave.  The daemon writes none of them, but in SETTING all.
+ * socket that leave.  The daemon writes none of them, but in SETTING all, and the way of what has no
+ * socket yet.
  */
 #pragma once
 

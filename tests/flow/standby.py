@@ -365,6 +365,36 @@ class Trial(Pair):
         stalled.wait(10)
         self.finish(idle)
 
+    def test_two_uplinks(self):
+        """A rule knows the way of the address that clients connect to; no socket can be asked for it."""
+        far = "10.7.7.1"
+        with open(self.lab.path("alone.conf"), "w", encoding="ascii") as file:
+            file.write(self.config.split("[forward clear]", maxsplit=1)[0])
+        self.come_back_empty("relay2", "--config", self.lab.path("alone.conf"),
+                             "--privileged-process", "no")
+        self.link("relay2")
+        self.ip("client", "address", "add", f"{far}/32", "dev", "lo")
+        for relay in RELAYS:
+            self.ip(relay, "link", "add", "other", "type", "veth", "peer", "name", "nowhere")
+            for dev in "other", "nowhere":
+                self.ip(relay, "link", "set", dev, "up")
+            self.ip(relay, "neigh", "add", far, "lladdr", "02:00:00:00:00:07", "dev", "other")
+            self.ip(relay, "route", "add", f"{far}/32", "dev", "other")
+            self.ip(relay, "route", "add", f"{far}/32", "via", "10.0.1.1", "table", "300")
+            self.ip(relay, "rule", "add", "from", CLIENT_SIDE[0], "lookup", "300")
+        talks = [self.talk(9100, kind, 5, sources=[far]) for kind in "ei"]
+        self.wait_mirrored("relay", 10)
+        self.move("relay", "relay2", False)
+        self.say(talks[1], "ask")
+        for talk in talks:
+            self.finish(talk)
+        self.die("relay2")  # end() starts it again, with the file of all cases
+        for relay in RELAYS:
+            self.ip(relay, "link", "del", "other")
+            self.ip(relay, "rule", "del", "from", CLIENT_SIDE[0], "lookup", "300")
+            self.ip(relay, "route", "flush", "table", "300")
+        self.ip("client", "address", "del", f"{far}/32", "dev", "lo")
+
     def reset_of(self, process):
         """How many of PROCESS were reset: it finds that when it says something, or waits."""
         wait_until(lambda: len(self.sessions("relay2")) == (2 if process.n == 3 else 0), "RST", 10)
@@ -381,14 +411,14 @@ class Trial(Pair):
         export.wait()
         return data
 
-    def come_back_empty(self, relay):
+    def come_back_empty(self, relay, *options):
         """RELAY without what it was told; the addresses are not there."""
         for to in list(self.links):
             self.unlink(to)
         self.relays[relay].process.kill()
         self.lab.stop(self.relays[relay].process)
         self.forget(relay)
-        self.start(relay)
+        self.start(relay, *options)
         self.link(self.other(relay))
 
     def feed(self, data):

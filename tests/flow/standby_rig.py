@@ -150,11 +150,11 @@ class Pair:
         for relay in RELAYS:
             self.link(relay)
 
-    def start(self, relay):
+    def start(self, relay, *options):
         self.relays[relay] = Daemon(
             self.lab, self.program, "auto", (), "--config", self.lab.path("culvert.conf"),
             "--graft-pins", os.path.join(self.pins, relay), "--session-log", "-",
-            namespace=relay)
+            *options, namespace=relay)
 
     def logged(self, relay, text):
         """How often RELAY's log has TEXT."""

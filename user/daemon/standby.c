@@ -51,7 +51,7 @@ static void follow_address(struct standby *sb, const struct graft_addr *a)
 	if (i < sb->n_addresses || i == STANDBY_ADDRESSES)
 		return;
 	sb->addresses[sb->n_addresses++].is = *a;
-	sb->addresses[i].here = routes_ask(&sb->routes, a, 0).local;
+	sb->addresses[i].here = routes_ask(&sb->routes, a, NULL, 0).local;
 	if (sb->addresses[i].here)
 		grafts_set_here(sb->grafts, a, true);
 }
@@ -63,7 +63,7 @@ static bool look_at_addresses(struct standby *sb)
 	bool left = false;
 
 	for (unsigned int i = 0; i < sb->n_addresses; i++) {
-		bool here = routes_ask(&sb->routes, &sb->addresses[i].is, 0).local;
+		bool here = routes_ask(&sb->routes, &sb->addresses[i].is, NULL, 0).local;
 
 		if (here)
 			sb->addresses[i].gone_ms = 0;
@@ -140,12 +140,15 @@ static void look_at_held(struct standby *sb)
 	sb->look_ms = clock_ms();
 }
 
-/* Both ways of what is STANDBY. */
+/* Both ways of what has no sockets yet. */
 static void find_ways(struct standby *sb, const struct held *h)
 {
-	for (unsigned int i = 0; i < 2 && h->state == HELD_STANDBY; i++) {
+	for (unsigned int i = 0; i < 2; i++) {
 		struct graft_leg *l = h->leg[i];
-		struct route r = routes_ask(&sb->routes, &l->tuple.remote, l->way.mark);
+		/* of a source that is not here the kernel answers nothing */
+		bool here = routes_ask(&sb->routes, &l->tuple.local, NULL, 0).local;
+		struct route r = routes_ask(&sb->routes, &l->tuple.remote,
+					    here ? &l->tuple.local : NULL, l->way.mark);
 
 		grafts_set_way(sb->grafts, &l->way, r.ifindex, r.mtu);
 	}
@@ -159,7 +162,8 @@ void standby_news(struct standby *sb)
 	for (uint32_t at = 0; sb->n_addresses && held_next(sb->shared, &at); at++) {
 		struct held h = held_at(sb->shared, at);
 
-		find_ways(sb, &h);
+		if (h.state == HELD_STANDBY)
+			find_ways(sb, &h);
 	}
 	pthread_mutex_unlock(&sb->lock);
 }
@@ -254,13 +258,17 @@ static void send_back(struct standby *sb, uint32_t at)
 		udp_graft_part(sb->udp, at - sb->n);
 }
 
-static void on_look(struct timer *t)
+/*
+ * What has come goes the way of its own addresses from now on, which are here: rules may look at them.
+ * All get their ways before the first one gets sockets, which takes longer.
+ */
+static bool prepare(struct standby *sb)
 {
-	struct standby *sb = container_of(t, struct standby, look);
-	uint64_t before = sb->adopted;
-	bool some = false, left;
+	bool some = false;
 
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
+		struct held h = held_at(sb->shared, at);
+
 		switch (arrival(sb, at)) {
 		case WAITS:
 			continue;
@@ -270,9 +278,22 @@ static void on_look(struct timer *t)
 		case HAS_COME:
 			some = true;
 		}
-		if (at < sb->n && !graft_has_sockets(sb->grafts, at))
-			make_sockets(sb, at);
+		pthread_mutex_lock(&sb->lock);
+		find_ways(sb, &h);
+		pthread_mutex_unlock(&sb->lock);
 	}
+	for (uint32_t at = 0; some && held_next(sb->shared, &at) && at < sb->n; at++)
+		if (arrival(sb, at) == HAS_COME && !graft_has_sockets(sb->grafts, at))
+			make_sockets(sb, at);
+	return some;
+}
+
+static void on_look(struct timer *t)
+{
+	struct standby *sb = container_of(t, struct standby, look);
+	uint64_t before = sb->adopted;
+	bool some = prepare(sb), left;
+
 	if (some)
 		threads_call(&sb->reload->threads, adopt_some, sb);
 	/* what has left or ended meanwhile has no use for them, and its slot gets another session */

@@ -5,6 +5,7 @@
 #include <libmnl/libmnl.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -71,9 +72,16 @@ static uint32_t mtu_of_link(struct routes *r, uint32_t ifindex)
 	return ioctl(fd, SIOCGIFNAME, &q) || ioctl(fd, SIOCGIFMTU, &q) ? 0 : (uint32_t)q.ifr_mtu;
 }
 
-static struct route look_up(struct routes *rs, const struct graft_addr *to, uint32_t mark)
+static void put_addr(struct nlmsghdr *q, uint16_t type, const struct graft_addr *a)
 {
-	bool ipv6 = graft_addr_is_ipv6(to);
+	bool ipv6 = graft_addr_is_ipv6(a);
+
+	mnl_attr_put(q, type, ipv6 ? 16 : 4, &a->w[ipv6 ? 0 : 3]);
+}
+
+static struct route look_up(struct routes *rs, const struct known_route *of)
+{
+	bool ipv6 = graft_addr_is_ipv6(&of->to);
 	char buf[4096];
 	struct nlmsghdr *q = mnl_nlmsg_put_header(buf);
 	struct rtmsg *m = mnl_nlmsg_put_extra_header(q, sizeof(*m));
@@ -85,9 +93,13 @@ static struct route look_up(struct routes *rs, const struct graft_addr *to, uint
 	q->nlmsg_flags = NLM_F_REQUEST;
 	m->rtm_family = ipv6 ? AF_INET6 : AF_INET;
 	m->rtm_dst_len = ipv6 ? 128 : 32;
-	mnl_attr_put(q, RTA_DST, ipv6 ? 16 : 4, ipv6 ? &to->w[0] : &to->w[3]);
-	if (mark)
-		mnl_attr_put_u32(q, RTA_MARK, mark);
+	put_addr(q, RTA_DST, &of->to);
+	if (of->from.w[0] | of->from.w[3]) {
+		m->rtm_src_len = m->rtm_dst_len;
+		put_addr(q, RTA_SRC, &of->from);
+	}
+	if (of->mark)
+		mnl_attr_put_u32(q, RTA_MARK, of->mark);
 	r = ask(rs, q, sizeof(buf));
 	/* unreachable, blackhole, prohibit; that there is none is ENETUNREACH */
 	is.refused = r == -EHOSTUNREACH || r == -EINVAL || r == -EACCES;
@@ -108,21 +120,28 @@ static struct route look_up(struct routes *rs, const struct graft_addr *to, uint
 	return is;
 }
 
-struct route routes_ask(struct routes *r, const struct graft_addr *to, uint32_t mark)
+struct route routes_ask(struct routes *r, const struct graft_addr *to,
+			const struct graft_addr *from, uint32_t mark)
 {
-	uint32_t hash = (to->w[0] ^ to->w[1] ^ to->w[2] ^ to->w[3] ^ mark) * 0x9e3779b1;
-	struct known_route *k = &r->known[hash >> 24];
+	struct known_route of = { .to = *to, .mark = mark }, *k;
+	uint32_t hash = to->w[0] ^ to->w[1] ^ to->w[2] ^ to->w[3] ^ mark;
 
-	if (k->mark != mark || memcmp(&k->to, to, sizeof(*to)) != 0 ||
-	    (!k->is.local && !k->is.ifindex))
-		*k = (struct known_route){ *to, mark, look_up(r, to, mark) };
+	if (from)
+		of.from = *from;
+	k = &r->known[(hash ^ of.from.w[3]) * 0x9e3779b1 >> 24];
+	if (memcmp(k, &of, offsetof(struct known_route, is)) != 0 ||
+	    (!k->is.local && !k->is.ifindex)) {
+		of.is = look_up(r, &of);
+		*k = of;
+	}
 	return k->is;
 }
 
 bool route_is_refused(const struct graft_addr *to, uint32_t mark)
 {
 	struct routes r;
-	bool refused = !routes_open(&r) && look_up(&r, to, mark).refused;
+	struct known_route of = { .to = *to, .mark = mark };
+	bool refused = !routes_open(&r) && look_up(&r, &of).refused;
 
 	routes_close(&r);
 	return refused;

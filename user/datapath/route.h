@@ -23,7 +23,7 @@ struct routes {
 	struct mnl_socket *nl;
 	uint32_t count; /* of questions */
 	struct known_route {
-		struct graft_addr to;
+		struct graft_addr to, from; /* from: zero: any */
 		uint32_t mark;
 		struct route is; /* neither local nor an ifindex: not known */
 	} known[ROUTES_KNOWN];
@@ -33,7 +33,11 @@ struct routes {
 int routes_open(struct routes *r);
 void routes_close(struct routes *r);
 void routes_forget(struct routes *r);
-/* The route to TO, with MARK, whatever the source is.  Where the kernel does not answer, none. */
-struct route routes_ask(struct routes *r, const struct graft_addr *to, uint32_t mark);
+/*
+ * The route to TO, with MARK, of what is sent from FROM, an address of this host; NULL: whatever the
+ * source is.  Where the kernel does not answer, none.
+ */
+struct route routes_ask(struct routes *r, const struct graft_addr *to,
+			const struct graft_addr *from, uint32_t mark);
 /* Does a route or a rule forbid packets to TO?  No route is no refusal.  By any thread. */
 bool route_is_refused(const struct graft_addr *to, uint32_t mark);
