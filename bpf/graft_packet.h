@@ -89,7 +89,8 @@ struct {
 /* By the daemon: of sessions that may be STANDBY, those addresses of clients' sockets that are here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 256);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
 	__type(key, struct graft_addr);
 	__type(value, __u32);
 } addresses SEC(".maps");

@@ -395,6 +395,24 @@ class Trial(Pair):
             self.ip(relay, "route", "flush", "table", "300")
         self.ip("client", "address", "del", f"{far}/32", "dev", "lo")
 
+    def test_many_addresses(self):
+        """Clients may connect to any number of addresses; those that no session has are forgotten."""
+        some = "10.8.0.0/23"
+        self.ip("client", "route", "add", some, "via", CLIENT_SIDE[0])
+        self.ip("relay", "route", "add", "local", some, "dev", "lo")
+        idle = self.talk(9100, "i", 300, some)
+        self.wait_mirrored("relay", 300)
+        self.ip("relay", "route", "del", "local", some, "dev", "lo")
+        self.ip("relay2", "route", "add", "local", some, "dev", "lo")
+        self.move("relay", "relay2", False)
+        self.say(idle, "ask")
+        self.finish(idle)
+        for relay in RELAYS:
+            self.wait_empty(relay)
+            wait_until(lambda r=relay: self.standby(r)["addresses"] < 10, "few addresses", 20)
+        self.ip("relay2", "route", "del", "local", some, "dev", "lo")
+        self.ip("client", "route", "del", some)
+
     def reset_of(self, process):
         """How many of PROCESS were reset: it finds that when it says something, or waits."""
         wait_until(lambda: len(self.sessions("relay2")) == (2 if process.n == 3 else 0), "RST", 10)

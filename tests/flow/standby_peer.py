@@ -12,7 +12,8 @@ A connection begins with the letter of its KIND:
   u  upload: the server answers the end with how much came, and how much of it was wrong
   h  half: what comes goes back; the server answers the end, five seconds later, with "bye"
 
-A PROXY header (v2) before it is skipped.  "talk" keeps N connections.  On stdin, one a line:
+A PROXY header (v2) before it is skipped.  "talk" keeps N connections, each to an address of its own
+where ADDRESS is a network.  On stdin, one a line:
 "ask": idle ones (KIND "i", which is "e" to the server) say something; "fin": of "h": end; "gap":
 the longest gap is counted anew.  At the end of stdin all end.  It prints "ready", a line of JSON
 for each word, and one at the end:
@@ -21,6 +22,7 @@ for each word, and one at the end:
 
 import asyncio
 import collections
+import ipaddress
 import json
 import os
 import random
@@ -131,7 +133,9 @@ class Clients:
 
     async def connect(self, number):
         source = (self.sources[number % len(self.sources)], 0) if self.sources else None
-        r, w = await asyncio.open_connection(self.address, self.port, local_addr=source,
+        address = (str(ipaddress.ip_network(self.address)[number]) if "/" in self.address
+                   else self.address)
+        r, w = await asyncio.open_connection(address, self.port, local_addr=source,
                                              limit=1 << 20)
         w.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         w.write(b"e" if self.kind == "i" else self.kind.encode())

@@ -792,6 +792,7 @@ static int load(void **state)
 		return -1;
 	bpf_map__set_max_entries(t.skel->maps.grafts, MODEL_SLOTS);
 	bpf_map__set_max_entries(t.skel->maps.flows, MODEL_FLOWS);
+	bpf_map__set_max_entries(t.skel->maps.addresses, MODEL_HERE);
 	if (graft_bpf__load(t.skel) ||
 	    bpf_map_update_elem(bpf_map__fd(t.skel->maps.graft_rings), &worker, &fd, 0))
 		return -1;

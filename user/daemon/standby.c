@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/bits.h"
 #include "base/clock.h"
 #include "base/json_add.h"
@@ -41,19 +42,58 @@
 
 /* --- addresses, and ways: under the lock --- */
 
-/* Tell the packet programs whether A is here, from now on. */
-static void follow_address(struct standby *sb, const struct graft_addr *a)
+/* RET: A's, or where it would be. */
+static bool find_address(const struct standby *sb, const struct graft_addr *a,
+			 struct standby_address **ret)
 {
-	unsigned int i = 0;
+	*ret = sb->addresses;
+	for (size_t n = sb->n_addresses; n; n /= 2)
+		if (memcmp(&(*ret)[n / 2].is, a, sizeof(*a)) < 0) {
+			*ret += n / 2 + 1;
+			n--;
+		}
+	return *ret < sb->addresses + sb->n_addresses && !memcmp(&(*ret)->is, a, sizeof(*a));
+}
 
-	while (i < sb->n_addresses && memcmp(&sb->addresses[i].is, a, sizeof(*a)) != 0)
-		i++;
-	if (i < sb->n_addresses || i == STANDBY_ADDRESSES)
-		return;
-	sb->addresses[sb->n_addresses++].is = *a;
-	sb->addresses[i].here = routes_ask(&sb->routes, a, NULL, 0).local;
-	if (sb->addresses[i].here)
-		grafts_set_here(sb->grafts, a, true);
+/* Tell the packet programs whether A is here, from now on.  False: there is no room for it. */
+static bool follow_address(struct standby *sb, const struct graft_addr *a)
+{
+	struct standby_address *at;
+
+	if (find_address(sb, a, &at))
+		return true;
+	if (sb->n_addresses == sb->n)
+		return false;
+	memmove(at + 1, at, (size_t)(&sb->addresses[sb->n_addresses++] - at) * sizeof(*at));
+	*at = (struct standby_address){ .is = *a };
+	at->here = routes_ask(&sb->routes, a, NULL, 0).local &&
+		   grafts_set_here(sb->grafts, a, true);
+	return true;
+}
+
+/* No session names them any more. */
+static void forget_addresses(struct standby *sb)
+{
+	struct standby_address *at, *to = sb->addresses;
+
+	/* those that were left, or went back to their sockets, too: they may be carried again */
+	for (uint32_t i = 0; held_next(sb->shared, &i); i++) {
+		struct held h = held_at(sb->shared, i);
+
+		for (unsigned int leg = 0; leg < 2; leg++)
+			if (find_address(sb, &h.leg[leg]->tuple.local, &at))
+				at->used = true;
+	}
+	for (at = sb->addresses; at < sb->addresses + sb->n_addresses; at++) {
+		bool used = at->used;
+
+		at->used = false;
+		if (used)
+			*to++ = *at;
+		else
+			grafts_set_here(sb->grafts, &at->is, false);
+	}
+	sb->n_addresses = (unsigned int)(to - sb->addresses);
 }
 
 /* True: sessions are to leave. */
@@ -62,17 +102,16 @@ static bool look_at_addresses(struct standby *sb)
 	uint64_t now = clock_ms();
 	bool left = false;
 
-	for (unsigned int i = 0; i < sb->n_addresses; i++) {
-		bool here = routes_ask(&sb->routes, &sb->addresses[i].is, NULL, 0).local;
+	for (struct standby_address *a = sb->addresses; a < sb->addresses + sb->n_addresses; a++) {
+		bool here = routes_ask(&sb->routes, &a->is, NULL, 0).local;
 
 		if (here)
-			sb->addresses[i].gone_ms = 0;
-		else if (sb->addresses[i].here && !sb->addresses[i].gone_ms)
-			sb->addresses[i].gone_ms = now + LEAVING_MS;
-		if (here == sb->addresses[i].here || (!here && now < sb->addresses[i].gone_ms))
+			a->gone_ms = 0;
+		else if (a->here && !a->gone_ms)
+			a->gone_ms = now + LEAVING_MS;
+		if (here == a->here || (!here && now < a->gone_ms))
 			continue;
-		sb->addresses[i].here = here;
-		grafts_set_here(sb->grafts, &sb->addresses[i].is, here);
+		a->here = grafts_set_here(sb->grafts, &a->is, here) && here;
 		left = left || !here;
 		sb->moves++;
 	}
@@ -138,6 +177,7 @@ static void look_at_held(struct standby *sb)
 			look_at_lost(sb, at, &h, smaller(now - *h.alone_ms, claimed));
 	}
 	sb->look_ms = clock_ms();
+	forget_addresses(sb);
 }
 
 /* Both ways of what has no sockets yet. */
@@ -521,6 +561,11 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 
 	if (key == was.key || (!udp && graft_state(sb->grafts, at) == GRAFT_SETTING))
 		return;
+	if (key && !follow_address(sb, &h.leg[0]->tuple.local)) {
+		log_limited(LOG_WARNING, "standby: sessions of too many addresses: some are not "
+					 "told of");
+		key = 0;
+	}
 	*told = (struct told){ .key = key, .client = h.leg[0]->tuple };
 	bit_set(s->known, at, key);
 	if (was.key && (!key || memcmp(&told->client, &was.client, sizeof(was.client)) != 0)) {
@@ -541,7 +586,6 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 					      .client = told->client };
 		return;
 	}
-	follow_address(sb, &told->client.local);
 	*h.mirrored = GRAFT_TOLD;
 	ret->kind = udp ? RECORD_UDP : RECORD_TCP;
 	if (udp)
@@ -650,9 +694,10 @@ static int take_session(struct stream *s, struct graft_record *r)
 	f = forward_with_tag(&sb->reload->forwards, udp ? r->flow.forward : r->tcp.forward);
 	if (!f)
 		return -ENOENT;
-	for (int side = 0; side < 2 - f->conf->transparent;
-	     side++) /* else that one is the client's */
-		follow_address(sb, &record_leg(r, side)->tuple.local);
+	/* of one that is transparent the other one is the client's */
+	for (int side = 0; side < 2 - f->conf->transparent; side++)
+		if (!follow_address(sb, &record_leg(r, side)->tuple.local))
+			return -ENOSPC;
 	was = at = find(sb, &record_leg(r, 0)->tuple, udp);
 	if (!is_known(sb, at, r)) {
 		e = udp ? udp_graft_import(sb->udp, &r->flow, &at) :
@@ -843,6 +888,9 @@ struct json_object *standby_json(struct standby *sb)
 	json_add_int(o, "held", standby_held(sb));
 	json_add_int(o, "adopted", sb->adopted);
 	json_add_int(o, "refused", sb->refused);
+	pthread_mutex_lock(&sb->lock);
+	json_add_int(o, "addresses", sb->n_addresses);
+	pthread_mutex_unlock(&sb->lock);
 	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
 		uint64_t synced = s->synced_ms, last = s->last_ms, now = clock_ms();
 		struct json_object *one;
@@ -876,6 +924,7 @@ int standby_open(struct standby *sb, struct reload *r)
 	sb->grafts = r->shared->grafts;
 	sb->udp = grafts_udp(sb->grafts);
 	sb->n = grafts_total(sb->grafts);
+	sb->addresses = allocated(calloc((size_t)sb->n + 1, sizeof(*sb->addresses)));
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = on_look;
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
@@ -895,5 +944,6 @@ int standby_open(struct standby *sb, struct reload *r)
 void standby_close(struct standby *sb)
 {
 	routes_close(&sb->routes);
+	free(sb->addresses);
 	pthread_mutex_destroy(&sb->lock);
 }

@@ -17,9 +17,15 @@
  */
 
 #define STREAMS_MAX 4
-#define STANDBY_ADDRESSES 256 /* as the map of the packet programs has room for */
 
 struct told;
+
+/* That a session names, which may come and go. */
+struct standby_address {
+	struct graft_addr is;
+	bool here, used;
+	uint64_t gone_ms; /* it is not here any more, and is taken for gone then; 0: it is here */
+};
 
 /* An export or an import. */
 struct stream {
@@ -56,14 +62,10 @@ struct standby {
 	pthread_mutex_t lock; /* of what follows */
 	struct stream streams[STREAMS_MAX];
 	struct routes routes;
-	_Atomic uint32_t moves; /* of addresses */
-	uint64_t look_ms;       /* at what no relay tells of, last */
-	unsigned int n_addresses;
-	struct {
-		struct graft_addr is;
-		bool here;
-		uint64_t gone_ms; /* it is not here any more, and is taken for gone then; 0: it is here */
-	} addresses[STANDBY_ADDRESSES];
+	_Atomic uint32_t moves;            /* of addresses */
+	uint64_t look_ms;                  /* at what no relay tells of, last */
+	unsigned int n_addresses;          /* at most N */
+	struct standby_address *addresses; /* sorted */
 };
 
 /*

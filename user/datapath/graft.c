@@ -249,6 +249,7 @@ static int load(struct grafts *gs, unsigned int slots)
 	if (gs->n_slots * 2 > bpf_map__max_entries(gs->skel->maps.handshakes))
 		r = r ?: bpf_map__set_max_entries(gs->skel->maps.handshakes, gs->n_slots * 2);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.addresses, gs->n_slots);
 	buckets = udp_grafts_buckets(gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_buckets, buckets);
@@ -548,15 +549,15 @@ bool graft_next(const struct grafts *gs, uint32_t *at)
 
 /* --- sessions that are at one of several relays --- */
 
-void grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here)
+bool grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here)
 {
 	int addresses = bpf_map__fd(gs->skel->maps.addresses);
 	uint32_t one = 1;
 
 	if (here)
-		bpf_map_update_elem(addresses, address, &one, BPF_ANY);
-	else
-		bpf_map_delete_elem(addresses, address);
+		return !bpf_map_update_elem(addresses, address, &one, BPF_ANY);
+	bpf_map_delete_elem(addresses, address);
+	return true;
 }
 
 uint8_t *grafts_unsynced(const struct grafts *gs)

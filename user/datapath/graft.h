@@ -156,8 +156,11 @@ unsigned int grafts_total(const struct grafts *gs);
  * address is that the client has connected to.
  */
 
-/* ADDRESS is here, or not any more: what comes for STANDBY sessions of it is translated, or not. */
-void grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here);
+/*
+ * ADDRESS is here, or not any more: what comes for STANDBY sessions of it is translated, or not.  False:
+ * there is no memory for that.
+ */
+bool grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here);
 /*
  * GRAFT_PORT_* by port, as in packets: of connections with that port the stack's "I do not know that
  * connection" does not leave.  The caller's to write.
