@@ -9,6 +9,7 @@ S + R - 1.  Exits with 77 and the reason where this cannot run.
 """
 
 import collections
+import ipaddress
 import json
 import os
 import random
@@ -412,6 +413,33 @@ class Trial(Pair):
             wait_until(lambda r=relay: self.standby(r)["addresses"] < 10, "few addresses", 20)
         self.ip("relay2", "route", "del", "local", some, "dev", "lo")
         self.ip("client", "route", "del", some)
+
+    def test_route_news(self):
+        """What changes in the routes of a standby costs it nothing for each session that it holds."""
+        far = ipaddress.ip_network("10.20.0.0/22")
+        self.ip("client", "route", "add", "local", str(far), "dev", "lo")
+        for relay in RELAYS:
+            self.ip(relay, "route", "add", str(far), "via", "10.0.1.1")
+        idle = self.talk(9100, "i", 400, sources=[str(far[number]) for number in range(1, 401)])
+        self.wait_mirrored("relay", 400)
+        wait_until(lambda: self.standby("relay2")["held"] == 400, "all to be held")
+        before = self.spent("relay2")
+        for number in range(150):
+            self.ip("relay2", "route", "del" if number % 2 else "add", "10.30.0.0/24", "dev", "lo")
+        spent = self.spent("relay2") - before
+        expect(spent < 0.04, f"150 routes took {spent:.3f} s of the main thread")
+        self.move("relay", "relay2", True)
+        self.say(idle, "ask")
+        self.finish(idle)
+        for relay in RELAYS:
+            self.ip(relay, "route", "del", str(far))
+        self.ip("client", "route", "del", "local", str(far), "dev", "lo")
+
+    def spent(self, relay):
+        """Seconds of CPU time of RELAY's main thread."""
+        pid = self.relays[relay].pid
+        with open(f"/proc/{pid}/task/{pid}/schedstat", encoding="ascii") as file:
+            return int(file.read().split()[0]) / 1e9
 
     def reset_of(self, process):
         """How many of PROCESS were reset: it finds that when it says something, or waits."""

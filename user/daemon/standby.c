@@ -102,6 +102,8 @@ static bool look_at_addresses(struct standby *sb)
 	uint64_t now = clock_ms();
 	bool left = false;
 
+	sb->looked_ms = now;
+	sb->news = false;
 	for (struct standby_address *a = sb->addresses; a < sb->addresses + sb->n_addresses; a++) {
 		bool here = routes_ask(&sb->routes, &a->is, NULL, 0).local;
 
@@ -109,9 +111,12 @@ static bool look_at_addresses(struct standby *sb)
 			a->gone_ms = 0;
 		else if (a->here && !a->gone_ms)
 			a->gone_ms = now + LEAVING_MS;
-		if (here == a->here || (!here && now < a->gone_ms))
+		if (here == a->here || (!here && now < a->gone_ms)) {
+			sb->news = sb->news || a->gone_ms;
 			continue;
+		}
 		a->here = grafts_set_here(sb->grafts, &a->is, here) && here;
+		a->gone_ms = 0;
 		left = left || !here;
 		sb->moves++;
 	}
@@ -198,13 +203,10 @@ void standby_news(struct standby *sb)
 {
 	pthread_mutex_lock(&sb->lock);
 	routes_forget(&sb->routes);
-	look_at_addresses(sb);
-	for (uint32_t at = 0; sb->n_addresses && held_next(sb->shared, &at); at++) {
-		struct held h = held_at(sb->shared, at);
-
-		if (h.state == HELD_STANDBY)
-			find_ways(sb, &h);
-	}
+	sb->news = true;
+	/* else the next look comes soon */
+	if (clock_ms() - sb->looked_ms >= LOOK_MS && look_at_addresses(sb))
+		threads_tell_of_grafts(&sb->reload->threads);
 	pthread_mutex_unlock(&sb->lock);
 }
 
@@ -343,7 +345,7 @@ static void on_look(struct timer *t)
 		log_info("standby: %llu sessions of another relay have come",
 			 (unsigned long long)(sb->adopted - before));
 	pthread_mutex_lock(&sb->lock);
-	left = look_at_addresses(sb);
+	left = sb->news && look_at_addresses(sb);
 	if (clock_ms() >= sb->look_ms + LOST_LOOK_MS)
 		look_at_held(sb);
 	pthread_mutex_unlock(&sb->lock);

@@ -24,7 +24,7 @@ struct told;
 struct standby_address {
 	struct graft_addr is;
 	bool here, used;
-	uint64_t gone_ms; /* it is not here any more, and is taken for gone then; 0: it is here */
+	uint64_t gone_ms; /* it is not here any more, and is taken for gone then; or 0 */
 };
 
 /* An export or an import. */
@@ -64,6 +64,8 @@ struct standby {
 	struct routes routes;
 	_Atomic uint32_t moves;            /* of addresses */
 	uint64_t look_ms;                  /* at what no relay tells of, last */
+	uint64_t looked_ms;                /* at addresses */
+	bool news;                         /* since then, or one of them leaves */
 	unsigned int n_addresses;          /* at most N */
 	struct standby_address *addresses; /* sorted */
 };
