@@ -101,6 +101,27 @@ table netdev filter {
 }
 """
 
+# ADDRESS PORT CLIENT...: be in the way of whoever makes the sockets of these sessions.
+HOLD = """
+import socket, sys, time
+held = []
+for name in sys.argv[3:]:
+    host, port = name.rsplit(":", 1)
+    while True:
+        s = socket.socket()
+        s.setsockopt(socket.IPPROTO_TCP, 19, 1)  # TCP_REPAIR
+        try:
+            s.bind((sys.argv[1], int(sys.argv[2])))
+            s.connect((host, int(port)))
+            break
+        except OSError:  # the sockets of the daemon that was killed are still there
+            s.close()
+            time.sleep(0.05)
+    held.append(s)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+
 # Two tun devices, and what carries packets from one to the other.
 TUN = """
 import fcntl, os, struct, threading
@@ -281,6 +302,9 @@ class Trial:
         self.begin("--keepalive", "2")
         talk = self.talk(3, 30)
         self.wait_grafted(3)
+        self.expect_dead_ends_found(talk)
+
+    def expect_dead_ends_found(self, talk):
         self.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
         try:
             wait_until(lambda: not self.daemon.ask("sessions")["sessions"],
@@ -288,6 +312,25 @@ class Trial:
         finally:  # or no other case reaches the relay
             self.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
             self.lab.stop(talk)
+
+    def test_sockets_come_late(self):
+        """Sockets that could not be made anew at the start are made later, and find dead ends."""
+        with open(self.lab.path("late.conf"), "w", encoding="ascii") as file:
+            file.write(f"[forward late]\nlisten = {RELAY}:{LISTEN}\n"
+                       f"upstream = {SERVER}:{PORT}\nkeepalive = 2s\n")
+        self.begin("--config", self.lab.path("late.conf"), forwards=())
+        talk = self.talk(3, 60)
+        self.wait_grafted(3)
+        clients = [s["client"] for s in self.daemon.ask("sessions")["sessions"]]
+        self.daemon.process.kill()
+        self.lab.stop(self.daemon.process)
+        holder = self.lab.start("relay", sys.executable, "-c", HOLD, RELAY, str(LISTEN), *clients,
+                                stdout=subprocess.PIPE)
+        holder.stdout.readline()
+        self.daemon._start()  # pylint: disable=protected-access
+        self.expect_log("3 sessions that were left have no sockets")
+        self.lab.stop(holder)
+        self.expect_dead_ends_found(talk)
 
     def test_families(self):
         forwards = ((f"[fd00:1::2]:{LISTEN}", f"{SERVER}:{PORT}"),

@@ -38,6 +38,7 @@
 #define GONE_MS 10000   /* a relay whose stream has ended may come again within that time */
 #define LOST_MS 20000   /* and if not, what it had is lost, and times out from then on */
 #define LOST_LOOK_MS 1000
+#define REVIVE_MS 5000
 #define BUFFER 65536
 
 /* --- addresses, and ways: under the lock --- */
@@ -213,8 +214,8 @@ void standby_news(struct standby *sb)
 /* --- sessions that come --- */
 
 /*
- * Has a packet come for what nobody has?  STRAY: the address that its client has connected to is not
- * here.  Looked at once, for packets go on.
+ * Has a packet come for what nobody has; or is it time to make sockets for what has none?  STRAY: the
+ * address that its client has connected to is not here.  Looked at once, for packets go on.
  */
 static enum { WAITS, STRAY, HAS_COME } arrival(const struct standby *sb, uint32_t at)
 {
@@ -224,6 +225,8 @@ static enum { WAITS, STRAY, HAS_COME } arrival(const struct standby *sb, uint32_
 	if (at < sb->n) {
 		enum graft_state state = graft_state(sb->grafts, at);
 
+		if (sb->revives && graft_is_bare(sb->grafts, at))
+			return HAS_COME;
 		if (graft_of(sb->grafts, at)->worker != GRAFT_NOBODY)
 			return WAITS;
 		if (state == GRAFT_DONE)
@@ -243,15 +246,19 @@ static enum { WAITS, STRAY, HAS_COME } arrival(const struct standby *sb, uint32_
 static void make_sockets(struct standby *sb, uint32_t slot)
 {
 	const struct graft_entry *g = (const struct graft_entry *)graft_of(sb->grafts, slot);
+	struct privileged *p = sb->reload->privileged;
 	int fds[2] = { -1, -1 };
 	char err[256];
 
-	for (unsigned int side = 0; side < 2; side++)
-		if (privileged_revive(sb->reload->privileged, &g->side[side], &fds[side], err,
-				      sizeof(err)))
-			log_limited(LOG_WARNING,
-				    "standby: nothing probes the ends of a session that came: %s",
-				    err);
+	/* one alone would be in the way of the next try */
+	if (privileged_revive(p, &g->side[0], &fds[0], err, sizeof(err)) ||
+	    privileged_revive(p, &g->side[1], &fds[1], err, sizeof(err))) {
+		log_limited(LOG_WARNING, "graft: nothing probes the ends of a session yet: %s",
+			    err);
+		if (fds[0] >= 0)
+			close(fds[0]);
+		fds[0] = fds[1] = -1;
+	}
 	graft_give_sockets(sb->grafts, slot, fds);
 }
 
@@ -267,8 +274,10 @@ static void adopt_some(struct worker *w, const void *arg)
 		bool later;
 		int r;
 
+		held_revive(sb->shared, w, at);
 		if (arrival(sb, at) != HAS_COME || !held_is_of(sb->shared, w, at) ||
-		    (at < sb->n && !graft_has_sockets(sb->grafts, at)))
+		    (at < sb->n &&
+		     (!graft_has_sockets(sb->grafts, at) || !graft_is_orphan(sb->grafts, at))))
 			continue;
 		if (id <= atomic_load(last_id)) /* another one here may have it */
 			*h.id = atomic_fetch_add(last_id, 1) + 1;
@@ -320,6 +329,8 @@ static bool prepare(struct standby *sb)
 		case HAS_COME:
 			some = true;
 		}
+		if (at < sb->n && !graft_is_orphan(sb->grafts, at))
+			continue;
 		pthread_mutex_lock(&sb->lock);
 		find_ways(sb, &h);
 		pthread_mutex_unlock(&sb->lock);
@@ -333,14 +344,19 @@ static bool prepare(struct standby *sb)
 static void on_look(struct timer *t)
 {
 	struct standby *sb = container_of(t, struct standby, look);
-	uint64_t before = sb->adopted;
-	bool some = prepare(sb), left;
+	uint64_t before = sb->adopted, began = clock_ms();
+	bool some, left;
 
+	sb->revives = sb->reload->privileged && began >= sb->revive_ms;
+	some = prepare(sb);
 	if (some)
 		threads_call(&sb->reload->threads, adopt_some, sb);
 	/* what has left or ended meanwhile has no use for them, and its slot gets another session */
 	for (uint32_t at = 0; some && at < sb->n; at++)
 		graft_close_sockets(sb->grafts, at);
+	/* thousands that fail for long are not to keep this thread busy */
+	if (sb->revives)
+		sb->revive_ms = clock_ms() + REVIVE_MS + 10 * (clock_ms() - began);
 	if (sb->adopted != before)
 		log_info("standby: %llu sessions of another relay have come",
 			 (unsigned long long)(sb->adopted - before));
@@ -932,13 +948,13 @@ int standby_open(struct standby *sb, struct reload *r)
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
 		struct held h = held_at(sb->shared, at);
 
+		begin_looks(sb);
 		if (h.state != HELD_STANDBY && !(h.state == HELD_ACTIVE && *h.mirrored))
 			continue;
 		follow_address(sb, &h.leg[0]->tuple.local);
 		/* else another relay has it by now */
 		if (h.state == HELD_ACTIVE && !is_here(sb, &h))
 			send_back(sb, at);
-		begin_looks(sb);
 	}
 	return 0;
 }

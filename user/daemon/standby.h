@@ -56,6 +56,8 @@ struct standby {
 	struct udp_grafts *udp;
 	uint32_t n; /* slots, and as many of UDP */
 	struct timer look;
+	uint64_t revive_ms; /* when what has no sockets may get some, */
+	bool revives;       /* and so it is now */
 	_Atomic uint64_t adopted, refused;
 	_Atomic uint64_t claimed_ms; /* a session was adopted: packets come here now */
 

@@ -58,6 +58,7 @@ struct slot {
 	int sockets[2];    /* made anew, and not taken; -1: none */
 	bool given;        /* they were, or could not be */
 	bool held;         /* it is another relay's, and nobody has adopted it */
+	bool bare;         /* its session has none */
 };
 
 struct grafts {
@@ -147,6 +148,7 @@ static uint32_t take(struct grafts *gs)
 		gs->first = gs->slots[slot].next;
 		gs->n_free--;
 		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+		__atomic_store_n(&gs->slots[slot].bare, false, __ATOMIC_RELEASE);
 		bit_set(gs->used, slot, true);
 	}
 	pthread_mutex_unlock(&gs->lock);
@@ -663,13 +665,27 @@ void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2])
 {
 	memcpy(gs->slots[slot].sockets, fds, sizeof(gs->slots[slot].sockets));
 	gs->slots[slot].given = true;
-	gs->slots[slot].asked = 0; /* that was another session */
-	gs->slots[slot].probing = false;
 }
 
 bool graft_has_sockets(const struct grafts *gs, uint32_t slot)
 {
 	return gs->slots[slot].given;
+}
+
+void graft_begin(struct grafts *gs, uint32_t slot, bool bare)
+{
+	gs->slots[slot].asked = 0; /* those were others */
+	gs->slots[slot].probing = false;
+	__atomic_store_n(&gs->slots[slot].bare, bare, __ATOMIC_RELEASE);
+}
+
+bool graft_is_bare(const struct grafts *gs, uint32_t slot)
+{
+	enum graft_state state = graft_state(gs, slot);
+
+	return __atomic_load_n(&gs->slots[slot].bare, __ATOMIC_ACQUIRE) &&
+	       gs->all[slot].worker != GRAFT_NOBODY &&
+	       (state == GRAFT_ACTIVE || state == GRAFT_RETURNING);
 }
 
 bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *address)

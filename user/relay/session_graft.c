@@ -342,14 +342,25 @@ bool session_graft_leave_behind(struct session *s)
 	return true;
 }
 
-void session_graft_adopt(struct session *s, uint32_t slot)
+void session_graft_take_sockets(struct session *s)
 {
 	const struct forward_conf *fc = s->forward->conf;
+	int fds[2];
+
+	graft_take_sockets(grafts_of(s), s->graft, fds);
+	graft_begin(grafts_of(s), s->graft, fds[CLIENT] < 0);
+	for (unsigned int side = 0; side < 2; side++) {
+		s->sides[side].fd = fds[side];
+		tcp_set_session_options(fds[side], fc->nodelay, fc->keepalive_ms);
+	}
+}
+
+void session_graft_adopt(struct session *s, uint32_t slot)
+{
 	struct worker *w = s->worker;
 	struct grafts *gs = grafts_of(s);
 	volatile struct graft_entry *e = graft_of(gs, slot);
 	struct addr upstream = graft_tuple_address(&e->side[UPSTREAM].tuple, false);
-	int fds[2];
 
 	s->id = e->id;
 	shared_saw_id(w->shared, s->id);
@@ -359,10 +370,8 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	if (s->addrs)
 		s->server = servers_find(&s->forward->servers, &s->addrs->addrs[0]);
 	s->graft = slot;
-	graft_take_sockets(gs, slot, fds);
+	session_graft_take_sockets(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
-		s->sides[dir].fd = fds[dir];
-		tcp_set_session_options(fds[dir], fc->nodelay, fc->keepalive_ms);
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
 		s->flows[dir].reason = REASON_ADOPTED;
 		s->flows[dir].engine = s->forward->engine;

@@ -70,3 +70,5 @@ bool session_graft_leave_behind(struct session *s);
 
 /* Make S, which is new, the session of SLOT, which a daemon before this one has left. */
 void session_graft_adopt(struct session *s, uint32_t slot);
+/* The sockets that its slot was given become those of S. */
+void session_graft_take_sockets(struct session *s);

@@ -544,6 +544,14 @@ void session_leave_behind(struct worker *w)
 		}
 }
 
+void session_revive(struct session *s)
+{
+	if (s->sides[CLIENT].fd >= 0)
+		return;
+	session_graft_take_sockets(s);
+	look_at_graft(s);
+}
+
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot)
 {
 	struct session *s = new_session(w, f, client);

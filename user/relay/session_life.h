@@ -19,6 +19,8 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
  */
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client,
 		  uint32_t slot);
+/* If S, which was adopted, has no sockets, it gets those that its slot was given. */
+void session_revive(struct session *s);
 
 /* --- what a worker asks of its sessions, on its thread --- */
 
