@@ -150,7 +150,14 @@ class Pair:
         for relay in RELAYS:
             self.link(relay)
 
+    def expect_sane(self, relay):
+        """A build with a sanitizer has said nothing."""
+        said = tail(self.relays[relay].process.log)
+        expect("Sanitizer:" not in said, said)
+
     def start(self, relay, *options):
+        if relay in self.relays:
+            self.expect_sane(relay)
         self.relays[relay] = Daemon(
             self.lab, self.program, "auto", (), "--config", self.lab.path("culvert.conf"),
             "--graft-pins", os.path.join(self.pins, relay), "--session-log", "-",
@@ -355,6 +362,8 @@ class Pair:
                 self.link(to)
             self.wait_synced(to)
         self.daemon = self.relays["relay"]
+        for relay in RELAYS:
+            self.expect_sane(relay)
 
 
 def hardware_address(pair, role, dev):

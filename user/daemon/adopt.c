@@ -66,22 +66,23 @@ struct held held_at(const struct shared *shared, uint32_t at)
 	struct graft_entry *g = (struct graft_entry *)graft_of(shared->grafts, at % n);
 	struct udp_flow *f = (struct udp_flow *)udp_flow_of(grafts_udp(shared->grafts), at % n);
 	struct held h = { .leg = { &g->side[0].leg, &g->side[1].leg },
-			  .forward = &g->forward,
-			  .source = &g->source,
-			  .mirrored = &g->mirrored,
-			  .alone_ms = &g->alone_ms,
-			  .id = &g->id };
+			  .forward = (void *)&g->forward,
+			  .source = (void *)&g->source,
+			  .mirrored = (void *)&g->mirrored,
+			  .alone_ms = (void *)&g->alone_ms,
+			  .id = (void *)&g->id };
+	uint32_t used = __atomic_load_n(&f->used, __ATOMIC_ACQUIRE);
 
 	if (at >= n)
 		h = (struct held){ .leg = { &f->leg[0], &f->leg[1] },
-				   .forward = &f->forward,
-				   .source = &f->source,
-				   .mirrored = &f->mirrored,
-				   .alone_ms = &f->left_ms,
-				   .id = &f->id };
-	if (at < n ? graft_carries(shared->grafts, at) : f->used == 1)
+				   .forward = (void *)&f->forward,
+				   .source = (void *)&f->source,
+				   .mirrored = (void *)&f->mirrored,
+				   .alone_ms = (void *)&f->left_ms,
+				   .id = (void *)&f->id };
+	if (at < n ? graft_carries(shared->grafts, at) : used == 1)
 		h.state = HELD_ACTIVE;
-	else if (at < n ? graft_state(shared->grafts, at) == GRAFT_STANDBY : f->used == UDP_STANDBY)
+	else if (at < n ? graft_state(shared->grafts, at) == GRAFT_STANDBY : used == UDP_STANDBY)
 		h.state = HELD_STANDBY;
 	return h;
 }

@@ -31,8 +31,9 @@ void adopt_sessions(struct shared *shared, struct threads *ts, const struct forw
 struct held {
 	enum { HELD_NOTHING, HELD_ACTIVE, HELD_STANDBY } state;
 	struct graft_leg *leg[2]; /* 0: the client */
-	uint32_t *forward, *source, *mirrored, *alone_ms;
-	__u64 *id;
+	/* other threads may write them at any time */
+	_Atomic uint32_t *forward, *source, *mirrored, *alone_ms;
+	_Atomic uint64_t *id;
 };
 
 struct held held_at(const struct shared *shared, uint32_t at);

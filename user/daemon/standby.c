@@ -41,6 +41,19 @@
 #define REVIVE_MS 5000
 #define BUFFER 65536
 
+/* Forwards, too: control requests have theirs when they ask what is shown. */
+static void lock_both(struct standby *sb)
+{
+	pthread_mutex_lock(&sb->reload->forwards.lock);
+	pthread_mutex_lock(&sb->lock);
+}
+
+static void unlock_both(struct standby *sb)
+{
+	pthread_mutex_unlock(&sb->lock);
+	pthread_mutex_unlock(&sb->reload->forwards.lock);
+}
+
 /* --- addresses, and ways: under the lock --- */
 
 /* RET: A's, or where it would be. */
@@ -150,14 +163,10 @@ static bool is_here(const struct standby *sb, const struct held *h)
  */
 static void look_at_lost(struct standby *sb, uint32_t at, const struct held *h, uint64_t ms)
 {
-	const struct forward *f;
-	uint64_t idle, keepalive;
+	const struct forward *f = forward_with_tag(&sb->reload->forwards, *h->forward);
+	uint64_t idle = f ? f->conf->idle_timeout_ms : 1;
+	uint64_t keepalive = f ? f->conf->keepalive_ms : 0;
 
-	pthread_mutex_lock(&sb->reload->forwards.lock);
-	f = forward_with_tag(sb->reload->forwards.first, *h->forward);
-	idle = f ? f->conf->idle_timeout_ms : 1;
-	keepalive = f ? f->conf->keepalive_ms : 0;
-	pthread_mutex_unlock(&sb->reload->forwards.lock);
 	if (idle && ms >= LOST_MS + idle)
 		*h->alone_ms = LET_GO;
 	else if (at < sb->n && keepalive && ms >= larger(keepalive, GONE_MS) && is_here(sb, h))
@@ -227,7 +236,7 @@ static enum { WAITS, STRAY, HAS_COME } arrival(const struct standby *sb, uint32_
 
 		if (sb->revives && graft_is_bare(sb->grafts, at))
 			return HAS_COME;
-		if (graft_of(sb->grafts, at)->worker != GRAFT_NOBODY)
+		if (!graft_is_orphan(sb->grafts, at))
 			return WAITS;
 		if (state == GRAFT_DONE)
 			return HAS_COME;
@@ -235,9 +244,9 @@ static enum { WAITS, STRAY, HAS_COME } arrival(const struct standby *sb, uint32_
 			return WAITS;
 	} else {
 		f = udp_flow_of(sb->udp, at - sb->n);
-		if (f->used != UDP_STANDBY ||
-		    !(f->at[0].packets || f->at[1].packets || f->at[0].word != UDP_ACTIVE ||
-		      f->at[1].word != UDP_ACTIVE))
+		if (h.state != HELD_STANDBY ||
+		    !(f->at[0].packets || f->at[1].packets || udp_graft_word(f, 0) != UDP_ACTIVE ||
+		      udp_graft_word(f, 1) != UDP_ACTIVE))
 			return WAITS;
 	}
 	return is_here(sb, &h) ? HAS_COME : STRAY;
@@ -362,9 +371,12 @@ static void on_look(struct timer *t)
 			 (unsigned long long)(sb->adopted - before));
 	pthread_mutex_lock(&sb->lock);
 	left = sb->news && look_at_addresses(sb);
-	if (clock_ms() >= sb->look_ms + LOST_LOOK_MS)
-		look_at_held(sb);
 	pthread_mutex_unlock(&sb->lock);
+	if (clock_ms() >= sb->look_ms + LOST_LOOK_MS) {
+		lock_both(sb);
+		look_at_held(sb);
+		unlock_both(sb);
+	}
 	if (left)
 		threads_tell_of_grafts(&sb->reload->threads);
 	timer_set(&sb->reload->loop, t, clock_ms() + LOOK_MS);
@@ -377,19 +389,6 @@ static void begin_looks(void *arg)
 	struct standby *sb = arg;
 
 	timer_set(&sb->reload->loop, &sb->look, 0);
-}
-
-/* Forwards, too: control requests have theirs when they ask what is shown. */
-static void lock_both(struct standby *sb)
-{
-	pthread_mutex_lock(&sb->reload->forwards.lock);
-	pthread_mutex_lock(&sb->lock);
-}
-
-static void unlock_both(struct standby *sb)
-{
-	pthread_mutex_unlock(&sb->lock);
-	pthread_mutex_unlock(&sb->reload->forwards.lock);
 }
 
 static void mark_ports(uint8_t *ports, const struct endpoint *e, uint8_t as)
@@ -498,7 +497,9 @@ static void close_stream(struct stream *s)
 	free(s->buffer);
 	free(s->told);
 	free(s->known);
+	pthread_mutex_lock(&s->sb->lock);
 	s->known = NULL; /* last: another one may use it */
+	pthread_mutex_unlock(&s->sb->lock);
 }
 
 /* --- export --- */
@@ -521,25 +522,25 @@ static bool put(struct stream *s, struct graft_record *r)
 	return true;
 }
 
-static uint32_t key_of_session(const struct stream *s, uint32_t slot)
+static uint32_t key_of_session(const struct stream *s, const struct held *h, uint32_t slot)
 {
 	const volatile struct graft_entry *g = graft_of(s->sb->grafts, slot);
 	uint64_t offered = g->offered_ns;
 
 	if (graft_state(s->sb->grafts, slot) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
 		return 0;
-	return ((uint32_t)(offered / 1000) ^ (uint32_t)g->id << 20) << 5 | g->side[1].fin << 3 |
+	return ((uint32_t)(offered / 1000) ^ (uint32_t)*h->id << 20) << 5 | g->side[1].fin << 3 |
 	       g->side[0].fin << 1 | 1;
 }
 
-static uint32_t key_of_flow(const struct stream *s, uint32_t slot)
+static uint32_t key_of_flow(const struct stream *s, const struct held *h, uint32_t slot)
 {
 	const volatile struct udp_flow *f = udp_flow_of(s->sb->udp, slot);
 
 	if ((uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - f->born < s->after_ns >> UDP_TICK_SHIFT ||
 	    !(udp_graft_carries(s->sb->udp, slot, 0) || udp_graft_carries(s->sb->udp, slot, 1)))
 		return 0;
-	return (uint32_t)f->id << 1 | 1;
+	return (uint32_t)*h->id << 1 | 1;
 }
 
 /*
@@ -552,7 +553,7 @@ static uint32_t key_of(const struct stream *s, const struct held *h, uint32_t at
 		return *h->alone_ms == LET_GO ? 0 : (s->sb->moves + 1) << 1;
 	if (h->state == HELD_NOTHING || *h->mirrored == GRAFT_OVER)
 		return 0;
-	return at < s->sb->n ? key_of_session(s, at) : key_of_flow(s, at - s->sb->n);
+	return at < s->sb->n ? key_of_session(s, h, at) : key_of_flow(s, h, at - s->sb->n);
 }
 
 /* The place of what has that tuple; or NO_SLOT. */
@@ -561,6 +562,16 @@ static uint32_t find(const struct standby *sb, const struct graft_tuple *client,
 	uint32_t slot = udp ? udp_graft_find(sb->udp, client) : graft_find(sb->grafts, client);
 
 	return udp && slot != NO_SLOT ? slot + sb->n : slot;
+}
+
+typedef uint64_t __attribute__((may_alias)) word;
+
+/* What packet programs and workers change meanwhile, word by word: a record needs no more. */
+__attribute__((no_sanitize("thread"))) static void copy(void *to, const volatile void *from,
+							size_t size)
+{
+	for (size_t i = 0; i < size / sizeof(word); i++)
+		((word *)to)[i] = ((const volatile word *)from)[i];
 }
 
 /*
@@ -607,9 +618,9 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 	*h.mirrored = GRAFT_TOLD;
 	ret->kind = udp ? RECORD_UDP : RECORD_TCP;
 	if (udp)
-		ret->flow = *(struct udp_flow *)udp_flow_of(sb->udp, at - sb->n);
+		copy(&ret->flow, udp_flow_of(sb->udp, at - sb->n), sizeof(ret->flow));
 	else
-		ret->tcp = *(struct graft_entry *)graft_of(sb->grafts, at);
+		copy(&ret->tcp, graft_of(sb->grafts, at), sizeof(ret->tcp));
 }
 
 /* Tell of what is at AT if that has changed.  False: the reader does not take it. */
@@ -908,7 +919,6 @@ struct json_object *standby_json(struct standby *sb)
 	json_add_int(o, "refused", sb->refused);
 	pthread_mutex_lock(&sb->lock);
 	json_add_int(o, "addresses", sb->n_addresses);
-	pthread_mutex_unlock(&sb->lock);
 	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
 		uint64_t synced = s->synced_ms, last = s->last_ms, now = clock_ms();
 		struct json_object *one;
@@ -925,6 +935,7 @@ struct json_object *standby_json(struct standby *sb)
 		json_add_bool(one, "same_ports", s->same_ports);
 		json_append(list, one);
 	}
+	pthread_mutex_unlock(&sb->lock);
 	json_add(o, "streams", list);
 	return o;
 }

@@ -200,6 +200,11 @@ static uint32_t ways_of(const struct grafts *gs, uint32_t slot, int side)
 	return __atomic_load_n(&gs->all[slot].side[side].way.ways, __ATOMIC_ACQUIRE);
 }
 
+static uint32_t least_ways(const struct grafts *gs)
+{
+	return __atomic_load_n(&gs->skel->bss->graft_ways_least, __ATOMIC_ACQUIRE);
+}
+
 /* Another daemon has counted the ways of sessions that were left. */
 static void begin_ways(struct grafts *gs)
 {
@@ -569,14 +574,15 @@ uint8_t *grafts_unsynced(const struct grafts *gs)
 
 void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu)
 {
-	uint32_t ways = gs->skel->bss->graft_ways;
+	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 
+	/* whom policies of IPsec concern, only sockets know */
+	if (__atomic_load_n(&gs->policies, __ATOMIC_RELAXED))
+		ways = least_ways(gs);
 	w->via = GRAFT_VIA_LOOKUP;
 	w->mtu = mtu;
 	w->ifindex = ifindex;
-	/* whom policies of IPsec concern, only sockets know */
-	__atomic_store_n(&w->ways, gs->policies ? gs->skel->bss->graft_ways_least - 1 : ways - 1,
-			 __ATOMIC_RELEASE);
+	__atomic_store_n(&w->ways, ways - 1, __ATOMIC_RELEASE);
 }
 
 static void set_free(struct grafts *gs, uint32_t slot)
@@ -656,9 +662,14 @@ void graft_wake(struct grafts *gs, uint32_t slot)
 	change(gs, slot, GRAFT_STANDBY, GRAFT_ACTIVE);
 }
 
+static uint32_t worker_of(const struct grafts *gs, uint32_t slot)
+{
+	return __atomic_load_n(&gs->all[slot].worker, __ATOMIC_RELAXED);
+}
+
 bool graft_is_orphan(const struct grafts *gs, uint32_t slot)
 {
-	return gs->all[slot].worker == GRAFT_NOBODY && graft_carries(gs, slot);
+	return graft_carries(gs, slot) && worker_of(gs, slot) == GRAFT_NOBODY;
 }
 
 void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2])
@@ -684,7 +695,7 @@ bool graft_is_bare(const struct grafts *gs, uint32_t slot)
 	enum graft_state state = graft_state(gs, slot);
 
 	return __atomic_load_n(&gs->slots[slot].bare, __ATOMIC_ACQUIRE) &&
-	       gs->all[slot].worker != GRAFT_NOBODY &&
+	       worker_of(gs, slot) != GRAFT_NOBODY &&
 	       (state == GRAFT_ACTIVE || state == GRAFT_RETURNING);
 }
 
@@ -706,10 +717,10 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 	if (!change(gs, slot, GRAFT_ACTIVE, GRAFT_SETTING))
 		return false;
 	g->alone_ms = 0;
-	g->worker = GRAFT_NOBODY;
+	__atomic_store_n(&g->worker, GRAFT_NOBODY, __ATOMIC_RELAXED);
 	set_held(gs, slot, true);
 	change(gs, slot, GRAFT_SETTING, GRAFT_STANDBY);
-	if (g->mirrored == GRAFT_OVER)
+	if (__atomic_load_n(&g->mirrored, __ATOMIC_RELAXED) == GRAFT_OVER)
 		graft_drop(gs, slot);
 	return true;
 }
@@ -723,7 +734,8 @@ enum graft_change grafts_look(struct grafts *gs)
 	if (run(gs, GRAFT_ROUTES, 0))
 		return GRAFT_CHANGE_NONE;
 	gs->routes = *(volatile __u32 *)&gs->skel->bss->graft_routes;
-	gs->policies = *(volatile __u32 *)&gs->skel->bss->graft_policies;
+	__atomic_store_n(&gs->policies, *(volatile __u32 *)&gs->skel->bss->graft_policies,
+			 __ATOMIC_RELAXED);
 	if (policies == gs->policies)
 		return routes == gs->routes ? GRAFT_CHANGE_NONE : GRAFT_CHANGE_ROUTES;
 	bpf_map_update_elem(gs->attached.interfaces, &none, &gs->policies, BPF_ANY);
@@ -818,7 +830,7 @@ static enum graft_doubt doubt_of(struct grafts *gs, uint32_t slot)
 	if (is_refused(gs, slot))
 		return GRAFT_DOUBT_REFUSED;
 	/* unless policies have changed, and a socket has not answered since */
-	if ((int32_t)(oldest(gs, slot) - gs->skel->bss->graft_ways_least) >= 0)
+	if ((int32_t)(oldest(gs, slot) - least_ways(gs)) >= 0)
 		return probing ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
 	gs->slots[slot].probing = true;
 	return ++gs->slots[slot].judged > JUDGED_MOST ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
@@ -848,7 +860,7 @@ bool graft_forget_doubt(struct grafts *gs, uint32_t slot)
 
 unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
 {
-	return gs->skel->bss->graft_ways - oldest(gs, slot);
+	return __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE) - oldest(gs, slot);
 }
 
 /* --- sockets of sessions that were left --- */

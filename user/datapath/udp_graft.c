@@ -157,7 +157,7 @@ static void set_used(struct udp_grafts *us, uint32_t slot, uint32_t used)
 	int more = (used == UDP_STANDBY) - (f->used == UDP_STANDBY);
 
 	__atomic_fetch_add(held, (uint16_t)more, __ATOMIC_SEQ_CST);
-	f->used = used;
+	__atomic_store_n(&f->used, used, __ATOMIC_RELEASE);
 }
 
 bool udp_graft_has_port(const struct udp_grafts *us, in_port_t port)
@@ -228,14 +228,21 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f)
 
 /* --- flows of other relays --- */
 
+static uint32_t used_of(const struct udp_grafts *us, uint32_t slot)
+{
+	return __atomic_load_n(&us->flows[slot].used, __ATOMIC_ACQUIRE);
+}
+
 /* Nothing has come for F so far. */
 static void stand_by(const struct udp_grafts *us, struct udp_flow *f)
 {
-	for (int leg = 0; leg < 2; leg++)
-		f->at[leg] = (struct udp_leg){ .word = UDP_ACTIVE,
-					       .heard = ticks() | 1,
-					       .seen = *us->ways - 1,
-					       .path_mtu = f->at[leg].path_mtu };
+	for (struct udp_leg *at = f->at; at < f->at + 2; at++) {
+		at->heard = ticks() | 1;
+		at->seen = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE) - 1;
+		at->why = at->gone = 0;
+		at->packets = at->bytes = 0;
+		__atomic_store_n(&at->word, UDP_ACTIVE, __ATOMIC_RELEASE);
+	}
 	f->left_ms = 0;
 }
 
@@ -260,7 +267,7 @@ bool udp_graft_is_held(struct udp_grafts *us, const struct graft_tuple *t)
 {
 	uint32_t slot = us ? udp_graft_find(us, t) : NO_UDP_SLOT;
 
-	return slot != NO_UDP_SLOT && us->flows[slot].used == UDP_STANDBY;
+	return slot != NO_UDP_SLOT && used_of(us, slot) == UDP_STANDBY;
 }
 
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot)
@@ -277,7 +284,7 @@ int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *
 	for (int leg = 0; leg < 2; leg++) {
 		at = find(us, &f->leg[leg].tuple);
 		was[leg] = at ? (*at - 1) >> 1 : NO_UDP_SLOT;
-		taken = taken || (at && us->flows[was[leg]].used != UDP_STANDBY);
+		taken = taken || (at && used_of(us, was[leg]) != UDP_STANDBY);
 	}
 	for (int leg = 0; leg < 2 && !taken; leg++)
 		if (find(us, &f->leg[leg].tuple))

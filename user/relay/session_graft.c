@@ -274,7 +274,8 @@ bool session_graft_is_away(const struct session *s)
 {
 	struct grafts *gs = grafts_of(s);
 
-	return session_is_grafted(s) && session_runs(s) && graft_of(gs, s->graft)->mirrored &&
+	return session_is_grafted(s) && session_runs(s) &&
+	       __atomic_load_n(&graft_of(gs, s->graft)->mirrored, __ATOMIC_RELAXED) &&
 	       !grafts_have(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local);
 }
 

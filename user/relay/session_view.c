@@ -93,9 +93,10 @@ void session_view(const struct session *s, struct session_view *ret)
 		.connect_ms = s->connect_ms,
 		.client = s->client,
 		.not_grafted = session_graft_hindrance(s),
-		.standby = standby_text(shared, grafted,
-					grafted && graft_of(shared->grafts, s->graft)->mirrored ==
-							   GRAFT_TOLD),
+		.standby = standby_text(
+			shared, grafted,
+			grafted && __atomic_load_n(&graft_of(shared->grafts, s->graft)->mirrored,
+						   __ATOMIC_RELAXED) == GRAFT_TOLD),
 		.flows = { view_flow(s, CLIENT, grafted), view_flow(s, UPSTREAM, grafted) },
 	};
 	if (s->told && s->told->header.has_addresses)

@@ -378,7 +378,7 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.client = s->client,
 		.not_grafted = waits ? graft_refusal_name((enum graft_refusal)why) : "",
 		.standby = standby_text(s->worker->shared, carries(s, CLIENT),
-					f->mirrored == GRAFT_TOLD),
+					__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) == GRAFT_TOLD),
 		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
 	};
 	if (!client_addr_equal(&s->client, &s->peer))
@@ -1102,7 +1102,8 @@ void udp_sessions_part(struct worker *w)
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		const volatile struct udp_flow *f = flow_of(s);
 
-		if (!f->mirrored || !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
+		if (!__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) ||
+		    !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
 		    grafts_have(w->shared->grafts, &f->leg[0].tuple.local))
 			continue;
 		count_kernel(s);
