@@ -317,12 +317,6 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 	}
 }
 
-/* P ends something, or moves its stream by more than its payload: a bit error would, too. */
-static __always_inline bool claims_much(const struct found *f, const struct packet *p)
-{
-	return p->flags & (FIN | RST) || diff(end_of(p), (__u32)f->mine->end) > (__s32)p->len;
-}
-
 /* Translate P and send it to the other end. */
 static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struct packet *p,
 				   __u32 state)
@@ -349,8 +343,6 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 			__sync_fetch_and_add(&graft_outside, 1);
 			return DROP;
 		}
-		if (claims_much(f, p) && !is_sound(skb, p))
-			return DROP;
 		if (f->fits)
 			track(f, p, state);
 	}
@@ -402,8 +394,6 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 	if (in_vain ? diff(p->seq, acked) > 0 || diff(p->ack, (__u32)mine->acked) < 0 :
 		      p->seq != acked || p->ack + mine->ack_add != (__u32)other->end)
 		return GRAFT_IN_HAND;
-	if (!is_sound(skb, p))
-		return GRAFT_ORDER;
 	a = seen_of(skb, mine, 0);
 	b = seen_of(skb, other, 1);
 	if (!a || !b || !a->established || !b->established)
@@ -515,7 +505,7 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	struct graft_entry *g = f->g;
 	__u64 now = bpf_ktime_get_ns();
 
-	if (p->flags & SYN || !is_sound(skb, p) || !is_welcome(f, p)) {
+	if (p->flags & SYN || !is_welcome(f, p)) {
 		__sync_fetch_and_add(&graft_outside, 1);
 		return DROP;
 	}
