@@ -395,7 +395,7 @@ static const struct model_flow *draw_flow(const struct model *m)
 
 /* --- the comparison --- */
 
-/* A time that is set is 1, as in the model. */
+/* A time that is set is 1, as in the model.  No end asks in vain here: each asks once. */
 static void round_times(struct graft_entry *g)
 {
 	g->ended_ns = !!g->ended_ns;
@@ -404,6 +404,7 @@ static void round_times(struct graft_entry *g)
 		g->side[side].heard_ns = !!g->side[side].heard_ns;
 		g->side[side].data_ns = !!g->side[side].data_ns;
 		g->side[side].probed_ns = !!g->side[side].probed_ns;
+		g->side[side].asked_ns = g->side[side].asked_at = 0;
 	}
 }
 
