@@ -377,7 +377,10 @@ static __always_inline int kill(struct graft_entry *g)
 
 /*
  * May the session go back to its sockets with P?  The caller holds LOCKED_2.  If P asks IN_VAIN, both
- * streams go on from what is acknowledged: their senders have the rest, and nothing is on its way.
+ * streams go on from what is acknowledged: their senders have the rest, and nothing is on its way.  An
+ * end may have got more, and acknowledge it before its socket has sent it again.  TCP would drop that,
+ * and send the first segment again for ever: so that is lowered to what has left
+ * (`frozen_write`).
  */
 static __always_inline int look_back(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				     bool in_vain)
@@ -583,8 +586,12 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 	case 0:
 		return READ_ONCE(f->g->state) ? DROP : PASS;
 	case GRAFT_OFFERED:
-		return f->g->shifted ? shift(skb, f->mine, p, false) : PASS;
+		if (!f->g->shifted)
+			return PASS;
+		__attribute__((fallthrough));
 	case GRAFT_RETURNED:
+		if (diff(p->ack, f->mine->frozen_write + f->mine->back_write) > 0)
+			p->ack = f->mine->frozen_write + f->mine->back_write; /* see look_back() */
 		return shift(skb, f->mine, p, false);
 	}
 	return pass_on(skb, f, p, state);
@@ -802,8 +809,11 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 	case GRAFT_LOCKED:
 		note_leaving(skb, f, p);
 		hold(skb, f, p);
-		return f->g->shifted ? shift(skb, f->mine, p, true) : PASS;
+		if (!f->g->shifted)
+			return PASS;
+		__attribute__((fallthrough));
 	case GRAFT_RETURNED:
+		grow_32(&f->mine->frozen_write, end_of(p));
 		return shift(skb, f->mine, p, true);
 	case GRAFT_STANDBY: /* the stack's answers, and what sockets had that are closed */
 	case GRAFT_SETTING:

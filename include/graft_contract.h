@@ -190,7 +190,7 @@ struct graft_side {
 	__u8 ipv6;           /* 1: on the wire */
 	__u8 refused;        /* by the daemon, until a graft begins: no packet may be sent there */
 
-	/* The frozen socket's write_seq and rcv_nxt. */
+	/* The frozen socket's write_seq and rcv_nxt; RETURNED: what it has sent since, tracked. */
 	__u32 frozen_write, frozen_read;
 
 	/* The wire's numbers minus the socket's, 0 before the first return; ts: of what we send. */

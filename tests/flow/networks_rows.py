@@ -452,6 +452,17 @@ ROWS = (
         go
         pause 2
         """, wait=15),
+    Row("the way is silent, again and again", routers="front back", sizes=(300000, 200, 150000),
+        pace=0, wait=40, udp="-", families="4 6", speakers="client greets", middle="""
+        go
+        back: nft add table inet s; nft add chain inet s f "{ type filter hook forward priority 0; }"
+        for i in 1 2 3 4; do
+            sleep 1; nft add rule inet s f oifname b1 drop
+            sleep 1; nft add rule inet s f iifname b1 drop; nft list ruleset >/dev/null
+            sleep .8; nft flush chain inet s f
+            sleep 1; nft add rule inet s f iifname b1 drop
+            sleep 1; nft flush chain inet s f
+        done"""),
     *(Row(f"{what} forbids packets to the {end}", middle=f"""
         relay: ip46 {what.replace('rule', 'rule add prohibit')} {address}
         go
