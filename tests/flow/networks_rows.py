@@ -439,7 +439,8 @@ ROWS = (
         for f in 4 6; do echo 1 >/proc/sys/net/ipv$f/fib_multipath_hash_policy; done
         ip46 route replace 10.0.1.0/24 nexthop via 10.0.3.1 nexthop via 10.0.6.1
         front: ip46 route add 10.0.9.2/32 via 10.0.6.2
-        {MORTAL}""", routers="front front2", wait=25, dial="10.0.9.2", udp="-",
+        {MORTAL}""", routers="front front2", wait=25, dial="10.0.9.2", udp="-", again=False,
+        families="4 6", speakers="client greets",
         middle=DEAD.format("front", "f1") + "\n go\n pause 12"),
 
     Row("the route moves to a tunnel without an address", middle=f"""
