@@ -378,7 +378,8 @@ static void view(const struct udp_session *s, struct session_view *ret)
 		.client = s->client,
 		.not_grafted = waits ? graft_refusal_name((enum graft_refusal)why) : "",
 		.standby = standby_text(s->worker->shared, carries(s, CLIENT),
-					__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) == GRAFT_TOLD),
+					__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) ==
+						GRAFT_TOLD),
 		.flows = { view_flow(s, CLIENT), view_flow(s, UPSTREAM) },
 	};
 	if (!client_addr_equal(&s->client, &s->peer))
