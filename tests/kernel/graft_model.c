@@ -589,6 +589,23 @@ static enum model_verdict shift(struct model_frame *f, const struct graft_side *
 	return MODEL_PASS;
 }
 
+/* The same in a session that has returned: its socket may have sent less than the end has got. */
+static enum model_verdict shift_back(struct model_frame *f, struct graft_side *s,
+				     const struct parts *p, bool out)
+{
+	uint32_t most = s->frozen_write + s->back_write, end = end_of(p);
+
+	if (out && ahead(end, s->frozen_write) > 0)
+		s->frozen_write = end;
+	if (!out && (p->flags & (ACK | SYN)) == ACK && ahead(p->ack, most) > 0) {
+		uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
+
+		put32(p->tcp + 8, most);
+		sum_again(f, p, ip_was, tcp_was);
+	}
+	return shift(f, s, p, out);
+}
+
 /* --- what arrives --- */
 
 /* `passed` is in the numbers of the socket. */
@@ -614,7 +631,7 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 	}
 	if (!p->odd)
 		let_pass(at->mine, p);
-	return at->g->shifted ? shift(f, at->mine, p, false) : MODEL_PASS;
+	return at->g->shifted ? shift_back(f, at->mine, p, false) : MODEL_PASS;
 }
 
 static uint32_t why_not_back(const struct place *at, const struct parts *p, bool odd)
@@ -793,7 +810,7 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	case GRAFT_LOCKED_2: /* forever, here */
 		return MODEL_DROP;
 	case GRAFT_RETURNED:
-		return shift(f, at.mine, &p, false);
+		return shift_back(f, at.mine, &p, false);
 	case GRAFT_RETURNING:
 		at.g->why_not = why_not_back(&at, &p, false);
 		if (!(p.flags & SYN) && is_inside(&at, &p))
@@ -940,9 +957,9 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 			at.mine->left = end_of(&p);
 		if (at.g->hold && (uint32_t)m->now_ms - at.g->held_ms < GRAFT_HOLD_MS)
 			hold(f, at.mine, &p);
-		return at.g->shifted ? shift(f, at.mine, &p, true) : MODEL_PASS;
+		return at.g->shifted ? shift_back(f, at.mine, &p, true) : MODEL_PASS;
 	case GRAFT_RETURNED:
-		return shift(f, at.mine, &p, true);
+		return shift_back(f, at.mine, &p, true);
 	case GRAFT_STANDBY: /* nothing of it leaves this relay; its port is taken */
 	case GRAFT_SETTING:
 		return p.flags & SYN ? frozen(m, f, &at, &p) : MODEL_DROP;
