@@ -263,7 +263,8 @@ class Trial(Rig):
         self.proven()
         self.reload("max-sessions-per-client = 3", forwards=self.one())
         third, other = self.proven(), self.proven(source="10.0.1.11")
-        second.ask()
+        for _ in range(2):  # a question after an answer proves the session, which then stays
+            second.ask()
         expect(not self.client().is_heard(), "a fourth session of a client")
         expect(self.errors("client-limit"), "not counted as client-limit")
         for client in second, third, other:
