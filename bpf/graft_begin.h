@@ -415,7 +415,7 @@ __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 {
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
-	__u32 from;
+	__u32 from = 0; /* s->from here makes one load of two pointers, which Linux 6.12 refuses */
 
 	if (!s || bpf_ktime_get_coarse_ns() - s->heard_ns < GRAFT_SILENT_NS)
 		return 0;
@@ -423,7 +423,8 @@ __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 	if (!sk)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
-	from = tp ? tp->inet_conn.icsk_inet.sk.sk_rx_dst_ifindex : s->from;
+	if (tp)
+		from = tp->inet_conn.icsk_inet.sk.sk_rx_dst_ifindex;
 	bpf_sk_release(sk);
 	if (from && from != s->from && !bpf_map_lookup_elem(&interfaces, &from))
 		graft_stray = from;
