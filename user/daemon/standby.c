@@ -39,6 +39,7 @@
 #define LOST_MS 20000   /* and if not, what it had is lost, and times out from then on */
 #define LOST_LOOK_MS 1000
 #define REVIVE_MS 5000
+#define FORGET_MS 10000 /* addresses that no session names any more */
 #define BUFFER 65536
 
 /* Forwards, too: control requests have theirs when they ask what is shown. */
@@ -152,14 +153,14 @@ static bool is_here(const struct standby *sb, const struct held *h)
 	return grafts_have(sb->grafts, &h->leg[0]->tuple.local);
 }
 
-#define LET_GO                                                                                     \
-	UINT32_MAX /* of alone_ms: nobody has taken it, and it is taken out at the next look */
+/* Value of alone_ms: nobody has taken the session, and the next look takes it out. */
+#define LET_GO UINT32_MAX
 
 /*
- * H, of which no relay has told for MS, and no packet has come, nor for another that is held:
- * time-outs are its owner's, which is gone, and whose time-outs begin then.  Who has no packets must not reset it, nor ask its ends: the
- * question for its neighbour would bring packets here.  So it is let go in silence.  But where
- * keepalive is due first, it is taken over for that.
+ * No relay has told of H for MS, and no held session has had a packet in that time.  The owner of H is
+ * gone, so its time-outs begin.  A relay without packets must not reset H, nor probe its ends: the
+ * question for a neighbour would bring packets here.  So H is let go in silence, unless keepalive is
+ * due first: then H is taken over, to be probed.
  */
 static void look_at_lost(struct standby *sb, uint32_t at, const struct held *h, uint64_t ms)
 {
@@ -192,7 +193,6 @@ static void look_at_held(struct standby *sb)
 			look_at_lost(sb, at, &h, smaller(now - *h.alone_ms, claimed));
 	}
 	sb->look_ms = clock_ms();
-	forget_addresses(sb);
 }
 
 /* Both ways of what has no sockets yet. */
@@ -371,8 +371,12 @@ static void on_look(struct timer *t)
 			 (unsigned long long)(sb->adopted - before));
 	pthread_mutex_lock(&sb->lock);
 	left = sb->news && look_at_addresses(sb);
+	if (began >= sb->forgot_ms + FORGET_MS) {
+		forget_addresses(sb);
+		sb->forgot_ms = began;
+	}
 	pthread_mutex_unlock(&sb->lock);
-	if (clock_ms() >= sb->look_ms + LOST_LOOK_MS) {
+	if (began >= sb->look_ms + LOST_LOOK_MS) {
 		lock_both(sb);
 		look_at_held(sb);
 		unlock_both(sb);

@@ -65,7 +65,8 @@ struct standby {
 	struct stream streams[STREAMS_MAX];
 	struct routes routes;
 	_Atomic uint32_t moves;            /* of addresses */
-	uint64_t look_ms;                  /* at what no relay tells of, last */
+	uint64_t look_ms;                  /* at sessions of which no relay tells, last */
+	uint64_t forgot_ms;                /* addresses were forgotten, last */
 	uint64_t looked_ms;                /* at addresses */
 	bool news;                         /* since then, or one of them leaves */
 	unsigned int n_addresses;          /* at most N */
