@@ -327,7 +327,7 @@ static inline __u32 graft_clock(__u32 units)
 	return (units + 1) * 1074;
 }
 
-/* What other relays know of a session. */
+/* The knowledge that other relays have of a session. */
 enum graft_mirrored {
 	GRAFT_UNKNOWN,
 	GRAFT_TOLD, /* one has been told of it */

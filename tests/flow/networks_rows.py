@@ -165,7 +165,7 @@ MORTAL = """
         echo 1 >$c/mcast_solicit; done; done
     echo 1 >/proc/sys/net/ipv4/fib_multipath_use_neigh
 """
-# What comes there is lost: no link goes down, and no route is withdrawn.
+# Packets that come there are lost: no link goes down, and no route is withdrawn.
 DEAD = """{0} nft: table netdev dead {{ chain dead {{ type filter hook ingress device {1} priority 0
 drop\n}}\n}}"""
 LOCAL = "iifname lo accept\noifname lo accept\n"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What accelerators of local TCP do: established sockets of a cgroup go into a hash, and what one
- * sends to another of them is put into its queue, past TCP.
+ * An accelerator of local TCP, as of service meshes: established sockets of a cgroup go into a hash,
+ * and bytes from one to another are put into its queue, past TCP.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>

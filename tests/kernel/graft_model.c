@@ -261,7 +261,7 @@ static bool is_inside(const struct place *at, const struct parts *p)
 	return fits(at, p, (uint32_t)at->other->acked, (uint32_t)at->other->end);
 }
 
-/* What went by elsewhere is not counted here. */
+/* Bytes that went by elsewhere are not counted here. */
 static void move_to(struct graft_side *s, uint32_t end, uint32_t acked)
 {
 	uint64_t carried = s->end - s->begun;

@@ -109,7 +109,7 @@ static char *without_comment(char *line)
 }
 
 /*
- * What the section that begins with LINE, "[sni FORWARD NAME...]", is called: its first name.
+ * Begin the section of LINE, "[sni FORWARD NAME...]", which has the name of its first NAME.
  * Returns SCOPE_SNI; 0: there is no such section.
  */
 static enum option_scope begin_sni(struct config_reader *r, char *line)

@@ -69,8 +69,8 @@ extern const struct option_def option_table[OPTIONS_MAX + 1]; /* the last one ha
 const struct option_def *option_find(const char *name, enum option_scope scope);
 
 /*
- * What to say of NAME, which is no option at SCOPE, behind that: " (did you mean ...?)", or ": it
- * belongs to ..."; or "".
+ * A hint to print behind NAME, which is no option at SCOPE: " (did you mean ...?)", or ": it belongs
+ * to ..."; or "".
  */
 #define OPTION_HINT_LEN 64
 const char *option_hint(const char *name, enum option_scope scope, char buf[OPTION_HINT_LEN]);

@@ -209,7 +209,7 @@ static void add_handovers(struct scrape *s)
 	}
 }
 
-/* Those that a forward may use. */
+/* The carriers that a forward may use. */
 static void add_carriers(struct scrape *s)
 {
 	const struct probe_start *p = s->actions->probe;
