@@ -874,6 +874,8 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 		const struct graft_side *side = gs->all[slot].side;
 		int *fds = gs->slots[slot].sockets;
 
+		if (!gs->all[slot].id) /* of a trial, whose process is gone */
+			continue;
 		fds[0] = tcp_revive(&side[0], uid);
 		fds[1] = fds[0] < 0 ? fds[0] : tcp_revive(&side[1], uid);
 		if (fds[1] >= 0)
