@@ -6,8 +6,9 @@ Conversations run through `culvert --engine graft` in a lab, with IPv4 and IPv6,
 loss, SACK, window scaling and timestamps.  All packets of both wires are captured.  The offsets of
 a session follow from its two handshakes alone; from then on each packet that the relay sends on
 must be one that has come, with these offsets, and each that comes must be sent on, until the
-session ends.  Nothing else may leave.  A TSecr must be a clock that the end itself has sent.  Then
-the same where sessions move to another relay and back, by plan and by loss of power: the offsets
+session ends.  Nothing else may leave.  A TSecr must be a clock that the end itself has sent.  With
+losses a session whose end asks in vain goes back to its sockets, and is judged up to then.  Then the
+same where sessions move to another relay and back, by plan and by loss of power: the offsets
 of the handshakes hold on the wires of both.
 
 usage: graft_wire.py [--culvert build/culvert] [--sessions N]        (as root)
@@ -307,9 +308,15 @@ class Session:
         if was.clocks():
             self.check_clocks(was, now)
 
+    def asks_again(self, at):
+        """In the two seconds before AT an end has sent again, twice."""
+        sent = [(p.side, p.seq) for p in self.packets
+                if at.when - 2 < p.when < at.when and not p.out and p.payload]
+        return len(sent) - len(set(sent)) > 1
+
     def run(self, moves=()):
         """MOVES: when sessions have moved to another relay; of two, the order is not certain."""
-        waiting, grafted, ended = [], False, 0
+        waiting, grafted, ended, returned = [], False, 0, False
         for p in self.packets if moves else ():
             if not p.out and p.clocks():
                 self.sent_clocks[p.side].add(p.clocks()[0])
@@ -327,6 +334,9 @@ class Session:
                     self.own_clock[p.side] = p.clocks()[0]
                 if grafted and moves and not p.payload and p.flags == ACK:
                     self.tally["probes of adopted sockets"] += 1
+                elif grafted and self.asks_again(p):
+                    returned = True
+                    break
                 elif grafted:
                     self.fail("a packet of the relay itself", p)
                 continue
@@ -341,9 +351,10 @@ class Session:
             self.check(was, p)
             ended += bool(p.flags & RST)
         for p in waiting:
-            if p.expected and not p.used:
+            if p.expected and not p.used and not returned:
                 self.fail("not sent on", p)
         self.tally[f"grafted IPv{self.families[0]} to IPv{self.families[1]}"] += grafted
+        self.tally["returned"] += returned
         self.tally["sessions"] += 1
 
 

@@ -330,6 +330,7 @@ class Trial(Rig):
             self.begin("max-reply-factor = 5", options=(f"{RELAY}:9120", f"{SERVER}:7120"))
             with inside(f"{self.lab.name}-client"), \
                     socket.create_connection((RELAY, 9120), 2 * SLOW, ("10.0.1.11", 0)):
+                wait_until(lambda: self.daemon.ask("sessions")["sessions"], "the session of TCP")
                 self.client(source="10.0.1.11").ask(100, reply=5000)  # whose address has a session
 
     def test_flood(self):
