@@ -324,7 +324,6 @@ static int revive_grafts(struct daemon *d)
 
 	if (!gs)
 		return 0;
-	upstream_learn_grafts(gs, udp_port_any);
 	r = standby_open(&d->standby, &d->reload);
 	grafts_revive(gs, d->account.uid);
 	r = r ?: netlink_watch_open(&d->routes, &d->loop, &d->standby);

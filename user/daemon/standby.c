@@ -392,6 +392,7 @@ static void begin_looks(void *arg)
 {
 	struct standby *sb = arg;
 
+	upstream_avoid(sb->grafts);
 	timer_set(&sb->reload->loop, &sb->look, 0);
 }
 

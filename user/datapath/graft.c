@@ -57,7 +57,6 @@ struct slot {
 	uint32_t asked_ms; /* when (low half) */
 	int sockets[2];    /* made anew, and not taken; -1: none */
 	bool given;        /* they were, or could not be */
-	bool held;         /* it is another relay's, and nobody has adopted it */
 	bool bare;         /* its session has none */
 };
 
@@ -70,7 +69,6 @@ struct grafts {
 	uint32_t routes, policies; /* as seen last */
 	uint32_t look_from;        /* slot, for strays */
 	_Atomic bool doubtful;     /* a session was, since the main thread has looked */
-	_Atomic unsigned int held; /* slots that are */
 	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
@@ -128,14 +126,6 @@ uint32_t graft_tag(const char *name)
 
 /* --- the queue of free slots --- */
 
-/* Before others can find what is held, and after. */
-static void set_held(struct grafts *gs, uint32_t slot, bool held)
-{
-	if (gs->slots[slot].held != held)
-		atomic_fetch_add(&gs->held, held ? 1 : -1U);
-	gs->slots[slot].held = held;
-}
-
 /* The slot that was given back first, if it can be used again; or NO_SLOT. */
 static uint32_t take(struct grafts *gs)
 {
@@ -165,7 +155,6 @@ void grafts_leave_slot(struct grafts *gs)
 
 static void put(struct grafts *gs, uint32_t slot)
 {
-	set_held(gs, slot, false);
 	pthread_mutex_lock(&gs->lock);
 	bit_set(gs->used, slot, false);
 	gs->slots[slot].put_ms = (uint32_t)clock_ms();
@@ -191,7 +180,6 @@ static void fill_queue(struct grafts *gs)
 			put(gs, i);
 		else
 			bit_set(gs->used, i, true);
-		set_held(gs, i, graft_state(gs, i) == GRAFT_STANDBY);
 	}
 }
 
@@ -640,21 +628,9 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 		set_free(gs, slot);
 		return r == GRAFT_IN_HAND ? -EADDRINUSE : -ENOSPC;
 	}
-	set_held(gs, slot, true);
 	__atomic_store_n(&g->state, GRAFT_STANDBY, __ATOMIC_SEQ_CST);
 	*ret_slot = slot;
 	return 0;
-}
-
-void graft_adopt(struct grafts *gs, uint32_t slot, uint32_t worker)
-{
-	gs->all[slot].worker = worker;
-	set_held(gs, slot, false);
-}
-
-bool grafts_hold(const struct grafts *gs)
-{
-	return gs && atomic_load(&gs->held);
 }
 
 void graft_wake(struct grafts *gs, uint32_t slot)
@@ -718,7 +694,6 @@ bool graft_leave(struct grafts *gs, uint32_t slot)
 		return false;
 	g->alone_ms = 0;
 	__atomic_store_n(&g->worker, GRAFT_NOBODY, __ATOMIC_RELAXED);
-	set_held(gs, slot, true);
 	change(gs, slot, GRAFT_SETTING, GRAFT_STANDBY);
 	if (__atomic_load_n(&g->mirrored, __ATOMIC_RELAXED) == GRAFT_OVER)
 		graft_drop(gs, slot);

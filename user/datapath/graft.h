@@ -182,10 +182,6 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot);
 uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple);
 /* Take out what is STANDBY in SLOT.  False: nothing is. */
 bool graft_drop(struct grafts *gs, uint32_t slot);
-/* Sessions are held that are other relays': a port is chosen so that graft_find() finds none. */
-bool grafts_hold(const struct grafts *gs);
-/* It is a session's of that worker from now on. */
-void graft_adopt(struct grafts *gs, uint32_t slot, uint32_t worker);
 /* STANDBY: ACTIVE, as if a packet had come. */
 void graft_wake(struct grafts *gs, uint32_t slot);
 /* It came from another relay, or was left, and no worker has it. */

@@ -378,5 +378,5 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 		s->flows[dir].engine = s->forward->engine;
 	}
 	w->grafted[slot] = s;
-	graft_adopt(gs, slot, w->index);
+	__atomic_store_n(&e->worker, w->index, __ATOMIC_RELAXED);
 }

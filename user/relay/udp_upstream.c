@@ -96,11 +96,6 @@ bool udp_port_is_used(in_port_t port)
 	return atomic_load(&free_at[ntohs(port)]) == NEVER;
 }
 
-in_port_t udp_port_any(void)
-{
-	return n_ours ? htons(ours[arc4random_uniform(n_ours)]) : 0;
-}
-
 /* --- sockets that rest --- */
 
 /* Nobody needs UP any more.  Events of this batch may still point at it. */

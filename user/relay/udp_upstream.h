@@ -39,8 +39,6 @@ bool udp_port_take_this(in_port_t port);
 void udp_port_put(in_port_t port, uint64_t free_ms);
 /* It was taken, and not put back. */
 bool udp_port_is_used(in_port_t port);
-/* One that this machine lends, for TCP, too, whatever it is used for; 0: there is none. */
-in_port_t udp_port_any(void);
 
 /*
  * A socket has one session.  When that has had all its answers, the socket may rest, and serve

@@ -3,8 +3,8 @@
 
 #include <errno.h>
 #include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -13,6 +13,9 @@
 #include "datapath/tcp.h"
 #include "relay/marked_sockets.h"
 
+#ifndef IP_LOCAL_PORT_RANGE
+#define IP_LOCAL_PORT_RANGE 51 /* since Linux 6.3 */
+#endif
 #define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
 
 SYSCALLS_ALLOWED(
@@ -26,8 +29,9 @@ SYSCALLS_ALLOWED(
 		SYSCALL_ARG(2, 0)),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
 		SYSCALL_ARG(2, 0)),
-	SYSCALL(bind), SYSCALL(connect),
-	SYSCALL(getsockname));
+	SYSCALL(connect),
+	SYSCALL(getsockname),
+	SETSOCKOPT_IF(PART_GRAFT, IPPROTO_IP, IP_LOCAL_PORT_RANGE));
 
 enum cause upstream_cause(int error)
 {
@@ -45,39 +49,6 @@ enum cause upstream_cause(int error)
 	default:
 		return tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);
 	}
-}
-
-/* --- tuples of other relays' sessions --- */
-
-#define TRIES 64
-
-static const struct grafts *grafts;
-static in_port_t (*draw_port)(void);
-
-void upstream_learn_grafts(const struct grafts *gs, in_port_t (*draw)(void))
-{
-	grafts = gs;
-	draw_port = draw;
-}
-
-/*
- * Bind FD to SOURCE and a port that no session of another relay to TO has.  The kernel, which chooses
- * the port else, does not know of these.  -errno.
- */
-static int bind_unheld(int fd, const struct sockaddr *source, const struct addr *to)
-{
-	struct addr a = { .len = sizeof(a.in6) };
-	struct graft_tuple t;
-	int r = -EADDRINUSE;
-
-	memcpy(&a.in6, source, sizeof(a.in6));
-	for (unsigned int i = 0; i < TRIES && r == -EADDRINUSE; i++) {
-		addr_set_port(&a, draw_port());
-		graft_tuple_set(&t, (const struct sockaddr *)&to->ss, (struct sockaddr *)&a.ss);
-		if (graft_find(grafts, &t) == NO_SLOT)
-			r = bind(fd, (struct sockaddr *)&a.ss, a.len) ? -errno : 0;
-	}
-	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
 }
 
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
@@ -99,16 +70,14 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 		r = socket_bind_interface(fd, fc->interface);
 	/* there is room for either family, and either takes so many bytes */
 	if (!r && source && !fc->listen.udp)
-		r = grafts_hold(grafts) ?
-			    bind_unheld(fd, source, to) :
-			    socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
+		r = socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
 	if (!r)
 		return fd;
 	close(fd);
 	return r;
 }
 
-/* --- a socket that meets itself --- */
+/* --- ports that the kernel must not choose --- */
 
 /* Ports that the kernel may connect from; what a kernel has that does not tell. */
 static unsigned int first_port = 1024, last_port = 65535;
@@ -134,19 +103,62 @@ void upstream_ports(unsigned int ret[2])
 	ret[1] = last_port;
 }
 
+#define TRIES 256
+
+static const struct grafts *_Atomic grafts; /* NULL: no other relay's session can be here */
+
+void upstream_avoid(const struct grafts *gs)
+{
+	atomic_store(&grafts, gs);
+}
+
+static bool is_held(const struct addr *to, const struct addr *own)
+{
+	const struct grafts *gs = atomic_load(&grafts);
+	struct graft_tuple t;
+
+	if (!gs)
+		return false;
+	graft_tuple_set(&t, (const struct sockaddr *)&to->ss, (const struct sockaddr *)&own->ss);
+	return graft_find(gs, &t) != NO_SLOT;
+}
+
+/*
+ * Disconnect FD, to be connected from FIRST or another port.  The kernel chooses ports that are even, or
+ * odd, as the first one: once all others of these are in use, it would choose those that are held.
+ */
+static void disconnect(int fd, unsigned int first)
+{
+	const struct sockaddr nowhere = { .sa_family = AF_UNSPEC };
+	uint32_t range = first | last_port << 16;
+
+	connect(fd, &nowhere, sizeof(nowhere));
+	setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range));
+}
+
 /*
  * Where nobody listens at a port of this machine, the kernel may choose that very port to connect
  * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,
- * simultaneous open).
+ * simultaneous open).  Nor does the kernel know of tuples that sessions of other relays have: a SYN
+ * from one of these goes no further than to the packet programs.
  */
 int upstream_connect(int fd, const struct addr *to)
 {
-	int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
-	struct addr own = { .len = sizeof(own.ss) };
 	unsigned int port = ntohs(addr_port(to));
+	bool may_meet_itself = port >= first_port && port <= last_port;
 
-	if ((!error || error == EINPROGRESS) && port >= first_port && port <= last_port &&
-	    !getsockname(fd, (struct sockaddr *)&own.ss, &own.len) && addr_equal(&own, to))
-		return ECONNREFUSED;
-	return error;
+	for (unsigned int i = 0; i < TRIES; i++) {
+		int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
+		struct addr own = { .len = sizeof(own.ss) };
+
+		if ((error && error != EINPROGRESS) || !(may_meet_itself || atomic_load(&grafts)) ||
+		    !addr_is_inet(to) || getsockname(fd, (struct sockaddr *)&own.ss, &own.len))
+			return error;
+		if (addr_equal(&own, to))
+			return ECONNREFUSED;
+		if (!is_held(to, &own))
+			return error;
+		disconnect(fd, first_port + !(i % 2));
+	}
+	return EADDRNOTAVAIL;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include "base/addr.h"
@@ -24,8 +23,8 @@ bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last);
 void upstream_learn_ports(void);
 /* The first and the last of them. */
 void upstream_ports(unsigned int ret[2]);
-/* Sessions of other relays in GS keep their tuples; DRAW a port for others.  Once, as above. */
-void upstream_learn_grafts(const struct grafts *gs, in_port_t (*draw)(void));
+/* Sessions of other relays may be in GS from now on: they keep their tuples. */
+void upstream_avoid(const struct grafts *gs);
 
 /*
  * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:
