@@ -348,7 +348,6 @@ static void change_forwards(struct plan *p)
 		at = &f->next;
 	}
 	*at = gone;
-	forwards_index(all);
 }
 
 /* Who looks at forwards and sessions finds all of it done, or nothing. */

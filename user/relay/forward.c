@@ -12,7 +12,7 @@
 
 void forwards_init(struct forwards *all)
 {
-	memset(all, 0, sizeof(*all));
+	all->first = NULL;
 	pthread_mutex_init(&all->lock, NULL);
 }
 
@@ -38,24 +38,11 @@ struct forward *forwards_find(const struct forwards *all, const char *name)
 
 struct forward *forward_with_tag(const struct forwards *all, uint32_t tag)
 {
-	struct forward *f = all->by_tag[tag % TAG_BUCKETS];
+	struct forward *f = all->first;
 
 	while (f && f->tag != tag)
-		f = f->next_tag;
+		f = f->next;
 	return f;
-}
-
-void forwards_index(struct forwards *all)
-{
-	struct forward **at;
-
-	memset(all->by_tag, 0, sizeof(all->by_tag));
-	for (struct forward *f = all->first; f; f = f->next) {
-		for (at = &all->by_tag[f->tag % TAG_BUCKETS]; *at;)
-			at = &(*at)->next_tag;
-		*at = f;
-		f->next_tag = NULL;
-	}
 }
 
 static bool is_gone(const struct forward *f)
@@ -69,20 +56,16 @@ static bool is_gone(const struct forward *f)
 void forwards_reap(struct forwards *all)
 {
 	struct forward **at = &all->first, *f;
-	bool some = false;
 
 	pthread_mutex_lock(&all->lock);
 	while ((f = *at)) {
 		if (is_gone(f)) {
 			*at = f->next;
 			forward_free(f);
-			some = true;
 		} else {
 			at = &f->next;
 		}
 	}
-	if (some)
-		forwards_index(all);
 	pthread_mutex_unlock(&all->lock);
 }
 

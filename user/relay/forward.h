@@ -86,17 +86,14 @@ struct forward {
 					* thread that reloads alone */
 	enum forward_state state; /* the rest is guarded by forwards->lock */
 	bool draining;            /* its sockets are closed, see reload_drain() */
-	struct forward *next, *next_tag;
+	struct forward *next;
 };
-
-#define TAG_BUCKETS 1024
 
 /* A list: active forwards in the order of the configuration, then the others. */
 struct forwards {
 	/* Guards the list.  The thread that reloads may read without it; no worker does. */
 	pthread_mutex_t lock;
 	struct forward *first;
-	struct forward *by_tag[TAG_BUCKETS]; /* the same */
 };
 
 void forwards_init(struct forwards *all);
@@ -106,8 +103,6 @@ void forwards_close(struct forwards *all);
 struct forward *forwards_find(const struct forwards *all, const char *name);
 /* The first with that graft_tag(); or NULL. */
 struct forward *forward_with_tag(const struct forwards *all, uint32_t tag);
-/* The list has changed: find them by tag again. */
-void forwards_index(struct forwards *all);
 /* Free what is not active and has no sessions.  Takes the lock. */
 void forwards_reap(struct forwards *all);
 

@@ -205,7 +205,7 @@ static void enter(struct udp_session *s)
 	struct udp_flow f = {
 		.leg[CLIENT].tuple = s->tuple,
 		.id = s->id,
-		.forward = graft_tag(forward_name(s->forward->conf)),
+		.forward = s->forward->tag,
 		.idle = udp_graft_idle(s->forward->conf->idle_timeout_ms),
 	};
 
