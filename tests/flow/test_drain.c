@@ -224,7 +224,7 @@ ROW(for_good)
 	rig_stop(d);
 }
 
-#define OPERATOR_MS 8000 /* longer than PRIVILEGED_PATIENCE_MS */
+#define OPERATOR_MS 8000 /* longer than PRIVILEGED_PATIENCE_S */
 
 /* The control socket is not held up for long by a privileged process that hangs, nor for ever. */
 ROW(hung)

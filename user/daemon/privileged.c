@@ -23,7 +23,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +33,6 @@
 #include <unistd.h>
 
 #include "base/array.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "base/syscalls_allowed.h"
@@ -43,7 +41,6 @@
 #include "datapath/tcp.h"
 #include "relay/listener.h"
 
-#define LOCK_LOOK_MS 5                 /* between two looks whether a lock is free */
 #define PRIVILEGED_FD SANDBOX_CHILD_FD /* the pair, as this process knows it */
 
 /* Room for what comes with descriptors. */
@@ -376,7 +373,7 @@ static _Noreturn void serve_all(int fd, const struct config *c, int argc, char *
 SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_PRIVILEGED, sendto),
 	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
-	SYSCALL_IF(PART_PRIVILEGED, poll), SYSCALL_IF(PART_PRIVILEGED, ppoll),
+	SETSOCKOPT_IF(PART_PRIVILEGED, SOL_SOCKET, SO_RCVTIMEO),
 	SYSCALL_IF(PART_PRIVILEGED, close));
 
 /* With the lock. */
@@ -392,16 +389,14 @@ static int give_up(struct privileged *p)
 }
 
 /*
- * Wait until END_MS for the answer that it owes, and for the descriptors that come before it; RET_N is
- * how many.  -EAGAIN: it has not answered in time.
+ * Wait for the answer that it owes, and for the descriptors that come before it; RET_N is how many.
+ * -EAGAIN: it has not answered in time.
  */
-static int receive(struct privileged *p, uint64_t end_ms, struct privileged_answer *a, int *fds,
+static int receive(struct privileged *p, int flags, struct privileged_answer *a, int *fds,
 		   size_t *ret_n)
 {
 	_Alignas(struct cmsghdr) char control[ROOM_FOR_FDS];
-	struct pollfd answer = { .fd = p->fd, .events = POLLIN };
 	struct iovec iov = { a, sizeof(*a) };
-	uint64_t now_ms;
 	ssize_t len;
 
 	*ret_n = 0;
@@ -412,9 +407,7 @@ static int receive(struct privileged *p, uint64_t end_ms, struct privileged_answ
 				    .msg_controllen = sizeof(control) };
 		const struct cmsghdr *c;
 
-		now_ms = clock_ms();
-		poll(&answer, 1, end_ms > now_ms ? (int)(end_ms - now_ms) : 0);
-		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+		len = recvmsg(p->fd, &m, MSG_CMSG_CLOEXEC | flags);
 		c = len == 1 ? CMSG_FIRSTHDR(&m) : NULL;
 		if (c) {
 			*ret_n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -430,23 +423,26 @@ static int receive(struct privileged *p, uint64_t end_ms, struct privileged_answ
 }
 
 /*
- * Take the lock by END_MS, and the answer to an earlier request that came too late for that, by LATE_MS.
- * -EAGAIN: not in time, and the lock is not taken.
+ * Take the lock, set the time for an answer, and take the one to an earlier request that came too late
+ * for that.  -EAGAIN: not in time, and the lock is not taken.
  */
-static int begin(struct privileged *p, uint64_t end_ms, uint64_t late_ms)
+static int begin(struct privileged *p, bool reads)
 {
+	const struct timeval patience = { .tv_sec = reads ? PRIVILEGED_READ_S :
+							    PRIVILEGED_PATIENCE_S };
 	int fds[WORKERS_MAX], r = 0;
-	struct privileged_answer late = { 0 };
+	struct privileged_answer late;
+	struct timespec until;
 	size_t n = 0;
 
-	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	while (pthread_mutex_trylock(&p->lock)) {
-		if (clock_ms() >= end_ms)
-			return -EAGAIN;
-		poll(NULL, 0, LOCK_LOOK_MS);
-	}
+	clock_gettime(CLOCK_REALTIME, &until); /* ThreadSanitizer knows no other */
+	until.tv_sec += patience.tv_sec;
+	if (pthread_mutex_timedlock(&p->lock, &until))
+		return -EAGAIN;
+	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	/* the main thread may ask again and again, and waits for a late answer once */
 	if (!p->ended && p->owes)
-		r = receive(p, late_ms, &late, fds, &n);
+		r = receive(p, reads ? 0 : MSG_DONTWAIT, &late, fds, &n);
 	close_all(fds, n);
 	if (r == -EAGAIN)
 		pthread_mutex_unlock(&p->lock);
@@ -460,8 +456,6 @@ static int begin(struct privileged *p, uint64_t end_ms, uint64_t late_ms)
 static int ask(struct privileged *p, struct privileged_request *q, int *fds, char *err,
 	       size_t errlen)
 {
-	bool reads = q->op == PRIVILEGED_READ_CONFIG;
-	uint64_t end_ms = clock_ms() + (reads ? PRIVILEGED_READ_MS : PRIVILEGED_PATIENCE_MS);
 	struct privileged_answer a = { 0 };
 	size_t n = 0;
 	int r;
@@ -473,12 +467,11 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 			 "--privileged-process no");
 		return -EPERM;
 	}
-	/* the main thread may ask again and again, and waits for a late answer once */
-	r = begin(p, end_ms, reads ? end_ms : 0);
+	r = begin(p, q->op == PRIVILEGED_READ_CONFIG);
 	if (!r) {
 		r = -EPIPE;
 		if (!p->ended && send(p->fd, q, sizeof(*q), MSG_NOSIGNAL) == sizeof(*q))
-			r = receive(p, end_ms, &a, fds, &n);
+			r = receive(p, 0, &a, fds, &n);
 		if (r && r != -EAGAIN)
 			r = give_up(p);
 		pthread_mutex_unlock(&p->lock);
@@ -512,7 +505,7 @@ static int filters(void *p, unsigned int ifindex, bool ethernet)
 int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
 		     struct privileged **ret)
 {
-	const struct timeval patience = { .tv_sec = PRIVILEGED_READ_MS / 1000 };
+	const struct timeval patience = { .tv_sec = PRIVILEGED_READ_S };
 	struct privileged *p = allocated(calloc(1, sizeof(*p)));
 	struct privileged_answer a = { 0 };
 	int fds[2], r;
@@ -541,11 +534,6 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 	}
 	*ret = p;
 	return 0;
-}
-
-void privileged_interrupt(struct privileged *p)
-{
-	shutdown(p->fd, SHUT_RD); /* whoever waits is told that it has ended */
 }
 
 void privileged_stop(struct privileged *p)

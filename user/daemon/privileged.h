@@ -36,7 +36,7 @@
  * there is no such process is an error like others.  On failure these functions return -errno, and
  * ERR says in one line what is wrong.  -EPIPE: the process has ended, and there will be none until
  * culvert is started again; the daemon goes on without.  -EAGAIN: the process has not answered within
- * PRIVILEGED_PATIENCE_MS, or PRIVILEGED_READ_MS for a configuration; its late answer is dropped, and the
+ * PRIVILEGED_PATIENCE_S, or PRIVILEGED_READ_S for a configuration; its late answer is dropped, and the
  * next request may succeed.  They wait for the answer, so no worker may ask.
  */
 struct privileged {
@@ -46,8 +46,9 @@ struct privileged {
 	bool ended, owes; /* with the lock only; OWES: an answer to a request that was given up */
 };
 
-#define PRIVILEGED_PATIENCE_MS 5000 /* the main thread waits meanwhile, which is watched */
-#define PRIVILEGED_READ_MS 60000    /* 10,000 forwards take seconds on a busy machine */
+#define PRIVILEGED_PATIENCE_S 5 /* the main thread waits meanwhile, which is watched */
+/* 10,000 forwards take seconds on a busy machine; and a stop waits (TimeoutStopSec= of the unit). */
+#define PRIVILEGED_READ_S 20
 
 /*
  * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are what the
@@ -56,8 +57,6 @@ struct privileged {
  */
 int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
 		     struct privileged **ret);
-/* Wait for no answer any more, by whatever thread. */
-void privileged_interrupt(struct privileged *p);
 /* The process ends by itself, now or when this process ends.  NULL is fine. */
 void privileged_stop(struct privileged *p);
 

@@ -19,7 +19,6 @@
 #include "daemon/reload.h"
 
 #include <errno.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +39,6 @@
 #define PARSE_ROOM (64 << 20)  /* bytes; a file of 1 MiB becomes less */
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
 #define LOOK_MS 2000
-#define JOIN_LOOK_MS 5 /* between two looks whether the thread has ended */
 
 #define BUCKETS 16384 /* about as many forwards as a file has room for */
 
@@ -593,19 +591,13 @@ int reload_start(struct reload *r)
 
 void reload_stop(struct reload *r)
 {
-	uint64_t end_ms = clock_ms() + PRIVILEGED_PATIENCE_MS;
-
 	if (!r->started)
 		return;
 	pthread_mutex_lock(&r->lock);
 	r->stop = true;
 	pthread_mutex_unlock(&r->lock);
 	loop_wake(&r->loop);
-	while (pthread_tryjoin_np(r->thread, NULL)) {
-		if (r->privileged && clock_ms() > end_ms)
-			privileged_interrupt(r->privileged);
-		poll(NULL, 0, JOIN_LOOK_MS);
-	}
+	pthread_join(r->thread, NULL);
 	r->started = false;
 }
 
