@@ -247,20 +247,35 @@ static int await_names(struct servers *ss, struct server *const *tried, size_t n
 	return r;
 }
 
-/*
- * Nobody who asked the server of M lately has an answer: the next one shall ask at another address.
- * Who asks each time by another port would never find out.
- */
-static void move_on(const struct servers *ss, struct member *m, uint64_t now_ms)
+/* As servers_move_on(), with the lock. */
+static bool move_on(struct member *m, uint16_t at, bool refused, uint64_t now_ms)
 {
 	struct server *s = m->server;
-	uint16_t first = atomic_load(&s->first);
+	size_t n = m->list->n;
 
-	if (!ss->conf->listen.udp || !ss->conf->replies || m->list->n < 2 || !s->owes_ms ||
-	    now_ms < larger(s->owes_ms, s->moved_ms) + ASK_AGAIN_MS)
-		return;
+	if (n < 2 || atomic_load(&s->first) % n != at % n)
+		return n > 1;
+	if (!refused && (!s->owes_ms || now_ms < larger(s->owes_ms, s->moved_ms) + ASK_AGAIN_MS))
+		return false;
 	s->moved_ms = now_ms;
-	atomic_store(&s->first, (uint16_t)((first + 1) % m->list->n));
+	atomic_store(&s->first, (uint16_t)((at + 1) % n));
+	return true;
+}
+
+bool servers_move_on(struct servers *ss, const struct server *s, uint16_t at, bool refused,
+		     uint64_t now_ms)
+{
+	struct member *m;
+	uint64_t seen = 0;
+	bool moved;
+
+	pthread_mutex_lock(ss->lock);
+	m = find_name(ss, s->name);
+	moved = m && move_on(m, at, refused, now_ms);
+	if (m)
+		lookup_failed(&m->place->lookup, &seen, now_ms);
+	pthread_mutex_unlock(ss->lock);
+	return moved;
 }
 
 /* M gets a session. */
@@ -293,7 +308,9 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 	if (found) {
 		at = balance_pick(ss->conf->balance, c, found, hash_of(client));
 		best = container_of(c[at].turn, struct member, turn);
-		move_on(ss, best, now_ms);
+		/* who asks each time by another port would never find out */
+		if (ss->conf->listen.udp && ss->conf->replies)
+			move_on(best, atomic_load(&best->server->first), false, now_ms);
 		*ret = choose(best, now_ms);
 		*ret_list = addr_list_get(best->list);
 		r = (int)found;
@@ -360,18 +377,6 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 	judge(ss, s, false, error, now_ms);
 	pthread_mutex_unlock(ss->lock);
 	return may_move;
-}
-
-void servers_doubted(struct servers *ss, const struct server *s, uint64_t now_ms)
-{
-	struct member *m;
-	uint64_t seen = 0;
-
-	pthread_mutex_lock(ss->lock);
-	m = find_name(ss, s->name);
-	if (m)
-		lookup_failed(&m->place->lookup, &seen, now_ms);
-	pthread_mutex_unlock(ss->lock);
 }
 
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms)

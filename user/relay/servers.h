@@ -33,7 +33,7 @@ struct server {
 	 * The index of the address to begin with: one that connected after those before it had
 	 * failed, or were silent, so that not every session waits for a dead family anew; or the
 	 * first that a session had no time for.  Look-ups make new lists, mostly of the same
-	 * addresses.  session_connect.c writes it, of UDP udp_session.c and servers_pick().
+	 * addresses.  session_connect.c writes it, of UDP udp_session.c and servers_move_on().
 	 */
 	_Atomic uint16_t first;
 	char name[SERVER_NAME_LEN];
@@ -46,7 +46,7 @@ struct server {
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
-	uint64_t moved_ms;            /* UDP: when `first` moved last for its silence */
+	uint64_t moved_ms;            /* UDP: when servers_move_on() changed `first` last */
 	uint64_t check_ms;            /* when the next check is due */
 };
 
@@ -107,8 +107,13 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
  */
 bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
 		     uint64_t now_ms);
-/* S answers no more, though nothing says that it has failed: ask for a look-up of its name. */
-void servers_doubted(struct servers *ss, const struct server *s, uint64_t now_ms);
+/*
+ * UDP: S's address with the index AT does not answer, or has REFUSED.  Ask for a look-up; and begin with
+ * the next address if it has refused, or nobody who asked S lately has an answer.  True: S has another
+ * one to begin with.
+ */
+bool servers_move_on(struct servers *ss, const struct server *s, uint16_t at, bool refused,
+		     uint64_t now_ms);
 /* S has been connected to, which took TOOK_MS. */
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
 /* So long has S answered nobody who asked it. */

@@ -86,19 +86,21 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 {
 	const union client_addr *client = told ? &told->source : &m->peer;
 	struct graft_tuple tuple;
-	struct udp_session *s;
-	bool anew;
+	struct udp_session *s, *before = NULL;
 
 	graft_tuple_set(&tuple, &m->peer.sa, &m->local.sa);
 	s = udp_session_find(us->worker, &tuple, client);
-	anew = s && !us->old && udp_session_is_over(s);
-	if (anew)
+	if (s && !us->old && udp_session_is_over(s)) {
+		before = s;
 		s = NULL;
+	}
 	/* else another relay's is adopted in a moment: its client begins no second one */
 	if (!s && !us->old && !udp_graft_is_held(grafts_udp(us->worker->shared->grafts), &tuple))
 		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
-	if (s && anew)
-		s->answered = true;
+	if (s && before) {
+		s->answered = before->answered;
+		s->tried = before->connect_ms ? 0 : (uint16_t)(before->tried + 1);
+	}
 	if (s)
 		udp_session_take(s, us, m);
 	else if (us->old) /* as if nobody listened */

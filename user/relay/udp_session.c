@@ -157,16 +157,10 @@ static void leave_slot(struct udp_session *s)
 
 /* --- which carrier --- */
 
-/* Has the server of S an address that this has not tried? */
-static bool has_untried(const struct udp_session *s)
-{
-	return s->addrs && s->tried + 1U < s->addrs->n;
-}
-
-/* The same, and S has had no answer. */
+/* S has had no answer, and its server has an address that its client has not asked. */
 static bool may_move_on(const struct udp_session *s)
 {
-	return !s->connect_ms && has_untried(s);
+	return !s->connect_ms && s->tried + 1 < s->n_addresses;
 }
 
 /* Then its client's next datagram comes here, and goes elsewhere if there is no answer by then. */
@@ -441,7 +435,6 @@ static void forget(struct udp_session *s)
 		udp_upstreams_charge(&w->udp->upstreams, &s->client);
 	if (s->server)
 		server_leave(s->server);
-	addr_list_put(s->addrs);
 	pace_free(s->pace);
 	s->socket->refs--;
 }
@@ -521,58 +514,31 @@ static int connect_to(struct udp_session *s, const struct addr *to, const struct
 				 &s->upstream);
 }
 
-static uint16_t address_of(const struct udp_session *s)
-{
-	return (uint16_t)((s->first + s->tried) % s->addrs->n);
-}
-
-/* The next address, for S; and for new sessions, if they begin with the one that it leaves. */
-static void move_on(struct udp_session *s)
-{
-	uint16_t at = address_of(s);
-
-	s->tried++;
-	atomic_compare_exchange_strong(&s->server->first, &at, address_of(s));
-}
-
-/* Connect S to an address, or one of the next, that this machine has a way to.  -errno. */
-static int connect_server(struct udp_session *s)
+/* Connect S to an address of LIST that this machine has a way to.  -errno. */
+static int connect_server(struct udp_session *s, const struct addr_list *list)
 {
 	const struct forward_conf *fc = s->forward->conf;
-	int r, behind = ntohs(s->tuple.local_port) - ntohs(fc->listen.named_port);
+	uint16_t first = (uint16_t)(atomic_load(&s->server->first) % list->n);
+	int r = -ENETUNREACH, behind = ntohs(s->tuple.local_port) - ntohs(fc->listen.named_port);
 
-	for (;;) {
-		struct addr a = s->addrs->addrs[address_of(s)];
+	s->n_addresses = (uint16_t)list->n;
+	for (size_t i = 0; i < list->n; i++) {
+		struct addr a;
 		union client_addr to;
 
-		s->since_ms = now_of(s);
+		s->address = (uint16_t)((first + i) % list->n);
+		a = list->addrs[s->address];
 		if (fc->upstream.servers[0].at.n_ports > 1)
 			addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + behind)));
 		client_addr_set(&to, (const struct sockaddr *)&a.ss);
 		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward, &to);
 		r = s->upstream ? 0 : connect_to(s, &a, NULL);
-		if (!r || upstream_cause(-r) != CAUSE_CONNECT_UNREACHABLE || !has_untried(s))
+		if (!r && i)
+			atomic_store(&s->server->first, s->address);
+		if (!r || upstream_cause(-r) != CAUSE_CONNECT_UNREACHABLE)
 			return r;
-		move_on(s);
 	}
-}
-
-/* The address of S refuses, or says nothing: what its client sends goes to the next one. */
-static void try_next(struct udp_session *s)
-{
-	struct udp_upstream *up = s->upstream;
-	int r;
-
-	move_on(s);
-	leave_slot(s);
-	s->upstream = NULL;
-	r = connect_server(s);
-	if (!r) {
-		udp_upstream_close(up, UDP_PORT_OWED_MS);
-		return;
-	}
-	s->upstream = up;
-	end(s, r == -EADDRNOTAVAIL ? CAUSE_NO_PORT : upstream_cause(-r));
+	return r;
 }
 
 /* --- silence --- */
@@ -614,18 +580,16 @@ static void doubt_server(struct udp_session *s)
 	s->answered = s->answered || all_datagrams(s, UPSTREAM);
 	s->stale = s->answered;
 	if (s->server && s->stale)
-		servers_doubted(&s->forward->servers, s->server, now_of(s));
+		servers_move_on(&s->forward->servers, s->server, s->address, false, now_of(s));
 	if (s->server && atomic_load(&s->server->answered) &&
 	    servers_owed_ms(&s->forward->servers, s->server, now_of(s)) >= idle &&
 	    !has_answered(s, idle)) {
 		blame(s, ETIMEDOUT);
 		s->stale = true;
 	}
-	if (!s->answered && s->addrs) { /* its next datagrams go round the addresses again */
-		s->first = address_of(s);
+	if (!s->answered) /* round the addresses again */
 		s->tried = 0;
-	}
-	if ((s->stale || may_move_on(s)) && s->slot != NO_UDP_SLOT) /* these are to come here */
+	if ((s->stale || may_move_on(s)) && s->slot != NO_UDP_SLOT) /* that is to come here */
 		udp_graft_pass(grafts_of(s), s->slot, CLIENT);
 }
 
@@ -649,7 +613,11 @@ static void on_timer(struct timer *timer)
 
 bool udp_session_is_over(struct udp_session *s)
 {
-	if (s->stale && heard_ms(s, UPSTREAM) < s->unanswered_ms)
+	struct servers *ss = &s->forward->servers;
+
+	if ((s->stale && heard_ms(s, UPSTREAM) < s->unanswered_ms) ||
+	    (waits_for_answer(s) && now_of(s) >= s->born_ms + ASK_AGAIN_MS &&
+	     servers_move_on(ss, s->server, s->address, false, now_of(s))))
 		end(s, CAUSE_UPSTREAM_LOST);
 	s->stale = false;
 	return s->ended;
@@ -671,17 +639,21 @@ static void too_big(struct udp_session *s, uint32_t mtu)
 
 static void unreachable(struct udp_session *s, int error)
 {
+	struct servers *ss = &s->forward->servers;
+	bool moved;
+
 	if (heard_ms(s, UPSTREAM) >= heard_ms(s, CLIENT))
 		return;
-	if (may_move_on(s)) {
-		try_next(s);
+	moved = s->n_addresses > 1 && servers_move_on(ss, s->server, s->address, true, now_of(s));
+	if (moved && may_move_on(s)) { /* what its client sends next goes there */
+		s->unanswered_ms = heard_ms(s, CLIENT);
+		s->stale = true;
 		return;
 	}
 	log_cause(upstream_cause(error), LOG_WARNING, "session %llu, forward %s: its server: %s",
 		  (unsigned long long)s->id, forward_name(s->forward->conf), strerror(error));
-	if (has_untried(s)) /* others may live: who asks again tries these */
-		move_on(s);
-	else if (!has_others(s) || !has_answered(s, ALIVE_MS))
+	/* others may live, unless all were tried */
+	if (!(moved && s->connect_ms) && (!has_others(s) || !has_answered(s, ALIVE_MS)))
 		blame(s, error);
 	end(s, upstream_cause(error));
 	/* now: who asks again at once must not meet this session, nor what is left of it */
@@ -795,10 +767,6 @@ void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct
 	s->heard_ms[CLIENT] = now_of(s);
 	if (s->connect_ms)
 		prove(s);
-	else if (waits_for_answer(s) && now_of(s) >= s->since_ms + ASK_AGAIN_MS)
-		try_next(s);
-	if (s->ended)
-		return;
 	if (!pace_take(s->pace, CLIENT, m->len)) {
 		count_add(&s->worker->stats.errors[CAUSE_OVER_BANDWIDTH], udp_datagrams(m));
 		return;
@@ -856,8 +824,8 @@ static void first_answer(struct udp_session *s)
 	histogram_add(&fs->connects, took * 1000);
 	if (s->server) {
 		atomic_store(&s->server->answered, true);
-		if (s->addrs && atomic_load(&s->server->first) != address_of(s))
-			atomic_store(&s->server->first, address_of(s));
+		if (s->n_addresses > 1)
+			atomic_store(&s->server->first, s->address);
 		servers_connected(&s->forward->servers, s->server, took, now_of(s));
 	}
 }
@@ -963,14 +931,15 @@ static struct udp_session *new_session(struct udp_socket *us, struct forward *f,
 static enum cause choose_server(struct udp_session *s)
 {
 	struct servers *ss = &s->forward->servers;
+	struct addr_list *list;
 	uint64_t seen = 0;
-	int r = servers_pick(ss, &s->client, NULL, 0, &seen, now_of(s), &s->server, &s->addrs);
+	int r = servers_pick(ss, &s->client, NULL, 0, &seen, now_of(s), &s->server, &list);
 
 	if (r <= 0)
 		return r == -EHOSTDOWN ? CAUSE_NO_SERVER : CAUSE_NO_ADDRESS;
 	s->server_lost = atomic_load(&s->server->lost);
-	s->first = atomic_load_explicit(&s->server->first, memory_order_relaxed) % s->addrs->n;
-	r = connect_server(s);
+	r = connect_server(s, list);
+	addr_list_put(list);
 	if (!r)
 		return CAUSES;
 	if (upstream_cause(-r) == CAUSE_CONNECT_UNREACHABLE)

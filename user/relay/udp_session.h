@@ -54,12 +54,11 @@ struct udp_session {
 	union client_addr destination; /* the same: `local`, or what the header says */
 	union client_addr peer, local;
 	struct server *server;
-	struct addr_list *addrs; /* its addresses, a reference; NULL: a session of a daemon before */
-	uint16_t first;          /* index of the first one tried */
-	uint16_t tried;          /* how many were, before the one that it is at, */
-	uint64_t since_ms;       /* since then */
-	uint32_t server_lost;    /* server->lost when it got that */
-	struct pace *pace;       /* owned; NULL: its bandwidth has no limit */
+	uint16_t n_addresses; /* of its server; 0: of a session of a daemon before */
+	uint16_t address;     /* index of the one that it has */
+	uint16_t tried;       /* how many its client has asked in vain before, by other sessions */
+	uint32_t server_lost; /* server->lost when it got that */
+	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms;
 	uint32_t slot;         /* NO_UDP_SLOT: it is not entered */
 	uint32_t connect_ms;   /* until the first answer, and 1; 0: none */
@@ -112,7 +111,7 @@ struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple 
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret);
-/* A datagram of its client has come.  True: S has ended, as its server is silent, and begins anew. */
+/* A datagram of its client has come.  True: S has ended, as nobody answers, and begins anew. */
 bool udp_session_is_over(struct udp_session *s);
 /* M comes from its client, by US. */
 void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
