@@ -413,9 +413,6 @@ static void reload_now(struct reload *r, uint64_t number)
 			 p.result.removed, p.result.kept);
 	}
 	log_write(e ? LOG_ERR : LOG_INFO, "%s", said);
-	if (r->shared->session_log)
-		session_log_await_reopening(r->shared->session_log, p.result.session_log_error,
-					    sizeof(p.result.session_log_error));
 	/* systemd is told before those who wait for this reload */
 	tell_systemd("READY=1", said);
 	pthread_mutex_lock(&r->lock);
@@ -627,7 +624,11 @@ uint64_t reload_ask(struct reload *r)
 struct json_object *reload_json(struct reload *r)
 {
 	struct json_object *o = json_object_new_object();
+	char error[256] = "";
 
+	if (r->shared->session_log)
+		session_log_not_reopened(r->shared->session_log, error, sizeof(error));
+	json_add_text(o, "session_log_error", error);
 	pthread_mutex_lock(&r->lock);
 	json_add_int(o, "asked", r->asked);
 	json_add_int(o, "finished", r->finished);
@@ -637,7 +638,6 @@ struct json_object *reload_json(struct reload *r)
 	json_add_int(o, "changed", r->last.changed);
 	json_add_int(o, "removed", r->last.removed);
 	json_add_int(o, "kept", r->last.kept);
-	json_add_text(o, "session_log_error", r->last.session_log_error);
 	pthread_mutex_unlock(&r->lock);
 	return o;
 }

@@ -25,7 +25,6 @@
 struct reload_result {
 	unsigned int added, changed, removed, kept; /* forwards */
 	char error[1024];                           /* why nothing has changed; "": it has */
-	char session_log_error[256];                /* why that is not open anew */
 };
 
 struct reload {

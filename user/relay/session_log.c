@@ -36,7 +36,6 @@
 #define LOOK_MS 5        /* ... at whether the writer has ended */
 #define QUEUE_LEAST 8192 /* lines */
 #define ERROR_LEN 256
-#define REOPEN_MS 1000 /* a reload waits for the file */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(write),
@@ -69,11 +68,11 @@ struct session_log {
 
 	pthread_mutex_t lock; /* of the rest */
 	pthread_cond_t wake;
-	struct line *first, **end;     /* the queue, and where the next one goes */
-	unsigned int queued, room;     /* lines */
-	unsigned int reopen, reopened; /* so often it was asked for, and tried */
-	char not_reopened[ERROR_LEN]; /* why the last time failed, after which it is tried again with
-					* more lines; "": it did not */
+	struct line *first, **end; /* the queue, and where the next one goes */
+	unsigned int queued, room; /* lines */
+	bool reopen;
+	/* why it failed, after which it is tried again with more lines; "": it did not */
+	char not_reopened[ERROR_LEN];
 	uint64_t lines, lost, errors;
 	char last_error[ERROR_LEN];
 };
@@ -214,25 +213,16 @@ void session_log_refused(struct session_log *l, const struct forward *f,
 void session_log_reopen(struct session_log *l)
 {
 	pthread_mutex_lock(&l->lock);
-	l->reopen++;
+	l->reopen = true;
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_signal(&l->wake);
 }
 
-void session_log_await_reopening(struct session_log *l, char *err, size_t errlen)
+void session_log_not_reopened(struct session_log *l, char *err, size_t errlen)
 {
-	uint64_t end_ms = clock_ms() + REOPEN_MS;
-	bool done = false;
-
-	while (!done) {
-		pthread_mutex_lock(&l->lock);
-		done = l->reopened == l->reopen;
-		snprintf(err, errlen, "%s", done ? l->not_reopened : "it is still being written");
-		pthread_mutex_unlock(&l->lock);
-		if (clock_ms() >= end_ms)
-			return;
-		poll(NULL, 0, done ? 0 : LOOK_MS);
-	}
+	pthread_mutex_lock(&l->lock);
+	snprintf(err, errlen, "%s", l->not_reopened);
+	pthread_mutex_unlock(&l->lock);
 }
 
 /* --- the writer --- */
@@ -245,19 +235,19 @@ static void note_error(struct session_log *l, const char *what)
 	pthread_mutex_unlock(&l->lock);
 }
 
-/* ASKED: so often so far; 0: again, since it has failed. */
-static void rotate(struct session_log *l, unsigned int asked)
+/* AGAIN: since it has failed. */
+static void rotate(struct session_log *l, bool again)
 {
 	char err[ERROR_LEN] = "";
-	int fd = 0;
+	int fd;
 
-	if (log_file_is_path(l->path))
-		fd = log_file_open(l->path, &l->account, err, sizeof(err));
+	if (!log_file_is_path(l->path))
+		return;
+	fd = log_file_open(l->path, &l->account, err, sizeof(err));
 	pthread_mutex_lock(&l->lock);
 	snprintf(l->not_reopened, sizeof(l->not_reopened), "%s", fd < 0 ? err : "");
-	l->reopened = asked ?: l->reopened;
 	pthread_mutex_unlock(&l->lock);
-	if (!log_file_is_path(l->path) || (fd < 0 && !asked))
+	if (fd < 0 && again)
 		return;
 	if (fd < 0) {
 		note_error(l, err);
@@ -320,34 +310,33 @@ static void *writer(void *arg)
 	struct session_log *l = arg;
 	struct timespec until;
 	struct line *line, *next;
-	unsigned int asked;
 	bool reopen, again, last;
 
 	do {
 		pthread_mutex_lock(&l->lock);
-		while (!l->first && l->reopen == l->reopened && !l->end_ms)
+		while (!l->first && !l->reopen && !l->end_ms)
 			pthread_cond_wait(&l->wake, &l->lock);
 		until = clock_timespec(clock_ms() + GATHER_MS);
-		if (l->reopen == l->reopened && !l->end_ms)
+		if (!l->reopen && !l->end_ms)
 			pthread_cond_clockwait(&l->wake, &l->lock, CLOCK_MONOTONIC, &until);
 		line = l->first;
 		l->first = NULL;
 		l->end = &l->first;
 		l->queued = 0;
-		asked = l->reopen;
-		reopen = asked != l->reopened;
+		reopen = l->reopen;
+		l->reopen = false;
 		again = line && l->not_reopened[0];
 		last = l->end_ms;
 		pthread_mutex_unlock(&l->lock);
 		if (again)
-			rotate(l, 0);
+			rotate(l, true);
 		for (; line; line = next) {
 			next = line->next;
 			write_line(l, line);
 			free(line);
 		}
 		if (reopen)
-			rotate(l, asked);
+			rotate(l, false);
 	} while (!last);
 	return NULL;
 }

@@ -39,9 +39,8 @@ void session_log_close(struct session_log *l);
 
 /* Write the queue, then open the path anew.  From any thread. */
 void session_log_reopen(struct session_log *l);
-
-/* Wait for that, not for long.  ERR: why it is not open anew, or "". */
-void session_log_await_reopening(struct session_log *l, char *err, size_t errlen);
+/* ERR: why it is not open anew, or "". */
+void session_log_not_reopened(struct session_log *l, char *err, size_t errlen);
 
 /* Log that the session V ends because of END: a cause, or SESSION_FINISHED, or SESSION_MOVED. */
 #define SESSION_FINISHED CAUSES    /* both flows came to their end */
