@@ -37,9 +37,8 @@
 #define LEAVING_MS 1000 /* packets may come that long after the address has left */
 #define GONE_MS 10000   /* a relay whose stream has ended may come again within that time */
 #define LOST_MS 20000   /* and if not, what it had is lost, and times out from then on */
-#define LOST_LOOK_MS 1000
+#define CARE_MS 2000    /* between two looks at these, and at addresses that no session names */
 #define REVIVE_MS 5000
-#define FORGET_MS 10000 /* addresses that no session names any more */
 #define BUFFER 65536
 
 /* Forwards, too: control requests have theirs when they ask what is shown. */
@@ -157,8 +156,7 @@ static bool is_here(const struct standby *sb, const struct held *h)
 #define LET_GO UINT32_MAX
 
 /*
- * No relay has told of H for MS, and no held session has had a packet in that time.  The owner of H is
- * gone, so its time-outs begin.  A relay without packets must not reset H, nor probe its ends: the
+ * No relay has told of H for MS.  The owner of H is gone, so its time-outs begin.  A relay without packets must not reset H, nor probe its ends: the
  * question for a neighbour would bring packets here.  So H is let go in silence, unless keepalive is
  * due first: then H is taken over, to be probed.
  */
@@ -176,7 +174,7 @@ static void look_at_lost(struct standby *sb, uint32_t at, const struct held *h, 
 
 static void look_at_held(struct standby *sb)
 {
-	uint32_t now = (uint32_t)clock_ms() | 1, claimed = now - (uint32_t)sb->claimed_ms;
+	uint32_t now = (uint32_t)clock_ms() | 1;
 
 	for (uint32_t at = 0; held_next(sb->shared, &at); at++) {
 		struct held h = held_at(sb->shared, at);
@@ -190,9 +188,8 @@ static void look_at_held(struct standby *sb)
 		else if (!*h.alone_ms)
 			*h.alone_ms = now;
 		else
-			look_at_lost(sb, at, &h, smaller(now - *h.alone_ms, claimed));
+			look_at_lost(sb, at, &h, now - *h.alone_ms);
 	}
-	sb->look_ms = clock_ms();
 }
 
 /* Both ways of what has no sockets yet. */
@@ -293,7 +290,6 @@ static void adopt_some(struct worker *w, const void *arg)
 		r = held_adopt(sb->shared, w, &sb->reload->forwards, at);
 		if (!r) {
 			sb->adopted++;
-			sb->claimed_ms = clock_ms();
 			continue;
 		}
 		*h.id = id;
@@ -371,16 +367,12 @@ static void on_look(struct timer *t)
 			 (unsigned long long)(sb->adopted - before));
 	pthread_mutex_lock(&sb->lock);
 	left = sb->news && look_at_addresses(sb);
-	if (began >= sb->forgot_ms + FORGET_MS) {
+	if (began >= sb->cared_ms + CARE_MS) {
+		look_at_held(sb);
 		forget_addresses(sb);
-		sb->forgot_ms = began;
+		sb->cared_ms = began;
 	}
 	pthread_mutex_unlock(&sb->lock);
-	if (began >= sb->look_ms + LOST_LOOK_MS) {
-		lock_both(sb);
-		look_at_held(sb);
-		unlock_both(sb);
-	}
 	if (left)
 		threads_tell_of_grafts(&sb->reload->threads);
 	timer_set(&sb->reload->loop, t, clock_ms() + LOOK_MS);

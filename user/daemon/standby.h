@@ -59,14 +59,12 @@ struct standby {
 	uint64_t revive_ms; /* when what has no sockets may get some, */
 	bool revives;       /* and so it is now */
 	_Atomic uint64_t adopted, refused;
-	_Atomic uint64_t claimed_ms; /* a session was adopted: packets come here now */
 
 	pthread_mutex_t lock; /* of what follows */
 	struct stream streams[STREAMS_MAX];
 	struct routes routes;
 	_Atomic uint32_t moves;            /* of addresses */
-	uint64_t look_ms;                  /* at sessions of which no relay tells, last */
-	uint64_t forgot_ms;                /* addresses were forgotten, last */
+	uint64_t cared_ms;                 /* see CARE_MS */
 	uint64_t looked_ms;                /* at addresses */
 	bool news;                         /* since then, or one of them leaves */
 	unsigned int n_addresses;          /* at most N */
