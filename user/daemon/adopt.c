@@ -143,13 +143,6 @@ int held_adopt(struct shared *shared, struct worker *w, const struct forwards *a
 	return r;
 }
 
-void held_revive(struct shared *shared, struct worker *w, uint32_t at)
-{
-	if (at < grafts_total(shared->grafts) && w->grafted[at] &&
-	    graft_has_sockets(shared->grafts, at))
-		session_revive(w->grafted[at]);
-}
-
 /* By its worker, or the only one that listens. */
 static bool adopt_left(struct shared *shared, struct threads *ts, const struct forwards *all,
 		       uint32_t at)

@@ -48,8 +48,6 @@ bool held_is_of(const struct shared *shared, const struct worker *w, uint32_t at
  * name, or, of UDP, no socket of W for it; -EUSERS: a limit.
  */
 int held_adopt(struct shared *shared, struct worker *w, const struct forwards *all, uint32_t at);
-/* The session of AT gets the sockets that were made for it, if it is W's, and has none. */
-void held_revive(struct shared *shared, struct worker *w, uint32_t at);
 
 /* `culvert graft`: what is left of a daemon that does not run.  Returns the exit code. */
 int graft_run(int argc, char **argv);

@@ -28,6 +28,7 @@
 #include "daemon/adopt.h"
 #include "datapath/graft_record.h"
 #include "datapath/udp_graft.h"
+#include "relay/session_life.h"
 #include "relay/udp_upstream.h"
 #include "relay/upstream_socket.h"
 
@@ -280,7 +281,8 @@ static void adopt_some(struct worker *w, const void *arg)
 		bool later;
 		int r;
 
-		held_revive(sb->shared, w, at);
+		if (at < sb->n && w->grafted[at] && graft_has_sockets(sb->grafts, at))
+			session_revive(w->grafted[at]);
 		if (arrival(sb, at) != HAS_COME || !held_is_of(sb->shared, w, at) ||
 		    (at < sb->n &&
 		     (!graft_has_sockets(sb->grafts, at) || !graft_is_orphan(sb->grafts, at))))
@@ -448,7 +450,7 @@ static void change_stream(struct stream *s, bool is_open, bool in_sync)
 }
 
 /* What is told of a place. */
-struct told {
+struct exported {
 	uint32_t key; /* changes with what is to be told; 0: nothing is */
 	struct graft_tuple client;
 };
@@ -458,7 +460,7 @@ static struct stream *open_stream(struct standby *sb, const struct control *c, i
 				  const char *name)
 {
 	uint64_t *known = calloc(BITS_WORDS(2 * sb->n), sizeof(*known));
-	struct told *told = name ? NULL : calloc(2 * (size_t)sb->n, sizeof(*told));
+	struct exported *told = name ? NULL : calloc(2 * (size_t)sb->n, sizeof(*told));
 	uint8_t *buffer = malloc(BUFFER);
 	struct stream *s = sb->streams;
 
@@ -582,7 +584,7 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 	struct standby *sb = s->sb;
 	struct held h = held_at(sb->shared, at);
 	uint32_t key = key_of(s, &h, at), found;
-	struct told *told = &s->told[at], was = *told;
+	struct exported *told = &s->told[at], was = *told;
 	bool udp = at >= sb->n;
 
 	if (key == was.key || (!udp && graft_state(sb->grafts, at) == GRAFT_SETTING))
@@ -592,7 +594,7 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 					 "told of");
 		key = 0;
 	}
-	*told = (struct told){ .key = key, .client = h.leg[0]->tuple };
+	*told = (struct exported){ .key = key, .client = h.leg[0]->tuple };
 	bit_set(s->known, at, key);
 	if (was.key && (!key || memcmp(&told->client, &was.client, sizeof(was.client)) != 0)) {
 		found = find(sb, &was.client, udp);

@@ -18,7 +18,7 @@
 
 #define STREAMS_MAX 4
 
-struct told;
+struct exported;
 
 /* That a session names, which may come and go. */
 struct standby_address {
@@ -43,7 +43,7 @@ struct stream {
 	const struct control *control;
 	int fd;
 	uint64_t *known;           /* a bit for each place, as held_at() has them: it was told of */
-	struct told *told;         /* by place; of an export */
+	struct exported *told;     /* by place; of an export */
 	uint64_t after_ns, now_ns; /* now: of an export's look */
 	size_t len;                /* of what is in the buffer */
 	uint8_t *buffer;
