@@ -431,8 +431,6 @@ static void forget(struct udp_session *s)
 	/* a socket that hears no more than what the network has doubled may serve another session */
 	if (s->upstream && !(ms == UDP_PORT_RESTS_MS && udp_upstream_rest(s->upstream, s->forward)))
 		udp_upstream_close(s->upstream, ms);
-	if (s->upstream && ms == UDP_PORT_STREAM_MS)
-		udp_upstreams_charge(&w->udp->upstreams, &s->client);
 	if (s->server)
 		server_leave(s->server);
 	pace_free(s->pace);
@@ -531,7 +529,8 @@ static int connect_server(struct udp_session *s, const struct addr_list *list)
 		if (fc->upstream.servers[0].at.n_ports > 1)
 			addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + behind)));
 		client_addr_set(&to, (const struct sockaddr *)&a.ss);
-		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward, &to);
+		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward,
+						&s->client, &to);
 		r = s->upstream ? 0 : connect_to(s, &a, NULL);
 		if (!r && i)
 			atomic_store(&s->server->first, s->address);

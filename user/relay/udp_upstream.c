@@ -96,7 +96,26 @@ bool udp_port_is_used(in_port_t port)
 	return atomic_load(&free_at[ntohs(port)]) == NEVER;
 }
 
-/* --- sockets that rest --- */
+/* --- ports that count against their clients --- */
+
+/* Drop those that are free by NOW_MS. */
+static void drop_charges(struct udp_upstreams *us, uint64_t now_ms)
+{
+	struct udp_upstream *up;
+
+	while ((up = STAILQ_FIRST(&us->charges)) && up->rests_ms <= now_ms) {
+		STAILQ_REMOVE_HEAD(&us->charges, next);
+		clients_leave(&us->worker->shared->clients, &up->client.sa);
+		free(up);
+	}
+}
+
+/* Something begins to rest. */
+static void set_timer(struct udp_upstreams *us)
+{
+	if (!us->n_rests && STAILQ_EMPTY(&us->charges))
+		timer_set(&us->worker->loop, &us->timer, us->worker->loop.now_ms + KEPT_MS);
+}
 
 /* Nobody needs UP any more.  Events of this batch may still point at it. */
 void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
@@ -104,11 +123,20 @@ void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 	struct udp_upstreams *us = up->among;
 
 	close(up->source.fd); /* which epoll forgets by itself */
+	up->rests_ms = us->worker->loop.now_ms + ms;
 	if (up->port)
-		udp_port_put(up->port, us->worker->loop.now_ms + ms);
+		udp_port_put(up->port, up->rests_ms);
 	up->session = NULL;
-	worker_free_later(us->worker, &up->leftover);
+	if (ms != UDP_PORT_STREAM_MS ||
+	    clients_enter(&us->worker->shared->clients, &up->client.sa, 0, false)) {
+		worker_free_later(us->worker, &up->leftover);
+		return;
+	}
+	set_timer(us);
+	STAILQ_INSERT_TAIL(&us->charges, up, next);
 }
+
+/* --- sockets that rest --- */
 
 static struct udp_upstream *take_first(struct udp_upstreams *us)
 {
@@ -139,33 +167,6 @@ void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 	}
 }
 
-/* --- ports that count against their clients --- */
-
-struct udp_charge {
-	STAILQ_ENTRY(udp_charge) next;
-	union client_addr client;
-	uint64_t free_ms;
-};
-
-/* Drop those that are over by NOW_MS. */
-static void drop_charges(struct udp_upstreams *us, uint64_t now_ms)
-{
-	struct udp_charge *c;
-
-	while ((c = STAILQ_FIRST(&us->charges)) && c->free_ms <= now_ms) {
-		STAILQ_REMOVE_HEAD(&us->charges, next);
-		clients_leave(&us->worker->shared->clients, &c->client.sa);
-		free(c);
-	}
-}
-
-/* Something begins to rest. */
-static void set_timer(struct udp_upstreams *us)
-{
-	if (!us->n_rests && STAILQ_EMPTY(&us->charges))
-		timer_set(&us->worker->loop, &us->timer, us->worker->loop.now_ms + KEPT_MS);
-}
-
 static void on_rest(struct timer *timer)
 {
 	struct udp_upstreams *us = container_of(timer, struct udp_upstreams, timer);
@@ -174,20 +175,6 @@ static void on_rest(struct timer *timer)
 	drop_charges(us, us->worker->loop.now_ms);
 	if (us->n_rests || !STAILQ_EMPTY(&us->charges))
 		timer_set(&us->worker->loop, timer, us->worker->loop.now_ms + KEPT_MS);
-}
-
-void udp_upstreams_charge(struct udp_upstreams *us, const union client_addr *client)
-{
-	struct udp_charge *c = malloc(sizeof(*c));
-
-	if (!c || clients_enter(&us->worker->shared->clients, &client->sa, 0, false)) {
-		free(c);
-		return;
-	}
-	c->client = *client;
-	c->free_ms = us->worker->loop.now_ms + UDP_PORT_STREAM_MS;
-	set_timer(us);
-	STAILQ_INSERT_TAIL(&us->charges, c, next);
 }
 
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
@@ -211,7 +198,8 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 }
 
 struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
-				       const struct forward *f, const union client_addr *to)
+				       const struct forward *f, const union client_addr *client,
+				       const union client_addr *to)
 {
 	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
 
@@ -220,6 +208,7 @@ struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_sess
 		return NULL;
 	take_first(us);
 	up->session = s;
+	up->client = *client;
 	if (is_clean(up))
 		return up;
 	udp_upstream_close(up, UDP_PORT_OWED_MS);
@@ -292,6 +281,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	up->source = (struct source){ .handle = on_event, .fd = fd };
 	up->among = us;
 	up->session = s;
+	up->client = *client;
 	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
 	r = bind_port(up, f->conf, client, own);
 	if (!r && !f->conf->responses) /* else it is hardly worth it */

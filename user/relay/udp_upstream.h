@@ -52,9 +52,10 @@ struct udp_upstream {
 	struct udp_upstreams *among;
 	struct udp_session *session; /* NULL: it rests, or is to be freed */
 	struct forward *forward;     /* resting: it counts as a session of that */
-	union client_addr to;
+	union client_addr client, to;
 	in_port_t port;
-	uint64_t rests_ms, rested_ms; /* since when, and until when it rests */
+	uint64_t rests_ms,
+		rested_ms; /* since when, and until when it rests; closed: `rests_ms` alone */
 };
 
 /* Epoll's EVENTS at the socket of S. */
@@ -66,8 +67,8 @@ struct udp_upstreams {
 	udp_upstream_fn *handle;
 	STAILQ_HEAD(udp_rests, udp_upstream) rests; /* FIFO */
 	unsigned int n_rests;
-	STAILQ_HEAD(udp_charges, udp_charge) charges; /* FIFO */
-	struct timer timer; /* when those that nobody needs are looked at */
+	STAILQ_HEAD(, udp_upstream) charges; /* closed ones, FIFO */
+	struct timer timer;                  /* when those that nobody needs are looked at */
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
@@ -83,15 +84,14 @@ void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms);
 int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const struct forward *f,
 		      const union client_addr *client, const struct addr *to,
 		      const struct addr *own, struct udp_upstream **ret);
-/* One that has rested, for S of F to TO; or NULL. */
+/* One that has rested, for S of F and CLIENT to TO; or NULL. */
 struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
-				       const struct forward *f, const union client_addr *to);
+				       const struct forward *f, const union client_addr *client,
+				       const union client_addr *to);
 /* UP, of F, rests, if there is room.  False: it has to be closed. */
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f);
-/* Close UP; its port rests for MS. */
-void udp_upstream_close(struct udp_upstream *up, uint64_t ms);
 /*
- * A port that CLIENT has used, which has a session, rests for UDP_PORT_STREAM_MS, and counts as one
- * of its sessions until then: else one client could take all ports, a short session each.
+ * Close UP; its port rests for MS.  If that is UDP_PORT_STREAM_MS it counts as a session of its client,
+ * which has one, until then: else one client could take all ports, a short session each.
  */
-void udp_upstreams_charge(struct udp_upstreams *us, const union client_addr *client);
+void udp_upstream_close(struct udp_upstream *up, uint64_t ms);
