@@ -451,15 +451,11 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 
 void servers_why(struct servers *ss, char *buf, size_t size)
 {
-	const struct server *last = NULL;
-
+	snprintf(buf, size, "by order of `culvert upstream`");
 	pthread_mutex_lock(ss->lock);
 	for (const struct member *m = ss->members; m < ss->members + ss->n; m++)
-		if (m->server->health.order == ORDER_READY && *m->server->error &&
-		    (!last || m->server->error_ms > last->error_ms))
-			last = m->server;
-	snprintf(buf, size, "%s%s%s", last ? last->name : "by order of `culvert upstream`",
-		 last ? ": " : "", last ? last->error : "");
+		if (m->server->health.order == ORDER_READY && *m->server->error)
+			snprintf(buf, size, "%s: %s", m->server->name, m->server->error);
 	pthread_mutex_unlock(ss->lock);
 }
 

@@ -124,7 +124,7 @@ void servers_checked(struct servers *ss, struct server *s, int error, uint64_t n
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);
 
-/* Why none may have a session, in BUF: the last error of one, or that an operator says so. */
+/* Why none may have a session, in BUF: an error of one, or that an operator says so. */
 void servers_why(struct servers *ss, char *buf, size_t size);
 
 /* The server that has ADDR, with a reference and counted as live; or NULL. */
