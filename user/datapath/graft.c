@@ -374,16 +374,16 @@ void grafts_close(struct grafts *gs, bool keep)
 
 bool graft_close_sockets(struct grafts *gs, uint32_t slot)
 {
-	int fds[2];
+	int *fds = gs->slots[slot].sockets;
+	bool some = fds[0] >= 0;
 
-	graft_take_sockets(gs, slot, fds);
-	for (int side = 0; side < 2; side++) {
-		if (fds[side] < 0)
-			continue;
+	for (int side = 0; side < 2 && some; side++) {
 		tcp_arm_reset(fds[side]);
 		close(fds[side]);
+		fds[side] = -1;
 	}
-	return fds[0] >= 0;
+	gs->slots[slot].given = false;
+	return some;
 }
 
 void grafts_close_sockets(struct grafts *gs)
@@ -659,13 +659,6 @@ bool graft_has_sockets(const struct grafts *gs, uint32_t slot)
 	return gs->slots[slot].given;
 }
 
-void graft_begin(struct grafts *gs, uint32_t slot, bool bare)
-{
-	gs->slots[slot].asked = 0; /* those were others */
-	gs->slots[slot].probing = false;
-	__atomic_store_n(&gs->slots[slot].bare, bare, __ATOMIC_RELEASE);
-}
-
 bool graft_is_bare(const struct grafts *gs, uint32_t slot)
 {
 	enum graft_state state = graft_state(gs, slot);
@@ -874,6 +867,9 @@ void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 	memcpy(ret, fds, 2 * sizeof(*fds));
 	fds[0] = fds[1] = -1;
 	gs->slots[slot].given = false;
+	gs->slots[slot].asked = 0; /* those were others */
+	gs->slots[slot].probing = false;
+	__atomic_store_n(&gs->slots[slot].bare, ret[0] < 0, __ATOMIC_RELEASE);
 }
 
 uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)

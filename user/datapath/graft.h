@@ -190,8 +190,6 @@ bool graft_is_orphan(const struct grafts *gs, uint32_t slot);
 void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2]);
 /* They were given, or could not be made (-1), and were not taken. */
 bool graft_has_sockets(const struct grafts *gs, uint32_t slot);
-/* The sockets of its session are new to the worker that calls; or BARE: none could be made. */
-void graft_begin(struct grafts *gs, uint32_t slot, bool bare);
 /* A worker has it, without sockets. */
 bool graft_is_bare(const struct grafts *gs, uint32_t slot);
 /* Is ADDRESS, of which grafts_set_here() was told, here? */

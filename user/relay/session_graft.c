@@ -349,7 +349,6 @@ void session_graft_take_sockets(struct session *s)
 	int fds[2];
 
 	graft_take_sockets(grafts_of(s), s->graft, fds);
-	graft_begin(grafts_of(s), s->graft, fds[CLIENT] < 0);
 	for (unsigned int side = 0; side < 2; side++) {
 		s->sides[side].fd = fds[side];
 		tcp_set_session_options(fds[side], fc->nodelay, fc->keepalive_ms);
