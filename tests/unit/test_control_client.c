@@ -272,6 +272,27 @@ TEST(test_answers)
 				 "\"b\":18446744073709551615}\n");
 }
 
+/* A list of any length comes in pieces, of which some are empty. */
+TEST(test_pieces)
+{
+	static const char pieces[] = "{\"sessions\":\t\t[{\"id\":17,\"flows\":[{}]}\t"
+				     ",{\"id\":18,\"flows\":[{}]}\t\t],\"workers_silent\":1}\n";
+
+	assert_int_equal(ask("sessions", false, pieces), EXIT_CODE_OK);
+	assert_non_null(strstr(out, "\n17  -"));
+	assert_non_null(strstr(out, "\n18  -"));
+	assert_non_null(strstr(out, "\nworkers_silent           1\n"));
+	assert_int_equal(ask("sessions", true, pieces), EXIT_CODE_OK);
+	assert_string_equal(out, "{\"sessions\":[{\"id\":17,\"flows\":[{}]},"
+				 "{\"id\":18,\"flows\":[{}]}],\"workers_silent\":1}\n");
+	assert_int_equal(ask("sessions", false, "{\"sessions\":\t\t[\t],\"workers_silent\":0}\n"),
+			 EXIT_CODE_OK);
+	assert_string_equal(out, "no sessions\n");
+	assert_int_equal(ask("sessions", false, "{\"sessions\":\t[{}\t"), EXIT_CODE_NO_DAEMON);
+	assert_int_equal(ask("sessions", true, "{\"sessions\":\t[\t]"), EXIT_CODE_NO_DAEMON);
+	assert_non_null(strstr(err, "not whole"));
+}
+
 /* The daemon answers, but not well. */
 TEST(test_bad_answers)
 {

@@ -282,6 +282,7 @@ static int await_reload(const char *control, struct json_object **answer)
 	return r;
 }
 
+/* ANSWER NULL: it is printed. */
 static int print_answer(struct json_object *answer, bool json)
 {
 	struct json_object *error = json_object_object_get(answer, "error");
@@ -297,10 +298,10 @@ static int print_answer(struct json_object *answer, bool json)
 				 "the forwards are as the file says, but the session log is not "
 				 "opened anew: %s",
 				 json_object_get_string(log));
-	if (json)
+	if (answer && json)
 		puts(json_object_to_json_string_ext(
 			answer, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
-	else if (!r)
+	else if (answer && !r)
 		view_print(answer, stdout);
 	if (fflush(stdout) != 0 || ferror(stdout))
 		r = log_complain(EXIT_CODE_FAILURE, "cannot write the answer: %s", strerror(errno));
@@ -309,75 +310,48 @@ static int print_answer(struct json_object *answer, bool json)
 
 /* --- sessions, of which there may be any number: they are printed as they come --- */
 
-#define SESSIONS_HEAD "{\"sessions\":["
-#define SESSIONS_PIECE 1000 /* of a table, whose columns may become wider then */
-
-/* The object of which BEGIN, of LEN bytes, was read from IN already.  NULL: it is not whole. */
-static struct json_object *read_object(FILE *in, const char *begin, size_t len)
+/* TEXT of N bytes, the last of which is a tab: "[" or "," and sessions, or nothing. */
+static void print_piece(char *text, ssize_t n)
 {
-	struct json_tokener *t = allocated(json_tokener_new());
-	struct json_object *o = len ? json_tokener_parse_ex(t, begin, (int)len) : NULL;
-	int c;
+	struct json_object *answer = json_object_new_object();
 
-	while (!o && json_tokener_get_error(t) <= json_tokener_continue && (c = getc(in)) != EOF)
-		o = json_tokener_parse_ex(t, &(char){ (char)c }, 1);
-	json_tokener_free(t);
-	return o;
+	text[0] = '[';
+	text[n - 1] = ']';
+	json_object_object_add(answer, "sessions", json_tokener_parse(text));
+	view_print(answer, stdout);
+	json_object_put(answer);
 }
 
-/* Behind the head.  What follows the sessions, as an object; NULL: the answer is not whole. */
-static struct json_object *print_sessions(FILE *in)
-{
-	struct json_object *rows = json_object_new_array(), *one = rows;
-	struct view_layout l = { .titled = false };
-	int c = ',';
-
-	while (one && (c = getc(in)) != ']' && c != EOF) {
-		one = read_object(in, &(char){ (char)c }, c != ',');
-		if (one)
-			json_object_array_add(rows, one);
-		if (json_object_array_length(rows) < SESSIONS_PIECE)
-			continue;
-		view_rows("sessions", rows, &l, stdout);
-		json_object_put(rows);
-		rows = json_object_new_array();
-	}
-	if (json_object_array_length(rows))
-		view_rows("sessions", rows, &l, stdout);
-	json_object_put(rows);
-	if (c != ']')
-		return NULL;
-	if (!l.titled)
-		puts("no sessions");
-	c = getc(in);
-	return read_object(in, c == ',' ? "{" : "{}", c == ',' ? 1 : 2);
-}
-
+/* Behind the head of the answer, and behind each piece of the list, is a tab; JSON allows it. */
 static int run_sessions(const struct client_words *words)
 {
-	int fd = begin_talk(words->control, words->line), c = EOF, r;
-	FILE *in = errno ? NULL : fdopen(fd, "r");
+	int fd = begin_talk(words->control, words->line), r;
+	FILE *in = errno ? NULL : allocated(fdopen(fd, "r"));
+	bool json = words->own[OWN_JSON], listed = false;
 	struct json_object *rest = NULL;
-	size_t n = 0;
+	char *text = NULL;
+	size_t room = 0;
+	ssize_t n = 0;
 
-	errno = in ? 0 : errno;
-	while (in && SESSIONS_HEAD[n] && (c = getc(in)) == SESSIONS_HEAD[n])
-		n++;
-	if (in && SESSIONS_HEAD[n]) {
-		ungetc(c, in);
-		rest = read_object(in, SESSIONS_HEAD, n);
-	} else if (in && words->own[OWN_JSON]) {
-		fputs(SESSIONS_HEAD, stdout);
-		for (int next; (next = getc(in)) != EOF; c = next)
-			putchar(next);
-		rest = c == '\n' ? json_object_new_object() : NULL;
-	} else if (in) {
-		rest = print_sessions(in);
+	while (in && (n = getdelim(&text, &room, '\t', in)) > 0 && text[n - 1] == '\t') {
+		if (json)
+			printf("%.*s", (int)n - 1, text);
+		else if (listed && n > 1)
+			print_piece(text, n);
+		listed = true;
+		errno = 0; /* of stdout */
 	}
+	if (listed && json && n > 0)
+		fputs(text, stdout);
+	if (listed && n > 1)
+		memcpy(text, "{ ", 2); /* for "],", or "]}" */
+	if (n > 0)
+		rest = json_tokener_parse(text);
 	r = check_answer(words->control, rest);
 	if (!r)
-		r = print_answer(rest, words->own[OWN_JSON] && SESSIONS_HEAD[n]);
+		r = print_answer(listed && json ? NULL : rest, json);
 	json_object_put(rest);
+	free(text);
 	if (in)
 		fclose(in);
 	else

@@ -14,11 +14,12 @@
 #include "base/parse_size.h"
 
 #define TEXT_MAX 256
+#define COLUMNS_MAX 15
 
 static const struct table {
 	const char *key;   /* of the array; all tables of that key are shown */
 	const char *inner; /* a row has a line for each object that this member is or has; NULL: 1 */
-	const char *columns[VIEW_COLUMNS_MAX]; /* keys of members of that object, or else of the row */
+	const char *columns[COLUMNS_MAX]; /* keys of members of that object, or else of the row */
 } tables[] = {
 	{ "sessions",
 	  "flows",
@@ -98,6 +99,11 @@ static void add_protocol(struct json_object *row, char *text)
 /* --- tables --- */
 
 /* A table is gone through twice: the first time, without OUT, for the widths. */
+struct layout {
+	FILE *out;
+	int indent, widths[COLUMNS_MAX];
+	bool right[COLUMNS_MAX]; /* there are numbers in it */
+};
 
 /* "BYTES TO CLIENT" for "bytes_to_client", "AGE" for "age_ms". */
 static void title_text(const char *key, char *buf)
@@ -110,12 +116,12 @@ static void title_text(const char *key, char *buf)
 }
 
 /* A line about INNER, which is ROW or something in it.  ROW NULL: the titles. */
-static void table_line(struct view_layout *l, const struct table *t, struct json_object *row,
+static void table_line(struct layout *l, const struct table *t, struct json_object *row,
 		       struct json_object *inner)
 {
 	int gap = l->indent;
 
-	for (size_t i = 0; i < VIEW_COLUMNS_MAX && t->columns[i]; i++) {
+	for (size_t i = 0; i < COLUMNS_MAX && t->columns[i]; i++) {
 		struct json_object *value = NULL;
 		char text[TEXT_MAX];
 		int len, blanks;
@@ -142,12 +148,11 @@ static void table_line(struct view_layout *l, const struct table *t, struct json
 		fputc('\n', l->out);
 }
 
-static size_t table_lines(struct view_layout *l, const struct table *t, struct json_object *rows)
+static size_t table_lines(struct layout *l, const struct table *t, struct json_object *rows)
 {
 	size_t n = 0;
 
-	if (!l->titled)
-		table_line(l, t, NULL, NULL);
+	table_line(l, t, NULL, NULL);
 	for (size_t i = 0; i < json_object_array_length(rows); i++) {
 		struct json_object *row = json_object_array_get_idx(rows, i);
 		struct json_object *inner = t->inner ? json_object_object_get(row, t->inner) : row;
@@ -168,7 +173,7 @@ static void print_tables(FILE *out, int indent, bool first, const char *key,
 	if (!json_object_array_length(rows))
 		fprintf(out, "%*sno %s\n", indent, "", key);
 	for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++) {
-		struct view_layout l = { .indent = indent };
+		struct layout l = { .indent = indent };
 
 		if (strcmp(key, tables[i].key) != 0 || !table_lines(&l, &tables[i], rows))
 			continue;
@@ -178,19 +183,6 @@ static void print_tables(FILE *out, int indent, bool first, const char *key,
 		l.out = out;
 		table_lines(&l, &tables[i], rows);
 	}
-}
-
-void view_rows(const char *key, struct json_object *rows, struct view_layout *l, FILE *out)
-{
-	const struct table *t = tables;
-
-	while (strcmp(t->key, key) != 0)
-		t++;
-	l->out = NULL;
-	table_lines(l, t, rows);
-	l->out = out;
-	table_lines(l, t, rows);
-	l->titled = true;
 }
 
 /* --- answers --- */

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <json-c/json.h>
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -12,19 +11,6 @@
  * characters are escaped.
  */
 void view_print(struct json_object *answer, FILE *out);
-
-#define VIEW_COLUMNS_MAX 15
-
-/* A table as far as it is printed.  Its columns are as wide as its rows so far need. */
-struct view_layout {
-	FILE *out;
-	int indent, widths[VIEW_COLUMNS_MAX];
-	bool right[VIEW_COLUMNS_MAX]; /* there are numbers in it */
-	bool titled;
-};
-
-/* Print ROWS, an array, as more of the first table of KEY.  L begins with zeroes. */
-void view_rows(const char *key, struct json_object *rows, struct view_layout *l, FILE *out);
 
 /* N, which is called KEY: an age, a size, or a number. */
 void view_number(const char *key, uint64_t n, char *buf, size_t len);

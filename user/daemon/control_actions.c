@@ -256,21 +256,24 @@ static char *piece_text(struct round *r)
 	if (locked)
 		ask_workers(r, look);
 	if (out && !r->piece)
-		fputs("{\"sessions\":[", out);
+		fputs("{\"sessions\":\t", out);
 	for (size_t i = 0; out && i < r->n_views; i++) {
 		struct json_object *o = session_json(&r->views[i]);
 		const char *one = json_line(o, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
 
 		if (one)
-			fprintf(out, "%s%s", r->n++ ? "," : "", one);
+			fprintf(out, "%c%s", r->n++ ? ',' : '[', one);
 		json_object_put(o);
 	}
 	if (locked)
 		pthread_mutex_unlock(&all->lock);
 	else
 		r->pieces = r->piece + 1; /* a reload waits for a worker that does not answer */
+	if (out)
+		fputc('\t', out); /* where a client can cut the answer */
 	if (out && r->piece + 1 == r->pieces)
-		fprintf(out, "],\"workers_silent\":%u}\n", r->silent + !locked);
+		fprintf(out, "%s],\"workers_silent\":%u}\n", r->n ? "" : "[\t",
+			r->silent + !locked);
 	if (out)
 		fclose(out);
 	return text;
