@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/policy.h"
 
-#include <stdatomic.h>
-
 #include "sockmap_contract.h"
 
 static unsigned int settle;
@@ -69,8 +67,7 @@ bool policy_graft_far(const struct habit *h, uint64_t silent_ms)
 /* What carries much at a time in user space. */
 static enum carrier big(void)
 {
-	return atomic_load_explicit(&no_splice, memory_order_relaxed) ? CARRIER_COPY :
-									CARRIER_SPLICE;
+	return no_splice ? CARRIER_COPY : CARRIER_SPLICE;
 }
 
 struct decision policy_start(enum engine engine)

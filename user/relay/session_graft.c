@@ -89,10 +89,8 @@ static void offer(struct session *s, bool far_too)
 		.far_too = far_too,
 	};
 
-	if (!gs ||
-	    atomic_load_explicit(&s->worker->shared->graft_trial, memory_order_relaxed) !=
-		    TRIAL_PASSED ||
-	    !s->tcp || s->pair != NO_PAIR || !is_wanted(s) || s->pace || !is_empty(s, CLIENT) ||
+	if (!gs || s->worker->shared->graft_trial != TRIAL_PASSED || !s->tcp ||
+	    s->pair != NO_PAIR || !is_wanted(s) || s->pace || !is_empty(s, CLIENT) ||
 	    !is_empty(s, UPSTREAM))
 		return;
 	if (s->graft_refusal && s->graft_refusal != GRAFT_WAY &&
