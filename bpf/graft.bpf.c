@@ -881,7 +881,7 @@ int graft_offer(struct __sk_buff *skb)
 	case GRAFT_ROUTES:
 		return count_routes();
 	case GRAFT_STRAYS:
-		return look_for_strays(skb, q.slot);
+		return look_for_stray(skb, &g->side[0]) ?: look_for_stray(skb, &g->side[1]);
 	case GRAFT_ENTER:
 		if (enter(g, q.slot))
 			return GRAFT_NO_SLOT;

@@ -431,32 +431,6 @@ __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 	return 0;
 }
 
-struct strays {
-	struct __sk_buff *skb;
-	__u32 first;
-};
-
-static long look_at_slot(__u32 i, struct strays *w)
-{
-	__u32 slot = w->first + i;
-	struct graft_entry *g = bpf_map_lookup_elem(&grafts, &slot);
-
-	if (!g)
-		return 1;
-	for (int side = 0; side < 2 && (g->state & GRAFT_STATE_MASK) == GRAFT_ACTIVE; side++)
-		look_for_stray(w->skb, &g->side[side]);
-	return 0;
-}
-
-static __always_inline int look_for_strays(struct __sk_buff *skb, __u32 first)
-{
-	struct strays w = { .skb = skb, .first = first };
-
-	graft_stray = 0;
-	bpf_loop(GRAFT_STRAYS_EACH, look_at_slot, &w, 0);
-	return GRAFT_OK;
-}
-
 #define POLICY_OUT 1   /* XFRM_POLICY_OUT */
 #define POLICY_BLOCK 1 /* XFRM_USERPOLICY_BLOCK */
 

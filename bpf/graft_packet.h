@@ -149,7 +149,7 @@ __u64 graft_outside;                 /* packets dropped because they are not in 
 __u32 graft_ways, graft_ways_least;
 /* By GRAFT_ROUTES: they move with the routes of the network namespace, and with its policies. */
 __u32 graft_routes, graft_policies;
-/* By GRAFT_STRAYS: an interface without program by which a frozen socket gets packets; 0: none. */
+/* By GRAFT_STRAYS: an interface without program by which a frozen socket gets packets. */
 __u32 graft_stray;
 /*
  * By the daemon, by port: GRAFT_PORT_*.  Not 0: an import is not in sync yet, so what is not known

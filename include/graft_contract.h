@@ -335,8 +335,6 @@ enum graft_mirrored {
 	GRAFT_CAME, /* it came from one */
 };
 
-#define GRAFT_STRAYS_EACH 4096 /* slots that one GRAFT_STRAYS looks at */
-
 /* Of graft_unsynced, whose index is a port in network byte order. */
 #define GRAFT_PORTS 65536
 #define GRAFT_PORT_LISTENS 1 /* a forward listens at it */
@@ -351,7 +349,7 @@ enum graft_op {
 	GRAFT_KILL,   /* DONE: shift packets from now on, so the sockets' resets get to the ends */
 	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
 	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
-	GRAFT_STRAYS, /* from `slot` on: look for packets past the programs: graft_stray */
+	GRAFT_STRAYS, /* ACTIVE: do packets go past the programs?  See graft_stray */
 	GRAFT_ENTER,  /* SETTING: enter the tuples in `flows`; GRAFT_IN_HAND: a socket has one, */
 	GRAFT_FORGET, /* and take them out */
 };

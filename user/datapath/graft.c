@@ -710,13 +710,23 @@ enum graft_change grafts_look(struct grafts *gs)
 	return GRAFT_CHANGE_POLICIES;
 }
 
+#define LOOKS 1024 /* at slots in use, each time */
+
 bool grafts_miss_programs(struct grafts *gs)
 {
-	run(gs, GRAFT_STRAYS, gs->look_from);
-	gs->look_from += gs->look_from + GRAFT_STRAYS_EACH < gs->n_slots ? GRAFT_STRAYS_EACH :
-									   -gs->look_from;
-	gs->attached.stray = *(volatile __u32 *)&gs->skel->bss->graft_stray;
-	return gs->attached.stray || graft_attach_is_lost(&gs->attached);
+	volatile __u32 *stray = &gs->skel->bss->graft_stray;
+
+	*stray = 0;
+	for (unsigned int i = 0; i < LOOKS; i++, gs->look_from++) {
+		if (!bit_next(gs->used, gs->used, gs->n_slots, &gs->look_from)) {
+			gs->look_from = 0;
+			break;
+		}
+		if (graft_state(gs, gs->look_from) == GRAFT_ACTIVE)
+			run(gs, GRAFT_STRAYS, gs->look_from);
+	}
+	gs->attached.stray = *stray;
+	return *stray || graft_attach_is_lost(&gs->attached);
 }
 
 void grafts_doubt_ways(struct grafts *gs, enum graft_change change)
