@@ -190,16 +190,10 @@ static int limit_descriptors(struct daemon *d)
 /* All that is not a session's is open: is there room for sessions? */
 static int count_descriptors(const struct daemon *d)
 {
-	const struct actions here = { .descriptors = opendir("/proc/self/fd") };
-	unsigned long limit = d->actions.descriptors_max, used = actions_descriptors(&here);
-	unsigned long left = limit > used ? limit - used : 0, sessions = left / SOCKETS_EACH;
+	unsigned long limit = d->actions.descriptors_max;
+	unsigned long used = actions_descriptors(&d->actions) + 1; /* that of the directory */
+	unsigned long sessions = limit > used ? (limit - used) / SOCKETS_EACH : 0;
 
-	if (!here.descriptors && errno != EMFILE)
-		return 0; /* there is no /proc */
-	if (here.descriptors)
-		closedir(here.descriptors);
-	else
-		sessions = 0;
 	if (!sessions)
 		return log_failure(EXIT_CODE_FAILURE,
 				   "%lu descriptors are too few: all are in use before the first "
