@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -29,7 +30,7 @@ SYSCALLS_ALLOWED(
 	SYSCALL(fstat));
 
 static _Atomic int max_level = LOG_INFO;
-static _Atomic uint64_t lost_in_all; /* lines */
+static _Atomic uint64_t lost; /* lines, in all */
 
 /* --- levels --- */
 
@@ -113,7 +114,7 @@ __attribute__((format(printf, 3, 0))) static void write_or_lose(int level, unsig
 								const char *fmt, va_list ap)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static unsigned long lost;
+	static uint64_t told; /* of those that were lost */
 	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
 	char message[MESSAGE_MAX] = "", time[LOG_TIME_LEN], prefix[64], note[128] = "";
 	int err = errno, n = 0;
@@ -127,22 +128,20 @@ __attribute__((format(printf, 3, 0))) static void write_or_lose(int level, unsig
 	if (suppressed)
 		n = snprintf(note, sizeof(note), " (%u similar messages suppressed)", suppressed);
 	pthread_mutex_lock(&lock);
-	if (lost)
-		snprintf(note + n, sizeof(note) - (size_t)n, " (%lu line%s lost before)", lost,
-			 lost == 1 ? "" : "s");
-	if (poll(&p, 1, 0) > 0 && write_line(prefix, message, note)) {
-		lost = 0;
-	} else {
+	if (lost != told)
+		snprintf(note + n, sizeof(note) - (size_t)n, " (%" PRIu64 " line%s lost before)",
+			 lost - told, lost - told == 1 ? "" : "s");
+	if (poll(&p, 1, 0) > 0 && write_line(prefix, message, note))
+		told = lost;
+	else
 		lost++;
-		atomic_fetch_add(&lost_in_all, 1);
-	}
 	pthread_mutex_unlock(&lock);
 	errno = err;
 }
 
 uint64_t log_lines_lost(void)
 {
-	return atomic_load(&lost_in_all);
+	return lost;
 }
 
 /* RET_SUPPRESSED: messages of the last window that did not pass, if this one begins another. */
