@@ -236,7 +236,7 @@ static const char sessions_answer[] =
 	"{\"sessions\":["
 	"{\"id\":17,\"forward\":\"db\",\"client\":\"10.0.1.2:41234\","
 	"\"upstream\":\"10.0.2.2:9001\",\"worker\":0,\"state\":\"open\",\"age_ms\":5300,"
-	"\"standby\":\"yes\","
+	"\"standby\":\"yes\",\"not_grafted\":\"far\","
 	"\"flows\":["
 	"{\"direction\":\"client-to-upstream\",\"carrier\":\"sockmap\",\"phase\":\"kernel\","
 	"\"reason\":\"conversation\",\"bytes\":1229,\"kernel_bytes\":1000,\"handovers\":1,"
@@ -249,11 +249,11 @@ static const char sessions_answer[] =
 
 static const char sessions_text[] =
 	"ID  FORWARD  CLIENT          UPSTREAM       SERVER NAME   AGE  STATE  DIRECTION           "
-	"CARRIER  PHASE     BYTES  HANDOVERS  BACKLOG MAX  STANDBY  REASON\n"
+	"CARRIER  PHASE     BYTES  HANDOVERS  BACKLOG MAX  STANDBY  REASON        NOT GRAFTED\n"
 	"17  db       10.0.1.2:41234  10.0.2.2:9001  -            5.3s  open   client-to-upstream  "
-	"sockmap  kernel  1.2 KiB          1          0 B  yes      conversation\n"
+	"sockmap  kernel  1.2 KiB          1          0 B  yes      conversation  far\n"
 	"17  db       10.0.1.2:41234  10.0.2.2:9001  -            5.3s  open   upstream-to-client  "
-	"splice   user      5 GiB         12      1.5 MiB  yes      slow target\n";
+	"splice   user      5 GiB         12      1.5 MiB  yes      slow target   far\n";
 
 TEST(test_answers)
 {
@@ -417,9 +417,9 @@ TEST(test_view)
 		"{\"sessions\":[{\"upstream\":\"a:53 [::1]:53/udp, b:53 backup\",\"protocol\":"
 		"\"udp\",\"flows\":[{}]}]}",
 		"ID  FORWARD  CLIENT  UPSTREAM                                SERVER NAME  AGE  STATE"
-		"  DIRECTION  CARRIER  PHASE  BYTES  HANDOVERS  BACKLOG MAX  STANDBY  REASON\n"
+		"  DIRECTION  CARRIER  PHASE  BYTES  HANDOVERS  BACKLOG MAX  STANDBY  REASON  NOT GRAFTED\n"
 		"-   -        -       a:53/udp [::1]:53/udp, b:53/udp backup  -            -    -    "
-		"  -          -        -      -      -          -            -        -\n");
+		"  -          -        -      -      -          -            -        -       -\n");
 	expect_view("{\"killed\":0}", "killed                   0\n");
 }
 

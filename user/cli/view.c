@@ -14,7 +14,7 @@
 #include "base/parse_size.h"
 
 #define TEXT_MAX 256
-#define COLUMNS_MAX 15
+#define COLUMNS_MAX 16
 
 static const struct table {
 	const char *key;   /* of the array; all tables of that key are shown */
@@ -24,7 +24,8 @@ static const struct table {
 	{ "sessions",
 	  "flows",
 	  { "id", "forward", "client", "upstream", "server_name", "age_ms", "state", "direction",
-	    "carrier", "phase", "bytes", "handovers", "backlog_max", "standby", "reason" } },
+	    "carrier", "phase", "bytes", "handovers", "backlog_max", "standby", "reason",
+	    "not_grafted" } },
 	{ "forwards",
 	  NULL,
 	  { "name", "listen", "upstream", "engine", "state", "live", "max_sessions", "accepted",
