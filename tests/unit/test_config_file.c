@@ -118,6 +118,7 @@ static const struct rig_mistake mistakes[] = {
 	  "[culvert]\nlisten = :1\n" },
 	{ 4, "workers: unknown key of [forward NAME]", FORWARD "workers = 3\n" },
 	{ 2, "engine: \"\": expected auto,", "[culvert]\nengine =\n" },
+	{ 2, "graft-rtt: \"1ms\": expected microseconds", "[culvert]\ngraft-rtt = 1ms\n" },
 	{ 2, "engine: \"\": expected", "[culvert]\nengine = ; auto\n" },
 	{ 3, "engine: given twice", "[culvert]\nengine = auto\nengine = auto\n" },
 	{ 5, "hard-limit: given twice", FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
