@@ -8,12 +8,12 @@
 #include "probe/probe.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -91,32 +91,23 @@ static _Noreturn void try_each(struct sockmap *k, struct grafts *gs, const struc
 	_exit(0);
 }
 
-/*
- * Begin to try in a child, as A, what RESULTS asks about.  KERNEL, GRAFTS: what is loaded, or NULL.
- * RET_FD, if it is not NULL, is at its end when the child has ended.
- */
+/* Begin to try in a child, as A, what RESULTS asks about.  KERNEL, GRAFTS: what is loaded, or NULL. */
 static pid_t begin(struct sockmap *kernel, struct grafts *grafts, const struct account *a,
-		   struct results *results, int *ret_fd)
+		   struct results *results)
 {
 	char *detail = results->of[LOAD + 1].detail;
-	int fds[2] = { -1, -1 };
-	pid_t pid = -1;
+	pid_t pid;
 
 	for (size_t i = 0; i < BEHAVIOURS; i++)
 		if (behaviours[i].plan && behaviours[i].carrier & results->carriers)
 			results->of[i].outcome = SKIPPED;
 	results->at = LOAD + 1;
-	if (!ret_fd || !pipe2(fds, O_CLOEXEC))
-		pid = fork();
+	pid = fork();
 	if (!pid)
 		try_each(kernel, grafts, a, results);
 	if (pid < 0)
 		snprintf(detail, PROBE_DETAIL, "cannot start a process for it: %s%s",
 			 strerror(errno), error_hint(HINT_RESOURCES, errno));
-	if (ret_fd) {
-		*ret_fd = fds[0];
-		close(fds[1]);
-	}
 	return pid;
 }
 
@@ -255,8 +246,9 @@ int probe_start(const struct config *c, const struct account *account,
 	}
 	ret->results = results;
 	ret->began_ms = clock_ms();
-	ret->pid = begin(*ret_kernel, *ret_grafts, account, results, &ret->fd);
-	if (ret->pid < 0)
+	ret->pid = begin(*ret_kernel, *ret_grafts, account, results);
+	ret->fd = (int)syscall(SYS_pidfd_open, ret->pid, 0);
+	if (ret->fd < 0) /* no child, or one to wait for */
 		return probe_end(c, ret);
 	if (*ret_grafts)
 		grafts_leave_slot(*ret_grafts);
@@ -375,7 +367,7 @@ int probe_run(int argc, char **argv)
 		return EXIT_CODE_USAGE;
 	uname(&uts);
 	load_programs(results, &limits, &graft_limits, &kernel, &grafts);
-	end(begin(kernel, grafts, &account, results, NULL), results);
+	end(begin(kernel, grafts, &account, results), results);
 	grafts_close(grafts, false);
 	sockmap_close(kernel);
 	if (json)

@@ -49,7 +49,7 @@ struct probe_start {
 	bool tried;        /* some behaviour was */
 	char summary[32];  /* "tried in 40 ms" */
 	_Atomic bool runs; /* a child tries them */
-	int fd;            /* at its end when the child has ended */
+	int fd;            /* pidfd of that */
 	/* probe.c's own */
 	pid_t pid;
 	uint64_t began_ms;
