@@ -138,18 +138,6 @@ static bool overlap(const struct addr *a, const struct addr *b)
 	return addr_equal(a, b) || addr_is_any(a) || addr_is_any(b);
 }
 
-/* The first forward that takes connections of number N, which comes behind it; or NULL. */
-static const struct forward_conf *find_overlap(const struct config *c, size_t n)
-{
-	const struct endpoint *e = &c->forwards[n].listen;
-
-	for (size_t i = 0; i < n; i++)
-		if (c->forwards[i].listen.udp == e->udp &&
-		    any_pair(&c->forwards[i].listen, e, overlap))
-			return &c->forwards[i];
-	return NULL;
-}
-
 int config_complain_address(const struct forward_conf *fc, bool listen, const char *why)
 {
 	const struct config_line *l = option_line(&fc->said, listen ? "listen" : "upstream");
@@ -158,26 +146,30 @@ int config_complain_address(const struct forward_conf *fc, bool listen, const ch
 			       listen ? fc->listen.text : l->value, why);
 }
 
-static int check_addresses(const struct config *c, size_t i)
+static int check_addresses(const struct config *c, const struct forward_conf *fc)
 {
-	const struct forward_conf *fc = &c->forwards[i], *before = find_overlap(c, i);
-	const char *place = before ? option_line(&before->said, "listen")->place : "";
-	bool metrics = !before && !fc->listen.udp && any_pair(&c->metrics, &fc->listen, overlap);
+	const struct endpoint *other = NULL;
+	const char *place = "";
 	char why[2 * sizeof(((struct endpoint *)0)->text) + 64];
-	int n;
 
 	if (fc->mistaken)
 		return 0;
-	if (!before && !metrics)
-		return feeds_itself(c, fc) ?
-			       config_complain_address(fc, false,
-						       "the upstream is the listener itself") :
-			       0;
-	n = snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"",
-		     before ? "the earlier" : "metrics",
-		     before ? before->listen.text : c->metrics.text);
-	if (*place)
-		snprintf(why + n, sizeof(why) - (size_t)n, ": " AT, AT_PLACE(place));
+	if (!fc->listen.udp && any_pair(&c->metrics, &fc->listen, overlap)) {
+		other = &c->metrics;
+		place = config_place(c, &c->defaults, "metrics");
+	}
+	for (const struct forward_conf *f = c->forwards; f < fc && !other; f++)
+		if (f->listen.udp == fc->listen.udp && any_pair(&f->listen, &fc->listen, overlap)) {
+			other = &f->listen;
+			place = config_place(c, f, "listen");
+		}
+	if (!other && feeds_itself(c, fc))
+		return config_complain_address(fc, false, "the upstream is the listener itself");
+	if (!other)
+		return 0;
+	snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"%s%.*s",
+		 other == &c->metrics ? "metrics" : "the earlier", other->text,
+		 *place ? ": see " : "", AT_PLACE(place));
 	return config_complain_address(fc, true, why);
 }
 
@@ -186,7 +178,7 @@ int config_check_addresses(const struct config *c)
 	int r = 0;
 
 	for (size_t i = 0; c->forwards && i < c->n_forwards; i++)
-		r = check_addresses(c, i) ?: r;
+		r = check_addresses(c, &c->forwards[i]) ?: r;
 	return r;
 }
 
