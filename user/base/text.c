@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "base/text.h"
 
-#include <limits.h>
 #include <stdint.h>
-#include <string.h>
-
-#include "base/minmax.h"
 
 bool text_is_utf8(const char *text)
 {
@@ -25,26 +21,4 @@ bool text_is_utf8(const char *text)
 			return false; /* the last are surrogates */
 	}
 	return true;
-}
-
-unsigned int text_distance(const char *a, const char *b)
-{
-	unsigned int row[64 + 1]; /* [j]: between what of A was seen, and J letters of B */
-	size_t n = strlen(b);
-
-	if (n >= sizeof(row) / sizeof(row[0]) || strlen(a) >= sizeof(row) / sizeof(row[0]))
-		return UINT_MAX;
-	for (unsigned int j = 0; j <= n; j++)
-		row[j] = j;
-	for (; *a; a++) {
-		unsigned int before = row[0]++;
-
-		for (size_t j = 1; j <= n; j++) {
-			unsigned int changed = before + (*a != b[j - 1]);
-
-			before = row[j];
-			row[j] = (unsigned int)smaller(changed, smaller(before, row[j - 1]) + 1);
-		}
-	}
-	return row[n];
 }

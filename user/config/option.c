@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/minmax.h"
 #include "base/parse_size.h"
 #include "base/text.h"
 #include "config/config.h"
@@ -210,10 +211,24 @@ const struct option_def *option_find(const char *name, enum option_scope scope)
 	return NULL;
 }
 
+/* Letters of the longer word that are neither in the common begin nor in the common end of both. */
+static size_t distance(const char *a, const char *b)
+{
+	size_t m = strlen(a), n = strlen(b);
+
+	for (; *a && *a == *b; a++, b++) {
+		m--;
+		n--;
+	}
+	for (; m && n && a[m - 1] == b[n - 1]; m--)
+		n--;
+	return larger(m, n);
+}
+
 const char *option_hint(const char *name, enum option_scope scope, char buf[OPTION_HINT_LEN])
 {
 	const struct option_def *o = scope ? option_find(name, ~0U) : NULL;
-	unsigned int least = ((unsigned int)strlen(name) + 1) / 3 + 1, changes;
+	size_t least = (strlen(name) + 1) / 3 + 1, apart;
 
 	*buf = '\0';
 	if (o)
@@ -223,10 +238,10 @@ const char *option_hint(const char *name, enum option_scope scope, char buf[OPTI
 			 o->scope & SCOPE_SNI     ? "[sni FORWARD NAME...]" :
 						    "the command line");
 	for (const struct option_def *in = option_table; !o && in->name; in++) {
-		changes = in->scope & scope ? text_distance(name, in->name) : UINT_MAX;
-		if (changes < least) {
+		apart = in->scope & scope ? distance(name, in->name) : least;
+		if (apart < least) {
 			snprintf(buf, OPTION_HINT_LEN, " (did you mean %s?)", in->name);
-			least = changes;
+			least = apart;
 		}
 	}
 	return buf;
