@@ -35,12 +35,6 @@ const char *config_here(const struct config_reader *r)
 	return config_keep(r->c, "%.256s:%u: ", r->c->file, r->line);
 }
 
-const char *config_blame(struct config_reader *r)
-{
-	r->mistaken = true;
-	return config_here(r);
-}
-
 char *config_next_line(struct config_reader *r)
 {
 	char *line = strsep(&r->rest, "\n");

@@ -50,10 +50,9 @@ const char *config_here(const struct config_reader *r);
 /* Complain about PLACE; or about the last line read, if nothing has been said of that yet. */
 #define config_mistake_at(r, place, ...) ((r)->error = config_complain(place, __VA_ARGS__))
 #define config_mistake(r, ...)                                                                     \
-	((r)->mistaken ? (void)0 : (void)config_mistake_at(r, config_blame(r), __VA_ARGS__))
-
-/* The last line read is mistaken.  Returns config_here(). */
-const char *config_blame(struct config_reader *r);
+	((r)->mistaken ?                                                                           \
+		 (void)0 :                                                                         \
+		 (void)((r)->mistaken = true, config_mistake_at(r, config_here(r), __VA_ARGS__)))
 
 /* The next line, without its end; NULL: there is none.  A control character is a mistake. */
 char *config_next_line(struct config_reader *r);
