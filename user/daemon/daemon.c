@@ -88,9 +88,8 @@ struct daemon {
 	int sig;           /* that ends culvert; 0: none has come */
 	uint64_t ended_ms; /* when the end began; 0: it has not */
 	struct source tried;
-	struct timer ready; /* when nobody waits for that any longer */
-	bool is_ready;
-	int code; /* why culvert ends though it could start; 0: it does not */
+	struct timer ready; /* when nobody waits for that any longer; not set: nobody does */
+	int code;           /* why culvert ends though it could start; 0: it does not */
 };
 
 /*
@@ -443,8 +442,6 @@ static void announce_ready(struct daemon *d)
 	const struct config *c = &d->config;
 	int r;
 
-	d->is_ready = true;
-
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		const struct forward_conf *fc = &c->forwards[i];
 
@@ -464,25 +461,22 @@ static void announce_ready(struct daemon *d)
 
 static void on_ready(struct timer *t)
 {
-	struct daemon *d = container_of(t, struct daemon, ready);
-
-	if (!d->is_ready && !d->ended_ms)
-		announce_ready(d);
+	announce_ready(container_of(t, struct daemon, ready));
 }
 
 /* Sessions, old and new, have from now on what has passed. */
 static void on_tried(struct source *s, uint32_t events)
 {
 	struct daemon *d = container_of(s, struct daemon, tried);
-	int r;
+	int r = probe_end(&d->config, &d->probe);
 
 	(void)events;
-	r = probe_end(&d->config, &d->probe);
 	use_findings(d);
-	if (d->is_ready)
+	if (!d->ready.prev) {
 		log_info("the kernel path was %s", d->probe.summary);
-	if (d->is_ready || d->ended_ms)
 		return;
+	}
+	timer_cancel(&d->ready);
 	d->code = r;
 	d->loop.stop = r;
 	if (!r)
@@ -636,6 +630,7 @@ static void end(struct daemon *d)
 	struct threads *ts = &d->reload.threads;
 
 	d->ended_ms = clock_ms();
+	timer_cancel(&d->ready);
 	reload_stop(&d->reload);
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
