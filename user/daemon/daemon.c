@@ -187,22 +187,16 @@ static int limit_descriptors(struct daemon *d)
 }
 
 /* All that is not a session's is open: is there room for sessions? */
-static int count_descriptors(const struct daemon *d)
+static void count_descriptors(const struct daemon *d)
 {
 	unsigned long limit = d->actions.descriptors_max;
 	unsigned long used = actions_descriptors(&d->actions) + 1; /* that of the directory */
 	unsigned long sessions = limit > used ? (limit - used) / SOCKETS_EACH : 0;
 
-	if (!sessions)
-		return log_failure(EXIT_CODE_FAILURE,
-				   "%lu descriptors are too few: all are in use before the first "
-				   "session: raise RLIMIT_NOFILE",
-				   limit);
 	if (sessions < d->config.max_sessions)
 		log_warning("there are descriptors for %lu sessions, and not for the %u of "
 			    "max-sessions: more are refused (no-descriptor)",
 			    sessions, d->config.max_sessions);
-	return 0;
 }
 
 static enum trial trial_of(const struct daemon *d, const struct probe_finding *f)
@@ -513,9 +507,7 @@ static int begin(struct daemon *d)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));
-	r = count_descriptors(d);
-	if (r)
-		return r;
+	count_descriptors(d);
 	if (sd_watchdog_enabled(0, &usec) > 0) {
 		d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 		for (unsigned int i = 0; i < ts->n; i++)
