@@ -179,7 +179,6 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 				   ": a line does not go on in the next one";
 	const char *key = trim(strsep(&line, "=:")); /* LINE is the value now, if there is one */
 	const struct option_def *o = option_find(key, scope);
-	char hint[OPTION_HINT_LEN];
 
 	if (!strncmp(key, "include", 7) && strchr(BLANKS, key[7]))
 		config_mistake(r, CONFIG_NO_INCLUDE);
@@ -195,7 +194,7 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 			       scope == SCOPE_SNI     ? "no key of [sni FORWARD NAME...]" :
 			       scope == SCOPE_FORWARD ? "unknown key of [forward NAME]" :
 							"unknown key of [culvert]",
-			       option_hint(key, scope, hint), more);
+			       option_hint(r->c, key, scope), more);
 	if (scope & SCOPE_OWN)
 		r->forward->mistaken |= r->mistaken;
 }

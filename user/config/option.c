@@ -225,26 +225,25 @@ static size_t distance(const char *a, const char *b)
 	return larger(m, n);
 }
 
-const char *option_hint(const char *name, enum option_scope scope, char buf[OPTION_HINT_LEN])
+const char *option_hint(struct config *c, const char *name, enum option_scope scope)
 {
-	const struct option_def *o = scope ? option_find(name, ~0U) : NULL;
+	const struct option_def *o = scope ? option_find(name, ~0U) : NULL, *near = NULL;
 	size_t least = (strlen(name) + 1) / 3 + 1, apart;
 
-	*buf = '\0';
 	if (o)
-		snprintf(buf, OPTION_HINT_LEN, ": it belongs to %s",
-			 o->scope & SCOPE_FORWARD ? "[forward NAME]" :
-			 o->scope & SCOPE_CULVERT ? "[culvert]" :
-			 o->scope & SCOPE_SNI     ? "[sni FORWARD NAME...]" :
-						    "the command line");
-	for (const struct option_def *in = option_table; !o && in->name; in++) {
+		return config_keep(c, ": it belongs to %s",
+				   o->scope & SCOPE_FORWARD ? "[forward NAME]" :
+				   o->scope & SCOPE_CULVERT ? "[culvert]" :
+				   o->scope & SCOPE_SNI     ? "[sni FORWARD NAME...]" :
+							      "the command line");
+	for (const struct option_def *in = option_table; in->name; in++) {
 		apart = in->scope & scope ? distance(name, in->name) : least;
 		if (apart < least) {
-			snprintf(buf, OPTION_HINT_LEN, " (did you mean %s?)", in->name);
+			near = in;
 			least = apart;
 		}
 	}
-	return buf;
+	return near ? config_keep(c, " (did you mean %s?)", near->name) : "";
 }
 
 const struct config_line *option_line(const struct config_lines *l, const char *name)

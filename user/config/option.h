@@ -72,8 +72,7 @@ const struct option_def *option_find(const char *name, enum option_scope scope);
  * A hint to print behind NAME, which is no option at SCOPE: " (did you mean ...?)", or ": it belongs
  * to ..."; or "".
  */
-#define OPTION_HINT_LEN 64
-const char *option_hint(const char *name, enum option_scope scope, char buf[OPTION_HINT_LEN]);
+const char *option_hint(struct config *c, const char *name, enum option_scope scope);
 
 /* The last of L that sets the option NAME, or NULL. */
 const struct config_line *option_line(const struct config_lines *l, const char *name);

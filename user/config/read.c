@@ -51,11 +51,10 @@ static int take_option(char **argv, int *pos, struct config *c)
 	const struct option_def *o = strncmp(key, "--", 2) == 0 ?
 					     option_find(key + 2, SCOPE_WORDS) :
 					     NULL;
-	char hint[OPTION_HINT_LEN];
 
 	if (!o)
 		return log_complain(-EINVAL, "%s: unknown option%s (`culvert help run` lists them)",
-				    key, option_hint(key + strspn(key, "-"), SCOPE_WORDS, hint));
+				    key, option_hint(c, key + strspn(key, "-"), SCOPE_WORDS));
 	value = value ? value + 1 : argv[++*pos];
 	if (!value)
 		return log_complain(-EINVAL, "%s: needs a value: %s", key, o->expected);
