@@ -328,23 +328,17 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 /*
  * May a session have an address of NAME?  Link-local ones are not unique, so they do not count.
  * *RET_TYPE is ARPHRD_*; interfaces without a link address, such as tun, are listed without a type.
- * *RET_UP: packets may go there.
  */
-static bool is_useful(const struct ifaddrs *list, const char *name, unsigned short *ret_type,
-		      bool *ret_up)
+static bool is_useful(const struct ifaddrs *list, const char *name, unsigned short *ret_type)
 {
 	bool useful = false;
 
 	*ret_type = ARPHRD_NONE;
-	*ret_up = false;
 	for (; list; list = list->ifa_next) {
 		const struct sockaddr *sa = list->ifa_addr;
 		const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)sa;
 
-		if (strcmp(list->ifa_name, name))
-			continue;
-		*ret_up = list->ifa_flags & IFF_UP;
-		if (!sa)
+		if (!sa || strcmp(list->ifa_name, name))
 			continue;
 		if (sa->sa_family == AF_PACKET)
 			*ret_type = ((const struct sockaddr_ll *)sa)->sll_hatype;
@@ -387,10 +381,9 @@ int graft_attach_follow(struct graft_attachments *as)
 	for (const struct if_nameindex *i = all; i && list && i->if_index; i++) {
 		struct graft_attachment *a = as->first;
 		unsigned short type;
-		bool useful, up;
+		bool useful = is_useful(list, i->if_name, &type);
 		int e;
 
-		useful = is_useful(list, i->if_name, &type, &up);
 		while (a && a->ifindex != i->if_index)
 			a = a->next;
 		if (a) {
@@ -398,7 +391,7 @@ int graft_attach_follow(struct graft_attachments *as)
 			changed += set_use(as, a, i->if_name);
 			continue;
 		}
-		if ((!useful && !(up && is_bare(type)) && i->if_index != as->stray) ||
+		if ((!useful && !is_bare(type) && i->if_index != as->stray) ||
 		    (as->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
 		e = attach(as, i->if_index, i->if_name, type, useful);
