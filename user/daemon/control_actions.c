@@ -524,14 +524,14 @@ static struct json_object *kernel_json(struct round *r)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
 	const struct probe_start *p = r->actions->probe;
-	const char *no_sockmap = probe_hindrance(p, &p->sockmap);
-	const char *no_splice = probe_hindrance(p, &p->splice);
-	const char *no_graft = probe_hindrance(p, &p->graft);
+	const char *no_sockmap = probe_hindrance(p, ENGINE_SOCKMAP);
+	const char *no_splice = probe_hindrance(p, ENGINE_SPLICE);
+	const char *no_graft = probe_hindrance(p, ENGINE_GRAFT);
 	struct sockmap *k = r->shared->kernel;
 
 	json_add_bool(o, "available", !no_sockmap);
 	json_add_text(o, "reason", no_sockmap ?: "");
-	add_feature(list, "splice", !no_splice, no_splice ?: p->splice.why);
+	add_feature(list, "splice", !no_splice, no_splice ?: p->of[ENGINE_SPLICE].why);
 	add_feature(list, "graft", !no_graft, no_graft ?: "");
 	add_feature(list, "tried at the start", p->tried, p->runs ? "not yet" : p->summary);
 	json_add(o, "features", list);
@@ -638,15 +638,11 @@ static void follow_engines(void *arg)
 /* Say why ENGINE is not available here; NULL: it is. */
 static const char *engine_hindrance(const struct round *r, enum engine engine)
 {
-	const struct probe_start *probe = r->actions->probe;
-
-	if (engine == ENGINE_SOCKMAP)
-		return probe_hindrance(probe, &probe->sockmap);
+	if (engine == ENGINE_AUTO || engine == ENGINE_COPY || engine == ENGINE_DEFAULT)
+		return NULL;
 	if (engine == ENGINE_GRAFT && !r->shared->grafts)
 		return "no engine of the start could graft: restart culvert";
-	if (engine == ENGINE_GRAFT)
-		return probe_hindrance(probe, &probe->graft);
-	return engine == ENGINE_SPLICE ? probe_hindrance(probe, &probe->splice) : NULL;
+	return probe_hindrance(r->actions->probe, engine);
 }
 
 /* The engine of all forwards of that name: one that a reload has replaced still has sessions. */
@@ -766,9 +762,8 @@ static struct json_object *do_log_level(struct round *r)
 static struct json_object *do_stream(struct round *r)
 {
 	if (!r->actions->standby)
-		return request_error_json(
-			ERROR_UNSUPPORTED, "nothing is grafted here: %s",
-			probe_hindrance(r->actions->probe, &r->actions->probe->graft) ?: "");
+		return request_error_json(ERROR_UNSUPPORTED, "nothing is grafted here: %s",
+					  probe_hindrance(r->actions->probe, ENGINE_GRAFT) ?: "");
 	json_add_text(r->answer, "stream", r->req->command->name);
 	return NULL;
 }

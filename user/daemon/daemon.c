@@ -199,16 +199,16 @@ static void count_descriptors(const struct daemon *d)
 			    sessions, d->config.max_sessions);
 }
 
-static enum trial trial_of(const struct daemon *d, const struct probe_finding *f)
+static enum trial trial_of(const struct probe_start *p, enum engine engine)
 {
-	return d->probe.runs ? TRIAL_RUNS : f->usable ? TRIAL_PASSED : TRIAL_FAILED;
+	return p->runs ? TRIAL_RUNS : p->of[engine].usable ? TRIAL_PASSED : TRIAL_FAILED;
 }
 
 static void use_findings(struct daemon *d)
 {
-	policy_allow_splice(!d->probe.runs && d->probe.splice.usable);
-	d->shared.sockmap_trial = trial_of(d, &d->probe.sockmap);
-	d->shared.graft_trial = trial_of(d, &d->probe.graft);
+	policy_allow_splice(trial_of(&d->probe, ENGINE_SPLICE) == TRIAL_PASSED);
+	d->shared.sockmap_trial = trial_of(&d->probe, ENGINE_SOCKMAP);
+	d->shared.graft_trial = trial_of(&d->probe, ENGINE_GRAFT);
 }
 
 static int try_kernel(struct daemon *d)

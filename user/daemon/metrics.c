@@ -212,13 +212,12 @@ static void add_handovers(struct scrape *s)
 /* The carriers that a forward may use. */
 static void add_carriers(struct scrape *s)
 {
-	const struct probe_start *p = s->actions->probe;
-	const struct probe_finding *of[] = { &p->graft, &p->sockmap, &p->splice };
-	static const enum engine engines[] = { ENGINE_GRAFT, ENGINE_SOCKMAP, ENGINE_SPLICE };
+	for (enum engine e = 0; e < ENGINES; e++) {
+		const struct probe_finding *f = &s->actions->probe->of[e];
 
-	for (int i = 0; i < 3; i++)
-		if (of[i]->usable || strcmp(of[i]->why, PROBE_UNUSED) != 0)
-			add(s, "", of[i]->usable, "carrier", engine_name(engines[i]), END);
+		if (f->usable || (*f->why && strcmp(f->why, PROBE_UNUSED) != 0))
+			add(s, "", f->usable, "carrier", engine_name(e), END);
+	}
 }
 
 static void add_build(struct scrape *s)

@@ -195,8 +195,9 @@ static const struct {
  * the others have a substitute.  TOLD: a warning has told of the cause.
  */
 static int judge(const struct config *c, const struct results *results, enum probe_carrier carrier,
-		 bool told, struct probe_finding *ret)
+		 bool told, struct probe_start *p)
 {
+	struct probe_finding *ret = &p->of[carriers[carrier].engine];
 	size_t bad = first_bad(results, carrier);
 
 	if (!(results->carriers & carrier)) {
@@ -226,16 +227,16 @@ int probe_start(const struct config *c, const struct account *account,
 
 	*ret = (struct probe_start){ .summary = "no behaviour was tried", .fd = -1 };
 	load_error = load_programs(results, &limits, graft, ret_kernel, ret_grafts);
-	r = judge(c, results, PROBE_SOCKMAP, false, &ret->sockmap)       ?:
-		    judge(c, results, PROBE_SPLICE, false, &ret->splice) ?:
-		    judge(c, results, PROBE_GRAFT, load_error, &ret->graft);
+	r = judge(c, results, PROBE_SOCKMAP, false, ret)        ?:
+		    judge(c, results, PROBE_SPLICE, false, ret) ?:
+		    judge(c, results, PROBE_GRAFT, load_error, ret);
 	if (!c->probe)
-		ret->splice = (struct probe_finding){ true, "not tried: --probe no" };
-	if (!ret->sockmap.usable) {
+		ret->of[ENGINE_SPLICE] = (struct probe_finding){ true, "not tried: --probe no" };
+	if (!ret->of[ENGINE_SOCKMAP].usable) {
 		sockmap_close(*ret_kernel);
 		*ret_kernel = NULL;
 	}
-	if (!ret->graft.usable) {
+	if (!ret->of[ENGINE_GRAFT].usable) {
 		grafts_close(*ret_grafts, true);
 		*ret_grafts = NULL;
 	}
@@ -259,30 +260,26 @@ int probe_start(const struct config *c, const struct account *account,
 int probe_end(const struct config *c, struct probe_start *p)
 {
 	struct results *results = p->results;
-	int r = 0, e = 0;
+	int r = 0;
 
 	end(p->pid, results);
 	close(p->fd);
 	p->fd = -1;
 	snprintf(p->summary, sizeof(p->summary), "tried in %u ms",
 		 (unsigned int)(clock_ms() - p->began_ms));
-	if (p->sockmap.usable)
-		r = judge(c, results, PROBE_SOCKMAP, false, &p->sockmap);
-	if (p->splice.usable)
-		e = judge(c, results, PROBE_SPLICE, false, &p->splice);
-	r = r ?: e;
-	if (p->graft.usable)
-		e = judge(c, results, PROBE_GRAFT, false, &p->graft);
+	for (enum probe_carrier carrier = PROBE_SOCKMAP; carrier < PROBE_ALL; carrier <<= 1)
+		if (p->of[carriers[carrier].engine].usable)
+			r = judge(c, results, carrier, false, p) ?: r;
 	munmap(results, sizeof(*results));
 	p->runs = false;
-	return r ?: e;
+	return r;
 }
 
-const char *probe_hindrance(const struct probe_start *p, const struct probe_finding *f)
+const char *probe_hindrance(const struct probe_start *p, enum engine engine)
 {
 	if (p->runs)
 		return "whether it works here is still being tried";
-	return f->usable ? NULL : f->why;
+	return p->of[engine].usable ? NULL : p->of[engine].why;
 }
 
 /* --- the command --- */

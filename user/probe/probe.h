@@ -44,8 +44,8 @@ struct results;
 
 /* What the daemon may use on this kernel. */
 struct probe_start {
-	/* while it runs: so far, and for nobody to read */
-	struct probe_finding sockmap, splice, graft;
+	/* of sockmap, splice and graft; while it runs: so far, and for nobody to read */
+	struct probe_finding of[ENGINES];
 	bool tried;        /* some behaviour was */
 	char summary[32];  /* "tried in 40 ms" */
 	_Atomic bool runs; /* a child tries them */
@@ -70,5 +70,5 @@ int probe_start(const struct config *c, const struct account *account,
 		struct grafts **ret_grafts, struct probe_start *ret);
 /* The child has ended: judge what it has found.  As probe_start(); the programs stay loaded. */
 int probe_end(const struct config *c, struct probe_start *p);
-/* Why what F tells of cannot be used now; NULL: it can.  By any thread. */
-const char *probe_hindrance(const struct probe_start *p, const struct probe_finding *f);
+/* Why that one of these cannot be used now; NULL: it can.  By any thread. */
+const char *probe_hindrance(const struct probe_start *p, enum engine engine);
