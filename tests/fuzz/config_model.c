@@ -28,6 +28,7 @@ int model_parse(const uint8_t *data, size_t size, struct config *c)
 
 void model_must_be_mistake(int r, const uint8_t *data, size_t size)
 {
+	static const char begin[] = "culvert: " MODEL_PATH ":";
 	const char *text = said(), *at = text;
 	unsigned long lines = 2, line;
 	size_t len = strlen(text);
@@ -38,9 +39,10 @@ void model_must_be_mistake(int r, const uint8_t *data, size_t size)
 	must(len && text[len - 1] == '\n', "no line: %s", text);
 	must(is_printable(text, true), "%s", text);
 	/* of a line of the file, or of files that would be at one path, one of which has a default */
-	while ((at = strstr(at, "culvert: " MODEL_PATH ":"))) {
-		at += strlen("culvert: " MODEL_PATH ":");
-		line = strtoul(at, NULL, 10);
+	for (; *at; at = strchr(at, '\n') + 1) {
+		if (strncmp(at, begin, strlen(begin)) != 0) /* a value may hold that, too */
+			continue;
+		line = strtoul(at + strlen(begin), NULL, 10);
 		must(line <= lines, "line %lu of %lu: %s", line, lines, text);
 	}
 }
