@@ -129,7 +129,8 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
  * the session.  A packet that ends the session fits: nobody can know its number who does not see the
  * other end's packets.
  */
-static __always_inline bool is_welcome(struct found *f, const struct packet *p)
+static __always_inline bool is_welcome(struct __sk_buff *skb, struct found *f,
+				       const struct packet *p)
 {
 	bool loose = f->g->loose == GRAFT_LOOSE;
 
@@ -138,7 +139,7 @@ static __always_inline bool is_welcome(struct found *f, const struct packet *p)
 		return f->fits;
 	if (p->flags & RST || !(p->flags & ACK))
 		return loose;
-	f->fits = confirm(p, f->slot, f->side);
+	f->fits = is_sound(skb, p) && confirm(p, f->slot, f->side);
 	return true;
 }
 
@@ -317,6 +318,17 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 	}
 }
 
+/*
+ * May P end something, or move its stream by more than its payload?  A bit error would make it do so.
+ * All else that a bit error moves the next packet moves again.
+ */
+static __always_inline bool is_believed(struct __sk_buff *skb, const struct found *f,
+					const struct packet *p)
+{
+	return (!(p->flags & (FIN | RST)) && diff(p->seq, (__u32)f->mine->end) <= 0) ||
+	       is_sound(skb, p);
+}
+
 /* Translate P and send it to the other end. */
 static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struct packet *p,
 				   __u32 state)
@@ -339,11 +351,11 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
 	f->fits = f->g->loose != GRAFT_LOOSE;
 	if (!(p->flags & SYN)) {
-		if (!is_welcome(f, p)) {
+		if (!is_welcome(skb, f, p)) {
 			__sync_fetch_and_add(&graft_outside, 1);
 			return DROP;
 		}
-		if (f->fits)
+		if (f->fits && is_believed(skb, f, p))
 			track(f, p, state);
 	}
 	if (f->g->far >= GRAFT_LONG && p->flags & ACK)
@@ -406,6 +418,8 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read ||
 	    a->unordered || b->unordered)
 		return GRAFT_IN_HAND;
+	if (!is_sound(skb, p))
+		return GRAFT_ORDER;
 	if (f->g->far >= GRAFT_LONG && !f->g->why_back && unleash(skb, f, p, a, b))
 		return GRAFT_NO_TIMESTAMP;
 	mine->end -= (__u32)mine->end - acked;
@@ -441,7 +455,8 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	}
 	f.g->why_not = why;
 	/* before it is unlocked: the next one that looks must know of it */
-	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.g, f.mine, f.other))
+	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.g, f.mine, f.other) &&
+	    is_believed(skb, &f, p))
 		note(f.mine, p);
 	state = GRAFT_RETURNING;
 	if (why == GRAFT_NO_SOCKET || f.mine->fin || f.other->fin) {
@@ -508,7 +523,7 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	struct graft_entry *g = f->g;
 	__u64 now = bpf_ktime_get_ns();
 
-	if (p->flags & SYN || !is_welcome(f, p)) {
+	if (p->flags & SYN || !is_welcome(skb, f, p) || !is_sound(skb, p)) {
 		__sync_fetch_and_add(&graft_outside, 1);
 		return DROP;
 	}

@@ -547,6 +547,8 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 		return GRAFT_IN_HAND;
 	if (p->len > b->snd_wnd)
 		return GRAFT_NO_ROOM;
+	if (!is_sound(skb, p)) /* TSval sets the clocks for good */
+		return GRAFT_ORDER;
 	if (mine->timestamps) {
 		if (!timestamp_of(skb, p, ts))
 			return GRAFT_NO_TIMESTAMP;

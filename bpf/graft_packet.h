@@ -418,6 +418,57 @@ static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet
 	return true;
 }
 
+/* --- checksums --- */
+
+#define CHECKSUM_UNNECESSARY 1 /* the device has verified the sum */
+#define CHECKSUM_PARTIAL 3     /* the packet is of this machine, or GRO has verified the sum */
+#define SUM_BLOCK sizeof(((struct scratch *)0)->is)
+
+static __always_inline __u16 folded(__s64 sum)
+{
+	__u32 s = (__u32)sum;
+
+	s = (s & 0xffff) + (s >> 16);
+	s = (s & 0xffff) + (s >> 16);
+	return (__u16)~s;
+}
+
+/*
+ * Has P no bit errors in its TCP segment; or, of an odd IPv4 packet, in its IP header?  Ingress of tc
+ * comes before the stack, which verifies sums.
+ */
+__noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
+{
+	__u8 summed = BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed);
+	__u32 zero = 0, at, left, n, sum = 0;
+	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+
+	if (!p || !s)
+		return 0;
+	at = p->l4;
+	left = p->header + p->len;
+	if (p->odd && !p->ipv6) {
+		left = at - p->l3;
+		at = p->l3;
+	} else if (p->odd || summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL) {
+		return 1; /* no single bit makes a plain IPv6 packet odd */
+	} else {          /* ::ffff:a.b.c.d has the sum of a.b.c.d */
+		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->tuple, 2 * sizeof(struct graft_addr),
+				    bpf_htons(left) + bpf_htons(IPPROTO_TCP));
+	}
+	/* from the end, which is padded: so only the first block has a size that the verifier must follow */
+	n = ((left - 1) & (SUM_BLOCK - 1)) + 1;
+	__builtin_memset(s->is, 0, SUM_BLOCK);
+	for (int i = 0; left && i < 65536 / (int)SUM_BLOCK; i++) {
+		left -= n;
+		if (bpf_skb_load_bytes(skb, at + left, s->is, n))
+			return 0;
+		sum = bpf_csum_diff(NULL, 0, (__be32 *)s->is, SUM_BLOCK, sum);
+		n = SUM_BLOCK;
+	}
+	return !left && !folded(sum);
+}
+
 /* As if the packet, which leaves, had arrived from where it goes to. */
 static __always_inline void reverse(struct packet *p)
 {

@@ -6,15 +6,6 @@
 
 /* --- translation --- */
 
-static __always_inline __u16 folded(__s64 sum)
-{
-	__u32 s = (__u32)sum;
-
-	s = (s & 0xffff) + (s >> 16);
-	s = (s & 0xffff) + (s >> 16);
-	return (__u16)~s;
-}
-
 /* How a packet is changed: on its way to the other end, or between the wire and a socket. */
 struct change {
 	__s64 diff; /* returned: of the checksum, without addresses */

@@ -182,6 +182,7 @@ struct sk_buff {
 	unsigned long _nfct;       /* CONFIG_NF_CONNTRACK: what conntrack has found */
 	char cb[48];
 	unsigned int truesize; /* memory that the skb occupies */
+	__u8 ip_summed : 2;    /* who has verified the checksum: CHECKSUM_NONE is 0 */
 };
 
 #pragma clang attribute pop

@@ -20,6 +20,7 @@ import errno
 import fcntl
 import json
 import os
+import random
 import re
 import select
 import shutil
@@ -972,11 +973,11 @@ class Run:
 
         start_thread(work)
 
-    def step_tag(self, plain, tagged):
-        """`front` is a cable: what goes from PLAIN to TAGGED gets a priority tag (VID 0)."""
+    def _carry_frames(self, left, right, change, change_back):
+        """`front` is a cable between its devices LEFT and RIGHT, which changes frames."""
         ends = []
         with inside("front"):
-            for name in plain, tagged:
+            for name in left, right:
                 sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
                 sock.bind((name, 3))
                 sock.setsockopt(263, 1, struct.pack("iHH8s", socket.if_nametoindex(name), 1, 0,
@@ -990,8 +991,30 @@ class Run:
                 if address[2] != socket.PACKET_OUTGOING:
                     return frame
 
-        self._carry(lambda: receive(a), lambda f: b.send(f[:12] + b"\x81\0\0\0" + f[12:]))
-        self._carry(lambda: receive(b), a.send)
+        self._carry(lambda: receive(a), lambda f: b.send(change(f)))
+        self._carry(lambda: receive(b), lambda f: a.send(change_back(f)))
+
+    def step_tag(self, plain, tagged):
+        """What goes from PLAIN to TAGGED gets a priority tag (VID 0)."""
+        self._carry_frames(plain, tagged, lambda f: f[:12] + b"\x81\0\0\0" + f[12:], bytes)
+
+    def step_noise(self, left, right, percent):
+        """Once the row's action may come, so many segments from LEFT to RIGHT have a bit error: half
+        of them anywhere in the headers, others in the number or the flags."""
+        dice = random.Random(1)
+
+        def change(frame):
+            at = 14 + (40 if frame[12:14] == b"\x86\xdd" else 20)
+            if not self.warm.is_set() or frame[20 if at > 34 else 23] != socket.IPPROTO_TCP or \
+                    dice.random() * 100 > float(percent):
+                return frame
+            frame = bytearray(frame)
+            byte = dice.choice((at + dice.randrange(4, 8), at + 13, dice.randrange(14, at + 20),
+                                dice.randrange(14, at + 20)))
+            frame[byte] ^= 1 << dice.randrange(8)
+            return bytes(frame)
+
+        self._carry_frames(left, right, change, bytes)
 
     def step_tun(self, other="client"):
         """tun-relay and tun-OTHER (in OTHER), whose packets have no Ethernet header."""

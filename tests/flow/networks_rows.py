@@ -168,6 +168,15 @@ MORTAL = """
 # Packets that come there are lost: no link goes down, and no route is withdrawn.
 DEAD = """{0} nft: table netdev dead {{ chain dead {{ type filter hook ingress device {1} priority 0
 drop\n}}\n}}"""
+# `front` carries frames between client and relay: for `tag` and `noise`.
+CABLE = """
+    client: ip link del c0
+    relay: ip link del toc
+    cable client c0 front f0
+    cable front f1 relay toc
+    client: ip46 addr add 10.0.1.1/24 dev c0
+    relay: ip46 addr add 10.0.1.2/24 dev toc
+"""
 LOCAL = "iifname lo accept\noifname lo accept\n"
 STRICT = "ct state established,related accept\nct state invalid drop\n" \
     "icmp type echo-request accept\nmeta l4proto ipv6-icmp accept\n" \
@@ -551,6 +560,10 @@ ROWS = (
         relay: ip link set toc gso_max_size 180000 gro_max_size 180000""", families="6 64",
         speakers="client greets", sizes=(200, 20000000, 200), udp="-"),
 
+    Row("packets with bit errors", CABLE + "noise f0 f1 4", plain=True, routers="front",
+        dial="10.0.1.2", middle="go\n pause 6", pace=0.01, wait=30, udp="-",
+        sizes=(200, 30000, 1)),
+
     # --- ports that are used again ---
     ports_again("client-fin", few=False, batches=0),
     ports_again("server-fin"),
@@ -626,14 +639,8 @@ ROWS = (
             [ ! -e $l ] || bpftool link detach pinned $l; done
         go
         pause 2"""),
-    Row("priority tags (VID 0) in front", """
-        client: ip link del c0
-        relay: ip link del toc
-        cable client c0 front f0
-        cable front f1 relay toc
-        client: ip46 addr add 10.0.1.1/24 dev c0
-        relay: ip46 addr add 10.0.1.2/24 dev toc
-        tag f0 f1""", plain=True, routers="front", dial="10.0.1.2", graft="any"),
+    Row("priority tags (VID 0) in front", CABLE + "tag f0 f1", plain=True, routers="front",
+        dial="10.0.1.2", graft="any"),
 
     # --- devices ---
     Row("a bridge", "relay: echo 0 >/proc/sys/net/bridge/bridge-nf-call-iptables\n"

@@ -164,6 +164,12 @@ static uint32_t ip_sum(const struct parts *p)
 	return p->ipv6 ? 0 : sum_of(p->ip, (p->ip[0] & 15) * 4);
 }
 
+/* The whole of a fragment cannot be summed, but its IP header can. */
+static bool is_sound(const struct parts *p, bool odd)
+{
+	return odd ? !ip_sum(p) : !tcp_sum(p);
+}
+
 /* Change the checksum at AT, of what has the sum IS, so that it becomes WAS. */
 static void mend(uint8_t *at, uint32_t is, uint32_t was)
 {
@@ -277,7 +283,7 @@ static void move_to(struct graft_side *s, uint32_t end, uint32_t acked)
  * May P be sent on?  Of a loose session each packet may, and of one that other relays know.  One
  * that does not fit is remembered, and believed once the other end has said what fits it.
  */
-static bool is_welcome(const struct place *at, const struct parts *p, bool *ret_believed)
+static bool is_welcome(const struct place *at, const struct parts *p, bool odd, bool *ret_believed)
 {
 	struct graft_side *mine = at->mine, *other = at->other;
 	bool inside = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
@@ -287,6 +293,9 @@ static bool is_welcome(const struct place *at, const struct parts *p, bool *ret_
 		return inside;
 	if (p->flags & RST || !(p->flags & ACK))
 		return loose;
+	*ret_believed = false;
+	if (!is_sound(p, odd))
+		return true;
 	if (!inside && !(other->told && fits(at, p, other->told_acked, other->told_end))) {
 		mine->told = 1;
 		mine->told_end = end_of(p);
@@ -305,6 +314,13 @@ static bool is_welcome(const struct place *at, const struct parts *p, bool *ret_
 		at->g->loose = GRAFT_FOUND;
 	*ret_believed = true;
 	return true;
+}
+
+/* What ends something, or leaves a hole in its stream, needs a right sum. */
+static bool is_believed(const struct place *at, const struct parts *p)
+{
+	return is_sound(p, false) ||
+	       (!(p->flags & (FIN | RST)) && ahead(p->seq, (uint32_t)at->mine->end) <= 0);
 }
 
 static void grow(__u64 *at, uint32_t to)
@@ -544,12 +560,12 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		return MODEL_DROP;
 	/* one end answers a SYN itself (RFC 5961, 4.2), and that is what the other wants to know */
 	if (!(p->flags & SYN)) {
-		m->inside = is_welcome(at, p, &believed);
+		m->inside = is_welcome(at, p, false, &believed);
 		if (!m->inside) {
 			m->outside++;
 			return MODEL_DROP;
 		}
-		if (believed)
+		if (believed && is_believed(at, p))
 			track(m, at, p, state);
 	}
 	if (!believed)
@@ -663,7 +679,7 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 	struct graft_entry *g = at->g;
 	bool old = g->why_back && g->state != GRAFT_ACTIVE, believed;
 
-	if (p->flags & SYN || !is_welcome(at, p, &believed)) {
+	if (p->flags & SYN || !is_welcome(at, p, true, &believed) || !is_sound(p, true)) {
 		m->outside++;
 		return MODEL_DROP;
 	}
@@ -813,7 +829,7 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return shift_back(f, at.mine, &p, false);
 	case GRAFT_RETURNING:
 		at.g->why_not = why_not_back(&at, &p, false);
-		if (!(p.flags & SYN) && is_inside(&at, &p))
+		if (!(p.flags & SYN) && is_inside(&at, &p) && is_believed(&at, &p))
 			/* the next one that looks must know of it, whatever becomes of it */
 			note(&at, &p);
 	}
