@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -51,3 +53,6 @@ static inline struct timespec clock_timespec(uint64_t ms)
 	return (struct timespec){ .tv_sec = (time_t)(ns / NS_PER_S),
 				  .tv_nsec = (long)(ns % NS_PER_S) };
 }
+
+/* Take LOCK.  False: not within MS. */
+bool lock_within(pthread_mutex_t *lock, uint64_t ms);
