@@ -27,6 +27,7 @@
  */
 #include "graft_begin.h"
 #include "graft_packet.h"
+#include "graft_shape.h"
 #include "graft_translate.h"
 #include "graft_icmp.h"
 #include "graft_udp.h"
@@ -469,16 +470,6 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	return state;
 }
 
-/* Change P's TCP header, and no more. */
-static __always_inline int change_alone(struct __sk_buff *skb, const struct packet *p,
-					struct change *c)
-{
-	if (change_header(skb, p, c, NULL))
-		return DROP;
-	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c->diff, 0);
-	return PASS;
-}
-
 /* Give P, on its way between the wire and S's socket, the numbers of where it goes. */
 static __always_inline int shift(struct __sk_buff *skb, const struct graft_side *s,
 				 const struct packet *p, bool out)
@@ -601,10 +592,11 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 	case 0:
 		return READ_ONCE(f->g->state) ? DROP : PASS;
 	case GRAFT_OFFERED:
-		if (!f->g->shifted)
-			return PASS;
-		__attribute__((fallthrough));
 	case GRAFT_RETURNED:
+		if (p->ce && is_deaf(skb, p, f->mine->ecn))
+			return DROP;
+		if (state == GRAFT_OFFERED && !f->g->shifted)
+			return PASS;
 		if (diff(p->ack, f->mine->frozen_write + f->mine->back_write) > 0)
 			p->ack = f->mine->frozen_write + f->mine->back_write; /* see look_back() */
 		return shift(skb, f->mine, p, false);
@@ -625,7 +617,9 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return PASS;
 	}
 	/* as TCP does: promiscuous devices see others' packets, and copies of ours */
-	if (skb->pkt_type != PACKET_TO_US)
+	if (graft_bridged && interface_is(skb->ifindex, GRAFT_IF_BRIDGE))
+		return PASS;
+	if (skb->pkt_type != PACKET_TO_US && !interface_is(skb->ifindex, GRAFT_IF_PORT))
 		return PASS;
 	if (!parse(skb, l2, &p))
 		return not_ours(skb, l2);
@@ -633,9 +627,14 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return udp_in(skb, &p);
 	if (find_session(&p, &f))
 		return arrived(skb, &f, &p);
-	if (p.flags & SYN)
-		note_handshake(skb, &p, false);
-	return PASS;
+	if (p.ce && is_deaf(skb, &p, 0))
+		return DROP;
+	if (!(p.flags & SYN))
+		return PASS;
+	note_handshake(skb, &p, false);
+	if ((p.flags & ACK && !(p.flags & ECE)) || !has_shape(skb, &p))
+		return PASS;
+	return shape_syn(skb, &p, p.tuple.remote_port, p.tuple.local_port);
 }
 
 /* --- what leaves --- */
@@ -865,12 +864,14 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 
 		return to == DROP ? swallow(skb) : to;
 	}
-	if (p.flags & SYN)
+	if (p.flags & SYN) {
 		note_handshake(skb, &p, true);
+		return p.flags & ACK ? PASS : shape_leaving(skb, &p);
+	}
 	/* so the stack, and no socket, answers what it does not know */
-	else if ((p.flags & (RST | ACK)) == RST && !skb->ingress_ifindex &&
-		 (graft_unsynced[p.tuple.local_port] & GRAFT_PORT_LISTENS ||
-		  graft_unsynced[p.tuple.remote_port] & GRAFT_PORT_SERVER))
+	if ((p.flags & (RST | ACK)) == RST && !skb->ingress_ifindex &&
+	    (graft_unsynced[p.tuple.local_port] & GRAFT_PORT_LISTENS ||
+	     graft_unsynced[p.tuple.remote_port] & GRAFT_PORT_SERVER))
 		return DROP;
 	return PASS;
 }

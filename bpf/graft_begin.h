@@ -27,13 +27,16 @@ static __always_inline __u32 sock_tuple(struct bpf_sock_tuple *t, const struct g
 	return sizeof(t->ipv4);
 }
 
-static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb, const struct graft_side *s)
+static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb,
+						const struct graft_tuple *tuple, bool ipv6)
 {
 	struct bpf_sock_tuple t = { 0 };
 
-	return bpf_skc_lookup_tcp(skb, &t, sock_tuple(&t, &s->tuple, s->ipv6), BPF_F_CURRENT_NETNS,
-				  0);
+	return bpf_skc_lookup_tcp(skb, &t, sock_tuple(&t, tuple, ipv6), BPF_F_CURRENT_NETNS, 0);
 }
+
+#define ECN_OK 0x01       /* TCP_ECN_OK */
+#define ECN_ACCURATE 0x10 /* TCP_ECN_MODE_ACCECN, since Linux 6.18: it counts, end to end */
 
 /* TSval that the socket would send now: never less than one that it has sent. */
 static __always_inline __u32 clock_of(const struct tcp_sock *tp)
@@ -46,11 +49,11 @@ static __always_inline __u32 clock_of(const struct tcp_sock *tp)
 	return (__u32)((now > last ? now : last) / unit) + tp->tsoffset;
 }
 
-static __always_inline bool is_used(__u32 ifindex)
+static __always_inline bool interface_is(__u32 ifindex, __u32 what)
 {
-	__u32 *used = bpf_map_lookup_elem(&interfaces, &ifindex);
+	__u32 *is = bpf_map_lookup_elem(&interfaces, &ifindex);
 
-	return used && *used & GRAFT_IF_USED;
+	return is && *is & what;
 }
 
 /* GRAFT_OK, if packets that are not DST's own may go its way. */
@@ -60,7 +63,7 @@ static __always_inline int hindrance_of(struct dst_entry *dst)
 		return GRAFT_XFRM;
 	if (dst->lwtstate)
 		return GRAFT_ENCAP;
-	return is_used(dst->dev->ifindex) ? GRAFT_OK : GRAFT_INTERFACE;
+	return interface_is(dst->dev->ifindex, GRAFT_IF_USED) ? GRAFT_OK : GRAFT_INTERFACE;
 }
 
 /* The largest segment, with options, that gets to the peer, which is willing to take it. */
@@ -69,7 +72,11 @@ static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
 	/* not mss_cache, which is never more than half of the peer's window: 32 KiB at first */
 	__u32 clamp = tp->rx_opt.mss_clamp;
 	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
+	__u32 probed = tp->inet_conn.icsk_mtup.search_low - (ipv6 ? 60 : 40);
 
+	/* net.ipv4.tcp_mtu_probing: there was a black hole */
+	if (BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_mtup.enabled) && probed < mtu)
+		mtu = probed;
 	return mtu < clamp ? mtu : clamp;
 }
 
@@ -80,8 +87,6 @@ static __always_inline int hindrance_at(struct tcp_sock *tp, bool established)
 
 	if (!established)
 		return GRAFT_CLOSING;
-	if (tp->inet_conn.icsk_inet.sk.__sk_common.skc_net.net->ipv4.sysctl_tcp_mtu_probing)
-		return GRAFT_PROBING;
 	if (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp)
 		return GRAFT_MPTCP;
 	return dst ? hindrance_of(dst) : GRAFT_WAY; /* its next packet will ask for one */
@@ -90,14 +95,16 @@ static __always_inline int hindrance_at(struct tcp_sock *tp, bool established)
 /* False: there is no socket. */
 __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct seen *r)
 {
+	const struct graft_shape *shape;
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
 
 	if (!s || !r)
 		return false;
-	sk = look_up(skb, s);
+	sk = look_up(skb, &s->tuple, s->ipv6);
 	if (!sk)
 		return false;
+	shape = bpf_sk_storage_get(&shapes, sk, NULL, 0);
 	tp = bpf_skc_to_tcp_sock(sk);
 	if (!tp) {
 		bpf_sk_release(sk);
@@ -128,6 +135,10 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	r->from = tp->inet_conn.icsk_inet.sk.sk_rx_dst_ifindex;
 	r->foreign = tp->inet_conn.icsk_inet.sk.sk_user_data || tp->inet_conn.icsk_ulp_ops;
 	r->hindrance = hindrance_at(tp, r->established);
+	if (shape && shape->mss && shape->mss < r->advmss)
+		r->advmss = shape->mss;
+	if (shape && shape->ecn_answered)
+		r->ecn = ECN_OK;
 	bpf_sk_release(sk);
 	return true;
 }
@@ -143,9 +154,6 @@ static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct 
 }
 
 /* --- offer --- */
-
-#define ECN_OK 0x01       /* TCP_ECN_OK */
-#define ECN_ACCURATE 0x10 /* TCP_ECN_MODE_ACCECN, since Linux 6.18: it counts, end to end */
 
 /* GRAFT_OK, if one connection fits the other. */
 static __always_inline int fit(const struct seen *a, const struct seen *b)
@@ -194,6 +202,7 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->read_shift = own->rcv_shift;
 	s->timestamps = own->timestamps;
 	s->sack = own->sack;
+	s->ecn = own->ecn & ECN_OK;
 	s->mss = own->mss;
 }
 
@@ -239,7 +248,7 @@ static __always_inline int enter(const struct graft_entry *g, __u32 slot)
 /* Is there a socket at the tuple of S, but for one that listens, or is over? */
 static __always_inline bool is_connected(struct __sk_buff *skb, const struct graft_side *s)
 {
-	struct bpf_sock *sk = look_up(skb, s);
+	struct bpf_sock *sk = look_up(skb, &s->tuple, s->ipv6);
 	bool is;
 
 	if (!sk)
@@ -292,20 +301,22 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
  * Why a packet that enters is no proof that packets may be grafted; 0: it is one.  Behind us others
  * may decide about packets.  The packet may have been decrypted.  conntrack may have seen it:
  * before us it sees only what comes by a bridge that calls iptables, so half of a grafted session,
- * which it calls invalid.
+ * which it calls invalid.  At the ports of the bridge we are first.
  */
 static __always_inline __u8 hindrance_in(struct __sk_buff *skb)
 {
 	struct sk_buff *b = (void *)skb;
 	struct bpf_xfrm_state x;
 
-	if (!is_used(skb->ifindex))
+	if (!interface_is(skb->ifindex, GRAFT_IF_USED))
 		return GRAFT_INTERFACE;
 	if (bpf_core_field_exists(((struct dst_entry *)0)->xfrm) &&
 	    !bpf_skb_get_xfrm_state(skb, 0, &x, sizeof(x), 0))
 		return GRAFT_XFRM;
-	if (skb->ifindex != LOOPBACK && bpf_core_field_exists(b->_nfct) && BPF_CORE_READ(b, _nfct))
+	if (skb->ifindex != LOOPBACK && bpf_core_field_exists(b->_nfct) && BPF_CORE_READ(b, _nfct)) {
+		graft_bridged = 1;
 		return GRAFT_INTERFACE;
+	}
 	return 0;
 }
 
@@ -395,7 +406,7 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 
 	if (!s || s->way.ways == graft_ways)
 		return GRAFT_OK;
-	sk = look_up(skb, s);
+	sk = look_up(skb, &s->tuple, s->ipv6);
 	if (!sk)
 		return diff(s->way.ways, graft_ways_least) < 0 ? GRAFT_XFRM : GRAFT_OK;
 	tp = bpf_skc_to_tcp_sock(sk);
@@ -419,7 +430,7 @@ __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 
 	if (!s || bpf_ktime_get_coarse_ns() - s->heard_ns < GRAFT_SILENT_NS)
 		return 0;
-	sk = look_up(skb, s);
+	sk = look_up(skb, &s->tuple, s->ipv6);
 	if (!sk)
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
@@ -484,6 +495,8 @@ static __always_inline int quiet(const struct graft_side *s, const struct seen *
 		return GRAFT_ORDER;
 	if (s->left != r->snd_nxt)
 		return GRAFT_UNSEEN;
+	if (r->mss < s->mss) /* a black hole was found since the offer */
+		return GRAFT_MSS;
 	if (r->copied != nxt || r->snd_nxt != una || r->write_seq != una)
 		return GRAFT_IN_HAND;
 	return GRAFT_OK;

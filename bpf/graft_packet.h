@@ -31,13 +31,19 @@
 #define SYN 0x02
 #define RST 0x04
 #define ACK 0x10
+#define ECE 0x40
+#define CWR 0x80
+
+#define ECN_CE 3 /* of the traffic class */
 
 #define TCP_HEADER_MAX 60
 #define OPTIONS_MAX (TCP_HEADER_MAX - 20)
 /* NOP, NOP, and the header of a timestamp option: what nearly each segment begins with. */
 #define TIMESTAMP_WORD bpf_htonl(0x0101080a)
-#define OPTION_TIMESTAMP 8
+#define OPTION_NOP 1
+#define OPTION_MSS 2
 #define OPTION_SACK 5
+#define OPTION_TIMESTAMP 8
 
 /*
  * skb->cb of what we have sent, of what we give back to a socket, and of what we keep from leaving.
@@ -95,6 +101,13 @@ struct {
 	__type(value, __u32);
 } addresses SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, int);
+	__type(value, struct graft_shape);
+} shapes SEC(".maps");
+
 struct graft_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -130,6 +143,7 @@ struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
 	__u32 at, header;
 	struct seen seen[2];
+	struct graft_shape shape;
 };
 
 struct {
@@ -151,6 +165,9 @@ __u32 graft_ways, graft_ways_least;
 __u32 graft_routes, graft_policies;
 /* By GRAFT_STRAYS: an interface without program by which a frozen socket gets packets. */
 __u32 graft_stray;
+/* 1: conntrack has seen packets before a bridge's program, so programs are needed at the ports.  The
+ * daemon sets it, too, if a daemon before has found that out. */
+__u32 graft_bridged;
 /*
  * By the daemon, by port: GRAFT_PORT_*.  Not 0: an import is not in sync yet, so what is not known
  * may be another relay's.
@@ -228,8 +245,9 @@ struct packet {
 	__u8 flags;  /* of UDP: NO_SUM */
 	__u8 ipv6;
 	__u8 ttl;
-	__u8 odd; /* enum graft_refusal: why it cannot be translated; or 0 */
-	__u8 df;  /* no router may cut it */
+	__u8 odd;       /* enum graft_refusal: why it cannot be translated; or 0 */
+	__u8 df : 1,    /* no router may cut it */
+		ce : 1; /* congestion was experienced (RFC 3168) */
 };
 
 #define NO_SUM 1 /* without a checksum */
@@ -303,7 +321,7 @@ static __always_inline bool skip_extensions(struct packet *p, __u8 *protocol, vo
 static __always_inline bool parse_addresses(struct packet *p, void *data, void *end,
 					    __u32 *ret_total, __u8 *ret_protocol)
 {
-	void *at = data + p->l3;
+	void *at = data + (p->l3 & L3_BITS);
 
 	if (!p->ipv6) {
 		struct iphdr *ip = at;
@@ -325,6 +343,7 @@ static __always_inline bool parse_addresses(struct packet *p, void *data, void *
 		p->tuple.remote.w[3] = ip->saddr;
 		p->tuple.local.w[3] = ip->daddr;
 		p->ttl = ip->ttl;
+		p->ce = (ip->tos & ECN_CE) == ECN_CE;
 		*ret_total = bpf_ntohs(ip->tot_len);
 	} else {
 		struct ipv6hdr *ip = at;
@@ -339,6 +358,7 @@ static __always_inline bool parse_addresses(struct packet *p, void *data, void *
 		__builtin_memcpy(&p->tuple.remote, &ip->saddr, sizeof(p->tuple.remote));
 		__builtin_memcpy(&p->tuple.local, &ip->daddr, sizeof(p->tuple.local));
 		p->ttl = ip->hop_limit;
+		p->ce = (ip->flow_lbl[0] >> 4 & ECN_CE) == ECN_CE;
 		*ret_total = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 	}
 	return true;

@@ -13,7 +13,10 @@ struct change {
 	__u16 source, dest; /* ports */
 	__u8 left, right;   /* shifts of the window */
 	__u8 grafted;       /* both sides remember clocks: */
+	__u8 no_timestamps; /* 1: NOPs instead */
 	__u32 slot, side;
+	__u16 mss; /* of the option, at most; 0: any */
+	__u8 flags_off, flags_on;
 };
 
 /*
@@ -224,6 +227,17 @@ static __always_inline void change_edge(struct scratch *s, __u32 at, __u32 ack_a
 	__builtin_memcpy(&s->is[at & 63], &edge, sizeof(edge));
 }
 
+static __always_inline void lower_mss(struct scratch *s, __u32 at, __u16 most)
+{
+	__u16 mss;
+
+	__builtin_memcpy(&mss, &s->is[at & 63], sizeof(mss));
+	if (bpf_ntohs(mss) <= most)
+		return;
+	mss = bpf_htons(most);
+	__builtin_memcpy(&s->is[at & 63], &mss, sizeof(mss));
+}
+
 /* One step for each byte at most: a header has room for 40 bytes of options. */
 static long change_option(__u32 index, struct walk *w)
 {
@@ -243,8 +257,12 @@ static long change_option(__u32 index, struct walk *w)
 	len = s->is[(s->at + 1) & 63];
 	if (len < 2 || s->at + len > s->header || (kind == OPTION_SACK && len % sizeof(__u32) != 2))
 		return 1;
-	if (kind == OPTION_TIMESTAMP && len == 10)
+	if (kind == OPTION_TIMESTAMP && len == 10 && w->c->no_timestamps)
+		__builtin_memset(&s->is[s->at & 63], OPTION_NOP, 10);
+	else if (kind == OPTION_TIMESTAMP && len == 10)
 		change_timestamp(w, s->at + 2);
+	if (kind == OPTION_MSS && len == 4 && w->c->mss)
+		lower_mss(s, s->at + 2, w->c->mss);
 	/* who has not asked for SACK ignores it (RFC 1122, 4.2.2.5) */
 	for (__u32 i = 2; kind == OPTION_SACK && i < len && i < OPTIONS_MAX; i += sizeof(__u32))
 		change_edge(s, s->at + i, w->c->ack_add);
@@ -282,6 +300,7 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	if (p->flags & ACK)
 		t->ack_seq = bpf_htonl(p->ack + c->ack_add);
 	t->window = bpf_htons(new_window(c, p->window));
+	s->is[13] = (p->flags & ~c->flags_off) | c->flags_on;
 	s->at = 20;
 	s->header = header;
 	bpf_loop(OPTIONS_MAX, change_option, &w, 0);
@@ -300,6 +319,16 @@ static __always_inline int change_header(struct __sk_buff *skb, const struct pac
 					 struct change *c, const struct found *f)
 {
 	return change_usual(skb, p, c, f) ? change_any(skb, p, c) : 0;
+}
+
+/* Change P's TCP header, and no more. */
+static __always_inline int change_alone(struct __sk_buff *skb, const struct packet *p,
+					struct change *c)
+{
+	if (change_header(skb, p, c, NULL))
+		return DROP;
+	bpf_l4_csum_replace(skb, p->l4 + 16, 0, c->diff, 0);
+	return PASS;
 }
 
 /*

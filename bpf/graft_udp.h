@@ -202,7 +202,8 @@ __noinline int udp_out(struct __sk_buff *skb, const struct packet *p)
 {
 	struct udp_found f;
 
-	if (p && find_flow(p, &f) && f.mine->way.ways != graft_ways && is_used(skb->ifindex))
+	if (p && find_flow(p, &f) && f.mine->way.ways != graft_ways &&
+	    interface_is(skb->ifindex, GRAFT_IF_USED))
 		learn_way(skb, p, &f.mine->way);
 	return PASS;
 }

@@ -15,6 +15,7 @@
  *   handshakes  the same tuples -> struct graft_handshake, until the offer.
  *   interfaces  where the programs are; and by number 0 graft_policies, as the daemon saw it last.
  *   addresses  of those that clients of STANDBY sessions connect to, the ones that are here.
+ *   shapes   struct graft_shape by socket, of the daemon's sockets alone: how handshakes are changed.
  *   .bss     counters.
  *
  * A side is the connection to one remote end: 0 the client, 1 the upstream.  The other end of a
@@ -102,25 +103,24 @@ enum graft_state {
  * `why_not`: what keeps a packet from being the first one that is translated.
  */
 enum graft_refusal {
-	GRAFT_OK,          /* in `why_not`: no packet has been looked at */
-	GRAFT_NO_SOCKET,   /* gone, or of another network namespace */
-	GRAFT_CLOSING,     /* not ESTABLISHED, or half closed; or a packet with SYN, FIN or RST */
-	GRAFT_TIMESTAMPS,  /* one connection has TCP timestamps, the other has not */
-	GRAFT_MSS,         /* one end may send larger segments than the other takes */
-	GRAFT_ECN,         /* one connection has ECN, the other has not, or another kind */
-	GRAFT_MPTCP,       /* one connection is a flow of MPTCP */
-	GRAFT_INTERFACE,   /* no packet program there, or others decide about packets, too */
-	GRAFT_IN_HAND,     /* something is unread, not acknowledged, or in the daemon's hand */
-	GRAFT_BAD_REQUEST, /* the slot is not in the state that the operation wants, or is none */
-	GRAFT_NO_SLOT,     /* all slots are in use, or a map is full */
-	GRAFT_WINDOW,      /* one end may send larger segments than the other has room for */
-	GRAFT_XFRM,        /* a policy of IPsec concerns it */
-	GRAFT_ENCAP,       /* a route puts its packets into others */
-	GRAFT_PROBING,     /* net.ipv4.tcp_mtu_probing: the relay finds black holes, ends may not */
-	GRAFT_FRAGMENTS,   /* an end sends some */
-	GRAFT_HEADERS,     /* an end sends options of IPv4, or extension headers of IPv6 */
-	GRAFT_TOO_BIG,     /* an end sends more than the way takes, and must not be told (no DF) */
-	GRAFT_ORDER,       /* the packet is not the next one, or a socket waits for earlier ones */
+	GRAFT_OK,           /* in `why_not`: no packet has been looked at */
+	GRAFT_NO_SOCKET,    /* gone, or of another network namespace */
+	GRAFT_CLOSING,      /* not ESTABLISHED, or half closed; or a packet with SYN, FIN or RST */
+	GRAFT_TIMESTAMPS,   /* one connection has TCP timestamps, the other has not */
+	GRAFT_MSS,          /* one end may send larger segments than the other takes */
+	GRAFT_ECN,          /* one connection has ECN, the other has not, or another kind */
+	GRAFT_MPTCP,        /* one connection is a flow of MPTCP */
+	GRAFT_INTERFACE,    /* no packet program there, or others decide about packets, too */
+	GRAFT_IN_HAND,      /* something is unread, not acknowledged, or in the daemon's hand */
+	GRAFT_BAD_REQUEST,  /* the slot is not in the state that the operation wants, or is none */
+	GRAFT_NO_SLOT,      /* all slots are in use, or a map is full */
+	GRAFT_WINDOW,       /* one end may send larger segments than the other has room for */
+	GRAFT_XFRM,         /* a policy of IPsec concerns it */
+	GRAFT_ENCAP,        /* a route puts its packets into others */
+	GRAFT_FRAGMENTS,    /* an end sends some */
+	GRAFT_HEADERS,      /* an end sends options of IPv4, or extension headers of IPv6 */
+	GRAFT_TOO_BIG,      /* an end sends more than the way takes, and must not be told (no DF) */
+	GRAFT_ORDER,        /* the packet is not the next one, or a socket waits for earlier ones */
 	GRAFT_NO_TIMESTAMP, /* it has none, where there should be one */
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
 	GRAFT_UNSEEN,  /* no packets seen in and out on both sides, with the sockets' numbers */
@@ -213,7 +213,8 @@ struct graft_side {
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
-	__u16 sack;                  /* 1: the socket has SACK */
+	__u8 sack;                   /* 1: the socket has SACK */
+	__u8 ecn;                    /* 1: both ends have ECN; the socket may not */
 	__u16 mss;                   /* that it may send, with options */
 	__u32 asked_at;              /* tracked: see asked_ns */
 	/*
@@ -241,6 +242,23 @@ struct graft_side {
 struct graft_handshake {
 	struct graft_way way;
 	__u32 in, out; /* the numbers that follow the SYN that has entered, and that has left */
+};
+
+/*
+ * The two handshakes of a session are made alike.  Of a socket that connects: its SYN.  Of one that
+ * listens: the SYNs that it gets.  Only what the other connection cannot have is taken out.
+ */
+struct graft_shape {
+	__u16 mss;          /* that is announced, at most; 0: any.  Not of one that listens */
+	__u8 no_timestamps; /* 1: without the option */
+	__u8 ecn;           /* enum graft_shape_ecn */
+	__u8 ecn_answered; /* by the packet programs: 1: the remote end has ECN, for a graft's sake */
+};
+
+enum graft_shape_ecn {
+	GRAFT_ECN_KEEP,
+	GRAFT_ECN_ASK,
+	GRAFT_ECN_REMOVE,
 };
 
 /* Who has the link-layer address to send to. */
@@ -340,7 +358,14 @@ enum graft_mirrored {
 #define GRAFT_PORT_LISTENS 1 /* a forward listens at it */
 #define GRAFT_PORT_SERVER 2  /* a server of a forward has it */
 
-#define GRAFT_IF_USED 1 /* value of `interfaces`: sessions may be grafted there */
+/* Value of `interfaces`. */
+#define GRAFT_IF_USED 1   /* sessions may be grafted there */
+#define GRAFT_IF_PORT 2   /* of a bridge: frames for the bridge are for us */
+#define GRAFT_IF_BRIDGE 4 /* what comes there was seen at a port before */
+
+/* Keys of `interfaces` that are no interface: graft_policies, and 1: programs are at ports, too. */
+#define GRAFT_IF_POLICIES 0U
+#define GRAFT_IF_PORTS UINT32_MAX
 
 /* Input of the offer program, behind an Ethernet header. */
 enum graft_op {

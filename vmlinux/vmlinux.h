@@ -24,7 +24,7 @@ struct netns_ipv4 {
 	struct {
 		int counter;
 	} rt_genid; /* moves when a cached route may be wrong */
-	__u8 sysctl_tcp_mtu_probing;
+	__u8 sysctl_tcp_syncookies;
 };
 
 struct netns_ipv6 {
@@ -107,6 +107,7 @@ struct sock {
 	struct sock_common __sk_common;
 	__u32 sk_mark;
 	struct dst_entry *sk_dst_cache;
+	__u32 sk_max_ack_backlog;
 	int sk_rx_dst_ifindex; /* by which the last packet came */
 	void *sk_user_data;    /* of TCP: a sockmap's */
 };
@@ -116,9 +117,21 @@ struct inet_sock {
 	struct sock sk;
 };
 
+/* include/net/request_sock.h */
+struct request_sock_queue {
+	struct {
+		int counter;
+	} qlen; /* connections that are being made */
+};
+
 struct tcp_ulp_ops;
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
+	struct request_sock_queue icsk_accept_queue;
+	struct {
+		int search_low;     /* the MTU that is known to get through */
+		__u32 enabled : 1;
+	} icsk_mtup;
 	__u32 icsk_pmtu_cookie; /* MTU of the path, as far as it is known */
 	const struct tcp_ulp_ops *icsk_ulp_ops;
 };

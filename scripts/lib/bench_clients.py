@@ -40,6 +40,7 @@ class Workload:
     verify: str = "full"
     host: str = SERVER    # where the upstream runs
     protocol: str = "tcp"
+    timestamps: bool = True  # of TCP, at the client
 
     @property
     def protocols(self):
@@ -311,7 +312,10 @@ class Clients:
                                       self.processes)
         else:
             command = bench_command(self._bench, workload, targets, timing, self.processes)
-        return self._lab.start("client", *command)
+        setting = f"echo {int(workload.timestamps)} >/proc/sys/net/ipv4/tcp_timestamps"
+        process = self._lab.start("client", "sh", "-c", f'{setting} && exec "$@"', "sh", *command)
+        process.title = os.path.basename(command[0])
+        return process
 
     def wait_for_warmup(self, process, workload, timing):
         """Returns when its warm-up is about to end: what is read now is before what is measured."""

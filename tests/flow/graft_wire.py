@@ -30,6 +30,7 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
 import labkit  # noqa: E402
+from ends import ECN, NO_SACK, NO_SCALE, NO_TIMESTAMPS, OLD, set_up  # noqa: E402
 from standby_rig import CLIENT_SIDE, RELAYS as PAIR, SERVER_SIDE, Pair  # noqa: E402
 
 UPSTREAM_PORT = 7001
@@ -240,6 +241,8 @@ class Session:
         self.ack = [server.seq - ours.seq, client.seq - us.seq]
         scaled = [all(p.option(3) for p in pair) for pair in ((client, ours), (us, server))]
         self.left = [p.option(3)[0] if on else 0 for p, on in zip((client, server), scaled)]
+        # of what leaves, by the side that it comes from: the other end takes no larger segments
+        self.mss = [int.from_bytes(p.option(2), "big") for p in (server, client)]
         self.right = [p.option(3)[0] if on else 0 for p, on in zip((us, ours), reversed(scaled))]
         self.tsval = [None, None]
         self.unclamped = [False, False]
@@ -302,6 +305,8 @@ class Session:
             self.fail("addresses or ports", was, now)
         if now.ttl != OWN_TTL or now.urgent != was.urgent or now.reserved != was.reserved:
             self.fail("TTL, or what stays", was, now)
+        if len(now.payload) + len(now.options) > self.mss[side]:
+            self.fail(f"MSS {self.mss[side]}", was, now)
         if was.ip_ok and was.tcp_ok and not (now.ip_ok and now.tcp_ok):
             self.fail("checksum", was, now)
         self.tally["SACK"] += was.option(5) is not None
@@ -453,21 +458,23 @@ def sessions_of(packets, tally):
         yield Session(sorted(near + far, key=lambda p: p.order), tally)
 
 
-# what, percent lost, settings of the client and of the server below /proc/sys/net/ipv4
+# what, percent lost, settings of the client and of the server: see ends.set_up()
 SCENES = (
-    ("plain", 0, {}, {}),
-    ("loss", 2, {}, {}),
-    ("loss, the server without SACK and window scaling", 2, {},
-     {"tcp_sack": "0", "tcp_window_scaling": "0"}),
+    ("plain", 0, (), ()),
+    ("loss", 2, (), ()),
+    ("loss, the server without SACK and window scaling", 2, (), (NO_SACK, NO_SCALE)),
     ("loss, no timestamps, small buffers of the client", 2,
-     {"tcp_timestamps": "0", "tcp_rmem": "4096 16384 32768"}, {"tcp_timestamps": "0"}),
+     (NO_TIMESTAMPS, "tcp_rmem=4096 16384 32768"), ()),
+    ("loss, an old client", 2, OLD, ()),
+    ("loss, a client with ECN and MSS 1360, the server without timestamps", 2,
+     (ECN, "mss=1360"), (NO_TIMESTAMPS,)),
+    ("loss, an old server", 2, (ECN,), OLD),
 )
 
 
 def prepare(lab, machine, loss, settings):
     no_offload(lab, machine, "to-relay")
-    for name, value in settings.items():
-        lab.finish(lab.start(machine, "sh", "-c", f"echo {value} >/proc/sys/net/ipv4/{name}"), 10)
+    set_up(lab, machine, settings)
     return lose(lab, machine, loss)
 
 

@@ -197,6 +197,16 @@ BRIDGE = """
     ip link set {0} master br0
     ip46 addr add 10.0.{1} dev br0
 """
+# As Docker and kube-proxy have it.
+CONTAINERS = f"""
+    relay: echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables
+    echo 1 >/proc/sys/net/bridge/bridge-nf-call-ip6tables
+    {BRIDGE.format("tos", "2.1/24")}
+    relay nft: {chain("prerouting", "tcp dport 8888 dnat ip to 10.0.2.2:7001", "nat", "dstnat")}
+    {chain("postrouting", 'ip saddr 10.0.2.0/24 oifname != "br0" masquerade', "nat", "srcnat")}
+    {chain("input", "ct state invalid drop")}
+    {chain("forward", "ct state invalid drop; ct state established,related accept")}
+"""
 # A router sends no bigger packets, and says so.
 SMALL_BACK = """back: ip route change 10.0.2.0/24 dev b1 mtu lock 1300
     ip -6 route replace fd00:2::/64 dev b1 metric 256 mtu lock 1300
@@ -521,7 +531,7 @@ ROWS = (
     Row("an ICMP black hole, and the relay probes", SMALL_BACK + f"""
         back nft: {chain("output", BLACK_HOLE)}
         relay: echo 1 >/proc/sys/net/ipv4/tcp_mtu_probing""", plain=True, routers="back",
-        graft="refused", wait=25, sizes=(200, 30000), udp="-"),
+        graft="returned", wait=25, sizes=(200, 30000), udp="-"),
     Row("fragments from a client without DF", """
         client: echo 1 >/proc/sys/net/ipv4/ip_no_pmtu_disc
         front: ip route change 10.0.3.0/24 dev f1 mtu lock 1300""", plain=True, routers="front",
@@ -582,7 +592,15 @@ ROWS = (
         relay: echo 1 >/proc/sys/net/bridge/bridge-nf-call-iptables
         echo 1 >/proc/sys/net/bridge/bridge-nf-call-ip6tables
         {BRIDGE.format("toc", "1.2/24")}
-        relay nft: {chain("prerouting", "ct state invalid drop")}""", graft="refused", udp="any"),
+        relay nft: {chain("prerouting", "ct state invalid drop")}""", udp="any"),
+    Row("servers are containers, and netfilter sees bridges", CONTAINERS),
+    Row("servers are containers, and a return", CONTAINERS, graft="returned",
+        middle="go\n engine copy", lost="0"),
+    Row("the port of the servers' bridge leaves, and comes back", CONTAINERS, middle="""
+        relay: ip link set tos nomaster
+        ip link set tos master br0
+        go
+        pause 1"""),
     Row("an ingress shaper behind", IFB + SHAPED.format("toc"), families="4", speakers="client",
         graft="any", sizes=(2000000,), at_least=0.7),
     Row("an ingress policer", """

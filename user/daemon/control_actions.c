@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +31,6 @@
 
 #define ROUND_TIMEOUT_MS 2000  /* for all workers together, */
 #define ROUND_LEAST_MS 20      /* ... but for each at least */
-#define LOCK_LOOK_MS 5         /* between two looks whether a lock is free */
 #define PIECE 1024             /* sessions, by the mean, that are shown at a time, */
 #define PIECE_ROOM (4 * PIECE) /* and at most */
 #define SLICE 65536            /* bytes of that for which a client has CONTROL_ANSWER_MS */
@@ -68,20 +66,6 @@ struct round {
 	uint64_t flows[CARRIERS];
 	uint64_t pipes, pipes_idle, buffers;
 };
-
-/* False: not within ROUND_TIMEOUT_MS. */
-static bool lock_forwards(struct forwards *all)
-{
-	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
-
-	/* ThreadSanitizer knows no pthread_mutex_clocklock() */
-	while (pthread_mutex_trylock(&all->lock)) {
-		if (clock_ms() >= end_ms)
-			return false;
-		poll(NULL, 0, LOCK_LOOK_MS);
-	}
-	return true;
-}
 
 /* Run FN on the thread of each worker; one that has ended has no sessions. */
 static void ask_workers(struct round *r, void (*fn)(void *arg))
@@ -202,6 +186,19 @@ static struct json_object *flow_json(const struct flow_view *f, const char *dire
 	return o;
 }
 
+static struct json_object *shaped_json(uint8_t shaped)
+{
+	struct json_object *list = json_object_new_array();
+
+	if (shaped & SHAPED_MSS)
+		json_append(list, json_object_new_string("mss"));
+	if (shaped & SHAPED_TIMESTAMPS)
+		json_append(list, json_object_new_string("timestamps"));
+	if (shaped & SHAPED_ECN)
+		json_append(list, json_object_new_string("ecn"));
+	return list;
+}
+
 static struct json_object *session_json(const struct session_view *v)
 {
 	static const char *const states[SESSION_STATES] = {
@@ -228,6 +225,7 @@ static struct json_object *session_json(const struct session_view *v)
 	json_add_text(o, "state", states[v->state]);
 	json_add_int(o, "age_ms", v->age_ms);
 	json_add_text(o, "not_grafted", v->not_grafted);
+	json_add(o, "shaped", shaped_json(v->shaped));
 	json_add_text(o, "standby", v->standby);
 	json_add_text(o, "server_name", v->server_name);
 	json_append(flows, flow_json(&v->flows[CLIENT], "client-to-upstream"));
@@ -247,7 +245,7 @@ static struct json_object *do_sessions(struct round *r)
 static char *piece_text(struct round *r)
 {
 	struct forwards *all = &r->actions->reload->forwards;
-	bool locked = lock_forwards(all);
+	bool locked = lock_within(&all->lock, ROUND_TIMEOUT_MS);
 	size_t size = 0, len;
 	char *text = NULL;
 	FILE *out = open_memstream(&text, &size);
@@ -807,7 +805,7 @@ struct json_object *actions_run(void *arg, const struct request *req)
 
 	if (wrong)
 		return wrong;
-	if (!lock_forwards(all))
+	if (!lock_within(&all->lock, ROUND_TIMEOUT_MS))
 		return request_error_json(ERROR_NO_ANSWER,
 					  "a reload or drain waits for a "
 					  "worker that does not answer; ask again");

@@ -33,6 +33,7 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "base/syscalls_allowed.h"
@@ -62,7 +63,8 @@ static bool is_sane_addr(const struct addr *a)
 static bool is_sane(const struct privileged_request *q)
 {
 	if ((q->count == 0) != (q->op == PRIVILEGED_FILTERS) || q->count > WORKERS_MAX ||
-	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->udp > 1 || q->ethernet > 1)
+	    q->took > 1 || q->joins > 1 || q->transparent > 1 || q->udp > 1 ||
+	    q->link >= GRAFT_LINKS)
 		return false;
 	switch (q->op) {
 	case PRIVILEGED_READ_CONFIG:
@@ -327,7 +329,7 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 		fds[0] = tcp_revive(&q->side, geteuid());
 		r = fds[0] < 0 ? fds[0] : 0;
 	} else if (q->op == PRIVILEGED_FILTERS) {
-		r = s->clsact ? clsact_do(s->clsact, q->ifindex, q->ethernet) : -EPERM;
+		r = s->clsact ? clsact_do(s->clsact, q->ifindex, q->link) : -EPERM;
 	} else if (q->op == PRIVILEGED_LISTEN) {
 		a.addr = q->addr;
 		r = listener_sockets(NULL, fc, &a.addr, q->joins, q->count, fds, a.text,
@@ -432,12 +434,9 @@ static int begin(struct privileged *p, bool reads)
 							    PRIVILEGED_PATIENCE_S };
 	int fds[WORKERS_MAX], r = 0;
 	struct privileged_answer late;
-	struct timespec until;
 	size_t n = 0;
 
-	clock_gettime(CLOCK_REALTIME, &until); /* ThreadSanitizer knows no other */
-	until.tv_sec += patience.tv_sec;
-	if (pthread_mutex_timedlock(&p->lock, &until))
+	if (!lock_within(&p->lock, (uint64_t)patience.tv_sec * 1000))
 		return -EAGAIN;
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	/* the main thread may ask again and again, and waits for a late answer once */
@@ -493,11 +492,9 @@ static int ask(struct privileged *p, struct privileged_request *q, int *fds, cha
 	return r;
 }
 
-static int filters(void *p, unsigned int ifindex, bool ethernet)
+static int filters(void *p, unsigned int ifindex, enum graft_link link)
 {
-	struct privileged_request q = { .op = PRIVILEGED_FILTERS,
-					.ifindex = ifindex,
-					.ethernet = ethernet };
+	struct privileged_request q = { .op = PRIVILEGED_FILTERS, .ifindex = ifindex, .link = link };
 
 	return ask(p, &q, NULL, NULL, 0); /* an errno says enough */
 }

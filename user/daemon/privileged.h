@@ -108,7 +108,7 @@ struct privileged_request {
 	uint32_t mark;          /* SOCKETS */
 	uint32_t family;        /* SOCKETS */
 	uint32_t ifindex;       /* FILTERS: where to attach; 0: remove all */
-	uint32_t ethernet;      /* FILTERS: 0 or 1: frames begin with such a header */
+	uint32_t link;          /* FILTERS: enum graft_link */
 	struct addr addr;       /* LISTEN */
 	struct graft_side side; /* REVIVE */
 };

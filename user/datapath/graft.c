@@ -97,7 +97,6 @@ const char *graft_refusal_name(enum graft_refusal r)
 		[GRAFT_WINDOW] = "small window",
 		[GRAFT_XFRM] = "ipsec",
 		[GRAFT_ENCAP] = "route with encapsulation",
-		[GRAFT_PROBING] = "tcp_mtu_probing",
 		[GRAFT_FRAGMENTS] = "fragments",
 		[GRAFT_HEADERS] = "ip options",
 		[GRAFT_TOO_BIG] = "too big, without df",
@@ -197,7 +196,7 @@ static uint32_t least_ways(const struct grafts *gs)
 static void begin_ways(struct grafts *gs)
 {
 	int interfaces = bpf_map__fd(gs->skel->maps.interfaces);
-	uint32_t ways = 1, none = 0;
+	uint32_t ways = 1, policies = GRAFT_IF_POLICIES;
 
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++)
 		for (int side = 0; side < 2; side++)
@@ -212,7 +211,7 @@ static void begin_ways(struct grafts *gs)
 		}
 	gs->skel->bss->graft_ways = ways;
 	gs->skel->bss->graft_ways_least = ways - INT_MAX / 2;
-	bpf_map_lookup_elem(interfaces, &none, &gs->policies);
+	bpf_map_lookup_elem(interfaces, &policies, &gs->policies);
 }
 
 /* The maps that a daemon before has left keep their size. */
@@ -269,6 +268,7 @@ static int attach(struct grafts *gs, bool on_loopback)
 	const struct graft_bpf *skel = gs->skel;
 	const char *folder = gs->pins.folder;
 	struct clsact *c = &gs->attached.clsact;
+	uint32_t ports = GRAFT_IF_PORTS;
 	int r;
 
 	gs->attached = (struct graft_attachments){
@@ -286,6 +286,8 @@ static int attach(struct grafts *gs, bool on_loopback)
 	c->programs[0][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out_l3);
 	c->programs[1][HOOK_IN] = bpf_program__fd(skel->progs.graft_in);
 	c->programs[1][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out);
+	gs->attached.at_ports = !bpf_map_lookup_elem(gs->attached.interfaces, &ports, &ports);
+	gs->skel->bss->graft_bridged = gs->attached.at_ports;
 	graft_attach_choose(&gs->attached);
 	r = graft_attach_follow(&gs->attached);
 	gs->pins.uid = (uid_t)-1; /* from now on we may be that account */
@@ -503,6 +505,17 @@ enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, struct graf
 	return (enum graft_refusal)run_request(gs, q);
 }
 
+int graft_shape(struct grafts *gs, int fd, const struct graft_shape *shape)
+{
+	return bpf_map_update_elem(bpf_map__fd(gs->skel->maps.shapes), &fd, shape, BPF_ANY);
+}
+
+void graft_shape_of(struct grafts *gs, int fd, struct graft_shape *ret)
+{
+	if (bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.shapes), &fd, ret))
+		*ret = (struct graft_shape){ 0 };
+}
+
 enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
 {
 	int r;
@@ -710,11 +723,13 @@ enum graft_change grafts_look(struct grafts *gs)
 	return GRAFT_CHANGE_POLICIES;
 }
 
-#define LOOKS 1024 /* at slots in use, each time */
+#define LOOKS 256 /* at slots in use, each time */
 
 bool grafts_miss_programs(struct grafts *gs)
 {
+	struct graft_attachments *as = &gs->attached;
 	volatile __u32 *stray = &gs->skel->bss->graft_stray;
+	uint32_t ports = GRAFT_IF_PORTS, one = 1;
 
 	*stray = 0;
 	for (unsigned int i = 0; i < LOOKS; i++, gs->look_from++) {
@@ -725,8 +740,13 @@ bool grafts_miss_programs(struct grafts *gs)
 		if (graft_state(gs, gs->look_from) == GRAFT_ACTIVE)
 			run(gs, GRAFT_STRAYS, gs->look_from);
 	}
-	gs->attached.stray = *stray;
-	return *stray || graft_attach_is_lost(&gs->attached);
+	as->stray = *stray;
+	if (*(volatile __u32 *)&gs->skel->bss->graft_bridged && !as->at_ports) {
+		bpf_map_update_elem(as->interfaces, &ports, &one, BPF_ANY);
+		as->at_ports = true;
+		return true;
+	}
+	return as->stray || graft_attach_is_lost(as);
 }
 
 void grafts_doubt_ways(struct grafts *gs, enum graft_change change)

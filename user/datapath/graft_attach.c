@@ -10,7 +10,9 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <ifaddrs.h>
+#include <libmnl/libmnl.h>
 #include <limits.h>
+#include <linux/if_link.h>
 #include <linux/netlink.h>
 #include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
@@ -116,17 +118,25 @@ static int release(const struct clsact *c, unsigned int ifindex)
 	return r;
 }
 
-static int attach_filters(const struct clsact *c, unsigned int ifindex, const int programs[HOOKS])
+/* The descriptor of a program, or -1: there is none. */
+static int program_of(const struct clsact *c, enum graft_link link, enum hook hook)
+{
+	if (link == GRAFT_LINK_PORT && hook == HOOK_OUT)
+		return -1;
+	return c->programs[link != GRAFT_LINK_BARE][hook];
+}
+
+static int attach_filters(const struct clsact *c, unsigned int ifindex, enum graft_link link)
 {
 	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
 		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
 	int r = bpf_tc_hook_create(&both);
 
 	r = r == -EEXIST ? 0 : r;
-	for (int hook = 0; !r && hook < HOOKS; hook++) {
+	for (int hook = 0; !r && hook < HOOKS && program_of(c, link, hook) >= 0; hook++) {
 		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = programs[hook], .handle = c->handle,
-			    .priority = PRIORITY, .flags = BPF_TC_F_REPLACE);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = program_of(c, link, hook),
+			    .handle = c->handle, .priority = PRIORITY, .flags = BPF_TC_F_REPLACE);
 
 		r = bpf_tc_attach(&at, &opts);
 	}
@@ -148,19 +158,19 @@ static int remove_all(const struct clsact *c)
 	return r;
 }
 
-int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet)
+int clsact_do(const struct clsact *c, unsigned int ifindex, enum graft_link link)
 {
 	if (c->ask)
-		return c->ask(c->arg, ifindex, ethernet);
-	return ifindex ? attach_filters(c, ifindex, c->programs[ethernet]) : remove_all(c);
+		return c->ask(c->arg, ifindex, link);
+	return ifindex ? attach_filters(c, ifindex, link) : remove_all(c);
 }
 
 /* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
-static bool clsact_is_lost(const struct clsact *c, unsigned int ifindex)
+static bool clsact_is_lost(const struct clsact *c, unsigned int ifindex, enum graft_link link)
 {
 	bool lost = false;
 
-	for (int hook = 0; hook < HOOKS; hook++) {
+	for (int hook = 0; hook < HOOKS && program_of(c, link, hook) >= 0; hook++) {
 		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
 		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = c->handle, .priority = PRIORITY);
 		int r = bpf_tc_query(&at, &opts);
@@ -179,6 +189,8 @@ static bool clsact_is_lost(const struct clsact *c, unsigned int ifindex)
 struct graft_attachment {
 	struct graft_attachment *next;
 	unsigned int ifindex;
+	enum graft_link link;
+	uint32_t role;    /* as role_of() says */
 	bool returned;    /* only for sessions that have returned */
 	int links[HOOKS]; /* of TCX; -1: none */
 };
@@ -202,19 +214,20 @@ static int renew_link(const struct graft_attachments *as, const char *name, int 
 	return -1;
 }
 
-static int attach_tcx(const struct graft_attachments *as, struct graft_attachment *a,
-		      const int programs[HOOKS])
+static int attach_tcx(const struct graft_attachments *as, struct graft_attachment *a)
 {
 	char name[LINK_NAME];
 	int r = 0;
 
-	for (int hook = 0; !r && hook < HOOKS; hook++) {
+	for (int hook = 0; !r && hook < HOOKS && program_of(&as->clsact, a->link, hook) >= 0;
+	     hook++) {
+		int program = program_of(&as->clsact, a->link, hook);
 		int type = hook == HOOK_IN ? TCX_INGRESS : TCX_EGRESS;
-		int fd = renew_link(as, link_name(a->ifindex, hook, name), programs[hook]);
+		int fd = renew_link(as, link_name(a->ifindex, hook, name), program);
 
 		if (fd < 0) {
-			fd = bpf_link_create(programs[hook], (int)a->ifindex,
-					     (enum bpf_attach_type)type, NULL);
+			fd = bpf_link_create(program, (int)a->ifindex, (enum bpf_attach_type)type,
+					     NULL);
 			r = fd < 0 ? fd : graft_pins_put(as->pins, name, fd);
 		}
 		a->links[hook] = fd;
@@ -271,7 +284,7 @@ static bool set_use(struct graft_attachments *as, const struct graft_attachment 
 		    const char *name)
 {
 	bool filtered = clsact_has_others(a->ifindex);
-	uint32_t was = 0, is = filtered || a->returned ? 0 : GRAFT_IF_USED;
+	uint32_t was = 0, is = a->role | (filtered || a->returned ? 0 : GRAFT_IF_USED);
 	bool known = !bpf_map_lookup_elem(as->interfaces, &a->ifindex, &was);
 
 	if (known && is == was)
@@ -299,9 +312,12 @@ static bool is_bare(unsigned short type)
 	return type == ARPHRD_NONE || type == ARPHRD_PPP || is_tunnel(type);
 }
 
-/* A session may go to USEFUL interfaces; elsewhere it is shifted, if its route moves there. */
+/*
+ * A session may go to USEFUL interfaces, or come by one with a ROLE, as role_of() says; elsewhere it is
+ * shifted, if its route moves there.
+ */
 static int attach(struct graft_attachments *as, unsigned int ifindex, const char *name,
-		  unsigned short type, bool useful)
+		  unsigned short type, bool useful, uint32_t role)
 {
 	bool ethernet = type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 	struct graft_attachment *a;
@@ -310,11 +326,16 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 	if (!ethernet && !is_bare(type))
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
-	*a = (struct graft_attachment){ .ifindex = ifindex,
-					.returned = !useful || is_tunnel(type),
-					.links = { -1, -1 } };
-	r = as->is_clsact ? clsact_do(&as->clsact, ifindex, ethernet) :
-			    attach_tcx(as, a, as->clsact.programs[ethernet]);
+	*a = (struct graft_attachment){
+		.ifindex = ifindex,
+		.link = role & GRAFT_IF_PORT ? GRAFT_LINK_PORT :
+			ethernet             ? GRAFT_LINK_ETHERNET :
+					       GRAFT_LINK_BARE,
+		.role = role,
+		.returned = !(useful || role) || is_tunnel(type),
+		.links = { -1, -1 },
+	};
+	r = as->is_clsact ? clsact_do(&as->clsact, ifindex, a->link) : attach_tcx(as, a);
 	if (r) {
 		detach(as, a, false);
 		return r;
@@ -349,8 +370,79 @@ static bool is_useful(const struct ifaddrs *list, const char *name, unsigned sho
 	return useful;
 }
 
-/* Forget interfaces that are not in LIST any more, and those where others have removed filters. */
-static void forget_gone(struct graft_attachments *as, const struct if_nameindex *list)
+/* The ports of all bridges; none, unless programs are wanted there. */
+struct ports {
+	struct port {
+		uint32_t ifindex, bridge;
+	} * all; /* owned */
+	size_t n;
+};
+
+static int note_port(const struct nlmsghdr *h, void *arg)
+{
+	const struct ifinfomsg *link = mnl_nlmsg_get_payload(h);
+	struct port port = { .ifindex = (uint32_t)link->ifi_index };
+	const struct nlattr *a, *info;
+	struct ports *ports = arg;
+	bool is_one = false;
+
+	mnl_attr_for_each(a, h, sizeof(*link)) {
+		if (mnl_attr_get_type(a) == IFLA_MASTER)
+			port.bridge = mnl_attr_get_u32(a);
+		if (mnl_attr_get_type(a) != IFLA_LINKINFO)
+			continue;
+		mnl_attr_for_each_nested(info, a)
+			if (mnl_attr_get_type(info) == IFLA_INFO_SLAVE_KIND)
+				is_one = !strcmp(mnl_attr_get_str(info), "bridge");
+	}
+	if (is_one) {
+		ports->all = allocated(reallocarray(ports->all, ports->n + 1, sizeof(port)));
+		ports->all[ports->n++] = port;
+	}
+	return MNL_CB_OK;
+}
+
+static struct ports list_ports(const struct graft_attachments *as)
+{
+	char buf[1 << 15];
+	struct nlmsghdr *q = mnl_nlmsg_put_header(buf);
+	struct mnl_socket *nl = as->at_ports ? mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC) : NULL;
+	struct ports ports = { 0 };
+	ssize_t n;
+
+	if (!nl)
+		return ports;
+	q->nlmsg_type = RTM_GETLINK;
+	q->nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+	((struct ifinfomsg *)mnl_nlmsg_put_extra_header(q, sizeof(struct ifinfomsg)))->ifi_family =
+		AF_UNSPEC;
+	n = mnl_socket_sendto(nl, q, q->nlmsg_len);
+	while (n > 0) {
+		n = mnl_socket_recvfrom(nl, buf, sizeof(buf));
+		if (n > 0 && mnl_cb_run(buf, (size_t)n, 0, 0, note_port, &ports) <= MNL_CB_STOP)
+			break;
+	}
+	mnl_socket_close(nl);
+	return ports;
+}
+
+/* GRAFT_IF_PORT, GRAFT_IF_BRIDGE, or 0. */
+static uint32_t role_of(const struct ports *ports, uint32_t ifindex)
+{
+	uint32_t role = 0;
+
+	for (size_t i = 0; i < ports->n; i++)
+		role |= (ports->all[i].ifindex == ifindex ? GRAFT_IF_PORT : 0) |
+			(ports->all[i].bridge == ifindex ? GRAFT_IF_BRIDGE : 0);
+	return role;
+}
+
+/*
+ * Forget interfaces that are not in LIST any more, those where others have removed filters, and ports
+ * that are none any more.
+ */
+static void forget_gone(struct graft_attachments *as, const struct if_nameindex *list,
+			const struct ports *ports)
 {
 	struct graft_attachment **at = &as->first, *a;
 
@@ -360,7 +452,9 @@ static void forget_gone(struct graft_attachments *as, const struct if_nameindex 
 		while (i->if_index && i->if_index != a->ifindex)
 			i++;
 		if (i->if_index &&
-		    !(as->is_clsact ? clsact_is_lost(&as->clsact, a->ifindex) : tcx_is_lost(a))) {
+		    (a->link == GRAFT_LINK_PORT) == !!(role_of(ports, a->ifindex) & GRAFT_IF_PORT) &&
+		    !(as->is_clsact ? clsact_is_lost(&as->clsact, a->ifindex, a->link) :
+				      tcx_is_lost(a))) {
 			at = &a->next;
 			continue;
 		}
@@ -375,26 +469,29 @@ int graft_attach_follow(struct graft_attachments *as)
 	struct if_nameindex *all = if_nameindex();
 	struct ifaddrs *list = NULL;
 	int changed = 0, r = !all || getifaddrs(&list) ? -errno : 0;
+	struct ports ports = list_ports(as);
 
 	if (all && !r)
-		forget_gone(as, all);
+		forget_gone(as, all, &ports);
 	for (const struct if_nameindex *i = all; i && list && i->if_index; i++) {
 		struct graft_attachment *a = as->first;
 		unsigned short type;
 		bool useful = is_useful(list, i->if_name, &type);
+		uint32_t role = role_of(&ports, i->if_index);
 		int e;
 
 		while (a && a->ifindex != i->if_index)
 			a = a->next;
 		if (a) {
-			a->returned = a->returned && (!useful || is_tunnel(type));
+			a->role = role;
+			a->returned = a->returned && (!(useful || role) || is_tunnel(type));
 			changed += set_use(as, a, i->if_name);
 			continue;
 		}
-		if ((!useful && !is_bare(type) && i->if_index != as->stray) ||
+		if ((!useful && !role && !is_bare(type) && i->if_index != as->stray) ||
 		    (as->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
-		e = attach(as, i->if_index, i->if_name, type, useful);
+		e = attach(as, i->if_index, i->if_name, type, useful, role);
 		if (e) {
 			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
 			r = e;
@@ -402,6 +499,7 @@ int graft_attach_follow(struct graft_attachments *as)
 		changed += !e;
 	}
 	freeifaddrs(list);
+	free(ports.all);
 	if (all)
 		if_freenameindex(all);
 	return as->first ? changed : r;
@@ -425,7 +523,7 @@ void graft_attach_close(struct graft_attachments *as, bool keep)
 		as->first = a->next;
 		detach(as, a, keep);
 	}
-	r = as->is_clsact && !keep ? clsact_do(&as->clsact, 0, false) : 0;
+	r = as->is_clsact && !keep ? clsact_do(&as->clsact, 0, GRAFT_LINK_BARE) : 0;
 	if (r)
 		log_warning("graft: the packet programs stay at the interfaces: %s", strerror(-r));
 }

@@ -13,12 +13,20 @@
  */
 enum hook { HOOK_IN, HOOK_OUT, HOOKS };
 
+/* Interfaces, by the programs that they get. */
+enum graft_link {
+	GRAFT_LINK_BARE,     /* frames begin with IP */
+	GRAFT_LINK_ETHERNET, /* they have an Ethernet header */
+	GRAFT_LINK_PORT,     /* of a bridge: the same, but what leaves is the bridge's */
+	GRAFT_LINKS,
+};
+
 struct clsact {
 	uint32_t handle;        /* of our filters */
 	bool pinned;            /* another daemon may use the filters after this one has ended */
 	int programs[2][HOOKS]; /* descriptors; [1]: for frames with an Ethernet header */
 	/* who acts; NULL: this process */
-	int (*ask)(void *arg, unsigned int ifindex, bool ethernet);
+	int (*ask)(void *arg, unsigned int ifindex, enum graft_link link);
 	void *arg;
 };
 
@@ -26,7 +34,7 @@ struct clsact {
  * Attach to IFINDEX, and make the qdisc if it is missing; or for IFINDEX 0 remove our filters from
  * all interfaces.  By whom C asks, or by this process.  -errno: nothing is attached.
  */
-int clsact_do(const struct clsact *c, unsigned int ifindex, bool ethernet);
+int clsact_do(const struct clsact *c, unsigned int ifindex, enum graft_link link);
 
 /*
  * The packet programs at the interfaces: links of TCX (Linux 6.6), pinned so that they outlive the
@@ -38,7 +46,8 @@ struct graft_attachments {
 	int interfaces;       /* descriptor of the map */
 	bool on_loopback;     /* at no other interface */
 	bool is_clsact;       /* else it is TCX; by graft_attach_choose() */
-	uint32_t stray;       /* attach there as well; 0: nowhere */
+	bool at_ports;  /* at those of bridges as well: conntrack is before their own programs */
+	uint32_t stray; /* attach there as well; 0: nowhere */
 	struct graft_attachment *first;
 };
 

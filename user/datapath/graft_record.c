@@ -75,6 +75,7 @@ static void side(struct codec *c, struct graft_side *s, bool shifted)
 	FIELD(c, s->way.mark, 4);
 	FIELD(c, s->timestamps, 1);
 	FIELD(c, s->sack, 1);
+	FIELD(c, s->ecn, 1);
 	FIELD(c, s->tsecr_clamped, 1);
 	FIELD(c, s->window_left, 1);
 	FIELD(c, s->read_shift, 1);
@@ -206,8 +207,8 @@ static const char *fault_of(struct graft_record *r)
 			return "a window scale is above 14";
 		else if (s[i].fin > 2)
 			return "no such state of FIN";
-		else if (s[i].timestamps > 1 || s[i].sack > 1 || s[i].tsecr_clamped > 1 ||
-			 r->tcp.shifted > 1)
+		else if (s[i].timestamps > 1 || s[i].sack > 1 || s[i].ecn > 1 ||
+			 s[i].tsecr_clamped > 1 || r->tcp.shifted > 1)
 			return "neither yes nor no";
 	return NULL;
 }

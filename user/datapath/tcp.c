@@ -199,16 +199,25 @@ void tcp_free_buffer(int fd)
 	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
 }
 
-void tcp_copy_mss(int fd, int other)
+int tcp_handshake(int fd, struct tcp_handshake *ret)
 {
 	struct tcp_info info;
-	int options;
+	int r = get_info(fd, &info);
 
-	if (get_info(other, &info))
-		return;
-	/* what is sent is smaller by the timestamps that each segment has */
-	options = info.tcpi_options & TCPI_OPT_TIMESTAMPS ? 12 : 0;
-	set_int(fd, IPPROTO_TCP, TCP_MAXSEG, (int)info.tcpi_snd_mss + options);
+	*ret = (struct tcp_handshake){
+		.takes = info.tcpi_snd_mss,
+		.told = info.tcpi_advmss,
+		.timestamps = info.tcpi_options & TCPI_OPT_TIMESTAMPS,
+		.ecn = info.tcpi_options & TCPI_OPT_ECN,
+	};
+	/* a segment is smaller by the timestamps that each one has */
+	ret->takes += ret->timestamps ? 12 : 0;
+	return r;
+}
+
+void tcp_set_mss(int fd, unsigned int mss)
+{
+	set_int(fd, IPPROTO_TCP, TCP_MAXSEG, (int)mss);
 }
 
 void tcp_hold_ack(int fd)

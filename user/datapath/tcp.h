@@ -68,8 +68,16 @@ int tcp_revive(const struct graft_side *side, uid_t uid);
  */
 void tcp_hold_ack(int fd);
 
-/* Before connect(2): let the peer of FD send no larger segments than can be sent on OTHER. */
-void tcp_copy_mss(int fd, int other);
+/* What the handshake of a connection has agreed on. */
+struct tcp_handshake {
+	unsigned int takes; /* the largest segment that can be sent to the peer, with options */
+	unsigned int told;  /* the peer may send no larger ones */
+	bool timestamps, ecn;
+};
+/* -errno. */
+int tcp_handshake(int fd, struct tcp_handshake *ret);
+/* Sockets that FD, which listens, accepts tell their peers of segments of MSS at most; 0: any. */
+void tcp_set_mss(int fd, unsigned int mss);
 
 /* An urgent byte stays in the stream (SO_OOBINLINE), on every carrier. */
 void tcp_set_inline(int fd);

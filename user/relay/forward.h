@@ -67,7 +67,6 @@ struct config_version {
 struct forward {
 	const struct forward_conf *conf;
 	_Atomic enum engine engine; /* that carries its sessions, old and new, as it is now */
-	_Atomic bool clamp_mss;     /* sessions were not grafted for MSS: see session_graft.c */
 	struct servers servers;
 	_Atomic unsigned int checks; /* of its servers, that are under way */
 	struct forward_totals *totals;
@@ -132,6 +131,14 @@ int forward_pace(struct forward *f, const struct sockaddr *client, struct pace *
 void forward_warn(const struct forward_conf *fc);
 /* Drop a reference; NULL is fine. */
 void config_version_drop(struct config_version *v);
+
+/* Are its sessions to be grafted, if they can be? */
+static inline bool forward_grafts(const struct forward *f)
+{
+	enum engine engine = f->engine;
+
+	return engine == ENGINE_GRAFT || (engine == ENGINE_AUTO && f->conf->graft);
+}
 
 static inline struct forward_stats *forward_stats(const struct forward *f, unsigned int worker)
 {

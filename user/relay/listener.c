@@ -22,12 +22,14 @@
 #include "datapath/tcp.h"
 #include "datapath/udp.h"
 #include "relay/admission.h"
+#include "relay/handshake.h"
 #include "relay/session_life.h"
 #include "relay/udp_listener.h"
 
 #define BACKLOG 4096
 
 #define PAUSE_MS 50
+#define SHAPE_MS 60000 /* what is known of servers is forgotten some time */
 /*
  * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
  * last call, which finds none, costs nearly as much as one that succeeds.  A listener begins with
@@ -205,8 +207,24 @@ void listener_start(struct listening *l, struct worker *w)
 	}
 }
 
+void listeners_follow_servers(struct worker *w)
+{
+	uint64_t news = atomic_load_explicit(&w->shared->server_news, memory_order_acquire);
+	struct listener *ls;
+
+	if (!w->shared->grafts || (news == w->server_news_seen && w->loop.now_ms < w->shape_ms))
+		return;
+	w->server_news_seen = news;
+	w->shape_ms = w->loop.now_ms + SHAPE_MS;
+	LIST_FOREACH(ls, &w->listeners, in_worker)
+		if (!ls->on->udp && ls->source.fd >= 0 && addr_is_inet(&ls->on->addr))
+			handshake_shape_listener(w->shared, ls->forward, ls->source.fd,
+						 w->loop.now_ms);
+}
+
 void listener_becomes(struct listener *ls, struct forward *f)
 {
+	ls->worker->shape_ms = 0;
 	ls->forward = f;
 	if (ls->udp)
 		ls->udp->forward = f;

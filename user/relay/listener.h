@@ -113,6 +113,8 @@ void listening_set_options(struct listening *l, const struct forward_conf *fc);
  * session there is no memory is reset.
  */
 void listener_start(struct listening *l, struct worker *w);
+/* After each batch of events: what W's clients are granted follows what is known of servers. */
+void listeners_follow_servers(struct worker *w);
 /* The sessions that LS opens from now on are those of F. */
 void listener_becomes(struct listener *ls, struct forward *f);
 /*

@@ -36,6 +36,12 @@ struct server {
 	 * addresses.  session_connect.c writes it, of UDP udp_session.c and servers_move_on().
 	 */
 	_Atomic uint16_t first;
+	/* handshake.c writes them: what its connections of TCP are like, as seen at `seen_ms` */
+	_Atomic uint16_t
+		told_mss; /* the largest segment that it is told of, if nothing is shaped; 0: not known */
+	_Atomic uint16_t takes_mss; /* the largest that it takes, and clients were told of more; 0 */
+	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
+	_Atomic uint64_t seen_ms;
 	char name[SERVER_NAME_LEN];
 
 	/* with the lock of struct servers */

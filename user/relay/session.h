@@ -71,6 +71,13 @@ struct told {
 	char server_name[];         /* "": none */
 };
 
+/* What its handshakes were changed in, see handshake.h. */
+enum shaped {
+	SHAPED_MSS = 1,
+	SHAPED_TIMESTAMPS = 2,
+	SHAPED_ECN = 4,
+};
+
 /*
  * Sessions are many, and most of them idle: what few of them need, or only for a while, is
  * allocated apart.
@@ -104,6 +111,7 @@ struct session {
 	bool tcp : 1;            /* both sides are TCP */
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
+	uint8_t shaped : 3;      /* enum shaped */
 	bool far_asked : 1;      /* of this bulk: whether it is near after all */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */

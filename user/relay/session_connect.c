@@ -30,6 +30,7 @@
 #include "base/log.h"
 #include "base/minmax.h"
 #include "datapath/tcp.h"
+#include "relay/handshake.h"
 #include "relay/upstream_socket.h"
 
 /* RFC 8305, section 8, "Connection Attempt Delay": recommended. */
@@ -86,17 +87,12 @@ static int get_socket(struct session *s, const struct addr *to)
 }
 
 /* Accepted sockets inherit theirs from the listener. */
-static void set_options(struct session *s, int fd, int family)
+static void set_options(struct session *s, int fd)
 {
 	const struct forward_conf *fc = s->forward->conf;
-	bool clamp = family != session_peer(s)->sa.sa_family ||
-		     atomic_load_explicit(&s->forward->clamp_mss, memory_order_relaxed);
 
 	tcp_set_inline(fd);
-	/* a graft needs an upstream that sends no larger segments than the client takes */
-	if (s->tcp && s->worker->shared->grafts && clamp)
-		tcp_copy_mss(fd, s->sides[CLIENT].fd);
-
+	handshake_shape(s, fd);
 	s->nodelay_due = fc->nodelay;
 	s->probe_at_ms = fc->keepalive_ms ? s->born_ms + smaller(fc->keepalive_ms / 8, 1000) :
 					    NEVER;
@@ -171,6 +167,7 @@ static void note_success(struct session *s)
 
 	histogram_add(&fs->connects, took_us);
 	servers_connected(&s->forward->servers, s->server, took_us / 1000, s->worker->loop.now_ms);
+	handshake_connected(s);
 	if (s->connecting->begun > 1)
 		atomic_store_explicit(&s->server->first, s->upstream, memory_order_relaxed);
 }
@@ -191,7 +188,7 @@ static int begin_attempt(struct session *s, unsigned int i)
 	if (fd < 0)
 		return -fd;
 	if (addr_is_inet(&a)) {
-		set_options(s, fd, a.ss.ss_family);
+		set_options(s, fd);
 		error = spare_an_ack(s, fd);
 		if (error) {
 			close(fd);

@@ -8,19 +8,13 @@
 #include "datapath/graft_tuple.h"
 #include "datapath/tcp.h"
 #include "datapath/udp_graft.h"
+#include "relay/handshake.h"
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));
 
 static struct grafts *grafts_of(const struct session *s)
 {
 	return s->worker->shared->grafts;
-}
-
-static bool is_wanted(const struct session *s)
-{
-	enum engine engine = s->forward->engine;
-
-	return engine == ENGINE_GRAFT || (engine == ENGINE_AUTO && s->forward->conf->graft);
 }
 
 /* User space carries flow DIR, and has none of its bytes. */
@@ -90,7 +84,7 @@ static void offer(struct session *s, bool far_too)
 	};
 
 	if (!gs || s->worker->shared->graft_trial != TRIAL_PASSED || !s->tcp ||
-	    s->pair != NO_PAIR || !is_wanted(s) || s->pace || !is_empty(s, CLIENT) ||
+	    s->pair != NO_PAIR || !forward_grafts(s->forward) || s->pace || !is_empty(s, CLIENT) ||
 	    !is_empty(s, UPSTREAM))
 		return;
 	if (s->graft_refusal && s->graft_refusal != GRAFT_WAY &&
@@ -103,10 +97,10 @@ static void offer(struct session *s, bool far_too)
 	}
 	s->graft_refusal = !s->addrs || set_tuples(s, q.tuples) ? GRAFT_NO_SOCKET :
 								  (uint8_t)graft_try(gs, &q);
-	if (s->graft_refusal == GRAFT_MSS) /* those that follow may have luck */
-		atomic_store_explicit(&s->forward->clamp_mss, true, memory_order_relaxed);
-	if (s->graft_refusal)
+	if (s->graft_refusal) {
+		handshake_refused(s, (enum graft_refusal)s->graft_refusal);
 		return;
+	}
 	s->graft = q.slot;
 	s->worker->grafted[q.slot] = s;
 }
@@ -183,7 +177,7 @@ bool session_graft_leave(struct session *s)
 {
 	struct grafts *gs = grafts_of(s);
 
-	if (s->graft == NO_GRAFT || is_wanted(s))
+	if (s->graft == NO_GRAFT || forward_grafts(s->forward))
 		return true;
 	if (graft_state(gs, s->graft) == GRAFT_OFFERED && session_graft_withdraw(s)) {
 		s->graft_refusal = GRAFT_OK; /* it may be offered again */
@@ -212,7 +206,7 @@ const char *session_graft_hindrance(const struct session *s)
 
 	if (s->graft != NO_GRAFT && graft_state(gs, s->graft) == GRAFT_OFFERED)
 		return graft_refusal_name((enum graft_refusal)graft_of(gs, s->graft)->why_not);
-	if (!is_wanted(s))
+	if (!forward_grafts(s->forward))
 		return "";
 	if (s->pace)
 		return reason_names[REASON_BANDWIDTH];

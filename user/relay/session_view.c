@@ -93,6 +93,7 @@ void session_view(const struct session *s, struct session_view *ret)
 		.connect_ms = s->connect_ms,
 		.client = s->client,
 		.not_grafted = session_graft_hindrance(s),
+		.shaped = s->shaped,
 		.standby = standby_text(
 			shared, grafted,
 			grafted && __atomic_load_n(&graft_of(shared->grafts, s->graft)->mirrored,

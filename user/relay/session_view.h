@@ -33,6 +33,7 @@ struct session_view {
 	union client_addr via;              /* AF_UNSPEC: the client has connected itself */
 	struct addr upstream;               /* len 0: no address was tried */
 	const char *not_grafted;            /* see session_graft_hindrance() */
+	uint8_t shaped;                     /* enum shaped */
 	const char *standby;                /* "yes": another relay knows it, or why not */
 	char server_name[TLS_NAME_MAX + 1]; /* "": its client has not said one, or was not asked */
 	struct flow_view flows[2];

@@ -77,6 +77,7 @@ static void after_batch(void *arg)
 	if (session_graft_news(w))
 		udp_sessions_part(w);
 	udp_sessions_after_batch(w);
+	listeners_follow_servers(w);
 	free_leftovers(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;

@@ -37,6 +37,7 @@ struct shared {
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
+	_Atomic uint64_t server_news;  /* servers whose handshakes are not as was thought */
 	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
 
 	/* of KERNEL and of GRAFTS; the main thread's */
@@ -72,6 +73,8 @@ struct worker {
 
 	LIST_HEAD(listener_list, listener) listeners; /* see listener.h */
 	struct udp_worker *udp;
+	uint64_t server_news_seen;
+	uint64_t shape_ms;   /* when to look again at what is known of servers */
 	struct timer resume; /* when the next pause of a listener is over */
 
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */

@@ -1,0 +1,213 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""Ends of any kind: with and without timestamps, ECN, SACK, window scale; with any MSS.
+
+A row says how client, server and relay differ from Linux's defaults, and from which session on
+sessions are grafted. Each session converses and carries bulk both ways; every byte is compared.
+The connections of another program on the relay stay as they were.
+Exits with 77 and the reason where this cannot run.
+"""
+
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+from labkit import (ONLY, Daemon, Lab, begin_or_skip, expect, handle_signals, run_test,
+                    test_options, wait_until)
+
+PORT, BULK = 7100, 300_000
+# The port of the relay by the families of client and server.
+FORWARDS = {"4": 9044, "6": 9066, "46": 9046, "64": 9064}
+RELAYS = {"4": "10.0.1.2", "6": "fd00:1::2"}
+SERVERS = {"4": "10.0.2.2", "6": "fd00:2::2"}
+
+SERVE = """
+import socket, sys, threading
+def serve(s):
+    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while data := s.recv(65536):
+        s.sendall(data)
+    s.close()
+listener = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6,
+                                dualstack_ipv6=True)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+# Each line on stdin: so many bytes there and back.
+DRIVE = """
+import random, socket, sys, threading
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=30)
+s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+for line in sys.stdin:
+    data = random.randbytes(int(line))
+    t = threading.Thread(target=s.sendall, args=(data,))
+    t.start()
+    got = b""
+    while len(got) < len(data) and (more := s.recv(65536)):
+        got += more
+    t.join()
+    print(got == data, flush=True)
+s.shutdown(socket.SHUT_WR)
+print(s.recv(1) == b"", flush=True)
+"""
+
+# Another program on the relay: what its connections, from the client and to the server, agree on.
+OTHER = """
+import socket, struct, sys
+def agreed(s):
+    info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 88)
+    return info[5], info[6], struct.unpack_from("I", info, 16), struct.unpack_from("I", info, 84)
+listener = socket.create_server(("", 7200))
+print("listens", flush=True)
+print(agreed(listener.accept()[0]), agreed(socket.create_connection((sys.argv[1], int(sys.argv[2])))))
+"""
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 7200)).recv(1)"
+
+NO_TIMESTAMPS, ECN = "tcp_timestamps=0", "tcp_ecn=1"
+NO_SACK, NO_SCALE = "tcp_sack=0", "tcp_window_scaling=0"
+SMALL = "mss=536"
+OLD = (NO_TIMESTAMPS, NO_SACK, NO_SCALE, SMALL)
+
+# name, settings of client, server, relay; the first session that is grafted; of which families
+ROWS = (
+    ("defaults", (), (), (), 1),
+    ("a client without timestamps", (NO_TIMESTAMPS,), (), (), 1),
+    ("a client with ECN", (ECN,), (), (), 1),
+    ("a client with ECN, and no timestamps", (ECN, NO_TIMESTAMPS), (), (), 1),
+    ("a client without SACK", (NO_SACK,), (), (), 1),
+    ("a client without window scale", (NO_SCALE,), (), (), 1),
+    ("an old client", OLD, (), (), 1),
+    ("a client with MSS 1360", ("mss=1360",), (), (), 1),
+    ("a client with MSS 536", (SMALL,), (), (), 1),
+    ("a server without timestamps", (), (NO_TIMESTAMPS,), (), 2),
+    ("a server without ECN", (ECN,), ("tcp_ecn=0",), (), 2),
+    ("a server with MSS 1360", (), ("mss=1360",), (), 2),
+    ("a server with MSS 536", (), (SMALL,), (), 2),
+    ("an old server", (ECN,), (*OLD, "tcp_ecn=0"), (), 2),
+    ("a server with MTU 9000", (), ("mtu=9000",), ("mtu=9000",), 1),
+    ("a client with MTU 9000", ("mtu=9000",), (), (), 2),
+    ("an old client and an old server", OLD, OLD, (), 2),
+    ("a relay that probes for black holes", (), (), ("tcp_mtu_probing=1",), 1),
+    ("a relay with ECN", (ECN,), (), ("tcp_ecn=1",), 1),
+    ("a relay without ECN", (ECN,), (), ("tcp_ecn=0",), 1),
+    ("a relay without timestamps", (), (), (NO_TIMESTAMPS,), 1),
+)
+
+
+def set_up(lab, machine, settings):
+    toward = {"client": "to-relay", "server": "to-relay", "relay": "to-server"}[machine]
+    net = "1" if machine == "client" else "2"
+    for setting in settings:
+        key, value = setting.split("=")
+        if key == "mtu":
+            lab.run(machine, "ip", "link", "set", toward, "mtu", value)
+            if machine == "client":
+                lab.run("relay", "ip", "link", "set", "to-client", "mtu", value)
+        elif key == "mss":
+            lab.run(machine, "ip", "route", "change", f"10.0.{net}.0/24", "dev", toward, "advmss",
+                    value)
+            lab.run(machine, "ip", "-6", "route", "change", f"fd00:{net}::/64", "dev", toward,
+                    "metric", "256", "advmss", value)
+        else:
+            lab.run(machine, "sh", "-c", f"echo {value} >/proc/sys/net/ipv4/{key}")
+
+
+def ask_other(lab):
+    other = lab.start("relay", sys.executable, "-c", OTHER, SERVERS["4"], str(PORT),
+                      stdout=subprocess.PIPE, text=True)
+    other.stdout.readline()
+    lab.run("client", sys.executable, "-c", CONNECT, RELAYS["4"])
+    return other.stdout.readline()
+
+
+class Client:
+    def __init__(self, lab, families):
+        self.lab = lab
+        self.process = lab.start("client", sys.executable, "-c", DRIVE, RELAYS[families[0]],
+                                 str(FORWARDS[families]), stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, text=True)
+
+    def exchange(self, size):
+        self.process.stdin.write(f"{size}\n")
+        self.process.stdin.flush()
+        expect(self.process.stdout.readline() == "True\n", "wrong bytes, or too few")
+
+    def end(self):
+        self.process.stdin.close()
+        expect(self.process.stdout.readline() == "True\n", "no orderly end")
+        self.lab.finish(self.process, 10)
+
+
+class Run:
+    def __init__(self, lab, daemon, engine):
+        self.lab, self.daemon, self.engine = lab, daemon, engine
+
+    def state(self):
+        """The carriers of the one session, why it is not grafted, and what was shaped."""
+        row = self.daemon.ask("sessions")["sessions"][0]
+        return ({flow["carrier"] for flow in row["flows"]}, row["not_grafted"],
+                row.get("shaped"))
+
+    def session(self, families, grafted):
+        client = Client(self.lab, families)
+        for _ in range(5):
+            client.exchange(200)
+        if grafted and self.engine != "copy":
+            for _ in range(200):
+                client.exchange(200)
+                state = self.state()
+                if state[0] == {"graft"}:
+                    break
+            expect(state[0] == {"graft"}, f"IPv{families}: {state}")
+        client.exchange(BULK)
+        client.exchange(200)
+        state = self.state()
+        if grafted and self.engine != "copy":
+            expect(state[0] == {"graft"}, f"IPv{families}, after bulk: {state}")
+        client.end()
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "the session to end")
+        return state
+
+
+def run_row(args, row):
+    _, client, server, relay, first = row
+    with Lab() as lab:
+        handle_signals()
+        set_up(lab, "client", client)
+        set_up(lab, "server", server)
+        set_up(lab, "relay", relay)
+        lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
+        other = ask_other(lab)
+        daemon = Daemon(lab, args.culvert, args.engine, [
+            (f"[{RELAYS[f[0]]}]:{port}".replace("[10.0.1.2]", "10.0.1.2"),
+             f"[{SERVERS[f[-1]]}]:{PORT}".replace("[10.0.2.2]", "10.0.2.2"))
+            for f, port in FORWARDS.items()])
+        run = Run(lab, daemon, args.engine)
+        states = []
+        for families in FORWARDS:
+            for n in range(1, (at := max(first, 1 + (families == "46"))) + 1):
+                states.append(run.session(families, n >= at))
+        expect(ask_other(lab) == other, "another program's connections are not as before")
+        return states
+
+
+def body():
+    args = test_options(__doc__, ONLY, ("--engine", {"default": "auto"}))
+    begin_or_skip(("ip",), ipv6=True)
+    rows = [row for row in ROWS if args.only in row[0]]
+    failed = 0
+    for row in rows:
+        try:
+            states = run_row(args, row)
+            print(f"ok     {row[0]}: {states[-1]}", flush=True)
+        except Exception as error:  # pylint: disable=broad-except
+            failed += 1
+            print(f"FAILED {row[0]}: {error}", flush=True)
+    return failed or not rows
+
+
+if __name__ == "__main__":
+    run_test(body)

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include "relay/session.h"
+
+/*
+ * Both connections of a session are made alike, so that it can be grafted (docs/design.md, "Shaped
+ * handshakes").  On the thread of the session's worker, or of the listener's.
+ */
+
+/* FD is about to connect for S: let its handshake be as that of the client. */
+void handshake_shape(struct session *s, int fd);
+/* S is connected to its server. */
+void handshake_connected(struct session *s);
+/* S cannot be grafted because of WHY.  What its server lacks is remembered. */
+void handshake_refused(struct session *s, enum graft_refusal why);
+/* FD, of F, listens: its clients' handshakes become as all servers of F are known to be. */
+void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, uint64_t now_ms);
