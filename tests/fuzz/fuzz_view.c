@@ -82,6 +82,9 @@ static void check_json(const char *out, size_t len)
 	free(line);
 }
 
+#define LIST "{\"sessions\":["
+#define TITLES "ID  FORWARD  "
+
 static void check(int r, bool json)
 {
 	size_t len;
@@ -91,7 +94,10 @@ static void check(int r, bool json)
 	must(r >= EXIT_CODE_OK && r <= EXIT_CODE_NO_DAEMON && r != EXIT_CODE_UNSUPPORTED, "exit %d",
 	     r);
 	if (r != EXIT_CODE_OK) {
-		if (json && len)
+		if (r == EXIT_CODE_NO_DAEMON &&
+		    (!strncmp(out, LIST, strlen(LIST)) || strstr(out, TITLES)))
+			must(is_printable(out, true), "%s", out); /* a list that is cut */
+		else if (json && len)
 			check_json(out, len); /* why not */
 		else
 			must(!len, "exit %d, and printed %s", r, out);

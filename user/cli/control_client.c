@@ -282,6 +282,12 @@ static int await_reload(const char *control, struct json_object **answer)
 	return r;
 }
 
+static const char *plain(struct json_object *o)
+{
+	return json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN |
+							 JSON_C_TO_STRING_NOSLASHESCAPE);
+}
+
 /* ANSWER NULL: it is printed. */
 static int print_answer(struct json_object *answer, bool json)
 {
@@ -299,8 +305,7 @@ static int print_answer(struct json_object *answer, bool json)
 				 "opened anew: %s",
 				 json_object_get_string(log));
 	if (answer && json)
-		puts(json_object_to_json_string_ext(
-			answer, JSON_C_TO_STRING_PLAIN | JSON_C_TO_STRING_NOSLASHESCAPE));
+		puts(plain(answer));
 	else if (answer && !r)
 		view_print(answer, stdout);
 	if (fflush(stdout) != 0 || ferror(stdout))
@@ -310,46 +315,56 @@ static int print_answer(struct json_object *answer, bool json)
 
 /* --- sessions, of which there may be any number: they are printed as they come --- */
 
-/* TEXT of N bytes, the last of which is a tab: "[" or "," and sessions, or nothing. */
-static void print_piece(char *text, ssize_t n)
-{
-	struct json_object *answer = json_object_new_object();
+#define LIST_HEAD "{\"sessions\":" /* and a tab; so is behind each piece, since JSON allows it */
 
+/* TEXT of N bytes: "[", or "," if there is MORE, and sessions, and a tab.  False: something else. */
+static bool print_piece(char *text, ssize_t n, bool more, bool json)
+{
+	struct json_object *answer, *rows;
+
+	if (*text != (more ? ',' : '['))
+		return false;
 	text[0] = '[';
 	text[n - 1] = ']';
-	json_object_object_add(answer, "sessions", json_tokener_parse(text));
-	view_print(answer, stdout);
+	rows = json_tokener_parse(text);
+	answer = json_object_new_object();
+	json_object_object_add(answer, "sessions", rows);
+	if (rows && json)
+		printf("%s%.*s", more ? "," : LIST_HEAD "[", (int)strlen(plain(rows)) - 2,
+		       plain(rows) + 1);
+	else if (rows)
+		view_print(answer, stdout);
 	json_object_put(answer);
+	return rows;
 }
 
-/* Behind the head of the answer, and behind each piece of the list, is a tab; JSON allows it. */
 static int run_sessions(const struct client_words *words)
 {
+	bool json = words->own[OWN_JSON], listed, more = false;
 	int fd = begin_talk(words->control, words->line), r;
 	FILE *in = errno ? NULL : allocated(fdopen(fd, "r"));
-	bool json = words->own[OWN_JSON], listed = false;
 	struct json_object *rest = NULL;
 	char *text = NULL;
 	size_t room = 0;
-	ssize_t n = 0;
+	ssize_t n = in ? getdelim(&text, &room, '\t', in) : 0;
 
-	while (in && (n = getdelim(&text, &room, '\t', in)) > 0 && text[n - 1] == '\t') {
-		if (json)
-			printf("%.*s", (int)n - 1, text);
-		else if (listed && n > 1)
-			print_piece(text, n);
-		listed = true;
+	listed = n > 0 && !strcmp(text, LIST_HEAD "\t");
+	while (listed && (n = getdelim(&text, &room, '\t', in)) > 0 && text[n - 1] == '\t') {
+		if (n > 1 && !print_piece(text, n, more, json))
+			break;
+		more = more || n > 1;
 		errno = 0; /* of stdout */
 	}
-	if (listed && json && n > 0)
-		fputs(text, stdout);
-	if (listed && n > 1)
-		memcpy(text, "{ ", 2); /* for "],", or "]}" */
+	if (listed && more && n > 1 && *text == ']')
+		memcpy(text, "{ ", 2); /* for "]," or "]}" */
+	else if (listed)
+		n = 0;
 	if (n > 0)
 		rest = json_tokener_parse(text);
 	r = check_answer(words->control, rest);
-	if (!r)
-		r = print_answer(listed && json ? NULL : rest, json);
+	if (!r && listed && json)
+		printf("]%s%s\n", json_object_object_length(rest) ? "," : "", plain(rest) + 1);
+	r = r ?: print_answer(listed && json ? NULL : rest, json);
 	json_object_put(rest);
 	free(text);
 	if (in)
