@@ -208,11 +208,12 @@ static __always_inline void leash(struct found *f, struct packet *p, __u32 state
 {
 	struct graft_side *other = f->other;
 	__u32 ack = p->ack + f->mine->ack_add, end = (__u32)READ_ONCE(other->end), room = 0;
+	__u32 unit = 1U << (f->mine->window_right & 15);
 
 	if (state == GRAFT_ACTIVE && p->len && ack == end)
 		WRITE_ONCE(other->edge, end + GRAFT_LEASH);
 	if (diff(READ_ONCE(other->edge), ack) > 0)
-		room = (READ_ONCE(other->edge) - ack) >> (f->mine->window_left & 15);
+		room = (READ_ONCE(other->edge) - ack + unit - 1) >> (f->mine->window_left & 15);
 	if (room < p->window)
 		p->window = room;
 }

@@ -155,6 +155,25 @@ static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct 
 
 /* --- offer --- */
 
+#define SEGMENT_MOST 8960 /* larger ones pass no wire, and windows have half of them, too */
+
+/*
+ * Can segments go to the peer of TO as that of FROM sends them?  The sender sends none that is smaller
+ * while it has more, and a receiver tells of its window again once half of its buffer is free (RFC
+ * 9293, 3.8.6.2).  So there must be room for one in that half, rounded down to the unit of our windows,
+ * which the sender knows; or the sender would wait for its persist timer.
+ *
+ * To a receiver without a window scale that is given more than it has offered, Linux may never offer
+ * anything again: it rounds its window down to such segments.
+ */
+static __always_inline bool has_room(const struct seen *to, const struct seen *from)
+{
+	__u32 segment = from->advmss < SEGMENT_MOST ? from->advmss : SEGMENT_MOST;
+
+	return from->advmss <= to->max_window &&
+	       to->max_window / 2 >= segment + (1U << from->rcv_shift) - 1;
+}
+
 /* GRAFT_OK, if one connection fits the other. */
 static __always_inline int fit(const struct seen *a, const struct seen *b)
 {
@@ -165,12 +184,7 @@ static __always_inline int fit(const struct seen *a, const struct seen *b)
 		return GRAFT_ECN;
 	if (a->advmss > b->mss || b->advmss > a->mss)
 		return GRAFT_MSS;
-	/*
-	 * A sender's segments are never more than half of the window that it knows, so far ours.
-	 * To a receiver without a window scale that is given more than it has offered, Linux may
-	 * never offer anything again: it rounds its window down to such segments.
-	 */
-	if (a->advmss > b->max_window || b->advmss > a->max_window)
+	if (!has_room(a, b) || !has_room(b, a))
 		return GRAFT_WINDOW;
 	return GRAFT_OK;
 }

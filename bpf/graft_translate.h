@@ -42,15 +42,13 @@ static __always_inline void change_clocks(const struct change *c, const struct f
 }
 
 /*
- * A window that is not closed stays so: of one with less than a unit nobody would tell when it
- * grows.  TCP takes what goes beyond it, or lets it come again.
+ * Never more than the receiver has offered: a receiver may refuse a segment that exceeds that.  Less
+ * than a unit is none.  The receiver tells when its window has grown: see fit().
  */
 static __always_inline __u16 new_window(const struct change *c, __u32 window)
 {
 	__u32 is = (window << c->left) >> c->right;
 
-	if (!is)
-		return window != 0;
 	return is > 65535 ? 65535 : is;
 }
 

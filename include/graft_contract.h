@@ -114,7 +114,7 @@ enum graft_refusal {
 	GRAFT_IN_HAND,      /* something is unread, not acknowledged, or in the daemon's hand */
 	GRAFT_BAD_REQUEST,  /* the slot is not in the state that the operation wants, or is none */
 	GRAFT_NO_SLOT,      /* all slots are in use, or a map is full */
-	GRAFT_WINDOW,       /* one end may send larger segments than the other has room for */
+	GRAFT_WINDOW,       /* one end has little room for the segments of the other */
 	GRAFT_XFRM,         /* a policy of IPsec concerns it */
 	GRAFT_ENCAP,        /* a route puts its packets into others */
 	GRAFT_FRAGMENTS,    /* an end sends some */

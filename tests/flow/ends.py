@@ -80,6 +80,7 @@ ROWS = (
     ("a client without SACK", (NO_SACK,), (), (), 1),
     ("a client without window scale", (NO_SCALE,), (), (), 1),
     ("an old client", OLD, (), (), 1),
+    ("an old client with a window of 2 KB", (*OLD, "tcp_rmem=4096 4096 4096"), (), (), 1),
     ("a client with MSS 1360", ("mss=1360",), (), (), 1),
     ("a client with MSS 536", (SMALL,), (), (), 1),
     ("a server without timestamps", (), (NO_TIMESTAMPS,), (), 2),

@@ -299,7 +299,7 @@ class Session:
     def check(self, was, now):
         side = was.side
         window = was.window << self.left[side] >> self.right[side]
-        if now.window != min(65535, window or bool(was.window)):  # open ones stay open
+        if now.window != min(65535, window):
             self.fail(f"window, {self.left[side]} to {self.right[side]}", was, now)
         if (now.src, now.dst, now.sport, now.dport) != self.tuples[side]:
             self.fail("addresses or ports", was, now)

@@ -107,8 +107,8 @@ def address_of(address, family):
 
 # --- the ends of a conversation ---
 
-def exchange(sock, data, seconds):
-    """Sends DATA and takes as much, which must be the same."""
+def exchange(sock, data, seconds, sip=0):
+    """Sends DATA and takes as much, which must be the same; so many bytes at a time, with pauses."""
     deadline, out, got = time.monotonic() + seconds * SLOW, memoryview(data), bytearray()
     sock.setblocking(False)
     while len(got) < len(data):
@@ -117,10 +117,11 @@ def exchange(sock, data, seconds):
         if left <= 0:
             raise Ended("timeout", f"{len(got)} of {len(data)} bytes came back")
         if readable:
-            block = sock.recv(1 << 20)
+            block = sock.recv(sip or 1 << 20)
             if not block:
                 raise Ended("eof", f"after {len(got)} of {len(data)} bytes")
             got += block
+            time.sleep(0.01 if sip else 0)
         if writable:
             out = out[sock.send(out[:1 << 20]):]
     if got != data:
@@ -281,7 +282,7 @@ class Talk(threading.Thread):
 
     def exchange(self, sock, size):
         with named_ends():
-            exchange(sock, os.urandom(size), self.row.wait)
+            exchange(sock, os.urandom(size), self.row.wait, self.row.sip)
         self.rounds += 1
 
     def converse(self):

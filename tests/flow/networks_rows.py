@@ -47,6 +47,7 @@ class Row:
     at_least: float = 0  # seconds that these take
     pace: float = 0.1
     wait: float = 10
+    sip: int = 0  # bytes that a client takes at a time, with pauses; 0: all
     sockopts: tuple = ()  # of clients: ("4" or "6", level, name, value)
     late_sockopts: bool = False  # only when `middle` comes
     seen: str = ""  # the address that the server sees
@@ -257,6 +258,17 @@ def ports_again(how, *options, few=True, **more):
                graft="any", kind="use_ports_again", end=how, options=options,
                speakers="client greets", families="4 6", lost="any",
                udp="" if how == "idle" else "-", **more)
+
+
+def small_window(name, room, **more):
+    """The client offers no window scale, and the relay's windows have a unit of 1,024 bytes."""
+    return Row(name, """
+        client: echo 0 >/proc/sys/net/ipv4/tcp_window_scaling
+        relay: echo 4096 131072 33554432 >/proc/sys/net/ipv4/tcp_rmem""",
+               sockopts=tuple((family, socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+                              for family in "46"),
+               sip=700, sizes=(200, 30000), wait=4, plain=True, speakers="client greets",
+               families="4 6", udp="-", **more)
 
 
 # A client that does not answer any more.
@@ -573,6 +585,11 @@ ROWS = (
     Row("packets with bit errors", CABLE + "noise f0 f1 4", plain=True, routers="front",
         dial="10.0.1.2", middle="go\n pause 6", pace=0.01, wait=30, udp="-",
         sizes=(200, 30000, 1)),
+
+    # --- windows ---
+    small_window("a slow reader with a small window", 8000),
+    small_window("a slow reader with a very small window", 2300, graft="refused",
+                 why="small window"),
 
     # --- ports that are used again ---
     ports_again("client-fin", few=False, batches=0),

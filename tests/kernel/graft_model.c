@@ -572,8 +572,6 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		c.mine = c.other = NULL;
 	change_numbers(p, &c);
 	window = p->window << at->mine->window_left >> at->mine->window_right;
-	if (!window && p->window)
-		window = 1;
 	put16(p->tcp + 14, window < 65535 ? window : 65535);
 	if (at->other->ipv6 != p->ipv6) {
 		change_family(f, p);

@@ -26,6 +26,7 @@ SYSCALLS_ALLOWED(
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPINTVL), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPCNT),
 	SETSOCKOPT(IPPROTO_TCP, TCP_DEFER_ACCEPT),
 	SETSOCKOPT_IF(PART_GRAFT, IPPROTO_TCP, TCP_MAXSEG),
+	SETSOCKOPT_IF(PART_GRAFT, IPPROTO_TCP, TCP_WINDOW_CLAMP),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, IPPROTO_TCP), SYSCALL_ARG(2, TCP_INFO)),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_ERROR)),
 	SYSCALL_IF(PART_SOCKMAP, ioctl, SYSCALL_ARG(1, SIOCOUTQ)),
@@ -207,12 +208,18 @@ int tcp_handshake(int fd, struct tcp_handshake *ret)
 	*ret = (struct tcp_handshake){
 		.takes = info.tcpi_snd_mss,
 		.told = info.tcpi_advmss,
+		.window = info.tcpi_snd_wnd,
 		.timestamps = info.tcpi_options & TCPI_OPT_TIMESTAMPS,
 		.ecn = info.tcpi_options & TCPI_OPT_ECN,
 	};
 	/* a segment is smaller by the timestamps that each one has */
 	ret->takes += ret->timestamps ? 12 : 0;
 	return r;
+}
+
+void tcp_set_unscaled(int fd)
+{
+	set_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 65535);
 }
 
 void tcp_set_mss(int fd, unsigned int mss)

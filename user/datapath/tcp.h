@@ -70,12 +70,15 @@ void tcp_hold_ack(int fd);
 
 /* What the handshake of a connection has agreed on. */
 struct tcp_handshake {
-	unsigned int takes; /* the largest segment that can be sent to the peer, with options */
-	unsigned int told;  /* the peer may send no larger ones */
+	unsigned int takes;  /* the largest segment that can be sent to the peer, with options */
+	unsigned int told;   /* the peer may send no larger ones */
+	unsigned int window; /* that the peer offers */
 	bool timestamps, ecn;
 };
 /* -errno. */
 int tcp_handshake(int fd, struct tcp_handshake *ret);
+/* Before connect(2): windows of FD have no scale, and are 65,535 at most. */
+void tcp_set_unscaled(int fd);
 /* Sockets that FD, which listens, accepts tell their peers of segments of MSS at most; 0: any. */
 void tcp_set_mss(int fd, unsigned int mss);
 

@@ -12,6 +12,12 @@
 
 #define KNOWN_MS 600000
 
+/*
+ * Of smaller windows the units of the usual scale, 1,024 bytes, are too large a part.  With 65,535 bytes
+ * the server sends more than such a client can take.
+ */
+#define SMALL_WINDOW 16384
+
 void handshake_shape(struct session *s, int fd)
 {
 	struct shared *shared = s->worker->shared;
@@ -22,6 +28,8 @@ void handshake_shape(struct session *s, int fd)
 	if (!s->tcp || !shared->grafts || !forward_grafts(s->forward) ||
 	    tcp_handshake(s->sides[CLIENT].fd, &client))
 		return;
+	if (client.window < SMALL_WINDOW)
+		tcp_set_unscaled(fd);
 	shape.no_timestamps = !client.timestamps;
 	shape.ecn = client.ecn ? GRAFT_ECN_ASK : GRAFT_ECN_KEEP;
 	if (!told || client.takes < told)
