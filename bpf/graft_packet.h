@@ -454,8 +454,8 @@ static __always_inline __u16 folded(__s64 sum)
 }
 
 /*
- * Has P no bit errors in its TCP segment; or, of an odd IPv4 packet, in its IP header?  Ingress of tc
- * comes before the stack, which verifies sums.
+ * Is the checksum of P right: that of TCP, or of an odd IPv4 packet that of the IP header?  tc comes
+ * before the stack, which verifies them.
  */
 __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 {
@@ -476,7 +476,7 @@ __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->tuple, 2 * sizeof(struct graft_addr),
 				    bpf_htons(left) + bpf_htons(IPPROTO_TCP));
 	}
-	/* from the end, which is padded: so only the first block has a size that the verifier must follow */
+	/* the padded end comes first: the verifier follows the size of that block alone */
 	n = ((left - 1) & (SUM_BLOCK - 1)) + 1;
 	__builtin_memset(s->is, 0, SUM_BLOCK);
 	for (int i = 0; left && i < 65536 / (int)SUM_BLOCK; i++) {
