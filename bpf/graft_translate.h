@@ -216,13 +216,16 @@ static __always_inline void change_timestamp(struct walk *w, __u32 at)
 	__builtin_memcpy(&w->s->is[at & 63], words, sizeof(words));
 }
 
-static __always_inline void change_edge(struct scratch *s, __u32 at, __u32 ack_add)
+/* An edge of a SACK block.  RFC 2018, 2: an end that has not permitted SACK gets none, but NOPs. */
+static __always_inline void change_edge(struct walk *w, __u32 at)
 {
 	__u32 edge;
 
-	__builtin_memcpy(&edge, &s->is[at & 63], sizeof(edge));
-	edge = bpf_htonl(bpf_ntohl(edge) + ack_add);
-	__builtin_memcpy(&s->is[at & 63], &edge, sizeof(edge));
+	__builtin_memcpy(&edge, &w->s->is[at & 63], sizeof(edge));
+	edge = bpf_htonl(bpf_ntohl(edge) + w->c->ack_add);
+	if (w->f.mine && !w->f.other->sack)
+		edge = OPTION_NOP * 0x01010101U;
+	__builtin_memcpy(&w->s->is[at & 63], &edge, sizeof(edge));
 }
 
 static __always_inline void lower_mss(struct scratch *s, __u32 at, __u16 most)
@@ -261,9 +264,10 @@ static long change_option(__u32 index, struct walk *w)
 		change_timestamp(w, s->at + 2);
 	if (kind == OPTION_MSS && len == 4 && w->c->mss)
 		lower_mss(s, s->at + 2, w->c->mss);
-	/* who has not asked for SACK ignores it (RFC 1122, 4.2.2.5) */
+	if (kind == OPTION_SACK && w->f.mine && !w->f.other->sack)
+		s->is[s->at & 63] = s->is[(s->at + 1) & 63] = OPTION_NOP;
 	for (__u32 i = 2; kind == OPTION_SACK && i < len && i < OPTIONS_MAX; i += sizeof(__u32))
-		change_edge(s, s->at + i, w->c->ack_add);
+		change_edge(w, s->at + i);
 	s->at += len;
 	return 0;
 }

@@ -42,6 +42,7 @@ INTERFACES = ("to-client", "to-server")  # by side
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 OTHERHOST, OUTGOING = 3, 4
 OWN_TTL = 64
+DEFAULT_MSS = {4: 536, 6: 1220}  # RFC 9293, 3.7.1
 TOS = 0x48  # of the ends' packets, which stays; those of the relay itself have none
 PATIENCE = 30
 MOVING = 1.5  # seconds, around a move in which not all that comes is sent on
@@ -242,7 +243,10 @@ class Session:
         scaled = [all(p.option(3) for p in pair) for pair in ((client, ours), (us, server))]
         self.left = [p.option(3)[0] if on else 0 for p, on in zip((client, server), scaled)]
         # of what leaves, by the side that it comes from: the other end takes no larger segments
-        self.mss = [int.from_bytes(p.option(2), "big") for p in (server, client)]
+        self.mss = [int.from_bytes(p.option(2), "big") if p.option(2) else DEFAULT_MSS[p.family]
+                    for p in (server, client)]
+        self.sack = [all(p.option(4) is not None for p in pair)  # by side
+                     for pair in ((client, ours), (us, server))]
         self.right = [p.option(3)[0] if on else 0 for p, on in zip((us, ours), reversed(scaled))]
         self.tsval = [None, None]
         self.unclamped = [False, False]
@@ -273,6 +277,9 @@ class Session:
     def options_after(self, was):
         """All but the clocks, which are checked with what came before."""
         for kind, value in was.walk():
+            if kind == 5 and not self.sack[1 - was.side]:
+                yield from [(1, b"")] * (2 + len(value))
+                continue
             if kind == 5:
                 edges = struct.unpack(f"!{len(value) // 4}I", value)
                 value = b"".join(struct.pack("!I", plus(e, self.ack[was.side])) for e in edges)
