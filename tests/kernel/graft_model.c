@@ -429,6 +429,8 @@ static void change_options(uint8_t *at, const uint8_t *end, const struct change 
 			return;
 		if (at[0] == 8 && len == 10)
 			change_clocks(at + 2, c);
+		else if (at[0] == 5 && c->other && !c->other->sack)
+			memset(at, 1, len);
 		else if (at[0] == 5)
 			for (size_t i = 2; i + 4 <= len; i += 4)
 				add32(at + i, c->ack);

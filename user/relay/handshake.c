@@ -18,6 +18,9 @@
  */
 #define SMALL_WINDOW 16384
 
+/* Larger ones are those of lo; but half of the client's window bounds what TCP_INFO tells of them. */
+#define SEGMENT_MOST 16384
+
 void handshake_shape(struct session *s, int fd)
 {
 	struct shared *shared = s->worker->shared;
@@ -32,7 +35,7 @@ void handshake_shape(struct session *s, int fd)
 		tcp_set_unscaled(fd);
 	shape.no_timestamps = !client.timestamps;
 	shape.ecn = client.ecn ? GRAFT_ECN_ASK : GRAFT_ECN_KEEP;
-	if (!told || client.takes < told)
+	if (client.takes < SEGMENT_MOST && (!told || client.takes < told))
 		shape.mss = (uint16_t)client.takes;
 	if ((!shape.mss && !shape.no_timestamps && !shape.ecn) ||
 	    graft_shape(shared->grafts, fd, &shape))
