@@ -226,7 +226,8 @@ static pid_t rig_pid(struct daemon *d)
 /* TEXT is on stderr, or soon. */
 static void rig_wait_log(struct daemon *d, const char *text)
 {
-	if (!daemon_log_has(d, text, RIG_PATIENCE_MS))
+	/* a reload of thousands of forwards takes 4 s of a CPU */
+	if (!daemon_log_has(d, text, 4 * RIG_PATIENCE_MS))
 		fail_msg("not logged: %s", text);
 }
 
