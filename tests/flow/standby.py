@@ -103,6 +103,20 @@ class Trial(Pair):
             for process in clients, server:
                 self.lab.stop(process)
 
+    def test_rested_slots(self):
+        """Sessions had gone back to their sockets when a daemon died: the next one has other slots."""
+        idle = self.talk(9100, "i", 3)
+        self.wait_mirrored("relay", 3)
+        subprocess.run([self.program, "engine", "plain", "copy", "--control",
+                        self.relays["relay"].control], check=True, stdout=subprocess.DEVNULL)
+        self.say(idle, "ask")
+        wait_until(lambda: {f["carrier"] for s in self.sessions("relay") for f in s["flows"]} ==
+                   {"copy"}, "all to go back")
+        self.relays["relay"].kill()
+        idle = self.talk(9100, "i", 3)
+        self.wait_mirrored("relay", 3)
+        self.finish(idle)
+
     def test_back(self):
         """S5: away and back, by plan and by power."""
         self.run_through("relay", [False, False, True, True])

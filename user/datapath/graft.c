@@ -175,11 +175,15 @@ static void fill_queue(struct grafts *gs)
 		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		graft_withdraw(gs, i);
 		graft_return(gs, i, false);
-		if (graft_state(gs, i) != GRAFT_STANDBY && !graft_carries(gs, i))
-			put(gs, i);
-		else
+		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
 			bit_set(gs->used, i, true);
+		else if (graft_state(gs, i) != GRAFT_RETURNED)
+			put(gs, i);
 	}
+	/* last: the first of the queue would keep all others waiting while it rests */
+	for (uint32_t i = 0; i < gs->n_slots; i++)
+		if (graft_state(gs, i) == GRAFT_RETURNED)
+			put(gs, i);
 }
 
 static uint32_t ways_of(const struct grafts *gs, uint32_t slot, int side)
