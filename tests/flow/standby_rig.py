@@ -101,6 +101,7 @@ class Pair:
     """A lab with two relays, and two links between them, which are started for ever."""
 
     config = CONFIG
+    engine = "auto"
 
     def __init__(self, lab, program):
         self.lab = lab
@@ -124,13 +125,19 @@ class Pair:
         return subprocess.run(["nsenter", f"--net=/run/netns/{self.name(role)}", *words],
                               check=True, stdout=subprocess.PIPE, text=True, **options).stdout
 
+    def serve(self):
+        self.lab.start_server("server", 7102, sys.executable, "-B", PEER, "serve", "7100", "7101",
+                              "7102")
+
+    def write_config(self):
+        with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
+            file.write(self.config)
+
     def begin_relays(self):
         os.makedirs(self.pins, exist_ok=True)
         subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
-        self.lab.start_server("server", 7102, sys.executable, "-B", PEER, "serve", "7100", "7101",
-                              "7102")
-        with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
-            file.write(self.config)
+        self.serve()
+        self.write_config()
         for relay in RELAYS:
             self.inside(relay, "sysctl", "-qw", "net.ipv4.ip_nonlocal_bind=1",
                         "net.ipv6.ip_nonlocal_bind=1",
@@ -159,7 +166,7 @@ class Pair:
         if relay in self.relays:
             self.expect_sane(relay)
         self.relays[relay] = Daemon(
-            self.lab, self.program, "auto", (), "--config", self.lab.path("culvert.conf"),
+            self.lab, self.program, self.engine, (), "--config", self.lab.path("culvert.conf"),
             "--graft-pins", os.path.join(self.pins, relay), "--session-log", "-",
             *options, namespace=relay)
 
