@@ -1,0 +1,319 @@
+#!/usr/bin/python3 -B
+# SPDX-License-Identifier: BSD-2-Clause
+"""Clients and servers that are not Linux: packets made by hand, with the SYNs of p0f's list.
+
+Each kind is a client, and a server, of conversations, bulk with and without loss, half-closes,
+resets and closed windows.  The end judges each packet that comes, and every byte is compared.  With
+--oracle the packets of both wires of the relay are checked as well, of sessions that stay grafted.
+Exits with 77 and the reason where this cannot run.
+"""
+
+import collections
+import contextlib
+import itertools
+import os
+import random
+import socket
+import sys
+import threading
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
+# pylint: disable=wrong-import-position
+import graft_wire
+from ends import set_up
+from graft_wire import FORWARDS, RELAYS, SERVERS, exactly, mark_packets, with_port, within
+from hand_made import End, Fault, Kind, Wire
+from labkit import (ONLY, Daemon, Lab, begin_or_skip, expect, run_test, test_options, wait_until)
+
+KINDS = (
+    Kind("Windows XP", "mss,nop,nop,sok", 16384, ttl=128),
+    Kind("Windows 7", "mss,nop,ws,nop,nop,sok", 8192, 2, ttl=128),
+    Kind("Windows 10", "mss,nop,ws,nop,nop,sok", 64240, 8, ttl=128),
+    Kind("Windows 11", "mss,nop,ws,nop,nop,sok", 65535, 8, ttl=128, mss=1360),
+    Kind("macOS", "mss,nop,ws,nop,nop,ts,sok,eol+1", 65535, 6, ecn=True),
+    Kind("iOS", "mss,nop,ws,nop,nop,ts,sok,eol+1", 65535, 2, mss=1400),
+    Kind("Android", "mss,sok,ts,nop,ws", 64240, 3),
+    Kind("FreeBSD", "mss,nop,ws,sok,ts", 65535, 6),
+    Kind("Solaris 8", "nop,ws,nop,nop,ts,nop,nop,sok,mss", 32850, 1, hz=100),
+    Kind("Solaris 10", "mss,nop,ws,nop,nop,sok", 49640),
+    Kind("Linux 2.0", "mss", 16384),
+    Kind("Linux 2.4", "mss,sok,ts,nop,ws", 5840, hz=100),
+    Kind("Linux 2.6", "mss,sok,ts,nop,ws", 5840, 6, hz=250),
+    Kind("no options", "", 2048, ttl=255),
+)
+QUICK = ("Windows 10", "macOS", "no options")
+PORT = graft_wire.UPSTREAM_PORT
+NETS = {"client": 9, "server": 10}
+LOSS = 0.01
+# On a busy machine an end answers late, and Linux sends again: that counts as loss.
+AFTER_LOSS = ("loss", "never quiet")
+
+
+class Session:
+    """An end made by hand, and a socket of Linux: either is the client."""
+
+    def __init__(self, trial, families, seed):
+        self.trial, self.chance = trial, random.Random(seed)
+        near, far = families
+        address = RELAYS[near], FORWARDS[families]
+        if trial.role == "client":
+            self.end = End(trial.wire, trial.kind, near, next(trial.ports), address, seed)
+            trial.listeners[far].settimeout(10)
+            self.sock = trial.listeners[far].accept()[0]
+        else:
+            self.end = End(trial.wire, trial.kind, far, PORT, seed=seed)
+            with within(trial.lab, "client"):
+                self.sock = socket.socket(socket.AF_INET6 if near == 6 else socket.AF_INET)
+            mark_packets(self.sock, near)
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
+            self.sock.settimeout(10)
+            self.sock.connect(address)
+        self.sock.settimeout(graft_wire.PATIENCE)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.end.until(lambda: self.end.acked, "no connection")
+
+    def state(self):
+        row = self.trial.daemon.ask("sessions")["sessions"][0]
+        return ({flow["carrier"] for flow in row["flows"]}, row["not_grafted"], row["shaped"])
+
+    def expect_grafted(self, when, or_not=()):
+        if self.trial.engine != "copy":
+            state = self.state()
+            expect(state[0] == {"graft"} or state[1] in or_not, f"{when}: {state}")
+
+    def question(self):
+        data = self.chance.randbytes(200)
+        self.end.send(data)
+        expect(exactly(self.sock, 200) == data, "a question is wrong")
+        self.sock.sendall(data[::-1])
+        expect(self.end.receive(200) == data[::-1], "an answer is wrong")
+
+    def talk(self, must):
+        """Until it is grafted, if it MUST be; returns what was shaped."""
+        for _ in range(20):
+            self.question()
+        for _ in range(50 if must and self.trial.engine != "copy" else 0):
+            if self.state()[0] == {"graft"}:
+                break
+            self.question()
+        if must:
+            self.expect_grafted("conversation")
+        return self.state()[2]
+
+    @contextlib.contextmanager
+    def sending(self, size):
+        """The socket sends, and the end has it all afterwards."""
+        data = self.chance.randbytes(size)
+        thread = threading.Thread(target=self.sock.sendall, args=(data,))
+        thread.start()
+        yield
+        expect(self.end.receive(size) == data, "wrong bytes for the end")
+        thread.join()
+
+    def bulk(self, size):
+        data = self.chance.randbytes(size)
+        with self.sending(size):
+            self.end.send(data)
+            expect(exactly(self.sock, size) == data, "wrong bytes from the end")
+
+    def end_closes(self):
+        self.end.close()
+        expect(self.sock.recv(1) == b"", "no end of the stream")
+        with self.sending(50_000):
+            pass
+        self.sock.close()
+        self.end.until(lambda: self.end.fin_at, "no FIN")
+
+    def socket_closes(self):
+        self.sock.shutdown(socket.SHUT_WR)
+        self.end.until(lambda: self.end.fin_at, "no FIN")
+        data = self.chance.randbytes(50_000)
+        self.end.send(data)
+        self.end.close()
+        expect(exactly(self.sock, len(data)) == data, "wrong bytes after a FIN")
+        expect(self.sock.recv(1) == b"", "no end of the stream")
+        self.sock.close()
+
+
+# ---- scenarios: what happens once a session is grafted
+
+
+def half_close(session):
+    session.end_closes()
+
+
+def bulk(session):
+    session.bulk(session.trial.size)
+    session.expect_grafted("after bulk", AFTER_LOSS)
+    session.socket_closes()
+
+
+def lossy(session):
+    session.end.lost = LOSS
+    session.bulk(session.trial.size)
+    session.question()
+    end = session.end
+    if end.marked:
+        end.until(lambda: not end.must_echo, "no CWR after ECE")
+    expect(not end.ecn or end.marked, "nothing came with ECT")
+    session.end_closes()
+
+
+def closed_windows(session):
+    end = session.end
+    end.hold(True)
+    with session.sending(end.buffer() + 100_000):
+        end.until(lambda: end.probed >= 2, "the window was not probed")
+        end.hold(False)
+    # as much as all buffers of the way do not hold
+    data = session.chance.randbytes(8_000_000 if session.trial.engine == "copy" else 500_000)
+    end.send(data)
+    end.until(lambda: end.probes >= 2 and end.acked == end.next >= end.allowed,
+              "the socket's window did not close")
+    expect(exactly(session.sock, len(data)) == data, "wrong bytes after a window was closed")
+    session.question()
+    session.expect_grafted("after closed windows", AFTER_LOSS)
+    session.socket_closes()
+
+
+def reset(session):
+    session.end.abort()
+    try:
+        session.sock.recv(1)
+    except ConnectionResetError:
+        return
+    raise Fault("the end's reset did not come")
+
+
+def reset_by_socket(session):
+    session.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, graft_wire.ABORT)
+    session.sock.close()
+    session.end.until(lambda: session.end.reset, "the socket's reset did not come")
+
+
+SCENARIOS = (half_close, bulk, lossy, closed_windows, reset, reset_by_socket)
+
+
+class Trial:
+    """One kind of end in one role."""
+
+    def __init__(self, lab, options, kind, role):
+        self.lab, self.kind, self.role, self.engine = lab, kind, role, options.engine
+        # a session that loses much goes back to its sockets, of which the oracle knows nothing
+        self.scenarios = [s for s in SCENARIOS if s != lossy or not options.oracle]
+        self.size, self.ports = options.size, itertools.count(random.randrange(20000, 50000))
+        self.wire = Wire(lab, role, NETS[role])
+        self.listeners = {}
+        if role == "client":
+            targets = SERVERS
+            for family, address in SERVERS.items():
+                with within(lab, "server"):
+                    sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
+                mark_packets(sock, family)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
+                sock.bind((address, PORT))
+                sock.listen()
+                self.listeners[family] = sock
+        else:
+            targets = self.wire.addresses
+        if kind.ecn:
+            set_up(lab, {"client": "server", "server": "client"}[role], ("tcp_ecn=1",))
+        self.daemon = Daemon(lab, options.culvert, self.engine, [
+            (with_port(RELAYS[near], port), with_port(targets[far], PORT))
+            for (near, far), port in FORWARDS.items()])
+
+    def expected(self):
+        """What is to be shaped for a client of this kind."""
+        return {what for what, is_shaped in (
+            ("timestamps", not self.kind.has("ts")), ("ecn", self.kind.ecn)) if is_shaped}
+
+    def run(self, families):
+        seeds = itertools.count(1)
+        # the relay learns what the server takes: one by IPv6 takes smaller segments
+        if self.role == "server" or families == (4, 6):
+            session = Session(self, families, next(seeds))
+            session.talk(False)
+            session.end_closes()
+            self.wait_ended()
+        for scenario in self.scenarios:
+            began = time.monotonic()
+            try:
+                session = Session(self, families, next(seeds))
+                shaped = set(session.talk(True))
+                if self.role == "client" and self.engine != "copy":
+                    expect(self.expected() == shaped - {"mss"}, f"shaped: {shaped}")
+                scenario(session)
+                self.wait_ended()
+            except Exception as error:
+                raise Fault(f"{scenario.__name__}: {error!r}") from error
+            if time.monotonic() - began > 3:
+                print(f"       {scenario.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+        return shaped
+
+    def wait_ended(self):
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "the session to end")
+        expect(not self.wire.end.fault or self.wire.end.fault == "it was reset",
+               self.wire.end.fault)
+
+    def close(self):
+        self.daemon.stop()
+        self.wire.close()
+        for sock in self.listeners.values():
+            sock.close()
+
+
+def judge(capture):
+    tally = collections.Counter()
+    for session in graft_wire.sessions_of(list(capture.packets(tally)), tally):
+        session.run()
+    expect(not tally["faults"] and tally["pairs"], f"the oracle: {dict(tally)}")
+
+
+def run(options, kind, role, families):
+    with Lab() as lab:
+        for machine, *interfaces in (("client", "to-relay"), ("server", "to-relay"),
+                                     ("relay", *graft_wire.INTERFACES)) if options.oracle else ():
+            graft_wire.no_offload(lab, machine, *interfaces)
+        trial = Trial(lab, options, kind, role)
+        capture = graft_wire.Capture(lab) if options.oracle else None
+        try:
+            shaped = trial.run(families)
+        finally:
+            trial.close()
+            if capture:
+                capture.ended = True
+        if capture:
+            judge(capture)
+        return shaped
+
+
+def body():
+    options = test_options(
+        __doc__, ONLY, ("--engine", {"default": "auto"}),
+        ("--oracle", {"action": "store_true", "help": "check the packets of both wires"}),
+        ("--size", {"type": int, "default": 1_000_000, "help": "of bulk"}),
+        ("--quick", {"action": "store_true", "help": "some kinds, one pair of families each"}))
+    begin_or_skip(("ip",), ipv6=True)
+    if options.oracle:
+        options.engine = "graft"
+    if options.quick:
+        options.size //= 4
+    failed, ran, pairs = 0, 0, itertools.cycle(FORWARDS)
+    for kind, role in itertools.product(KINDS, NETS):
+        if options.only not in f"{kind.name} {role}" or (options.quick and kind.name not in QUICK):
+            continue
+        for families in (next(pairs),) if options.quick else FORWARDS:
+            ran, began = ran + 1, time.monotonic()
+            what = f"{kind.name}, {role}, IPv{families[0]} to IPv{families[1]}"
+            try:
+                shaped = run(options, kind, role, families)
+                print(f"ok     {what} ({time.monotonic() - began:.1f} s): {shaped}", flush=True)
+            except Exception as error:  # pylint: disable=broad-except
+                failed += 1
+                print(f"FAILED {what}: {error}", flush=True)
+    return failed or not ran
+
+
+if __name__ == "__main__":
+    sys.exit(run_test(body))
