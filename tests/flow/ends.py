@@ -211,4 +211,4 @@ def body():
 
 
 if __name__ == "__main__":
-    run_test(body)
+    sys.exit(run_test(body))

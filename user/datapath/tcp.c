@@ -217,9 +217,9 @@ int tcp_handshake(int fd, struct tcp_handshake *ret)
 	return r;
 }
 
-void tcp_set_unscaled(int fd)
+void tcp_set_unscaled(int fd, bool unscaled)
 {
-	set_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, 65535);
+	set_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, unscaled ? 65535 : 1 << 30);
 }
 
 void tcp_set_mss(int fd, unsigned int mss)

@@ -77,8 +77,8 @@ struct tcp_handshake {
 };
 /* -errno. */
 int tcp_handshake(int fd, struct tcp_handshake *ret);
-/* Before connect(2): windows of FD have no scale, and are 65,535 at most. */
-void tcp_set_unscaled(int fd);
+/* Before connect(2), or of what FD will accept: windows have no scale, and are 65,535 at most; or as usual. */
+void tcp_set_unscaled(int fd, bool unscaled);
 /* Sockets that FD, which listens, accepts tell their peers of segments of MSS at most; 0: any. */
 void tcp_set_mss(int fd, unsigned int mss);
 

@@ -32,7 +32,7 @@ void handshake_shape(struct session *s, int fd)
 	    tcp_handshake(s->sides[CLIENT].fd, &client))
 		return;
 	if (client.window < SMALL_WINDOW)
-		tcp_set_unscaled(fd);
+		tcp_set_unscaled(fd, true);
 	shape.no_timestamps = !client.timestamps;
 	shape.ecn = client.ecn ? GRAFT_ECN_ASK : GRAFT_ECN_KEEP;
 	if (client.takes < SEGMENT_MOST && (!told || client.takes < told))
@@ -65,7 +65,9 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 	struct graft_shape shape;
 	uint8_t lacks = 0;
 
-	if (!s->server || (why != GRAFT_TIMESTAMPS && why != GRAFT_ECN && why != GRAFT_MSS) ||
+	if (!s->server ||
+	    (why != GRAFT_TIMESTAMPS && why != GRAFT_ECN && why != GRAFT_MSS &&
+	     why != GRAFT_WINDOW) ||
 	    tcp_handshake(s->sides[CLIENT].fd, &client) ||
 	    tcp_handshake(s->sides[UPSTREAM].fd, &server))
 		return;
@@ -74,6 +76,8 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 		lacks |= SHAPED_TIMESTAMPS;
 	if (client.ecn && shape.ecn == GRAFT_ECN_ASK && !shape.ecn_answered)
 		lacks |= SHAPED_ECN;
+	if (server.window < SMALL_WINDOW)
+		lacks |= SHAPED_SCALE;
 	atomic_store(&s->server->told_mss, 0); /* routes may have changed */
 	atomic_store(&s->server->takes_mss, server.takes < client.told ? server.takes : 0);
 	atomic_store(&s->server->lacks, lacks);
@@ -87,11 +91,13 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 struct common {
 	unsigned int mss; /* all of them take it; 0: any */
 	uint8_t lack;     /* none of them has it */
+	size_t n;
 };
 
 /* With the lock of F's servers. */
 static void look_at(const struct forward *f, uint64_t now_ms, struct common *c)
 {
+	c->n += f->servers.n;
 	for (size_t i = 0; i < f->servers.n; i++) {
 		const struct server *v = f->servers.members[i].server;
 		bool known = atomic_load(&v->seen_ms) + KNOWN_MS > now_ms;
@@ -108,7 +114,7 @@ static void look_at(const struct forward *f, uint64_t now_ms, struct common *c)
 
 void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, uint64_t now_ms)
 {
-	struct common c = { .lack = SHAPED_TIMESTAMPS | SHAPED_ECN };
+	struct common c = { .lack = SHAPED_TIMESTAMPS | SHAPED_ECN | SHAPED_SCALE };
 	struct graft_shape shape;
 
 	pthread_mutex_lock(&f->totals->servers_lock);
@@ -117,10 +123,13 @@ void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, 
 		for (const struct sni_name *n = f->totals->names[i]; n; n = n->next)
 			look_at(n->forward, now_ms, &c);
 	pthread_mutex_unlock(&f->totals->servers_lock);
+	if (!c.n)
+		c.lack = 0;
 	shape = (struct graft_shape){
 		.no_timestamps = !!(c.lack & SHAPED_TIMESTAMPS),
 		.ecn = c.lack & SHAPED_ECN ? GRAFT_ECN_REMOVE : GRAFT_ECN_KEEP,
 	};
 	graft_shape(shared->grafts, fd, &shape);
 	tcp_set_mss(fd, c.mss);
+	tcp_set_unscaled(fd, c.lack & SHAPED_SCALE);
 }

@@ -76,6 +76,7 @@ enum shaped {
 	SHAPED_MSS = 1,
 	SHAPED_TIMESTAMPS = 2,
 	SHAPED_ECN = 4,
+	SHAPED_SCALE = 8, /* of windows: of listeners alone */
 };
 
 /*
