@@ -37,16 +37,22 @@ __noinline int shape_syn(struct __sk_buff *skb, const struct packet *p, __u16 so
 	return change_alone(skb, p, &c);
 }
 
-/* P, a SYN, leaves. */
+/*
+ * P, a SYN, leaves.  One that is sent again asks for no ECN, as tcp_ecn_clear_syn() has it: some firewalls
+ * drop those that do.
+ */
 static __always_inline int shape_leaving(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_sock *sk = skb->sk ? bpf_sk_fullsock(skb->sk) : NULL;
 	struct graft_shape *shape = sk ? bpf_sk_storage_get(&shapes, sk, NULL, 0) : NULL;
 	struct graft_shape *kept = kept_shape();
+	struct tcp_sock *tp = shape ? bpf_skc_to_tcp_sock(sk) : NULL;
 
-	if (!shape || !kept)
+	if (!tp || !kept)
 		return PASS;
 	*kept = *shape;
+	if (tp->inet_conn.icsk_retransmits)
+		kept->ecn = GRAFT_ECN_KEEP;
 	return shape_syn(skb, p, p->tuple.local_port, p->tuple.remote_port);
 }
 

@@ -128,6 +128,7 @@ struct tcp_ulp_ops;
 struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 	struct request_sock_queue icsk_accept_queue;
+	__u8 icsk_retransmits;
 	struct {
 		int search_low;     /* the MTU that is known to get through */
 		__u32 enabled : 1;

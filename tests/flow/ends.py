@@ -85,6 +85,7 @@ ROWS = (
     ("a client with MSS 536", (SMALL,), (), (), 1),
     ("a server without timestamps", (), (NO_TIMESTAMPS,), (), 2),
     ("a server without ECN", (ECN,), ("tcp_ecn=0",), (), 2),
+    ("a firewall that drops SYNs with ECN", (ECN,), ("drop=ecn",), (), 2),
     ("a server with MSS 1360", (), ("mss=1360",), (), 2),
     ("a server with MSS 536", (), (SMALL,), (), 2),
     ("an old server", (ECN,), (*OLD, "tcp_ecn=0"), (), 2),
@@ -103,7 +104,11 @@ def set_up(lab, machine, settings):
     net = "1" if machine == "client" else "2"
     for setting in settings:
         key, value = setting.split("=")
-        if key == "mtu":
+        if key == "drop":
+            lab.run(machine, "nft", "add table inet t; add chain inet t i { type filter hook input "
+                    f"priority 0; }}; add rule inet t i tcp flags & (syn | ack | ecn) == (syn | {value}) "
+                    "drop")
+        elif key == "mtu":
             lab.run(machine, "ip", "link", "set", toward, "mtu", value)
             if machine == "client":
                 lab.run("relay", "ip", "link", "set", "to-client", "mtu", value)

@@ -778,8 +778,10 @@ static void part(struct stream *s, const struct graft_record *r)
 		*h.source = 0;
 	else if (h.state == HELD_STANDBY)
 		held_end(s->sb->shared, at);
-	else if (*h.mirrored || *h.source) /* a stray will be dropped, too */
+	else if (*h.mirrored || *h.source) { /* a stray will be dropped, too */
 		*h.mirrored = GRAFT_OVER;
+		*h.source = 0; /* nobody tells of it any more, once its address has left */
+	}
 }
 
 static void compare_ports(struct stream *s, const unsigned int its[2])

@@ -211,6 +211,7 @@ int tcp_handshake(int fd, struct tcp_handshake *ret)
 		.window = info.tcpi_snd_wnd,
 		.timestamps = info.tcpi_options & TCPI_OPT_TIMESTAMPS,
 		.ecn = info.tcpi_options & TCPI_OPT_ECN,
+		.scaled = info.tcpi_options & TCPI_OPT_WSCALE,
 	};
 	/* a segment is smaller by the timestamps that each one has */
 	ret->takes += ret->timestamps ? 12 : 0;

@@ -73,7 +73,7 @@ struct tcp_handshake {
 	unsigned int takes;  /* the largest segment that can be sent to the peer, with options */
 	unsigned int told;   /* the peer may send no larger ones */
 	unsigned int window; /* that the peer offers */
-	bool timestamps, ecn;
+	bool timestamps, ecn, scaled;
 };
 /* -errno. */
 int tcp_handshake(int fd, struct tcp_handshake *ret);

@@ -12,14 +12,19 @@
 
 #define KNOWN_MS 600000
 
-/*
- * Of smaller windows the units of the usual scale, 1,024 bytes, are too large a part.  With 65,535 bytes
- * the server sends more than such a client can take.
- */
-#define SMALL_WINDOW 16384
+#define USUAL_UNIT 1024 /* of windows, as the relay scales them */
 
 /* Larger ones are those of lo; but half of the client's window bounds what TCP_INFO tells of them. */
 #define SEGMENT_MOST 16384
+
+/*
+ * Windows of H are small, and have no scale: of the units of the usual scale they have too few.  With
+ * 65,535 bytes the other end sends more than such an end can take.
+ */
+static bool is_small(const struct tcp_handshake *h)
+{
+	return !h->scaled && h->window < 2 * (h->takes + USUAL_UNIT);
+}
 
 void handshake_shape(struct session *s, int fd)
 {
@@ -31,7 +36,7 @@ void handshake_shape(struct session *s, int fd)
 	if (!s->tcp || !shared->grafts || !forward_grafts(s->forward) ||
 	    tcp_handshake(s->sides[CLIENT].fd, &client))
 		return;
-	if (client.window < SMALL_WINDOW)
+	if (is_small(&client))
 		tcp_set_unscaled(fd, true);
 	shape.no_timestamps = !client.timestamps;
 	shape.ecn = client.ecn ? GRAFT_ECN_ASK : GRAFT_ECN_KEEP;
@@ -76,7 +81,7 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 		lacks |= SHAPED_TIMESTAMPS;
 	if (client.ecn && shape.ecn == GRAFT_ECN_ASK && !shape.ecn_answered)
 		lacks |= SHAPED_ECN;
-	if (server.window < SMALL_WINDOW)
+	if (is_small(&server))
 		lacks |= SHAPED_SCALE;
 	atomic_store(&s->server->told_mss, 0); /* routes may have changed */
 	atomic_store(&s->server->takes_mss, server.takes < client.told ? server.takes : 0);
