@@ -8,6 +8,7 @@
  */
 #include "relay/handshake.h"
 
+#include "base/minmax.h"
 #include "datapath/tcp.h"
 
 #define KNOWN_MS 600000
@@ -84,7 +85,8 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 	if (is_small(&server))
 		lacks |= SHAPED_SCALE;
 	atomic_store(&s->server->told_mss, 0); /* routes may have changed */
-	atomic_store(&s->server->takes_mss, server.takes < client.told ? server.takes : 0);
+	atomic_store(&s->server->takes_mss,
+		     smaller(client.told, SEGMENT_MOST) > server.takes ? server.takes : 0);
 	atomic_store(&s->server->lacks, lacks);
 	atomic_store(&s->server->seen_ms, s->worker->loop.now_ms);
 	atomic_fetch_add(&shared->server_news, 1);
