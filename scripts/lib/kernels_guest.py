@@ -17,10 +17,7 @@ from dataclasses import dataclass, field
 LIB = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(LIB))
 # veth is a module of Debian's cloud kernels; what else the tests need is one, too.
-REQUIRED_MODULES = ("argparse", "array", "asyncio", "concurrent.futures.thread", "contextlib", "ctypes",
-           "dataclasses", "encodings.ascii", "encodings.idna", "fcntl", "hashlib", "ipaddress",
-           "json", "pwd", "random", "select", "statistics", "struct", "subprocess", "tempfile",
-           "threading", "traceback")
+REQUIRED_MODULES = ("veth", "sch_ingress", "cls_bpf")
 # Without these some tests skip, and say so.
 OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wireguard", "bridge",
                     "tun")
@@ -39,9 +36,9 @@ SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab",
            *(os.path.relpath(path, TOP) for name in ("networks", "standby", "udp")
              for path in glob.glob(os.path.join(TOP, f"tests/flow/{name}*.py"))))
 MODULES = ("argparse", "array", "asyncio", "concurrent.futures.thread", "contextlib", "ctypes",
-           "dataclasses", "encodings.ascii", "encodings.idna", "fcntl", "hashlib", "ipaddress", "json", "pwd",
-           "random", "select", "statistics", "struct", "subprocess", "tempfile", "threading",
-           "traceback")
+           "dataclasses", "encodings.ascii", "encodings.idna", "fcntl", "hashlib", "ipaddress",
+           "json", "pwd", "random", "select", "statistics", "struct", "subprocess", "tempfile",
+           "threading", "traceback")
 FILES = {
     "etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
