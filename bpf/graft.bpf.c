@@ -617,10 +617,11 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		bpf_skb_change_type(skb, PACKET_TO_US); /* it was on its way out */
 		return PASS;
 	}
-	/* as TCP does: promiscuous devices see others' packets, and copies of ours */
 	if (graft_bridged && interface_is(skb->ifindex, GRAFT_IF_BRIDGE))
 		return PASS;
-	if (skb->pkt_type != PACKET_TO_US && !interface_is(skb->ifindex, GRAFT_IF_PORT))
+	/* as TCP does: promiscuous devices see others' packets, and copies of ours */
+	if (skb->pkt_type != PACKET_TO_US &&
+	    !(graft_bridged && interface_is(skb->ifindex, GRAFT_IF_PORT)))
 		return PASS;
 	if (!parse(skb, l2, &p))
 		return not_ours(skb, l2);

@@ -234,6 +234,20 @@ def run_cases(trial, cases, title="{}"):
     return failed
 
 
+def run_rows(rows):
+    """How many of ROWS fail: pairs of a name and a function, whose result is printed behind it."""
+    failed = 0
+    for name, row in rows:
+        began = time.monotonic()
+        try:
+            said = row()
+            print(f"ok     {name} ({time.monotonic() - began:.1f} s): {said}", flush=True)
+        except Exception as error:  # pylint: disable=broad-except
+            failed += 1
+            print(f"FAILED {name}: {error}", flush=True)
+    return failed
+
+
 def run_test(body):
     """The exit code of a test: BODY says what has failed; nothing is good."""
     try:

@@ -14,7 +14,7 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from labkit import (ONLY, Daemon, Lab, begin_or_skip, expect, handle_signals, run_test,
+from labkit import (ONLY, Daemon, Lab, begin_or_skip, expect, handle_signals, run_rows, run_test,
                     test_options, wait_until)
 
 PORT, BULK = 7100, 300_000
@@ -204,15 +204,7 @@ def body():
     args = test_options(__doc__, ONLY, ("--engine", {"default": "auto"}))
     begin_or_skip(("ip",), ipv6=True)
     rows = [row for row in ROWS if args.only in row[0]]
-    failed = 0
-    for row in rows:
-        try:
-            states = run_row(args, row)
-            print(f"ok     {row[0]}: {states[-1]}", flush=True)
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAILED {row[0]}: {error}", flush=True)
-    return failed or not rows
+    return run_rows((row[0], lambda row=row: run_row(args, row)[-1]) for row in rows) or not rows
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Exits with 77 and the reason where this cannot run.
 
 import collections
 import contextlib
+import functools
 import itertools
 import os
 import random
@@ -24,7 +25,8 @@ import graft_wire
 from ends import set_up
 from graft_wire import FORWARDS, RELAYS, SERVERS, exactly, mark_packets, with_port, within
 from hand_made import End, Fault, Kind, Wire
-from labkit import (ONLY, Daemon, Lab, begin_or_skip, expect, run_test, test_options, wait_until)
+from labkit import (ONLY, Daemon, Lab, begin_or_skip, expect, run_rows, run_test, test_options,
+                    wait_until)
 
 KINDS = (
     Kind("Windows XP", "mss,nop,nop,sok", 16384, ttl=128),
@@ -224,7 +226,7 @@ class Trial:
             for (near, far), port in FORWARDS.items()])
 
     def expected(self):
-        """What is to be shaped for a client of this kind."""
+        """The options that are shaped for a client of this kind."""
         return {what for what, is_shaped in (
             ("timestamps", not self.kind.has("ts")), ("ecn", self.kind.ecn)) if is_shaped}
 
@@ -302,20 +304,14 @@ def body():
         options.engine = "graft"
     if options.quick:
         options.size //= 4
-    failed, ran, pairs = 0, 0, itertools.cycle(FORWARDS)
+    rows, pairs = [], itertools.cycle(FORWARDS)
     for kind, role in itertools.product(KINDS, NETS):
         if options.only not in f"{kind.name} {role}" or (options.quick and kind.name not in QUICK):
             continue
         for families in (next(pairs),) if options.quick else FORWARDS:
-            ran, began = ran + 1, time.monotonic()
-            what = f"{kind.name}, {role}, IPv{families[0]} to IPv{families[1]}"
-            try:
-                shaped = run(options, kind, role, families)
-                print(f"ok     {what} ({time.monotonic() - began:.1f} s): {shaped}", flush=True)
-            except Exception as error:  # pylint: disable=broad-except
-                failed += 1
-                print(f"FAILED {what}: {error}", flush=True)
-    return failed or not ran
+            rows.append((f"{kind.name}, {role}, IPv{families[0]} to IPv{families[1]}",
+                         functools.partial(run, options, kind, role, families)))
+    return run_rows(rows) or not rows
 
 
 if __name__ == "__main__":

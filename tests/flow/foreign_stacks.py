@@ -10,6 +10,7 @@ Exits with 77 and the reason where this cannot run.
 import ctypes
 import ctypes.util
 import fcntl
+import functools
 import os
 import select
 import socket
@@ -21,8 +22,8 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
 from ends import DRIVE, SERVE, Client
-from labkit import (EXIT_SKIP, ONLY, Daemon, Lab, begin_or_skip, expect, run_test, test_options,
-                    wait_until)
+from labkit import (EXIT_SKIP, ONLY, Daemon, Lab, begin_or_skip, expect, run_rows, run_test,
+                    test_options, wait_until)
 
 PORT, LISTEN, INSIDE = 7100, 9044, 7200
 SLIRP, SLIRP_RELAY = "10.0.12.2", "10.0.12.15"
@@ -189,19 +190,13 @@ def body():
     if not ctypes.util.find_library("slirp"):
         print("SKIP: missing: libslirp (scripts/deps test)")
         sys.exit(EXIT_SKIP)
-    failed = 0
-    for case in sorted(name for name in dir(Trial) if name.startswith("test_")):
-        if options.only not in case:
-            continue
-        began = time.monotonic()
-        try:
-            with Lab() as lab:
-                state = getattr(Trial(lab, options), case)()
-            print(f"ok     {case} ({time.monotonic() - began:.1f} s): {state}", flush=True)
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAILED {case}: {error}", flush=True)
-    return failed
+
+    def run(case):
+        with Lab() as lab:
+            return getattr(Trial(lab, options), case)()
+
+    return run_rows((case, functools.partial(run, case)) for case in sorted(dir(Trial))
+                    if case.startswith("test_") and options.only in case)
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ FLIGHT = 1 << 16
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """What p0f's list calls a signature."""
+    """A signature of p0f's list."""
 
     name: str
     layout: str       # options of its SYN, in their order

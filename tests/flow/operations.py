@@ -224,7 +224,7 @@ class Walk(Pair):
                 flow.excused = time.monotonic() + 25
 
     def of_forward(self, name, why):
-        """What a forward has, or gets just now, may end."""
+        """Sessions of a forward, also those that begin just now, may end."""
         self.excuse(why, lambda stream: stream.forward.name == name)
         for flow in list(self.ends.flows.values()):
             if flow.forward.name == name:
@@ -606,7 +606,7 @@ class Walk(Pair):
             self.did["logged"] += len(lines)
 
     def show(self):
-        """What is known of a walk that has failed."""
+        """The log of a walk that has failed."""
         print("\n".join(self.story))
         names = {stream.name for stream in self.ends.streams.values()
                  if any(f" {stream.number} of " in fault for fault in self.ends.faults[:3])}

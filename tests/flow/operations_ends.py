@@ -256,7 +256,7 @@ class Ends:
             self.watch(sock, lambda _: self.preface(sock, peer, port, forward, got))
 
     def preface(self, sock, peer, port, forward, got):
-        """Who is it?"""
+        """The first bytes tell which client is there."""
         try:
             data = sock.recv(CHUNK)
         except BlockingIOError:

@@ -316,7 +316,7 @@ static bool is_welcome(const struct place *at, const struct parts *p, bool odd, 
 	return true;
 }
 
-/* What ends something, or leaves a hole in its stream, needs a right sum. */
+/* A packet that ends something, or leaves a hole in its stream, needs a right sum. */
 static bool is_believed(const struct place *at, const struct parts *p)
 {
 	return is_sound(p, false) ||

@@ -117,7 +117,7 @@ enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q);
 enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, struct graft_request *q);
 /* Change the handshake of FD, which is not connected yet, or of those that it accepts.  -errno. */
 int graft_shape(struct grafts *gs, int fd, const struct graft_shape *shape);
-/* What has become of that. */
+/* The shape of FD, with the answer of the remote end; zeroes if there is none. */
 void graft_shape_of(struct grafts *gs, int fd, struct graft_shape *ret);
 /* Short for NAME, where the kernel has room for a number: another daemon finds it again. */
 uint32_t graft_tag(const char *name);

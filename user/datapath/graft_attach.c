@@ -133,12 +133,13 @@ static int attach_filters(const struct clsact *c, unsigned int ifindex, enum gra
 	int r = bpf_tc_hook_create(&both);
 
 	r = r == -EEXIST ? 0 : r;
-	for (int hook = 0; !r && hook < HOOKS && program_of(c, link, hook) >= 0; hook++) {
+	for (int hook = 0; !r && hook < HOOKS; hook++) {
+		int program = program_of(c, link, hook);
 		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
-		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = program_of(c, link, hook),
-			    .handle = c->handle, .priority = PRIORITY, .flags = BPF_TC_F_REPLACE);
+		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = program, .handle = c->handle,
+			    .priority = PRIORITY, .flags = BPF_TC_F_REPLACE);
 
-		r = bpf_tc_attach(&at, &opts);
+		r = program < 0 ? 0 : bpf_tc_attach(&at, &opts);
 	}
 	if (r)
 		release(c, ifindex);
@@ -219,12 +220,14 @@ static int attach_tcx(const struct graft_attachments *as, struct graft_attachmen
 	char name[LINK_NAME];
 	int r = 0;
 
-	for (int hook = 0; !r && hook < HOOKS && program_of(&as->clsact, a->link, hook) >= 0;
-	     hook++) {
+	for (int hook = 0; !r && hook < HOOKS; hook++) {
 		int program = program_of(&as->clsact, a->link, hook);
 		int type = hook == HOOK_IN ? TCX_INGRESS : TCX_EGRESS;
-		int fd = renew_link(as, link_name(a->ifindex, hook, name), program);
+		int fd;
 
+		if (program < 0)
+			continue;
+		fd = renew_link(as, link_name(a->ifindex, hook, name), program);
 		if (fd < 0) {
 			fd = bpf_link_create(program, (int)a->ifindex, (enum bpf_attach_type)type,
 					     NULL);
@@ -370,11 +373,13 @@ static bool is_useful(const struct ifaddrs *list, const char *name, unsigned sho
 	return useful;
 }
 
+struct port {
+	uint32_t ifindex, bridge;
+};
+
 /* The ports of all bridges; none, unless programs are wanted there. */
 struct ports {
-	struct port {
-		uint32_t ifindex, bridge;
-	} * all; /* owned */
+	struct port *all; /* owned */
 	size_t n;
 };
 
@@ -402,27 +407,32 @@ static int note_port(const struct nlmsghdr *h, void *arg)
 	return MNL_CB_OK;
 }
 
+#define DUMPS 8 /* a dump is interrupted if interfaces come or go meanwhile */
+
 static struct ports list_ports(const struct graft_attachments *as)
 {
 	char buf[1 << 15];
-	struct nlmsghdr *q = mnl_nlmsg_put_header(buf);
 	struct mnl_socket *nl = as->at_ports ? mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC) : NULL;
 	struct ports ports = { 0 };
-	ssize_t n;
+	int r = nl ? MNL_CB_ERROR : MNL_CB_STOP;
 
-	if (!nl)
-		return ports;
-	q->nlmsg_type = RTM_GETLINK;
-	q->nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-	((struct ifinfomsg *)mnl_nlmsg_put_extra_header(q, sizeof(struct ifinfomsg)))->ifi_family =
-		AF_UNSPEC;
-	n = mnl_socket_sendto(nl, q, q->nlmsg_len);
-	while (n > 0) {
-		n = mnl_socket_recvfrom(nl, buf, sizeof(buf));
-		if (n > 0 && mnl_cb_run(buf, (size_t)n, 0, 0, note_port, &ports) <= MNL_CB_STOP)
-			break;
+	for (int i = 0; i < DUMPS && r == MNL_CB_ERROR; i++) {
+		struct nlmsghdr *q = mnl_nlmsg_put_header(buf);
+		ssize_t n;
+
+		ports.n = 0;
+		q->nlmsg_type = RTM_GETLINK;
+		q->nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+		mnl_nlmsg_put_extra_header(q, sizeof(struct ifinfomsg)); /* of zeroes */
+		n = mnl_socket_sendto(nl, q, q->nlmsg_len);
+		for (r = MNL_CB_OK; r == MNL_CB_OK;) {
+			n = n > 0 ? mnl_socket_recvfrom(nl, buf, sizeof(buf)) : n;
+			r = n > 0 ? mnl_cb_run(buf, (size_t)n, 0, 0, note_port, &ports) :
+				    MNL_CB_STOP;
+		}
 	}
-	mnl_socket_close(nl);
+	if (nl)
+		mnl_socket_close(nl);
 	return ports;
 }
 

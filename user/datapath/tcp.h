@@ -68,7 +68,7 @@ int tcp_revive(const struct graft_side *side, uid_t uid);
  */
 void tcp_hold_ack(int fd);
 
-/* What the handshake of a connection has agreed on. */
+/* The result of a handshake. */
 struct tcp_handshake {
 	unsigned int takes;  /* the largest segment that can be sent to the peer, with options */
 	unsigned int told;   /* the peer may send no larger ones */

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation.  The server's connection is made after the client's, so its SYN can be made
- * like the client's: `shapes` tells the packet programs how.  What the server lacks is known too late,
- * since the client's handshake is over by then.  So that is remembered with the server, and later
- * clients of a forward all of whose servers lack it are not granted it either.  After KNOWN_MS one
+ * like the client's: `shapes` tells the packet programs how.  An option that the server lacks is known too
+ * late, since the client's handshake is over by then.  So the server is remembered as such, and later
+ * clients of a forward all of whose servers lack the option are not granted it either.  After KNOWN_MS one
  * session finds out anew.
  */
 #include "relay/handshake.h"
@@ -15,13 +15,10 @@
 
 #define USUAL_UNIT 1024 /* of windows, as the relay scales them */
 
-/* Larger ones are those of lo; but half of the client's window bounds what TCP_INFO tells of them. */
-#define SEGMENT_MOST 16384
+/* Segments of lo are larger, and TCP_INFO tells a wrong size of them: half of the window at most. */
+#define SEGMENT_OF_LO 16384
 
-/*
- * Windows of H are small, and have no scale: of the units of the usual scale they have too few.  With
- * 65,535 bytes the other end sends more than such an end can take.
- */
+/* Windows of H have no scale, and less than two units beyond two segments. */
 static bool is_small(const struct tcp_handshake *h)
 {
 	return !h->scaled && h->window < 2 * (h->takes + USUAL_UNIT);
@@ -41,7 +38,7 @@ void handshake_shape(struct session *s, int fd)
 		tcp_set_unscaled(fd, true);
 	shape.no_timestamps = !client.timestamps;
 	shape.ecn = client.ecn ? GRAFT_ECN_ASK : GRAFT_ECN_KEEP;
-	if (client.takes < SEGMENT_MOST && (!told || client.takes < told))
+	if (client.takes < SEGMENT_OF_LO && (!told || client.takes < told))
 		shape.mss = (uint16_t)client.takes;
 	if ((!shape.mss && !shape.no_timestamps && !shape.ecn) ||
 	    graft_shape(shared->grafts, fd, &shape))
@@ -68,10 +65,14 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 {
 	struct shared *shared = s->worker->shared;
 	struct tcp_handshake client, server;
+	struct server *v = s->server;
+	uint64_t now_ms = s->worker->loop.now_ms;
 	struct graft_shape shape;
+	uint16_t takes = 0;
 	uint8_t lacks = 0;
+	bool news;
 
-	if (!s->server ||
+	if (!v ||
 	    (why != GRAFT_TIMESTAMPS && why != GRAFT_ECN && why != GRAFT_MSS &&
 	     why != GRAFT_WINDOW) ||
 	    tcp_handshake(s->sides[CLIENT].fd, &client) ||
@@ -84,31 +85,27 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 		lacks |= SHAPED_ECN;
 	if (is_small(&server))
 		lacks |= SHAPED_SCALE;
-	atomic_store(&s->server->told_mss, 0); /* routes may have changed */
-	atomic_store(&s->server->takes_mss,
-		     smaller(client.told, SEGMENT_MOST) > server.takes ? server.takes : 0);
-	atomic_store(&s->server->lacks, lacks);
-	atomic_store(&s->server->seen_ms, s->worker->loop.now_ms);
+	if (smaller(client.told, SEGMENT_OF_LO) > server.takes)
+		takes = (uint16_t)server.takes;
+	if (why == GRAFT_MSS)
+		atomic_store(&v->told_mss, 0); /* routes may have changed */
+	news = atomic_exchange(&v->takes_mss, takes) != takes;
+	news = atomic_exchange(&v->lacks, lacks) != lacks || news;
+	news = atomic_exchange(&v->seen_ms, now_ms) + KNOWN_MS <= now_ms || news;
+	if (!news)
+		return;
 	atomic_fetch_add(&shared->server_news, 1);
 	for (unsigned int i = 0; i < shared->config->workers; i++)
 		loop_wake(&shared->workers[i].loop);
 }
 
-/* Of servers that clients of one listener may have. */
-struct common {
-	unsigned int mss; /* all of them take it; 0: any */
-	uint8_t lack;     /* none of them has it */
-	size_t n;
-};
-
-/* With the lock of F's servers. */
-static void look_at(const struct forward *f, uint64_t now_ms, struct common *c)
+/* With the lock of F's servers.  Returns how many these are. */
+static size_t look_at(const struct forward *f, uint64_t now_ms, struct listener_shape *c)
 {
-	c->n += f->servers.n;
 	for (size_t i = 0; i < f->servers.n; i++) {
 		const struct server *v = f->servers.members[i].server;
 		bool known = atomic_load(&v->seen_ms) + KNOWN_MS > now_ms;
-		unsigned int mss = known ? atomic_load(&v->takes_mss) : 0;
+		uint16_t mss = known ? atomic_load(&v->takes_mss) : 0;
 
 		if (!known || !forward_grafts(f))
 			c->lack = 0;
@@ -117,21 +114,27 @@ static void look_at(const struct forward *f, uint64_t now_ms, struct common *c)
 		if (mss && forward_grafts(f) && (!c->mss || mss < c->mss))
 			c->mss = mss;
 	}
+	return f->servers.n;
 }
 
-void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, uint64_t now_ms)
+void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, uint64_t now_ms,
+			      struct listener_shape *last)
 {
-	struct common c = { .lack = SHAPED_TIMESTAMPS | SHAPED_ECN | SHAPED_SCALE };
+	struct listener_shape c = { .lack = SHAPED_TIMESTAMPS | SHAPED_ECN | SHAPED_SCALE };
 	struct graft_shape shape;
+	size_t servers;
 
 	pthread_mutex_lock(&f->totals->servers_lock);
-	look_at(f, now_ms, &c);
+	servers = look_at(f, now_ms, &c);
 	for (unsigned int i = 0; f->totals->names && i < SNI_BUCKETS; i++)
 		for (const struct sni_name *n = f->totals->names[i]; n; n = n->next)
-			look_at(n->forward, now_ms, &c);
+			servers += look_at(n->forward, now_ms, &c);
 	pthread_mutex_unlock(&f->totals->servers_lock);
-	if (!c.n)
+	if (!servers)
 		c.lack = 0;
+	if (c.mss == last->mss && c.lack == last->lack)
+		return;
+	*last = c;
 	shape = (struct graft_shape){
 		.no_timestamps = !!(c.lack & SHAPED_TIMESTAMPS),
 		.ecn = c.lack & SHAPED_ECN ? GRAFT_ECN_REMOVE : GRAFT_ECN_KEEP,

@@ -29,7 +29,7 @@
 #define BACKLOG 4096
 
 #define PAUSE_MS 50
-#define SHAPE_MS 60000 /* what is known of servers is forgotten some time */
+#define SHAPE_MS 60000 /* knowledge of servers expires */
 /*
  * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
  * last call, which finds none, costs nearly as much as one that succeeds.  A listener begins with
@@ -219,7 +219,7 @@ void listeners_follow_servers(struct worker *w)
 	LIST_FOREACH(ls, &w->listeners, in_worker)
 		if (!ls->on->udp && ls->source.fd >= 0 && addr_is_inet(&ls->on->addr))
 			handshake_shape_listener(w->shared, ls->forward, ls->source.fd,
-						 w->loop.now_ms);
+						 w->loop.now_ms, &ls->shape);
 }
 
 void listener_becomes(struct listener *ls, struct forward *f)

@@ -8,6 +8,7 @@
 #include "base/loop.h"
 #include "config/config.h"
 #include "relay/forward.h"
+#include "relay/handshake.h"
 #include "relay/worker.h"
 
 /*
@@ -28,9 +29,10 @@ struct listener {
 	struct listening *on;
 	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
 	LIST_ENTRY(listener) in_worker;
-	struct udp_socket *udp; /* of UDP: it has this instead of SOURCE */
-	bool paused;            /* since the last accepted connection */
-	unsigned int burst;     /* connections to accept at the next event */
+	struct udp_socket *udp;      /* of UDP: it has this instead of SOURCE */
+	struct listener_shape shape; /* of TCP: of connections that it accepts */
+	bool paused;                 /* since the last accepted connection */
+	unsigned int burst;          /* connections to accept at the next event */
 };
 
 /* Belongs to the thread that reloads. */
@@ -113,7 +115,7 @@ void listening_set_options(struct listening *l, const struct forward_conf *fc);
  * session there is no memory is reset.
  */
 void listener_start(struct listening *l, struct worker *w);
-/* After each batch of events: what W's clients are granted follows what is known of servers. */
+/* After each batch of events: options that W's listeners grant follow the knowledge of servers. */
 void listeners_follow_servers(struct worker *w);
 /* The sessions that LS opens from now on are those of F. */
 void listener_becomes(struct listener *ls, struct forward *f);

@@ -71,7 +71,7 @@ struct told {
 	char server_name[];         /* "": none */
 };
 
-/* What its handshakes were changed in, see handshake.h. */
+/* Options in which handshakes are changed, see handshake.h. */
 enum shaped {
 	SHAPED_MSS = 1,
 	SHAPED_TIMESTAMPS = 2,
