@@ -532,12 +532,14 @@ static uint32_t key_of_session(const struct stream *s, const struct held *h, uin
 	       g->side[0].fin << 1 | 1;
 }
 
+/* An exported flow stays exported while its sockets carry it: the other relay needs its port alone. */
 static uint32_t key_of_flow(const struct stream *s, const struct held *h, uint32_t slot)
 {
 	const volatile struct udp_flow *f = udp_flow_of(s->sb->udp, slot);
 
 	if ((uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - f->born < s->after_ns >> UDP_TICK_SHIFT ||
-	    !(udp_graft_carries(s->sb->udp, slot, 0) || udp_graft_carries(s->sb->udp, slot, 1)))
+	    !(*h->mirrored || udp_graft_carries(s->sb->udp, slot, 0) ||
+	      udp_graft_carries(s->sb->udp, slot, 1)))
 		return 0;
 	return (uint32_t)*h->id << 1 | 1;
 }

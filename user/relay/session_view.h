@@ -47,7 +47,7 @@ static inline const char *standby_text(const struct shared *shared, bool grafted
 {
 	if (!atomic_load_explicit(&shared->standbys, memory_order_relaxed))
 		return "no standby";
-	return !grafted ? "not grafted" : told ? "yes" : "too young";
+	return told ? "yes" : grafted ? "too young" : "not grafted";
 }
 
 /* On S's thread. */

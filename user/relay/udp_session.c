@@ -1072,7 +1072,6 @@ void udp_sessions_part(struct worker *w)
 		const volatile struct udp_flow *f = flow_of(s);
 
 		if (!__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) ||
-		    !(carries(s, CLIENT) || carries(s, UPSTREAM)) ||
 		    grafts_have(w->shared->grafts, &f->leg[0].tuple.local))
 			continue;
 		count_kernel(s);
