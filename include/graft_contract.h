@@ -330,7 +330,8 @@ struct graft_entry {
 	__u32 loose;                /* tracked: enum graft_loose */
 	__u32 mirrored;             /* by the daemon: enum graft_mirrored */
 	__u32 source; /* by the daemon: graft_tag() of the import that tells of it; 0: none */
-	__u32 far;    /* enum graft_far: offer; tracked */
+	__u16 far;    /* enum graft_far: offer; tracked */
+	__u16 shaped; /* by the daemon: how the handshakes were made alike, for who adopts it */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 

@@ -33,8 +33,9 @@ static struct graft_tuple some_tuple(bool ipv6)
 /* As it is unpacked.  FAMILIES: a bit for each side that has IPv6.  PLAIN: no mark, nor RETURNED. */
 static struct graft_record some_tcp(unsigned int families, bool plain)
 {
-	struct graft_record r = { RECORD_TCP,
-				  .tcp = { .id = seeded_next(&rnd), .forward = some() } };
+	struct graft_record r = { RECORD_TCP, .tcp = { .id = seeded_next(&rnd),
+						       .forward = some(),
+						       .shaped = some() & 7 } };
 	struct graft_entry *g = &r.tcp;
 
 	for (int i = 0; i < 2; i++) {

@@ -103,6 +103,7 @@ static void entry(struct codec *c, struct graft_entry *g)
 
 	FIELD(c, g->id, 8);
 	FIELD(c, g->forward, 4);
+	FIELD(c, g->shaped, 1);
 	g->offered_ns = moment(c, g->offered_ns);
 	active = moment(c, active);
 	FIELD(c, g->shifted, 1);

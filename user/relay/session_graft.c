@@ -102,6 +102,7 @@ static void offer(struct session *s, bool far_too)
 		return;
 	}
 	s->graft = q.slot;
+	graft_of(gs, q.slot)->shaped = s->shaped;
 	s->worker->grafted[q.slot] = s;
 }
 
@@ -358,6 +359,7 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	shared_saw_id(w->shared, s->id);
 	s->born_ms = e->offered_ns / 1000000;
 	s->connect_ms = 1; /* how long it took is not known */
+	s->shaped = e->shaped;
 	s->addrs = addr_list_new(&upstream, 1);
 	if (s->addrs)
 		s->server = servers_find(&s->forward->servers, &s->addrs->addrs[0]);
