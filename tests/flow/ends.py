@@ -4,7 +4,7 @@
 
 A row says how client, server and relay differ from Linux's defaults, and from which session on
 sessions are grafted. Each session converses and carries bulk both ways; every byte is compared.
-The connections of another program on the relay stay as they were.
+The SYNs of other programs on the relay stay as they were, byte by byte.
 Exits with 77 and the reason where this cannot run.
 """
 
@@ -54,17 +54,23 @@ s.shutdown(socket.SHUT_WR)
 print(s.recv(1) == b"", flush=True)
 """
 
-# Another program on the relay: what its connections, from the client and to the server, agree on.
-OTHER = """
-import socket, struct, sys
-def agreed(s):
-    info = s.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 88)
-    return info[5], info[6], struct.unpack_from("I", info, 16), struct.unpack_from("I", info, 84)
-listener = socket.create_server(("", 7200))
+# Print the SYN that comes, as TCP_SAVED_SYN has it, without what differs each time.
+WATCH = """
+import socket
+listener = socket.create_server(("", 7300))
+listener.setsockopt(socket.IPPROTO_TCP, 27, 1)  # TCP_SAVE_SYN
 print("listens", flush=True)
-print(agreed(listener.accept()[0]), agreed(socket.create_connection((sys.argv[1], int(sys.argv[2])))))
+syn = bytearray(listener.accept()[0].getsockopt(socket.IPPROTO_TCP, 28, 128))
+at = 40
+for first, last in (4, 6), (10, 12), (20, 22), (24, 28), (36, 38):  # ID, sum, port, number, sum
+    syn[first:last] = bytes(last - first)
+while at < len(syn) and syn[at]:
+    if syn[at] == 8:  # the value of the timestamp
+        syn[at + 2:at + 6] = bytes(4)
+    at += 1 if syn[at] == 1 else syn[at + 1]
+print(syn.hex())
 """
-CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 7200)).recv(1)"
+CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 7300)).recv(1)"
 
 NO_TIMESTAMPS, ECN = "tcp_timestamps=0", "tcp_ecn=1"
 NO_SACK, NO_SCALE = "tcp_sack=0", "tcp_window_scaling=0"
@@ -121,12 +127,16 @@ def set_up(lab, machine, settings):
             lab.run(machine, "sh", "-c", f"echo {value} >/proc/sys/net/ipv4/{key}")
 
 
-def ask_other(lab):
-    other = lab.start("relay", sys.executable, "-c", OTHER, SERVERS["4"], str(PORT),
-                      stdout=subprocess.PIPE, text=True)
-    other.stdout.readline()
-    lab.run("client", sys.executable, "-c", CONNECT, RELAYS["4"])
-    return other.stdout.readline()
+def syns_of_others(lab):
+    """Of a connection to another program on the relay, and of one that such a program makes."""
+    syns = []
+    for machine, source, address in (("relay", "client", RELAYS["4"]),
+                                     ("server", "relay", SERVERS["4"])):
+        other = lab.start(machine, sys.executable, "-c", WATCH, stdout=subprocess.PIPE, text=True)
+        other.stdout.readline()
+        lab.run(source, sys.executable, "-c", CONNECT, address)
+        syns.append(other.stdout.readline())
+    return syns
 
 
 class Client:
@@ -186,7 +196,7 @@ def run_row(args, row):
         set_up(lab, "server", server)
         set_up(lab, "relay", relay)
         lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
-        other = ask_other(lab)
+        others = syns_of_others(lab)
         daemon = Daemon(lab, args.culvert, args.engine, [
             (f"[{RELAYS[f[0]]}]:{port}".replace("[10.0.1.2]", "10.0.1.2"),
              f"[{SERVERS[f[-1]]}]:{PORT}".replace("[10.0.2.2]", "10.0.2.2"))
@@ -196,7 +206,8 @@ def run_row(args, row):
         for families in FORWARDS:
             for n in range(1, (at := max(first, 1 + (families == "46"))) + 1):
                 states.append(run.session(families, n >= at))
-        expect(ask_other(lab) == other, "another program's connections are not as before")
+        syns = syns_of_others(lab)
+        expect(syns == others, f"SYNs of other programs: {syns}, before: {others}")
         return states
 
 
