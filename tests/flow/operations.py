@@ -183,6 +183,9 @@ class Walk(Pair):
         own, other = self.seen(self.owner), self.seen(self.away)
         # neither has adopted what has said nothing since the addresses moved
         asleep = {s.name for s in self.working()} - set(own) - set(other)
+        for name, session in list(own.items()):
+            if any(flow["phase"] == "leaving" for flow in session["flows"]):
+                del own[name]  # it may be at its sockets at any moment
         self.grafted = asleep | {name for name, session in own.items()
                                  if all(flow["carrier"] == "graft" for flow in session["flows"])}
         if self.away in self.links:

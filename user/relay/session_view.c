@@ -51,6 +51,13 @@ void session_count_kernel(struct session *s)
 	s->graft_counted = s->graft_counted || grafted;
 }
 
+/* A session that is RETURNING may be at its sockets at any moment. */
+static enum flow_phase graft_phase(const struct session *s)
+{
+	return graft_state(s->worker->shared->grafts, s->graft) == GRAFT_RETURNING ? FLOW_LEAVING :
+										     FLOW_KERNEL;
+}
+
 /* GRAFTED: as of one look at the state, so that carrier, reason and phase agree. */
 static struct flow_view view_flow(const struct session *s, unsigned int dir, bool grafted)
 {
@@ -67,7 +74,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 	return (struct flow_view){
 		.carrier = grafted ? CARRIER_GRAFT : flow_carrier(f),
 		.reason = grafted ? graft_reason(f) : (enum reason)f->reason,
-		.phase = grafted ? FLOW_KERNEL : (enum flow_phase)f->phase,
+		.phase = grafted ? graft_phase(s) : (enum flow_phase)f->phase,
 		.eof = f->phase == FLOW_DONE,
 		.handovers = f->handovers + grafted,
 		.copied = f->user_out - spliced,
