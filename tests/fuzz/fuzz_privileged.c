@@ -72,7 +72,7 @@ static bool may_listen(const struct privileged_request *q)
 
 static bool may_have(const struct privileged_request *q)
 {
-	if (q->took > 1 || q->joins > 1 || q->udp > 1 || q->ethernet > 1)
+	if (q->took > 1 || q->joins > 1 || q->udp > 1 || q->link >= GRAFT_LINKS)
 		return false;
 	if (q->op == PRIVILEGED_FILTERS)
 		return !q->count && q->transparent < 2;
