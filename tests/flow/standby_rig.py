@@ -310,19 +310,20 @@ class Pair:
         return self.relays[relay].ask("sessions")["sessions"]
 
     def wait_mirrored(self, relay, n):
-        def kept():
-            return sum(s["standby"] == "yes" for s in self.sessions(relay)) >= n
-
-        try:
-            wait_until(kept, f"{n} sessions to be known to the standby", 20)
-        except LabError as error:
-            why = {(s["forward"], s["standby"], s["not_grafted"]) for s in self.sessions(relay)}
-            raise LabError(f"{error}: {why}") from None
+        self.wait_standby(relay, lambda knows: sum(knows) >= n, f"{n} sessions")
 
     def wait_all_mirrored(self, relay):
         """What RELAY has adopted, too."""
-        wait_until(lambda: all(s["standby"] == "yes" for s in self.sessions(relay)),
-                   f"all sessions of {relay} to be known to the standby", 20)
+        self.wait_standby(relay, all, f"all sessions of {relay}")
+
+    def wait_standby(self, relay, enough, sessions):
+        try:
+            wait_until(lambda: enough([s["standby"] == "yes" for s in self.sessions(relay)]),
+                       f"{sessions} to be known to the standby", 20)
+        except LabError as error:
+            why = {(s["forward"], s["standby"], s["not_grafted"], s["flows"][0]["reason"])
+                   for s in self.sessions(relay)}
+            raise LabError(f"{error}: {why}") from None
 
     def wait_empty(self, relay, seconds=30):
         def is_empty():

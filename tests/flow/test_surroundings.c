@@ -379,7 +379,8 @@ static void *stop_probe(void *arg)
 			    !kill(pid, SIGSTOP))
 				tries = pid;
 		}
-		closedir(proc);
+		if (proc)
+			closedir(proc);
 	}
 	return arg;
 }

@@ -433,7 +433,7 @@ static int begin(struct privileged *p, bool reads)
 	const struct timeval patience = { .tv_sec = reads ? PRIVILEGED_READ_S :
 							    PRIVILEGED_PATIENCE_S };
 	int fds[WORKERS_MAX], r = 0;
-	struct privileged_answer late;
+	struct privileged_answer late = { 0 };
 	size_t n = 0;
 
 	if (!lock_within(&p->lock, (uint64_t)patience.tv_sec * 1000))

@@ -21,6 +21,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -631,13 +632,13 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 	if (slot == NO_SLOT)
 		return -ENOSPC;
 	g = &gs->all[slot];
-	e->state = GRAFT_SETTING;
 	e->loose = GRAFT_LOOSE;
 	e->worker = GRAFT_NOBODY;
 	e->mirrored = GRAFT_CAME;
 	__atomic_store_n(&g->state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
 	run(gs, GRAFT_FORGET, slot);
-	*g = *e;
+	/* all but the state, which others look at meanwhile */
+	memcpy(&g->looks, &e->looks, sizeof(*g) - offsetof(struct graft_entry, looks));
 	r = run(gs, GRAFT_ENTER, slot);
 	if (r == GRAFT_IN_HAND && same) /* it has just left, and its socket is being closed */
 		r = 0;

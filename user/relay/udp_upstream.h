@@ -67,8 +67,8 @@ struct udp_upstreams {
 	udp_upstream_fn *handle;
 	STAILQ_HEAD(udp_rests, udp_upstream) rests; /* FIFO */
 	unsigned int n_rests;
-	STAILQ_HEAD(, udp_upstream) charges; /* closed ones, FIFO */
-	struct timer timer;                  /* when those that nobody needs are looked at */
+	STAILQ_HEAD(udp_charges, udp_upstream) charges; /* closed ones, FIFO */
+	struct timer timer; /* when those that nobody needs are looked at */
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);

@@ -132,7 +132,7 @@ static void disconnect(int fd, unsigned int first)
 	const struct sockaddr nowhere = { .sa_family = AF_UNSPEC };
 	uint32_t range = first | last_port << 16;
 
-	connect(fd, &nowhere, sizeof(nowhere));
+	(void)connect(fd, &nowhere, sizeof(nowhere));
 	setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range));
 }
 
