@@ -277,9 +277,10 @@ enum graft_via {
 
 /*
  * If an end asks again for so long, and nothing is acknowledged, the session goes back to its
- * sockets.  TCP has sent again twice by then: RTO_MIN is 200 ms, and doubles.
+ * sockets.  TCP has sent again twice by then: the time-out is 200 ms at least, and doubles.  After a
+ * fast retransmission that is lost, too, the next one comes sooner, so loss alone is no silence.
  */
-#define GRAFT_SILENT_NS 300000000ULL
+#define GRAFT_SILENT_NS 400000000ULL
 
 /*
  * Over a long way, or one that loses packets, two connections carry bulk faster than one

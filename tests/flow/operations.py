@@ -138,7 +138,7 @@ class Walk(Pair):
         self.ends = Ends((self.name("client"), self.name("server")), FORWARDS)
 
     def write_config(self, idle=8, spare=False, connect=5):
-        text = f"[culvert]\nkeepalive = 10s\nmax-sessions = 4000\nconnect-timeout = {connect}\n" + \
+        text = f"[culvert]\nkeepalive = 20s\nmax-sessions = 4000\nconnect-timeout = {connect}\n" + \
             "\n".join(f.text(idle) for f in FORWARDS.values())
         with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
             file.write(text + ("[forward spare]\nlisten = :9199\nupstream = 10.0.2.2:9\n" * spare))
@@ -531,7 +531,7 @@ class Walk(Pair):
                   "streams stand still", 25)
         self.wait(lambda: [f for f in flows if f.answers == flows[f]], "nobody answers", 15)
         self.wait(lambda: [s for s in before if s.excuse and not self.has_moved(s, before)
-                           and not self.is_deaf(s)], "nobody has told both ends", 40)
+                           and not self.is_deaf(s)], "nobody has told both ends", 60)
         self.check()
         for stream in list(self.ends.streams.values()):
             if stream.excuse and self.is_deaf(stream):
@@ -554,11 +554,13 @@ class Walk(Pair):
 
     @staticmethod
     def is_deaf(stream):
-        """One end is over.  The other may only listen, and needs a keepalive of its own; or it is the
-        server of a transparent forward, whom Linux tells nothing from an address not its own."""
+        """An end that only listens needs a keepalive of its own to learn that the other one is over;
+        so does the server of a transparent forward, whom Linux tells nothing from an address that is
+        not its own."""
         client, server = stream.ends
-        return server and (server.over and client.shut or
-                           client.over and (server.shut or stream.forward.transparent))
+        listens = client.shut or stream.kind == "down"
+        deaf = server and server.shut or stream.kind == "up" or stream.forward.transparent
+        return server and (server.over and listens or client.over and deaf or listens and deaf)
 
     @staticmethod
     def wait(what, text, seconds):
@@ -603,7 +605,8 @@ class Walk(Pair):
             for line in lines:
                 if line["protocol"] == "tcp" and line["end"] not in ("finished", "moved"):
                     # design.md, "Known limits": its relay had not told of FIN yet
-                    late = line["end"] in ("idle-timeout", "client-lost", "upstream-lost")
+                    late = line["end"] in ("idle-timeout", "client-lost", "client-reset",
+                                           "upstream-lost", "upstream-reset")
                     expect(any(s.excuse or (late and s.closing) for s in streams[line["client"]]),
                            f"an end without a cause: {line}")
             self.did["logged"] += len(lines)

@@ -321,9 +321,8 @@ class Pair:
             wait_until(lambda: enough([s["standby"] == "yes" for s in self.sessions(relay)]),
                        f"{sessions} to be known to the standby", 20)
         except LabError as error:
-            why = {(s["forward"], s["standby"], s["not_grafted"], s["flows"][0]["reason"])
-                   for s in self.sessions(relay)}
-            raise LabError(f"{error}: {why}") from None
+            unknown = [s for s in self.sessions(relay) if s["standby"] != "yes"]
+            raise LabError(f"{error}, and of {len(unknown)}: {unknown[:3]}") from None
 
     def wait_empty(self, relay, seconds=30):
         def is_empty():

@@ -340,8 +340,9 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 	if (!r && q->count)
 		hand_over(fds, q->count);
 	a.error = -r;
-	/* if the daemon is gone, recv(2) says so, and serve_all() ends */
-	(void)!send(PRIVILEGED_FD, &a, sizeof(a), MSG_NOSIGNAL);
+	/* the daemon is gone, or would wait for this answer from now on */
+	if (send(PRIVILEGED_FD, &a, sizeof(a), MSG_NOSIGNAL) != sizeof(a))
+		_exit(1);
 }
 
 /*
