@@ -4,9 +4,9 @@
 import math
 
 import figures
-from bench_paths_cells import DISTANCE
 from plot import BARS, STYLE, line, svg_text
 
+DISTANCE = "distance"  # the group of the rows of the plot
 CONTENDERS = ("direct", "nft-dnat", "auto", "haproxy")
 # The colours of the other plot.
 COLORS = {name: color for _title, color, names in BARS for name in names}

@@ -17,13 +17,10 @@ import subprocess
 import sys
 import time
 
-from bench import raise_descriptor_limit
-from bench_clients import CULVERT_BENCH, Clients, Timing
-from bench_cells import PATIENCE_SECONDS
-from bench_lab import BenchLab, Interrupts
-from bench_meter import CpuMeters, processes_of
-from bench_relays import CONTENDERS, PLENTY, Forward, Relay
-from bench_rows import IDLE_TOOL, ROWS
+from bench.contenders import CONTENDERS, PLENTY, Forward, Relay, raise_descriptor_limit
+from bench.loads import BenchLab, Interrupts, Loads
+from bench.measuring import PATIENCE_SECONDS, CpuMeters, processes_of
+from bench.rows import CULVERT_BENCH, IDLE_TOOL, ROWS, Timing
 from cost import machine_cpu_seconds
 from labkit import RELAY, Interrupted, LabError
 
@@ -140,12 +137,12 @@ class Load:
     def __init__(self, lab, program, row):
         self._row = row
         # as in the benchmark
-        self._clients = Clients(lab, program, max(1, len(os.sched_getaffinity(0)) // 2))
-        port = self._clients.upstream_port(row.workload)
+        self._loads = Loads(lab, program, max(1, len(os.sched_getaffinity(0)) // 2))
+        port = self._loads.upstream_port(row.workload)
         self.forward = Forward(9000, port or 7000, row.workload.host, row.workload.protocols)
         lab.start_servers({row.workload.tool})
         if not port:
-            lab.start_sink(program, row.workload.host, [7000], self._clients.processes,
+            lab.start_sink(program, row.workload.host, [7000], self._loads.processes,
                            row.workload.protocol)
 
     def start(self, seconds):
@@ -153,14 +150,14 @@ class Load:
         workload = self._row.workload
         timing = Timing(seconds, WARM_UP) if workload.tool == CULVERT_BENCH else \
             Timing(seconds + WARM_UP, 0)
-        client = self._clients.start(workload, [(RELAY, self.forward.listen)], timing)
+        client = self._loads.start(workload, [(RELAY, self.forward.listen)], timing)
         time.sleep(WARM_UP)
         return client
 
     def finish(self, client):
         """Units of work a second, as the client reports them."""
-        self._clients.wait(client, PATIENCE_SECONDS)
-        measurement = self._clients.finish(self._row.workload, client)
+        self._loads.wait(client, PATIENCE_SECONDS)
+        measurement = self._loads.finish(self._row.workload, client)
         if measurement.wrong:
             raise LabError("wrong bytes")
         return measurement.per_second

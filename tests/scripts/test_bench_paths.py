@@ -12,19 +12,16 @@ from xml.etree import ElementTree
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
 
-import bench_paths_cells as cells  # noqa: E402 (the paths come first)
-import bench_paths_ends as ends  # noqa: E402
-import bench_paths_peer as peer  # noqa: E402
-import bench_paths_table as table  # noqa: E402
-import plot_paths  # noqa: E402
+import plot_paths  # noqa: E402 (the paths come first)
+from bench import loads as peer, paths  # noqa: E402
 from labkit import path_options  # noqa: E402
 from sample_rows import contender, row  # noqa: E402
 
-FACTORS = (cells.TRANSFER_FACTORS, cells.CONVERSATION_FACTORS)
+FACTORS = (paths.TRANSFER_FACTORS, paths.CONVERSATION_FACTORS)
 
 
 def cell(**more):
-    return cells.Cell(cells.TRANSFERS, cells.Path((4, 1), (0, 0)), 1000, **more)
+    return paths.Cell(paths.TRANSFERS, paths.Path((4, 1), (0, 0)), 1000, **more)
 
 
 def received(count, ended, wrong=0, error=None):
@@ -35,53 +32,53 @@ class Selection(unittest.TestCase):
     def test_each_value_meets_each_other(self):
         for seed in range(5):
             for factors in FACTORS:
-                chosen = cells.pairwise(factors, random.Random(seed))
-                met = set().union(*map(cells.pairs_of, chosen))
-                self.assertEqual(met, cells.all_pairs(factors))
+                chosen = paths.pairwise(factors, random.Random(seed))
+                met = set().union(*map(paths.pairs_of, chosen))
+                self.assertEqual(met, paths.all_pairs(factors))
 
     def test_pairs_are_few(self):
-        self.assertEqual(len(cells.all_pairs({"a": (1, 2), "b": (1, 2, 3), "c": (1,)})), 11)
+        self.assertEqual(len(paths.all_pairs({"a": (1, 2), "b": (1, 2, 3), "c": (1,)})), 11)
         for seed in range(5):
-            self.assertLessEqual(len(cells.select_cells(None, seed)), cells.MOST_CELLS)
+            self.assertLessEqual(len(paths.select_cells(None, seed)), paths.MOST_CELLS)
 
     def test_the_matrix_has_all_of_both_selections(self):
         source = random.Random("paths:3")
-        wanted = {cells.transfer_cell(one)
-                  for one in cells.pairwise(cells.TRANSFER_FACTORS, source)}
-        wanted |= {cells.conversation_cell(one)
-                   for one in cells.pairwise(cells.CONVERSATION_FACTORS, source)}
-        self.assertEqual(set(cells.select_cells(None, 3)), wanted)
+        wanted = {paths.chosen_transfer(one)
+                  for one in paths.pairwise(paths.TRANSFER_FACTORS, source)}
+        wanted |= {paths.chosen_conversation(one)
+                   for one in paths.pairwise(paths.CONVERSATION_FACTORS, source)}
+        self.assertEqual(set(paths.select_cells(None, 3)), wanted)
 
     def test_as_many_as_are_asked_for(self):
-        for count in (1, 30, cells.MOST_CELLS):
-            chosen = cells.select_cells(count, 1)
+        for count in (1, 30, paths.MOST_CELLS):
+            chosen = paths.select_cells(count, 1)
             self.assertEqual((len(chosen), len(set(chosen))), (count, count))
-        self.assertEqual(cells.select_cells(30, 1), cells.select_cells(None, 1)[:30])
-        kinds = {one.kind for one in cells.select_cells(4, 1)}
-        self.assertEqual(kinds, {cells.TRANSFERS, cells.CONVERSATIONS})
+        self.assertEqual(paths.select_cells(30, 1), paths.select_cells(None, 1)[:30])
+        kinds = {one.kind for one in paths.select_cells(4, 1)}
+        self.assertEqual(kinds, {paths.TRANSFERS, paths.CONVERSATIONS})
 
     def test_a_seed_decides(self):
-        self.assertEqual(cells.select_cells(30, 1), cells.select_cells(30, 1))
-        self.assertNotEqual(cells.select_cells(30, 1), cells.select_cells(30, 2))
+        self.assertEqual(paths.select_cells(30, 1), paths.select_cells(30, 1))
+        self.assertNotEqual(paths.select_cells(30, 1), paths.select_cells(30, 2))
 
     def test_names_are_unique(self):
-        everything = [*cells.select_cells(cells.MOST_CELLS, 1), *cells.quic_cells(),
-                      *cells.distance_cells()]
+        everything = [*paths.select_cells(paths.MOST_CELLS, 1), *paths.quic_cells(),
+                      *paths.distance_cells()]
         self.assertEqual(len({one.name for one in everything}), len(everything))
 
     def test_cells_of_a_path_come_together(self):
-        everything = cells.select_cells(None, 1)
-        groups = cells.group_by_path(everything)
+        everything = paths.select_cells(None, 1)
+        groups = paths.group_by_path(everything)
         self.assertEqual(sum(map(len, groups.values())), len(everything))
         self.assertTrue(all(one.path == path for path, group in groups.items() for one in group))
 
     def test_titles(self):
-        path = cells.Path((20, 1), (0, 0.5))
+        path = paths.Path((20, 1), (0, 0.5))
         self.assertEqual(path.title, "20 ms + 1 ms 0.5 %")
         self.assertEqual(path.round_trip, 0.021)
-        self.assertEqual(cells.Cell(cells.TRANSFERS, path, 2_000_000, "bbr", "both", 16).what,
+        self.assertEqual(paths.Cell(paths.TRANSFERS, path, 2_000_000, "bbr", "both", 16).load,
                          "both 16 x 2 MB bbr")
-        self.assertEqual(cells.Cell(cells.CONVERSATIONS, path, 16384).what, "16384 B each way")
+        self.assertEqual(paths.Cell(paths.CONVERSATIONS, path, 16384).load, "16384 B each way")
 
     def test_options_of_the_lab(self):
         self.assertEqual(path_options(None, None, 1), [])
@@ -91,27 +88,27 @@ class Selection(unittest.TestCase):
 
 class Figures(unittest.TestCase):
     def test_a_whole_transfer_lasts_until_its_last_byte(self):
-        found = ends.transfer_cell(cell(), 10**9, 4, [received(1000, 10**9 + 2 * 10**6)], [])
+        found = paths.transfer_cell(cell(), 10**9, 4, [received(1000, 10**9 + 2 * 10**6)], [])
         self.assertAlmostEqual(found["value"], 8000 / 0.002 / 1e6)
         self.assertFalse(found["extra"]["capped"])
 
     def test_of_a_capped_one_what_has_come_counts(self):
-        found = ends.transfer_cell(cell(), 10**9, 4, [received(500, 2 * 10**9)], [])
+        found = paths.transfer_cell(cell(), 10**9, 4, [received(500, 2 * 10**9)], [])
         self.assertAlmostEqual(found["value"], 4000 / 4 / 1e6)
         self.assertTrue(found["extra"]["capped"])
 
     def test_both_ways_and_all_connections_add_up(self):
         each = [received(1000, 10**9), received(1000, 2 * 10**9)]
-        found = ends.transfer_cell(cell(direction="both", connections=2), 0, 4, each, each)
+        found = paths.transfer_cell(cell(direction="both", connections=2), 0, 4, each, each)
         self.assertAlmostEqual(found["value"], 4 * 8000 / 2 / 1e6)
 
     def test_errors_and_wrong_bytes_are_told(self):
-        found = ends.transfer_cell(cell(), 0, 4, [received(1000, 1, wrong=2)],
+        found = paths.transfer_cell(cell(), 0, 4, [received(1000, 1, wrong=2)],
                                    [received(0, 0, error="refused")])
         self.assertEqual((found["wrong"], found["errors"]), (2, 1))
 
     def test_a_conversation_counts_rounds(self):
-        found = ends.conversation_cell(2, [{"rounds": [5, 7, 5], "wrong": 0}])
+        found = paths.conversation_cell(2, [{"rounds": [5, 7, 5], "wrong": 0}])
         self.assertEqual((found["value"], found["histogram"]), (1.5, [[5, 2], [7, 1]]))
 
 
@@ -150,23 +147,23 @@ class Table(unittest.TestCase):
     def test_ratios_are_taken_within_rounds(self):
         one = row("a", contender("direct", 10, 20), contender("auto", 8, 10),
                   contender("copy", 4, 10), contender("splice", 2, 2))
-        self.assertEqual(table.ratio_text(one, "auto", "copy"), "1.50 [1.00-2.00]")
-        self.assertEqual(table.line_of(one)[3], "copy")
-        self.assertEqual(table.ratio_text(one, "auto", "haproxy"), "-")
+        self.assertEqual(paths.ratio_text(one, "auto", "copy"), "1.50 [1.00-2.00]")
+        self.assertEqual(paths.line_of(one)[3], "copy")
+        self.assertEqual(paths.ratio_text(one, "auto", "haproxy"), "-")
 
     def test_all_rows_together(self):
         rows = [row(str(n), contender("auto", n), contender("copy", 1)) for n in (1, 2, 6)]
         rows.append(row("failed", contender("auto", None), contender("copy", 1)))
-        summary = table.overall(rows, "auto", "copy")
+        summary = paths.overall(rows, "auto", "copy")
         self.assertEqual((summary.median, summary.low, summary.high, summary.count), (2, 1, 6, 3))
-        text = table.text_of({"rows": rows, "relay_congestion": "bbr"})
+        text = paths.text_of({"rows": rows, "relay_congestion": "bbr"})
         self.assertIn("title of failed: auto, round 1: no answer", text)
 
 
 class Plot(unittest.TestCase):
     def results(self, *values):
         rows = [{**row(str(rtt), contender("direct", *values), contender("auto", *values)),
-                 "group": cells.DISTANCE, "rtt_ms": [rtt, far], "loss_percent": [0, 0]}
+                 "group": paths.DISTANCE, "rtt_ms": [rtt, far], "loss_percent": [0, 0]}
                 for rtt in (0, 80) for far in (1, 40)]
         return {"rows": rows, "rounds": 2, "started": "2026-11-26T12:00:00+00:00",
                 "relay_congestion": "bbr", "machine": {"cpus": 2, "cpu": "a <CPU>"},

@@ -15,17 +15,11 @@ from unittest import mock
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
 
-import bench  # noqa: E402 (the paths come first)
-import bench_cells  # noqa: E402
-import bench_choice  # noqa: E402
-import bench_clients  # noqa: E402
-import bench_command  # noqa: E402
-import bench_relays  # noqa: E402
-from bench_plan import Plan, Progress  # noqa: E402
-from bench_relays import Forward, Relay  # noqa: E402
-from bench_results import OutputError, Results  # noqa: E402
-from bench_rows import CONTENDERS, ROWS, select_contenders, select_rows  # noqa: E402
-from bench_running import RowRelays  # noqa: E402
+from bench import contenders, loads, measuring, running  # noqa: E402 (the paths come first)
+from bench.contenders import CONTENDERS, Forward, Relay, Relays  # noqa: E402
+from bench.rows import (DATAGRAMS, QUESTIONS, ROWS, Plan, select_contenders,  # noqa: E402
+                        select_rows)
+from bench.running import OutputError, Progress, Results  # noqa: E402
 from labkit import LabError  # noqa: E402
 
 BY_NAME = {row.name: row for row in ROWS}
@@ -45,10 +39,9 @@ def plan(rows, names, **changed):
 
 
 def default_plan(rounds, seconds, decisive, quick):
-    names = select_contenders([], quick, CONTENDERS)
     return Plan(options(rounds=rounds, seconds=seconds, decisive=decisive, idle=20000,
                         calibrate=not quick), select_rows([], quick),
-                {name: one for name, one in CONTENDERS.items() if name in names})
+                select_contenders([], quick, CONTENDERS))
 
 
 class Planned(unittest.TestCase):
@@ -68,18 +61,17 @@ class Planned(unittest.TestCase):
 
     def test_default_runs_last_as_long_as_promised(self):
         with mock.patch("os.sched_getaffinity", return_value={0, 1}):
-            full = default_plan(bench_command.ROUNDS, bench_command.SECONDS,
-                                bench_command.DECISIVE, False)
-            quick = default_plan(bench_command.QUICK_ROUNDS, bench_command.QUICK_SECONDS, 0, True)
+            full = default_plan(running.ROUNDS, running.SECONDS, running.DECISIVE, False)
+            quick = default_plan(running.QUICK_ROUNDS, running.QUICK_SECONDS, 0, True)
         self.assertLess(full.seconds(), 91 * 60)  # an hour and a half
         self.assertLess(quick.seconds(), 4.6 * 60)  # about four minutes
 
     def test_the_headline(self):
         with mock.patch.object(sys, "argv", ["bench", "--headline"]):
-            found = bench_command.parse_options()
+            found = running.parse_options()
         with mock.patch("os.sched_getaffinity", return_value={0, 1}):
-            one = Plan(found, select_rows(found.rows.split(","), False),
-                       {name: CONTENDERS[name] for name in found.contenders.split(",")})
+            one = Plan(found, select_rows(found.rows, False),
+                       {name: CONTENDERS[name] for name in found.contenders})
         self.assertLess(one.seconds(), 12 * 60)
         self.assertEqual([one.decisive_rounds_of(rows) for rows in one.groups], [0] * 6)
 
@@ -93,35 +85,22 @@ class Choosing(unittest.TestCase):
     def test_finalists(self):
         """Those within a factor of two of the best."""
         values = {0: 100, 1: 51, 2: 49, 3: None}
-        self.assertEqual(bench_choice.finalists(values, "higher"), [0, 1])
-        self.assertEqual(bench_choice.finalists({0: 100, 1: 199, 2: 201}, "lower"), [0, 1])
-        self.assertEqual(bench_choice.finalists({0: 100, 1: 10}, "higher"), [])
-        self.assertEqual(bench_choice.finalists({0: None}, "higher"), [])
-        self.assertEqual(bench_choice.finalists({0: 0, 1: 0}, "lower"), [0, 1])
+        self.assertEqual(running.finalists(values, "higher"), [0, 1])
+        self.assertEqual(running.finalists({0: 100, 1: 199, 2: 201}, "lower"), [0, 1])
+        self.assertEqual(running.finalists({0: 100, 1: 10}, "higher"), [])
+        self.assertEqual(running.finalists({0: None}, "higher"), [])
+        self.assertEqual(running.finalists({0: 0, 1: 0}, "lower"), [0, 1])
 
-    def choose(self, figures):
-        """What is chosen, and how often each was tried; FIGURES: {index: its trials' figures}."""
-        row, haproxy = BY_NAME["crr"], CONTENDERS["haproxy"]
-        made = plan(["crr"], ["haproxy"], calibrate=True)
-        made.cpus = 2
+    def choose(self, figures, better="higher", passes=2):
+        """The index chosen, and the number of trials; FIGURES: {index: its trials' figures}."""
         tried = []
 
-        def try_out(_row, index, _seconds):
+        def try_out(index):
             tried.append(index)
-            figure = figures[index][tried.count(index) - 1]
-            if figure is None:
-                raise LabError("no answer")
-            return figure
+            return figures[index][tried.count(index) - 1]
 
-        cells = mock.Mock(try_out=try_out)
-        namespaces = mock.Mock(taken_for_idle=contextlib.nullcontext)
-        results = mock.Mock()
-        with mock.patch.object(bench_choice, "RowRelays") as relays:
-            relays.return_value.get = lambda index: index
-            choice = bench_choice.Choice(made, results, mock.Mock(), cells, None, namespaces, None)
-            chosen = choice.for_row(row, haproxy)
-        configs = made.configs_of(row, haproxy)
-        return configs.index(chosen), [tried.count(index) for index in range(len(configs))]
+        chosen, _means = running.choose(len(figures), try_out, better, "crr", passes)
+        return chosen, [tried.count(index) for index in range(len(figures))]
 
     def test_the_mean_of_those_tried_twice(self):
         self.assertEqual(self.choose({0: (100, 60), 1: (95, 95), 2: (49,), 3: (40,)}),
@@ -133,6 +112,29 @@ class Choosing(unittest.TestCase):
 
     def test_all_failed(self):
         self.assertEqual(self.choose({index: (None,) for index in range(4)})[0], 0)
+
+    def test_one_that_failed_again_is_not_chosen(self):
+        self.assertEqual(self.choose({0: (100, None), 1: (95, 90)}), (1, [2, 2]))
+
+    def test_one_pass(self):
+        """Of idle sessions: least memory, and a failure ends nothing."""
+        self.assertEqual(self.choose({0: (None,), 1: (9,), 2: (8,)}, "lower", 1), (2, [1, 1, 1]))
+
+    def test_a_configuration_that_fails_with_idle_sessions(self):
+        made = plan(["idle"], ["haproxy"], calibrate=True)
+        row, haproxy = BY_NAME["idle"], made.contenders["haproxy"]
+        configs = made.configs_of(row, haproxy)
+        with mock.patch.object(measuring, "Counter"):
+            one = running.Benchmark(made, mock.Mock(), mock.Mock())
+        one.progress = mock.Mock()
+        one.idle = mock.Mock(try_out=lambda _contender, config: self.fails_unless(
+            config == configs[1]))
+        self.assertEqual(one._choose(row, haproxy, one._try_idle), configs[1])
+
+    def fails_unless(self, works):
+        if not works:
+            raise LabError("no room")
+        return 1000
 
 
 class DecisiveRounds(unittest.TestCase):
@@ -146,21 +148,20 @@ class DecisiveRounds(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.results = Results(os.path.join(folder.name, "results.json"))
         self.plan = plan(["crr"], self.VALUES)
-        with mock.patch.object(bench, "Counter"):
-            self.bench = bench.Benchmark(self.plan, self.results, None, 1000)
-        self.bench.namespaces = mock.Mock()
+        with mock.patch.object(measuring, "Counter"):
+            self.bench = running.Benchmark(self.plan, self.results, mock.Mock())
         self.bench.progress.say = lambda _text: None
         self.bench.cells = mock.Mock(
             measure_row=lambda _row, name, _timing: {**CELL, "value": self.VALUES[name]})
         self.relays = mock.Mock(get=lambda name: name)
 
     def run_row(self):
-        row, contenders = BY_NAME["crr"], self.plan.contenders_of(BY_NAME["crr"])
+        row, everyone = BY_NAME["crr"], self.plan.contenders_of(BY_NAME["crr"])
         self.results.add_row(row)
-        for one in contenders:
+        for one in everyone:
             self.results.add_contender(row, one, "")
-        self.bench._run_rounds(row, contenders, range(1, 3), self.relays)
-        self.bench._decide(row, contenders, self.relays)
+        self.bench._run_rounds(row, everyone, range(1, 3), self.relays)
+        self.bench._decide(row, everyone, self.relays)
         with open(self.results.path, encoding="utf-8") as file:
             return json.load(file)["rows"][0]
 
@@ -220,7 +221,7 @@ class Running(unittest.TestCase):
 
     def setUp(self):
         self.made, self.broken = [], set()
-        self.relays = RowRelays({name: lambda name=name: self.make(name) for name in "AB"})
+        self.relays = Relays({name: lambda name=name: self.make(name) for name in "AB"})
 
     def make(self, name):
         if name in self.broken:
@@ -229,7 +230,7 @@ class Running(unittest.TestCase):
         return self.made[-1]
 
     def test_restarted(self):
-        self.relays.start()
+        self.relays.__enter__()
         self.relays.restart(["A"])
         self.assertEqual([one.title for one in self.made], ["A", "B", "A"])
         self.assertEqual([one.stop.called for one in self.made], [True, False, False])
@@ -237,8 +238,8 @@ class Running(unittest.TestCase):
 
     def test_one_that_must_be_alone(self):
         """Only from get() to rest()."""
-        relays = RowRelays({name: lambda name=name: self.make(name) for name in "AB"}, "B")
-        relays.start()
+        relays = Relays({name: lambda name=name: self.make(name) for name in "AB"}, "B")
+        relays.__enter__()
         relays.rest()
         relays.restart("AB")
         self.assertEqual([one.title for one in self.made], ["A", "B", "A"])
@@ -248,7 +249,7 @@ class Running(unittest.TestCase):
         self.assertEqual([one.stop.called for one in self.made], [True, True, False, True])
 
     def test_one_that_fails_to_start_may_work_the_next_time(self):
-        self.relays.start()
+        self.relays.__enter__()
         self.broken = {"A"}
         self.relays.restart("AB")
         with self.assertRaisesRegex(LabError, "did not start: no port"):
@@ -265,15 +266,15 @@ class Datagrams(unittest.TestCase):
     FORWARD = Forward(9144, 53, protocols=("tcp", "udp"))
 
     def test_nginx(self):
-        for goal, answers in ((bench_relays.DATAGRAMS, 0), (bench_relays.QUESTIONS, 2)):
+        for goal, answers in ((DATAGRAMS, 0), (QUESTIONS, 2)):
             config = CONTENDERS["nginx"].configs(goal, 2)[0]
-            text = bench_relays.nginx_conf(config, self.FORWARD, 10, "/x")
+            text = contenders.nginx_conf(config, self.FORWARD, 10, "/x")
             self.assertIn("listen 10.0.1.2:9144 backlog=16384 reuseport;", text)
             self.assertIn("listen 10.0.1.2:9144 udp reuseport;", text)
             self.assertEqual(text.count("proxy_responses 1;"), answers)
 
     def test_kernel_nat(self):
-        text = bench_relays.nft_rules(self.FORWARD)
+        text = contenders.nft_rules(self.FORWARD)
         self.assertEqual(text.count("udp dport 9144 dnat to 10.0.2.2:53"), 2)
 
     def test_only_those_who_can(self):
@@ -312,8 +313,8 @@ class Output(unittest.TestCase):
 
     def open(self, *path):
         out = os.path.join(self.folder, *path)
-        return bench_command.open_results(options(out=out, quick=True, loopback=False,
-                                                  culvert="/bin/true"))
+        return running.open_results(options(out=out, quick=True, loopback=False,
+                                            culvert="/bin/true"))
 
     def complaint(self, *path):
         with self.assertRaises(OutputError) as caught:
@@ -352,11 +353,11 @@ class Output(unittest.TestCase):
         with open(os.path.join(self.folder, "file"), "w", encoding="ascii"):
             pass
         errors = io.StringIO()
-        arguments = ["bench.py", "--rows", "crr", "--contenders", "direct", "--out",
+        arguments = ["bench", "--rows", "crr", "--contenders", "direct", "--out",
                      os.path.join(self.folder, "file")]
-        with mock.patch.object(sys, "argv", arguments), mock.patch.object(bench, "Interrupts"), \
+        with mock.patch.object(sys, "argv", arguments), mock.patch.object(running, "Interrupts"), \
                 contextlib.redirect_stderr(errors):
-            code = bench.main()
+            code = running.main()
         self.assertEqual((code, len(errors.getvalue().splitlines())), (1, 1))
         self.assertIn("cannot be written", errors.getvalue())
 
@@ -368,10 +369,10 @@ class Clients(unittest.TestCase):
 """
 
     def test_redis(self):
-        found = bench_clients.parse_redis(self.REDIS)
+        found = loads.parse_redis(self.REDIS)
         self.assertAlmostEqual(found.value, 30000)  # 3 seconds for 30,000 of each
         self.assertAlmostEqual(found.latency["p99"], 2500)
-        self.assertRaises(LabError, bench_clients.parse_redis, "Could not connect")
+        self.assertRaises(LabError, loads.parse_redis, "Could not connect")
 
     DNSPERF = """\
   Queries lost:         2 (0.01%)
@@ -381,14 +382,14 @@ class Clients(unittest.TestCase):
 """
 
     def test_dnsperf(self):
-        found = bench_clients.parse_dnsperf(self.DNSPERF)
+        found = loads.parse_dnsperf(self.DNSPERF)
         self.assertEqual((found.value, found.errors, found.wrong), (33847.125, 2, 3))
         self.assertAlmostEqual(found.latency["max"], 21113)
-        self.assertRaises(LabError, bench_clients.parse_dnsperf, "[Timeout]")
+        self.assertRaises(LabError, loads.parse_dnsperf, "[Timeout]")
 
     def test_one_way(self):
         """The rate is the highest without loss, and work is all that came."""
-        found = bench_clients.parse_bench(json.dumps({
+        found = loads.parse_bench(json.dumps({
             "rate": None, "gbps": 1.0, "lossless": 400000, "requests": 300000, "seconds": 1.5,
             "latency_us": None, "histogram": None, "errors": {}, "wrong": 0, "connections": 1}))
         self.assertEqual((found.value, found.per_second), (400000, 200000))
@@ -396,17 +397,17 @@ class Clients(unittest.TestCase):
 
 class TooShort(unittest.TestCase):
     def test_tried_again(self):
-        run = mock.Mock(side_effect=[bench_cells.TooShort("a"), "cell"])
-        self.assertEqual(bench_cells.tried(run), "cell")
+        run = mock.Mock(side_effect=[measuring.TooShort("a"), "cell"])
+        self.assertEqual(measuring.tried(run), "cell")
 
     def test_not_for_ever(self):
-        run = mock.Mock(side_effect=bench_cells.TooShort("a"))
-        self.assertRaises(LabError, bench_cells.tried, run)
-        self.assertEqual(run.call_count, bench_cells.TRIES)
+        run = mock.Mock(side_effect=measuring.TooShort("a"))
+        self.assertRaises(LabError, measuring.tried, run)
+        self.assertEqual(run.call_count, measuring.TRIES)
 
     def test_not_after_another_failure(self):
         run = mock.Mock(side_effect=LabError("refused"))
-        self.assertRaises(LabError, bench_cells.tried, run)
+        self.assertRaises(LabError, measuring.tried, run)
         self.assertEqual(run.call_count, 1)
 
 

@@ -10,7 +10,8 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
 
 import plot  # noqa: E402 (the paths come first)
-from bench_rows import CONTENDERS, ROWS  # noqa: E402
+from bench.contenders import CONTENDERS  # noqa: E402
+from bench.rows import ROWS  # noqa: E402
 from sample_rows import contender, row  # noqa: E402
 
 SVG = "{http://www.w3.org/2000/svg}"

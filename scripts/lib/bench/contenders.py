@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The contenders of the benchmark: how each is configured, started and stopped.
+"""The contenders of the benchmark: each one's configurations, its start and its end.
 
-A contender offers configurations for what a row is about (its goal); the benchmark tries them and
-keeps the best. Culvert has only one: its defaults. What else it can be set to takes part under a
-name of its own, so that nobody's figure is the best of several but the peers'.
+A contender offers configurations for the goal of a row; the benchmark tries them and keeps the
+best. Culvert has only one: its defaults. Its other settings take part under names of their own, so
+that only figures of peers are the best of several.
 """
 
 import itertools
 import os
+import resource
 import shutil
 import time
 from dataclasses import dataclass
 
+from bench.rows import BULK, DATAGRAMS, IDLE, KILLED, QUESTIONS
 from labkit import RELAY, SERVER, Daemon, LabError, tail
-
-BULK, CONVERSATION, CONNECT, IDLE, KILLED = "bulk", "conversation", "connect", "idle", "killed"
-# Of UDP: flows that go on, and those of one question and one answer.
-DATAGRAMS, QUESTIONS = "datagrams", "questions"
+from rivals import CONTROL, SUBJECT
 
 K = 1024
 BACKLOG = 16384
 # Sessions that a relay must hold in rows other than the idle ones.
 PLENTY = 4096
-# So long after it is told to be killed it is: by then its load is measured.
+# The delay of a kill: by then the load is measured.
 KILL_SECONDS = 0.1
-# Descriptors that a relay needs for other things than sessions and pipes.
+# Descriptors: of a process; of a relay for other things than sessions and pipes.
+DESCRIPTORS = 65536
 RESERVE = 512
 MAXIMUM_PIPES = 512
 # Ports of the one address that sessions are masqueraded with.
@@ -47,7 +47,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Place:
-    """What a contender needs to know to be started."""
+    """All that the start of a contender depends on, but its configuration."""
     lab: object
     culvert: str
     forward: Forward
@@ -63,11 +63,11 @@ class Place:
 
 
 class Contender:
-    """One way from client to server. A configuration is a dict; {} where nothing can be chosen."""
+    """One way from client to server. A configuration is a dict; {} has no choice."""
 
     family = "peer"
     program = None      # the command that must be there
-    # Where not every number of sessions can be asked for: how many, and why.
+    # Of a contender that cannot have any number of sessions: the greatest, and the reason.
     most_sessions = None
     why_not_more = ""
     alone = False       # packets of others would cost more while it runs
@@ -89,7 +89,7 @@ class Contender:
         return ", ".join(f"{key} {value}" for key, value in config.items()) or "defaults"
 
     def sessions_per_process(self, descriptors):
-        """How many sessions one instance can hold with so many descriptors."""
+        """The number of sessions that one instance can hold with so many descriptors."""
         return (descriptors - RESERVE) // 2
 
     def start(self, place, config):
@@ -97,7 +97,7 @@ class Contender:
         raise NotImplementedError
 
     def stop(self, place):
-        """Removes what it leaves in the lab once its processes have ended."""
+        """Removes its leftovers from the lab, once its processes have ended."""
 
 
 class Direct(Contender):
@@ -141,7 +141,7 @@ class Culvert(Contender):
                       "--max-sessions-per-client", "16384", near=())
 
 
-# What the kernel does by itself. The output chain is for a lab of one namespace.
+# The kernel's own way. The output chain is for a lab of one namespace.
 NFT_RULES = """\
 table ip {table} {{
     chain prerouting {{
@@ -158,8 +158,8 @@ table ip {table} {{
     }}
 }}
 """
-# What tcp_tw_reuse in scripts/lab is for sockets: a port can be used again after a second. The same
-# for a question and its answer, or the table fills; flows that go on rest longer.
+# A port can be used again after a second, as a socket's with tcp_tw_reuse in scripts/lab; so can
+# that of a question and its answer, or the table fills. Flows that go on rest longer.
 NFT_TIMEOUTS = {"tcp_timeout_time_wait": 1, "udp_timeout": 1, "udp_timeout_stream": 10}
 
 
@@ -233,7 +233,7 @@ def combinations(**choices):
 
 
 def worker_counts(cpus):
-    """How many workers to try: as many as there are CPUs, then one or two."""
+    """The numbers of workers to try: as many as there are CPUs, then one or two."""
     return list(dict.fromkeys((cpus, *(n for n in (2, 1) if n <= cpus))))
 
 
@@ -327,14 +327,15 @@ def socat_command(config, forward, protocol="tcp"):
                 f"{config['address']}:{forward.listen},bind={RELAY},fork,reuseaddr",
                 f"UDP4:{forward.host}:{forward.upstream}"]
     nodelay = ",nodelay" if config.get("nodelay") else ""
-    # -t: how long it waits for the other direction after one has ended; 0.5 s cuts slow answers off
+    # -t: the wait for the other direction after one has ended; 0.5 s cuts slow answers off
     return ["socat", "-b", str(config.get("buffer", 64 * K)), "-t", "30",
             f"TCP4-LISTEN:{forward.listen},bind={RELAY},fork,reuseaddr,backlog={BACKLOG}{nodelay}",
             f"TCP4:{forward.host}:{forward.upstream}{nodelay}"]
 
 
 class Forking(Contender):
-    """A process for each session: these tell what one costs, and leave identifiers to others."""
+    """A process for each session. A few sessions tell the cost of one, and leave process
+    identifiers to others."""
 
     most_sessions = 1000
     why_not_more = "it needs a process for each session"
@@ -407,33 +408,34 @@ CONTENDERS = {contender.name: contender for contender in (
     Socat("socat"),
     Rinetd("rinetd"),
     Redir("redir"),
+    # The subject once more: its ratio to itself shows the size of differences without a cause.
+    Culvert(CONTROL, SUBJECT),
 )}
 
 
-def carriers_of(status):
-    """{carrier: bytes} of what `culvert status --json` prints."""
-    return {row["carrier"]: row["bytes"] for row in status["carriers"]}
+def raise_descriptor_limit():
+    """Makes room for many sessions, as far as allowed; returns descriptors a process."""
+    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (DESCRIPTORS, max(hard, DESCRIPTORS)))
+    except (OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, DESCRIPTORS), hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class Relay:
     """A contender that runs: one or more instances, each with a forward of its own.
 
-    CPU is what shall tell its CPU time (see bench_meter), or None; it belongs to the relay from
-    now on.
+    CPU: the meter of its CPU time (see measuring.CpuMeters), or None. The relay closes its meter.
     """
 
     def __init__(self, lab, contender, config, forwards, cpu):
-        self.contender = contender
-        self.config = config
-        self.forwards = forwards
-        self.cpu = cpu
+        self.contender, self.config, self.forwards, self.cpu = contender, config, forwards, cpu
         self._lab = lab
-        self._processes = []
-        self._daemons = []
-        self._places = []
+        self._processes, self._daemons, self._places = [], [], []
 
     def start(self, culvert, sessions):
-        """CULVERT: the program. SESSIONS: how many each instance must be able to hold."""
+        """CULVERT: the program. SESSIONS: each instance must be able to hold so many."""
         try:
             with self._lab.watched(self.cpu and self.cpu.enter, self._processes.append):
                 for forward in self.forwards:
@@ -448,7 +450,7 @@ class Relay:
         return self
 
     def kill(self):
-        """The daemon, which is started again at once."""
+        """Kills the daemon, and starts another one at once."""
         time.sleep(KILL_SECONDS)
         for daemon in self._daemons:
             self._processes.remove(daemon.process)
@@ -472,7 +474,7 @@ class Relay:
         return [process.pid for process in self._processes]
 
     def check(self):
-        """Raises LabError if it does not run any more."""
+        """Raises LabError if one of its processes has ended."""
         for process in self._processes:
             if process.poll() is not None:
                 raise LabError(f"{process.title} ended with {process.returncode}:\n"
@@ -484,8 +486,8 @@ class Relay:
             return None
         totals = {}
         for daemon in self._daemons:
-            for carrier, count in carriers_of(daemon.ask("status")).items():
-                totals[carrier] = totals.get(carrier, 0) + count
+            for row in daemon.ask("status")["carriers"]:
+                totals[row["carrier"]] = totals.get(row["carrier"], 0) + row["bytes"]
         return totals
 
     def stop(self):
@@ -498,3 +500,66 @@ class Relay:
         self._places.clear()
         if self.cpu:
             self.cpu.close()
+
+
+def one_line(error):
+    return " ".join(str(error).split())[:400]
+
+
+class Relays:
+    """The relays of a row, which run at the same time, by name; a dead one is started again.
+
+    STARTERS: {name: function that starts the relay and returns it}. ALONE: the names of relays that
+    run only from get() to rest(), so that no packet of the others passes their programs.
+    """
+
+    def __init__(self, starters, alone=()):
+        self._starters = starters
+        self._alone = alone
+        self._running = {}
+        self._failed = {}
+
+    def __enter__(self):
+        for name in self._starters:
+            self._start(name)
+        return self
+
+    def __exit__(self, *_):
+        for relay in self._running.values():
+            relay.stop()
+        self._running.clear()
+
+    def _start(self, name):
+        try:
+            self._running[name] = self._starters[name]()
+        except LabError as error:
+            self._failed[name] = f"did not start: {one_line(error)}"
+
+    def restart(self, names):
+        """Starts the relays of NAMES anew: luck that a process is born with must not last for all
+        rounds."""
+        for name in names:
+            if relay := self._running.pop(name, None):
+                relay.stop()
+            self._failed.pop(name, None)
+            if name not in self._alone:
+                self._start(name)
+
+    def rest(self):
+        for name in self._alone:
+            if relay := self._running.pop(name, None):
+                relay.stop()
+
+    def get(self, name):
+        """The relay NAME, which runs. Raises LabError if it cannot be started."""
+        if name in self._failed:
+            raise LabError(self._failed[name])
+        relay = self._running.pop(name, None)
+        try:
+            if relay:
+                relay.check()
+        except LabError:
+            relay.stop()
+            relay = None
+        self._running[name] = relay or self._starters[name]()
+        return self._running[name]
