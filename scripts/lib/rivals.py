@@ -21,6 +21,8 @@ import figures
 SUBJECT = "auto"
 # The subject once more, under a name of its own.
 CONTROL = "auto-again"
+# With --against: the same engine of the other program.
+OTHERS = {"auto": "auto-other", "copy": "copy-other"}
 # The engines that auto chooses from.
 SINGLE_ENGINES = ("graft", "sockmap", "splice", "copy")
 # By how much (as a logarithm) the second best may always be behind the best and still take part.
@@ -34,7 +36,7 @@ BY_ITSELF = frozenset(("mixed", "mixed-0"))
 UDP = frozenset(("udp-rr-1", "udp-rr-64", "udp-rr-1200", "udp-new", "udp-dns", "udp-one-way",
                  "udp-iperf3"))
 CONTROLLED = AGAINST_OTHERS | BY_ITSELF | UDP | {"idle"}
-# (contender, rival, least ratio, rows): what is to be reached by the median.
+# (contender, rival, least ratio of the median, rows; None: all).
 TARGETS = (
     ("auto", "direct", 0.9, ("udp-rr-64", "udp-rr-1200")),
     ("auto", "nft-dnat", 1.15, ("udp-rr-64", "udp-rr-1200")),
@@ -46,6 +48,7 @@ TARGETS = (
     ("copy", "nginx", 1.3, sorted(UDP)),
     ("copy", "socat", 1.0, sorted(UDP)),
     ("copy", "rinetd", 1.0, sorted(UDP)),
+    *((ours, theirs, 0.97, None) for ours, theirs in OTHERS.items()),
 )
 
 
@@ -110,7 +113,7 @@ def aims(row):
     measure, found = figures.value_measure(row), []
     for name, rival, least, rows in TARGETS:
         sides = [figures.find_contender(row, one) for one in (name, rival)]
-        if row["name"] in rows and all(sides):
+        if (rows is None or row["name"] in rows) and all(sides):
             found.append((name, rival, least, figures.ratio_within_rounds(*sides, measure)))
     return found
 

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import sys
 import tempfile
 import unittest
@@ -21,6 +22,7 @@ from bench.rows import (DATAGRAMS, QUESTIONS, ROWS, Plan, select_contenders,  # 
                         select_rows)
 from bench.running import OutputError, Progress, Results  # noqa: E402
 from labkit import LabError  # noqa: E402
+from sample_rows import contender, row  # noqa: E402
 
 BY_NAME = {row.name: row for row in ROWS}
 CELL = {"latency_us": None, "histogram": None, "cpu_seconds": 1.0, "work": 1.0,
@@ -303,6 +305,41 @@ class KernelNat(unittest.TestCase):
     def test_nobodys_peer(self):
         self.assertEqual(CONTENDERS["nft-dnat"].family, "kernel")
         self.assertTrue(CONTENDERS["nft-dnat"].alone)
+
+
+class Against(unittest.TestCase):
+    """Another program takes part beside the one to measure."""
+
+    def setUp(self):
+        known = mock.patch.dict(CONTENDERS)
+        known.start()
+        self.addCleanup(known.stop)
+        contenders.add_other("/bin/true")
+
+    def test_beside_its_original(self):
+        self.assertEqual(list(select_contenders(["auto", "nginx"], False, CONTENDERS)),
+                         ["auto", "nginx", "auto-other"])
+        self.assertEqual(BY_NAME["crr"].participants[2:5], ("auto", "auto-again", "auto-other"))
+        self.assertIn("copy-other", BY_NAME["udp-rr-1"].participants)
+        self.assertNotIn("copy-other", BY_NAME["killed"].participants)
+
+    def test_its_program_is_started(self):
+        place = mock.Mock(forward=Forward(9000, 1))
+        with mock.patch.object(contenders, "Daemon") as daemon:
+            for name in ("copy", "copy-other"):
+                CONTENDERS[name].start(place, {})
+        self.assertEqual([call.args[1] for call in daemon.call_args_list],
+                         [place.culvert, "/bin/true"])
+
+    def test_ratios_are_printed(self):
+        rows = [row("crr", contender("copy", 96, 100), contender("copy-other", 100, 100)),
+                row("idle", contender("auto", 4), contender("auto-other", 8), better="lower")]
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
+            running.print_other(mock.Mock(rows=rows))
+        self.assertEqual([re.sub(" +", " ", line) for line in output.getvalue().splitlines()], [
+            "crr copy / copy-other: 0.980 [0.960-1.000], rounds: 2",
+            "idle auto / auto-other: 2.000 [2.000-2.000], rounds: 1"])
 
 
 class Output(unittest.TestCase):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from bench.rows import BULK, DATAGRAMS, IDLE, KILLED, QUESTIONS
 from labkit import RELAY, SERVER, Daemon, LabError, tail
-from rivals import CONTROL, SUBJECT
+from rivals import CONTROL, OTHERS, SUBJECT
 
 K = 1024
 BACKLOG = 16384
@@ -111,11 +111,13 @@ class Direct(Contender):
 
 
 class Culvert(Contender):
+    """PROGRAM: another daemon than the one to measure."""
+
     family = "culvert"
 
-    def __init__(self, name, engine):
+    def __init__(self, name, engine, program=None):
         super().__init__(name)
-        self.engine = engine
+        self.engine, self.program = engine, program
         self.alone = engine in ("auto", "graft")  # its programs see each packet of an interface
 
     def configs(self, goal, _cpus):
@@ -123,7 +125,8 @@ class Culvert(Contender):
 
     def describe(self, config):
         return f"--engine {self.engine}" + (" --graft-pins" if "pins" in config else "") + \
-            (" --responses 1" if "responses" in config else "")
+            (" --responses 1" if "responses" in config else "") + \
+            (f" of {self.program}" if self.program else "")
 
     def sessions_per_process(self, descriptors):
         # Its default for --max-sessions is the other limit.
@@ -133,7 +136,7 @@ class Culvert(Contender):
         forward = place.forward
         more = ["--graft-pins", place.lab.bpf_folder()] if "pins" in config else []
         more += ["--responses", "1"] if "responses" in config else []
-        return Daemon(place.lab, place.culvert, self.engine,
+        return Daemon(place.lab, self.program or place.culvert, self.engine,
                       [(f"{RELAY}:{forward.listen}{'/udp' if protocol == 'udp' else ''}",
                         f"{forward.host}:{forward.upstream}") for protocol in forward.protocols],
                       *more,
@@ -411,6 +414,11 @@ CONTENDERS = {contender.name: contender for contender in (
     # The subject once more: its ratio to itself shows the size of differences without a cause.
     Culvert(CONTROL, SUBJECT),
 )}
+
+
+def add_other(program):
+    """Adds the contenders of another daemon, of --against."""
+    CONTENDERS.update({name: Culvert(name, engine, program) for engine, name in OTHERS.items()})
 
 
 def raise_descriptor_limit():

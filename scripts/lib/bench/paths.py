@@ -30,7 +30,7 @@ from labkit import SERVER, LabError, sha256_of_file, tail, write_random
 from plot_paths import DISTANCE
 
 NAMES = ("direct", "nft-dnat", "auto", "copy", "splice", "sockmap", "graft", "haproxy")
-QUIC_NAMES = ("direct", "auto", "copy")
+QUIC_NAMES = ("direct", "auto", "copy", *rivals.OTHERS.values())
 ROUNDS, SECONDS, TALK_SECONDS, QUIC_SECONDS = 3, 4.0, 1.5, 20.0
 SESSIONS = 1024
 # After a transfer, until its last frames have arrived.
@@ -383,7 +383,8 @@ def text_of(results):
     rows = [row for row in results["rows"] if row["contenders"]]
     lines = [f"the relay's own congestion control: {results['relay_congestion']}", "",
              *aligned([COLUMNS, *map(line_of, rows)]), ""]
-    for first, second in (("auto", "copy"), ("copy", "direct"), ("auto", "direct")):
+    for first, second in (("auto", "copy"), ("copy", "direct"), ("auto", "direct"),
+                          *rivals.OTHERS.items()):
         summary = overall(rows, first, second)
         if summary:
             lines.append(f"{first} / {second}: median of {summary.count} rows {summary.median:.2f}"

@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 
 from labkit import RELAY, SERVER
-from rivals import AGAINST_OTHERS, BY_ITSELF, CONTROL, CONTROLLED, SUBJECT
+from rivals import AGAINST_OTHERS, BY_ITSELF, CONTROL, CONTROLLED, OTHERS, SUBJECT
 
 K = 1024
 CULVERT_BENCH, IPERF3, WRK, REDIS = "culvert-bench", "iperf3", "wrk", "redis-benchmark"
@@ -74,7 +74,7 @@ class Row:
 
     GOAL: see BULK and others. STRETCH: a cell lasts so many times longer than others. MOST_ROUNDS:
     of a row whose rounds take long. CALIBRATED: peers are tried in all their configurations; else
-    each has the best known one. CONTENDERS: without the control.
+    each has the best known one. CONTENDERS: without the control, and without the other program.
     """
     name: str
     title: str
@@ -94,9 +94,11 @@ class Row:
 
     @property
     def participants(self):
-        """The names of all contenders: the control follows the subject where a verdict needs it."""
+        """The names of all contenders: the control, where a verdict needs it, and the other
+        program's follow their original."""
         return tuple(found for name in self.contenders for found in (
-            name, CONTROL if name == SUBJECT and self.name in CONTROLLED else None) if found)
+            name, CONTROL if name == SUBJECT and self.name in CONTROLLED else None,
+            OTHERS.get(name)) if found)
 
 
 def _bulk(name, title, workload, **more):
@@ -260,12 +262,14 @@ def _matches(row, pattern):
 
 
 def select_contenders(names, quick, known):
-    """The contenders of NAMES, in the order of KNOWN, {name: contender}, which all are of."""
+    """The contenders of NAMES, in the order of KNOWN, {name: contender}, which all are of. The
+    other program's, if known, follow their originals."""
     names = names or (QUICK if quick else known)
     for name in names:
         if name not in known:
             raise SelectionError(f"no contender is named {name}; --list shows them")
-    return {name: one for name, one in known.items() if name in names}
+    chosen = {*names, *(OTHERS.get(name) for name in names)}
+    return {name: one for name, one in known.items() if name in chosen}
 
 
 def group_rows(rows):

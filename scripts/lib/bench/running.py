@@ -22,14 +22,14 @@ from contextlib import ExitStack
 from datetime import datetime
 
 import plot
-from bench.contenders import CONTENDERS, Relays, one_line
+from bench.contenders import CONTENDERS, Relays, add_other, one_line
 from bench.loads import BenchLab, Interrupts
 from bench.measuring import (Cells, CpuMeters, IdleCells, Stage, apply_counts, capacity_note,
                              failed_cell, is_slab_shrinkable)
 from bench.rows import (COUNT_TIMING, CULVERT_BENCH, IDLE_SESSIONS, IDLE_TOOL, ROWS, Plan,
                         SelectionError, order_of_round, select_contenders, select_rows)
 from labkit import TOP, Interrupted, LabError
-from rivals import BY_ITSELF, deciders
+from rivals import BY_ITSELF, OTHERS, aims, deciders
 
 # Room for results.json, its successor beside it, and the report.
 ROOM_BYTES = 64 << 20
@@ -528,6 +528,13 @@ def positive_float(text):
     return number
 
 
+def program_path(text):
+    path = os.path.abspath(text)
+    if not (os.path.isfile(path) and os.access(path, os.X_OK)):
+        raise argparse.ArgumentTypeError(f"{text} is not a program")
+    return path
+
+
 def split_names(text):
     return [name for name in text.split(",") if name]
 
@@ -539,6 +546,7 @@ def make_parser(name, rounds=None, seconds=None):
     parser.add_argument("--rounds", type=positive_int, default=rounds)
     parser.add_argument("--seconds", type=positive_float, default=seconds)
     parser.add_argument("--contenders", type=split_names, default=[])
+    parser.add_argument("--against", type=program_path)
     parser.add_argument("--out")
     parser.add_argument("--strict", action="store_true")
     parser.add_argument("--list", action="store_true")
@@ -644,6 +652,16 @@ def make_report(path):
     return subprocess.run([script, path], check=False, stdin=subprocess.DEVNULL).returncode == 0
 
 
+def print_other(results):
+    """The ratios of the program to that of --against, row by row."""
+    for row in results.rows:
+        for ours, theirs, least, ratio in aims(row):
+            if (found := ratio.summary) and theirs in OTHERS.values():
+                print(f"{row['name']:16} {ours} / {theirs}: {found.median:.3f} [{found.low:.3f}-"
+                      f"{found.high:.3f}], rounds: {found.count}"
+                      f"{'' if found.median >= least else f', less than {least:g}'}")
+
+
 def conclude(results, strict):
     """Prints the failures; returns the exit code. STRICT: a failed cell is a failure."""
     cells = list(results.cells())
@@ -674,6 +692,7 @@ def carry_out(results, strict, measure, finish=lambda: None):
     finish()
     if "machine" in results.document and results.rows and not make_report(results.path):
         code = code or 1
+    print_other(results)
     return code or conclude(results, strict)
 
 
@@ -701,6 +720,8 @@ def run(options):
 
 def with_messages(options, list_all, body):
     """The exit code of BODY(OPTIONS), or of LIST_ALL(), with messages for usual mistakes."""
+    if options.against:
+        add_other(options.against)
     try:
         return list_all() if options.list else body(options)
     except SelectionError as error:
