@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a run costs: CPU time of the machine and of a process, and its system calls.
+"""The cost of a run: CPU time of the machine and of a process, and its system calls.
 
-The CPU time of the machine is what its CPUs were not idle, not waiting for a disk and not stolen:
-time by the clock less these. The counters of user, kernel and interrupt time are not used, because
-most kernels (CONFIG_TICK_CPU_ACCOUNTING) fill them by looking, at each tick, what happens to run.
-What runs between ticks, or while interrupts are off and ticks are late, is missing there: seen was
-a relay that forked for each connection with three times the CPU time of the "machine" that it ran
-on. Idle time and the time of each thread are measured by the clock (CONFIG_NO_HZ, the scheduler),
-so the part and the whole are of one kind.
+The CPU time of the machine is the time by the clock of all its CPUs, less idle time, waiting for a
+disk, and stolen time. The counters of user, kernel and interrupt time are not used: most kernels
+(CONFIG_TICK_CPU_ACCOUNTING) charge each tick to the task that happens to run. Work between ticks,
+or while interrupts are off and ticks are late, is missing there: a relay that forked for each
+connection had three times the CPU time of its "machine". Idle time and the time of each thread are
+measured by the clock (CONFIG_NO_HZ, the scheduler), so the part and the whole are of one kind.
 """
 
 import ctypes

@@ -17,9 +17,9 @@ Definitions, which the reports repeat:
                       distributed. Fewer than six have no such k: then it is Student's interval of
                       the mean (of ratios: of their logarithms), at least minimum to maximum. One
                       round has none.
-  control             a second contender that is the same as the subject. How far the median of
-                      the subject's ratios to it is from 1 is what cannot be told from nothing: an
-                      interval that is narrower than that is widened to it.
+  control             a second contender that is the same as the subject. The distance from 1 of
+                      the median of the subject's ratios to it is noise: a narrower interval is
+                      widened to it.
   percentile          the upper bound of the histogram bucket in which the sample of that rank lies
                       (the smallest rank r with r / n >= p). With less than one sample expected
                       beyond it, a percentile is not known.
@@ -54,7 +54,7 @@ def median(values):
 
 @dataclass(frozen=True)
 class Summary:
-    """What a few rounds say about one quantity."""
+    """A few rounds of one quantity."""
 
     median: float
     low: float
@@ -213,7 +213,7 @@ def ordinary_row(row):
         for one in row["contenders"]]}
 
 
-# ---- what is measured ---------------------------------------------------------------------------
+# ---- quantities ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

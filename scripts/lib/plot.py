@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The plot of a benchmark for a reader who passes by: a few bars for each of six workloads.
+"""The plot of a benchmark for a passing reader: a few bars for each of six workloads.
 
 A bar is the median of a contender's ratios to the direct path, each taken within a round; a line
 across its end goes from the first quartile of these ratios to the third.
@@ -9,7 +9,7 @@ import html
 
 import figures
 
-# What each workload is called, in two lines; and what `scripts/bench --headline` measures.
+# The rows of `scripts/bench --headline`, and the name of each in two lines.
 ROWS = {"rr-64x1": ("1 conversation", "64 bytes each way"),
         "rr-64x64": ("64 conversations", "64 bytes each way"),
         "rr-1Kx512": ("512 conversations", "1 KiB each way"),

@@ -25,7 +25,7 @@ def panels_of(results):
 
 
 def points_of(rows, name):
-    """[(round trip of the client's leg, Summary)] of what is known."""
+    """[(round trip of the client's leg, Summary)] of the cells that count."""
     found = []
     for row in rows:
         contender = figures.find_contender(row, name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Whom auto is compared with in a row, and with whom once more in the decisive rounds.
+"""The rivals of auto in a row: those of its verdict, and those of its decisive rounds.
 
 Pure functions over a row of the results.
 
@@ -63,7 +63,7 @@ def control_ratio(row, measure):
 def fresh(row, ratio):
     """RATIO in the decisive rounds alone, all of it if there are none.
 
-    The rounds before chose who takes part in them, so that its rival was not picked for its luck.
+    The rounds before chose the rivals; a rival that was lucky there gains nothing by that.
     """
     last = figures.ordinary_rounds(row) if row.get("decisive") else 0
     by_round = {number: value for number, value in ratio.by_round.items() if number > last}
@@ -148,7 +148,7 @@ def _front(row, rivals, measure, near):
 
 
 def deciders(row, rivals_too=True):
-    """The names of those who take part in the decisive rounds of ROW; [] if there is no verdict.
+    """The names of the contenders in the decisive rounds of ROW; [] if there is no verdict.
 
     RIVALS_TOO: the verdict is about others than auto itself.
     """

@@ -177,7 +177,7 @@ class DecisiveRounds(unittest.TestCase):
         self.assertEqual(counts["haproxy"], [1, 2])
 
     def test_each_round_has_new_processes(self):
-        """Of those who take part; the first has them from the beginning."""
+        """Of the contenders in it; the first round has them from the beginning."""
         self.run_row()
         everyone = [one.name for one in self.plan.contenders_of(BY_NAME["crr"])]
         deciders = [name for name in everyone
