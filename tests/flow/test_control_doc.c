@@ -34,7 +34,7 @@ static const char drain_server[] =
 /* --- the page --- */
 
 static char page[1 << 16],
-	seen[1 << 16]; /* the page; the fields of answers, as its cells say them */
+	seen[1 << 16]; /* the page; the fields of answers, as its lists say them */
 
 /* The folder of the program is somewhere below that of the sources. */
 static void read_page(void)
@@ -55,21 +55,21 @@ static void read_page(void)
 	fclose(f);
 }
 
-static void need(const char *cells)
+static void need(const char *item)
 {
-	if (!strstr(page, cells))
-		fail_msg("docs/control.md lacks %s", cells);
+	if (!strstr(page, item))
+		fail_msg("docs/control.md lacks %s", item + (*item == '\n'));
 }
 
 static void need_name(const char *name)
 {
-	char cell[80];
+	char item[80];
 
-	snprintf(cell, sizeof(cell), "\n| `%s` |", name);
-	need(cell);
+	snprintf(item, sizeof(item), "\n- `%s`: ", name);
+	need(item);
 }
 
-/* One of several in a cell. */
+/* One of several in an item. */
 static void need_quoted(const char *name)
 {
 	char text[80];
@@ -89,11 +89,11 @@ static const char *type_name(struct json_object *value)
 // NOLINTNEXTLINE(misc-no-recursion): as deep as an answer of the daemon, three levels
 static void check_value(const char *path, struct json_object *value)
 {
-	char below[PATH_ROOM], cells[2 * PATH_ROOM];
+	char below[PATH_ROOM], item[2 * PATH_ROOM];
 
 	if (json_object_is_type(value, json_type_object)) {
 		json_object_object_foreach(value, key, member) {
-			if (!strcmp(path, "errors")) { /* they have a table of their own */
+			if (!strcmp(path, "errors")) { /* they have a list of their own */
 				need_name(key);
 				continue;
 			}
@@ -102,10 +102,10 @@ static void check_value(const char *path, struct json_object *value)
 				continue;
 			}
 			snprintf(below, sizeof(below), "%s%s%s", path, *path ? "." : "", key);
-			snprintf(cells, sizeof(cells), "| `%s` | %s |", below, type_name(member));
-			need(cells);
-			if (!strstr(seen, cells))
-				strcat(seen, cells);
+			snprintf(item, sizeof(item), "\n- `%s` %s", below, type_name(member));
+			need(item);
+			if (!strstr(seen, item))
+				strcat(seen, item);
 			check_value(below, member);
 		}
 	} else if (json_object_is_type(value, json_type_array)) {
@@ -118,29 +118,27 @@ static void check_value(const char *path, struct json_object *value)
 static bool exports; /* the daemon can */
 
 /* What only a daemon has that can graft. */
-static bool is_of_streams(const char *cells)
+static bool is_of_streams(const char *item)
 {
-	return !strncmp(cells, "| `stream`", 10) ||
-	       (!exports && !strncmp(cells, "| `standby.", 11));
+	return !strncmp(item, "\n- `stream`", 11) ||
+	       (!exports && !strncmp(item, "\n- `standby.", 12));
 }
 
 /* Each field of the page is one of an answer: what stands behind "## Answers" and has a type. */
 static void check_page(void)
 {
 	static const char *const types[] = { "string", "number", "bool", "array", "object" };
-	char cells[PATH_ROOM];
+	char item[PATH_ROOM];
 
-	for (const char *at = strstr(page, "## Answers"); at; at = strstr(at + 1, "| `")) {
-		size_t len = strcspn(at + 1, "|"), type_len = strcspn(at + len + 2, "|");
+	for (const char *at = strstr(page, "## Answers"); at; at = strstr(at + 1, "\n- `")) {
+		size_t len = strcspn(at + 4, "`") + 6, type_len = strcspn(at + len, ":\n");
 
 		for (size_t i = 0; i < sizeof(types) / sizeof(types[0]); i++)
-			if (type_len == strlen(types[i]) + 2 &&
-			    !strncmp(at + len + 3, types[i], strlen(types[i]))) {
-				snprintf(cells, sizeof(cells), "%.*s", (int)(len + type_len + 3),
-					 at);
-				if (!strstr(seen, cells) && !is_of_streams(cells))
+			if (type_len == strlen(types[i]) && !strncmp(at + len, types[i], type_len)) {
+				snprintf(item, sizeof(item), "%.*s", (int)(len + type_len), at);
+				if (!strstr(seen, item) && !is_of_streams(item))
 					fail_msg("docs/control.md has %s, which no answer has",
-						 cells);
+						 item + 1);
 			}
 	}
 }
@@ -211,7 +209,7 @@ static void names(void)
 		const struct command *c = &commands[i];
 		char *row, *end;
 
-		snprintf(quoted, sizeof(quoted), "\n| `%s` |", c->name);
+		snprintf(quoted, sizeof(quoted), "\n- `%s` (", c->name);
 		need(quoted);
 		row = strdup(strstr(page, quoted) + 1);
 		end = strchr(row, '\n');
