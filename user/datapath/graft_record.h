@@ -28,7 +28,7 @@ enum record_kind {
 };
 
 #define RECORD_VERSION 1
-#define RECORD_MAX 256 /* bytes; 198 for a session that never went back to its sockets */
+#define RECORD_MAX 256 /* bytes; 200 for a session that never went back to its sockets */
 
 struct graft_record {
 	enum record_kind kind;
