@@ -246,7 +246,8 @@ EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.logrotate docs/exam
 DOCS     := docs/CHANGELOG.md docs/comparison.md docs/control.md docs/operations.md docs/security.md
 
 # Of a link to what is not installed, the text.
-unlink := s|\[\([^]]*\)\](\.\./[^)]*)|\1|g; s|\[\([^]]*\)\](design\.md[^)]*)|\1|g
+unlink := s|\[\([^]]*\)\](\.\./[^)]*)|\1|g; s|\[\([^]]*\)\](design\.md[^)]*)|\1|g; \
+          s|\[\([^]]*\)\]\[[^]]*\]|\1|g; /^\[[^]]*\]: \.\./d
 
 install: $(O)/culvert man completions
 	install -d $(DESTDIR)$(PREFIX)/sbin $(DESTDIR)$(UNITDIR) $(DESTDIR)$(MANDIR)/man5 \

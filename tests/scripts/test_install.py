@@ -107,6 +107,8 @@ class TestInstall(unittest.TestCase):
         comparison = (docs / "comparison.md").read_text(encoding="utf-8")
         self.assertIn("| splice(2) | yes | `option splice-auto`", comparison)
         self.assertIn("without a start | yes, by `check` | `-c` |", comparison)
+        self.assertNotIn("][", comparison)
+        self.assertNotIn("]: ", comparison)
 
     def test_example(self):
         example = self.prefix / "share/doc/culvert/examples/culvert.conf"
