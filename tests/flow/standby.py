@@ -517,9 +517,9 @@ class Trial(Pair):
                 noise[random.randrange(4, len(noise))] = random.randrange(256)
             self.feed(bytes(noise))
         expect(self.feed(dump).returncode == 0, "the whole dump is refused")
-        # one that cannot be is skipped: the client's port is behind an id and three numbers
+        # one that cannot be is skipped: the client's port is behind 31 bytes and the header
         refused = self.standby("relay2")["refused"]
-        bad = dump[:first + 34] + b"\0\0" + dump[first + 36:]
+        bad = dump[:first + 35] + b"\0\0" + dump[first + 37:]
         expect(self.feed(bad).returncode == 0, "a record from port 0 ends the stream")
         expect(self.standby("relay2")["refused"] == refused + 1 and
                self.standby("relay2")["held"] == 4, f"port 0: {self.standby('relay2')}")

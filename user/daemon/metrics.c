@@ -230,9 +230,12 @@ enum { IN_SYNC, LAST_WORD };
 /* Of each export and import. */
 static void add_streams(struct scrape *s)
 {
-	const struct standby *sb = s->actions->standby;
+	struct standby *sb = s->actions->standby;
 
-	for (unsigned int i = 0; sb && i < STREAMS_MAX; i++) {
+	if (!sb)
+		return;
+	pthread_mutex_lock(&sb->lock); /* of names */
+	for (unsigned int i = 0; i < STREAMS_MAX; i++) {
 		const struct stream *at = &sb->streams[i];
 		uint64_t last = at->last_ms, ago = clock_ms() - last;
 
@@ -241,6 +244,7 @@ static void add_streams(struct scrape *s)
 			    s->family->at == IN_SYNC ? at->synced_ms != 0 : (double)ago / 1000,
 			    "stream", at->is_import ? "import" : "export", "name", at->name, END);
 	}
+	pthread_mutex_unlock(&sb->lock);
 }
 
 #define STATS(field) offsetof(struct forward_stats, field)

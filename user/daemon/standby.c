@@ -154,7 +154,7 @@ static bool is_here(const struct standby *sb, const struct held *h)
 }
 
 /* Value of alone_ms: nobody has taken the session, and the next look takes it out. */
-#define LET_GO UINT32_MAX
+#define LET_GO 2U /* times are odd */
 
 /*
  * No relay has told of H for MS.  The owner of H is gone, so its time-outs begin.  A relay without packets must not reset H, nor probe its ends: the
