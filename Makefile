@@ -78,17 +78,21 @@ FAULTS := $(FAULT_TESTS) $(O)/tests/faults/libculvert_faults.so
 faults_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(faults_src) $(FBPF_SRC) tests/faults/interpose.c,$(wildcard tests/faults/*.c)))
 kernel_lib := $(patsubst %.c,$(O)/%.o,$(filter-out $(kernel_src) $(KBPF_SRC),$(wildcard tests/kernel/*.c)))
 fuzz_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(fuzz_src),$(wildcard tests/fuzz/*.c)))
-flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src) %.bpf.c,$(wildcard tests/flow/*.c)))
+# A program by itself, where liblwip-dev is.
+lwip_src   := tests/flow/lwip_end.c
+LWIP_DIR   := /usr/include/lwip
+LWIP_END   := $(if $(wildcard $(LWIP_DIR)/lwipopts.h),$(O)/lwip-end)
+flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src) $(lwip_src) %.bpf.c,$(wildcard tests/flow/*.c)))
 
 # Fuzz targets are for clang alone (libFuzzer), so gcc does not see them.
-c_src := $(filter-out %.bpf.c tests/fuzz/%,$(wildcard user/*.c user/*/*.c tests/*/*.c))
+c_src := $(filter-out %.bpf.c tests/fuzz/% $(if $(LWIP_END),,$(lwip_src)),$(wildcard user/*.c user/*/*.c tests/*/*.c))
 TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -Iuser -isystem $(O) $(LIBS_CFLAGS)
 
 .PHONY: FORCE all man completions deb tests unit-tests check unit unit-threads analyze headers objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
 .DELETE_ON_ERROR:
 
 all: $(O)/culvert $(O)/culvert-bench
-tests: all man unit-tests $(KERNEL) $(FLOW) $(FAULTS) $(O)/lab-delay
+tests: all man unit-tests $(KERNEL) $(FLOW) $(FAULTS) $(O)/lab-delay $(LWIP_END)
 unit-tests: $(UNIT)
 
 $(O)/culvert: $(O)/user/main.o $(O)/libculvert.a
@@ -104,6 +108,12 @@ $(O)/lab-delay: scripts/lib/delay.c
 	$(call say,CC,$<)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) -std=gnu11 -D_GNU_SOURCE $(WARN) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< -lm
+
+# The ends that are lwIP, for tests/flow/foreign_stacks.py.
+$(lwip_src:%.c=$(O)/%.o) $(lwip_src:%.c=$(O)/%.tidy): LIBS_CFLAGS += -isystem $(LWIP_DIR)
+$(O)/lwip-end: $(lwip_src:%.c=$(O)/%.o)
+	$(call say,LINK,$@)
+	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $< -llwip
 
 # Written only if they change, so that a new commit compiles user/main.c alone.
 $(O)/version.h: define = CULVERT_VERSION "$(VERSION)"

@@ -1,18 +1,23 @@
 #!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
-"""Clients and servers with libslirp: a BSD's TCP, of qemu's user network.
+"""Clients and servers with lwIP, and with libslirp: a BSD's TCP, of qemu's user network.
 
 Each talks through the relay with an end of Linux: conversations, a megabyte there and back at once,
-half-closes by the client.  Every byte is compared.
+half-closes and resets by either, closed windows of either, bulk with loss.  Every byte is compared.
 Exits with 77 and the reason where this cannot run.
 """
 
+import concurrent.futures
+import contextlib
 import ctypes
 import ctypes.util
 import fcntl
 import functools
+import itertools
 import os
+import random
 import select
+import signal
 import socket
 import struct
 import subprocess
@@ -21,13 +26,17 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
 # pylint: disable=wrong-import-position
-from ends import DRIVE, SERVE, Client
-from labkit import (EXIT_SKIP, ONLY, Daemon, Lab, begin_or_skip, expect, run_rows, run_test,
-                    test_options, wait_until)
+import graft_wire
+from graft_wire import exactly, within
+from labkit import (EXIT_SKIP, ONLY, Daemon, Lab, begin_or_skip, expect, handle_signals,
+                    run_rows, run_test, tail, test_options, wait_until)
 
 PORT, LISTEN, INSIDE = 7100, 9044, 7200
-SLIRP, SLIRP_RELAY = "10.0.12.2", "10.0.12.15"
-BULK = 1_000_000
+STACK, STACK_RELAY, TAP = "10.0.12.2", "10.0.12.15", "foreign"
+BULK, HELD = 1_000_000, 6_000_000  # HELD: more than all buffers of the way
+LOSS = 0.01
+# A session that loses much, or whose ends are late on a busy machine, may return to its sockets.
+AFTER_LOSS = ("loss", "never quiet")
 
 
 def tap(name):
@@ -73,17 +82,23 @@ def number_of(address):
 def play_slirp():
     """Connections to INSIDE here go to the relay; those of the relay to its address come here."""
     lib = ctypes.CDLL(ctypes.util.find_library("slirp"))
-    fd, polled, found = tap(b"slirp"), [], {}
+    fd, polled, found, chance = tap(TAP.encode()), [], {}, random.Random(1)
+    signal.signal(signal.SIGUSR1, lambda *_: lost.append(LOSS))
+    lost = [0]
+
+    def is_lost():
+        return chance.random() < lost[-1]
+
     lib.slirp_new.restype = ctypes.c_void_p
     callbacks = SlirpCallbacks(*(kind(call) for kind, call in zip(SlirpCallbacks.kinds, (
-        lambda data, size, _: os.write(fd, ctypes.string_at(data, size)),
+        lambda data, size, _: size if is_lost() else os.write(fd, ctypes.string_at(data, size)),
         lambda *_: None, lambda _: time.monotonic_ns(), lambda *_: 1, *[lambda *_: None] * 5))))
     config = SlirpConfig(version=1, in_enabled=True, net=number_of("10.0.12.0"),
-                         mask=number_of("255.255.255.0"), host=number_of(SLIRP),
+                         mask=number_of("255.255.255.0"), host=number_of(STACK),
                          dhcp=number_of("10.0.12.100"), nameserver=number_of("10.0.12.3"))
     slirp = ctypes.c_void_p(lib.slirp_new(ctypes.byref(config), ctypes.byref(callbacks), None))
     assert not lib.slirp_add_hostfwd(slirp, 0, number_of("127.0.0.1"), INSIDE,
-                                     number_of(SLIRP_RELAY), LISTEN)
+                                     number_of(STACK_RELAY), LISTEN)
     bits = ((1, select.POLLIN), (2, select.POLLOUT), (4, select.POLLPRI), (8, select.POLLERR),
             (16, select.POLLHUP))
 
@@ -109,94 +124,244 @@ def play_slirp():
         lib.slirp_pollfds_poll(slirp, 0, events_of, None)
         if found.get(fd):
             packet = os.read(fd, 65536)
-            lib.slirp_input(slirp, packet, len(packet))
+            if not is_lost():
+                lib.slirp_input(slirp, packet, len(packet))
 
 
 # ---- the test
 
 
-class Trial:
-    def __init__(self, lab, options):
-        self.lab, self.daemon, self.engine = lab, None, options.engine
-        self.culvert = options.culvert
+class Session:
+    """Two sockets of Linux: one has the stack's connection between itself and the relay."""
 
-    def relay(self, address, upstream):
-        self.daemon = Daemon(self.lab, self.culvert, self.engine, [(f"{address}:{LISTEN}", upstream)])
+    def __init__(self, trial, seed):
+        self.trial, self.chance = trial, random.Random(seed)
+        with within(trial.lab, "client"):
+            near = socket.create_connection(trial.address, 10)
+        far = trial.listener.accept()[0]
+        for sock in (near, far):
+            sock.settimeout(graft_wire.PATIENCE)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.near, self.far = near, far
+        self.foreign, self.linux = (near, far) if trial.role == "client" else (far, near)
 
-    def slirp(self, machine):
-        self.lab.start(machine, sys.executable, "-B", os.path.abspath(__file__), "--play")
-        wait_until(lambda: subprocess.run(
-            [*self.inside(machine), "ip", "link", "set", "slirp", "netns",
-             f"{self.lab.name}-relay"], stderr=subprocess.DEVNULL, check=False).returncode == 0,
-                   "the tap device of slirp")
-        self.lab.run("relay", "sh", "-ec", f"ip address add {SLIRP_RELAY}/24 dev slirp; ip link set slirp up")
+    def carry(self, size, *ways):
+        """SIZE bytes on each of WAYS, pairs of sockets, at once."""
+        data = [self.chance.randbytes(size) for _ in ways]
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            sent = [pool.submit(way[0].sendall, each) for way, each in zip(ways, data)]
+            got = [pool.submit(exactly, way[1], size) for way in ways]
+        expect([each.result() for each in got] == data, "wrong bytes")
+        expect(not any(each.result() for each in sent), "not sent")
 
-    def inside(self, machine):
-        return "ip", "netns", "exec", f"{self.lab.name}-{machine}"
+    def both_ways(self, size):
+        self.carry(size, (self.near, self.far), (self.far, self.near))
 
-    def serve(self):
-        self.lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
-
-    def sessions(self, connect, first):
-        """Sessions of clients that CONNECT, grafted from the FIRST one on."""
-        for number in range(1, first + 3):
-            client = connect()
-            for _ in range(5):
-                client.exchange(200)
-            must = number >= first and self.engine != "copy"
-            for _ in range(100 if must else 0):
-                client.exchange(200)
-                if self.state()[0] == {"graft"}:
-                    break
-            expect(not must or self.state()[0] == {"graft"}, f"session {number}: {self.state()}")
-            client.exchange(BULK)
-            client.exchange(200)
-            state = self.state()
-            expect(not must or state[0] == {"graft"}, f"session {number}, bulk: {state}")
-            client.end()
-            wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "the session to end")
-        return state
+    def question(self):
+        self.carry(200, (self.near, self.far))
+        self.carry(200, (self.far, self.near))
 
     def state(self):
-        row = self.daemon.ask("sessions")["sessions"][0]
+        row = self.trial.daemon.ask("sessions")["sessions"][0]
         return {flow["carrier"] for flow in row["flows"]}, row["not_grafted"], row["shaped"]
 
-    def client(self, *command):
-        client = Client.__new__(Client)
-        client.lab = self.lab
-        client.process = self.lab.start("client", *command, stdin=subprocess.PIPE,
-                                        stdout=subprocess.PIPE, text=True)
-        return client
+    def expect_grafted(self, when, or_not=()):
+        if self.trial.engine != "copy":
+            state = self.state()
+            expect(state[0] == {"graft"} or state[1] in or_not, f"{when}: {state}")
 
-    def linux_client(self, address, port):
-        return self.client(sys.executable, "-c", DRIVE, address, str(port))
+    def talk(self, must):
+        """Until it is grafted, if it MUST be; returns what was shaped."""
+        for _ in range(5):
+            self.question()
+        for _ in range(100 if must and self.trial.engine != "copy" else 0):
+            if self.state()[0] == {"graft"}:
+                break
+            self.question()
+        if must:
+            self.expect_grafted("conversation")
+        return self.state()[2]
 
-    def test_slirp_client(self):
-        self.slirp("client")
-        self.serve()
-        self.relay(SLIRP_RELAY, f"10.0.2.2:{PORT}")
-        return self.sessions(lambda: self.linux_client("127.0.0.1", INSIDE), 1)
+    def half_close(self, first, second):
+        first.shutdown(socket.SHUT_WR)
+        expect(second.recv(1) == b"", "no end of the stream")
+        self.carry(50_000, (second, first))
+        second.close()
+        expect(first.recv(1) == b"", "no end of the other stream")
+        first.close()
 
-    def test_slirp_server(self):
-        self.slirp("server")
-        self.serve()
-        self.relay("10.0.1.2", f"{SLIRP}:{PORT}")
-        return self.sessions(lambda: self.linux_client("10.0.1.2", LISTEN), 2)
+
+# ---- scenarios: what happens once a session is grafted
+
+
+def stack_closes(session):
+    session.half_close(session.foreign, session.linux)
+
+
+def linux_closes(session):
+    session.half_close(session.linux, session.foreign)
+
+
+def bulk(session):
+    session.both_ways(BULK)
+    session.expect_grafted("after bulk", AFTER_LOSS)
+    stack_closes(session)
+
+
+def closed_windows(session):
+    for by_stack, ends in ((False, (session.foreign, session.linux)),
+                           (True, (session.linux, session.foreign))):
+        data = session.chance.randbytes(HELD)
+        with session.trial.wire() as wire, concurrent.futures.ThreadPoolExecutor() as pool:
+            sent = pool.submit(ends[0].sendall, data)
+            seen = itertools.accumulate(closed_in(wire, by_stack) for _ in itertools.count())
+            # the last one answers a probe; of the stack, two may come with the last bytes
+            wait_until(lambda seen=seen, probed=2 + by_stack: next(seen) >= probed,
+                       f"a closed window {'of' if by_stack else 'for'} the stack", 20)
+            expect(exactly(ends[1], HELD) == data, "wrong bytes after a closed window")
+            sent.result()
+    session.question()
+    session.expect_grafted("after closed windows", AFTER_LOSS)
+    linux_closes(session)
+
+
+def reset(first, second, or_end=False):
+    first.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, graft_wire.ABORT)
+    first.close()
+    try:
+        expect(second.recv(1) == b"" and or_end, "an end, and no reset")
+    except ConnectionResetError:
+        pass
+    second.close()
+
+
+def stack_resets(session):
+    reset(session.foreign, session.linux)
+
+
+def linux_resets(session):
+    reset(session.linux, session.foreign, session.trial.stack == "slirp")  # which tells no resets
+
+
+def loss(session):
+    session.trial.lose()
+    session.both_ways(BULK)
+    session.question()
+    session.expect_grafted("after loss", AFTER_LOSS)
+    stack_closes(session)
+
+
+SCENARIOS = (stack_closes, linux_closes, bulk, closed_windows, stack_resets, linux_resets, loss)
+
+
+def closed_in(wire, by_stack):
+    """How many packets have come since the last call that close a window: the stack's, or its peer's.
+
+    A window of the stack that has no room for a segment is closed for Linux.
+    """
+    closed, most = 0, 729 if by_stack else 0
+    with contextlib.suppress(BlockingIOError):
+        while packet := wire.recv(2048):
+            is_tcp = packet[12:14] == b"\x08\x00" and packet[23] == socket.IPPROTO_TCP
+            is_of_stack = packet[26:30] == socket.inet_aton(STACK)
+            closed += (is_tcp and is_of_stack == by_stack and not packet[47] & 4
+                       and int.from_bytes(packet[48:50], "big") <= most)
+    return closed
+
+
+class Trial:
+    """One stack in one role."""
+
+    def __init__(self, lab, options, stack, role):
+        self.lab, self.stack, self.role, self.engine = lab, stack, role, options.engine
+        for machine in ("client", "relay", "server"):  # what closed_windows() fills
+            lab.run(machine, "sh", "-c", "cd /proc/sys/net/ipv4; echo 4096 131072 500000 >tcp_rmem; "
+                    "echo 4096 16384 500000 >tcp_wmem")
+        with within(lab, "server"):
+            self.listener = socket.create_server(("", PORT))
+        self.listener.settimeout(10)
+        self.process = self.start(lwip_end(options))
+        if role == "client":
+            self.address, listen, upstream = ("127.0.0.1", INSIDE), STACK_RELAY, graft_wire.SERVERS[4]
+        else:
+            self.address, listen, upstream = ("10.0.1.2", LISTEN), "10.0.1.2", STACK
+        self.daemon = Daemon(lab, options.culvert, self.engine,
+                             [(f"{listen}:{LISTEN}", f"{upstream}:{PORT}")])
+
+    def start(self, program):
+        """The stack, whose tap device goes to the relay."""
+        if self.stack == "lwip":
+            command = (program, TAP, STACK, STACK_RELAY, str(LISTEN), str(INSIDE), str(PORT))
+        else:
+            command = (sys.executable, "-B", os.path.abspath(__file__), "--play")
+        process = self.lab.start(self.role, *command)
+        wait_until(lambda: subprocess.run(
+            ["ip", "netns", "exec", f"{self.lab.name}-{self.role}", "ip", "link", "set", TAP, "netns",
+             f"{self.lab.name}-relay"], stderr=subprocess.DEVNULL, check=False).returncode == 0,
+                   "the tap device")
+        self.lab.run("relay", "sh", "-ec",
+                     f"ip address add {STACK_RELAY}/24 dev {TAP}; ip link set {TAP} up")
+        return process
+
+    def lose(self):
+        """From now on, a hundredth of all packets."""
+        os.kill(self.process.pid, signal.SIGUSR1)
+
+    @contextlib.contextmanager
+    def wire(self):
+        with within(self.lab, "relay"):
+            wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+        with wire:
+            wire.bind((TAP, 0))
+            wire.setblocking(False)
+            yield wire
+
+    def run(self):
+        seeds = itertools.count(1)
+        if self.role == "server":  # the relay learns what the server takes
+            session = Session(self, next(seeds))
+            session.talk(False)
+            stack_closes(session)
+            self.wait_ended()
+        for scenario in SCENARIOS:
+            began = time.monotonic()
+            try:
+                session = Session(self, next(seeds))
+                shaped = session.talk(True)
+                scenario(session)
+                self.wait_ended()
+            except Exception as error:
+                raise RuntimeError(f"{scenario.__name__}: {error!r}\n{tail(self.process.log)}") from error
+            print(f"       {scenario.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+        return shaped
+
+    def wait_ended(self):
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "the session to end")
+        expect(self.process.poll() is None, "the stack has ended")
+
+
+def lwip_end(options):
+    return os.path.join(os.path.dirname(options.culvert), "lwip-end")
+
+
+def run(options, stack, role):
+    with Lab() as lab:
+        handle_signals()  # the lab before ignores them, and so would what is started here
+        return Trial(lab, options, stack, role).run()
 
 
 def body():
     options = test_options(__doc__, ONLY, ("--engine", {"default": "auto"}))
     begin_or_skip(("ip",), ipv6=True)
-    if not ctypes.util.find_library("slirp"):
-        print("SKIP: missing: libslirp (scripts/deps test)")
+    stacks = {"lwip": os.path.exists(lwip_end(options)), "slirp": ctypes.util.find_library("slirp")}
+    for stack in (stack for stack, is_here in stacks.items() if not is_here):
+        print(f"SKIP: missing: {stack} (scripts/deps test; make tests)")
+    if not any(stacks.values()):
         sys.exit(EXIT_SKIP)
-
-    def run(case):
-        with Lab() as lab:
-            return getattr(Trial(lab, options), case)()
-
-    return run_rows((case, functools.partial(run, case)) for case in sorted(dir(Trial))
-                    if case.startswith("test_") and options.only in case)
+    rows = [(f"{stack} {role}", functools.partial(run, options, stack, role))
+            for stack, role in itertools.product(stacks, ("client", "server")) if stacks[stack]]
+    rows = [row for row in rows if options.only in row[0]]
+    return run_rows(rows) or not rows
 
 
 if __name__ == "__main__":
