@@ -101,6 +101,7 @@ ROWS = (
     ("a relay that probes for black holes", (), (), ("tcp_mtu_probing=1",), 1),
     ("a relay with ECN", (ECN,), (), ("tcp_ecn=1",), 1),
     ("a relay without ECN", (ECN,), (), ("tcp_ecn=0",), 1),
+    ("a relay with buffers of a tuning guide", (), (), ("tcp_rmem=4096 87380 16777216",), 1),
     ("a relay without timestamps", (), (), (NO_TIMESTAMPS,), 1),
 )
 

@@ -144,8 +144,8 @@ struct kt_session *kt_open(unsigned int flags)
 				  .slot_a = slots_used,
 				  .slot_b = slots_used + 1 };
 	slots_used += 2;
-	assert_int_equal(rig_connect(flags & KT_SMALL_A, &s->client, &s->a), 0);
-	assert_int_equal(rig_connect(flags & KT_SMALL_B, &s->b, &s->server), 0);
+	assert_int_equal(rig_connect(flags & KT_SMALL_A, 0, &s->client, &s->a), 0);
+	assert_int_equal(rig_connect(flags & KT_SMALL_B, 0, &s->b, &s->server), 0);
 	return s;
 }
 

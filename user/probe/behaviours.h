@@ -66,7 +66,8 @@ ssize_t rig_receive(int fd, uint64_t off, size_t most);
 #define RIG_WIDE (4 * 1024 * 1024) /* or as far as rmem_max and wmem_max allow */
 void rig_set_buffers(int snd, int rcv, int size);
 /*
- * Connect two sockets over loopback, non-blocking and with TCP_NODELAY; SMALL: with small buffers.
+ * Connect two sockets over loopback, non-blocking and with TCP_NODELAY; SMALL: with small buffers;
+ * MSS: of their segments at most, or 0 for that of lo.
  * The caller owns both.
  */
-int rig_connect(bool small, int *ret_connected, int *ret_accepted);
+int rig_connect(bool small, unsigned int mss, int *ret_connected, int *ret_accepted);
