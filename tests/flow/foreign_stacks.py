@@ -36,7 +36,7 @@ STACK, STACK_RELAY, TAP = "10.0.12.2", "10.0.12.15", "foreign"
 BULK, HELD = 1_000_000, 6_000_000  # HELD: more than all buffers of the way
 LOSS = 0.01
 # A session that loses much, or whose ends are late on a busy machine, may return to its sockets.
-AFTER_LOSS = ("loss", "never quiet")
+AFTER_LOSS = ("loss", "never quiet", "no packet seen yet")
 
 
 def tap(name):
