@@ -546,7 +546,7 @@ static uint32_t key_of_flow(const struct stream *s, const struct held *h, uint32
 
 /*
  * What is STANDBY has an even key: its relay tells of it, if that is here; and of its end each one
- * that knew it.  That it is let go is no end.
+ * that knew it.  That it is let go is no end, unless its address is here.
  */
 static uint32_t key_of(const struct stream *s, const struct held *h, uint32_t at)
 {
@@ -600,13 +600,21 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 	bit_set(s->known, at, key);
 	if (was.key && (!key || memcmp(&told->client, &was.client, sizeof(was.client)) != 0)) {
 		found = find(sb, &was.client, udp);
+		/* it has ended here while the other relay told of it: that copy has come back */
+		if (!key && was.key & 1 && found != NO_SLOT && found != at &&
+		    held_at(sb->shared, found).state == HELD_STANDBY) {
+			held_end(sb->shared, found);
+			found = NO_SLOT;
+		}
 		/* else it has another place, which is told of, too */
 		if (found == at || found == NO_SLOT)
-			*ret_gone = (struct graft_record){ .kind = h.state == HELD_STANDBY && !key ?
-									   RECORD_LEFT :
-									   RECORD_GONE,
-							   .udp = udp,
-							   .client = was.client };
+			*ret_gone = (struct graft_record){
+				.kind = h.state == HELD_STANDBY && !key && !is_here(sb, &h) ?
+						RECORD_LEFT :
+						RECORD_GONE,
+				.udp = udp,
+				.client = was.client
+			};
 	}
 	if (!key)
 		return;

@@ -81,8 +81,16 @@ void udp_graft_pass(struct udp_grafts *us, uint32_t slot, unsigned int leg)
 
 void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot)
 {
-	us->flows[slot].at[0].gone = 1;
+	__atomic_store_n(&us->flows[slot].at[0].gone, 1, __ATOMIC_RELAXED);
 	udp_graft_pass(us, slot, 1);
+}
+
+bool udp_graft_take_gone(struct udp_grafts *us, uint32_t slot)
+{
+	uint8_t *gone = &us->flows[slot].at[0].gone;
+
+	return __atomic_load_n(gone, __ATOMIC_RELAXED) &&
+	       __atomic_exchange_n(gone, 0, __ATOMIC_RELAXED);
 }
 
 /* --- buckets --- */

@@ -43,6 +43,8 @@ uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t);
 void udp_graft_pass(struct udp_grafts *us, uint32_t slot, unsigned int leg);
 /* What the server sends passes from now on: an error says that its client is gone. */
 void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot);
+/* True if an error has said so since the last call. */
+bool udp_graft_take_gone(struct udp_grafts *us, uint32_t slot);
 /* What `idle` of a flow is for idle-timeout IDLE_MS; 0: never over. */
 uint32_t udp_graft_idle(uint64_t idle_ms);
 /* Take it out.  The slot is used again when no packet program can look at it any more. */

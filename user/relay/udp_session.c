@@ -746,7 +746,7 @@ static void forget_silent(struct udp_session *s)
 
 	if (s->slot == NO_UDP_SLOT)
 		return;
-	udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone = 0;
+	udp_graft_take_gone(grafts_of(s), s->slot);
 	if (!idle || now_of(s) < larger(heard_ms(s, CLIENT), heard_ms(s, UPSTREAM)) + idle)
 		return;
 	leave_slot(s);
@@ -862,12 +862,11 @@ static void take_answers(struct udp_session *s)
 	uint32_t word = word_of(s, UPSTREAM), now;
 	int got = udp_receive(b, s->upstream->source.fd);
 
-	if (flow_of(s)->at[CLIENT].gone) { /* another worker has heard so, of the answer before */
-		udp_flow_of(grafts_of(s), s->slot)->at[CLIENT].gone = 0;
-		if (is_gone(s, ECONNREFUSED, REFUSALS - 1)) {
-			end(s, CAUSE_CLIENT_LOST);
-			return;
-		}
+	/* another worker has heard so, of the answer before */
+	if (s->slot != NO_UDP_SLOT && udp_graft_take_gone(grafts_of(s), s->slot) &&
+	    is_gone(s, ECONNREFUSED, REFUSALS - 1)) {
+		end(s, CAUSE_CLIENT_LOST);
+		return;
 	}
 	if (got < 0) { /* of an earlier datagram */
 		take_errors(s);
