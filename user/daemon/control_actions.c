@@ -22,11 +22,9 @@
 #include "base/syscalls_allowed.h"
 #include "config/config.h"
 #include "relay/names.h"
-#include "relay/session_graft.h"
-#include "relay/session_life.h"
 #include "relay/session_log.h"
 #include "relay/session_view.h"
-#include "relay/udp_session.h"
+#include "relay/worker_sessions.h"
 #include "version.h"
 
 #define ROUND_TIMEOUT_MS 2000  /* for all workers together, */
@@ -60,7 +58,7 @@ struct round {
 	unsigned int silent;         /* workers that have not answered */
 	unsigned int n;              /* sessions that were reset, or flows that move */
 	struct session_view *views;  /* owned; of sessions that the filter matches */
-	size_t n_views, room;        /* no room: only the sums are wanted */
+	size_t n_views, room;        /* no room: only sums are wanted */
 	unsigned int piece, pieces;  /* views are of the sessions whose number has the rest PIECE */
 	bool deaf[WORKERS_MAX];      /* workers that have not answered, and are asked no more */
 	uint64_t flows[CARRIERS];
@@ -124,37 +122,29 @@ static bool is_meant(const void *arg, const struct session_view *v)
 	return !req->clients.n || acl_allows(&req->clients, &v->client.sa);
 }
 
-static void look_at(void *arg, const struct session_view *v)
+static void take_view(void *arg, const struct session_view *v)
 {
 	struct round *r = arg;
 
-	r->flows[v->flows[CLIENT].carrier]++;
-	r->flows[v->flows[UPSTREAM].carrier]++;
-	if (r->n_views < r->room && v->id % r->pieces == r->piece && is_meant(r, v))
+	if (r->n_views < r->room && is_meant(r, v))
 		r->views[r->n_views++] = *v;
 }
 
 /* On the worker's thread. */
-static void look(void *arg)
+static void take_views(void *arg)
+{
+	struct round *r = arg;
+
+	worker_visit_sessions(r->worker, r->piece, r->pieces, take_view, r);
+}
+
+/* On the worker's thread. */
+static void count(void *arg)
 {
 	struct round *r = arg;
 	struct worker *w = r->worker;
-	struct session_view view;
 
-	session_catch_up(w);
-	for (struct session *s = w->sessions; s; s = s->next) {
-		if (r->room && s->id % r->pieces != r->piece)
-			continue;
-		session_count_kernel(s);
-		if (r->room) {
-			session_view(s, &view);
-			look_at(r, &view);
-		} else { /* nobody asks for views, and of many sessions they take long */
-			r->flows[session_carrier(s, CLIENT)]++;
-			r->flows[session_carrier(s, UPSTREAM)]++;
-		}
-	}
-	udp_sessions_visit(w, look_at, r);
+	worker_count_sessions(w, r->flows);
 	r->pipes += w->pool.pipes_lent + w->pool.pipes_idle;
 	r->pipes_idle += w->pool.pipes_idle;
 	r->buffers += w->pool.buffers_lent;
@@ -164,7 +154,7 @@ void actions_count(const struct actions *a)
 {
 	struct round r = { .actions = a };
 
-	ask_workers(&r, look);
+	ask_workers(&r, count);
 }
 
 /* --- sessions --- */
@@ -252,7 +242,7 @@ static char *piece_text(struct round *r)
 
 	r->n_views = 0;
 	if (locked)
-		ask_workers(r, look);
+		ask_workers(r, take_views);
 	if (out && !r->piece)
 		fputs("{\"sessions\":\t", out);
 	for (size_t i = 0; out && i < r->n_views; i++) {
@@ -464,7 +454,7 @@ static struct json_object *forwards_json(struct round *r)
 
 static struct json_object *do_forwards(struct round *r)
 {
-	ask_workers(r, look);
+	ask_workers(r, count);
 	json_add(r->answer, "forwards", forwards_json(r));
 	json_add_int(r->answer, "workers_silent", r->silent);
 	return NULL;
@@ -579,7 +569,7 @@ static struct json_object *do_status(struct round *r)
 {
 	const struct config *c = r->shared->config;
 
-	ask_workers(r, look);
+	ask_workers(r, count);
 	json_add_text(r->answer, "version", CULVERT_VERSION);
 	json_add_int(r->answer, "pid", (uint64_t)getpid());
 	json_add_int(r->answer, "uptime_ms", clock_ms() - r->actions->started_ms);
@@ -612,8 +602,7 @@ static void kill_some(void *arg)
 {
 	struct round *r = arg;
 
-	r->n += session_end_some(r->worker, is_meant, r, CAUSE_KILLED);
-	r->n += udp_sessions_end_some(r->worker, is_meant, r, CAUSE_KILLED);
+	r->n += worker_end_sessions(r->worker, is_meant, r, CAUSE_KILLED);
 }
 
 static struct json_object *do_kill(struct round *r)
@@ -629,8 +618,7 @@ static void follow_engines(void *arg)
 {
 	struct round *r = arg;
 
-	r->n += session_follow_engines(r->worker);
-	udp_sessions_follow_engines(r->worker);
+	r->n += worker_follow_engines(r->worker);
 }
 
 /* Say why ENGINE is not available here; NULL: it is. */

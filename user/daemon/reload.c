@@ -32,9 +32,8 @@
 #include "config/read.h"
 #include "relay/balance.h"
 #include "relay/health_check.h"
-#include "relay/session_life.h"
 #include "relay/session_log.h"
-#include "relay/udp_session.h"
+#include "relay/worker_sessions.h"
 
 #define PARSE_ROOM (64 << 20)  /* bytes; a file of 1 MiB becomes less */
 #define DRAIN_PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */
@@ -498,8 +497,7 @@ static bool is_of(const void *arg, const struct session_view *v)
 
 static void end_sessions(struct worker *w, const void *arg)
 {
-	session_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
-	udp_sessions_end_some(w, is_of, arg, CAUSE_DRAIN_OVER);
+	worker_end_sessions(w, is_of, arg, CAUSE_DRAIN_OVER);
 }
 
 /*

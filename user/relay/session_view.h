@@ -41,6 +41,7 @@ struct session_view {
 
 /* Is V the view of one of the sessions that ARG means? */
 typedef bool session_choice_fn(const void *arg, const struct session_view *v);
+typedef void session_visit_fn(void *arg, const struct session_view *v);
 
 /* That text of a session of SHARED that is GRAFTED or not, and of which others were told or not. */
 static inline const char *standby_text(const struct shared *shared, bool grafted, bool told)

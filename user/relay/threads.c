@@ -21,7 +21,7 @@
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
-#include "relay/udp_session.h"
+#include "relay/worker_sessions.h"
 
 #define PATIENCE_MS 10000
 
@@ -74,9 +74,7 @@ static void after_batch(void *arg)
 {
 	struct worker *w = arg;
 
-	if (session_graft_news(w))
-		udp_sessions_part(w);
-	udp_sessions_after_batch(w);
+	worker_follow_news(w);
 	listeners_follow_servers(w);
 	free_leftovers(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
@@ -106,16 +104,12 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->index = index;
 	w->sweep.fire = on_sweep;
 	w->catch_up.fire = on_catch_up;
-	udp_worker_open(w);
+	worker_open_sessions(w);
 	r = loop_open(&w->loop, after_batch, w);
-	if (!r && k) {
-		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
+	if (!r && k)
 		r = add_ring(w, sockmap_rings(k), session_kernel_event);
-	}
-	if (!r && gs) {
-		w->grafted = allocated(calloc(grafts_total(gs), sizeof(struct session *)));
+	if (!r && gs)
 		r = add_ring(w, graft_rings(gs), session_graft_event);
-	}
 	return r;
 }
 
@@ -191,8 +185,7 @@ static void on_grace_over(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, grace);
 
-	session_end_some(w, NULL, NULL, CAUSE_GRACE_OVER);
-	udp_sessions_end_some(w, NULL, NULL, CAUSE_GRACE_OVER);
+	worker_end_sessions(w, NULL, NULL, CAUSE_GRACE_OVER);
 }
 
 /* What can be grafted goes on without the daemon; some sessions need a moment for that. */
@@ -200,9 +193,7 @@ static void on_leave(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, leave);
 
-	if (w->shared->grafts && grafts_survive(w->shared->grafts))
-		session_leave_behind(w);
-	udp_sessions_leave_behind(w);
+	worker_leave_behind(w);
 	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
 }
 
@@ -247,10 +238,8 @@ void threads_close(struct threads *ts)
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
 		ring_buffer__free(w->ring);
 		pool_close(&w->pool);
-		udp_worker_close(w);
+		worker_close_sessions(w);
 		free_leftovers(w);
-		free(w->owners);
-		free(w->grafted);
 		loop_close(&w->loop);
 	}
 	free(ts->workers);

@@ -1006,7 +1006,7 @@ void udp_worker_close(struct worker *w)
 	free(u);
 }
 
-void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg)
+void udp_sessions_visit(struct worker *w, session_visit_fn *fn, void *arg)
 {
 	struct session_view v;
 	struct udp_session *s;

@@ -134,8 +134,7 @@ bool udp_sessions_activate(const struct udp_socket *us, bool quiet);
 /* --- what a worker asks of its sessions, on its thread --- */
 
 /* Call FN with each of them, and a view of it, after the counters have what packet programs did. */
-typedef void udp_visit_fn(void *arg, const struct session_view *v);
-void udp_sessions_visit(struct worker *w, udp_visit_fn *fn, void *arg);
+void udp_sessions_visit(struct worker *w, session_visit_fn *fn, void *arg);
 /* As session_end_some(). */
 unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 				   enum cause cause);
