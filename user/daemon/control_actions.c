@@ -22,8 +22,8 @@
 #include "base/syscalls_allowed.h"
 #include "config/config.h"
 #include "relay/names.h"
+#include "relay/session_json.h"
 #include "relay/session_log.h"
-#include "relay/session_view.h"
 #include "relay/worker_sessions.h"
 #include "version.h"
 
@@ -158,71 +158,6 @@ void actions_count(const struct actions *a)
 }
 
 /* --- sessions --- */
-
-static struct json_object *flow_json(const struct flow_view *f, const char *direction)
-{
-	struct json_object *o = json_object_new_object();
-
-	json_add_text(o, "direction", direction);
-	json_add_text(o, "carrier", carrier_names[f->carrier]);
-	json_add_text(o, "phase", flow_phase_names[f->phase]);
-	json_add_text(o, "reason", reason_names[f->reason]);
-	json_add_int(o, "bytes", f->copied + f->spliced + f->kernel);
-	json_add_int(o, "kernel_bytes", f->kernel);
-	json_add_int(o, "datagrams", f->datagrams);
-	json_add_int(o, "handovers", f->handovers);
-	json_add_int(o, "backlog_max", f->backlog_max);
-	json_add_bool(o, "eof", f->eof);
-	return o;
-}
-
-static struct json_object *shaped_json(uint8_t shaped)
-{
-	struct json_object *list = json_object_new_array();
-
-	if (shaped & SHAPED_MSS)
-		json_append(list, json_object_new_string("mss"));
-	if (shaped & SHAPED_TIMESTAMPS)
-		json_append(list, json_object_new_string("timestamps"));
-	if (shaped & SHAPED_ECN)
-		json_append(list, json_object_new_string("ecn"));
-	return list;
-}
-
-static struct json_object *session_json(const struct session_view *v)
-{
-	static const char *const states[SESSION_STATES] = {
-		[SESSION_HEADER] = "header", [SESSION_CONNECTING] = "connecting",
-		[SESSION_OPEN] = "open",     [SESSION_PARTING] = "parting",
-		[SESSION_DEAD] = "dead",
-	};
-	const struct forward_conf *fc = v->forward->conf;
-	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
-	const struct sockaddr *to = (const struct sockaddr *)&v->upstream.ss;
-	socklen_t to_len = v->upstream.len;
-	char text[ADDR_STRLEN];
-
-	json_add_int(o, "id", v->id);
-	json_add_text(o, "forward", forward_name(fc));
-	json_add_text(o, "protocol", protocol_name(fc->listen.udp));
-	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
-	if (v->via.sa.sa_family != AF_UNSPEC)
-		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
-	/* where it leads to, or tries to; before a server has been chosen, all of them */
-	json_add_text(o, "upstream",
-		      to_len ? addr_format(to, to_len, text, sizeof(text)) : fc->upstream.text);
-	json_add_int(o, "worker", v->worker);
-	json_add_text(o, "state", states[v->state]);
-	json_add_int(o, "age_ms", v->age_ms);
-	json_add_text(o, "not_grafted", v->not_grafted);
-	json_add(o, "shaped", shaped_json(v->shaped));
-	json_add_text(o, "standby", v->standby);
-	json_add_text(o, "server_name", v->server_name);
-	json_append(flows, flow_json(&v->flows[CLIENT], "client-to-upstream"));
-	json_append(flows, flow_json(&v->flows[UPSTREAM], "upstream-to-client"));
-	json_add(o, "flows", flows);
-	return o;
-}
 
 /* The answer is made by stream_sessions(), unless there is an error. */
 static struct json_object *do_sessions(struct round *r)

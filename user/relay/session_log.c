@@ -29,7 +29,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 
 #define GATHER_MS 100
 #define SLICE_MS 100     /* between two looks at whether the daemon ends */
@@ -77,70 +77,6 @@ struct session_log {
 	char last_error[ERROR_LEN];
 };
 
-/* --- a line --- */
-
-static uint64_t delivered(const struct flow_view *f)
-{
-	return f->copied + f->spliced + f->kernel;
-}
-
-static struct json_object *flow_json(const struct flow_view *f, const char *direction)
-{
-	struct json_object *o = json_object_new_object();
-
-	json_add_text(o, "direction", direction);
-	json_add_text(o, "carrier", carrier_names[f->carrier]);
-	json_add_text(o, "reason", reason_names[f->reason]);
-	json_add_int(o, "handovers", f->handovers);
-	json_add_int(o, "copy_bytes", f->copied);
-	json_add_int(o, "splice_bytes", f->spliced);
-	json_add_int(o, "kernel_bytes", f->kernel);
-	json_add_int(o, "datagrams", f->datagrams);
-	return o;
-}
-
-/* What is not known is null. */
-static struct json_object *ended_json(const struct session_view *v, unsigned int end)
-{
-	struct json_object *o = json_object_new_object(), *flows = json_object_new_array();
-	const struct sockaddr *to = (const struct sockaddr *)&v->upstream.ss;
-	socklen_t to_len = v->upstream.len;
-	uint64_t now = clock_real_ms();
-	char text[ADDR_STRLEN];
-
-	json_add_text(o, "time", log_time(now, text));
-	json_add_text(o, "start", log_time(now - v->age_ms, text));
-	json_add_null(o, "id");
-	if (v->id)
-		json_add_int(o, "id", v->id);
-	json_add_text(o, "forward", forward_name(v->forward->conf));
-	json_add_text(o, "protocol", protocol_name(v->forward->conf->listen.udp));
-	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
-	if (v->via.sa.sa_family != AF_UNSPEC)
-		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
-	if (v->server_name[0])
-		json_add_text(o, "server_name", v->server_name);
-	json_add_null(o, "upstream");
-	if (to_len)
-		json_add_text(o, "upstream", addr_format(to, to_len, text, sizeof(text)));
-	json_add_text(o, "end",
-		      end == SESSION_FINISHED ? "finished" :
-		      end == SESSION_MOVED    ? "moved" :
-						cause_name(end));
-	json_add_int(o, "duration_ms", v->age_ms);
-	json_add_null(o, "connect_ms");
-	if (v->connect_ms)
-		json_add_int(o, "connect_ms", v->connect_ms - 1);
-	json_add_int(o, "bytes_to_upstream", delivered(&v->flows[CLIENT]));
-	json_add_int(o, "bytes_to_client", delivered(&v->flows[UPSTREAM]));
-	if (v->connect_ms) {
-		json_append(flows, flow_json(&v->flows[CLIENT], "client-to-upstream"));
-		json_append(flows, flow_json(&v->flows[UPSTREAM], "upstream-to-client"));
-	}
-	json_add(o, "flows", flows);
-	return o;
-}
-
 /* --- the queue --- */
 
 /* Queue TEXT, or count it as lost; NULL: there was no memory for it. */
@@ -173,7 +109,7 @@ static void add(struct session_log *l, const char *text, size_t len)
 
 void session_log_ended(struct session_log *l, const struct session_view *v, unsigned int end)
 {
-	struct json_object *o = ended_json(v, end);
+	struct json_object *o = session_ended_json(v, end);
 	size_t len;
 	const char *text = json_line(o, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
 
@@ -186,8 +122,8 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 	const struct shared *shared = w->shared;
 	struct forward_stats *fs = forward_stats(v->forward, w->index);
 	/* no byte came, and it was not for want of a server */
-	bool empty = end != SESSION_MOVED && !delivered(&v->flows[CLIENT]) &&
-		     !delivered(&v->flows[UPSTREAM]) &&
+	bool empty = end != SESSION_MOVED && !flow_view_bytes(&v->flows[CLIENT]) &&
+		     !flow_view_bytes(&v->flows[UPSTREAM]) &&
 		     (v->connect_ms || end == CAUSE_CLIENT_RESET || end == SESSION_FINISHED);
 
 	if (shared->session_log && (!empty || shared->config->session_log_empty))

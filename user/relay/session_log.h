@@ -42,9 +42,7 @@ void session_log_reopen(struct session_log *l);
 /* ERR: why it is not open anew, or "". */
 void session_log_not_reopened(struct session_log *l, char *err, size_t errlen);
 
-/* Log that the session V ends because of END: a cause, or SESSION_FINISHED, or SESSION_MOVED. */
-#define SESSION_FINISHED CAUSES    /* both flows came to their end */
-#define SESSION_MOVED (CAUSES + 1) /* another relay goes on with it */
+/* Log that the session V ends because of END, as of session_view.h. */
 void session_log_ended(struct session_log *l, const struct session_view *v, unsigned int end);
 /* The same of a session of W, if there is a log that has such; and count it. */
 void session_ended(struct worker *w, const struct session_view *v, unsigned int end);

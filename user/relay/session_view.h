@@ -22,6 +22,15 @@ struct flow_view {
 	uint64_t backlog_max;
 };
 
+static inline uint64_t flow_view_bytes(const struct flow_view *f)
+{
+	return f->copied + f->spliced + f->kernel;
+}
+
+/* How a session has ended, if not by a cause. */
+#define SESSION_FINISHED CAUSES    /* both flows came to their end */
+#define SESSION_MOVED (CAUSES + 1) /* another relay goes on with it */
+
 struct session_view {
 	uint64_t id, age_ms;
 	const struct forward *forward; /* lives as long as S */
