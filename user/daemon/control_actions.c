@@ -21,6 +21,8 @@
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "config/config.h"
+#include "daemon/drain.h"
+#include "daemon/reload.h"
 #include "relay/names.h"
 #include "relay/session_json.h"
 #include "relay/session_log.h"
@@ -630,7 +632,7 @@ static struct json_object *drain(const struct round *r)
 	if (request_has(r->req, KEY_DEADLINE))
 		due = clock_ms() + r->req->values[KEY_DEADLINE].number;
 	log_keep_complaint(why, sizeof(why));
-	e = reload_drain(r->actions->reload, r->name, request_has(r->req, KEY_UNDO), due);
+	e = drain_forward(r->actions->reload, r->name, request_has(r->req, KEY_UNDO), due);
 	log_keep_complaint(NULL, 0);
 	code = e == -ENOENT ? ERROR_NO_SUCH_FORWARD : e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED;
 	return e ? request_error_json(code, "%s", why) : NULL;
@@ -663,7 +665,7 @@ static struct json_object *do_reload(struct round *r)
 	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->actions->reload);
 
 	if (!n)
-		return request_error_json(ERROR_FAILED, RELOAD_STOPPING);
+		return request_error_json(ERROR_FAILED, SERVICE_STOPPING);
 	json_add_int(r->answer, "number", n);
 	if (looks)
 		json_add(r->answer, "reload", reload_json(r->actions->reload));

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "daemon/control_requests.h"
-#include "daemon/reload.h"
+#include "daemon/service.h"
 #include "daemon/standby.h"
 #include "probe/probe.h"
 

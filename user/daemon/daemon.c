@@ -39,6 +39,7 @@
 #include "daemon/check.h"
 #include "daemon/control_actions.h"
 #include "daemon/reload.h"
+#include "daemon/service.h"
 #include "daemon/netlink_watch.h"
 #include "daemon/standby.h"
 #include "datapath/policy.h"
@@ -499,7 +500,7 @@ static int begin(struct daemon *d)
 	}
 	if (!r && d->shared.session_log)
 		r = session_log_start(d->shared.session_log);
-	r = r ?: reload_start(&d->reload);
+	r = r ?: service_start(&d->reload);
 	if (!r && d->control)
 		r = control_start(d->control, actions_run, actions_stream, &d->actions);
 	if (!r && d->metrics)
@@ -588,7 +589,8 @@ static void after_batch(void *arg)
 static int open_loops(struct daemon *d)
 {
 	sigset_t set = taken_set();
-	int e = reload_open(&d->reload), r = loop_open(&d->loop, after_batch, d) ?: e;
+	int e = service_open(&d->reload, reload_after_batch),
+	    r = loop_open(&d->loop, after_batch, d) ?: e;
 
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
 		signal(ignored[i], SIG_IGN);
@@ -623,7 +625,7 @@ static void end(struct daemon *d)
 
 	d->ended_ms = clock_ms();
 	timer_cancel(&d->ready);
-	reload_stop(&d->reload);
+	service_stop(&d->reload);
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
 	if (!threads_ended(ts))
@@ -640,7 +642,7 @@ static void end(struct daemon *d)
 	checks_close(d->shared.checks);
 	if (d->shared.grafts)
 		standby_close(&d->standby);
-	reload_close(&d->reload);
+	service_close(&d->reload);
 	clients_close(&d->shared.clients);
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))

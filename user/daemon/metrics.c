@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/reload.h"
 #include "relay/session_log.h"
 #include "version.h"
 

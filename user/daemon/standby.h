@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "daemon/control_socket.h"
-#include "daemon/reload.h"
+#include "daemon/service.h"
 #include "datapath/route.h"
 
 /*

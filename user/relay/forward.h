@@ -84,7 +84,7 @@ struct forward {
 					* it; NULL: it is removed.  Written without the lock, by the
 					* thread that reloads alone */
 	enum forward_state state; /* the rest is guarded by forwards->lock */
-	bool draining;            /* its sockets are closed, see reload_drain() */
+	bool draining;            /* its sockets are closed, see drain_forward() */
 	struct forward *next;
 };
 

@@ -45,7 +45,7 @@ struct listening {
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
 	struct listening *next;
-	struct listening *in_bucket; /* the next one in a bucket of a plan, see reload.c */
+	struct listening *in_bucket; /* the next one in a bucket of a plan, see change.c */
 	unsigned int n_workers;
 	struct listener at[];
 };

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: a change is planned first, which may fail and which nobody notices, and
+ * then made, which cannot fail.
+ *
+ *   plan     new forwards are made; each address that some forward wants keeps its sockets, or gets
+ *            new ones from the privileged process
+ *   change   each worker, on its own thread: what it accepts at an address belongs to the forward
+ *            that has the address now; new sockets are accepted from; others are closed, after
+ *            what waits in their backlogs has been accepted
+ *
+ * A forward with nothing changed stays as it is.  If something has changed, a new struct forward of
+ * the same name replaces it, and sessions go on with what they began with.
+ *
+ * The start is the same change, of nothing.  A drain is a smaller change: one forward's addresses
+ * are closed, or opened.
+ *
+ * All of this runs on the thread that reloads, or at the start on the main thread; but for
+ * change_worker(), which runs on each worker's.
+ */
+#include "daemon/change.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "config/option.h"
+#include "relay/balance.h"
+#include "relay/health_check.h"
+
+#define BUCKETS 16384 /* about as many forwards as a file has room for */
+
+int change_no_memory(void)
+{
+	return log_complain(-ENOMEM, "out of memory: is there a limit, such as MemoryMax= of the "
+				     "unit?");
+}
+
+/* --- plan: addresses --- */
+
+static struct listening **change_bucket(const struct change *ch, const struct addr *a)
+{
+	return &ch->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
+}
+
+/* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
+static struct listening *change_find_address(const struct change *ch, const struct forward *f,
+					     const struct addr *a, bool udp)
+{
+	struct listening *found = NULL;
+
+	for (struct listening *l = *change_bucket(ch, a); l; l = l->in_bucket) {
+		if (l->udp != udp || !addr_equal(&l->asked, a))
+			continue;
+		if (l->forward == f)
+			return l;
+		found = l;
+	}
+	return found;
+}
+
+/* Do culvert's own sockets listen on A's port? */
+static bool change_is_hindered(const struct reload *sv, const struct addr *a, bool udp)
+{
+	for (const struct listening *l = sv->listening; l; l = l->next)
+		if (addr_is_inet(a) && l->udp == udp && l->addr.ss.ss_family == a->ss.ss_family &&
+		    addr_port(&l->addr) == addr_port(a))
+			return true;
+	for (const struct forward *f = sv->forwards.first; f && udp; f = f->next)
+		if (atomic_load(&f->old_sockets))
+			return true;
+	return false;
+}
+
+int change_open_address(struct change *ch, struct forward *f, const struct addr *a,
+			struct listening **ret)
+{
+	const struct listening_maker root = { listener_sockets, NULL };
+	const struct listening_maker other = { privileged_listen, ch->service->privileged };
+	int e = listening_open(ch->config == ch->service->start ? &root : &other, f, a,
+			       change_is_hindered(ch->service, a, f->conf->listen.udp),
+			       ch->service->start->workers, ret);
+
+	if (e)
+		return e;
+	(*ret)->next = ch->opened;
+	ch->opened = *ret;
+	return 0;
+}
+
+/* Address A of F, which FC describes and which replaces BEFORE, if any. */
+static int change_plan_address(struct change *ch, struct forward *f, struct forward_conf *fc,
+			       const struct forward *before, struct addr *a)
+{
+	struct listening *l = change_find_address(ch, before, a, fc->listen.udp);
+	int e = 0;
+
+	if (l && l->forward->conf->transparent != fc->transparent && !l->given)
+		return log_complain(-EINVAL,
+				    "forward %s: transparent: cannot change while its "
+				    "sockets listen: `culvert drain` it first, or restart culvert",
+				    forward_name(fc));
+	if (l && !l->becomes)
+		l->becomes = f;
+	else
+		e = change_open_address(ch, f, a, &l);
+	if (!e)
+		listening_adopt(l, &fc->listen, a);
+	return e;
+}
+
+/* --- plan: forwards --- */
+
+/* Forward number I of the configuration, with its addresses. */
+static int change_plan_forward(struct change *ch, size_t i)
+{
+	struct forward_conf *fc = &ch->config->forwards[i];
+	struct forward *before = forwards_find(&ch->service->forwards, forward_name(fc));
+	bool same = before && options_same_own(before->conf, fc);
+	const struct forward *of = fc->sni ? ch->forwards[fc->of] : NULL;
+	struct forward *f = same ? before : forward_new(fc, ch->config, ch->next, before, of);
+	int e = 0;
+
+	ch->forwards[i] = f;
+	if (!f)
+		return change_no_memory();
+	ch->result.kept += same;
+	ch->result.changed += before && !same;
+	ch->result.added += !before;
+	if (before)
+		before->becomes = f;
+	if (!same && forward_needs_privileges(fc))
+		e = marked_sockets_open(&ch->service->keeper, fc, &f->stock);
+	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
+		e = change_plan_address(ch, f, fc, before, &fc->listen.addrs[j]);
+	/* last: from then on the main thread reads the addresses to listen at */
+	if (!e && !same)
+		servers_add_names(&f->servers, ch->service->shared->names);
+	return e;
+}
+
+static int change_plan(struct change *ch)
+{
+	int e = 0;
+
+	ch->buckets = calloc(BUCKETS, sizeof(struct listening *));
+	ch->forwards = calloc(ch->config->n_forwards, sizeof(struct forward *));
+	if (!ch->buckets || !ch->forwards)
+		return change_no_memory();
+	for (struct listening *l = ch->service->listening; l; l = l->next) {
+		struct listening **bucket = change_bucket(ch, &l->asked);
+
+		l->in_bucket = *bucket;
+		*bucket = l;
+		l->becomes = NULL;
+	}
+	for (struct forward *f = ch->service->forwards.first; f; f = f->next)
+		f->becomes = NULL;
+	for (size_t i = 0; !e && i < ch->config->n_forwards; i++)
+		e = change_plan_forward(ch, i);
+	return e;
+}
+
+/* Nothing has changed. */
+static void change_give_up(struct change *ch)
+{
+	listening_close_all(ch->opened);
+	for (size_t i = 0; ch->forwards && i < ch->config->n_forwards; i++)
+		if (ch->forwards[i] && ch->forwards[i]->from == ch->next)
+			forward_free(ch->forwards[i]);
+}
+
+/* --- change --- */
+
+static void change_worker(struct worker *w, const void *arg)
+{
+	const struct change *ch = arg;
+
+	for (struct listening *l = ch->service->listening; l; l = l->next) {
+		struct listener *ls = &l->at[w->index];
+
+		if (l->becomes)
+			listener_becomes(ls, l->becomes);
+		else
+			listener_end(ls);
+	}
+	for (struct listening *l = ch->opened; l; l = l->next)
+		listener_start(l, w);
+}
+
+void change_addresses(struct change *ch)
+{
+	struct listening **at = &ch->service->listening;
+
+	threads_call(&ch->service->threads, change_worker, ch);
+	while (*at) {
+		struct listening *l = *at;
+
+		if (!l->becomes) {
+			*at = l->next;
+			listening_close(l);
+			continue;
+		}
+		if (l->forward != l->becomes)
+			listening_set_options(l, l->becomes->conf);
+		l->forward = l->becomes;
+		at = &l->next;
+	}
+	*at = ch->opened;
+}
+
+/* F, which is active, is replaced or removed. */
+static void change_retire(struct change *ch, struct forward *f)
+{
+	uint64_t timeout = f->conf->drain_timeout_ms, due = clock_ms() + timeout;
+
+	f->state = f->becomes ? FORWARD_REPLACED : FORWARD_REMOVED;
+	ch->result.removed += !f->becomes;
+	if (!f->becomes)
+		forward_set_names(f, NULL, 0);
+	/* an earlier deadline that an operator has set stays */
+	if (!f->becomes && timeout && due < f->totals->due_ms)
+		f->totals->due_ms = due;
+}
+
+static void change_list(struct change *ch)
+{
+	struct forward *gone = NULL, **at = &gone, *next;
+	struct forwards *all = &ch->service->forwards;
+
+	for (struct forward *f = all->first; f; f = next) {
+		next = f->next;
+		if (f->becomes == f)
+			continue;
+		if (f->state == FORWARD_ACTIVE)
+			change_retire(ch, f);
+		*at = f;
+		at = &f->next;
+	}
+	*at = NULL;
+	at = &all->first;
+	for (size_t i = 0; i < ch->config->n_forwards; i++) {
+		struct forward *f = ch->forwards[i];
+
+		if (f->conf->hellos || f->totals->names)
+			forward_set_names(f, ch->forwards, ch->config->n_forwards);
+		f->totals->due_ms = NEVER;
+		f->draining = false;
+		*at = f;
+		at = &f->next;
+	}
+	*at = gone;
+}
+
+/* The lock is held for all of it, so that a look finds it done in full, or not at all. */
+static void change_put_in_force(struct change *ch)
+{
+	struct reload *sv = ch->service;
+
+	pthread_mutex_lock(&sv->forwards.lock);
+	change_addresses(ch);
+	change_list(ch);
+	pthread_mutex_unlock(&sv->forwards.lock);
+	checks_wake(sv->shared->checks);
+	sv->in_force = true;
+	log_set_level(ch->config->log_level);
+	atomic_store(&sv->shared->grace_ms, ch->config->grace_ms);
+	for (size_t i = 0; i < ch->config->n_forwards; i++) {
+		if (ch->forwards[i]->from == ch->next)
+			forward_warn(ch->forwards[i]->conf);
+	}
+}
+
+int change_forwards(struct change *ch, int e)
+{
+	e = e ?: change_plan(ch);
+	if (e)
+		change_give_up(ch);
+	else
+		change_put_in_force(ch);
+	free(ch->forwards);
+	free(ch->buckets);
+	config_version_drop(ch->next);
+	return e;
+}

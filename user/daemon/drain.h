@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include "daemon/service.h"
+
+/*
+ * `culvert drain` closes one forward's sockets, or opens them again.  Sessions of forwards that
+ * drain, or that a reload has removed, are reset when their time is over.
+ */
+
+/* Why nothing changes after service_stop(). */
+#define SERVICE_STOPPING "culvert is stopping, and its forwards change no more"
+
+/*
+ * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS, which
+ * may be NEVER; or (UNDO) take sessions again.  By a control thread, which waits for the thread that
+ * reloads.  -ENOENT: there is none; -EBUSY: a reload is under way; -ESHUTDOWN: culvert is stopping;
+ * or another -errno; all after a complaint.
+ */
+int drain_forward(struct reload *sv, const char *name, bool undo, uint64_t due_ms);
+
+/*
+ * On the thread that reloads: reset the sessions whose time is over, and free forwards that are gone.
+ * Returns the time of the next deadline; NEVER: there is none.
+ */
+uint64_t drain_look(struct reload *sv);

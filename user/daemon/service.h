@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/loop.h"
+#include "daemon/privileged.h"
+#include "relay/forward.h"
+#include "relay/listener.h"
+#include "relay/marked_sockets.h"
+#include "relay/threads.h"
+
+/*
+ * What culvert runs: workers, forwards, the addresses that these listen at, the privileged process;
+ * and the thread that reloads, which alone makes changes of all that (reload.h, drain.h).
+ */
+
+struct reload_result {
+	unsigned int added, changed, removed, kept; /* forwards */
+	char error[1024];                           /* why nothing has changed; "": it has */
+};
+
+struct reload {
+	/* set by the caller */
+	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
+	char **argv;
+	struct config *start; /* what only a new start can change is as it says */
+	struct shared *shared;
+	struct privileged *privileged; /* NULL: there is none */
+	struct socket_keeper keeper;   /* asks it, see marked_sockets.h */
+	struct threads threads;
+
+	/*
+	 * The thread that reloads, which may wait for another process.  It may go through the lists
+	 * of forwards and addresses without a lock; to change them takes forwards.lock.
+	 */
+	pthread_t thread;
+	struct loop loop;
+	struct timer due; /* of a deadline, see drain.h */
+	struct forwards forwards;
+	struct listening *listening; /* list of all addresses */
+	bool in_force;               /* the file that was read last is */
+	bool started;
+
+	pthread_mutex_t lock; /* of what follows */
+	bool stop;
+	uint64_t asked, finished; /* reloads, since the start */
+	struct reload_result last;
+};
+
+/*
+ * Begin with no forwards; AFTER_BATCH(SV) is called after each batch of events of the thread.
+ * -errno; call service_close() in any case.
+ */
+int service_open(struct reload *sv, void (*after_batch)(void *sv));
+/* Start the thread.  -errno. */
+int service_start(struct reload *sv);
+/*
+ * End the thread, before the workers end: nothing changes afterwards.  A change that is under way
+ * is waited for.  A thread that was never started is fine.
+ */
+void service_stop(struct reload *sv);
+/* When nobody asks any more, and no worker runs: forwards and addresses are closed, too. */
+void service_close(struct reload *sv);
