@@ -38,6 +38,7 @@
 #include "daemon/metrics.h"
 #include "daemon/check.h"
 #include "daemon/control_actions.h"
+#include "daemon/control_status.h"
 #include "daemon/reload.h"
 #include "daemon/service.h"
 #include "daemon/netlink_watch.h"
@@ -191,7 +192,7 @@ static int limit_descriptors(struct daemon *d)
 static void count_descriptors(const struct daemon *d)
 {
 	unsigned long limit = d->actions.descriptors_max;
-	unsigned long used = actions_descriptors(&d->actions) + 1; /* that of the directory */
+	unsigned long used = status_descriptors(&d->actions) + 1; /* that of the directory */
 	unsigned long sessions = limit > used ? (limit - used) / SOCKETS_EACH : 0;
 
 	if (sessions < d->config.max_sessions)

@@ -8,7 +8,7 @@
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
  * those that live, a scrape asks each worker to do the same between two batches of events
- * (actions_count()).  If one does not answer in time, its sessions are counted by the next scrape:
+ * (round_update_counters()).  If one does not answer in time, its sessions are counted by the next scrape:
  * such a counter is late, but never wrong, and never goes down.
  *
  * Two tables make the text.  Series are bounded by the configuration: no label is a client's
@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/control_status.h"
 #include "daemon/reload.h"
 #include "relay/session_log.h"
 #include "version.h"
@@ -102,7 +103,7 @@ static void __attribute__((sentinel)) add(struct scrape *s, const char *suffix, 
 
 static double sum_forward(const struct scrape *s, size_t at)
 {
-	return (double)actions_sum_forward(s->forward, at);
+	return (double)forward_sum(s->forward, at);
 }
 
 static void add_live(struct scrape *s)
@@ -193,7 +194,9 @@ static void add_servers(struct scrape *s)
 static void add_errors(struct scrape *s)
 {
 	for (unsigned int c = 0; c < CAUSES; c++)
-		add(s, "", (double)actions_sum(s->actions, offsetof(struct stats, errors[c])),
+		add(s, "",
+		    (double)threads_sum(&s->actions->reload->threads,
+					offsetof(struct stats, errors[c])),
 		    "cause", cause_name(c), END);
 }
 
@@ -201,7 +204,7 @@ static void add_handovers(struct scrape *s)
 {
 	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
-		double n = (double)actions_sum(s->actions,
+		double n = (double)threads_sum(&s->actions->reload->threads,
 					       offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
@@ -364,7 +367,7 @@ static void add_rest(struct scrape *s)
 		{ "process_start_time_seconds", "gauge", "When the daemon has begun, since 1970.",
 		  .value = (double)a->began_ms / 1000 },
 		{ "process_open_fds", "gauge", "Descriptors that are open.",
-		  .value = actions_descriptors(a) },
+		  .value = status_descriptors(a) },
 		{ "process_max_fds", "gauge", "Descriptors that may be open.",
 		  .value = (double)a->descriptors_max },
 	};
@@ -382,7 +385,7 @@ static char *make_page(const struct actions *a)
 	if (!s.out)
 		return NULL;
 	pthread_mutex_lock(&a->reload->forwards.lock);
-	actions_count(a); /* for one scrape at a time */
+	round_update_counters(a); /* for one scrape at a time */
 	add_sessions(&s);
 	add_rest(&s);
 	pthread_mutex_unlock(&a->reload->forwards.lock);

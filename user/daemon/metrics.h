@@ -3,7 +3,7 @@
 
 #include <stdbool.h>
 
-#include "daemon/control_actions.h"
+#include "daemon/control_round.h"
 #include "daemon/control_socket.h"
 
 /* Metrics for Prometheus: GET /metrics.  docs/operations.md has the list of them. */

@@ -292,3 +292,12 @@ const char *forward_state_name(const struct forward *f)
 
 	return f->state == FORWARD_ACTIVE && f->draining ? "draining" : names[f->state];
 }
+
+uint64_t forward_sum(const struct forward *f, size_t at)
+{
+	uint64_t n = 0;
+
+	for (unsigned int w = 0; w < f->totals->n_workers; w++)
+		n += count_get((counter *)((char *)&f->totals->stats[w] + at));
+	return n;
+}

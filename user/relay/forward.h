@@ -145,5 +145,8 @@ static inline struct forward_stats *forward_stats(const struct forward *f, unsig
 	return &f->totals->stats[worker];
 }
 
+/* The sum over all workers of the counter at AT bytes in the struct forward_stats of F. */
+uint64_t forward_sum(const struct forward *f, size_t at);
+
 /* "active", "draining", "replaced", "removed". */
 const char *forward_state_name(const struct forward *f);

@@ -179,6 +179,15 @@ void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *a
 	}
 }
 
+uint64_t threads_sum(const struct threads *ts, size_t at)
+{
+	uint64_t n = 0;
+
+	for (unsigned int w = 0; w < ts->n; w++)
+		n += count_get((counter *)((char *)&ts->workers[w].stats + at));
+	return n;
+}
+
 /* --- stopping --- */
 
 static void on_grace_over(struct timer *timer)

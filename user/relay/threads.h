@@ -24,6 +24,8 @@ int threads_start(struct threads *ts);
  */
 void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *arg),
 		  const void *arg);
+/* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
+uint64_t threads_sum(const struct threads *ts, size_t at);
 /* Each worker looks at its grafted sessions soon: these may have ended, or are to leave. */
 void threads_tell_of_grafts(struct threads *ts);
 /*

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <dirent.h>
+#include <json-c/json.h>
+#include <stdint.h>
+
+#include "daemon/control_requests.h"
+#include "daemon/service.h"
+#include "daemon/standby.h"
+#include "probe/probe.h"
+#include "relay/session_view.h"
+
+/* All that requests of the control socket, and metrics, are about. */
+struct actions {
+	struct reload *reload; /* has the forwards and the workers */
+	const struct probe_start *probe;
+	struct standby *standby; /* NULL: nothing is grafted */
+	uint64_t started_ms;     /* CLOCK_MONOTONIC */
+	uint64_t began_ms;       /* the same of CLOCK_REALTIME */
+	uint64_t descriptors_max;
+	DIR *descriptors; /* /proc/self/fd, opened before seccomp forbids that; NULL: there is no /proc */
+};
+
+#define ROUND_TIMEOUT_MS 2000 /* for all workers together */
+
+/*
+ * A request, and what all workers have found for it, each in its turn.  The lock of forwards is
+ * held, so no forward that a session points to is freed.
+ */
+struct round {
+	const struct actions *actions;
+	const struct request *req;
+	struct json_object *answer; /* what was done and seen; the caller's */
+	const char *name;           /* of a forward, in the request; NULL: none is given */
+	struct forward *named;      /* that forward: the active one, if there is one */
+	struct shared *shared;
+	const struct server *server; /* NULL: the request is not about one */
+	struct worker *worker;       /* whose turn it is */
+	unsigned int silent;         /* workers that have not answered */
+	unsigned int n;              /* sessions that were reset, or flows that move */
+	struct session_view *views;  /* owned; of sessions that the filter matches */
+	size_t n_views, room;        /* no room: only sums are wanted */
+	unsigned int piece, pieces;  /* views are of the sessions whose number has the rest PIECE */
+	bool deaf[WORKERS_MAX];      /* workers that have not answered, and are asked no more */
+	uint64_t flows[CARRIERS];
+	uint64_t pipes, pipes_idle, buffers;
+};
+
+/* Call FN(R) on the thread of each worker; one that has ended has no sessions. */
+void round_ask(struct round *r, void (*fn)(void *round));
+/* On the threads of workers: add flows, by carrier, pipes and buffers to R. */
+void round_count(void *round);
+/* Has F the name in the request, if there is one in it? */
+bool round_names(const struct round *r, const struct forward *f);
+/* A session_choice_fn, on the thread of a worker: is the request about the session V? */
+bool round_means(const void *round, const struct session_view *v);
+
+/*
+ * Let each worker add what the kernel has carried for live sessions to its counters; one that does
+ * not answer in time does not.  Under the lock of forwards.
+ */
+void round_update_counters(const struct actions *a);
