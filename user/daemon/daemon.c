@@ -1,60 +1,42 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: what needs root comes first, in the order of the table `steps`; the last
- * step gives root up for good.  Only then do the threads start, since capabilities are each
- * thread's own: one for each worker, one for the session log, one that reloads, a few each for the
- * control socket and metrics.  When all threads run, the seccomp filter is loaded for all of them.
+ * Theory of operation: daemon_start() does all that needs root, and gives root up for good.  Only
+ * then do the threads start, since capabilities are each thread's own: one for each worker, one for
+ * the session log, one that reloads, a few each for the control socket and metrics.  When all
+ * threads run, the seccomp filter is loaded for all of them.
  *
- * The main thread's event loop takes signals from a signalfd(2), looks up names, checks servers,
- * fills the stocks of sockets, and tells systemd's watchdog.
+ * All of this file runs on the main thread, whose event loop takes signals from a signalfd(2), looks
+ * up names, checks servers, fills the stocks of sockets, and tells systemd's watchdog.
  */
 #include "daemon/daemon.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
-#include "base/loop.h"
-#include "base/minmax.h"
-#include "base/sandbox.h"
 #include "base/syscalls_allowed.h"
 #include "config/read.h"
 #include "daemon/adopt.h"
-#include "daemon/control_socket.h"
-#include "daemon/metrics.h"
 #include "daemon/check.h"
 #include "daemon/control_actions.h"
 #include "daemon/control_status.h"
+#include "daemon/daemon_start.h"
+#include "daemon/metrics.h"
 #include "daemon/reload.h"
-#include "daemon/service.h"
-#include "daemon/netlink_watch.h"
-#include "daemon/standby.h"
-#include "datapath/policy.h"
-#include "datapath/buffer_pool.h"
-#include "datapath/icmp.h"
-#include "probe/probe.h"
-#include "relay/udp_upstream.h"
-#include "relay/upstream_socket.h"
 #include "relay/health_check.h"
-#include "relay/listener.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
-#include "relay/marked_sockets.h"
-#include "relay/threads.h"
 
 SYSCALLS_ALLOWED(
 	SYSCALL(read), /* signalfd(2) */
@@ -69,31 +51,6 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_NOTIFY, getuid), SYSCALL_IF(PART_NOTIFY, geteuid),
 	SYSCALL_IF(PART_NOTIFY, getgid), SYSCALL_IF(PART_NOTIFY, getegid));
 
-struct daemon {
-	struct config config;
-	struct account account;
-	struct probe_start probe;
-	struct shared shared; /* the kernel path, grafts, names, checks, session log */
-	struct reload reload; /* forwards, workers, the privileged process */
-	struct control *control;
-	struct control *metrics; /* NULL: none */
-	struct actions actions;
-	char err[1024]; /* the complaint of a step of the start */
-
-	/* the main thread */
-	struct loop loop;
-	struct netlink_watch routes;
-	struct standby standby; /* where something is grafted */
-	struct source signals;
-	struct timer look; /* for the watchdog; at the end, whether the workers have ended */
-	uint64_t look_ms;  /* between two looks; 0: nobody wants to know */
-	int sig;           /* that ends culvert; 0: none has come */
-	uint64_t ended_ms; /* when the end began; 0: it has not */
-	struct source tried;
-	struct timer ready; /* when nobody waits for that any longer; not set: nobody does */
-	int code;           /* why culvert ends though it could start; 0: it does not */
-};
-
 /*
  * Open /dev/null as 0, 1 and 2 where they are missing: they would become a socket or a map, and the
  * log would write into it.
@@ -105,274 +62,6 @@ static int reserve_streams(void)
 			return log_complain(-EBADF, "/dev/null cannot be opened: %s",
 					    strerror(errno));
 	return 0;
-}
-
-/* --- signals --- */
-
-static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };
-/* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
-static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
-
-static sigset_t taken_set(void)
-{
-	sigset_t set;
-
-	sigemptyset(&set);
-	for (size_t i = 0; i < sizeof(taken) / sizeof(taken[0]); i++)
-		sigaddset(&set, taken[i]);
-	return set;
-}
-
-/* --- the steps of the start: each returns -errno or an exit code, after a complaint --- */
-
-/* This may take long: until it is done signals end the process at once. */
-static int find_listeners(struct daemon *d)
-{
-	int r = names_find_listeners(&d->config, false);
-	sigset_t set = taken_set();
-
-	if (r)
-		return config_exit_code(r);
-	pthread_sigmask(SIG_BLOCK, &set, NULL);
-	return 0;
-}
-
-static int find_account(struct daemon *d)
-{
-	int r = account_find(d->config.user, &d->account);
-
-	if (!r && !d->account.uid)
-		log_warning("root without capabilities has nothing to give up: culvert stays root");
-	return r;
-}
-
-/*
- * Start the process if the configuration needs it, or may need it after a reload; or if packet
- * programs need it.
- */
-static int start_privileged(struct daemon *d)
-{
-	struct clsact *clsact = d->shared.grafts ? grafts_clsact(d->shared.grafts) : NULL;
-	const struct config *c = &d->config;
-	struct reload *l = &d->reload;
-	bool needed = c->file || clsact;
-	int r;
-
-	for (size_t i = 0; i < c->n_forwards; i++)
-		needed = needed || forward_needs_privileges(&c->forwards[i]);
-	if (!needed || !c->privileged_process)
-		return 0;
-	r = privileged_start(c, l->argc, l->argv, clsact, &l->privileged);
-	if (r)
-		return r;
-	log_info("the privileged process is %d", (int)l->privileged->pid);
-	socket_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
-	return 0;
-}
-
-/*
- * Raise the limit as far as the configuration needs.  Pipes, without which a flow is copied, leave
- * descriptors for sockets, without which there is no session: where there are hardly enough for all
- * sockets, pipes get a quarter.
- */
-static int limit_descriptors(struct daemon *d)
-{
-	struct needs needs = check_needs(&d->config);
-	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
-	unsigned long rest = limit > needs.sockets ? limit - needs.sockets : 0;
-
-	pool_limit_pipes((unsigned int)larger(limit / 4, rest) / 2);
-	if (limit < needs.descriptors)
-		log_warning(FEW_DESCRIPTORS, limit, d->config.max_sessions, needs.sockets,
-			    needs.descriptors);
-	return 0;
-}
-
-/* All that is not a session's is open: is there room for sessions? */
-static void count_descriptors(const struct daemon *d)
-{
-	unsigned long limit = d->actions.descriptors_max;
-	unsigned long used = status_descriptors(&d->actions) + 1; /* that of the directory */
-	unsigned long sessions = limit > used ? (limit - used) / SOCKETS_EACH : 0;
-
-	if (sessions < d->config.max_sessions)
-		log_warning("there are descriptors for %lu sessions, and not for the %u of "
-			    "max-sessions: more are refused (no-descriptor)",
-			    sessions, d->config.max_sessions);
-}
-
-static enum trial trial_of(const struct probe_start *p, enum engine engine)
-{
-	return p->runs ? TRIAL_RUNS : p->of[engine].usable ? TRIAL_PASSED : TRIAL_FAILED;
-}
-
-static void use_findings(struct daemon *d)
-{
-	policy_allow_splice(trial_of(&d->probe, ENGINE_SPLICE) == TRIAL_PASSED);
-	d->shared.sockmap_trial = trial_of(&d->probe, ENGINE_SOCKMAP);
-	d->shared.graft_trial = trial_of(&d->probe, ENGINE_GRAFT);
-}
-
-static int try_kernel(struct daemon *d)
-{
-	int r = adopt_open(&d->config, &d->account, &d->shared, &d->probe);
-
-	use_findings(d);
-	return r;
-}
-
-/* A reload may bring a name, and then it is too late to read resolv.conf. */
-static int open_names(struct daemon *d)
-{
-	d->shared.checks = checks_open(&d->loop, &d->reload.forwards);
-	if (!names_needed(&d->config) && !(d->config.file && d->reload.privileged))
-		return 0;
-	return names_open(&d->loop, &d->shared.names, d->err, sizeof(d->err));
-}
-
-/*
- * The default path may be out of reach, as without root, or on a file system that is read-only:
- * then culvert runs without a control socket.
- */
-static int open_control(struct daemon *d)
-{
-	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control);
-
-	if (!r || r == -EADDRINUSE || strcmp(d->config.control, CONFIG_CONTROL_DEFAULT) != 0)
-		return r;
-	log_warning("no `culvert sessions` and `status`: %s", d->err);
-	return 0;
-}
-
-static int open_forwards(struct daemon *d)
-{
-	int r;
-
-	policy_settle(d->config.settle_ms);
-	r = given_take(d->err, sizeof(d->err));
-	if (r)
-		return r;
-	r = reload_first(&d->reload);
-	if (r) /* the directory of a unix socket may come up after us */
-		return r == -EPERM ? r : EXIT_CODE_FAILURE;
-	return given_check(d->err, sizeof(d->err));
-}
-
-static int open_session_log(struct daemon *d)
-{
-	const struct config *c = &d->config;
-	char why[512] = "cannot be duplicated";
-
-	if (!c->session_log || !session_log_open(c->session_log, &d->account, c->max_sessions,
-						 &d->shared.session_log, why, sizeof(why)))
-		return 0;
-	return log_complain(EXIT_CODE_USAGE, "session log %s: %s", c->session_log, why);
-}
-
-static int open_metrics(struct daemon *d)
-{
-	const struct endpoint *at = &d->config.metrics;
-	int r;
-
-	if (!*at->text)
-		return 0;
-	/* of both [::] and 0.0.0.0 the former, for both families */
-	r = control_listen(&at->addrs[at->n_addrs - 1], at->n_addrs > 1, d->account.uid,
-			   d->account.gid, &d->metrics);
-	return r ? log_complain(EXIT_CODE_FAILURE, "metrics %s: %s", at->text, strerror(-r)) : 0;
-}
-
-/*
- * Another file of that name is kept: it may be a device, or a link of somebody else.  Ours stays
- * when culvert ends: to remove it would be root's.
- */
-static int make_pid_file(struct daemon *d)
-{
-	const char *path = d->config.pid_file;
-	struct stat st = { 0 };
-	int fd, r;
-
-	if (!path)
-		return 0;
-	fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0644);
-	r = fd < 0 || fstat(fd, &st) ? -errno : 0;
-	if (!r && (!S_ISREG(st.st_mode) || st.st_nlink != 1 || st.st_uid != geteuid()))
-		r = -EEXIST;
-	if (!r && (ftruncate(fd, 0) || dprintf(fd, "%ld\n", (long)getpid()) < 0))
-		r = -errno;
-	if (fd >= 0)
-		close(fd);
-	return r ? log_complain(r, "pid-file %s: %s", path, strerror(-r)) : 0;
-}
-
-/* Behind the forwards: these sockets would be in the way of their ports. */
-static int revive_grafts(struct daemon *d)
-{
-	struct grafts *gs = d->shared.grafts;
-	int r;
-
-	if (!gs)
-		return 0;
-	r = standby_open(&d->standby, &d->reload);
-	grafts_revive(gs, d->account.uid);
-	r = r ?: netlink_watch_open(&d->routes, &d->loop, &d->standby);
-	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
-}
-
-static int give_up_root(struct daemon *d)
-{
-	clients_init(&d->shared.clients);
-	upstream_learn_ports();
-	udp_ports_open();
-	icmp_open();
-	return sandbox_enter(&d->account, 0) ? EXIT_CODE_UNSUPPORTED : 0;
-}
-
-/* Programs are loaded first, which takes long: who could connect before that would have to wait. */
-static const struct step {
-	const char *name;
-	const char *option; /* whose line is to blame, or NULL */
-	int (*run)(struct daemon *d);
-} steps[] = {
-	{ "find addresses to listen at", NULL, find_listeners },
-	{ "find the account", "user", find_account },
-	{ "raise the limit of descriptors", NULL, limit_descriptors },
-	{ "open the control socket", NULL, open_control },
-	{ "try the kernel", NULL, try_kernel },
-	{ "start the privileged process", NULL, start_privileged },
-	{ "read resolv.conf", NULL, open_names },
-	{ "open the forwards", NULL, open_forwards },
-	{ "open the session log", "session-log", open_session_log },
-	{ "open metrics", "metrics", open_metrics },
-	{ "write the pid file", "pid-file", make_pid_file },
-	{ "revive grafted sessions", NULL, revive_grafts },
-	{ "give up root", NULL, give_up_root },
-};
-
-/* The exit code for R.  A directory that is missing is missing at the next start, too. */
-static int code_of(int r)
-{
-	if (r == -EINVAL || r == -ENOENT || r == -ENOTDIR)
-		return EXIT_CODE_USAGE;
-	return r == -EPERM ? EXIT_CODE_UNSUPPORTED : r < 0 ? EXIT_CODE_FAILURE : r;
-}
-
-static int set_up(struct daemon *d)
-{
-	const char *at = "";
-	int r = 0;
-
-	for (size_t i = 0; !r && i < sizeof(steps) / sizeof(steps[0]); i++) {
-		log_debug("start: %s", steps[i].name);
-		log_keep_complaint(d->err, sizeof(d->err));
-		r = steps[i].run(d);
-		log_keep_complaint(NULL, 0);
-		if (r && steps[i].option)
-			at = config_place(&d->config, &d->config.defaults, steps[i].option);
-		if (r && d->err[0])
-			log_error("%s%s", at, d->err);
-	}
-	return code_of(r);
 }
 
 /* --- running --- */
@@ -467,7 +156,7 @@ static void on_tried(struct source *s, uint32_t events)
 	int r = probe_end(&d->config, &d->probe);
 
 	(void)events;
-	use_findings(d);
+	daemon_use_findings(d);
 	if (!d->ready.prev) {
 		log_info("the kernel path was %s", d->probe.summary);
 		return;
@@ -477,6 +166,19 @@ static void on_tried(struct source *s, uint32_t events)
 	d->loop.stop = r;
 	if (!r)
 		announce_ready(d);
+}
+
+/* All that is not a session's is open: is there room for sessions? */
+static void count_descriptors(const struct daemon *d)
+{
+	unsigned long limit = d->actions.descriptors_max;
+	unsigned long used = status_descriptors(&d->actions) + 1; /* that of the directory */
+	unsigned long sessions = limit > used ? (limit - used) / SOCKETS_EACH : 0;
+
+	if (sessions < d->config.max_sessions)
+		log_warning("there are descriptors for %lu sessions, and not for the %u of "
+			    "max-sessions: more are refused (no-descriptor)",
+			    sessions, d->config.max_sessions);
 }
 
 static int begin(struct daemon *d)
@@ -586,10 +288,13 @@ static void after_batch(void *arg)
 	socket_keeper_after_batch(&d->reload.keeper);
 }
 
+/* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
+static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
+
 /* The main thread's, which gets signals, and that of the thread that reloads. */
 static int open_loops(struct daemon *d)
 {
-	sigset_t set = taken_set();
+	sigset_t set = daemon_signals();
 	int e = service_open(&d->reload, reload_after_batch),
 	    r = loop_open(&d->loop, after_batch, d) ?: e;
 
@@ -674,7 +379,7 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	r = open_loops(&d) ?: set_up(&d) ?: begin(&d);
+	r = open_loops(&d) ?: daemon_start(&d) ?: begin(&d);
 	if (!r) {
 		run_loop(&d);
 		r = d.code;

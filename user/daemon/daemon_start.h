@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <signal.h>
+#include <stdint.h>
+
+#include "base/loop.h"
+#include "base/sandbox.h"
+#include "config/config.h"
+#include "daemon/control_socket.h"
+#include "daemon/control_round.h"
+#include "daemon/netlink_watch.h"
+#include "daemon/service.h"
+#include "daemon/standby.h"
+#include "probe/probe.h"
+
+struct daemon {
+	struct config config;
+	struct account account;
+	struct probe_start probe;
+	struct shared shared; /* the kernel path, grafts, names, checks, session log */
+	struct reload reload; /* forwards, workers, the privileged process */
+	struct control *control;
+	struct control *metrics; /* NULL: none */
+	struct actions actions;
+	char err[1024]; /* the complaint of a step of the start */
+
+	/* the main thread */
+	struct loop loop;
+	struct netlink_watch routes;
+	struct standby standby; /* where something is grafted */
+	struct source signals;
+	struct timer look; /* for the watchdog; at the end, whether the workers have ended */
+	uint64_t look_ms;  /* between two looks; 0: nobody wants to know */
+	int sig;           /* that ends culvert; 0: none has come */
+	uint64_t ended_ms; /* when the end began; 0: it has not */
+	struct source tried;
+	struct timer ready; /* when nobody waits for that any longer; not set: nobody does */
+	int code;           /* why culvert ends though it could start; 0: it does not */
+};
+
+/* The signals that the main thread takes; one of the steps blocks them. */
+sigset_t daemon_signals(void);
+/*
+ * What needs root: sockets, packet programs, files; root is given up last.  D has its configuration
+ * and its loops.  0, or an exit code, after a complaint.
+ */
+int daemon_start(struct daemon *d);
+/* Workers see in d->shared which engines have passed their trials, or are still in them. */
+void daemon_use_findings(struct daemon *d);
