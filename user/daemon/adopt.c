@@ -11,22 +11,20 @@
 #include <unistd.h>
 
 #include "base/addr.h"
-#include "base/bits.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "datapath/graft_tuple.h"
-#include "relay/admission.h"
-#include "relay/session_graft.h"
-#include "relay/session_life.h"
-#include "relay/udp_session.h"
+#include "daemon/held.h"
+#include "datapath/udp_graft.h"
+#include "relay/session.h"
+#include "relay/udp_upstream.h"
 
 /*
- * The folder of pins of the daemon with this control socket in this network namespace, of which
- * there is one.  A name of a BPF file has no dot.
+ * The folder of pins of the one daemon that has this control socket in this network namespace.  A
+ * name of a BPF file has no dot.
  */
-static char *folder_of(const char *pins, const char *control)
+static char *adopt_folder(const char *pins, const char *control)
 {
 	char *folder = NULL, *cwd = *control == '/' ? strdup("") : getcwd(NULL, 0);
 	struct stat netns = { 0 };
@@ -46,11 +44,11 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	       struct probe_start *probe)
 {
 	bool wanted = config_forward_with(c, ENGINE_GRAFT);
-	/* a slot is used again as late as possible, so there are more than sessions */
+	/* a slot is used again as late as possible, so slots are more than sessions */
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers,
 				       .uid = a->uid,
-				       .pins = folder_of(c->graft_pins, c->control) };
+				       .pins = adopt_folder(c->graft_pins, c->control) };
 	int r;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
@@ -60,123 +58,49 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	return r;
 }
 
-struct held held_at(const struct shared *shared, uint32_t at)
-{
-	uint32_t n = grafts_total(shared->grafts);
-	struct graft_entry *g = (struct graft_entry *)graft_of(shared->grafts, at % n);
-	struct udp_flow *f = (struct udp_flow *)udp_flow_of(grafts_udp(shared->grafts), at % n);
-	struct held h = { .leg = { &g->side[0].leg, &g->side[1].leg },
-			  .forward = (void *)&g->forward,
-			  .source = (void *)&g->source,
-			  .mirrored = (void *)&g->mirrored,
-			  .alone_ms = (void *)&g->alone_ms,
-			  .id = (void *)&g->id };
-	uint32_t used = __atomic_load_n(&f->used, __ATOMIC_ACQUIRE);
-
-	if (at >= n)
-		h = (struct held){ .leg = { &f->leg[0], &f->leg[1] },
-				   .forward = (void *)&f->forward,
-				   .source = (void *)&f->source,
-				   .mirrored = (void *)&f->mirrored,
-				   .alone_ms = (void *)&f->left_ms,
-				   .id = (void *)&f->id };
-	if (at < n ? graft_carries(shared->grafts, at) : used == 1)
-		h.state = HELD_ACTIVE;
-	else if (at < n ? graft_state(shared->grafts, at) == GRAFT_STANDBY : used == UDP_STANDBY)
-		h.state = HELD_STANDBY;
-	return h;
-}
-
-bool held_next(const struct shared *shared, uint32_t *at)
-{
-	const uint64_t *used = grafts_used(shared->grafts);
-
-	return bit_next(used, used, 2 * grafts_total(shared->grafts), at);
-}
-
-void held_end(struct shared *shared, uint32_t at)
-{
-	uint32_t n = grafts_total(shared->grafts);
-
-	if (at >= n) {
-		udp_graft_leave(grafts_udp(shared->grafts), at - n);
-	} else if (!graft_drop(shared->grafts, at)) {
-		graft_kill(shared->grafts, at);
-		graft_close_sockets(shared->grafts, at);
-		graft_put(shared->grafts, at);
-	}
-}
-
-static void client_of(const struct shared *shared, uint32_t at, union client_addr *ret)
-{
-	struct addr a = graft_tuple_address(&held_at(shared, at).leg[CLIENT]->tuple, false);
-
-	client_addr_set(ret, (struct sockaddr *)&a.ss);
-}
-
-bool held_is_of(const struct shared *shared, const struct worker *w, uint32_t at)
-{
-	union client_addr client;
-
-	if (at < grafts_total(shared->grafts))
-		return at % shared->config->workers == w->index;
-	client_of(shared, at, &client);
-	return udp_worker(&client, shared->config->workers) == w->index;
-}
-
-int held_adopt(struct shared *shared, struct worker *w, const struct forwards *all, uint32_t at)
-{
-	struct forward *f = forward_with_tag(all, *held_at(shared, at).forward);
-	uint32_t n = grafts_total(shared->grafts);
-	union client_addr client;
-	bool udp = at >= n;
-	int r;
-
-	client_of(shared, at, &client);
-	if (!f || f->conf->listen.udp != udp)
-		return -ENOENT;
-	if (admission_enter_with(shared, f, &client.sa, !udp) != CAUSES)
-		return -EUSERS;
-	r = udp ? udp_session_adopt(w, f, at - n) : session_adopt(w, f, &client.sa, at);
-	if (r)
-		admission_leave(shared, f, &client.sa);
-	return r;
-}
-
-/* By its worker, or the only one that listens. */
-static bool adopt_left(struct shared *shared, struct threads *ts, const struct forwards *all,
-		       uint32_t at)
+/* Its worker adopts a session, or the only one that listens. */
+static bool adopt_session(const struct held *h, struct threads *ts, const struct forwards *all)
 {
 	unsigned int w = 0;
 	int r;
 
-	while (w < ts->n - 1 && !held_is_of(shared, &ts->workers[w], at))
+	while (w < ts->n - 1 && !held_is_of(h, &ts->workers[w]))
 		w++;
-	r = held_adopt(shared, &ts->workers[w], all, at);
-	return !(r == -ENOENT ? held_adopt(shared, ts->workers, all, at) : r);
+	r = held_adopt(h, &ts->workers[w], all);
+	return !(r == -ENOENT ? held_adopt(h, ts->workers, all) : r);
+}
+
+/* Late answers to flows that are over may still come to their ports. */
+static void adopt_rest_ports(struct grafts *gs)
+{
+	uint64_t free_ms = clock_ms() + UDP_PORT_OWED_MS;
+
+	for (uint32_t at = 0; at < held_places(gs); at++) {
+		struct held h = held_at(gs, at);
+
+		if (h.udp)
+			udp_port_put(h.leg[UPSTREAM]->tuple.local_port, free_ms);
+	}
 }
 
 void adopt_sessions(struct shared *shared, struct threads *ts, const struct forwards *all)
 {
-	uint32_t n = shared->grafts ? grafts_total(shared->grafts) : 0;
 	unsigned int adopted = 0, ended = 0;
 
-	/* answers to flows that are no more may still come */
-	for (uint32_t at = n; at < 2 * n; at++)
-		udp_port_put(held_at(shared, at).leg[UPSTREAM]->tuple.local_port,
-			     clock_ms() + UDP_PORT_OWED_MS);
-	for (uint32_t at = 0; n && held_next(shared, &at); at++) {
-		if (held_at(shared, at).state != HELD_ACTIVE)
+	if (!shared->grafts)
+		return;
+	adopt_rest_ports(shared->grafts);
+	for (struct held h = { 0 }; held_next(shared->grafts, &h); h.at++) {
+		if (h.state != HELD_ACTIVE)
 			continue;
-		if (adopt_left(shared, ts, all, at)) {
+		if (adopt_session(&h, ts, all)) {
 			adopted++;
 			continue;
 		}
-		held_end(shared, at);
+		held_end(&h);
 		ended++;
 	}
-	if (n)
-		grafts_close_sockets(shared->grafts);
+	grafts_close_sockets(shared->grafts);
 	if (adopted)
 		log_info("%u grafted sessions of the daemon before are adopted", adopted);
 	if (ended)
@@ -187,7 +111,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, const struct forw
 
 /* --- culvert graft --- */
 
-static int remove_left(const char *pins, const char *control)
+static int adopt_remove(const char *pins, const char *control)
 {
 	struct graft_limits limits = { .slots = 1, .workers = 1, .uid = geteuid() };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
@@ -201,7 +125,7 @@ static int remove_left(const char *pins, const char *control)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s: %s", control,
 				   r == -EADDRINUSE ? "a daemon runs" : strerror(-r));
-	limits.pins = folder_of(pins, control);
+	limits.pins = adopt_folder(pins, control);
 	r = grafts_open(&limits, &gs, err, sizeof(err));
 	free((char *)limits.pins);
 	if (r)
@@ -237,5 +161,5 @@ int graft_run(int argc, char **argv)
 	}
 	if (!remove || optind < argc)
 		return log_failure(EXIT_CODE_USAGE, "expected --remove (`culvert help graft`)");
-	return remove_left(pins, control);
+	return adopt_remove(pins, control);
 }

@@ -12,6 +12,7 @@
 #include "daemon/control_forwards.h"
 #include "daemon/control_sessions.h"
 #include "daemon/control_status.h"
+#include "daemon/standby_stream.h"
 
 /* --- commands that are streams --- */
 
