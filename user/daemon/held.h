@@ -33,9 +33,9 @@ struct held {
 	_Atomic uint64_t *id;
 };
 
-/* Values of alone_ms.  Any other is since when no peer exports the session. */
-#define ALONE_NEVER 0U           /* a peer exports the session */
-#define ALONE_EXPIRED UINT32_MAX /* the next look takes the session out */
+/* Values of alone_ms.  An odd one says since when no peer exports the session. */
+#define ALONE_NEVER 0U   /* a peer exports the session */
+#define ALONE_EXPIRED 2U /* the next look takes the session out */
 
 uint32_t held_places(const struct grafts *gs);
 struct held held_at(struct grafts *gs, uint32_t at);
