@@ -95,6 +95,14 @@ void addr_set_port(struct addr *a, in_port_t port)
 		a->in.sin_port = port;
 }
 
+struct addr addr_behind(const struct addr *a, uint16_t offset)
+{
+	struct addr behind = *a;
+
+	addr_set_port(&behind, htons((uint16_t)(ntohs(addr_port(a)) + offset)));
+	return behind;
+}
+
 bool addr_takes_any_port(const struct addr *a)
 {
 	return addr_is_inet(a) && !addr_port(a);

@@ -39,6 +39,8 @@ bool addr_is_inet(const struct addr *a);
  */
 in_port_t addr_port(const struct addr *a);
 void addr_set_port(struct addr *a, in_port_t port);
+/* A, at the port that is OFFSET behind its own. */
+struct addr addr_behind(const struct addr *a, uint16_t offset);
 
 /* True for AF_INET and AF_INET6 with port 0: whoever listens there is given one by the kernel. */
 bool addr_takes_any_port(const struct addr *a);

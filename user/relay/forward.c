@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/forward.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -255,6 +256,15 @@ struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 		return f->conf->upstream.n && !nameless ? f : NULL;
 	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
 	return found;
+}
+
+uint16_t forward_port_offset(const struct forward *f, in_port_t port)
+{
+	const struct forward_conf *fc = f->conf;
+
+	if (!fc->upstream.n || fc->upstream.servers[0].at.n_ports <= 1)
+		return 0;
+	return (uint16_t)(ntohs(port) - ntohs(fc->listen.named_port));
 }
 
 /* Who reaches a unix socket is up to its directory. */

@@ -125,6 +125,11 @@ void forward_set_names(struct forward *f, struct forward *const *all, size_t n);
  * from F.  NULL: nobody's.  By any thread.
  */
 struct forward *forward_route(struct forward *f, const struct tls_hello *h);
+/*
+ * How far PORT, to which a client sends, is behind the first port of the listener, if the servers of F
+ * have a range of ports, too: so far behind their first port the client is served.  0: they have none.
+ */
+uint16_t forward_port_offset(const struct forward *f, in_port_t port);
 /* How fast the bytes of CLIENT, which has a session of F, may pass: see pace_new().  -ENOMEM. */
 int forward_pace(struct forward *f, const struct sockaddr *client, struct pace **ret);
 /* Warn about settings of FC that are legal but suspicious. */

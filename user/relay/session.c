@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/session.h"
 
-#include <arpa/inet.h>
 #include <assert.h>
 
 #include "datapath/tcp.h"
@@ -23,10 +22,7 @@ void session_set_state(struct session *s, enum session_state to)
 
 struct addr session_address(const struct session *s, uint16_t index)
 {
-	struct addr a = s->addrs->addrs[index];
-
-	addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + s->port_offset)));
-	return a;
+	return addr_behind(&s->addrs->addrs[index], s->port_offset);
 }
 
 void session_set_nodelay(struct session *s)

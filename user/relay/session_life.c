@@ -385,8 +385,7 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = w->loop.now_ms;
 	s->sides[CLIENT].fd = fd;
-	if (f->conf->upstream.n && f->conf->upstream.servers[0].at.n_ports > 1)
-		s->port_offset = (uint16_t)(ntohs(port) - ntohs(f->conf->listen.named_port));
+	s->port_offset = forward_port_offset(f, port);
 	count_accepted(s, !f->conf->hellos);
 	if (session_proxy_header_expect(s))
 		session_reset(s, CAUSE_NO_MEMORY);

@@ -175,10 +175,9 @@ static enum reason hindrance(const struct udp_session *s)
 	const struct forward_conf *fc = s->forward->conf;
 	enum engine engine = s->forward->engine;
 
-	if (engine == ENGINE_COPY || (engine == ENGINE_AUTO && !fc->graft))
-		return REASON_ENGINE;
-	if (engine != ENGINE_AUTO && engine != ENGINE_GRAFT)
-		return REASON_NOT_TCP;
+	if (!forward_grafts(s->forward))
+		return engine == ENGINE_COPY || engine == ENGINE_AUTO ? REASON_ENGINE :
+									REASON_NOT_TCP;
 	if (!grafts_of(s))
 		return REASON_NO_KERNEL;
 	if (s->pace)
@@ -515,9 +514,9 @@ static int connect_to(struct udp_session *s, const struct addr *to, const struct
 /* Connect S to an address of LIST that this machine has a way to.  -errno. */
 static int connect_server(struct udp_session *s, const struct addr_list *list)
 {
-	const struct forward_conf *fc = s->forward->conf;
 	uint16_t first = (uint16_t)(atomic_load(&s->server->first) % list->n);
-	int r = -ENETUNREACH, behind = ntohs(s->tuple.local_port) - ntohs(fc->listen.named_port);
+	uint16_t offset = forward_port_offset(s->forward, s->tuple.local_port);
+	int r = -ENETUNREACH;
 
 	s->n_addresses = (uint16_t)list->n;
 	for (size_t i = 0; i < list->n; i++) {
@@ -525,9 +524,7 @@ static int connect_server(struct udp_session *s, const struct addr_list *list)
 		union client_addr to;
 
 		s->address = (uint16_t)((first + i) % list->n);
-		a = list->addrs[s->address];
-		if (fc->upstream.servers[0].at.n_ports > 1)
-			addr_set_port(&a, htons((uint16_t)(ntohs(addr_port(&a)) + behind)));
+		a = addr_behind(&list->addrs[s->address], offset);
 		client_addr_set(&to, (const struct sockaddr *)&a.ss);
 		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward,
 						&s->client, &to);
