@@ -52,7 +52,7 @@ BPFFLAGS := -std=gnu11 -O2 -g -target bpf -mcpu=v3 -Wall -Wextra -Wno-unused-par
             -Iinclude -Ivmlinux -I/usr/include/$(MULTIARCH)
 BPFFLAGS += $(if $(WERROR),-Werror)
 
-USER_SRC := $(filter-out user/bench/% user/man/%,$(wildcard user/*.c user/*/*.c))
+USER_SRC := $(filter-out user/bench/% user/man/%,$(wildcard user/*.c user/*/*.c user/*/*/*.c))
 USER_OBJ := $(USER_SRC:%.c=$(O)/%.o)
 LIB_OBJ  := $(filter-out $(O)/user/main.o,$(USER_OBJ))
 BENCH_OBJ := $(patsubst %.c,$(O)/%.o,$(filter-out user/bench/main.c,$(wildcard user/bench/*.c)))
@@ -85,7 +85,7 @@ LWIP_END   := $(if $(wildcard $(LWIP_DIR)/lwipopts.h),$(O)/lwip-end)
 flow_lib   := $(patsubst %.c,$(O)/%.o,$(filter-out $(flow_src) $(lwip_src) %.bpf.c,$(wildcard tests/flow/*.c)))
 
 # Fuzz targets are for clang alone (libFuzzer), so gcc does not see them.
-c_src := $(filter-out %.bpf.c tests/fuzz/% $(if $(LWIP_END),,$(lwip_src)),$(wildcard user/*.c user/*/*.c tests/*/*.c))
+c_src := $(filter-out %.bpf.c tests/fuzz/% $(if $(LWIP_END),,$(lwip_src)),$(wildcard user/*.c user/*/*.c user/*/*/*.c tests/*/*.c))
 TIDYFLAGS = -std=gnu11 -D_GNU_SOURCE -Iinclude -Iuser -isystem $(O) $(LIBS_CFLAGS)
 
 .PHONY: FORCE all man completions deb tests unit-tests check unit unit-threads analyze headers objects tidy fuzz fuzz-build fuzz-programs install uninstall clean
@@ -227,7 +227,7 @@ analyze:
 
 # Each header by itself.
 headers:
-	$(Q)for h in $(wildcard user/*/*.h include/*.h); do \
+	$(Q)for h in $(wildcard user/*/*.h user/*/*/*.h include/*.h); do \
 		$(CC) $(filter-out $(WARN),$(ALLFLAGS)) -Werror -fsyntax-only -include $$h -x c /dev/null || exit; done
 	$(Q)for h in $(wildcard bpf/*.h include/*.h); do \
 		$(CLANG) $(BPFFLAGS) -Wno-unused-function -Werror -fsyntax-only -include $$h -x c /dev/null || exit; done
@@ -314,4 +314,4 @@ uninstall:
 clean:
 	rm -rf $(O)
 
--include $(wildcard $(addprefix $(O)/,user/*.d user/*/*.d bpf/*.d tests/*/*.d))
+-include $(wildcard $(addprefix $(O)/,user/*.d user/*/*.d user/*/*/*.d bpf/*.d tests/*/*.d))

@@ -10,7 +10,7 @@
 #include "datapath/icmp.h"
 #include "datapath/udp.h"
 #include "kt.h"
-#include "relay/udp_upstream.h"
+#include "relay/udp/udp_upstream.h"
 
 #define FAMILIES for (int family = AF_INET; family; family = family == AF_INET ? AF_INET6 : 0)
 #define BATCH UDP_BATCH

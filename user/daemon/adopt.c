@@ -18,7 +18,7 @@
 #include "daemon/held.h"
 #include "datapath/udp_graft.h"
 #include "relay/session.h"
-#include "relay/udp_upstream.h"
+#include "relay/udp/udp_upstream.h"
 
 /*
  * The folder of pins of the one daemon that has this control socket in this network namespace.  A

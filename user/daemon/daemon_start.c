@@ -26,7 +26,7 @@
 #include "relay/health_check.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
-#include "relay/udp_upstream.h"
+#include "relay/udp/udp_upstream.h"
 #include "relay/upstream_socket.h"
 
 static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };

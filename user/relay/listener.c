@@ -24,7 +24,7 @@
 #include "relay/admission.h"
 #include "relay/handshake.h"
 #include "relay/session_life.h"
-#include "relay/udp_listener.h"
+#include "relay/udp/udp_listener.h"
 
 #define BACKLOG 4096
 

@@ -20,7 +20,7 @@
  * server counts only if that has said nothing since it was asked: who forges one has to be quicker,
  * and to guess the port.  A client's port may be known: see is_gone().
  */
-#include "relay/udp_session.h"
+#include "relay/udp/udp_session.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
 #include "datapath/udp_graft.h"
 #include "relay/forward.h"
 #include "relay/session_view.h"
-#include "relay/udp_upstream.h"
+#include "relay/udp/udp_upstream.h"
 #include "relay/worker.h"
 
 /*

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "relay/udp_session.h"
+#include "relay/udp/udp_session.h"
 
 /*
  * Sockets of UDP that clients send to.  They outlive their listener: as long as there are sessions,

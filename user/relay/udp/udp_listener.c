@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "relay/udp_listener.h"
+#include "relay/udp/udp_listener.h"
 
 #include <errno.h>
 #include <stdlib.h>
