@@ -9,7 +9,7 @@
 #include "relay/admission.h"
 #include "relay/forward.h"
 #include "relay/session_life.h"
-#include "relay/udp/udp_session.h"
+#include "relay/udp/udp_life.h"
 #include "relay/udp/udp_upstream.h"
 
 uint32_t held_places(const struct grafts *gs)

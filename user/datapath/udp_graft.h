@@ -10,7 +10,7 @@
 
 /*
  * Flows of UDP at packet level: slots, buckets, words; include/udp_contract.h has what they are.
- * Mechanism only: udp_session.c decides.
+ * Mechanism only: relay/udp/udp_activate.c decides.
  */
 struct udp_grafts;
 struct bpf_map;

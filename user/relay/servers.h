@@ -33,7 +33,7 @@ struct server {
 	 * The index of the address to begin with: one that connected after those before it had
 	 * failed, or were silent, so that not every session waits for a dead family anew; or the
 	 * first that a session had no time for.  Look-ups make new lists, mostly of the same
-	 * addresses.  session_connect.c writes it, of UDP udp/udp_session.c and servers_move_on().
+	 * addresses.  session_connect.c writes it, of UDP udp/udp_server.c and servers_move_on().
 	 */
 	_Atomic uint16_t first;
 	/* handshake.c writes them: what its connections of TCP are like, as seen at `seen_ms` */

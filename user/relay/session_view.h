@@ -30,6 +30,7 @@ static inline uint64_t flow_view_bytes(const struct flow_view *f)
 /* How a session has ended, if not by a cause. */
 #define SESSION_FINISHED CAUSES    /* both flows came to their end */
 #define SESSION_MOVED (CAUSES + 1) /* another relay goes on with it */
+#define SESSION_LEFT (CAUSES + 2)  /* the next daemon goes on with it, and nothing is logged */
 
 struct session_view {
 	uint64_t id, age_ms;

@@ -6,7 +6,7 @@
 #include "base/array.h"
 #include "relay/session_graft.h"
 #include "relay/session_life.h"
-#include "relay/udp/udp_session.h"
+#include "relay/udp/udp_life.h"
 
 void worker_open_sessions(struct worker *w)
 {

@@ -13,6 +13,9 @@
 #include "datapath/tcp.h"
 #include "datapath/udp_graft.h"
 #include "relay/admission.h"
+#include "relay/udp/udp_activate.h"
+#include "relay/udp/udp_life.h"
+#include "relay/udp/udp_server.h"
 
 #define OLD_MS 1000 /* between two looks at old sockets */
 #define ERRORS_MOST 32
@@ -97,10 +100,8 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 	/* else another relay's is adopted in a moment: its client begins no second one */
 	if (!s && !us->old && !udp_graft_is_held(grafts_udp(us->worker->shared->grafts), &tuple))
 		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
-	if (s && before) {
-		s->answered = before->answered;
-		s->tried = before->connect_ms ? 0 : (uint16_t)(before->tried + 1);
-	}
+	if (s && before)
+		udp_server_succeed(s, before);
 	if (s)
 		udp_session_take(s, us, m);
 	else if (us->old) /* as if nobody listened */
@@ -155,7 +156,7 @@ static void on_readable(struct source *source, uint32_t events)
 	if (events & EPOLLERR)
 		take_errors(us);
 	do {
-		udp_sessions_look(us);
+		udp_activate_look(us);
 		n = udp_receive(w->udp->batch, us->source.fd);
 		for (int i = 0; i < n; i++) {
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
@@ -173,7 +174,7 @@ static void on_readable(struct source *source, uint32_t events)
 		}
 		if (n < 0) /* of what was sent before */
 			take_errors(us);
-		wait = udp_sessions_activate(us, n >= 0 && n < UDP_BATCH);
+		wait = udp_activate_clients(us, n >= 0 && n < UDP_BATCH);
 	} while (++round < ROUNDS && (n < 0 || n == UDP_BATCH || wait));
 }
 

@@ -9,8 +9,8 @@
  */
 
 /*
- * W begins to serve F by the socket FD, which is bound to A and becomes the module's; no other worker
- * reads what comes by it.  NULL: it cannot.  That is logged.
+ * W begins to serve F by the socket FD, which is bound to A and becomes the module's; no other
+ * worker reads what comes by it.  NULL: it cannot.  That is logged.
  */
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd);

@@ -3,79 +3,127 @@
 
 #include <sys/queue.h>
 
+#include "base/minmax.h"
 #include "datapath/udp.h"
 #include "datapath/udp_graft.h"
 #include "relay/forward.h"
-#include "relay/session_view.h"
+#include "relay/session.h"
 #include "relay/udp/udp_upstream.h"
 #include "relay/worker.h"
 
 /*
- * Sessions of UDP: the datagrams between one client and one server.  A worker has those of the
- * clients that udp_worker() gives it; no other thread touches them.
+ * A session of UDP: the datagrams between one client and one server.  A worker has the sessions of
+ * the clients that udp_worker() gives it; no other thread touches them.
  *
- * A session begins with its client's first datagram, and ends when both ends have been silent for
- * idle-timeout, or the server has while its client asks, when the server or the path says that it
- * cannot go on, when it has had its answers (`responses`), or as others do.  It is at once what it
- * will be, so it has no states.
+ *   ASKED     the client has asked; the server has not answered in this session
+ *               -> ANSWERED  the first answer has come
+ *               -> DEAD      it ends
+ *   ANSWERED  the server has answered; the client's address may be forged
+ *               -> PROVEN    the client has sent a datagram after an answer, see udp_proof.c
+ *               -> DEAD      it ends
+ *   PROVEN    the client gets the answers
+ *               -> DEAD      it ends
+ *   DEAD      everything is given back; the struct is freed after the batch of events
+ *
+ * A session ends when both ends have been silent for idle-timeout, when the server or the path
+ * fails, when the client is gone, when all answers have come (`responses`), and for the reasons of
+ * the worker.
  */
+enum udp_state {
+	UDP_ASKED,
+	UDP_ANSWERED,
+	UDP_PROVEN,
+	UDP_DEAD,
+	UDP_STATES,
+};
+
+/*
+ * Whether the packet programs know a session, see udp_activate.c.
+ *
+ *   NONE   no: user space carries each datagram
+ *            -> HELD, FULL  a datagram of the client is to be sent on
+ *   FULL   no, since there was no slot, or another session has one of the tuples
+ *            -> HELD        a later datagram has found a slot
+ *            -> NONE        the engine of the forward may have changed
+ *   HELD   the session has a slot; the words in the slot say which legs are active
+ *            -> WAITS       a datagram of the client has passed
+ *            -> NONE        the slot is given back
+ *   WAITS  the leg of the client is activated after the next look at the client's socket
+ *            -> HELD        it is active, or cannot be, or the client sends to another socket
+ *            -> NONE        the slot is given back
+ */
+enum udp_entry {
+	UDP_ENTRY_NONE,
+	UDP_ENTRY_FULL,
+	UDP_ENTRY_HELD,
+	UDP_ENTRY_WAITS,
+};
 
 LIST_HEAD(udp_session_list, udp_session);
 
-/* A socket that clients send to, and that answers leave by. */
+/* A socket to which clients send, and by which answers leave. */
 struct udp_socket {
 	struct source source;
 	struct worker *worker;
 	struct udp_socket *next;         /* in udp->sockets */
 	struct forward *forward;         /* of new sessions */
-	bool old;                        /* there are none any more */
-	struct addr addr;                /* that it is bound to */
+	bool old;                        /* no new sessions begin here */
+	struct addr addr;                /* the socket is bound to it */
 	unsigned int refs;               /* sessions, */
-	struct udp_session_list waiting; /* and those of them that wait for leg 0 to be activated */
+	struct udp_session_list waiting; /* and those of them that are UDP_ENTRY_WAITS */
 };
 
-/* What has passed in one direction. */
+/* The datagrams that have passed in one direction. */
 struct udp_count {
 	uint64_t bytes, datagrams;
 };
 
 struct udp_session {
-	struct leftover leftover; /* when it has ended */
+	struct leftover leftover; /* DEAD */
 	struct worker *worker;
 	struct forward *forward;
-	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; ended: as it was */
+	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; DEAD: as it was */
 	LIST_ENTRY(udp_session) in_bucket;
 	LIST_ENTRY(udp_session) in_waiting; /* of its socket */
 	struct udp_upstream *upstream;      /* owned; NULL: none yet */
 	struct timer timer;
-	struct udp_socket *socket;     /* a reference; its datagrams have come by it last */
-	struct graft_tuple tuple;      /* of what the client sends */
-	union client_addr client;      /* it is `peer`, or whom that speaks for in a PROXY header */
-	union client_addr destination; /* the same: `local`, or what the header says */
+	struct udp_socket *socket;     /* a reference; the last datagram of the client came by it */
+	struct graft_tuple tuple;      /* of a datagram of the client */
+	union client_addr client;      /* it is `peer`, or has `peer` as its proxy */
+	union client_addr destination; /* it is `local`, or the PROXY header says it */
 	union client_addr peer, local;
-	struct server *server;
-	uint16_t n_addresses; /* of its server; 0: of a session of a daemon before */
-	uint16_t address;     /* index of the one that it has */
-	uint16_t tried;       /* how many its client has asked in vain before, by other sessions */
-	uint32_t server_lost; /* server->lost when it got that */
-	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
 	uint64_t id, born_ms;
-	uint32_t slot;         /* NO_UDP_SLOT: it is not entered */
-	uint32_t connect_ms;   /* until the first answer, and 1; 0: none */
-	uint64_t asked;        /* datagrams of the client when that came */
-	uint64_t heard_ms[2];  /* by side, in user space */
-	uint64_t refused_ms;   /* when the last of these came: */
-	unsigned int refusals; /* of answers, by the client, since that was heard */
-	uint64_t unanswered_ms; /* the client has asked then, in vain so far, if no answer is later */
+	uint64_t asked;       /* ANSWERED: datagrams of the client before the first answer */
+	uint64_t heard_ms[2]; /* by side, in user space */
+	uint32_t connect_ms;  /* until the first answer, and 1; 0: none */
+	uint8_t state;        /* enum udp_state, set by udp_session_set_state() alone */
+	uint8_t entry;        /* enum udp_entry, set by udp_activate.c alone */
+	bool adopted;         /* a daemon before this one, or another relay, has begun it */
+	bool ends;            /* a mark, see udp_session_end(), */
+	uint8_t end;          /* and its reason */
+	int end_error;        /* the client is told of this errno after the end; 0: of none */
+	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
 	struct udp_count copied[2];
-	struct udp_count counted[2]; /* by packet programs, that its counters have */
-	uint32_t word;               /* of leg 0, at the last look */
-	uint64_t behind_ms[2]; /* by leg: since when not all that has passed was sent on; or 0 */
-	/* proven: its client has shown that it gets what is sent to it, see udp_session.c */
-	bool proven, adopted, waiting, ended;
-	bool no_slot;  /* it was to be entered, and there was none */
-	bool answered; /* its client has had an answer, in this session or the one before */
-	bool stale; /* it begins anew with its client's next datagram, if that had no answer yet */
+	struct udp_count counted[2]; /* by packet programs, as far as the counters have it */
+
+	/* of udp_server.c */
+	struct server *server;
+	uint16_t n_addresses;   /* of the server; 0: the session is adopted */
+	uint16_t address;       /* index of the address that is connected */
+	uint16_t tried;         /* addresses that sessions before this one have asked in vain */
+	bool answered;          /* the client has had an answer, here or in the session before */
+	bool stale;             /* ends at the client's next datagram, if no answer comes before */
+	uint32_t server_lost;   /* server->lost when the session began */
+	uint64_t unanswered_ms; /* the client has asked then; in vain, if no answer is later */
+
+	/* of udp_activate.c */
+	uint32_t slot;         /* NO_UDP_SLOT: below UDP_ENTRY_HELD */
+	uint32_t word;         /* of the client's leg, at the last look */
+	uint64_t behind_ms[2]; /* by leg: since when each look has found more; 0: it has not */
+
+	/* of udp_errors.c */
+	uint64_t refused_ms;   /* when the last of these came: */
+	unsigned int refusals; /* answers that the client has refused since it was heard */
 };
 
 /* What a worker has for all of them. */
@@ -83,74 +131,81 @@ struct udp_worker {
 	struct udp_session_list *buckets;
 	uint32_t mask, seed;
 	TAILQ_HEAD(udp_session_queue, udp_session)
-	sessions;                     /* those that are proven; the others, oldest first */
-	struct udp_session *unproven; /* the first of these; NULL: none is, */
+	sessions;                     /* PROVEN ones; then the others, oldest first */
+	struct udp_session *unproven; /* the first of the others; NULL: none is, */
 	unsigned int n_unproven;      /* and how many they are */
 	struct udp_socket *sockets;
 	unsigned int n_old; /* of them, those that are old */
-	struct timer old;   /* when those without a forward are looked at */
+	struct timer old;   /* when sockets without a forward are looked at */
 	struct udp_batch *batch;
 	struct udp_upstreams upstreams;
 	uint64_t lost_seen;      /* of shared->udp_lost */
 	uint64_t say_limited_ms; /* when max-reply-factor may be logged again */
 };
 
-/* Room for sessions of W; pages are taken as they are needed. */
-void udp_worker_open(struct worker *w);
-void udp_worker_close(struct worker *w);
+/* The only writer of s->state, which begins with ASKED.  Asserts the table. */
+void udp_session_set_state(struct udp_session *s, enum udp_state to);
 
-/* --- for who reads from clients --- */
+/*
+ * Leave a mark: S ends because of END, which is a cause, or SESSION_FINISHED, SESSION_MOVED or
+ * SESSION_LEFT of session_log.h.  The first mark counts.  udp_life.c ends S when the step has
+ * returned.
+ */
+void udp_session_end(struct udp_session *s, unsigned int end);
 
-/* Find the session of what CLIENT sends by a proxy, or itself, with addresses as TUPLE. */
+/* The bucket of W for sessions with TUPLE. */
+struct udp_session_list *udp_session_bucket(struct worker *w, const struct graft_tuple *tuple);
+/* Find the session of CLIENT, whose datagrams (or whose proxy's) have the addresses of TUPLE. */
 struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
 				     const union client_addr *client);
-/*
- * Begin the session of CLIENT to DESTINATION, by US, with the addresses of M.  The caller has
- * counted it in.  CAUSES; or why there is none.
- */
-enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
-			    const struct udp_message *m, const union client_addr *client,
-			    const union client_addr *destination, struct udp_session **ret);
-/* A datagram of its client has come.  True: S has ended, as nobody answers, and begins anew. */
-bool udp_session_is_over(struct udp_session *s);
-/* M comes from its client, by US. */
-void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
-/*
- * An unproven session gives way, if there is one: of F (NULL: of any), and of the host REMOTE (NULL:
- * any).
- */
-bool udp_session_crowd_out(struct worker *w, const struct forward *f,
-			   const struct graft_addr *remote);
-/* A datagram to a client, of any worker, has met an error on its way. */
-void udp_session_client_error(struct worker *w, const struct udp_error *e);
-/* A look at US begins. */
-void udp_sessions_look(const struct udp_socket *us);
-/*
- * It has ended: activate what waits for that.  What it has found was sent on; QUIET: it has found
- * all that there was.  True: some still wait.
- */
-bool udp_sessions_activate(const struct udp_socket *us, bool quiet);
 
-/* --- what a worker asks of its sessions, on its thread --- */
+/* --- by user space and packet programs together --- */
 
-/* Call FN with each of them, and a view of it, after the counters have what packet programs did. */
-void udp_sessions_visit(struct worker *w, session_visit_fn *fn, void *arg);
-/* As session_end_some(). */
-unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
-				   enum cause cause);
-/* As session_follow_engines(), but nothing is left to wait for. */
-void udp_sessions_follow_engines(struct worker *w);
-/* The worker stops: leave to the next daemon what is grafted, and end what owes nobody an answer. */
-void udp_sessions_leave_behind(struct worker *w);
-/* Addresses may have left: sessions that another relay was told of die, and what carries them stays. */
-void udp_sessions_part(struct worker *w);
-/* After a batch of events. */
-void udp_sessions_after_batch(struct worker *w);
+static inline uint64_t udp_now(const struct udp_session *s)
+{
+	return s->worker->loop.now_ms;
+}
 
-/* --- of a daemon before --- */
+static inline struct udp_grafts *udp_grafts_of(const struct udp_session *s)
+{
+	return grafts_udp(s->worker->shared->grafts);
+}
 
-/*
- * Make the flow of SLOT a session of F and W, before W runs.  The caller has counted it in.  -ENOENT:
- * W has no socket to which its client sends; other -errno: no socket is to be had.
- */
-int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
+/* All zeroes: S has none. */
+static inline const volatile struct udp_flow *udp_slot_of(const struct udp_session *s)
+{
+	static const struct udp_flow none;
+
+	return s->slot == NO_UDP_SLOT ? &none : udp_flow_of(udp_grafts_of(s), s->slot);
+}
+
+/* The word of LEG, see udp_contract.h. */
+static inline uint32_t udp_word(const struct udp_session *s, unsigned int leg)
+{
+	return udp_graft_word(udp_slot_of(s), leg);
+}
+
+/* Packet programs translate the datagrams that arrive on LEG. */
+static inline bool udp_carries(const struct udp_session *s, unsigned int leg)
+{
+	return udp_word(s, leg) & UDP_ACTIVE;
+}
+
+/* When side DIR was heard last; and when either was. */
+static inline uint64_t udp_heard_ms(const struct udp_session *s, unsigned int dir)
+{
+	return larger(s->heard_ms[dir], udp_graft_heard_ms(udp_slot_of(s), dir));
+}
+
+static inline uint64_t udp_last_ms(const struct udp_session *s)
+{
+	return larger(udp_heard_ms(s, CLIENT), udp_heard_ms(s, UPSTREAM));
+}
+
+/* Datagrams from side DIR: those that packet programs have translated; the number of all. */
+struct udp_count udp_grafted(const struct udp_session *s, unsigned int dir);
+uint64_t udp_all_datagrams(const struct udp_session *s, unsigned int dir);
+/* Count M from side DIR, which user space carries. */
+void udp_session_count(struct udp_session *s, unsigned int dir, const struct udp_message *m);
+/* Add the work of packet programs since the last call to the counters. */
+void udp_session_count_kernel(struct udp_session *s);

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * A session gets its slot before its first datagram is sent on, so that the packet programs see the
+ * way of that datagram.  Datagrams that arrive on a leg pass to the socket, and are counted, until
+ * the daemon activates the leg: a look at the socket has found all, and no datagram has passed
+ * since the look began.  So no datagram is overtaken, except one between the program and its socket
+ * at that moment.  If each look within FORCE_MS has found more, the leg is activated all the same;
+ * some datagrams may be overtaken then, once.
+ *
+ * The leg of the server is activated only if the address of the client has proven itself.
+ */
+#include "relay/udp/udp_activate.h"
+
+#include <sys/socket.h>
+
+#include "base/syscalls_allowed.h"
+#include "datapath/graft_tuple.h"
+#include "relay/udp/udp_proof.h"
+#include "relay/udp/udp_server.h"
+
+#define FORCE_MS 20
+
+SYSCALLS_ALLOWED(SYSCALL(getsockname));
+
+enum reason udp_activate_hindrance(const struct udp_session *s)
+{
+	const struct forward_conf *fc = s->forward->conf;
+	enum engine engine = s->forward->engine;
+
+	if (!forward_grafts(s->forward))
+		return engine == ENGINE_COPY || engine == ENGINE_AUTO ? REASON_ENGINE :
+									REASON_NOT_TCP;
+	if (!udp_grafts_of(s))
+		return REASON_NO_KERNEL;
+	if (s->pace)
+		return REASON_BANDWIDTH;
+	if (fc->responses)
+		return REASON_RESPONSES;
+	if (fc->proxy_protocol)
+		return REASON_PROXY_HEADERS;
+	/* such addresses are not unique: a tuple of them may be of any link */
+	if (s->peer.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->peer.in6.sin6_addr))
+		return REASON_REFUSED;
+	return REASONS;
+}
+
+/* --- slots --- */
+
+void udp_activate_enter(struct udp_session *s)
+{
+	struct addr local = { .len = sizeof(local.ss) };
+	struct udp_flow f = {
+		.leg[CLIENT].tuple = s->tuple,
+		.id = s->id,
+		.forward = s->forward->tag,
+		.idle = udp_graft_idle(s->forward->conf->idle_timeout_ms),
+	};
+
+	if (s->slot != NO_UDP_SLOT || udp_activate_hindrance(s) != REASONS ||
+	    s->worker->shared->graft_trial != TRIAL_PASSED ||
+	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
+		return;
+	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa,
+			(const struct sockaddr *)&local.ss);
+	for (unsigned int dir = 0; dir < 2; dir++) { /* a slot before this one has counted these */
+		f.at[dir].packets = s->counted[dir].datagrams;
+		f.at[dir].bytes = s->counted[dir].bytes;
+	}
+	s->slot = udp_graft_enter(udp_grafts_of(s), &f);
+	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = 0;
+	s->entry = s->slot == NO_UDP_SLOT ? UDP_ENTRY_FULL : UDP_ENTRY_HELD;
+}
+
+void udp_activate_adopt(struct udp_session *s, uint32_t slot)
+{
+	struct udp_grafts *gs = udp_grafts_of(s);
+
+	s->slot = slot;
+	s->entry = UDP_ENTRY_HELD;
+	udp_graft_adopt(gs, slot);
+	udp_flow_of(gs, slot)->idle = udp_graft_idle(s->forward->conf->idle_timeout_ms);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		s->counted[dir] = udp_grafted(s, dir);
+	s->asked = udp_all_datagrams(s, CLIENT);
+	if (udp_carries(s, UPSTREAM)) {
+		udp_proof_give(s);
+		s->answered = true;
+		if (s->server)
+			atomic_store(&s->server->answered, true);
+	}
+	udp_activate_follow_engine(s);
+}
+
+void udp_activate_leave(struct udp_session *s)
+{
+	struct udp_grafts *gs = udp_grafts_of(s);
+
+	if (s->slot == NO_UDP_SLOT)
+		return;
+	/* first: a datagram that is translated after the count would be missing there */
+	udp_graft_pass(gs, s->slot, CLIENT);
+	udp_graft_pass(gs, s->slot, UPSTREAM);
+	udp_session_count_kernel(s);
+	for (unsigned int dir = 0; dir < 2; dir++)
+		s->heard_ms[dir] = udp_heard_ms(s, dir);
+	udp_graft_leave(gs, s->slot);
+	s->slot = NO_UDP_SLOT;
+	udp_activate_wait_no_more(s);
+	s->entry = UDP_ENTRY_NONE;
+}
+
+/* After a change to an engine that grafts, the client's next datagram enters S. */
+void udp_activate_follow_engine(struct udp_session *s)
+{
+	if (s->entry == UDP_ENTRY_FULL)
+		s->entry = UDP_ENTRY_NONE;
+	if (udp_activate_hindrance(s) != REASONS)
+		udp_activate_leave(s);
+}
+
+/*
+ * Packet programs take a flow that was silent for idle-timeout for over, and leave it alone.  So
+ * such a session gets a new slot.
+ */
+void udp_activate_wake(struct udp_session *s)
+{
+	uint64_t idle = s->forward->conf->idle_timeout_ms;
+
+	if (s->slot == NO_UDP_SLOT)
+		return;
+	udp_graft_take_gone(udp_grafts_of(s), s->slot);
+	if (idle && udp_now(s) >= udp_last_ms(s) + idle)
+		udp_activate_leave(s);
+}
+
+/* --- legs --- */
+
+/*
+ * Translate the datagrams that arrive on LEG from now on, if its word is still WORD.  LEVEL: all
+ * that have passed were sent on.
+ */
+static void udp_activate_leg(struct udp_session *s, unsigned int leg, uint32_t word, bool level)
+{
+	enum reason why = s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE : REASON_ELIGIBLE;
+	bool first = !s->counted[CLIENT].datagrams && !udp_carries(s, !leg);
+	uint64_t now = udp_now(s);
+
+	if (!level && !s->behind_ms[leg])
+		s->behind_ms[leg] = now;
+	if (!level && now < s->behind_ms[leg] + FORCE_MS)
+		return;
+	s->behind_ms[leg] = 0;
+	if ((leg == CLIENT || udp_proof_of_address(s)) &&
+	    udp_graft_activate(udp_grafts_of(s), s->slot, leg, word) && first)
+		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
+}
+
+void udp_activate_wait(struct udp_session *s)
+{
+	if (s->entry != UDP_ENTRY_HELD || udp_carries(s, CLIENT) || udp_server_is_awaited(s))
+		return;
+	s->entry = UDP_ENTRY_WAITS;
+	LIST_INSERT_HEAD(&s->socket->waiting, s, in_waiting);
+	s->word = UDP_ACTIVE; /* no look has begun */
+}
+
+void udp_activate_wait_no_more(struct udp_session *s)
+{
+	if (s->entry != UDP_ENTRY_WAITS)
+		return;
+	LIST_REMOVE(s, in_waiting);
+	s->entry = UDP_ENTRY_HELD;
+}
+
+void udp_activate_look(const struct udp_socket *us)
+{
+	struct udp_session *s;
+
+	LIST_FOREACH(s, &us->waiting, in_waiting)
+		s->word = udp_word(s, CLIENT);
+}
+
+bool udp_activate_clients(const struct udp_socket *us, bool quiet)
+{
+	struct udp_session *next;
+
+	for (struct udp_session *s = LIST_FIRST(&us->waiting); s; s = next) {
+		uint32_t now = udp_word(s, CLIENT);
+
+		next = LIST_NEXT(s, in_waiting);
+		udp_activate_leg(s, CLIENT, now, quiet && now == s->word);
+		if (!s->behind_ms[CLIENT]) /* if it is not active now, its next datagram tries */
+			udp_activate_wait_no_more(s);
+	}
+	return !LIST_EMPTY(&us->waiting);
+}
+
+void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet)
+{
+	uint32_t now = udp_word(s, UPSTREAM);
+
+	if (s->slot != NO_UDP_SLOT)
+		udp_activate_leg(s, UPSTREAM, now, quiet && now == word);
+}

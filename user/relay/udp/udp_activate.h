@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include "relay/udp/udp_session.h"
+
+/* How a session joins the packet programs, and leaves them: enum udp_entry. */
+
+/* Why user space carries S as long as its configuration stays; REASONS: packet programs may. */
+enum reason udp_activate_hindrance(const struct udp_session *s);
+
+/* S gets a slot, if it has none and may have one. */
+void udp_activate_enter(struct udp_session *s);
+/* S has SLOT, as an active flow of a daemon before this one, or of another relay. */
+void udp_activate_adopt(struct udp_session *s, uint32_t slot);
+/* S gives its slot back, if it has one. */
+void udp_activate_leave(struct udp_session *s);
+/* The engine of the forward has changed. */
+void udp_activate_follow_engine(struct udp_session *s);
+
+/* The client of S has sent a datagram, after a silence perhaps. */
+void udp_activate_wake(struct udp_session *s);
+/* S waits, if it has to, for its leg of the client to be activated; or waits no more. */
+void udp_activate_wait(struct udp_session *s);
+void udp_activate_wait_no_more(struct udp_session *s);
+/* A look at US begins. */
+void udp_activate_look(const struct udp_socket *us);
+/*
+ * The look has ended, and its datagrams were sent on: activate the sessions that wait.  QUIET: the
+ * look has found all.  True: some sessions still wait.
+ */
+bool udp_activate_clients(const struct udp_socket *us, bool quiet);
+/* The same for the leg of the server of S, whose word was WORD when the look began. */
+void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet);

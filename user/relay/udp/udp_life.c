@@ -1,0 +1,435 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation
+ *
+ * A session lives on the thread of its worker.  Three kinds of events reach it: a datagram of its
+ * client, events of its socket to the server, and its timer.  udp_live() tells the whole story:
+ * each step is a function of a module below.  A step that finds the end of the session leaves a
+ * mark (udp_session_end()).  When the step has returned, udp_settle() carries the mark out.  The
+ * functions at the end of this file, for the worker, mark and settle in the same way.
+ *
+ * A session that has ended is DEAD: it has given everything back, and is in no list.  It is freed
+ * after the batch of events.
+ *
+ * The timer fires idle-timeout after the last datagram, as far as the timer's last look has known:
+ * datagrams do not move it.
+ */
+#include "relay/udp/udp_life.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/minmax.h"
+#include "base/syscalls_allowed.h"
+#include "datapath/graft_tuple.h"
+#include "datapath/icmp.h"
+#include "relay/admission.h"
+#include "relay/session_log.h"
+#include "relay/udp/udp_activate.h"
+#include "relay/udp/udp_copy.h"
+#include "relay/udp/udp_errors.h"
+#include "relay/udp/udp_proof.h"
+#include "relay/udp/udp_server.h"
+#include "relay/udp/udp_view.h"
+
+#define BUCKETS_MAX (1U << 18)
+/* A worker that stops ends a session that owes an answer after so long a silence. */
+#define OWES_MS 1000
+
+SYSCALLS_ALLOWED(SYSCALL(close));
+
+/* --- its end --- */
+
+/*
+ * How long the port of S, which ends, has to rest.  The server of a stream may go on sending, if it
+ * has done so lately.  A forged address makes no stream, unless the server says more than was
+ * asked.
+ */
+static uint64_t udp_rests_ms(const struct udp_session *s)
+{
+	uint64_t idle = s->forward->conf->idle_timeout_ms ?: UDP_PORT_OWED_MS;
+
+	/* one question alone: of several it is unknown which one was answered */
+	if (s->copied[CLIENT].datagrams == 1 && udp_copy_is_complete(s))
+		return UDP_PORT_RESTS_MS;
+	if ((udp_proof_seen(s) || udp_all_datagrams(s, UPSTREAM) > udp_all_datagrams(s, CLIENT)) &&
+	    udp_heard_ms(s, UPSTREAM) + smaller(idle, UDP_PORT_OWED_MS) > udp_now(s))
+		return UDP_PORT_STREAM_MS;
+	return UDP_PORT_OWED_MS;
+}
+
+/* S leaves all lists, and gives everything back, but is still counted in. */
+static void udp_die(struct udp_session *s)
+{
+	struct worker *w = s->worker;
+	uint64_t ms = udp_rests_ms(s);
+
+	udp_activate_wait_no_more(s);
+	udp_proof_end(s);
+	udp_session_set_state(s, UDP_DEAD);
+	LIST_REMOVE(s, in_bucket);
+	worker_free_later(w, &s->leftover);
+	w->n_sessions--;
+	timer_cancel(&s->timer);
+	/* a socket that hears nothing but doubles of the network may serve another session */
+	if (s->upstream && !(ms == UDP_PORT_RESTS_MS && udp_upstream_rest(s->upstream, s->forward)))
+		udp_upstream_close(s->upstream, ms);
+	if (s->server)
+		server_leave(s->server);
+	pace_free(s->pace);
+	s->socket->refs--;
+}
+
+/* As S is marked. */
+static void udp_end(struct udp_session *s)
+{
+	struct worker *w = s->worker;
+	struct session_view view;
+
+	if (s->end <= SESSION_FINISHED)
+		log_debug("session %llu: %s", (unsigned long long)s->id,
+			  s->end == SESSION_FINISHED ? "finished" : cause_name(s->end));
+	if (s->end == SESSION_LEFT) {
+		count_add(&forward_stats(s->forward, w->index)->moved, 1);
+	} else {
+		udp_session_count_kernel(s);
+		udp_view(s, &view);
+		session_ended(w, &view, s->end);
+	}
+	if (s->end == SESSION_MOVED)
+		udp_graft_part(udp_grafts_of(s), s->slot);
+	else if (s->end != SESSION_LEFT)
+		udp_activate_leave(s);
+	udp_die(s);
+	admission_leave(w->shared, s->forward, &s->client.sa);
+	/* last: a client that asks again at once must not meet this session, nor its slot */
+	if (s->end_error)
+		icmp_tell(&s->peer, &s->local, s->end_error, 0);
+}
+
+/* A step has returned: carry out its mark.  False: S has ended. */
+static bool udp_settle(struct udp_session *s)
+{
+	if (s->ends)
+		udp_end(s);
+	return !s->ends;
+}
+
+/* --- its life --- */
+
+/* Both ends of S were silent for idle-timeout, or the timer looks again when they may have been. */
+static void udp_look_at_silence(struct udp_session *s)
+{
+	uint64_t over_ms = udp_last_ms(s) + s->forward->conf->idle_timeout_ms;
+
+	udp_errors_forget_mtu(s);
+	if (udp_now(s) >= over_ms) {
+		udp_session_end(s, SESSION_FINISHED);
+		return;
+	}
+	udp_server_doubt(s);
+	timer_set(&s->worker->loop, &s->timer, over_ms);
+}
+
+/*
+ * The life of a session, from its first datagram to its end.  The cause of a call is M, from the
+ * client; or EVENTS of the socket to the server; or, without both, the timer.
+ */
+static void udp_live(struct udp_session *s, const struct udp_message *m, uint32_t events)
+{
+	if (m) {
+		udp_activate_wake(s);
+		s->heard_ms[CLIENT] = udp_now(s);
+		udp_proof_give(s);
+		udp_copy_question(s, m);
+	} else if (!events) {
+		udp_look_at_silence(s);
+	}
+	if (events & EPOLLERR)
+		udp_errors_take(s);
+	if (events & EPOLLIN && !s->ends && !udp_errors_client_gone(s))
+		udp_copy_answers(s);
+	udp_settle(s);
+}
+
+void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m)
+{
+	if (s->socket != us) { /* from now on; a look at the socket before says nothing */
+		udp_activate_wait_no_more(s);
+		s->socket->refs--;
+		s->socket = us;
+		us->refs++;
+	}
+	udp_live(s, m, 0);
+}
+
+static void udp_on_upstream(struct udp_session *s, uint32_t events)
+{
+	udp_live(s, NULL, events);
+}
+
+static void udp_on_timer(struct timer *timer)
+{
+	udp_live(container_of(timer, struct udp_session, timer), NULL, 0);
+}
+
+bool udp_session_is_over(struct udp_session *s)
+{
+	if (udp_server_is_given_up(s))
+		udp_session_end(s, CAUSE_UPSTREAM_LOST);
+	return !udp_settle(s);
+}
+
+void udp_session_client_error(struct worker *w, const struct udp_error *e)
+{
+	struct udp_session *s = udp_errors_of_client(w, e);
+
+	if (s)
+		udp_settle(s);
+}
+
+bool udp_session_crowd_out(struct worker *w, const struct forward *f,
+			   const struct graft_addr *remote)
+{
+	struct udp_session *s = udp_proof_missing(w, f, remote);
+
+	if (!s)
+		return false;
+	udp_session_end(s, CAUSE_CROWDED_OUT);
+	return !udp_settle(s);
+}
+
+/* --- its beginning --- */
+
+static struct udp_session *udp_new_session(struct udp_socket *us, struct forward *f,
+					   const struct graft_tuple *tuple,
+					   const struct udp_message *m,
+					   const union client_addr *client)
+{
+	struct udp_session *s = calloc(1, sizeof(*s));
+	struct worker *w = us->worker;
+
+	if (!s)
+		return NULL;
+	s->worker = w;
+	s->forward = f;
+	s->socket = us;
+	us->refs++;
+	s->tuple = *tuple;
+	s->client = *client;
+	s->peer = m->peer;
+	s->local = m->local;
+	s->slot = NO_UDP_SLOT;
+	s->timer.fire = udp_on_timer;
+	LIST_INSERT_HEAD(udp_session_bucket(w, tuple), s, in_bucket);
+	udp_proof_begin(s);
+	w->n_sessions++;
+	return s;
+}
+
+enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
+			    const struct udp_message *m, const union client_addr *client,
+			    const union client_addr *destination, struct udp_session **ret)
+{
+	struct worker *w = us->worker;
+	struct forward *f = us->forward;
+	struct udp_session *s = udp_new_session(us, f, tuple, m, client);
+	enum cause cause;
+
+	if (!s)
+		return CAUSE_NO_MEMORY;
+	s->destination = *destination;
+	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
+	s->born_ms = s->heard_ms[CLIENT] = udp_now(s);
+	cause = forward_pace(f, &client->sa, &s->pace) ? CAUSE_NO_MEMORY : udp_server_choose(s);
+	if (cause != CAUSES) {
+		udp_die(s);
+		return cause;
+	}
+	count_add(&forward_stats(f, w->index)->accepted, 1);
+	if (f->conf->idle_timeout_ms)
+		timer_set(&w->loop, &s->timer, udp_now(s) + f->conf->idle_timeout_ms);
+	*ret = s;
+	return CAUSES;
+}
+
+/* --- for the worker --- */
+
+void udp_worker_open(struct worker *w)
+{
+	struct udp_worker *u = allocated(calloc(1, sizeof(*u)));
+	uint32_t n = 1024;
+
+	while (n < w->shared->config->max_sessions && n < BUCKETS_MAX)
+		n *= 2;
+	u->mask = n - 1;
+	u->seed = arc4random();
+	u->buckets = allocated(calloc(n, sizeof(*u->buckets)));
+	u->batch = allocated(udp_batch_new());
+	TAILQ_INIT(&u->sessions);
+	udp_upstreams_open(&u->upstreams, w, udp_on_upstream);
+	w->udp = u;
+}
+
+void udp_worker_close(struct worker *w)
+{
+	struct udp_worker *u = w->udp;
+
+	udp_upstreams_end(&u->upstreams);
+	while (u->sockets) { /* those of old sessions, which other workers had, too */
+		struct udp_socket *us = u->sockets;
+
+		u->sockets = us->next;
+		close(us->source.fd);
+		free(us);
+	}
+	free(u->batch);
+	free(u->buckets);
+	free(u);
+}
+
+void udp_sessions_visit(struct worker *w, session_visit_fn *fn, void *arg)
+{
+	struct session_view view;
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		udp_session_count_kernel(s);
+		udp_view(s, &view);
+		fn(arg, &view);
+	}
+}
+
+unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
+				   enum cause cause)
+{
+	struct session_view view;
+	struct udp_session *s;
+	unsigned int n = 0;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		udp_view(s, &view);
+		if (choose && !choose(arg, &view))
+			continue;
+		udp_session_end(s, cause);
+		udp_settle(s);
+		n++;
+	}
+	return n;
+}
+
+void udp_sessions_follow_engines(struct worker *w)
+{
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker)
+		udp_activate_follow_engine(s);
+}
+
+/* The server owes an answer that may still come. */
+static bool udp_is_owed(const struct udp_session *s)
+{
+	return udp_all_datagrams(s, UPSTREAM) < udp_all_datagrams(s, CLIENT) &&
+	       udp_now(s) < udp_heard_ms(s, CLIENT) + UDP_PORT_OWED_MS;
+}
+
+void udp_sessions_leave_behind(struct worker *w)
+{
+	bool survives = w->shared->grafts && grafts_survive(w->shared->grafts);
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		bool owed = udp_is_owed(s);
+
+		if (survives && udp_carries(s, CLIENT) && (udp_carries(s, UPSTREAM) || !owed))
+			udp_session_end(s, SESSION_LEFT);
+		else if (!owed || udp_now(s) >= udp_last_ms(s) + OWES_MS)
+			udp_session_end(s, SESSION_FINISHED);
+		udp_settle(s);
+	}
+}
+
+void udp_sessions_part(struct worker *w)
+{
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		const volatile struct udp_flow *f = udp_slot_of(s);
+
+		if (__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) &&
+		    !grafts_have(w->shared->grafts, &f->leg[CLIENT].tuple.local))
+			udp_session_end(s, SESSION_MOVED);
+		udp_settle(s);
+	}
+}
+
+void udp_sessions_after_batch(struct worker *w)
+{
+	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
+	struct udp_session *s;
+
+	if (lost == w->udp->lost_seen)
+		return;
+	w->udp->lost_seen = lost;
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		if (udp_server_is_lost(s))
+			udp_session_end(s, CAUSE_UPSTREAM_LOST);
+		udp_settle(s);
+	}
+}
+
+/* --- of a daemon before, or another relay --- */
+
+/* The socket of W that gets the datagrams to A; or NULL. */
+static struct udp_socket *udp_socket_for(struct worker *w, const struct addr *a)
+{
+	struct udp_socket *us = w->udp->sockets;
+
+	while (us &&
+	       (us->addr.ss.ss_family != a->ss.ss_family || addr_port(&us->addr) != addr_port(a) ||
+		(!addr_is_any(&us->addr) && !addr_equal(&us->addr, a))))
+		us = us->next;
+	return us;
+}
+
+int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
+{
+	volatile struct udp_flow *flow = udp_flow_of(grafts_udp(w->shared->grafts), slot);
+	struct graft_tuple tuple = flow->leg[CLIENT].tuple;
+	struct addr peer = graft_tuple_address(&tuple, false);
+	struct addr local = graft_tuple_address(&tuple, true);
+	struct udp_socket *us = udp_socket_for(w, &local);
+	uint32_t ago = (uint32_t)(clock_ns() >> UDP_TICK_SHIFT) - flow->born; /* ticks wrap */
+	struct udp_message m = { 0 };
+	struct udp_session *s;
+	int r;
+
+	if (!us)
+		return -ENOENT;
+	client_addr_set(&m.peer, (struct sockaddr *)&peer.ss);
+	client_addr_set(&m.local, (struct sockaddr *)&local.ss);
+	s = udp_new_session(us, f, &tuple, &m, &m.peer);
+	if (!s)
+		return -ENOMEM;
+	s->adopted = true;
+	s->id = flow->id;
+	shared_saw_id(w->shared, s->id);
+	s->born_ms = clock_ms() - ((uint64_t)ago << UDP_TICK_SHIFT) / NS_PER_MS;
+	s->connect_ms = 1; /* the time to the first answer is not known */
+	udp_session_set_state(s, UDP_ANSWERED);
+	r = udp_server_adopt(s, flow);
+	if (r) {
+		udp_die(s);
+		return r;
+	}
+	count_add(&forward_stats(f, w->index)->adopted, 1);
+	udp_activate_adopt(s, slot);
+	if (f->conf->idle_timeout_ms)
+		timer_set(&w->loop, &s->timer, w->loop.now_ms);
+	return 0;
+}

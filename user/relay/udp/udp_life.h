@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include "relay/session_view.h"
+#include "relay/udp/udp_session.h"
+
+/* The life of sessions of UDP, and the requests of a worker to its sessions. */
+
+/* Room for the sessions of W; pages are taken as they are needed. */
+void udp_worker_open(struct worker *w);
+void udp_worker_close(struct worker *w);
+
+/* --- for the socket of clients --- */
+
+/*
+ * Begin the session of CLIENT to DESTINATION, by US, with the addresses of M.  The caller has
+ * counted the session in.  CAUSES; or the cause that there is none.
+ */
+enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
+			    const struct udp_message *m, const union client_addr *client,
+			    const union client_addr *destination, struct udp_session **ret);
+/* A datagram of the client has come.  True: S has ended, as nobody answers, and begins anew. */
+bool udp_session_is_over(struct udp_session *s);
+/* M comes from the client of S, by US. */
+void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
+/* The session of udp_proof_missing(), if there is one, gives way.  False: there is none. */
+bool udp_session_crowd_out(struct worker *w, const struct forward *f,
+			   const struct graft_addr *remote);
+/* A datagram to a client, of any worker, has met an error on its way. */
+void udp_session_client_error(struct worker *w, const struct udp_error *e);
+
+/* --- for the worker, on its thread --- */
+
+/* Call FN with a view of each session, after the counters have the work of packet programs. */
+void udp_sessions_visit(struct worker *w, session_visit_fn *fn, void *arg);
+/* As session_end_some(). */
+unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
+				   enum cause cause);
+/* As session_follow_engines(), but no session needs time for it. */
+void udp_sessions_follow_engines(struct worker *w);
+/* The worker stops: leave grafted sessions to the next daemon, and end those that owe no answer. */
+void udp_sessions_leave_behind(struct worker *w);
+/*
+ * Addresses may have left this machine.  A session of such an address that another relay knows ends
+ * here, and its slot stays for that relay's return.
+ */
+void udp_sessions_part(struct worker *w);
+/* After a batch of events. */
+void udp_sessions_after_batch(struct worker *w);
+
+/*
+ * Make the flow of SLOT a session of F and W.  The caller has counted the session in.  -ENOENT: W
+ * has no socket to which the client sends; other -errno: no socket is to be had.
+ */
+int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
