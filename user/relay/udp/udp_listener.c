@@ -21,8 +21,8 @@
 #define ERRORS_MOST 32
 #define ROUNDS 4 /* looks for an event, so that others have their turns */
 
-/* What LOCAL, of a message or an error that came by US, lacks: the port; or all. */
-static void complete(const struct udp_socket *us, union client_addr *local)
+/* LOCAL, of a message or an error that came by US, may have no port, or no address: set them. */
+static void udp_complete(const struct udp_socket *us, union client_addr *local)
 {
 	if (local->sa.sa_family == AF_UNSPEC)
 		client_addr_set(local, (const struct sockaddr *)&us->addr.ss);
@@ -32,34 +32,34 @@ static void complete(const struct udp_socket *us, union client_addr *local)
 /* --- a datagram --- */
 
 /* Count a session of CLIENT in.  CAUSES, or why there may be none. */
-static enum cause admit(struct udp_socket *us, const union client_addr *client)
+static enum cause udp_admit(struct udp_socket *us, const union client_addr *client)
 {
 	struct shared *shared = us->worker->shared;
 	const struct config *c = shared->config;
 
-	/* who has proven nothing takes a quarter at most, and of that each worker its part */
+	/* unproven sessions take a quarter at most, and of that each worker its part */
 	if (us->worker->udp->n_unproven >= larger(c->max_sessions / 4 / c->workers, 1))
 		return CAUSE_SESSION_LIMIT;
 	return admission_enter_with(shared, us->forward, &client->sa, false);
 }
 
-/* The same; one that has proven nothing gives way. */
-static enum cause admit_or_crowd_out(struct udp_socket *us, const struct graft_tuple *tuple,
-				     const union client_addr *client)
+/* The same; an unproven session gives way. */
+static enum cause udp_admit_or_crowd_out(struct udp_socket *us, const struct graft_tuple *tuple,
+					 const union client_addr *client)
 {
-	enum cause why = admit(us, client);
+	enum cause why = udp_admit(us, client);
 	const struct forward *f = why == CAUSE_SESSION_LIMIT ? NULL : us->forward;
 	const struct graft_addr *host = why == CAUSE_CLIENT_LIMIT ? &tuple->remote : NULL;
 
 	if (why != CAUSE_SESSION_LIMIT && why != CAUSE_FORWARD_LIMIT && why != CAUSE_CLIENT_LIMIT)
 		return why;
-	return udp_session_crowd_out(us->worker, f, host) ? admit(us, client) : why;
+	return udp_session_crowd_out(us->worker, f, host) ? udp_admit(us, client) : why;
 }
 
 /* Begin the session of CLIENT to DESTINATION, if it may have one.  NULL: it may not. */
-static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple *tuple,
-				 const struct udp_message *m, const union client_addr *client,
-				 const union client_addr *destination)
+static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_tuple *tuple,
+				     const struct udp_message *m, const union client_addr *client,
+				     const union client_addr *destination)
 {
 	struct worker *w = us->worker;
 	struct udp_session *s = NULL;
@@ -69,7 +69,7 @@ static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple
 	if (!admission_allows(w, us->forward, &client->sa))
 		return NULL;
 	if (bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
-		why = admit_or_crowd_out(us, tuple, client);
+		why = udp_admit_or_crowd_out(us, tuple, client);
 	if (why == CAUSES) {
 		why = udp_session_open(us, tuple, m, client, destination, &s);
 		if (!s)
@@ -83,9 +83,9 @@ static struct udp_session *begin(struct udp_socket *us, const struct graft_tuple
 	return NULL;
 }
 
-/* M has come by US, from its peer, or as a proxy has TOLD; NULL: none has. */
-static void take(struct udp_socket *us, const struct udp_message *m,
-		 const struct proxy_header *told)
+/* M has come by US, from its peer; or with the header TOLD of a proxy (NULL: there is none). */
+static void udp_take(struct udp_socket *us, const struct udp_message *m,
+		     const struct proxy_header *told)
 {
 	const union client_addr *client = told ? &told->source : &m->peer;
 	struct graft_tuple tuple;
@@ -97,9 +97,9 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 		before = s;
 		s = NULL;
 	}
-	/* else another relay's is adopted in a moment: its client begins no second one */
+	/* a flow of another relay is adopted in a moment: its client begins no second session */
 	if (!s && !us->old && !udp_graft_is_held(grafts_udp(us->worker->shared->grafts), &tuple))
-		s = begin(us, &tuple, m, client, told ? &told->destination : &m->local);
+		s = udp_begin(us, &tuple, m, client, told ? &told->destination : &m->local);
 	if (s && before)
 		udp_server_succeed(s, before);
 	if (s)
@@ -109,7 +109,7 @@ static void take(struct udp_socket *us, const struct udp_message *m,
 }
 
 /* Each datagram of M begins with a PROXY header. */
-static void take_proxied(struct udp_socket *us, const struct udp_message *m)
+static void udp_take_proxied(struct udp_socket *us, const struct udp_message *m)
 {
 	size_t size = smaller(m->segment, m->len);
 
@@ -128,25 +128,25 @@ static void take_proxied(struct udp_socket *us, const struct udp_message *m)
 		}
 		one.data += header.size;
 		one.len -= header.size;
-		take(us, &one, header.has_addresses ? &header : NULL);
+		udp_take(us, &one, header.has_addresses ? &header : NULL);
 	}
 }
 
 /* --- events --- */
 
-/* Of errors about what was sent to clients.  The kernel tells any worker of them. */
-static void take_errors(struct udp_socket *us)
+/* Errors about answers to clients.  The kernel may report an error to any worker. */
+static void udp_take_client_errors(struct udp_socket *us)
 {
 	struct udp_error e;
 
 	for (int i = 0; i < ERRORS_MOST && udp_next_error(us->source.fd, &e); i++) {
-		complete(us, &e.local);
+		udp_complete(us, &e.local);
 		udp_session_client_error(us->worker, &e);
 	}
 	tcp_take_error(us->source.fd);
 }
 
-static void on_readable(struct source *source, uint32_t events)
+static void udp_on_clients(struct source *source, uint32_t events)
 {
 	struct udp_socket *us = container_of(source, struct udp_socket, source);
 	struct worker *w = us->worker;
@@ -154,26 +154,26 @@ static void on_readable(struct source *source, uint32_t events)
 	bool wait;
 
 	if (events & EPOLLERR)
-		take_errors(us);
+		udp_take_client_errors(us);
 	do {
 		udp_activate_look(us);
 		n = udp_receive(w->udp->batch, us->source.fd);
 		for (int i = 0; i < n; i++) {
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
 
-			complete(us, &m->local);
+			udp_complete(us, &m->local);
 			if (!m->peer.in.sin_port) /* at the same place in sockaddr_in6 */
 				log_limited(LOG_NOTICE,
 					    "forward %s: a datagram is dropped: it is from port "
 					    "0, where nobody can be answered",
 					    forward_name(us->forward->conf));
 			else if (us->forward->conf->proxy_protocol & PROXY_RECEIVE)
-				take_proxied(us, m);
+				udp_take_proxied(us, m);
 			else
-				take(us, m, NULL);
+				udp_take(us, m, NULL);
 		}
-		if (n < 0) /* of what was sent before */
-			take_errors(us);
+		if (n < 0) /* an error of an earlier answer */
+			udp_take_client_errors(us);
 		wait = udp_activate_clients(us, n >= 0 && n < UDP_BATCH);
 	} while (++round < ROUNDS && (n < 0 || n == UDP_BATCH || wait));
 }
@@ -181,10 +181,10 @@ static void on_readable(struct source *source, uint32_t events)
 /* --- listeners --- */
 
 /*
- * Close the sockets that no forward listens at, and no session needs.  All workers keep theirs until
- * the last one: the kernel counts them to choose one.
+ * Close the sockets at which no forward listens, and which no session needs.  All workers keep
+ * their sockets of a forward until its last session: the kernel counts sockets to choose one.
  */
-static void close_old(struct timer *timer)
+static void udp_close_old(struct timer *timer)
 {
 	struct udp_worker *u = container_of(timer, struct udp_worker, old);
 	struct udp_socket **at = &u->sockets, *us;
@@ -207,8 +207,8 @@ static void close_old(struct timer *timer)
 	}
 }
 
-/* What has nothing but old sessions goes on, so that these stay where they are; or a new one. */
-static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
+/* The old socket of A goes on, so that its sessions stay; or a new socket. */
+static struct udp_socket *udp_find_or_add_socket(struct worker *w, const struct addr *a)
 {
 	struct udp_socket *us = w->udp->n_old ? w->udp->sockets : NULL;
 
@@ -222,7 +222,7 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 	us = calloc(1, sizeof(*us));
 	if (!us)
 		return NULL;
-	us->source = (struct source){ .handle = on_readable, .fd = -1 };
+	us->source = (struct source){ .handle = udp_on_clients, .fd = -1 };
 	us->worker = w;
 	us->addr = *a;
 	us->next = w->udp->sockets;
@@ -233,7 +233,7 @@ static struct udp_socket *find_or_add(struct worker *w, const struct addr *a)
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd)
 {
-	struct udp_socket *us = find_or_add(w, a);
+	struct udp_socket *us = udp_find_or_add_socket(w, a);
 	int r = -ENOMEM;
 
 	if (us && us->source.fd < 0)
@@ -241,7 +241,7 @@ struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const
 	else
 		close(fd);
 	if (us) {
-		w->udp->old.fire = close_old;
+		w->udp->old.fire = udp_close_old;
 		us->forward = f;
 		us->old = false;
 		r = loop_watch(&w->loop, &us->source, EPOLLIN, true);

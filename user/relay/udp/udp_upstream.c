@@ -36,7 +36,7 @@ static uint32_t n_ours;
 static _Atomic uint64_t free_at[PORTS]; /* by port, in ms; 0: it is not ours; NEVER: in use */
 
 /* Ports and ranges of them in the file at PATH: "1,3-5", or "1 5". */
-static void read_ports(const char *path, bool are_ours)
+static void udp_read_ports(const char *path, bool are_ours)
 {
 	FILE *f = fopen(path, "re");
 	unsigned int first, last;
@@ -55,8 +55,8 @@ void udp_ports_open(void)
 {
 	memset(free_at, 0, sizeof(free_at));
 	n_ours = 0;
-	read_ports(PORT_RANGE, true);
-	read_ports(PORTS_RESERVED, false);
+	udp_read_ports(PORT_RANGE, true);
+	udp_read_ports(PORTS_RESERVED, false);
 	for (uint32_t port = 1; port < PORTS; port++)
 		if (free_at[port])
 			ours[n_ours++] = (uint16_t)port;
@@ -99,7 +99,7 @@ bool udp_port_is_used(in_port_t port)
 /* --- ports that count against their clients --- */
 
 /* Drop those that are free by NOW_MS. */
-static void drop_charges(struct udp_upstreams *us, uint64_t now_ms)
+static void udp_drop_charges(struct udp_upstreams *us, uint64_t now_ms)
 {
 	struct udp_upstream *up;
 
@@ -111,7 +111,7 @@ static void drop_charges(struct udp_upstreams *us, uint64_t now_ms)
 }
 
 /* Something begins to rest. */
-static void set_timer(struct udp_upstreams *us)
+static void udp_set_rest_timer(struct udp_upstreams *us)
 {
 	if (!us->n_rests && STAILQ_EMPTY(&us->charges))
 		timer_set(&us->worker->loop, &us->timer, us->worker->loop.now_ms + KEPT_MS);
@@ -132,13 +132,13 @@ void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 		worker_free_later(us->worker, &up->leftover);
 		return;
 	}
-	set_timer(us);
+	udp_set_rest_timer(us);
 	STAILQ_INSERT_TAIL(&us->charges, up, next);
 }
 
 /* --- sockets that rest --- */
 
-static struct udp_upstream *take_first(struct udp_upstreams *us)
+static struct udp_upstream *udp_take_first_rest(struct udp_upstreams *us)
 {
 	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
 
@@ -149,7 +149,7 @@ static struct udp_upstream *take_first(struct udp_upstreams *us)
 }
 
 /* Has no late answer come to UP?  Of some epoll has told; others the socket has still. */
-static bool is_clean(const struct udp_upstream *up)
+static bool udp_is_clean(const struct udp_upstream *up)
 {
 	char c;
 
@@ -161,18 +161,18 @@ void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 {
 	while (us->n_rests &&
 	       STAILQ_FIRST(&us->rests)->rests_ms + kept_ms <= us->worker->loop.now_ms) {
-		struct udp_upstream *up = take_first(us);
+		struct udp_upstream *up = udp_take_first_rest(us);
 
-		udp_upstream_close(up, is_clean(up) ? UDP_PORT_RESTS_MS : UDP_PORT_OWED_MS);
+		udp_upstream_close(up, udp_is_clean(up) ? UDP_PORT_RESTS_MS : UDP_PORT_OWED_MS);
 	}
 }
 
-static void on_rest(struct timer *timer)
+static void udp_on_rest(struct timer *timer)
 {
 	struct udp_upstreams *us = container_of(timer, struct udp_upstreams, timer);
 
 	udp_upstreams_close(us, KEPT_MS);
-	drop_charges(us, us->worker->loop.now_ms);
+	udp_drop_charges(us, us->worker->loop.now_ms);
 	if (us->n_rests || !STAILQ_EMPTY(&us->charges))
 		timer_set(&us->worker->loop, timer, us->worker->loop.now_ms + KEPT_MS);
 }
@@ -192,7 +192,7 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 	up->rested_ms = now + UDP_PORT_RESTS_MS;
 	atomic_fetch_add(&f->sessions, 1);
 	STAILQ_INSERT_TAIL(&us->rests, up, next);
-	set_timer(us);
+	udp_set_rest_timer(us);
 	us->n_rests++;
 	return true;
 }
@@ -206,10 +206,10 @@ struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_sess
 	if (!up || up->rested_ms > us->worker->loop.now_ms || up->forward != f ||
 	    !client_addr_equal(&up->to, to))
 		return NULL;
-	take_first(us);
+	udp_take_first_rest(us);
 	up->session = s;
 	up->client = *client;
-	if (is_clean(up))
+	if (udp_is_clean(up))
 		return up;
 	udp_upstream_close(up, UDP_PORT_OWED_MS);
 	return NULL;
@@ -217,7 +217,7 @@ struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_sess
 
 /* --- new sockets --- */
 
-static void on_event(struct source *source, uint32_t events)
+static void udp_on_upstream_event(struct source *source, uint32_t events)
 {
 	struct udp_upstream *up = container_of(source, struct udp_upstream, source);
 
@@ -228,8 +228,8 @@ static void on_event(struct source *source, uint32_t events)
 }
 
 /* Bind UP to OWN; NULL: to a port of ours.  -errno. */
-static int bind_port(struct udp_upstream *up, const struct forward_conf *fc,
-		     const union client_addr *client, const struct addr *own)
+static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
+			 const union client_addr *client, const struct addr *own)
 {
 	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
 	const struct udp_grafts *held = grafts_udp(up->among->worker->shared->grafts);
@@ -278,12 +278,12 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 		close(fd);
 		return -ENOMEM;
 	}
-	up->source = (struct source){ .handle = on_event, .fd = fd };
+	up->source = (struct source){ .handle = udp_on_upstream_event, .fd = fd };
 	up->among = us;
 	up->session = s;
 	up->client = *client;
 	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
-	r = bind_port(up, f->conf, client, own);
+	r = udp_bind_port(up, f->conf, client, own);
 	if (!r && !f->conf->responses) /* else it is hardly worth it */
 		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
@@ -300,7 +300,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle)
 {
-	*us = (struct udp_upstreams){ .worker = w, .handle = handle, .timer.fire = on_rest };
+	*us = (struct udp_upstreams){ .worker = w, .handle = handle, .timer.fire = udp_on_rest };
 	STAILQ_INIT(&us->rests);
 	STAILQ_INIT(&us->charges);
 }
@@ -308,5 +308,5 @@ void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream
 void udp_upstreams_end(struct udp_upstreams *us)
 {
 	udp_upstreams_close(us, 0);
-	drop_charges(us, NEVER);
+	udp_drop_charges(us, NEVER);
 }
