@@ -25,6 +25,7 @@
  * whoever sees ACTIVE sees the offsets.  What is "tracked" may be behind by the packets that other
  * CPUs have in hand.
  */
+#include "graft_decide.h"
 #include "graft_begin.h"
 #include "graft_packet.h"
 #include "graft_shape.h"
@@ -94,33 +95,37 @@ static __always_inline void go_on_at(struct graft_side *s, __u32 end, __u32 acke
 }
 
 /*
- * P does not fit, or its session is loose.  Returns whether P is believed.  P alone proves nothing,
- * since anybody can send it: its numbers are kept apart, until a packet of the other end fits them.
+ * P proves its numbers, or not (graft_follow()).  Returns whether P is believed.  P alone proves
+ * nothing, since anybody can send it: its numbers are kept apart, until a packet of the other end
+ * fits them.
  */
 __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 {
 	struct found f;
-	bool told = false;
+	enum graft_follow follow;
+	bool fit, agrees;
 
 	if (!p || !find_slot(slot, side, &f))
 		return 0;
-	if (!is_inside(p, f.g, f.mine, f.other)) {
-		told = f.other->told &&
-		       fits(p, f.g, f.mine, f.other, f.other->told_acked, f.other->told_end);
-		if (!told) {
-			f.mine->told_end = end_of(p);
-			f.mine->told_acked = p->ack;
-			f.mine->told = 1;
-			return 0;
-		}
-		go_on_at(f.other, f.other->told_end, f.other->told_acked);
-		f.other->caught = 1;
+	fit = is_inside(p, f.g, f.mine, f.other);
+	agrees = !fit && f.other->apart &&
+		 fits(p, f.g, f.mine, f.other, f.other->apart_acked, f.other->apart_end);
+	follow = graft_follow(fit, agrees, f.mine->believed);
+	if (follow == GRAFT_FOLLOW_APART) {
+		f.mine->apart_end = end_of(p);
+		f.mine->apart_acked = p->ack;
+		f.mine->apart = 1;
+		return 0;
 	}
-	if (told || !f.mine->caught)
+	if (follow == GRAFT_FOLLOW_BOTH) {
+		go_on_at(f.other, f.other->apart_end, f.other->apart_acked);
+		f.other->believed = 1;
+	}
+	if (follow != GRAFT_FOLLOW_NOTHING)
 		go_on_at(f.mine, p->seq, p->ack);
-	f.mine->caught = 1;
-	f.mine->told = f.other->told = 0;
-	if (f.other->caught)
+	f.mine->believed = 1;
+	f.mine->apart = f.other->apart = 0;
+	if (f.other->believed)
 		f.g->loose = GRAFT_FOUND;
 	return 1;
 }
@@ -130,18 +135,18 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
  * the session.  A packet that ends the session fits: nobody can know its number who does not see the
  * other end's packets.
  */
-static __always_inline bool is_welcome(struct __sk_buff *skb, struct found *f,
-				       const struct packet *p)
+static __always_inline enum graft_verdict judge(const struct found *f, const struct packet *p)
 {
-	bool loose = f->g->loose == GRAFT_LOOSE;
+	return graft_judge(f->g->loose, f->g->mirrored, is_inside(p, f->g, f->mine, f->other),
+			   p->flags & ACK && !(p->flags & RST));
+}
 
-	f->fits = is_inside(p, f->g, f->mine, f->other);
-	if (!loose && (f->fits || !(f->g->loose || f->g->mirrored)))
-		return f->fits;
-	if (p->flags & RST || !(p->flags & ACK))
-		return loose;
-	f->fits = is_sound(skb, p) && confirm(p, f->slot, f->side);
-	return true;
+/* Is P, of which that is the VERDICT, where it must be, so its numbers are the session's? */
+static __always_inline bool believe(struct __sk_buff *skb, const struct found *f,
+				    const struct packet *p, enum graft_verdict verdict)
+{
+	return verdict == GRAFT_BELIEVE ||
+	       (verdict == GRAFT_CONFIRM && is_sound(skb, p) && confirm(p, f->slot, f->side));
 }
 
 /* What P tells of both streams.  A reset has no bytes, and may be one that is only challenged. */
@@ -183,11 +188,12 @@ static __always_inline bool track_fin(struct found *f, const struct packet *p)
 
 	if (p->flags & FIN && !mine->fin) {
 		mine->fin_end = end_of(p);
-		__sync_val_compare_and_swap(&mine->fin, 0, 1); /* a barrier */
+		__sync_val_compare_and_swap(&mine->fin, GRAFT_FIN_NONE, GRAFT_FIN_SENT);
 	}
-	if (other->fin == 1 && p->flags & ACK && diff(p->ack + mine->ack_add, other->fin_end) >= 0)
-		__sync_val_compare_and_swap(&other->fin, 1, 2);
-	return READ_ONCE(mine->fin) == 2 && READ_ONCE(other->fin) == 2;
+	if (other->fin == GRAFT_FIN_SENT && p->flags & ACK &&
+	    diff(p->ack + mine->ack_add, other->fin_end) >= 0)
+		__sync_val_compare_and_swap(&other->fin, GRAFT_FIN_SENT, GRAFT_FIN_ACKED);
+	return READ_ONCE(mine->fin) == GRAFT_FIN_ACKED && READ_ONCE(other->fin) == GRAFT_FIN_ACKED;
 }
 
 static __always_inline void end(struct found *f, __u32 state)
@@ -324,8 +330,8 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
  * May P end something, or move its stream by more than its payload?  A bit error would make it do so.
  * All else that a bit error moves the next packet moves again.
  */
-static __always_inline bool is_believed(struct __sk_buff *skb, const struct found *f,
-					const struct packet *p)
+static __always_inline bool moves_soundly(struct __sk_buff *skb, const struct found *f,
+					  const struct packet *p)
 {
 	return (!(p->flags & (FIN | RST)) && diff(p->seq, (__u32)f->mine->end) <= 0) ||
 	       is_sound(skb, p);
@@ -351,19 +357,21 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0 || f->other->refused)
 		return DROP;
 	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
-	f->fits = f->g->loose != GRAFT_LOOSE;
+	c.grafted = f->g->loose != GRAFT_LOOSE;
 	if (!(p->flags & SYN)) {
-		if (!is_welcome(skb, f, p)) {
+		enum graft_verdict verdict = judge(f, p);
+
+		if (verdict == GRAFT_DROP) {
 			__sync_fetch_and_add(&graft_outside, 1);
 			return DROP;
 		}
-		if (f->fits && is_believed(skb, f, p))
+		c.grafted = believe(skb, f, p, verdict);
+		if (c.grafted && moves_soundly(skb, f, p))
 			track(f, p, state);
 	}
 	if (f->g->far >= GRAFT_LONG && p->flags & ACK)
 		leash(f, p, state);
-	c.grafted = f->fits;
-	if (change_header(skb, p, &c, f->fits ? f : NULL))
+	if (change_header(skb, p, &c, c.grafted ? f : NULL))
 		return DROP;
 	return send_on(skb, p, &f->other->leg, c.diff);
 }
@@ -458,7 +466,7 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	f.g->why_not = why;
 	/* before it is unlocked: the next one that looks must know of it */
 	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.g, f.mine, f.other) &&
-	    is_believed(skb, &f, p))
+	    moves_soundly(skb, &f, p))
 		note(f.mine, p);
 	state = GRAFT_RETURNING;
 	if (why == GRAFT_NO_SOCKET || f.mine->fin || f.other->fin) {
@@ -512,13 +520,16 @@ static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const str
  */
 static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
+	enum graft_verdict verdict = p->flags & SYN ? GRAFT_DROP : judge(f, p);
 	struct graft_entry *g = f->g;
 	__u64 now = bpf_ktime_get_ns();
 
-	if (p->flags & SYN || !is_welcome(skb, f, p) || !is_sound(skb, p)) {
+	if (verdict == GRAFT_DROP || !is_sound(skb, p)) {
 		__sync_fetch_and_add(&graft_outside, 1);
 		return DROP;
 	}
+	if (verdict == GRAFT_CONFIRM)
+		confirm(p, f->slot, f->side);
 	if (p->odd == GRAFT_TOO_BIG && p->df && is_plain(p))
 		return too_big(skb, p, &f->mine->leg, &f->other->leg, f->other->way.mtu);
 	if (__sync_val_compare_and_swap(&g->state, GRAFT_ACTIVE, GRAFT_RETURNING) == GRAFT_ACTIVE ||
@@ -551,58 +562,83 @@ static __always_inline bool find_session(const struct packet *p, struct found *f
 	return false;
 }
 
+static __always_inline __u32 state_of(const struct graft_entry *g)
+{
+	return READ_ONCE(g->state) & GRAFT_STATE_MASK;
+}
+
+/* P goes to its own socket; FREE: to nobody. */
+static __always_inline bool is_for_socket(__u32 state)
+{
+	return state == GRAFT_FREE || state == GRAFT_OFFERED || state == GRAFT_RETURNED;
+}
+
+static __always_inline int to_socket(struct __sk_buff *skb, struct found *f, struct packet *p,
+				     __u32 state)
+{
+	if (state == GRAFT_FREE)
+		return READ_ONCE(f->g->state) ? DROP : PASS;
+	if (p->ce && is_deaf(skb, p, f->mine->ecn))
+		return DROP;
+	if (state == GRAFT_OFFERED && !f->g->shifted)
+		return PASS;
+	if (diff(p->ack, f->mine->frozen_write + f->mine->back_write) > 0)
+		p->ack = f->mine->frozen_write + f->mine->back_write; /* see look_back() */
+	return shift(skb, f->mine, p, false);
+}
+
+/* P is translated, or its session goes back to its sockets. */
+static __always_inline int to_work(struct __sk_buff *skb, struct found *f, struct packet *p,
+				   __u32 state)
+{
+	p->odd = hindrance_for(skb, f, p);
+	if (p->odd)
+		return go_back(skb, f, p);
+	/* behind what was lost as odd nothing goes on: or that would find no moment */
+	if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
+	    diff(p->seq, (__u32)f->mine->end) > 0)
+		return DROP;
+	state = leave_if_better(f, p, state);
+	if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2) {
+		state = try_return(skb, p, f->slot, f->side);
+		if (state == GRAFT_RETURNED && f->g->why_back >= GRAFT_FAR && !p->len)
+			state = GRAFT_STATES; /* it is sent on: see unleash() */
+	}
+	return is_for_socket(state) ? to_socket(skb, f, p, state) : pass_on(skb, f, p, state);
+}
+
 static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
-	__u32 state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
+	__u32 state = state_of(f->g);
+	bool here = state != GRAFT_STANDBY || is_here(&f->mine->tuple, &f->g->side[0].tuple);
+	enum graft_arrival to;
 
-	if (state == GRAFT_STANDBY) {
-		if (!is_here(&f->mine->tuple, &f->g->side[0].tuple))
-			return PASS; /* by a router, as others */
+	if (state == GRAFT_STANDBY && here) {
 		__sync_val_compare_and_swap(&f->g->state, GRAFT_STANDBY, GRAFT_ACTIVE);
-		state = READ_ONCE(f->g->state) & GRAFT_STATE_MASK;
+		state = state_of(f->g);
 	}
-	if (state == GRAFT_SETTING)
-		return DROP;
-	if (f->g->killed)
-		return shift(skb, f->mine, p, false);
-	/* of another relay's session, say, which had the address: the stack answers */
-	if (state == GRAFT_CLOSED && !is_inside(p, f->g, f->mine, f->other)) {
-		forget(f->g, f->slot);
-		return PASS;
-	}
-	if (state == GRAFT_OFFERED || state == GRAFT_LOCKED) {
+	to = graft_arrival(state, here, f->g->killed,
+			   state != GRAFT_CLOSED || is_inside(p, f->g, f->mine, f->other));
+	if (to == GRAFT_TO_LOOK) {
 		p->odd = p->odd ?: hindrance_in(skb);
 		state = try_offer(skb, p, f->slot, f->side);
+		to = is_for_socket(state) ? GRAFT_TO_SOCKET : GRAFT_TO_WORK;
 	}
-	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_RETURNED) {
-		p->odd = hindrance_for(skb, f, p);
-		if (p->odd)
-			return go_back(skb, f, p);
-		/* behind what was lost as odd nothing goes on: or that would find no moment */
-		if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
-		    diff(p->seq, (__u32)f->mine->end) > 0)
-			return DROP;
-		state = leave_if_better(f, p, state);
-		if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2) {
-			state = try_return(skb, p, f->slot, f->side);
-			if (state == GRAFT_RETURNED && f->g->why_back >= GRAFT_FAR && !p->len)
-				state = GRAFT_STATES; /* it is sent on: see unleash() */
-		}
-	}
-	switch (state) {
-	case 0:
-		return READ_ONCE(f->g->state) ? DROP : PASS;
-	case GRAFT_OFFERED:
-	case GRAFT_RETURNED:
-		if (p->ce && is_deaf(skb, p, f->mine->ecn))
-			return DROP;
-		if (state == GRAFT_OFFERED && !f->g->shifted)
-			return PASS;
-		if (diff(p->ack, f->mine->frozen_write + f->mine->back_write) > 0)
-			p->ack = f->mine->frozen_write + f->mine->back_write; /* see look_back() */
+	switch (to) {
+	case GRAFT_TO_WORK:
+		return to_work(skb, f, p, state);
+	case GRAFT_TO_SOCKET:
+		return to_socket(skb, f, p, state);
+	case GRAFT_TO_SHIFTED:
 		return shift(skb, f->mine, p, false);
+	case GRAFT_TO_NOWHERE:
+		return DROP;
+	case GRAFT_TO_FORGET: /* another relay's, say, which had the address: the stack answers */
+		forget(f->g, f->slot);
+		return PASS;
+	default:
+		return PASS; /* by a router, as others */
 	}
-	return pass_on(skb, f, p, state);
 }
 
 static __always_inline int in(struct __sk_buff *skb, __u32 l2)

@@ -517,8 +517,7 @@ struct found {
 	struct graft_entry *g;
 	struct graft_side *mine, *other; /* of the packet's side */
 	__u32 slot;
-	__u16 side;
-	bool fits; /* the packet is where it must be, so what it says is believed */
+	__u32 side;
 };
 
 /*

@@ -64,7 +64,7 @@
  * a packet of the other end fits that one.
  *
  * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and
- * the stack answers what comes late.
+ * the stack answers what comes late.  graft_decide.h has the tables of these decisions.
  *
  * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
  * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
@@ -169,6 +169,13 @@ struct graft_leg {
 	struct graft_way way;
 };
 
+/* Of what the remote end has sent. */
+enum graft_fin {
+	GRAFT_FIN_NONE,
+	GRAFT_FIN_SENT,
+	GRAFT_FIN_ACKED, /* and the other end has acknowledged it */
+};
+
 struct graft_side {
 	union {
 		struct graft_leg leg;
@@ -202,14 +209,14 @@ struct graft_side {
 	__u64 begun;      /* not tracked: `end` minus this is what was carried, by all grafts */
 	__u32 window;     /* largest that the remote end has offered, in bytes */
 	__u32 tsval_sent; /* highest that was sent to the remote end */
-	__u32 fin;        /* 1: the remote end has sent FIN, 2: and it is acknowledged */
+	__u32 fin;        /* enum graft_fin */
 	__u32 fin_end;
 	__u64 heard_ns;  /* CLOCK_MONOTONIC of the last packet, */
 	__u64 data_ns;   /* and of the last with new payload, or a new ACK of some */
 	__u64 probed_ns; /* of the last keepalive probe of the frozen socket */
 	__u16 reset;     /* DONE: the remote end has sent RST */
-	__u8 caught;     /* loose: 1: a packet that is believed has come here */
-	__u8 told;       /* 1: see told_end */
+	__u8 believed;   /* loose: 1: a packet that is believed has come here */
+	__u8 apart;      /* 1: see apart_end */
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
@@ -228,8 +235,8 @@ struct graft_side {
 	 */
 	__u32 edge, has_edge;
 	__u32 lost, lost_to; /* tracked: windows of which bytes were lost, and the last one's end */
-	/* Tracked, if `told`: `end` and `acked` of a packet that did not fit, see confirm(). */
-	__u32 told_end, told_acked;
+	/* Tracked, if `apart`: `end` and `acked` of a packet that did not fit (graft_decide.h). */
+	__u32 apart_end, apart_acked;
 	__u32 from; /* freeze: the interface by which the socket had its last packet */
 	/*
 	 * Tracked: since then the remote end asks again, in vain.  asked_at: the sum of what both ends

@@ -296,21 +296,21 @@ static bool is_welcome(const struct place *at, const struct parts *p, bool odd, 
 	*ret_believed = false;
 	if (!is_sound(p, odd))
 		return true;
-	if (!inside && !(other->told && fits(at, p, other->told_acked, other->told_end))) {
-		mine->told = 1;
-		mine->told_end = end_of(p);
-		mine->told_acked = p->ack;
+	if (!inside && !(other->apart && fits(at, p, other->apart_acked, other->apart_end))) {
+		mine->apart = 1;
+		mine->apart_end = end_of(p);
+		mine->apart_acked = p->ack;
 		return true;
 	}
 	if (!inside) {
-		move_to(other, other->told_end, other->told_acked);
-		other->caught = 1;
+		move_to(other, other->apart_end, other->apart_acked);
+		other->believed = 1;
 	}
-	if (!inside || !mine->caught)
+	if (!inside || !mine->believed)
 		move_to(mine, p->seq, p->ack);
-	mine->caught = 1;
-	mine->told = other->told = 0;
-	if (other->caught)
+	mine->believed = 1;
+	mine->apart = other->apart = 0;
+	if (other->believed)
 		at->g->loose = GRAFT_FOUND;
 	*ret_believed = true;
 	return true;

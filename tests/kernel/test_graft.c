@@ -100,10 +100,10 @@ static void draw_side(struct graft_side *s, bool ipv6, bool shifted)
 		s->back_ts = draw_number();
 	}
 	s->heard_ns = one_in(2);
-	s->caught = one_in(2);
-	s->told = one_in(2);
-	s->told_end = draw_number();
-	s->told_acked = draw_number();
+	s->believed = one_in(2);
+	s->apart = one_in(2);
+	s->apart_end = draw_number();
+	s->apart_acked = draw_number();
 	s->probed_ns = one_in(2);
 	s->has_edge = one_in(2);
 	s->edge = draw_number();
@@ -672,7 +672,7 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 		g->loose = i % 2 ? GRAFT_LOOSE : GRAFT_STRICT;
 		g->mirrored = 1;
 		for (int side = 0; side < 2; side++)
-			g->side[side].caught = g->side[side].told = 0;
+			g->side[side].believed = g->side[side].apart = 0;
 		was = *g;
 		put_world(&m);
 		forge(&m, g, 200, &f, &tally);
@@ -690,7 +690,7 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 		}
 		/* the other end answers, and this one goes on */
 		draw_frame(&m, &m.flows[1], false, &f);
-		number_of(&g->side[1], &f, acked + s->ack_add, s->told_end + s->seq_add, ACK);
+		number_of(&g->side[1], &f, acked + s->ack_add, s->apart_end + s->seq_add, ACK);
 		assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
 		assert_int_equal(is->loose, GRAFT_FOUND);
 		assert_int_equal((uint32_t)o->acked + o->ack_add, (uint32_t)s->end);

@@ -121,7 +121,7 @@ static void entry(struct codec *c, struct graft_entry *g)
 		s->fin_end = s->fin ? (__u32)s->end : 0;
 		s->acked += 1ULL << 32;
 		s->end += 1ULL << 32;
-		s->begun = s->end - (s->fin != 0); /* nothing was carried here */
+		s->begun = s->end - (s->fin != GRAFT_FIN_NONE); /* nothing was carried here */
 		s->heard_ns = s->data_ns = active;
 		s->probed_ns = active + 1; /* the next probe gets to the end */
 	}
@@ -206,7 +206,7 @@ static const char *fault_of(struct graft_record *r)
 	for (int i = 0; i < 2; i++)
 		if (s[i].window_left > 14 || s[i].read_shift > 14)
 			return "a window scale is above 14";
-		else if (s[i].fin > 2)
+		else if (s[i].fin > GRAFT_FIN_ACKED)
 			return "no such state of FIN";
 		else if (s[i].timestamps > 1 || s[i].sack > 1 || s[i].ecn > 1 ||
 			 s[i].tsecr_clamped > 1 || r->tcp.shifted > 1)

@@ -234,7 +234,7 @@ static void finish(struct session *s)
 		session_reset(s, CAUSE_CLIENT_RESET);
 	else if (e->side[UPSTREAM].reset)
 		session_reset(s, CAUSE_UPSTREAM_RESET);
-	else if (e->side[CLIENT].fin == 2 && e->side[UPSTREAM].fin == 2)
+	else if (e->side[CLIENT].fin == GRAFT_FIN_ACKED && e->side[UPSTREAM].fin == GRAFT_FIN_ACKED)
 		session_finish(s);
 	else
 		session_reset(s, CAUSE_UNTRANSLATABLE);
