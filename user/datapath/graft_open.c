@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Programs and maps: load, attach, close.  By the main thread, before there are workers and behind them;
+ * interfaces are followed by the thread that reloads.  Maps outlive the daemon (graft_pins.c): a session
+ * that is translated when the next daemon starts keeps its slot, and is adopted.
+ */
+#include "datapath/graft_slots.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/bits.h"
+#include "base/log.h"
+#include "config/config.h"
+#include "datapath/udp_graft.h"
+
+_Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
+
+/* The maps that a daemon before has left keep their size. */
+static unsigned int open_slots(const struct grafts *gs, unsigned int wanted)
+{
+	struct bpf_map_info info = { .max_entries = wanted };
+	uint32_t len = sizeof(info);
+	int fd = graft_pins_get(&gs->pins, "grafts");
+
+	if (fd >= 0) {
+		bpf_obj_get_info_by_fd(fd, &info, &len);
+		close(fd);
+	}
+	if (info.max_entries < wanted)
+		log_warning("graft: %u slots, as the daemon before had, until culvert is stopped "
+			    "while no session is grafted; max-sessions wants %u",
+			    info.max_entries, wanted);
+	return info.max_entries;
+}
+
+static int open_load(struct grafts *gs, unsigned int slots)
+{
+	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
+	uint32_t buckets;
+
+	gs->n_slots = open_slots(gs, slots);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2);
+	if (gs->n_slots * 2 > bpf_map__max_entries(gs->skel->maps.handshakes))
+		r = r ?: bpf_map__set_max_entries(gs->skel->maps.handshakes, gs->n_slots * 2);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.addresses, gs->n_slots);
+	buckets = udp_grafts_buckets(gs->n_slots);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_buckets, buckets);
+	gs->skel->rodata->udp_n_buckets = buckets - 1;
+	r = r ?: graft_bpf__load(gs->skel);
+	r = r ?: graft_pins_own(&gs->pins);
+	if (r)
+		return r;
+	gs->all = bpf_values_map(gs->skel->maps.grafts);
+	if (!gs->all)
+		return -errno;
+	gs->used = allocated(calloc(BITS_WORDS(2 * gs->n_slots), sizeof(*gs->used)));
+	return udp_grafts_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_buckets,
+			       &gs->skel->bss->graft_ways, gs->used, &gs->udp);
+}
+
+#define NAMED (1U << 31) /* of a handle that is no pid */
+
+/* Say where the packet programs are to be attached, and do so. */
+static int open_attach(struct grafts *gs, bool on_loopback)
+{
+	const struct graft_bpf *skel = gs->skel;
+	const char *folder = gs->pins.folder;
+	struct clsact *c = &gs->attached.clsact;
+	uint32_t ports = GRAFT_IF_PORTS;
+	int r;
+
+	gs->attached = (struct graft_attachments){
+		.pins = &gs->pins,
+		.interfaces = bpf_map__fd(skel->maps.interfaces),
+		.on_loopback = on_loopback,
+	};
+	/*
+	 * A service may have its folder elsewhere than `graft --remove`: the last part tells.
+	 * Without pins nobody looks for the filters later.
+	 */
+	c->handle = folder ? graft_tag(strrchr(folder, '/')) | NAMED : (uint32_t)getpid();
+	c->pinned = folder;
+	c->programs[0][HOOK_IN] = bpf_program__fd(skel->progs.graft_in_l3);
+	c->programs[0][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out_l3);
+	c->programs[1][HOOK_IN] = bpf_program__fd(skel->progs.graft_in);
+	c->programs[1][HOOK_OUT] = bpf_program__fd(skel->progs.graft_out);
+	gs->attached.at_ports = !bpf_map_lookup_elem(gs->attached.interfaces, &ports, &ports);
+	gs->skel->bss->graft_bridged = gs->attached.at_ports;
+	graft_attach_choose(&gs->attached);
+	r = graft_attach_follow(&gs->attached);
+	gs->pins.uid = (uid_t)-1; /* from now on we may be that account */
+	return r < 0 ? r : 0;
+}
+
+int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
+{
+	struct grafts *gs = allocated(calloc(1, sizeof(*gs)));
+	const char *what = "cannot load the packet programs";
+	int pins, r;
+
+	pthread_mutex_init(&gs->lock, NULL);
+	if (log_get_level() < LOG_DEBUG)
+		libbpf_set_print(NULL); /* else it writes to stderr */
+	pins = graft_pins_open(&gs->pins, limits->pins, limits->uid);
+	gs->skel = graft_bpf__open();
+	r = gs->skel ? open_load(gs, limits->slots) : -errno;
+	r = r     ?:
+		    bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
+				   &gs->skel->bss->graft_events_lost);
+	if (!r) {
+		graft_slots_fill(gs);
+		graft_ways_begin(gs);
+		what = "cannot attach the packet programs to any interface";
+		r = open_attach(gs, limits->on_loopback);
+	}
+	if (r) {
+		snprintf(err, errlen, "%s: %s" BPF_NEEDS, what, bpf_error(r));
+		grafts_close(gs, true);
+		return r;
+	}
+	if (pins) /* where nothing can be grafted that is no news */
+		log_warning("graft: no session survives the daemon, and if it is killed their ends "
+			    "are not told: %s: %s",
+			    limits->pins,
+			    pins == -EMEDIUMTYPE ? "not on a BPF file system" :
+			    pins == -EWOULDBLOCK ? "another daemon uses it" :
+						   strerror(-pins));
+	*ret = gs;
+	return 0;
+}
+
+int grafts_follow_interfaces(struct grafts *gs)
+{
+	return graft_attach_follow(&gs->attached);
+}
+
+struct clsact *grafts_clsact(struct grafts *gs)
+{
+	return gs->attached.is_clsact ? &gs->attached.clsact : NULL;
+}
+
+bool grafts_survive(const struct grafts *gs)
+{
+	return gs->pins.folder;
+}
+
+unsigned int grafts_live(const struct grafts *gs)
+{
+	unsigned int n = udp_grafts_live(gs->udp);
+
+	for (uint32_t slot = 0; graft_next(gs, &slot); slot++)
+		n += graft_state(gs, slot) != GRAFT_DONE;
+	return n;
+}
+
+void grafts_close(struct grafts *gs, bool keep)
+{
+	if (!gs)
+		return;
+	/* what could not be opened is not ours to remove */
+	keep = !gs->all || (keep && gs->pins.folder && grafts_live(gs));
+	graft_attach_close(&gs->attached, keep);
+	graft_pins_close(&gs->pins, !keep);
+	udp_grafts_close(gs->udp);
+	bpf_rings_close(&gs->rings);
+	if (gs->skel)
+		bpf_values_unmap(gs->all, gs->skel->maps.grafts);
+	graft_bpf__destroy(gs->skel);
+	pthread_mutex_destroy(&gs->lock);
+	free(gs->slots);
+	free(gs->used);
+	free(gs);
+}

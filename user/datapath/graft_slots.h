@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "bpf/graft.skel.h"
+#include "datapath/graft.h"
+#include "datapath/graft_attach.h"
+#include "datapath/graft_pins.h"
+
+/* What the modules behind graft.h share: graft_open, _slots, _request, _ways, _sockets, _standby. */
+
+struct slot {
+	uint32_t next;     /* in the queue of free slots */
+	uint32_t put_ms;   /* when it was given back (low half) */
+	uint32_t asked;    /* graft_ways when its sockets were asked last */
+	bool probing;      /* they were, and are to be as they were before */
+	uint8_t judged;    /* so often since, without an answer */
+	uint32_t asked_ms; /* when (low half) */
+	int sockets[2];    /* made anew, and not taken; -1: none */
+	bool given;        /* they were, or could not be */
+	bool bare;         /* its session has none */
+};
+
+struct grafts {
+	struct graft_bpf *skel;
+	struct graft_entry *all; /* by slot, mapped */
+	struct udp_grafts *udp;
+	struct graft_pins pins;
+	struct graft_attachments attached;
+	uint32_t routes, policies; /* as seen last */
+	uint32_t look_from;        /* slot, for strays */
+	_Atomic bool doubtful;     /* a session was, since the main thread has looked */
+	struct bpf_rings rings;
+
+	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
+	struct slot *slots;
+	uint64_t *used;       /* a bit for each slot that is not in the queue, then those of UDP */
+	uint32_t first, last; /* of free slots, oldest first */
+	unsigned int n_slots, n_free;
+};
+
+/* graft_slots.c.  Take the slot that was given back first, if it can be used again; or NO_SLOT. */
+uint32_t graft_slot_take(struct grafts *gs);
+/* The lock is not held. */
+void graft_slot_put(struct grafts *gs, uint32_t slot);
+/*
+ * All slots but those of sessions that were left.  What a daemon had only offered has lost its
+ * sockets; what was to go back to its sockets has none to go back to.
+ */
+void graft_slots_fill(struct grafts *gs);
+/* From FROM to TO, waiting for a packet that holds a lock: it does so for less than a microsecond. */
+bool graft_change_state(struct grafts *gs, uint32_t slot, enum graft_state from,
+			enum graft_state to);
+
+/* graft_request.c.  An answer of the offer program: enum graft_refusal. */
+int graft_request_run(struct grafts *gs, enum graft_op op, uint32_t slot);
+
+/* graft_ways.c.  Another daemon has counted the ways of sessions that were left. */
+void graft_ways_begin(struct grafts *gs);
+/* No way that is older is used. */
+uint32_t graft_ways_least(const struct grafts *gs);

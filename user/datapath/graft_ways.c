@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Ways of translated packets, which may have changed.  The thread that reloads watches routes, policies
+ * and interfaces (grafts_...()).  Each worker asks the sockets of its own sessions (graft_doubt()).
+ */
+#include "datapath/graft_slots.h"
+
+#include <bpf/bpf.h>
+#include <limits.h>
+#include <stdatomic.h>
+
+#include "base/bits.h"
+#include "base/clock.h"
+#include "datapath/route.h"
+#include "datapath/udp_graft.h"
+
+static uint32_t ways_of(const struct grafts *gs, uint32_t slot, int side)
+{
+	return __atomic_load_n(&gs->all[slot].side[side].way.ways, __ATOMIC_ACQUIRE);
+}
+
+uint32_t graft_ways_least(const struct grafts *gs)
+{
+	return __atomic_load_n(&gs->skel->bss->graft_ways_least, __ATOMIC_ACQUIRE);
+}
+
+void graft_ways_begin(struct grafts *gs)
+{
+	int interfaces = bpf_map__fd(gs->skel->maps.interfaces);
+	uint32_t ways = 1, policies = GRAFT_IF_POLICIES;
+
+	for (uint32_t slot = 0; graft_next(gs, &slot); slot++)
+		for (int side = 0; side < 2; side++)
+			if ((int32_t)(ways_of(gs, slot, side) - ways) > 0)
+				ways = ways_of(gs, slot, side);
+	for (uint32_t slot = 0; udp_graft_next(gs->udp, &slot); slot++)
+		for (int leg = 0; leg < 2; leg++) {
+			uint32_t seen = udp_flow_of(gs->udp, slot)->leg[leg].way.ways;
+
+			if ((int32_t)(seen - ways) > 0)
+				ways = seen;
+		}
+	gs->skel->bss->graft_ways = ways;
+	gs->skel->bss->graft_ways_least = ways - INT_MAX / 2;
+	bpf_map_lookup_elem(interfaces, &policies, &gs->policies);
+}
+
+enum graft_change grafts_look(struct grafts *gs)
+{
+	uint32_t routes = gs->routes, policies = gs->policies, none = 0;
+
+	if (graft_request_run(gs, GRAFT_ROUTES, 0))
+		return GRAFT_CHANGE_NONE;
+	gs->routes = *(volatile __u32 *)&gs->skel->bss->graft_routes;
+	__atomic_store_n(&gs->policies, *(volatile __u32 *)&gs->skel->bss->graft_policies,
+			 __ATOMIC_RELAXED);
+	if (policies == gs->policies)
+		return routes == gs->routes ? GRAFT_CHANGE_NONE : GRAFT_CHANGE_ROUTES;
+	bpf_map_update_elem(gs->attached.interfaces, &none, &gs->policies, BPF_ANY);
+	return GRAFT_CHANGE_POLICIES;
+}
+
+#define LOOKS 256 /* at slots in use, each time */
+
+bool grafts_miss_programs(struct grafts *gs)
+{
+	struct graft_attachments *as = &gs->attached;
+	volatile __u32 *stray = &gs->skel->bss->graft_stray;
+	uint32_t ports = GRAFT_IF_PORTS, one = 1;
+
+	*stray = 0;
+	for (unsigned int i = 0; i < LOOKS; i++, gs->look_from++) {
+		if (!bit_next(gs->used, gs->used, gs->n_slots, &gs->look_from)) {
+			gs->look_from = 0;
+			break;
+		}
+		if (graft_state(gs, gs->look_from) == GRAFT_ACTIVE)
+			graft_request_run(gs, GRAFT_STRAYS, gs->look_from);
+	}
+	as->stray = *stray;
+	if (*(volatile __u32 *)&gs->skel->bss->graft_bridged && !as->at_ports) {
+		bpf_map_update_elem(as->interfaces, &ports, &one, BPF_ANY);
+		as->at_ports = true;
+		return true;
+	}
+	return as->stray || graft_attach_is_lost(as);
+}
+
+void grafts_doubt_ways(struct grafts *gs, enum graft_change change)
+{
+	uint32_t ways = __atomic_add_fetch(&gs->skel->bss->graft_ways, 1, __ATOMIC_SEQ_CST);
+
+	if (change == GRAFT_CHANGE_POLICIES)
+		__atomic_store_n(&gs->skel->bss->graft_ways_least, ways, __ATOMIC_SEQ_CST);
+}
+
+/* Nothing is to be grafted on an interface of SLOT any more. */
+static bool ways_are_unused(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t used = GRAFT_IF_USED, found = used;
+
+	for (int side = 0; side < 2 && found & used; side++)
+		if (bpf_map_lookup_elem(gs->attached.interfaces,
+					(void *)&gs->all[slot].side[side].way.ifindex, &found))
+			found = used; /* it is gone, and may come again */
+	return !(found & used);
+}
+
+/* The older way of SLOT's two. */
+static uint32_t ways_oldest(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t a = ways_of(gs, slot, 0), b = ways_of(gs, slot, 1);
+
+	return (int32_t)(a - b) < 0 ? a : b;
+}
+
+/* A socket of SLOT has not answered, since a route or a rule refuses its packets: so for others. */
+static bool ways_are_refused(const struct grafts *gs, uint32_t slot)
+{
+	uint32_t ways = gs->skel->bss->graft_ways;
+	bool refused = false;
+
+	for (int side = 0; side < 2; side++) {
+		struct graft_side *s = &gs->all[slot].side[side];
+
+		if (ways_of(gs, slot, side) == ways ||
+		    !route_is_refused(&s->tuple.remote, s->way.mark))
+			continue;
+		__atomic_store_n(&s->refused, 1, __ATOMIC_RELEASE);
+		refused = true;
+	}
+	return refused;
+}
+
+#define PROBE_MS 1200  /* TCP has probed by then */
+#define JUDGED_MOST 16 /* then its way is taken for lost: that many calls */
+
+/*
+ * The doubt about a slot's ways, by four variables; "-": any.
+ *
+ *   known  probing  asked  in time   doubt       next step
+ *   yes    no       -      -         SETTLED     none
+ *   -      -        no     -         NEWS        ask; LEAVE if unused; LOST if the question before
+ *                                                had no answer, and the way cannot be followed
+ *   -      yes      yes    yes       WAITING     none
+ *   yes    yes      yes    no        ANSWERED    ASKED; LEAVE if unused
+ *   no     -        yes    -         UNANSWERED  see ways_judge()
+ *
+ * KNOWN: both sockets have answered since the ways may have changed.  PROBING: the sockets were asked,
+ * and are to be as before.  ASKED: since the last change.  IN TIME: for less than PROBE_MS.
+ */
+enum ways_doubt { WAYS_SETTLED, WAYS_NEWS, WAYS_WAITING, WAYS_ANSWERED, WAYS_UNANSWERED };
+
+static enum ways_doubt ways_doubt_of(bool known, bool probing, bool asked, bool in_time)
+{
+	if (known && !probing)
+		return WAYS_SETTLED;
+	if (!asked)
+		return WAYS_NEWS;
+	if (probing && in_time)
+		return WAYS_WAITING;
+	return known ? WAYS_ANSWERED : WAYS_UNANSWERED;
+}
+
+/*
+ * The sockets of SLOT have not answered: nothing is wrong with that, unless policies have changed.
+ * PROBED: a question has just come to its end.
+ */
+static enum graft_doubt ways_judge(struct grafts *gs, uint32_t slot, bool probed)
+{
+	struct slot *s = &gs->slots[slot];
+
+	if (ways_are_unused(gs, slot))
+		return probed ? GRAFT_DOUBT_LEAVE : GRAFT_DOUBT_NONE;
+	if (graft_request_run(gs, GRAFT_WAYS, slot))
+		return GRAFT_DOUBT_LOST;
+	if (ways_are_refused(gs, slot))
+		return GRAFT_DOUBT_REFUSED;
+	if ((int32_t)(ways_oldest(gs, slot) - graft_ways_least(gs)) >= 0)
+		return probed ? GRAFT_DOUBT_ASKED : GRAFT_DOUBT_NONE;
+	s->probing = true;
+	return ++s->judged > JUDGED_MOST ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
+}
+
+static enum graft_doubt ways_step(struct grafts *gs, uint32_t slot)
+{
+	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
+	uint32_t now = (uint32_t)clock_ms();
+	struct slot *s = &gs->slots[slot];
+	bool probed = s->probing;
+
+	switch (ways_doubt_of(ways_oldest(gs, slot) == ways, probed, s->asked == ways,
+			      now - s->asked_ms < PROBE_MS)) {
+	case WAYS_SETTLED:
+	case WAYS_WAITING:
+		return GRAFT_DOUBT_NONE;
+	case WAYS_NEWS:
+		s->asked = ways;
+		s->asked_ms = now;
+		s->probing = true;
+		s->judged = 0;
+		if (ways_are_unused(gs, slot))
+			return GRAFT_DOUBT_LEAVE;
+		return probed && graft_request_run(gs, GRAFT_WAYS, slot) ? GRAFT_DOUBT_LOST :
+									   GRAFT_DOUBT_ASK;
+	case WAYS_ANSWERED:
+		s->probing = false;
+		return ways_are_unused(gs, slot) ? GRAFT_DOUBT_LEAVE : GRAFT_DOUBT_ASKED;
+	default:
+		s->probing = false;
+		return ways_judge(gs, slot, probed);
+	}
+}
+
+enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
+{
+	enum graft_doubt d = ways_step(gs, slot);
+
+	if (d != GRAFT_DOUBT_NONE || gs->slots[slot].probing)
+		atomic_store_explicit(&gs->doubtful, true, memory_order_relaxed);
+	return d;
+}
+
+bool grafts_are_doubtful(struct grafts *gs)
+{
+	return atomic_exchange_explicit(&gs->doubtful, false, memory_order_relaxed);
+}
+
+bool graft_forget_doubt(struct grafts *gs, uint32_t slot)
+{
+	bool was = gs->slots[slot].probing;
+
+	gs->slots[slot].probing = false;
+	return was;
+}
+
+unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
+{
+	return __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE) -
+	       ways_oldest(gs, slot);
+}
