@@ -46,6 +46,32 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_GRAFT, recvfrom),
 	SYSCALL_IF(PART_GRAFT, close));
 
+/*
+ * Give CB each message of a dump.  TYPE asks for that, with HEADER of SIZE bytes.  -EIO: the kernel has
+ * not been heard to the end; -errno: its error, or -EINTR: the dump is not consistent.
+ */
+static int netlink_dump(uint16_t type, const void *header, size_t size, mnl_cb_t cb, void *arg)
+{
+	char buf[1 << 15];
+	struct mnl_socket *nl = mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC);
+	struct nlmsghdr *q = mnl_nlmsg_put_header(buf);
+	int r = MNL_CB_OK, e = -EIO;
+	ssize_t n;
+
+	if (!nl)
+		return e;
+	q->nlmsg_type = type;
+	q->nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+	memcpy(mnl_nlmsg_put_extra_header(q, size), header, size);
+	n = mnl_socket_sendto(nl, q, q->nlmsg_len);
+	while (n > 0 && r == MNL_CB_OK && (n = mnl_socket_recvfrom(nl, buf, sizeof(buf))) > 0) {
+		r = mnl_cb_run(buf, (size_t)n, 0, 0, cb, arg);
+		e = r == MNL_CB_OK ? -EIO : r == MNL_CB_STOP ? 0 : -errno;
+	}
+	mnl_socket_close(nl);
+	return e;
+}
+
 /* --- filters of clsact --- */
 
 /*
@@ -63,44 +89,28 @@ SYSCALLS_ALLOWED(
 
 static const enum bpf_tc_attach_point points[HOOKS] = { BPF_TC_INGRESS, BPF_TC_EGRESS };
 
+static int clsact_note_other(const struct nlmsghdr *h, void *arg)
+{
+	const struct tcmsg *tc = mnl_nlmsg_get_payload(h);
+	bool *found = arg;
+
+	*found = *found ||
+		 (h->nlmsg_type == RTM_NEWTFILTER && TC_H_MAJ(tc->tcm_info) >> 16 != PRIORITY);
+	return MNL_CB_OK;
+}
+
 /*
  * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not
  * meet.  Needs no privilege.
  */
 static bool clsact_has_others(unsigned int ifindex)
 {
-	const struct {
-		struct nlmsghdr head;
-		struct tcmsg tc;
-	} q = {
-		.head = { .nlmsg_len = sizeof(q),
-			  .nlmsg_type = RTM_GETTFILTER,
-			  .nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP },
-		.tc = { .tcm_ifindex = (int)ifindex,
-			.tcm_parent = TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS) },
-	};
-	struct nlmsghdr answer[2048];
-	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE);
-	bool found = fd < 0 || sendto(fd, &q, sizeof(q), 0, NULL, 0) != sizeof(q), done = found;
+	const struct tcmsg tc = { .tcm_ifindex = (int)ifindex,
+				  .tcm_parent = TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS) };
+	bool found = false;
 
-	while (!done) {
-		ssize_t n = recvfrom(fd, answer, sizeof(answer), 0, NULL, NULL);
-		unsigned int len = (unsigned int)n;
-
-		done = n <= 0;
-		found = found || done;
-		for (struct nlmsghdr *h = answer; !done && NLMSG_OK(h, len);
-		     h = NLMSG_NEXT(h, len)) {
-			const struct tcmsg *tc = NLMSG_DATA(h);
-
-			done = h->nlmsg_type == NLMSG_DONE || h->nlmsg_type == NLMSG_ERROR;
-			found = found || (h->nlmsg_type == RTM_NEWTFILTER &&
-					  TC_H_MAJ(tc->tcm_info) >> 16 != PRIORITY);
-		}
-	}
-	if (fd >= 0)
-		close(fd);
-	return found;
+	return netlink_dump(RTM_GETTFILTER, &tc, sizeof(tc), clsact_note_other, &found) == -EIO ||
+	       found;
 }
 
 /* Remove our filters from IFINDEX, if there are any. */
@@ -411,28 +421,13 @@ static int note_port(const struct nlmsghdr *h, void *arg)
 
 static struct ports list_ports(const struct graft_attachments *as)
 {
-	char buf[1 << 15];
-	struct mnl_socket *nl = as->at_ports ? mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC) : NULL;
+	const struct ifinfomsg any = { 0 };
 	struct ports ports = { 0 };
-	int r = nl ? MNL_CB_ERROR : MNL_CB_STOP;
 
-	for (int i = 0; i < DUMPS && r == MNL_CB_ERROR; i++) {
-		struct nlmsghdr *q = mnl_nlmsg_put_header(buf);
-		ssize_t n;
-
+	for (int i = 0, r = -EINTR; as->at_ports && i < DUMPS && r == -EINTR; i++) {
 		ports.n = 0;
-		q->nlmsg_type = RTM_GETLINK;
-		q->nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-		mnl_nlmsg_put_extra_header(q, sizeof(struct ifinfomsg)); /* of zeroes */
-		n = mnl_socket_sendto(nl, q, q->nlmsg_len);
-		for (r = MNL_CB_OK; r == MNL_CB_OK;) {
-			n = n > 0 ? mnl_socket_recvfrom(nl, buf, sizeof(buf)) : n;
-			r = n > 0 ? mnl_cb_run(buf, (size_t)n, 0, 0, note_port, &ports) :
-				    MNL_CB_STOP;
-		}
+		r = netlink_dump(RTM_GETLINK, &any, sizeof(any), note_port, &ports);
 	}
-	if (nl)
-		mnl_socket_close(nl);
 	return ports;
 }
 
