@@ -41,11 +41,16 @@
 
 #define UDP_PLACES 8
 
-/*
- * Of another relay: ACTIVE on both legs, but until the address is here that its client sends to, all
- * passes, and nothing counts.  The daemon adopts it once one has come.
- */
-#define UDP_STANDBY 2
+/* Whose a flow is. */
+enum udp_used {
+	UDP_FREE,
+	UDP_SESSION, /* one of this daemon, or of one before */
+	/*
+	 * Of another relay: ACTIVE on both legs, but until the address is here that its client sends to,
+	 * all passes, and nothing counts.  The daemon adopts it once one has come.
+	 */
+	UDP_STANDBY,
+};
 
 struct udp_bucket {
 	__u32 place[UDP_PLACES];
@@ -68,7 +73,7 @@ struct udp_flow {
 	__u32 forward;           /* graft_tag() of its forward's name */
 	__u32 idle;              /* silent for so many ticks: over; 0: never */
 	__u32 born;              /* ticks */
-	__u32 used;              /* 1: it is a session's; UDP_STANDBY; 0: nobody's */
+	__u32 used;              /* enum udp_used */
 	__u32 next_free;         /* while it is none: the queue, */
 	__u32 left_ms;  /* and since when (low half); UDP_STANDBY: as graft_entry.alone_ms */
 	__u32 from[2];  /* by leg: the interface by which what made it `seen` came */

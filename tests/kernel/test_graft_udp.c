@@ -378,7 +378,7 @@ static void draw_world(struct world *w)
 		struct udp_flow *u = &w->flows[slot];
 		bool ipv6 = one_in(2), other = one_in(3) ? !ipv6 : ipv6;
 
-		u->used = 1;
+		u->used = UDP_SESSION;
 		u->idle = one_in(2) ? IDLE : 0;
 		u->from[0] = u->from[1] = one_in(8) ? LO + 1 : LO;
 		draw_leg(&u->leg[0], &u->at[0], ipv6, w->now);

@@ -49,7 +49,7 @@ static struct held held_flow(struct grafts *gs, uint32_t slot)
 			      .udp = true,
 			      .slot = slot,
 			      .grafts = gs,
-			      .state = used == 1           ? HELD_ACTIVE :
+			      .state = used == UDP_SESSION ? HELD_ACTIVE :
 				       used == UDP_STANDBY ? HELD_STANDBY :
 							     HELD_NOTHING,
 			      .leg = { &f->leg[0], &f->leg[1] },

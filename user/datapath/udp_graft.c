@@ -158,7 +158,7 @@ uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
 /* --- slots --- */
 
 /* The lock is held.  The port of a flow that is UDP_STANDBY is nobody else's. */
-static void set_used(struct udp_grafts *us, uint32_t slot, uint32_t used)
+static void set_used(struct udp_grafts *us, uint32_t slot, enum udp_used used)
 {
 	struct udp_flow *f = &us->flows[slot];
 	uint16_t *held = &us->held[f->leg[1].tuple.local_port];
@@ -184,7 +184,7 @@ static void leave(struct udp_grafts *us, uint32_t slot)
 		while ((at = find(us, t)) && *at == udp_place(slot, leg))
 			set(at, 0);
 	}
-	set_used(us, slot, 0);
+	set_used(us, slot, UDP_FREE);
 	bit_set(us->used, us->n_slots + slot, false);
 	us->flows[slot].left_ms = (uint32_t)clock_ms();
 	*(us->n_free++ ? &us->flows[us->last].next_free : &us->first) = slot;
@@ -209,7 +209,7 @@ static uint32_t enter(struct udp_grafts *us, const struct udp_flow *f)
 	us->first = us->flows[slot].next_free;
 	us->n_free--;
 	us->flows[slot] = *f;
-	us->flows[slot].used = 0;
+	us->flows[slot].used = UDP_FREE;
 	set_used(us, slot, f->used);
 	bit_set(us->used, us->n_slots + slot, true);
 	if (put_in(us, slot, 0) && put_in(us, slot, 1))
@@ -223,7 +223,7 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f)
 	struct udp_flow new = *f;
 	uint32_t slot;
 
-	new.used = 1;
+	new.used = UDP_SESSION;
 	new.born = new.at[0].heard = ticks();
 	for (int leg = 0; leg < 2; leg++)
 		new.leg[leg].way.ways = new.at[leg].seen =
@@ -236,7 +236,7 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f)
 
 /* --- flows of other relays --- */
 
-static uint32_t used_of(const struct udp_grafts *us, uint32_t slot)
+static enum udp_used used_of(const struct udp_grafts *us, uint32_t slot)
 {
 	return __atomic_load_n(&us->flows[slot].used, __ATOMIC_ACQUIRE);
 }
@@ -267,7 +267,7 @@ void udp_graft_part(struct udp_grafts *us, uint32_t slot)
 void udp_graft_adopt(struct udp_grafts *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
-	set_used(us, slot, 1);
+	set_used(us, slot, UDP_SESSION);
 	pthread_mutex_unlock(&us->lock);
 }
 
@@ -332,7 +332,7 @@ uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg)
 
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at)
 {
-	while (*at < us->n_slots && __atomic_load_n(&us->flows[*at].used, __ATOMIC_ACQUIRE) != 1)
+	while (*at < us->n_slots && used_of(us, *at) != UDP_SESSION)
 		++*at;
 	return *at < us->n_slots;
 }
@@ -357,10 +357,10 @@ unsigned int udp_grafts_live(const struct udp_grafts *us)
 static void find_left(struct udp_grafts *us)
 {
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
-		if (us->flows[slot].used != UDP_STANDBY)
-			us->flows[slot].used = us->flows[slot].used == 1 && is_live(us, slot);
-		else
+		if (us->flows[slot].used == UDP_STANDBY)
 			us->held[us->flows[slot].leg[1].tuple.local_port]++;
+		else if (!is_live(us, slot))
+			us->flows[slot].used = UDP_FREE;
 	for (struct udp_bucket *b = us->buckets; b < us->buckets + us->n_buckets; b++)
 		for (uint32_t *at = b->place; at < b->place + UDP_PLACES; at++)
 			if (*at &&
