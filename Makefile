@@ -168,7 +168,7 @@ $(SKELS) $(KSKELS) $(FSKELS): $(O)/%.skel.h: $(O)/%.bpf.o
 		$(BPFTOOL) gen skeleton $< name $(subst -,_,$(basename $(basename $(@F))))_bpf && \
 		echo '// NOLINTEND'; } > $@
 
-$(O)/user/datapath/sockmap.o $(patsubst %.c,$(O)/%.o,$(wildcard user/datapath/graft_*.c)): $(SKELS)
+$(O)/user/datapath/sockmap/sockmap.o $(patsubst %.c,$(O)/%.o,$(wildcard user/datapath/graft/*.c)): $(SKELS)
 $(faults_src:%.c=$(O)/%.o) $(faults_lib): $(FSKELS)
 $(kernel_src:%.c=$(O)/%.o) $(kernel_lib): $(KSKELS) $(SKELS)
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The contract between the packet programs (bpf/graft.bpf.c) and the daemon
- * (user/datapath/graft.h).
+ * (user/datapath/graft/graft.h).
  *
  * A graft joins the two TCP connections of a session at packet level: what arrives from one remote
  * end is translated and sent on to the other.  Both sockets of the daemon stay as they are, frozen:

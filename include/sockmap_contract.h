@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The contract between the verdict program (bpf/sockmap.bpf.c) and the daemon
- * (user/datapath/sockmap.c).
+ * (user/datapath/sockmap/sockmap.c).
  *
  * A session has two sockets and two slots: 2n for the client's, 2n + 1 for the upstream's.  What is
  * said here of a slot is said of the flow that is *read* from that slot's socket; its target is the

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The contract between the packet programs (bpf/graft_udp.h) and the daemon
- * (user/datapath/udp_graft.c) about flows of UDP: the datagrams between one client and one server.
+ * (user/datapath/graft/udp_graft.c) about flows of UDP: the datagrams between one client and one server.
  *
  * A flow that is entered has two legs: 0 to the client, 1 to the server.  What arrives on a leg is
  * translated and leaves by the other one, or it passes to the daemon's socket, which carries it.

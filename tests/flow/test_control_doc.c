@@ -12,7 +12,7 @@
 
 #include "daemon/control_requests.h"
 #include "datapath/flow.h"
-#include "datapath/graft.h"
+#include "datapath/graft/graft.h"
 #include "forward_rig.h"
 
 #define TEST_SECONDS 200

@@ -12,7 +12,7 @@
 #include <bpf/libbpf.h>
 
 #include "base/clock.h"
-#include "datapath/sockmap.h"
+#include "datapath/sockmap/sockmap.h"
 #include "kt.h"
 
 #define SESSIONS_MAX 64

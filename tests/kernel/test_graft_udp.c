@@ -16,8 +16,8 @@
 #include "base/bits.h"
 #include "base/clock.h"
 #include "bpf/graft.skel.h"
-#include "datapath/graft.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/graft.h"
+#include "datapath/graft/udp_graft.h"
 #include "graft_frames.h"
 
 #define SLOTS 8   /* of a world */

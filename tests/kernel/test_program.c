@@ -3,8 +3,8 @@
  * What culvert's own program does where no peer can make it do so at will: the daemon's half of the
  * contract (include/sockmap_contract.h) is played by hand here.
  */
-#include "datapath/carrier_sockmap.h"
-#include "datapath/sockmap.h"
+#include "datapath/sockmap/carrier_sockmap.h"
+#include "datapath/sockmap/sockmap.h"
 #include "kt.h"
 
 #define CLIENT 0 /* slots */

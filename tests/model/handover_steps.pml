@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* --- the daemon's steps: user/datapath/carrier_sockmap.c, user/datapath/carrier_copy.c --- */
+/* --- the daemon's steps: user/datapath/sockmap/carrier_sockmap.c, user/datapath/carrier_copy.c --- */
 
 #define ALL_READ (passed == credit + len(pending))
 #define SETTLED (len(pending) == 0 && ALL_READ)

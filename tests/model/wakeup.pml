@@ -99,7 +99,7 @@ again:		skip
 	od
 }
 
-/* user/datapath/carrier_sockmap.c: all_read(), settle_some() */
+/* user/datapath/sockmap/carrier_sockmap.c: all_read(), settle_some() */
 active proctype Daemon()
 {
 	byte own_credit, seen, b;

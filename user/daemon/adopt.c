@@ -16,7 +16,7 @@
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "daemon/held.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/session.h"
 #include "relay/udp/udp_upstream.h"
 

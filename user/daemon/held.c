@@ -4,8 +4,8 @@
 #include <errno.h>
 
 #include "base/bits.h"
-#include "datapath/graft_tuple.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/graft_tuple.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/admission.h"
 #include "relay/forward.h"
 #include "relay/session_life.h"

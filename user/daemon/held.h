@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "datapath/graft_record.h"
+#include "datapath/graft/graft_record.h"
 #include "relay/worker.h"
 
 struct forwards;

@@ -9,7 +9,7 @@
 
 #include "base/addr.h"
 #include "config/config.h"
-#include "datapath/graft_attach.h"
+#include "datapath/graft/graft_attach.h"
 #include "graft_contract.h"
 #include "relay/names.h"
 

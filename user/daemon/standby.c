@@ -19,7 +19,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/minmax.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/session_life.h"
 #include "relay/upstream_socket.h"
 

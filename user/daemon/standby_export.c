@@ -11,7 +11,7 @@
 #include "base/bits.h"
 #include "base/clock.h"
 #include "base/log.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/upstream_socket.h"
 
 #define EXPORT_LOOK_MS 50

@@ -15,7 +15,7 @@
 
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
-#include "datapath/graft_tuple.h"
+#include "datapath/graft/graft_tuple.h"
 
 SYSCALLS_ALLOWED(
 	SYSCALL(recvfrom), SYSCALL(close),

@@ -28,7 +28,7 @@
 
 #include "base/clock.h"
 #include "base/minmax.h"
-#include "datapath/carrier_sockmap.h"
+#include "datapath/sockmap/carrier_sockmap.h"
 #include "datapath/tcp.h"
 
 #define KIB 1024

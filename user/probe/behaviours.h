@@ -6,8 +6,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "datapath/graft.h"
-#include "datapath/sockmap.h"
+#include "datapath/graft/graft.h"
+#include "datapath/sockmap/sockmap.h"
 
 /*
  * What the carriers rely on, as behaviours of the kernel that can be tried.  Each is tried with the

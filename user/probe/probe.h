@@ -7,8 +7,8 @@
 
 #include "base/sandbox.h"
 #include "config/config.h"
-#include "datapath/graft.h"
-#include "datapath/sockmap.h"
+#include "datapath/graft/graft.h"
+#include "datapath/sockmap/sockmap.h"
 
 /*
  * Find out which carriers can be trusted on this kernel, by trying the behaviours that they rely on

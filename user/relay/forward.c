@@ -8,7 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "datapath/graft.h"
+#include "datapath/graft/graft.h"
 #include "relay/balance.h"
 
 void forwards_init(struct forwards *all)

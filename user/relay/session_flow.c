@@ -30,7 +30,7 @@
 #include "base/clock.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/carrier_copy.h"
-#include "datapath/carrier_sockmap.h"
+#include "datapath/sockmap/carrier_sockmap.h"
 #include "datapath/tcp.h"
 #include "relay/session_graft.h"
 #include "relay/session_idle.h"

@@ -5,9 +5,9 @@
 
 #include "base/clock.h"
 #include "base/syscalls_allowed.h"
-#include "datapath/graft_tuple.h"
+#include "datapath/graft/graft_tuple.h"
 #include "datapath/tcp.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/handshake.h"
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));

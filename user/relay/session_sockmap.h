@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "datapath/carrier_sockmap.h"
+#include "datapath/sockmap/carrier_sockmap.h"
 #include "relay/session.h"
 
 /* Nothing is known that speaks against carrying flow DIR in the kernel. */

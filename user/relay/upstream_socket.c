@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/syscalls_allowed.h"
-#include "datapath/graft.h"
+#include "datapath/graft/graft.h"
 #include "datapath/tcp.h"
 #include "relay/marked_sockets.h"
 

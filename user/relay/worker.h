@@ -9,8 +9,8 @@
 
 #include "base/loop.h"
 #include "config/config.h"
-#include "datapath/graft.h"
-#include "datapath/sockmap.h"
+#include "datapath/graft/graft.h"
+#include "datapath/sockmap/sockmap.h"
 #include "datapath/buffer_pool.h"
 #include "datapath/stats.h"
 #include "relay/clients.h"

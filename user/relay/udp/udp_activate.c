@@ -16,7 +16,7 @@
 #include <sys/socket.h>
 
 #include "base/syscalls_allowed.h"
-#include "datapath/graft_tuple.h"
+#include "datapath/graft/graft_tuple.h"
 #include "relay/udp/udp_proof.h"
 #include "relay/udp/udp_server.h"
 

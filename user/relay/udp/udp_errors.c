@@ -14,7 +14,7 @@
 #include <errno.h>
 
 #include "base/minmax.h"
-#include "datapath/graft_tuple.h"
+#include "datapath/graft/graft_tuple.h"
 #include "datapath/icmp.h"
 #include "datapath/tcp.h"
 #include "relay/udp/udp_server.h"

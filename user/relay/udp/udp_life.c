@@ -26,7 +26,7 @@
 #include "base/log.h"
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
-#include "datapath/graft_tuple.h"
+#include "datapath/graft/graft_tuple.h"
 #include "datapath/icmp.h"
 #include "relay/admission.h"
 #include "relay/session_log.h"

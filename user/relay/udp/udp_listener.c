@@ -11,7 +11,7 @@
 #include "base/minmax.h"
 #include "datapath/icmp.h"
 #include "datapath/tcp.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/admission.h"
 #include "relay/udp/udp_activate.h"
 #include "relay/udp/udp_life.h"

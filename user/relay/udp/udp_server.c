@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "datapath/graft_tuple.h"
+#include "datapath/graft/graft_tuple.h"
 #include "relay/upstream_socket.h"
 
 /* A server that was heard so lately is there, whatever ICMP says. */

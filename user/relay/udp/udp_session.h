@@ -5,7 +5,7 @@
 
 #include "base/minmax.h"
 #include "datapath/udp.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/forward.h"
 #include "relay/session.h"
 #include "relay/udp/udp_upstream.h"

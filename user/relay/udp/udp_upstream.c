@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/udp.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/clients.h"
 #include "relay/forward.h"
 #include "relay/upstream_socket.h"

@@ -6,7 +6,7 @@
  * has the number of the layout: what another version has left is left alone, see
  * docs/operations.md.
  */
-#include "datapath/graft_pins.h"
+#include "datapath/graft/graft_pins.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>

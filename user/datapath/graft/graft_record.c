@@ -3,7 +3,7 @@
  * Theory of operation: one function for each struct says the order and the sizes of its fields, and
  * packs or unpacks them.  Of two numbers of which one follows from the other, one is sent.
  */
-#include "datapath/graft_record.h"
+#include "datapath/graft/graft_record.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Requests to the offer program, which runs on the thread of the caller: any; and words for its answers. */
-#include "datapath/graft_slots.h"
+#include "datapath/graft/graft_slots.h"
 
 #include <bpf/bpf.h>
 #include <linux/if_ether.h>

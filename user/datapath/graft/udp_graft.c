@@ -9,7 +9,7 @@
  * A daemon may be killed at any point.  What packet programs translate then goes on, and the next
  * daemon takes out the rest.
  */
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 
 #include <bpf/libbpf.h>
 #include <errno.h>
@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "base/minmax.h"
 #include "datapath/bpf_ring.h"
-#include "datapath/graft_tuple.h"
+#include "datapath/graft/graft_tuple.h"
 
 /* A slot is not used again for so long. */
 #define QUIET_MS 10

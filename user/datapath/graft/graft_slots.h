@@ -6,9 +6,9 @@
 #include <stdint.h>
 
 #include "bpf/graft.skel.h"
-#include "datapath/graft.h"
-#include "datapath/graft_attach.h"
-#include "datapath/graft_pins.h"
+#include "datapath/graft/graft.h"
+#include "datapath/graft/graft_attach.h"
+#include "datapath/graft/graft_pins.h"
 
 /* What the modules behind graft.h share: graft_open, _slots, _request, _ways, _sockets, _standby. */
 

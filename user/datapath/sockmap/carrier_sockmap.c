@@ -38,7 +38,7 @@
  * Audit.  A segment between the filter and the lock could still slip through, so each removal is
  * audited: received == redirected + read + unread.  What cannot be proved is reset.
  */
-#include "datapath/carrier_sockmap.h"
+#include "datapath/sockmap/carrier_sockmap.h"
 
 #include <errno.h>
 #include <limits.h>

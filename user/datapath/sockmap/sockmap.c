@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "datapath/sockmap.h"
+#include "datapath/sockmap/sockmap.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>

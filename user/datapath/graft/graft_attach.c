@@ -4,7 +4,7 @@
  * attach it, without a capability: so interfaces that come later are no matter of privilege.
  * Before there is a filter of clsact at each hook.
  */
-#include "datapath/graft_attach.h"
+#include "datapath/graft/graft_attach.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>

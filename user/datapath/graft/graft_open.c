@@ -4,7 +4,7 @@
  * interfaces are followed by the thread that reloads.  Maps outlive the daemon (graft_pins.c): a session
  * that is translated when the next daemon starts keeps its slot, and is adopted.
  */
-#include "datapath/graft_slots.h"
+#include "datapath/graft/graft_slots.h"
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -18,7 +18,7 @@
 #include "base/bits.h"
 #include "base/log.h"
 #include "config/config.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 
 _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
 

@@ -4,7 +4,7 @@
  * reloads enter and take out, and say which addresses are here, under the lock of daemon/standby.c.
  * A worker gives away its own sessions (graft_leave()).  Any thread finds tuples.
  */
-#include "datapath/graft_slots.h"
+#include "datapath/graft/graft_slots.h"
 
 #include <bpf/bpf.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  * Ways of translated packets, which may have changed.  The thread that reloads watches routes, policies
  * and interfaces (grafts_...()).  Each worker asks the sockets of its own sessions (graft_doubt()).
  */
-#include "datapath/graft_slots.h"
+#include "datapath/graft/graft_slots.h"
 
 #include <bpf/bpf.h>
 #include <limits.h>
@@ -12,7 +12,7 @@
 #include "base/bits.h"
 #include "base/clock.h"
 #include "datapath/route.h"
-#include "datapath/udp_graft.h"
+#include "datapath/graft/udp_graft.h"
 
 static uint32_t ways_of(const struct grafts *gs, uint32_t slot, int side)
 {

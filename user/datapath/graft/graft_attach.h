@@ -4,7 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "datapath/graft_pins.h"
+#include "datapath/graft/graft_pins.h"
 
 /*
  * The packet programs as filters of the qdisc clsact, where there is no TCX (Linux before 6.6).

@@ -4,7 +4,7 @@
  * before there are workers, and closes the rest.  The thread that reloads gives those of sessions that
  * came.  The worker of a session takes its sockets, while the other thread waits for that.
  */
-#include "datapath/graft_slots.h"
+#include "datapath/graft/graft_slots.h"
 
 #include <string.h>
 #include <unistd.h>

@@ -7,7 +7,7 @@
 #include "config/config.h"
 #include "datapath/carrier_copy.h"
 #include "datapath/flow.h"
-#include "datapath/sockmap.h"
+#include "datapath/sockmap/sockmap.h"
 
 /*
  * The hand-overs of one flow between user space and the verdict program.  Mechanism only: these

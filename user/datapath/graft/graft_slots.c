@@ -6,7 +6,7 @@
  * `flows`, and what comes late is translated (CLOSED), or shifted (RETURNED).  The offer program
  * removes them when the slot gets its next session.
  */
-#include "datapath/graft_slots.h"
+#include "datapath/graft/graft_slots.h"
 
 #include "base/array.h"
 #include "base/bits.h"
