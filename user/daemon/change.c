@@ -62,7 +62,7 @@ static struct listening *change_find_address(const struct change *ch, const stru
 }
 
 /* Do culvert's own sockets listen on A's port? */
-static bool change_is_hindered(const struct reload *sv, const struct addr *a, bool udp)
+static bool change_is_hindered(const struct service *sv, const struct addr *a, bool udp)
 {
 	for (const struct listening *l = sv->listening; l; l = l->next)
 		if (addr_is_inet(a) && l->udp == udp && l->addr.ss.ss_family == a->ss.ss_family &&
@@ -257,7 +257,7 @@ static void change_list(struct change *ch)
 /* The lock is held for all of it, so that a look finds it done in full, or not at all. */
 static void change_put_in_force(struct change *ch)
 {
-	struct reload *sv = ch->service;
+	struct service *sv = ch->service;
 
 	pthread_mutex_lock(&sv->forwards.lock);
 	change_addresses(ch);

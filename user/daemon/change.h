@@ -5,7 +5,7 @@
 
 /* A change of forwards, of the addresses that they listen at, or of both: see change.c. */
 struct change {
-	struct reload *service;
+	struct service *service;
 	struct listening **buckets;  /* what listens, by the hash of what it was asked for; owned */
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */

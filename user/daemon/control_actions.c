@@ -64,8 +64,8 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	struct round r = { .actions = a,
 			   .req = req,
 			   .name = req->values[KEY_FORWARD].text,
-			   .shared = a->reload->shared };
-	struct forwards *all = &a->reload->forwards;
+			   .shared = a->service->shared };
+	struct forwards *all = &a->service->forwards;
 	enum command_id id = command_number(req->command);
 	struct json_object *wrong = id == COMMAND_DRAIN ? drain_before(&r) : NULL;
 

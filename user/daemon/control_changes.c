@@ -56,7 +56,7 @@ struct json_object *engine_command(struct round *r)
 		if (hindrance)
 			return request_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
 						  engine_name(engine), hindrance);
-		for (struct forward *f = r->actions->reload->forwards.first; f; f = f->next)
+		for (struct forward *f = r->actions->service->forwards.first; f; f = f->next)
 			if (round_names(r, f))
 				f->engine = engine == ENGINE_DEFAULT ? f->conf->engine : engine;
 	}
@@ -108,7 +108,7 @@ struct json_object *drain_before(const struct round *r)
 	if (request_has(r->req, KEY_DEADLINE))
 		due = clock_ms() + r->req->values[KEY_DEADLINE].number;
 	log_keep_complaint(why, sizeof(why));
-	e = drain_forward(r->actions->reload, r->name, request_has(r->req, KEY_UNDO), due);
+	e = drain_forward(r->actions->service, r->name, request_has(r->req, KEY_UNDO), due);
 	log_keep_complaint(NULL, 0);
 	code = e == -ENOENT ? ERROR_NO_SUCH_FORWARD : e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED;
 	return e ? request_error_json(code, "%s", why) : NULL;
@@ -122,7 +122,7 @@ struct json_object *drain_command(struct round *r)
 	json_add_int(r->answer, "live", atomic_load(&r->named->totals->limited));
 	json_add_text(
 		r->answer, "warning",
-		request_has(r->req, KEY_UNDO) || r->actions->reload->privileged ?
+		request_has(r->req, KEY_UNDO) || r->actions->service->privileged ?
 			"" :
 			"this cannot be undone, and a reload cannot end it: there is no privileged "
 			"process; only a new start of culvert makes it listen again");
@@ -138,13 +138,13 @@ struct json_object *drain_command(struct round *r)
 struct json_object *reload_command(struct round *r)
 {
 	bool looks = request_has(r->req, KEY_NUMBER);
-	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->actions->reload);
+	uint64_t n = looks ? r->req->values[KEY_NUMBER].number : reload_ask(r->actions->service);
 
 	if (!n)
 		return request_error_json(ERROR_FAILED, SERVICE_STOPPING);
 	json_add_int(r->answer, "number", n);
 	if (looks)
-		json_add(r->answer, "reload", reload_json(r->actions->reload));
+		json_add(r->answer, "reload", reload_json(r->actions->service));
 	return NULL;
 }
 

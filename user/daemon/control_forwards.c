@@ -126,7 +126,7 @@ struct json_object *forwards_json(struct round *r)
 {
 	struct json_object *list = json_object_new_array();
 
-	for (struct forward *f = r->actions->reload->forwards.first; f; f = f->next)
+	for (struct forward *f = r->actions->service->forwards.first; f; f = f->next)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    round_names(r, f))

@@ -16,7 +16,7 @@
 
 void round_ask(struct round *r, void (*fn)(void *round))
 {
-	const struct threads *ts = &r->actions->reload->threads;
+	const struct threads *ts = &r->actions->service->threads;
 	uint64_t end_ms = clock_ms() + ROUND_TIMEOUT_MS;
 
 	for (unsigned int i = 0; i < ts->n; i++) {

@@ -13,7 +13,7 @@
 
 /* All that requests of the control socket, and metrics, are about. */
 struct actions {
-	struct reload *reload; /* has the forwards and the workers */
+	struct service *service; /* has the forwards and the workers */
 	const struct probe_start *probe;
 	struct standby *standby; /* NULL: nothing is grafted */
 	uint64_t started_ms;     /* CLOCK_MONOTONIC */

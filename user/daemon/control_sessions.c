@@ -37,7 +37,7 @@ static void sessions_take(void *arg)
 /* The lock is held while the views have pointers, and not while a client takes its time. */
 static char *sessions_piece(struct round *r)
 {
-	struct forwards *all = &r->actions->reload->forwards;
+	struct forwards *all = &r->actions->service->forwards;
 	bool locked = lock_within(&all->lock, ROUND_TIMEOUT_MS);
 	size_t size = 0, len;
 	char *text = NULL;
@@ -80,10 +80,10 @@ void sessions_stream(const struct actions *a, const struct control *c, const str
 	struct round r = { .actions = a,
 			   .req = req,
 			   .name = req->values[KEY_FORWARD].text,
-			   .shared = a->reload->shared,
+			   .shared = a->service->shared,
 			   .views = calloc(PIECE_ROOM, sizeof(*r.views)),
 			   .room = PIECE_ROOM,
-			   .pieces = atomic_load(&a->reload->shared->live) / PIECE + 1 };
+			   .pieces = atomic_load(&a->service->shared->live) / PIECE + 1 };
 	int e = r.views ? 0 : -ENOMEM;
 
 	for (; !e && r.piece < r.pieces; r.piece++) {

@@ -28,7 +28,7 @@ static void status_add_sums(struct round *r)
 	struct json_object *carriers = json_object_new_array();
 	struct json_object *handovers = json_object_new_object();
 	struct json_object *errors = json_object_new_object();
-	const struct threads *ts = &r->actions->reload->threads;
+	const struct threads *ts = &r->actions->service->threads;
 
 	for (unsigned int c = 0; c < CARRIERS; c++) {
 		struct json_object *o = json_object_new_object();
@@ -134,14 +134,14 @@ struct json_object *status_command(struct round *r)
 	json_add_int(r->answer, "pid", (uint64_t)getpid());
 	json_add_int(r->answer, "uptime_ms", clock_ms() - r->actions->started_ms);
 	json_add_text(r->answer, "engine", engine_name(c->defaults.engine));
-	json_add_int(r->answer, "workers", r->actions->reload->threads.n);
+	json_add_int(r->answer, "workers", r->actions->service->threads.n);
 	json_add_int(r->answer, "workers_silent", r->silent);
 	json_add_int(r->answer, "max_sessions", c->max_sessions);
 	json_add_int(r->answer, "max_sessions_per_client", c->max_sessions_per_client);
 	json_add_text(r->answer, "resolver", r->shared->names ? "running" : "not needed");
 	if (!request_has(r->req, KEY_BRIEF))
 		json_add(r->answer, "forwards", forwards_json(r));
-	json_add(r->answer, "reload", reload_json(r->actions->reload));
+	json_add(r->answer, "reload", reload_json(r->actions->service));
 	status_add_sums(r);
 	json_add(r->answer, "kernel", status_kernel_json(r));
 	if (r->shared->session_log)

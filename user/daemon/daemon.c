@@ -73,7 +73,7 @@ static int confine(const struct daemon *d)
 	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
 			     (d->shared.grafts ? PART_GRAFT : 0) |
 			     (d->shared.names ? PART_NAMES : 0) |
-			     (d->reload.privileged ? PART_PRIVILEGED : 0) |
+			     (d->service.privileged ? PART_PRIVILEGED : 0) |
 			     (log_file_is_path(d->config.session_log) ? PART_SESSION_LOG : 0) |
 			     (getenv("NOTIFY_SOCKET") ? PART_NOTIFY : 0);
 
@@ -98,8 +98,8 @@ static void watchdog_look(struct daemon *d)
 {
 	bool alive = true;
 
-	for (unsigned int i = 0; i < d->reload.threads.n; i++) {
-		struct loop *loop = &d->reload.threads.workers[i].loop;
+	for (unsigned int i = 0; i < d->service.threads.n; i++) {
+		struct loop *loop = &d->service.threads.workers[i].loop;
 		uint32_t seen = loop->turns_seen;
 
 		loop->turns_seen = atomic_load(&loop->turns);
@@ -183,12 +183,12 @@ static void count_descriptors(const struct daemon *d)
 
 static int begin(struct daemon *d)
 {
-	struct threads *ts = &d->reload.threads;
+	struct threads *ts = &d->service.threads;
 	uint64_t usec;
 	int r;
 
 	d->actions = (struct actions){
-		.reload = &d->reload,
+		.service = &d->service,
 		.probe = &d->probe,
 		.standby = d->shared.grafts ? &d->standby : NULL,
 		.started_ms = clock_ms(),
@@ -196,14 +196,14 @@ static int begin(struct daemon *d)
 		.descriptors_max = sandbox_raise_nofile(0),
 		.descriptors = opendir("/proc/self/fd"),
 	};
-	r = threads_open(ts, &d->shared, d->reload.listening);
+	r = threads_open(ts, &d->shared, d->service.listening);
 	if (!r) {
-		adopt_sessions(&d->shared, ts, &d->reload.forwards);
+		adopt_sessions(&d->shared, ts, &d->service.forwards);
 		r = threads_start(ts);
 	}
 	if (!r && d->shared.session_log)
 		r = session_log_start(d->shared.session_log);
-	r = r ?: service_start(&d->reload);
+	r = r ?: service_start(&d->service);
 	if (!r && d->control)
 		r = control_start(d->control, actions_run, actions_stream, &d->actions);
 	if (!r && d->metrics)
@@ -238,7 +238,7 @@ static void on_look(struct timer *t)
 	struct daemon *d = container_of(t, struct daemon, look);
 
 	if (d->ended_ms)
-		d->loop.stop = threads_ended(&d->reload.threads);
+		d->loop.stop = threads_ended(&d->service.threads);
 	else
 		watchdog_look(d);
 	timer_set(&d->loop, t, d->loop.now_ms + d->look_ms);
@@ -257,7 +257,7 @@ static void take_end_signal(struct daemon *d, int sig)
 		 atomic_load(&d->shared.live));
 	sd_notify(0, "STATUS=Resets the sessions that still run");
 	atomic_store(&d->shared.grace_ms, 0);
-	threads_stop(&d->reload.threads);
+	threads_stop(&d->service.threads);
 }
 
 static void on_signals(struct source *s, uint32_t events)
@@ -272,7 +272,7 @@ static void on_signals(struct source *s, uint32_t events)
 		if (sig != SIGUSR1 && sig != SIGHUP)
 			take_end_signal(d, sig);
 		else if (sig == SIGHUP && !d->ended_ms)
-			reload_ask(&d->reload);
+			reload_ask(&d->service);
 		else if (sig == SIGUSR1 && d->shared.session_log)
 			session_log_reopen(d->shared.session_log);
 	}
@@ -285,7 +285,7 @@ static void after_batch(void *arg)
 	if (d->shared.names)
 		names_after_batch(d->shared.names);
 	checks_after_batch(d->shared.checks);
-	socket_keeper_after_batch(&d->reload.keeper);
+	socket_keeper_after_batch(&d->service.keeper);
 }
 
 /* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
@@ -295,7 +295,7 @@ static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
 static int open_loops(struct daemon *d)
 {
 	sigset_t set = daemon_signals();
-	int e = service_open(&d->reload, reload_after_batch),
+	int e = service_open(&d->service, reload_after_batch),
 	    r = loop_open(&d->loop, after_batch, d) ?: e;
 
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
@@ -327,11 +327,11 @@ static void run_loop(struct daemon *d)
 /* The control socket is closed after the workers have ended, so operators see the last sessions. */
 static void end(struct daemon *d)
 {
-	struct threads *ts = &d->reload.threads;
+	struct threads *ts = &d->service.threads;
 
 	d->ended_ms = clock_ms();
 	timer_cancel(&d->ready);
-	service_stop(&d->reload);
+	service_stop(&d->service);
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
 	if (!threads_ended(ts))
@@ -348,14 +348,14 @@ static void end(struct daemon *d)
 	checks_close(d->shared.checks);
 	if (d->shared.grafts)
 		standby_close(&d->standby);
-	service_close(&d->reload);
+	service_close(&d->service);
 	clients_close(&d->shared.clients);
 	sockmap_close(d->shared.kernel);
 	if (d->shared.grafts && grafts_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts them",
 			 grafts_live(d->shared.grafts));
 	grafts_close(d->shared.grafts, true);
-	privileged_stop(d->reload.privileged);
+	privileged_stop(d->service.privileged);
 	loop_close(&d->loop);
 }
 
@@ -363,7 +363,7 @@ int daemon_run(int argc, char **argv)
 {
 	struct daemon d = {
 		.shared.config = &d.config,
-		.reload = { .argc = argc, .argv = argv, .start = &d.config, .shared = &d.shared }
+		.service = { .argc = argc, .argv = argv, .start = &d.config, .shared = &d.shared }
 	};
 	struct config *c = &d.config;
 	double grace_s;

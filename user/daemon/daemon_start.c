@@ -72,7 +72,7 @@ static int start_privileged(struct daemon *d)
 {
 	struct clsact *clsact = d->shared.grafts ? grafts_clsact(d->shared.grafts) : NULL;
 	const struct config *c = &d->config;
-	struct reload *l = &d->reload;
+	struct service *l = &d->service;
 	bool needed = c->file || clsact;
 	int r;
 
@@ -129,8 +129,8 @@ static int try_kernel(struct daemon *d)
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
 static int open_names(struct daemon *d)
 {
-	d->shared.checks = checks_open(&d->loop, &d->reload.forwards);
-	if (!names_needed(&d->config) && !(d->config.file && d->reload.privileged))
+	d->shared.checks = checks_open(&d->loop, &d->service.forwards);
+	if (!names_needed(&d->config) && !(d->config.file && d->service.privileged))
 		return 0;
 	return names_open(&d->loop, &d->shared.names, d->err, sizeof(d->err));
 }
@@ -157,7 +157,7 @@ static int open_forwards(struct daemon *d)
 	r = given_take(d->err, sizeof(d->err));
 	if (r)
 		return r;
-	r = reload_first(&d->reload);
+	r = reload_first(&d->service);
 	if (r) /* the directory of a unix socket may come up after us */
 		return r == -EPERM ? r : EXIT_CODE_FAILURE;
 	return given_check(d->err, sizeof(d->err));
@@ -218,7 +218,7 @@ static int revive_grafts(struct daemon *d)
 
 	if (!gs)
 		return 0;
-	r = standby_open(&d->standby, &d->reload);
+	r = standby_open(&d->standby, &d->service);
 	grafts_revive(gs, d->account.uid);
 	r = r ?: netlink_watch_open(&d->routes, &d->loop, &d->standby);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;

@@ -19,7 +19,7 @@ struct daemon {
 	struct account account;
 	struct probe_start probe;
 	struct shared shared; /* the kernel path, grafts, names, checks, session log */
-	struct reload reload; /* forwards, workers, the privileged process */
+	struct service service; /* forwards, workers, the privileged process */
 	struct control *control;
 	struct control *metrics; /* NULL: none */
 	struct actions actions;

@@ -73,7 +73,7 @@ static void drain_on_thread(void *arg)
 	log_keep_complaint(NULL, 0);
 }
 
-int drain_forward(struct reload *sv, const char *name, bool undo, uint64_t due_ms)
+int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms)
 {
 	struct drain d = { .change.service = sv, .name = name, .undo = undo, .due_ms = due_ms };
 	int e = loop_call(&sv->loop, drain_on_thread, &d, PATIENCE_MS);
@@ -97,7 +97,7 @@ static void drain_end_sessions(struct worker *w, const void *arg)
 	worker_end_sessions(w, drain_is_of, arg, CAUSE_DRAIN_OVER);
 }
 
-uint64_t drain_look(struct reload *sv)
+uint64_t drain_look(struct service *sv)
 {
 	uint64_t now_ms = clock_ms(), due = NEVER;
 

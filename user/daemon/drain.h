@@ -17,10 +17,10 @@
  * reloads.  -ENOENT: there is none; -EBUSY: a reload is under way; -ESHUTDOWN: culvert is stopping;
  * or another -errno; all after a complaint.
  */
-int drain_forward(struct reload *sv, const char *name, bool undo, uint64_t due_ms);
+int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms);
 
 /*
  * On the thread that reloads: reset the sessions whose time is over, and free forwards that are gone.
  * Returns the time of the next deadline; NEVER: there is none.
  */
-uint64_t drain_look(struct reload *sv);
+uint64_t drain_look(struct service *sv);

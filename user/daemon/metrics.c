@@ -195,7 +195,7 @@ static void add_errors(struct scrape *s)
 {
 	for (unsigned int c = 0; c < CAUSES; c++)
 		add(s, "",
-		    (double)threads_sum(&s->actions->reload->threads,
+		    (double)threads_sum(&s->actions->service->threads,
 					offsetof(struct stats, errors[c])),
 		    "cause", cause_name(c), END);
 }
@@ -204,7 +204,7 @@ static void add_handovers(struct scrape *s)
 {
 	for (unsigned int i = 0; i < HANDOVERS * REASONS; i++) {
 		unsigned int to = i / REASONS, why = i % REASONS;
-		double n = (double)threads_sum(&s->actions->reload->threads,
+		double n = (double)threads_sum(&s->actions->service->threads,
 					       offsetof(struct stats, handovers[to][why]));
 
 		if (n > 0) /* most pairs cannot be */
@@ -258,7 +258,7 @@ static void add_families(struct scrape *s, const struct family *list, size_t n)
 	for (const struct family *fam = list; fam < list + n; fam++) {
 		put(s, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help, fam->name, fam->type);
 		s->family = fam;
-		s->forward = fam->each ? s->actions->reload->forwards.first : NULL;
+		s->forward = fam->each ? s->actions->service->forwards.first : NULL;
 		if (fam->add)
 			fam->add(s);
 		else if (!fam->each)
@@ -278,7 +278,7 @@ static void add_sessions(struct scrape *s)
 		  .each = add_info },
 		{ "culvert_sessions", "gauge", "Sessions that live.", .each = add_live },
 		{ "culvert_sessions_limit", "gauge", "Sessions that may live: max-sessions.",
-		  .value = s->actions->reload->shared->config->max_sessions },
+		  .value = s->actions->service->shared->config->max_sessions },
 		{ "culvert_sessions_accepted_total", "counter", "Sessions that have begun.",
 		  .each = add_counter, .at = STATS(accepted) },
 		{ "culvert_sessions_finished_total", "counter",
@@ -327,8 +327,8 @@ static double number_in(struct json_object *o, const char *key)
 static void add_rest(struct scrape *s)
 {
 	const struct actions *a = s->actions;
-	struct session_log *log = a->reload->shared->session_log;
-	const struct sockmap *k = a->reload->shared->kernel;
+	struct session_log *log = a->service->shared->session_log;
+	const struct sockmap *k = a->service->shared->kernel;
 	const struct standby *sb = a->standby;
 	const struct family list[] = {
 		{ "culvert_errors_total", "counter",
@@ -342,7 +342,7 @@ static void add_rest(struct scrape *s)
 		  .add = add_carriers },
 		{ "culvert_last_reload_successful", "gauge",
 		  "0: it has changed nothing, because of a mistake.",
-		  .value = number_in(reload_json(a->reload), "ok") },
+		  .value = number_in(reload_json(a->service), "ok") },
 		{ "culvert_log_lines_lost_total", "counter",
 		  "Of the daemon's log: whoever reads it was too slow.",
 		  .value = (double)log_lines_lost() },
@@ -384,11 +384,11 @@ static char *make_page(const struct actions *a)
 
 	if (!s.out)
 		return NULL;
-	pthread_mutex_lock(&a->reload->forwards.lock);
+	pthread_mutex_lock(&a->service->forwards.lock);
 	round_update_counters(a); /* for one scrape at a time */
 	add_sessions(&s);
 	add_rest(&s);
-	pthread_mutex_unlock(&a->reload->forwards.lock);
+	pthread_mutex_unlock(&a->service->forwards.lock);
 	if (!fclose(s.out) && !s.failed)
 		return text;
 	free(text);

@@ -31,9 +31,9 @@ static void on_look(struct timer *t)
 		grafts_doubt_ways(gs, change);
 		r->moved = false;
 		r->asked_ms = r->loop->now_ms;
-		threads_tell_of_grafts(&r->standby->reload->threads);
+		threads_tell_of_grafts(&r->standby->service->threads);
 	} else if (ago >= JUDGE_MS && grafts_are_doubtful(gs)) {
-		threads_tell_of_grafts(&r->standby->reload->threads);
+		threads_tell_of_grafts(&r->standby->service->threads);
 	}
 	timer_set(r->loop, t, r->loop->now_ms + LOOK_MS);
 }

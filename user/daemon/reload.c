@@ -59,7 +59,7 @@ static bool reload_has_memory(void)
 
 static int reload_read(struct change *ch)
 {
-	struct reload *sv = ch->service;
+	struct service *sv = ch->service;
 	int fds[PRIVILEGED_FILES], e;
 
 	ch->next = reload_has_memory() ? calloc(1, sizeof(*ch->next)) : NULL;
@@ -101,7 +101,7 @@ static int reload_check_globals(struct change *ch)
 	return 0;
 }
 
-int reload_first(struct reload *sv)
+int reload_first(struct service *sv)
 {
 	return change_forwards(&(struct change){ .service = sv, .config = sv->start }, 0);
 }
@@ -114,7 +114,7 @@ static void reload_tell_systemd(const char *state, const char *status)
 		   (unsigned long long)clock_ns() / 1000, status);
 }
 
-static void reload_now(struct reload *sv, uint64_t number)
+static void reload_now(struct service *sv, uint64_t number)
 {
 	struct change ch = { .service = sv };
 	char said[sizeof(ch.result.error) + 80];
@@ -146,7 +146,7 @@ static void reload_now(struct reload *sv, uint64_t number)
 /* Reload if somebody has asked for it, and see to what is due. */
 void reload_after_batch(void *service)
 {
-	struct reload *sv = service;
+	struct service *sv = service;
 	uint64_t number; /* who asks from now on asks for another */
 	bool stop;
 
@@ -165,7 +165,7 @@ void reload_after_batch(void *service)
 	timer_set(&sv->loop, &sv->due, drain_look(sv));
 }
 
-uint64_t reload_ask(struct reload *sv)
+uint64_t reload_ask(struct service *sv)
 {
 	uint64_t number = 0;
 
@@ -179,7 +179,7 @@ uint64_t reload_ask(struct reload *sv)
 	return number;
 }
 
-struct json_object *reload_json(struct reload *sv)
+struct json_object *reload_json(struct service *sv)
 {
 	struct json_object *o = json_object_new_object();
 	char error[256] = "";

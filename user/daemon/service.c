@@ -14,7 +14,7 @@ static void service_on_due(struct timer *t)
 
 static void *service_run(void *arg)
 {
-	struct reload *sv = arg;
+	struct service *sv = arg;
 	int e = loop_run(&sv->loop);
 
 	if (e)
@@ -22,7 +22,7 @@ static void *service_run(void *arg)
 	return NULL;
 }
 
-int service_open(struct reload *sv, void (*after_batch)(void *sv))
+int service_open(struct service *sv, void (*after_batch)(void *sv))
 {
 	forwards_init(&sv->forwards);
 	pthread_mutex_init(&sv->lock, NULL);
@@ -30,7 +30,7 @@ int service_open(struct reload *sv, void (*after_batch)(void *sv))
 	return loop_open(&sv->loop, after_batch, sv);
 }
 
-int service_start(struct reload *sv)
+int service_start(struct service *sv)
 {
 	int e = -pthread_create(&sv->thread, NULL, service_run, sv);
 
@@ -38,7 +38,7 @@ int service_start(struct reload *sv)
 	return e;
 }
 
-void service_stop(struct reload *sv)
+void service_stop(struct service *sv)
 {
 	if (!sv->started)
 		return;
@@ -50,7 +50,7 @@ void service_stop(struct reload *sv)
 	sv->started = false;
 }
 
-void service_close(struct reload *sv)
+void service_close(struct service *sv)
 {
 	loop_close(&sv->loop);
 	forwards_close(&sv->forwards);

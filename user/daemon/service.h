@@ -22,7 +22,7 @@ struct reload_result {
 	char error[1024];                           /* why nothing has changed; "": it has */
 };
 
-struct reload {
+struct service {
 	/* set by the caller */
 	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
 	char **argv;
@@ -54,13 +54,13 @@ struct reload {
  * Begin with no forwards; AFTER_BATCH(SV) is called after each batch of events of the thread.
  * -errno; call service_close() in any case.
  */
-int service_open(struct reload *sv, void (*after_batch)(void *sv));
+int service_open(struct service *sv, void (*after_batch)(void *sv));
 /* Start the thread.  -errno. */
-int service_start(struct reload *sv);
+int service_start(struct service *sv);
 /*
  * End the thread, before the workers end: nothing changes afterwards.  A change that is under way
  * is waited for.  A thread that was never started is fine.
  */
-void service_stop(struct reload *sv);
+void service_stop(struct service *sv);
 /* When nobody asks any more, and no worker runs: forwards and addresses are closed, too. */
-void service_close(struct reload *sv);
+void service_close(struct service *sv);

@@ -31,14 +31,14 @@
 
 void standby_lock(struct standby *sb)
 {
-	pthread_mutex_lock(&sb->reload->forwards.lock);
+	pthread_mutex_lock(&sb->service->forwards.lock);
 	pthread_mutex_lock(&sb->lock);
 }
 
 void standby_unlock(struct standby *sb)
 {
 	pthread_mutex_unlock(&sb->lock);
-	pthread_mutex_unlock(&sb->reload->forwards.lock);
+	pthread_mutex_unlock(&sb->service->forwards.lock);
 }
 
 /* --- sessions that expire: under the lock --- */
@@ -61,7 +61,7 @@ static bool standby_has_exporter(const struct standby *sb, uint32_t source)
  */
 static void standby_expire(struct standby *sb, const struct held *h, uint64_t ms)
 {
-	const struct forward *f = forward_with_tag(&sb->reload->forwards, *h->forward);
+	const struct forward *f = forward_with_tag(&sb->service->forwards, *h->forward);
 	uint64_t idle = f ? f->conf->idle_timeout_ms : 1;
 	uint64_t keepalive = f ? f->conf->keepalive_ms : 0;
 
@@ -129,7 +129,7 @@ static enum arrival standby_arrival(const struct standby *sb, const struct held 
 
 static void standby_make_sockets(struct standby *sb, const struct held *h)
 {
-	struct privileged *p = sb->reload->privileged;
+	struct privileged *p = sb->service->privileged;
 	int fds[2] = { -1, -1 };
 	struct graft_record r;
 	char err[256];
@@ -187,7 +187,7 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct hel
 
 	if (id <= atomic_load(last_id)) /* another session here may have it */
 		*h->id = atomic_fetch_add(last_id, 1) + 1;
-	r = held_adopt(h, w, &sb->reload->forwards);
+	r = held_adopt(h, w, &sb->service->forwards);
 	if (!r) {
 		sb->adopted++;
 		return;
@@ -227,9 +227,9 @@ static void standby_look_for_arrivals(struct standby *sb)
 {
 	uint64_t before = sb->adopted, began = clock_ms();
 
-	sb->revives = sb->reload->privileged && began >= sb->revive_ms;
+	sb->revives = sb->service->privileged && began >= sb->revive_ms;
 	if (standby_prepare(sb)) {
-		threads_call(&sb->reload->threads, standby_adopt_all, &sb);
+		threads_call(&sb->service->threads, standby_adopt_all, &sb);
 		/* a session that has left or ended needs none, and its slot gets another session */
 		for (uint32_t slot = 0; slot < grafts_total(sb->grafts); slot++)
 			graft_close_sockets(sb->grafts, slot);
@@ -249,7 +249,7 @@ static void standby_on_look(struct timer *t)
 
 	standby_look_for_arrivals(sb);
 	if (standby_ways_look(&sb->ways))
-		threads_tell_of_grafts(&sb->reload->threads);
+		threads_tell_of_grafts(&sb->service->threads);
 	if (began >= sb->cared_ms + CARE_MS) {
 		pthread_mutex_lock(&sb->lock);
 		standby_look_at_held(sb);
@@ -257,7 +257,7 @@ static void standby_on_look(struct timer *t)
 		pthread_mutex_unlock(&sb->lock);
 		sb->cared_ms = began;
 	}
-	timer_set(&sb->reload->loop, t, clock_ms() + LOOK_MS);
+	timer_set(&sb->service->loop, t, clock_ms() + LOOK_MS);
 }
 
 void standby_begin_looks(void *arg)
@@ -265,13 +265,13 @@ void standby_begin_looks(void *arg)
 	struct standby *sb = arg;
 
 	upstream_avoid(sb->grafts);
-	timer_set(&sb->reload->loop, &sb->look, 0);
+	timer_set(&sb->service->loop, &sb->look, 0);
 }
 
 void standby_news(struct standby *sb)
 {
 	if (standby_ways_changed(&sb->ways))
-		threads_tell_of_grafts(&sb->reload->threads);
+		threads_tell_of_grafts(&sb->service->threads);
 }
 
 /* --- status --- */
@@ -319,13 +319,13 @@ struct json_object *standby_json(struct standby *sb)
 
 /* --- opening, closing --- */
 
-int standby_open(struct standby *sb, struct reload *r)
+int standby_open(struct standby *sb, struct service *r)
 {
 	int e = standby_ways_open(&sb->ways, r->shared->grafts);
 
 	if (e)
 		return e;
-	sb->reload = r;
+	sb->service = r;
 	sb->grafts = r->shared->grafts;
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = standby_on_look;

@@ -42,7 +42,7 @@ struct stream {
 };
 
 struct standby {
-	struct reload *reload; /* whose thread looks */
+	struct service *service; /* whose thread looks */
 	struct grafts *grafts;
 	struct standby_ways ways; /* has its own lock */
 	_Atomic uint64_t adopted, refused;
@@ -62,7 +62,7 @@ struct standby {
  * Take over the imported sessions of the daemon before.  On the main thread, before the thread of R
  * starts.  R has grafts, and outlives SB.  -errno.
  */
-int standby_open(struct standby *sb, struct reload *r);
+int standby_open(struct standby *sb, struct service *r);
 void standby_close(struct standby *sb);
 
 /* Addresses or routes have changed.  By any thread. */

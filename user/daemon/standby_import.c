@@ -22,7 +22,7 @@ static int import_addresses(struct standby *sb, struct graft_record *r)
 {
 	const struct forward *f;
 
-	f = forward_with_tag(&sb->reload->forwards,
+	f = forward_with_tag(&sb->service->forwards,
 			     r->kind == RECORD_UDP ? r->flow.forward : r->tcp.forward);
 	if (!f)
 		return -ENOENT;

@@ -45,9 +45,9 @@ static void stream_count(struct standby *sb)
 		readers += s->is_open && !s->is_import && s->synced_ms;
 		unsynced += s->is_open && s->is_import && s->records && !s->synced_ms;
 	}
-	atomic_store(&sb->reload->shared->standbys, readers);
+	atomic_store(&sb->service->shared->standbys, readers);
 	if (unsynced)
-		stream_mark_forwards(grafts_unsynced(sb->grafts), &sb->reload->forwards);
+		stream_mark_forwards(grafts_unsynced(sb->grafts), &sb->service->forwards);
 	else
 		memset(grafts_unsynced(sb->grafts), 0, GRAFT_PORTS);
 }
@@ -103,7 +103,7 @@ struct stream *standby_stream_open(struct standby *sb, const struct control *c, 
 		return NULL;
 	}
 	standby_stream_enter(s, STREAM_DUMPS);
-	loop_call(&sb->reload->loop, standby_begin_looks, sb, BEGIN_MS);
+	loop_call(&sb->service->loop, standby_begin_looks, sb, BEGIN_MS);
 	return s;
 }
 
