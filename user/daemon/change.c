@@ -219,7 +219,7 @@ static void change_retire(struct change *ch, struct forward *f)
 	f->state = f->becomes ? FORWARD_REPLACED : FORWARD_REMOVED;
 	ch->result.removed += !f->becomes;
 	if (!f->becomes)
-		forward_set_names(f, NULL, 0);
+		forward_set_sni(f, NULL, 0);
 	/* an earlier deadline that an operator has set stays */
 	if (!f->becomes && timeout && due < f->totals->due_ms)
 		f->totals->due_ms = due;
@@ -244,8 +244,8 @@ static void change_list(struct change *ch)
 	for (size_t i = 0; i < ch->config->n_forwards; i++) {
 		struct forward *f = ch->forwards[i];
 
-		if (f->conf->hellos || f->totals->names)
-			forward_set_names(f, ch->forwards, ch->config->n_forwards);
+		if (f->conf->hellos || f->totals->sni)
+			forward_set_sni(f, ch->forwards, ch->config->n_forwards);
 		f->totals->due_ms = NEVER;
 		f->draining = false;
 		*at = f;

@@ -94,7 +94,7 @@ void config_version_drop(struct config_version *v)
 }
 
 /* The next word of *TEXT, which are separated by blanks, and is set behind it; its length, or 0. */
-static size_t next_word(const char **text, const char **ret)
+static size_t forward_next_word(const char **text, const char **ret)
 {
 	*ret = *text + strspn(*text, " \t");
 	*text = *ret + strcspn(*ret, " \t");
@@ -102,25 +102,25 @@ static size_t next_word(const char **text, const char **ret)
 }
 
 /* Make F's names, and room for those of its sections, which a reload changes.  False: no memory. */
-static bool take_names(struct forward *f)
+static bool forward_take_sni(struct forward *f)
 {
 	const char *text = f->conf->sni, *word;
 	size_t len, n = 1;
 
-	if (f->conf->hellos && !f->totals->names)
-		f->totals->names = calloc(SNI_BUCKETS, sizeof(struct sni_name *));
-	if (f->conf->hellos && !f->totals->names)
+	if (f->conf->hellos && !f->totals->sni)
+		f->totals->sni = calloc(SNI_BUCKETS, sizeof(struct sni_name *));
+	if (f->conf->hellos && !f->totals->sni)
 		return false;
-	while (text && next_word(&text, &word))
+	while (text && forward_next_word(&text, &word))
 		n++;
-	f->names = calloc(n, sizeof(*f->names));
+	f->sni = calloc(n, sizeof(*f->sni));
 	text = f->conf->sni;
-	if (!f->names)
+	if (!f->sni)
 		return false;
-	while (text && (len = next_word(&text, &word))) {
+	while (text && (len = forward_next_word(&text, &word))) {
 		bool any = *word == '*';
 
-		f->names[f->n_names++] = (struct sni_name){ word + any, len - any, any, f, NULL };
+		f->sni[f->n_sni++] = (struct sni_name){ word + any, len - any, any, f, NULL };
 	}
 	return true;
 }
@@ -147,7 +147,7 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 		from->refs++;
 	/* a tenth of a second's connections may come at once */
 	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
-	if (!f->totals || !take_names(f) ||
+	if (!f->totals || !forward_take_sni(f) ||
 	    servers_open(&f->servers, fc, before ? &before->servers : NULL,
 			 &f->totals->servers_lock, clock_ms())) {
 		forward_free(f);
@@ -162,7 +162,7 @@ static void drop_totals(struct forward_totals *t)
 		return;
 	clients_close(&t->clients);
 	pthread_mutex_destroy(&t->servers_lock);
-	free(t->names);
+	free(t->sni);
 	free(t);
 }
 
@@ -174,21 +174,21 @@ void forward_free(struct forward *f)
 		drop_totals(f->limits);
 	drop_totals(f->totals);
 	config_version_drop(f->from);
-	free(f->names);
+	free(f->sni);
 	free(f);
 }
 
 /* --- names --- */
 
-static struct sni_name **names_of(const struct forward *f, const char *text, size_t len)
+static struct sni_name **forward_sni_bucket(const struct forward *f, const char *text, size_t len)
 {
-	return &f->totals->names[balance_hash(text, len, 0) % SNI_BUCKETS];
+	return &f->totals->sni[balance_hash(text, len, 0) % SNI_BUCKETS];
 }
 
-static void add_names(struct forward *f, struct forward *section)
+static void forward_add_sni(struct forward *f, struct forward *section)
 {
-	for (struct sni_name *n = section->names; n < section->names + section->n_names; n++) {
-		struct sni_name **at = names_of(f, n->text, n->len);
+	for (struct sni_name *n = section->sni; n < section->sni + section->n_sni; n++) {
+		struct sni_name **at = forward_sni_bucket(f, n->text, n->len);
 
 		while (*at)
 			at = &(*at)->next;
@@ -197,14 +197,14 @@ static void add_names(struct forward *f, struct forward *section)
 	}
 }
 
-void forward_set_names(struct forward *f, struct forward *const *all, size_t n)
+void forward_set_sni(struct forward *f, struct forward *const *all, size_t n)
 {
 	pthread_mutex_lock(&f->totals->servers_lock);
-	if (f->totals->names)
-		memset(f->totals->names, 0, SNI_BUCKETS * sizeof(struct sni_name *));
+	if (f->totals->sni)
+		memset(f->totals->sni, 0, SNI_BUCKETS * sizeof(struct sni_name *));
 	for (size_t i = 0; i < n; i++)
 		if (all[i]->conf->sni && all[all[i]->conf->of] == f)
-			add_names(f, all[i]);
+			forward_add_sni(f, all[i]);
 	f->totals->nameless = !all;
 	pthread_mutex_unlock(&f->totals->servers_lock);
 }
@@ -215,18 +215,18 @@ static bool is_offered(const char *protocols, const struct tls_hello *h)
 	const char *word;
 	size_t len;
 
-	while (!offered && (len = next_word(&protocols, &word)))
+	while (!offered && (len = forward_next_word(&protocols, &word)))
 		offered = tls_hello_offers(h, word, len);
 	return offered;
 }
 
 /* The first section of F with the name TEXT, behind any "*" or none, and a protocol that H offers. */
-static struct forward *find_name(const struct forward *f, const char *text, bool any,
+static struct forward *forward_find_sni(const struct forward *f, const char *text, bool any,
 				 const struct tls_hello *h)
 {
 	size_t len = strlen(text);
 
-	for (struct sni_name *n = *names_of(f, text, len); n; n = n->next)
+	for (struct sni_name *n = *forward_sni_bucket(f, text, len); n; n = n->next)
 		if (n->any == any && n->len == len && !memcmp(n->text, text, len) &&
 		    is_offered(n->forward->conf->alpn, h))
 			return n->forward;
@@ -241,10 +241,10 @@ struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 	const char *at = h->name;
 
 	pthread_mutex_lock(&f->totals->servers_lock);
-	if (*at && f->totals->names)
-		found = find_name(f, at, false, h);
-	while (!found && f->totals->names && (at = strchr(at, '.')))
-		found = find_name(f, at++, true, h);
+	if (*at && f->totals->sni)
+		found = forward_find_sni(f, at, false, h);
+	while (!found && f->totals->sni && (at = strchr(at, '.')))
+		found = forward_find_sni(f, at++, true, h);
 	nameless = f->totals->nameless;
 	if (found) {
 		atomic_fetch_add(&found->sessions, 1);

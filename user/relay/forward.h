@@ -52,7 +52,7 @@ struct forward_totals {
 	struct clients clients;
 	struct bandwidth bandwidth;
 	pthread_mutex_t servers_lock; /* see servers.h; of the next two, too */
-	struct sni_name **names; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
+	struct sni_name **sni; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
 				       * their order; NULL: it had none so far */
 	bool nameless;           /* it is removed: whose a hello is, nobody knows any more */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
@@ -72,8 +72,8 @@ struct forward {
 	struct forward_totals *totals;
 	struct forward_totals *limits; /* count for its limits: its own, or those of the forward
 					* that its [sni] section is of */
-	struct sni_name *names;        /* of its [sni] section; owned */
-	size_t n_names;
+	struct sni_name *sni;        /* of its [sni] section; owned */
+	size_t n_sni;
 	uint32_t tag;                     /* graft_tag() of its name */
 	struct marked_sockets *stock;     /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;            /* accept-rate */
@@ -119,7 +119,7 @@ void forward_free(struct forward *f);
  * The [sni] sections of F are those of the N forwards ALL, by their places in the configuration.  NULL:
  * F is removed.
  */
-void forward_set_names(struct forward *f, struct forward *const *all, size_t n);
+void forward_set_sni(struct forward *f, struct forward *const *all, size_t n);
 /*
  * Whose session of F is one whose client has said H: F's, or that of an [sni] section.  It gets it
  * from F.  NULL: nobody's.  By any thread.

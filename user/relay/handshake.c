@@ -126,8 +126,8 @@ void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, 
 
 	pthread_mutex_lock(&f->totals->servers_lock);
 	servers = look_at(f, now_ms, &c);
-	for (unsigned int i = 0; f->totals->names && i < SNI_BUCKETS; i++)
-		for (const struct sni_name *n = f->totals->names[i]; n; n = n->next)
+	for (unsigned int i = 0; f->totals->sni && i < SNI_BUCKETS; i++)
+		for (const struct sni_name *n = f->totals->sni[i]; n; n = n->next)
 			servers += look_at(n->forward, now_ms, &c);
 	pthread_mutex_unlock(&f->totals->servers_lock);
 	if (!servers)
