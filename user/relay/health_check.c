@@ -22,8 +22,8 @@
 
 #define PAUSE_MS 10 /* until the next look, if the list of forwards is in use */
 
-struct attempt {
-	struct attempt *next;
+struct check {
+	struct check *next;
 	struct source source;
 	struct checks *checks;
 	struct forward *forward; /* counts it */
@@ -38,7 +38,7 @@ struct checks {
 	struct loop *loop;
 	struct forwards *forwards;
 	struct timer timer;
-	struct attempt *attempts;
+	struct check *running;
 	/* a round is of those that were due when it began, so the last ones get their turn */
 	uint64_t round_ms;
 	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */
@@ -47,7 +47,7 @@ struct checks {
 /* --- one check --- */
 
 /* The result is ERROR.  The attempt is freed at the end of the batch. */
-static void finish(struct attempt *a, int error)
+static void check_finish(struct check *a, int error)
 {
 	enum cause cause = upstream_cause(error);
 
@@ -58,7 +58,7 @@ static void finish(struct attempt *a, int error)
 }
 
 /* Begin with the next address, after ERROR with the one before. */
-static void try_next(struct attempt *a, int error)
+static void check_try_next(struct check *a, int error)
 {
 	const struct forward_conf *fc = a->forward->conf;
 
@@ -81,12 +81,12 @@ static void try_next(struct attempt *a, int error)
 		if (!error) /* a unix socket connects at once */
 			break;
 	}
-	finish(a, error);
+	check_finish(a, error);
 }
 
-static void on_answer(struct source *source, uint32_t events)
+static void check_on_answer(struct source *source, uint32_t events)
 {
-	struct attempt *a = container_of(source, struct attempt, source);
+	struct check *a = container_of(source, struct check, source);
 	int error;
 
 	(void)events;
@@ -94,9 +94,9 @@ static void on_answer(struct source *source, uint32_t events)
 		return;
 	error = tcp_take_error(source->fd);
 	if (error)
-		try_next(a, error);
+		check_try_next(a, error);
 	else
-		finish(a, 0);
+		check_finish(a, 0);
 }
 
 /* --- all of them --- */
@@ -105,24 +105,24 @@ static void on_answer(struct source *source, uint32_t events)
  * Add a check of M, a server of F, which is late at once, and so begins.  Without memory nothing is
  * checked, nor is a name without an address: its look-ups fail by themselves.
  */
-static void add_attempt(struct checks *c, struct forward *f, const struct member *m)
+static void check_add(struct checks *c, struct forward *f, const struct member *m)
 {
-	struct attempt *a = m->list->n ? malloc(sizeof(*a)) : NULL;
+	struct check *a = m->list->n ? malloc(sizeof(*a)) : NULL;
 
 	if (!a)
 		return;
-	*a = (struct attempt){ .next = c->attempts,
+	*a = (struct check){ .next = c->running,
 			       .checks = c,
 			       .forward = f,
 			       .server = server_get(m->server),
 			       .list = addr_list_get(m->list),
-			       .source = { .handle = on_answer, .fd = -1 } };
-	c->attempts = a;
+			       .source = { .handle = check_on_answer, .fd = -1 } };
+	c->running = a;
 	atomic_fetch_add(&f->checks, 1);
 }
 
 /* Add checks of those of F's servers that are due.  Returns when the next one will be. */
-static uint64_t add_due(struct checks *c, struct forward *f)
+static uint64_t check_add_due(struct checks *c, struct forward *f)
 {
 	uint64_t now = c->loop->now_ms, next = NEVER;
 	struct servers *ss = &f->servers;
@@ -135,7 +135,7 @@ static uint64_t add_due(struct checks *c, struct forward *f)
 		if (s->check_ms <= c->round_ms && c->room) {
 			c->room--;
 			s->check_ms = NEVER;
-			add_attempt(c, f, &ss->members[i]);
+			check_add(c, f, &ss->members[i]);
 		}
 		/* a reload may have made the time shorter */
 		s->check_ms = smaller(s->check_ms, now + f->conf->check_ms);
@@ -145,9 +145,9 @@ static uint64_t add_due(struct checks *c, struct forward *f)
 	return next;
 }
 
-static void reap(struct checks *c)
+static void checks_reap(struct checks *c)
 {
-	for (struct attempt **at = &c->attempts, *a; (a = *at);) {
+	for (struct check **at = &c->running, *a; (a = *at);) {
 		if (!a->done) {
 			at = &a->next;
 			continue;
@@ -172,21 +172,21 @@ void checks_after_batch(struct checks *c)
 		c->room = MARKED_SOCKETS;
 		for (struct forward *f = c->forwards->first; f; f = f->next)
 			if (f->state == FORWARD_ACTIVE && f->conf->check_ms)
-				next = smaller(next, add_due(c, f));
+				next = smaller(next, check_add_due(c, f));
 		pthread_mutex_unlock(&c->forwards->lock);
 	}
-	for (struct attempt *a = c->attempts; a; a = a->next) {
+	for (struct check *a = c->running; a; a = a->next) {
 		if (!a->done && a->late_ms <= now)
-			try_next(a, ETIMEDOUT);
+			check_try_next(a, ETIMEDOUT);
 		if (!a->done)
 			next = smaller(next, a->late_ms);
 	}
-	reap(c);
+	checks_reap(c);
 	timer_set(c->loop, &c->timer, larger(next, now + 1));
 }
 
 /* What is due begins after the batch. */
-static void on_timer(struct timer *t)
+static void checks_on_timer(struct timer *t)
 {
 	(void)t;
 }
@@ -204,7 +204,7 @@ struct checks *checks_open(struct loop *loop, struct forwards *forwards)
 
 	c->loop = loop;
 	c->forwards = forwards;
-	c->timer.fire = on_timer;
+	c->timer.fire = checks_on_timer;
 	return c;
 }
 
@@ -212,11 +212,11 @@ void checks_close(struct checks *c)
 {
 	if (!c)
 		return;
-	for (struct attempt *a = c->attempts; a; a = a->next) {
+	for (struct check *a = c->running; a; a = a->next) {
 		tcp_close(&a->source, true);
 		a->done = true;
 	}
-	reap(c);
+	checks_reap(c);
 	timer_cancel(&c->timer);
 	free(c);
 }
