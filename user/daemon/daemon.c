@@ -55,7 +55,7 @@ SYSCALLS_ALLOWED(
  * Open /dev/null as 0, 1 and 2 where they are missing: they would become a socket or a map, and the
  * log would write into it.
  */
-static int reserve_streams(void)
+static int daemon_reserve_streams(void)
 {
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
@@ -67,7 +67,7 @@ static int reserve_streams(void)
 /* --- running --- */
 
 /* All threads run: from here on no new ones, no new files, no new listeners. */
-static int confine(const struct daemon *d)
+static int daemon_confine(const struct daemon *d)
 {
 	const char *sanitizer = BUILT_WITH_SANITIZER;
 	unsigned int parts = (d->shared.kernel ? PART_SOCKMAP : 0) |
@@ -118,7 +118,7 @@ static void watchdog_look(struct daemon *d)
 /* Clients are served before, by copy: what waits for this finds the carriers that there will be. */
 #define READY_MS 2000
 
-static void announce_ready(struct daemon *d)
+static void daemon_announce_ready(struct daemon *d)
 {
 	const char *less = d->probe.runs ? ", the kernel path is tried" :
 			   d->shared.sockmap_trial == TRIAL_PASSED && d->shared.kernel ?
@@ -144,13 +144,13 @@ static void announce_ready(struct daemon *d)
 			    strerror(-r));
 }
 
-static void on_ready(struct timer *t)
+static void daemon_on_ready(struct timer *t)
 {
-	announce_ready(container_of(t, struct daemon, ready));
+	daemon_announce_ready(container_of(t, struct daemon, ready));
 }
 
 /* Sessions, old and new, have from now on what has passed. */
-static void on_tried(struct source *s, uint32_t events)
+static void daemon_on_tried(struct source *s, uint32_t events)
 {
 	struct daemon *d = container_of(s, struct daemon, tried);
 	int r = probe_end(&d->config, &d->probe);
@@ -165,11 +165,11 @@ static void on_tried(struct source *s, uint32_t events)
 	d->code = r;
 	d->loop.stop = r;
 	if (!r)
-		announce_ready(d);
+		daemon_announce_ready(d);
 }
 
 /* All that is not a session's is open: is there room for sessions? */
-static void count_descriptors(const struct daemon *d)
+static void daemon_count_descriptors(const struct daemon *d)
 {
 	unsigned long limit = d->actions.descriptors_max;
 	unsigned long used = status_descriptors(&d->actions) + 1; /* that of the directory */
@@ -181,7 +181,7 @@ static void count_descriptors(const struct daemon *d)
 			    sessions, d->config.max_sessions);
 }
 
-static int begin(struct daemon *d)
+static int daemon_begin(struct daemon *d)
 {
 	struct threads *ts = &d->service.threads;
 	uint64_t usec;
@@ -211,18 +211,18 @@ static int begin(struct daemon *d)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "cannot start the threads: %s%s",
 				   strerror(-r), error_hint(HINT_RESOURCES, -r));
-	count_descriptors(d);
+	daemon_count_descriptors(d);
 	if (sd_watchdog_enabled(0, &usec) > 0) {
 		d->look_ms = usec / 1000 / WATCHDOG_LOOKS ?: 1;
 		for (unsigned int i = 0; i < ts->n; i++)
 			loop_wake(&ts->workers[i].loop);
 	}
-	r = confine(d);
+	r = daemon_confine(d);
 	if (r)
 		return r;
-	d->ready.fire = on_ready;
+	d->ready.fire = daemon_on_ready;
 	timer_set(&d->loop, &d->ready, clock_ms() + (d->probe.runs ? READY_MS : 0));
-	d->tried = (struct source){ .handle = on_tried, .fd = d->probe.fd };
+	d->tried = (struct source){ .handle = daemon_on_tried, .fd = d->probe.fd };
 	r = d->probe.runs ? loop_watch(&d->loop, &d->tried, EPOLLIN, true) : 0;
 	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
 }
@@ -233,7 +233,7 @@ static int begin(struct daemon *d)
 /* A second signal this soon is a repetition of the first: timeout(1) sends its signal twice. */
 #define ONE_SIGNAL_MS 100
 
-static void on_look(struct timer *t)
+static void daemon_on_look(struct timer *t)
 {
 	struct daemon *d = container_of(t, struct daemon, look);
 
@@ -244,7 +244,7 @@ static void on_look(struct timer *t)
 	timer_set(&d->loop, t, d->loop.now_ms + d->look_ms);
 }
 
-static void take_end_signal(struct daemon *d, int sig)
+static void daemon_take_end_signal(struct daemon *d, int sig)
 {
 	if (!d->ended_ms) {
 		d->sig = sig;
@@ -260,7 +260,7 @@ static void take_end_signal(struct daemon *d, int sig)
 	threads_stop(&d->service.threads);
 }
 
-static void on_signals(struct source *s, uint32_t events)
+static void daemon_on_signals(struct source *s, uint32_t events)
 {
 	struct daemon *d = container_of(s, struct daemon, signals);
 	struct signalfd_siginfo info;
@@ -270,7 +270,7 @@ static void on_signals(struct source *s, uint32_t events)
 		int sig = (int)info.ssi_signo;
 
 		if (sig != SIGUSR1 && sig != SIGHUP)
-			take_end_signal(d, sig);
+			daemon_take_end_signal(d, sig);
 		else if (sig == SIGHUP && !d->ended_ms)
 			reload_ask(&d->service);
 		else if (sig == SIGUSR1 && d->shared.session_log)
@@ -278,7 +278,7 @@ static void on_signals(struct source *s, uint32_t events)
 	}
 }
 
-static void after_batch(void *arg)
+static void daemon_after_batch(void *arg)
 {
 	struct daemon *d = arg;
 
@@ -292,23 +292,23 @@ static void after_batch(void *arg)
 static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
 
 /* The main thread's, which gets signals, and that of the thread that reloads. */
-static int open_loops(struct daemon *d)
+static int daemon_open_loops(struct daemon *d)
 {
 	sigset_t set = daemon_signals();
 	int e = service_open(&d->service, reload_after_batch),
-	    r = loop_open(&d->loop, after_batch, d) ?: e;
+	    r = loop_open(&d->loop, daemon_after_batch, d) ?: e;
 
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
 		signal(ignored[i], SIG_IGN);
-	d->look.fire = on_look;
-	d->signals = (struct source){ .handle = on_signals,
+	d->look.fire = daemon_on_look;
+	d->signals = (struct source){ .handle = daemon_on_signals,
 				      .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK) };
 	r = r ?: loop_watch(&d->loop, &d->signals, EPOLLIN, true);
 	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
 }
 
 /* Until a signal ends culvert; then until all workers have ended. */
-static void run_loop(struct daemon *d)
+static void daemon_run_loop(struct daemon *d)
 {
 	int r;
 
@@ -325,7 +325,7 @@ static void run_loop(struct daemon *d)
 /* --- start and end --- */
 
 /* The control socket is closed after the workers have ended, so operators see the last sessions. */
-static void end(struct daemon *d)
+static void daemon_end(struct daemon *d)
 {
 	struct threads *ts = &d->service.threads;
 
@@ -335,7 +335,7 @@ static void end(struct daemon *d)
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
 	if (!threads_ended(ts))
-		run_loop(d);
+		daemon_run_loop(d);
 	while (!threads_ended(ts)) /* should the loop have failed */
 		poll(NULL, 0, 100);
 	control_close(d->control);
@@ -369,7 +369,7 @@ int daemon_run(int argc, char **argv)
 	double grace_s;
 	int r;
 
-	if (reserve_streams())
+	if (daemon_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
 	addr_has_ipv6();          /* the same for sockets */
@@ -379,9 +379,9 @@ int daemon_run(int argc, char **argv)
 		return config_exit_code(r);
 	}
 	log_set_level(c->log_level);
-	r = open_loops(&d) ?: daemon_start(&d) ?: begin(&d);
+	r = daemon_open_loops(&d) ?: daemon_start(&d) ?: daemon_begin(&d);
 	if (!r) {
-		run_loop(&d);
+		daemon_run_loop(&d);
 		r = d.code;
 		atomic_store(&d.shared.grace_ms, r ? 0 : atomic_load(&d.shared.grace_ms));
 	}
@@ -392,7 +392,7 @@ int daemon_run(int argc, char **argv)
 		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
 			   grace_s);
 	}
-	end(&d);
+	daemon_end(&d);
 	config_close(c);
 	return r;
 }

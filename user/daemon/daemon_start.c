@@ -44,7 +44,7 @@ sigset_t daemon_signals(void)
 /* --- the steps of the start: each returns -errno or an exit code, after a complaint --- */
 
 /* This may take long: until it is done signals end the process at once. */
-static int find_listeners(struct daemon *d)
+static int start_find_listeners(struct daemon *d)
 {
 	int r = names_find_listeners(&d->config, false);
 	sigset_t set = daemon_signals();
@@ -55,7 +55,7 @@ static int find_listeners(struct daemon *d)
 	return 0;
 }
 
-static int find_account(struct daemon *d)
+static int start_find_account(struct daemon *d)
 {
 	int r = account_find(d->config.user, &d->account);
 
@@ -93,7 +93,7 @@ static int start_privileged(struct daemon *d)
  * descriptors for sockets, without which there is no session: where there are hardly enough for all
  * sockets, pipes get a quarter.
  */
-static int limit_descriptors(struct daemon *d)
+static int start_limit_descriptors(struct daemon *d)
 {
 	struct needs needs = check_needs(&d->config);
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
@@ -106,19 +106,19 @@ static int limit_descriptors(struct daemon *d)
 	return 0;
 }
 
-static enum trial trial_of(const struct probe_start *p, enum engine engine)
+static enum trial start_trial_of(const struct probe_start *p, enum engine engine)
 {
 	return p->runs ? TRIAL_RUNS : p->of[engine].usable ? TRIAL_PASSED : TRIAL_FAILED;
 }
 
 void daemon_use_findings(struct daemon *d)
 {
-	policy_allow_splice(trial_of(&d->probe, ENGINE_SPLICE) == TRIAL_PASSED);
-	d->shared.sockmap_trial = trial_of(&d->probe, ENGINE_SOCKMAP);
-	d->shared.graft_trial = trial_of(&d->probe, ENGINE_GRAFT);
+	policy_allow_splice(start_trial_of(&d->probe, ENGINE_SPLICE) == TRIAL_PASSED);
+	d->shared.sockmap_trial = start_trial_of(&d->probe, ENGINE_SOCKMAP);
+	d->shared.graft_trial = start_trial_of(&d->probe, ENGINE_GRAFT);
 }
 
-static int try_kernel(struct daemon *d)
+static int start_try_kernel(struct daemon *d)
 {
 	int r = adopt_open(&d->config, &d->account, &d->shared, &d->probe);
 
@@ -127,7 +127,7 @@ static int try_kernel(struct daemon *d)
 }
 
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
-static int open_names(struct daemon *d)
+static int start_open_names(struct daemon *d)
 {
 	d->shared.checks = checks_open(&d->loop, &d->service.forwards);
 	if (!names_needed(&d->config) && !(d->config.file && d->service.privileged))
@@ -139,7 +139,7 @@ static int open_names(struct daemon *d)
  * The default path may be out of reach, as without root, or on a file system that is read-only:
  * then culvert runs without a control socket.
  */
-static int open_control(struct daemon *d)
+static int start_open_control(struct daemon *d)
 {
 	int r = control_open(d->config.control, d->account.uid, d->account.gid, &d->control);
 
@@ -149,7 +149,7 @@ static int open_control(struct daemon *d)
 	return 0;
 }
 
-static int open_forwards(struct daemon *d)
+static int start_open_forwards(struct daemon *d)
 {
 	int r;
 
@@ -163,7 +163,7 @@ static int open_forwards(struct daemon *d)
 	return given_check(d->err, sizeof(d->err));
 }
 
-static int open_session_log(struct daemon *d)
+static int start_open_session_log(struct daemon *d)
 {
 	const struct config *c = &d->config;
 	char why[512] = "cannot be duplicated";
@@ -174,7 +174,7 @@ static int open_session_log(struct daemon *d)
 	return log_complain(EXIT_CODE_USAGE, "session log %s: %s", c->session_log, why);
 }
 
-static int open_metrics(struct daemon *d)
+static int start_open_metrics(struct daemon *d)
 {
 	const struct endpoint *at = &d->config.metrics;
 	int r;
@@ -191,7 +191,7 @@ static int open_metrics(struct daemon *d)
  * Another file of that name is kept: it may be a device, or a link of somebody else.  Ours stays
  * when culvert ends: to remove it would be root's.
  */
-static int make_pid_file(struct daemon *d)
+static int start_make_pid_file(struct daemon *d)
 {
 	const char *path = d->config.pid_file;
 	struct stat st = { 0 };
@@ -211,7 +211,7 @@ static int make_pid_file(struct daemon *d)
 }
 
 /* Behind the forwards: these sockets would be in the way of their ports. */
-static int revive_grafts(struct daemon *d)
+static int start_revive_grafts(struct daemon *d)
 {
 	struct grafts *gs = d->shared.grafts;
 	int r;
@@ -224,7 +224,7 @@ static int revive_grafts(struct daemon *d)
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 
-static int give_up_root(struct daemon *d)
+static int start_give_up_root(struct daemon *d)
 {
 	clients_init(&d->shared.clients);
 	upstream_learn_ports();
@@ -239,23 +239,23 @@ static const struct step {
 	const char *option; /* whose line is to blame, or NULL */
 	int (*run)(struct daemon *d);
 } steps[] = {
-	{ "find addresses to listen at", NULL, find_listeners },
-	{ "find the account", "user", find_account },
-	{ "raise the limit of descriptors", NULL, limit_descriptors },
-	{ "open the control socket", NULL, open_control },
-	{ "try the kernel", NULL, try_kernel },
+	{ "find addresses to listen at", NULL, start_find_listeners },
+	{ "find the account", "user", start_find_account },
+	{ "raise the limit of descriptors", NULL, start_limit_descriptors },
+	{ "open the control socket", NULL, start_open_control },
+	{ "try the kernel", NULL, start_try_kernel },
 	{ "start the privileged process", NULL, start_privileged },
-	{ "read resolv.conf", NULL, open_names },
-	{ "open the forwards", NULL, open_forwards },
-	{ "open the session log", "session-log", open_session_log },
-	{ "open metrics", "metrics", open_metrics },
-	{ "write the pid file", "pid-file", make_pid_file },
-	{ "revive grafted sessions", NULL, revive_grafts },
-	{ "give up root", NULL, give_up_root },
+	{ "read resolv.conf", NULL, start_open_names },
+	{ "open the forwards", NULL, start_open_forwards },
+	{ "open the session log", "session-log", start_open_session_log },
+	{ "open metrics", "metrics", start_open_metrics },
+	{ "write the pid file", "pid-file", start_make_pid_file },
+	{ "revive grafted sessions", NULL, start_revive_grafts },
+	{ "give up root", NULL, start_give_up_root },
 };
 
 /* The exit code for R.  A directory that is missing is missing at the next start, too. */
-static int code_of(int r)
+static int start_code_of(int r)
 {
 	if (r == -EINVAL || r == -ENOENT || r == -ENOTDIR)
 		return EXIT_CODE_USAGE;
@@ -277,5 +277,5 @@ int daemon_start(struct daemon *d)
 		if (r && d->err[0])
 			log_error("%s%s", at, d->err);
 	}
-	return code_of(r);
+	return start_code_of(r);
 }

@@ -80,7 +80,7 @@ struct session_log {
 /* --- the queue --- */
 
 /* Queue TEXT, or count it as lost; NULL: there was no memory for it. */
-static void add(struct session_log *l, const char *text, size_t len)
+static void session_log_queue(struct session_log *l, const char *text, size_t len)
 {
 	struct line *line = text ? malloc(sizeof(*line) + len + 1) : NULL;
 	bool wake, room;
@@ -113,7 +113,7 @@ void session_log_ended(struct session_log *l, const struct session_view *v, unsi
 	size_t len;
 	const char *text = json_line(o, JSON_C_TO_STRING_NOSLASHESCAPE, &len);
 
-	add(l, text, len);
+	session_log_queue(l, text, len);
 	json_object_put(o);
 }
 
@@ -163,7 +163,7 @@ void session_log_not_reopened(struct session_log *l, char *err, size_t errlen)
 
 /* --- the writer --- */
 
-static void note_error(struct session_log *l, const char *what)
+static void session_log_note_error(struct session_log *l, const char *what)
 {
 	pthread_mutex_lock(&l->lock);
 	l->errors++;
@@ -172,7 +172,7 @@ static void note_error(struct session_log *l, const char *what)
 }
 
 /* AGAIN: since it has failed. */
-static void rotate(struct session_log *l, bool again)
+static void session_log_rotate(struct session_log *l, bool again)
 {
 	char err[ERROR_LEN] = "";
 	int fd;
@@ -186,7 +186,7 @@ static void rotate(struct session_log *l, bool again)
 	if (fd < 0 && again)
 		return;
 	if (fd < 0) {
-		note_error(l, err);
+		session_log_note_error(l, err);
 		log_error("session log %s: cannot be opened anew: %s (an old file is written on "
 			  "until it can)",
 			  l->path, err);
@@ -199,7 +199,7 @@ static void rotate(struct session_log *l, bool again)
 }
 
 /* Write LINE, or nothing of it.  Wait for the reader.  -errno. */
-static int write_whole(struct session_log *l, const struct line *line)
+static int session_log_write_whole(struct session_log *l, const struct line *line)
 {
 	struct pollfd p = { .fd = l->fd, .events = POLLOUT };
 	struct stat st;
@@ -221,18 +221,18 @@ static int write_whole(struct session_log *l, const struct line *line)
 }
 
 /* Write LINE, or count it as lost. */
-static void write_line(struct session_log *l, const struct line *line)
+static void session_log_write_line(struct session_log *l, const struct line *line)
 {
 	char err[ERROR_LEN];
 	int r;
 
 	if (l->fd < 0)
 		l->fd = log_file_open(l->path, &l->account, err, sizeof(err));
-	r = l->fd < 0 ? l->fd : write_whole(l, line);
+	r = l->fd < 0 ? l->fd : session_log_write_whole(l, line);
 	if (r) {
 		if (l->fd >= 0)
 			snprintf(err, sizeof(err), "%s", strerror(-r));
-		note_error(l, err);
+		session_log_note_error(l, err);
 		log_limited(LOG_WARNING, "session log %s: lines are lost: %s", l->path, err);
 	}
 	pthread_mutex_lock(&l->lock);
@@ -241,7 +241,7 @@ static void write_line(struct session_log *l, const struct line *line)
 	pthread_mutex_unlock(&l->lock);
 }
 
-static void *writer(void *arg)
+static void *session_log_writer(void *arg)
 {
 	struct session_log *l = arg;
 	struct timespec until;
@@ -265,21 +265,21 @@ static void *writer(void *arg)
 		last = l->end_ms;
 		pthread_mutex_unlock(&l->lock);
 		if (again)
-			rotate(l, true);
+			session_log_rotate(l, true);
 		for (; line; line = next) {
 			next = line->next;
-			write_line(l, line);
+			session_log_write_line(l, line);
 			free(line);
 		}
 		if (reopen)
-			rotate(l, false);
+			session_log_rotate(l, false);
 	} while (!last);
 	return NULL;
 }
 
 /* --- the beginning and the end --- */
 
-static void forget(struct session_log *l)
+static void session_log_free(struct session_log *l)
 {
 	if (l->fd >= 0)
 		close(l->fd);
@@ -308,7 +308,7 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 	 * with the next line.
 	 */
 	if (r < 0 && r != -ENXIO && r != -ENOSPC && r != -EDQUOT && r != -EIO) {
-		forget(l);
+		session_log_free(l);
 		return r;
 	}
 	if (r < 0)
@@ -319,7 +319,7 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 
 int session_log_start(struct session_log *l)
 {
-	int r = -pthread_create(&l->thread, NULL, writer, l);
+	int r = -pthread_create(&l->thread, NULL, session_log_writer, l);
 
 	l->started = !r;
 	return r;
@@ -347,7 +347,7 @@ void session_log_close(struct session_log *l)
 	if (l->lost)
 		log_warning("session log %s: %llu lines were lost in all", l->path,
 			    (unsigned long long)l->lost);
-	forget(l);
+	session_log_free(l);
 }
 
 struct json_object *session_log_json(struct session_log *l)
@@ -371,7 +371,7 @@ struct json_object *session_log_json(struct session_log *l)
 #define FILE_FLAGS (O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 /* Explain -ERROR in ERR.  Return it. */
-static int fail(int error, char *err, size_t errlen)
+static int log_file_fail(int error, char *err, size_t errlen)
 {
 	snprintf(err, errlen, "%s%s", strerror(error), error_hint(HINT_LOG_FILE, error));
 	return -error;
@@ -381,17 +381,17 @@ static int fail(int error, char *err, size_t errlen)
  * Refuse FD, which is WHAT, if it could not be opened, or is no directory, file, FIFO or device, or
  * if another account than root and A could replace it or has prepared it.
  */
-static int check(int fd, const char *what, const struct account *a, char *err, size_t errlen)
+static int log_file_check(int fd, const char *what, const struct account *a, char *err, size_t errlen)
 {
 	struct stat st;
 	bool others;
 
 	if (fd < 0 || fstat(fd, &st))
-		return fail(errno, err, errlen);
+		return log_file_fail(errno, err, errlen);
 	if (S_ISCHR(st.st_mode))
 		return 0;
 	if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
-		return fail(EINVAL, err, errlen);
+		return log_file_fail(EINVAL, err, errlen);
 	others = st.st_mode & S_IWOTH && !(S_ISDIR(st.st_mode) && st.st_mode & S_ISVTX);
 	if ((st.st_uid == 0 || st.st_uid == a->uid) && !others)
 		return 0;
@@ -411,21 +411,21 @@ int log_file_open(const char *path, const struct account *a, char *err, size_t e
 	struct stat st;
 
 	if (name - path >= PATH_MAX)
-		return fail(ENAMETOOLONG, err, errlen);
+		return log_file_fail(ENAMETOOLONG, err, errlen);
 	if (slash)
 		snprintf(directory, sizeof(directory), "%.*s", (int)(name - path), path);
 	dir = open(directory, DIRECTORY_FLAGS);
-	r = check(dir, directory, a, err, errlen);
+	r = log_file_check(dir, directory, a, err, errlen);
 	if (!r) {
 		fd = openat(dir, name, FILE_FLAGS | O_EXCL, FILE_MODE);
 		made = fd >= 0;
 		/* not with O_CREAT: fs.protected_regular forbids that in sticky directories */
 		if (fd < 0 && errno == EEXIST)
 			fd = openat(dir, name, FILE_FLAGS & ~O_CREAT);
-		r = check(fd, "it", a, err, errlen);
+		r = log_file_check(fd, "it", a, err, errlen);
 	}
 	if (!r && made && !fstat(fd, &st) && st.st_uid != a->uid && fchown(fd, a->uid, a->gid))
-		r = fail(errno, err, errlen);
+		r = log_file_fail(errno, err, errlen);
 	if (dir >= 0)
 		close(dir);
 	if (r && fd >= 0)

@@ -26,7 +26,7 @@
 #define PATIENCE_MS 10000
 
 /* Of graft events of the next GRAFT_QUIET_MS nobody is told; now_ms is up to 1 ms behind. */
-static void on_ring(struct source *source, uint32_t events)
+static void worker_on_ring(struct source *source, uint32_t events)
 {
 	struct worker *w = container_of(source, struct worker, ring_source);
 
@@ -36,7 +36,7 @@ static void on_ring(struct source *source, uint32_t events)
 	session_catch_up(w);
 }
 
-static void on_catch_up(struct timer *timer)
+static void worker_on_catch_up(struct timer *timer)
 {
 	session_catch_up(container_of(timer, struct worker, catch_up));
 }
@@ -47,7 +47,7 @@ static void on_catch_up(struct timer *timer)
  *   events lost     the ring was full; the program counts the events that it could not send
  *   kernel memory   it is short, and a quiet flow may be charged more than it has
  */
-static void on_sweep(struct timer *timer)
+static void worker_on_sweep(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, sweep);
 	uint64_t lost = *sockmap_rings(w->shared->kernel)->lost;
@@ -60,7 +60,7 @@ static void on_sweep(struct timer *timer)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
 }
 
-static void free_leftovers(struct worker *w)
+static void worker_free_leftovers(struct worker *w)
 {
 	while (w->leftovers) {
 		struct leftover *first = w->leftovers;
@@ -70,19 +70,19 @@ static void free_leftovers(struct worker *w)
 	}
 }
 
-static void after_batch(void *arg)
+static void worker_after_batch(void *arg)
 {
 	struct worker *w = arg;
 
 	worker_follow_news(w);
 	listeners_follow_servers(w);
-	free_leftovers(w); /* last: of those above, some may have died */
+	worker_free_leftovers(w); /* last: of those above, some may have died */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }
 
 /* HANDLE gets the events of W's ring of RINGS. */
-static int add_ring(struct worker *w, const struct bpf_rings *rings, ring_buffer_sample_fn handle)
+static int worker_add_ring(struct worker *w, const struct bpf_rings *rings, ring_buffer_sample_fn handle)
 {
 	if (w->ring)
 		return ring_buffer__add(w->ring, rings->fds[w->index], handle, w);
@@ -90,7 +90,7 @@ static int add_ring(struct worker *w, const struct bpf_rings *rings, ring_buffer
 	if (!w->ring)
 		return -errno;
 	w->ring_source.fd = ring_buffer__epoll_fd(w->ring);
-	w->ring_source.handle = on_ring;
+	w->ring_source.handle = worker_on_ring;
 	return loop_watch(&w->loop, &w->ring_source, EPOLLIN, true);
 }
 
@@ -102,14 +102,14 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 
 	w->shared = shared;
 	w->index = index;
-	w->sweep.fire = on_sweep;
-	w->catch_up.fire = on_catch_up;
+	w->sweep.fire = worker_on_sweep;
+	w->catch_up.fire = worker_on_catch_up;
 	worker_open_sessions(w);
-	r = loop_open(&w->loop, after_batch, w);
+	r = loop_open(&w->loop, worker_after_batch, w);
 	if (!r && k)
-		r = add_ring(w, sockmap_rings(k), session_kernel_event);
+		r = worker_add_ring(w, sockmap_rings(k), session_kernel_event);
 	if (!r && gs)
-		r = add_ring(w, graft_rings(gs), session_graft_event);
+		r = worker_add_ring(w, graft_rings(gs), session_graft_event);
 	return r;
 }
 
@@ -131,7 +131,7 @@ int threads_open(struct threads *ts, struct shared *shared, struct listening *li
 	return r;
 }
 
-static void *run(void *arg)
+static void *worker_run(void *arg)
 {
 	struct worker *w = arg;
 	int r = loop_run(&w->loop);
@@ -147,7 +147,7 @@ int threads_start(struct threads *ts)
 	int r = 0;
 
 	for (unsigned int i = 0; !r && i < ts->n; i++) {
-		r = -pthread_create(&ts->workers[i].thread, NULL, run, &ts->workers[i]);
+		r = -pthread_create(&ts->workers[i].thread, NULL, worker_run, &ts->workers[i]);
 		ts->workers[i].started = !r;
 	}
 	return r;
@@ -161,7 +161,7 @@ struct call {
 	const void *arg;
 };
 
-static void call_one(void *arg)
+static void threads_call_one(void *arg)
 {
 	const struct call *c = arg;
 
@@ -174,7 +174,7 @@ void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *a
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
 		struct call c = { w, fn, arg };
 
-		while (w->started && loop_call(&w->loop, call_one, &c, PATIENCE_MS) == -ETIMEDOUT)
+		while (w->started && loop_call(&w->loop, threads_call_one, &c, PATIENCE_MS) == -ETIMEDOUT)
 			log_error("worker %u does not answer, and is waited for", w->index);
 	}
 }
@@ -190,7 +190,7 @@ uint64_t threads_sum(const struct threads *ts, size_t at)
 
 /* --- stopping --- */
 
-static void on_grace_over(struct timer *timer)
+static void worker_on_grace_over(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, grace);
 
@@ -198,7 +198,7 @@ static void on_grace_over(struct timer *timer)
 }
 
 /* What can be grafted goes on without the daemon; some sessions need a moment for that. */
-static void on_leave(struct timer *timer)
+static void worker_on_leave(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, leave);
 
@@ -206,15 +206,15 @@ static void on_leave(struct timer *timer)
 	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
 }
 
-static void stop(struct worker *w, const void *arg)
+static void worker_stop(struct worker *w, const void *arg)
 {
 	(void)arg;
 	while (!LIST_EMPTY(&w->listeners))
 		listener_end(LIST_FIRST(&w->listeners));
 	w->stopping = true;
-	w->leave.fire = on_leave;
+	w->leave.fire = worker_on_leave;
 	timer_set(&w->loop, &w->leave, w->loop.now_ms);
-	w->grace.fire = on_grace_over;
+	w->grace.fire = worker_on_grace_over;
 	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
 }
 
@@ -227,7 +227,7 @@ void threads_tell_of_grafts(struct threads *ts)
 
 void threads_stop(struct threads *ts)
 {
-	threads_call(ts, stop, NULL);
+	threads_call(ts, worker_stop, NULL);
 }
 
 bool threads_ended(struct threads *ts)
@@ -248,7 +248,7 @@ void threads_close(struct threads *ts)
 		ring_buffer__free(w->ring);
 		pool_close(&w->pool);
 		worker_close_sessions(w);
-		free_leftovers(w);
+		worker_free_leftovers(w);
 		loop_close(&w->loop);
 	}
 	free(ts->workers);
