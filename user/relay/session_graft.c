@@ -18,7 +18,7 @@ static struct grafts *grafts_of(const struct session *s)
 }
 
 /* User space carries flow DIR, and has none of its bytes. */
-static bool is_empty(const struct session *s, unsigned int dir)
+static bool session_graft_flow_is_empty(const struct session *s, unsigned int dir)
 {
 	const struct flow *f = &s->flows[dir];
 
@@ -45,7 +45,7 @@ enum reason session_graft_bulk(const struct session *s)
 /* --- offers --- */
 
 /* The addresses of both sockets of S, whose upstream has one. */
-static int set_tuples(const struct session *s, struct graft_tuple tuples[2])
+static int session_graft_set_tuples(const struct session *s, struct graft_tuple tuples[2])
 {
 	struct addr to = session_address(s, s->upstream), local;
 	const struct sockaddr *remote[2] = { &session_peer(s)->sa, (struct sockaddr *)&to.ss };
@@ -63,7 +63,7 @@ static int set_tuples(const struct session *s, struct graft_tuple tuples[2])
  * S was far.  Ask again when it converses; and at the beginning of bulk, since a machine that is
  * busy measures long round trips at first.
  */
-static bool may_be_near(struct session *s, bool far_too)
+static bool session_graft_may_be_near(struct session *s, bool far_too)
 {
 	bool bulk = s->habit.run >= BULK_RUN && !s->far_asked;
 
@@ -71,7 +71,7 @@ static bool may_be_near(struct session *s, bool far_too)
 	return far_too || bulk;
 }
 
-static void offer(struct session *s, bool far_too)
+static void session_graft_try(struct session *s, bool far_too)
 {
 	struct grafts *gs = grafts_of(s);
 	bool any = s->forward->engine == ENGINE_GRAFT;
@@ -84,19 +84,20 @@ static void offer(struct session *s, bool far_too)
 	};
 
 	if (!gs || s->worker->shared->graft_trial != TRIAL_PASSED || !s->tcp ||
-	    s->pair != NO_PAIR || !forward_grafts(s->forward) || s->pace || !is_empty(s, CLIENT) ||
-	    !is_empty(s, UPSTREAM))
+	    s->pair != NO_PAIR || !forward_grafts(s->forward) || s->pace ||
+	    !session_graft_flow_is_empty(s, CLIENT) || !session_graft_flow_is_empty(s, UPSTREAM))
 		return;
 	if (s->graft_refusal && s->graft_refusal != GRAFT_WAY &&
-	    (session_graft_bulk(s) == REASON_BULK || !may_be_near(s, far_too)))
+	    (session_graft_bulk(s) == REASON_BULK || !session_graft_may_be_near(s, far_too)))
 		return;
 	if (s->graft != NO_GRAFT) {
 		if (graft_state(gs, s->graft) == GRAFT_RETURNED)
 			s->graft_refusal = (uint8_t)graft_try_again(gs, s->graft, &q);
 		return;
 	}
-	s->graft_refusal = !s->addrs || set_tuples(s, q.tuples) ? GRAFT_NO_SOCKET :
-								  (uint8_t)graft_try(gs, &q);
+	s->graft_refusal = !s->addrs || session_graft_set_tuples(s, q.tuples) ?
+				   GRAFT_NO_SOCKET :
+				   (uint8_t)graft_try(gs, &q);
 	if (s->graft_refusal) {
 		handshake_refused(s, (enum graft_refusal)s->graft_refusal);
 		return;
@@ -106,19 +107,19 @@ static void offer(struct session *s, bool far_too)
 	s->worker->grafted[q.slot] = s;
 }
 
-static uint64_t silent_ms(const struct session *s)
+static uint64_t session_graft_silent_ms(const struct session *s)
 {
 	return (uint32_t)s->worker->loop.now_ms - s->spoke_ms;
 }
 
 void session_graft_offer(struct session *s)
 {
-	offer(s, policy_graft_far(&s->habit, silent_ms(s)));
+	session_graft_try(s, policy_graft_far(&s->habit, session_graft_silent_ms(s)));
 }
 
 uint64_t session_graft_due(const struct session *s)
 {
-	uint64_t silent = silent_ms(s), needed = policy_far_idle_ms(&s->habit);
+	uint64_t silent = session_graft_silent_ms(s), needed = policy_far_idle_ms(&s->habit);
 
 	if (session_graft_bulk(s) == REASON_BULK)
 		return NEVER;
@@ -136,7 +137,7 @@ void session_graft_timer(struct session *s)
 	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
 }
 
-static void give_slot(struct session *s)
+static void session_graft_put(struct session *s)
 {
 	s->worker->grafted[s->graft] = NULL;
 	graft_put(grafts_of(s), s->graft);
@@ -151,7 +152,7 @@ bool session_graft_withdraw(struct session *s)
 		return false;
 	s->graft_refusal = GRAFT_CLOSING;
 	if (graft_state(grafts_of(s), s->graft) != GRAFT_RETURNED)
-		give_slot(s);
+		session_graft_put(s);
 	return true;
 }
 
@@ -197,7 +198,7 @@ bool session_graft_end(struct session *s, bool reset)
 	if (grafted && reset)
 		graft_kill(grafts_of(s), s->graft);
 	if (s->graft != NO_GRAFT)
-		give_slot(s);
+		session_graft_put(s);
 	return grafted;
 }
 
@@ -226,7 +227,7 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
 /* --- events --- */
 
 /* The packet programs have seen its end. */
-static void finish(struct session *s)
+static void session_graft_finish(struct session *s)
 {
 	const volatile struct graft_entry *e = graft_of(grafts_of(s), s->graft);
 
@@ -241,7 +242,7 @@ static void finish(struct session *s)
 }
 
 /* It follows another engine, or something came that the packet programs cannot translate. */
-static void come_back(struct session *s)
+static void session_graft_come_back(struct session *s)
 {
 	uint32_t why = graft_of(grafts_of(s), s->graft)->why_back;
 
@@ -282,7 +283,7 @@ bool session_graft_part(struct session *s)
 }
 
 /* Ask the sockets of S for their ways, if these may have changed. */
-static void follow_ways(struct session *s)
+static void session_graft_follow_ways(struct session *s)
 {
 	struct grafts *gs = grafts_of(s);
 	enum graft_doubt doubt = graft_doubt(gs, s->graft);
@@ -311,11 +312,11 @@ bool session_graft_look(struct session *s)
 	enum graft_state state = graft_state(grafts_of(s), s->graft);
 
 	if (state == GRAFT_DONE)
-		finish(s);
+		session_graft_finish(s);
 	else if (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)
-		follow_ways(s);
+		session_graft_follow_ways(s);
 	else if (state == GRAFT_RETURNED)
-		come_back(s);
+		session_graft_come_back(s);
 	return state == GRAFT_RETURNED;
 }
 
@@ -325,7 +326,7 @@ bool session_graft_leave_behind(struct session *s)
 {
 	if (!session_runs(s))
 		return false;
-	offer(s, true); /* slower is better than ended */
+	session_graft_try(s, true); /* slower is better than ended */
 	if (s->graft == NO_GRAFT)
 		return false;
 	graft_hold(grafts_of(s), s->graft);

@@ -50,7 +50,7 @@ SYSCALLS_ALLOWED(
  * Give CB each message of a dump.  TYPE asks for that, with HEADER of SIZE bytes.  -EIO: the kernel has
  * not been heard to the end; -errno: its error, or -EINTR: the dump is not consistent.
  */
-static int netlink_dump(uint16_t type, const void *header, size_t size, mnl_cb_t cb, void *arg)
+static int attach_dump(uint16_t type, const void *header, size_t size, mnl_cb_t cb, void *arg)
 {
 	char buf[1 << 15];
 	struct mnl_socket *nl = mnl_socket_open2(NETLINK_ROUTE, SOCK_CLOEXEC);
@@ -109,12 +109,12 @@ static bool clsact_has_others(unsigned int ifindex)
 				  .tcm_parent = TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS) };
 	bool found = false;
 
-	return netlink_dump(RTM_GETTFILTER, &tc, sizeof(tc), clsact_note_other, &found) == -EIO ||
+	return attach_dump(RTM_GETTFILTER, &tc, sizeof(tc), clsact_note_other, &found) == -EIO ||
 	       found;
 }
 
 /* Remove our filters from IFINDEX, if there are any. */
-static int release(const struct clsact *c, unsigned int ifindex)
+static int clsact_detach(const struct clsact *c, unsigned int ifindex)
 {
 	int r = 0;
 
@@ -129,14 +129,14 @@ static int release(const struct clsact *c, unsigned int ifindex)
 }
 
 /* The descriptor of a program, or -1: there is none. */
-static int program_of(const struct clsact *c, enum graft_link link, enum hook hook)
+static int attach_program(const struct clsact *c, enum graft_link link, enum hook hook)
 {
 	if (link == GRAFT_LINK_PORT && hook == HOOK_OUT)
 		return -1;
 	return c->programs[link != GRAFT_LINK_BARE][hook];
 }
 
-static int attach_filters(const struct clsact *c, unsigned int ifindex, enum graft_link link)
+static int clsact_attach(const struct clsact *c, unsigned int ifindex, enum graft_link link)
 {
 	LIBBPF_OPTS(bpf_tc_hook, both, .ifindex = (int)ifindex,
 		    .attach_point = BPF_TC_INGRESS | BPF_TC_EGRESS);
@@ -144,7 +144,7 @@ static int attach_filters(const struct clsact *c, unsigned int ifindex, enum gra
 
 	r = r == -EEXIST ? 0 : r;
 	for (int hook = 0; !r && hook < HOOKS; hook++) {
-		int program = program_of(c, link, hook);
+		int program = attach_program(c, link, hook);
 		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
 		LIBBPF_OPTS(bpf_tc_opts, opts, .prog_fd = program, .handle = c->handle,
 			    .priority = PRIORITY, .flags = BPF_TC_F_REPLACE);
@@ -152,18 +152,18 @@ static int attach_filters(const struct clsact *c, unsigned int ifindex, enum gra
 		r = program < 0 ? 0 : bpf_tc_attach(&at, &opts);
 	}
 	if (r)
-		release(c, ifindex);
+		clsact_detach(c, ifindex);
 	return r;
 }
 
 /* Also from interfaces without an address now: a daemon before may have had them. */
-static int remove_all(const struct clsact *c)
+static int clsact_remove_all(const struct clsact *c)
 {
 	struct if_nameindex *all = if_nameindex();
 	int r = all ? 0 : -errno;
 
 	for (const struct if_nameindex *i = all; i && i->if_index; i++)
-		r = release(c, i->if_index) ?: r;
+		r = clsact_detach(c, i->if_index) ?: r;
 	if (all)
 		if_freenameindex(all);
 	return r;
@@ -173,7 +173,7 @@ int clsact_do(const struct clsact *c, unsigned int ifindex, enum graft_link link
 {
 	if (c->ask)
 		return c->ask(c->arg, ifindex, link);
-	return ifindex ? attach_filters(c, ifindex, link) : remove_all(c);
+	return ifindex ? clsact_attach(c, ifindex, link) : clsact_remove_all(c);
 }
 
 /* Others have removed a filter of ours from IFINDEX, or the qdisc.  Needs no privilege. */
@@ -181,7 +181,7 @@ static bool clsact_is_lost(const struct clsact *c, unsigned int ifindex, enum gr
 {
 	bool lost = false;
 
-	for (int hook = 0; hook < HOOKS && program_of(c, link, hook) >= 0; hook++) {
+	for (int hook = 0; hook < HOOKS && attach_program(c, link, hook) >= 0; hook++) {
 		LIBBPF_OPTS(bpf_tc_hook, at, .ifindex = (int)ifindex, .attach_point = points[hook]);
 		LIBBPF_OPTS(bpf_tc_opts, opts, .handle = c->handle, .priority = PRIORITY);
 		int r = bpf_tc_query(&at, &opts);
@@ -201,21 +201,21 @@ struct graft_attachment {
 	struct graft_attachment *next;
 	unsigned int ifindex;
 	enum graft_link link;
-	uint32_t role;    /* as role_of() says */
+	uint32_t role;    /* as bridge_role_of() says */
 	bool returned;    /* only for sessions that have returned */
 	int links[HOOKS]; /* of TCX; -1: none */
 };
 
 #define LINK_NAME 32
 
-static const char *link_name(unsigned int ifindex, enum hook hook, char name[LINK_NAME])
+static const char *tcx_link_name(unsigned int ifindex, enum hook hook, char name[LINK_NAME])
 {
 	snprintf(name, LINK_NAME, "link_%u_%s", ifindex, hook == HOOK_IN ? "in" : "out");
 	return name;
 }
 
 /* Put PROGRAM into the link NAME that was left, if there is one.  A descriptor, or below 0. */
-static int renew_link(const struct graft_attachments *as, const char *name, int program)
+static int tcx_renew(const struct graft_attachments *as, const char *name, int program)
 {
 	int fd = graft_pins_get(as->pins, name);
 
@@ -225,19 +225,19 @@ static int renew_link(const struct graft_attachments *as, const char *name, int 
 	return -1;
 }
 
-static int attach_tcx(const struct graft_attachments *as, struct graft_attachment *a)
+static int tcx_attach(const struct graft_attachments *as, struct graft_attachment *a)
 {
 	char name[LINK_NAME];
 	int r = 0;
 
 	for (int hook = 0; !r && hook < HOOKS; hook++) {
-		int program = program_of(&as->clsact, a->link, hook);
+		int program = attach_program(&as->clsact, a->link, hook);
 		int type = hook == HOOK_IN ? TCX_INGRESS : TCX_EGRESS;
 		int fd;
 
 		if (program < 0)
 			continue;
-		fd = renew_link(as, link_name(a->ifindex, hook, name), program);
+		fd = tcx_renew(as, tcx_link_name(a->ifindex, hook, name), program);
 		if (fd < 0) {
 			fd = bpf_link_create(program, (int)a->ifindex, (enum bpf_attach_type)type,
 					     NULL);
@@ -249,13 +249,14 @@ static int attach_tcx(const struct graft_attachments *as, struct graft_attachmen
 }
 
 /* Close A; with KEEP, its programs stay where they are pinned. */
-static void detach(const struct graft_attachments *as, struct graft_attachment *a, bool keep)
+static void attachment_close(const struct graft_attachments *as, struct graft_attachment *a,
+			     bool keep)
 {
 	char name[LINK_NAME];
 
 	for (int hook = 0; hook < HOOKS; hook++) {
 		if (!keep)
-			graft_pins_remove(as->pins, link_name(a->ifindex, hook, name));
+			graft_pins_remove(as->pins, tcx_link_name(a->ifindex, hook, name));
 		if (a->links[hook] >= 0)
 			close(a->links[hook]);
 	}
@@ -293,8 +294,8 @@ bool graft_attach_is_lost(const struct graft_attachments *as)
  * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.
  * True: it is different now.
  */
-static bool set_use(struct graft_attachments *as, const struct graft_attachment *a,
-		    const char *name)
+static bool attachment_set_use(struct graft_attachments *as, const struct graft_attachment *a,
+			       const char *name)
 {
 	bool filtered = clsact_has_others(a->ifindex);
 	uint32_t was = 0, is = a->role | (filtered || a->returned ? 0 : GRAFT_IF_USED);
@@ -313,30 +314,30 @@ static bool set_use(struct graft_attachments *as, const struct graft_attachment 
 #define IP6GRE 823 /* ARPHRD_IP6GRE; the C library's header does not name it */
 
 /* The kernel puts what is sent there into packets of IP. */
-static bool is_tunnel(unsigned short type)
+static bool link_is_tunnel(unsigned short type)
 {
 	return type == ARPHRD_TUNNEL || type == ARPHRD_TUNNEL6 || type == ARPHRD_SIT ||
 	       type == ARPHRD_IPGRE || type == IP6GRE;
 }
 
 /* Frames of TYPE begin with IP. */
-static bool is_bare(unsigned short type)
+static bool link_is_bare(unsigned short type)
 {
-	return type == ARPHRD_NONE || type == ARPHRD_PPP || is_tunnel(type);
+	return type == ARPHRD_NONE || type == ARPHRD_PPP || link_is_tunnel(type);
 }
 
 /*
- * A session may go to USEFUL interfaces, or come by one with a ROLE, as role_of() says; elsewhere it is
- * shifted, if its route moves there.
+ * A session may go to USEFUL interfaces, or come by one with a ROLE, as bridge_role_of() says.  Elsewhere
+ * it is shifted, if its route moves there.
  */
-static int attach(struct graft_attachments *as, unsigned int ifindex, const char *name,
-		  unsigned short type, bool useful, uint32_t role)
+static int attachment_open(struct graft_attachments *as, unsigned int ifindex, const char *name,
+			   unsigned short type, bool useful, uint32_t role)
 {
 	bool ethernet = type == ARPHRD_ETHER || type == ARPHRD_LOOPBACK;
 	struct graft_attachment *a;
 	int r;
 
-	if (!ethernet && !is_bare(type))
+	if (!ethernet && !link_is_bare(type))
 		return -ENOTSUP;
 	a = allocated(malloc(sizeof(*a)));
 	*a = (struct graft_attachment){
@@ -345,15 +346,15 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
 			ethernet             ? GRAFT_LINK_ETHERNET :
 					       GRAFT_LINK_BARE,
 		.role = role,
-		.returned = !(useful || role) || is_tunnel(type),
+		.returned = !(useful || role) || link_is_tunnel(type),
 		.links = { -1, -1 },
 	};
-	r = as->is_clsact ? clsact_do(&as->clsact, ifindex, a->link) : attach_tcx(as, a);
+	r = as->is_clsact ? clsact_do(&as->clsact, ifindex, a->link) : tcx_attach(as, a);
 	if (r) {
-		detach(as, a, false);
+		attachment_close(as, a, false);
 		return r;
 	}
-	set_use(as, a, name);
+	attachment_set_use(as, a, name);
 	a->next = as->first;
 	as->first = a;
 	return 0;
@@ -363,7 +364,7 @@ static int attach(struct graft_attachments *as, unsigned int ifindex, const char
  * May a session have an address of NAME?  Link-local ones are not unique, so they do not count.
  * *RET_TYPE is ARPHRD_*; interfaces without a link address, such as tun, are listed without a type.
  */
-static bool is_useful(const struct ifaddrs *list, const char *name, unsigned short *ret_type)
+static bool link_is_useful(const struct ifaddrs *list, const char *name, unsigned short *ret_type)
 {
 	bool useful = false;
 
@@ -393,7 +394,7 @@ struct ports {
 	size_t n;
 };
 
-static int note_port(const struct nlmsghdr *h, void *arg)
+static int bridge_note_port(const struct nlmsghdr *h, void *arg)
 {
 	const struct ifinfomsg *link = mnl_nlmsg_get_payload(h);
 	struct port port = { .ifindex = (uint32_t)link->ifi_index };
@@ -419,20 +420,20 @@ static int note_port(const struct nlmsghdr *h, void *arg)
 
 #define DUMPS 8 /* a dump is interrupted if interfaces come or go meanwhile */
 
-static struct ports list_ports(const struct graft_attachments *as)
+static struct ports bridge_list_ports(const struct graft_attachments *as)
 {
 	const struct ifinfomsg any = { 0 };
 	struct ports ports = { 0 };
 
 	for (int i = 0, r = -EINTR; as->at_ports && i < DUMPS && r == -EINTR; i++) {
 		ports.n = 0;
-		r = netlink_dump(RTM_GETLINK, &any, sizeof(any), note_port, &ports);
+		r = attach_dump(RTM_GETLINK, &any, sizeof(any), bridge_note_port, &ports);
 	}
 	return ports;
 }
 
 /* GRAFT_IF_PORT, GRAFT_IF_BRIDGE, or 0. */
-static uint32_t role_of(const struct ports *ports, uint32_t ifindex)
+static uint32_t bridge_role_of(const struct ports *ports, uint32_t ifindex)
 {
 	uint32_t role = 0;
 
@@ -446,8 +447,8 @@ static uint32_t role_of(const struct ports *ports, uint32_t ifindex)
  * Forget interfaces that are not in LIST any more, those where others have removed filters, and ports
  * that are none any more.
  */
-static void forget_gone(struct graft_attachments *as, const struct if_nameindex *list,
-			const struct ports *ports)
+static void attach_forget_gone(struct graft_attachments *as, const struct if_nameindex *list,
+			       const struct ports *ports)
 {
 	struct graft_attachment **at = &as->first, *a;
 
@@ -457,7 +458,8 @@ static void forget_gone(struct graft_attachments *as, const struct if_nameindex 
 		while (i->if_index && i->if_index != a->ifindex)
 			i++;
 		if (i->if_index &&
-		    (a->link == GRAFT_LINK_PORT) == !!(role_of(ports, a->ifindex) & GRAFT_IF_PORT) &&
+		    (a->link == GRAFT_LINK_PORT) ==
+			    !!(bridge_role_of(ports, a->ifindex) & GRAFT_IF_PORT) &&
 		    !(as->is_clsact ? clsact_is_lost(&as->clsact, a->ifindex, a->link) :
 				      tcx_is_lost(a))) {
 			at = &a->next;
@@ -465,7 +467,7 @@ static void forget_gone(struct graft_attachments *as, const struct if_nameindex 
 		}
 		bpf_map_delete_elem(as->interfaces, &a->ifindex);
 		*at = a->next;
-		detach(as, a, false);
+		attachment_close(as, a, false);
 	}
 }
 
@@ -474,29 +476,29 @@ int graft_attach_follow(struct graft_attachments *as)
 	struct if_nameindex *all = if_nameindex();
 	struct ifaddrs *list = NULL;
 	int changed = 0, r = !all || getifaddrs(&list) ? -errno : 0;
-	struct ports ports = list_ports(as);
+	struct ports ports = bridge_list_ports(as);
 
 	if (all && !r)
-		forget_gone(as, all, &ports);
+		attach_forget_gone(as, all, &ports);
 	for (const struct if_nameindex *i = all; i && list && i->if_index; i++) {
 		struct graft_attachment *a = as->first;
 		unsigned short type;
-		bool useful = is_useful(list, i->if_name, &type);
-		uint32_t role = role_of(&ports, i->if_index);
+		bool useful = link_is_useful(list, i->if_name, &type);
+		uint32_t role = bridge_role_of(&ports, i->if_index);
 		int e;
 
 		while (a && a->ifindex != i->if_index)
 			a = a->next;
 		if (a) {
 			a->role = role;
-			a->returned = a->returned && (!(useful || role) || is_tunnel(type));
-			changed += set_use(as, a, i->if_name);
+			a->returned = a->returned && (!(useful || role) || link_is_tunnel(type));
+			changed += attachment_set_use(as, a, i->if_name);
 			continue;
 		}
-		if ((!useful && !role && !is_bare(type) && i->if_index != as->stray) ||
+		if ((!useful && !role && !link_is_bare(type) && i->if_index != as->stray) ||
 		    (as->on_loopback && type != ARPHRD_LOOPBACK))
 			continue;
-		e = attach(as, i->if_index, i->if_name, type, useful, role);
+		e = attachment_open(as, i->if_index, i->if_name, type, useful, role);
 		if (e) {
 			log_limited(LOG_INFO, "graft: not on %s: %s", i->if_name, strerror(-e));
 			r = e;
@@ -526,7 +528,7 @@ void graft_attach_close(struct graft_attachments *as, bool keep)
 		struct graft_attachment *a = as->first;
 
 		as->first = a->next;
-		detach(as, a, keep);
+		attachment_close(as, a, keep);
 	}
 	r = as->is_clsact && !keep ? clsact_do(&as->clsact, 0, GRAFT_LINK_BARE) : 0;
 	if (r)

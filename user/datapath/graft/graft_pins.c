@@ -37,14 +37,14 @@ SYSCALLS_ALLOWED(
 static const char *const pinned[] = { "grafts",    "flows",       "interfaces", "graft_rings",
 				      "udp_flows", "udp_buckets", NULL };
 
-static const char *path_of(const struct graft_pins *p, const char *name, char path[PATH_MAX])
+static const char *pins_path(const struct graft_pins *p, const char *name, char path[PATH_MAX])
 {
 	snprintf(path, PATH_MAX, "%s/%s", p->folder, name);
 	return path;
 }
 
 /* Make the folder AT for UID, who alone may use what is in it. */
-static int make_folder(const char *at, uid_t uid)
+static int pins_make_folder(const char *at, uid_t uid)
 {
 	struct stat st;
 
@@ -59,7 +59,7 @@ static int make_folder(const char *at, uid_t uid)
 }
 
 /* Mount the BPF file system where bpftool and tc expect it, if it is missing there, as they do. */
-static int mount_bpf(const char *top)
+static int pins_mount(const char *top)
 {
 	static const char usual[] = "/sys/fs/bpf";
 	struct statfs fs;
@@ -84,10 +84,10 @@ int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid)
 	snprintf(p->folder, PATH_MAX, "%s_%d", folder, GRAFT_LAYOUT);
 	top = allocated(strdup(folder));
 	*strrchr(top, '/') = '\0';
-	r = mount_bpf(top) ?: make_folder(top, uid);
+	r = pins_mount(top) ?: pins_make_folder(top, uid);
 	if (!r && (statfs(top, &fs) || fs.f_type != BPF_FS_MAGIC))
 		r = -EMEDIUMTYPE;
-	r = r ?: make_folder(p->folder, uid);
+	r = r ?: pins_make_folder(p->folder, uid);
 	if (!r && ((p->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0 ||
 		   (p->fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
 		   flock(p->fd, LOCK_EX | LOCK_NB)))
@@ -120,12 +120,12 @@ int graft_pins_get(const struct graft_pins *p, const char *name)
 
 	if (!p->folder)
 		return -ENOENT;
-	fd = bpf_obj_get(path_of(p, name, path));
+	fd = bpf_obj_get(pins_path(p, name, path));
 	return fd < 0 ? -errno : fd;
 }
 
 /* Pins belong to the account, which may be what starts the next daemon. */
-static int own(const struct graft_pins *p, const char *name)
+static int pins_own(const struct graft_pins *p, const char *name)
 {
 	return p->uid != (uid_t)-1 && fchownat(p->fd, name, p->uid, (gid_t)-1, 0) ? -errno : 0;
 }
@@ -137,7 +137,7 @@ int graft_pins_put(const struct graft_pins *p, const char *name, int fd)
 	if (!p->folder)
 		return 0;
 	graft_pins_remove(p, name);
-	return bpf_obj_pin(fd, path_of(p, name, path)) ?: own(p, name);
+	return bpf_obj_pin(fd, pins_path(p, name, path)) ?: pins_own(p, name);
 }
 
 void graft_pins_remove(const struct graft_pins *p, const char *name)
@@ -158,7 +158,7 @@ int graft_pins_choose(const struct graft_pins *p, const struct bpf_object *o)
 		if (!whole)
 			graft_pins_remove(p, *name);
 		r = bpf_map__set_pin_path(bpf_object__find_map_by_name(o, *name),
-					  path_of(p, *name, path));
+					  pins_path(p, *name, path));
 	}
 	return r;
 }
@@ -168,6 +168,6 @@ int graft_pins_own(const struct graft_pins *p)
 	int r = 0;
 
 	for (const char *const *name = pinned; p->folder && !r && *name; name++)
-		r = own(p, *name);
+		r = pins_own(p, *name);
 	return r;
 }

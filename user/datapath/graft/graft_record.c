@@ -20,7 +20,7 @@ struct codec {
 };
 
 /* Pack the low N bytes of V, or unpack so many. */
-static uint64_t number(struct codec *c, uint64_t v, int n)
+static uint64_t record_number(struct codec *c, uint64_t v, int n)
 {
 	uint64_t is = 0;
 
@@ -37,40 +37,40 @@ static uint64_t number(struct codec *c, uint64_t v, int n)
 	return is;
 }
 
-#define FIELD(c, x, n) ((x) = (__typeof__(x))number(c, x, n))
+#define FIELD(c, x, n) ((x) = (__typeof__(x))record_number(c, x, n))
 
 /* A time, as its age in milliseconds. */
-static uint64_t moment(struct codec *c, uint64_t ns)
+static uint64_t record_moment(struct codec *c, uint64_t ns)
 {
 	uint64_t age = ns < c->now_ns ? (c->now_ns - ns) / NS_PER_MS : 0;
 
-	age = number(c, smaller(age, UINT32_MAX), 4) * NS_PER_MS;
+	age = record_number(c, smaller(age, UINT32_MAX), 4) * NS_PER_MS;
 	return age < c->now_ns ? c->now_ns - age : 1;
 }
 
 /* What is in network byte order. */
-static void bytes(struct codec *c, void *p, int n)
+static void record_bytes(struct codec *c, void *p, int n)
 {
 	for (uint8_t *b = p; b < (uint8_t *)p + n; b++)
 		FIELD(c, *b, 1);
 }
 
-static void tuple(struct codec *c, struct graft_tuple *t)
+static void record_tuple(struct codec *c, struct graft_tuple *t)
 {
 	bool ipv6 = graft_addr_is_ipv6(&t->remote);
 
 	FIELD(c, ipv6, 1);
 	if (!ipv6)
 		t->remote.w[2] = t->local.w[2] = __constant_htonl(0xffff);
-	bytes(c, &t->remote.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
-	bytes(c, &t->local.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
-	bytes(c, &t->remote_port, 2);
-	bytes(c, &t->local_port, 2);
+	record_bytes(c, &t->remote.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
+	record_bytes(c, &t->local.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
+	record_bytes(c, &t->remote_port, 2);
+	record_bytes(c, &t->local_port, 2);
 }
 
-static void side(struct codec *c, struct graft_side *s, bool shifted)
+static void record_side(struct codec *c, struct graft_side *s, bool shifted)
 {
-	tuple(c, &s->tuple);
+	record_tuple(c, &s->tuple);
 	FIELD(c, s->way.ttl, 1);
 	FIELD(c, s->way.mark, 4);
 	FIELD(c, s->timestamps, 1);
@@ -97,18 +97,18 @@ static void side(struct codec *c, struct graft_side *s, bool shifted)
 	}
 }
 
-static void entry(struct codec *c, struct graft_entry *g)
+static void record_tcp(struct codec *c, struct graft_entry *g)
 {
 	uint64_t active = larger(g->side[0].data_ns, g->side[1].data_ns);
 
 	FIELD(c, g->id, 8);
 	FIELD(c, g->forward, 4);
 	FIELD(c, g->shaped, 1);
-	g->offered_ns = moment(c, g->offered_ns);
-	active = moment(c, active);
+	g->offered_ns = record_moment(c, g->offered_ns);
+	active = record_moment(c, active);
 	FIELD(c, g->shifted, 1);
 	for (int i = 0; i < 2; i++)
-		side(c, &g->side[i], g->shifted);
+		record_side(c, &g->side[i], g->shifted);
 	if (c->packs)
 		return;
 	for (int i = 0; i < 2; i++) {
@@ -127,7 +127,7 @@ static void entry(struct codec *c, struct graft_entry *g)
 	}
 }
 
-static void flow(struct codec *c, struct udp_flow *f)
+static void record_udp(struct codec *c, struct udp_flow *f)
 {
 	uint32_t ago = (uint32_t)(c->now_ns >> UDP_TICK_SHIFT) - f->born; /* ticks wrap */
 	uint64_t born = ((c->now_ns >> UDP_TICK_SHIFT) - ago) << UDP_TICK_SHIFT;
@@ -135,9 +135,9 @@ static void flow(struct codec *c, struct udp_flow *f)
 	FIELD(c, f->id, 8);
 	FIELD(c, f->forward, 4);
 	FIELD(c, f->idle, 4);
-	born = moment(c, born);
+	born = record_moment(c, born);
 	for (int i = 0; i < 2; i++) {
-		tuple(c, &f->leg[i].tuple);
+		record_tuple(c, &f->leg[i].tuple);
 		FIELD(c, f->leg[i].way.ttl, 1);
 		FIELD(c, f->leg[i].way.mark, 4);
 		FIELD(c, f->at[i].path_mtu, 2);
@@ -145,15 +145,15 @@ static void flow(struct codec *c, struct udp_flow *f)
 	f->born = (uint32_t)(born >> UDP_TICK_SHIFT);
 }
 
-static void record(struct codec *c, struct graft_record *r)
+static void record_any(struct codec *c, struct graft_record *r)
 {
 	if (r->kind == RECORD_TCP) {
-		entry(c, &r->tcp);
+		record_tcp(c, &r->tcp);
 	} else if (r->kind == RECORD_UDP) {
-		flow(c, &r->flow);
+		record_udp(c, &r->flow);
 	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
 		FIELD(c, r->udp, 1);
-		tuple(c, &r->client);
+		record_tuple(c, &r->client);
 	} else if (r->kind == RECORD_PORTS) {
 		FIELD(c, r->ports[0], 2);
 		FIELD(c, r->ports[1], 2);
@@ -165,17 +165,17 @@ size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_M
 	struct codec c = { .at = buf, .end = buf + RECORD_MAX, .now_ns = now_ns, .packs = true };
 	size_t len;
 
-	number(&c, r->kind, 1);
-	number(&c, RECORD_VERSION, 1);
+	record_number(&c, r->kind, 1);
+	record_number(&c, RECORD_VERSION, 1);
 	c.at += 2;
-	record(&c, r);
+	record_any(&c, r);
 	len = (size_t)(c.at - buf);
 	buf[2] = (uint8_t)(len >> 8);
 	buf[3] = (uint8_t)len;
 	return len;
 }
 
-static bool is_tuple(const struct graft_tuple *t)
+static bool record_has_tuple(const struct graft_tuple *t)
 {
 	return t->remote_port && t->local_port &&
 	       graft_addr_is_ipv6(&t->remote) == graft_addr_is_ipv6(&t->local);
@@ -186,7 +186,7 @@ struct graft_leg *record_leg(struct graft_record *r, int i)
 	return r->kind == RECORD_UDP ? &r->flow.leg[i] : &r->tcp.side[i].leg;
 }
 
-static const char *fault_of(struct graft_record *r)
+static const char *record_fault(struct graft_record *r)
 {
 	const struct graft_side *s = r->tcp.side;
 	const struct graft_tuple *a = &record_leg(r, 0)->tuple, *b = &record_leg(r, 1)->tuple;
@@ -197,7 +197,7 @@ static const char *fault_of(struct graft_record *r)
 		return NULL;
 	else if (!memcmp(a, b, sizeof(*a)))
 		return "both ends are the same";
-	if (!is_tuple(a) || !is_tuple(b))
+	if (!record_has_tuple(a) || !record_has_tuple(b))
 		return "a port is 0, or an address is of the other family";
 	if (r->kind != RECORD_TCP)
 		return NULL;
@@ -235,11 +235,11 @@ int record_unpack(const uint8_t *p, size_t len, uint64_t now_ns, struct graft_re
 	ret->kind = (enum record_kind)p[0];
 	c.at = (uint8_t *)p + HEADER;
 	c.end = (uint8_t *)p + size;
-	record(&c, ret);
+	record_any(&c, ret);
 	*ret_why = "it is not as long as its kind";
 	if (ret->kind < RECORD_KINDS && (c.is_short || c.at != c.end))
 		return -EPROTO;
-	*ret_why = fault_of(ret);
+	*ret_why = record_fault(ret);
 	if (*ret_why)
 		ret->kind = RECORD_NONE;
 	return (int)size;

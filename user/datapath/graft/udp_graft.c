@@ -42,7 +42,7 @@ struct udp_grafts {
 	uint32_t first, last, n_free; /* free slots, oldest first */
 };
 
-static uint32_t ticks(void)
+static uint32_t udp_ticks(void)
 {
 	return (uint32_t)(clock_ns() >> UDP_TICK_SHIFT);
 }
@@ -65,7 +65,7 @@ bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, 
 	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
 	uint8_t why = f->at[leg].why;
 	bool hindered = why == GRAFT_INTERFACE || why == GRAFT_XFRM;
-	bool silent = !leg && f->at[1].heard && ticks() - f->at[1].heard >= UDP_SILENT_TICKS;
+	bool silent = !leg && f->at[1].heard && udp_ticks() - f->at[1].heard >= UDP_SILENT_TICKS;
 
 	if (word & UDP_ACTIVE || silent || f->leg[!leg].way.ways != ways ||
 	    (hindered && f->at[leg].seen == ways))
@@ -104,43 +104,43 @@ uint32_t udp_grafts_buckets(uint32_t flows)
 	return n + 1;
 }
 
-static struct udp_bucket *bucket_of(const struct udp_grafts *us, const struct graft_tuple *t)
+static struct udp_bucket *udp_bucket_of(const struct udp_grafts *us, const struct graft_tuple *t)
 {
 	uint32_t seed = us->buckets[us->n_buckets].place[0];
 
 	return &us->buckets[udp_hash(t, seed) & (us->n_buckets - 1)];
 }
 
-static struct graft_tuple *tuple_of(const struct udp_grafts *us, uint32_t place)
+static struct graft_tuple *udp_tuple_of(const struct udp_grafts *us, uint32_t place)
 {
 	return &us->flows[(place - 1) >> 1].leg[(place - 1) & 1].tuple;
 }
 
-static void set(uint32_t *at, uint32_t place)
+static void udp_place_set(uint32_t *at, uint32_t place)
 {
 	__atomic_store_n(at, place, __ATOMIC_RELEASE);
 }
 
 /* The place of T; NULL: it has none. */
-static uint32_t *find(const struct udp_grafts *us, const struct graft_tuple *t)
+static uint32_t *udp_place_find(const struct udp_grafts *us, const struct graft_tuple *t)
 {
-	uint32_t *at = bucket_of(us, t)->place;
+	uint32_t *at = udp_bucket_of(us, t)->place;
 
 	for (int i = 0; i < UDP_PLACES; i++)
-		if (at[i] && !memcmp(tuple_of(us, at[i]), t, sizeof(*t)))
+		if (at[i] && !memcmp(udp_tuple_of(us, at[i]), t, sizeof(*t)))
 			return &at[i];
 	return NULL;
 }
 
 /* False: the tuple is another's, or there is no room.  It may be there already. */
-static bool put_in(struct udp_grafts *us, uint32_t slot, uint32_t leg)
+static bool udp_place_add(struct udp_grafts *us, uint32_t slot, uint32_t leg)
 {
 	const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
-	uint32_t *is = find(us, t), *at = bucket_of(us, t)->place;
+	uint32_t *is = udp_place_find(us, t), *at = udp_bucket_of(us, t)->place;
 
 	for (int i = 0; i < UDP_PLACES && !is; i++)
 		if (!at[i])
-			set(is = &at[i], udp_place(slot, leg));
+			udp_place_set(is = &at[i], udp_place(slot, leg));
 	return is && *is == udp_place(slot, leg);
 }
 
@@ -149,7 +149,7 @@ uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
 	uint32_t *at, slot;
 
 	pthread_mutex_lock(&us->lock);
-	at = find(us, t);
+	at = udp_place_find(us, t);
 	slot = at ? (*at - 1) >> 1 : NO_UDP_SLOT;
 	pthread_mutex_unlock(&us->lock);
 	return slot;
@@ -158,7 +158,7 @@ uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
 /* --- slots --- */
 
 /* The lock is held.  The port of a flow that is UDP_STANDBY is nobody else's. */
-static void set_used(struct udp_grafts *us, uint32_t slot, enum udp_used used)
+static void udp_slot_set_used(struct udp_grafts *us, uint32_t slot, enum udp_used used)
 {
 	struct udp_flow *f = &us->flows[slot];
 	uint16_t *held = &us->held[f->leg[1].tuple.local_port];
@@ -174,17 +174,17 @@ bool udp_graft_has_port(const struct udp_grafts *us, in_port_t port)
 }
 
 /* The lock is held. */
-static void leave(struct udp_grafts *us, uint32_t slot)
+static void udp_slot_put(struct udp_grafts *us, uint32_t slot)
 {
 	for (uint32_t leg = 0; leg < 2; leg++) {
 		const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
 		uint32_t *at;
 
 		udp_graft_pass(us, slot, leg);
-		while ((at = find(us, t)) && *at == udp_place(slot, leg))
-			set(at, 0);
+		while ((at = udp_place_find(us, t)) && *at == udp_place(slot, leg))
+			udp_place_set(at, 0);
 	}
-	set_used(us, slot, UDP_FREE);
+	udp_slot_set_used(us, slot, UDP_FREE);
 	bit_set(us->used, us->n_slots + slot, false);
 	us->flows[slot].left_ms = (uint32_t)clock_ms();
 	*(us->n_free++ ? &us->flows[us->last].next_free : &us->first) = slot;
@@ -200,7 +200,7 @@ uint32_t udp_graft_idle(uint64_t idle_ms)
 }
 
 /* Enter F.  The lock is held. */
-static uint32_t enter(struct udp_grafts *us, const struct udp_flow *f)
+static uint32_t udp_slot_enter(struct udp_grafts *us, const struct udp_flow *f)
 {
 	uint32_t slot = us->first;
 
@@ -210,11 +210,11 @@ static uint32_t enter(struct udp_grafts *us, const struct udp_flow *f)
 	us->n_free--;
 	us->flows[slot] = *f;
 	us->flows[slot].used = UDP_FREE;
-	set_used(us, slot, f->used);
+	udp_slot_set_used(us, slot, f->used);
 	bit_set(us->used, us->n_slots + slot, true);
-	if (put_in(us, slot, 0) && put_in(us, slot, 1))
+	if (udp_place_add(us, slot, 0) && udp_place_add(us, slot, 1))
 		return slot;
-	leave(us, slot);
+	udp_slot_put(us, slot);
 	return NO_UDP_SLOT;
 }
 
@@ -224,28 +224,28 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f)
 	uint32_t slot;
 
 	new.used = UDP_SESSION;
-	new.born = new.at[0].heard = ticks();
+	new.born = new.at[0].heard = udp_ticks();
 	for (int leg = 0; leg < 2; leg++)
 		new.leg[leg].way.ways = new.at[leg].seen =
 			__atomic_load_n(us->ways, __ATOMIC_ACQUIRE) - 1;
 	pthread_mutex_lock(&us->lock);
-	slot = enter(us, &new);
+	slot = udp_slot_enter(us, &new);
 	pthread_mutex_unlock(&us->lock);
 	return slot;
 }
 
 /* --- flows of other relays --- */
 
-static enum udp_used used_of(const struct udp_grafts *us, uint32_t slot)
+static enum udp_used udp_slot_used(const struct udp_grafts *us, uint32_t slot)
 {
 	return __atomic_load_n(&us->flows[slot].used, __ATOMIC_ACQUIRE);
 }
 
 /* Nothing has come for F so far. */
-static void stand_by(const struct udp_grafts *us, struct udp_flow *f)
+static void udp_flow_stand_by(const struct udp_grafts *us, struct udp_flow *f)
 {
 	for (struct udp_leg *at = f->at; at < f->at + 2; at++) {
-		at->heard = ticks() | 1;
+		at->heard = udp_ticks() | 1;
 		at->seen = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE) - 1;
 		at->why = at->gone = 0;
 		at->packets = at->bytes = 0;
@@ -258,8 +258,8 @@ void udp_graft_part(struct udp_grafts *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
 	if (us->flows[slot].used) {
-		stand_by(us, &us->flows[slot]);
-		set_used(us, slot, UDP_STANDBY);
+		udp_flow_stand_by(us, &us->flows[slot]);
+		udp_slot_set_used(us, slot, UDP_STANDBY);
 	}
 	pthread_mutex_unlock(&us->lock);
 }
@@ -267,7 +267,7 @@ void udp_graft_part(struct udp_grafts *us, uint32_t slot)
 void udp_graft_adopt(struct udp_grafts *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
-	set_used(us, slot, UDP_SESSION);
+	udp_slot_set_used(us, slot, UDP_SESSION);
 	pthread_mutex_unlock(&us->lock);
 }
 
@@ -275,7 +275,7 @@ bool udp_graft_is_held(struct udp_grafts *us, const struct graft_tuple *t)
 {
 	uint32_t slot = us ? udp_graft_find(us, t) : NO_UDP_SLOT;
 
-	return slot != NO_UDP_SLOT && used_of(us, slot) == UDP_STANDBY;
+	return slot != NO_UDP_SLOT && udp_slot_used(us, slot) == UDP_STANDBY;
 }
 
 int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot)
@@ -285,21 +285,21 @@ int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *
 	bool taken = false;
 	int r;
 
-	stand_by(us, &new);
+	udp_flow_stand_by(us, &new);
 	new.used = UDP_STANDBY;
 	new.mirrored = GRAFT_CAME;
 	pthread_mutex_lock(&us->lock);
 	for (int leg = 0; leg < 2; leg++) {
-		at = find(us, &f->leg[leg].tuple);
+		at = udp_place_find(us, &f->leg[leg].tuple);
 		was[leg] = at ? (*at - 1) >> 1 : NO_UDP_SLOT;
-		taken = taken || (at && used_of(us, was[leg]) != UDP_STANDBY);
+		taken = taken || (at && udp_slot_used(us, was[leg]) != UDP_STANDBY);
 	}
 	for (int leg = 0; leg < 2 && !taken; leg++)
-		if (find(us, &f->leg[leg].tuple))
-			leave(us, was[leg]);
+		if (udp_place_find(us, &f->leg[leg].tuple))
+			udp_slot_put(us, was[leg]);
 	r = was[0] == was[1] ? -EEXIST : -EADDRINUSE;
 	if (!taken) {
-		*ret_slot = enter(us, &new);
+		*ret_slot = udp_slot_enter(us, &new);
 		r = *ret_slot == NO_UDP_SLOT ? -ENOSPC : 0;
 	}
 	pthread_mutex_unlock(&us->lock);
@@ -309,7 +309,7 @@ int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *
 void udp_graft_leave(struct udp_grafts *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
-	leave(us, slot);
+	udp_slot_put(us, slot);
 	pthread_mutex_unlock(&us->lock);
 }
 
@@ -323,7 +323,7 @@ volatile struct udp_flow *udp_flow_of(const struct udp_grafts *us, uint32_t slot
 uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg)
 {
 	uint32_t heard = f->at[leg].heard;
-	int32_t ago = (int32_t)(ticks() - heard);
+	int32_t ago = (int32_t)(udp_ticks() - heard);
 
 	if (!heard)
 		return 0;
@@ -332,12 +332,12 @@ uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg)
 
 bool udp_graft_next(const struct udp_grafts *us, uint32_t *at)
 {
-	while (*at < us->n_slots && used_of(us, *at) != UDP_SESSION)
+	while (*at < us->n_slots && udp_slot_used(us, *at) != UDP_SESSION)
 		++*at;
 	return *at < us->n_slots;
 }
 
-static bool is_live(const struct udp_grafts *us, uint32_t slot)
+static bool udp_slot_is_live(const struct udp_grafts *us, uint32_t slot)
 {
 	return udp_graft_carries(us, slot, 0) || udp_graft_carries(us, slot, 1);
 }
@@ -347,29 +347,30 @@ unsigned int udp_grafts_live(const struct udp_grafts *us)
 	unsigned int n = 0;
 
 	for (uint32_t slot = 0; udp_graft_next(us, &slot); slot++)
-		n += is_live(us, slot);
+		n += udp_slot_is_live(us, slot);
 	return n;
 }
 
 /* --- opening, closing --- */
 
 /* Of flows that were left those go on that packet programs translate. */
-static void find_left(struct udp_grafts *us)
+static void udp_slots_find_left(struct udp_grafts *us)
 {
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
 		if (us->flows[slot].used == UDP_STANDBY)
 			us->held[us->flows[slot].leg[1].tuple.local_port]++;
-		else if (!is_live(us, slot))
+		else if (!udp_slot_is_live(us, slot))
 			us->flows[slot].used = UDP_FREE;
 	for (struct udp_bucket *b = us->buckets; b < us->buckets + us->n_buckets; b++)
 		for (uint32_t *at = b->place; at < b->place + UDP_PLACES; at++)
 			if (*at &&
 			    ((*at - 1) >> 1 >= us->n_slots || !us->flows[(*at - 1) >> 1].used ||
-			     bucket_of(us, tuple_of(us, *at)) != b))
-				set(at, 0);
+			     udp_bucket_of(us, udp_tuple_of(us, *at)) != b))
+				udp_place_set(at, 0);
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
-		if (!us->flows[slot].used || !put_in(us, slot, 0) || !put_in(us, slot, 1))
-			leave(us, slot);
+		if (!us->flows[slot].used || !udp_place_add(us, slot, 0) ||
+		    !udp_place_add(us, slot, 1))
+			udp_slot_put(us, slot);
 		else
 			bit_set(us->used, us->n_slots + slot, true);
 }
@@ -398,7 +399,7 @@ int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32
 	while (!*seed)
 		if (getrandom(seed, sizeof(*seed), 0) < 0)
 			return -errno;
-	find_left(us);
+	udp_slots_find_left(us);
 	return 0;
 }
 

@@ -40,7 +40,7 @@ struct sockmap {
 /* Words of 64 bits are shared without a lock: they must not be read in halves. */
 _Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
 
-static int load(struct sockmap *k, const struct sockmap_limits *limits)
+static int sockmap_load(struct sockmap *k, const struct sockmap_limits *limits)
 {
 	uint32_t n = limits->pairs * 2;
 	int r;
@@ -84,7 +84,7 @@ int sockmap_open(const struct sockmap_limits *limits, struct sockmap **ret, char
 	for (unsigned int i = 0; i < limits->pairs; i++)
 		k->free[i] = limits->pairs - 1 - i;
 	k->n_free = k->n_pairs = limits->pairs;
-	r = load(k, limits);
+	r = sockmap_load(k, limits);
 	if (r) {
 		snprintf(err, errlen, "cannot load the verdict program: %s" BPF_NEEDS,
 			 bpf_error(r));
@@ -153,7 +153,7 @@ static int sockmap_add(const struct bpf_map *map, uint32_t slot, int fd)
  * A hash map may refuse to delete (EBUSY).  The entry harms nobody, for no socket ever has that
  * cookie again, but too many would fill the map: the slot's next owner tries again.
  */
-static int forget_cookie(struct sockmap *k, uint32_t slot)
+static int sockmap_forget_cookie(struct sockmap *k, uint32_t slot)
 {
 	int slots = bpf_map__fd(k->skel->maps.slots);
 
@@ -165,7 +165,7 @@ static int forget_cookie(struct sockmap *k, uint32_t slot)
 
 int sockmap_admit(struct sockmap *k, uint32_t slot, int fd)
 {
-	int r = forget_cookie(k, slot);
+	int r = sockmap_forget_cookie(k, slot);
 	socklen_t len = sizeof(uint64_t);
 	uint64_t cookie;
 
@@ -177,14 +177,14 @@ int sockmap_admit(struct sockmap *k, uint32_t slot, int fd)
 	k->cookies[slot] = cookie;
 	r = sockmap_add(k->skel->maps.tx, slot, fd);
 	if (r)
-		forget_cookie(k, slot);
+		sockmap_forget_cookie(k, slot);
 	return r;
 }
 
 void sockmap_forget(struct sockmap *k, uint32_t slot)
 {
 	bpf_map_delete_elem(bpf_map__fd(k->skel->maps.tx), &slot); /* a closed socket has left it */
-	forget_cookie(k, slot);
+	sockmap_forget_cookie(k, slot);
 }
 
 void sockmap_pair_put(struct sockmap *k, uint32_t pair)
