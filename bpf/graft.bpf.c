@@ -256,7 +256,7 @@ static __always_inline bool asks_in_vain(struct found *f, const struct packet *p
 }
 
 /* Sockets may carry F better from P on.  Returns the state in which P finds its session. */
-static __always_inline __u32 leave_if_better(struct found *f, const struct packet *p, __u32 state)
+static __always_inline __u32 return_if_better(struct found *f, const struct packet *p, __u32 state)
 {
 	if (state != GRAFT_ACTIVE ||
 	    (!asks_in_vain(f, p) && (!begins_bulk(f, p) || !is_inside(p, f->g, f->mine, f->other))))
@@ -598,7 +598,7 @@ static __always_inline int to_work(struct __sk_buff *skb, struct found *f, struc
 	if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
 	    diff(p->seq, (__u32)f->mine->end) > 0)
 		return DROP;
-	state = leave_if_better(f, p, state);
+	state = return_if_better(f, p, state);
 	if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2) {
 		state = try_return(skb, p, f->slot, f->side);
 		if (state == GRAFT_RETURNED && f->g->why_back >= GRAFT_FAR && !p->len)

@@ -30,7 +30,7 @@
 
 static struct {
 	struct graft_bpf *skel;
-	struct udp_grafts *us;
+	struct udp_table *us;
 	uint64_t used[BITS_WORDS(2 * MOST)];
 	struct udp_flow *flows;     /* mapped */
 	struct udp_bucket *buckets; /* mapped; behind them is the seed */
@@ -535,7 +535,7 @@ TEST(datagrams_become_what_the_model_says)
 
 static void open_flows(void)
 {
-	assert_int_equal(udp_grafts_open(t.skel->maps.udp_flows, t.skel->maps.udp_buckets,
+	assert_int_equal(udp_table_open(t.skel->maps.udp_flows, t.skel->maps.udp_buckets,
 					 &t.skel->bss->graft_ways, t.used, &t.us),
 			 0);
 }
@@ -618,7 +618,7 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 	assert_in_range(n, UDP_PLACES / 2, BUCKETS * UDP_PLACES / 2);
 	all_are_found();
 	for (uint32_t i = 0; i < n; i += 2)
-		udp_graft_leave(t.us, slots[i]);
+		udp_graft_put(t.us, slots[i]);
 	left_ns = clock_ns();
 	all_are_found();
 	for (uint32_t i = n; i < MOST; i++) { /* those that are free longest */
@@ -626,12 +626,12 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 		uint32_t slot = udp_graft_enter(t.us, &q);
 
 		if (slot != NO_UDP_SLOT)
-			udp_graft_leave(t.us, slot);
+			udp_graft_put(t.us, slot);
 		assert_true(slot == NO_UDP_SLOT || slot >= n ||
 			    clock_ns() - left_ns > 9 * NS_PER_MS);
 	}
 	all_are_found();
-	udp_grafts_close(t.us);
+	udp_table_close(t.us);
 }
 
 TEST(a_tuple_is_one_flows_alone)
@@ -650,10 +650,10 @@ TEST(a_tuple_is_one_flows_alone)
 	}
 	other.leg[0].tuple = other.leg[1].tuple;
 	assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
-	udp_graft_leave(t.us, slot);
+	udp_graft_put(t.us, slot);
 	assert_int_equal(enter(&q), 6); /* what was refused had slots */
 	all_are_found();
-	udp_grafts_close(t.us);
+	udp_table_close(t.us);
 }
 
 TEST(a_leg_is_active_if_nothing_has_passed_and_the_way_is_known)
@@ -678,12 +678,12 @@ TEST(a_leg_is_active_if_nothing_has_passed_and_the_way_is_known)
 	assert_true(udp_graft_activate(t.us, 0, 0, udp_graft_word(&t.flows[0], 0)));
 	assert_true(udp_graft_carries(t.us, 0, 0));
 	assert_false(udp_graft_carries(t.us, 0, 1));
-	assert_int_equal(udp_grafts_live(t.us), 1);
-	udp_graft_leave(t.us, 0);
+	assert_int_equal(udp_table_live(t.us), 1);
+	udp_graft_put(t.us, 0);
 	assert_false(udp_graft_carries(t.us, 0, 0));
 	draw_datagram(&t.flows[0], 0, &f);
 	assert_int_equal(run_frame(bpf_program__fd(t.skel->progs.graft_in), &f, 0), MODEL_PASS);
-	udp_grafts_close(t.us);
+	udp_table_close(t.us);
 }
 
 /* Whatever a daemon was at when it was killed, the next one has the flows that are translated. */
@@ -699,7 +699,7 @@ static void be_killed(unsigned int at)
 		if (slot != NO_UDP_SLOT && i % 3)
 			t.flows[slot].at[i & 1].word |= UDP_ACTIVE;
 	}
-	udp_grafts_close(t.us);
+	udp_table_close(t.us);
 	at_place = &t.buckets[below(BUCKETS)].place[below(UDP_PLACES)];
 	switch (at) {
 	case 1: /* half entered, or left */
@@ -722,7 +722,7 @@ static void be_killed(unsigned int at)
 		n += t.flows[slot].used == 1 &&
 		     (t.flows[slot].at[0].word | t.flows[slot].at[1].word) & UDP_ACTIVE;
 	open_flows();
-	assert_int_equal(udp_grafts_live(t.us), n);
+	assert_int_equal(udp_table_live(t.us), n);
 	for (slot = 0; udp_graft_next(t.us, &slot); slot++) {
 		t.flows[slot].at[0].word &= ~UDP_ACTIVE;
 		t.flows[slot].at[1].word &= ~UDP_ACTIVE;
@@ -730,7 +730,7 @@ static void be_killed(unsigned int at)
 	}
 	assert_int_equal(n, 0);
 	all_are_found();
-	udp_grafts_close(t.us);
+	udp_table_close(t.us);
 }
 
 TEST(what_a_killed_daemon_leaves_is_found)
@@ -747,8 +747,8 @@ TEST(what_a_killed_daemon_leaves_is_found)
 enum { CLIENT, LISTENER, UPSTREAM, SERVER, ENDS };
 
 struct path {
-	struct grafts *gs;
-	struct udp_grafts *us;
+	struct graft_table *gs;
+	struct udp_table *us;
 	uint64_t used[BITS_WORDS(2 * MOST)];
 	struct sockaddr_storage addrs[ENDS];
 	int fds[ENDS];
@@ -901,7 +901,7 @@ static void carry(struct path *p, bool ipv6, bool other)
 	assert_int_equal(at(p, 0)->packets, packets + 1 + GSO);
 	set(p->fds[CLIENT], IPPROTO_UDP, UDP_SEGMENT, 0);
 	exceed(p, ipv6, other);
-	udp_graft_leave(p->us, p->slot);
+	udp_graft_put(p->us, p->slot);
 	send_one(p, CLIENT, LISTENER, 5);
 	expect(p, CLIENT, LISTENER, 5);
 	for (int end = 0; end < ENDS; end++)
@@ -916,11 +916,11 @@ TEST(traffic_is_translated)
 	struct path p = { 0 };
 	char err[256];
 
-	assert_int_equal(grafts_open(&limits, &p.gs, err, sizeof(err)), 0);
-	p.us = grafts_udp(p.gs);
+	assert_int_equal(graft_table_open(&limits, &p.gs, err, sizeof(err)), 0);
+	p.us = graft_table_udp(p.gs);
 	for (int i = 0; i < 4; i++)
 		carry(&p, i & 1, i & 2);
-	grafts_close(p.gs, false);
+	graft_table_close(p.gs, false);
 }
 
 static int load(void **state)

@@ -71,7 +71,7 @@ static bool adopt_session(const struct held *h, struct threads *ts, const struct
 }
 
 /* Late answers to flows that are over may still come to their ports. */
-static void adopt_rest_ports(struct grafts *gs)
+static void adopt_rest_ports(struct graft_table *gs)
 {
 	uint64_t free_ms = clock_ms() + UDP_PORT_OWED_MS;
 
@@ -100,7 +100,7 @@ void adopt_sessions(struct shared *shared, struct threads *ts, const struct forw
 		held_end(&h);
 		ended++;
 	}
-	grafts_close_sockets(shared->grafts);
+	graft_table_close_sockets(shared->grafts);
 	if (adopted)
 		log_info("%u grafted sessions of the daemon before are adopted", adopted);
 	if (ended)
@@ -116,7 +116,7 @@ static int adopt_remove(const char *pins, const char *control)
 	struct graft_limits limits = { .slots = 1, .workers = 1, .uid = geteuid() };
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	unsigned int n = 0;
-	struct grafts *gs;
+	struct graft_table *gs;
 	char err[512];
 	int r;
 
@@ -126,18 +126,18 @@ static int adopt_remove(const char *pins, const char *control)
 		return log_failure(EXIT_CODE_FAILURE, "%s: %s", control,
 				   r == -EADDRINUSE ? "a daemon runs" : strerror(-r));
 	limits.pins = adopt_folder(pins, control);
-	r = grafts_open(&limits, &gs, err, sizeof(err));
+	r = graft_table_open(&limits, &gs, err, sizeof(err));
 	free((char *)limits.pins);
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
-	sandbox_raise_nofile(2 * grafts_live(gs) + 64);
-	grafts_revive(gs, geteuid()); /* sockets whose resets tell the ends */
+	sandbox_raise_nofile(2 * graft_table_live(gs) + 64);
+	graft_table_revive(gs, geteuid()); /* sockets whose resets tell the ends */
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++, n++)
 		graft_kill(gs, slot);
-	for (uint32_t slot = 0; udp_graft_next(grafts_udp(gs), &slot); slot++, n++)
-		udp_graft_leave(grafts_udp(gs), slot);
-	grafts_close_sockets(gs);
-	grafts_close(gs, false);
+	for (uint32_t slot = 0; udp_graft_next(graft_table_udp(gs), &slot); slot++, n++)
+		udp_graft_put(graft_table_udp(gs), slot);
+	graft_table_close_sockets(gs);
+	graft_table_close(gs, false);
 	printf("sessions reset  %u\n", n);
 	return EXIT_CODE_OK;
 }

@@ -351,10 +351,10 @@ static void daemon_end(struct daemon *d)
 	service_close(&d->service);
 	clients_close(&d->shared.clients);
 	sockmap_close(d->shared.kernel);
-	if (d->shared.grafts && grafts_live(d->shared.grafts))
+	if (d->shared.grafts && graft_table_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts them",
-			 grafts_live(d->shared.grafts));
-	grafts_close(d->shared.grafts, true);
+			 graft_table_live(d->shared.grafts));
+	graft_table_close(d->shared.grafts, true);
 	privileged_stop(d->service.privileged);
 	loop_close(&d->loop);
 }

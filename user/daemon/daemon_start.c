@@ -70,7 +70,7 @@ static int start_find_account(struct daemon *d)
  */
 static int start_privileged(struct daemon *d)
 {
-	struct clsact *clsact = d->shared.grafts ? grafts_clsact(d->shared.grafts) : NULL;
+	struct clsact *clsact = d->shared.grafts ? graft_table_clsact(d->shared.grafts) : NULL;
 	const struct config *c = &d->config;
 	struct service *l = &d->service;
 	bool needed = c->file || clsact;
@@ -213,13 +213,13 @@ static int start_make_pid_file(struct daemon *d)
 /* Behind the forwards: these sockets would be in the way of their ports. */
 static int start_revive_grafts(struct daemon *d)
 {
-	struct grafts *gs = d->shared.grafts;
+	struct graft_table *gs = d->shared.grafts;
 	int r;
 
 	if (!gs)
 		return 0;
 	r = standby_open(&d->standby, &d->service);
-	grafts_revive(gs, d->account.uid);
+	graft_table_revive(gs, d->account.uid);
 	r = r ?: netlink_watch_open(&d->routes, &d->loop, &d->standby);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }

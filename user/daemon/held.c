@@ -12,17 +12,17 @@
 #include "relay/udp/udp_life.h"
 #include "relay/udp/udp_upstream.h"
 
-uint32_t held_places(const struct grafts *gs)
+uint32_t held_places(const struct graft_table *gs)
 {
-	return 2 * grafts_total(gs);
+	return 2 * graft_table_total(gs);
 }
 
-static uint32_t held_place(const struct grafts *gs, bool udp, uint32_t slot)
+static uint32_t held_place(const struct graft_table *gs, bool udp, uint32_t slot)
 {
-	return slot == NO_SLOT ? NO_SLOT : slot + udp * grafts_total(gs);
+	return slot == NO_SLOT ? NO_SLOT : slot + udp * graft_table_total(gs);
 }
 
-static struct held held_session(struct grafts *gs, uint32_t slot)
+static struct held held_session(struct graft_table *gs, uint32_t slot)
 {
 	struct graft_entry *g = (struct graft_entry *)graft_of(gs, slot);
 
@@ -40,9 +40,9 @@ static struct held held_session(struct grafts *gs, uint32_t slot)
 			      .id = (void *)&g->id };
 }
 
-static struct held held_flow(struct grafts *gs, uint32_t slot)
+static struct held held_flow(struct graft_table *gs, uint32_t slot)
 {
-	struct udp_flow *f = (struct udp_flow *)udp_flow_of(grafts_udp(gs), slot);
+	struct udp_flow *f = (struct udp_flow *)udp_flow_of(graft_table_udp(gs), slot);
 	uint32_t used = __atomic_load_n(&f->used, __ATOMIC_ACQUIRE);
 
 	return (struct held){ .at = held_place(gs, true, slot),
@@ -60,16 +60,16 @@ static struct held held_flow(struct grafts *gs, uint32_t slot)
 			      .id = (void *)&f->id };
 }
 
-struct held held_at(struct grafts *gs, uint32_t at)
+struct held held_at(struct graft_table *gs, uint32_t at)
 {
-	uint32_t n = grafts_total(gs);
+	uint32_t n = graft_table_total(gs);
 
 	return at < n ? held_session(gs, at) : held_flow(gs, at - n);
 }
 
-bool held_next(struct grafts *gs, struct held *h)
+bool held_next(struct graft_table *gs, struct held *h)
 {
-	const uint64_t *used = grafts_used(gs);
+	const uint64_t *used = graft_table_used(gs);
 
 	if (!bit_next(used, used, held_places(gs), &h->at))
 		return false;
@@ -77,18 +77,18 @@ bool held_next(struct grafts *gs, struct held *h)
 	return true;
 }
 
-uint32_t held_find(struct grafts *gs, bool udp, const struct graft_tuple *client)
+uint32_t held_find(struct graft_table *gs, bool udp, const struct graft_tuple *client)
 {
 	return held_place(gs, udp,
-			  udp ? udp_graft_find(grafts_udp(gs), client) : graft_find(gs, client));
+			  udp ? udp_graft_find(graft_table_udp(gs), client) : graft_find(gs, client));
 }
 
 bool held_is_here(const struct held *h)
 {
-	return grafts_have(h->grafts, &h->leg[0]->tuple.local);
+	return graft_table_has_address(h->grafts, &h->leg[0]->tuple.local);
 }
 
-bool held_is_same(struct grafts *gs, uint32_t at, const struct graft_record *r)
+bool held_is_same(struct graft_table *gs, uint32_t at, const struct graft_record *r)
 {
 	struct held h = held_at(gs, at);
 	const volatile struct graft_side *have = graft_of(gs, h.slot)->side;
@@ -118,18 +118,18 @@ void held_record(const struct held *h, struct graft_record *ret)
 {
 	ret->kind = h->udp ? RECORD_UDP : RECORD_TCP;
 	if (h->udp)
-		held_copy(&ret->flow, udp_flow_of(grafts_udp(h->grafts), h->slot),
+		held_copy(&ret->flow, udp_flow_of(graft_table_udp(h->grafts), h->slot),
 			  sizeof(ret->flow));
 	else
 		held_copy(&ret->tcp, graft_of(h->grafts, h->slot), sizeof(ret->tcp));
 }
 
-int held_import(struct grafts *gs, struct graft_record *r, uint32_t *at)
+int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)
 {
 	bool udp = r->kind == RECORD_UDP, is_new = *at == NO_SLOT;
 	uint32_t slot;
 	struct held h;
-	int e = udp ? udp_graft_import(grafts_udp(gs), &r->flow, &slot) :
+	int e = udp ? udp_graft_import(graft_table_udp(gs), &r->flow, &slot) :
 		      graft_import(gs, &r->tcp, &slot);
 
 	if (e)
@@ -146,7 +146,7 @@ int held_import(struct grafts *gs, struct graft_record *r, uint32_t *at)
 void held_end(const struct held *h)
 {
 	if (h->udp) {
-		udp_graft_leave(grafts_udp(h->grafts), h->slot);
+		udp_graft_put(graft_table_udp(h->grafts), h->slot);
 	} else if (!graft_drop(h->grafts, h->slot)) {
 		graft_kill(h->grafts, h->slot);
 		graft_close_sockets(h->grafts, h->slot);
@@ -157,9 +157,9 @@ void held_end(const struct held *h)
 void held_stand_by(const struct held *h)
 {
 	if (h->udp)
-		udp_graft_part(grafts_udp(h->grafts), h->slot);
+		udp_graft_part(graft_table_udp(h->grafts), h->slot);
 	else
-		graft_leave(h->grafts, h->slot);
+		graft_part(h->grafts, h->slot);
 }
 
 static void held_client(const struct held *h, union client_addr *ret)

@@ -14,13 +14,13 @@ struct forwards;
  * The table of sessions in the maps of the packet programs, as one for both protocols.  Any thread
  * may look; the head of each function that changes something says whose it is.
  *
- * Places of TCP come first, as many as grafts_total() says, and as many of UDP follow.
+ * Places of TCP come first, as many as graft_table_total() says, and as many of UDP follow.
  */
 struct held {
 	uint32_t at; /* the place */
 	bool udp;
 	uint32_t slot; /* the same place, by the count of its protocol */
-	struct grafts *grafts;
+	struct graft_table *grafts;
 	enum held_state {
 		HELD_NOTHING,
 		HELD_ACTIVE,
@@ -37,17 +37,17 @@ struct held {
 #define ALONE_NEVER 0U   /* a peer exports the session */
 #define ALONE_EXPIRED 2U /* the next look takes the session out */
 
-uint32_t held_places(const struct grafts *gs);
-struct held held_at(struct grafts *gs, uint32_t at);
+uint32_t held_places(const struct graft_table *gs);
+struct held held_at(struct graft_table *gs, uint32_t at);
 /* Set *H to the next place, from H->at on, that may have a session.  False: there is none. */
-bool held_next(struct grafts *gs, struct held *h);
+bool held_next(struct graft_table *gs, struct held *h);
 /* The place of the session whose client has tuple CLIENT; or NO_SLOT. */
-uint32_t held_find(struct grafts *gs, bool udp, const struct graft_tuple *client);
+uint32_t held_find(struct graft_table *gs, bool udp, const struct graft_tuple *client);
 
 /* Is the address here that the client has connected to? */
 bool held_is_here(const struct held *h);
 /* The session is STANDBY, and R says nothing new about it. */
-bool held_is_same(struct grafts *gs, uint32_t at, const struct graft_record *r);
+bool held_is_same(struct graft_table *gs, uint32_t at, const struct graft_record *r);
 /* The record of the session, of which packet programs and workers change some words meanwhile. */
 void held_record(const struct held *h, struct graft_record *ret);
 
@@ -56,7 +56,7 @@ void held_record(const struct held *h, struct graft_record *ret);
  * becomes the place of the session.  -EEXIST: a worker has the session; -EADDRINUSE: another
  * session, or a socket, has its tuple; -ENOSPC.  Imports do it, one at a time.
  */
-int held_import(struct grafts *gs, struct graft_record *r, uint32_t *at);
+int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at);
 /* No worker has the session: take it out, or reset it if that is possible. */
 void held_end(const struct held *h);
 /* No worker has the session: make it STANDBY again. */

@@ -19,20 +19,20 @@ SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 static void on_look(struct timer *t)
 {
 	struct netlink_watch *r = container_of(t, struct netlink_watch, look);
-	struct grafts *gs = r->standby->grafts;
-	enum graft_change change = grafts_look(gs);
+	struct graft_table *gs = r->standby->grafts;
+	enum graft_change change = graft_table_find_changes(gs);
 	uint64_t ago = r->loop->now_ms - r->asked_ms;
 	/* where a socket's probe was not seen for want of a program, it is asked again at once */
-	bool changed = (grafts_miss_programs(gs) || r->news) && grafts_follow_interfaces(gs) > 0;
+	bool changed = (graft_table_miss_programs(gs) || r->news) && graft_table_follow_interfaces(gs) > 0;
 
 	r->moved = r->moved || r->news || change != GRAFT_CHANGE_NONE;
 	r->news = false;
 	if (change == GRAFT_CHANGE_POLICIES || changed || (r->moved && ago >= ASK_MS)) {
-		grafts_doubt_ways(gs, change);
+		graft_table_doubt_ways(gs, change);
 		r->moved = false;
 		r->asked_ms = r->loop->now_ms;
 		threads_tell_of_grafts(&r->standby->service->threads);
-	} else if (ago >= JUDGE_MS && grafts_are_doubtful(gs)) {
+	} else if (ago >= JUDGE_MS && graft_table_are_doubtful(gs)) {
 		threads_tell_of_grafts(&r->standby->service->threads);
 	}
 	timer_set(r->loop, t, r->loop->now_ms + LOOK_MS);

@@ -108,7 +108,7 @@ static bool standby_session_moves(const struct held *h)
 
 static bool standby_flow_moves(const struct held *h)
 {
-	const volatile struct udp_flow *f = udp_flow_of(grafts_udp(h->grafts), h->slot);
+	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
 
 	return h->state == HELD_STANDBY &&
 	       (f->at[0].packets || f->at[1].packets || udp_graft_word(f, 0) != UDP_ACTIVE ||
@@ -231,7 +231,7 @@ static void standby_look_for_arrivals(struct standby *sb)
 	if (standby_prepare(sb)) {
 		threads_call(&sb->service->threads, standby_adopt_all, &sb);
 		/* a session that has left or ended needs none, and its slot gets another session */
-		for (uint32_t slot = 0; slot < grafts_total(sb->grafts); slot++)
+		for (uint32_t slot = 0; slot < graft_table_total(sb->grafts); slot++)
 			graft_close_sockets(sb->grafts, slot);
 	}
 	/* thousands that fail for long are not to keep this thread busy */

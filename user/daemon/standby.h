@@ -43,7 +43,7 @@ struct stream {
 
 struct standby {
 	struct service *service; /* whose thread looks */
-	struct grafts *grafts;
+	struct graft_table *grafts;
 	struct standby_ways ways; /* has its own lock */
 	_Atomic uint64_t adopted, refused;
 

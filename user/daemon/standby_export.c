@@ -81,7 +81,7 @@ static uint32_t export_key_session(const struct stream *s, const struct held *h)
 /* An exported flow stays exported while its sockets carry it: the peer needs its port alone. */
 static uint32_t export_key_flow(const struct stream *s, const struct held *h)
 {
-	const struct udp_grafts *us = grafts_udp(h->grafts);
+	const struct udp_table *us = graft_table_udp(h->grafts);
 	uint32_t age = (uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - udp_flow_of(us, h->slot)->born;
 
 	if (age < s->after_ns >> UDP_TICK_SHIFT ||
@@ -185,7 +185,7 @@ static bool export_place(struct stream *s, uint32_t at)
 
 static bool export_all(struct stream *s)
 {
-	const uint64_t *used = grafts_used(s->sb->grafts);
+	const uint64_t *used = graft_table_used(s->sb->grafts);
 	uint32_t n = held_places(s->sb->grafts);
 
 	s->now_ns = clock_ns();

@@ -39,7 +39,7 @@ static int import_addresses(struct standby *sb, struct graft_record *r)
  */
 static int import_session(struct stream *s, struct graft_record *r)
 {
-	struct grafts *gs = s->sb->grafts;
+	struct graft_table *gs = s->sb->grafts;
 	uint32_t was, at;
 	struct held h;
 	int e = import_addresses(s->sb, r);

@@ -47,9 +47,9 @@ static void stream_count(struct standby *sb)
 	}
 	atomic_store(&sb->service->shared->standbys, readers);
 	if (unsynced)
-		stream_mark_forwards(grafts_unsynced(sb->grafts), &sb->service->forwards);
+		stream_mark_forwards(graft_table_unsynced_ports(sb->grafts), &sb->service->forwards);
 	else
-		memset(grafts_unsynced(sb->grafts), 0, GRAFT_PORTS);
+		memset(graft_table_unsynced_ports(sb->grafts), 0, GRAFT_PORTS);
 }
 
 /* --- opening, closing --- */

@@ -10,14 +10,14 @@
 #define WAYS_LOOK_MS 50
 #define WAYS_LEAVE_MS 1000 /* packets may come that long after their address has left */
 
-int standby_ways_open(struct standby_ways *w, struct grafts *gs)
+int standby_ways_open(struct standby_ways *w, struct graft_table *gs)
 {
 	int e = routes_open(&w->routes);
 
 	if (e)
 		return e;
 	w->grafts = gs;
-	w->room = grafts_total(gs);
+	w->room = graft_table_total(gs);
 	w->addresses = allocated(calloc((size_t)w->room + 1, sizeof(*w->addresses)));
 	pthread_mutex_init(&w->lock, NULL);
 	return 0;
@@ -61,7 +61,7 @@ bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a)
 	if (!known && room) {
 		memmove(at + 1, at, (size_t)(&w->addresses[w->n++] - at) * sizeof(*at));
 		*at = (struct standby_address){ .is = *a };
-		at->here = ways_have_local(w, a) && grafts_set_here(w->grafts, a, true);
+		at->here = ways_have_local(w, a) && graft_table_set_address(w->grafts, a, true);
 	}
 	pthread_mutex_unlock(&w->lock);
 	return known || room;
@@ -91,7 +91,7 @@ void standby_ways_forget(struct standby_ways *w)
 		if (used)
 			*to++ = *at;
 		else
-			grafts_set_here(w->grafts, &at->is, false);
+			graft_table_set_address(w->grafts, &at->is, false);
 	}
 	w->n = (unsigned int)(to - w->addresses);
 	pthread_mutex_unlock(&w->lock);
@@ -110,7 +110,7 @@ static bool ways_look_at(struct standby_ways *w, struct standby_address *a, uint
 		w->news = w->news || a->gone_ms;
 		return false;
 	}
-	a->here = grafts_set_here(w->grafts, &a->is, here) && here;
+	a->here = graft_table_set_address(w->grafts, &a->is, here) && here;
 	a->gone_ms = 0;
 	w->moves++;
 	return !here;
@@ -156,7 +156,7 @@ void standby_ways_find(struct standby_ways *w, const struct held *h)
 		struct route r = routes_ask(&w->routes, &l->tuple.remote,
 					    here ? &l->tuple.local : NULL, l->way.mark);
 
-		grafts_set_way(w->grafts, &l->way, r.ifindex, r.mtu);
+		graft_table_set_way(w->grafts, &l->way, r.ifindex, r.mtu);
 	}
 	pthread_mutex_unlock(&w->lock);
 }

@@ -22,7 +22,7 @@ struct standby_address {
 };
 
 struct standby_ways {
-	struct grafts *grafts;
+	struct graft_table *grafts;
 	_Atomic uint32_t moves; /* of addresses */
 	pthread_mutex_t lock;   /* of the rest */
 	struct routes routes;
@@ -34,7 +34,7 @@ struct standby_ways {
 };
 
 /* -errno. */
-int standby_ways_open(struct standby_ways *w, struct grafts *gs);
+int standby_ways_open(struct standby_ways *w, struct graft_table *gs);
 void standby_ways_close(struct standby_ways *w);
 
 /* Tell the packet programs from now on whether A is here.  False: there is no room for A. */

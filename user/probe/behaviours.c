@@ -65,7 +65,7 @@ struct trial {
 	const struct plan *plan;
 	enum probe_carrier by;
 	struct sockmap *kernel;
-	struct grafts *grafts;
+	struct graft_table *grafts;
 	bool small;
 	struct pool pool;
 	int outer[2], inner[2]; /* -1: closed */
@@ -489,7 +489,7 @@ static bool run(struct trial *t)
 	return true;
 }
 
-bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct grafts *gs, bool small,
+bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct graft_table *gs, bool small,
 		     char *ret_detail)
 {
 	struct trial t = {

@@ -64,7 +64,7 @@ static struct results *results_new(unsigned int carriers)
 
 /* --- trying --- */
 
-static _Noreturn void try_each(struct sockmap *k, struct grafts *gs, const struct account *a,
+static _Noreturn void try_each(struct sockmap *k, struct graft_table *gs, const struct account *a,
 			       struct results *results)
 {
 	unsigned int failed = (k ? 0 : PROBE_SOCKMAP) | (gs ? 0 : PROBE_GRAFT); /* carriers */
@@ -92,7 +92,7 @@ static _Noreturn void try_each(struct sockmap *k, struct grafts *gs, const struc
 }
 
 /* Begin to try in a child, as A, what RESULTS asks about.  KERNEL, GRAFTS: what is loaded, or NULL. */
-static pid_t begin(struct sockmap *kernel, struct grafts *grafts, const struct account *a,
+static pid_t begin(struct sockmap *kernel, struct graft_table *grafts, const struct account *a,
 		   struct results *results)
 {
 	char *detail = results->of[LOAD + 1].detail;
@@ -132,14 +132,14 @@ static void end(pid_t pid, struct results *results)
  */
 static int load_programs(struct results *results, const struct sockmap_limits *limits,
 			 const struct graft_limits *graft, struct sockmap **ret_kernel,
-			 struct grafts **ret_grafts)
+			 struct graft_table **ret_grafts)
 {
 	int r = 0, e = 0;
 
 	if (results->carriers & PROBE_SOCKMAP)
 		r = sockmap_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL);
 	if (results->carriers & PROBE_GRAFT)
-		e = grafts_open(graft, ret_grafts, results->of[PACKET_PROGRAMS].detail,
+		e = graft_table_open(graft, ret_grafts, results->of[PACKET_PROGRAMS].detail,
 				PROBE_DETAIL);
 	results->of[LOAD].outcome = r ? FAILS : HOLDS;
 	results->of[PACKET_PROGRAMS].outcome = e ? FAILS : HOLDS;
@@ -219,7 +219,7 @@ static int judge(const struct config *c, const struct results *results, enum pro
 
 int probe_start(const struct config *c, const struct account *account,
 		const struct graft_limits *graft, struct sockmap **ret_kernel,
-		struct grafts **ret_grafts, struct probe_start *ret)
+		struct graft_table **ret_grafts, struct probe_start *ret)
 {
 	struct sockmap_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
 	struct results *results = results_new(carriers_of(c) | (graft ? PROBE_GRAFT : 0));
@@ -237,7 +237,7 @@ int probe_start(const struct config *c, const struct account *account,
 		*ret_kernel = NULL;
 	}
 	if (!ret->of[ENGINE_GRAFT].usable) {
-		grafts_close(*ret_grafts, true);
+		graft_table_close(*ret_grafts, true);
 		*ret_grafts = NULL;
 	}
 	ret->tried = !r && c->probe && results->carriers;
@@ -252,7 +252,7 @@ int probe_start(const struct config *c, const struct account *account,
 	if (ret->fd < 0) /* no child, or one to wait for */
 		return probe_end(c, ret);
 	if (*ret_grafts)
-		grafts_leave_slot(*ret_grafts);
+		graft_table_skip_slot(*ret_grafts);
 	ret->runs = true;
 	return 0;
 }
@@ -352,7 +352,7 @@ int probe_run(int argc, char **argv)
 	struct results *results = results_new(PROBE_ALL);
 	struct utsname uts = { .release = "?" };
 	struct sockmap *kernel = NULL;
-	struct grafts *grafts = NULL;
+	struct graft_table *grafts = NULL;
 	struct account account;
 	bool json = argc > 1 && !strcmp(argv[1], "--json");
 
@@ -365,7 +365,7 @@ int probe_run(int argc, char **argv)
 	uname(&uts);
 	load_programs(results, &limits, &graft_limits, &kernel, &grafts);
 	end(begin(kernel, grafts, &account, results), results);
-	grafts_close(grafts, false);
+	graft_table_close(grafts, false);
 	sockmap_close(kernel);
 	if (json)
 		print_json(uts.release, results);

@@ -67,7 +67,7 @@ struct probe_start {
  */
 int probe_start(const struct config *c, const struct account *account,
 		const struct graft_limits *graft, struct sockmap **ret_kernel,
-		struct grafts **ret_grafts, struct probe_start *ret);
+		struct graft_table **ret_grafts, struct probe_start *ret);
 /* The child has ended: judge what it has found.  As probe_start(); the programs stay loaded. */
 int probe_end(const struct config *c, struct probe_start *p);
 /* Why that one of these cannot be used now; NULL: it can.  By any thread. */

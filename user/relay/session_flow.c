@@ -357,7 +357,7 @@ bool session_flow_follow(struct session *s, unsigned int dir)
 
 	if (f->engine == engine)
 		return true;
-	if (!session_graft_leave(s))
+	if (!session_graft_detach(s))
 		return false;
 	if (f->phase == FLOW_KERNEL)
 		session_sockmap_leave(s, dir, policy_start(engine));

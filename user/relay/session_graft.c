@@ -12,7 +12,7 @@
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));
 
-static struct grafts *grafts_of(const struct session *s)
+static struct graft_table *graft_table_of(const struct session *s)
 {
 	return s->worker->shared->grafts;
 }
@@ -27,7 +27,7 @@ static bool session_graft_flow_is_empty(const struct session *s, unsigned int di
 
 bool session_is_grafted(const struct session *s)
 {
-	return s->graft != NO_GRAFT && graft_carries(grafts_of(s), s->graft);
+	return s->graft != NO_GRAFT && graft_carries(graft_table_of(s), s->graft);
 }
 
 enum carrier session_carrier(const struct session *s, unsigned int dir)
@@ -73,7 +73,7 @@ static bool session_graft_may_be_near(struct session *s, bool far_too)
 
 static void session_graft_try(struct session *s, bool far_too)
 {
-	struct grafts *gs = grafts_of(s);
+	struct graft_table *gs = graft_table_of(s);
 	bool any = s->forward->engine == ENGINE_GRAFT;
 	struct graft_request q = {
 		.id = s->id,
@@ -140,18 +140,18 @@ void session_graft_timer(struct session *s)
 static void session_graft_put(struct session *s)
 {
 	s->worker->grafted[s->graft] = NULL;
-	graft_put(grafts_of(s), s->graft);
+	graft_put(graft_table_of(s), s->graft);
 	s->graft = NO_GRAFT;
 }
 
 bool session_graft_withdraw(struct session *s)
 {
-	if (s->graft == NO_GRAFT || graft_state(grafts_of(s), s->graft) == GRAFT_RETURNED)
+	if (s->graft == NO_GRAFT || graft_state(graft_table_of(s), s->graft) == GRAFT_RETURNED)
 		return true;
-	if (!graft_withdraw(grafts_of(s), s->graft))
+	if (!graft_withdraw(graft_table_of(s), s->graft))
 		return false;
 	s->graft_refusal = GRAFT_CLOSING;
-	if (graft_state(grafts_of(s), s->graft) != GRAFT_RETURNED)
+	if (graft_state(graft_table_of(s), s->graft) != GRAFT_RETURNED)
 		session_graft_put(s);
 	return true;
 }
@@ -161,23 +161,23 @@ void session_graft_hurry(struct session *s)
 	const volatile struct graft_entry *e;
 	uint32_t now = (uint32_t)s->worker->loop.now_ms;
 
-	if (s->graft == NO_GRAFT || graft_state(grafts_of(s), s->graft) != GRAFT_OFFERED)
+	if (s->graft == NO_GRAFT || graft_state(graft_table_of(s), s->graft) != GRAFT_OFFERED)
 		return;
-	e = graft_of(grafts_of(s), s->graft);
+	e = graft_of(graft_table_of(s), s->graft);
 	if (e->far >= GRAFT_LONG) { /* a conversation is quiet by itself */
 		if (s->habit.run >= BULK_RUN && session_graft_withdraw(s))
 			s->graft_refusal = e->far == GRAFT_LONG ? GRAFT_FAR : GRAFT_LOSS;
 		return;
 	}
 	if (!e->hold)
-		graft_hold(grafts_of(s), s->graft);
+		graft_hold(graft_table_of(s), s->graft);
 	else if (now - e->held_ms >= GRAFT_HOLD_MS && session_graft_withdraw(s))
 		s->graft_refusal = GRAFT_IN_HAND;
 }
 
-bool session_graft_leave(struct session *s)
+bool session_graft_detach(struct session *s)
 {
-	struct grafts *gs = grafts_of(s);
+	struct graft_table *gs = graft_table_of(s);
 
 	if (s->graft == NO_GRAFT || forward_grafts(s->forward))
 		return true;
@@ -196,7 +196,7 @@ bool session_graft_end(struct session *s, bool reset)
 	bool grafted = !session_graft_withdraw(s);
 
 	if (grafted && reset)
-		graft_kill(grafts_of(s), s->graft);
+		graft_kill(graft_table_of(s), s->graft);
 	if (s->graft != NO_GRAFT)
 		session_graft_put(s);
 	return grafted;
@@ -204,7 +204,7 @@ bool session_graft_end(struct session *s, bool reset)
 
 const char *session_graft_hindrance(const struct session *s)
 {
-	const struct grafts *gs = grafts_of(s);
+	const struct graft_table *gs = graft_table_of(s);
 
 	if (s->graft != NO_GRAFT && graft_state(gs, s->graft) == GRAFT_OFFERED)
 		return graft_refusal_name((enum graft_refusal)graft_of(gs, s->graft)->why_not);
@@ -217,7 +217,7 @@ const char *session_graft_hindrance(const struct session *s)
 
 uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
 {
-	const volatile struct graft_entry *e = graft_of(grafts_of(s), s->graft);
+	const volatile struct graft_entry *e = graft_of(graft_table_of(s), s->graft);
 	uint64_t client = e->side[CLIENT].data_ns, upstream = e->side[UPSTREAM].data_ns;
 
 	*ret_half = e->side[CLIENT].fin || e->side[UPSTREAM].fin;
@@ -229,7 +229,7 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
 /* The packet programs have seen its end. */
 static void session_graft_finish(struct session *s)
 {
-	const volatile struct graft_entry *e = graft_of(grafts_of(s), s->graft);
+	const volatile struct graft_entry *e = graft_of(graft_table_of(s), s->graft);
 
 	if (e->side[CLIENT].reset)
 		session_reset(s, CAUSE_CLIENT_RESET);
@@ -244,7 +244,7 @@ static void session_graft_finish(struct session *s)
 /* It follows another engine, or something came that the packet programs cannot translate. */
 static void session_graft_come_back(struct session *s)
 {
-	uint32_t why = graft_of(grafts_of(s), s->graft)->why_back;
+	uint32_t why = graft_of(graft_table_of(s), s->graft)->why_back;
 
 	if (why)
 		s->graft_refusal = (uint8_t)why;
@@ -253,29 +253,29 @@ static void session_graft_come_back(struct session *s)
 		s->habit.small_turns = 0;
 		s->flows[CLIENT].reason = s->flows[UPSTREAM].reason = session_graft_bulk(s);
 	}
-	if (graft_forget_doubt(grafts_of(s), s->graft))
+	if (graft_forget_doubt(graft_table_of(s), s->graft))
 		for (unsigned int side = 0; side < 2; side++)
 			tcp_set_keepalive(s->sides[side].fd, s->forward->conf->keepalive_ms, 0);
 }
 
 bool session_graft_is_shared(const struct session *s)
 {
-	return session_is_grafted(s) && graft_of(grafts_of(s), s->graft)->mirrored &&
+	return session_is_grafted(s) && graft_of(graft_table_of(s), s->graft)->mirrored &&
 	       !atomic_load_explicit(&s->worker->shared->standbys, memory_order_relaxed);
 }
 
 bool session_graft_is_away(const struct session *s)
 {
-	struct grafts *gs = grafts_of(s);
+	struct graft_table *gs = graft_table_of(s);
 
 	return session_is_grafted(s) && session_runs(s) &&
 	       __atomic_load_n(&graft_of(gs, s->graft)->mirrored, __ATOMIC_RELAXED) &&
-	       !grafts_have(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local);
+	       !graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local);
 }
 
 bool session_graft_part(struct session *s)
 {
-	if (!graft_leave(grafts_of(s), s->graft))
+	if (!graft_part(graft_table_of(s), s->graft))
 		return false;
 	s->worker->grafted[s->graft] = NULL;
 	s->graft = NO_GRAFT;
@@ -285,7 +285,7 @@ bool session_graft_part(struct session *s)
 /* Ask the sockets of S for their ways, if these may have changed. */
 static void session_graft_follow_ways(struct session *s)
 {
-	struct grafts *gs = grafts_of(s);
+	struct graft_table *gs = graft_table_of(s);
 	enum graft_doubt doubt = graft_doubt(gs, s->graft);
 
 	if (doubt == GRAFT_DOUBT_ASK) /* ASKED sets the keepalive */
@@ -300,8 +300,8 @@ static void session_graft_follow_ways(struct session *s)
 	}
 	if (doubt == GRAFT_DOUBT_LOST) {
 		session_reset(s, CAUSE_NO_ROUTE);
-	} else if (doubt == GRAFT_DOUBT_LEAVE || doubt == GRAFT_DOUBT_REFUSED) {
-		if (doubt == GRAFT_DOUBT_LEAVE)
+	} else if (doubt == GRAFT_DOUBT_UNUSED || doubt == GRAFT_DOUBT_REFUSED) {
+		if (doubt == GRAFT_DOUBT_UNUSED)
 			s->graft_refusal = GRAFT_INTERFACE;
 		graft_return(gs, s->graft, true);
 	}
@@ -309,7 +309,7 @@ static void session_graft_follow_ways(struct session *s)
 
 bool session_graft_look(struct session *s)
 {
-	enum graft_state state = graft_state(grafts_of(s), s->graft);
+	enum graft_state state = graft_state(graft_table_of(s), s->graft);
 
 	if (state == GRAFT_DONE)
 		session_graft_finish(s);
@@ -329,8 +329,8 @@ bool session_graft_leave_behind(struct session *s)
 	session_graft_try(s, true); /* slower is better than ended */
 	if (s->graft == NO_GRAFT)
 		return false;
-	graft_hold(grafts_of(s), s->graft);
-	if (graft_state(grafts_of(s), s->graft) != GRAFT_ACTIVE)
+	graft_hold(graft_table_of(s), s->graft);
+	if (graft_state(graft_table_of(s), s->graft) != GRAFT_ACTIVE)
 		return false;
 	s->worker->grafted[s->graft] = NULL;
 	s->graft = NO_GRAFT;
@@ -342,7 +342,7 @@ void session_graft_take_sockets(struct session *s)
 	const struct forward_conf *fc = s->forward->conf;
 	int fds[2];
 
-	graft_take_sockets(grafts_of(s), s->graft, fds);
+	graft_take_sockets(graft_table_of(s), s->graft, fds);
 	for (unsigned int side = 0; side < 2; side++) {
 		s->sides[side].fd = fds[side];
 		tcp_set_session_options(fds[side], fc->nodelay, fc->keepalive_ms);
@@ -352,7 +352,7 @@ void session_graft_take_sockets(struct session *s)
 void session_graft_adopt(struct session *s, uint32_t slot)
 {
 	struct worker *w = s->worker;
-	struct grafts *gs = grafts_of(s);
+	struct graft_table *gs = graft_table_of(s);
 	volatile struct graft_entry *e = graft_of(gs, slot);
 	struct addr upstream = graft_tuple_address(&e->side[UPSTREAM].tuple, false);
 

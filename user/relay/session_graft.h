@@ -31,7 +31,7 @@ void session_graft_hurry(struct session *s);
  * Unless its engine grafts, take back the offer of S, or let S go back to its sockets.  False: the
  * latter, which takes until S is quiet.
  */
-bool session_graft_leave(struct session *s);
+bool session_graft_detach(struct session *s);
 
 /* An end is closing before S was grafted.  False: it is grafted, so that was no end of a stream. */
 bool session_graft_withdraw(struct session *s);

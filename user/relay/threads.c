@@ -97,7 +97,7 @@ static int worker_add_ring(struct worker *w, const struct bpf_rings *rings, ring
 static int worker_open(struct worker *w, struct shared *shared, unsigned int index)
 {
 	struct sockmap *k = shared->kernel;
-	struct grafts *gs = shared->grafts;
+	struct graft_table *gs = shared->grafts;
 	int r;
 
 	w->shared = shared;
@@ -200,7 +200,7 @@ static void worker_on_grace_over(struct timer *timer)
 /* What can be grafted goes on without the daemon; some sessions need a moment for that. */
 static void worker_on_leave(struct timer *timer)
 {
-	struct worker *w = container_of(timer, struct worker, leave);
+	struct worker *w = container_of(timer, struct worker, leave_behind);
 
 	worker_leave_behind(w);
 	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
@@ -212,8 +212,8 @@ static void worker_stop(struct worker *w, const void *arg)
 	while (!LIST_EMPTY(&w->listeners))
 		listener_end(LIST_FIRST(&w->listeners));
 	w->stopping = true;
-	w->leave.fire = worker_on_leave;
-	timer_set(&w->loop, &w->leave, w->loop.now_ms);
+	w->leave_behind.fire = worker_on_leave;
+	timer_set(&w->loop, &w->leave_behind, w->loop.now_ms);
 	w->grace.fire = worker_on_grace_over;
 	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
 }

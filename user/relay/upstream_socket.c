@@ -105,16 +105,16 @@ void upstream_ports(unsigned int ret[2])
 
 #define TRIES 256
 
-static const struct grafts *_Atomic grafts; /* NULL: no other relay's session can be here */
+static const struct graft_table *_Atomic grafts; /* NULL: no other relay's session can be here */
 
-void upstream_avoid(const struct grafts *gs)
+void upstream_avoid(const struct graft_table *gs)
 {
 	atomic_store(&grafts, gs);
 }
 
 static bool is_held(const struct addr *to, const struct addr *own)
 {
-	const struct grafts *gs = atomic_load(&grafts);
+	const struct graft_table *gs = atomic_load(&grafts);
 	struct graft_tuple t;
 
 	if (!gs)

@@ -7,7 +7,7 @@
 #include "datapath/stats.h"
 #include "relay/forward.h"
 
-struct grafts;
+struct graft_table;
 
 /* Sockets that connect to servers, for sessions and for checks.  By any thread. */
 
@@ -24,7 +24,7 @@ void upstream_learn_ports(void);
 /* The first and the last of them. */
 void upstream_ports(unsigned int ret[2]);
 /* Sessions of other relays may be in GS from now on: they keep their tuples. */
-void upstream_avoid(const struct grafts *gs);
+void upstream_avoid(const struct graft_table *gs);
 
 /*
  * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:

@@ -26,7 +26,7 @@ enum trial {
 struct shared {
 	const struct config *config;
 	struct sockmap *kernel;          /* NULL: sockmap carries no flow */
-	struct grafts *grafts;           /* NULL: no session is grafted */
+	struct graft_table *grafts;           /* NULL: no session is grafted */
 	_Atomic unsigned int live;       /* sessions of all workers; admission.c counts them, */
 	struct clients clients;          /* and those who have some */
 	struct session_log *session_log; /* NULL: none */
@@ -89,7 +89,7 @@ struct worker {
 	bool started;  /* of the thread that starts and stops it */
 	bool stopping; /* ends with its last session; the others have until then: */
 	struct timer grace;
-	struct timer leave; /* leaves sessions to the next daemon */
+	struct timer leave_behind; /* leaves sessions to the next daemon */
 };
 
 /* How often a worker looks at the program's counters, while sessions are in the kernel. */

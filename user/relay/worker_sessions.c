@@ -11,12 +11,12 @@
 void worker_open_sessions(struct worker *w)
 {
 	struct sockmap *k = w->shared->kernel;
-	struct grafts *gs = w->shared->grafts;
+	struct graft_table *gs = w->shared->grafts;
 
 	if (k)
 		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
 	if (gs)
-		w->grafted = allocated(calloc(grafts_total(gs), sizeof(struct session *)));
+		w->grafted = allocated(calloc(graft_table_total(gs), sizeof(struct session *)));
 	udp_worker_open(w);
 }
 
@@ -94,7 +94,7 @@ unsigned int worker_follow_engines(struct worker *w)
 
 void worker_leave_behind(struct worker *w)
 {
-	if (w->shared->grafts && grafts_survive(w->shared->grafts))
+	if (w->shared->grafts && graft_table_survive(w->shared->grafts))
 		session_leave_behind(w);
 	udp_sessions_leave_behind(w);
 }

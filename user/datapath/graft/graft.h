@@ -14,7 +14,7 @@
  * the daemon sees none of its packets any more.  include/graft_contract.h has the states.
  * Mechanism only: session_graft.c decides.
  */
-struct grafts;
+struct graft_table;
 struct clsact;
 
 struct graft_limits {
@@ -31,49 +31,49 @@ struct graft_limits {
  * Load the programs and attach them to all interfaces that are up and have an address.  Needs root.
  * -errno: ERR says why no session can be grafted.
  */
-int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen);
+int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err, size_t errlen);
 /*
  * The same for interfaces that have come since, which needs CAP_NET_ADMIN (graft_attach.h), or TCX;
  * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted
  * from then on.  By one thread.  Returns at how many interfaces any of that has changed; -errno:
  * the programs are at none.
  */
-int grafts_follow_interfaces(struct grafts *gs);
+int graft_table_follow_interfaces(struct graft_table *gs);
 /*
  * Somebody has detached programs, or a frozen socket gets packets by an interface without any: it is
  * time to follow.  By the same thread, twice a second or so.
  */
-bool grafts_miss_programs(struct grafts *gs);
+bool graft_table_miss_programs(struct graft_table *gs);
 /* Detach and unpin, which needs the same; with KEEP, not while one is grafted.  NULL is fine. */
-void grafts_close(struct grafts *gs, bool keep);
+void graft_table_close(struct graft_table *gs, bool keep);
 /* A child that was forked just now uses the next slot: it is not for this process. */
-void grafts_leave_slot(struct grafts *gs);
+void graft_table_skip_slot(struct graft_table *gs);
 /* What needs somebody to ask, once root is given up (graft_attach.h); NULL: there is TCX. */
-struct clsact *grafts_clsact(struct grafts *gs);
+struct clsact *graft_table_clsact(struct graft_table *gs);
 
 /* True if sessions that are grafted go on after the daemon has ended. */
-bool grafts_survive(const struct grafts *gs);
+bool graft_table_survive(const struct graft_table *gs);
 /* Sessions whose packets are translated; of UDP, too. */
-unsigned int grafts_live(const struct grafts *gs);
+unsigned int graft_table_live(const struct graft_table *gs);
 
 /*
  * Set *AT to the next slot, from *AT on, of which graft_carries() is true.  At the start these are
  * the sessions that a daemon before this one has left: each has to be given to a worker, or back
  * (graft_put()).  False: there is none.
  */
-bool graft_next(const struct grafts *gs, uint32_t *at);
+bool graft_next(const struct graft_table *gs, uint32_t *at);
 /* The slots that are not free (bits.h), and behind them those of UDP. */
-const uint64_t *grafts_used(const struct grafts *gs);
+const uint64_t *graft_table_used(const struct graft_table *gs);
 /*
  * Make the sockets of these sessions anew, as UID's, as far as there are descriptors.  Needs root.
  * By graft_take_sockets() they become the caller's, by side; -1: there is none.
  */
-void grafts_revive(struct grafts *gs, uid_t uid);
-void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2]);
+void graft_table_revive(struct graft_table *gs, uid_t uid);
+void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2]);
 /* Close those of SLOT with RST, if nobody took them.  False: there are none. */
-bool graft_close_sockets(struct grafts *gs, uint32_t slot);
+bool graft_close_sockets(struct graft_table *gs, uint32_t slot);
 /* Close with RST those that nobody took: their sessions were not adopted, or went back to them. */
-void grafts_close_sockets(struct grafts *gs);
+void graft_table_close_sockets(struct graft_table *gs);
 
 /*
  * Translated packets go the way of the session's sockets, as it was seen last.  When it may have
@@ -81,15 +81,15 @@ void grafts_close_sockets(struct grafts *gs);
  */
 enum graft_change { GRAFT_CHANGE_NONE, GRAFT_CHANGE_ROUTES, GRAFT_CHANGE_POLICIES };
 /* What has changed in this network namespace since the last call.  By one thread. */
-enum graft_change grafts_look(struct grafts *gs);
+enum graft_change graft_table_find_changes(struct graft_table *gs);
 /* All ways may have changed.  The old ones are used until sockets answer; not after POLICIES. */
-void grafts_doubt_ways(struct grafts *gs, enum graft_change change);
+void graft_table_doubt_ways(struct graft_table *gs, enum graft_change change);
 
 enum graft_doubt {
 	GRAFT_DOUBT_NONE,
 	GRAFT_DOUBT_ASK,     /* the caller has to ask both sockets, now */
 	GRAFT_DOUBT_ASKED,   /* they may be as they were before */
-	GRAFT_DOUBT_LEAVE,   /* nothing is to be grafted on their interface any more; as ASKED */
+	GRAFT_DOUBT_UNUSED,   /* nothing is to be grafted on their interface any more; as ASKED */
 	GRAFT_DOUBT_REFUSED, /* a route or a rule forbids their packets; as ASKED */
 	GRAFT_DOUBT_LOST,    /* a socket has a way that cannot be followed: reset the session */
 };
@@ -97,13 +97,13 @@ enum graft_doubt {
  * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  For a second
  * after ASK nothing is: so long TCP may wait until it probes.
  */
-enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot);
+enum graft_doubt graft_doubt(struct graft_table *gs, uint32_t slot);
 /* graft_doubt() had something to be done since the last call: it wants to be called again. */
-bool grafts_are_doubtful(struct grafts *gs);
+bool graft_table_are_doubtful(struct graft_table *gs);
 /* The session is back at its sockets.  True: these were asked, and are to be as before. */
-bool graft_forget_doubt(struct grafts *gs, uint32_t slot);
+bool graft_forget_doubt(struct graft_table *gs, uint32_t slot);
 /* So often were they asked without an answer. */
-unsigned int graft_asked(const struct grafts *gs, uint32_t slot);
+unsigned int graft_asked(const struct graft_table *gs, uint32_t slot);
 
 void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
 		     const struct sockaddr *local);
@@ -112,13 +112,13 @@ void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
  * all else of Q but the operation.  GRAFT_NO_SLOT if there is none.  The session goes on at its
  * sockets until a packet makes it ACTIVE.
  */
-enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q);
+enum graft_refusal graft_try(struct graft_table *gs, struct graft_request *q);
 /* The same with the session of SLOT, which is RETURNED; Q says whether it may be far. */
-enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, struct graft_request *q);
+enum graft_refusal graft_try_again(struct graft_table *gs, uint32_t slot, struct graft_request *q);
 /* Change the handshake of FD, which is not connected yet, or of those that it accepts.  -errno. */
-int graft_shape(struct grafts *gs, int fd, const struct graft_shape *shape);
+int graft_shape(struct graft_table *gs, int fd, const struct graft_shape *shape);
 /* The shape of FD, with the answer of the remote end; zeroes if there is none. */
-void graft_shape_of(struct grafts *gs, int fd, struct graft_shape *ret);
+void graft_shape_of(struct graft_table *gs, int fd, struct graft_shape *ret);
 /* Short for NAME, where the kernel has room for a number: another daemon finds it again. */
 uint32_t graft_tag(const char *name);
 
@@ -126,34 +126,34 @@ uint32_t graft_tag(const char *name);
 const char *graft_refusal_name(enum graft_refusal r);
 
 /* The state as it is now; LOCKED counts as OFFERED, LOCKED_2 as RETURNING. */
-enum graft_state graft_state(const struct grafts *gs, uint32_t slot);
+enum graft_state graft_state(const struct graft_table *gs, uint32_t slot);
 /* Packets of the session are translated, or were until its end: its sockets see none. */
-bool graft_carries(const struct grafts *gs, uint32_t slot);
+bool graft_carries(const struct graft_table *gs, uint32_t slot);
 /* Of which the caller may write `counted`, the bytes that it has counted. */
-volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot);
+volatile struct graft_entry *graft_of(const struct graft_table *gs, uint32_t slot);
 
 /* OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already. */
-bool graft_withdraw(struct grafts *gs, uint32_t slot);
+bool graft_withdraw(struct graft_table *gs, uint32_t slot);
 /* OFFERED: let the senders of a stream that is never quiet run dry, for GRAFT_HOLD_MS from now. */
-void graft_hold(struct grafts *gs, uint32_t slot);
+void graft_hold(struct graft_table *gs, uint32_t slot);
 /* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
-bool graft_return(struct grafts *gs, uint32_t slot, bool back);
+bool graft_return(struct graft_table *gs, uint32_t slot, bool back);
 /*
  * ACTIVE, RETURNING or DONE: the caller closes the sockets with RST (SO_LINGER), which resets the
  * ends.  The stack answers what comes late.
  */
-void graft_kill(struct grafts *gs, uint32_t slot);
+void graft_kill(struct graft_table *gs, uint32_t slot);
 
 /* Bytes that the end of side DIR has sent while grafted; the other may not have got all. */
-uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir);
+uint64_t graft_bytes(const struct graft_table *gs, uint32_t slot, unsigned int dir);
 
 /*
  * Give the slot back.  The sockets are closed, or will be, with RST (SO_LINGER) unless the session
  * is RETURNED.  Late packets are translated until another session needs the slot.
  */
-void graft_put(struct grafts *gs, uint32_t slot);
+void graft_put(struct graft_table *gs, uint32_t slot);
 
-unsigned int grafts_total(const struct grafts *gs);
+unsigned int graft_table_total(const struct graft_table *gs);
 
 /*
  * Sessions that are at one of several relays at a time (daemon/standby.c).  The relay is where the
@@ -164,46 +164,46 @@ unsigned int grafts_total(const struct grafts *gs);
  * ADDRESS is here, or not any more: what comes for STANDBY sessions of it is translated, or not.  False:
  * there is no memory for that.
  */
-bool grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here);
+bool graft_table_set_address(struct graft_table *gs, const struct graft_addr *address, bool here);
 /*
  * GRAFT_PORT_* by port, as in packets: of connections with that port the stack's "I do not know that
  * connection" does not leave.  The caller's to write.
  */
-uint8_t *grafts_unsynced(const struct grafts *gs);
+uint8_t *graft_table_unsynced_ports(const struct graft_table *gs);
 /*
  * What leaves there leaves by IFINDEX, wherever the kernel's route leads; 0: nothing does.  The socket
  * is asked, once there is one.
  */
-void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu);
+void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu);
 /*
  * Enter E, of which all is set that is not of one machine, as STANDBY of no import, in place
  * of what is entered so.  -EEXIST: it is a session's here; -EADDRINUSE: another session, or a socket,
  * has one of its tuples; -ENOSPC.
  */
-int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot);
+int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot);
 /* The slot of what is STANDBY, or at work, with that tuple; or NO_SLOT. */
 #define NO_SLOT UINT32_MAX
-uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple);
+uint32_t graft_find(const struct graft_table *gs, const struct graft_tuple *tuple);
 /* Take out what is STANDBY in SLOT.  False: nothing is. */
-bool graft_drop(struct grafts *gs, uint32_t slot);
+bool graft_drop(struct graft_table *gs, uint32_t slot);
 /* STANDBY: ACTIVE, as if a packet had come. */
-void graft_wake(struct grafts *gs, uint32_t slot);
+void graft_wake(struct graft_table *gs, uint32_t slot);
 /* It came from another relay, or was left, and no worker has it. */
-bool graft_is_orphan(const struct grafts *gs, uint32_t slot);
+bool graft_is_orphan(const struct graft_table *gs, uint32_t slot);
 /* Sockets for a session that is about to be adopted; they become GS's. */
-void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2]);
+void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2]);
 /* They were given, or could not be made (-1), and were not taken. */
-bool graft_has_sockets(const struct grafts *gs, uint32_t slot);
+bool graft_has_sockets(const struct graft_table *gs, uint32_t slot);
 /* A worker has it, without sockets. */
-bool graft_is_bare(const struct grafts *gs, uint32_t slot);
-/* Is ADDRESS, of which grafts_set_here() was told, here? */
-bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *address);
+bool graft_is_bare(const struct graft_table *gs, uint32_t slot);
+/* Is ADDRESS, of which graft_table_set_address() was told, here? */
+bool graft_table_has_address(const struct graft_table *gs, const volatile struct graft_addr *address);
 /* It is not: the session becomes STANDBY, and nobody's.  False: it has ended. */
-bool graft_leave(struct grafts *gs, uint32_t slot);
+bool graft_part(struct graft_table *gs, uint32_t slot);
 
 /* Flows of UDP, as many as there are slots.  Of NULL it is NULL. */
-struct udp_grafts;
-struct udp_grafts *grafts_udp(const struct grafts *gs);
+struct udp_table;
+struct udp_table *graft_table_udp(const struct graft_table *gs);
 
 /* Of struct graft_event. */
-const struct bpf_rings *graft_rings(const struct grafts *gs);
+const struct bpf_rings *graft_rings(const struct graft_table *gs);

@@ -23,7 +23,7 @@
 _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
 
 /* The maps that a daemon before has left keep their size. */
-static unsigned int open_slots(const struct grafts *gs, unsigned int wanted)
+static unsigned int open_slots(const struct graft_table *gs, unsigned int wanted)
 {
 	struct bpf_map_info info = { .max_entries = wanted };
 	uint32_t len = sizeof(info);
@@ -40,7 +40,7 @@ static unsigned int open_slots(const struct grafts *gs, unsigned int wanted)
 	return info.max_entries;
 }
 
-static int open_load(struct grafts *gs, unsigned int slots)
+static int open_load(struct graft_table *gs, unsigned int slots)
 {
 	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
 	uint32_t buckets;
@@ -52,7 +52,7 @@ static int open_load(struct grafts *gs, unsigned int slots)
 		r = r ?: bpf_map__set_max_entries(gs->skel->maps.handshakes, gs->n_slots * 2);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.addresses, gs->n_slots);
-	buckets = udp_grafts_buckets(gs->n_slots);
+	buckets = udp_table_buckets(gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_buckets, buckets);
 	gs->skel->rodata->udp_n_buckets = buckets - 1;
@@ -64,14 +64,14 @@ static int open_load(struct grafts *gs, unsigned int slots)
 	if (!gs->all)
 		return -errno;
 	gs->used = allocated(calloc(BITS_WORDS(2 * gs->n_slots), sizeof(*gs->used)));
-	return udp_grafts_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_buckets,
+	return udp_table_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_buckets,
 			       &gs->skel->bss->graft_ways, gs->used, &gs->udp);
 }
 
 #define NAMED (1U << 31) /* of a handle that is no pid */
 
 /* Say where the packet programs are to be attached, and do so. */
-static int open_attach(struct grafts *gs, bool on_loopback)
+static int open_attach(struct graft_table *gs, bool on_loopback)
 {
 	const struct graft_bpf *skel = gs->skel;
 	const char *folder = gs->pins.folder;
@@ -102,9 +102,9 @@ static int open_attach(struct grafts *gs, bool on_loopback)
 	return r < 0 ? r : 0;
 }
 
-int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *err, size_t errlen)
+int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err, size_t errlen)
 {
-	struct grafts *gs = allocated(calloc(1, sizeof(*gs)));
+	struct graft_table *gs = allocated(calloc(1, sizeof(*gs)));
 	const char *what = "cannot load the packet programs";
 	int pins, r;
 
@@ -125,7 +125,7 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	}
 	if (r) {
 		snprintf(err, errlen, "%s: %s" BPF_NEEDS, what, bpf_error(r));
-		grafts_close(gs, true);
+		graft_table_close(gs, true);
 		return r;
 	}
 	if (pins) /* where nothing can be grafted that is no news */
@@ -139,39 +139,39 @@ int grafts_open(const struct graft_limits *limits, struct grafts **ret, char *er
 	return 0;
 }
 
-int grafts_follow_interfaces(struct grafts *gs)
+int graft_table_follow_interfaces(struct graft_table *gs)
 {
 	return graft_attach_follow(&gs->attached);
 }
 
-struct clsact *grafts_clsact(struct grafts *gs)
+struct clsact *graft_table_clsact(struct graft_table *gs)
 {
 	return gs->attached.is_clsact ? &gs->attached.clsact : NULL;
 }
 
-bool grafts_survive(const struct grafts *gs)
+bool graft_table_survive(const struct graft_table *gs)
 {
 	return gs->pins.folder;
 }
 
-unsigned int grafts_live(const struct grafts *gs)
+unsigned int graft_table_live(const struct graft_table *gs)
 {
-	unsigned int n = udp_grafts_live(gs->udp);
+	unsigned int n = udp_table_live(gs->udp);
 
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++)
 		n += graft_state(gs, slot) != GRAFT_DONE;
 	return n;
 }
 
-void grafts_close(struct grafts *gs, bool keep)
+void graft_table_close(struct graft_table *gs, bool keep)
 {
 	if (!gs)
 		return;
 	/* what could not be opened is not ours to remove */
-	keep = !gs->all || (keep && gs->pins.folder && grafts_live(gs));
+	keep = !gs->all || (keep && gs->pins.folder && graft_table_live(gs));
 	graft_attach_close(&gs->attached, keep);
 	graft_pins_close(&gs->pins, !keep);
-	udp_grafts_close(gs->udp);
+	udp_table_close(gs->udp);
 	bpf_rings_close(&gs->rings);
 	if (gs->skel)
 		bpf_values_unmap(gs->all, gs->skel->maps.grafts);

@@ -56,7 +56,7 @@ uint32_t graft_tag(const char *name)
 	return hash;
 }
 
-static int request_run(struct grafts *gs, const struct graft_request *q)
+static int request_run(struct graft_table *gs, const struct graft_request *q)
 {
 	/* a frame, of which the offer program reads the part behind the header */
 	struct {
@@ -70,7 +70,7 @@ static int request_run(struct grafts *gs, const struct graft_request *q)
 	return r ? GRAFT_BAD_REQUEST : (int)opts.retval;
 }
 
-int graft_request_run(struct grafts *gs, enum graft_op op, uint32_t slot)
+int graft_request_run(struct graft_table *gs, enum graft_op op, uint32_t slot)
 {
 	const struct graft_request q = { .op = op, .slot = slot };
 
@@ -98,7 +98,7 @@ void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
 	request_set_addr(&t->local, &t->local_port, local);
 }
 
-enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
+enum graft_refusal graft_try(struct graft_table *gs, struct graft_request *q)
 {
 	int r;
 
@@ -112,14 +112,14 @@ enum graft_refusal graft_try(struct grafts *gs, struct graft_request *q)
 	return (enum graft_refusal)r;
 }
 
-enum graft_refusal graft_try_again(struct grafts *gs, uint32_t slot, struct graft_request *q)
+enum graft_refusal graft_try_again(struct graft_table *gs, uint32_t slot, struct graft_request *q)
 {
 	q->op = GRAFT_OFFER_AGAIN;
 	q->slot = slot;
 	return (enum graft_refusal)request_run(gs, q);
 }
 
-void graft_kill(struct grafts *gs, uint32_t slot)
+void graft_kill(struct graft_table *gs, uint32_t slot)
 {
 	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_DONE) &&
 	    !graft_change_state(gs, slot, GRAFT_RETURNING, GRAFT_DONE) &&
@@ -129,12 +129,12 @@ void graft_kill(struct grafts *gs, uint32_t slot)
 	graft_request_run(gs, GRAFT_KILL, slot);
 }
 
-int graft_shape(struct grafts *gs, int fd, const struct graft_shape *shape)
+int graft_shape(struct graft_table *gs, int fd, const struct graft_shape *shape)
 {
 	return bpf_map_update_elem(bpf_map__fd(gs->skel->maps.shapes), &fd, shape, BPF_ANY);
 }
 
-void graft_shape_of(struct grafts *gs, int fd, struct graft_shape *ret)
+void graft_shape_of(struct graft_table *gs, int fd, struct graft_shape *ret)
 {
 	if (bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.shapes), &fd, ret))
 		*ret = (struct graft_shape){ 0 };

@@ -17,7 +17,7 @@
 
 /* --- the queue of free slots --- */
 
-uint32_t graft_slot_take(struct grafts *gs)
+uint32_t graft_slot_take(struct graft_table *gs)
 {
 	uint32_t slot = NO_SLOT;
 
@@ -35,7 +35,7 @@ uint32_t graft_slot_take(struct grafts *gs)
 	return slot;
 }
 
-void graft_slot_put(struct grafts *gs, uint32_t slot)
+void graft_slot_put(struct graft_table *gs, uint32_t slot)
 {
 	pthread_mutex_lock(&gs->lock);
 	bit_set(gs->used, slot, false);
@@ -45,7 +45,7 @@ void graft_slot_put(struct grafts *gs, uint32_t slot)
 	pthread_mutex_unlock(&gs->lock);
 }
 
-void grafts_leave_slot(struct grafts *gs)
+void graft_table_skip_slot(struct graft_table *gs)
 {
 	if (!gs->n_free)
 		return;
@@ -53,7 +53,7 @@ void grafts_leave_slot(struct grafts *gs)
 	gs->n_free--;
 }
 
-void graft_slots_fill(struct grafts *gs)
+void graft_slots_fill(struct graft_table *gs)
 {
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
@@ -73,12 +73,12 @@ void graft_slots_fill(struct grafts *gs)
 
 /* --- states --- */
 
-static uint32_t slot_raw_state(const struct grafts *gs, uint32_t slot)
+static uint32_t slot_raw_state(const struct graft_table *gs, uint32_t slot)
 {
 	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
 }
 
-enum graft_state graft_state(const struct grafts *gs, uint32_t slot)
+enum graft_state graft_state(const struct graft_table *gs, uint32_t slot)
 {
 	uint32_t state = slot_raw_state(gs, slot) & GRAFT_STATE_MASK;
 
@@ -87,19 +87,19 @@ enum graft_state graft_state(const struct grafts *gs, uint32_t slot)
 	return state == GRAFT_LOCKED_2 ? GRAFT_RETURNING : (enum graft_state)state;
 }
 
-bool graft_carries(const struct grafts *gs, uint32_t slot)
+bool graft_carries(const struct graft_table *gs, uint32_t slot)
 {
 	enum graft_state state = graft_state(gs, slot);
 
 	return state == GRAFT_ACTIVE || state == GRAFT_RETURNING || state == GRAFT_DONE;
 }
 
-volatile struct graft_entry *graft_of(const struct grafts *gs, uint32_t slot)
+volatile struct graft_entry *graft_of(const struct graft_table *gs, uint32_t slot)
 {
 	return &gs->all[slot];
 }
 
-bool graft_change_state(struct grafts *gs, uint32_t slot, enum graft_state from,
+bool graft_change_state(struct graft_table *gs, uint32_t slot, enum graft_state from,
 			enum graft_state to)
 {
 	while (graft_state(gs, slot) == from) {
@@ -112,25 +112,25 @@ bool graft_change_state(struct grafts *gs, uint32_t slot, enum graft_state from,
 	return false;
 }
 
-bool graft_withdraw(struct grafts *gs, uint32_t slot)
+bool graft_withdraw(struct graft_table *gs, uint32_t slot)
 {
 	return graft_change_state(gs, slot, GRAFT_OFFERED,
 				  gs->all[slot].shifted ? GRAFT_RETURNED : GRAFT_FREE);
 }
 
-void graft_hold(struct grafts *gs, uint32_t slot)
+void graft_hold(struct graft_table *gs, uint32_t slot)
 {
 	gs->all[slot].held_ms = (uint32_t)clock_ms();
 	__atomic_store_n(&gs->all[slot].hold, 1, __ATOMIC_RELEASE);
 }
 
-bool graft_return(struct grafts *gs, uint32_t slot, bool back)
+bool graft_return(struct graft_table *gs, uint32_t slot, bool back)
 {
 	return back ? graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_RETURNING) :
 		      graft_change_state(gs, slot, GRAFT_RETURNING, GRAFT_ACTIVE);
 }
 
-void graft_put(struct grafts *gs, uint32_t slot)
+void graft_put(struct graft_table *gs, uint32_t slot)
 {
 	graft_change_state(gs, slot, GRAFT_DONE, GRAFT_CLOSED);
 	gs->all[slot].over = 1;
@@ -138,7 +138,7 @@ void graft_put(struct grafts *gs, uint32_t slot)
 	graft_slot_put(gs, slot);
 }
 
-bool graft_next(const struct grafts *gs, uint32_t *at)
+bool graft_next(const struct graft_table *gs, uint32_t *at)
 {
 	while (*at < gs->n_slots && !graft_carries(gs, *at))
 		++*at;
@@ -147,7 +147,7 @@ bool graft_next(const struct grafts *gs, uint32_t *at)
 
 /* --- counts --- */
 
-uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
+uint64_t graft_bytes(const struct graft_table *gs, uint32_t slot, unsigned int dir)
 {
 	const volatile struct graft_side *from = &gs->all[slot].side[dir];
 	uint32_t state;
@@ -161,22 +161,22 @@ uint64_t graft_bytes(const struct grafts *gs, uint32_t slot, unsigned int dir)
 	return n;
 }
 
-const uint64_t *grafts_used(const struct grafts *gs)
+const uint64_t *graft_table_used(const struct graft_table *gs)
 {
 	return gs->used;
 }
 
-unsigned int grafts_total(const struct grafts *gs)
+unsigned int graft_table_total(const struct graft_table *gs)
 {
 	return gs->n_slots;
 }
 
-struct udp_grafts *grafts_udp(const struct grafts *gs)
+struct udp_table *graft_table_udp(const struct graft_table *gs)
 {
 	return gs ? gs->udp : NULL;
 }
 
-const struct bpf_rings *graft_rings(const struct grafts *gs)
+const struct bpf_rings *graft_rings(const struct graft_table *gs)
 {
 	return &gs->rings;
 }

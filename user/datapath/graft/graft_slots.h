@@ -24,10 +24,10 @@ struct slot {
 	bool bare;         /* its session has none */
 };
 
-struct grafts {
+struct graft_table {
 	struct graft_bpf *skel;
 	struct graft_entry *all; /* by slot, mapped */
-	struct udp_grafts *udp;
+	struct udp_table *udp;
 	struct graft_pins pins;
 	struct graft_attachments attached;
 	uint32_t routes, policies; /* as seen last */
@@ -43,22 +43,22 @@ struct grafts {
 };
 
 /* graft_slots.c.  Take the slot that was given back first, if it can be used again; or NO_SLOT. */
-uint32_t graft_slot_take(struct grafts *gs);
+uint32_t graft_slot_take(struct graft_table *gs);
 /* The lock is not held. */
-void graft_slot_put(struct grafts *gs, uint32_t slot);
+void graft_slot_put(struct graft_table *gs, uint32_t slot);
 /*
  * All slots but those of sessions that were left.  What a daemon had only offered has lost its
  * sockets; what was to go back to its sockets has none to go back to.
  */
-void graft_slots_fill(struct grafts *gs);
+void graft_slots_fill(struct graft_table *gs);
 /* From FROM to TO, waiting for a packet that holds a lock: it does so for less than a microsecond. */
-bool graft_change_state(struct grafts *gs, uint32_t slot, enum graft_state from,
+bool graft_change_state(struct graft_table *gs, uint32_t slot, enum graft_state from,
 			enum graft_state to);
 
 /* graft_request.c.  An answer of the offer program: enum graft_refusal. */
-int graft_request_run(struct grafts *gs, enum graft_op op, uint32_t slot);
+int graft_request_run(struct graft_table *gs, enum graft_op op, uint32_t slot);
 
 /* graft_ways.c.  Another daemon has counted the ways of sessions that were left. */
-void graft_ways_begin(struct grafts *gs);
+void graft_ways_begin(struct graft_table *gs);
 /* No way that is older is used. */
-uint32_t graft_ways_least(const struct grafts *gs);
+uint32_t graft_ways_least(const struct graft_table *gs);

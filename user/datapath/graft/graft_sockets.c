@@ -15,7 +15,7 @@
 
 SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, close));
 
-void grafts_revive(struct grafts *gs, uid_t uid)
+void graft_table_revive(struct graft_table *gs, uid_t uid)
 {
 	unsigned int without = 0;
 	int why = 0;
@@ -42,18 +42,18 @@ void grafts_revive(struct grafts *gs, uid_t uid)
 			    without, strerror(-why));
 }
 
-void graft_give_sockets(struct grafts *gs, uint32_t slot, const int fds[2])
+void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2])
 {
 	memcpy(gs->slots[slot].sockets, fds, sizeof(gs->slots[slot].sockets));
 	gs->slots[slot].given = true;
 }
 
-bool graft_has_sockets(const struct grafts *gs, uint32_t slot)
+bool graft_has_sockets(const struct graft_table *gs, uint32_t slot)
 {
 	return gs->slots[slot].given;
 }
 
-void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
+void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2])
 {
 	int *fds = gs->slots[slot].sockets;
 
@@ -65,7 +65,7 @@ void graft_take_sockets(struct grafts *gs, uint32_t slot, int ret[2])
 	__atomic_store_n(&gs->slots[slot].bare, ret[0] < 0, __ATOMIC_RELEASE);
 }
 
-bool graft_close_sockets(struct grafts *gs, uint32_t slot)
+bool graft_close_sockets(struct graft_table *gs, uint32_t slot)
 {
 	int *fds = gs->slots[slot].sockets;
 	bool some = fds[0] >= 0;
@@ -79,7 +79,7 @@ bool graft_close_sockets(struct grafts *gs, uint32_t slot)
 	return some;
 }
 
-void grafts_close_sockets(struct grafts *gs)
+void graft_table_close_sockets(struct graft_table *gs)
 {
 	for (uint32_t slot = 0; slot < gs->n_slots; slot++) {
 		if (graft_close_sockets(gs, slot) && graft_state(gs, slot) == GRAFT_RETURNED)

@@ -2,7 +2,7 @@
 /*
  * Sessions that are at one of several relays at a time.  The threads of imports and the thread that
  * reloads enter and take out, and say which addresses are here, under the lock of daemon/standby.c.
- * A worker gives away its own sessions (graft_leave()).  Any thread finds tuples.
+ * A worker gives away its own sessions (graft_part()).  Any thread finds tuples.
  */
 #include "datapath/graft/graft_slots.h"
 
@@ -14,7 +14,7 @@
 #include "base/bits.h"
 #include "base/clock.h"
 
-bool grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool here)
+bool graft_table_set_address(struct graft_table *gs, const struct graft_addr *address, bool here)
 {
 	int addresses = bpf_map__fd(gs->skel->maps.addresses);
 	uint32_t one = 1;
@@ -25,7 +25,7 @@ bool grafts_set_here(struct grafts *gs, const struct graft_addr *address, bool h
 	return true;
 }
 
-bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *address)
+bool graft_table_has_address(const struct graft_table *gs, const volatile struct graft_addr *address)
 {
 	uint32_t one;
 
@@ -33,12 +33,12 @@ bool grafts_have(const struct grafts *gs, const volatile struct graft_addr *addr
 				    &one);
 }
 
-uint8_t *grafts_unsynced(const struct grafts *gs)
+uint8_t *graft_table_unsynced_ports(const struct graft_table *gs)
 {
 	return gs->skel->bss->graft_unsynced;
 }
 
-void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu)
+void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu)
 {
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 
@@ -51,7 +51,7 @@ void grafts_set_way(const struct grafts *gs, struct graft_way *w, uint32_t ifind
 	__atomic_store_n(&w->ways, ways - 1, __ATOMIC_RELEASE);
 }
 
-uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple)
+uint32_t graft_find(const struct graft_table *gs, const struct graft_tuple *tuple)
 {
 	struct graft_place place;
 
@@ -61,14 +61,14 @@ uint32_t graft_find(const struct grafts *gs, const struct graft_tuple *tuple)
 	return bit_is(gs->used, place.slot) ? place.slot : NO_SLOT; /* else it is over */
 }
 
-static void standby_free(struct grafts *gs, uint32_t slot)
+static void standby_free(struct graft_table *gs, uint32_t slot)
 {
 	graft_request_run(gs, GRAFT_FORGET, slot);
 	__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
 	graft_slot_put(gs, slot);
 }
 
-bool graft_drop(struct grafts *gs, uint32_t slot)
+bool graft_drop(struct graft_table *gs, uint32_t slot)
 {
 	if (!graft_change_state(gs, slot, GRAFT_STANDBY, GRAFT_SETTING))
 		return false;
@@ -76,7 +76,7 @@ bool graft_drop(struct grafts *gs, uint32_t slot)
 	return true;
 }
 
-int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
+int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot)
 {
 	uint32_t was = graft_find(gs, &e->side[0].tuple), slot;
 	bool same = was != NO_SLOT && was == graft_find(gs, &e->side[1].tuple);
@@ -111,22 +111,22 @@ int graft_import(struct grafts *gs, struct graft_entry *e, uint32_t *ret_slot)
 	return 0;
 }
 
-void graft_wake(struct grafts *gs, uint32_t slot)
+void graft_wake(struct graft_table *gs, uint32_t slot)
 {
 	graft_change_state(gs, slot, GRAFT_STANDBY, GRAFT_ACTIVE);
 }
 
-static uint32_t standby_worker(const struct grafts *gs, uint32_t slot)
+static uint32_t standby_worker(const struct graft_table *gs, uint32_t slot)
 {
 	return __atomic_load_n(&gs->all[slot].worker, __ATOMIC_RELAXED);
 }
 
-bool graft_is_orphan(const struct grafts *gs, uint32_t slot)
+bool graft_is_orphan(const struct graft_table *gs, uint32_t slot)
 {
 	return graft_carries(gs, slot) && standby_worker(gs, slot) == GRAFT_NOBODY;
 }
 
-bool graft_is_bare(const struct grafts *gs, uint32_t slot)
+bool graft_is_bare(const struct graft_table *gs, uint32_t slot)
 {
 	enum graft_state state = graft_state(gs, slot);
 
@@ -135,7 +135,7 @@ bool graft_is_bare(const struct grafts *gs, uint32_t slot)
 	       (state == GRAFT_ACTIVE || state == GRAFT_RETURNING);
 }
 
-bool graft_leave(struct grafts *gs, uint32_t slot)
+bool graft_part(struct graft_table *gs, uint32_t slot)
 {
 	struct graft_entry *g = &gs->all[slot];
 

@@ -14,17 +14,17 @@
 #include "datapath/route.h"
 #include "datapath/graft/udp_graft.h"
 
-static uint32_t ways_of(const struct grafts *gs, uint32_t slot, int side)
+static uint32_t ways_of(const struct graft_table *gs, uint32_t slot, int side)
 {
 	return __atomic_load_n(&gs->all[slot].side[side].way.ways, __ATOMIC_ACQUIRE);
 }
 
-uint32_t graft_ways_least(const struct grafts *gs)
+uint32_t graft_ways_least(const struct graft_table *gs)
 {
 	return __atomic_load_n(&gs->skel->bss->graft_ways_least, __ATOMIC_ACQUIRE);
 }
 
-void graft_ways_begin(struct grafts *gs)
+void graft_ways_begin(struct graft_table *gs)
 {
 	int interfaces = bpf_map__fd(gs->skel->maps.interfaces);
 	uint32_t ways = 1, policies = GRAFT_IF_POLICIES;
@@ -45,7 +45,7 @@ void graft_ways_begin(struct grafts *gs)
 	bpf_map_lookup_elem(interfaces, &policies, &gs->policies);
 }
 
-enum graft_change grafts_look(struct grafts *gs)
+enum graft_change graft_table_find_changes(struct graft_table *gs)
 {
 	uint32_t routes = gs->routes, policies = gs->policies, none = 0;
 
@@ -62,7 +62,7 @@ enum graft_change grafts_look(struct grafts *gs)
 
 #define LOOKS 256 /* at slots in use, each time */
 
-bool grafts_miss_programs(struct grafts *gs)
+bool graft_table_miss_programs(struct graft_table *gs)
 {
 	struct graft_attachments *as = &gs->attached;
 	volatile __u32 *stray = &gs->skel->bss->graft_stray;
@@ -86,7 +86,7 @@ bool grafts_miss_programs(struct grafts *gs)
 	return as->stray || graft_attach_is_lost(as);
 }
 
-void grafts_doubt_ways(struct grafts *gs, enum graft_change change)
+void graft_table_doubt_ways(struct graft_table *gs, enum graft_change change)
 {
 	uint32_t ways = __atomic_add_fetch(&gs->skel->bss->graft_ways, 1, __ATOMIC_SEQ_CST);
 
@@ -95,7 +95,7 @@ void grafts_doubt_ways(struct grafts *gs, enum graft_change change)
 }
 
 /* Nothing is to be grafted on an interface of SLOT any more. */
-static bool ways_are_unused(const struct grafts *gs, uint32_t slot)
+static bool ways_are_unused(const struct graft_table *gs, uint32_t slot)
 {
 	uint32_t used = GRAFT_IF_USED, found = used;
 
@@ -107,7 +107,7 @@ static bool ways_are_unused(const struct grafts *gs, uint32_t slot)
 }
 
 /* The older way of SLOT's two. */
-static uint32_t ways_oldest(const struct grafts *gs, uint32_t slot)
+static uint32_t ways_oldest(const struct graft_table *gs, uint32_t slot)
 {
 	uint32_t a = ways_of(gs, slot, 0), b = ways_of(gs, slot, 1);
 
@@ -115,7 +115,7 @@ static uint32_t ways_oldest(const struct grafts *gs, uint32_t slot)
 }
 
 /* A socket of SLOT has not answered, since a route or a rule refuses its packets: so for others. */
-static bool ways_are_refused(const struct grafts *gs, uint32_t slot)
+static bool ways_are_refused(const struct graft_table *gs, uint32_t slot)
 {
 	uint32_t ways = gs->skel->bss->graft_ways;
 	bool refused = false;
@@ -166,12 +166,12 @@ static enum ways_doubt ways_doubt_of(bool known, bool probing, bool asked, bool 
  * The sockets of SLOT have not answered: nothing is wrong with that, unless policies have changed.
  * PROBED: a question has just come to its end.
  */
-static enum graft_doubt ways_judge(struct grafts *gs, uint32_t slot, bool probed)
+static enum graft_doubt ways_judge(struct graft_table *gs, uint32_t slot, bool probed)
 {
 	struct slot *s = &gs->slots[slot];
 
 	if (ways_are_unused(gs, slot))
-		return probed ? GRAFT_DOUBT_LEAVE : GRAFT_DOUBT_NONE;
+		return probed ? GRAFT_DOUBT_UNUSED : GRAFT_DOUBT_NONE;
 	if (graft_request_run(gs, GRAFT_WAYS, slot))
 		return GRAFT_DOUBT_LOST;
 	if (ways_are_refused(gs, slot))
@@ -182,7 +182,7 @@ static enum graft_doubt ways_judge(struct grafts *gs, uint32_t slot, bool probed
 	return ++s->judged > JUDGED_MOST ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 }
 
-static enum graft_doubt ways_step(struct grafts *gs, uint32_t slot)
+static enum graft_doubt ways_step(struct graft_table *gs, uint32_t slot)
 {
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 	uint32_t now = (uint32_t)clock_ms();
@@ -200,19 +200,19 @@ static enum graft_doubt ways_step(struct grafts *gs, uint32_t slot)
 		s->probing = true;
 		s->judged = 0;
 		if (ways_are_unused(gs, slot))
-			return GRAFT_DOUBT_LEAVE;
+			return GRAFT_DOUBT_UNUSED;
 		return probed && graft_request_run(gs, GRAFT_WAYS, slot) ? GRAFT_DOUBT_LOST :
 									   GRAFT_DOUBT_ASK;
 	case WAYS_ANSWERED:
 		s->probing = false;
-		return ways_are_unused(gs, slot) ? GRAFT_DOUBT_LEAVE : GRAFT_DOUBT_ASKED;
+		return ways_are_unused(gs, slot) ? GRAFT_DOUBT_UNUSED : GRAFT_DOUBT_ASKED;
 	default:
 		s->probing = false;
 		return ways_judge(gs, slot, probed);
 	}
 }
 
-enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
+enum graft_doubt graft_doubt(struct graft_table *gs, uint32_t slot)
 {
 	enum graft_doubt d = ways_step(gs, slot);
 
@@ -221,12 +221,12 @@ enum graft_doubt graft_doubt(struct grafts *gs, uint32_t slot)
 	return d;
 }
 
-bool grafts_are_doubtful(struct grafts *gs)
+bool graft_table_are_doubtful(struct graft_table *gs)
 {
 	return atomic_exchange_explicit(&gs->doubtful, false, memory_order_relaxed);
 }
 
-bool graft_forget_doubt(struct grafts *gs, uint32_t slot)
+bool graft_forget_doubt(struct graft_table *gs, uint32_t slot)
 {
 	bool was = gs->slots[slot].probing;
 
@@ -234,7 +234,7 @@ bool graft_forget_doubt(struct grafts *gs, uint32_t slot)
 	return was;
 }
 
-unsigned int graft_asked(const struct grafts *gs, uint32_t slot)
+unsigned int graft_asked(const struct graft_table *gs, uint32_t slot)
 {
 	return __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE) -
 	       ways_oldest(gs, slot);

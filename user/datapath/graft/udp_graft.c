@@ -28,7 +28,7 @@
 /* A slot is not used again for so long. */
 #define QUIET_MS 10
 
-struct udp_grafts {
+struct udp_table {
 	struct udp_flow *flows;     /* by slot, mapped */
 	struct udp_bucket *buckets; /* mapped; the last one has the seed */
 	struct bpf_map *flows_map, *buckets_map;
@@ -54,12 +54,12 @@ uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg)
 	return __atomic_load_n(&f->at[leg].word, __ATOMIC_ACQUIRE);
 }
 
-bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int leg)
+bool udp_graft_carries(const struct udp_table *us, uint32_t slot, unsigned int leg)
 {
 	return udp_graft_word(&us->flows[slot], leg) & UDP_ACTIVE;
 }
 
-bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t word)
+bool udp_graft_activate(struct udp_table *us, uint32_t slot, unsigned int leg, uint32_t word)
 {
 	volatile struct udp_flow *f = &us->flows[slot];
 	uint32_t ways = __atomic_load_n(us->ways, __ATOMIC_ACQUIRE);
@@ -74,18 +74,18 @@ bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, 
 					   __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 }
 
-void udp_graft_pass(struct udp_grafts *us, uint32_t slot, unsigned int leg)
+void udp_graft_pass(struct udp_table *us, uint32_t slot, unsigned int leg)
 {
 	__atomic_fetch_and(&us->flows[slot].at[leg].word, ~UDP_ACTIVE, __ATOMIC_SEQ_CST);
 }
 
-void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot)
+void udp_graft_client_gone(struct udp_table *us, uint32_t slot)
 {
 	__atomic_store_n(&us->flows[slot].at[0].gone, 1, __ATOMIC_RELAXED);
 	udp_graft_pass(us, slot, 1);
 }
 
-bool udp_graft_take_gone(struct udp_grafts *us, uint32_t slot)
+bool udp_graft_take_gone(struct udp_table *us, uint32_t slot)
 {
 	uint8_t *gone = &us->flows[slot].at[0].gone;
 
@@ -95,7 +95,7 @@ bool udp_graft_take_gone(struct udp_grafts *us, uint32_t slot)
 
 /* --- buckets --- */
 
-uint32_t udp_grafts_buckets(uint32_t flows)
+uint32_t udp_table_buckets(uint32_t flows)
 {
 	uint32_t n = 1;
 
@@ -104,14 +104,14 @@ uint32_t udp_grafts_buckets(uint32_t flows)
 	return n + 1;
 }
 
-static struct udp_bucket *udp_bucket_of(const struct udp_grafts *us, const struct graft_tuple *t)
+static struct udp_bucket *udp_bucket_of(const struct udp_table *us, const struct graft_tuple *t)
 {
 	uint32_t seed = us->buckets[us->n_buckets].place[0];
 
 	return &us->buckets[udp_hash(t, seed) & (us->n_buckets - 1)];
 }
 
-static struct graft_tuple *udp_tuple_of(const struct udp_grafts *us, uint32_t place)
+static struct graft_tuple *udp_tuple_of(const struct udp_table *us, uint32_t place)
 {
 	return &us->flows[(place - 1) >> 1].leg[(place - 1) & 1].tuple;
 }
@@ -122,7 +122,7 @@ static void udp_place_set(uint32_t *at, uint32_t place)
 }
 
 /* The place of T; NULL: it has none. */
-static uint32_t *udp_place_find(const struct udp_grafts *us, const struct graft_tuple *t)
+static uint32_t *udp_place_find(const struct udp_table *us, const struct graft_tuple *t)
 {
 	uint32_t *at = udp_bucket_of(us, t)->place;
 
@@ -133,7 +133,7 @@ static uint32_t *udp_place_find(const struct udp_grafts *us, const struct graft_
 }
 
 /* False: the tuple is another's, or there is no room.  It may be there already. */
-static bool udp_place_add(struct udp_grafts *us, uint32_t slot, uint32_t leg)
+static bool udp_place_add(struct udp_table *us, uint32_t slot, uint32_t leg)
 {
 	const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
 	uint32_t *is = udp_place_find(us, t), *at = udp_bucket_of(us, t)->place;
@@ -144,7 +144,7 @@ static bool udp_place_add(struct udp_grafts *us, uint32_t slot, uint32_t leg)
 	return is && *is == udp_place(slot, leg);
 }
 
-uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
+uint32_t udp_graft_find(struct udp_table *us, const struct graft_tuple *t)
 {
 	uint32_t *at, slot;
 
@@ -158,7 +158,7 @@ uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t)
 /* --- slots --- */
 
 /* The lock is held.  The port of a flow that is UDP_STANDBY is nobody else's. */
-static void udp_slot_set_used(struct udp_grafts *us, uint32_t slot, enum udp_used used)
+static void udp_slot_set_used(struct udp_table *us, uint32_t slot, enum udp_used used)
 {
 	struct udp_flow *f = &us->flows[slot];
 	uint16_t *held = &us->held[f->leg[1].tuple.local_port];
@@ -168,13 +168,13 @@ static void udp_slot_set_used(struct udp_grafts *us, uint32_t slot, enum udp_use
 	__atomic_store_n(&f->used, used, __ATOMIC_RELEASE);
 }
 
-bool udp_graft_has_port(const struct udp_grafts *us, in_port_t port)
+bool udp_graft_has_port(const struct udp_table *us, in_port_t port)
 {
 	return us && __atomic_load_n(&us->held[port], __ATOMIC_SEQ_CST);
 }
 
 /* The lock is held. */
-static void udp_slot_put(struct udp_grafts *us, uint32_t slot)
+static void udp_slot_put(struct udp_table *us, uint32_t slot)
 {
 	for (uint32_t leg = 0; leg < 2; leg++) {
 		const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
@@ -200,7 +200,7 @@ uint32_t udp_graft_idle(uint64_t idle_ms)
 }
 
 /* Enter F.  The lock is held. */
-static uint32_t udp_slot_enter(struct udp_grafts *us, const struct udp_flow *f)
+static uint32_t udp_slot_enter(struct udp_table *us, const struct udp_flow *f)
 {
 	uint32_t slot = us->first;
 
@@ -218,7 +218,7 @@ static uint32_t udp_slot_enter(struct udp_grafts *us, const struct udp_flow *f)
 	return NO_UDP_SLOT;
 }
 
-uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f)
+uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f)
 {
 	struct udp_flow new = *f;
 	uint32_t slot;
@@ -236,13 +236,13 @@ uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f)
 
 /* --- flows of other relays --- */
 
-static enum udp_used udp_slot_used(const struct udp_grafts *us, uint32_t slot)
+static enum udp_used udp_slot_used(const struct udp_table *us, uint32_t slot)
 {
 	return __atomic_load_n(&us->flows[slot].used, __ATOMIC_ACQUIRE);
 }
 
 /* Nothing has come for F so far. */
-static void udp_flow_stand_by(const struct udp_grafts *us, struct udp_flow *f)
+static void udp_flow_stand_by(const struct udp_table *us, struct udp_flow *f)
 {
 	for (struct udp_leg *at = f->at; at < f->at + 2; at++) {
 		at->heard = udp_ticks() | 1;
@@ -254,7 +254,7 @@ static void udp_flow_stand_by(const struct udp_grafts *us, struct udp_flow *f)
 	f->left_ms = 0;
 }
 
-void udp_graft_part(struct udp_grafts *us, uint32_t slot)
+void udp_graft_part(struct udp_table *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
 	if (us->flows[slot].used) {
@@ -264,21 +264,21 @@ void udp_graft_part(struct udp_grafts *us, uint32_t slot)
 	pthread_mutex_unlock(&us->lock);
 }
 
-void udp_graft_adopt(struct udp_grafts *us, uint32_t slot)
+void udp_graft_adopt(struct udp_table *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
 	udp_slot_set_used(us, slot, UDP_SESSION);
 	pthread_mutex_unlock(&us->lock);
 }
 
-bool udp_graft_is_held(struct udp_grafts *us, const struct graft_tuple *t)
+bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t)
 {
 	uint32_t slot = us ? udp_graft_find(us, t) : NO_UDP_SLOT;
 
 	return slot != NO_UDP_SLOT && udp_slot_used(us, slot) == UDP_STANDBY;
 }
 
-int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot)
+int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot)
 {
 	struct udp_flow new = *f;
 	uint32_t was[2], *at;
@@ -306,7 +306,7 @@ int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *
 	return r;
 }
 
-void udp_graft_leave(struct udp_grafts *us, uint32_t slot)
+void udp_graft_put(struct udp_table *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
 	udp_slot_put(us, slot);
@@ -315,7 +315,7 @@ void udp_graft_leave(struct udp_grafts *us, uint32_t slot)
 
 /* --- what is known of a flow --- */
 
-volatile struct udp_flow *udp_flow_of(const struct udp_grafts *us, uint32_t slot)
+volatile struct udp_flow *udp_flow_of(const struct udp_table *us, uint32_t slot)
 {
 	return &us->flows[slot];
 }
@@ -330,19 +330,19 @@ uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg)
 	return clock_ms() - (ago < 0 ? 0 : ((uint64_t)ago << UDP_TICK_SHIFT) / NS_PER_MS);
 }
 
-bool udp_graft_next(const struct udp_grafts *us, uint32_t *at)
+bool udp_graft_next(const struct udp_table *us, uint32_t *at)
 {
 	while (*at < us->n_slots && udp_slot_used(us, *at) != UDP_SESSION)
 		++*at;
 	return *at < us->n_slots;
 }
 
-static bool udp_slot_is_live(const struct udp_grafts *us, uint32_t slot)
+static bool udp_slot_is_live(const struct udp_table *us, uint32_t slot)
 {
 	return udp_graft_carries(us, slot, 0) || udp_graft_carries(us, slot, 1);
 }
 
-unsigned int udp_grafts_live(const struct udp_grafts *us)
+unsigned int udp_table_live(const struct udp_table *us)
 {
 	unsigned int n = 0;
 
@@ -354,7 +354,7 @@ unsigned int udp_grafts_live(const struct udp_grafts *us)
 /* --- opening, closing --- */
 
 /* Of flows that were left those go on that packet programs translate. */
-static void udp_slots_find_left(struct udp_grafts *us)
+static void udp_slots_find_left(struct udp_table *us)
 {
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
 		if (us->flows[slot].used == UDP_STANDBY)
@@ -375,13 +375,13 @@ static void udp_slots_find_left(struct udp_grafts *us)
 			bit_set(us->used, us->n_slots + slot, true);
 }
 
-int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
-		    uint64_t *used, struct udp_grafts **ret)
+int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
+		    uint64_t *used, struct udp_table **ret)
 {
-	struct udp_grafts *us = allocated(calloc(1, sizeof(*us)));
+	struct udp_table *us = allocated(calloc(1, sizeof(*us)));
 	uint32_t *seed;
 
-	*us = (struct udp_grafts){ .flows = bpf_values_map(flows),
+	*us = (struct udp_table){ .flows = bpf_values_map(flows),
 				   .buckets = bpf_values_map(buckets),
 				   .flows_map = flows,
 				   .buckets_map = buckets,
@@ -403,7 +403,7 @@ int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32
 	return 0;
 }
 
-void udp_grafts_close(struct udp_grafts *us)
+void udp_table_close(struct udp_table *us)
 {
 	if (!us)
 		return;

@@ -12,7 +12,7 @@
  * Flows of UDP at packet level: slots, buckets, words; include/udp_contract.h has what they are.
  * Mechanism only: relay/udp/udp_activate.c decides.
  */
-struct udp_grafts;
+struct udp_table;
 struct bpf_map;
 
 #define NO_UDP_SLOT UINT32_MAX
@@ -22,60 +22,60 @@ struct bpf_map;
  * graft_ways of the packet programs.  USED, the caller's, gets a bit (bits.h) for each slot that is
  * not free, behind as many that are not ours.  -errno; close it also then.
  */
-int udp_grafts_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
-		    uint64_t *used, struct udp_grafts **ret);
+int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
+		    uint64_t *used, struct udp_table **ret);
 /* Flows go on.  NULL is fine. */
-void udp_grafts_close(struct udp_grafts *us);
+void udp_table_close(struct udp_table *us);
 /* Flows of which packets are translated. */
-unsigned int udp_grafts_live(const struct udp_grafts *us);
+unsigned int udp_table_live(const struct udp_table *us);
 /* The values that `udp_buckets` needs for so many flows: a power of 2, and the seed. */
-uint32_t udp_grafts_buckets(uint32_t flows);
+uint32_t udp_table_buckets(uint32_t flows);
 
 /*
  * Enter a flow, of which F says the tuples, as in a packet that arrives there, and what else is the
  * session's: what arrives passes, and counts.  NO_UDP_SLOT: none is free, or a tuple is another
  * flow's.  By any thread, as the next.
  */
-uint32_t udp_graft_enter(struct udp_grafts *us, const struct udp_flow *f);
+uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f);
 /* The slot of the flow to which what arrives as T says belongs; or NO_UDP_SLOT. */
-uint32_t udp_graft_find(struct udp_grafts *us, const struct graft_tuple *t);
+uint32_t udp_graft_find(struct udp_table *us, const struct graft_tuple *t);
 /* Let pass what arrives on LEG from now on, but for one that a packet program has at hand. */
-void udp_graft_pass(struct udp_grafts *us, uint32_t slot, unsigned int leg);
+void udp_graft_pass(struct udp_table *us, uint32_t slot, unsigned int leg);
 /* What the server sends passes from now on: an error says that its client is gone. */
-void udp_graft_client_gone(struct udp_grafts *us, uint32_t slot);
+void udp_graft_client_gone(struct udp_table *us, uint32_t slot);
 /* True if an error has said so since the last call. */
-bool udp_graft_take_gone(struct udp_grafts *us, uint32_t slot);
+bool udp_graft_take_gone(struct udp_table *us, uint32_t slot);
 /* What `idle` of a flow is for idle-timeout IDLE_MS; 0: never over. */
 uint32_t udp_graft_idle(uint64_t idle_ms);
 /* Take it out.  The slot is used again when no packet program can look at it any more. */
-void udp_graft_leave(struct udp_grafts *us, uint32_t slot);
+void udp_graft_put(struct udp_table *us, uint32_t slot);
 
 /* A session's, of which another relay was told: its address has left, so it becomes UDP_STANDBY. */
-void udp_graft_part(struct udp_grafts *us, uint32_t slot);
+void udp_graft_part(struct udp_table *us, uint32_t slot);
 /*
  * Enter F, of another relay, as UDP_STANDBY of no import, in place of what is entered so.
  * -EEXIST: it is a session's here; -EADDRINUSE: another session has one of its tuples; -ENOSPC.
  */
-int udp_graft_import(struct udp_grafts *us, const struct udp_flow *f, uint32_t *ret_slot);
+int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot);
 /* It is a session's from now on. */
-void udp_graft_adopt(struct udp_grafts *us, uint32_t slot);
+void udp_graft_adopt(struct udp_table *us, uint32_t slot);
 /* What arrives as T says is of a flow that is UDP_STANDBY.  US may be NULL, as in the next. */
-bool udp_graft_is_held(struct udp_grafts *us, const struct graft_tuple *t);
+bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t);
 /* A flow that is UDP_STANDBY has local port PORT at its server. */
-bool udp_graft_has_port(const struct udp_grafts *us, in_port_t port);
+bool udp_graft_has_port(const struct udp_table *us, in_port_t port);
 /* The word of LEG: it changes with each datagram that passes. */
 uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg);
 /*
  * Translate what arrives on LEG from now on, if its word is WORD, the other leg's way is known, and
  * what had made it pass before has changed.  True: it is active.
  */
-bool udp_graft_activate(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t word);
-bool udp_graft_carries(const struct udp_grafts *us, uint32_t slot, unsigned int leg);
+bool udp_graft_activate(struct udp_table *us, uint32_t slot, unsigned int leg, uint32_t word);
+bool udp_graft_carries(const struct udp_table *us, uint32_t slot, unsigned int leg);
 
 /* Of which the caller may write what is the daemon's. */
-volatile struct udp_flow *udp_flow_of(const struct udp_grafts *us, uint32_t slot);
+volatile struct udp_flow *udp_flow_of(const struct udp_table *us, uint32_t slot);
 /* When the end of LEG was heard last, by the clock of clock_ms(); 0: it has not been. */
 uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg);
 
 /* Set *AT to the next slot, from *AT on, that has a session's flow.  False: there is none. */
-bool udp_graft_next(const struct udp_grafts *us, uint32_t *at);
+bool udp_graft_next(const struct udp_table *us, uint32_t *at);

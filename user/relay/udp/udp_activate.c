@@ -32,7 +32,7 @@ enum reason udp_activate_hindrance(const struct udp_session *s)
 	if (!forward_grafts(s->forward))
 		return engine == ENGINE_COPY || engine == ENGINE_AUTO ? REASON_ENGINE :
 									REASON_NOT_TCP;
-	if (!udp_grafts_of(s))
+	if (!udp_table_of(s))
 		return REASON_NO_KERNEL;
 	if (s->pace)
 		return REASON_BANDWIDTH;
@@ -68,14 +68,14 @@ void udp_activate_enter(struct udp_session *s)
 		f.at[dir].packets = s->counted[dir].datagrams;
 		f.at[dir].bytes = s->counted[dir].bytes;
 	}
-	s->slot = udp_graft_enter(udp_grafts_of(s), &f);
+	s->slot = udp_graft_enter(udp_table_of(s), &f);
 	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = 0;
 	s->entry = s->slot == NO_UDP_SLOT ? UDP_ENTRY_FULL : UDP_ENTRY_HELD;
 }
 
 void udp_activate_adopt(struct udp_session *s, uint32_t slot)
 {
-	struct udp_grafts *gs = udp_grafts_of(s);
+	struct udp_table *gs = udp_table_of(s);
 
 	s->slot = slot;
 	s->entry = UDP_ENTRY_HELD;
@@ -95,7 +95,7 @@ void udp_activate_adopt(struct udp_session *s, uint32_t slot)
 
 void udp_activate_leave(struct udp_session *s)
 {
-	struct udp_grafts *gs = udp_grafts_of(s);
+	struct udp_table *gs = udp_table_of(s);
 
 	if (s->slot == NO_UDP_SLOT)
 		return;
@@ -105,7 +105,7 @@ void udp_activate_leave(struct udp_session *s)
 	udp_session_count_kernel(s);
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->heard_ms[dir] = udp_heard_ms(s, dir);
-	udp_graft_leave(gs, s->slot);
+	udp_graft_put(gs, s->slot);
 	s->slot = NO_UDP_SLOT;
 	udp_activate_wait_no_more(s);
 	s->entry = UDP_ENTRY_NONE;
@@ -130,7 +130,7 @@ void udp_activate_wake(struct udp_session *s)
 
 	if (s->slot == NO_UDP_SLOT)
 		return;
-	udp_graft_take_gone(udp_grafts_of(s), s->slot);
+	udp_graft_take_gone(udp_table_of(s), s->slot);
 	if (idle && udp_now(s) >= udp_last_ms(s) + idle)
 		udp_activate_leave(s);
 }
@@ -153,7 +153,7 @@ static void udp_activate_leg(struct udp_session *s, unsigned int leg, uint32_t w
 		return;
 	s->behind_ms[leg] = 0;
 	if ((leg == CLIENT || udp_proof_of_address(s)) &&
-	    udp_graft_activate(udp_grafts_of(s), s->slot, leg, word) && first)
+	    udp_graft_activate(udp_table_of(s), s->slot, leg, word) && first)
 		count_add(&s->worker->stats.handovers[CARRIER_GRAFT][why], 1);
 }
 

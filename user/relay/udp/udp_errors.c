@@ -28,7 +28,7 @@
 /* --- datagrams that are too big --- */
 
 /* Packets that leave by LEG have MTU bytes at most; 0: the limit is not known. */
-static void udp_set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int leg, uint32_t mtu)
+static void udp_set_path_mtu(struct udp_table *us, uint32_t slot, unsigned int leg, uint32_t mtu)
 {
 	if (slot != NO_UDP_SLOT)
 		udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
@@ -37,7 +37,7 @@ static void udp_set_path_mtu(struct udp_grafts *us, uint32_t slot, unsigned int 
 void udp_errors_forget_mtu(struct udp_session *s)
 {
 	for (unsigned int leg = 0; leg < 2; leg++)
-		udp_set_path_mtu(udp_grafts_of(s), s->slot, leg, 0);
+		udp_set_path_mtu(udp_table_of(s), s->slot, leg, 0);
 }
 
 /* The client's datagrams are too big: packets to the server have MTU bytes at most. */
@@ -48,7 +48,7 @@ static void udp_too_big(struct udp_session *s, uint32_t mtu)
 
 	if (mtu < MTU_LEAST)
 		return;
-	udp_set_path_mtu(udp_grafts_of(s), s->slot, UPSTREAM, mtu);
+	udp_set_path_mtu(udp_table_of(s), s->slot, UPSTREAM, mtu);
 	icmp_tell(&s->peer, &s->local, EMSGSIZE, mtu + (uint32_t)more);
 }
 
@@ -99,7 +99,7 @@ static bool udp_client_refuses(struct udp_session *s, int error, unsigned int le
 
 bool udp_errors_client_gone(struct udp_session *s)
 {
-	if (s->slot == NO_UDP_SLOT || !udp_graft_take_gone(udp_grafts_of(s), s->slot))
+	if (s->slot == NO_UDP_SLOT || !udp_graft_take_gone(udp_table_of(s), s->slot))
 		return false;
 	if (udp_client_refuses(s, ECONNREFUSED, REFUSALS - 1))
 		udp_session_end(s, CAUSE_CLIENT_LOST);
@@ -108,7 +108,7 @@ bool udp_errors_client_gone(struct udp_session *s)
 
 struct udp_session *udp_errors_of_client(struct worker *w, const struct udp_error *e)
 {
-	struct udp_grafts *us = grafts_udp(w->shared->grafts);
+	struct udp_table *us = graft_table_udp(w->shared->grafts);
 	struct graft_tuple tuple;
 	struct udp_session *s;
 	uint32_t slot;

@@ -102,7 +102,7 @@ static void udp_end(struct udp_session *s)
 		session_ended(w, &view, s->end);
 	}
 	if (s->end == SESSION_MOVED)
-		udp_graft_part(udp_grafts_of(s), s->slot);
+		udp_graft_part(udp_table_of(s), s->slot);
 	else if (s->end != SESSION_LEFT)
 		udp_activate_leave(s);
 	udp_die(s);
@@ -340,7 +340,7 @@ static bool udp_is_owed(const struct udp_session *s)
 
 void udp_sessions_leave_behind(struct worker *w)
 {
-	bool survives = w->shared->grafts && grafts_survive(w->shared->grafts);
+	bool survives = w->shared->grafts && graft_table_survive(w->shared->grafts);
 	struct udp_session *s;
 
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
@@ -362,7 +362,7 @@ void udp_sessions_part(struct worker *w)
 		const volatile struct udp_flow *f = udp_slot_of(s);
 
 		if (__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) &&
-		    !grafts_have(w->shared->grafts, &f->leg[CLIENT].tuple.local))
+		    !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local))
 			udp_session_end(s, SESSION_MOVED);
 		udp_settle(s);
 	}
@@ -399,7 +399,7 @@ static struct udp_socket *udp_socket_for(struct worker *w, const struct addr *a)
 
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 {
-	volatile struct udp_flow *flow = udp_flow_of(grafts_udp(w->shared->grafts), slot);
+	volatile struct udp_flow *flow = udp_flow_of(graft_table_udp(w->shared->grafts), slot);
 	struct graft_tuple tuple = flow->leg[CLIENT].tuple;
 	struct addr peer = graft_tuple_address(&tuple, false);
 	struct addr local = graft_tuple_address(&tuple, true);

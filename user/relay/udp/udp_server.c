@@ -227,7 +227,7 @@ void udp_server_doubt(struct udp_session *s)
 		s->tried = 0;
 	/* the client's next datagram is to come to user space */
 	if ((s->stale || udp_may_move_on(s)) && s->slot != NO_UDP_SLOT)
-		udp_graft_pass(udp_grafts_of(s), s->slot, CLIENT);
+		udp_graft_pass(udp_table_of(s), s->slot, CLIENT);
 }
 
 bool udp_server_is_given_up(struct udp_session *s)

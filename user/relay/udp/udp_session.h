@@ -166,9 +166,9 @@ static inline uint64_t udp_now(const struct udp_session *s)
 	return s->worker->loop.now_ms;
 }
 
-static inline struct udp_grafts *udp_grafts_of(const struct udp_session *s)
+static inline struct udp_table *udp_table_of(const struct udp_session *s)
 {
-	return grafts_udp(s->worker->shared->grafts);
+	return graft_table_udp(s->worker->shared->grafts);
 }
 
 /* All zeroes: S has none. */
@@ -176,7 +176,7 @@ static inline const volatile struct udp_flow *udp_slot_of(const struct udp_sessi
 {
 	static const struct udp_flow none;
 
-	return s->slot == NO_UDP_SLOT ? &none : udp_flow_of(udp_grafts_of(s), s->slot);
+	return s->slot == NO_UDP_SLOT ? &none : udp_flow_of(udp_table_of(s), s->slot);
 }
 
 /* The word of LEG, see udp_contract.h. */

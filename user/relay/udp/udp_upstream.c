@@ -232,7 +232,7 @@ static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 			 const union client_addr *client, const struct addr *own)
 {
 	struct addr a = { .in6.sin6_family = up->to.sa.sa_family };
-	const struct udp_grafts *held = grafts_udp(up->among->worker->shared->grafts);
+	const struct udp_table *held = graft_table_udp(up->among->worker->shared->grafts);
 	uint64_t now = up->among->worker->loop.now_ms;
 	int r = -EADDRINUSE;
 
