@@ -31,7 +31,8 @@ struct graft_limits {
  * Load the programs and attach them to all interfaces that are up and have an address.  Needs root.
  * -errno: ERR says why no session can be grafted.
  */
-int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err, size_t errlen);
+int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err,
+		     size_t errlen);
 /*
  * The same for interfaces that have come since, which needs CAP_NET_ADMIN (graft_attach.h), or TCX;
  * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted
@@ -40,13 +41,13 @@ int graft_table_open(const struct graft_limits *limits, struct graft_table **ret
  */
 int graft_table_follow_interfaces(struct graft_table *gs);
 /*
- * Somebody has detached programs, or a frozen socket gets packets by an interface without any: it is
- * time to follow.  By the same thread, twice a second or so.
+ * True: somebody has detached programs, or a frozen socket gets packets by an interface without
+ * programs, so interfaces are to be followed.  By the same thread, twice a second or so.
  */
 bool graft_table_miss_programs(struct graft_table *gs);
 /* Detach and unpin, which needs the same; with KEEP, not while one is grafted.  NULL is fine. */
 void graft_table_close(struct graft_table *gs, bool keep);
-/* A child that was forked just now uses the next slot: it is not for this process. */
+/* A child that was forked just now uses the next slot: skip that slot. */
 void graft_table_skip_slot(struct graft_table *gs);
 /* What needs somebody to ask, once root is given up (graft_attach.h); NULL: there is TCX. */
 struct clsact *graft_table_clsact(struct graft_table *gs);
@@ -89,7 +90,7 @@ enum graft_doubt {
 	GRAFT_DOUBT_NONE,
 	GRAFT_DOUBT_ASK,     /* the caller has to ask both sockets, now */
 	GRAFT_DOUBT_ASKED,   /* they may be as they were before */
-	GRAFT_DOUBT_UNUSED,   /* nothing is to be grafted on their interface any more; as ASKED */
+	GRAFT_DOUBT_UNUSED,  /* nothing is to be grafted on their interface any more; as ASKED */
 	GRAFT_DOUBT_REFUSED, /* a route or a rule forbids their packets; as ASKED */
 	GRAFT_DOUBT_LOST,    /* a socket has a way that cannot be followed: reset the session */
 };
@@ -129,7 +130,7 @@ const char *graft_refusal_name(enum graft_refusal r);
 enum graft_state graft_state(const struct graft_table *gs, uint32_t slot);
 /* Packets of the session are translated, or were until its end: its sockets see none. */
 bool graft_carries(const struct graft_table *gs, uint32_t slot);
-/* Of which the caller may write `counted`, the bytes that it has counted. */
+/* The entry of SLOT.  Its worker may write `counted` and `shaped`. */
 volatile struct graft_entry *graft_of(const struct graft_table *gs, uint32_t slot);
 
 /* OFFERED: take the offer back: FREE, or RETURNED again.  False: packets are translated already. */
@@ -156,49 +157,51 @@ void graft_put(struct graft_table *gs, uint32_t slot);
 unsigned int graft_table_total(const struct graft_table *gs);
 
 /*
- * Sessions that are at one of several relays at a time (daemon/standby.c).  The relay is where the
- * address is that the client has connected to.
+ * Sessions of which several relays know, and one relay carries at a time (daemon/standby.c): the relay that
+ * has the address of the client's connection.  graft_standby.c and graft_sockets.c.
  */
 
 /*
- * ADDRESS is here, or not any more: what comes for STANDBY sessions of it is translated, or not.  False:
- * there is no memory for that.
+ * ADDRESS is on this machine, or not any more.  Packets for STANDBY sessions of ADDRESS are translated
+ * while it is.  False: there is no memory for that.
  */
 bool graft_table_set_address(struct graft_table *gs, const struct graft_addr *address, bool here);
 /*
- * GRAFT_PORT_* by port, as in packets: of connections with that port the stack's "I do not know that
- * connection" does not leave.  The caller's to write.
+ * GRAFT_PORT_* by port, as in packets; the caller writes them.  The stack's reset for a connection with
+ * such a port, which the stack does not know, is dropped.
  */
 uint8_t *graft_table_unsynced_ports(const struct graft_table *gs);
 /*
- * What leaves there leaves by IFINDEX, wherever the kernel's route leads; 0: nothing does.  The socket
- * is asked, once there is one.
+ * Packets on way W leave by IFINDEX, with the kernel's route; IFINDEX 0: none leaves.  Once the session
+ * has a socket, the socket is asked for its way.
  */
-void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu);
+void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex,
+			 uint32_t mtu);
 /*
- * Enter E, of which all is set that is not of one machine, as STANDBY of no import, in place
- * of what is entered so.  -EEXIST: it is a session's here; -EADDRINUSE: another session, or a socket,
- * has one of its tuples; -ENOSPC.
+ * Enter E as STANDBY, of no import so far, in place of STANDBY sessions with its tuples.  All of E is set
+ * but for the fields of one machine.  -EEXIST: a session here has both tuples; -EADDRINUSE: another
+ * session, or a socket, has one of them; -ENOSPC.
  */
 int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot);
-/* The slot of what is STANDBY, or at work, with that tuple; or NO_SLOT. */
+/* The slot of the session with TUPLE, STANDBY or at work; or NO_SLOT. */
 #define NO_SLOT UINT32_MAX
 uint32_t graft_find(const struct graft_table *gs, const struct graft_tuple *tuple);
-/* Take out what is STANDBY in SLOT.  False: nothing is. */
+/* Take out the session of SLOT.  False: it is not STANDBY. */
 bool graft_drop(struct graft_table *gs, uint32_t slot);
-/* STANDBY: ACTIVE, as if a packet had come. */
+/* STANDBY becomes ACTIVE, as if a packet had come. */
 void graft_wake(struct graft_table *gs, uint32_t slot);
-/* It came from another relay, or was left, and no worker has it. */
+/* No worker has the session, which came from another relay, or was left by another daemon. */
 bool graft_is_orphan(const struct graft_table *gs, uint32_t slot);
-/* Sockets for a session that is about to be adopted; they become GS's. */
+/* FDS, sockets for a session that is about to be adopted, become GS's. */
 void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2]);
-/* They were given, or could not be made (-1), and were not taken. */
+/* Sockets were given, be it -1 since they could not be made, and were not taken yet. */
 bool graft_has_sockets(const struct graft_table *gs, uint32_t slot);
-/* A worker has it, without sockets. */
+/* A worker has the session, without sockets. */
 bool graft_is_bare(const struct graft_table *gs, uint32_t slot);
-/* Is ADDRESS, of which graft_table_set_address() was told, here? */
-bool graft_table_has_address(const struct graft_table *gs, const volatile struct graft_addr *address);
-/* It is not: the session becomes STANDBY, and nobody's.  False: it has ended. */
+/* Is ADDRESS here, as graft_table_set_address() was told last? */
+bool graft_table_has_address(const struct graft_table *gs,
+			     const volatile struct graft_addr *address);
+/* Its address is gone: the session becomes STANDBY, and no worker's.  False: it has ended. */
 bool graft_part(struct graft_table *gs, uint32_t slot);
 
 /* Flows of UDP, as many as there are slots.  Of NULL it is NULL. */

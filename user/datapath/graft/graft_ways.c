@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Ways of translated packets, which may have changed.  The thread that reloads watches routes, policies
- * and interfaces (grafts_...()).  Each worker asks the sockets of its own sessions (graft_doubt()).
+ * and interfaces (graft_table_...()).  Each worker asks the sockets of its own sessions (graft_doubt()).
  */
 #include "datapath/graft/graft_slots.h"
 
@@ -140,10 +140,10 @@ static bool ways_are_refused(const struct graft_table *gs, uint32_t slot)
  *
  *   known  probing  asked  in time   doubt       next step
  *   yes    no       -      -         SETTLED     none
- *   -      -        no     -         NEWS        ask; LEAVE if unused; LOST if the question before
+ *   -      -        no     -         NEWS        ask; UNUSED if so; LOST if the question before
  *                                                had no answer, and the way cannot be followed
  *   -      yes      yes    yes       WAITING     none
- *   yes    yes      yes    no        ANSWERED    ASKED; LEAVE if unused
+ *   yes    yes      yes    no        ANSWERED    ASKED; UNUSED if so
  *   no     -        yes    -         UNANSWERED  see ways_judge()
  *
  * KNOWN: both sockets have answered since the ways may have changed.  PROBING: the sockets were asked,

@@ -47,19 +47,22 @@ void udp_graft_client_gone(struct udp_table *us, uint32_t slot);
 bool udp_graft_take_gone(struct udp_table *us, uint32_t slot);
 /* What `idle` of a flow is for idle-timeout IDLE_MS; 0: never over. */
 uint32_t udp_graft_idle(uint64_t idle_ms);
-/* Take it out.  The slot is used again when no packet program can look at it any more. */
+/* Take the flow out.  The slot is used again when no packet program can look at it any more. */
 void udp_graft_put(struct udp_table *us, uint32_t slot);
 
-/* A session's, of which another relay was told: its address has left, so it becomes UDP_STANDBY. */
+/*
+ * The flow of SLOT becomes UDP_STANDBY: its address is not here any more, and another relay knows the
+ * session.
+ */
 void udp_graft_part(struct udp_table *us, uint32_t slot);
 /*
- * Enter F, of another relay, as UDP_STANDBY of no import, in place of what is entered so.
- * -EEXIST: it is a session's here; -EADDRINUSE: another session has one of its tuples; -ENOSPC.
+ * Enter F, of another relay, as UDP_STANDBY, of no import so far, in place of UDP_STANDBY flows with its
+ * tuples.  -EEXIST: a session here has both tuples; -EADDRINUSE: another session has one; -ENOSPC.
  */
 int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot);
-/* It is a session's from now on. */
+/* The flow of SLOT is a session's from now on. */
 void udp_graft_adopt(struct udp_table *us, uint32_t slot);
-/* What arrives as T says is of a flow that is UDP_STANDBY.  US may be NULL, as in the next. */
+/* T is a tuple of a flow that is UDP_STANDBY.  US may be NULL, as in the next. */
 bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t);
 /* A flow that is UDP_STANDBY has local port PORT at its server. */
 bool udp_graft_has_port(const struct udp_table *us, in_port_t port);
@@ -72,7 +75,7 @@ uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg);
 bool udp_graft_activate(struct udp_table *us, uint32_t slot, unsigned int leg, uint32_t word);
 bool udp_graft_carries(const struct udp_table *us, uint32_t slot, unsigned int leg);
 
-/* Of which the caller may write what is the daemon's. */
+/* The flow of SLOT.  The caller may write the fields that are the daemon's. */
 volatile struct udp_flow *udp_flow_of(const struct udp_table *us, uint32_t slot);
 /* When the end of LEG was heard last, by the clock of clock_ms(); 0: it has not been. */
 uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg);
