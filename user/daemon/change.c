@@ -5,12 +5,12 @@
  *
  *   plan     new forwards are made; each address that some forward wants keeps its sockets, or gets
  *            new ones from the privileged process
- *   change   each worker, on its own thread: what it accepts at an address belongs to the forward
- *            that has the address now; new sockets are accepted from; others are closed, after
- *            what waits in their backlogs has been accepted
+ *   change   each worker, on its own thread: clients that it accepts at an address belong to the
+ *            forward that has the address now; new sockets are accepted from; others are closed,
+ *            after the clients in their backlogs have been accepted
  *
  * A forward with nothing changed stays as it is.  If something has changed, a new struct forward of
- * the same name replaces it, and sessions go on with what they began with.
+ * the same name replaces it, and sessions go on with the one that they began with.
  *
  * The start is the same change, of nothing.  A drain is a smaller change: one forward's addresses
  * are closed, or opened.

@@ -6,7 +6,7 @@
 /* A change of forwards, of the addresses that they listen at, or of both: see change.c. */
 struct change {
 	struct service *service;
-	struct listening **buckets;  /* what listens, by the hash of what it was asked for; owned */
+	struct listening **buckets;  /* addresses at work, by the hash of `asked`; owned */
 	struct config *config;       /* NULL: a drain */
 	struct config_version *next; /* has it; NULL: it is that of the start */
 	struct forward **forwards;   /* active afterwards, in the order of CONFIG; owned */

@@ -48,7 +48,7 @@ void actions_stream(void *arg, const struct control *c, const struct request *re
 
 /* --- all commands --- */
 
-/* Each adds to the answer and returns NULL, or else what is wrong. */
+/* Each adds to the answer and returns NULL; or it returns an error, which is the answer. */
 static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_SESSIONS] = sessions_command,   [COMMAND_STATUS] = status_command,
 	[COMMAND_FORWARDS] = forwards_command,   [COMMAND_KILL] = kill_command,

@@ -11,5 +11,5 @@
  */
 struct json_object *actions_run(void *arg, const struct request *req);
 
-/* After the answer to REQ: what is exported, or is to be imported.  See control_stream_fn. */
+/* The stream behind the answer to REQ: sessions, an export or an import.  See control_stream_fn. */
 void actions_stream(void *arg, const struct control *c, const struct request *req, int fd);

@@ -5,7 +5,7 @@
 
 /*
  * Commands that change something.  On a control thread, with the lock of forwards.  Each adds to
- * the answer and returns NULL, or else what is wrong.
+ * the answer and returns NULL; or it returns an error, which is the answer.
  */
 struct json_object *kill_command(struct round *r);
 /* For all forwards of the name: one that a reload has replaced still has sessions. */
@@ -16,7 +16,7 @@ struct json_object *reload_command(struct round *r);
 struct json_object *log_level_command(struct round *r);
 
 /*
- * Before drain_command(), without the lock: drain a forward, or let it accept again.  NULL, or what
- * is wrong.
+ * Before drain_command(), without the lock: drain a forward, or let it accept again.  NULL, or an
+ * error.
  */
 struct json_object *drain_before(const struct round *r);

@@ -25,13 +25,13 @@ struct actions {
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together */
 
 /*
- * A request, and what all workers have found for it, each in its turn.  The lock of forwards is
- * held, so no forward that a session points to is freed.
+ * A request, and the findings of all workers, each in its turn.  The lock of forwards is held, so
+ * no forward that a session points to is freed.
  */
 struct round {
 	const struct actions *actions;
 	const struct request *req;
-	struct json_object *answer; /* what was done and seen; the caller's */
+	struct json_object *answer; /* owned by the caller */
 	const char *name;           /* of a forward, in the request; NULL: none is given */
 	struct forward *named;      /* that forward: the active one, if there is one */
 	struct shared *shared;
@@ -57,7 +57,7 @@ bool round_names(const struct round *r, const struct forward *f);
 bool round_means(const void *round, const struct session_view *v);
 
 /*
- * Let each worker add what the kernel has carried for live sessions to its counters; one that does
- * not answer in time does not.  Under the lock of forwards.
+ * Let each worker add the bytes that the kernel has carried for live sessions to its counters; a
+ * worker that does not answer in time adds them later.  Under the lock of forwards.
  */
 void round_update_counters(const struct actions *a);

@@ -71,8 +71,8 @@ static char *sessions_piece(struct round *r)
 }
 
 /*
- * A piece has the sessions whose numbers have one rest, PIECE of them by the mean.  So it needs no
- * place in lists that change between two pieces, and nobody gets a session twice.
+ * A piece has the sessions whose ids have one rest, PIECE of them by the mean.  So it needs no
+ * place in lists that change between two pieces, and no session is sent twice.
  */
 void sessions_stream(const struct actions *a, const struct control *c, const struct request *req,
 		     int fd)

@@ -22,7 +22,7 @@ SYSCALLS_ALLOWED(
 	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
 	SYSCALL(getdents64));
 
-/* What carries the flows, what they were handed over to, and what went wrong. */
+/* Flows and bytes by carrier, handovers, and errors by cause. */
 static void status_add_sums(struct round *r)
 {
 	struct json_object *carriers = json_object_new_array();

@@ -5,8 +5,8 @@
  * the session log, one that reloads, a few each for the control socket and metrics.  When all
  * threads run, the seccomp filter is loaded for all of them.
  *
- * All of this file runs on the main thread, whose event loop takes signals from a signalfd(2), looks
- * up names, checks servers, fills the stocks of sockets, and tells systemd's watchdog.
+ * All of this file runs on the main thread, whose event loop takes signals from a signalfd(2),
+ * looks up names, checks servers, fills the stocks of sockets, and tells systemd's watchdog.
  */
 #include "daemon/daemon.h"
 
@@ -115,7 +115,10 @@ static void watchdog_look(struct daemon *d)
 		sd_notify(0, "WATCHDOG=1");
 }
 
-/* Clients are served before, by copy: what waits for this finds the carriers that there will be. */
+/*
+ * Clients are served before the kernel is tried, by copy.  systemd waits for the trial this long,
+ * so that units behind culvert find its carriers.
+ */
 #define READY_MS 2000
 
 static void daemon_announce_ready(struct daemon *d)
@@ -149,7 +152,7 @@ static void daemon_on_ready(struct timer *t)
 	daemon_announce_ready(container_of(t, struct daemon, ready));
 }
 
-/* Sessions, old and new, have from now on what has passed. */
+/* From now on all sessions, also older ones, may have the carriers that have passed the trial. */
 static void daemon_on_tried(struct source *s, uint32_t events)
 {
 	struct daemon *d = container_of(s, struct daemon, tried);

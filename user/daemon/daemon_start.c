@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: what needs root, in the order of the table `steps`; the last step gives root
- * up for good.  On the main thread, before there are others: capabilities are each thread's own.
+ * Theory of operation: the table `steps` has all that needs root, in its order; the last step gives
+ * root up for good.  On the main thread, before there are others: capabilities are each thread's
+ * own.
  */
 #include "daemon/daemon_start.h"
 
@@ -233,10 +234,10 @@ static int start_give_up_root(struct daemon *d)
 	return sandbox_enter(&d->account, 0) ? EXIT_CODE_UNSUPPORTED : 0;
 }
 
-/* Programs are loaded first, which takes long: who could connect before that would have to wait. */
+/* Programs are loaded before sockets are opened: it takes long, and clients would wait for it. */
 static const struct step {
 	const char *name;
-	const char *option; /* whose line is to blame, or NULL */
+	const char *option; /* its line is to blame; or NULL */
 	int (*run)(struct daemon *d);
 } steps[] = {
 	{ "find addresses to listen at", NULL, start_find_listeners },

@@ -42,8 +42,8 @@ struct daemon {
 /* The signals that the main thread takes; one of the steps blocks them. */
 sigset_t daemon_signals(void);
 /*
- * What needs root: sockets, packet programs, files; root is given up last.  D has its configuration
- * and its loops.  0, or an exit code, after a complaint.
+ * Open all that needs root: sockets, packet programs, files; then give root up.  D has its
+ * configuration and its loops.  0, or an exit code, after a complaint.
  */
 int daemon_start(struct daemon *d);
 /* Workers see in d->shared which engines have passed their trials, or are still in them. */

@@ -13,14 +13,14 @@
 
 /*
  * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS, which
- * may be NEVER; or (UNDO) take sessions again.  By a control thread, which waits for the thread that
- * reloads.  -ENOENT: there is none; -EBUSY: a reload is under way; -ESHUTDOWN: culvert is stopping;
- * or another -errno; all after a complaint.
+ * may be NEVER; or (UNDO) take sessions again.  By a control thread, which waits for the thread
+ * that reloads.  -ENOENT: there is none; -EBUSY: a reload is under way; -ESHUTDOWN: culvert is
+ * stopping; or another -errno; all after a complaint.
  */
 int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms);
 
 /*
- * On the thread that reloads: reset the sessions whose time is over, and free forwards that are gone.
+ * On the thread that reloads: reset sessions at their deadline, and free forwards that are gone.
  * Returns the time of the next deadline; NEVER: there is none.
  */
 uint64_t drain_look(struct service *sv);

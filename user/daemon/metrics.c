@@ -8,8 +8,8 @@
  * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
  * those that live, a scrape asks each worker to do the same between two batches of events
- * (round_update_counters()).  If one does not answer in time, its sessions are counted by the next scrape:
- * such a counter is late, but never wrong, and never goes down.
+ * (round_update_counters()).  If one does not answer in time, its sessions are counted by the next
+ * scrape: such a counter is late, but never wrong, and never goes down.
  *
  * Two tables make the text.  Series are bounded by the configuration: no label is a client's
  * address, nor anything else that comes over the network.

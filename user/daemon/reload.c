@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: whoever wants a reload counts `asked` up, and wakes the thread that reloads.
+ * Theory of operation: reload_ask() counts `asked` up, and wakes the thread that reloads.
  * The privileged process reads the file again, the daemon parses the same text, and change.c puts
  * the configuration in force, or nothing of it.  Several reloads that are asked for meanwhile
  * become one.
@@ -79,7 +79,7 @@ static int reload_read(struct change *ch)
 	return e ?: reload_find_addresses(ch);
 }
 
-/* What cannot be done without a new start is refused, rather than left undone. */
+/* A change that only a new start could make is refused, rather than left undone. */
 static int reload_check_globals(struct change *ch)
 {
 	const struct shared *shared = ch->service->shared;
@@ -133,7 +133,7 @@ static void reload_now(struct service *sv, uint64_t number)
 			 ch.result.removed, ch.result.kept);
 	}
 	log_write(e ? LOG_ERR : LOG_INFO, "%s", said);
-	/* systemd is told before those who wait for this reload */
+	/* systemd is told before the clients that wait for this reload */
 	reload_tell_systemd("READY=1", said);
 	pthread_mutex_lock(&sv->lock);
 	sv->finished = number;
@@ -143,11 +143,10 @@ static void reload_now(struct service *sv, uint64_t number)
 
 /* --- the thread --- */
 
-/* Reload if somebody has asked for it, and see to what is due. */
 void reload_after_batch(void *service)
 {
 	struct service *sv = service;
-	uint64_t number; /* who asks from now on asks for another */
+	uint64_t number; /* a request that comes from now on is for another reload */
 	bool stop;
 
 	pthread_mutex_lock(&sv->lock);

@@ -13,8 +13,9 @@
 #include "relay/threads.h"
 
 /*
- * What culvert runs: workers, forwards, the addresses that these listen at, the privileged process;
- * and the thread that reloads, which alone makes changes of all that (reload.h, drain.h).
+ * The service that culvert runs: workers, forwards, the addresses that these listen at, the
+ * privileged process; and the thread that reloads, which alone makes changes of all that (reload.h,
+ * drain.h).
  */
 
 struct reload_result {
@@ -26,7 +27,7 @@ struct service {
 	/* set by the caller */
 	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
 	char **argv;
-	struct config *start; /* what only a new start can change is as it says */
+	struct config *start; /* in force for options that only a new start can change */
 	struct shared *shared;
 	struct privileged *privileged; /* NULL: there is none */
 	struct socket_keeper keeper;   /* asks it, see marked_sockets.h */
@@ -44,7 +45,7 @@ struct service {
 	bool in_force;               /* the file that was read last is */
 	bool started;
 
-	pthread_mutex_t lock; /* of what follows */
+	pthread_mutex_t lock; /* of the next members */
 	bool stop;
 	uint64_t asked, finished; /* reloads, since the start */
 	struct reload_result last;

@@ -3,7 +3,7 @@
 
 #include "relay/session_view.h"
 
-/* The life of sessions from accept(2) to close(2), and what their worker asks of all of them. */
+/* The life of sessions from accept(2) to close(2), and operations on all sessions of a worker. */
 
 /*
  * Take over the non-blocking socket FD of forward F, accepted at PORT (in network order).  The
@@ -22,19 +22,11 @@ int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *cl
 /* If S, which was adopted, has no sockets, it gets those that its slot was given. */
 void session_revive(struct session *s);
 
-/* --- what a worker asks of its sessions, on its thread --- */
+/* --- for worker_sessions.h: operations on all sessions of TCP --- */
 
-/*
- * Reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of CAUSE.
- * Returns how many.
- */
 unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 			      enum cause cause);
 
-/*
- * Forwards may have got other engines: let all flows follow.  Returns how many have not yet, but
- * will.
- */
 unsigned int session_follow_engines(struct worker *w);
 
 /* The verdict program has sent EVENT, a struct culvert_event, to WORKER; see ring_buffer__new(). */
@@ -52,8 +44,5 @@ void session_catch_up(struct worker *w);
  */
 bool session_graft_news(struct worker *w);
 
-/*
- * The worker stops: leave what is grafted, or can be at once, to the next daemon.  To be called
- * again while sessions are left.
- */
+/* Leave sessions that are grafted, or can be at once, to the next daemon. */
 void session_leave_behind(struct worker *w);

@@ -3,9 +3,10 @@
  * Theory of operation
  *
  * A worker is a thread with an event loop.  It has listening sockets of its own, and carries each
- * session that it has accepted until that ends; no other thread touches them.  Whoever wants to
- * know or to change something calls a function on the worker's thread (loop_call()), between two
- * batches of events.  After each batch the worker frees what has died in it.
+ * session that it has accepted until that ends; no other thread touches them.  Another thread that
+ * wants to know or to change something calls a function on the worker's thread (loop_call()),
+ * between two batches of events.  After each batch the worker frees the sessions that have died in
+ * it.
  *
  * To stop, a worker ends its listeners, and its loop ends with its last session.
  */
@@ -153,7 +154,7 @@ int threads_start(struct threads *ts)
 	return r;
 }
 
-/* --- what all of them do --- */
+/* --- calls to all of them --- */
 
 struct call {
 	struct worker *worker;
@@ -197,7 +198,7 @@ static void worker_on_grace_over(struct timer *timer)
 	worker_end_sessions(w, NULL, NULL, CAUSE_GRACE_OVER);
 }
 
-/* What can be grafted goes on without the daemon; some sessions need a moment for that. */
+/* Sessions that can be grafted go on without the daemon; some need a moment for that. */
 static void worker_on_leave(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, leave_behind);

@@ -5,7 +5,7 @@
 
 #include "relay/worker.h"
 
-/* The workers, each on a thread of its own, and what the main thread asks of them. */
+/* The workers, each on a thread of its own, and calls to all of them. */
 
 struct listening;
 

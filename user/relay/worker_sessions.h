@@ -4,8 +4,8 @@
 #include "relay/session_view.h"
 
 /*
- * What a worker asks of all its sessions, whatever their protocol: the one place that knows that
- * there are two kinds.  On the worker's thread, between two batches of events.
+ * Operations on all sessions of a worker.  Only this module knows that there are two kinds, those
+ * of TCP and those of UDP.  On the worker's thread, between two batches of events.
  */
 
 /* Room for sessions of W, which does not run yet; pages are taken as they are needed. */
@@ -14,8 +14,8 @@ void worker_open_sessions(struct worker *w);
 void worker_close_sessions(struct worker *w);
 
 /*
- * Add the flows of W's sessions to FLOWS, by carrier, and to the counters of W what the kernel has
- * carried for them since the last call.
+ * Add the flows of W's sessions to FLOWS, by carrier; and add the bytes that the kernel has carried
+ * for them since the last call to the counters of W.
  */
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS]);
 /* Call FN with the view of each session whose id has the rest PIECE by PIECES, counted as above. */
