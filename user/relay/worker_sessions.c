@@ -43,27 +43,12 @@ void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
 		flows[session_carrier(s, CLIENT)]++;
 		flows[session_carrier(s, UPSTREAM)]++;
 	}
-	udp_sessions_visit(w, count_view, flows);
-}
-
-struct visit {
-	uint64_t piece, pieces;
-	session_visit_fn *fn;
-	void *arg;
-};
-
-static void visit_view(void *arg, const struct session_view *v)
-{
-	const struct visit *visit = arg;
-
-	if (v->id % visit->pieces == visit->piece)
-		visit->fn(visit->arg, v);
+	udp_sessions_visit(w, 0, 1, count_view, flows);
 }
 
 void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			   void *arg)
 {
-	struct visit visit = { piece, pieces, fn, arg };
 	struct session_view view;
 
 	session_catch_up(w);
@@ -74,7 +59,7 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 		session_view(s, &view);
 		fn(arg, &view);
 	}
-	udp_sessions_visit(w, visit_view, &visit);
+	udp_sessions_visit(w, piece, pieces, fn, arg);
 }
 
 unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
@@ -101,7 +86,5 @@ void worker_leave_behind(struct worker *w)
 
 void worker_follow_news(struct worker *w)
 {
-	if (session_graft_news(w))
-		udp_sessions_part(w);
-	udp_sessions_after_batch(w);
+	udp_sessions_follow_news(w, session_graft_news(w));
 }

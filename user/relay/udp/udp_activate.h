@@ -5,9 +5,6 @@
 
 /* How a session joins the packet programs, and leaves them: enum udp_entry. */
 
-/* Why user space carries S as long as its configuration stays; REASONS: packet programs may. */
-enum reason udp_activate_hindrance(const struct udp_session *s);
-
 /* S gets a slot, if it has none and may have one. */
 void udp_activate_enter(struct udp_session *s);
 /* S has SLOT, as an active flow of a daemon before this one, or of another relay. */
@@ -31,3 +28,31 @@ void udp_activate_look(const struct udp_socket *us);
 bool udp_activate_clients(const struct udp_socket *us, bool quiet);
 /* The same for the leg of the server of S, whose word was WORD when the look began. */
 void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet);
+
+/*
+ * --- proof ---
+ *
+ * The sender of a forged address gets no answer, and an answer would hit a third
+ * host.  So a session is unproven until its client has sent a datagram after an answer.  An
+ * unproven session gives way to others when there is no room, and its answers are limited
+ * (max-reply-factor).
+ */
+
+/* S, which is new, is the youngest of the unproven sessions. */
+void udp_proof_begin(struct udp_session *s);
+/* S leaves the list of its worker. */
+void udp_proof_end(struct udp_session *s);
+
+/* The client of S has sent a datagram: a proof, if S is ANSWERED. */
+void udp_proof_give(struct udp_session *s);
+/* True if user space or packet programs have seen the proof, which S may not show yet. */
+bool udp_proof_seen(const struct udp_session *s);
+/* True if max-reply-factor lets the answer M pass. */
+bool udp_proof_allows(struct udp_session *s, const struct udp_message *m);
+
+/*
+ * The oldest unproven session, of F (NULL: of any forward) and of the host REMOTE (NULL: any): it
+ * gives way.  NULL: there is none.
+ */
+struct udp_session *udp_proof_missing(struct worker *w, const struct forward *f,
+				      const struct graft_addr *remote);

@@ -29,19 +29,111 @@
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/icmp.h"
 #include "relay/admission.h"
+#include "relay/proxy_protocol.h"
 #include "relay/session_log.h"
 #include "relay/udp/udp_activate.h"
-#include "relay/udp/udp_copy.h"
-#include "relay/udp/udp_errors.h"
-#include "relay/udp/udp_proof.h"
 #include "relay/udp/udp_server.h"
-#include "relay/udp/udp_view.h"
 
 #define BUCKETS_MAX (1U << 18)
 /* A worker that stops ends a session that owes an answer after so long a silence. */
 #define OWES_MS 1000
 
 SYSCALLS_ALLOWED(SYSCALL(close));
+
+static void udp_drop(struct udp_session *s, enum cause why, const struct udp_message *m)
+{
+	count_add(&s->worker->stats.errors[why], udp_datagrams(m));
+}
+
+/* --- datagrams from the client --- */
+
+static int udp_send_on(struct udp_session *s, const struct udp_message *m)
+{
+	struct proxy_header header = { .version = 2, .has_addresses = true, .udp = true };
+	uint8_t buf[PROXY_PROTOCOL_WRITE_MAX];
+	size_t len = 0;
+
+	if (s->forward->conf->proxy_protocol & PROXY_SEND) {
+		header.source = s->client;
+		header.destination = s->destination;
+		len = proxy_protocol_write(&header, buf);
+	}
+	return udp_send(s->upstream->source.fd, m, len ? buf : NULL, len);
+}
+
+/* Send M, of the client of S, to the server; an error of the path may end S. */
+static void udp_copy_question(struct udp_session *s, const struct udp_message *m)
+{
+	int r;
+
+	if (!pace_take(s->pace, CLIENT, m->len)) {
+		udp_drop(s, CAUSE_OVER_BANDWIDTH, m);
+		return;
+	}
+	udp_activate_enter(s);
+	udp_session_count(s, CLIENT, m);
+	r = udp_send_on(s, m);
+	if (r == -ECONNREFUSED || r == -EHOSTUNREACH || r == -ENETUNREACH)
+		udp_server_unreachable(s, -r);
+	else if (r) /* no room; or a firewall does not let it out, say */
+		udp_drop(s, CAUSE_SEND_BUFFER, m);
+	if (!s->ends)
+		udp_activate_wait(s);
+}
+
+/* --- datagrams from the server --- */
+
+/* The client has had all the answers that it is to get (`responses`). */
+static bool udp_copy_is_complete(const struct udp_session *s)
+{
+	unsigned int n = s->forward->conf->responses;
+
+	return n && s->copied[UPSTREAM].datagrams >= n * s->copied[CLIENT].datagrams;
+}
+
+static void udp_copy_answer(struct udp_session *s, struct udp_message *m)
+{
+	enum cause why = CAUSES;
+
+	s->heard_ms[UPSTREAM] = udp_now(s);
+	udp_server_answered(s);
+	if (!udp_proof_allows(s, m))
+		why = CAUSE_REPLY_LIMIT;
+	else if (!pace_take(s->pace, UPSTREAM, m->len))
+		why = CAUSE_OVER_BANDWIDTH;
+	if (why == CAUSES) {
+		m->peer = s->peer;
+		m->local = s->local;
+		if (!addr_is_any(&s->socket->addr))
+			m->local.sa.sa_family = AF_UNSPEC;
+		udp_session_count(s, UPSTREAM, m);
+		if (udp_send_to(s->socket->source.fd, m))
+			why = CAUSE_SEND_BUFFER;
+	}
+	if (why != CAUSES)
+		udp_drop(s, why, m);
+}
+
+/* Send answers to the client; the last one ends S (`responses`). */
+static void udp_copy_answers(struct udp_session *s)
+{
+	struct udp_batch *b = s->worker->udp->batch;
+	uint32_t word = udp_word(s, UPSTREAM);
+	int got = udp_receive(b, s->upstream->source.fd);
+
+	if (got < 0) { /* an error of an earlier datagram */
+		udp_errors_take(s);
+		got = s->ends ? 0 : udp_receive(b, s->upstream->source.fd);
+	}
+	if (got == UDP_BATCH) /* epoll shall report the rest again */
+		loop_watch(&s->worker->loop, &s->upstream->source, EPOLLIN, true);
+	for (int i = 0; i < got; i++)
+		udp_copy_answer(s, udp_batch_at(b, (unsigned int)i));
+	if (got > 0 && udp_copy_is_complete(s))
+		udp_session_end(s, SESSION_FINISHED);
+	else if (got > 0)
+		udp_activate_server(s, word, got < UDP_BATCH);
+}
 
 /* --- its end --- */
 
@@ -293,12 +385,15 @@ void udp_worker_close(struct worker *w)
 	free(u);
 }
 
-void udp_sessions_visit(struct worker *w, session_visit_fn *fn, void *arg)
+void udp_sessions_visit(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
+			void *arg)
 {
 	struct session_view view;
 	struct udp_session *s;
 
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		if (s->id % pieces != piece)
+			continue;
 		udp_session_count_kernel(s);
 		udp_view(s, &view);
 		fn(arg, &view);
@@ -354,30 +449,27 @@ void udp_sessions_leave_behind(struct worker *w)
 	}
 }
 
-void udp_sessions_part(struct worker *w)
+/* The address of S has left, and another relay knows S. */
+static bool udp_has_parted(const struct udp_session *s)
 {
-	struct udp_session *s;
+	const volatile struct udp_flow *f = udp_slot_of(s);
 
-	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
-		const volatile struct udp_flow *f = udp_slot_of(s);
-
-		if (__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) &&
-		    !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local))
-			udp_session_end(s, SESSION_MOVED);
-		udp_settle(s);
-	}
+	return __atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) &&
+	       !graft_table_has_address(s->worker->shared->grafts, &f->leg[CLIENT].tuple.local);
 }
 
-void udp_sessions_after_batch(struct worker *w)
+void udp_sessions_follow_news(struct worker *w, bool addresses)
 {
 	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
 	struct udp_session *s;
 
-	if (lost == w->udp->lost_seen)
+	if (lost == w->udp->lost_seen && !addresses)
 		return;
 	w->udp->lost_seen = lost;
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
-		if (udp_server_is_lost(s))
+		if (addresses && udp_has_parted(s))
+			udp_session_end(s, SESSION_MOVED);
+		else if (udp_server_is_lost(s))
 			udp_session_end(s, CAUSE_UPSTREAM_LOST);
 		udp_settle(s);
 	}

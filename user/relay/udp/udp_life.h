@@ -31,8 +31,9 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e);
 
 /* --- for the worker, on its thread --- */
 
-/* Call FN with a view of each session, after the counters have the work of packet programs. */
-void udp_sessions_visit(struct worker *w, session_visit_fn *fn, void *arg);
+/* As worker_visit_sessions(). */
+void udp_sessions_visit(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
+			void *arg);
 /* As session_end_some(). */
 unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
 				   enum cause cause);
@@ -41,12 +42,10 @@ void udp_sessions_follow_engines(struct worker *w);
 /* The worker stops: leave grafted sessions to the next daemon, and end those that owe no answer. */
 void udp_sessions_leave_behind(struct worker *w);
 /*
- * Addresses may have left this machine.  A session of such an address that another relay knows ends
- * here, and its slot stays for that relay's return.
+ * After a batch of events.  ADDRESSES may have left this machine: a session of such an address that
+ * another relay knows ends here, and its slot stays for that relay's return.
  */
-void udp_sessions_part(struct worker *w);
-/* After a batch of events. */
-void udp_sessions_after_batch(struct worker *w);
+void udp_sessions_follow_news(struct worker *w, bool addresses);
 
 /*
  * Make the flow of SLOT a session of F and W.  The caller has counted the session in.  -ENOENT: W

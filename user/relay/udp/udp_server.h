@@ -3,7 +3,10 @@
 
 #include "relay/udp/udp_session.h"
 
-/* The server of a session: chosen, connected, doubted when it is silent, blamed when it fails. */
+/*
+ * The server of a session: chosen, connected, doubted when it is silent, blamed when it fails; and
+ * errors that ICMP reports of either end.
+ */
 
 /*
  * Connect S to an address of a server.  CAUSES; or the cause that none is to be had.  A server
@@ -33,3 +36,20 @@ bool udp_server_is_given_up(struct udp_session *s);
 void udp_server_unreachable(struct udp_session *s, int error);
 /* The server of S was blamed by any worker since S began. */
 bool udp_server_is_lost(const struct udp_session *s);
+
+/* --- errors: an end is gone, cannot be reached, or gets no datagram of that size --- */
+
+/* Take the errors that the socket of S has. */
+void udp_errors_take(struct udp_session *s);
+/*
+ * Another worker has taken an error about an answer of S that packet programs have translated.
+ * True: the client is gone, and S ends.
+ */
+bool udp_errors_client_gone(struct udp_session *s);
+/*
+ * E, an error about an answer, has come by a socket to which clients of any worker send.  Returns
+ * the session of W that ends, or may; NULL: none does.
+ */
+struct udp_session *udp_errors_of_client(struct worker *w, const struct udp_error *e);
+/* Paths may be wider by now; if they are not, errors will say so again. */
+void udp_errors_forget_mtu(struct udp_session *s);

@@ -88,3 +88,92 @@ void udp_session_count_kernel(struct udp_session *s)
 		udp_count_carried(s, dir, CARRIER_GRAFT, &s->counted[dir], more);
 	}
 }
+
+/* --- as others see it --- */
+
+enum reason udp_session_hindrance(const struct udp_session *s)
+{
+	const struct forward_conf *fc = s->forward->conf;
+	enum engine engine = s->forward->engine;
+
+	if (!forward_grafts(s->forward))
+		return engine == ENGINE_COPY || engine == ENGINE_AUTO ? REASON_ENGINE :
+									REASON_NOT_TCP;
+	if (!udp_table_of(s))
+		return REASON_NO_KERNEL;
+	if (s->pace)
+		return REASON_BANDWIDTH;
+	if (fc->responses)
+		return REASON_RESPONSES;
+	if (fc->proxy_protocol)
+		return REASON_PROXY_HEADERS;
+	/* such addresses are not unique: a tuple of them may be of any link */
+	if (s->peer.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->peer.in6.sin6_addr))
+		return REASON_REFUSED;
+	return REASONS;
+}
+
+/* Why packet programs do not carry flow DIR. */
+static enum reason udp_view_copied(const struct udp_session *s, unsigned int dir)
+{
+	static const enum reason reasons[] = {
+		[UDP_ENTRY_NONE] = REASON_FIRST,
+		[UDP_ENTRY_FULL] = REASON_NO_SLOT,
+		[UDP_ENTRY_HELD] = REASON_START,
+		[UDP_ENTRY_WAITS] = REASON_START,
+	};
+	enum reason why = udp_session_hindrance(s);
+
+	if (why != REASONS)
+		return why;
+	why = reasons[s->entry];
+	return why == REASON_START && dir == UPSTREAM && s->state != UDP_PROVEN ? REASON_UNPROVEN :
+										  why;
+}
+
+static struct flow_view udp_view_flow(const struct udp_session *s, unsigned int dir)
+{
+	bool active = udp_carries(s, dir);
+
+	return (struct flow_view){
+		.carrier = active ? CARRIER_GRAFT : CARRIER_COPY,
+		.reason = !active                            ? udp_view_copied(s, dir) :
+			  s->adopted                         ? REASON_ADOPTED :
+			  s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
+							       REASON_ELIGIBLE,
+		.phase = active ? FLOW_KERNEL : FLOW_USER,
+		.handovers = active,
+		.copied = s->copied[dir].bytes,
+		.kernel = udp_grafted(s, dir).bytes,
+		.datagrams = udp_all_datagrams(s, dir),
+	};
+}
+
+void udp_view(const struct udp_session *s, struct session_view *ret)
+{
+	uint64_t now = udp_now(s);
+	const volatile struct udp_flow *f = udp_slot_of(s);
+	bool client = udp_carries(s, CLIENT);
+	bool waits = s->slot != NO_UDP_SLOT && !(client && udp_carries(s, UPSTREAM));
+	uint8_t why = f->at[CLIENT].why ?: f->at[UPSTREAM].why;
+
+	*ret = (struct session_view){
+		.id = s->id,
+		.forward = s->forward,
+		.server = s->server,
+		.worker = s->worker->index,
+		.state = SESSION_OPEN,
+		.age_ms = now > s->born_ms ? now - s->born_ms : 0,
+		.connect_ms = s->connect_ms,
+		.client = s->client,
+		.not_grafted = waits ? graft_refusal_name((enum graft_refusal)why) : "",
+		.standby = standby_text(s->worker->shared, client,
+					__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) ==
+						GRAFT_TOLD),
+		.flows = { udp_view_flow(s, CLIENT), udp_view_flow(s, UPSTREAM) },
+	};
+	if (!client_addr_equal(&s->client, &s->peer))
+		ret->via = s->peer;
+	ret->upstream.len = sizeof(s->upstream->to);
+	memcpy(&ret->upstream.ss, &s->upstream->to, sizeof(s->upstream->to));
+}

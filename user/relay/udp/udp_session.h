@@ -7,7 +7,7 @@
 #include "datapath/udp.h"
 #include "datapath/graft/udp_graft.h"
 #include "relay/forward.h"
-#include "relay/session.h"
+#include "relay/session_view.h"
 #include "relay/udp/udp_upstream.h"
 #include "relay/worker.h"
 
@@ -19,7 +19,7 @@
  *               -> ANSWERED  the first answer has come
  *               -> DEAD      it ends
  *   ANSWERED  the server has answered; the client's address may be forged
- *               -> PROVEN    the client has sent a datagram after an answer, see udp_proof.c
+ *               -> PROVEN    the client has sent a datagram after an answer, see udp_activate.c
  *               -> DEAD      it ends
  *   PROVEN    the client gets the answers
  *               -> DEAD      it ends
@@ -121,7 +121,7 @@ struct udp_session {
 	uint32_t word;         /* of the client's leg, at the last look */
 	uint64_t behind_ms[2]; /* by leg: since when each look has found more; 0: it has not */
 
-	/* of udp_errors.c */
+	/* of udp_server.c, about the client */
 	uint64_t refused_ms;   /* when the last of these came: */
 	unsigned int refusals; /* answers that the client has refused since it was heard */
 };
@@ -209,3 +209,8 @@ uint64_t udp_all_datagrams(const struct udp_session *s, unsigned int dir);
 void udp_session_count(struct udp_session *s, unsigned int dir, const struct udp_message *m);
 /* Add the work of packet programs since the last call to the counters. */
 void udp_session_count_kernel(struct udp_session *s);
+
+/* Why user space carries S as long as its configuration stays; REASONS: packet programs may. */
+enum reason udp_session_hindrance(const struct udp_session *s);
+/* How others see S: the control socket, the session log.  On the thread of S. */
+void udp_view(const struct udp_session *s, struct session_view *ret);
