@@ -158,7 +158,7 @@ unsigned int graft_table_total(const struct graft_table *gs);
 
 /*
  * Sessions of which several relays know, and one relay carries at a time (daemon/standby.c): the relay that
- * has the address of the client's connection.  graft_standby.c and graft_sockets.c.
+ * has the address of the client's connection.  graft_standby.c.
  */
 
 /*

@@ -10,7 +10,7 @@
 #include "datapath/graft/graft_attach.h"
 #include "datapath/graft/graft_pins.h"
 
-/* What the modules behind graft.h share: graft_open, _slots, _request, _ways, _sockets, _standby. */
+/* What the modules behind graft.h share: graft_open, _slots, _ways, _standby. */
 
 struct slot {
 	uint32_t next;     /* in the queue of free slots */
@@ -55,7 +55,7 @@ void graft_slots_fill(struct graft_table *gs);
 bool graft_change_state(struct graft_table *gs, uint32_t slot, enum graft_state from,
 			enum graft_state to);
 
-/* graft_request.c.  An answer of the offer program: enum graft_refusal. */
+/* An answer of the offer program: enum graft_refusal. */
 int graft_request_run(struct graft_table *gs, enum graft_op op, uint32_t slot);
 
 /* graft_ways.c.  Another daemon has counted the ways of sessions that were left. */
