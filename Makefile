@@ -122,7 +122,7 @@ $(O)/version.h $(O)/commit.h: FORCE
 	$(Q)mkdir -p $(@D)
 	$(Q)echo '#define $(define)' | cmp -s - $@ || echo '#define $(define)' >$@
 $(O)/user/main.o: $(O)/version.h $(O)/commit.h
-$(O)/user/daemon/control_status.o $(O)/user/bench/options.o $(O)/user/man/main.o: $(O)/version.h
+$(O)/user/daemon/control_views.o $(O)/user/bench/options.o $(O)/user/man/main.o: $(O)/version.h
 
 # The tables of options in the manual pages, and in completions, are those of the program.
 man: $(O)/man/culvert.8 $(O)/man/culvert.conf.5

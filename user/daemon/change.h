@@ -22,11 +22,27 @@ int change_forwards(struct change *c, int e);
 
 /* -ENOMEM, after a complaint. */
 int change_no_memory(void);
-/* Plan to listen at A, an address of F, too.  -errno, after a complaint. */
-int change_open_address(struct change *c, struct forward *f, const struct addr *a,
-			struct listening **ret);
+
+/* --- drain --- */
+
 /*
- * Let workers accept at each address for the forward that it has from now on (`becomes`), and close
- * those that have none.  The lock of forwards is held.
+ * `culvert drain` closes one forward's sockets, or opens them again.  Sessions of forwards that
+ * drain, or that a reload has removed, are reset when their time is over.
  */
-void change_addresses(struct change *c);
+
+/* Why nothing changes after service_stop(). */
+#define SERVICE_STOPPING "culvert is stopping, and its forwards change no more"
+
+/*
+ * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS, which
+ * may be NEVER; or (UNDO) take sessions again.  By a control thread, which waits for the thread
+ * that reloads.  -ENOENT: there is none; -EBUSY: a reload is under way; -ESHUTDOWN: culvert is
+ * stopping; or another -errno; all after a complaint.
+ */
+int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms);
+
+/*
+ * On the thread that reloads: reset sessions at their deadline, and free forwards that are gone.
+ * Returns the time of the next deadline; NEVER: there is none.
+ */
+uint64_t drain_look(struct service *sv);

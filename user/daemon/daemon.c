@@ -30,10 +30,9 @@
 #include "daemon/adopt.h"
 #include "daemon/check.h"
 #include "daemon/control_actions.h"
-#include "daemon/control_status.h"
+#include "daemon/control_views.h"
 #include "daemon/daemon_start.h"
 #include "daemon/metrics.h"
-#include "daemon/reload.h"
 #include "relay/health_check.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
@@ -298,7 +297,7 @@ static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
 static int daemon_open_loops(struct daemon *d)
 {
 	sigset_t set = daemon_signals();
-	int e = service_open(&d->service, reload_after_batch),
+	int e = service_open(&d->service),
 	    r = loop_open(&d->loop, daemon_after_batch, d) ?: e;
 
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)

@@ -20,7 +20,6 @@
 #include "config/read.h"
 #include "daemon/adopt.h"
 #include "daemon/check.h"
-#include "daemon/reload.h"
 #include "datapath/buffer_pool.h"
 #include "datapath/icmp.h"
 #include "datapath/policy.h"

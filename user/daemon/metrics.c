@@ -23,8 +23,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "daemon/control_status.h"
-#include "daemon/reload.h"
+#include "daemon/control_views.h"
 #include "relay/session_log.h"
 #include "version.h"
 

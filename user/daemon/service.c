@@ -1,12 +1,205 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* On the main thread, but for run(), which is the thread that reloads. */
+/*
+ * Theory of operation: reload_ask() counts `asked` up, and wakes the thread that reloads.
+ * The privileged process reads the file again, the daemon parses the same text, and change.c puts
+ * the configuration in force, or nothing of it.  Several reloads that are asked for meanwhile
+ * become one.
+ *
+ * All of this runs on the thread that reloads, service_run(), but for the functions of service.h.
+ */
 #include "daemon/service.h"
 
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
 
+#include "base/clock.h"
+#include "base/json_add.h"
 #include "base/log.h"
+#include "config/option.h"
+#include "config/read.h"
+#include "daemon/change.h"
+#include "relay/session_log.h"
 
-/* AFTER_BATCH looks at deadlines. */
+#define PARSE_ROOM (64 << 20) /* bytes; a file of 1 MiB becomes less */
+
+/* --- read --- */
+
+/* A name to listen at that is known already has the addresses that it had. */
+static int reload_find_addresses(struct change *ch)
+{
+	struct config *c = ch->config;
+
+	for (size_t i = 0; i < c->n_forwards; i++) {
+		struct endpoint *e = &c->forwards[i].listen;
+
+		for (struct forward *f = ch->service->forwards.first; f && !e->n_addrs;
+		     f = f->next) {
+			const struct endpoint *known = &f->conf->listen;
+
+			if (!strcmp(known->text, e->text))
+				endpoint_copy_addrs(e, known);
+		}
+	}
+	return names_find_listeners(c, true);
+}
+
+/* To parse a file ends the program where there is no memory (array.h): look first. */
+static bool reload_has_memory(void)
+{
+	volatile void *room = malloc(PARSE_ROOM); /* else compilers leave the call out */
+
+	free((void *)room);
+	return room; /* cppcheck-suppress deallocret ; only whether there was some */
+}
+
+static int reload_read(struct change *ch)
+{
+	struct service *sv = ch->service;
+	int fds[PRIVILEGED_FILES], e;
+
+	ch->next = reload_has_memory() ? calloc(1, sizeof(*ch->next)) : NULL;
+	if (!ch->next)
+		return change_no_memory();
+	ch->next->refs = 1;
+	ch->config = &ch->next->config;
+	e = privileged_open_config(sv->privileged, sv->in_force, fds, ch->result.error,
+				   sizeof(ch->result.error));
+	sv->in_force = false;
+	if (e)
+		return e;
+	/* where there is a privileged process there are names: a reload may bring one */
+	names_read_again(sv->shared->names, &fds[PRIVILEGED_NAMES]);
+	e = config_read(sv->argc, sv->argv, fds[PRIVILEGED_CONFIG], ch->config);
+	close(fds[PRIVILEGED_CONFIG]);
+	return e ?: reload_find_addresses(ch);
+}
+
+/* A change that only a new start could make is refused, rather than left undone. */
+static int reload_check_globals(struct change *ch)
+{
+	const struct shared *shared = ch->service->shared;
+	const struct config *c = ch->config;
+	const struct option_def *o = options_fixed(ch->service->start, c);
+	bool sockmap = shared->kernel && shared->sockmap_trial != TRIAL_FAILED;
+	bool graft = shared->grafts && shared->graft_trial != TRIAL_FAILED;
+
+	if (o)
+		return config_complain(config_place(c, &c->defaults, o->name),
+				       "%s: cannot change while culvert runs: restart it", o->name);
+	for (const struct forward_conf *f = c->forwards; f < c->forwards + c->n_forwards; f++)
+		if ((f->engine == ENGINE_SOCKMAP && !sockmap) ||
+		    (f->engine == ENGINE_GRAFT && !graft))
+			return log_complain(-EOPNOTSUPP,
+					    "forward %s: engine %s: the kernel path "
+					    "was not set up at the start: restart culvert",
+					    forward_name(f), engine_name(f->engine));
+	return 0;
+}
+
+int reload_first(struct service *sv)
+{
+	return change_forwards(&(struct change){ .service = sv, .config = sv->start }, 0);
+}
+
+/* --- reload --- */
+
+static void reload_tell_systemd(const char *state, const char *status)
+{
+	sd_notifyf(0, "%s\nMONOTONIC_USEC=%llu\nSTATUS=%s", state,
+		   (unsigned long long)clock_ns() / 1000, status);
+}
+
+static void reload_now(struct service *sv, uint64_t number)
+{
+	struct change ch = { .service = sv };
+	char said[sizeof(ch.result.error) + 80];
+	int e;
+
+	reload_tell_systemd("RELOADING=1", "Reads the configuration again");
+	log_keep_complaint(ch.result.error, sizeof(ch.result.error));
+	e = change_forwards(&ch, reload_read(&ch) ?: reload_check_globals(&ch));
+	log_keep_complaint(NULL, 0);
+	if (e) {
+		snprintf(said, sizeof(said), "reload: nothing has changed: %s", ch.result.error);
+	} else {
+		snprintf(said, sizeof(said),
+			 "reload: %u forward%s added, %u changed, %u removed, %u as before",
+			 ch.result.added, ch.result.added == 1 ? "" : "s", ch.result.changed,
+			 ch.result.removed, ch.result.kept);
+	}
+	log_write(e ? LOG_ERR : LOG_INFO, "%s", said);
+	/* systemd is told before the clients that wait for this reload */
+	reload_tell_systemd("READY=1", said);
+	pthread_mutex_lock(&sv->lock);
+	sv->finished = number;
+	sv->last = ch.result;
+	pthread_mutex_unlock(&sv->lock);
+}
+
+/* Reload if somebody has asked for it, and see to drains. */
+static void reload_after_batch(void *service)
+{
+	struct service *sv = service;
+	uint64_t number; /* a request that comes from now on is for another reload */
+	bool stop;
+
+	pthread_mutex_lock(&sv->lock);
+	number = sv->asked;
+	stop = sv->stop;
+	if (stop && number != sv->finished) {
+		log_info("reload: nothing has changed: " SERVICE_STOPPING);
+		sv->finished = number;
+		sv->last = (struct reload_result){ .error = SERVICE_STOPPING };
+	}
+	pthread_mutex_unlock(&sv->lock);
+	sv->loop.stop = stop;
+	if (number != sv->finished)
+		reload_now(sv, number);
+	timer_set(&sv->loop, &sv->due, drain_look(sv));
+}
+
+uint64_t reload_ask(struct service *sv)
+{
+	uint64_t number = 0;
+
+	if (sv->shared->session_log)
+		session_log_reopen(sv->shared->session_log);
+	pthread_mutex_lock(&sv->lock);
+	if (!sv->stop)
+		number = ++sv->asked;
+	pthread_mutex_unlock(&sv->lock);
+	loop_wake(&sv->loop);
+	return number;
+}
+
+struct json_object *reload_json(struct service *sv)
+{
+	struct json_object *o = json_object_new_object();
+	char error[256] = "";
+
+	if (sv->shared->session_log)
+		session_log_not_reopened(sv->shared->session_log, error, sizeof(error));
+	json_add_text(o, "session_log_error", error);
+	pthread_mutex_lock(&sv->lock);
+	json_add_int(o, "asked", sv->asked);
+	json_add_int(o, "finished", sv->finished);
+	json_add_bool(o, "ok", !sv->last.error[0]);
+	json_add_text(o, "error", sv->last.error);
+	json_add_int(o, "added", sv->last.added);
+	json_add_int(o, "changed", sv->last.changed);
+	json_add_int(o, "removed", sv->last.removed);
+	json_add_int(o, "kept", sv->last.kept);
+	pthread_mutex_unlock(&sv->lock);
+	return o;
+}
+
+/* --- the thread --- */
+
+/* reload_after_batch() looks at deadlines. */
 static void service_on_due(struct timer *t)
 {
 	(void)t;
@@ -22,12 +215,12 @@ static void *service_run(void *arg)
 	return NULL;
 }
 
-int service_open(struct service *sv, void (*after_batch)(void *sv))
+int service_open(struct service *sv)
 {
 	forwards_init(&sv->forwards);
 	pthread_mutex_init(&sv->lock, NULL);
 	sv->due.fire = service_on_due;
-	return loop_open(&sv->loop, after_batch, sv);
+	return loop_open(&sv->loop, reload_after_batch, sv);
 }
 
 int service_start(struct service *sv)

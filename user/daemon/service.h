@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <json-c/json.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,8 +15,7 @@
 
 /*
  * The service that culvert runs: workers, forwards, the addresses that these listen at, the
- * privileged process; and the thread that reloads, which alone makes changes of all that (reload.h,
- * drain.h).
+ * privileged process; and the thread that reloads, which alone makes changes of all that (change.h).
  */
 
 struct reload_result {
@@ -39,7 +39,7 @@ struct service {
 	 */
 	pthread_t thread;
 	struct loop loop;
-	struct timer due; /* of a deadline, see drain.h */
+	struct timer due; /* of a deadline, see drain_look() */
 	struct forwards forwards;
 	struct listening *listening; /* list of all addresses */
 	bool in_force;               /* the file that was read last is */
@@ -51,11 +51,8 @@ struct service {
 	struct reload_result last;
 };
 
-/*
- * Begin with no forwards; AFTER_BATCH(SV) is called after each batch of events of the thread.
- * -errno; call service_close() in any case.
- */
-int service_open(struct service *sv, void (*after_batch)(void *sv));
+/* Begin with no forwards.  -errno; call service_close() in any case. */
+int service_open(struct service *sv);
 /* Start the thread.  -errno. */
 int service_start(struct service *sv);
 /*
@@ -65,3 +62,23 @@ int service_start(struct service *sv);
 void service_stop(struct service *sv);
 /* When nobody asks any more, and no worker runs: forwards and addresses are closed, too. */
 void service_close(struct service *sv);
+
+/* --- reload --- */
+
+/*
+ * `culvert reload` and SIGHUP put the configuration file in force as it is now, or say why not.
+ */
+
+/*
+ * Make the forwards of the configuration of the start, and open their addresses, which this process
+ * can still do itself.  On the main thread, before others run.  -errno, after a complaint.
+ */
+int reload_first(struct service *sv);
+
+/*
+ * Ask for a reload: the number that `finished` reaches when it is done, or 0: culvert is stopping.
+ * By any thread; waits for nothing.
+ */
+uint64_t reload_ask(struct service *sv);
+/* How the last reload went.  By any thread. */
+struct json_object *reload_json(struct service *sv);

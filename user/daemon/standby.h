@@ -34,7 +34,7 @@ struct stream {
 	struct standby *sb;
 	const struct control *control;
 	int fd;
-	uint64_t *known;           /* a bit for each place of held.h: exported, or imported */
+	uint64_t *known;           /* a bit for each place of adopt.h: exported, or imported */
 	struct exported *exported; /* by place; of an export */
 	uint64_t after_ns, now_ns; /* now: of an export's look */
 	size_t len;                /* of the bytes in the buffer */
@@ -78,3 +78,15 @@ void standby_unlock(struct standby *sb);
 unsigned int standby_held(const struct standby *sb);
 /* For `culvert status`. */
 struct json_object *standby_json(struct standby *sb);
+
+/* --- standby_stream.c: exports and imports --- */
+
+/* At how many milliseconds of age `export` tells of a session, if the request does not say. */
+#define STANDBY_AFTER_MS 2000
+
+/*
+ * Serve the client at FD until the client or this daemon ends that: export sessions that were
+ * grafted AFTER_MS ago, or import sessions as NAME.  On a thread of C.
+ */
+void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms);
+void standby_import(struct standby *sb, const struct control *c, int fd, const char *name);

@@ -1,16 +1,45 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* On the thread of a stream. */
-#include "daemon/standby_stream.h"
-
+/*
+ * Theory of operation: each export and each import has a thread of the control socket, on which all
+ * of this runs.
+ *
+ * An export looks at all sessions each EXPORT_LOOK_MS, and sends a record of each place whose key
+ * has changed.  A peer that takes nothing holds up this export alone, and is cut off in the end.
+ *
+ * An import enters the sessions of its peer as STANDBY, each under the lock of all imports and
+ * exports, and under the lock of forwards.
+ */
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/bits.h"
 #include "base/clock.h"
+#include "base/json_add.h"
 #include "base/log.h"
+#include "daemon/standby.h"
+#include "datapath/graft/udp_graft.h"
+#include "relay/upstream_socket.h"
 
 #define BEGIN_MS 2000 /* for the thread that reloads to begin its looks */
+#define BUFFER 65536
+#define DEAF_MS 10000 /* a peer that takes nothing, or sends nothing, for so long is cut off */
+#define EXPORT_LOOK_MS 50
+#define EXPORT_ALIVE_MS 1000
+
+enum stream_phase {
+	STREAM_CLOSED,
+	STREAM_DUMPS, /* all sessions are on their way; of an import: once a record has come */
+	STREAM_IN_SYNC,
+};
+
+/* What an export has told of a place. */
+struct exported {
+	uint32_t key; /* changes with the record of the place; 0: there is none */
+	struct graft_tuple client;
+};
 
 /* --- ports for which the stack does not answer --- */
 
@@ -54,7 +83,7 @@ static void stream_count(struct standby *sb)
 
 /* --- opening, closing --- */
 
-void standby_stream_enter(struct stream *s, enum stream_phase phase)
+static void stream_enter(struct stream *s, enum stream_phase phase)
 {
 	const char *kind = s->is_import ? "import " : "an export";
 	bool was_synced = s->synced_ms;
@@ -72,7 +101,8 @@ void standby_stream_enter(struct stream *s, enum stream_phase phase)
 		log_warning("standby: %s%s has ended", kind, s->name);
 }
 
-struct stream *standby_stream_open(struct standby *sb, const struct control *c, int fd,
+/* NAME: of an import.  NULL: no memory, or STREAMS_MAX streams are open. */
+static struct stream *stream_open(struct standby *sb, const struct control *c, int fd,
 				   const char *name)
 {
 	uint32_t n = held_places(sb->grafts);
@@ -83,7 +113,7 @@ struct stream *standby_stream_open(struct standby *sb, const struct control *c, 
 			      .tag = name ? graft_tag(name) | 1 : 0, /* 0 is none */
 			      .known = calloc(BITS_WORDS(n), sizeof(*new.known)),
 			      .exported = name ? NULL : calloc(n, sizeof(*new.exported)),
-			      .buffer = malloc(STREAM_BUFFER) };
+			      .buffer = malloc(BUFFER) };
 	bool ready = new.known && (name || new.exported) && new.buffer;
 	struct stream *s = sb->streams;
 
@@ -102,18 +132,442 @@ struct stream *standby_stream_open(struct standby *sb, const struct control *c, 
 		log_warning("standby: no memory, or more than %d exports and imports", STREAMS_MAX);
 		return NULL;
 	}
-	standby_stream_enter(s, STREAM_DUMPS);
+	stream_enter(s, STREAM_DUMPS);
 	loop_call(&sb->service->loop, standby_begin_looks, sb, BEGIN_MS);
 	return s;
 }
 
-void standby_stream_close(struct stream *s)
+static void stream_close(struct stream *s)
 {
-	standby_stream_enter(s, STREAM_CLOSED);
+	stream_enter(s, STREAM_CLOSED);
 	free(s->buffer);
 	free(s->exported);
 	free(s->known);
 	pthread_mutex_lock(&s->sb->lock);
 	s->known = NULL; /* last: another stream may use S now */
 	pthread_mutex_unlock(&s->sb->lock);
+}
+
+/* --- export: records on their way --- */
+
+static bool export_flush(struct stream *s)
+{
+	const char *text = (char *)s->buffer;
+	int r = s->len ? control_send(s->control, s->fd, DEAF_MS, text, s->len) : 0;
+
+	s->len = 0;
+	s->last_ms = clock_ms();
+	return !r;
+}
+
+/* Of no kind: there is nothing to send.  False: the peer takes nothing. */
+static bool export_put(struct stream *s, struct graft_record *r)
+{
+	if (r->kind == RECORD_NONE)
+		return true;
+	if (s->len + RECORD_MAX > BUFFER && !export_flush(s))
+		return false;
+	s->len += record_pack(r, clock_ns(), s->buffer + s->len);
+	s->records++;
+	return true;
+}
+
+/* --- export: keys: a place is exported anew if its key changes --- */
+
+#define KEY_NONE 0U /* the place is not exported */
+
+/* A session of this relay has an odd key. */
+static uint32_t export_key_owned(uint32_t identity)
+{
+	return identity << 1 | 1;
+}
+
+static bool export_is_owned(uint32_t key)
+{
+	return key & 1;
+}
+
+/*
+ * A STANDBY session has an even key.  Its owner exports it, not this relay, unless its address is
+ * here already: so the key changes with each address that moves.  But its end is exported by each
+ * relay that knew it.
+ */
+static uint32_t export_key_standby(const struct stream *s)
+{
+	return (s->sb->ways.moves + 1) << 1;
+}
+
+/* A session, and which of its ends have sent FIN. */
+static uint32_t export_key_session(const struct stream *s, const struct held *h)
+{
+	const volatile struct graft_entry *g = graft_of(h->grafts, h->slot);
+	uint64_t offered = g->offered_ns;
+	uint32_t fins = g->side[1].fin << 2 | g->side[0].fin;
+
+	if (graft_state(h->grafts, h->slot) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
+		return KEY_NONE;
+	return export_key_owned(((uint32_t)(offered / 1000) ^ (uint32_t)*h->id << 20) << 4 | fins);
+}
+
+/* An exported flow stays exported while its sockets carry it: the peer needs its port alone. */
+static uint32_t export_key_flow(const struct stream *s, const struct held *h)
+{
+	const struct udp_table *us = graft_table_udp(h->grafts);
+	uint32_t age = (uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - udp_flow_of(us, h->slot)->born;
+
+	if (age < s->after_ns >> UDP_TICK_SHIFT ||
+	    !(*h->mirrored || udp_graft_carries(us, h->slot, 0) ||
+	      udp_graft_carries(us, h->slot, 1)))
+		return KEY_NONE;
+	return export_key_owned((uint32_t)*h->id);
+}
+
+static uint32_t export_key(const struct stream *s, const struct held *h)
+{
+	if (h->state == HELD_STANDBY)
+		return *h->alone_ms == ALONE_EXPIRED ? KEY_NONE : export_key_standby(s);
+	if (h->state == HELD_NOTHING || *h->mirrored == GRAFT_OVER)
+		return KEY_NONE;
+	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
+}
+
+/* --- export: looks --- */
+
+/*
+ * The session of WAS was exported from place H, and is there no more.  If the session has another
+ * place now, it is exported from there.  NOW is the key of the place.
+ */
+static void export_end(const struct held *h, const struct exported *was, uint32_t now,
+		       struct graft_record *ret)
+{
+	struct held other = { .at = held_find(h->grafts, h->udp, &was->client) };
+	bool expired = h->state == HELD_STANDBY && now == KEY_NONE;
+
+	if (other.at != h->at && other.at != NO_SLOT) {
+		other = held_at(h->grafts, other.at);
+		/* the session has ended here while the peer exported it: that copy has come back */
+		if (now != KEY_NONE || !export_is_owned(was->key) || other.state != HELD_STANDBY)
+			return;
+		held_end(&other);
+	}
+	/* an expired session may go on elsewhere, unless its address is here */
+	*ret = (struct graft_record){
+		.kind = expired && !held_is_here(h) ? RECORD_LEFT : RECORD_GONE,
+		.udp = h->udp,
+		.client = was->client,
+	};
+}
+
+/* The session that is in place H now. */
+static void export_session(const struct held *h, struct graft_record *ret)
+{
+	if (h->state == HELD_STANDBY && !held_is_here(h)) {
+		*ret = (struct graft_record){ .kind = RECORD_LEFT,
+					      .udp = h->udp,
+					      .client = h->leg[0]->tuple };
+		return;
+	}
+	*h->mirrored = GRAFT_TOLD;
+	held_record(h, ret);
+}
+
+/*
+ * Make the records of a place whose key has changed.  The lock is held, or this export would see
+ * the moment in which an import replaces a session, and tell all other relays that the session is
+ * over.
+ */
+static void export_change(struct stream *s, uint32_t at, struct graft_record *ret_end,
+			  struct graft_record *ret)
+{
+	struct held h = held_at(s->sb->grafts, at);
+	struct exported *now = &s->exported[at], was = *now;
+	uint32_t key = export_key(s, &h);
+
+	if (key == was.key || (!h.udp && graft_state(h.grafts, h.slot) == GRAFT_SETTING))
+		return;
+	if (key != KEY_NONE && !standby_ways_follow(&s->sb->ways, &h.leg[0]->tuple.local)) {
+		log_limited(LOG_WARNING, "standby: sessions of too many addresses: some are not "
+					 "told of");
+		key = KEY_NONE;
+	}
+	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple };
+	bit_set(s->known, at, key != KEY_NONE);
+	if (was.key != KEY_NONE &&
+	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
+		export_end(&h, &was, key, ret_end);
+	if (key != KEY_NONE)
+		export_session(&h, ret);
+}
+
+/* False: the peer takes nothing. */
+static bool export_place(struct stream *s, uint32_t at)
+{
+	struct held h = held_at(s->sb->grafts, at);
+	struct graft_record end, now;
+
+	if (export_key(s, &h) == s->exported[at].key)
+		return true;
+	end.kind = now.kind = RECORD_NONE;
+	pthread_mutex_lock(&s->sb->lock);
+	export_change(s, at, &end, &now);
+	pthread_mutex_unlock(&s->sb->lock);
+	return export_put(s, &end) && export_put(s, &now);
+}
+
+static bool export_all(struct stream *s)
+{
+	const uint64_t *used = graft_table_used(s->sb->grafts);
+	uint32_t n = held_places(s->sb->grafts);
+
+	s->now_ns = clock_ns();
+	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++)
+		if (!export_place(s, at))
+			return false;
+	return true;
+}
+
+/* --- export: the stream --- */
+
+/* A peer says nothing: if something can be read, the peer has gone. */
+static void export_run(struct stream *s)
+{
+	struct graft_record r = { .kind = RECORD_BEGIN };
+	uint64_t alive_ms;
+
+	if (!export_put(s, &r) || !export_all(s))
+		return;
+	r.kind = RECORD_SYNC;
+	if (!export_put(s, &r) || !export_flush(s))
+		return;
+	stream_enter(s, STREAM_IN_SYNC);
+	r.kind = RECORD_PORTS;
+	upstream_ports(r.ports);
+	export_put(s, &r);
+	r.kind = RECORD_ALIVE;
+	for (alive_ms = clock_ms(); !control_wait(s->control, s->fd, EXPORT_LOOK_MS);) {
+		if (!export_all(s))
+			return;
+		if (clock_ms() - alive_ms >= EXPORT_ALIVE_MS) {
+			alive_ms = clock_ms();
+			export_put(s, &r);
+		}
+		if (!export_flush(s))
+			return;
+	}
+}
+
+void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms)
+{
+	struct stream *s = stream_open(sb, c, fd, NULL);
+
+	if (!s)
+		return;
+	s->after_ns = after_ms * NS_PER_MS;
+	export_run(s);
+	stream_close(s);
+}
+
+/* --- import: records, under both locks --- */
+
+/* A peer knows the addresses of R from now on.  -errno. */
+static int import_addresses(struct standby *sb, struct graft_record *r)
+{
+	const struct forward *f;
+
+	f = forward_with_tag(&sb->service->forwards,
+			     r->kind == RECORD_UDP ? r->flow.forward : r->tcp.forward);
+	if (!f)
+		return -ENOENT;
+	/* of a transparent forward the address at the server's side is the client's */
+	for (int side = 0; side < 2 - f->conf->transparent; side++)
+		if (!standby_ways_follow(&sb->ways, &record_leg(r, side)->tuple.local))
+			return -ENOSPC;
+	return 0;
+}
+
+/*
+ * Enter the session of R.  A known session keeps its place: if two relays took each other's records
+ * as news, while an address is at both, they would export them for ever.
+ */
+static int import_session(struct stream *s, struct graft_record *r)
+{
+	struct graft_table *gs = s->sb->grafts;
+	uint32_t was, at;
+	struct held h;
+	int e = import_addresses(s->sb, r);
+
+	if (e)
+		return e;
+	was = at = held_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
+	if (was == NO_SLOT || !held_is_same(gs, was, r))
+		e = held_import(gs, r, &at);
+	if (e && (e != -EEXIST || was == NO_SLOT)) /* else a worker has the session */
+		return e;
+	bit_set(s->known, at, true);
+	h = held_at(gs, at);
+	*h.source = s->tag;
+	*h.alone_ms = ALONE_NEVER;
+	standby_ways_find(&s->sb->ways, &h);
+	return 0;
+}
+
+/*
+ * All sessions of the peer have come.  STANDBY sessions of this import, or of none, that have not
+ * come are over, unless their address is here.  Of other such sessions the peer tells no more.
+ */
+static void import_sync(struct stream *s)
+{
+	for (struct held h = { 0 }; held_next(s->sb->grafts, &h); h.at++) {
+		if (bit_is(s->known, h.at) || (*h.source && *h.source != s->tag))
+			continue;
+		*h.source = 0;
+		if (h.state == HELD_STANDBY && !held_is_here(&h))
+			held_end(&h);
+	}
+}
+
+/* The session of R is over, or has LEFT the peer, which does not know what becomes of it. */
+static void import_end(struct stream *s, const struct graft_record *r)
+{
+	uint32_t at = held_find(s->sb->grafts, r->udp, &r->client);
+	struct held h;
+
+	if (at == NO_SLOT)
+		return;
+	h = held_at(s->sb->grafts, at);
+	if (r->kind == RECORD_LEFT)
+		*h.source = 0;
+	else if (h.state == HELD_STANDBY)
+		held_end(&h);
+	else if (*h.mirrored || *h.source) { /* a stray will be dropped, too */
+		*h.mirrored = GRAFT_OVER;
+		*h.source = 0; /* no peer exports the session once its address has left */
+	}
+}
+
+static void import_ports(struct stream *s, const unsigned int its[2])
+{
+	unsigned int own[2];
+
+	upstream_ports(own);
+	s->same_ports = its[0] <= own[1] && own[0] <= its[1];
+	if (s->same_ports)
+		log_limited(LOG_WARNING,
+			    "standby: import %s: it connects from ports %u to %u, and this relay "
+			    "from %u to %u: a session whose port is in use is refused "
+			    "(net.ipv4.ip_local_port_range)",
+			    s->name, its[0], its[1], own[0], own[1]);
+}
+
+static int import_record(struct stream *s, struct graft_record *r)
+{
+	if (r->kind == RECORD_NONE)
+		return -EBADMSG;
+	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP)
+		return import_session(s, r);
+	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
+		import_end(s, r);
+	else if (r->kind == RECORD_SYNC)
+		import_sync(s);
+	else if (r->kind == RECORD_PORTS)
+		import_ports(s, r->ports);
+	return 0;
+}
+
+/* WHY: the fault of R, if its kind is RECORD_NONE: the records that follow may be right. */
+static void import_take(struct stream *s, struct graft_record *r, const char *why)
+{
+	int e;
+
+	if (!s->records++)
+		stream_enter(s, STREAM_DUMPS);
+	standby_lock(s->sb);
+	e = import_record(s, r);
+	standby_unlock(s->sb);
+	if (r->kind == RECORD_SYNC)
+		stream_enter(s, STREAM_IN_SYNC);
+	if (!e || e == -EEXIST) /* a worker has the session */
+		return;
+	s->sb->refused++;
+	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", s->name,
+		    e == -ENOENT     ? "no forward here has the name of its forward" :
+		    e == -EBADMSG    ? why :
+		    e == -EADDRINUSE ? "another session here has its port, or its client's" :
+				       "max-sessions is too low for those of both relays");
+}
+
+/* --- import: the stream --- */
+
+/* The import ends at byte AT.  Sessions that have come stay. */
+static void import_refuse(const struct stream *s, uint64_t at, const char *why)
+{
+	struct json_object *o = request_error_json(ERROR_MALFORMED,
+						   "import %s: the record at byte %llu: %s",
+						   s->name, (unsigned long long)at, why);
+	size_t len;
+	const char *text = json_line(o, JSON_C_TO_STRING_PLAIN, &len);
+
+	log_warning("standby: import %s: the record at byte %llu: %s", s->name,
+		    (unsigned long long)at, why);
+	if (text)
+		control_send(s->control, s->fd, DEAF_MS, text, len);
+	json_object_put(o);
+}
+
+/*
+ * Take the whole records of the buffer.  *BYTES: so much of the stream is taken.  Returns a fault.
+ */
+static const char *import_buffer(struct stream *s, uint64_t *bytes)
+{
+	struct graft_record r;
+	const char *why = NULL;
+	size_t at = 0;
+	int took;
+
+	for (; (took = record_unpack(s->buffer + at, s->len - at, clock_ns(), &r, &why)) > 0;
+	     at += (size_t)took)
+		import_take(s, &r, why);
+	*bytes += at;
+	s->len -= at;
+	memmove(s->buffer, s->buffer + at, s->len);
+	return took < 0 ? why : NULL;
+}
+
+static void import_run(struct stream *s)
+{
+	const char *why = NULL;
+	uint64_t bytes = 0;
+	ssize_t n;
+	int ready;
+
+	/* before its first record an import hinders nobody, and ssh may ask for a password */
+	while ((ready = control_wait(s->control, s->fd, s->records ? DEAF_MS : -1)) > 0) {
+		n = recv(s->fd, s->buffer + s->len, BUFFER - s->len, MSG_DONTWAIT);
+		if (n <= 0 && s->len)
+			why = "it is not whole";
+		if (n <= 0)
+			break;
+		s->len += (size_t)n;
+		s->last_ms = clock_ms();
+		if (!s->records && *s->buffer != RECORD_BEGIN)
+			why = "not what `culvert export` begins with";
+		else
+			why = import_buffer(s, &bytes);
+		if (why)
+			break;
+	}
+	if (!ready)
+		why = "it does not come";
+	if (why)
+		import_refuse(s, bytes, why);
+}
+
+void standby_import(struct standby *sb, const struct control *c, int fd, const char *name)
+{
+	struct stream *s = stream_open(sb, c, fd, name);
+
+	if (!s)
+		return;
+	import_run(s);
+	stream_close(s);
 }

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/held.h"
+#include "daemon/adopt.h"
 #include "datapath/route.h"
 
 /*
