@@ -29,7 +29,7 @@
 #include "config/option.h"
 #include "relay/balance.h"
 #include "relay/health_check.h"
-#include "relay/worker_sessions.h"
+#include "relay/session_life.h"
 
 #define BUCKETS 16384    /* about as many forwards as a file has room for */
 #define PATIENCE_MS 2000 /* of a control thread, for a reload to come to its end */

@@ -14,7 +14,7 @@
 #include "base/log.h"
 #include "daemon/change.h"
 #include "daemon/control_views.h"
-#include "relay/worker_sessions.h"
+#include "relay/session_life.h"
 
 /* --- kill --- */
 

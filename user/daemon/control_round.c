@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "relay/worker_sessions.h"
+#include "relay/session_life.h"
 
 #define LEAST_MS 20 /* for each worker at least */
 

@@ -18,9 +18,9 @@
 #include "base/json_add.h"
 #include "base/syscalls_allowed.h"
 #include "relay/names.h"
-#include "relay/session_json.h"
+#include "relay/session_view.h"
 #include "relay/session_log.h"
-#include "relay/worker_sessions.h"
+#include "relay/session_life.h"
 #include "version.h"
 
 #define PIECE 1024             /* sessions, by the mean, that are shown at a time, */

@@ -31,6 +31,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -45,7 +46,7 @@
 #include "relay/session_log.h"
 #include "relay/session_proxy_header.h"
 #include "relay/session_sockmap.h"
-#include "relay/session_view.h"
+#include "relay/udp/udp_life.h"
 
 #define READABLE (EPOLLIN | EPOLLRDHUP)
 #define ONCE (READABLE | EPOLLPRI | EPOLLET)
@@ -393,10 +394,64 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	return 0;
 }
 
-/* --- what a worker asks of its sessions --- */
+/* --- all sessions of a worker --- */
 
-unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
-			      enum cause cause)
+void worker_open_sessions(struct worker *w)
+{
+	struct sockmap *k = w->shared->kernel;
+	struct graft_table *gs = w->shared->grafts;
+
+	if (k)
+		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
+	if (gs)
+		w->grafted = allocated(calloc(graft_table_total(gs), sizeof(struct session *)));
+	udp_worker_open(w);
+}
+
+void worker_close_sessions(struct worker *w)
+{
+	udp_worker_close(w);
+	free(w->owners);
+	free(w->grafted);
+}
+
+static void count_udp(void *arg, const struct session_view *v)
+{
+	uint64_t *flows = arg;
+
+	flows[v->flows[CLIENT].carrier]++;
+	flows[v->flows[UPSTREAM].carrier]++;
+}
+
+void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
+{
+	session_catch_up(w);
+	for (struct session *s = w->sessions; s; s = s->next) { /* views take long */
+		session_count_kernel(s);
+		flows[session_carrier(s, CLIENT)]++;
+		flows[session_carrier(s, UPSTREAM)]++;
+	}
+	udp_sessions_visit(w, 0, 1, count_udp, flows);
+}
+
+void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
+			   void *arg)
+{
+	struct session_view view;
+
+	session_catch_up(w);
+	for (struct session *s = w->sessions; s; s = s->next) {
+		if (s->id % pieces != piece)
+			continue;
+		session_count_kernel(s);
+		session_view(s, &view);
+		fn(arg, &view);
+	}
+	udp_sessions_visit(w, piece, pieces, fn, arg);
+}
+
+unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
+				 enum cause cause)
 {
 	struct session_view view;
 	unsigned int n = 0;
@@ -410,10 +465,10 @@ unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const
 		settle(s);
 		n++;
 	}
-	return n;
+	return n + udp_sessions_end_some(w, choose, arg, cause);
 }
 
-unsigned int session_follow_engines(struct worker *w)
+unsigned int worker_follow_engines(struct worker *w)
 {
 	unsigned int n = 0;
 
@@ -422,6 +477,7 @@ unsigned int session_follow_engines(struct worker *w)
 			n += !session_flow_follow(s, dir);
 		settle(s);
 	}
+	udp_sessions_follow_engines(w);
 	return n;
 }
 
@@ -516,7 +572,8 @@ void session_catch_up(struct worker *w)
 		ring_buffer__consume(w->ring);
 }
 
-bool session_graft_news(struct worker *w)
+/* Look at all that are grafted, if there is news, or events were lost.  True: there was. */
+static bool follow_graft_news(struct worker *w)
 {
 	struct shared *shared = w->shared;
 	uint64_t news;
@@ -534,13 +591,21 @@ bool session_graft_news(struct worker *w)
 	return true;
 }
 
-void session_leave_behind(struct worker *w)
+void worker_follow_news(struct worker *w)
 {
-	for (struct session *s = w->sessions; s; s = s->next)
+	udp_sessions_follow_news(w, follow_graft_news(w));
+}
+
+void worker_leave_behind(struct worker *w)
+{
+	bool survives = w->shared->grafts && graft_table_survive(w->shared->grafts);
+
+	for (struct session *s = w->sessions; s && survives; s = s->next)
 		if (session_graft_leave_behind(s)) {
 			count_add(&forward_stats(s->forward, w->index)->moved, 1);
 			die(s, false);
 		}
+	udp_sessions_leave_behind(w);
 }
 
 void session_revive(struct session *s)

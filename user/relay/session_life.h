@@ -22,12 +22,41 @@ int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *cl
 /* If S, which was adopted, has no sockets, it gets those that its slot was given. */
 void session_revive(struct session *s);
 
-/* --- for worker_sessions.h: operations on all sessions of TCP --- */
+/*
+ * --- operations on all sessions of a worker, those of UDP too: on its thread, between two batches ---
+ */
 
-unsigned int session_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
-			      enum cause cause);
+/* Room for sessions of W, which does not run yet; pages are taken as they are needed. */
+void worker_open_sessions(struct worker *w);
+/* All have ended. */
+void worker_close_sessions(struct worker *w);
 
-unsigned int session_follow_engines(struct worker *w);
+/*
+ * Add the flows of W's sessions to FLOWS, by carrier; and add the bytes that the kernel has carried
+ * for them since the last call to the counters of W.
+ */
+void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS]);
+/* Call FN with the view of each session whose id has the rest PIECE by PIECES, counted as above. */
+void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
+			   void *arg);
+
+/*
+ * Reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of CAUSE.
+ * Returns how many.
+ */
+unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
+				 enum cause cause);
+/* Let all flows follow the engines of their forwards.  Returns how many have not yet, but will. */
+unsigned int worker_follow_engines(struct worker *w);
+/*
+ * W stops: leave sessions to the next daemon, where the kernel carries them alone, and end those
+ * of UDP that owe nobody an answer.  To be called again while sessions are left.
+ */
+void worker_leave_behind(struct worker *w);
+/* After a batch of events: follow news of grafts, of addresses and of servers. */
+void worker_follow_news(struct worker *w);
+
+/* --- of TCP --- */
 
 /* The verdict program has sent EVENT, a struct culvert_event, to WORKER; see ring_buffer__new(). */
 int session_kernel_event(void *worker, void *event, size_t size);
@@ -38,11 +67,3 @@ void session_kernel_sweep(struct worker *w);
 int session_graft_event(void *worker, void *event, size_t size);
 /* Take the events of both, also those of which nobody was told. */
 void session_catch_up(struct worker *w);
-/*
- * After a batch of events: look at all that are grafted, if there is news, or events were lost.
- * True: there was.
- */
-bool session_graft_news(struct worker *w);
-
-/* Leave sessions that are grafted, or can be at once, to the next daemon. */
-void session_leave_behind(struct worker *w);

@@ -29,7 +29,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
-#include "relay/session_json.h"
+#include "relay/session_view.h"
 
 #define GATHER_MS 100
 #define SLICE_MS 100     /* between two looks at whether the daemon ends */

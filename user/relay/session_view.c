@@ -3,6 +3,9 @@
 
 #include <stdio.h>
 
+#include "base/clock.h"
+#include "base/json_add.h"
+#include "base/log.h"
 #include "relay/session_graft.h"
 
 /* Why a grafted flow is: what F remembers is of the time before, but for these. */
@@ -113,4 +116,138 @@ void session_view(const struct session *s, struct session_view *ret)
 		snprintf(ret->server_name, sizeof(ret->server_name), "%s", s->told->server_name);
 	if (s->addrs)
 		ret->upstream = session_address(s, s->upstream);
+}
+
+/* --- JSON: fields of both kinds --- */
+
+static void add_identity(struct json_object *o, const struct session_view *v)
+{
+	char text[ADDR_STRLEN];
+
+	if (v->id)
+		json_add_int(o, "id", v->id);
+	else
+		json_add_null(o, "id");
+	json_add_text(o, "forward", forward_name(v->forward->conf));
+	json_add_text(o, "protocol", protocol_name(v->forward->conf->listen.udp));
+	json_add_text(o, "client", client_addr_text(&v->client, text, sizeof(text)));
+	if (v->via.sa.sa_family != AF_UNSPEC)
+		json_add_text(o, "via", client_addr_text(&v->via, text, sizeof(text)));
+}
+
+/* OTHERWISE is for a session that has tried no address; it may be NULL. */
+static void add_upstream(struct json_object *o, const struct session_view *v, const char *otherwise)
+{
+	const struct addr *to = &v->upstream;
+	char text[ADDR_STRLEN];
+
+	if (to->len)
+		otherwise = addr_format((struct sockaddr *)&to->ss, to->len, text, sizeof(text));
+	if (otherwise)
+		json_add_text(o, "upstream", otherwise);
+	else
+		json_add_null(o, "upstream");
+}
+
+static struct json_object *flow_json(const struct flow_view *f, unsigned int dir, bool ended)
+{
+	static const char *const directions[] = { "client-to-upstream", "upstream-to-client" };
+	struct json_object *o = json_object_new_object();
+
+	json_add_text(o, "direction", directions[dir]);
+	json_add_text(o, "carrier", carrier_names[f->carrier]);
+	if (!ended)
+		json_add_text(o, "phase", flow_phase_names[f->phase]);
+	json_add_text(o, "reason", reason_names[f->reason]);
+	if (ended) {
+		json_add_int(o, "handovers", f->handovers);
+		json_add_int(o, "copy_bytes", f->copied);
+		json_add_int(o, "splice_bytes", f->spliced);
+		json_add_int(o, "kernel_bytes", f->kernel);
+		json_add_int(o, "datagrams", f->datagrams);
+	} else {
+		json_add_int(o, "bytes", flow_view_bytes(f));
+		json_add_int(o, "kernel_bytes", f->kernel);
+		json_add_int(o, "datagrams", f->datagrams);
+		json_add_int(o, "handovers", f->handovers);
+		json_add_int(o, "backlog_max", f->backlog_max);
+		json_add_bool(o, "eof", f->eof);
+	}
+	return o;
+}
+
+/* A client that was turned away had no connection, and so no flows. */
+static void add_flows(struct json_object *o, const struct session_view *v, bool ended)
+{
+	struct json_object *flows = json_object_new_array();
+
+	for (unsigned int dir = 0; dir < 2 && (!ended || v->connect_ms); dir++)
+		json_append(flows, flow_json(&v->flows[dir], dir, ended));
+	json_add(o, "flows", flows);
+}
+
+/* --- JSON: a session that lives --- */
+
+static struct json_object *shaped_json(uint8_t shaped)
+{
+	struct json_object *list = json_object_new_array();
+
+	if (shaped & SHAPED_MSS)
+		json_append(list, json_object_new_string("mss"));
+	if (shaped & SHAPED_TIMESTAMPS)
+		json_append(list, json_object_new_string("timestamps"));
+	if (shaped & SHAPED_ECN)
+		json_append(list, json_object_new_string("ecn"));
+	return list;
+}
+
+struct json_object *session_json(const struct session_view *v)
+{
+	static const char *const states[SESSION_STATES] = {
+		[SESSION_HEADER] = "header", [SESSION_CONNECTING] = "connecting",
+		[SESSION_OPEN] = "open",     [SESSION_PARTING] = "parting",
+		[SESSION_DEAD] = "dead",
+	};
+	struct json_object *o = json_object_new_object();
+
+	add_identity(o, v);
+	add_upstream(o, v, v->forward->conf->upstream.text); /* all servers, before one is chosen */
+	json_add_int(o, "worker", v->worker);
+	json_add_text(o, "state", states[v->state]);
+	json_add_int(o, "age_ms", v->age_ms);
+	json_add_text(o, "not_grafted", v->not_grafted);
+	json_add(o, "shaped", shaped_json(v->shaped));
+	json_add_text(o, "standby", v->standby);
+	json_add_text(o, "server_name", v->server_name);
+	add_flows(o, v, false);
+	return o;
+}
+
+/* --- JSON: a session that has ended --- */
+
+struct json_object *session_ended_json(const struct session_view *v, unsigned int end)
+{
+	struct json_object *o = json_object_new_object();
+	uint64_t now = clock_real_ms();
+	char text[ADDR_STRLEN];
+
+	json_add_text(o, "time", log_time(now, text));
+	json_add_text(o, "start", log_time(now - v->age_ms, text));
+	add_identity(o, v);
+	if (v->server_name[0])
+		json_add_text(o, "server_name", v->server_name);
+	add_upstream(o, v, NULL);
+	json_add_text(o, "end",
+		      end == SESSION_FINISHED ? "finished" :
+		      end == SESSION_MOVED    ? "moved" :
+						cause_name(end));
+	json_add_int(o, "duration_ms", v->age_ms);
+	if (v->connect_ms)
+		json_add_int(o, "connect_ms", v->connect_ms - 1);
+	else
+		json_add_null(o, "connect_ms");
+	json_add_int(o, "bytes_to_upstream", flow_view_bytes(&v->flows[CLIENT]));
+	json_add_int(o, "bytes_to_client", flow_view_bytes(&v->flows[UPSTREAM]));
+	add_flows(o, v, true);
+	return o;
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <json-c/json.h>
+
 #include "relay/session.h"
 
 /* What a session has carried, and how others see it: the control socket, the session log. */
@@ -63,3 +65,12 @@ static inline const char *standby_text(const struct shared *shared, bool grafted
 
 /* On S's thread. */
 void session_view(const struct session *s, struct session_view *ret);
+
+/*
+ * Sessions as JSON.  By any thread, while the forward of V lives.
+ *
+ * One that lives, for the control socket: docs/control.md has the fields.
+ */
+struct json_object *session_json(const struct session_view *v);
+/* One that has ended as END says, for the session log: docs/operations.md has the fields. */
+struct json_object *session_ended_json(const struct session_view *v, unsigned int end);

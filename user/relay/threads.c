@@ -22,7 +22,6 @@
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
-#include "relay/worker_sessions.h"
 
 #define PATIENCE_MS 10000
 
