@@ -35,49 +35,26 @@ static uint32_t held_place(const struct graft_table *gs, bool udp, uint32_t slot
 	return slot == NO_SLOT ? NO_SLOT : slot + udp * graft_table_total(gs);
 }
 
-static struct held held_session(struct graft_table *gs, uint32_t slot)
-{
-	struct graft_entry *g = (struct graft_entry *)graft_of(gs, slot);
-
-	return (struct held){ .at = slot,
-			      .slot = slot,
-			      .grafts = gs,
-			      .state = graft_carries(gs, slot)                ? HELD_ACTIVE :
-				       graft_state(gs, slot) == GRAFT_STANDBY ? HELD_STANDBY :
-										HELD_NOTHING,
-			      .leg = { &g->side[0].leg, &g->side[1].leg },
-			      .forward = (void *)&g->forward,
-			      .source = (void *)&g->source,
-			      .mirrored = (void *)&g->mirrored,
-			      .alone_ms = (void *)&g->alone_ms,
-			      .id = (void *)&g->id };
-}
-
-static struct held held_flow(struct graft_table *gs, uint32_t slot)
-{
-	struct udp_flow *f = (struct udp_flow *)udp_flow_of(graft_table_udp(gs), slot);
-	uint32_t used = __atomic_load_n(&f->used, __ATOMIC_ACQUIRE);
-
-	return (struct held){ .at = held_place(gs, true, slot),
-			      .udp = true,
-			      .slot = slot,
-			      .grafts = gs,
-			      .state = used == UDP_SESSION ? HELD_ACTIVE :
-				       used == UDP_STANDBY ? HELD_STANDBY :
-							     HELD_NOTHING,
-			      .leg = { &f->leg[0], &f->leg[1] },
-			      .forward = (void *)&f->forward,
-			      .source = (void *)&f->source,
-			      .mirrored = (void *)&f->mirrored,
-			      .alone_ms = (void *)&f->left_ms,
-			      .id = (void *)&f->id };
-}
-
 struct held held_at(struct graft_table *gs, uint32_t at)
 {
-	uint32_t n = graft_table_total(gs);
+	uint32_t n = graft_table_total(gs), slot = at % n;
+	struct graft_entry *g = (struct graft_entry *)graft_of(gs, slot);
+	struct udp_flow *f = (struct udp_flow *)udp_flow_of(graft_table_udp(gs), slot);
+	uint32_t used = __atomic_load_n(&f->used, __ATOMIC_ACQUIRE);
+	struct held h = { .at = at, .udp = at >= n, .slot = slot, .grafts = gs };
 
-	return at < n ? held_session(gs, at) : held_flow(gs, at - n);
+	if (h.udp ? used == UDP_SESSION : graft_carries(gs, slot))
+		h.state = HELD_ACTIVE;
+	else if (h.udp ? used == UDP_STANDBY : graft_state(gs, slot) == GRAFT_STANDBY)
+		h.state = HELD_STANDBY;
+	h.leg[0] = h.udp ? &f->leg[0] : &g->side[0].leg;
+	h.leg[1] = h.udp ? &f->leg[1] : &g->side[1].leg;
+	h.forward = (void *)(h.udp ? &f->forward : &g->forward);
+	h.source = (void *)(h.udp ? &f->source : &g->source);
+	h.mirrored = (void *)(h.udp ? &f->mirrored : &g->mirrored);
+	h.alone_ms = (void *)(h.udp ? &f->left_ms : &g->alone_ms);
+	h.id = (void *)(h.udp ? &f->id : &g->id);
+	return h;
 }
 
 bool held_next(struct graft_table *gs, struct held *h)

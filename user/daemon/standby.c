@@ -285,21 +285,6 @@ unsigned int standby_held(const struct standby *sb)
 	return n;
 }
 
-static struct json_object *standby_stream_json(const struct stream *s)
-{
-	uint64_t synced = s->synced_ms, last = s->last_ms, now = clock_ms();
-	struct json_object *o = json_object_new_object();
-
-	json_add_text(o, "stream", s->is_import ? "import" : "export");
-	json_add_text(o, "name", s->name);
-	json_add_bool(o, "in_sync", synced);
-	json_add_int(o, "since_ms", synced ? now - synced : 0);
-	json_add_int(o, "heard_ms", now - last);
-	json_add_int(o, "records", s->records);
-	json_add_bool(o, "same_ports", s->same_ports);
-	return o;
-}
-
 struct json_object *standby_json(struct standby *sb)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
@@ -309,9 +294,22 @@ struct json_object *standby_json(struct standby *sb)
 	json_add_int(o, "refused", sb->refused);
 	json_add_int(o, "addresses", sb->ways.n);
 	pthread_mutex_lock(&sb->lock);
-	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
-		if (s->is_open)
-			json_append(list, standby_stream_json(s));
+	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
+		uint64_t synced = s->synced_ms, last = s->last_ms, now = clock_ms();
+		struct json_object *one;
+
+		if (!s->is_open)
+			continue;
+		one = json_object_new_object();
+		json_add_text(one, "stream", s->is_import ? "import" : "export");
+		json_add_text(one, "name", s->name);
+		json_add_bool(one, "in_sync", synced);
+		json_add_int(one, "since_ms", synced ? now - synced : 0);
+		json_add_int(one, "heard_ms", now - last);
+		json_add_int(one, "records", s->records);
+		json_add_bool(one, "same_ports", s->same_ports);
+		json_append(list, one);
+	}
 	pthread_mutex_unlock(&sb->lock);
 	json_add(o, "streams", list);
 	return o;

@@ -175,27 +175,12 @@ static bool export_put(struct stream *s, struct graft_record *r)
 /* --- export: keys: a place is exported anew if its key changes --- */
 
 #define KEY_NONE 0U /* the place is not exported */
-
-/* A session of this relay has an odd key. */
-static uint32_t export_key_owned(uint32_t identity)
-{
-	return identity << 1 | 1;
-}
-
-static bool export_is_owned(uint32_t key)
-{
-	return key & 1;
-}
-
 /*
- * A STANDBY session has an even key.  Its owner exports it, not this relay, unless its address is
- * here already: so the key changes with each address that moves.  But its end is exported by each
- * relay that knew it.
+ * Of a key: this relay owns the session.  The owner of a STANDBY session exports it, not this relay,
+ * unless its address is here already: so the key changes with each address that moves.  But its end
+ * is exported by each relay that knew it.
  */
-static uint32_t export_key_standby(const struct stream *s)
-{
-	return (s->sb->ways.moves + 1) << 1;
-}
+#define KEY_OWNED 1U
 
 /* A session, and which of its ends have sent FIN. */
 static uint32_t export_key_session(const struct stream *s, const struct held *h)
@@ -206,7 +191,7 @@ static uint32_t export_key_session(const struct stream *s, const struct held *h)
 
 	if (graft_state(h->grafts, h->slot) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
 		return KEY_NONE;
-	return export_key_owned(((uint32_t)(offered / 1000) ^ (uint32_t)*h->id << 20) << 4 | fins);
+	return (((uint32_t)(offered / 1000) ^ (uint32_t)*h->id << 20) << 4 | fins) << 1 | KEY_OWNED;
 }
 
 /* An exported flow stays exported while its sockets carry it: the peer needs its port alone. */
@@ -219,13 +204,13 @@ static uint32_t export_key_flow(const struct stream *s, const struct held *h)
 	    !(*h->mirrored || udp_graft_carries(us, h->slot, 0) ||
 	      udp_graft_carries(us, h->slot, 1)))
 		return KEY_NONE;
-	return export_key_owned((uint32_t)*h->id);
+	return (uint32_t)*h->id << 1 | KEY_OWNED;
 }
 
 static uint32_t export_key(const struct stream *s, const struct held *h)
 {
 	if (h->state == HELD_STANDBY)
-		return *h->alone_ms == ALONE_EXPIRED ? KEY_NONE : export_key_standby(s);
+		return *h->alone_ms == ALONE_EXPIRED ? KEY_NONE : (s->sb->ways.moves + 1) << 1;
 	if (h->state == HELD_NOTHING || *h->mirrored == GRAFT_OVER)
 		return KEY_NONE;
 	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
@@ -246,7 +231,7 @@ static void export_end(const struct held *h, const struct exported *was, uint32_
 	if (other.at != h->at && other.at != NO_SLOT) {
 		other = held_at(h->grafts, other.at);
 		/* the session has ended here while the peer exported it: that copy has come back */
-		if (now != KEY_NONE || !export_is_owned(was->key) || other.state != HELD_STANDBY)
+		if (now != KEY_NONE || !(was->key & KEY_OWNED) || other.state != HELD_STANDBY)
 			return;
 		held_end(&other);
 	}
@@ -256,19 +241,6 @@ static void export_end(const struct held *h, const struct exported *was, uint32_
 		.udp = h->udp,
 		.client = was->client,
 	};
-}
-
-/* The session that is in place H now. */
-static void export_session(const struct held *h, struct graft_record *ret)
-{
-	if (h->state == HELD_STANDBY && !held_is_here(h)) {
-		*ret = (struct graft_record){ .kind = RECORD_LEFT,
-					      .udp = h->udp,
-					      .client = h->leg[0]->tuple };
-		return;
-	}
-	*h->mirrored = GRAFT_TOLD;
-	held_record(h, ret);
 }
 
 /*
@@ -295,34 +267,36 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	if (was.key != KEY_NONE &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
 		export_end(&h, &was, key, ret_end);
-	if (key != KEY_NONE)
-		export_session(&h, ret);
+	if (key != KEY_NONE && h.state == HELD_STANDBY && !held_is_here(&h)) {
+		*ret = (struct graft_record){ .kind = RECORD_LEFT,
+					      .udp = h.udp,
+					      .client = now->client };
+	} else if (key != KEY_NONE) {
+		*h.mirrored = GRAFT_TOLD;
+		held_record(&h, ret);
+	}
 }
 
 /* False: the peer takes nothing. */
-static bool export_place(struct stream *s, uint32_t at)
-{
-	struct held h = held_at(s->sb->grafts, at);
-	struct graft_record end, now;
-
-	if (export_key(s, &h) == s->exported[at].key)
-		return true;
-	end.kind = now.kind = RECORD_NONE;
-	pthread_mutex_lock(&s->sb->lock);
-	export_change(s, at, &end, &now);
-	pthread_mutex_unlock(&s->sb->lock);
-	return export_put(s, &end) && export_put(s, &now);
-}
-
 static bool export_all(struct stream *s)
 {
 	const uint64_t *used = graft_table_used(s->sb->grafts);
 	uint32_t n = held_places(s->sb->grafts);
+	struct graft_record end, now;
 
 	s->now_ns = clock_ns();
-	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++)
-		if (!export_place(s, at))
+	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++) {
+		struct held h = held_at(s->sb->grafts, at);
+
+		if (export_key(s, &h) == s->exported[at].key)
+			continue;
+		end.kind = now.kind = RECORD_NONE;
+		pthread_mutex_lock(&s->sb->lock);
+		export_change(s, at, &end, &now);
+		pthread_mutex_unlock(&s->sb->lock);
+		if (!export_put(s, &end) || !export_put(s, &now))
 			return false;
+	}
 	return true;
 }
 
@@ -369,22 +343,6 @@ void standby_export(struct standby *sb, const struct control *c, int fd, uint64_
 
 /* --- import: records, under both locks --- */
 
-/* A peer knows the addresses of R from now on.  -errno. */
-static int import_addresses(struct standby *sb, struct graft_record *r)
-{
-	const struct forward *f;
-
-	f = forward_with_tag(&sb->service->forwards,
-			     r->kind == RECORD_UDP ? r->flow.forward : r->tcp.forward);
-	if (!f)
-		return -ENOENT;
-	/* of a transparent forward the address at the server's side is the client's */
-	for (int side = 0; side < 2 - f->conf->transparent; side++)
-		if (!standby_ways_follow(&sb->ways, &record_leg(r, side)->tuple.local))
-			return -ENOSPC;
-	return 0;
-}
-
 /*
  * Enter the session of R.  A known session keeps its place: if two relays took each other's records
  * as news, while an address is at both, they would export them for ever.
@@ -392,13 +350,20 @@ static int import_addresses(struct standby *sb, struct graft_record *r)
 static int import_session(struct stream *s, struct graft_record *r)
 {
 	struct graft_table *gs = s->sb->grafts;
+	bool udp = r->kind == RECORD_UDP;
+	const struct forward *f = forward_with_tag(&s->sb->service->forwards,
+						   udp ? r->flow.forward : r->tcp.forward);
 	uint32_t was, at;
 	struct held h;
-	int e = import_addresses(s->sb, r);
+	int e = 0;
 
-	if (e)
-		return e;
-	was = at = held_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
+	if (!f)
+		return -ENOENT;
+	/* a peer knows these; of a transparent forward that at the server's side is the client's */
+	for (int side = 0; side < 2 - f->conf->transparent; side++)
+		if (!standby_ways_follow(&s->sb->ways, &record_leg(r, side)->tuple.local))
+			return -ENOSPC;
+	was = at = held_find(gs, udp, &record_leg(r, 0)->tuple);
 	if (was == NO_SLOT || !held_is_same(gs, was, r))
 		e = held_import(gs, r, &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* else a worker has the session */

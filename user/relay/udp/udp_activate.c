@@ -22,8 +22,6 @@
 #include "relay/udp/udp_server.h"
 
 #define FORCE_MS 20
-/* So many sessions are looked at for one that may give way. */
-#define CROWD_MOST 64
 /* Between two lines of the log about max-reply-factor. */
 #define LIMITED_MS 60000
 
@@ -66,7 +64,7 @@ bool udp_proof_seen(const struct udp_session *s)
 	       (s->state == UDP_ANSWERED && udp_all_datagrams(s, CLIENT) > s->asked);
 }
 
-static bool udp_is_proven(struct udp_session *s)
+bool udp_proof_is_given(struct udp_session *s)
 {
 	if (udp_proof_seen(s))
 		udp_proof_give(s);
@@ -80,7 +78,7 @@ static bool udp_is_proven(struct udp_session *s)
  */
 static bool udp_proof_of_address(struct udp_session *s)
 {
-	return udp_is_proven(s) || clients_are_proven(&s->worker->shared->clients, &s->client.sa);
+	return udp_proof_is_given(s) || clients_are_proven(&s->worker->shared->clients, &s->client.sa);
 }
 
 /* A client that subscribes once, and gets the first bytes alone, would show in a counter alone. */
@@ -111,21 +109,6 @@ bool udp_proof_allows(struct udp_session *s, const struct udp_message *m)
 		return true;
 	udp_say_limited(s);
 	return false;
-}
-
-struct udp_session *udp_proof_missing(struct worker *w, const struct forward *f,
-				      const struct graft_addr *remote)
-{
-	struct udp_session *s = w->udp->unproven, *next;
-
-	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = next) {
-		next = TAILQ_NEXT(s, in_worker);
-		if ((!f || s->forward->totals == f->totals) &&
-		    (!remote || !memcmp(&s->tuple.remote, remote, sizeof(*remote))) &&
-		    !udp_is_proven(s))
-			return s;
-	}
-	return NULL;
 }
 
 /* --- slots --- */

@@ -47,12 +47,7 @@ void udp_proof_end(struct udp_session *s);
 void udp_proof_give(struct udp_session *s);
 /* True if user space or packet programs have seen the proof, which S may not show yet. */
 bool udp_proof_seen(const struct udp_session *s);
+/* The same, and S shows it from now on. */
+bool udp_proof_is_given(struct udp_session *s);
 /* True if max-reply-factor lets the answer M pass. */
 bool udp_proof_allows(struct udp_session *s, const struct udp_message *m);
-
-/*
- * The oldest unproven session, of F (NULL: of any forward) and of the host REMOTE (NULL: any): it
- * gives way.  NULL: there is none.
- */
-struct udp_session *udp_proof_missing(struct worker *w, const struct forward *f,
-				      const struct graft_addr *remote);

@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -35,15 +36,11 @@
 #include "relay/udp/udp_server.h"
 
 #define BUCKETS_MAX (1U << 18)
+#define CROWD_MOST 64 /* sessions that are looked at for one that may give way */
 /* A worker that stops ends a session that owes an answer after so long a silence. */
 #define OWES_MS 1000
 
 SYSCALLS_ALLOWED(SYSCALL(close));
-
-static void udp_drop(struct udp_session *s, enum cause why, const struct udp_message *m)
-{
-	count_add(&s->worker->stats.errors[why], udp_datagrams(m));
-}
 
 /* --- datagrams from the client --- */
 
@@ -64,19 +61,20 @@ static int udp_send_on(struct udp_session *s, const struct udp_message *m)
 /* Send M, of the client of S, to the server; an error of the path may end S. */
 static void udp_copy_question(struct udp_session *s, const struct udp_message *m)
 {
+	struct udp_count n = { .bytes = m->len, .datagrams = udp_datagrams(m) };
 	int r;
 
 	if (!pace_take(s->pace, CLIENT, m->len)) {
-		udp_drop(s, CAUSE_OVER_BANDWIDTH, m);
+		count_add(&s->worker->stats.errors[CAUSE_OVER_BANDWIDTH], n.datagrams);
 		return;
 	}
 	udp_activate_enter(s);
-	udp_session_count(s, CLIENT, m);
+	udp_session_count(s, CLIENT, CARRIER_COPY, n);
 	r = udp_send_on(s, m);
 	if (r == -ECONNREFUSED || r == -EHOSTUNREACH || r == -ENETUNREACH)
 		udp_server_unreachable(s, -r);
 	else if (r) /* no room; or a firewall does not let it out, say */
-		udp_drop(s, CAUSE_SEND_BUFFER, m);
+		count_add(&s->worker->stats.errors[CAUSE_SEND_BUFFER], n.datagrams);
 	if (!s->ends)
 		udp_activate_wait(s);
 }
@@ -93,6 +91,7 @@ static bool udp_copy_is_complete(const struct udp_session *s)
 
 static void udp_copy_answer(struct udp_session *s, struct udp_message *m)
 {
+	struct udp_count n = { .bytes = m->len, .datagrams = udp_datagrams(m) };
 	enum cause why = CAUSES;
 
 	s->heard_ms[UPSTREAM] = udp_now(s);
@@ -106,12 +105,12 @@ static void udp_copy_answer(struct udp_session *s, struct udp_message *m)
 		m->local = s->local;
 		if (!addr_is_any(&s->socket->addr))
 			m->local.sa.sa_family = AF_UNSPEC;
-		udp_session_count(s, UPSTREAM, m);
+		udp_session_count(s, UPSTREAM, CARRIER_COPY, n);
 		if (udp_send_to(s->socket->source.fd, m))
 			why = CAUSE_SEND_BUFFER;
 	}
 	if (why != CAUSES)
-		udp_drop(s, why, m);
+		count_add(&s->worker->stats.errors[why], n.datagrams);
 }
 
 /* Send answers to the client; the last one ends S (`responses`). */
@@ -288,12 +287,19 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e)
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const struct graft_addr *remote)
 {
-	struct udp_session *s = udp_proof_missing(w, f, remote);
+	struct udp_session *s = w->udp->unproven, *next;
 
-	if (!s)
-		return false;
-	udp_session_end(s, CAUSE_CROWDED_OUT);
-	return !udp_settle(s);
+	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = next) {
+		next = TAILQ_NEXT(s, in_worker);
+		if ((f && s->forward->totals != f->totals) ||
+		    (remote && memcmp(&s->tuple.remote, remote, sizeof(*remote)) != 0) ||
+		    udp_proof_is_given(s))
+			continue;
+		udp_session_end(s, CAUSE_CROWDED_OUT);
+		udp_settle(s);
+		return true;
+	}
+	return false;
 }
 
 /* --- its beginning --- */

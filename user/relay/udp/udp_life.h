@@ -23,7 +23,10 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 bool udp_session_is_over(struct udp_session *s);
 /* M comes from the client of S, by US. */
 void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
-/* The session of udp_proof_missing(), if there is one, gives way.  False: there is none. */
+/*
+ * The oldest unproven session, of F (NULL: of any forward) and of the host REMOTE (NULL: any), gives
+ * way.  False: there is none.
+ */
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const struct graft_addr *remote);
 /* A datagram to a client, of any worker, has met an error on its way. */

@@ -58,24 +58,17 @@ uint64_t udp_all_datagrams(const struct udp_session *s, unsigned int dir)
 	return s->copied[dir].datagrams + udp_grafted(s, dir).datagrams;
 }
 
-/* Carrier C has carried MORE from side DIR; TOTAL has the sum. */
-static void udp_count_carried(struct udp_session *s, unsigned int dir, enum carrier c,
-			      struct udp_count *total, struct udp_count more)
+void udp_session_count(struct udp_session *s, unsigned int dir, enum carrier c,
+		       struct udp_count more)
 {
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
+	struct udp_count *total = c == CARRIER_GRAFT ? &s->counted[dir] : &s->copied[dir];
 
 	total->bytes += more.bytes;
 	total->datagrams += more.datagrams;
 	count_add(&s->worker->stats.carrier_bytes[c], more.bytes);
 	count_add(&fs->carried[dir][c], more.bytes);
 	count_add(&fs->datagrams[dir], more.datagrams);
-}
-
-void udp_session_count(struct udp_session *s, unsigned int dir, const struct udp_message *m)
-{
-	struct udp_count more = { .bytes = m->len, .datagrams = udp_datagrams(m) };
-
-	udp_count_carried(s, dir, CARRIER_COPY, &s->copied[dir], more);
 }
 
 void udp_session_count_kernel(struct udp_session *s)
@@ -85,7 +78,7 @@ void udp_session_count_kernel(struct udp_session *s)
 
 		more.bytes -= s->counted[dir].bytes;
 		more.datagrams -= s->counted[dir].datagrams;
-		udp_count_carried(s, dir, CARRIER_GRAFT, &s->counted[dir], more);
+		udp_session_count(s, dir, CARRIER_GRAFT, more);
 	}
 }
 
@@ -113,34 +106,23 @@ enum reason udp_session_hindrance(const struct udp_session *s)
 	return REASONS;
 }
 
-/* Why packet programs do not carry flow DIR. */
-static enum reason udp_view_copied(const struct udp_session *s, unsigned int dir)
-{
-	static const enum reason reasons[] = {
-		[UDP_ENTRY_NONE] = REASON_FIRST,
-		[UDP_ENTRY_FULL] = REASON_NO_SLOT,
-		[UDP_ENTRY_HELD] = REASON_START,
-		[UDP_ENTRY_WAITS] = REASON_START,
-	};
-	enum reason why = udp_session_hindrance(s);
-
-	if (why != REASONS)
-		return why;
-	why = reasons[s->entry];
-	return why == REASON_START && dir == UPSTREAM && s->state != UDP_PROVEN ? REASON_UNPROVEN :
-										  why;
-}
-
 static struct flow_view udp_view_flow(const struct udp_session *s, unsigned int dir)
 {
 	bool active = udp_carries(s, dir);
+	enum reason why = udp_session_hindrance(s);
 
+	if (active)
+		why = s->adopted                         ? REASON_ADOPTED :
+		      s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
+							   REASON_ELIGIBLE;
+	else if (why == REASONS)
+		why = s->entry == UDP_ENTRY_FULL                    ? REASON_NO_SLOT :
+		      s->entry == UDP_ENTRY_NONE                    ? REASON_FIRST :
+		      dir == UPSTREAM && s->state != UDP_PROVEN     ? REASON_UNPROVEN :
+								      REASON_START;
 	return (struct flow_view){
 		.carrier = active ? CARRIER_GRAFT : CARRIER_COPY,
-		.reason = !active                            ? udp_view_copied(s, dir) :
-			  s->adopted                         ? REASON_ADOPTED :
-			  s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
-							       REASON_ELIGIBLE,
+		.reason = why,
 		.phase = active ? FLOW_KERNEL : FLOW_USER,
 		.handovers = active,
 		.copied = s->copied[dir].bytes,

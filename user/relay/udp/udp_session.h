@@ -205,8 +205,9 @@ static inline uint64_t udp_last_ms(const struct udp_session *s)
 /* Datagrams from side DIR: those that packet programs have translated; the number of all. */
 struct udp_count udp_grafted(const struct udp_session *s, unsigned int dir);
 uint64_t udp_all_datagrams(const struct udp_session *s, unsigned int dir);
-/* Count M from side DIR, which user space carries. */
-void udp_session_count(struct udp_session *s, unsigned int dir, const struct udp_message *m);
+/* C has carried MORE from side DIR. */
+void udp_session_count(struct udp_session *s, unsigned int dir, enum carrier c,
+		       struct udp_count more);
 /* Add the work of packet programs since the last call to the counters. */
 void udp_session_count_kernel(struct udp_session *s);
 
