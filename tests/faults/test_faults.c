@@ -194,7 +194,7 @@ static bool is_privileged(const struct known *k)
 static bool is_last_resort(const struct known *k)
 {
 	return k->after &&
-	       (strstr(k->name, "(tcp_arm_reset)") || strstr(k->name, "(forget_cookie)"));
+	       (strstr(k->name, "(tcp_arm_reset)") || strstr(k->name, "(sockmap_forget_cookie)"));
 }
 
 static bool may_end_privileged(const struct injection *in)
@@ -212,7 +212,7 @@ static bool may_end_privileged(const struct injection *in)
 static bool is_harmless(const struct injection *in)
 {
 	/* a PROXY header goes out as a whole, or not at all */
-	if (is_privileged(in->at) || strstr(in->at->name, "(session_proxy_header_send)"))
+	if (is_privileged(in->at) || strstr(in->at->name, "(session_header_send)"))
 		return in->error == CATALOGUE_LATE;
 	return is_for_nothing(in->at->failing->function, in->error);
 }

@@ -5,8 +5,6 @@
  * streams of sessions, exports and imports beside each other.  kill_sessions() and engine_follow()
  * run on the threads of workers.
  */
-#include "daemon/control_actions.h"
-
 #include <errno.h>
 
 #include "base/clock.h"

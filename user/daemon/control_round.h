@@ -5,7 +5,7 @@
 #include <json-c/json.h>
 #include <stdint.h>
 
-#include "daemon/control_requests.h"
+#include "daemon/control_socket.h"
 #include "daemon/service.h"
 #include "daemon/standby.h"
 #include "probe/probe.h"
@@ -61,3 +61,14 @@ bool round_means(const void *round, const struct session_view *v);
  * worker that does not answer in time adds them later.  Under the lock of forwards.
  */
 void round_update_counters(const struct actions *a);
+
+/* --- control_actions.c: from a request (control_requests.h) to its answer --- */
+
+/*
+ * The answer to REQ as JSON (docs/control.md).  NULL: there is no memory.  ARG is a struct actions.
+ * On a control thread, one at a time.
+ */
+struct json_object *actions_run(void *arg, const struct request *req);
+
+/* The stream behind the answer to REQ: sessions, an export or an import.  See control_stream_fn. */
+void actions_stream(void *arg, const struct control *c, const struct request *req, int fd);

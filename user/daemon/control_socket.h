@@ -13,7 +13,7 @@
 /*
  * The control socket, and the threads that serve it: one request per connection, a few clients at a
  * time.  A request is one line (control_requests.h); the answer, one line of JSON, is made by
- * control_actions.h.
+ * control_round.h.
  */
 struct control;
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "daemon/control_round.h"
-#include "daemon/control_socket.h"
 
 /* Commands that show something.  On a control thread. */
 

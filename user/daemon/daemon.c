@@ -29,7 +29,6 @@
 #include "config/read.h"
 #include "daemon/adopt.h"
 #include "daemon/check.h"
-#include "daemon/control_actions.h"
 #include "daemon/control_views.h"
 #include "daemon/daemon_start.h"
 #include "daemon/metrics.h"

@@ -41,10 +41,9 @@
 #include "relay/session_connect.h"
 #include "relay/session_flow.h"
 #include "relay/session_graft.h"
-#include "relay/session_hello.h"
+#include "relay/session_header.h"
 #include "relay/session_idle.h"
 #include "relay/session_log.h"
-#include "relay/session_proxy_header.h"
 #include "relay/session_sockmap.h"
 #include "relay/udp/udp_life.h"
 
@@ -303,14 +302,14 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
 		session_part(s, from, tcp_take_error(s->sides[from].fd));
 	if (s->state == SESSION_HEADER && !s->ending &&
-	    session_proxy_header_look(s, events & (EPOLLRDHUP | EPOLLHUP)) &&
+	    session_header_look(s, events & (EPOLLRDHUP | EPOLLHUP)) &&
 	    session_hello_look(s, events & (EPOLLRDHUP | EPOLLHUP))) {
 		count_accepted(s, true);
 		session_set_state(s, SESSION_CONNECTING);
 		from = NOBODY;
 	}
 	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, from, events) &&
-	    session_proxy_header_send(s))
+	    session_header_send(s))
 		open_flows(s);
 	if (session_runs(s) && from <= UPSTREAM)
 		run_flows(s, from, events);
@@ -388,7 +387,7 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 	s->sides[CLIENT].fd = fd;
 	s->port_offset = forward_port_offset(f, port);
 	count_accepted(s, !f->conf->hellos);
-	if (session_proxy_header_expect(s))
+	if (session_header_expect(s))
 		session_reset(s, CAUSE_NO_MEMORY);
 	live(s, NOBODY, 0);
 	return 0;

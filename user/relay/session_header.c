@@ -16,11 +16,20 @@
  * Sending.  The header goes out as soon as the upstream has answered, before any flow exists.  TCP
  * takes a few dozen bytes of a new connection whole, unless memory is short: then the session is
  * reset.
+ *
+ * Hellos.  What has come is looked at (MSG_PEEK) until the hello is whole; then its
+ * forward is known, and the bytes are carried as all others.  To look again costs as much as has
+ * come, so the socket is told how much is wanted at least (SO_RCVLOWAT): a client that sends byte by
+ * byte does not make us look byte by byte.  Unix sockets do not know that in epoll.
+ *
+ * Nothing but a hello that was understood gets to a server: whoever sends anything else might have
+ * been meant for another one.
  */
-#include "relay/session_proxy_header.h"
+#include "relay/session_header.h"
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -35,9 +44,9 @@ SYSCALLS_ALLOWED(
 _Static_assert(PROXY_PROTOCOL_MAX <= UINT16_MAX, "session.header_in");
 _Static_assert(PROXY_PROTOCOL_WRITE_MAX <= UINT8_MAX, "session.header_out");
 
-/* --- receiving --- */
+/* --- PROXY headers: receiving --- */
 
-int session_proxy_header_expect(struct session *s)
+int session_header_expect(struct session *s)
 {
 	const struct forward_conf *fc = s->forward->conf;
 
@@ -60,7 +69,7 @@ int session_proxy_header_expect(struct session *s)
 	return 0;
 }
 
-static bool refuse(struct session *s, enum cause cause, const char *reason)
+static bool header_refuse(struct session *s, enum cause cause, const char *reason)
 {
 	char text[ADDR_STRLEN];
 
@@ -71,7 +80,7 @@ static bool refuse(struct session *s, enum cause cause, const char *reason)
 }
 
 /* Read the header, which was seen whole, and no byte more.  False: S is reset. */
-static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
+static bool header_take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 {
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, h->size, 0);
 	enum cause why;
@@ -90,7 +99,7 @@ static bool take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 	return true;
 }
 
-bool session_proxy_header_look(struct session *s, bool ended)
+bool session_header_look(struct session *s, bool ended)
 {
 	uint8_t buf[PROXY_PROTOCOL_MAX];
 	struct proxy_header h;
@@ -103,22 +112,22 @@ bool session_proxy_header_look(struct session *s, bool ended)
 	n = tcp_recv(s->sides[CLIENT].fd, buf, sizeof(buf), MSG_PEEK);
 	r = n < 0 ? -errno : proxy_protocol_parse(buf, (size_t)n, &h, &reason);
 	if (n >= 0 && !r)
-		return take(s, &h, buf);
+		return header_take(s, &h, buf);
 	if (n < 0 && r != -EAGAIN)
 		return session_reset(s, tcp_cause(CLIENT, -r));
 	if (r != -EAGAIN)
-		return refuse(s, CAUSE_HEADER_BAD, reason);
+		return header_refuse(s, CAUSE_HEADER_BAD, reason);
 	if (n >= 0 && (ended || !n))
-		return refuse(s, CAUSE_HEADER_BAD,
+		return header_refuse(s, CAUSE_HEADER_BAD,
 			      n ? "the stream ended within it" : "the stream ended before it");
 	if (s->worker->loop.now_ms >= s->told->due_ms)
-		return refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
+		return header_refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
 	return false;
 }
 
-/* --- sending --- */
+/* --- PROXY headers: sending --- */
 
-bool session_proxy_header_send(struct session *s)
+bool session_header_send(struct session *s)
 {
 	unsigned int how = s->forward->conf->proxy_protocol;
 	struct proxy_header h = { .has_addresses = s->client.sa.sa_family != AF_UNIX,
@@ -143,4 +152,82 @@ bool session_proxy_header_send(struct session *s)
 	}
 	/* no room on a socket that nothing was written to: memory is short */
 	return session_reset(s, tcp_cause(UPSTREAM, n < 0 && errno != EAGAIN ? errno : ENOMEM));
+}
+
+/* --- TLS hellos --- */
+
+enum { ALERT_DECODE_ERROR = 50, ALERT_UNRECOGNIZED_NAME = 112 };
+
+static bool hello_refuse(struct session *s, enum cause cause, const char *name, const char *reason)
+{
+	const uint8_t alert[] = {
+		21, 3, 1, 0, 2, /* fatal */ 2, *name ? ALERT_UNRECOGNIZED_NAME : ALERT_DECODE_ERROR
+	};
+	char text[ADDR_STRLEN];
+
+	send(s->sides[CLIENT].fd, alert, sizeof(alert), MSG_DONTWAIT | MSG_NOSIGNAL);
+	log_cause(cause, LOG_NOTICE, "session %llu: reset: TLS hello of %s to forward %s: %s%s",
+		  (unsigned long long)s->id, client_addr_text(&s->client, text, sizeof(text)),
+		  forward_name(s->forward->conf), reason, name);
+	return session_reset(s, cause);
+}
+
+/* It is whole. */
+static bool hello_route(struct session *s, const struct tls_hello *h)
+{
+	struct told *told = realloc(s->told, sizeof(*told) + strlen(h->name) + 1);
+	struct forward *f;
+
+	if (!told)
+		return session_reset(s, CAUSE_NO_MEMORY);
+	s->told = told;
+	strcpy(told->server_name, h->name);
+	if (s->told->lowat)
+		tcp_set_lowat(s->sides[CLIENT].fd, 1);
+	f = forward_route(s->forward, h);
+	if (!f)
+		return hello_refuse(s, CAUSE_NAME_UNKNOWN, h->name,
+			      h->name[0] ? "no section, and no upstream, for " :
+					   "it has no name, and there is no upstream for that");
+	s->forward = f;
+	s->tcp = session_peer(s)->sa.sa_family != AF_UNIX &&
+		 !upstreams_are_unix(&f->conf->upstream);
+	return true;
+}
+
+bool session_hello_look(struct session *s, bool ended)
+{
+	bool is_unix = session_peer(s)->sa.sa_family == AF_UNIX;
+	int fd = s->sides[CLIENT].fd, r;
+	uint8_t buf[TLS_HELLO_WIRE_MAX];
+	size_t need = 1;
+	struct tls_hello h;
+	ssize_t n;
+
+	if (!s->forward->conf->hellos)
+		return true;
+	n = tcp_recv(fd, buf, sizeof(buf), MSG_PEEK);
+	if (n < 0 && errno != EAGAIN)
+		return session_reset(s, tcp_cause(CLIENT, errno));
+	if (!n) { /* a check of the port, mostly: nobody has lost anything */
+		session_finish(s);
+		return false;
+	}
+	r = tls_hello_parse(buf, n < 0 ? 0 : (size_t)n, &h, &need);
+	if (!r)
+		return hello_route(s, &h);
+	if (r == -E2BIG || n == sizeof(buf))
+		return hello_refuse(s, CAUSE_HELLO_LARGE, "", "larger than 16 KiB");
+	if (r != -EAGAIN)
+		return hello_refuse(s, CAUSE_HELLO_BAD, "", "it is none, or cannot be read");
+	if (ended)
+		return hello_refuse(s, CAUSE_HELLO_BAD, "", "the stream ended before it was whole");
+	if (s->worker->loop.now_ms >= s->told->due_ms)
+		return hello_refuse(s, CAUSE_HELLO_LATE, "", "not whole within hello-timeout");
+	/* to set it tells of what is there once more if the buffer is nearly full */
+	if (n > 0 && !is_unix && s->told->lowat != (int)((size_t)n + need)) {
+		s->told->lowat = (int)((size_t)n + need);
+		tcp_set_lowat(fd, s->told->lowat);
+	}
+	return false;
 }
