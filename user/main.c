@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 

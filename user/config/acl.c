@@ -4,8 +4,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fnmatch.h>
-#include <netinet/in.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"

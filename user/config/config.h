@@ -2,9 +2,6 @@
 #pragma once
 
 #include <errno.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include "base/sandbox.h"
 #include "base/log.h"

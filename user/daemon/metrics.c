@@ -17,12 +17,9 @@
 #include "daemon/metrics.h"
 
 #include <stdarg.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/clock.h"
-#include "base/log.h"
 #include "daemon/control_views.h"
 #include "relay/session_log.h"
 #include "version.h"

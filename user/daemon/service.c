@@ -9,16 +9,12 @@
  */
 #include "daemon/service.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/json_add.h"
-#include "base/log.h"
 #include "config/option.h"
 #include "config/read.h"
 #include "daemon/change.h"

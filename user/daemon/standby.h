@@ -1,11 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <json-c/json.h>
-#include <pthread.h>
-#include <stdatomic.h>
-#include <stdint.h>
-
 #include "daemon/control_socket.h"
 #include "daemon/service.h"
 #include "daemon/standby_ways.h"

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "daemon/standby_ways.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #include "base/array.h"
 #include "base/clock.h"
 

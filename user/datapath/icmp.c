@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <netinet/ip.h>
-#include <stdatomic.h>
 #include <string.h>
 
 #include "base/clock.h"

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdint.h>
-
 #include "base/addr.h"
 
 /*

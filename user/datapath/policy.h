@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "config/config.h"
 #include "datapath/flow.h"
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <stdatomic.h>
-#include <stdint.h>
 
 #include "base/log.h"
 #include "datapath/flow.h"

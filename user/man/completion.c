@@ -13,7 +13,6 @@
  */
 #include "completion.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "cli/control_client.h"

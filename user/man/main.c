@@ -17,7 +17,6 @@
 #include <errno.h>
 #include <error.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

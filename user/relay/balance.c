@@ -11,7 +11,6 @@
  */
 #include "relay/balance.h"
 
-#include <limits.h>
 #include <math.h>
 
 #include "base/minmax.h"

@@ -14,7 +14,6 @@
  */
 #include "relay/bandwidth.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "base/clock.h"

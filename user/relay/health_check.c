@@ -10,8 +10,6 @@
  */
 #include "relay/health_check.h"
 
-#include <errno.h>
-#include <stdlib.h>
 #include <sys/epoll.h>
 
 #include "base/array.h"

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <pthread.h>
-#include <stddef.h>
-
 #include "base/loop.h"
 #include "config/config.h"
 

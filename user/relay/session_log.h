@@ -2,8 +2,6 @@
 #pragma once
 
 #include <json-c/json.h>
-#include <stdbool.h>
-#include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "datapath/graft/graft_pins.h"

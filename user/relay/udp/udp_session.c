@@ -2,7 +2,6 @@
 #include "relay/udp/udp_session.h"
 
 #include <assert.h>
-#include <string.h>
 
 #define TO(state) (1U << (state))
 
