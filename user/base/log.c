@@ -20,12 +20,10 @@
 #define MESSAGE_MAX 1024
 
 SYSCALLS_ALLOWED(
-	SYSCALL(write),
-	SYSCALL(poll),
+	SYSCALL(write), SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */
 	/* fstat(2), in either of its forms: is stderr the journal? */
-	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
-	SYSCALL(fstat));
+	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)), SYSCALL(fstat));
 
 static _Atomic int max_level = LOG_INFO;
 static _Atomic uint64_t lost; /* lines, in all */

@@ -178,33 +178,20 @@ SYSCALLS_ALLOWED(
 	SYSCALL(brk),
 	SYSCALL(mmap, SYSCALL_ARG_BITS(2, PROT_EXEC, 0),
 		SYSCALL_ARG_BITS(3, MAP_ANONYMOUS, MAP_ANONYMOUS)),
-	SYSCALL(mprotect, SYSCALL_ARG_BITS(2, PROT_EXEC, 0)),
-	SYSCALL(mremap),
-	SYSCALL(munmap),
+	SYSCALL(mprotect, SYSCALL_ARG_BITS(2, PROT_EXEC, 0)), SYSCALL(mremap), SYSCALL(munmap),
 	SYSCALL(madvise),
 	SYSCALL(sched_getaffinity), /* how many arenas are worth having */
 	/* the first steps of a thread, if the filter overtakes it */
-	SYSCALL(set_robust_list),
-	SYSCALL(rseq),
+	SYSCALL(set_robust_list), SYSCALL(rseq),
 	/* mutexes, joining; the end of a thread and of the process */
-	SYSCALL(futex),
-	SYSCALL(futex_time64),
-	SYSCALL(sched_yield),
-	SYSCALL(rt_sigprocmask),
-	SYSCALL(exit),
-	SYSCALL(exit_group),
+	SYSCALL(futex), SYSCALL(futex_time64), SYSCALL(sched_yield), SYSCALL(rt_sigprocmask),
+	SYSCALL(exit), SYSCALL(exit_group),
 	/* after SIGSTOP and SIGCONT */
-	SYSCALL(restart_syscall),
-	SYSCALL(rt_sigreturn),
+	SYSCALL(restart_syscall), SYSCALL(rt_sigreturn),
 	/* where the clock source is one that the vDSO cannot read */
-	SYSCALL(clock_gettime),
-	SYSCALL(clock_gettime64),
-	SYSCALL(gettimeofday),
+	SYSCALL(clock_gettime), SYSCALL(clock_gettime64), SYSCALL(gettimeofday),
 	/* abort(); tgkill(2) has a rule of its own below */
-	SYSCALL(rt_sigaction),
-	SYSCALL(getpid),
-	SYSCALL(gettid),
-	SYSCALL(writev),
+	SYSCALL(rt_sigaction), SYSCALL(getpid), SYSCALL(gettid), SYSCALL(writev),
 	/* the seed of json-c's hash tables */
 	SYSCALL(getrandom));
 

@@ -32,15 +32,9 @@
 SYSCALLS_ALLOWED(
 	SYSCALL(accept4),
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERCRED)),
-	SYSCALL(recvfrom),
-	SYSCALL(sendto),
-	SYSCALL(poll),
+	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */
-	SYSCALL(shutdown),
-	SYSCALL(close),
-	SYSCALL(dup3),
-	SYSCALL(unlink),
-	SYSCALL(unlinkat));
+	SYSCALL(shutdown), SYSCALL(close), SYSCALL(dup3), SYSCALL(unlink), SYSCALL(unlinkat));
 
 struct control {
 	struct sockaddr_un un; /* "": no file */

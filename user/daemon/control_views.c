@@ -23,9 +23,7 @@
 #define SUM(forward, field) forward_sum(forward, offsetof(struct forward_stats, field))
 
 SYSCALLS_ALLOWED(
-	SYSCALL(getpid),
-	SYSCALL(fstat),
-	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
+	SYSCALL(getpid), SYSCALL(fstat), SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)),
 	SYSCALL(lseek), /* /proc/self/fd is read again and again, for it cannot be opened again */
 	SYSCALL(getdents64));
 

@@ -364,8 +364,7 @@ static _Noreturn void serve_all(int fd, const struct config *c, int argc, char *
 /* --- the daemon's side --- */
 
 SYSCALLS_ALLOWED(
-	SYSCALL_IF(PART_PRIVILEGED, sendto),
-	SYSCALL_IF(PART_PRIVILEGED, recvmsg),
+	SYSCALL_IF(PART_PRIVILEGED, sendto), SYSCALL_IF(PART_PRIVILEGED, recvmsg),
 	SETSOCKOPT_IF(PART_PRIVILEGED, SOL_SOCKET, SO_RCVTIMEO),
 	SYSCALL_IF(PART_PRIVILEGED, close));
 

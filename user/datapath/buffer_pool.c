@@ -22,8 +22,7 @@
 
 SYSCALLS_ALLOWED(
 	SYSCALL(pipe2, SYSCALL_ARG(1, O_CLOEXEC | O_NONBLOCK)),
-	SYSCALL(fcntl, SYSCALL_ARG(1, F_SETPIPE_SZ)),
-	SYSCALL(close));
+	SYSCALL(fcntl, SYSCALL_ARG(1, F_SETPIPE_SZ)), SYSCALL(close));
 
 /* Of the process, as descriptors are. */
 static unsigned int pipes_max = UINT_MAX;

@@ -8,9 +8,7 @@
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 
-SYSCALLS_ALLOWED(
-	SYSCALL(sendto),
-	SYSCALL(splice));
+SYSCALLS_ALLOWED(SYSCALL(sendto), SYSCALL(splice));
 
 #define SPLICE_FLAGS (SPLICE_F_MOVE | SPLICE_F_NONBLOCK)
 

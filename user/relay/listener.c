@@ -31,8 +31,7 @@
 #define UDP_ROOM (4 << 20)
 
 SYSCALLS_ALLOWED(
-	SYSCALL(accept4),
-	SYSCALL(close),
+	SYSCALL(accept4), SYSCALL(close),
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_DUPFD_CLOEXEC)), /* systemd's, for an added forward */
 	SYSCALL(unlink), /* unix sockets */
 	SYSCALL(unlinkat));

@@ -43,13 +43,8 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_GETFL)),
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_SETFL)),
 	SYSCALL_IF(PART_NAMES, fcntl, SYSCALL_ARG(1, F_SETFD)),
-	SETSOCKOPT_IF(PART_NAMES, IPPROTO_TCP, TCP_NODELAY),
-	SYSCALL(connect),
-	SYSCALL(getsockname),
-	SYSCALL(sendto),
-	SYSCALL(recvfrom),
-	SYSCALL(writev),
-	SYSCALL(close));
+	SETSOCKOPT_IF(PART_NAMES, IPPROTO_TCP, TCP_NODELAY), SYSCALL(connect), SYSCALL(getsockname),
+	SYSCALL(sendto), SYSCALL(recvfrom), SYSCALL(writev), SYSCALL(close));
 
 const char *const names_files[NAMES_FILES] = { "/etc/hosts", "/etc/resolv.conf" };
 

@@ -33,9 +33,7 @@
 /* PARTING lasts no longer: nobody waits for a slow end to take what a dead one has said. */
 #define PARTING_MS 5000
 
-SYSCALLS_ALLOWED(
-	SYSCALL(shutdown),
-	SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)));
+SYSCALLS_ALLOWED(SYSCALL(shutdown), SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)));
 
 /* --- the engine that a flow follows --- */
 

@@ -33,9 +33,7 @@
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 
-SYSCALLS_ALLOWED(
-	SYSCALL(sendto),
-	SYSCALL(getsockname));
+SYSCALLS_ALLOWED(SYSCALL(sendto), SYSCALL(getsockname));
 
 _Static_assert(PROXY_PROTOCOL_MAX <= UINT16_MAX, "session.header_in");
 _Static_assert(PROXY_PROTOCOL_WRITE_MAX <= UINT8_MAX, "session.header_out");

@@ -29,11 +29,9 @@
 #define ERROR_LEN 256
 
 SYSCALLS_ALLOWED(
-	SYSCALL(write),
-	SYSCALL(poll),
+	SYSCALL(write), SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */
-	SYSCALL(close),
-	SYSCALL_IF(PART_SESSION_LOG, ftruncate),
+	SYSCALL(close), SYSCALL_IF(PART_SESSION_LOG, ftruncate),
 	SYSCALL_IF(PART_SESSION_LOG, ftruncate64),
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)), /* fstat(2) */
 	SYSCALL(fstat),

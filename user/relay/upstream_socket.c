@@ -23,8 +23,7 @@ SYSCALLS_ALLOWED(
 		SYSCALL_ARG(2, 0)),
 	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
 		SYSCALL_ARG(2, 0)),
-	SYSCALL(connect),
-	SYSCALL(getsockname),
+	SYSCALL(connect), SYSCALL(getsockname),
 	SETSOCKOPT_IF(PART_GRAFT, IPPROTO_IP, IP_LOCAL_PORT_RANGE));
 
 enum cause upstream_cause(int error)

@@ -25,8 +25,7 @@
 
 SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_OBJ_PIN), BPF_IF(PART_GRAFT, BPF_OBJ_GET),
-	SYSCALL_IF(PART_GRAFT, unlinkat),
-	SYSCALL_IF(PART_GRAFT, close));
+	SYSCALL_IF(PART_GRAFT, unlinkat), SYSCALL_IF(PART_GRAFT, close));
 
 /* The maps that outlive the daemon. */
 static const char *const pinned[] = { "grafts",    "flows",       "interfaces", "graft_rings",
