@@ -4,15 +4,17 @@
  * packet programs.  Nobody else sees a STANDBY session until the address is here that its client
  * has connected to, and a packet makes the session ACTIVE.  Then a worker adopts it, as if a daemon
  * before this one had left it.  When an address leaves, sessions that a peer knows become STANDBY
- * again.  So a failover is addresses that move, as netlink tells (standby_ways.c).
+ * again.  So a failover is addresses that move, as netlink tells.
  *
  * Threads: each export and each import has one of the control socket.  The looks below run on the
  * thread that reloads, each LOOK_MS; adoption runs on the worker's.
  */
 #include "daemon/standby.h"
 
+#include <stdlib.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/minmax.h"
@@ -25,17 +27,127 @@
 #define GONE_MS 10000 /* a peer may come again within that time after its last record, */
 #define LOST_MS 20000 /* else its sessions are lost, and time out from then on */
 #define REVIVE_MS 5000
+#define LEAVE_MS 1000 /* packets may come that long after their address has left */
 
-void standby_lock(struct standby *sb)
+/* --- ways: addresses --- */
+
+/* RET: the place of A, or the place where A would be. */
+static bool ways_find_address(const struct standby_ways *w, const struct graft_addr *a,
+			      struct standby_address **ret)
 {
-	pthread_mutex_lock(&sb->service->forwards.lock);
-	pthread_mutex_lock(&sb->lock);
+	*ret = w->addresses;
+	for (size_t n = w->n; n; n /= 2)
+		if (memcmp(&(*ret)[n / 2].is, a, sizeof(*a)) < 0) {
+			*ret += n / 2 + 1;
+			n--;
+		}
+	return *ret < w->addresses + w->n && !memcmp(&(*ret)->is, a, sizeof(*a));
 }
 
-void standby_unlock(struct standby *sb)
+static bool ways_have_local(struct standby_ways *w, const struct graft_addr *a)
 {
-	pthread_mutex_unlock(&sb->lock);
-	pthread_mutex_unlock(&sb->service->forwards.lock);
+	return routes_ask(&w->routes, a, NULL, 0).local;
+}
+
+bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a)
+{
+	struct standby_address *at;
+	bool known, room;
+
+	pthread_mutex_lock(&w->lock);
+	known = ways_find_address(w, a, &at);
+	room = w->n < w->room;
+	if (!known && room) {
+		memmove(at + 1, at, (size_t)(&w->addresses[w->n++] - at) * sizeof(*at));
+		*at = (struct standby_address){ .is = *a };
+		at->here = ways_have_local(w, a) && graft_table_set_address(w->grafts, a, true);
+	}
+	pthread_mutex_unlock(&w->lock);
+	return known || room;
+}
+
+/* Sessions that workers have count, too: they may become STANDBY again. */
+static void ways_mark_used(struct standby_ways *w)
+{
+	struct standby_address *at;
+
+	for (struct held h = { 0 }; held_next(w->grafts, &h); h.at++)
+		for (unsigned int leg = 0; leg < 2; leg++)
+			if (ways_find_address(w, &h.leg[leg]->tuple.local, &at))
+				at->used = true;
+}
+
+/* Forget addresses that no session has.  The caller lets nobody enter a session meanwhile. */
+static void ways_forget(struct standby_ways *w)
+{
+	struct standby_address *to = w->addresses;
+
+	pthread_mutex_lock(&w->lock);
+	ways_mark_used(w);
+	for (struct standby_address *at = to, *end = to + w->n; at < end; at++) {
+		bool used = at->used;
+
+		at->used = false;
+		if (used)
+			*to++ = *at;
+		else
+			graft_table_set_address(w->grafts, &at->is, false);
+	}
+	w->n = (unsigned int)(to - w->addresses);
+	pthread_mutex_unlock(&w->lock);
+}
+
+/* True: A has left. */
+static bool ways_look_at(struct standby_ways *w, struct standby_address *a, uint64_t now)
+{
+	bool here = ways_have_local(w, &a->is);
+
+	if (here)
+		a->gone_ms = 0;
+	else if (a->here && !a->gone_ms)
+		a->gone_ms = now + LEAVE_MS;
+	if (here == a->here || (!here && now < a->gone_ms)) {
+		w->news = w->news || a->gone_ms;
+		return false;
+	}
+	a->here = graft_table_set_address(w->grafts, &a->is, here) && here;
+	a->gone_ms = 0;
+	w->moves++;
+	return !here;
+}
+
+/* If there is news, ask which addresses are here.  True: some have left, so sessions have to leave. */
+static bool ways_look(struct standby_ways *w)
+{
+	uint64_t now = clock_ms();
+	bool left = false;
+
+	pthread_mutex_lock(&w->lock);
+	if (w->news) {
+		w->looked_ms = now;
+		w->news = false;
+		for (struct standby_address *a = w->addresses; a < w->addresses + w->n; a++)
+			left = ways_look_at(w, a, now) || left;
+	}
+	pthread_mutex_unlock(&w->lock);
+	return left;
+}
+
+/* --- ways: routes --- */
+
+void standby_ways_find(struct standby_ways *w, const struct held *h)
+{
+	pthread_mutex_lock(&w->lock);
+	for (unsigned int i = 0; i < 2; i++) {
+		struct graft_leg *l = h->leg[i];
+		/* the kernel tells no route from an address that is not here */
+		bool here = ways_have_local(w, &l->tuple.local);
+		struct route r = routes_ask(&w->routes, &l->tuple.remote,
+					    here ? &l->tuple.local : NULL, l->way.mark);
+
+		graft_table_set_way(w->grafts, &l->way, r.ifindex, r.mtu);
+	}
+	pthread_mutex_unlock(&w->lock);
 }
 
 /* --- sessions that expire: under the lock --- */
@@ -245,12 +357,12 @@ static void standby_on_look(struct timer *t)
 	uint64_t began = clock_ms();
 
 	standby_look_for_arrivals(sb);
-	if (standby_ways_look(&sb->ways))
+	if (ways_look(&sb->ways))
 		threads_tell_of_grafts(&sb->service->threads);
 	if (began >= sb->cared_ms + CARE_MS) {
 		pthread_mutex_lock(&sb->lock);
 		standby_look_at_held(sb);
-		standby_ways_forget(&sb->ways);
+		ways_forget(&sb->ways);
 		pthread_mutex_unlock(&sb->lock);
 		sb->cared_ms = began;
 	}
@@ -267,7 +379,15 @@ void standby_begin_looks(void *arg)
 
 void standby_news(struct standby *sb)
 {
-	if (standby_ways_changed(&sb->ways))
+	struct standby_ways *w = &sb->ways;
+	bool due;
+
+	pthread_mutex_lock(&w->lock);
+	routes_forget(&w->routes);
+	w->news = true;
+	due = clock_ms() - w->looked_ms >= LOOK_MS; /* else the next look comes soon */
+	pthread_mutex_unlock(&w->lock);
+	if (due && ways_look(w))
 		threads_tell_of_grafts(&sb->service->threads);
 }
 
@@ -316,12 +436,16 @@ struct json_object *standby_json(struct standby *sb)
 
 int standby_open(struct standby *sb, struct service *r)
 {
-	int e = standby_ways_open(&sb->ways, r->shared->grafts);
+	struct standby_ways *w = &sb->ways;
+	int e = routes_open(&w->routes);
 
 	if (e)
 		return e;
 	sb->service = r;
-	sb->grafts = r->shared->grafts;
+	sb->grafts = w->grafts = r->shared->grafts;
+	w->room = graft_table_total(w->grafts);
+	w->addresses = allocated(calloc((size_t)w->room + 1, sizeof(*w->addresses)));
+	pthread_mutex_init(&w->lock, NULL);
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = standby_on_look;
 	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
@@ -338,6 +462,8 @@ int standby_open(struct standby *sb, struct service *r)
 
 void standby_close(struct standby *sb)
 {
-	standby_ways_close(&sb->ways);
+	routes_close(&sb->ways.routes);
+	free(sb->ways.addresses);
+	pthread_mutex_destroy(&sb->ways.lock);
 	pthread_mutex_destroy(&sb->lock);
 }

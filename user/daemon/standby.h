@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include "daemon/adopt.h"
 #include "daemon/control_socket.h"
 #include "daemon/service.h"
-#include "daemon/standby_ways.h"
+#include "datapath/route.h"
 
 /*
  * A pair of relays: each exports its grafted sessions to the peer (graft_record.h), so that
@@ -36,6 +37,30 @@ struct stream {
 	uint8_t *buffer;
 };
 
+/*
+ * The addresses that clients and servers of exported and imported sessions know of this relay, and
+ * the routes of imported sessions.  Any thread may call; an own lock is held while the kernel is
+ * asked, and no other lock is taken in between.
+ */
+
+struct standby_address {
+	struct graft_addr is;
+	bool here, used;
+	uint64_t gone_ms; /* the address has left, and counts as gone from then on; or 0 */
+};
+
+struct standby_ways {
+	struct graft_table *grafts;
+	_Atomic uint32_t moves; /* of addresses */
+	pthread_mutex_t lock;   /* of the rest */
+	struct routes routes;
+	uint64_t looked_ms;
+	bool news;              /* since the last look; or an address is leaving */
+	_Atomic unsigned int n; /* any thread may read it */
+	unsigned int room;
+	struct standby_address *addresses; /* sorted */
+};
+
 struct standby {
 	struct service *service; /* whose thread looks */
 	struct graft_table *grafts;
@@ -65,9 +90,10 @@ void standby_news(struct standby *sb);
 /* There may be imported sessions of ARG, a standby: look for some that arrive.  By that thread. */
 void standby_begin_looks(void *arg);
 
-/* Take sb->lock behind forwards.lock, as control requests do that show streams. */
-void standby_lock(struct standby *sb);
-void standby_unlock(struct standby *sb);
+/* Tell the packet programs from now on whether A is here.  False: there is no room for A. */
+bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a);
+/* Look up both ways of a session that has no sockets yet. */
+void standby_ways_find(struct standby_ways *w, const struct held *h);
 
 /* Imported sessions that wait for their addresses.  By any thread, as the next. */
 unsigned int standby_held(const struct standby *sb);

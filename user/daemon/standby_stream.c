@@ -36,6 +36,19 @@ struct exported {
 	struct graft_tuple client;
 };
 
+/* Take the lock of streams behind that of forwards, as control requests do that show streams. */
+static void stream_lock(struct standby *sb)
+{
+	pthread_mutex_lock(&sb->service->forwards.lock);
+	pthread_mutex_lock(&sb->lock);
+}
+
+static void stream_unlock(struct standby *sb)
+{
+	pthread_mutex_unlock(&sb->lock);
+	pthread_mutex_unlock(&sb->service->forwards.lock);
+}
+
 /* --- ports for which the stack does not answer --- */
 
 static void stream_mark_ports(uint8_t *ports, const struct endpoint *e, uint8_t as)
@@ -83,12 +96,12 @@ static void stream_enter(struct stream *s, enum stream_phase phase)
 	const char *kind = s->is_import ? "import " : "an export";
 	bool was_synced = s->synced_ms;
 
-	standby_lock(s->sb);
+	stream_lock(s->sb);
 	s->is_open = phase != STREAM_CLOSED;
 	s->last_ms = clock_ms();
 	s->synced_ms = phase == STREAM_IN_SYNC ? s->last_ms : 0;
 	stream_count(s->sb);
-	standby_unlock(s->sb);
+	stream_unlock(s->sb);
 	/* a stream that is opened again for days is no news */
 	if (phase == STREAM_IN_SYNC)
 		log_info("standby: %s%s is in sync", kind, s->name);
@@ -441,9 +454,9 @@ static void import_take(struct stream *s, struct graft_record *r, const char *wh
 
 	if (!s->records++)
 		stream_enter(s, STREAM_DUMPS);
-	standby_lock(s->sb);
+	stream_lock(s->sb);
 	e = import_record(s, r);
-	standby_unlock(s->sb);
+	stream_unlock(s->sb);
 	if (r->kind == RECORD_SYNC)
 		stream_enter(s, STREAM_IN_SYNC);
 	if (!e || e == -EEXIST) /* a worker has the session */

@@ -136,33 +136,6 @@ static bool ways_are_refused(const struct graft_table *gs, uint32_t slot)
 #define JUDGED_MOST 16 /* then its way is taken for lost: that many calls */
 
 /*
- * The doubt about a slot's ways, by four variables; "-": any.
- *
- *   known  probing  asked  in time   doubt       next step
- *   yes    no       -      -         SETTLED     none
- *   -      -        no     -         NEWS        ask; UNUSED if so; LOST if the question before
- *                                                had no answer, and the way cannot be followed
- *   -      yes      yes    yes       WAITING     none
- *   yes    yes      yes    no        ANSWERED    ASKED; UNUSED if so
- *   no     -        yes    -         UNANSWERED  see ways_judge()
- *
- * KNOWN: both sockets have answered since the ways may have changed.  PROBING: the sockets were asked,
- * and are to be as before.  ASKED: since the last change.  IN TIME: for less than PROBE_MS.
- */
-enum ways_doubt { WAYS_SETTLED, WAYS_NEWS, WAYS_WAITING, WAYS_ANSWERED, WAYS_UNANSWERED };
-
-static enum ways_doubt ways_doubt_of(bool known, bool probing, bool asked, bool in_time)
-{
-	if (known && !probing)
-		return WAYS_SETTLED;
-	if (!asked)
-		return WAYS_NEWS;
-	if (probing && in_time)
-		return WAYS_WAITING;
-	return known ? WAYS_ANSWERED : WAYS_UNANSWERED;
-}
-
-/*
  * The sockets of SLOT have not answered: nothing is wrong with that, unless policies have changed.
  * PROBED: a question has just come to its end.
  */
@@ -182,34 +155,45 @@ static enum graft_doubt ways_judge(struct graft_table *gs, uint32_t slot, bool p
 	return ++s->judged > JUDGED_MOST ? GRAFT_DOUBT_LOST : GRAFT_DOUBT_ASK;
 }
 
+/*
+ * The doubt about a slot's ways, by four variables; "-": any.  The first row that matches counts.
+ *
+ *   known  probing  asked  in time   doubt       next step
+ *   yes    no       -      -         SETTLED     none
+ *   -      -        no     -         NEWS        ask; UNUSED if so; LOST if the question before
+ *                                                had no answer, and the way cannot be followed
+ *   -      yes      yes    yes       WAITING     none
+ *   yes    yes      yes    no        ANSWERED    ASKED; UNUSED if so
+ *   no     -        yes    -         UNANSWERED  see ways_judge()
+ *
+ * KNOWN: both sockets have answered since the ways may have changed.  PROBING: the sockets were asked,
+ * and are to be as before.  ASKED: since the last change.  IN TIME: for less than PROBE_MS.
+ */
 static enum graft_doubt ways_step(struct graft_table *gs, uint32_t slot)
 {
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 	uint32_t now = (uint32_t)clock_ms();
 	struct slot *s = &gs->slots[slot];
-	bool probed = s->probing;
+	bool known = ways_oldest(gs, slot) == ways, probing = s->probing;
 
-	switch (ways_doubt_of(ways_oldest(gs, slot) == ways, probed, s->asked == ways,
-			      now - s->asked_ms < PROBE_MS)) {
-	case WAYS_SETTLED:
-	case WAYS_WAITING:
+	if (known && !probing)
 		return GRAFT_DOUBT_NONE;
-	case WAYS_NEWS:
+	if (s->asked != ways) {
 		s->asked = ways;
 		s->asked_ms = now;
 		s->probing = true;
 		s->judged = 0;
 		if (ways_are_unused(gs, slot))
 			return GRAFT_DOUBT_UNUSED;
-		return probed && graft_request_run(gs, GRAFT_WAYS, slot) ? GRAFT_DOUBT_LOST :
-									   GRAFT_DOUBT_ASK;
-	case WAYS_ANSWERED:
-		s->probing = false;
-		return ways_are_unused(gs, slot) ? GRAFT_DOUBT_UNUSED : GRAFT_DOUBT_ASKED;
-	default:
-		s->probing = false;
-		return ways_judge(gs, slot, probed);
+		return probing && graft_request_run(gs, GRAFT_WAYS, slot) ? GRAFT_DOUBT_LOST :
+									    GRAFT_DOUBT_ASK;
 	}
+	if (probing && now - s->asked_ms < PROBE_MS)
+		return GRAFT_DOUBT_NONE;
+	s->probing = false;
+	if (known)
+		return ways_are_unused(gs, slot) ? GRAFT_DOUBT_UNUSED : GRAFT_DOUBT_ASKED;
+	return ways_judge(gs, slot, probing);
 }
 
 enum graft_doubt graft_doubt(struct graft_table *gs, uint32_t slot)
