@@ -231,26 +231,17 @@ static bool adopt_session(const struct held *h, struct threads *ts, const struct
 	return !(r == -ENOENT ? held_adopt(h, ts->workers, all) : r);
 }
 
-/* Late answers to flows that are over may still come to their ports. */
-static void adopt_rest_ports(struct graft_table *gs)
-{
-	uint64_t free_ms = clock_ms() + UDP_PORT_OWED_MS;
-
-	for (uint32_t at = 0; at < held_places(gs); at++) {
-		struct held h = held_at(gs, at);
-
-		if (h.udp)
-			udp_port_put(h.leg[UPSTREAM]->tuple.local_port, free_ms);
-	}
-}
-
 void adopt_sessions(struct shared *shared, struct threads *ts, const struct forwards *all)
 {
 	unsigned int adopted = 0, ended = 0;
+	uint32_t slots = shared->grafts ? graft_table_total(shared->grafts) : 0;
 
-	if (!shared->grafts)
+	if (!slots)
 		return;
-	adopt_rest_ports(shared->grafts);
+	/* late answers to flows that are over may still come to their ports */
+	for (uint32_t at = slots; at < 2 * slots; at++)
+		udp_port_put(held_at(shared->grafts, at).leg[UPSTREAM]->tuple.local_port,
+			     clock_ms() + UDP_PORT_OWED_MS);
 	for (struct held h = { 0 }; held_next(shared->grafts, &h); h.at++) {
 		if (h.state != HELD_ACTIVE)
 			continue;

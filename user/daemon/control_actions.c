@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "daemon/change.h"
-#include "daemon/control_views.h"
+#include "daemon/control_round.h"
 #include "relay/session_life.h"
 
 /* --- kill --- */
@@ -161,16 +161,10 @@ static struct json_object *log_level_command(struct round *r)
 
 /* --- commands that are streams --- */
 
-/* The answer is made by sessions_stream(), unless there is an error. */
-static struct json_object *sessions_command(struct round *r)
-{
-	(void)r;
-	return NULL;
-}
-
+/* `sessions` has no other answer than its stream. */
 static struct json_object *stream_command(struct round *r)
 {
-	if (!r->actions->standby)
+	if (!r->actions->standby && !r->req->command->in_pieces)
 		return request_error_json(ERROR_UNSUPPORTED, "nothing is grafted here: %s",
 					  probe_hindrance(r->actions->probe, ENGINE_GRAFT) ?: "");
 	json_add_text(r->answer, "stream", r->req->command->name);
@@ -195,7 +189,7 @@ void actions_stream(void *arg, const struct control *c, const struct request *re
 
 /* Each adds to the answer and returns NULL; or it returns an error, which is the answer. */
 static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
-	[COMMAND_SESSIONS] = sessions_command,   [COMMAND_STATUS] = status_command,
+	[COMMAND_SESSIONS] = stream_command,     [COMMAND_STATUS] = status_command,
 	[COMMAND_FORWARDS] = forwards_command,   [COMMAND_KILL] = kill_command,
 	[COMMAND_ENGINE] = engine_command,       [COMMAND_UPSTREAM] = upstream_command,
 	[COMMAND_DRAIN] = drain_command,         [COMMAND_RELOAD] = reload_command,

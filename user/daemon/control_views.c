@@ -4,7 +4,7 @@
  * its sessions as plain structs, and the control thread makes JSON of these afterwards.
  * status_descriptors() runs also on threads of metrics, and on the main thread.
  */
-#include "daemon/control_views.h"
+#include "daemon/control_round.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

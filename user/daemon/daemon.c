@@ -22,7 +22,6 @@
 #include "base/exit_codes.h"
 #include "config/read.h"
 #include "daemon/check.h"
-#include "daemon/control_views.h"
 #include "daemon/daemon_start.h"
 #include "daemon/metrics.h"
 #include "relay/health_check.h"

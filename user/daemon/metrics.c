@@ -20,7 +20,6 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
-#include "daemon/control_views.h"
 #include "relay/session_log.h"
 #include "version.h"
 

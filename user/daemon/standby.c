@@ -11,9 +11,6 @@
  */
 #include "daemon/standby.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"

@@ -11,7 +11,7 @@
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 #include "relay/session_life.h"
-#include "relay/udp/udp_listener.h"
+#include "relay/udp/udp_life.h"
 
 #define BACKLOG 4096
 

@@ -424,20 +424,15 @@ void udp_sessions_follow_engines(struct worker *w)
 		udp_activate_follow_engine(s);
 }
 
-/* The server owes an answer that may still come. */
-static bool udp_is_owed(const struct udp_session *s)
-{
-	return udp_all_datagrams(s, UPSTREAM) < udp_all_datagrams(s, CLIENT) &&
-	       udp_now(s) < udp_heard_ms(s, CLIENT) + UDP_PORT_OWED_MS;
-}
-
 void udp_sessions_leave_behind(struct worker *w)
 {
 	bool survives = w->shared->grafts && graft_table_survive(w->shared->grafts);
 	struct udp_session *s;
 
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
-		bool owed = udp_is_owed(s);
+		/* by the server, and the answer may still come */
+		bool owed = udp_all_datagrams(s, UPSTREAM) < udp_all_datagrams(s, CLIENT) &&
+			    udp_now(s) < udp_heard_ms(s, CLIENT) + UDP_PORT_OWED_MS;
 
 		if (survives && udp_carries(s, CLIENT) && (udp_carries(s, UPSTREAM) || !owed))
 			udp_session_end(s, SESSION_LEFT);
@@ -445,15 +440,6 @@ void udp_sessions_leave_behind(struct worker *w)
 			udp_session_end(s, SESSION_FINISHED);
 		udp_settle(s);
 	}
-}
-
-/* The address of S has left, and another relay knows S. */
-static bool udp_has_parted(const struct udp_session *s)
-{
-	const volatile struct udp_flow *f = udp_slot_of(s);
-
-	return __atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) &&
-	       !graft_table_has_address(s->worker->shared->grafts, &f->leg[CLIENT].tuple.local);
 }
 
 void udp_sessions_follow_news(struct worker *w, bool addresses)
@@ -465,7 +451,11 @@ void udp_sessions_follow_news(struct worker *w, bool addresses)
 		return;
 	w->udp->lost_seen = lost;
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
-		if (addresses && udp_has_parted(s))
+		const volatile struct udp_flow *f = udp_slot_of(s);
+
+		/* its address has left, and another relay knows it */
+		if (addresses && __atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) &&
+		    !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local))
 			udp_session_end(s, SESSION_MOVED);
 		else if (udp_server_is_lost(s))
 			udp_session_end(s, CAUSE_UPSTREAM_LOST);

@@ -54,3 +54,14 @@ void udp_sessions_follow_news(struct worker *w, bool addresses);
  * has no socket to which the client sends; other -errno: no socket is to be had.
  */
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
+
+/* --- udp_listener.c: sockets that clients send to, which outlive their listener: sessions go on --- */
+
+/*
+ * W begins to serve F by the socket FD, which is bound to A and becomes the module's; no other
+ * worker reads what comes by it.  NULL: it cannot.  That is logged.
+ */
+struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
+				      int fd);
+/* New sessions are no more to come by US, which may be freed. */
+void udp_listener_end(struct udp_socket *us);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "relay/udp/udp_listener.h"
-
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <unistd.h>
