@@ -7,8 +7,6 @@
  *
  * All of this runs on the thread that reloads, service_run(), but for the functions of service.h.
  */
-#include "daemon/service.h"
-
 #include <stdlib.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
