@@ -535,6 +535,48 @@ class Trial(Pair):
         wait_until(lambda: self.logged("relay", "from port 0"), "the log to say so")
         expect(not self.sessions("relay"), "there is a session")
 
+    def test_forged(self):
+        """A4: who knows addresses and ports, and no numbers, ends nothing, and moves no counter."""
+        for exported in True, False:
+            if not exported:
+                self.unlink("relay2")
+            talk, idle = self.talk(9100, "e", 3), self.talk(9105, "i", 3)
+            wait_until(lambda: len(self.grafted("plain", "probed")) == 6, "all to be grafted", 20)
+            if exported:
+                self.wait_all_mirrored("relay")
+            before = self.grafted("probed")
+            for rate in "400", "2000":
+                self.lab.finish(self.forge(rate), 30)
+                expect(self.grafted("probed") == before, f"{rate}/s: {self.sessions('relay')}")
+            self.say(idle, "ask")
+            self.finish(talk)
+            forger = self.forge("2000", "30")  # a dead end is found beside it
+            self.ip("client", "route", "add", "blackhole", f"{CLIENT_SIDE[0]}/32")
+            try:
+                wait_until(lambda: not self.sessions("relay"), "dead ends to be found", 25)
+            finally:
+                self.ip("client", "route", "del", "blackhole", f"{CLIENT_SIDE[0]}/32")
+                for process in forger, idle:
+                    self.lab.stop(process)
+                self.clients.remove(idle)
+        self.link("relay2")
+
+    def grafted(self, *forwards):
+        """Bytes of each grafted session of FORWARDS, by its client."""
+        return {s["client"]: [flow["bytes"] for flow in s["flows"]] for s in self.sessions("relay")
+                if s["forward"] in forwards and
+                all(flow["carrier"] == "graft" for flow in s["flows"])}
+
+    def forge(self, rate, seconds="4"):
+        """Another machine sends so many packets a second in the names of both ends."""
+        ports = {"plain": 9100, "probed": 9105}
+        pairs = [f"{s['client']}:{CLIENT_SIDE[0]}:{ports[s['forward']]}"
+                 for s in self.sessions("relay")]
+        for line in self.inside("server", "ss", "-Htn", "state", "established").splitlines():
+            here, there = line.replace("[::ffff:", "").replace("]", "").split()[2:4]
+            pairs += [f"{here}:{there}"] if there.startswith(SERVER_SIDE[0]) else []
+        return self.lab.start("relay2", sys.executable, "-c", FORGE, rate, seconds, *pairs)
+
     def test_many_changes(self):
         """Each relay tells the other of sessions whose records are just being replaced there."""
         for _ in range(3):
@@ -740,6 +782,31 @@ FROM_PORT_0 = """
 import socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
 s.sendto(struct.pack("!HHHH", 0, int(sys.argv[2]), 9, 0) + b"x", (sys.argv[1], 0))
+"""
+# Packets of connections (source, its port, destination, its port), with numbers that are wrong.
+FORGE = """
+import random, socket, struct, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+def total(data):
+    t = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    t = (t & 65535) + (t >> 16)
+    return ~(t + (t >> 16)) & 65535
+rate, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+pairs = [p.split(":") for p in sys.argv[3:]]
+due = time.monotonic()
+while time.monotonic() < end:
+    source, sport, to, port = random.choice(pairs)
+    source, to = socket.inet_aton(source), socket.inet_aton(to)
+    flags = random.choice((0x10, 0x10, 0x18, 0x11, 0x14, 0x04))
+    tcp = struct.pack("!HHIIBBHHH", int(sport), int(port), random.getrandbits(32),
+                      random.getrandbits(32), 0x50, flags, 65535, 0, 0)
+    tcp += random.randbytes(10) if flags & 8 else b""
+    tcp = tcp[:16] + struct.pack("!H", total(source + to + struct.pack("!HH", 6, len(tcp)) + tcp)) + \
+        tcp[18:]
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0, source, to)
+    s.sendto(ip + tcp, (socket.inet_ntoa(to), 0))
+    due += 1 / rate
+    time.sleep(max(0, due - time.monotonic()))
 """
 CONNECT = """
 import socket, sys
