@@ -26,7 +26,11 @@
  * CPUs have in hand.
  */
 #include "graft_decide.h"
+#include "graft_begin.h"
+#include "graft_packet.h"
 #include "graft_shape.h"
+#include "graft_translate.h"
+#include "graft_icmp.h"
 #include "graft_udp.h"
 
 /* --- a session at work --- */

@@ -7,6 +7,7 @@
 
 #include <linux/icmpv6.h>
 
+#include "graft_packet.h"
 #include "graft_translate.h"
 
 #define ICMP_V4_UNREACHABLE 3

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "graft_begin.h"
+#include "graft_packet.h"
 #include "graft_translate.h"
 
 static __always_inline struct graft_shape *kept_shape(void)

@@ -11,6 +11,8 @@
 
 #include "graft_begin.h"
 #include "graft_icmp.h"
+#include "graft_packet.h"
+#include "graft_translate.h"
 #include "udp_contract.h"
 
 #define ROOM_LEAST (1280 - 40) /* less no sender believes, and may be forged: sockets cut those */

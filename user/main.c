@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"

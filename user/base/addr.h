@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <netinet/in.h>
+#include <sys/socket.h>
 #include <sys/un.h>
 
 /* Room for any formatted address: "[ipv6%scope]:port" or "unix:" and a full sun_path. */

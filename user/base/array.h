@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stddef.h>
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 /*
  * Build JSON where memory may run out.  json-c aborts when something is added to NULL, which is

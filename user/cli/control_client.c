@@ -7,17 +7,26 @@
  */
 #include "cli/control_client.h"
 
+#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
+#include "base/log.h"
 #include "cli/view.h"
+#include "config/config.h"
 #include "config/file.h"
 #include "daemon/control_socket.h"
 

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "cli/local_commands.h"
 
+#include <stdio.h>
+
 #include "cli/control_client.h"
 #include "cli/top.h"
 #include "config/read.h"
 #include "daemon/adopt.h"
 #include "daemon/check.h"
 #include "daemon/daemon.h"
+#include "probe/probe.h"
 
 static const struct request_key_def no_options[] = { { .name = NULL } };
 static const struct request_key_def graft_options[] = {

@@ -18,12 +18,18 @@
 #include "cli/top.h"
 
 #include <inttypes.h>
+#include <json-c/json.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
+#include "base/log.h"
 #include "base/parse_size.h"
 #include "cli/control_client.h"
 #include "cli/view.h"

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <json-c/json.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
 
 /*
  * Print the daemon's ANSWER, an object, as text for people.  The answer is not trusted: control

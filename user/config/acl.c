@@ -4,6 +4,8 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fnmatch.h>
+#include <netinet/in.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/array.h"

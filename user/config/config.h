@@ -2,6 +2,9 @@
 #pragma once
 
 #include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #include "base/sandbox.h"
 #include "base/log.h"

@@ -3,8 +3,12 @@
 
 #include <errno.h>
 #include <netdb.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/un.h>
 
 #include "base/array.h"
 #include "base/json_add.h"

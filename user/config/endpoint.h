@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stddef.h>
+
 #include "base/addr.h"
 
 /* What a user wrote, and the addresses it stands for (several for a host name). */

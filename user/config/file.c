@@ -11,13 +11,17 @@
 #include "config/file.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/array.h"
+#include "base/log.h"
 #include "base/text.h"
 #include "base/tls_hello.h"
 

@@ -4,12 +4,16 @@
  */
 #include "config/option.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <net/if.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/minmax.h"
 #include "base/parse_size.h"
 #include "base/text.h"

@@ -9,11 +9,14 @@
  */
 #include "config/read.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/exit_codes.h"
+#include "base/log.h"
 #include "base/minmax.h"
 #include "config/file.h"
 #include "config/rinetd.h"

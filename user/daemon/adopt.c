@@ -2,18 +2,26 @@
 #include "daemon/adopt.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <getopt.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/addr.h"
 #include "base/bits.h"
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "base/log.h"
+#include "base/sandbox.h"
 #include "datapath/graft/graft_tuple.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/admission.h"
 #include "relay/session_life.h"
 #include "relay/udp/udp_life.h"
+#include "relay/udp/udp_upstream.h"
 
 /* --- the table --- */
 

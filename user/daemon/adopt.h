@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdatomic.h>
+
 #include "datapath/graft/graft_record.h"
 #include "probe/probe.h"
 #include "relay/threads.h"

@@ -20,9 +20,12 @@
  */
 #include "daemon/change.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "config/option.h"
 #include "relay/balance.h"
 #include "relay/health_check.h"

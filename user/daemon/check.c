@@ -5,11 +5,16 @@
  */
 #include "daemon/check.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include "base/exit_codes.h"
+#include "base/log.h"
+#include "base/sandbox.h"
 #include "config/option.h"
 #include "config/read.h"
+#include "relay/marked_sockets.h"
+#include "relay/names.h"
 #include "relay/upstream_socket.h"
 
 /* --- the account, descriptors --- */

@@ -5,9 +5,11 @@
  * streams of sessions, exports and imports beside each other.  kill_sessions() and engine_follow()
  * run on the threads of workers.
  */
+#include <errno.h>
 
 #include "base/clock.h"
 #include "base/json_add.h"
+#include "base/log.h"
 #include "daemon/change.h"
 #include "daemon/control_round.h"
 #include "relay/session_life.h"

@@ -2,9 +2,11 @@
 #include "daemon/control_requests.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/json_add.h"
+#include "base/log.h"
 #include "datapath/flow.h"
 #include "relay/server_health.h"
 

@@ -2,7 +2,11 @@
 #pragma once
 
 #include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
+#include "config/acl.h"
 #include "config/config.h"
 
 /*

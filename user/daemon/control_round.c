@@ -6,6 +6,9 @@
  */
 #include "daemon/control_round.h"
 
+#include <errno.h>
+#include <string.h>
+
 #include "base/clock.h"
 #include "relay/session_life.h"
 

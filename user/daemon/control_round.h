@@ -2,8 +2,13 @@
 #pragma once
 
 #include <dirent.h>
+#include <json-c/json.h>
+#include <stdint.h>
 
+#include "daemon/control_socket.h"
+#include "daemon/service.h"
 #include "daemon/standby.h"
+#include "probe/probe.h"
 #include "relay/session_view.h"
 
 /* All that requests of the control socket, and metrics, are about. */

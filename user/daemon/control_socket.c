@@ -13,16 +13,25 @@
  */
 #include "daemon/control_socket.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"
+#include "base/log.h"
+#include "base/syscalls_allowed.h"
 
 #define BACKLOG 16
 #define THREADS 8 /* of which exports and imports have STREAMS_MAX */

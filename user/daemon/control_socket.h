@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <json-c/json.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include "base/addr.h"
 #include "daemon/control_requests.h"
 
 /*

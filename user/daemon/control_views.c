@@ -6,13 +6,19 @@
  */
 #include "daemon/control_round.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/json_add.h"
+#include "base/syscalls_allowed.h"
+#include "relay/names.h"
+#include "relay/session_view.h"
 #include "relay/session_log.h"
 #include "relay/session_life.h"
 #include "version.h"

@@ -10,21 +10,29 @@
  */
 #include "daemon/daemon.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/exit_codes.h"
+#include "base/log.h"
+#include "base/syscalls_allowed.h"
 #include "config/read.h"
+#include "daemon/adopt.h"
 #include "daemon/check.h"
 #include "daemon/daemon_start.h"
 #include "daemon/metrics.h"
 #include "relay/health_check.h"
+#include "relay/names.h"
 #include "relay/session_log.h"
 
 SYSCALLS_ALLOWED(

@@ -6,16 +6,25 @@
  */
 #include "daemon/daemon_start.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/exit_codes.h"
+#include "base/log.h"
 #include "base/minmax.h"
 #include "config/read.h"
+#include "daemon/adopt.h"
 #include "daemon/check.h"
+#include "datapath/buffer_pool.h"
 #include "datapath/icmp.h"
+#include "datapath/policy.h"
 #include "relay/health_check.h"
+#include "relay/names.h"
 #include "relay/session_log.h"
 #include "relay/udp/udp_upstream.h"
 #include "relay/upstream_socket.h"

@@ -2,9 +2,17 @@
 #pragma once
 
 #include <signal.h>
+#include <stdint.h>
 
+#include "base/loop.h"
+#include "base/sandbox.h"
+#include "config/config.h"
+#include "daemon/control_socket.h"
 #include "daemon/control_round.h"
 #include "daemon/netlink_watch.h"
+#include "daemon/service.h"
+#include "daemon/standby.h"
+#include "probe/probe.h"
 
 struct daemon {
 	struct config config;

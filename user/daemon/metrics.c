@@ -17,9 +17,12 @@
 #include "daemon/metrics.h"
 
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "relay/session_log.h"
 #include "version.h"
 

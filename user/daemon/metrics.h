@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
+
 #include "daemon/control_round.h"
+#include "daemon/control_socket.h"
 
 /* Metrics for Prometheus: GET /metrics.  docs/operations.md has the list of them. */
 

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "daemon/netlink_watch.h"
 
+#include <errno.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "base/syscalls_allowed.h"
 
 SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 

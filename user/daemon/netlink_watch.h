@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include "base/loop.h"
 #include "daemon/standby.h"
 
 /*

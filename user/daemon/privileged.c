@@ -16,17 +16,27 @@
  */
 #include "daemon/privileged.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/bpf.h>
 #include <linux/netlink.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <netinet/udp.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/sandbox.h"
+#include "base/syscalls_allowed.h"
 #include "config/file.h"
 #include "config/read.h"
 #include "datapath/tcp.h"

@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/addr.h"
+#include "config/config.h"
 #include "datapath/graft/graft_attach.h"
 #include "graft_contract.h"
 #include "relay/names.h"

@@ -7,12 +7,16 @@
  *
  * All of this runs on the thread that reloads, service_run(), but for the functions of service.h.
  */
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/json_add.h"
+#include "base/log.h"
 #include "config/option.h"
 #include "config/read.h"
 #include "daemon/change.h"

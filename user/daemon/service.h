@@ -2,9 +2,15 @@
 #pragma once
 
 #include <json-c/json.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 
+#include "base/loop.h"
 #include "daemon/privileged.h"
+#include "relay/forward.h"
 #include "relay/listener.h"
+#include "relay/marked_sockets.h"
 #include "relay/threads.h"
 
 /*

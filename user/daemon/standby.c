@@ -11,9 +11,14 @@
  */
 #include "daemon/standby.h"
 
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"
+#include "base/log.h"
 #include "base/minmax.h"
 #include "datapath/graft/udp_graft.h"
 #include "relay/session_life.h"

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <json-c/json.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
 #include "daemon/adopt.h"
 #include "daemon/control_socket.h"
 #include "daemon/service.h"

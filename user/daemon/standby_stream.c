@@ -9,11 +9,16 @@
  * An import enters the sessions of its peer as STANDBY, each under the lock of all imports and
  * exports, and under the lock of forwards.
  */
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 
 #include "base/bits.h"
 #include "base/clock.h"
 #include "base/json_add.h"
+#include "base/log.h"
 #include "daemon/standby.h"
 #include "datapath/graft/udp_graft.h"
 #include "relay/upstream_socket.h"

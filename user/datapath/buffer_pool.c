@@ -2,7 +2,9 @@
 #include "datapath/buffer_pool.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/socket.h>
 
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <netinet/ip.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/clock.h"

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "config/config.h"
 #include "datapath/flow.h"
 

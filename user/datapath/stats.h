@@ -2,6 +2,7 @@
 #pragma once
 
 #include <stdatomic.h>
+#include <stdint.h>
 
 #include "base/log.h"
 #include "datapath/flow.h"

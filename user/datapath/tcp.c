@@ -2,10 +2,14 @@
 #include "datapath/tcp.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/socket.h>
 #include <linux/sockios.h>
 #include <linux/tcp.h>
+#include <netinet/in.h>
+#include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 

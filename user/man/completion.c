@@ -13,6 +13,7 @@
  */
 #include "completion.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "cli/control_client.h"

@@ -17,6 +17,7 @@
 #include <errno.h>
 #include <error.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

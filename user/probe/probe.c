@@ -7,16 +7,23 @@
  */
 #include "probe/probe.h"
 
+#include <errno.h>
 #include <signal.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/exit_codes.h"
 #include "base/json_add.h"
+#include "base/log.h"
+#include "base/syscalls_allowed.h"
 #include "probe/behaviours.h"
 
 #define EACH_S 60 /* for a behaviour that shows progress, and never ends */

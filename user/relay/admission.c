@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/admission.h"
 
+#include <errno.h>
+
+#include "base/addr.h"
+#include "relay/clients.h"
+
 /* MOST 0: any number. */
 static bool count_in(_Atomic unsigned int *live, unsigned int most)
 {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <sys/socket.h>
+
+#include "datapath/stats.h"
 #include "relay/forward.h"
 #include "relay/worker.h"
 

@@ -11,6 +11,7 @@
  */
 #include "relay/balance.h"
 
+#include <limits.h>
 #include <math.h>
 
 #include "base/minmax.h"

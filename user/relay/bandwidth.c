@@ -14,6 +14,7 @@
  */
 #include "relay/bandwidth.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
 #include "base/clock.h"

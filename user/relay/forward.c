@@ -2,9 +2,12 @@
 #include "relay/forward.h"
 
 #include <arpa/inet.h>
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "datapath/graft/graft.h"
 #include "relay/balance.h"
 

@@ -1,7 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+
 #include "base/tls_hello.h"
+#include "config/config.h"
 #include "datapath/stats.h"
 #include "relay/bandwidth.h"
 #include "relay/clients.h"

@@ -10,6 +10,8 @@
  */
 #include "relay/health_check.h"
 
+#include <errno.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
 
 #include "base/array.h"

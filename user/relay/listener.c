@@ -1,15 +1,28 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/listener.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
+#include <unistd.h>
 
 #include "base/array.h"
+#include "base/log.h"
+#include "base/minmax.h"
+#include "base/syscalls_allowed.h"
 #include "relay/session_log.h"
 #include "datapath/tcp.h"
+#include "datapath/udp.h"
 #include "relay/admission.h"
+#include "relay/handshake.h"
 #include "relay/session_life.h"
 #include "relay/udp/udp_life.h"
 

@@ -1,7 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/addr.h"
+#include "base/loop.h"
+#include "config/config.h"
+#include "relay/forward.h"
 #include "relay/handshake.h"
+#include "relay/worker.h"
 
 /*
  * Sockets that listen, and how workers accept from them.

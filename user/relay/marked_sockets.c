@@ -8,8 +8,13 @@
  */
 #include "relay/marked_sockets.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <sys/socket.h>
 #include <unistd.h>
+
+#include "base/log.h"
+#include "base/syscalls_allowed.h"
 
 #define FAMILIES 2
 

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <pthread.h>
+#include <stddef.h>
+
 #include "base/loop.h"
 #include "config/config.h"
 

@@ -23,15 +23,21 @@
 #include "relay/names.h"
 
 #include <ares.h>
+#include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/minmax.h"
+#include "base/syscalls_allowed.h"
 #include "config/read.h"
 
 /* c-ares: the sockets to name servers, and those that tell which addresses have a route. */

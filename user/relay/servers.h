@@ -1,6 +1,14 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/addr.h"
+#include "config/config.h"
 #include "relay/server_health.h"
 #include "relay/names.h"
 

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/addr.h"
+#include "base/loop.h"
+#include "datapath/flow.h"
 #include "datapath/policy.h"
+#include "datapath/stats.h"
 #include "relay/forward.h"
 #include "relay/proxy_protocol.h"
+#include "relay/names.h"
 #include "relay/worker.h"
 
 /*

@@ -19,11 +19,15 @@
  */
 #include "relay/session_connect.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/minmax.h"
 #include "datapath/tcp.h"
 #include "relay/handshake.h"

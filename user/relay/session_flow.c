@@ -22,10 +22,16 @@
  */
 #include "relay/session_flow.h"
 
+#include <errno.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
 
 #include "base/clock.h"
+#include "base/syscalls_allowed.h"
+#include "datapath/carrier_copy.h"
+#include "datapath/sockmap/carrier_sockmap.h"
+#include "datapath/tcp.h"
 #include "relay/session_graft.h"
 #include "relay/session_idle.h"
 #include "relay/session_sockmap.h"

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/session_graft.h"
 
+#include <errno.h>
+
 #include "base/clock.h"
+#include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/tcp.h"
 #include "datapath/graft/udp_graft.h"

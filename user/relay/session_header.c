@@ -27,9 +27,13 @@
  */
 #include "relay/session_header.h"
 
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 #include "relay/admission.h"
 

@@ -2,12 +2,17 @@
 /* When a session was last at work, and what ends it.  See session_idle.h. */
 #include "relay/session_idle.h"
 
+#include <errno.h>
 #include <linux/sockios.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/ioctl.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/minmax.h"
+#include "base/syscalls_allowed.h"
+#include "relay/session.h"
 #include "relay/session_graft.h"
 
 SYSCALLS_ALLOWED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));

@@ -26,10 +26,17 @@
 #include "relay/session_life.h"
 
 #include <bpf/libbpf.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <sys/epoll.h>
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/minmax.h"
+#include "datapath/carrier_copy.h"
+#include "datapath/tcp.h"
 #include "relay/admission.h"
 #include "relay/session_connect.h"
 #include "relay/session_flow.h"

@@ -13,13 +13,22 @@
  */
 #include "relay/session_log.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/json_add.h"
+#include "base/log.h"
+#include "base/syscalls_allowed.h"
 #include "relay/session_view.h"
 
 #define GATHER_MS 100

@@ -6,6 +6,11 @@
  */
 #include "relay/session_sockmap.h"
 
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+
 /* --- slots: places in the kernel's maps, one for each side --- */
 
 void session_sockmap_give_slots(struct session *s)

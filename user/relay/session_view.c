@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/session_view.h"
 
+#include <stdio.h>
+
 #include "base/clock.h"
 #include "base/json_add.h"
+#include "base/log.h"
 #include "relay/session_graft.h"
 
 /* Why a grafted flow is: what F remembers is of the time before, but for these. */

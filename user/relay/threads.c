@@ -13,9 +13,13 @@
 #include "relay/threads.h"
 
 #include <bpf/libbpf.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 
 #include "base/array.h"
+#include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
+
 #include "relay/worker.h"
 
 /* The workers, each on a thread of its own, and calls to all of them. */

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/upstream_socket.h"
 
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/syscalls_allowed.h"
 #include "datapath/graft/graft.h"
 #include "datapath/tcp.h"
+#include "relay/marked_sockets.h"
 
 #ifndef IP_LOCAL_PORT_RANGE
 #define IP_LOCAL_PORT_RANGE 51 /* since Linux 6.3 */

@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <sys/socket.h>
+
+#include "base/addr.h"
+#include "datapath/stats.h"
 #include "relay/forward.h"
 
 struct graft_table;

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <ifaddrs.h>
 #include <libmnl/libmnl.h>
+#include <limits.h>
 #include <linux/if_link.h>
 #include <linux/netlink.h>
 #include <linux/pkt_sched.h>
@@ -19,9 +20,14 @@
 #include <net/if_arp.h>
 #include <netinet/in.h>
 #include <netpacket/packet.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/array.h"
+#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "graft_contract.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "datapath/graft/graft_pins.h"

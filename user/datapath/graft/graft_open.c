@@ -8,9 +8,15 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/bits.h"
+#include "base/log.h"
 #include "config/config.h"
 #include "datapath/graft/udp_graft.h"
 

@@ -13,6 +13,7 @@
 #include <bpf/bpf.h>
 #include <linux/if_ether.h>
 #include <netinet/in.h>
+#include <string.h>
 
 #include "base/array.h"
 #include "base/bits.h"

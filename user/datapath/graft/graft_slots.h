@@ -2,10 +2,13 @@
 #pragma once
 
 #include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 #include "bpf/graft.skel.h"
 #include "datapath/graft/graft.h"
 #include "datapath/graft/graft_attach.h"
+#include "datapath/graft/graft_pins.h"
 
 /* What the modules behind graft.h share: graft_open, _slots, _ways, _standby. */
 

@@ -11,10 +11,14 @@
 #include "datapath/graft/graft_slots.h"
 
 #include <bpf/bpf.h>
+#include <errno.h>
+#include <stddef.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/bits.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 

@@ -12,6 +12,10 @@
 #include "datapath/graft/udp_graft.h"
 
 #include <bpf/libbpf.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 
 #include "base/array.h"

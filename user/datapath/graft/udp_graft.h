@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "base/addr.h"
 #include "udp_contract.h"
 

@@ -40,6 +40,11 @@
  */
 #include "datapath/sockmap/carrier_sockmap.h"
 
+#include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
+
+#include "base/built_with.h"
 #include "datapath/policy.h"
 #include "datapath/tcp.h"
 

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <stdbool.h>
+#include <stdint.h>
+
 #include "config/config.h"
 #include "datapath/carrier_copy.h"
+#include "datapath/flow.h"
 #include "datapath/sockmap/sockmap.h"
 
 /*

@@ -3,11 +3,16 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 
 #include "base/array.h"
+#include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "bpf/sockmap.skel.h"
 

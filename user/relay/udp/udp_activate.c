@@ -13,6 +13,11 @@
  */
 #include "relay/udp/udp_activate.h"
 
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/log.h"
+#include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 #include "relay/udp/udp_server.h"
 

@@ -16,13 +16,21 @@
  */
 #include "relay/udp/udp_life.h"
 
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
+#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
+#include "base/log.h"
+#include "base/minmax.h"
+#include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/icmp.h"
 #include "relay/admission.h"
+#include "relay/proxy_protocol.h"
 #include "relay/session_log.h"
 #include "relay/udp/udp_activate.h"
 #include "relay/udp/udp_server.h"

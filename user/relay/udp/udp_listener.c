@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include "base/log.h"
+#include "base/minmax.h"
 #include "datapath/icmp.h"
 #include "datapath/tcp.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/admission.h"
 #include "relay/udp/udp_activate.h"
 #include "relay/udp/udp_life.h"

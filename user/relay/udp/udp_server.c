@@ -11,6 +11,11 @@
  */
 #include "relay/udp/udp_server.h"
 
+#include <errno.h>
+#include <string.h>
+
+#include "base/log.h"
+#include "base/minmax.h"
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/icmp.h"
 #include "datapath/tcp.h"

@@ -2,6 +2,7 @@
 #include "relay/udp/udp_session.h"
 
 #include <assert.h>
+#include <string.h>
 
 #define TO(state) (1U << (state))
 

@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <sys/queue.h>
+
 #include "base/minmax.h"
 #include "datapath/udp.h"
 #include "datapath/graft/udp_graft.h"
+#include "relay/forward.h"
 #include "relay/session_view.h"
 #include "relay/udp/udp_upstream.h"
+#include "relay/worker.h"
 
 /*
  * A session of UDP: the datagrams between one client and one server.  A worker has the sessions of

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "relay/udp/udp_upstream.h"
 
+#include <errno.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/syscalls_allowed.h"
 #include "datapath/udp.h"
 #include "datapath/graft/udp_graft.h"
+#include "relay/clients.h"
+#include "relay/forward.h"
 #include "relay/upstream_socket.h"
 
 SYSCALLS_ALLOWED(SYSCALL(bind), SYSCALL(connect), SYSCALL(recvfrom), SYSCALL(close),

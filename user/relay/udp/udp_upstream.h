@@ -1,6 +1,13 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <netinet/in.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "base/addr.h"
+#include "base/loop.h"
 #include "relay/worker.h"
 
 /* Sockets of UDP that are connected to servers, and the local ports of these. */
