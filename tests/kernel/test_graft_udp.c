@@ -536,7 +536,7 @@ TEST(datagrams_become_what_the_model_says)
 static void open_flows(void)
 {
 	assert_int_equal(udp_table_open(t.skel->maps.udp_flows, t.skel->maps.udp_buckets,
-					 &t.skel->bss->graft_ways, t.used, &t.us),
+					&t.skel->bss->graft_ways, t.used, &t.us),
 			 0);
 }
 

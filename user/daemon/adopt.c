@@ -70,7 +70,8 @@ bool held_next(struct graft_table *gs, struct held *h)
 uint32_t held_find(struct graft_table *gs, bool udp, const struct graft_tuple *client)
 {
 	return held_place(gs, udp,
-			  udp ? udp_graft_find(graft_table_udp(gs), client) : graft_find(gs, client));
+			  udp ? udp_graft_find(graft_table_udp(gs), client) :
+				graft_find(gs, client));
 }
 
 bool held_is_here(const struct held *h)

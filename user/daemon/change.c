@@ -79,7 +79,7 @@ static bool change_is_hindered(const struct service *sv, const struct addr *a, b
 
 /* Plan to listen at A, an address of F, too.  -errno, after a complaint. */
 static int change_open_address(struct change *ch, struct forward *f, const struct addr *a,
-			struct listening **ret)
+			       struct listening **ret)
 {
 	const struct listening_maker root = { listener_sockets, NULL };
 	const struct listening_maker other = { privileged_listen, ch->service->privileged };

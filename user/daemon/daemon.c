@@ -294,8 +294,7 @@ static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
 static int daemon_open_loops(struct daemon *d)
 {
 	sigset_t set = daemon_signals();
-	int e = service_open(&d->service),
-	    r = loop_open(&d->loop, daemon_after_batch, d) ?: e;
+	int e = service_open(&d->service), r = loop_open(&d->loop, daemon_after_batch, d) ?: e;
 
 	for (size_t i = 0; i < sizeof(ignored) / sizeof(ignored[0]); i++)
 		signal(ignored[i], SIG_IGN);

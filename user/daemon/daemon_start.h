@@ -18,7 +18,7 @@ struct daemon {
 	struct config config;
 	struct account account;
 	struct probe_start probe;
-	struct shared shared; /* the kernel path, grafts, names, checks, session log */
+	struct shared shared;   /* the kernel path, grafts, names, checks, session log */
 	struct service service; /* forwards, workers, the privileged process */
 	struct control *control;
 	struct control *metrics; /* NULL: none */

@@ -23,7 +23,8 @@ static void on_look(struct timer *t)
 	enum graft_change change = graft_table_find_changes(gs);
 	uint64_t ago = r->loop->now_ms - r->asked_ms;
 	/* where a socket's probe was not seen for want of a program, it is asked again at once */
-	bool changed = (graft_table_miss_programs(gs) || r->news) && graft_table_follow_interfaces(gs) > 0;
+	bool changed = (graft_table_miss_programs(gs) || r->news) &&
+		       graft_table_follow_interfaces(gs) > 0;
 
 	r->moved = r->moved || r->news || change != GRAFT_CHANGE_NONE;
 	r->news = false;

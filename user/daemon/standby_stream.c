@@ -89,7 +89,8 @@ static void stream_count(struct standby *sb)
 	}
 	atomic_store(&sb->service->shared->standbys, readers);
 	if (unsynced)
-		stream_mark_forwards(graft_table_unsynced_ports(sb->grafts), &sb->service->forwards);
+		stream_mark_forwards(graft_table_unsynced_ports(sb->grafts),
+				     &sb->service->forwards);
 	else
 		memset(graft_table_unsynced_ports(sb->grafts), 0, GRAFT_PORTS);
 }
@@ -116,7 +117,7 @@ static void stream_enter(struct stream *s, enum stream_phase phase)
 
 /* NAME: of an import.  NULL: no memory, or STREAMS_MAX streams are open. */
 static struct stream *stream_open(struct standby *sb, const struct control *c, int fd,
-				   const char *name)
+				  const char *name)
 {
 	uint32_t n = held_places(sb->grafts);
 	struct stream new = { .sb = sb,

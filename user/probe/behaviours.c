@@ -489,8 +489,8 @@ static bool run(struct trial *t)
 	return true;
 }
 
-bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct graft_table *gs, bool small,
-		     char *ret_detail)
+bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct graft_table *gs,
+		     bool small, char *ret_detail)
 {
 	struct trial t = {
 		.plan = b->plan,

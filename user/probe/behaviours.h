@@ -30,9 +30,10 @@ struct plan;
 struct behaviour {
 	const char *name;
 	enum probe_carrier carrier;
-	const char *shows;       /* what must hold, and since which Linux if that is known */
-	const char *why;         /* what goes wrong if it does not */
-	const struct plan *plan; /* NULL: the caller tries it, by sockmap_open() or graft_table_open() */
+	const char *shows; /* what must hold, and since which Linux if that is known */
+	const char *why;   /* what goes wrong if it does not */
+	const struct plan
+		*plan; /* NULL: the caller tries it, by sockmap_open() or graft_table_open() */
 };
 
 /* In the order in which they are to be tried. */
@@ -43,8 +44,8 @@ extern const struct behaviour behaviours[BEHAVIOURS];
  * programs, which PROBE_SOCKMAP and PROBE_GRAFT need.  SMALL: small buffers for all sockets, which
  * is harder.
  */
-bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct graft_table *gs, bool small,
-		     char *ret_detail);
+bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct graft_table *gs,
+		     bool small, char *ret_detail);
 
 /*
  * Connected sockets and streams of known bytes, for behaviours and for tests/kernel.  Results are

@@ -140,7 +140,7 @@ static int load_programs(struct results *results, const struct sockmap_limits *l
 		r = sockmap_open(limits, ret_kernel, results->of[LOAD].detail, PROBE_DETAIL);
 	if (results->carriers & PROBE_GRAFT)
 		e = graft_table_open(graft, ret_grafts, results->of[PACKET_PROGRAMS].detail,
-				PROBE_DETAIL);
+				     PROBE_DETAIL);
 	results->of[LOAD].outcome = r ? FAILS : HOLDS;
 	results->of[PACKET_PROGRAMS].outcome = e ? FAILS : HOLDS;
 	return r == e ? r : 0;

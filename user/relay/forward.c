@@ -222,7 +222,7 @@ static bool is_offered(const char *protocols, const struct tls_hello *h)
 
 /* The first section of F with the name TEXT, behind any "*" or none, and a protocol that H offers. */
 static struct forward *forward_find_sni(const struct forward *f, const char *text, bool any,
-				 const struct tls_hello *h)
+					const struct tls_hello *h)
 {
 	size_t len = strlen(text);
 

@@ -54,7 +54,7 @@ struct forward_totals {
 	pthread_mutex_t servers_lock; /* see servers.h; of the next two, too */
 	struct sni_name **sni; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
 				       * their order; NULL: it had none so far */
-	bool nameless;           /* it is removed: whose a hello is, nobody knows any more */
+	bool nameless;         /* it is removed: whose a hello is, nobody knows any more */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -72,7 +72,7 @@ struct forward {
 	struct forward_totals *totals;
 	struct forward_totals *limits; /* count for its limits: its own, or those of the forward
 					* that its [sni] section is of */
-	struct sni_name *sni;        /* of its [sni] section; owned */
+	struct sni_name *sni;          /* of its [sni] section; owned */
 	size_t n_sni;
 	uint32_t tag;                     /* graft_tag() of its name */
 	struct marked_sockets *stock;     /* of sockets that need privileges; NULL: it needs none */

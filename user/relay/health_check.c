@@ -112,11 +112,11 @@ static void check_add(struct checks *c, struct forward *f, const struct member *
 	if (!a)
 		return;
 	*a = (struct check){ .next = c->running,
-			       .checks = c,
-			       .forward = f,
-			       .server = server_get(m->server),
-			       .list = addr_list_get(m->list),
-			       .source = { .handle = check_on_answer, .fd = -1 } };
+			     .checks = c,
+			     .forward = f,
+			     .server = server_get(m->server),
+			     .list = addr_list_get(m->list),
+			     .source = { .handle = check_on_answer, .fd = -1 } };
 	c->running = a;
 	atomic_fetch_add(&f->checks, 1);
 }

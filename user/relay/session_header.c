@@ -117,7 +117,8 @@ bool session_header_look(struct session *s, bool ended)
 		return header_refuse(s, CAUSE_HEADER_BAD, reason);
 	if (n >= 0 && (ended || !n))
 		return header_refuse(s, CAUSE_HEADER_BAD,
-			      n ? "the stream ended within it" : "the stream ended before it");
+				     n ? "the stream ended within it" :
+					 "the stream ended before it");
 	if (s->worker->loop.now_ms >= s->told->due_ms)
 		return header_refuse(s, CAUSE_HEADER_LATE, "not whole within proxy-timeout");
 	return false;
@@ -185,8 +186,9 @@ static bool hello_route(struct session *s, const struct tls_hello *h)
 	f = forward_route(s->forward, h);
 	if (!f)
 		return hello_refuse(s, CAUSE_NAME_UNKNOWN, h->name,
-			      h->name[0] ? "no section, and no upstream, for " :
-					   "it has no name, and there is no upstream for that");
+				    h->name[0] ?
+					    "no section, and no upstream, for " :
+					    "it has no name, and there is no upstream for that");
 	s->forward = f;
 	s->tcp = session_peer(s)->sa.sa_family != AF_UNIX &&
 		 !upstreams_are_unix(&f->conf->upstream);

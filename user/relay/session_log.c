@@ -379,7 +379,8 @@ static int log_file_fail(int error, char *err, size_t errlen)
  * Refuse FD, which is WHAT, if it could not be opened, or is no directory, file, FIFO or device, or
  * if another account than root and A could replace it or has prepared it.
  */
-static int log_file_check(int fd, const char *what, const struct account *a, char *err, size_t errlen)
+static int log_file_check(int fd, const char *what, const struct account *a, char *err,
+			  size_t errlen)
 {
 	struct stat st;
 	bool others;

@@ -82,7 +82,8 @@ static void worker_after_batch(void *arg)
 }
 
 /* HANDLE gets the events of W's ring of RINGS. */
-static int worker_add_ring(struct worker *w, const struct bpf_rings *rings, ring_buffer_sample_fn handle)
+static int worker_add_ring(struct worker *w, const struct bpf_rings *rings,
+			   ring_buffer_sample_fn handle)
 {
 	if (w->ring)
 		return ring_buffer__add(w->ring, rings->fds[w->index], handle, w);
@@ -174,7 +175,8 @@ void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *a
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
 		struct call c = { w, fn, arg };
 
-		while (w->started && loop_call(&w->loop, threads_call_one, &c, PATIENCE_MS) == -ETIMEDOUT)
+		while (w->started &&
+		       loop_call(&w->loop, threads_call_one, &c, PATIENCE_MS) == -ETIMEDOUT)
 			log_error("worker %u does not answer, and is waited for", w->index);
 	}
 }

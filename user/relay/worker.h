@@ -26,7 +26,7 @@ enum trial {
 struct shared {
 	const struct config *config;
 	struct sockmap *kernel;          /* NULL: sockmap carries no flow */
-	struct graft_table *grafts;           /* NULL: no session is grafted */
+	struct graft_table *grafts;      /* NULL: no session is grafted */
 	_Atomic unsigned int live;       /* sessions of all workers; admission.c counts them, */
 	struct clients clients;          /* and those who have some */
 	struct session_log *session_log; /* NULL: none */

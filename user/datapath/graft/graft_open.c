@@ -65,7 +65,7 @@ static int open_load(struct graft_table *gs, unsigned int slots)
 		return -errno;
 	gs->used = allocated(calloc(BITS_WORDS(2 * gs->n_slots), sizeof(*gs->used)));
 	return udp_table_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_buckets,
-			       &gs->skel->bss->graft_ways, gs->used, &gs->udp);
+			      &gs->skel->bss->graft_ways, gs->used, &gs->udp);
 }
 
 #define NAMED (1U << 31) /* of a handle that is no pid */
@@ -102,7 +102,8 @@ static int open_attach(struct graft_table *gs, bool on_loopback)
 	return r < 0 ? r : 0;
 }
 
-int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err, size_t errlen)
+int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err,
+		     size_t errlen)
 {
 	struct graft_table *gs = allocated(calloc(1, sizeof(*gs)));
 	const char *what = "cannot load the packet programs";

@@ -35,7 +35,8 @@ bool graft_table_set_address(struct graft_table *gs, const struct graft_addr *ad
 	return true;
 }
 
-bool graft_table_has_address(const struct graft_table *gs, const volatile struct graft_addr *address)
+bool graft_table_has_address(const struct graft_table *gs,
+			     const volatile struct graft_addr *address)
 {
 	uint32_t one;
 
@@ -48,7 +49,8 @@ uint8_t *graft_table_unsynced_ports(const struct graft_table *gs)
 	return gs->skel->bss->graft_unsynced;
 }
 
-void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex, uint32_t mtu)
+void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex,
+			 uint32_t mtu)
 {
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 

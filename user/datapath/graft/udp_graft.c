@@ -376,19 +376,19 @@ static void udp_slots_find_left(struct udp_table *us)
 }
 
 int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
-		    uint64_t *used, struct udp_table **ret)
+		   uint64_t *used, struct udp_table **ret)
 {
 	struct udp_table *us = allocated(calloc(1, sizeof(*us)));
 	uint32_t *seed;
 
 	*us = (struct udp_table){ .flows = bpf_values_map(flows),
-				   .buckets = bpf_values_map(buckets),
-				   .flows_map = flows,
-				   .buckets_map = buckets,
-				   .ways = ways,
-				   .used = used,
-				   .n_slots = bpf_map__max_entries(flows),
-				   .n_buckets = bpf_map__max_entries(buckets) - 1 };
+				  .buckets = bpf_values_map(buckets),
+				  .flows_map = flows,
+				  .buckets_map = buckets,
+				  .ways = ways,
+				  .used = used,
+				  .n_slots = bpf_map__max_entries(flows),
+				  .n_buckets = bpf_map__max_entries(buckets) - 1 };
 	pthread_mutex_init(&us->lock, NULL);
 	*ret = us;
 	if (!us->flows || !us->buckets) {

@@ -23,7 +23,7 @@ struct bpf_map;
  * not free, behind as many that are not ours.  -errno; close it also then.
  */
 int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
-		    uint64_t *used, struct udp_table **ret);
+		   uint64_t *used, struct udp_table **ret);
 /* Flows go on.  NULL is fine. */
 void udp_table_close(struct udp_table *us);
 /* Flows of which packets are translated. */

@@ -78,7 +78,8 @@ bool udp_proof_is_given(struct udp_session *s)
  */
 static bool udp_proof_of_address(struct udp_session *s)
 {
-	return udp_proof_is_given(s) || clients_are_proven(&s->worker->shared->clients, &s->client.sa);
+	return udp_proof_is_given(s) ||
+	       clients_are_proven(&s->worker->shared->clients, &s->client.sa);
 }
 
 /* A client that subscribes once, and gets the first bytes alone, would show in a counter alone. */

@@ -96,7 +96,8 @@ static void udp_take(struct udp_socket *us, const struct udp_message *m,
 		s = NULL;
 	}
 	/* a flow of another relay is adopted in a moment: its client begins no second session */
-	if (!s && !us->old && !udp_graft_is_held(graft_table_udp(us->worker->shared->grafts), &tuple))
+	if (!s && !us->old &&
+	    !udp_graft_is_held(graft_table_udp(us->worker->shared->grafts), &tuple))
 		s = udp_begin(us, &tuple, m, client, told ? &told->destination : &m->local);
 	if (s && before)
 		udp_server_succeed(s, before);

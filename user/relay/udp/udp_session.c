@@ -116,10 +116,10 @@ static struct flow_view udp_view_flow(const struct udp_session *s, unsigned int 
 		      s->forward->engine == ENGINE_GRAFT ? REASON_ENGINE :
 							   REASON_ELIGIBLE;
 	else if (why == REASONS)
-		why = s->entry == UDP_ENTRY_FULL                    ? REASON_NO_SLOT :
-		      s->entry == UDP_ENTRY_NONE                    ? REASON_FIRST :
-		      dir == UPSTREAM && s->state != UDP_PROVEN     ? REASON_UNPROVEN :
-								      REASON_START;
+		why = s->entry == UDP_ENTRY_FULL                ? REASON_NO_SLOT :
+		      s->entry == UDP_ENTRY_NONE                ? REASON_FIRST :
+		      dir == UPSTREAM && s->state != UDP_PROVEN ? REASON_UNPROVEN :
+								  REASON_START;
 	return (struct flow_view){
 		.carrier = active ? CARRIER_GRAFT : CARRIER_COPY,
 		.reason = why,
