@@ -21,7 +21,7 @@
  *   - graft_udp.h does the same for UDP, which is simpler.
  *   - What was sent by us carries a mark in skb->cb, so that graft_out lets it go.
  *
- * Memory order.  g->state is changed by atomic operations with a result, which are full barriers:
+ * Memory order.  g->head.state is changed by atomic operations with a result, which are full barriers:
  * whoever sees ACTIVE sees the offsets.  What is "tracked" may be behind by the packets that other
  * CPUs have in hand.
  */
@@ -137,7 +137,7 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
  */
 static __always_inline enum graft_verdict judge(const struct found *f, const struct packet *p)
 {
-	return graft_judge(f->g->loose, f->g->mirrored, is_inside(p, f->g, f->mine, f->other),
+	return graft_judge(f->g->loose, f->g->head.mirrored, is_inside(p, f->g, f->mine, f->other),
 			   p->flags & ACK && !(p->flags & RST));
 }
 
@@ -198,7 +198,7 @@ static __always_inline bool track_fin(struct found *f, const struct packet *p)
 
 static __always_inline void end(struct found *f, __u32 state)
 {
-	if (__sync_val_compare_and_swap(&f->g->state, state, GRAFT_DONE) != state)
+	if (__sync_val_compare_and_swap(&f->g->head.state, state, GRAFT_DONE) != state)
 		return;
 	f->g->ended_ns = f->mine->heard_ns;
 	tell(f->g, f->slot);
@@ -261,7 +261,7 @@ static __always_inline __u32 return_if_better(struct found *f, const struct pack
 	if (state != GRAFT_ACTIVE ||
 	    (!asks_in_vain(f, p) && (!begins_bulk(f, p) || !is_inside(p, f->g, f->mine, f->other))))
 		return state;
-	state = __sync_val_compare_and_swap(&f->g->state, GRAFT_ACTIVE, GRAFT_RETURNING);
+	state = __sync_val_compare_and_swap(&f->g->head.state, GRAFT_ACTIVE, GRAFT_RETURNING);
 	return state == GRAFT_ACTIVE ? GRAFT_RETURNING : state & GRAFT_STATE_MASK;
 }
 
@@ -454,12 +454,13 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 		return 0;
 	in_vain = !p->odd && asks_in_vain(&f, p);
 	for (int i = 0; i < 32 && state == GRAFT_LOCKED_2; i++)
-		state = __sync_val_compare_and_swap(&f.g->state, GRAFT_RETURNING, GRAFT_LOCKED_2);
+		state = __sync_val_compare_and_swap(&f.g->head.state, GRAFT_RETURNING,
+						    GRAFT_LOCKED_2);
 	if (state != GRAFT_RETURNING)
 		return state == GRAFT_LOCKED_2 ? 0 : state; /* 0: it will be sent again */
 	why = look_back(skb, &f, p, in_vain);
 	if (!why) {
-		__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, GRAFT_RETURNED);
+		__sync_val_compare_and_swap(&f.g->head.state, GRAFT_LOCKED_2, GRAFT_RETURNED);
 		tell(f.g, slot);
 		return GRAFT_RETURNED;
 	}
@@ -475,7 +476,7 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 		if (f.g->far >= GRAFT_LONG)
 			f.g->far = GRAFT_ANYWHERE;
 	}
-	__sync_val_compare_and_swap(&f.g->state, GRAFT_LOCKED_2, state);
+	__sync_val_compare_and_swap(&f.g->head.state, GRAFT_LOCKED_2, state);
 	return state;
 }
 
@@ -532,7 +533,8 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 		confirm(p, f->slot, f->side);
 	if (p->odd == GRAFT_TOO_BIG && p->df && is_plain(p))
 		return too_big(skb, p, &f->mine->leg, &f->other->leg, f->other->way.mtu);
-	if (__sync_val_compare_and_swap(&g->state, GRAFT_ACTIVE, GRAFT_RETURNING) == GRAFT_ACTIVE ||
+	if (__sync_val_compare_and_swap(&g->head.state, GRAFT_ACTIVE, GRAFT_RETURNING) ==
+		    GRAFT_ACTIVE ||
 	    !g->why_back) {
 		g->stuck_ns = now;
 		g->why_back = p->odd;
@@ -554,7 +556,7 @@ static __always_inline bool find_session(const struct packet *p, struct found *f
 
 	if (!find(&p->tuple, p->ipv6, f))
 		return false;
-	state = READ_ONCE(f->g->state);
+	state = READ_ONCE(f->g->head.state);
 	if (!(p->flags & SYN) || (state != GRAFT_DONE && state != GRAFT_CLOSED &&
 				  (state != GRAFT_RETURNED || !f->g->over)))
 		return true;
@@ -564,7 +566,7 @@ static __always_inline bool find_session(const struct packet *p, struct found *f
 
 static __always_inline __u32 state_of(const struct graft_entry *g)
 {
-	return READ_ONCE(g->state) & GRAFT_STATE_MASK;
+	return READ_ONCE(g->head.state) & GRAFT_STATE_MASK;
 }
 
 /* P goes to its own socket; FREE: to nobody. */
@@ -577,7 +579,7 @@ static __always_inline int to_socket(struct __sk_buff *skb, struct found *f, str
 				     __u32 state)
 {
 	if (state == GRAFT_FREE)
-		return READ_ONCE(f->g->state) ? DROP : PASS;
+		return READ_ONCE(f->g->head.state) ? DROP : PASS;
 	if (p->ce && is_deaf(skb, p, f->mine->ecn))
 		return DROP;
 	if (state == GRAFT_OFFERED && !f->g->shifted)
@@ -614,7 +616,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 	enum graft_arrival to;
 
 	if (state == GRAFT_STANDBY && here) {
-		__sync_val_compare_and_swap(&f->g->state, GRAFT_STANDBY, GRAFT_ACTIVE);
+		__sync_val_compare_and_swap(&f->g->head.state, GRAFT_STANDBY, GRAFT_ACTIVE);
 		state = state_of(f->g);
 	}
 	to = graft_arrival(state, here, f->g->killed,
@@ -753,7 +755,7 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
 
 	c.seq_add = (__u32)other->end + other->seq_add - !(p->flags & RST) - p->seq;
 	c.ack_add = (__u32)mine->end - p->ack;
-	if (f->g->loose || f->g->mirrored)
+	if (f->g->loose || f->g->head.mirrored)
 		tsval += graft_clock((__u32)(bpf_ktime_get_ns() >> GRAFT_CLOCK_SHIFT) -
 				     (__u32)(other->heard_ns >> GRAFT_CLOCK_SHIFT));
 	if (timestamp_of(skb, p, ts) && diff(tsval, ts[0]) > 0)
@@ -775,7 +777,8 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, con
 	if (p->flags & SYN)
 		return give_back(skb, p, f->mine, p->seq + 1, RST | ACK);
 	if (p->flags & RST)
-		return f->g->ended_ns || f->g->worker == GRAFT_NOBODY ? DROP : let_out(skb, f, p);
+		return f->g->ended_ns || f->g->head.worker == GRAFT_NOBODY ? DROP :
+									     let_out(skb, f, p);
 	if (!p->len && !(p->flags & FIN) && diff(p->seq, ack) >= 0)
 		return DROP;
 	if (!p->len && !(p->flags & FIN) && p->seq == ack - 1 && !is_heard(f->mine))
@@ -821,13 +824,14 @@ static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct 
 static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 {
 	for (int i = 0; i < 32; i++) {
-		__u32 state = READ_ONCE(g->state);
+		__u32 state = READ_ONCE(g->head.state);
 
 		if (state == GRAFT_OFFERED)
-			state = __sync_fetch_and_add(&g->state, 0);
+			state = __sync_fetch_and_add(&g->head.state, 0);
 		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED)
 			return state & GRAFT_STATE_MASK;
-		if (__sync_val_compare_and_swap(&g->state, state, state + GRAFT_PASSED_ONE) == state)
+		if (__sync_val_compare_and_swap(&g->head.state, state, state + GRAFT_PASSED_ONE) ==
+		    state)
 			return GRAFT_LOCKED;
 	}
 	return GRAFT_STATES;

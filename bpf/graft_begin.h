@@ -241,9 +241,9 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 		g->side[i].tuple = q->tuples[i];
 		g->side[i].ipv6 = graft_addr_is_ipv6(&q->tuples[i].remote);
 	}
-	g->worker = q->worker;
-	g->forward = q->forward;
-	g->id = q->id;
+	g->head.worker = q->worker;
+	g->head.forward = q->forward;
+	g->head.id = q->id;
 }
 
 static __always_inline int enter(const struct graft_entry *g, __u32 slot)
@@ -279,7 +279,7 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	struct seen *a, *b;
 	int r;
 
-	if (READ_ONCE(g->state) != from)
+	if (READ_ONCE(g->head.state) != from)
 		return GRAFT_BAD_REQUEST;
 	if (from == GRAFT_FREE)
 		clear(g, q);
@@ -303,7 +303,7 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	if (from == GRAFT_FREE)
 		r = enter(g, q->slot);
 	if (!r)
-		__sync_val_compare_and_swap(&g->state, from, GRAFT_OFFERED);
+		__sync_val_compare_and_swap(&g->head.state, from, GRAFT_OFFERED);
 	return r;
 }
 
@@ -621,13 +621,14 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 		return 0;
 	g = f.g;
 	for (int i = 0; i < 32; i++) {
-		state = __sync_val_compare_and_swap(&g->state, GRAFT_OFFERED, GRAFT_LOCKED);
+		state = __sync_val_compare_and_swap(&g->head.state, GRAFT_OFFERED, GRAFT_LOCKED);
 		if (state == GRAFT_OFFERED)
 			break;
 		if ((state & GRAFT_STATE_MASK) != GRAFT_LOCKED)
 			return state & GRAFT_STATE_MASK;
 		note_entering(f.mine, p);
-		if (__sync_val_compare_and_swap(&g->state, state, state + GRAFT_PASSED_ONE) == state)
+		if (__sync_val_compare_and_swap(&g->head.state, state, state + GRAFT_PASSED_ONE) ==
+		    state)
 			return GRAFT_OFFERED;
 	}
 	if (state != GRAFT_OFFERED)
@@ -635,7 +636,7 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 	if (g->looks++ < LOOKS || !(g->looks & 15) || g->hold)
 		why = look(skb, &f, p);
 	if (!why) {
-		if (__sync_val_compare_and_swap(&g->state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
+		if (__sync_val_compare_and_swap(&g->head.state, GRAFT_LOCKED, GRAFT_ACTIVE) ==
 		    GRAFT_LOCKED)
 			return GRAFT_ACTIVE;
 		why = GRAFT_IN_HAND; /* another packet came at the same time */
@@ -643,5 +644,5 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 	g->why_not = why;
 	note_entering(f.mine, p); /* it goes to its socket */
 	/* its bit is in LOCKED, too; without use of the result it would be no barrier */
-	return __sync_fetch_and_and(&g->state, GRAFT_OFFERED) ? GRAFT_OFFERED : 0;
+	return __sync_fetch_and_and(&g->head.state, GRAFT_OFFERED) ? GRAFT_OFFERED : 0;
 }

@@ -190,7 +190,7 @@ __noinline int not_ours(struct __sk_buff *skb, __u32 l3)
 
 	if (is_for_a_vlan(skb) || !parse_icmp(skb, l3, &c) || !find(&c.tuple, c.ipv6, &f))
 		return PASS;
-	state = READ_ONCE(f.g->state) & GRAFT_STATE_MASK;
+	state = READ_ONCE(f.g->head.state) & GRAFT_STATE_MASK;
 	if (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)
 		return pass_on_complaint(skb, l3, &c, &f);
 	if (state != GRAFT_RETURNED && !f.g->shifted)

@@ -214,8 +214,8 @@ static __always_inline void set_kind(struct __sk_buff *skb, __u32 kind)
 
 static void tell(const struct graft_entry *g, __u32 slot)
 {
-	struct graft_event ev = { .slot = slot, .id = g->id };
-	__u32 worker = g->worker;
+	struct graft_event ev = { .slot = slot, .id = g->head.id };
+	__u32 worker = g->head.worker;
 	__u64 *woken = &graft_woken_ns[worker & (GRAFT_WORKERS - 1)], now = bpf_ktime_get_ns();
 	bool quiet = now - READ_ONCE(*woken) < GRAFT_QUIET_MS * 1000000ULL;
 	void *ring = bpf_map_lookup_elem(&graft_rings, &worker);

@@ -101,7 +101,7 @@ static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struc
 		return f->at->why = GRAFT_SILENT;
 	/* without a session the way that was is better than none, unless policies forbid it */
 	if (known != ways && (diff(known, graft_ways_least) < 0 ||
-			      (f->u->used != UDP_STANDBY && has_socket(skb, p))))
+			      (f->u->head.state != GRAFT_STANDBY && has_socket(skb, p))))
 		return f->at->why = GRAFT_WAY;
 	if (f->at->seen == ways)
 		return 0;
@@ -150,9 +150,9 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 
 	if (!p || (p->ipv6 && p->flags & NO_SUM) || !find_flow(p, &f))
 		return PASS;
-	if (f.u->used == UDP_STANDBY && !is_here(&f.mine->tuple, &f.u->leg[0].tuple))
+	if (f.u->head.state == GRAFT_STANDBY && !is_here(&f.mine->tuple, &f.u->leg[0].tuple))
 		return PASS;
-	if (f.u->idle && f.u->used != UDP_STANDBY && is_silent(f.at, now, f.u->idle) &&
+	if (f.u->idle && f.u->head.state != GRAFT_STANDBY && is_silent(f.at, now, f.u->idle) &&
 	    is_silent(f.at_other, now, f.u->idle))
 		return PASS;
 	if (f.at->heard != now)

@@ -78,7 +78,7 @@
 #include <linux/types.h>
 
 /* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
-#define GRAFT_LAYOUT 6
+#define GRAFT_LAYOUT 7
 
 enum graft_state {
 	GRAFT_FREE,
@@ -95,7 +95,7 @@ enum graft_state {
 	GRAFT_STATES,
 };
 
-#define GRAFT_STATE_MASK 0xff /* of graft.state; above it the count of LOCKED */
+#define GRAFT_STATE_MASK 0xff /* of graft_head.state; above it the count of LOCKED */
 #define GRAFT_PASSED_ONE 0x100
 
 /*
@@ -151,6 +151,8 @@ struct graft_tuple {
 struct graft_place {
 	__u32 slot, side;
 };
+
+#define NO_SLOT UINT32_MAX
 
 /* The way of packets from our socket to its remote end, as one was seen leaving. */
 struct graft_way {
@@ -317,16 +319,34 @@ enum graft_loose {
 	GRAFT_FOUND, /* a packet has fitted: ACKs of what went by the other relay may still come */
 };
 
+/* Threads of the daemon look at such a field while another one writes it. */
+#ifdef __bpf__
+#define GRAFT_SHARED
+#else
+#define GRAFT_SHARED _Atomic
+#endif
+
+/*
+ * An entry of either protocol begins with it.  The daemon alone writes it, but for the state of TCP,
+ * and for an offer.
+ */
+struct graft_head {
+	__u32 state;                 /* enum graft_state; of UDP FREE, ACTIVE, STANDBY alone */
+	__u32 worker;                /* of TCP: whose ring */
+	GRAFT_SHARED __u64 id;       /* of the session */
+	GRAFT_SHARED __u32 forward;  /* graft_tag() of its forward's name, for an adoption */
+	GRAFT_SHARED __u32 source;   /* graft_tag() of the import that has the session; 0: none */
+	GRAFT_SHARED __u32 mirrored; /* enum graft_mirrored */
+	GRAFT_SHARED __u32
+		alone_ms; /* STANDBY: no peer exports it since then (low half); 0: one does */
+};
+
 struct graft_entry {
-	__u32 state;
+	struct graft_head head;
 	__u32 looks;   /* packets that looked whether they may be the first */
 	__u32 why_not; /* enum graft_refusal: the last look */
 	__u32 hold;    /* by the daemon while OFFERED: 1: let senders run dry, see hold() */
 	__u32 held_ms; /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
-	__u32 worker;  /* by the daemon: whose ring */
-	__u32 forward; /* by the daemon: a hash of its forward's name, for who adopts it */
-	__u32 alone_ms; /* by the daemon: STANDBY: no relay tells of it since then (low half); 0: one does */
-	__u64 id;                   /* by the daemon: of the session */
 	__u64 offered_ns, ended_ns; /* CLOCK_MONOTONIC */
 	__u64 before[2];            /* bytes that each socket has received */
 	__u32 shifted;              /* 1: RETURNED, or OFFERED after that */
@@ -336,15 +356,13 @@ struct graft_entry {
 	__u64 stuck_ns;             /* and when */
 	__u64 counted[2];           /* by the daemon: bytes of each side that its counters have */
 	__u32 loose;                /* tracked: enum graft_loose */
-	__u32 mirrored;             /* by the daemon: enum graft_mirrored */
-	__u32 source; /* by the daemon: graft_tag() of the import that tells of it; 0: none */
-	__u16 far;    /* enum graft_far: offer; tracked */
+	__u16 far;                  /* enum graft_far: offer; tracked */
 	__u16 shaped; /* by the daemon: how the handshakes were made alike, for who adopts it */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 
 /* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
-_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 6,
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
 	       "another size: another layout");
 
 /* Milliseconds that a clock of timestamps has counted at most after so many units of 2^30 ns. */

@@ -12,6 +12,11 @@
  *   udp_buckets  by hash of a tuple: where it may be, see udp_place().  The daemon alone writes
  *                them, one place at a time.  The last one begins with the seed of the hash.
  *
+ * States, which the daemon writes: FREE; ACTIVE: the flow of a session of this daemon, or of one
+ * before; STANDBY: of another relay.  Both legs of a STANDBY flow are UDP_ACTIVE, but until the
+ * address is here to which its client sends, all passes, and nothing counts.  The daemon adopts the
+ * flow once a datagram has come then.
+ *
  * The word of a leg: bit 0, UDP_ACTIVE: what arrives is translated.  Above it the number of
  * datagrams that have passed to the socket.
  *
@@ -41,17 +46,6 @@
 
 #define UDP_PLACES 8
 
-/* Whose a flow is. */
-enum udp_used {
-	UDP_FREE,
-	UDP_SESSION, /* one of this daemon, or of one before */
-	/*
-	 * Of another relay: ACTIVE on both legs, but until the address is here that its client sends to,
-	 * all passes, and nothing counts.  The daemon adopts it once one has come.
-	 */
-	UDP_STANDBY,
-};
-
 struct udp_bucket {
 	__u32 place[UDP_PLACES];
 };
@@ -68,22 +62,16 @@ struct udp_leg {
 };
 
 struct udp_flow {
+	struct graft_head head;
 	struct graft_leg leg[2]; /* "way": by what leaves there; the rest by the daemon */
-	__u64 id;                /* by the daemon, as the next: of the session */
-	__u32 forward;           /* graft_tag() of its forward's name */
-	__u32 idle;              /* silent for so many ticks: over; 0: never */
-	__u32 born;              /* ticks */
-	__u32 used;              /* enum udp_used */
-	__u32 next_free;         /* while it is none: the queue, */
-	__u32 left_ms;  /* and since when (low half); UDP_STANDBY: as graft_entry.alone_ms */
-	__u32 from[2];  /* by leg: the interface by which what made it `seen` came */
-	__u32 source;   /* graft_tag() of the import that tells of it; 0: none */
-	__u32 mirrored; /* by the daemon: enum graft_mirrored */
+	__u32 idle;              /* by the daemon: silent for so many ticks: over; 0: never */
+	__u32 born;              /* by the daemon: ticks */
+	__u32 from[2];           /* by leg: the interface by which what made it `seen` came */
 	struct udp_leg at[2];
 } __attribute__((aligned(64)));
 
 /* 100,000 flows take at most 300 bytes each: this, and buckets. */
-_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 6, "another size: another layout");
+_Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 7, "another size: another layout");
 
 /* Leg LEG of the flow of SLOT, in buckets; 0 is none. */
 static inline __u32 udp_place(__u32 slot, __u32 leg)

@@ -289,7 +289,7 @@ static bool is_welcome(const struct place *at, const struct parts *p, bool odd, 
 	bool inside = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
 
 	*ret_believed = inside;
-	if (!loose && (inside || (!at->g->loose && !at->g->mirrored)))
+	if (!loose && (inside || (!at->g->loose && !at->g->head.mirrored)))
 		return inside;
 	if (p->flags & RST || !(p->flags & ACK))
 		return loose;
@@ -383,7 +383,7 @@ static void track(struct model *m, const struct place *at, const struct parts *p
 	}
 	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)) {
 		mine->reset = !!(p->flags & RST);
-		at->g->state = GRAFT_DONE;
+		at->g->head.state = GRAFT_DONE;
 		at->g->ended_ns = 1;
 		m->events++;
 	}
@@ -636,8 +636,8 @@ static void let_pass(struct graft_side *mine, const struct parts *p)
 /* There are no sockets, so it is not the first that is translated. */
 static enum model_verdict look(struct model_frame *f, struct place *at, const struct parts *p)
 {
-	if ((at->g->state & GRAFT_STATE_MASK) == GRAFT_LOCKED) {
-		at->g->state += GRAFT_PASSED_ONE;
+	if ((at->g->head.state & GRAFT_STATE_MASK) == GRAFT_LOCKED) {
+		at->g->head.state += GRAFT_PASSED_ONE;
 	} else {
 		at->g->looks++;
 		at->g->why_not = p->flags & (FIN | SYN | RST) || !(p->flags & ACK) ? GRAFT_CLOSING :
@@ -677,7 +677,7 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 				  const struct parts *p, uint8_t why)
 {
 	struct graft_entry *g = at->g;
-	bool old = g->why_back && g->state != GRAFT_ACTIVE, believed;
+	bool old = g->why_back && g->head.state != GRAFT_ACTIVE, believed;
 
 	if (p->flags & SYN || !is_welcome(at, p, true, &believed) || !is_sound(p, true)) {
 		m->outside++;
@@ -693,13 +693,13 @@ static enum model_verdict go_back(struct model *m, struct model_frame *f, const 
 		g->why_back = why;
 		g->stuck_ns = 1;
 	}
-	if (g->state == GRAFT_ACTIVE)
-		g->state = GRAFT_RETURNING;
-	if (g->state != GRAFT_RETURNING)
+	if (g->head.state == GRAFT_ACTIVE)
+		g->head.state = GRAFT_RETURNING;
+	if (g->head.state != GRAFT_RETURNING)
 		return MODEL_DROP;
 	g->why_not = why_not_back(at, p, true);
 	if (old || (g->why_not == GRAFT_NO_SOCKET && !g->loose)) {
-		g->state = GRAFT_DONE;
+		g->head.state = GRAFT_DONE;
 		g->ended_ns = at->mine->heard_ns;
 		m->events++;
 	}
@@ -743,7 +743,7 @@ static enum model_verdict complain(struct model *m, struct model_frame *f)
 	seq = get32(tcp + 4);
 	mtu = ipv6 ? get32(icmp + 4) : get16(icmp + 6);
 	too_big = ipv6 ? icmp[0] == 2 : icmp[0] == 3 && icmp[1] == 4;
-	if (p.g->state == GRAFT_ACTIVE || p.g->state == GRAFT_RETURNING) {
+	if (p.g->head.state == GRAFT_ACTIVE || p.g->head.state == GRAFT_RETURNING) {
 		/* of what is on its way */
 		if (!too_big || ahead(seq, (uint32_t)p.mine->acked) < 0 ||
 		    ahead(seq, (uint32_t)p.other->end + p.other->seq_add) >= 0)
@@ -752,7 +752,7 @@ static enum model_verdict complain(struct model *m, struct model_frame *f)
 			     mtu + (p.other->ipv6 ? 20 : 0) - (ipv6 ? 20 : 0));
 		return MODEL_SENT;
 	}
-	if (p.g->state != GRAFT_RETURNED && !p.g->shifted)
+	if (p.g->head.state != GRAFT_RETURNED && !p.g->shifted)
 		return MODEL_PASS;
 	was = sum_of(tcp + 4, 4);
 	add32(tcp + 4, -p.mine->back_write);
@@ -764,8 +764,8 @@ static enum model_verdict complain(struct model *m, struct model_frame *f)
 /* The session is over, and a SYN with its tuple is of a new connection. */
 static bool is_free(const struct place *at)
 {
-	return at->g->state == GRAFT_DONE || at->g->state == GRAFT_CLOSED ||
-	       (at->g->state == GRAFT_RETURNED && at->g->over);
+	return at->g->head.state == GRAFT_DONE || at->g->head.state == GRAFT_CLOSED ||
+	       (at->g->head.state == GRAFT_RETURNED && at->g->over);
 }
 
 static bool is_here(const struct model *m, const struct graft_addr *a)
@@ -796,20 +796,20 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		forget(m, &at);
 		return MODEL_PASS;
 	}
-	if (at.g->state == GRAFT_STANDBY) {
+	if (at.g->head.state == GRAFT_STANDBY) {
 		if (!is_here(m, &at.mine->tuple.local) && !is_here(m, &at.g->side[0].tuple.local))
 			return MODEL_PASS;
-		at.g->state = GRAFT_ACTIVE;
+		at.g->head.state = GRAFT_ACTIVE;
 	}
-	if (at.g->state == GRAFT_SETTING)
+	if (at.g->head.state == GRAFT_SETTING)
 		return MODEL_DROP;
 	if (at.g->killed)
 		return shift(f, at.mine, &p, false);
-	if (at.g->state == GRAFT_CLOSED && !is_inside(&at, &p)) { /* of another session */
+	if (at.g->head.state == GRAFT_CLOSED && !is_inside(&at, &p)) { /* of another session */
 		forget(m, &at);
 		return MODEL_PASS;
 	}
-	state = at.g->state & GRAFT_STATE_MASK;
+	state = at.g->head.state & GRAFT_STATE_MASK;
 	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
 	    state != GRAFT_RETURNED && hindrance(&at, &p))
 		return go_back(m, f, &at, &p, hindrance(&at, &p));
@@ -891,7 +891,7 @@ static enum model_verdict let_out(const struct model *m, struct model_frame *f,
 		.ack = (uint32_t)at->mine->end - p->ack,
 	};
 
-	if (at->g->loose || at->g->mirrored)
+	if (at->g->loose || at->g->head.mirrored)
 		tsval += graft_clock(m->units -
 				     (uint32_t)(at->other->heard_ns >> GRAFT_CLOCK_SHIFT));
 	if (begins_with_clocks(p) && ahead(tsval, get32(p->tcp + 24)) > 0)
@@ -909,8 +909,8 @@ static enum model_verdict frozen(const struct model *m, struct model_frame *f,
 	if (p->flags & SYN) /* of a new socket */
 		return give_back(f, at, p, p->seq + 1, RST | ACK);
 	if (p->flags & RST) /* it has died; or the session is over */
-		return at->g->ended_ns || at->g->worker == GRAFT_NOBODY ? MODEL_DROP :
-									  let_out(m, f, at, p);
+		return at->g->ended_ns || at->g->head.worker == GRAFT_NOBODY ? MODEL_DROP :
+									       let_out(m, f, at, p);
 	if (end_of(p) == p->seq && ahead(p->seq, ack) >= 0) /* nothing to answer */
 		return MODEL_DROP;
 	if (end_of(p) == p->seq && p->seq + 1 == ack) {
@@ -962,11 +962,11 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 	}
 	if (at.g->killed)
 		return shift(f, at.mine, &p, true);
-	switch (at.g->state & GRAFT_STATE_MASK) {
+	switch (at.g->head.state & GRAFT_STATE_MASK) {
 	case GRAFT_FREE:
 		return MODEL_PASS;
 	case GRAFT_LOCKED: /* it acknowledges what the one that looks may not know */
-		at.g->state += GRAFT_PASSED_ONE;
+		at.g->head.state += GRAFT_PASSED_ONE;
 		/* fall through */
 	case GRAFT_OFFERED:
 		if (!p.odd && ahead(end_of(&p), at.mine->left) > 0)

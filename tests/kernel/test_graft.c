@@ -127,17 +127,17 @@ static void draw_slot(struct model *m, uint32_t slot)
 	struct graft_entry *g = &m->slots[slot];
 	bool ipv6 = one_in(2), other = one_in(3) ? !ipv6 : ipv6;
 
-	g->state = draw_state();
+	g->head.state = draw_state();
 	g->hold = one_in(2);
 	g->held_ms = (uint32_t)(m->now_ms - (one_in(3) ? 10 * GRAFT_HOLD_MS : 0));
 	g->shifted = one_in(2);
-	g->mirrored = one_in(4);
+	g->head.mirrored = one_in(4);
 	g->loose = one_in(2) ? below(GRAFT_FOUND + 1) : GRAFT_STRICT;
 	g->over = one_in(2);
 	g->ended_ns = one_in(2);
-	g->killed = (g->state == GRAFT_DONE || g->state == GRAFT_CLOSED) && one_in(2);
+	g->killed = (g->head.state == GRAFT_DONE || g->head.state == GRAFT_CLOSED) && one_in(2);
 	g->stuck_ns = g->why_back = one_in(4); /* long ago */
-	g->id = slot + 1;
+	g->head.id = slot + 1;
 	for (uint32_t side = 0; side < 2; side++) {
 		struct model_flow *f = &m->flows[slot * 2 + side];
 
@@ -495,7 +495,7 @@ static enum model_verdict compare(struct model *m, struct model_frame *f, bool o
 		print_error("seed %#jx, packet %u, %s: verdict %d, not %d\n", (uintmax_t)t.seed,
 			    tally->all, out ? "out" : "in", r, (int)v);
 		for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++)
-			print_error("state of slot %u: %#x\n", slot, was.slots[slot].state);
+			print_error("state of slot %u: %#x\n", slot, was.slots[slot].head.state);
 		print_frame("packet", f);
 		print_frame("the program's", &is);
 		print_frame("the model's", &want);
@@ -561,10 +561,10 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 	struct graft_entry *g = &m->slots[0];
 
 	draw_world(m);
-	g->state = GRAFT_ACTIVE;
+	g->head.state = GRAFT_ACTIVE;
 	g->killed = 0;
 	g->loose = GRAFT_STRICT;
-	g->mirrored = 0;
+	g->head.mirrored = 0;
 	m->unsynced = false;
 	for (int side = 0; side < 2; side++) {
 		struct graft_side *s = &g->side[side], *other = &g->side[!side];
@@ -647,7 +647,7 @@ TEST(a_blind_attacker_gets_nothing_through)
 
 		put_world(&m);
 		forge(&m, g, 2000, &f, &tally);
-		assert_int_equal(t.slots[0].state, GRAFT_ACTIVE);
+		assert_int_equal(t.slots[0].head.state, GRAFT_ACTIVE);
 	}
 	print_tally("blind", &tally);
 	assert_true(tally.sent <= tally.all / 100000);
@@ -670,7 +670,7 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 		struct graft_side *s = &is->side[0], *o = &is->side[1];
 
 		g->loose = i % 2 ? GRAFT_LOOSE : GRAFT_STRICT;
-		g->mirrored = 1;
+		g->head.mirrored = 1;
 		for (int side = 0; side < 2; side++)
 			g->side[side].believed = g->side[side].apart = 0;
 		was = *g;
@@ -678,7 +678,7 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 		forge(&m, g, 200, &f, &tally);
 		number(g, &f, end, acked, ACK);
 		compare(&m, &f, false, &tally);
-		assert_int_equal(is->state, GRAFT_ACTIVE);
+		assert_int_equal(is->head.state, GRAFT_ACTIVE);
 		assert_int_equal(is->loose, was.loose);
 		for (int side = 0; side < 2; side++) {
 			assert_int_equal(is->side[side].end, was.side[side].end);
@@ -717,10 +717,10 @@ TEST(a_sweep_of_resets_ends_no_session)
 	}
 	print_tally("resets", &tally);
 	assert_in_range(tally.sent, 1, 3);
-	assert_int_equal(t.slots[0].state, GRAFT_ACTIVE);
+	assert_int_equal(t.slots[0].head.state, GRAFT_ACTIVE);
 	number(g, &f, end, 0, RST);
 	assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
-	assert_int_equal(t.slots[0].state, GRAFT_DONE);
+	assert_int_equal(t.slots[0].head.state, GRAFT_DONE);
 }
 
 #define CLOSES 20000
@@ -768,12 +768,12 @@ TEST(two_that_close_at_once_have_ended)
 	assert_int_equal(pthread_create(&thread, NULL, other_end, NULL), 0);
 	for (int i = 1; i <= CLOSES; i++) {
 		t.slots[0].side[0].fin = t.slots[0].side[1].fin = 1;
-		t.slots[0].state = GRAFT_ACTIVE;
+		t.slots[0].head.state = GRAFT_ACTIVE;
 		closes.begun = i;
 		acknowledge(0);
 		while (closes.done < i)
 			;
-		if (t.slots[0].state != GRAFT_DONE)
+		if (t.slots[0].head.state != GRAFT_DONE)
 			fail_msg("number %d has not ended", i);
 		ring_buffer__consume(t.ring);
 	}

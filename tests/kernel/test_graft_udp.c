@@ -378,7 +378,7 @@ static void draw_world(struct world *w)
 		struct udp_flow *u = &w->flows[slot];
 		bool ipv6 = one_in(2), other = one_in(3) ? !ipv6 : ipv6;
 
-		u->used = UDP_SESSION;
+		u->head.state = GRAFT_ACTIVE;
 		u->idle = one_in(2) ? IDLE : 0;
 		u->from[0] = u->from[1] = one_in(8) ? LO + 1 : LO;
 		draw_leg(&u->leg[0], &u->at[0], ipv6, w->now);
@@ -553,7 +553,7 @@ static void begin(void)
 
 static struct udp_flow draw_request(void)
 {
-	struct udp_flow q = { .id = draw(), .forward = (uint32_t)draw() };
+	struct udp_flow q = { .head = { .id = draw(), .forward = (uint32_t)draw() } };
 	struct graft_leg l;
 	struct udp_leg at;
 	bool ipv6 = one_in(2);
@@ -567,10 +567,10 @@ static struct udp_flow draw_request(void)
 
 static uint32_t enter(const struct udp_flow *q)
 {
-	uint32_t slot = NO_UDP_SLOT;
+	uint32_t slot = NO_SLOT;
 	uint64_t end = clock_ms() + 1000;
 
-	while (slot == NO_UDP_SLOT && clock_ms() < end)
+	while (slot == NO_SLOT && clock_ms() < end)
 		slot = udp_graft_enter(t.us, q);
 	return slot;
 }
@@ -583,7 +583,7 @@ static void all_are_found(void)
 	for (uint32_t slot = 0; slot < MOST; slot++)
 		for (int leg = 0; leg < 2; leg++) {
 			struct udp_flow *u = &t.flows[slot];
-			uint32_t was = u->at[leg].word, n = u->used ? UDP_PASSED_ONE : 0;
+			uint32_t was = u->at[leg].word, n = u->head.state ? UDP_PASSED_ONE : 0;
 
 			if (was & UDP_ACTIVE || !u->born) /* never used */
 				continue;
@@ -594,7 +594,7 @@ static void all_are_found(void)
 			assert_int_equal(run_frame(bpf_program__fd(t.skel->progs.graft_in), &f, 0),
 					 MODEL_PASS);
 			assert_int_equal(u->at[leg].word, was + n);
-			if (u->used)
+			if (u->head.state)
 				assert_int_equal(udp_graft_find(t.us, &u->leg[leg].tuple), slot);
 		}
 }
@@ -609,7 +609,7 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 		struct udp_flow q = draw_request();
 		uint32_t slot = udp_graft_enter(t.us, &q);
 
-		if (slot == NO_UDP_SLOT)
+		if (slot == NO_SLOT)
 			break;
 		assert_int_equal(slot, n);
 		slots[n++] = slot;
@@ -625,10 +625,9 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 		struct udp_flow q = draw_request();
 		uint32_t slot = udp_graft_enter(t.us, &q);
 
-		if (slot != NO_UDP_SLOT)
+		if (slot != NO_SLOT)
 			udp_graft_put(t.us, slot);
-		assert_true(slot == NO_UDP_SLOT || slot >= n ||
-			    clock_ns() - left_ns > 9 * NS_PER_MS);
+		assert_true(slot == NO_SLOT || slot >= n || clock_ns() - left_ns > 9 * NS_PER_MS);
 	}
 	all_are_found();
 	udp_table_close(t.us);
@@ -646,10 +645,10 @@ TEST(a_tuple_is_one_flows_alone)
 	for (int i = 0; i < 4; i++) {
 		other = draw_request();
 		other.leg[i & 1].tuple = q.leg[i >> 1].tuple;
-		assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
+		assert_int_equal(udp_graft_enter(t.us, &other), NO_SLOT);
 	}
 	other.leg[0].tuple = other.leg[1].tuple;
-	assert_int_equal(udp_graft_enter(t.us, &other), NO_UDP_SLOT);
+	assert_int_equal(udp_graft_enter(t.us, &other), NO_SLOT);
 	udp_graft_put(t.us, slot);
 	assert_int_equal(enter(&q), 6); /* what was refused had slots */
 	all_are_found();
@@ -696,7 +695,7 @@ static void be_killed(unsigned int at)
 		struct udp_flow q = draw_request();
 
 		slot = udp_graft_enter(t.us, &q);
-		if (slot != NO_UDP_SLOT && i % 3)
+		if (slot != NO_SLOT && i % 3)
 			t.flows[slot].at[i & 1].word |= UDP_ACTIVE;
 	}
 	udp_table_close(t.us);
@@ -712,14 +711,14 @@ static void be_killed(unsigned int at)
 		*at_place = udp_place(below(12), below(2));
 		break;
 	case 4:
-		t.flows[below(12)].used = (uint32_t)draw();
+		t.flows[below(12)].head.state = (uint32_t)draw();
 		break;
 	case 5:
 		memset(t.buckets, 0xff, sizeof(*t.buckets) * BUCKETS);
 		break;
 	}
 	for (slot = 0; slot < MOST; slot++)
-		n += t.flows[slot].used == 1 &&
+		n += t.flows[slot].head.state == GRAFT_ACTIVE &&
 		     (t.flows[slot].at[0].word | t.flows[slot].at[1].word) & UDP_ACTIVE;
 	open_flows();
 	assert_int_equal(udp_table_live(t.us), n);
@@ -809,11 +808,11 @@ static volatile struct udp_leg *at(struct path *p, int leg)
 /* The daemon's part: one datagram each way, then both legs are active. */
 static void hand_over(struct path *p)
 {
-	struct udp_flow q = { .id = 7 };
+	struct udp_flow q = { .head.id = 7 };
 
 	graft_tuple_set(&q.leg[0].tuple, (void *)&p->addrs[CLIENT], (void *)&p->addrs[LISTENER]);
 	graft_tuple_set(&q.leg[1].tuple, (void *)&p->addrs[SERVER], (void *)&p->addrs[UPSTREAM]);
-	assert_true(KT_WAIT((p->slot = udp_graft_enter(p->us, &q)) != NO_UDP_SLOT));
+	assert_true(KT_WAIT((p->slot = udp_graft_enter(p->us, &q)) != NO_SLOT));
 	send_one(p, CLIENT, LISTENER, 10);
 	expect(p, CLIENT, LISTENER, 10);
 	assert_int_equal(udp_graft_word(udp_flow_of(p->us, p->slot), 0), UDP_PASSED_ONE);

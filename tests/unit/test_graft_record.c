@@ -33,8 +33,8 @@ static struct graft_tuple some_tuple(bool ipv6)
 /* As it is unpacked.  FAMILIES: a bit for each side that has IPv6.  PLAIN: no mark, nor RETURNED. */
 static struct graft_record some_tcp(unsigned int families, bool plain)
 {
-	struct graft_record r = { RECORD_TCP, .tcp = { .id = seeded_next(&rnd),
-						       .forward = some(),
+	struct graft_record r = { RECORD_TCP, .tcp = { .head.id = seeded_next(&rnd),
+						       .head.forward = some(),
 						       .shaped = some() & 7 } };
 	struct graft_entry *g = &r.tcp;
 
@@ -50,7 +50,7 @@ static struct graft_record some_tcp(unsigned int families, bool plain)
 		s->ipv6 = families >> i & 1;
 		s->tuple = some_tuple(s->ipv6);
 		s->way.ttl = (uint8_t)some();
-		s->timestamps = g->forward & 1;
+		s->timestamps = g->head.forward & 1;
 		s->tsecr_clamped = coin();
 		s->sack = coin();
 		s->window_left = some() % 15;
@@ -71,9 +71,10 @@ static struct graft_record some_tcp(unsigned int families, bool plain)
 
 static struct graft_record some_udp(void)
 {
-	struct graft_record r = { RECORD_UDP, .flow = { .id = seeded_next(&rnd), .idle = some() } };
+	struct graft_record r = { RECORD_UDP,
+				  .flow = { .head.id = seeded_next(&rnd), .idle = some() } };
 
-	r.flow.forward = some();
+	r.flow.head.forward = some();
 	for (int i = 0; i < 2; i++) {
 		r.flow.leg[i].tuple = some_tuple(coin());
 		r.flow.leg[i].way = (struct graft_way){ .ttl = i + 63, .mark = some() };
@@ -123,7 +124,7 @@ TEST(test_tcp)
 					  << 32; /* of this relay, as is what follows */
 		sent.tcp.side[1].end += (uint64_t)some() << 32;
 		sent.tcp.side[0].begun = sent.tcp.side[1].way.hop[3] = some();
-		sent.tcp.state = sent.tcp.source = sent.tcp.mirrored = some();
+		sent.tcp.head.state = sent.tcp.head.source = sent.tcp.head.mirrored = some();
 		got = travel(&sent, from, to);
 		assert_in_range(got.tcp.offered_ns - (to - age), 0, NS_PER_MS - 1);
 		assert_in_range(got.tcp.side[0].data_ns - (to - quiet), 0, NS_PER_MS - 1);

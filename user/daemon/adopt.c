@@ -35,25 +35,26 @@ static uint32_t held_place(const struct graft_table *gs, bool udp, uint32_t slot
 	return slot == NO_SLOT ? NO_SLOT : slot + udp * graft_table_total(gs);
 }
 
+static enum held_state held_state(const struct graft_head *head)
+{
+	enum graft_state state = graft_state_of(head);
+
+	if (state == GRAFT_STANDBY)
+		return HELD_STANDBY;
+	return graft_state_carries(state) ? HELD_ACTIVE : HELD_NOTHING;
+}
+
 struct held held_at(struct graft_table *gs, uint32_t at)
 {
 	uint32_t n = graft_table_total(gs), slot = at % n;
 	struct graft_entry *g = (struct graft_entry *)graft_of(gs, slot);
 	struct udp_flow *f = (struct udp_flow *)udp_flow_of(graft_table_udp(gs), slot);
-	uint32_t used = __atomic_load_n(&f->used, __ATOMIC_ACQUIRE);
 	struct held h = { .at = at, .udp = at >= n, .slot = slot, .grafts = gs };
 
-	if (h.udp ? used == UDP_SESSION : graft_carries(gs, slot))
-		h.state = HELD_ACTIVE;
-	else if (h.udp ? used == UDP_STANDBY : graft_state(gs, slot) == GRAFT_STANDBY)
-		h.state = HELD_STANDBY;
+	h.head = h.udp ? &f->head : &g->head;
 	h.leg[0] = h.udp ? &f->leg[0] : &g->side[0].leg;
 	h.leg[1] = h.udp ? &f->leg[1] : &g->side[1].leg;
-	h.forward = (void *)(h.udp ? &f->forward : &g->forward);
-	h.source = (void *)(h.udp ? &f->source : &g->source);
-	h.mirrored = (void *)(h.udp ? &f->mirrored : &g->mirrored);
-	h.alone_ms = (void *)(h.udp ? &f->left_ms : &g->alone_ms);
-	h.id = (void *)(h.udp ? &f->id : &g->id);
+	h.state = held_state(h.head);
 	return h;
 }
 
@@ -88,12 +89,12 @@ bool held_is_same(struct graft_table *gs, uint32_t at, const struct graft_record
 	if (h.state != HELD_STANDBY)
 		return false;
 	if (h.udp)
-		return *h.id == r->flow.id;
+		return h.head->id == r->flow.head.id;
 	for (int i = 0; i < 2; i++)
 		if (have[i].seq_add != new[i].seq_add || have[i].tsval_add != new[i].tsval_add ||
 		    have[i].fin != new[i].fin)
 			return false;
-	return *h.id == r->tcp.id;
+	return h.head->id == r->tcp.head.id;
 }
 
 typedef uint64_t __attribute__((may_alias)) word;
@@ -173,7 +174,7 @@ bool held_is_of(const struct held *h, const struct worker *w)
 
 int held_adopt(const struct held *h, struct worker *w, const struct forwards *all)
 {
-	struct forward *f = forward_with_tag(all, *h->forward);
+	struct forward *f = forward_with_tag(all, h->head->forward);
 	union client_addr client;
 	int r;
 

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <stdatomic.h>
-
 #include "datapath/graft/graft_record.h"
 #include "probe/probe.h"
 #include "relay/threads.h"
@@ -26,10 +24,9 @@ struct held {
 		HELD_STANDBY,
 	} state;
 
-	/* into the maps: other threads may write these values at any time */
+	/* into the maps: other threads may write them at any time */
+	struct graft_head *head;
 	struct graft_leg *leg[2]; /* 0: the client */
-	_Atomic uint32_t *forward, *source, *mirrored, *alone_ms;
-	_Atomic uint64_t *id;
 };
 
 /* Values of alone_ms.  An odd one says since when no peer exports the session. */

@@ -172,12 +172,12 @@ static bool standby_has_exporter(const struct standby *sb, uint32_t source)
  */
 static void standby_expire(struct standby *sb, const struct held *h, uint64_t ms)
 {
-	const struct forward *f = forward_with_tag(&sb->service->forwards, *h->forward);
+	const struct forward *f = forward_with_tag(&sb->service->forwards, h->head->forward);
 	uint64_t idle = f ? f->conf->idle_timeout_ms : 1;
 	uint64_t keepalive = f ? f->conf->keepalive_ms : 0;
 
 	if (idle && ms >= LOST_MS + idle)
-		*h->alone_ms = ALONE_EXPIRED;
+		h->head->alone_ms = ALONE_EXPIRED;
 	else if (!h->udp && keepalive && ms >= larger(keepalive, GONE_MS) && held_is_here(h))
 		graft_wake(h->grafts, h->slot);
 }
@@ -190,14 +190,14 @@ static void standby_look_at_held(struct standby *sb)
 	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
 		if (h.state != HELD_STANDBY)
 			continue;
-		if (*h.alone_ms == ALONE_EXPIRED)
+		if (h.head->alone_ms == ALONE_EXPIRED)
 			held_end(&h);
-		else if (standby_has_exporter(sb, *h.source))
-			*h.alone_ms = ALONE_NEVER;
-		else if (*h.alone_ms == ALONE_NEVER)
-			*h.alone_ms = now;
+		else if (standby_has_exporter(sb, h.head->source))
+			h.head->alone_ms = ALONE_NEVER;
+		else if (h.head->alone_ms == ALONE_NEVER)
+			h.head->alone_ms = now;
 		else
-			standby_expire(sb, &h, now - *h.alone_ms);
+			standby_expire(sb, &h, now - h.head->alone_ms);
 	}
 }
 
@@ -292,18 +292,18 @@ static bool standby_prepare(struct standby *sb)
 static void standby_adopt(struct standby *sb, struct worker *w, const struct held *h)
 {
 	_Atomic uint64_t *last_id = &w->shared->last_id;
-	uint64_t id = *h->id;
+	uint64_t id = h->head->id;
 	bool later;
 	int r;
 
 	if (id <= atomic_load(last_id)) /* another session here may have it */
-		*h->id = atomic_fetch_add(last_id, 1) + 1;
+		h->head->id = atomic_fetch_add(last_id, 1) + 1;
 	r = held_adopt(h, w, &sb->service->forwards);
 	if (!r) {
 		sb->adopted++;
 		return;
 	}
-	*h->id = id;
+	h->head->id = id;
 	/* UDP needs the address at the server's side, which may come a moment later */
 	later = h->udp && r != -ENOENT && r != -EUSERS;
 	log_limited(LOG_WARNING, "standby: a session that came is %s: %s",
@@ -452,7 +452,7 @@ int standby_open(struct standby *sb, struct service *r)
 	sb->look.fire = standby_on_look;
 	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
 		standby_begin_looks(sb);
-		if (h.state != HELD_STANDBY && !(h.state == HELD_ACTIVE && *h.mirrored))
+		if (h.state != HELD_STANDBY && !(h.state == HELD_ACTIVE && h.head->mirrored))
 			continue;
 		standby_ways_follow(&sb->ways, &h.leg[0]->tuple.local);
 		/* else a peer has the address by now */

@@ -205,7 +205,8 @@ static uint32_t export_key_session(const struct stream *s, const struct held *h)
 
 	if (graft_state(h->grafts, h->slot) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
 		return KEY_NONE;
-	return (((uint32_t)(offered / 1000) ^ (uint32_t)*h->id << 20) << 4 | fins) << 1 | KEY_OWNED;
+	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
+	       KEY_OWNED;
 }
 
 /* An exported flow stays exported while its sockets carry it: the peer needs its port alone. */
@@ -215,17 +216,17 @@ static uint32_t export_key_flow(const struct stream *s, const struct held *h)
 	uint32_t age = (uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - udp_flow_of(us, h->slot)->born;
 
 	if (age < s->after_ns >> UDP_TICK_SHIFT ||
-	    !(*h->mirrored || udp_graft_carries(us, h->slot, 0) ||
+	    !(h->head->mirrored || udp_graft_carries(us, h->slot, 0) ||
 	      udp_graft_carries(us, h->slot, 1)))
 		return KEY_NONE;
-	return (uint32_t)*h->id << 1 | KEY_OWNED;
+	return (uint32_t)h->head->id << 1 | KEY_OWNED;
 }
 
 static uint32_t export_key(const struct stream *s, const struct held *h)
 {
 	if (h->state == HELD_STANDBY)
-		return *h->alone_ms == ALONE_EXPIRED ? KEY_NONE : (s->sb->ways.moves + 1) << 1;
-	if (h->state == HELD_NOTHING || *h->mirrored == GRAFT_OVER)
+		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE : (s->sb->ways.moves + 1) << 1;
+	if (h->state == HELD_NOTHING || h->head->mirrored == GRAFT_OVER)
 		return KEY_NONE;
 	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
 }
@@ -286,7 +287,7 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 					      .udp = h.udp,
 					      .client = now->client };
 	} else if (key != KEY_NONE) {
-		*h.mirrored = GRAFT_TOLD;
+		h.head->mirrored = GRAFT_TOLD;
 		held_record(&h, ret);
 	}
 }
@@ -365,8 +366,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 {
 	struct graft_table *gs = s->sb->grafts;
 	bool udp = r->kind == RECORD_UDP;
-	const struct forward *f = forward_with_tag(&s->sb->service->forwards,
-						   udp ? r->flow.forward : r->tcp.forward);
+	const struct forward *f = forward_with_tag(
+		&s->sb->service->forwards, udp ? r->flow.head.forward : r->tcp.head.forward);
 	uint32_t was, at;
 	struct held h;
 	int e = 0;
@@ -384,8 +385,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 		return e;
 	bit_set(s->known, at, true);
 	h = held_at(gs, at);
-	*h.source = s->tag;
-	*h.alone_ms = ALONE_NEVER;
+	h.head->source = s->tag;
+	h.head->alone_ms = ALONE_NEVER;
 	standby_ways_find(&s->sb->ways, &h);
 	return 0;
 }
@@ -397,9 +398,9 @@ static int import_session(struct stream *s, struct graft_record *r)
 static void import_sync(struct stream *s)
 {
 	for (struct held h = { 0 }; held_next(s->sb->grafts, &h); h.at++) {
-		if (bit_is(s->known, h.at) || (*h.source && *h.source != s->tag))
+		if (bit_is(s->known, h.at) || (h.head->source && h.head->source != s->tag))
 			continue;
-		*h.source = 0;
+		h.head->source = 0;
 		if (h.state == HELD_STANDBY && !held_is_here(&h))
 			held_end(&h);
 	}
@@ -415,12 +416,12 @@ static void import_end(struct stream *s, const struct graft_record *r)
 		return;
 	h = held_at(s->sb->grafts, at);
 	if (r->kind == RECORD_LEFT)
-		*h.source = 0;
+		h.head->source = 0;
 	else if (h.state == HELD_STANDBY)
 		held_end(&h);
-	else if (*h.mirrored || *h.source) { /* a stray will be dropped, too */
-		*h.mirrored = GRAFT_OVER;
-		*h.source = 0; /* no peer exports the session once its address has left */
+	else if (h.head->mirrored || h.head->source) { /* a stray will be dropped, too */
+		h.head->mirrored = GRAFT_OVER;
+		h.head->source = 0; /* no peer exports the session once its address has left */
 	}
 }
 

@@ -260,7 +260,7 @@ static void session_graft_come_back(struct session *s)
 
 bool session_graft_is_shared(const struct session *s)
 {
-	return session_is_grafted(s) && graft_of(graft_table_of(s), s->graft)->mirrored &&
+	return session_is_grafted(s) && graft_of(graft_table_of(s), s->graft)->head.mirrored &&
 	       !atomic_load_explicit(&s->worker->shared->standbys, memory_order_relaxed);
 }
 
@@ -268,8 +268,7 @@ bool session_graft_is_away(const struct session *s)
 {
 	struct graft_table *gs = graft_table_of(s);
 
-	return session_is_grafted(s) && session_runs(s) &&
-	       __atomic_load_n(&graft_of(gs, s->graft)->mirrored, __ATOMIC_RELAXED) &&
+	return session_is_grafted(s) && session_runs(s) && graft_of(gs, s->graft)->head.mirrored &&
 	       !graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local);
 }
 
@@ -356,7 +355,7 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	volatile struct graft_entry *e = graft_of(gs, slot);
 	struct addr upstream = graft_tuple_address(&e->side[UPSTREAM].tuple, false);
 
-	s->id = e->id;
+	s->id = e->head.id;
 	shared_saw_id(w->shared, s->id);
 	s->born_ms = e->offered_ns / 1000000;
 	s->connect_ms = 1; /* how long it took is not known */
@@ -372,5 +371,5 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 		s->flows[dir].engine = s->forward->engine;
 	}
 	w->grafted[slot] = s;
-	__atomic_store_n(&e->worker, w->index, __ATOMIC_RELAXED);
+	__atomic_store_n(&e->head.worker, w->index, __ATOMIC_RELAXED);
 }

@@ -106,8 +106,7 @@ void session_view(const struct session *s, struct session_view *ret)
 		.shaped = s->shaped,
 		.standby = standby_text(
 			shared, grafted,
-			grafted && __atomic_load_n(&graft_of(shared->grafts, s->graft)->mirrored,
-						   __ATOMIC_RELAXED) == GRAFT_TOLD),
+			grafted && graft_of(shared->grafts, s->graft)->head.mirrored == GRAFT_TOLD),
 		.flows = { view_flow(s, CLIENT, grafted), view_flow(s, UPSTREAM, grafted) },
 	};
 	if (s->told && s->told->header.has_addresses)

@@ -127,6 +127,20 @@ uint32_t graft_tag(const char *name);
 const char *graft_refusal_name(enum graft_refusal r);
 
 /* The state as it is now; LOCKED counts as OFFERED, LOCKED_2 as RETURNING. */
+static inline enum graft_state graft_state_of(const struct graft_head *h)
+{
+	uint32_t state = __atomic_load_n(&h->state, __ATOMIC_ACQUIRE) & GRAFT_STATE_MASK;
+
+	if (state == GRAFT_LOCKED)
+		return GRAFT_OFFERED;
+	return state == GRAFT_LOCKED_2 ? GRAFT_RETURNING : (enum graft_state)state;
+}
+
+static inline bool graft_state_carries(enum graft_state state)
+{
+	return state == GRAFT_ACTIVE || state == GRAFT_RETURNING || state == GRAFT_DONE;
+}
+
 enum graft_state graft_state(const struct graft_table *gs, uint32_t slot);
 /* Packets of the session are translated, or were until its end: its sockets see none. */
 bool graft_carries(const struct graft_table *gs, uint32_t slot);
@@ -184,7 +198,6 @@ void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint
  */
 int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot);
 /* The slot of the session with TUPLE, STANDBY or at work; or NO_SLOT. */
-#define NO_SLOT UINT32_MAX
 uint32_t graft_find(const struct graft_table *gs, const struct graft_tuple *tuple);
 /* Take out the session of SLOT.  False: it is not STANDBY. */
 bool graft_drop(struct graft_table *gs, uint32_t slot);

@@ -178,6 +178,7 @@ void graft_table_close(struct graft_table *gs, bool keep)
 		bpf_values_unmap(gs->all, gs->skel->maps.grafts);
 	graft_bpf__destroy(gs->skel);
 	pthread_mutex_destroy(&gs->lock);
+	slot_queue_close(&gs->queue);
 	free(gs->slots);
 	free(gs->used);
 	free(gs);

@@ -97,12 +97,17 @@ static void record_side(struct codec *c, struct graft_side *s, bool shifted)
 	}
 }
 
+static void record_head(struct codec *c, struct graft_head *h)
+{
+	h->id = record_number(c, h->id, 8);
+	h->forward = (uint32_t)record_number(c, h->forward, 4);
+}
+
 static void record_tcp(struct codec *c, struct graft_entry *g)
 {
 	uint64_t active = larger(g->side[0].data_ns, g->side[1].data_ns);
 
-	FIELD(c, g->id, 8);
-	FIELD(c, g->forward, 4);
+	record_head(c, &g->head);
 	FIELD(c, g->shaped, 1);
 	g->offered_ns = record_moment(c, g->offered_ns);
 	active = record_moment(c, active);
@@ -132,8 +137,7 @@ static void record_udp(struct codec *c, struct udp_flow *f)
 	uint32_t ago = (uint32_t)(c->now_ns >> UDP_TICK_SHIFT) - f->born; /* ticks wrap */
 	uint64_t born = ((c->now_ns >> UDP_TICK_SHIFT) - ago) << UDP_TICK_SHIFT;
 
-	FIELD(c, f->id, 8);
-	FIELD(c, f->forward, 4);
+	record_head(c, &f->head);
 	FIELD(c, f->idle, 4);
 	born = record_moment(c, born);
 	for (int i = 0; i < 2; i++) {

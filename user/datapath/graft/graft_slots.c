@@ -31,79 +31,62 @@ SYSCALLS_ALLOWED(
 
 uint32_t graft_slot_take(struct graft_table *gs)
 {
-	uint32_t slot = NO_SLOT;
+	uint32_t slot;
 
 	pthread_mutex_lock(&gs->lock);
-	if (gs->n_free && (graft_state(gs, gs->first) != GRAFT_RETURNED ||
-			   (uint32_t)clock_ms() - gs->slots[gs->first].put_ms >= RETURNED_MS)) {
-		slot = gs->first;
-		gs->first = gs->slots[slot].next;
-		gs->n_free--;
-		__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
-		__atomic_store_n(&gs->slots[slot].bare, false, __ATOMIC_RELEASE);
-		bit_set(gs->used, slot, true);
-	}
+	slot = slot_queue_take(&gs->queue);
 	pthread_mutex_unlock(&gs->lock);
+	if (slot == NO_SLOT)
+		return slot;
+	__atomic_store_n(&gs->all[slot].head.state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&gs->slots[slot].bare, false, __ATOMIC_RELEASE);
 	return slot;
 }
 
 void graft_slot_put(struct graft_table *gs, uint32_t slot)
 {
+	uint32_t rest_ms = graft_state(gs, slot) == GRAFT_RETURNED ? RETURNED_MS : 0;
+
 	pthread_mutex_lock(&gs->lock);
-	bit_set(gs->used, slot, false);
-	gs->slots[slot].put_ms = (uint32_t)clock_ms();
-	*(gs->n_free++ ? &gs->slots[gs->last].next : &gs->first) = slot;
-	gs->last = slot;
+	slot_queue_put(&gs->queue, slot, rest_ms);
 	pthread_mutex_unlock(&gs->lock);
 }
 
 void graft_table_skip_slot(struct graft_table *gs)
 {
-	if (!gs->n_free)
-		return;
-	gs->first = gs->slots[gs->first].next;
-	gs->n_free--;
+	slot_queue_take(&gs->queue);
 }
 
 void graft_slots_fill(struct graft_table *gs)
 {
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
+	slot_queue_open(&gs->queue, gs->n_slots, gs->used, 0);
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
 		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		graft_withdraw(gs, i);
 		graft_return(gs, i, false);
 		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
-			bit_set(gs->used, i, true);
-		else if (graft_state(gs, i) != GRAFT_RETURNED)
+			slot_queue_keep(&gs->queue, i);
+		else
 			graft_slot_put(gs, i);
 	}
-	/* last: the first of the queue would keep all others waiting while it rests */
-	for (uint32_t i = 0; i < gs->n_slots; i++)
-		if (graft_state(gs, i) == GRAFT_RETURNED)
-			graft_slot_put(gs, i);
 }
 
 /* --- states --- */
 
 static uint32_t slot_raw_state(const struct graft_table *gs, uint32_t slot)
 {
-	return __atomic_load_n(&gs->all[slot].state, __ATOMIC_ACQUIRE);
+	return __atomic_load_n(&gs->all[slot].head.state, __ATOMIC_ACQUIRE);
 }
 
 enum graft_state graft_state(const struct graft_table *gs, uint32_t slot)
 {
-	uint32_t state = slot_raw_state(gs, slot) & GRAFT_STATE_MASK;
-
-	if (state == GRAFT_LOCKED)
-		return GRAFT_OFFERED;
-	return state == GRAFT_LOCKED_2 ? GRAFT_RETURNING : (enum graft_state)state;
+	return graft_state_of(&gs->all[slot].head);
 }
 
 bool graft_carries(const struct graft_table *gs, uint32_t slot)
 {
-	enum graft_state state = graft_state(gs, slot);
-
-	return state == GRAFT_ACTIVE || state == GRAFT_RETURNING || state == GRAFT_DONE;
+	return graft_state_carries(graft_state(gs, slot));
 }
 
 volatile struct graft_entry *graft_of(const struct graft_table *gs, uint32_t slot)
@@ -117,8 +100,8 @@ bool graft_change_state(struct graft_table *gs, uint32_t slot, enum graft_state 
 	while (graft_state(gs, slot) == from) {
 		uint32_t state = from;
 
-		if (__atomic_compare_exchange_n(&gs->all[slot].state, &state, (uint32_t)to, false,
-						__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		if (__atomic_compare_exchange_n(&gs->all[slot].head.state, &state, (uint32_t)to,
+						false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 			return true;
 	}
 	return false;

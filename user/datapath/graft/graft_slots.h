@@ -9,12 +9,11 @@
 #include "datapath/graft/graft.h"
 #include "datapath/graft/graft_attach.h"
 #include "datapath/graft/graft_pins.h"
+#include "datapath/graft/slot_queue.h"
 
 /* What the modules behind graft.h share: graft_open, _slots, _ways, _standby. */
 
 struct slot {
-	uint32_t next;     /* in the queue of free slots */
-	uint32_t put_ms;   /* when it was given back (low half) */
 	uint32_t asked;    /* graft_ways when its sockets were asked last */
 	bool probing;      /* they were, and are to be as they were before */
 	uint8_t judged;    /* so often since, without an answer */
@@ -36,13 +35,13 @@ struct graft_table {
 	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
+	struct slot_queue queue;
 	struct slot *slots;
-	uint64_t *used;       /* a bit for each slot that is not in the queue, then those of UDP */
-	uint32_t first, last; /* of free slots, oldest first */
-	unsigned int n_slots, n_free;
+	uint64_t *used; /* a bit for each slot that is not free, then those of UDP */
+	unsigned int n_slots;
 };
 
-/* graft_slots.c.  Take the slot that was given back first, if it can be used again; or NO_SLOT. */
+/* graft_slots.c.  A free slot, or NO_SLOT. */
 uint32_t graft_slot_take(struct graft_table *gs);
 /* The lock is not held. */
 void graft_slot_put(struct graft_table *gs, uint32_t slot);

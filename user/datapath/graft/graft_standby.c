@@ -12,7 +12,6 @@
 
 #include <bpf/bpf.h>
 #include <errno.h>
-#include <stddef.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -76,7 +75,7 @@ uint32_t graft_find(const struct graft_table *gs, const struct graft_tuple *tupl
 static void standby_free(struct graft_table *gs, uint32_t slot)
 {
 	graft_request_run(gs, GRAFT_FORGET, slot);
-	__atomic_store_n(&gs->all[slot].state, GRAFT_FREE, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&gs->all[slot].head.state, GRAFT_FREE, __ATOMIC_SEQ_CST);
 	graft_slot_put(gs, slot);
 }
 
@@ -105,12 +104,16 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 		return -ENOSPC;
 	g = &gs->all[slot];
 	e->loose = GRAFT_LOOSE;
-	e->worker = GRAFT_NOBODY;
-	e->mirrored = GRAFT_CAME;
-	__atomic_store_n(&g->state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&g->head.state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
 	graft_request_run(gs, GRAFT_FORGET, slot);
-	/* all but the state, which others look at meanwhile */
-	memcpy(&g->looks, &e->looks, sizeof(*g) - offsetof(struct graft_entry, looks));
+	/* others look at the state meanwhile */
+	g->head.worker = GRAFT_NOBODY;
+	g->head.id = e->head.id;
+	g->head.forward = e->head.forward;
+	g->head.source = e->head.source;
+	g->head.mirrored = GRAFT_CAME;
+	g->head.alone_ms = 0;
+	memcpy(&g->looks, &e->looks, sizeof(*g) - sizeof(g->head));
 	r = graft_request_run(gs, GRAFT_ENTER, slot);
 	if (r == GRAFT_IN_HAND && same) /* it has just left, and its socket is being closed */
 		r = 0;
@@ -118,7 +121,7 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 		standby_free(gs, slot);
 		return r == GRAFT_IN_HAND ? -EADDRINUSE : -ENOSPC;
 	}
-	__atomic_store_n(&g->state, GRAFT_STANDBY, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&g->head.state, GRAFT_STANDBY, __ATOMIC_SEQ_CST);
 	*ret_slot = slot;
 	return 0;
 }
@@ -130,7 +133,7 @@ void graft_wake(struct graft_table *gs, uint32_t slot)
 
 static uint32_t standby_worker(const struct graft_table *gs, uint32_t slot)
 {
-	return __atomic_load_n(&gs->all[slot].worker, __ATOMIC_RELAXED);
+	return __atomic_load_n(&gs->all[slot].head.worker, __ATOMIC_RELAXED);
 }
 
 bool graft_is_orphan(const struct graft_table *gs, uint32_t slot)
@@ -156,10 +159,10 @@ bool graft_part(struct graft_table *gs, uint32_t slot)
 	/* nobody touches it in between, and packets are sent again */
 	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_SETTING))
 		return false;
-	g->alone_ms = 0;
-	__atomic_store_n(&g->worker, GRAFT_NOBODY, __ATOMIC_RELAXED);
+	g->head.alone_ms = 0;
+	__atomic_store_n(&g->head.worker, GRAFT_NOBODY, __ATOMIC_RELAXED);
 	graft_change_state(gs, slot, GRAFT_SETTING, GRAFT_STANDBY);
-	if (__atomic_load_n(&g->mirrored, __ATOMIC_RELAXED) == GRAFT_OVER)
+	if (g->head.mirrored == GRAFT_OVER)
 		graft_drop(gs, slot);
 	return true;
 }
@@ -175,7 +178,7 @@ void graft_table_revive(struct graft_table *gs, uid_t uid)
 		const struct graft_side *side = gs->all[slot].side;
 		int *fds = gs->slots[slot].sockets;
 
-		if (!gs->all[slot].id) /* of a trial, whose process is gone */
+		if (!gs->all[slot].head.id) /* of a trial, whose process is gone */
 			continue;
 		fds[0] = tcp_revive(&side[0], uid);
 		fds[1] = fds[0] < 0 ? fds[0] : tcp_revive(&side[1], uid);

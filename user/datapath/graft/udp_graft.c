@@ -24,6 +24,7 @@
 #include "base/minmax.h"
 #include "datapath/bpf_ring.h"
 #include "datapath/graft/graft_tuple.h"
+#include "datapath/graft/slot_queue.h"
 
 /* A slot is not used again for so long. */
 #define QUIET_MS 10
@@ -33,13 +34,12 @@ struct udp_table {
 	struct udp_bucket *buckets; /* mapped; the last one has the seed */
 	struct bpf_map *flows_map, *buckets_map;
 	const uint32_t *ways;
-	uint64_t *used;
 	uint32_t n_slots, n_buckets; /* but for the last one */
 
-	uint16_t held[1 << 16]; /* by port, as in a tuple: flows that are UDP_STANDBY with it */
+	uint16_t held[1 << 16]; /* by port, as in a tuple: STANDBY flows with it */
 
-	pthread_mutex_t lock;         /* of buckets and queue; never taken on the payload path */
-	uint32_t first, last, n_free; /* free slots, oldest first */
+	pthread_mutex_t lock; /* of buckets and queue; never taken on the payload path */
+	struct slot_queue queue;
 };
 
 static uint32_t udp_ticks(void)
@@ -150,22 +150,22 @@ uint32_t udp_graft_find(struct udp_table *us, const struct graft_tuple *t)
 
 	pthread_mutex_lock(&us->lock);
 	at = udp_place_find(us, t);
-	slot = at ? (*at - 1) >> 1 : NO_UDP_SLOT;
+	slot = at ? (*at - 1) >> 1 : NO_SLOT;
 	pthread_mutex_unlock(&us->lock);
 	return slot;
 }
 
 /* --- slots --- */
 
-/* The lock is held.  The port of a flow that is UDP_STANDBY is nobody else's. */
-static void udp_slot_set_used(struct udp_table *us, uint32_t slot, enum udp_used used)
+/* The lock is held.  The port of a STANDBY flow is nobody else's. */
+static void udp_slot_set_state(struct udp_table *us, uint32_t slot, enum graft_state state)
 {
 	struct udp_flow *f = &us->flows[slot];
 	uint16_t *held = &us->held[f->leg[1].tuple.local_port];
-	int more = (used == UDP_STANDBY) - (f->used == UDP_STANDBY);
+	int more = (state == GRAFT_STANDBY) - (f->head.state == GRAFT_STANDBY);
 
 	__atomic_fetch_add(held, (uint16_t)more, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&f->used, used, __ATOMIC_RELEASE);
+	__atomic_store_n(&f->head.state, state, __ATOMIC_RELEASE);
 }
 
 bool udp_graft_has_port(const struct udp_table *us, in_port_t port)
@@ -184,11 +184,8 @@ static void udp_slot_put(struct udp_table *us, uint32_t slot)
 		while ((at = udp_place_find(us, t)) && *at == udp_place(slot, leg))
 			udp_place_set(at, 0);
 	}
-	udp_slot_set_used(us, slot, UDP_FREE);
-	bit_set(us->used, us->n_slots + slot, false);
-	us->flows[slot].left_ms = (uint32_t)clock_ms();
-	*(us->n_free++ ? &us->flows[us->last].next_free : &us->first) = slot;
-	us->last = slot;
+	udp_slot_set_state(us, slot, GRAFT_FREE);
+	slot_queue_put(&us->queue, slot, QUIET_MS);
 }
 
 /* At least one: 0 is never. */
@@ -202,20 +199,17 @@ uint32_t udp_graft_idle(uint64_t idle_ms)
 /* Enter F.  The lock is held. */
 static uint32_t udp_slot_enter(struct udp_table *us, const struct udp_flow *f)
 {
-	uint32_t slot = us->first;
+	uint32_t slot = slot_queue_take(&us->queue);
 
-	if (!us->n_free || (uint32_t)clock_ms() - us->flows[slot].left_ms < QUIET_MS)
-		return NO_UDP_SLOT;
-	us->first = us->flows[slot].next_free;
-	us->n_free--;
+	if (slot == NO_SLOT)
+		return slot;
 	us->flows[slot] = *f;
-	us->flows[slot].used = UDP_FREE;
-	udp_slot_set_used(us, slot, f->used);
-	bit_set(us->used, us->n_slots + slot, true);
+	us->flows[slot].head.state = GRAFT_FREE;
+	udp_slot_set_state(us, slot, (enum graft_state)f->head.state);
 	if (udp_place_add(us, slot, 0) && udp_place_add(us, slot, 1))
 		return slot;
 	udp_slot_put(us, slot);
-	return NO_UDP_SLOT;
+	return NO_SLOT;
 }
 
 uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f)
@@ -223,7 +217,7 @@ uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f)
 	struct udp_flow new = *f;
 	uint32_t slot;
 
-	new.used = UDP_SESSION;
+	new.head.state = GRAFT_ACTIVE;
 	new.born = new.at[0].heard = udp_ticks();
 	for (int leg = 0; leg < 2; leg++)
 		new.leg[leg].way.ways = new.at[leg].seen =
@@ -236,9 +230,9 @@ uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f)
 
 /* --- flows of other relays --- */
 
-static enum udp_used udp_slot_used(const struct udp_table *us, uint32_t slot)
+static enum graft_state udp_slot_state(const struct udp_table *us, uint32_t slot)
 {
-	return __atomic_load_n(&us->flows[slot].used, __ATOMIC_ACQUIRE);
+	return (enum graft_state)__atomic_load_n(&us->flows[slot].head.state, __ATOMIC_ACQUIRE);
 }
 
 /* Nothing has come for F so far. */
@@ -251,15 +245,15 @@ static void udp_flow_stand_by(const struct udp_table *us, struct udp_flow *f)
 		at->packets = at->bytes = 0;
 		__atomic_store_n(&at->word, UDP_ACTIVE, __ATOMIC_RELEASE);
 	}
-	f->left_ms = 0;
+	f->head.alone_ms = 0;
 }
 
 void udp_graft_part(struct udp_table *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
-	if (us->flows[slot].used) {
+	if (us->flows[slot].head.state) {
 		udp_flow_stand_by(us, &us->flows[slot]);
-		udp_slot_set_used(us, slot, UDP_STANDBY);
+		udp_slot_set_state(us, slot, GRAFT_STANDBY);
 	}
 	pthread_mutex_unlock(&us->lock);
 }
@@ -267,15 +261,15 @@ void udp_graft_part(struct udp_table *us, uint32_t slot)
 void udp_graft_adopt(struct udp_table *us, uint32_t slot)
 {
 	pthread_mutex_lock(&us->lock);
-	udp_slot_set_used(us, slot, UDP_SESSION);
+	udp_slot_set_state(us, slot, GRAFT_ACTIVE);
 	pthread_mutex_unlock(&us->lock);
 }
 
 bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t)
 {
-	uint32_t slot = us ? udp_graft_find(us, t) : NO_UDP_SLOT;
+	uint32_t slot = us ? udp_graft_find(us, t) : NO_SLOT;
 
-	return slot != NO_UDP_SLOT && udp_slot_used(us, slot) == UDP_STANDBY;
+	return slot != NO_SLOT && udp_slot_state(us, slot) == GRAFT_STANDBY;
 }
 
 int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot)
@@ -286,13 +280,13 @@ int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *r
 	int r;
 
 	udp_flow_stand_by(us, &new);
-	new.used = UDP_STANDBY;
-	new.mirrored = GRAFT_CAME;
+	new.head.state = GRAFT_STANDBY;
+	new.head.mirrored = GRAFT_CAME;
 	pthread_mutex_lock(&us->lock);
 	for (int leg = 0; leg < 2; leg++) {
 		at = udp_place_find(us, &f->leg[leg].tuple);
-		was[leg] = at ? (*at - 1) >> 1 : NO_UDP_SLOT;
-		taken = taken || (at && udp_slot_used(us, was[leg]) != UDP_STANDBY);
+		was[leg] = at ? (*at - 1) >> 1 : NO_SLOT;
+		taken = taken || (at && udp_slot_state(us, was[leg]) != GRAFT_STANDBY);
 	}
 	for (int leg = 0; leg < 2 && !taken; leg++)
 		if (udp_place_find(us, &f->leg[leg].tuple))
@@ -300,7 +294,7 @@ int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *r
 	r = was[0] == was[1] ? -EEXIST : -EADDRINUSE;
 	if (!taken) {
 		*ret_slot = udp_slot_enter(us, &new);
-		r = *ret_slot == NO_UDP_SLOT ? -ENOSPC : 0;
+		r = *ret_slot == NO_SLOT ? -ENOSPC : 0;
 	}
 	pthread_mutex_unlock(&us->lock);
 	return r;
@@ -332,7 +326,7 @@ uint64_t udp_graft_heard_ms(const volatile struct udp_flow *f, unsigned int leg)
 
 bool udp_graft_next(const struct udp_table *us, uint32_t *at)
 {
-	while (*at < us->n_slots && udp_slot_used(us, *at) != UDP_SESSION)
+	while (*at < us->n_slots && udp_slot_state(us, *at) != GRAFT_ACTIVE)
 		++*at;
 	return *at < us->n_slots;
 }
@@ -357,22 +351,22 @@ unsigned int udp_table_live(const struct udp_table *us)
 static void udp_slots_find_left(struct udp_table *us)
 {
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
-		if (us->flows[slot].used == UDP_STANDBY)
+		if (us->flows[slot].head.state == GRAFT_STANDBY)
 			us->held[us->flows[slot].leg[1].tuple.local_port]++;
 		else if (!udp_slot_is_live(us, slot))
-			us->flows[slot].used = UDP_FREE;
+			us->flows[slot].head.state = GRAFT_FREE;
 	for (struct udp_bucket *b = us->buckets; b < us->buckets + us->n_buckets; b++)
 		for (uint32_t *at = b->place; at < b->place + UDP_PLACES; at++)
-			if (*at &&
-			    ((*at - 1) >> 1 >= us->n_slots || !us->flows[(*at - 1) >> 1].used ||
-			     udp_bucket_of(us, udp_tuple_of(us, *at)) != b))
+			if (*at && ((*at - 1) >> 1 >= us->n_slots ||
+				    !us->flows[(*at - 1) >> 1].head.state ||
+				    udp_bucket_of(us, udp_tuple_of(us, *at)) != b))
 				udp_place_set(at, 0);
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)
-		if (!us->flows[slot].used || !udp_place_add(us, slot, 0) ||
+		if (!us->flows[slot].head.state || !udp_place_add(us, slot, 0) ||
 		    !udp_place_add(us, slot, 1))
 			udp_slot_put(us, slot);
 		else
-			bit_set(us->used, us->n_slots + slot, true);
+			slot_queue_keep(&us->queue, slot);
 }
 
 int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
@@ -386,10 +380,10 @@ int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_
 				  .flows_map = flows,
 				  .buckets_map = buckets,
 				  .ways = ways,
-				  .used = used,
 				  .n_slots = bpf_map__max_entries(flows),
 				  .n_buckets = bpf_map__max_entries(buckets) - 1 };
 	pthread_mutex_init(&us->lock, NULL);
+	slot_queue_open(&us->queue, us->n_slots, used, us->n_slots);
 	*ret = us;
 	if (!us->flows || !us->buckets) {
 		us->n_slots = 0;
@@ -409,6 +403,7 @@ void udp_table_close(struct udp_table *us)
 		return;
 	bpf_values_unmap(us->flows, us->flows_map);
 	bpf_values_unmap(us->buckets, us->buckets_map);
+	slot_queue_close(&us->queue);
 	pthread_mutex_destroy(&us->lock);
 	free(us);
 }

@@ -15,8 +15,6 @@
 struct udp_table;
 struct bpf_map;
 
-#define NO_UDP_SLOT UINT32_MAX
-
 /*
  * FLOWS and BUCKETS, which are loaded, may have flows of a daemon before this one.  WAYS is
  * graft_ways of the packet programs.  USED, the caller's, gets a bit (bits.h) for each slot that is
@@ -33,11 +31,11 @@ uint32_t udp_table_buckets(uint32_t flows);
 
 /*
  * Enter a flow, of which F says the tuples, as in a packet that arrives there, and what else is the
- * session's: what arrives passes, and counts.  NO_UDP_SLOT: none is free, or a tuple is another
+ * session's: what arrives passes, and counts.  NO_SLOT: none is free, or a tuple is another
  * flow's.  By any thread, as the next.
  */
 uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f);
-/* The slot of the flow to which what arrives as T says belongs; or NO_UDP_SLOT. */
+/* The slot of the flow to which what arrives as T says belongs; or NO_SLOT. */
 uint32_t udp_graft_find(struct udp_table *us, const struct graft_tuple *t);
 /* Let pass what arrives on LEG from now on, but for one that a packet program has at hand. */
 void udp_graft_pass(struct udp_table *us, uint32_t slot, unsigned int leg);
@@ -51,20 +49,20 @@ uint32_t udp_graft_idle(uint64_t idle_ms);
 void udp_graft_put(struct udp_table *us, uint32_t slot);
 
 /*
- * The flow of SLOT becomes UDP_STANDBY: its address is not here any more, and another relay knows the
+ * The flow of SLOT becomes STANDBY: its address is not here any more, and another relay knows the
  * session.
  */
 void udp_graft_part(struct udp_table *us, uint32_t slot);
 /*
- * Enter F, of another relay, as UDP_STANDBY, of no import so far, in place of UDP_STANDBY flows with its
+ * Enter F, of another relay, as STANDBY, of no import so far, in place of STANDBY flows with its
  * tuples.  -EEXIST: a session here has both tuples; -EADDRINUSE: another session has one; -ENOSPC.
  */
 int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot);
 /* The flow of SLOT is a session's from now on. */
 void udp_graft_adopt(struct udp_table *us, uint32_t slot);
-/* T is a tuple of a flow that is UDP_STANDBY.  US may be NULL, as in the next. */
+/* T is a tuple of a flow that is STANDBY.  US may be NULL, as in the next. */
 bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t);
-/* A flow that is UDP_STANDBY has local port PORT at its server. */
+/* A flow that is STANDBY has local port PORT at its server. */
 bool udp_graft_has_port(const struct udp_table *us, in_port_t port);
 /* The word of LEG: it changes with each datagram that passes. */
 uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg);

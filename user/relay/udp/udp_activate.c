@@ -118,13 +118,12 @@ void udp_activate_enter(struct udp_session *s)
 {
 	struct addr local = { .len = sizeof(local.ss) };
 	struct udp_flow f = {
+		.head = { .id = s->id, .forward = s->forward->tag },
 		.leg[CLIENT].tuple = s->tuple,
-		.id = s->id,
-		.forward = s->forward->tag,
 		.idle = udp_graft_idle(s->forward->conf->idle_timeout_ms),
 	};
 
-	if (s->slot != NO_UDP_SLOT || udp_session_hindrance(s) != REASONS ||
+	if (s->slot != NO_SLOT || udp_session_hindrance(s) != REASONS ||
 	    s->worker->shared->graft_trial != TRIAL_PASSED ||
 	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
 		return;
@@ -136,7 +135,7 @@ void udp_activate_enter(struct udp_session *s)
 	}
 	s->slot = udp_graft_enter(udp_table_of(s), &f);
 	s->behind_ms[CLIENT] = s->behind_ms[UPSTREAM] = 0;
-	s->entry = s->slot == NO_UDP_SLOT ? UDP_ENTRY_FULL : UDP_ENTRY_HELD;
+	s->entry = s->slot == NO_SLOT ? UDP_ENTRY_FULL : UDP_ENTRY_HELD;
 }
 
 void udp_activate_adopt(struct udp_session *s, uint32_t slot)
@@ -163,7 +162,7 @@ void udp_activate_leave(struct udp_session *s)
 {
 	struct udp_table *gs = udp_table_of(s);
 
-	if (s->slot == NO_UDP_SLOT)
+	if (s->slot == NO_SLOT)
 		return;
 	/* first: a datagram that is translated after the count would be missing there */
 	udp_graft_pass(gs, s->slot, CLIENT);
@@ -172,7 +171,7 @@ void udp_activate_leave(struct udp_session *s)
 	for (unsigned int dir = 0; dir < 2; dir++)
 		s->heard_ms[dir] = udp_heard_ms(s, dir);
 	udp_graft_put(gs, s->slot);
-	s->slot = NO_UDP_SLOT;
+	s->slot = NO_SLOT;
 	udp_activate_wait_no_more(s);
 	s->entry = UDP_ENTRY_NONE;
 }
@@ -194,7 +193,7 @@ void udp_activate_wake(struct udp_session *s)
 {
 	uint64_t idle = s->forward->conf->idle_timeout_ms;
 
-	if (s->slot == NO_UDP_SLOT)
+	if (s->slot == NO_SLOT)
 		return;
 	udp_graft_take_gone(udp_table_of(s), s->slot);
 	if (idle && udp_now(s) >= udp_last_ms(s) + idle)
@@ -267,6 +266,6 @@ void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet)
 {
 	uint32_t now = udp_word(s, UPSTREAM);
 
-	if (s->slot != NO_UDP_SLOT)
+	if (s->slot != NO_SLOT)
 		udp_activate_leg(s, UPSTREAM, now, quiet && now == word);
 }

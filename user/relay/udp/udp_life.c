@@ -322,7 +322,7 @@ static struct udp_session *udp_new_session(struct udp_socket *us, struct forward
 	s->client = *client;
 	s->peer = m->peer;
 	s->local = m->local;
-	s->slot = NO_UDP_SLOT;
+	s->slot = NO_SLOT;
 	s->timer.fire = udp_on_timer;
 	LIST_INSERT_HEAD(udp_session_bucket(w, tuple), s, in_bucket);
 	udp_proof_begin(s);
@@ -462,7 +462,7 @@ void udp_sessions_follow_news(struct worker *w, bool addresses)
 		const volatile struct udp_flow *f = udp_slot_of(s);
 
 		/* its address has left, and another relay knows it */
-		if (addresses && __atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) &&
+		if (addresses && f->head.mirrored &&
 		    !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local))
 			udp_session_end(s, SESSION_MOVED);
 		else if (udp_server_is_lost(s))
@@ -505,7 +505,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	if (!s)
 		return -ENOMEM;
 	s->adopted = true;
-	s->id = flow->id;
+	s->id = flow->head.id;
 	shared_saw_id(w->shared, s->id);
 	s->born_ms = clock_ms() - ((uint64_t)ago << UDP_TICK_SHIFT) / NS_PER_MS;
 	s->connect_ms = 1; /* the time to the first answer is not known */

@@ -244,7 +244,7 @@ void udp_server_doubt(struct udp_session *s)
 	if (!s->answered) /* round the addresses again */
 		s->tried = 0;
 	/* the client's next datagram is to come to user space */
-	if ((s->stale || udp_may_move_on(s)) && s->slot != NO_UDP_SLOT)
+	if ((s->stale || udp_may_move_on(s)) && s->slot != NO_SLOT)
 		udp_graft_pass(udp_table_of(s), s->slot, CLIENT);
 }
 
@@ -262,7 +262,7 @@ bool udp_server_is_given_up(struct udp_session *s)
 /* Packets that leave by LEG have MTU bytes at most; 0: the limit is not known. */
 static void udp_set_path_mtu(struct udp_table *us, uint32_t slot, unsigned int leg, uint32_t mtu)
 {
-	if (slot != NO_UDP_SLOT)
+	if (slot != NO_SLOT)
 		udp_flow_of(us, slot)->at[leg].path_mtu = (uint16_t)smaller(mtu, UINT16_MAX);
 }
 
@@ -331,7 +331,7 @@ static bool udp_client_refuses(struct udp_session *s, int error, unsigned int le
 
 bool udp_errors_client_gone(struct udp_session *s)
 {
-	if (s->slot == NO_UDP_SLOT || !udp_graft_take_gone(udp_table_of(s), s->slot))
+	if (s->slot == NO_SLOT || !udp_graft_take_gone(udp_table_of(s), s->slot))
 		return false;
 	if (udp_client_refuses(s, ECONNREFUSED, REFUSALS - 1))
 		udp_session_end(s, CAUSE_CLIENT_LOST);
@@ -346,14 +346,14 @@ struct udp_session *udp_errors_of_client(struct worker *w, const struct udp_erro
 	uint32_t slot;
 
 	graft_tuple_set(&tuple, &e->peer.sa, &e->local.sa);
-	slot = us ? udp_graft_find(us, &tuple) : NO_UDP_SLOT;
+	slot = us ? udp_graft_find(us, &tuple) : NO_SLOT;
 	s = udp_session_find(w, &tuple, &e->peer);
 	if (e->error == EMSGSIZE) { /* of copies, the kernel knows the limit itself */
 		udp_set_path_mtu(us, slot, CLIENT, e->mtu);
 	} else if (s && udp_client_refuses(s, e->error, REFUSALS)) {
 		/* the server's next datagram meets no socket, and the kernel tells the server */
 		udp_session_end(s, CAUSE_CLIENT_LOST);
-	} else if (!s && slot != NO_UDP_SLOT && e->error == ECONNREFUSED) { /* another worker's */
+	} else if (!s && slot != NO_SLOT && e->error == ECONNREFUSED) { /* another worker's */
 		udp_graft_client_gone(us, slot);
 	}
 	return s;

@@ -48,7 +48,7 @@ struct udp_count udp_grafted(const struct udp_session *s, unsigned int dir)
 {
 	const volatile struct udp_leg *at = &udp_slot_of(s)->at[dir];
 
-	if (s->slot == NO_UDP_SLOT)
+	if (s->slot == NO_SLOT)
 		return s->counted[dir];
 	return (struct udp_count){ .bytes = at->bytes, .datagrams = at->packets };
 }
@@ -136,7 +136,7 @@ void udp_view(const struct udp_session *s, struct session_view *ret)
 	uint64_t now = udp_now(s);
 	const volatile struct udp_flow *f = udp_slot_of(s);
 	bool client = udp_carries(s, CLIENT);
-	bool waits = s->slot != NO_UDP_SLOT && !(client && udp_carries(s, UPSTREAM));
+	bool waits = s->slot != NO_SLOT && !(client && udp_carries(s, UPSTREAM));
 	uint8_t why = f->at[CLIENT].why ?: f->at[UPSTREAM].why;
 
 	*ret = (struct session_view){
@@ -149,9 +149,7 @@ void udp_view(const struct udp_session *s, struct session_view *ret)
 		.connect_ms = s->connect_ms,
 		.client = s->client,
 		.not_grafted = waits ? graft_refusal_name((enum graft_refusal)why) : "",
-		.standby = standby_text(s->worker->shared, client,
-					__atomic_load_n(&f->mirrored, __ATOMIC_RELAXED) ==
-						GRAFT_TOLD),
+		.standby = standby_text(s->worker->shared, client, f->head.mirrored == GRAFT_TOLD),
 		.flows = { udp_view_flow(s, CLIENT), udp_view_flow(s, UPSTREAM) },
 	};
 	if (!client_addr_equal(&s->client, &s->peer))

@@ -117,7 +117,7 @@ struct udp_session {
 	uint64_t unanswered_ms; /* the client has asked then; in vain, if no answer is later */
 
 	/* of udp_activate.c */
-	uint32_t slot;         /* NO_UDP_SLOT: below UDP_ENTRY_HELD */
+	uint32_t slot;         /* NO_SLOT: below UDP_ENTRY_HELD */
 	uint32_t word;         /* of the client's leg, at the last look */
 	uint64_t behind_ms[2]; /* by leg: since when each look has found more; 0: it has not */
 
@@ -176,7 +176,7 @@ static inline const volatile struct udp_flow *udp_slot_of(const struct udp_sessi
 {
 	static const struct udp_flow none;
 
-	return s->slot == NO_UDP_SLOT ? &none : udp_flow_of(udp_table_of(s), s->slot);
+	return s->slot == NO_SLOT ? &none : udp_flow_of(udp_table_of(s), s->slot);
 }
 
 /* The word of LEG, see udp_contract.h. */
