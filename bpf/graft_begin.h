@@ -536,6 +536,20 @@ static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 	s->refused = 0;
 }
 
+/* TSVAL: of the first packet that is translated, which comes from MINE. */
+static __always_inline void join_clocks(struct graft_side *mine, struct graft_side *other,
+					struct seen *a, struct seen *b, __u32 tsval)
+{
+	a->clock += mine->back_ts;
+	b->clock += other->back_ts;
+	mine->tsval_add = b->clock - tsval;
+	other->tsval_add = a->clock - b->ts_recent;
+	mine->tsecr_add = -other->tsval_add;
+	other->tsecr_add = -mine->tsval_add;
+	mine->tsecr_least = b->ts_recent;
+	other->tsecr_least = a->ts_recent;
+}
+
 /* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */
 static __always_inline int look(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -576,18 +590,10 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 		return GRAFT_NO_ROOM;
 	if (!is_sound(skb, p)) /* TSval sets the clocks for good */
 		return GRAFT_ORDER;
-	if (mine->timestamps) {
-		if (!timestamp_of(skb, p, ts))
-			return GRAFT_NO_TIMESTAMP;
-		a->clock += mine->back_ts;
-		b->clock += other->back_ts;
-		mine->tsval_add = b->clock - ts[0];
-		other->tsval_add = a->clock - b->ts_recent;
-		mine->tsecr_add = -other->tsval_add;
-		other->tsecr_add = -mine->tsval_add;
-		mine->tsecr_least = b->ts_recent;
-		other->tsecr_least = a->ts_recent;
-	}
+	if (mine->timestamps && !timestamp_of(skb, p, ts))
+		return GRAFT_NO_TIMESTAMP;
+	if (mine->timestamps)
+		join_clocks(mine, other, a, b, ts[0]);
 	freeze(mine, a);
 	freeze(other, b);
 	f->g->before[f->side & 1] = a->received;

@@ -370,6 +370,27 @@ static __always_inline bool is_for_a_vlan(const struct __sk_buff *skb)
 	return skb->vlan_present && skb->vlan_tci & 0xfff;
 }
 
+static __always_inline bool parse_udp(struct packet *p, const struct udphdr *u)
+{
+	p->flags = u->check ? 0 : NO_SUM;
+	if (!is_plain(p) || bpf_ntohs(u->len) != p->len + sizeof(*u))
+		p->odd = p->odd ?: GRAFT_HEADERS;
+	return true;
+}
+
+static __always_inline bool parse_tcp(struct packet *p, const struct tcphdr *t)
+{
+	p->seq = bpf_ntohl(t->seq);
+	p->ack = bpf_ntohl(t->ack_seq);
+	p->window = bpf_ntohs(t->window);
+	p->flags = ((__u8 *)t)[13];
+	p->header = (((__u8 *)t)[12] >> 4) * 4;
+	if (p->header < sizeof(*t) || p->len < p->header - sizeof(*t))
+		return false;
+	p->len -= p->header - sizeof(*t);
+	return true;
+}
+
 /*
  * False: not a packet that could be of a graft, or none that the stack would take.  An accelerated
  * VLAN tag means that the packet is for another device than this one, which will see it again.  GSO
@@ -417,25 +438,9 @@ static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet
 		return false;
 	p->header = least;
 	p->len = total - (p->l4 - l2) - least;
-	if (protocol == IPPROTO_UDP) {
-		struct udphdr *u = (void *)t;
-
-		p->flags = u->check ? 0 : NO_SUM;
-		if (!is_plain(p) || bpf_ntohs(u->len) != p->len + least)
-			p->odd = p->odd ?: GRAFT_HEADERS;
-		return true;
-	}
-	if ((void *)(t + 1) > end)
-		return false;
-	p->seq = bpf_ntohl(t->seq);
-	p->ack = bpf_ntohl(t->ack_seq);
-	p->window = bpf_ntohs(t->window);
-	p->flags = ((__u8 *)t)[13];
-	p->header = (((__u8 *)t)[12] >> 4) * 4;
-	if (p->header < least || p->len < p->header - least)
-		return false;
-	p->len -= p->header - least;
-	return true;
+	if (protocol == IPPROTO_UDP)
+		return parse_udp(p, (struct udphdr *)t);
+	return (void *)(t + 1) <= end && parse_tcp(p, t);
 }
 
 /* --- checksums --- */

@@ -142,6 +142,13 @@ static __always_inline int translate(struct __sk_buff *skb, const struct packet 
 	return send_on(skb, p, f->other, changed);
 }
 
+static __always_inline __u32 mtu_of_flow(const struct udp_found *f)
+{
+	__u32 mtu = f->other->way.mtu, path_mtu = f->at_other->path_mtu;
+
+	return path_mtu && path_mtu < mtu ? path_mtu : mtu;
+}
+
 /* P arrives.  Of IPv6 the stack takes none without a checksum. */
 __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 {
@@ -158,8 +165,8 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	if (f.at->heard != now)
 		f.at->heard = now;
 	len = p->len;
+	/* not gso_segs, which is 0 in what comes from virtual machines */
 	if (skb->gso_size && skb->gso_size < len) {
-		/* not gso_segs, which is 0 in what comes from virtual machines */
 		n = (len + skb->gso_size - 1) / skb->gso_size;
 		len = skb->gso_size;
 	}
@@ -174,9 +181,7 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	if (*f.from != skb->ifindex)
 		return pass_flow(f.at, n, false);
 	head = ip_len(is_ipv6(f.other));
-	mtu = f.other->way.mtu;
-	if (f.at_other->path_mtu && f.at_other->path_mtu < mtu)
-		mtu = f.at_other->path_mtu;
+	mtu = mtu_of_flow(&f);
 	len += head + sizeof(struct udphdr);
 	if (p->odd || (p->flags & NO_SUM && is_ipv6(f.other))) {
 		f.at->why = p->odd ?: GRAFT_HEADERS;

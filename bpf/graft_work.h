@@ -1,0 +1,352 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
+/*
+ * A session at work, in graft.bpf.c: whether a packet is believed, what its numbers tell of the
+ * session, far sessions, and the way to the other end.
+ */
+#pragma once
+
+#include "graft_begin.h"
+#include "graft_decide.h"
+#include "graft_packet.h"
+#include "graft_translate.h"
+
+/* Accept what a TCP would accept, and some more: windows shrink, and our view is a packet late. */
+#define WINDOW_LEAST 65536
+
+static __always_inline __s32 window_of(const struct graft_side *s)
+{
+	__u32 window = READ_ONCE(s->window);
+
+	return window > WINDOW_LEAST ? window : WINDOW_LEAST;
+}
+
+/* The segments that the other end has acknowledged, in the numbers of this side. */
+static __always_inline __u32 acked_of(const struct graft_side *mine, const struct graft_side *other)
+{
+	return (__u32)READ_ONCE(other->acked) + other->ack_add;
+}
+
+/* Does P fit ACKED and END, which the other end has said? */
+static __always_inline bool fits(const struct packet *p, const struct graft_entry *g,
+				 const struct graft_side *mine, const struct graft_side *other,
+				 __u32 acked, __u32 end)
+{
+	__s32 window = window_of(other), back = window_of(mine);
+	__u32 sent = end + other->seq_add; /* in the numbers of this side, as ACKED is then */
+
+	acked += other->ack_add;
+	if (diff(p->seq, acked) > window || diff(end_of(p), acked) < -window)
+		return false;
+	if (!(p->flags & ACK))
+		return p->flags & RST;
+	/*
+	 * When a relay dies, a receiver may hold what went by that one, behind a hole: it acknowledges
+	 * more than was seen here, but no more than its window.  Its peer knows what it has sent.
+	 */
+	return diff(p->ack, sent) <= (g->loose ? back : 0) && diff(p->ack, sent) >= -back * 2;
+}
+
+/*
+ * Is P in the window?  A blind attacker has to guess that, as with plain TCP: a packet outside does
+ * not change our numbers.
+ */
+static __always_inline bool is_inside(const struct packet *p, const struct graft_entry *g,
+				      const struct graft_side *mine, const struct graft_side *other)
+{
+	return fits(p, g, mine, other, (__u32)READ_ONCE(other->acked),
+		    (__u32)READ_ONCE(other->end));
+}
+
+/* The stream of S goes on at END.  Bytes before were counted where they went by. */
+static __always_inline void go_on_at(struct graft_side *s, __u32 end, __u32 acked)
+{
+	__u64 carried = s->end - s->begun;
+
+	if (!s->fin) {
+		s->end = (1ULL << 32) + end;
+		s->begun = s->end - carried;
+	}
+	s->acked = (1ULL << 32) + acked;
+}
+
+/*
+ * P proves its numbers, or not (graft_follow()).  Returns whether P is believed.  P alone proves
+ * nothing, since anybody can send it: its numbers are kept apart, until a packet of the other end
+ * fits them.
+ */
+__noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
+{
+	struct found f;
+	enum graft_follow follow;
+	bool fit, agrees;
+
+	if (!p || !find_slot(slot, side, &f))
+		return 0;
+	fit = is_inside(p, f.g, f.mine, f.other);
+	agrees = !fit && f.other->apart &&
+		 fits(p, f.g, f.mine, f.other, f.other->apart_acked, f.other->apart_end);
+	follow = graft_follow(fit, agrees, f.mine->believed);
+	if (follow == GRAFT_FOLLOW_APART) {
+		f.mine->apart_end = end_of(p);
+		f.mine->apart_acked = p->ack;
+		f.mine->apart = 1;
+		return 0;
+	}
+	if (follow == GRAFT_FOLLOW_BOTH) {
+		go_on_at(f.other, f.other->apart_end, f.other->apart_acked);
+		f.other->believed = 1;
+	}
+	if (follow != GRAFT_FOLLOW_NOTHING)
+		go_on_at(f.mine, p->seq, p->ack);
+	f.mine->believed = 1;
+	f.mine->apart = f.other->apart = 0;
+	if (f.other->believed)
+		f.g->loose = GRAFT_FOUND;
+	return 1;
+}
+
+/*
+ * May P be sent on?  A packet that does not fit may have its reason at another relay, if that knows
+ * the session.  A packet that ends the session fits: nobody can know its number who does not see the
+ * other end's packets.
+ */
+static __always_inline enum graft_verdict judge(const struct found *f, const struct packet *p)
+{
+	return graft_judge(f->g->loose, f->g->head.mirrored, is_inside(p, f->g, f->mine, f->other),
+			   p->flags & ACK && !(p->flags & RST));
+}
+
+/* Is P, of which that is the VERDICT, where it must be, so its numbers are the session's? */
+static __always_inline bool believe(struct __sk_buff *skb, const struct found *f,
+				    const struct packet *p, enum graft_verdict verdict)
+{
+	return verdict == GRAFT_BELIEVE ||
+	       (verdict == GRAFT_CONFIRM && is_sound(skb, p) && confirm(p, f->slot, f->side));
+}
+
+/* What P tells of both streams.  A reset has no bytes, and may be one that is only challenged. */
+static __always_inline void note(struct graft_side *mine, const struct packet *p)
+{
+	bool more = !(p->flags & RST) && diff(end_of(p), (__u32)mine->end) > 0;
+	bool acked = p->flags & ACK && diff(p->ack, (__u32)mine->acked) > 0;
+
+	if (more)
+		grow(&mine->end, end_of(p));
+	if (acked)
+		grow(&mine->acked, p->ack);
+	if (more || acked)
+		mine->data_ns = bpf_ktime_get_coarse_ns();
+}
+
+/*
+ * P is a reset that the other end takes: it has the number that is expected there, behind all that
+ * was acknowledged, or behind all that was sent; or the number of FIN, which Linux takes as well
+ * (tcp_reset_check()): who has closed, and then gets bytes, answers with that if they were sent
+ * before his FIN came.  Any other is only challenged (RFC 5961), and who is challenged knows the
+ * number.
+ */
+static __always_inline bool is_reset(const struct found *f, const struct packet *p)
+{
+	__u32 end = (__u32)f->mine->end;
+
+	return p->flags & RST && (p->seq == acked_of(f->mine, f->other) || p->seq == end ||
+				  (f->mine->fin && p->seq == end - 1));
+}
+
+/*
+ * Returns true if both ends have the other's FIN.  Where both close at once, the last two ACKs are
+ * on two CPUs: with a barrier before the last look one of them sees the other.
+ */
+static __always_inline bool track_fin(struct found *f, const struct packet *p)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+
+	if (p->flags & FIN && !mine->fin) {
+		mine->fin_end = end_of(p);
+		__sync_val_compare_and_swap(&mine->fin, GRAFT_FIN_NONE, GRAFT_FIN_SENT);
+	}
+	if (other->fin == GRAFT_FIN_SENT && p->flags & ACK &&
+	    diff(p->ack + mine->ack_add, other->fin_end) >= 0)
+		__sync_val_compare_and_swap(&other->fin, GRAFT_FIN_SENT, GRAFT_FIN_ACKED);
+	return READ_ONCE(mine->fin) == GRAFT_FIN_ACKED && READ_ONCE(other->fin) == GRAFT_FIN_ACKED;
+}
+
+static __always_inline void end(struct found *f, __u32 state)
+{
+	if (__sync_val_compare_and_swap(&f->g->head.state, state, GRAFT_DONE) != state)
+		return;
+	f->g->ended_ns = f->mine->heard_ns;
+	tell(f->g, f->slot);
+}
+
+/* --- far sessions --- */
+
+/*
+ * P offers no window beyond the edge of the other end.  If P answers all that the other end has
+ * sent, the next turn of the other end begins.
+ */
+static __always_inline void leash(struct found *f, struct packet *p, __u32 state)
+{
+	struct graft_side *other = f->other;
+	__u32 ack = p->ack + f->mine->ack_add, end = (__u32)READ_ONCE(other->end), room = 0;
+	__u32 unit = 1U << (f->mine->window_right & 15);
+
+	if (state == GRAFT_ACTIVE && p->len && ack == end)
+		WRITE_ONCE(other->edge, end + GRAFT_LEASH);
+	if (diff(READ_ONCE(other->edge), ack) > 0)
+		room = (READ_ONCE(other->edge) - ack + unit - 1) >> (f->mine->window_left & 15);
+	if (room < p->window)
+		p->window = room;
+}
+
+/* Bulk of a far session begins with P. */
+static __always_inline bool begins_bulk(const struct found *f, const struct packet *p)
+{
+	return f->g->far >= GRAFT_LONG && p->len &&
+	       diff(READ_ONCE(f->mine->edge), end_of(p)) <= GRAFT_LEASH / 4;
+}
+
+/*
+ * P asks again: it brings what was sent on before, or it is a probe.  True: so did another one some
+ * time ago, and nothing was acknowledged since, of either stream.  The way of an end may be dead,
+ * without news of routes: TCP finds out, and takes another one.
+ */
+static __always_inline bool asks_in_vain(struct found *f, const struct packet *p)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+	__u32 at = p->ack + (__u32)READ_ONCE(other->acked);
+	__u64 now;
+
+	if (diff(end_of(p), (__u32)mine->end) >= !!p->len || p->flags & (SYN | FIN | RST) ||
+	    mine->fin || other->fin || f->g->loose == GRAFT_LOOSE ||
+	    !is_inside(p, f->g, mine, other))
+		return false;
+	now = bpf_ktime_get_coarse_ns();
+	if (mine->asked_ns && mine->asked_at == at &&
+	    (p->len || READ_ONCE(other->heard_ns) < mine->asked_ns))
+		return now - mine->asked_ns >= GRAFT_SILENT_NS;
+	mine->asked_ns = now;
+	mine->asked_at = at;
+	return false;
+}
+
+/* Sockets may carry F better from P on.  Returns the state in which P finds its session. */
+static __always_inline __u32 return_if_better(struct found *f, const struct packet *p, __u32 state)
+{
+	if (state != GRAFT_ACTIVE ||
+	    (!asks_in_vain(f, p) && (!begins_bulk(f, p) || !is_inside(p, f->g, f->mine, f->other))))
+		return state;
+	state = __sync_val_compare_and_swap(&f->g->head.state, GRAFT_ACTIVE, GRAFT_RETURNING);
+	return state == GRAFT_ACTIVE ? GRAFT_RETURNING : state & GRAFT_STATE_MASK;
+}
+
+/*
+ * A far session goes back to its sockets with P.  Without payload P is sent on all the same: a
+ * sender at its edge waits for it.  The sender may then send as much as the socket has room for.
+ */
+static __always_inline int unleash(struct __sk_buff *skb, struct found *f, const struct packet *p,
+				   const struct seen *a, const struct seen *b)
+{
+	__u32 ts[2];
+
+	if (!p->len && f->mine->timestamps) {
+		if (!timestamp_of(skb, p, ts))
+			return GRAFT_NO_TIMESTAMP;
+		grow_32(&f->other->tsval_sent, ts[0] + f->mine->tsval_add);
+	}
+	f->mine->edge = (__u32)f->mine->end + a->room;
+	f->other->edge = (__u32)f->other->end + b->room;
+	f->g->why_back = f->g->far == GRAFT_LONG ? GRAFT_FAR : GRAFT_LOSS;
+	return GRAFT_OK;
+}
+
+/*
+ * P is not the next segment: one before it was lost, or it was lost itself behind us.  A window of
+ * which several were lost counts once: a slow start that goes too far is no loss of the way.
+ */
+static __always_inline void note_loss(struct found *f, const struct packet *p)
+{
+	struct graft_side *mine = f->mine, *other = f->other;
+	__u32 end = (__u32)mine->end;
+
+	if (mine->lost && diff(p->seq, mine->lost_to) < 0)
+		return;
+	mine->lost_to = diff(end_of(p), end) > 0 ? end_of(p) : end;
+	mine->lost++;
+	if (mine->lost < GRAFT_LOSSES ||
+	    mine->end - mine->begun > (__u64)mine->lost * GRAFT_LOSS_BYTES)
+		return;
+	mine->edge = end + GRAFT_LEASH;
+	other->edge = (__u32)other->end + GRAFT_LEASH;
+	f->g->far = GRAFT_LOSSY;
+}
+
+static __always_inline void track(struct found *f, const struct packet *p, __u32 state)
+{
+	struct graft_side *mine = f->mine;
+	__u32 window = (__u32)p->window << (mine->window_left & 15);
+	bool last = is_reset(f, p);
+
+	mine->heard_ns = bpf_ktime_get_coarse_ns();
+	if (window > mine->window)
+		mine->window = window;
+	if (p->len && p->seq != (__u32)mine->end && f->g->far == GRAFT_NEAR)
+		note_loss(f, p);
+	note(mine, p);
+	if (!(p->flags & RST) && (p->flags & FIN || f->other->fin))
+		last = track_fin(f, p);
+	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)) {
+		mine->reset = !!(p->flags & RST);
+		end(f, state);
+	}
+}
+
+/*
+ * May P end something, or move its stream by more than its payload?  A bit error would make it do so.
+ * All else that a bit error moves the next packet moves again.
+ */
+static __always_inline bool moves_soundly(struct __sk_buff *skb, const struct found *f,
+					  const struct packet *p)
+{
+	return (!(p->flags & (FIN | RST)) && diff(p->seq, (__u32)f->mine->end) <= 0) ||
+	       is_sound(skb, p);
+}
+
+/* Translate P and send it to the other end. */
+static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struct packet *p,
+				   __u32 state)
+{
+	const struct graft_side *mine = f->mine;
+	struct change c = { .source = f->other->tuple.local_port,
+			    .dest = f->other->tuple.remote_port,
+			    .seq_add = mine->seq_add,
+			    .ack_add = mine->ack_add,
+			    .tsval_add = mine->tsval_add,
+			    .tsecr_add = mine->tsecr_add,
+			    .left = mine->window_left & 15,
+			    .right = mine->window_right & 15,
+			    .slot = f->slot,
+			    .side = f->side };
+
+	/* as a network without a route */
+	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0 || f->other->refused)
+		return DROP;
+	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
+	c.grafted = f->g->loose != GRAFT_LOOSE;
+	if (!(p->flags & SYN)) {
+		enum graft_verdict verdict = judge(f, p);
+
+		if (verdict == GRAFT_DROP) {
+			__sync_fetch_and_add(&graft_outside, 1);
+			return DROP;
+		}
+		c.grafted = believe(skb, f, p, verdict);
+		if (c.grafted && moves_soundly(skb, f, p))
+			track(f, p, state);
+	}
+	if (f->g->far >= GRAFT_LONG && p->flags & ACK)
+		leash(f, p, state);
+	if (change_header(skb, p, &c, c.grafted ? f : NULL))
+		return DROP;
+	return send_on(skb, p, &f->other->leg, c.diff);
+}
