@@ -20,7 +20,6 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/minmax.h"
-#include "datapath/graft/udp_graft.h"
 #include "relay/session_life.h"
 #include "relay/upstream_socket.h"
 
@@ -178,8 +177,8 @@ static void standby_expire(struct standby *sb, const struct held *h, uint64_t ms
 
 	if (idle && ms >= LOST_MS + idle)
 		h->head->alone_ms = ALONE_EXPIRED;
-	else if (!h->udp && keepalive && ms >= larger(keepalive, GONE_MS) && held_is_here(h))
-		graft_wake(h->grafts, h->slot);
+	else if (keepalive && ms >= larger(keepalive, GONE_MS) && held_is_here(h))
+		held_wake(h);
 }
 
 /* Between two looks each export tells its peer that an expired session has left. */
@@ -203,41 +202,6 @@ static void standby_look_at_held(struct standby *sb)
 
 /* --- sessions that arrive --- */
 
-enum arrival {
-	ARRIVAL_NONE,  /* no packet has come, or a worker has the session */
-	ARRIVAL_STRAY, /* one has, but the address is not here that the client has connected to */
-	ARRIVAL_DUE,   /* a worker has to adopt the session, or its sockets have to be made */
-};
-
-static bool standby_session_moves(const struct held *h)
-{
-	enum graft_state state = graft_state(h->grafts, h->slot);
-
-	return graft_is_orphan(h->grafts, h->slot) &&
-	       (state == GRAFT_DONE || state == GRAFT_ACTIVE || state == GRAFT_RETURNING);
-}
-
-static bool standby_flow_moves(const struct held *h)
-{
-	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
-
-	return h->state == HELD_STANDBY &&
-	       (f->at[0].packets || f->at[1].packets || udp_graft_word(f, 0) != UDP_ACTIVE ||
-		udp_graft_word(f, 1) != UDP_ACTIVE);
-}
-
-/* Each step asks anew, for packets go on. */
-static enum arrival standby_arrival(const struct standby *sb, const struct held *h)
-{
-	if (!h->udp && sb->revives && graft_is_bare(h->grafts, h->slot))
-		return ARRIVAL_DUE;
-	if (!(h->udp ? standby_flow_moves(h) : standby_session_moves(h)))
-		return ARRIVAL_NONE;
-	if (!h->udp && graft_state(h->grafts, h->slot) == GRAFT_DONE)
-		return ARRIVAL_DUE;
-	return held_is_here(h) ? ARRIVAL_DUE : ARRIVAL_STRAY;
-}
-
 static void standby_make_sockets(struct standby *sb, const struct held *h)
 {
 	struct privileged *p = sb->service->privileged;
@@ -255,7 +219,7 @@ static void standby_make_sockets(struct standby *sb, const struct held *h)
 			close(fds[0]);
 		fds[0] = fds[1] = -1;
 	}
-	graft_give_sockets(h->grafts, h->slot, fds);
+	held_give_sockets(h, fds);
 }
 
 /*
@@ -269,21 +233,21 @@ static bool standby_prepare(struct standby *sb)
 	bool some = false;
 
 	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
-		enum arrival arrival = standby_arrival(sb, &h);
+		enum held_arrival arrival = held_arrival(&h, sb->revives);
 
 		if (arrival == ARRIVAL_STRAY)
 			held_stand_by(&h);
 		if (arrival != ARRIVAL_DUE)
 			continue;
 		some = true;
-		if (!h.udp && !graft_is_orphan(h.grafts, h.slot))
+		if (!held_is_orphan(&h))
 			continue;
 		pthread_mutex_lock(&sb->lock);
 		standby_ways_find(&sb->ways, &h);
 		pthread_mutex_unlock(&sb->lock);
 	}
-	for (struct held h = { 0 }; some && held_next(sb->grafts, &h) && !h.udp; h.at++)
-		if (standby_arrival(sb, &h) == ARRIVAL_DUE && !graft_has_sockets(h.grafts, h.slot))
+	for (struct held h = { 0 }; some && held_next(sb->grafts, &h); h.at++)
+		if (held_wants_sockets(&h) && held_arrival(&h, sb->revives) == ARRIVAL_DUE)
 			standby_make_sockets(sb, &h);
 	return some;
 }
@@ -293,7 +257,6 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct hel
 {
 	_Atomic uint64_t *last_id = &w->shared->last_id;
 	uint64_t id = h->head->id;
-	bool later;
 	int r;
 
 	if (id <= atomic_load(last_id)) /* another session here may have it */
@@ -304,15 +267,13 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct hel
 		return;
 	}
 	h->head->id = id;
-	/* UDP needs the address at the server's side, which may come a moment later */
-	later = h->udp && r != -ENOENT && r != -EUSERS;
-	log_limited(LOG_WARNING, "standby: a session that came is %s: %s",
-		    later ? "not taken over yet" : "reset",
+	if (r == -EAGAIN)
+		return;
+	log_limited(LOG_WARNING, "standby: a session that came is reset: %s",
 		    r == -ENOENT ? "no forward has its name" :
 		    r == -EUSERS ? "a limit is reached" :
 				   strerror(-r));
-	if (!later)
-		held_end(h);
+	held_end(h);
 }
 
 /* On the thread of W. */
@@ -321,13 +282,9 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 	struct standby *sb = *(struct standby *const *)arg;
 
 	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
-		bool given = !h.udp && graft_has_sockets(h.grafts, h.slot);
-
-		if (given && w->grafted[h.slot])
-			session_revive(w->grafted[h.slot]);
-		if (standby_arrival(sb, &h) == ARRIVAL_DUE && held_is_of(&h, w) &&
-		    (h.udp ||
-		     (graft_has_sockets(h.grafts, h.slot) && graft_is_orphan(h.grafts, h.slot))))
+		held_revive(&h, w);
+		if (held_arrival(&h, sb->revives) == ARRIVAL_DUE && held_is_of(&h, w) &&
+		    held_is_orphan(&h) && !held_wants_sockets(&h))
 			standby_adopt(sb, w, &h);
 	}
 }

@@ -6,8 +6,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "daemon/adopt.h"
 #include "daemon/control_socket.h"
+#include "daemon/held.h"
 #include "daemon/service.h"
 #include "datapath/route.h"
 

@@ -20,7 +20,6 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "daemon/standby.h"
-#include "datapath/graft/udp_graft.h"
 #include "relay/upstream_socket.h"
 
 #define BEGIN_MS 2000 /* for the thread that reloads to begin its looks */
@@ -196,39 +195,13 @@ static bool export_put(struct stream *s, struct graft_record *r)
  */
 #define KEY_OWNED 1U
 
-/* A session, and which of its ends have sent FIN. */
-static uint32_t export_key_session(const struct stream *s, const struct held *h)
-{
-	const volatile struct graft_entry *g = graft_of(h->grafts, h->slot);
-	uint64_t offered = g->offered_ns;
-	uint32_t fins = g->side[1].fin << 2 | g->side[0].fin;
-
-	if (graft_state(h->grafts, h->slot) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
-		return KEY_NONE;
-	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
-	       KEY_OWNED;
-}
-
-/* An exported flow stays exported while its sockets carry it: the peer needs its port alone. */
-static uint32_t export_key_flow(const struct stream *s, const struct held *h)
-{
-	const struct udp_table *us = graft_table_udp(h->grafts);
-	uint32_t age = (uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - udp_flow_of(us, h->slot)->born;
-
-	if (age < s->after_ns >> UDP_TICK_SHIFT ||
-	    !(h->head->mirrored || udp_graft_carries(us, h->slot, 0) ||
-	      udp_graft_carries(us, h->slot, 1)))
-		return KEY_NONE;
-	return (uint32_t)h->head->id << 1 | KEY_OWNED;
-}
-
 static uint32_t export_key(const struct stream *s, const struct held *h)
 {
 	if (h->state == HELD_STANDBY)
 		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE : (s->sb->ways.moves + 1) << 1;
 	if (h->state == HELD_NOTHING || h->head->mirrored == GRAFT_OVER)
 		return KEY_NONE;
-	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
+	return held_key(h, s->now_ns, s->after_ns);
 }
 
 /* --- export: looks --- */
@@ -270,7 +243,7 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	struct exported *now = &s->exported[at], was = *now;
 	uint32_t key = export_key(s, &h);
 
-	if (key == was.key || (!h.udp && graft_state(h.grafts, h.slot) == GRAFT_SETTING))
+	if (key == was.key || graft_state_of(h.head) == GRAFT_SETTING)
 		return;
 	if (key != KEY_NONE && !standby_ways_follow(&s->sb->ways, &h.leg[0]->tuple.local)) {
 		log_limited(LOG_WARNING, "standby: sessions of too many addresses: some are not "
@@ -365,9 +338,7 @@ void standby_export(struct standby *sb, const struct control *c, int fd, uint64_
 static int import_session(struct stream *s, struct graft_record *r)
 {
 	struct graft_table *gs = s->sb->grafts;
-	bool udp = r->kind == RECORD_UDP;
-	const struct forward *f = forward_with_tag(
-		&s->sb->service->forwards, udp ? r->flow.head.forward : r->tcp.head.forward);
+	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->head.forward);
 	uint32_t was, at;
 	struct held h;
 	int e = 0;
@@ -378,7 +349,7 @@ static int import_session(struct stream *s, struct graft_record *r)
 	for (int side = 0; side < 2 - f->conf->transparent; side++)
 		if (!standby_ways_follow(&s->sb->ways, &record_leg(r, side)->tuple.local))
 			return -ENOSPC;
-	was = at = held_find(gs, udp, &record_leg(r, 0)->tuple);
+	was = at = held_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
 	if (was == NO_SLOT || !held_is_same(gs, was, r))
 		e = held_import(gs, r, &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* else a worker has the session */

@@ -35,6 +35,7 @@ struct graft_record {
 	bool udp; /* GONE, LEFT */
 	union {
 		struct graft_tuple client; /* GONE, LEFT: what its client's packets have */
+		struct graft_head head;    /* of the next two */
 		struct graft_entry tcp;    /* but for what is of one machine, and zeroes */
 		struct udp_flow flow;      /* the same */
 		unsigned int ports[2];     /* PORTS: the first and the last */

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include "datapath/graft/graft_record.h"
+#include "relay/forward.h"
+#include "relay/worker.h"
+
+/*
+ * The table of sessions in the maps of the packet programs, as one for both protocols.  Any thread
+ * may look; the head of each function that changes something says whose it is.
+ *
+ * Places of TCP come first, as many as graft_table_total() says, and as many of UDP follow.
+ */
+struct held {
+	uint32_t at; /* the place */
+	bool udp;
+	uint32_t slot; /* the same place, by the count of its protocol */
+	struct graft_table *grafts;
+	enum held_state {
+		HELD_NOTHING,
+		HELD_ACTIVE,
+		HELD_STANDBY,
+	} state;
+
+	/* into the maps: other threads may write them at any time */
+	struct graft_head *head;
+	struct graft_leg *leg[2]; /* 0: the client */
+};
+
+/* Values of alone_ms.  An odd one says since when no peer exports the session. */
+#define ALONE_NEVER 0U   /* a peer exports the session */
+#define ALONE_EXPIRED 2U /* the next look takes the session out */
+
+uint32_t held_places(const struct graft_table *gs);
+struct held held_at(struct graft_table *gs, uint32_t at);
+/* Set *H to the next place, from H->at on, that may have a session.  False: there is none. */
+bool held_next(struct graft_table *gs, struct held *h);
+/* The place of the session whose client has tuple CLIENT; or NO_SLOT. */
+uint32_t held_find(struct graft_table *gs, bool udp, const struct graft_tuple *client);
+
+/* Is the address here that the client has connected to? */
+bool held_is_here(const struct held *h);
+/* The session is STANDBY, and R says nothing new about it. */
+bool held_is_same(struct graft_table *gs, uint32_t at, const struct graft_record *r);
+/* The record of the session, of which packet programs and workers change some words meanwhile. */
+void held_record(const struct held *h, struct graft_record *ret);
+
+/*
+ * Enter the session of R as STANDBY.  *AT is the place of R's client so far, or NO_SLOT, and
+ * becomes the place of the session.  -EEXIST: a worker has the session; -EADDRINUSE: another
+ * session, or a socket, has its tuple; -ENOSPC.  Imports do it, one at a time.
+ */
+int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at);
+/* No worker has the session: take it out, or reset it if that is possible. */
+void held_end(const struct held *h);
+/* No worker has the session: make it STANDBY again. */
+void held_stand_by(const struct held *h);
+
+/* Late answers to flows that are over may still come to their ports: those rest. */
+void held_rest_ports(struct graft_table *gs);
+
+/* No worker has the session: what is due? */
+enum held_arrival {
+	ARRIVAL_NONE,  /* no packet has come, or a worker has the session */
+	ARRIVAL_STRAY, /* one has, but the address is not here that the client has connected to */
+	ARRIVAL_DUE,   /* a worker has to adopt the session, or its sockets have to be made */
+};
+
+/* Packets go on, so each step asks anew.  REVIVES: for sessions of workers without sockets, too. */
+enum held_arrival held_arrival(const struct held *h, bool revives);
+/* A worker can adopt the session only once it has sockets, which are made for it. */
+bool held_wants_sockets(const struct held *h);
+void held_give_sockets(const struct held *h, const int fds[2]);
+/* No worker has the session, which has arrived. */
+bool held_is_orphan(const struct held *h);
+/* On the thread of W: a session of W takes the sockets that were made for it. */
+void held_revive(const struct held *h, const struct worker *w);
+/* The session is taken over without a packet, if its ends can be probed then. */
+void held_wake(const struct held *h);
+
+/*
+ * Of an ACTIVE session: changes when it is to be exported anew.  0: it ends, it is younger than
+ * AFTER_NS at NOW_NS, CLOCK_MONOTONIC, or its sockets alone carry it.
+ */
+uint32_t held_key(const struct held *h, uint64_t now_ns, uint64_t after_ns);
+
+/* Does the session belong to W?  The kernel chooses sockets of UDP in the same way. */
+bool held_is_of(const struct held *h, const struct worker *w);
+/*
+ * Make it a session of W.  On W's thread, or before that starts.  -ENOENT: no forward has its name,
+ * or, of UDP, W has no socket for it; -EUSERS: a limit; -EAGAIN: its socket of UDP could not be made,
+ * as the log says, because of something that may pass.
+ */
+int held_adopt(const struct held *h, struct worker *w, const struct forwards *all);
