@@ -43,7 +43,7 @@ int change_no_memory(void)
 
 /* --- plan: addresses --- */
 
-static struct listening **change_bucket(const struct change *ch, const struct addr *a)
+static struct listening_list *change_bucket(const struct change *ch, const struct addr *a)
 {
 	return &ch->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
 }
@@ -52,9 +52,9 @@ static struct listening **change_bucket(const struct change *ch, const struct ad
 static struct listening *change_find_address(const struct change *ch, const struct forward *f,
 					     const struct addr *a, bool udp)
 {
-	struct listening *found = NULL;
+	struct listening *found = NULL, *l;
 
-	for (struct listening *l = *change_bucket(ch, a); l; l = l->in_bucket) {
+	LIST_FOREACH(l, change_bucket(ch, a), in_bucket) {
 		if (l->udp != udp || !addr_equal(&l->asked, a))
 			continue;
 		if (l->forward == f)
@@ -67,12 +67,15 @@ static struct listening *change_find_address(const struct change *ch, const stru
 /* Do culvert's own sockets listen on A's port? */
 static bool change_is_hindered(const struct service *sv, const struct addr *a, bool udp)
 {
-	for (const struct listening *l = sv->listening; l; l = l->next)
+	const struct listening *l;
+	const struct forward *f;
+
+	LIST_FOREACH(l, &sv->listening, in_service)
 		if (addr_is_inet(a) && l->udp == udp && l->addr.ss.ss_family == a->ss.ss_family &&
 		    addr_port(&l->addr) == addr_port(a))
 			return true;
-	for (const struct forward *f = sv->forwards.first; f && udp; f = f->next)
-		if (atomic_load(&f->old_sockets))
+	STAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
+		if (udp && atomic_load(&f->old_sockets))
 			return true;
 	return false;
 }
@@ -89,8 +92,7 @@ static int change_open_address(struct change *ch, struct forward *f, const struc
 
 	if (e)
 		return e;
-	(*ret)->next = ch->opened;
-	ch->opened = *ret;
+	LIST_INSERT_HEAD(&ch->opened, *ret, in_service);
 	return 0;
 }
 
@@ -147,20 +149,19 @@ static int change_plan_forward(struct change *ch, size_t i)
 
 static int change_plan(struct change *ch)
 {
+	struct listening *l;
+	struct forward *f;
 	int e = 0;
 
-	ch->buckets = calloc(BUCKETS, sizeof(struct listening *));
+	ch->buckets = calloc(BUCKETS, sizeof(*ch->buckets));
 	ch->forwards = calloc(ch->config->n_forwards, sizeof(struct forward *));
 	if (!ch->buckets || !ch->forwards)
 		return change_no_memory();
-	for (struct listening *l = ch->service->listening; l; l = l->next) {
-		struct listening **bucket = change_bucket(ch, &l->asked);
-
-		l->in_bucket = *bucket;
-		*bucket = l;
+	LIST_FOREACH(l, &ch->service->listening, in_service) {
+		LIST_INSERT_HEAD(change_bucket(ch, &l->asked), l, in_bucket);
 		l->becomes = NULL;
 	}
-	for (struct forward *f = ch->service->forwards.first; f; f = f->next)
+	STAILQ_FOREACH(f, &ch->service->forwards.list, in_forwards)
 		f->becomes = NULL;
 	for (size_t i = 0; !e && i < ch->config->n_forwards; i++)
 		e = change_plan_forward(ch, i);
@@ -170,7 +171,7 @@ static int change_plan(struct change *ch)
 /* Nothing has changed. */
 static void change_give_up(struct change *ch)
 {
-	listening_close_all(ch->opened);
+	listening_close_all(&ch->opened);
 	for (size_t i = 0; ch->forwards && i < ch->config->n_forwards; i++)
 		if (ch->forwards[i] && ch->forwards[i]->from == ch->next)
 			forward_free(ch->forwards[i]);
@@ -181,8 +182,9 @@ static void change_give_up(struct change *ch)
 static void change_worker(struct worker *w, const void *arg)
 {
 	const struct change *ch = arg;
+	struct listening *l;
 
-	for (struct listening *l = ch->service->listening; l; l = l->next) {
+	LIST_FOREACH(l, &ch->service->listening, in_service) {
 		struct listener *ls = &l->at[w->index];
 
 		if (l->becomes)
@@ -190,7 +192,7 @@ static void change_worker(struct worker *w, const void *arg)
 		else
 			listener_end(ls);
 	}
-	for (struct listening *l = ch->opened; l; l = l->next)
+	LIST_FOREACH(l, &ch->opened, in_service)
 		listener_start(l, w);
 }
 
@@ -200,23 +202,24 @@ static void change_worker(struct worker *w, const void *arg)
  */
 static void change_addresses(struct change *ch)
 {
-	struct listening **at = &ch->service->listening;
+	struct listening *l, *next;
 
 	threads_call(&ch->service->threads, change_worker, ch);
-	while (*at) {
-		struct listening *l = *at;
-
+	for (l = LIST_FIRST(&ch->service->listening); l; l = next) {
+		next = LIST_NEXT(l, in_service);
 		if (!l->becomes) {
-			*at = l->next;
+			LIST_REMOVE(l, in_service);
 			listening_close(l);
 			continue;
 		}
 		if (l->forward != l->becomes)
 			listening_set_options(l, l->becomes->conf);
 		l->forward = l->becomes;
-		at = &l->next;
 	}
-	*at = ch->opened;
+	while ((l = LIST_FIRST(&ch->opened))) {
+		LIST_REMOVE(l, in_service);
+		LIST_INSERT_HEAD(&ch->service->listening, l, in_service);
+	}
 }
 
 /* F, which is active, is replaced or removed. */
@@ -235,31 +238,28 @@ static void change_retire(struct change *ch, struct forward *f)
 
 static void change_list(struct change *ch)
 {
-	struct forward *gone = NULL, **at = &gone, *next;
-	struct forwards *all = &ch->service->forwards;
+	struct forward_list *all = &ch->service->forwards.list;
+	struct forward_list gone = STAILQ_HEAD_INITIALIZER(gone);
+	struct forward *f, *next;
 
-	for (struct forward *f = all->first; f; f = next) {
-		next = f->next;
+	for (f = STAILQ_FIRST(all); f; f = next) {
+		next = STAILQ_NEXT(f, in_forwards);
 		if (f->becomes == f)
 			continue;
 		if (f->state == FORWARD_ACTIVE)
 			change_retire(ch, f);
-		*at = f;
-		at = &f->next;
+		STAILQ_INSERT_TAIL(&gone, f, in_forwards);
 	}
-	*at = NULL;
-	at = &all->first;
+	STAILQ_INIT(all);
 	for (size_t i = 0; i < ch->config->n_forwards; i++) {
-		struct forward *f = ch->forwards[i];
-
+		f = ch->forwards[i];
 		if (f->conf->hellos || f->totals->sni)
 			forward_set_sni(f, ch->forwards, ch->config->n_forwards);
 		f->totals->due_ms = NEVER;
 		f->draining = false;
-		*at = f;
-		at = &f->next;
+		STAILQ_INSERT_TAIL(all, f, in_forwards);
 	}
-	*at = gone;
+	STAILQ_CONCAT(all, &gone);
 }
 
 /* The lock is held for all of it, so that a look finds it done in full, or not at all. */
@@ -310,22 +310,23 @@ static int drain_change(struct drain *d, struct forward *f)
 {
 	struct change *ch = &d->change;
 	struct forwards *all = &ch->service->forwards;
-	struct listening *opened;
+	struct listening *opened, *l;
+	struct forward *of;
 	int e = 0;
 
-	for (struct listening *l = ch->service->listening; l; l = l->next)
+	LIST_FOREACH(l, &ch->service->listening, in_service)
 		l->becomes = l->forward == f && !d->undo ? NULL : l->forward;
 	for (size_t i = 0; d->undo && !e && i < f->conf->listen.n_addrs; i++)
 		e = change_open_address(ch, f, &f->conf->listen.addrs[i], &opened);
 	if (e) {
-		listening_close_all(ch->opened);
+		listening_close_all(&ch->opened);
 		return e;
 	}
 	pthread_mutex_lock(&all->lock);
 	change_addresses(ch);
 	f->draining = !d->undo;
 	pthread_mutex_unlock(&all->lock);
-	for (struct forward *of = all->first; of; of = of->next)
+	STAILQ_FOREACH(of, &all->list, in_forwards)
 		if (of->limits == f->totals)
 			of->totals->due_ms = d->undo ? NEVER : d->due_ms;
 	return 0;
@@ -381,8 +382,9 @@ static void drain_end_sessions(struct worker *w, const void *arg)
 uint64_t drain_look(struct service *sv)
 {
 	uint64_t now_ms = clock_ms(), due = NEVER;
+	struct forward *f;
 
-	for (struct forward *f = sv->forwards.first; f; f = f->next) {
+	STAILQ_FOREACH(f, &sv->forwards.list, in_forwards) {
 		uint64_t ms = f->totals->due_ms;
 		unsigned int n = atomic_load(&f->sessions);
 

@@ -6,11 +6,11 @@
 /* A change of forwards, of the addresses that they listen at, or of both: see change.c. */
 struct change {
 	struct service *service;
-	struct listening **buckets;  /* addresses at work, by the hash of `asked`; owned */
-	struct config *config;       /* NULL: a drain */
-	struct config_version *next; /* has it; NULL: it is that of the start */
-	struct forward **forwards;   /* active afterwards, in the order of CONFIG; owned */
-	struct listening *opened;    /* list of addresses that are new */
+	struct listening_list *buckets; /* addresses at work, by the hash of `asked`; owned */
+	struct config *config;          /* NULL: a drain */
+	struct config_version *next;    /* has it; NULL: it is that of the start */
+	struct forward **forwards;      /* active afterwards, in the order of CONFIG; owned */
+	struct listening_list opened;   /* addresses that are new */
 	struct reload_result result;
 };
 

@@ -56,11 +56,12 @@ static struct json_object *engine_command(struct round *r)
 
 	if (request_has(r->req, KEY_ENGINE)) {
 		const char *hindrance = engine_hindrance(r, engine);
+		struct forward *f;
 
 		if (hindrance)
 			return request_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
 						  engine_name(engine), hindrance);
-		for (struct forward *f = r->actions->service->forwards.first; f; f = f->next)
+		STAILQ_FOREACH(f, &r->actions->service->forwards.list, in_forwards)
 			if (round_names(r, f))
 				f->engine = engine == ENGINE_DEFAULT ? f->conf->engine : engine;
 	}
@@ -216,9 +217,9 @@ struct json_object *actions_run(void *arg, const struct request *req)
 		return request_error_json(ERROR_NO_ANSWER,
 					  "a reload or drain waits for a "
 					  "worker that does not answer; ask again");
-	r.named = all->first; /* active ones come first */
-	while (r.named && !round_names(&r, r.named))
-		r.named = r.named->next;
+	STAILQ_FOREACH(r.named, &all->list, in_forwards) /* active ones come first */
+		if (round_names(&r, r.named))
+			break;
 	r.answer = json_object_new_object();
 	/* so that a mistyped name is an error and not "no sessions" */
 	wrong = r.name && !r.named ? request_error_json(ERROR_NO_SUCH_FORWARD,

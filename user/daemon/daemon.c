@@ -195,7 +195,7 @@ static int daemon_begin(struct daemon *d)
 		.descriptors_max = sandbox_raise_nofile(0),
 		.descriptors = opendir("/proc/self/fd"),
 	};
-	r = threads_open(ts, &d->shared, d->service.listening);
+	r = threads_open(ts, &d->shared, &d->service.listening);
 	if (!r) {
 		adopt_sessions(&d->shared, ts, &d->service.forwards);
 		r = threads_start(ts);

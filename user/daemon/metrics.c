@@ -256,15 +256,13 @@ static void add_families(struct scrape *s, const struct family *list, size_t n)
 	for (const struct family *fam = list; fam < list + n; fam++) {
 		put(s, "# HELP %s %s\n# TYPE %s %s\n", fam->name, fam->help, fam->name, fam->type);
 		s->family = fam;
-		s->forward = fam->each ? s->actions->service->forwards.first : NULL;
 		if (fam->add)
 			fam->add(s);
 		else if (!fam->each)
 			add(s, "", fam->value, END);
-		/* active ones come first */
-		for (; s->forward && s->forward->state == FORWARD_ACTIVE;
-		     s->forward = s->forward->next)
-			fam->each(s);
+		STAILQ_FOREACH(s->forward, &s->actions->service->forwards.list, in_forwards)
+			if (fam->each && s->forward->state == FORWARD_ACTIVE)
+				fam->each(s);
 	}
 }
 

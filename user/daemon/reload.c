@@ -34,13 +34,11 @@ static int reload_find_addresses(struct change *ch)
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		struct endpoint *e = &c->forwards[i].listen;
 
-		for (struct forward *f = ch->service->forwards.first; f && !e->n_addrs;
-		     f = f->next) {
-			const struct endpoint *known = &f->conf->listen;
+		struct forward *f;
 
-			if (!strcmp(known->text, e->text))
-				endpoint_copy_addrs(e, known);
-		}
+		STAILQ_FOREACH(f, &ch->service->forwards.list, in_forwards)
+			if (!e->n_addrs && !strcmp(f->conf->listen.text, e->text))
+				endpoint_copy_addrs(e, &f->conf->listen);
 	}
 	return names_find_listeners(c, true);
 }
@@ -246,6 +244,6 @@ void service_close(struct service *sv)
 	loop_close(&sv->loop);
 	forwards_close(&sv->forwards);
 	socket_keeper_after_batch(&sv->keeper);
-	listening_close_all(sv->listening);
+	listening_close_all(&sv->listening);
 	pthread_mutex_destroy(&sv->lock);
 }

@@ -41,8 +41,8 @@ struct service {
 	struct loop loop;
 	struct timer due; /* of a deadline, see drain_look() */
 	struct forwards forwards;
-	struct listening *listening; /* list of all addresses */
-	bool in_force;               /* the file that was read last is */
+	struct listening_list listening; /* all addresses */
+	bool in_force;                   /* the file that was read last is */
 	bool started;
 
 	pthread_mutex_t lock; /* of the next members */

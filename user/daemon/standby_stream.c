@@ -65,7 +65,9 @@ static void stream_mark_ports(uint8_t *ports, const struct endpoint *e, uint8_t 
 
 static void stream_mark_forwards(uint8_t *ports, const struct forwards *all)
 {
-	for (const struct forward *f = all->first; f; f = f->next) {
+	const struct forward *f;
+
+	STAILQ_FOREACH(f, &all->list, in_forwards) {
 		const struct upstream *u = &f->conf->upstream;
 
 		stream_mark_ports(ports, &f->conf->listen, GRAFT_PORT_LISTENS);

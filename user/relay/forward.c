@@ -13,16 +13,16 @@
 
 void forwards_init(struct forwards *all)
 {
-	all->first = NULL;
+	STAILQ_INIT(&all->list);
 	pthread_mutex_init(&all->lock, NULL);
 }
 
 void forwards_close(struct forwards *all)
 {
-	while (all->first) {
-		struct forward *f = all->first;
+	while (!STAILQ_EMPTY(&all->list)) {
+		struct forward *f = STAILQ_FIRST(&all->list);
 
-		all->first = f->next;
+		STAILQ_REMOVE_HEAD(&all->list, in_forwards);
 		forward_free(f);
 	}
 	pthread_mutex_destroy(&all->lock);
@@ -30,19 +30,21 @@ void forwards_close(struct forwards *all)
 
 struct forward *forwards_find(const struct forwards *all, const char *name)
 {
-	struct forward *f = all->first;
+	struct forward *f;
 
-	while (f && (f->state != FORWARD_ACTIVE || strcmp(forward_name(f->conf), name) != 0))
-		f = f->next;
+	STAILQ_FOREACH(f, &all->list, in_forwards)
+		if (f->state == FORWARD_ACTIVE && !strcmp(forward_name(f->conf), name))
+			break;
 	return f;
 }
 
 struct forward *forward_with_tag(const struct forwards *all, uint32_t tag)
 {
-	struct forward *f = all->first;
+	struct forward *f;
 
-	while (f && f->tag != tag)
-		f = f->next;
+	STAILQ_FOREACH(f, &all->list, in_forwards)
+		if (f->tag == tag)
+			break;
 	return f;
 }
 
@@ -56,16 +58,15 @@ static bool is_gone(const struct forward *f)
 
 void forwards_reap(struct forwards *all)
 {
-	struct forward **at = &all->first, *f;
+	struct forward *f, *next;
 
 	pthread_mutex_lock(&all->lock);
-	while ((f = *at)) {
-		if (is_gone(f)) {
-			*at = f->next;
-			forward_free(f);
-		} else {
-			at = &f->next;
-		}
+	for (f = STAILQ_FIRST(&all->list); f; f = next) {
+		next = STAILQ_NEXT(f, in_forwards);
+		if (!is_gone(f))
+			continue;
+		STAILQ_REMOVE(&all->list, f, forward, in_forwards);
+		forward_free(f);
 	}
 	pthread_mutex_unlock(&all->lock);
 }
@@ -108,7 +109,7 @@ static bool forward_take_sni(struct forward *f)
 	size_t len, n = 1;
 
 	if (f->conf->hellos && !f->totals->sni)
-		f->totals->sni = calloc(SNI_BUCKETS, sizeof(struct sni_name *));
+		f->totals->sni = calloc(SNI_BUCKETS, sizeof(*f->totals->sni));
 	if (f->conf->hellos && !f->totals->sni)
 		return false;
 	while (text && forward_next_word(&text, &word))
@@ -120,7 +121,9 @@ static bool forward_take_sni(struct forward *f)
 	while (text && (len = forward_next_word(&text, &word))) {
 		bool any = *word == '*';
 
-		f->sni[f->n_sni++] = (struct sni_name){ word + any, len - any, any, f, NULL };
+		f->sni[f->n_sni++] = (struct sni_name){
+			.text = word + any, .len = len - any, .any = any, .forward = f
+		};
 	}
 	return true;
 }
@@ -180,28 +183,22 @@ void forward_free(struct forward *f)
 
 /* --- names --- */
 
-static struct sni_name **forward_sni_bucket(const struct forward *f, const char *text, size_t len)
+static struct sni_bucket *forward_sni_bucket(const struct forward *f, const char *text, size_t len)
 {
 	return &f->totals->sni[balance_hash(text, len, 0) % SNI_BUCKETS];
 }
 
 static void forward_add_sni(struct forward *f, struct forward *section)
 {
-	for (struct sni_name *n = section->sni; n < section->sni + section->n_sni; n++) {
-		struct sni_name **at = forward_sni_bucket(f, n->text, n->len);
-
-		while (*at)
-			at = &(*at)->next;
-		*at = n;
-		n->next = NULL;
-	}
+	for (struct sni_name *n = section->sni; n < section->sni + section->n_sni; n++)
+		STAILQ_INSERT_TAIL(forward_sni_bucket(f, n->text, n->len), n, in_bucket);
 }
 
 void forward_set_sni(struct forward *f, struct forward *const *all, size_t n)
 {
 	pthread_mutex_lock(&f->totals->servers_lock);
-	if (f->totals->sni)
-		memset(f->totals->sni, 0, SNI_BUCKETS * sizeof(struct sni_name *));
+	for (size_t i = 0; f->totals->sni && i < SNI_BUCKETS; i++)
+		STAILQ_INIT(&f->totals->sni[i]);
 	for (size_t i = 0; i < n; i++)
 		if (all[i]->conf->sni && all[all[i]->conf->of] == f)
 			forward_add_sni(f, all[i]);
@@ -225,8 +222,9 @@ static struct forward *forward_find_sni(const struct forward *f, const char *tex
 					const struct tls_hello *h)
 {
 	size_t len = strlen(text);
+	struct sni_name *n;
 
-	for (struct sni_name *n = *forward_sni_bucket(f, text, len); n; n = n->next)
+	STAILQ_FOREACH(n, forward_sni_bucket(f, text, len), in_bucket)
 		if (n->any == any && n->len == len && !memcmp(n->text, text, len) &&
 		    is_offered(n->forward->conf->alpn, h))
 			return n->forward;

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <sys/queue.h>
 
 #include "base/tls_hello.h"
 #include "config/config.h"
@@ -36,10 +37,12 @@ struct sni_name {
 	size_t len;
 	bool any; /* it has */
 	struct forward *forward;
-	struct sni_name *next;
+	STAILQ_ENTRY(sni_name) in_bucket;
 };
 
 #define SNI_BUCKETS 4096
+
+STAILQ_HEAD(sni_bucket, sni_name);
 
 /* What is counted under one name, and what holds for all sessions of that name. */
 struct forward_totals {
@@ -52,9 +55,9 @@ struct forward_totals {
 	struct clients clients;
 	struct bandwidth bandwidth;
 	pthread_mutex_t servers_lock; /* see servers.h; of the next two, too */
-	struct sni_name **sni; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
+	struct sni_bucket *sni; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
 				       * their order; NULL: it had none so far */
-	bool nameless;         /* it is removed: whose a hello is, nobody knows any more */
+	bool nameless;          /* it is removed: whose a hello is, nobody knows any more */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -85,14 +88,14 @@ struct forward {
 					* thread that reloads alone */
 	enum forward_state state; /* the rest is guarded by forwards->lock */
 	bool draining;            /* its sockets are closed, see drain_forward() */
-	struct forward *next;
+	STAILQ_ENTRY(forward) in_forwards;
 };
 
 /* A list: active forwards in the order of the configuration, then the others. */
 struct forwards {
 	/* Guards the list.  The thread that reloads may read without it; no worker does. */
 	pthread_mutex_t lock;
-	struct forward *first;
+	STAILQ_HEAD(forward_list, forward) list;
 };
 
 void forwards_init(struct forwards *all);

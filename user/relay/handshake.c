@@ -128,13 +128,14 @@ void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, 
 			      struct listener_shape *last)
 {
 	struct listener_shape c = { .lack = SHAPED_TIMESTAMPS | SHAPED_ECN | SHAPED_SCALE };
+	const struct sni_name *n;
 	struct graft_shape shape;
 	size_t servers;
 
 	pthread_mutex_lock(&f->totals->servers_lock);
 	servers = look_at(f, now_ms, &c);
 	for (unsigned int i = 0; f->totals->sni && i < SNI_BUCKETS; i++)
-		for (const struct sni_name *n = f->totals->sni[i]; n; n = n->next)
+		STAILQ_FOREACH(n, &f->totals->sni[i], in_bucket)
 			servers += look_at(n->forward, now_ms, &c);
 	pthread_mutex_unlock(&f->totals->servers_lock);
 	if (!servers)

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/queue.h>
 
 #include "base/array.h"
 #include "base/clock.h"
@@ -23,7 +24,7 @@
 #define PAUSE_MS 10 /* until the next look, if the list of forwards is in use */
 
 struct check {
-	struct check *next;
+	LIST_ENTRY(check) in_checks;
 	struct source source;
 	struct checks *checks;
 	struct forward *forward; /* counts it */
@@ -38,7 +39,7 @@ struct checks {
 	struct loop *loop;
 	struct forwards *forwards;
 	struct timer timer;
-	struct check *running;
+	LIST_HEAD(, check) running;
 	/* a round is of those that were due when it began, so the last ones get their turn */
 	uint64_t round_ms;
 	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */
@@ -111,13 +112,12 @@ static void check_add(struct checks *c, struct forward *f, const struct member *
 
 	if (!a)
 		return;
-	*a = (struct check){ .next = c->running,
-			     .checks = c,
+	*a = (struct check){ .checks = c,
 			     .forward = f,
 			     .server = server_get(m->server),
 			     .list = addr_list_get(m->list),
 			     .source = { .handle = check_on_answer, .fd = -1 } };
-	c->running = a;
+	LIST_INSERT_HEAD(&c->running, a, in_checks);
 	atomic_fetch_add(&f->checks, 1);
 }
 
@@ -147,12 +147,13 @@ static uint64_t check_add_due(struct checks *c, struct forward *f)
 
 static void checks_reap(struct checks *c)
 {
-	for (struct check **at = &c->running, *a; (a = *at);) {
-		if (!a->done) {
-			at = &a->next;
+	struct check *a, *next;
+
+	for (a = LIST_FIRST(&c->running); a; a = next) {
+		next = LIST_NEXT(a, in_checks);
+		if (!a->done)
 			continue;
-		}
-		*at = a->next;
+		LIST_REMOVE(a, in_checks);
 		server_put(a->server);
 		addr_list_put(a->list);
 		atomic_fetch_sub(&a->forward->checks, 1); /* last: it may be freed then */
@@ -163,6 +164,8 @@ static void checks_reap(struct checks *c)
 void checks_after_batch(struct checks *c)
 {
 	uint64_t now = c->loop->now_ms, next = NEVER;
+	struct forward *f;
+	struct check *a;
 
 	if (pthread_mutex_trylock(&c->forwards->lock)) {
 		next = now + PAUSE_MS;
@@ -170,12 +173,12 @@ void checks_after_batch(struct checks *c)
 		if (c->room) /* else the round goes on */
 			c->round_ms = now;
 		c->room = MARKED_SOCKETS;
-		for (struct forward *f = c->forwards->first; f; f = f->next)
+		STAILQ_FOREACH(f, &c->forwards->list, in_forwards)
 			if (f->state == FORWARD_ACTIVE && f->conf->check_ms)
 				next = smaller(next, check_add_due(c, f));
 		pthread_mutex_unlock(&c->forwards->lock);
 	}
-	for (struct check *a = c->running; a; a = a->next) {
+	LIST_FOREACH(a, &c->running, in_checks) {
 		if (!a->done && a->late_ms <= now)
 			check_try_next(a, ETIMEDOUT);
 		if (!a->done)
@@ -210,9 +213,11 @@ struct checks *checks_open(struct loop *loop, struct forwards *forwards)
 
 void checks_close(struct checks *c)
 {
+	struct check *a;
+
 	if (!c)
 		return;
-	for (struct check *a = c->running; a; a = a->next) {
+	LIST_FOREACH(a, &c->running, in_checks) {
 		tcp_close(&a->source, true);
 		a->done = true;
 	}

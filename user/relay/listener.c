@@ -460,13 +460,13 @@ void listening_close(struct listening *l)
 	free(l);
 }
 
-void listening_close_all(struct listening *list)
+void listening_close_all(struct listening_list *list)
 {
-	while (list) {
-		struct listening *next = list->next;
+	while (!LIST_EMPTY(list)) {
+		struct listening *l = LIST_FIRST(list);
 
-		listening_close(list);
-		list = next;
+		LIST_REMOVE(l, in_service);
+		listening_close(l);
 	}
 }
 

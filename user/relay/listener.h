@@ -44,11 +44,13 @@ struct listening {
 	bool udp;                /* the protocol of ASKED, in which other ports have its number */
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
-	struct listening *next;
-	struct listening *in_bucket; /* the next one in a bucket of a plan, see change.c */
+	LIST_ENTRY(listening) in_service; /* or in a change that is planned */
+	LIST_ENTRY(listening) in_bucket;  /* of that, see change.c */
 	unsigned int n_workers;
 	struct listener at[];
 };
+
+LIST_HEAD(listening_list, listening);
 
 /* --- sockets --- */
 
@@ -99,7 +101,7 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
  * have ended or never started.  NULL is fine.
  */
 void listening_close(struct listening *l);
-void listening_close_all(struct listening *list);
+void listening_close_all(struct listening_list *list);
 
 /* Replace port 0 in A, an address of E, by the port that L has, and E's text by that of A. */
 void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a);

@@ -29,7 +29,7 @@ struct shelf {
 
 struct marked_sockets {
 	struct socket_keeper *keeper;
-	struct marked_sockets *next;
+	LIST_ENTRY(marked_sockets) in_keeper;
 	struct forward_conf conf; /* a copy: its pointers are not to be followed */
 	bool closed;
 	struct shelf shelves[FAMILIES]; /* of IPv4, of IPv6 */
@@ -67,13 +67,14 @@ static void discard(struct marked_sockets *s)
 
 void socket_keeper_after_batch(struct socket_keeper *k)
 {
-	struct marked_sockets **at = &k->first, *s;
+	struct marked_sockets *s, *next;
 	char err[256];
 
 	pthread_mutex_lock(&k->lock);
-	while ((s = *at)) {
+	for (s = LIST_FIRST(&k->stocks); s; s = next) {
 		if (s->closed) {
-			*at = s->next;
+			next = LIST_NEXT(s, in_keeper);
+			LIST_REMOVE(s, in_keeper);
 			discard(s);
 			continue;
 		}
@@ -84,7 +85,7 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 					    "no more sockets with a mark or for "
 					    "transparent forwarding: %s",
 					    err);
-		at = &s->next;
+		next = LIST_NEXT(s, in_keeper);
 	}
 	pthread_mutex_unlock(&k->lock);
 }
@@ -116,8 +117,7 @@ int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 	pthread_mutex_lock(&k->lock);
 	r = fill(s, ipv6, err, sizeof(err));
 	if (!r) {
-		s->next = k->first;
-		k->first = s;
+		LIST_INSERT_HEAD(&k->stocks, s, in_keeper);
 		*ret = s;
 	}
 	pthread_mutex_unlock(&k->lock);

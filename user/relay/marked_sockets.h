@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <stddef.h>
+#include <sys/queue.h>
 
 #include "base/loop.h"
 #include "config/config.h"
@@ -27,7 +28,7 @@ struct socket_keeper {
 	void *arg;
 	struct loop *loop;    /* of the main thread */
 	pthread_mutex_t lock; /* of what follows, and of all stocks */
-	struct marked_sockets *first;
+	LIST_HEAD(, marked_sockets) stocks;
 };
 
 /* LOOP is the main thread's, which asks MAKE(ARG). */

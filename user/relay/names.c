@@ -241,7 +241,7 @@ struct names {
 	pthread_mutex_t lock; /* of all that follows */
 	ares_channel channel;
 	char *hosts; /* what /etc/hosts said when it was read; NULL: nothing */
-	struct lookup *list;
+	LIST_HEAD(, lookup) lookups;
 };
 
 bool names_needed(const struct config *c)
@@ -353,9 +353,10 @@ void names_after_batch(struct names *n)
 {
 	uint64_t now = n->loop->now_ms, next = NEVER;
 	unsigned int begun = 0;
+	struct lookup *l;
 
 	pthread_mutex_lock(&n->lock);
-	for (struct lookup *l = n->list; l; l = l->next) {
+	LIST_FOREACH(l, &n->lookups, in_names) {
 		if (!l->open && atomic_load(&l->wanted))
 			l->due_ms = smaller(l->due_ms, l->asked_ms + LOOKUP_ASK_MS);
 		if (!l->open && l->due_ms <= now && now >= n->begin_ms) {
@@ -414,8 +415,7 @@ void names_add(struct names *n, struct lookup *l)
 		return;
 	l->names = n;
 	pthread_mutex_lock(&n->lock);
-	l->next = n->list;
-	n->list = l;
+	LIST_INSERT_HEAD(&n->lookups, l, in_names);
 	pthread_mutex_unlock(&n->lock);
 	loop_wake(n->loop);
 }
@@ -423,14 +423,11 @@ void names_add(struct names *n, struct lookup *l)
 static void names_remove(struct lookup *l)
 {
 	struct names *n = l->names;
-	struct lookup **p;
 
 	if (!n)
 		return;
 	pthread_mutex_lock(&n->lock);
-	for (p = &n->list; *p != l; p = &(*p)->next)
-		;
-	*p = l->next;
+	LIST_REMOVE(l, in_names);
 	if (l->open)
 		ares_cancel(n->channel);
 	pthread_mutex_unlock(&n->lock);
@@ -489,13 +486,14 @@ static void set_servers(struct names *n, char *resolv)
 void names_read_again(struct names *n, const int fds[NAMES_FILES])
 {
 	char *resolv = read_text(fds[1]);
+	struct lookup *l;
 
 	pthread_mutex_lock(&n->lock);
 	free(n->hosts);
 	n->hosts = read_text(fds[0]);
 	ares_cancel(n->channel);
 	set_servers(n, resolv);
-	for (struct lookup *l = n->list; l; l = l->next)
+	LIST_FOREACH(l, &n->lookups, in_names)
 		l->due_ms = 0;
 	pthread_mutex_unlock(&n->lock);
 	free(resolv);
@@ -536,6 +534,8 @@ int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 
 void names_close(struct names *n)
 {
+	struct lookup *l;
+
 	if (!n)
 		return;
 	ares_destroy(n->channel);
@@ -543,7 +543,7 @@ void names_close(struct names *n)
 	timer_cancel(&n->timer);
 	if (n->sockets.fd >= 0)
 		close(n->sockets.fd);
-	for (struct lookup *l = n->list; l; l = l->next)
+	LIST_FOREACH(l, &n->lookups, in_names)
 		l->names = NULL;
 	free(n->hosts);
 	free(n);

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "base/loop.h"
 #include "config/config.h"
@@ -62,7 +63,7 @@ struct lookup {
 	_Atomic bool wanted; /* a look-up as soon as possible */
 
 	/* with the lock of names */
-	struct lookup *next;
+	LIST_ENTRY(lookup) in_names;
 	uint64_t asked_ms; /* when the last look-up began */
 	uint64_t due_ms;   /* when to begin the next */
 	bool open;         /* one is under way */

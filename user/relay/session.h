@@ -3,6 +3,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 #include "base/addr.h"
 #include "base/loop.h"
@@ -90,8 +91,8 @@ struct session {
 	};
 	struct worker *worker;
 	struct forward *forward;
-	struct session *next, **prev; /* in worker->sessions; DEAD: as they were */
-	struct source sides[2];       /* fd -1: none */
+	LIST_ENTRY(session) in_worker; /* worker->sessions; DEAD: as it was */
+	struct source sides[2];        /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
 	struct timer timer;

@@ -150,9 +150,7 @@ static void die(struct session *s, bool rst)
 	tcp_close(&s->sides[UPSTREAM], rst);
 	timer_cancel(&s->timer);
 	session_set_state(s, SESSION_DEAD);
-	*s->prev = s->next;
-	if (s->next)
-		s->next->prev = s->prev;
+	LIST_REMOVE(s, in_worker);
 	w->n_sessions--;
 	if (s->server)
 		server_leave(s->server);
@@ -366,11 +364,7 @@ static struct session *new_session(struct worker *w, struct forward *f,
 	s->tcp = client->sa_family != AF_UNIX && !upstreams_are_unix(&f->conf->upstream);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = -1 };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
-	s->prev = &w->sessions;
-	s->next = w->sessions;
-	if (s->next)
-		s->next->prev = &s->next;
-	w->sessions = s;
+	LIST_INSERT_HEAD(&w->sessions, s, in_worker);
 	w->n_sessions++;
 	return s;
 }
@@ -424,8 +418,10 @@ static void count_udp(void *arg, const struct session_view *v)
 
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
 {
+	struct session *s;
+
 	session_catch_up(w);
-	for (struct session *s = w->sessions; s; s = s->next) { /* views take long */
+	LIST_FOREACH(s, &w->sessions, in_worker) { /* views take long */
 		session_count_kernel(s);
 		flows[session_carrier(s, CLIENT)]++;
 		flows[session_carrier(s, UPSTREAM)]++;
@@ -436,10 +432,11 @@ void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
 void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			   void *arg)
 {
+	struct session *s;
 	struct session_view view;
 
 	session_catch_up(w);
-	for (struct session *s = w->sessions; s; s = s->next) {
+	LIST_FOREACH(s, &w->sessions, in_worker) {
 		if (s->id % pieces != piece)
 			continue;
 		session_count_kernel(s);
@@ -452,10 +449,11 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
 				 enum cause cause)
 {
+	struct session *s;
 	struct session_view view;
 	unsigned int n = 0;
 
-	for (struct session *s = w->sessions; s; s = s->next) {
+	LIST_FOREACH(s, &w->sessions, in_worker) {
 		if (choose)
 			session_view(s, &view);
 		if (choose && !choose(arg, &view))
@@ -469,9 +467,10 @@ unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, co
 
 unsigned int worker_follow_engines(struct worker *w)
 {
+	struct session *s;
 	unsigned int n = 0;
 
-	for (struct session *s = w->sessions; s; s = s->next) {
+	LIST_FOREACH(s, &w->sessions, in_worker) {
 		for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
 			n += !session_flow_follow(s, dir);
 		settle(s);
@@ -510,9 +509,10 @@ int session_kernel_event(void *worker, void *event, size_t size)
 
 void session_kernel_sweep(struct worker *w)
 {
+	struct session *s;
 	unsigned int leaves = SWEEP_LEAVES;
 
-	for (struct session *s = w->sessions; s; s = s->next) {
+	LIST_FOREACH(s, &w->sessions, in_worker) {
 		for (unsigned int dir = 0; dir < 2 && session_runs(s) && s->pair != NO_PAIR;
 		     dir++) {
 			unsigned int kind = session_sockmap_missed(s, dir);
@@ -574,6 +574,7 @@ void session_catch_up(struct worker *w)
 /* Look at all that are grafted, if there is news, or events were lost.  True: there was. */
 static bool follow_graft_news(struct worker *w)
 {
+	struct session *s;
 	struct shared *shared = w->shared;
 	uint64_t news;
 
@@ -584,7 +585,7 @@ static bool follow_graft_news(struct worker *w)
 	if (news == w->graft_news_seen)
 		return false;
 	w->graft_news_seen = news;
-	for (struct session *s = w->sessions; s; s = s->next)
+	LIST_FOREACH(s, &w->sessions, in_worker)
 		if (s->graft != NO_GRAFT)
 			look_at_graft(s);
 	return true;
@@ -597,10 +598,11 @@ void worker_follow_news(struct worker *w)
 
 void worker_leave_behind(struct worker *w)
 {
+	struct session *s;
 	bool survives = w->shared->grafts && graft_table_survive(w->shared->grafts);
 
-	for (struct session *s = w->sessions; s && survives; s = s->next)
-		if (session_graft_leave_behind(s)) {
+	LIST_FOREACH(s, &w->sessions, in_worker)
+		if (survives && session_graft_leave_behind(s)) {
 			count_add(&forward_stats(s->forward, w->index)->moved, 1);
 			die(s, false);
 		}

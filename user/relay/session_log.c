@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/queue.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -51,7 +52,7 @@ SYSCALLS_ALLOWED(
 				    O_DIRECTORY, O_WRONLY | O_APPEND | O_NOFOLLOW)));
 
 struct line {
-	struct line *next;
+	STAILQ_ENTRY(line) in_queue;
 	size_t len;
 	char text[];
 };
@@ -66,7 +67,7 @@ struct session_log {
 
 	pthread_mutex_t lock; /* of the rest */
 	pthread_cond_t wake;
-	struct line *first, **end; /* the queue, and where the next one goes */
+	STAILQ_HEAD(line_queue, line) queue;
 	unsigned int queued, room; /* lines */
 	bool reopen;
 	/* why it failed, after which it is tried again with more lines; "": it did not */
@@ -90,10 +91,9 @@ static void session_log_queue(struct session_log *l, const char *text, size_t le
 	}
 	pthread_mutex_lock(&l->lock);
 	room = line && l->queued < l->room;
-	wake = room && !l->first;
+	wake = room && STAILQ_EMPTY(&l->queue);
 	if (room) {
-		*l->end = line;
-		l->end = &line->next;
+		STAILQ_INSERT_TAIL(&l->queue, line, in_queue);
 		l->queued++;
 	} else {
 		l->lost++;
@@ -243,29 +243,30 @@ static void *session_log_writer(void *arg)
 {
 	struct session_log *l = arg;
 	struct timespec until;
-	struct line *line, *next;
+	struct line_queue lines;
 	bool reopen, again, last;
 
 	do {
 		pthread_mutex_lock(&l->lock);
-		while (!l->first && !l->reopen && !l->end_ms)
+		while (STAILQ_EMPTY(&l->queue) && !l->reopen && !l->end_ms)
 			pthread_cond_wait(&l->wake, &l->lock);
 		until = clock_timespec(clock_ms() + GATHER_MS);
 		if (!l->reopen && !l->end_ms)
 			pthread_cond_clockwait(&l->wake, &l->lock, CLOCK_MONOTONIC, &until);
-		line = l->first;
-		l->first = NULL;
-		l->end = &l->first;
+		STAILQ_INIT(&lines);
+		STAILQ_CONCAT(&lines, &l->queue);
 		l->queued = 0;
 		reopen = l->reopen;
 		l->reopen = false;
-		again = line && l->not_reopened[0];
+		again = !STAILQ_EMPTY(&lines) && l->not_reopened[0];
 		last = l->end_ms;
 		pthread_mutex_unlock(&l->lock);
 		if (again)
 			session_log_rotate(l, true);
-		for (; line; line = next) {
-			next = line->next;
+		while (!STAILQ_EMPTY(&lines)) {
+			struct line *line = STAILQ_FIRST(&lines);
+
+			STAILQ_REMOVE_HEAD(&lines, in_queue);
 			session_log_write_line(l, line);
 			free(line);
 		}
@@ -295,9 +296,9 @@ int session_log_open(const char *path, const struct account *account, unsigned i
 		.path = allocated(strdup(path)),
 		.account = *account,
 		.lock = PTHREAD_MUTEX_INITIALIZER,
-		.end = &l->first,
 		.room = QUEUE_LEAST + sessions,
 	};
+	STAILQ_INIT(&l->queue);
 	pthread_cond_init(&l->wake, NULL);
 	r = l->fd = log_file_is_path(path) ? log_file_open(path, account, err, errlen) :
 					     fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);

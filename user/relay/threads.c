@@ -62,10 +62,10 @@ static void worker_on_sweep(struct timer *timer)
 
 static void worker_free_leftovers(struct worker *w)
 {
-	while (w->leftovers) {
-		struct leftover *first = w->leftovers;
+	while (!SLIST_EMPTY(&w->leftovers)) {
+		struct leftover *first = SLIST_FIRST(&w->leftovers);
 
-		w->leftovers = first->next;
+		SLIST_REMOVE_HEAD(&w->leftovers, in_worker);
 		free(first);
 	}
 }
@@ -116,7 +116,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 
 /* --- starting --- */
 
-int threads_open(struct threads *ts, struct shared *shared, struct listening *list)
+int threads_open(struct threads *ts, struct shared *shared, const struct listening_list *list)
 {
 	int r = 0;
 
@@ -125,9 +125,12 @@ int threads_open(struct threads *ts, struct shared *shared, struct listening *li
 	while (!r && ts->n < shared->config->workers) {
 		struct worker *w = &ts->workers[ts->n];
 
+		struct listening *l;
+
 		r = worker_open(w, shared, ts->n++);
-		for (struct listening *l = list; !r && l; l = l->next)
-			listener_start(l, w);
+		if (!r)
+			LIST_FOREACH(l, list, in_service)
+				listener_start(l, w);
 	}
 	return r;
 }

@@ -7,7 +7,7 @@
 
 /* The workers, each on a thread of its own, and calls to all of them. */
 
-struct listening;
+struct listening_list;
 
 struct threads {
 	struct worker *workers; /* owned */
@@ -15,7 +15,7 @@ struct threads {
 };
 
 /* As many as the configuration says, which accept at the addresses of LIST.  -errno. */
-int threads_open(struct threads *ts, struct shared *shared, struct listening *list);
+int threads_open(struct threads *ts, struct shared *shared, const struct listening_list *list);
 /* Let them run.  -errno: some may. */
 int threads_start(struct threads *ts);
 /*

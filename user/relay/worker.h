@@ -55,7 +55,7 @@ static inline void shared_saw_id(struct shared *shared, uint64_t id)
 
 /* What an event of the batch may still point at begins with this, and is freed after the batch. */
 struct leftover {
-	struct leftover *next;
+	SLIST_ENTRY(leftover) in_worker;
 };
 
 /* One thread: its loop, what it lends to sessions, its sessions, its counters. */
@@ -66,9 +66,9 @@ struct worker {
 	struct pool pool;
 	struct stats stats;
 
-	struct session *sessions; /* list of those that live */
-	unsigned int n_sessions;  /* that live */
-	struct leftover *leftovers;
+	LIST_HEAD(session_list, session) sessions; /* those that live */
+	unsigned int n_sessions;                   /* that live */
+	SLIST_HEAD(leftover_list, leftover) leftovers;
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	LIST_HEAD(listener_list, listener) listeners; /* see listener.h */
@@ -100,6 +100,5 @@ struct worker {
 
 static inline void worker_free_later(struct worker *w, struct leftover *what)
 {
-	what->next = w->leftovers;
-	w->leftovers = what;
+	SLIST_INSERT_HEAD(&w->leftovers, what, in_worker);
 }

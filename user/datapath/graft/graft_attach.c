@@ -195,7 +195,7 @@ static bool clsact_is_lost(const struct clsact *c, unsigned int ifindex, enum gr
 #define TCX_EGRESS 47
 
 struct graft_attachment {
-	struct graft_attachment *next;
+	LIST_ENTRY(graft_attachment) in_all;
 	unsigned int ifindex;
 	enum graft_link link;
 	uint32_t role;    /* as bridge_role_of() says */
@@ -278,11 +278,12 @@ static bool tcx_is_lost(const struct graft_attachment *a)
 
 bool graft_attach_is_lost(const struct graft_attachments *as)
 {
-	const struct graft_attachment *a = as->is_clsact ? NULL : as->first;
+	const struct graft_attachment *a;
 
-	while (a && !tcx_is_lost(a))
-		a = a->next;
-	return a;
+	LIST_FOREACH(a, &as->all, in_all)
+		if (!as->is_clsact && tcx_is_lost(a))
+			return true;
+	return false;
 }
 
 /* --- interfaces --- */
@@ -352,8 +353,7 @@ static int attachment_open(struct graft_attachments *as, unsigned int ifindex, c
 		return r;
 	}
 	attachment_set_use(as, a, name);
-	a->next = as->first;
-	as->first = a;
+	LIST_INSERT_HEAD(&as->all, a, in_all);
 	return 0;
 }
 
@@ -447,23 +447,22 @@ static uint32_t bridge_role_of(const struct ports *ports, uint32_t ifindex)
 static void attach_forget_gone(struct graft_attachments *as, const struct if_nameindex *list,
 			       const struct ports *ports)
 {
-	struct graft_attachment **at = &as->first, *a;
+	struct graft_attachment *a, *next;
 
-	while ((a = *at)) {
+	for (a = LIST_FIRST(&as->all); a; a = next) {
 		const struct if_nameindex *i = list;
 
+		next = LIST_NEXT(a, in_all);
 		while (i->if_index && i->if_index != a->ifindex)
 			i++;
 		if (i->if_index &&
 		    (a->link == GRAFT_LINK_PORT) ==
 			    !!(bridge_role_of(ports, a->ifindex) & GRAFT_IF_PORT) &&
 		    !(as->is_clsact ? clsact_is_lost(&as->clsact, a->ifindex, a->link) :
-				      tcx_is_lost(a))) {
-			at = &a->next;
+				      tcx_is_lost(a)))
 			continue;
-		}
 		bpf_map_delete_elem(as->interfaces, &a->ifindex);
-		*at = a->next;
+		LIST_REMOVE(a, in_all);
 		attachment_close(as, a, false);
 	}
 }
@@ -478,14 +477,15 @@ int graft_attach_follow(struct graft_attachments *as)
 	if (all && !r)
 		attach_forget_gone(as, all, &ports);
 	for (const struct if_nameindex *i = all; i && list && i->if_index; i++) {
-		struct graft_attachment *a = as->first;
+		struct graft_attachment *a;
 		unsigned short type;
 		bool useful = link_is_useful(list, i->if_name, &type);
 		uint32_t role = bridge_role_of(&ports, i->if_index);
 		int e;
 
-		while (a && a->ifindex != i->if_index)
-			a = a->next;
+		LIST_FOREACH(a, &as->all, in_all)
+			if (a->ifindex == i->if_index)
+				break;
 		if (a) {
 			a->role = role;
 			a->returned = a->returned && (!(useful || role) || link_is_tunnel(type));
@@ -506,7 +506,7 @@ int graft_attach_follow(struct graft_attachments *as)
 	free(ports.all);
 	if (all)
 		if_freenameindex(all);
-	return as->first ? changed : r;
+	return LIST_EMPTY(&as->all) ? r : changed;
 }
 
 void graft_attach_choose(struct graft_attachments *as)
@@ -521,10 +521,10 @@ void graft_attach_close(struct graft_attachments *as, bool keep)
 {
 	int r;
 
-	while (as->first) {
-		struct graft_attachment *a = as->first;
+	while (!LIST_EMPTY(&as->all)) {
+		struct graft_attachment *a = LIST_FIRST(&as->all);
 
-		as->first = a->next;
+		LIST_REMOVE(a, in_all);
 		attachment_close(as, a, keep);
 	}
 	r = as->is_clsact && !keep ? clsact_do(&as->clsact, 0, GRAFT_LINK_BARE) : 0;

@@ -379,10 +379,10 @@ void udp_worker_close(struct worker *w)
 	struct udp_worker *u = w->udp;
 
 	udp_upstreams_end(&u->upstreams);
-	while (u->sockets) { /* those of old sessions, which other workers had, too */
-		struct udp_socket *us = u->sockets;
+	while (!LIST_EMPTY(&u->sockets)) { /* those of old sessions, which other workers had, too */
+		struct udp_socket *us = LIST_FIRST(&u->sockets);
 
-		u->sockets = us->next;
+		LIST_REMOVE(us, in_worker);
 		close(us->source.fd);
 		free(us);
 	}
@@ -476,12 +476,13 @@ void udp_sessions_follow_news(struct worker *w, bool addresses)
 /* The socket of W that gets the datagrams to A; or NULL. */
 static struct udp_socket *udp_socket_for(struct worker *w, const struct addr *a)
 {
-	struct udp_socket *us = w->udp->sockets;
+	struct udp_socket *us;
 
-	while (us &&
-	       (us->addr.ss.ss_family != a->ss.ss_family || addr_port(&us->addr) != addr_port(a) ||
-		(!addr_is_any(&us->addr) && !addr_equal(&us->addr, a))))
-		us = us->next;
+	LIST_FOREACH(us, &w->udp->sockets, in_worker)
+		if (us->addr.ss.ss_family == a->ss.ss_family &&
+		    addr_port(&us->addr) == addr_port(a) &&
+		    (addr_is_any(&us->addr) || addr_equal(&us->addr, a)))
+			break;
 	return us;
 }
 

@@ -186,18 +186,18 @@ static void udp_on_clients(struct source *source, uint32_t events)
 static void udp_close_old(struct timer *timer)
 {
 	struct udp_worker *u = container_of(timer, struct udp_worker, old);
-	struct udp_socket **at = &u->sockets, *us;
+	struct udp_socket *us, *next;
 
-	while ((us = *at)) {
+	for (us = LIST_FIRST(&u->sockets); us; us = next) {
 		struct loop *loop = &us->worker->loop;
 
+		next = LIST_NEXT(us, in_worker);
 		if (!us->old || us->refs || atomic_load(&us->forward->sessions)) {
 			if (us->old)
 				timer_set(loop, timer, loop->now_ms + OLD_MS);
-			at = &us->next;
 			continue;
 		}
-		*at = us->next;
+		LIST_REMOVE(us, in_worker);
 		u->n_old--;
 		loop_watch(loop, &us->source, 0, false);
 		close(us->source.fd);
@@ -209,10 +209,11 @@ static void udp_close_old(struct timer *timer)
 /* The old socket of A goes on, so that its sessions stay; or a new socket. */
 static struct udp_socket *udp_find_or_add_socket(struct worker *w, const struct addr *a)
 {
-	struct udp_socket *us = w->udp->n_old ? w->udp->sockets : NULL;
+	struct udp_socket *us;
 
-	while (us && (!us->old || !addr_equal(&us->addr, a)))
-		us = us->next;
+	LIST_FOREACH(us, &w->udp->sockets, in_worker)
+		if (us->old && addr_equal(&us->addr, a))
+			break;
 	if (us) {
 		w->udp->n_old--;
 		atomic_fetch_sub(&us->forward->old_sockets, 1);
@@ -224,8 +225,7 @@ static struct udp_socket *udp_find_or_add_socket(struct worker *w, const struct 
 	us->source = (struct source){ .handle = udp_on_clients, .fd = -1 };
 	us->worker = w;
 	us->addr = *a;
-	us->next = w->udp->sockets;
-	w->udp->sockets = us;
+	LIST_INSERT_HEAD(&w->udp->sockets, us, in_worker);
 	return us;
 }
 

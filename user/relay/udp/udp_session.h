@@ -65,12 +65,12 @@ LIST_HEAD(udp_session_list, udp_session);
 struct udp_socket {
 	struct source source;
 	struct worker *worker;
-	struct udp_socket *next;         /* in udp->sockets */
-	struct forward *forward;         /* of new sessions */
-	bool old;                        /* no new sessions begin here */
-	struct addr addr;                /* the socket is bound to it */
-	unsigned int refs;               /* sessions, */
-	struct udp_session_list waiting; /* and those of them that are UDP_ENTRY_WAITS */
+	LIST_ENTRY(udp_socket) in_worker; /* udp->sockets */
+	struct forward *forward;          /* of new sessions */
+	bool old;                         /* no new sessions begin here */
+	struct addr addr;                 /* the socket is bound to it */
+	unsigned int refs;                /* sessions, */
+	struct udp_session_list waiting;  /* and those of them that are UDP_ENTRY_WAITS */
 };
 
 /* The datagrams that have passed in one direction. */
@@ -134,7 +134,7 @@ struct udp_worker {
 	sessions;                     /* PROVEN ones; then the others, oldest first */
 	struct udp_session *unproven; /* the first of the others; NULL: none is, */
 	unsigned int n_unproven;      /* and how many they are */
-	struct udp_socket *sockets;
+	LIST_HEAD(, udp_socket) sockets;
 	unsigned int n_old; /* of them, those that are old */
 	struct timer old;   /* when sockets without a forward are looked at */
 	struct udp_batch *batch;
