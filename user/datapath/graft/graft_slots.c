@@ -54,7 +54,10 @@ void graft_slot_put(struct graft_table *gs, uint32_t slot)
 
 void graft_table_skip_slot(struct graft_table *gs)
 {
-	slot_queue_take(&gs->queue);
+	uint32_t slot = slot_queue_take(&gs->queue);
+
+	if (slot != NO_SLOT)
+		bit_set(gs->used, slot, false); /* it has no session of ours */
 }
 
 void graft_slots_fill(struct graft_table *gs)
