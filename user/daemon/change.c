@@ -74,7 +74,7 @@ static bool change_is_hindered(const struct service *sv, const struct addr *a, b
 		if (addr_is_inet(a) && l->udp == udp && l->addr.ss.ss_family == a->ss.ss_family &&
 		    addr_port(&l->addr) == addr_port(a))
 			return true;
-	STAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
+	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
 		if (udp && atomic_load(&f->old_sockets))
 			return true;
 	return false;
@@ -161,7 +161,7 @@ static int change_plan(struct change *ch)
 		LIST_INSERT_HEAD(change_bucket(ch, &l->asked), l, in_bucket);
 		l->becomes = NULL;
 	}
-	STAILQ_FOREACH(f, &ch->service->forwards.list, in_forwards)
+	TAILQ_FOREACH(f, &ch->service->forwards.list, in_forwards)
 		f->becomes = NULL;
 	for (size_t i = 0; !e && i < ch->config->n_forwards; i++)
 		e = change_plan_forward(ch, i);
@@ -239,27 +239,27 @@ static void change_retire(struct change *ch, struct forward *f)
 static void change_list(struct change *ch)
 {
 	struct forward_list *all = &ch->service->forwards.list;
-	struct forward_list gone = STAILQ_HEAD_INITIALIZER(gone);
+	struct forward_list gone = TAILQ_HEAD_INITIALIZER(gone);
 	struct forward *f, *next;
 
-	for (f = STAILQ_FIRST(all); f; f = next) {
-		next = STAILQ_NEXT(f, in_forwards);
+	for (f = TAILQ_FIRST(all); f; f = next) {
+		next = TAILQ_NEXT(f, in_forwards);
 		if (f->becomes == f)
 			continue;
 		if (f->state == FORWARD_ACTIVE)
 			change_retire(ch, f);
-		STAILQ_INSERT_TAIL(&gone, f, in_forwards);
+		TAILQ_INSERT_TAIL(&gone, f, in_forwards);
 	}
-	STAILQ_INIT(all);
+	TAILQ_INIT(all);
 	for (size_t i = 0; i < ch->config->n_forwards; i++) {
 		f = ch->forwards[i];
 		if (f->conf->hellos || f->totals->sni)
 			forward_set_sni(f, ch->forwards, ch->config->n_forwards);
 		f->totals->due_ms = NEVER;
 		f->draining = false;
-		STAILQ_INSERT_TAIL(all, f, in_forwards);
+		TAILQ_INSERT_TAIL(all, f, in_forwards);
 	}
-	STAILQ_CONCAT(all, &gone);
+	TAILQ_CONCAT(all, &gone, in_forwards);
 }
 
 /* The lock is held for all of it, so that a look finds it done in full, or not at all. */
@@ -326,7 +326,7 @@ static int drain_change(struct drain *d, struct forward *f)
 	change_addresses(ch);
 	f->draining = !d->undo;
 	pthread_mutex_unlock(&all->lock);
-	STAILQ_FOREACH(of, &all->list, in_forwards)
+	TAILQ_FOREACH(of, &all->list, in_forwards)
 		if (of->limits == f->totals)
 			of->totals->due_ms = d->undo ? NEVER : d->due_ms;
 	return 0;
@@ -384,7 +384,7 @@ uint64_t drain_look(struct service *sv)
 	uint64_t now_ms = clock_ms(), due = NEVER;
 	struct forward *f;
 
-	STAILQ_FOREACH(f, &sv->forwards.list, in_forwards) {
+	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards) {
 		uint64_t ms = f->totals->due_ms;
 		unsigned int n = atomic_load(&f->sessions);
 

@@ -61,7 +61,7 @@ static struct json_object *engine_command(struct round *r)
 		if (hindrance)
 			return request_error_json(ERROR_UNSUPPORTED, "engine %s: %s",
 						  engine_name(engine), hindrance);
-		STAILQ_FOREACH(f, &r->actions->service->forwards.list, in_forwards)
+		TAILQ_FOREACH(f, &r->actions->service->forwards.list, in_forwards)
 			if (round_names(r, f))
 				f->engine = engine == ENGINE_DEFAULT ? f->conf->engine : engine;
 	}
@@ -217,7 +217,7 @@ struct json_object *actions_run(void *arg, const struct request *req)
 		return request_error_json(ERROR_NO_ANSWER,
 					  "a reload or drain waits for a "
 					  "worker that does not answer; ask again");
-	STAILQ_FOREACH(r.named, &all->list, in_forwards) /* active ones come first */
+	TAILQ_FOREACH(r.named, &all->list, in_forwards) /* active ones come first */
 		if (round_names(&r, r.named))
 			break;
 	r.answer = json_object_new_object();

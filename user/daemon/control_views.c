@@ -241,7 +241,7 @@ static struct json_object *forwards_json(struct round *r)
 	struct json_object *list = json_object_new_array();
 	struct forward *f;
 
-	STAILQ_FOREACH(f, &r->actions->service->forwards.list, in_forwards)
+	TAILQ_FOREACH(f, &r->actions->service->forwards.list, in_forwards)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    round_names(r, f))

@@ -260,7 +260,7 @@ static void add_families(struct scrape *s, const struct family *list, size_t n)
 			fam->add(s);
 		else if (!fam->each)
 			add(s, "", fam->value, END);
-		STAILQ_FOREACH(s->forward, &s->actions->service->forwards.list, in_forwards)
+		TAILQ_FOREACH(s->forward, &s->actions->service->forwards.list, in_forwards)
 			if (fam->each && s->forward->state == FORWARD_ACTIVE)
 				fam->each(s);
 	}

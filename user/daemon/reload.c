@@ -36,7 +36,7 @@ static int reload_find_addresses(struct change *ch)
 
 		struct forward *f;
 
-		STAILQ_FOREACH(f, &ch->service->forwards.list, in_forwards)
+		TAILQ_FOREACH(f, &ch->service->forwards.list, in_forwards)
 			if (!e->n_addrs && !strcmp(f->conf->listen.text, e->text))
 				endpoint_copy_addrs(e, &f->conf->listen);
 	}

@@ -67,7 +67,7 @@ static void stream_mark_forwards(uint8_t *ports, const struct forwards *all)
 {
 	const struct forward *f;
 
-	STAILQ_FOREACH(f, &all->list, in_forwards) {
+	TAILQ_FOREACH(f, &all->list, in_forwards) {
 		const struct upstream *u = &f->conf->upstream;
 
 		stream_mark_ports(ports, &f->conf->listen, GRAFT_PORT_LISTENS);

@@ -13,16 +13,16 @@
 
 void forwards_init(struct forwards *all)
 {
-	STAILQ_INIT(&all->list);
+	TAILQ_INIT(&all->list);
 	pthread_mutex_init(&all->lock, NULL);
 }
 
 void forwards_close(struct forwards *all)
 {
-	while (!STAILQ_EMPTY(&all->list)) {
-		struct forward *f = STAILQ_FIRST(&all->list);
+	while (!TAILQ_EMPTY(&all->list)) {
+		struct forward *f = TAILQ_FIRST(&all->list);
 
-		STAILQ_REMOVE_HEAD(&all->list, in_forwards);
+		TAILQ_REMOVE(&all->list, f, in_forwards);
 		forward_free(f);
 	}
 	pthread_mutex_destroy(&all->lock);
@@ -32,7 +32,7 @@ struct forward *forwards_find(const struct forwards *all, const char *name)
 {
 	struct forward *f;
 
-	STAILQ_FOREACH(f, &all->list, in_forwards)
+	TAILQ_FOREACH(f, &all->list, in_forwards)
 		if (f->state == FORWARD_ACTIVE && !strcmp(forward_name(f->conf), name))
 			break;
 	return f;
@@ -42,7 +42,7 @@ struct forward *forward_with_tag(const struct forwards *all, uint32_t tag)
 {
 	struct forward *f;
 
-	STAILQ_FOREACH(f, &all->list, in_forwards)
+	TAILQ_FOREACH(f, &all->list, in_forwards)
 		if (f->tag == tag)
 			break;
 	return f;
@@ -61,11 +61,11 @@ void forwards_reap(struct forwards *all)
 	struct forward *f, *next;
 
 	pthread_mutex_lock(&all->lock);
-	for (f = STAILQ_FIRST(&all->list); f; f = next) {
-		next = STAILQ_NEXT(f, in_forwards);
+	for (f = TAILQ_FIRST(&all->list); f; f = next) {
+		next = TAILQ_NEXT(f, in_forwards);
 		if (!is_gone(f))
 			continue;
-		STAILQ_REMOVE(&all->list, f, forward, in_forwards);
+		TAILQ_REMOVE(&all->list, f, in_forwards);
 		forward_free(f);
 	}
 	pthread_mutex_unlock(&all->lock);

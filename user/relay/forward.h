@@ -88,14 +88,14 @@ struct forward {
 					* thread that reloads alone */
 	enum forward_state state; /* the rest is guarded by forwards->lock */
 	bool draining;            /* its sockets are closed, see drain_forward() */
-	STAILQ_ENTRY(forward) in_forwards;
+	TAILQ_ENTRY(forward) in_forwards;
 };
 
 /* A list: active forwards in the order of the configuration, then the others. */
 struct forwards {
 	/* Guards the list.  The thread that reloads may read without it; no worker does. */
 	pthread_mutex_t lock;
-	STAILQ_HEAD(forward_list, forward) list;
+	TAILQ_HEAD(forward_list, forward) list;
 };
 
 void forwards_init(struct forwards *all);

@@ -173,7 +173,7 @@ void checks_after_batch(struct checks *c)
 		if (c->room) /* else the round goes on */
 			c->round_ms = now;
 		c->room = MARKED_SOCKETS;
-		STAILQ_FOREACH(f, &c->forwards->list, in_forwards)
+		TAILQ_FOREACH(f, &c->forwards->list, in_forwards)
 			if (f->state == FORWARD_ACTIVE && f->conf->check_ms)
 				next = smaller(next, check_add_due(c, f));
 		pthread_mutex_unlock(&c->forwards->lock);
