@@ -74,9 +74,10 @@ static bool change_is_hindered(const struct service *sv, const struct addr *a, b
 		if (addr_is_inet(a) && l->udp == udp && l->addr.ss.ss_family == a->ss.ss_family &&
 		    addr_port(&l->addr) == addr_port(a))
 			return true;
-	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
-		if (udp && atomic_load(&f->old_sockets))
-			return true;
+	if (udp)
+		TAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
+			if (atomic_load(&f->old_sockets))
+				return true;
 	return false;
 }
 

@@ -33,11 +33,12 @@ static int reload_find_addresses(struct change *ch)
 
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		struct endpoint *e = &c->forwards[i].listen;
-
 		struct forward *f;
 
 		TAILQ_FOREACH(f, &ch->service->forwards.list, in_forwards)
-			if (!e->n_addrs && !strcmp(f->conf->listen.text, e->text))
+			if (e->n_addrs)
+				break;
+			else if (!strcmp(f->conf->listen.text, e->text))
 				endpoint_copy_addrs(e, &f->conf->listen);
 	}
 	return names_find_listeners(c, true);
