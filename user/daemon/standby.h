@@ -35,7 +35,7 @@ struct stream {
 	struct standby *sb;
 	const struct control *control;
 	int fd;
-	uint64_t *known;           /* a bit for each place of adopt.h: exported, or imported */
+	uint64_t *known;           /* a bit for each place of held.h: exported, or imported */
 	struct exported *exported; /* by place; of an export */
 	uint64_t after_ns, now_ns; /* now: of an export's look */
 	size_t len;                /* of the bytes in the buffer */
