@@ -76,8 +76,8 @@ def expect(condition, what):
         raise LabError(what)
 
 
-class Interrupted(BaseException):
-    """One of SIGNALS came: args[0]."""
+class Interrupted(KeyboardInterrupt):
+    """One of SIGNALS came: args[0]. It ends pytest, too."""
 
 
 def handle_signals():
@@ -111,6 +111,12 @@ def tail(path, lines=15):
         if "Sanitizer:" in line or "runtime error:" in line:
             return "".join(text[number:number + 2 * lines])
     return "".join(text[-lines:])
+
+
+def call_of(module, function):
+    """The command that calls FUNCTION of MODULE, which is of tests/flow, in a process of its own."""
+    return ("env", f"PYTHONPATH={':'.join(sys.path)}", sys.executable, "-B", "-c",
+            f"import {module}; {module}.{function}()")
 
 
 def sha256_of_stream(stream):
@@ -339,8 +345,7 @@ class Lab:
             raise LabError(f"scripts/lab {command}: {result.stdout.strip()}")
 
     def close(self):
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
         for process in reversed(self._processes):
             self.stop(process)
         try:
@@ -352,6 +357,8 @@ class Lab:
                 shutil.rmtree(self.home, ignore_errors=True)
             if self._guard:
                 self._guard.dismiss()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     def path(self, name):
         return os.path.join(self.home, name)
