@@ -277,8 +277,8 @@ enum graft_via {
 
 /*
  * If an end asks again for so long, and nothing is acknowledged, the session goes back to its
- * sockets.  TCP has sent again twice by then: the time-out is 200 ms at least, and doubles.  After a
- * fast retransmission that is lost, too, the next one comes sooner, so loss alone is no silence.
+ * sockets.  TCP has sent again twice by then: the time-out is 200 ms at least, and doubles.  A
+ * segment whose fast retransmission is lost is sent again sooner: that is loss, and no silence.
  */
 #define GRAFT_SILENT_NS 400000000ULL
 

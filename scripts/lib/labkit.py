@@ -428,7 +428,7 @@ class Daemon:
     def _start(self):
         self.process = self.lab.start(self.namespace, self.program, "run", "--engine",
                                       self.engine, "--control", self.control, *self._arguments)
-        wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready")
+        wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready", 60)
 
     def kill(self):
         """SIGKILL; then another one is started."""

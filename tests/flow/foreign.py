@@ -47,7 +47,32 @@ LOSS = 0.01
 AFTER_LOSS = ("loss", "never quiet", "no packet seen yet")
 
 
-class Session:
+class Grafted:
+    """A session of `trial` that can ask a `question()`: is it grafted?"""
+
+    def state(self):
+        row = self.trial.daemon.ask("sessions")["sessions"][0]
+        return ({flow["carrier"] for flow in row["flows"]}, row["not_grafted"], row["shaped"])
+
+    def expect_grafted(self, when, or_not=()):
+        if self.trial.engine != "copy":
+            state = self.state()
+            expect(state[0] == {"graft"} or state[1] in or_not, f"{when}: {state}")
+
+    def talk(self, must):
+        """Until it is grafted, if it MUST be; returns what was shaped."""
+        for _ in range(20):
+            self.question()
+        for _ in range(50 if must and self.trial.engine != "copy" else 0):
+            if self.state()[0] == {"graft"}:
+                break
+            self.question()
+        if must:
+            self.expect_grafted("conversation")
+        return self.state()[2]
+
+
+class Session(Grafted):
     """An end made by hand, and a socket of Linux: either is the client."""
 
     def __init__(self, trial, families, seed):
@@ -70,33 +95,12 @@ class Session:
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.end.until(lambda: self.end.acked, "no connection")
 
-    def state(self):
-        row = self.trial.daemon.ask("sessions")["sessions"][0]
-        return ({flow["carrier"] for flow in row["flows"]}, row["not_grafted"], row["shaped"])
-
-    def expect_grafted(self, when, or_not=()):
-        if self.trial.engine != "copy":
-            state = self.state()
-            expect(state[0] == {"graft"} or state[1] in or_not, f"{when}: {state}")
-
     def question(self):
         data = self.chance.randbytes(200)
         self.end.send(data)
         expect(exactly(self.sock, 200) == data, "a question is wrong")
         self.sock.sendall(data[::-1])
         expect(self.end.receive(200) == data[::-1], "an answer is wrong")
-
-    def talk(self, must):
-        """Until it is grafted, if it MUST be; returns what was shaped."""
-        for _ in range(20):
-            self.question()
-        for _ in range(50 if must and self.trial.engine != "copy" else 0):
-            if self.state()[0] == {"graft"}:
-                break
-            self.question()
-        if must:
-            self.expect_grafted("conversation")
-        return self.state()[2]
 
     @contextlib.contextmanager
     def sending(self, size):

@@ -22,6 +22,7 @@ import time
 
 import graft_wire
 import pytest
+from foreign import AFTER_LOSS, Grafted
 from graft_wire import exactly, within
 from labkit import Daemon, Lab, call_of, expect, tail, wait_until
 
@@ -31,8 +32,6 @@ PORT, LISTEN, INSIDE = 7100, 9044, 7200
 STACK, STACK_RELAY, TAP = "10.0.12.2", "10.0.12.15", "foreign"
 BULK, HELD = 1_000_000, 6_000_000  # HELD: more than all buffers of the way
 LOSS = 0.01
-# A session that loses much, or whose ends are late on a busy machine, may return to its sockets.
-AFTER_LOSS = ("loss", "never quiet", "no packet seen yet")
 
 
 def tap(name):
@@ -127,7 +126,7 @@ def play_slirp():
 # ---- the test
 
 
-class Session:
+class Session(Grafted):
     """Two sockets of Linux: one has the stack's connection between itself and the relay."""
 
     def __init__(self, trial, seed):
@@ -156,27 +155,6 @@ class Session:
     def question(self):
         self.carry(200, (self.near, self.far))
         self.carry(200, (self.far, self.near))
-
-    def state(self):
-        row = self.trial.daemon.ask("sessions")["sessions"][0]
-        return {flow["carrier"] for flow in row["flows"]}, row["not_grafted"], row["shaped"]
-
-    def expect_grafted(self, when, or_not=()):
-        if self.trial.engine != "copy":
-            state = self.state()
-            expect(state[0] == {"graft"} or state[1] in or_not, f"{when}: {state}")
-
-    def talk(self, must):
-        """Until it is grafted, if it MUST be; returns what was shaped."""
-        for _ in range(5):
-            self.question()
-        for _ in range(100 if must and self.trial.engine != "copy" else 0):
-            if self.state()[0] == {"graft"}:
-                break
-            self.question()
-        if must:
-            self.expect_grafted("conversation")
-        return self.state()[2]
 
     def half_close(self, first, second):
         first.shutdown(socket.SHUT_WR)
@@ -343,9 +321,7 @@ def lwip_end(culvert):
 @pytest.mark.parametrize("role", ["client", "server"])
 @pytest.mark.parametrize("stack", ["lwip", "slirp"])
 def test_stacks(culvert, engine, stack, role):
-    is_here = os.path.exists(lwip_end(culvert)) if stack == "lwip" else \
-        ctypes.util.find_library("slirp")
-    if not is_here:
-        pytest.skip(f"missing: {stack} (scripts/deps test; make tests)")
+    if not os.path.exists(lwip_end(culvert)) or not ctypes.util.find_library("slirp"):
+        pytest.skip("lwIP or libslirp is missing (scripts/deps test; make tests)")
     with Lab() as lab:
         print(f"# shaped: {Trial(lab, culvert, engine, stack, role).run()}")

@@ -224,7 +224,7 @@ class Trial:
         self.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
         try:
             wait_until(lambda: not self.daemon.ask("sessions")["sessions"],
-                       "dead ends to be found", 15)
+                       "dead ends to be found", 30)
         finally:  # or no other case reaches the relay
             self.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
             self.lab.stop(talk)

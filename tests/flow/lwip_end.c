@@ -113,7 +113,7 @@ static err_t set_up_netif(struct netif *netif)
 	return ERR_OK;
 }
 
-/* What lwIP tells: noted here, and done by the loop */
+/* Events of lwIP: noted here, handled by the loop */
 
 static err_t on_arrival(void *arg, struct tcp_pcb *pcb, struct pbuf *p, err_t error)
 {

@@ -133,6 +133,22 @@ class Trial(Pair):
                                self.relays["relay2"].control], input=data, check=False,
                               capture_output=True, timeout=20)
 
+    def grafted(self, *forwards):
+        """Bytes of each grafted session of FORWARDS, by its client."""
+        return {s["client"]: [flow["bytes"] for flow in s["flows"]] for s in self.sessions("relay")
+                if s["forward"] in forwards and
+                all(flow["carrier"] == "graft" for flow in s["flows"])}
+
+    def forge(self, rate, seconds="4"):
+        """Another machine sends so many packets a second in the names of both ends."""
+        ports = {"plain": 9100, "probed": 9105}
+        pairs = [f"{s['client']}:{CLIENT_SIDE[0]}:{ports[s['forward']]}"
+                 for s in self.sessions("relay")]
+        for line in self.inside("server", "ss", "-Htn", "state", "established").splitlines():
+            here, there = line.replace("[::ffff:", "").replace("]", "").split()[2:4]
+            pairs += [f"{here}:{there}"] if there.startswith(SERVER_SIDE[0]) else []
+        return self.lab.start("relay2", sys.executable, "-c", FORGE, rate, seconds, *pairs)
+
 
 class Storm(Trial):
     """Failovers at random; each round has sessions of its own."""
@@ -690,6 +706,33 @@ def test_port_0(trial):
     expect(not trial.sessions("relay"), "there is a session")
 
 
+def test_forged(trial):
+    """A4: who knows addresses and ports, and no numbers, ends nothing, and moves no counter."""
+    for exported in True, False:
+        if not exported:
+            trial.unlink("relay2")
+        talk, idle = trial.talk(9100, "e", 3), trial.talk(9105, "i", 3)
+        wait_until(lambda: len(trial.grafted("plain", "probed")) == 6, "all to be grafted", 20)
+        if exported:
+            trial.wait_all_mirrored("relay")
+        before = trial.grafted("probed")
+        for rate in "400", "2000":
+            trial.lab.finish(trial.forge(rate), 30)
+            expect(trial.grafted("probed") == before, f"{rate}/s: {trial.sessions('relay')}")
+        trial.say(idle, "ask")
+        trial.finish(talk)
+        forger = trial.forge("2000", "30")  # a dead end is found beside it
+        trial.ip("client", "route", "add", "blackhole", f"{CLIENT_SIDE[0]}/32")
+        try:
+            wait_until(lambda: not trial.sessions("relay"), "dead ends to be found", 25)
+        finally:
+            trial.ip("client", "route", "del", "blackhole", f"{CLIENT_SIDE[0]}/32")
+            for process in forger, idle:
+                trial.lab.stop(process)
+            trial.clients.remove(idle)
+    trial.link("relay2")
+
+
 def test_many_changes(trial):
     """Each relay tells the other of sessions whose records are just being replaced there."""
     for _ in range(3):
@@ -774,6 +817,31 @@ FROM_PORT_0 = """
 import socket, struct, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
 s.sendto(struct.pack("!HHHH", 0, int(sys.argv[2]), 9, 0) + b"x", (sys.argv[1], 0))
+"""
+# Packets of connections (source, its port, destination, its port), with numbers that are wrong.
+FORGE = """
+import random, socket, struct, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+def total(data):
+    t = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    t = (t & 65535) + (t >> 16)
+    return ~(t + (t >> 16)) & 65535
+rate, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+pairs = [p.split(":") for p in sys.argv[3:]]
+due = time.monotonic()
+while time.monotonic() < end:
+    source, sport, to, port = random.choice(pairs)
+    source, to = socket.inet_aton(source), socket.inet_aton(to)
+    flags = random.choice((0x10, 0x10, 0x18, 0x11, 0x14, 0x04))
+    tcp = struct.pack("!HHIIBBHHH", int(sport), int(port), random.getrandbits(32),
+                      random.getrandbits(32), 0x50, flags, 65535, 0, 0)
+    tcp += random.randbytes(10) if flags & 8 else b""
+    tcp = tcp[:16] + struct.pack("!H", total(source + to + struct.pack("!HH", 6, len(tcp)) + tcp)) + \
+        tcp[18:]
+    ip = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(tcp), 0, 0, 64, 6, 0, source, to)
+    s.sendto(ip + tcp, (socket.inet_ntoa(to), 0))
+    due += 1 / rate
+    time.sleep(max(0, due - time.monotonic()))
 """
 CONNECT = """
 import socket, sys

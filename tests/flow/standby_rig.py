@@ -44,6 +44,11 @@ source = {SERVER_SIDE[0]}
 listen = :9104
 upstream = {SERVER}:7102
 transparent = yes
+[forward probed]
+listen = :9105
+upstream = {SERVER}:7100
+source = {SERVER_SIDE[0]}
+keepalive = 2s
 [forward datagrams]
 listen = :9153/udp
 upstream = {SERVER}:7153

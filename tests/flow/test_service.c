@@ -307,7 +307,8 @@ ROW_ONCE(watchdog)
 	struct daemon *d;
 
 	listen_for_messages();
-	d = rig_start(*state, "[culvert]\nworkers = 2\n" FORWARD_ONE);
+	/* nobody reads messages before that, and sd_notify(3) waits for room */
+	d = rig_start(*state, "[culvert]\nworkers = 2\nprobe = no\n" FORWARD_ONE);
 	for (int i = 0; i < 3; i++)
 		assert_true(hear(RIG_PATIENCE_MS)); /* of an idle daemon */
 	pid = rig_pid(d);

@@ -340,7 +340,7 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 	if (!r && q->count)
 		hand_over(fds, q->count);
 	a.error = -r;
-	/* the daemon is gone, or would wait for this answer from now on */
+	/* a daemon that is still there would wait for this answer before each later request */
 	if (send(PRIVILEGED_FD, &a, sizeof(a), MSG_NOSIGNAL) != sizeof(a))
 		_exit(1);
 }

@@ -157,9 +157,9 @@ static bool is_here(const struct standby *sb, const struct held *h)
 #define LET_GO 2U /* times are odd */
 
 /*
- * No relay has told of H for MS.  The owner of H is gone, so its time-outs begin.  A relay without packets must not reset H, nor probe its ends: the
- * question for a neighbour would bring packets here.  So H is let go in silence, unless keepalive is
- * due first: then H is taken over, to be probed.
+ * No relay has told of H for MS.  The owner of H is gone, so its time-outs begin.  A relay without
+ * packets must not reset H, nor probe its ends: the question for a neighbour would bring packets here.
+ * So H is let go in silence, unless keepalive is due first: then H is taken over, to be probed.
  */
 static void look_at_lost(struct standby *sb, uint32_t at, const struct held *h, uint64_t ms)
 {
@@ -545,8 +545,8 @@ static uint32_t key_of_flow(const struct stream *s, const struct held *h, uint32
 }
 
 /*
- * What is STANDBY has an even key: its relay tells of it, if that is here; and of its end each one
- * that knew it.  That it is let go is no end, unless its address is here.
+ * A STANDBY session has an even key.  The relay that has its address exports it; its end is exported by
+ * each relay that knew it.  A session that is let go has ended only if its address is here.
  */
 static uint32_t key_of(const struct stream *s, const struct held *h, uint32_t at)
 {
@@ -600,7 +600,7 @@ static void note(struct stream *s, uint32_t at, struct graft_record *ret_gone,
 	bit_set(s->known, at, key);
 	if (was.key && (!key || memcmp(&told->client, &was.client, sizeof(was.client)) != 0)) {
 		found = find(sb, &was.client, udp);
-		/* it has ended here while the other relay told of it: that copy has come back */
+		/* the session has ended here, and FOUND is the other relay's copy of it */
 		if (!key && was.key & 1 && found != NO_SLOT && found != at &&
 		    held_at(sb->shared, found).state == HELD_STANDBY) {
 			held_end(sb->shared, found);

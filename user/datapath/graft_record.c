@@ -191,6 +191,8 @@ static const char *fault_of(struct graft_record *r)
 	const struct graft_side *s = r->tcp.side;
 	const struct graft_tuple *a = &record_leg(r, 0)->tuple, *b = &record_leg(r, 1)->tuple;
 
+	if (r->kind == RECORD_NONE)
+		return "it is of no kind";
 	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
 		a = b = &r->client;
 	else if (r->kind != RECORD_TCP && r->kind != RECORD_UDP)

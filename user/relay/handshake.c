@@ -69,7 +69,7 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 	uint64_t now_ms = s->worker->loop.now_ms;
 	struct graft_shape shape;
 	uint16_t takes = 0;
-	uint8_t lacks = 0;
+	uint8_t lacks = 0, asked = SHAPED_SCALE;
 	bool news;
 
 	if (!v ||
@@ -79,13 +79,20 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 	    tcp_handshake(s->sides[UPSTREAM].fd, &server))
 		return;
 	graft_shape_of(shared->grafts, s->sides[UPSTREAM].fd, &shape);
-	if (client.timestamps && !server.timestamps)
+	if (client.timestamps)
+		asked |= SHAPED_TIMESTAMPS;
+	if (shape.ecn == GRAFT_ECN_ASK)
+		asked |= SHAPED_ECN;
+	if (!server.timestamps)
 		lacks |= SHAPED_TIMESTAMPS;
-	if (client.ecn && shape.ecn == GRAFT_ECN_ASK && !shape.ecn_answered)
+	if (!shape.ecn_answered)
 		lacks |= SHAPED_ECN;
 	if (is_small(&server))
 		lacks |= SHAPED_SCALE;
-	if (smaller(client.told, SEGMENT_OF_LO) > server.takes)
+	/* an option that the server was not asked for is known from an earlier session */
+	lacks = (lacks & asked) | (uint8_t)(atomic_load(&v->lacks) & ~asked);
+	if (smaller(client.told, SEGMENT_OF_LO) > server.takes ||
+	    atomic_load(&v->takes_mss) == server.takes)
 		takes = (uint16_t)server.takes;
 	if (why == GRAFT_MSS)
 		atomic_store(&v->told_mss, 0); /* routes may have changed */
