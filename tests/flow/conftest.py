@@ -78,7 +78,7 @@ def pytest_runtest_makereport(item, call):
     """With the ends of the daemons' logs."""
     report, trial = (yield).get_result(), item.funcargs.get("trial")
     if report.failed and call.when == "call":
-        daemons = {"culvert": getattr(trial, "daemon", None), **getattr(trial, "relays", {})}
+        daemons = getattr(trial, "relays", {"culvert": getattr(trial, "daemon", None)})
         report.sections += [(name, tail(daemon.process.log))
                             for name, daemon in daemons.items() if daemon]
 

@@ -222,9 +222,10 @@ scrape_configs:
   - job_name: culvert
     static_configs: [{{targets: ["127.0.0.1:{METRICS}"]}}]
 """)
-        self.lab.start_server("relay", PROMETHEUS, "prometheus", f"--config.file={path}",
-                              f"--storage.tsdb.path={self.lab.path('prometheus')}",
-                              f"--web.listen-address=127.0.0.1:{PROMETHEUS}")
+        prometheus = self.lab.start_server(
+            "relay", PROMETHEUS, "prometheus", f"--config.file={path}",
+            f"--storage.tsdb.path={self.lab.path('prometheus')}",
+            f"--web.listen-address=127.0.0.1:{PROMETHEUS}")
         for query, value in (
                 ("up", 1), ("count(culvert_build_info)", 1),
                 ("sum(culvert_bytes_total)", total(samples, "culvert_bytes_total")),
@@ -235,6 +236,7 @@ scrape_configs:
                  " < bool 0.1", 1)):
             wait_until(lambda q=query, v=value: self.query(q) == v,
                        f"prometheus to say {value} to {query}", 15)
+        self.lab.stop(prometheus)  # its scrapes would wait for the stopped worker of another case
 
     def query(self, query):
         text = self.curl(f"http://127.0.0.1:{PROMETHEUS}/api/v1/query?"
