@@ -58,7 +58,7 @@ class Trial(Pair):
                 self.say(talks[what], "ask")
             if power and len(moves) > 1:
                 self.come_back(old)
-                self.wait_mirrored(new, 1)
+                self.wait_all_mirrored(new)
             old = new
         gaps = {what: self.finish(t)["gap_ms"] for what, t in talks.items()}
         self.wait_empty(old)
