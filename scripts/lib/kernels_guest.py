@@ -37,9 +37,9 @@ SCRIPTS = ("tests/pytest.ini", "tests/flow/conftest.py", "tests/flow/grafted.py"
            *(os.path.relpath(path, TOP) for name in ("networks", "standby", "udp")
              for path in glob.glob(os.path.join(TOP, f"tests/flow/{name}*.py"))))
 MODULES = ("argparse", "array", "asyncio", "concurrent.futures.thread", "contextlib", "ctypes",
-           "dataclasses", "encodings.ascii", "encodings.idna", "fcntl", "hashlib", "ipaddress",
-           "json", "pdb", "pwd", "pytest", "random", "select", "statistics", "struct", "subprocess",
-           "tempfile", "threading", "traceback")
+           "dataclasses", "encodings.ascii", "encodings.idna", "encodings.unicode_escape", "fcntl",
+           "hashlib", "ipaddress", "json", "pdb", "pwd", "pytest.__main__", "random", "select",
+           "statistics", "struct", "subprocess", "tempfile", "threading", "traceback")
 FILES = {
     "etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
