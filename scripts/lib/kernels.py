@@ -15,6 +15,7 @@ from labkit import TOP, Interrupted, handle_signals
 
 SKIP = 77
 BIN = "/culvert/bin"
+PYTEST = f"/usr/bin/python3 -B -m pytest --culvert {BIN}/culvert /culvert/tests/flow"
 # Linux changes a jump label by way of INT3.  An emulated CPU seems to run into one that is gone: a
 # guest did at boot, before anything of culvert's was loaded.
 STALE = "int3: 0000"
@@ -64,16 +65,12 @@ def plan(tests):
                f"{TORTURE} --engine {engine} --storm --minutes 0.0833")
     yield "flow/graft", 200, f"{BIN}/test_cases --culvert {BIN}/culvert --engine graft"
     for case in GRAFTED:
-        yield (f"flow/grafted-{case}", 240,
-               f"/culvert/tests/flow/grafted.py --culvert {BIN}/culvert --only {case}")
+        yield f"flow/grafted-{case}", 240, f"{PYTEST}/grafted.py -k {case}"
     for case in UDP:
-        yield (f"flow/udp-{case}", 120, f"/culvert/tests/flow/udp.py --culvert {BIN}/culvert "
-               f"--engine auto --only {case}")
+        yield f"flow/udp-{case}", 120, f"{PYTEST}/udp.py --engine auto -k {case}"
     for case in "power", "planned":
-        yield (f"flow/standby-{case}", 240,
-               f"/culvert/tests/flow/standby.py --culvert {BIN}/culvert --only {case}")
-    yield ("flow/udp-networks", 150, f"/culvert/tests/flow/networks.py --culvert {BIN}/culvert "
-           "--udp --engine auto --only plain --jobs 2")
+        yield f"flow/standby-{case}", 240, f"{PYTEST}/standby.py -k {case}"
+    yield "flow/udp-networks", 150, f"{PYTEST}/networks.py --udp --engine auto -k plain --jobs 2"
 
 
 def try_kernel(series, options):

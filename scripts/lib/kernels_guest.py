@@ -32,13 +32,14 @@ TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc":
          "wg": "culvert/bin/wg", "flock": "culvert/bin/flock", "nsenter": "culvert/bin/nsenter",
          "/usr/bin/python3": "usr/bin/python3"}
 # A test in Python, what it runs, and the modules of all that it starts.
-SCRIPTS = ("tests/flow/grafted.py", "scripts/lib/labkit.py", "scripts/lab",
+SCRIPTS = ("tests/pytest.ini", "tests/flow/conftest.py", "tests/flow/grafted.py",
+           "scripts/lib/labkit.py", "scripts/lab",
            *(os.path.relpath(path, TOP) for name in ("networks", "standby", "udp")
              for path in glob.glob(os.path.join(TOP, f"tests/flow/{name}*.py"))))
 MODULES = ("argparse", "array", "asyncio", "concurrent.futures.thread", "contextlib", "ctypes",
-           "dataclasses", "encodings.ascii", "encodings.idna", "fcntl", "hashlib", "ipaddress",
-           "json", "pwd", "random", "select", "statistics", "struct", "subprocess", "tempfile",
-           "threading", "traceback")
+           "dataclasses", "encodings.ascii", "encodings.idna", "encodings.unicode_escape", "fcntl",
+           "hashlib", "ipaddress", "json", "pdb", "pwd", "pytest.__main__", "random", "select",
+           "statistics", "struct", "subprocess", "tempfile", "threading", "traceback")
 FILES = {
     "etc/passwd": "root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n",
     "etc/group": "root:x:0:\nnogroup:x:65534:\n",
@@ -93,8 +94,9 @@ def add_file(root, path, name):
 
 
 def add_modules_of_python(root, modules):
-    """With what is compiled of them, which is valid for a source of that time."""
+    """With what is compiled of them, which is valid for a source of that time; pytest with plugins."""
     files = output_of("/usr/bin/python3", "-c", f"import sys, {', '.join(modules)}\n"
+                      "pytest.Config.fromdictargs({}, [])\n"
                       "for module in list(sys.modules.values()):\n"
                       "    for name in '__file__', '__cached__':\n"
                       "        print(getattr(module, name, None) or '')", text=True)

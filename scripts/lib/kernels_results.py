@@ -48,6 +48,7 @@ def whole_step(name, step):
     """A step that is one behaviour."""
     tail = step.lines[-1].strip() if step.lines else ""
     if step.code in (0, SKIP_CODE):
+        tail = next((line for line in step.lines if line.startswith("SKIPPED ")), tail)  # pytest's
         return Behaviour(name, SKIPPED if step.code else OK, tail.removeprefix("skipped: "))
     failed = next((line for line in reversed(step.lines) if line.startswith("FAIL")), tail)
     how = "did not end" if step.code is None else f"exit code {step.code}"

@@ -7,7 +7,6 @@ If this process is killed, a Guard does it; if the guard is killed too, the next
 because the lab's record says whose it is.
 """
 
-import argparse
 import hashlib
 import itertools
 import json
@@ -24,7 +23,6 @@ RELAY = "10.0.1.2"
 SERVER = "10.0.2.2"
 # Those that end a run: the lab goes first.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-EXIT_SKIP = 77
 SLOW = int(os.environ.get("CULVERT_TEST_SLOW", "1"))  # an emulated machine: how much longer to wait
 ENGINES = ("copy", "splice", "sockmap", "auto")
 
@@ -76,8 +74,8 @@ def expect(condition, what):
         raise LabError(what)
 
 
-class Interrupted(BaseException):
-    """One of SIGNALS came: args[0]."""
+class Interrupted(KeyboardInterrupt):
+    """One of SIGNALS came: args[0]. It ends pytest, too."""
 
 
 def handle_signals():
@@ -111,6 +109,12 @@ def tail(path, lines=15):
         if "Sanitizer:" in line or "runtime error:" in line:
             return "".join(text[number:number + 2 * lines])
     return "".join(text[-lines:])
+
+
+def call_of(module, function):
+    """The command that calls FUNCTION of MODULE, which is of tests/flow, in a process of its own."""
+    return ("env", f"PYTHONPATH={':'.join(sys.path)}", sys.executable, "-B", "-c",
+            f"import {module}; {module}.{function}()")
 
 
 def sha256_of_stream(stream):
@@ -176,87 +180,6 @@ def choose_folder():
 
 def has_ipv6():
     return os.path.isdir("/proc/sys/net/ipv6")
-
-
-def begin_or_skip(programs, packages="test", ipv6=False):
-    """For tests: ends with 77, and says why, if they cannot run here; else signals are Interrupted.
-
-    PROGRAMS are those that `scripts/deps PACKAGES` installs.
-    """
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
-    missing = [name for name in programs if not shutil.which(name)]
-    reason = None
-    if os.geteuid() != 0:
-        reason = "network namespaces need root"
-    elif ipv6 and not has_ipv6():
-        reason = "this kernel has no IPv6"
-    elif missing:
-        reason = f"missing: {', '.join(missing)} (scripts/deps {packages})"
-    if reason:
-        print(f"SKIP: {reason}")
-        sys.exit(EXIT_SKIP)
-    handle_signals()
-
-
-def test_options(page, *more):
-    """Of a test whose text is PAGE: --culvert, and MORE: pairs of a flag and its keywords."""
-    parser = argparse.ArgumentParser(description=page.split("\n", maxsplit=1)[0])
-    parser.add_argument("--culvert", type=os.path.abspath, default=os.path.join(TOP, "build/culvert"))
-    for flag, wanted in more:
-        parser.add_argument(flag, **wanted)
-    return parser.parse_args()
-
-
-ONLY = ("--only", {"default": "", "help": "cases whose name holds this"})
-
-
-def cases_of(trial, only=""):
-    """{its name: method} of each test_* of TRIAL whose name holds ONLY."""
-    return {name.removeprefix("test_"): getattr(trial, name) for name in dir(trial)
-            if name.startswith("test_") and only in name}
-
-
-def run_cases(trial, cases, title="{}"):
-    """Those of CASES, {name: function}, that fail; trial.end() follows each, if there is one."""
-    end = getattr(trial, "end", lambda: None)
-    failed = []
-    for name, case in cases.items():
-        start, verdict = time.monotonic(), "ok    "
-        try:
-            case()
-            end()
-        except (LabError, subprocess.SubprocessError) as error:
-            failed.append(name)
-            verdict = "not ok"
-            print(f"# {error}\n{tail(trial.daemon.process.log) if trial.daemon else ''}")
-            end()
-        print(f"{verdict} {title.format(name)} ({time.monotonic() - start:.1f} s)", flush=True)
-    return failed
-
-
-def run_rows(rows):
-    """How many of ROWS fail: pairs of a name and a function, whose result is printed behind it."""
-    failed = 0
-    for name, row in rows:
-        began = time.monotonic()
-        try:
-            said = row()
-            print(f"ok     {name} ({time.monotonic() - began:.1f} s): {said}", flush=True)
-        except Exception as error:  # pylint: disable=broad-except
-            failed += 1
-            print(f"FAILED {name}: {error}", flush=True)
-    return failed
-
-
-def run_test(body):
-    """The exit code of a test: BODY says what has failed; nothing is good."""
-    try:
-        return 1 if body() else 0
-    except (LabError, subprocess.SubprocessError) as error:
-        print(f"not ok: {error}")
-        return 1
-    except Interrupted as number:
-        return 128 + number.args[0]
 
 
 class Guard:
@@ -339,8 +262,7 @@ class Lab:
             raise LabError(f"scripts/lab {command}: {result.stdout.strip()}")
 
     def close(self):
-        for number in SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
         for process in reversed(self._processes):
             self.stop(process)
         try:
@@ -352,6 +274,8 @@ class Lab:
                 shutil.rmtree(self.home, ignore_errors=True)
             if self._guard:
                 self._guard.dismiss()
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     def path(self, name):
         return os.path.join(self.home, name)

@@ -1,12 +1,10 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """Sessions over a long way: grafted while they converse, at their sockets while they carry bulk.
 
     client  --10 ms-->  culvert  --2 ms-->  server
 
 One connection converses, carries bulk, and converses again; every byte is compared. With losses, the
-way is short and graft-rtt long, so losses alone send a session back. Exits with 77 and the reason
-where this cannot run.
+way is short and graft-rtt long, so losses alone send a session back.
 """
 
 import json
@@ -14,13 +12,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (ONLY, RELAY, SERVER, Daemon, Lab, begin_or_skip, cases_of, expect, handle_signals,
-                    run_cases, run_test, test_options, wait_until)
+import pytest
+from labkit import RELAY, SERVER, Daemon, Lab, expect, wait_until
 
+pytestmark = pytest.mark.needs("ss")
+ENGINES = ("auto",)
 PORT, LISTEN = 7100, 9100
 TURNS = 12  # a round is two turns
 BULK = 3_000_000
@@ -168,82 +165,79 @@ class Trial:
         self.client.step("talk", turns)
         self.expect_graft(when)
 
-    def test_turns(self):
-        """Bulk of each kind sends it to its sockets, a conversation back."""
-        self.start()
-        turns = TURNS
-        for what in ("get", "put", "both", "get"):
-            self.converse(f"before {what}", turns)
-            turns *= 2
-            self.client.step(what, BULK)
-            self.expect_sockets(what)
-            self.expect_no_memory(what)
 
-    def test_at_once(self):
-        """Nothing is grafted before it converses."""
-        self.start()
-        self.client.step("get", BULK)
-        self.expect_sockets("at once")
-
-    def test_silent(self):
-        """Nobody sends a byte, so keepalive probes have to begin the graft."""
-        self.start()
-        self.client.step("get", BULK)
-        self.expect_graft("silent")
-        self.client.step("put", BULK)
-        self.expect_sockets("after silence")
-
-    def test_half_closed(self):
-        """A client that has sent FIN cannot go back, and must not be kept waiting."""
-        self.start()
-        self.converse("before")
-        self.client.step("half", BULK)
-
-    def test_killed(self):
-        """Without a daemon there are no sockets to go back to."""
-        self.start("--graft-pins", self.lab.path("bpf"))
-        self.converse("before")
-        self.daemon.process.kill()
-        self.daemon.process.wait()
-        self.client.step("get", BULK)
-        self.client.step("talk", 3)
-
-    def test_any(self):
-        """graft-rtt = 0: any way is near, as with engine graft."""
-        self.start("--graft-rtt", "0")
-        self.client.step("talk", 3)
-        self.client.step("get", BULK)
-        self.expect_graft("after bulk")
-
-
-def run(options):
-    failed = []
+@pytest.fixture(scope="module", params=["far", "lossy"])
+def trial(request, culvert, engine):
+    if request.param == "lossy":
+        with Lab(rtt=NEAR, loss=LOSS) as lab:
+            yield Trial(lab, culvert, engine, "--graft-rtt", "1000000", rtt=NEAR[0],
+                        reason="lossy bulk")
+        return
     with Lab(rtt=FAR) as lab:
-        trial = Trial(lab, options.culvert, options.engine, rtt=FAR[0])
-        cases = cases_of(trial, options.only)
-        if options.engine != "auto":  # nothing outlives the daemon, and nothing is grafted
-            cases = {name: case for name, case in cases.items() if name not in ("killed", "any")}
         os.mkdir(lab.path("bpf"))
         subprocess.run(["mount", "-t", "bpf", "bpf", lab.path("bpf")], check=True)
         try:
-            failed += run_cases(trial, cases, f"{options.engine}: {{}}")
+            yield Trial(lab, culvert, engine, rtt=FAR[0])
         finally:
             subprocess.run(["umount", "-l", lab.path("bpf")], check=True)
-    handle_signals()  # a lab that closes ignores them
-    with Lab(rtt=NEAR, loss=LOSS) as lab:
-        trial = Trial(lab, options.culvert, options.engine, "--graft-rtt", "1000000",
-                      rtt=NEAR[0], reason="lossy bulk")
-        cases = {name: case for name, case in cases_of(trial, options.only).items()
-                 if name in ("turns", "at_once", "half_closed")}
-        failed += run_cases(trial, cases, f"{options.engine}, losses: {{}}")
-    return failed
 
 
-def main():
-    options = test_options(__doc__, ONLY, ("--engine", {"default": "auto"}))
-    begin_or_skip(())
-    return run_test(lambda: run(options))
+far_alone = pytest.mark.parametrize("trial", ["far"], indirect=True)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def test_turns(trial):
+    """Bulk of each kind sends it to its sockets, a conversation back."""
+    trial.start()
+    turns = TURNS
+    for what in ("get", "put", "both", "get"):
+        trial.converse(f"before {what}", turns)
+        turns *= 2
+        trial.client.step(what, BULK)
+        trial.expect_sockets(what)
+        trial.expect_no_memory(what)
+
+
+def test_at_once(trial):
+    """Nothing is grafted before it converses."""
+    trial.start()
+    trial.client.step("get", BULK)
+    trial.expect_sockets("at once")
+
+
+@far_alone
+def test_silent(trial):
+    """Nobody sends a byte, so keepalive probes have to begin the graft."""
+    trial.start()
+    trial.client.step("get", BULK)
+    trial.expect_graft("silent")
+    trial.client.step("put", BULK)
+    trial.expect_sockets("after silence")
+
+
+def test_half_closed(trial):
+    """A client that has sent FIN cannot go back, and must not be kept waiting."""
+    trial.start()
+    trial.converse("before")
+    trial.client.step("half", BULK)
+
+
+@far_alone
+@pytest.mark.engines("auto")  # nothing else outlives the daemon
+def test_killed(trial):
+    """Without a daemon there are no sockets to go back to."""
+    trial.start("--graft-pins", trial.lab.path("bpf"))
+    trial.converse("before")
+    trial.daemon.process.kill()
+    trial.daemon.process.wait()
+    trial.client.step("get", BULK)
+    trial.client.step("talk", 3)
+
+
+@far_alone
+@pytest.mark.engines("auto")
+def test_any(trial):
+    """graft-rtt = 0: any way is near, as with engine graft."""
+    trial.start("--graft-rtt", "0")
+    trial.client.step("talk", 3)
+    trial.client.step("get", BULK)
+    trial.expect_graft("after bulk")

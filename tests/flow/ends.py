@@ -1,22 +1,19 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """Ends of any kind: with and without timestamps, ECN, SACK, window scale; with any MSS.
 
 A row says how client, server and relay differ from Linux's defaults, and from which session on
 sessions are grafted. Each session converses and carries bulk both ways; every byte is compared.
 The SYNs of other programs on the relay stay as they were, byte by byte.
-Exits with 77 and the reason where this cannot run.
 """
 
-import os
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (ONLY, Daemon, Lab, begin_or_skip, expect, handle_signals, run_rows, run_test,
-                    test_options, wait_until)
+import pytest
+from labkit import Daemon, Lab, expect, wait_until
 
+pytestmark = pytest.mark.needs("ip", ipv6=True)
+ENGINES = ("auto",)
 PORT, BULK = 7100, 300_000
 # The port of the relay by the families of client and server.
 FORWARDS = {"4": 9044, "6": 9066, "46": 9046, "64": 9064}
@@ -189,35 +186,23 @@ class Run:
         return state
 
 
-def run_row(args, row):
-    _, client, server, relay, first = row
+@pytest.mark.parametrize("client, server, relay, first", [row[1:] for row in ROWS],
+                         ids=[row[0] for row in ROWS])
+def test_ends(culvert, engine, client, server, relay, first):
     with Lab() as lab:
-        handle_signals()
         set_up(lab, "client", client)
         set_up(lab, "server", server)
         set_up(lab, "relay", relay)
         lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
         others = syns_of_others(lab)
-        daemon = Daemon(lab, args.culvert, args.engine, [
+        daemon = Daemon(lab, culvert, engine, [
             (f"[{RELAYS[f[0]]}]:{port}".replace("[10.0.1.2]", "10.0.1.2"),
              f"[{SERVERS[f[-1]]}]:{PORT}".replace("[10.0.2.2]", "10.0.2.2"))
             for f, port in FORWARDS.items()])
-        run = Run(lab, daemon, args.engine)
-        states = []
+        run = Run(lab, daemon, engine)
         for families in FORWARDS:
             for n in range(1, (at := max(first, 1 + (families == "46"))) + 1):
-                states.append(run.session(families, n >= at))
+                state = run.session(families, n >= at)
         syns = syns_of_others(lab)
         expect(syns == others, f"SYNs of other programs: {syns}, before: {others}")
-        return states
-
-
-def body():
-    args = test_options(__doc__, ONLY, ("--engine", {"default": "auto"}))
-    begin_or_skip(("ip",), ipv6=True)
-    rows = [row for row in ROWS if args.only in row[0]]
-    return run_rows((row[0], lambda row=row: run_row(args, row)[-1]) for row in rows) or not rows
-
-
-if __name__ == "__main__":
-    sys.exit(run_test(body))
+        print(f"# {state}")

@@ -1,33 +1,28 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """Clients and servers that are not Linux: packets made by hand, with the SYNs of p0f's list.
 
 Each kind is a client, and a server, of conversations, bulk with and without loss, half-closes,
 resets and closed windows.  The end judges each packet that comes, and every byte is compared.  With
 --oracle the packets of both wires of the relay are checked as well, of sessions that stay grafted.
-Exits with 77 and the reason where this cannot run.
 """
 
 import collections
 import contextlib
-import functools
 import itertools
-import os
 import random
 import socket
-import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
 import graft_wire
+import pytest
 from ends import set_up
 from graft_wire import FORWARDS, RELAYS, SERVERS, exactly, mark_packets, with_port, within
 from hand_made import End, Fault, Kind, Wire
-from labkit import (ONLY, Daemon, Lab, begin_or_skip, expect, run_rows, run_test, test_options,
-                    wait_until)
+from labkit import Daemon, Lab, expect, wait_until
 
+pytestmark = pytest.mark.needs("ip", ipv6=True)
+ENGINES = ("auto",)
 KINDS = (
     Kind("Windows XP", "mss,nop,nop,sok", 16384, ttl=128),
     Kind("Windows 7", "mss,nop,ws,nop,nop,sok", 8192, 2, ttl=128),
@@ -204,11 +199,12 @@ SCENARIOS = (half_close, bulk, lossy, closed_windows, reset, reset_by_socket)
 class Trial:
     """One kind of end in one role."""
 
-    def __init__(self, lab, options, kind, role):
-        self.lab, self.kind, self.role, self.engine = lab, kind, role, options.engine
+    def __init__(self, lab, options, engine, kind, role):
+        self.lab, self.kind, self.role, self.engine = lab, kind, role, engine
         # a session that loses much goes back to its sockets, of which the oracle knows nothing
         self.scenarios = [s for s in SCENARIOS if s != lossy or not options.oracle]
-        self.size, self.ports = options.size, itertools.count(random.randrange(20000, 50000))
+        self.size = (options.size or 1_000_000) // (4 if options.quick else 1)
+        self.ports = itertools.count(random.randrange(20000, 50000))
         self.wire = Wire(lab, role, NETS[role])
         self.listeners = {}
         if role == "client":
@@ -254,7 +250,7 @@ class Trial:
             except Exception as error:
                 raise Fault(f"{scenario.__name__}: {error!r}") from error
             if time.monotonic() - began > 3:
-                print(f"       {scenario.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+                print(f"# {scenario.__name__}: {time.monotonic() - began:.1f} s", flush=True)
         return shaped
 
     def wait_ended(self):
@@ -276,7 +272,19 @@ def judge(capture):
     expect(not tally["faults"] and tally["pairs"], f"the oracle: {dict(tally)}")
 
 
-def run(options, kind, role, families):
+def rows():
+    """Of some kinds one pair of families each is quick."""
+    pairs = itertools.cycle(FORWARDS)
+    for kind, role in itertools.product(KINDS, NETS):
+        quick = next(pairs) if kind.name in QUICK else None
+        for families in FORWARDS:
+            yield pytest.param(kind, role, families, marks=[pytest.mark.quick] * (families == quick),
+                               id=f"{kind.name}, {role}, IPv{families[0]} to IPv{families[1]}")
+
+
+@pytest.mark.parametrize("kind, role, families", rows())
+def test_kinds(request, engine, kind, role, families):
+    options = request.config.option
     with Lab() as lab:
         for machine in ("client", "relay", "server"):  # what closed_windows() fills
             lab.run(machine, "sh", "-c", "cd /proc/sys/net/ipv4; echo 4096 131072 500000 >tcp_rmem; "
@@ -284,39 +292,13 @@ def run(options, kind, role, families):
         for machine, *interfaces in (("client", "to-relay"), ("server", "to-relay"),
                                      ("relay", *graft_wire.INTERFACES)) if options.oracle else ():
             graft_wire.no_offload(lab, machine, *interfaces)
-        trial = Trial(lab, options, kind, role)
+        trial = Trial(lab, options, "graft" if options.oracle else engine, kind, role)
         capture = graft_wire.Capture(lab) if options.oracle else None
         try:
-            shaped = trial.run(families)
+            print(f"# shaped: {trial.run(families)}")
         finally:
             trial.close()
             if capture:
                 capture.ended = True
         if capture:
             judge(capture)
-        return shaped
-
-
-def body():
-    options = test_options(
-        __doc__, ONLY, ("--engine", {"default": "auto"}),
-        ("--oracle", {"action": "store_true", "help": "check the packets of both wires"}),
-        ("--size", {"type": int, "default": 1_000_000, "help": "of bulk"}),
-        ("--quick", {"action": "store_true", "help": "some kinds, one pair of families each"}))
-    begin_or_skip(("ip",), ipv6=True)
-    if options.oracle:
-        options.engine = "graft"
-    if options.quick:
-        options.size //= 4
-    rows, pairs = [], itertools.cycle(FORWARDS)
-    for kind, role in itertools.product(KINDS, NETS):
-        if options.only not in f"{kind.name} {role}" or (options.quick and kind.name not in QUICK):
-            continue
-        for families in (next(pairs),) if options.quick else FORWARDS:
-            rows.append((f"{kind.name}, {role}, IPv{families[0]} to IPv{families[1]}",
-                         functools.partial(run, options, kind, role, families)))
-    return run_rows(rows) or not rows
-
-
-if __name__ == "__main__":
-    sys.exit(run_test(body))

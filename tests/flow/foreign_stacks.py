@@ -1,10 +1,8 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """Clients and servers with lwIP, and with libslirp: a BSD's TCP, of qemu's user network.
 
 Each talks through the relay with an end of Linux: conversations, a megabyte there and back at once,
 half-closes and resets by either, closed windows of either, bulk with loss.  Every byte is compared.
-Exits with 77 and the reason where this cannot run.
 """
 
 import concurrent.futures
@@ -12,7 +10,6 @@ import contextlib
 import ctypes
 import ctypes.util
 import fcntl
-import functools
 import itertools
 import os
 import random
@@ -21,17 +18,16 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
 import graft_wire
+import pytest
 from foreign import AFTER_LOSS, Grafted
 from graft_wire import exactly, within
-from labkit import (EXIT_SKIP, ONLY, Daemon, Lab, begin_or_skip, expect, handle_signals,
-                    run_rows, run_test, tail, test_options, wait_until)
+from labkit import Daemon, Lab, call_of, expect, tail, wait_until
 
+pytestmark = pytest.mark.needs("ip", ipv6=True)
+ENGINES = ("auto",)
 PORT, LISTEN, INSIDE = 7100, 9044, 7200
 STACK, STACK_RELAY, TAP = "10.0.12.2", "10.0.12.15", "foreign"
 BULK, HELD = 1_000_000, 6_000_000  # HELD: more than all buffers of the way
@@ -250,20 +246,20 @@ def closed_in(wire, by_stack):
 class Trial:
     """One stack in one role."""
 
-    def __init__(self, lab, options, stack, role):
-        self.lab, self.stack, self.role, self.engine = lab, stack, role, options.engine
+    def __init__(self, lab, culvert, engine, stack, role):
+        self.lab, self.stack, self.role, self.engine = lab, stack, role, engine
         for machine in ("client", "relay", "server"):  # what closed_windows() fills
             lab.run(machine, "sh", "-c", "cd /proc/sys/net/ipv4; echo 4096 131072 500000 >tcp_rmem; "
                     "echo 4096 16384 500000 >tcp_wmem")
         with within(lab, "server"):
             self.listener = socket.create_server(("", PORT))
         self.listener.settimeout(10)
-        self.process = self.start(lwip_end(options))
+        self.process = self.start(lwip_end(culvert))
         if role == "client":
             self.address, listen, upstream = ("127.0.0.1", INSIDE), STACK_RELAY, graft_wire.SERVERS[4]
         else:
             self.address, listen, upstream = ("10.0.1.2", LISTEN), "10.0.1.2", STACK
-        self.daemon = Daemon(lab, options.culvert, self.engine,
+        self.daemon = Daemon(lab, culvert, self.engine,
                              [(f"{listen}:{LISTEN}", f"{upstream}:{PORT}")])
 
     def start(self, program):
@@ -271,7 +267,7 @@ class Trial:
         if self.stack == "lwip":
             command = (program, TAP, STACK, STACK_RELAY, str(LISTEN), str(INSIDE), str(PORT))
         else:
-            command = (sys.executable, "-B", os.path.abspath(__file__), "--play")
+            command = call_of("foreign_stacks", "play_slirp")
         process = self.lab.start(self.role, *command)
         wait_until(lambda: subprocess.run(
             ["ip", "netns", "exec", f"{self.lab.name}-{self.role}", "ip", "link", "set", TAP, "netns",
@@ -310,7 +306,7 @@ class Trial:
                 self.wait_ended()
             except Exception as error:
                 raise RuntimeError(f"{scenario.__name__}: {error!r}\n{tail(self.process.log)}") from error
-            print(f"       {scenario.__name__}: {time.monotonic() - began:.1f} s", flush=True)
+            print(f"# {scenario.__name__}: {time.monotonic() - began:.1f} s", flush=True)
         return shaped
 
     def wait_ended(self):
@@ -318,30 +314,14 @@ class Trial:
         expect(self.process.poll() is None, "the stack has ended")
 
 
-def lwip_end(options):
-    return os.path.join(os.path.dirname(options.culvert), "lwip-end")
+def lwip_end(culvert):
+    return os.path.join(os.path.dirname(culvert), "lwip-end")
 
 
-def run(options, stack, role):
+@pytest.mark.parametrize("role", ["client", "server"])
+@pytest.mark.parametrize("stack", ["lwip", "slirp"])
+def test_stacks(culvert, engine, stack, role):
+    if not os.path.exists(lwip_end(culvert)) or not ctypes.util.find_library("slirp"):
+        pytest.skip("lwIP or libslirp is missing (scripts/deps test; make tests)")
     with Lab() as lab:
-        handle_signals()  # the lab before ignores them, and so would what is started here
-        return Trial(lab, options, stack, role).run()
-
-
-def body():
-    options = test_options(__doc__, ONLY, ("--engine", {"default": "auto"}))
-    begin_or_skip(("ip",), ipv6=True)
-    if not os.path.exists(lwip_end(options)) or not ctypes.util.find_library("slirp"):
-        print("SKIP: lwIP or libslirp is missing (scripts/deps test; make tests)")
-        sys.exit(EXIT_SKIP)
-    rows = [(f"{stack} {role}", functools.partial(run, options, stack, role))
-            for stack in ("lwip", "slirp") for role in ("client", "server")]
-    rows = [row for row in rows if options.only in row[0]]
-    return run_rows(rows) or not rows
-
-
-if __name__ == "__main__":
-    if sys.argv[1:2] == ["--play"]:
-        play_slirp()
-    else:
-        sys.exit(run_test(body))
+        print(f"# shaped: {Trial(lab, culvert, engine, stack, role).run()}")

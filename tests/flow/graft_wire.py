@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """An oracle on both wires of the relay: is each grafted packet what it has to be?
 
@@ -10,8 +9,6 @@ session ends.  Nothing else may leave.  A TSecr must be a clock that the end its
 losses a session whose end asks in vain goes back to its sockets, and is judged up to then.  Then the
 same where sessions move to another relay and back, by plan and by loss of power: the offsets
 of the handshakes hold on the wires of both.
-
-usage: graft_wire.py [--culvert build/culvert] [--sessions N]        (as root)
 """
 
 import collections
@@ -23,15 +20,15 @@ import random
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-import labkit  # noqa: E402
-from ends import ECN, NO_SACK, NO_SCALE, NO_TIMESTAMPS, OLD, set_up  # noqa: E402
-from standby_rig import CLIENT_SIDE, RELAYS as PAIR, SERVER_SIDE, Pair  # noqa: E402
+import labkit
+import pytest
+from ends import ECN, NO_SACK, NO_SCALE, NO_TIMESTAMPS, OLD, set_up
+from standby_rig import CLIENT_SIDE, RELAYS as PAIR, SERVER_SIDE, Pair
+
+pytestmark = pytest.mark.needs("ip", ipv6=True)
 
 UPSTREAM_PORT = 7001
 RELAYS = {4: "10.0.1.2", 6: "fd00:1::2"}
@@ -505,9 +502,10 @@ def with_port(address, port):
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def run(program, sessions, scene):
-    what, loss, *settings = scene
-    tally = collections.Counter()
+@pytest.mark.parametrize("loss, settings", [(loss, of) for _, loss, *of in SCENES],
+                         ids=[scene[0] for scene in SCENES])
+def test_scenes(request, culvert, loss, settings):
+    sessions, tally = request.config.option.sessions or 40, collections.Counter()
     with labkit.Lab() as lab:
         links = [prepare(lab, machine, loss, of)
                  for machine, of in zip(("client", "server"), settings)]
@@ -515,7 +513,7 @@ def run(program, sessions, scene):
         servers = [listen(lab, family) for family in SERVERS]
         forwards = [(with_port(RELAYS[here], port), with_port(SERVERS[there], UPSTREAM_PORT))
                     for (here, there), port in FORWARDS.items()]
-        daemon = labkit.Daemon(lab, program, "graft", forwards, "--graft-pins", "none")
+        daemon = labkit.Daemon(lab, culvert, "graft", forwards, "--graft-pins", "none")
         capture = Capture(lab)
         chance = random.Random(1)
         for n in range(sessions):
@@ -529,8 +527,12 @@ def run(program, sessions, scene):
             os.close(link)
     for session in sessions_of(packets, tally):
         session.run()
-    print(f"{what}:", ", ".join(f"{count} {what}" for what, count in tally.items()))
-    return tally
+    print("#", ", ".join(f"{count} {what}" for what, count in tally.items()))
+    # the first session of a forward may tell of options that its server lacks; and a SYN that is sent
+    # again asks for no ECN, so that session is not grafted
+    labkit.expect(not tally["faults"] and all(
+        tally[f"grafted IPv{here} to IPv{there}"] >= sessions // len(FORWARDS) - (3 if loss else 1)
+        for here, there in FORWARDS), f"{dict(tally)}")
 
 
 class Relays(Pair):
@@ -540,7 +542,7 @@ class Relays(Pair):
                      for (_, there), port in FORWARDS.items())
 
 
-def run_pair(program, sessions):
+def test_moves(culvert, sessions=12):
     """All packets of both relays, of sessions that live through four moves."""
     tally, moves, stop, failed = collections.Counter(), [], threading.Event(), []
 
@@ -555,7 +557,7 @@ def run_pair(program, sessions):
             no_offload(lab, machine, "to-relay")
         for relay in PAIR:
             no_offload(lab, relay, *INTERFACES)
-        pair = Relays(lab, program)
+        pair = Relays(lab, culvert)
         try:
             pair.begin()
             servers = [listen(lab, family) for family in SERVERS]
@@ -588,28 +590,6 @@ def run_pair(program, sessions):
     for session in sessions_of(packets, tally):
         session.run(moves)
     tally["faults"] += len(failed)
-    print("moves at", *(f"{at:.3f}" for at in moves))
-    print("moves:", ", ".join(f"{count} {what}" for what, count in tally.items()), *failed,
-          sep="\n")
-    return tally
-
-
-def main():
-    options = labkit.test_options(__doc__, ("--sessions", {"type": int, "default": 40,
-                                                              "help": "0: the moves alone"}))
-    labkit.handle_signals()
-    good = True
-    for scene in SCENES if options.sessions else ():
-        tally = run(options.culvert, options.sessions, scene)
-        # the first session of a forward may tell of options that its server lacks; and a SYN that is
-        # sent again asks for no ECN, so that session is not grafted
-        good &= not tally["faults"] and all(
-            tally[f"grafted IPv{here} to IPv{there}"] >= options.sessions // len(FORWARDS) -
-            (3 if scene[1] else 1) for here, there in FORWARDS)
-    tally = run_pair(options.culvert, 12)
-    good &= not tally["faults"] and tally["sessions"] == 12
-    return 0 if good else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    print("# moves at", *(f"{at:.3f}" for at in moves))
+    print("#", ", ".join(f"{count} {what}" for what, count in tally.items()), *failed, sep="\n")
+    labkit.expect(not tally["faults"] and tally["sessions"] == sessions, f"{dict(tally)}")

@@ -1,29 +1,25 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """Grafted sessions in the lab: what no other carrier can do, and what only they could break.
 
     echo conversations, every byte compared  -->  culvert --engine graft  -->  echo server
 
 The daemon is killed, stopped and started again under them; they go back to their sockets; routes
-change; a router has a smaller MTU; an end vanishes; local ports are short. Exits with 77 and the
-reason where this cannot run.
+change; a router has a smaller MTU; an end vanishes; local ports are short.
 """
 
 import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (ONLY, RELAY, SERVER, SLOW, TOP, Daemon, Lab, LabError, begin_or_skip,
-                    cases_of, expect, run_cases, run_test, tail, test_options, wait_until)
+import pytest
+from labkit import RELAY, SERVER, SLOW, TOP, Daemon, LabError, expect, tail, wait_until
 
+pytestmark = pytest.mark.needs("ip", packages="demo", ipv6=True)
 PORT = 7100
 LISTEN = 9100
 CROWD = 200
@@ -213,65 +209,6 @@ class Trial:
     def expect_log(self, text):
         wait_until(lambda: text in tail(self.daemon.process.log, 100), f'"{text}" in the log')
 
-    # --- cases ---
-
-    def test_survives_kill(self):
-        """The last ports of two ranges: who adopts a session finds its server by its address."""
-        self.begin("--session-log", "-", forwards=(
-            (f"{RELAY}:{LISTEN - 9}-{LISTEN}", f"{SERVER}:{PORT - 9}-{PORT}"),))
-        talk = self.talk(20, 10)
-        self.wait_grafted(20)
-        for _ in range(3):
-            self.daemon.kill()
-            self.expect_log("20 grafted sessions of the daemon before are adopted")
-            forward = self.daemon.ask("forwards")["forwards"][0]
-            expect(forward["live"] == forward["servers"][0]["live"] == 20, f"whose: {forward}")
-        did = self.said(talk)
-        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
-        self.daemon.stop()  # which writes what waits for the session log
-        with open(self.daemon.process.log, encoding="utf-8") as file:
-            ended = [json.loads(line) for line in file if line.startswith("{")]
-        counted = [sum(line[key] for line in ended) for key in ("bytes_to_upstream",
-                                                                "bytes_to_client")]
-        expect(len(ended) == did["ended"] == 20 and counted == [did["rounds"] * 500] * 2,
-               f"{did}, but the session log has {counted} bytes of {len(ended)} sessions")
-
-    def test_port_is_taken(self):
-        self.begin()
-        second = self.lab.start("relay", self.program, "run", "--engine", "graft", "--control",
-                                self.lab.path("second.sock"), "--graft-pins", "none",
-                                f"{RELAY}:{LISTEN}", f"{SERVER}:{PORT}")
-        status = second.wait(10 * SLOW)
-        self.lab.stop(second)
-        expect(status == 1, f"a start that fails ended with {status}")
-
-    def test_survives_stop(self):
-        self.begin()
-        talk, bulk = self.talk(5, 6), self.talk(2, 6, 4000000)
-        self.wait_grafted(7)
-        self.restart()
-        self.expect_log("7 grafted sessions of the daemon before are adopted")
-        expect(self.said(talk)["ended"] + self.said(bulk)["ended"] == 7, "sessions were lost")
-
-    def test_adopted_are_killed(self):
-        self.begin()
-        talk = self.talk(6, 20)
-        self.wait_grafted(6)
-        self.daemon.kill()
-        self.wait_grafted(6)
-        subprocess.run([self.program, "kill", "--all", "--control", self.daemon.control],
-                       check=True, stdout=subprocess.DEVNULL)
-        expect(self.said(talk, 5)["reset"] == 6, "not all ends were reset")
-
-    def test_back_to_sockets(self):
-        self.begin()
-        talk = self.talk(8, 6)
-        self.wait_grafted(8)
-        for engine, grafted in ("copy", 0), ("graft", 8), ("copy", 0), ("auto", 8):
-            self.set_engine(f"{RELAY}:{LISTEN}", engine)
-            self.wait_grafted(grafted)
-        self.expect_counted(self.said(talk), 8)
-
     def set_engine(self, forward, engine):
         subprocess.run([self.program, "engine", forward, engine, "--control",
                         self.daemon.control], check=True, stdout=subprocess.DEVNULL)
@@ -283,27 +220,6 @@ class Trial:
         expect(forward["bytes_to_upstream"] == forward["bytes_to_client"] == did["rounds"] * 500,
                f"counted {forward}, but there were {did['rounds']} rounds of 500 bytes")
 
-    def test_ports_are_kept(self):
-        self.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40031",
-                 "net.ipv4.tcp_fin_timeout=1")
-        self.begin()
-        talk = self.talk(6, 12)
-        self.wait_grafted(6)
-        self.daemon.kill()
-        time.sleep(4)  # FIN_WAIT2 of the dead daemon's sockets, and a look of the new one
-        for _ in range(20):
-            self.said(self.talk(1, 0))
-        errors = self.daemon.ask("status")["errors"]
-        expect(not errors["connect-refused"], f"a port was given away: {errors}")
-        expect(self.said(talk)["ended"] == 6, "sessions were lost")
-        self.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999")
-
-    def test_dead_end(self):
-        self.begin("--keepalive", "2")
-        talk = self.talk(3, 30)
-        self.wait_grafted(3)
-        self.expect_dead_ends_found(talk)
-
     def expect_dead_ends_found(self, talk):
         self.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
         try:
@@ -313,70 +229,12 @@ class Trial:
             self.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
             self.lab.stop(talk)
 
-    def test_sockets_come_late(self):
-        """Sockets that could not be made anew at the start are made later, and find dead ends."""
-        with open(self.lab.path("late.conf"), "w", encoding="ascii") as file:
-            file.write(f"[forward late]\nlisten = {RELAY}:{LISTEN}\n"
-                       f"upstream = {SERVER}:{PORT}\nkeepalive = 2s\n")
-        self.begin("--config", self.lab.path("late.conf"), forwards=())
-        talk = self.talk(3, 60)
-        self.wait_grafted(3)
-        clients = [s["client"] for s in self.daemon.ask("sessions")["sessions"]]
-        self.daemon.process.kill()
-        self.lab.stop(self.daemon.process)
-        holder = self.lab.start("relay", sys.executable, "-c", HOLD, RELAY, str(LISTEN), *clients,
-                                stdout=subprocess.PIPE)
-        holder.stdout.readline()
-        self.daemon._start()  # pylint: disable=protected-access
-        self.expect_log("3 sessions that were left have no sockets")
-        self.lab.stop(holder)
-        self.expect_dead_ends_found(talk)
-
-    def test_families(self):
-        forwards = ((f"[fd00:1::2]:{LISTEN}", f"{SERVER}:{PORT}"),
-                    (f"[fd00:1::2]:{LISTEN + 1}", f"[fd00:2::2]:{PORT}"))
-        self.begin(forwards=forwards)
-        for port in LISTEN, LISTEN + 1:
-            talk = self.talk(4, 3, 30000, "fd00:1::2", port)
-            self.wait_grafted(4)
-            expect(self.said(talk)["ended"] == 4, "sessions were lost")
-
-    def test_interfaces_come_and_go(self):
-        self.begin(forwards=((f"0.0.0.0:{LISTEN}", f"{SERVER}:{PORT}"),))
-        self.make_late()
-        self.wait_programs(PROGRAMS + 2)
-        talk = self.talk(4, 6, 500, "10.0.9.2")
-        self.wait_grafted(4)
-        self.run("relay", "ip", "link", "del", "late")
-        self.wait_programs(PROGRAMS)
-        self.make_late()
-        self.expect_counted(self.said(talk), 4)
-        self.run("relay", "ip", "link", "del", "late")
-
     def make_late(self):
         self.run("relay", "ip", "link", "add", "late", "type", "veth", "peer", "name", "late",
                  "netns", f"{self.lab.name}-client")
         for namespace, address in ("relay", "10.0.9.2/24"), ("client", "10.0.9.1/24"):
             self.run(namespace, "ip", "link", "set", "late", "up")
             self.run(namespace, "ip", "address", "add", address, "dev", "late")
-
-    def test_filters_of_others(self):
-        """Who removes clsact, or has a filter there."""
-        self.begin()
-        if not self.filters():
-            return  # TCX
-        talk = self.talk(4, 6)
-        self.wait_grafted(4)
-        self.run("relay", "tc", "qdisc", "del", "dev", "to-client", "clsact")
-        self.wait_programs(PROGRAMS)
-        self.run("relay", "tc", "filter", "add", "dev", "to-server", "ingress", "bpf",
-                 "bytecode", "1,6 0 0 0,")
-        self.expect_counted(self.said(talk), 4)
-        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
-        left = self.filters()
-        expect(len(left) == 1 and "bytecode" in left[0], f"filters: {left}")
-        self.run("relay", "tc", "qdisc", "del", "dev", "to-server", "clsact")
-        self.expect_nothing_left()
 
     def wait_programs(self, n):
         wait_until(lambda: self.programs() == n, f"{n} packet programs")
@@ -398,32 +256,6 @@ class Trial:
         expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
         expect(not self.filters(), f"at interfaces: {self.filters()}")
 
-    def test_firewall(self):
-        """What docs/security.md says of nftables."""
-        with open(os.path.join(TOP, "docs/security.md"), encoding="utf-8") as file:
-            met_rules = file.read().split("```nft\n")[1].split("```")[0]
-        self.begin()
-        talk = self.talk(4, 6)
-        self.wait_grafted(4)
-        self.nft(UNMET_RULES)
-        self.wait_rounds(100)
-        new = self.talk(1, 0, wait=False)
-        time.sleep(1)
-        expect(new.poll() is None, "the rules drop nothing")
-        self.nft("flush ruleset")
-        expect(self.said(new)["ended"] == 1, "the rules went, and no session began")
-        self.expect_counted(self.said(talk), 4)
-        self.end()
-        with self.bridge():
-            self.begin()
-            talk = self.talk(4, 6)
-            self.wait_grafted(4)
-            self.nft(met_rules)
-            wait_until(self.is_still, "sessions to be stopped", 3)
-            self.nft("flush ruleset")
-            self.wait_rounds(100)
-            self.expect_counted(self.said(talk), 4)
-
     @contextlib.contextmanager
     def bridge(self):
         """The relay's address towards the client is that of br0, and to-client is a port."""
@@ -439,33 +271,6 @@ class Trial:
         finally:
             self.run("relay", "sh", "-ec", "ip link del br0" + move, "-", "to-client",
                      "to-client")
-
-    def test_bridge(self):
-        with self.bridge():
-            self.begin()
-            talk, bulk = self.talk(4, 3), self.talk(2, 3, 1000000)
-            self.wait_grafted(6)
-            expect(self.said(talk)["ended"] + self.said(bulk)["ended"] == 6, "sessions were lost")
-
-    def test_tun(self):
-        """Devices whose packets have no Ethernet header."""
-        tun = self.lab.start("relay", sys.executable, "-c", TUN)
-        wait_until(lambda: "tun-client" in self.output("relay", "ip", "link"), "tun devices")
-        up = "ip address add 10.0.8.$1/24 dev $2; ip address add fd00:8::$1/64 dev $2 nodad; " \
-             "ip link set $2 up"
-        self.run("relay", "ip", "link", "set", "tun-client", "netns", f"{self.lab.name}-client")
-        self.run("relay", "sh", "-ec", up, "-", "2", "tun-relay")
-        self.run("client", "sh", "-ec", up, "-", "1", "tun-client")
-        self.begin(forwards=((f"10.0.8.2:{LISTEN}", f"{SERVER}:{PORT}"),
-                             (f"[fd00:8::2]:{LISTEN}", f"{SERVER}:{PORT}")))
-        talks = [self.talk(4, 4, size, address) for size in (500, 100000)
-                 for address in ("10.0.8.2", "fd00:8::2")]
-        self.wait_grafted(16)
-        for engine in "copy", "graft":
-            self.set_engine(f"10.0.8.2:{LISTEN}", engine)
-            self.wait_grafted(8 if engine == "copy" else 16)
-        expect(sum(self.said(talk)["ended"] for talk in talks) == 16, "sessions were lost")
-        self.lab.stop(tun)
 
     def wait_rounds(self, rounds):
         until = self.bytes_now() + rounds * 500
@@ -485,22 +290,6 @@ class Trial:
         time.sleep(0.7)
         return self.bytes_now() == before
 
-    def storm(self, sessions, seed):
-        """SESSIONS, while the daemon is killed, stopped and started, or paused, at random."""
-        chance = random.Random(seed)
-        self.begin()
-        for _ in range(0, sessions, CROWD):
-            talk = self.talk(CROWD, 6, chance.choice((1, 500, 20000)))
-            self.wait_grafted(CROWD)
-            for _ in range(chance.randint(1, 3)):
-                chance.choice((self.daemon.kill, self.restart, self.pause))()
-                time.sleep(chance.random() / 4)
-            did = self.said(talk)
-            expect(did["ended"] == CROWD, f"sessions were lost: {did}")
-        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
-        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
-        expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
-
     def restart(self):
         expect(self.daemon.stop() == 0, "the daemon did not stop in order")
         self.daemon._start()  # pylint: disable=protected-access
@@ -510,44 +299,250 @@ class Trial:
         time.sleep(0.2)
         os.kill(self.daemon.pid, signal.SIGCONT)
 
-    def test_nothing_is_left(self):
-        self.begin()
-        expect(self.said(self.talk(3, 1))["ended"] == 3, "sessions were lost")
-        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
-        self.expect_nothing_left()
-        self.begin()
-        self.daemon.process.kill()
-        self.lab.stop(self.daemon.process)
-        expect(self.programs() == PROGRAMS, "the programs went with the daemon")
-        self.remove()
-        self.expect_nothing_left()
-        self.begin("--graft-pins", "none")
-        self.daemon.process.kill()
-        wait_until(lambda: not self.filters(), "filters that nobody could find to go")
-        self.expect_nothing_left()
+
+@pytest.fixture(scope="module")
+def trial(lab, culvert):
+    one = Trial(lab, culvert)
+    yield one
+    subprocess.run(["umount", "-l", one.pins], check=False)
 
 
-def run(options):
-    with Lab() as lab:
-        trial = Trial(lab, options.culvert)
-        cases = cases_of(trial, options.only)
-        if options.storm:
-            print(f"seed {options.seed}")
-            cases = {"storm": lambda: trial.storm(options.storm, options.seed)}
-        elif not shutil.which("nft") and cases.pop("firewall", None):
-            print("skip   firewall: missing: nft (scripts/deps test)")
-        try:
-            return run_cases(trial, cases)
-        finally:
-            subprocess.run(["umount", "-l", trial.pins], check=False)
+
+# --- cases ---
+
+def test_survives_kill(trial):
+    """The last ports of two ranges: who adopts a session finds its server by its address."""
+    trial.begin("--session-log", "-", forwards=(
+        (f"{RELAY}:{LISTEN - 9}-{LISTEN}", f"{SERVER}:{PORT - 9}-{PORT}"),))
+    talk = trial.talk(20, 10)
+    trial.wait_grafted(20)
+    for _ in range(3):
+        trial.daemon.kill()
+        trial.expect_log("20 grafted sessions of the daemon before are adopted")
+        forward = trial.daemon.ask("forwards")["forwards"][0]
+        expect(forward["live"] == forward["servers"][0]["live"] == 20, f"whose: {forward}")
+    did = trial.said(talk)
+    wait_until(lambda: not trial.daemon.ask("sessions")["sessions"], "no session to be left")
+    trial.daemon.stop()  # which writes what waits for the session log
+    with open(trial.daemon.process.log, encoding="utf-8") as file:
+        ended = [json.loads(line) for line in file if line.startswith("{")]
+    counted = [sum(line[key] for line in ended) for key in ("bytes_to_upstream",
+                                                            "bytes_to_client")]
+    expect(len(ended) == did["ended"] == 20 and counted == [did["rounds"] * 500] * 2,
+           f"{did}, but the session log has {counted} bytes of {len(ended)} sessions")
 
 
-def main():
-    options = test_options(
-        __doc__, ONLY, ("--storm", {"type": int, "help": "instead of the cases, that many sessions"}),
-        ("--seed", {"type": int, "default": int(time.time())}))
-    begin_or_skip(["ip"], "demo", ipv6=True)
-    return run_test(lambda: run(options))
+def test_port_is_taken(trial):
+    trial.begin()
+    second = trial.lab.start("relay", trial.program, "run", "--engine", "graft", "--control",
+                             trial.lab.path("second.sock"), "--graft-pins", "none",
+                             f"{RELAY}:{LISTEN}", f"{SERVER}:{PORT}")
+    status = second.wait(10 * SLOW)
+    trial.lab.stop(second)
+    expect(status == 1, f"a start that fails ended with {status}")
 
 
-sys.exit(main())
+def test_survives_stop(trial):
+    trial.begin()
+    talk, bulk = trial.talk(5, 6), trial.talk(2, 6, 4000000)
+    trial.wait_grafted(7)
+    trial.restart()
+    trial.expect_log("7 grafted sessions of the daemon before are adopted")
+    expect(trial.said(talk)["ended"] + trial.said(bulk)["ended"] == 7, "sessions were lost")
+
+
+def test_adopted_are_killed(trial):
+    trial.begin()
+    talk = trial.talk(6, 20)
+    trial.wait_grafted(6)
+    trial.daemon.kill()
+    trial.wait_grafted(6)
+    subprocess.run([trial.program, "kill", "--all", "--control", trial.daemon.control],
+                   check=True, stdout=subprocess.DEVNULL)
+    expect(trial.said(talk, 5)["reset"] == 6, "not all ends were reset")
+
+
+def test_back_to_sockets(trial):
+    trial.begin()
+    talk = trial.talk(8, 6)
+    trial.wait_grafted(8)
+    for engine, grafted in ("copy", 0), ("graft", 8), ("copy", 0), ("auto", 8):
+        trial.set_engine(f"{RELAY}:{LISTEN}", engine)
+        trial.wait_grafted(grafted)
+    trial.expect_counted(trial.said(talk), 8)
+
+
+def test_ports_are_kept(trial):
+    trial.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=40000 40031",
+              "net.ipv4.tcp_fin_timeout=1")
+    trial.begin()
+    talk = trial.talk(6, 12)
+    trial.wait_grafted(6)
+    trial.daemon.kill()
+    time.sleep(4)  # FIN_WAIT2 of the dead daemon's sockets, and a look of the new one
+    for _ in range(20):
+        trial.said(trial.talk(1, 0))
+    errors = trial.daemon.ask("status")["errors"]
+    expect(not errors["connect-refused"], f"a port was given away: {errors}")
+    expect(trial.said(talk)["ended"] == 6, "sessions were lost")
+    trial.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999")
+
+
+def test_dead_end(trial):
+    trial.begin("--keepalive", "2")
+    talk = trial.talk(3, 30)
+    trial.wait_grafted(3)
+    trial.expect_dead_ends_found(talk)
+
+
+def test_sockets_come_late(trial):
+    """Sockets that could not be made anew at the start are made later, and find dead ends."""
+    with open(trial.lab.path("late.conf"), "w", encoding="ascii") as file:
+        file.write(f"[forward late]\nlisten = {RELAY}:{LISTEN}\n"
+                   f"upstream = {SERVER}:{PORT}\nkeepalive = 2s\n")
+    trial.begin("--config", trial.lab.path("late.conf"), forwards=())
+    talk = trial.talk(3, 60)
+    trial.wait_grafted(3)
+    clients = [s["client"] for s in trial.daemon.ask("sessions")["sessions"]]
+    trial.daemon.process.kill()
+    trial.lab.stop(trial.daemon.process)
+    holder = trial.lab.start("relay", sys.executable, "-c", HOLD, RELAY, str(LISTEN), *clients,
+                             stdout=subprocess.PIPE)
+    holder.stdout.readline()
+    trial.daemon._start()  # pylint: disable=protected-access
+    trial.expect_log("3 sessions that were left have no sockets")
+    trial.lab.stop(holder)
+    trial.expect_dead_ends_found(talk)
+
+
+def test_families(trial):
+    forwards = ((f"[fd00:1::2]:{LISTEN}", f"{SERVER}:{PORT}"),
+                (f"[fd00:1::2]:{LISTEN + 1}", f"[fd00:2::2]:{PORT}"))
+    trial.begin(forwards=forwards)
+    for port in LISTEN, LISTEN + 1:
+        talk = trial.talk(4, 3, 30000, "fd00:1::2", port)
+        trial.wait_grafted(4)
+        expect(trial.said(talk)["ended"] == 4, "sessions were lost")
+
+
+def test_interfaces_come_and_go(trial):
+    trial.begin(forwards=((f"0.0.0.0:{LISTEN}", f"{SERVER}:{PORT}"),))
+    trial.make_late()
+    trial.wait_programs(PROGRAMS + 2)
+    talk = trial.talk(4, 6, 500, "10.0.9.2")
+    trial.wait_grafted(4)
+    trial.run("relay", "ip", "link", "del", "late")
+    trial.wait_programs(PROGRAMS)
+    trial.make_late()
+    trial.expect_counted(trial.said(talk), 4)
+    trial.run("relay", "ip", "link", "del", "late")
+
+
+def test_filters_of_others(trial):
+    """Who removes clsact, or has a filter there."""
+    trial.begin()
+    if not trial.filters():
+        return  # TCX
+    talk = trial.talk(4, 6)
+    trial.wait_grafted(4)
+    trial.run("relay", "tc", "qdisc", "del", "dev", "to-client", "clsact")
+    trial.wait_programs(PROGRAMS)
+    trial.run("relay", "tc", "filter", "add", "dev", "to-server", "ingress", "bpf",
+              "bytecode", "1,6 0 0 0,")
+    trial.expect_counted(trial.said(talk), 4)
+    expect(trial.daemon.stop() == 0, "the daemon did not stop in order")
+    left = trial.filters()
+    expect(len(left) == 1 and "bytecode" in left[0], f"filters: {left}")
+    trial.run("relay", "tc", "qdisc", "del", "dev", "to-server", "clsact")
+    trial.expect_nothing_left()
+
+
+@pytest.mark.needs("nft")
+def test_firewall(trial):
+    """What docs/security.md says of nftables."""
+    with open(os.path.join(TOP, "docs/security.md"), encoding="utf-8") as file:
+        met_rules = file.read().split("```nft\n")[1].split("```")[0]
+    trial.begin()
+    talk = trial.talk(4, 6)
+    trial.wait_grafted(4)
+    trial.nft(UNMET_RULES)
+    trial.wait_rounds(100)
+    new = trial.talk(1, 0, wait=False)
+    time.sleep(1)
+    expect(new.poll() is None, "the rules drop nothing")
+    trial.nft("flush ruleset")
+    expect(trial.said(new)["ended"] == 1, "the rules went, and no session began")
+    trial.expect_counted(trial.said(talk), 4)
+    trial.end()
+    with trial.bridge():
+        trial.begin()
+        talk = trial.talk(4, 6)
+        trial.wait_grafted(4)
+        trial.nft(met_rules)
+        wait_until(trial.is_still, "sessions to be stopped", 3)
+        trial.nft("flush ruleset")
+        trial.wait_rounds(100)
+        trial.expect_counted(trial.said(talk), 4)
+
+
+def test_bridge(trial):
+    with trial.bridge():
+        trial.begin()
+        talk, bulk = trial.talk(4, 3), trial.talk(2, 3, 1000000)
+        trial.wait_grafted(6)
+        expect(trial.said(talk)["ended"] + trial.said(bulk)["ended"] == 6, "sessions were lost")
+
+
+def test_tun(trial):
+    """Devices whose packets have no Ethernet header."""
+    tun = trial.lab.start("relay", sys.executable, "-c", TUN)
+    wait_until(lambda: "tun-client" in trial.output("relay", "ip", "link"), "tun devices")
+    up = "ip address add 10.0.8.$1/24 dev $2; ip address add fd00:8::$1/64 dev $2 nodad; " \
+         "ip link set $2 up"
+    trial.run("relay", "ip", "link", "set", "tun-client", "netns", f"{trial.lab.name}-client")
+    trial.run("relay", "sh", "-ec", up, "-", "2", "tun-relay")
+    trial.run("client", "sh", "-ec", up, "-", "1", "tun-client")
+    trial.begin(forwards=((f"10.0.8.2:{LISTEN}", f"{SERVER}:{PORT}"),
+                          (f"[fd00:8::2]:{LISTEN}", f"{SERVER}:{PORT}")))
+    talks = [trial.talk(4, 4, size, address) for size in (500, 100000)
+             for address in ("10.0.8.2", "fd00:8::2")]
+    trial.wait_grafted(16)
+    for engine in "copy", "graft":
+        trial.set_engine(f"10.0.8.2:{LISTEN}", engine)
+        trial.wait_grafted(8 if engine == "copy" else 16)
+    expect(sum(trial.said(talk)["ended"] for talk in talks) == 16, "sessions were lost")
+    trial.lab.stop(tun)
+
+
+def test_nothing_is_left(trial):
+    trial.begin()
+    expect(trial.said(trial.talk(3, 1))["ended"] == 3, "sessions were lost")
+    expect(trial.daemon.stop() == 0, "the daemon did not stop in order")
+    trial.expect_nothing_left()
+    trial.begin()
+    trial.daemon.process.kill()
+    trial.lab.stop(trial.daemon.process)
+    expect(trial.programs() == PROGRAMS, "the programs went with the daemon")
+    trial.remove()
+    trial.expect_nothing_left()
+    trial.begin("--graft-pins", "none")
+    trial.daemon.process.kill()
+    wait_until(lambda: not trial.filters(), "filters that nobody could find to go")
+    trial.expect_nothing_left()
+
+
+def test_storm(trial, request):
+    """So many sessions, while the daemon is killed, stopped and started, or paused, at random."""
+    chance = random.Random(request.config.option.seed)
+    trial.begin()
+    for _ in range(0, int(request.config.option.storm), CROWD):
+        talk = trial.talk(CROWD, 6, chance.choice((1, 500, 20000)))
+        trial.wait_grafted(CROWD)
+        for _ in range(chance.randint(1, 3)):
+            chance.choice((trial.daemon.kill, trial.restart, trial.pause))()
+            time.sleep(chance.random() / 4)
+        did = trial.said(talk)
+        expect(did["ended"] == CROWD, f"sessions were lost: {did}")
+    wait_until(lambda: not trial.daemon.ask("sessions")["sessions"], "no session to be left")
+    expect(trial.daemon.stop() == 0, "the daemon did not stop in order")
+    expect(not os.listdir(os.path.join(trial.pins, "culvert")), "there are pins")

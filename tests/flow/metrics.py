@@ -1,12 +1,11 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """The daemon's metrics, read by curl, promtool and Prometheus itself, against `culvert status`.
 
     conversations  -->  culvert, a forward for each carrier  -->  echo server
                            ^ GET /metrics: curl, prometheus
 
-With --sessions N instead: the time that a scrape takes while N grafted sessions live, and the
-longest wait of conversations beside them. Exits with 77 and the reason where this cannot run.
+test_many_sessions measures the time of a scrape while --sessions N grafted sessions live (20,000), and
+the longest wait of conversations beside them.
 """
 
 import contextlib
@@ -23,12 +22,10 @@ import sys
 import threading
 import urllib.parse
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(TOP, "scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (RELAY, Daemon, Lab, LabError, begin_or_skip, cases_of, expect, run_cases,
-                    run_test, tail, test_options, wait_until)
+import pytest
+from labkit import RELAY, TOP, Daemon, Lab, LabError, expect, tail, wait_until
 
+pytestmark = pytest.mark.needs("ip", "curl", "promtool", "prometheus")
 METRICS = 9464
 PROMETHEUS = 9090
 ECHO = 7100
@@ -218,15 +215,17 @@ class Trial:
         path = self.lab.path("prometheus.yml")
         with open(path, "w", encoding="ascii") as file:
             file.write(f"""
+
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: [{EXAMPLES}/culvert-alerts.yml]
 scrape_configs:
   - job_name: culvert
     static_configs: [{{targets: ["127.0.0.1:{METRICS}"]}}]
 """)
-        self.lab.start_server("relay", PROMETHEUS, "prometheus", f"--config.file={path}",
-                              f"--storage.tsdb.path={self.lab.path('prometheus')}",
-                              f"--web.listen-address=127.0.0.1:{PROMETHEUS}")
+        prometheus = self.lab.start_server(
+            "relay", PROMETHEUS, "prometheus", f"--config.file={path}",
+            f"--storage.tsdb.path={self.lab.path('prometheus')}",
+            f"--web.listen-address=127.0.0.1:{PROMETHEUS}")
         for query, value in (
                 ("up", 1), ("count(culvert_build_info)", 1),
                 ("sum(culvert_bytes_total)", total(samples, "culvert_bytes_total")),
@@ -237,6 +236,7 @@ scrape_configs:
                  " < bool 0.1", 1)):
             wait_until(lambda q=query, v=value: self.query(q) == v,
                        f"prometheus to say {value} to {query}", 15)
+        self.lab.stop(prometheus)  # its scrapes would wait for the stopped worker of another case
 
     def query(self, query):
         text = self.curl(f"http://127.0.0.1:{PROMETHEUS}/api/v1/query?"
@@ -279,62 +279,11 @@ scrape_configs:
             got = parse(self.scrape())["culvert_last_reload_successful"]
             expect(got == {None: successful}, f"after a reload: {got}")
 
-    # --- cases ---
-
-    def test_numbers(self):
-        forwards = "".join(f"""
-[forward {carrier}]
-listen = {RELAY}:{9000 + n}
-upstream = {RELAY}:{ECHO}
-engine = {"auto" if carrier == "graft" else carrier}
-""" for n, carrier in enumerate(CARRIERS))
-        self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n{forwards}"
-                   f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
-                   f"[forward udp]\nlisten = {RELAY}:9011/udp\nupstream = {RELAY}:{NOBODY}\n")
-        before = parse(self.scrape())
-        expect(total(before, "culvert_server_up") == 6, f"{before['culvert_server_up']}")
-        expect(before["culvert_carrier_available"] == {f'carrier="{carrier}"': 1 for carrier in
-                                                       ("graft", "sockmap", "splice")},
-               f"{before['culvert_carrier_available']}")
-        talk = self.talk(9000 + n for n in range(len(CARRIERS)))
-        export = self.lab.start("client", self.program, "export", "--control", self.daemon.control,
-                                stdout=subprocess.DEVNULL)
-        wait_until(lambda: total(parse(self.scrape()), "culvert_standby_in_sync") == 1, "an export")
-        self.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
-        samples = self.settled()
-        self.check_live(samples)
-        self.check_http()
-        self.check_prometheus(samples)
-        self.check_examples(samples)
-        talk.stdin.close()
-        self.lab.finish(talk, 5)
-        self.lab.stop(export)
-        wait_until(lambda: total(parse(self.scrape()), "culvert_sessions") == 0, "no sessions")
-        after = self.settled()
-        self.check_never_down(samples, after)
-        self.check_reload()
-        self.daemon.stop()
-
     def check_never_down(self, before, after):
         for name, rows in before.items():
             for labels, value in rows.items():
                 if name.endswith(("_total", "_count", "_bucket", "_sum")):
                     expect(after[name][labels] >= value, f"{name}{{{labels}}} went down")
-
-    def test_unix_socket(self):
-        path = self.lab.path("m/metrics.sock")
-        config = (f"[culvert]\nmetrics = unix:{path}\n"
-                  f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
-        self.begin(config)
-        for _ in range(2):
-            got = os.stat(path)
-            group = os.stat(f"/proc/{self.daemon.pid}").st_gid
-            expect(stat.S_IMODE(got.st_mode) == 0o660 and got.st_gid == group, f"{path}: {got}")
-            promtool("check", "metrics",
-                     text=self.curl("http://localhost/metrics", "--unix-socket", path))
-            self.daemon.kill()  # the socket it leaves is replaced
-        self.daemon.stop()
-        expect(not os.path.exists(path), f"{path} is still there")
 
     def first_worker(self):
         """The first thread but the main one that waits for events: ThreadSanitizer has another."""
@@ -347,44 +296,6 @@ engine = {"auto" if carrier == "graft" else carrier}
         others = sorted(map(int, os.listdir(tasks)))[1:]
         return next(filter(waits, others), others[0])
 
-    def test_late_worker(self):
-        """One that takes no turns does not keep bytes of others' sessions from being counted."""
-        self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nworkers = 2\n"
-                   f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
-                   "engine = sockmap\n")
-        talk = self.talk([9000] * 16)
-        with stopped(self.first_worker()):
-            counted = total(parse(self.scrape()), "culvert_bytes_total")
-            other = sum(flow["bytes"] for session in self.daemon.ask("sessions")["sessions"]
-                        for flow in session["flows"])
-            expect(counted >= other > 0, f"{counted} bytes, {other} of the other worker's")
-        wait_until(lambda: total(parse(self.scrape()), "culvert_bytes_total")
-                   == 16 * 2 * ROUNDS * SIZE, "all bytes")
-        talk.stdin.close()
-        self.lab.finish(talk, 5)
-        self.daemon.stop()
-
-    def test_no_memory(self):
-        """A scrape gets a whole page, or 503."""
-        self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n" + "".join(
-            f"[forward f{n}]\nlisten = {RELAY}:{9000 + n}\nupstream = {RELAY}:{ECHO}\n"
-            for n in range(300)))
-        account = os.stat(f"/proc/{self.daemon.pid}")
-        with open(f"/proc/{self.daemon.pid}/status", encoding="ascii") as file:
-            data = 1024 * int(re.search(r"VmData:\s+(\d+)", file.read())[1])
-        for more in (0, *(1 << n for n in range(17, 28))):
-            # as the daemon's account: root may lack CAP_SYS_RESOURCE
-            subprocess.run(["prlimit", f"--pid={self.daemon.pid}", f"--data={data + more}:"],
-                           check=True, user=account.st_uid, group=account.st_gid, extra_groups=[])
-            page = self.scrape("--include")
-            whole = page.startswith("HTTP/1.1 200 ") and "\nprocess_max_fds " in page
-            expect(whole or page.startswith("HTTP/1.1 503 "), f"{page[:300]}... {page[-80:]}")
-            expect(more or not whole, "the page needs no memory")
-            if whole:
-                break
-        expect(whole, "no page with 128 MB more")
-        self.daemon.stop()
-
     def connect(self, path, count):
         """COUNT clients that say nothing; fewer, if the backlog is full."""
         clients = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -393,19 +304,6 @@ engine = {"auto" if carrier == "graft" else carrier}
             if client.connect_ex(path):
                 client.close()
         return clients
-
-    def test_crowds(self):
-        path = self.lab.path("m/metrics.sock")
-        self.begin(f"[culvert]\nmetrics = unix:{path}\n"
-                   f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
-        for count in 9, 12, 17, 40:
-            clients = self.connect(path, count) + self.connect(path, count)
-            for client in clients:
-                client.close()
-            self.curl("http://localhost/metrics", "--unix-socket", path)
-        with self.slow_clients(path):
-            self.curl("http://localhost/metrics", "--unix-socket", path)
-            expect(self.daemon.stop() == 0, "the daemon's end")
 
     @contextlib.contextmanager
     def slow_clients(self, path):
@@ -432,55 +330,158 @@ engine = {"auto" if carrier == "graft" else carrier}
             over.set()
             thread.join()
 
-    def measure(self, wanted):
-        """A scrape with many sessions, and how long others wait meanwhile."""
-        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        sessions = min(wanted, (limit - 600) // 2)
-        bench = os.path.join(os.path.dirname(self.program), "culvert-bench")
-        processes = str(1 + 2 * sessions // limit)
-        self.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nmax-sessions = {wanted}\n"
-                   "max-sessions-per-client = 0\n"
-                   f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO + 1}\n"
-                   f"[forward b]\nlisten = {RELAY}:9001\nupstream = {RELAY}:{ECHO + 1}\n"
-                   "engine = copy\n")
-        self.lab.start_server("server", ECHO + 1, bench, "sink", "--listen", f"{RELAY}:{ECHO + 1}",
-                              "--processes", "2")
-        idle = self.lab.start("client", bench, "idle", "--connect", f"{RELAY}:9000", "--connections",
-                              str(sessions), "--processes", processes)
-        wait_until(lambda: total(parse(self.scrape()), "culvert_sessions") == sessions,
-                   f"{sessions} sessions", 60)
-        for scrapes in 0, SCRAPES:
-            talk = self.lab.start("client", bench, "rr", "--connect", f"{RELAY}:9001",
-                                  "--connections", "4", "--seconds", "2", stdout=subprocess.PIPE,
-                                  text=True)
-            if scrapes:
-                times = [1000 * float(line) for line in self.curl(
-                    f"http://127.0.0.1:{METRICS}/metrics?[1-{scrapes}]", "--output", "/dev/null",
-                    "--write-out", "%{time_total}\n").split()]
-            latency = json.loads(talk.communicate()[0])["latency_us"]
-            print(f"4 conversations by copy, {scrapes} scrapes in 2 s: the longest wait is "
-                  f"{latency['max'] / 1000:.1f} ms, p99 {latency['p99'] / 1000:.2f} ms")
-        grafted = total(parse(self.scrape()), "culvert_handovers_total", 'carrier="graft"') / 2
-        print(f"{sessions} sessions, {grafted:g} of them grafted: a scrape takes "
-              f"{statistics.median(times):.1f} ms (median of {len(times)}; at most {max(times):.1f})")
-        expect(statistics.median(times) < MOST_MS, f"over {MOST_MS} ms")
-        self.lab.stop(idle, 60)
-        self.daemon.stop()
+
+@pytest.fixture(scope="module")
+def lab():
+    with Lab(loopback=True) as one:
+        one.start_server("server", ECHO, sys.executable, "-c", ECHO_SERVER, RELAY, str(ECHO))
+        yield one
 
 
-def run(program, sessions):
-    with Lab(loopback=True) as lab:
-        trial = Trial(lab, program)
-        if sessions:
-            return trial.measure(sessions)
-        lab.start_server("server", ECHO, sys.executable, "-c", ECHO_SERVER, RELAY, str(ECHO))
-        return run_cases(trial, cases_of(trial))
+@pytest.fixture
+def trial(lab, culvert):
+    return Trial(lab, culvert)
 
 
-def main():
-    options = test_options(__doc__, ("--sessions", {"type": int, "default": 0, "metavar": "N"}))
-    begin_or_skip(["ip", "curl", "promtool", "prometheus"])
-    return run_test(lambda: run(options.culvert, options.sessions))
+# --- cases ---
+
+def test_numbers(trial):
+    forwards = "".join(f"""
+[forward {carrier}]
+listen = {RELAY}:{9000 + n}
+upstream = {RELAY}:{ECHO}
+engine = {"auto" if carrier == "graft" else carrier}
+""" for n, carrier in enumerate(CARRIERS))
+    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n{forwards}"
+                f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
+                f"[forward udp]\nlisten = {RELAY}:9011/udp\nupstream = {RELAY}:{NOBODY}\n")
+    before = parse(trial.scrape())
+    expect(total(before, "culvert_server_up") == 6, f"{before['culvert_server_up']}")
+    expect(before["culvert_carrier_available"] == {f'carrier="{carrier}"': 1 for carrier in
+                                                   ("graft", "sockmap", "splice")},
+           f"{before['culvert_carrier_available']}")
+    talk = trial.talk(9000 + n for n in range(len(CARRIERS)))
+    export = trial.lab.start("client", trial.program, "export", "--control", trial.daemon.control,
+                             stdout=subprocess.DEVNULL)
+    wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 1, "an export")
+    trial.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
+    samples = trial.settled()
+    trial.check_live(samples)
+    trial.check_http()
+    trial.check_prometheus(samples)
+    trial.check_examples(samples)
+    talk.stdin.close()
+    trial.lab.finish(talk, 5)
+    trial.lab.stop(export)
+    wait_until(lambda: total(parse(trial.scrape()), "culvert_sessions") == 0, "no sessions")
+    after = trial.settled()
+    trial.check_never_down(samples, after)
+    trial.check_reload()
+    trial.daemon.stop()
 
 
-sys.exit(main())
+def test_unix_socket(trial):
+    path = trial.lab.path("m/metrics.sock")
+    config = (f"[culvert]\nmetrics = unix:{path}\n"
+              f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
+    trial.begin(config)
+    for _ in range(2):
+        got = os.stat(path)
+        group = os.stat(f"/proc/{trial.daemon.pid}").st_gid
+        expect(stat.S_IMODE(got.st_mode) == 0o660 and got.st_gid == group, f"{path}: {got}")
+        promtool("check", "metrics",
+                 text=trial.curl("http://localhost/metrics", "--unix-socket", path))
+        trial.daemon.kill()  # the socket it leaves is replaced
+    trial.daemon.stop()
+    expect(not os.path.exists(path), f"{path} is still there")
+
+
+def test_late_worker(trial):
+    """One that takes no turns does not keep bytes of others' sessions from being counted."""
+    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nworkers = 2\n"
+                f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
+                "engine = sockmap\n")
+    talk = trial.talk([9000] * 16)
+    with stopped(trial.first_worker()):
+        counted = total(parse(trial.scrape()), "culvert_bytes_total")
+        other = sum(flow["bytes"] for session in trial.daemon.ask("sessions")["sessions"]
+                    for flow in session["flows"])
+        expect(counted >= other > 0, f"{counted} bytes, {other} of the other worker's")
+    wait_until(lambda: total(parse(trial.scrape()), "culvert_bytes_total")
+               == 16 * 2 * ROUNDS * SIZE, "all bytes")
+    talk.stdin.close()
+    trial.lab.finish(talk, 5)
+    trial.daemon.stop()
+
+
+def test_no_memory(trial):
+    """A scrape gets a whole page, or 503."""
+    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n" + "".join(
+        f"[forward f{n}]\nlisten = {RELAY}:{9000 + n}\nupstream = {RELAY}:{ECHO}\n"
+        for n in range(300)))
+    account = os.stat(f"/proc/{trial.daemon.pid}")
+    with open(f"/proc/{trial.daemon.pid}/status", encoding="ascii") as file:
+        data = 1024 * int(re.search(r"VmData:\s+(\d+)", file.read())[1])
+    for more in (0, *(1 << n for n in range(17, 28))):
+        # as the daemon's account: root may lack CAP_SYS_RESOURCE
+        subprocess.run(["prlimit", f"--pid={trial.daemon.pid}", f"--data={data + more}:"],
+                       check=True, user=account.st_uid, group=account.st_gid, extra_groups=[])
+        page = trial.scrape("--include")
+        whole = page.startswith("HTTP/1.1 200 ") and "\nprocess_max_fds " in page
+        expect(whole or page.startswith("HTTP/1.1 503 "), f"{page[:300]}... {page[-80:]}")
+        expect(more or not whole, "the page needs no memory")
+        if whole:
+            break
+    expect(whole, "no page with 128 MB more")
+    trial.daemon.stop()
+
+
+def test_crowds(trial):
+    path = trial.lab.path("m/metrics.sock")
+    trial.begin(f"[culvert]\nmetrics = unix:{path}\n"
+                f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
+    for count in 9, 12, 17, 40:
+        clients = trial.connect(path, count) + trial.connect(path, count)
+        for client in clients:
+            client.close()
+        trial.curl("http://localhost/metrics", "--unix-socket", path)
+    with trial.slow_clients(path):
+        trial.curl("http://localhost/metrics", "--unix-socket", path)
+        expect(trial.daemon.stop() == 0, "the daemon's end")
+
+
+def test_many_sessions(trial, request):
+    """A scrape with many sessions, and how long others wait meanwhile."""
+    wanted = request.config.option.sessions or 20000
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    sessions = min(wanted, (limit - 600) // 2)
+    bench = os.path.join(os.path.dirname(trial.program), "culvert-bench")
+    processes = str(1 + 2 * sessions // limit)
+    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nmax-sessions = {wanted}\n"
+                "max-sessions-per-client = 0\n"
+                f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO + 1}\n"
+                f"[forward b]\nlisten = {RELAY}:9001\nupstream = {RELAY}:{ECHO + 1}\n"
+                "engine = copy\n")
+    trial.lab.start_server("server", ECHO + 1, bench, "sink", "--listen", f"{RELAY}:{ECHO + 1}",
+                           "--processes", "2")
+    idle = trial.lab.start("client", bench, "idle", "--connect", f"{RELAY}:9000", "--connections",
+                           str(sessions), "--processes", processes)
+    wait_until(lambda: total(parse(trial.scrape()), "culvert_sessions") == sessions,
+               f"{sessions} sessions", 60)
+    for scrapes in 0, SCRAPES:
+        talk = trial.lab.start("client", bench, "rr", "--connect", f"{RELAY}:9001",
+                               "--connections", "4", "--seconds", "2", stdout=subprocess.PIPE,
+                               text=True)
+        if scrapes:
+            times = [1000 * float(line) for line in trial.curl(
+                f"http://127.0.0.1:{METRICS}/metrics?[1-{scrapes}]", "--output", "/dev/null",
+                "--write-out", "%{time_total}\n").split()]
+        latency = json.loads(talk.communicate()[0])["latency_us"]
+        print(f"4 conversations by copy, {scrapes} scrapes in 2 s: the longest wait is "
+              f"{latency['max'] / 1000:.1f} ms, p99 {latency['p99'] / 1000:.2f} ms")
+    grafted = total(parse(trial.scrape()), "culvert_handovers_total", 'carrier="graft"') / 2
+    print(f"{sessions} sessions, {grafted:g} of them grafted: a scrape takes "
+          f"{statistics.median(times):.1f} ms (median of {len(times)}; at most {max(times):.1f})")
+    expect(statistics.median(times) < MOST_MS, f"over {MOST_MS} ms")
+    trial.lab.stop(idle, 60)
+    trial.daemon.stop()

@@ -1,4 +1,3 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """A matrix of networks: what `--engine copy` carries in a network, `auto` must carry.
 
@@ -7,11 +6,9 @@
 Surroundings x engine x who speaks first x family. One row with one engine is a run: a lab and a
 daemon of its own, and in it all cells (speaker, family) side by side. A cell is right if all bytes
 arrive in time, both ways, with a clean end, or if it ends as the row says. Datagrams are two
-speakers more: "udp", and "df", whose packets may not be fragmented. Exits with 77 and the reason
-where this cannot run.
+speakers more: "udp", and "df", whose packets may not be fragmented.
 """
 
-import argparse
 import collections
 import contextlib
 import ctypes
@@ -28,20 +25,18 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 import traceback
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "../../scripts/lib")]
-# pylint: disable=wrong-import-position
-from labkit import (EXIT_SKIP, SLOW, TOP, Interrupted, LabError, begin_or_skip, expect, tail,
-                    wait_until)
 import networks_udp as udp
+import pytest
+from labkit import SLOW, LabError, expect, tail, wait_until
 from networks_rows import ROWS
 from networks_udp import Ended
 
+pytestmark = pytest.mark.needs("ip", packages="demo", ipv6=True)
+HERE = os.path.dirname(os.path.abspath(__file__))
 ENGINES = ("copy", "auto")
 FAMILIES = ("4", "6", "64", "46")  # of the client's connection, and of the upstream's if it differs
 SPEAKERS = ("client", "greets", "late", "waits", "udp", "df")  # these two: of datagrams
@@ -1084,85 +1079,65 @@ def start_run(row, engine, program):
 
 
 class Matrix:
-    """All runs, some of them at a time."""
+    """RUNS, JOBS of them at a time."""
 
-    def __init__(self, program):
-        self.program = program
-        self.running = {}  # by pipe: row, engine, pid, begin, what was read
-        self.counts = collections.Counter()
+    def __init__(self, program, runs, jobs):
+        self.program, self.jobs = program, jobs
+        self.waiting = collections.deque(runs)
+        self.running = {}  # by pipe: row and engine, pid, begin, what was read
+        self.results = {}
 
-    def work(self, runs, jobs):
-        runs = collections.deque(runs)
-        try:
-            while runs or self.running:
-                while runs and len(self.running) < jobs:
-                    row, engine = runs.popleft()
-                    pid, pipe = start_run(row, engine, self.program)
-                    self.running[pipe] = [row, engine, pid, time.monotonic(), b""]
-                for pipe in select.select(list(self.running), [], [], 1)[0]:
-                    block = os.read(pipe, 1 << 16)
-                    self.running[pipe][4] += block
-                    if not block:
-                        self.end(pipe)
-                for pipe, (_, _, pid, begin, _) in self.running.items():
-                    if time.monotonic() > begin + RUN_SECONDS * SLOW:
-                        os.kill(pid, signal.SIGKILL)
-        finally:
-            for _, _, pid, _, _ in self.running.values():
-                os.kill(pid, signal.SIGKILL)
+    def result(self, row, engine):
+        while (row.name, engine) not in self.results:
+            self.turn()
+        return self.results.pop((row.name, engine))
+
+    def turn(self):
+        while self.waiting and len(self.running) < self.jobs:
+            row, engine = self.waiting.popleft()
+            pid, pipe = start_run(row, engine, self.program)
+            self.running[pipe] = [(row.name, engine), pid, time.monotonic(), b""]
+        for pipe in select.select(list(self.running), [], [], 1)[0]:
+            block = os.read(pipe, 1 << 16)
+            self.running[pipe][3] += block
+            if not block:
+                key, pid, _, text = self.running.pop(pipe)
+                os.close(pipe)
                 os.waitpid(pid, 0)
+                self.results[key] = json.loads(text or '{"log": "the run did not end in time"}')
+        for _, pid, begin, _ in self.running.values():
+            if time.monotonic() > begin + RUN_SECONDS * SLOW:
+                os.kill(pid, signal.SIGKILL)
 
-    def end(self, pipe):
-        row, engine, pid, begin, text = self.running.pop(pipe)
-        os.close(pipe)
-        os.waitpid(pid, 0)
-        result = json.loads(text or "{}")
-        cells = result.get("cells") or [("-", "-", "not ok", time.monotonic() - begin,
-                                         "the run did not end in time" if not text else "")]
-        for family, speaker, verdict, seconds, what in cells:
-            self.counts[verdict] += 1 if speaker != "all" else \
-                len(row.families.split()) * len(row.all_speakers())
-            print(f"{verdict:6} {row.name}/{speaker}/{family}/{engine} ({seconds:.1f} s) {what}")
-        if any(cell[2] == "not ok" for cell in cells):
-            for line in result.get("log", "").splitlines():
-                if line and not line.endswith(": finished"):
-                    print(f"#   {line}")
-        sys.stdout.flush()
+    def close(self):
+        for _, pid, _, _ in self.running.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
-    parser.add_argument("--culvert", default=os.path.join(TOP, "build/culvert"))
-    parser.add_argument("--only", default="", help="rows whose name holds this")
-    parser.add_argument("--engine", help="one engine instead of copy and auto")
-    parser.add_argument("--udp", action="store_true", help="only datagrams")
-    parser.add_argument("--quick", action="store_true", help="the rows that matter most")
-    parser.add_argument("--list", action="store_true", help="show the rows")
-    parser.add_argument("--jobs", type=int, default=6, help="runs at a time")
-    options = parser.parse_args()
-    rows = [row for row in ROWS
-            if options.only in row.name and (row.quick or not options.quick)]
-    if options.udp:
-        rows = [dataclasses.replace(row, speakers="") for row in rows if row.udp != "-"]
-    if options.list:
-        for row in rows:
-            print(f"{row.name}: {row.graft}; {' '.join(row.all_speakers())}; {row.families}")
-        return 0
-    if not rows:
-        print(f"no row has a name like {options.only}")
-        return 2
-    begin_or_skip(["ip"], "demo", ipv6=True)
-    matrix = Matrix(os.path.abspath(options.culvert))
-    try:
-        matrix.work([(row, engine) for row in rows
-                     for engine in ([options.engine] if options.engine else ENGINES)],
-                    options.jobs)
-    except Interrupted as number:
-        return 128 + number.args[0]
-    counts = matrix.counts
-    print(f"{counts['ok']} passed, {counts['not ok']} failed, {counts['skip']} skipped")
-    return 1 if counts["not ok"] else 0 if counts["ok"] else EXIT_SKIP
+def pytest_generate_tests(metafunc):
+    rows = [dataclasses.replace(row, speakers="") for row in ROWS if row.udp != "-"] \
+        if metafunc.config.option.udp else ROWS
+    metafunc.parametrize("row", [pytest.param(row, id=row.name, marks=[pytest.mark.quick] * row.quick)
+                                 for row in rows])
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+@pytest.fixture(scope="module")
+def matrix(request):
+    options = request.config.option
+    runs = [(item.callspec.params["row"], item.callspec.params["engine"])
+            for item in request.session.items if item.module is request.module]
+    with contextlib.closing(Matrix(options.culvert, runs, options.jobs)) as one:
+        yield one
+
+
+def test_networks(matrix, row, engine):
+    result = matrix.result(row, engine)
+    for family, speaker, verdict, seconds, what in result.get("cells", ()):
+        print(f"# {verdict:6} {row.name}/{speaker}/{family}/{engine} ({seconds:.1f} s) {what}")
+    verdicts = {cell[2] for cell in result.get("cells", ())}
+    if not verdicts or "not ok" in verdicts:
+        lines = [line for line in result["log"].splitlines() if not line.endswith(": finished")]
+        raise LabError("\n".join(filter(None, lines)) or "wrong cells")
+    if verdicts == {"skip"}:
+        pytest.skip(result["cells"][0][4])

@@ -1,4 +1,3 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """Operations at random on two relays that tell each other of their sessions, and a model of them.
 
@@ -13,8 +12,7 @@ docs/design.md and docs/operations.md say who lives through what:
   kill, an order "down", a deadline     all others
   all else                              all
 With --engine copy, which is the control, each session has its relay's sockets.  The random numbers of
-an operation depend on the seed and on its number alone.  Exits with 77 and the reason where this cannot
-run.
+an operation depend on the seed and on its number alone.
 """
 
 import collections
@@ -24,18 +22,17 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (SERVER, Lab, LabError, begin_or_skip, expect, run_test, tail, test_options,
-                    wait_until)
+import pytest
+from labkit import SERVER, Lab, LabError, expect, tail, wait_until
 from operations_ends import CLIENT, PACE, SERVER as SERVER_END, Ends
 from standby_rig import CLIENT_SIDE, RELAYS, SERVER6, SERVER_SIDE, Pair
 
+pytestmark = pytest.mark.needs("ip", "nsenter", "nft", "ss", "bpftool", packages="demo", ipv6=True)
+ENGINES = ("auto",)
 STREAMS, FLOWS = 30, 16  # that live, at most
-ENGINES = "copy", "splice", "sockmap", "graft", "auto", "default"
+SETTINGS = "copy", "splice", "sockmap", "graft", "auto", "default"
 
 
 class Forward:
@@ -299,7 +296,7 @@ class Walk(Pair):
 
     @operation(2, lambda w: w.links_wanted and quiet(w))
     def change_engine(self):
-        forward, engine = self.chance.choice(list(FORWARDS)), self.chance.choice(ENGINES)
+        forward, engine = self.chance.choice(list(FORWARDS)), self.chance.choice(SETTINGS)
         relay = self.chance.choice([r for r in RELAYS if self.state[r] == "up"])
         self.tell(f"  {relay}: {self.command(relay, 'engine', forward, engine).strip()}")
         self.told = set()
@@ -626,36 +623,20 @@ class Walk(Pair):
                 print("\n".join(json.dumps(s) for s in self.sessions(relay)[:40]))
 
 
-def run(options):
-    print(f"seed {options.seed}, engine {options.engine}", flush=True)
+def test_walk(request, culvert, engine):
+    options = request.config.option
     with Lab(two_relays=True) as lab:
-        walk, passed = Walk(lab, options.culvert, options.engine, options.seed), False
+        walk, passed = Walk(lab, culvert, engine, options.seed), False
         try:
             walk.begin()
             walk.walk(options.seconds)
             walk.settle()
             walk.expect_nothing_left()
             passed = True
-        except LabError as error:
-            print(f"# seed {options.seed}, engine {options.engine}: {error}", flush=True)
         finally:
-            print(", ".join(f"{what} {n}" for what, n in sorted(walk.did.items())), flush=True)
+            print("#", ", ".join(f"{what} {n}" for what, n in sorted(walk.did.items())), flush=True)
             if not passed:
                 walk.show()
             if walk.ends:
                 walk.ends.stop()
             subprocess.run(["umount", "-l", walk.pins], check=False)
-    return [] if passed else ["walk"]
-
-
-def main():
-    options = test_options(
-        __doc__, ("--engine", {"choices": ["copy", "auto"], "default": "auto"}),
-        ("--seed", {"type": int, "default": int(time.time())}),
-        ("--seconds", {"type": float, "default": 60.0}))
-    begin_or_skip(["ip", "nsenter", "nft", "ss", "bpftool"], "demo", ipv6=True)
-    return run_test(lambda: run(options))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

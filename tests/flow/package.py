@@ -1,16 +1,10 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Does the Debian package work in a clean Debian?
 
 `make deb` makes it, and lintian looks at it. In a small Debian of this machine's release, which has
 a systemd of its own (systemd_guest.py), apt installs it, upgrades it while sessions run, removes
 and purges it: package_checks.py. The small Debian is made once, with the apt sources of this
-machine.
-
-usage: package.py [--build DIR] [--shell]        (as root)
-
-  --build DIR  where `make O=DIR deb` puts the package (default build)
-  --shell      a shell in there, after the checks or at the failure
+machine. With --shell -s a shell in there follows the checks.
 """
 
 import glob
@@ -18,9 +12,9 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import systemd_guest
+from labkit import expect
 
 SHELLS = "bash-completion,zsh,fish"
 INCLUDED = f"systemd-sysv,python3,iproute2,procps,logrotate,{SHELLS}"
@@ -38,9 +32,7 @@ def make_package(build):
     made, = glob.glob(f"{build}/culvert_*.deb")
     said = run("lintian", "-I", "--pedantic", "--allow-root", made, stdout=subprocess.PIPE,
                text=True).stdout
-    if said:
-        raise SystemExit(f"FAIL: lintian: {said}")
-    print("ok   lintian")
+    expect(not said, f"lintian: {said}")
     return made
 
 
@@ -105,9 +97,9 @@ def install(package):
     return install_into
 
 
-def main():
-    options = systemd_guest.options_of(__doc__)
-    build = systemd_guest.ROOT / options.build
+def test_package(request, culvert):
+    build = pathlib.Path(culvert).parent
+    os.nice(10)
 
     def prepare():
         package = make_package(build)
@@ -115,8 +107,4 @@ def main():
         fetch_dependencies(image, package)
         return install(package), image
 
-    return systemd_guest.run_checks("package", "package_checks.py", prepare, options.shell)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    systemd_guest.run_checks("package_checks.py", prepare, request.config.option.shell)

@@ -1,21 +1,14 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
-"""The paths of scripts/lab: they delay, lose and keep what --rtt and --loss say.
-
-Exits with 77 and the reason where this cannot run.
-"""
+"""The paths of scripts/lab: they delay, lose and keep what --rtt and --loss say."""
 
 import os
 import subprocess
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [os.path.join(HERE, "../../scripts/lib")]
-# pylint: disable=wrong-import-position
-from labkit import (ONLY, RELAY, SERVER, SLOW, Lab, LabError, begin_or_skip, cases_of, expect,
-                    handle_signals, run_cases, run_test, test_options, wait_until)
+import pytest
+from labkit import RELAY, SERVER, SLOW, TOP, Lab, LabError, expect, wait_until
 
-SCRIPT = os.path.join(HERE, "../../scripts/lab")
+pytestmark = pytest.mark.needs("ip", "python3", ipv6=True)
+SCRIPT = os.path.join(TOP, "scripts/lab")
 PORT = 7
 ECHO = """
 import socket
@@ -73,106 +66,97 @@ while number < 10:
 """
 
 
-class Trial:
-    """Each method named test_* is one case, with a lab of its own."""
+def output(lab, namespace, script, *arguments):
+    process = lab.start(namespace, "python3", "-c", script, *arguments,
+                        stdout=subprocess.PIPE, text=True)
+    text = process.communicate(timeout=60 * SLOW)[0]
+    lab.finish(process, SLOW)
+    return text
 
-    daemon = None
 
-    def end(self):
-        handle_signals()  # a lab that closes ignores them, and so would what is started next
+def expect_echoes(lab, address, least, most):
+    took = float(output(lab, "client", ASK, address, "30"))
+    print(f"# {address}: {took:.3f} ms")
+    expect(least <= took <= most * SLOW, f"an echo of {address} takes {took} ms")
 
-    def output(self, lab, namespace, script, *arguments):
-        process = lab.start(namespace, "python3", "-c", script, *arguments,
-                            stdout=subprocess.PIPE, text=True)
-        text = process.communicate(timeout=60 * SLOW)[0]
-        lab.finish(process, SLOW)
-        return text
 
-    def expect_echoes(self, lab, address, least, most):
-        took = float(self.output(lab, "client", ASK, address, "30"))
-        print(f"# {address}: {took:.3f} ms")
-        expect(least <= took <= most * SLOW, f"an echo of {address} takes {took} ms")
+def lost(seed):
+    with Lab(loss=(5, 0), seed=seed) as lab:
+        output(lab, "client", SEND, RELAY, "4000")
+        wait_until(lambda: lab.path_counts("path1")["to-client"]["frames"] >= 4000, "counts")
+        counts = lab.path_counts("path1")["to-client"]
+        expect(not any(counts[what] for what in counts if what not in ("frames", "lost")),
+               f"{counts}")
+        expect(not lab.path_counts("path2")["to-server"]["lost"], "losses on the other leg")
+        return counts["lost"]
 
-    def test_round_trips(self):
-        with Lab(rtt=(10, 2.5)) as lab:
-            for namespace in "relay", "server":
-                lab.start_server(namespace, PORT, "python3", "-c", ECHO, protocol="udp")
-            self.expect_echoes(lab, RELAY, 10, 12)
-            self.expect_echoes(lab, SERVER, 12.5, 15)
-            self.expect_echoes(lab, "fd00:2::2", 12.5, 15)
 
-    def test_no_round_trip(self):
-        with Lab(rtt=(0, 0)) as lab:
-            lab.start_server("server", PORT, "python3", "-c", ECHO, protocol="udp")
-            self.expect_echoes(lab, SERVER, 0, 2)
+def test_round_trips():
+    with Lab(rtt=(10, 2.5)) as lab:
+        for namespace in "relay", "server":
+            lab.start_server(namespace, PORT, "python3", "-c", ECHO, protocol="udp")
+        expect_echoes(lab, RELAY, 10, 12)
+        expect_echoes(lab, SERVER, 12.5, 15)
+        expect_echoes(lab, "fd00:2::2", 12.5, 15)
 
-    def lost(self, seed):
-        handle_signals()
-        with Lab(loss=(5, 0), seed=seed) as lab:
-            self.output(lab, "client", SEND, RELAY, "4000")
-            wait_until(lambda: lab.path_counts("path1")["to-client"]["frames"] >= 4000, "counts")
-            counts = lab.path_counts("path1")["to-client"]
-            expect(not any(counts[what] for what in counts if what not in ("frames", "lost")),
-                   f"{counts}")
-            expect(not lab.path_counts("path2")["to-server"]["lost"], "losses on the other leg")
-            return counts["lost"]
 
-    def test_losses(self):
-        # 200 in the mean, with a deviation of 14.
-        first, again, other = self.lost(1), self.lost(1), self.lost(2)
-        print(f"# of 4000 frames {first}, {again} and with another seed {other} are lost")
-        expect(all(140 < count < 260 for count in (first, again, other)), "not 5 % are lost")
+def test_no_round_trip():
+    with Lab(rtt=(0, 0)) as lab:
+        lab.start_server("server", PORT, "python3", "-c", ECHO, protocol="udp")
+        expect_echoes(lab, SERVER, 0, 2)
 
-    def test_tagged_frames(self):
-        with Lab(rtt=(1, 0)) as lab:
-            receiver = lab.start("relay", "python3", "-c", TAGGED)
-            wait_until(lambda: os.path.getsize(receiver.log), "the receiver to be ready")
-            self.output(lab, "client", TAG)
-            lab.finish(receiver, 30 * SLOW)
 
-    def test_it_belongs_to_the_lab(self):
-        with Lab(rtt=(1, 1)) as lab:
-            lab._call("down")  # pylint: disable=protected-access
-            left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True,
+def test_losses():
+    # 200 in the mean, with a deviation of 14.
+    first, again, other = lost(1), lost(1), lost(2)
+    print(f"# of 4000 frames {first}, {again} and with another seed {other} are lost")
+    expect(all(140 < count < 260 for count in (first, again, other)), "not 5 % are lost")
+
+
+def test_tagged_frames():
+    with Lab(rtt=(1, 0)) as lab:
+        receiver = lab.start("relay", "python3", "-c", TAGGED)
+        wait_until(lambda: os.path.getsize(receiver.log), "the receiver to be ready")
+        output(lab, "client", TAG)
+        lab.finish(receiver, 30 * SLOW)
+
+
+def test_it_belongs_to_the_lab():
+    with Lab(rtt=(1, 1)) as lab:
+        lab._call("down")  # pylint: disable=protected-access
+        left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True,
+                              check=True).stdout
+        expect(lab.name not in left, f"left behind: {left}")
+
+
+def test_a_device_goes():
+    with Lab(rtt=(1, 1)) as lab:
+        space = f"{lab.name}-path1"
+
+        def inmates():
+            return subprocess.run(["ip", "netns", "pids", space], stdout=subprocess.PIPE,
                                   check=True).stdout
-            expect(lab.name not in left, f"left behind: {left}")
 
-    def test_a_device_goes(self):
-        with Lab(rtt=(1, 1)) as lab:
-            space = f"{lab.name}-path1"
-
-            def inmates():
-                return subprocess.run(["ip", "netns", "pids", space], stdout=subprocess.PIPE,
-                                      check=True).stdout
-
-            expect(inmates(), "no lab-delay is in the path")
-            lab.run("client", "ip", "link", "delete", "to-relay")
-            wait_until(lambda: not inmates(), "lab-delay to end")
-
-    def test_names_of_others(self):
-        """One in /run/netns whose namespace is gone: "ip netns list" complains of it."""
-        script = """mount -t tmpfs lab /run/netns && : >/run/netns/gone && "$0" up >&2 &&
-            "$0" exec client echo said 2>&1; "$0" down --force >&2"""
-        result = subprocess.run(["unshare", "--mount", "sh", "-c", script, SCRIPT],
-                                check=True,
-                                env={**os.environ, "CULVERT_LAB": f"cvl-names-{os.getpid()}"},
-                                stdout=subprocess.PIPE, text=True)
-        expect(result.stdout == "said\n", result.stdout)
-
-    def test_what_it_cannot_be(self):
-        for more in {"loopback": True}, {"two_relays": True}:
-            try:
-                with Lab(rtt=(1, 1), **more):
-                    expect(False, f"a lab with paths and {more}")
-            except LabError as error:
-                expect("--rtt and --loss need both links" in str(error), str(error))
+        expect(inmates(), "no lab-delay is in the path")
+        lab.run("client", "ip", "link", "delete", "to-relay")
+        wait_until(lambda: not inmates(), "lab-delay to end")
 
 
-def main():
-    options = test_options(__doc__, ONLY)
-    begin_or_skip(("ip", "python3"), ipv6=True)
-    trial = Trial()
-    return run_test(lambda: run_cases(trial, cases_of(trial, options.only)))
+def test_names_of_others():
+    """One in /run/netns whose namespace is gone: "ip netns list" complains of it."""
+    script = """mount -t tmpfs lab /run/netns && : >/run/netns/gone && "$0" up >&2 &&
+        "$0" exec client echo said 2>&1; "$0" down --force >&2"""
+    result = subprocess.run(["unshare", "--mount", "sh", "-c", script, SCRIPT],
+                            check=True,
+                            env={**os.environ, "CULVERT_LAB": f"cvl-names-{os.getpid()}"},
+                            stdout=subprocess.PIPE, text=True)
+    expect(result.stdout == "said\n", result.stdout)
 
 
-sys.exit(main())
+def test_what_it_cannot_be():
+    for more in {"loopback": True}, {"two_relays": True}:
+        try:
+            with Lab(rtt=(1, 1), **more):
+                expect(False, f"a lab with paths and {more}")
+        except LabError as error:
+            expect("--rtt and --loss need both links" in str(error), str(error))

@@ -1,4 +1,3 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """culvert in the lab between programs that know nothing of it, on each engine.
 
@@ -7,25 +6,21 @@
 
 What arrives is compared with what was sent (sha256); refused upstreams, IPv6 and a unix socket are
 part of it. PROXY headers are sent to haproxy and nginx, and come from curl and haproxy.
-After each engine nothing may be left in the daemon. Exits with 77 and the reason where this cannot
-run.
+After each engine nothing may be left in the daemon.
 """
 
 import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (ENGINES, HTTP_PORT, IPERF_PORT, ONLY, RELAY, SERVER, SMALL_FILES, TOP,
-                    Daemon, Lab, LabError, begin_or_skip, cases_of, expect, flow_of, run_cases,
-                    run_test, sha256_of_file, sha256_of_stream, tail, test_options, wait_until)
+import pytest
+from labkit import (HTTP_PORT, IPERF_PORT, RELAY, SERVER, SMALL_FILES, TOP, Daemon, LabError,
+                    expect, flow_of, sha256_of_file, sha256_of_stream, tail, wait_until)
 
-PROGRAMS = ("ip", "curl", "iperf3", "nginx", "haproxy", "socat")
-
+pytestmark = pytest.mark.needs("ip", "curl", "iperf3", "nginx", "haproxy", "socat",
+                               packages="demo", ipv6=True)
 HAPROXY_PORT = 8080
 ECHO_PORT = 7001
 CLOSED_PORT = 9
@@ -165,7 +160,7 @@ class Site:
 
 
 class Trial:
-    """One engine; each method named test_* is one case."""
+    """One engine."""
 
     def __init__(self, site, program, engine):
         self.site = site
@@ -180,57 +175,6 @@ class Trial:
     def check_download(self, address):
         digest, size = self.lab.download(f"http://{address}/big")
         expect(digest == self.site.digest, f"{size} bytes came, with another sha256")
-
-    def test_download(self):
-        self.check_download(f"{RELAY}:{HTTP}")
-
-    def test_download_ipv6(self):
-        self.check_download(f"[fd00:1::2]:{HTTP}")
-
-    def test_download_through_haproxy(self):
-        self.check_download(f"{RELAY}:{HAPROXY}")
-
-    def test_upload(self):
-        url = f"http://{RELAY}:{HTTP}/upload/{self.engine}"
-        self.run_client("curl", "--silent", "--show-error", "--fail", "--upload-file",
-                        self.site.big, url)
-        uploaded = self.lab.path(f"www/upload/{self.engine}")
-        expect(sha256_of_file(uploaded) == self.site.digest, "the upload has another sha256")
-
-    def test_download_from_unix_listener(self):
-        target = os.path.join(self.folder, "big")
-        self.run_client("curl", "--silent", "--show-error", "--fail", "--unix-socket",
-                        self.unix_listener, "--output", target, "http://culvert/big")
-        expect(sha256_of_file(target) == self.site.digest, "another sha256")
-
-    def test_parallel_downloads(self):
-        url = f"http://{RELAY}:{HTTP}/"
-        self.run_client("curl", "--silent", "--show-error", "--fail", "--parallel",
-                        f"{url}big?[0-3]", "--output", os.path.join(self.folder, "big-#1"),
-                        f"{url}small/[0-{SMALL_FILES - 1}]", "--output",
-                        os.path.join(self.folder, "small-#1"))
-        for number in range(4):
-            digest = sha256_of_file(os.path.join(self.folder, f"big-{number}"))
-            expect(digest == self.site.digest, f"download {number} has another sha256")
-        for number in range(SMALL_FILES):
-            with open(os.path.join(self.folder, f"small-{number}"), "rb") as received, \
-                 open(self.lab.path(f"www/small/{number}"), "rb") as original:
-                expect(received.read() == original.read(), f"small file {number} differs")
-
-    def test_conversation(self):
-        carrier = "graft" if self.engine == "auto" else self.engine
-        wanted = {"client-to-upstream": carrier, "upstream-to-client": carrier}
-        client = self.watched(
-            lambda seconds: self.lab.start("client", CONVERSATION, RELAY, str(HTTP),
-                                           self.lab.path("www/small"), str(seconds),
-                                           stdout=subprocess.PIPE),
-            lambda seconds: self.expect_carriers(HTTP, wanted, seconds))
-        with client.stdout:
-            output = client.stdout.read()
-        self.lab.finish(client, 20)
-        report = json.loads(output)
-        expect(report["wrong"] == 0, f"{report['wrong']} wrong answers")
-        expect(report["requests"] > 1000, f"only {report['requests']} requests")
 
     def watched(self, begin, check):
         """BEGIN a client for so many seconds, of which CHECK sees what it must before they end.
@@ -288,30 +232,8 @@ class Trial:
         received = report["sum_received"]
         expect(received["bytes"] > 1 << 20, f"iperf3: {received}")
 
-    def test_iperf3(self):
-        if self.engine == "sockmap":
-            self.run_iperf3(check=lambda seconds: self.expect_kernel_bytes(IPERF, seconds))
-            return
-        wanted = {"client-to-upstream": "graft" if self.engine == "auto" else self.engine}
-        self.run_iperf3(check=lambda seconds: self.expect_carriers(IPERF, wanted, seconds))
-
-    def test_iperf3_reverse(self):
-        self.run_iperf3("--reverse")
-
-    def test_iperf3_parallel(self):
-        self.run_iperf3("--parallel", "8")
-
     def run_client(self, *command):
         self.lab.finish(self.lab.start("client", *command), 60)
-
-    def test_echo(self):
-        with open(self.site.big, "rb") as source:
-            client = self.lab.start("client", "socat", "-t", "60", "-", f"TCP:{RELAY}:{ECHO}",
-                                    stdin=source, stdout=subprocess.PIPE)
-        with client.stdout:
-            digest, size = sha256_of_stream(client.stdout)
-        self.lab.finish(client, 20)
-        expect(digest == self.site.digest, f"{size} bytes came back, with another sha256")
 
     def check_told(self, url, *options):
         """What the far end takes for its client, and for itself, must be curl's two addresses."""
@@ -324,74 +246,150 @@ class Trial:
         self.lab.finish(curl, 20)
         expect(own and told == own, f"curl is {own!r}, and was taken for {told!r}")
 
-    def test_told_to_programs(self):
-        for _, port, _, use in TELLING:
-            if "receive" not in use:
-                self.check_told(f"http://{RELAY}:{port}/")
 
-    def test_told_by_curl(self):
-        for _, port, _, use in TELLING:
-            if "receive, send" in use:
-                self.check_told(f"http://{RELAY}:{port}/", "--haproxy-protocol")
-
-    def test_told_by_haproxy(self):
-        self.check_told(f"http://127.0.0.1:{SENDER_V1}/")
-        self.check_told(f"http://127.0.0.1:{SENDER_V2}/")
-
-    def test_download_behind_haproxy(self):
-        self.check_download(f"127.0.0.1:{SENDER_FILES}")
-
-    def test_refused_upstream(self):
-        start = time.monotonic()
-        curl = self.lab.start("client", "curl", "--silent", "--max-time", "20",
-                              f"http://{RELAY}:{CLOSED}/")
-        code = curl.wait(timeout=30)
-        self.lab.stop(curl)
-        # 52: closed without an answer, 56: reset, 55: the same before curl had sent all,
-        # 7: reset before it saw that it was connected
-        expect(code in (7, 52, 55, 56), f"curl ended with {code}")
-        expect(time.monotonic() - start < 5, "the client was left waiting")
-
-    def finish(self):
-        """Nothing may be left; and the daemon ends when told to."""
-        resources = {}
-
-        def is_idle():
-            resources.update(self.daemon.ask("status")["resources"])
-            return (resources["sessions"] == resources["slots_used"] == resources["buffers"] == 0
-                    and resources["pipes"] == resources["pipes_idle"])
-
-        try:
-            wait_until(is_idle, "the daemon to be idle again")
-        except LabError as error:
-            raise LabError(f"{error}: {resources}") from None
-        code = self.daemon.stop()
-        expect(code == 0, f"culvert ended with {code}:\n{tail(self.daemon.process.log)}")
-
-    def run(self, only):
-        cases = {name.replace("_", " "): case for name, case in cases_of(self).items()}
-        cases["nothing is left, exit 0"] = self.finish
-        failed = run_cases(self, {name: case for name, case in cases.items() if only in name},
-                           f"{self.engine}: {{}}")
-        # A case that failed to end it must not disturb the next engine.
-        self.daemon.stop()
-        shutil.rmtree(self.folder)
-        return failed
+@pytest.fixture(scope="module")
+def site(lab, request):
+    return Site(lab, (request.config.option.size or 64) << 20)
 
 
-def run(options):
-    with Lab() as lab:
-        site = Site(lab, options.size << 20)
-        return [failed for engine in options.engine or ENGINES
-                for failed in Trial(site, options.culvert, engine).run(options.only)]
+@pytest.fixture(scope="module")
+def trial(site, culvert, engine):
+    one = Trial(site, culvert, engine)
+    yield one
+    # A case that failed to end it must not disturb the next engine.
+    one.daemon.stop()
+    shutil.rmtree(one.folder)
 
 
-def main():
-    options = test_options(
-        __doc__, ONLY, ("--engine", {"choices": ENGINES, "action": "append", "help": "default: each"}),
-        ("--size", {"type": int, "default": 64, "help": "MiB of the big file"}))
-    begin_or_skip(PROGRAMS, "demo", ipv6=True)
-    return run_test(lambda: run(options))
+def test_download(trial):
+    trial.check_download(f"{RELAY}:{HTTP}")
 
 
-sys.exit(main())
+def test_download_ipv6(trial):
+    trial.check_download(f"[fd00:1::2]:{HTTP}")
+
+
+def test_download_through_haproxy(trial):
+    trial.check_download(f"{RELAY}:{HAPROXY}")
+
+
+def test_upload(trial):
+    url = f"http://{RELAY}:{HTTP}/upload/{trial.engine}"
+    trial.run_client("curl", "--silent", "--show-error", "--fail", "--upload-file",
+                     trial.site.big, url)
+    uploaded = trial.lab.path(f"www/upload/{trial.engine}")
+    expect(sha256_of_file(uploaded) == trial.site.digest, "the upload has another sha256")
+
+
+def test_download_from_unix_listener(trial):
+    target = os.path.join(trial.folder, "big")
+    trial.run_client("curl", "--silent", "--show-error", "--fail", "--unix-socket",
+                     trial.unix_listener, "--output", target, "http://culvert/big")
+    expect(sha256_of_file(target) == trial.site.digest, "another sha256")
+
+
+def test_parallel_downloads(trial):
+    url = f"http://{RELAY}:{HTTP}/"
+    trial.run_client("curl", "--silent", "--show-error", "--fail", "--parallel",
+                     f"{url}big?[0-3]", "--output", os.path.join(trial.folder, "big-#1"),
+                     f"{url}small/[0-{SMALL_FILES - 1}]", "--output",
+                     os.path.join(trial.folder, "small-#1"))
+    for number in range(4):
+        digest = sha256_of_file(os.path.join(trial.folder, f"big-{number}"))
+        expect(digest == trial.site.digest, f"download {number} has another sha256")
+    for number in range(SMALL_FILES):
+        with open(os.path.join(trial.folder, f"small-{number}"), "rb") as received, \
+             open(trial.lab.path(f"www/small/{number}"), "rb") as original:
+            expect(received.read() == original.read(), f"small file {number} differs")
+
+
+def test_conversation(trial):
+    carrier = "graft" if trial.engine == "auto" else trial.engine
+    wanted = {"client-to-upstream": carrier, "upstream-to-client": carrier}
+    client = trial.watched(
+        lambda seconds: trial.lab.start("client", CONVERSATION, RELAY, str(HTTP),
+                                        trial.lab.path("www/small"), str(seconds),
+                                        stdout=subprocess.PIPE),
+        lambda seconds: trial.expect_carriers(HTTP, wanted, seconds))
+    with client.stdout:
+        output = client.stdout.read()
+    trial.lab.finish(client, 20)
+    report = json.loads(output)
+    expect(report["wrong"] == 0, f"{report['wrong']} wrong answers")
+    expect(report["requests"] > 1000, f"only {report['requests']} requests")
+
+
+def test_iperf3(trial):
+    if trial.engine == "sockmap":
+        trial.run_iperf3(check=lambda seconds: trial.expect_kernel_bytes(IPERF, seconds))
+        return
+    wanted = {"client-to-upstream": "graft" if trial.engine == "auto" else trial.engine}
+    trial.run_iperf3(check=lambda seconds: trial.expect_carriers(IPERF, wanted, seconds))
+
+
+def test_iperf3_reverse(trial):
+    trial.run_iperf3("--reverse")
+
+
+def test_iperf3_parallel(trial):
+    trial.run_iperf3("--parallel", "8")
+
+
+def test_echo(trial):
+    with open(trial.site.big, "rb") as source:
+        client = trial.lab.start("client", "socat", "-t", "60", "-", f"TCP:{RELAY}:{ECHO}",
+                                 stdin=source, stdout=subprocess.PIPE)
+    with client.stdout:
+        digest, size = sha256_of_stream(client.stdout)
+    trial.lab.finish(client, 20)
+    expect(digest == trial.site.digest, f"{size} bytes came back, with another sha256")
+
+
+def test_told_to_programs(trial):
+    for _, port, _, use in TELLING:
+        if "receive" not in use:
+            trial.check_told(f"http://{RELAY}:{port}/")
+
+
+def test_told_by_curl(trial):
+    for _, port, _, use in TELLING:
+        if "receive, send" in use:
+            trial.check_told(f"http://{RELAY}:{port}/", "--haproxy-protocol")
+
+
+def test_told_by_haproxy(trial):
+    trial.check_told(f"http://127.0.0.1:{SENDER_V1}/")
+    trial.check_told(f"http://127.0.0.1:{SENDER_V2}/")
+
+
+def test_download_behind_haproxy(trial):
+    trial.check_download(f"127.0.0.1:{SENDER_FILES}")
+
+
+def test_refused_upstream(trial):
+    start = time.monotonic()
+    curl = trial.lab.start("client", "curl", "--silent", "--max-time", "20",
+                           f"http://{RELAY}:{CLOSED}/")
+    code = curl.wait(timeout=30)
+    trial.lab.stop(curl)
+    # 52: closed without an answer, 56: reset, 55: the same before curl had sent all,
+    # 7: reset before it saw that it was connected
+    expect(code in (7, 52, 55, 56), f"curl ended with {code}")
+    expect(time.monotonic() - start < 5, "the client was left waiting")
+
+
+def test_nothing_is_left(trial):
+    """Nothing may be left; and the daemon ends when told to."""
+    resources = {}
+
+    def is_idle():
+        resources.update(trial.daemon.ask("status")["resources"])
+        return (resources["sessions"] == resources["slots_used"] == resources["buffers"] == 0
+                and resources["pipes"] == resources["pipes_idle"])
+
+    try:
+        wait_until(is_idle, "the daemon to be idle again")
+    except LabError as error:
+        raise LabError(f"{error}: {resources}") from None
+    code = trial.daemon.stop()
+    expect(code == 0, f"culvert ended with {code}:\n{tail(trial.daemon.process.log)}")

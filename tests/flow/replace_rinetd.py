@@ -1,4 +1,3 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """rinetd is stopped, and one command takes its place: `culvert run -c` on the same file.
 
@@ -6,10 +5,9 @@ The real rinetd runs on a rinetd.conf with rules of every kind. From many client
 its ports is tried: who is let in, what comes from the server, and which address the server sees.
 Then culvert runs on the same file, on each engine, and on what `culvert convert` makes of it, and
 is tried in the same way, and on another file that becomes this one with a SIGHUP. Nothing may
-differ. A file of oi is tried as well. Exits with 77 and the reason where this cannot run.
+differ. A file of oi is tried as well.
 """
 
-import argparse
 import json
 import os
 import selectors
@@ -18,11 +16,10 @@ import socket
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (ENGINES, Daemon, Lab, LabError, begin_or_skip, run_test, tail, test_options,
-                    wait_until)
+import pytest
+from labkit import Daemon, Lab, LabError, call_of, expect, tail, wait_until
 
+pytestmark = pytest.mark.needs("ip", "rinetd")
 TOKEN = b"0123456789abcdef" * 4
 PATIENCE = 10
 
@@ -184,7 +181,7 @@ class Replacement:
         self.write(self.oi_file, OI_CONF)
         for address in INET6_CLIENTS[1:]:
             self.run("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
-        lab.start_server("server", SERVER_PORTS[-1][1], sys.executable, "-B", __file__, "--serve")
+        lab.start_server("server", SERVER_PORTS[-1][1], *call_of("replace_rinetd", "serve"))
 
     def write(self, path, text):
         with open(path + ".new", "w", encoding="ascii", newline="") as file:
@@ -201,7 +198,7 @@ class Replacement:
         return output
 
     def try_all(self):
-        return json.loads(self.run(sys.executable, "-B", __file__, "--try"))
+        return json.loads(self.run(*call_of("replace_rinetd", "try_all")))
 
     def with_rinetd(self):
         """What rinetd says twice: its first client it sometimes refuses, whoever that is."""
@@ -293,44 +290,40 @@ def check_rinetd(verdicts):
         raise LabError(f"with rinetd: {unexpected}")
 
 
-def compare(name, verdicts, wanted, whose="with rinetd"):
+def compare(verdicts, wanted, whose="with rinetd"):
     wrong = [f"{case}: {verdicts[case]}, {whose}: {text}" for case, text in wanted.items()
              if verdicts[case] != text]
-    print(f"{'FAIL' if wrong else 'ok  '} {name}: {len(wanted) - len(wrong)} of {len(wanted)} "
-          f"verdicts as {whose}")
-    for line in wrong:
-        print(f"     {line}")
-    return not wrong
+    print(f"# {len(wanted) - len(wrong)} of {len(wanted)} verdicts as {whose}")
+    expect(not wrong, "\n".join(wrong))
 
 
-def run(program):
+@pytest.fixture(scope="module")
+def replacement(culvert):
     with Lab(loopback=True) as lab:
-        replacement = Replacement(lab, program)
-        wanted = replacement.with_rinetd()
-        check_rinetd(wanted)
-        admitted = sum(text.startswith("server") for text in wanted.values())
-        print(f"rinetd lets {admitted} of {len(wanted)} in")
-        results = [compare(f"culvert run -c rinetd.conf --engine {engine}",
-                           replacement.with_culvert(engine, replacement.file), wanted)
-                   for engine in ENGINES]
-        results.append(compare("culvert run -c $(culvert convert rinetd.conf)",
-                               replacement.with_culvert("auto", replacement.convert()), wanted))
-        results.append(compare("kill -HUP $(cat rinetd.pid)", replacement.with_reload(), wanted))
-        results.append(compare("culvert run -c oi.conf",
-                               replacement.with_culvert("copy", replacement.oi_file),
-                               for_each_case(oi_verdict), "its lines say"))
-        return all(results)
+        yield Replacement(lab, culvert)
 
 
-def main():
-    hidden = {"action": "store_true", "help": argparse.SUPPRESS}
-    options = test_options(__doc__, ("--serve", hidden), ("--try", {**hidden, "dest": "try_all"}))
-    if options.serve:
-        return serve()
-    if options.try_all:
-        return try_all()
-    begin_or_skip(["ip", "rinetd"])
-    return run_test(lambda: not run(options.culvert))
+@pytest.fixture(scope="module")
+def wanted(replacement):
+    verdicts = replacement.with_rinetd()
+    check_rinetd(verdicts)
+    admitted = sum(text.startswith("server") for text in verdicts.values())
+    print(f"# rinetd lets {admitted} of {len(verdicts)} in")
+    return verdicts
 
 
-sys.exit(main())
+def test_same_file(replacement, wanted, engine):
+    compare(replacement.with_culvert(engine, replacement.file), wanted)
+
+
+def test_converted(replacement, wanted):
+    compare(replacement.with_culvert("auto", replacement.convert()), wanted)
+
+
+def test_reload(replacement, wanted):
+    compare(replacement.with_reload(), wanted)
+
+
+def test_file_of_oi(replacement):
+    compare(replacement.with_culvert("copy", replacement.oi_file), for_each_case(oi_verdict),
+            "its lines say")

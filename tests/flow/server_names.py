@@ -1,13 +1,9 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Servers that are chosen by the name in a TLS hello ([sni FORWARD NAME...]), on each engine.
 
-usage: server_names.py [--culvert build/culvert] [--engine ENGINE] [--only CASE]        (as root)
-
 Hellos are made by OpenSSL, or were captured: Chromium's and Node's have post-quantum key shares, Go's
 has none.  The server sends back what it gets, behind the port that it has, so each
-byte is compared.  Then OpenSSL, GnuTLS, curl and nginx speak through it.  Exits with 77 and the reason where
-this cannot run.
+byte is compared.  Then OpenSSL, GnuTLS, curl and nginx speak through it.
 """
 
 import json
@@ -18,15 +14,13 @@ import ssl
 import struct
 import subprocess
 import sys
-import threading
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (ENGINES, NGINX_PATHS, ONLY, RELAY, SERVER, Daemon, Lab, begin_or_skip,
-                    cases_of, expect, run_cases, run_test, test_options, wait_until)
+import pytest
+from labkit import NGINX_PATHS, RELAY, SERVER, Daemon, expect, wait_until
 from graft_wire import within
 
+pytestmark = pytest.mark.needs("openssl", "curl", "gnutls-cli", "nginx", "nsenter", packages="demo")
 DEFAULT, EXACT, PATTERN, DEEPER, H2, OTHER = range(7440, 7446)
 UNRECOGNIZED_NAME, DECODE_ERROR = 112, 50
 CONFIG = f"""[culvert]
@@ -218,177 +212,6 @@ class Trial:
         """What one case has begun is not counted in the next."""
         wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "all sessions to be over")
 
-    # --- the cases ---
-
-    def test_names(self):
-        for name, server in (
-                ("example.org", EXACT), ("www.example.org", EXACT), ("EXAMPLE.org", EXACT),
-                ("a.example.org", PATTERN), ("b.a.example.org", PATTERN), ("xexample.org", DEFAULT),
-                ("deeper.example.org", PATTERN), ("x.deeper.example.org", DEEPER),
-                ("unknown.test", DEFAULT), ("org", DEFAULT), (None, DEFAULT)):
-            for most in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
-                got = self.ask(hello_of(name, most=most))
-                expect(got == server, f"{name} goes to {got}")
-        hello = hello_of("example.org")
-        for other in b"example.or.", b"example or", b"exam\0le.org", b"255.255.255", b"exampl\xc3\xa9or":
-            got = self.ask(renamed(hello, b"example.org"[:len(other)], other))
-            expect(got == DEFAULT, f"{other} goes to {got}")
-
-    def test_alpn(self):
-        for alpn, server in (("h2",), H2), (("spdy/1", "http/1.1"), H2), ((), DEFAULT), (("h3",), DEFAULT):
-            got = self.ask(hello_of("a.h2.test", alpn))
-            expect(got == server, f"{alpn} goes to {got}")
-
-    def test_pieces(self):
-        hello = hello_of("example.org")
-        for whole in hello, *map(captured, ("chromium_156", "node_24", "go_1_19")):
-            for cut in range(1, len(whole)):
-                got = self.ask(whole, cuts=(cut,))
-                expect(got == EXACT, f"{whole[:60]} cut at {cut} goes to {got}")
-            got = self.ask(whole, cuts=range(1, len(whole)))
-            expect(got == EXACT, f"{whole[:60]} byte by byte goes to {got}")
-            for size in 1, 2, 100, 16384:
-                got = self.ask(in_records(whole, size))
-                expect(got == EXACT, f"{whole[:60]} in records of {size} goes to {got}")
-        for size in 1, 2, 100, 16384:
-            got = self.ask(in_records(padded(hello, 16384), size))
-            expect(got == EXACT, f"16 KiB in records of {size} go to {got}")
-
-    def test_refused(self):
-        hello = hello_of("example.org")
-        before = {cause: self.errors(cause)
-                  for cause in ("hello-bad", "hello-large", "hello-late", "name-unknown")}
-        for bad in (b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\1\3\1" + bytes(40), b"\x16\x03\x01\0\0",
-                    hello[:9] + b"\x04" + hello[10:], hello[:5] + b"\2" + hello[6:],
-                    hello[:-1] + b"\0\0" if hello[-1] else hello[:20] + b"\xff" * 200 + hello[220:]):
-            self.refused(bad, DECODE_ERROR)
-        self.refused(hello[:100], DECODE_ERROR, end=True)
-        self.refused(in_records(padded(hello, 16385), 16384), DECODE_ERROR)
-        self.refused(hello[:100], DECODE_ERROR)  # too late
-        self.refused(b"", DECODE_ERROR)
-        self.refused(hello_of("other.test"), UNRECOGNIZED_NAME)
-        self.refused(hello_of(None), DECODE_ERROR)
-        expect(self.ask(hello, 9444) == EXACT, "a good one is refused")
-        for cause, more in ("hello-bad", 7), ("hello-large", 1), ("hello-late", 2), ("name-unknown", 2):
-            got = self.errors(cause) - before[cause]
-            expect(got == more, f"{got} of {cause}")
-        wait_until(lambda: self.daemon.ask("status")["resources"]["clients"] == 0,
-                   "no place of max-sessions-per-client to be taken")
-
-    def test_checks_from_outside(self):
-        """Who connects and closes, in whatever way, is counted as a session and as no error."""
-        def finished():
-            return sum(f["finished"] for f in self.daemon.ask("status")["forwards"])
-
-        errors, before = self.daemon.ask("status")["errors"], finished()
-        for reset in False, True:
-            with self.connect(9444) as s:
-                if reset:
-                    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        wait_until(lambda: finished() == before + 2, "two sessions to be over")
-        errors["client-reset"] += 1
-        expect(self.daemon.ask("status")["errors"] == errors, "a check is an error")
-
-    def test_proxy(self):
-        header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1111 443\r\n"
-        hello = hello_of("example.org")
-        for cut in 0, 1:
-            with self.connect(9445) as s:
-                s.sendall(header)
-                time.sleep(0.02 * cut)
-                s.sendall(hello)
-                server, got = self.answer(s, len(header) + len(hello))
-                expect(server == EXACT and got == header + hello, f"{server}: {got[:60]}")
-
-    def test_shown(self):
-        with self.connect() as s:
-            hello = hello_of("www.example.org")
-            s.sendall(hello)
-            self.answer(s, len(hello))
-            rows = [r for r in self.daemon.ask("sessions")["sessions"] if r["server_name"]]
-            expect(len(rows) == 1 and rows[0]["server_name"] == "www.example.org" and
-                   rows[0]["forward"] == "https/example.org", f"{rows}")
-            killed = subprocess.run([self.program, "kill", "--server-name", "WWW.example.org", "--json",
-                                     "--control", self.daemon.control], check=True,
-                                    capture_output=True, text=True).stdout
-            expect(json.loads(killed)["killed"] == 1, killed)
-        with open(self.log, encoding="ascii") as file:
-            wait_until(lambda: any('"server_name":"www.example.org"' in line and '"killed"' in line
-                                   for line in file), "the log")
-        forwards = {f["name"]: f for f in self.daemon.ask("forwards")["forwards"]}
-        one = forwards["https/example.org"]
-        expect(one["names"] == "example.org www.example.org" and
-               one["accepted"] == one["finished"] > 0, f"{one}")
-        wait_until(lambda: all(f["live"] == 0 and f["accepted"] == f["finished"]
-                               for f in self.daemon.ask("forwards")["forwards"]), "all to be over")
-
-    def test_grafted(self):
-        """A session whose hello was looked at is carried as others are."""
-        hello = hello_of("example.org")
-        with self.connect() as s:
-            s.sendall(hello)
-            self.answer(s, len(hello))
-
-            def carriers():
-                s.sendall(b"x")
-                expect(s.recv(1) == b"x", "the stream")
-                row = [r for r in self.daemon.ask("sessions")["sessions"] if r["server_name"]][0]
-                return [f["carrier"] for f in row["flows"]], row["not_grafted"]
-
-            wanted = "graft" if self.engine == "auto" else self.engine
-            wait_until(lambda: wanted in carriers()[0], f"{wanted}, not {carriers()}")
-
-    def test_reload(self):
-        hello = hello_of("example.org")
-        with self.connect() as old, self.connect() as late:
-            old.sendall(hello)
-            expect(self.answer(old, len(hello))[0] == EXACT, "before")
-            late.sendall(hello[:50])
-            self.write(CONFIG.replace(f"upstream = {SERVER}:{EXACT}", f"upstream = {SERVER}:{OTHER}", 1))
-            late.sendall(hello[50:])
-            expect(self.answer(late, len(hello))[0] == OTHER, "a hello that has begun before")
-            expect(self.ask(hello) == OTHER, "after")
-            old.sendall(b"still")
-            expect(old.recv(10) == b"still", "an old session")
-        self.write(re.sub(r"\[sni https (\*|example).*\n(.*\n)?upstream.*\n", "", CONFIG))
-        expect(self.ask(hello) == DEFAULT, "without the section")
-        self.write(CONFIG)
-        expect(self.ask(hello) == EXACT, "again")
-        # nobody knows any more whose it is: not the default's
-        before = self.errors("name-unknown")
-        with self.connect() as late:
-            late.sendall(hello[:50])
-            wait_until(lambda: self.daemon.ask("sessions")["sessions"], "the session")
-            self.write(CONFIG.replace("forward https]", "forward other]").replace("sni https", "sni other"))
-            late.sendall(hello[50:])
-            expect(late.recv(100) == bytes([21, 3, 1, 0, 2, 2, UNRECOGNIZED_NAME]), "no alert")
-        expect(self.errors("name-unknown") == before + 1, "it is not counted")
-        converted = subprocess.run([self.program, "convert", self.config], check=True,
-                                   capture_output=True, text=True).stdout
-        with open(self.config, "w", encoding="ascii") as file:
-            file.write(converted)
-        subprocess.run([self.program, "reload", "--control", self.daemon.control], check=True,
-                       stdout=subprocess.DEVNULL)
-        expect(self.ask(hello) == EXACT, "as culvert convert writes it")
-        self.write(CONFIG)
-
-    def test_drain(self):
-        """A forward drains with its sections, which have no sockets of their own."""
-        hello = hello_of("example.org")
-        with self.connect() as s:
-            s.sendall(hello)
-            self.answer(s, len(hello))
-            expect(self.drain("https/example.org").returncode, "a section is drained")
-            said = self.drain("https", "--drain-timeout", "1", "--json")
-            expect(not said.returncode and json.loads(said.stdout)["live"] == 1, f"{said}")
-            s.settimeout(5)
-            try:
-                expect(s.recv(1), "an end instead of a reset")
-            except ConnectionResetError:
-                pass
-            expect(not self.drain("https", "--undo").returncode, "that does not end")
-        expect(self.ask(hello) == EXACT, "after all")
-
     def drain(self, *words):
         return subprocess.run([self.program, "drain", *words, "--control", self.daemon.control],
                               check=False, capture_output=True)
@@ -399,84 +222,10 @@ class Trial:
         subprocess.run([self.program, "reload", "--control", self.daemon.control], check=True,
                        stdout=subprocess.DEVNULL)
 
-    def test_crowd(self):
-        """Half a hello each: others notice nothing."""
-        hello = hello_of("example.org")
-        crowd = [self.connect() for _ in range(2000)]
-        for s in crowd:
-            s.sendall(hello[:200])
-        start = time.monotonic()
-        for _ in range(100):
-            expect(self.ask(hello) == EXACT, "beside a crowd")
-        took = time.monotonic() - start
-        print(f"# 100 sessions beside 2,000 half hellos: {took:.2f} s")
-        # the receive buffer has no room for a segment of the loopback: no reason to look again
-        with self.connect(where="relay") as s:
-            s.sendall(in_records(padded(hello, 16384), 1)[:-1])
-            time.sleep(0.2)
-            before = self.cpu_seconds()
-            time.sleep(0.5)
-            used = self.cpu_seconds() - before
-            expect(used < 0.25, f"to wait takes {used} s of CPU in 0.5 s")
-        for s in crowd[:1000]:
-            s.sendall(hello[200:])
-        for s in crowd[:1000]:
-            expect(self.answer(s, len(hello))[0] == EXACT, "one of the crowd")
-        for s in crowd:
-            s.close()
-
-    def test_many(self):
-        """What a hello costs does not depend on how many names there are."""
-        hello = hello_of("example.org")
-        used = []
-        for sections in 0, 4000:
-            self.write(CONFIG + "".join(
-                f"[sni https {' '.join(f'n{number}-{word}.many.test' for word in range(8))}]\n"
-                f"upstream = {SERVER}:{OTHER}\n" for number in range(sections)))
-            before = self.cpu_seconds()
-            for _ in range(500):
-                expect(self.ask(hello) == EXACT, f"beside {sections} sections")
-            used.append(self.cpu_seconds() - before)
-        print(f"# 500 sessions take {used[0]:.2f} s of CPU, and with 32,000 names {used[1]:.2f} s")
-        expect(self.ask(hello_of("n3999-7.many.test")) == OTHER, "the last name")
-        expect(used[1] < 2 * used[0] + 0.05, "names are gone through")
-        self.write(CONFIG)
-
     def cpu_seconds(self):
         with open(f"/proc/{self.daemon.pid}/stat", encoding="ascii") as file:
             fields = file.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    def test_real(self):
-        """nginx and OpenSSL's server, with tickets and early data, GnuTLS and curl."""
-        with open(self.lab.path("nginx.conf"), "w", encoding="ascii") as file:
-            file.write(NGINX.format(home=self.lab.path("")))
-        servers = [
-            self.lab.start_server("server", 7450, "nginx", "-c", self.lab.path("nginx.conf")),
-            self.lab.start_server("server", 7451, "openssl", "s_server", "-quiet", "-www", "-key",
-                                  self.lab.path("key"), "-cert", self.lab.path("two.test"),
-                                  "-accept", "7451")]
-        for name in "one", "two":
-            client = ["openssl", "s_client", "-connect", f"{RELAY}:9446", "-servername", f"{name}.test",
-                      "-CAfile", self.lab.path(f"{name}.test"), "-verify_return_error", "-ign_eof"]
-            ticket, early = self.lab.path("ticket"), self.lab.path("early")
-            with open(early, "w", encoding="ascii") as file:
-                file.write("GET / HTTP/1.0\r\n\r\n")
-            said = self.run_client(*client, "-sess_out", ticket)
-            expect(f"CN = {name}.test" in said and "New, TLSv1.3" in said, f"{name}: {said[:1500]}")
-            said = self.run_client(*client, "-sess_in", ticket,
-                                   *(["-early_data", early] if name == "one" else []))
-            expect("Reused, TLSv1.3" in said and
-                   (name == "two" or "Early data was accepted" in said), f"{name}: {said[:1500]}")
-            said = self.run_client("gnutls-cli", "-p", "9446", "--x509cafile",
-                                   self.lab.path(f"{name}.test"), "--sni-hostname", f"{name}.test",
-                                   "--verify-hostname", f"{name}.test", RELAY)
-            expect("Handshake was completed" in said, f"{name}: {said[:1500]}")
-            said = self.run_client("curl", "-sS", "--cacert", self.lab.path(f"{name}.test"), "--resolve",
-                                   f"{name}.test:9446:{RELAY}", f"https://{name}.test:9446/")
-            expect(said == "one\n" if name == "one" else "Ciphers supported" in said, f"{name}: {said[:1500]}")
-        for server in servers:
-            self.lab.stop(server)
 
     def run_client(self, *command):
         return subprocess.run(["nsenter", f"--net=/run/netns/{self.lab.name}-client", *command],
@@ -484,32 +233,279 @@ class Trial:
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT).stdout
 
 
-def make_certificates(lab):
+@pytest.fixture(scope="module")
+def lab(lab):
+    """With certificates and servers."""
     subprocess.run(["openssl", "genpkey", "-algorithm", "ED25519", "-out", lab.path("key")], check=True,
                    stderr=subprocess.DEVNULL)
     for name in "one.test", "two.test":
         subprocess.run(["openssl", "req", "-x509", "-key", lab.path("key"), "-out", lab.path(name),
                         "-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"],
                        check=True)
+    lab.start_server("server", OTHER, sys.executable, "-c", PEER, *map(str, range(DEFAULT, OTHER + 1)))
+    return lab
 
 
-def run(options):
-    failed = []
-    with Lab() as lab:
-        make_certificates(lab)
-        lab.start_server("server", OTHER, sys.executable, "-c", PEER, *map(str, range(DEFAULT, OTHER + 1)))
-        for engine in [options.engine] if options.engine else ENGINES:
-            trial = Trial(lab, options.culvert, engine)
-            failed += run_cases(trial, cases_of(trial, options.only), f"{{}} {engine}")
-            trial.daemon.stop()
-    return failed
+@pytest.fixture(scope="module")
+def trial(lab, culvert, engine):
+    one = Trial(lab, culvert, engine)
+    yield one
+    one.daemon.stop()
 
 
-def main():
-    options = test_options(__doc__, ONLY, ("--engine", {"choices": ENGINES}))
-    begin_or_skip(["openssl", "curl", "gnutls-cli", "nginx", "nsenter"], "demo")
-    return run_test(lambda: run(options))
+# --- the cases ---
+
+def test_names(trial):
+    for name, server in (
+            ("example.org", EXACT), ("www.example.org", EXACT), ("EXAMPLE.org", EXACT),
+            ("a.example.org", PATTERN), ("b.a.example.org", PATTERN), ("xexample.org", DEFAULT),
+            ("deeper.example.org", PATTERN), ("x.deeper.example.org", DEEPER),
+            ("unknown.test", DEFAULT), ("org", DEFAULT), (None, DEFAULT)):
+        for most in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
+            got = trial.ask(hello_of(name, most=most))
+            expect(got == server, f"{name} goes to {got}")
+    hello = hello_of("example.org")
+    for other in b"example.or.", b"example or", b"exam\0le.org", b"255.255.255", b"exampl\xc3\xa9or":
+        got = trial.ask(renamed(hello, b"example.org"[:len(other)], other))
+        expect(got == DEFAULT, f"{other} goes to {got}")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def test_alpn(trial):
+    for alpn, server in (("h2",), H2), (("spdy/1", "http/1.1"), H2), ((), DEFAULT), (("h3",), DEFAULT):
+        got = trial.ask(hello_of("a.h2.test", alpn))
+        expect(got == server, f"{alpn} goes to {got}")
+
+
+def test_pieces(trial):
+    hello = hello_of("example.org")
+    for whole in hello, *map(captured, ("chromium_156", "node_24", "go_1_19")):
+        for cut in range(1, len(whole)):
+            got = trial.ask(whole, cuts=(cut,))
+            expect(got == EXACT, f"{whole[:60]} cut at {cut} goes to {got}")
+        got = trial.ask(whole, cuts=range(1, len(whole)))
+        expect(got == EXACT, f"{whole[:60]} byte by byte goes to {got}")
+        for size in 1, 2, 100, 16384:
+            got = trial.ask(in_records(whole, size))
+            expect(got == EXACT, f"{whole[:60]} in records of {size} goes to {got}")
+    for size in 1, 2, 100, 16384:
+        got = trial.ask(in_records(padded(hello, 16384), size))
+        expect(got == EXACT, f"16 KiB in records of {size} go to {got}")
+
+
+def test_refused(trial):
+    hello = hello_of("example.org")
+    before = {cause: trial.errors(cause)
+              for cause in ("hello-bad", "hello-large", "hello-late", "name-unknown")}
+    for bad in (b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\1\3\1" + bytes(40), b"\x16\x03\x01\0\0",
+                hello[:9] + b"\x04" + hello[10:], hello[:5] + b"\2" + hello[6:],
+                hello[:-1] + b"\0\0" if hello[-1] else hello[:20] + b"\xff" * 200 + hello[220:]):
+        trial.refused(bad, DECODE_ERROR)
+    trial.refused(hello[:100], DECODE_ERROR, end=True)
+    trial.refused(in_records(padded(hello, 16385), 16384), DECODE_ERROR)
+    trial.refused(hello[:100], DECODE_ERROR)  # too late
+    trial.refused(b"", DECODE_ERROR)
+    trial.refused(hello_of("other.test"), UNRECOGNIZED_NAME)
+    trial.refused(hello_of(None), DECODE_ERROR)
+    expect(trial.ask(hello, 9444) == EXACT, "a good one is refused")
+    for cause, more in ("hello-bad", 7), ("hello-large", 1), ("hello-late", 2), ("name-unknown", 2):
+        got = trial.errors(cause) - before[cause]
+        expect(got == more, f"{got} of {cause}")
+    wait_until(lambda: trial.daemon.ask("status")["resources"]["clients"] == 0,
+               "no place of max-sessions-per-client to be taken")
+
+
+def test_checks_from_outside(trial):
+    """Who connects and closes, in whatever way, is counted as a session and as no error."""
+    def finished():
+        return sum(f["finished"] for f in trial.daemon.ask("status")["forwards"])
+
+    errors, before = trial.daemon.ask("status")["errors"], finished()
+    for reset in False, True:
+        with trial.connect(9444) as s:
+            if reset:
+                s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    wait_until(lambda: finished() == before + 2, "two sessions to be over")
+    errors["client-reset"] += 1
+    expect(trial.daemon.ask("status")["errors"] == errors, "a check is an error")
+
+
+def test_proxy(trial):
+    header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1111 443\r\n"
+    hello = hello_of("example.org")
+    for cut in 0, 1:
+        with trial.connect(9445) as s:
+            s.sendall(header)
+            time.sleep(0.02 * cut)
+            s.sendall(hello)
+            server, got = trial.answer(s, len(header) + len(hello))
+            expect(server == EXACT and got == header + hello, f"{server}: {got[:60]}")
+
+
+def test_shown(trial):
+    with trial.connect() as s:
+        hello = hello_of("www.example.org")
+        s.sendall(hello)
+        trial.answer(s, len(hello))
+        rows = [r for r in trial.daemon.ask("sessions")["sessions"] if r["server_name"]]
+        expect(len(rows) == 1 and rows[0]["server_name"] == "www.example.org" and
+               rows[0]["forward"] == "https/example.org", f"{rows}")
+        killed = subprocess.run([trial.program, "kill", "--server-name", "WWW.example.org", "--json",
+                                 "--control", trial.daemon.control], check=True,
+                                capture_output=True, text=True).stdout
+        expect(json.loads(killed)["killed"] == 1, killed)
+    with open(trial.log, encoding="ascii") as file:
+        wait_until(lambda: any('"server_name":"www.example.org"' in line and '"killed"' in line
+                               for line in file), "the log")
+    forwards = {f["name"]: f for f in trial.daemon.ask("forwards")["forwards"]}
+    one = forwards["https/example.org"]
+    expect(one["names"] == "example.org www.example.org" and
+           one["accepted"] == one["finished"] > 0, f"{one}")
+    wait_until(lambda: all(f["live"] == 0 and f["accepted"] == f["finished"]
+                           for f in trial.daemon.ask("forwards")["forwards"]), "all to be over")
+
+
+def test_grafted(trial):
+    """A session whose hello was looked at is carried as others are."""
+    hello = hello_of("example.org")
+    with trial.connect() as s:
+        s.sendall(hello)
+        trial.answer(s, len(hello))
+
+        def carriers():
+            s.sendall(b"x")
+            expect(s.recv(1) == b"x", "the stream")
+            row = [r for r in trial.daemon.ask("sessions")["sessions"] if r["server_name"]][0]
+            return [f["carrier"] for f in row["flows"]], row["not_grafted"]
+
+        wanted = "graft" if trial.engine == "auto" else trial.engine
+        wait_until(lambda: wanted in carriers()[0], f"{wanted}, not {carriers()}")
+
+
+def test_reload(trial):
+    hello = hello_of("example.org")
+    with trial.connect() as old, trial.connect() as late:
+        old.sendall(hello)
+        expect(trial.answer(old, len(hello))[0] == EXACT, "before")
+        late.sendall(hello[:50])
+        trial.write(CONFIG.replace(f"upstream = {SERVER}:{EXACT}", f"upstream = {SERVER}:{OTHER}", 1))
+        late.sendall(hello[50:])
+        expect(trial.answer(late, len(hello))[0] == OTHER, "a hello that has begun before")
+        expect(trial.ask(hello) == OTHER, "after")
+        old.sendall(b"still")
+        expect(old.recv(10) == b"still", "an old session")
+    trial.write(re.sub(r"\[sni https (\*|example).*\n(.*\n)?upstream.*\n", "", CONFIG))
+    expect(trial.ask(hello) == DEFAULT, "without the section")
+    trial.write(CONFIG)
+    expect(trial.ask(hello) == EXACT, "again")
+    # nobody knows any more whose it is: not the default's
+    before = trial.errors("name-unknown")
+    with trial.connect() as late:
+        late.sendall(hello[:50])
+        wait_until(lambda: trial.daemon.ask("sessions")["sessions"], "the session")
+        trial.write(CONFIG.replace("forward https]", "forward other]").replace("sni https", "sni other"))
+        late.sendall(hello[50:])
+        expect(late.recv(100) == bytes([21, 3, 1, 0, 2, 2, UNRECOGNIZED_NAME]), "no alert")
+    expect(trial.errors("name-unknown") == before + 1, "it is not counted")
+    converted = subprocess.run([trial.program, "convert", trial.config], check=True,
+                               capture_output=True, text=True).stdout
+    with open(trial.config, "w", encoding="ascii") as file:
+        file.write(converted)
+    subprocess.run([trial.program, "reload", "--control", trial.daemon.control], check=True,
+                   stdout=subprocess.DEVNULL)
+    expect(trial.ask(hello) == EXACT, "as culvert convert writes it")
+    trial.write(CONFIG)
+
+
+def test_drain(trial):
+    """A forward drains with its sections, which have no sockets of their own."""
+    hello = hello_of("example.org")
+    with trial.connect() as s:
+        s.sendall(hello)
+        trial.answer(s, len(hello))
+        expect(trial.drain("https/example.org").returncode, "a section is drained")
+        said = trial.drain("https", "--drain-timeout", "1", "--json")
+        expect(not said.returncode and json.loads(said.stdout)["live"] == 1, f"{said}")
+        s.settimeout(5)
+        try:
+            expect(s.recv(1), "an end instead of a reset")
+        except ConnectionResetError:
+            pass
+        expect(not trial.drain("https", "--undo").returncode, "that does not end")
+    expect(trial.ask(hello) == EXACT, "after all")
+
+
+def test_crowd(trial):
+    """Half a hello each: others notice nothing."""
+    hello = hello_of("example.org")
+    crowd = [trial.connect() for _ in range(2000)]
+    for s in crowd:
+        s.sendall(hello[:200])
+    start = time.monotonic()
+    for _ in range(100):
+        expect(trial.ask(hello) == EXACT, "beside a crowd")
+    took = time.monotonic() - start
+    print(f"# 100 sessions beside 2,000 half hellos: {took:.2f} s")
+    # the receive buffer has no room for a segment of the loopback: no reason to look again
+    with trial.connect(where="relay") as s:
+        s.sendall(in_records(padded(hello, 16384), 1)[:-1])
+        time.sleep(0.2)
+        before = trial.cpu_seconds()
+        time.sleep(0.5)
+        used = trial.cpu_seconds() - before
+        expect(used < 0.25, f"to wait takes {used} s of CPU in 0.5 s")
+    for s in crowd[:1000]:
+        s.sendall(hello[200:])
+    for s in crowd[:1000]:
+        expect(trial.answer(s, len(hello))[0] == EXACT, "one of the crowd")
+    for s in crowd:
+        s.close()
+
+
+def test_many(trial):
+    """What a hello costs does not depend on how many names there are."""
+    hello = hello_of("example.org")
+    used = []
+    for sections in 0, 4000:
+        trial.write(CONFIG + "".join(
+            f"[sni https {' '.join(f'n{number}-{word}.many.test' for word in range(8))}]\n"
+            f"upstream = {SERVER}:{OTHER}\n" for number in range(sections)))
+        before = trial.cpu_seconds()
+        for _ in range(500):
+            expect(trial.ask(hello) == EXACT, f"beside {sections} sections")
+        used.append(trial.cpu_seconds() - before)
+    print(f"# 500 sessions take {used[0]:.2f} s of CPU, and with 32,000 names {used[1]:.2f} s")
+    expect(trial.ask(hello_of("n3999-7.many.test")) == OTHER, "the last name")
+    expect(used[1] < 2 * used[0] + 0.05, "names are gone through")
+    trial.write(CONFIG)
+
+
+def test_real(trial):
+    """nginx and OpenSSL's server, with tickets and early data, GnuTLS and curl."""
+    with open(trial.lab.path("nginx.conf"), "w", encoding="ascii") as file:
+        file.write(NGINX.format(home=trial.lab.path("")))
+    servers = [
+        trial.lab.start_server("server", 7450, "nginx", "-c", trial.lab.path("nginx.conf")),
+        trial.lab.start_server("server", 7451, "openssl", "s_server", "-quiet", "-www", "-key",
+                               trial.lab.path("key"), "-cert", trial.lab.path("two.test"),
+                               "-accept", "7451")]
+    for name in "one", "two":
+        client = ["openssl", "s_client", "-connect", f"{RELAY}:9446", "-servername", f"{name}.test",
+                  "-CAfile", trial.lab.path(f"{name}.test"), "-verify_return_error", "-ign_eof"]
+        ticket, early = trial.lab.path("ticket"), trial.lab.path("early")
+        with open(early, "w", encoding="ascii") as file:
+            file.write("GET / HTTP/1.0\r\n\r\n")
+        said = trial.run_client(*client, "-sess_out", ticket)
+        expect(f"CN = {name}.test" in said and "New, TLSv1.3" in said, f"{name}: {said[:1500]}")
+        said = trial.run_client(*client, "-sess_in", ticket,
+                                *(["-early_data", early] if name == "one" else []))
+        expect("Reused, TLSv1.3" in said and
+               (name == "two" or "Early data was accepted" in said), f"{name}: {said[:1500]}")
+        said = trial.run_client("gnutls-cli", "-p", "9446", "--x509cafile",
+                                trial.lab.path(f"{name}.test"), "--sni-hostname", f"{name}.test",
+                                "--verify-hostname", f"{name}.test", RELAY)
+        expect("Handshake was completed" in said, f"{name}: {said[:1500]}")
+        said = trial.run_client("curl", "-sS", "--cacert", trial.lab.path(f"{name}.test"), "--resolve",
+                                f"{name}.test:9446:{RELAY}", f"https://{name}.test:9446/")
+        expect(said == "one\n" if name == "one" else "Ciphers supported" in said, f"{name}: {said[:1500]}")
+    for server in servers:
+        trial.lab.stop(server)

@@ -1,34 +1,30 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """A relay dies, or gives its addresses away, and another one goes on with its sessions.
 
 Two relays with culvert, each of which imports what the other one exports.  Conversations, streams in
 full flight, idle and half-closed sessions, of both families, mixed, transparent, balanced, with PROXY
 headers.  Each byte is compared.  --storm: the same at random; round R of seed S is round 1 of seed
-S + R - 1.  Exits with 77 and the reason where this cannot run.
+S + R - 1.
 """
 
 import collections
 import ipaddress
 import json
-import os
 import random
 import statistics
 import subprocess
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (ONLY, Lab, LabError, begin_or_skip, cases_of, expect, run_cases, run_test, tail,
-                    test_options, wait_until)
+import pytest
+from labkit import Lab, LabError, expect, tail, wait_until
 from standby_rig import (CLIENT_SIDE, CONFIG, OWN, PORTS, RELAYS, SERVER_SIDE, Pair)
 
-QUICK = ["power", "planned", "back", "records"]
+pytestmark = pytest.mark.needs("ip", "nsenter", packages="demo", ipv6=True)
 
 
 class Trial(Pair):
-    """The cases."""
+    """What the cases have in common."""
 
     def kinds(self, scale=1):
         """Sessions of every kind, by what they are."""
@@ -62,123 +58,11 @@ class Trial(Pair):
                 self.say(talks[what], "ask")
             if power and len(moves) > 1:
                 self.come_back(old)
-                self.wait_mirrored(new, 1)
+                self.wait_all_mirrored(new)
             old = new
         gaps = {what: self.finish(t)["gap_ms"] for what, t in talks.items()}
         self.wait_empty(old)
         return gaps
-
-    def test_power(self):
-        gaps = self.run_through("relay", [True])
-        print(f"# longest gaps, in ms: {gaps}")
-
-    def test_planned(self):
-        """S1: the relay whose addresses leave holds its sessions for the other, and says nothing."""
-        errors = self.relays["relay"].ask("status")["errors"]
-        gaps = self.run_through("relay", [False])
-        print(f"# longest gaps, in ms: {gaps}")
-        self.wait_empty("relay")
-        expect(self.relays["relay"].ask("status")["errors"] == errors, "it has counted errors")
-
-    def test_counters(self):
-        """A10: what leaves is counted and logged where it has been, of TCP and of UDP."""
-        server, clients, idle = self.serve_datagrams(), self.crowd("moves", 3), None
-        moved = '"end":"moved"'
-        before = {relay: self.logged(relay, moved) for relay in RELAYS}
-        try:
-            self.ask_all(clients)
-            idle = self.talk(9100, "i", 4)
-            self.wait_mirrored("relay", 7)
-            for old, new in RELAYS, RELAYS[::-1]:
-                self.move(old, new, False)
-                self.say(idle, "ask")
-                self.ask_all(clients)
-                wait_until(lambda r=old: self.logged(r, moved) == before[r] + 7, "seven in the log")
-                for relay in RELAYS:
-                    wait_until(lambda r=relay: self.adds_up(r), f"counters: {self.counts(relay)}")
-                expect(sum(f["moved"] for f in self.counts(old)) >= 7, f"{self.counts(old)}")
-                self.wait_mirrored(new, 7)
-            self.finish(idle)
-        finally:
-            for process in clients, server:
-                self.lab.stop(process)
-
-    def test_rested_slots(self):
-        """Sessions had gone back to their sockets when a daemon died: the next one has other slots."""
-        idle = self.talk(9100, "i", 3)
-        self.wait_mirrored("relay", 3)
-        subprocess.run([self.program, "engine", "plain", "copy", "--control",
-                        self.relays["relay"].control], check=True, stdout=subprocess.DEVNULL)
-        self.say(idle, "ask")
-        wait_until(lambda: {f["carrier"] for s in self.sessions("relay") for f in s["flows"]} ==
-                   {"copy"}, "all to go back")
-        self.relays["relay"].kill()
-        idle = self.talk(9100, "i", 3)
-        self.wait_mirrored("relay", 3)
-        self.finish(idle)
-
-    def test_back(self):
-        """S5: away and back, by plan and by power."""
-        self.run_through("relay", [False, False, True, True])
-
-    def test_never_came(self):
-        """Sessions that say nothing while addresses move, which are at both relays for a second."""
-        old, new = RELAYS
-        for wait in 0.4, 1.2:
-            idle = self.talk(9100, "i", 8)
-            self.wait_mirrored(old, 8)
-            wait_until(lambda: self.standby(new)["held"] == 8, "eight to be held")
-            self.move(old, new, True)
-            self.come_back(old)
-            wait_until(lambda: self.standby(old)["held"] == 8, "eight to be held")
-            self.move(new, old, False)
-            time.sleep(wait)
-            self.finish(idle)
-            for relay in RELAYS:
-                self.wait_empty(relay, 8)
-
-    def test_hot(self):
-        """S2: what happens to links of a standby is nothing to its sessions; S4: nor are strays."""
-        idle = self.talk(9100, "i", 5)
-        self.wait_mirrored("relay", 5)
-        self.ip("relay2", "address", "add", "10.9.9.9/32", "dev", "lo")
-        # relay2 is a router, by which packets of the address come, on their way to relay
-        self.ip("client", "route", "add", CLIENT_SIDE[0], "via", OWN["relay2"][0])
-        stray = self.talk(9100, "e", 3)
-        time.sleep(1.5)
-        adopted = self.standby("relay2")["adopted"]
-        self.say(idle, "ask")
-        self.finish(stray)
-        self.finish(idle)
-        self.ip("client", "route", "del", CLIENT_SIDE[0])
-        expect(self.standby("relay2")["adopted"] == adopted and not self.sessions("relay2"),
-               "a standby has adopted what only passed")
-        self.wait_empty("relay2")
-
-    def test_split(self):
-        """S6: both have the addresses, and packets come to either, or to one of each side."""
-        talks = [self.talk(9100, kind, n) for kind, n in (("e", 5), ("d", 1), ("u", 1))]
-        self.wait_mirrored("relay", 7)
-        self.take("relay2")
-        for turn in range(6):
-            a, b = RELAYS if turn % 2 else RELAYS[::-1]
-            self.announce(a, "1" if turn > 2 else "12")
-            if turn > 2:
-                self.announce(b, "2")
-            time.sleep(0.4)
-        self.announce("relay")
-        for talk in talks:
-            self.finish(talk)
-
-    def test_new_sessions(self):
-        """S3: after a failover new sessions use ports of which old ones have none."""
-        old = self.talk(9100, "i", 50)
-        self.wait_mirrored("relay", 50)
-        self.move("relay", "relay2", False)
-        new = self.talk(9100, "e", 50)
-        self.say(old, "ask")
-        self.finish(new)
-        self.finish(old)
 
     def restart(self, relay, ports):
         """RELAY with another range of local ports."""
@@ -211,243 +95,6 @@ class Trial(Pair):
                                 stdout=subprocess.PIPE)
         server.stdout.readline()
         return server
-
-    def test_ports(self):
-        """A1: no new session has a port of a held one, though both relays connect from some ports."""
-        def same_ports():
-            return [s["same_ports"] for r in RELAYS for s in self.standby(r)["streams"]
-                    if s["stream"] == "import"]
-
-        expect(same_ports() == [False, False], f"ports: {same_ports()}")
-        self.restart("relay", "29850 30049")
-        wait_until(lambda: same_ports() == [True, True], "both to say that ports are the same")
-        expect(self.logged("relay2", "it connects from ports 29850 to 30049"),
-               "the log does not say that ports are the same")
-        server, clients = self.serve_datagrams(), []
-        try:
-            clients.append(self.crowd("old", 80))
-            idle = self.talk(9100, "i", 80)
-            self.ask_all(clients[0])
-            self.wait_mirrored("relay", 160)
-            self.move("relay", "relay2", True)
-            self.ask_all(clients[0])
-            self.come_back("relay")
-            self.wait_all_mirrored("relay2")
-            wait_until(lambda: self.standby("relay")["held"] == 160, "all to be held")
-            self.move("relay2", "relay", False)
-            clients.append(self.crowd("new", 80))
-            new = self.talk(9102, "e", 220)  # more than there are ports: two servers share these
-            for client in clients[::-1]:
-                self.ask_all(client)
-            self.say(idle, "ask")
-            self.finish(new)
-            self.finish(idle)
-        finally:
-            for process in clients + [server]:
-                self.lab.stop(process)
-            self.restart("relay", PORTS["relay"])
-
-    def test_ports_in_use(self):
-        """A1: a record whose port is in use here is refused."""
-        server, clients = self.serve_datagrams(), []
-        try:
-            for relay in RELAYS:
-                self.restart(relay, "31000 31039")
-            for relay in RELAYS:  # of TCP; the start wants more
-                self.inside(relay, "sysctl", "-qw", "net.ipv4.ip_local_port_range=31100 31101")
-            for relay in RELAYS:
-                self.unlink(relay)
-            self.ip("relay2", "address", "add", SERVER_SIDE[0] + "/24", "dev", "to-server")
-            clients.append(self.crowd("stray", 40, OWN["relay2"][0]))
-            self.say(clients[0], "ask")  # answers come to the other relay
-            clients.append(self.lab.start("client", sys.executable, "-c", CONNECT, OWN["relay2"][0],
-                                          "9109", stdin=subprocess.PIPE))
-            wait_until(lambda: len(self.sessions("relay2")) == 41, "sessions of relay2")
-            self.announce("relay")  # relay2 has asked for its neighbours with that address
-            clients.append(self.crowd("old", 5))
-            self.ask_all(clients[2])
-            idle = self.talk(9100, "i", 2)
-            self.link("relay2")
-            self.wait_mirrored("relay", 7)
-            wait_until(lambda: self.standby("relay2")["refused"] == 6, "six to be refused")
-            expect(self.standby("relay2")["held"] == 1, "not one is held")
-            self.finish(idle)
-        finally:
-            for process in clients + [server]:
-                self.lab.stop(process)
-            for relay in RELAYS:
-                self.restart(relay, PORTS[relay])
-
-    def test_owner_times_out(self):
-        """A2, A8: who holds a session does not time it out, nor end it for its owner."""
-        server, talk = self.serve_datagrams(), self.talk(9109, "e", 3)
-        clients = self.crowd("talks", 2, port=9154)
-
-        def is_held(n=5):
-            self.ask_all(clients)
-            return self.standby("relay2")["held"] == n
-
-        try:
-            wait_until(is_held, "five to be held", 20)
-            for part, longer in ("told", 4.5), ("not told", 11.5):  # than idle-timeout, and 10 s
-                start = time.monotonic()
-                while is_held() and time.monotonic() < start + longer:
-                    time.sleep(0.1)
-                expect(is_held() and not self.sessions("relay2"), f"{part}: not all are held")
-                if part == "told":  # both have the addresses, and do not hear each other
-                    for to in RELAYS:
-                        self.unlink(to)
-                    for address, dev in (CLIENT_SIDE[0], "to-client"), (SERVER_SIDE[0], "to-server"):
-                        self.ip("relay2", "address", "add", address + "/24", "dev", dev)
-                elif part == "not told":
-                    self.announce("relay2")
-                    wait_until(lambda: self.ask_all(clients) or len(self.sessions("relay2")) == 5,
-                               "the other one to go on")
-                    self.ask_all(clients)
-                    self.announce("relay")
-                    self.release("relay2")
-                    wait_until(is_held, "five to be held again", 20)
-                    for to in RELAYS:
-                        self.link(to)
-            self.unlink("relay2")  # nobody takes them within idle-timeout from then on
-            wait_until(lambda: is_held(0), "all to be let go", 40)
-            expect(len(self.sessions("relay")) == 5, "their owner has lost some")
-            self.link("relay2")
-            wait_until(is_held, "five to be held in the end", 20)
-            self.move("relay", "relay2", False)
-            self.ask_all(clients)
-            self.finish(talk)
-        finally:
-            for process in clients, server:
-                self.lab.stop(process)
-
-    def test_control(self):
-        """What came is counted, listed, timed out and killed as any other, and its ends are told."""
-        idle, kill = self.talk(9109, "i", 2), self.talk(9100, "i", 3)
-        self.wait_mirrored("relay", 5)
-        self.move("relay", "relay2", False)
-        self.say(kill, "ask")
-        self.say(idle, "ask")
-        wait_until(lambda: len(self.sessions("relay2")) == 5, "all to be adopted")
-        bytes_of = {f["name"]: f["bytes_to_upstream"]
-                    for f in self.relays["relay2"].ask("forwards")["forwards"]}
-        subprocess.run([self.program, "kill", "--forward", "plain", "--control",
-                        self.relays["relay2"].control], check=True, stdout=subprocess.DEVNULL)
-        expect(0 < bytes_of["plain"] < 9100, f"bytes: {bytes_of}")
-        for process in kill, idle:  # by RST, at once, or in time
-            wait_until(lambda p=process: self.reset_of(p) == p.n, "clients to be told", 10)
-        self.wait_empty("relay2")
-
-    def test_unsynced(self):
-        """S10: a relay that has the addresses, and is not told yet, does not answer for others."""
-        talk = self.talk(9100, "e", 5)
-        self.wait_mirrored("relay", 5)
-        self.unlink("relay2")
-        dump = self.dump("relay")
-        self.come_back_empty("relay2")
-        late = subprocess.Popen([self.program, "import", "--name", "peer", "--control",
-                                 self.relays["relay2"].control], stdin=subprocess.PIPE)
-        late.stdin.write(dump[:4])
-        late.stdin.flush()
-        wait_until(lambda: self.standby("relay2")["streams"], "the import to begin")
-        self.move("relay", "relay2", False)
-        time.sleep(0.7)
-        late.stdin.write(dump[4:])
-        late.stdin.close()
-        late.wait(10)
-        self.finish(talk)
-        self.wait_empty("relay2")
-
-    def test_stalled(self):
-        """An import that stalls hinders connections of forwards alone, and not for ever."""
-        idle = self.talk(9100, "i", 2)
-        self.wait_mirrored("relay", 2)
-        dump, streams = self.dump("relay"), len(self.standby("relay2")["streams"])
-        stalled = subprocess.Popen([self.program, "import", "--name", "stalled", "--control",
-                                    self.relays["relay2"].control], stdin=subprocess.PIPE,
-                                   stderr=subprocess.DEVNULL)
-        stalled.stdin.write(dump[:10])
-        stalled.stdin.flush()
-        wait_until(lambda: any(s["name"] == "stalled" and s["records"]
-                               for s in self.standby("relay2")["streams"]), "the import to begin")
-        said = [self.inside("client", sys.executable, "-c", STRAY, OWN["relay2"][0], port)
-                for port in ("22", "9100")]
-        expect(said == ["reset", "silent"], f"at port 22, and at a forward's: {said}")
-        wait_until(lambda: len(self.standby("relay2")["streams"]) == streams, "its end", 20)
-        expect(self.inside("client", sys.executable, "-c", STRAY, OWN["relay2"][0], "9100") ==
-               "reset", "the import has ended, and the stack is still silent")
-        stalled.stdin.close()
-        stalled.wait(10)
-        self.finish(idle)
-
-    def test_two_uplinks(self):
-        """A rule knows the way of the address that clients connect to; no socket can be asked for it."""
-        far = "10.7.7.1"
-        with open(self.lab.path("alone.conf"), "w", encoding="ascii") as file:
-            file.write(self.config.split("[forward clear]", maxsplit=1)[0])
-        self.come_back_empty("relay2", "--config", self.lab.path("alone.conf"),
-                             "--privileged-process", "no")
-        self.link("relay2")
-        self.ip("client", "address", "add", f"{far}/32", "dev", "lo")
-        for relay in RELAYS:
-            self.ip(relay, "link", "add", "other", "type", "veth", "peer", "name", "nowhere")
-            for dev in "other", "nowhere":
-                self.ip(relay, "link", "set", dev, "up")
-            self.ip(relay, "neigh", "add", far, "lladdr", "02:00:00:00:00:07", "dev", "other")
-            self.ip(relay, "route", "add", f"{far}/32", "dev", "other")
-            self.ip(relay, "route", "add", f"{far}/32", "via", "10.0.1.1", "table", "300")
-            self.ip(relay, "rule", "add", "from", CLIENT_SIDE[0], "lookup", "300")
-        talks = [self.talk(9100, kind, 5, sources=[far]) for kind in "ei"]
-        self.wait_mirrored("relay", 10)
-        self.move("relay", "relay2", False)
-        self.say(talks[1], "ask")
-        for talk in talks:
-            self.finish(talk)
-        self.die("relay2")  # end() starts it again, with the file of all cases
-        for relay in RELAYS:
-            self.ip(relay, "link", "del", "other")
-            self.ip(relay, "rule", "del", "from", CLIENT_SIDE[0], "lookup", "300")
-            self.ip(relay, "route", "flush", "table", "300")
-        self.ip("client", "address", "del", f"{far}/32", "dev", "lo")
-
-    def test_many_addresses(self):
-        """Clients may connect to any number of addresses; those that no session has are forgotten."""
-        some = "10.8.0.0/23"
-        self.ip("client", "route", "add", some, "via", CLIENT_SIDE[0])
-        self.ip("relay", "route", "add", "local", some, "dev", "lo")
-        idle = self.talk(9100, "i", 300, some)
-        self.wait_mirrored("relay", 300)
-        self.ip("relay", "route", "del", "local", some, "dev", "lo")
-        self.ip("relay2", "route", "add", "local", some, "dev", "lo")
-        self.move("relay", "relay2", False)
-        self.say(idle, "ask")
-        self.finish(idle)
-        for relay in RELAYS:
-            self.wait_empty(relay)
-            wait_until(lambda r=relay: self.standby(r)["addresses"] < 10, "few addresses", 20)
-        self.ip("relay2", "route", "del", "local", some, "dev", "lo")
-        self.ip("client", "route", "del", some)
-
-    def test_route_news(self):
-        """What changes in the routes of a standby costs it nothing for each session that it holds."""
-        far = ipaddress.ip_network("10.20.0.0/22")
-        self.ip("client", "route", "add", "local", str(far), "dev", "lo")
-        for relay in RELAYS:
-            self.ip(relay, "route", "add", str(far), "via", "10.0.1.1")
-        idle = self.talk(9100, "i", 400, sources=[str(far[number]) for number in range(1, 401)])
-        self.wait_mirrored("relay", 400)
-        wait_until(lambda: self.standby("relay2")["held"] == 400, "all to be held")
-        before = self.spent("relay2")
-        for number in range(150):
-            self.ip("relay2", "route", "del" if number % 2 else "add", "10.30.0.0/24", "dev", "lo")
-        spent = self.spent("relay2") - before
-        expect(spent < 0.04, f"150 routes took {spent:.3f} s of the main thread")
-        self.move("relay", "relay2", True)
-        self.say(idle, "ask")
-        self.finish(idle)
-        for relay in RELAYS:
-            self.ip(relay, "route", "del", str(far))
-        self.ip("client", "route", "del", "local", str(far), "dev", "lo")
 
     def spent(self, relay):
         """Seconds of CPU time of RELAY's main thread."""
@@ -486,81 +133,6 @@ class Trial(Pair):
                                self.relays["relay2"].control], input=data, check=False,
                               capture_output=True, timeout=20)
 
-    def test_records(self):
-        """S11: what is torn, broken, or of another version is refused, and changes nothing."""
-        idle = self.talk(9100, "i", 5)
-        self.wait_mirrored("relay", 5)
-        self.unlink("relay2")
-        wait_until(lambda: self.standby("relay2")["held"] == 5, "five to be held")
-        dump = self.dump("relay")
-        size = (len(dump) - 8) // 5
-        expect(size <= 200 and (len(dump) - 8) % 5 == 0, f"a record has {size} bytes")
-        first = 4 + size
-        broken = {
-            b"": "nothing has come",
-            dump[:first + 20]: f"byte {first}: it is not whole",
-            dump[:first] + b"\2\2" + dump[first + 2:]: f"byte {first}: it has another version",
-            dump[:first] + b"\2\1\0\3" + dump[first + 4:]: f"byte {first}: its length is none",
-            dump[:first] + b"\2\1\0\x90" + dump[first + 4:]: f"byte {first}: ",
-            dump[4:]: "byte 0: not what `culvert export` begins with",
-            b"GET / HTTP/1.0\r\n\r\n": "byte 0: not what `culvert export` begins with",
-        }
-        for data, why in broken.items():
-            said = self.feed(data)
-            expect((said.returncode == 0) == (why is None) and (why or "").encode() in said.stderr,
-                   f"{why}: {said}")
-            expect(self.standby("relay2")["held"] == 5, f"{why}: what was there has changed")
-        random.seed(1)
-        for _ in range(30):  # whatever comes, culvert lives; what it takes is gone with the next dump
-            noise = bytearray(dump)
-            for _ in range(random.randrange(1, 6)):
-                noise[random.randrange(4, len(noise))] = random.randrange(256)
-            self.feed(bytes(noise))
-        expect(self.feed(dump).returncode == 0, "the whole dump is refused")
-        # one that cannot be is skipped: the client's port is behind 31 bytes and the header
-        refused = self.standby("relay2")["refused"]
-        bad = dump[:first + 35] + b"\0\0" + dump[first + 37:]
-        expect(self.feed(bad).returncode == 0, "a record from port 0 ends the stream")
-        expect(self.standby("relay2")["refused"] == refused + 1 and
-               self.standby("relay2")["held"] == 4, f"port 0: {self.standby('relay2')}")
-        # a kind that is not known yet is skipped
-        expect(self.feed(dump[:4] + b"\x63\1\0\6xx" + dump[4:]).returncode == 0, "unknown kind")
-        self.link("relay2")
-        self.finish(idle)
-        self.wait_empty("relay2")
-
-    def test_port_0(self):
-        """A3: a datagram that nobody can answer begins no session."""
-        self.inside("client", sys.executable, "-c", FROM_PORT_0, CLIENT_SIDE[0], "9153")
-        wait_until(lambda: self.logged("relay", "from port 0"), "the log to say so")
-        expect(not self.sessions("relay"), "there is a session")
-
-    def test_forged(self):
-        """A4: who knows addresses and ports, and no numbers, ends nothing, and moves no counter."""
-        for exported in True, False:
-            if not exported:
-                self.unlink("relay2")
-            talk, idle = self.talk(9100, "e", 3), self.talk(9105, "i", 3)
-            wait_until(lambda: len(self.grafted("plain", "probed")) == 6, "all to be grafted", 20)
-            if exported:
-                self.wait_all_mirrored("relay")
-            before = self.grafted("probed")
-            for rate in "400", "2000":
-                self.lab.finish(self.forge(rate), 30)
-                expect(self.grafted("probed") == before, f"{rate}/s: {self.sessions('relay')}")
-            self.say(idle, "ask")
-            self.finish(talk)
-            forger = self.forge("2000", "30")  # a dead end is found beside it
-            self.ip("client", "route", "add", "blackhole", f"{CLIENT_SIDE[0]}/32")
-            try:
-                wait_until(lambda: not self.sessions("relay"), "dead ends to be found", 25)
-            finally:
-                self.ip("client", "route", "del", "blackhole", f"{CLIENT_SIDE[0]}/32")
-                for process in forger, idle:
-                    self.lab.stop(process)
-                self.clients.remove(idle)
-        self.link("relay2")
-
     def grafted(self, *forwards):
         """Bytes of each grafted session of FORWARDS, by its client."""
         return {s["client"]: [flow["bytes"] for flow in s["flows"]] for s in self.sessions("relay")
@@ -576,62 +148,6 @@ class Trial(Pair):
             here, there = line.replace("[::ffff:", "").replace("]", "").split()[2:4]
             pairs += [f"{here}:{there}"] if there.startswith(SERVER_SIDE[0]) else []
         return self.lab.start("relay2", sys.executable, "-c", FORGE, rate, seconds, *pairs)
-
-    def test_many_changes(self):
-        """Each relay tells the other of sessions whose records are just being replaced there."""
-        for _ in range(3):
-            talks = [self.talk(9100, "h", 300) for _ in range(2)]
-            self.wait_mirrored("relay", 600)
-            for talk in talks:
-                self.say(talk, "fin")
-            time.sleep(0.6)  # each record has changed twice, and both have looked at it
-            held = self.standby("relay2")["held"]
-            for talk in talks:
-                self.finish(talk)
-            expect(held == 600, f"{held} of 600 sessions are known to the standby")
-            for relay in RELAYS:
-                self.wait_empty(relay)
-
-    def test_slow_reader(self):
-        """Who exports is not held up by a reader that takes nothing, nor are other readers."""
-        deaf = subprocess.Popen([self.program, "export", "--after", "0", "--control",
-                                 self.relays["relay"].control], stdout=subprocess.PIPE)
-        idle = self.talk(9100, "i", 500)
-        self.wait_mirrored("relay", 500)
-        talk = self.talk(9100, "e", 5)
-        self.wait_mirrored("relay", 505)
-        self.finish(talk)
-        self.finish(idle)
-        self.wait_empty("relay2")
-        deaf.kill()
-        deaf.wait()
-
-    def test_datagrams(self):
-        """Flows of UDP go on with the same port at the server."""
-        server = self.serve_datagrams()
-        client = self.lab.start("client", sys.executable, "-c", ASK, CLIENT_SIDE[0], "9153",
-                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        first = [self.say(client, "ask") for _ in range(4)][-1]
-        self.wait_mirrored("relay", 1)
-        for power in False, True:
-            old = "relay" if not power else "relay2"
-            if not power:  # after news of routes its sockets carry it, and the other relay knows it still
-                self.ip(old, "address", "del", f"{CLIENT_SIDE[1]}/64", "dev", "to-client")
-                self.say(client, "ask")
-                talk = self.talk(9100, "i", 1)
-                self.wait_mirrored(old, 2)
-                self.finish(talk)
-            self.move(old, self.other(old), power)
-            wait_until(lambda: self.say(client, "ask").get("port") == first["port"],
-                       "the server to see the same port", 10)
-            wait_until(lambda o=old: len(self.sessions(self.other(o))) == 1, "adoption")
-            if not power:  # the old one knows the flow, and has no session
-                wait_until(lambda o=old: not self.sessions(o) and self.standby(o)["held"] == 1,
-                           "the flow to leave")
-            if not power:
-                self.wait_mirrored(self.other(old), 1)
-        for process in client, server:
-            self.lab.stop(process)
 
 
 class Storm(Trial):
@@ -757,6 +273,525 @@ class Storm(Trial):
                   f" longest {max(gaps)} ms", flush=True)
 
 
+@pytest.fixture(scope="module")
+def trial(request, culvert):
+    with Lab(two_relays=True) as lab:
+        one = (Storm if request.config.option.storm else Trial)(lab, culvert)
+        try:
+            one.begin()
+            yield one
+        finally:
+            subprocess.run(["umount", "-l", one.pins], check=False)
+
+
+@pytest.mark.quick
+def test_power(trial):
+    gaps = trial.run_through("relay", [True])
+    print(f"# longest gaps, in ms: {gaps}")
+
+
+@pytest.mark.quick
+def test_planned(trial):
+    """S1: the relay whose addresses leave holds its sessions for the other, and says nothing."""
+    errors = trial.relays["relay"].ask("status")["errors"]
+    gaps = trial.run_through("relay", [False])
+    print(f"# longest gaps, in ms: {gaps}")
+    trial.wait_empty("relay")
+    expect(trial.relays["relay"].ask("status")["errors"] == errors, "it has counted errors")
+
+
+def test_counters(trial):
+    """A10: what leaves is counted and logged where it has been, of TCP and of UDP."""
+    server, clients, idle = trial.serve_datagrams(), trial.crowd("moves", 3), None
+    moved = '"end":"moved"'
+    before = {relay: trial.logged(relay, moved) for relay in RELAYS}
+    try:
+        trial.ask_all(clients)
+        idle = trial.talk(9100, "i", 4)
+        trial.wait_mirrored("relay", 7)
+        for old, new in RELAYS, RELAYS[::-1]:
+            trial.move(old, new, False)
+            trial.say(idle, "ask")
+            trial.ask_all(clients)
+            wait_until(lambda r=old: trial.logged(r, moved) == before[r] + 7, "seven in the log")
+            for relay in RELAYS:
+                wait_until(lambda r=relay: trial.adds_up(r), f"counters: {trial.counts(relay)}")
+            expect(sum(f["moved"] for f in trial.counts(old)) >= 7, f"{trial.counts(old)}")
+            trial.wait_mirrored(new, 7)
+        trial.finish(idle)
+    finally:
+        for process in clients, server:
+            trial.lab.stop(process)
+
+
+def test_rested_slots(trial):
+    """Sessions had gone back to their sockets when a daemon died: the next one has other slots."""
+    idle = trial.talk(9100, "i", 3)
+    trial.wait_mirrored("relay", 3)
+    subprocess.run([trial.program, "engine", "plain", "copy", "--control",
+                    trial.relays["relay"].control], check=True, stdout=subprocess.DEVNULL)
+    trial.say(idle, "ask")
+    wait_until(lambda: {f["carrier"] for s in trial.sessions("relay") for f in s["flows"]} ==
+               {"copy"}, "all to go back")
+    trial.relays["relay"].kill()
+    idle = trial.talk(9100, "i", 3)
+    trial.wait_mirrored("relay", 3)
+    trial.finish(idle)
+
+
+@pytest.mark.quick
+def test_back(trial):
+    """S5: away and back, by plan and by power."""
+    trial.run_through("relay", [False, False, True, True])
+
+
+def test_never_came(trial):
+    """Sessions that say nothing while addresses move, which are at both relays for a second."""
+    old, new = RELAYS
+    for wait in 0.4, 1.2:
+        idle = trial.talk(9100, "i", 8)
+        trial.wait_mirrored(old, 8)
+        wait_until(lambda: trial.standby(new)["held"] == 8, "eight to be held")
+        trial.move(old, new, True)
+        trial.come_back(old)
+        wait_until(lambda: trial.standby(old)["held"] == 8, "eight to be held")
+        trial.move(new, old, False)
+        time.sleep(wait)
+        trial.finish(idle)
+        for relay in RELAYS:
+            trial.wait_empty(relay, 8)
+
+
+def test_hot(trial):
+    """S2: what happens to links of a standby is nothing to its sessions; S4: nor are strays."""
+    idle = trial.talk(9100, "i", 5)
+    trial.wait_mirrored("relay", 5)
+    trial.ip("relay2", "address", "add", "10.9.9.9/32", "dev", "lo")
+    # relay2 is a router, by which packets of the address come, on their way to relay
+    trial.ip("client", "route", "add", CLIENT_SIDE[0], "via", OWN["relay2"][0])
+    stray = trial.talk(9100, "e", 3)
+    time.sleep(1.5)
+    adopted = trial.standby("relay2")["adopted"]
+    trial.say(idle, "ask")
+    trial.finish(stray)
+    trial.finish(idle)
+    trial.ip("client", "route", "del", CLIENT_SIDE[0])
+    expect(trial.standby("relay2")["adopted"] == adopted and not trial.sessions("relay2"),
+           "a standby has adopted what only passed")
+    trial.wait_empty("relay2")
+
+
+def test_split(trial):
+    """S6: both have the addresses, and packets come to either, or to one of each side."""
+    talks = [trial.talk(9100, kind, n) for kind, n in (("e", 5), ("d", 1), ("u", 1))]
+    trial.wait_mirrored("relay", 7)
+    trial.take("relay2")
+    for turn in range(6):
+        a, b = RELAYS if turn % 2 else RELAYS[::-1]
+        trial.announce(a, "1" if turn > 2 else "12")
+        if turn > 2:
+            trial.announce(b, "2")
+        time.sleep(0.4)
+    trial.announce("relay")
+    for talk in talks:
+        trial.finish(talk)
+
+
+def test_new_sessions(trial):
+    """S3: after a failover new sessions use ports of which old ones have none."""
+    old = trial.talk(9100, "i", 50)
+    trial.wait_mirrored("relay", 50)
+    trial.move("relay", "relay2", False)
+    new = trial.talk(9100, "e", 50)
+    trial.say(old, "ask")
+    trial.finish(new)
+    trial.finish(old)
+
+
+def test_ports(trial):
+    """A1: no new session has a port of a held one, though both relays connect from some ports."""
+    def same_ports():
+        return [s["same_ports"] for r in RELAYS for s in trial.standby(r)["streams"]
+                if s["stream"] == "import"]
+
+    expect(same_ports() == [False, False], f"ports: {same_ports()}")
+    trial.restart("relay", "29850 30049")
+    wait_until(lambda: same_ports() == [True, True], "both to say that ports are the same")
+    expect(trial.logged("relay2", "it connects from ports 29850 to 30049"),
+           "the log does not say that ports are the same")
+    server, clients = trial.serve_datagrams(), []
+    try:
+        clients.append(trial.crowd("old", 80))
+        idle = trial.talk(9100, "i", 80)
+        trial.ask_all(clients[0])
+        trial.wait_mirrored("relay", 160)
+        trial.move("relay", "relay2", True)
+        trial.ask_all(clients[0])
+        trial.come_back("relay")
+        trial.wait_all_mirrored("relay2")
+        wait_until(lambda: trial.standby("relay")["held"] == 160, "all to be held")
+        trial.move("relay2", "relay", False)
+        clients.append(trial.crowd("new", 80))
+        new = trial.talk(9102, "e", 220)  # more than there are ports: two servers share these
+        for client in clients[::-1]:
+            trial.ask_all(client)
+        trial.say(idle, "ask")
+        trial.finish(new)
+        trial.finish(idle)
+    finally:
+        for process in clients + [server]:
+            trial.lab.stop(process)
+        trial.restart("relay", PORTS["relay"])
+
+
+def test_ports_in_use(trial):
+    """A1: a record whose port is in use here is refused."""
+    server, clients = trial.serve_datagrams(), []
+    try:
+        for relay in RELAYS:
+            trial.restart(relay, "31000 31039")
+        for relay in RELAYS:  # of TCP; the start wants more
+            trial.inside(relay, "sysctl", "-qw", "net.ipv4.ip_local_port_range=31100 31101")
+        for relay in RELAYS:
+            trial.unlink(relay)
+        trial.ip("relay2", "address", "add", SERVER_SIDE[0] + "/24", "dev", "to-server")
+        clients.append(trial.crowd("stray", 40, OWN["relay2"][0]))
+        trial.say(clients[0], "ask")  # answers come to the other relay
+        clients.append(trial.lab.start("client", sys.executable, "-c", CONNECT, OWN["relay2"][0],
+                                       "9109", stdin=subprocess.PIPE))
+        wait_until(lambda: len(trial.sessions("relay2")) == 41, "sessions of relay2")
+        trial.announce("relay")  # relay2 has asked for its neighbours with that address
+        clients.append(trial.crowd("old", 5))
+        trial.ask_all(clients[2])
+        idle = trial.talk(9100, "i", 2)
+        trial.link("relay2")
+        trial.wait_mirrored("relay", 7)
+        wait_until(lambda: trial.standby("relay2")["refused"] == 6, "six to be refused")
+        expect(trial.standby("relay2")["held"] == 1, "not one is held")
+        trial.finish(idle)
+    finally:
+        for process in clients + [server]:
+            trial.lab.stop(process)
+        for relay in RELAYS:
+            trial.restart(relay, PORTS[relay])
+
+
+def test_owner_times_out(trial):
+    """A2, A8: who holds a session does not time it out, nor end it for its owner."""
+    server, talk = trial.serve_datagrams(), trial.talk(9109, "e", 3)
+    clients = trial.crowd("talks", 2, port=9154)
+
+    def is_held(n=5):
+        trial.ask_all(clients)
+        return trial.standby("relay2")["held"] == n
+
+    try:
+        wait_until(is_held, "five to be held", 20)
+        for part, longer in ("told", 4.5), ("not told", 11.5):  # than idle-timeout, and 10 s
+            start = time.monotonic()
+            while is_held() and time.monotonic() < start + longer:
+                time.sleep(0.1)
+            expect(is_held() and not trial.sessions("relay2"), f"{part}: not all are held")
+            if part == "told":  # both have the addresses, and do not hear each other
+                for to in RELAYS:
+                    trial.unlink(to)
+                for address, dev in (CLIENT_SIDE[0], "to-client"), (SERVER_SIDE[0], "to-server"):
+                    trial.ip("relay2", "address", "add", address + "/24", "dev", dev)
+            elif part == "not told":
+                trial.announce("relay2")
+                wait_until(lambda: trial.ask_all(clients) or len(trial.sessions("relay2")) == 5,
+                           "the other one to go on")
+                trial.ask_all(clients)
+                trial.announce("relay")
+                trial.release("relay2")
+                wait_until(is_held, "five to be held again", 20)
+                for to in RELAYS:
+                    trial.link(to)
+        trial.unlink("relay2")  # nobody takes them within idle-timeout from then on
+        wait_until(lambda: is_held(0), "all to be let go", 40)
+        expect(len(trial.sessions("relay")) == 5, "their owner has lost some")
+        trial.link("relay2")
+        wait_until(is_held, "five to be held in the end", 20)
+        trial.move("relay", "relay2", False)
+        trial.ask_all(clients)
+        trial.finish(talk)
+    finally:
+        for process in clients, server:
+            trial.lab.stop(process)
+
+
+def test_control(trial):
+    """What came is counted, listed, timed out and killed as any other, and its ends are told."""
+    idle, kill = trial.talk(9109, "i", 2), trial.talk(9100, "i", 3)
+    trial.wait_mirrored("relay", 5)
+    trial.move("relay", "relay2", False)
+    trial.say(kill, "ask")
+    trial.say(idle, "ask")
+    wait_until(lambda: len(trial.sessions("relay2")) == 5, "all to be adopted")
+    bytes_of = {f["name"]: f["bytes_to_upstream"]
+                for f in trial.relays["relay2"].ask("forwards")["forwards"]}
+    subprocess.run([trial.program, "kill", "--forward", "plain", "--control",
+                    trial.relays["relay2"].control], check=True, stdout=subprocess.DEVNULL)
+    expect(0 < bytes_of["plain"] < 9100, f"bytes: {bytes_of}")
+    for process in kill, idle:  # by RST, at once, or in time
+        wait_until(lambda p=process: trial.reset_of(p) == p.n, "clients to be told", 10)
+    trial.wait_empty("relay2")
+
+
+def test_unsynced(trial):
+    """S10: a relay that has the addresses, and is not told yet, does not answer for others."""
+    talk = trial.talk(9100, "e", 5)
+    trial.wait_mirrored("relay", 5)
+    trial.unlink("relay2")
+    dump = trial.dump("relay")
+    trial.come_back_empty("relay2")
+    late = subprocess.Popen([trial.program, "import", "--name", "peer", "--control",
+                             trial.relays["relay2"].control], stdin=subprocess.PIPE)
+    late.stdin.write(dump[:4])
+    late.stdin.flush()
+    wait_until(lambda: trial.standby("relay2")["streams"], "the import to begin")
+    trial.move("relay", "relay2", False)
+    time.sleep(0.7)
+    late.stdin.write(dump[4:])
+    late.stdin.close()
+    late.wait(10)
+    trial.finish(talk)
+    trial.wait_empty("relay2")
+
+
+def test_stalled(trial):
+    """An import that stalls hinders connections of forwards alone, and not for ever."""
+    idle = trial.talk(9100, "i", 2)
+    trial.wait_mirrored("relay", 2)
+    dump, streams = trial.dump("relay"), len(trial.standby("relay2")["streams"])
+    stalled = subprocess.Popen([trial.program, "import", "--name", "stalled", "--control",
+                                trial.relays["relay2"].control], stdin=subprocess.PIPE,
+                               stderr=subprocess.DEVNULL)
+    stalled.stdin.write(dump[:10])
+    stalled.stdin.flush()
+    wait_until(lambda: any(s["name"] == "stalled" and s["records"]
+                           for s in trial.standby("relay2")["streams"]), "the import to begin")
+    said = [trial.inside("client", sys.executable, "-c", STRAY, OWN["relay2"][0], port)
+            for port in ("22", "9100")]
+    expect(said == ["reset", "silent"], f"at port 22, and at a forward's: {said}")
+    wait_until(lambda: len(trial.standby("relay2")["streams"]) == streams, "its end", 20)
+    expect(trial.inside("client", sys.executable, "-c", STRAY, OWN["relay2"][0], "9100") ==
+           "reset", "the import has ended, and the stack is still silent")
+    stalled.stdin.close()
+    stalled.wait(10)
+    trial.finish(idle)
+
+
+def test_two_uplinks(trial):
+    """A rule knows the way of the address that clients connect to; no socket can be asked for it."""
+    far = "10.7.7.1"
+    with open(trial.lab.path("alone.conf"), "w", encoding="ascii") as file:
+        file.write(trial.config.split("[forward clear]", maxsplit=1)[0])
+    trial.come_back_empty("relay2", "--config", trial.lab.path("alone.conf"),
+                          "--privileged-process", "no")
+    trial.link("relay2")
+    trial.ip("client", "address", "add", f"{far}/32", "dev", "lo")
+    for relay in RELAYS:
+        trial.ip(relay, "link", "add", "other", "type", "veth", "peer", "name", "nowhere")
+        for dev in "other", "nowhere":
+            trial.ip(relay, "link", "set", dev, "up")
+        trial.ip(relay, "neigh", "add", far, "lladdr", "02:00:00:00:00:07", "dev", "other")
+        trial.ip(relay, "route", "add", f"{far}/32", "dev", "other")
+        trial.ip(relay, "route", "add", f"{far}/32", "via", "10.0.1.1", "table", "300")
+        trial.ip(relay, "rule", "add", "from", CLIENT_SIDE[0], "lookup", "300")
+    talks = [trial.talk(9100, kind, 5, sources=[far]) for kind in "ei"]
+    trial.wait_mirrored("relay", 10)
+    trial.move("relay", "relay2", False)
+    trial.say(talks[1], "ask")
+    for talk in talks:
+        trial.finish(talk)
+    trial.die("relay2")  # end() starts it again, with the file of all cases
+    for relay in RELAYS:
+        trial.ip(relay, "link", "del", "other")
+        trial.ip(relay, "rule", "del", "from", CLIENT_SIDE[0], "lookup", "300")
+        trial.ip(relay, "route", "flush", "table", "300")
+    trial.ip("client", "address", "del", f"{far}/32", "dev", "lo")
+
+
+def test_many_addresses(trial):
+    """Clients may connect to any number of addresses; those that no session has are forgotten."""
+    some = "10.8.0.0/23"
+    trial.ip("client", "route", "add", some, "via", CLIENT_SIDE[0])
+    trial.ip("relay", "route", "add", "local", some, "dev", "lo")
+    idle = trial.talk(9100, "i", 300, some)
+    trial.wait_mirrored("relay", 300)
+    trial.ip("relay", "route", "del", "local", some, "dev", "lo")
+    trial.ip("relay2", "route", "add", "local", some, "dev", "lo")
+    trial.move("relay", "relay2", False)
+    trial.say(idle, "ask")
+    trial.finish(idle)
+    for relay in RELAYS:
+        trial.wait_empty(relay)
+        wait_until(lambda r=relay: trial.standby(r)["addresses"] < 10, "few addresses", 20)
+    trial.ip("relay2", "route", "del", "local", some, "dev", "lo")
+    trial.ip("client", "route", "del", some)
+
+
+def test_route_news(trial):
+    """What changes in the routes of a standby costs it nothing for each session that it holds."""
+    far = ipaddress.ip_network("10.20.0.0/22")
+    trial.ip("client", "route", "add", "local", str(far), "dev", "lo")
+    for relay in RELAYS:
+        trial.ip(relay, "route", "add", str(far), "via", "10.0.1.1")
+    idle = trial.talk(9100, "i", 400, sources=[str(far[number]) for number in range(1, 401)])
+    trial.wait_mirrored("relay", 400)
+    wait_until(lambda: trial.standby("relay2")["held"] == 400, "all to be held")
+    before = trial.spent("relay2")
+    for number in range(150):
+        trial.ip("relay2", "route", "del" if number % 2 else "add", "10.30.0.0/24", "dev", "lo")
+    spent = trial.spent("relay2") - before
+    expect(spent < 0.04, f"150 routes took {spent:.3f} s of the main thread")
+    trial.move("relay", "relay2", True)
+    trial.say(idle, "ask")
+    trial.finish(idle)
+    for relay in RELAYS:
+        trial.ip(relay, "route", "del", str(far))
+    trial.ip("client", "route", "del", "local", str(far), "dev", "lo")
+
+
+@pytest.mark.quick
+def test_records(trial):
+    """S11: what is torn, broken, or of another version is refused, and changes nothing."""
+    idle = trial.talk(9100, "i", 5)
+    trial.wait_mirrored("relay", 5)
+    trial.unlink("relay2")
+    wait_until(lambda: trial.standby("relay2")["held"] == 5, "five to be held")
+    dump = trial.dump("relay")
+    size = (len(dump) - 8) // 5
+    expect(size <= 200 and (len(dump) - 8) % 5 == 0, f"a record has {size} bytes")
+    first = 4 + size
+    broken = {
+        b"": "nothing has come",
+        dump[:first + 20]: f"byte {first}: it is not whole",
+        dump[:first] + b"\2\2" + dump[first + 2:]: f"byte {first}: it has another version",
+        dump[:first] + b"\2\1\0\3" + dump[first + 4:]: f"byte {first}: its length is none",
+        dump[:first] + b"\2\1\0\x90" + dump[first + 4:]: f"byte {first}: ",
+        dump[4:]: "byte 0: not what `culvert export` begins with",
+        b"GET / HTTP/1.0\r\n\r\n": "byte 0: not what `culvert export` begins with",
+    }
+    for data, why in broken.items():
+        said = trial.feed(data)
+        expect((said.returncode == 0) == (why is None) and (why or "").encode() in said.stderr,
+               f"{why}: {said}")
+        expect(trial.standby("relay2")["held"] == 5, f"{why}: what was there has changed")
+    random.seed(1)
+    for _ in range(30):  # whatever comes, culvert lives; what it takes is gone with the next dump
+        noise = bytearray(dump)
+        for _ in range(random.randrange(1, 6)):
+            noise[random.randrange(4, len(noise))] = random.randrange(256)
+        trial.feed(bytes(noise))
+    expect(trial.feed(dump).returncode == 0, "the whole dump is refused")
+    # one that cannot be is skipped: the client's port is behind 31 bytes and the header
+    refused = trial.standby("relay2")["refused"]
+    bad = dump[:first + 35] + b"\0\0" + dump[first + 37:]
+    expect(trial.feed(bad).returncode == 0, "a record from port 0 ends the stream")
+    expect(trial.standby("relay2")["refused"] == refused + 1 and
+           trial.standby("relay2")["held"] == 4, f"port 0: {trial.standby('relay2')}")
+    # a kind that is not known yet is skipped
+    expect(trial.feed(dump[:4] + b"\x63\1\0\6xx" + dump[4:]).returncode == 0, "unknown kind")
+    trial.link("relay2")
+    trial.finish(idle)
+    trial.wait_empty("relay2")
+
+
+def test_port_0(trial):
+    """A3: a datagram that nobody can answer begins no session."""
+    trial.inside("client", sys.executable, "-c", FROM_PORT_0, CLIENT_SIDE[0], "9153")
+    wait_until(lambda: trial.logged("relay", "from port 0"), "the log to say so")
+    expect(not trial.sessions("relay"), "there is a session")
+
+
+def test_forged(trial):
+    """A4: who knows addresses and ports, and no numbers, ends nothing, and moves no counter."""
+    for exported in True, False:
+        if not exported:
+            trial.unlink("relay2")
+        talk, idle = trial.talk(9100, "e", 3), trial.talk(9105, "i", 3)
+        wait_until(lambda: len(trial.grafted("plain", "probed")) == 6, "all to be grafted", 20)
+        if exported:
+            trial.wait_all_mirrored("relay")
+        before = trial.grafted("probed")
+        for rate in "400", "2000":
+            trial.lab.finish(trial.forge(rate), 30)
+            expect(trial.grafted("probed") == before, f"{rate}/s: {trial.sessions('relay')}")
+        trial.say(idle, "ask")
+        trial.finish(talk)
+        forger = trial.forge("2000", "30")  # a dead end is found beside it
+        trial.ip("client", "route", "add", "blackhole", f"{CLIENT_SIDE[0]}/32")
+        try:
+            wait_until(lambda: not trial.sessions("relay"), "dead ends to be found", 25)
+        finally:
+            trial.ip("client", "route", "del", "blackhole", f"{CLIENT_SIDE[0]}/32")
+            for process in forger, idle:
+                trial.lab.stop(process)
+            trial.clients.remove(idle)
+    trial.link("relay2")
+
+
+def test_many_changes(trial):
+    """Each relay tells the other of sessions whose records are just being replaced there."""
+    for _ in range(3):
+        talks = [trial.talk(9100, "h", 300) for _ in range(2)]
+        trial.wait_mirrored("relay", 600)
+        for talk in talks:
+            trial.say(talk, "fin")
+        time.sleep(0.6)  # each record has changed twice, and both have looked at it
+        held = trial.standby("relay2")["held"]
+        for talk in talks:
+            trial.finish(talk)
+        expect(held == 600, f"{held} of 600 sessions are known to the standby")
+        for relay in RELAYS:
+            trial.wait_empty(relay)
+
+
+def test_slow_reader(trial):
+    """Who exports is not held up by a reader that takes nothing, nor are other readers."""
+    deaf = subprocess.Popen([trial.program, "export", "--after", "0", "--control",
+                             trial.relays["relay"].control], stdout=subprocess.PIPE)
+    idle = trial.talk(9100, "i", 500)
+    trial.wait_mirrored("relay", 500)
+    talk = trial.talk(9100, "e", 5)
+    trial.wait_mirrored("relay", 505)
+    trial.finish(talk)
+    trial.finish(idle)
+    trial.wait_empty("relay2")
+    deaf.kill()
+    deaf.wait()
+
+
+def test_datagrams(trial):
+    """Flows of UDP go on with the same port at the server."""
+    server = trial.serve_datagrams()
+    client = trial.lab.start("client", sys.executable, "-c", ASK, CLIENT_SIDE[0], "9153",
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    first = [trial.say(client, "ask") for _ in range(4)][-1]
+    trial.wait_mirrored("relay", 1)
+    for power in False, True:
+        old = "relay" if not power else "relay2"
+        if not power:  # after news of routes its sockets carry it, and the other relay knows it still
+            trial.ip(old, "address", "del", f"{CLIENT_SIDE[1]}/64", "dev", "to-client")
+            trial.say(client, "ask")
+            talk = trial.talk(9100, "i", 1)
+            trial.wait_mirrored(old, 2)
+            trial.finish(talk)
+        trial.move(old, trial.other(old), power)
+        wait_until(lambda: trial.say(client, "ask").get("port") == first["port"],
+                   "the server to see the same port", 10)
+        wait_until(lambda o=old: len(trial.sessions(trial.other(o))) == 1, "adoption")
+        if not power:  # the old one knows the flow, and has no session
+            wait_until(lambda o=old: not trial.sessions(o) and trial.standby(o)["held"] == 1,
+                       "the flow to leave")
+        if not power:
+            trial.wait_mirrored(trial.other(old), 1)
+    for process in client, server:
+        trial.lab.stop(process)
+
+
 # Each of N clients says its name, and a number; lines of JSON tell what they have got.
 CROWD = """
 import json, select, socket, sys, time
@@ -840,31 +875,6 @@ for line in sys.stdin:
 """
 
 
-def run(options):
-    with Lab(two_relays=True) as lab:
-        trial = (Storm if options.storm else Trial)(lab, options.culvert)
-        try:
-            trial.begin()
-            cases = {name: case for name, case in cases_of(trial, options.only).items()
-                     if name in QUICK or not options.quick}
-            if options.storm:
-                print(f"seed {options.seed}", flush=True)
-                cases = {"storm": lambda: trial.storm(options.storm, options.seed)}
-            return run_cases(trial, cases)
-        finally:
-            for relay in trial.relays.values():
-                if options.only:
-                    print(tail(relay.process.log, 12))
-            subprocess.run(["umount", "-l", trial.pins], check=False)
-
-
-def main():
-    options = test_options(
-        __doc__, ONLY, ("--quick", {"action": "store_true", "help": "the cases that matter most"}),
-        ("--storm", {"type": int, "metavar": "ROUNDS", "help": "instead of the cases"}),
-        ("--seed", {"type": int, "default": int(time.time())}))
-    begin_or_skip(["ip", "nsenter", *(["nft", "ss"] if options.storm else [])], "demo", ipv6=True)
-    return run_test(lambda: run(options))
-
-
-sys.exit(main())
+@pytest.mark.needs("nft", "ss", packages="demo")
+def test_storm(trial, request):
+    trial.storm(int(request.config.option.storm), request.config.option.seed)

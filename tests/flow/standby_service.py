@@ -1,23 +1,22 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """The pair of docs/operations.md, as it says: Debian's keepalived and sshd, a key with a forced command.
 
 The addresses are moved by keepalived (docs/examples/keepalived.conf), records by the command of
 scripts/culvert-standby@.service. The relay with the addresses loses power, or its keepalived is
-stopped; sessions go on. Exits with 77 and the reason where this cannot run.
+stopped; sessions go on.
 """
 
 import os
 import re
 import subprocess
-import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import TOP, Lab, begin_or_skip, expect, run_test, tail, test_options, wait_until
+import pytest
+from labkit import TOP, Lab, expect, tail, wait_until
 from standby_rig import CLIENT_SIDE, OWN, RELAYS, SERVER_SIDE, Pair
 
+pytestmark = pytest.mark.needs("ip", "nsenter", "keepalived", "ssh", "ssh-keygen", "sshd",
+                               ipv6=True)
 
 class Service(Pair):
     """Relays that keepalived moves addresses between, and that ssh leads from and to."""
@@ -81,54 +80,45 @@ class Service(Pair):
     def take(self, relay):
         """Nobody but keepalived does."""
 
-    def run(self):
-        keepalived = {}
-        self.begin_relays()
-        for relay in RELAYS:
-            self.start_sshd(relay)
-            keepalived[relay] = self.start_keepalived(relay)
-            wait_until(lambda: any(self.holds(r) for r in RELAYS), "a relay with the addresses", 30)
-        for relay in RELAYS:
-            self.link(relay)
-        old = next(relay for relay in RELAYS if self.holds(relay))
-        for fault in "keepalived stopped", "power":
-            new = self.other(old)
-            talks = [self.talk(9100, kind, n) for kind, n in
-                     (("e", 10), ("i", 10), ("d", 1), ("u", 1))]
-            self.wait_mirrored(old, 22)
-            began = time.monotonic()
-            if fault == "power":
-                self.die(old)
-            else:
-                self.lab.stop(keepalived[old])
-            wait_until(lambda r=new: self.holds(r), f"{new} to have the addresses", 20)
-            moved = time.monotonic() - began
-            wait_until(lambda r=new: self.sessions(r), f"sessions to come to {new}")
-            self.say(talks[1], "ask")
-            gaps = [self.finish(talk)["gap_ms"] for talk in talks]
-            print(f"# {fault}: the addresses have moved after {moved:.2f} s, longest gaps of "
-                  f"conversations, down, up: {gaps[0]}, {gaps[2]}, {gaps[3]} ms", flush=True)
-            self.wait_empty(new)
-            if fault != "power":
-                keepalived[old] = self.start_keepalived(old)
-                wait_until(lambda r=old: "Entering BACKUP STATE" in tail(keepalived[r].log, 1000),
-                           f"keepalived of {old} to be a backup", 30)
-                old = new
 
-
-def run(program):
+@pytest.fixture
+def pair(culvert):
     with Lab(two_relays=True) as lab:
-        service = Service(lab, program)
-        try:
-            service.run()
-        finally:
-            subprocess.run(["umount", "-l", service.pins], check=False)
+        one = Service(lab, culvert)
+        yield one
+        subprocess.run(["umount", "-l", one.pins], check=False)
 
 
-def main():
-    options = test_options(__doc__)
-    begin_or_skip(["ip", "nsenter", "keepalived", "ssh", "ssh-keygen", "sshd"], ipv6=True)
-    return run_test(lambda: run(options.culvert))
-
-
-sys.exit(main())
+def test_pair(pair):
+    keepalived = {}
+    pair.begin_relays()
+    for relay in RELAYS:
+        pair.start_sshd(relay)
+        keepalived[relay] = pair.start_keepalived(relay)
+        wait_until(lambda: any(pair.holds(r) for r in RELAYS), "a relay with the addresses", 30)
+    for relay in RELAYS:
+        pair.link(relay)
+    old = next(relay for relay in RELAYS if pair.holds(relay))
+    for fault in "keepalived stopped", "power":
+        new = pair.other(old)
+        talks = [pair.talk(9100, kind, n) for kind, n in
+                 (("e", 10), ("i", 10), ("d", 1), ("u", 1))]
+        pair.wait_mirrored(old, 22)
+        began = time.monotonic()
+        if fault == "power":
+            pair.die(old)
+        else:
+            pair.lab.stop(keepalived[old])
+        wait_until(lambda r=new: pair.holds(r), f"{new} to have the addresses", 20)
+        moved = time.monotonic() - began
+        wait_until(lambda r=new: pair.sessions(r), f"sessions to come to {new}")
+        pair.say(talks[1], "ask")
+        gaps = [pair.finish(talk)["gap_ms"] for talk in talks]
+        print(f"# {fault}: the addresses have moved after {moved:.2f} s, longest gaps of "
+              f"conversations, down, up: {gaps[0]}, {gaps[2]}, {gaps[3]} ms", flush=True)
+        pair.wait_empty(new)
+        if fault != "power":
+            keepalived[old] = pair.start_keepalived(old)
+            wait_until(lambda r=old: "Entering BACKUP STATE" in tail(keepalived[r].log, 1000),
+                       f"keepalived of {old} to be a backup", 30)
+            old = new

@@ -7,7 +7,6 @@ of an image, and what is installed for it. It shares the kernel with this machin
 nothing of it that is not in a namespace. With this process it ends, and leaves nothing.
 """
 
-import argparse
 import ctypes
 import os
 import pathlib
@@ -19,13 +18,15 @@ import tempfile
 import threading
 import time
 
+import pytest
+from labkit import expect
+
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
 PR_SET_PDEATHSIG = 1
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TOOLS = ("unshare", "nsenter", "pivot_root", "mount", "systemctl", "journalctl", "systemd-analyze")
 START_SECONDS = 60
-SKIP = 77
 
 
 class Unavailable(Exception):
@@ -186,22 +187,14 @@ class Guest:
             os.rmdir(folder)
 
 
-def options_of(page):
-    parser = argparse.ArgumentParser(description=page.split("\n", maxsplit=1)[0])
-    parser.add_argument("--build", default="build")
-    parser.add_argument("--shell", action="store_true")
-    return parser.parse_args()
-
-
-def run_checks(name, checks, prepare, shell):
-    """The exit code of CHECKS, a program of tests/flow, in a Guest of what PREPARE() returns."""
+def run_checks(checks, prepare, shell):
+    """CHECKS, a program of tests/flow, in a Guest of what PREPARE() returns."""
     try:
         check_tools()
         with Guest(*prepare()) as guest:
-            code = guest.run("/usr/bin/python3", "-B", "-u", f"/tree/tests/flow/{checks}").returncode
+            done = guest.run("/usr/bin/python3", "-B", "-u", f"/tree/tests/flow/{checks}")
             if shell:
                 guest.run("/bin/sh", stdin=None)
     except Unavailable as error:
-        print(f"skip {name}: {error}")
-        return SKIP
-    return code
+        pytest.skip(str(error))
+    expect(done.returncode == 0, f"{checks} ended with {done.returncode}")

@@ -1,10 +1,7 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """culvert top in a terminal of tmux: what the screen shows, and what its keys do.
 
     echo conversations of several speeds  -->  culvert, two forwards  -->  echo server
-
-Exits with 77 and the reason where this cannot run.
 """
 
 import os
@@ -12,11 +9,10 @@ import re
 import subprocess
 import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (RELAY, SERVER, Daemon, Lab, LabError, begin_or_skip, expect, run_test,
-                    test_options, wait_until)
+import pytest
+from labkit import RELAY, SERVER, Daemon, LabError, expect, wait_until
 
+pytestmark = pytest.mark.needs("ip", "tmux")
 ECHO = 7100
 WEB, DATABASE = 9100, 9101
 SESSIONS = 10  # half of them on each forward: that many rows fit
@@ -166,24 +162,13 @@ def survive(daemon, terminal):
     terminal.wait("^exit code 0", "the end")
 
 
-def run(program):
-    with Lab() as lab:
-        with open(lab.path("culvert.conf"), "w", encoding="ascii") as file:
-            file.write(CONF)
-        lab.start_server("server", ECHO, sys.executable, "-c", SERVE, str(ECHO))
-        daemon = Daemon(lab, program, "auto", (), "--config", lab.path("culvert.conf"))
-        for port in WEB, DATABASE:
-            lab.start("client", sys.executable, "-c", TALK, RELAY, str(port), str(SESSIONS // 2))
-        terminal = Terminal(lab, program, "top", "--control", daemon.control)
-        for case in look, change, survive:
-            case(daemon, terminal)
-            print(f"ok {case.__name__}", flush=True)
-
-
-def main():
-    options = test_options(__doc__)
-    begin_or_skip(["ip", "tmux"])
-    return run_test(lambda: run(options.culvert))
-
-
-sys.exit(main())
+def test_top(lab, culvert):
+    with open(lab.path("culvert.conf"), "w", encoding="ascii") as file:
+        file.write(CONF)
+    lab.start_server("server", ECHO, sys.executable, "-c", SERVE, str(ECHO))
+    daemon = Daemon(lab, culvert, "auto", (), "--config", lab.path("culvert.conf"))
+    for port in WEB, DATABASE:
+        lab.start("client", sys.executable, "-c", TALK, RELAY, str(port), str(SESSIONS // 2))
+    terminal = Terminal(lab, culvert, "top", "--control", daemon.control)
+    for case in look, change, survive:
+        case(daemon, terminal)

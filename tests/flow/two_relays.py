@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
 """Two relays with culvert, and Debian's keepalived, which moves an address from one to the other.
 
@@ -6,8 +5,7 @@
 
 The relay that has the address fails under load: its links, all that runs on it, culvert alone. Each
 client must be served again by the same server. What its established sessions do is printed, and is
-what docs/operations.md says. docs/examples/keepalived.conf is used. Exits with 77 and the reason
-where this cannot run.
+what docs/operations.md says. docs/examples/keepalived.conf is used.
 """
 
 import collections
@@ -18,11 +16,10 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (SERVER, TOP, Daemon, Lab, LabError, begin_or_skip, expect, run_test,
-                    tail, test_options, wait_until)
+import pytest
+from labkit import SERVER, TOP, Daemon, Lab, expect, tail, wait_until
 
+pytestmark = pytest.mark.needs("ip", "ss", "keepalived")
 NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
 ADDRESS, PORT = "192.0.2.80", 9100  # the address is the one of the example
 SERVERS = [7101, 7102, 7103]
@@ -235,47 +232,36 @@ class Trial:
         self.daemons[relay].process.kill()
         self.keepaliveds[relay].kill()
 
-    def run(self):
-        old = self.fail("both links down", lambda relay: self.links(relay, "down"), 5)
-        kept = self.start_clients("keep")
-        self.links(old, "up")
-        self.wait_backups(old, 2)
-        expect(self.talk(kept) == {"answered": CLIENTS}, "a relay that comes back breaks sessions")
-        self.lab.stop(kept)
 
-        old = self.fail("culvert and keepalived killed", self.kill_both, 5)
-        expect(not self.has_address(old), f"{old} has kept the address")
-        self.lab.stop(self.keepaliveds[old])
-        self.start_culvert(old)
-        self.start_keepalived(old)
-
-        kept = self.start_grafted(self.holder())
-        self.daemons[self.holder()].kill()  # and started again
-        expect(self.talk(kept) == {"answered": CLIENTS} and not self.has_address(old),
-               "culvert cannot be started again without breaking sessions")
-        self.lab.stop(kept)
-
-        self.fail("culvert killed", lambda relay: self.daemons[relay].process.kill(), 10)
-
-
-def run(program):
+@pytest.fixture
+def trial(culvert):
     with Lab(two_relays=True) as lab:
-        trial = Trial(lab, program)
-        try:
-            trial.begin()
-            trial.run()
-        except LabError:
-            for process in trial.keepaliveds.values():
-                print(tail(process.log))
-            raise
-        finally:
-            subprocess.run(["umount", "-l", trial.pins], check=False)
+        one = Trial(lab, culvert)
+        yield one
+        for process in one.keepaliveds.values():
+            print(tail(process.log))
+        subprocess.run(["umount", "-l", one.pins], check=False)
 
 
-def main():
-    options = test_options(__doc__)
-    begin_or_skip(["ip", "ss", "keepalived"])
-    return run_test(lambda: run(options.culvert))
+def test_faults(trial):
+    trial.begin()
+    old = trial.fail("both links down", lambda relay: trial.links(relay, "down"), 5)
+    kept = trial.start_clients("keep")
+    trial.links(old, "up")
+    trial.wait_backups(old, 2)
+    expect(trial.talk(kept) == {"answered": CLIENTS}, "a relay that comes back breaks sessions")
+    trial.lab.stop(kept)
 
+    old = trial.fail("culvert and keepalived killed", trial.kill_both, 5)
+    expect(not trial.has_address(old), f"{old} has kept the address")
+    trial.lab.stop(trial.keepaliveds[old])
+    trial.start_culvert(old)
+    trial.start_keepalived(old)
 
-sys.exit(main())
+    kept = trial.start_grafted(trial.holder())
+    trial.daemons[trial.holder()].kill()  # and started again
+    expect(trial.talk(kept) == {"answered": CLIENTS} and not trial.has_address(old),
+           "culvert cannot be started again without breaking sessions")
+    trial.lab.stop(kept)
+
+    trial.fail("culvert killed", lambda relay: trial.daemons[relay].process.kill(), 10)

@@ -1,28 +1,23 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """Datagrams of programs that know nothing of culvert, on `--engine auto` and on `--engine copy`.
 
     dig, dnsperf, iperf3, gtlsclient, wireguard-go  -->  culvert  -->  nsd, iperf3, gtlsserver, ...
 
-TCP is forwarded on the same ports where the programs use it beside UDP. Exits with 77 and the
-reason where this cannot run.
+TCP is forwarded on the same ports where the programs use it beside UDP.
 """
 
 import os
 import re
 import subprocess
-import sys
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "../../scripts/lib")]
-# pylint: disable=wrong-import-position
-from labkit import (IPERF_PORT, ONLY, RELAY, SERVER, SLOW, Daemon, Lab, begin_or_skip,
-                    cases_of, expect, run_cases, run_test, sha256_of_file, test_options,
-                    wait_until, write_random)
+import pytest
+from labkit import (IPERF_PORT, RELAY, SERVER, SLOW, Daemon, expect, sha256_of_file, wait_until,
+                    write_random)
 from udp_rig import is_bound
 
-PROGRAMS = ("ip", "dig", "dnsperf", "nsd", "iperf3", "gtlsclient", "gtlsserver", "wireguard-go",
-            "wg", "openssl")
+pytestmark = pytest.mark.needs("ip", "dig", "dnsperf", "nsd", "iperf3", "gtlsclient", "gtlsserver",
+                               "wireguard-go", "wg", "openssl", packages="demo", ipv6=True)
+ENGINES = "auto", "copy"
 QUIC_PORT, WG_PORT = 4433, 51820
 NAMES = 200
 NSD_CONF = """
@@ -116,7 +111,7 @@ class Site:
 
 
 class Trial:
-    """One engine; each method named test_* is one case."""
+    """One engine."""
 
     def __init__(self, site, program, engine):
         self.site, self.lab, self.engine = site, site.lab, engine
@@ -143,23 +138,6 @@ class Trial:
 
         wait_until(is_carried, f"a session of {forward} by {wanted}", 5)
 
-    def test_dig(self):
-        for where in (f"@{RELAY}",), ("@fd00:1::2",), ("@fd00:1::2", "-p", "54"):
-            text = self.output("dig", *where, "+tries=1", "+short", "n7.lab", "A")
-            expect(text.strip() == "10.1.0.7", f"dig {where}: {text}")
-        text = self.output("dig", f"@{RELAY}", "+tries=1", "+bufsize=4096", "big.lab", "TXT")
-        expect("x" * 200 in text and "(UDP)" in text and "FORMERR" not in text, f"big: {text}")
-        text = self.output("dig", f"@{RELAY}", "+tries=1", "+bufsize=512", "big.lab", "TXT")
-        expect("x" * 200 in text and "(TCP)" in text, f"big by TCP: {text}")
-
-    def test_dnsperf(self):
-        text = self.output("dnsperf", "-s", RELAY, "-p", "53", "-d", self.lab.path("queries"),
-                           "-l", "2", "-c", "32", "-T", "1", "-q", "64", "-t", "2")
-        sent, lost = (int(re.search(f"Queries {word}: +(\\d+)", text)[1])
-                      for word in ("completed", "lost"))
-        print(f"# {re.search('Queries per second: +(.*)', text)[1]} queries a second")
-        expect(sent > 1000 and not lost and "NOERROR %d (100.00%%)" % sent in text, text)
-
     def iperf3(self, *options):
         client = self.lab.start_iperf3_client(RELAY, 5300, 2, "--udp", "--bitrate", "40M",
                                               *options)
@@ -167,54 +145,65 @@ class Trial:
         report = self.lab.finish_iperf3_client(client, 30 * SLOW)["sum"]
         expect(report["packets"] > 2000 and report["lost_percent"] < 1, f"iperf3: {report}")
 
-    def test_iperf3(self):
-        self.iperf3()
 
-    def test_iperf3_reverse(self):
-        self.iperf3("--reverse")
-
-    def test_quic(self):
-        folder = self.lab.path(f"{self.engine}.quic")
-        os.mkdir(folder)
-        self.output("gtlsclient", "-q", "--exit-on-all-streams-close", "--download", folder,
-                    RELAY, str(QUIC_PORT), "https://lab/file")
-        expect(sha256_of_file(os.path.join(folder, "file")) == self.site.digest,
-               "what came by QUIC has another sha256")
-        self.wait_carried("quic")
-
-    def test_wireguard(self):
-        if not os.path.exists("/dev/net/tun"):
-            print("skip   wireguard: no /dev/net/tun")
-            return
-        for options in (), ("--reverse",):
-            client = self.lab.start_iperf3_client("10.66.0.2", IPERF_PORT, 2, *options)
-            self.wait_carried("wg")
-            report = self.lab.finish_iperf3_client(client, 30 * SLOW)["sum_received"]
-            expect(report["bytes"] > 1 << 20, f"iperf3 through WireGuard: {report}")
-
-    def finish(self):
-        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
+@pytest.fixture(scope="module")
+def site(lab):
+    return Site(lab)
 
 
-def run(options):
-    failed = []
-    with Lab() as lab:
-        site = Site(lab)
-        for engine in options.engine or ("auto", "copy"):
-            trial = Trial(site, options.culvert, engine)
-            cases = cases_of(trial, options.only)
-            cases["the end"] = trial.finish
-            failed += run_cases(trial, cases, f"{engine}: {{}}")
-            trial.daemon.stop()
-    return failed
+@pytest.fixture(scope="module")
+def trial(site, culvert, engine):
+    one = Trial(site, culvert, engine)
+    yield one
+    one.daemon.stop()
 
 
-def main():
-    options = test_options(
-        __doc__, ONLY, ("--engine", {"choices": ("auto", "copy"), "action": "append",
-                                     "help": "default: both"}))
-    begin_or_skip(PROGRAMS, "demo", ipv6=True)
-    return run_test(lambda: run(options))
+def test_dig(trial):
+    for where in (f"@{RELAY}",), ("@fd00:1::2",), ("@fd00:1::2", "-p", "54"):
+        text = trial.output("dig", *where, "+tries=1", "+short", "n7.lab", "A")
+        expect(text.strip() == "10.1.0.7", f"dig {where}: {text}")
+    text = trial.output("dig", f"@{RELAY}", "+tries=1", "+bufsize=4096", "big.lab", "TXT")
+    expect("x" * 200 in text and "(UDP)" in text and "FORMERR" not in text, f"big: {text}")
+    text = trial.output("dig", f"@{RELAY}", "+tries=1", "+bufsize=512", "big.lab", "TXT")
+    expect("x" * 200 in text and "(TCP)" in text, f"big by TCP: {text}")
 
 
-sys.exit(main())
+def test_dnsperf(trial):
+    text = trial.output("dnsperf", "-s", RELAY, "-p", "53", "-d", trial.lab.path("queries"),
+                        "-l", "2", "-c", "32", "-T", "1", "-q", "64", "-t", "2")
+    sent, lost = (int(re.search(f"Queries {word}: +(\\d+)", text)[1])
+                  for word in ("completed", "lost"))
+    print(f"# {re.search('Queries per second: +(.*)', text)[1]} queries a second")
+    expect(sent > 1000 and not lost and "NOERROR %d (100.00%%)" % sent in text, text)
+
+
+def test_iperf3(trial):
+    trial.iperf3()
+
+
+def test_iperf3_reverse(trial):
+    trial.iperf3("--reverse")
+
+
+def test_quic(trial):
+    folder = trial.lab.path(f"{trial.engine}.quic")
+    os.mkdir(folder)
+    trial.output("gtlsclient", "-q", "--exit-on-all-streams-close", "--download", folder,
+                 RELAY, str(QUIC_PORT), "https://lab/file")
+    expect(sha256_of_file(os.path.join(folder, "file")) == trial.site.digest,
+           "what came by QUIC has another sha256")
+    trial.wait_carried("quic")
+
+
+def test_wireguard(trial):
+    if not os.path.exists("/dev/net/tun"):
+        pytest.skip("no /dev/net/tun")
+    for options in (), ("--reverse",):
+        client = trial.lab.start_iperf3_client("10.66.0.2", IPERF_PORT, 2, *options)
+        trial.wait_carried("wg")
+        report = trial.lab.finish_iperf3_client(client, 30 * SLOW)["sum_received"]
+        expect(report["bytes"] > 1 << 20, f"iperf3 through WireGuard: {report}")
+
+
+def test_the_end(trial):
+    expect(trial.daemon.stop() == 0, "the daemon did not stop in order")

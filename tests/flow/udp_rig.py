@@ -12,7 +12,6 @@ import socket
 import struct
 import subprocess
 import sys
-import traceback
 
 from labkit import (RELAY, SERVER, SLOW, Daemon, LabError, expect, tail, wait_until)
 from networks import inside
@@ -231,27 +230,14 @@ class Rig:
                    if f["carrier"] == "graft") / 2
 
     def end(self):
-        """Returns how the daemon has ended, if that is wrong."""
         self.undo.close()
         self.run("client", "ip", "route", "flush", "cache")
         if not self.daemon:
-            return None
+            return
         code, log = self.daemon.stop(), tail(self.daemon.process.log)
         self.command("graft", "--remove", "--graft-pins", os.path.join(self.pins, "culvert"))
         self.daemon = None
-        return None if code == 0 else f"the daemon did not stop in order: {code}\n{log}"
-
-    def in_order(self, case):
-        """CASE, and an end in order."""
-        def both():
-            try:
-                case()
-            except (OSError, LookupError, ValueError) as error:
-                raise LabError("".join(traceback.format_exception(error))) from None
-            wrong = self.end()
-            expect(not wrong, wrong)
-
-        return both
+        expect(code == 0, f"the daemon did not stop in order: {code}\n{log}")
 
     def command(self, *words):
         with inside(f"{self.lab.name}-relay"):

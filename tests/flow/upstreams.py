@@ -1,11 +1,10 @@
-#!/usr/bin/python3 -B
 # SPDX-License-Identifier: BSD-2-Clause
 """Several servers of one forward: which one gets a session, and who is served when they fail.
 
     clients from 16 addresses  -->  culvert, and HAProxy beside it  -->  servers, each says its name
 
 Servers refuse, fall silent, are killed and started again under load; each client must be served as
-long as one server lives. Exits with 77 and the reason where this cannot run.
+long as one server lives.
 """
 
 import collections
@@ -19,11 +18,10 @@ import threading
 import time
 from random import Random
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../scripts/lib"))
-# pylint: disable=wrong-import-position
-from labkit import (ONLY, RELAY, SERVER, Daemon, Lab, LabError, begin_or_skip, cases_of, expect,
-                    run_cases, run_test, test_options, wait_until)
+import pytest
+from labkit import RELAY, SERVER, Daemon, LabError, expect, wait_until
 
+pytestmark = pytest.mark.needs("ip", "nft", "haproxy", "pgrep")
 NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
 LISTEN, RIVAL = 9100, 9200
 PORTS = [7101, 7102, 7103, 7104]
@@ -203,129 +201,10 @@ class Trial:
         expect(not did["lost"] and not did["cut"], f"clients were not served: {did}")
         return {int(port): n for port, n in did["servers"].items()}, did["of"]
 
-    # --- which server ---
-
-    def test_round_robin(self):
-        a, b, c, _ = (f"{SERVER}:{port}" for port in PORTS)
-        self.begin(f"{a} weight=2 {b} {c} backup")
-        expect(self.shares(30)[0] == {7101: 20, 7102: 10}, "weights or backup are not kept")
-
-    def test_least_sessions(self):
-        a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
-        self.begin(f"{a} {b}", "balance = least-sessions")
-        kept = self.start_clients(LISTEN, "keep", 6)
-        wait_until(lambda: self.server(7101)["live"] == 3 and self.server(7102)["live"] == 3,
-                   "six sessions, three each")
-        self.command("upstream", "web", a, "down")
-        expect(self.server(7101)["live"] == 0, "a server that is down has sessions")
-        self.command("upstream", "web", a, "ready")
-        expect(self.shares(4)[0] == {7101: 4}, "the idle server does not get the sessions")
-        self.finish_clients(kept)
-
-    def test_source(self):
-        names = [f"{SERVER}:{port}" for port in PORTS]
-        self.begin(" ".join(names[:3]), "balance = source")
-        first = self.shares(64)[1]
-        expect(all(len(servers) == 1 for servers in first.values()), "a client changes its server")
-        expect(len({str(servers) for servers in first.values()}) == 3, "a server has no client")
-        self.reload(" ".join(names), "balance = source")
-        second = self.shares(16)[1]
-        moved = [client for client in CLIENTS if first[client] != second[client]]
-        expect(all(second[client] == {"7104": 1} for client in moved),
-               "a new server moves clients between others")
-        expect(len(moved) <= 9, f"a fourth server moves {len(moved)} of 16 clients")
-
-    # --- orders ---
-
-    def test_orders(self):
-        a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
-        self.begin(f"{a} {b}")
-        kept = self.start_clients(LISTEN, "keep", 2)
-        wait_until(lambda: self.server(7101)["live"] == 1, "a session")
-        expect("killed" not in self.command("upstream", "web", a, "drain"), "a drain resets nothing")
-        expect(self.shares(4)[0] == {7102: 4}, "a server that drains gets sessions")
-        expect(self.server(7101)["live"] == 1, "a server that drains has lost its session")
-        self.reload(f"{a} weight=3 {b}")
-        expect(self.server(7101)["state"] == "drain", "an order does not survive a reload")
-        self.command("upstream", "web", b, "down")
-        did = self.finish_clients(self.start_clients(LISTEN, "one", 3))
-        expect(did["lost"] == 3, f"clients of no server: {did}")
-        expect(self.errors()["no-server"] == 3, "they are not counted")
-        self.logged("has no server that can be used: by order of `culvert upstream`")
-        self.command("upstream", "web", a, "ready")
-        expect(self.shares(4)[0] == {7101: 4}, "a server that is ready gets no sessions")
-        self.finish_clients(kept)
-
     def logged(self, text):
         with open(self.daemon.process.log, encoding="utf-8") as file:
             log = file.read()
         expect(text in log, f"the log lacks {text!r}: {log[-2000:]}")
-
-    # --- checks ---
-
-    def test_checks_are_no_connections(self):
-        before = self.counter("PassiveOpens"), self.counter("EmbryonicRsts")
-        self.begin(f"{SERVER}:7101 {SERVER}:7102", "check = 0.1")
-
-        def done():
-            return (self.counter("PassiveOpens") - before[0],
-                    self.counter("EmbryonicRsts") - before[1])
-
-        wait_until(lambda: sum(done()) >= 20, "20 checks")
-        # the ACK leaves after 200 ms, on a machine that is so busy
-        expect(done()[0] <= 4, f"servers accept checks: {done()[0]} of {sum(done())}")
-        expect(self.server(7101)["state"] == "up", "they fail")
-
-    def test_check_of_a_full_backlog(self):
-        path = self.lab.path("full")
-        with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as client:
-            full.bind(path)
-            os.chmod(path, 0o777)
-            full.listen(0)
-            client.connect(path)
-            # the second one is checked after the first
-            self.begin(f"unix:{path} unix:{path}.gone", "check = 0.05")
-            wait_until(lambda: self.server(f"unix:{path}.gone")["state"] == "failed", "checks")
-            full = self.server(f"unix:{path}")
-            expect(full["state"] == "up" and not full["last_error"], f"somebody listens: {full}")
-
-    def test_checks_of_many_servers(self):
-        self.begin(" ".join(f"unix:{self.lab.path(str(n))}" for n in range(64)), "check = 0.001")
-
-        def say_failed():  # an order would wake the loop, which then checks more of them
-            with open(self.daemon.process.log, encoding="utf-8") as file:
-                return file.read().count("has failed its checks")
-
-        wait_until(lambda: say_failed() == 64, "the last ones to be checked")
-
-    def test_checks_off_and_on(self):
-        a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
-        self.begin(f"{a} {b}", "check = 0.05", "rise = 100")
-        self.fault(7101, "reject with tcp reset")
-        self.wait_state(7101, "failed")
-        self.heal()
-        self.reload(f"{a} {b}")
-        expect(self.server(7101)["state"] != "failed", "checks count that are turned off")
-        self.reload(f"{a} {b}", "check = 3600", "rise = 100")
-        expect(self.server(7101)["state"] != "failed", "checks count that were turned off")
-
-    # --- faults ---
-
-    def test_all_down(self):
-        self.begin(f"{SERVER}:7101 {SERVER}:7102 backup", "check = 0.1", "fall = 2")
-        self.wait_state(7102, "up")
-        self.fault(7101, "drop")
-        self.wait_state(7101, "failed")
-        expect(self.shares(3)[0] == {7102: 3}, "the backup does not take over")
-        self.fault(7102, "reject with tcp reset")
-        self.wait_state(7102, "failed")
-        did = self.finish_clients(self.start_clients(LISTEN, "one", 2))
-        expect(did["lost"] == 2 and self.errors()["no-server"] == 2, f"all servers are down: {did}")
-        # the error is of the latest check, which is of either
-        self.logged(f"has no server that can be used: {SERVER}:710")
-        self.heal()
-        self.wait_state(7101, "returning", "up")
-        expect(self.shares(3)[0] == {7101: 3}, "the server is not used again")
 
     def refused(self):
         """Clients that were refused because of a server; not: whose server has died meanwhile."""
@@ -352,21 +231,6 @@ class Trial:
             self.heal()
             time.sleep(CALM)
 
-    def test_silent_for_a_while(self):
-        self.begin(f"{SERVER}:7101 {SERVER}:7102")
-        clients = self.start_clients(LISTEN, "200", 1200)
-        wait_until(lambda: self.server(7102)["sessions"] > 100, "load")
-        self.fault(7102, "drop")
-        before = self.server(7102)["sessions"]
-        time.sleep(2)  # of load
-        got = self.server(7102)["sessions"] - before
-        self.heal()
-        did = self.finish_clients(clients)
-        print(f"# {got} in 2 s of silence; {did['late']} late, slowest {did['slowest_ms']:.0f} ms")
-        expect(not did["lost"] and not did["cut"], f"clients were not served: {did}")
-        # half of all, if nothing is done: 200
-        expect(got <= 100, f"a silent server gets {got} clients")
-
     def failover(self, *lines):
         names = [f"{SERVER}:{port}" for port in PORTS[:3]]
         self.begin(" ".join(names), "connect-timeout = 2", *lines)
@@ -389,102 +253,233 @@ class Trial:
             expect(self.server(port)["failures"] > 0, f"{port} has not failed")
             expect(collections.Counter(did[0]["servers"])[str(port)] > 50, f"{port} was not used")
 
-    # --- everything at once ---
 
-    def churn(self, seconds):
-        """Reloads, orders, scrapes and checks while servers die under load, for sanitizers."""
-        end = time.monotonic() + seconds
-        random = Random(int(end))
-        names = [f"{SERVER}:{port}" for port in PORTS] + ["localhost:7101"]
-        settings = ("check = 0.05 0 0.3", "rise = 1 3", "fall = 1 3", "engine = copy sockmap auto",
-                    "balance = source least-sessions round-robin", "keepalive = 1 0",
-                    "idle-timeout = 0.2 0", "bandwidth = 100K 0", "each-address = yes no",
-                    "resolve-interval = 1 2", "max-sessions = 8", "fin-timeout = 0.1 0")
-        orders = (["kill", "--all"], ["sessions", "--json"], ["forwards"], ["drain", "web"],
-                  ["drain", "--undo", "web"], ["engine", "web", "splice"], ["engine", "web", "auto"],
-                  ["status", "--json"], ["log-level", "debug"], ["log-level", "info"])
-        problems, done = [], collections.Counter()
-
-        def settle():
-            chosen = random.sample(names, random.randint(2, 4))
-            lines = [line.split(" = ") for line in random.sample(settings, 4)]
-            self.write_config(" ".join(chosen), *(f"{key} = {random.choice(values.split())}"
-                                                  for key, values in lines))
-            self.command("reload")
-
-        def order():
-            words = [*random.choice(orders)]
-            if not random.randrange(3):
-                words = ["upstream", "web", random.choice(names[:4]),
-                         random.choice(("drain", "down", "ready"))]
-            # a server or forward may be gone by then
-            subprocess.run([self.program, *words, "--control", self.daemon.control], timeout=60,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
-
-        def scrape():
-            with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(60)
-                client.connect(metrics)
-                if not random.randrange(4):
-                    return
-                client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
-                expect(client.recv(15) == b"HTTP/1.1 200 OK", "a scrape has no answer")
-
-        def load():
-            process = self.start_clients(LISTEN, "load")
-            time.sleep(random.uniform(1, 4))
-            done["served"] += sum(self.finish_clients(process)["servers"].values())
-
-        def again(what):
-            try:
-                while time.monotonic() < end and not problems:
-                    what()
-                    done[what.__name__] += 1
-            except Exception as error:  # pylint: disable=broad-exception-caught
-                problems.append(f"{what.__name__}: {error}")
-
-        metrics = self.lab.path("metrics")
-        self.write_config(" ".join(names[:3]), "check = 0.1")
-        self.daemon = Daemon(self.lab, self.program, "auto", (), "--config", self.config,
-                             "--metrics", f"unix:{metrics}", "--session-log",
-                             self.lab.path("sessions"), "--workers", "4")
-        threads = [threading.Thread(target=again, args=(what,))
-                   for what in (settle, order, scrape, load, load, self.disturb)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        print(f"# {dict(done)}")
-        code = self.daemon.stop()
-        with open(self.daemon.process.log, encoding="utf-8", errors="replace") as file:
-            problems += [line.strip() for line in file if "Sanitizer" in line or "runtime error" in line]
-        self.daemon = None
-        expect(not code and not problems, f"exit code {code}; {problems[:9]}")
-        expect(done["served"] > 100, "nobody was served")
-
-    def test_failover(self):
-        self.failover()
-
-    def test_failover_with_checks(self):
-        self.failover("check = 0.2s")
+@pytest.fixture(scope="module")
+def trial(lab, culvert):
+    return Trial(lab, culvert)
 
 
-def run(options):
-    with Lab() as lab:
-        trial = Trial(lab, options.culvert)
-        cases = cases_of(trial, options.only)
-        cases.pop(options.skip, None)
-        if options.churn:
-            cases = {"churn": lambda: trial.churn(options.churn)}
-        return run_cases(trial, cases)
+# --- which server ---
+
+def test_round_robin(trial):
+    a, b, c, _ = (f"{SERVER}:{port}" for port in PORTS)
+    trial.begin(f"{a} weight=2 {b} {c} backup")
+    expect(trial.shares(30)[0] == {7101: 20, 7102: 10}, "weights or backup are not kept")
 
 
-def main():
-    options = test_options(__doc__, ONLY,
-                           ("--skip", {"default": "", "help": "not the case of this name"}),
-                           ("--churn", {"type": float, "metavar": "SECONDS", "help": "that alone"}))
-    begin_or_skip(["ip", "nft", "haproxy", "pgrep"])
-    return run_test(lambda: run(options))
+def test_least_sessions(trial):
+    a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
+    trial.begin(f"{a} {b}", "balance = least-sessions")
+    kept = trial.start_clients(LISTEN, "keep", 6)
+    wait_until(lambda: trial.server(7101)["live"] == 3 and trial.server(7102)["live"] == 3,
+               "six sessions, three each")
+    trial.command("upstream", "web", a, "down")
+    expect(trial.server(7101)["live"] == 0, "a server that is down has sessions")
+    trial.command("upstream", "web", a, "ready")
+    expect(trial.shares(4)[0] == {7101: 4}, "the idle server does not get the sessions")
+    trial.finish_clients(kept)
 
 
-sys.exit(main())
+def test_source(trial):
+    names = [f"{SERVER}:{port}" for port in PORTS]
+    trial.begin(" ".join(names[:3]), "balance = source")
+    first = trial.shares(64)[1]
+    expect(all(len(servers) == 1 for servers in first.values()), "a client changes its server")
+    expect(len({str(servers) for servers in first.values()}) == 3, "a server has no client")
+    trial.reload(" ".join(names), "balance = source")
+    second = trial.shares(16)[1]
+    moved = [client for client in CLIENTS if first[client] != second[client]]
+    expect(all(second[client] == {"7104": 1} for client in moved),
+           "a new server moves clients between others")
+    expect(len(moved) <= 9, f"a fourth server moves {len(moved)} of 16 clients")
+
+
+# --- orders ---
+
+def test_orders(trial):
+    a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
+    trial.begin(f"{a} {b}")
+    kept = trial.start_clients(LISTEN, "keep", 2)
+    wait_until(lambda: trial.server(7101)["live"] == 1, "a session")
+    expect("killed" not in trial.command("upstream", "web", a, "drain"), "a drain resets nothing")
+    expect(trial.shares(4)[0] == {7102: 4}, "a server that drains gets sessions")
+    expect(trial.server(7101)["live"] == 1, "a server that drains has lost its session")
+    trial.reload(f"{a} weight=3 {b}")
+    expect(trial.server(7101)["state"] == "drain", "an order does not survive a reload")
+    trial.command("upstream", "web", b, "down")
+    did = trial.finish_clients(trial.start_clients(LISTEN, "one", 3))
+    expect(did["lost"] == 3, f"clients of no server: {did}")
+    expect(trial.errors()["no-server"] == 3, "they are not counted")
+    trial.logged("has no server that can be used: by order of `culvert upstream`")
+    trial.command("upstream", "web", a, "ready")
+    expect(trial.shares(4)[0] == {7101: 4}, "a server that is ready gets no sessions")
+    trial.finish_clients(kept)
+
+
+# --- checks ---
+
+def test_checks_are_no_connections(trial):
+    before = trial.counter("PassiveOpens"), trial.counter("EmbryonicRsts")
+    trial.begin(f"{SERVER}:7101 {SERVER}:7102", "check = 0.1")
+
+    def done():
+        return (trial.counter("PassiveOpens") - before[0],
+                trial.counter("EmbryonicRsts") - before[1])
+
+    wait_until(lambda: sum(done()) >= 20, "20 checks")
+    # the ACK leaves after 200 ms, on a machine that is so busy
+    expect(done()[0] <= 4, f"servers accept checks: {done()[0]} of {sum(done())}")
+    expect(trial.server(7101)["state"] == "up", "they fail")
+
+
+def test_check_of_a_full_backlog(trial):
+    path = trial.lab.path("full")
+    with socket.socket(socket.AF_UNIX) as full, socket.socket(socket.AF_UNIX) as client:
+        full.bind(path)
+        os.chmod(path, 0o777)
+        full.listen(0)
+        client.connect(path)
+        # the second one is checked after the first
+        trial.begin(f"unix:{path} unix:{path}.gone", "check = 0.05")
+        wait_until(lambda: trial.server(f"unix:{path}.gone")["state"] == "failed", "checks")
+        full = trial.server(f"unix:{path}")
+        expect(full["state"] == "up" and not full["last_error"], f"somebody listens: {full}")
+
+
+def test_checks_of_many_servers(trial):
+    trial.begin(" ".join(f"unix:{trial.lab.path(str(n))}" for n in range(64)), "check = 0.001")
+
+    def say_failed():  # an order would wake the loop, which then checks more of them
+        with open(trial.daemon.process.log, encoding="utf-8") as file:
+            return file.read().count("has failed its checks")
+
+    wait_until(lambda: say_failed() == 64, "the last ones to be checked")
+
+
+def test_checks_off_and_on(trial):
+    a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
+    trial.begin(f"{a} {b}", "check = 0.05", "rise = 100")
+    trial.fault(7101, "reject with tcp reset")
+    trial.wait_state(7101, "failed")
+    trial.heal()
+    trial.reload(f"{a} {b}")
+    expect(trial.server(7101)["state"] != "failed", "checks count that are turned off")
+    trial.reload(f"{a} {b}", "check = 3600", "rise = 100")
+    expect(trial.server(7101)["state"] != "failed", "checks count that were turned off")
+
+
+# --- faults ---
+
+def test_all_down(trial):
+    trial.begin(f"{SERVER}:7101 {SERVER}:7102 backup", "check = 0.1", "fall = 2")
+    trial.wait_state(7102, "up")
+    trial.fault(7101, "drop")
+    trial.wait_state(7101, "failed")
+    expect(trial.shares(3)[0] == {7102: 3}, "the backup does not take over")
+    trial.fault(7102, "reject with tcp reset")
+    trial.wait_state(7102, "failed")
+    did = trial.finish_clients(trial.start_clients(LISTEN, "one", 2))
+    expect(did["lost"] == 2 and trial.errors()["no-server"] == 2, f"all servers are down: {did}")
+    # the error is of the latest check, which is of either
+    trial.logged(f"has no server that can be used: {SERVER}:710")
+    trial.heal()
+    trial.wait_state(7101, "returning", "up")
+    expect(trial.shares(3)[0] == {7101: 3}, "the server is not used again")
+
+
+def test_silent_for_a_while(trial):
+    trial.begin(f"{SERVER}:7101 {SERVER}:7102")
+    clients = trial.start_clients(LISTEN, "200", 1200)
+    wait_until(lambda: trial.server(7102)["sessions"] > 100, "load")
+    trial.fault(7102, "drop")
+    before = trial.server(7102)["sessions"]
+    time.sleep(2)  # of load
+    got = trial.server(7102)["sessions"] - before
+    trial.heal()
+    did = trial.finish_clients(clients)
+    print(f"# {got} in 2 s of silence; {did['late']} late, slowest {did['slowest_ms']:.0f} ms")
+    expect(not did["lost"] and not did["cut"], f"clients were not served: {did}")
+    # half of all, if nothing is done: 200
+    expect(got <= 100, f"a silent server gets {got} clients")
+
+
+def test_failover(trial):
+    trial.failover()
+
+
+def test_failover_with_checks(trial):
+    trial.failover("check = 0.2s")
+
+
+# --- everything at once ---
+
+def test_storm(trial, request):
+    """Reloads, orders, scrapes and checks while servers die under load, for sanitizers."""
+    end = time.monotonic() + request.config.option.storm
+    random = Random(int(end))
+    names = [f"{SERVER}:{port}" for port in PORTS] + ["localhost:7101"]
+    settings = ("check = 0.05 0 0.3", "rise = 1 3", "fall = 1 3", "engine = copy sockmap auto",
+                "balance = source least-sessions round-robin", "keepalive = 1 0",
+                "idle-timeout = 0.2 0", "bandwidth = 100K 0", "each-address = yes no",
+                "resolve-interval = 1 2", "max-sessions = 8", "fin-timeout = 0.1 0")
+    orders = (["kill", "--all"], ["sessions", "--json"], ["forwards"], ["drain", "web"],
+              ["drain", "--undo", "web"], ["engine", "web", "splice"], ["engine", "web", "auto"],
+              ["status", "--json"], ["log-level", "debug"], ["log-level", "info"])
+    problems, done = [], collections.Counter()
+
+    def settle():
+        chosen = random.sample(names, random.randint(2, 4))
+        lines = [line.split(" = ") for line in random.sample(settings, 4)]
+        trial.write_config(" ".join(chosen), *(f"{key} = {random.choice(values.split())}"
+                                               for key, values in lines))
+        trial.command("reload")
+
+    def order():
+        words = [*random.choice(orders)]
+        if not random.randrange(3):
+            words = ["upstream", "web", random.choice(names[:4]),
+                     random.choice(("drain", "down", "ready"))]
+        # a server or forward may be gone by then
+        subprocess.run([trial.program, *words, "--control", trial.daemon.control], timeout=60,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+
+    def scrape():
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(60)
+            client.connect(metrics)
+            if not random.randrange(4):
+                return
+            client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+            expect(client.recv(15) == b"HTTP/1.1 200 OK", "a scrape has no answer")
+
+    def load():
+        process = trial.start_clients(LISTEN, "load")
+        time.sleep(random.uniform(1, 4))
+        done["served"] += sum(trial.finish_clients(process)["servers"].values())
+
+    def again(what):
+        try:
+            while time.monotonic() < end and not problems:
+                what()
+                done[what.__name__] += 1
+        except Exception as error:  # pylint: disable=broad-exception-caught
+            problems.append(f"{what.__name__}: {error}")
+
+    metrics = trial.lab.path("metrics")
+    trial.write_config(" ".join(names[:3]), "check = 0.1")
+    trial.daemon = Daemon(trial.lab, trial.program, "auto", (), "--config", trial.config,
+                          "--metrics", f"unix:{metrics}", "--session-log",
+                          trial.lab.path("sessions"), "--workers", "4")
+    threads = [threading.Thread(target=again, args=(what,))
+               for what in (settle, order, scrape, load, load, trial.disturb)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    print(f"# {dict(done)}")
+    code = trial.daemon.stop()
+    with open(trial.daemon.process.log, encoding="utf-8", errors="replace") as file:
+        problems += [line.strip() for line in file if "Sanitizer" in line or "runtime error" in line]
+    trial.daemon = None
+    expect(not code and not problems, f"exit code {code}; {problems[:9]}")
+    expect(done["served"] > 100, "nobody was served")

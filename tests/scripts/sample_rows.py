@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Small rows of results for tests. scripts/lib must be on the path."""
+"""Small rows of results for tests."""
 
 import figures
 

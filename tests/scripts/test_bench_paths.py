@@ -1,21 +1,16 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The benchmark over paths: which cells it takes, its arithmetic, its plot. No root, no network."""
 
-import os
 import random
 import socket
-import sys
 import threading
 import unittest
 from xml.etree import ElementTree
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
-
-import plot_paths  # noqa: E402 (the paths come first)
-from bench import loads as peer, paths  # noqa: E402
-from labkit import path_options  # noqa: E402
-from sample_rows import contender, row  # noqa: E402
+import plot_paths
+from bench import loads as peer, paths
+from labkit import path_options
+from sample_rows import contender, row
 
 FACTORS = (paths.TRANSFER_FACTORS, paths.CONVERSATION_FACTORS)
 
@@ -176,7 +171,3 @@ class Plot(unittest.TestCase):
     def test_nothing_to_show(self):
         self.assertIsNone(plot_paths.draw({"rows": [row("crr", contender("direct", 1))]}))
         self.assertIsNone(plot_paths.draw(self.results(None)))
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -13,16 +13,13 @@ import tempfile
 import unittest
 from unittest import mock
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
-
-from bench import contenders, loads, measuring, running  # noqa: E402 (the paths come first)
-from bench.contenders import CONTENDERS, Forward, Relay, Relays  # noqa: E402
-from bench.rows import (DATAGRAMS, QUESTIONS, ROWS, Plan, select_contenders,  # noqa: E402
+from bench import contenders, loads, measuring, running
+from bench.contenders import CONTENDERS, Forward, Relay, Relays
+from bench.rows import (DATAGRAMS, QUESTIONS, ROWS, Plan, select_contenders,
                         select_rows)
-from bench.running import OutputError, Progress, Results  # noqa: E402
-from labkit import LabError  # noqa: E402
-from sample_rows import contender, row  # noqa: E402
+from bench.running import OutputError, Progress, Results
+from labkit import LabError
+from sample_rows import contender, row
 
 BY_NAME = {row.name: row for row in ROWS}
 CELL = {"latency_us": None, "histogram": None, "cpu_seconds": 1.0, "work": 1.0,
@@ -446,7 +443,3 @@ class TooShort(unittest.TestCase):
         run = mock.Mock(side_effect=LabError("refused"))
         self.assertRaises(LabError, measuring.tried, run)
         self.assertEqual(run.call_count, 1)
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -2,17 +2,12 @@
 """The arithmetic of reports, figures.py. No root, no network, no gnuplot."""
 
 import math
-import os
 import random
 import statistics
-import sys
 import unittest
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
-
-import figures  # noqa: E402 (the paths come first)
-from sample_rows import HIGHER, LOWER, cell, contender, failed, row  # noqa: E402
+import figures
+from sample_rows import HIGHER, LOWER, cell, contender, failed, row
 
 
 class Samples(unittest.TestCase):
@@ -280,7 +275,3 @@ class OrdinaryRounds(unittest.TestCase):
     def test_summary_of_some_rounds(self):
         auto = self.ROW["contenders"][0]
         self.assertEqual(figures.summary_of(auto, HIGHER, {2, 4}).median, 3)
-
-
-if __name__ == "__main__":
-    unittest.main()

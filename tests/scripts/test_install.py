@@ -148,7 +148,3 @@ class TestInstall(unittest.TestCase):
         make("uninstall", self.destdir.name)
         self.assertEqual(files_below(self.top), {})
         self.assertFalse((self.prefix / "share/doc/culvert").exists())
-
-
-if __name__ == "__main__":
-    unittest.main()

@@ -1,18 +1,13 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The plot of a benchmark, plot.py. No root, no network."""
 
-import os
-import sys
 import unittest
 from xml.etree import ElementTree
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path[:0] = [os.path.join(TOP, "scripts", "lib"), os.path.dirname(os.path.abspath(__file__))]
-
-import plot  # noqa: E402 (the paths come first)
-from bench.contenders import CONTENDERS  # noqa: E402
-from bench.rows import ROWS  # noqa: E402
-from sample_rows import contender, row  # noqa: E402
+import plot
+from bench.contenders import CONTENDERS
+from bench.rows import ROWS
+from sample_rows import contender, row
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -57,7 +52,3 @@ class Plot(unittest.TestCase):
         drawing = plot.draw(results(*(row(name, *everyone) for name in plot.ROWS)))
         self.assertEqual(len(figures_in(drawing)), len(plot.ROWS) * len(plot.BARS))
         self.assertLess(len(drawing.encode()), 30_000)
-
-
-if __name__ == "__main__":
-    unittest.main()
