@@ -127,7 +127,10 @@ int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)
 	if (e)
 		return e;
 	*at = held_place(gs, udp, slot);
-	/* only now, or a new session could take the port; a flow that was here keeps its own */
+	/*
+	 * look after the import: from then on no new session takes the port; a known flow keeps its
+	 * port
+	 */
 	if (!udp || !is_new || !udp_port_is_used(record_leg(r, 1)->tuple.local_port))
 		return 0;
 	h = held_at(gs, *at);
@@ -229,7 +232,7 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	return r;
 }
 
-/* Its worker adopts a session, or the only one that listens. */
+/* The worker of a session adopts it; the first worker does if that one has no socket for it. */
 static bool adopt_session(const struct held *h, struct threads *ts, const struct forwards *all)
 {
 	unsigned int w = 0;
@@ -293,7 +296,7 @@ static int adopt_remove(const char *pins, const char *control)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
 	sandbox_raise_nofile(2 * graft_table_live(gs) + 64);
-	graft_table_revive(gs, geteuid()); /* sockets whose resets tell the ends */
+	graft_table_revive(gs, geteuid()); /* their resets tell the ends */
 	for (uint32_t slot = 0; graft_next(gs, &slot); slot++, n++)
 		graft_kill(gs, slot);
 	for (uint32_t slot = 0; udp_graft_next(graft_table_udp(gs), &slot); slot++, n++)

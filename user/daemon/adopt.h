@@ -9,14 +9,14 @@ struct forwards;
 
 /*
  * The table of sessions in the maps of the packet programs, as one for both protocols.  Any thread
- * may look; the head of each function that changes something says whose it is.
+ * may look.  The comment of a function that changes something names the thread that may.
  *
  * Places of TCP come first, as many as graft_table_total() says, and as many of UDP follow.
  */
 struct held {
 	uint32_t at; /* the place */
 	bool udp;
-	uint32_t slot; /* the same place, by the count of its protocol */
+	uint32_t slot; /* the slot in the table of its protocol */
 	struct graft_table *grafts;
 	enum held_state {
 		HELD_NOTHING,
@@ -40,29 +40,32 @@ bool held_next(struct graft_table *gs, struct held *h);
 /* The place of the session whose client has tuple CLIENT; or NO_SLOT. */
 uint32_t held_find(struct graft_table *gs, bool udp, const struct graft_tuple *client);
 
-/* Is the address here that the client has connected to? */
+/* Is the address to which the client has connected on this machine? */
 bool held_is_here(const struct held *h);
 /* The session is STANDBY, and R says nothing new about it. */
 bool held_is_same(struct graft_table *gs, uint32_t at, const struct graft_record *r);
-/* The record of the session, of which packet programs and workers change some words meanwhile. */
+/* Copy the session to RET.  Packet programs and workers may change words of it meanwhile. */
 void held_record(const struct held *h, struct graft_record *ret);
 
 /*
- * Enter the session of R as STANDBY.  *AT is the place of R's client so far, or NO_SLOT, and
+ * Enter the session of R as STANDBY.  *AT is the place that R's client had before, or NO_SLOT; it
  * becomes the place of the session.  -EEXIST: a worker has the session; -EADDRINUSE: another
- * session, or a socket, has its tuple; -ENOSPC.  Imports do it, one at a time.
+ * session, or a socket, has its tuple; -ENOSPC.  Only imports call it, one at a time.
  */
 int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at);
-/* No worker has the session: take it out, or reset it if that is possible. */
+/*
+ * End a session that no worker has: take a STANDBY session or a flow of UDP out in silence, and
+ * reset another.
+ */
 void held_end(const struct held *h);
-/* No worker has the session: make it STANDBY again. */
+/* Make a session that no worker has STANDBY again. */
 void held_stand_by(const struct held *h);
 
 /* Does the session belong to W?  The kernel chooses sockets of UDP in the same way. */
 bool held_is_of(const struct held *h, const struct worker *w);
 /*
- * Make it a session of W.  On W's thread, or before that starts.  -ENOENT: no forward has its name,
- * or, of UDP, W has no socket for it; -EUSERS: a limit.
+ * Give the session to W.  On W's thread, or before this thread starts.  -ENOENT: no forward has the
+ * session's name, or, of UDP, W has no socket for the forward; -EUSERS: a limit.
  */
 int held_adopt(const struct held *h, struct worker *w, const struct forwards *all);
 
@@ -81,7 +84,10 @@ int held_adopt(const struct held *h, struct worker *w, const struct forwards *al
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe);
 
-/* Give sessions of the daemon before to TS, for which ALL has forwards, or reset them. */
+/*
+ * Give each session of the daemon before to a worker of TS, or reset it if ALL has no forward for
+ * it.
+ */
 void adopt_sessions(struct shared *shared, struct threads *ts, const struct forwards *all);
 
 /* `culvert graft`: reset the sessions of a daemon that does not run.  Returns the exit code. */
