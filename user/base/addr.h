@@ -39,23 +39,23 @@ bool addr_is_inet(const struct addr *a);
  */
 in_port_t addr_port(const struct addr *a);
 void addr_set_port(struct addr *a, in_port_t port);
-/* A, at the port that is OFFSET behind its own. */
+/* A with OFFSET added to its port. */
 struct addr addr_behind(const struct addr *a, uint16_t offset);
 
-/* True for AF_INET and AF_INET6 with port 0: whoever listens there is given one by the kernel. */
+/* True for AF_INET and AF_INET6 with port 0: the kernel picks the port of a listener. */
 bool addr_takes_any_port(const struct addr *a);
 
 /* True if both are the same address and port, or the same unix path. */
 bool addr_equal(const struct addr *a, const struct addr *b);
 
-/* A; of an IPv4 address in IPv6 form ([::ffff:1.2.3.4]) the IPv4 address. */
+/* A; if A is IPv4 in IPv6 form ([::ffff:1.2.3.4]), the IPv4 address. */
 struct addr addr_unmapped(const struct addr *a);
 
 /*
  * Remove the file of a unix socket that nobody listens on, so that it can be bound to again.
- * -EADDRINUSE: somebody does; -EEXIST: the file is no socket; else -errno.  A file that is missing,
- * and an abstract name, are no error.  0 also if connect(2) fails in another way: then bind(2) says
- * EADDRINUSE.
+ * -EADDRINUSE: a process listens on it; -EEXIST: the file is no socket; else -errno.  A file that
+ * is missing, and an abstract name, are no error.  0 also if connect(2) fails in another way: then
+ * bind(2) says EADDRINUSE.
  */
 int unix_remove_stale(const struct sockaddr_un *un, socklen_t len);
 
@@ -63,14 +63,14 @@ int unix_remove_stale(const struct sockaddr_un *un, socklen_t len);
 bool addr_is_any(const struct addr *a);
 
 /*
- * True if connections to TO come to a socket that listens at LISTENER, as far as that can be seen
- * without asking for the addresses of this machine: of those it knows the ones of loopback.
+ * True if connections to TO come to a socket that listens at LISTENER.  Of this machine's addresses
+ * only loopback is known.
  */
 bool addr_leads_to(const struct addr *to, const struct addr *listener);
 
 /*
- * A client's address, of which every session keeps one: much smaller than struct addr, because a
- * unix client has no name worth keeping.
+ * The address of a session's client.  It is much smaller than struct addr, because the name of a
+ * unix client is not worth keeping.
  */
 union client_addr {
 	struct sockaddr sa;
@@ -78,7 +78,7 @@ union client_addr {
 	struct sockaddr_in6 in6;
 };
 
-/* What is neither IPv4 nor IPv6 becomes AF_UNIX. */
+/* Any family but AF_INET and AF_INET6 becomes AF_UNIX. */
 void client_addr_set(union client_addr *a, const struct sockaddr *sa);
 /* Are both the same address and port, and on the same link? */
 bool client_addr_equal(const union client_addr *a, const union client_addr *b);

@@ -9,21 +9,22 @@
 #include "base/log.h"
 
 /*
- * P, which malloc(3) or its kin has returned.  End the program if that is NULL.  This is for texts
- * and settings; what a session needs must do without memory.
+ * Return P, the value of malloc(3) or the like.  End the program if P is NULL.  This is for texts
+ * and settings; a session must not end the daemon for lack of memory.
  */
 __attribute__((returns_nonnull)) static inline void *allocated(void *p)
 {
 	if (!p) {
-		log_keep_complaint(NULL, 0); /* print it, whoever keeps complaints now */
+		log_keep_complaint(NULL, 0); /* print it, even if this thread keeps complaints */
 		_exit(log_complain(EXIT_CODE_FAILURE, "out of memory"));
 	}
 	return p;
 }
 
 /*
- * Make room for one more than the N elements of SIZE bytes at P (NULL for 0), all of which came in
- * this way: the room doubles when it is used up.  Like allocated() if there is no memory.
+ * Make room for one more element in the array P of N elements of SIZE bytes (P is NULL if N is 0).
+ * Each element must have been added in this way, because the room doubles at each power of two.
+ * Without memory the program ends.
  */
 __attribute__((returns_nonnull)) static inline void *array_grow(void *p, size_t n, size_t size)
 {

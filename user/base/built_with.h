@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-/* What the Makefile's SAN says. */
+/* Set by the Makefile's SAN. */
 
 #ifndef BUILT_WITH_SANITIZER
-#define BUILT_WITH_SANITIZER NULL /* else a string: what stands behind -fsanitize= */
+#define BUILT_WITH_SANITIZER NULL /* else a string, the value of -fsanitize= */
 #endif
 
 #ifndef BUILT_WITH_TSAN

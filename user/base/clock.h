@@ -7,8 +7,8 @@
 #include <time.h>
 
 /*
- * Points in time.  Those that say nothing else are of the machine's CLOCK_MONOTONIC, as packet
- * programs see it, which never goes back.
+ * Points in time.  Unless a comment says otherwise, they are of the machine's CLOCK_MONOTONIC,
+ * which the packet programs read, too.
  */
 
 #define NS_PER_S UINT64_C(1000000000)
@@ -17,7 +17,10 @@
 /* A point in time that does not come. */
 #define NEVER UINT64_MAX
 
-/* So much is a time namespace behind that; by clock_open(), before any thread is started. */
+/*
+ * How far the clock of this time namespace is behind the machine's. clock_open() sets it, before
+ * any thread is started.
+ */
 extern int64_t clock_behind_ns;
 void clock_open(void);
 
@@ -39,13 +42,13 @@ static inline uint64_t clock_ms(void)
 	return clock_ns() / NS_PER_MS;
 }
 
-/* Since 1970, as the machine's clock says, which may be set. */
+/* Since 1970.  This clock may be set back. */
 static inline uint64_t clock_real_ms(void)
 {
 	return clock_ns_of(CLOCK_REALTIME) / NS_PER_MS;
 }
 
-/* MS as system calls want it, which know the clock of the time namespace. */
+/* MS for system calls, which use the clock of the time namespace. */
 static inline struct timespec clock_timespec(uint64_t ms)
 {
 	uint64_t ns = ms * NS_PER_MS - (uint64_t)clock_behind_ns;

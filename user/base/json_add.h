@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 /*
- * Build JSON where memory may run out.  json-c aborts when something is added to NULL, which is
- * what its constructors return without memory.  These functions take NULL.  They release VALUE if
- * it cannot be added, and remember for this thread that something is missing.
+ * Build JSON where memory may run out.  Without memory, json-c's constructors return NULL, and
+ * adding to NULL aborts.  These functions take NULL.  They release VALUE if it cannot be added, and
+ * remember for this thread that something is missing.
  */
 void json_add(struct json_object *object, const char *key, struct json_object *value);
 void json_add_null(struct json_object *object, const char *key);
@@ -19,7 +19,8 @@ void json_add_bool(struct json_object *object, const char *key, bool value);
 void json_append(struct json_object *array, struct json_object *value);
 
 /*
- * Write OBJECT, which owns the text, as one line without blanks; FLAGS are further flags of json-c.
- * NULL: there is no memory, or OBJECT is NULL, or something is missing, which is forgotten then.
+ * Write OBJECT as one line without blanks.  OBJECT owns the text.  FLAGS are further flags of
+ * json-c.  NULL: no memory, OBJECT is NULL, or something is missing; the next call begins without
+ * that note.
  */
 const char *json_line(struct json_object *object, int flags, size_t *ret_len);

@@ -49,7 +49,7 @@ int log_get_level(void)
 
 /* --- text --- */
 
-/* Finish TEXT, of which snprintf(3) has returned LEN: mark what was cut, keep printable ASCII. */
+/* Escape TEXT, and end it in "..." if LEN, the value of snprintf(3), says that it was cut. */
 static const char *finish(char *text, size_t size, int len)
 {
 	if ((size_t)len >= size)
@@ -94,7 +94,7 @@ static bool is_journal(void)
 	return !strcmp(env, stream);
 }
 
-/* All of the line is written at once: MESSAGE_MAX, and what is around it, is below PIPE_BUF. */
+/* A line is shorter than PIPE_BUF, so a pipe takes it whole. */
 static bool write_line(const char *prefix, const char *message, const char *note)
 {
 	char line[MESSAGE_MAX + 256];
@@ -105,14 +105,14 @@ static bool write_line(const char *prefix, const char *message, const char *note
 
 /*
  * Write a line if stderr takes it at once, else count it as lost.  poll(2) calls a pipe ready while
- * it has room for PIPE_BUF bytes, and a socket while most of its buffer is free.  The lock keeps
- * other threads from that room; no thread that holds it waits.
+ * it has room for PIPE_BUF bytes, and a socket while most of its buffer is free.  The lock reserves
+ * that room for one thread.  No thread waits while it holds the lock.
  */
 __attribute__((format(printf, 3, 0))) static void write_or_lose(int level, unsigned int suppressed,
 								const char *fmt, va_list ap)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static uint64_t told; /* of those that were lost */
+	static uint64_t told; /* lost lines that a note has reported */
 	struct pollfd p = { .fd = STDERR_FILENO, .events = POLLOUT };
 	char message[MESSAGE_MAX] = "", time[LOG_TIME_LEN], prefix[64], note[128] = "";
 	int err = errno, n = 0;
@@ -142,7 +142,9 @@ uint64_t log_lines_lost(void)
 	return lost;
 }
 
-/* RET_SUPPRESSED: messages of the last window that did not pass, if this one begins another. */
+/*
+ * If this message begins a window, *RET_SUPPRESSED is the number suppressed in the window before.
+ */
 static bool passes(struct log_rate *rate, unsigned int *ret_suppressed)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;

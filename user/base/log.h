@@ -32,7 +32,7 @@ extern const char *const log_level_names[LOG_DEBUG + 2];
 #define log_write(level, ...) log_write_limited(NULL, level, __VA_ARGS__)
 
 #define log_error(...) log_write(LOG_ERR, __VA_ARGS__)
-/* ... and the value is CODE. */
+/* The same as an expression, whose value is CODE. */
 #define log_failure(code, ...) (log_error(__VA_ARGS__), (code))
 #define log_warning(...) log_write(LOG_WARNING, __VA_ARGS__)
 #define log_info(...) log_write(LOG_INFO, __VA_ARGS__)
@@ -89,12 +89,12 @@ const char *log_escape(const char *text, char *buf, size_t size);
 enum hint_about {
 	HINT_LISTEN = 1,
 	HINT_CONNECT = 2,
-	HINT_RESOURCES = 4, /* a thread, a process, what a worker needs beside its thread */
+	HINT_RESOURCES = 4, /* a thread, a process, a worker's descriptors */
 	HINT_LOG_FILE = 8,
 };
 
 /*
- * What an operator can do about ERROR, an errno of what is named: " (...)", for the end of a log
- * line; or "" where the error says all there is to say.
+ * A hint for the operator about ERROR, an errno of ABOUT: " (...)", for the end of a log line; ""
+ * if there is none.
  */
 const char *error_hint(enum hint_about about, int error);

@@ -11,8 +11,8 @@
 #include "base/syscalls_allowed.h"
 
 #define BATCH 128        /* events */
-#define FULL_BATCHES 100 /* one after the other: so long timers wait for the events */
-#define LATE_MS 100      /* only a thread that did not run is so late */
+#define FULL_BATCHES 100 /* in a row; late timers wait for no more of them */
+#define LATE_MS 100      /* a timer is so late only if the thread did not run */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(epoll_wait),
@@ -102,8 +102,7 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 /* --- timers: a skew heap, so it needs no memory of its own, and to set one cannot fail --- */
 
 /*
- * Put at *AT the heap of all that is in the heaps A and B.  Each that gets something below it has
- * its sides swapped: that keeps the ways down short.
+ * Merge the heaps A and B into *AT.  Swapping the sides of timers on the path keeps paths short.
  */
 static void meld(struct timer **at, struct timer *a, struct timer *b)
 {
@@ -173,13 +172,16 @@ static int run_batches(struct loop *l)
 		for (int i = 0; i < n; i++) {
 			struct source *s = ev[i].data.ptr;
 
-			/* what is of the new one comes in the next batch, even if edge-triggered */
+			/*
+			 * registered in this batch: the event is of an old descriptor.  The next
+			 * batch has those of the new one, even if edge-triggered.
+			 */
 			if (s->registered && s->since != l->turns)
 				s->handle(s, ev[i].events);
 		}
 		/*
-		 * The daemon was stopped, say, and much has come meanwhile: who gave up now would
-		 * not have looked at an answer that is there.
+		 * After SIGSTOP, say, timers are due while many events wait.  A time-out must not
+		 * end a session whose answer is among these events.
 		 */
 		l->full_batches = n < BATCH ? 0 : l->full_batches + 1;
 		if (!l->full_batches || l->full_batches > FULL_BATCHES ||
@@ -213,7 +215,7 @@ void loop_wake(struct loop *l)
 {
 	uint64_t one = 1;
 
-	/* EAGAIN: so often that the counter is full, so it will wake up; there is no other error */
+	/* EAGAIN: the counter is full, so the loop will wake up; there is no other error */
 	(void)!write(l->wake.fd, &one, sizeof(one));
 }
 
@@ -235,7 +237,7 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 		else
 			r = -pthread_cond_clockwait(&c.done, &l->lock, CLOCK_MONOTONIC, &until);
 	}
-	/* once it runs, the call is allowed to end: it uses the caller's stack */
+	/* a call that has begun must end first: it uses this stack */
 	while (c.state == CALL_RUNNING)
 		pthread_cond_wait(&c.done, &l->lock);
 	if (c.state == CALL_DONE) {

@@ -10,8 +10,8 @@
  * An event loop, one a thread: epoll, timers, calls from other threads.
  *
  * Nothing is freed inside an event handler: handlers put objects on their owner's list, and the
- * owner frees them in after_batch(), when no event of the batch can still point at them.  A source
- * that a handler gives another descriptor is not told what was found of the one before.
+ * owner frees them in after_batch(), when no event of the batch can still point at them.  A handler
+ * may give a source another descriptor.  The old descriptor's events of the batch are then dropped.
  */
 
 /* The TYPE whose MEMBER is at PTR: a handler's way to the owner of its source or timer. */
@@ -46,14 +46,14 @@ struct loop {
 	struct source wake;     /* eventfd */
 	uint64_t now_ms;        /* clock_ms(), read once a batch */
 	_Atomic uint32_t turns; /* number of the batch; any thread may read it */
-	uint32_t turns_seen;    /* by who watches the loop, see daemon.c */
+	uint32_t turns_seen;    /* of the watchdog, see daemon.c */
 
-	struct timer *timers;  /* the first to fire, and below it the others */
-	uint32_t full_batches; /* one after the other, up to now */
+	struct timer *timers;  /* a heap; the root fires first */
+	uint32_t full_batches; /* in a row, up to now */
 
 	pthread_mutex_t lock; /* of calls */
 	struct loop_call *calls;
-	bool called; /* in this batch: there may be calls */
+	bool called; /* loop_wake() was seen in this batch, so there may be calls */
 
 	void (*after_batch)(void *arg);
 	void *arg;
@@ -81,7 +81,7 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 void timer_set(struct loop *l, struct timer *t, uint64_t due_ms);
 void timer_cancel(struct timer *t);
 
-/* Make the loop run a batch soon, whose after_batch() sees all that was stored before. */
+/* Make the loop run a batch soon.  Its after_batch() sees all stores before this call. */
 void loop_wake(struct loop *l);
 
 /*

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define VALUE_MAX 0x1p53 /* up to which a double has all whole numbers */
+#define VALUE_MAX 0x1p53 /* a double has all whole numbers up to here */
 
 /*
- * A number with decimals, and at most one of the LETTERS behind it, each of which means its place
- * in FACTORS; no letter means the last one of these.
+ * TEXT is a number with decimals, and perhaps one of LETTERS behind it.  FACTORS has a factor for
+ * each letter, and last the factor of a number without a letter.
  */
 static int parse(const char *text, const char *letters, const double *factors, uint64_t *ret)
 {

@@ -63,8 +63,8 @@ int account_find(const char *name, struct account *ret)
 }
 
 /*
- * Without CAP_SETPCAP the bounding set stays as it is.  An account other than root cannot use it,
- * and root without capabilities gets none by it because of no_new_privs.
+ * Without CAP_SETPCAP the bounding set stays as it is.  An account other than root cannot use the
+ * set.  Root without capabilities gains none by it, because of no_new_privs.
  */
 static int reduce_bounding_set(uint64_t keep)
 {
@@ -99,8 +99,8 @@ int sandbox_enter(const struct account *a, uint64_t keep)
 		r = -errno;
 	r = r ?: reduce_capabilities(keep);
 	/*
-	 * not dumpable: a process of the same account must not trace this one; without a change of
-	 * uid the kernel would let it
+	 * not dumpable: a process of the same account must not trace this one.  The kernel prevents
+	 * that by itself only after a change of uid.
 	 */
 	if (!r && (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)))
 		r = -errno;
@@ -142,7 +142,7 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 
 	if (getrlimit(RLIMIT_NOFILE, &rl))
 		return 0;
-	more.rlim_max = larger(want, rl.rlim_max); /* lowered, it could not be raised again */
+	more.rlim_max = larger(want, rl.rlim_max); /* once lowered, it could not be raised */
 	/* with CAP_SYS_RESOURCE beyond the hard limit, too */
 	if (rl.rlim_cur < want && setrlimit(RLIMIT_NOFILE, &more)) {
 		rl.rlim_cur = rl.rlim_max;
@@ -164,8 +164,8 @@ unsigned long sandbox_raise_nofile(unsigned long want)
  *          call first then uses the older one.  The kernel logs it (audit type 1326).
  *   kill   ends the process with SIGSYS, which shows a forgotten call at once.
  * In both modes:
- *   - what neither culvert nor a library makes by itself (`never`), and a call in the ABI of
- *     another architecture, ends the process: somebody else is in control;
+ *   - a call that neither culvert nor a library makes by itself (`never`), or a call in the ABI
+ *     of another architecture, ends the process: an attacker is in control;
  *   - openat(2) to read fails with EACCES: glibc's malloc looks at /proc/sys/vm/overcommit_memory
  *     when it first gives back memory of a thread, and can do without.
  *
@@ -232,9 +232,7 @@ static int allow_table(scmp_filter_ctx ctx, const struct syscall_need *need, uns
 	return r;
 }
 
-/*
- * Of the daemon; glibc's malloc looks at a file of /proc, and is told in silence that it may not.
- */
+/* The daemon's rules.  EACCES for openat(2) is the answer to glibc's malloc, see above. */
 static int allow_modules(scmp_filter_ctx ctx, unsigned int parts)
 {
 	const struct scmp_arg_cmp reads = SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE, O_RDONLY);
@@ -247,7 +245,7 @@ static int allow_modules(scmp_filter_ctx ctx, unsigned int parts)
 	return r;
 }
 
-/* What cannot be written into a table. */
+/* Rules that depend on the pid or on MODE. */
 static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
 {
 	const struct scmp_arg_cmp self = { 0, SCMP_CMP_MASKED_EQ, 0xffffffffU, (uint64_t)getpid() };
@@ -274,7 +272,7 @@ int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 		r = allow_modules(ctx, parts);
 	r = r ?: add_others(ctx, mode);
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
-	/* no_new_privs is the sandbox's business, and the kernel's own error what is to be shown */
+	/* sandbox_enter() sets no_new_privs; SYSRAWRC: show the kernel's own error */
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_API_SYSRAWRC, 1);
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_LOG, true);

@@ -40,9 +40,10 @@ int account_find_as_root(const char *name, struct account *ret);
 int sandbox_enter(const struct account *a, uint64_t keep);
 
 /*
- * Take from this process, a child that was forked to keep a privilege: its descriptors but stderr
- * and the N in FDS, which get the numbers from SANDBOX_CHILD_FD on; and all signals that can be
- * blocked.  Its NAME has at most 15 bytes.  Returns 0 or -errno.
+ * Confine this process, a child that was forked to keep a privilege.  Only stderr and the N
+ * descriptors in FDS stay open.  Those of FDS get the numbers from SANDBOX_CHILD_FD on.  All
+ * signals are blocked.  NAME (at most 15 bytes) becomes the name of the process.  Returns 0 or
+ * -errno.
  */
 #define SANDBOX_CHILD_FD 3
 int sandbox_child(const char *name, int *fds, size_t n);
@@ -58,10 +59,10 @@ enum filter_mode {
 };
 
 /*
- * Confine all threads of this process, for good.  no_new_privs must be set.  PARTS are those in
- * use.  LIST NULL: the daemon.  Another process needs LIST, which ends with SYSCALLS_END, and what
- * the C library does on its own account; with a sanitizer built in it is not confined.  0 or
- * -errno.
+ * Confine all threads of this process, for good.  no_new_privs must be set.  PARTS are the parts in
+ * use.  LIST NULL: the process is the daemon, and may make the calls of all modules.  Another
+ * process may make the calls of LIST, which ends with SYSCALLS_END, and those of the C library.  It
+ * is not confined if a sanitizer is built in.  0 or -errno.
  */
 int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 			 unsigned int parts);

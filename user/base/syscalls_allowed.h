@@ -5,22 +5,26 @@
 #include <seccomp.h>
 
 /*
- * What the daemon's seccomp filter allows (base/sandbox.h).  Each module says beside its code which
- * system calls it makes while the daemon runs, and with which arguments where that matters:
+ * The system calls that the daemon's seccomp filter allows (base/sandbox.h).  Each module says
+ * beside its code which system calls it makes while the daemon runs, and with which arguments where
+ * that matters:
  *
  *   SYSCALLS_ALLOWED(
  *           SYSCALL(accept4),
  *           SETSOCKOPT(SOL_SOCKET, SO_LINGER),
  *           SYSCALL_IF(PART_NAMES, socket, SYSCALL_ARG(0, AF_UNIX)));
  *
- * What is needed only before "ready" (open, bind, bpf(BPF_PROG_LOAD), clone, ...) is not listed.
+ * Calls that are made only before "ready" (open, bind, bpf(BPF_PROG_LOAD), clone, ...) are not
+ * listed.
  */
 
-/* Parts of the daemon that not every configuration has; the calls of the others are refused too. */
+/*
+ * Parts of the daemon that not every configuration needs.  The calls of an unused part are refused.
+ */
 enum {
-	PART_SOCKMAP = 1,      /* the kernel side is in use */
+	PART_SOCKMAP = 1,      /* sockmap is in use */
 	PART_GRAFT = 2,        /* sessions may be grafted */
-	PART_NOTIFY = 4,       /* systemd is told */
+	PART_NOTIFY = 4,       /* systemd gets notifications */
 	PART_PRIVILEGED = 8,   /* there is a privileged process */
 	PART_SESSION_LOG = 16, /* a session log that is a file may have to be opened anew */
 	PART_NAMES = 32,       /* names of hosts and interfaces may have to be looked up */
@@ -39,7 +43,7 @@ struct syscall_need {
 		.call = SCMP_SYS(name), .part = (p), .args = { __VA_ARGS__ }                       \
 	}
 #define SYSCALL(name, ...) SYSCALL_IF(0, name, __VA_ARGS__)
-/* Bits of argument N.  The upper half of a register that holds an int is anything. */
+/* Bits of argument N.  The upper half of the register is undefined if the argument is an int. */
 #define SYSCALL_ARG_BITS(n, mask, value)                                                           \
 	{                                                                                          \
 		(n), SCMP_CMP_MASKED_EQ, (mask)&0xffffffffU, (value)&0xffffffffU                   \
@@ -54,8 +58,8 @@ struct syscall_need {
 #define SYSCALLS_END INT_MIN
 
 /*
- * Puts a pointer to the table into a section of its own, where the linker gathers those of all
- * modules that are in the program.
+ * Put a pointer to the table into a section of its own.  The linker gathers the pointers of all
+ * modules there.
  */
 #define SYSCALLS_ALLOWED(...)                                                                      \
 	static const struct syscall_need syscalls_needed[] = { __VA_ARGS__,                        \

@@ -5,7 +5,7 @@
 
 bool text_is_utf8(const char *text)
 {
-	/* of a character of so many bytes; less needs fewer bytes */
+	/* code of a character of so many bytes; a smaller one has a shorter form */
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
 
 	for (unsigned char c; (c = (unsigned char)*text++);) {
@@ -18,7 +18,7 @@ bool text_is_utf8(const char *text)
 			code = code << 6 | ((unsigned char)*text & 0x3f);
 		}
 		if (!n || c > 0xf7 || code < least[n] || code > 0x10ffff || code >> 11 == 0x1b)
-			return false; /* the last are surrogates */
+			return false; /* the last test is for surrogates */
 	}
 	return true;
 }

@@ -3,5 +3,5 @@
 
 #include <stdbool.h>
 
-/* True of UTF-8 as RFC 3629 has it, and so of ASCII: what JSON may hold. */
+/* True if TEXT is UTF-8 (RFC 3629), as JSON needs.  ASCII is UTF-8. */
 bool text_is_utf8(const char *text);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the payloads of the records are moved together, in place, until the message
- * is whole, as its own length says.  Then it is read from front to end.  A reader that has come to
- * its end says so, and has nothing from there on; so what is read is checked once, at the end.
+ * is whole, as its own length says.  Then it is read from front to end.  A reader that would read
+ * beyond its end sets `bad`, and gives zeros from then on.  So one check at the end is enough.
  */
 #include "base/tls_hello.h"
 
@@ -43,7 +43,7 @@ static size_t number(struct reader *r, int n)
 	return v;
 }
 
-/* What is behind a length of N bytes. */
+/* The bytes behind a length of N bytes. */
 static struct reader vector(struct reader *r, int n)
 {
 	size_t len = number(r, n);
@@ -84,7 +84,7 @@ bool tls_name(const char *text, size_t len, char ret[TLS_NAME_MAX + 1])
 	return inet_aton(ret, &in) == 0;
 }
 
-/* False: it is written wrongly. */
+/* False: EXTENSION is malformed. */
 static bool take_name(struct reader *extension, struct tls_hello *ret)
 {
 	struct reader list = vector(extension, 2);
@@ -165,7 +165,7 @@ int tls_hello_parse(uint8_t *p, size_t len, struct tls_hello *ret, size_t *ret_n
 	while (have < want) {
 		size_t left = (size_t)(r.end - r.at), size, missing;
 
-		/* what there is is judged at once: what is no TLS may have nothing more to say */
+		/* judge the first bytes at once: a client of another protocol may send no more */
 		if ((left > 0 && r.at[0] != HANDSHAKE) || (left > 1 && r.at[1] != 3))
 			return -EPROTO;
 		if (left < RECORD_HEADER) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the options of a command are the keys of the command table, "--forward NAME"
- * for the key "forward", and a few of the client's own.  The request is made of them and parsed
- * with the daemon's own parser, so what the daemon would refuse as wrong is refused without it.
- * The daemon's answer is printed as it is (--json) or by view.h.
+ * for the key "forward", and a few of the client's own.  The request is made of the options, and
+ * parsed by the daemon's own parser, so a request that the daemon would refuse as wrong is not
+ * sent.  The daemon's answer is printed as it is (--json) or by view.h.
  */
 #include "cli/control_client.h"
 
@@ -74,7 +74,7 @@ static void client_help(const struct command *c)
 
 /* --- the request --- */
 
-/* Add TEXT, or NULL for a flag; whether it is a right value says the parser of requests. */
+/* Add TEXT, or NULL for a flag.  The parser of requests checks the value. */
 static int add_key(struct json_object *request, enum request_key key, const char *text)
 {
 	const struct request_key_def *def = &request_keys[key];
@@ -147,7 +147,7 @@ static int take_words(const struct command *c, int argc, char **argv, struct cli
 	return r;
 }
 
-/* What is wrong with a request according to the daemon, or to its parser. */
+/* The message of an error of the daemon, or of the parser of requests. */
 static const char *error_of(struct json_object *answer)
 {
 	struct json_object *text = NULL;
@@ -228,7 +228,7 @@ static int begin_talk(const char *control, const char *line)
 	return fd;
 }
 
-/* ANSWER came from CONTROL, or, if it is NULL, did not because of errno. */
+/* Complain if ANSWER of CONTROL is an error.  NULL: errno says why there is no answer. */
 static int check_answer(const char *control, struct json_object *answer)
 {
 	if (!json_object_is_type(answer, json_type_object))
@@ -250,7 +250,7 @@ int client_ask(const char *control, const char *line, struct json_object **ret)
 
 /*
  * A reload is answered at once, with its number, because the daemon serves others meanwhile: ask
- * until it is done.  ANSWER becomes what is said of it.
+ * until it is done.  ANSWER becomes its result.
  */
 static int await_reload(const char *control, struct json_object **answer)
 {
@@ -288,7 +288,7 @@ static const char *plain(struct json_object *o)
 							 JSON_C_TO_STRING_NOSLASHESCAPE);
 }
 
-/* ANSWER NULL: it is printed. */
+/* ANSWER NULL: it is printed already. */
 static int print_answer(struct json_object *answer, bool json)
 {
 	struct json_object *error = json_object_object_get(answer, "error");
@@ -315,9 +315,12 @@ static int print_answer(struct json_object *answer, bool json)
 
 /* --- sessions, of which there may be any number: they are printed as they come --- */
 
-#define LIST_HEAD "{\"sessions\":" /* and a tab; so is behind each piece, since JSON allows it */
+#define LIST_HEAD "{\"sessions\":" /* and a tab, which ends each piece, too: JSON allows it */
 
-/* TEXT of N bytes: "[", or "," if there is MORE, and sessions, and a tab.  False: something else. */
+/*
+ * Print the piece TEXT of N bytes: "[", or "," if MORE came before, and sessions, and a tab.
+ * False: TEXT is no piece.
+ */
 static bool print_piece(char *text, ssize_t n, bool more, bool json)
 {
 	struct json_object *answer, *rows;
@@ -388,7 +391,7 @@ static struct json_object *read_line(int fd)
 	return n ? request_json(line) : NULL;
 }
 
-/* What FROM has for TO.  0: no more comes; -1: or can be written. */
+/* Copy bytes from FROM to TO.  0: FROM has ended; -1: TO takes no more. */
 static ssize_t pass_on(int from, int to)
 {
 	char buf[65536];
@@ -399,7 +402,10 @@ static ssize_t pass_on(int from, int to)
 	return done <= 0 ? -1 : at;
 }
 
-/* False: stdin has ended without a byte, as that of a unit whose other relay is away, for days. */
+/*
+ * False: stdin has ended without a byte, as in a unit that starts again and again while the other
+ * relay is away.
+ */
 static bool anything_comes(void)
 {
 	struct pollfd p = { .fd = STDIN_FILENO, .events = POLLIN };
@@ -409,8 +415,8 @@ static bool anything_comes(void)
 }
 
 /*
- * After the answer of an export the daemon speaks to stdout.  Of an import it is given what comes
- * from stdin, until it says what is wrong, or that it has all of it: nothing.
+ * Export: behind the answer, the daemon's bytes go to stdout.  Import: bytes of stdin go to the
+ * daemon, until it sends an error, or closes the connection without one because it has all.
  */
 static int run_stream(const struct client_words *words, bool import)
 {
@@ -430,7 +436,7 @@ static int run_stream(const struct client_words *words, bool import)
 	}
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof(none));
-	signal(SIGPIPE, SIG_IGN); /* who has gone is found by write(2) */
+	signal(SIGPIPE, SIG_IGN); /* write(2) finds a reader that has gone */
 	if (!json_object_object_get(said, "error")) {
 		while (!import && n > 0)
 			n = pass_on(fd, STDOUT_FILENO);

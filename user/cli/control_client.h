@@ -19,18 +19,18 @@ void client_print_option(const struct request_key_def *def);
 
 /* --- for client_run() and its tests, and for top.c --- */
 
-/* What the words of a command line say. */
+/* The words of a command line, parsed. */
 struct client_words {
 	const char *own[OWNS];       /* their values, "" of a flag; NULL: not given */
 	const char *control;         /* path of the socket */
-	char *named;                 /* what the file of --config says of it; owned */
+	char *named;                 /* path of the socket in the file of --config; owned */
 	struct json_object *request; /* owned */
 	const char *line;            /* the same as text, without a newline; NULL with --help */
 };
 
 /*
- * Parse the words behind ARGV[0], which is C's name.  What is wrong is printed as one line on
- * stderr, and gives -EINVAL, or what open(2) says of --config.  RET may always be given to
+ * Parse the words behind ARGV[0], which is C's name.  A mistake is printed as one line on stderr,
+ * and gives -EINVAL, or -errno of open(2) for the file of --config.  RET may always be given to
  * client_words_close().
  */
 int client_words_parse(const struct command *c, int argc, char **argv, struct client_words *ret);
@@ -38,8 +38,7 @@ void client_words_close(struct client_words *w);
 
 /*
  * Send the request LINE, of less than CONTROL_REQUEST_MAX - 1 bytes, to the daemon at CONTROL.
- * RET: the answer, an object; the caller releases it in any case.  Else the exit code, after a
- * message by log_complain(); so also where the answer is an error.  A daemon that says nothing is
- * waited for some seconds.
+ * Returns 0, or the exit code after a complaint: no answer has come within some seconds, or the
+ * answer is an error.  RET: the answer, an object; the caller releases it in any case.
  */
 int client_ask(const char *control, const char *line, struct json_object **ret);

@@ -52,19 +52,19 @@ struct column {
 	enum kind kind;
 	int width;
 	int least;            /* columns of a terminal where this one is shown */
-	const char *paths[2]; /* in a row of the answer; two texts that differ, or a sum */
+	const char *paths[2]; /* in a row; of two: both texts if they differ, or the sum */
 };
 
 struct row {
 	struct json_object *object;
 	const char *text[COLUMNS_MAX][2]; /* "": none */
 	uint64_t number[COLUMNS_MAX];
-	uint64_t bytes[COLUMNS_MAX]; /* that a RATE, a second, is the difference of */
+	uint64_t bytes[COLUMNS_MAX]; /* the counter of a RATE */
 };
 
 enum { FORWARDS, SESSIONS, TABLES };
 
-/* What struct column has as paths: of a forward, of a session. */
+/* Pairs of paths for struct column: of a forward, of a session. */
 #define BOTH_WAYS "/bytes_to_upstream", "/bytes_to_client"
 #define BOTH_FLOWS(key) "/flows/0/" key, "/flows/1/" key
 
@@ -77,12 +77,12 @@ static struct table {
 	struct json_object *answer;
 	struct row *rows; /* by identity */
 	size_t n;
-	/* what the user has chosen */
+	/* choices of the user */
 	int sort;
 	bool reverse;
 	char filter[FILTER_MAX];
 	const struct row *chosen; /* in the sample; NULL: whatever is first */
-	/* what follows from that and from the sample */
+	/* computed from the choices and the sample */
 	const struct row **shown;
 	size_t n_shown, at; /* AT is highlighted */
 	size_t height;      /* rows on the screen */
@@ -169,7 +169,7 @@ static void take_row(struct row *r, struct json_object *o, const struct column *
 	}
 }
 
-/* --- what of a sample is shown, and in which order --- */
+/* --- the rows that are shown, and their order --- */
 
 static int compare_shown(const void *one, const void *other, void *arg)
 {
@@ -198,8 +198,8 @@ static void choose(struct table *t, ssize_t at)
 }
 
 /*
- * Filter and sort the rows.  The highlight stays on its row, of which CHOSEN, of this sample or of
- * the one before, has the identity; without that row, where it was.
+ * Filter and sort the rows.  The highlight stays on the row with the identity of CHOSEN, a row of
+ * this sample or of the sample before.  If that row is gone, the highlight keeps its place.
  */
 static void arrange(struct table *t)
 {
@@ -217,7 +217,7 @@ static void arrange(struct table *t)
 	choose(t, (ssize_t)at);
 }
 
-/* Replace T's part of the sample by ANSWER, which T then owns, MS later. */
+/* Replace T's part of the sample by ANSWER, which T then owns, and which came MS later. */
 static void take_table(struct table *t, struct json_object *answer, uint64_t ms)
 {
 	struct json_object *list = member(answer, t->array), *answer_before = t->answer;
@@ -253,9 +253,9 @@ struct top {
 	int focus;                  /* the table that the keys are for */
 	enum mode mode;
 	bool quit;
-	char message[TEXT_MAX]; /* what became of a command; until the next key */
+	char message[TEXT_MAX]; /* result of a command; until the next key */
 	char lost[TEXT_MAX];    /* why there is no answer; "": there is */
-	uint64_t asked_id;      /* what KILL and ENGINE are about */
+	uint64_t asked_id;      /* the session, or the forward, of KILL and ENGINE */
 	char asked[TEXT_MAX];
 };
 
@@ -319,7 +319,7 @@ static void draw_table(struct table *t, bool focus, int y, int lines_free)
 			 focus && top + i == t->at ? A_REVERSE : A_NORMAL);
 }
 
-/* All texts of the highlighted row, whole, and those first that are last in its line. */
+/* All texts of the highlighted row, uncut, from the last column to the first. */
 static void draw_details(const struct table *t, int y)
 {
 	const struct row *r = t->n_shown ? t->shown[t->at] : NULL;
@@ -393,9 +393,9 @@ static void draw(const struct top *v)
 	refresh();
 }
 
-/* --- what the daemon is asked --- */
+/* --- requests to the daemon --- */
 
-/* client_ask(); WHY says what is wrong. */
+/* client_ask(), with the complaint in WHY. */
 static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct json_object **ret)
 {
 	sigset_t resize;

@@ -12,7 +12,7 @@
  */
 void view_print(struct json_object *answer, FILE *out);
 
-/* N, which is called KEY: an age, a size, or a number. */
+/* Write N as the name of its KEY asks: as an age, a size, or a number. */
 void view_number(const char *key, uint64_t n, char *buf, size_t len);
 
 /* "5.3s", "2m10s", "3h05m", "2d03h". */

@@ -12,7 +12,7 @@
 #include "base/parse_size.h"
 
 #define SEPARATORS ", \t"
-#define UNIX_TEXT "unix" /* of every client of a unix socket; no pattern but "*" and "?" matches */
+#define UNIX_TEXT "unix" /* of every client of a unix socket; patterns of "*" and "?" alone match */
 
 /* --- from text --- */
 

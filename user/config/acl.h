@@ -8,7 +8,7 @@
 
 /*
  * Access lists: who may connect.  The first rule that matches a client decides.  A client that no
- * rule matches may connect, unless some rule allows anybody.  Without rules everybody may.
+ * rule matches may connect, unless the list has an allow rule.
  */
 
 #define ACL_PATTERN_LEN 48 /* room for a pattern; an address has at most 45 characters */
@@ -25,7 +25,7 @@ struct acl_rule {
 
 struct acl {
 	struct acl_rule *rules; /* owned, unless they are shared */
-	bool shared;            /* they are those of another list, which lives as long */
+	bool shared;            /* the rules belong to another list, which lives as long */
 	size_t n;
 	bool allows; /* some rule allows */
 };

@@ -14,7 +14,7 @@
 struct option_def;
 
 /*
- * What culvert was asked to do, as plain values.  read.h fills them in.
+ * The settings of culvert, as plain values.  read.h fills them in.
  *
  *	command line ──┐                    ┌── struct config (the process)
  *	               ├─ lines, as written ┤      defaults ─┐ copied, then
@@ -39,7 +39,7 @@ enum engine {
 	ENGINES,
 };
 
-extern const char *const engine_names[ENGINES + 1]; /* the last one is NULL, as of the next two */
+extern const char *const engine_names[ENGINES + 1]; /* the last is NULL; so in the next two */
 static inline const char *engine_name(enum engine e)
 {
 	return engine_names[e];
@@ -54,7 +54,7 @@ enum balance {
 
 extern const char *const balance_names[];
 
-/* What a forward does with PROXY headers: a set. */
+/* Uses of PROXY headers by a forward: a set. */
 enum proxy_use {
 	PROXY_RECEIVE = 1 << 0, /* each client begins with a header, of either version */
 	PROXY_SEND_V1 = 1 << 1, /* the upstream is sent a header */
@@ -63,9 +63,9 @@ enum proxy_use {
 
 #define PROXY_SEND (PROXY_SEND_V1 | PROXY_SEND_V2)
 
-extern const char *const proxy_use_names[]; /* by each set of enum proxy_use that makes sense */
+extern const char *const proxy_use_names[]; /* the index is a set of enum proxy_use */
 
-/* PLACE of an earlier line, which it names at the end of a message. */
+/* Format and arguments: name PLACE, that of an earlier line, at the end of a message. */
 #define AT "see %.*s"
 #define AT_PLACE(place) (int)strlen(place) - 2, place
 
@@ -89,15 +89,16 @@ struct forward_conf {
 	const char *name;         /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */
 	const char *place;        /* where it begins; as in struct config_line */
-	bool mistaken;            /* so what is missing or contradicts may follow from that */
+	bool mistaken; /* a line is wrong, so a missing key, or a conflict, is not reported */
 	/*
-	 * [sni FORWARD NAME...]: that forward's clients of these names, which are separated by
-	 * blanks, go to servers of their own.  It listens nowhere.  NULL: it is no such section.
+	 * The names of [sni FORWARD NAME...], separated by blanks.  Clients of FORWARD that ask for
+	 * such a name get the servers of this section, which has no listener.  NULL: no such
+	 * section.
 	 */
 	const char *sni;
-	size_t of;        /* that forward, in struct config */
-	const char *alpn; /* protocols of which a client offers one, as SNI; NULL: any */
-	bool hellos;      /* a forward that has such sections: its clients begin with TLS */
+	size_t of;        /* FORWARD's index in struct config */
+	const char *alpn; /* of [sni]: a client must offer one of these protocols; NULL: any */
+	bool hellos;      /* has [sni] sections, so its clients begin with a TLS hello */
 	struct endpoint listen;
 	struct upstream upstream;
 	enum engine engine;
@@ -113,7 +114,7 @@ struct forward_conf {
 	unsigned int rise, fall;         /* checks in a row after which a server is up, or down */
 	unsigned int drain_timeout_ms;   /* from its removal to a forced close; 0: no limit */
 	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
-	struct acl acl;                  /* shared: it has no rules of its own */
+	struct acl acl;                  /* acl.shared: the rules are inherited */
 	bool nodelay;
 	unsigned int keepalive_ms;     /* silent before it is probed; 0: never */
 	uint64_t copy_buffer;          /* bytes */
@@ -121,7 +122,7 @@ struct forward_conf {
 	unsigned int proxy_timeout_ms; /* for a client's PROXY header */
 	unsigned int hello_timeout_ms; /* and for its TLS hello */
 	struct addr source;       /* of connections to the upstream, without a port; len 0: any */
-	const char *interface;    /* that they go out by; NULL: any */
+	const char *interface;    /* of connections to the upstream; NULL: any */
 	unsigned int mark;        /* of their packets (SO_MARK); 0: none */
 	bool transparent;         /* they come from the client's address */
 	unsigned int accept_rate; /* connections a second; 0: any number */
@@ -131,7 +132,7 @@ struct forward_conf {
 	/* of UDP alone; 0: no limit */
 	unsigned int responses;        /* answers to a datagram, after which a session is over */
 	bool replies;                  /* a server that never answers a client has failed */
-	unsigned int max_reply_factor; /* of bytes to those of a client that may be forged */
+	unsigned int max_reply_factor; /* bytes for one of a client whose address may be forged */
 };
 
 /* True if the privileged process must make its sockets, because they need CAP_NET_ADMIN. */
@@ -140,7 +141,10 @@ static inline bool forward_needs_privileges(const struct forward_conf *fc)
 	return fc->mark || fc->transparent;
 }
 
-/* A listener on port 0 is named with the port that the kernel has picked, once it has. */
+/*
+ * A forward without a name has that of its listener.  Port 0 becomes the port that the kernel
+ * picks.
+ */
 static inline const char *forward_name(const struct forward_conf *fc)
 {
 	return fc->name ? fc->name : fc->listen.text;
@@ -151,7 +155,7 @@ static inline const char *protocol_name(bool udp)
 	return udp ? "udp" : "tcp";
 }
 
-/* Everything that `culvert run` can be told.  Immutable once the workers run. */
+/* All settings of `culvert run`.  Immutable once the workers run. */
 struct config {
 	struct forward_conf defaults;         /* of forwards; without name and addresses */
 	unsigned int workers;                 /* threads; never 0 after config_read() */
@@ -169,17 +173,17 @@ struct config {
 	bool privileged_process;              /* if anything can need it */
 	const char *user;                     /* account to become; NULL: culvert's default */
 	int log_level;                        /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
-	struct endpoint metrics;              /* where they are served; no text: nowhere */
+	struct endpoint metrics;              /* where to serve metrics; no text: nowhere */
 	const char *session_log;              /* path of the session log, "-": stdout; NULL: none */
-	bool session_log_empty;               /* it has sessions without a byte */
+	bool session_log_empty;               /* log sessions without a byte, too */
 	struct forward_conf *forwards;        /* owned */
 	size_t n_forwards;                    /* at least 1 after config_read() */
-	const char *file;              /* that all this came from; NULL: the command line alone */
-	struct config_lines said;      /* by the file, for all forwards */
-	struct config_lines words;     /* of the command line; they count over the file */
-	struct config_lines addresses; /* of the command line: two for each forward */
-	bool is_rinetd;                /* the file is a rinetd.conf */
-	char **kept;                   /* owned: texts that pointers above point to */
+	const char *file;                     /* the configuration file; NULL: none */
+	struct config_lines said;             /* by the file, for all forwards */
+	struct config_lines words;            /* of the command line; these override the file */
+	struct config_lines addresses;        /* of the command line: two for each forward */
+	bool is_rinetd;                       /* the file is a rinetd.conf */
+	char **kept;                          /* owned: texts that pointers above point to */
 	size_t n_kept;
 };
 

@@ -42,8 +42,8 @@ static void add_addr(struct endpoint *e, const struct addr *a)
 }
 
 /*
- * Add A with each port of E; or, to connect to, with the first.  Listeners are of one family and
- * take no IPv4 in IPv6 form, so that is added as IPv4.
+ * Add A with each port of E if PASSIVE, else with the first.  Each listener has one family, so IPv4
+ * in IPv6 form is added as IPv4.
  */
 static void add_ports(struct endpoint *e, struct addr a, bool passive)
 {
@@ -67,7 +67,7 @@ static bool add_host(struct endpoint *e, const char *host, bool passive)
 	return true;
 }
 
-/* This parser and those below return what is wrong, or NULL. */
+/* This parser and those below return the fault, or NULL. */
 static const char *parse_unix(const char *path, struct endpoint *ret)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
@@ -310,7 +310,7 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 	return NULL;
 }
 
-/* WORD is another server, or says something of the one before. */
+/* WORD is another server, or an attribute of the server before. */
 static const char *take_word(const char *word, bool udp, struct upstream *u)
 {
 	struct server_conf *last = u->n ? &u->servers[u->n - 1] : NULL;

@@ -7,14 +7,14 @@
 
 #include "base/addr.h"
 
-/* What a user wrote, and the addresses it stands for (several for a host name). */
+/* An endpoint as written, and its addresses (several for a host name). */
 struct endpoint {
-	char text[ADDR_STRLEN + 128]; /* as written, for messages and `culvert status`; of several
-				       * addresses to listen at with blanks between */
+	char text[ADDR_STRLEN + 128]; /* as written, for messages and `culvert status`; with
+				       * blanks between several addresses */
 	struct addr *addrs;           /* owned; freed by endpoint_close() */
-	size_t n_addrs;       /* 0 only of a host name that was not looked up; no address twice */
+	size_t n_addrs;       /* 0: a host name before its look-up; no address is there twice */
 	in_port_t named_port; /* as written; the first of a range */
-	unsigned int n_ports; /* of the range, else 1; 0: not all addresses have the same */
+	unsigned int n_ports; /* of the range, else 1; 0: addresses with different ports */
 	bool named;           /* the host is a name: it may have other addresses later */
 	bool udp;
 };
@@ -26,29 +26,29 @@ struct endpoint {
  * IPV6_V6ONLY), and port 0 is allowed.
  *
  * A range of ports, "host:8000-8099", gives an address for each if PASSIVE; else for the first.
- * "/udp" or "/tcp" may follow the port; without it UDP says what is meant.
+ * "/udp" or "/tcp" may follow the port; without it the argument UDP decides.
  *
- * Nobody is asked for a host: a host name gives no address, only its port.  NULL; or what is wrong,
- * and RET needs no endpoint_close().
+ * No name server is asked: of a host name RET has the port, and no address yet.  Returns NULL; or
+ * the fault, and then RET needs no endpoint_close().
  */
 const char *endpoint_parse(const char *text, bool passive, bool udp, struct endpoint *ret);
 
 /*
- * Add the addresses of TEXT, to listen at, to E, which may be zeroed.  All have one protocol.  A
- * host name can only be alone there, since its addresses come later.  NULL, or what is wrong.
+ * Add TEXT, an address to listen at, to E, which may be zeroed.  All addresses of E have one
+ * protocol.  A host name must be alone in E, because its addresses come later.  NULL, or the fault.
  */
 const char *endpoint_add_listen(const char *text, struct endpoint *e);
 
 /*
- * Give E, a host name without addresses, all that it has now, by getaddrinfo(3), which may block.
- * -ENOENT: it is not found; -EAGAIN: no name server has answered, or there is no memory, and it may
- * be found later.  Then ERR (ERRLEN bytes) holds one line that says so, without the name.
+ * Look up the addresses of the host name E by getaddrinfo(3), which may block.  -ENOENT: it is not
+ * found; -EAGAIN: no name server has answered, or there is no memory, and it may be found later.
+ * Then ERR (ERRLEN bytes) holds one line that says so, without the name.
  */
 int endpoint_look_up(struct endpoint *e, bool passive, char *err, size_t errlen);
 
 /*
  * Read services(5) now, for the names of ports: a daemon that is confined can open no file any
- * more.  Without this call it is read when the first name is looked up.
+ * more.  Without this call the first name of a port reads the file.
  */
 void endpoint_keep_services(void);
 
@@ -58,7 +58,7 @@ void endpoint_copy_addrs(struct endpoint *e, const struct endpoint *from);
 /* Release what endpoint_parse() allocated.  A zeroed object is fine. */
 void endpoint_close(struct endpoint *e);
 
-/* A unix socket, which is the only address then; a host name never is one. */
+/* True if E is a unix socket, which is its only address then. */
 bool endpoint_is_unix(const struct endpoint *e);
 
 /* A server that a forward leads to. */
@@ -71,7 +71,7 @@ struct server_conf {
 #define SERVERS_MAX 64 /* of a forward, as written */
 #define SERVER_WEIGHT_MAX 100
 
-/* What a user wrote as an upstream: one server, or several. */
+/* An upstream as written: one server, or several. */
 struct upstream {
 	const char *text;            /* as written; not owned */
 	struct server_conf *servers; /* owned; freed by upstreams_close() */
@@ -79,11 +79,11 @@ struct upstream {
 };
 
 /*
- * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse(), separated
- * by blanks or commas; behind each may stand "weight=N" and "backup".  No server is given twice.
- * UDP: the protocol of the listener, which all servers have, whether they say so or not.
- * Unix sockets and others do not mix, since a session is prepared for one kind before its server is
- * chosen; nor do ranges of ports of different lengths.
+ * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse(), separated by blanks
+ * or commas; behind each may stand "weight=N" and "backup".  No server is given twice.  UDP: the
+ * protocol of the listener, which all servers must have.  It is their default.  Unix sockets and
+ * others do not mix, since a session is prepared for one kind before its server is chosen; nor do
+ * ranges of ports of different lengths.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
  * needs no upstreams_close().

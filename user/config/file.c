@@ -103,8 +103,8 @@ static char *without_comment(char *line)
 }
 
 /*
- * Begin the section of LINE, "[sni FORWARD NAME...]", which has the name of its first NAME.
- * Returns SCOPE_SNI; 0: there is no such section.
+ * Begin the section of LINE, "[sni FORWARD NAME...]".  It is called FORWARD/NAME, by its first
+ * NAME.  Returns SCOPE_SNI; 0: there is no such section.
  */
 static enum option_scope begin_sni(struct config_reader *r, char *line)
 {
@@ -131,7 +131,7 @@ static enum option_scope begin_sni(struct config_reader *r, char *line)
 	for (char *c = rest; *c; c++)
 		*c = (char)tolower((unsigned char)*c);
 	called = config_keep(r->c, "%s/%.*s", of, (int)strcspn(rest, BLANKS), rest);
-	for (size_t i = 0; i < r->c->n_forwards; i++) /* the same, for other protocols */
+	for (size_t i = 0; i < r->c->n_forwards; i++) /* the same name, for other protocols */
 		if (!strcmp(r->c->forwards[i].name, called))
 			called = config_keep(r->c, "%s+", called);
 	config_begin_forward(r, called);
@@ -151,7 +151,7 @@ static enum option_scope begin_sni(struct config_reader *r, char *line)
 /* LINE begins with "[".  Returns which section it is; 0: none, and its keys are passed over. */
 static enum option_scope begin_section(struct config_reader *r, char *line)
 {
-	char name[sizeof(((struct endpoint *)0)->text)]; /* as that of a nameless forward */
+	char name[sizeof(((struct endpoint *)0)->text)]; /* as long as a listener's text */
 	int len = 0;
 
 	if (!strcmp(line, "[culvert]"))
@@ -183,7 +183,7 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 	if (!strncmp(key, "include", 7) && strchr(BLANKS, key[7]))
 		config_mistake(r, CONFIG_NO_INCLUDE);
 	else if (!scope && r->error)
-		return; /* of what is before a section, or in none, enough has been said */
+		return; /* a line outside of sections follows from an earlier mistake */
 	else if (!line)
 		config_mistake(r, "neither [SECTION] nor KEY = VALUE%s", more);
 	else if (o)
@@ -242,11 +242,11 @@ static int check_owner(const struct stat *st, const char *path)
 			    path, (unsigned int)st->st_uid, (unsigned int)st->st_mode & 07777);
 }
 
-/* Symbolic links are followed first: what counts is the file that is read, and its directory. */
+/* Symbolic links are followed first: the checks are of the real file, and its directory. */
 int config_file_open(const char *path)
 {
 	char *real = realpath(path, NULL);
-	/* not to wait for the writer of a FIFO */
+	/* O_NONBLOCK: do not wait for the writer of a FIFO */
 	int fd = real ? open(real, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NOFOLLOW | O_NONBLOCK) : -1;
 	struct stat st, dir;
 	int r;
@@ -271,7 +271,7 @@ void config_reader_open(struct config_reader *r, int fd, struct config *c)
 	size_t len = 0;
 
 	*r = (struct config_reader){ .c = c, .error = from < 0 ? from : 0 };
-	r->text = allocated(malloc(CONFIG_FILE_MAX + 2)); /* to see one too many, and a NUL */
+	r->text = allocated(malloc(CONFIG_FILE_MAX + 2)); /* one byte too many, and a NUL */
 	while (!r->error && (n = read(from, r->text + len, CONFIG_FILE_MAX + 1 - len)) > 0)
 		len += (size_t)n;
 	if (n < 0)
@@ -281,7 +281,7 @@ void config_reader_open(struct config_reader *r, int fd, struct config *c)
 					CONFIG_FILE_MAX);
 	if (own >= 0)
 		close(own);
-	/* another control character, which is refused with its line */
+	/* config_next_line() refuses this control character, too, with its line */
 	for (char *at = r->text; (at = memchr(at, '\0', len - (size_t)(at - r->text)));)
 		*at = '\1';
 	r->text[len] = '\0';

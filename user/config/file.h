@@ -13,9 +13,9 @@
 int config_file_open(const char *path);
 
 /*
- * What the file PATH says of `control` in [culvert], the path of the control socket: RET, which the
- * caller frees; NULL: nothing.  Keys that are unknown or wrong are passed over: a daemon runs, and
- * its reload says what is wrong.  -errno, after a complaint, if the file cannot be read.
+ * Read `control` in [culvert], the path of the control socket, from the file PATH into *RET, which
+ * the caller frees.  NULL: the file does not set it.  Unknown or wrong keys are ignored, because a
+ * reload of the daemon reports them.  -errno, after a complaint, if the file cannot be read.
  */
 int config_file_control(const char *path, char **ret);
 
@@ -26,16 +26,16 @@ int config_file_control(const char *path, char **ret);
 struct config_reader {
 	struct config *c;
 	char *text;                   /* all of the file; owned: whoever opens a reader frees it */
-	char *rest;                   /* what has not been read yet; NULL: nothing */
-	unsigned int line;            /* the last one read */
-	bool mistaken;                /* there is a mistake in it */
+	char *rest;                   /* the part that has not been read yet; NULL: nothing */
+	unsigned int line;            /* number of the line read last */
+	bool mistaken;                /* that line has a mistake */
 	int error;                    /* 0: no mistake yet */
 	struct forward_conf *forward; /* the last one that began; NULL: none has */
 };
 
 /*
  * Begin to read FD, or (-1) open it: the file that C names.  If that fails, a line on stderr says
- * why, r->error is -errno, and there is no line.
+ * why, r->error is -errno, and the text is empty.
  */
 void config_reader_open(struct config_reader *r, int fd, struct config *c);
 
@@ -47,7 +47,7 @@ void config_read_sections(struct config_reader *r);
 /* "FILE:LINE: " of the last line read. */
 const char *config_here(const struct config_reader *r);
 
-/* Complain about PLACE; or about the last line read, if nothing has been said of that yet. */
+/* config_mistake_at() complains about PLACE, config_mistake() about the line read last, once. */
 #define config_mistake_at(r, place, ...) ((r)->error = config_complain(place, __VA_ARGS__))
 #define config_mistake(r, ...)                                                                     \
 	((r)->mistaken ?                                                                           \
@@ -58,14 +58,14 @@ const char *config_here(const struct config_reader *r);
 char *config_next_line(struct config_reader *r);
 
 /*
- * Add a forward called NAME, which must not be taken, in the last line read.  If that is mistaken,
- * the forward is.
+ * Add a forward called NAME, which begins in the line read last.  Another forward of that name is a
+ * mistake.  If the line is mistaken, so is the forward.
  */
 void config_begin_forward(struct config_reader *r, const char *name);
 
 /*
- * Take the line that KEY is VALUE, which sets O, as said by FC, or (NULL) for all forwards; not if
- * the line is mistaken.
+ * Keep the line KEY = VALUE, which sets O, for FC, or (NULL) for all forwards; not if the line is
+ * mistaken.
  */
 void config_take(struct config_reader *r, struct forward_conf *fc, const struct option_def *o,
 		 const char *key, const char *value);

@@ -41,7 +41,7 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stor
 #define EACH(field) .scope = SCOPE_EACH, .offset = offsetof(struct forward_conf, field)
 #define OWN(field) .scope = SCOPE_FORWARD, .offset = offsetof(struct forward_conf, field)
 #define SNI(field) .scope = SCOPE_SNI, .offset = offsetof(struct forward_conf, field)
-/* what chooses and treats servers */
+/* options about servers */
 #define SERVER(field)                                                                              \
 	.scope = SCOPE_EACH | SCOPE_SNI, .offset = offsetof(struct forward_conf, field)
 
@@ -211,7 +211,7 @@ const struct option_def *option_find(const char *name, enum option_scope scope)
 	return NULL;
 }
 
-/* Letters of the longer word that are neither in the common begin nor in the common end of both. */
+/* The length of the longer word without the prefix and suffix that both have. */
 static size_t distance(const char *a, const char *b)
 {
 	size_t m = strlen(a), n = strlen(b);
@@ -305,8 +305,8 @@ static int parse_source(const char *text, struct addr *ret)
 }
 
 /*
- * WHY says what is expected, and gets what is wrong with an address.  UDP: the protocol of the
- * forward, which its listener has told.
+ * WHY has the expected form; the fault of a bad address replaces it.  UDP: the protocol of the
+ * forward's listener, which is stored before.
  */
 static int store(void *field, const struct option_def *o, const char *value, bool udp,
 		 char why[WHY_LEN])
@@ -357,12 +357,12 @@ int option_store(struct config *c, struct forward_conf *fc, const struct config_
 
 void options_default(struct config *c)
 {
-	/* Computed once: a reload must find the same file unchanged when CPUs come or go. */
+	/* Computed once: else CPUs that come or go would make a reload find `workers` changed. */
 	static unsigned int cpus;
 	static uint64_t memory;
 	cpu_set_t set; /* those that we may use: in a container fewer than the machine has */
 
-	if (!cpus) /* it fails if there are more than the set has room for */
+	if (!cpus) /* sched_getaffinity() fails if CPUs are more than the set has room for */
 		cpus = sched_getaffinity(0, sizeof(set), &set) || CPU_COUNT(&set) > WORKERS_MAX ?
 			       WORKERS_MAX :
 			       (unsigned int)CPU_COUNT(&set);
@@ -421,7 +421,7 @@ const struct option_def *options_fixed(const struct config *a, const struct conf
 	return find_other(a, b, false);
 }
 
-/* --- what people read --- */
+/* --- the help --- */
 
 void options_help(bool forward)
 {

@@ -16,27 +16,27 @@ struct config_lines;
  */
 
 /*
- * Where an option may stand: a set.  What may stand in [forward NAME] is a setting of a forward,
- * and has its field in struct forward_conf; what chooses and treats servers may stand in [sni], too.
+ * Where an option may stand: a set.  An option of [forward NAME] is a setting of a forward, with
+ * its field in struct forward_conf.  An option about servers may stand in [sni], too.
  */
 enum option_scope {
 	SCOPE_WORDS = 1 << 0,   /* the command line */
 	SCOPE_CULVERT = 1 << 1, /* [culvert] */
-	SCOPE_FORWARD = 1 << 2, /* [forward NAME]; alone, another option may have its name */
+	SCOPE_FORWARD = 1 << 2, /* [forward NAME]; alone: a global option may have the same name */
 	SCOPE_SNI = 1 << 3,     /* [sni FORWARD NAME...] */
 	SCOPE_GLOBAL = SCOPE_WORDS | SCOPE_CULVERT,
-	SCOPE_EACH = SCOPE_GLOBAL | SCOPE_FORWARD, /* there, for that forward instead */
+	SCOPE_EACH = SCOPE_GLOBAL | SCOPE_FORWARD, /* [forward NAME] overrides the global value */
 	SCOPE_OWN = SCOPE_FORWARD | SCOPE_SNI,     /* its field is in struct forward_conf */
 };
 
-/* What a value is, and the type of the field that stores it. */
+/* Kinds of values, and the type of the field that stores the value. */
 enum option_kind {
-	KIND_CHOICE,   /* unsigned int, int or enum: the place in `choices`, from `min` on */
+	KIND_CHOICE,   /* unsigned int, int or enum: the index in `choices`, at least `min` */
 	KIND_BOOL,     /* bool */
 	KIND_COUNT,    /* unsigned int, also in hexadecimal */
 	KIND_SECONDS,  /* unsigned int, milliseconds */
 	KIND_SIZE,     /* uint64_t, bytes */
-	KIND_TEXT,     /* const char *, at most `max` bytes; NULL: any, if that is the default */
+	KIND_TEXT,     /* const char *, at most `max` bytes; default "any": NULL */
 	KIND_ALLOW,    /* struct acl, to which each value adds rules */
 	KIND_DENY,     /* the same */
 	KIND_SOURCE,   /* struct addr without a port; length 0: any */
@@ -52,14 +52,14 @@ struct option_def {
 	const char *metavar;
 	const char *help;
 	const char *initial;        /* default, as the user would write it; NULL: computed */
-	const char *computed;       /* what the help says of the default instead */
-	const char *expected;       /* what a value looks like */
+	const char *computed;       /* the default as the help shows it, instead of `initial` */
+	const char *expected;       /* the form of a value */
 	const char *const *choices; /* KIND_CHOICE; the last one is NULL */
 	enum option_kind kind;
 	enum option_scope scope;
-	bool list;         /* it may be given several times */
-	bool reloads;      /* a changed value needs no new start; not of options of forwards */
-	size_t offset;     /* of SCOPE_OWN: in struct forward_conf; else in config */
+	bool list;     /* it may be given several times */
+	bool reloads;  /* a reload can change it; false for options of forwards, which all can */
+	size_t offset; /* of SCOPE_OWN: in struct forward_conf; else in config */
 	uint64_t min, max; /* in the unit of the field */
 };
 
@@ -78,8 +78,8 @@ const char *option_hint(struct config *c, const char *name, enum option_scope sc
 const struct config_line *option_line(const struct config_lines *l, const char *name);
 
 /*
- * Store what L says in FC if that is a setting of a forward, else in C.  Text is kept as a pointer.
- * 0, or -EINVAL after a complaint.
+ * Store the setting L in FC if it is one of a forward, else in C.  Text is kept as a pointer.  0,
+ * or -EINVAL after a complaint.
  */
 int option_store(struct config *c, struct forward_conf *fc, const struct config_line *l);
 

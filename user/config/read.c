@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the lines of the command line and of the file are first kept as they are,
- * those for all forwards and those of each forward.  Then the values are stored in layers:
+ * Theory of operation: all lines are first kept as written, in lists: the command line, the file's
+ * lines for all forwards, and the lines of each forward.  Then the values are stored in layers:
  *
  *	defaults of the table -> [culvert] -> command line -> copied to each forward -> [forward]
  *
@@ -21,7 +21,7 @@
 #include "config/file.h"
 #include "config/rinetd.h"
 
-#define UDP_IDLE_MS 60000 /* where nobody says another idle-timeout */
+#define UDP_IDLE_MS 60000 /* if no line sets idle-timeout */
 
 /* --- where a setting was made --- */
 
@@ -181,7 +181,7 @@ int config_check_addresses(const struct config *c)
 	return r;
 }
 
-/* --- what must hold between values that are right one by one --- */
+/* --- conflicts between values that are valid one by one --- */
 
 /* Complain about the setting NAME of FC, which it may have inherited. */
 static int say_wrong(const struct config *c, const struct forward_conf *fc, const char *name,
@@ -190,7 +190,7 @@ static int say_wrong(const struct config *c, const struct forward_conf *fc, cons
 	return config_complain(config_place(c, fc, name), "%s: %s", name, why);
 }
 
-/* What has no meaning for FC's protocol, and that FC itself says. */
+/* Complain about options that FC itself sets, and that have no meaning for its protocol. */
 static int check_protocol(const struct config *c, const struct forward_conf *fc)
 {
 	static const char *const words[2][3] = { { "responses", "replies", "max-reply-factor" },
@@ -231,7 +231,7 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 		r = say_wrong(c, fc, "upstream",
 			      "a range of ports needs one of the same length at listen, and no "
 			      "other there");
-	if (upstreams_are_unix(&fc->upstream)) { /* which has nothing of these */
+	if (upstreams_are_unix(&fc->upstream)) { /* a unix socket has none of these */
 		fc->source.len = 0;
 		fc->interface = NULL;
 		fc->mark = 0;
@@ -251,8 +251,8 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 /* --- values --- */
 
 /*
- * Store LINES in FC, or in C; addresses to listen at first, as their protocol is that of servers.
- * Their rules take the place of those that FC has.
+ * Store LINES in FC, or in C.  Addresses to listen at come first, because servers have the same
+ * protocol.  Rules in LINES replace those of FC.
  */
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
@@ -266,7 +266,7 @@ static int store_lines(struct config *c, struct forward_conf *fc, const struct c
 	for (size_t i = 0; i < lines->n; i++) {
 		const struct config_line *l = &lines->lines[i];
 
-		/* without a protocol nothing can be said of an upstream */
+		/* the protocol is not known, so an upstream cannot be checked */
 		if (l->option->kind == KIND_LISTEN ||
 		    (l->option->kind == KIND_UPSTREAM && !listens))
 			continue;
@@ -286,7 +286,7 @@ static int store_globals(struct config *c)
 	options_default(c);
 	r = store_lines(c, &c->defaults, &c->said);
 	r = store_lines(c, &c->defaults, &c->words) ?: r;
-	/* One client cannot take all; one that stands for many, as a proxy does, still has many. */
+	/* Half: one client must not take all sessions, and a proxy of many clients needs many. */
 	if (c->max_sessions_per_client == UINT_MAX)
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
 	if (c->metrics.named || c->metrics.n_ports > 1 || c->metrics.udp)
@@ -294,13 +294,13 @@ static int store_globals(struct config *c)
 			      "needs an address and one port of TCP, not a host name");
 	if (endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
 		r = say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
-	/* it is written anew at each start */
+	/* each start overwrites the pid file */
 	if (c->pid_file && c->session_log && !strcmp(c->pid_file, c->session_log))
 		r = say_wrong(c, &c->defaults, "pid-file", "the session log has that path");
 	return r;
 }
 
-/* Give each forward what it inherits, and then what it says. */
+/* Store the inherited settings of each forward, and then its own. */
 static int store_forwards(struct config *c)
 {
 	int r = 0;
@@ -321,7 +321,7 @@ static int store_forwards(struct config *c)
 		if (own.sni) {
 			fc->listen = (struct endpoint){ 0 };
 			fc->upstream = (struct upstream){ 0 };
-			fc->max_sessions = fc->max_sessions_per_client = 0; /* its forward's count */
+			fc->max_sessions = fc->max_sessions_per_client = 0; /* FORWARD counts */
 		}
 		e = store_lines(c, fc, &fc->said);
 		if (!e && !fc->mistaken)

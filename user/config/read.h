@@ -12,24 +12,24 @@
  * names.h.
  *
  * Prints a line to stderr for each mistake ("culvert: --soft-limit: ...", "culvert: FILE:LINE:
- * ..."), and returns -EINVAL then, or what open(2) says of the file.  RET may always be given to
+ * ..."), and returns -EINVAL then, or -errno of open(2).  RET may always be given to
  * config_close().
  */
 int config_read(int argc, char **argv, int fd, struct config *ret);
 /* The same, but it may have no forward. */
 int config_read_any(int argc, char **argv, int fd, struct config *ret);
 
-/* The exit code for what config_read() returns: only what may pass is worth another try. */
+/* The exit code for R of config_read(): only a temporary failure is worth another try. */
 int config_exit_code(int r);
 
 /* Where FC, or else all forwards, set the option NAME: "FILE:LINE: ", or "". */
 const char *config_place(const struct config *c, const struct forward_conf *fc, const char *name);
 
 /*
- * Check that no two forwards of C take the same connections, that none takes those of metrics, and
- * that none has its own listener as its upstream.  No system calls: of the addresses of this
- * machine only those of loopback are known.  To be called again when host names have addresses.
- * -EINVAL, after a complaint.
+ * Check that no two forwards of C take the same connections, that no forward takes those of
+ * metrics, and that no forward has its own listener as its upstream.  No system calls: of the
+ * addresses of this machine only those of loopback are known.  To be called again when host names
+ * have addresses.  -EINVAL, after a complaint.
  */
 int config_check_addresses(const struct config *c);
 

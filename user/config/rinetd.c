@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: each line becomes what a file with sections would say.  A forwarding rule
- * begins a forward.  The allow and deny lines behind it are kept until the next one, or the end of
- * the file, and become that forward's `deny` and `allow` together with those at the top.
+ * Theory of operation: each line becomes the lines that a file with sections would have.  A
+ * forwarding rule begins a forward.  The allow and deny lines behind it are kept until the next
+ * one, or the end of the file, and become that forward's `deny` and `allow` together with those at
+ * the top.
  *
- * rinetd refuses a client that any deny matches.  Where there is an allow at the top, one of these
- * must match; where there is an allow behind the forward, one of these must match as well.  The
- * order of lines means nothing.  Here the first rule that matches decides, so deny comes first, and
- * allow of both lists is joined: A&B.
+ * rinetd refuses a client that any deny matches.  If there are allow lines at the top, one of them
+ * must match.  If there are allow lines behind the forward, one of them must match, too.  The order
+ * of lines means nothing.  Here the first rule that matches decides, so deny comes first, and allow
+ * of both lists is joined: A&B.
  *
  * rinetd compares patterns with the text of an address, as culvert does (acl.h).  But at a listener
  * at "::" rinetd sees IPv4 clients as "::ffff:192.0.2.1", and culvert sees 192.0.2.1: a pattern
@@ -46,7 +47,7 @@ static void append(struct config_lines *to, const struct config_lines *from)
 		config_lines_add(to, from->lines[i]);
 }
 
-/* Allow whom an allow of both lists, which are not empty, matches. */
+/* Allow clients that match a rule of each of the two lists, which are not empty. */
 static void append_both(struct reader *p, struct forward_conf *fc)
 {
 	size_t n_own = p->own[ALLOW].n, n = p->top[ALLOW].n * n_own;
@@ -73,7 +74,7 @@ static void match_nobody(struct reader *p, struct forward_conf *fc)
 		struct config_line *l = &fc->said.lines[i];
 
 		if (l->option->list && isdigit((unsigned char)*l->value) &&
-		    !strpbrk(l->value, ":/")) /* which "listen" has */
+		    !strpbrk(l->value, ":/")) /* the line "listen" has a colon */
 			l->value = config_keep(p->in->c, "%s&::/0", l->value);
 	}
 }
@@ -87,7 +88,7 @@ static void end_forward(struct reader *p)
 		return;
 	p->in->forward = NULL;
 	if (!p->own[DENY].n && !p->own[ALLOW].n && *fc->name != '*')
-		return; /* it has the rules at the top: rinetd_read() */
+		return; /* it inherits the rules at the top, see rinetd_read() */
 	append(&fc->said, &p->top[DENY]);
 	append(&fc->said, &p->own[DENY]);
 	if (p->top[ALLOW].n && p->own[ALLOW].n) {
@@ -142,7 +143,7 @@ static void end_line(struct reader *p, char *rest)
 		config_mistake(p->in, "\"%.64s\": nothing but a comment may follow", word);
 }
 
-/* TEXT, if not NULL, is what stands between the brackets behind a rule.  UDP: it is one of UDP. */
+/* TEXT, if not NULL, is the text between the brackets behind a rule.  UDP: the rule is of UDP. */
 static void take_options(struct reader *p, char *text, bool udp)
 {
 	struct forward_conf *fc = p->in->forward;
@@ -161,7 +162,7 @@ static void take_options(struct reader *p, char *text, bool udp)
 		else if (!n || item[n] || strcmp(name, "timeout") != 0)
 			config_mistake(p->in, "[%.64s]: expected timeout=SECONDS or src=ADDRESS",
 				       item);
-		else if (udp && value[strspn(value, "0.")]) /* 0: as without it; TCP has none */
+		else if (udp && value[strspn(value, "0.")]) /* 0: as without it; not for TCP */
 			config_take(p->in, fc, timeout, "timeout", value);
 	}
 	if (udp && !p->in->mistaken && !option_line(&fc->said, timeout->name))
@@ -245,7 +246,7 @@ static void take_file(struct reader *p, const char *word, const char *key, char 
 {
 	char *value = next_word(&rest);
 
-	if (strpbrk(value, ";#\"")) /* a comment, where `culvert convert` would write it */
+	if (strpbrk(value, ";#\"")) /* `culvert convert` would write it as a comment */
 		config_mistake(p->in, "%s: culvert takes no file name with ; # or quotes", word);
 	config_take(p->in, NULL, option_find(key, SCOPE_CULVERT), word, value);
 	end_line(p, rest);
@@ -257,7 +258,7 @@ static void take_line(struct reader *p, char *line)
 
 	line += strspn(line, BLANKS);
 	if (strncmp(line, "logfile", 7) != 0 && strncmp(line, "pidlogfile", 10) != 0)
-		line[strcspn(line, "#")] = '\0'; /* the name of a file may have it */
+		line[strcspn(line, "#")] = '\0'; /* the name of a file may have a "#" */
 	word = next_word(&line);
 	if (!strcasecmp(word, "allow") || !strcasecmp(word, "deny")) { /* oi has capitals */
 		take_access(p, strlen(word) == 4 ? "deny" : "allow", next_word(&line));

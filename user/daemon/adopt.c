@@ -54,7 +54,7 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	return r;
 }
 
-/* Its worker adopts a session, or the only one that listens. */
+/* The worker of a session adopts it; the first worker does if that one has no socket for it. */
 static bool adopt_session(const struct held *h, struct threads *ts, const struct forwards *all)
 {
 	unsigned int w = 0;

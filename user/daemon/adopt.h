@@ -19,7 +19,10 @@ struct forwards;
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe);
 
-/* Give sessions of the daemon before to TS, for which ALL has forwards, or reset them. */
+/*
+ * Give each session of the daemon before to a worker of TS, or reset it if ALL has no forward for
+ * it.
+ */
 void adopt_sessions(struct shared *shared, struct threads *ts, const struct forwards *all);
 
 /* `culvert graft`: reset the sessions of a daemon that does not run.  Returns the exit code. */

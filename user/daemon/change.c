@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a change is planned first, which may fail and which nobody notices, and
- * then made, which cannot fail.
+ * Theory of operation: a change is planned first, which may fail and which nobody notices, and then
+ * made, which cannot fail.
  *
  *   plan     new forwards are made; each address that some forward wants keeps its sockets, or gets
  *            new ones from the privileged process
@@ -12,8 +12,8 @@
  * A forward with nothing changed stays as it is.  If something has changed, a new struct forward of
  * the same name replaces it, and sessions go on with the one that they began with.
  *
- * The start is the same change, of nothing.  A drain is a smaller change: one forward's addresses
- * are closed, or opened.  A control thread asks for it, and waits.
+ * The start is the same change, from no forwards.  A drain is a smaller change: one forward's
+ * addresses are closed, or opened.  A control thread asks for it, and waits.
  *
  * All of this runs on the thread that reloads, or at the start on the main thread; but for
  * drain_forward(), and for change_worker(), which runs on each worker's.
@@ -48,7 +48,7 @@ static struct listening_list *change_bucket(const struct change *ch, const struc
 	return &ch->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
 }
 
-/* Find F's on A, as configured; if F is NULL or has none there, another forward's; or NULL. */
+/* Find the address A, as configured: that of F, else that of another forward; or NULL. */
 static struct listening *change_find_address(const struct change *ch, const struct forward *f,
 					     const struct addr *a, bool udp)
 {
@@ -97,7 +97,7 @@ static int change_open_address(struct change *ch, struct forward *f, const struc
 	return 0;
 }
 
-/* Address A of F, which FC describes and which replaces BEFORE, if any. */
+/* Plan address A of F, which has settings FC, and replaces BEFORE, if not NULL. */
 static int change_plan_address(struct change *ch, struct forward *f, struct forward_conf *fc,
 			       const struct forward *before, struct addr *a)
 {
@@ -120,7 +120,7 @@ static int change_plan_address(struct change *ch, struct forward *f, struct forw
 
 /* --- plan: forwards --- */
 
-/* Forward number I of the configuration, with its addresses. */
+/* Plan forward number I of the configuration, with its addresses. */
 static int change_plan_forward(struct change *ch, size_t i)
 {
 	struct forward_conf *fc = &ch->config->forwards[i];
@@ -169,7 +169,7 @@ static int change_plan(struct change *ch)
 	return e;
 }
 
-/* Nothing has changed. */
+/* Free what change_plan() has made: nothing has changed. */
 static void change_give_up(struct change *ch)
 {
 	listening_close_all(&ch->opened);
@@ -198,8 +198,8 @@ static void change_worker(struct worker *w, const void *arg)
 }
 
 /*
- * Let workers accept at each address for the forward that it has from now on (`becomes`), and close
- * those that have none.  The lock of forwards is held.
+ * Let workers accept at each address for its new forward (`becomes`), and close addresses without
+ * one.  The lock of forwards is held.
  */
 static void change_addresses(struct change *ch)
 {
@@ -263,7 +263,7 @@ static void change_list(struct change *ch)
 	TAILQ_CONCAT(all, &gone, in_forwards);
 }
 
-/* The lock is held for all of it, so that a look finds it done in full, or not at all. */
+/* The lock is held for both steps, so that other threads see the whole change or nothing of it. */
 static void change_put_in_force(struct change *ch)
 {
 	struct service *sv = ch->service;
@@ -306,7 +306,7 @@ struct drain {
 	int error; /* out */
 };
 
-/* Of F, and of its [sni] sections. */
+/* Drain F with its [sni] sections, or end that. */
 static int drain_change(struct drain *d, struct forward *f)
 {
 	struct change *ch = &d->change;
@@ -397,7 +397,7 @@ uint64_t drain_look(struct service *sv)
 		}
 		if (ms > now_ms && ms < due)
 			due = ms;
-		/* it waits for its last session, and its stock of descriptors with it */
+		/* look again: until its last session ends it keeps its stock of descriptors */
 		if (f->state != FORWARD_ACTIVE && now_ms + LOOK_MS < due)
 			due = now_ms + LOOK_MS;
 	}

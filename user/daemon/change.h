@@ -8,7 +8,7 @@ struct change {
 	struct service *service;
 	struct listening_list *buckets; /* addresses at work, by the hash of `asked`; owned */
 	struct config *config;          /* NULL: a drain */
-	struct config_version *next;    /* has it; NULL: it is that of the start */
+	struct config_version *next;    /* owns CONFIG; NULL: CONFIG is that of the start */
 	struct forward **forwards;      /* active afterwards, in the order of CONFIG; owned */
 	struct listening_list opened;   /* addresses that are new */
 	struct reload_result result;

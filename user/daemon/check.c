@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake, since
- * no daemon would start; one of an upstream is worth a warning, and so are too few descriptors.
+ * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake,
+ * because no daemon would start.  An upstream's name that is not found is a warning, and so are too
+ * few descriptors.
  */
 #include "daemon/check.h"
 
@@ -30,7 +31,7 @@ static int check_account(const struct config *c)
 	return *err ? config_complain(config_place(c, &c->defaults, "user"), "%s", err) : 0;
 }
 
-/* This process may have what a daemon may have that is started in its place. */
+/* A daemon that is started from this shell has the same limit as this process. */
 static void check_descriptors(const struct config *c)
 {
 	struct needs needs = check_needs(c);
@@ -47,8 +48,8 @@ static void check_descriptors(const struct config *c)
 /* --- names --- */
 
 /*
- * What is not found is a warning: a daemon would start all the same.  Where no name server answers,
- * to ask for each name would take too long.
+ * A name that is not found is a warning, because a daemon would start all the same.  If no name
+ * server answers, stop: to ask for each name would take too long.
  */
 static void check_upstreams(const struct config *c)
 {
@@ -71,7 +72,7 @@ static void check_upstreams(const struct config *c)
 	}
 }
 
-/* --- names --- */
+/* --- names of [sni] --- */
 
 /* Does WORD of LEN bytes stand among the words of TEXT? */
 static bool has_word(const char *text, const char *word, size_t len)
@@ -95,7 +96,7 @@ static bool has_words(const char *text, const char *some)
 	return true;
 }
 
-/* The section that has the name before FC, so that it never is FC's; or NULL. */
+/* The section before FC that takes all clients of the name that FC could take; or NULL. */
 static const struct forward_conf *find_before(const struct config *c, const struct forward_conf *fc,
 					      const char *name, size_t len)
 {
@@ -124,7 +125,10 @@ static void check_names(const struct config *c)
 
 /* --- another relay --- */
 
-/* What keeps a session from going on at another relay, or one of that from going on here. */
+/*
+ * Find settings that keep sessions from going on at another relay, or its sessions from going on
+ * here.
+ */
 static int check_standby(const struct config *c)
 {
 	const char *place = config_place(c, &c->defaults, "standby-ports");
@@ -166,7 +170,7 @@ static int parse(int argc, char **argv, int (*reader)(int, char **, int, struct 
 	return reader(3, words, -1, c);
 }
 
-/* What has been printed must have arrived.  Returns the exit code for R. */
+/* Complain if the output could not be written.  Returns the exit code for R. */
 static int finish(struct config *c, int r)
 {
 	config_close(c);

@@ -13,7 +13,7 @@
 int check_run(int argc, char **argv);
 int convert_run(int argc, char **argv);
 
-/* Write what the file FILE says, and C has of it, to TO as a file with sections. */
+/* Write C, which was read from FILE, to TO as a file with sections. */
 void convert_write(FILE *to, const char *file, const struct config *c);
 
 /* Descriptors that a configuration needs when all its sessions run.  No system calls. */
@@ -21,13 +21,13 @@ void convert_write(FILE *to, const char *file, const struct config *c);
 #define SOCKETS_EACH 2UL /* of a session */
 
 struct needs {
-	unsigned long sockets;     /* descriptors without which there are not so many sessions */
-	unsigned long descriptors; /* ... and with which all may be spliced both ways */
+	unsigned long sockets;     /* descriptors for max-sessions sessions */
+	unsigned long descriptors; /* ... that are all spliced both ways */
 };
 
 struct needs check_needs(const struct config *c);
 
-/* What is said of too few: the limit, max_sessions, sockets, descriptors. */
+/* The warning of too few.  Arguments: the limit, max_sessions, sockets, descriptors. */
 #define FEW_DESCRIPTORS                                                                            \
 	"only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: "                \
 	"raise RLIMIT_NOFILE or lower --max-sessions"

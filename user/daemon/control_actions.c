@@ -138,8 +138,8 @@ static struct json_object *drain_command(struct round *r)
 /* --- reload, log level --- */
 
 /*
- * A reload waits for the privileged process and the workers: the answer is a number, of which to
- * ask how it has gone.
+ * A reload waits for the privileged process and the workers.  So the answer is its number, by which
+ * a later request asks for the result.
  */
 static struct json_object *reload_command(struct round *r)
 {

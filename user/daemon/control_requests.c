@@ -188,7 +188,7 @@ const struct command *command_find(const char *name)
 	return NULL;
 }
 
-/* --- what is wrong --- */
+/* --- errors --- */
 
 struct json_object *request_error_json(const char *code, const char *fmt, ...)
 {
@@ -205,7 +205,7 @@ struct json_object *request_error_json(const char *code, const char *fmt, ...)
 	return o;
 }
 
-/* --- requests: what is wrong with them, or NULL --- */
+/* --- requests: an error, or NULL --- */
 
 static struct json_object *take_key(struct request *req, const char *name,
 				    struct json_object *value)

@@ -11,9 +11,9 @@
 
 /*
  * Requests to the control socket: the tables of commands and of their keys, and the parser.  The
- * daemon checks requests by it, and the client makes its options and its help of it.
- * docs/control.md describes the same to people; tests/flow/test_control_doc.c compares both.  No
- * system calls here.
+ * daemon checks requests by them.  The client makes its options and its help of them.
+ * docs/control.md describes them to people; tests/flow/test_control_doc.c compares both.  No system
+ * calls here.
  */
 enum command_id {
 	COMMAND_SESSIONS,
@@ -30,7 +30,7 @@ enum command_id {
 	COMMANDS,
 };
 
-/* What a request may say beside the command. */
+/* The keys that a request may have beside the command. */
 enum request_key {
 	KEY_NONE, /* ends a list */
 	KEY_FORWARD,
@@ -52,7 +52,7 @@ enum request_key {
 	KEYS,
 };
 
-/* What a value is, and what struct request_value has of it. */
+/* Kinds of values, and the member that has the value. */
 enum request_key_kind {
 	VALUE_FLAG,    /* number: 0 or 1 */
 	VALUE_TEXT,    /* text */
@@ -63,14 +63,14 @@ enum request_key_kind {
 	VALUE_SECONDS, /* number: milliseconds */
 };
 
-/* All about a key: what it is called, what it means, and how its value is taken. */
+/* A key: its name, its meaning, and the form of its value. */
 struct request_key_def {
 	const char *name;
 	const char *metavar; /* of the client's option "--NAME"; NULL: a flag */
 	const char *help;
 	enum request_key_kind kind;
 	const char *option;         /* the client's option, if that is not NAME */
-	const char *expected;       /* what a value is, for messages; NULL: the help says it */
+	const char *expected;       /* the form of a value, for messages; NULL: as in the help */
 	const char *const *choices; /* of VALUE_CHOICE, by number; NULL: the number is none */
 	size_t n_choices;
 };
@@ -92,7 +92,7 @@ struct command {
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */
-	bool in_pieces;          /* an answer that is no error is control_stream_fn's alone */
+	bool in_pieces;          /* control_stream_fn sends the answer, unless it is an error */
 	enum request_key keys[COMMAND_KEYS_MAX]; /* and KEY_NONE */
 };
 
@@ -115,7 +115,7 @@ struct request_value {
 	uint64_t number;
 };
 
-/* A request that is right.  Each filter that is given must hold. */
+/* A valid request.  A session must match each filter that is given. */
 struct request {
 	const struct command *command;
 	unsigned int given; /* bits 1 << key */

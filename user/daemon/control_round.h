@@ -41,7 +41,7 @@ struct round {
 	unsigned int n;              /* sessions that were reset, or flows that move */
 	struct session_view *views;  /* owned; of sessions that the filter matches */
 	size_t n_views, room;        /* no room: only sums are wanted */
-	unsigned int piece, pieces;  /* views are of the sessions whose number has the rest PIECE */
+	unsigned int piece, pieces;  /* views are of the sessions whose id modulo PIECES is PIECE */
 	bool deaf[WORKERS_MAX];      /* workers that have not answered, and are asked no more */
 	uint64_t flows[CARRIERS];
 	uint64_t pipes, pipes_idle, buffers;
@@ -51,7 +51,7 @@ struct round {
 void round_ask(struct round *r, void (*fn)(void *round));
 /* On the threads of workers: add flows, by carrier, pipes and buffers to R. */
 void round_count(void *round);
-/* Has F the name in the request, if there is one in it? */
+/* Does the request name F, or no forward at all? */
 bool round_names(const struct round *r, const struct forward *f);
 /* A session_choice_fn, on the thread of a worker: is the request about the session V? */
 bool round_means(const void *round, const struct session_view *v);

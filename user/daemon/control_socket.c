@@ -2,14 +2,14 @@
 /*
  * Theory of operation: a few threads serve one client at a time each.  A client sends one line, is
  * sent one line, and its connection is closed.  It has REQUEST_MS for the request and
- * CONTROL_ANSWER_MS to take the answer, so a client that is slow, silent or deaf keeps its thread for
- * four seconds.  An answer in pieces may take as long for each.
- * While all threads are taken, the others wait in the backlog of listen(2).  Each thread keeps a
- * descriptor and closes it just before accept4(2).  So a client can ask why the daemon has none
- * left, unless a worker takes that one in between.  Metrics are served in the same way.
+ * CONTROL_ANSWER_MS to take the answer, so a client that is slow, silent or deaf keeps its thread
+ * for four seconds.  An answer in pieces may take as long for each.  While all threads are taken,
+ * further clients wait in the backlog of listen(2).  Each thread keeps a spare descriptor, and
+ * closes it just before accept4(2).  So a client can ask why the daemon has no descriptors left,
+ * unless a worker takes the spare one in between.  Metrics are served in the same way.
  *
- * The mode of the socket's file says who may connect, and so may look.  The kernel says who is at
- * the other end: whoever may only look is refused when the request turns out to be a change.
+ * The mode of the socket's file decides who may connect, and so look.  The kernel names the client
+ * (SO_PEERCRED): a change is refused unless root or the daemon's account asks for it.
  */
 #include "daemon/control_socket.h"
 
@@ -58,7 +58,7 @@ struct control {
 	control_answer_fn *answer; /* see control_start() */
 	control_stream_fn *stream;
 	void *arg;
-	uid_t uid; /* who may change */
+	uid_t uid; /* beside root, the account that may make changes */
 };
 
 /* --- set-up --- */
@@ -149,8 +149,8 @@ struct json_object *control_answer(control_answer_fn *fn, void *arg, const struc
 }
 
 /*
- * ANSWER, which is released, as a line that the caller frees.  NULL: there is no memory.  Only its
- * text is kept, since the tree of objects is many times as large.
+ * Make a line of ANSWER, which the caller frees, and release ANSWER.  NULL: there is no memory.
+ * Only the text is kept, because the tree of objects is many times as large.
  */
 static char *answer_text(struct json_object *answer)
 {
@@ -243,7 +243,7 @@ static void serve(struct control *c, int fd, void *arg)
 		     request_parse(line, &req);
 	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len);
 	pthread_mutex_lock(&c->answering);
-	if (!answer && req.command) { /* else there is no memory to say what is wrong */
+	if (!answer && req.command) { /* without a command: no memory for an error */
 		answer = control_answer(c->answer, arg, &req, &peer,
 					peer.uid == 0 || peer.uid == c->uid);
 		done = answer && !json_object_object_get(answer, "error");

@@ -39,8 +39,8 @@ struct json_object *control_answer(control_answer_fn *fn, void *arg, const struc
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
 /*
- * Serve the client at FD after the answer to REQ, if that is no error, or instead of it.  The
- * connection ends when this returns.
+ * Serve the client at FD after the answer to REQ, or instead of the answer; not after an error.
+ * The connection ends when this returns.
  */
 typedef void control_stream_fn(void *arg, const struct control *c, const struct request *req,
 			       int fd);
@@ -49,10 +49,9 @@ int control_start(struct control *c, control_answer_fn *answer, control_stream_f
 		  void *arg);
 
 /*
- * The same for others than control clients: listen at A; BOTH, which is [::], for both families.  A
- * unix socket has mode 0660 and the group GID.  Its directory is made, for UID, if that is missing.
- * A socket that a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.
- * -errno.
+ * Listen at A for control_serve().  BOTH: A is [::], and takes both families.  A unix socket has
+ * mode 0660 and the group GID.  Its directory is made, for UID, if that is missing.  A socket that
+ * a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno.
  */
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
 /* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */

@@ -23,9 +23,9 @@
 #include "relay/session_life.h"
 #include "version.h"
 
-#define PIECE 1024             /* sessions, by the mean, that are shown at a time, */
+#define PIECE 1024             /* sessions in a piece on average, */
 #define PIECE_ROOM (4 * PIECE) /* and at most */
-#define SLICE 65536            /* bytes of that for which a client has CONTROL_ANSWER_MS */
+#define SLICE 65536            /* bytes of a piece that a client must take in CONTROL_ANSWER_MS */
 #define SUM(forward, field) forward_sum(forward, offsetof(struct forward_stats, field))
 
 SYSCALLS_ALLOWED(
@@ -50,7 +50,7 @@ static void sessions_take(void *arg)
 	worker_visit_sessions(r->worker, r->piece, r->pieces, sessions_take_view, r);
 }
 
-/* The lock is held while the views have pointers, and not while a client takes its time. */
+/* The lock is held while the views have pointers, but not while the client reads. */
 static char *sessions_piece(struct round *r)
 {
 	struct forwards *all = &r->actions->service->forwards;
@@ -75,7 +75,7 @@ static char *sessions_piece(struct round *r)
 	if (locked)
 		pthread_mutex_unlock(&all->lock);
 	else
-		r->pieces = r->piece + 1; /* a reload waits for a worker that does not answer */
+		r->pieces = r->piece + 1; /* end the answer: a reload waits for a worker */
 	if (out)
 		fputc('\t', out); /* where a client can cut the answer */
 	if (out && r->piece + 1 == r->pieces)
@@ -87,8 +87,8 @@ static char *sessions_piece(struct round *r)
 }
 
 /*
- * A piece has the sessions whose ids have one rest, PIECE of them by the mean.  So it needs no
- * place in lists that change between two pieces, and no session is sent twice.
+ * A piece has the sessions whose ids have one remainder, PIECE of them on average.  So no position
+ * in a list, which may change, is kept between pieces, and no session is sent twice.
  */
 void sessions_stream(const struct actions *a, const struct control *c, const struct request *req,
 		     int fd)
@@ -185,7 +185,7 @@ static void forward_add_servers(struct json_object *o, struct servers *ss)
 	json_add(o, "servers", list);
 }
 
-/* Taken from the sender of direction DIR, by whatever carries it. */
+/* Bytes from the sender of direction DIR, by all carriers. */
 static uint64_t forward_bytes(const struct forward *f, unsigned int dir)
 {
 	uint64_t n = 0;
@@ -217,9 +217,9 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "accept_rate", fc->accept_rate);
 	json_add_int(o, "bandwidth", fc->bandwidth);
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
-	/* where a reload has changed it the totals are those of the name */
+	/* the totals are those of the name, from before a reload, too */
 	json_add_int(o, "live", atomic_load(&f->totals->live));
-	/* before accepted: a session that comes and goes meanwhile must not make it exceed that */
+	/* read before `accepted`: a session that comes and goes must not make it larger */
 	json_add_int(o, "finished", SUM(f, finished));
 	json_add_int(o, "moved", SUM(f, moved));
 	json_add_int(o, "accepted", SUM(f, accepted));
@@ -233,8 +233,8 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 }
 
 /*
- * The forwards that the request names.  One that a reload has replaced is part of the one that has
- * its name: only removed ones are added to those of the configuration.
+ * The forwards that the request names.  A forward that a reload has replaced is counted in its
+ * successor, so only removed forwards are added to those of the configuration.
  */
 static struct json_object *forwards_json(struct round *r)
 {

@@ -81,9 +81,9 @@ static int daemon_confine(const struct daemon *d)
 }
 
 /*
- * systemd's watchdog is told by WATCHDOG=1 that the workers still take their turns.  The main
- * thread tells it, so that one is watched as well.  The others are not: when one of them hangs,
- * sessions go on, and a restart would end them all.
+ * WATCHDOG=1 tells systemd that all workers take their turns.  The main thread sends it, so the
+ * main thread is watched as well.  Other threads are not watched: sessions go on while such a
+ * thread hangs, and a restart would end all sessions.
  *
  * At each look all workers are asked to take a turn, and must have taken it by the next look: a
  * worker may be busy with one thing for half of WATCHDOG_USEC without any harm.
@@ -112,8 +112,8 @@ static void watchdog_look(struct daemon *d)
 }
 
 /*
- * Clients are served before the kernel is tried, by copy.  systemd waits for the trial this long,
- * so that units behind culvert find its carriers.
+ * Clients are served before the kernel is tried, by copy.  READY=1 waits for the trial at most this
+ * long, so that units ordered after culvert find its carriers.
  */
 #define READY_MS 2000
 
@@ -167,7 +167,7 @@ static void daemon_on_tried(struct source *s, uint32_t events)
 		daemon_announce_ready(d);
 }
 
-/* All that is not a session's is open: is there room for sessions? */
+/* Warn if descriptors are too few for max-sessions.  All others are open by now. */
 static void daemon_count_descriptors(const struct daemon *d)
 {
 	unsigned long limit = d->actions.descriptors_max;
@@ -290,7 +290,7 @@ static void daemon_after_batch(void *arg)
 /* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
 static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
 
-/* The main thread's, which gets signals, and that of the thread that reloads. */
+/* Open the loops of the main thread, which gets signals, and of the thread that reloads. */
 static int daemon_open_loops(struct daemon *d)
 {
 	sigset_t set = daemon_signals();

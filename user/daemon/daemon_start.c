@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the table `steps` has all that needs root, in its order; the last step gives
- * root up for good.  On the main thread, before there are others: capabilities are each thread's
- * own.
+ * root up for good.  The steps run on the main thread before other threads exist, because
+ * capabilities are each thread's own.
  */
 #include "daemon/daemon_start.h"
 
@@ -43,7 +43,7 @@ sigset_t daemon_signals(void)
 
 /* --- the steps of the start: each returns -errno or an exit code, after a complaint --- */
 
-/* This may take long: until it is done signals end the process at once. */
+/* A look-up may take long, so until it is done signals end the process at once. */
 static int start_find_listeners(struct daemon *d)
 {
 	int r = names_find_listeners(&d->config, false);
@@ -89,9 +89,9 @@ static int start_privileged(struct daemon *d)
 }
 
 /*
- * Raise the limit as far as the configuration needs.  Pipes, without which a flow is copied, leave
- * descriptors for sockets, without which there is no session: where there are hardly enough for all
- * sockets, pipes get a quarter.
+ * Raise the limit as far as the configuration needs.  Sockets come before pipes: without a pipe a
+ * flow is copied, without a socket there is no session.  If the limit hardly suffices for all
+ * sockets, pipes get a quarter of it.
  */
 static int start_limit_descriptors(struct daemon *d)
 {
@@ -181,15 +181,15 @@ static int start_open_metrics(struct daemon *d)
 
 	if (!*at->text)
 		return 0;
-	/* of both [::] and 0.0.0.0 the former, for both families */
+	/* of [::] and 0.0.0.0 take [::], for both families */
 	r = control_listen(&at->addrs[at->n_addrs - 1], at->n_addrs > 1, d->account.uid,
 			   d->account.gid, &d->metrics);
 	return r ? log_complain(EXIT_CODE_FAILURE, "metrics %s: %s", at->text, strerror(-r)) : 0;
 }
 
 /*
- * Another file of that name is kept: it may be a device, or a link of somebody else.  Ours stays
- * when culvert ends: to remove it would be root's.
+ * A file that is not a regular file of our own is left alone: it may be a device, or somebody
+ * else's link.  The pid file stays when culvert ends, because only root could remove it.
  */
 static int start_make_pid_file(struct daemon *d)
 {
@@ -210,7 +210,7 @@ static int start_make_pid_file(struct daemon *d)
 	return r ? log_complain(r, "pid-file %s: %s", path, strerror(-r)) : 0;
 }
 
-/* Behind the forwards: these sockets would be in the way of their ports. */
+/* After the forwards are open: the revived sockets would block ports that these listen at. */
 static int start_revive_grafts(struct daemon *d)
 {
 	struct graft_table *gs = d->shared.grafts;
@@ -236,7 +236,7 @@ static int start_give_up_root(struct daemon *d)
 /* Programs are loaded before sockets are opened: it takes long, and clients would wait for it. */
 static const struct step {
 	const char *name;
-	const char *option; /* its line is to blame; or NULL */
+	const char *option; /* an error names the line of this option; or NULL */
 	int (*run)(struct daemon *d);
 } steps[] = {
 	{ "find addresses to listen at", NULL, start_find_listeners },

@@ -28,15 +28,15 @@ struct daemon {
 	/* the main thread */
 	struct loop loop;
 	struct netlink_watch routes;
-	struct standby standby; /* where something is grafted */
+	struct standby standby; /* if packet programs are loaded */
 	struct source signals;
-	struct timer look; /* for the watchdog; at the end, whether the workers have ended */
-	uint64_t look_ms;  /* between two looks; 0: nobody wants to know */
-	int sig;           /* that ends culvert; 0: none has come */
+	struct timer look; /* for the watchdog; at the end: have the workers ended? */
+	uint64_t look_ms;  /* between two looks; 0: there is no watchdog */
+	int sig;           /* the signal that ends culvert; 0: none has come */
 	uint64_t ended_ms; /* when the end began; 0: it has not */
 	struct source tried;
-	struct timer ready; /* when nobody waits for that any longer; not set: nobody does */
-	int code;           /* why culvert ends though it could start; 0: it does not */
+	struct timer ready; /* for READY=1, at the latest; not set: it is sent */
+	int code;           /* exit code of a failed trial, which ends culvert; 0: none */
 };
 
 /* The signals that the main thread takes; one of the steps blocks them. */
@@ -46,5 +46,5 @@ sigset_t daemon_signals(void);
  * configuration and its loops.  0, or an exit code, after a complaint.
  */
 int daemon_start(struct daemon *d);
-/* Workers see in d->shared which engines have passed their trials, or are still in them. */
+/* Copy the state of each engine's trial to d->shared, where workers see it. */
 void daemon_use_findings(struct daemon *d);

@@ -116,7 +116,10 @@ int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)
 	if (e)
 		return e;
 	*at = held_place(gs, udp, slot);
-	/* only now, or a new session could take the port; a flow that was here keeps its own */
+	/*
+	 * look after the import: from then on no new session takes the port; a known flow keeps its
+	 * port
+	 */
 	if (!udp || !is_new || !udp_port_is_used(record_leg(r, 1)->tuple.local_port))
 		return 0;
 	h = held_at(gs, *at);
@@ -253,7 +256,10 @@ static uint32_t held_key_session(const struct held *h, uint64_t now_ns, uint64_t
 	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 | 1;
 }
 
-/* An exported flow stays exported while its sockets carry it: the peer needs its port alone. */
+/*
+ * An exported flow stays exported while its sockets carry it: the record reserves its port at the
+ * peer.
+ */
 static uint32_t held_key_flow(const struct held *h, uint64_t now_ns, uint64_t after_ns)
 {
 	const struct udp_table *us = graft_table_udp(h->grafts);

@@ -7,14 +7,14 @@
 
 /*
  * The table of sessions in the maps of the packet programs, as one for both protocols.  Any thread
- * may look; the head of each function that changes something says whose it is.
+ * may look.  The comment of a function that changes something names the thread that may.
  *
  * Places of TCP come first, as many as graft_table_total() says, and as many of UDP follow.
  */
 struct held {
 	uint32_t at; /* the place */
 	bool udp;
-	uint32_t slot; /* the same place, by the count of its protocol */
+	uint32_t slot; /* the slot in the table of its protocol */
 	struct graft_table *grafts;
 	enum held_state {
 		HELD_NOTHING,
@@ -38,11 +38,11 @@ bool held_next(struct graft_table *gs, struct held *h);
 /* The place of the session whose client has tuple CLIENT; or NO_SLOT. */
 uint32_t held_find(struct graft_table *gs, bool udp, const struct graft_tuple *client);
 
-/* Is the address here that the client has connected to? */
+/* Is the address to which the client has connected on this machine? */
 bool held_is_here(const struct held *h);
 /* The session is STANDBY, and R says nothing new about it. */
 bool held_is_same(struct graft_table *gs, uint32_t at, const struct graft_record *r);
-/* The record of the session, of which packet programs and workers change some words meanwhile. */
+/* Copy the session to RET.  Packet programs and workers may change words of it meanwhile. */
 void held_record(const struct held *h, struct graft_record *ret);
 
 /*
@@ -51,9 +51,12 @@ void held_record(const struct held *h, struct graft_record *ret);
  * session, or a socket, has its tuple; -ENOSPC.  Imports do it, one at a time.
  */
 int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at);
-/* No worker has the session: take it out, or reset it if that is possible. */
+/*
+ * End a session that no worker has: take a STANDBY session or a flow of UDP out in silence, and
+ * reset another.
+ */
 void held_end(const struct held *h);
-/* No worker has the session: make it STANDBY again. */
+/* Make a session that no worker has STANDBY again. */
 void held_stand_by(const struct held *h);
 
 /* Late answers to flows that are over may still come to their ports: those rest. */
@@ -62,7 +65,7 @@ void held_rest_ports(struct graft_table *gs);
 /* No worker has the session: what is due? */
 enum held_arrival {
 	ARRIVAL_NONE,  /* no packet has come, or a worker has the session */
-	ARRIVAL_STRAY, /* one has, but the address is not here that the client has connected to */
+	ARRIVAL_STRAY, /* a packet has come, but the client's destination is not here */
 	ARRIVAL_DUE,   /* a worker has to adopt the session, or its sockets have to be made */
 };
 

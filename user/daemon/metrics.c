@@ -5,11 +5,11 @@
  * scrape adds them up.  A connection is closed after its answer, and the whole time of a client is
  * bounded, so that slow ones cannot keep a scrape out.  An answer that is no page needs no memory.
  *
- * What the kernel has carried is in memory that BPF programs write, one place for each session.  A
+ * BPF programs count the bytes that the kernel has carried, in one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
- * those that live, a scrape asks each worker to do the same between two batches of events
- * (round_update_counters()).  If one does not answer in time, its sessions are counted by the next
- * scrape: such a counter is late, but never wrong, and never goes down.
+ * live sessions, a scrape asks each worker to do the same between two batches of events
+ * (round_update_counters()).  If a worker does not answer in time, its sessions are counted by the
+ * next scrape: such a counter is late, but never wrong, and never goes down.
  *
  * Two tables make the text.  Series are bounded by the configuration: no label is a client's
  * address, nor anything else that comes over the network.
@@ -39,8 +39,8 @@ struct scrape {
 	const struct actions *actions;
 	FILE *out;
 	bool failed; /* something could not be written: a memory stream has no error flag */
-	const struct family *family; /* which is being written */
-	struct forward *forward;     /* of which, where the family has samples of each; or NULL */
+	const struct family *family; /* the family that is being written */
+	struct forward *forward;     /* the forward of the samples; NULL: they are the daemon's */
 };
 
 /* Metrics of one name. */
@@ -48,7 +48,7 @@ struct family {
 	const char *name, *type, *help;
 	void (*each)(struct scrape *s); /* adds the samples of a forward; or else */
 	void (*add)(struct scrape *s);  /* ... those of the daemon; NULL: VALUE is the only one */
-	size_t at;                      /* which number: where a counter is, or an enum */
+	size_t at;                      /* which number: the offset of a counter, or an enum */
 	double value;
 };
 
@@ -77,8 +77,8 @@ static void put_label(struct scrape *s, const char *before, const char *name, co
 }
 
 /*
- * A sample of the family.  Behind the label of the forward, if it is of one, come names and values
- * of labels, and END.
+ * Add a sample of the family.  Its labels are the forward, if there is one, and those of the
+ * arguments: name, value, ..., END.
  */
 static void __attribute__((sentinel)) add(struct scrape *s, const char *suffix, double value, ...)
 {
@@ -126,7 +126,7 @@ static void add_bytes(struct scrape *s)
 	}
 }
 
-/* A series that would be 0 for ever is none. */
+/* Forwards of TCP have no such series: it would be 0 for ever. */
 static void add_datagrams(struct scrape *s)
 {
 	for (unsigned int dir = 0; dir < 2 && s->forward->conf->listen.udp; dir++)
@@ -161,7 +161,10 @@ static bool is_up(const struct member *m)
 	return m->list->n && !h->refused && !(h->checked && h->down);
 }
 
-/* Of server CONF, as configured; with each-address it is up while one of its addresses is. */
+/*
+ * The sample of server CONF, as configured.  With each-address a server is up while one of its
+ * addresses is up.
+ */
 static void add_server(struct scrape *s, const struct servers *ss, const struct server_conf *conf,
 		       const struct place *p)
 {
@@ -174,7 +177,7 @@ static void add_server(struct scrape *s, const struct servers *ss, const struct 
 			values[LIVE] += atomic_load(&m->server->live);
 			found = true;
 		}
-	if (found) /* else all its addresses are those of another name */
+	if (found) /* else another server has each of its addresses */
 		add(s, "", (double)values[s->family->at], "server", conf->at.text, END);
 }
 
@@ -205,7 +208,7 @@ static void add_handovers(struct scrape *s)
 		double n = (double)threads_sum(&s->actions->service->threads,
 					       offsetof(struct stats, handovers[to][why]));
 
-		if (n > 0) /* most pairs cannot be */
+		if (n > 0) /* most pairs never occur */
 			add(s, "", n, "carrier", to < CARRIERS ? carrier_names[to] : "failed",
 			    "reason", reason_names[why], END);
 	}
@@ -236,7 +239,7 @@ static void add_streams(struct scrape *s)
 
 	if (!sb)
 		return;
-	pthread_mutex_lock(&sb->lock); /* of names */
+	pthread_mutex_lock(&sb->lock); /* guards the names */
 	for (unsigned int i = 0; i < STREAMS_MAX; i++) {
 		const struct stream *at = &sb->streams[i];
 		uint64_t last = at->last_ms, ago = clock_ms() - last;
@@ -311,7 +314,7 @@ static void add_sessions(struct scrape *s)
 	add_families(s, list, sizeof(list) / sizeof(list[0]));
 }
 
-/* Member KEY of O, as `culvert status` has it. */
+/* Member KEY of O, as `culvert status` has it.  O is released. */
 static double number_in(struct json_object *o, const char *key)
 {
 	double n = json_object_get_double(json_object_object_get(o, key));

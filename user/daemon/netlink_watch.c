@@ -12,9 +12,9 @@
 SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 
 #define LOOK_MS 500
-#define SETTLE_MS 100               /* after news: they come together */
-#define ASK_MS 1000                 /* between two times that sockets are asked */
-#define JUDGE_MS (ASK_MS + LOOK_MS) /* while there is doubt: judged by what they know */
+#define SETTLE_MS 100               /* after news, which come in groups */
+#define ASK_MS 1000                 /* between two rounds of questions to sockets */
+#define JUDGE_MS (ASK_MS + LOOK_MS) /* then workers judge ways that are still in doubt */
 
 static void on_look(struct timer *t)
 {
@@ -22,7 +22,7 @@ static void on_look(struct timer *t)
 	struct graft_table *gs = r->standby->grafts;
 	enum graft_change change = graft_table_find_changes(gs);
 	uint64_t ago = r->loop->now_ms - r->asked_ms;
-	/* where a socket's probe was not seen for want of a program, it is asked again at once */
+	/* probes at an interface without a program were not seen: ask again at once */
 	bool changed = (graft_table_miss_programs(gs) || r->news) &&
 		       graft_table_follow_interfaces(gs) > 0;
 

@@ -7,8 +7,8 @@
 /*
  * Watch netlink: when routes, rules, policies of IPsec, addresses or links change, new interfaces
  * get the packet programs, and the workers ask the sockets of grafted sessions for their ways.
- * Netlink tells of most changes.  Numbers of the kernel move with all of them, so the daemon looks
- * at these, too.
+ * Netlink reports most changes.  Generation numbers of the kernel move with every change, so the
+ * daemon reads these, too.
  */
 struct netlink_watch {
 	struct loop *loop;
@@ -17,7 +17,7 @@ struct netlink_watch {
 	bool news;  /* of netlink, since the last look */
 	bool moved; /* something has changed since the sockets were asked, at asked_ms */
 	uint64_t asked_ms;
-	struct standby *standby; /* hears of it at once; its workers look at grafted sessions */
+	struct standby *standby; /* gets news at once; its workers ask the sockets */
 };
 
 /* By the thread that runs LOOP; after that only that thread uses R, to its end.  -errno. */

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a child that the daemon makes before it gives up root.  A child, and not the
- * parent that others make of such a process: so the process that was started stays the daemon, and
- * its PID, its exit code, its signals and what it tells systemd need nobody to pass them on.
+ * Theory of operation: the daemon forks the privileged process before it gives up root.  In other
+ * programs the privileged process is the parent.  Here it is the child, so the process that was
+ * started stays the daemon: nobody has to pass on signals, exit code and messages to systemd.
  *
- * It keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and before
- * Linux 6.6 the packet programs of graft, and loads a system call filter of its own; then it
- * answers requests, one after the other, until that socket is at its end because the daemon is.  It
- * takes no signal that can be blocked: a terminal and systemd send theirs to the daemon as well,
- * which has its reasons to live on for a while.
+ * The child keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and
+ * before Linux 6.6 the packet programs.  It loads a system call filter of its own.  Then it answers
+ * requests, one after the other, until the daemon has closed the other end.  It blocks all signals:
+ * a terminal and systemd signal the daemon as well, which may go on for a while, and needs its
+ * child.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
- * privileged_judge() says whether it is allowed.  What is not allowed is refused.  Who sends what
- * the daemon would never send is somebody else in its place, and gets nothing any more.
+ * privileged_judge() says whether it is allowed.  A request that is not allowed is refused.  A
+ * request that the daemon would never make comes from an attacker in its place, so the privileged
+ * process ends.
  */
 #include "daemon/privileged.h"
 
@@ -44,10 +45,10 @@
 
 #define PRIVILEGED_FD SANDBOX_CHILD_FD /* the pair, as this process knows it */
 
-/* Room for what comes with descriptors. */
+/* Room for the control message with descriptors. */
 #define ROOM_FOR_FDS CMSG_SPACE(sizeof(int) * WORKERS_MAX)
 
-/* --- what it may be asked for: no system calls --- */
+/* --- which requests are allowed: no system calls --- */
 
 #define PORT_UNPRIVILEGED 1024
 
@@ -86,8 +87,9 @@ static bool is_sane(const struct privileged_request *q)
 }
 
 /*
- * Is PORT what a configuration means that says WRITTEN, the first of N?  Port 0 is one of the
- * kernel's choice, which the further sockets of a group then have: any that needs no privilege.
+ * Is PORT one of the N ports from WRITTEN on?  If WRITTEN is 0, the kernel picks the port of the
+ * first socket of a group.  The further sockets ask for that port, so each port is allowed that
+ * needs no privilege.
  */
 static bool is_port(in_port_t written, unsigned int n, in_port_t port)
 {
@@ -113,7 +115,7 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	/* by records the daemon can make packet programs send all that such a socket can */
+	/* no new power: by records the daemon can make packet programs send the same */
 	if (q->op == PRIVILEGED_REVIVE)
 		return !fc->listen.udp;
 	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)
@@ -146,7 +148,7 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 	return -EPERM;
 }
 
-/* --- what it gives up --- */
+/* --- confinement --- */
 
 /* A file may be read. */
 #define TO_READ SYSCALL_ARG_BITS(2, O_ACCMODE | O_CREAT | O_TRUNC, O_RDONLY)
@@ -184,7 +186,7 @@ static const struct syscall_need needed[] = {
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPIDLE), SETSOCKOPT(IPPROTO_TCP, TCP_KEEPINTVL),
 	SETSOCKOPT(IPPROTO_TCP, TCP_KEEPCNT), SETSOCKOPT(SOL_SOCKET, SO_MARK),
 	SETSOCKOPT(IPPROTO_IP, IP_TRANSPARENT), SETSOCKOPT(IPPROTO_IPV6, IPV6_TRANSPARENT),
-	/* and of them those of sessions that came from another relay */
+	/* sockets of sessions that came from another relay */
 	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_QUEUE),
 	SETSOCKOPT(IPPROTO_TCP, TCP_QUEUE_SEQ), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_OPTIONS),
 	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_WINDOW),
@@ -203,10 +205,11 @@ static const struct syscall_need needed[] = {
 /* clang-format on */
 
 /*
- * Take from this process all that it does not need: descriptors but FD, which becomes
- * PRIVILEGED_FD, the programs of CLSACT, which get other numbers, and stderr; signals;
- * capabilities; system calls.  A configuration file that is read again may bring marks, transparent
- * forwards, and low ports.  Without a file the process serves what needs CAP_NET_ADMIN alone.
+ * Take from this process all descriptors, signals, capabilities and system calls that it does not
+ * need.  Of descriptors it keeps stderr, FD, which becomes PRIVILEGED_FD, and the programs of
+ * CLSACT, which get other numbers.  A configuration file that is read again may bring marks,
+ * transparent forwards, and low ports.  Without a file the process serves what needs CAP_NET_ADMIN
+ * alone.
  */
 static int confine(int fd, const struct config *c, struct clsact *clsact)
 {
@@ -340,14 +343,14 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 	if (!r && q->count)
 		hand_over(fds, q->count);
 	a.error = -r;
-	/* a daemon that is still there would wait for this answer before each later request */
+	/* end: else the daemon would wait for this answer before each later request */
 	if (send(PRIVILEGED_FD, &a, sizeof(a), MSG_NOSIGNAL) != sizeof(a))
 		_exit(1);
 }
 
 /*
  * Be the privileged process: FD is its end of the pair, the others are those of privileged_start().
- * The first packet that it sends is an answer: is it ready?
+ * Its first packet is an answer, which says whether the process is ready.
  */
 static _Noreturn void serve_all(int fd, const struct config *c, int argc, char **argv,
 				struct clsact *clsact)
@@ -391,8 +394,8 @@ static int give_up(struct privileged *p)
 }
 
 /*
- * Wait for the answer that it owes, and for the descriptors that come before it; RET_N is how many.
- * -EAGAIN: it has not answered in time.
+ * Wait for the answer of P, and for the descriptors before the answer.  RET_N: their number.
+ * -EAGAIN: no answer in time.
  */
 static int receive(struct privileged *p, int flags, struct privileged_answer *a, int *fds,
 		   size_t *ret_n)
@@ -425,8 +428,8 @@ static int receive(struct privileged *p, int flags, struct privileged_answer *a,
 }
 
 /*
- * Take the lock, set the time for an answer, and take the one to an earlier request that came too late
- * for that.  -EAGAIN: not in time, and the lock is not taken.
+ * Take the lock, set the time for an answer, and drop a late answer to an earlier request.
+ * -EAGAIN: not in time, and the lock is not taken.
  */
 static int begin(struct privileged *p, bool reads)
 {
@@ -439,7 +442,7 @@ static int begin(struct privileged *p, bool reads)
 	if (!lock_within(&p->lock, (uint64_t)patience.tv_sec * 1000))
 		return -EAGAIN;
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	/* the main thread may ask again and again, and waits for a late answer once */
+	/* do not wait: the main thread may ask again and again */
 	if (!p->ended && p->owes)
 		r = receive(p, reads ? 0 : MSG_DONTWAIT, &late, fds, &n);
 	close_all(fds, n);
@@ -449,8 +452,8 @@ static int begin(struct privileged *p, bool reads)
 }
 
 /*
- * Ask Q, whose address becomes that of the answer, and take as many descriptors as it asks for.
- * Where there is no room for all of them the kernel passes some: then none are kept.
+ * Make the request Q, whose address becomes that of the answer, and take the descriptors.  If this
+ * process has no room for all of them, the kernel passes some: then none is kept.
  */
 static int ask(struct privileged *p, struct privileged_request *q, int *fds, char *err,
 	       size_t errlen)

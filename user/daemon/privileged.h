@@ -14,59 +14,59 @@
 #include "relay/names.h"
 
 /*
- * The privileged process does for the daemon what the daemon cannot do itself any more once it has
- * given up root and is confined: it reads the configuration file again, opens those that names are
- * looked up with, makes listening sockets and those with a mark or for transparent forwarding, and
- * attaches packet programs before Linux 6.6.
+ * The privileged process does the work that needs privileges after the daemon has given up root.
+ * It reads the configuration file again, opens the files of the resolver, makes listening sockets
+ * and sockets with a mark or for transparent forwarding, and attaches packet programs before Linux
+ * 6.6.
  *
  * The daemon asks over a pair of SOCK_SEQPACKET sockets, one request at a time.  A request is one
  * struct, and so is its answer; a packet of one byte with descriptors (SCM_RIGHTS) may come before
  * the answer.  The privileged process closes its copies of the descriptors before it answers, and
- * the daemon uses none before the answer has come: a file that another process holds too stays in
- * epoll when the daemon closes it, and close(2) sends neither FIN nor RST.
+ * the daemon uses none before the answer.  Else a socket that the daemon closes would stay in
+ * epoll, and close(2) would send neither FIN nor RST.
  *
- * What may be asked for is what two configurations say: the one that the daemon works with, and
- * the last one that the privileged process has read, which the daemon may be about to take over.
+ * Two configurations decide which requests are allowed: that of the daemon at work, and the last
+ * one that the privileged process has read, because the daemon may be about to put it in force.
  */
 
 /* --- for the daemon --- */
 
 /*
- * privileged_open_config(), privileged_listen() and privileged_sockets() take NULL for P: that
- * there is no such process is an error like others.  On failure these functions return -errno, and
- * ERR says in one line what is wrong.  -EPIPE: the process has ended, and there will be none until
- * culvert is started again; the daemon goes on without.  -EAGAIN: the process has not answered within
- * PRIVILEGED_PATIENCE_S, or PRIVILEGED_READ_S for a configuration; its late answer is dropped, and the
- * next request may succeed.  They wait for the answer, so no worker may ask.
+ * P may be NULL in privileged_open_config(), privileged_listen() and privileged_sockets(): without
+ * the process they fail.  On failure these functions return -errno, and ERR says in one line what
+ * is wrong.  -EPIPE: the process has ended, and there will be none until culvert is started again;
+ * the daemon goes on without.  -EAGAIN: the process has not answered within PRIVILEGED_PATIENCE_S,
+ * or PRIVILEGED_READ_S for a configuration; its late answer is dropped, and the next request may
+ * succeed.  They wait for the answer, so no worker may ask.
  */
 struct privileged {
 	int fd;
 	pid_t pid;
 	pthread_mutex_t lock; /* one request at a time */
-	bool ended, owes; /* with the lock only; OWES: an answer to a request that was given up */
+	bool ended, owes;     /* under the lock; OWES: a late answer is still to come */
 };
 
-#define PRIVILEGED_PATIENCE_S 5 /* the main thread waits meanwhile, which is watched */
+#define PRIVILEGED_PATIENCE_S 5 /* the main thread may wait so long, and the watchdog watches it */
 /* 10,000 forwards take seconds on a busy machine; and a stop waits (TimeoutStopSec= of the unit). */
 #define PRIVILEGED_READ_S 20
 
 /*
- * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are what the
- * daemon was started with, and must stay.  CLSACT: what it attaches for graft, and from now on is
- * asked for; NULL: nothing.  -errno, after a complaint.
+ * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are those of
+ * the daemon's start, and must stay.  CLSACT: the packet programs, which the process attaches on
+ * request from now on; NULL: none.  -errno, after a complaint.
  */
 int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
 		     struct privileged **ret);
 /* The process ends by itself, now or when this process ends.  NULL is fine. */
 void privileged_stop(struct privileged *p);
 
-/* What a reload reads: the configuration file, and what is known of names (names.h). */
+/* The files that a reload reads: the configuration, and those of the resolver (names.h). */
 enum { PRIVILEGED_CONFIG, PRIVILEGED_NAMES, PRIVILEGED_FILES = PRIVILEGED_NAMES + NAMES_FILES };
 
 /*
  * Open these files again: 0 or -errno.  The privileged process has found no mistake in the
- * configuration.  Of the others one that cannot be read is empty.  TOOK: the daemon works with the
- * last configuration that was opened.
+ * configuration.  In place of another file that cannot be read it opens an empty one.  TOOK: the
+ * last configuration that was opened is in force.
  */
 int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_FILES], char *err,
 			   size_t errlen);
@@ -84,14 +84,14 @@ int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bo
 int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n, int *fds,
 		       char *err, size_t errlen);
 
-/* The socket that S, of a session that came from another relay, would have: see tcp_revive(). */
+/* Make the socket of side S of a session that came from another relay, see tcp_revive(). */
 int privileged_revive(struct privileged *p, const struct graft_side *s, int *ret_fd, char *err,
 		      size_t errlen);
 
 /* --- between the two --- */
 
 enum privileged_op {
-	PRIVILEGED_READ_CONFIG = 1, /* PRIVILEGED_FILES descriptors, at the beginnings */
+	PRIVILEGED_READ_CONFIG = 1, /* PRIVILEGED_FILES descriptors, at offset 0 */
 	PRIVILEGED_LISTEN,
 	PRIVILEGED_SOCKETS,
 	PRIVILEGED_FILTERS, /* none */
@@ -120,9 +120,9 @@ struct privileged_answer {
 };
 
 /*
- * May the daemon have what the LEN bytes at Q ask for, where CONFIGS count (one without forwards is
- * none)?  0, and RET_FC is the forward that has it, if any; -EPERM: the configurations do not allow
- * it; -EBADMSG: culvert itself would never ask so.  RET_WHY tells what is wrong.
+ * Do CONFIGS allow the request Q of LEN bytes?  A configuration without forwards does not count.
+ * 0: yes, and RET_FC is the forward that allows the request, or NULL; -EPERM: no; -EBADMSG: culvert
+ * itself never makes such a request.  RET_WHY is the reason of a refusal.
  */
 int privileged_judge(const struct privileged_request *q, size_t len, const struct config configs[2],
 		     const struct forward_conf **ret_fc, const char **ret_why);

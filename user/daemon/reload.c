@@ -22,11 +22,11 @@
 #include "daemon/change.h"
 #include "relay/session_log.h"
 
-#define PARSE_ROOM (64 << 20) /* bytes; a file of 1 MiB becomes less */
+#define PARSE_ROOM (64 << 20) /* bytes; a parsed file of 1 MiB takes less */
 
 /* --- read --- */
 
-/* A name to listen at that is known already has the addresses that it had. */
+/* A host name to listen at keeps the addresses that it has had. */
 static int reload_find_addresses(struct change *ch)
 {
 	struct config *c = ch->config;
@@ -44,7 +44,7 @@ static int reload_find_addresses(struct change *ch)
 	return names_find_listeners(c, true);
 }
 
-/* To parse a file ends the program where there is no memory (array.h): look first. */
+/* Look for memory first: without it parsing a file would end the program (array.h). */
 static bool reload_has_memory(void)
 {
 	volatile void *room = malloc(PARSE_ROOM); /* else compilers leave the call out */
@@ -68,7 +68,7 @@ static int reload_read(struct change *ch)
 	sv->in_force = false;
 	if (e)
 		return e;
-	/* where there is a privileged process there are names: a reload may bring one */
+	/* with a privileged process the start has opened names, because a reload may bring one */
 	names_read_again(sv->shared->names, &fds[PRIVILEGED_NAMES]);
 	e = config_read(sv->argc, sv->argv, fds[PRIVILEGED_CONFIG], ch->config);
 	close(fds[PRIVILEGED_CONFIG]);

@@ -25,12 +25,12 @@ struct reload_result {
 
 struct service {
 	/* set by the caller */
-	int argc; /* of `culvert run`: the command line counts over the file, as at the start */
+	int argc; /* of `culvert run`: in a reload, too, the command line overrides the file */
 	char **argv;
 	struct config *start; /* in force for options that only a new start can change */
 	struct shared *shared;
 	struct privileged *privileged; /* NULL: there is none */
-	struct socket_keeper keeper;   /* asks it, see marked_sockets.h */
+	struct socket_keeper keeper;   /* asks the privileged process, see marked_sockets.h */
 	struct threads threads;
 
 	/*
@@ -42,7 +42,7 @@ struct service {
 	struct timer due; /* of a deadline, see drain_look() */
 	struct forwards forwards;
 	struct listening_list listening; /* all addresses */
-	bool in_force;                   /* the file that was read last is */
+	bool in_force;                   /* the configuration that was read last is in force */
 	bool started;
 
 	pthread_mutex_t lock; /* of the next members */
@@ -60,7 +60,7 @@ int service_start(struct service *sv);
  * is waited for.  A thread that was never started is fine.
  */
 void service_stop(struct service *sv);
-/* When nobody asks any more, and no worker runs: forwards and addresses are closed, too. */
+/* Close forwards and addresses, too.  Call it when nobody asks any more, and no worker runs. */
 void service_close(struct service *sv);
 
 /* --- reload --- */
@@ -76,8 +76,8 @@ void service_close(struct service *sv);
 int reload_first(struct service *sv);
 
 /*
- * Ask for a reload: the number that `finished` reaches when it is done, or 0: culvert is stopping.
- * By any thread; waits for nothing.
+ * Ask for a reload.  Returns its number, which `finished` reaches when the reload is done; 0:
+ * culvert is stopping.  By any thread; waits for nothing.
  */
 uint64_t reload_ask(struct service *sv);
 /* How the last reload went.  By any thread. */

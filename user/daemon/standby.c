@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: an import enters the sessions of its peer as STANDBY in the maps of the
- * packet programs.  Nobody else sees a STANDBY session until the address is here that its client
- * has connected to, and a packet makes the session ACTIVE.  Then a worker adopts it, as if a daemon
- * before this one had left it.  When an address leaves, sessions that a peer knows become STANDBY
- * again.  So a failover is addresses that move, as netlink tells.
+ * packet programs.  A STANDBY session rests until the address to which its client has connected is
+ * on this machine, and a packet makes the session ACTIVE.  Then a worker adopts the session, as if
+ * a former daemon had left it.  When an address leaves, sessions that a peer knows become STANDBY
+ * again.  So addresses that move, which netlink reports, are all of a failover.
  *
  * Threads: each export and each import has one of the control socket.  The looks below run on the
  * thread that reloads, each LOOK_MS; adoption runs on the worker's.
@@ -25,8 +25,8 @@
 
 #define LOOK_MS 50
 #define CARE_MS 2000  /* between two looks at sessions that may expire, and at unused addresses */
-#define GONE_MS 10000 /* a peer may come again within that time after its last record, */
-#define LOST_MS 20000 /* else its sessions are lost, and time out from then on */
+#define GONE_MS 10000 /* a peer without a record for so long is dead */
+#define LOST_MS 20000 /* a session without an exporter for so long is lost, and idle from then on */
 #define REVIVE_MS 5000
 #define LEAVE_MS 1000 /* packets may come that long after their address has left */
 
@@ -78,7 +78,10 @@ static void ways_mark_used(struct standby_ways *w)
 				at->used = true;
 }
 
-/* Forget addresses that no session has.  The caller lets nobody enter a session meanwhile. */
+/*
+ * Forget addresses that no session has.  The caller holds the lock of streams, so nobody enters a
+ * session meanwhile.
+ */
 static void ways_forget(struct standby_ways *w)
 {
 	struct standby_address *to = w->addresses;
@@ -164,10 +167,10 @@ static bool standby_has_exporter(const struct standby *sb, uint32_t source)
 }
 
 /*
- * No peer has exported H for MS: its owner is gone, so its time-outs begin.  A relay without
- * packets must not reset H, nor probe its ends: the question for a neighbour would bring packets
- * here.  So H expires in silence, unless keepalive is due first: then H is taken over, to be
- * probed.
+ * No peer has exported H for MS: its owner is gone, so its time-outs begin.  While the address of H
+ * is elsewhere, this relay must not reset H, nor probe its ends: a probe's neighbour solicitation
+ * (ARP) would bring packets here.  So H expires in silence.  But if the address is here and
+ * keepalive is due first, H becomes ACTIVE, and a worker probes its ends.
  */
 static void standby_expire(struct standby *sb, const struct held *h, uint64_t ms)
 {
@@ -181,7 +184,7 @@ static void standby_expire(struct standby *sb, const struct held *h, uint64_t ms
 		held_wake(h);
 }
 
-/* Between two looks each export tells its peer that an expired session has left. */
+/* Each export reports an expired session to its peer before the next look takes the session out. */
 static void standby_look_at_held(struct standby *sb)
 {
 	uint32_t now = (uint32_t)clock_ms() | 1;
@@ -210,7 +213,7 @@ static void standby_make_sockets(struct standby *sb, const struct held *h)
 	char err[256];
 
 	held_record(h, &r);
-	/* one alone would be in the way of the next try */
+	/* a single socket would block the next try */
 	if (privileged_revive(p, &r.tcp.side[0], &fds[0], err, sizeof(err)) ||
 	    privileged_revive(p, &r.tcp.side[1], &fds[1], err, sizeof(err))) {
 		log_limited(LOG_WARNING, "graft: nothing probes the ends of a session yet: %s",
@@ -223,10 +226,10 @@ static void standby_make_sockets(struct standby *sb, const struct held *h)
 }
 
 /*
- * Sessions that have arrived leave by the routes of their own addresses from now on, which are
- * here: rules may ask for these.  All sessions get their ways before the first one gets sockets,
- * which takes longer.  A stray has come from its server, whose side's address is here already, or
- * still.
+ * Look up the ways of arrived sessions anew: rules may route by their source addresses, which are
+ * here now.  All sessions get ways before the first session gets sockets, because sockets take
+ * longer.  A stray has had a packet from its server, because the address at the server's side is
+ * here already, or still.
  */
 static bool standby_prepare(struct standby *sb)
 {
@@ -298,7 +301,10 @@ static void standby_look_for_arrivals(struct standby *sb)
 	sb->revives = sb->service->privileged && began >= sb->revive_ms;
 	if (standby_prepare(sb)) {
 		threads_call(&sb->service->threads, standby_adopt_all, &sb);
-		/* a session that has left or ended needs none, and its slot gets another session */
+		/*
+		 * sockets that no worker took: the session has left or ended, and its slot gets
+		 * another session
+		 */
 		for (uint32_t slot = 0; slot < graft_table_total(sb->grafts); slot++)
 			graft_close_sockets(sb->grafts, slot);
 	}
@@ -412,7 +418,7 @@ int standby_open(struct standby *sb, struct service *r)
 		if (h.state != HELD_STANDBY && !(h.state == HELD_ACTIVE && h.head->mirrored))
 			continue;
 		standby_ways_follow(&sb->ways, &h.leg[0]->tuple.local);
-		/* else a peer has the address by now */
+		/* not here: a peer has the address by now */
 		if (h.state == HELD_ACTIVE && !held_is_here(&h))
 			held_stand_by(&h);
 	}

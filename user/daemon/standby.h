@@ -22,14 +22,14 @@ struct exported;
 
 /* An export or an import. */
 struct stream {
-	/* shown by other threads */
+	/* other threads read these */
 	_Atomic bool is_open, is_import;
 	char name[64]; /* of an import, */
-	uint32_t tag;  /* and its graft_tag(), or nearly */
+	uint32_t tag;  /* and its graft_tag(), made odd */
 	_Atomic uint64_t records;
 	_Atomic uint64_t last_ms;   /* of the last record that came, or was taken */
 	_Atomic uint64_t synced_ms; /* 0: the stream is not in sync */
-	_Atomic bool same_ports;    /* of an import: both relays connect from some ports */
+	_Atomic bool same_ports;    /* of an import: local ports of both relays overlap */
 
 	/* of the stream's own thread */
 	struct standby *sb;
@@ -37,21 +37,21 @@ struct stream {
 	int fd;
 	uint64_t *known;           /* a bit for each place of held.h: exported, or imported */
 	struct exported *exported; /* by place; of an export */
-	uint64_t after_ns, now_ns; /* now: of an export's look */
+	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
 	uint8_t *buffer;
 };
 
 /*
  * The addresses that clients and servers of exported and imported sessions know of this relay, and
- * the routes of imported sessions.  Any thread may call; an own lock is held while the kernel is
- * asked, and no other lock is taken in between.
+ * the routes of imported sessions.  Any thread may call these functions.  Their own lock is held
+ * while the kernel is asked.  No other lock is taken under it.
  */
 
 struct standby_address {
 	struct graft_addr is;
 	bool here, used;
-	uint64_t gone_ms; /* the address has left, and counts as gone from then on; or 0 */
+	uint64_t gone_ms; /* the address has left; from then on it counts as gone; or 0 */
 };
 
 struct standby_ways {
@@ -67,7 +67,7 @@ struct standby_ways {
 };
 
 struct standby {
-	struct service *service; /* whose thread looks */
+	struct service *service; /* its thread makes the looks */
 	struct graft_table *grafts;
 	struct standby_ways ways; /* has its own lock */
 	_Atomic uint64_t adopted, refused;
@@ -75,7 +75,7 @@ struct standby {
 	/* of the thread that reloads */
 	struct timer look;
 	uint64_t revive_ms; /* when sessions without sockets may get some, */
-	bool revives;       /* and so it is now */
+	bool revives;       /* that time has come, in this look */
 	uint64_t cared_ms;  /* see CARE_MS */
 
 	/* streams, and sessions of peers, change under it; taken before ways.lock */
@@ -92,7 +92,10 @@ void standby_close(struct standby *sb);
 
 /* Addresses or routes have changed.  By any thread. */
 void standby_news(struct standby *sb);
-/* There may be imported sessions of ARG, a standby: look for some that arrive.  By that thread. */
+/*
+ * Begin the looks of ARG, a struct standby that may have imported sessions.  On the thread that
+ * reloads.
+ */
 void standby_begin_looks(void *arg);
 
 /* Tell the packet programs from now on whether A is here.  False: there is no room for A. */
@@ -107,7 +110,7 @@ struct json_object *standby_json(struct standby *sb);
 
 /* --- standby_stream.c: exports and imports --- */
 
-/* At how many milliseconds of age `export` tells of a session, if the request does not say. */
+/* The age from which an export sends a session, unless the request has another. */
 #define STANDBY_AFTER_MS 2000
 
 /*

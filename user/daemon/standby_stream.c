@@ -30,17 +30,20 @@
 
 enum stream_phase {
 	STREAM_CLOSED,
-	STREAM_DUMPS, /* all sessions are on their way; of an import: once a record has come */
+	STREAM_DUMPS, /* all sessions are on their way; of an import: from its first record on */
 	STREAM_IN_SYNC,
 };
 
-/* What an export has told of a place. */
+/* The state of a place as an export has sent it last. */
 struct exported {
 	uint32_t key; /* changes with the record of the place; 0: there is none */
 	struct graft_tuple client;
 };
 
-/* Take the lock of streams behind that of forwards, as control requests do that show streams. */
+/*
+ * Take the lock of streams after that of forwards, in the order of control requests that show
+ * streams.
+ */
 static void stream_lock(struct standby *sb)
 {
 	pthread_mutex_lock(&sb->service->forwards.lock);
@@ -77,8 +80,9 @@ static void stream_mark_forwards(uint8_t *ports, const struct forwards *all)
 }
 
 /*
- * Sessions show whether a peer has them.  Until all sessions of a peer have come, the stack resets
- * no connection at ports of forwards, which may be a session of these.
+ * Count exports in sync, because each session shows whether a peer has it.  While an import is not
+ * in sync, the stack resets no connection at ports of forwards: a packet there may be of a session
+ * that has not come yet.
  */
 static void stream_count(struct standby *sb)
 {
@@ -109,14 +113,17 @@ static void stream_enter(struct stream *s, enum stream_phase phase)
 	s->synced_ms = phase == STREAM_IN_SYNC ? s->last_ms : 0;
 	stream_count(s->sb);
 	stream_unlock(s->sb);
-	/* a stream that is opened again for days is no news */
+	/* no message for each new try: a peer may be away for days */
 	if (phase == STREAM_IN_SYNC)
 		log_info("standby: %s%s is in sync", kind, s->name);
 	else if (was_synced)
 		log_warning("standby: %s%s has ended", kind, s->name);
 }
 
-/* NAME: of an import.  NULL: no memory, or STREAMS_MAX streams are open. */
+/*
+ * NAME: of an import; NULL: an export.  Returns NULL if there is no memory, or STREAMS_MAX streams
+ * are open.
+ */
 static struct stream *stream_open(struct standby *sb, const struct control *c, int fd,
 				  const char *name)
 {
@@ -175,7 +182,7 @@ static bool export_flush(struct stream *s)
 	return !r;
 }
 
-/* Of no kind: there is nothing to send.  False: the peer takes nothing. */
+/* R of RECORD_NONE: there is nothing to send.  False: the peer takes nothing. */
 static bool export_put(struct stream *s, struct graft_record *r)
 {
 	if (r->kind == RECORD_NONE)
@@ -191,9 +198,9 @@ static bool export_put(struct stream *s, struct graft_record *r)
 
 #define KEY_NONE 0U /* the place is not exported */
 /*
- * Of a key: this relay owns the session.  The owner of a STANDBY session exports it, not this relay,
- * unless its address is here already: so the key changes with each address that moves.  But its end
- * is exported by each relay that knew it.
+ * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY.  Its owner
+ * exports it, not this relay, unless the session's address is here already: so the key changes with
+ * each address that moves.  But its end is exported by every relay that knew it.
  */
 #define KEY_OWNED 1U
 
@@ -209,8 +216,8 @@ static uint32_t export_key(const struct stream *s, const struct held *h)
 /* --- export: looks --- */
 
 /*
- * The session of WAS was exported from place H, and is there no more.  If the session has another
- * place now, it is exported from there.  NOW is the key of the place.
+ * Make the record of the session of WAS, which was exported from place H, and has left H.  A
+ * session that has another place now is exported from that place instead.  NOW is the key of H.
  */
 static void export_end(const struct held *h, const struct exported *was, uint32_t now,
 		       struct graft_record *ret)
@@ -220,7 +227,7 @@ static void export_end(const struct held *h, const struct exported *was, uint32_
 
 	if (other.at != h->at && other.at != NO_SLOT) {
 		other = held_at(h->grafts, other.at);
-		/* the session has ended here while the peer exported it: that copy has come back */
+		/* the session has ended here, and its copy has come back from the peer meanwhile */
 		if (now != KEY_NONE || !(was->key & KEY_OWNED) || other.state != HELD_STANDBY)
 			return;
 		held_end(&other);
@@ -234,9 +241,8 @@ static void export_end(const struct held *h, const struct exported *was, uint32_
 }
 
 /*
- * Make the records of a place whose key has changed.  The lock is held, or this export would see
- * the moment in which an import replaces a session, and tell all other relays that the session is
- * over.
+ * Make the records of a place whose key has changed.  The caller holds the lock: else this export
+ * could see a place while an import replaces its session, and would report the session as over.
  */
 static void export_change(struct stream *s, uint32_t at, struct graft_record *ret_end,
 			  struct graft_record *ret)
@@ -306,14 +312,16 @@ static void export_run(struct stream *s)
 	stream_enter(s, STREAM_IN_SYNC);
 	r.kind = RECORD_PORTS;
 	upstream_ports(r.ports);
-	export_put(s, &r);
+	if (!export_put(s, &r))
+		return;
 	r.kind = RECORD_ALIVE;
 	for (alive_ms = clock_ms(); !control_wait(s->control, s->fd, EXPORT_LOOK_MS);) {
 		if (!export_all(s))
 			return;
 		if (clock_ms() - alive_ms >= EXPORT_ALIVE_MS) {
 			alive_ms = clock_ms();
-			export_put(s, &r);
+			if (!export_put(s, &r))
+				return;
 		}
 		if (!export_flush(s))
 			return;
@@ -334,8 +342,8 @@ void standby_export(struct standby *sb, const struct control *c, int fd, uint64_
 /* --- import: records, under both locks --- */
 
 /*
- * Enter the session of R.  A known session keeps its place: if two relays took each other's records
- * as news, while an address is at both, they would export them for ever.
+ * Enter the session of R.  A session that has not changed keeps its place, and so its key.  Else
+ * two relays that both have an address would export each other's sessions for ever.
  */
 static int import_session(struct stream *s, struct graft_record *r)
 {
@@ -347,7 +355,10 @@ static int import_session(struct stream *s, struct graft_record *r)
 
 	if (!f)
 		return -ENOENT;
-	/* a peer knows these; of a transparent forward that at the server's side is the client's */
+	/*
+	 * addresses of this relay that the ends know; at a transparent server's side it is the
+	 * client's
+	 */
 	for (int side = 0; side < 2 - f->conf->transparent; side++)
 		if (!standby_ways_follow(&s->sb->ways, &record_leg(r, side)->tuple.local))
 			return -ENOSPC;
@@ -365,8 +376,9 @@ static int import_session(struct stream *s, struct graft_record *r)
 }
 
 /*
- * All sessions of the peer have come.  STANDBY sessions of this import, or of none, that have not
- * come are over, unless their address is here.  Of other such sessions the peer tells no more.
+ * All sessions of the peer have come.  A STANDBY session of this import, or of no import, that has
+ * not come is over, unless its address is here.  Sessions that have not come have no exporter any
+ * more.
  */
 static void import_sync(struct stream *s)
 {
@@ -379,7 +391,7 @@ static void import_sync(struct stream *s)
 	}
 }
 
-/* The session of R is over, or has LEFT the peer, which does not know what becomes of it. */
+/* The session of R is over, or has LEFT the peer, which then does not know its end. */
 static void import_end(struct stream *s, const struct graft_record *r)
 {
 	uint32_t at = held_find(s->sb->grafts, r->udp, &r->client);
@@ -392,7 +404,7 @@ static void import_end(struct stream *s, const struct graft_record *r)
 		h.head->source = 0;
 	else if (h.state == HELD_STANDBY)
 		held_end(&h);
-	else if (h.head->mirrored || h.head->source) { /* a stray will be dropped, too */
+	else if (h.head->mirrored || h.head->source) { /* graft_part() drops a stray, too */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
 	}
@@ -468,7 +480,8 @@ static void import_refuse(const struct stream *s, uint64_t at, const char *why)
 }
 
 /*
- * Take the whole records of the buffer.  *BYTES: so much of the stream is taken.  Returns a fault.
+ * Take the whole records of the buffer.  *BYTES counts the bytes that are taken.  Returns the
+ * fault, or NULL.
  */
 static const char *import_buffer(struct stream *s, uint64_t *bytes)
 {

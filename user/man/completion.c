@@ -7,9 +7,10 @@
  *
  *   COMMAND OPTION METAVAR VALUES HELP
  *
- * The first rows of a command have no OPTION: each is about a word that is none, in their order;
- * "..." behind METAVAR: about all that follow.  Without METAVAR there is no value, or no such word;
- * without VALUES it can be anything.  FORWARD and SERVER are names that a running daemon knows.
+ * The first rows of a command have no OPTION.  Each describes the next positional argument; "..."
+ * behind METAVAR: this argument and all that follow.  Without METAVAR there is no value, or no such
+ * argument.  Without VALUES any value is allowed.  FORWARD and SERVER are names that a running
+ * daemon knows.
  */
 #include "completion.h"
 
@@ -28,7 +29,7 @@ static void begin_row(const char *command, const char *option, const char *metav
 
 static void put_value(const char *value)
 {
-	if (!strpbrk(value, ", ")) /* several at once */
+	if (!strpbrk(value, ", ")) /* a value with blanks is a set of others */
 		printf("%s ", value);
 }
 

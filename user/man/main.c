@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * culvert-man FILE: a manual page, or a completion, on stdout, made of FILE and of the program's
- * tables, so that what it says of options and values is what the program does.  FILE is roff, or in
- * the language of a shell, but for lines that begin with "@":
+ * culvert-man FILE prints a manual page, or a completion.  FILE is roff, or a script of a shell.
+ * The program's tables replace its lines that begin with "@", so the text of options and values is
+ * right:
  *
  *   @options            an entry for each option of the command line
  *   @key NAME           the head of the entry of a key that [culvert] may have; its text follows
@@ -10,8 +10,8 @@
  *   @sni-key NAME       the same of a key that [sni FORWARD NAME...] alone may have
  *   @rows               the rows of a completion, see completion.c
  *
- * "@VERSION@" anywhere is the version.  A key of the table that such a page does not mention is a
- * mistake.
+ * "@VERSION@" anywhere is the version.  A page with texts for keys must have a text for each key of
+ * the table.
  */
 #include <ctype.h>
 #include <errno.h>
@@ -32,12 +32,12 @@ struct page {
 	const char *path;
 	unsigned int line;
 	bool has_keys;
-	bool given[OPTIONS_MAX]; /* by the place in the table */
+	bool given[OPTIONS_MAX]; /* by the index in the table */
 };
 
 #define fail(p, ...) error_at_line(1, 0, (p)->path, (p)->line, __VA_ARGS__)
 
-/* Print in roff: what is a "-" here is one there. */
+/* Print in roff, which would make a hyphen of a plain "-". */
 __attribute__((format(printf, 1, 2))) static void put(const char *fmt, ...)
 {
 	char text[1024];
@@ -72,7 +72,7 @@ static void put_options(void)
 
 /* --- the file --- */
 
-/* Can O stand in a section of SCOPE, and has its text there? */
+/* Can O stand in a section of SCOPE, and is its text in that part of the page? */
 static bool is_key(const struct option_def *o, enum option_scope scope)
 {
 	return scope == SCOPE_CULVERT ? o->scope & scope :
@@ -103,7 +103,7 @@ static void put_key(struct page *p, const char *name, enum option_scope scope)
 	put_head(p, o);
 }
 
-/* A page that has texts for keys has one for each. */
+/* Fail if a page has texts for keys, but not for each. */
 static void check_keys(struct page *p)
 {
 	for (const struct option_def *o = option_table; p->has_keys && o->name; o++)

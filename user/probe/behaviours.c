@@ -34,16 +34,16 @@
 #define KIB 1024
 #define MIB (1024 * 1024)
 
-/* What one behaviour may wait for the next byte: a kernel worker has waited 10 s for a busy CPU. */
+/* Time for the next byte of a behaviour: a kernel worker has waited 10 s for a busy CPU. */
 #define DEADLINE_MS 15000
 #define BUFFER_SIZE (64 * KIB)
 /* Stream DOWN begins at this offset, so that bytes that come back are wrong bytes. */
 #define DOWN_OFFSET 20011
 /* An odd size, so that bytes of one skb end anywhere. */
 #define PIECE 3001
-/* What the sender of a stream without end may be ahead of its receiver. */
+/* The sender of a stream without end may be ahead of its receiver by so many bytes. */
 #define AHEAD (64 * KIB)
-/* What each stay in the kernel carries, at least, of a flow that comes and goes. */
+/* Each stay in the kernel carries at least so many bytes of a flow that comes and goes. */
 #define REDIRECTED (16 * KIB)
 /* A sender that may not send sleeps after so long, to leave CPUs to the kernel's workers. */
 #define BUSY_MS 1
@@ -53,9 +53,9 @@
 
 enum { UP, DOWN };
 
-/* What a session does. */
+/* The course of a session. */
 struct plan {
-	uint64_t len[2];     /* bytes of the streams; UINT64_MAX: until it has shown enough */
+	uint64_t len[2];     /* bytes of the streams; UINT64_MAX: until stays, or graft, are done */
 	uint64_t hard_limit; /* bytes */
 	unsigned int stays;  /* so often flow UP enters the kernel and leaves it, then all ends */
 	enum { AT_ONCE, PASSED, OTHER_ENDS } until; /* then the server receives */
@@ -75,9 +75,9 @@ struct trial {
 	uint64_t upto;      /* redirected bytes of flow UP at which it leaves the kernel */
 	unsigned int stays; /* still to be made */
 	bool stalled;       /* the server does not receive yet */
-	bool pressed;       /* kernel-memory was short: what has left the kernel stays out */
+	bool pressed;       /* kernel-memory was short: a flow that has left the kernel stays out */
 	uint64_t deadline_ms;
-	uint64_t delivered; /* bytes, when that was set */
+	uint64_t delivered; /* bytes, when deadline_ms was set */
 
 	/* the streams */
 	_Atomic uint64_t len[2], got[2], sent[2];
@@ -170,7 +170,7 @@ static void close_session(struct trial *t)
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		if (t->graft != NO_SLOT)
 			tcp_arm_reset(t->inner[dir]);
-		t->len[dir] = 0; /* a sender that is ahead enough sees no error */
+		t->len[dir] = 0; /* a sender that waits for its receiver sees no error */
 		shutdown(t->outer[dir], SHUT_RDWR);
 	}
 	if (t->has_sender)
@@ -195,7 +195,7 @@ static void *send_streams(void *arg)
 {
 	struct trial *t = arg;
 	bool ended[2] = { false, false };
-	uint64_t sent_ms = 0; /* when the last piece was */
+	uint64_t sent_ms = 0; /* when the last piece was sent */
 
 	for (unsigned int dir = UP; !ended[UP] || !ended[DOWN]; dir = !dir) {
 		uint64_t len = t->len[dir], left = len - smaller(len, t->sent[dir]);
@@ -232,7 +232,7 @@ static void receive(struct trial *t, unsigned int dir)
 		t->got[dir] += (uint64_t)step(t, n, "delivery");
 }
 
-/* True until what the plan waits for; then the server has large buffers, too. */
+/* True until the event that the plan waits for.  Then the server gets large buffers, too. */
 static bool is_stalled(struct trial *t)
 {
 	bool over = t->plan->until == PASSED ? stat_of(t, UP)->passed : t->eof[DOWN];
@@ -247,7 +247,9 @@ static bool is_stalled(struct trial *t)
 
 /* --- its flows --- */
 
-/* True if R, what a hand-over of IO's flow has returned, is that it is done. */
+/*
+ * True if R, the result of a hand-over of IO's flow, is STEP_DONE.  An error fails the behaviour.
+ */
 static bool is_done(struct trial *t, enum step r, const struct sockmap_io *io, const char *what)
 {
 	if (r >= STEP_UNPROVED)
@@ -365,7 +367,10 @@ static void offer(struct trial *t)
 	graft_hold(t->grafts, t->graft);
 }
 
-/* True if packet programs carry the session, or have to its end.  Both ends stop after a while. */
+/*
+ * True if packet programs carry the session, or have carried it to its end.  After enough bytes
+ * both ends are made to stop.
+ */
 static bool is_grafted(struct trial *t)
 {
 	if (t->by != PROBE_GRAFT)

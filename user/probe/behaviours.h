@@ -10,8 +10,8 @@
 #include "datapath/sockmap/sockmap.h"
 
 /*
- * What the carriers rely on, as behaviours of the kernel that can be tried.  Each is tried with the
- * real programs and the real hand-over code, on connections of its own.
+ * Behaviours of the kernel that the carriers rely on.  Each is tried with the real programs and the
+ * real hand-over code, on connections of its own.
  */
 
 /* Which carrier relies on a behaviour; a set where several are asked about. */

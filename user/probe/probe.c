@@ -2,8 +2,8 @@
 /*
  * Theory of operation: a child process tries the behaviours one after the other, without privileges
  * as the daemon will be, and writes the results to memory that it shares with the parent.  So the
- * parent stays as it was, and a kernel that hangs or kills the child is one more result.  At the start
- * of the daemon nobody waits for the child: what it tries is used when it has ended.
+ * parent stays as it was, and a kernel that hangs or kills the child is one more result.  The
+ * daemon's start does not wait for the child: carriers are used once the child has ended.
  */
 #include "probe/probe.h"
 
@@ -46,9 +46,9 @@ struct results {
 		enum outcome outcome;
 		char detail[PROBE_DETAIL];
 	} of[BEHAVIOURS];
-	unsigned int carriers; /* that are asked about */
+	unsigned int carriers; /* to be tried */
 	size_t at;             /* the behaviour that the child tries */
-	bool ended;            /* the child, early */
+	bool ended;            /* the child has ended early */
 };
 
 /* Memory that a child shares. */
@@ -91,7 +91,10 @@ static _Noreturn void try_each(struct sockmap *k, struct graft_table *gs, const 
 	_exit(0);
 }
 
-/* Begin to try in a child, as A, what RESULTS asks about.  KERNEL, GRAFTS: what is loaded, or NULL. */
+/*
+ * Begin to try the behaviours of RESULTS in a child, as A.  KERNEL, GRAFTS: loaded programs, or
+ * NULL.
+ */
 static pid_t begin(struct sockmap *kernel, struct graft_table *grafts, const struct account *a,
 		   struct results *results)
 {
@@ -127,8 +130,8 @@ static void end(pid_t pid, struct results *results)
 }
 
 /*
- * Load the programs of the carriers that RESULTS asks about.  -errno: none can be loaded, for one
- * reason.
+ * Load the programs of the carriers that RESULTS asks about.  -errno: nothing can be loaded, all
+ * for this reason.
  */
 static int load_programs(struct results *results, const struct sockmap_limits *limits,
 			 const struct graft_limits *graft, struct sockmap **ret_kernel,
@@ -146,7 +149,7 @@ static int load_programs(struct results *results, const struct sockmap_limits *l
 	return r == e ? r : 0;
 }
 
-/* The first that CARRIERS rely on and that was found not to hold, or skipped; BEHAVIOURS: none. */
+/* The first behaviour of CARRIERS that does not hold, or was skipped; BEHAVIOURS: none. */
 static size_t first_bad(const struct results *results, unsigned int carriers)
 {
 	size_t i = 0;
@@ -249,7 +252,7 @@ int probe_start(const struct config *c, const struct account *account,
 	ret->began_ms = clock_ms();
 	ret->pid = begin(*ret_kernel, *ret_grafts, account, results);
 	ret->fd = (int)syscall(SYS_pidfd_open, ret->pid, 0);
-	if (ret->fd < 0) /* no child, or one to wait for */
+	if (ret->fd < 0) /* no child, or no pidfd: then wait for the child */
 		return probe_end(c, ret);
 	if (*ret_grafts)
 		graft_table_skip_slot(*ret_grafts);

@@ -37,19 +37,19 @@ void probe_help(void);
 
 struct probe_finding {
 	bool usable;             /* of splice also with --probe no */
-	char why[PROBE_WHY_LEN]; /* not, or not tried; for people */
+	char why[PROBE_WHY_LEN]; /* why the carrier is not usable, or was not tried; for people */
 };
 
 struct results;
 
-/* What the daemon may use on this kernel. */
+/* The carriers that the daemon may use on this kernel. */
 struct probe_start {
-	/* of sockmap, splice and graft; while it runs: so far, and for nobody to read */
+	/* of sockmap, splice and graft; not to be read while the trial runs */
 	struct probe_finding of[ENGINES];
-	bool tried;        /* some behaviour was */
+	bool tried;        /* a behaviour was tried */
 	char summary[32];  /* "tried in 40 ms" */
 	_Atomic bool runs; /* a child tries them */
-	int fd;            /* pidfd of that */
+	int fd;            /* pidfd of the child */
 	/* probe.c's own */
 	pid_t pid;
 	uint64_t began_ms;
@@ -58,17 +58,18 @@ struct probe_start {
 
 /*
  * Load the programs that an engine wants, and begin to find out by trying the behaviours which
- * carriers can be trusted on this kernel; log what cannot.  GRAFT: for the packet programs; NULL: no
- * forward grafts sessions.  RET_KERNEL and RET_GRAFTS, which were NULL: what is loaded, for the caller
- * to close; NULL if it cannot be used.  While RET runs the caller puts nothing into RET_KERNEL.
- * Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that was asked for by name and cannot work.  The
- * child becomes ACCOUNT, and ends with the thread that calls.  Needs the privileges of
- * sockmap_open(); to be called before they are given up, and before there are threads.
+ * carriers can be trusted on this kernel; log what cannot.  GRAFT: for the packet programs; NULL:
+ * no forward grafts sessions.  RET_KERNEL and RET_GRAFTS, which were NULL: what is loaded, for the
+ * caller to close; NULL if it cannot be used.  While the trial runs, the caller puts no socket into
+ * RET_KERNEL.  Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that was asked for by name and
+ * cannot work.  The child becomes ACCOUNT, and ends with the thread that calls.  Needs the
+ * privileges of sockmap_open(); to be called before they are given up, and before there are
+ * threads.
  */
 int probe_start(const struct config *c, const struct account *account,
 		const struct graft_limits *graft, struct sockmap **ret_kernel,
 		struct graft_table **ret_grafts, struct probe_start *ret);
 /* The child has ended: judge what it has found.  As probe_start(); the programs stay loaded. */
 int probe_end(const struct config *c, struct probe_start *p);
-/* Why that one of these cannot be used now; NULL: it can.  By any thread. */
+/* Why ENGINE cannot be used now; NULL: it can.  By any thread. */
 const char *probe_hindrance(const struct probe_start *p, enum engine engine);
