@@ -214,11 +214,13 @@ static void add_handovers(struct scrape *s)
 	}
 }
 
-/* The carriers that a forward may use. */
+/* The carriers that a forward may use: once their trial is over. */
 static void add_carriers(struct scrape *s)
 {
-	for (enum engine e = 0; e < ENGINES; e++) {
-		const struct probe_finding *f = &s->actions->probe->of[e];
+	const struct probe_start *probe = s->actions->probe;
+
+	for (enum engine e = 0; e < ENGINES && !probe->runs; e++) {
+		const struct probe_finding *f = &probe->of[e];
 
 		if (f->usable || (*f->why && strcmp(f->why, PROBE_UNUSED) != 0))
 			add(s, "", f->usable, "carrier", engine_name(e), END);
