@@ -39,7 +39,7 @@ struct checks {
 	struct loop *loop;
 	struct forwards *forwards;
 	struct timer timer;
-	LIST_HEAD(, check) running;
+	LIST_HEAD(check_list, check) running;
 	/* a round is of those that were due when it began, so the last ones get their turn */
 	uint64_t round_ms;
 	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */

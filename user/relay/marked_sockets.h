@@ -28,7 +28,7 @@ struct socket_keeper {
 	void *arg;
 	struct loop *loop;    /* of the main thread */
 	pthread_mutex_t lock; /* of what follows, and of all stocks */
-	LIST_HEAD(, marked_sockets) stocks;
+	LIST_HEAD(marked_sockets_list, marked_sockets) stocks;
 };
 
 /* LOOP is the main thread's, which asks MAKE(ARG). */

@@ -241,7 +241,7 @@ struct names {
 	pthread_mutex_t lock; /* of all that follows */
 	ares_channel channel;
 	char *hosts; /* what /etc/hosts said when it was read; NULL: nothing */
-	LIST_HEAD(, lookup) lookups;
+	LIST_HEAD(lookup_list, lookup) lookups;
 };
 
 bool names_needed(const struct config *c)

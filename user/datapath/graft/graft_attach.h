@@ -49,7 +49,7 @@ struct graft_attachments {
 	bool is_clsact;       /* else it is TCX; by graft_attach_choose() */
 	bool at_ports;  /* at those of bridges as well: conntrack is before their own programs */
 	uint32_t stray; /* attach there as well; 0: nowhere */
-	LIST_HEAD(, graft_attachment) all;
+	LIST_HEAD(graft_attachment_list, graft_attachment) all;
 };
 
 void graft_attach_choose(struct graft_attachments *as);

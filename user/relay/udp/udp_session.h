@@ -134,7 +134,7 @@ struct udp_worker {
 	sessions;                     /* PROVEN ones; then the others, oldest first */
 	struct udp_session *unproven; /* the first of the others; NULL: none is, */
 	unsigned int n_unproven;      /* and how many they are */
-	LIST_HEAD(, udp_socket) sockets;
+	LIST_HEAD(udp_socket_list, udp_socket) sockets;
 	unsigned int n_old; /* of them, those that are old */
 	struct timer old;   /* when sockets without a forward are looked at */
 	struct udp_batch *batch;
