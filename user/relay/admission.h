@@ -17,18 +17,18 @@ enum cause admission_enter(struct shared *shared, struct forward *f);
 /* Do the rules of F allow CLIENT?  If not, W counts and logs it. */
 bool admission_allows(struct worker *w, struct forward *f, const struct sockaddr *client);
 /*
- * The client of that session is known: count the session as one of CLIENT's.  PROVEN: it gets what
- * is sent to its address, as who has answered a SYN does.  CAUSES; or CAUSE_CLIENT_LIMIT: CLIENT has
- * as many as it may, which is logged; or CAUSE_NO_MEMORY.  The caller ends the connection by RST, so
- * that the client does not wait behind its own sessions.
+ * The client of that session is known: count the session as one of CLIENT's.  PROVEN: CLIENT is
+ * known to receive at its address, as after a handshake of TCP.  CAUSES; or CAUSE_CLIENT_LIMIT:
+ * CLIENT has as many as it may, which is logged; or CAUSE_NO_MEMORY.  The caller ends the
+ * connection by RST, so that the client does not wait behind its own sessions.
  */
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
 				  const struct sockaddr *client, bool proven);
-/* Both. */
+/* admission_enter() and admission_enter_client() in one. */
 enum cause admission_enter_with(struct shared *shared, struct forward *f,
 				const struct sockaddr *client, bool proven);
 /*
- * The session ends, or never began: undo both, or if CLIENT is NULL, the first alone.  F may be
- * freed by the time that this returns.
+ * The session ends, or never began: undo both calls; if CLIENT is NULL, admission_enter() alone.  F
+ * may be freed by the time that this returns.
  */
 void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client);

@@ -65,7 +65,7 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 	for (size_t i = 0; i < n; i++) {
 		if (rank_of(how, &c[i]) != rank)
 			continue;
-		if (how != BALANCE_SOURCE) { /* nobody takes turns; a reload may keep accounts */
+		if (how != BALANCE_SOURCE) { /* it has no turns; a reload may keep accounts */
 			*c[i].turn += c[i].weight;
 			sum += c[i].weight;
 		}
@@ -73,7 +73,7 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 			best = i;
 	}
 	*c[best].turn -= sum;
-	/* accounts decide between equals: what one has not got for long it must not get later */
+	/* accounts decide between equals, and must not save up turns for later */
 	for (size_t i = 0; how == BALANCE_LEAST_SESSIONS && i < n; i++)
 		*c[i].turn = *c[i].turn > sum ? sum : *c[i].turn < -sum ? -sum : *c[i].turn;
 	return best;

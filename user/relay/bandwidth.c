@@ -9,8 +9,8 @@
  * A flow with two limits first waits for its client's, and then for the forward's.  Reserving both
  * at once would hold back tokens of the forward that the flow cannot use yet.
  *
- * A turn is small, so a short message waits only for a small turn of each other flow.  What a flow
- * that moves little does not use is missing to the others until its turn ends.
+ * A turn is small, so a short message waits only for a small turn of each other flow.  Tokens that
+ * a flow reserves and does not use are missing to the others until its turn ends.
  */
 #include "relay/bandwidth.h"
 
@@ -41,7 +41,7 @@ static void change_rate(struct bucket *b, uint64_t rate, uint64_t burst, uint64_
 	pthread_mutex_lock(&b->lock);
 	if (b->rate != rate) {
 		b->most = (int64_t)(burst * PARTS);
-		if (!b->rate) /* its first one: a datagram that is early would be dropped */
+		if (!b->rate) /* the first rate: an empty bucket would drop datagrams */
 			b->level = b->most;
 		b->rate = rate;
 		b->at_ms = now_ms;
@@ -145,7 +145,7 @@ int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS
 	return 0;
 }
 
-/* Reserves limit after limit, as each has come. */
+/* Reserves of the second limit when the tokens of the first one have come. */
 bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms)
 {
 	/* the loop's clock may be as late as its thread */
@@ -177,7 +177,7 @@ void pace_used(struct pace *p, unsigned int dir, uint64_t bytes)
 		p->turns[dir].left -= (uint32_t)bytes;
 }
 
-/* Returns what flow DIR has not read, and the places of a flow that waits. */
+/* Returns the tokens that flow DIR has not used, also those that it still waits for. */
 void pace_end(struct pace *p, unsigned int dir)
 {
 	struct turn *t = p ? &p->turns[dir] : NULL;

@@ -19,9 +19,9 @@
 struct bucket {
 	uint64_t rate;        /* 0: no limit */
 	pthread_mutex_t lock; /* of the rest; all tokens are counted in thousandths */
-	int64_t level;        /* tokens to be had; below 0: so many that are to come are reserved */
+	int64_t level;        /* tokens to be had; below 0: tokens reserved ahead */
 	int64_t most;
-	uint64_t at_ms; /* LEVEL holds what came until then */
+	uint64_t at_ms; /* LEVEL has the tokens that came until then */
 };
 
 /* The bucket begins full. */
@@ -37,8 +37,8 @@ uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
 void bucket_give_back(struct bucket *b, uint64_t n);
 
 /*
- * The bandwidth that several sessions share, in each direction.  In one of zeroes nothing may pass
- * at first: a client that closes all its connections and comes back gains nothing.
+ * The bandwidth that several sessions share, in each direction.  Begins with zeroes; pace_new()
+ * sets the rates.
  */
 struct bandwidth {
 	struct bucket ways[2]; /* by flow */
@@ -51,9 +51,9 @@ struct bandwidth {
 struct pace;
 
 /*
- * The turns of a session of a client and a forward whose bandwidth shall have these rates, bytes a
- * second (0: no limit).  Older sessions that share it have the new rate, too.  LIMITS outlive *RET.
- * -ENOMEM.
+ * Make the turns of a session.  RATES are those of its client and of its forward, in bytes a second
+ * (0: no limit).  Older sessions that share a bandwidth get its new rate, too.  LIMITS outlive
+ * *RET.  -ENOMEM.
  */
 enum { OF_CLIENT, OF_FORWARD, LIMITS };
 int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS],
@@ -66,8 +66,8 @@ void pace_used(struct pace *p, unsigned int dir, uint64_t bytes);
 /* The turn ends: return what the flow has not read. */
 void pace_end(struct pace *p, unsigned int dir);
 /*
- * For datagrams, which do not wait: take BYTES of flow DIR, of both limits or of none.  False: what
- * was taken before has not come yet.
+ * For datagrams, which do not wait: take BYTES of flow DIR, of both limits or of none.  False:
+ * tokens that were taken before have not come yet.
  */
 bool pace_take(struct pace *p, unsigned int dir, uint64_t bytes);
 void pace_free(struct pace *p);

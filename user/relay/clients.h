@@ -26,17 +26,17 @@ void clients_close(struct clients *c);
 
 /*
  * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  PROVEN: as
- * clients_prove().  -EUSERS: it has not; -ENOMEM.
+ * clients_prove().  -EUSERS: CLIENT has MOST sessions; -ENOMEM.
  */
 int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most, bool proven);
 /*
- * CLIENT, which has a session, has shown that it gets what is sent to its address.  That is known as
- * long as it has sessions.
+ * CLIENT, which has a session, has proven that it receives at its address.  The proof lasts as long
+ * as CLIENT has sessions.
  */
 void clients_prove(struct clients *c, const struct sockaddr *client);
 bool clients_are_proven(struct clients *c, const struct sockaddr *client);
 /* Count a session out again. */
 void clients_leave(struct clients *c, const struct sockaddr *client);
 
-/* What CLIENT may use in a second, as long as it has sessions.  NULL: no memory. */
+/* The bandwidth of CLIENT, which lives as long as CLIENT has sessions.  NULL: no memory. */
 struct bandwidth *clients_bandwidth(struct clients *c, const struct sockaddr *client);

@@ -94,7 +94,9 @@ void config_version_drop(struct config_version *v)
 	free(v);
 }
 
-/* The next word of *TEXT, which are separated by blanks, and is set behind it; its length, or 0. */
+/*
+ * Find the next word of *TEXT, and set *TEXT behind it.  Blanks separate words.  Its length, or 0.
+ */
 static size_t forward_next_word(const char **text, const char **ret)
 {
 	*ret = *text + strspn(*text, " \t");
@@ -217,7 +219,7 @@ static bool is_offered(const char *protocols, const struct tls_hello *h)
 	return offered;
 }
 
-/* The first section of F with the name TEXT, behind any "*" or none, and a protocol that H offers. */
+/* The first section of F with the name TEXT (ANY: "*" and TEXT) that takes a protocol of H. */
 static struct forward *forward_find_sni(const struct forward *f, const char *text, bool any,
 					const struct tls_hello *h)
 {
@@ -265,7 +267,6 @@ uint16_t forward_port_offset(const struct forward *f, in_port_t port)
 	return (uint16_t)(ntohs(port) - ntohs(fc->listen.named_port));
 }
 
-/* Who reaches a unix socket is up to its directory. */
 int forward_pace(struct forward *f, const struct sockaddr *client, struct pace **ret)
 {
 	struct bandwidth *limits[LIMITS] = { [OF_FORWARD] = &f->limits->bandwidth };

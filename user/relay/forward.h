@@ -31,11 +31,11 @@ enum forward_state {
 	FORWARD_REMOVED,
 };
 
-/* A name of an [sni] section, in a bucket of the forward that the section is of. */
+/* A name of an [sni] section, in a bucket of the forward to which the section belongs. */
 struct sni_name {
-	const char *text; /* behind its "*", if it has one */
+	const char *text; /* without its "*", if it has one */
 	size_t len;
-	bool any; /* it has */
+	bool any; /* the name has a "*" */
 	struct forward *forward;
 	STAILQ_ENTRY(sni_name) in_bucket;
 };
@@ -50,14 +50,14 @@ struct forward_totals {
 	_Atomic unsigned int limited; /* the same, and those of its [sni] sections */
 	unsigned int refs;            /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
-	/* sessions of a forward that is removed, or draining, are reset then; for the same thread */
+	/* when sessions of a removed or draining forward are reset; for the same thread */
 	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;
-	pthread_mutex_t servers_lock; /* see servers.h; of the next two, too */
+	pthread_mutex_t servers_lock; /* of servers.h, and of the next two */
 	struct sni_bucket *sni; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
 				       * their order; NULL: it had none so far */
-	bool nameless;          /* it is removed: whose a hello is, nobody knows any more */
+	bool nameless;          /* removed: no hello leads to a forward any more */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -69,23 +69,25 @@ struct config_version {
 
 struct forward {
 	const struct forward_conf *conf;
-	_Atomic enum engine engine; /* that carries its sessions, old and new, as it is now */
+	_Atomic enum engine engine; /* of its sessions, old and new; may change */
 	struct servers servers;
 	_Atomic unsigned int checks; /* of its servers, that are under way */
 	struct forward_totals *totals;
-	struct forward_totals *limits; /* count for its limits: its own, or those of the forward
-					* that its [sni] section is of */
+	struct forward_totals *limits; /* totals that its limits are for: its own, or, for an
+					* [sni] section, those of the forward that has it */
 	struct sni_name *sni;          /* of its [sni] section; owned */
 	size_t n_sni;
 	uint32_t tag;                     /* graft_tag() of its name */
 	struct marked_sockets *stock;     /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;            /* accept-rate */
 	_Atomic unsigned int sessions;    /* that point to it */
-	_Atomic unsigned int old_sockets; /* the same, of UDP: no new sessions come by them */
+	_Atomic unsigned int old_sockets; /* old sockets of UDP that point to it */
 	struct config_version *from;      /* has CONF; NULL: the configuration of the start */
-	struct forward *becomes;  /* with the change that is planned: itself, or what replaces
-					* it; NULL: it is removed.  Written without the lock, by the
-					* thread that reloads alone */
+	/*
+	 * After the planned change: itself, or the forward that replaces it; NULL: to be removed.
+	 * Written without the lock, by the thread that reloads alone.
+	 */
+	struct forward *becomes;
 	enum forward_state state; /* the rest is guarded by forwards->lock */
 	bool draining;            /* its sockets are closed, see drain_forward() */
 	TAILQ_ENTRY(forward) in_forwards;
@@ -111,29 +113,29 @@ void forwards_reap(struct forwards *all);
 /*
  * Make a forward of FC, a forward of the configuration C.  FROM holds C, and the forward takes a
  * reference to it; NULL: C is the configuration of the start.  BEFORE: the forward that the new one
- * replaces, or NULL; of servers that both have, what is known stays.  OF: whose [sni] section FC is,
- * or NULL.  NULL: no memory.
+ * replaces, or NULL; servers that both have keep their state.  OF: the forward that has FC as an
+ * [sni] section, or NULL.  NULL: no memory.
  */
 struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
 			    struct config_version *from, struct forward *before,
 			    const struct forward *of);
 void forward_free(struct forward *f);
 /*
- * The [sni] sections of F are those of the N forwards ALL, by their places in the configuration.  NULL:
- * F is removed.
+ * Find the [sni] sections of F among the N forwards ALL, which are in the order of the
+ * configuration.  ALL is NULL: F is removed.
  */
 void forward_set_sni(struct forward *f, struct forward *const *all, size_t n);
 /*
- * Whose session of F is one whose client has said H: F's, or that of an [sni] section.  It gets it
- * from F.  NULL: nobody's.  By any thread.
+ * The forward for a session of F whose TLS hello is H: F itself, or an [sni] section of F, to which
+ * the session is then counted.  NULL: there is none.  By any thread.
  */
 struct forward *forward_route(struct forward *f, const struct tls_hello *h);
 /*
- * How far PORT, to which a client sends, is behind the first port of the listener, if the servers of F
- * have a range of ports, too: so far behind their first port the client is served.  0: they have none.
+ * The offset of PORT, to which a client sends, in the range of the listener.  The client is served
+ * at the same offset in the range of the servers.  0: the servers have no range.
  */
 uint16_t forward_port_offset(const struct forward *f, in_port_t port);
-/* How fast the bytes of CLIENT, which has a session of F, may pass: see pace_new().  -ENOMEM. */
+/* The pace of a session of F and CLIENT: see pace_new().  -ENOMEM. */
 int forward_pace(struct forward *f, const struct sockaddr *client, struct pace **ret);
 /* Warn about settings of FC that are legal but suspicious. */
 void forward_warn(const struct forward_conf *fc);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation.  The server's connection is made after the client's, so its SYN can be made
- * like the client's: `shapes` tells the packet programs how.  An option that the server lacks is known too
- * late, since the client's handshake is over by then.  So the server is remembered as such, and later
- * clients of a forward all of whose servers lack the option are not granted it either.  After KNOWN_MS one
- * session finds out anew.
+ * like the client's: `shapes` tells the packet programs how.  The lack of an option at the server
+ * is known too late, since the client's handshake is over by then.  So the lack is remembered.  If
+ * all servers of a forward lack an option, its later clients are not granted it.  After KNOWN_MS
+ * one session finds out anew.
  */
 #include "relay/handshake.h"
 
@@ -15,7 +15,7 @@
 
 #define USUAL_UNIT 1024 /* of windows, as the relay scales them */
 
-/* Segments of lo are larger, and TCP_INFO tells a wrong size of them: half of the window at most. */
+/* Segments of lo are larger, and TCP_INFO has a wrong size of them: half of the window at most. */
 #define SEGMENT_OF_LO 16384
 
 /* Windows of H have no scale, and less than two units beyond two segments. */
@@ -106,7 +106,7 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 		loop_wake(&shared->workers[i].loop);
 }
 
-/* With the lock of F's servers.  Returns how many these are. */
+/* Add the servers of F to C, with their lock.  Returns the number of servers. */
 static size_t look_at(const struct forward *f, uint64_t now_ms, struct listener_shape *c)
 {
 	for (size_t i = 0; i < f->servers.n; i++) {

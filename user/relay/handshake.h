@@ -10,19 +10,19 @@
 
 /* The shape of connections that a socket accepts. */
 struct listener_shape {
-	uint16_t mss; /* all servers take it; 0: any */
+	uint16_t mss; /* a size that all servers take; 0: any */
 	uint8_t lack; /* enum shaped: none of the servers has it */
 };
 
 /* FD is about to connect for S: let its handshake be as that of the client. */
 void handshake_shape(struct session *s, int fd);
-/* S is connected to its server. */
+/* S is connected: note the segment size that its server was told. */
 void handshake_connected(struct session *s);
 /* S cannot be grafted because of WHY.  Options that its server lacks are remembered. */
 void handshake_refused(struct session *s, enum graft_refusal why);
 /*
- * FD, of F, listens: its clients' handshakes become as all servers of F are known to be.  LAST: the shape so
- * far.
+ * Shape the handshakes of FD, a listener of F, by what all servers of F are known to take and to
+ * lack.  LAST: the present shape, which follows.
  */
 void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, uint64_t now_ms,
 			      struct listener_shape *last);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: all of this happens on the main thread.  It begins checks while it has the
- * lock of the forwards; the thread that reloads may keep that for long, and then it looks again
- * later.  A forward is freed when no check of its servers is under way.  A check ends before the
- * next one of its server is due.
+ * lock of the forwards.  The thread that reloads may hold that lock for long: then the main thread
+ * tries again after PAUSE_MS.  A forward is freed when no check of its servers is under way.  A
+ * check ends before the next one of its server is due.
  *
  * A server with several addresses is well if one of them can be connected to.  A check that fails
  * because this machine is short of something says nothing.
@@ -27,7 +27,7 @@ struct check {
 	LIST_ENTRY(check) in_checks;
 	struct source source;
 	struct checks *checks;
-	struct forward *forward; /* counts it */
+	struct forward *forward; /* its `checks` counts this one */
 	struct server *server;   /* a reference */
 	struct addr_list *list;  /* its addresses; a reference */
 	size_t tried;            /* of them */
@@ -40,7 +40,7 @@ struct checks {
 	struct forwards *forwards;
 	struct timer timer;
 	LIST_HEAD(check_list, check) running;
-	/* a round is of those that were due when it began, so the last ones get their turn */
+	/* a round has the checks due at its beginning: else the last servers might starve */
 	uint64_t round_ms;
 	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */
 };
@@ -70,7 +70,7 @@ static void check_try_next(struct check *a, int error)
 			     smaller(fc->check_ms, fc->connect_timeout_ms) / a->list->n;
 		tcp_close(&a->source, true);
 		a->source.fd = upstream_socket(a->forward, NULL, to);
-		/* a server logs whoever has connected: so the reset comes before */
+		/* a server logs complete handshakes: so RST comes before the ACK */
 		if (a->source.fd >= 0 && addr_is_inet(to))
 			tcp_hold_ack(a->source.fd);
 		error = a->source.fd < 0 ? -a->source.fd : upstream_connect(a->source.fd, to);
@@ -103,8 +103,8 @@ static void check_on_answer(struct source *source, uint32_t events)
 /* --- all of them --- */
 
 /*
- * Add a check of M, a server of F, which is late at once, and so begins.  Without memory nothing is
- * checked, nor is a name without an address: its look-ups fail by themselves.
+ * Add a check of M, a server of F.  Its late_ms is 0, so the check begins after this.  Without
+ * memory there is no check; nor for a name without an address, whose look-ups report that.
  */
 static void check_add(struct checks *c, struct forward *f, const struct member *m)
 {

@@ -38,7 +38,7 @@
 #define ACCEPTS_PER_EVENT 64
 
 /*
- * Bytes of what may wait at a socket of UDP: thousands of flows come back from the packet programs at
+ * The receive buffer of a socket of UDP.  Thousands of flows return from the packet programs at
  * once when routes have changed, and after a start.
  */
 #define UDP_ROOM (4 << 20)
@@ -55,7 +55,7 @@ static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 {
 	struct worker *w = ls->worker;
 
-	if (!ls->paused) { /* count pauses, not the looks whether they are over */
+	if (!ls->paused) { /* a listener that goes on pausing counts once */
 		count_add(&w->stats.errors[cause], 1);
 		log_cause(cause, LOG_WARNING, "forward %s: accepting is paused, clients wait",
 			  forward_name(ls->forward->conf));
@@ -72,10 +72,12 @@ static void start_accepting(struct listener *ls)
 	struct loop *l = &ls->worker->loop;
 
 	if (loop_watch(l, &ls->source, EPOLLIN | (uint32_t)EPOLLEXCLUSIVE, true))
-		pause_until(ls, CAUSE_NO_MEMORY, l->now_ms + PAUSE_MS); /* epoll has none */
+		pause_until(ls, CAUSE_NO_MEMORY, l->now_ms + PAUSE_MS); /* epoll has no memory */
 }
 
-/* The first of the pauses is over.  A listener whose own is not pauses again at its next client. */
+/*
+ * The earliest pause is over.  A listener with a longer pause begins it again at its next client.
+ */
 static void on_resume(struct timer *t)
 {
 	struct worker *w = container_of(t, struct worker, resume);
@@ -86,7 +88,7 @@ static void on_resume(struct timer *t)
 			start_accepting(ls);
 }
 
-/* No client came, or none that may have a session. */
+/* Undo may_accept(): no client came, or the client may have no session. */
 static void cancel(struct listener *ls)
 {
 	bucket_give_back(&ls->forward->accepts, 1);
@@ -94,14 +96,14 @@ static void cancel(struct listener *ls)
 }
 
 /*
- * Begin the session of CLIENT, whose socket is FD, and which is counted in by admission_enter().
- * CAUSES, or why it may have none, and is not counted any more.
+ * Begin the session of CLIENT, whose socket is FD.  admission_enter() has counted the session in.
+ * CAUSES; or the cause of a refusal, and the session is counted out again.
  */
 static enum cause begin_session(struct listener *ls, int fd, const struct sockaddr *client)
 {
 	struct shared *shared = ls->worker->shared;
 	struct forward *f = ls->forward;
-	/* one that is a proxy will say first whose session it is */
+	/* the header of a proxy will name the client */
 	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
 	enum cause why = CAUSES;
 
@@ -119,7 +121,7 @@ static enum cause begin_session(struct listener *ls, int fd, const struct sockad
 	return CAUSE_NO_MEMORY;
 }
 
-/* Before accept(2).  WAITING: a client does, for sure.  False: none can be had for now. */
+/* Count a session in before accept(2).  WAITING: a client waits for certain.  False: not now. */
 static bool may_accept(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
@@ -132,12 +134,12 @@ static bool may_accept(struct listener *ls, bool waiting)
 		admission_leave(w->shared, ls->forward, NULL);
 		why = CAUSE_ACCEPT_RATE;
 	}
-	if (waiting) /* else epoll says so if one does, and nobody is made to wait for nothing */
+	if (waiting) /* else do not pause for nobody: epoll reports a client that waits */
 		pause_until(ls, why, due_ms);
 	return false;
 }
 
-/* False: no more for now. */
+/* False: stop accepting for now. */
 static bool accept_one(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
@@ -164,7 +166,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 	tcp_arm_reset(fd);
 	close(fd);
 	count_add(&w->stats.errors[why], 1);
-	if (why == CAUSE_NO_MEMORY) /* others have been logged, with more */
+	if (why == CAUSE_NO_MEMORY) /* other causes were logged with more detail */
 		log_cause(why, LOG_WARNING, "forward %s: a client is reset",
 			  forward_name(ls->forward->conf));
 	session_log_refused(w->shared->session_log, ls->forward, client, why);
@@ -200,7 +202,7 @@ void listener_start(struct listening *l, struct worker *w)
 	w->resume.fire = on_resume;
 	if (!l->udp) {
 		start_accepting(ls);
-	} else if (!l->shared || !w->index) { /* one worker has all sessions of a shared one */
+	} else if (!l->shared || !w->index) { /* one worker serves a shared socket */
 		ls->udp = udp_listener_start(w, ls->forward, &l->addr, ls->source.fd);
 		ls->source.fd = -1;
 	}
@@ -235,8 +237,8 @@ void listener_end(struct listener *ls)
 	int i = 0;
 
 	/*
-	 * Who waits at systemd's socket is served when culvert is back.  Of another no more are
-	 * taken than may wait in a backlog.
+	 * Clients that wait at systemd's socket are served when culvert is back.  At any other
+	 * socket, one full backlog is the limit, since clients may go on coming.
 	 */
 	while (!ls->on->udp && !ls->on->given && i++ < BACKLOG && accept_one(ls, false))
 		;
@@ -262,7 +264,7 @@ static int set_options(int fd, const struct forward_conf *fc, const struct addr 
 		return r;
 	if (fc->listen.udp && setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)))
 		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
-	/* of UDP it would let others listen at the same address */
+	/* for UDP, SO_REUSEADDR would let other programs listen at this address */
 	if ((!fc->listen.udp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one))) ||
 	    (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one))))
 		return -errno;
@@ -271,7 +273,7 @@ static int set_options(int fd, const struct forward_conf *fc, const struct addr 
 		return -errno;
 	if (fc->listen.udp)
 		return udp_set_listener(fd, a);
-	/* before listen(2): who connects at once has them, too */
+	/* before listen(2), so that the first connection inherits them */
 	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 }
 
@@ -309,7 +311,7 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		unix_remove_stale((const struct sockaddr_un *)&a->ss, a->len);
 	} else if (!joins || addr_takes_any_port(a)) {
 		r = open_socket(fc, a, false);
-		/* with SO_REUSEPORT one of UDP may be given a port that others of this user have */
+		/* with SO_REUSEPORT the kernel may pick a port that a process of this user has */
 		if (r >= 0 && addr_takes_any_port(a))
 			getsockname(r, (struct sockaddr *)&a->ss, &len);
 		if (r >= 0)
@@ -319,7 +321,7 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		r = fds[i] = open_socket(fc, a, true);
 		i += r >= 0;
 	}
-	if (r >= 0 && fc->listen.udp) { /* all are there: what came before may be at any of them */
+	if (r >= 0 && fc->listen.udp) { /* earlier datagrams may be at the wrong socket */
 		r = udp_spread(fds[0], a->ss.ss_family, n);
 		for (unsigned int k = 0; !r && k < n; k++)
 			udp_discard(fds[k]);
@@ -357,7 +359,7 @@ static bool is_useful(int fd, struct given_socket *s)
 		return false;
 	if (s->udp && (!addr_is_inet(a) || udp_set_listener(fd, a)))
 		return false;
-	/* to culvert these are two addresses, which may even be those of two forwards */
+	/* to culvert [::] and 0.0.0.0 are two addresses, perhaps of two forwards */
 	if (a->ss.ss_family == AF_INET6 && addr_is_any(a) &&
 	    !getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_ipv6, &len) && !only_ipv6)
 		return false;

@@ -17,9 +17,9 @@
  *   struct listening   one address, for one forward at a time
  *     at[worker]       struct listener: one worker's socket there, watched by its loop
  *
- * Each worker has a socket of its own (SO_REUSEPORT), so the kernel spreads connections and
- * workers share nothing; flows of UDP as udp_worker() says.  A unix socket, and a socket that
- * systemd has opened, is one that all workers watch.
+ * Each worker has a socket of its own (SO_REUSEPORT), so the kernel spreads connections and workers
+ * share nothing; udp_worker() spreads flows of UDP.  If the socket is a unix socket, or systemd has
+ * opened it, all workers watch the same one.
  */
 
 /* Belongs to the worker's thread once it has started. */
@@ -27,21 +27,21 @@ struct listener {
 	struct source source; /* fd -1: closed */
 	struct worker *worker;
 	struct listening *on;
-	struct forward *forward; /* whose sessions it opens; a reload puts another in its place */
+	struct forward *forward; /* of new sessions; a reload may replace it */
 	LIST_ENTRY(listener) in_worker;
-	struct udp_socket *udp;      /* of UDP: it has this instead of SOURCE */
-	struct listener_shape shape; /* of TCP: of connections that it accepts */
-	bool paused;                 /* since the last accepted connection */
+	struct udp_socket *udp;      /* UDP: in place of SOURCE */
+	struct listener_shape shape; /* TCP: of accepted connections */
+	bool paused;                 /* since a pause, until it accepts a client */
 	unsigned int burst;          /* connections to accept at the next event */
 };
 
 /* Belongs to the thread that reloads. */
 struct listening {
 	struct forward *forward;
-	struct forward *becomes; /* with the change that is planned; NULL: it is closed */
+	struct forward *becomes; /* after the planned change; NULL: to be closed */
 	struct addr asked;       /* as configured */
 	struct addr addr;        /* the same with the port that the kernel has picked */
-	bool udp;                /* the protocol of ASKED, in which other ports have its number */
+	bool udp;                /* UDP, whose port numbers are apart from those of TCP */
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
 	LIST_ENTRY(listening) in_service; /* or in a change that is planned */
@@ -56,17 +56,17 @@ LIST_HEAD(listening_list, listening);
 
 /*
  * Make N sockets that listen on A, an address of FC; port 0 in A becomes the one that the kernel
- * has picked.  JOINS: this daemon has sockets that may be in the way of A; otherwise A must be
- * free, since SO_REUSEPORT would let a second culvert of the same user share it in silence.  A
- * unix socket's file that nobody listens on is left over from a crash, and is removed.  Those of UDP
- * drop what comes before all of them are there.  -errno; ERR says what is wrong.
+ * has picked.  JOINS: this daemon itself may have sockets at A.  Otherwise A must be free:
+ * SO_REUSEPORT would let a second culvert of the same user share A in silence.  A unix socket's
+ * file that nobody listens on is left over from a crash, and is removed.  Datagrams that come
+ * before all sockets of UDP exist are dropped.  -errno; ERR says what is wrong.
  *
  * The kernel wants all sockets of one SO_REUSEPORT group to be made under the same effective uid.
  */
 int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a, bool joins,
 		     unsigned int n, int *fds, char *err, size_t errlen);
 
-/* listener_sockets(), or what calls it in another process for a daemon that is confined. */
+/* listener_sockets(), or a function that lets the privileged process call it. */
 struct listening_maker {
 	typeof(listener_sockets) *make;
 	void *arg;
@@ -76,16 +76,16 @@ struct listening_maker {
 
 /*
  * Socket activation, sd_listen_fds(3): systemd opens the sockets and keeps them while culvert
- * restarts, so that no client is refused.  One is used for the listen address, and protocol, that
- * it is bound to.
- * They stay open as long as the daemon runs, so a forward that a reload takes away and another
- * brings back finds its socket again.  Only the thread that reloads may use them.
+ * restarts, so that no client is refused.  A socket serves the listen address and the protocol that
+ * it is bound to.  All of them stay open as long as the daemon runs, so a forward that a reload
+ * takes away and another brings back finds its socket again.  Only the thread that reloads may use
+ * them.
  *
- * Take those that the environment of the process tells of, which is then told no more.  0, also if
- * there is none; -errno: ERR says which is of no use, and why.
+ * Take the sockets that the environment names, and remove these variables.  0, also if there is no
+ * socket; -errno: ERR says which one is of no use, and why.
  */
 int given_take(char *err, size_t errlen);
-/* 0 if a forward listens on each of them; else -EINVAL, and ERR says on which none does. */
+/* 0 if each of these sockets has a forward; else -EINVAL, and ERR names a socket without one. */
 int given_check(char *err, size_t errlen);
 
 /* --- addresses --- */
@@ -103,7 +103,10 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 void listening_close(struct listening *l);
 void listening_close_all(struct listening_list *list);
 
-/* Replace port 0 in A, an address of E, by the port that L has, and E's text by that of A. */
+/*
+ * Port 0 in A, an address of E, becomes the port of L.  If E has no other address, its text
+ * follows.
+ */
 void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a);
 
 /* Give the sockets that L accepts from now on the options of FC. */
@@ -112,19 +115,21 @@ void listening_set_options(struct listening *l, const struct forward_conf *fc);
 /* --- one worker's side; on its thread, or while it does not run --- */
 
 /*
- * Begin to accept on L.  Where accept(2) finds no descriptor or memory, or at a limit of sessions,
- * a listener pauses, and clients wait in the backlog.  A client that was accepted and for whose
- * session there is no memory is reset.
+ * Begin to accept on L.  A listener pauses at a limit, and when accept(2) finds no descriptor or
+ * memory.  Clients wait in the backlog meanwhile.  An accepted client is reset if there is no
+ * memory for its session.
  */
 void listener_start(struct listening *l, struct worker *w);
-/* After each batch of events: options that W's listeners grant follow the knowledge of servers. */
+/*
+ * After each batch of events: W's listeners grant the options that the servers are known to have.
+ */
 void listeners_follow_servers(struct worker *w);
 /* The sessions that LS opens from now on are those of F. */
 void listener_becomes(struct listener *ls, struct forward *f);
 /*
  * Stop accepting, and close the worker's own socket.  Connections that the kernel has completed
  * already are taken first: a client that saw its connect succeed is served.  At a limit of sessions
- * the rest of the backlog is reset.  To be called by loop_call(), when no event for LS can be at
- * hand.
+ * the rest of the backlog is reset.  To be called by loop_call(): between two batches no event for
+ * LS is pending.
  */
 void listener_end(struct listener *ls);

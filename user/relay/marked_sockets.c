@@ -4,7 +4,7 @@
  * that takes a socket wakes it.  `lock` guards all stocks.  It is held for a few instructions, or
  * while the sockets of one stock are closed, but not while the main thread asks, which may take
  * seconds.  So the main thread alone frees a stock that is closed.  A shelf that could not be
- * filled is tried again when the next session wants something of it.
+ * filled is tried again when the next session takes from it.
  */
 #include "relay/marked_sockets.h"
 
@@ -46,7 +46,7 @@ static int fill(struct marked_sockets *s, unsigned int which, char *err, size_t 
 	h->wanted = false;
 	if (!n)
 		return 0;
-	if (h->error == -EMFILE) /* all or none: there may be room for one */
+	if (h->error == -EMFILE) /* N sockets do not fit, but one may */
 		n = 1;
 	pthread_mutex_unlock(&k->lock);
 	r = k->make(k->arg, &s->conf, which ? AF_INET6 : AF_INET, n, fds, err, errlen);

@@ -9,10 +9,9 @@
 #include "config/config.h"
 
 /*
- * Sockets for connections to the upstreams of forwards that have a mark or are transparent, which
- * only the privileged process can make.  A worker must not wait for that process, so each such
- * forward has some in stock, for each family that its upstream has shown to need.  The main thread
- * fills up what is taken.
+ * Sockets to the upstreams of forwards that have a mark or are transparent.  Only the privileged
+ * process can make such sockets, and a worker must not wait for that process.  So each such forward
+ * has a stock, for each family that its upstream has needed.  The main thread refills the stock.
  */
 struct marked_sockets;
 
@@ -35,20 +34,20 @@ struct socket_keeper {
 void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
 			struct loop *loop);
 /*
- * Make what is wanted, free what is closed: to be called after each batch of LOOP, and when all
- * stocks are closed and LOOP runs no more.
+ * Refill all stocks, and free those that are closed: to be called after each batch of LOOP, and
+ * when all stocks are closed and LOOP runs no more.
  */
 void socket_keeper_after_batch(struct socket_keeper *k);
 
 /* A stock for FC, filled for its first server.  -errno of that process, after a complaint. */
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 			struct marked_sockets **ret);
-/* No worker takes from it any more.  NULL is fine. */
+/* Close S, from which no worker takes any more.  NULL is fine. */
 void marked_sockets_close(struct marked_sockets *s);
 
 /*
- * Take a socket of FAMILY; it is non-blocking.  -ENOSR: there is none at the moment, but soon, or
- * once the privileged process answers.  -EPIPE: that has ended.  -EAFNOSUPPORT.  Each call makes
- * the main thread try again.  Waits for nobody.
+ * Take a socket of FAMILY; it is non-blocking.  -ENOSR: the stock is empty until the privileged
+ * process answers.  -EPIPE: that process has ended.  -EAFNOSUPPORT.  Each call makes the main
+ * thread try again.  Does not wait.
  */
 int marked_sockets_take(struct marked_sockets *s, int family);

@@ -8,8 +8,8 @@
  *     ▲                                           │
  *     └────────────── lookup->list ◀──────────────┘
  *
- * A name that is closed while c-ares looks it up: c-ares can take back all its questions, and no
- * single one.  So it does that, and the others are asked again.
+ * c-ares can cancel all its questions, but not a single one.  So if a name is closed during its
+ * look-up, all questions are cancelled, and those of the other names are asked again.
  *
  * One timer serves all names.  names_after_batch() goes through the list and begins what is due.
  * It begins few look-ups at a time, so thousands of names do not flood the name server; it does not
@@ -17,8 +17,8 @@
  *
  * Files: the process is confined once it serves, and can open no file any more.  c-ares reads
  * /etc/resolv.conf when its channel is made, before that; it would read /etc/hosts for each
- * look-up, so culvert keeps what that says.  At a reload the privileged process opens both.  The
- * channel stays then: a new one would need files, too (/dev/urandom).
+ * look-up, so culvert keeps the text of that file.  At a reload the privileged process opens both
+ * files.  The channel stays, since a new one would need files, too (/dev/urandom).
  */
 #include "relay/names.h"
 
@@ -240,7 +240,7 @@ struct names {
 
 	pthread_mutex_t lock; /* of all that follows */
 	ares_channel channel;
-	char *hosts; /* what /etc/hosts said when it was read; NULL: nothing */
+	char *hosts; /* the text of /etc/hosts; NULL: none */
 	LIST_HEAD(lookup_list, lookup) lookups;
 };
 
@@ -276,7 +276,7 @@ static void finish(struct lookup *l, struct addr *addrs, size_t n, const char *w
 {
 	uint64_t now = clock_ms(), wait = l->forward->resolve_interval_ms;
 
-	atomic_store(&l->wanted, false); /* who has asked meanwhile has an answer */
+	atomic_store(&l->wanted, false); /* sessions that have asked meanwhile get this answer */
 	if (lookup_update(l, addrs, n, why, now))
 		say(l);
 	if (l->record.why[0])
@@ -482,7 +482,7 @@ static void set_servers(struct names *n, char *resolv)
 			    names_files[1], servers);
 }
 
-/* What is asked of name servers is asked again, perhaps of others. */
+/* Open questions are asked again, perhaps of other name servers. */
 void names_read_again(struct names *n, const int fds[NAMES_FILES])
 {
 	char *resolv = read_text(fds[1]);

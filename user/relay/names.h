@@ -12,7 +12,7 @@
 #include "config/config.h"
 
 /*
- * Where forwards lead to: the addresses of a server, which may change when it is a host name.
+ * The addresses of a server, which may change if the server is a host name.
  *
  * The main thread looks names up with c-ares, in its event loop: at once, on a timer, and after
  * connects that failed.  It stores what it finds in struct lookup.  Workers take the addresses from
@@ -28,7 +28,7 @@ struct names;
  */
 struct addr_list {
 	_Atomic unsigned int refs;
-	size_t n;            /* 0: of a name that was never found */
+	size_t n;            /* 0: the name was never found */
 	struct addr addrs[]; /* no address twice; in the order in which to try them */
 };
 
@@ -47,13 +47,13 @@ struct lookup_record {
 			       * since lookup_open(), while there is none */
 	uint64_t lookups;         /* that have ended, since the start */
 	uint64_t failures;        /* of them, those without an address */
-	uint64_t ended_ms;        /* when the last one has */
+	uint64_t ended_ms;        /* when the last one ended */
 	char why[LOOKUP_WHY_LEN]; /* why the last one has failed; "": it has not */
 };
 
 struct lookup {
 	const struct forward_conf *forward; /* whose own listener no address may be */
-	const struct endpoint *conf;        /* of that; a name may have no address there */
+	const struct endpoint *conf;        /* a server of it; a name may have no address there */
 	struct names *names;                /* who looks it up; NULL: nobody */
 
 	pthread_mutex_t lock; /* of the next two */
@@ -69,7 +69,7 @@ struct lookup {
 	bool open;         /* one is under way */
 };
 
-/* CONF, a server of FC, is numbers, or a name whose addresses may be known.  -ENOMEM. */
+/* CONF, a server of FC, is a numeric address, or a name whose addresses may be known.  -ENOMEM. */
 int lookup_open(struct lookup *l, const struct forward_conf *fc, const struct endpoint *conf,
 		uint64_t now_ms);
 /*
@@ -85,11 +85,11 @@ void lookup_close(struct lookup *l);
 struct addr_list *lookup_get(struct lookup *l);
 
 /*
- * None of its addresses could be connected to: ask for a look-up, if it is a name.  One begins
- * LOOKUP_ASK_MS after the last one at the earliest.  True: it may find others, and a session may
- * wait for it: it calls this again until then.  NOW_MS is NEVER if it has no address, and the
- * session waits in any case.  *SEEN is the session's, and 0 at first: it waits for one look-up.  By
- * any thread.
+ * All addresses of L have failed: ask for a look-up, if L is a name.  A look-up begins
+ * LOOKUP_ASK_MS after the last one at the earliest.  True: the look-up may find other addresses,
+ * and a session may wait for it by calling this again.  NOW_MS is NEVER if L has no address, for
+ * which the session waits in any case.  *SEEN belongs to the session, and is 0 at first: a session
+ * waits for one look-up.  By any thread.
  */
 #define LOOKUP_ASK_MS 1000
 bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms);
@@ -98,9 +98,9 @@ void lookup_record(struct lookup *l, struct lookup_record *ret);
 
 /*
  * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of
- * WHY.  Left out are the forward's own listener, what has no port, and repetitions.  If none is
- * left the list stays as it is.  True if the set of addresses has changed, or the reason of a
- * failure is new.
+ * WHY.  The forward's own listener, addresses without a port, and repetitions are left out.  If no
+ * address is left, the list stays as it is.  True if the set of addresses has changed, or the
+ * reason of a failure is new.
  */
 bool lookup_update(struct lookup *l, struct addr *addrs, size_t n, const char *why,
 		   uint64_t now_ms);
@@ -136,8 +136,8 @@ void names_add(struct names *n, struct lookup *l);
 void names_after_batch(struct names *n);
 
 /*
- * Find the addresses of C's names to listen at, which must be known before they can be bound, by
- * getaddrinfo(3).  CONFINED: that is impossible, so a name without an address is -EINVAL.  So are
- * two forwards with the same address.  Else as endpoint_look_up(), after a complaint.
+ * Look up C's names to listen at, by getaddrinfo(3): their addresses must be known before they can
+ * be bound.  CONFINED: look-ups are impossible, so a name without an address is -EINVAL.  Two
+ * forwards with the same address are -EINVAL, too.  Else as endpoint_look_up(), after a complaint.
  */
 int names_find_listeners(struct config *c, bool confined);

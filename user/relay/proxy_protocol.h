@@ -27,7 +27,7 @@
 #define PROXY_PROTOCOL_WRITE_MAX 108
 
 struct proxy_header {
-	size_t size;          /* in bytes, for the parser alone; payload begins behind them */
+	size_t size;          /* in bytes, set by the parser; payload begins behind */
 	unsigned int version; /* 1 or 2 */
 	/*
 	 * False: the proxy's own connection, such as a health check (LOCAL, version 2 only), or
@@ -40,7 +40,7 @@ struct proxy_header {
 };
 
 /*
- * What the first LEN bytes of a stream, at BUF, say.  Returns
+ * Parse the first LEN bytes of a stream, at BUF.  Returns
  *
  *   0        they begin with a whole header of RET->size bytes, which RET describes.  With LOCAL
  *            and UNKNOWN the connection counts as one without a header: its own addresses hold.

@@ -4,14 +4,15 @@
  *
  * Failed connects.  A crowd of sessions that fails at once counts as one failure.  When the time of
  * a server that was set aside is over, one session tries it, with the full share of the server.
- * That counts as a failure until it is connected: so a server that is silent keeps few sessions
+ * The trial counts as a failure until it is connected, so a silent server keeps few sessions
  * waiting.
  *
  * Silence.  Before a connect fails for want of an answer seconds pass, and sessions go on coming.
  * So a server that has owed an answer for SILENT_MS stands behind its equals, but for one attempt
- * in ASK_AGAIN_MS.  A slow server is no silent one: it has twice as long as its last connect took,
- * too.  Where all are silent, or there is one alone, nothing changes; and a backup does not step
- * in.  Nor does a client leave its server under BALANCE_SOURCE, which promises to keep it.
+ * in ASK_AGAIN_MS.  A slow server is not a silent one: it gets twice the time of its last connect
+ * in addition.  If all servers are silent, or there is only one, nothing changes.  No backup steps
+ * in for a silent server.  Nor does a client leave its server under BALANCE_SOURCE, which promises
+ * to keep it.
  */
 #include "relay/server_health.h"
 
@@ -63,7 +64,7 @@ void health_connected(struct health *h, uint64_t now_ms)
 void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
 		    uint64_t now_ms)
 {
-	/* nothing is known before the first one */
+	/* before the first check nothing is known */
 	unsigned int needed = !h->checked ? 1 : h->down ? rise : fall;
 
 	h->checked = true;

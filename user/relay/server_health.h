@@ -68,16 +68,17 @@ struct health {
 
 enum server_state health_state(const struct health *h, uint64_t now_ms);
 
-/* A session could not connect, or has got a server that is in TRIAL; a session has connected. */
+/* A session could not connect, or has got a server that is in TRIAL. */
 void health_refused(struct health *h, uint64_t now_ms);
+/* A session has connected. */
 void health_connected(struct health *h, uint64_t now_ms);
 /* A check has ended: RISE good ones in a row, or FALL others, change the state. */
 void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
 		    uint64_t now_ms);
 
 /*
- * Has a server that owes an answer to a connect since OWES_MS (0: it owes none) owed it for too
- * long?  Its last connect took USUAL_MS.
+ * True if a server has owed the answer to a connect for too long.  OWES_MS: when that connect began
+ * (0: it owes none).  USUAL_MS: the duration of its last connect.
  */
 bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms);
 

@@ -113,7 +113,7 @@ static int make_members(struct servers *ss, const struct servers *before)
 		return -ENOMEM;
 	for (size_t i = 0; !r && i < ss->conf->upstream.n; i++)
 		r = add_place(&fresh, before, i);
-	if (!r) { /* what is beside them is read without the lock */
+	if (!r) { /* other fields are read without the lock */
 		ss->members = fresh.members;
 		ss->n = fresh.n;
 	}
@@ -136,14 +136,14 @@ void servers_refresh(struct servers *ss)
 	if (stale && make_members(ss, ss))
 		log_limited(LOG_WARNING, "upstream %s: no memory to follow its addresses",
 			    ss->conf->upstream.text);
-	/* nobody would find out that what checks have said has changed */
+	/* without checks, their last result would stay for ever */
 	for (size_t i = 0; !ss->conf->check_ms && i < ss->n; i++)
 		ss->members[i].server->health.checked = false;
 }
 
 /* --- beginning and end --- */
 
-/* The place of BEFORE with that text knows the addresses of its name, and has its counts. */
+/* Give P the addresses and counts of the place of BEFORE that has the same TEXT. */
 static void know_addresses(struct place *p, struct servers *before, const char *text)
 {
 	for (size_t i = 0; before && i < before->conf->upstream.n; i++)
@@ -211,7 +211,7 @@ static bool may_be_used(const struct member *m, struct server *const *tried, siz
 	return health_state(&m->server->health, now_ms) <= SERVER_ASIDE;
 }
 
-/* Find what can be connected to, other than the N servers TRIED. */
+/* Find the servers that can be connected to, other than the N servers TRIED. */
 static size_t find_candidates(struct servers *ss, struct server *const *tried, size_t n,
 			      uint64_t now_ms, struct candidate *ret)
 {
@@ -308,7 +308,7 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 	if (found) {
 		at = balance_pick(ss->conf->balance, c, found, hash_of(client));
 		best = container_of(c[at].turn, struct member, turn);
-		/* who asks each time by another port would never find out */
+		/* a client that asks by a new port each time would never move on */
 		if (ss->conf->listen.udp && ss->conf->replies)
 			move_on(best, atomic_load(&best->server->first), false, now_ms);
 		*ret = choose(best, now_ms);
@@ -331,7 +331,7 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 
 	if (is == was)
 		return;
-	/* one alone gets every session, whatever has become of those before */
+	/* a server that is alone gets every session, even if it is set aside */
 	if (is == SERVER_ASIDE && was != SERVER_TRIAL && ss->n > 1)
 		log_warning("forward %s: server %s is set aside for %.0f s: %s",
 			    forward_name(ss->conf), s->name,

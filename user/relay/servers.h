@@ -30,24 +30,24 @@ struct server {
 	_Atomic uint32_t lost;     /* times that it has lost all sessions of UDP */
 	_Atomic bool answered;     /* a session of UDP */
 	/*
-	 * The index of the address to begin with: one that connected after those before it had
-	 * failed, or were silent, so that not every session waits for a dead family anew; or the
-	 * first that a session had no time for.  Look-ups make new lists, mostly of the same
-	 * addresses.  session_connect.c writes it, of UDP udp/udp_server.c and servers_move_on().
+	 * The index of the address to begin with.  Either this address has connected after others
+	 * had failed or were silent: so not every session waits for a dead family anew.  Or it is
+	 * the first address that a session had no time for.  The index stays when a look-up makes a
+	 * new list, which mostly has the same addresses.  Writers: session_connect.c; for UDP
+	 * udp/udp_server.c and servers_move_on().
 	 */
 	_Atomic uint16_t first;
 	/* handshake.c writes them: what its connections of TCP are like, as seen at `seen_ms` */
-	_Atomic uint16_t
-		told_mss; /* the largest segment that it is told of, if nothing is shaped; 0: not known */
-	_Atomic uint16_t takes_mss; /* the largest that it takes, and clients were told of more; 0 */
+	_Atomic uint16_t told_mss;  /* largest segment that it is told, unshaped; 0: not known */
+	_Atomic uint16_t takes_mss; /* largest segment that it takes; 0: no client was told more */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
 	char name[SERVER_NAME_LEN];
 
 	/* with the lock of struct servers */
 	struct health health;
-	uint64_t owes_ms;             /* its first connect since its last answer; 0: it owes none */
-	uint64_t usual_ms;            /* what its last connect took */
+	uint64_t owes_ms;  /* time of its first connect since its last answer; 0: it owes none */
+	uint64_t usual_ms; /* what its last connect took */
 	uint64_t sessions, failures;  /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
@@ -107,22 +107,19 @@ void servers_add_names(struct servers *ss, struct names *names);
 int servers_pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
 		 size_t n, uint64_t *seen, uint64_t now_ms, struct server **ret,
 		 struct addr_list **ret_list);
-/*
- * S, of which all addresses were tried, could not be connected to, because of errno ERROR.  As
- * lookup_failed().
- */
+/* All addresses of S have failed, the last one with errno ERROR.  Returns as lookup_failed(). */
 bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
 		     uint64_t now_ms);
 /*
- * UDP: S's address with the index AT does not answer, or has REFUSED.  Ask for a look-up; and begin with
- * the next address if it has refused, or nobody who asked S lately has an answer.  True: S has another
- * one to begin with.
+ * UDP: the address of S with the index AT is silent, or has REFUSED.  Ask for a look-up.  Begin
+ * with the next address if this one has refused, or if S has owed an answer for ASK_AGAIN_MS.
+ * True: S begins with another address now.
  */
 bool servers_move_on(struct servers *ss, const struct server *s, uint16_t at, bool refused,
 		     uint64_t now_ms);
 /* S has been connected to, which took TOOK_MS. */
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
-/* So long has S answered nobody who asked it. */
+/* For how long S has owed an answer; 0: it owes none. */
 uint64_t servers_owed_ms(struct servers *ss, const struct server *s, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
@@ -130,13 +127,13 @@ void servers_checked(struct servers *ss, struct server *s, int error, uint64_t n
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);
 
-/* Why none may have a session, in BUF: an error of one, or that an operator says so. */
+/* Write to BUF why no server may have a session: the error of one, or an order of an operator. */
 void servers_why(struct servers *ss, char *buf, size_t size);
 
 /* The server that has ADDR, with a reference and counted as live; or NULL. */
 struct server *servers_find(struct servers *ss, const struct addr *addr);
 
-/* Give the server NAME an order.  A reference to it, or NULL: there is none. */
+/* Give the server NAME an order.  Returns a reference to it; NULL: there is no such server. */
 struct server *servers_order(struct servers *ss, const char *name, enum server_order order);
 
 /* The first name among the servers as configured, or NULL. */

@@ -18,9 +18,9 @@
 /*
  * A session: one accepted socket, one connected socket, two flows.
  *
- *   HEADER      the client is a proxy that says first for whom it speaks, or says in a TLS hello to
- *               whom; only where that is asked
- *                 -> CONNECTING  the PROXY header was read, and no byte behind it; the hello was seen
+ *   HEADER      a PROXY header is to name the client, or a TLS hello the forward; only where the
+ *               configuration asks for one
+ *                 -> CONNECTING  the header alone was read, or the hello was seen
  *                 -> DEAD        it is bad or late, or its client may have no session; or reset
  *   CONNECTING  the upstream has not answered; the client's bytes wait in the client's socket.
  *               While no server has an address yet, `addrs` is NULL.  Then one address is
@@ -29,10 +29,10 @@
  *                 -> OPEN  connected: that socket is in sides[UPSTREAM], there is no race any more
  *                 -> DEAD  there is no address, or none answered, or the client reset
  *   OPEN        both flows run on their own
- *                 -> PARTING  one end is gone, by RST or an error, and had something to say
+ *                 -> PARTING  one end is gone, by RST or an error, and had sent bytes before
  *                 -> DEAD     both are DONE, or the session was reset
- *   PARTING     what the dead end had said is taken to the other, see session_flow.c
- *                 -> DEAD  it has it all, or takes no more; reset
+ *   PARTING     the last bytes of the dead end are taken to the other end, see session_flow.c
+ *                 -> DEAD  the other end has all of them, or takes no more; reset
  *   DEAD        sockets closed, resources given back; freed after the batch of events
  */
 enum session_state {
@@ -45,8 +45,9 @@ enum session_state {
 };
 
 /*
- * How a session shall end: a mark, which a step of its life leaves, in ascending order of weight.
- * session_life.c carries it out when the step has returned; until then nothing of S is given back.
+ * How a session shall end: a mark, which a step of its life leaves.  A later mark of this list
+ * outweighs the earlier ones.  session_life.c carries the mark out when the step has returned;
+ * until then nothing of S is given back.
  */
 enum session_ending {
 	ENDING_NOT,
@@ -61,12 +62,12 @@ enum { CLIENT = 0, UPSTREAM = 1 };
 #define NO_PAIR UINT32_MAX
 #define NO_GRAFT UINT32_MAX
 
-/* What a session's client tells before its stream, or in its TLS hello. */
+/* A session's PROXY header and TLS hello. */
 struct told {
 	union client_addr peer;     /* who is at the other end of the client's socket */
-	uint64_t due_ms;            /* HEADER: late then */
+	uint64_t due_ms;            /* HEADER: deadline */
 	struct proxy_header header; /* zeroes while it has not come */
-	uint32_t events;            /* what epoll has told of the client until it is OPEN */
+	uint32_t events;            /* epoll's events of the client until S is OPEN */
 	bool admitted;              /* its client is counted in, see admission.h */
 	int lowat;                  /* SO_RCVLOWAT, for the rest of a TLS hello; 0: as it was */
 	char server_name[];         /* "": none */
@@ -98,15 +99,15 @@ struct session {
 	struct timer timer;
 	uint64_t id;
 	uint64_t born_ms;
-	uint64_t probe_at_ms;    /* the upstream's socket gets keepalive, which short ones spare */
-	struct server *server;   /* see server_leave(); NULL: none yet, or of a daemon before */
+	uint64_t probe_at_ms;    /* when both sockets get keepalive; short sessions do without */
+	struct server *server;   /* see server_leave(); NULL: none yet, or not known (adopted) */
 	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
 	uint32_t since_ms;       /* OPEN: it last entered or left the kernel, or changed its engine;
 				  * PARTING: it began to (low half) */
-	uint32_t spoke_ms;       /* user space looked for bytes of it, or its silence was judged */
-	uint32_t connect_ms;     /* so long it took to connect, and 1; 0: it is not connected */
+	uint32_t spoke_ms;       /* when user space last read for it, or judged its silence */
+	uint32_t connect_ms;     /* duration of the connect, plus 1; 0: not connected */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to, */
 	uint16_t port_offset;    /* but at the port so far behind; see session_address() */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
@@ -114,7 +115,7 @@ struct session {
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	uint8_t shaped : 3;      /* enum shaped */
-	bool far_asked : 1;      /* of this bulk: whether it is near after all */
+	bool far_asked : 1;      /* asked whether it is near after all, in this run of bulk */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */
 	uint16_t header_in;      /* bytes of a PROXY header read before the stream, */
@@ -133,9 +134,9 @@ void session_set_state(struct session *s, enum session_state to);
 /* --- what a session is about --- */
 
 /*
- * Address INDEX of s->addrs, which is not NULL.  The addresses of a server with a range of ports
- * have the first; a session has the one that is as far behind it as the client's port is in the
- * range of the listener.
+ * Address INDEX of s->addrs, which is not NULL.  If the server has a range of ports, S->addrs has
+ * the first port of it.  The result has the port at the offset that the client's destination has in
+ * the listener's range.
  */
 struct addr session_address(const struct session *s, uint16_t index);
 
@@ -152,9 +153,9 @@ static inline bool session_runs(const struct session *s)
 }
 
 /*
- * Set TCP_NODELAY of the upstream's socket, if it is to have that and has not.  Before or just
- * after the second write there: the first one is sent at once in any case, and many sessions have
- * no other.
+ * Set TCP_NODELAY of the upstream's socket, if the forward wants it and it is not set.  Called
+ * before or just after the second write: TCP sends the first one at once in any case, and many
+ * sessions have no other.
  */
 void session_set_nodelay(struct session *s);
 
@@ -170,8 +171,8 @@ bool session_reset(struct session *s, enum cause cause);
 void session_finish(struct session *s);
 
 /*
- * SIDE is gone, because of errno ERROR, or by RST (0).  If S is OPEN, what that side had said before
- * is taken to the other end, which gets RST then; else S is reset.  Returns false as well.
+ * SIDE is gone, because of errno ERROR, or by RST (0).  If S is OPEN, the last bytes of that side
+ * are taken to the other end, which then gets RST; else S is reset.  Returns false.
  */
 bool session_part(struct session *s, unsigned int side, int error);
 
@@ -180,5 +181,5 @@ bool session_part(struct session *s, unsigned int side, int error);
 /* Count BYTES of flow DIR that carrier C has read. */
 void session_count_carried(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes);
 
-/* Flow DIR gets the carrier of D, or is about to, which is counted. */
+/* Flow DIR gets the carrier of D, now or soon: count the hand-over. */
 void session_hand_over(struct session *s, unsigned int dir, struct decision d);

@@ -6,16 +6,16 @@
  *
  * The addresses of a server are tried as RFC 8305 ("Happy Eyeballs") says.  names.c has put them in
  * order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS after the last one began,
- * whichever comes first.  Those before go on beside it; the first that is connected wins, and the
+ * whichever comes first.  Earlier attempts go on.  The first one that is connected wins, and the
  * others are reset.
  *
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
  * winner need not move.  Attempts beside it are rivals of it.
  *
- * Servers whose names have no address yet: the session is nameless, and asks again every
- * NAMELESS_MS until a look-up has ended or connect-timeout is over.  The same if none of the
- * servers could be connected to, but the name of the last may have moved: all are tried again until
- * a look-up has ended.
+ * A session is nameless while no server has an address.  It asks again every NAMELESS_MS, until a
+ * look-up has ended or connect-timeout is over.  A session is nameless, too, if all servers have
+ * failed, but the name of the last one may have moved: then all servers are tried again until a
+ * look-up has ended.
  */
 #include "relay/session_connect.h"
 
@@ -38,7 +38,7 @@
 /* Attempts of a session at a time, so that a name with many dead addresses does not take every
  * descriptor. */
 #define AT_ONCE 8
-/* Try again so soon: no socket in stock, or full unix backlog. */
+/* Until an attempt is tried again: no socket was in stock, or a unix backlog was full. */
 #define RETRY_MS 20
 #define NAMELESS_MS 100
 /*
@@ -48,7 +48,7 @@
 #define CONNECT_QUIET_MS 20
 
 struct attempt {
-	struct source source; /* fd -1: none.  Number 0 has that of sides[UPSTREAM] instead */
+	struct source source; /* fd -1: none.  Attempt 0 has sides[UPSTREAM] instead */
 	struct session *session;
 	uint16_t address; /* its index */
 	uint16_t number;
@@ -59,7 +59,7 @@ struct connecting {
 	struct leftover leftover;
 	uint64_t due_ms;        /* give up */
 	uint64_t server_due_ms; /* give the server up */
-	struct server **tried;  /* owned: those given up, to compare with: they may be gone */
+	struct server **tried;  /* owned: those that failed; only compared: they may be freed */
 	size_t n_tried;
 	uint64_t seen; /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
@@ -70,12 +70,12 @@ struct connecting {
 	uint16_t running; /* of them, those that have not ended */
 	struct attempt attempts[AT_ONCE];
 };
-/* Else a session would be put into the gap that one leaves, and its rest be of no use. */
+/* Else malloc(3) would put a session into the gap of a freed one, and waste the rest of the gap. */
 _Static_assert(sizeof(struct connecting) < sizeof(struct session), "smaller than a session");
 
 /* --- the socket of an attempt --- */
 
-/* Without a descriptor it takes one of an idle pipe. */
+/* Where no descriptor is left, an idle pipe gives some. */
 static int get_socket(struct session *s, const struct addr *to)
 {
 	int fd = upstream_socket(s->forward, &s->client.sa, to);
@@ -99,11 +99,10 @@ static void set_options(struct session *s, int fd)
 }
 
 /*
- * A client that has spoken already will have its bytes sent as soon as the upstream answers, so the
- * ACK of the handshake can travel with them: one segment less.
- * Where the upstream speaks first this must not be done: it would wait for that ACK.  An upstream
- * that is sent a PROXY header gets the ACK with that, whoever speaks first.  Returns 0, or the
- * errno of a client that is gone.
+ * If the client has sent bytes already, the ACK of the handshake with the upstream can travel with
+ * them: one segment less.  An upstream that speaks first would wait for the ACK, so nothing is held
+ * without such bytes.  A PROXY header takes the ACK along in any case.  Returns 0, or the errno of
+ * a client that is gone.
  */
 static int spare_an_ack(const struct session *s, int fd)
 {
@@ -132,16 +131,16 @@ struct session *session_of_rival(struct source *source, unsigned int *ret_attemp
 	return a->session;
 }
 
-/*
- * With RST, if it is connected already: it may answer just now, and a FIN would tell it of an empty
- * stream that was complete.
- */
+/* With RST: the upstream may answer just now, and FIN would mean an empty, complete stream. */
 static void close_attempt(struct session *s, unsigned int i)
 {
 	tcp_close(source_of(s, i), true);
 }
 
-/* Attempt I has won: its socket becomes the session's.  0, or errno: it stays what it was. */
+/*
+ * Attempt I has won: its socket becomes the session's.  0; or errno, and its socket stays where it
+ * was.
+ */
 static int take_winner(struct session *s, unsigned int i)
 {
 	struct source *source = source_of(s, i);
@@ -159,7 +158,7 @@ static int take_winner(struct session *s, unsigned int i)
 	return 0;
 }
 
-/* S is connected: what its server and the counters get to know of that. */
+/* S is connected: note it for the server and in the counters. */
 static void note_success(struct session *s)
 {
 	struct forward_stats *fs = forward_stats(s->forward, s->worker->index);
@@ -225,13 +224,15 @@ static int choose_server(struct session *s)
 	c->first = atomic_load_explicit(&server->first, memory_order_relaxed) % list->n;
 	c->begun = 0;
 	c->next_ms = 0;
-	/* those after it need time, too; but one of many needs more than a round trip */
+	/* later servers need time, too; but each needs more than a round trip */
 	c->server_due_ms = now + smaller(left, larger(left / (unsigned int)n,
 						      s->forward->conf->connect_timeout_ms / 5));
 	return n;
 }
 
-/* S's server has failed, with ERROR.  False: S will have no other, or this machine is at fault. */
+/*
+ * S's server has failed, with ERROR.  False: S gets no other server, or this machine is at fault.
+ */
 static bool next_server(struct session *s, int error)
 {
 	struct connecting *c = s->connecting;
@@ -257,7 +258,7 @@ static bool next_server(struct session *s, int error)
 		c->n_tried = 0;
 		r = 0;
 	}
-	if (!r) { /* a name may yet get an address, or another */
+	if (!r) { /* a look-up may still find an address */
 		server_leave(s->server);
 		addr_list_put(s->addrs);
 		s->server = NULL;
@@ -281,7 +282,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 		atomic_store_explicit(&s->server->first, 0, memory_order_relaxed);
 	if (c->begun < s->addrs->n || c->running)
 		return;
-	if (next_server(s, error)) /* which logs it if that is news */
+	if (next_server(s, error)) /* which logs a server that is set aside */
 		return;
 	log_cause(upstream_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s", (unsigned long long)s->id,
@@ -439,6 +440,6 @@ bool session_connect_timer(struct session *s)
 			c->begun = (uint16_t)s->addrs->n;
 			fail_attempt(s, i, ETIMEDOUT);
 		}
-	c->next_ms = 0; /* what could not begin so far has a last try */
+	c->next_ms = 0; /* an attempt that was put off has a last try */
 	return connect_more(s);
 }

@@ -12,13 +12,13 @@
  * The engine of a forward may change while its sessions run.  A flow remembers which engine it
  * follows (f->engine), and begins anew with the other one when nothing of it is pending.
  *
- * PARTING: one end has sent RST, or TCP has given it up.  What it had said before is in its receive
- * queue, in the kernel's backlog or in buffers here, and without culvert in between the other end
- * would have got it ahead of the RST: a server that answers "too large" and closes with the request
- * unread, say.  So the other end gets it, and then RST.  Neither socket is watched meanwhile, since
- * the dead one would raise EPOLLHUP all the time: a timer is enough for what is at most a receive
- * buffer.  RST follows when the other end's TCP has sent all of it (SIOCOUTQNSD), because close(2)
- * would throw away what is not yet sent.
+ * PARTING: one end has sent RST, or TCP has given it up.  Its last bytes are in its receive queue,
+ * in the kernel's backlog or in buffers here.  Without culvert in between, these bytes would have
+ * reached the other end ahead of the RST: a server may answer "too large", and close with the
+ * request unread.  So the other end gets the bytes, and then RST.  Neither socket is watched
+ * meanwhile, since the dead one would raise EPOLLHUP all the time.  A timer is enough for one
+ * receive buffer at most.  RST follows when TCP has sent all bytes to the other end (SIOCOUTQNSD),
+ * because close(2) would throw away unsent bytes.
  */
 #include "relay/session_flow.h"
 
@@ -36,7 +36,7 @@
 #include "relay/session_idle.h"
 #include "relay/session_sockmap.h"
 
-/* PARTING lasts no longer: nobody waits for a slow end to take what a dead one has said. */
+/* The longest PARTING: a slow end does not keep the session of a dead one. */
 #define PARTING_MS 5000
 
 SYSCALLS_ALLOWED(SYSCALL(shutdown), SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)));
@@ -92,14 +92,14 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	struct decision d;
 
 	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
-	/* it follows with a turn before which nothing is pending: a pipe is not for copy */
+	/* run_user() follows the engine when nothing is pending: copy cannot empty a pipe */
 	if (f->engine != engine)
 		return;
 	around.kernel_ok = !far && !foreign && session_sockmap_may_enter(s, dir);
 	around.memory_short = around.kernel_ok && sockmap_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->since_ms;
 	d = policy_user(engine, &s->habit, dir, f, around);
-	if (foreign) /* splice(2) does not see what others put into the socket */
+	if (foreign) /* splice(2) does not see bytes that other programs put in (sockmap) */
 		d = (struct decision){ CARRIER_COPY, f->reason };
 	if (s->habit.turns >= PROMOTE_TURNS || s->habit.run >= BULK_RUN)
 		session_graft_hurry(s);
@@ -114,7 +114,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 			session_sockmap_enter(s, !dir, engine, d.reason);
 	} else if (d.carrier != f->user_carrier &&
 		   (!f->pending || (f->head && d.carrier == CARRIER_SPLICE))) {
-		/* what is pending in buffers is written first, whatever the carrier */
+		/* both carriers write pending buffers first */
 		session_hand_over(s, dir, d);
 		habit_restart(&s->habit);
 	} else {
@@ -126,8 +126,8 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 }
 
 /*
- * To follow another engine nothing may be pending, and a target that is full all the time would
- * never let it come to that: so nothing more is read before.
+ * A flow follows another engine when nothing is pending.  A target that is always full would
+ * prevent that, so the flow reads no more until then.
  */
 static uint64_t may_read(struct session *s, unsigned int dir)
 {
@@ -154,7 +154,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 
 	f->starved = false;
 	r = carrier_pump(&io, by);
-	if (!s->tcp && s->idle && (io.read || f->user_out != before)) /* TCP knows itself */
+	if (!s->tcp && s->idle && (io.read || f->user_out != before)) /* TCP has this time itself */
 		s->idle->since_ms = clock_ms();
 	if (dir == CLIENT && f->user_out != before &&
 	    (before || s->header_out || io.reads > 1 || f->pending))
@@ -239,7 +239,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	if (r == PUMP_EOF && session_sockmap_is_fin(s, dir)) {
 		flow_finished(s, dir);
 	} else if (r == PUMP_EOF || r == PUMP_SRC_ERROR) {
-		session_part(s, dir, error); /* 0 after what looked like the end */
+		session_part(s, dir, error); /* 0: EOF without FIN was RST */
 	} else if (r == PUMP_DST_ERROR) {
 		session_part(s, !dir, error);
 	} else if (r == PUMP_STARVED) {
@@ -289,7 +289,7 @@ void session_flows_start(struct session *s)
 
 /* --- PARTING --- */
 
-/* Unix sockets do not know SIOCOUTQNSD: what is written there is the other end's already. */
+/* Unix sockets do not know SIOCOUTQNSD: a write puts bytes into the other end's queue at once. */
 static bool is_sent(int fd)
 {
 	int unsent = 0;
@@ -298,8 +298,8 @@ static bool is_sent(int fd)
 }
 
 /*
- * Take what the dead side has said from the kernel first, and then from its socket.  True: the
- * other end's TCP has all that it can get.
+ * Take the last bytes of the dead side, from the kernel first, and then from its socket.  True: the
+ * other end's TCP has all bytes that it can get.
  */
 static bool take_what_was_said(struct session *s)
 {

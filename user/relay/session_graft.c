@@ -131,7 +131,7 @@ void session_graft_timer(struct session *s)
 	if (!session_runs(s) || session_graft_due(s) > s->worker->loop.now_ms)
 		return;
 	session_graft_offer(s);
-	for (unsigned int side = 0; side < 2 && !s->graft_refusal; side++) /* an answer begins it */
+	for (unsigned int side = 0; side < 2 && !s->graft_refusal; side++) /* an answer grafts S */
 		tcp_probe_now(s->sides[side].fd);
 	s->probe_at_ms = s->worker->loop.now_ms + 1000;
 	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
@@ -185,7 +185,7 @@ bool session_graft_detach(struct session *s)
 		s->graft_refusal = GRAFT_OK; /* it may be offered again */
 		return true;
 	}
-	graft_return(gs, s->graft, true); /* a packet may have been faster */
+	graft_return(gs, s->graft, true); /* a packet may have begun the graft meanwhile */
 	return graft_state(gs, s->graft) != GRAFT_RETURNING;
 }
 
@@ -241,7 +241,7 @@ static void session_graft_finish(struct session *s)
 		session_reset(s, CAUSE_UNTRANSLATABLE);
 }
 
-/* It follows another engine, or something came that the packet programs cannot translate. */
+/* S has returned to its sockets: for another engine, or because of `why_back`. */
 static void session_graft_come_back(struct session *s)
 {
 	uint32_t why = graft_of(graft_table_of(s), s->graft)->why_back;
@@ -287,9 +287,9 @@ static void session_graft_follow_ways(struct session *s)
 	struct graft_table *gs = graft_table_of(s);
 	enum graft_doubt doubt = graft_doubt(gs, s->graft);
 
-	if (doubt == GRAFT_DOUBT_ASK) /* ASKED sets the keepalive */
+	if (doubt == GRAFT_DOUBT_ASK) /* GRAFT_DOUBT_ASKED sets keepalive anew */
 		s->probe_at_ms = NEVER;
-	/* either makes it probe at once */
+	/* both calls make a socket probe at once */
 	for (unsigned int side = 0; side < 2; side++) {
 		if (doubt == GRAFT_DOUBT_ASK)
 			tcp_probe_now(s->sides[side].fd);

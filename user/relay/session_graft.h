@@ -5,14 +5,16 @@
 
 /*
  * A session that is grafted, or may be.  It is offered once when it begins; user space carries it
- * until a packet finds it quiet.  Nobody is told of that, which saves short sessions a wake-up: so
- * ask session_is_grafted().
+ * until a packet finds it quiet.  No event reports the graft, which saves short sessions a wake-up:
+ * so ask session_is_grafted().
  */
 
 /* Offer S if its engine wants that, nothing is against it, and user space has none of its bytes. */
 void session_graft_offer(struct session *s);
 
-/* When S, which was far, is offered for its silence; NEVER: it was not far. */
+/*
+ * When S, refused as far or lossy, is offered again for its silence; NEVER: it was not so refused.
+ */
 uint64_t session_graft_due(const struct session *s);
 void session_graft_timer(struct session *s);
 /* True if packets of S are translated, or were until it ended. */
@@ -21,41 +23,44 @@ bool session_is_grafted(const struct session *s);
 /* What carries flow DIR. */
 enum carrier session_carrier(const struct session *s, unsigned int dir);
 
-/* Why bulk of S is at its sockets: REASON_FAR_BULK, REASON_LOSSY_BULK, or REASON_BULK: others. */
+/* Why bulk of S is not grafted: REASON_FAR_BULK, REASON_LOSSY_BULK, or REASON_BULK for others. */
 enum reason session_graft_bulk(const struct session *s);
 
-/* S, if offered, has moved much, or many messages: hold its senders a moment, or give it up. */
+/*
+ * S has moved many bytes or messages.  If it is offered, hold its senders a moment, or withdraw it.
+ */
 void session_graft_hurry(struct session *s);
 
 /*
- * Unless its engine grafts, take back the offer of S, or let S go back to its sockets.  False: the
- * latter, which takes until S is quiet.
+ * If its engine does not graft, withdraw the offer of S, or return S to its sockets.  False: S
+ * returns once it is quiet.
  */
 bool session_graft_detach(struct session *s);
 
-/* An end is closing before S was grafted.  False: it is grafted, so that was no end of a stream. */
+/* An end closes: withdraw the offer of S.  False: S is grafted, so its sockets have seen no FIN. */
 bool session_graft_withdraw(struct session *s);
 
-/* S ends.  Before its sockets are closed; RESET: for both ends.  True: close them with RST. */
+/* S ends; before its sockets are closed.  RESET: both ends get RST.  True: close them with RST. */
 bool session_graft_end(struct session *s, bool reset);
 
 /* Why S is not grafted, for operators; "": it is, or may be, or was never to be. */
 const char *session_graft_hindrance(const struct session *s);
 
-/* When it was last at work, in ms of CLOCK_MONOTONIC, and whether an end has sent FIN. */
+/* When S was last at work, in ms of CLOCK_MONOTONIC, and whether an end has sent FIN. */
 uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
 
 /*
- * Something has happened to S, which has a slot, or its ways may have changed: marks its end, or
- * follows.  True: S has come back to its sockets, and its flows are to run.
+ * The state or the ways of S, which has a slot, may have changed: mark the end of S, or ask its
+ * sockets for their ways.  True: S has returned to its sockets, and its flows are to run.
  */
 bool session_graft_look(struct session *s);
 
-/* Another relay knows S, and none is told any more what becomes of it. */
+/* Another relay knows S, but no relay imports the changes of S now. */
 bool session_graft_is_shared(const struct session *s);
 /*
- * Has the address of S left, for a relay that knows S?  Then it may be parted with.  True: what
- * carries it is STANDBY again, and S, without a graft, is to die without a word.
+ * session_graft_is_away(): the address of S has left this machine, and another relay knows S.  Then
+ * session_graft_part() makes the entry of S STANDBY.  True: S has no graft any more, and is to die
+ * without a packet.
  */
 bool session_graft_is_away(const struct session *s);
 bool session_graft_part(struct session *s);
@@ -63,12 +68,12 @@ bool session_graft_part(struct session *s);
 /* --- sessions that outlive a daemon --- */
 
 /*
- * The worker stops: offer S if it can be grafted, and hold its senders.  True: it is grafted, and
- * the next daemon's.
+ * The worker stops: offer S if it can be grafted, and hold its senders.  True: S is grafted, and
+ * the next daemon gets it.
  */
 bool session_graft_leave_behind(struct session *s);
 
-/* Make S, which is new, the session of SLOT, which a daemon before this one has left. */
+/* Make S, which is new, the session of SLOT, of an earlier daemon or another relay. */
 void session_graft_adopt(struct session *s, uint32_t slot);
 /* The sockets that its slot was given become those of S. */
 void session_graft_take_sockets(struct session *s);

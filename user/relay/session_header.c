@@ -2,28 +2,27 @@
 /*
  * Theory of operation
  *
- * Receiving.  A header may share a segment with the payload behind it, and payload must be left to
- * whatever carries it: so what has come is looked at (MSG_PEEK), and once the header is whole, just
- * its bytes are read.  What is left of the skb that it ended in is no trap for the kernel path: a
- * flow enters that only when its receive queue was seen empty (sockmap_enter()), so user space
- * reads the rest.
+ * Receiving.  A header may share a segment with the payload behind it, and the carrier must get all
+ * payload.  So the daemon peeks (MSG_PEEK) until the header is whole, and then reads its bytes
+ * alone.  A half-read skb is no trap for sockmap: a flow enters the kernel only when its receive
+ * queue was seen empty (sockmap_enter()), so user space reads the rest.
  *
- * Waiting for more of a header, epoll is asked to report each arrival once (EPOLLET): what has come
- * stays in the socket, and would be reported for ever otherwise.  SO_RCVLOWAT would save the looks
- * in between, but unix sockets do not know it in epoll, and it would have to be undone.  A header
- * has PROXY_PROTOCOL_MAX bytes at most, and time runs out for it, so there are not many looks.
+ * A part of a header stays in the socket, and level-triggered epoll would report it for ever: so
+ * epoll reports each arrival once (EPOLLET).  SO_RCVLOWAT would save some looks.  But epoll ignores
+ * it on unix sockets, and it would have to be undone.  There are few looks, since a header has
+ * PROXY_PROTOCOL_MAX bytes at most, and a time limit.
  *
  * Sending.  The header goes out as soon as the upstream has answered, before any flow exists.  TCP
  * takes a few dozen bytes of a new connection whole, unless memory is short: then the session is
  * reset.
  *
- * Hellos.  What has come is looked at (MSG_PEEK) until the hello is whole; then its
- * forward is known, and the bytes are carried as all others.  To look again costs as much as has
- * come, so the socket is told how much is wanted at least (SO_RCVLOWAT): a client that sends byte by
- * byte does not make us look byte by byte.  Unix sockets do not know that in epoll.
+ * Hellos.  The daemon peeks (MSG_PEEK) until the hello is whole.  Then the forward is known, and
+ * the bytes are carried as all others.  A look costs as much as has come.  So SO_RCVLOWAT tells the
+ * socket how many bytes are needed: a client that sends byte by byte does not cause a look for each
+ * byte.  On unix sockets epoll ignores SO_RCVLOWAT.
  *
- * Nothing but a hello that was understood gets to a server: whoever sends anything else might have
- * been meant for another one.
+ * Only a hello that was understood gets to a server: for anything else the right server is not
+ * known.
  */
 #include "relay/session_header.h"
 
@@ -56,7 +55,7 @@ int session_header_expect(struct session *s)
 	}
 	s->told = calloc(1, sizeof(*s->told) + 1);
 	if (!s->told) {
-		if (!receives) /* its client is counted in */
+		if (!receives) /* die() has to count its client out */
 			session_set_state(s, SESSION_CONNECTING);
 		return -ENOMEM;
 	}
@@ -171,7 +170,7 @@ static bool hello_refuse(struct session *s, enum cause cause, const char *name, 
 	return session_reset(s, cause);
 }
 
-/* It is whole. */
+/* H is whole: S goes to the forward that it names. */
 static bool hello_route(struct session *s, const struct tls_hello *h)
 {
 	struct told *told = realloc(s->told, sizeof(*told) + strlen(h->name) + 1);
@@ -209,7 +208,7 @@ bool session_hello_look(struct session *s, bool ended)
 	n = tcp_recv(fd, buf, sizeof(buf), MSG_PEEK);
 	if (n < 0 && errno != EAGAIN)
 		return session_reset(s, tcp_cause(CLIENT, errno));
-	if (!n) { /* a check of the port, mostly: nobody has lost anything */
+	if (!n) { /* mostly a check of the port: nobody has lost anything */
 		session_finish(s);
 		return false;
 	}
@@ -224,7 +223,7 @@ bool session_hello_look(struct session *s, bool ended)
 		return hello_refuse(s, CAUSE_HELLO_BAD, "", "the stream ended before it was whole");
 	if (s->worker->loop.now_ms >= s->told->due_ms)
 		return hello_refuse(s, CAUSE_HELLO_LATE, "", "not whole within hello-timeout");
-	/* to set it tells of what is there once more if the buffer is nearly full */
+	/* if the buffer is nearly full, setting it reports the same bytes again */
 	if (n > 0 && !is_unix && s->told->lowat != (int)((size_t)n + need)) {
 		s->told->lowat = (int)((size_t)n + need);
 		tcp_set_lowat(fd, s->told->lowat);

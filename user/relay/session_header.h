@@ -4,20 +4,20 @@
 #include "relay/session.h"
 
 /*
- * The PROXY headers of a session: the one that its client begins with, in the state HEADER, and the
- * one that its upstream is sent, at the end of CONNECTING.
+ * The PROXY headers of a session: from its client, in the state HEADER, and to its upstream, at the
+ * end of CONNECTING.
  */
 
 /* A new session: it begins in HEADER if its forward receives headers, or TLS hellos.  -ENOMEM. */
 int session_header_expect(struct session *s);
 
 /*
- * Look at what has come.  ENDED: epoll has reported that no more will.  True: it was read, or none is
- * to come.  S is reset if that is bad, or late (told->due_ms).
+ * Look for the client's header.  ENDED: epoll has reported the end of the stream.  True: the header
+ * was read, or none is expected.  S is reset if the header is bad, or late (told->due_ms).
  */
 bool session_header_look(struct session *s, bool ended);
 
-/* Send the upstream's header, if it gets one.  False: that was not possible, and S is reset. */
+/* Send a header to the upstream, if the forward sends headers.  False: S is reset. */
 bool session_header_send(struct session *s);
 
 /*
@@ -26,8 +26,9 @@ bool session_header_send(struct session *s);
  */
 
 /*
- * Look at what has come, behind a PROXY header.  ENDED: epoll has reported that no more will.  True:
- * there is none to come, or it was whole, and S->forward is whose session S is now.  S is reset, after
- * a TLS alert, if it is bad, or late (told->due_ms), or if nobody has its name.
+ * Look for the hello, behind any PROXY header.  ENDED: epoll has reported the end of the stream.
+ * True: no hello is expected; or it was whole, and S->forward is the forward that it names.  S is
+ * reset, after a TLS alert, if the hello is bad, or late (told->due_ms), or if no forward has its
+ * name.
  */
 bool session_hello_look(struct session *s, bool ended);

@@ -32,7 +32,7 @@ static uint64_t ago(uint64_t now_ms, uint32_t ago_ms)
 
 /*
  * While some bytes are owed, TCP may be sending them again and again to an end that is gone.  Then
- * only what the end has taken counts, as of the latest time at which it can have done so.
+ * only bytes that the end has acknowledged count, at the time of its last ACK.
  */
 static uint64_t last_byte(const struct idle *i, uint64_t now_ms, const struct tcp_activity *side,
 			  unsigned int which)
@@ -83,12 +83,15 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 
 /* --- a session --- */
 
-/* Wait so long after there was no memory to watch a session. */
+/* Until the next try, after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
-/* A relay that is not heard may have its packets: so much later its silence is believed. */
+/*
+ * Added to the time-outs of a session while its packets may go by another relay, which is not
+ * heard.
+ */
 #define SHARED_MS 10000
 
-/* The time-out that S has as it is now (0: none), and whether that is fin-timeout. */
+/* The present time-out of S (0: none), and whether it is fin-timeout. */
 static uint64_t limit_ms(const struct session *s, bool *ret_fin)
 {
 	const struct forward_conf *fc = s->forward->conf;
@@ -123,7 +126,7 @@ uint64_t session_idle_due(struct session *s)
 	if (session_is_grafted(s)) {
 		uint64_t last = session_graft_active_ms(s, &half) + TICK_MS;
 
-		s->idle->half = half; /* it has told the time of FIN as well */
+		s->idle->half = half; /* data_ns counts a FIN as well */
 		s->idle->since_ms = larger(s->idle->since_ms, smaller(last, clock_ms()));
 	}
 	if (!s->idle->since_ms || half != s->idle->half) { /* the silence begins now */
@@ -132,7 +135,7 @@ uint64_t session_idle_due(struct session *s)
 	}
 	limit = limit_ms(s, &fin);
 	due = smaller(limit ? s->idle->since_ms + limit : NEVER, s->probe_at_ms);
-	/* nobody tells of a FIN that does not come to its socket: it is found in time */
+	/* no event reports a FIN of a grafted session: the timer finds it in time */
 	if (s->graft != NO_GRAFT && fc->fin_timeout_ms)
 		due = smaller(due, now + fc->fin_timeout_ms);
 	s->idle->asked_ms = s->idle->asked_ms ?: now;
@@ -163,7 +166,7 @@ static int activity(const struct session *s, unsigned int side, struct tcp_activ
 	return 0;
 }
 
-/* Has S lost an end?  A frozen socket asks that by itself: its side is all 0. */
+/* Has S lost an end?  Frozen sockets probe their ends by themselves: their sides are all 0. */
 static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activity sides[2])
 {
 	unsigned int keepalive_ms = s->forward->conf->keepalive_ms;
@@ -184,7 +187,7 @@ void session_idle_timer(struct session *s)
 {
 	/* not the time at which the batch began: sockets tell the time that has passed until now */
 	uint64_t now = clock_ms(), limit;
-	bool grafted = session_is_grafted(s); /* session_idle_due() has looked */
+	bool grafted = session_is_grafted(s); /* session_idle_due() has set since_ms */
 	struct tcp_activity sides[2] = { 0 };
 	bool fin;
 	int r = 0;

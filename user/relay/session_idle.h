@@ -9,13 +9,12 @@
 /*
  * idle-timeout, fin-timeout and keepalive: the end of a session that is silent, or has lost an end.
  *
- * Nothing is done for a byte of TCP.  At the time at which the session would end if no byte had
- * come since the last look, the sockets are asked when one did: TCP knows, whatever carries the
- * flow.
+ * A byte of TCP costs no work.  A timer fires when the session would end if no byte had come since
+ * the last look.  Then the sockets are asked for the time of the last byte, which TCP knows
+ * whatever carries the flow.
  *
- * A session is silent while neither end sends a byte and neither takes one.  Taking counts: what
- * one end sent long ago may wait for hours in the buffers of an end that reads slowly, and that
- * session is at work.
+ * A session is silent while neither end sends a byte and neither takes one.  Taking counts: bytes
+ * may wait for hours in the buffers of an end that reads slowly, and such a session is at work.
  */
 struct idle {
 	uint64_t since_ms; /* the last byte that is known of; 0: not open yet */
@@ -23,27 +22,30 @@ struct idle {
 	bool owed[2];
 	bool half;           /* one end has sent FIN */
 	uint64_t asked_ms;   /* when idle_is_gone() was called last; 0: not yet */
-	uint64_t mute_ms[2]; /* by side: seen then to owe an answer; 0: it owes none */
+	uint64_t mute_ms[2]; /* by side: since when it owes an answer; 0: it owes none */
 };
 
 /* Look at both sides at NOW_MS; I->since_ms is then the time of the last byte. */
 void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[2]);
 
-/* So often idle_is_gone() is called where keepalive is KEEPALIVE_MS; 0: TCP is as quick. */
+/*
+ * The interval of calls of idle_is_gone(), for a keepalive of KEEPALIVE_MS; 0: no calls, TCP is as
+ * quick.
+ */
 uint64_t idle_ask_ms(unsigned int keepalive_ms);
 
 /*
- * TCP probes an end that it owes nothing (SO_KEEPALIVE).  To one that is owed something it sends
- * that again, or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true
- * if SIDE, number WHICH, is such a one, has not answered between four looks, and by the next look
- * will not have been heard for twice KEEPALIVE_MS.
+ * TCP probes an end if no bytes wait for it (SO_KEEPALIVE).  Otherwise TCP sends these bytes again,
+ * or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true if bytes
+ * wait for SIDE, number WHICH, if SIDE has not answered between four calls, and if by the next call
+ * SIDE will have been silent for twice KEEPALIVE_MS.
  */
 bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 		  const struct tcp_activity *side, unsigned int which);
 
 struct session;
 
-/* S, which was another relay's, is silent from now on, whatever packet programs say. */
+/* The silence of S, which nobody here has watched, begins now, whatever packet programs say. */
 void session_idle_begin(struct session *s);
 /* S is OPEN.  Returns when to look next, or NEVER. */
 uint64_t session_idle_due(struct session *s);

@@ -2,26 +2,26 @@
 /*
  * Theory of operation
  *
- * A session lives on the thread of the worker that has accepted it.  Whatever comes to it, an event
- * of one of its sockets or its timer, goes to live(), which tells the whole story: each step of a
- * session's life is a function of a module below that returns whether it is done.  A step that
- * finds the session's end leaves a mark (session.h).  When the step has returned, settle() carries
- * that out or computes anew what to wait for.  A session that ends gives everything back at once
- * and is DEAD; it is freed after the batch of events, since others of the batch may point at it.
+ * A session lives on the thread of the worker that has accepted it.  Each event of its sockets and
+ * its timer goes to live(), which tells the whole story: each step of a session's life is a
+ * function of a module below that returns whether it is done.  A step that finds the session's end
+ * leaves a mark (session.h).  When the step has returned, settle() carries that out or computes
+ * anew what to wait for.  A session that ends gives everything back at once and is DEAD; it is
+ * freed after the batch of events, since others of the batch may point at it.
  *
  * What epoll is asked for.  In a short session an epoll_ctl(2) counts as much as a message.  So a
  * TCP socket is registered once, edge-triggered, for all that such a session waits for: the
  * upstream's for the end of connect(2), for bytes and for FIN; the client's for bytes and for FIN.
- * What is not wanted any more is told once at most, and needs no EPOLL_CTL_MOD.
+ * An event that is not wanted any more is reported once at most, and needs no EPOLL_CTL_MOD.
  *
- * Of bytes that are left unread, level-triggered epoll tells again, and edge-triggered epoll does
- * not.  So the first registration stays only while none are: the flow is quiet (flow.h), or has
- * read the end.  Otherwise, and when anything but bytes and FIN is wanted, the socket is registered
- * for what is wanted, level-triggered, from then on.
+ * Level-triggered epoll reports unread bytes again, and edge-triggered epoll does not.  So the
+ * first registration stays only while no bytes are unread: the flow is quiet (flow.h), or has read
+ * the end.  Otherwise, and when anything but bytes and FIN is wanted, the socket is registered for
+ * what is wanted, level-triggered, from then on.
  *
  * A short read means "empty", but not where an urgent byte (EPOLLPRI) or FIN (EPOLLRDHUP) has come:
- * both end a read.  On a unix socket descriptors end one, too, and nothing tells of them: so unix
- * sockets are always level-triggered.
+ * both end a read.  On a unix socket, passed descriptors end a read, too, and no event reports
+ * them.  So unix sockets are always level-triggered.
  */
 #include "relay/session_life.h"
 
@@ -57,7 +57,7 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	unsigned int in = flow_wants(&s->flows[side]), out = flow_wants(&s->flows[!side]);
 	uint32_t events = 0;
 
-	if (s->state == SESSION_HEADER) /* once for each arrival: what comes is left there */
+	if (s->state == SESSION_HEADER) /* once for each arrival: bytes stay in the socket */
 		return side == CLIENT ? ONCE : 0;
 	if (s->state == SESSION_CONNECTING)
 		return side == UPSTREAM ? EPOLLOUT : 0;
@@ -70,7 +70,10 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 	return events;
 }
 
-/* EVENTS are wanted of SIDE.  What to register it for: that, or what it has, or will, once. */
+/*
+ * EVENTS are wanted of SIDE.  Returns the events to register: EVENTS, or those of its
+ * edge-triggered registration, which suffices.
+ */
 static uint32_t registration(struct session *s, unsigned int side, uint32_t events)
 {
 	const struct source *source = &s->sides[side];
@@ -91,10 +94,10 @@ static uint32_t registration(struct session *s, unsigned int side, uint32_t even
 }
 
 /*
- * Even a side that nothing is wanted of is watched, for EPOLLERR.  But once we have sent FIN to it,
- * its own FIN raises EPOLLHUP, which cannot be masked and would spin while that FIN must wait for
- * earlier bytes: then it is not watched until something is wanted again.  A unix socket raises
- * EPOLLHUP as soon as its peer has closed, whatever is still to be read.
+ * A side is watched for EPOLLERR even if no event is wanted.  But once we have sent FIN, the FIN of
+ * the peer raises EPOLLHUP, which cannot be masked, and would spin while earlier bytes delay that
+ * FIN.  Then the side is not watched until an event is wanted again.  A unix socket raises EPOLLHUP
+ * as soon as its peer has closed, whatever is still to be read.
  */
 static int watch_side(struct session *s, unsigned int side)
 {
@@ -161,7 +164,10 @@ static void die(struct session *s, bool rst)
 	worker_free_later(w, &s->leftover);
 }
 
-/* 0: debug, a part of normal life, or logged already, with more, by who has found it. */
+/*
+ * 0: debug.  Such a cause is a part of normal life, or was logged with more detail where it was
+ * found.
+ */
 static const uint8_t reset_levels[CAUSES] = {
 	[CAUSE_CLIENT_LOST] = LOG_INFO,  [CAUSE_UPSTREAM_LOST] = LOG_INFO,
 	[CAUSE_GRACE_OVER] = LOG_INFO,   [CAUSE_NO_DESCRIPTOR] = LOG_WARNING,
@@ -170,13 +176,13 @@ static const uint8_t reset_levels[CAUSES] = {
 	[CAUSE_INTERNAL] = LOG_WARNING,
 };
 
-/* NOW: it is known whose session S is, as it is not before its TLS hello. */
+/* NOW is false before the TLS hello, which decides to which forward S belongs. */
 static void count_accepted(struct session *s, bool now)
 {
 	count_add(&forward_stats(s->forward, s->worker->index)->accepted, now);
 }
 
-/* As S is marked. */
+/* End S as its mark says. */
 static void end(struct session *s)
 {
 	bool rst = s->ending == ENDING_RESETS;
@@ -227,8 +233,8 @@ static void settle(struct session *s)
 /* --- its life --- */
 
 /*
- * What comes to a session: EVENTS of the socket FROM, which is CLIENT, UPSTREAM, or behind that a
- * rival attempt to connect.  NOBODY: time has passed, or it begins.
+ * A session lives by EVENTS of the socket FROM: CLIENT, UPSTREAM, or UPSTREAM + N for attempt N to
+ * connect.  NOBODY: the timer has fired, or the session begins.
  */
 #define NOBODY UINT_MAX
 
@@ -246,19 +252,19 @@ static bool connect_upstream(struct session *s, unsigned int from, uint32_t even
 /* EVENTS of SIDE, in a session that is OPEN. */
 static void run_flows(struct session *s, unsigned int side, uint32_t events)
 {
-	/* a write finds out whether the peer is gone; that there is room may be told unasked */
+	/* a write finds out whether the peer is gone; EPOLLOUT may come unasked */
 	if (events & EPOLLHUP ||
 	    (events & EPOLLOUT && flow_wants(&s->flows[!side]) & FLOW_WANT_WRITE))
 		session_flow_run(s, !side, false);
 	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
 		session_flow_run(s, side, events & (EPOLLRDHUP | EPOLLHUP));
-	if (events & EPOLLPRI) /* a read has ended before the urgent byte, whatever is behind it */
+	if (events & EPOLLPRI) /* a read ends before the urgent byte; more may be behind it */
 		s->flows[side].quiet = false;
 }
 
 /*
- * Most clients have spoken by now: to look at once saves a round through epoll, which may have told
- * of FIN already and does so once.
+ * Most clients have sent bytes by now, and a read at once saves a round through epoll.  A FIN that
+ * epoll has reported before is not reported again: so earlier events count.
  */
 static void open_flows(struct session *s)
 {
@@ -421,7 +427,7 @@ void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
 	struct session *s;
 
 	session_catch_up(w);
-	LIST_FOREACH(s, &w->sessions, in_worker) { /* views take long */
+	LIST_FOREACH(s, &w->sessions, in_worker) { /* a view takes long */
 		session_count_kernel(s);
 		flows[session_carrier(s, CLIENT)]++;
 		flows[session_carrier(s, UPSTREAM)]++;
@@ -481,7 +487,7 @@ unsigned int worker_follow_engines(struct worker *w)
 
 /* --- of those in the kernel --- */
 
-/* Flows that leave for want of kernel memory in a sweep: each takes 6 system calls and a fence. */
+/* Most flows that a sweep lets leave for want of memory: each takes 6 system calls and a fence. */
 #define SWEEP_LEAVES 256
 
 static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
@@ -525,7 +531,9 @@ void session_kernel_sweep(struct worker *w)
 
 /* --- of those that are grafted --- */
 
-/* True: it does, and no end is told. */
+/*
+ * If the address of S has left, S moves to the relay that has it.  True: S is DEAD, without an end.
+ */
 static bool move_away(struct session *s)
 {
 	struct session_view view;
@@ -533,7 +541,7 @@ static bool move_away(struct session *s)
 	if (!session_graft_is_away(s))
 		return false;
 	session_count_kernel(s);
-	session_view(s, &view); /* before another relay may have it back */
+	session_view(s, &view); /* before the slot is STANDBY, and may change */
 	if (!session_graft_part(s))
 		return false;
 	session_ended(s->worker, &view, SESSION_MOVED);
@@ -571,7 +579,7 @@ void session_catch_up(struct worker *w)
 		ring_buffer__consume(w->ring);
 }
 
-/* Look at all that are grafted, if there is news, or events were lost.  True: there was. */
+/* Look at all grafted sessions if there is news, or events were lost.  True: there was. */
 static bool follow_graft_news(struct worker *w)
 {
 	struct session *s;
@@ -623,12 +631,12 @@ int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *cl
 
 	if (!s)
 		return -ENOMEM;
-	if (graft_is_orphan(w->shared->grafts, slot)) /* who held it knows nothing of its silence */
+	if (graft_is_orphan(w->shared->grafts, slot)) /* nobody has watched its silence */
 		session_idle_begin(s);
 	session_graft_adopt(s, slot);
 	count_add(&forward_stats(f, w->index)->adopted, 1);
 	session_set_state(s, SESSION_CONNECTING);
 	session_set_state(s, SESSION_OPEN);
-	look_at_graft(s); /* it may have ended without a daemon */
+	look_at_graft(s); /* it may have ended while no daemon ran */
 	return 0;
 }

@@ -14,21 +14,19 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		 in_port_t port);
 
 /*
- * Make the grafted session of SLOT, which a daemon before this one has left, one of F, CLIENT and
- * W, before W runs.  The caller has counted it in.  -ENOMEM.
+ * Adopt the grafted session of SLOT, of an earlier daemon or another relay, as one of F, CLIENT and
+ * W.  Before W runs, or on its thread.  The caller has counted the session in.  -ENOMEM.
  */
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client,
 		  uint32_t slot);
-/* If S, which was adopted, has no sockets, it gets those that its slot was given. */
+/* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);
 
-/*
- * --- operations on all sessions of a worker, those of UDP too: on its thread, between two batches ---
- */
+/* --- all sessions of a worker, also of UDP: on its thread, between two batches --- */
 
 /* Room for sessions of W, which does not run yet; pages are taken as they are needed. */
 void worker_open_sessions(struct worker *w);
-/* All have ended. */
+/* Free that room: all sessions have ended. */
 void worker_close_sessions(struct worker *w);
 
 /*
@@ -36,7 +34,9 @@ void worker_close_sessions(struct worker *w);
  * for them since the last call to the counters of W.
  */
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS]);
-/* Call FN with the view of each session whose id has the rest PIECE by PIECES, counted as above. */
+/*
+ * Call FN with the view of each session whose id modulo PIECES is PIECE.  Counts bytes, as above.
+ */
 void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			   void *arg);
 
@@ -46,11 +46,13 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
  */
 unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
 				 enum cause cause);
-/* Let all flows follow the engines of their forwards.  Returns how many have not yet, but will. */
+/*
+ * Let all flows follow the engines of their forwards.  Returns the number of flows that need time.
+ */
 unsigned int worker_follow_engines(struct worker *w);
 /*
- * W stops: leave sessions to the next daemon, where the kernel carries them alone, and end those
- * of UDP that owe nobody an answer.  To be called again while sessions are left.
+ * W stops: leave the sessions that the kernel carries alone to the next daemon, and end sessions of
+ * UDP that owe no answer.  To be called again while W has sessions.
  */
 void worker_leave_behind(struct worker *w);
 /* After a batch of events: follow news of grafts, of addresses and of servers. */
@@ -65,5 +67,5 @@ void session_kernel_sweep(struct worker *w);
 
 /* The packet programs have sent EVENT, a struct graft_event, to WORKER. */
 int session_graft_event(void *worker, void *event, size_t size);
-/* Take the events of both, also those of which nobody was told. */
+/* Take the events of both kinds of programs, also events that woke nobody. */
 void session_catch_up(struct worker *w);

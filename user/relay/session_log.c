@@ -45,7 +45,7 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_SESSION_LOG, ftruncate64),
 	SYSCALL(newfstatat, SYSCALL_ARG(3, AT_EMPTY_PATH)), /* fstat(2) */
 	SYSCALL(fstat),
-	/* a directory is found, and a file appended to */
+	/* O_PATH for the directory, O_APPEND for the file */
 	SYSCALL_IF(PART_SESSION_LOG, openat, SYSCALL_ARG_BITS(2, O_PATH, O_PATH)),
 	SYSCALL_IF(PART_SESSION_LOG, openat,
 		   SYSCALL_ARG_BITS(2, O_PATH | O_ACCMODE | O_APPEND | O_NOFOLLOW | O_TRUNC |
@@ -62,7 +62,7 @@ struct session_log {
 	struct account account; /* who writes it */
 	pthread_t thread;
 	bool started;
-	_Atomic uint64_t end_ms; /* the daemon ends: write no longer than this; 0: it runs on */
+	_Atomic uint64_t end_ms; /* the daemon ends: when to stop writing; 0: it runs on */
 	int fd;                  /* the writer's own; negative: not open */
 
 	pthread_mutex_t lock; /* of the rest */
@@ -70,7 +70,7 @@ struct session_log {
 	STAILQ_HEAD(line_queue, line) queue;
 	unsigned int queued, room; /* lines */
 	bool reopen;
-	/* why it failed, after which it is tried again with more lines; "": it did not */
+	/* why the reopening failed, to be tried again with the next lines; "": it did not */
 	char not_reopened[ERROR_LEN];
 	uint64_t lines, lost, errors;
 	char last_error[ERROR_LEN];
@@ -119,7 +119,7 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 {
 	const struct shared *shared = w->shared;
 	struct forward_stats *fs = forward_stats(v->forward, w->index);
-	/* no byte came, and it was not for want of a server */
+	/* no byte came, and a missing server is not the reason */
 	bool empty = end != SESSION_MOVED && !flow_view_bytes(&v->flows[CLIENT]) &&
 		     !flow_view_bytes(&v->flows[UPSTREAM]) &&
 		     (v->connect_ms || end == CAUSE_CLIENT_RESET || end == SESSION_FINISHED);
@@ -169,7 +169,7 @@ static void session_log_note_error(struct session_log *l, const char *what)
 	pthread_mutex_unlock(&l->lock);
 }
 
-/* AGAIN: since it has failed. */
+/* Open the file anew.  AGAIN: after a failure, which was logged. */
 static void session_log_rotate(struct session_log *l, bool again)
 {
 	char err[ERROR_LEN] = "";

@@ -21,8 +21,8 @@ struct session_view;
 struct worker;
 
 /*
- * Open the log at PATH ("-": stdout), which ACCOUNT writes, before root is given up.  The queue has
- * room if SESSIONS end all at once.  -errno; ERR says what is wrong and what to do.
+ * Open the log at PATH ("-": stdout) before root is given up; ACCOUNT writes to it.  The queue has
+ * room for SESSIONS that end at once.  -errno; ERR says what is wrong and what to do.
  */
 int session_log_open(const char *path, const struct account *account, unsigned int sessions,
 		     struct session_log **ret, char *err, size_t errlen);
@@ -32,19 +32,19 @@ int session_log_start(struct session_log *l);
 
 /*
  * Write the queue, for SESSION_LOG_LAST_MS at most, and free L.  No worker may run any more.  NULL
- * is fine.  A thread that the file holds is left behind.
+ * is fine.  A thread that hangs in the file is left behind.
  */
 #define SESSION_LOG_LAST_MS 2000
 void session_log_close(struct session_log *l);
 
 /* Write the queue, then open the path anew.  From any thread. */
 void session_log_reopen(struct session_log *l);
-/* ERR: why it is not open anew, or "". */
+/* ERR: why the last reopening has failed, or "". */
 void session_log_not_reopened(struct session_log *l, char *err, size_t errlen);
 
 /* Log that the session V ends because of END, as of session_view.h. */
 void session_log_ended(struct session_log *l, const struct session_view *v, unsigned int end);
-/* The same of a session of W, if there is a log that has such; and count it. */
+/* Count the end of a session of W, and log it, if there is a log that takes such sessions. */
 void session_ended(struct worker *w, const struct session_view *v, unsigned int end);
 /* Log that a client of F was turned away because of WHY.  L may be NULL. */
 void session_log_refused(struct session_log *l, const struct forward *f,
@@ -65,9 +65,9 @@ static inline bool log_file_is_path(const char *path)
 }
 
 /*
- * Open PATH for appending; if it is missing make it (mode 0640), and give it to ACCOUNT, who is who
- * culvert is, or will be.  Refuse a symbolic link, and a file or directory that an account other
- * than root and ACCOUNT could have made, or that everybody can write.  Return a descriptor or
+ * Open PATH for appending; if it is missing make it (mode 0640), and give it to ACCOUNT, under
+ * which culvert runs, or will run.  Refuse a symbolic link, and a file or directory that an account
+ * other than root and ACCOUNT could have made, or that everybody can write.  Return a descriptor or
  * -errno; then ERR says what is wrong and what to do.  -ENXIO: a FIFO that nobody reads.
  */
 int log_file_open(const char *path, const struct account *account, char *err, size_t errlen);

@@ -24,7 +24,7 @@ void session_sockmap_give_slots(struct session *s)
 	s->pair = NO_PAIR;
 }
 
-/* Unless S has slots.  -errno of the map update, -ENOSPC if all are taken. */
+/* Give S slots, unless it has some.  -errno of the map update, -ENOSPC if all are taken. */
 static int take_slots(struct session *s)
 {
 	struct worker *w = s->worker;
@@ -212,7 +212,7 @@ bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kin
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return false;
 	demote(s, dir, kind);
-	/* with half a session user space would see no turns: it is judged as a whole */
+	/* one flow alone would show user space no turns: both leave */
 	if (s->forward->engine != ENGINE_AUTO || s->flows[!dir].phase != FLOW_KERNEL)
 		return false;
 	session_sockmap_leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });
@@ -232,7 +232,7 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)
 		return CULVERT_EVENT_PASSED;
-	if (st->closed == sockmap_ctl(k, slot)->epoch) /* the gate: it must leave */
+	if (st->closed == sockmap_ctl(k, slot)->epoch) /* the gate is closed: the flow must leave */
 		return CULVERT_EVENT_SOFT;
 	return sockmap_is_charged(k, slot) && sockmap_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
 }

@@ -8,8 +8,8 @@
 bool session_sockmap_may_enter(const struct session *s, unsigned int dir);
 
 /*
- * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, it stays where it is, and
- * either keeps why, or tries again after the next turn of reads.
+ * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, user space goes on: either
+ * the flow keeps the reason, or the next turn of reads tries again.
  */
 void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engine,
 			   enum reason reason);
@@ -21,15 +21,21 @@ void session_sockmap_leave(struct session *s, unsigned int dir, struct decision 
 bool session_sockmap_try(struct session *s, unsigned int dir,
 			 enum step (*step)(struct sockmap_io *io));
 
-/* Was it a FIN, where flow DIR has read EOF?  In doubt only if the kernel has had the sockets. */
+/*
+ * Flow DIR has read EOF.  True if it was FIN: once the kernel has had the sockets, RST may look the
+ * same.
+ */
 bool session_sockmap_is_fin(struct session *s, unsigned int dir);
 
-/* The source of flow DIR is gone: read and write what the kernel had.  DONE: nothing is left. */
+/*
+ * The source of flow DIR is gone: read and write the bytes that the kernel held.  DONE: nothing is
+ * left.
+ */
 enum step session_sockmap_rest(struct session *s, unsigned int dir);
 
 /*
- * The program has reported KIND (enum culvert_event_kind) for flow DIR, or would have.  True: the
- * other flow leaves with it.
+ * The program has reported KIND (enum culvert_event_kind) for flow DIR, or session_sockmap_missed()
+ * has found it.  True: the other flow leaves with it.
  */
 bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kind);
 

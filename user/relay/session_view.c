@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "relay/session_graft.h"
 
-/* Why a grafted flow is: what F remembers is of the time before, but for these. */
+/* Why a flow is grafted.  Any other reason in F is of the time before. */
 static enum reason graft_reason(const struct flow *f)
 {
 	if (f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
@@ -16,7 +16,7 @@ static enum reason graft_reason(const struct flow *f)
 	return REASON_ELIGIBLE;
 }
 
-/* What the kernel has carried of flow DIR, in bytes, and how much of that the counters have. */
+/* The bytes of flow DIR that the kernel has carried, and how many of them are counted. */
 static uint64_t kernel_bytes(const struct session *s, unsigned int dir,
 			     volatile __u64 **ret_counted)
 {
@@ -69,7 +69,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 	uint32_t slot = s->pair * 2 + dir;
 	/*
 	 * Bytes that wait in the pipe of splice are not delivered yet.  All other bytes that user
-	 * space has written were copied, be it after the program had passed them on.
+	 * space has written were copied, even those that the program had passed.
 	 */
 	uint64_t spliced = f->spliced - (f->pipe ? f->pending : 0);
 	volatile __u64 *counted;

@@ -8,8 +8,8 @@
 /* What a session has carried, and how others see it: the control socket, the session log. */
 
 /*
- * Add what S's kernel carrier has done since the last call to the counters.  Nobody tells of these
- * bytes, nor of a graft: so this is called when S ends, and whenever somebody wants to know.
+ * Add the bytes that the kernel has carried for S since the last call to the counters.  No event
+ * reports these bytes, nor a graft: so call this when S ends, and before counters are read.
  */
 void session_count_kernel(struct session *s);
 
@@ -19,8 +19,8 @@ struct flow_view {
 	enum flow_phase phase;
 	bool eof;
 	uint32_t handovers;
-	uint64_t copied, spliced, kernel; /* bytes delivered, by who has carried them */
-	uint64_t datagrams;               /* of UDP, delivered by whatever carries it */
+	uint64_t copied, spliced, kernel; /* bytes delivered, by carrier */
+	uint64_t datagrams;               /* UDP: delivered by any carrier */
 	uint64_t backlog_max;
 };
 
@@ -51,11 +51,11 @@ struct session_view {
 	struct flow_view flows[2];
 };
 
-/* Is V the view of one of the sessions that ARG means? */
+/* Does ARG choose the session of V? */
 typedef bool session_choice_fn(const void *arg, const struct session_view *v);
 typedef void session_visit_fn(void *arg, const struct session_view *v);
 
-/* That text of a session of SHARED that is GRAFTED or not, and of which others were told or not. */
+/* The `standby` of a session.  TOLD: another relay has it. */
 static inline const char *standby_text(const struct shared *shared, bool grafted, bool told)
 {
 	if (!atomic_load_explicit(&shared->standbys, memory_order_relaxed))

@@ -2,11 +2,11 @@
 /*
  * Theory of operation
  *
- * A worker is a thread with an event loop.  It has listening sockets of its own, and carries each
- * session that it has accepted until that ends; no other thread touches them.  Another thread that
- * wants to know or to change something calls a function on the worker's thread (loop_call()),
- * between two batches of events.  After each batch the worker frees the sessions that have died in
- * it.
+ * A worker is a thread with an event loop.  It has listening sockets of its own, and keeps each
+ * session that it has accepted.  No other thread touches these sockets and sessions.  Another
+ * thread that wants to know or to change something calls a function on the worker's thread
+ * (loop_call()), between two batches of events.  After each batch the worker frees the sessions
+ * that have died in it.
  *
  * To stop, a worker ends its listeners, and its loop ends with its last session.
  */
@@ -25,7 +25,10 @@
 
 #define PATIENCE_MS 10000
 
-/* Of graft events of the next GRAFT_QUIET_MS nobody is told; now_ms is up to 1 ms behind. */
+/*
+ * Graft events of the next GRAFT_QUIET_MS wake nobody, so a timer looks for them.  now_ms is up to
+ * 1 ms late.
+ */
 static void worker_on_ring(struct source *source, uint32_t events)
 {
 	struct worker *w = container_of(source, struct worker, ring_source);
@@ -76,7 +79,7 @@ static void worker_after_batch(void *arg)
 
 	worker_follow_news(w);
 	listeners_follow_servers(w);
-	worker_free_leftovers(w); /* last: of those above, some may have died */
+	worker_free_leftovers(w); /* last: sessions may have died in the calls above */
 	if (w->stopping && !w->n_sessions)
 		w->loop.stop = true;
 }

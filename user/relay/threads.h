@@ -11,29 +11,35 @@ struct listening_list;
 
 struct threads {
 	struct worker *workers; /* owned */
-	unsigned int n;         /* that are open, the last of them perhaps in part */
+	unsigned int n;         /* open workers; the last one may be open in part */
 };
 
-/* As many as the configuration says, which accept at the addresses of LIST.  -errno. */
+/*
+ * Open the number of workers that the configuration says.  They accept at the addresses of LIST.
+ * -errno.
+ */
 int threads_open(struct threads *ts, struct shared *shared, const struct listening_list *list);
-/* Let them run.  -errno: some may. */
+/* Start the workers.  -errno: some of them may run. */
 int threads_start(struct threads *ts);
 /*
- * Run FN(W, ARG) on the thread of each worker W that runs, one after the other.  Waits for them
- * however slow they are, since half a change is none.
+ * Run FN(W, ARG) on the thread of each worker W that runs, one after the other.  Waits as long as
+ * the slowest worker takes: a change must reach all workers.
  */
 void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *arg),
 		  const void *arg);
-/* The sum over all workers of the counter that is AT bytes behind the beginning of their stats. */
+/* The sum of one counter over all workers.  AT is its offset in struct stats. */
 uint64_t threads_sum(const struct threads *ts, size_t at);
-/* Each worker looks at its grafted sessions soon: these may have ended, or are to leave. */
+/*
+ * Wake all workers to look at their grafted sessions: some may have ended, or moved to another
+ * relay.
+ */
 void threads_tell_of_grafts(struct threads *ts);
 /*
- * Accept no more, and give the sessions shared->grace_ms; a worker ends with its last one.  Another
- * call gives the sessions that are left the grace_ms of now.
+ * Stop accepting.  Sessions get shared->grace_ms to end, and a worker ends with its last session.
+ * Another call starts that time anew, with the present grace_ms.
  */
 void threads_stop(struct threads *ts);
-/* Stopping: have all ended?  Waits for nothing. */
+/* After threads_stop(): have all workers ended?  Does not wait. */
 bool threads_ended(struct threads *ts);
-/* All have ended. */
+/* Free the workers, all of which have ended. */
 void threads_close(struct threads *ts);

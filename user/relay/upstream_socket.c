@@ -67,7 +67,7 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 		return f->stock ? fd : -errno;
 	if (fc->interface)
 		r = socket_bind_interface(fd, fc->interface);
-	/* there is room for either family, and either takes so many bytes */
+	/* SOURCE has room for either family, and bind(2) takes this length for both */
 	if (!r && source && !fc->listen.udp)
 		r = socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
 	if (!r)
@@ -78,7 +78,7 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 
 /* --- ports that the kernel must not choose --- */
 
-/* Ports that the kernel may connect from; what a kernel has that does not tell. */
+/* Ports that the kernel may connect from; at first, those of a kernel that does not tell. */
 static unsigned int first_port = 1024, last_port = 65535;
 
 bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last)
@@ -123,8 +123,9 @@ static bool is_held(const struct addr *to, const struct addr *own)
 }
 
 /*
- * Disconnect FD, to be connected from FIRST or another port.  The kernel chooses ports that are even, or
- * odd, as the first one: once all others of these are in use, it would choose those that are held.
+ * Disconnect FD, to be connected from a port of FIRST on.  The kernel prefers ports with the parity
+ * of FIRST.  So the caller alternates: once the free ports of one parity are in use, held ones
+ * would be left.
  */
 static void disconnect(int fd, unsigned int first)
 {
@@ -136,10 +137,10 @@ static void disconnect(int fd, unsigned int first)
 }
 
 /*
- * Where nobody listens at a port of this machine, the kernel may choose that very port to connect
- * from: then the SYN meets the socket that has sent it, and that is connected to itself (RFC 9293,
- * simultaneous open).  Nor does the kernel know of tuples that sessions of other relays have: a SYN
- * from one of these goes no further than to the packet programs.
+ * If nobody listens at a port of this machine, the kernel may choose that very port to connect
+ * from.  Then the SYN meets the socket that has sent it, and the socket is connected to itself (RFC
+ * 9293, simultaneous open).  The kernel does not know the tuples of sessions of other relays
+ * either: a SYN from such a tuple would end at the packet programs.
  */
 int upstream_connect(int fd, const struct addr *to)
 {

@@ -21,18 +21,18 @@ bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last);
  * that is confined cannot.
  */
 void upstream_learn_ports(void);
-/* The first and the last of them. */
+/* The first and the last of these ports. */
 void upstream_ports(unsigned int ret[2]);
-/* Sessions of other relays may be in GS from now on: they keep their tuples. */
+/* GS may have sessions of other relays from now on: no socket may get one of their tuples. */
 void upstream_avoid(const struct graft_table *gs);
 
 /*
  * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:
- * where it comes from if F is transparent; NULL: from this machine.  One of UDP is not bound to
- * that, but may be: whoever does it chooses a port as well.  -errno.
+ * the source address if F is transparent; NULL: an address of this machine.  A socket of UDP is
+ * left unbound: the caller binds it, together with a port.  -errno.
  */
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to);
-/* As connect(2), but a socket that would meet itself is refused: 0 or errno. */
+/* As connect(2), but a socket that would connect to itself is refused: 0 or errno. */
 int upstream_connect(int fd, const struct addr *to);
 
 /* The cause to count for errno ERROR of a connect. */

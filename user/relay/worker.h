@@ -15,7 +15,10 @@
 #include "datapath/stats.h"
 #include "relay/clients.h"
 
-/* Of what carries sessions in the kernel: while it is being tried only sessions of before are there. */
+/*
+ * The trial of a kernel carrier.  While it runs, only sessions of an earlier daemon are in the
+ * kernel.
+ */
 enum trial {
 	TRIAL_RUNS,
 	TRIAL_PASSED,
@@ -28,23 +31,26 @@ struct shared {
 	struct sockmap *kernel;          /* NULL: sockmap carries no flow */
 	struct graft_table *grafts;      /* NULL: no session is grafted */
 	_Atomic unsigned int live;       /* sessions of all workers; admission.c counts them, */
-	struct clients clients;          /* and those who have some */
+	struct clients clients;          /* and the clients that have sessions */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;             /* NULL: no server is a name, nor may one come */
 	struct checks *checks;
-	_Atomic uint64_t graft_news;   /* changes that grafted sessions may have ended of */
+	_Atomic uint64_t graft_news;   /* changes that may have ended grafted sessions */
 	_Atomic unsigned int standbys; /* other relays that know all grafted sessions */
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
-	_Atomic uint64_t server_news;  /* servers whose handshakes are not as was thought */
+	_Atomic uint64_t server_news;  /* changes in what servers' handshakes are like */
 	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
 
 	/* of KERNEL and of GRAFTS; the main thread's */
 	_Atomic enum trial sockmap_trial, graft_trial;
 };
 
-/* A session that was somebody else's has ID: new ones get higher ones.  By any thread. */
+/*
+ * A session of an earlier daemon or another relay has ID: new sessions get higher ids.  By any
+ * thread.
+ */
 static inline void shared_saw_id(struct shared *shared, uint64_t id)
 {
 	uint64_t last = atomic_load(&shared->last_id);
@@ -53,7 +59,7 @@ static inline void shared_saw_id(struct shared *shared, uint64_t id)
 		continue;
 }
 
-/* What an event of the batch may still point at begins with this, and is freed after the batch. */
+/* The head of a struct that is freed after the batch, whose events may still point at it. */
 struct leftover {
 	SLIST_ENTRY(leftover) in_worker;
 };
@@ -80,15 +86,15 @@ struct worker {
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
 	struct session **grafted; /* by slot: the session of this worker that has it, or NULL */
-	struct timer catch_up;    /* looks for events of which nobody is told */
+	struct timer catch_up;    /* looks for events that woke nobody */
 	uint64_t graft_news_seen; /* of shared->graft_news, and events lost */
 	struct timer sweep;       /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 
 	pthread_t thread;
-	bool started;  /* of the thread that starts and stops it */
-	bool stopping; /* ends with its last session; the others have until then: */
-	struct timer grace;
+	bool started;              /* of the thread that starts and stops it */
+	bool stopping;             /* ends with its last session */
+	struct timer grace;        /* resets the sessions that are left */
 	struct timer leave_behind; /* leaves sessions to the next daemon */
 };
 

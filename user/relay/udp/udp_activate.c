@@ -73,8 +73,8 @@ bool udp_proof_is_given(struct udp_session *s)
 
 /*
  * True if all answers may be sent to the client of S, since its address has proven itself here, in
- * another session, or by TCP.  That is no proof of S: a client can forge sessions with its own
- * address.
+ * another session, or by TCP.  S stays unproven all the same: else a client could fill the table
+ * from one proven address.
  */
 static bool udp_proof_of_address(struct udp_session *s)
 {
@@ -82,7 +82,10 @@ static bool udp_proof_of_address(struct udp_session *s)
 	       clients_are_proven(&s->worker->shared->clients, &s->client.sa);
 }
 
-/* A client that subscribes once, and gets the first bytes alone, would show in a counter alone. */
+/*
+ * Without this line, a client that subscribes once and gets only the first bytes would show only in
+ * a counter.
+ */
 static void udp_say_limited(struct udp_session *s)
 {
 	struct udp_worker *u = s->worker->udp;
@@ -164,7 +167,7 @@ void udp_activate_leave(struct udp_session *s)
 
 	if (s->slot == NO_SLOT)
 		return;
-	/* first: a datagram that is translated after the count would be missing there */
+	/* first: else a datagram might be translated after the count */
 	udp_graft_pass(gs, s->slot, CLIENT);
 	udp_graft_pass(gs, s->slot, UPSTREAM);
 	udp_session_count_kernel(s);
@@ -186,8 +189,8 @@ void udp_activate_follow_engine(struct udp_session *s)
 }
 
 /*
- * Packet programs take a flow that was silent for idle-timeout for over, and leave it alone.  So
- * such a session gets a new slot.
+ * To packet programs a flow is over once it was silent for idle-timeout: they do not translate it
+ * again.  So such a session gives its slot back, and gets a new one.
  */
 void udp_activate_wake(struct udp_session *s)
 {

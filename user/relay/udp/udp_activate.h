@@ -45,9 +45,9 @@ void udp_proof_end(struct udp_session *s);
 
 /* The client of S has sent a datagram: a proof, if S is ANSWERED. */
 void udp_proof_give(struct udp_session *s);
-/* True if user space or packet programs have seen the proof, which S may not show yet. */
+/* True if user space or packet programs have seen the proof.  S may still be ANSWERED. */
 bool udp_proof_seen(const struct udp_session *s);
-/* The same, and S shows it from now on. */
+/* As udp_proof_seen(); and S becomes PROVEN if so. */
 bool udp_proof_is_given(struct udp_session *s);
 /* True if max-reply-factor lets the answer M pass. */
 bool udp_proof_allows(struct udp_session *s, const struct udp_message *m);

@@ -11,8 +11,8 @@
  * A session that has ended is DEAD: it has given everything back, and is in no list.  It is freed
  * after the batch of events.
  *
- * The timer fires idle-timeout after the last datagram, as far as the timer's last look has known:
- * datagrams do not move it.
+ * Datagrams do not move the timer.  It fires idle-timeout after the last datagram that its last
+ * look has seen.
  */
 #include "relay/udp/udp_life.h"
 
@@ -167,7 +167,7 @@ static void udp_die(struct udp_session *s)
 	worker_free_later(w, &s->leftover);
 	w->n_sessions--;
 	timer_cancel(&s->timer);
-	/* a socket that hears nothing but doubles of the network may serve another session */
+	/* a socket that can only hear doubled datagrams may serve another session */
 	if (s->upstream && !(ms == UDP_PORT_RESTS_MS && udp_upstream_rest(s->upstream, s->forward)))
 		udp_upstream_close(s->upstream, ms);
 	if (s->server)
@@ -176,7 +176,7 @@ static void udp_die(struct udp_session *s)
 	s->socket->refs--;
 }
 
-/* As S is marked. */
+/* End S as its mark says. */
 static void udp_end(struct udp_session *s)
 {
 	struct worker *w = s->worker;
@@ -213,7 +213,7 @@ static bool udp_settle(struct udp_session *s)
 
 /* --- its life --- */
 
-/* Both ends of S were silent for idle-timeout, or the timer looks again when they may have been. */
+/* End S if both ends were silent for idle-timeout.  If not, look again when they may have been. */
 static void udp_look_at_silence(struct udp_session *s)
 {
 	uint64_t over_ms = udp_last_ms(s) + s->forward->conf->idle_timeout_ms;
@@ -250,7 +250,7 @@ static void udp_live(struct udp_session *s, const struct udp_message *m, uint32_
 
 void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m)
 {
-	if (s->socket != us) { /* from now on; a look at the socket before says nothing */
+	if (s->socket != us) { /* a look at the earlier socket says nothing any more */
 		udp_activate_wait_no_more(s);
 		s->socket->refs--;
 		s->socket = us;
@@ -379,7 +379,7 @@ void udp_worker_close(struct worker *w)
 	struct udp_worker *u = w->udp;
 
 	udp_upstreams_end(&u->upstreams);
-	while (!LIST_EMPTY(&u->sockets)) { /* those of old sessions, which other workers had, too */
+	while (!LIST_EMPTY(&u->sockets)) { /* old ones, kept for sessions of other workers */
 		struct udp_socket *us = LIST_FIRST(&u->sockets);
 
 		LIST_REMOVE(us, in_worker);
@@ -438,7 +438,7 @@ void udp_sessions_leave_behind(struct worker *w)
 	struct udp_session *s;
 
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
-		/* by the server, and the answer may still come */
+		/* the server owes an answer, which may still come */
 		bool owed = udp_all_datagrams(s, UPSTREAM) < udp_all_datagrams(s, CLIENT) &&
 			    udp_now(s) < udp_heard_ms(s, CLIENT) + UDP_PORT_OWED_MS;
 

@@ -19,17 +19,17 @@ void udp_worker_close(struct worker *w);
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret);
-/* A datagram of the client has come.  True: S has ended, as nobody answers, and begins anew. */
+/* A datagram of the client has come.  True: S has ended, since no server answers; begin it anew. */
 bool udp_session_is_over(struct udp_session *s);
 /* M comes from the client of S, by US. */
 void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
 /*
- * The oldest unproven session, of F (NULL: of any forward) and of the host REMOTE (NULL: any), gives
- * way.  False: there is none.
+ * End the oldest unproven session of F (NULL: of any forward) and of the host REMOTE (NULL: any),
+ * to make room.  False: there is none.
  */
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const struct graft_addr *remote);
-/* A datagram to a client, of any worker, has met an error on its way. */
+/* E is an error about a datagram to a client, perhaps of another worker. */
 void udp_session_client_error(struct worker *w, const struct udp_error *e);
 
 /* --- for the worker, on its thread --- */
@@ -42,11 +42,14 @@ unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, 
 				   enum cause cause);
 /* As worker_follow_engines(), but no session needs time for it. */
 void udp_sessions_follow_engines(struct worker *w);
-/* The worker stops: leave grafted sessions to the next daemon, and end those that owe no answer. */
+/*
+ * The worker stops: leave grafted sessions to the next daemon, and end the others unless an answer
+ * is owed.
+ */
 void udp_sessions_leave_behind(struct worker *w);
 /*
  * After a batch of events.  ADDRESSES may have left this machine: a session of such an address that
- * another relay knows ends here, and its slot stays for that relay's return.
+ * another relay knows ends here, and its slot becomes STANDBY.
  */
 void udp_sessions_follow_news(struct worker *w, bool addresses);
 
@@ -56,13 +59,13 @@ void udp_sessions_follow_news(struct worker *w, bool addresses);
  */
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
 
-/* --- udp_listener.c: sockets that clients send to, which outlive their listener: sessions go on --- */
+/* --- udp_listener.c: the sockets of clients, which outlive their listener for old sessions --- */
 
 /*
- * W begins to serve F by the socket FD, which is bound to A and becomes the module's; no other
- * worker reads what comes by it.  NULL: it cannot.  That is logged.
+ * W begins to serve F by the socket FD, which is bound to A.  The module owns FD from now on, and
+ * no other worker reads from it.  NULL: no memory, which is logged.
  */
 struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
 				      int fd);
-/* New sessions are no more to come by US, which may be freed. */
+/* US gets no new sessions from now on, and may be freed. */
 void udp_listener_end(struct udp_socket *us);

@@ -35,13 +35,13 @@ static enum cause udp_admit(struct udp_socket *us, const union client_addr *clie
 	struct shared *shared = us->worker->shared;
 	const struct config *c = shared->config;
 
-	/* unproven sessions take a quarter at most, and of that each worker its part */
+	/* unproven sessions get a quarter of max-sessions, and each worker its part of that */
 	if (us->worker->udp->n_unproven >= larger(c->max_sessions / 4 / c->workers, 1))
 		return CAUSE_SESSION_LIMIT;
 	return admission_enter_with(shared, us->forward, &client->sa, false);
 }
 
-/* The same; an unproven session gives way. */
+/* As udp_admit(), but at a limit an unproven session is ended to make room. */
 static enum cause udp_admit_or_crowd_out(struct udp_socket *us, const struct graft_tuple *tuple,
 					 const union client_addr *client)
 {
@@ -81,7 +81,10 @@ static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_t
 	return NULL;
 }
 
-/* M has come by US, from its peer; or with the header TOLD of a proxy (NULL: there is none). */
+/*
+ * M has come by US.  TOLD: the PROXY header in front of M, which names the client; NULL: the peer
+ * is the client.
+ */
 static void udp_take(struct udp_socket *us, const struct udp_message *m,
 		     const struct proxy_header *told)
 {

@@ -206,8 +206,8 @@ bool udp_server_is_awaited(const struct udp_session *s)
 
 /*
  * True if the client of S has gone on asking for idle-timeout, without an answer.  Packet programs
- * remember the last question alone: the first call takes it for the first one, the next call
- * judges.
+ * remember only the last question.  So the first call takes the last question for the first one,
+ * and the next call judges.
  */
 static bool udp_is_unanswered(struct udp_session *s)
 {
@@ -241,7 +241,7 @@ void udp_server_doubt(struct udp_session *s)
 		udp_blame(s, ETIMEDOUT);
 		s->stale = true;
 	}
-	if (!s->answered) /* round the addresses again */
+	if (!s->answered) /* go round the addresses again */
 		s->tried = 0;
 	/* the client's next datagram is to come to user space */
 	if ((s->stale || udp_may_move_on(s)) && s->slot != NO_SLOT)
@@ -307,8 +307,7 @@ void udp_errors_take(struct udp_session *s)
 /*
  * An answer of S has met ERROR.  The client is gone if it is silent, and has refused LEAST answers,
  * one error each: a forger would have to know when the server speaks and the client does not.
- * Other errors may pass, and end no sockets either: they count once the client has been silent for
- * idle-timeout.
+ * Other errors may be temporary: they count once the client has been silent for idle-timeout.
  */
 static bool udp_client_refuses(struct udp_session *s, int error, unsigned int least)
 {
@@ -348,7 +347,7 @@ struct udp_session *udp_errors_of_client(struct worker *w, const struct udp_erro
 	graft_tuple_set(&tuple, &e->peer.sa, &e->local.sa);
 	slot = us ? udp_graft_find(us, &tuple) : NO_SLOT;
 	s = udp_session_find(w, &tuple, &e->peer);
-	if (e->error == EMSGSIZE) { /* of copies, the kernel knows the limit itself */
+	if (e->error == EMSGSIZE) { /* for copied datagrams the kernel keeps the limit itself */
 		udp_set_path_mtu(us, slot, CLIENT, e->mtu);
 	} else if (s && udp_client_refuses(s, e->error, REFUSALS)) {
 		/* the server's next datagram meets no socket, and the kernel tells the server */

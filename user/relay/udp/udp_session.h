@@ -104,7 +104,7 @@ struct udp_session {
 	int end_error;        /* the client is told of this errno after the end; 0: of none */
 	struct pace *pace;    /* owned; NULL: its bandwidth has no limit */
 	struct udp_count copied[2];
-	struct udp_count counted[2]; /* by packet programs, as far as the counters have it */
+	struct udp_count counted[2]; /* by packet programs, and added to the counters */
 
 	/* of udp_server.c */
 	struct server *server;
@@ -114,19 +114,19 @@ struct udp_session {
 	bool answered;          /* the client has had an answer, here or in the session before */
 	bool stale;             /* ends at the client's next datagram, if no answer comes before */
 	uint32_t server_lost;   /* server->lost when the session began */
-	uint64_t unanswered_ms; /* the client has asked then; in vain, if no answer is later */
+	uint64_t unanswered_ms; /* when the client asked, in vain if no answer came later */
 
 	/* of udp_activate.c */
 	uint32_t slot;         /* NO_SLOT: below UDP_ENTRY_HELD */
 	uint32_t word;         /* of the client's leg, at the last look */
-	uint64_t behind_ms[2]; /* by leg: since when each look has found more; 0: it has not */
+	uint64_t behind_ms[2]; /* by leg: since when each look has found more; 0: none */
 
 	/* of udp_server.c, about the client */
 	uint64_t refused_ms;   /* when the last of these came: */
 	unsigned int refusals; /* answers that the client has refused since it was heard */
 };
 
-/* What a worker has for all of them. */
+/* A worker's data for its sessions of UDP. */
 struct udp_worker {
 	struct udp_session_list *buckets;
 	uint32_t mask, seed;
@@ -148,7 +148,7 @@ void udp_session_set_state(struct udp_session *s, enum udp_state to);
 
 /*
  * Leave a mark: S ends because of END, which is a cause, or SESSION_FINISHED, SESSION_MOVED or
- * SESSION_LEFT of session_log.h.  The first mark counts.  udp_life.c ends S when the step has
+ * SESSION_LEFT of session_view.h.  The first mark counts.  udp_life.c ends S when the step has
  * returned.
  */
 void udp_session_end(struct udp_session *s, unsigned int end);
@@ -171,7 +171,7 @@ static inline struct udp_table *udp_table_of(const struct udp_session *s)
 	return graft_table_udp(s->worker->shared->grafts);
 }
 
-/* All zeroes: S has none. */
+/* The flow in the slot of S; all zeroes if S has no slot. */
 static inline const volatile struct udp_flow *udp_slot_of(const struct udp_session *s)
 {
 	static const struct udp_flow none;

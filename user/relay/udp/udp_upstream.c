@@ -62,7 +62,10 @@ void udp_ports_open(void)
 			ours[n_ours++] = (uint16_t)port;
 }
 
-/* After the tries at random, as many in a row come to each port where there are few. */
+/*
+ * TRIES random draws come first, then TRIES ports in a row, so that each port is tried where there
+ * are few.
+ */
 in_port_t udp_port_take(uint64_t now_ms)
 {
 	uint32_t n = 0;
@@ -148,7 +151,7 @@ static struct udp_upstream *udp_take_first_rest(struct udp_upstreams *us)
 	return up;
 }
 
-/* Has no late answer come to UP?  Of some epoll has told; others the socket has still. */
+/* True if no late answer has come to UP: epoll has reported none, and none waits in the socket. */
 static bool udp_is_clean(const struct udp_upstream *up)
 {
 	char c;
@@ -184,7 +187,7 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 
 	if (us->n_rests == RESTS_MOST || forward_needs_privileges(f->conf))
 		return false;
-	/* tell again: what has come so far was the session's */
+	/* arm it again: events so far were the session's */
 	loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	up->session = NULL;
 	up->forward = f;
@@ -223,7 +226,7 @@ static void udp_on_upstream_event(struct source *source, uint32_t events)
 
 	if (up->session)
 		up->among->handle(up->session, events);
-	else /* a late answer: who knows what else comes */
+	else /* a late answer: others may follow */
 		up->rested_ms = NEVER;
 }
 
@@ -267,7 +270,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	int fd = upstream_socket(f, &client->sa, to), r;
 	struct udp_upstream *up;
 
-	if (fd == -EMFILE || fd == -ENFILE) { /* those that rest have some */
+	if (fd == -EMFILE || fd == -ENFILE) { /* resting sockets hold some */
 		udp_upstreams_close(us, 0);
 		fd = upstream_socket(f, &client->sa, to);
 	}

@@ -16,14 +16,15 @@ struct forward;
 struct udp_session;
 
 /*
- * A late answer must not reach another client's flow, so a port that was used rests.  Any of the
- * others may be the next, since who can guess the port can forge answers.  Ports are from
- * net.ipv4.ip_local_port_range, but for those of ip_local_reserved_ports.  By any thread.
+ * A late answer must not reach another client's flow, so a port that was used rests.  The next port
+ * is drawn at random from the others: a forger who can guess the port can forge answers.  Ports are
+ * from net.ipv4.ip_local_port_range, but for those of ip_local_reserved_ports.  By any thread.
  */
 
 /*
- * So long a port rests: after one question and its answers, when no more than what the network has
- * doubled can come; after what was given up; and after a stream that its server may go on sending.
+ * How long a port rests.  RESTS: after one question and its answers, when only datagrams that the
+ * network has doubled can still come.  OWED: when answers may still come.  STREAM: after a stream
+ * that the server may go on sending.
  */
 #define UDP_PORT_RESTS_MS 250
 #define UDP_PORT_OWED_MS 2000
@@ -33,17 +34,20 @@ struct udp_session;
 void udp_ports_open(void);
 /* A port in network order; 0: all, or nearly all, are in use or rest. */
 in_port_t udp_port_take(uint64_t now_ms);
-/* This one, of a flow that a daemon before this one has left.  False: it is not one of ours. */
+/*
+ * Take PORT, of a flow of an earlier daemon or another relay.  False: PORT is in use, or not one of
+ * ours.
+ */
 bool udp_port_take_this(in_port_t port);
-/* PORT, whether it was used, or has turned out to be somebody else's, rests until FREE_MS. */
+/* PORT rests until FREE_MS: it was used here, or another program has it. */
 void udp_port_put(in_port_t port, uint64_t free_ms);
 /* It was taken, and not put back. */
 bool udp_port_is_used(in_port_t port);
 
 /*
- * A socket has one session.  When that has had all its answers, the socket may rest, and serve
- * another session of its forward to that server: to make one takes as long as all else of a short
- * flow.
+ * A socket has one session.  When the session has had all its answers, the socket may rest, and
+ * serve another session of its forward to that server.  To make a socket takes as long as all else
+ * of a short session.
  */
 struct udp_upstream {
 	struct leftover leftover; /* when it is closed */
@@ -55,7 +59,7 @@ struct udp_upstream {
 	union client_addr client, to;
 	in_port_t port;
 	uint64_t rests_ms,
-		rested_ms; /* since when, and until when it rests; closed: `rests_ms` alone */
+		rested_ms; /* since when, until when; closed: the port rests until `rests_ms` */
 };
 
 /* Epoll's EVENTS at the socket of S. */
@@ -72,7 +76,7 @@ struct udp_upstreams {
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
-/* None of their sessions is left. */
+/* Close the sockets that rest.  No session is left. */
 void udp_upstreams_end(struct udp_upstreams *us);
 /* Close those that have rested for KEPT_MS. */
 void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms);
@@ -91,7 +95,8 @@ struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_sess
 /* UP, of F, rests, if there is room.  False: it has to be closed. */
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f);
 /*
- * Close UP; its port rests for MS.  If that is UDP_PORT_STREAM_MS it counts as a session of its client,
- * which has one, until then: else one client could take all ports, a short session each.
+ * Close UP; its port rests for MS.  If MS is UDP_PORT_STREAM_MS, the port counts as a session of
+ * its client until then.  Otherwise one client could take all ports, by a short session each.  The
+ * client still has a session when this is called.
  */
 void udp_upstream_close(struct udp_upstream *up, uint64_t ms);
