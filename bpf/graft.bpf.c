@@ -5,25 +5,26 @@
  * ("Graft") the whole story.
  *
  * Theory of operation
- *   - graft_offer is run by the daemon (BPF_PROG_TEST_RUN) when it has none of the session's bytes
- *     in its hands.  It notes both sockets' sequence numbers, from which all offsets follow, and
- *     enters both tuples in `flows`.
- *   - graft_in sees what arrives on an interface.  While a session is OFFERED it looks at both
- *     sockets: if neither has anything unread, unsent or unacknowledged, and packets of both have
- *     been seen entering and leaving here, this very packet may be the first one that is
- *     translated.  Each of the numbers looked at only grows, and is at its bound when they are all
- *     equal, so no socket lock is needed.  graft_begin.h has this.
+ *   - The daemon runs graft_offer (BPF_PROG_TEST_RUN) when it holds no byte of the session.
+ *     graft_offer notes both sockets' sequence numbers, from which all offsets follow, and enters
+ *     both tuples in `flows`.
+ *   - graft_in sees arriving packets.  While a session is OFFERED it looks at both sockets: if
+ *     neither has anything unread, unsent or unacknowledged, and packets of both have been seen
+ *     entering and leaving here, this packet may be the first one that is translated.  No socket
+ *     lock is needed: each of these numbers only grows, and all are at their bounds when they are
+ *     equal.  graft_begin.h has this.
  *   - From then on graft_in translates addresses, ports, sequence and acknowledgement numbers,
  *     windows and options, and sends the packet to the other end: graft_work.h, graft_translate.h.
- *   - graft_out sees what leaves, and learns the way from it.  The frozen sockets' packets do not
- *     leave: they are dropped, or given back as the ACK that the socket waits for.
- *   - What cannot be translated sends its session back to its sockets: graft_return.h.
+ *   - graft_out sees leaving packets, and learns the way from them.  Packets of frozen sockets, but
+ *     for probes and resets, do not leave: they are dropped, or given back as the ACK that the
+ *     socket waits for.
+ *   - A packet that cannot be translated sends its session back to its sockets: graft_return.h.
  *   - graft_udp.h does the same for UDP, which is simpler.
- *   - What was sent by us carries a mark in skb->cb, so that graft_out lets it go.
+ *   - A packet that we send carries a mark in skb->cb, so that graft_out lets it go.
  *
- * Memory order.  g->head.state is changed by atomic operations with a result, which are full barriers:
- * whoever sees ACTIVE sees the offsets.  What is "tracked" may be behind by the packets that other
- * CPUs have in hand.
+ * Memory order.  g->head.state is changed by atomic operations with a result, which are full
+ * barriers: whoever sees ACTIVE sees the offsets.  A "tracked" field may lack the packets that
+ * other CPUs have in hand.
  */
 #include "graft_begin.h"
 #include "graft_decide.h"
@@ -37,7 +38,7 @@
 
 /* --- what arrives --- */
 
-/* Find the session of P; but if it is over, a SYN is of a new connection. */
+/* Find the session of P.  A SYN finds none that is over: it begins a new connection. */
 static __always_inline bool find_session(const struct packet *p, struct found *f)
 {
 	__u32 state;
@@ -57,7 +58,7 @@ static __always_inline __u32 state_of(const struct graft_entry *g)
 	return READ_ONCE(g->head.state) & GRAFT_STATE_MASK;
 }
 
-/* P goes to its own socket; FREE: to nobody. */
+/* P goes to its own socket.  FREE: the session is gone, or P is to be dropped. */
 static __always_inline bool is_for_socket(__u32 state)
 {
 	return state == GRAFT_FREE || state == GRAFT_OFFERED || state == GRAFT_RETURNED;
@@ -84,7 +85,7 @@ static __always_inline int to_work(struct __sk_buff *skb, struct found *f, struc
 	p->odd = hindrance_for(skb, f, p);
 	if (p->odd)
 		return go_back(skb, f, p);
-	/* behind what was lost as odd nothing goes on: or that would find no moment */
+	/* drop packets behind a dropped odd one: else the session could not return */
 	if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
 	    diff(p->seq, (__u32)f->mine->end) > 0)
 		return DROP;
@@ -123,7 +124,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 		return shift(skb, f->mine, p, false);
 	case GRAFT_TO_NOWHERE:
 		return DROP;
-	case GRAFT_TO_FORGET: /* another relay's, say, which had the address: the stack answers */
+	case GRAFT_TO_FORGET: /* perhaps of another relay's connection: the stack answers */
 		forget(f->g, f->slot);
 		return PASS;
 	default:
@@ -168,8 +169,8 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 /* --- what leaves --- */
 
 /*
- * Turn P, which the frozen socket of S has sent, into an answer to it, with ACK and FLAGS.  The
- * stack has left the checksum to the device, so nobody looks at it.
+ * Turn P, a packet of the frozen socket of S, into an answer to that socket, with ACK and FLAGS.
+ * The stack has left P's checksum to the device, so nobody verifies it.
  */
 __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const struct graft_side *s,
 			 __u32 ack, __u32 flags)
@@ -206,12 +207,12 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 		return DROP;
 	set_kind(skb, TO_SOCKET);
 	/*
-	 * The second one tells that both the segment and its probe have arrived: after one alone
+	 * A second ACK says that both the segment and its probe have arrived.  After one ACK alone
 	 * tcp_process_tlp_ack() would take the segment for lost, and halve the window (Linux 6.18).
 	 */
 	if (p->len && skb->ifindex != LOOPBACK)
 		bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS);
-	/* it keeps its route there, without which 127.0.0.0/8 is martian */
+	/* on loopback P keeps its route, without which 127.0.0.0/8 is martian */
 	return skb->ifindex == LOOPBACK ? PASS : bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
@@ -231,9 +232,9 @@ static __always_inline bool is_heard(struct graft_side *mine)
  * Let P, a keepalive probe or a reset, go out with the numbers of the wire.  If the remote end is
  * there it answers a probe, and is heard; if not, the frozen socket gives up as any other.
  *
- * Linux 6.18 does not answer a probe with an old timestamp.  What a session has sent by another relay
- * is not known, so its clock goes on at the usual rate.  A probe that is ahead does no harm: its
- * number is not in the window, so nobody remembers its clock.
+ * Linux 6.18 does not answer a probe with an old timestamp.  The last timestamp of a session at
+ * another relay is not known, so its clock goes on at the usual rate.  A timestamp that is ahead
+ * does no harm: the probe's number is not in the window, so nobody remembers the timestamp.
  */
 static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -252,11 +253,13 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
 }
 
 /*
- * A packet of a frozen socket.  It may send again what the first translated packet has
- * acknowledged, or probe the peer: it gets an ACK for that.  It sends FIN because the daemon died:
- * it gets a reset, so that the next daemon can make it anew.  A new socket that was given the same
- * tuple is refused.  It sends RST because it has died (ss -K), or because the session is over: that
- * one is dropped, or because it was handed back to another relay.
+ * A packet of a frozen socket.
+ *   - Bytes that the first translated packet has acknowledged, or a probe: the socket gets an ACK,
+ *     but a probe of a silent peer goes out.
+ *   - FIN: the daemon died.  The socket gets a reset, so that the next daemon can make it anew.
+ *   - SYN: a new socket was given the same tuple.  The SYN is refused.
+ *   - RST: the socket has died (ss -K), and the reset goes out; but it is dropped if the session is
+ *     over, or was left to another relay.
  */
 static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -277,10 +280,10 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, con
 }
 
 /*
- * Hold: the right edge of the window that our socket offers stays where it is, so the sender runs
- * dry, without loss, and the session is quiet for a moment.  That ends after GRAFT_HOLD_MS by
- * itself: nothing may happen that would let the daemon end it, and the daemon may be stopped.  The
- * next window probe is then told of the real window.
+ * Hold: the right edge of the window that our socket offers stays where it is.  The sender runs
+ * dry, without loss, and the session is quiet for a moment.  The hold ends after GRAFT_HOLD_MS by
+ * itself: perhaps no event would let the daemon end it, and the daemon may be stopped.  Then the
+ * answer to the next window probe has the real window.
  */
 static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
@@ -305,9 +308,10 @@ static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct 
 }
 
 /*
- * The state in which a packet that leaves finds its session; GRAFT_STATES: drop it.  It
- * acknowledges, and who looks just now may have read the numbers of before: so it counts.  That one
- * may as well begin a moment later; then the barrier lets it see what is acknowledged.
+ * The state in which a leaving packet finds its session; GRAFT_STATES: drop the packet.  A leaving
+ * packet acknowledges, and a packet that checks just now may have read the older numbers: so the
+ * leaving one changes the count of LOCKED.  In OFFERED the barrier lets the next packet that checks
+ * see the new numbers.
  */
 static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 {
@@ -325,7 +329,7 @@ static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 	return GRAFT_STATES;
 }
 
-/* A packet of a socket at work: it shows the way, and the first interface that it comes by. */
+/* P, of a socket at work, shows the way: the first interface by which it leaves. */
 static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f,
 					 const struct packet *p)
 {
@@ -359,7 +363,7 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 	case GRAFT_RETURNED:
 		grow_32(&f->mine->frozen_write, end_of(p));
 		return shift(skb, f->mine, p, true);
-	case GRAFT_STANDBY: /* the stack's answers, and what sockets had that are closed */
+	case GRAFT_STANDBY: /* answers of the stack, and packets of closed sockets */
 	case GRAFT_SETTING:
 		return p->flags & SYN ? of_frozen(skb, f, p) : DROP;
 	default:
@@ -370,8 +374,9 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 }
 
 /*
- * DROP on the way out is congestion to the socket: __tcp_transmit_skb() calls tcp_enter_cwr(), and
- * bulk that goes back to it begins with half of its window.  On the way in nobody hears of a drop.
+ * A socket takes DROP on the way out for congestion: __tcp_transmit_skb() calls tcp_enter_cwr(),
+ * and bulk that returns to the socket begins with half of its window.  DROP on the way in is
+ * silent.
  */
 static __always_inline int swallow(struct __sk_buff *skb)
 {
@@ -398,7 +403,7 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 		note_handshake(skb, &p, true);
 		return p.flags & ACK ? PASS : shape_leaving(skb, &p);
 	}
-	/* so the stack, and no socket, answers what it does not know */
+	/* a reset of the stack, not of a socket: the connection may be another relay's */
 	if ((p.flags & (RST | ACK)) == RST && !skb->ingress_ifindex &&
 	    (graft_unsynced[p.tuple.local_port] & GRAFT_PORT_LISTENS ||
 	     graft_unsynced[p.tuple.remote_port] & GRAFT_PORT_SERVER))

@@ -9,7 +9,7 @@
 
 /* --- the sockets --- */
 
-/* What TUPLE says, as the kernel's look-ups want it; returns its size. */
+/* Fill T from TUPLE for the kernel's look-ups; returns the size. */
 static __always_inline __u32 sock_tuple(struct bpf_sock_tuple *t, const struct graft_tuple *tuple,
 					bool ipv6)
 {
@@ -56,7 +56,7 @@ static __always_inline bool interface_is(__u32 ifindex, __u32 what)
 	return is && *is & what;
 }
 
-/* GRAFT_OK, if packets that are not DST's own may go its way. */
+/* GRAFT_OK, if translated packets may take the route DST. */
 static __always_inline int hindrance_of(struct dst_entry *dst)
 {
 	if (bpf_core_field_exists(dst->xfrm) && dst->xfrm)
@@ -66,7 +66,7 @@ static __always_inline int hindrance_of(struct dst_entry *dst)
 	return interface_is(dst->dev->ifindex, GRAFT_IF_USED) ? GRAFT_OK : GRAFT_INTERFACE;
 }
 
-/* The largest segment, with options, that gets to the peer, which is willing to take it. */
+/* The largest segment, with options, that path and peer take. */
 static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
 {
 	/* not mss_cache, which is never more than half of the peer's window: 32 KiB at first */
@@ -80,7 +80,7 @@ static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
 	return mtu < clamp ? mtu : clamp;
 }
 
-/* What speaks against grafting the connection of TP, whatever the other one is. */
+/* Why the connection of TP cannot be grafted, whatever the other connection is; or GRAFT_OK. */
 static __always_inline int hindrance_at(struct tcp_sock *tp, bool established)
 {
 	struct dst_entry *dst = tp->inet_conn.icsk_inet.sk.sk_dst_cache;
@@ -89,7 +89,7 @@ static __always_inline int hindrance_at(struct tcp_sock *tp, bool established)
 		return GRAFT_CLOSING;
 	if (bpf_core_field_exists(tp->is_mptcp) && tp->is_mptcp)
 		return GRAFT_MPTCP;
-	return dst ? hindrance_of(dst) : GRAFT_WAY; /* its next packet will ask for one */
+	return dst ? hindrance_of(dst) : GRAFT_WAY; /* the next packet looks one up */
 }
 
 /* False: there is no socket. */
@@ -143,7 +143,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	return true;
 }
 
-/* What the socket of S says, in place I; NULL: there is none. */
+/* The state of S's socket, in place I; NULL: there is no socket. */
 static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct graft_side *s,
 					    unsigned int i)
 {
@@ -158,13 +158,13 @@ static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct 
 #define SEGMENT_MOST 8960 /* larger ones pass no wire, and windows have half of them, too */
 
 /*
- * Can segments go to the peer of TO as that of FROM sends them?  The sender sends none that is smaller
- * while it has more, and a receiver tells of its window again once half of its buffer is free (RFC
- * 9293, 3.8.6.2).  So there must be room for one in that half, rounded down to the unit of our windows,
- * which the sender knows; or the sender would wait for its persist timer.
+ * Has the peer of TO room for segments as the peer of FROM sends them?  A sender that has more data
+ * sends no smaller segment, and a receiver announces its window again once half of its buffer is
+ * free (RFC 9293, 3.8.6.2).  So a segment must fit into that half, rounded down to the unit of the
+ * windows that the sender gets.  Else the sender would wait for its persist timer.
  *
- * To a receiver without a window scale that is given more than it has offered, Linux may never offer
- * anything again: it rounds its window down to such segments.
+ * A Linux receiver without a window scale that gets more than it has offered may never offer a
+ * window again: it rounds its window down to such segments.
  */
 static __always_inline bool has_room(const struct seen *to, const struct seen *from)
 {
@@ -189,7 +189,7 @@ static __always_inline int fit(const struct seen *a, const struct seen *b)
 	return GRAFT_OK;
 }
 
-/* Numbers to add are those of the wire, all others those of the socket. */
+/* The *_add fields are in numbers of the wire, all others in numbers of the socket. */
 static __always_inline void set_up(struct graft_side *s, const struct graft_side *o,
 				   const struct seen *own, const struct seen *other)
 {
@@ -220,7 +220,7 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->mss = own->mss;
 }
 
-/* What the slot's last session has left in `flows`. */
+/* Delete the tuples of the slot's last session from `flows`. */
 static __always_inline int forget(const struct graft_entry *g, __u32 slot)
 {
 	for (int i = 0; i < 2; i++) {
@@ -232,7 +232,7 @@ static __always_inline int forget(const struct graft_entry *g, __u32 slot)
 	return GRAFT_OK;
 }
 
-/* The slot's new session. */
+/* Prepare the entry for the slot's new session. */
 static __always_inline void clear(struct graft_entry *g, const struct graft_request *q)
 {
 	forget(g, q->slot);
@@ -259,7 +259,7 @@ static __always_inline int enter(const struct graft_entry *g, __u32 slot)
 	return GRAFT_OK;
 }
 
-/* Is there a socket at the tuple of S, but for one that listens, or is over? */
+/* Has a socket the tuple of S?  Listening sockets and TIME_WAIT do not count. */
 static __always_inline bool is_connected(struct __sk_buff *skb, const struct graft_side *s)
 {
 	struct bpf_sock *sk = look_up(skb, &s->tuple, s->ipv6);
@@ -312,10 +312,10 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 #define ROUTE_HAS_ROUTER 2 /* RTF_GATEWAY */
 
 /*
- * Why a packet that enters is no proof that packets may be grafted; 0: it is one.  Behind us others
- * may decide about packets.  The packet may have been decrypted.  conntrack may have seen it:
- * before us it sees only what comes by a bridge that calls iptables, so half of a grafted session,
- * which it calls invalid.  At the ports of the bridge we are first.
+ * Why an entering packet does not prove that packets may be grafted here; 0: it does.  Programs
+ * behind us may decide about packets.  The packet may have been decrypted.  conntrack may have seen
+ * the packet before us, on a bridge that calls iptables: it sees half of a grafted session, and
+ * calls it invalid.  At the ports of the bridge we come first.
  */
 static __always_inline __u8 hindrance_in(struct __sk_buff *skb)
 {
@@ -366,8 +366,8 @@ static __always_inline __u32 mtu_of(struct dst_entry *dst, bool ipv6)
 }
 
 /*
- * Note by which interface and router P, a packet of our socket, leaves, and with which mark,
- * whatever rules have chosen them.  Packets that are translated go the same way.
+ * Note the interface, the router and the mark with which P, a packet of our socket, leaves.
+ * Translated packets go the same way, so all rules apply to them.
  */
 __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct graft_way *w)
 {
@@ -387,7 +387,7 @@ __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct g
 	return 0;
 }
 
-/* P, a SYN or what answers one, enters or LEAVES. */
+/* Note that P, a SYN or its answer, enters or LEAVES. */
 static __always_inline void note_handshake(struct __sk_buff *skb, const struct packet *p,
 					   bool leaves)
 {
@@ -408,8 +408,8 @@ static __always_inline void note_handshake(struct __sk_buff *skb, const struct p
 }
 
 /*
- * Can the way of S's socket be followed?  Only what the socket has been told counts: that it has no
- * route, or has not been asked yet, is no reason.  Without a socket nobody knows of policies.
+ * Can the way of S's socket be followed?  Only the route that the socket has counts: a socket
+ * without a route, or not asked yet, is no hindrance.  Without a socket nobody knows of policies.
  */
 __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 {
@@ -425,7 +425,7 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 		return diff(s->way.ways, graft_ways_least) < 0 ? GRAFT_XFRM : GRAFT_OK;
 	tp = bpf_skc_to_tcp_sock(sk);
 	dst = tp ? tp->inet_conn.icsk_inet.sk.sk_dst_cache : NULL;
-	/* dead: its device is gone, or what is to be encrypted has no key yet */
+	/* else the route is dead: its device is gone, or IPsec has no key yet */
 	if (dst && dst->obsolete <= 0 && dst->dev->ifindex)
 		r = hindrance_of(dst);
 	bpf_sk_release(sk);
@@ -433,8 +433,8 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 }
 
 /*
- * A client's packets may move to an interface without program.  Then its frozen socket gets them, and
- * drops them without a word, and nobody else sees any.  Is that so with S?
+ * Packets of S's end may have moved to an interface without program.  The frozen socket drops such
+ * packets silently, and no program sees them.  Note that interface.
  */
 __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 {
@@ -459,7 +459,7 @@ __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 #define POLICY_OUT 1   /* XFRM_POLICY_OUT */
 #define POLICY_BLOCK 1 /* XFRM_USERPOLICY_BLOCK */
 
-/* What the kernel itself looks at to see whether a cached route is still right. */
+/* Note the numbers by which the kernel itself checks a cached route. */
 static __always_inline int count_routes(void)
 {
 	struct task_struct *t = (void *)bpf_get_current_task();
@@ -482,7 +482,7 @@ static __always_inline int count_routes(void)
 
 /* --- a packet that may be the first --- */
 
-/* The two words of P's timestamp option, if that is where it always is. */
+/* The two words of P's timestamp option, if the option is at its usual place. */
 static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct packet *p,
 					 __u32 words[2])
 {
@@ -497,8 +497,9 @@ static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct pac
 }
 
 /*
- * GRAFT_OK, if S, whose socket says R, is quiet: the socket has all up to NXT, which the daemon has
- * read, and what it has sent ends at UNA, which is acknowledged.
+ * GRAFT_OK, if S, whose socket has the state R, is quiet: the socket has received, and the daemon
+ * has read, all bytes up to NXT; all bytes that the socket has sent end at UNA, and are
+ * acknowledged.
  */
 static __always_inline int quiet(const struct graft_side *s, const struct seen *r, __u32 nxt,
 				 __u32 una)
@@ -516,7 +517,7 @@ static __always_inline int quiet(const struct graft_side *s, const struct seen *
 	return GRAFT_OK;
 }
 
-/* From here on the socket of S, which says R, is frozen.  No count of bytes is ever below 0. */
+/* Freeze the socket of S, which has the state R.  `end` minus `begun` is never below 0. */
 static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 {
 	__u64 carried = s->end - s->begun;
@@ -536,7 +537,7 @@ static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 	s->refused = 0;
 }
 
-/* TSVAL: of the first packet that is translated, which comes from MINE. */
+/* TSVAL: of the first translated packet, which comes from MINE. */
 static __always_inline void join_clocks(struct graft_side *mine, struct graft_side *other,
 					struct seen *a, struct seen *b, __u32 tsval)
 {
@@ -550,7 +551,7 @@ static __always_inline void join_clocks(struct graft_side *mine, struct graft_si
 	other->tsecr_least = a->ts_recent;
 }
 
-/* May P be the first that is translated?  The caller holds LOCKED.  Sets what is left to set. */
+/* Can P be the first translated packet?  The caller holds LOCKED.  Sets the remaining fields. */
 static __always_inline int look(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
 	struct graft_side *mine = f->mine, *other = f->other;
@@ -560,7 +561,7 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 	int r;
 
 	if (!p->len && seq + 1 == mine->passed)
-		seq++; /* a window probe: all that a sender sends whose window is closed */
+		seq++; /* a window probe: a sender with a closed window sends nothing else */
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK))
 		return GRAFT_CLOSING;
 	if (p->odd)
@@ -581,7 +582,7 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 	r = quiet(other, b, other->passed, b->snd_una);
 	if (r)
 		return r;
-	/* an ACK without bytes would be lost; or the daemon has some in hand */
+	/* the ACK that the socket owes would be lost; or the daemon holds bytes */
 	if ((!p->len && a->rcv_wup != a->rcv_nxt) ||
 	    b->write_seq - other->base_write != a->copied - mine->base_read ||
 	    a->write_seq - mine->base_write != b->copied - other->base_read)
@@ -607,14 +608,14 @@ static __always_inline void note_entering(struct graft_side *mine, const struct 
 		grow_32(&mine->passed, end_of(p) - mine->back_read);
 }
 
-/* Packets that look; then one of 16, for a session that is hardly ever quiet. */
+/* So many packets look, then one in 16: such a session is hardly ever quiet. */
 #define LOOKS 256
 
 /*
- * OFFERED or LOCKED.  Returns the state in which P finds its session; OFFERED: P goes to its socket;
- * 0: it is dropped.  If another packet is looking just now, the count that P leaves keeps that one
- * from activating the graft.  Whoever looks after that one must find P's end in `passed`, so that
- * is first.
+ * OFFERED or LOCKED.  Returns the state in which P finds its session; OFFERED: P goes to its
+ * socket; 0: P is dropped.  If another packet is looking just now, the count that P changes keeps
+ * that packet from activating the graft.  `passed` gets P's end before that, for the packet that
+ * looks next.
  */
 __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
@@ -649,6 +650,6 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 	}
 	g->why_not = why;
 	note_entering(f.mine, p); /* it goes to its socket */
-	/* its bit is in LOCKED, too; without use of the result it would be no barrier */
+	/* LOCKED has this bit, too; the result is used, or this would be no barrier */
 	return __sync_fetch_and_and(&g->head.state, GRAFT_OFFERED) ? GRAFT_OFFERED : 0;
 }

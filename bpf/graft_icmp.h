@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * ICMP around graft.bpf.c: errors about packets that it has sent, and "too big" of its own; and the
- * headers of what is made here.
+ * ICMP around graft.bpf.c: errors about packets that the programs have sent, and their own "too
+ * big".
  */
 #pragma once
 
@@ -31,7 +31,7 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 	return folded(bpf_csum_diff(NULL, 0, at, len, (__u32)sum));
 }
 
-/* IP, ICMP, and a quote of IP and TCP: so long is what tells that something was too big. */
+/* The length of a "too big" message: IP, ICMP, and a quote of IP and TCP. */
 #define MESSAGE(ip) (2 * (ip) + sizeof(struct icmp) + sizeof(struct tcphdr))
 
 #define UDP_LESS (sizeof(struct tcphdr) - sizeof(struct udphdr))
@@ -39,11 +39,11 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 #define OF_UDP (1ULL << 32) /* instead of a number: the quote is of UDP */
 
 /*
- * Turn the packet, which has the room, into a message to the remote end of L, and send it: segment
- * SEQ exceeds MTU.  The device may still have to fill in the TCP checksum of what the packet was
- * (CHECKSUM_PARTIAL).  It then writes into the quoted TCP header.  The words of that header add up
- * to 0, before and after, so the sum of the message holds.  Of UDP the length sees to that: of a
- * quote nobody believes it.
+ * Turn the packet, which is long enough, into a message to the remote end of L, and send it:
+ * segment SEQ exceeds MTU.  The device may still have to fill in the TCP checksum of the original
+ * packet (CHECKSUM_PARTIAL), and then writes into the quoted TCP header.  The words of that header
+ * add up to 0, before and after, so the checksum of the message holds.  In a quoted UDP header the
+ * length makes the sum 0: nobody believes that length.
  */
 __noinline int send_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
 			    __u32 mtu)
@@ -79,7 +79,7 @@ __noinline int send_message(struct __sk_buff *skb, const struct graft_leg *l, __
 	return bpf_skb_store_bytes(skb, l3, at->is, len, 0) ? DROP : send_to(skb, l, l3);
 }
 
-/* What fits on leg FROM, in the header of leg TO. */
+/* MTU of leg FROM as a size of packets on leg TO, which may be of the other family. */
 static __always_inline __u32 mtu_for(const struct graft_leg *to, const struct graft_leg *from,
 				     __u32 mtu)
 {
@@ -158,8 +158,8 @@ static __always_inline bool parse_icmp(struct __sk_buff *skb, __u32 l3, struct c
 }
 
 /*
- * "Too big" concerns the end that has sent the segment: it is told.  The number must be of what is
- * on the way: who guesses it can as well forge the message for plain TCP.
+ * "Too big" is sent on to the end that has sent the segment.  The quoted number must be of bytes on
+ * their way: whoever guesses that number could forge the message for plain TCP, too.
  */
 static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3,
 					     const struct complaint *c, struct found *f)
@@ -179,8 +179,8 @@ static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3,
 }
 
 /*
- * Neither TCP nor UDP.  Errors are for the end that has sent what they quote, or for our socket;
- * those about UDP are all for sockets.
+ * The packet is neither TCP nor UDP.  An error is for the end that has sent the quoted segment, or
+ * for our socket.  Errors about UDP are for sockets.
  */
 __noinline int not_ours(struct __sk_buff *skb, __u32 l3)
 {

@@ -46,9 +46,9 @@
 #define OPTION_TIMESTAMP 8
 
 /*
- * skb->cb of what we have sent, of what we give back to a socket, and of what we keep from leaving.
- * The next program of the hook may be that of another daemon, whose packet it is: so nothing is
- * erased.
+ * Marks in skb->cb: a packet that we have sent, that we give back to a socket, that we keep from
+ * leaving.  Marks are not erased: the next program of the hook may be another daemon's, and the
+ * packet as well.
  */
 #define OURS 0x67726166
 #define SENT 0x74656421
@@ -92,7 +92,7 @@ struct {
 	__type(value, __u32);
 } interfaces SEC(".maps");
 
-/* By the daemon: of sessions that may be STANDBY, those addresses of clients' sockets that are here. */
+/* By the daemon: addresses of this machine to which clients of STANDBY sessions have connected. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -120,7 +120,7 @@ struct {
 	__array(values, struct graft_ring);
 } graft_rings SEC(".maps");
 
-/* What a socket says. */
+/* The state of a socket. */
 struct seen {
 	__u64 received; /* bytes of payload since the connection began */
 	__u32 rcv_nxt, copied, rcv_wup, snd_una, snd_nxt, write_seq, snd_wnd, max_window, clock,
@@ -128,16 +128,16 @@ struct seen {
 	__u32 mss, advmss;
 	__u32 rtt_us; /* the smallest seen; 0: none was */
 	__u32 from;   /* the interface by which the last packet came */
-	__u32 room;   /* in the window that it has offered */
+	__u32 room;   /* left in the window that the socket has offered */
 	__u8 established, unordered, timestamps, sack, ecn, snd_shift, rcv_shift;
 	__u8 hindrance; /* enum graft_refusal */
 	__u8 foreign;   /* bytes may come and go past TCP */
 };
 
 /*
- * Headers as they were and are to be, both sockets, and the walk over the options of TCP: on the
- * stack the verifier would follow its values through each step.  No option reaches beyond byte 64
- * of `is`, but the verifier cannot see that.
+ * Headers before and after a change, the states of both sockets, and the walk over the options of
+ * TCP.  On the stack the verifier would follow the values of the walk through each step.  No option
+ * reaches beyond byte 64 of `is`, but the verifier cannot see that.
  */
 struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
@@ -154,23 +154,25 @@ struct {
 } scratch SEC(".maps");
 
 __u64 graft_woken_ns[GRAFT_WORKERS]; /* CLOCK_MONOTONIC */
-__u64 graft_events_lost;             /* the ring was full: the states say it all */
+__u64 graft_events_lost;             /* the ring was full: the daemon looks at the states */
 __u64 graft_outside;                 /* packets dropped because they are not in the window */
 /*
- * By the daemon: counts the times at which all ways may have changed; and the value that it had
- * when the policies of IPsec did last.  A way that is older than that is not used.
+ * By the daemon.  graft_ways: how often all ways may have changed.  graft_ways_least: graft_ways at
+ * the last change of IPsec policies; older ways are not used.
  */
 __u32 graft_ways, graft_ways_least;
-/* By GRAFT_ROUTES: they move with the routes of the network namespace, and with its policies. */
+/* By GRAFT_ROUTES: changes with the routes of the network namespace; with its IPsec policies. */
 __u32 graft_routes, graft_policies;
 /* By GRAFT_STRAYS: an interface without program by which a frozen socket gets packets. */
 __u32 graft_stray;
-/* 1: conntrack has seen packets before a bridge's program, so programs are needed at the ports.  The
- * daemon sets it, too, if a daemon before has found that out. */
+/*
+ * 1: conntrack has seen packets before a bridge's program, so programs are needed at the ports.
+ * The daemon sets it, too, if an earlier daemon has found that out.
+ */
 __u32 graft_bridged;
 /*
- * By the daemon, by port: GRAFT_PORT_*.  Not 0: an import is not in sync yet, so what is not known
- * may be another relay's.
+ * By the daemon, by port: GRAFT_PORT_*.  Not 0: an import is not in sync yet, so an unknown
+ * connection may be another relay's.
  */
 __u8 graft_unsynced[GRAFT_PORTS];
 
@@ -220,7 +222,7 @@ static void tell(const struct graft_entry *g, __u32 slot)
 	bool quiet = now - READ_ONCE(*woken) < GRAFT_QUIET_MS * 1000000ULL;
 	void *ring = bpf_map_lookup_elem(&graft_rings, &worker);
 
-	if (worker == GRAFT_NOBODY) /* who adopts it sees its state */
+	if (worker == GRAFT_NOBODY) /* the daemon that adopts the session reads the state */
 		return;
 	if (!quiet)
 		*woken = now;
@@ -263,7 +265,7 @@ static __always_inline __u32 sum_at(const struct packet *p)
 	return p->l4 + (is_udp(p) ? 6 : 16);
 }
 
-/* Of UDP no checksum stays none, and none becomes that. */
+/* UDP: a missing checksum (0) stays missing, and no sum becomes 0. */
 static __always_inline __u64 sum_flags(const struct packet *p)
 {
 	return is_udp(p) ? BPF_F_MARK_MANGLED_0 : 0;
@@ -293,8 +295,8 @@ static __always_inline bool is_ours(__u8 protocol)
 }
 
 /*
- * Look at the extension headers behind IP: up to two, of those that may come before TCP here.  Of
- * fragments the first one has the TCP header.  A jumbo header alone is what BIG TCP has.
+ * Look at the extension headers behind IP: up to two, of those that may come before TCP here.  Only
+ * the first fragment has the TCP header.  BIG TCP has a jumbo header alone.
  */
 static __always_inline bool skip_extensions(struct packet *p, __u8 *protocol, void *data, void *end)
 {
@@ -364,7 +366,7 @@ static __always_inline bool parse_addresses(struct packet *p, void *data, void *
 	return true;
 }
 
-/* With that VID a tag is a priority, and the packet for the device that it came by. */
+/* A tag with VID 0 is a priority: the packet is for the device by which it came. */
 static __always_inline bool is_for_a_vlan(const struct __sk_buff *skb)
 {
 	return skb->vlan_present && skb->vlan_tci & 0xfff;
@@ -392,9 +394,9 @@ static __always_inline bool parse_tcp(struct packet *p, const struct tcphdr *t)
 }
 
 /*
- * False: not a packet that could be of a graft, or none that the stack would take.  An accelerated
- * VLAN tag means that the packet is for another device than this one, which will see it again.  GSO
- * packets above 64 KiB (BIG TCP) have no total length, or none that fits.
+ * False: P cannot be of a graft, or the stack would not take it.  A packet with an accelerated VLAN
+ * tag is for another device, whose program will see the packet again.  GSO packets above 64 KiB
+ * (BIG TCP) have no valid total length.
  */
 static __always_inline bool parse(struct __sk_buff *skb, __u32 l2, struct packet *p)
 {
@@ -459,8 +461,8 @@ static __always_inline __u16 folded(__s64 sum)
 }
 
 /*
- * Is the checksum of P right: that of TCP, or of an odd IPv4 packet that of the IP header?  tc comes
- * before the stack, which verifies them.
+ * Is the checksum of P right?  It is that of TCP, or of the IP header if P is an odd IPv4 packet.
+ * tc runs before the stack verifies checksums.
  */
 __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 {
@@ -494,7 +496,7 @@ __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 	return !left && !folded(sum);
 }
 
-/* As if the packet, which leaves, had arrived from where it goes to. */
+/* Turn the tuple of a leaving packet round, as if the packet had arrived from its destination. */
 static __always_inline void reverse(struct packet *p)
 {
 	struct graft_addr a = p->tuple.remote;
@@ -526,8 +528,9 @@ struct found {
 };
 
 /*
- * Is the relay of a STANDBY session here?  Its addresses move together, but one of them first: that
- * of the packet's leg, MINE, or CLIENT's.  Where it is transparent, one leg has a client's.
+ * Is this relay the owner of a STANDBY session?  The session's addresses move together, but one
+ * comes first: that of the packet's leg, MINE, or CLIENT's.  A transparent session has a client's
+ * address on one leg.
  */
 static __always_inline bool is_here(const struct graft_tuple *mine,
 				    const struct graft_tuple *client)
@@ -550,8 +553,8 @@ static __always_inline bool find_slot(__u32 slot, __u32 side, struct found *f)
 }
 
 /*
- * False: P belongs to no graft.  An entry may be old, and its slot another session's.  An IPv6
- * header with IPv4-mapped addresses is not of an IPv4 session.
+ * False: T belongs to no graft.  An entry of `flows` may be old, and its slot another session's.
+ * An IPv6 header with IPv4-mapped addresses is not of an IPv4 session.
  */
 static __always_inline bool find(const struct graft_tuple *t, bool ipv6, struct found *f)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Sessions of graft.bpf.c that go back to their sockets, and packets between a socket and the wire. */
+/* Sessions of graft.bpf.c that return to their sockets; packets between a socket and the wire. */
 #pragma once
 
 #include "graft_icmp.h"
 #include "graft_work.h"
 
-/* From now on packets of S are shifted: its socket has missed what was carried. */
+/* Shift packets of S from now on: its socket has missed the carried bytes. */
 static __always_inline void set_back(struct graft_side *s, const struct graft_side *other)
 {
 	s->back_read = (__u32)s->end - s->frozen_read;
@@ -13,8 +13,9 @@ static __always_inline void set_back(struct graft_side *s, const struct graft_si
 }
 
 /*
- * The sockets will be closed with RST.  What others have in hand may go by: an end that has got
- * less than our number says, or more, challenges the reset (RFC 5961), and the stack answers.
+ * The sockets will be closed with RST.  Other CPUs may still send packets on, so an end may have
+ * got fewer bytes than our number says, or more: it challenges the reset (RFC 5961), and the stack
+ * answers.
  */
 static __always_inline int kill(struct graft_entry *g)
 {
@@ -25,11 +26,11 @@ static __always_inline int kill(struct graft_entry *g)
 }
 
 /*
- * May the session go back to its sockets with P?  The caller holds LOCKED_2.  If P asks IN_VAIN, both
- * streams go on from what is acknowledged: their senders have the rest, and nothing is on its way.  An
- * end may have got more, and acknowledge it before its socket has sent it again.  TCP would drop that,
- * and send the first segment again for ever: so that is lowered to what has left
- * (`frozen_write`).
+ * Can the session return to its sockets with P?  The caller holds LOCKED_2.  If P asks IN_VAIN,
+ * both streams go on from the last ACK: their senders have the rest, and no packet is on its way.
+ * An end may have got more bytes, and acknowledge them before its socket has sent them again.  TCP
+ * would drop such an ACK, and send the first segment again for ever.  So to_socket() lowers the
+ * ACK to the end of the sent bytes (`frozen_write`).
  */
 static __always_inline int look_back(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				     bool in_vain)
@@ -40,7 +41,7 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || mine->fin || other->fin)
 		return GRAFT_CLOSING;
-	/* what is odd now may have been sent on before, and lost: nobody else will bring it */
+	/* an odd packet may repeat one that was sent on, and lost */
 	if (p->odd || in_vain ? diff(p->seq, (__u32)mine->end) > 0 : p->seq != (__u32)mine->end)
 		return GRAFT_ORDER;
 	if (in_vain ? diff(p->seq, acked) > 0 || diff(p->ack, (__u32)mine->acked) < 0 :
@@ -50,7 +51,7 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 	b = seen_of(skb, other, 1);
 	if (!a || !b || !a->established || !b->established)
 		return GRAFT_NO_SOCKET;
-	/* what has come past the programs has other numbers than what is shifted */
+	/* a packet that has come past the programs has moved the socket's numbers */
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read ||
 	    a->unordered || b->unordered)
@@ -92,7 +93,7 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 		return GRAFT_RETURNED;
 	}
 	f.g->why_not = why;
-	/* before it is unlocked: the next one that looks must know of it */
+	/* before the state is unlocked: the next packet that looks must see it */
 	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.g, f.mine, f.other) &&
 	    moves_soundly(skb, &f, p))
 		note(f.mine, p);
@@ -107,7 +108,7 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	return state;
 }
 
-/* Give P, on its way between the wire and S's socket, the numbers of where it goes. */
+/* Give P the numbers of its destination: OUT: the wire; else the socket of S. */
 static __always_inline int shift(struct __sk_buff *skb, const struct graft_side *s,
 				 const struct packet *p, bool out)
 {
@@ -141,10 +142,10 @@ static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const str
 }
 
 /*
- * P cannot be translated; p->odd says why.  If it is too big and has DF, its sender is told.  Else
- * send its session back to its sockets, which take anything.  P is the packet that goes back, if
- * all bytes before it have arrived.  Else P is dropped, and its sender sends it again.  The session
- * ends if it has no sockets, or finds no such moment within GRAFT_STUCK_NS.
+ * P cannot be translated; p->odd says why.  If P is too big and has DF, its sender is told.  Else
+ * P's session returns to its sockets, which take anything: with P, if all bytes before it have
+ * arrived.  Else P is dropped, and its sender sends it again.  The session ends if it has no
+ * sockets, or cannot return within GRAFT_STUCK_NS.
  */
 static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -168,7 +169,7 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	}
 	if (try_return(skb, p, f->slot, f->side) == GRAFT_RETURNED)
 		return shift(skb, f->mine, p, false);
-	/* one that comes from another relay gets its sockets in a moment */
+	/* a session from another relay gets its sockets in a moment */
 	if (now - g->stuck_ns > GRAFT_STUCK_NS || (g->why_not == GRAFT_NO_SOCKET && !g->loose))
 		end(f, GRAFT_RETURNING);
 	return DROP;

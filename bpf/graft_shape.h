@@ -18,7 +18,7 @@ static __always_inline struct graft_shape *kept_shape(void)
 }
 
 /*
- * Change the SYN P, which comes from the port SOURCE, as kept_shape() says.  One that has payload
+ * Change the SYN P, which comes from the port SOURCE, as kept_shape() says.  A SYN with payload
  * (Fast Open) is left alone.
  */
 __noinline int shape_syn(struct __sk_buff *skb, const struct packet *p, __u16 source, __u16 dest)
@@ -38,8 +38,8 @@ __noinline int shape_syn(struct __sk_buff *skb, const struct packet *p, __u16 so
 }
 
 /*
- * P, a SYN, leaves.  One that is sent again asks for no ECN, as tcp_ecn_clear_syn() has it: some firewalls
- * drop those that do.
+ * Shape P, a SYN that leaves.  A repeated SYN asks for no ECN, as in tcp_ecn_clear_syn(): some
+ * firewalls drop SYNs that do.
  */
 static __always_inline int shape_leaving(struct __sk_buff *skb, const struct packet *p)
 {
@@ -66,7 +66,7 @@ static __always_inline bool makes_cookies(const struct tcp_sock *tp)
 	       sk->__sk_common.skc_net.net->ipv4.sysctl_tcp_syncookies == 2;
 }
 
-/* P, a SYN or the answer to one of ours, comes.  True: it is to be changed. */
+/* P, a SYN or the answer to our SYN, arrives.  True: P is to be changed. */
 __noinline int has_shape(struct __sk_buff *skb, const struct packet *p)
 {
 	struct graft_shape *at, *kept = kept_shape();
@@ -92,8 +92,9 @@ __noinline int has_shape(struct __sk_buff *skb, const struct packet *p)
 }
 
 /*
- * P has met congestion, and goes to a socket that has no ECN, though its remote end has: that was
- * asked for the sake of a graft, or the socket was made anew.  A drop tells the sender as well.
+ * True: P has met congestion, and its socket would not hear of it: the socket has no ECN, but its
+ * remote end has.  The program has asked for ECN, or the socket was made anew.  A drop tells the
+ * sender as well.
  */
 __noinline int is_deaf(struct __sk_buff *skb, const struct packet *p, __u32 ecn)
 {

@@ -12,7 +12,7 @@ struct change {
 	__u32 seq_add, ack_add, tsval_add, tsecr_add;
 	__u16 source, dest; /* ports */
 	__u8 left, right;   /* shifts of the window */
-	__u8 grafted;       /* both sides remember clocks: */
+	__u8 grafted;       /* 1: both sides remember clocks */
 	__u8 no_timestamps; /* 1: NOPs instead */
 	__u32 slot, side;
 	__u16 mss; /* of the option, at most; 0: any */
@@ -20,8 +20,8 @@ struct change {
 };
 
 /*
- * Change TSval and TSecr.  F: of a graft, else NULL.  The other end must not be told of a clock that
- * it has not sent yet, or has forgotten.
+ * Change TSval and TSecr.  F: of a graft, else NULL.  TSecr must be a clock that the other end has
+ * sent, and has not forgotten.
  */
 static __always_inline void change_clocks(const struct change *c, const struct found *f,
 					  __u32 words[2])
@@ -42,8 +42,9 @@ static __always_inline void change_clocks(const struct change *c, const struct f
 }
 
 /*
- * Never more than the receiver has offered: a receiver may refuse a segment that exceeds that.  Less
- * than a unit is none.  The receiver tells when its window has grown: see fit().
+ * The new window never exceeds the receiver's: a receiver may refuse a segment beyond its window.
+ * A window below one unit becomes 0.  The receiver announces its window again when it has grown:
+ * see has_room().
  */
 static __always_inline __u16 new_window(const struct change *c, __u32 window)
 {
@@ -140,8 +141,8 @@ static __always_inline void fill_ip(void *at, const struct graft_leg *l, bool ba
 }
 
 /*
- * The same where the other end has the other family: P gets a new IP header.  The pseudo header's
- * length and protocol add up to the same in both.
+ * The same for an end of the other family: P gets a new IP header.  The pseudo header's length and
+ * protocol have the same sum in both families.
  */
 __noinline int set_family(struct __sk_buff *skb, const struct packet *p, const struct graft_leg *to,
 			  __s64 l4_diff)
@@ -172,7 +173,7 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p, const s
 				   sum_flags(p) | BPF_F_PSEUDO_HDR);
 }
 
-/* A header with no more than timestamps: -1 if P has another one, or it is not in one piece. */
+/* Change a header with timestamps alone.  -1: P has another header, or it is not in one piece. */
 static __always_inline int change_usual(struct __sk_buff *skb, const struct packet *p,
 					struct change *c, const struct found *f)
 {
@@ -283,7 +284,7 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	if (!s || !p || !c || (c->grafted && !find_slot(c->slot, c->side, &w.f)))
 		return -1;
 	header = p->header;
-	/* LLVM would make one comparison of both, of which the verifier of 6.1 learns nothing */
+	/* LLVM would merge the comparisons, and the verifier of 6.1 would learn nothing */
 	if (header < 20)
 		return -1;
 	barrier_var(header);
@@ -310,7 +311,7 @@ __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct 
 	if (bpf_skb_store_bytes(skb, p->l4, s->is, 16, 0))
 		return -1;
 	barrier_var(header);
-	/* nor does it learn of "not 20" that something is left */
+	/* the verifier does not learn from "not 20" that bytes are left */
 	if (header < 24)
 		return 0;
 	return bpf_skb_store_bytes(skb, p->l4 + 20, s->is + 20, header - 20, 0);
@@ -334,8 +335,8 @@ static __always_inline int change_alone(struct __sk_buff *skb, const struct pack
 }
 
 /*
- * Send the packet the way of L.  bpf_redirect_neigh() takes an Ethernet header off, and drops what
- * has none; a tag that is left would be that of the frame that came.
+ * Send the packet the way of L.  bpf_redirect_neigh() takes an Ethernet header off, and drops a
+ * packet without one.  A VLAN tag would be that of the received frame.
  */
 static __always_inline int send_to(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3)
 {

@@ -15,7 +15,7 @@
 #include "graft_translate.h"
 #include "udp_contract.h"
 
-#define ROOM_LEAST (1280 - 40) /* less no sender believes, and may be forged: sockets cut those */
+#define ROOM_LEAST (1280 - 40) /* senders ignore a smaller MTU, which may be forged */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -33,7 +33,7 @@ struct {
 	__type(value, struct udp_bucket);
 } udp_buckets SEC(".maps");
 
-/* Before the programs are loaded: a power of 2.  Behind them is the one with the seed. */
+/* Set before the programs are loaded; a power of 2.  The bucket behind them has the seed. */
 const volatile __u32 udp_n_buckets = 1;
 
 struct udp_found {
@@ -43,7 +43,7 @@ struct udp_found {
 	__u32 *from; /* the interface of its leg */
 };
 
-/* False: there is none that P belongs to. */
+/* False: P belongs to no flow. */
 static __always_inline bool find_flow(const struct packet *p, struct udp_found *f)
 {
 	__u32 i = udp_n_buckets;
@@ -71,13 +71,13 @@ static __always_inline bool find_flow(const struct packet *p, struct udp_found *
 	return false;
 }
 
-/* Nothing has come for so long. */
+/* No datagram has come for IDLE ticks. */
 static __always_inline bool is_silent(const struct udp_leg *at, __u32 now, __s32 idle)
 {
 	return !at->heard || diff(now, at->heard) >= idle;
 }
 
-/* Is there a socket that takes P?  After the daemon's end there is none. */
+/* Does a socket take P?  After the daemon's end none does. */
 static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_sock_tuple t = { 0 };
@@ -88,18 +88,18 @@ static __always_inline bool has_socket(struct __sk_buff *skb, const struct packe
 	return sk;
 }
 
-/* Why what arrives on F's leg cannot be translated here, from now on; 0: it can. */
+/* Why datagrams that arrive on F's leg cannot be translated from now on; 0: they can. */
 static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struct packet *p,
 					      const struct udp_found *f, __u32 now)
 {
 	__u32 ways = graft_ways, known = READ_ONCE(f->other->way.ways);
 	__u8 why;
 
-	/* its way may be dead, without news of routes: the stack finds out, and takes another one */
+	/* the server's way may be dead without news of routes: the stack finds another one */
 	if (f->at == &f->u->at[0] && f->at_other->heard &&
 	    is_silent(f->at_other, now, UDP_SILENT_TICKS) && has_socket(skb, p))
 		return f->at->why = GRAFT_SILENT;
-	/* without a session the way that was is better than none, unless policies forbid it */
+	/* without a socket the old way is better than none, unless IPsec policies changed */
 	if (known != ways && (diff(known, graft_ways_least) < 0 ||
 			      (f->u->head.state != GRAFT_STANDBY && has_socket(skb, p))))
 		return f->at->why = GRAFT_WAY;
@@ -112,7 +112,7 @@ static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struc
 	return why;
 }
 
-/* N datagrams pass, and count; BACK: those that follow shall, too. */
+/* N datagrams pass, and count.  BACK: later datagrams pass, too. */
 static __always_inline int pass_flow(struct udp_leg *at, __u32 n, bool back)
 {
 	__u32 word = READ_ONCE(at->word), to = word - UDP_ACTIVE + n * UDP_PASSED_ONE;
@@ -149,7 +149,7 @@ static __always_inline __u32 mtu_of_flow(const struct udp_found *f)
 	return path_mtu && path_mtu < mtu ? path_mtu : mtu;
 }
 
-/* P arrives.  Of IPv6 the stack takes none without a checksum. */
+/* P arrives.  The stack takes no IPv6 datagram without a checksum. */
 __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 now = bpf_ktime_get_coarse_ns() >> UDP_TICK_SHIFT, head, mtu, len, n = 1;
@@ -177,7 +177,7 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	}
 	if (hindrance_of_flow(skb, p, &f, now))
 		return pass_flow(f.at, n, true);
-	/* the stack knows whether it may come by that one, too */
+	/* the stack knows whether the flow may come by that interface, too */
 	if (*f.from != skb->ifindex)
 		return pass_flow(f.at, n, false);
 	head = ip_len(is_ipv6(f.other));
@@ -192,8 +192,8 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	if (mtu < head + ROOM_LEAST)
 		mtu = head + ROOM_LEAST;
 	/*
-	 * Where its sender is, may not be known: nobody has answered it.  Connected sockets of this
-	 * machine go on as if they had not been told what is too big.
+	 * The way to the sender may not be known: nobody has answered it.  Connected sockets of
+	 * this machine ignore the message.
 	 */
 	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways &&
 	    !same_addr(&p->tuple.remote, &p->tuple.local))
@@ -202,7 +202,7 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	return pass_flow(f.at, n, false);
 }
 
-/* P leaves, and is not one of those: it shows the way of its leg. */
+/* P leaves, and was not translated: it shows the way of its leg. */
 __noinline int udp_out(struct __sk_buff *skb, const struct packet *p)
 {
 	struct udp_found f;

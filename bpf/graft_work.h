@@ -20,13 +20,13 @@ static __always_inline __s32 window_of(const struct graft_side *s)
 	return window > WINDOW_LEAST ? window : WINDOW_LEAST;
 }
 
-/* The segments that the other end has acknowledged, in the numbers of this side. */
+/* The highest ACK of the other end, in the numbers of this side. */
 static __always_inline __u32 acked_of(const struct graft_side *mine, const struct graft_side *other)
 {
 	return (__u32)READ_ONCE(other->acked) + other->ack_add;
 }
 
-/* Does P fit ACKED and END, which the other end has said? */
+/* Does P fit ACKED and END, numbers of the other end? */
 static __always_inline bool fits(const struct packet *p, const struct graft_entry *g,
 				 const struct graft_side *mine, const struct graft_side *other,
 				 __u32 acked, __u32 end)
@@ -40,8 +40,9 @@ static __always_inline bool fits(const struct packet *p, const struct graft_entr
 	if (!(p->flags & ACK))
 		return p->flags & RST;
 	/*
-	 * When a relay dies, a receiver may hold what went by that one, behind a hole: it acknowledges
-	 * more than was seen here, but no more than its window.  Its peer knows what it has sent.
+	 * When a relay dies, a receiver may hold bytes that the dead relay carried, behind a hole.
+	 * So it acknowledges more than was seen here, but no more than its window.  Its peer knows
+	 * which bytes were sent.
 	 */
 	return diff(p->ack, sent) <= (g->loose ? back : 0) && diff(p->ack, sent) >= -back * 2;
 }
@@ -57,7 +58,7 @@ static __always_inline bool is_inside(const struct packet *p, const struct graft
 		    (__u32)READ_ONCE(other->end));
 }
 
-/* The stream of S goes on at END.  Bytes before were counted where they went by. */
+/* The stream of S goes on at END.  The relay that carried the bytes before has counted them. */
 static __always_inline void go_on_at(struct graft_side *s, __u32 end, __u32 acked)
 {
 	__u64 carried = s->end - s->begun;
@@ -106,9 +107,9 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 }
 
 /*
- * May P be sent on?  A packet that does not fit may have its reason at another relay, if that knows
- * the session.  A packet that ends the session fits: nobody can know its number who does not see the
- * other end's packets.
+ * May P be sent on?  A packet that does not fit may follow packets of another relay, if that knows
+ * the session.  A packet that ends the session must fit: nobody knows its number without the other
+ * end's packets.
  */
 static __always_inline enum graft_verdict judge(const struct found *f, const struct packet *p)
 {
@@ -116,7 +117,7 @@ static __always_inline enum graft_verdict judge(const struct found *f, const str
 			   p->flags & ACK && !(p->flags & RST));
 }
 
-/* Is P, of which that is the VERDICT, where it must be, so its numbers are the session's? */
+/* Are the numbers of P, which got VERDICT, the session's? */
 static __always_inline bool believe(struct __sk_buff *skb, const struct found *f,
 				    const struct packet *p, enum graft_verdict verdict)
 {
@@ -124,7 +125,7 @@ static __always_inline bool believe(struct __sk_buff *skb, const struct found *f
 	       (verdict == GRAFT_CONFIRM && is_sound(skb, p) && confirm(p, f->slot, f->side));
 }
 
-/* What P tells of both streams.  A reset has no bytes, and may be one that is only challenged. */
+/* Note the ends of both streams.  A reset has no bytes, and may only be challenged. */
 static __always_inline void note(struct graft_side *mine, const struct packet *p)
 {
 	bool more = !(p->flags & RST) && diff(end_of(p), (__u32)mine->end) > 0;
@@ -139,10 +140,10 @@ static __always_inline void note(struct graft_side *mine, const struct packet *p
 }
 
 /*
- * P is a reset that the other end takes: it has the number that is expected there, behind all that
- * was acknowledged, or behind all that was sent; or the number of FIN, which Linux takes as well
- * (tcp_reset_check()): who has closed, and then gets bytes, answers with that if they were sent
- * before his FIN came.  Any other is only challenged (RFC 5961), and who is challenged knows the
+ * Is P a reset that the other end takes?  Its number is the expected one, behind all acknowledged
+ * bytes; or behind all sent bytes; or the number of FIN, which Linux takes as well
+ * (tcp_reset_check()): an end that has closed answers with that to bytes that were sent before its
+ * FIN came.  Any other reset is only challenged (RFC 5961), and the challenge tells its sender the
  * number.
  */
 static __always_inline bool is_reset(const struct found *f, const struct packet *p)
@@ -155,7 +156,7 @@ static __always_inline bool is_reset(const struct found *f, const struct packet 
 
 /*
  * Returns true if both ends have the other's FIN.  Where both close at once, the last two ACKs are
- * on two CPUs: with a barrier before the last look one of them sees the other.
+ * on two CPUs: by the barriers one of them sees the other.
  */
 static __always_inline bool track_fin(struct found *f, const struct packet *p)
 {
@@ -207,8 +208,8 @@ static __always_inline bool begins_bulk(const struct found *f, const struct pack
 }
 
 /*
- * P asks again: it brings what was sent on before, or it is a probe.  True: so did another one some
- * time ago, and nothing was acknowledged since, of either stream.  The way of an end may be dead,
+ * Does P ask in vain?  P is a probe, or brings bytes that were sent on before.  So did a packet
+ * GRAFT_SILENT_NS ago, and neither stream has got an ACK since.  The way of an end may be dead,
  * without news of routes: TCP finds out, and takes another one.
  */
 static __always_inline bool asks_in_vain(struct found *f, const struct packet *p)
@@ -230,7 +231,7 @@ static __always_inline bool asks_in_vain(struct found *f, const struct packet *p
 	return false;
 }
 
-/* Sockets may carry F better from P on.  Returns the state in which P finds its session. */
+/* Begin to return F, if sockets carry it better from P on.  Returns the state that P finds. */
 static __always_inline __u32 return_if_better(struct found *f, const struct packet *p, __u32 state)
 {
 	if (state != GRAFT_ACTIVE ||
@@ -261,8 +262,8 @@ static __always_inline int unleash(struct __sk_buff *skb, struct found *f, const
 }
 
 /*
- * P is not the next segment: one before it was lost, or it was lost itself behind us.  A window of
- * which several were lost counts once: a slow start that goes too far is no loss of the way.
+ * P is not the next segment: an earlier one was lost before us, or P itself was lost behind us.  A
+ * window counts once, whatever it has lost: a slow start that overshoots is no loss of the way.
  */
 static __always_inline void note_loss(struct found *f, const struct packet *p)
 {
@@ -302,8 +303,8 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 }
 
 /*
- * May P end something, or move its stream by more than its payload?  A bit error would make it do so.
- * All else that a bit error moves the next packet moves again.
+ * May the numbers of P be tracked?  A packet that ends a stream, or moves it by more than its
+ * payload, needs a right checksum.  The harm of any other bit error is undone by the next packet.
  */
 static __always_inline bool moves_soundly(struct __sk_buff *skb, const struct found *f,
 					  const struct packet *p)
@@ -328,10 +329,10 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 			    .slot = f->slot,
 			    .side = f->side };
 
-	/* as a network without a route */
+	/* a network without a route drops it, too */
 	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0 || f->other->refused)
 		return DROP;
-	/* SYN: the end has forgotten the connection; what the other one answers tells it so */
+	/* a SYN's sender has forgotten the connection: the other end's answer tells it */
 	c.grafted = f->g->loose != GRAFT_LOOSE;
 	if (!(p->flags & SYN)) {
 		enum graft_verdict verdict = judge(f, p);

@@ -90,7 +90,7 @@ struct {
 /* Events that found the ring full; the daemon then looks at every flow itself. */
 __u64 events_lost;
 
-/* The limit of what follows; set before the program is loaded, so that it is a constant here. */
+/* The limit of `memory`; set before the program is loaded, so that it is a constant here. */
 const volatile __s64 memory_limit = ~0ULL >> 1;
 
 /* Memory of all flows' backlogs is the difference; see include/sockmap_contract.h. */
@@ -100,10 +100,10 @@ struct {
 } memory __attribute__((aligned(64)));
 
 /*
- * More than memory_limit is in use: each skb is a reason to look.  Read for each skb and written
- * only when it changes, so it has a cache line to itself, which then is shared by all CPUs; the two
- * above change with many a look.  Whoever looks sets or clears it, so the next to look mends what
- * two at a time may get wrong, and the first skb after a quiet time finds that it need not be set.
+ * 1: more than memory_limit is in use, so each skb looks at the backlog.  Each skb reads it, and
+ * few change it, so it has a cache line to itself, which all CPUs share; `memory` changes with
+ * many a look.  Each look sets or clears it.  So the next look corrects two looks at a time, and
+ * the first skb after a quiet time clears it.
  */
 struct {
 	__u32 on;
@@ -254,9 +254,9 @@ static bool check_backlog(const struct culvert_ctl *ctl, struct culvert_stat *st
  * backlog, which it may never do.  So where the reverse flow has a backlog the gate is closed, and
  * what TCP holds already, at most a receive buffer, is redirected.
  *
- * The backlog is asked for without the reverse flow's lock, and may be late by the skb that is just
- * redirected there: that one is seen at our next.  Bytes that were passed there and are not yet
- * written count as well: then a gate is closed where passing would have done.
+ * The backlog is read without the reverse flow's lock.  An skb that is being redirected there is
+ * seen at our next one.  Bytes that were passed there and are not yet written count as well: then
+ * a gate is closed where passing would have done.
  */
 static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat *reverse,
 				__u32 rslot)
@@ -274,7 +274,7 @@ static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat
 }
 
 /*
- * Hand the skb to user space; the daemon is told if it owes us nothing and so may be asleep.
+ * Hand the skb to user space; tell the daemon if all passed bytes are credited: it may be asleep.
  *
  * The program's half of Dekker's pattern: count, full barrier, look at credit.  An atomic add whose
  * result is used compiles to BPF_ADD | BPF_FETCH, which is atomic64_fetch_add(): fully ordered in
@@ -345,12 +345,12 @@ static long cut_step(__u32 i, struct cutting *c)
 /*
  * After a retransmission an skb may begin with bytes that an earlier one had: tcp_data_queue()
  * keeps such a "partial packet" whole, and recvmsg() skips the old bytes by sequence number.  A
- * verdict is given all of it, and must cut it to what comes next.  copied_seq says what comes next
- * only when the flow enters: later it lags behind passed bytes until user space has read them.
- * False: the stream has a gap, or the cut failed.
+ * verdict gets the whole skb, and must cut the old bytes off.  copied_seq says where the new bytes
+ * begin only when the flow enters: later it lags behind passed bytes until user space has read
+ * them.  False: the stream has a gap, or the cut failed.
  *
- * By bpf_loop(), whose body the verifier walks a few times: a plain loop it walks for every step
- * and every way into it, which was 80 % of the instructions that it allows, and 0.8 s of each start.
+ * The verifier walks the body of bpf_loop() a few times.  It walks a plain loop for every step and
+ * every path into it: that was 80 % of the instructions that it allows, and 0.8 s of each start.
  */
 static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
 {
@@ -410,7 +410,7 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 {
 	/*
 	 * Also with no_pass: bytes that the daemon has read ahead and not yet written come first.
-	 * What is passed now makes the removal fail, or its audit: never is it a wrong byte.
+	 * A byte passed now makes the removal fail, or its audit, but never comes out of order.
 	 */
 	if (st->passed != READ_ONCE(ctl->credit)) {
 		if (reverse_has_backlog(skb, reverse, slot ^ 1))

@@ -3,19 +3,19 @@
  * The contract between the packet programs (bpf/graft.bpf.c) and the daemon
  * (user/datapath/graft/graft.h).
  *
- * A graft joins the two TCP connections of a session at packet level: what arrives from one remote
- * end is translated and sent on to the other.  Both sockets of the daemon stay as they are, frozen:
- * none of their packets leave the machine, and none of the remote ends' reach them.
+ * A graft joins the two TCP connections of a session at packet level: a packet from one remote end
+ * is translated and sent on to the other.  Both sockets of the daemon are frozen: no packet of a
+ * remote end reaches them, and only their keepalive probes and resets leave the machine.
  *
  * Maps
  *   grafts   struct graft_entry by session slot, mapped into the daemon.
- *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program and,
- *            for tuples that are used anew, by the packet programs.
+ *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program.  The
+ *            packet programs delete a tuple that another connection uses.
  *   graft_rings  worker -> ring buffer of struct graft_event.
  *   handshakes  the same tuples -> struct graft_handshake, until the offer.
- *   interfaces  where the programs are; and by number 0 graft_policies, as the daemon saw it last.
- *   addresses  of those that clients of STANDBY sessions connect to, the ones that are here.
- *   shapes   struct graft_shape by socket, of the daemon's sockets alone: how handshakes are changed.
+ *   interfaces  ifindex -> GRAFT_IF_*: where the programs are; and GRAFT_IF_POLICIES, _PORTS.
+ *   addresses  those of this machine to which clients of STANDBY sessions have connected.
+ *   shapes   struct graft_shape by socket of the daemon: how its handshakes are changed.
  *   .bss     counters.
  *
  * A side is the connection to one remote end: 0 the client, 1 the upstream.  The other end of a
@@ -24,60 +24,61 @@
  *
  * Transitions of the state, and by whom:
  *
- *   FREE       -> OFFERED    offer: nothing of the session is in the daemon's hand
- *              -> SETTING    the daemon enters what another relay has exported
- *   SETTING    -> STANDBY    it is whole
- *              -> FREE       it is taken out
- *   STANDBY    -> ACTIVE     a packet of either side, while the client's address is here; or the
- *                            daemon, when it has been here for long
- *              -> SETTING    the daemon changes it, or takes it out
- *   OFFERED    -> LOCKED     a packet of either side, to look whether it may be the first one that
- *                            is translated.  One packet looks at a time
+ *   FREE       -> OFFERED    the daemon offers a session of which it holds no byte
+ *              -> SETTING    the daemon enters a session that another relay exports
+ *   SETTING    -> STANDBY    the entry is complete
+ *              -> FREE       the daemon takes the session out
+ *   STANDBY    -> ACTIVE     a packet of either side, while the client's destination address is on
+ *                            this machine; or the daemon, if no relay exports the session any more
+ *              -> SETTING    the daemon takes the session out
+ *   OFFERED    -> LOCKED     a packet of either side checks whether it can be the first translated
+ *                            packet.  One packet checks at a time
  *              -> FREE       the daemon carries the session itself
- *              -> RETURNED   the same, if it was grafted before
- *   LOCKED     -> OFFERED    it may not: it goes to its socket
- *              -> ACTIVE     it may, and it is translated, as are all that follow
- *              -> LOCKED     another packet has passed to its socket meanwhile, or left it: the
- *                            count in the upper bits changes, so the one that looks cannot activate
+ *              -> RETURNED   the same, if the session was grafted before
+ *   LOCKED     -> OFFERED    the packet cannot be the first: it goes to its socket
+ *              -> ACTIVE     the packet is the first: it is translated, and so are all later ones
+ *              -> LOCKED     another packet has passed to its socket or left it: the count in the
+ *                            upper bits changes, so the packet that checks cannot activate the
+ *                            graft
  *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST; or the daemon
  *                            resets both ends
  *              -> RETURNING  the daemon wants to carry the session again; or a packet came that
- *                            cannot be translated (`why_back`); or bulk began, and it is far; or
- *                            one end asks again and again, in vain
- *              -> STANDBY    the client's address has left for another relay that has the session
- *   RETURNING  -> LOCKED_2   a packet, to look whether the session may go back with it
- *              -> DONE       as above; or it cannot go back, and `why_back` is set
- *              -> ACTIVE     the daemon does not want it any more; or it was far, or an end asked
- *                            in vain, and it has no sockets, or half of it is closed
- *   LOCKED_2   -> RETURNING  it may not, and is translated
- *              -> RETURNED   it may.  From now on packets are shifted between the wire and the
- *                            sockets, for the rest of the session
- *   RETURNED   -> OFFERED    offer, again: nothing of the session is in the daemon's hand
+ *                            cannot be translated (`why_back`); or bulk began in a far session; or
+ *                            an end sends again, and gets no ACK
+ *              -> STANDBY    the client's destination address has left for another relay that has
+ *                            the session
+ *   RETURNING  -> LOCKED_2   a packet checks whether the session can return with it
+ *              -> DONE       as above; or the session cannot return, and `why_back` is set
+ *              -> ACTIVE     the daemon does not want the session any more; or the session was far,
+ *                            or got no ACK, and has no sockets, or is half closed
+ *   LOCKED_2   -> RETURNING  the session cannot return: the packet is translated
+ *              -> RETURNED   the session returns.  From now on packets are shifted between the wire
+ *                            and the sockets, for the rest of the session
+ *   RETURNED   -> OFFERED    the daemon offers the session again
  *   DONE       -> CLOSED     the daemon closes the sockets
- *   CLOSED, RETURNED -> FREE   the slot is used again; late packets are translated, or shifted,
- *                            until then, or until a SYN comes with such a tuple, or after CLOSED a
- *                            packet that is not in the window
+ *   CLOSED, RETURNED -> FREE   the slot is used again.  Until then late packets are translated, or
+ *                            shifted.  A SYN with such a tuple ends that earlier, and after CLOSED
+ *                            so does a packet outside the window
  *
- * A session that came from another relay is `loose`: how old its numbers are is not known.  Of such
- * a session, and of those that other relays were told of (`mirrored`), each packet is sent on: the
- * ends check for themselves, as without a relay.  The numbers follow a packet that does not fit when
- * a packet of the other end fits that one.
+ * A session that came from another relay is `loose`: its numbers may be old.  So its packets are
+ * sent on even outside the window: the ends check them, as without a relay.  The session's numbers
+ * follow such a packet once a packet of the other end fits it.  The same holds for packets with ACK
+ * and without RST of a session that other relays know (`mirrored`).
  *
  * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and
- * the stack answers what comes late.  graft_decide.h has the tables of these decisions.
+ * the stack answers late packets.  graft_decide.h has the tables of these decisions.
  *
- * The fields of a side are written by the offer program in FREE, by the packet that holds LOCKED or
- * LOCKED_2, and, where the comment says "tracked", by each packet of that side, with a
- * compare-and-swap where two CPUs must not undo each other.  "Way": written by packets of its
- * socket that leave.  The daemon writes none of them, but in SETTING all, and the way of what has no
- * socket yet.
+ * Writers of a side's fields: the offer program in FREE and RETURNED; the packet that holds LOCKED
+ * or LOCKED_2; and, where the comment says "tracked", each packet of that side, with a
+ * compare-and-swap where two CPUs must not undo each other.  Packets that leave the side's socket
+ * write "way".  The daemon writes all fields in SETTING, and the way of a session without sockets.
  */
 #pragma once
 
 #include <asm/byteorder.h>
 #include <linux/types.h>
 
-/* Changes with the layout of what is pinned: a daemon adopts only what has its own number. */
+/* The version of the pinned maps' layout: a daemon adopts only maps of its own version. */
 #define GRAFT_LAYOUT 7
 
 enum graft_state {
@@ -99,8 +100,8 @@ enum graft_state {
 #define GRAFT_PASSED_ONE 0x100
 
 /*
- * Why a session is not grafted, or not any more: answer of the offer program, `why_back`, and
- * `why_not`: what keeps a packet from being the first one that is translated.
+ * Why a session is not grafted: the answer of the offer program; or `why_not`, of the last packet
+ * that checked.  Why a session returns to its sockets: `why_back`.
  */
 enum graft_refusal {
 	GRAFT_OK,           /* in `why_not`: no packet has been looked at */
@@ -112,16 +113,16 @@ enum graft_refusal {
 	GRAFT_MPTCP,        /* one connection is a flow of MPTCP */
 	GRAFT_INTERFACE,    /* no packet program there, or others decide about packets, too */
 	GRAFT_IN_HAND,      /* something is unread, not acknowledged, or in the daemon's hand */
-	GRAFT_BAD_REQUEST,  /* the slot is not in the state that the operation wants, or is none */
+	GRAFT_BAD_REQUEST,  /* the slot is not in the state for the operation, or does not exist */
 	GRAFT_NO_SLOT,      /* all slots are in use, or a map is full */
 	GRAFT_WINDOW,       /* one end has little room for the segments of the other */
 	GRAFT_XFRM,         /* a policy of IPsec concerns it */
 	GRAFT_ENCAP,        /* a route puts its packets into others */
 	GRAFT_FRAGMENTS,    /* an end sends some */
 	GRAFT_HEADERS,      /* an end sends options of IPv4, or extension headers of IPv6 */
-	GRAFT_TOO_BIG,      /* an end sends more than the way takes, and must not be told (no DF) */
+	GRAFT_TOO_BIG,      /* an end sends larger packets than the way takes, without DF */
 	GRAFT_ORDER,        /* the packet is not the next one, or a socket waits for earlier ones */
-	GRAFT_NO_TIMESTAMP, /* it has none, where there should be one */
+	GRAFT_NO_TIMESTAMP, /* the packet has none, but the connection has */
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
 	GRAFT_UNSEEN,  /* no packets seen in and out on both sides, with the sockets' numbers */
 	GRAFT_WAY,     /* the way of a socket may have changed, or is not known */
@@ -154,7 +155,7 @@ struct graft_place {
 
 #define NO_SLOT UINT32_MAX
 
-/* The way of packets from our socket to its remote end, as one was seen leaving. */
+/* The way of our socket's packets to the remote end, learnt from one that left. */
 struct graft_way {
 	__u32 ifindex;
 	__u32 mark;   /* skb->mark, which routes may depend on */
@@ -162,16 +163,16 @@ struct graft_way {
 	__u32 hop[4]; /* GRAFT_VIA_IPV4, _IPV6: the router */
 	__u8 ttl;
 	__u8 via;   /* enum graft_via */
-	__u32 ways; /* graft_ways when it was seen; written last */
+	__u32 ways; /* graft_ways when the way was seen; written last */
 };
 
-/* One end of what is joined, and how to get there. */
+/* One end of a session or flow, and the way to it. */
 struct graft_leg {
 	struct graft_tuple tuple;
 	struct graft_way way;
 };
 
-/* Of what the remote end has sent. */
+/* The FIN of the remote end. */
 enum graft_fin {
 	GRAFT_FIN_NONE,
 	GRAFT_FIN_SENT,
@@ -187,22 +188,25 @@ struct graft_side {
 		};
 	};
 
-	/* Translation of what arrives from this side's remote end.  "+": added, modulo 2^32. */
+	/* Translation of packets from this side's remote end.  *_add: added, modulo 2^32. */
 	__u32 seq_add, ack_add;
 	__u32 tsval_add, tsecr_add;
-	__u32 tsecr_least;   /* the other end has not seen this clock: TSecr is at least that, */
+	__u32 tsecr_least;   /* the other end's TSval when the graft began: TSecr is no less, */
 	__u32 tsecr_clamped; /* while this is 1 */
 	__u8 window_left;    /* shift that the remote end announced, */
 	__u8 window_right;   /* and that the other end expects */
 	__u8 read_shift;     /* of windows that our socket announces */
 	__u8 timestamps;     /* 1: on both connections */
 	__u8 ipv6;           /* 1: on the wire */
-	__u8 refused;        /* by the daemon, until a graft begins: no packet may be sent there */
+	__u8 refused;        /* by the daemon: 1: a route forbids packets; until a graft begins */
 
-	/* The frozen socket's write_seq and rcv_nxt; RETURNED: what it has sent since, tracked. */
+	/*
+	 * The frozen socket's write_seq and rcv_nxt.  RETURNED: frozen_write is the end of the
+	 * socket's sent bytes, tracked.
+	 */
 	__u32 frozen_write, frozen_read;
 
-	/* The wire's numbers minus the socket's, 0 before the first return; ts: of what we send. */
+	/* The wire's numbers minus the socket's, 0 before the first return; ts: of our TSval. */
 	__u32 back_read, back_write, back_ts;
 
 	/* Tracked.  The low half is the sequence number; the difference of two counts bytes. */
@@ -214,25 +218,25 @@ struct graft_side {
 	__u32 fin;        /* enum graft_fin */
 	__u32 fin_end;
 	__u64 heard_ns;  /* CLOCK_MONOTONIC of the last packet, */
-	__u64 data_ns;   /* and of the last with new payload, or a new ACK of some */
+	__u64 data_ns;   /* and of the last with new payload, or a new ACK */
 	__u64 probed_ns; /* of the last keepalive probe of the frozen socket */
 	__u16 reset;     /* DONE: the remote end has sent RST */
-	__u8 believed;   /* loose: 1: a packet that is believed has come here */
+	__u8 believed;   /* loose: 1: a packet of this end was believed */
 	__u8 apart;      /* 1: see apart_end */
 
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
 	__u8 sack;                   /* 1: the socket has SACK */
 	__u8 ecn;                    /* 1: both ends have ECN; the socket may not */
-	__u16 mss;                   /* that it may send, with options */
+	__u16 mss;                   /* the socket's largest segment, options included */
 	__u32 asked_at;              /* tracked: see asked_ns */
 	/*
-	 * OFFERED: tracked: the end of what was let pass to the socket, and of what has left it.
-	 * One less than the socket's numbers at the offer, until a packet is seen.
+	 * OFFERED, tracked: the ends of the bytes that have entered to the socket, and that have
+	 * left it.  One less than the socket's numbers at the offer, until a packet is seen.
 	 */
 	__u32 passed, left;
 	/*
-	 * The right edge of the window beyond which none is offered.  OFFERED: hold, once has_edge.
+	 * The right edge of the windows that are offered.  OFFERED: of hold(), once has_edge.
 	 * ACTIVE, in numbers of the wire: tracked, see GRAFT_LEASH.
 	 */
 	__u32 edge, has_edge;
@@ -241,8 +245,8 @@ struct graft_side {
 	__u32 apart_end, apart_acked;
 	__u32 from; /* freeze: the interface by which the socket had its last packet */
 	/*
-	 * Tracked: since then the remote end asks again, in vain.  asked_at: the sum of what both ends
-	 * had acknowledged by then.
+	 * Tracked: since then the remote end sends again, or probes, without a new ACK.  asked_at:
+	 * the sum of both ends' ACKs at that time.
 	 */
 	__u64 asked_ns;
 } __attribute__((aligned(64)));
@@ -250,18 +254,19 @@ struct graft_side {
 /* What was seen of the handshake of a connection that may become a session's. */
 struct graft_handshake {
 	struct graft_way way;
-	__u32 in, out; /* the numbers that follow the SYN that has entered, and that has left */
+	__u32 in, out; /* the numbers behind the SYN that has entered, and the SYN that has left */
 };
 
 /*
- * The two handshakes of a session are made alike.  Of a socket that connects: its SYN.  Of one that
- * listens: the SYNs that it gets.  Only what the other connection cannot have is taken out.
+ * How a handshake is changed, so that both connections of a session are alike.  A socket that
+ * connects: its SYN.  A listening socket: the SYNs that it gets.  An option is taken out only if
+ * the other connection cannot have it.
  */
 struct graft_shape {
-	__u16 mss;          /* that is announced, at most; 0: any.  Not of one that listens */
+	__u16 mss;          /* the largest that is announced; 0: any.  Not of a listening socket */
 	__u8 no_timestamps; /* 1: without the option */
 	__u8 ecn;           /* enum graft_shape_ecn */
-	__u8 ecn_answered; /* by the packet programs: 1: the remote end has ECN, for a graft's sake */
+	__u8 ecn_answered;  /* by the packet programs: 1: the remote end has agreed to ECN */
 };
 
 enum graft_shape_ecn {
@@ -270,9 +275,9 @@ enum graft_shape_ecn {
 	GRAFT_ECN_REMOVE,
 };
 
-/* Who has the link-layer address to send to. */
+/* Whose link-layer address a packet gets. */
 enum graft_via {
-	GRAFT_VIA_LOOKUP, /* on this machine: there is none, but a route is needed */
+	GRAFT_VIA_LOOKUP, /* the kernel looks it up: on loopback, or without sockets */
 	GRAFT_VIA_REMOTE, /* the remote end */
 	GRAFT_VIA_IPV4,
 	GRAFT_VIA_IPV6,
@@ -281,13 +286,13 @@ enum graft_via {
 /* A session that must go back to its sockets and finds no moment for that ends after this time. */
 #define GRAFT_STUCK_NS 5000000000ULL
 
-/* So long are the senders of a stream that is never quiet held, before it is given up. */
+/* A hold of a stream's senders ends after this time, see hold(). */
 #define GRAFT_HOLD_MS 200
 
 /*
- * If an end asks again for so long, and nothing is acknowledged, the session goes back to its
- * sockets.  TCP has sent again twice by then: the time-out is 200 ms at least, and doubles.  A
- * segment whose fast retransmission is lost is sent again sooner: that is loss, and no silence.
+ * A session returns to its sockets if an end sends again for so long, and neither stream gets an
+ * ACK.  TCP has sent again twice by then: the time-out is 200 ms at least, and doubles.  A lost
+ * fast retransmission is repeated sooner: that is loss, and no silence.
  */
 #define GRAFT_SILENT_NS 400000000ULL
 
@@ -304,22 +309,22 @@ enum graft_far {
 
 /*
  * Bytes that an end may send in a turn, if LONG or LOSSY.  Three quarters make the session
- * RETURNING, and the sender runs dry at its edge, which takes one round trip, or two from a first
+ * RETURNING.  The sender then runs dry at its edge, after one round trip, or two from a first
  * window (10 segments, RFC 6928).  A message of 16 KiB fits, with a header.
  */
 #define GRAFT_LEASH 24576
 
-/* LOSSY: so many windows had losses, more than one in so many bytes. */
+/* LOSSY: so many windows had losses, and more than one in GRAFT_LOSS_BYTES. */
 #define GRAFT_LOSSES 2
 #define GRAFT_LOSS_BYTES (2 << 20)
 
 enum graft_loose {
 	GRAFT_STRICT,
 	GRAFT_LOOSE,
-	GRAFT_FOUND, /* a packet has fitted: ACKs of what went by the other relay may still come */
+	GRAFT_FOUND, /* both ends were believed; ACKs of the other relay's bytes may still come */
 };
 
-/* Threads of the daemon look at such a field while another one writes it. */
+/* A thread of the daemon reads such a field while another thread writes it. */
 #ifdef __bpf__
 #define GRAFT_SHARED
 #else
@@ -327,18 +332,18 @@ enum graft_loose {
 #endif
 
 /*
- * An entry of either protocol begins with it.  The daemon alone writes it, but for the state of TCP,
- * and for an offer.
+ * The first part of an entry of TCP or UDP.  The daemon alone writes it; but the packet programs
+ * change the state of TCP, and the offer program fills an entry.
  */
 struct graft_head {
 	__u32 state;                 /* enum graft_state; of UDP FREE, ACTIVE, STANDBY alone */
-	__u32 worker;                /* of TCP: whose ring */
+	__u32 worker;                /* of TCP: its ring gets the events */
 	GRAFT_SHARED __u64 id;       /* of the session */
 	GRAFT_SHARED __u32 forward;  /* graft_tag() of its forward's name, for an adoption */
 	GRAFT_SHARED __u32 source;   /* graft_tag() of the import that has the session; 0: none */
 	GRAFT_SHARED __u32 mirrored; /* enum graft_mirrored */
 	GRAFT_SHARED __u32
-		alone_ms; /* STANDBY: no peer exports it since then (low half); 0: one does */
+		alone_ms; /* STANDBY: since then no peer exports it (low half); 0: a peer does */
 };
 
 struct graft_entry {
@@ -352,12 +357,12 @@ struct graft_entry {
 	__u32 shifted;              /* 1: RETURNED, or OFFERED after that */
 	__u32 over;                 /* by the daemon: 1: RETURNED, and the sockets are closed */
 	__u32 killed;               /* DONE, CLOSED: 1: the daemon closes the sockets with RST */
-	__u32 why_back;             /* enum graft_refusal: what came that cannot be translated, */
-	__u64 stuck_ns;             /* and when */
+	__u32 why_back;             /* enum graft_refusal: why the session returns, */
+	__u64 stuck_ns;             /* and since when */
 	__u64 counted[2];           /* by the daemon: bytes of each side that its counters have */
 	__u32 loose;                /* tracked: enum graft_loose */
 	__u16 far;                  /* enum graft_far: offer; tracked */
-	__u16 shaped; /* by the daemon: how the handshakes were made alike, for who adopts it */
+	__u16 shaped; /* by the daemon: how the handshakes were made alike, for an adoption */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 
@@ -365,7 +370,7 @@ struct graft_entry {
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
 	       "another size: another layout");
 
-/* Milliseconds that a clock of timestamps has counted at most after so many units of 2^30 ns. */
+/* The most that a clock of timestamps counts in UNITS of 2^30 ns, in milliseconds. */
 #define GRAFT_CLOCK_SHIFT 30
 static inline __u32 graft_clock(__u32 units)
 {
@@ -375,12 +380,12 @@ static inline __u32 graft_clock(__u32 units)
 /* The knowledge that other relays have of a session. */
 enum graft_mirrored {
 	GRAFT_UNKNOWN,
-	GRAFT_TOLD, /* one has been told of it */
-	GRAFT_OVER, /* one has had it since, to its end */
-	GRAFT_CAME, /* it came from one */
+	GRAFT_TOLD, /* exported to one */
+	GRAFT_OVER, /* one has exported its end */
+	GRAFT_CAME, /* imported from one */
 };
 
-/* Of graft_unsynced, whose index is a port in network byte order. */
+/* Size and values of graft_unsynced.  Its index is a port in network byte order. */
 #define GRAFT_PORTS 65536
 #define GRAFT_PORT_LISTENS 1 /* a forward listens at it */
 #define GRAFT_PORT_SERVER 2  /* a server of a forward has it */
@@ -388,22 +393,22 @@ enum graft_mirrored {
 /* Value of `interfaces`. */
 #define GRAFT_IF_USED 1   /* sessions may be grafted there */
 #define GRAFT_IF_PORT 2   /* of a bridge: frames for the bridge are for us */
-#define GRAFT_IF_BRIDGE 4 /* what comes there was seen at a port before */
+#define GRAFT_IF_BRIDGE 4 /* packets there were seen at a port before */
 
-/* Keys of `interfaces` that are no interface: graft_policies, and 1: programs are at ports, too. */
+/* Keys of `interfaces` that are no ifindex.  Values: graft_policies; 1: programs are at ports. */
 #define GRAFT_IF_POLICIES 0U
 #define GRAFT_IF_PORTS UINT32_MAX
 
 /* Input of the offer program, behind an Ethernet header. */
 enum graft_op {
 	GRAFT_OFFER,       /* put the session into `slot`, which is FREE */
-	GRAFT_OFFER_AGAIN, /* the same with that of `slot`, which is RETURNED */
+	GRAFT_OFFER_AGAIN, /* offer the session of `slot` again, which is RETURNED */
 	GRAFT_KILL,   /* DONE: shift packets from now on, so the sockets' resets get to the ends */
 	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
 	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
 	GRAFT_STRAYS, /* ACTIVE: do packets go past the programs?  See graft_stray */
-	GRAFT_ENTER,  /* SETTING: enter the tuples in `flows`; GRAFT_IN_HAND: a socket has one, */
-	GRAFT_FORGET, /* and take them out */
+	GRAFT_ENTER,  /* SETTING: enter the tuples in `flows`; GRAFT_IN_HAND: a socket has one */
+	GRAFT_FORGET, /* take the tuples out of `flows` */
 };
 
 struct graft_request {
@@ -413,9 +418,9 @@ struct graft_request {
 	__u64 id;
 	__u32 forward;
 	struct graft_tuple tuples[2];
-	/* OFFER, OFFER_AGAIN: microseconds: round trips that are longer together are LONG; 0: any */
+	/* OFFER, OFFER_AGAIN: microseconds: a longer sum of round trips is LONG; 0: any */
 	__u32 near_us;
-	__u32 far_too; /* 1: offer it all the same */
+	__u32 far_too; /* 1: offer a far session all the same */
 };
 
 /*
@@ -425,7 +430,7 @@ struct graft_request {
  */
 #define GRAFT_QUIET_MS 1
 #define GRAFT_WORKERS 256
-#define GRAFT_NOBODY 0xffffffffU /* the worker of what no session has */
+#define GRAFT_NOBODY 0xffffffffU /* the worker of a session that no worker has */
 
 /* A packet has changed the state to DONE or RETURNED. */
 struct graft_event {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Decisions about packets of grafted sessions, of which other relays may know: three tables, as pure
- * functions.  bpf/graft.bpf.c measures the packet, asks, and acts.  docs/design.md ("Packets of moved
- * sessions") has the reasons; tests/unit/test_graft_decide.c has each row.  Of the rows of a table
- * the first one that matches counts; "-" matches anything.
+ * Decisions about packets of grafted sessions that other relays may know: three tables, as pure
+ * functions.  bpf/graft.bpf.c measures the packet, asks, and acts.  docs/design.md ("Packets of
+ * moved sessions") has the reasons; tests/unit/test_graft_decide.c has each row.  The first row of
+ * a table that matches counts; "-" matches anything.
  */
 #pragma once
 
@@ -25,8 +25,8 @@
  *   STRICT   yes       no    yes       CONFIRM
  *   -        -         no    -         DROP
  *
- * MIRRORED: another relay knows the session.  FITS: the packet is in the window.  PROVES: the packet has
- * ACK, and no RST, so a packet of the other end can confirm the packet's numbers.
+ * MIRRORED: another relay knows the session.  FITS: the packet is in the window.  PROVES: the
+ * packet has ACK, and no RST, so a packet of the other end can confirm the packet's numbers.
  */
 enum graft_verdict {
 	GRAFT_DROP,
@@ -54,8 +54,8 @@ GRAFT_PURE enum graft_verdict graft_judge(enum graft_loose loose, bool mirrored,
  *   no    yes     -         BOTH
  *   no    no      -         APART
  *
- * AGREES: the packet fits the numbers that are kept apart of the other end.  BELIEVED: so was an
- * earlier packet of the same end.
+ * AGREES: the packet fits the other end's numbers that are kept apart.  BELIEVED: an earlier packet
+ * of the same end was believed.
  */
 enum graft_follow {
 	GRAFT_FOLLOW_APART, /* nothing moves: the packet's numbers are kept apart, without belief */
@@ -83,14 +83,15 @@ GRAFT_PURE enum graft_follow graft_follow(bool fits, bool agrees, bool believed)
  *   FREE, RETURNED      -     no      -      SOCKET
  *   -                   -     no      -      WORK
  *
- * HERE: the client's address is here, or that of the packet's leg.  STANDBY becomes ACTIVE by that.
+ * HERE: the client's destination address, or the local address of the packet's leg, is on this
+ * machine.  STANDBY has become ACTIVE then.
  */
 enum graft_arrival {
-	GRAFT_TO_WORK,    /* the other end, or the sockets with the session: it is translated */
+	GRAFT_TO_WORK,    /* translated, to the other end; or the socket, as its session returns */
 	GRAFT_TO_LOOK,    /* may it be the first one that is translated? */
 	GRAFT_TO_SOCKET,  /* its own socket, with the socket's numbers */
 	GRAFT_TO_SHIFTED, /* the stack, which answers it with the socket's numbers */
-	GRAFT_TO_FORGET,  /* the stack, once its tuple is out of `flows`: another connection's */
+	GRAFT_TO_FORGET,  /* the stack, once its tuple is out of `flows` */
 	GRAFT_TO_PAST,    /* the next router */
 	GRAFT_TO_NOWHERE, /* it is dropped, and will be sent again */
 };

@@ -3,9 +3,9 @@
  * The contract between the verdict program (bpf/sockmap.bpf.c) and the daemon
  * (user/datapath/sockmap/sockmap.c).
  *
- * A session has two sockets and two slots: 2n for the client's, 2n + 1 for the upstream's.  What is
- * said here of a slot is said of the flow that is *read* from that slot's socket; its target is the
- * other slot of the pair.
+ * A session has two sockets and two slots: 2n for the client's, 2n + 1 for the upstream's.  The
+ * flow of a slot is the flow that is *read* from the slot's socket; its target is the other slot
+ * of the pair.
  *
  * Maps
  *   rx       sockmap with the verdict program.  A flow is in the kernel exactly while its source
@@ -21,11 +21,11 @@
  *   rings    worker -> ring buffer of struct culvert_event.
  *   .bss     the program's globals, mapped into the daemon: `memory`, see below, and counters.
  *
- * Gate.  While a socket is in rx the filter culvert_gate is attached to it.  It keeps segments with
- * payload or FIN out of TCP, which the peer sends again, while either side has closed it:
+ * Gate.  While a socket is in rx the filter culvert_gate is attached to it.  A closed gate keeps
+ * segments with payload or FIN out of TCP, and the peer sends them again.  It is closed by
  *   - the program, for the rest of this stay in rx (stat.closed == ctl.epoch), where passing would
  *     not bound memory: see reverse_has_backlog() there; and where bytes were lost (stat.lost ==
- *     ctl.epoch): none that follow may reach the target, so those that TCP holds are dropped;
+ *     ctl.epoch): no later byte may reach the target, so the program drops those that TCP holds;
  *   - the daemon (ctl.fence), for the moment in which it takes the socket out of rx.
  *
  * Memory of all flows.  A flow is charged for the backlog that the program saw at its last look, if
@@ -35,15 +35,16 @@
  *   - Once for each stay: the daemon releases only while stat.epoch == ctl.epoch, that is, what the
  *     program has charged in this very stay, if it ran at all.  It then moves ctl.epoch on, so that
  *     nothing is left to release.  The program begins each epoch with a stat.backlog of 0.
- *   - After the last charge: the daemon releases when no run can follow, and when it has taken the
- *     source's socket lock since.  That is when the flow is out of rx and its backlog has drained;
- *     when it has finished, so that nothing can arrive; or when the sockets are closed.
+ *   - After the last charge: the daemon releases when no run can follow, once it has taken the
+ *     source's socket lock since the last run.  That is when the flow is out of rx and its backlog
+ *     has drained; when it has finished, so that nothing can arrive; or when the sockets are
+ *     closed.
  *   - A quiet flow is charged for what it had at its last look, until it goes on or leaves.  Near
  *     memory_limit the daemon lets such flows leave.
- * From three quarters of memory_limit on the daemon is told of each flow that is charged.  Over it
- * the program looks at each skb, and a flow that is charged passes, or closes the gate, as over its
- * hard limit: so it needs no daemon.  Each flow may have beyond memory_limit: CULVERT_UNCHARGED,
- * what comes between two looks, one skb, and what TCP holds when its gate is closed.
+ * Above three quarters of memory_limit the program tells the daemon of each charged flow.  Above
+ * memory_limit the program looks at each skb, and passes those of a charged flow, or closes its
+ * gate, as above the hard limit: no daemon is needed.  Beyond memory_limit each flow may have
+ * CULVERT_UNCHARGED, the bytes between two looks, one skb, and what TCP holds when the gate closes.
  *
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
  * every byte that was ever handed to user space has been written to the target.  Once over the hard
@@ -72,10 +73,10 @@
 #define CULVERT_SKB_EXTRA 320
 
 /*
- * Written by the program.  Bytes are payload unless said otherwise.  Two cache lines, the first of
- * which has all that a redirected skb changes, and what the gate looks at.
+ * Written by the program.  Bytes are payload unless said otherwise.  The first of the two cache
+ * lines has all fields that a redirected skb changes, or the gate looks at.
  *
- * What is of 32 bits or less is used as a difference, modulo its size.  A turn has no more packets
+ * Fields of 32 bits or less are used as differences, modulo their size.  A turn has no more packets
  * than bytes, and after ctl.bulk_bytes and one interval between two looks it has ended, or the
  * daemon has been told that it is bulk.  Answers have no bound: 2^32 of them in one turn count as
  * none, and the flow may be called bulk, which is a hint.
@@ -90,7 +91,7 @@ struct culvert_stat {
 	__u32 epoch;        /* ctl.epoch for which these fields were started */
 	__u32 closed;       /* ctl.epoch in which the gate was closed last */
 	__u32 lost;         /* ctl.epoch in which bytes were dropped last */
-	__u32 unchecked_bytes; /* since the backlog was looked at last, as the next */
+	__u32 unchecked_bytes; /* since the last look at the backlog, as the next */
 	__u16 unchecked_packets;
 	__u16 told;          /* events sent in this epoch: 1 << kind */
 	__u32 mark_seq;      /* a point of the stream: its sequence number on the target, and */
@@ -102,7 +103,7 @@ struct culvert_stat {
 	__u64 turn_bytes;    /* stat.bytes when the current turn began */
 	__u32 turn_packets;  /* stat.packets at that time */
 	__u32 turn_answers;  /* the reverse flow's packets at that time */
-	__u64 backlog;       /* what the flow is charged; of `epoch` */
+	__u64 backlog;       /* the flow's charge; of `epoch` */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct culvert_stat) == 128, "two cache lines for each flow");
@@ -117,7 +118,7 @@ struct culvert_ctl {
 	__u32 bulk_skb;   /* ... and for each packet of its own */
 	__u32 worker;     /* whose ring */
 	__u32 epoch;      /* changes with each owner of the slot, with each entry into rx, and
-			   * when all has drained after it */
+			   * when the backlog has drained after a removal */
 	__u32 no_pass;    /* the flow is being taken out of rx: do not begin to pass */
 	__u32 fence;      /* ... and the gate is closed */
 	__u64 counted;    /* redirected bytes that the daemon's counters have */

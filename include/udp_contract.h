@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
  * The contract between the packet programs (bpf/graft_udp.h) and the daemon
- * (user/datapath/graft/udp_graft.c) about flows of UDP: the datagrams between one client and one server.
+ * (user/datapath/graft/udp_graft.c) about flows of UDP: the datagrams between one client and one
+ * server.
  *
- * A flow that is entered has two legs: 0 to the client, 1 to the server.  What arrives on a leg is
- * translated and leaves by the other one, or it passes to the daemon's socket, which carries it.
- * Either leg decides for itself.
+ * A flow has two legs: 0 to the client, 1 to the server.  A datagram that arrives on a leg is
+ * translated and leaves by the other leg, or passes to the daemon's socket.  Each leg has a word of
+ * its own for that.
  *
  * Maps
  *   udp_flows    struct udp_flow by slot, mapped into the daemon.
- *   udp_buckets  by hash of a tuple: where it may be, see udp_place().  The daemon alone writes
- *                them, one place at a time.  The last one begins with the seed of the hash.
+ *   udp_buckets  by hash of a tuple: the values of udp_place().  The daemon alone writes them, one
+ *                place at a time.  The last one begins with the seed of the hash.
  *
- * States, which the daemon writes: FREE; ACTIVE: the flow of a session of this daemon, or of one
- * before; STANDBY: of another relay.  Both legs of a STANDBY flow are UDP_ACTIVE, but until the
- * address is here to which its client sends, all passes, and nothing counts.  The daemon adopts the
- * flow once a datagram has come then.
+ * The daemon writes the state.  FREE.  ACTIVE: a session of this daemon, or of an earlier one, has
+ * the flow.  STANDBY: another relay has it.  Both legs of a STANDBY flow are UDP_ACTIVE, but all
+ * datagrams pass, and do not count, until the client's destination address is on this machine.  The
+ * daemon adopts the flow after the next datagram.
  *
- * The word of a leg: bit 0, UDP_ACTIVE: what arrives is translated.  Above it the number of
+ * The word of a leg: bit 0, UDP_ACTIVE: arriving datagrams are translated.  Above it the number of
  * datagrams that have passed to the socket.
  *
- *   passing -> ACTIVE   the daemon: it has sent on all that have passed (the count says so), and
+ *   passing -> ACTIVE   the daemon, when it has sent on all passed datagrams (by the count), and
  *                       the other leg's way is known
- *   ACTIVE  -> passing  the daemon takes the flow back; or a packet program: the way is not known
- *                       any more and a socket takes what passes, or packets may not be translated
- *                       (`why`)
+ *   ACTIVE  -> passing  the daemon takes the flow back; or a packet program, if the way is not
+ *                       known any more and a socket takes the datagrams, or if packets may not be
+ *                       translated (`why`)
  *
  * A datagram that cannot be translated passes, and counts, whatever the word says.
  */
@@ -39,8 +40,8 @@
 #define UDP_TICK_SHIFT 20
 
 /*
- * While a server has answered, and is silent for 8 s now, what its client asks goes by the sockets.
- * Reports of RTP come each 5 s, and have no other answer.
+ * A client's datagrams go by the sockets while a server that has answered before is silent for 8 s.
+ * Reports of RTCP come each 5 s, and have no other answer.
  */
 #define UDP_SILENT_TICKS (8000000000ULL >> UDP_TICK_SHIFT)
 
@@ -52,21 +53,21 @@ struct udp_bucket {
 
 struct udp_leg {
 	__u32 word;
-	__u32 seen;     /* graft_ways when it was last asked whether one may be translated here; */
-	__u32 heard;    /* ticks when one arrived, 0: never: by the packet programs; first by the
-			  * daemon */
-	__u16 path_mtu; /* by the daemon: what leaves here is no larger; 0: not known */
-	__u8 why;       /* enum graft_refusal: why the last one that could not be translated */
+	__u32 seen;     /* graft_ways when hindrance_in() was asked last */
+	__u32 heard;    /* ticks when a datagram arrived last, 0: never: by the packet programs;
+			  * first by the daemon */
+	__u16 path_mtu; /* by the daemon: of datagrams that leave here; 0: not known */
+	__u8 why;       /* enum graft_refusal: of the last datagram that could not be translated */
 	__u8 gone;      /* by the daemon: leg 0: 1: an error says that the client is gone */
 	__u64 packets, bytes; /* translated, of what arrived here; bytes of payload */
 };
 
 struct udp_flow {
 	struct graft_head head;
-	struct graft_leg leg[2]; /* "way": by what leaves there; the rest by the daemon */
-	__u32 idle;              /* by the daemon: silent for so many ticks: over; 0: never */
+	struct graft_leg leg[2]; /* "way": by datagrams that leave there; the rest by the daemon */
+	__u32 idle;              /* by the daemon: over after so many silent ticks; 0: never */
 	__u32 born;              /* by the daemon: ticks */
-	__u32 from[2];           /* by leg: the interface by which what made it `seen` came */
+	__u32 from[2];           /* by leg: the interface of the datagram that set `seen` */
 	struct udp_leg at[2];
 } __attribute__((aligned(64)));
 

@@ -10,7 +10,7 @@
 
 #include "base/array.h"
 
-/* Each event has 16 bytes or more.  What does not fit is counted; then sessions are looked at. */
+/* Each event has 16 bytes or more.  A lost event is counted; then all sessions are looked at. */
 #define RING_SIZE (256U * 1024)
 
 int bpf_rings_open(struct bpf_rings *rs, unsigned int n, const struct bpf_map *outer,

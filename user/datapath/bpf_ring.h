@@ -7,7 +7,7 @@
 
 struct bpf_map;
 
-/* What -R of loading or attaching a program means: libbpf has -ESRCH for a kernel without BTF. */
+/* The meaning of error R of loading or attaching: libbpf returns -ESRCH without BTF. */
 static inline const char *bpf_error(int r)
 {
 	return r == -ESRCH ? "the kernel has no BTF (CONFIG_DEBUG_INFO_BTF)" : strerror(-r);
@@ -18,8 +18,8 @@ static inline const char *bpf_error(int r)
 	"kernel BTF"
 
 /*
- * Ring buffers from a BPF program to the workers, one each, in a map by worker.  The end that reads
- * one is libbpf's: ring_buffer__new().
+ * Ring buffers from a BPF program to the workers, one each, in a map by worker.  libbpf reads
+ * them: ring_buffer__new().
  */
 struct bpf_rings {
 	int *fds; /* by worker */
@@ -27,7 +27,7 @@ struct bpf_rings {
 	const volatile __u64 *lost; /* the program's: events that did not fit since the start */
 };
 
-/* Make N, and put them into the map OUTER.  -errno; close it also then. */
+/* Make N, and put them into the map OUTER.  -errno: close RS in that case, too. */
 int bpf_rings_open(struct bpf_rings *rs, unsigned int n, const struct bpf_map *outer,
 		   const volatile __u64 *lost);
 void bpf_rings_close(struct bpf_rings *rs);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /*
- * What a worker lends to flows while they hold bytes: buffers (copy) and pipes (splice).  A flow
+ * Buffers (copy) and pipes (splice) that a worker lends to flows while they hold bytes.  A flow
  * without pending bytes owns neither, so an idle session costs no memory for them.  One pool a
  * worker, no locks; it begins as zeroes.
  */
@@ -25,7 +25,7 @@ struct pipe {
 #define PIPES_KEPT 8
 
 struct pool {
-	struct buffer *spare; /* the last that was given back; most flows need one at a time */
+	struct buffer *spare; /* the last returned buffer; most flows need one at a time */
 	struct pipe *pipes[PIPES_KEPT]; /* idle */
 	unsigned int buffers_lent, pipes_idle, pipes_lent;
 };
@@ -44,8 +44,8 @@ struct buffer *pool_buffer_get(struct pool *p, size_t size);
 void pool_buffer_put(struct pool *p, struct buffer *b);
 
 /*
- * NULL: out of memory or descriptors, or a limit is reached: that of pool_limit_pipes(), or the
- * kernel's for what one user may have in pipes.
+ * NULL: out of memory or descriptors, or at a limit: that of pool_limit_pipes(), or the kernel's
+ * for the pipes of one user.
  */
 struct pipe *pool_pipe_get(struct pool *p);
 /* EMPTY: the pipe holds no bytes, and is kept to be lent again if a new one would be no larger. */

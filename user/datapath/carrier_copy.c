@@ -46,7 +46,7 @@ void carrier_release(struct flow *f, struct pool *pool)
 	f->pending = 0;
 }
 
-/* Write what is pending.  PUMP_MORE: all of it is written. */
+/* Write pending bytes.  PUMP_MORE: all are written. */
 static enum pump flush(struct pump_io *io)
 {
 	struct flow *f = io->flow;
@@ -149,7 +149,7 @@ static enum pump look_closer(struct pump_io *io)
  * The pipe is filled only when it is empty: then EAGAIN can only mean that the source is, and not
  * that the pipe is full.
  *
- * A read that has most likely taken all saves the call that would say EAGAIN.  That it is below the
+ * A read that has most likely taken all saves the call that would say EAGAIN.  A read below the
  * pipe's size proves nothing: each slot of the pipe, one for 4 KiB of its size, takes one segment,
  * however small, and 128 segments of 1448 bytes fill a pipe of 512 KiB.  But with segments of 1 KiB
  * or more a full pipe holds at least a quarter of its size.  Where segments are smaller, a wrong

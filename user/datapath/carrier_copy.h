@@ -30,12 +30,12 @@ enum pump {
 	PUMP_BLOCKED,     /* bytes are pending: the target is full */
 	PUMP_EOF,         /* nothing pending, and the source has ended */
 	PUMP_STARVED,     /* no buffer, pipe or kernel memory to be had: try again later */
-	PUMP_UNSUPPORTED, /* this carrier cannot read what is next on this source: copy it */
+	PUMP_UNSUPPORTED, /* this carrier cannot read the source's next bytes: copy them */
 	PUMP_SRC_ERROR,
 	PUMP_DST_ERROR,
 };
 
-/* Write what is pending, whichever carrier has read it; then go on BY copy or splice. */
+/* Write pending bytes, whichever carrier has read it; then go on BY copy or splice. */
 enum pump carrier_pump(struct pump_io *io, enum carrier by);
 /* Copy: read without writing, until the limit is reached or MOST bytes are pending. */
 enum pump carrier_read_ahead(struct pump_io *io, uint32_t most);

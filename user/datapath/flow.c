@@ -95,7 +95,7 @@ unsigned int flow_wants(const struct flow *f)
 
 void flow_look_later(struct flow *f, uint64_t now_ms)
 {
-	f->blocked = false; /* it is the clock that is waited for now */
+	f->blocked = false; /* the flow waits for the clock now */
 	f->wait_ms = f->wait_ms ? f->wait_ms * 2 : 1;
 	if (f->wait_ms > LOOK_MAX_MS)
 		f->wait_ms = LOOK_MAX_MS;
@@ -108,7 +108,7 @@ void flow_await_target(struct flow *f, uint64_t now_ms)
 		flow_look_later(f, now_ms);
 		return;
 	}
-	/* when it has room the kernel's worker goes on, and the looks begin anew at 1 ms */
+	/* when the target has room the kernel's worker goes on, and the looks begin anew at 1 ms */
 	f->blocked = true;
 	f->wait_ms = 0;
 	f->due_ms = 0;

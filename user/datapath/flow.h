@@ -8,7 +8,7 @@
  * One direction of a session: bytes read from a source socket, written to a target socket.
  *
  * This file has the state of a flow, what the flow waits for, and its books, and makes no system
- * call.  The carriers (carrier*.c) move bytes, and policy.c says which of them.  Only
+ * call.  The carriers (carrier*.c) move bytes, and policy.c chooses the carrier.  Only
  * session_flow.c and session_sockmap.c, and the probe's sessions (behaviours.c), call
  * flow_set_phase().
  *
@@ -55,7 +55,7 @@ enum reason {
 	REASON_ENGINE,        /* --engine asks for it */
 	REASON_CONVERSATION,  /* the two ends take turns with small messages */
 	REASON_SMALL_READS,   /* a steady stream of small messages one way */
-	REASON_REVIEW,        /* out of the kernel, as the session's other flow: judge both anew */
+	REASON_REVIEW,        /* left the kernel with the session's other flow: judge both anew */
 	REASON_BULK,          /* much data in one direction */
 	REASON_FAR_BULK,      /* the same, over a way too long for graft, */
 	REASON_LOSSY_BULK,    /* or one that loses packets */
@@ -63,16 +63,16 @@ enum reason {
 	REASON_HARD_LIMIT,    /* ... or the hard limit */
 	REASON_KERNEL_MEMORY, /* all flows together are near the limit of kernel memory */
 	REASON_NO_KERNEL,     /* the kernel side could not be loaded */
-	REASON_NOT_TCP,       /* a unix socket; or UDP, and the engine is of TCP alone */
+	REASON_NOT_TCP,       /* a unix socket; or UDP, and the engine carries TCP alone */
 	REASON_NO_SLOT,       /* every slot pair is in use */
 	REASON_CLOSING,       /* a FIN came before the flow could enter the kernel */
 	REASON_REFUSED,       /* the kernel refused the socket for another cause */
 	REASON_BANDWIDTH,     /* a limit, which the kernel cannot keep */
-	REASON_ELIGIBLE,      /* grafted by auto, which does so with every session that can be */
+	REASON_ELIGIBLE,      /* grafted by auto, as every session that can be */
 	REASON_ADOPTED,       /* grafted by a daemon before this one */
 	REASON_NO_PIPE,       /* no pipe for splice: out of descriptors, or of pages */
 	REASON_FIRST,         /* UDP: every flow of auto begins with copy */
-	REASON_UNPROVEN,      /* UDP: answers whose client has not shown that it gets them */
+	REASON_UNPROVEN,      /* UDP: the client has not shown that it gets the answers */
 	REASON_RESPONSES,     /* UDP: answers are counted, which the kernel does not do */
 	REASON_PROXY_HEADERS, /* UDP: a PROXY header before each datagram */
 	REASONS,
@@ -90,16 +90,16 @@ struct flow {
 	bool starved : 1;         /* no buffer or pipe was to be had: try again later */
 	bool blocked : 1;         /* LEAVING, DRAINING, FINISHING: the target is full */
 	bool no_enter : 1;        /* the kernel cannot carry this flow any more; see reason */
-	bool ended_in_kernel : 1; /* DONE: which carrier has seen the end */
-	bool quiet : 1;           /* epoll has yet to tell of what there is to read: it was read
-				 * empty since the source's last event or registration */
+	bool ended_in_kernel : 1; /* DONE: sockmap has seen the end */
+	bool quiet : 1;           /* epoll will tell of new bytes: the source was read empty since
+				 * its last event or registration */
 	uint16_t wait_ms;         /* last wait, doubles from look to look */
 	uint16_t stuck;           /* looks without any progress */
 
 	uint32_t handovers;
 	uint32_t pending; /* bytes in buffers or pipe, below */
 
-	/* what user space has read from the source and not yet written to the target */
+	/* bytes that user space has read from the source and not yet written to the target */
 	struct buffer *head, *tail; /* copy: lent by the worker, in order */
 	struct pipe *pipe;          /* splice: lent by the worker; never together with buffers */
 
@@ -134,15 +134,14 @@ unsigned int flow_wants(const struct flow *f);
 
 /* Set due_ms for the next look: the wait doubles from 1 ms to 128 ms while nothing changes. */
 void flow_look_later(struct flow *f, uint64_t now_ms);
-/* Look later; once that has taken as long as it may, wait until the target has room. */
+/* Look later; after the longest wait, wait until the target has room. */
 void flow_await_target(struct flow *f, uint64_t now_ms);
 void flow_look_reset(struct flow *f);
 
 /*
- * The books of a flow.  RECEIVED is what TCP has received from the source's peer, without FIN;
- * ACCEPTED what the target's TCP has taken for sending; REDIRECTED what the program has redirected
- * in this session; UNREAD what lies in the source's receive queue.  All in bytes since the
- * connection began.
+ * The books of a flow, in bytes since the connection began.  RECEIVED: by TCP from the source's
+ * peer, without FIN.  ACCEPTED: by the target's TCP, for sending.  REDIRECTED: by the program, in
+ * this session.  UNREAD: in the source's receive queue.
  */
 struct flow_books {
 	uint64_t received;

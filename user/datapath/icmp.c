@@ -19,8 +19,8 @@ SYSCALLS_ALLOWED(SYSCALL(sendmsg));
 static int sockets[2] = { -1, -1 }; /* IPv4, IPv6 */
 
 /*
- * A raw socket would have a copy of each packet of ICMP: it takes none.  It may send from any
- * address, which is that of a `transparent` listener.
+ * A raw socket would get a copy of each ICMP packet: so its input is blocked.  The socket may send
+ * from any address, for `transparent` listeners.
  */
 static int open_one(int family, int protocol)
 {
@@ -37,7 +37,7 @@ void icmp_open(void)
 	sockets[1] = open_one(AF_INET6, IPPROTO_ICMPV6);
 }
 
-/* Two threads at the begin of a second may both begin to count. */
+/* Two threads may both begin to count at the beginning of a second. */
 static bool may_tell(void)
 {
 	static _Atomic uint64_t second;
@@ -70,9 +70,9 @@ static uint32_t type_and_code(int error, bool ipv6)
 }
 
 /*
- * Fill W.  It quotes the begin of the datagram, by whose addresses and ports the receiver's kernel
- * finds the socket: the IP header and that of UDP.  How long the datagram was is not known, so it
- * says as long as can be.  Returns how many words there are.
+ * Fill W.  The error quotes the IP header and the UDP header of the datagram, by whose addresses
+ * and ports the receiver's kernel finds the socket.  The datagram's length is not known: the
+ * largest is quoted.  Returns the number of words.
  */
 static size_t fill(uint32_t *w, const union client_addr *to, const union client_addr *from,
 		   int error, uint32_t mtu)

@@ -6,19 +6,19 @@
 #include "base/addr.h"
 
 /*
- * ICMP errors about datagrams that this daemon has taken and cannot deliver, for who has sent them.
- * So they hear what they would hear of a router.
+ * ICMP errors about datagrams that this daemon has taken and cannot deliver.  Their senders get the
+ * errors that a router would send.
  */
 
 /*
  * Make the raw sockets, which can send errors and receive nothing.  Needs CAP_NET_RAW; without it
- * nobody is told of errors.  Once, before there are threads.
+ * no error is sent.  Once, before there are threads.
  */
 void icmp_open(void);
 
 /*
- * Tell TO, of IPv4 or IPv6, that a datagram of it to FROM could not be delivered: for ERROR, an
- * errno.  MTU: what fits, in the family of TO; 0 if that is not why.  At most 1,000 a second for
- * all.  By any thread.
+ * Tell TO, of IPv4 or IPv6, that a datagram of TO could not be delivered to FROM: for ERROR, an
+ * errno.  MTU: the largest packet that fits, in the family of TO; 0: the size is not the reason.
+ * At most 1,000 errors a second in all.  By any thread.
  */
 void icmp_tell(const union client_addr *to, const union client_addr *from, int error, uint32_t mtu);

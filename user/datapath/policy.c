@@ -64,7 +64,7 @@ bool policy_graft_far(const struct habit *h, uint64_t silent_ms)
 	return h->small_turns >= FAR_TURNS << h->demotions || silent_ms >= policy_far_idle_ms(h);
 }
 
-/* What carries much at a time in user space. */
+/* The carrier of bulk in user space. */
 static enum carrier big(void)
 {
 	return no_splice ? CARRIER_COPY : CARRIER_SPLICE;
@@ -82,7 +82,7 @@ static uint64_t average(uint64_t bytes, uint64_t n)
 	return n ? bytes / n : bytes;
 }
 
-/* What the kernel may carry better. */
+/* The kernel may carry the flow better. */
 static struct decision promotion(const struct flow *f, enum reason reason, struct setting around)
 {
 	if (around.memory_short)

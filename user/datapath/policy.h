@@ -8,8 +8,8 @@
 #include "datapath/flow.h"
 
 /*
- * Which carrier for a flow, and why.  Pure, but for two settings: what the
- * session has seen goes in, a decision comes out.
+ * The choice of a flow's carrier, and its reason.  Pure, but for two settings: the session's past
+ * goes in, a decision comes out.
  *
  * No carrier wins everywhere (docs/design.md has the figures): copy costs least until a session has
  * lived for some messages, sockmap is best for conversations, splice for bulk and for slow targets.
@@ -24,19 +24,19 @@
 #define KERNEL_BULK (1024 * 1024)     /* the same for a flow that is in the kernel, */
 #define KERNEL_BULK_RATIO (32 * 1024) /* with so many bytes for each packet that comes back */
 #define KERNEL_BULK_SKB (4 * 1024)    /* and for each packet of its own */
-#define WINDOW (4 * 1024 * 1024)      /* bytes after which a session is judged afresh */
+#define WINDOW (4 * 1024 * 1024)      /* bytes that show bulk; after twice as many: afresh */
 #define FAR_TURN (18 * 1024)          /* bytes: the largest turn that is grafted over a long way */
 #define FAR_TURNS 8                   /* so many in a row are needed for that, */
 #define FAR_IDLE_MS 4000              /* or so much silence; each return doubles both */
-#define MAX_DEMOTIONS 6 /* each return from the kernel doubles PROMOTE_*, and RETURN_MS, so often */
+#define MAX_DEMOTIONS 6 /* so many returns from the kernel double PROMOTE_* and RETURN_MS */
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
 /*
- * Set what holds for all sessions; to be called before there are threads.  A promotion waits until
- * user space has carried the flow for SETTLE_MS.
+ * Set SETTLE_MS for all sessions, before there are threads.  A promotion waits until user space has
+ * carried the flow for SETTLE_MS.
  */
 void policy_settle(unsigned int settle_ms);
-/* Whether splice works on this kernel; while it is not, copy does what it would do.  By any thread. */
+/* Say whether splice works on this kernel; if not, copy takes its place.  By any thread. */
 void policy_allow_splice(bool allowed);
 
 /* What a session has been doing since it was last judged.  One for both directions. */
@@ -77,10 +77,10 @@ struct decision {
 /* The first carrier of a session's flows. */
 struct decision policy_start(enum engine engine);
 
-/* What a flow finds around it. */
+/* The circumstances of a flow. */
 struct setting {
 	bool kernel_ok;    /* the kernel could take the flow */
-	uint64_t watch_ms; /* so long has user space carried it */
+	uint64_t watch_ms; /* time for which user space has carried it */
 	bool limited;      /* its bandwidth has a limit: the kernel shall not carry it */
 	enum reason bulk;  /* why bulk is not grafted: BULK, FAR_BULK or LOSSY_BULK */
 	bool memory_short; /* flows in the kernel have too much memory: no other shall enter it */

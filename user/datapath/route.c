@@ -54,7 +54,7 @@ static int ask(struct routes *r, struct nlmsghdr *q, size_t size)
 
 	if (mnl_socket_sendto(r->nl, q, q->nlmsg_len) < 0)
 		return -EIO;
-	do { /* one that was not waited for may come first */
+	do { /* a late answer to an earlier question may come first */
 		n = mnl_socket_recvfrom(r->nl, q, size);
 	} while (n > 0 && q->nlmsg_seq != count);
 	if (n <= 0 || !mnl_nlmsg_ok(q, (int)n))
@@ -101,7 +101,7 @@ static struct route look_up(struct routes *rs, const struct known_route *of)
 	if (of->mark)
 		mnl_attr_put_u32(q, RTA_MARK, of->mark);
 	r = ask(rs, q, sizeof(buf));
-	/* unreachable, blackhole, prohibit; that there is none is ENETUNREACH */
+	/* unreachable, blackhole, prohibit; no route is ENETUNREACH */
 	is.refused = r == -EHOSTUNREACH || r == -EINVAL || r == -EACCES;
 	if (r)
 		return is;

@@ -6,19 +6,19 @@
 
 #include "graft_contract.h"
 
-/* What the kernel's tables of routes say of an address (RTM_GETROUTE). */
+/* The kernel's route to an address (RTM_GETROUTE). */
 struct route {
 	bool local;       /* the address is this host's */
 	bool refused;     /* a route or a rule forbids packets */
 	uint32_t ifindex; /* where packets leave; 0: nowhere */
-	uint32_t mtu;     /* of them */
+	uint32_t mtu;     /* of these packets */
 };
 
 #define ROUTES_KNOWN 256
 
 struct mnl_socket; /* libmnl */
 
-/* A netlink socket to ask at, and what it has said since routes_forget(). */
+/* A netlink socket, and the kernel's answers since routes_forget(). */
 struct routes {
 	struct mnl_socket *nl;
 	uint32_t count; /* of questions */
@@ -34,8 +34,8 @@ int routes_open(struct routes *r);
 void routes_close(struct routes *r);
 void routes_forget(struct routes *r);
 /*
- * The route to TO, with MARK, of what is sent from FROM, an address of this host; NULL: whatever the
- * source is.  Where the kernel does not answer, none.
+ * The route to TO, with MARK, of packets from FROM, an address of this host; NULL: from any
+ * address.  No route, if the kernel does not answer.
  */
 struct route routes_ask(struct routes *r, const struct graft_addr *to,
 			const struct graft_addr *from, uint32_t mark);

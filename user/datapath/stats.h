@@ -39,18 +39,18 @@ enum cause {
 	CAUSE_HELLO_BAD,         /* no TLS hello, or one that cannot be read: alert and reset */
 	CAUSE_HELLO_LARGE,       /* one of more than 16 KiB */
 	CAUSE_HELLO_LATE,        /* not whole within --hello-timeout */
-	CAUSE_NAME_UNKNOWN,      /* nobody has the name in it, or what has none */
+	CAUSE_NAME_UNKNOWN,      /* no forward has the hello's name, or takes hellos without one */
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
 	CAUSE_KILLED,            /* `culvert kill` */
 	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
-	CAUSE_NO_SOCKET,         /* none with a mark or for transparent forwarding in stock */
+	CAUSE_NO_SOCKET,         /* no socket with a mark or for transparent forwarding in stock */
 	CAUSE_DRAIN_OVER,        /* a reload has removed the forward, --drain-timeout ago */
 	CAUSE_NO_ROUTE, /* grafted, and its packets have to go a way that cannot be followed */
-	CAUSE_UNTRANSLATABLE, /* the same, and what came could be given to no socket either */
+	CAUSE_UNTRANSLATABLE, /* a packet could be neither translated nor given to a socket */
 	CAUSE_CROWDED_OUT,    /* UDP: its client had proved nothing, and others needed the room */
 	CAUSE_NO_PORT,        /* UDP: each local port is in use, or rests */
-	CAUSE_REPLY_LIMIT, /* of datagrams that were dropped, as the next two: max-reply-factor */
+	CAUSE_REPLY_LIMIT,    /* a dropped datagram, as the next two: max-reply-factor */
 	CAUSE_OVER_BANDWIDTH,
 	CAUSE_SEND_BUFFER, /* the socket had no room */
 	CAUSE_INTERNAL,
@@ -60,9 +60,8 @@ enum cause {
 const char *cause_name(enum cause c);
 
 /*
- * Log what is counted as CAUSE: its name, by which an operator finds the line from `culvert
- * status`, and the text.  The rate of each cause is limited by itself: many of one hide none of
- * another.
+ * Log an event of CAUSE: the name, by which an operator finds the line from `culvert status`, and
+ * the text.  Each cause has a rate limit of its own: many lines of one cause hide none of another.
  */
 #define log_cause(cause, level, fmt, ...)                                                          \
 	log_write_limited(&cause_rates[cause], level, "%s: " fmt, cause_name(cause), __VA_ARGS__)
@@ -78,7 +77,7 @@ typedef _Atomic uint64_t counter;
 
 #define HISTOGRAM_BUCKETS 18
 
-/* How often something took how long, by the least bound that it did not exceed. */
+/* Counts of durations, by the least bound that a duration did not exceed. */
 struct histogram {
 	counter n[HISTOGRAM_BUCKETS];
 	counter sum_us;
@@ -96,7 +95,7 @@ extern const struct histogram_bound histogram_bounds[HISTOGRAM_BUCKETS];
 struct forward_stats {
 	_Alignas(64) counter accepted;
 	counter finished, denied;
-	counter adopted, moved; /* sessions of a daemon before, or another relay; left to such */
+	counter adopted, moved; /* sessions from an earlier daemon or another relay; left to one */
 	/* read from each side; in the kernel: as last looked at, by session_count_kernel() */
 	counter carried[2][CARRIERS];
 	counter datagrams[2];                 /* of UDP: the same, whatever carries them */

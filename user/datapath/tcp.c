@@ -111,9 +111,9 @@ void tcp_close(struct source *source, bool rst)
 int tcp_unread(int fd, uint64_t *ret)
 {
 	/*
-	 * MSG_TRUNC: nothing is copied, so no buffer is needed; and if bytes had been passed in
-	 * spite of everything, which would be copied, this is EFAULT.  ThreadSanitizer's recv()
-	 * would take what it returns for bytes written, at NULL.
+	 * MSG_TRUNC: nothing is copied, so no buffer is needed.  Passed bytes would be copied in
+	 * spite of it: EFAULT.  ThreadSanitizer's recv() would take the result for bytes written,
+	 * at NULL.
 	 */
 	long n = syscall(SYS_recvfrom, fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL,
 			 NULL);
@@ -150,7 +150,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
-		/* since it was heard; a FIN (not TCP_ESTABLISHED, TCP_CLOSE_WAIT) has no time */
+		/* since the peer was heard; FIN (not TCP_ESTABLISHED, _CLOSE_WAIT) has no time */
 		.asked = info.tcpi_probes ||
 			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
 			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),
@@ -172,8 +172,8 @@ int tcp_accepted(int fd, bool connected, uint64_t *ret)
 }
 
 /*
- * TCP itself refuses none of these, but a BPF program of the cgroup or a security module may.  That
- * a mark was not raised or a buffer not fixed is proved by the audit and the limits; but a mark
+ * TCP itself refuses none of these, but a BPF program of the cgroup or a security module may.  The
+ * audit and the limits find a mark that was not raised, or a buffer that was not fixed.  But a mark
  * that stays up would stop the flow for ever.
  */
 int tcp_set_lowat(int fd, int bytes)
@@ -182,9 +182,9 @@ int tcp_set_lowat(int fd, int bytes)
 }
 
 /*
- * SO_RCVLOWAT is the one way to give a socket a larger receive buffer that neither the
- * administrator's net.core.rmem_max limits nor a privilege is needed for: tcp_set_rcvlowat() makes
- * room for twice the mark, unless the buffer is larger already.
+ * SO_RCVLOWAT alone enlarges a receive buffer without a privilege, and beyond the administrator's
+ * net.core.rmem_max: tcp_set_rcvlowat() makes room for twice the mark, unless the buffer is larger
+ * already.
  */
 int tcp_fix_buffer(int fd, uint64_t size)
 {
@@ -243,10 +243,9 @@ void tcp_set_nodelay(int fd)
 }
 
 /*
- * Keepalive is N seconds: no end is silent for longer, and who is gone is noticed within 2 N.
- *   - TCP probes after half of N.  The packet programs answer that for an end that has been heard
- *     since the socket asked last, so that a frozen socket may ask the end itself as late as twice
- *     that after it was heard.
+ * Keepalive is N seconds: no end is silent for longer, and a dead end is noticed within 2 N.
+ *   - TCP probes after half of N.  The packet programs answer the probe for an end that was heard
+ *     since the last probe.  So a probe of a frozen socket may reach the end only after N.
  *   - All times are an eighth shorter: timers of the kernel may be so late (kernel/time/timer.c).
  */
 #define PART(keepalive_ms, n) ((int)((keepalive_ms)*7 / 8000 / (n)) ?: 1)

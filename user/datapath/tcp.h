@@ -11,23 +11,23 @@
 #include "datapath/stats.h"
 
 /*
- * What TCP knows of a socket, and what can be set there.  Where nothing else is said, 0 or -errno
- * is returned.
+ * The state that TCP has of a socket, and the options of sockets.  Functions return 0 or -errno if
+ * nothing else is said.
  */
 
 /*
- * recv(2) that waits for nothing, and is not interrupted.  An error that it returns is told once:
- * the next call would say EOF, and a reset would look like a FIN.
+ * recv(2) that neither waits nor is interrupted.  The kernel reports an error once: the next call
+ * would return EOF, and a reset would look like a FIN.
  */
 ssize_t tcp_recv(int fd, void *buf, size_t len, int flags);
 
-/* The errno that the socket has for its owner, who is told once; 0: none. */
+/* The pending error of the socket (SO_ERROR), which the call clears; 0: none. */
 int tcp_take_error(int fd);
 
 /* The cause to count for errno ERROR of a socket; SIDE 0: the client's, 1: the upstream's. */
 enum cause tcp_cause(unsigned int side, int error);
 
-/* The cause of errno ERROR if it tells that this machine is short of something; else OTHER. */
+/* The cause of errno ERROR if this machine is short of a resource; else OTHER. */
 enum cause tcp_cause_of_shortage(int error, enum cause other);
 
 /*
@@ -35,29 +35,29 @@ enum cause tcp_cause_of_shortage(int error, enum cause other);
  */
 void tcp_arm_reset(int fd);
 
-/* Close SOURCE if it is open, with RST or in peace. */
+/* Close SOURCE if it is open, with RST or as usual. */
 void tcp_close(struct source *source, bool rst);
 
 /*
- * What a session's sockets have; accepted ones inherit it from the listener.  NODELAY: a relay that
- * waits for more adds delay of its own.  KEEPALIVE_MS: so long the peer may be silent; it is given
- * up after twice that, but six seconds at least, since TCP counts whole ones; 0: never.  Fails for
- * KEEPALIVE_MS only.
+ * Set the options of a session's socket; accepted sockets inherit them from the listener.
+ * NODELAY: a relay that waits for more bytes adds delay of its own.  KEEPALIVE_MS: no peer is
+ * silent for longer; a dead peer is given up after twice that, but six seconds at least, since TCP
+ * counts whole seconds; 0: never.  Fails for KEEPALIVE_MS only.
  */
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms);
 
-/* KEEPALIVE_MS alone, in the middle of a connection; MORE probes may go without an answer. */
+/* Set KEEPALIVE_MS alone, in the middle of a connection; MORE probes may go without an answer. */
 int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more);
 /*
- * Let TCP probe the peer as soon as it has been silent for a second, now if it has: a packet that
- * looks for its way as any of this socket does.  That goes on until tcp_set_keepalive().
+ * Let TCP probe the peer once the peer has been silent for a second.  A probe looks its way up, as
+ * any packet of this socket.  Probes go on until tcp_set_keepalive().
  */
 void tcp_probe_now(int fd);
 
 struct graft_side;
 /*
- * Make the socket anew of a connection of which none is left, without a packet (TCP_REPAIR, which
- * needs CAP_NET_ADMIN).  SIDE has its addresses, and the numbers at which the last one was frozen.
+ * Make a socket for a connection that has lost its own, without a packet (TCP_REPAIR, which needs
+ * CAP_NET_ADMIN).  SIDE has the addresses, and the numbers at which the lost socket was frozen.
  * UID is the owner, for ip rule ... uidrange.  A descriptor, or -errno.
  */
 int tcp_revive(const struct graft_side *side, uid_t uid);
@@ -77,7 +77,7 @@ struct tcp_handshake {
 };
 /* -errno. */
 int tcp_handshake(int fd, struct tcp_handshake *ret);
-/* Before connect(2), or of what FD will accept: windows have no scale, and are 65,535 at most; or as usual. */
+/* Before connect(2), or of sockets to accept: windows without scale, up to 65,535; or as usual. */
 void tcp_set_unscaled(int fd, bool unscaled);
 /* Sockets that FD, which listens, accepts tell their peers of segments of MSS at most; 0: any. */
 void tcp_set_mss(int fd, unsigned int mss);
@@ -94,7 +94,7 @@ int tcp_unread(int fd, uint64_t *ret);
 /* Bytes received since the connection began, without a FIN. */
 int tcp_received(int fd, uint64_t *ret);
 
-/* What passes between the peer and us, and how long ago. */
+/* The traffic with the peer, and its age. */
 struct tcp_activity {
 	uint32_t data_received_ago_ms; /* since the connection began, if there was none */
 	uint32_t data_sent_ago_ms;     /* the same; what is sent again counts */
@@ -112,8 +112,8 @@ int tcp_activity(int fd, struct tcp_activity *ret);
 int tcp_accepted(int fd, bool connected, uint64_t *ret);
 
 /*
- * Give the receive buffer SIZE bytes, or what it has if that is more, and do not let TCP let it
- * grow.  An error is only returned for what would stop the flow for ever.
+ * Give the receive buffer SIZE bytes, unless it is larger, and keep TCP from growing it.  Returns
+ * an error only if the flow would stop for ever.
  */
 int tcp_fix_buffer(int fd, uint64_t size);
 void tcp_free_buffer(int fd);

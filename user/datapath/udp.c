@@ -61,8 +61,8 @@ static int set_program(int fd, int name, struct sock_filter *code, size_t n)
 }
 
 /*
- * Offsets are from the IP header (SKF_NET_OFF): the data of such a program begins behind that of
- * UDP.  Behind IP options, or extension headers, other bytes are taken for the port.
+ * Offsets are from the IP header (SKF_NET_OFF): the data of such a program begins behind the UDP
+ * header.  Behind IP options, or extension headers, the program takes other bytes for the port.
  */
 int udp_spread(int fd, int family, unsigned int n)
 {
@@ -107,13 +107,14 @@ unsigned int udp_datagrams(const struct udp_message *m)
 }
 
 /*
- * Room for all that is told of a message: addresses; UDP_GRO, of which UDP_SEGMENT is a half; and
- * the time, if systemd's Timestamping= has asked for it.  What has no room is not told.
+ * Room for all control data of a message: addresses; UDP_GRO, which is twice as long as
+ * UDP_SEGMENT; and the time, if systemd's Timestamping= has asked for it.  The kernel leaves out
+ * the rest.
  */
 #define SEGMENT_SPACE CMSG_SPACE(sizeof(int))
 #define CONTROL_SPACE (UDP_SOURCE_SPACE + SEGMENT_SPACE + CMSG_SPACE(sizeof(struct timespec)))
 
-/* What the kernel is told is prepared once. */
+/* The headers for the kernel are prepared once. */
 struct udp_batch {
 	struct udp_message messages[UDP_BATCH];
 	struct mmsghdr headers[UDP_BATCH];
@@ -145,8 +146,8 @@ struct udp_message *udp_batch_at(struct udp_batch *b, unsigned int i)
 }
 
 /*
- * Take the address from C, if it tells one.  What was sent to many must be answered from an address
- * of this machine alone: IPv4 tells it, for IPv6 it is left to the kernel.
+ * Take the local address from C, if C has one.  A datagram to many must be answered from a
+ * unicast address: IPv4 reports one, for IPv6 the kernel chooses.
  */
 static void read_address(struct cmsghdr *c, union client_addr *local)
 {
@@ -176,14 +177,14 @@ int udp_receive(struct udp_batch *b, int fd)
 
 		m->len = m->segment = b->headers[i].msg_len;
 		m->local = (union client_addr){ 0 };
-		if (m->peer.sa.sa_family == AF_INET) /* behind it is what an earlier one has left */
+		if (m->peer.sa.sa_family == AF_INET) /* an earlier peer has left bytes behind it */
 			memset(&m->peer.in + 1, 0, sizeof(m->peer) - sizeof(m->peer.in));
 		for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c))
 			if (c->cmsg_level == SOL_UDP && c->cmsg_type == UDP_GRO)
 				memcpy(&m->segment, CMSG_DATA(c), sizeof(m->segment));
 			else
 				read_address(c, &m->local);
-		h->msg_namelen = sizeof(m->peer); /* what recvmmsg(2) has overwritten */
+		h->msg_namelen = sizeof(m->peer); /* recvmmsg(2) has overwritten both */
 		h->msg_controllen = CONTROL_SPACE;
 	}
 	return got >= 0 ? got : errno == EAGAIN ? 0 : -errno;
@@ -233,8 +234,8 @@ void udp_add_source(struct msghdr *h, const union client_addr *local)
 }
 
 /*
- * An error of an earlier datagram is told instead of sending, once.  ENOBUFS: a queue of this
- * machine is full, which is told since IP_RECVERR is set.
+ * The kernel may return an error of an earlier datagram instead of sending, once.  ENOBUFS: a
+ * queue of this machine is full, which IP_RECVERR reports as well.
  */
 static int send_one(int fd, const struct msghdr *h)
 {
@@ -246,7 +247,7 @@ static int send_one(int fd, const struct msghdr *h)
 	return 0;
 }
 
-/* M in parts of SIZE, as H says, the last part of which is data.  The first error. */
+/* Send M in parts of SIZE; the last iovec of H is for data.  Returns the first error. */
 static int send_parts(int fd, struct msghdr *h, const struct udp_message *m, size_t size)
 {
 	struct iovec *data = &h->msg_iov[h->msg_iovlen - 1];
@@ -263,8 +264,8 @@ static int send_parts(int fd, struct msghdr *h, const struct udp_message *m, siz
 }
 
 /*
- * All of M by one call.  Segments may be refused where datagrams are not: if they do not fit into
- * the path's MTU, are too many for this kernel, or have to be encrypted.
+ * Send all of M by one call.  The kernel may refuse segments that it takes as datagrams: if they do
+ * not fit into the path's MTU, are too many for this kernel, or have to be encrypted.
  */
 static int send_whole(int fd, struct msghdr *h, const struct udp_message *m)
 {
@@ -289,7 +290,7 @@ int udp_send(int fd, const struct udp_message *m, const void *prefix, size_t pre
 
 	if (prefix)
 		return send_parts(fd, &h, m, m->segment);
-	/* measured: 5 % of the time to send a short one is that sendmsg(2) has more to read */
+	/* sendmsg(2) reads more: measured, 5 % of the time for a short datagram */
 	if (udp_datagrams(m) == 1 && send(fd, m->data, m->len, MSG_DONTWAIT) >= 0)
 		return 0;
 	h.msg_iovlen = 1;

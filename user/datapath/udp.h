@@ -10,10 +10,10 @@
 #include "base/addr.h"
 
 /*
- * Sockets of UDP, and batches of datagrams.  Where nothing else is said, 0 or -errno is returned.
+ * Sockets of UDP, and batches of datagrams.  Functions return 0 or -errno if nothing else is said.
  *
- * A message is what one call receives or sends: one datagram, or several of one size behind each
- * other (UDP_GRO, UDP_SEGMENT), of which the last may be shorter.
+ * A message is the data of one call: one datagram, or several of one size behind each other
+ * (UDP_GRO, UDP_SEGMENT).  The last datagram may be shorter.
  */
 
 #define UDP_MESSAGE_MAX 65536 /* bytes of payload, and then some */
@@ -32,9 +32,9 @@ unsigned int udp_datagrams(const struct udp_message *m);
 /* Set what every flow's socket has: errors of the path are told (IP_RECVERR); UDP_GRO. */
 int udp_set_flow(int fd, int family);
 /*
- * The same for a socket that is to listen at A; if that is any address, the receiver is told which
- * (IP_PKTINFO).  An error of the path may come to any socket of the address: the kernel asks
- * udp_spread() of datagrams alone.
+ * The same for a socket that is to listen at A.  If A is the wildcard address, the receiver is told
+ * the local address (IP_PKTINFO).  An error of the path may come to any socket of the address: the
+ * program of udp_spread() chooses for datagrams alone.
  */
 int udp_set_listener(int fd, const struct addr *a);
 /*
@@ -57,18 +57,17 @@ struct udp_batch;
 struct udp_batch *udp_batch_new(void);
 
 /*
- * Receive from FD what there is, as far as B has room.  Waits for nothing.  Returns how many
- * (udp_batch_at() has them); 0: there is none; -errno: as recvmmsg(2), once for each error that
- * udp_next_error() has not told yet.
+ * Receive messages from FD, as many as B has room for, without waiting.  Returns their number
+ * (udp_batch_at() has them); -errno: as recvmmsg(2), once for each error that udp_next_error() has
+ * not returned yet.
  */
 int udp_receive(struct udp_batch *b, int fd);
 struct udp_message *udp_batch_at(struct udp_batch *b, unsigned int i);
 
 /*
- * Send M on FD, which is connected.  PREFIX, if not NULL, goes before each datagram (PROXY
- * header).  -EAGAIN: no room, the rest of M is lost; -EMSGSIZE: it is more than UDP can send; other
- * errors may be of an earlier datagram, then it was sent again, and the error is what the second
- * try says.
+ * Send M on FD, which is connected.  PREFIX, if not NULL, goes before each datagram (PROXY header).
+ * -EAGAIN: no room, the rest of M is lost; -EMSGSIZE: more than UDP can send.  Another error may
+ * be an earlier datagram's: so the send was repeated, and the second error is returned.
  */
 int udp_send(int fd, const struct udp_message *m, const void *prefix, size_t prefix_len);
 /* The same on FD, which listens: to M's peer, from its local address. */
@@ -85,8 +84,7 @@ struct udp_error {
 bool udp_next_error(int fd, struct udp_error *ret);
 
 /*
- * Add to the control data of H, which has room for it, that LOCAL (AF_UNSPEC: any) shall be the
- * source of what is sent.
+ * Add LOCAL (AF_UNSPEC: any) as the source address to the control data of H, which has room for it.
  */
 #define UDP_SOURCE_SPACE CMSG_SPACE(sizeof(struct in6_pktinfo))
 void udp_add_source(struct msghdr *h, const union client_addr *local);

@@ -11,7 +11,7 @@
 
 /*
  * The carrier graft: the packet programs (bpf/graft.bpf.c) join both connections of a session, and
- * the daemon sees none of its packets any more.  include/graft_contract.h has the states.
+ * the daemon does not see their packets any more.  include/graft_contract.h has the states.
  * Mechanism only: session_graft.c decides.
  */
 struct graft_table;
@@ -20,9 +20,9 @@ struct clsact;
 struct graft_limits {
 	unsigned int slots;   /* sessions that may be grafted at a time, and those that still end */
 	unsigned int workers; /* one ring buffer each */
-	const char *pins;     /* folder on a BPF file system, where all of it outlives the daemon;
-			       * NULL: none.  It becomes UID's, with the folder around it, and this
-			       * daemon's alone */
+	const char *pins;     /* folder on a BPF file system, where maps and links outlive the
+			       * daemon; NULL: none.  The folder and its parent become UID's; one
+			       * daemon uses it */
 	uid_t uid;
 	bool on_loopback; /* attach to the loopback device alone */
 };
@@ -34,22 +34,22 @@ struct graft_limits {
 int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err,
 		     size_t errlen);
 /*
- * The same for interfaces that have come since, which needs CAP_NET_ADMIN (graft_attach.h), or TCX;
- * those that are gone are forgotten.  Where others decide about packets as well, nothing is grafted
- * from then on.  By one thread.  Returns at how many interfaces any of that has changed; -errno:
- * the programs are at none.
+ * Attach to new interfaces, which needs CAP_NET_ADMIN (graft_attach.h), or TCX; forget those that
+ * are gone.  Nothing is grafted any more on an interface where others decide about packets as
+ * well.  By one thread.  Returns the number of interfaces that have changed; -errno: the programs
+ * are at none.
  */
 int graft_table_follow_interfaces(struct graft_table *gs);
 /*
- * True: somebody has detached programs, or a frozen socket gets packets by an interface without
- * programs, so interfaces are to be followed.  By the same thread, twice a second or so.
+ * True: call graft_table_follow_interfaces(): somebody has detached programs, or a frozen socket
+ * gets packets by an interface without programs.  By the same thread, twice a second or so.
  */
 bool graft_table_miss_programs(struct graft_table *gs);
-/* Detach and unpin, which needs the same; with KEEP, not while one is grafted.  NULL is fine. */
+/* Detach and unpin, with the same privilege; with KEEP, only if none is grafted.  NULL is fine. */
 void graft_table_close(struct graft_table *gs, bool keep);
 /* A child that was forked just now uses the next slot: skip that slot. */
 void graft_table_skip_slot(struct graft_table *gs);
-/* What needs somebody to ask, once root is given up (graft_attach.h); NULL: there is TCX. */
+/* The filters of clsact, for a process with CAP_NET_ADMIN (graft_attach.h); NULL: TCX is used. */
 struct clsact *graft_table_clsact(struct graft_table *gs);
 
 /* True if sessions that are grafted go on after the daemon has ended. */
@@ -67,13 +67,13 @@ bool graft_next(const struct graft_table *gs, uint32_t *at);
 const uint64_t *graft_table_used(const struct graft_table *gs);
 /*
  * Make the sockets of these sessions anew, as UID's, as far as there are descriptors.  Needs root.
- * By graft_take_sockets() they become the caller's, by side; -1: there is none.
+ * graft_take_sockets() makes them the caller's, by side; -1: no socket.
  */
 void graft_table_revive(struct graft_table *gs, uid_t uid);
 void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2]);
-/* Close those of SLOT with RST, if nobody took them.  False: there are none. */
+/* Close SLOT's sockets with RST, if nobody took them.  False: there are none. */
 bool graft_close_sockets(struct graft_table *gs, uint32_t slot);
-/* Close with RST those that nobody took: their sessions were not adopted, or went back to them. */
+/* Close all sockets that nobody took with RST: of sessions that were not adopted, or returned. */
 void graft_table_close_sockets(struct graft_table *gs);
 
 /*
@@ -89,38 +89,38 @@ void graft_table_doubt_ways(struct graft_table *gs, enum graft_change change);
 enum graft_doubt {
 	GRAFT_DOUBT_NONE,
 	GRAFT_DOUBT_ASK,     /* the caller has to ask both sockets, now */
-	GRAFT_DOUBT_ASKED,   /* they may be as they were before */
-	GRAFT_DOUBT_UNUSED,  /* nothing is to be grafted on their interface any more; as ASKED */
+	GRAFT_DOUBT_ASKED,   /* reset both sockets' keepalive to the configured one */
+	GRAFT_DOUBT_UNUSED,  /* no session may be grafted on their interface any more; as ASKED */
 	GRAFT_DOUBT_REFUSED, /* a route or a rule forbids their packets; as ASKED */
 	GRAFT_DOUBT_LOST,    /* a socket has a way that cannot be followed: reset the session */
 };
 /*
- * ACTIVE, RETURNING: what is to be done about the ways of SLOT, which is the caller's.  For a second
- * after ASK nothing is: so long TCP may wait until it probes.
+ * ACTIVE, RETURNING: the next step about the ways of SLOT, which is the caller's.  NONE for a
+ * second after ASK: TCP may take so long to probe.
  */
 enum graft_doubt graft_doubt(struct graft_table *gs, uint32_t slot);
-/* graft_doubt() had something to be done since the last call: it wants to be called again. */
+/* True: since the last call graft_doubt() has returned a step, so it has to be called again. */
 bool graft_table_are_doubtful(struct graft_table *gs);
-/* The session is back at its sockets.  True: these were asked, and are to be as before. */
+/* The session is back at its sockets.  True: these were asked, as for ASKED. */
 bool graft_forget_doubt(struct graft_table *gs, uint32_t slot);
-/* So often were they asked without an answer. */
+/* How often the sockets were asked without an answer. */
 unsigned int graft_asked(const struct graft_table *gs, uint32_t slot);
 
 void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
 		     const struct sockaddr *local);
 /*
- * Offer a session, of which the caller has no byte in hand, and give it Q's slot; the caller says
- * all else of Q but the operation.  GRAFT_NO_SLOT if there is none.  The session goes on at its
- * sockets until a packet makes it ACTIVE.
+ * Offer a session of which the caller holds no byte.  Q gets the operation and the slot; the caller
+ * sets all else.  GRAFT_NO_SLOT if no slot is free.  The session goes on at its sockets until a
+ * packet makes it ACTIVE.
  */
 enum graft_refusal graft_try(struct graft_table *gs, struct graft_request *q);
 /* The same with the session of SLOT, which is RETURNED; Q says whether it may be far. */
 enum graft_refusal graft_try_again(struct graft_table *gs, uint32_t slot, struct graft_request *q);
-/* Change the handshake of FD, which is not connected yet, or of those that it accepts.  -errno. */
+/* Change the handshake of FD, which is not connected yet, or of accepted sockets.  -errno. */
 int graft_shape(struct graft_table *gs, int fd, const struct graft_shape *shape);
 /* The shape of FD, with the answer of the remote end; zeroes if there is none. */
 void graft_shape_of(struct graft_table *gs, int fd, struct graft_shape *ret);
-/* Short for NAME, where the kernel has room for a number: another daemon finds it again. */
+/* A number in place of NAME, for the kernel's maps: another daemon computes the same. */
 uint32_t graft_tag(const char *name);
 
 /* In the words of operators. */
@@ -171,30 +171,30 @@ void graft_put(struct graft_table *gs, uint32_t slot);
 unsigned int graft_table_total(const struct graft_table *gs);
 
 /*
- * Sessions of which several relays know, and one relay carries at a time (daemon/standby.c): the relay that
- * has the address of the client's connection.  graft_standby.c.
+ * Sessions that several relays know (daemon/standby.c).  One relay carries a session at a time: the
+ * one with the client's destination address.  graft_standby.c has these functions.
  */
 
 /*
- * ADDRESS is on this machine, or not any more.  Packets for STANDBY sessions of ADDRESS are translated
- * while it is.  False: there is no memory for that.
+ * ADDRESS is on this machine, or not any more.  Packets for STANDBY sessions of ADDRESS are
+ * translated while ADDRESS is here.  False: no memory.
  */
 bool graft_table_set_address(struct graft_table *gs, const struct graft_addr *address, bool here);
 /*
- * GRAFT_PORT_* by port, as in packets; the caller writes them.  The stack's reset for a connection with
- * such a port, which the stack does not know, is dropped.
+ * GRAFT_PORT_* by port, as in packets; the caller writes them.  The stack's reset for a connection
+ * with such a port, which the stack does not know, is dropped.
  */
 uint8_t *graft_table_unsynced_ports(const struct graft_table *gs);
 /*
- * Packets on way W leave by IFINDEX, with the kernel's route; IFINDEX 0: none leaves.  Once the session
- * has a socket, the socket is asked for its way.
+ * Packets on way W leave by IFINDEX, with the kernel's route; IFINDEX 0: none leaves.  Once the
+ * session has a socket, the socket is asked for its way.
  */
 void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex,
 			 uint32_t mtu);
 /*
- * Enter E as STANDBY, of no import so far, in place of STANDBY sessions with its tuples.  All of E is set
- * but for the fields of one machine.  -EEXIST: a session here has both tuples; -EADDRINUSE: another
- * session, or a socket, has one of them; -ENOSPC.
+ * Enter E as STANDBY, of no import so far, in place of STANDBY sessions with its tuples.  All of E
+ * is set but for the fields of one machine.  -EEXIST: a session here has both tuples; -EADDRINUSE:
+ * another session, or a socket, has one of them; -ENOSPC.
  */
 int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot);
 /* The slot of the session with TUPLE, STANDBY or at work; or NO_SLOT. */
@@ -207,17 +207,17 @@ void graft_wake(struct graft_table *gs, uint32_t slot);
 bool graft_is_orphan(const struct graft_table *gs, uint32_t slot);
 /* FDS, sockets for a session that is about to be adopted, become GS's. */
 void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2]);
-/* Sockets were given, be it -1 since they could not be made, and were not taken yet. */
+/* graft_give_sockets() was called, perhaps with -1, and the sockets were not taken yet. */
 bool graft_has_sockets(const struct graft_table *gs, uint32_t slot);
 /* A worker has the session, without sockets. */
 bool graft_is_bare(const struct graft_table *gs, uint32_t slot);
 /* Is ADDRESS here, as graft_table_set_address() was told last? */
 bool graft_table_has_address(const struct graft_table *gs,
 			     const volatile struct graft_addr *address);
-/* Its address is gone: the session becomes STANDBY, and no worker's.  False: it has ended. */
+/* The client's destination address is gone: SLOT becomes STANDBY, of no worker.  False: ended. */
 bool graft_part(struct graft_table *gs, uint32_t slot);
 
-/* Flows of UDP, as many as there are slots.  Of NULL it is NULL. */
+/* The table of UDP's flows, with as many slots.  NULL for NULL. */
 struct udp_table;
 struct udp_table *graft_table_udp(const struct graft_table *gs);
 

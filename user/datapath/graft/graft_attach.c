@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation.  A link of TCX goes away with the last reference.  Who has a program may
- * attach it, without a capability: so interfaces that come later are no matter of privilege.
- * Before there is a filter of clsact at each hook.
+ * Theory of operation.  A link of TCX goes away with the last reference.  A process with a
+ * program's descriptor may attach the program to TCX without a capability, so new interfaces need
+ * no privilege.  Before Linux 6.6 there is a filter of clsact at each hook.
  */
 #include "datapath/graft/graft_attach.h"
 
@@ -44,8 +44,8 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_GRAFT, close));
 
 /*
- * Give CB each message of a dump.  TYPE asks for that, with HEADER of SIZE bytes.  -EIO: the kernel has
- * not been heard to the end; -errno: its error, or -EINTR: the dump is not consistent.
+ * Ask for a dump of TYPE, with HEADER of SIZE bytes, and give CB each message.  -EIO: the dump has
+ * no end; -EINTR: the dump is not consistent; -errno: the kernel's error.
  */
 static int attach_dump(uint16_t type, const void *header, size_t size, mnl_cb_t cb, void *arg)
 {
@@ -76,9 +76,8 @@ static int attach_dump(uint16_t type, const void *header, size_t size, mnl_cb_t 
  * others.  So the next daemon puts its programs in place of the old ones, and `culvert graft
  * --remove` leaves none.  The qdisc stays: somebody else may be about to use it.
  *
- * The privileged process believes the daemon nothing but a number of an interface and the kind of
- * its frames.  Whatever these are, they can only lead to our own programs at some interface, or to
- * none of our filters anywhere.
+ * The privileged process takes an ifindex and the kind of the frames from the daemon, and no more.
+ * Any values can only attach our own programs to some interface, or remove our filters everywhere.
  */
 
 /* Not what others pick by default. */
@@ -97,8 +96,8 @@ static int clsact_note_other(const struct nlmsghdr *h, void *arg)
 }
 
 /*
- * Others have filters of tc at the ingress of IFINDEX, which a packet that we send on does not
- * meet.  Needs no privilege.
+ * Others have tc filters at the ingress of IFINDEX, and translated packets would miss these
+ * filters.  Needs no privilege.
  */
 static bool clsact_has_others(unsigned int ifindex)
 {
@@ -269,7 +268,7 @@ static bool tcx_is_lost(const struct graft_attachment *a)
 		struct bpf_link_info info = { 0 };
 		uint32_t len = sizeof(info);
 
-		/* older headers do not name `tcx`, of which the number is at the same place */
+		/* older headers do not name `tcx`, whose ifindex is at the same place */
 		lost = lost || (!bpf_obj_get_info_by_fd(a->links[hook], &info, &len) &&
 				info.xdp.ifindex != a->ifindex);
 	}
@@ -289,8 +288,8 @@ bool graft_attach_is_lost(const struct graft_attachments *as)
 /* --- interfaces --- */
 
 /*
- * Say whether sessions may be grafted at A, NAME: not where others decide about packets as well.
- * True: it is different now.
+ * Note whether sessions may be grafted at A, NAME: not if others decide about packets there as
+ * well.  True: the answer has changed.
  */
 static bool attachment_set_use(struct graft_attachments *as, const struct graft_attachment *a,
 			       const char *name)
@@ -311,7 +310,7 @@ static bool attachment_set_use(struct graft_attachments *as, const struct graft_
 
 #define IP6GRE 823 /* ARPHRD_IP6GRE; the C library's header does not name it */
 
-/* The kernel puts what is sent there into packets of IP. */
+/* The kernel encapsulates packets that are sent there in IP. */
 static bool link_is_tunnel(unsigned short type)
 {
 	return type == ARPHRD_TUNNEL || type == ARPHRD_TUNNEL6 || type == ARPHRD_SIT ||
@@ -325,8 +324,8 @@ static bool link_is_bare(unsigned short type)
 }
 
 /*
- * A session may go to USEFUL interfaces, or come by one with a ROLE, as bridge_role_of() says.  Elsewhere
- * it is shifted, if its route moves there.
+ * A session may leave by USEFUL interfaces, or enter by one with a ROLE (bridge_role_of()).
+ * Elsewhere packets of returned sessions are shifted, if a route moves there.
  */
 static int attachment_open(struct graft_attachments *as, unsigned int ifindex, const char *name,
 			   unsigned short type, bool useful, uint32_t role)
@@ -441,8 +440,8 @@ static uint32_t bridge_role_of(const struct ports *ports, uint32_t ifindex)
 }
 
 /*
- * Forget interfaces that are not in LIST any more, those where others have removed filters, and ports
- * that are none any more.
+ * Forget interfaces that are not in LIST any more, those where others have removed filters, and
+ * those that have become a port or are none any more.
  */
 static void attach_forget_gone(struct graft_attachments *as, const struct if_nameindex *list,
 			       const struct ports *ports)

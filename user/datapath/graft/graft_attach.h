@@ -18,7 +18,7 @@ enum hook { HOOK_IN, HOOK_OUT, HOOKS };
 enum graft_link {
 	GRAFT_LINK_BARE,     /* frames begin with IP */
 	GRAFT_LINK_ETHERNET, /* they have an Ethernet header */
-	GRAFT_LINK_PORT,     /* of a bridge: the same, but what leaves is the bridge's */
+	GRAFT_LINK_PORT,     /* of a bridge: the same, but leaving packets are the bridge's */
 	GRAFT_LINKS,
 };
 
@@ -26,14 +26,14 @@ struct clsact {
 	uint32_t handle;        /* of our filters */
 	bool pinned;            /* another daemon may use the filters after this one has ended */
 	int programs[2][HOOKS]; /* descriptors; [1]: for frames with an Ethernet header */
-	/* who acts; NULL: this process */
+	/* asks the process that acts; NULL: this process acts */
 	int (*ask)(void *arg, unsigned int ifindex, enum graft_link link);
 	void *arg;
 };
 
 /*
  * Attach to IFINDEX, and make the qdisc if it is missing; or for IFINDEX 0 remove our filters from
- * all interfaces.  By whom C asks, or by this process.  -errno: nothing is attached.
+ * all interfaces.  C->ask or this process acts.  -errno: nothing is attached.
  */
 int clsact_do(const struct clsact *c, unsigned int ifindex, enum graft_link link);
 
@@ -43,22 +43,22 @@ int clsact_do(const struct clsact *c, unsigned int ifindex, enum graft_link link
  */
 struct graft_attachments {
 	const struct graft_pins *pins;
-	struct clsact clsact; /* the programs, whatever they are attached by */
+	struct clsact clsact; /* the programs, of TCX as well */
 	int interfaces;       /* descriptor of the map */
 	bool on_loopback;     /* at no other interface */
 	bool is_clsact;       /* else it is TCX; by graft_attach_choose() */
-	bool at_ports;  /* at those of bridges as well: conntrack is before their own programs */
-	uint32_t stray; /* attach there as well; 0: nowhere */
+	bool at_ports;  /* at ports of bridges as well: conntrack precedes a bridge's programs */
+	uint32_t stray; /* an interface to attach to as well; 0: none */
 	LIST_HEAD(graft_attachment_list, graft_attachment) all;
 };
 
 void graft_attach_choose(struct graft_attachments *as);
 /*
  * Attach to all interfaces that are up and have an address, and forget those that are gone.
- * Returns at how many something has changed, their use included; -errno: the programs are at none.
+ * Returns the number of changed interfaces, their use included; -errno: the programs are at none.
  */
 int graft_attach_follow(struct graft_attachments *as);
-/* Others have detached a link of TCX, or its interface is another one: it is time to follow. */
+/* Others have detached a link of TCX, or its interface is another one: graft_attach_follow(). */
 bool graft_attach_is_lost(const struct graft_attachments *as);
-/* Detach; with KEEP, what is pinned stays, and so do filters. */
+/* Detach; with KEEP, pins and filters stay. */
 void graft_attach_close(struct graft_attachments *as, bool keep);

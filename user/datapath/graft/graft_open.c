@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Programs and maps: load, attach, close.  By the main thread, before there are workers and behind them;
- * interfaces are followed by the thread that reloads.  Maps outlive the daemon (graft_pins.c): a session
- * that is translated when the next daemon starts keeps its slot, and is adopted.
+ * Programs and maps: load, attach, close.  By the main thread, before workers start and after they
+ * end; interfaces are followed by the thread that reloads.  Maps outlive the daemon
+ * (graft_pins.c): a session that is translated when the next daemon starts keeps its slot, and is
+ * adopted.
  */
 #include "datapath/graft/graft_slots.h"
 
@@ -22,7 +23,7 @@
 
 _Static_assert(WORKERS_MAX <= GRAFT_WORKERS, "each worker has a time in graft_woken_ns");
 
-/* The maps that a daemon before has left keep their size. */
+/* Maps of an earlier daemon keep their size. */
 static unsigned int open_slots(const struct graft_table *gs, unsigned int wanted)
 {
 	struct bpf_map_info info = { .max_entries = wanted };
@@ -68,9 +69,9 @@ static int open_load(struct graft_table *gs, unsigned int slots)
 			      &gs->skel->bss->graft_ways, gs->used, &gs->udp);
 }
 
-#define NAMED (1U << 31) /* of a handle that is no pid */
+#define NAMED (1U << 31) /* in a handle that is no pid */
 
-/* Say where the packet programs are to be attached, and do so. */
+/* Attach the packet programs. */
 static int open_attach(struct graft_table *gs, bool on_loopback)
 {
 	const struct graft_bpf *skel = gs->skel;
@@ -85,8 +86,8 @@ static int open_attach(struct graft_table *gs, bool on_loopback)
 		.on_loopback = on_loopback,
 	};
 	/*
-	 * A service may have its folder elsewhere than `graft --remove`: the last part tells.
-	 * Without pins nobody looks for the filters later.
+	 * A service and `graft --remove` may have their folders elsewhere: the last part is the
+	 * same.  Without pins nobody looks for the filters later.
 	 */
 	c->handle = folder ? graft_tag(strrchr(folder, '/')) | NAMED : (uint32_t)getpid();
 	c->pinned = folder;
@@ -129,7 +130,7 @@ int graft_table_open(const struct graft_limits *limits, struct graft_table **ret
 		graft_table_close(gs, true);
 		return r;
 	}
-	if (pins) /* where nothing can be grafted that is no news */
+	if (pins) /* no news if nothing can be grafted */
 		log_warning("graft: no session survives the daemon, and if it is killed their ends "
 			    "are not told: %s: %s",
 			    limits->pins,
@@ -168,7 +169,7 @@ void graft_table_close(struct graft_table *gs, bool keep)
 {
 	if (!gs)
 		return;
-	/* what could not be opened is not ours to remove */
+	/* maps that were not opened are not ours to remove */
 	keep = !gs->all || (keep && gs->pins.folder && graft_table_live(gs));
 	graft_attach_close(&gs->attached, keep);
 	graft_pins_close(&gs->pins, !keep);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation.  Maps and links are pinned in a folder of a BPF file system, so the programs
- * go on when the daemon ends.  The next one loads its own programs, gives them the old maps, and
- * puts them into the links in place of the old ones.  A daemon locks its folder.  The folder's name
- * has the number of the layout: what another version has left is left alone, see
+ * go on when the daemon ends.  The next daemon loads its own programs, gives them the old maps, and
+ * puts them into the links in place of the old programs.  A daemon locks its folder.  The folder's
+ * name has the number of the layout: a daemon leaves other versions' pins alone, see
  * docs/operations.md.
  */
 #include "datapath/graft/graft_pins.h"
@@ -42,7 +42,7 @@ static const char *pins_path(const struct graft_pins *p, const char *name, char 
 	return path;
 }
 
-/* Make the folder AT for UID, who alone may use what is in it. */
+/* Make the folder AT for UID alone. */
 static int pins_make_folder(const char *at, uid_t uid)
 {
 	struct stat st;
@@ -101,7 +101,7 @@ void graft_pins_close(struct graft_pins *p, bool remove)
 {
 	for (const char *const *name = pinned; remove && *name; name++)
 		graft_pins_remove(p, *name);
-	/* what another daemon has left of interfaces that are gone stays, and so does the folder */
+	/* another daemon's links of lost interfaces stay, and so does the folder */
 	if (remove && p->folder && unlinkat(p->top, strrchr(p->folder, '/') + 1, AT_REMOVEDIR))
 		log_warning("graft: %s is not removed: %s", p->folder, strerror(errno));
 	if (p->top >= 0)
@@ -123,7 +123,7 @@ int graft_pins_get(const struct graft_pins *p, const char *name)
 	return fd < 0 ? -errno : fd;
 }
 
-/* Pins belong to the account, which may be what starts the next daemon. */
+/* Pins belong to the account, which may start the next daemon. */
 static int pins_own(const struct graft_pins *p, const char *name)
 {
 	return p->uid != (uid_t)-1 && fchownat(p->fd, name, p->uid, (gid_t)-1, 0) ? -errno : 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: one function for each struct says the order and the sizes of its fields, and
- * packs or unpacks them.  Of two numbers of which one follows from the other, one is sent.
+ * packs or unpacks them.  A number that follows from another is not sent.
  */
 #include "datapath/graft/graft_record.h"
 
@@ -48,7 +48,7 @@ static uint64_t record_moment(struct codec *c, uint64_t ns)
 	return age < c->now_ns ? c->now_ns - age : 1;
 }
 
-/* What is in network byte order. */
+/* Bytes that are in network byte order already. */
 static void record_bytes(struct codec *c, void *p, int n)
 {
 	for (uint8_t *b = p; b < (uint8_t *)p + n; b++)

@@ -8,8 +8,8 @@
 #include "udp_contract.h"
 
 /*
- * What a relay tells another one of its grafted sessions: a stream of records.  A record begins with
- * its kind and its version, of one byte each, and its length in two, these four included.  All
+ * The records by which a relay exports its grafted sessions, as a stream.  A record begins with its
+ * kind and its version, of one byte each, and its length in two bytes, these four included.  All
  * numbers are in network byte order.  graft_record.c has the layout.  No system calls here.
  *
  * A stream is RECORD_BEGIN; then all sessions, and RECORD_SYNC; then changes as they happen.
@@ -19,9 +19,9 @@ enum record_kind {
 	RECORD_BEGIN,
 	RECORD_TCP,
 	RECORD_UDP,
-	RECORD_GONE,  /* what a record has told of is over, */
-	RECORD_LEFT,  /* or its address is not here any more */
-	RECORD_SYNC,  /* all that there is has been told */
+	RECORD_GONE,  /* the session is over, */
+	RECORD_LEFT,  /* or the client's destination address is not here any more */
+	RECORD_SYNC,  /* all sessions have been exported */
 	RECORD_ALIVE, /* each second */
 	RECORD_PORTS, /* from which this relay connects to servers */
 	RECORD_KINDS,
@@ -34,9 +34,9 @@ struct graft_record {
 	enum record_kind kind;
 	bool udp; /* GONE, LEFT */
 	union {
-		struct graft_tuple client; /* GONE, LEFT: what its client's packets have */
+		struct graft_tuple client; /* GONE, LEFT: the tuple of the client's packets */
 		struct graft_head head;    /* of the next two */
-		struct graft_entry tcp;    /* but for what is of one machine, and zeroes */
+		struct graft_entry tcp;    /* zeroes in the fields of one machine */
 		struct udp_flow flow;      /* the same */
 		unsigned int ports[2];     /* PORTS: the first and the last */
 	};
@@ -49,9 +49,9 @@ struct graft_leg *record_leg(struct graft_record *r, int i);
 size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_MAX]);
 
 /*
- * Take a record from the LEN bytes at P.  Returns its length; 0: it is not whole yet; -EPROTO: it is
- * none, and RET_WHY says what is wrong.  Of a kind that is not known RET has nothing but that.  Where
- * values cannot be, the kind is RECORD_NONE, and RET_WHY says why.
+ * Take a record from the LEN bytes at P.  Returns its length; 0: the record is not whole yet;
+ * -EPROTO: there is no record, and RET_WHY says why.  For an unknown kind RET has the kind
+ * alone.  If values are impossible, the kind is RECORD_NONE, and RET_WHY says why.
  */
 int record_unpack(const uint8_t *p, size_t len, uint64_t now_ns, struct graft_record *ret,
 		  const char **ret_why);

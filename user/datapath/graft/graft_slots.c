@@ -3,7 +3,7 @@
  * Slots and states, by any thread: the queue of free slots has a lock, states change atomically.
  *
  * A slot that was given back is used again only after all others: until then its tuples stay in
- * `flows`, and what comes late is translated (CLOSED), or shifted (RETURNED).  The offer program
+ * `flows`, and late packets are translated (CLOSED), or shifted (RETURNED).  The offer program
  * removes them when the slot gets its next session.
  *
  * Requests to the offer program run on the thread of the caller: any.
@@ -24,7 +24,7 @@ SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_PROG_TEST_RUN),
 	BPF_IF(PART_GRAFT, BPF_MAP_LOOKUP_ELEM), BPF_IF(PART_GRAFT, BPF_MAP_UPDATE_ELEM));
 
-/* TIME_WAIT, and then some: so long are packets of a closed session that is back shifted. */
+/* TIME_WAIT, and then some: late packets of a returned and closed session are shifted so long. */
 #define RETURNED_MS 70000
 
 /* --- the queue of free slots --- */

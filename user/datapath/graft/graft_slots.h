@@ -11,16 +11,16 @@
 #include "datapath/graft/graft_pins.h"
 #include "datapath/graft/slot_queue.h"
 
-/* What the modules behind graft.h share: graft_open, _slots, _ways, _standby. */
+/* Shared by the modules behind graft.h: graft_open, _slots, _ways, _standby. */
 
 struct slot {
 	uint32_t asked;    /* graft_ways when its sockets were asked last */
-	bool probing;      /* they were, and are to be as they were before */
-	uint8_t judged;    /* so often since, without an answer */
+	bool probing;      /* the sockets were asked; their keepalive is not reset yet */
+	uint8_t judged;    /* number of judgements since, without an answer */
 	uint32_t asked_ms; /* when (low half) */
 	int sockets[2];    /* made anew, and not taken; -1: none */
-	bool given;        /* they were, or could not be */
-	bool bare;         /* its session has none */
+	bool given;        /* by graft_give_sockets() */
+	bool bare;         /* the session has no sockets */
 };
 
 struct graft_table {
@@ -31,7 +31,7 @@ struct graft_table {
 	struct graft_attachments attached;
 	uint32_t routes, policies; /* as seen last */
 	uint32_t look_from;        /* slot, for strays */
-	_Atomic bool doubtful;     /* a session was, since the main thread has looked */
+	_Atomic bool doubtful;     /* a session was, since graft_table_are_doubtful() */
 	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
@@ -46,18 +46,19 @@ uint32_t graft_slot_take(struct graft_table *gs);
 /* The lock is not held. */
 void graft_slot_put(struct graft_table *gs, uint32_t slot);
 /*
- * All slots but those of sessions that were left.  What a daemon had only offered has lost its
- * sockets; what was to go back to its sockets has none to go back to.
+ * Fill the queue with all slots but those of sessions that were left.  A session that was only
+ * offered has lost its sockets with the daemon.  A session that was to return has no sockets
+ * either.
  */
 void graft_slots_fill(struct graft_table *gs);
-/* From FROM to TO, waiting for a packet that holds a lock: it does so for less than a microsecond. */
+/* Change FROM to TO.  If a packet holds LOCKED, for less than a microsecond, wait for it. */
 bool graft_change_state(struct graft_table *gs, uint32_t slot, enum graft_state from,
 			enum graft_state to);
 
 /* An answer of the offer program: enum graft_refusal. */
 int graft_request_run(struct graft_table *gs, enum graft_op op, uint32_t slot);
 
-/* graft_ways.c.  Another daemon has counted the ways of sessions that were left. */
+/* graft_ways.c.  Count ways from where an earlier daemon has stopped, as its sessions show. */
 void graft_ways_begin(struct graft_table *gs);
-/* No way that is older is used. */
+/* Older ways are not used. */
 uint32_t graft_ways_least(const struct graft_table *gs);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Sessions that are at one of several relays at a time.  The threads of imports and the thread that
- * reloads enter and take out, and say which addresses are here, under the lock of daemon/standby.c.
+ * Sessions that several relays know.  The threads of imports and the thread that reloads enter
+ * sessions, take them out, and note addresses of this machine, under the lock of daemon/standby.c.
  * A worker gives away its own sessions (graft_part()).  Any thread finds tuples.
  *
- * Sockets of sessions that were left, or came: the main thread makes those of sessions that were left,
- * before there are workers, and closes the rest.  The thread that reloads gives those of sessions that
- * came.  The worker of a session takes its sockets, while the other thread waits for that.
+ * Sockets.  The main thread makes the sockets of sessions that an earlier daemon has left, before
+ * there are workers, and closes those that nobody took.  The thread that reloads gives sockets to
+ * imported sessions.  The worker of a session takes them, while that thread waits.
  */
 #include "datapath/graft/graft_slots.h"
 
@@ -53,7 +53,7 @@ void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint
 {
 	uint32_t ways = __atomic_load_n(&gs->skel->bss->graft_ways, __ATOMIC_ACQUIRE);
 
-	/* whom policies of IPsec concern, only sockets know */
+	/* only sockets know which sessions IPsec policies concern */
 	if (__atomic_load_n(&gs->policies, __ATOMIC_RELAXED))
 		ways = graft_ways_least(gs);
 	w->via = GRAFT_VIA_LOOKUP;
@@ -69,7 +69,7 @@ uint32_t graft_find(const struct graft_table *gs, const struct graft_tuple *tupl
 	if (bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.flows), tuple, &place) ||
 	    memcmp(&gs->all[place.slot].side[place.side].tuple, tuple, sizeof(*tuple)) != 0)
 		return NO_SLOT;
-	return bit_is(gs->used, place.slot) ? place.slot : NO_SLOT; /* else it is over */
+	return bit_is(gs->used, place.slot) ? place.slot : NO_SLOT; /* else the session is over */
 }
 
 static void standby_free(struct graft_table *gs, uint32_t slot)
@@ -106,7 +106,7 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 	e->loose = GRAFT_LOOSE;
 	__atomic_store_n(&g->head.state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
 	graft_request_run(gs, GRAFT_FORGET, slot);
-	/* others look at the state meanwhile */
+	/* other threads and packets look at the state meanwhile */
 	g->head.worker = GRAFT_NOBODY;
 	g->head.id = e->head.id;
 	g->head.forward = e->head.forward;
@@ -115,7 +115,7 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 	g->head.alone_ms = 0;
 	memcpy(&g->looks, &e->looks, sizeof(*g) - sizeof(g->head));
 	r = graft_request_run(gs, GRAFT_ENTER, slot);
-	if (r == GRAFT_IN_HAND && same) /* it has just left, and its socket is being closed */
+	if (r == GRAFT_IN_HAND && same) /* the session has just left: its socket is being closed */
 		r = 0;
 	if (r) {
 		standby_free(gs, slot);
@@ -156,7 +156,7 @@ bool graft_part(struct graft_table *gs, uint32_t slot)
 
 	graft_return(gs, slot, false);
 	gs->slots[slot].probing = false;
-	/* nobody touches it in between, and packets are sent again */
+	/* nobody touches a SETTING session, and its packets are sent again */
 	if (!graft_change_state(gs, slot, GRAFT_ACTIVE, GRAFT_SETTING))
 		return false;
 	g->head.alone_ms = 0;
@@ -214,7 +214,7 @@ void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2])
 	memcpy(ret, fds, 2 * sizeof(*fds));
 	fds[0] = fds[1] = -1;
 	gs->slots[slot].given = false;
-	gs->slots[slot].asked = 0; /* those were others */
+	gs->slots[slot].asked = 0; /* other sockets were asked */
 	gs->slots[slot].probing = false;
 	__atomic_store_n(&gs->slots[slot].bare, ret[0] < 0, __ATOMIC_RELEASE);
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Ways of translated packets, which may have changed.  The thread that reloads watches routes, policies
- * and interfaces (graft_table_...()).  Each worker asks the sockets of its own sessions (graft_doubt()).
+ * Ways of translated packets, which may have changed.  The thread that reloads watches routes,
+ * policies and interfaces (graft_table_...()).  Each worker asks the sockets of its own sessions
+ * (graft_doubt()).
  */
 #include "datapath/graft/graft_slots.h"
 
@@ -94,7 +95,7 @@ void graft_table_doubt_ways(struct graft_table *gs, enum graft_change change)
 		__atomic_store_n(&gs->skel->bss->graft_ways_least, ways, __ATOMIC_SEQ_CST);
 }
 
-/* Nothing is to be grafted on an interface of SLOT any more. */
+/* No session may be grafted on one of SLOT's interfaces any more. */
 static bool ways_are_unused(const struct graft_table *gs, uint32_t slot)
 {
 	uint32_t used = GRAFT_IF_USED, found = used;
@@ -102,7 +103,7 @@ static bool ways_are_unused(const struct graft_table *gs, uint32_t slot)
 	for (int side = 0; side < 2 && found & used; side++)
 		if (bpf_map_lookup_elem(gs->attached.interfaces,
 					(void *)&gs->all[slot].side[side].way.ifindex, &found))
-			found = used; /* it is gone, and may come again */
+			found = used; /* the interface is gone, and may come again */
 	return !(found & used);
 }
 
@@ -114,7 +115,7 @@ static uint32_t ways_oldest(const struct graft_table *gs, uint32_t slot)
 	return (int32_t)(a - b) < 0 ? a : b;
 }
 
-/* A socket of SLOT has not answered, since a route or a rule refuses its packets: so for others. */
+/* A route or a rule refuses packets of a socket of SLOT, so it is silent.  Note that side. */
 static bool ways_are_refused(const struct graft_table *gs, uint32_t slot)
 {
 	uint32_t ways = gs->skel->bss->graft_ways;
@@ -133,11 +134,11 @@ static bool ways_are_refused(const struct graft_table *gs, uint32_t slot)
 }
 
 #define PROBE_MS 1200  /* TCP has probed by then */
-#define JUDGED_MOST 16 /* then its way is taken for lost: that many calls */
+#define JUDGED_MOST 16 /* after so many judgements the way counts as lost */
 
 /*
- * The sockets of SLOT have not answered: nothing is wrong with that, unless policies have changed.
- * PROBED: a question has just come to its end.
+ * The sockets of SLOT have not answered, which is a fault only after a change of policies.  PROBED:
+ * the time for an answer has just run out.
  */
 static enum graft_doubt ways_judge(struct graft_table *gs, uint32_t slot, bool probed)
 {
@@ -166,8 +167,9 @@ static enum graft_doubt ways_judge(struct graft_table *gs, uint32_t slot, bool p
  *   yes    yes      yes    no        ANSWERED    ASKED; UNUSED if so
  *   no     -        yes    -         UNANSWERED  see ways_judge()
  *
- * KNOWN: both sockets have answered since the ways may have changed.  PROBING: the sockets were asked,
- * and are to be as before.  ASKED: since the last change.  IN TIME: for less than PROBE_MS.
+ * KNOWN: both sockets have answered since the ways may have changed.  PROBING: the sockets were
+ * asked, and their keepalive is not reset yet.  ASKED: since the last change.  IN TIME: for less
+ * than PROBE_MS.
  */
 static enum graft_doubt ways_step(struct graft_table *gs, uint32_t slot)
 {

@@ -7,7 +7,7 @@
 #include "base/bits.h"
 #include "base/clock.h"
 
-/* Slots in front that rest for long must not keep those behind them: so many are looked at. */
+/* So many slots are looked at: the first may rest for long, and must not keep those behind them. */
 #define LOOKS 64
 
 struct slot_rest {

@@ -7,7 +7,7 @@
 #include "graft_contract.h"
 
 /*
- * The free slots of a map, those that were given back first in front.  A slot rests before it is used
+ * The free slots of a map, first in, first out.  A slot rests before it is used
  * again: packets of its last session may come late.  No locks: the caller has one.
  */
 struct slot_queue {

@@ -2,12 +2,12 @@
 /*
  * Theory of operation
  *
- * The daemon alone writes both maps, through a mapping, but for the words and what the packet
- * programs remember.  A flow is complete before a bucket leads to it, and stays as it is for
- * QUIET_MS after none does any more: no packet program looks at one for so long.
+ * The daemon alone writes both maps, through a mapping, but for the words and the packet programs'
+ * fields.  A flow is complete before a bucket leads to it.  The flow stays unchanged for QUIET_MS
+ * after no bucket leads to it any more: no packet program looks at a flow for so long.
  *
- * A daemon may be killed at any point.  What packet programs translate then goes on, and the next
- * daemon takes out the rest.
+ * A daemon may be killed at any point.  Translated flows then go on, and the next daemon takes out
+ * the rest.
  */
 #include "datapath/graft/udp_graft.h"
 
@@ -132,7 +132,7 @@ static uint32_t *udp_place_find(const struct udp_table *us, const struct graft_t
 	return NULL;
 }
 
-/* False: the tuple is another's, or there is no room.  It may be there already. */
+/* False: the tuple is another flow's, or there is no room.  It may be there already. */
 static bool udp_place_add(struct udp_table *us, uint32_t slot, uint32_t leg)
 {
 	const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
@@ -157,7 +157,7 @@ uint32_t udp_graft_find(struct udp_table *us, const struct graft_tuple *t)
 
 /* --- slots --- */
 
-/* The lock is held.  The port of a STANDBY flow is nobody else's. */
+/* The lock is held.  No other flow gets the port of a STANDBY flow. */
 static void udp_slot_set_state(struct udp_table *us, uint32_t slot, enum graft_state state)
 {
 	struct udp_flow *f = &us->flows[slot];
@@ -235,7 +235,7 @@ static enum graft_state udp_slot_state(const struct udp_table *us, uint32_t slot
 	return (enum graft_state)__atomic_load_n(&us->flows[slot].head.state, __ATOMIC_ACQUIRE);
 }
 
-/* Nothing has come for F so far. */
+/* Make F a STANDBY flow to which no datagram has come. */
 static void udp_flow_stand_by(const struct udp_table *us, struct udp_flow *f)
 {
 	for (struct udp_leg *at = f->at; at < f->at + 2; at++) {
@@ -347,7 +347,7 @@ unsigned int udp_table_live(const struct udp_table *us)
 
 /* --- opening, closing --- */
 
-/* Of flows that were left those go on that packet programs translate. */
+/* Keep the flows of an earlier daemon that are STANDBY or translated; free the rest. */
 static void udp_slots_find_left(struct udp_table *us)
 {
 	for (uint32_t slot = 0; slot < us->n_slots; slot++)

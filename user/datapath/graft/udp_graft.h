@@ -9,16 +9,16 @@
 #include "udp_contract.h"
 
 /*
- * Flows of UDP at packet level: slots, buckets, words; include/udp_contract.h has what they are.
+ * Flows of UDP at packet level: slots, buckets, words; include/udp_contract.h explains them.
  * Mechanism only: relay/udp/udp_activate.c decides.
  */
 struct udp_table;
 struct bpf_map;
 
 /*
- * FLOWS and BUCKETS, which are loaded, may have flows of a daemon before this one.  WAYS is
- * graft_ways of the packet programs.  USED, the caller's, gets a bit (bits.h) for each slot that is
- * not free, behind as many that are not ours.  -errno; close it also then.
+ * FLOWS and BUCKETS are loaded, and may have flows of an earlier daemon.  WAYS is graft_ways of the
+ * packet programs.  USED, the caller's, gets a bit (bits.h) for each slot that is not free, behind
+ * as many bits for TCP.  -errno: close RET in that case, too.
  */
 int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
 		   uint64_t *used, struct udp_table **ret);
@@ -30,20 +30,20 @@ unsigned int udp_table_live(const struct udp_table *us);
 uint32_t udp_table_buckets(uint32_t flows);
 
 /*
- * Enter a flow, of which F says the tuples, as in a packet that arrives there, and what else is the
- * session's: what arrives passes, and counts.  NO_SLOT: none is free, or a tuple is another
- * flow's.  By any thread, as the next.
+ * Enter a flow with F's tuples, as in arriving packets, and F's fields of the session.  Its
+ * datagrams pass, and count.  NO_SLOT: no slot is free, or another flow has a tuple.  By any
+ * thread, as the next function.
  */
 uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f);
-/* The slot of the flow to which what arrives as T says belongs; or NO_SLOT. */
+/* The slot of the flow with tuple T; or NO_SLOT. */
 uint32_t udp_graft_find(struct udp_table *us, const struct graft_tuple *t);
-/* Let pass what arrives on LEG from now on, but for one that a packet program has at hand. */
+/* Let datagrams of LEG pass from now on, but for one that a packet program has in hand. */
 void udp_graft_pass(struct udp_table *us, uint32_t slot, unsigned int leg);
-/* What the server sends passes from now on: an error says that its client is gone. */
+/* Let the server's datagrams pass from now on: an error says that the client is gone. */
 void udp_graft_client_gone(struct udp_table *us, uint32_t slot);
-/* True if an error has said so since the last call. */
+/* True if udp_graft_client_gone() was called since the last call. */
 bool udp_graft_take_gone(struct udp_table *us, uint32_t slot);
-/* What `idle` of a flow is for idle-timeout IDLE_MS; 0: never over. */
+/* The value of `idle` for idle-timeout IDLE_MS; 0: the flow is never over. */
 uint32_t udp_graft_idle(uint64_t idle_ms);
 /* Take the flow out.  The slot is used again when no packet program can look at it any more. */
 void udp_graft_put(struct udp_table *us, uint32_t slot);
@@ -60,15 +60,15 @@ void udp_graft_part(struct udp_table *us, uint32_t slot);
 int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot);
 /* The flow of SLOT is a session's from now on. */
 void udp_graft_adopt(struct udp_table *us, uint32_t slot);
-/* T is a tuple of a flow that is STANDBY.  US may be NULL, as in the next. */
+/* T is a tuple of a flow that is STANDBY.  US may be NULL, as in the next function. */
 bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t);
 /* A flow that is STANDBY has local port PORT at its server. */
 bool udp_graft_has_port(const struct udp_table *us, in_port_t port);
 /* The word of LEG: it changes with each datagram that passes. */
 uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg);
 /*
- * Translate what arrives on LEG from now on, if its word is WORD, the other leg's way is known, and
- * what had made it pass before has changed.  True: it is active.
+ * Translate datagrams that arrive on LEG from now on, if the word of LEG is WORD, the other leg's
+ * way is known, and the hindrance of before is gone.  True: LEG is active.
  */
 bool udp_graft_activate(struct udp_table *us, uint32_t slot, unsigned int leg, uint32_t word);
 bool udp_graft_carries(const struct udp_table *us, uint32_t slot, unsigned int leg);

@@ -97,7 +97,7 @@ static bool settled(const struct sockmap_io *io)
 	return !io->pump.flow->pending && all_read(io);
 }
 
-/* The books are those of the stream, which a PROXY header may come before. */
+/* The books count the stream, without a PROXY header before it. */
 static int stream_received(const struct sockmap_io *io, uint64_t *ret)
 {
 	int r = tcp_received(io->pump.src, ret);
@@ -107,7 +107,7 @@ static int stream_received(const struct sockmap_io *io, uint64_t *ret)
 	return r;
 }
 
-/* Too small for a moment it may be smaller than the header. */
+/* The number may be too small for a moment: smaller than the header. */
 static int stream_accepted(const struct sockmap_io *io, uint64_t *ret)
 {
 	int r = tcp_accepted(io->pump.dst, io->dst_connected, ret);
@@ -117,7 +117,7 @@ static int stream_accepted(const struct sockmap_io *io, uint64_t *ret)
 	return r;
 }
 
-/* errno ERROR of a socket goes with WHAT, which is returned. */
+/* Note errno ERROR of a socket.  Returns WHAT. */
 static int failed(struct sockmap_io *io, int error, int what)
 {
 	io->pump.error = error;
@@ -311,8 +311,8 @@ static int remove_fenced(struct sockmap_io *io)
  * `received` too large and never too small, so looking again cannot hide a loss.
  *
  * An urgent byte makes all looks disagree: MSG_PEEK ends before it, and SIOCINQ cannot be asked
- * (0 in a sockmap, tcp_bpf's sk_msg only).  What is before it is read then, and the next look
- * begins at it.
+ * (0 in a sockmap, tcp_bpf's sk_msg only).  Then the bytes before the urgent byte are read, and the
+ * next look begins at that byte.
  */
 static enum step audit_left(struct sockmap_io *io)
 {

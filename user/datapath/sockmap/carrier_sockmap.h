@@ -21,12 +21,12 @@ struct sockmap_io {
 	bool dst_connected;  /* the target's socket was made by connect(2), not accept(2) */
 	uint16_t header_in;  /* bytes read from the source before the stream, */
 	uint16_t header_out; /* and written to the target: no part of the books */
-	bool returns;        /* to rx as soon as it can: the receive buffer stays as it is */
+	bool returns;        /* the flow returns to rx soon: its receive buffer keeps its size */
 	uint64_t bulk_bytes; /* in rx: the event for bulk comes from so many bytes on; 0: never */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
-	struct flow_books books; /* out: what STEP_UNPROVED was judged by, as far as it was looked
-				  * at */
+	struct flow_books books; /* out: the books behind STEP_UNPROVED, as far as they were
+				  * read */
 };
 
 enum step {
@@ -55,8 +55,8 @@ enum step sockmap_kick(struct sockmap_io *io);
 enum step sockmap_settle(struct sockmap_io *io);
 
 /*
- * LEAVING -> DRAINING: read what was passed, then take the flow out of rx.  What was read and could
- * not be written yet is pending.  STEP_UNPROVED: the audit failed.
+ * LEAVING -> DRAINING: read the passed bytes, then take the flow out of rx.  Bytes that could not
+ * be written yet are pending.  STEP_UNPROVED: the audit failed.
  */
 enum step sockmap_leave(struct sockmap_io *io);
 
@@ -70,8 +70,8 @@ enum step sockmap_drain(struct sockmap_io *io);
 enum step sockmap_finish(struct sockmap_io *io);
 
 /*
- * The source is dead: nothing more comes.  Bring on what the program has passed, and what is in the
- * target's backlog.  STEP_DONE: the target's TCP has all of it; STEP_WAIT: look again.
+ * The source is dead: nothing more comes.  Go on with the passed bytes, and with the target's
+ * backlog.  STEP_DONE: the target's TCP has all of it; STEP_WAIT: look again.
  */
 enum step sockmap_rest(struct sockmap_io *io);
 

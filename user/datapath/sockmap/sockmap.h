@@ -90,7 +90,7 @@ const struct bpf_rings *sockmap_rings(const struct sockmap *k);
 
 /*
  * The stay of SLOT's flow in the kernel is over, and its memory is free again: "Memory of all
- * flows" of include/sockmap_contract.h says when that is.  Once more does no harm.
+ * flows" of include/sockmap_contract.h says when that is.  A second call does no harm.
  */
 void sockmap_stay_over(struct sockmap *k, uint32_t slot);
 
@@ -102,7 +102,7 @@ uint64_t sockmap_memory_limit(const struct sockmap *k);
  * should enter the kernel, and those that are charged should leave it.
  */
 bool sockmap_memory_short(struct sockmap *k);
-/* CULVERT_EVENT_MEMORY has come: so it is, though there may be just enough again when we look. */
+/* CULVERT_EVENT_MEMORY has come: memory is short, even if a look finds enough again. */
 void sockmap_memory_told(struct sockmap *k);
 /* True if SLOT's flow is charged in its present stay. */
 bool sockmap_is_charged(const struct sockmap *k, uint32_t slot);
