@@ -3,6 +3,25 @@
  * Traps: what the kernel does to whoever uses a sockmap in the obvious way.  Each test shows that
  * its trap is there ("present"), or tells that a kernel has it no more ("fixed").  That culvert's
  * way around it works is shown by the behaviours of `culvert probe` and by test_program.c.
+ *
+ *   T1   redirected bytes have no bound
+ *   T2   bytes older than the insertion wait for a segment; a kick, a peek, runs the verdict
+ *   T3   a half-read skb is redirected whole
+ *   T4   a socket with a FIN cannot be inserted
+ *   T5   a redirected FIN breaks the target
+ *   T6   shutdown(2) overtakes the backlog
+ *   T7   EPOLLIN wakes for each segment, EPOLLRDHUP does not
+ *   T8   EOF may precede passed bytes
+ *   T9   leaving the last map destroys the backlog: hence the map tx
+ *   T10  splice(2) does not see passed bytes,
+ *   T11  which cannot be told apart later
+ *   T12  TCP_REPAIR blocks the port (no test)
+ *   T13  a full target costs a tick (no test)
+ *   T14  a reset target loses the backlog silently
+ *   T15  sockets of MPTCP, kTLS and other sockmaps are refused
+ *   T16  a removal races with the receive path
+ *   T17  an skb may begin with old bytes after a retransmission: trim() cuts them off
+ *   T18  passed bytes behind the backlog of the reverse flow are charged to nobody: the gate
  */
 #include <arpa/inet.h>
 #include <fcntl.h>
