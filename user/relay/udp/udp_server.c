@@ -92,7 +92,6 @@ int udp_server_adopt(struct udp_session *s, const volatile struct udp_flow *flow
 	s->server = servers_find(&s->forward->servers, &to);
 	if (s->server)
 		s->server_lost = atomic_load(&s->server->lost);
-	udp_port_take_this(addr_port(&own));
 	return udp_connect(s, &to, &own);
 }
 

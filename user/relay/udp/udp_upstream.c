@@ -249,6 +249,8 @@ static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		up->port = own ? addr_port(own) : udp_port_take(now);
 		if (!up->port)
 			break;
+		if (own)
+			udp_port_take_this(up->port);
 		addr_set_port(&a, up->port);
 		/* either family takes so many bytes */
 		if (own || !udp_graft_has_port(held, up->port))
