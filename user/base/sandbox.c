@@ -156,8 +156,8 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 
 /*
  * Theory of operation: an allow list.  It is loaded when all threads run and all descriptors that
- * need opening are open, so it has no way to make a thread, a process or a listener, nor to open a
- * file.
+ * need opening are open.  So it allows no new thread, process or listener, and no new file but a
+ * session log that is opened anew.
  *
  * What is not on the list:
  *   errno  fails with ENOSYS, as on an older kernel: a C library that was updated and tries a newer

@@ -2,7 +2,7 @@
 /*
  * Theory of operation: the payloads of the records are moved together, in place, until the message
  * is whole, as its own length says.  Then it is read from front to end.  A reader that would read
- * beyond its end sets `bad`, and gives zeros from then on.  So one check at the end is enough.
+ * beyond its end sets `bad`, and gives 0 or nothing.  So one check at the end is enough.
  */
 #include "base/tls_hello.h"
 

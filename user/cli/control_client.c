@@ -318,8 +318,8 @@ static int print_answer(struct json_object *answer, bool json)
 #define LIST_HEAD "{\"sessions\":" /* and a tab, which ends each piece, too: JSON allows it */
 
 /*
- * Print the piece TEXT of N bytes: "[", or "," if MORE came before, and sessions, and a tab.
- * False: TEXT is no piece.
+ * Print the piece TEXT of N bytes.  It begins with "[", or with "," behind another piece (MORE),
+ * and ends with a tab.  False: TEXT is no piece.
  */
 static bool print_piece(char *text, ssize_t n, bool more, bool json)
 {
@@ -356,10 +356,10 @@ static int run_sessions(const struct client_words *words)
 		if (n > 1 && !print_piece(text, n, more, json))
 			break;
 		more = more || n > 1;
-		errno = 0; /* of stdout */
+		errno = 0; /* stdout may have set it */
 	}
 	if (listed && more && n > 1 && *text == ']')
-		memcpy(text, "{ ", 2); /* for "]," or "]}" */
+		memcpy(text, "{ ", 2); /* for "]," */
 	else if (listed)
 		n = 0;
 	if (n > 0)

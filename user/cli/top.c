@@ -39,7 +39,7 @@
 #define TEXT_MAX 256
 #define LINE_LEN 2048 /* of the screen, or of a request with a forward's name */
 #define FILTER_MAX 40
-#define COLUMNS_MAX 16   /* and a column without a title behind the last */
+#define COLUMNS_MAX 16   /* with the column without a title behind the last */
 #define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
 #define ESCAPE 27
 
@@ -51,7 +51,7 @@ struct column {
 	const char *title;
 	enum kind kind;
 	int width;
-	int least;            /* columns of a terminal where this one is shown */
+	int least;            /* a terminal with fewer columns does not show this one */
 	const char *paths[2]; /* in a row; of two: both texts if they differ, or the sum */
 };
 

@@ -12,7 +12,7 @@
 #include "base/parse_size.h"
 
 #define SEPARATORS ", \t"
-#define UNIX_TEXT "unix" /* of every client of a unix socket; patterns of "*" and "?" alone match */
+#define UNIX_TEXT "unix" /* the text of all unix clients; only patterns of "*" and "?" match it */
 
 /* --- from text --- */
 

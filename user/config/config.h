@@ -65,7 +65,7 @@ enum proxy_use {
 
 extern const char *const proxy_use_names[]; /* the index is a set of enum proxy_use */
 
-/* Format and arguments: name PLACE, that of an earlier line, at the end of a message. */
+/* Format and arguments that end a message with PLACE, where an earlier line is. */
 #define AT "see %.*s"
 #define AT_PLACE(place) (int)strlen(place) - 2, place
 
@@ -170,7 +170,7 @@ struct config {
 	const char *standby_ports;            /* for `culvert check`; NULL: not known */
 	enum filter_mode seccomp;             /* for calls that no module needs */
 	bool probe;                           /* at the start; see probe.h */
-	bool privileged_process;              /* if anything can need it */
+	bool privileged_process;              /* may be started, if anything needs it */
 	const char *user;                     /* account to become; NULL: culvert's default */
 	int log_level;                        /* LOG_ERR .. LOG_DEBUG of <syslog.h> */
 	struct endpoint metrics;              /* where to serve metrics; no text: nowhere */

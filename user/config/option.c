@@ -305,7 +305,7 @@ static int parse_source(const char *text, struct addr *ret)
 }
 
 /*
- * WHY has the expected form; the fault of a bad address replaces it.  UDP: the protocol of the
+ * WHY names the expected form; for a bad address the fault replaces it.  UDP: the protocol of the
  * forward's listener, which is stored before.
  */
 static int store(void *field, const struct option_def *o, const char *value, bool udp,

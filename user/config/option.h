@@ -22,7 +22,8 @@ struct config_lines;
 enum option_scope {
 	SCOPE_WORDS = 1 << 0,   /* the command line */
 	SCOPE_CULVERT = 1 << 1, /* [culvert] */
-	SCOPE_FORWARD = 1 << 2, /* [forward NAME]; alone: a global option may have the same name */
+	SCOPE_FORWARD = 1 << 2, /* [forward NAME]; an option of this scope alone may share its name
+				 * with a global one */
 	SCOPE_SNI = 1 << 3,     /* [sni FORWARD NAME...] */
 	SCOPE_GLOBAL = SCOPE_WORDS | SCOPE_CULVERT,
 	SCOPE_EACH = SCOPE_GLOBAL | SCOPE_FORWARD, /* [forward NAME] overrides the global value */

@@ -215,7 +215,7 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 	if (fc->listen.udp && !find_line(c, fc, "idle-timeout"))
 		fc->idle_timeout_ms = UDP_IDLE_MS;
 	if (fc->listen.udp)
-		fc->check_ms = 0; /* inherited */
+		fc->check_ms = 0; /* drop an inherited value */
 	if (!fc->upstream.n)
 		fc->upstream.text = "";
 	if (fc->hellos && fc->listen.udp)

@@ -162,7 +162,7 @@ static void take_options(struct reader *p, char *text, bool udp)
 		else if (!n || item[n] || strcmp(name, "timeout") != 0)
 			config_mistake(p->in, "[%.64s]: expected timeout=SECONDS or src=ADDRESS",
 				       item);
-		else if (udp && value[strspn(value, "0.")]) /* 0: as without it; not for TCP */
+		else if (udp && value[strspn(value, "0.")]) /* 0: the default; TCP: ignored */
 			config_take(p->in, fc, timeout, "timeout", value);
 	}
 	if (udp && !p->in->mistaken && !option_line(&fc->said, timeout->name))

@@ -5,9 +5,9 @@
  *
  *   plan     new forwards are made; each address that some forward wants keeps its sockets, or gets
  *            new ones from the privileged process
- *   change   each worker, on its own thread: clients that it accepts at an address belong to the
- *            forward that has the address now; new sockets are accepted from; others are closed,
- *            after the clients in their backlogs have been accepted
+ *   change   each worker, on its own thread: gives the clients of an address to the forward that
+ *            has the address now; accepts from new sockets; closes others, after it has accepted
+ *            the clients in their backlogs
  *
  * A forward with nothing changed stays as it is.  If something has changed, a new struct forward of
  * the same name replaces it, and sessions go on with the one that they began with.
@@ -64,7 +64,7 @@ static struct listening *change_find_address(const struct change *ch, const stru
 	return found;
 }
 
-/* Do culvert's own sockets listen on A's port? */
+/* May culvert's own sockets, old ones of UDP included, have A's port? */
 static bool change_is_hindered(const struct service *sv, const struct addr *a, bool udp)
 {
 	const struct listening *l;
@@ -142,7 +142,7 @@ static int change_plan_forward(struct change *ch, size_t i)
 		e = marked_sockets_open(&ch->service->keeper, fc, &f->stock);
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
 		e = change_plan_address(ch, f, fc, before, &fc->listen.addrs[j]);
-	/* last: from then on the main thread reads the addresses to listen at */
+	/* last: look-ups on the main thread read the final addresses to listen at */
 	if (!e && !same)
 		servers_add_names(&f->servers, ch->service->shared->names);
 	return e;

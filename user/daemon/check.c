@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * `culvert check` and `culvert convert`: a name to listen at that is not found is a mistake,
- * because no daemon would start.  An upstream's name that is not found is a warning, and so are too
- * few descriptors.
+ * `culvert check` and `culvert convert`.  No daemon would start with an unknown name to listen at,
+ * so such a name is a mistake.  An unknown name of an upstream is a warning, and so are too few
+ * descriptors.
  */
 #include "daemon/check.h"
 
@@ -96,7 +96,7 @@ static bool has_words(const char *text, const char *some)
 	return true;
 }
 
-/* The section before FC that takes all clients of the name that FC could take; or NULL. */
+/* The section before FC that takes NAME with all protocols of FC, which never gets it; or NULL. */
 static const struct forward_conf *find_before(const struct config *c, const struct forward_conf *fc,
 					      const char *name, size_t len)
 {

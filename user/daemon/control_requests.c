@@ -16,7 +16,7 @@
 #define SHOWN 64 /* bytes of what is wrong */
 #define MESSAGE_MAX 320
 
-/* --- values: false if they are none for their key --- */
+/* --- values: false if a value does not suit its key --- */
 
 /* VALUE as a text; NULL: it is no text, empty, or has a NUL in it. */
 static const char *text_of(struct json_object *value)

@@ -71,7 +71,7 @@ struct request_key_def {
 	enum request_key_kind kind;
 	const char *option;         /* the client's option, if that is not NAME */
 	const char *expected;       /* the form of a value, for messages; NULL: as in the help */
-	const char *const *choices; /* of VALUE_CHOICE, by number; NULL: the number is none */
+	const char *const *choices; /* of VALUE_CHOICE, by number; NULL: no choice has the number */
 	size_t n_choices;
 };
 
@@ -111,7 +111,7 @@ static inline enum command_id command_number(const struct command *c)
 #define ENGINE_DEFAULT ENGINES
 
 struct request_value {
-	const char *text; /* NULL: it is none, or not given */
+	const char *text; /* NULL: the value is no text, or not given */
 	uint64_t number;
 };
 

@@ -243,7 +243,7 @@ static void serve(struct control *c, int fd, void *arg)
 		     request_parse(line, &req);
 	getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len);
 	pthread_mutex_lock(&c->answering);
-	if (!answer && req.command) { /* without a command: no memory for an error */
+	if (!answer && req.command) { /* no command: there was no memory for the error */
 		answer = control_answer(c->answer, arg, &req, &peer,
 					peer.uid == 0 || peer.uid == c->uid);
 		done = answer && !json_object_object_get(answer, "error");

@@ -219,7 +219,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* the totals are those of the name, from before a reload, too */
 	json_add_int(o, "live", atomic_load(&f->totals->live));
-	/* read before `accepted`: a session that comes and goes must not make it larger */
+	/* read first, so that `finished` never exceeds `accepted` */
 	json_add_int(o, "finished", SUM(f, finished));
 	json_add_int(o, "moved", SUM(f, moved));
 	json_add_int(o, "accepted", SUM(f, accepted));

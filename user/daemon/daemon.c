@@ -62,7 +62,7 @@ static int daemon_reserve_streams(void)
 
 /* --- running --- */
 
-/* All threads run: from here on no new ones, no new files, no new listeners. */
+/* All threads run: from here on no new ones, no new listeners, no new file but a session log. */
 static int daemon_confine(const struct daemon *d)
 {
 	const char *sanitizer = BUILT_WITH_SANITIZER;
@@ -167,7 +167,7 @@ static void daemon_on_tried(struct source *s, uint32_t events)
 		daemon_announce_ready(d);
 }
 
-/* Warn if descriptors are too few for max-sessions.  All others are open by now. */
+/* Warn if descriptors are too few for max-sessions.  All but those of sessions are open by now. */
 static void daemon_count_descriptors(const struct daemon *d)
 {
 	unsigned long limit = d->actions.descriptors_max;
@@ -305,7 +305,7 @@ static int daemon_open_loops(struct daemon *d)
 	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
 }
 
-/* Until a signal ends culvert; then until all workers have ended. */
+/* The first run ends at a signal or a failed trial, the second when all workers have ended. */
 static void daemon_run_loop(struct daemon *d)
 {
 	int r;

@@ -158,7 +158,7 @@ static int start_open_forwards(struct daemon *d)
 	if (r)
 		return r;
 	r = reload_first(&d->service);
-	if (r) /* the directory of a unix socket may come up after us */
+	if (r) /* another try may work: the directory of a unix socket may be late */
 		return r == -EPERM ? r : EXIT_CODE_FAILURE;
 	return given_check(d->err, sizeof(d->err));
 }
@@ -181,7 +181,7 @@ static int start_open_metrics(struct daemon *d)
 
 	if (!*at->text)
 		return 0;
-	/* of [::] and 0.0.0.0 take [::], for both families */
+	/* of ":PORT" the last address, [::], serves both families */
 	r = control_listen(&at->addrs[at->n_addrs - 1], at->n_addrs > 1, d->account.uid,
 			   d->account.gid, &d->metrics);
 	return r ? log_complain(EXIT_CODE_FAILURE, "metrics %s: %s", at->text, strerror(-r)) : 0;

@@ -117,8 +117,8 @@ int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)
 		return e;
 	*at = held_place(gs, udp, slot);
 	/*
-	 * look after the import: from then on no new session takes the port; a known flow keeps its
-	 * port
+	 * the port is tested after the import, because from then on no new session takes it; a
+	 * known flow keeps its port
 	 */
 	if (!udp || !is_new || !udp_port_is_used(record_leg(r, 1)->tuple.local_port))
 		return 0;

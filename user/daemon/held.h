@@ -69,7 +69,7 @@ enum held_arrival {
 	ARRIVAL_DUE,   /* a worker has to adopt the session, or its sockets have to be made */
 };
 
-/* Packets go on, so each step asks anew.  REVIVES: for sessions of workers without sockets, too. */
+/* Packets go on, so each step asks anew.  REVIVES: a worker's session without sockets is due. */
 enum held_arrival held_arrival(const struct held *h, bool revives);
 /* A worker can adopt the session only once it has sockets, which are made for it. */
 bool held_wants_sockets(const struct held *h);
@@ -78,12 +78,13 @@ void held_give_sockets(const struct held *h, const int fds[2]);
 bool held_is_orphan(const struct held *h);
 /* On the thread of W: a session of W takes the sockets that were made for it. */
 void held_revive(const struct held *h, const struct worker *w);
-/* The session is taken over without a packet, if its ends can be probed then. */
+/* Let a worker take over a session of TCP without a packet; ends of UDP cannot be probed. */
 void held_wake(const struct held *h);
 
 /*
- * Of an ACTIVE session: changes when it is to be exported anew.  0: it ends, it is younger than
- * AFTER_NS at NOW_NS, CLOCK_MONOTONIC, or its sockets alone carry it.
+ * The key of an ACTIVE session, which changes when the session is to be exported anew.  0: the
+ * session ends, is younger than AFTER_NS at NOW_NS, or is a flow of UDP that its sockets alone
+ * carry and no other relay knows.
  */
 uint32_t held_key(const struct held *h, uint64_t now_ns, uint64_t after_ns);
 

@@ -442,7 +442,7 @@ static int begin(struct privileged *p, bool reads)
 	if (!lock_within(&p->lock, (uint64_t)patience.tv_sec * 1000))
 		return -EAGAIN;
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	/* do not wait: the main thread may ask again and again */
+	/* wait for a configuration alone: the main thread may ask again and again */
 	if (!p->ended && p->owes)
 		r = receive(p, reads ? 0 : MSG_DONTWAIT, &late, fds, &n);
 	close_all(fds, n);

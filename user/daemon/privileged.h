@@ -32,11 +32,11 @@
 /* --- for the daemon --- */
 
 /*
- * P may be NULL in privileged_open_config(), privileged_listen() and privileged_sockets(): without
- * the process they fail.  On failure these functions return -errno, and ERR says in one line what
- * is wrong.  -EPIPE: the process has ended, and there will be none until culvert is started again;
- * the daemon goes on without.  -EAGAIN: the process has not answered within PRIVILEGED_PATIENCE_S,
- * or PRIVILEGED_READ_S for a configuration; its late answer is dropped, and the next request may
+ * P may be NULL in privileged_open_config() and the functions behind it: without the process they
+ * fail.  On failure these functions return -errno, and ERR says in one line what is wrong.  -EPIPE:
+ * the process has ended, and there will be none until culvert is started again; the daemon goes on
+ * without.  -EAGAIN: the process has not answered within PRIVILEGED_PATIENCE_S, or
+ * PRIVILEGED_READ_S for a configuration; its late answer is dropped, and the next request may
  * succeed.  They wait for the answer, so no worker may ask.
  */
 struct privileged {
@@ -47,7 +47,7 @@ struct privileged {
 };
 
 #define PRIVILEGED_PATIENCE_S 5 /* the main thread may wait so long, and the watchdog watches it */
-/* 10,000 forwards take seconds on a busy machine; and a stop waits (TimeoutStopSec= of the unit). */
+/* 10,000 forwards take seconds on a busy machine.  A stop waits as long (see TimeoutStopSec=). */
 #define PRIVILEGED_READ_S 20
 
 /*

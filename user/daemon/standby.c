@@ -4,7 +4,7 @@
  * packet programs.  A STANDBY session rests until the address to which its client has connected is
  * on this machine, and a packet makes the session ACTIVE.  Then a worker adopts the session, as if
  * a former daemon had left it.  When an address leaves, sessions that a peer knows become STANDBY
- * again.  So addresses that move, which netlink reports, are all of a failover.
+ * again.  So a failover consists of moves of addresses alone, which netlink reports.
  *
  * Threads: each export and each import has one of the control socket.  The looks below run on the
  * thread that reloads, each LOOK_MS; adoption runs on the worker's.

@@ -51,7 +51,7 @@ struct stream {
 struct standby_address {
 	struct graft_addr is;
 	bool here, used;
-	uint64_t gone_ms; /* the address has left; from then on it counts as gone; or 0 */
+	uint64_t gone_ms; /* when an address that leaves counts as gone; 0: it does not leave */
 };
 
 struct standby_ways {

@@ -30,7 +30,7 @@
 
 enum stream_phase {
 	STREAM_CLOSED,
-	STREAM_DUMPS, /* all sessions are on their way; of an import: from its first record on */
+	STREAM_DUMPS, /* sessions are on their way; an import enters it anew at its first record */
 	STREAM_IN_SYNC,
 };
 
@@ -41,8 +41,8 @@ struct exported {
 };
 
 /*
- * Take the lock of streams after that of forwards, in the order of control requests that show
- * streams.
+ * Take the lock of streams after that of forwards.  Control requests that show streams take both
+ * in this order, too.
  */
 static void stream_lock(struct standby *sb)
 {
@@ -198,9 +198,9 @@ static bool export_put(struct stream *s, struct graft_record *r)
 
 #define KEY_NONE 0U /* the place is not exported */
 /*
- * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY.  Its owner
- * exports it, not this relay, unless the session's address is here already: so the key changes with
- * each address that moves.  But its end is exported by every relay that knew it.
+ * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY, and this
+ * relay exports it only if its address is here.  So the key changes with each move of an address.
+ * Every relay that knew the session exports its end.
  */
 #define KEY_OWNED 1U
 
@@ -216,7 +216,7 @@ static uint32_t export_key(const struct stream *s, const struct held *h)
 /* --- export: looks --- */
 
 /*
- * Make the record of the session of WAS, which was exported from place H, and has left H.  A
+ * Make the record that ends WAS, a session that place H has exported, and exports no more.  A
  * session that has another place now is exported from that place instead.  NOW is the key of H.
  */
 static void export_end(const struct held *h, const struct exported *was, uint32_t now,
@@ -356,8 +356,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 	if (!f)
 		return -ENOENT;
 	/*
-	 * addresses of this relay that the ends know; at a transparent server's side it is the
-	 * client's
+	 * the addresses that the ends know of this relay; the server of a transparent forward
+	 * knows the client's instead
 	 */
 	for (int side = 0; side < 2 - f->conf->transparent; side++)
 		if (!standby_ways_follow(&s->sb->ways, &record_leg(r, side)->tuple.local))
@@ -365,7 +365,7 @@ static int import_session(struct stream *s, struct graft_record *r)
 	was = at = held_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
 	if (was == NO_SLOT || !held_is_same(gs, was, r))
 		e = held_import(gs, r, &at);
-	if (e && (e != -EEXIST || was == NO_SLOT)) /* else a worker has the session */
+	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
 		return e;
 	bit_set(s->known, at, true);
 	h = held_at(gs, at);
@@ -391,7 +391,7 @@ static void import_sync(struct stream *s)
 	}
 }
 
-/* The session of R is over, or has LEFT the peer, which then does not know its end. */
+/* R: the session is over, or (LEFT) the peer has it no more, and does not know its end. */
 static void import_end(struct stream *s, const struct graft_record *r)
 {
 	uint32_t at = held_find(s->sb->grafts, r->udp, &r->client);
@@ -404,7 +404,7 @@ static void import_end(struct stream *s, const struct graft_record *r)
 		h.head->source = 0;
 	else if (h.state == HELD_STANDBY)
 		held_end(&h);
-	else if (h.head->mirrored || h.head->source) { /* graft_part() drops a stray, too */
+	else if (h.head->mirrored || h.head->source) { /* graft_part() drops it, also as a stray */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
 	}

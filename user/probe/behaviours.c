@@ -8,7 +8,7 @@
  * Flow and stream UP go from left to right, DOWN from right to left.  A thread sends both streams,
  * each with its FIN.  One loop moves both flows from phase to phase, with the daemon's hand-overs,
  * and receives at both ends, until both streams have ended.  A step that fails calls give_up(),
- * which jumps back to behaviour_holds(), as an assertion ends a test.
+ * which jumps back to run(), as an assertion ends a test.
  */
 #include "probe/behaviours.h"
 
@@ -58,7 +58,7 @@ struct plan {
 	uint64_t len[2];     /* bytes of the streams; UINT64_MAX: until stays, or graft, are done */
 	uint64_t hard_limit; /* bytes */
 	unsigned int stays;  /* so often flow UP enters the kernel and leaves it, then all ends */
-	enum { AT_ONCE, PASSED, OTHER_ENDS } until; /* then the server receives */
+	enum { AT_ONCE, PASSED, OTHER_ENDS } until; /* when the server begins to receive */
 };
 
 struct trial {

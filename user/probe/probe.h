@@ -57,8 +57,8 @@ struct probe_start {
 };
 
 /*
- * Load the programs that an engine wants, and begin to find out by trying the behaviours which
- * carriers can be trusted on this kernel; log what cannot.  GRAFT: for the packet programs; NULL:
+ * Load the programs that an engine wants.  Begin to try the behaviours, which tells the carriers
+ * that can be trusted on this kernel; log those that cannot.  GRAFT: for the packet programs; NULL:
  * no forward grafts sessions.  RET_KERNEL and RET_GRAFTS, which were NULL: what is loaded, for the
  * caller to close; NULL if it cannot be used.  While the trial runs, the caller puts no socket into
  * RET_KERNEL.  Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that was asked for by name and
