@@ -441,7 +441,8 @@ static int run_stream(const struct client_words *words, bool import)
 		while (!import && n > 0)
 			n = pass_on(fd, STDOUT_FILENO);
 		while (import && (poll(p, 2, -1) < 0 || !p[0].revents)) {
-			if (pass_on(STDIN_FILENO, fd) > 0)
+			n = pass_on(STDIN_FILENO, fd);
+			if (n > 0)
 				continue;
 			shutdown(fd, SHUT_WR);
 			p[1].fd = -1;
@@ -451,9 +452,9 @@ static int run_stream(const struct client_words *words, bool import)
 	}
 	if (said)
 		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(said));
-	else if (n < 0)
+	else if (n < 0 && !import)
 		r = log_complain(EXIT_CODE_FAILURE, "whoever reads this has ended");
-	else if (p[1].fd >= 0)
+	else if (n < 0 || p[1].fd >= 0)
 		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended it");
 	json_object_put(said);
 	close(fd);

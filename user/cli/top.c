@@ -221,7 +221,7 @@ static void arrange(struct table *t)
 static void take_table(struct table *t, struct json_object *answer, uint64_t ms)
 {
 	struct json_object *list = member(answer, t->array), *answer_before = t->answer;
-	size_t n = list ? json_object_array_length(list) : 0;
+	size_t n = json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
 	struct row *rows = allocated(calloc(n + 1, sizeof(*rows))), *before = t->rows;
 
 	for (size_t i = 0; i < n; i++) {
@@ -326,7 +326,7 @@ static void draw_details(const struct table *t, int y)
 	char line[LINE_LEN] = "", text[TEXT_MAX];
 	int len = 0;
 
-	for (int i = COLUMNS_MAX - 1; r && i >= 0; i--)
+	for (int i = COLUMNS_MAX - 1; r && i >= 0 && len < LINE_LEN; i--)
 		if (t->columns[i].title && *r->text[i][0])
 			len += snprintf(line + len, sizeof(line) - (size_t)len, "%s %s  ",
 					t->columns[i].title, cell_text(t, i, r, text));
