@@ -2,9 +2,9 @@
 /*
  * Theory of operation: a limit is a token bucket, and a token is a byte.  A flow that has something
  * to read reserves the tokens of one turn, waits until they have come, reads at most that much, and
- * returns the rest.  The bucket's level may be negative: that is what all reservations together are
- * ahead of the clock.  A later reservation ends later, so the flows of one limit have turns in
- * order, nobody starves, and nobody is woken in vain.
+ * returns the rest.  The bucket's level may be negative: so many tokens are reserved and have not
+ * come yet.  A later reservation ends later, so the flows of one limit have turns in order, nobody
+ * starves, and nobody is woken in vain.
  *
  * A flow with two limits first waits for its client's, and then for the forward's.  Reserving both
  * at once would hold back tokens of the forward that the flow cannot use yet.
@@ -95,13 +95,13 @@ bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_du
 
 /*
  * A turn is what comes within 2.5 ms: the loop's clock has milliseconds, and sixteen flows that
- * share a limit have a turn each within 40 ms.  It is not so little that a read is hardly worth its
- * system call, and not more than a pipe holds.
+ * share a limit have a turn each within 40 ms.  TURN_MIN is worth the system call of a read.
+ * TURN_MAX is what a pipe holds.
  */
 #define TURNS_PER_SECOND 400
 #define TURN_MIN 1024
 #define TURN_MAX (512 * 1024)
-/* 40 ms: less than 5 % of a second, and more than a thread that has a CPU is ever late. */
+/* A burst is what comes in 40 ms, 4 % of a second.  No thread that gets a CPU is so late. */
 #define BURSTS_PER_SECOND 25
 
 /* --- the turns of a session --- */

@@ -16,7 +16,7 @@
 #include "relay/bandwidth.h"
 
 struct client {
-	/* the upper half of IPv6; or ff, which begins no such half, and an IPv4 address */
+	/* the upper half of IPv6; or ff and an IPv4 address: no client of IPv6 has ff there */
 	uint8_t key[8];
 	unsigned int sessions;
 	bool proven;

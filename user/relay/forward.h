@@ -57,7 +57,7 @@ struct forward_totals {
 	pthread_mutex_t servers_lock; /* of servers.h, and of the next two */
 	struct sni_bucket *sni; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
 				       * their order; NULL: it had none so far */
-	bool nameless;          /* removed: no hello leads to a forward any more */
+	bool nameless;          /* the forward is removed, and serves no hello any more */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
 
@@ -73,8 +73,8 @@ struct forward {
 	struct servers servers;
 	_Atomic unsigned int checks; /* of its servers, that are under way */
 	struct forward_totals *totals;
-	struct forward_totals *limits; /* totals that its limits are for: its own, or, for an
-					* [sni] section, those of the forward that has it */
+	struct forward_totals *limits; /* its limits count here: in its own totals; or, if it is an
+					* [sni] section, in those of the section's forward */
 	struct sni_name *sni;          /* of its [sni] section; owned */
 	size_t n_sni;
 	uint32_t tag;                     /* graft_tag() of its name */

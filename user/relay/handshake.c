@@ -15,10 +15,10 @@
 
 #define USUAL_UNIT 1024 /* of windows, as the relay scales them */
 
-/* Segments of lo are larger, and TCP_INFO has a wrong size of them: half of the window at most. */
+/* Segments of lo are larger.  TCP_INFO shows half of the window at most as their size. */
 #define SEGMENT_OF_LO 16384
 
-/* Windows of H have no scale, and less than two units beyond two segments. */
+/* Windows of H have no scale, and no room for two segments and two units. */
 static bool is_small(const struct tcp_handshake *h)
 {
 	return !h->scaled && h->window < 2 * (h->takes + USUAL_UNIT);

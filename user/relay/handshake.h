@@ -22,7 +22,7 @@ void handshake_connected(struct session *s);
 void handshake_refused(struct session *s, enum graft_refusal why);
 /*
  * Shape the handshakes of FD, a listener of F, by what all servers of F are known to take and to
- * lack.  LAST: the present shape, which follows.
+ * lack.  LAST: the present shape, which is updated.
  */
 void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, uint64_t now_ms,
 			      struct listener_shape *last);

@@ -134,7 +134,7 @@ static bool may_accept(struct listener *ls, bool waiting)
 		admission_leave(w->shared, ls->forward, NULL);
 		why = CAUSE_ACCEPT_RATE;
 	}
-	if (waiting) /* else do not pause for nobody: epoll reports a client that waits */
+	if (waiting) /* else perhaps no client waits, and epoll reports the next one */
 		pause_until(ls, why, due_ms);
 	return false;
 }

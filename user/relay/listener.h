@@ -45,7 +45,7 @@ struct listening {
 	bool shared;             /* one socket for all workers */
 	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
 	LIST_ENTRY(listening) in_service; /* or in a change that is planned */
-	LIST_ENTRY(listening) in_bucket;  /* of that, see change.c */
+	LIST_ENTRY(listening) in_bucket;  /* of the planned change, see change.c */
 	unsigned int n_workers;
 	struct listener at[];
 };
@@ -104,12 +104,12 @@ void listening_close(struct listening *l);
 void listening_close_all(struct listening_list *list);
 
 /*
- * Port 0 in A, an address of E, becomes the port of L.  If E has no other address, its text
- * follows.
+ * Port 0 in A, an address of E, becomes the port of L.  The text of E gets that port, too, if E has
+ * no other address.
  */
 void listening_adopt(const struct listening *l, struct endpoint *e, struct addr *a);
 
-/* Give the sockets that L accepts from now on the options of FC. */
+/* Sockets that L accepts from now on get the options of FC. */
 void listening_set_options(struct listening *l, const struct forward_conf *fc);
 
 /* --- one worker's side; on its thread, or while it does not run --- */

@@ -78,7 +78,7 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 			discard(s);
 			continue;
 		}
-		/* others may come before it meanwhile */
+		/* new stocks may come meanwhile, before S in the list */
 		for (unsigned int i = 0; i < FAMILIES; i++)
 			if (fill(s, i, err, sizeof(err)))
 				log_limited(LOG_ERR,
@@ -112,7 +112,7 @@ int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 		return log_complain(-ENOMEM, "out of memory");
 	s->keeper = k;
 	s->conf = *fc;
-	/* of another family, as a name may need, the first is made when a session asks for it */
+	/* the other shelf, which a name may need, is filled when a session asks for it */
 	s->shelves[ipv6].wanted = true;
 	pthread_mutex_lock(&k->lock);
 	r = fill(s, ipv6, err, sizeof(err));

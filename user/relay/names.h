@@ -44,7 +44,7 @@ void addr_list_put(struct addr_list *list); /* NULL is fine */
 /* How the look-ups of a name have gone. */
 struct lookup_record {
 	uint64_t resolved_ms;     /* CLOCK_MONOTONIC: when the addresses were confirmed or replaced;
-			       * since lookup_open(), while there is none */
+			       * at first, when lookup_open() was called */
 	uint64_t lookups;         /* that have ended, since the start */
 	uint64_t failures;        /* of them, those without an address */
 	uint64_t ended_ms;        /* when the last one ended */
@@ -52,7 +52,7 @@ struct lookup_record {
 };
 
 struct lookup {
-	const struct forward_conf *forward; /* whose own listener no address may be */
+	const struct forward_conf *forward; /* no address may be its own listener */
 	const struct endpoint *conf;        /* a server of it; a name may have no address there */
 	struct names *names;                /* who looks it up; NULL: nobody */
 
@@ -87,9 +87,9 @@ struct addr_list *lookup_get(struct lookup *l);
 /*
  * All addresses of L have failed: ask for a look-up, if L is a name.  A look-up begins
  * LOOKUP_ASK_MS after the last one at the earliest.  True: the look-up may find other addresses,
- * and a session may wait for it by calling this again.  NOW_MS is NEVER if L has no address, for
- * which the session waits in any case.  *SEEN belongs to the session, and is 0 at first: a session
- * waits for one look-up.  By any thread.
+ * and a session may wait for it by calling this again.  NOW_MS is NEVER if L has no address: the
+ * session waits in any case.  *SEEN belongs to the session, and is 0 at first: a session waits for
+ * one look-up.  By any thread.
  */
 #define LOOKUP_ASK_MS 1000
 bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms);
@@ -97,7 +97,7 @@ bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms);
 void lookup_record(struct lookup *l, struct lookup_record *ret);
 
 /*
- * A look-up has ended with the N addresses ADDRS, whose order is lost; or with none, because of
+ * A look-up has ended with the N addresses ADDRS, which are overwritten; or with none, because of
  * WHY.  The forward's own listener, addresses without a port, and repetitions are left out.  If no
  * address is left, the list stays as it is.  True if the set of addresses has changed, or the
  * reason of a failure is new.

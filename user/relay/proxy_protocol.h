@@ -18,9 +18,9 @@
  */
 
 /*
- * No longer header is accepted.  The format allows 65551 bytes; the specification wants a header to
- * fit into the smallest segment (536 bytes), and what is sent (addresses, names of hosts and
- * ciphers, an identifier) stays far below this.
+ * The largest header that is accepted.  The format allows 65551 bytes; the specification wants a
+ * header to fit into the smallest segment (536 bytes), and what is sent (addresses, names of hosts
+ * and ciphers, an identifier) stays far below this.
  */
 #define PROXY_PROTOCOL_MAX 4096
 /* A line of version 1 with CRLF, and a NUL behind it. */
@@ -35,8 +35,8 @@ struct proxy_header {
 	 */
 	bool has_addresses;
 	bool udp;                      /* version 2: of datagrams */
-	union client_addr source;      /* of the client; only if it has addresses, as the next */
-	union client_addr destination; /* what the client connected to */
+	union client_addr source;      /* of the client; set only with has_addresses */
+	union client_addr destination; /* what the client connected to; likewise */
 };
 
 /*

@@ -39,7 +39,7 @@ struct server {
 	_Atomic uint16_t first;
 	/* handshake.c writes them: what its connections of TCP are like, as seen at `seen_ms` */
 	_Atomic uint16_t told_mss;  /* largest segment that it is told, unshaped; 0: not known */
-	_Atomic uint16_t takes_mss; /* largest segment that it takes; 0: no client was told more */
+	_Atomic uint16_t takes_mss; /* largest that it takes; 0: clients are told no larger */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
 	char name[SERVER_NAME_LEN];

@@ -108,8 +108,8 @@ struct session {
 				  * PARTING: it began to (low half) */
 	uint32_t spoke_ms;       /* when user space last read for it, or judged its silence */
 	uint32_t connect_ms;     /* duration of the connect, plus 1; 0: not connected */
-	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to, */
-	uint16_t port_offset;    /* but at the port so far behind; see session_address() */
+	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
+	uint16_t port_offset;    /* to be added to the port there, see session_address() */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp : 1;            /* both sides are TCP */
 	bool nodelay_due : 1;    /* see session_set_nodelay() */

@@ -14,8 +14,8 @@
  *
  * A session is nameless while no server has an address.  It asks again every NAMELESS_MS, until a
  * look-up has ended or connect-timeout is over.  A session is nameless, too, if all servers have
- * failed, but the name of the last one may have moved: then all servers are tried again until a
- * look-up has ended.
+ * failed, and a look-up may find another address of the last one.  Until that look-up has ended,
+ * such a session tries all servers again.
  */
 #include "relay/session_connect.h"
 
@@ -70,7 +70,7 @@ struct connecting {
 	uint16_t running; /* of them, those that have not ended */
 	struct attempt attempts[AT_ONCE];
 };
-/* Else malloc(3) would put a session into the gap of a freed one, and waste the rest of the gap. */
+/* Else malloc(3) would give a session the place of a freed `connecting`, and waste the rest. */
 _Static_assert(sizeof(struct connecting) < sizeof(struct session), "smaller than a session");
 
 /* --- the socket of an attempt --- */

@@ -16,9 +16,9 @@
  * in the kernel's backlog or in buffers here.  Without culvert in between, these bytes would have
  * reached the other end ahead of the RST: a server may answer "too large", and close with the
  * request unread.  So the other end gets the bytes, and then RST.  Neither socket is watched
- * meanwhile, since the dead one would raise EPOLLHUP all the time.  A timer is enough for one
- * receive buffer at most.  RST follows when TCP has sent all bytes to the other end (SIOCOUTQNSD),
- * because close(2) would throw away unsent bytes.
+ * meanwhile, since the dead one would raise EPOLLHUP all the time.  A timer is enough: the bytes
+ * fill one receive buffer at most.  RST follows when TCP has sent all bytes to the other end
+ * (SIOCOUTQNSD), because close(2) would throw away unsent bytes.
  */
 #include "relay/session_flow.h"
 
@@ -36,7 +36,7 @@
 #include "relay/session_idle.h"
 #include "relay/session_sockmap.h"
 
-/* The longest PARTING: a slow end does not keep the session of a dead one. */
+/* The longest PARTING: else a slow end would keep a session whose other end is dead. */
 #define PARTING_MS 5000
 
 SYSCALLS_ALLOWED(SYSCALL(shutdown), SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)));
@@ -92,7 +92,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	struct decision d;
 
 	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
-	/* run_user() follows the engine when nothing is pending: copy cannot empty a pipe */
+	/* run_user() will follow the engine, once nothing is pending */
 	if (f->engine != engine)
 		return;
 	around.kernel_ok = !far && !foreign && session_sockmap_may_enter(s, dir);
@@ -186,8 +186,8 @@ static bool begin_turn(struct session *s, unsigned int dir)
 /*
  * Pump as much as the flow's bandwidth allows now.  False: nothing, the flow waits for its turn.
  *
- * A flow with more to read reserves its next turn at once, and has that turn after the other events
- * of this batch even if all its tokens have come.
+ * A flow with more to read reserves its next turn at once.  Even if all tokens of that turn are
+ * there, the other events of this batch come first.
  */
 static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *ret, int *ret_error)
 {

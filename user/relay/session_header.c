@@ -17,9 +17,9 @@
  * reset.
  *
  * Hellos.  The daemon peeks (MSG_PEEK) until the hello is whole.  Then the forward is known, and
- * the bytes are carried as all others.  A look costs as much as has come.  So SO_RCVLOWAT tells the
- * socket how many bytes are needed: a client that sends byte by byte does not cause a look for each
- * byte.  On unix sockets epoll ignores SO_RCVLOWAT.
+ * the bytes are carried as all others.  The cost of a look grows with the bytes that have come.  So
+ * SO_RCVLOWAT tells the socket how many bytes are needed: a client that sends byte by byte does not
+ * cause a look for each byte.  On unix sockets epoll ignores SO_RCVLOWAT.
  *
  * Only a hello that was understood gets to a server: for anything else the right server is not
  * known.
@@ -223,7 +223,7 @@ bool session_hello_look(struct session *s, bool ended)
 		return hello_refuse(s, CAUSE_HELLO_BAD, "", "the stream ended before it was whole");
 	if (s->worker->loop.now_ms >= s->told->due_ms)
 		return hello_refuse(s, CAUSE_HELLO_LATE, "", "not whole within hello-timeout");
-	/* if the buffer is nearly full, setting it reports the same bytes again */
+	/* with a nearly full buffer, setting SO_RCVLOWAT reports the same bytes again */
 	if (n > 0 && !is_unix && s->told->lowat != (int)((size_t)n + need)) {
 		s->told->lowat = (int)((size_t)n + need);
 		tcp_set_lowat(fd, s->told->lowat);

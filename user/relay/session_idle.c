@@ -59,7 +59,7 @@ void idle_look(struct idle *i, uint64_t now_ms, const struct tcp_activity sides[
 
 #define TCP_GIVES_UP_MS 1920000 /* by itself: 16 times TCP_RTO_MAX */
 #define LEAST_ASK_MS 1000       /* longer than an answer takes */
-#define LEAST_GONE_MS 6000      /* as TCP's own probes, which are a second apart */
+#define LEAST_GONE_MS 6000      /* least time in which TCP's own probes give up */
 
 uint64_t idle_ask_ms(unsigned int keepalive_ms)
 {

@@ -37,7 +37,7 @@ uint64_t idle_ask_ms(unsigned int keepalive_ms);
 /*
  * TCP probes an end if no bytes wait for it (SO_KEEPALIVE).  Otherwise TCP sends these bytes again,
  * or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true if bytes
- * wait for SIDE, number WHICH, if SIDE has not answered between four calls, and if by the next call
+ * wait for SIDE, number WHICH, if four calls in a row have seen no answer, and if by the next call
  * SIDE will have been silent for twice KEEPALIVE_MS.
  */
 bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,

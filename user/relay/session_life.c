@@ -95,9 +95,9 @@ static uint32_t registration(struct session *s, unsigned int side, uint32_t even
 
 /*
  * A side is watched for EPOLLERR even if no event is wanted.  But once we have sent FIN, the FIN of
- * the peer raises EPOLLHUP, which cannot be masked, and would spin while earlier bytes delay that
- * FIN.  Then the side is not watched until an event is wanted again.  A unix socket raises EPOLLHUP
- * as soon as its peer has closed, whatever is still to be read.
+ * the peer raises EPOLLHUP.  EPOLLHUP cannot be masked.  The loop would spin until all bytes before
+ * the peer's FIN are delivered.  So the side is not watched until an event is wanted again.  A unix
+ * socket raises EPOLLHUP as soon as its peer has closed, whatever is still to be read.
  */
 static int watch_side(struct session *s, unsigned int side)
 {
@@ -176,7 +176,7 @@ static const uint8_t reset_levels[CAUSES] = {
 	[CAUSE_INTERNAL] = LOG_WARNING,
 };
 
-/* NOW is false before the TLS hello, which decides to which forward S belongs. */
+/* Count S as accepted by its forward, if NOW.  A TLS hello decides which forward that is. */
 static void count_accepted(struct session *s, bool now)
 {
 	count_add(&forward_stats(s->forward, s->worker->index)->accepted, now);
@@ -487,7 +487,7 @@ unsigned int worker_follow_engines(struct worker *w)
 
 /* --- of those in the kernel --- */
 
-/* Most flows that a sweep lets leave for want of memory: each takes 6 system calls and a fence. */
+/* A sweep lets so many flows leave for want of memory: each takes 6 system calls and a fence. */
 #define SWEEP_LEAVES 256
 
 static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
@@ -532,7 +532,7 @@ void session_kernel_sweep(struct worker *w)
 /* --- of those that are grafted --- */
 
 /*
- * If the address of S has left, S moves to the relay that has it.  True: S is DEAD, without an end.
+ * If the address of S has left, S moves to the relay that has it.  True: S has moved, and is DEAD.
  */
 static bool move_away(struct session *s)
 {

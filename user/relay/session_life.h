@@ -51,8 +51,8 @@ unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, co
  */
 unsigned int worker_follow_engines(struct worker *w);
 /*
- * W stops: leave the sessions that the kernel carries alone to the next daemon, and end sessions of
- * UDP that owe no answer.  To be called again while W has sessions.
+ * W stops: leave grafted sessions to the next daemon, and end sessions of UDP that owe no answer.
+ * To be called again while W has sessions.
  */
 void worker_leave_behind(struct worker *w);
 /* After a batch of events: follow news of grafts, of addresses and of servers. */

@@ -8,8 +8,8 @@
 bool session_sockmap_may_enter(const struct session *s, unsigned int dir);
 
 /*
- * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, user space goes on: either
- * the flow keeps the reason, or the next turn of reads tries again.
+ * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, user space goes on.  The
+ * flow remembers the kernel's refusal, or the next turn of reads tries again.
  */
 void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engine,
 			   enum reason reason);

@@ -48,7 +48,7 @@ static void worker_on_catch_up(struct timer *timer)
  * Once a second, while sessions are in the kernel, look for:
  *
  *   events lost     the ring was full; the program counts the events that it could not send
- *   kernel memory   it is short, and a quiet flow may be charged more than it has
+ *   kernel memory   it is short: a quiet flow stays charged for a backlog that may be gone
  */
 static void worker_on_sweep(struct timer *timer)
 {

@@ -78,7 +78,7 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 
 /* --- ports that the kernel must not choose --- */
 
-/* Ports that the kernel may connect from; at first, those of a kernel that does not tell. */
+/* Ports that the kernel may connect from; a wide guess, where it does not tell. */
 static unsigned int first_port = 1024, last_port = 65535;
 
 bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last)
@@ -124,8 +124,8 @@ static bool is_held(const struct addr *to, const struct addr *own)
 
 /*
  * Disconnect FD, to be connected from a port of FIRST on.  The kernel prefers ports with the parity
- * of FIRST.  So the caller alternates: once the free ports of one parity are in use, held ones
- * would be left.
+ * of FIRST.  So the caller alternates: all ports of one parity that the kernel takes for free may
+ * be held.
  */
 static void disconnect(int fd, unsigned int first)
 {

@@ -3,8 +3,8 @@
  * Theory of operation
  *
  * A session gets its slot before its first datagram is sent on, so that the packet programs see the
- * way of that datagram.  Datagrams that arrive on a leg pass to the socket, and are counted, until
- * the daemon activates the leg: a look at the socket has found all, and no datagram has passed
+ * way of that datagram.  Datagrams that arrive on a leg pass to the socket, and are counted.  The
+ * daemon activates the leg when a look at the socket has found all, and no datagram has passed
  * since the look began.  So no datagram is overtaken, except one between the program and its socket
  * at that moment.  If each look within FORCE_MS has found more, the leg is activated all the same;
  * some datagrams may be overtaken then, once.

@@ -37,7 +37,7 @@
 
 #define BUCKETS_MAX (1U << 18)
 #define CROWD_MOST 64 /* sessions that are looked at for one that may give way */
-/* A worker that stops ends a session that owes an answer after so long a silence. */
+/* Once a worker stops, a session that owes an answer ends after so long a silence. */
 #define OWES_MS 1000
 
 SYSCALLS_ALLOWED(SYSCALL(close));
@@ -138,8 +138,7 @@ static void udp_copy_answers(struct udp_session *s)
 
 /*
  * How long the port of S, which ends, has to rest.  The server of a stream may go on sending, if it
- * has done so lately.  A forged address makes no stream, unless the server says more than was
- * asked.
+ * has done so lately.  An unproven session is a stream only if it has more answers than questions.
  */
 static uint64_t udp_rests_ms(const struct udp_session *s)
 {

@@ -48,8 +48,8 @@ void udp_sessions_follow_engines(struct worker *w);
  */
 void udp_sessions_leave_behind(struct worker *w);
 /*
- * After a batch of events.  ADDRESSES may have left this machine: a session of such an address that
- * another relay knows ends here, and its slot becomes STANDBY.
+ * After a batch of events.  ADDRESSES: some may have left this machine.  A session whose address
+ * has left ends here if another relay knows it, and its slot becomes STANDBY.
  */
 void udp_sessions_follow_news(struct worker *w, bool addresses);
 

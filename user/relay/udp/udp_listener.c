@@ -17,7 +17,7 @@
 
 #define OLD_MS 1000 /* between two looks at old sockets */
 #define ERRORS_MOST 32
-#define ROUNDS 4 /* looks for an event, so that others have their turns */
+#define ROUNDS 4 /* an event has so many looks at most: others have their turns */
 
 /* LOCAL, of a message or an error that came by US, may have no port, or no address: set them. */
 static void udp_complete(const struct udp_socket *us, union client_addr *local)

@@ -189,7 +189,7 @@ void udp_server_unreachable(struct udp_session *s, int error)
 	}
 	log_cause(upstream_cause(error), LOG_WARNING, "session %llu, forward %s: its server: %s",
 		  (unsigned long long)s->id, forward_name(s->forward->conf), strerror(error));
-	/* other addresses may live, unless all were tried */
+	/* another address may work; but if S is ASKED, all were tried */
 	if (!(moved && s->state != UDP_ASKED) && (!udp_has_others(s) || !udp_is_heard(s, ALIVE_MS)))
 		udp_blame(s, error);
 	udp_session_end(s, upstream_cause(error));
@@ -221,7 +221,7 @@ static bool udp_is_unanswered(struct udp_session *s)
 /*
  * A server that has answered this client may have lost its path: S begins anew with the client's
  * next datagram, and stays until then, since the server may speak first.  A server has failed if it
- * has answered no client that asked anew.  A server that has never answered, one of logs perhaps,
+ * has answered no client that asked anew.  A server that has never answered, such as a log server,
  * is not judged.
  */
 void udp_server_doubt(struct udp_session *s)

@@ -95,7 +95,7 @@ struct udp_session {
 	uint64_t id, born_ms;
 	uint64_t asked;       /* ANSWERED: datagrams of the client before the first answer */
 	uint64_t heard_ms[2]; /* by side, in user space */
-	uint32_t connect_ms;  /* until the first answer, and 1; 0: none */
+	uint32_t connect_ms;  /* until the first answer, plus 1; 0: none */
 	uint8_t state;        /* enum udp_state, set by udp_session_set_state() alone */
 	uint8_t entry;        /* enum udp_entry, set by udp_activate.c alone */
 	bool adopted;         /* a daemon before this one, or another relay, has begun it */

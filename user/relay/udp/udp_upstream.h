@@ -58,8 +58,8 @@ struct udp_upstream {
 	struct forward *forward;     /* resting: it counts as a session of that */
 	union client_addr client, to;
 	in_port_t port;
-	uint64_t rests_ms,
-		rested_ms; /* since when, until when; closed: the port rests until `rests_ms` */
+	uint64_t rests_ms, /* since when; closed: until when its port rests */
+		rested_ms; /* when it may serve again; NEVER: it had a late answer */
 };
 
 /* Epoll's EVENTS at the socket of S. */
@@ -96,7 +96,7 @@ struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_sess
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f);
 /*
  * Close UP; its port rests for MS.  If MS is UDP_PORT_STREAM_MS, the port counts as a session of
- * its client until then.  Otherwise one client could take all ports, by a short session each.  The
- * client still has a session when this is called.
+ * its client until then: else one client could take all ports, by a short session each.  The client
+ * still has a session when this is called.
  */
 void udp_upstream_close(struct udp_upstream *up, uint64_t ms);
