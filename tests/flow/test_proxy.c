@@ -165,6 +165,7 @@ ROW(receive)
 				     CULVERT "proxy-protocol = receive\n"
 					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
 	struct bytes hello = text("hello");
+	int64_t sessions = 0;
 
 	for (size_t i = 0; i < VARIANTS * DELIVERIES; i++) {
 		enum delivery how = (enum delivery)(i / VARIANTS);
@@ -185,8 +186,10 @@ ROW(receive)
 		rig_reset(server);
 		assert_int_equal(rig_end(fd, RIG_PATIENCE_MS), ECONNRESET);
 		rig_reset(fd);
+		sessions++;
 	}
 	assert_int_equal(rig_status(d, "errors.proxy-header-bad"), 0);
+	assert_int_equal(json_int(rig_forward(d, "in"), "accepted"), sessions);
 	rig_stop(d);
 }
 

@@ -289,6 +289,18 @@ static void run_timers(struct session *s)
 	session_graft_timer(s);
 }
 
+/* True: all is there that the client tells before its stream. */
+static bool leave_header(struct session *s, uint32_t events)
+{
+	bool ended = events & (EPOLLRDHUP | EPOLLHUP), hellos = s->forward->conf->hellos;
+
+	if (!session_header_look(s, ended) || !session_hello_look(s, ended))
+		return false;
+	count_accepted(s, hellos); /* else session_open() has */
+	session_set_state(s, SESSION_CONNECTING);
+	return true;
+}
+
 /*
  * The life of a session, from accept(2) to its last byte.  Each step gets what has come, and is
  * done if it returns true.
@@ -305,13 +317,8 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
 		session_part(s, from, tcp_take_error(s->sides[from].fd));
-	if (s->state == SESSION_HEADER && !s->ending &&
-	    session_header_look(s, events & (EPOLLRDHUP | EPOLLHUP)) &&
-	    session_hello_look(s, events & (EPOLLRDHUP | EPOLLHUP))) {
-		count_accepted(s, true);
-		session_set_state(s, SESSION_CONNECTING);
+	if (s->state == SESSION_HEADER && !s->ending && leave_header(s, events))
 		from = NOBODY;
-	}
 	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, from, events) &&
 	    session_header_send(s))
 		open_flows(s);
