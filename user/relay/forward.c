@@ -110,8 +110,11 @@ static bool forward_take_sni(struct forward *f)
 	const char *text = f->conf->sni, *word;
 	size_t len, n = 1;
 
+	/* totals may be shared with the forward before, at which workers look */
+	pthread_mutex_lock(&f->totals->servers_lock);
 	if (f->conf->hellos && !f->totals->sni)
 		f->totals->sni = calloc(SNI_BUCKETS, sizeof(*f->totals->sni));
+	pthread_mutex_unlock(&f->totals->servers_lock);
 	if (f->conf->hellos && !f->totals->sni)
 		return false;
 	while (text && forward_next_word(&text, &word))
