@@ -329,7 +329,7 @@ static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 	return GRAFT_STATES;
 }
 
-/* P, of a socket at work, shows the way: the first interface by which it leaves. */
+/* P, of a socket at work, shows the way.  If several interfaces send P, the first one counts. */
 static __always_inline void note_leaving(struct __sk_buff *skb, struct found *f,
 					 const struct packet *p)
 {

@@ -155,7 +155,7 @@ static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct 
 
 /* --- offer --- */
 
-#define SEGMENT_MOST 8960 /* larger ones pass no wire, and windows have half of them, too */
+#define SEGMENT_MOST 8960 /* of jumbo frames; Linux cuts larger ones to half of a window */
 
 /*
  * Has the peer of TO room for segments as the peer of FROM sends them?  A sender that has more data
@@ -163,8 +163,8 @@ static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct 
  * free (RFC 9293, 3.8.6.2).  So a segment must fit into that half, rounded down to the unit of the
  * windows that the sender gets.  Else the sender would wait for its persist timer.
  *
- * A Linux receiver without a window scale that gets more than it has offered may never offer a
- * window again: it rounds its window down to such segments.
+ * A Linux receiver without a window scale rounds its window down to segments of the received size.
+ * After a segment above its window that may be 0 for ever.
  */
 static __always_inline bool has_room(const struct seen *to, const struct seen *from)
 {
@@ -408,8 +408,8 @@ static __always_inline void note_handshake(struct __sk_buff *skb, const struct p
 }
 
 /*
- * Can the way of S's socket be followed?  Only the route that the socket has counts: a socket
- * without a route, or not asked yet, is no hindrance.  Without a socket nobody knows of policies.
+ * Can the way of S's socket be followed?  Only the socket's present route counts: a socket without
+ * a route, or not asked yet, is no hindrance.  Without a socket nobody knows of policies.
  */
 __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 {
@@ -614,8 +614,8 @@ static __always_inline void note_entering(struct graft_side *mine, const struct 
 /*
  * OFFERED or LOCKED.  Returns the state in which P finds its session; OFFERED: P goes to its
  * socket; 0: P is dropped.  If another packet is looking just now, the count that P changes keeps
- * that packet from activating the graft.  `passed` gets P's end before that, for the packet that
- * looks next.
+ * that packet from activating the graft.  P's end is in `passed` before the count changes, for the
+ * packet that looks next.
  */
 __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {

@@ -38,7 +38,7 @@
 
 #define TCP_HEADER_MAX 60
 #define OPTIONS_MAX (TCP_HEADER_MAX - 20)
-/* NOP, NOP, and the header of a timestamp option: what nearly each segment begins with. */
+/* NOP, NOP, and the header of a timestamp option: so the options of nearly each segment begin. */
 #define TIMESTAMP_WORD bpf_htonl(0x0101080a)
 #define OPTION_NOP 1
 #define OPTION_MSS 2
@@ -47,8 +47,8 @@
 
 /*
  * Marks in skb->cb: a packet that we have sent, that we give back to a socket, that we keep from
- * leaving.  Marks are not erased: the next program of the hook may be another daemon's, and the
- * packet as well.
+ * leaving.  Marks are not erased: the hook may also have programs of another daemon, which must see
+ * the mark.
  */
 #define OURS 0x67726166
 #define SENT 0x74656421
@@ -161,7 +161,7 @@ __u64 graft_outside;                 /* packets dropped because they are not in 
  * the last change of IPsec policies; older ways are not used.
  */
 __u32 graft_ways, graft_ways_least;
-/* By GRAFT_ROUTES: changes with the routes of the network namespace; with its IPsec policies. */
+/* By GRAFT_ROUTES: numbers that move with the network namespace's routes, and IPsec policies. */
 __u32 graft_routes, graft_policies;
 /* By GRAFT_STRAYS: an interface without program by which a frozen socket gets packets. */
 __u32 graft_stray;
@@ -478,7 +478,7 @@ __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 		left = at - p->l3;
 		at = p->l3;
 	} else if (p->odd || summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL) {
-		return 1; /* no single bit makes a plain IPv6 packet odd */
+		return 1; /* odd IPv6: no wrong bit alone makes a plain packet odd */
 	} else {          /* ::ffff:a.b.c.d has the sum of a.b.c.d */
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->tuple, 2 * sizeof(struct graft_addr),
 				    bpf_htons(left) + bpf_htons(IPPROTO_TCP));

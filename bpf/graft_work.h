@@ -108,8 +108,7 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 
 /*
  * May P be sent on?  A packet that does not fit may follow packets of another relay, if that knows
- * the session.  A packet that ends the session must fit: nobody knows its number without the other
- * end's packets.
+ * the session.  A reset must fit to end the session: no later packet can confirm its numbers.
  */
 static __always_inline enum graft_verdict judge(const struct found *f, const struct packet *p)
 {
@@ -141,10 +140,9 @@ static __always_inline void note(struct graft_side *mine, const struct packet *p
 
 /*
  * Is P a reset that the other end takes?  Its number is the expected one, behind all acknowledged
- * bytes; or behind all sent bytes; or the number of FIN, which Linux takes as well
- * (tcp_reset_check()): an end that has closed answers with that to bytes that were sent before its
- * FIN came.  Any other reset is only challenged (RFC 5961), and the challenge tells its sender the
- * number.
+ * bytes; or behind all sent bytes; or the number of FIN (Linux: tcp_reset_check()).  A closed end
+ * answers late bytes by a reset with the number of its FIN.  Any other reset is only challenged
+ * (RFC 5961), and the challenge tells its sender the number.
  */
 static __always_inline bool is_reset(const struct found *f, const struct packet *p)
 {
@@ -332,7 +330,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 	/* a network without a route drops it, too */
 	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0 || f->other->refused)
 		return DROP;
-	/* a SYN's sender has forgotten the connection: the other end's answer tells it */
+	/* a SYN's sender has forgotten the connection, and resets it on the other end's answer */
 	c.grafted = f->g->loose != GRAFT_LOOSE;
 	if (!(p->flags & SYN)) {
 		enum graft_verdict verdict = judge(f, p);

@@ -24,7 +24,7 @@
  *     after `passed`, or is a statistic.  Each field is one aligned word, so it is old or new,
  *     never half.
  *   - the daemon at ctl, which it writes: `credit` and `no_pass` may change at any time and are
- *     read with READ_ONCE(), so that the compiler loads them where it says so.  All else of a
+ *     read with READ_ONCE(), so that the compiler loads them at that very place.  All else of a
  *     flow's own ctl changes only while its socket is out of rx; the map update that brings it back
  *     takes the socket lock.  The reverse flow's epoch may change at any time.
  *   - the reverse flow's run at stat.packets of this one, a statistic, and at expected_seq and
@@ -102,8 +102,8 @@ struct {
 /*
  * 1: more than memory_limit is in use, so each skb looks at the backlog.  Each skb reads it, and
  * few change it, so it has a cache line to itself, which all CPUs share; `memory` changes with
- * many a look.  Each look sets or clears it.  So the next look corrects two looks at a time, and
- * the first skb after a quiet time clears it.
+ * many a look.  Each look sets or clears it.  If two looks do so at a time, the next look corrects
+ * the result.  The first skb after a quiet time clears it.
  */
 struct {
 	__u32 on;
@@ -118,7 +118,7 @@ struct {
 
 #define READ_ONCE(x) (*(volatile typeof(x) *)&(x))
 
-/* Tell the daemon.  An event that does not fit is counted, and tried again where it may repeat. */
+/* Tell the daemon.  An event that does not fit is counted; tell_once() tries it again. */
 static void tell(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u16 kind)
 {
 	struct culvert_event ev = { .slot = slot, .kind = kind, .epoch = (__u16)ctl->epoch };
@@ -163,9 +163,9 @@ static struct tcp_sock *source_of(struct __sk_buff *skb)
 
 /*
  * Estimate the memory of the target's backlog.  Its payload is known exactly.  What its skbs occupy
- * beyond that (small segments: a thousand times the payload) is bounded from above: of two points
- * of the stream, the older is known to have left the backlog, and the younger replaces it once
- * write_seq has reached it.
+ * beyond that (small segments: a thousand times the payload) is bounded from above, by two points
+ * of the stream.  The older point has left the backlog.  When write_seq reaches the younger point,
+ * that becomes the older one.
  */
 static __u64 backlog_memory(struct culvert_stat *st, __u32 write_seq)
 {
@@ -255,8 +255,8 @@ static bool check_backlog(const struct culvert_ctl *ctl, struct culvert_stat *st
  * what TCP holds already, at most a receive buffer, is redirected.
  *
  * The backlog is read without the reverse flow's lock.  An skb that is being redirected there is
- * seen at our next one.  Bytes that were passed there and are not yet written count as well: then
- * a gate is closed where passing would have done.
+ * seen at our next one.  Bytes that were passed there and are not yet written count as well, so the
+ * gate may be closed where passing would be enough.
  */
 static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat *reverse,
 				__u32 rslot)
@@ -294,8 +294,8 @@ static int pass(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 sl
 }
 
 /*
- * The stream cannot go on in the kernel, nor anywhere: the daemon must reset the session.  Until it
- * does, which a stopped daemon never may, the target must get nothing that came later: `lost` drops
+ * The stream cannot go on in the kernel, nor anywhere: the daemon must reset the session.  Until
+ * then, even if the daemon is stopped, the target must get nothing that came later: `lost` drops
  * what TCP holds already, and the gate keeps the rest out of TCP.
  */
 static int lose(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u32 len)
@@ -345,9 +345,9 @@ static long cut_step(__u32 i, struct cutting *c)
 /*
  * After a retransmission an skb may begin with bytes that an earlier one had: tcp_data_queue()
  * keeps such a "partial packet" whole, and recvmsg() skips the old bytes by sequence number.  A
- * verdict gets the whole skb, and must cut the old bytes off.  copied_seq says where the new bytes
- * begin only when the flow enters: later it lags behind passed bytes until user space has read
- * them.  False: the stream has a gap, or the cut failed.
+ * verdict gets the whole skb, and must cut the old bytes off.  When the flow enters, the new bytes
+ * begin at copied_seq.  Later copied_seq lags behind passed bytes until user space has read them.
+ * False: the stream has a gap, or the cut failed.
  *
  * The verifier walks the body of bpf_loop() a few times.  It walks a plain loop for every step and
  * every path into it: that was 80 % of the instructions that it allows, and 0.8 s of each start.
@@ -458,8 +458,8 @@ int culvert_verdict(struct __sk_buff *skb)
 	__u32 slot, rslot;
 
 	/*
-	 * A FIN without data.  TCP has taken note of it already; queued anywhere it would break the
-	 * target's pipe, because the kernel's worker takes "0 bytes sent" for an error.
+	 * A FIN without data.  TCP has noted the FIN already.  In a queue it would end the target
+	 * (EPIPE), because the kernel's worker takes "0 bytes sent" for an error.
 	 */
 	if (!skb->len)
 		return SK_DROP;

@@ -49,8 +49,8 @@
  *                            the session
  *   RETURNING  -> LOCKED_2   a packet checks whether the session can return with it
  *              -> DONE       as above; or the session cannot return, and `why_back` is set
- *              -> ACTIVE     the daemon does not want the session any more; or the session was far,
- *                            or got no ACK, and has no sockets, or is half closed
+ *              -> ACTIVE     the daemon does not want the session any more; or the session cannot
+ *                            return (no sockets, half closed), and was only far, or without an ACK
  *   LOCKED_2   -> RETURNING  the session cannot return: the packet is translated
  *              -> RETURNED   the session returns.  From now on packets are shifted between the wire
  *                            and the sockets, for the rest of the session
@@ -198,7 +198,7 @@ struct graft_side {
 	__u8 read_shift;     /* of windows that our socket announces */
 	__u8 timestamps;     /* 1: on both connections */
 	__u8 ipv6;           /* 1: on the wire */
-	__u8 refused;        /* by the daemon: 1: a route forbids packets; until a graft begins */
+	__u8 refused;        /* by the daemon: 1: a route forbids packets.  A new graft sets 0 */
 
 	/*
 	 * The frozen socket's write_seq and rcv_nxt.  RETURNED: frozen_write is the end of the
@@ -283,7 +283,7 @@ enum graft_via {
 	GRAFT_VIA_IPV6,
 };
 
-/* A session that must go back to its sockets and finds no moment for that ends after this time. */
+/* A session that must go back to its sockets is ended if it has not done so after this time. */
 #define GRAFT_STUCK_NS 5000000000ULL
 
 /* A hold of a stream's senders ends after this time, see hold(). */
@@ -301,7 +301,7 @@ enum graft_via {
  * (docs/design.md, "Distance").
  */
 enum graft_far {
-	GRAFT_ANYWHERE, /* it stays grafted: so it was ordered, or it has no way back */
+	GRAFT_ANYWHERE, /* it stays grafted: `near_us` is 0, or the session cannot return */
 	GRAFT_NEAR,     /* it stays grafted, unless packets are lost */
 	GRAFT_LONG,     /* its bulk goes back to the sockets */
 	GRAFT_LOSSY,    /* the same, for the rest of the session */
@@ -370,7 +370,7 @@ struct graft_entry {
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
 	       "another size: another layout");
 
-/* The most that a clock of timestamps counts in UNITS of 2^30 ns, in milliseconds. */
+/* The most milliseconds between two times that differ by UNITS, if both are in units of 2^30 ns. */
 #define GRAFT_CLOCK_SHIFT 30
 static inline __u32 graft_clock(__u32 units)
 {

@@ -32,13 +32,13 @@
  * that is over CULVERT_UNCHARGED: stat.backlog, and in sum memory.charged.  At the end of a stay in
  * the kernel the daemon adds stat.backlog to memory.released.  Each of the two sums is written by
  * one side, with atomic adds, and their difference is the memory in use.
- *   - Once for each stay: the daemon releases only while stat.epoch == ctl.epoch, that is, what the
- *     program has charged in this very stay, if it ran at all.  It then moves ctl.epoch on, so that
- *     nothing is left to release.  The program begins each epoch with a stat.backlog of 0.
- *   - After the last charge: the daemon releases when no run can follow, once it has taken the
- *     source's socket lock since the last run.  That is when the flow is out of rx and its backlog
- *     has drained; when it has finished, so that nothing can arrive; or when the sockets are
- *     closed.
+ *   - Once for each stay: the daemon releases only while stat.epoch == ctl.epoch, that is, if the
+ *     program has run in this very stay.  The daemon then moves ctl.epoch on, so that nothing is
+ *     left to release.  The program begins each epoch with a stat.backlog of 0.
+ *   - After the last charge: the daemon releases when no run can follow, and after it has taken the
+ *     source's socket lock, which waits for the last run.  That is when the flow is out of rx and
+ *     its backlog has drained; when it has finished, so that nothing can arrive; or when the
+ *     sockets are closed.
  *   - A quiet flow is charged for what it had at its last look, until it goes on or leaves.  Near
  *     memory_limit the daemon lets such flows leave.
  * Above three quarters of memory_limit the program tells the daemon of each charged flow.  Above
@@ -48,8 +48,8 @@
  *
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
  * every byte that was ever handed to user space has been written to the target.  Once over the hard
- * limit it passes (if the gate is not what bounds memory), and goes on passing until the daemon has
- * caught up.  The two counters are a Dekker pair: the program stores `passed`, then loads `credit`
+ * limit it passes (or closes the gate, see above), and goes on passing until the daemon has caught
+ * up.  The two counters are a Dekker pair: the program stores `passed`, then loads `credit`
  * again; the daemon stores `credit`, then loads `passed`; both with full barriers.  So either the
  * daemon sees the new passed byte or the program sees the new credit and sends
  * CULVERT_EVENT_PASSED: no wake-up is lost.
@@ -77,9 +77,9 @@
  * lines has all fields that a redirected skb changes, or the gate looks at.
  *
  * Fields of 32 bits or less are used as differences, modulo their size.  A turn has no more packets
- * than bytes, and after ctl.bulk_bytes and one interval between two looks it has ended, or the
- * daemon has been told that it is bulk.  Answers have no bound: 2^32 of them in one turn count as
- * none, and the flow may be called bulk, which is a hint.
+ * than bytes.  At the first look after ctl.bulk_bytes the turn ends, or the daemon is told that it
+ * is bulk.  Answers have no bound: 2^32 of them in one turn count as none, and the flow may be
+ * called bulk, which is a hint.
  */
 struct culvert_stat {
 	__u64 bytes;        /* redirected to the target */

@@ -13,10 +13,10 @@
  *   udp_buckets  by hash of a tuple: the values of udp_place().  The daemon alone writes them, one
  *                place at a time.  The last one begins with the seed of the hash.
  *
- * The daemon writes the state.  FREE.  ACTIVE: a session of this daemon, or of an earlier one, has
- * the flow.  STANDBY: another relay has it.  Both legs of a STANDBY flow are UDP_ACTIVE, but all
- * datagrams pass, and do not count, until the client's destination address is on this machine.  The
- * daemon adopts the flow after the next datagram.
+ * The daemon writes the state.  FREE: there is no flow.  ACTIVE: a session of this daemon, or of an
+ * earlier one, has the flow.  STANDBY: another relay has it.  Both legs of a STANDBY flow are
+ * UDP_ACTIVE, but all datagrams pass, and do not count, until the client's destination address is
+ * on this machine.  The daemon adopts the flow after the next datagram.
  *
  * The word of a leg: bit 0, UDP_ACTIVE: arriving datagrams are translated.  Above it the number of
  * datagrams that have passed to the socket.
@@ -40,7 +40,7 @@
 #define UDP_TICK_SHIFT 20
 
 /*
- * A client's datagrams go by the sockets while a server that has answered before is silent for 8 s.
+ * Once a server that has answered is silent for 8 s, its client's datagrams go by the sockets.
  * Reports of RTCP come each 5 s, and have no other answer.
  */
 #define UDP_SILENT_TICKS (8000000000ULL >> UDP_TICK_SHIFT)
@@ -54,8 +54,8 @@ struct udp_bucket {
 struct udp_leg {
 	__u32 word;
 	__u32 seen;     /* graft_ways when hindrance_in() was asked last */
-	__u32 heard;    /* ticks when a datagram arrived last, 0: never: by the packet programs;
-			  * first by the daemon */
+	__u32 heard;    /* ticks when a datagram arrived last; 0: never.  By the packet programs,
+			  * at first by the daemon */
 	__u16 path_mtu; /* by the daemon: of datagrams that leave here; 0: not known */
 	__u8 why;       /* enum graft_refusal: of the last datagram that could not be translated */
 	__u8 gone;      /* by the daemon: leg 0: 1: an error says that the client is gone */

@@ -113,7 +113,7 @@ struct pipe *pool_pipe_get(struct pool *p)
 void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty)
 {
 	p->pipes_lent--;
-	/* a smaller one among few is all that the kernel grants: the next would be no larger */
+	/* a small pipe while few are open: the kernel grants no more, so a new one is no larger */
 	if (empty && p->pipes_idle < PIPES_KEPT &&
 	    (pipe->size == PIPE_SIZE ||
 	     atomic_load_explicit(&pipes_open, memory_order_relaxed) <= PIPES_LARGE))

@@ -146,8 +146,8 @@ static enum pump look_closer(struct pump_io *io)
 }
 
 /*
- * The pipe is filled only when it is empty: then EAGAIN can only mean that the source is, and not
- * that the pipe is full.
+ * The pipe is filled only when it is empty.  So EAGAIN can only mean that the source is empty, and
+ * not that the pipe is full.
  *
  * A read that has most likely taken all saves the call that would say EAGAIN.  A read below the
  * pipe's size proves nothing: each slot of the pipe, one for 4 KiB of its size, takes one segment,

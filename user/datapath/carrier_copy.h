@@ -35,7 +35,7 @@ enum pump {
 	PUMP_DST_ERROR,
 };
 
-/* Write pending bytes, whichever carrier has read it; then go on BY copy or splice. */
+/* Write pending bytes, whichever carrier has read them; then go on BY copy or splice. */
 enum pump carrier_pump(struct pump_io *io, enum carrier by);
 /* Copy: read without writing, until the limit is reached or MOST bytes are pending. */
 enum pump carrier_read_ahead(struct pump_io *io, uint32_t most);

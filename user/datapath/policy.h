@@ -21,14 +21,14 @@
 #define SMALL_READ (2 * 1024)         /* bytes: average size of a "small" read */
 #define BIG_TURN (48 * 1024)          /* bytes: average turn from which a conversation is bulk */
 #define BULK_RUN (256 * 1024)         /* bytes in one direction without an answer that are bulk */
-#define KERNEL_BULK (1024 * 1024)     /* the same for a flow that is in the kernel, */
-#define KERNEL_BULK_RATIO (32 * 1024) /* with so many bytes for each packet that comes back */
-#define KERNEL_BULK_SKB (4 * 1024)    /* and for each packet of its own */
-#define WINDOW (4 * 1024 * 1024)      /* bytes that show bulk; after twice as many: afresh */
+#define KERNEL_BULK (1024 * 1024)     /* the same for a flow in the kernel, if it has */
+#define KERNEL_BULK_RATIO (32 * 1024) /* so many bytes for each packet that comes back, */
+#define KERNEL_BULK_SKB (4 * 1024)    /* and so many for each packet of its own */
+#define WINDOW (4 * 1024 * 1024)      /* bytes after which big turns are bulk; see habit_full() */
 #define FAR_TURN (18 * 1024)          /* bytes: the largest turn that is grafted over a long way */
 #define FAR_TURNS 8                   /* so many in a row are needed for that, */
 #define FAR_IDLE_MS 4000              /* or so much silence; each return doubles both */
-#define MAX_DEMOTIONS 6 /* so many returns from the kernel double PROMOTE_* and RETURN_MS */
+#define MAX_DEMOTIONS 6 /* each return from the kernel doubles the demands, up to so many times */
 #define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
 
 /*
@@ -46,7 +46,7 @@ struct habit {
 	uint32_t run; /* bytes since the direction changed; UINT32_MAX: or more */
 	uint32_t run_reads;
 	uint32_t turns;       /* changes of direction */
-	uint16_t small_turns; /* in a row, of at most FAR_TURN; not judged afresh */
+	uint16_t small_turns; /* in a row, of at most FAR_TURN; habit_restart() keeps them */
 	uint8_t last_dir;
 	uint8_t demotions; /* times the session was sent back from the kernel */
 };

@@ -60,8 +60,8 @@ enum cause {
 const char *cause_name(enum cause c);
 
 /*
- * Log an event of CAUSE: the name, by which an operator finds the line from `culvert status`, and
- * the text.  Each cause has a rate limit of its own: many lines of one cause hide none of another.
+ * Log an event of CAUSE: the cause's name, as `culvert status` shows it, and the text.  Each cause
+ * has a rate limit of its own: many lines of one cause hide none of another.
  */
 #define log_cause(cause, level, fmt, ...)                                                          \
 	log_write_limited(&cause_rates[cause], level, "%s: " fmt, cause_name(cause), __VA_ARGS__)
@@ -95,7 +95,7 @@ extern const struct histogram_bound histogram_bounds[HISTOGRAM_BUCKETS];
 struct forward_stats {
 	_Alignas(64) counter accepted;
 	counter finished, denied;
-	counter adopted, moved; /* sessions from an earlier daemon or another relay; left to one */
+	counter adopted, moved; /* sessions taken over from another daemon; left to another one */
 	/* read from each side; in the kernel: as last looked at, by session_count_kernel() */
 	counter carried[2][CARRIERS];
 	counter datagrams[2];                 /* of UDP: the same, whatever carries them */

@@ -150,7 +150,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
-		/* since the peer was heard; FIN (not TCP_ESTABLISHED, _CLOSE_WAIT) has no time */
+		/* sent since the peer was heard; our FIN (any state but 1 and 8) has no time */
 		.asked = info.tcpi_probes ||
 			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
 			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),
@@ -318,7 +318,7 @@ static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
 		options[n++].opt_code = OPTION_SACK;
 	if (s->timestamps)
 		options[n++].opt_code = OPTION_TIMESTAMP;
-	/* the unit allows no chown(2), and needs none */
+	/* the systemd unit forbids fchown(2), but starts the daemon as UID */
 	if (!r &&
 	    ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) ||
 	     bind(fd, (struct sockaddr *)&local.ss, local.len) ||

@@ -77,9 +77,9 @@ struct tcp_handshake {
 };
 /* -errno. */
 int tcp_handshake(int fd, struct tcp_handshake *ret);
-/* Before connect(2), or of sockets to accept: windows without scale, up to 65,535; or as usual. */
+/* UNSCALED: windows without scale, up to 65,535.  FD is not connected yet, or is a listener. */
 void tcp_set_unscaled(int fd, bool unscaled);
-/* Sockets that FD, which listens, accepts tell their peers of segments of MSS at most; 0: any. */
+/* FD listens.  Accepted sockets tell their peers of segments of MSS at most; 0: any. */
 void tcp_set_mss(int fd, unsigned int mss);
 
 /* An urgent byte stays in the stream (SO_OOBINLINE), on every carrier. */

@@ -73,7 +73,7 @@ void graft_table_revive(struct graft_table *gs, uid_t uid);
 void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2]);
 /* Close SLOT's sockets with RST, if nobody took them.  False: there are none. */
 bool graft_close_sockets(struct graft_table *gs, uint32_t slot);
-/* Close all sockets that nobody took with RST: of sessions that were not adopted, or returned. */
+/* Close with RST all sockets that nobody took: of sessions that were not adopted, or returned. */
 void graft_table_close_sockets(struct graft_table *gs);
 
 /*
@@ -181,8 +181,8 @@ unsigned int graft_table_total(const struct graft_table *gs);
  */
 bool graft_table_set_address(struct graft_table *gs, const struct graft_addr *address, bool here);
 /*
- * GRAFT_PORT_* by port, as in packets; the caller writes them.  The stack's reset for a connection
- * with such a port, which the stack does not know, is dropped.
+ * GRAFT_PORT_* by port, as in packets; the caller writes them.  If the stack does not know a
+ * connection with such a port, the stack's reset for it is dropped.
  */
 uint8_t *graft_table_unsynced_ports(const struct graft_table *gs);
 /*
@@ -192,7 +192,7 @@ uint8_t *graft_table_unsynced_ports(const struct graft_table *gs);
 void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex,
 			 uint32_t mtu);
 /*
- * Enter E as STANDBY, of no import so far, in place of STANDBY sessions with its tuples.  All of E
+ * Enter E as STANDBY, in place of STANDBY sessions with its tuples.  No import has E yet.  All of E
  * is set but for the fields of one machine.  -EEXIST: a session here has both tuples; -EADDRINUSE:
  * another session, or a socket, has one of them; -ENOSPC.
  */

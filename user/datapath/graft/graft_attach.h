@@ -55,10 +55,11 @@ struct graft_attachments {
 void graft_attach_choose(struct graft_attachments *as);
 /*
  * Attach to all interfaces that are up and have an address, and forget those that are gone.
- * Returns the number of changed interfaces, their use included; -errno: the programs are at none.
+ * Returns the number of interfaces that are new, or used in another way; -errno: the programs are
+ * at none.
  */
 int graft_attach_follow(struct graft_attachments *as);
-/* Others have detached a link of TCX, or its interface is another one: graft_attach_follow(). */
+/* Others have detached a link of TCX, or its interface is gone: call graft_attach_follow(). */
 bool graft_attach_is_lost(const struct graft_attachments *as);
 /* Detach; with KEEP, pins and filters stay. */
 void graft_attach_close(struct graft_attachments *as, bool keep);

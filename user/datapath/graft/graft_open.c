@@ -86,8 +86,8 @@ static int open_attach(struct graft_table *gs, bool on_loopback)
 		.on_loopback = on_loopback,
 	};
 	/*
-	 * A service and `graft --remove` may have their folders elsewhere: the last part is the
-	 * same.  Without pins nobody looks for the filters later.
+	 * A service and `graft --remove` may have different parent folders, but the last part is
+	 * the same.  Without pins nobody looks for the filters later.
 	 */
 	c->handle = folder ? graft_tag(strrchr(folder, '/')) | NAMED : (uint32_t)getpid();
 	c->pinned = folder;

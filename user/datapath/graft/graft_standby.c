@@ -94,7 +94,7 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 	struct graft_entry *g;
 	int r;
 
-	/* both tuples are free before one of their sessions is dropped */
+	/* first look at the sessions of both tuples, then drop them */
 	for (int i = 0; i < 4; i++) {
 		slot = graft_find(gs, &e->side[i & 1].tuple);
 		if (slot != NO_SLOT &&

@@ -161,10 +161,11 @@ static enum graft_doubt ways_judge(struct graft_table *gs, uint32_t slot, bool p
  *
  *   known  probing  asked  in time   doubt       next step
  *   yes    no       -      -         SETTLED     none
- *   -      -        no     -         NEWS        ask; UNUSED if so; LOST if the question before
- *                                                had no answer, and the way cannot be followed
+ *   -      -        no     -         NEWS        ask; UNUSED if an interface is unused; LOST if
+ *                                                the question before had no answer, and the way
+ *                                                cannot be followed
  *   -      yes      yes    yes       WAITING     none
- *   yes    yes      yes    no        ANSWERED    ASKED; UNUSED if so
+ *   yes    yes      yes    no        ANSWERED    ASKED; UNUSED if an interface is unused
  *   no     -        yes    -         UNANSWERED  see ways_judge()
  *
  * KNOWN: both sockets have answered since the ways may have changed.  PROBING: the sockets were

@@ -24,5 +24,5 @@ void slot_queue_close(struct slot_queue *q);
 uint32_t slot_queue_take(struct slot_queue *q);
 /* SLOT is free, and rests for REST_MS. */
 void slot_queue_put(struct slot_queue *q, uint32_t slot, uint32_t rest_ms);
-/* SLOT, which was never put, has a session. */
+/* SLOT, which is not in the queue, has a session: mark it as used. */
 void slot_queue_keep(struct slot_queue *q, uint32_t slot);

@@ -188,7 +188,7 @@ static void udp_slot_put(struct udp_table *us, uint32_t slot)
 	slot_queue_put(&us->queue, slot, QUIET_MS);
 }
 
-/* At least one: 0 is never. */
+/* At least one tick: 0 means never. */
 uint32_t udp_graft_idle(uint64_t idle_ms)
 {
 	uint64_t idle = (idle_ms * NS_PER_MS >> UDP_TICK_SHIFT) + (idle_ms != 0);

@@ -19,10 +19,10 @@
  * Leaving.  Removal from rx races with the socket's receive path: sk_psock_verdict_recv() may find
  * that the program is gone and drop the skb in its hand.  The fence keeps it from running, in two
  * parts.  The gate, a socket filter that is attached as long as the socket is in rx, keeps segments
- * with payload or FIN out of TCP for these microseconds; the peer sends them again.  What has
- * passed the filter already is met by setsockopt(SO_RCVLOWAT): it takes the socket lock, so no
- * verdict runs when it returns, and tcp_data_ready() stays quiet until that many bytes wait (which
- * alone leaks: under memory pressure, with a nearly closed window, with FIN).  Passing stays on
+ * with payload or FIN out of TCP for these microseconds; the peer sends them again.  Segments
+ * behind the filter are stopped by setsockopt(SO_RCVLOWAT).  The call takes the socket lock, so no
+ * verdict runs when it returns; then tcp_data_ready() stays quiet until that many bytes wait.  The
+ * mark alone leaks: under memory pressure, with a nearly closed window, with FIN.  Passing stays on
  * until the very end, so that a daemon stopped in the middle leaves the hard limit in force.  Where
  * passing would not bound memory the program closes the gate itself (include/sockmap_contract.h);
  * it stays closed until the flow has left.
@@ -58,10 +58,10 @@
 #endif
 
 /*
- * Two looks at a queue that fills between them prove nothing; its window closes long before this.
+ * Looks prove nothing while the queue fills between them; its window closes before so many looks.
  */
 #define AUDIT_TRIES 2000
-/* Looks at a queue at rest that must disagree before bytes count as lost. */
+/* So many looks at a queue at rest must disagree before bytes count as lost. */
 #define AUDIT_LOOKS 4
 /* Inside this file: go round once more. */
 #define STEP_AGAIN ((enum step) - 1)
@@ -180,7 +180,7 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		sockmap_gate(io->kernel, io->pump.src, false);
 		tcp_free_buffer(io->pump.src);
 	}
-	/* -EAGAIN is this function's own word; the kernel has none, but must not be mistaken */
+	/* -EAGAIN has its own meaning here; the kernel is not known to return it */
 	return r == -EAGAIN ? -EBUSY : r;
 }
 
@@ -310,9 +310,9 @@ static int remove_fenced(struct sockmap_io *io)
  * takes the socket lock, so the FIN may be in bytes_received and not yet in the state.  That makes
  * `received` too large and never too small, so looking again cannot hide a loss.
  *
- * An urgent byte makes all looks disagree: MSG_PEEK ends before it, and SIOCINQ cannot be asked
- * (0 in a sockmap, tcp_bpf's sk_msg only).  Then the bytes before the urgent byte are read, and the
- * next look begins at that byte.
+ * An urgent byte makes all looks disagree: MSG_PEEK ends before it.  SIOCINQ does not help: in a
+ * sockmap Linux 6.18 counts tcp_bpf's sk_msg alone, and returns 0.  Then the bytes before the
+ * urgent byte are read, and the next look begins at that byte.
  */
 static enum step audit_left(struct sockmap_io *io)
 {

@@ -76,8 +76,8 @@ enum step sockmap_finish(struct sockmap_io *io);
 enum step sockmap_rest(struct sockmap_io *io);
 
 /*
- * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same if its
- * error has been told already, and in a sockmap not only to us: sk_psock_backlog() sends to this
- * socket for the other flow, takes the error (sock_error()), and puts it back only later.
+ * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same once its
+ * error has been taken.  In a sockmap sk_psock_backlog(), which sends to this socket for the other
+ * flow, takes the error as well (sock_error()), and puts it back only later.
  */
 bool sockmap_ended(const struct sockmap_io *io);

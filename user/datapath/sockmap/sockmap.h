@@ -98,7 +98,7 @@ void sockmap_stay_over(struct sockmap *k, uint32_t slot);
 uint64_t sockmap_memory(const struct sockmap *k);
 uint64_t sockmap_memory_limit(const struct sockmap *k);
 /*
- * True from when three quarters of the limit are in use until no more than half of it is: no flow
+ * True once more than three quarters of the limit are in use, and until half of it is free: no flow
  * should enter the kernel, and those that are charged should leave it.
  */
 bool sockmap_memory_short(struct sockmap *k);
