@@ -53,9 +53,10 @@ static int stalled(struct peer **peers, size_t n, char *why, size_t len)
 {
 	size_t at = 0;
 
-	/* the kernel's view of both connections, while they are open: retransmissions, queues */
-	if (system("ss -tinaOe 1>&2"))
-		fprintf(stderr, "ss: no answer\n");
+	/* while both connections are open: their queues, and where the threads of daemons are */
+	if (system("ss -tinaOe state established 1>&2; for p in $(pidof culvert); do "
+		   "(cd /proc/$p/task && grep -s . */comm */syscall */stack); done 1>&2"))
+		fprintf(stderr, "ss, or /proc: no answer\n");
 	why[0] = '\0';
 	for (size_t i = 0; i < n; i++) {
 		if (peers[i]->result != PEER_RUNNING)
