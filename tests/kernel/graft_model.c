@@ -12,11 +12,6 @@
 
 /* --- bytes --- */
 
-static uint32_t get16(const uint8_t *p)
-{
-	return (uint32_t)p[0] << 8 | p[1];
-}
-
 static uint32_t get32(const uint8_t *p)
 {
 	return get16(p) << 16 | get16(p + 2);
@@ -33,14 +28,26 @@ static int64_t ahead(uint32_t a, uint32_t b)
 	return (int32_t)(a - b);
 }
 
-/* Sum of 16-bit numbers modulo 65535: 0 where a checksum is among them, and right. */
-static uint32_t sum_of(const uint8_t *p, size_t len)
+uint32_t model_ip(uint8_t *ip, bool ipv6, const struct graft_addr *from,
+		  const struct graft_addr *to, uint8_t protocol, uint32_t len, uint8_t ttl,
+		  uint32_t traffic)
 {
-	uint64_t sum = 0;
+	uint32_t l3 = ipv6 ? 40 : 20, size = ipv6 ? 16 : 4;
+	uint8_t *at = ip + (ipv6 ? 8 : 12);
 
-	for (size_t i = 0; i < len; i++)
-		sum += (uint64_t)p[i] << (i & 1 ? 0 : 8);
-	return (uint32_t)(sum % 65535);
+	memset(ip, 0, l3);
+	put16(ip, ipv6 ? 6 << 12 | traffic << 4 : 0x4500 | traffic);
+	len += ipv6 ? 0 : 20;
+	put16(ip + (ipv6 ? 4 : 2), len > 65535 ? 0 : len);
+	ip[ipv6 ? 6 : 9] = protocol;
+	ip[ipv6 ? 7 : 8] = ttl;
+	memcpy(at, (const uint8_t *)from + 16 - size, size);
+	memcpy(at + size, (const uint8_t *)to + 16 - size, size);
+	if (!ipv6) {
+		ip[6] = 0x40; /* no fragments, as in IPv6 */
+		mend(ip + 10, sum_of(ip, 20), 0);
+	}
+	return l3;
 }
 
 /* --- a frame, taken apart --- */
@@ -74,31 +81,26 @@ static void address(struct graft_addr *a, const uint8_t *at, bool ipv6)
 	}
 }
 
-/* Extension headers from byte 40 on, of type NEXT.  Returns where TCP begins; 0: not there. */
-static size_t skip_extensions(struct parts *p, size_t room, uint8_t next)
+size_t model_skip_extensions(const uint8_t *ip, size_t room, uint8_t protocol, uint8_t *odd)
 {
+	uint8_t next = ip[6];
 	size_t at = 40;
 
-	for (int i = 0; i < 2 && next != TCP; i++) {
-		const uint8_t *h = p->ip + at;
+	for (int i = 0; i < 2 && next != protocol; i++) {
+		const uint8_t *h = ip + at;
+		bool fragment = next == 44;
 
-		if (at + 8 > room || h[1] > 3)
+		if ((next && next != 44 && next != 60) || at + 8 > room || h[1] > 3 ||
+		    (fragment && get16(h + 2) & 0xfff8))
 			return 0;
-		if (next == 44) {
-			if (get16(h + 2) & 0xfff8)
-				return 0;
-			p->odd = GRAFT_FRAGMENTS;
-			at += 8;
-		} else if (next == 0 || next == 60) {
-			if ((h[1] || get16(h + 2) != 0xc204) && !p->odd)
-				p->odd = GRAFT_HEADERS;
-			at += 8 + 8 * (size_t)h[1];
-		} else {
-			return 0;
-		}
+		if (fragment)
+			*odd = GRAFT_FRAGMENTS;
+		else if (!*odd && (protocol != TCP || h[1] || get16(h + 2) != 0xc204))
+			*odd = GRAFT_HEADERS; /* but one of a jumbo packet, of TCP */
+		at += 8 + (fragment ? 0 : 8 * (size_t)h[1]);
 		next = h[0];
 	}
-	return next == TCP ? at : 0;
+	return next == protocol ? at : 0;
 }
 
 /* False: not one that TCP of this host would take, or no first fragment. */
@@ -122,7 +124,7 @@ static bool take_apart(struct model_frame *f, struct parts *p)
 		p->ipv6 = p->df = true;
 		if (room < 60 || p->ip[0] >> 4 != 6)
 			return false;
-		l3 = skip_extensions(p, room, p->ip[6]);
+		l3 = model_skip_extensions(p->ip, room, TCP, &p->odd);
 		if (!l3)
 			return false;
 		total = get16(p->ip + 4) + 40;
@@ -168,12 +170,6 @@ static uint32_t ip_sum(const struct parts *p)
 static bool is_sound(const struct parts *p, bool odd)
 {
 	return odd ? !ip_sum(p) : !tcp_sum(p);
-}
-
-/* Change the checksum at AT, of what has the sum IS, so that it becomes WAS. */
-static void mend(uint8_t *at, uint32_t is, uint32_t was)
-{
-	put16(at, (get16(at) + was + 65535 - is) % 65535);
 }
 
 /* What was right is right, and what was not is as wrong as before. */
@@ -457,64 +453,22 @@ static void set_addresses(const struct parts *p, const struct graft_tuple *to)
 }
 
 /* The other IP header, made anew; what stays is the traffic class.  Ethernet's is made later. */
-static void change_family(struct model_frame *f, struct parts *p)
+static void change_family(struct model_frame *f, struct parts *p, const struct graft_tuple *to)
 {
-	uint32_t segment = p->header + p->payload, class;
+	uint32_t class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
 	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->tcp - f->bytes);
 
-	class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
 	memmove(p->ip + l3, p->tcp, rest);
-	memset(p->ip, 0, l3);
-	p->tcp = p->ip + l3;
 	p->ipv6 = !p->ipv6;
+	p->tcp = p->ip + model_ip(p->ip, p->ipv6, &to->local, &to->remote, TCP,
+				  p->header + p->payload, 0, class);
 	f->len = (size_t)(p->tcp - f->bytes) + rest;
-	if (p->ipv6) {
-		put16(p->ip, 6 << 12 | class << 4);
-		put16(p->ip + 4, segment);
-		p->ip[6] = TCP;
-	} else {
-		put16(p->ip, 0x4500 | class);
-		put16(p->ip + 2, 20 + segment);
-		put16(p->ip + 6, 0x4000); /* no fragments, as in IPv6 */
-		p->ip[9] = TCP;
-	}
 }
 
 /* In the other end's IP header. */
 static uint32_t size_of(const struct place *at, const struct parts *p)
 {
 	return (at->other->ipv6 ? 40 : 20) + p->header + p->payload;
-}
-
-/*
- * "Source address", "destination address" of a packet from FROM's local end to its remote end, or
- * back.
- */
-static void put_addresses(uint8_t *ip, const struct graft_side *s, bool back)
-{
-	size_t at = s->ipv6 ? 8 : 12, size = s->ipv6 ? 16 : 4;
-	const uint8_t *local = (const uint8_t *)&s->tuple.local + 16 - size;
-	const uint8_t *remote = (const uint8_t *)&s->tuple.remote + 16 - size;
-
-	memcpy(ip + at, back ? remote : local, size);
-	memcpy(ip + at + size, back ? local : remote, size);
-}
-
-/* An IP header of LEN bytes of payload. */
-static void put_header(uint8_t *ip, const struct graft_side *s, bool back, uint8_t protocol,
-		       uint32_t len)
-{
-	memset(ip, 0, s->ipv6 ? 40 : 20);
-	ip[0] = s->ipv6 ? 0x60 : 0x45;
-	len += s->ipv6 ? 0 : 20;
-	put16(ip + (s->ipv6 ? 4 : 2), len > 65535 ? 0 : len);
-	ip[s->ipv6 ? 6 : 9] = protocol;
-	ip[s->ipv6 ? 7 : 8] = 64;
-	put_addresses(ip, s, back);
-	if (!s->ipv6) {
-		ip[6] = 0x40;
-		mend(ip + 10, sum_of(ip, 20), 0);
-	}
 }
 
 /* F becomes a message to the remote end of S: its segment SEQ is larger than MTU. */
@@ -525,9 +479,11 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp = ip + l3, *quote = icmp + 8,
 		*tcp = quote + l3;
 
-	memset(ip, 0, l3 + len);
-	put_header(ip, s, false, s->ipv6 ? 58 : 1, (uint32_t)len);
-	put_header(quote, s, true, TCP, mtu + 1 - (uint32_t)l3);
+	memset(icmp, 0, len);
+	model_ip(ip, s->ipv6, &s->tuple.local, &s->tuple.remote, s->ipv6 ? 58 : 1, (uint32_t)len,
+		 64, 0);
+	model_ip(quote, s->ipv6, &s->tuple.remote, &s->tuple.local, TCP, mtu + 1 - (uint32_t)l3, 64,
+		 0);
 	put16(icmp, s->ipv6 ? 2 << 8 : 3 << 8 | 4);
 	put32(icmp + 4, mtu);
 	memcpy(tcp, &s->tuple.remote_port, 2);
@@ -576,7 +532,7 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 	window = p->window << at->mine->window_left >> at->mine->window_right;
 	put16(p->tcp + 14, window < 65535 ? window : 65535);
 	if (at->other->ipv6 != p->ipv6) {
-		change_family(f, p);
+		change_family(f, p, &at->other->tuple);
 		ip_was = 0;
 	}
 	p->ip[p->ipv6 ? 7 : 8] = at->other->way.ttl;
@@ -854,7 +810,7 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
 
 	if (p->odd || !p->plain)
 		return MODEL_DROP;
-	put_header(p->ip, at->mine, true, TCP, len);
+	model_ip(p->ip, p->ipv6, &at->mine->tuple.remote, &at->mine->tuple.local, TCP, len, 64, 0);
 	memcpy(p->tcp, &at->mine->tuple.remote_port, 2);
 	memcpy(p->tcp + 2, &at->mine->tuple.local_port, 2);
 	if (len == 32 && begins_with_clocks(p)) {

@@ -74,6 +74,37 @@ static inline void put32(uint8_t *p, uint32_t v)
 	put16(p + 2, v);
 }
 
+static inline uint32_t get16(const uint8_t *p)
+{
+	return (uint32_t)p[0] << 8 | p[1];
+}
+
+/* Sum of 16-bit numbers modulo 65535: 0 where a checksum is among them, and right. */
+static inline uint32_t sum_of(const uint8_t *p, size_t len)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < len; i++)
+		sum += (uint64_t)p[i] << (i & 1 ? 0 : 8);
+	return (uint32_t)(sum % 65535);
+}
+
+/* Change the checksum at AT, of what has the sum IS, so that it becomes WAS. */
+static inline void mend(uint8_t *at, uint32_t is, uint32_t was)
+{
+	put16(at, (get16(at) + was + 65535 - is) % 65535);
+}
+
+/* Make an IP header of LEN bytes of payload.  Returns its length. */
+uint32_t model_ip(uint8_t *ip, bool ipv6, const struct graft_addr *from,
+		  const struct graft_addr *to, uint8_t protocol, uint32_t len, uint8_t ttl,
+		  uint32_t traffic);
+/*
+ * Where PROTOCOL begins behind the extension headers of IP, a packet of ROOM bytes; 0: nowhere.
+ * *ODD: enum graft_refusal, why it is not translated.
+ */
+size_t model_skip_extensions(const uint8_t *ip, size_t room, uint8_t protocol, uint8_t *odd);
+
 /* F arrives at an interface, or is about to leave: changes it, and M. */
 enum model_verdict model_in(struct model *m, struct model_frame *f);
 enum model_verdict model_out(struct model *m, struct model_frame *f);

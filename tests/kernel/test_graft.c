@@ -42,15 +42,6 @@ static uint32_t draw_number(void)
 
 /* --- a world: what the programs remember --- */
 
-static void draw_address(struct graft_addr *a, bool ipv6)
-{
-	draw_bytes(a, sizeof(*a));
-	if (!ipv6) {
-		a->w[0] = a->w[1] = 0;
-		a->w[2] = htonl(0xffff);
-	}
-}
-
 static uint32_t draw_window(void)
 {
 	static const uint32_t windows[] = { 0, 1000, 65535, 65536, 65537, 1 << 20, 65535U << 14 };
