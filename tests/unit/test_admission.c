@@ -11,7 +11,6 @@
 #include "unit.h"
 #include "relay/forward.h"
 #include "relay/admission.h"
-#include "relay/bandwidth.h"
 #include "seeded.h"
 
 /* --- clients --- */
@@ -100,32 +99,6 @@ TEST(test_many)
 		}
 		assert_int_equal(c.n, busy);
 	}
-	clients_close(&c);
-}
-
-static struct bandwidth *bandwidth_of(struct clients *c, const char *text)
-{
-	struct sockaddr_storage ss = address(text);
-
-	return clients_bandwidth(c, (struct sockaddr *)&ss);
-}
-
-/* All sessions of a client share one. */
-TEST(test_bandwidth)
-{
-	struct bandwidth *first;
-	struct clients c;
-
-	clients_init(&c);
-	assert_int_equal(enter(&c, "192.0.2.1", 0), 0);
-	first = bandwidth_of(&c, "192.0.2.1");
-	assert_int_equal(enter(&c, "192.0.2.1", 0), 0);
-	assert_int_equal(enter(&c, "192.0.2.2", 0), 0);
-	assert_non_null(first);
-	assert_ptr_equal(bandwidth_of(&c, "192.0.2.1"), first);
-	assert_ptr_not_equal(bandwidth_of(&c, "192.0.2.2"), first);
-	leave(&c, "192.0.2.1");
-	assert_ptr_equal(bandwidth_of(&c, "192.0.2.1"), first);
 	clients_close(&c);
 }
 
