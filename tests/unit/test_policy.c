@@ -24,21 +24,6 @@ static void expect(struct decision d, enum carrier carrier, enum reason reason)
 			 carrier_names[carrier], reason_names[reason]);
 }
 
-/* --- the parts --- */
-
-TEST(test_start)
-{
-	enum engine e = ENGINE_AUTO;
-
-	expect(policy_start(e), CARRIER_COPY, REASON_START);
-	e = ENGINE_COPY;
-	expect(policy_start(e), CARRIER_COPY, REASON_ENGINE);
-	e = ENGINE_SPLICE;
-	expect(policy_start(e), CARRIER_SPLICE, REASON_ENGINE);
-	e = ENGINE_SOCKMAP; /* until it is in the kernel, and whenever it is not */
-	expect(policy_start(e), CARRIER_SPLICE, REASON_ENGINE);
-}
-
 /* --- fixed engines --- */
 
 /* What the kernel has sent back stays with splice, the longer the more often that happens. */
