@@ -52,19 +52,7 @@ uint32_t model_ip(uint8_t *ip, bool ipv6, const struct graft_addr *from,
 
 /* --- a frame, taken apart --- */
 
-struct parts {
-	uint8_t *ip, *tcp;
-	bool ipv6;
-	uint32_t header;  /* bytes of the TCP header, */
-	uint32_t payload; /* and of what follows */
-	uint32_t seq, ack, window;
-	uint8_t flags, ttl;
-	uint8_t odd;             /* enum graft_refusal: why it is not translated; 0: it is */
-	bool plain, df;          /* no more than a plain IP header; no router may cut it */
-	struct graft_tuple from; /* remote: the source */
-};
-
-static uint32_t end_of(const struct parts *p)
+static uint32_t end_of(const struct model_parts *p)
 {
 	return p->seq + p->payload + (p->flags & FIN ? 1 : 0);
 }
@@ -81,7 +69,8 @@ static void address(struct graft_addr *a, const uint8_t *at, bool ipv6)
 	}
 }
 
-size_t model_skip_extensions(const uint8_t *ip, size_t room, uint8_t protocol, uint8_t *odd)
+/* Where PROTOCOL begins behind the extension headers of IP, a packet of ROOM bytes; 0: nowhere. */
+static size_t skip_extensions(const uint8_t *ip, size_t room, uint8_t protocol, uint8_t *odd)
 {
 	uint8_t next = ip[6];
 	size_t at = 40;
@@ -103,90 +92,88 @@ size_t model_skip_extensions(const uint8_t *ip, size_t room, uint8_t protocol, u
 	return next == protocol ? at : 0;
 }
 
-/* False: not one that TCP of this host would take, or no first fragment. */
-static bool take_apart(struct model_frame *f, struct parts *p)
+bool model_take_apart(struct model_frame *f, uint8_t protocol, struct model_parts *p)
 {
 	size_t room = f->len - MODEL_ETHERNET, l3, total;
 	uint32_t type = get16(f->bytes + 12);
 
 	memset(p, 0, sizeof(*p));
 	p->ip = f->bytes + MODEL_ETHERNET;
-	if (type == ETHERTYPE_IPV4) {
-		if (room < 40 || p->ip[0] >> 4 != 4 || (p->ip[0] & 15) < 5 ||
-		    get16(p->ip + 6) & 0x1fff || p->ip[9] != TCP)
-			return false;
+	p->ipv6 = type == ETHERTYPE_IPV6;
+	if ((type != ETHERTYPE_IPV4 && !p->ipv6) || room < (p->ipv6 ? 40U : 20U) ||
+	    p->ip[0] >> 4 != (p->ipv6 ? 6 : 4))
+		return false;
+	if (p->ipv6) {
+		p->df = true;
+		l3 = skip_extensions(p->ip, room, protocol, &p->odd);
+		total = get16(p->ip + 4) + 40;
+	} else {
 		l3 = (p->ip[0] & 15) * 4;
+		if (get16(p->ip + 6) & 0x1fff || p->ip[9] != protocol)
+			return false;
 		p->odd = p->ip[6] & 0x20 ? GRAFT_FRAGMENTS : l3 > 20 ? GRAFT_HEADERS : 0;
 		p->df = p->ip[6] & 0x40;
 		total = get16(p->ip + 2);
-		p->ttl = p->ip[8];
-	} else if (type == ETHERTYPE_IPV6) {
-		p->ipv6 = p->df = true;
-		if (room < 60 || p->ip[0] >> 4 != 6)
-			return false;
-		l3 = model_skip_extensions(p->ip, room, TCP, &p->odd);
-		if (!l3)
-			return false;
-		total = get16(p->ip + 4) + 40;
-		p->ttl = p->ip[7];
-	} else {
-		return false;
 	}
-	if (room < l3 + 20)
+	if (l3 < 20 || room < l3 + (protocol == TCP ? 20 : 8) || total > room || total < l3 + 8)
 		return false;
+	p->ttl = p->ip[p->ipv6 ? 7 : 8];
 	p->plain = l3 == (p->ipv6 ? 40 : 20);
-	p->tcp = p->ip + l3;
-	p->header = (p->tcp[12] >> 4) * 4U;
-	if (total > room || p->header < 20 || total < l3 + p->header)
-		return false;
-	p->payload = (uint32_t)(total - l3 - p->header);
-	p->seq = get32(p->tcp + 4);
-	p->ack = get32(p->tcp + 8);
-	p->flags = p->tcp[13];
-	p->window = get16(p->tcp + 14);
+	p->l4 = p->ip + l3;
+	p->len = (uint32_t)(total - l3);
 	address(&p->from.remote, p->ip + (p->ipv6 ? 8 : 12), p->ipv6);
 	address(&p->from.local, p->ip + (p->ipv6 ? 24 : 16), p->ipv6);
-	memcpy(&p->from.remote_port, p->tcp, 2);
-	memcpy(&p->from.local_port, p->tcp + 2, 2);
+	memcpy(&p->from.remote_port, p->l4, 2);
+	memcpy(&p->from.local_port, p->l4 + 2, 2);
 	return true;
 }
 
-/* Of the pseudo header and the segment. */
-static uint32_t tcp_sum(const struct parts *p)
+static bool take_apart(struct model_frame *f, struct model_parts *p)
 {
-	uint32_t len = p->header + p->payload;
-
-	return (sum_of(p->ip + (p->ipv6 ? 8 : 12), p->ipv6 ? 32 : 8) + len + TCP +
-		sum_of(p->tcp, len)) %
-	       65535;
+	if (!model_take_apart(f, TCP, p))
+		return false;
+	p->header = (p->l4[12] >> 4) * 4U;
+	if (p->header < 20 || p->len < p->header)
+		return false;
+	p->payload = p->len - p->header;
+	p->seq = get32(p->l4 + 4);
+	p->ack = get32(p->l4 + 8);
+	p->flags = p->l4[13];
+	p->window = get16(p->l4 + 14);
+	return true;
 }
 
-static uint32_t ip_sum(const struct parts *p)
+static uint32_t tcp_sum(const struct model_parts *p)
+{
+	return model_l4_sum(p->ip, p->ipv6, TCP, p->l4, p->header + p->payload);
+}
+
+static uint32_t ip_sum(const struct model_parts *p)
 {
 	return p->ipv6 ? 0 : sum_of(p->ip, (p->ip[0] & 15) * 4);
 }
 
 /* The whole of a fragment cannot be summed, but its IP header can. */
-static bool is_sound(const struct parts *p, bool odd)
+static bool is_sound(const struct model_parts *p, bool odd)
 {
 	return odd ? !ip_sum(p) : !tcp_sum(p);
 }
 
 /* What was right is right, and what was not is as wrong as before. */
-static void sum_again(struct model_frame *f, const struct parts *p, uint32_t ip_was,
+static void sum_again(struct model_frame *f, const struct model_parts *p, uint32_t ip_was,
 		      uint32_t tcp_was)
 {
 	if (!p->ipv6) {
 		mend(p->ip + 10, ip_sum(p), ip_was);
 		f->sums[0] = (size_t)(p->ip + 10 - f->bytes);
 	}
-	mend(p->tcp + 16, tcp_sum(p), tcp_was);
-	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
+	mend(p->l4 + 16, tcp_sum(p), tcp_was);
+	f->sums[1] = (size_t)(p->l4 + 16 - f->bytes);
 }
 
 void model_sum(struct model_frame *f)
 {
-	struct parts p;
+	struct model_parts p;
 
 	if (take_apart(f, &p))
 		sum_again(f, &p, 0, 0);
@@ -216,7 +203,7 @@ static bool find(struct model *m, const struct graft_tuple *tuple, bool ipv6, st
 }
 
 /* P leaves: as if it had arrived from where it goes to. */
-static bool find_leaving(struct model *m, const struct parts *p, struct place *ret)
+static bool find_leaving(struct model *m, const struct model_parts *p, struct place *ret)
 {
 	struct graft_tuple t;
 
@@ -238,7 +225,7 @@ static void forget(struct model *m, const struct place *at)
 }
 
 /* Does a packet fit where the other end is: GOT, what that has acknowledged, and END, what it has sent? */
-static bool fits(const struct place *at, const struct parts *p, uint32_t got, uint32_t end)
+static bool fits(const struct place *at, const struct model_parts *p, uint32_t got, uint32_t end)
 {
 	int64_t theirs = at->other->window, ours = at->mine->window, from;
 	/* both as on this side's wire */
@@ -258,7 +245,7 @@ static bool fits(const struct place *at, const struct parts *p, uint32_t got, ui
 }
 
 /* A packet of MINE may be one of the connection, as far as we know its windows. */
-static bool is_inside(const struct place *at, const struct parts *p)
+static bool is_inside(const struct place *at, const struct model_parts *p)
 {
 	return fits(at, p, (uint32_t)at->other->acked, (uint32_t)at->other->end);
 }
@@ -279,7 +266,7 @@ static void move_to(struct graft_side *s, uint32_t end, uint32_t acked)
  * May P be sent on?  Of a loose session each packet may, and of one that other relays know.  One
  * that does not fit is remembered, and believed once the other end has said what fits it.
  */
-static bool is_welcome(const struct place *at, const struct parts *p, bool odd, bool *ret_believed)
+static bool is_welcome(const struct place *at, const struct model_parts *p, bool odd, bool *ret_believed)
 {
 	struct graft_side *mine = at->mine, *other = at->other;
 	bool inside = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
@@ -313,7 +300,7 @@ static bool is_welcome(const struct place *at, const struct parts *p, bool odd, 
 }
 
 /* A packet that ends something, or leaves a hole in its stream, needs a right sum. */
-static bool is_believed(const struct place *at, const struct parts *p)
+static bool is_believed(const struct place *at, const struct model_parts *p)
 {
 	return is_sound(p, false) ||
 	       (!(p->flags & (FIN | RST)) && ahead(p->seq, (uint32_t)at->mine->end) <= 0);
@@ -328,7 +315,7 @@ static void grow(__u64 *at, uint32_t to)
 }
 
 /* What P tells of both streams.  A reset has no bytes, and may be one that is only challenged. */
-static void note(const struct place *at, const struct parts *p)
+static void note(const struct place *at, const struct model_parts *p)
 {
 	struct graft_side *mine = at->mine;
 	uint64_t end = mine->end, acked = mine->acked;
@@ -342,7 +329,7 @@ static void note(const struct place *at, const struct parts *p)
 }
 
 /* The end that gets P, a reset, takes it: it may expect one of these numbers. */
-static bool is_reset(const struct place *at, const struct parts *p)
+static bool is_reset(const struct place *at, const struct model_parts *p)
 {
 	uint32_t got = (uint32_t)at->other->acked + at->other->ack_add;
 	uint32_t end = (uint32_t)at->mine->end;
@@ -351,7 +338,7 @@ static bool is_reset(const struct place *at, const struct parts *p)
 	       (p->seq == got || p->seq == end || (at->mine->fin && p->seq == end - 1));
 }
 
-static void track_fin(const struct place *at, const struct parts *p)
+static void track_fin(const struct place *at, const struct model_parts *p)
 {
 	struct graft_side *mine = at->mine, *other = at->other;
 
@@ -363,7 +350,7 @@ static void track_fin(const struct place *at, const struct parts *p)
 		other->fin = 2;
 }
 
-static void track(struct model *m, const struct place *at, const struct parts *p, uint32_t state)
+static void track(struct model *m, const struct place *at, const struct model_parts *p, uint32_t state)
 {
 	struct graft_side *mine = at->mine;
 	uint32_t window = p->window << mine->window_left;
@@ -434,39 +421,39 @@ static void change_options(uint8_t *at, const uint8_t *end, const struct change 
 	}
 }
 
-static void change_numbers(const struct parts *p, const struct change *c)
+static void change_numbers(const struct model_parts *p, const struct change *c)
 {
-	add32(p->tcp + 4, c->seq);
+	add32(p->l4 + 4, c->seq);
 	if (p->flags & ACK)
-		add32(p->tcp + 8, c->ack);
-	change_options(p->tcp + 20, p->tcp + p->header, c);
+		add32(p->l4 + 8, c->ack);
+	change_options(p->l4 + 20, p->l4 + p->header, c);
 }
 
-static void set_addresses(const struct parts *p, const struct graft_tuple *to)
+static void set_addresses(const struct model_parts *p, const struct graft_tuple *to)
 {
 	size_t len = p->ipv6 ? 16 : 4, at = p->ipv6 ? 8 : 12;
 
 	memcpy(p->ip + at, (const uint8_t *)&to->local + 16 - len, len);
 	memcpy(p->ip + at + len, (const uint8_t *)&to->remote + 16 - len, len);
-	memcpy(p->tcp, &to->local_port, 2);
-	memcpy(p->tcp + 2, &to->remote_port, 2);
+	memcpy(p->l4, &to->local_port, 2);
+	memcpy(p->l4 + 2, &to->remote_port, 2);
 }
 
 /* The other IP header, made anew; what stays is the traffic class.  Ethernet's is made later. */
-static void change_family(struct model_frame *f, struct parts *p, const struct graft_tuple *to)
+static void change_family(struct model_frame *f, struct model_parts *p, const struct graft_tuple *to)
 {
 	uint32_t class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
-	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->tcp - f->bytes);
+	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->l4 - f->bytes);
 
-	memmove(p->ip + l3, p->tcp, rest);
+	memmove(p->ip + l3, p->l4, rest);
 	p->ipv6 = !p->ipv6;
-	p->tcp = p->ip + model_ip(p->ip, p->ipv6, &to->local, &to->remote, TCP,
+	p->l4 = p->ip + model_ip(p->ip, p->ipv6, &to->local, &to->remote, TCP,
 				  p->header + p->payload, 0, class);
-	f->len = (size_t)(p->tcp - f->bytes) + rest;
+	f->len = (size_t)(p->l4 - f->bytes) + rest;
 }
 
 /* In the other end's IP header. */
-static uint32_t size_of(const struct place *at, const struct parts *p)
+static uint32_t size_of(const struct place *at, const struct model_parts *p)
 {
 	return (at->other->ipv6 ? 40 : 20) + p->header + p->payload;
 }
@@ -490,8 +477,7 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 	memcpy(tcp + 2, &s->tuple.local_port, 2);
 	put32(tcp + 4, seq);
 	mend(tcp + 18, sum_of(tcp, 20), 0); /* so that a device may make a checksum of it */
-	mend(icmp + 2,
-	     (sum_of(icmp, len) + (s->ipv6 ? sum_of(ip + 8, 32) + (uint32_t)len + 58 : 0)) % 65535,
+	mend(icmp + 2, s->ipv6 ? model_l4_sum(ip, true, 58, icmp, (uint32_t)len) : sum_of(icmp, len),
 	     0);
 	f->len = MODEL_ETHERNET + l3 + len;
 	f->sums[0] = s->ipv6 ? 0 : (size_t)(ip + 10 - f->bytes);
@@ -501,7 +487,7 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 }
 
 static enum model_verdict translate(struct model *m, struct model_frame *f, const struct place *at,
-				    struct parts *p, uint32_t state)
+				    struct model_parts *p, uint32_t state)
 {
 	struct change c = {
 		.seq = at->mine->seq_add,
@@ -530,7 +516,7 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		c.mine = c.other = NULL;
 	change_numbers(p, &c);
 	window = p->window << at->mine->window_left >> at->mine->window_right;
-	put16(p->tcp + 14, window < 65535 ? window : 65535);
+	put16(p->l4 + 14, window < 65535 ? window : 65535);
 	if (at->other->ipv6 != p->ipv6) {
 		change_family(f, p, &at->other->tuple);
 		ip_was = 0;
@@ -545,7 +531,7 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 
 /* Between the wire and a socket that is at work again. */
 static enum model_verdict shift(struct model_frame *f, const struct graft_side *s,
-				const struct parts *p, bool out)
+				const struct model_parts *p, bool out)
 {
 	struct change c = { .seq = -s->back_read, .ack = -s->back_write, .tsecr = -s->back_ts };
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
@@ -563,7 +549,7 @@ static enum model_verdict shift(struct model_frame *f, const struct graft_side *
 
 /* The same in a session that has returned: its socket may have sent less than the end has got. */
 static enum model_verdict shift_back(struct model_frame *f, struct graft_side *s,
-				     const struct parts *p, bool out)
+				     const struct model_parts *p, bool out)
 {
 	uint32_t most = s->frozen_write + s->back_write, end = end_of(p);
 
@@ -572,7 +558,7 @@ static enum model_verdict shift_back(struct model_frame *f, struct graft_side *s
 	if (!out && (p->flags & (ACK | SYN)) == ACK && ahead(p->ack, most) > 0) {
 		uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
 
-		put32(p->tcp + 8, most);
+		put32(p->l4 + 8, most);
 		sum_again(f, p, ip_was, tcp_was);
 	}
 	return shift(f, s, p, out);
@@ -581,7 +567,7 @@ static enum model_verdict shift_back(struct model_frame *f, struct graft_side *s
 /* --- what arrives --- */
 
 /* `passed` is in the numbers of the socket. */
-static void let_pass(struct graft_side *mine, const struct parts *p)
+static void let_pass(struct graft_side *mine, const struct model_parts *p)
 {
 	uint32_t end = end_of(p) - mine->back_read;
 
@@ -590,7 +576,7 @@ static void let_pass(struct graft_side *mine, const struct parts *p)
 }
 
 /* There are no sockets, so it is not the first that is translated. */
-static enum model_verdict look(struct model_frame *f, struct place *at, const struct parts *p)
+static enum model_verdict look(struct model_frame *f, struct place *at, const struct model_parts *p)
 {
 	if ((at->g->head.state & GRAFT_STATE_MASK) == GRAFT_LOCKED) {
 		at->g->head.state += GRAFT_PASSED_ONE;
@@ -606,7 +592,7 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 	return at->g->shifted ? shift_back(f, at->mine, p, false) : MODEL_PASS;
 }
 
-static uint32_t why_not_back(const struct place *at, const struct parts *p, bool odd)
+static uint32_t why_not_back(const struct place *at, const struct model_parts *p, bool odd)
 {
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || at->mine->fin || at->other->fin)
 		return GRAFT_CLOSING;
@@ -619,7 +605,7 @@ static uint32_t why_not_back(const struct place *at, const struct parts *p, bool
 }
 
 /* Why P is not translated; 0: it is. */
-static uint8_t hindrance(const struct place *at, const struct parts *p)
+static uint8_t hindrance(const struct place *at, const struct model_parts *p)
 {
 	if (p->odd)
 		return p->odd;
@@ -630,7 +616,7 @@ static uint8_t hindrance(const struct place *at, const struct parts *p)
 
 /* There are no sockets that the session could go back to. */
 static enum model_verdict go_back(struct model *m, struct model_frame *f, const struct place *at,
-				  const struct parts *p, uint8_t why)
+				  const struct model_parts *p, uint8_t why)
 {
 	struct graft_entry *g = at->g;
 	bool old = g->why_back && g->head.state != GRAFT_ACTIVE, believed;
@@ -732,7 +718,7 @@ static bool is_here(const struct model *m, const struct graft_addr *a)
 enum model_verdict model_in(struct model *m, struct model_frame *f)
 {
 	static const uint8_t loopback[6];
-	struct parts p;
+	struct model_parts p;
 	struct place at;
 	uint32_t state;
 
@@ -795,39 +781,39 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 /* --- what leaves --- */
 
 /* NOP, NOP, and a timestamp option. */
-static bool begins_with_clocks(const struct parts *p)
+static bool begins_with_clocks(const struct model_parts *p)
 {
 	static const uint8_t usual[4] = { 1, 1, 8, 10 };
 
-	return p->header >= 32 && !memcmp(p->tcp + 20, usual, sizeof(usual));
+	return p->header >= 32 && !memcmp(p->l4 + 20, usual, sizeof(usual));
 }
 
 /* F, of a frozen socket, becomes an answer to itself. */
 static enum model_verdict give_back(struct model_frame *f, const struct place *at,
-				    const struct parts *p, uint32_t ack, uint8_t flags)
+				    const struct model_parts *p, uint32_t ack, uint8_t flags)
 {
 	uint32_t len = p->header == 32 ? 32 : 20;
 
 	if (p->odd || !p->plain)
 		return MODEL_DROP;
 	model_ip(p->ip, p->ipv6, &at->mine->tuple.remote, &at->mine->tuple.local, TCP, len, 64, 0);
-	memcpy(p->tcp, &at->mine->tuple.remote_port, 2);
-	memcpy(p->tcp + 2, &at->mine->tuple.local_port, 2);
+	memcpy(p->l4, &at->mine->tuple.remote_port, 2);
+	memcpy(p->l4 + 2, &at->mine->tuple.local_port, 2);
 	if (len == 32 && begins_with_clocks(p)) {
-		put32(p->tcp + 24, get32(p->tcp + 28));
-		put32(p->tcp + 28, 0); /* no round trip is measured */
+		put32(p->l4 + 24, get32(p->l4 + 28));
+		put32(p->l4 + 28, 0); /* no round trip is measured */
 	} else if (len == 32) {
-		memset(p->tcp + 20, 1, 12);
+		memset(p->l4 + 20, 1, 12);
 	}
-	put32(p->tcp + 4, at->mine->frozen_read);
-	put32(p->tcp + 8, ack);
-	p->tcp[12] = (uint8_t)(len << 2);
-	p->tcp[13] = flags;
-	put16(p->tcp + 18, 0);
-	f->len = (size_t)(p->tcp - f->bytes) + len;
+	put32(p->l4 + 4, at->mine->frozen_read);
+	put32(p->l4 + 8, ack);
+	p->l4[12] = (uint8_t)(len << 2);
+	p->l4[13] = flags;
+	put16(p->l4 + 18, 0);
+	f->len = (size_t)(p->l4 - f->bytes) + len;
 	/* our own stack has not made a sum, and does not look at it */
 	f->sums[0] = p->ipv6 ? 0 : (size_t)(p->ip + 10 - f->bytes);
-	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
+	f->sums[1] = (size_t)(p->l4 + 16 - f->bytes);
 	f->any_tcp_sum = true;
 	f->kind = MODEL_TO_SOCKET;
 	return MODEL_PASS; /* out by the loopback device, and in again */
@@ -838,7 +824,7 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
  * wire.
  */
 static enum model_verdict let_out(const struct model *m, struct model_frame *f,
-				  const struct place *at, const struct parts *p)
+				  const struct place *at, const struct model_parts *p)
 {
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), tsval = at->mine->tsval_sent;
 	struct change c = {
@@ -850,15 +836,15 @@ static enum model_verdict let_out(const struct model *m, struct model_frame *f,
 	if (at->g->loose || at->g->head.mirrored)
 		tsval += graft_clock(m->units -
 				     (uint32_t)(at->other->heard_ns >> GRAFT_CLOCK_SHIFT));
-	if (begins_with_clocks(p) && ahead(tsval, get32(p->tcp + 24)) > 0)
-		c.tsval = tsval - get32(p->tcp + 24);
+	if (begins_with_clocks(p) && ahead(tsval, get32(p->l4 + 24)) > 0)
+		c.tsval = tsval - get32(p->l4 + 24);
 	change_numbers(p, &c);
 	sum_again(f, p, ip_was, tcp_was);
 	return MODEL_PASS;
 }
 
 static enum model_verdict frozen(const struct model *m, struct model_frame *f,
-				 const struct place *at, const struct parts *p)
+				 const struct place *at, const struct model_parts *p)
 {
 	uint32_t ack = at->mine->frozen_write;
 
@@ -882,7 +868,7 @@ static enum model_verdict frozen(const struct model *m, struct model_frame *f,
 }
 
 /* The right edge of the window stays. */
-static void hold(struct model_frame *f, struct graft_side *mine, const struct parts *p)
+static void hold(struct model_frame *f, struct graft_side *mine, const struct model_parts *p)
 {
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
 	int64_t room;
@@ -895,14 +881,14 @@ static void hold(struct model_frame *f, struct graft_side *mine, const struct pa
 	room = ahead(mine->edge, p->ack);
 	room = (room > 0 ? room : 0) >> mine->read_shift;
 	if (room < p->window) {
-		put16(p->tcp + 14, (uint32_t)room);
+		put16(p->l4 + 14, (uint32_t)room);
 		sum_again(f, p, ip_was, tcp_was);
 	}
 }
 
 enum model_verdict model_out(struct model *m, struct model_frame *f)
 {
-	struct parts p;
+	struct model_parts p;
 	struct place at;
 
 	m->inside = false;

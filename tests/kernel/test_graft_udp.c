@@ -51,73 +51,27 @@ struct world {
 	uint32_t now;
 };
 
-struct parts {
-	uint8_t *ip, *udp;
-	bool ipv6, df;
-	uint32_t len; /* of the datagram, header included */
-	uint8_t odd;
-	struct graft_tuple from;
-};
-
-/* Of the pseudo header of PROTOCOL, and LEN bytes from AT on. */
-static uint32_t l4_sum(const uint8_t *ip, bool ipv6, uint8_t protocol, const uint8_t *at,
-		       uint32_t len)
+static uint32_t udp_sum(const struct model_parts *p)
 {
-	return (sum_of(ip + (ipv6 ? 8 : 12), ipv6 ? 32 : 8) + len + protocol + sum_of(at, len)) %
-	       65535;
+	return model_l4_sum(p->ip, p->ipv6, 17, p->l4, p->len);
 }
 
-static uint32_t udp_sum(const struct parts *p)
+static void set_sum(const struct model_parts *p, uint32_t was)
 {
-	return l4_sum(p->ip, p->ipv6, 17, p->udp, p->len);
-}
-
-static void set_sum(const struct parts *p, uint32_t was)
-{
-	if (!get16(p->udp + 6))
+	if (!get16(p->l4 + 6))
 		return;
-	mend(p->udp + 6, udp_sum(p), was);
-	if (!get16(p->udp + 6)) /* 0 would be none */
-		put16(p->udp + 6, 0xffff);
+	mend(p->l4 + 6, udp_sum(p), was);
+	if (!get16(p->l4 + 6)) /* 0 would be none */
+		put16(p->l4 + 6, 0xffff);
 }
 
 /* False: not one whose ports the packet programs can know. */
-static bool take_apart(struct model_frame *f, struct parts *p)
+static bool take_apart(struct model_frame *f, struct model_parts *p)
 {
-	size_t room = f->len - MODEL_ETHERNET, l3, total;
-	uint32_t type = get16(f->bytes + 12), l;
-
-	*p = (struct parts){ .ip = f->bytes + MODEL_ETHERNET, .ipv6 = type == 0x86dd };
-	if (type == 0x0800) {
-		l3 = (p->ip[0] & 15) * 4;
-		if (room < 20 || p->ip[0] >> 4 != 4 || l3 < 20 || get16(p->ip + 6) & 0x1fff ||
-		    p->ip[9] != 17)
-			return false;
-		p->odd = p->ip[6] & 0x20 ? GRAFT_FRAGMENTS : l3 > 20 ? GRAFT_HEADERS : 0;
-		p->df = p->ip[6] & 0x40;
-		total = get16(p->ip + 2);
-	} else {
-		if (!p->ipv6 || room < 40 || p->ip[0] >> 4 != 6)
-			return false;
-		p->df = true;
-		l3 = model_skip_extensions(p->ip, room, 17, &p->odd);
-		if (!l3)
-			return false;
-		total = get16(p->ip + 4) + 40;
-	}
-	if (room < l3 + 8 || total > room || total < l3 + 8)
+	if (!model_take_apart(f, 17, p))
 		return false;
-	p->udp = p->ip + l3;
-	p->len = (uint32_t)(total - l3);
-	if (!p->odd && get16(p->udp + 4) != p->len)
+	if (!p->odd && get16(p->l4 + 4) != p->len)
 		p->odd = GRAFT_HEADERS;
-	l = p->ipv6 ? 16 : 4;
-	if (!p->ipv6)
-		p->from.remote.w[2] = p->from.local.w[2] = htonl(0xffff);
-	memcpy((uint8_t *)&p->from.remote + 16 - l, p->ip + (p->ipv6 ? 8 : 12), l);
-	memcpy((uint8_t *)&p->from.local + 16 - l, p->ip + (p->ipv6 ? 24 : 16), l);
-	memcpy(&p->from.remote_port, p->udp, 2);
-	memcpy(&p->from.local_port, p->udp + 2, 2);
 	return true;
 }
 
@@ -145,21 +99,21 @@ static void tell_too_big(struct model_frame *f, const struct graft_leg *mine, ui
 	memcpy(quote + l3 + 2, &u->local_port, 2);
 	put32(quote + l3 + 4, 0);
 	mend(quote + l3 + 4, sum_of(quote + l3, 8), 0); /* the length: so a device adds 0 */
-	mend(icmp + 2, ipv6 ? l4_sum(ip, ipv6, 58, icmp, len) : sum_of(icmp, len), 0);
+	mend(icmp + 2, ipv6 ? model_l4_sum(ip, ipv6, 58, icmp, len) : sum_of(icmp, len), 0);
 	f->len = MODEL_ETHERNET + l3 + len;
 	f->sums[0] = MODEL_ETHERNET + l3 + 2;
 	f->sums[1] = f->len - 4;
 }
 
 /* F, which P is, goes out by TO. */
-static void change(struct model_frame *f, struct parts *p, const struct graft_leg *to)
+static void change(struct model_frame *f, struct model_parts *p, const struct graft_leg *to)
 {
 	bool ipv6 = is_ipv6(to);
 	uint32_t was = udp_sum(p), ip_was = sum_of(p->ip, 20), l3 = p->ipv6 ? 40 : 20;
 	uint32_t traffic = p->ipv6 ? get16(p->ip) >> 4 & 255 : p->ip[1];
 
-	memcpy(p->udp, &to->tuple.local_port, 2);
-	memcpy(p->udp + 2, &to->tuple.remote_port, 2);
+	memcpy(p->l4, &to->tuple.local_port, 2);
+	memcpy(p->l4 + 2, &to->tuple.remote_port, 2);
 	if (ipv6 == p->ipv6) {
 		size_t l = ipv6 ? 16 : 4;
 		uint8_t *at = p->ip + (ipv6 ? 8 : 12);
@@ -170,12 +124,12 @@ static void change(struct model_frame *f, struct parts *p, const struct graft_le
 		if (!ipv6)
 			mend(p->ip + 10, sum_of(p->ip, 20), ip_was);
 	} else {
-		memmove(p->ip + (ipv6 ? 40 : 20), p->udp, f->len - MODEL_ETHERNET - l3);
+		memmove(p->ip + (ipv6 ? 40 : 20), p->l4, f->len - MODEL_ETHERNET - l3);
 		model_ip(p->ip, ipv6, &to->tuple.local, &to->tuple.remote, 17, p->len, to->way.ttl,
 		       traffic);
 		f->len = f->len + (ipv6 ? 40 : 20) - l3;
 		p->ipv6 = ipv6;
-		p->udp = p->ip + (ipv6 ? 40 : 20);
+		p->l4 = p->ip + (ipv6 ? 40 : 20);
 	}
 	if (!ipv6)
 		f->sums[0] = MODEL_ETHERNET + 10;
@@ -196,7 +150,7 @@ static enum model_verdict pass(struct udp_leg *at, uint32_t n, uint8_t why, bool
 
 /* F arrives. */
 static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int leg, uint32_t gso,
-				     struct model_frame *f, struct parts *p)
+				     struct model_frame *f, struct model_parts *p)
 {
 	struct graft_leg *mine = &u->leg[leg], *other = &u->leg[!leg];
 	struct udp_leg *at = &u->at[leg];
@@ -223,7 +177,7 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 		return pass(at, n, 0, false);
 	if (p->odd)
 		return pass(at, n, p->odd, false);
-	if (!get16(p->udp + 6) && is_ipv6(other))
+	if (!get16(p->l4 + 6) && is_ipv6(other))
 		return pass(at, n, GRAFT_HEADERS, false);
 	mtu = other->way.mtu;
 	if (u->at[!leg].path_mtu && u->at[!leg].path_mtu < mtu)
@@ -253,10 +207,10 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 static enum model_verdict model_arrives(struct world *w, struct model_frame *f, uint32_t gso)
 {
 	static const uint8_t us[6];
-	struct parts p;
+	struct model_parts p;
 
 	f->sums[0] = f->sums[1] = 0;
-	if (memcmp(f->bytes, us, 6) != 0 || !take_apart(f, &p) || (p.ipv6 && !get16(p.udp + 6)))
+	if (memcmp(f->bytes, us, 6) != 0 || !take_apart(f, &p) || (p.ipv6 && !get16(p.l4 + 6)))
 		return MODEL_PASS;
 	for (int i = 0; i < SLOTS * 2; i++) {
 		struct udp_flow *u = &w->flows[i / 2];
@@ -338,7 +292,7 @@ static void draw_datagram(const struct udp_flow *u, int leg, struct model_frame 
 	bool ipv6 = is_ipv6(&u->leg[leg]);
 	uint32_t payload = below(one_in(2) ? 40 : 1450), l3 = ipv6 ? 40 : 20;
 	uint8_t *ip = f->bytes + MODEL_ETHERNET;
-	struct parts p = { .ip = ip, .udp = ip + l3, .ipv6 = ipv6, .len = payload + 8 };
+	struct model_parts p = { .ip = ip, .l4 = ip + l3, .ipv6 = ipv6, .len = payload + 8 };
 
 	memset(f, 0, offsetof(struct model_frame, bytes[MODEL_ETHERNET + 40]));
 	put16(f->bytes + 12, ipv6 ? 0x86dd : 0x0800);
@@ -347,12 +301,12 @@ static void draw_datagram(const struct udp_flow *u, int leg, struct model_frame 
 		ip[2] = (uint8_t)draw(); /* of the flow label */
 	else if (one_in(2))
 		ip[6] = 0; /* may be cut */
-	draw_bytes(p.udp, 8 + payload);
-	memcpy(p.udp, &from->remote_port, 2);
-	memcpy(p.udp + 2, &from->local_port, 2);
-	put16(p.udp + 4, payload + 8);
+	draw_bytes(p.l4, 8 + payload);
+	memcpy(p.l4, &from->remote_port, 2);
+	memcpy(p.l4 + 2, &from->local_port, 2);
+	put16(p.l4 + 4, payload + 8);
 	if (one_in(4))
-		put16(p.udp + 6, 0);
+		put16(p.l4 + 6, 0);
 	else if (!one_in(8))
 		set_sum(&p, 0);
 	f->len = MODEL_ETHERNET + l3 + 8 + payload;
