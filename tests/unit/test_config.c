@@ -100,21 +100,6 @@ TEST(test_options)
 	assert_int_equal(c.grace_ms, 1250);
 	assert_string_equal(c.user, "nobody");
 	config_close(&c);
-
-	GOOD(&c, "--probe=no", "--probe=yes", "--session-log=-", FORWARD);
-	assert_true(c.probe);
-	assert_string_equal(c.session_log, "-");
-	config_close(&c);
-
-	GOOD(&c, "--max-sessions", "1000000", "--copy-buffer=1k", "--soft-limit", "4096",
-	     "--hard-limit=1G", "--kernel-memory", "8M", "--log-level", "debug", FORWARD);
-	assert_int_equal(c.kernel_memory, 8 << 20);
-	assert_int_equal(c.max_sessions, 1000000);
-	assert_int_equal(c.defaults.copy_buffer, 1024);
-	assert_int_equal(c.defaults.soft_limit, 4096);
-	assert_int_equal(c.defaults.hard_limit, 1 << 30);
-	assert_int_equal(c.log_level, LOG_DEBUG);
-	config_close(&c);
 }
 
 TEST(test_syntax)

@@ -399,13 +399,6 @@ TEST(test_view)
 		"UPSTREAM    AGE  LOOKUPS  FAILURES  ADDRESSES  ERROR\n"
 		"dns:53/udp  -    -        -         -          -\n"
 		"dns:53      -    -        -         -          -\n");
-	expect_view(
-		"{\"sessions\":[{\"upstream\":\"a:53 [::1]:53/udp, b:53 backup\",\"protocol\":"
-		"\"udp\",\"flows\":[{}]}]}",
-		"ID  FORWARD  CLIENT  UPSTREAM                                SERVER NAME  AGE  STATE"
-		"  DIRECTION  CARRIER  PHASE  BYTES  HANDOVERS  BACKLOG MAX  STANDBY  REASON  NOT GRAFTED\n"
-		"-   -        -       a:53/udp [::1]:53/udp, b:53/udp backup  -            -    -    "
-		"  -          -        -      -      -          -            -        -       -\n");
 	expect_view("{\"killed\":0}", "killed                   0\n");
 }
 
