@@ -5,12 +5,12 @@
 #include <linux/sockios.h>
 #include <sched.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
 #include "base/clock.h"
+#include "datapath/bpf_ring.h"
 #include "datapath/sockmap/sockmap.h"
 #include "kt.h"
 
@@ -57,23 +57,14 @@ void kt_enter(void)
 	alarm(WATCHDOG_S * (unsigned int)kt_slow());
 }
 
-static void *map_array(struct bpf_map *map, size_t value_size)
-{
-	void *p = mmap(NULL, value_size * KT_SLOTS, PROT_READ | PROT_WRITE, MAP_SHARED,
-		       bpf_map__fd(map), 0);
-
-	/* cppcheck-suppress memleak ; it is returned */
-	return p == MAP_FAILED ? NULL : p;
-}
-
 int kt_load(void **state)
 {
 	(void)state;
 	kt_bpf = traps_bpf__open_and_load();
 	if (!kt_bpf)
 		return -1;
-	conf_mapping = map_array(kt_bpf->maps.conf, sizeof(struct kt_conf));
-	stat_mapping = map_array(kt_bpf->maps.stat, sizeof(struct kt_stat));
+	conf_mapping = bpf_values_map(kt_bpf->maps.conf);
+	stat_mapping = bpf_values_map(kt_bpf->maps.stat);
 	if (!conf_mapping || !stat_mapping)
 		return -1;
 	return bpf_prog_attach(bpf_program__fd(kt_bpf->progs.kt_verdict),

@@ -736,22 +736,6 @@ TEST(test_check_machine)
 	assert_non_null(strstr(err, "culvert: warning: max-sessions: only 100 "));
 }
 
-TEST(test_needs)
-{
-	struct needs needs;
-	struct config c;
-
-	rig_good(&c,
-		 "[culvert]\nmax-sessions = 1000\nworkers = 3\n" FORWARD
-		 "max-sessions = 2000\n[forward two]\nlisten = 127.0.0.1:2\n"
-		 "upstream = 127.0.0.2:2\nmax-sessions = 7\n",
-		 NULL);
-	needs = check_needs(&c);
-	assert_int_equal(needs.sockets, 2 * 1000 + 2 * 3 + 256);
-	assert_int_equal(needs.descriptors, 6 * 1000 + 2 * 3 + 1024);
-	config_close(&c);
-}
-
 TEST(test_check)
 {
 	struct capture capture;

@@ -97,20 +97,4 @@ TEST(test_refused)
 		expect_refused(refused[i].line, refused[i].due);
 }
 
-/* It says what may stand there, and not what each value means. */
-TEST(test_expected)
-{
-	static const char line[] = "{\"command\":\"upstream\",\"forward\":\"x\",\"server\":\"y\","
-				   "\"order\":\"off\"}";
-	struct json_object *wrong, *message = NULL;
-	struct request req;
-
-	wrong = request_parse(line, &req);
-	json_pointer_get(wrong, "/error/message", &message);
-	assert_string_equal(json_object_get_string(message),
-			    "upstream: order: expected drain, down or ready");
-	json_object_put(wrong);
-	request_close(&req);
-}
-
 UNIT_MAIN(NULL, NULL)

@@ -74,6 +74,15 @@ static void unwatch_other(struct source *s, uint32_t events)
 	loop_watch(the_loop, other, 0, false);
 }
 
+static void open_pair(struct loop *l, void (*handle)(struct source *s, uint32_t events))
+{
+	pair_events = 0;
+	for (int i = 0; i < 2; i++) {
+		pair[i] = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = handle };
+		assert_int_equal(loop_watch(l, &pair[i], EPOLLIN, true), 0);
+	}
+}
+
 #define ON_LOOP(f) TEST_WITH(f, rig_setup, rig_teardown)
 
 /* An event that is already in the batch does not reach a source that is not watched any more. */
@@ -81,11 +90,7 @@ ON_LOOP(test_unwatched_within_batch)
 {
 	struct rig *rig = *state;
 
-	pair_events = 0;
-	for (int i = 0; i < 2; i++) {
-		pair[i] = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = unwatch_other };
-		assert_int_equal(loop_watch(&rig->loop, &pair[i], EPOLLIN, true), 0);
-	}
+	open_pair(&rig->loop, unwatch_other);
 	run_batches(rig, 1);
 	assert_int_equal(pair_events, 1);
 	for (int i = 0; i < 2; i++)
@@ -112,11 +117,7 @@ ON_LOOP(test_replaced_within_batch)
 	struct rig *rig = *state;
 	uint64_t one = 1, taken;
 
-	pair_events = 0;
-	for (int i = 0; i < 2; i++) {
-		pair[i] = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = replace_other };
-		assert_int_equal(loop_watch(&rig->loop, &pair[i], EPOLLIN, true), 0);
-	}
+	open_pair(&rig->loop, replace_other);
 	run_batches(rig, 1);
 	assert_int_equal(pair_events, 1);
 	for (int i = 0; i < 2; i++) /* the one that was handled has its event still */
