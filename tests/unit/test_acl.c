@@ -1,27 +1,20 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* Who may connect: what lists of allow and deny decide, and which of them are refused. */
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "unit.h"
+#include "client.h"
 #include "config/acl.h"
 
 static bool allows(const struct acl *a, const char *client)
 {
-	struct sockaddr_in in = { .sin_family = AF_INET };
-	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_scope_id = 3 };
-	struct sockaddr un = { .sa_family = AF_UNIX };
+	union client_addr at = client_at(client);
 
-	if (!strcmp(client, "unix"))
-		return acl_allows(a, &un);
-	if (inet_pton(AF_INET, client, &in.sin_addr) == 1)
-		return acl_allows(a, (struct sockaddr *)&in);
-	assert_int_equal(inet_pton(AF_INET6, client, &in6.sin6_addr), 1);
-	return acl_allows(a, (struct sockaddr *)&in6);
+	at.in6.sin6_scope_id = 3; /* of a link: it does not matter */
+	return acl_allows(a, &at.sa);
 }
 
 /* RULES: "+" allows what follows up to the next sign, "-" denies it. */

@@ -7,43 +7,24 @@
 #include <unistd.h>
 
 #include "unit.h"
-#include "capture.h"
-#include "config/read.h"
+#include "config_rig.h"
 
 #define WORDS_MAX 16
 #define FORWARD "127.0.0.1:9000", "127.0.0.1:9001"
 #define A10 "aaaaaaaaaa"
 #define A100 A10 A10 A10 A10 A10 A10 A10 A10 A10 A10
 
-/* Parse "run" and WORDS, up to NULL; ERR gets what was said on stderr. */
-static int parse(const char *const *words, struct config *c, char *err, size_t errlen)
-{
-	char *argv[WORDS_MAX + 2] = { (char *)"run" };
-	struct capture capture;
-	int argc = 1;
-	int r;
-
-	while (words[argc - 1]) {
-		argv[argc] = (char *)words[argc - 1];
-		argc++;
-	}
-	capture_begin(&capture, STDERR_FILENO);
-	r = config_read(argc, argv, -1, c);
-	capture_end(&capture, err, errlen);
-	return r;
-}
-
 static void parse_good(struct config *c, const char *const *words)
 {
 	char err[1024];
-	int r = parse(words, c, err, sizeof(err));
+	int r = rig_parse(c, true, words, err, sizeof(err));
 
 	if (r != 0)
 		fail_msg("%d: %s", r, err);
 	assert_string_equal(err, "");
 }
 
-#define GOOD(c, ...) parse_good(c, (const char *const[]){ __VA_ARGS__, NULL })
+#define GOOD(c, ...) parse_good(c, WORDS(__VA_ARGS__))
 
 TEST(test_defaults)
 {
@@ -165,7 +146,7 @@ TEST(test_mistakes)
 	char err[2048];
 
 	for (size_t i = 0; i < sizeof(mistakes) / sizeof(mistakes[0]); i++) {
-		int r = parse(mistakes[i].words, &c, err, sizeof(err));
+		int r = rig_parse(&c, true, mistakes[i].words, err, sizeof(err));
 
 		config_close(&c);
 		if (r != -EINVAL)

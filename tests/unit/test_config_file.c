@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The file with sections: what it says, what is inherited and refused, whose it may be; `check`. */
-#include <arpa/inet.h>
 #include <linux/capability.h>
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "unit.h"
+#include "client.h"
 #include "daemon/check.h"
 #include "config/file.h"
 #include "config_rig.h"
@@ -413,10 +413,9 @@ TEST(test_udp)
 
 static bool allows(const struct forward_conf *fc, const char *client)
 {
-	struct sockaddr_in in = { .sin_family = AF_INET };
+	union client_addr at = client_at(client);
 
-	assert_int_equal(inet_pton(AF_INET, client, &in.sin_addr), 1);
-	return acl_allows(&fc->acl, (struct sockaddr *)&in);
+	return acl_allows(&fc->acl, &at.sa);
 }
 
 /* A forward with any rule has its own only; the command line's take the place of [culvert]'s. */

@@ -3,7 +3,6 @@
  * The file of rinetd: what it becomes, natively too, and what is refused.  flow/replace_rinetd.py
  * has the same beside rinetd itself, and the file of oi.
  */
-#include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -13,19 +12,16 @@
 #include <unistd.h>
 
 #include "unit.h"
+#include "client.h"
 #include "daemon/check.h"
 #include "config/rinetd.h"
 #include "config_rig.h"
 
 static bool allows(const struct forward_conf *fc, const char *client)
 {
-	struct sockaddr_in in = { .sin_family = AF_INET };
-	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6 };
+	union client_addr at = client_at(client);
 
-	if (inet_pton(AF_INET, client, &in.sin_addr) == 1)
-		return acl_allows(&fc->acl, (struct sockaddr *)&in);
-	assert_int_equal(inet_pton(AF_INET6, client, &in6.sin6_addr), 1);
-	return acl_allows(&fc->acl, (struct sockaddr *)&in6);
+	return acl_allows(&fc->acl, &at.sa);
 }
 
 /* A file with everything that is taken. */

@@ -320,15 +320,6 @@ TEST(test_abort)
 	assert_int_equal(outcome(pid), 1000 + SIGABRT);
 }
 
-TEST(test_off)
-{
-	static const struct attempt a = {
-		"memfd_create", ALLOWED, SYS_memfd_create, { ADDRESS("x") }
-	};
-
-	assert_int_equal(try(&a, FILTER_OFF, 0), 0);
-}
-
 /* Without no_new_privs and without root the kernel takes no filter, and that is an error. */
 TEST(test_no_filter_is_an_error)
 {
