@@ -126,6 +126,15 @@ struct named {
 	pthread_mutex_t lock;
 };
 
+static void named_open(struct named *r, const char *upstream)
+{
+	char err[256];
+
+	pthread_mutex_init(&r->lock, NULL);
+	assert_int_equal(upstreams_parse(upstream, false, &r->fc.upstream, err, sizeof(err)), 0);
+	assert_int_equal(servers_open(&r->servers, &r->fc, NULL, &r->lock, 0), 0);
+}
+
 /* lookup_update() by the main thread, as if "db" had the addresses 192.0.2.FIRST and the next. */
 static void answer(struct lookup *u, unsigned int first, unsigned int n)
 {
@@ -192,13 +201,8 @@ TEST(test_silent)
 	static const unsigned int slow[] = { 1, 3 }, silent[] = { 1, 0 }, both[] = { 0, 0 },
 				  well[] = { 1, 1 };
 	struct named r = { 0 };
-	char err[256];
 
-	pthread_mutex_init(&r.lock, NULL);
-	assert_int_equal(upstreams_parse("192.0.2.1:80 192.0.2.2:80", false, &r.fc.upstream, err,
-					 sizeof(err)),
-			 0);
-	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
+	named_open(&r, "192.0.2.1:80 192.0.2.2:80");
 	second_gets(&r.servers, slow, 0, 100);
 	assert_in_range(second_gets(&r.servers, slow, 100, 300), 149, 151);
 	second_gets(&r.servers, well, 400, 100);
@@ -215,11 +219,8 @@ TEST(test_each_address)
 	struct named r = { .fc.each_address = true };
 	struct servers next = { 0 };
 	struct server *second;
-	char err[256];
 
-	pthread_mutex_init(&r.lock, NULL);
-	assert_int_equal(upstreams_parse("db:80", false, &r.fc.upstream, err, sizeof(err)), 0);
-	assert_int_equal(servers_open(&r.servers, &r.fc, NULL, &r.lock, 0), 0);
+	named_open(&r, "db:80");
 	assert_null(pick(&r.servers));
 	answer(&r.servers.members[0].place->lookup, 1, 3);
 	assert_string_equal(pick(&r.servers)->name, "192.0.2.1:80");
