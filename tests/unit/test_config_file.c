@@ -328,9 +328,19 @@ TEST(test_habits)
 }
 
 /* A forward's own, what it has of [culvert] and of the command line, and the defaults. */
-static void read_own_options(struct config *c)
+TEST(test_own_options)
 {
-	rig_good(c,
+	static const struct {
+		enum engine engine;
+		unsigned int soft_limit, hard_limit, proxy_protocol, sessions, of_client;
+	} want[] = {
+		{ ENGINE_COPY, 8 << 10, 2 << 20, PROXY_SEND_V2, 0, 0 },
+		{ ENGINE_SPLICE, 16 << 10, 3 << 20, PROXY_RECEIVE | PROXY_SEND_V1, 12, 3 },
+		{ ENGINE_SPLICE, 16 << 10, 2 << 20, PROXY_SEND_V2, 0, 0 },
+	};
+	struct config c;
+
+	rig_good(&c,
 		 "[forward a]\n"
 		 "soft-limit = 8K\n"
 		 "listen = :1\n"
@@ -347,32 +357,18 @@ static void read_own_options(struct config *c)
 		 "max-sessions = 12\n"
 		 "max-sessions-per-client = 3\n",
 		 WORDS("--soft-limit", "16K", ":4", "127.0.0.1:2", "--engine", "splice"));
-	assert_int_equal(c->n_forwards, 3);
-}
-
-TEST(test_own_options)
-{
-	struct config c;
-
-	read_own_options(&c);
-	assert_int_equal(c.forwards[0].engine, ENGINE_COPY);
-	assert_int_equal(c.forwards[1].engine, ENGINE_SPLICE);
-	assert_int_equal(c.forwards[0].proxy_protocol, PROXY_SEND_V2);
-	assert_int_equal(c.forwards[1].proxy_protocol, PROXY_RECEIVE | PROXY_SEND_V1);
-	assert_int_equal(c.forwards[2].engine, ENGINE_SPLICE);
+	assert_int_equal(c.n_forwards, 3);
+	for (size_t i = 0; i < 3; i++) {
+		assert_int_equal(c.forwards[i].engine, want[i].engine);
+		assert_int_equal(c.forwards[i].soft_limit, want[i].soft_limit);
+		assert_int_equal(c.forwards[i].hard_limit, want[i].hard_limit);
+		assert_int_equal(c.forwards[i].proxy_protocol, want[i].proxy_protocol);
+		assert_int_equal(c.forwards[i].max_sessions, want[i].sessions);
+		assert_int_equal(c.forwards[i].max_sessions_per_client, want[i].of_client);
+	}
 	assert_ptr_equal(config_forward_with(&c, ENGINE_SPLICE), &c.forwards[1]);
 	assert_null(config_forward_with(&c, ENGINE_AUTO));
-	assert_int_equal(c.forwards[0].soft_limit, 8 << 10);
-	assert_int_equal(c.forwards[0].hard_limit, 2 << 20);
-	assert_int_equal(c.forwards[1].soft_limit, 16 << 10);
-	assert_int_equal(c.forwards[1].hard_limit, 3 << 20);
-	assert_int_equal(c.forwards[2].soft_limit, 16 << 10);
-	assert_int_equal(c.forwards[2].hard_limit, 2 << 20);
 	assert_int_equal(c.max_sessions, 16384);
-	for (size_t i = 0; i < 3; i++) {
-		assert_int_equal(c.forwards[i].max_sessions, i == 1 ? 12 : 0);
-		assert_int_equal(c.forwards[i].max_sessions_per_client, i == 1 ? 3 : 0);
-	}
 	config_close(&c);
 }
 
@@ -411,13 +407,6 @@ TEST(test_udp)
 	config_close(&c);
 }
 
-static bool allows(const struct forward_conf *fc, const char *client)
-{
-	union client_addr at = client_at(client);
-
-	return acl_allows(&fc->acl, &at.sa);
-}
-
 /* A forward with any rule has its own only; the command line's take the place of [culvert]'s. */
 TEST(test_rules)
 {
@@ -436,21 +425,15 @@ TEST(test_rules)
 			 words ? WORDS("--deny=13.0.0.1", "--allow", "13.0.0.0/8,14.0.0.1",
 				       "--allow=15.0.0.1") :
 				 NULL);
-		assert_false(allows(&c.forwards[0], "10.0.0.5"));
-		assert_true(allows(&c.forwards[0], "10.0.0.6"));
-		assert_true(allows(&c.forwards[0], "192.0.2.2"));
-		assert_false(allows(&c.forwards[0], "11.0.0.6"));
-		assert_false(allows(&c.forwards[0], "13.0.0.2"));
 		assert_int_equal(c.forwards[0].acl.n, 6);
-
-		assert_false(allows(&c.forwards[1], "11.0.0.5"));
-		assert_true(allows(&c.forwards[1], words ? "13.0.0.2" : "11.0.0.6"));
-		assert_true(allows(&c.forwards[1], words ? "14.0.0.1" : "12.0.0.1"));
-		assert_false(allows(&c.forwards[1], words ? "13.0.0.1" : "11.0.0.5"));
-		assert_false(allows(&c.forwards[1], words ? "12.0.0.1" : "15.0.0.1"));
-
-		assert_false(allows(&c.forwards[2], "12.0.0.1"));
-		assert_true(allows(&c.forwards[2], "13.0.0.1"));
+		expect_clients(&c.forwards[0].acl, "own", "10.0.0.6 192.0.2.2", true);
+		expect_clients(&c.forwards[0].acl, "own", "10.0.0.5 11.0.0.6 13.0.0.2", false);
+		expect_clients(&c.forwards[1].acl, "inherits",
+			       words ? "13.0.0.2 14.0.0.1" : "11.0.0.6 12.0.0.1", true);
+		expect_clients(&c.forwards[1].acl, "inherits",
+			       words ? "11.0.0.5 13.0.0.1 12.0.0.1" : "11.0.0.5 15.0.0.1", false);
+		expect_clients(&c.forwards[2].acl, "denies", "13.0.0.1", true);
+		expect_clients(&c.forwards[2].acl, "denies", "12.0.0.1", false);
 		config_close(&c);
 	}
 }

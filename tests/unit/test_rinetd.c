@@ -17,13 +17,6 @@
 #include "config/rinetd.h"
 #include "config_rig.h"
 
-static bool allows(const struct forward_conf *fc, const char *client)
-{
-	union client_addr at = client_at(client);
-
-	return acl_allows(&fc->acl, &at.sa);
-}
-
 /* A file with everything that is taken. */
 static const char sample[] = "# comment\n"
 			     "allow 192.168.2.*\n"
@@ -64,16 +57,6 @@ static const struct {
 	{ "::1:83/udp", "[::1]:83/udp", "[::1]:84", "fe80::1", "::1" },
 };
 
-static void check_clients(const struct forward_conf *fc, const char *clients, bool allowed)
-{
-	char copy[128], *at = copy;
-
-	snprintf(copy, sizeof(copy), "%s", clients);
-	for (const char *one; (one = strsep(&at, " "));)
-		if (allows(fc, one) != allowed)
-			fail_msg("%s: %s", fc->name, one);
-}
-
 static void check_forwards(const struct config *c)
 {
 	assert_int_equal(c->n_forwards, sizeof(forwards) / sizeof(forwards[0]));
@@ -88,8 +71,8 @@ static void check_forwards(const struct config *c)
 						      i == 5          ? 1200000 :
 									72000);
 		assert_int_equal(fc->source.len != 0, i == 3 || i == 6);
-		check_clients(fc, forwards[i].allowed, true);
-		check_clients(fc, forwards[i].denied, false);
+		expect_clients(&fc->acl, fc->name, forwards[i].allowed, true);
+		expect_clients(&fc->acl, fc->name, forwards[i].denied, false);
 	}
 	assert_string_equal(c->pid_file, "/run/rinetd.pid");
 	assert_string_equal(c->session_log, "/var/log/rinetd.log");
@@ -146,9 +129,9 @@ TEST(test_shared)
 			 NULL);
 		fc = c.forwards;
 		for (int i = 0; i < 5; i++) {
-			assert_false(allows(&fc[i], "10.0.0.1"));
-			assert_int_equal(allows(&fc[i], "192.168.0.1"), i < 3);
-			assert_int_equal(allows(&fc[i], "10.0.1.1"), i == 0 || i == 2);
+			expect_clients(&fc[i].acl, fc[i].name, "10.0.0.1", false);
+			expect_clients(&fc[i].acl, fc[i].name, "192.168.0.1", i < 3);
+			expect_clients(&fc[i].acl, fc[i].name, "10.0.1.1", i == 0 || i == 2);
 		}
 		assert_ptr_equal(fc[2].acl.rules, fc[0].acl.rules);
 		assert_ptr_not_equal(fc[3].acl.rules, fc[0].acl.rules);
@@ -177,8 +160,8 @@ TEST(test_mapped)
 
 		snprintf(text, sizeof(text), ":: 80 127.0.0.1 81\n%s\n", rows[i].rules);
 		rig_good(&c, text, NULL);
-		check_clients(&c.forwards[0], rows[i].allowed, true);
-		check_clients(&c.forwards[0], rows[i].denied, false);
+		expect_clients(&c.forwards[0].acl, rows[i].rules, rows[i].allowed, true);
+		expect_clients(&c.forwards[0].acl, rows[i].rules, rows[i].denied, false);
 		config_close(&c);
 	}
 }
