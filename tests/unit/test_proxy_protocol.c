@@ -63,7 +63,7 @@ TEST(test_v1_unknown)
 	}
 }
 
-#define LINE(text) { text, N(text) }
+#define LINE(text) text, N(text)
 #define TALK(text) LINE("PROXY TCP4 1.2.3.4" text)
 
 TEST(test_v1_bad)
@@ -72,28 +72,28 @@ TEST(test_v1_bad)
 		const char *line; /* CRLF is behind */
 		size_t n;
 	} bad[] = {
-		LINE("PROXY "),
-		LINE("PROXY tcp4 1.2.3.4 5.6.7.8 1 2"),
-		LINE("PROXY TCP5 1.2.3.4 5.6.7.8 1 2"),
-		LINE("PROXY UNKNOWNS"),
-		LINE("PROXY TCP4  1.2.3.4 5.6.7.8 1 2"),
-		LINE("PROXY TCP4 1.2.3.256 5.6.7.8 1 2"),
-		LINE("PROXY TCP4 ::1 ::1 1 2"),
-		LINE("PROXY TCP6 1.2.3.4 5.6.7.8 1 2"),
-		LINE("PROXY TCP6 fe80::1%1 ::1 1 2"),
-		LINE("PROXY TCP6 " FULL6 "f ::1 1 2"),
-		LINE("PROXY TCP6 ::1 1.2.3.4 1 2"),
-		TALK(""),
-		TALK("\0 5.6.7.8 1 2"),
-		TALK(" 5.6.7.8 1"),
-		TALK(" 5.6.7.8  2"),
-		TALK(" 5.6.7.8 65536 2"),
-		TALK(" 5.6.7.8 01 2"),
-		TALK(" 5.6.7.8 1 "),
-		TALK(" 5.6.7.8 1 2 "),
-		TALK(" 5.6.7.8 1 2\0"),
-		TALK(" 5.6.7.8 1 2\r"),
-		TALK("\n5.6.7.8 1 2"),
+		{ LINE("PROXY ") },
+		{ LINE("PROXY tcp4 1.2.3.4 5.6.7.8 1 2") },
+		{ LINE("PROXY TCP5 1.2.3.4 5.6.7.8 1 2") },
+		{ LINE("PROXY UNKNOWNS") },
+		{ LINE("PROXY TCP4  1.2.3.4 5.6.7.8 1 2") },
+		{ LINE("PROXY TCP4 1.2.3.256 5.6.7.8 1 2") },
+		{ LINE("PROXY TCP4 ::1 ::1 1 2") },
+		{ LINE("PROXY TCP6 1.2.3.4 5.6.7.8 1 2") },
+		{ LINE("PROXY TCP6 fe80::1%1 ::1 1 2") },
+		{ LINE("PROXY TCP6 " FULL6 "f ::1 1 2") },
+		{ LINE("PROXY TCP6 ::1 1.2.3.4 1 2") },
+		{ TALK("") },
+		{ TALK("\0 5.6.7.8 1 2") },
+		{ TALK(" 5.6.7.8 1") },
+		{ TALK(" 5.6.7.8  2") },
+		{ TALK(" 5.6.7.8 65536 2") },
+		{ TALK(" 5.6.7.8 01 2") },
+		{ TALK(" 5.6.7.8 1 ") },
+		{ TALK(" 5.6.7.8 1 2 ") },
+		{ TALK(" 5.6.7.8 1 2\0") },
+		{ TALK(" 5.6.7.8 1 2\r") },
+		{ TALK("\n5.6.7.8 1 2") },
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

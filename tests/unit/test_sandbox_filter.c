@@ -118,7 +118,7 @@ static void expect(const struct attempt *a, enum verdict verdict, unsigned int p
 #define APPENDS (O_WRONLY | O_APPEND | O_NOFOLLOW)
 #define PATH ADDRESS("/nowhere/at/all")
 #define ANONYMOUS (MAP_PRIVATE | MAP_ANONYMOUS), NOTHING, 0
-#define SOCKET_OPTION(name) { NOTHING, SOL_SOCKET, name }
+#define SOCKET_OPTION(name) NOTHING, SOL_SOCKET, name
 #define LOG_FLAGS (APPENDS | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 static const struct attempt attempts[] = {
@@ -170,10 +170,10 @@ static const struct attempt attempts[] = {
 	{ "socket, UDP", REFUSED, SYS_socket, { AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0 } },
 	{ "socket, MPTCP", REFUSED, SYS_socket, { AF_INET, STREAM, 262 } },
 	{ "listen", REFUSED, SYS_listen, { NOTHING, 1 } },
-	{ "setsockopt, SO_MARK", REFUSED, SYS_setsockopt, SOCKET_OPTION(SO_MARK) },
+	{ "setsockopt, SO_MARK", REFUSED, SYS_setsockopt, { SOCKET_OPTION(SO_MARK) } },
 	{ "setsockopt, TCP_REPAIR", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_REPAIR } },
 	{ "setsockopt, another level", REFUSED, SYS_setsockopt, { NOTHING, IPPROTO_IP, SO_LINGER } },
-	{ "reuseport, EBPF", REFUSED, SYS_setsockopt, SOCKET_OPTION(SO_ATTACH_REUSEPORT_EBPF) },
+	{ "reuseport, EBPF", REFUSED, SYS_setsockopt, { SOCKET_OPTION(SO_ATTACH_REUSEPORT_EBPF) } },
 	{ "ioctl", REFUSED, SYS_ioctl, { NOTHING, SIOCGIFCONF } },
 	{ "fcntl", REFUSED, SYS_fcntl, { 0, F_SETFL, 0 } },
 	{ "pipe2, packets", REFUSED, SYS_pipe2, { 0, O_DIRECT } },
@@ -187,7 +187,7 @@ static const struct attempt attempts[] = {
 	{ "setsockopt, TCP_NODELAY", ALLOWED, SYS_setsockopt, { NOTHING, IPPROTO_TCP, TCP_NODELAY } },
 	{ "sendmsg", ALLOWED, SYS_sendmsg, { NOTHING } },
 	{ "recvmsg, which takes descriptors", ALLOWED, SYS_recvmsg, { NOTHING } },
-	{ "reuseport, CBPF", REFUSED, SYS_setsockopt, SOCKET_OPTION(SO_ATTACH_REUSEPORT_CBPF) },
+	{ "reuseport, CBPF", REFUSED, SYS_setsockopt, { SOCKET_OPTION(SO_ATTACH_REUSEPORT_CBPF) } },
 	{ "getsockopt, TCP_INFO", ALLOWED, SYS_getsockopt, { NOTHING, IPPROTO_TCP, TCP_INFO } },
 	{ "ioctl, SIOCOUTQ", ALLOWED, SYS_ioctl, { NOTHING, SIOCOUTQ } },
 	{ "clock_gettime", ALLOWED, SYS_clock_gettime, { CLOCK_THREAD_CPUTIME_ID, 0 } },
@@ -208,7 +208,7 @@ static const struct {
 	{ PART_SOCKMAP, { "bpf, update", ALLOWED, SYS_bpf, { BPF_MAP_UPDATE_ELEM } } },
 	{ PART_SOCKMAP, { "bpf, delete", ALLOWED, SYS_bpf, { BPF_MAP_DELETE_ELEM } } },
 	{ PART_SOCKMAP,
-	  { "attach BPF", ALLOWED, SYS_setsockopt, SOCKET_OPTION(SO_ATTACH_BPF) } },
+	  { "attach BPF", ALLOWED, SYS_setsockopt, { SOCKET_OPTION(SO_ATTACH_BPF) } } },
 	{ PART_NOTIFY,
 	  { "socket, notify", ALLOWED, SYS_socket, { AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0 } } },
 	{ PART_PRIVILEGED,
