@@ -266,7 +266,8 @@ static void move_to(struct graft_side *s, uint32_t end, uint32_t acked)
  * May P be sent on?  Of a loose session each packet may, and of one that other relays know.  One
  * that does not fit is remembered, and believed once the other end has said what fits it.
  */
-static bool is_welcome(const struct place *at, const struct model_parts *p, bool odd, bool *ret_believed)
+static bool is_welcome(const struct place *at, const struct model_parts *p, bool odd,
+		       bool *ret_believed)
 {
 	struct graft_side *mine = at->mine, *other = at->other;
 	bool inside = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
@@ -350,7 +351,8 @@ static void track_fin(const struct place *at, const struct model_parts *p)
 		other->fin = 2;
 }
 
-static void track(struct model *m, const struct place *at, const struct model_parts *p, uint32_t state)
+static void track(struct model *m, const struct place *at, const struct model_parts *p,
+		  uint32_t state)
 {
 	struct graft_side *mine = at->mine;
 	uint32_t window = p->window << mine->window_left;
@@ -440,7 +442,8 @@ static void set_addresses(const struct model_parts *p, const struct graft_tuple 
 }
 
 /* The other IP header, made anew; what stays is the traffic class.  Ethernet's is made later. */
-static void change_family(struct model_frame *f, struct model_parts *p, const struct graft_tuple *to)
+static void change_family(struct model_frame *f, struct model_parts *p,
+			  const struct graft_tuple *to)
 {
 	uint32_t class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
 	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->l4 - f->bytes);
@@ -448,7 +451,7 @@ static void change_family(struct model_frame *f, struct model_parts *p, const st
 	memmove(p->ip + l3, p->l4, rest);
 	p->ipv6 = !p->ipv6;
 	p->l4 = p->ip + model_ip(p->ip, p->ipv6, &to->local, &to->remote, TCP,
-				  p->header + p->payload, 0, class);
+				 p->header + p->payload, 0, class);
 	f->len = (size_t)(p->l4 - f->bytes) + rest;
 }
 
@@ -477,8 +480,8 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 	memcpy(tcp + 2, &s->tuple.local_port, 2);
 	put32(tcp + 4, seq);
 	mend(tcp + 18, sum_of(tcp, 20), 0); /* so that a device may make a checksum of it */
-	mend(icmp + 2, s->ipv6 ? model_l4_sum(ip, true, 58, icmp, (uint32_t)len) : sum_of(icmp, len),
-	     0);
+	mend(icmp + 2,
+	     s->ipv6 ? model_l4_sum(ip, true, 58, icmp, (uint32_t)len) : sum_of(icmp, len), 0);
 	f->len = MODEL_ETHERNET + l3 + len;
 	f->sums[0] = s->ipv6 ? 0 : (size_t)(ip + 10 - f->bytes);
 	f->sums[1] = (size_t)(icmp + 2 - f->bytes);

@@ -126,7 +126,7 @@ static void change(struct model_frame *f, struct model_parts *p, const struct gr
 	} else {
 		memmove(p->ip + (ipv6 ? 40 : 20), p->l4, f->len - MODEL_ETHERNET - l3);
 		model_ip(p->ip, ipv6, &to->tuple.local, &to->tuple.remote, 17, p->len, to->way.ttl,
-		       traffic);
+			 traffic);
 		f->len = f->len + (ipv6 ? 40 : 20) - l3;
 		p->ipv6 = ipv6;
 		p->l4 = p->ip + (ipv6 ? 40 : 20);
@@ -296,7 +296,8 @@ static void draw_datagram(const struct udp_flow *u, int leg, struct model_frame 
 
 	memset(f, 0, offsetof(struct model_frame, bytes[MODEL_ETHERNET + 40]));
 	put16(f->bytes + 12, ipv6 ? 0x86dd : 0x0800);
-	model_ip(ip, ipv6, &from->remote, &from->local, 17, payload + 8, (uint8_t)draw(), below(256));
+	model_ip(ip, ipv6, &from->remote, &from->local, 17, payload + 8, (uint8_t)draw(),
+		 below(256));
 	if (ipv6)
 		ip[2] = (uint8_t)draw(); /* of the flow label */
 	else if (one_in(2))

@@ -399,7 +399,8 @@ KT_TEST(t10_t11_passed_data_is_apart)
 	assert_int_equal(kt_del(kt_bpf->maps.rx, s->slot_a), 0);
 	assert_int_equal(kt_expect(s->a, 0, 100), 0);
 	revents = kt_poll(s->a, POLLIN);
-	assert_int_equal(kt_del(kt_bpf->maps.tx, s->slot_a), 0); /* in a map, SIOCINQ may not tell */
+	assert_int_equal(kt_del(kt_bpf->maps.tx, s->slot_a),
+			 0); /* in a map, SIOCINQ may not tell */
 	inq = kt_inq(s->a);
 	print_message("T11: %s: %d bytes to read that are not there%s\n", inq ? "present" : "fixed",
 		      inq, revents & POLLIN ? ", EPOLLIN" : "");

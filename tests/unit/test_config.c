@@ -127,8 +127,7 @@ static const struct {
 	{ "seconds from 0.001 to 86400", { "--connect-timeout", "0" } },
 	{ "--connect-timeout: \"86400.001\"", { "--connect-timeout", "86400.001" } },
 	{ "a size from 1 KiB to 16 MiB", { "--copy-buffer", "0" } },
-	{ "--allow: \"10.0.0.0/33\": expected addresses",
-	  { "--allow", "10.0.0.0/33", FORWARD } },
+	{ "--allow: \"10.0.0.0/33\": expected addresses", { "--allow", "10.0.0.0/33", FORWARD } },
 
 	{ "LISTEN: \"unix:/?\": not UTF-8", { "unix:/\xff", "127.0.0.1:1" } },
 	{ "LISTEN: \"\": expected HOST:PORT", { "", "127.0.0.1:1" } },

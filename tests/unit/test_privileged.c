@@ -181,9 +181,9 @@ TEST(test_other_rules)
 	known[0].file = NULL; /* none was given at the start */
 	q = (struct privileged_request){ .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES };
 	assert_int_equal(judge(&q), -EPERM);
-	q = (struct privileged_request){
-		.op = PRIVILEGED_REVIVE, .count = 1, .side = { .ipv6 = 1, .read_shift = 14 }
-	};
+	q = (struct privileged_request){ .op = PRIVILEGED_REVIVE,
+					 .count = 1,
+					 .side = { .ipv6 = 1, .read_shift = 14 } };
 	assert_int_equal(judge(&q), 0);
 	q.side.read_shift++;
 	assert_int_equal(judge(&q), -EBADMSG);
@@ -382,9 +382,9 @@ static void check_receives(const int *fds, size_t n, const struct addr *a)
 
 TEST(test_listen)
 {
-	struct privileged *p =
-		start(NUMBERS "[forward c]\nlisten = 127.0.0.1:0/udp\nupstream = 127.0.0.1:9\n"
-			      "[forward d]\nlisten = [::1]:0/udp\nupstream = 127.0.0.1:9\n");
+	struct privileged *p = start(
+		NUMBERS "[forward c]\nlisten = 127.0.0.1:0/udp\nupstream = 127.0.0.1:9\n"
+			"[forward d]\nlisten = [::1]:0/udp\nupstream = 127.0.0.1:9\n");
 	int fds[MANY], fd;
 
 	for (size_t i = 0; i < 4; i++) {

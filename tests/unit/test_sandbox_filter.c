@@ -203,7 +203,10 @@ static const struct {
 } in_parts[] = {
 	{ PART_SESSION_LOG, { "append", ALLOWED, SYS_openat, { AT_FDCWD, PATH, LOG_FLAGS } } },
 	{ PART_SESSION_LOG,
-	  { "directory", ALLOWED, SYS_openat, { AT_FDCWD, PATH, O_PATH | O_DIRECTORY | O_CLOEXEC } } },
+	  { "directory",
+	    ALLOWED,
+	    SYS_openat,
+	    { AT_FDCWD, PATH, O_PATH | O_DIRECTORY | O_CLOEXEC } } },
 	{ PART_SESSION_LOG, { "ftruncate", ALLOWED, SYS_ftruncate, { NOTHING } } },
 	{ PART_SOCKMAP, { "bpf, update", ALLOWED, SYS_bpf, { BPF_MAP_UPDATE_ELEM } } },
 	{ PART_SOCKMAP, { "bpf, delete", ALLOWED, SYS_bpf, { BPF_MAP_DELETE_ELEM } } },

@@ -10,10 +10,10 @@
 
 TEST(test_names)
 {
-	static const char *const none[] = {
-		"",  "example.org.", ".example.org", "a..b",       "192.0.2.1", "2001:db8::1",
-		"1", "exa mple",     "a/b",          "ex\x80mple", "*.b"
-	};
+	static const char *const none[] = { "",           "example.org.", ".example.org",
+					    "a..b",       "192.0.2.1",    "2001:db8::1",
+					    "1",          "exa mple",     "a/b",
+					    "ex\x80mple", "*.b" };
 	char name[TLS_NAME_MAX + 1], longest[TLS_NAME_MAX + 2];
 
 	for (size_t i = 0; i < sizeof(none) / sizeof(none[0]); i++)
