@@ -124,7 +124,9 @@ TEST(test_tcp)
 					  << 32; /* of this relay, as is what follows */
 		sent.tcp.side[1].end += (uint64_t)some() << 32;
 		sent.tcp.side[0].begun = sent.tcp.side[1].way.hop[3] = some();
-		sent.tcp.head.state = sent.tcp.head.source = sent.tcp.head.mirrored = some();
+		sent.tcp.head.state = some();
+		sent.tcp.head.source = some();
+		sent.tcp.head.mirrored = some();
 		got = travel(&sent, from, to);
 		assert_in_range(got.tcp.offered_ns - (to - age), 0, NS_PER_MS - 1);
 		assert_in_range(got.tcp.side[0].data_ns - (to - quiet), 0, NS_PER_MS - 1);
