@@ -54,6 +54,9 @@ ROW_ONCE(it_has_little)
 		"Uid:\t0\t0\t0\t0\n",
 		"Groups:\t \n",
 		"CapInh:\t0000000000000000\n",
+		"CapPrm:\t0000000000001400\n", /* CAP_NET_ADMIN, CAP_NET_BIND_SERVICE */
+		"CapEff:\t0000000000001400\n",
+		"CapBnd:\t0000000000001400\n",
 		"CapAmb:\t0000000000000000\n",
 		"NoNewPrivs:\t1\n",
 		BUILT_WITH_TSAN ? "" : "Threads:\t1\n", /* whose run-time library has one */

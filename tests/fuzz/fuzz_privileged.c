@@ -70,6 +70,13 @@ static bool may_listen(const struct privileged_request *q)
 	return false;
 }
 
+static bool is_ipv6(const struct graft_addr *a)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+
+	return memcmp(a, mapped, sizeof(mapped)) != 0;
+}
+
 static bool may_have(const struct privileged_request *q)
 {
 	if (q->took > 1 || q->joins > 1 || q->udp > 1 || q->link >= GRAFT_LINKS)
@@ -86,6 +93,10 @@ static bool may_have(const struct privileged_request *q)
 	case PRIVILEGED_SOCKETS:
 		return q->mark == 9 && !q->transparent && !q->udp &&
 		       (q->family == AF_INET || q->family == AF_INET6);
+	case PRIVILEGED_REVIVE:
+		return q->count == 1 && q->transparent < 2 && q->side.window_left < 15 &&
+		       q->side.read_shift < 15 && is_ipv6(&q->side.tuple.local) == q->side.ipv6 &&
+		       is_ipv6(&q->side.tuple.remote) == q->side.ipv6;
 	default:
 		return false;
 	}
@@ -140,7 +151,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	must(r == 0 || r == -EPERM || r == -EBADMSG, "%d", r);
 	must(!r || (why && *why), "no reason");
 	must(!r == (len == sizeof(q) && may_have(&q)), "op %u: %d", q.op, r);
-	must(r || (fc != NULL) == (q.op == PRIVILEGED_LISTEN || q.op == PRIVILEGED_SOCKETS),
+	must(r || (fc == NULL) == (q.op == PRIVILEGED_READ_CONFIG || q.op == PRIVILEGED_FILTERS),
 	     "forward");
 	return 0;
 }

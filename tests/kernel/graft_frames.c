@@ -39,6 +39,15 @@ void draw_bytes(void *p, size_t len)
 		((uint8_t *)p)[i] = (uint8_t)draw();
 }
 
+void draw_address(struct graft_addr *a, bool ipv6)
+{
+	draw_bytes(a, sizeof(*a));
+	if (!ipv6) {
+		a->w[0] = a->w[1] = 0;
+		a->w[2] = htonl(0xffff);
+	}
+}
+
 void add_header(struct model_frame *f)
 {
 	static const uint8_t kinds[] = { 0, 60, 44, 43 };

@@ -11,6 +11,7 @@ uint64_t draw(void);
 uint32_t below(uint32_t n);
 bool one_in(uint32_t n);
 void draw_bytes(void *p, size_t len);
+void draw_address(struct graft_addr *a, bool ipv6);
 
 /* Put options of IPv4, or an extension header of IPv6, into F. */
 void add_header(struct model_frame *f);

@@ -12,11 +12,6 @@
 
 /* --- bytes --- */
 
-static uint32_t get16(const uint8_t *p)
-{
-	return (uint32_t)p[0] << 8 | p[1];
-}
-
 static uint32_t get32(const uint8_t *p)
 {
 	return get16(p) << 16 | get16(p + 2);
@@ -33,31 +28,31 @@ static int64_t ahead(uint32_t a, uint32_t b)
 	return (int32_t)(a - b);
 }
 
-/* Sum of 16-bit numbers modulo 65535: 0 where a checksum is among them, and right. */
-static uint32_t sum_of(const uint8_t *p, size_t len)
+uint32_t model_ip(uint8_t *ip, bool ipv6, const struct graft_addr *from,
+		  const struct graft_addr *to, uint8_t protocol, uint32_t len, uint8_t ttl,
+		  uint32_t traffic)
 {
-	uint64_t sum = 0;
+	uint32_t l3 = ipv6 ? 40 : 20, size = ipv6 ? 16 : 4;
+	uint8_t *at = ip + (ipv6 ? 8 : 12);
 
-	for (size_t i = 0; i < len; i++)
-		sum += (uint64_t)p[i] << (i & 1 ? 0 : 8);
-	return (uint32_t)(sum % 65535);
+	memset(ip, 0, l3);
+	put16(ip, ipv6 ? 6 << 12 | traffic << 4 : 0x4500 | traffic);
+	len += ipv6 ? 0 : 20;
+	put16(ip + (ipv6 ? 4 : 2), len > 65535 ? 0 : len);
+	ip[ipv6 ? 6 : 9] = protocol;
+	ip[ipv6 ? 7 : 8] = ttl;
+	memcpy(at, (const uint8_t *)from + 16 - size, size);
+	memcpy(at + size, (const uint8_t *)to + 16 - size, size);
+	if (!ipv6) {
+		ip[6] = 0x40; /* no fragments, as in IPv6 */
+		mend(ip + 10, sum_of(ip, 20), 0);
+	}
+	return l3;
 }
 
 /* --- a frame, taken apart --- */
 
-struct parts {
-	uint8_t *ip, *tcp;
-	bool ipv6;
-	uint32_t header;  /* bytes of the TCP header, */
-	uint32_t payload; /* and of what follows */
-	uint32_t seq, ack, window;
-	uint8_t flags, ttl;
-	uint8_t odd;             /* enum graft_refusal: why it is not translated; 0: it is */
-	bool plain, df;          /* no more than a plain IP header; no router may cut it */
-	struct graft_tuple from; /* remote: the source */
-};
-
-static uint32_t end_of(const struct parts *p)
+static uint32_t end_of(const struct model_parts *p)
 {
 	return p->seq + p->payload + (p->flags & FIN ? 1 : 0);
 }
@@ -74,123 +69,111 @@ static void address(struct graft_addr *a, const uint8_t *at, bool ipv6)
 	}
 }
 
-/* Extension headers from byte 40 on, of type NEXT.  Returns where TCP begins; 0: not there. */
-static size_t skip_extensions(struct parts *p, size_t room, uint8_t next)
+/* Where PROTOCOL begins behind the extension headers of IP, a packet of ROOM bytes; 0: nowhere. */
+static size_t skip_extensions(const uint8_t *ip, size_t room, uint8_t protocol, uint8_t *odd)
 {
+	uint8_t next = ip[6];
 	size_t at = 40;
 
-	for (int i = 0; i < 2 && next != TCP; i++) {
-		const uint8_t *h = p->ip + at;
+	for (int i = 0; i < 2 && next != protocol; i++) {
+		const uint8_t *h = ip + at;
+		bool fragment = next == 44;
 
-		if (at + 8 > room || h[1] > 3)
+		if ((next && next != 44 && next != 60) || at + 8 > room || h[1] > 3 ||
+		    (fragment && get16(h + 2) & 0xfff8))
 			return 0;
-		if (next == 44) {
-			if (get16(h + 2) & 0xfff8)
-				return 0;
-			p->odd = GRAFT_FRAGMENTS;
-			at += 8;
-		} else if (next == 0 || next == 60) {
-			if ((h[1] || get16(h + 2) != 0xc204) && !p->odd)
-				p->odd = GRAFT_HEADERS;
-			at += 8 + 8 * (size_t)h[1];
-		} else {
-			return 0;
-		}
+		if (fragment)
+			*odd = GRAFT_FRAGMENTS;
+		else if (!*odd && (protocol != TCP || h[1] || get16(h + 2) != 0xc204))
+			*odd = GRAFT_HEADERS; /* but one of a jumbo packet, of TCP */
+		at += 8 + (fragment ? 0 : 8 * (size_t)h[1]);
 		next = h[0];
 	}
-	return next == TCP ? at : 0;
+	return next == protocol ? at : 0;
 }
 
-/* False: not one that TCP of this host would take, or no first fragment. */
-static bool take_apart(struct model_frame *f, struct parts *p)
+bool model_take_apart(struct model_frame *f, uint8_t protocol, struct model_parts *p)
 {
 	size_t room = f->len - MODEL_ETHERNET, l3, total;
 	uint32_t type = get16(f->bytes + 12);
 
 	memset(p, 0, sizeof(*p));
 	p->ip = f->bytes + MODEL_ETHERNET;
-	if (type == ETHERTYPE_IPV4) {
-		if (room < 40 || p->ip[0] >> 4 != 4 || (p->ip[0] & 15) < 5 ||
-		    get16(p->ip + 6) & 0x1fff || p->ip[9] != TCP)
-			return false;
+	p->ipv6 = type == ETHERTYPE_IPV6;
+	if ((type != ETHERTYPE_IPV4 && !p->ipv6) || room < (p->ipv6 ? 40U : 20U) ||
+	    p->ip[0] >> 4 != (p->ipv6 ? 6 : 4))
+		return false;
+	if (p->ipv6) {
+		p->df = true;
+		l3 = skip_extensions(p->ip, room, protocol, &p->odd);
+		total = get16(p->ip + 4) + 40;
+	} else {
 		l3 = (p->ip[0] & 15) * 4;
+		if (get16(p->ip + 6) & 0x1fff || p->ip[9] != protocol)
+			return false;
 		p->odd = p->ip[6] & 0x20 ? GRAFT_FRAGMENTS : l3 > 20 ? GRAFT_HEADERS : 0;
 		p->df = p->ip[6] & 0x40;
 		total = get16(p->ip + 2);
-		p->ttl = p->ip[8];
-	} else if (type == ETHERTYPE_IPV6) {
-		p->ipv6 = p->df = true;
-		if (room < 60 || p->ip[0] >> 4 != 6)
-			return false;
-		l3 = skip_extensions(p, room, p->ip[6]);
-		if (!l3)
-			return false;
-		total = get16(p->ip + 4) + 40;
-		p->ttl = p->ip[7];
-	} else {
-		return false;
 	}
-	if (room < l3 + 20)
+	if (l3 < 20 || room < l3 + (protocol == TCP ? 20 : 8) || total > room || total < l3 + 8)
 		return false;
+	p->ttl = p->ip[p->ipv6 ? 7 : 8];
 	p->plain = l3 == (p->ipv6 ? 40 : 20);
-	p->tcp = p->ip + l3;
-	p->header = (p->tcp[12] >> 4) * 4U;
-	if (total > room || p->header < 20 || total < l3 + p->header)
-		return false;
-	p->payload = (uint32_t)(total - l3 - p->header);
-	p->seq = get32(p->tcp + 4);
-	p->ack = get32(p->tcp + 8);
-	p->flags = p->tcp[13];
-	p->window = get16(p->tcp + 14);
+	p->l4 = p->ip + l3;
+	p->len = (uint32_t)(total - l3);
 	address(&p->from.remote, p->ip + (p->ipv6 ? 8 : 12), p->ipv6);
 	address(&p->from.local, p->ip + (p->ipv6 ? 24 : 16), p->ipv6);
-	memcpy(&p->from.remote_port, p->tcp, 2);
-	memcpy(&p->from.local_port, p->tcp + 2, 2);
+	memcpy(&p->from.remote_port, p->l4, 2);
+	memcpy(&p->from.local_port, p->l4 + 2, 2);
 	return true;
 }
 
-/* Of the pseudo header and the segment. */
-static uint32_t tcp_sum(const struct parts *p)
+static bool take_apart(struct model_frame *f, struct model_parts *p)
 {
-	uint32_t len = p->header + p->payload;
-
-	return (sum_of(p->ip + (p->ipv6 ? 8 : 12), p->ipv6 ? 32 : 8) + len + TCP +
-		sum_of(p->tcp, len)) %
-	       65535;
+	if (!model_take_apart(f, TCP, p))
+		return false;
+	p->header = (p->l4[12] >> 4) * 4U;
+	if (p->header < 20 || p->len < p->header)
+		return false;
+	p->payload = p->len - p->header;
+	p->seq = get32(p->l4 + 4);
+	p->ack = get32(p->l4 + 8);
+	p->flags = p->l4[13];
+	p->window = get16(p->l4 + 14);
+	return true;
 }
 
-static uint32_t ip_sum(const struct parts *p)
+static uint32_t tcp_sum(const struct model_parts *p)
+{
+	return model_l4_sum(p->ip, p->ipv6, TCP, p->l4, p->header + p->payload);
+}
+
+static uint32_t ip_sum(const struct model_parts *p)
 {
 	return p->ipv6 ? 0 : sum_of(p->ip, (p->ip[0] & 15) * 4);
 }
 
 /* The whole of a fragment cannot be summed, but its IP header can. */
-static bool is_sound(const struct parts *p, bool odd)
+static bool is_sound(const struct model_parts *p, bool odd)
 {
 	return odd ? !ip_sum(p) : !tcp_sum(p);
 }
 
-/* Change the checksum at AT, of what has the sum IS, so that it becomes WAS. */
-static void mend(uint8_t *at, uint32_t is, uint32_t was)
-{
-	put16(at, (get16(at) + was + 65535 - is) % 65535);
-}
-
 /* What was right is right, and what was not is as wrong as before. */
-static void sum_again(struct model_frame *f, const struct parts *p, uint32_t ip_was,
+static void sum_again(struct model_frame *f, const struct model_parts *p, uint32_t ip_was,
 		      uint32_t tcp_was)
 {
 	if (!p->ipv6) {
 		mend(p->ip + 10, ip_sum(p), ip_was);
 		f->sums[0] = (size_t)(p->ip + 10 - f->bytes);
 	}
-	mend(p->tcp + 16, tcp_sum(p), tcp_was);
-	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
+	mend(p->l4 + 16, tcp_sum(p), tcp_was);
+	f->sums[1] = (size_t)(p->l4 + 16 - f->bytes);
 }
 
 void model_sum(struct model_frame *f)
 {
-	struct parts p;
+	struct model_parts p;
 
 	if (take_apart(f, &p))
 		sum_again(f, &p, 0, 0);
@@ -220,7 +203,7 @@ static bool find(struct model *m, const struct graft_tuple *tuple, bool ipv6, st
 }
 
 /* P leaves: as if it had arrived from where it goes to. */
-static bool find_leaving(struct model *m, const struct parts *p, struct place *ret)
+static bool find_leaving(struct model *m, const struct model_parts *p, struct place *ret)
 {
 	struct graft_tuple t;
 
@@ -242,7 +225,7 @@ static void forget(struct model *m, const struct place *at)
 }
 
 /* Does a packet fit where the other end is: GOT, what that has acknowledged, and END, what it has sent? */
-static bool fits(const struct place *at, const struct parts *p, uint32_t got, uint32_t end)
+static bool fits(const struct place *at, const struct model_parts *p, uint32_t got, uint32_t end)
 {
 	int64_t theirs = at->other->window, ours = at->mine->window, from;
 	/* both as on this side's wire */
@@ -262,7 +245,7 @@ static bool fits(const struct place *at, const struct parts *p, uint32_t got, ui
 }
 
 /* A packet of MINE may be one of the connection, as far as we know its windows. */
-static bool is_inside(const struct place *at, const struct parts *p)
+static bool is_inside(const struct place *at, const struct model_parts *p)
 {
 	return fits(at, p, (uint32_t)at->other->acked, (uint32_t)at->other->end);
 }
@@ -283,7 +266,8 @@ static void move_to(struct graft_side *s, uint32_t end, uint32_t acked)
  * May P be sent on?  Of a loose session each packet may, and of one that other relays know.  One
  * that does not fit is remembered, and believed once the other end has said what fits it.
  */
-static bool is_welcome(const struct place *at, const struct parts *p, bool odd, bool *ret_believed)
+static bool is_welcome(const struct place *at, const struct model_parts *p, bool odd,
+		       bool *ret_believed)
 {
 	struct graft_side *mine = at->mine, *other = at->other;
 	bool inside = is_inside(at, p), loose = at->g->loose == GRAFT_LOOSE;
@@ -317,7 +301,7 @@ static bool is_welcome(const struct place *at, const struct parts *p, bool odd, 
 }
 
 /* A packet that ends something, or leaves a hole in its stream, needs a right sum. */
-static bool is_believed(const struct place *at, const struct parts *p)
+static bool is_believed(const struct place *at, const struct model_parts *p)
 {
 	return is_sound(p, false) ||
 	       (!(p->flags & (FIN | RST)) && ahead(p->seq, (uint32_t)at->mine->end) <= 0);
@@ -332,7 +316,7 @@ static void grow(__u64 *at, uint32_t to)
 }
 
 /* What P tells of both streams.  A reset has no bytes, and may be one that is only challenged. */
-static void note(const struct place *at, const struct parts *p)
+static void note(const struct place *at, const struct model_parts *p)
 {
 	struct graft_side *mine = at->mine;
 	uint64_t end = mine->end, acked = mine->acked;
@@ -346,7 +330,7 @@ static void note(const struct place *at, const struct parts *p)
 }
 
 /* The end that gets P, a reset, takes it: it may expect one of these numbers. */
-static bool is_reset(const struct place *at, const struct parts *p)
+static bool is_reset(const struct place *at, const struct model_parts *p)
 {
 	uint32_t got = (uint32_t)at->other->acked + at->other->ack_add;
 	uint32_t end = (uint32_t)at->mine->end;
@@ -355,7 +339,7 @@ static bool is_reset(const struct place *at, const struct parts *p)
 	       (p->seq == got || p->seq == end || (at->mine->fin && p->seq == end - 1));
 }
 
-static void track_fin(const struct place *at, const struct parts *p)
+static void track_fin(const struct place *at, const struct model_parts *p)
 {
 	struct graft_side *mine = at->mine, *other = at->other;
 
@@ -367,7 +351,8 @@ static void track_fin(const struct place *at, const struct parts *p)
 		other->fin = 2;
 }
 
-static void track(struct model *m, const struct place *at, const struct parts *p, uint32_t state)
+static void track(struct model *m, const struct place *at, const struct model_parts *p,
+		  uint32_t state)
 {
 	struct graft_side *mine = at->mine;
 	uint32_t window = p->window << mine->window_left;
@@ -438,83 +423,42 @@ static void change_options(uint8_t *at, const uint8_t *end, const struct change 
 	}
 }
 
-static void change_numbers(const struct parts *p, const struct change *c)
+static void change_numbers(const struct model_parts *p, const struct change *c)
 {
-	add32(p->tcp + 4, c->seq);
+	add32(p->l4 + 4, c->seq);
 	if (p->flags & ACK)
-		add32(p->tcp + 8, c->ack);
-	change_options(p->tcp + 20, p->tcp + p->header, c);
+		add32(p->l4 + 8, c->ack);
+	change_options(p->l4 + 20, p->l4 + p->header, c);
 }
 
-static void set_addresses(const struct parts *p, const struct graft_tuple *to)
+static void set_addresses(const struct model_parts *p, const struct graft_tuple *to)
 {
 	size_t len = p->ipv6 ? 16 : 4, at = p->ipv6 ? 8 : 12;
 
 	memcpy(p->ip + at, (const uint8_t *)&to->local + 16 - len, len);
 	memcpy(p->ip + at + len, (const uint8_t *)&to->remote + 16 - len, len);
-	memcpy(p->tcp, &to->local_port, 2);
-	memcpy(p->tcp + 2, &to->remote_port, 2);
+	memcpy(p->l4, &to->local_port, 2);
+	memcpy(p->l4 + 2, &to->remote_port, 2);
 }
 
 /* The other IP header, made anew; what stays is the traffic class.  Ethernet's is made later. */
-static void change_family(struct model_frame *f, struct parts *p)
+static void change_family(struct model_frame *f, struct model_parts *p,
+			  const struct graft_tuple *to)
 {
-	uint32_t segment = p->header + p->payload, class;
-	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->tcp - f->bytes);
+	uint32_t class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
+	size_t l3 = p->ipv6 ? 20 : 40, rest = f->len - (size_t)(p->l4 - f->bytes);
 
-	class = p->ipv6 ? get16(p->ip) >> 4 & 0xff : p->ip[1];
-	memmove(p->ip + l3, p->tcp, rest);
-	memset(p->ip, 0, l3);
-	p->tcp = p->ip + l3;
+	memmove(p->ip + l3, p->l4, rest);
 	p->ipv6 = !p->ipv6;
-	f->len = (size_t)(p->tcp - f->bytes) + rest;
-	if (p->ipv6) {
-		put16(p->ip, 6 << 12 | class << 4);
-		put16(p->ip + 4, segment);
-		p->ip[6] = TCP;
-	} else {
-		put16(p->ip, 0x4500 | class);
-		put16(p->ip + 2, 20 + segment);
-		put16(p->ip + 6, 0x4000); /* no fragments, as in IPv6 */
-		p->ip[9] = TCP;
-	}
+	p->l4 = p->ip + model_ip(p->ip, p->ipv6, &to->local, &to->remote, TCP,
+				 p->header + p->payload, 0, class);
+	f->len = (size_t)(p->l4 - f->bytes) + rest;
 }
 
 /* In the other end's IP header. */
-static uint32_t size_of(const struct place *at, const struct parts *p)
+static uint32_t size_of(const struct place *at, const struct model_parts *p)
 {
 	return (at->other->ipv6 ? 40 : 20) + p->header + p->payload;
-}
-
-/*
- * "Source address", "destination address" of a packet from FROM's local end to its remote end, or
- * back.
- */
-static void put_addresses(uint8_t *ip, const struct graft_side *s, bool back)
-{
-	size_t at = s->ipv6 ? 8 : 12, size = s->ipv6 ? 16 : 4;
-	const uint8_t *local = (const uint8_t *)&s->tuple.local + 16 - size;
-	const uint8_t *remote = (const uint8_t *)&s->tuple.remote + 16 - size;
-
-	memcpy(ip + at, back ? remote : local, size);
-	memcpy(ip + at + size, back ? local : remote, size);
-}
-
-/* An IP header of LEN bytes of payload. */
-static void put_header(uint8_t *ip, const struct graft_side *s, bool back, uint8_t protocol,
-		       uint32_t len)
-{
-	memset(ip, 0, s->ipv6 ? 40 : 20);
-	ip[0] = s->ipv6 ? 0x60 : 0x45;
-	len += s->ipv6 ? 0 : 20;
-	put16(ip + (s->ipv6 ? 4 : 2), len > 65535 ? 0 : len);
-	ip[s->ipv6 ? 6 : 9] = protocol;
-	ip[s->ipv6 ? 7 : 8] = 64;
-	put_addresses(ip, s, back);
-	if (!s->ipv6) {
-		ip[6] = 0x40;
-		mend(ip + 10, sum_of(ip, 20), 0);
-	}
 }
 
 /* F becomes a message to the remote end of S: its segment SEQ is larger than MTU. */
@@ -525,9 +469,11 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp = ip + l3, *quote = icmp + 8,
 		*tcp = quote + l3;
 
-	memset(ip, 0, l3 + len);
-	put_header(ip, s, false, s->ipv6 ? 58 : 1, (uint32_t)len);
-	put_header(quote, s, true, TCP, mtu + 1 - (uint32_t)l3);
+	memset(icmp, 0, len);
+	model_ip(ip, s->ipv6, &s->tuple.local, &s->tuple.remote, s->ipv6 ? 58 : 1, (uint32_t)len,
+		 64, 0);
+	model_ip(quote, s->ipv6, &s->tuple.remote, &s->tuple.local, TCP, mtu + 1 - (uint32_t)l3, 64,
+		 0);
 	put16(icmp, s->ipv6 ? 2 << 8 : 3 << 8 | 4);
 	put32(icmp + 4, mtu);
 	memcpy(tcp, &s->tuple.remote_port, 2);
@@ -535,8 +481,7 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 	put32(tcp + 4, seq);
 	mend(tcp + 18, sum_of(tcp, 20), 0); /* so that a device may make a checksum of it */
 	mend(icmp + 2,
-	     (sum_of(icmp, len) + (s->ipv6 ? sum_of(ip + 8, 32) + (uint32_t)len + 58 : 0)) % 65535,
-	     0);
+	     s->ipv6 ? model_l4_sum(ip, true, 58, icmp, (uint32_t)len) : sum_of(icmp, len), 0);
 	f->len = MODEL_ETHERNET + l3 + len;
 	f->sums[0] = s->ipv6 ? 0 : (size_t)(ip + 10 - f->bytes);
 	f->sums[1] = (size_t)(icmp + 2 - f->bytes);
@@ -545,7 +490,7 @@ static void tell_too_big(struct model_frame *f, const struct graft_side *s, uint
 }
 
 static enum model_verdict translate(struct model *m, struct model_frame *f, const struct place *at,
-				    struct parts *p, uint32_t state)
+				    struct model_parts *p, uint32_t state)
 {
 	struct change c = {
 		.seq = at->mine->seq_add,
@@ -574,9 +519,9 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 		c.mine = c.other = NULL;
 	change_numbers(p, &c);
 	window = p->window << at->mine->window_left >> at->mine->window_right;
-	put16(p->tcp + 14, window < 65535 ? window : 65535);
+	put16(p->l4 + 14, window < 65535 ? window : 65535);
 	if (at->other->ipv6 != p->ipv6) {
-		change_family(f, p);
+		change_family(f, p, &at->other->tuple);
 		ip_was = 0;
 	}
 	p->ip[p->ipv6 ? 7 : 8] = at->other->way.ttl;
@@ -589,7 +534,7 @@ static enum model_verdict translate(struct model *m, struct model_frame *f, cons
 
 /* Between the wire and a socket that is at work again. */
 static enum model_verdict shift(struct model_frame *f, const struct graft_side *s,
-				const struct parts *p, bool out)
+				const struct model_parts *p, bool out)
 {
 	struct change c = { .seq = -s->back_read, .ack = -s->back_write, .tsecr = -s->back_ts };
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
@@ -607,7 +552,7 @@ static enum model_verdict shift(struct model_frame *f, const struct graft_side *
 
 /* The same in a session that has returned: its socket may have sent less than the end has got. */
 static enum model_verdict shift_back(struct model_frame *f, struct graft_side *s,
-				     const struct parts *p, bool out)
+				     const struct model_parts *p, bool out)
 {
 	uint32_t most = s->frozen_write + s->back_write, end = end_of(p);
 
@@ -616,7 +561,7 @@ static enum model_verdict shift_back(struct model_frame *f, struct graft_side *s
 	if (!out && (p->flags & (ACK | SYN)) == ACK && ahead(p->ack, most) > 0) {
 		uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
 
-		put32(p->tcp + 8, most);
+		put32(p->l4 + 8, most);
 		sum_again(f, p, ip_was, tcp_was);
 	}
 	return shift(f, s, p, out);
@@ -625,7 +570,7 @@ static enum model_verdict shift_back(struct model_frame *f, struct graft_side *s
 /* --- what arrives --- */
 
 /* `passed` is in the numbers of the socket. */
-static void let_pass(struct graft_side *mine, const struct parts *p)
+static void let_pass(struct graft_side *mine, const struct model_parts *p)
 {
 	uint32_t end = end_of(p) - mine->back_read;
 
@@ -634,7 +579,7 @@ static void let_pass(struct graft_side *mine, const struct parts *p)
 }
 
 /* There are no sockets, so it is not the first that is translated. */
-static enum model_verdict look(struct model_frame *f, struct place *at, const struct parts *p)
+static enum model_verdict look(struct model_frame *f, struct place *at, const struct model_parts *p)
 {
 	if ((at->g->head.state & GRAFT_STATE_MASK) == GRAFT_LOCKED) {
 		at->g->head.state += GRAFT_PASSED_ONE;
@@ -650,7 +595,7 @@ static enum model_verdict look(struct model_frame *f, struct place *at, const st
 	return at->g->shifted ? shift_back(f, at->mine, p, false) : MODEL_PASS;
 }
 
-static uint32_t why_not_back(const struct place *at, const struct parts *p, bool odd)
+static uint32_t why_not_back(const struct place *at, const struct model_parts *p, bool odd)
 {
 	if (p->flags & (FIN | SYN | RST) || !(p->flags & ACK) || at->mine->fin || at->other->fin)
 		return GRAFT_CLOSING;
@@ -663,7 +608,7 @@ static uint32_t why_not_back(const struct place *at, const struct parts *p, bool
 }
 
 /* Why P is not translated; 0: it is. */
-static uint8_t hindrance(const struct place *at, const struct parts *p)
+static uint8_t hindrance(const struct place *at, const struct model_parts *p)
 {
 	if (p->odd)
 		return p->odd;
@@ -674,7 +619,7 @@ static uint8_t hindrance(const struct place *at, const struct parts *p)
 
 /* There are no sockets that the session could go back to. */
 static enum model_verdict go_back(struct model *m, struct model_frame *f, const struct place *at,
-				  const struct parts *p, uint8_t why)
+				  const struct model_parts *p, uint8_t why)
 {
 	struct graft_entry *g = at->g;
 	bool old = g->why_back && g->head.state != GRAFT_ACTIVE, believed;
@@ -776,7 +721,7 @@ static bool is_here(const struct model *m, const struct graft_addr *a)
 enum model_verdict model_in(struct model *m, struct model_frame *f)
 {
 	static const uint8_t loopback[6];
-	struct parts p;
+	struct model_parts p;
 	struct place at;
 	uint32_t state;
 
@@ -839,39 +784,39 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 /* --- what leaves --- */
 
 /* NOP, NOP, and a timestamp option. */
-static bool begins_with_clocks(const struct parts *p)
+static bool begins_with_clocks(const struct model_parts *p)
 {
 	static const uint8_t usual[4] = { 1, 1, 8, 10 };
 
-	return p->header >= 32 && !memcmp(p->tcp + 20, usual, sizeof(usual));
+	return p->header >= 32 && !memcmp(p->l4 + 20, usual, sizeof(usual));
 }
 
 /* F, of a frozen socket, becomes an answer to itself. */
 static enum model_verdict give_back(struct model_frame *f, const struct place *at,
-				    const struct parts *p, uint32_t ack, uint8_t flags)
+				    const struct model_parts *p, uint32_t ack, uint8_t flags)
 {
 	uint32_t len = p->header == 32 ? 32 : 20;
 
 	if (p->odd || !p->plain)
 		return MODEL_DROP;
-	put_header(p->ip, at->mine, true, TCP, len);
-	memcpy(p->tcp, &at->mine->tuple.remote_port, 2);
-	memcpy(p->tcp + 2, &at->mine->tuple.local_port, 2);
+	model_ip(p->ip, p->ipv6, &at->mine->tuple.remote, &at->mine->tuple.local, TCP, len, 64, 0);
+	memcpy(p->l4, &at->mine->tuple.remote_port, 2);
+	memcpy(p->l4 + 2, &at->mine->tuple.local_port, 2);
 	if (len == 32 && begins_with_clocks(p)) {
-		put32(p->tcp + 24, get32(p->tcp + 28));
-		put32(p->tcp + 28, 0); /* no round trip is measured */
+		put32(p->l4 + 24, get32(p->l4 + 28));
+		put32(p->l4 + 28, 0); /* no round trip is measured */
 	} else if (len == 32) {
-		memset(p->tcp + 20, 1, 12);
+		memset(p->l4 + 20, 1, 12);
 	}
-	put32(p->tcp + 4, at->mine->frozen_read);
-	put32(p->tcp + 8, ack);
-	p->tcp[12] = (uint8_t)(len << 2);
-	p->tcp[13] = flags;
-	put16(p->tcp + 18, 0);
-	f->len = (size_t)(p->tcp - f->bytes) + len;
+	put32(p->l4 + 4, at->mine->frozen_read);
+	put32(p->l4 + 8, ack);
+	p->l4[12] = (uint8_t)(len << 2);
+	p->l4[13] = flags;
+	put16(p->l4 + 18, 0);
+	f->len = (size_t)(p->l4 - f->bytes) + len;
 	/* our own stack has not made a sum, and does not look at it */
 	f->sums[0] = p->ipv6 ? 0 : (size_t)(p->ip + 10 - f->bytes);
-	f->sums[1] = (size_t)(p->tcp + 16 - f->bytes);
+	f->sums[1] = (size_t)(p->l4 + 16 - f->bytes);
 	f->any_tcp_sum = true;
 	f->kind = MODEL_TO_SOCKET;
 	return MODEL_PASS; /* out by the loopback device, and in again */
@@ -882,7 +827,7 @@ static enum model_verdict give_back(struct model_frame *f, const struct place *a
  * wire.
  */
 static enum model_verdict let_out(const struct model *m, struct model_frame *f,
-				  const struct place *at, const struct parts *p)
+				  const struct place *at, const struct model_parts *p)
 {
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p), tsval = at->mine->tsval_sent;
 	struct change c = {
@@ -894,15 +839,15 @@ static enum model_verdict let_out(const struct model *m, struct model_frame *f,
 	if (at->g->loose || at->g->head.mirrored)
 		tsval += graft_clock(m->units -
 				     (uint32_t)(at->other->heard_ns >> GRAFT_CLOCK_SHIFT));
-	if (begins_with_clocks(p) && ahead(tsval, get32(p->tcp + 24)) > 0)
-		c.tsval = tsval - get32(p->tcp + 24);
+	if (begins_with_clocks(p) && ahead(tsval, get32(p->l4 + 24)) > 0)
+		c.tsval = tsval - get32(p->l4 + 24);
 	change_numbers(p, &c);
 	sum_again(f, p, ip_was, tcp_was);
 	return MODEL_PASS;
 }
 
 static enum model_verdict frozen(const struct model *m, struct model_frame *f,
-				 const struct place *at, const struct parts *p)
+				 const struct place *at, const struct model_parts *p)
 {
 	uint32_t ack = at->mine->frozen_write;
 
@@ -926,7 +871,7 @@ static enum model_verdict frozen(const struct model *m, struct model_frame *f,
 }
 
 /* The right edge of the window stays. */
-static void hold(struct model_frame *f, struct graft_side *mine, const struct parts *p)
+static void hold(struct model_frame *f, struct graft_side *mine, const struct model_parts *p)
 {
 	uint32_t ip_was = ip_sum(p), tcp_was = tcp_sum(p);
 	int64_t room;
@@ -939,14 +884,14 @@ static void hold(struct model_frame *f, struct graft_side *mine, const struct pa
 	room = ahead(mine->edge, p->ack);
 	room = (room > 0 ? room : 0) >> mine->read_shift;
 	if (room < p->window) {
-		put16(p->tcp + 14, (uint32_t)room);
+		put16(p->l4 + 14, (uint32_t)room);
 		sum_again(f, p, ip_was, tcp_was);
 	}
 }
 
 enum model_verdict model_out(struct model *m, struct model_frame *f)
 {
-	struct parts p;
+	struct model_parts p;
 	struct place at;
 
 	m->inside = false;

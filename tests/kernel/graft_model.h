@@ -74,6 +74,56 @@ static inline void put32(uint8_t *p, uint32_t v)
 	put16(p + 2, v);
 }
 
+static inline uint32_t get16(const uint8_t *p)
+{
+	return (uint32_t)p[0] << 8 | p[1];
+}
+
+/* Sum of 16-bit numbers modulo 65535: 0 where a checksum is among them, and right. */
+static inline uint32_t sum_of(const uint8_t *p, size_t len)
+{
+	uint64_t sum = 0;
+
+	for (size_t i = 0; i < len; i++)
+		sum += (uint64_t)p[i] << (i & 1 ? 0 : 8);
+	return (uint32_t)(sum % 65535);
+}
+
+/* Change the checksum at AT, of what has the sum IS, so that it becomes WAS. */
+static inline void mend(uint8_t *at, uint32_t is, uint32_t was)
+{
+	put16(at, (get16(at) + was + 65535 - is) % 65535);
+}
+
+/* A packet of TCP or UDP, taken apart. */
+struct model_parts {
+	uint8_t *ip, *l4;
+	bool ipv6, plain, df;    /* PLAIN: no more than an IP header; DF: no router may cut it */
+	uint8_t odd, ttl;        /* ODD: enum graft_refusal: why it is not translated; 0: it is */
+	uint32_t len;            /* of what is behind the IP header */
+	struct graft_tuple from; /* remote: the source */
+	/* of TCP: */
+	uint32_t header, payload; /* bytes */
+	uint32_t seq, ack, window;
+	uint8_t flags;
+};
+
+/* False: none of PROTOCOL that this host would take, or no first fragment.  Not what is of TCP. */
+bool model_take_apart(struct model_frame *f, uint8_t protocol, struct model_parts *p);
+
+/* Of the pseudo header of PROTOCOL, and LEN bytes from AT on. */
+static inline uint32_t model_l4_sum(const uint8_t *ip, bool ipv6, uint8_t protocol,
+				    const uint8_t *at, uint32_t len)
+{
+	return (sum_of(ip + (ipv6 ? 8 : 12), ipv6 ? 32 : 8) + len + protocol + sum_of(at, len)) %
+	       65535;
+}
+
+/* Make an IP header of LEN bytes of payload.  Returns its length. */
+uint32_t model_ip(uint8_t *ip, bool ipv6, const struct graft_addr *from,
+		  const struct graft_addr *to, uint8_t protocol, uint32_t len, uint8_t ttl,
+		  uint32_t traffic);
+
 /* F arrives at an interface, or is about to leave: changes it, and M. */
 enum model_verdict model_in(struct model *m, struct model_frame *f);
 enum model_verdict model_out(struct model *m, struct model_frame *f);

@@ -1,17 +1,16 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Namespace, program, sessions and maps of the kernel tests, and what can be asked of a socket. */
 #include <arpa/inet.h>
-#include <limits.h>
 #include <linux/sock_diag.h>
 #include <linux/sockios.h>
 #include <sched.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 
 #include "base/clock.h"
+#include "datapath/bpf_ring.h"
 #include "datapath/sockmap/sockmap.h"
 #include "kt.h"
 
@@ -58,23 +57,14 @@ void kt_enter(void)
 	alarm(WATCHDOG_S * (unsigned int)kt_slow());
 }
 
-static void *map_array(struct bpf_map *map, size_t value_size)
-{
-	void *p = mmap(NULL, value_size * KT_SLOTS, PROT_READ | PROT_WRITE, MAP_SHARED,
-		       bpf_map__fd(map), 0);
-
-	/* cppcheck-suppress memleak ; it is returned */
-	return p == MAP_FAILED ? NULL : p;
-}
-
 int kt_load(void **state)
 {
 	(void)state;
 	kt_bpf = traps_bpf__open_and_load();
 	if (!kt_bpf)
 		return -1;
-	conf_mapping = map_array(kt_bpf->maps.conf, sizeof(struct kt_conf));
-	stat_mapping = map_array(kt_bpf->maps.stat, sizeof(struct kt_stat));
+	conf_mapping = bpf_values_map(kt_bpf->maps.conf);
+	stat_mapping = bpf_values_map(kt_bpf->maps.stat);
 	if (!conf_mapping || !stat_mapping)
 		return -1;
 	return bpf_prog_attach(bpf_program__fd(kt_bpf->progs.kt_verdict),
@@ -201,23 +191,6 @@ void kt_kick(int fd)
 	(void)!recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
 }
 
-/* The lock keeps the kernel from growing SO_RCVBUF to match. */
-void kt_fence(int fd)
-{
-	int lock = SOCK_RCVBUF_LOCK;
-
-	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &lock, sizeof(lock)), 0);
-	assert_int_equal(tcp_set_lowat(fd, INT_MAX), 0);
-}
-
-void kt_unfence(int fd)
-{
-	int none = 0;
-
-	assert_int_equal(tcp_set_lowat(fd, 1), 0);
-	assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &none, sizeof(none)), 0);
-}
-
 /* LEN bytes of the stream by rig_send() or rig_receive(), in time. */
 static int move_all(ssize_t (*move)(int fd, uint64_t off, size_t len), short events, int fd,
 		    uint64_t off, size_t len)
@@ -282,26 +255,14 @@ int kt_sockopt(int fd, int level, int name)
 	return val;
 }
 
-static uint32_t *meminfo(int fd)
+uint64_t kt_charged(int fd)
 {
-	static uint32_t mem[SK_MEMINFO_VARS];
+	uint32_t mem[SK_MEMINFO_VARS];
 	socklen_t len = sizeof(mem);
 
 	assert_int_equal(getsockopt(fd, SOL_SOCKET, SO_MEMINFO, mem, &len), 0);
-	return mem;
-}
-
-uint64_t kt_charged(int fd)
-{
-	const uint32_t *mem = meminfo(fd);
-
 	return (uint64_t)mem[SK_MEMINFO_RMEM_ALLOC] + mem[SK_MEMINFO_WMEM_QUEUED] +
 	       mem[SK_MEMINFO_BACKLOG];
-}
-
-uint32_t kt_sk_drops(int fd)
-{
-	return meminfo(fd)[SK_MEMINFO_DROPS];
 }
 
 int kt_inq(int fd)
@@ -310,13 +271,6 @@ int kt_inq(int fd)
 
 	assert_int_equal(ioctl(fd, SIOCINQ, &val), 0);
 	return val;
-}
-
-int kt_true_inq(struct kt_session *s)
-{
-	kt_del(kt_bpf->maps.rx, s->slot_a);
-	kt_del(kt_bpf->maps.tx, s->slot_a);
-	return kt_inq(s->a);
 }
 
 int kt_outq(int fd)

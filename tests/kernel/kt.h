@@ -111,9 +111,6 @@ volatile struct kt_stat *kt_stat(uint32_t slot);
 
 /* T2: makes the verdict run over what is already queued. */
 void kt_kick(int fd);
-/* T16: half of the fence, the low-water mark; what waits behind it runs the verdict at its end. */
-void kt_fence(int fd);
-void kt_unfence(int fd);
 
 /* All LEN bytes of the stream (rig_pattern()) from OFF on. */
 int kt_send(int fd, uint64_t off, size_t len);
@@ -128,12 +125,9 @@ bool kt_quiet(int fd);
 short kt_poll(int fd, short events);
 /* An option of an int. */
 int kt_sockopt(int fd, int level, int name);
-/* SO_MEMINFO: what is charged to a socket, and what it has dropped. */
+/* SO_MEMINFO: what is charged to a socket. */
 uint64_t kt_charged(int fd);
-uint32_t kt_sk_drops(int fd);
 int kt_inq(int fd);
-/* rcv_nxt - copied_seq of A.  Takes A out of all maps: while in one, SIOCINQ may not tell. */
-int kt_true_inq(struct kt_session *s);
 int kt_outq(int fd);
 struct tcp_info kt_info(int fd);
 /* Bytes that the TCP of a session's A or B has accepted for sending. */

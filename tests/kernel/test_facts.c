@@ -28,38 +28,6 @@ KT_TEST(f2_peek_with_passed_data_is_efault)
 	assert_int_equal(kt_expect(s->a, 0, 1000), 0);
 }
 
-/* F3, tcp_rcv_nxt_update: the FIN is one of tcpi_bytes_received; the state says whether it came. */
-KT_TEST(f3_fin_counts_as_received)
-{
-	struct kt_session *s = kt_open(0);
-
-	kt_start(s, KT_REDIRECT);
-	assert_int_equal(kt_send(s->client, 0, 1000), 0);
-	assert_int_equal(kt_expect(s->server, 0, 1000), 0);
-	assert_int_equal(kt_info(s->a).tcpi_bytes_received, 1000);
-	assert_int_equal(kt_info(s->a).tcpi_state, BPF_TCP_ESTABLISHED);
-	assert_int_equal(shutdown(s->client, SHUT_WR), 0);
-	assert_true(KT_WAIT(kt_info(s->a).tcpi_state == BPF_TCP_CLOSE_WAIT));
-	assert_int_equal(kt_info(s->a).tcpi_bytes_received, 1001);
-	assert_int_equal(kt_stat(s->slot_a)->bytes, 1000);
-}
-
-/* F4, tcp_urg: an urgent byte is redirected like any other, with SO_OOBINLINE and without. */
-KT_TEST(f4_urgent_data_stays_in_the_stream)
-{
-	for (int is_inline = 0; is_inline < 2; is_inline++) {
-		struct kt_session *s = kt_open(0);
-
-		assert_int_equal(setsockopt(s->a, SOL_SOCKET, SO_OOBINLINE, &is_inline,
-					    sizeof(is_inline)),
-				 0);
-		kt_start(s, KT_REDIRECT);
-		assert_int_equal(send(s->client, rig_pattern(0), 50, MSG_OOB | MSG_DONTWAIT), 50);
-		assert_int_equal(kt_send(s->client, 50, 50), 0);
-		assert_int_equal(kt_expect(s->server, 0, 100), 0);
-	}
-}
-
 #define TOTAL (8 * MIB)
 
 /*

@@ -12,10 +12,10 @@
 #include <linux/bpf.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sys/mman.h>
 
 #include "base/clock.h"
 #include "bpf/graft.skel.h"
+#include "datapath/bpf_ring.h"
 #include "graft_frames.h"
 #include "graft_model.h"
 
@@ -41,15 +41,6 @@ static uint32_t draw_number(void)
 }
 
 /* --- a world: what the programs remember --- */
-
-static void draw_address(struct graft_addr *a, bool ipv6)
-{
-	draw_bytes(a, sizeof(*a));
-	if (!ipv6) {
-		a->w[0] = a->w[1] = 0;
-		a->w[2] = htonl(0xffff);
-	}
-}
 
 static uint32_t draw_window(void)
 {
@@ -801,11 +792,10 @@ static int load(void **state)
 		return -1;
 	if (bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0))
 		return -1;
-	t.slots = mmap(NULL, sizeof(struct graft_entry) * MODEL_SLOTS, PROT_READ | PROT_WRITE,
-		       MAP_SHARED, bpf_map__fd(t.skel->maps.grafts), 0);
+	t.slots = bpf_values_map(t.skel->maps.grafts);
 	t.ring = ring_buffer__new(fd, count_event, NULL, NULL);
 	close(fd);
-	return t.slots == MAP_FAILED || !t.ring ? -1 : 0;
+	return t.slots && t.ring ? 0 : -1;
 }
 
 static int unload(void **state)

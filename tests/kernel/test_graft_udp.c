@@ -3,15 +3,14 @@
  * UDP at packet level.  The packet programs are run on generated datagrams (BPF_PROG_TEST_RUN), and
  * each byte that they leave, each verdict and all that they remember must be what a model says,
  * which is written from the contract (include/udp_contract.h) and makes its checksums anew.  Slots
- * and buckets are tried by themselves, and as a killed daemon leaves them.  At the end there is real
- * traffic, on lo.
+ * and buckets are tried by themselves, and as a killed daemon leaves them.  Real traffic is in
+ * flow/udp.py.
  *
  * test_graft_udp [SEED [WORLDS]]: other datagrams, or more of them.
  */
 #include "kt.h"
 
 #include <bpf/bpf.h>
-#include <netinet/udp.h>
 
 #include "base/bits.h"
 #include "base/clock.h"
@@ -52,117 +51,27 @@ struct world {
 	uint32_t now;
 };
 
-static uint32_t get16(const uint8_t *p)
+static uint32_t udp_sum(const struct model_parts *p)
 {
-	return (uint32_t)p[0] << 8 | p[1];
+	return model_l4_sum(p->ip, p->ipv6, 17, p->l4, p->len);
 }
 
-static uint32_t sum_of(const uint8_t *p, size_t len)
+static void set_sum(const struct model_parts *p, uint32_t was)
 {
-	uint64_t sum = 0;
-
-	for (size_t i = 0; i < len; i++)
-		sum += (uint64_t)p[i] << (i & 1 ? 0 : 8);
-	return (uint32_t)(sum % 65535);
-}
-
-/* Change the checksum at AT, of what has the sum IS, so that the sum becomes WAS. */
-static void mend(uint8_t *at, uint32_t is, uint32_t was)
-{
-	put16(at, (get16(at) + was + 65535 - is) % 65535);
-}
-
-struct parts {
-	uint8_t *ip, *udp;
-	bool ipv6, df;
-	uint32_t len; /* of the datagram, header included */
-	uint8_t odd;
-	struct graft_tuple from;
-};
-
-/* Of the pseudo header of PROTOCOL, and LEN bytes from AT on. */
-static uint32_t l4_sum(const uint8_t *ip, bool ipv6, uint8_t protocol, const uint8_t *at,
-		       uint32_t len)
-{
-	return (sum_of(ip + (ipv6 ? 8 : 12), ipv6 ? 32 : 8) + len + protocol + sum_of(at, len)) %
-	       65535;
-}
-
-static uint32_t udp_sum(const struct parts *p)
-{
-	return l4_sum(p->ip, p->ipv6, 17, p->udp, p->len);
-}
-
-static void set_sum(struct model_frame *f, const struct parts *p, uint32_t was)
-{
-	if (!get16(p->udp + 6))
+	if (!get16(p->l4 + 6))
 		return;
-	mend(p->udp + 6, udp_sum(p), was);
-	if (!get16(p->udp + 6)) /* 0 would be none */
-		put16(p->udp + 6, 0xffff);
-	(void)f;
-}
-
-/* Where UDP begins behind extension headers of IPv6; 0: nowhere. */
-static size_t skip_extensions(struct parts *p, size_t room)
-{
-	uint8_t next = p->ip[6];
-	size_t at = 40;
-
-	for (int i = 0; i < 2 && next != 17; i++) {
-		const uint8_t *h = p->ip + at;
-		bool fragment = next == 44;
-
-		if ((next && next != 44 && next != 60) || at + 8 > room || h[1] > 3 ||
-		    (fragment && get16(h + 2) & 0xfff8))
-			return 0;
-		if (fragment)
-			p->odd = GRAFT_FRAGMENTS;
-		else if (!p->odd)
-			p->odd = GRAFT_HEADERS;
-		at += 8 + (fragment ? 0 : 8 * (size_t)h[1]);
-		next = h[0];
-	}
-	return next == 17 ? at : 0;
+	mend(p->l4 + 6, udp_sum(p), was);
+	if (!get16(p->l4 + 6)) /* 0 would be none */
+		put16(p->l4 + 6, 0xffff);
 }
 
 /* False: not one whose ports the packet programs can know. */
-static bool take_apart(struct model_frame *f, struct parts *p)
+static bool take_apart(struct model_frame *f, struct model_parts *p)
 {
-	size_t room = f->len - MODEL_ETHERNET, l3, total;
-	uint32_t type = get16(f->bytes + 12), l;
-
-	*p = (struct parts){ .ip = f->bytes + MODEL_ETHERNET, .ipv6 = type == 0x86dd };
-	if (type == 0x0800) {
-		l3 = (p->ip[0] & 15) * 4;
-		if (room < 20 || p->ip[0] >> 4 != 4 || l3 < 20 || get16(p->ip + 6) & 0x1fff ||
-		    p->ip[9] != 17)
-			return false;
-		p->odd = p->ip[6] & 0x20 ? GRAFT_FRAGMENTS : l3 > 20 ? GRAFT_HEADERS : 0;
-		p->df = p->ip[6] & 0x40;
-		total = get16(p->ip + 2);
-	} else {
-		if (!p->ipv6 || room < 40 || p->ip[0] >> 4 != 6)
-			return false;
-		p->df = true;
-		l3 = skip_extensions(p, room);
-		if (!l3)
-			return false;
-		total = get16(p->ip + 4) + 40;
-	}
-	if (room < l3 + 8 || total > room || total < l3 + 8)
+	if (!model_take_apart(f, 17, p))
 		return false;
-	p->udp = p->ip + l3;
-	p->len = (uint32_t)(total - l3);
-	if (!p->odd && get16(p->udp + 4) != p->len)
+	if (!p->odd && get16(p->l4 + 4) != p->len)
 		p->odd = GRAFT_HEADERS;
-	l = p->ipv6 ? 16 : 4;
-	if (!p->ipv6)
-		p->from.remote.w[2] = p->from.local.w[2] = htonl(0xffff);
-	memcpy((uint8_t *)&p->from.remote + 16 - l, p->ip + (p->ipv6 ? 8 : 12), l);
-	memcpy((uint8_t *)&p->from.local + 16 - l, p->ip + (p->ipv6 ? 24 : 16), l);
-	memcpy(&p->from.remote_port, p->udp, 2);
-	memcpy(&p->from.local_port, p->udp + 2, 2);
 	return true;
 }
 
@@ -170,32 +79,6 @@ static bool is_ipv6(const struct graft_leg *l)
 {
 	return l->tuple.remote.w[2] != htonl(0xffff) || l->tuple.remote.w[0] ||
 	       l->tuple.remote.w[1];
-}
-
-/* A header from FROM to TO.  Returns its length. */
-static uint32_t put_ip(uint8_t *ip, bool ipv6, const struct graft_addr *from,
-		       const struct graft_addr *to, uint8_t protocol, uint32_t len, uint8_t ttl,
-		       uint32_t traffic)
-{
-	memset(ip, 0, ipv6 ? 40 : 20);
-	if (ipv6) {
-		put32(ip, 6U << 28 | traffic << 20);
-		put16(ip + 4, len);
-		ip[6] = protocol;
-		ip[7] = ttl;
-		memcpy(ip + 8, from, 16);
-		memcpy(ip + 24, to, 16);
-		return 40;
-	}
-	put16(ip, 0x4500 | traffic);
-	put16(ip + 2, len + 20);
-	put16(ip + 6, 0x4000);
-	ip[8] = ttl;
-	ip[9] = protocol;
-	memcpy(ip + 12, &from->w[3], 4);
-	memcpy(ip + 16, &to->w[3], 4);
-	mend(ip + 10, sum_of(ip, 20), 0);
-	return 20;
 }
 
 /* F becomes a message to MINE's remote end: more than MTU does not fit. */
@@ -206,8 +89,8 @@ static void tell_too_big(struct model_frame *f, const struct graft_leg *mine, ui
 	uint32_t l3 = ipv6 ? 40 : 20, len = 8 + l3 + 8;
 	uint8_t *ip = f->bytes + MODEL_ETHERNET, *icmp = ip + l3, *quote = icmp + 8;
 
-	put_ip(ip, ipv6, &u->local, &u->remote, ipv6 ? 58 : 1, len, 64, 0);
-	put_ip(quote, ipv6, &u->remote, &u->local, 17, mtu + 1 - l3, 64, 0);
+	model_ip(ip, ipv6, &u->local, &u->remote, ipv6 ? 58 : 1, len, 64, 0);
+	model_ip(quote, ipv6, &u->remote, &u->local, 17, mtu + 1 - l3, 64, 0);
 	memset(icmp, 0, 8);
 	icmp[0] = ipv6 ? 2 : 3;
 	icmp[1] = ipv6 ? 0 : 4;
@@ -216,21 +99,21 @@ static void tell_too_big(struct model_frame *f, const struct graft_leg *mine, ui
 	memcpy(quote + l3 + 2, &u->local_port, 2);
 	put32(quote + l3 + 4, 0);
 	mend(quote + l3 + 4, sum_of(quote + l3, 8), 0); /* the length: so a device adds 0 */
-	mend(icmp + 2, ipv6 ? l4_sum(ip, ipv6, 58, icmp, len) : sum_of(icmp, len), 0);
+	mend(icmp + 2, ipv6 ? model_l4_sum(ip, ipv6, 58, icmp, len) : sum_of(icmp, len), 0);
 	f->len = MODEL_ETHERNET + l3 + len;
 	f->sums[0] = MODEL_ETHERNET + l3 + 2;
 	f->sums[1] = f->len - 4;
 }
 
 /* F, which P is, goes out by TO. */
-static void change(struct model_frame *f, struct parts *p, const struct graft_leg *to)
+static void change(struct model_frame *f, struct model_parts *p, const struct graft_leg *to)
 {
 	bool ipv6 = is_ipv6(to);
 	uint32_t was = udp_sum(p), ip_was = sum_of(p->ip, 20), l3 = p->ipv6 ? 40 : 20;
 	uint32_t traffic = p->ipv6 ? get16(p->ip) >> 4 & 255 : p->ip[1];
 
-	memcpy(p->udp, &to->tuple.local_port, 2);
-	memcpy(p->udp + 2, &to->tuple.remote_port, 2);
+	memcpy(p->l4, &to->tuple.local_port, 2);
+	memcpy(p->l4 + 2, &to->tuple.remote_port, 2);
 	if (ipv6 == p->ipv6) {
 		size_t l = ipv6 ? 16 : 4;
 		uint8_t *at = p->ip + (ipv6 ? 8 : 12);
@@ -241,16 +124,16 @@ static void change(struct model_frame *f, struct parts *p, const struct graft_le
 		if (!ipv6)
 			mend(p->ip + 10, sum_of(p->ip, 20), ip_was);
 	} else {
-		memmove(p->ip + (ipv6 ? 40 : 20), p->udp, f->len - MODEL_ETHERNET - l3);
-		put_ip(p->ip, ipv6, &to->tuple.local, &to->tuple.remote, 17, p->len, to->way.ttl,
-		       traffic);
+		memmove(p->ip + (ipv6 ? 40 : 20), p->l4, f->len - MODEL_ETHERNET - l3);
+		model_ip(p->ip, ipv6, &to->tuple.local, &to->tuple.remote, 17, p->len, to->way.ttl,
+			 traffic);
 		f->len = f->len + (ipv6 ? 40 : 20) - l3;
 		p->ipv6 = ipv6;
-		p->udp = p->ip + (ipv6 ? 40 : 20);
+		p->l4 = p->ip + (ipv6 ? 40 : 20);
 	}
 	if (!ipv6)
 		f->sums[0] = MODEL_ETHERNET + 10;
-	set_sum(f, p, was);
+	set_sum(p, was);
 }
 
 static bool silent(const struct world *w, const struct udp_leg *at, uint32_t idle)
@@ -267,7 +150,7 @@ static enum model_verdict pass(struct udp_leg *at, uint32_t n, uint8_t why, bool
 
 /* F arrives. */
 static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int leg, uint32_t gso,
-				     struct model_frame *f, struct parts *p)
+				     struct model_frame *f, struct model_parts *p)
 {
 	struct graft_leg *mine = &u->leg[leg], *other = &u->leg[!leg];
 	struct udp_leg *at = &u->at[leg];
@@ -294,7 +177,7 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 		return pass(at, n, 0, false);
 	if (p->odd)
 		return pass(at, n, p->odd, false);
-	if (!get16(p->udp + 6) && is_ipv6(other))
+	if (!get16(p->l4 + 6) && is_ipv6(other))
 		return pass(at, n, GRAFT_HEADERS, false);
 	mtu = other->way.mtu;
 	if (u->at[!leg].path_mtu && u->at[!leg].path_mtu < mtu)
@@ -324,10 +207,10 @@ static enum model_verdict model_flow(struct world *w, struct udp_flow *u, int le
 static enum model_verdict model_arrives(struct world *w, struct model_frame *f, uint32_t gso)
 {
 	static const uint8_t us[6];
-	struct parts p;
+	struct model_parts p;
 
 	f->sums[0] = f->sums[1] = 0;
-	if (memcmp(f->bytes, us, 6) != 0 || !take_apart(f, &p) || (p.ipv6 && !get16(p.udp + 6)))
+	if (memcmp(f->bytes, us, 6) != 0 || !take_apart(f, &p) || (p.ipv6 && !get16(p.l4 + 6)))
 		return MODEL_PASS;
 	for (int i = 0; i < SLOTS * 2; i++) {
 		struct udp_flow *u = &w->flows[i / 2];
@@ -341,15 +224,6 @@ static enum model_verdict model_arrives(struct world *w, struct model_frame *f, 
 }
 
 /* --- a world, and a datagram --- */
-
-static void draw_address(struct graft_addr *a, bool ipv6)
-{
-	draw_bytes(a, sizeof(*a));
-	if (!ipv6) {
-		a->w[0] = a->w[1] = 0;
-		a->w[2] = htonl(0xffff);
-	}
-}
 
 static void draw_leg(struct graft_leg *l, struct udp_leg *at, bool ipv6, uint32_t now)
 {
@@ -418,23 +292,24 @@ static void draw_datagram(const struct udp_flow *u, int leg, struct model_frame 
 	bool ipv6 = is_ipv6(&u->leg[leg]);
 	uint32_t payload = below(one_in(2) ? 40 : 1450), l3 = ipv6 ? 40 : 20;
 	uint8_t *ip = f->bytes + MODEL_ETHERNET;
-	struct parts p = { .ip = ip, .udp = ip + l3, .ipv6 = ipv6, .len = payload + 8 };
+	struct model_parts p = { .ip = ip, .l4 = ip + l3, .ipv6 = ipv6, .len = payload + 8 };
 
 	memset(f, 0, offsetof(struct model_frame, bytes[MODEL_ETHERNET + 40]));
 	put16(f->bytes + 12, ipv6 ? 0x86dd : 0x0800);
-	put_ip(ip, ipv6, &from->remote, &from->local, 17, payload + 8, (uint8_t)draw(), below(256));
+	model_ip(ip, ipv6, &from->remote, &from->local, 17, payload + 8, (uint8_t)draw(),
+		 below(256));
 	if (ipv6)
 		ip[2] = (uint8_t)draw(); /* of the flow label */
 	else if (one_in(2))
 		ip[6] = 0; /* may be cut */
-	draw_bytes(p.udp, 8 + payload);
-	memcpy(p.udp, &from->remote_port, 2);
-	memcpy(p.udp + 2, &from->local_port, 2);
-	put16(p.udp + 4, payload + 8);
+	draw_bytes(p.l4, 8 + payload);
+	memcpy(p.l4, &from->remote_port, 2);
+	memcpy(p.l4 + 2, &from->local_port, 2);
+	put16(p.l4 + 4, payload + 8);
 	if (one_in(4))
-		put16(p.udp + 6, 0);
+		put16(p.l4 + 6, 0);
 	else if (!one_in(8))
-		set_sum(f, &p, 0);
+		set_sum(&p, 0);
 	f->len = MODEL_ETHERNET + l3 + 8 + payload;
 	f->kind = MODEL_OTHER;
 	f->mark = one_in(16) ? 7 : 0;
@@ -739,187 +614,6 @@ TEST(what_a_killed_daemon_leaves_is_found)
 		be_killed(i % 6);
 		t.seed -= i;
 	}
-}
-
-/* --- traffic --- */
-
-enum { CLIENT, LISTENER, UPSTREAM, SERVER, ENDS };
-
-struct path {
-	struct graft_table *gs;
-	struct udp_table *us;
-	uint64_t used[BITS_WORDS(2 * MOST)];
-	struct sockaddr_storage addrs[ENDS];
-	int fds[ENDS];
-	uint32_t slot;
-};
-
-static int open_end(struct path *p, int end, bool ipv6)
-{
-	struct sockaddr_in in = { .sin_family = AF_INET,
-				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT };
-	socklen_t len = sizeof(p->addrs[end]);
-	int fd = socket(ipv6 ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-
-	assert_int_equal(ipv6 ? bind(fd, (struct sockaddr *)&in6, sizeof(in6)) :
-				bind(fd, (struct sockaddr *)&in, sizeof(in)),
-			 0);
-	assert_int_equal(getsockname(fd, (struct sockaddr *)&p->addrs[end], &len), 0);
-	p->fds[end] = fd;
-	return fd;
-}
-
-static void join(struct path *p, int end, int to)
-{
-	assert_int_equal(
-		connect(p->fds[end], (struct sockaddr *)&p->addrs[to], sizeof(p->addrs[to])), 0);
-}
-
-/* One datagram of LEN bytes comes from FROM to TO. */
-static void expect(struct path *p, int from, int to, size_t len)
-{
-	struct sockaddr_storage is = { 0 };
-	socklen_t is_len = sizeof(is);
-	char bytes[4096];
-	ssize_t n = -1;
-
-	assert_true(KT_WAIT((n = recvfrom(p->fds[to], bytes, sizeof(bytes), 0,
-					  (struct sockaddr *)&is, &is_len)) >= 0));
-	assert_int_equal(n, len);
-	assert_memory_equal(bytes, rig_pattern(0), len);
-	assert_memory_equal(&is, &p->addrs[from], is_len);
-}
-
-static void send_one(struct path *p, int from, int to, size_t len)
-{
-	assert_int_equal(sendto(p->fds[from], rig_pattern(0), len, 0,
-				(struct sockaddr *)&p->addrs[to],
-				p->addrs[to].ss_family == AF_INET ? sizeof(struct sockaddr_in) :
-								    sizeof(struct sockaddr_in6)),
-			 len);
-}
-
-static volatile struct udp_leg *at(struct path *p, int leg)
-{
-	return &udp_flow_of(p->us, p->slot)->at[leg];
-}
-
-/* The daemon's part: one datagram each way, then both legs are active. */
-static void hand_over(struct path *p)
-{
-	struct udp_flow q = { .head.id = 7 };
-
-	graft_tuple_set(&q.leg[0].tuple, (void *)&p->addrs[CLIENT], (void *)&p->addrs[LISTENER]);
-	graft_tuple_set(&q.leg[1].tuple, (void *)&p->addrs[SERVER], (void *)&p->addrs[UPSTREAM]);
-	assert_true(KT_WAIT((p->slot = udp_graft_enter(p->us, &q)) != NO_SLOT));
-	send_one(p, CLIENT, LISTENER, 10);
-	expect(p, CLIENT, LISTENER, 10);
-	assert_int_equal(udp_graft_word(udp_flow_of(p->us, p->slot), 0), UDP_PASSED_ONE);
-	assert_false(udp_graft_activate(p->us, p->slot, 0, UDP_PASSED_ONE));
-	send_one(p, UPSTREAM, SERVER, 10);
-	expect(p, UPSTREAM, SERVER, 10);
-	assert_true(udp_graft_activate(p->us, p->slot, 0, UDP_PASSED_ONE));
-	send_one(p, SERVER, UPSTREAM, 20);
-	expect(p, SERVER, UPSTREAM, 20);
-	send_one(p, LISTENER, CLIENT, 20);
-	expect(p, LISTENER, CLIENT, 20);
-	assert_true(udp_graft_activate(p->us, p->slot, 1, UDP_PASSED_ONE));
-}
-
-static void set(int fd, int level, int name, int value)
-{
-	assert_int_equal(setsockopt(fd, level, name, &value, sizeof(value)), 0);
-}
-
-/* What is too big passes: nobody tells a socket that sends to its own address. */
-static void exceed(struct path *p, bool ipv6, bool other)
-{
-	int level = ipv6 ? IPPROTO_IPV6 : IPPROTO_IP, fd = p->fds[CLIENT];
-	int fits = 1400 + (ipv6 ? 20 : 0) - (other ? 20 : 0);
-
-	at(p, 1)->path_mtu = 1400;
-	set(fd, level, ipv6 ? IPV6_MTU_DISCOVER : IP_MTU_DISCOVER, IP_PMTUDISC_PROBE);
-	send_one(p, CLIENT, LISTENER, 2000);
-	expect(p, CLIENT, LISTENER, 2000);
-	send_one(p, CLIENT, LISTENER, (size_t)fits - (ipv6 ? 48 : 28));
-	expect(p, UPSTREAM, SERVER, (size_t)fits - (ipv6 ? 48 : 28));
-	assert_int_equal(udp_graft_word(udp_flow_of(p->us, p->slot), 0),
-			 2 * UDP_PASSED_ONE | UDP_ACTIVE);
-	at(p, 1)->path_mtu = 0;
-	if (ipv6)
-		return;
-	set(fd, level, IP_MTU_DISCOVER, IP_PMTUDISC_DONT);
-	at(p, 1)->path_mtu = 1000;
-	send_one(p, CLIENT, LISTENER, 1100);
-	expect(p, CLIENT, LISTENER, 1100);
-	assert_int_equal(udp_graft_word(udp_flow_of(p->us, p->slot), 0),
-			 3 * UDP_PASSED_ONE | UDP_ACTIVE);
-	assert_int_equal(at(p, 0)->why, GRAFT_TOO_BIG);
-	at(p, 1)->path_mtu = 0;
-}
-
-#define GSO 20
-
-/* Many datagrams in one packet, all alike. */
-static void send_gso(struct path *p)
-{
-	static char bytes[GSO * 1024];
-
-	for (int i = 0; i < GSO; i++)
-		memcpy(bytes + i * 1024, rig_pattern(0), 1024);
-	assert_int_equal(send(p->fds[CLIENT], bytes, sizeof(bytes), 0), sizeof(bytes));
-	for (int i = 0; i < GSO; i++)
-		expect(p, UPSTREAM, SERVER, 1024);
-}
-
-static void carry(struct path *p, bool ipv6, bool other)
-{
-	uint64_t packets;
-
-	for (int end = 0; end < ENDS; end++)
-		open_end(p, end, end < UPSTREAM ? ipv6 : other);
-	join(p, CLIENT, LISTENER);
-	join(p, UPSTREAM, SERVER);
-	hand_over(p);
-	for (size_t len = 0; len < 1300; len += 13) {
-		send_one(p, CLIENT, LISTENER, len);
-		expect(p, UPSTREAM, SERVER, len);
-		send_one(p, SERVER, UPSTREAM, len);
-		expect(p, LISTENER, CLIENT, len);
-	}
-	assert_int_equal(at(p, 0)->packets, 100);
-	assert_int_equal(at(p, 1)->bytes, 13 * 4950);
-
-	set(p->fds[CLIENT], IPPROTO_UDP, UDP_SEGMENT, 1024);
-	packets = at(p, 0)->packets;
-	send_one(p, CLIENT, LISTENER, 1024); /* of one datagram */
-	expect(p, UPSTREAM, SERVER, 1024);
-	assert_int_equal(at(p, 0)->packets, packets + 1);
-	send_gso(p);
-	assert_int_equal(at(p, 0)->packets, packets + 1 + GSO);
-	set(p->fds[CLIENT], IPPROTO_UDP, UDP_SEGMENT, 0);
-	exceed(p, ipv6, other);
-	udp_graft_put(p->us, p->slot);
-	send_one(p, CLIENT, LISTENER, 5);
-	expect(p, CLIENT, LISTENER, 5);
-	for (int end = 0; end < ENDS; end++)
-		close(p->fds[end]);
-}
-
-TEST(traffic_is_translated)
-{
-	const struct graft_limits limits = {
-		.slots = 8, .workers = 1, .uid = geteuid(), .on_loopback = true
-	};
-	struct path p = { 0 };
-	char err[256];
-
-	assert_int_equal(graft_table_open(&limits, &p.gs, err, sizeof(err)), 0);
-	p.us = graft_table_udp(p.gs);
-	for (int i = 0; i < 4; i++)
-		carry(&p, i & 1, i & 2);
-	graft_table_close(p.gs, false);
 }
 
 static int load(void **state)

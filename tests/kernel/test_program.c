@@ -404,36 +404,12 @@ KT_TEST(all_flows_together_have_a_limit)
 #define AFTER 1000
 #define ALL (BEFORE + 1 + AFTER)
 
-static struct kt_session *open_inline(void)
-{
-	struct kt_session *s = kt_open(0);
-	int one = 1;
-
-	assert_int_equal(setsockopt(s->a, SOL_SOCKET, SO_OOBINLINE, &one, sizeof(one)), 0);
-	return s;
-}
-
 /* The last byte of the first segment is urgent. */
 static void send_with_urgent(const struct kt_session *s)
 {
 	assert_int_equal(send(s->client, rig_pattern(0), BEFORE + 1, MSG_OOB), BEFORE + 1);
 	assert_int_equal(kt_send(s->client, BEFORE + 1, AFTER), 0);
 	assert_true(KT_WAIT(kt_info(s->a).tcpi_bytes_received == ALL));
-}
-
-/* tcp_recvmsg_locked: a look ends before the urgent byte, unless it begins there. */
-KT_TEST(a_look_ends_before_an_urgent_byte)
-{
-	struct kt_session *s = open_inline();
-	uint64_t unread = 0;
-
-	send_with_urgent(s);
-	assert_int_equal(tcp_unread(s->a, &unread), 0);
-	assert_int_equal(unread, BEFORE);
-	assert_int_equal(kt_expect(s->a, 0, BEFORE), 0);
-	assert_int_equal(tcp_unread(s->a, &unread), 0);
-	assert_int_equal(unread, 1 + AFTER);
-	assert_int_equal(kt_expect(s->a, BEFORE, 1 + AFTER), 0);
 }
 
 static void expect_pending(const struct flow *f, uint64_t offset)
@@ -447,7 +423,7 @@ static void expect_pending(const struct flow *f, uint64_t offset)
 
 KT_TEST(an_urgent_byte_does_not_hinder_a_removal)
 {
-	struct kt_session *s = open_inline();
+	struct kt_session *s = kt_open(0);
 	struct forward_conf limits = { .soft_limit = MIB, .hard_limit = MIB };
 	struct flow flow = { .phase = FLOW_USER };
 	struct pool pool = { 0 };
@@ -462,6 +438,7 @@ KT_TEST(an_urgent_byte_does_not_hinder_a_removal)
 		.read_ahead = MIB,
 	};
 
+	assert_int_equal(setsockopt(s->a, SOL_SOCKET, SO_OOBINLINE, &(int){ 1 }, sizeof(int)), 0);
 	admit(s);
 	assert_int_equal(sockmap_enter(&io, &limits, 0), 0);
 	flow_set_phase(&flow, FLOW_KERNEL);

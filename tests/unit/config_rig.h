@@ -4,6 +4,7 @@
 /* A configuration file, and what comes of it: a configuration, or one line on stderr. */
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -37,19 +38,26 @@ static inline void rig_write(const char *text)
 
 #define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
-/* Read the file, and WORDS (NULL: none) of the command line behind it; ERR gets stderr. */
-static inline int rig_read(struct config *c, const char *const *words, char *err, size_t errlen)
+/* Read WORDS (NULL: none) of the command line, and the file unless NO_FILE; ERR gets stderr. */
+static inline int rig_parse(struct config *c, bool no_file, const char *const *words, char *err,
+			    size_t errlen)
 {
-	char *argv[16] = { (char *)"run", (char *)"--config", rig_path };
+	char *argv[20] = { (char *)"run", (char *)"--config", rig_path };
 	struct capture capture;
-	int argc = 3, r;
+	int argc = no_file ? 1 : 3, r;
 
 	while (words && *words)
 		argv[argc++] = (char *)*words++;
+	argv[argc] = NULL;
 	capture_begin(&capture, STDERR_FILENO);
 	r = config_read(argc, argv, -1, c);
 	capture_end(&capture, err, errlen);
 	return r;
+}
+
+static inline int rig_read(struct config *c, const char *const *words, char *err, size_t errlen)
+{
+	return rig_parse(c, false, words, err, errlen);
 }
 
 /* TEXT, with WORDS, is without a mistake, and nothing has to be said of it. */

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Socket addresses: odd ones as text, and their ports. */
+/* Socket addresses: odd ones as text (fuzz_addr: in less room), and their ports. */
 #include <netinet/in.h>
 #include <string.h>
 #include <sys/un.h>
@@ -15,12 +15,6 @@ static void expect_format(const void *sa, size_t len, const char *expected)
 	char buf[ADDR_STRLEN];
 
 	assert_string_equal(addr_format(sa, (socklen_t)len, buf, sizeof(buf)), expected);
-	for (size_t size = 1; size < sizeof(buf); size++) { /* what fits, and not a byte more */
-		memset(buf, 'x', sizeof(buf));
-		addr_format(sa, (socklen_t)len, buf, size);
-		assert_true(strlen(buf) < size && !strncmp(buf, expected, strlen(buf)));
-		assert_int_equal(buf[size], 'x');
-	}
 }
 
 TEST(test_format_odd)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* How many sessions and clients are let in: who is one client, and how the limits hold together. */
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <pthread.h>
@@ -9,38 +8,25 @@
 #include <string.h>
 
 #include "unit.h"
+#include "client.h"
 #include "relay/forward.h"
 #include "relay/admission.h"
-#include "relay/bandwidth.h"
 #include "seeded.h"
 
 /* --- clients --- */
 
-static struct sockaddr_storage address(const char *text)
-{
-	struct sockaddr_storage ss = { .ss_family = strchr(text, ':') ? AF_INET6 : AF_INET };
-	void *to = ss.ss_family == AF_INET6 ? (void *)&((struct sockaddr_in6 *)&ss)->sin6_addr :
-					      (void *)&((struct sockaddr_in *)&ss)->sin_addr;
-
-	if (!text[0])
-		ss.ss_family = AF_UNIX;
-	else
-		assert_int_equal(inet_pton(ss.ss_family, text, to), 1);
-	return ss;
-}
-
 static int enter(struct clients *c, const char *text, unsigned int most)
 {
-	struct sockaddr_storage ss = address(text);
+	union client_addr at = client_at(text);
 
-	return clients_enter(c, (struct sockaddr *)&ss, most, false);
+	return clients_enter(c, &at.sa, most, false);
 }
 
 static void leave(struct clients *c, const char *text)
 {
-	struct sockaddr_storage ss = address(text);
+	union client_addr at = client_at(text);
 
-	clients_leave(c, (struct sockaddr *)&ss);
+	clients_leave(c, &at.sa);
 }
 
 TEST(test_keys)
@@ -68,7 +54,7 @@ TEST(test_keys)
 		leave(&c, cases[i].a);
 		assert_int_equal(enter(&c, cases[i].a, 1), 0);
 		for (int k = 0; k < 10; k++)
-			assert_int_equal(enter(&c, "", 1), 0); /* a unix socket */
+			assert_int_equal(enter(&c, "unix", 1), 0); /* a unix socket */
 		assert_int_equal(enter(&c, cases[i].a, 0), 0);
 		clients_close(&c);
 	}
@@ -100,32 +86,6 @@ TEST(test_many)
 		}
 		assert_int_equal(c.n, busy);
 	}
-	clients_close(&c);
-}
-
-static struct bandwidth *bandwidth_of(struct clients *c, const char *text)
-{
-	struct sockaddr_storage ss = address(text);
-
-	return clients_bandwidth(c, (struct sockaddr *)&ss);
-}
-
-/* All sessions of a client share one. */
-TEST(test_bandwidth)
-{
-	struct bandwidth *first;
-	struct clients c;
-
-	clients_init(&c);
-	assert_int_equal(enter(&c, "192.0.2.1", 0), 0);
-	first = bandwidth_of(&c, "192.0.2.1");
-	assert_int_equal(enter(&c, "192.0.2.1", 0), 0);
-	assert_int_equal(enter(&c, "192.0.2.2", 0), 0);
-	assert_non_null(first);
-	assert_ptr_equal(bandwidth_of(&c, "192.0.2.1"), first);
-	assert_ptr_not_equal(bandwidth_of(&c, "192.0.2.2"), first);
-	leave(&c, "192.0.2.1");
-	assert_ptr_equal(bandwidth_of(&c, "192.0.2.1"), first);
 	clients_close(&c);
 }
 

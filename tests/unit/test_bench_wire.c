@@ -116,11 +116,11 @@ static uint8_t *damaged(enum damage what, size_t at, size_t len, size_t *ret_n)
 	return copy;
 }
 
-static void assert_found(enum damage what, size_t at, size_t len, bool sample)
+static void assert_found(int what, size_t at, size_t len, bool sample)
 {
 	struct receiver r;
 	size_t n;
-	uint8_t *copy = damaged(what, at, len, &n);
+	uint8_t *copy = damaged((enum damage)what, at, len, &n);
 
 	for (size_t i = 3; i < N_PIECES; i++) {
 		receive(&r, copy, n, pieces[i], sample);
@@ -136,73 +136,58 @@ static void assert_found(enum damage what, size_t at, size_t len, bool sample)
 static const size_t places[] = { 0, 1, 255, 256, 4095, 4096, 8192, 1000001, LENGTH - 600000 };
 #define N_PLACES (sizeof(places) / sizeof(places[0]))
 
-/* Whatever is shifted is found, by a sample as well: also by whole blocks and whole periods. */
-TEST(test_shifts)
+/*
+ * Whatever is shifted is found, by whole blocks and whole periods, too; and what is moved or
+ * changed, by a sample if it is long enough.
+ */
+TEST(test_damage)
 {
-	static const size_t lengths[] = { 1, 8, 256, 1448, 4096, 65536, PATTERN_PERIOD };
+	static const size_t lengths[] = { 1, 256, 264, 1448, 4096, 65536, PATTERN_PERIOD };
 
-	for (size_t i = 0; i < N_PLACES; i++) {
-		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
-			assert_found(LOSE, places[i], lengths[k], true);
-			assert_found(DOUBLE, places[i], lengths[k], true);
-			assert_found(LOSE, places[i], lengths[k], false);
-			assert_found(DOUBLE, places[i], lengths[k], false);
-		}
-	}
-}
+	for (size_t i = 0; i < N_PLACES; i++)
+		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++)
+			for (int what = LOSE; what <= INVERT; what++) {
+				size_t n = lengths[k];
 
-TEST(test_moves_and_flips)
-{
-	static const size_t lengths[] = { 264, 1448, 4096, 65536 };
-
-	for (size_t i = 0; i < N_PLACES; i++) {
-		for (size_t k = 0; k < sizeof(lengths) / sizeof(lengths[0]); k++) {
-			assert_found(SWAP, places[i], lengths[k], true);
-			assert_found(INVERT, places[i], lengths[k], true);
-			assert_found(SWAP, places[i], lengths[k], false);
-		}
-		assert_found(SWAP, places[i], 8, false);
-		assert_found(INVERT, places[i], 1, false);
-	}
+				/* perhaps the same bytes */
+				if (what == SWAP && (n == 1 || n == PATTERN_PERIOD))
+					continue;
+				assert_found(what, places[i], n, false);
+				if (what == LOSE || what == DOUBLE || n >= 264)
+					assert_found(what, places[i], n, true);
+			}
 }
 
 /* At the very end there is nothing after it that would be wrong. */
 TEST(test_end)
 {
-	struct receiver r;
-	uint8_t *copy;
-	size_t n;
+	static const struct {
+		enum damage what;
+		size_t at, len;
+	} ends[] = {
+		{ LOSE, LENGTH - 1, 1 },
+		{ LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK }, /* only the totals differ */
+		{ INVERT, LENGTH, 1 },
+		{ INVERT, LENGTH + sizeof(struct frame) - 1, 1 },
+		{ LOSE, LENGTH + sizeof(struct frame) - 1, 1 },
+		{ LOSE, LENGTH, sizeof(struct frame) },
+		{ DOUBLE, LENGTH, sizeof(struct frame) },
+	};
 
-	assert_found(LOSE, LENGTH - 1, 1, true);
-	assert_found(LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK, true);
-	assert_found(INVERT, LENGTH, 1, true);
-	assert_found(INVERT, LENGTH + sizeof(struct frame) - 1, 1, true);
-	assert_found(LOSE, LENGTH + sizeof(struct frame) - 1, 1, true);
-	assert_found(LOSE, LENGTH, sizeof(struct frame), true);
-	assert_found(DOUBLE, LENGTH, sizeof(struct frame), true);
-
-	copy = damaged(LOSE, LENGTH - PROTOCOL_BLOCK, PROTOCOL_BLOCK, &n);
-	receive(&r, copy, n, PATTERN_PIECE, true);
-	assert_true(r.ended); /* the content is right: only the totals differ */
-	assert_false(r.wrong);
-	assert_false(receiver_complete(&r));
-	free(copy);
+	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++)
+		assert_found(ends[i].what, ends[i].at, ends[i].len, true);
 }
 
 TEST(test_other_stream)
 {
-	static uint8_t data[PROTOCOL_BLOCK];
 	struct receiver r;
 	struct pattern p;
 
-	pattern_open(&p, SEED + 1, PATTERN_UP);
-	memcpy(data, pattern_bytes(&p), sizeof(data));
-	receive(&r, data, sizeof(data), 1448, true);
-	assert_true(r.wrong);
-	pattern_open(&p, SEED, PATTERN_DOWN);
-	memcpy(data, pattern_bytes(&p), sizeof(data));
-	receive(&r, data, sizeof(data), 1448, true);
-	assert_true(r.wrong);
+	for (int other = 0; other < 2; other++) {
+		pattern_open(&p, SEED + !other, other ? PATTERN_DOWN : PATTERN_UP);
+		receive(&r, pattern_bytes(&p), PROTOCOL_BLOCK, 1448, true);
+		assert_true(r.wrong);
+	}
 }
 
 /* A relay that changes any bit is found. */

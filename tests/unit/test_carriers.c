@@ -230,27 +230,6 @@ ssize_t splice(int in, off64_t *in_at, int out, off64_t *out_at, size_t n, unsig
 	return syscall(SYS_splice, in, in_at, out, out_at, n, flags);
 }
 
-ON_RIG(test_limit)
-{
-	struct rig *rig = *state;
-
-	produce(rig, 2000);
-	assert_int_equal(pump(rig, 0, false), PUMP_MORE);
-	assert_int_equal(last.read, 0);
-	assert_int_equal(pump(rig, 1, false), PUMP_MORE);
-	assert_int_equal(last.read, 1);
-	assert_int_equal(pump(rig, 999, true), PUMP_MORE);
-	assert_int_equal(last.read, 999);
-	consume_all(rig);
-	assert_int_equal(rig->received, 1000);
-	assert_int_equal(pump(rig, 1000, false), PUMP_MORE); /* exactly all: it cannot know */
-	assert_int_equal(pump(rig, 1000, false), PUMP_EMPTY);
-	assert_int_equal(last.read, 0);
-	produce(rig, 10);
-	assert_int_equal(pump(rig, 11, false), PUMP_EMPTY);
-	expect_all_arrived(rig);
-}
-
 /* An idle pipe of which splice asks for SIZE bytes only; the pool itself would not keep it. */
 static void offer_small_pipe(struct pool *p, uint32_t size)
 {

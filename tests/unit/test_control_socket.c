@@ -213,7 +213,6 @@ ON_RIG(test_requests)
 		{ "status\n", GOOD },
 		{ STATUS "\r\n", GOOD },
 		{ STATUS "\nanother line\n" STATUS "\n", GOOD },
-		{ "\n", ERROR("malformed") },
 		{ "\xff\xfe\xfd\n", ERROR("malformed") },
 		{ "{\"command\":\"%n%s\"}\n", ERROR("unknown-command") },
 	};

@@ -22,8 +22,6 @@ static const struct {
 	const char *formatted;
 } good[] = {
 	{ "1.2.3.4:80", CONNECT, "1.2.3.4:80" },
-	{ "0.0.0.0:0", LISTEN, "0.0.0.0:0" },
-	{ "127.0.0.1:65535", CONNECT, "127.0.0.1:65535" },
 	{ "127.0.0.1:0000080", CONNECT, "127.0.0.1:80" },
 	{ "[::1]:80", CONNECT, "[::1]:80" },
 	{ "[::]:0", LISTEN, "[::]:0" },
@@ -35,10 +33,8 @@ static const struct {
 	{ "1.2.3.4:53/udp", CONNECT, "1.2.3.4:53" },
 	{ "[::1]:53/udp", LISTEN, "[::1]:53" },
 	{ "[::]:tftp/udp", LISTEN, "[::]:69" },
-	{ "unix:/run/x", CONNECT, "unix:/run/x" },
 	{ "unix:/run/x/tcp", CONNECT, "unix:/run/x/tcp" },
 	{ "unix:/a b:c[", LISTEN, "unix:/a b:c[" },
-	{ "unix:@name", CONNECT, "unix:@name" },
 	{ "unix:/123456" A100, CONNECT, "unix:/123456" A100 },
 	{ "unix:@123456" A100, LISTEN, "unix:@123456" A100 },
 };
@@ -87,18 +83,12 @@ static const struct {
 	{ "1.2.3.4:80\n", CONNECT, -EINVAL, "bad port" },
 	{ A100 A100 A50 A10 A10 A10 "12345:80", CONNECT, -EINVAL, "longer than 287" },
 
-	{ "1.2.3.4", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "host", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "host:", CONNECT, -EINVAL, "bad port" },
-	{ "[::1]", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "1.2.3.4:65536", CONNECT, -EINVAL, "bad port" },
 	{ "1.2.3.4:99999999999999999999999", CONNECT, -EINVAL, "bad port" },
 	{ "1.2.3.4:0", CONNECT, -EINVAL, "port 0" },
-	{ "1.2.3.4:-1", CONNECT, -EINVAL, "bad port" },
-	{ "1.2.3.4: 80", CONNECT, -EINVAL, "bad port" },
-	{ "1.2.3.4:80x", CONNECT, -EINVAL, "bad port" },
 	{ "127.0.0.1:8000-", LISTEN, -EINVAL, "bad port" },
-	{ "127.0.0.1:-8000", LISTEN, -EINVAL, "bad port" },
 	{ "127.0.0.1:8000-8010-8020", LISTEN, -EINVAL, "bad port" },
 	{ "127.0.0.1:8010-8000", LISTEN, -EINVAL, "bad port" },
 	{ "127.0.0.1:0-10", LISTEN, -EINVAL, "port 0" },
@@ -107,28 +97,20 @@ static const struct {
 
 	{ "1.2.3.4:80/", CONNECT, -EINVAL, "perhaps with /udp" },
 	{ "1.2.3.4:80/sctp", CONNECT, -EINVAL, "perhaps with /udp" },
-	{ "1.2.3.4:80/udp/tcp", CONNECT, -EINVAL, "perhaps with /udp" },
-	{ "1.2.3.4:/udp", CONNECT, -EINVAL, "bad port" },
 	{ "1.2.3.4/udp:80", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "unix:/run/x/udp", CONNECT, -EINVAL, "has no /udp" },
 
 	{ ":80", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "*:80", CONNECT, -EINVAL, "bad host" },
-	{ " 1.2.3.4:80", CONNECT, -EINVAL, "bad host" },
 	{ "caf\xc3\xa9:80", CONNECT, -EINVAL, "bad host" },
 	{ "1.2.3.256:80", CONNECT, -EINVAL, "bad host" },
-	{ "1.2.3:80", CONNECT, -EINVAL, "bad host" },
-	{ "2130706433:80", CONNECT, -EINVAL, "bad host" },
 	{ "0x7f.0x1:80", CONNECT, -EINVAL, "bad host" },
-	{ "http://host:80", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "/run/x.sock", CONNECT, -EINVAL, "unix:/path" },
 
 	{ "::1", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "1.2.3.4:80:90", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "[::1:80", CONNECT, -EINVAL, "expected HOST:PORT" },
 	{ "[]:80", LISTEN, -EINVAL, "bad IPv6" },
-	{ "[[::1]]:80", CONNECT, -EINVAL, "bad IPv6" },
-	{ "[1.2.3.4]:80", CONNECT, -EINVAL, "bad IPv6" },
 	{ "[localhost]:80", CONNECT, -EINVAL, "bad IPv6" },
 	{ "[fe80::1%nosuchif]:80", CONNECT, -EINVAL, "no such network interface" },
 
@@ -181,21 +163,6 @@ TEST(test_range)
 	endpoint_close(&e);
 	assert_int_equal(parse("localhost:80-81", true, &e, err, sizeof(err)), 0);
 	assert_true(e.n_addrs >= 2 && e.n_addrs % 2 == 0);
-	endpoint_close(&e);
-}
-
-TEST(test_host_name)
-{
-	char err[256];
-	struct endpoint e;
-
-	assert_int_equal(parse("localhost:80", false, &e, err, sizeof(err)), 0);
-	assert_true(e.n_addrs >= 1);
-	for (size_t i = 0; i < e.n_addrs; i++) {
-		assert_true(addr_is_inet(&e.addrs[i]));
-		for (size_t k = 0; k < i; k++)
-			assert_false(addr_equal(&e.addrs[i], &e.addrs[k]));
-	}
 	endpoint_close(&e);
 }
 

@@ -119,13 +119,9 @@ static void check_copy(bool all)
 	free(text);
 }
 
-TEST(test_as_it_is)
+TEST(test_valid)
 {
 	check_copy(false);
-}
-
-TEST(test_every_setting_made)
-{
 	check_copy(true);
 }
 

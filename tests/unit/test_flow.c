@@ -77,31 +77,6 @@ TEST(test_wants_something)
 	}
 }
 
-TEST(test_look_later)
-{
-	static const unsigned int waits[] = { 1, 2, 4, 8, 16, 32, 64, 128 };
-	struct flow f = { 0 };
-	uint64_t now = 1000;
-
-	for (unsigned int i = 0; i < 200; i++) {
-		unsigned int wait = i < 8 ? waits[i] : 128;
-
-		flow_look_later(&f, now);
-		assert_int_equal(f.wait_ms, wait);
-		assert_int_equal(f.due_ms, now + wait);
-		now += wait;
-	}
-	flow_look_reset(&f);
-	assert_int_equal(f.due_ms, 0);
-	assert_int_equal(f.wait_ms, 0);
-	flow_look_later(&f, now);
-	assert_int_equal(f.due_ms, now + 1);
-
-	/* beyond 32 bits of milliseconds (50 days) */
-	flow_look_later(&f, UINT64_C(1) << 40);
-	assert_int_equal(f.due_ms, (UINT64_C(1) << 40) + 2);
-}
-
 /* A target that has been full for long is waited for, and not looked at for ever. */
 TEST(test_await_target)
 {

@@ -169,17 +169,6 @@ TEST(test_udp)
 	}
 }
 
-TEST(test_sizes)
-{
-	struct graft_record six = some_tcp(3, true), four = some_tcp(0, true), udp = some_udp();
-	uint8_t buf[RECORD_MAX];
-	size_t n = pack(&six, 1, buf);
-
-	assert_in_range(n, 100, 200);
-	assert_int_equal(pack(&four, 1, buf), n - 4 * 12);
-	assert_in_range(pack(&udp, 1, buf), 4, n - 4 * 12 - 1);
-}
-
 static void refused(const uint8_t *buf, size_t n, const char *reason)
 {
 	const char *why = NULL;

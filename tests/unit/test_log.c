@@ -43,34 +43,6 @@ TEST(test_line)
 						 "a?b?: Device or resource busy\n");
 }
 
-TEST(test_levels)
-{
-	static const char *const names[] = { "error", "warning", "notice", "info", "debug" };
-	struct capture capture;
-	char out[4096];
-
-	assert_int_equal(log_get_level(), LOG_INFO);
-	for (int level = LOG_ERR; level <= LOG_DEBUG; level++) {
-		assert_string_equal(log_level_names[level], names[level - LOG_ERR]);
-		capture_begin(&capture, STDERR_FILENO);
-		log_set_level(level);
-		log_error("e");
-		log_warning("w");
-		log_write(LOG_NOTICE, "n");
-		log_info("i");
-		log_debug("d");
-		log_set_level(LOG_INFO);
-		capture_end(&capture, out, sizeof(out));
-		assert_int_equal(count_lines(out), level - LOG_ERR + 1);
-		for (int i = LOG_ERR; i <= LOG_DEBUG; i++) {
-			char mark[16];
-
-			snprintf(mark, sizeof(mark), "Z %s: ", names[i - LOG_ERR]);
-			assert_int_equal(strstr(out, mark) != NULL, i <= level);
-		}
-	}
-}
-
 /* Fill the pipe whose end FD is, whole pages at a time, and leave it blocking. */
 static void fill_pipe(int fd)
 {
@@ -139,21 +111,6 @@ TEST(test_escape)
 	assert_string_equal(log_escape("\nbcdefg", buf, 6), "?b...");
 }
 
-TEST(test_complain)
-{
-	struct capture capture;
-	char out[4096];
-	int r;
-
-	capture_begin(&capture, STDERR_FILENO);
-	log_set_level(LOG_ERR);
-	r = log_complain(-EINVAL, "--x: \"%s\"", "a\nb");
-	log_set_level(LOG_INFO);
-	capture_end(&capture, out, sizeof(out));
-	assert_int_equal(r, -EINVAL);
-	assert_string_equal(out, "culvert: --x: \"a?b\"\n");
-}
-
 TEST(test_limited)
 {
 	static struct log_rate rate;
@@ -176,14 +133,6 @@ TEST(test_limited)
 	capture_end(&capture, out, sizeof(out));
 	assert_non_null(strstr(out, ": first (3 similar messages suppressed)\n"));
 	assert_non_null(strstr(out, ": second\n"));
-
-	/* The note stays when the message is cut. */
-	rate.window_start_ms -= LOG_WINDOW_MS;
-	rate.seen = LOG_BURST + 1;
-	capture_begin(&capture, STDERR_FILENO);
-	log_write_limited(&rate, LOG_INFO, "%02000d", 1);
-	capture_end(&capture, out, sizeof(out));
-	assert_non_null(strstr(out, "000... (1 similar messages suppressed)\n"));
 }
 
 /*

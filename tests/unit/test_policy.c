@@ -24,21 +24,6 @@ static void expect(struct decision d, enum carrier carrier, enum reason reason)
 			 carrier_names[carrier], reason_names[reason]);
 }
 
-/* --- the parts --- */
-
-TEST(test_start)
-{
-	enum engine e = ENGINE_AUTO;
-
-	expect(policy_start(e), CARRIER_COPY, REASON_START);
-	e = ENGINE_COPY;
-	expect(policy_start(e), CARRIER_COPY, REASON_ENGINE);
-	e = ENGINE_SPLICE;
-	expect(policy_start(e), CARRIER_SPLICE, REASON_ENGINE);
-	e = ENGINE_SOCKMAP; /* until it is in the kernel, and whenever it is not */
-	expect(policy_start(e), CARRIER_SPLICE, REASON_ENGINE);
-}
-
 /* --- fixed engines --- */
 
 /* What the kernel has sent back stays with splice, the longer the more often that happens. */
@@ -64,15 +49,19 @@ TEST(test_engine_sockmap_returns)
 
 /* --- auto --- */
 
+static struct decision automatic(const struct habit *h, unsigned int dir)
+{
+	return policy_user(ENGINE_AUTO, h, dir, &on_copy, calm);
+}
+
 /* N times one message of SIZE each way; DIR begins.  Returns the decision after the last read. */
-static struct decision ping_pong(enum engine e, struct habit *h, unsigned int dir, unsigned int n,
-				 uint64_t size)
+static struct decision ping_pong(struct habit *h, unsigned int dir, unsigned int n, uint64_t size)
 {
 	struct decision d = { CARRIER_COPY, REASON_START };
 
 	for (unsigned int i = 0; i < n; i++) {
 		habit_read(h, (dir + i) % 2, size, 1);
-		d = policy_user(e, h, (dir + i) % 2, &on_copy, calm);
+		d = automatic(h, (dir + i) % 2);
 		if (d.carrier != CARRIER_COPY && i + 1 < n)
 			fail_msg("%s after %u of %u reads", carrier_names[d.carrier], i + 1, n);
 	}
@@ -83,32 +72,30 @@ static struct decision ping_pong(enum engine e, struct habit *h, unsigned int di
 TEST(test_ping_pong)
 {
 	static const uint64_t sizes[] = { 1, 64, 1000, 16 * KIB, 48 * KIB - 1 };
-	enum engine e = ENGINE_AUTO;
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct habit h = { 0 };
 
-		expect(ping_pong(e, &h, 0, PROMOTE_TURNS, sizes[i]), CARRIER_COPY, REASON_START);
-		expect(ping_pong(e, &h, PROMOTE_TURNS % 2, 1, sizes[i]), CARRIER_SOCKMAP,
+		expect(ping_pong(&h, 0, PROMOTE_TURNS, sizes[i]), CARRIER_COPY, REASON_START);
+		expect(ping_pong(&h, PROMOTE_TURNS % 2, 1, sizes[i]), CARRIER_SOCKMAP,
 		       REASON_CONVERSATION);
 		/* ... as a whole */
-		expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
-		expect(policy_user(e, &h, 1, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+		expect(automatic(&h, 0), CARRIER_SOCKMAP, REASON_CONVERSATION);
+		expect(automatic(&h, 1), CARRIER_SOCKMAP, REASON_CONVERSATION);
 	}
 }
 
 /* Each demotion doubles the proof that is asked for, up to a limit. */
 TEST(test_demotions)
 {
-	enum engine e = ENGINE_AUTO;
 	struct habit h = { 0 };
 	unsigned int needed = PROMOTE_TURNS;
 
 	for (unsigned int demotions = 0; demotions < MAX_DEMOTIONS + 3U; demotions++) {
 		unsigned int first = h.last_dir; /* the first read is no change of direction */
 
-		assert_int_equal(ping_pong(e, &h, first, needed, 64).carrier, CARRIER_COPY);
-		expect(ping_pong(e, &h, (first + needed) % 2, 1, 64), CARRIER_SOCKMAP,
+		assert_int_equal(ping_pong(&h, first, needed, 64).carrier, CARRIER_COPY);
+		expect(ping_pong(&h, (first + needed) % 2, 1, 64), CARRIER_SOCKMAP,
 		       REASON_CONVERSATION);
 		habit_demoted(&h);
 		if (demotions < MAX_DEMOTIONS)
@@ -119,88 +106,57 @@ TEST(test_demotions)
 	assert_int_equal(needed, PROMOTE_TURNS << MAX_DEMOTIONS);
 }
 
-/*
- * What session_flow.c does with the decisions: judge() without the sockets.  N messages of SIZE,
- * each way in turn.  True: promoted.
- */
-static bool is_ever_promoted(enum engine e, struct habit *h, unsigned int n, uint64_t size)
-{
-	struct flow flows[2] = { on_copy, on_copy };
-
-	for (unsigned int i = 0; i < n; i++) {
-		struct flow *f = &flows[i % 2];
-		struct decision d;
-
-		habit_read(h, i % 2, size, 1);
-		d = policy_user(e, h, i % 2, f, calm);
-		if (d.carrier == CARRIER_SOCKMAP)
-			return true;
-		if (d.carrier != f->user_carrier) {
-			f->user_carrier = (uint8_t)d.carrier;
-			habit_restart(h);
-		} else if (habit_full(h)) {
-			habit_restart(h);
-		}
-	}
-	return false;
-}
-
-/* However often it was sent back: a conversation of small messages can return to the kernel. */
+/* However often it was sent back: it can return, before its habit is judged afresh. */
 TEST(test_way_back_stays_open)
 {
 	static const uint64_t sizes[] = { 1, 64, 1 * KIB, 16 * KIB };
-	enum engine e = ENGINE_AUTO;
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
 		struct habit h = { .demotions = MAX_DEMOTIONS };
 
-		assert_true(is_ever_promoted(e, &h, 100000, sizes[i]));
+		expect(ping_pong(&h, 0, (PROMOTE_TURNS << MAX_DEMOTIONS) + 1, sizes[i]),
+		       CARRIER_SOCKMAP, REASON_CONVERSATION);
+		assert_false(habit_full(&h));
 	}
 }
 
 TEST(test_bulk_run)
 {
-	enum engine e = ENGINE_AUTO;
-
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct habit h = { 0 };
 
 		habit_read(&h, dir, BULK_RUN - 1, 4);
-		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
+		expect(automatic(&h, dir), CARRIER_COPY, REASON_START);
 		habit_read(&h, dir, 1, 1);
-		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_SPLICE, REASON_BULK);
+		expect(automatic(&h, dir), CARRIER_SPLICE, REASON_BULK);
 		/* the other direction has done nothing to deserve it */
-		expect(policy_user(e, &h, !dir, &on_copy, calm), CARRIER_COPY, REASON_START);
+		expect(automatic(&h, !dir), CARRIER_COPY, REASON_START);
 		/* an answer ends the run */
 		habit_read(&h, !dir, 1, 1);
-		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
+		expect(automatic(&h, dir), CARRIER_COPY, REASON_START);
 	}
 }
 
 TEST(test_small_reads)
 {
-	enum engine e = ENGINE_AUTO;
-
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		struct habit h = { 0 };
 
 		for (unsigned int i = 0; i + 1 < PROMOTE_READS; i++)
 			habit_read(&h, dir, 200, 1);
-		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
+		expect(automatic(&h, dir), CARRIER_COPY, REASON_START);
 		habit_read(&h, dir, 200, 1);
-		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_SOCKMAP,
-		       REASON_SMALL_READS);
-		expect(policy_user(e, &h, dir, &on_copy, without_kernel), CARRIER_COPY,
+		expect(automatic(&h, dir), CARRIER_SOCKMAP, REASON_SMALL_READS);
+		expect(policy_user(ENGINE_AUTO, &h, dir, &on_copy, without_kernel), CARRIER_COPY,
 		       REASON_START);
 		/* one way: the other has said nothing */
-		expect(policy_user(e, &h, !dir, &on_copy, calm), CARRIER_COPY, REASON_START);
+		expect(automatic(&h, !dir), CARRIER_COPY, REASON_START);
 		/* a demotion asks for twice as many */
 		habit_demoted(&h);
 		habit_read(&h, dir, 200 * (2 * PROMOTE_READS - 1), 2 * PROMOTE_READS - 1);
-		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_COPY, REASON_START);
+		expect(automatic(&h, dir), CARRIER_COPY, REASON_START);
 		habit_read(&h, dir, 200, 1);
-		expect(policy_user(e, &h, dir, &on_copy, calm), CARRIER_SOCKMAP,
-		       REASON_SMALL_READS);
+		expect(automatic(&h, dir), CARRIER_SOCKMAP, REASON_SMALL_READS);
 	}
 }
 
@@ -210,11 +166,10 @@ TEST(test_settles)
 	struct setting early = { .kernel_ok = true, .watch_ms = SETTLE_MS - 1, .bulk = REASON_BULK };
 	struct habit h = { 0 };
 
-	ping_pong(ENGINE_AUTO, &h, 0, PROMOTE_TURNS + 1, 64);
+	ping_pong(&h, 0, PROMOTE_TURNS + 1, 64);
 	expect(policy_user(ENGINE_AUTO, &h, 0, &on_copy, early), CARRIER_COPY, REASON_START);
 	expect(policy_user(ENGINE_AUTO, &h, 0, &on_splice, early), CARRIER_SPLICE, REASON_BULK);
-	expect(policy_user(ENGINE_AUTO, &h, 0, &on_copy, calm), CARRIER_SOCKMAP,
-	       REASON_CONVERSATION);
+	expect(automatic(&h, 0), CARRIER_SOCKMAP, REASON_CONVERSATION);
 }
 
 /* A limit keeps a flow out of the kernel, and that is the reason, whatever else could be one. */
@@ -228,7 +183,7 @@ TEST(test_limited)
 	expect(policy_user(e, &h, 0, &on_copy, limited), CARRIER_COPY, REASON_BANDWIDTH);
 	for (unsigned int i = 0; i <= PROMOTE_TURNS; i++)
 		habit_read(&h, i % 2, 64, 1);
-	expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+	expect(automatic(&h, 0), CARRIER_SOCKMAP, REASON_CONVERSATION);
 	expect(policy_user(e, &h, 0, &on_copy, limited), CARRIER_COPY, REASON_BANDWIDTH);
 	h = (struct habit){ 0 };
 	habit_read(&h, 0, BULK_RUN, 1);
@@ -248,10 +203,10 @@ TEST(test_memory_short)
 
 	full.memory_short = true;
 	expect(policy_user(e, &h, 0, &on_copy, full), CARRIER_COPY, REASON_START);
-	ping_pong(e, &h, 0, PROMOTE_TURNS + 1, 64);
+	ping_pong(&h, 0, PROMOTE_TURNS + 1, 64);
 	expect(policy_user(e, &h, 0, &on_copy, full), CARRIER_COPY, REASON_KERNEL_MEMORY);
 	expect(policy_user(e, &h, 0, &on_splice, full), CARRIER_COPY, REASON_KERNEL_MEMORY);
-	expect(policy_user(e, &h, 0, &on_copy, calm), CARRIER_SOCKMAP, REASON_CONVERSATION);
+	expect(automatic(&h, 0), CARRIER_SOCKMAP, REASON_CONVERSATION);
 	full.kernel_ok = false;
 	expect(policy_user(e, &h, 0, &on_copy, full), CARRIER_COPY, REASON_START);
 	full.kernel_ok = true;

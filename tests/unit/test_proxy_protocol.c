@@ -13,18 +13,13 @@
 #define D90 D10 D10 D10 D10 D10 D10 D10 D10 D10
 #define FULL6 "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
 
+/* As culvert does not write them; the others are below. */
 static const struct {
 	const char *line; /* without CRLF */
 	const char *source;
 	const char *destination;
 } v1_good[] = {
-	{ "PROXY TCP4 192.168.0.1 192.168.0.11 56324 443", "192.168.0.1:56324", "192.168.0.11:443" },
-	{ "PROXY TCP4 0.0.0.0 0.0.0.0 0 0", "0.0.0.0:0", "0.0.0.0:0" },
-	{ "PROXY TCP4 255.255.255.255 255.255.255.255 65535 65535", "255.255.255.255:65535",
-	  "255.255.255.255:65535" },
-	{ "PROXY TCP6 :: :: 0 0", "[::]:0", "[::]:0" },
 	{ "PROXY TCP6 ::1 2001:DB8::a 1 10", "[::1]:1", "[2001:db8::a]:10" },
-	{ "PROXY TCP6 " FULL6 " " FULL6 " 65535 65535", "[" FULL6 "]:65535", "[" FULL6 "]:65535" },
 	{ "PROXY TCP6 0001:02:3:4:5:6:7:8 1:2:3:4:5:6:7:: 1 2", "[1:2:3:4:5:6:7:8]:1",
 	  "[1:2:3:4:5:6:7:0]:2" },
 	{ "PROXY TCP6 1::8 ::2:3:4:5:6:7:8 1 2", "[1::8]:1", "[0:2:3:4:5:6:7:8]:2" },
@@ -51,18 +46,16 @@ TEST(test_v1_unknown)
 		const char *line;
 		size_t n;
 	} good[] = {
-#define LINE(text) { text "\r\n", N(text) + 2 }
-		LINE("PROXY UNKNOWN"),
-		LINE("PROXY UNKNOWN "),
-		LINE("PROXY UNKNOWN 1.2.3.4 5.6.7.8 1 2"),
-		LINE("PROXY UNKNOWN " FULL6 " " FULL6 " 65535 65535"), /* 107 bytes */
-		LINE("PROXY UNKNOWN \0\xff\t  \x7f"),
-		LINE("PROXY UNKNOWN a\rb\nc\n\rd"),
-		LINE("PROXY UNKNOWN \r"),
-#undef LINE
+#define CRLF(text) { text "\r\n", N(text) + 2 }
+		CRLF("PROXY UNKNOWN"),
+		CRLF("PROXY UNKNOWN " FULL6 " " FULL6 " 65535 65535"), /* 107 bytes */
+		CRLF("PROXY UNKNOWN \0\xff\t  \x7f"),
+		CRLF("PROXY UNKNOWN a\rb\nc\n\rd"),
+		CRLF("PROXY UNKNOWN \r"),
+#undef CRLF
 	};
 
-	assert_int_equal(good[3].n, 107);
+	assert_int_equal(good[1].n, 107);
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
 		struct bytes b = bytes_of(good[i].line, good[i].n);
 
@@ -70,57 +63,44 @@ TEST(test_v1_unknown)
 	}
 }
 
-static const struct {
-	const char *line; /* CRLF is behind */
-	size_t n;
-	const char *reason;
-} v1_bad[] = {
 #define LINE(text) text, N(text)
-	{ LINE("GET / HTTP/1.1"), "no PROXY header" },
-	{ LINE("PROXY"), "no PROXY header" },
-	{ LINE("PROXY\tTCP4 1.2.3.4 5.6.7.8 1 2"), "no PROXY header" },
-	{ LINE("PROXY "), "bad addresses or ports" },
-	{ LINE("PROXY tcp4 1.2.3.4 5.6.7.8 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP5 1.2.3.4 5.6.7.8 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY UNKNOWNS"), "bad addresses or ports" },
-
-	{ LINE("PROXY TCP4 "), "bad addresses or ports" },
-	{ LINE("PROXY TCP4  1.2.3.4 5.6.7.8 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.256 5.6.7.8 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.04 5.6.7.8 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4\0 5.6.7.8 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 ::1 ::1 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP6 1.2.3.4 5.6.7.8 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP6 fe80::1%1 ::1 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP6 " FULL6 "f ::1 1 2"), "bad addresses or ports" },
-
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8"), "bad addresses or ports" },
-	{ LINE("PROXY TCP6 ::1 1.2.3.4 1 2"), "bad addresses or ports" },
-
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8  2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 65536 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 01 2"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 "), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2 "), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\0"), "bad addresses or ports" },
-
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4 5.6.7.8 1 2\r"), "bad addresses or ports" },
-	{ LINE("PROXY TCP4 1.2.3.4\n5.6.7.8 1 2"), "bad addresses or ports" },
-	{ LINE("PROXY UNKNOWN " FULL6 " " FULL6 " 65535 655350"), "line too long" },
-	{ LINE("PROXY UNKNOWN " D90 D90), "line too long" },
-#undef LINE
-};
+#define TALK(text) LINE("PROXY TCP4 1.2.3.4" text)
 
 TEST(test_v1_bad)
 {
-	for (size_t i = 0; i < sizeof(v1_bad) / sizeof(v1_bad[0]); i++) {
-		struct bytes b = bytes_of(v1_bad[i].line, v1_bad[i].n);
+	static const struct {
+		const char *line; /* CRLF is behind */
+		size_t n;
+	} bad[] = {
+		{ LINE("PROXY ") },
+		{ LINE("PROXY tcp4 1.2.3.4 5.6.7.8 1 2") },
+		{ LINE("PROXY TCP5 1.2.3.4 5.6.7.8 1 2") },
+		{ LINE("PROXY UNKNOWNS") },
+		{ LINE("PROXY TCP4  1.2.3.4 5.6.7.8 1 2") },
+		{ LINE("PROXY TCP4 1.2.3.256 5.6.7.8 1 2") },
+		{ LINE("PROXY TCP4 ::1 ::1 1 2") },
+		{ LINE("PROXY TCP6 1.2.3.4 5.6.7.8 1 2") },
+		{ LINE("PROXY TCP6 fe80::1%1 ::1 1 2") },
+		{ LINE("PROXY TCP6 " FULL6 "f ::1 1 2") },
+		{ LINE("PROXY TCP6 ::1 1.2.3.4 1 2") },
+		{ TALK("") },
+		{ TALK("\0 5.6.7.8 1 2") },
+		{ TALK(" 5.6.7.8 1") },
+		{ TALK(" 5.6.7.8  2") },
+		{ TALK(" 5.6.7.8 65536 2") },
+		{ TALK(" 5.6.7.8 01 2") },
+		{ TALK(" 5.6.7.8 1 ") },
+		{ TALK(" 5.6.7.8 1 2 ") },
+		{ TALK(" 5.6.7.8 1 2\0") },
+		{ TALK(" 5.6.7.8 1 2\r") },
+		{ TALK("\n5.6.7.8 1 2") },
+	};
+
+	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+		struct bytes b = bytes_of(bad[i].line, bad[i].n);
 
 		put(&b, "\r\n", 2);
-		expect_bad(b.at, b.n, v1_bad[i].reason);
+		expect_bad(b.at, b.n, "bad addresses or ports");
 	}
 }
 
@@ -128,38 +108,17 @@ TEST(test_v1_bad)
 TEST(test_early)
 {
 	expect_bad("G", 1, "no PROXY header");
+	expect_bad("PROXY\tTCP4", 10, "no PROXY header");
 	expect_bad("PROXY\n", 6, "no PROXY header");
 	expect_bad("\r\n\r\nG", 5, "no PROXY header");
 	expect_bad("PROXY " D90 "12345678901", 107, "line too long");
+	expect_bad("PROXY UNKNOWN " FULL6 " " FULL6 " 65535 655350\r\n", 108, "line too long");
 	expect_bad(SIGNATURE "\x21\x11\x00\x0b", 16, "too short");
 	expect_bad(SIGNATURE "\x21\x21\x00\x23", 16, "too short");
 	expect_bad(SIGNATURE "\x21\x11\x0f\xf1", 16, "too long");
 }
 
 /* --- version 2 --- */
-
-TEST(test_v2_inet)
-{
-	struct bytes b = v2_inet(0x21, 0x11);
-
-	expect_addresses(&b, 2, "1.2.3.4:5", "6.7.8.9:10");
-	b = v2_begin(0x21, 0x11);
-	put(&b, "\xff\xff\xff\xff\0\0\0\0\xff\xff\0\0", 12);
-	v2_end(&b);
-	expect_addresses(&b, 2, "255.255.255.255:65535", "0.0.0.0:0");
-}
-
-TEST(test_v2_inet6)
-{
-	struct bytes b = v2_begin(0x21, 0x21);
-
-	put(&b, "\x20\1\x0d\xb8\0\0\0\0\0\0\0\0\0\0\0\1", 16);
-	put(&b, "\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1\x12\x34\0\x50", 20);
-	v2_end(&b);
-	expect_addresses(&b, 2, "[2001:db8::1]:4660", "[::1]:80");
-	memcpy(b.at + 16, "\0\0\0\0\0\0\0\0\0\0\xff\xff\1\2\3\4", 16);
-	expect_addresses(&b, 2, "1.2.3.4:4660", "[::1]:80");
-}
 
 /* Each value of the byte for family and protocol: known, UNSPEC, or refused; never with LOCAL. */
 TEST(test_v2_families)

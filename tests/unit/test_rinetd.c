@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The file of rinetd, and that of oi: what they become, natively too, and what is refused. */
-#include <arpa/inet.h>
+/*
+ * The file of rinetd: what it becomes, natively too, and what is refused.  flow/replace_rinetd.py
+ * has the same beside rinetd itself, and the file of oi.
+ */
 #include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -10,20 +12,10 @@
 #include <unistd.h>
 
 #include "unit.h"
+#include "client.h"
 #include "daemon/check.h"
 #include "config/rinetd.h"
 #include "config_rig.h"
-
-static bool allows(const struct forward_conf *fc, const char *client)
-{
-	struct sockaddr_in in = { .sin_family = AF_INET };
-	struct sockaddr_in6 in6 = { .sin6_family = AF_INET6 };
-
-	if (inet_pton(AF_INET, client, &in.sin_addr) == 1)
-		return acl_allows(&fc->acl, (struct sockaddr *)&in);
-	assert_int_equal(inet_pton(AF_INET6, client, &in6.sin6_addr), 1);
-	return acl_allows(&fc->acl, (struct sockaddr *)&in6);
-}
 
 /* A file with everything that is taken. */
 static const char sample[] = "# comment\n"
@@ -48,36 +40,21 @@ static const char sample[] = "# comment\n"
 			     "logfile /var/log/rinetd.log\n";
 
 static const struct {
-	const char *name, *listen, *upstream, *allowed[4], *denied[5];
+	const char *name, *listen, *upstream, *allowed, *denied; /* clients, between blanks */
 } forwards[] = {
-	{ "0.0.0.0:8080",
-	  "0.0.0.0:8080",
-	  "192.168.1.2:80",
-	  { "192.168.2.1", "192.168.2.20" },
-	  { "192.168.2.10", "192.168.1.1" } },
-	{ "0.0.0.0:8080/udp",
-	  "0.0.0.0:8080/udp",
-	  "192.168.1.2:80",
-	  { "192.168.2.1", "192.168.2.20" },
-	  { "192.168.2.10", "192.168.1.1" } },
-	{ "::1:8080",
-	  "[::1]:8080",
-	  "192.168.1.2:http",
-	  { "fe80::1" },
-	  { "fe81::1", "2001:618::e43f", "::1", "192.168.2.10" } },
-	{ "0.0.0.0:81",
-	  "0.0.0.0:81",
-	  "192.168.1.3:80",
-	  { "192.168.2.20", "192.168.2.2" },
-	  { "192.168.2.21", "192.168.2.3", "192.168.2.10" } },
+	{ "0.0.0.0:8080", "0.0.0.0:8080", "192.168.1.2:80", "192.168.2.1 192.168.2.20",
+	  "192.168.2.10 192.168.1.1" },
+	{ "0.0.0.0:8080/udp", "0.0.0.0:8080/udp", "192.168.1.2:80", "192.168.2.1 192.168.2.20",
+	  "192.168.2.10 192.168.1.1" },
+	{ "::1:8080", "[::1]:8080", "192.168.1.2:http", "fe80::1",
+	  "fe81::1 2001:618::e43f ::1 192.168.2.10" },
+	{ "0.0.0.0:81", "0.0.0.0:81", "192.168.1.3:80", "192.168.2.20 192.168.2.2",
+	  "192.168.2.21 192.168.2.3 192.168.2.10" },
 	/* rinetd sees ::ffff:192.168.2.3 here */
-	{ "*:82",
-	  ":82",
-	  "127.0.0.1:83",
-	  { "192.168.2.3", "192.168.2.7", "192.168.2.39" },
-	  { "192.168.2.4", "192.168.2.17", "fe80::1" } },
-	{ "*:82/udp", ":82/udp", "127.0.0.1:tftp", { "192.168.2.3" }, { "192.168.1.4" } },
-	{ "::1:83/udp", "[::1]:83/udp", "[::1]:84", { "fe80::1" }, { "::1" } },
+	{ "*:82", ":82", "127.0.0.1:83", "192.168.2.3 192.168.2.7 192.168.2.39",
+	  "192.168.2.4 192.168.2.17 fe80::1" },
+	{ "*:82/udp", ":82/udp", "127.0.0.1:tftp", "192.168.2.3", "192.168.1.4" },
+	{ "::1:83/udp", "[::1]:83/udp", "[::1]:84", "fe80::1", "::1" },
 };
 
 static void check_forwards(const struct config *c)
@@ -94,12 +71,8 @@ static void check_forwards(const struct config *c)
 						      i == 5          ? 1200000 :
 									72000);
 		assert_int_equal(fc->source.len != 0, i == 3 || i == 6);
-		for (const char *const *at = forwards[i].allowed; *at; at++)
-			if (!allows(fc, *at))
-				fail_msg("%s refuses %s", fc->name, *at);
-		for (const char *const *at = forwards[i].denied; *at; at++)
-			if (allows(fc, *at))
-				fail_msg("%s allows %s", fc->name, *at);
+		expect_clients(&fc->acl, fc->name, forwards[i].allowed, true);
+		expect_clients(&fc->acl, fc->name, forwards[i].denied, false);
 	}
 	assert_string_equal(c->pid_file, "/run/rinetd.pid");
 	assert_string_equal(c->session_log, "/var/log/rinetd.log");
@@ -156,9 +129,9 @@ TEST(test_shared)
 			 NULL);
 		fc = c.forwards;
 		for (int i = 0; i < 5; i++) {
-			assert_false(allows(&fc[i], "10.0.0.1"));
-			assert_int_equal(allows(&fc[i], "192.168.0.1"), i < 3);
-			assert_int_equal(allows(&fc[i], "10.0.1.1"), i == 0 || i == 2);
+			expect_clients(&fc[i].acl, fc[i].name, "10.0.0.1", false);
+			expect_clients(&fc[i].acl, fc[i].name, "192.168.0.1", i < 3);
+			expect_clients(&fc[i].acl, fc[i].name, "10.0.1.1", i == 0 || i == 2);
 		}
 		assert_ptr_equal(fc[2].acl.rules, fc[0].acl.rules);
 		assert_ptr_not_equal(fc[3].acl.rules, fc[0].acl.rules);
@@ -187,36 +160,10 @@ TEST(test_mapped)
 
 		snprintf(text, sizeof(text), ":: 80 127.0.0.1 81\n%s\n", rows[i].rules);
 		rig_good(&c, text, NULL);
-		for (int allowed = 0; allowed < 2; allowed++) {
-			char *at;
-
-			strcpy(text, allowed ? rows[i].allowed : rows[i].denied);
-			for (char *who = strtok_r(text, " ", &at); who;
-			     who = strtok_r(NULL, " ", &at))
-				if (allows(&c.forwards[0], who) != allowed)
-					fail_msg("%s: %s", rows[i].rules, who);
-		}
+		expect_clients(&c.forwards[0].acl, rows[i].rules, rows[i].allowed, true);
+		expect_clients(&c.forwards[0].acl, rows[i].rules, rows[i].denied, false);
 		config_close(&c);
 	}
-}
-
-/* oi's files are four words and, which oi reads only, rules. */
-TEST(test_oi)
-{
-	struct config c;
-
-	rig_good(&c,
-		 "\xef\xbb\xbf# oi\r\nALLOW 192.168.1.0/24\r\ndeny 192.168.1.50\r\n\r\n"
-		 "127.0.0.1 9000 127.0.0.1 9001\r\n::1 9000 ::1 9001\r\n",
-		 NULL);
-	assert_int_equal(c.n_forwards, 2);
-	assert_string_equal(c.forwards[0].listen.text, "127.0.0.1:9000");
-	assert_string_equal(c.forwards[1].upstream.text, "[::1]:9001");
-	assert_true(allows(&c.forwards[0], "192.168.1.51"));
-	assert_false(allows(&c.forwards[0], "192.168.1.50"));
-	assert_false(allows(&c.forwards[0], "192.168.2.1"));
-	assert_false(allows(&c.forwards[1], "::1"));
-	config_close(&c);
 }
 
 #define GOOD "127.0.0.1 80 127.0.0.1 81"
@@ -227,53 +174,35 @@ static const struct rig_mistake mistakes[] = {
 	  "expected BINDADDRESS BINDPORT CONNECTADDRESS CONNECTPORT; a file of culvert begins "
 	  "with a [SECTION]\n",
 	  "127.0.0.1\n" },
-	{ 2, "expected BIND", "allow 10.*\nengine\n" },
 	{ 3, "expected BIND", "#\n" GOOD "\n[culvert]\n" },
 	{ 2, "include: there is no such key", GOOD "\ninclude /etc/x\n" },
-	{ 1, "expected BIND", "127.0.0.1 80\n" },
-	{ 2, "expected BIND", "#\n127.0.0.1 80 127.0.0.1" },
-	{ 2, "expected BINDADDRESS", "# x\nglobal\n  daemon\n" },
-	{ 1, "expected BINDADDRESS", "frontend in\n    bind :80\n" },
-	{ 1, "expected BINDADDRESS", "user www-data;\nevents {\n}\n" },
 	{ 2, "expected BINDADDRESS",
 	  "\nstream {\n  server { listen 80; proxy_pass 10.0.0.1:80; }\n}\n" },
 	{ 1, "\"82\": nothing but a comment may follow", GOOD " 82\n" },
 	{ 1, "/udp on one side: culvert translates no protocol", "0.0.0.0 53/udp 10.0.0.1 53\n" },
-	{ 2, "/udp on one side", GOOD "\r\n0.0.0.0 53 10.0.0.1 53/udp\r\n" },
 	{ 1, "53/sctp: expected /tcp or /udp", "0.0.0.0 53/sctp 10.0.0.1 53/sctp\n" },
 	{ 1, "timeout: \"x\": expected seconds", "0.0.0.0 53/udp 10.0.0.1 53/udp [timeout=x]\n" },
-	{ 2, "[forward 0.0.0.0:53/udp]: the name is taken",
-	  "0 53/udp 10.0.0.1 53/udp\n0 53/udp 10.0.0.1 53/udp\n" },
-	{ 1, "listen: \"0.0.0.0:65536\": bad port", "0.0.0.0 65536 10.0.0.1 53\n" },
 	{ 1, "upstream: \"10.0.0.1:0\": port 0", "0.0.0.0 80 10.0.0.1 0\n" },
 	{ 2, "listen: \"127.0.0.1:80\": takes the same connections as the earlier \"0.0.0.0:80\"",
 	  "0.0.0.0 80 10.0.0.1 81\n" GOOD "\n" },
-	{ 1, "upstream: \"127.0.0.1:80\": the upstream is the listener itself",
-	  "0 80 127.0.0.1 80\n" },
 	{ 2, "[forward 127.0.0.1:80]: the name is taken", GOOD "\n" GOOD "\n" },
 	{ 2, "listen: \":80\": takes the same connections as the earlier \"0.0.0.0:80\"",
 	  "0.0.0.0 80 127.0.0.1 81\n:: 80 127.0.0.1 81\n" },
 	{ 1, "listen: \"1.2.3.256:80\": bad host", "1.2.3.256 80 10.0.0.1 80\n" },
 	{ 1, "[color=red]: expected timeout=SECONDS or src=ADDRESS", GOOD " [color=red]\n" },
 	{ 1, "[timeout]: expected timeout=SECONDS or src", GOOD " [src=::1,timeout]\n" },
-	{ 1, "[timeout=1 2]: expected timeout", GOOD " [timeout=1 2]\n" },
 	{ 1, "src: given twice", GOOD " [src=::1,src=::2]\n" },
 	{ 1, "src: \"localhost\": expected an IPv4 or IPv6", GOOD " [src=localhost]\n" },
-	{ 1, "\"x\": nothing but a comment may follow", GOOD " [timeout=1] x\n" },
 	{ 1, "\"[\" without \"]\"", GOOD " [timeout=1\n" },
 	{ 2, "logcommon: culvert has a log format of its own", GOOD "\nlogcommon\n" },
 	{ 3, "logfile: given twice", "logfile /a\n" GOOD "\nlogfile /b\n" },
 	{ 1, "logfile: \"\": expected", "logfile\n" GOOD },
 	{ 1, "logfile: culvert takes no file name with ;", "logfile ;\n" GOOD },
-	{ 1, "\"/b\": nothing but a comment may follow", "logfile /a /b\n" GOOD },
 	{ 1, "\"localhost\": expected an address", "allow localhost\n" GOOD },
 	{ 1, "\"10.0.0.2\": nothing but a comment may follow", "allow 10.0.0.1 10.0.0.2\n" GOOD },
-	{ 1, "\"\": expected", "allow\n" GOOD },
-	{ 1, "\"all\": expected", "allow all\n" GOOD },
 	{ 1, "\"10.*&10.1.*\": expected", "allow 10.*&10.1.*\n" GOOD },
 	{ 2, "\"10.0.0.256\": expected an address", GOOD "\ndeny 10.0.0.256\n" },
 	{ 2, "a control character", GOOD "\n10.0.0.1\r80 127.0.0.1 81\n" },
-	{ 1, "a control character", GOOD " # \x1b[2J\n" },
 };
 
 TEST(test_mistakes)

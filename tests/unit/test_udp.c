@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* What needs no sockets: datagrams in a message, the worker of a client, and the ports of flows. */
+/* What needs no sockets: the worker of a client, and the ports of flows. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -10,20 +10,6 @@
 
 #define START 1000000
 #define PORTS 65536
-
-TEST(test_datagrams)
-{
-	static const struct {
-		size_t len;
-		unsigned int segment, datagrams;
-	} all[] = { { 0, 0, 1 },    { 0, 1200, 1 },    { 1, 1, 1 },       { 1200, 1200, 1 },
-		    { 7, 1200, 1 }, { 2400, 1200, 2 }, { 1201, 1200, 2 }, { 65507, 1, 65507 } };
-
-	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
-		assert_int_equal(udp_datagrams(&(struct udp_message){ .len = all[i].len,
-								      .segment = all[i].segment }),
-				 all[i].datagrams);
-}
 
 /* Clients that differ in the port alone, or in the address alone, are spread evenly. */
 TEST(test_worker)
