@@ -22,7 +22,7 @@
 #define TEST_SECONDS 240
 #define NOBODY 65534
 #define OTHER 61236
-#define FORWARD "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
+#define ONE_FORWARD "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
 
 /* --- privileges --- */
 
@@ -62,7 +62,7 @@ static void check_thread(pid_t pid, pid_t tid)
 
 ROW_ONCE(every_thread_is_confined)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\nworkers = 3\n" FORWARD);
+	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\nworkers = 3\n" ONE_FORWARD);
 	pid_t pid = rig_pid(d);
 	pid_t tids[64];
 	size_t n = hold_threads(pid, tids, 64);
@@ -117,7 +117,7 @@ static int look_in(struct daemon *d, pid_t pid)
 /* Another process of the daemon's own account: `nobody` is often shared. */
 ROW_ONCE(the_same_account_cannot_look_in)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\n" FORWARD);
+	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\n" ONE_FORWARD);
 
 	assert_int_equal(as_account(NOBODY, look_in, d), 0);
 	rig_stop(d);
@@ -133,7 +133,7 @@ static struct daemon *start_refusing(const char *engine)
 		printf("skip: %s\n", takeover_hindrance() ?: "no filter with this sanitizer");
 		skip();
 	}
-	return rig_start_with(engine, options, FORWARD);
+	return rig_start_with(engine, options, ONE_FORWARD);
 }
 
 static long make_call(pid_t pid, long nr, const long args[6])
@@ -214,7 +214,7 @@ static int ask_as_other(struct daemon *d, pid_t pid)
 /* The file keeps them out; where it is open to all, they may change nothing. */
 ROW_ONCE(others_get_no_answer)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\n" FORWARD);
+	struct daemon *d = rig_start(*state, "[culvert]\nuser = nobody\n" ONE_FORWARD);
 	struct stat st;
 
 	assert_int_equal(stat(daemon_control(d), &st), 0);
