@@ -183,9 +183,14 @@ static void rig_stop(struct daemon *d)
 
 static struct json_object *query(struct daemon *d, const char *command)
 {
+	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
 	struct json_object *o = NULL;
-	int r = daemon_query(d, command, RIG_PATIENCE_MS, &o);
+	int r;
 
+	do { /* on a busy machine a worker may not answer in time */
+		json_object_put(o);
+		r = daemon_query(d, command, RIG_PATIENCE_MS, &o);
+	} while (!r && json_int(o, "workers_silent") && now_ms() < deadline);
 	if (r)
 		fail_msg("%s: %s", command, strerror(-r));
 	return o;
