@@ -29,7 +29,6 @@ struct cases {
 	const char *culvert; /* --culvert, or NULL */
 	const char *engine;
 	const char *probe; /* --probe, or NULL */
-	bool untried;      /* of daemon.h */
 	struct daemon *d;
 	bool kernel;       /* status: kernel.available */
 	uint64_t sessions; /* key of the patterns: every session has bytes of its own */
@@ -48,7 +47,7 @@ struct row {
 	int (*run)(struct cases *c);
 	int timeout_ms;    /* how long nothing may move; 0: PATIENCE_MS */
 	const char *error; /* the cause that the daemon must have counted */
-	bool ipv6;         /* RUN needs it */
+	bool ipv6;         /* needed, though VIA is another */
 };
 
 /* Listeners of the upstream side, once per program.  Returns 0 or -1 with a message printed. */
@@ -58,19 +57,16 @@ int cases_listen(void);
 int cases_start(struct cases *c);
 
 /* Start one with its own options (NULL-terminated); only OWN_LISTEN -> UPSTREAM. */
-int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile,
-		    const char *upstream, struct daemon **ret);
+int cases_start_own(struct cases *c, const char *const *options, const char *upstream,
+		    struct daemon **ret);
 
 /* Prepare the two ends of a session; LISTEN is what the client connects to. */
 void cases_pair(struct cases *c, const char *listen, enum via upstream, const char *client_script,
 		const char *server_script, struct peer *client, struct peer *server);
 
 /* Run one session through a forward. */
-int cases_session(struct cases *c, enum via via, const char *client, const char *server,
-		  int timeout_ms);
-
-/* The same through OWN_LISTEN and PLAIN_UPSTREAM. */
-int cases_session_own(struct cases *c, const char *client, const char *server, int timeout_ms);
+int cases_session(struct cases *c, enum via via, const char *client_script,
+		  const char *server_script, int timeout_ms);
 
 /* Close what waits at the upstream side; cases_idle() does it, too. */
 void cases_drain(void);
@@ -85,11 +81,6 @@ int cases_listener(enum via via);
 int cases_fail(struct cases *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Rows with a function, in cases_more.c. */
-int case_stop(struct cases *c);
-int case_term_finishes(struct cases *c);
-int case_term_grace_over(struct cases *c);
-int case_max_sessions(struct cases *c);
-int case_no_descriptors(struct cases *c);
 int case_connect_late(struct cases *c);
 int case_reset_unaccepted(struct cases *c);
 int case_all_at_once(struct cases *c);

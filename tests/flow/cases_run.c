@@ -91,9 +91,7 @@ int cases_start(struct cases *c)
 		"--connect-timeout",
 		CASES_CONNECT_TIMEOUT,
 	};
-	struct daemon_conf conf = {
-		.culvert = c->culvert, .engine = c->engine, .args = args, .untried = c->untried
-	};
+	struct daemon_conf conf = { .culvert = c->culvert, .engine = c->engine, .args = args };
 	struct json_object *o = NULL;
 	int n = 2, r;
 
@@ -120,16 +118,11 @@ int cases_start(struct cases *c)
 	return 0;
 }
 
-int cases_start_own(struct cases *c, const char *const *options, rlim_t nofile,
-		    const char *upstream, struct daemon **ret)
+int cases_start_own(struct cases *c, const char *const *options, const char *upstream,
+		    struct daemon **ret)
 {
 	const char *args[16];
-	struct daemon_conf conf = {
-		.culvert = c->culvert,
-		.engine = c->engine,
-		.args = args,
-		.nofile = nofile,
-	};
+	struct daemon_conf conf = { .culvert = c->culvert, .engine = c->engine, .args = args };
 	char why[1000];
 	int n = 0;
 
@@ -220,27 +213,16 @@ void cases_pair(struct cases *c, const char *listen, enum via upstream, const ch
 		peer_fail(client, PEER_FAILED, "socket: %s", strerror(-r));
 }
 
-static int run_pair(struct cases *c, const char *listen, enum via via, const char *client_script,
-		    const char *server_script, int timeout_ms)
+int cases_session(struct cases *c, enum via via, const char *client_script,
+		  const char *server_script, int timeout_ms)
 {
 	static struct peer client, server;
 	struct peer *both[] = { &client, &server };
 
-	cases_pair(c, listen, via, client_script, server_script ? server_script : "", &client,
-		   &server);
+	cases_pair(c, forwards[via].listen, via, client_script, server_script ? server_script : "",
+		   &client, &server);
 	return peers_run(both, server_script ? 2 : 1, timeout_ms, NULL, NULL, c->why,
 			 sizeof(c->why));
-}
-
-int cases_session(struct cases *c, enum via via, const char *client, const char *server,
-		  int timeout_ms)
-{
-	return run_pair(c, forwards[via].listen, via, client, server, timeout_ms);
-}
-
-int cases_session_own(struct cases *c, const char *client, const char *server, int timeout_ms)
-{
-	return run_pair(c, OWN_LISTEN, VIA_PLAIN, client, server, timeout_ms);
 }
 
 void cases_drain(void)

@@ -240,11 +240,11 @@ static bool knows_kernel(struct daemon *d)
 	return knows;
 }
 
-static int wait_ready(struct daemon *d, const struct daemon_conf *conf, char *why, size_t len)
+static int wait_ready(struct daemon *d, bool has_log, char *why, size_t len)
 {
 	int64_t deadline = now_ms() + (int64_t)READY_MS * env_slow();
 
-	while (!is_ready(d, !conf->log_to) || (!conf->untried && !knows_kernel(d))) {
+	while (!is_ready(d, has_log) || !knows_kernel(d)) {
 		if (reap(d, false)) {
 			bool cannot = WIFEXITED(d->status) && WEXITSTATUS(d->status) == 3;
 
@@ -300,7 +300,7 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
 	}
 	r = start_guardian(d);
 	if (!r)
-		r = wait_ready(d, conf, why, len);
+		r = wait_ready(d, !conf->log_to, why, len);
 	if (!r)
 		r = read_baseline(d, why, len);
 	if (r) {

@@ -24,8 +24,7 @@ struct daemon_conf {
 	rlim_t nofile;           /* RLIMIT_NOFILE, soft and hard; 0: ours */
 	const int *given;        /* descriptors that it is started with, as systemd does it */
 	size_t n_given;
-	bool untried; /* do not wait until the kernel has been tried */
-	int log_to;   /* its stderr, of which we then see nothing; 0: kept for daemon_stderr().
+	int log_to; /* its stderr, of which we then see nothing; 0: kept for daemon_stderr().
 		     * DAEMON_NO_STDERR: closed */
 };
 

@@ -20,8 +20,7 @@ struct load_client {
 
 static struct load {
 	const char *to;
-	int listener;        /* of the upstream */
-	void (*enter)(void); /* called in each client's thread first, unless NULL */
+	int listener; /* of the upstream */
 	pthread_t echo;
 	struct load_client clients[LOAD_CLIENTS_MAX];
 	size_t n;
@@ -102,8 +101,6 @@ static void *load_client(void *arg)
 {
 	struct load_client *c = arg;
 
-	if (load.enter)
-		load.enter();
 	while (!load.stop && !c->why[0])
 		load_session(c);
 	return NULL;
@@ -113,15 +110,9 @@ static void *load_client(void *arg)
  * Clients of TO, whose sessions come to LISTENER: STARTING of them open one session after another,
  * STAYING have one each.
  */
-static void load_begin(const char *to, int listener, size_t starting, size_t staying,
-		       void (*enter)(void))
+static void load_begin(const char *to, int listener, size_t starting, size_t staying)
 {
-	load = (struct load){
-		.to = to,
-		.listener = listener,
-		.enter = enter,
-		.n = starting + staying,
-	};
+	load = (struct load){ .to = to, .listener = listener, .n = starting + staying };
 	assert_true(load.n <= LOAD_CLIENTS_MAX);
 	assert_int_equal(pthread_create(&load.echo, NULL, load_echo, NULL), 0);
 	for (size_t i = 0; i < load.n; i++) {

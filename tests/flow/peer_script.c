@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
-/* Scripts as text, in and out. */
+/* Scripts as text, and what is told of a peer. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,43 +66,11 @@ void peer_script(struct peer *p, const char *text)
 	free(copy);
 }
 
-static const struct word *find_word(enum step_op op)
-{
-	for (size_t i = 0; i < N_WORDS; i++)
-		if (words[i].op == op)
-			return &words[i];
-	return &words[0]; /* cannot happen: the table has every op */
-}
-
-/* The script of P, with a mark at the step where it is. */
-static void format_script(const struct peer *p, char *buf, size_t len)
-{
-	size_t at = 0;
-
-	buf[0] = '\0';
-	for (size_t i = 0; i < p->n_steps && at + 1 < len; i++) {
-		const struct word *w = find_word(p->steps[i].op);
-		const uint64_t arg[3] = { p->steps[i].a, p->steps[i].b, p->steps[i].c };
-		int r = snprintf(buf + at, len - at, "%s%s%s", i ? " " : "", i == p->pos ? ">" : "",
-				 w->text);
-
-		at += (size_t)r;
-		for (int k = 0; k < w->args && k < 3 && at + 1 < len; k++) {
-			r = snprintf(buf + at, len - at, "%s%llu", k ? ":" : "",
-				     (unsigned long long)arg[k]);
-			at += (size_t)r;
-		}
-	}
-}
-
 void peer_describe(const struct peer *p, char *buf, size_t len)
 {
-	char script[480];
-
-	format_script(p, script, sizeof(script));
-	snprintf(buf, len, "%s: %s%s%s; sent %llu of %llu, received %llu of %llu%s%s; %s", p->name,
-		 peer_result_name(p->result), p->why[0] ? ": " : "", p->why,
+	snprintf(buf, len, "%s: %s%s%s; sent %llu of %llu, received %llu of %llu%s%s; step %zu",
+		 p->name, peer_result_name(p->result), p->why[0] ? ": " : "", p->why,
 		 (unsigned long long)p->tx_off, (unsigned long long)p->tx_goal,
 		 (unsigned long long)p->rx_off, (unsigned long long)p->rx_goal,
-		 p->fin_sent ? ", FIN sent" : "", p->eof_seen ? ", EOF seen" : "", script);
+		 p->fin_sent ? ", FIN sent" : "", p->eof_seen ? ", EOF seen" : "", p->pos + 1);
 }

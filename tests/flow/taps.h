@@ -134,25 +134,14 @@ static inline void taps_finish(struct tap *taps, size_t n, struct group *groups,
 }
 
 /*
- * A session from FROM (NULL: any) to the forward at PORT of 127.0.0.1, as two taps; what the
- * upstream gets is of GROUP, and what comes back of the next one.
+ * A session from FROM (NULL: any) to TO, as two taps; what the upstream gets is of GROUP, and what
+ * comes back of the next one.
  */
-static inline void taps_open(struct tap *taps, const char *from, int port, bool up, bool down,
+static inline void taps_open(struct tap *taps, const char *from, const char *to, bool up, bool down,
 			     size_t group)
 {
-	char to[32];
-
-	snprintf(to, sizeof(to), "127.0.0.1:%d", port);
-	taps[0] = (struct tap){
-		.fd = rig_dial(from, to),
-		.writes = up,
-		.group = group + 1,
-		.other = &taps[1],
-	};
-	taps[1] = (struct tap){
-		.fd = rig_accept(),
-		.writes = down,
-		.group = group,
-		.other = &taps[0],
-	};
+	taps[0] = (struct tap){ .fd = rig_dial(from, to), .writes = up, .group = group + 1 };
+	taps[0].other = &taps[1];
+	taps[1] = (struct tap){ .fd = rig_accept(), .writes = down, .group = group };
+	taps[1].other = &taps[0];
 }

@@ -1,16 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What an operator can do to a running daemon, on every engine: move live sessions from one engine
- * to another (test_torture --moves has more), find sessions, reset them.
+ * What an operator can do to a running daemon: move live sessions from one engine to another
+ * (test_torture --moves has more), find sessions, reset them.
  */
-#include <errno.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-
-#include "debugger.h"
-#include "env.h"
 #include "forward_rig.h"
 
 #define TEST_SECONDS 200
@@ -19,58 +11,19 @@
 
 /* --- engines --- */
 
-static void set_engine(struct daemon *d, const char *engine)
+/* What `live` has then. */
+static const char *set_engine(struct daemon *d, const char *engine)
 {
-	struct json_object *o = ask(d,
-				    "{\"command\":\"engine\",\"forward\":\"live\","
-				    "\"engine\":\"%s\"}",
-				    engine);
-
-	if (strcmp(json_text(o, "engine"), engine) != 0)
-		fail_msg("engine %s: %s", engine, json_object_to_json_string(o));
+	return json_text(ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"%s\"}",
+			     engine),
+			 "engine");
 }
 
-#define TOLD "what strace and a debugger see, or not"
-
-static int64_t bytes_of_daemon(struct daemon *d)
+/* What the operator wants it for: with copy the payload goes through the daemon; and back. */
+static void engine_moves(struct daemon *d, const char *carrier, int client, int server)
 {
-	return rig_flow_int(d, "live", 0, "bytes") - rig_flow_int(d, "live", 0, "kernel_bytes");
-}
-
-/* Does a debugger that is attached to the daemon see what CLIENT tells SERVER? */
-static bool is_seen(struct daemon *d, struct debugger *g, int client, int server)
-{
-	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow(), before;
-	char in[sizeof(TOLD)] = "";
-	bool seen;
-
-	do { /* `auto` may have taken the flow out of the kernel for a look, just now */
-		if (now_ms() > deadline)
-			fail_msg("the flow does not stay in the kernel");
-		debugger_calls(g);
-		before = bytes_of_daemon(d);
-		rig_send(client, TOLD, strlen(TOLD));
-		rig_receive(server, in, strlen(TOLD));
-		assert_string_equal(in, TOLD);
-		seen = debugger_calls(g);
-	} while (!strcmp(rig_flow_text(d, "live", 0, "carrier"), "sockmap") &&
-		 bytes_of_daemon(d) != before);
-	return seen;
-}
-
-/*
- * What the operator wants it for: with copy the payload goes through the daemon, where strace and a
- * debugger see it.
- */
-static void engine_shows_payload(struct daemon *d, const char *carrier, int client, int server)
-{
-	struct debugger g;
 	int64_t kernel, bytes;
-	int r = debugger_start((pid_t)rig_status(d, "pid"), TOLD, &g);
 
-	if (r)
-		fail_msg("cannot attach to the daemon: %s", strerror(-r));
-	assert_int_equal(is_seen(d, &g, client, server), !strcmp(carrier, "copy"));
 	set_engine(d, "copy");
 	rig_talk_until(d, "live", "copy", client, server);
 	kernel = rig_flow_int(d, "live", 0, "kernel_bytes");
@@ -80,13 +33,9 @@ static void engine_shows_payload(struct daemon *d, const char *carrier, int clie
 	assert_int_equal(rig_flow_int(d, "live", 0, "bytes"), bytes + 300 * MESSAGE);
 	assert_string_equal(rig_flow_text(d, "live", 1, "carrier"), "copy");
 	assert_string_equal(rig_flow_text(d, "live", 1, "reason"), "engine");
-	assert_true(is_seen(d, &g, client, server));
-	ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"default\"}");
-	if (strcmp(carrier, "graft") != 0) { /* which a session leaves for good */
+	set_engine(d, "default");
+	if (strcmp(carrier, "graft") != 0) /* which a session leaves for good */
 		rig_talk_until(d, "live", carrier, client, server);
-		assert_int_equal(is_seen(d, &g, client, server), !strcmp(carrier, "copy"));
-	}
-	debugger_stop(&g);
 	rig_talk(client, server, 50);
 }
 
@@ -94,10 +43,8 @@ static void engine_shows_payload(struct daemon *d, const char *carrier, int clie
 static void engine_is_the_forwards(struct daemon *d, const char *configured)
 {
 	struct json_object *o;
-	int client;
 
-	client = rig_dial(NULL, ONE);
-	rig_talk(client, rig_accept(), 300);
+	rig_talk_on(connect_pair(NULL, ONE), 300);
 	assert_string_equal(rig_flow_text(d, "live", 0, "carrier"), "copy");
 	o = rig_forward(d, "live");
 	assert_string_equal(json_text(o, "engine"), "copy");
@@ -139,44 +86,16 @@ ROW(engine)
 	struct daemon *d = rig_start(*state,
 				     "[culvert]\nsettle = 0.02\nworkers = 2\n" LIVE_AND_OTHER);
 	const char *carrier = rig_carrier(d, *state);
-	struct json_object *o;
-	int client, server;
+	struct ends e;
 
 	engine_saturated(d, "copy", "splice");
 	engine_saturated(d, "splice", "copy");
-	o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"default\"}");
-	assert_string_equal(json_text(o, "engine"), *state);
-	client = rig_dial(NULL, ONE);
-	server = rig_accept();
-	rig_talk_until(d, "live", carrier, client, server);
-	engine_shows_payload(d, carrier, client, server);
-	set_engine(d, "copy");
-	rig_reset(client);
-	assert_int_equal(rig_end(server, RIG_PATIENCE_MS), ECONNRESET);
+	assert_string_equal(set_engine(d, "default"), *state);
+	e = rig_open_carried(d, *state, "live", ONE);
+	engine_moves(d, carrier, e.client, e.server);
+	assert_string_equal(set_engine(d, "copy"), "copy");
+	rig_hang_up(e);
 	engine_is_the_forwards(d, *state);
-	rig_stop(d);
-}
-
-/* What cannot be had is refused, with the reason, and changes nothing. */
-ROW(engine_refused)
-{
-	struct daemon *d = rig_start(*state, "[forward live]\nlisten = " ONE "\n" TO_UPSTREAM);
-	int client = rig_dial(NULL, ONE), server = rig_accept();
-	struct json_object *o;
-
-	expect_error(d, "{\"command\":\"engine\",\"forward\":\"other\",\"engine\":\"copy\"}",
-		     "no-such-forward");
-	expect_error(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"fast\"}",
-		     "bad-value");
-	if (!rig_has_kernel(d)) {
-		o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\",\"engine\":\"sockmap\"}");
-		assert_string_equal(json_text(o, "error.code"), "unsupported");
-		assert_true(strlen(json_text(o, "error.message")) > 30);
-	}
-	o = ask(d, "{\"command\":\"engine\",\"forward\":\"live\"}");
-	assert_string_equal(json_text(o, "engine"), *state);
-	assert_string_equal(json_text(o, "engine_configured"), *state);
-	rig_talk(client, server, 100);
 	rig_stop(d);
 }
 
@@ -274,62 +193,6 @@ static void kill_all(struct daemon *d)
 	is_reset(e[0]);
 }
 
-/* --- the client --- */
-
-/* The exit code of `culvert WORDS`, with what it prints in OUT. */
-static int culvert(struct daemon *d, const char *words, char *out, size_t size)
-{
-	char program[512], line[1024];
-	size_t n;
-	FILE *f;
-
-	beside_test(BUILT_CULVERT, program, sizeof(program));
-	snprintf(line, sizeof(line), "'%s' %s --control '%s' 2>&1", program, words,
-		 daemon_control(d));
-	f = popen(line, "re"); /* NOLINT(cert-env33-c): words of this file */
-	assert_non_null(f);
-	n = fread(out, 1, size - 1, f);
-	out[n] = '\0';
-	n = (size_t)pclose(f);
-	return WIFEXITED((int)n) ? WEXITSTATUS((int)n) : -1;
-}
-
-static void expect_words(struct daemon *d, const char *words, int code, const char *text)
-{
-	char out[8192];
-	int is = culvert(d, words, out, sizeof(out));
-
-	if (is != code || !strstr(out, text))
-		fail_msg("culvert %s: %d, not %d with \"%s\": %s", words, is, code, text, out);
-}
-
-static void words(struct daemon *d, const char *configured)
-{
-	struct ends e = connect_pair(NULL, ONE);
-	char row[64];
-
-	rig_talk(e.client, e.server, 3);
-	snprintf(row, sizeof(row), RIG_UPSTREAM "  %s ", configured);
-	expect_words(d, "forwards", 0, row);
-	expect_words(d, "engine live copy", 0, "copy\n");
-	expect_words(d, "forwards --forward live", 0, RIG_UPSTREAM "  copy");
-	expect_words(d, "engine live default", 0, configured);
-	expect_words(d, "sessions --forward live --client 127.0.0.0/8", 0, "127.0.0.1:");
-	expect_words(d, "sessions --forward other", 0, "no sessions");
-	expect_words(d, "sessions --forward none", 1, "culvert: the daemon says: ");
-	expect_words(d, "sessions --id 999999 --json", 0, "{\"sessions\":[],\"workers_silent\":0}");
-	expect_words(d, "log-level error", 0, "error\n");
-	expect_words(d, "log-level info", 0, "info\n");
-	expect_words(d, "reload", 0, " 2\n");
-	expect_words(d, "reload --json", 0, "\"ok\":true,\"error\":\"\",\"added\":0,");
-	rig_write("[culvert]\nworkers = none\n");
-	expect_words(d, "reload", 1, "culvert: nothing has changed: ");
-	expect_words(d, "reload --json", 1, "\"ok\":false,\"error\":\"");
-	expect_words(d, "kill", 2, "culvert: kill: needs");
-	expect_words(d, "kill --client 127.0.0.1", 0, " 1\n");
-	is_reset(e);
-}
-
 static void log_level(struct daemon *d)
 {
 	assert_string_equal(json_text(ask(d, "log-level"), "level"), "info");
@@ -344,14 +207,13 @@ static void log_level(struct daemon *d)
 	rig_wait_log(d, "{\"level\":\"debug\"} (by uid 0");
 }
 
-ROW(sessions)
+ROW_ONCE(sessions)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
-					     "" LIVE_AND_OTHER);
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nsettle = 0.02\nworkers = 2\n" LIVE_AND_OTHER);
 
 	filters(d, rig_carrier(d, *state));
 	kill_all(d);
-	words(d, *state);
 	log_level(d);
 	rig_stop(d);
 }
@@ -388,14 +250,13 @@ static void expect_totals(struct daemon *d, int64_t sent, int64_t answered)
  */
 ROW(totals)
 {
-	struct daemon *d = rig_start(*state, "[culvert]\nsettle = 0.02\nworkers = 2\n"
-					     "" LIVE_AND_OTHER);
+	struct daemon *d = rig_start(*state,
+				     "[culvert]\nsettle = 0.02\nworkers = 2\n" LIVE_AND_OTHER);
 	static char block[100000];
 	struct ends e[CHATS];
 	int64_t up = 0, down = 0;
 
-	e[0] = connect_pair(NULL, ONE);
-	rig_talk_until(d, "live", rig_carrier(d, *state), e[0].client, e[0].server);
+	e[0] = rig_open_carried(d, *state, "live", ONE);
 	up = rig_flow_int(d, "live", 0, "bytes");
 	down = rig_flow_int(d, "live", 1, "bytes");
 	for (int i = 0; i < 30; i++) { /* whatever carries them */
@@ -425,44 +286,19 @@ ROW(totals)
 
 #define LONG_LIST 2500
 
-/* In KiB, the most since PID was asked last. */
-static long most_memory(pid_t pid)
-{
-	char path[40], line[128];
-	long kib = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	f = fopen(path, "re");
-	assert_non_null(f);
-	while (!kib && fgets(line, sizeof(line), f))
-		sscanf(line, "VmHWM: %ld", &kib); /* NOLINT(cert-err34-c) */
-	fclose(f);
-	snprintf(path, sizeof(path), "/proc/%d/clear_refs", (int)pid);
-	rig_put(path, "5");
-	return kib;
-}
-
-/* Each session once, and with memory for a piece of them. */
+/* It comes in pieces, and has each session once. */
 ROW_ONCE(a_long_list)
 {
 	static const char *const options[] = { "--max-sessions-per-client", "0", NULL };
 	struct daemon *d = rig_start_with("copy", options, LIVE_AND_OTHER);
-	static int ends[LONG_LIST][2];
+	static struct ends e[LONG_LIST];
 	struct json_object *o, *list;
-	pid_t pid = rig_pid(d);
 	int64_t sum = 0;
-	long before;
 
 	for (size_t i = 0; i < LONG_LIST; i++) {
-		struct ends e = connect_pair(NULL, ONE);
-
-		ends[i][0] = e.client;
-		ends[i][1] = e.server;
+		e[i] = connect_pair(NULL, ONE);
 		n_sockets = 0; /* closed below */
 	}
-	most_memory(pid);
-	before = most_memory(pid);
 	o = query(d, "sessions");
 	list = json_at(o, "sessions");
 	assert_int_equal(json_object_array_length(list), LONG_LIST);
@@ -470,10 +306,9 @@ ROW_ONCE(a_long_list)
 		sum += json_int(json_object_array_get_idx(list, i), "id");
 	assert_int_equal(sum, (int64_t)LONG_LIST * (LONG_LIST + 1) / 2);
 	json_object_put(o);
-	assert_in_range(most_memory(pid) - before, 0, 6000);
 	for (size_t i = 0; i < LONG_LIST; i++) {
-		close(ends[i][0]);
-		close(ends[i][1]);
+		close(e[i].client);
+		close(e[i].server);
 	}
 	rig_stop(d);
 }

@@ -16,16 +16,11 @@
 #include "forward_rig.h"
 
 #define TEST_SECONDS 200
-#define ONE "127.0.0.1:9001"
-#define TWO "127.0.0.1:9002"
-#define THREE "127.0.0.1:9003"
 #define PATH_ROOM 256
 #define FORWARDS                                                                                   \
-	"[forward live]\nlisten = " ONE "\nupstream = " RIG_UPSTREAM "\n"                          \
-	"[forward other]\nlisten = " TWO "\nupstream = " RIG_UPSTREAM "\nengine = auto\n"          \
-	"[forward told]\nlisten = " THREE "\nupstream = " RIG_UPSTREAM "\n"                        \
-	"proxy-protocol = receive\n"                                                               \
-	"[forward named]\nlisten = 127.0.0.1:9004\nupstream = localhost:9100\n"
+	LIVE_AND_OTHER FORWARD(                                                                    \
+		"told", THREE,                                                                     \
+		"proxy-protocol = receive\n") "[forward named]\nlisten = 127.0.0.1:9004\nupstream = localhost:9100\n"
 
 static const char drain_server[] =
 	"{\"command\":\"upstream\",\"forward\":\"other\",\"server\":\"" RIG_UPSTREAM
@@ -178,23 +173,16 @@ static void fields(struct daemon *d)
 		"nothing",
 	};
 	static const char header[] = "PROXY TCP4 192.0.2.1 192.0.2.2 5000 443\r\n";
-	int client = rig_dial(NULL, ONE), server = rig_accept(), told = rig_dial(NULL, THREE),
-	    export;
+	struct ends e = connect_pair(NULL, ONE);
+	int told = rig_dial(NULL, THREE), export;
 
 	rig_send(told, header, strlen(header));
 	rig_accept();
 	seen[0] = '\0';
-	rig_talk(client, server, 50);
+	rig_talk_on(e, 50);
 	export = keep_export(d);
-	for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++) {
-		struct json_object *o = NULL;
-		int r = daemon_ask(d, requests[i], RIG_PATIENCE_MS, &o);
-
-		if (r)
-			fail_msg("%s: %s", requests[i], strerror(-r));
-		check_value("", o);
-		json_object_put(o);
-	}
+	for (size_t i = 0; i < sizeof(requests) / sizeof(requests[0]); i++)
+		check_value("", ask(d, "%s", requests[i]));
 	check_page();
 	close(export);
 }
@@ -230,7 +218,7 @@ static void names(void)
 		need_quoted(graft_refusal_name((enum graft_refusal)i));
 }
 
-ROW(control)
+ROW_ONCE(control)
 {
 	struct daemon *d =
 		rig_start(*state, "[culvert]\nsettle = 0.02\nsession-log = /dev/null\n" FORWARDS);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* A forward that an operator drains, on every engine. */
+/* A forward that an operator drains. */
 #include "forward_rig.h"
 
 #define TEST_SECONDS 200
-#define LIVE(more) "[forward live]\nlisten = " ONE "\n" TO_UPSTREAM more
+#define LIVE(more) FORWARD("live", ONE, more)
 /* `other` sees to it that the kernel path is there, whatever the engine of `live` */
-#define OTHER "[forward other]\nlisten = " TWO "\n" TO_UPSTREAM "engine = auto\n"
+#define OTHER FORWARD("other", TWO, "engine = auto\n")
 #define DRAIN_LIVE "{\"command\":\"drain\",\"forward\":\"live\""
 #define DRAIN_OTHER "{\"command\":\"drain\",\"forward\":\"other\""
 #define UNDO ",\"undo\":true}"
@@ -66,7 +66,7 @@ static struct daemon *start_changed(const char *engine, struct ends e[2])
 }
 
 /* A deadline is that of all sessions of the name, be they older than a reload. */
-ROW(deadline_of_older)
+ROW_ONCE(deadline_of_older)
 {
 	struct ends e[2];
 	struct daemon *d = start_changed(*state, e);
@@ -89,14 +89,17 @@ ROW(deadline_of_older)
 #define SOON_MS 3000
 
 /* A deadline that is given to all of `live` and taken back; it passes, and nobody notices. */
-static void take_back(const char *engine, void (*how)(struct daemon *d))
+static void take_back(const char *engine, bool reload)
 {
 	struct ends e[2], proof;
 	struct daemon *d = start_changed(engine, e);
 
 	proof = rig_open(TWO);
 	ask(d, DRAIN_LIVE ",\"deadline\":%g}", SOON_MS / 1000.0);
-	how(d);
+	if (reload)
+		rig_reload_good(d, LIVE("connect-timeout = 8\n") OTHER);
+	else
+		ask(d, DRAIN_LIVE UNDO);
 	expect_state(d, "active");
 	/* this one was set later, and is as far off */
 	ask(d, DRAIN_OTHER ",\"deadline\":%g}", SOON_MS / 1000.0);
@@ -107,31 +110,21 @@ static void take_back(const char *engine, void (*how)(struct daemon *d))
 	rig_stop(d);
 }
 
-static void undo(struct daemon *d)
+ROW_ONCE(undo_takes_back)
 {
-	ask(d, DRAIN_LIVE UNDO);
+	take_back(*state, false);
 }
 
-static void reload_same(struct daemon *d)
+ROW_ONCE(reload_takes_back)
 {
-	rig_reload_good(d, LIVE("connect-timeout = 8\n") OTHER);
-}
-
-ROW(undo_takes_back)
-{
-	take_back(*state, undo);
-}
-
-ROW(reload_takes_back)
-{
-	take_back(*state, reload_same);
+	take_back(*state, true);
 }
 
 /*
  * A forward that is removed ends its sessions, also those older than a change, when its time is
  * over; a deadline that an operator has set before counts on, until it is the later one.
  */
-ROW(removed)
+ROW_ONCE(removed)
 {
 	static const struct {
 		const char *drain_timeout, *deadline;
@@ -141,11 +134,9 @@ ROW(removed)
 		{ "drain-timeout = 3600\n", "0.5" },
 		{ "drain-timeout = 0.2\n", "3600" },
 	};
-	/* the first one sees to it that its engine is there */
-	struct daemon *d = rig_start(*state, LIVE("") OTHER);
+	struct daemon *d = rig_start(*state, OTHER);
 	struct ends other = rig_open(TWO);
 
-	rig_reload_good(d, OTHER);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct ends e[2];
 		char text[512];
@@ -189,7 +180,7 @@ static void wait_removed_live(struct daemon *d, int64_t n)
 }
 
 /* It has changed before it is removed: it is shown as long as any of its sessions lives. */
-ROW(removed_is_shown)
+ROW_ONCE(removed_is_shown)
 {
 	struct ends e[2];
 	struct daemon *d = start_changed(*state, e);
@@ -207,7 +198,7 @@ ROW(removed_is_shown)
 }
 
 /* Nobody could make sockets: whoever drains is told. */
-ROW(for_good)
+ROW_ONCE(for_good)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nprivileged-process = no\n" LIVE("") OTHER);
 	struct ends e = rig_open(ONE);
@@ -221,34 +212,6 @@ ROW(for_good)
 	rig_talk_on(e, 5);
 	o = ask(d, DRAIN_LIVE UNDO);
 	assert_string_equal(json_text(o, "error.code"), "failed");
-	rig_stop(d);
-}
-
-#define OPERATOR_MS 8000 /* longer than PRIVILEGED_PATIENCE_S */
-
-/* The control socket is not held up for long by a privileged process that hangs, nor for ever. */
-ROW(hung)
-{
-	struct daemon *d = rig_start(*state, LIVE("") OTHER);
-	struct ends e = rig_open(ONE);
-	struct json_object *o = NULL;
-
-	ask(d, DRAIN_LIVE "}");
-	assert_int_equal(kill(daemon_privileged(d), SIGSTOP), 0);
-	assert_int_equal(daemon_ask(d,
-				    DRAIN_LIVE ","
-					       "\"undo\":true}",
-				    OPERATOR_MS, &o),
-			 0);
-	assert_string_equal(json_text(o, "error.code"), "failed");
-	assert_non_null(strstr(json_text(o, "error.message"), "has not answered in time"));
-	json_object_put(o);
-	expect_state(d, "draining");
-	rig_talk_on(e, 5);
-	assert_int_equal(kill(daemon_privileged(d), SIGCONT), 0);
-	RIG_WAIT(json_text(ask(d, DRAIN_LIVE ",\"undo\":true}"), "state")[0] == 'a',
-		 "it does not listen again");
-	is_served(ONE);
 	rig_stop(d);
 }
 

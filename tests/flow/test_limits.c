@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Limits of clients that are named by PROXY headers, limits that a reload changes while sessions
- * run, and kernel-memory.  Every byte that is sent comes, and is the right one.
+ * accept-rate, bandwidth and bandwidth-per-client; limits that a reload changes while sessions run;
+ * and kernel-memory.  Every byte that is sent comes, and is the right one.  What is asserted
+ * exactly is that no more passes than may, ever: that holds on a slow machine, too.  That no less
+ * passes is asserted with much room.
  */
 #include "forward_rig.h"
 
@@ -9,60 +11,17 @@
 
 #define TEST_SECONDS 120
 #define CULVERT "[culvert]\nprobe = no\nsettle = 0.05\nworkers = 2\n"
-#define ONE_OF(more) CULVERT "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
+#define ONE_OF(more) CULVERT FORWARD("one", ONE, more)
 #define RATE (256U << 10)
 
-/* --- clients that are named by PROXY headers --- */
-
-enum { NAMED_A, A_BACK, NAMED_B, B_BACK, NAMED };
-
-/* A session of the client that HEADER names, which is no part of the stream. */
-static void open_named(struct tap *taps, const char *header, size_t group)
-{
-	taps[0] = (struct tap){
-		.fd = rig_dial(NULL, ONE),
-		.writes = true,
-		.group = group + 1,
-		.other = &taps[1],
-	};
-	rig_send(taps[0].fd, header, strlen(header));
-	taps[1] = (struct tap){
-		.fd = rig_accept(),
-		.writes = true,
-		.group = group,
-		.other = &taps[0],
-	};
-}
-
-/* Three connections of one address: two of them share what the client A may have, B has as much. */
-ROW(named_clients)
-{
-	struct daemon *d = rig_start(*state, ONE_OF("proxy-protocol = receive\n"
-						    "bandwidth-per-client = 256K\n"));
-	struct group groups[NAMED];
-	struct tap taps[6];
-
-	for (size_t i = 0; i < NAMED; i++)
-		groups[i] = (struct group){ .rate = RATE, .begin = now_ms() };
-	open_named(&taps[0], "PROXY TCP4 203.0.113.7 192.0.2.1 4711 443\r\n", NAMED_A);
-	open_named(&taps[2], "PROXY TCP4 203.0.113.7 192.0.2.1 4712 443\r\n", NAMED_A);
-	open_named(&taps[4], "PROXY TCP4 203.0.113.8 192.0.2.1 4711 443\r\n", NAMED_B);
-	taps_run(taps, 6, groups, NAMED, 600);
-	for (size_t i = 0; i < 4; i++)
-		if (taps[i].got < groups[taps[i].group].got / 6)
-			fail_msg("tap %zu has %llu bytes", i, (unsigned long long)taps[i].got);
-	rig_stop(d);
-}
-
 /* Clients of unix sockets have no address, and no limit of their own. */
-ROW(unix_clients)
+ROW_ONCE(unix_clients)
 {
 	char text[512], to[128];
 	struct daemon *d;
 
 	snprintf(to, sizeof(to), "unix:%s/limits", env_dir());
-	snprintf(text, sizeof(text),
-		 CULVERT "[forward one]\nlisten = %s\n" TO_UPSTREAM "bandwidth-per-client = 1K\n",
+	snprintf(text, sizeof(text), CULVERT FORWARD("one", "%s", "bandwidth-per-client = 1K\n"),
 		 to);
 	d = rig_start(*state, text);
 	rig_talk_on(connect_pair(NULL, to), 200);
@@ -91,25 +50,26 @@ enum { OLD, OLD_BACK, NEW, NEW_BACK, LAST, LAST_BACK, RELOADED };
 
 /*
  * A session that begins after the reload has the new limit.  Those before share it, so they are
- * only checked not to exceed it.  BEFORE and AFTER are lines of the file.
+ * only checked not to exceed it.
  */
-static void change(const char *engine, const char *before, const char *after)
+ROW_ONCE(change_bandwidth)
 {
-	struct daemon *d = rig_start(engine, before);
+	static const char *const before = ONE_OF("bandwidth-per-client = 256K\n");
+	struct daemon *d = rig_start(*state, before);
 	struct group groups[RELOADED] = {
 		[OLD] = { .rate = RATE, .begin = now_ms() },
 		[OLD_BACK] = { .rate = RATE, .begin = now_ms() },
 	};
 	struct tap taps[6];
 
-	taps_open(&taps[0], NULL, 9001, true, true, OLD);
+	taps_open(&taps[0], NULL, ONE, true, true, OLD);
 	taps_run(taps, 2, groups, 2, 100);
-	rig_reload_good(d, after);
+	rig_reload_good(d, ONE_OF("bandwidth-per-client = 4M\nbandwidth = 8M\n"));
 	for (size_t i = OLD; i <= NEW_BACK; i++)
 		groups[i].rate = 16 * RATE;
 	for (size_t i = NEW; i <= NEW_BACK; i++)
 		groups[i] = (struct group){ .rate = 16 * RATE, .begin = now_ms() };
-	taps_open(&taps[2], NULL, 9001, true, true, NEW);
+	taps_open(&taps[2], NULL, ONE, true, true, NEW);
 	run_past(taps, 4, groups, RELOADED, NEW);
 	run_past(taps, 4, groups, RELOADED, NEW_BACK);
 	rig_reload_good(d, before);
@@ -117,21 +77,10 @@ static void change(const char *engine, const char *before, const char *after)
 		groups[i].rate = 0; /* they share with the last ones */
 	for (size_t i = LAST; i <= LAST_BACK; i++)
 		groups[i] = (struct group){ .rate = RATE, .begin = now_ms() };
-	taps_open(&taps[4], NULL, 9001, true, true, LAST);
+	taps_open(&taps[4], NULL, ONE, true, true, LAST);
 	taps_run(taps, 6, groups, RELOADED, 300);
 	taps_finish(taps, 6, groups, RELOADED);
 	rig_stop(d);
-}
-
-ROW(change_bandwidth)
-{
-	change(*state, ONE_OF("bandwidth = 256K\n"), ONE_OF("bandwidth = 4M\n"));
-}
-
-ROW(change_of_client)
-{
-	change(*state, ONE_OF("bandwidth-per-client = 256K\n"),
-	       ONE_OF("bandwidth-per-client = 4M\nbandwidth = 8M\n"));
 }
 
 static bool flows_are(struct daemon *d, bool limited)
@@ -182,7 +131,7 @@ ROW(appear_and_vanish)
 #define WAITING 30
 
 /* A new max-sessions-per-client counts older sessions, too.  accept-rate: at once. */
-ROW(change_sessions)
+ROW_ONCE(change_sessions)
 {
 	struct daemon *d = rig_start(*state, ONE_OF("max-sessions-per-client = 1\n"));
 	int64_t begin;
@@ -238,10 +187,11 @@ static unsigned int short_of_memory(struct daemon *d)
  * A flow is charged for what it had at the program's last look; when it is quiet then, for nothing.
  * Near kernel-memory such flows leave the kernel, until half of it is free, and then come back.
  */
-ROW(kernel_memory)
+ROW_ONCE(kernel_memory)
 {
-	struct daemon *d = rig_start(*state, CULVERT "kernel-memory = 1M\n[forward one]\n"
-						     "listen = " ONE "\n" TO_UPSTREAM);
+	/* with auto, who else is in the kernel may change by itself */
+	struct daemon *d = rig_start("sockmap",
+				     CULVERT "kernel-memory = 1M\n" FORWARD("one", ONE, ""));
 	const int64_t limit = rig_status(d, "resources.kernel_memory_limit");
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS * env_slow();
 	static char burst[BURST];
@@ -250,10 +200,6 @@ ROW(kernel_memory)
 
 	for (int i = 0; i < QUIET; i++)
 		pairs[i] = rig_open(ONE);
-	if (strcmp(*state, "sockmap") != 0) { /* who else is in the kernel may change by itself */
-		rig_stop(d);
-		return;
-	}
 	assert_int_equal(limit, 1 << 20);
 	for (unsigned int i = 0; !short_of_memory(d); i = (i + 1) % QUIET) {
 		rig_send(pairs[i].server, burst, BURST);
@@ -275,6 +221,147 @@ ROW(kernel_memory)
 			rig_talk_on(pairs[i], 2);
 		assert_true(now_ms() < deadline);
 	}
+	rig_stop(d);
+}
+
+/* --- accept-rate --- */
+
+#define PER_SECOND 20
+#define AT_ONCE 2 /* a tenth of it */
+#define CLIENTS 24
+
+/* The workers share the rate; other forwards have none. */
+ROW_ONCE(accept_rate)
+{
+	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 2\n" FORWARD("any", ONE, "")
+						     FORWARD("slow", TWO, "accept-rate = 20\n"));
+	int64_t begin = now_ms();
+	int clients[CLIENTS];
+
+	for (int i = 0; i < CLIENTS; i++)
+		clients[i] = rig_dial(NULL, TWO); /* it waits in the backlog */
+	for (int i = 0; i < CLIENTS; i++) {
+		int64_t so_far;
+
+		rig_accept();
+		so_far = now_ms() - begin;
+		if (i + 1 > so_far * PER_SECOND / 1000 + AT_ONCE)
+			fail_msg("%d were accepted within %lld ms", i + 1, (long long)so_far);
+	}
+	assert_true(rig_status(d, "errors.accept-rate") >= 1);
+	assert_int_equal(rig_sessions(d, "slow", NULL), CLIENTS);
+	for (int i = 0; i < CLIENTS; i++)
+		rig_reset(clients[i]);
+	for (int i = 0; i < CLIENTS; i++)
+		rig_talk_on(connect_pair(NULL, ONE), 1);
+	rig_stop(d);
+}
+
+/* --- bandwidth --- */
+
+/* What `sessions` says of all flows of FORWARD. */
+static void check_reasons(struct daemon *d, const char *engine, const char *forward)
+{
+	bool by_name = strcmp(engine, "auto") != 0 && strcmp(engine, "sockmap") != 0;
+	struct json_object *s;
+
+	for (size_t dir = 0; dir < 2; dir++) {
+		assert_true(rig_sessions(d, forward, &s) > 0);
+		assert_string_not_equal(json_text(flow_of(s, dir), "carrier"), "sockmap");
+		assert_string_equal(json_text(flow_of(s, dir), "reason"),
+				    by_name ? "engine" : "bandwidth limit");
+		json_object_put(s);
+	}
+}
+
+#define MIB (1U << 20) /* a second */
+#define SHARING 16
+
+enum { BOTH_UP, BOTH_DOWN, SHARED, SHARED_BACK, CLIENT_A, A_BACK, CLIENT_B, B_BACK, GROUPS };
+
+ROW(bandwidth)
+{
+	struct daemon *d = rig_start(
+		*state,
+		CULVERT FORWARD("both", ONE, "bandwidth = 1M\n")
+			FORWARD("shared", TWO, "bandwidth = 2M\nbandwidth-per-client = 100M\n")
+				FORWARD("clients", THREE, "bandwidth-per-client = 512K\n"));
+	struct group groups[GROUPS] = {
+		[BOTH_UP] = { .rate = MIB },      [BOTH_DOWN] = { .rate = MIB },
+		[SHARED] = { .rate = 2 * MIB },   [CLIENT_A] = { .rate = MIB / 2 },
+		[CLIENT_B] = { .rate = MIB / 2 },
+	};
+	struct tap taps[2 * (1 + SHARING + 3)];
+	size_t n = 0;
+	uint64_t least = UINT64_MAX;
+
+	for (size_t i = 0; i < GROUPS; i++)
+		groups[i].begin = now_ms();
+	taps_open(&taps[n], NULL, ONE, true, true, BOTH_UP);
+	for (n += 2; n < 2 * (1 + SHARING); n += 2)
+		taps_open(&taps[n], NULL, TWO, true, false, SHARED);
+	for (unsigned int i = 0; i < 3; i++, n += 2)
+		taps_open(&taps[n], i < 2 ? "127.0.0.11:0" : "127.0.0.12:0", THREE, true, false,
+			  i < 2 ? CLIENT_A : CLIENT_B);
+	taps_run(taps, n, groups, GROUPS, 1000);
+	for (size_t i = 2; i < 2 * (1 + SHARING); i += 2)
+		least = taps[i + 1].got < least ? taps[i + 1].got : least;
+	if (least < groups[SHARED].got / SHARING / 3)
+		fail_msg("one of %d had %llu bytes of %llu", SHARING, (unsigned long long)least,
+			 (unsigned long long)groups[SHARED].got);
+	check_reasons(d, *state, "both");
+	check_reasons(d, *state, "shared");
+	check_reasons(d, *state, "clients");
+	rig_stop(d);
+}
+
+/* Others are carried as ever; and what is limited ends as it should, with its last byte. */
+ROW(content)
+{
+	struct daemon *d = rig_start(*state, CULVERT FORWARD("any", ONE, "")
+						     FORWARD("few", TWO,
+							     "bandwidth = 1M\n"
+							     "bandwidth-per-client = 900K\n"));
+	struct ends any = rig_open_carried(d, *state, "any", ONE), few = rig_open(TWO);
+	static char data[300000];
+
+	for (size_t i = 0; i < sizeof(data); i++)
+		data[i] = (char)tap_byte(i);
+	rig_send(few.client, data, sizeof(data));
+	assert_int_equal(shutdown(few.client, SHUT_WR), 0);
+	drink(few.server, data, sizeof(data));
+	assert_int_equal(rig_end(few.server, RIG_PATIENCE_MS), 0);
+	rig_talk_on(any, 10);
+	ends_with_fin(few.server, few.client);
+	rig_wait_status(d, "resources.sessions", 1);
+	rig_stop(d);
+}
+
+#define SLOW 8192U
+#define SLOW_TAPS 16
+
+/*
+ * Who waits for his turn for longer than a session may be idle is not idle; and who does so when he
+ * is reset, or the daemon ends, leaves nothing behind.
+ */
+ROW(turns)
+{
+	struct daemon *d = rig_start(*state,
+				     CULVERT FORWARD("few", TWO,
+						     "bandwidth = 8K\nbandwidth-per-client = 8K\n"
+						     "idle-timeout = 0.3\n"));
+	struct tap taps[SLOW_TAPS];
+	struct group groups[2] = { { .rate = SLOW, .begin = now_ms() } };
+
+	for (size_t i = 0; i < SLOW_TAPS; i += 2)
+		taps_open(&taps[i], NULL, TWO, true, false, 0);
+	taps_run(taps, SLOW_TAPS, groups, 1, 1200);
+	assert_int_equal(rig_status(d, "errors.idle-timeout"), 0);
+	assert_int_equal(rig_sessions(d, "few", NULL), SLOW_TAPS / 2);
+	rig_reset(taps[0].fd);
+	rig_wait_status(d, "resources.sessions", SLOW_TAPS / 2 - 1);
+	rig_reset(taps[3].fd);
+	rig_wait_status(d, "resources.sessions", SLOW_TAPS / 2 - 2);
 	rig_stop(d);
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * PROXY headers that are received, sent, and told on, with every engine; and the hand-overs of
- * sessions that began with headers.  What the upstream gets is compared byte by byte: a header that
- * is cut one byte too late or too early is a wrong byte.
+ * PROXY headers that are received and told on; and, on every engine, the hand-overs of sessions
+ * that began with headers.  What the upstream gets is compared byte by byte: a header that is cut
+ * one byte too late or too early is a wrong byte.  real_programs.py has what is told of the clients
+ * themselves.
  */
 #include "forward_rig.h"
 
@@ -14,6 +15,7 @@
 #define TEST_SECONDS 280
 /* The kernel is tried by other tests. */
 #define CULVERT "[culvert]\nprobe = no\n"
+#define IN(more) CULVERT "proxy-protocol = receive\n" more FORWARD("in", ONE, "")
 
 static inline struct bytes text(const char *line)
 {
@@ -159,11 +161,9 @@ static void deliver(struct daemon *d, int fd, const struct bytes *header, enum d
 	}
 }
 
-ROW(receive)
+ROW_ONCE(receive)
 {
-	struct daemon *d = rig_start(*state,
-				     CULVERT "proxy-protocol = receive\n"
-					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
+	struct daemon *d = rig_start(*state, IN(""));
 	struct bytes hello = text("hello");
 	int64_t sessions = 0;
 
@@ -194,11 +194,9 @@ ROW(receive)
 }
 
 /* A FIN that comes with the end of the header, behind a few bytes or none; then the answer. */
-ROW(early_fin)
+ROW_ONCE(early_fin)
 {
-	struct daemon *d = rig_start(*state,
-				     CULVERT "proxy-protocol = receive\n"
-					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
+	struct daemon *d = rig_start(*state, IN(""));
 	struct bytes answer = text("answer");
 
 	for (size_t i = 0; i < 6; i++) {
@@ -242,11 +240,9 @@ static void is_bad(struct daemon *d, const struct bytes *b, bool fin, const char
 	rig_wait_log(d, reason);
 }
 
-ROW(bad)
+ROW_ONCE(bad)
 {
-	struct daemon *d = rig_start(*state,
-				     CULVERT "proxy-protocol = receive\n"
-					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
+	struct daemon *d = rig_start(*state, IN(""));
 	struct bytes b = v2_told_tlvs(), none = { .n = 0 };
 
 	rig_wait_log(d, "forward in believes what PROXY headers say");
@@ -269,7 +265,7 @@ ROW(bad)
  * Silent, with a part of the header, on a unix socket too, which epoll reports as readable all the
  * time; nobody spins.  And one that is reset.
  */
-ROW(late)
+ROW_ONCE(late)
 {
 	char conf[500], listen[100];
 	struct bytes half = text("PROXY TCP4 203.0.");
@@ -279,10 +275,8 @@ ROW(late)
 
 	snprintf(listen, sizeof(listen), "unix:%s/in.sock", env_dir());
 	snprintf(conf, sizeof(conf),
-		 CULVERT "proxy-protocol = receive\n"
-			 "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM "proxy-timeout = 0.3\n"
-			 "[forward local]\nlisten = %s\n" TO_UPSTREAM "proxy-timeout = 0.3\n"
-			 "[forward patient]\nlisten = " TWO "\n" TO_UPSTREAM,
+		 IN("") "proxy-timeout = 0.3\n" FORWARD("local", "%s", "proxy-timeout = 0.3\n")
+			 FORWARD("patient", TWO, ""),
 		 listen);
 	d = rig_start(*state, conf);
 	gone = rig_dial(NULL, TWO);
@@ -309,12 +303,10 @@ ROW(late)
 }
 
 /* The real peer is who may connect; the told client is who may have so many sessions. */
-ROW(limits)
+ROW_ONCE(limits)
 {
 	struct daemon *d = rig_start(*state,
-				     CULVERT "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM
-					     "proxy-protocol = receive\nallow = 127.0.0.11\n"
-					     "max-sessions-per-client = 2\n");
+				     IN("") "allow = 127.0.0.11\nmax-sessions-per-client = 2\n");
 	static const struct {
 		const char *header;
 		bool served;
@@ -354,11 +346,9 @@ ROW(limits)
 /* --- the end --- */
 
 /* SIGTERM: who is in time with the header is served; who is not has as long as all others. */
-ROW(stop)
+ROW_ONCE(stop)
 {
-	struct daemon *d = rig_start(*state,
-				     CULVERT "grace = 0.3\nproxy-protocol = receive\n"
-					     "[forward in]\nlisten = " ONE "\n" TO_UPSTREAM);
+	struct daemon *d = rig_start(*state, IN("grace = 0.3\n"));
 	int never = rig_dial(NULL, ONE), soon = rig_dial(NULL, ONE), server;
 
 	rig_send(soon, "PROXY UNKN", 10);
@@ -375,85 +365,7 @@ ROW(stop)
 	rig_join(d);
 }
 
-/* --- sending --- */
-
-/* What the upstream is to hear of FD, which culvert has accepted. */
-static struct bytes expected(int fd, unsigned int version)
-{
-	struct sockaddr_storage ss[2] = { 0 };
-	struct bytes b;
-	char line[120], name[2][INET6_ADDRSTRLEN];
-	unsigned int port[2];
-	bool six;
-
-	for (int i = 0; i < 2; i++) {
-		socklen_t len = sizeof(ss[i]);
-
-		assert_int_equal(
-			(i ? getpeername : getsockname)(fd, (struct sockaddr *)&ss[i], &len), 0);
-	}
-	if (ss[0].ss_family == AF_UNIX)
-		return version == 1 ? text("PROXY UNKNOWN\r\n") : v2_local();
-	six = ss[0].ss_family == AF_INET6;
-	b = v2_begin(0x21, six ? 0x21 : 0x11);
-	for (int i = 0; i < 2; i++) {
-		const struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)&ss[i];
-		const struct sockaddr_in *in = (struct sockaddr_in *)&ss[i];
-		const void *a = six ? (const void *)&in6->sin6_addr : &in->sin_addr;
-
-		put(&b, a, six ? 16 : 4);
-		inet_ntop(ss[i].ss_family, a, name[i], sizeof(name[i]));
-		port[i] = ntohs(in->sin_port);
-	}
-	for (int i = 0; i < 2; i++)
-		put(&b, (uint8_t[]){ (uint8_t)(port[i] >> 8), (uint8_t)port[i] }, 2);
-	v2_end(&b);
-	snprintf(line, sizeof(line), "PROXY TCP%d %s %s %u %u\r\n", six ? 6 : 4, name[0], name[1],
-		 port[0], port[1]);
-	return version == 1 ? text(line) : b;
-}
-
-static void send_one(struct daemon *d, const char *forward, const char *to, unsigned int version,
-		     const char *carrier)
-{
-	struct ends e = connect_pair(NULL, to);
-	struct bytes want = expected(e.client, version);
-
-	expect_bytes(e.server, &want);
-	if (to[0] == '[' && !strcmp(carrier, "graft"))
-		rig_talk(e.client, e.server, 50); /* IPv4 may send larger segments on lo */
-	else if (strncmp(to, "unix:", 5) != 0)
-		rig_talk_until(d, forward, carrier, e.client, e.server);
-	close_both(e);
-	rig_wait_status(d, "resources.sessions", 0);
-}
-
-ROW(sending)
-{
-	char conf[900], path[2][100];
-	struct daemon *d;
-	const char *carrier;
-
-	for (int i = 0; i < 2; i++)
-		snprintf(path[i], sizeof(path[i]), "unix:%s/send-%d.sock", env_dir(), i + 1);
-	snprintf(conf, sizeof(conf),
-		 CULVERT "proxy-protocol = send-v2\n"
-			 "[forward one]\nlisten = :9001\n" TO_UPSTREAM "proxy-protocol = send-v1\n"
-			 "[forward two]\nlisten = :9002\n" TO_UPSTREAM
-			 "[forward unix1]\nlisten = %s\n" TO_UPSTREAM "proxy-protocol = send-v1\n"
-			 "[forward unix2]\nlisten = %s\n" TO_UPSTREAM,
-		 path[0], path[1]);
-	d = rig_start(*state, conf);
-	carrier = rig_carrier(d, *state);
-	send_one(d, "one", ONE, 1, carrier);
-	send_one(d, "one", "[::1]:9001", 1, carrier);
-	send_one(d, "two", TWO, 2, carrier);
-	send_one(d, "two", "[::1]:9002", 2, carrier);
-	send_one(d, "unix1", path[0], 1, carrier);
-	send_one(d, "unix2", path[1], 2, carrier);
-	assert_int_equal(rig_status(d, "errors.handover-unproved"), 0);
-	rig_stop(d);
-}
+/* --- telling on --- */
 
 /* What is told on of variant() NUMBER in version 2. */
 static struct bytes v2_on(size_t number)
@@ -475,12 +387,11 @@ static struct bytes v2_on(size_t number)
 }
 
 /* What was told is told on; what was not is LOCAL or UNKNOWN. */
-ROW(passing_on)
+ROW_ONCE(passing_on)
 {
-	struct daemon *d = rig_start(*state, CULVERT "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM
-						     "proxy-protocol = receive, send-v1\n"
-						     "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM
-						     "proxy-protocol = receive, send-v2\n");
+	struct daemon *d = rig_start(
+		*state, CULVERT FORWARD("one", ONE, "proxy-protocol = receive, send-v1\n")
+				FORWARD("two", TWO, "proxy-protocol = receive, send-v2\n"));
 	static const char *const lines[VARIANTS] = {
 		"PROXY TCP4 203.0.113.7 192.0.2.1 4711 443\r\n",
 		"PROXY TCP6 2001:db8::1 2001:db8::2 258 772\r\n",
@@ -539,9 +450,8 @@ static void flood(struct daemon *d, int from, int to, size_t dir, const uint8_t 
 ROW(handovers)
 {
 	struct daemon *d = rig_start(*state,
-				     CULVERT "soft-limit = 64K\nhard-limit = 128K\n"
-					     "[forward both]\nlisten = " ONE "\n" TO_UPSTREAM
-					     "proxy-protocol = receive, send-v1\n");
+				     CULVERT "soft-limit = 64K\nhard-limit = 128K\n" FORWARD(
+					     "both", ONE, "proxy-protocol = receive, send-v1\n"));
 	const char *carrier = rig_carrier(d, *state), *client;
 	bool by_kernel = !strcmp(carrier, "sockmap");
 	struct bytes tlvs = variant(2, &client);

@@ -1,17 +1,14 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/*
- * Reading the configuration file again while sessions run.  Every test runs with every engine.
- */
+/* Reading the configuration file again while sessions run. */
 #include "forward_rig.h"
 
 #include "load.h"
 
 #define TEST_SECONDS 280
-#define ANY_ONE "0.0.0.0:9001"
 #define OTHER_UPSTREAM "127.0.0.1:9101"
-#define ONE_OF(more) "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
-#define TWO_OF(more) "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM more
-#define WIDE_ONE "[forward one]\nlisten = " ANY_ONE "\n" TO_UPSTREAM
+#define ONE_OF(more) FORWARD("one", ONE, more)
+#define TWO_OF(more) FORWARD("two", TWO, more)
+#define WIDE_ONE FORWARD("one", "0.0.0.0:9001", "")
 
 /* Sessions of forwards that stay, change and vanish go on; each forward is as the file says. */
 ROW(appear_change_vanish)
@@ -20,8 +17,7 @@ ROW(appear_change_vanish)
 	struct ends one = rig_open_carried(d, *state, "one", ONE);
 	struct ends two = rig_open_carried(d, *state, "two", TWO);
 
-	rig_reload_good(d,
-			ONE_OF("deny = all\n") "[forward three]\nlisten = " THREE "\n" TO_UPSTREAM);
+	rig_reload_good(d, ONE_OF("deny = all\n") FORWARD("three", THREE, ""));
 	rig_talk_on(one, 100);
 	rig_talk_on(two, 100);
 	is_served(THREE);
@@ -31,7 +27,7 @@ ROW(appear_change_vanish)
 	rig_expect_sessions(d, "two", 1);
 
 	/* and back; what it was called before is another's name now */
-	rig_reload_good(d, ONE_OF("") "[forward three]\nlisten = " TWO "\n" TO_UPSTREAM);
+	rig_reload_good(d, ONE_OF("") FORWARD("three", TWO, ""));
 	is_served(ONE);
 	is_served(TWO);
 	is_closed(THREE);
@@ -41,24 +37,24 @@ ROW(appear_change_vanish)
 }
 
 /* New sessions go to the new upstream, those that run stay with the old one. */
-ROW(upstream_moves)
+ROW_ONCE(upstream_moves)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 	int other = keep(net_listen(OTHER_UPSTREAM, 10));
 	struct ends old = rig_open(ONE), new;
 
 	rig_reload_good(d, "[forward one]\nlisten = " ONE "\nupstream = " OTHER_UPSTREAM "\n");
-	new.client = rig_dial(NULL, ONE);
-	new.server = rig_accept_at(other, RIG_PATIENCE_MS);
+	new = (struct ends){ rig_dial(NULL, ONE), rig_accept_at(other, RIG_PATIENCE_MS) };
 	rig_talk_on(new, 50);
 	rig_talk_on(old, 50);
 	rig_stop(d);
 }
 
 #define WORKERS "[culvert]\nworkers = 2\n" /* not by the number of CPUs */
+#define TAKEN "[forward taken]\nlisten = " RIG_UPSTREAM "\nupstream = " OTHER_UPSTREAM "\n"
 
 /* A bad file changes nothing, and says where it is wrong. */
-ROW(bad_file)
+ROW_ONCE(bad_file)
 {
 	static const struct {
 		const char *text, *says;
@@ -69,14 +65,9 @@ ROW(bad_file)
 		{ "", "nothing to forward" },
 		{ WORKERS "max-sessions = 17\n" ONE_OF(""), "max-sessions" },
 		{ "[culvert]\nworkers = 3\n" ONE_OF(""), "forwards.conf:2: workers: cannot" },
-		{ ONE_OF("") TWO_OF("") "[forward x]\nlisten = " ONE "\n" TO_UPSTREAM, "same" },
-		{ WORKERS ONE_OF("") "[forward taken]\nlisten = " RIG_UPSTREAM
-				     "\nupstream = " OTHER_UPSTREAM "\n",
-		  "cannot listen" },
-		{ WORKERS ONE_OF(
-			  "proxy-protocol = receive\n") "[forward taken]\nlisten = " RIG_UPSTREAM
-							"\nupstream = " OTHER_UPSTREAM "\n",
-		  "cannot listen" },
+		{ ONE_OF("") TWO_OF("") FORWARD("x", ONE, ""), "same" },
+		{ WORKERS ONE_OF("") TAKEN, "cannot listen" },
+		{ WORKERS ONE_OF("proxy-protocol = receive\n") TAKEN, "cannot listen" },
 	};
 	struct daemon *d = rig_start(*state, WORKERS ONE_OF(""));
 	struct ends one = rig_open(ONE);
@@ -99,26 +90,8 @@ ROW(bad_file)
 	rig_stop(d);
 }
 
-/* Names that the configuration had not at the start: of the upstream and of a listener. */
-ROW(new_names)
-{
-	struct daemon *d = rig_start(*state, ONE_OF(""));
-
-	rig_reload_good(d, ONE_OF("") "[forward two]\nlisten = 127.0.0.1:9002\n"
-				      "upstream = localhost:9100\n");
-	is_served(ONE);
-	is_served(TWO);
-	assert_non_null(strstr(rig_reload(d, ONE_OF("") "[forward two]\n" TO_UPSTREAM
-							"listen = localhost:9002\n"),
-			       "is looked up at the start only"));
-	is_served(TWO);
-	rig_reload_good(d, ONE_OF(""));
-	is_closed(TWO);
-	rig_stop(d);
-}
-
 /* From all addresses to one of them, and back: the old socket is in the way of the new one. */
-ROW(address_narrows)
+ROW_ONCE(address_narrows)
 {
 	struct daemon *d = rig_start(*state, WIDE_ONE);
 
@@ -173,21 +146,21 @@ static void reload_often(struct daemon *d)
 	for (int i = 0; i < RELOADS; i++) {
 		/* the second appears and vanishes */
 		snprintf(text, sizeof(text),
-			 "[forward %s]\nlisten = " ONE "\n" TO_UPSTREAM "connect-timeout = %d\n"
-			 "[forward two]\nlisten = 127.0.0.1:%d\n" TO_UPSTREAM,
+			 FORWARD("%s", ONE, "connect-timeout = %d\n")
+				 FORWARD("two", "127.0.0.1:%d", ""),
 			 i % 10 == 9 ? "renamed" : "one", 5 + i % 3, 9010 + i % 2);
 		rig_reload_good(d, text);
 	}
 }
 
 /* Sessions start and run all the time, and none of them notices; nor does who looks at them. */
-ROW(under_load)
+ROW_ONCE(under_load)
 {
 	struct daemon *d = rig_start(*state, ONE_OF(""));
 	struct looks looks = { .daemon = d };
 	unsigned long sessions;
 
-	load_begin(ONE, upstream_fd, STARTING, STAYING, NULL);
+	load_begin(ONE, upstream_fd, STARTING, STAYING);
 	assert_int_equal(pthread_create(&looks.id, NULL, look_often, &looks), 0);
 	reload_often(d);
 	load.stop = true;
@@ -209,8 +182,8 @@ static const char *many_at(const char *host)
 	int at = snprintf(text, MANY_TEXT, "[culvert]\nprobe = no\nworkers = 1\n");
 
 	for (int i = 0; i < MANY; i++)
-		at += snprintf(text + at, MANY_TEXT - (size_t)at,
-			       "[forward f%d]\nlisten = %s:%d\n" TO_UPSTREAM, i, host, 10000 + i);
+		at += snprintf(text + at, MANY_TEXT - (size_t)at, FORWARD("f%d", "%s:%d", ""), i,
+			       host, 10000 + i);
 	return text;
 }
 

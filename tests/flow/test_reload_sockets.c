@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * What becomes of listening sockets while culvert runs: those of a reload that has to wait, and
- * those that drain closes and opens again.  Every test runs with every engine.
+ * those that drain closes and opens again.
  */
 #include "forward_rig.h"
 
@@ -10,19 +10,18 @@
 #include "hold.h"
 
 #define TEST_SECONDS 120
-#define ONE_OF(more) "[forward one]\nlisten = " ONE "\n" TO_UPSTREAM more
-#define TWO_OF(more) "[forward two]\nlisten = " TWO "\n" TO_UPSTREAM more
+#define ONE_OF FORWARD("one", ONE, "")
 
 /* While a reload waits for the privileged process, whoever asks the daemon is answered. */
 ROW(asked_meanwhile)
 {
-	struct daemon *d = rig_start(*state, ONE_OF(""));
+	struct daemon *d = rig_start(*state, ONE_OF);
 	pid_t pid = daemon_privileged(d);
 	int64_t before = rig_status(d, "reload.finished");
 	struct ends e = rig_open(ONE);
 
 	assert_int_equal(hold_begin(pid), 0);
-	rig_write(ONE_OF("") TWO_OF(""));
+	rig_write(ONE_OF FORWARD("two", TWO, ""));
 	daemon_signal(d, SIGHUP);
 	assert_int_equal(hold_before(pid, SYS_bind, RIG_PATIENCE_MS), 0);
 	rig_expect_sessions(d, "one", 1);
@@ -35,7 +34,7 @@ ROW(asked_meanwhile)
 	rig_wait_status(d, "reload.finished", before + 1);
 	is_served(TWO);
 	rig_talk_on(e, 20);
-	rig_reload_good(d, ONE_OF(""));
+	rig_reload_good(d, ONE_OF);
 	is_closed(TWO);
 	rig_stop(d);
 }
@@ -43,14 +42,14 @@ ROW(asked_meanwhile)
 /* --- drain --- */
 
 /* A unix socket has no group of sockets to join, and its file may still be there. */
-ROW(drain_unix)
+ROW_ONCE(drain_unix)
 {
 	char text[512], to[160];
 	struct daemon *d;
 	struct ends e;
 
 	snprintf(to, sizeof(to), "unix:%s/drained", env_dir());
-	snprintf(text, sizeof(text), ONE_OF("") "[forward file]\nlisten = %s\n" TO_UPSTREAM, to);
+	snprintf(text, sizeof(text), ONE_OF FORWARD("file", "%s", ""), to);
 	d = rig_start(*state, text);
 	e = rig_open(to);
 	for (int i = 0; i < 2; i++) {

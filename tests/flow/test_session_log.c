@@ -21,9 +21,11 @@
 #define NOBODY 65534
 #define PLACE "/mnt" /* where our file system is */
 #define LOG PLACE "/log"
+#define GONE PLACE "/gone/log"
 #define CLOSED "127.0.0.1:9199" /* nobody listens */
-#define GLOBAL "[culvert]\nuser = nobody\nsession-log = " LOG "\n"
-#define FORWARD "[forward talk]\nlisten = " ONE "\n" TO_UPSTREAM
+#define LOGGING(path) "[culvert]\nuser = nobody\nsession-log = " path "\n"
+#define TALK FORWARD("talk", ONE, "")
+#define NOWHERE "[forward nowhere]\nlisten = " TWO "\nupstream = " CLOSED "\n"
 #define LINES_MAX 20000
 
 static struct json_object *lines[LINES_MAX];
@@ -41,10 +43,7 @@ static void read_lines(const char *path)
 	FILE *f = fopen(path, "re");
 	char text[8192];
 
-	if (!f) {
-		fail_msg("%s: %s", path, strerror(errno));
-		return;
-	}
+	assert_non_null(f);
 	while (fgets(text, sizeof(text), f)) {
 		assert_true(n_lines < LINES_MAX);
 		lines[n_lines] = strchr(text, '\n') ? json_tokener_parse(text) : NULL;
@@ -54,16 +53,22 @@ static void read_lines(const char *path)
 	fclose(f);
 }
 
+/* PATH has N lines: all that there are now. */
+static void expect_lines(const char *path, size_t n)
+{
+	forget_lines();
+	read_lines(path);
+	assert_int_equal(n_lines, n);
+}
+
 /* Wait until the log has N lines. */
 static void wait_lines(struct daemon *d, size_t n)
 {
 	rig_wait_status(d, "session_log.lines", (int64_t)n);
-	forget_lines();
-	read_lines(LOG);
-	assert_int_equal(n_lines, n);
+	expect_lines(LOG, n);
 }
 
-/* The line of the session whose client is at the port of FD. */
+/* The line of the session of CLIENT. */
 static struct json_object *line_of(const char *client)
 {
 	for (size_t i = 0; i < n_lines; i++)
@@ -71,17 +76,6 @@ static struct json_object *line_of(const char *client)
 			return lines[i];
 	fail_msg("no line of %s", client);
 	return NULL;
-}
-
-/* A request and its answer, and both ends close in peace. */
-static void short_session(void)
-{
-	struct ends e = connect_pair(NULL, ONE);
-
-	rig_talk_on(e, 1);
-	close_both(e);
-	forget(e.client);
-	forget(e.server);
 }
 
 /* A file system that goes with us. */
@@ -105,7 +99,7 @@ static void remove_all(void)
 	umount(PLACE "/small");
 	unlink(PLACE "/small/log");
 	rmdir(PLACE "/small");
-	unlink(PLACE "/gone/log");
+	unlink(GONE);
 	rmdir(PLACE "/gone");
 	forget_lines();
 	unlink(LOG);
@@ -278,10 +272,8 @@ static void without_upstream(struct daemon *d)
 
 ROW(lines_of_sessions)
 {
-	struct daemon *d = rig_start(*state, GLOBAL
-				     "grace = 0\n" FORWARD "[forward nowhere]\nlisten = " TWO
-				     "\nupstream = " CLOSED "\n[forward closed]\nlisten = " THREE
-				     "\nupstream = " RIG_UPSTREAM "\nallow = 127.0.0.77\n");
+	struct daemon *d = rig_start(*state, LOGGING(LOG) "grace = 0\n" TALK NOWHERE FORWARD(
+						     "closed", THREE, "allow = 127.0.0.77\n"));
 	struct ends e;
 	char name[32];
 
@@ -297,26 +289,19 @@ ROW(lines_of_sessions)
 	assert_int_equal(rig_status(d, "session_log.lines"), 6); /* it lives */
 	name_of(e.client, name);
 	rig_end_daemon(d);
-	forget_lines();
-	read_lines(LOG);
-	assert_int_equal(n_lines, 7);
+	expect_lines(LOG, 7);
 	check_line(name, "grace-over", 3L * MESSAGE, 3L * MESSAGE);
-	rig_close_sockets();
 }
 
 /* A probe has no line, but what fails has. */
-ROW(without_empty_ones)
+ROW_ONCE(without_empty_ones)
 {
-	struct daemon *d = rig_start(*state, GLOBAL "session-log-empty = no\n" FORWARD
-						    "[forward nowhere]\nlisten = " TWO
-						    "\nupstream = " CLOSED "\n");
+	struct daemon *d = rig_start(*state, LOGGING(LOG) "session-log-empty = no\n" TALK NOWHERE);
 	struct ends e = connect_pair(NULL, ONE);
 	int refused;
 
 	close_both(e);
-	e = connect_pair(NULL, ONE);
-	rig_reset(e.client);
-	assert_int_equal(rig_end(e.server, RIG_PATIENCE_MS), ECONNRESET);
+	rig_hang_up(connect_pair(NULL, ONE));
 	refused = rig_dial(NULL, TWO);
 	assert_int_equal(rig_end(refused, RIG_PATIENCE_MS), ECONNRESET);
 	short_session();
@@ -324,7 +309,6 @@ ROW(without_empty_ones)
 	assert_string_equal(json_text(lines[0], "end"), "connect-refused");
 	assert_string_equal(json_text(lines[1], "end"), "finished");
 	rig_stop(d);
-	rig_close_sockets();
 }
 
 /* --- its file --- */
@@ -354,14 +338,13 @@ static void count_ids(int64_t n)
 	free(seen);
 }
 
-ROW(rotation)
+ROW_ONCE(rotation)
 {
-	struct daemon *d;
+	struct daemon *d = rig_start(*state, LOGGING(LOG) TALK);
 	char path[64], why[1024];
 	int64_t accepted;
 
-	d = rig_start(*state, GLOBAL FORWARD);
-	load_begin(ONE, upstream_fd, 1, 0, NULL);
+	load_begin(ONE, upstream_fd, 1, 0);
 	for (int i = 0; i < ROTATIONS; i++) {
 		snprintf(path, sizeof(path), LOG ".%d", i);
 		rotate(d, path);
@@ -406,21 +389,14 @@ static void mount_small(void)
 	close(fd);
 }
 
-/* Each of N sessions has its line, or has lost it. */
-static void wait_counted(struct daemon *d, int64_t n)
-{
-	RIG_WAIT(rig_status(d, "session_log.lines") + rig_status(d, "session_log.lost") >= n,
-		 "some sessions have neither a line nor lost it");
-}
-
 /* Sessions go on; lines are lost and counted; and none is there in part. */
-ROW(full_disk)
+ROW_ONCE(full_disk)
 {
 	struct daemon *d;
 	int64_t lost, n = 0;
 
 	mount_small();
-	d = rig_start(*state, "[culvert]\nuser = nobody\nsession-log = " SMALL "\n" FORWARD);
+	d = rig_start(*state, LOGGING(SMALL) TALK);
 	while (!rig_status(d, "session_log.lost")) {
 		short_session();
 		assert_true(++n < 1000);
@@ -430,49 +406,18 @@ ROW(full_disk)
 	rig_wait_status(d, "resources.sessions", 0);
 	assert_true(rig_status(d, "session_log.errors") >= 1);
 	assert_int_equal(unlink(BALLAST), 0);
-	wait_counted(d, n);
+	RIG_WAIT(rig_status(d, "session_log.lines") + rig_status(d, "session_log.lost") >= n,
+		 "some sessions have neither a line nor lost it");
 	lost = rig_status(d, "session_log.lost");
 	for (int i = 0; i < 10; i++, n++)
 		short_session();
 	rig_wait_status(d, "session_log.lines", n - lost);
 	assert_int_equal(rig_status(d, "session_log.lost"), lost);
-	forget_lines();
-	read_lines(SMALL);
-	assert_int_equal(n_lines, n - lost);
+	expect_lines(SMALL, (size_t)(n - lost));
 	rig_stop(d);
 }
 
-/* --- a log that is not taken; what carries the sessions does not matter --- */
-
-ROW_ONCE(directory_gone)
-{
-	const char *conf = "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD;
-	struct daemon *d;
-
-	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
-	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
-	d = rig_start(*state, conf);
-	short_session();
-	rig_wait_status(d, "session_log.lines", 1);
-	assert_int_equal(unlink(PLACE "/gone/log"), 0);
-	assert_int_equal(rmdir(PLACE "/gone"), 0);
-	daemon_signal(d, SIGUSR1);
-	rig_wait_status(d, "session_log.errors", 1);
-	short_session();
-	rig_wait_status(d, "session_log.lines", 2); /* into the file that has no name any more */
-	rig_wait_log(d, "cannot be opened anew: ");
-	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
-	assert_int_equal(chown(PLACE "/gone", NOBODY, NOBODY), 0);
-	daemon_signal(d, SIGUSR1);
-	while (access(PLACE "/gone/log", F_OK))
-		poll(NULL, 0, 5);
-	short_session();
-	rig_wait_status(d, "session_log.lines", 3);
-	forget_lines();
-	read_lines(PLACE "/gone/log");
-	assert_int_equal(n_lines, 1);
-	rig_stop(d);
-}
+/* --- a log that is not taken --- */
 
 /* Where the account may make no file, logrotate has to: `create`. */
 ROW_ONCE(directory_of_root)
@@ -480,16 +425,14 @@ ROW_ONCE(directory_of_root)
 	struct daemon *d;
 	int fd;
 
-	remove_all();
 	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
-	d = rig_start(*state,
-		      "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD);
+	d = rig_start(*state, LOGGING(GONE) TALK);
 	short_session();
 	rig_wait_status(d, "session_log.lines", 1);
-	assert_int_equal(rename(PLACE "/gone/log", LOG), 0);
+	assert_int_equal(rename(GONE, LOG), 0);
 	daemon_signal(d, SIGUSR1);
 	rig_wait_status(d, "session_log.errors", 1);
-	fd = open(PLACE "/gone/log", O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+	fd = open(GONE, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	assert_true(fd >= 0);
 	assert_int_equal(fchown(fd, NOBODY, NOBODY), 0);
 	close(fd);
@@ -497,9 +440,7 @@ ROW_ONCE(directory_of_root)
 	rig_wait_log(d, "log: opened anew");
 	short_session();
 	rig_wait_status(d, "session_log.lines", 2);
-	forget_lines();
-	read_lines(LOG);
-	assert_int_equal(n_lines, 1);
+	expect_lines(LOG, 1);
 	rig_stop(d);
 }
 
@@ -517,24 +458,20 @@ ROW_ONCE(file_of_root)
 {
 	struct daemon *d;
 
-	remove_all();
 	assert_int_equal(mkdir(PLACE "/gone", 0755), 0);
-	d = rig_start(*state,
-		      "[culvert]\nuser = nobody\nsession-log = " PLACE "/gone/log\n" FORWARD);
-	assert_int_equal(rename(PLACE "/gone/log", LOG), 0);
-	rig_put(PLACE "/gone/log", "");
-	assert_int_equal(chmod(PLACE "/gone/log", 0640), 0);
+	d = rig_start(*state, LOGGING(GONE) TALK);
+	assert_int_equal(rename(GONE, LOG), 0);
+	rig_put(GONE, "");
+	assert_int_equal(chmod(GONE, 0640), 0);
 	daemon_signal(d, SIGHUP);
 	RIG_WAIT(reload_says(d, "Permission denied"), "the reload says nothing");
 	short_session();
 	rig_wait_status(d, "session_log.lines", 1);
-	assert_int_equal(chown(PLACE "/gone/log", NOBODY, NOBODY), 0);
+	assert_int_equal(chown(GONE, NOBODY, NOBODY), 0);
 	short_session();
 	rig_wait_log(d, "log: opened anew");
 	rig_wait_status(d, "session_log.lines", 2);
-	forget_lines();
-	read_lines(PLACE "/gone/log");
-	assert_int_equal(n_lines, 1);
+	expect_lines(GONE, 1);
 	rig_stop(d);
 }
 
@@ -548,7 +485,7 @@ static void wait_hopeless(struct daemon *d)
 /* A disk that answers no more: the thread that writes never comes back from it. */
 ROW_ONCE(hung_disk)
 {
-	struct daemon *d = rig_start(*state, GLOBAL FORWARD);
+	struct daemon *d = rig_start(*state, LOGGING(LOG) TALK);
 	pid_t writer;
 	int status;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * How connections to the upstream leave, on each engine: source address, mark, interface, and from
+ * How connections to the upstream leave: source address, mark, interface, and from
  * the client's own address, which a reload may change while sessions live and clients come.
  *
  * There are a client, the gateway where culvert runs, and a server (netlab.h), with the routes that
@@ -21,6 +21,9 @@
 #define HIDDEN4 "192.0.2.1:9100" /* of the server, and no route leads there but a mark's */
 #define HIDDEN6 "[2001:db8:77::1]:9100"
 #define TWICE "198.51.100.1:9100" /* both machines have it */
+
+#define LEAVING(name, listen, upstream, more)                                                      \
+	"[forward " name "]\nlisten = " listen "\nupstream = " upstream "\n" more
 
 #define RANGE "/proc/sys/net/ipv4/ip_local_port_range"
 
@@ -135,13 +138,10 @@ static void converse(struct daemon *d, const char *engine, const char *forward, 
 {
 	struct ends e = open_at(to, listener);
 
-	if (strcmp(host_of(e.server, true), from) != 0)
-		fail_msg("%s: from %s, not from %s", forward, host_of(e.server, true), from);
+	assert_string_equal(host_of(e.server, true), from);
 	rig_talk_until(d, forward, rig_carrier(d, engine), e.client, e.server);
 	rig_talk_on(e, 50);
 }
-
-/* --- every row with every engine --- */
 
 static void tidy(void)
 {
@@ -159,18 +159,16 @@ ROW(leaving)
 {
 	struct daemon *d = rig_start(
 		*state,
-		"[forward source4]\nlisten = " GATE4 ":9001\nupstream = " SERVER4 "\n"
-		"source = 10.77.2.3\n"
-		"[forward source6]\nlisten = " GATE6 ":9001\nupstream = " SERVER6 "\n"
-		"source = fd77:2::3\n"
-		"[forward mark4]\nlisten = " GATE4 ":9002\nupstream = " HIDDEN4 "\nmark = 0x4d\n"
-		"[forward mark6]\nlisten = " GATE6 ":9002\nupstream = " HIDDEN6 "\nmark = 77\n"
-		"[forward both]\nlisten = " GATE4 ":9003\nupstream = " HIDDEN4 "\nmark = 77\n"
-		"source = 10.77.2.3\n"
-		"[forward nearest]\nlisten = " GATE4 ":9004\nupstream = " TWICE "\n"
-		"[forward c]\nlisten = " GATE4 ":9005\nupstream = " TWICE "\ninterface = c\n"
-		"[forward all]\nlisten = " GATE4 ":9006\nupstream = " HIDDEN4 "\nmark = 77\n"
-		"source = 10.77.2.3\ninterface = s\n");
+		LEAVING("source4", GATE4 ":9001", SERVER4, "source = 10.77.2.3\n") LEAVING(
+			"source6", GATE6 ":9001", SERVER6, "source = fd77:2::3\n")
+			LEAVING("mark4", GATE4 ":9002", HIDDEN4, "mark = 0x4d\n") LEAVING(
+				"mark6", GATE6 ":9002", HIDDEN6,
+				"mark = 77\n") LEAVING("both", GATE4 ":9003", HIDDEN4,
+						       "mark = 77\nsource = 10.77.2.3\n")
+				LEAVING("nearest", GATE4 ":9004", TWICE,
+					"") LEAVING("c", GATE4 ":9005", TWICE, "interface = c\n")
+					LEAVING("all", GATE4 ":9006", HIDDEN4,
+						"mark = 77\nsource = 10.77.2.3\ninterface = s\n"));
 	/* a packet that comes by one interface does not find a socket that is bound to another */
 	const char *bound = strcmp(*state, "graft") != 0 ? *state : "copy";
 
@@ -189,15 +187,13 @@ ROW(leaving)
 ROW(transparent)
 {
 	struct daemon *d = rig_start(
-		*state,
-		"[culvert]\ntransparent = yes\n"
-		"[forward four]\nlisten = " GATE4 ":9001\nupstream = " SERVER4 "\n"
-		"[forward six]\nlisten = " GATE6 ":9001\nupstream = " SERVER6 "\n"
-		"[forward marked]\nlisten = " GATE4 ":9002\nupstream = " HIDDEN4 "\nmark = 77\n"
-		"[forward any4]\nlisten = 0.0.0.0:9100\nupstream = " SERVER4 "\n"
-		"[forward any6]\nlisten = [::]:9100\nupstream = " SERVER6 "\n"
-		"[forward told]\nlisten = " GATE4 ":9003\nupstream = " SERVER4 "\n"
-		"proxy-protocol = receive\n");
+		*state, "[culvert]\ntransparent = yes\n" LEAVING("four", GATE4 ":9001", SERVER4, "")
+				LEAVING("six", GATE6 ":9001", SERVER6,
+					"") LEAVING("marked", GATE4 ":9002", HIDDEN4, "mark = 77\n")
+					LEAVING("any4", "0.0.0.0:9100", SERVER4, "")
+						LEAVING("any6", "[::]:9100", SERVER6, "")
+							LEAVING("told", GATE4 ":9003", SERVER4,
+								"proxy-protocol = receive\n"));
 	static const char header[] = "PROXY TCP4 10.9.8.7 10.77.1.2 1234 9003\r\n";
 	int client, server;
 
@@ -226,13 +222,12 @@ ROW(transparent)
 ROW_ONCE(refusals)
 {
 	struct daemon *d = rig_start(
-		*state, "[forward unmarked]\nlisten = " GATE4 ":9001\nupstream = " HIDDEN4 "\n"
-			"[forward foreign]\nlisten = " GATE4 ":9003\nupstream = " SERVER4 "\n"
-			"source = 192.0.2.77\n"
-			"[forward device]\nlisten = " GATE4 ":9004\nupstream = " SERVER4 "\n"
-			"interface = missing0\n"
-			"[forward client]\nlisten = " GATE6 ":9005\nupstream = " SERVER4 "\n"
-			"transparent = yes\nproxy-protocol = receive\n");
+		*state,
+		LEAVING("unmarked", GATE4 ":9001", HIDDEN4, "")
+			LEAVING("foreign", GATE4 ":9003", SERVER4, "source = 192.0.2.77\n")
+				LEAVING("device", GATE4 ":9004", SERVER4, "interface = missing0\n")
+					LEAVING("client", GATE6 ":9005", SERVER4,
+						"transparent = yes\nproxy-protocol = receive\n"));
 	int fd;
 
 	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
@@ -255,10 +250,9 @@ ROW_ONCE(refusals)
 /* A source address has a set of ports for each upstream, not one for all. */
 ROW_ONCE(ports)
 {
-	struct daemon *d =
-		rig_start(*state, "[culvert]\nsource = 10.77.2.3\n"
-				  "[forward one]\nlisten = " GATE4 ":9001\nupstream = " SERVER4 "\n"
-				  "[forward two]\nlisten = " GATE4 ":9002\nupstream = " TWICE "\n");
+	struct daemon *d = rig_start(
+		*state, "[culvert]\nsource = 10.77.2.3\n" LEAVING("one", GATE4 ":9001", SERVER4, "")
+				LEAVING("two", GATE4 ":9002", TWICE, ""));
 	struct ends ends[2 * EACH];
 
 	must_run(GATEWAY, "cat " RANGE " >/dev/null && echo 20000 20003 >" RANGE);
@@ -270,6 +264,24 @@ ROW_ONCE(ports)
 	rig_stop(d);
 }
 
+/* Clients come to the forward with a mark until one is refused.  How many were served. */
+static int until_refused(void)
+{
+	for (int served = 0;; served++) {
+		int fd = dial(GATE4 ":9002");
+		struct pollfd p[2] = { { .fd = fd, .events = POLLIN },
+				       { .fd = hidden4, .events = POLLIN } };
+
+		assert_true(served <= 64);
+		assert_true(poll(p, 2, RIG_PATIENCE_MS) > 0);
+		if (!p[1].revents) {
+			assert_int_equal(rig_end(fd, 0), ECONNRESET);
+			return served;
+		}
+		forget(accept_on(hidden4));
+	}
+}
+
 #define MANY 100 /* more than there are in stock */
 
 /*
@@ -278,11 +290,10 @@ ROW_ONCE(ports)
  */
 ROW_ONCE(stock)
 {
-	struct daemon *d = rig_start(
-		*state, "[forward marked]\nlisten = " GATE4 ":9002\nupstream = " HIDDEN4 "\n"
-			"mark = 0x4d\n"
-			"[forward plain]\nlisten = " GATE4 ":9003\nupstream = " SERVER4 "\n");
-	int clients[MANY], server = -1, served = 0, refused = 0;
+	struct daemon *d = rig_start(*state,
+				     LEAVING("marked", GATE4 ":9002", HIDDEN4, "mark = 0x4d\n")
+					     LEAVING("plain", GATE4 ":9003", SERVER4, ""));
+	int clients[MANY], server = -1, served = 0;
 
 	for (int i = 0; i < MANY; i++)
 		clients[i] = dial(GATE4 ":9002");
@@ -291,21 +302,8 @@ ROW_ONCE(stock)
 	rig_send(server, "x", 1);
 	assert_true(daemon_privileged(d) > 0);
 	assert_int_equal(kill(daemon_privileged(d), SIGKILL), 0);
-	while (refused < 3 && served < 40) {
-		int fd = dial(GATE4 ":9002");
-		struct pollfd p[2] = { { .fd = fd, .events = POLLIN },
-				       { .fd = hidden4, .events = POLLIN } };
-
-		assert_true(poll(p, 2, RIG_PATIENCE_MS) > 0);
-		if (p[1].revents) {
-			forget(accept_on(hidden4));
-			served++;
-		} else {
-			assert_int_equal(rig_end(fd, 0), ECONNRESET);
-			refused++;
-		}
-	}
-	assert_int_equal(refused, 3);
+	for (int i = 0; i < 3; i++)
+		served += until_refused();
 	assert_true(served <= 32);
 	rig_wait_log(d, "the privileged process, which makes sockets with a mark or for "
 			"transparent forwarding, has ended");
@@ -323,24 +321,11 @@ ROW_ONCE(stock)
 /* While that process hangs, who has waited in vain is told of: the upstream was never asked. */
 ROW_ONCE(hung)
 {
-	struct daemon *d = rig_start(*state, "[forward marked]\nlisten = " GATE4
-					     ":9002\nupstream = " HIDDEN4 "\n"
-					     "mark = 0x4d\nconnect-timeout = 0.5\n");
-	bool refused = false;
+	struct daemon *d = rig_start(*state, LEAVING("marked", GATE4 ":9002", HIDDEN4,
+						     "mark = 0x4d\nconnect-timeout = 0.5\n"));
 
 	assert_int_equal(kill(daemon_privileged(d), SIGSTOP), 0);
-	for (int served = 0; !refused; served++) {
-		int fd = dial(GATE4 ":9002");
-		struct pollfd p[2] = { { .fd = fd, .events = POLLIN },
-				       { .fd = hidden4, .events = POLLIN } };
-
-		assert_true(served <= 64);
-		assert_true(poll(p, 2, RIG_PATIENCE_MS) > 0);
-		if (p[1].revents)
-			forget(accept_on(hidden4));
-		else
-			refused = rig_end(fd, 0) == ECONNRESET;
-	}
+	until_refused();
 	rig_wait_log(d, "cannot connect to " HIDDEN4
 			": Out of streams resources (no socket with a mark");
 	assert_true(rig_status(d, "errors.no-socket") > 0);
@@ -351,14 +336,15 @@ ROW_ONCE(hung)
 
 /* --- after a reload --- */
 
-#define LISTENS "[forward one]\nlisten = " GATE4 ":9001\nupstream = " HIDDEN4 "\n"
-#define LOW "[forward low]\nlisten = " GATE4 ":443\nupstream = " SERVER4 "\n"
+#define LISTENS LEAVING("one", GATE4 ":9001", HIDDEN4, "")
+#define LOW LEAVING("low", GATE4 ":443", SERVER4, "")
 
 /* What it takes privileges for a reload brings, too: a mark, a low port, the client's address. */
 ROW_ONCE(reloaded)
 {
+	static const char changed[] = LISTENS "mark = 77\n" LOW "transparent = yes\n";
 	struct daemon *d = rig_start(*state, LISTENS);
-	struct ends e;
+	struct ends before, e;
 
 	assert_int_equal(rig_end(dial(GATE4 ":9001"), RIG_PATIENCE_MS), ECONNRESET);
 	rig_reload_good(d, LISTENS "mark = 77\n" LOW);
@@ -369,8 +355,12 @@ ROW_ONCE(reloaded)
 		rig_reload_good(d, i % 2 ? LISTENS "mark = 77\n" LOW : LOW LISTENS "mark = 0x4d\n");
 	for (int i = 0; i < 40; i++)
 		rig_hang_up(open_at(GATE4 ":9001", hidden4));
+	/* sockets that listen do not become transparent */
+	before = open_at(GATE4 ":443", server4);
+	assert_non_null(strstr(rig_reload(d, changed), "transparent: cannot change while"));
 	ask(d, "{\"command\":\"drain\",\"forward\":\"low\"}");
-	rig_reload_good(d, LISTENS "mark = 77\n" LOW "transparent = yes\n");
+	rig_reload_good(d, changed);
+	rig_talk_on(before, 10);
 	e = open_at(GATE4 ":443", server4);
 	assert_string_equal(host_of(e.server, true), "10.77.1.1");
 	rig_talk_on(e, 10);
@@ -383,89 +373,6 @@ ROW_ONCE(reloaded)
 	rig_talk_on(e, 10);
 	/* nothing of all that is kept once the last sessions have ended */
 	rig_reload_good(d, LISTENS);
-	rig_stop(d);
-}
-
-/* --- a reload that makes a drained forward transparent, and takes that back --- */
-
-#define AT_GATE GATE4 ":9001"
-#define CULVERT "[culvert]\nworkers = 3\n"
-#define FILE_OF(all, four)                                                                         \
-	CULVERT all "[forward four]\nlisten = " AT_GATE "\nupstream = " SERVER4 "\n" four          \
-		    "[forward any]\nlisten = 0.0.0.0:9100\nupstream = " SERVER4 "\n"
-#define OPAQUE FILE_OF("", "")
-#define TRANSPARENT FILE_OF("transparent = yes\n", "")
-
-/* A conversation, as the server sees it from FROM. */
-static struct ends open_session(const char *from)
-{
-	struct ends e = open_at(AT_GATE, server4);
-
-	assert_string_equal(host_of(e.server, true), from);
-	rig_talk_on(e, 10);
-	return e;
-}
-
-/* Clients that connect to the server itself are intercepted, or get no answer. */
-static void is_intercepted(bool yes)
-{
-	struct sockaddr_storage a;
-	struct pollfd p = { .events = POLLOUT };
-	socklen_t len;
-
-	assert_int_equal(net_addr(SERVER4, &a, &len), 0);
-	netlab_enter(CLIENT_MACHINE);
-	p.fd = keep(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-	netlab_enter(GATEWAY);
-	assert_int_equal(connect(p.fd, (struct sockaddr *)&a, len), -1);
-	assert_int_equal(errno, EINPROGRESS);
-	if (yes) {
-		assert_int_equal(poll(&p, 1, RIG_PATIENCE_MS), 1);
-		assert_string_equal(host_of(p.fd, true), "10.77.2.1");
-		forget(accept_on(server4));
-	} else {
-		assert_int_equal(poll(&p, 1, 100), 0);
-	}
-	forget(p.fd);
-}
-
-static void hang_up(struct daemon *d, struct ends e)
-{
-	rig_hang_up(e);
-	rig_wait_status(d, "resources.sessions", 0);
-}
-
-static void refuses(struct daemon *d, const char *file)
-{
-	assert_non_null(strstr(rig_reload(d, file), "transparent: cannot change while"));
-}
-
-static void drain_and_reload(struct daemon *d, const char *file)
-{
-	ask(d, "{\"command\":\"drain\",\"forward\":\"four\"}");
-	ask(d, "{\"command\":\"drain\",\"forward\":\"any\"}");
-	rig_reload_good(d, file);
-}
-
-/* The sessions of a forward that is drained live on; while its sockets listen a reload refuses. */
-ROW(changes)
-{
-	struct daemon *d = rig_start(*state, OPAQUE);
-	struct ends before = open_session("10.77.2.2"), meanwhile;
-
-	rig_talk_until(d, "four", rig_carrier(d, *state), before.client, before.server);
-	is_intercepted(false);
-	refuses(d, TRANSPARENT);
-	drain_and_reload(d, TRANSPARENT);
-	rig_talk_on(before, 50);
-	is_intercepted(true);
-	hang_up(d, before);
-
-	meanwhile = open_session("10.77.1.1");
-	rig_talk_until(d, "four", rig_carrier(d, *state), meanwhile.client, meanwhile.server);
-	refuses(d, OPAQUE);
-	hang_up(d, meanwhile);
-	drain_and_reload(d, OPAQUE); /* rig_stop() counts descriptors: those in stock go */
 	rig_stop(d);
 }
 

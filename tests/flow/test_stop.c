@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The signals that end the daemon, on every engine. */
+/* The signals that end the daemon. */
 #include "forward_rig.h"
 
 #include <limits.h>
@@ -74,13 +74,6 @@ static void closes(const char *to)
 	assert_int_equal(fd, -ECONNREFUSED);
 }
 
-/* After this no worker has listeners, and those without sessions have ended. */
-static void stop(struct daemon *d)
-{
-	daemon_signal(d, SIGTERM);
-	closes(TWO);
-}
-
 static void is_refused(struct daemon *d, const char *line)
 {
 	struct json_object *o = ask(d, "%s", line);
@@ -91,7 +84,7 @@ static void is_refused(struct daemon *d, const char *line)
 }
 
 /* Nothing listens any more that could change; what is about sessions is done as before. */
-ROW(commands)
+ROW_ONCE(commands)
 {
 	struct daemon *d = rig_start(*state, LONG_GRACE LIVE_AND_OTHER);
 	struct ends e = connect_pair(NULL, ONE);
@@ -99,7 +92,8 @@ ROW(commands)
 
 	rig_talk_on(e, 40);
 	ask(d, DRAIN("live"));
-	stop(d);
+	daemon_signal(d, SIGTERM);
+	closes(TWO); /* no worker has listeners any more, and those without sessions have ended */
 	is_refused(d, DRAIN("other"));
 	is_refused(d, UNDO("live"));
 	is_refused(d, COMMAND("drain", "live", ",\"deadline\":1"));
@@ -117,7 +111,7 @@ ROW(commands)
 }
 
 /* The signal comes while an operator drains forwards, and opens them again. */
-ROW(amid_drains)
+ROW_ONCE(amid_drains)
 {
 	static const char *const lines[] = {
 		DRAIN("live"),

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /*
- * The daemon where something is missing that other machines have, on every engine.  Either it says
- * what, and ends; or it does without, `status` says what it does without, and traffic is right to
- * the byte.
+ * The daemon where something is missing that other machines have, with the engine that tries most
+ * at the start.  Either it says what, and ends; or it does without, `status` says what it does
+ * without, and traffic is right to the byte.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <limits.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +39,9 @@ static const struct refused {
 } refused[] = {
 	{ "root that cannot become somebody else", BOUNDING "-setuid", -ENOTSUP,
 	  "cannot give up privileges: Operation not permitted (root needs CAP_SETUID" },
+	{ "a mark without the capability",
+	  "setpriv --reuid 65534 --regid 65534 --clear-groups sh -c 'exec \"$@\" --mark 7' sh",
+	  -ENOTSUP, "has a mark or is transparent, which needs CAP_NET_ADMIN: " },
 	{ "no accounts", MOUNTS("mount -t tmpfs none /etc"), -EIO,
 	  "error: no such account: culvert, nobody (give another with --user, or start culvert as "
 	  "an account that is not root)" },
@@ -184,49 +184,31 @@ static void serves(const struct served *row)
 
 	if (r == -ECANCELED)
 		return;
-	if (!strcmp(c.engine, "sockmap") && (row->without || !has_kernel)) {
-		assert_int_equal(r, -ENOTSUP);
-		assert_non_null(strstr(c.why, "error: engine sockmap cannot be used: "));
-		return;
-	}
-	/* it needs less than that */
-	if (!strcmp(c.engine, "graft") && r == -ENOTSUP && (row->without || !has_kernel)) {
-		assert_non_null(strstr(c.why, "error: engine graft cannot be used: "));
-		assert_true(!row->without || strstr(c.why, row->without));
-		return;
-	}
 	if (r)
 		fail_msg("%s: %d: %s", row->name, r, c.why);
 	if (!strcmp(row->name, FEW))
 		assert_true(daemon_log_has(c.d, "warning: there are descriptors for ", 0));
-	if (!strcmp(c.engine, "auto")) {
-		assert_status(row);
-		assert_told_once(row);
-	}
+	assert_status(row);
+	assert_told_once(row);
 	if (cases_session(&c, VIA_PLAIN, CLIENT, SERVER, 20000) || cases_idle(&c, c.d))
 		fail_msg("%s: %s", row->name, c.why);
 	stop();
 }
 
-/* The engine makes no difference to that: the one that tries most at the start. */
 static void says_what_is_missing(void **state)
 {
 	(void)state;
-	c.engine = "auto";
 	for (size_t i = 0; i < N_REFUSED; i++)
 		refuses(&refused[i]);
 }
 
 static void does_without(void **state)
 {
-	c.engine = "auto";
-	c.culvert = NULL;
+	(void)state;
 	if (cases_start(&c))
 		fail_msg("%s", c.why);
 	has_kernel = c.kernel;
-	daemon_kill(c.d);
-	c.d = NULL;
-	c.engine = *state;
+	stop();
 	assert_int_equal(chmod(env_dir(), 0777), 0); /* for root that may not do what others may */
 	for (size_t i = 0; i < N_SERVED; i++)
 		serves(&served[i]);
@@ -310,7 +292,6 @@ static void lacks_something(void **state)
 
 	if (row->nr)
 		deny_syscall(row->nr, row->error, row->arg, row->value);
-	c.engine = "auto";
 	if (cases_start(&c))
 		fail_msg("%s", c.why);
 	assert_runs(row->no_sockmap, row->no_splice, true);
@@ -335,123 +316,55 @@ static void lacks_something(void **state)
 static void probe_no_tries_nothing(void **state)
 {
 	(void)state;
-	c.engine = "auto";
 	c.probe = "no";
 	if (cases_start(&c))
 		fail_msg("%s", c.why);
 	assert_runs("", "", false);
 }
 
-/* The child of our daemon that tries the kernel; it is stopped as soon as it is there. */
-static pid_t tries;
-static _Atomic bool started;
-
-static pid_t parent_of(pid_t pid, char *ret_name)
-{
-	char path[40], state;
-	int parent = 0;
-	FILE *f;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	f = fopen(path, "re");
-	*ret_name = '\0';
-	if (f && fscanf(f, "%*d (%31[^)]) %c %d", ret_name, &state, &parent) != 3)
-		parent = 0;
-	if (f)
-		fclose(f);
-	return parent;
-}
-
-static void *stop_probe(void *arg)
-{
-	char name[32], above[32];
-	struct dirent *entry;
-	DIR *proc;
-
-	while (!tries && !started) {
-		proc = opendir("/proc");
-		while (proc && !tries && (entry = readdir(proc))) {
-			pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-			pid_t parent = pid ? parent_of(pid, name) : 0;
-
-			if (parent && !strcmp(name, "culvert") &&
-			    parent_of(parent, above) == getpid() && !strcmp(above, name) &&
-			    !kill(pid, SIGSTOP))
-				tries = pid;
-		}
-		if (proc)
-			closedir(proc);
-	}
-	return arg;
-}
-
-/* However long that takes, they are served; what is found counts as soon as it is found. */
-static void nobody_waits_for_the_probe(void **state)
-{
-	struct json_object *status = NULL;
-	pthread_t finder;
-
-	(void)state;
-	c.engine = "auto";
-	c.untried = true;
-	assert_int_equal(pthread_create(&finder, NULL, stop_probe, NULL), 0);
-	assert_int_equal(cases_start(&c), 0);
-	started = true;
-	pthread_join(finder, NULL);
-	assert_true(tries > 0);
-	if (cases_session(&c, VIA_PLAIN, CLIENT, SERVER, 20000))
-		fail_msg("%s", c.why);
-	assert_int_equal(daemon_query(c.d, "status", 5000, &status), 0);
-	assert_begins(json_text(status, "kernel.reason"), "whether it works here");
-	assert_false(has_carried(status, "sockmap") || has_carried(status, "splice"));
-	json_object_put(status);
-	assert_int_equal(kill(tries, SIGCONT), 0);
-	assert_true(daemon_log_has(c.d, "the kernel path was tried in ", 30000));
-	assert_runs("", "", true);
-}
-
 /* --- */
 
-static int kill_daemon(void **state)
+static int set_up(void **state)
 {
 	(void)state;
-	daemon_kill(c.d);
-	c = (struct cases){ 0 };
+	c = (struct cases){ .engine = "auto" };
 	return 0;
 }
 
-/* not const, for cmocka */
-static char engines[][8] = { "auto", "graft", "sockmap", "splice", "copy" };
+static int tear_down(void **state)
+{
+	(void)state;
+	daemon_kill(c.d);
+	return 0;
+}
 
-#define N_ENGINES (sizeof(engines) / sizeof(engines[0]))
+static void (*const tests[])(void **state) = {
+	says_what_is_missing,
+	probe_no_tries_nothing,
+	does_without,
+};
 
-/* The refusals, the engines, the lacks: each in a process of its own, which lives with its loss. */
+#define N_TESTS (sizeof(tests) / sizeof(tests[0]))
+
+/* The tests, the lacks: each in a process of its own, which lives with its loss. */
 static int run_part(size_t i)
 {
-	const struct CMUnitTest refusals[] = {
-		cmocka_unit_test_teardown(says_what_is_missing, kill_daemon),
-		cmocka_unit_test_teardown(probe_no_tries_nothing, kill_daemon),
-		cmocka_unit_test_teardown(nobody_waits_for_the_probe, kill_daemon),
+	bool lack = i >= N_TESTS;
+	const struct CMUnitTest one = {
+		.name = lack ? "lacks_something" : "surroundings",
+		.test_func = lack ? lacks_something : tests[i],
+		.setup_func = set_up,
+		.teardown_func = tear_down,
+		.initial_state = lack ? (void *)&lacks[i - N_TESTS] : NULL,
 	};
-	struct CMUnitTest one = { .teardown_func = kill_daemon };
 
 	env_enter("test_surroundings", TEST_SECONDS);
 	if (cases_listen())
 		return 1;
-	if (!i)
-		return cmocka_run_group_tests(refusals, NULL, NULL);
-	if (i <= N_ENGINES) {
-		one.name = one.initial_state = engines[i - 1];
-		one.test_func = does_without;
-	} else {
-		one.name = "lacks_something";
-		one.initial_state = (void *)&lacks[i - 1 - N_ENGINES];
-		one.test_func = lacks_something;
-	}
-	return _cmocka_run_group_tests("surroundings", &one, 1, NULL, NULL);
+	return _cmocka_run_group_tests(one.name, &one, 1, NULL, NULL);
 }
 
 int main(void)
 {
-	return side_by_side(1 + N_ENGINES + N_LACKS, run_part);
+	return side_by_side(N_TESTS + N_LACKS, run_part);
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What a forward does by the clock: idle-timeout and fin-timeout.
+ * What a forward does by the clock: idle-timeout, fin-timeout, and an end that is gone.
  *
  * No upper bound is asserted of what the daemon does in time, and where a test itself has to be in
  * time (a byte now and then), it knows when it was not, and tries again.
  */
 #include "forward_rig.h"
 
-#define TEST_SECONDS 120
+#define TEST_SECONDS 200
 #define TIMEOUT_MS (400 * env_slow())
 #define TICK_MS (TIMEOUT_MS / 8)
 #define LINES_MAX 4
-#define AT(n) "127.0.0.1:900" #n
+#define FIVE "127.0.0.1:9005"
 #define TRIES 5
 
 /* A daemon of FORWARDS, whose "@" is TIMEOUT_MS in seconds. */
@@ -89,25 +89,20 @@ static void is_timed_out(struct ends e, int64_t since)
 /* TCP's own probes are no bytes. */
 ROW(silent)
 {
-	struct daemon *d = start(
-		state,
-		"[forward never]\nlisten = " AT(1) "\n" TO_UPSTREAM "[forward later]\nlisten = " AT(
-			2) "\n" TO_UPSTREAM "idle-timeout = 60\n"
-			   "[forward half]\nlisten = " AT(
-				   3) "\n" TO_UPSTREAM "fin-timeout = @\n"
-				      "[forward probed]\nlisten = " AT(
-					      4) "\n" TO_UPSTREAM
-						 "idle-timeout = 1.2\nkeepalive = 1\n"
-						 "[forward now]\nlisten = " AT(
-							 5) "\n" TO_UPSTREAM "idle-timeout = @\n");
+	struct daemon *d =
+		start(state,
+		      FORWARD("never", ONE, "") FORWARD("later", TWO, "idle-timeout = 60\n")
+			      FORWARD("half", THREE, "fin-timeout = @\n")
+				      FORWARD("probed", FOUR, "idle-timeout = 1.2\nkeepalive = 1\n")
+					      FORWARD("now", FIVE, "idle-timeout = @\n"));
 	struct ends probed, now;
 	int64_t since;
 
-	rig_open_carried(d, *state, "never", AT(1));
-	rig_open_carried(d, *state, "later", AT(2));
-	rig_open_carried(d, *state, "half", AT(3));
-	probed = rig_open_carried(d, *state, "probed", AT(4));
-	now = connect_pair(NULL, AT(5));
+	rig_open_carried(d, *state, "never", ONE);
+	rig_open_carried(d, *state, "later", TWO);
+	rig_open_carried(d, *state, "half", THREE);
+	probed = rig_open_carried(d, *state, "probed", FOUR);
+	now = connect_pair(NULL, FIVE);
 	since = now_ms();
 	rig_talk_on(now, 1); /* however it is carried; the others see to that */
 	is_timed_out(now, since);
@@ -124,26 +119,22 @@ ROW(silent)
 /* What the kernel carries, too, has an end, and only when it is silent. */
 static bool busy_once(void **state)
 {
-	struct daemon *d = start(state, "[forward talk]\nlisten = " AT(
-						1) "\n" TO_UPSTREAM "idle-timeout = @\n"
-						   "[forward up]\nlisten = " AT(
-							   2) "\n" TO_UPSTREAM "idle-timeout = @\n"
-							      "[forward down]\nlisten = " AT(
-								      3) "\n" TO_UPSTREAM
-									 "idle-timeout = @\n");
+	struct daemon *d = start(state,
+				 FORWARD("talk", ONE, "idle-timeout = @\n")
+					 FORWARD("up", TWO, "idle-timeout = @\n")
+						 FORWARD("down", THREE, "idle-timeout = @\n"));
 	struct ends pairs[3];
-	struct line lines[4];
 
-	pairs[0] = rig_open_carried(d, *state, "talk", AT(1));
-	pairs[1] = rig_open_carried(d, *state, "up", AT(2));
-	pairs[2] = rig_open_carried(d, *state, "down", AT(3));
+	pairs[0] = rig_open_carried(d, *state, "talk", ONE);
+	pairs[1] = rig_open_carried(d, *state, "up", TWO);
+	pairs[2] = rig_open_carried(d, *state, "down", THREE);
 	if (rig_status(d, "errors.idle-timeout"))
 		return false; /* it took so long to get here */
-	lines[0] = (struct line){ pairs[0].client, pairs[0].server };
-	lines[1] = (struct line){ pairs[0].server, pairs[0].client };
-	lines[2] = (struct line){ pairs[1].client, pairs[1].server };
-	lines[3] = (struct line){ pairs[2].server, pairs[2].client };
-	if (!keep_up(lines, 4, 5 * TIMEOUT_MS / 2))
+	if (!keep_up((const struct line[]){ { pairs[0].client, pairs[0].server },
+					    { pairs[0].server, pairs[0].client },
+					    { pairs[1].client, pairs[1].server },
+					    { pairs[2].server, pairs[2].client } },
+		     4, 5 * TIMEOUT_MS / 2))
 		return false;
 	for (size_t i = 0; i < 3; i++)
 		is_timed_out(pairs[i], last_round);
@@ -170,10 +161,9 @@ ROW(busy)
 /* The source has been silent for long, but its bytes are still on their way. */
 static bool slow_reader_once(void **state)
 {
-	struct daemon *d = start(state, "[forward one]\nlisten = " AT(1) "\n" TO_UPSTREAM
-									 "idle-timeout = @\n");
+	struct daemon *d = start(state, FORWARD("one", ONE, "idle-timeout = @\n"));
 	static char buf[65536];
-	int client = rig_dial(NULL, AT(1)), server = rig_accept();
+	int client = rig_dial(NULL, ONE), server = rig_accept();
 	int small = sizeof(buf);
 	int64_t begin, last;
 
@@ -205,33 +195,24 @@ ROW(slow_reader)
 	until_in_time(state, slow_reader_once);
 }
 
-#define FIN_FORWARDS                                                                               \
-	"[forward quiet]\nlisten = " AT(                                                           \
-		1) "\n" TO_UPSTREAM "fin-timeout = @\n"                                            \
-		   "[forward reply]\nlisten = " AT(                                                \
-			   2) "\n" TO_UPSTREAM "fin-timeout = @\n"                                 \
-			      "[forward reply2]\nlisten = " AT(                                    \
-				      3) "\n" TO_UPSTREAM "fin-timeout = @\n"                      \
-					 "[forward patient]\nlisten = " AT(                        \
-						 4) "\n" TO_UPSTREAM                               \
-						    "idle-timeout = @\nfin-timeout = 60\n"         \
-						    "[forward idle]\nlisten = " AT(                \
-							    5) "\n" TO_UPSTREAM                    \
-							       "idle-timeout = @\n"
-
 static bool fin_once(void **state)
 {
-	struct daemon *d = start(state, FIN_FORWARDS);
-	struct ends quiet = rig_open_carried(d, *state, "quiet", AT(1));
-	struct ends reply = rig_open_carried(d, *state, "reply", AT(2));
-	struct ends reply2 = rig_open_carried(d, *state, "reply2", AT(3)), patient, idle;
+	struct daemon *d = start(
+		state,
+		FORWARD("quiet", ONE, "fin-timeout = @\n") FORWARD("reply", TWO, "fin-timeout = @\n")
+			FORWARD("reply2", THREE, "fin-timeout = @\n")
+				FORWARD("patient", FOUR, "idle-timeout = @\nfin-timeout = 60\n")
+					FORWARD("idle", FIVE, "idle-timeout = @\n"));
+	struct ends quiet = rig_open_carried(d, *state, "quiet", ONE);
+	struct ends reply = rig_open_carried(d, *state, "reply", TWO);
+	struct ends reply2 = rig_open_carried(d, *state, "reply2", THREE), patient, idle;
 	struct line lines[2] = { { reply.server, reply.client }, { reply2.client, reply2.server } };
 	int64_t since;
 	int end;
 
-	patient = rig_open_carried(d, *state, "patient", AT(4));
+	patient = rig_open_carried(d, *state, "patient", FOUR);
 	ends_with_fin(patient.client, patient.server);
-	idle = rig_open_carried(d, *state, "idle", AT(5));
+	idle = rig_open_carried(d, *state, "idle", FIVE);
 	ends_with_fin(idle.server, idle.client);
 	ends_with_fin(reply.client, reply.server);
 	ends_with_fin(reply2.server, reply2.client);
@@ -271,8 +252,7 @@ static bool unix_sockets_once(void **state)
 	struct line lines[1];
 
 	snprintf(to, sizeof(to), "unix:%s/timing.sock", env_dir());
-	snprintf(text, sizeof(text),
-		 "[forward unix]\nlisten = %s\n" TO_UPSTREAM "idle-timeout = @\n", to);
+	snprintf(text, sizeof(text), FORWARD("unix", "%s", "idle-timeout = @\n"), to);
 	d = start(state, text);
 	p = connect_pair(NULL, to);
 	lines[0] = (struct line){ p.client, p.server };
@@ -287,9 +267,60 @@ static bool unix_sockets_once(void **state)
 	return true;
 }
 
-ROW(unix_sockets)
+ROW_ONCE(unix_sockets)
 {
 	until_in_time(state, unix_sockets_once);
+}
+
+/* --- parting: one end has gone by RST, and there is still payload for the other --- */
+
+#define CONF "[culvert]\nprobe = no\n" FORWARD("one", ONE, "")
+
+/* One of both ends fills the session, and resets it.  The other end. */
+static int fill_and_go(bool from_server)
+{
+	struct ends e = rig_open(ONE);
+	int from = from_server ? e.server : e.client;
+
+	rig_give(from, 65536, SIZE_MAX, 0);
+	rig_reset(from);
+	return from_server ? e.client : e.server;
+}
+
+/*
+ * The other end takes nothing: after a while it is reset as well.  What it does take test_cases has
+ * ("reset-last-words").
+ */
+ROW(nobody_listens)
+{
+	struct daemon *d = rig_start(*state, CONF);
+	int others[2];
+
+	for (int i = 0; i < 2; i++)
+		others[i] = fill_and_go(i);
+	rig_wait_status(d, "resources.sessions", 0);
+	for (int i = 0; i < 2; i++)
+		rig_reset(others[i]);
+	rig_stop(d);
+}
+
+/* The other end goes as well, or the daemon is told to end the session. */
+ROW(both_go)
+{
+	struct daemon *d = rig_start(*state, CONF);
+
+	for (int told = 0; told < 2; told++) {
+		int others[4];
+
+		for (int i = 0; i < 4; i++)
+			others[i] = fill_and_go(i % 2);
+		if (told)
+			ask(d, "{\"command\":\"kill\",\"forward\":\"one\"}");
+		for (int i = 0; i < 4 && !told; i++)
+			rig_reset(others[i]);
+		rig_wait_status(d, "resources.sessions", 0);
+	}
+	rig_stop(d);
 }
 
 int main(void)

@@ -31,129 +31,90 @@ static struct options {
 	const char *culvert, *engine, *soft_limit, *hard_limit, *kernel_memory;
 	const char *connect, *listen;
 	struct torture_conf torture;
-	double minutes;
+	uint64_t concurrency;
+	double minutes, stall; /* stall: seconds */
 	bool storm, moves;
 } opt = {
 	.engine = "auto",
 	.listen = UPSTREAM,
-	.torture = { .sessions = 1000, .concurrency = 48, .threads = 2, .stall_ms = 60000 },
+	.concurrency = 48,
+	.stall = 60,
+	.torture = { .sessions = 1000, .threads = 2 },
 };
 
 static struct daemon *the_daemon;
 static atomic_bool over;
-static atomic_uint carriers_seen; /* bit: index in carrier_names */
 static atomic_ullong stops, moves;
 
-static const char *const carrier_names[] = { "copy", "splice", "sockmap", "graft" };
-#define N_CARRIERS 4
+enum value { TEXT, NUMBER, SECONDS, FLAG };
 
-static const char help[] =
-	"test_torture [options] [-- options of the daemon]\n"
-	"  --culvert PATH       the daemon (default: the one built together with this program)\n"
-	"  --engine E           auto, graft, sockmap, splice or copy (default auto)\n"
-	"  --sessions N         how many (default 1000)\n"
-	"  --minutes M          run until the time is over instead\n"
-	"  --concurrency C      at once (default 48)\n"
-	"  --seed S             default: from the clock; printed\n"
-	"  --only K             only what session K of the seed does, once\n"
-	"  --soft-limit, --hard-limit, --kernel-memory\n"
-	"                       for the daemon\n"
-	"  --storm              stop and continue the daemon at random\n"
-	"  --moves              change the engine of all sessions at random\n"
-	"  --stall-timeout S    a session without progress for so long has failed (default 60)\n"
-	"  --connect ADDR:PORT  of a daemon that somebody else has started, in this namespace\n"
-	"  --listen ADDR:PORT   its upstream, which is this program\n"
-	"Prints a summary in JSON.\n";
-
-static const struct option long_options[] = {
-	{ "culvert", required_argument, NULL, 'c' },
-	{ "engine", required_argument, NULL, 'e' },
-	{ "sessions", required_argument, NULL, 'n' },
-	{ "minutes", required_argument, NULL, 'm' },
-	{ "concurrency", required_argument, NULL, 'C' },
-	{ "seed", required_argument, NULL, 'r' },
-	{ "only", required_argument, NULL, 'o' },
-	{ "soft-limit", required_argument, NULL, 'S' },
-	{ "hard-limit", required_argument, NULL, 'H' },
-	{ "kernel-memory", required_argument, NULL, 'k' },
-	{ "storm", no_argument, NULL, 's' },
-	{ "moves", no_argument, NULL, 'M' },
-	{ "stall-timeout", required_argument, NULL, 't' },
-	{ "connect", required_argument, NULL, 'x' },
-	{ "listen", required_argument, NULL, 'l' },
-	{ "help", no_argument, NULL, 'h' },
-	{ 0 },
+/* What an option sets, and what --help says of it. */
+static const struct row {
+	const char *name, *value, *help;
+	enum value kind;
+	void *to;
+} rows[] = {
+	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &opt.culvert },
+	{ "engine", "E", "auto, graft, sockmap, splice or copy (default auto)", TEXT, &opt.engine },
+	{ "sessions", "N", "how many (default 1000)", NUMBER, &opt.torture.sessions },
+	{ "minutes", "M", "run until the time is over instead", SECONDS, &opt.minutes },
+	{ "concurrency", "C", "at once (default 48)", NUMBER, &opt.concurrency },
+	{ "seed", "S", "default: from the clock; printed", NUMBER, &opt.torture.seed },
+	{ "only", "K", "only what session K of the seed does, once", NUMBER, &opt.torture.only_id },
+	{ "soft-limit", "BYTES", "for the daemon", TEXT, &opt.soft_limit },
+	{ "hard-limit", "BYTES", "for the daemon", TEXT, &opt.hard_limit },
+	{ "kernel-memory", "BYTES", "for the daemon", TEXT, &opt.kernel_memory },
+	{ "storm", "", "stop and continue the daemon at random", FLAG, &opt.storm },
+	{ "moves", "", "change the engine of all sessions at random", FLAG, &opt.moves },
+	{ "stall-timeout", "S", "most time without progress (default 60)", SECONDS, &opt.stall },
+	{ "connect", "ADDR:PORT", "of a daemon that somebody else has started", TEXT, &opt.connect },
+	{ "listen", "ADDR:PORT", "its upstream, which is this program", TEXT, &opt.listen },
 };
 
-static void set_option(int c)
-{
-	struct torture_conf *t = &opt.torture;
+#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
 
-	switch (c) {
-	case 'c':
-		opt.culvert = optarg;
-		break;
-	case 'e':
-		opt.engine = optarg;
-		break;
-	case 'S':
-		opt.soft_limit = optarg;
-		break;
-	case 'H':
-		opt.hard_limit = optarg;
-		break;
-	case 'k':
-		opt.kernel_memory = optarg;
-		break;
-	case 'm':
-		opt.minutes = atof(optarg);
-		break;
-	case 's':
-		opt.storm = true;
-		break;
-	case 'M':
-		opt.moves = true;
-		break;
-	case 'x':
-		opt.connect = optarg;
-		break;
-	case 'l':
-		opt.listen = optarg;
-		break;
-	case 'C':
-		t->concurrency = (unsigned int)atoi(optarg);
-		break;
-	case 'r':
-		t->seed = strtoull(optarg, NULL, 0);
-		break;
-	case 't':
-		t->stall_ms = (int)(atof(optarg) * 1000);
-		break;
-	case 'n':
-		t->sessions = strtoull(optarg, NULL, 0);
-		break;
-	case 'o':
-		t->only = true;
-		t->only_id = strtoull(optarg, NULL, 0);
-		t->sessions = 1;
-		break;
-	default:
-		fputs(help, c == 'h' ? stdout : stderr);
-		exit(c == 'h' ? 0 : 2);
-	}
+static void usage(int code)
+{
+	printf("test_torture [options] [-- options of the daemon]\n");
+	for (size_t i = 0; i < N_ROWS; i++)
+		printf("  --%s %s\t%s\n", rows[i].name, rows[i].value, rows[i].help);
+	printf("Prints a summary in JSON.\n");
+	exit(code);
+}
+
+static void set_option(const struct row *r)
+{
+	if (r->kind == TEXT)
+		*(const char **)r->to = optarg;
+	else if (r->kind == NUMBER)
+		*(uint64_t *)r->to = strtoull(optarg, NULL, 0);
+	else if (r->kind == SECONDS)
+		*(double *)r->to = atof(optarg);
+	else
+		*(bool *)r->to = true;
 }
 
 static void parse_options(int argc, char **argv)
 {
+	struct option options[N_ROWS + 2] = { [N_ROWS] = { "help", no_argument, NULL, 'h' } };
+	struct torture_conf *t = &opt.torture;
 	struct timespec ts;
-	int c;
+	int c, at = 0;
 
+	for (size_t i = 0; i < N_ROWS; i++)
+		options[i] = (struct option){ rows[i].name, rows[i].kind != FLAG, NULL, 0 };
 	clock_gettime(CLOCK_REALTIME, &ts);
-	opt.torture.seed = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
-	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1)
-		set_option(c);
-	if (!opt.torture.concurrency)
-		set_option('?');
+	t->seed = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
+	t->only_id = UINT64_MAX;
+	while ((c = getopt_long(argc, argv, "", options, &at)) == 0)
+		set_option(&rows[at]);
+	if (c != -1 || !opt.concurrency)
+		usage(c == 'h' ? 0 : 2);
+	t->concurrency = (unsigned int)opt.concurrency;
+	t->stall_ms = (int)(opt.stall * 1000);
+	t->only = t->only_id != UINT64_MAX;
+	if (t->only)
+		t->sessions = 1;
 }
 
 /*
@@ -282,43 +243,6 @@ static void *moves_main(void *arg)
 	return NULL;
 }
 
-static void note_carriers(struct json_object *status)
-{
-	struct json_object *list = json_at(status, "carriers");
-	size_t n = json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
-
-	for (size_t i = 0; i < n; i++) {
-		struct json_object *o = json_object_array_get_idx(list, i);
-
-		for (unsigned int k = 0; k < N_CARRIERS; k++)
-			if (!strcmp(json_text(o, "carrier"), carrier_names[k]) &&
-			    (json_int(o, "bytes") > 0 || json_int(o, "flows") > 0))
-				carriers_seen |= 1U << k;
-	}
-}
-
-static void *progress_main(void *arg)
-{
-	const struct torture_stats *s = &torture_stats;
-
-	(void)arg;
-	while (!over) {
-		struct json_object *o = NULL;
-
-		nap(5000);
-		if (over)
-			break;
-		if (!daemon_query(the_daemon, "status", 5000, &o))
-			note_carriers(o);
-		fprintf(stderr, "%llu sessions, %llu MB, bad %llu, reset %llu, handovers %s\n",
-			(unsigned long long)s->finished, (unsigned long long)(s->bytes >> 20),
-			(unsigned long long)torture_failures(),
-			(unsigned long long)s->reset_by_daemon, json_text(o, "handovers"));
-		json_object_put(o);
-	}
-	return NULL;
-}
-
 /* Once, at the first failure, while the culprit may still be there. */
 static void on_failure(void)
 {
@@ -347,23 +271,11 @@ static uint64_t sum_errors(struct json_object *status)
 	return sum;
 }
 
-static void carriers_text(char *text, size_t len)
-{
-	size_t at = 0;
-
-	text[0] = '\0';
-	for (unsigned int k = 0; k < N_CARRIERS; k++)
-		if (carriers_seen & (1U << k))
-			at += (size_t)snprintf(text + at, len - at, "%s%s", at ? " " : "",
-					       carrier_names[k]);
-}
-
 static void print_summary(double seconds, struct json_object *status, bool passed)
 {
 	static const char *const parts[] = { "handovers", "errors" };
 	const struct torture_stats *s = &torture_stats;
 	struct json_object *o = json_object_new_object();
-	char carriers[80];
 	const struct {
 		const char *key;
 		uint64_t value;
@@ -384,13 +296,11 @@ static void print_summary(double seconds, struct json_object *status, bool passe
 		{ "moves", moves },
 	};
 
-	carriers_text(carriers, sizeof(carriers));
 	json_object_object_add(o, "engine", json_object_new_string(opt.engine));
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		json_object_object_add(o, numbers[i].key,
 				       json_object_new_int64((int64_t)numbers[i].value));
 	json_object_object_add(o, "seconds", json_object_new_double(seconds));
-	json_object_object_add(o, "carriers", json_object_new_string(carriers));
 	json_object_object_add(o, "passed", json_object_new_boolean(passed));
 	for (size_t i = 0; status && i < 2; i++) {
 		struct json_object *part = json_at(status, parts[i]);
@@ -445,8 +355,7 @@ static int summary(int64_t start)
 	struct json_object *status = NULL;
 	bool ok;
 
-	if (!daemon_query(the_daemon, "status", 5000 * env_slow(), &status))
-		note_carriers(status);
+	daemon_query(the_daemon, "status", 5000 * env_slow(), &status);
 	ok = verdict(status, sum_errors(status));
 	print_summary(seconds, status, ok);
 	json_object_put(status);
@@ -469,7 +378,7 @@ static int run_peers(struct torture_conf *t)
 int main(int argc, char **argv)
 {
 	struct torture_conf *t = &opt.torture;
-	pthread_t storm, mover, progress;
+	pthread_t storm, mover;
 	int64_t start;
 
 	parse_options(argc, argv);
@@ -490,8 +399,7 @@ int main(int argc, char **argv)
 	if (opt.minutes > 0)
 		t->deadline = start + (int64_t)(opt.minutes * 60000);
 	t->on_failure = on_failure;
-	if (pthread_create(&progress, NULL, progress_main, NULL) ||
-	    (opt.storm && pthread_create(&storm, NULL, storm_main, NULL)) ||
+	if ((opt.storm && pthread_create(&storm, NULL, storm_main, NULL)) ||
 	    (opt.moves && pthread_create(&mover, NULL, moves_main, NULL))) {
 		perror("pthread_create");
 		return 1;
@@ -502,6 +410,5 @@ int main(int argc, char **argv)
 		pthread_join(storm, NULL);
 	if (opt.moves)
 		pthread_join(mover, NULL);
-	pthread_join(progress, NULL);
 	return summary(start);
 }
