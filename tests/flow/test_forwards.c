@@ -482,7 +482,8 @@ ROW_ONCE(short_sessions)
 	kill(strace, SIGTERM); /* it detaches */
 	waitpid(strace, NULL, 0);
 	qsort(calls, SHORT_SESSIONS, sizeof(calls[0]), compare);
-	assert_int_equal(calls[SHORT_SESSIONS / 4], SHORT_SESSION_CALLS);
+	/* strace may write the last call of a session late: it is counted with the next session */
+	assert_in_range(calls[SHORT_SESSIONS / 4], SHORT_SESSION_CALLS - 1, SHORT_SESSION_CALLS);
 	rig_stop(d);
 }
 
