@@ -27,7 +27,7 @@ LOG = "log", 30, "/bin/sh /culvert/kernels_log.sh"
 # What depends on how the packet programs are attached.
 GRAFTED = ("nothing_is_left", "interfaces_come", "filters_of_others", "survives_kill")
 # How datagrams are carried.
-UDP = ("sizes", "order", "moves", "killed")
+UDP = ("sizes", "moves", "killed")
 
 
 def parse_options(arguments):

@@ -13,7 +13,6 @@ import subprocess
 import pytest
 from labkit import (IPERF_PORT, RELAY, SERVER, SLOW, Daemon, expect, sha256_of_file, wait_until,
                     write_random)
-from udp_rig import is_bound
 
 pytestmark = pytest.mark.needs("ip", "dig", "dnsperf", "nsd", "iperf3", "gtlsclient", "gtlsserver",
                                "wireguard-go", "wg", "openssl", packages="demo", ipv6=True)
@@ -87,8 +86,7 @@ class Site:
             self.start_wireguard()
 
     def start(self, port, *command):
-        process = self.lab.start("server", *command)
-        wait_until(lambda: is_bound(process.pid, port), f"{command[0]} to be at port {port}")
+        self.lab.start_server("server", port, *command, protocol="udp")
 
     def start_wireguard(self):
         keys = {}
