@@ -26,7 +26,6 @@ pytestmark = pytest.mark.needs("ip", packages="demo", ipv6=True)
 ENGINES = "auto", "copy"
 CLOSED = 7199
 SIZES = 0, 1, 1472, 1473, 9000, 65507
-IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_DONT, PMTUDISC_DO = 10, 23, 0, 2
 
 
 @pytest.fixture(scope="module")
@@ -482,33 +481,7 @@ def test_forged_errors(trial):
     expect({s["id"] for s in trial.sessions()} == ids, f"{trial.errors('client-lost')} ended")
 
 
-def test_too_big(trial):
-    """The network behind the relay has a smaller MTU."""
-    for where, link in ("relay", "to-server"), ("server", "to-relay"):
-        trial.ip(where, f"link set {link} mtu 1300", f"link set {link} mtu 1500")
-    trial.begin("max-reply-factor = 0")
-    for pair in PAIRS:
-        client = trial.proven(pair=pair)
-        level, name = (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER) if pair[0] == "6" else \
-            (socket.IPPROTO_IP, IP_MTU_DISCOVER)
-        client.sock.setsockopt(level, name, PMTUDISC_DONT)
-        client.ask(1400, tries=1 if pair[0] == "4" else 3)
-        client.sock.setsockopt(level, name, PMTUDISC_DO)
-        if trial.engine == "auto":
-            wait_until(lambda c=client: c.is_too_big(), f"{pair}: EMSGSIZE", 2)
-        client.ask(1200, tries=2)
-
-
 # --- addresses and ways ---
-
-def test_names(trial):
-    peer = trial.lab.start_server("relay", 7160, sys.executable, "-B", PEER, "serve", "7160",
-                                  protocol="udp")
-    trial.undo.callback(trial.lab.stop, peer)
-    trial.begin(forwards=trial.one("localhost:7160"))
-    wait_until(trial.client().is_heard, "the name to be looked up")
-    trial.proven()
-
 
 def test_two_addresses(trial):
     """One refuses, or is silent: its name's other one serves, whether a client keeps its port."""
@@ -552,59 +525,16 @@ def test_range(trial):
     expect(ticks["udp"] <= 3 * max(ticks["tcp"], 10), f"ticks of CPU time: {ticks}")
 
 
-def test_source_and_mark(trial):
-    for n in 77, 78:
-        trial.ip("relay", f"address add 10.0.2.{n}/24 dev to-server",
-                 f"address del 10.0.2.{n}/24 dev to-server")
-    trial.ip("relay", "route add 10.0.2.0/24 dev to-server src 10.0.2.78 table 7",
-             "route flush table 7")
-    trial.ip("relay", "rule add fwmark 7 table 7", "rule del fwmark 7 table 7")
-    trial.begin("source = 10.0.2.77", forwards=trial.one())
-    expect(trial.proven().who()[0] == "10.0.2.77", "source")
-    trial.expect_carried(1)
-    trial.reload("mark = 7", forwards=trial.one())
-    trial.daemon.command("kill", "--all")
-    expect(trial.proven().who()[0] == "10.0.2.78", "mark")
-    trial.expect_carried(1)
-    trial.reload("interface = to-server", forwards=trial.one())
-    trial.daemon.command("kill", "--all")
-    expect(trial.proven().who()[0] == "10.0.2.1", "interface")
-    trial.reload("interface = nowhere", forwards=trial.one())
-    trial.daemon.command("kill", "--all")
-    expect(not trial.client().is_heard(), "an interface that there is not")
-
-
-def test_transparent(trial):
-    for family in "-4", "-6":
-        trial.ip("relay", f"{family} rule add iif to-server lookup 100",
-                 f"{family} rule del iif to-server lookup 100")
-        trial.ip("relay", f"{family} route add local default dev lo table 100",
-                 f"{family} route flush table 100")
-    trial.begin("transparent = yes", forwards=forwards_of("44", "66"))
-    for pair, address in ("44", "10.0.1.1"), ("66", "fd00:1::1"):
-        expect(trial.proven(pair=pair).who()[0] == address, "the server sees another client")
-    trial.expect_carried(2)
-    expect(trial.proven(source="10.0.1.11").who()[0] == "10.0.1.11", "another client's address")
-
-
 def test_wildcard(trial):
-    """The answer comes from the address that was asked: the client's sockets are connected."""
+    """One client, two of our addresses: each answers for itself (the client's sockets are connected)."""
     for n in 3, 4:
         trial.ip("relay", f"address add 10.0.1.{n}/24 dev to-client",
                  f"address del 10.0.1.{n}/24 dev to-client")
-        trial.ip("relay", f"address add fd00:1::{n}/64 dev to-client nodad",
-                 f"address del fd00:1::{n}/64 dev to-client")
     trial.begin(forwards=trial.one(listen=f":{LISTEN['44']}"))
-    clients = [Client(trial.lab, address, LISTEN["44"])
-               for n in (2, 3, 4) for address in (f"10.0.1.{n}", f"fd00:1::{n}")]
-    for _ in range(4):
-        for client in clients:
-            client.ask()
-    trial.expect_carried(6)
-    port = clients[0].sock.getsockname()[1]
-    clients[0].sock.close()
-    for address in "10.0.1.4", "10.0.1.3", "10.0.1.4":  # one client, two of our addresses
+    port = 0
+    for address in "10.0.1.4", "10.0.1.3", "10.0.1.4":
         client = Client(trial.lab, address, LISTEN["44"], own_port=port)
+        port = client.sock.getsockname()[1]
         for _ in range(3):
             client.ask()
         client.sock.close()

@@ -133,15 +133,6 @@ class Client:
             expect(self.hear(), "no answer")
         return peer
 
-    def is_too_big(self, size=1400):
-        """Whether its kernel has learnt that SIZE bytes do not fit."""
-        try:
-            self.send(size)
-            self.hear(0.1)
-        except OSError as error:
-            return error.errno == errno.EMSGSIZE
-        return False
-
 
 def spoof(lab, port, count, sources=None):
     """COUNT datagrams to PORT, from SOURCES, or addresses that are nobody's; stops now and then."""
