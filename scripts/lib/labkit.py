@@ -7,6 +7,8 @@ If this process is killed, a Guard does it; if the guard is killed too, the next
 because the lab's record says whose it is.
 """
 
+import contextlib
+import ctypes
 import hashlib
 import itertools
 import json
@@ -64,6 +66,9 @@ http {{
 """
 
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
 class LabError(Exception):
     """Something did not work; the text is for the user."""
 
@@ -72,6 +77,32 @@ def expect(condition, what):
     """For tests: WHAT is wrong unless CONDITION holds."""
     if not condition:
         raise LabError(what)
+
+
+def call(name, *arguments):
+    """A function of the C library that returns 0, or fails."""
+    if getattr(LIBC, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+def enter(namespace):
+    """Moves this thread, and what it starts from now on, into NAMESPACE."""
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        call("setns", file.fileno(), 0x40000000)  # CLONE_NEWNET
+
+
+@contextlib.contextmanager
+def inside(namespace):
+    with open("/proc/thread-self/ns/net", "rb") as before:
+        enter(namespace)
+        try:
+            yield
+        finally:
+            call("setns", before.fileno(), 0x40000000)
+
+
+def place(address, port):
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -370,6 +401,10 @@ class Lab:
 
         wait_until(is_up, f"{process.title} to listen on port {port}")
         return process
+
+    def inside(self, machine):
+        """Sockets that this thread makes meanwhile are MACHINE's."""
+        return inside(f"{self.name}-{machine}")
 
     def start_echo(self, namespace, port, *name):
         return self.start_server(namespace, port, sys.executable, "-B",

@@ -26,7 +26,6 @@ def pytest_addoption(parser):
     add("--shell", action="store_true", help="service_systemd.py, package.py: a shell there, with -s")
     add("--udp", action="store_true", help="networks.py: datagrams alone")
     add("--jobs", type=int, default=6, help="networks.py: runs at a time")
-    add("--oracle", action="store_true", help="foreign.py: check the packets of both wires")
 
 
 def pytest_sessionstart():

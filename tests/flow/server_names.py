@@ -18,7 +18,6 @@ import time
 
 import pytest
 from labkit import NGINX_PATHS, RELAY, SERVER, Daemon, expect, wait_until
-from graft_wire import within
 
 pytestmark = pytest.mark.needs("openssl", "curl", "gnutls-cli", "nginx", "nsenter", packages="demo")
 DEFAULT, EXACT, PATTERN, DEEPER, H2, OTHER = range(7440, 7446)
@@ -160,7 +159,7 @@ class Trial:
     # --- what clients do ---
 
     def connect(self, port=9443, where="client"):
-        with within(self.lab, where):
+        with self.lab.inside(where):
             s = socket.socket()
         s.settimeout(10)
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

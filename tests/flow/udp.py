@@ -17,10 +17,9 @@ import sys
 import time
 
 import pytest
-from labkit import RELAY, SERVER, expect, wait_until
-from networks import inside
+from labkit import RELAY, SERVER, expect, place, wait_until
 from udp_rig import (LISTEN, PAIRS, PEER, PORTS, TCP, Client, Rig, expect_refused, forge_error,
-                     forwards_of, place, proxy_header, spoof)
+                     forwards_of, proxy_header, spoof)
 
 pytestmark = pytest.mark.needs("ip", packages="demo", ipv6=True)
 ENGINES = "auto", "copy"
@@ -468,7 +467,7 @@ def test_forged_errors(trial):
     clients = [trial.proven() for _ in range(8)]
     trial.expect_carried(8)
     ids = {s["id"] for s in trial.sessions()}
-    with inside(f"{trial.lab.name}-client"), \
+    with trial.lab.inside("client"), \
             socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
         for n in range(60):
             for code in 0, 1, 2, 3, 13:

@@ -13,8 +13,7 @@ import struct
 import subprocess
 import sys
 
-from labkit import (RELAY, SERVER, SLOW, Daemon, LabError, expect, tail, wait_until)
-from networks import inside
+from labkit import RELAY, SERVER, SLOW, Daemon, LabError, expect, place, tail, wait_until
 from udp_peer import HEAD, WHO, answer, question
 
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "udp_peer.py")
@@ -27,10 +26,6 @@ PORTS = 7100, 7101
 TCP = f"{RELAY}:9120", f"{SERVER}:7120"  # a forward
 PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n"
 numbers = itertools.count(1 << 20)  # of clients; those of a load are lower
-
-
-def place(address, port):
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def forwards_of(*pairs, port=PORTS[0]):
@@ -69,7 +64,7 @@ class Client:
     def __init__(self, lab, address, port, source=None, namespace="client", own_port=0):
         self.number, self.seq, self.asked = next(numbers), 0, {}
         self.prefix = b""
-        with inside(f"{lab.name}-{namespace}"):
+        with lab.inside(namespace):
             self.sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET,
                                       socket.SOCK_DGRAM)
         if source or own_port:
@@ -136,7 +131,7 @@ class Client:
 
 def spoof(lab, port, count, sources=None):
     """COUNT datagrams to PORT, from SOURCES, or addresses that are nobody's; stops now and then."""
-    with inside(f"{lab.name}-client"):
+    with lab.inside("client"):
         raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     data = question(1, 1, 30)
     to = socket.inet_aton(RELAY)
@@ -238,7 +233,7 @@ class Rig:
 
     def server(self, port, family=socket.AF_INET, address=""):
         """A socket of the server's, to be played by the test."""
-        with inside(f"{self.lab.name}-server"):
+        with self.lab.inside("server"):
             sock = socket.socket(family, socket.SOCK_DGRAM)
         sock.bind((address, port))
         sock.settimeout(2 * SLOW)
@@ -246,7 +241,7 @@ class Rig:
         return sock
 
     def listen_tcp(self):
-        with inside(f"{self.lab.name}-server"):
+        with self.lab.inside("server"):
             listener = socket.create_server(("", 7120))
         listener.settimeout(2 * SLOW)
         self.undo.callback(listener.close)
@@ -254,7 +249,7 @@ class Rig:
 
     def connect_tcp(self, source="10.0.1.1"):
         """By the forward TCP."""
-        with inside(f"{self.lab.name}-client"):
+        with self.lab.inside("client"):
             sock = socket.create_connection((RELAY, 9120), 2 * SLOW, (source, 0))
         self.undo.callback(sock.close)
         return sock
