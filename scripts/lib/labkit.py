@@ -287,10 +287,9 @@ class Lab:
 
     def _call(self, command, *options):
         result = subprocess.run([self._script, command, *options], env=self._environment,
-                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                check=False, start_new_session=True)
+                                text=True, capture_output=True, check=False, start_new_session=True)
         if result.returncode != 0:
-            raise LabError(f"scripts/lab {command}: {result.stdout.strip()}")
+            raise LabError(f"scripts/lab {command}: {(result.stdout + result.stderr).strip()}")
         return result.stdout
 
     def close(self):

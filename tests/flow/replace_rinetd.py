@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 
 import pytest
@@ -184,18 +183,10 @@ class Replacement:
         lab.start_server("server", SERVER_PORTS[-1][1], *call_of("replace_rinetd", "serve"))
 
     def write(self, path, text):
-        with open(path + ".new", "w", encoding="ascii", newline="") as file:
-            file.write(text.replace("{home}", self.lab.home))
-        os.chmod(path + ".new", 0o644)
-        os.rename(path + ".new", path)
+        os.rename(self.lab.write("new", text.replace("{home}", self.lab.home)), path)
 
     def run(self, *command):
-        """What COMMAND prints."""
-        process = self.lab.start("relay", *command, stdout=subprocess.PIPE)
-        with process.stdout:
-            output = process.stdout.read().decode()
-        self.lab.finish(process, 60)
-        return output
+        return self.lab.run("relay", *command)
 
     def try_all(self):
         return json.loads(self.run(*call_of("replace_rinetd", "try_all")))
@@ -272,10 +263,7 @@ class Replacement:
                            f"\"denied\", for {len(verdicts)} clients, of which {refused} were")
 
     def convert(self):
-        converted = self.lab.path("culvert.conf")
-        with open(converted, "w", encoding="ascii") as file:
-            file.write(self.run(self.program, "convert", self.file))
-        return converted
+        return self.lab.write("culvert.conf", self.run(self.program, "convert", self.file))
 
 
 def check_rinetd(verdicts):
