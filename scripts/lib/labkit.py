@@ -287,7 +287,8 @@ class Lab:
 
     def _call(self, command, *options):
         result = subprocess.run([self._script, command, *options], env=self._environment,
-                                text=True, capture_output=True, check=False, start_new_session=True)
+                                text=True, capture_output=True, check=False,
+                                stdin=subprocess.DEVNULL, start_new_session=True)
         if result.returncode != 0:
             raise LabError(f"scripts/lab {command}: {(result.stdout + result.stderr).strip()}")
         return result.stdout
