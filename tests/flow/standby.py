@@ -231,33 +231,6 @@ def test_hot(trial):
     trial.wait_empty("relay2")
 
 
-def test_split(trial):
-    """S6: both have the addresses, and packets come to either, or to one of each side."""
-    talks = [trial.talk(9100, kind, n) for kind, n in (("e", 5), ("d", 1), ("u", 1))]
-    trial.wait_mirrored("relay", 7)
-    trial.take("relay2")
-    for turn in range(6):
-        a, b = RELAYS if turn % 2 else RELAYS[::-1]
-        trial.announce(a, "1" if turn > 2 else "12")
-        if turn > 2:
-            trial.announce(b, "2")
-        time.sleep(0.4)
-    trial.announce("relay")
-    for talk in talks:
-        trial.finish(talk)
-
-
-def test_new_sessions(trial):
-    """S3: after a failover new sessions use ports of which old ones have none."""
-    old = trial.talk(9100, "i", 50)
-    trial.wait_mirrored("relay", 50)
-    trial.move("relay", "relay2", False)
-    new = trial.talk(9100, "e", 50)
-    trial.say(old, "ask")
-    trial.finish(new)
-    trial.finish(old)
-
-
 def test_ports(trial):
     """A1: no new session has a port of a held one, though both relays connect from some ports."""
     def same_ports():
