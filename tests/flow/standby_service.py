@@ -44,7 +44,7 @@ class Kept(Pair):
         for old, new in changes:
             expect(text.count(old) == 1, f"the example does not have one {old}")
             text = text.replace(old, new)
-        home = self.lab.path(f"keepalived-{relay}")
+        home = self.lab.path(f"keepalived-{relay}.{time.monotonic_ns()}")  # one that was killed has its own
         self.keepalived[relay] = self.lab.start(
             relay, "keepalived", "--dont-fork", "--log-console", "--no-syslog", "--vrrp",
             "--use-file", self.lab.write(f"keepalived-{relay}.conf", text), "--pid", f"{home}.pid",
