@@ -277,7 +277,9 @@ def test_ports_are_kept(trial):
 
 def test_sockets_come_late(trial):
     """Sockets that could not be made anew at the start are made later, and find dead ends."""
-    trial.begin("--keepalive", "2")
+    config = trial.lab.write("late.conf", f"[forward late]\nlisten = {RELAY}:{LISTEN}\n"
+                             f"upstream = {SERVER}:{PORT}\nkeepalive = 2s\n")
+    trial.begin("--config", config, forwards=())
     talk = trial.talk(3, 60)
     trial.wait_grafted(3)
     clients = [s["client"] for s in trial.daemon.ask("sessions")["sessions"]]
