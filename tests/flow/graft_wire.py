@@ -48,7 +48,7 @@ ABORT = struct.pack("ii", 1, 0)
 def lose(lab, machine, percent):
     """MACHINE loses so much of what the relay sends to it."""
     lab.run(machine, "nft", "table netdev loss { chain in { type filter hook ingress device to-relay "
-            f"priority 0; meta l4proto tcp numgen random mod 100 < {percent} drop; }} }}")
+            f"priority 0; meta l4proto tcp numgen random mod 100 < {percent} drop; }}; }}")
 
 
 def sum16(data):

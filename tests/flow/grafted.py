@@ -276,7 +276,8 @@ def test_ports_are_kept(trial):
 
 
 def test_sockets_come_late(trial):
-    """Sockets that could not be made anew at the start are made later, and find dead ends."""
+    """Sockets that could not be made anew at the start are made later, and find dead ends. With a file
+    there is a privileged process, which makes them."""
     config = trial.lab.write("late.conf", f"[forward late]\nlisten = {RELAY}:{LISTEN}\n"
                              f"upstream = {SERVER}:{PORT}\nkeepalive = 2s\n")
     trial.begin("--config", config, forwards=())
