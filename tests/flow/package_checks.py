@@ -80,7 +80,8 @@ def check_completions():
                              "complete -C 'culvert run --engine ' ; "
                              "complete -C 'culvert upstream web a:1 '")
     bash = run("bash", "-c", """. /usr/share/bash-completion/bash_completion
-        _completion_loader culvert && complete -p culvert""")
+        _completion_loader culvert
+        complete -p culvert""")
     zsh = run("env", "TERM=xterm", "zsh", "-f", "-c", ZSH)
     expect(" _culvert " in f" {bash}", True, "bash's; the words: tests/scripts/test_install.py")
     for shell, said in (("fish", fish), ("zsh", zsh)):
