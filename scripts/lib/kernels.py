@@ -27,7 +27,7 @@ LOG = "log", 30, "/bin/sh /culvert/kernels_log.sh"
 # What depends on how the packet programs are attached.
 GRAFTED = ("nothing_is_left", "interfaces_come", "filters_of_others", "survives_kill")
 # How datagrams are carried.
-UDP = ("sizes", "bursts", "moves", "killed")
+UDP = ("sizes", "moves", "killed")
 
 
 def parse_options(arguments):
@@ -68,8 +68,7 @@ def plan(tests):
         yield f"flow/grafted-{case}", 240, f"{PYTEST}/grafted.py -k {case}"
     for case in UDP:
         yield f"flow/udp-{case}", 120, f"{PYTEST}/udp.py --engine auto -k {case}"
-    for case in "power", "planned":
-        yield f"flow/standby-{case}", 240, f"{PYTEST}/standby.py -k {case}"
+    yield "flow/standby-back", 400, f"{PYTEST}/standby.py -k back"
     yield "flow/udp-networks", 150, f"{PYTEST}/networks.py --udp --engine auto -k plain --jobs 2"
 
 

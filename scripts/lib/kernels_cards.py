@@ -50,7 +50,6 @@ TRAFFIC = (
 SEEN = {"tso": "out large", "virtio-lro": "in large", "vmxnet3-lro": "in large"}
 # The labs of other tests on cards: kind, program, words of a case, further options.
 LABS = (
-    ("virtio", "grafted", "families", ""),
     ("e1000e", "grafted", "back_to_sockets", ""),
     ("virtio", "networks", "plain", "--jobs 1 --quick"),
     ("e1000e", "networks", "NAT on the relay: REDIRECT of ports", "--jobs 1"),

@@ -33,6 +33,7 @@ TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc":
          "/usr/bin/python3": "usr/bin/python3"}
 # A test in Python, what it runs, and the modules of all that it starts.
 SCRIPTS = ("tests/pytest.ini", "tests/flow/conftest.py", "tests/flow/grafted.py",
+           "tests/flow/echo_server.py",
            "scripts/lib/labkit.py", "scripts/lab",
            *(os.path.relpath(path, TOP) for name in ("networks", "standby", "udp")
              for path in glob.glob(os.path.join(TOP, f"tests/flow/{name}*.py"))))

@@ -7,6 +7,8 @@ If this process is killed, a Guard does it; if the guard is killed too, the next
 because the lab's record says whose it is.
 """
 
+import contextlib
+import ctypes
 import hashlib
 import itertools
 import json
@@ -64,6 +66,9 @@ http {{
 """
 
 
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
 class LabError(Exception):
     """Something did not work; the text is for the user."""
 
@@ -72,6 +77,32 @@ def expect(condition, what):
     """For tests: WHAT is wrong unless CONDITION holds."""
     if not condition:
         raise LabError(what)
+
+
+def call(name, *arguments):
+    """A function of the C library that returns 0, or fails."""
+    if getattr(LIBC, name)(*arguments) != 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+
+
+def enter(namespace):
+    """Moves this thread, and what it starts from now on, into NAMESPACE."""
+    with open(f"/run/netns/{namespace}", "rb") as file:
+        call("setns", file.fileno(), 0x40000000)  # CLONE_NEWNET
+
+
+@contextlib.contextmanager
+def inside(namespace):
+    with open("/proc/thread-self/ns/net", "rb") as before:
+        enter(namespace)
+        try:
+            yield
+        finally:
+            call("setns", before.fileno(), 0x40000000)
+
+
+def place(address, port):
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 class Interrupted(KeyboardInterrupt):
@@ -233,7 +264,7 @@ class Lab:
         self._is_up = False
         self._environment = dict(os.environ, CULVERT_LAB=self.name, LC_ALL="C")
         self._script = os.path.join(TOP, "scripts", "lab")
-        self._processes = []
+        self._processes, self._mounts = [], []
         self._numbers = itertools.count(1)  # of logs; several threads may start programs
         self._guard = None
 
@@ -256,15 +287,18 @@ class Lab:
 
     def _call(self, command, *options):
         result = subprocess.run([self._script, command, *options], env=self._environment,
-                                text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                check=False, start_new_session=True)
+                                text=True, capture_output=True, check=False,
+                                stdin=subprocess.DEVNULL, start_new_session=True)
         if result.returncode != 0:
-            raise LabError(f"scripts/lab {command}: {result.stdout.strip()}")
+            raise LabError(f"scripts/lab {command}: {(result.stdout + result.stderr).strip()}")
+        return result.stdout
 
     def close(self):
         handlers = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
         for process in reversed(self._processes):
             self.stop(process)
+        for place in self._mounts:
+            subprocess.run(["umount", "-l", place], check=False)
         try:
             if self._is_up:
                 # What has left its session, and is inside yet, is ours as well.
@@ -279,6 +313,19 @@ class Lab:
 
     def path(self, name):
         return os.path.join(self.home, name)
+
+    def write(self, name, text):
+        """A file of the lab, with TEXT in it; returns its path."""
+        with open(self.path(name), "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+        return self.path(name)
+
+    def mount_bpf(self, name="bpf"):
+        """A BPF file system of the lab's own; returns its path."""
+        os.mkdir(self.path(name))
+        subprocess.run(["mount", "-t", "bpf", "bpf", self.path(name)], check=True)
+        self._mounts.append(self.path(name))
+        return self.path(name)
 
     def path_counts(self, path):
         """{device of PATH, path1 or path2: {what: how many of the frames that came in there}}, as
@@ -319,8 +366,8 @@ class Lab:
             raise LabError(f"{process.title} ended with {code}:\n{tail(process.log)}")
 
     def run(self, namespace, *command):
-        """Runs COMMAND, which soon ends, in NAMESPACE."""
-        self._call("exec", namespace, *command)
+        """What COMMAND, which soon ends, prints in NAMESPACE."""
+        return self._call("exec", namespace, *command)
 
     def stop(self, process, seconds=10):
         """Ends PROCESS with TERM, then KILL; returns its exit code, None if KILL was needed.
@@ -355,6 +402,14 @@ class Lab:
         wait_until(is_up, f"{process.title} to listen on port {port}")
         return process
 
+    def inside(self, machine):
+        """Sockets that this thread makes meanwhile are MACHINE's."""
+        return inside(f"{self.name}-{machine}")
+
+    def start_echo(self, namespace, port, *name):
+        return self.start_server(namespace, port, sys.executable, "-B",
+                                 os.path.join(TOP, "tests/flow/echo_server.py"), str(port), *name)
+
     def start_nginx(self, big_size):
         """nginx with www/big, www/small/0.. and a place for uploads; returns the digest of big."""
         for folder, mode in (("www/small", 0o755), ("www/upload", 0o777)):
@@ -363,10 +418,9 @@ class Lab:
         digest = write_random(self.path("www/big"), big_size)
         for number in range(SMALL_FILES):
             write_random(self.path(f"www/small/{number}"), SMALL_SIZE)
-        with open(self.path("nginx.conf"), "w", encoding="ascii") as file:
-            file.write(NGINX_CONF.format(
-                home=self.home, server=SERVER, port=HTTP_PORT,
-                listen_ipv6=f"listen [fd00:2::2]:{HTTP_PORT};" if has_ipv6() else ""))
+        self.write("nginx.conf", NGINX_CONF.format(
+            home=self.home, server=SERVER, port=HTTP_PORT,
+            listen_ipv6=f"listen [fd00:2::2]:{HTTP_PORT};" if has_ipv6() else ""))
         self.start_server("server", HTTP_PORT, "nginx", "-p", self.home, "-e",
                           self.path("nginx.log"), "-c", self.path("nginx.conf"))
         return digest
@@ -436,9 +490,20 @@ class Daemon:
         self.lab.stop(self.process)
         self._start()
 
-    def _is_ready(self):
+    def restart(self):
+        expect(self.stop() == 0, "the daemon did not stop in order")
+        self._start()
+
+    def log(self):
         with open(self.process.log, encoding="utf-8", errors="replace") as file:
-            text = file.read()
+            return file.read()
+
+    def ended(self):
+        """The lines of `--session-log -`."""
+        return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+
+    def _is_ready(self):
+        text = self.log()
         # On a busy machine it is ready before it knows its carriers.
         if "culvert: ready" in text:
             return "kernel path is tried" not in text or "kernel path was tried" in text
@@ -451,14 +516,23 @@ class Daemon:
     def pid(self):
         return self.process.pid
 
-    def ask(self, command):
-        result = subprocess.run([self.program, command, "--json", "--control", self.control],
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20,
+    def command(self, *words):
+        """What `culvert WORDS` prints."""
+        result = subprocess.run([self.program, *words, "--control", self.control],
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20 * SLOW,
                                 check=False, text=True, start_new_session=True)
         if result.returncode != 0:
-            raise LabError(f"culvert {command} ended with {result.returncode}: "
+            raise LabError(f"culvert {' '.join(words)} ended with {result.returncode}: "
                            f"{result.stderr.strip()}\n{tail(self.process.log)}")
-        return json.loads(result.stdout)
+        return result.stdout
+
+    def ask(self, *words):
+        return json.loads(self.command(*words, "--json"))
+
+    def reload(self):
+        before = self.ask("status")["reload"]["finished"]
+        self.command("reload")
+        wait_until(lambda: self.ask("status")["reload"]["finished"] > before, "the reload")
 
     def busiest_session(self, port):
         """The session on the forward that listens on PORT which moved most bytes, or None."""

@@ -18,7 +18,7 @@ def pytest_addoption(parser):
     add("--engine", action="append", help="in place of those of the test; may be repeated")
     add("--quick", action="store_true", help="only what belongs before each push")
     add("--storm", type=float, metavar="N",
-        help="the long run of a test in place of its cases: N minutes, rounds, sessions")
+        help="the long run of a test in place of its cases: minutes of udp.py, seconds of upstreams.py")
     add("--seed", type=int, default=int(time.time()), help="of all that is done at random")
     add("--seconds", type=float, default=60.0, help="of operations.py")
     add("--sessions", type=int, help="of metrics.py and graft_wire.py")
@@ -26,7 +26,6 @@ def pytest_addoption(parser):
     add("--shell", action="store_true", help="service_systemd.py, package.py: a shell there, with -s")
     add("--udp", action="store_true", help="networks.py: datagrams alone")
     add("--jobs", type=int, default=6, help="networks.py: runs at a time")
-    add("--oracle", action="store_true", help="foreign.py: check the packets of both wires")
 
 
 def pytest_sessionstart():

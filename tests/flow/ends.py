@@ -10,7 +10,8 @@ import subprocess
 import sys
 
 import pytest
-from labkit import Daemon, Lab, expect, wait_until
+from distance import SERVE, Client
+from labkit import Daemon, Lab, expect, place, wait_until
 
 pytestmark = pytest.mark.needs("ip", ipv6=True)
 ENGINES = ("auto",)
@@ -19,37 +20,6 @@ PORT, BULK = 7100, 300_000
 FORWARDS = {"4": 9044, "6": 9066, "46": 9046, "64": 9064}
 RELAYS = {"4": "10.0.1.2", "6": "fd00:1::2"}
 SERVERS = {"4": "10.0.2.2", "6": "fd00:2::2"}
-
-SERVE = """
-import socket, sys, threading
-def serve(s):
-    s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    while data := s.recv(65536):
-        s.sendall(data)
-    s.close()
-listener = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6,
-                                dualstack_ipv6=True)
-while True:
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-"""
-
-# Each line on stdin: so many bytes there and back.
-DRIVE = """
-import random, socket, sys, threading
-s = socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=30)
-s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-for line in sys.stdin:
-    data = random.randbytes(int(line))
-    t = threading.Thread(target=s.sendall, args=(data,))
-    t.start()
-    got = b""
-    while len(got) < len(data) and (more := s.recv(65536)):
-        got += more
-    t.join()
-    print(got == data, flush=True)
-s.shutdown(socket.SHUT_WR)
-print(s.recv(1) == b"", flush=True)
-"""
 
 # Print the SYN that comes, as TCP_SAVED_SYN has it, without what differs each time.
 WATCH = """
@@ -137,24 +107,6 @@ def syns_of_others(lab):
     return syns
 
 
-class Client:
-    def __init__(self, lab, families):
-        self.lab = lab
-        self.process = lab.start("client", sys.executable, "-c", DRIVE, RELAYS[families[0]],
-                                 str(FORWARDS[families]), stdin=subprocess.PIPE,
-                                 stdout=subprocess.PIPE, text=True)
-
-    def exchange(self, size):
-        self.process.stdin.write(f"{size}\n")
-        self.process.stdin.flush()
-        expect(self.process.stdout.readline() == "True\n", "wrong bytes, or too few")
-
-    def end(self):
-        self.process.stdin.close()
-        expect(self.process.stdout.readline() == "True\n", "no orderly end")
-        self.lab.finish(self.process, 10)
-
-
 class Run:
     def __init__(self, lab, daemon, engine):
         self.lab, self.daemon, self.engine = lab, daemon, engine
@@ -166,22 +118,19 @@ class Run:
                 row.get("shaped"))
 
     def session(self, families, grafted):
-        client = Client(self.lab, families)
-        for _ in range(5):
-            client.exchange(200)
-        if grafted and self.engine != "copy":
-            for _ in range(200):
-                client.exchange(200)
-                state = self.state()
-                if state[0] == {"graft"}:
-                    break
-            expect(state[0] == {"graft"}, f"IPv{families}: {state}")
-        client.exchange(BULK)
-        client.exchange(200)
+        client = Client(self.lab, RELAYS[families[0]], FORWARDS[families])
+        must = grafted and self.engine != "copy"
+        for n in range(205):
+            client.step("both", 200)
+            state = self.state()
+            if n > 4 and (state[0] == {"graft"} or not must):
+                break
+        expect(state[0] == {"graft"} or not must, f"IPv{families}: {state}")
+        client.step("both", BULK)
+        client.step("both", 200)
         state = self.state()
-        if grafted and self.engine != "copy":
-            expect(state[0] == {"graft"}, f"IPv{families}, after bulk: {state}")
-        client.end()
+        expect(state[0] == {"graft"} or not must, f"IPv{families}, after bulk: {state}")
+        client.step("half", 200)
         wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "the session to end")
         return state
 
@@ -190,15 +139,12 @@ class Run:
                          ids=[row[0] for row in ROWS])
 def test_ends(culvert, engine, client, server, relay, first):
     with Lab() as lab:
-        set_up(lab, "client", client)
-        set_up(lab, "server", server)
-        set_up(lab, "relay", relay)
+        for machine, settings in ("client", client), ("server", server), ("relay", relay):
+            set_up(lab, machine, settings)
         lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
         others = syns_of_others(lab)
-        daemon = Daemon(lab, culvert, engine, [
-            (f"[{RELAYS[f[0]]}]:{port}".replace("[10.0.1.2]", "10.0.1.2"),
-             f"[{SERVERS[f[-1]]}]:{PORT}".replace("[10.0.2.2]", "10.0.2.2"))
-            for f, port in FORWARDS.items()])
+        daemon = Daemon(lab, culvert, engine, [(place(RELAYS[f[0]], port), place(SERVERS[f[-1]], PORT))
+                                               for f, port in FORWARDS.items()])
         run = Run(lab, daemon, engine)
         for families in FORWARDS:
             for n in range(1, (at := max(first, 1 + (families == "46"))) + 1):

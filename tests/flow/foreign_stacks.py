@@ -22,8 +22,8 @@ import time
 
 import graft_wire
 import pytest
-from foreign import AFTER_LOSS, Grafted
-from graft_wire import exactly, within
+from foreign import AFTER_LOSS, Grafted, limit_buffers
+from graft_wire import exactly
 from labkit import Daemon, Lab, call_of, expect, tail, wait_until
 
 pytestmark = pytest.mark.needs("ip", ipv6=True)
@@ -131,7 +131,7 @@ class Session(Grafted):
 
     def __init__(self, trial, seed):
         self.trial, self.chance = trial, random.Random(seed)
-        with within(trial.lab, "client"):
+        with trial.lab.inside("client"):
             near = socket.create_connection(trial.address, 10)
         far = trial.listener.accept()[0]
         for sock in (near, far):
@@ -248,10 +248,8 @@ class Trial:
 
     def __init__(self, lab, culvert, engine, stack, role):
         self.lab, self.stack, self.role, self.engine = lab, stack, role, engine
-        for machine in ("client", "relay", "server"):  # what closed_windows() fills
-            lab.run(machine, "sh", "-c", "cd /proc/sys/net/ipv4; echo 4096 131072 500000 >tcp_rmem; "
-                    "echo 4096 16384 500000 >tcp_wmem")
-        with within(lab, "server"):
+        limit_buffers(lab)
+        with lab.inside("server"):
             self.listener = socket.create_server(("", PORT))
         self.listener.settimeout(10)
         self.process = self.start(lwip_end(culvert))
@@ -283,7 +281,7 @@ class Trial:
 
     @contextlib.contextmanager
     def wire(self):
-        with within(self.lab, "relay"):
+        with self.lab.inside("relay"):
             wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
         with wire:
             wire.bind((TAP, 0))

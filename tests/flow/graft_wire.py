@@ -13,22 +13,21 @@ of the handshakes hold on the wires of both.
 
 import collections
 import contextlib
-import ctypes
 import fcntl
-import os
 import random
 import socket
 import struct
-import subprocess
 import threading
 import time
 
 import labkit
 import pytest
 from ends import ECN, NO_SACK, NO_SCALE, NO_TIMESTAMPS, OLD, set_up
+from labkit import place
+from networks import no_offload
 from standby_rig import CLIENT_SIDE, RELAYS as PAIR, SERVER_SIDE, Pair
 
-pytestmark = pytest.mark.needs("ip", ipv6=True)
+pytestmark = pytest.mark.needs("ip", "nft", ipv6=True)
 
 UPSTREAM_PORT = 7001
 RELAYS = {4: "10.0.1.2", 6: "fd00:1::2"}
@@ -45,63 +44,11 @@ PATIENCE = 30
 MOVING = 1.5  # seconds, around a move in which not all that comes is sent on
 ABORT = struct.pack("ii", 1, 0)
 
-# ---- places
-
-
-def name_of(lab, machine):
-    return f"/run/netns/{lab.name}-{machine}"
-
-
-@contextlib.contextmanager
-def within(lab, machine):
-    """Sockets that this thread makes meanwhile are that machine's."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    with open("/proc/thread-self/ns/net", encoding="ascii") as here, \
-            open(name_of(lab, machine), encoding="ascii") as there:
-        if libc.setns(there.fileno(), 0):
-            raise OSError(ctypes.get_errno(), "setns")
-        try:
-            yield
-        finally:
-            libc.setns(here.fileno(), 0)
-
-
-def no_offload(lab, machine, *interfaces):
-    """Packets are on the wire as in the relay: one by one, with whole checksums."""
-    with within(lab, machine), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        for interface in interfaces:
-            for command in (0x1f, 0x24, 0x2c, 0x17):  # TSO, GSO, GRO, checksums
-                value = ctypes.create_string_buffer(struct.pack("II", command, 0))
-                request = struct.pack("16sP8x", interface.encode(), ctypes.addressof(value))
-                fcntl.ioctl(sock, 0x8946, request)  # SIOCETHTOOL
-
-
-def bpf(command, attributes):
-    libc = ctypes.CDLL(None, use_errno=True)
-    buffer = ctypes.create_string_buffer(attributes, 128)
-    fd = libc.syscall(ctypes.c_long(321), ctypes.c_long(command), buffer, ctypes.c_long(128))
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), "bpf")
-    return fd
-
 
 def lose(lab, machine, percent):
-    """MACHINE loses so much of what the relay sends to it, until the returned file is closed."""
-    code = b"".join(struct.pack("BBhi", *instruction) for instruction in (
-        (0x85, 0, 0, 7),                             # a random number
-        (0xa6, 0, 2, int(percent / 100 * 2 ** 32)),  # less than that: drop
-        (0xb4, 0, 0, -1), (0x95, 0, 0, 0),
-        (0xb7, 0, 0, 2), (0x95, 0, 0, 0)))
-    memory, license_of = ctypes.create_string_buffer(code), ctypes.create_string_buffer(b"BSD")
-    program = bpf(5, struct.pack("IIQQ", 3, len(code) // 8, ctypes.addressof(memory),
-                                 ctypes.addressof(license_of)))
-    with within(lab, machine):
-        link = bpf(28, struct.pack("IIII", program, socket.if_nametoindex("to-relay"), 46, 0))
-    os.close(program)
-    return link
-
-
-# ---- packets
+    """MACHINE loses so much of what the relay sends to it."""
+    lab.run(machine, "nft", "table netdev loss { chain in { type filter hook ingress device to-relay "
+            f"priority 0; meta l4proto tcp numgen random mod 100 < {percent} drop; }}; }}")
 
 
 def sum16(data):
@@ -163,8 +110,8 @@ class Packet:
         return struct.unpack("!II", value) if value else None
 
     def __str__(self):
-        return (f"{self.when:.3f} {self.relay} side {self.side} {'out' if self.out else 'in'} seq {self.seq} ack {self.ack} "
-                f"flags {self.flags:#x} window {self.window} ttl {self.ttl} "
+        return (f"{self.when:.3f} {self.relay} side {self.side} {'out' if self.out else 'in'} "
+                f"seq {self.seq} ack {self.ack} flags {self.flags:#x} window {self.window} ttl {self.ttl} "
                 f"{len(self.payload)} bytes, options {self.options.hex()}")
 
 
@@ -173,7 +120,7 @@ class Capture:
 
     def __init__(self, lab, relay="relay"):
         self.relay = relay
-        with within(lab, relay):
+        with lab.inside(relay):
             self.sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
             self.sides = {name: side for side, name in enumerate(INTERFACES)}
             self.own = [fcntl.ioctl(self.sock, 0x8927, name.encode().ljust(40, b"\0"))[18:24]
@@ -414,7 +361,7 @@ def serve(sock):
 
 
 def listen(lab, family):
-    with within(lab, "server"):
+    with lab.inside("server"):
         sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
     mark_packets(sock, family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -432,7 +379,7 @@ def listen(lab, family):
 def converse(lab, families, chance, exchanges, stop=None):
     """Until there were so many EXCHANGES, or STOP is set: these are half a dozen a second."""
     family = families[0]
-    with within(lab, "client"):
+    with lab.inside("client"):
         sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
     mark_packets(sock, family)
     sock.settimeout(PATIENCE)
@@ -493,13 +440,10 @@ SCENES = (
 
 
 def prepare(lab, machine, loss, settings):
-    no_offload(lab, machine, "to-relay")
+    no_offload(f"{lab.name}-{machine}")
     set_up(lab, machine, settings)
-    return lose(lab, machine, loss)
-
-
-def with_port(address, port):
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+    if loss:
+        lose(lab, machine, loss)
 
 
 @pytest.mark.parametrize("loss, settings", [(loss, of) for _, loss, *of in SCENES],
@@ -507,11 +451,11 @@ def with_port(address, port):
 def test_scenes(request, culvert, loss, settings):
     sessions, tally = request.config.option.sessions or 40, collections.Counter()
     with labkit.Lab() as lab:
-        links = [prepare(lab, machine, loss, of)
-                 for machine, of in zip(("client", "server"), settings)]
-        no_offload(lab, "relay", *INTERFACES)
+        for machine, of in zip(("client", "server"), settings):
+            prepare(lab, machine, loss, of)
+        no_offload(f"{lab.name}-relay")
         servers = [listen(lab, family) for family in SERVERS]
-        forwards = [(with_port(RELAYS[here], port), with_port(SERVERS[there], UPSTREAM_PORT))
+        forwards = [(place(RELAYS[here], port), place(SERVERS[there], UPSTREAM_PORT))
                     for (here, there), port in FORWARDS.items()]
         daemon = labkit.Daemon(lab, culvert, "graft", forwards, "--graft-pins", "none")
         capture = Capture(lab)
@@ -523,8 +467,6 @@ def test_scenes(request, culvert, loss, settings):
         daemon.stop()
         for server in servers:
             server.close()
-        for link in links:
-            os.close(link)
     for session in sessions_of(packets, tally):
         session.run()
     print("#", ", ".join(f"{count} {what}" for what, count in tally.items()))
@@ -537,7 +479,7 @@ def test_scenes(request, culvert, loss, settings):
 
 class Relays(Pair):
     config = "".join(f"[forward {port}]\nlisten = :{port}\nupstream = "
-                     f"{with_port(SERVERS[there], UPSTREAM_PORT)}\n"
+                     f"{place(SERVERS[there], UPSTREAM_PORT)}\n"
                      f"source = {SERVER_SIDE[there == 6]}\n"
                      for (_, there), port in FORWARDS.items())
 
@@ -553,10 +495,8 @@ def test_moves(culvert, sessions=12):
             failed.append(f"IPv{families[0]} to IPv{families[1]}: {error}")
 
     with labkit.Lab(two_relays=True) as lab:
-        for machine in "client", "server":
-            no_offload(lab, machine, "to-relay")
-        for relay in PAIR:
-            no_offload(lab, relay, *INTERFACES)
+        for machine in "client", "server", *PAIR:
+            no_offload(f"{lab.name}-{machine}")
         pair = Relays(lab, culvert)
         try:
             pair.begin()
@@ -586,7 +526,6 @@ def test_moves(culvert, sessions=12):
                 server.close()
         finally:
             stop.set()
-            subprocess.run(["umount", "-l", pair.pins], check=False)
     for session in sessions_of(packets, tally):
         session.run(moves)
     tally["faults"] += len(failed)

@@ -3,44 +3,24 @@
 
     echo conversations, every byte compared  -->  culvert --engine graft  -->  echo server
 
-The daemon is killed, stopped and started again under them; they go back to their sockets; routes
-change; a router has a smaller MTU; an end vanishes; local ports are short.
+The daemon is killed and started again under them; they go back to their sockets; interfaces come and
+go; sockets are made late; local ports are short. Devices, routes and families: networks.py.
 """
 
 import contextlib
 import json
 import os
-import random
-import signal
 import subprocess
 import sys
 import time
 
 import pytest
-from labkit import RELAY, SERVER, SLOW, TOP, Daemon, LabError, expect, tail, wait_until
+from labkit import RELAY, SERVER, SLOW, TOP, Daemon, LabError, expect, wait_until
 
 pytestmark = pytest.mark.needs("ip", packages="demo", ipv6=True)
 PORT = 7100
 LISTEN = 9100
-CROWD = 200
 PROGRAMS = 2 * 3  # at lo, to-client, to-server
-
-SERVE = """
-import asyncio, sys
-async def echo(r, w):
-    try:
-        while data := await r.read(65536):
-            w.write(data)
-            await w.drain()
-        w.write_eof()
-    except OSError:
-        pass
-    w.close()
-async def main():
-    s = await asyncio.start_server(echo, None, int(sys.argv[1]), backlog=4096)
-    await s.serve_forever()
-asyncio.run(main())
-"""
 
 # ADDRESS PORT CONNECTIONS SECONDS SIZE: talk to an echo server for SECONDS at least and until stdin
 # ends; with 0, connect and end at once.  Print "connected" when all are, and last, in JSON, what
@@ -118,24 +98,6 @@ print("ready", flush=True)
 time.sleep(1000)
 """
 
-# Two tun devices, and what carries packets from one to the other.
-TUN = """
-import fcntl, os, struct, threading
-def tun(name):
-    fd = os.open("/dev/net/tun", os.O_RDWR)
-    fcntl.ioctl(fd, 0x400454ca, struct.pack("16sH22x", name, 0x1001))  # TUNSETIFF: bare packets
-    return fd
-def carry(a, b):
-    while True:
-        try:
-            os.write(b, os.read(a, 65536))
-        except OSError:  # one is down
-            pass
-a, b = tun(b"tun-relay"), tun(b"tun-client")
-threading.Thread(target=carry, args=(b, a)).start()
-carry(a, b)
-"""
-
 
 class Trial:
     """A lab with a daemon that grafts; `pins` is a BPF file system of its own."""
@@ -143,15 +105,14 @@ class Trial:
     def __init__(self, lab, program):
         self.lab = lab
         self.program = program
-        self.pins = lab.path("bpf")
-        os.mkdir(self.pins)
-        subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
-        lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
+        self.run = lab.run
+        self.pins = os.path.join(lab.mount_bpf(), "culvert")
+        lab.start_echo("server", PORT)
         self.daemon = None
 
     def begin(self, *options, forwards=((f"{RELAY}:{LISTEN}", f"{SERVER}:{PORT}"),)):
-        self.daemon = Daemon(self.lab, self.program, "graft", forwards, "--graft-pins",
-                             os.path.join(self.pins, "culvert"), *options)
+        self.daemon = Daemon(self.lab, self.program, "graft", forwards, "--graft-pins", self.pins,
+                             *options)
 
     def end(self):
         if self.daemon:
@@ -160,13 +121,8 @@ class Trial:
         self.daemon = None
 
     def remove(self):
-        script = os.path.join(TOP, "scripts", "lab")
-        result = subprocess.run(
-            [script, "exec", "relay", self.program, "graft", "--remove", "--control",
-             self.daemon.control, "--graft-pins", os.path.join(self.pins, "culvert")],
-            env=dict(os.environ, CULVERT_LAB=self.lab.name), check=False, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        expect(result.returncode == 0, f"graft --remove: {result.stdout}")
+        self.run("relay", self.program, "graft", "--remove", "--control", self.daemon.control,
+                 "--graft-pins", self.pins)
 
     def talk(self, connections, seconds, size=500, address=RELAY, port=LISTEN, wait=True):
         """
@@ -180,13 +136,6 @@ class Trial:
         while wait and os.read(process.stdout.fileno(), 1) not in (b"\n", b""):
             pass  # what follows is for communicate()
         return process
-
-    def run(self, namespace, *command):
-        self.lab.finish(self.lab.start(namespace, *command), 10 * SLOW)
-
-    def output(self, namespace, *command):
-        process = self.lab.start(namespace, *command, stdout=subprocess.PIPE, text=True)
-        return process.communicate(timeout=10 * SLOW)[0]
 
     def grafted(self):
         return sum(s["flows"][0]["carrier"] == "graft"
@@ -206,28 +155,12 @@ class Trial:
         expect(did["wrong"] == 0, f"wrong answers: {did}")
         return did
 
-    def expect_log(self, text):
-        wait_until(lambda: text in tail(self.daemon.process.log, 100), f'"{text}" in the log')
-
-    def set_engine(self, forward, engine):
-        subprocess.run([self.program, "engine", forward, engine, "--control",
-                        self.daemon.control], check=True, stdout=subprocess.DEVNULL)
-
     def expect_counted(self, did, sessions):
         expect(did["ended"] == sessions, f"sessions were lost: {did}")
         wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "no session to be left")
         forward = self.daemon.ask("status")["forwards"][0]
         expect(forward["bytes_to_upstream"] == forward["bytes_to_client"] == did["rounds"] * 500,
                f"counted {forward}, but there were {did['rounds']} rounds of 500 bytes")
-
-    def expect_dead_ends_found(self, talk):
-        self.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
-        try:
-            wait_until(lambda: not self.daemon.ask("sessions")["sessions"],
-                       "dead ends to be found", 30)
-        finally:  # or no other case reaches the relay
-            self.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
-            self.lab.stop(talk)
 
     def make_late(self):
         self.run("relay", "ip", "link", "add", "late", "type", "veth", "peer", "name", "late",
@@ -241,19 +174,18 @@ class Trial:
 
     def programs(self):
         """How many are at the interfaces: links of TCX, which are pinned, or filters of clsact."""
-        top = os.path.join(self.pins, "culvert")
-        names = os.listdir(os.path.join(top, *os.listdir(top)))
+        names = os.listdir(os.path.join(self.pins, *os.listdir(self.pins)))
         return sum(name.startswith("link_") for name in names) or len(self.filters())
 
     def filters(self):
         devices = [words.split(":")[1].split("@")[0].strip()
-                   for words in self.output("relay", "ip", "-o", "link").splitlines()]
+                   for words in self.run("relay", "ip", "-o", "link").splitlines()]
         return [line for device in devices for hook in ("ingress", "egress")
-                for line in self.output("relay", "tc", "filter", "show", "dev", device,
-                                        hook).splitlines() if "handle" in line]
+                for line in self.run("relay", "tc", "filter", "show", "dev", device,
+                                     hook).splitlines() if "handle" in line]
 
     def expect_nothing_left(self):
-        expect(not os.listdir(os.path.join(self.pins, "culvert")), "there are pins")
+        expect(not os.listdir(self.pins), "there are pins")
         expect(not self.filters(), f"at interfaces: {self.filters()}")
 
     @contextlib.contextmanager
@@ -277,10 +209,7 @@ class Trial:
         wait_until(lambda: self.bytes_now() >= until, "sessions to go on", 3)
 
     def nft(self, text):
-        path = self.lab.path("rules")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        self.run("relay", "nft", "-f", path)
+        self.run("relay", "nft", "-f", self.lab.write("rules", text))
 
     def bytes_now(self):
         return self.daemon.ask("status")["forwards"][0]["bytes_to_upstream"]
@@ -290,22 +219,10 @@ class Trial:
         time.sleep(0.7)
         return self.bytes_now() == before
 
-    def restart(self):
-        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
-        self.daemon._start()  # pylint: disable=protected-access
-
-    def pause(self):
-        os.kill(self.daemon.pid, signal.SIGSTOP)
-        time.sleep(0.2)
-        os.kill(self.daemon.pid, signal.SIGCONT)
-
 
 @pytest.fixture(scope="module")
 def trial(lab, culvert):
-    one = Trial(lab, culvert)
-    yield one
-    subprocess.run(["umount", "-l", one.pins], check=False)
-
+    return Trial(lab, culvert)
 
 
 # --- cases ---
@@ -316,50 +233,20 @@ def test_survives_kill(trial):
         (f"{RELAY}:{LISTEN - 9}-{LISTEN}", f"{SERVER}:{PORT - 9}-{PORT}"),))
     talk = trial.talk(20, 10)
     trial.wait_grafted(20)
-    for _ in range(3):
-        trial.daemon.kill()
-        trial.expect_log("20 grafted sessions of the daemon before are adopted")
+    for end in trial.daemon.kill, trial.daemon.restart, trial.daemon.kill:
+        end()
+        wait_until(lambda: "20 grafted sessions of the daemon before are adopted" in
+                   trial.daemon.log(), "an adoption")
         forward = trial.daemon.ask("forwards")["forwards"][0]
         expect(forward["live"] == forward["servers"][0]["live"] == 20, f"whose: {forward}")
     did = trial.said(talk)
     wait_until(lambda: not trial.daemon.ask("sessions")["sessions"], "no session to be left")
     trial.daemon.stop()  # which writes what waits for the session log
-    with open(trial.daemon.process.log, encoding="utf-8") as file:
-        ended = [json.loads(line) for line in file if line.startswith("{")]
+    ended = trial.daemon.ended()
     counted = [sum(line[key] for line in ended) for key in ("bytes_to_upstream",
                                                             "bytes_to_client")]
     expect(len(ended) == did["ended"] == 20 and counted == [did["rounds"] * 500] * 2,
            f"{did}, but the session log has {counted} bytes of {len(ended)} sessions")
-
-
-def test_port_is_taken(trial):
-    trial.begin()
-    second = trial.lab.start("relay", trial.program, "run", "--engine", "graft", "--control",
-                             trial.lab.path("second.sock"), "--graft-pins", "none",
-                             f"{RELAY}:{LISTEN}", f"{SERVER}:{PORT}")
-    status = second.wait(10 * SLOW)
-    trial.lab.stop(second)
-    expect(status == 1, f"a start that fails ended with {status}")
-
-
-def test_survives_stop(trial):
-    trial.begin()
-    talk, bulk = trial.talk(5, 6), trial.talk(2, 6, 4000000)
-    trial.wait_grafted(7)
-    trial.restart()
-    trial.expect_log("7 grafted sessions of the daemon before are adopted")
-    expect(trial.said(talk)["ended"] + trial.said(bulk)["ended"] == 7, "sessions were lost")
-
-
-def test_adopted_are_killed(trial):
-    trial.begin()
-    talk = trial.talk(6, 20)
-    trial.wait_grafted(6)
-    trial.daemon.kill()
-    trial.wait_grafted(6)
-    subprocess.run([trial.program, "kill", "--all", "--control", trial.daemon.control],
-                   check=True, stdout=subprocess.DEVNULL)
-    expect(trial.said(talk, 5)["reset"] == 6, "not all ends were reset")
 
 
 def test_back_to_sockets(trial):
@@ -367,7 +254,7 @@ def test_back_to_sockets(trial):
     talk = trial.talk(8, 6)
     trial.wait_grafted(8)
     for engine, grafted in ("copy", 0), ("graft", 8), ("copy", 0), ("auto", 8):
-        trial.set_engine(f"{RELAY}:{LISTEN}", engine)
+        trial.daemon.command("engine", f"{RELAY}:{LISTEN}", engine)
         trial.wait_grafted(grafted)
     trial.expect_counted(trial.said(talk), 8)
 
@@ -388,19 +275,12 @@ def test_ports_are_kept(trial):
     trial.run("relay", "sysctl", "-qw", "net.ipv4.ip_local_port_range=32768 60999")
 
 
-def test_dead_end(trial):
-    trial.begin("--keepalive", "2")
-    talk = trial.talk(3, 30)
-    trial.wait_grafted(3)
-    trial.expect_dead_ends_found(talk)
-
-
 def test_sockets_come_late(trial):
-    """Sockets that could not be made anew at the start are made later, and find dead ends."""
-    with open(trial.lab.path("late.conf"), "w", encoding="ascii") as file:
-        file.write(f"[forward late]\nlisten = {RELAY}:{LISTEN}\n"
-                   f"upstream = {SERVER}:{PORT}\nkeepalive = 2s\n")
-    trial.begin("--config", trial.lab.path("late.conf"), forwards=())
+    """Sockets that could not be made anew at the start are made later, and find dead ends. With a file
+    there is a privileged process, which makes them."""
+    config = trial.lab.write("late.conf", f"[forward late]\nlisten = {RELAY}:{LISTEN}\n"
+                             f"upstream = {SERVER}:{PORT}\nkeepalive = 2s\n")
+    trial.begin("--config", config, forwards=())
     talk = trial.talk(3, 60)
     trial.wait_grafted(3)
     clients = [s["client"] for s in trial.daemon.ask("sessions")["sessions"]]
@@ -410,19 +290,14 @@ def test_sockets_come_late(trial):
                              stdout=subprocess.PIPE)
     holder.stdout.readline()
     trial.daemon._start()  # pylint: disable=protected-access
-    trial.expect_log("3 sessions that were left have no sockets")
+    wait_until(lambda: "3 sessions that were left have no sockets" in trial.daemon.log(), "the log")
     trial.lab.stop(holder)
-    trial.expect_dead_ends_found(talk)
-
-
-def test_families(trial):
-    forwards = ((f"[fd00:1::2]:{LISTEN}", f"{SERVER}:{PORT}"),
-                (f"[fd00:1::2]:{LISTEN + 1}", f"[fd00:2::2]:{PORT}"))
-    trial.begin(forwards=forwards)
-    for port in LISTEN, LISTEN + 1:
-        talk = trial.talk(4, 3, 30000, "fd00:1::2", port)
-        trial.wait_grafted(4)
-        expect(trial.said(talk)["ended"] == 4, "sessions were lost")
+    trial.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
+    try:
+        wait_until(lambda: not trial.daemon.ask("sessions")["sessions"], "dead ends to be found", 30)
+    finally:  # or no other case reaches the relay
+        trial.run("client", "ip", "route", "del", "blackhole", f"{RELAY}/32")
+        trial.lab.stop(talk)
 
 
 def test_interfaces_come_and_go(trial):
@@ -485,35 +360,6 @@ def test_firewall(trial):
         trial.expect_counted(trial.said(talk), 4)
 
 
-def test_bridge(trial):
-    with trial.bridge():
-        trial.begin()
-        talk, bulk = trial.talk(4, 3), trial.talk(2, 3, 1000000)
-        trial.wait_grafted(6)
-        expect(trial.said(talk)["ended"] + trial.said(bulk)["ended"] == 6, "sessions were lost")
-
-
-def test_tun(trial):
-    """Devices whose packets have no Ethernet header."""
-    tun = trial.lab.start("relay", sys.executable, "-c", TUN)
-    wait_until(lambda: "tun-client" in trial.output("relay", "ip", "link"), "tun devices")
-    up = "ip address add 10.0.8.$1/24 dev $2; ip address add fd00:8::$1/64 dev $2 nodad; " \
-         "ip link set $2 up"
-    trial.run("relay", "ip", "link", "set", "tun-client", "netns", f"{trial.lab.name}-client")
-    trial.run("relay", "sh", "-ec", up, "-", "2", "tun-relay")
-    trial.run("client", "sh", "-ec", up, "-", "1", "tun-client")
-    trial.begin(forwards=((f"10.0.8.2:{LISTEN}", f"{SERVER}:{PORT}"),
-                          (f"[fd00:8::2]:{LISTEN}", f"{SERVER}:{PORT}")))
-    talks = [trial.talk(4, 4, size, address) for size in (500, 100000)
-             for address in ("10.0.8.2", "fd00:8::2")]
-    trial.wait_grafted(16)
-    for engine in "copy", "graft":
-        trial.set_engine(f"10.0.8.2:{LISTEN}", engine)
-        trial.wait_grafted(8 if engine == "copy" else 16)
-    expect(sum(trial.said(talk)["ended"] for talk in talks) == 16, "sessions were lost")
-    trial.lab.stop(tun)
-
-
 def test_nothing_is_left(trial):
     trial.begin()
     expect(trial.said(trial.talk(3, 1))["ended"] == 3, "sessions were lost")
@@ -531,18 +377,3 @@ def test_nothing_is_left(trial):
     trial.expect_nothing_left()
 
 
-def test_storm(trial, request):
-    """So many sessions, while the daemon is killed, stopped and started, or paused, at random."""
-    chance = random.Random(request.config.option.seed)
-    trial.begin()
-    for _ in range(0, int(request.config.option.storm), CROWD):
-        talk = trial.talk(CROWD, 6, chance.choice((1, 500, 20000)))
-        trial.wait_grafted(CROWD)
-        for _ in range(chance.randint(1, 3)):
-            chance.choice((trial.daemon.kill, trial.restart, trial.pause))()
-            time.sleep(chance.random() / 4)
-        did = trial.said(talk)
-        expect(did["ended"] == CROWD, f"sessions were lost: {did}")
-    wait_until(lambda: not trial.daemon.ask("sessions")["sessions"], "no session to be left")
-    expect(trial.daemon.stop() == 0, "the daemon did not stop in order")
-    expect(not os.listdir(os.path.join(trial.pins, "culvert")), "there are pins")

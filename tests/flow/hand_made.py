@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 
-from graft_wire import ACK, DEFAULT_MSS, FIN, RST, SYN, TOS, Packet, sum16, within
+from graft_wire import ACK, DEFAULT_MSS, FIN, RST, SYN, TOS, Packet, sum16
 
 PSH, ECE, CWR = 8, 64, 128
 MASK = 0xffffffff
@@ -59,7 +59,7 @@ class Wire:
     def __init__(self, lab, machine, net):
         self.addresses = {4: f"10.0.{net}.9", 6: f"fd00:{net}::9"}
         via = {"client": "1::1", "server": "2::2"}[machine]
-        with within(lab, machine):
+        with lab.inside(machine):
             self.fd = os.open("/dev/net/tun", os.O_RDWR)
             fcntl.ioctl(self.fd, 0x400454ca, struct.pack("16sH22x", b"hand", 0x1001))  # TUNSETIFF
         lab.run(machine, "sh", "-ec", f"""

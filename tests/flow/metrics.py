@@ -19,7 +19,6 @@ import stat
 import statistics
 import subprocess
 import sys
-import threading
 import urllib.parse
 
 import pytest
@@ -35,18 +34,6 @@ ROUNDS, SIZE = 40, 1000
 SCRAPES = 15
 MOST_MS = 20
 EXAMPLES = os.path.join(TOP, "docs/examples")
-
-ECHO_SERVER = """
-import asyncio, sys
-async def echo(r, w):
-    while data := await r.read(65536):
-        w.write(data)
-    w.close()
-async def main():
-    s = await asyncio.start_server(echo, sys.argv[1], int(sys.argv[2]))
-    await s.serve_forever()
-asyncio.run(main())
-"""
 
 # ADDRESS ROUNDS SIZE PORT...: a conversation with each, then "said"; ended when stdin is.
 TALK = """
@@ -106,14 +93,12 @@ class Trial:
     def __init__(self, lab, program):
         self.lab = lab
         self.program = program
-        self.daemon = None
+        self.daemon, self.config = None, ""
 
     def begin(self, config, *options):
-        path = self.lab.path("culvert.conf")
-        with open(path, "w", encoding="ascii") as file:
-            file.write(config)
-        self.daemon = Daemon(self.lab, self.program, "auto", (), "--config", path, "--seccomp", "kill",
-                             *options)
+        self.config = config
+        self.daemon = Daemon(self.lab, self.program, "auto", (), "--config",
+                             self.lab.write("culvert.conf", config), "--seccomp", "kill", *options)
 
     def end(self):
         if self.daemon:
@@ -121,11 +106,8 @@ class Trial:
         self.daemon = None
 
     def curl(self, url, *options):
-        process = self.lab.start("relay", "curl", "--silent", "--show-error", "--max-time", "10",
-                                 *options, url, stdout=subprocess.PIPE, text=True)
-        text = process.communicate()[0]
-        self.lab.finish(process, 1)
-        return text
+        return self.lab.run("relay", "curl", "--silent", "--show-error", "--max-time", "10", *options,
+                            url)
 
     def scrape(self, *options):
         return self.curl(f"http://127.0.0.1:{METRICS}/metrics", *options)
@@ -212,10 +194,7 @@ class Trial:
                    f"{samples['culvert_handovers_total']}")
 
     def check_prometheus(self, samples):
-        path = self.lab.path("prometheus.yml")
-        with open(path, "w", encoding="ascii") as file:
-            file.write(f"""
-
+        path = self.lab.write("prometheus.yml", f"""
 global: {{scrape_interval: 1s, evaluation_interval: 1s}}
 rule_files: [{EXAMPLES}/culvert-alerts.yml]
 scrape_configs:
@@ -265,17 +244,14 @@ scrape_configs:
         expect(not unknown and len(names) > 8, f"examples ask for {unknown or names}")
 
     def check_reload(self):
-        path = self.lab.path("culvert.conf")
-        with open(path, encoding="ascii") as file:
-            config = file.read()
-        for text, successful in ((config.replace(f":{METRICS}", f":{METRICS + 1}"), 0), (config, 1)):
-            with open(path, "w", encoding="ascii") as file:
-                file.write(text)
-            result = subprocess.run([self.program, "reload", "--control", self.daemon.control],
-                                    text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                    check=False)
-            expect(result.returncode == (not successful) and
-                   (successful or "metrics" in result.stdout), f"reload: {result.stdout}")
+        for text, successful in ((self.config.replace(f":{METRICS}", f":{METRICS + 1}"), 0),
+                                 (self.config, 1)):
+            self.lab.write("culvert.conf", text)
+            try:
+                self.daemon.command("reload")
+                expect(successful, "the reload")
+            except LabError as error:
+                expect(not successful and "metrics" in str(error), f"reload: {error}")
             got = parse(self.scrape())["culvert_last_reload_successful"]
             expect(got == {None: successful}, f"after a reload: {got}")
 
@@ -305,36 +281,11 @@ scrape_configs:
                 client.close()
         return clients
 
-    @contextlib.contextmanager
-    def slow_clients(self, path):
-        """Eight that send a line of a header now and then, for ever."""
-        begun, over = threading.Event(), threading.Event()
-
-        def drip():
-            clients = self.connect(path, 8)
-            while not over.wait(0.2):
-                for i, client in enumerate(clients):
-                    try:
-                        client.send(b"GET /metrics HTTP/1.1\r\nX: ")
-                    except OSError:
-                        client.close()
-                        clients[i] = self.connect(path, 1)[0]
-                begun.set()
-
-        thread = threading.Thread(target=drip)
-        thread.start()
-        begun.wait()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
 
 @pytest.fixture(scope="module")
 def lab():
     with Lab(loopback=True) as one:
-        one.start_server("server", ECHO, sys.executable, "-c", ECHO_SERVER, RELAY, str(ECHO))
+        one.start_echo("server", ECHO)
         yield one
 
 
@@ -437,6 +388,7 @@ def test_no_memory(trial):
 
 
 def test_crowds(trial):
+    """Some that say nothing, and go, and some whose request is never whole."""
     path = trial.lab.path("m/metrics.sock")
     trial.begin(f"[culvert]\nmetrics = unix:{path}\n"
                 f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
@@ -445,9 +397,10 @@ def test_crowds(trial):
         for client in clients:
             client.close()
         trial.curl("http://localhost/metrics", "--unix-socket", path)
-    with trial.slow_clients(path):
-        trial.curl("http://localhost/metrics", "--unix-socket", path)
-        expect(trial.daemon.stop() == 0, "the daemon's end")
+    for client in trial.connect(path, 8):
+        client.send(b"GET /metrics HTTP/1.1\r\nX: ")
+    trial.curl("http://localhost/metrics", "--unix-socket", path)
+    expect(trial.daemon.stop() == 0, "the daemon's end")
 
 
 def test_many_sessions(trial, request):

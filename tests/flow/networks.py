@@ -31,7 +31,7 @@ import traceback
 
 import networks_udp as udp
 import pytest
-from labkit import SLOW, LabError, expect, tail, wait_until
+from labkit import (LIBC, SLOW, LabError, call, enter, expect, inside, place, tail, wait_until)
 from networks_rows import ROWS
 from networks_udp import Ended
 
@@ -47,32 +47,10 @@ HOME = "/run/lab"
 CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
 MS_REC, MS_PRIVATE = 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
-LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Skip(Exception):
     """This kernel or machine cannot show the row: args[0]."""
-
-
-def call(name, *arguments):
-    if getattr(LIBC, name)(*arguments) != 0:
-        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
-
-
-def enter(namespace):
-    """Moves this thread, and what it starts from now on, into NAMESPACE."""
-    with open(f"/run/netns/{namespace}", "rb") as file:
-        call("setns", file.fileno(), CLONE_NEWNET)
-
-
-@contextlib.contextmanager
-def inside(namespace):
-    with open("/proc/thread-self/ns/net", "rb") as before:
-        enter(namespace)
-        try:
-            yield
-        finally:
-            call("setns", before.fileno(), CLONE_NEWNET)
 
 
 def start_thread(function, *arguments):
@@ -468,6 +446,25 @@ class DatagramTalk(Talk):
 
 # --- the relay ---
 
+def ethtool(namespace, *requests):
+    """Each of REQUESTS to all devices, as far as they can; what the last one has answered."""
+    value = None
+    with inside(namespace), socket.socket() as sock:
+        for _, name in socket.if_nameindex():
+            for request in requests:
+                value = ctypes.create_string_buffer(request)
+                with contextlib.suppress(OSError):
+                    fcntl.ioctl(sock, 0x8946, struct.pack("16sP16x", name.encode(),
+                                                          ctypes.addressof(value)))
+    return value
+
+
+def no_offload(namespace):
+    """Packets are on the wire one by one, with whole checksums: else a veth carries those of any size."""
+    ethtool(namespace, *(struct.pack("II", command, 0) for command in (
+        0x17, 0x1f, 0x24, 0x2c)))  # ETHTOOL_STXCSUM, STSO, SGSO, SGRO
+
+
 class Daemon:
     """culvert in NAMESPACE; its control socket may be a name in the folder where it is started."""
 
@@ -605,7 +602,7 @@ class Run:
         self.do(self.row.setup)
         if self.row.plain:
             for namespace in os.listdir("/run/netns"):
-                self.refuse_big_packets(namespace)
+                no_offload(namespace)
         for speaker in self.row.all_speakers():
             serve(self.row.server_in, speaker, 7001 + SPEAKERS.index(speaker), self.row.no_checks)
         self.daemon = Daemon(self, "relay", 1, self.forwards())
@@ -614,9 +611,8 @@ class Run:
     def forwards(self):
         found = []
         for talk in self.talks:
-            address = address_of(self.row.upstream, talk.family[-1])
-            found += talk.forward, f"[{address}]:{talk.upstream_port}" if ":" in address else \
-                f"{address}:{talk.upstream_port}"
+            found += talk.forward, place(address_of(self.row.upstream, talk.family[-1]),
+                                         talk.upstream_port)
         return found
 
     def do(self, text):
@@ -671,24 +667,6 @@ class Run:
         with open(f"{HOME}/rules", "w", encoding="ascii") as file:
             file.write(rules)
         self.shell(namespace, f"nft -f {HOME}/rules")
-
-    @staticmethod
-    def ethtool(namespace, *requests):
-        """Each of REQUESTS to all devices, as far as they can; what the last one has answered."""
-        value = None
-        with inside(namespace), socket.socket() as sock:
-            for _, name in socket.if_nameindex():
-                for request in requests:
-                    value = ctypes.create_string_buffer(request)
-                    with contextlib.suppress(OSError):
-                        fcntl.ioctl(sock, 0x8946, struct.pack("16sP16x", name.encode(),
-                                                              ctypes.addressof(value)))
-        return value
-
-    def refuse_big_packets(self, namespace):
-        """Turns offloads off: else a veth carries packets of any size."""
-        self.ethtool(namespace, *(struct.pack("II", command, 0) for command in (
-            0x17, 0x1f, 0x24, 0x2c)))  # ETHTOOL_STXCSUM, STSO, SGSO, SGRO
 
     # --- the conversations ---
 
@@ -823,12 +801,12 @@ class Run:
 
     def step_no_checksums(self, namespace):
         """None is left to devices of NAMESPACE."""
-        self.ethtool(namespace, struct.pack("II", 0x17, 0))
+        ethtool(namespace, struct.pack("II", 0x17, 0))
 
     def step_merge(self, *features):
         """The relay merges what comes (GRO), with these features of ethtool."""
-        self.ethtool("relay", struct.pack("II", 0x2c, 1))
-        answer_ = self.ethtool("relay", struct.pack("III", 0x1b, 4, 0).ljust(8000, b"\0"))
+        ethtool("relay", struct.pack("II", 0x2c, 1))
+        answer_ = ethtool("relay", struct.pack("III", 0x1b, 4, 0).ljust(8000, b"\0"))
         count = struct.unpack_from("8xI", answer_)[0]  # of ETHTOOL_GSTRINGS
         names = [answer_[at:at + 32].rstrip(b"\0").decode()
                  for at in range(12, 12 + 32 * count, 32)]
@@ -839,7 +817,7 @@ class Run:
             word, bit = divmod(names.index(feature), 32)
             words[2 * word] |= 1 << bit
             words[2 * word + 1] |= 1 << bit
-        self.ethtool("relay", struct.pack(f"II{len(words)}I", 0x3b, len(words) // 2, *words))
+        ethtool("relay", struct.pack(f"II{len(words)}I", 0x3b, len(words) // 2, *words))
 
     def step_engine(self, engine):
         for talk in self.talks:

@@ -10,7 +10,6 @@ import os
 import select
 import socket
 import struct
-import sys
 import threading
 import time
 

@@ -137,8 +137,8 @@ class Walk(Pair):
     def write_config(self, idle=8, spare=False, connect=5):
         text = f"[culvert]\nkeepalive = 20s\nmax-sessions = 4000\nconnect-timeout = {connect}\n" + \
             "\n".join(f.text(idle) for f in FORWARDS.values())
-        with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
-            file.write(text + ("[forward spare]\nlisten = :9199\nupstream = 10.0.2.2:9\n" * spare))
+        self.lab.write("culvert.conf", text + "[forward spare]\nlisten = :9199\nupstream = 10.0.2.2:9\n"
+                       * spare)
 
     def start(self, relay, *options):
         if self.state[relay] == "killed":  # the same one, which finds the sessions
@@ -639,4 +639,3 @@ def test_walk(request, culvert, engine):
                 walk.show()
             if walk.ends:
                 walk.ends.stop()
-            subprocess.run(["umount", "-l", walk.pins], check=False)

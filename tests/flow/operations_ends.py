@@ -20,7 +20,7 @@ import struct
 import threading
 import time
 
-from networks import inside
+from labkit import inside, place
 from server_names import hello_of
 from standby_rig import SERVER_SIDE
 from udp_peer import HEAD, answer, question
@@ -33,7 +33,6 @@ MAGIC = b"cvrt"
 CLIENT, SERVER = 0, 1
 # By kind: seconds between two looks whether something is to be said.
 PACE = {"talk": 0.02, "idle": 3.0, "down": 0.01, "up": 0.01, "half": 0.05}
-PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n"
 
 
 def text_of(number, side, at, n):
@@ -43,8 +42,7 @@ def text_of(number, side, at, n):
 
 def name_of(address):
     """As culvert writes it."""
-    host, port = address[0].removeprefix("::ffff:"), address[1]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return place(address[0].removeprefix("::ffff:"), address[1])
 
 
 class End:

@@ -2,11 +2,10 @@
 """Servers that are chosen by the name in a TLS hello ([sni FORWARD NAME...]), on each engine.
 
 Hellos are made by OpenSSL, or were captured: Chromium's and Node's have post-quantum key shares, Go's
-has none.  The server sends back what it gets, behind the port that it has, so each
-byte is compared.  Then OpenSSL, GnuTLS, curl and nginx speak through it.
+has none.  The server sends back what it gets, behind the port that it has, so each byte is compared.
+Then OpenSSL, GnuTLS and curl speak through it.
 """
 
-import json
 import os
 import re
 import socket
@@ -17,10 +16,9 @@ import sys
 import time
 
 import pytest
-from labkit import NGINX_PATHS, RELAY, SERVER, Daemon, expect, wait_until
-from graft_wire import within
+from labkit import RELAY, SERVER, Daemon, LabError, expect, wait_until
 
-pytestmark = pytest.mark.needs("openssl", "curl", "gnutls-cli", "nginx", "nsenter", packages="demo")
+pytestmark = pytest.mark.needs("openssl", "curl", "gnutls-cli", "nsenter", packages="demo")
 DEFAULT, EXACT, PATTERN, DEEPER, H2, OTHER = range(7440, 7446)
 UNRECOGNIZED_NAME, DECODE_ERROR = 112, 50
 CONFIG = f"""[culvert]
@@ -57,24 +55,6 @@ listen = :9446
 upstream = {SERVER}:7450
 [sni real two.test]
 upstream = {SERVER}:7451
-"""
-NGINX = """
-daemon off;
-pid {home}/nginx.pid;
-error_log {home}/nginx.log;
-events {{ }}
-http {{
-    access_log off;
-""" + NGINX_PATHS + """
-    server {{
-        listen 7450 ssl;
-        ssl_certificate {home}/one.test;
-        ssl_certificate_key {home}/key;
-        ssl_protocols TLSv1.2 TLSv1.3;
-        ssl_early_data on;
-        location / {{ return 200 "one\n"; }}
-    }}
-}}
 """
 PEER = """
 import socket, sys, threading
@@ -150,17 +130,13 @@ class Trial:
     def __init__(self, lab, program, engine):
         self.lab, self.program, self.engine = lab, program, engine
         self.log = lab.path(f"log.{engine}")
-        path = lab.path("culvert.conf")
-        with open(path, "w", encoding="ascii") as file:
-            file.write(CONFIG.format(log=self.log))
-        os.chmod(os.path.dirname(path), 0o755)
-        self.config = path
-        self.daemon = Daemon(lab, program, engine, (), "--config", path)
+        self.config = lab.write("culvert.conf", CONFIG.format(log=self.log))
+        self.daemon = Daemon(lab, program, engine, (), "--config", self.config)
 
     # --- what clients do ---
 
     def connect(self, port=9443, where="client"):
-        with within(self.lab, where):
+        with self.lab.inside(where):
             s = socket.socket()
         s.settimeout(10)
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -212,15 +188,9 @@ class Trial:
         """What one case has begun is not counted in the next."""
         wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "all sessions to be over")
 
-    def drain(self, *words):
-        return subprocess.run([self.program, "drain", *words, "--control", self.daemon.control],
-                              check=False, capture_output=True)
-
     def write(self, config):
-        with open(self.config, "w", encoding="ascii") as file:
-            file.write(config.format(log=self.log))
-        subprocess.run([self.program, "reload", "--control", self.daemon.control], check=True,
-                       stdout=subprocess.DEVNULL)
+        self.lab.write("culvert.conf", config.replace("{log}", self.log))
+        self.daemon.reload()
 
     def cpu_seconds(self):
         with open(f"/proc/{self.daemon.pid}/stat", encoding="ascii") as file:
@@ -349,10 +319,8 @@ def test_shown(trial):
         rows = [r for r in trial.daemon.ask("sessions")["sessions"] if r["server_name"]]
         expect(len(rows) == 1 and rows[0]["server_name"] == "www.example.org" and
                rows[0]["forward"] == "https/example.org", f"{rows}")
-        killed = subprocess.run([trial.program, "kill", "--server-name", "WWW.example.org", "--json",
-                                 "--control", trial.daemon.control], check=True,
-                                capture_output=True, text=True).stdout
-        expect(json.loads(killed)["killed"] == 1, killed)
+        killed = trial.daemon.ask("kill", "--server-name", "WWW.example.org")
+        expect(killed["killed"] == 1, killed)
     with open(trial.log, encoding="ascii") as file:
         wait_until(lambda: any('"server_name":"www.example.org"' in line and '"killed"' in line
                                for line in file), "the log")
@@ -406,12 +374,7 @@ def test_reload(trial):
         late.sendall(hello[50:])
         expect(late.recv(100) == bytes([21, 3, 1, 0, 2, 2, UNRECOGNIZED_NAME]), "no alert")
     expect(trial.errors("name-unknown") == before + 1, "it is not counted")
-    converted = subprocess.run([trial.program, "convert", trial.config], check=True,
-                               capture_output=True, text=True).stdout
-    with open(trial.config, "w", encoding="ascii") as file:
-        file.write(converted)
-    subprocess.run([trial.program, "reload", "--control", trial.daemon.control], check=True,
-                   stdout=subprocess.DEVNULL)
+    trial.write(trial.lab.run("relay", trial.program, "convert", trial.config))
     expect(trial.ask(hello) == EXACT, "as culvert convert writes it")
     trial.write(CONFIG)
 
@@ -422,15 +385,16 @@ def test_drain(trial):
     with trial.connect() as s:
         s.sendall(hello)
         trial.answer(s, len(hello))
-        expect(trial.drain("https/example.org").returncode, "a section is drained")
-        said = trial.drain("https", "--drain-timeout", "1", "--json")
-        expect(not said.returncode and json.loads(said.stdout)["live"] == 1, f"{said}")
+        with pytest.raises(LabError):  # not a section
+            trial.daemon.command("drain", "https/example.org")
+        said = trial.daemon.ask("drain", "https", "--drain-timeout", "1")
+        expect(said["live"] == 1, f"{said}")
         s.settimeout(5)
         try:
             expect(s.recv(1), "an end instead of a reset")
         except ConnectionResetError:
             pass
-        expect(not trial.drain("https", "--undo").returncode, "that does not end")
+        trial.daemon.command("drain", "https", "--undo")
     expect(trial.ask(hello) == EXACT, "after all")
 
 
@@ -480,32 +444,20 @@ def test_many(trial):
 
 
 def test_real(trial):
-    """nginx and OpenSSL's server, with tickets and early data, GnuTLS and curl."""
-    with open(trial.lab.path("nginx.conf"), "w", encoding="ascii") as file:
-        file.write(NGINX.format(home=trial.lab.path("")))
-    servers = [
-        trial.lab.start_server("server", 7450, "nginx", "-c", trial.lab.path("nginx.conf")),
-        trial.lab.start_server("server", 7451, "openssl", "s_server", "-quiet", "-www", "-key",
-                               trial.lab.path("key"), "-cert", trial.lab.path("two.test"),
-                               "-accept", "7451")]
-    for name in "one", "two":
-        client = ["openssl", "s_client", "-connect", f"{RELAY}:9446", "-servername", f"{name}.test",
-                  "-CAfile", trial.lab.path(f"{name}.test"), "-verify_return_error", "-ign_eof"]
-        ticket, early = trial.lab.path("ticket"), trial.lab.path("early")
-        with open(early, "w", encoding="ascii") as file:
-            file.write("GET / HTTP/1.0\r\n\r\n")
-        said = trial.run_client(*client, "-sess_out", ticket)
-        expect(f"CN = {name}.test" in said and "New, TLSv1.3" in said, f"{name}: {said[:1500]}")
-        said = trial.run_client(*client, "-sess_in", ticket,
-                                *(["-early_data", early] if name == "one" else []))
-        expect("Reused, TLSv1.3" in said and
-               (name == "two" or "Early data was accepted" in said), f"{name}: {said[:1500]}")
-        said = trial.run_client("gnutls-cli", "-p", "9446", "--x509cafile",
-                                trial.lab.path(f"{name}.test"), "--sni-hostname", f"{name}.test",
-                                "--verify-hostname", f"{name}.test", RELAY)
+    """OpenSSL's server, by OpenSSL, GnuTLS and curl."""
+    servers = [trial.lab.start_server(
+        "server", port, "openssl", "s_server", "-quiet", "-www", "-key", trial.lab.path("key"), "-cert",
+        trial.lab.path(name), "-accept", str(port)) for name, port in (("one.test", 7450),
+                                                                       ("two.test", 7451))]
+    for name in "one.test", "two.test":
+        said = trial.run_client("openssl", "s_client", "-connect", f"{RELAY}:9446", "-servername", name,
+                                "-CAfile", trial.lab.path(name), "-verify_return_error", "-ign_eof")
+        expect(f"CN = {name}" in said and "New, TLSv1.3" in said, f"{name}: {said[:1500]}")
+        said = trial.run_client("gnutls-cli", "-p", "9446", "--x509cafile", trial.lab.path(name),
+                                "--sni-hostname", name, "--verify-hostname", name, RELAY)
         expect("Handshake was completed" in said, f"{name}: {said[:1500]}")
-        said = trial.run_client("curl", "-sS", "--cacert", trial.lab.path(f"{name}.test"), "--resolve",
-                                f"{name}.test:9446:{RELAY}", f"https://{name}.test:9446/")
-        expect(said == "one\n" if name == "one" else "Ciphers supported" in said, f"{name}: {said[:1500]}")
+        said = trial.run_client("curl", "-sS", "--cacert", trial.lab.path(name), "--resolve",
+                                f"{name}:9446:{RELAY}", f"https://{name}:9446/")
+        expect("Ciphers supported" in said, f"{name}: {said[:1500]}")
     for server in servers:
         trial.lab.stop(server)

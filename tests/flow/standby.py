@@ -3,22 +3,18 @@
 
 Two relays with culvert, each of which imports what the other one exports.  Conversations, streams in
 full flight, idle and half-closed sessions, of both families, mixed, transparent, balanced, with PROXY
-headers.  Each byte is compared.  --storm: the same at random; round R of seed S is round 1 of seed
-S + R - 1.
+headers.  Each byte is compared.  The same at random: operations.py.
 """
 
-import collections
 import ipaddress
-import json
 import random
-import statistics
 import subprocess
 import sys
 import time
 
 import pytest
-from labkit import Lab, LabError, expect, tail, wait_until
-from standby_rig import (CLIENT_SIDE, CONFIG, OWN, PORTS, RELAYS, SERVER_SIDE, Pair)
+from labkit import Lab, expect, wait_until
+from standby_rig import CLIENT_SIDE, OWN, PORTS, RELAYS, SERVER_SIDE, Pair
 
 pytestmark = pytest.mark.needs("ip", "nsenter", packages="demo", ipv6=True)
 
@@ -26,7 +22,12 @@ pytestmark = pytest.mark.needs("ip", "nsenter", packages="demo", ipv6=True)
 class Trial(Pair):
     """What the cases have in common."""
 
-    def kinds(self, scale=1):
+    def serve(self):
+        super().serve()
+        self.lab.start_server("server", 7153, sys.executable, "-c", DATAGRAMS, "7153",
+                              protocol="udp")
+
+    def kinds(self):
         """Sessions of every kind, by what they are."""
         four, six = CLIENT_SIDE
         wanted = {
@@ -37,64 +38,39 @@ class Trial(Pair):
             "idle, IPv6 to IPv4": (9102, "i", 2, six), "balanced": (9102, "e", 2, four),
             "header": (9103, "e", 2, four), "transparent": (9104, "e", 2, four),
         }
-        return {what: self.talk(port, kind, n * scale, address)
+        return {what: self.talk(port, kind, n, address)
                 for what, (port, kind, n, address) in wanted.items()}
 
-    def run_through(self, old, moves, scale=1):
-        """All kinds live through MOVES, which is a list of (power, what comes back after)."""
-        talks = self.kinds(scale)
-        total = sum(t.n for t in talks.values())
-        self.wait_mirrored(old, total)
-        self.say(talks["half-closed"], "fin")
-        time.sleep(0.2)  # FIN is told of at once
-        for power in moves:
-            new = self.other(old)
-            self.move(old, new, power)
-            # conversations go on by themselves; what has left is nobody's session
-            wait_until(lambda r=new: self.sessions(r), f"sessions to come to {new}")
-            if not power:
-                wait_until(lambda r=old: not self.sessions(r), f"sessions to leave {old}")
-            for what in "idle", "idle, IPv6 to IPv4":
-                self.say(talks[what], "ask")
-            if power and len(moves) > 1:
-                self.come_back(old)
-                self.wait_all_mirrored(new)
-            old = new
-        gaps = {what: self.finish(t)["gap_ms"] for what, t in talks.items()}
-        self.wait_empty(old)
-        return gaps
-
-    def restart(self, relay, ports):
-        """RELAY with another range of local ports."""
-        self.inside(relay, "sysctl", "-qw", f"net.ipv4.ip_local_port_range={ports}")
-        self.relays[relay].process.kill()
-        self.lab.stop(self.relays[relay].process)
+    def start_anew(self, relay, *options, links=RELAYS):
+        """RELAY without what it was told; then each of LINKS is told again."""
         for to in list(self.links):
             self.unlink(to)
+        self.relays[relay].process.kill()
+        self.lab.stop(self.relays[relay].process)
         self.forget(relay)
-        self.start(relay)
-        for to in RELAYS:
+        self.start(relay, *options)
+        for to in links:
             self.link(to)
+
+    def use_ports(self, relay, ports):
+        self.inside(relay, "sysctl", "-qw", f"net.ipv4.ip_local_port_range={ports}")
+        self.start_anew(relay)
 
     def crowd(self, name, n, address=CLIENT_SIDE[0], port=9153):
         """N clients of UDP."""
-        return self.lab.start("client", sys.executable, "-c", CROWD, address, str(port), name,
-                              str(n), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.clients.append(self.lab.start(
+            "client", sys.executable, "-c", CROWD, address, str(port), name, str(n),
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        return self.clients[-1]
 
     def ask_all(self, crowd):
-        """Until all get their own answers, and never another's."""
+        """Until all get their own answers, and never another's; the ports that the server has seen."""
         def all_answered():
             said = self.say(crowd, "ask")
             expect(not said["foreign"], f"answers to others: {said}")
-            return not said["lost"]
+            return not said["lost"] and said["ports"]
 
-        wait_until(all_answered, "all to be answered", 20)
-
-    def serve_datagrams(self):
-        server = self.lab.start("server", sys.executable, "-c", DATAGRAMS, "7153",
-                                stdout=subprocess.PIPE)
-        server.stdout.readline()
-        return server
+        return wait_until(all_answered, "all to be answered", 20)
 
     def spent(self, relay):
         """Seconds of CPU time of RELAY's main thread."""
@@ -107,31 +83,33 @@ class Trial(Pair):
         wait_until(lambda: len(self.sessions("relay2")) == (2 if process.n == 3 else 0), "RST", 10)
         return self.say(process, "ask").get("reset")
 
-    def dump(self, relay):
-        """What RELAY exports, up to the mark that this is all."""
-        export = subprocess.Popen([self.program, "export", "--after", "0", "--control",
-                                   self.relays[relay].control], stdout=subprocess.PIPE)
-        data = b""
+    def export(self):
+        return subprocess.Popen([self.program, "export", "--after", "0", "--control",
+                                 self.relays["relay"].control], stdout=subprocess.PIPE)
+
+    def dump(self):
+        """What the first relay exports, up to the mark that this is all."""
+        export, data = self.export(), b""
         while not data.endswith(b"\6\1\0\4"):
             data += export.stdout.read1(65536)
         export.kill()
         export.wait()
         return data
 
-    def come_back_empty(self, relay, *options):
-        """RELAY without what it was told; the addresses are not there."""
-        for to in list(self.links):
-            self.unlink(to)
-        self.relays[relay].process.kill()
-        self.lab.stop(self.relays[relay].process)
-        self.forget(relay)
-        self.start(relay, *options)
-        self.link(self.other(relay))
+    def begin_import(self, data, name="peer"):
+        """Into the second relay; more may follow."""
+        process = subprocess.Popen([self.program, "import", "--name", name, "--control",
+                                    self.relays["relay2"].control], stdin=subprocess.PIPE,
+                                   stderr=subprocess.PIPE)
+        process.stdin.write(data)
+        process.stdin.flush()
+        return process
 
     def feed(self, data):
-        return subprocess.run([self.program, "import", "--name", "peer", "--control",
-                               self.relays["relay2"].control], input=data, check=False,
-                              capture_output=True, timeout=20)
+        """All of it: how that ended, and what was said."""
+        process = self.begin_import(data)
+        said = process.communicate(timeout=20)[1]
+        return process.returncode, said
 
     def grafted(self, *forwards):
         """Bytes of each grafted session of FORWARDS, by its client."""
@@ -150,186 +128,38 @@ class Trial(Pair):
         return self.lab.start("relay2", sys.executable, "-c", FORGE, rate, seconds, *pairs)
 
 
-class Storm(Trial):
-    """Failovers at random; each round has sessions of its own."""
-
-    # so sessions end of which the relay has died before it could tell that both ends have finished
-    config = CONFIG.replace("[culvert]\n", "[culvert]\nkeepalive = 10s\n")
-
-    def __init__(self, lab, program):
-        super().__init__(lab, program)
-        self.owner = RELAYS[0]
-        self.did = collections.Counter()
-        self.gaps = collections.defaultdict(list)
-        self.kind = ""  # of the last failover
-        self.story = []
-
-    def storm(self, rounds, seed):
-        for number in range(rounds):
-            self.kind, self.story, start = "", [], time.monotonic()
-            try:
-                self.round(random.Random(seed + number))
-            except (LabError, subprocess.SubprocessError):
-                self.tell_all()
-                raise
-            finally:
-                self.did["rounds"] += 1
-                print(f"# round {number + 1}: {'; '.join(self.story)}"
-                      f" ({time.monotonic() - start:.0f} s)", flush=True)
-        self.sum_up()
-
-    def round(self, chance):
-        lossy = chance.random() < 0.3
-        moves = chance.randint(1, 3)
-        fin = chance.randint(0, moves)  # half-closed ones end before that failover, or last
-        if lossy:
-            self.lose(True)
-        self.story.append(f"from {self.owner}{', loss' if lossy else ''}")
-        talks = self.kinds(2)
-        self.wait_mirrored(self.owner, sum(t.n for t in talks.values()))
-        for turn in range(moves):
-            self.failover(chance, talks, lossy, turn == fin)
-        if chance.random() < 0.5:
-            self.ask_idle(talks)
-        did = collections.Counter()
-        bad = []
-        for what, talk in talks.items():
-            has = self.end_of(talk)
-            self.did.update(sessions=talk.n, wrong=has.get("wrong", 0),
-                            lost=talk.n - has.get("ended", 0))
-            did["gap"] = max(did["gap"], has["gap_ms"])
-            if has.get("wrong") or has.get("ended") != talk.n:
-                bad.append(f"{talk.n} of {what}: {has}")
-        self.note_gap(did["gap"])
-        if lossy:
-            self.lose(False)
-        expect(not bad, "; ".join(bad))
-        start = time.monotonic()
-        for relay in RELAYS:
-            self.wait_empty(relay, 30)
-        self.story.append(f"empty after {time.monotonic() - start:.1f} s")
-
-    def failover(self, chance, talks, lossy, fin):
-        old, new = self.owner, self.other(self.owner)
-        power, cut, early = (chance.random() < share for share in (0.5, 0.3, 0.5))
-        wait, rest = chance.uniform(0, 2), chance.uniform(0, 2)
-        old_for = chance.uniform(20, 60) if chance.random() < 0.15 else chance.uniform(1, 5)
-        if fin and early:
-            self.say(talks["half-closed"], "fin")
-        if cut:
-            self.wait_all_mirrored(old)
-            self.unlink(new)
-            time.sleep(old_for)
-        if fin and not early:
-            self.say(talks["half-closed"], "fin")
-        time.sleep(wait)
-        self.note_gap(max(self.say(t, "gap")["gap_ms"] for t in talks.values()))
-        self.kind = ("power" if power else "planned") + (", loss" if lossy else "")
-        self.story.append(f"{'power' if power else 'plan'} after {wait:.2f} s" +
-                          (f", copies {old_for:.0f} s old" if cut else "") +
-                          (f", fin {'early' if early else 'late'}" if fin else ""))
-        self.move(old, new, power)
-        self.owner = new
-        self.did["power" if power else "planned"] += 1
-        if chance.random() < 0.5:
-            self.ask_idle(talks)
-        if power:
-            time.sleep(rest)
-            self.come_back(old)
-            self.wait_all_mirrored(new)
-        elif cut:
-            self.link(new)
-
-    def ask_idle(self, talks):
-        for what in "idle", "idle, IPv6 to IPv4":
-            self.say(talks[what], "ask")
-
-    def note_gap(self, gap):
-        """GAP is the longest one since the last failover."""
-        if self.kind:
-            self.gaps[self.kind].append(gap)
-            self.story[-1] += f", gap {gap} ms"
-
-    def tell_all(self):
-        """What is known of a round that has failed."""
-        for relay in RELAYS:
-            daemon = self.relays[relay]
-            print(f"--- {relay}:\n{tail(daemon.process.log, 20)}")
-            if daemon.process.poll() is None:
-                print(json.dumps(daemon.ask("status")))
-                print("\n".join(json.dumps(s) for s in self.sessions(relay)[:5]))
-        for role in "client", "server":
-            print(f"--- {role}:\n" + "\n".join(self.inside(role, "ss", "-tnoiOH").split("\n")[:40]))
-        self.sum_up()
-
-    def sum_up(self):
-        did = self.did
-        did["left"] = sum(len(self.sessions(r)) + self.standby(r)["held"] for r in RELAYS
-                          if self.relays[r].process.poll() is None)
-        print(", ".join(f"{what}: {did[what]}" for what in (
-            "rounds", "sessions", "power", "planned", "wrong", "lost", "left")))
-        for kind, gaps in sorted(self.gaps.items()):
-            print(f"gaps, {kind}: {len(gaps)}, median {statistics.median(gaps):.0f} ms,"
-                  f" longest {max(gaps)} ms", flush=True)
-
-
 @pytest.fixture(scope="module")
-def trial(request, culvert):
+def trial(culvert):
     with Lab(two_relays=True) as lab:
-        one = (Storm if request.config.option.storm else Trial)(lab, culvert)
-        try:
-            one.begin()
-            yield one
-        finally:
-            subprocess.run(["umount", "-l", one.pins], check=False)
-
-
-@pytest.mark.quick
-def test_power(trial):
-    gaps = trial.run_through("relay", [True])
-    print(f"# longest gaps, in ms: {gaps}")
-
-
-@pytest.mark.quick
-def test_planned(trial):
-    """S1: the relay whose addresses leave holds its sessions for the other, and says nothing."""
-    errors = trial.relays["relay"].ask("status")["errors"]
-    gaps = trial.run_through("relay", [False])
-    print(f"# longest gaps, in ms: {gaps}")
-    trial.wait_empty("relay")
-    expect(trial.relays["relay"].ask("status")["errors"] == errors, "it has counted errors")
+        one = Trial(lab, culvert)
+        one.begin()
+        yield one
 
 
 def test_counters(trial):
     """A10: what leaves is counted and logged where it has been, of TCP and of UDP."""
-    server, clients, idle = trial.serve_datagrams(), trial.crowd("moves", 3), None
     moved = '"end":"moved"'
     before = {relay: trial.logged(relay, moved) for relay in RELAYS}
-    try:
+    clients, idle = trial.crowd("moves", 3), trial.talk(9100, "i", 4)
+    trial.ask_all(clients)
+    trial.wait_mirrored("relay", 7)
+    for old, new in RELAYS, RELAYS[::-1]:
+        trial.move(old, new, False)
+        trial.say(idle, "ask")
         trial.ask_all(clients)
-        idle = trial.talk(9100, "i", 4)
-        trial.wait_mirrored("relay", 7)
-        for old, new in RELAYS, RELAYS[::-1]:
-            trial.move(old, new, False)
-            trial.say(idle, "ask")
-            trial.ask_all(clients)
-            wait_until(lambda r=old: trial.logged(r, moved) == before[r] + 7, "seven in the log")
-            for relay in RELAYS:
-                wait_until(lambda r=relay: trial.adds_up(r), f"counters: {trial.counts(relay)}")
-            expect(sum(f["moved"] for f in trial.counts(old)) >= 7, f"{trial.counts(old)}")
-            trial.wait_mirrored(new, 7)
-        trial.finish(idle)
-    finally:
-        for process in clients, server:
-            trial.lab.stop(process)
+        wait_until(lambda r=old: trial.logged(r, moved) == before[r] + 7, "seven in the log")
+        for relay in RELAYS:
+            wait_until(lambda r=relay: trial.adds_up(r), f"counters: {trial.counts(relay)}")
+        expect(sum(f["moved"] for f in trial.counts(old)) >= 7, f"{trial.counts(old)}")
+        trial.wait_mirrored(new, 7)
+    trial.finish(idle)
 
 
 def test_rested_slots(trial):
     """Sessions had gone back to their sockets when a daemon died: the next one has other slots."""
     idle = trial.talk(9100, "i", 3)
     trial.wait_mirrored("relay", 3)
-    subprocess.run([trial.program, "engine", "plain", "copy", "--control",
-                    trial.relays["relay"].control], check=True, stdout=subprocess.DEVNULL)
+    trial.relays["relay"].command("engine", "plain", "copy")
     trial.say(idle, "ask")
     wait_until(lambda: {f["carrier"] for s in trial.sessions("relay") for f in s["flows"]} ==
                {"copy"}, "all to go back")
@@ -341,8 +171,28 @@ def test_rested_slots(trial):
 
 @pytest.mark.quick
 def test_back(trial):
-    """S5: away and back, by plan and by power."""
-    trial.run_through("relay", [False, False, True, True])
+    """S5: all kinds live through moves away and back, by plan and by power; S1: the relay whose
+    addresses leave holds its sessions for the other, and says nothing."""
+    talks, old = trial.kinds(), "relay"
+    trial.wait_mirrored(old, sum(t.n for t in talks.values()))
+    trial.say(talks["half-closed"], "fin")
+    time.sleep(0.2)  # FIN is told of at once
+    for power in False, False, True, True:
+        new, errors = trial.other(old), trial.relays[old].ask("status")["errors"]
+        trial.move(old, new, power)
+        # conversations go on by themselves; what has left is nobody's session
+        wait_until(lambda r=new: trial.sessions(r), f"sessions to come to {new}")
+        if not power:
+            wait_until(lambda r=old: not trial.sessions(r), f"sessions to leave {old}")
+            expect(trial.relays[old].ask("status")["errors"] == errors, f"{old} has counted errors")
+        for what in "idle", "idle, IPv6 to IPv4":
+            trial.say(talks[what], "ask")
+        if power:
+            trial.come_back(old)
+            trial.wait_all_mirrored(new)
+        old = new
+    print("# longest gaps, in ms:", {what: trial.finish(t)["gap_ms"] for what, t in talks.items()})
+    trial.wait_empty(old)
 
 
 def test_never_came(trial):
@@ -381,33 +231,6 @@ def test_hot(trial):
     trial.wait_empty("relay2")
 
 
-def test_split(trial):
-    """S6: both have the addresses, and packets come to either, or to one of each side."""
-    talks = [trial.talk(9100, kind, n) for kind, n in (("e", 5), ("d", 1), ("u", 1))]
-    trial.wait_mirrored("relay", 7)
-    trial.take("relay2")
-    for turn in range(6):
-        a, b = RELAYS if turn % 2 else RELAYS[::-1]
-        trial.announce(a, "1" if turn > 2 else "12")
-        if turn > 2:
-            trial.announce(b, "2")
-        time.sleep(0.4)
-    trial.announce("relay")
-    for talk in talks:
-        trial.finish(talk)
-
-
-def test_new_sessions(trial):
-    """S3: after a failover new sessions use ports of which old ones have none."""
-    old = trial.talk(9100, "i", 50)
-    trial.wait_mirrored("relay", 50)
-    trial.move("relay", "relay2", False)
-    new = trial.talk(9100, "e", 50)
-    trial.say(old, "ask")
-    trial.finish(new)
-    trial.finish(old)
-
-
 def test_ports(trial):
     """A1: no new session has a port of a held one, though both relays connect from some ports."""
     def same_ports():
@@ -415,54 +238,48 @@ def test_ports(trial):
                 if s["stream"] == "import"]
 
     expect(same_ports() == [False, False], f"ports: {same_ports()}")
-    trial.restart("relay", "29850 30049")
-    wait_until(lambda: same_ports() == [True, True], "both to say that ports are the same")
-    expect(trial.logged("relay2", "it connects from ports 29850 to 30049"),
-           "the log does not say that ports are the same")
-    server, clients = trial.serve_datagrams(), []
     try:
-        clients.append(trial.crowd("old", 80))
-        idle = trial.talk(9100, "i", 80)
-        trial.ask_all(clients[0])
+        trial.use_ports("relay", "29850 30049")
+        wait_until(lambda: same_ports() == [True, True], "both to say that ports are the same")
+        expect(trial.logged("relay2", "it connects from ports 29850 to 30049"),
+               "the log does not say that ports are the same")
+        old, idle = trial.crowd("old", 80), trial.talk(9100, "i", 80)
+        trial.ask_all(old)
         trial.wait_mirrored("relay", 160)
         trial.move("relay", "relay2", True)
-        trial.ask_all(clients[0])
+        trial.ask_all(old)
         trial.come_back("relay")
         trial.wait_all_mirrored("relay2")
         wait_until(lambda: trial.standby("relay")["held"] == 160, "all to be held")
         trial.move("relay2", "relay", False)
-        clients.append(trial.crowd("new", 80))
-        new = trial.talk(9102, "e", 220)  # more than there are ports: two servers share these
-        for client in clients[::-1]:
+        new = trial.crowd("new", 80)
+        more = trial.talk(9102, "e", 220)  # than there are ports: two servers share these
+        for client in new, old:
             trial.ask_all(client)
         trial.say(idle, "ask")
-        trial.finish(new)
+        trial.finish(more)
         trial.finish(idle)
     finally:
-        for process in clients + [server]:
-            trial.lab.stop(process)
-        trial.restart("relay", PORTS["relay"])
+        trial.use_ports("relay", PORTS["relay"])
 
 
 def test_ports_in_use(trial):
     """A1: a record whose port is in use here is refused."""
-    server, clients = trial.serve_datagrams(), []
     try:
         for relay in RELAYS:
-            trial.restart(relay, "31000 31039")
+            trial.use_ports(relay, "31000 31039")
         for relay in RELAYS:  # of TCP; the start wants more
             trial.inside(relay, "sysctl", "-qw", "net.ipv4.ip_local_port_range=31100 31101")
         for relay in RELAYS:
             trial.unlink(relay)
         trial.ip("relay2", "address", "add", SERVER_SIDE[0] + "/24", "dev", "to-server")
-        clients.append(trial.crowd("stray", 40, OWN["relay2"][0]))
-        trial.say(clients[0], "ask")  # answers come to the other relay
-        clients.append(trial.lab.start("client", sys.executable, "-c", CONNECT, OWN["relay2"][0],
-                                       "9109", stdin=subprocess.PIPE))
+        # answers come to the other relay
+        trial.say(trial.crowd("stray", 40, OWN["relay2"][0]), "ask")
+        trial.clients.append(trial.lab.start("client", sys.executable, "-c", CONNECT,
+                                             OWN["relay2"][0], "9109", stdin=subprocess.PIPE))
         wait_until(lambda: len(trial.sessions("relay2")) == 41, "sessions of relay2")
         trial.announce("relay")  # relay2 has asked for its neighbours with that address
-        clients.append(trial.crowd("old", 5))
-        trial.ask_all(clients[2])
+        trial.ask_all(trial.crowd("old", 5))
         idle = trial.talk(9100, "i", 2)
         trial.link("relay2")
         trial.wait_mirrored("relay", 7)
@@ -470,54 +287,48 @@ def test_ports_in_use(trial):
         expect(trial.standby("relay2")["held"] == 1, "not one is held")
         trial.finish(idle)
     finally:
-        for process in clients + [server]:
-            trial.lab.stop(process)
         for relay in RELAYS:
-            trial.restart(relay, PORTS[relay])
+            trial.use_ports(relay, PORTS[relay])
 
 
 def test_owner_times_out(trial):
     """A2, A8: who holds a session does not time it out, nor end it for its owner."""
-    server, talk = trial.serve_datagrams(), trial.talk(9109, "e", 3)
-    clients = trial.crowd("talks", 2, port=9154)
+    talk, clients = trial.talk(9109, "e", 3), trial.crowd("talks", 2, port=9154)
 
     def is_held(n=5):
         trial.ask_all(clients)
         return trial.standby("relay2")["held"] == n
 
-    try:
-        wait_until(is_held, "five to be held", 20)
-        for part, longer in ("told", 4.5), ("not told", 11.5):  # than idle-timeout, and 10 s
-            start = time.monotonic()
-            while is_held() and time.monotonic() < start + longer:
-                time.sleep(0.1)
-            expect(is_held() and not trial.sessions("relay2"), f"{part}: not all are held")
-            if part == "told":  # both have the addresses, and do not hear each other
-                for to in RELAYS:
-                    trial.unlink(to)
-                for address, dev in (CLIENT_SIDE[0], "to-client"), (SERVER_SIDE[0], "to-server"):
-                    trial.ip("relay2", "address", "add", address + "/24", "dev", dev)
-            elif part == "not told":
-                trial.announce("relay2")
-                wait_until(lambda: trial.ask_all(clients) or len(trial.sessions("relay2")) == 5,
-                           "the other one to go on")
-                trial.ask_all(clients)
-                trial.announce("relay")
-                trial.release("relay2")
-                wait_until(is_held, "five to be held again", 20)
-                for to in RELAYS:
-                    trial.link(to)
-        trial.unlink("relay2")  # nobody takes them within idle-timeout from then on
-        wait_until(lambda: is_held(0), "all to be let go", 40)
-        expect(len(trial.sessions("relay")) == 5, "their owner has lost some")
-        trial.link("relay2")
-        wait_until(is_held, "five to be held in the end", 20)
-        trial.move("relay", "relay2", False)
-        trial.ask_all(clients)
-        trial.finish(talk)
-    finally:
-        for process in clients, server:
-            trial.lab.stop(process)
+    def stays(part, longer):
+        start = time.monotonic()
+        while is_held() and time.monotonic() < start + longer:
+            time.sleep(0.1)
+        expect(is_held() and not trial.sessions("relay2"), f"{part}: not all are held")
+
+    wait_until(is_held, "five to be held", 20)
+    stays("told", 4.5)  # longer than idle-timeout
+    for to in RELAYS:  # both have the addresses, and do not hear each other
+        trial.unlink(to)
+    for address, dev in (CLIENT_SIDE[0], "to-client"), (SERVER_SIDE[0], "to-server"):
+        trial.ip("relay2", "address", "add", address + "/24", "dev", dev)
+    stays("not told", 11.5)  # longer than 10 s
+    trial.announce("relay2")
+    wait_until(lambda: trial.ask_all(clients) and len(trial.sessions("relay2")) == 5,
+               "the other one to go on")
+    trial.ask_all(clients)
+    trial.announce("relay")
+    trial.release("relay2")
+    wait_until(is_held, "five to be held again", 20)
+    for to in RELAYS:
+        trial.link(to)
+    trial.unlink("relay2")  # nobody takes them within idle-timeout from then on
+    wait_until(lambda: is_held(0), "all to be let go", 40)
+    expect(len(trial.sessions("relay")) == 5, "their owner has lost some")
+    trial.link("relay2")
+    wait_until(is_held, "five to be held in the end", 20)
+    trial.move("relay", "relay2", False)
+    trial.ask_all(clients)
+    trial.finish(talk)
 
 
 def test_control(trial):
@@ -530,8 +341,7 @@ def test_control(trial):
     wait_until(lambda: len(trial.sessions("relay2")) == 5, "all to be adopted")
     bytes_of = {f["name"]: f["bytes_to_upstream"]
                 for f in trial.relays["relay2"].ask("forwards")["forwards"]}
-    subprocess.run([trial.program, "kill", "--forward", "plain", "--control",
-                    trial.relays["relay2"].control], check=True, stdout=subprocess.DEVNULL)
+    trial.relays["relay2"].command("kill", "--forward", "plain")
     expect(0 < bytes_of["plain"] < 9100, f"bytes: {bytes_of}")
     for process in kill, idle:  # by RST, at once, or in time
         wait_until(lambda p=process: trial.reset_of(p) == p.n, "clients to be told", 10)
@@ -543,12 +353,9 @@ def test_unsynced(trial):
     talk = trial.talk(9100, "e", 5)
     trial.wait_mirrored("relay", 5)
     trial.unlink("relay2")
-    dump = trial.dump("relay")
-    trial.come_back_empty("relay2")
-    late = subprocess.Popen([trial.program, "import", "--name", "peer", "--control",
-                             trial.relays["relay2"].control], stdin=subprocess.PIPE)
-    late.stdin.write(dump[:4])
-    late.stdin.flush()
+    dump = trial.dump()
+    trial.start_anew("relay2", links=["relay"])
+    late = trial.begin_import(dump[:4])
     wait_until(lambda: trial.standby("relay2")["streams"], "the import to begin")
     trial.move("relay", "relay2", False)
     time.sleep(0.7)
@@ -563,12 +370,8 @@ def test_stalled(trial):
     """An import that stalls hinders connections of forwards alone, and not for ever."""
     idle = trial.talk(9100, "i", 2)
     trial.wait_mirrored("relay", 2)
-    dump, streams = trial.dump("relay"), len(trial.standby("relay2")["streams"])
-    stalled = subprocess.Popen([trial.program, "import", "--name", "stalled", "--control",
-                                trial.relays["relay2"].control], stdin=subprocess.PIPE,
-                               stderr=subprocess.DEVNULL)
-    stalled.stdin.write(dump[:10])
-    stalled.stdin.flush()
+    streams = len(trial.standby("relay2")["streams"])
+    stalled = trial.begin_import(trial.dump()[:10], "stalled")
     wait_until(lambda: any(s["name"] == "stalled" and s["records"]
                            for s in trial.standby("relay2")["streams"]), "the import to begin")
     said = [trial.inside("client", sys.executable, "-c", STRAY, OWN["relay2"][0], port)
@@ -585,11 +388,8 @@ def test_stalled(trial):
 def test_two_uplinks(trial):
     """A rule knows the way of the address that clients connect to; no socket can be asked for it."""
     far = "10.7.7.1"
-    with open(trial.lab.path("alone.conf"), "w", encoding="ascii") as file:
-        file.write(trial.config.split("[forward clear]", maxsplit=1)[0])
-    trial.come_back_empty("relay2", "--config", trial.lab.path("alone.conf"),
-                          "--privileged-process", "no")
-    trial.link("relay2")
+    alone = trial.lab.write("alone.conf", trial.config.split("[forward clear]", maxsplit=1)[0])
+    trial.start_anew("relay2", "--config", alone, "--privileged-process", "no")
     trial.ip("client", "address", "add", f"{far}/32", "dev", "lo")
     for relay in RELAYS:
         trial.ip(relay, "link", "add", "other", "type", "veth", "peer", "name", "nowhere")
@@ -661,7 +461,7 @@ def test_records(trial):
     trial.wait_mirrored("relay", 5)
     trial.unlink("relay2")
     wait_until(lambda: trial.standby("relay2")["held"] == 5, "five to be held")
-    dump = trial.dump("relay")
+    dump = trial.dump()
     size = (len(dump) - 8) // 5
     expect(size <= 200 and (len(dump) - 8) % 5 == 0, f"a record has {size} bytes")
     first = 4 + size
@@ -675,9 +475,8 @@ def test_records(trial):
         b"GET / HTTP/1.0\r\n\r\n": "byte 0: not what `culvert export` begins with",
     }
     for data, why in broken.items():
-        said = trial.feed(data)
-        expect((said.returncode == 0) == (why is None) and (why or "").encode() in said.stderr,
-               f"{why}: {said}")
+        code, said = trial.feed(data)
+        expect(code and why.encode() in said, f"{why}: {code}, {said}")
         expect(trial.standby("relay2")["held"] == 5, f"{why}: what was there has changed")
     random.seed(1)
     for _ in range(30):  # whatever comes, culvert lives; what it takes is gone with the next dump
@@ -685,15 +484,15 @@ def test_records(trial):
         for _ in range(random.randrange(1, 6)):
             noise[random.randrange(4, len(noise))] = random.randrange(256)
         trial.feed(bytes(noise))
-    expect(trial.feed(dump).returncode == 0, "the whole dump is refused")
+    expect(trial.feed(dump)[0] == 0, "the whole dump is refused")
     # one that cannot be is skipped: the client's port is behind 31 bytes and the header
     refused = trial.standby("relay2")["refused"]
     bad = dump[:first + 35] + b"\0\0" + dump[first + 37:]
-    expect(trial.feed(bad).returncode == 0, "a record from port 0 ends the stream")
+    expect(trial.feed(bad)[0] == 0, "a record from port 0 ends the stream")
     expect(trial.standby("relay2")["refused"] == refused + 1 and
            trial.standby("relay2")["held"] == 4, f"port 0: {trial.standby('relay2')}")
     # a kind that is not known yet is skipped
-    expect(trial.feed(dump[:4] + b"\x63\1\0\6xx" + dump[4:]).returncode == 0, "unknown kind")
+    expect(trial.feed(dump[:4] + b"\x63\1\0\6xx" + dump[4:])[0] == 0, "unknown kind")
     trial.link("relay2")
     trial.finish(idle)
     trial.wait_empty("relay2")
@@ -751,8 +550,7 @@ def test_many_changes(trial):
 
 def test_slow_reader(trial):
     """Who exports is not held up by a reader that takes nothing, nor are other readers."""
-    deaf = subprocess.Popen([trial.program, "export", "--after", "0", "--control",
-                             trial.relays["relay"].control], stdout=subprocess.PIPE)
+    deaf = trial.export()
     idle = trial.talk(9100, "i", 500)
     trial.wait_mirrored("relay", 500)
     talk = trial.talk(9100, "e", 5)
@@ -766,30 +564,23 @@ def test_slow_reader(trial):
 
 def test_datagrams(trial):
     """Flows of UDP go on with the same port at the server."""
-    server = trial.serve_datagrams()
-    client = trial.lab.start("client", sys.executable, "-c", ASK, CLIENT_SIDE[0], "9153",
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    first = [trial.say(client, "ask") for _ in range(4)][-1]
+    client = trial.crowd("one", 1)
+    first = [trial.ask_all(client) for _ in range(4)][-1]
     trial.wait_mirrored("relay", 1)
-    for power in False, True:
-        old = "relay" if not power else "relay2"
-        if not power:  # after news of routes its sockets carry it, and the other relay knows it still
-            trial.ip(old, "address", "del", f"{CLIENT_SIDE[1]}/64", "dev", "to-client")
-            trial.say(client, "ask")
-            talk = trial.talk(9100, "i", 1)
-            trial.wait_mirrored(old, 2)
-            trial.finish(talk)
-        trial.move(old, trial.other(old), power)
-        wait_until(lambda: trial.say(client, "ask").get("port") == first["port"],
-                   "the server to see the same port", 10)
-        wait_until(lambda o=old: len(trial.sessions(trial.other(o))) == 1, "adoption")
+    # after news of routes its sockets carry it, and the other relay knows it still
+    trial.ip("relay", "address", "del", f"{CLIENT_SIDE[1]}/64", "dev", "to-client")
+    trial.ask_all(client)
+    talk = trial.talk(9100, "i", 1)
+    trial.wait_mirrored("relay", 2)
+    trial.finish(talk)
+    for (old, new), power in ((RELAYS, False), (RELAYS[::-1], True)):
+        trial.move(old, new, power)
+        wait_until(lambda: trial.ask_all(client) == first, "the server to see the same port", 10)
+        wait_until(lambda r=new: len(trial.sessions(r)) == 1, "adoption")
         if not power:  # the old one knows the flow, and has no session
             wait_until(lambda o=old: not trial.sessions(o) and trial.standby(o)["held"] == 1,
                        "the flow to leave")
-        if not power:
-            trial.wait_mirrored(trial.other(old), 1)
-    for process in client, server:
-        trial.lab.stop(process)
+            trial.wait_mirrored(new, 1)
 
 
 # Each of N clients says its name, and a number; lines of JSON tell what they have got.
@@ -800,18 +591,19 @@ for _ in range(int(sys.argv[4])):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], int(sys.argv[2])))
     clients.append(s)
 for line in sys.stdin:
-    turn, foreign, end = turn + 1, 0, time.monotonic() + 2
+    turn, foreign, ports, end = turn + 1, 0, set(), time.monotonic() + 2
     want = {s: f"{sys.argv[3]}-{i}-{turn}" for i, s in enumerate(clients)}
     for s, d in want.items():
         s.send(d.encode())
     left = set(want)
     while left and (rest := end - time.monotonic()) > 0:
         for s in select.select(clients, [], [], rest)[0]:
-            try: d = s.recv(100).decode().split()[1]
+            try: port, d = s.recv(100).decode().split()
             except OSError: continue
+            ports.add(port)
             left.discard(s) if d == want[s] else None
             foreign += d.rsplit("-", 1)[0] != want[s].rsplit("-", 1)[0]
-    print(json.dumps({"lost": len(left), "foreign": foreign}), flush=True)
+    print(json.dumps({"lost": len(left), "foreign": foreign, "ports": [*ports]}), flush=True)
 """
 FROM_PORT_0 = """
 import socket, struct, sys
@@ -851,7 +643,6 @@ sys.stdin.read()
 DATAGRAMS = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", int(sys.argv[1])))
-print("ready", flush=True)
 while True:
     d, a = s.recvfrom(2000)
     s.sendto(b"%d %s" % (a[1], d), a)
@@ -865,16 +656,3 @@ try: s.setsockopt(socket.IPPROTO_TCP, 19, 0); s.recv(1)
 except ConnectionResetError: print("reset", end="")
 except TimeoutError: print("silent", end="")
 """
-ASK = """
-import json, socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], int(sys.argv[2])))
-s.settimeout(1)
-for line in sys.stdin:
-    try: s.send(b"x"); print(json.dumps({"port": int(s.recv(100).split()[0])}), flush=True)
-    except OSError as e: print(json.dumps({"error": str(e)}), flush=True)
-"""
-
-
-@pytest.mark.needs("nft", "ss", packages="demo")
-def test_storm(trial, request):
-    trial.storm(int(request.config.option.storm), request.config.option.seed)

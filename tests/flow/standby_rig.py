@@ -4,9 +4,6 @@
 import json
 import os
 import shutil
-import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
@@ -111,7 +108,7 @@ class Pair:
     def __init__(self, lab, program):
         self.lab = lab
         self.program = program
-        self.pins = lab.path("bpf")
+        self.pins = lab.mount_bpf()
         self.relays = {}
         self.links = {}
         self.clients = []
@@ -135,12 +132,9 @@ class Pair:
                               "7102")
 
     def write_config(self):
-        with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
-            file.write(self.config)
+        self.lab.write("culvert.conf", self.config)
 
     def begin_relays(self):
-        os.makedirs(self.pins, exist_ok=True)
-        subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
         self.serve()
         self.write_config()
         for relay in RELAYS:
@@ -177,8 +171,7 @@ class Pair:
 
     def logged(self, relay, text):
         """How often RELAY's log has TEXT."""
-        with open(self.relays[relay].process.log, encoding="utf-8") as file:
-            return file.read().count(text)
+        return self.relays[relay].log().count(text)
 
     def other(self, relay):
         return RELAYS[relay == RELAYS[0]]
@@ -361,9 +354,7 @@ class Pair:
         self.clients.clear()
         for relay in RELAYS:
             if self.relays[relay].process.poll() is None:
-                subprocess.run([self.program, "kill", "--all", "--control",
-                                self.relays[relay].control], check=False,
-                               stdout=subprocess.DEVNULL)
+                self.relays[relay].command("kill", "--all")
         for relay in RELAYS:
             if self.relays[relay].process.poll() is not None:
                 self.come_back(relay)
@@ -376,11 +367,3 @@ class Pair:
         self.daemon = self.relays["relay"]
         for relay in RELAYS:
             self.expect_sane(relay)
-
-
-def hardware_address(pair, role, dev):
-    return json.loads(pair.ip(role, "-j", "link", "show", dev))[0]["address"]
-
-
-__all__ = ["Pair", "RELAYS", "OWN", "CLIENT_SIDE", "SERVER_SIDE", "SERVER6", "PORTS", "PEER",
-           "hardware_address", "signal", "socket", "struct"]

@@ -16,10 +16,9 @@ import signal
 import subprocess
 import tempfile
 import threading
-import time
 
 import pytest
-from labkit import expect
+from labkit import LabError, expect, wait_until
 
 HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
@@ -31,14 +30,6 @@ START_SECONDS = 60
 
 class Unavailable(Exception):
     """A systemd cannot be run here; the text says why."""
-
-
-def wait_until(condition, what, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not within {seconds} s")
-        time.sleep(0.02)
 
 
 def find_cgroups():
@@ -112,7 +103,7 @@ class Guest:
         try:
             wait_until(self.is_systemd, "systemd", START_SECONDS)
             wait_until(self.is_up, "the end of the boot", START_SECONDS)
-        except TimeoutError as error:
+        except LabError as error:
             raise Unavailable(f"{error}: {self.said()}") from None
         finally:
             os.close(slave)

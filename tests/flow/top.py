@@ -27,16 +27,6 @@ upstream = {SERVER}:{ECHO}
 engine = splice
 """
 
-SERVE = """
-import asyncio, sys
-async def echo(r, w):
-    while data := await r.read(65536):
-        w.write(data)
-async def main():
-    await (await asyncio.start_server(echo, None, int(sys.argv[1]))).serve_forever()
-asyncio.run(main())
-"""
-
 # ADDRESS PORT CONNECTIONS: the n-th sends n KiB at a time; those that are reset stay away.
 TALK = """
 import asyncio, sys
@@ -163,10 +153,8 @@ def survive(daemon, terminal):
 
 
 def test_top(lab, culvert):
-    with open(lab.path("culvert.conf"), "w", encoding="ascii") as file:
-        file.write(CONF)
-    lab.start_server("server", ECHO, sys.executable, "-c", SERVE, str(ECHO))
-    daemon = Daemon(lab, culvert, "auto", (), "--config", lab.path("culvert.conf"))
+    lab.start_echo("server", ECHO)
+    daemon = Daemon(lab, culvert, "auto", (), "--config", lab.write("culvert.conf", CONF))
     for port in WEB, DATABASE:
         lab.start("client", sys.executable, "-c", TALK, RELAY, str(port), str(SESSIONS // 2))
     terminal = Terminal(lab, culvert, "top", "--control", daemon.control)

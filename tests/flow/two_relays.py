@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Two relays with culvert, and Debian's keepalived, which moves an address from one to the other.
 
-    clients from 16 addresses  -->  192.0.2.80: relay or relay2  -->  three servers, by `source`
+    clients from 16 addresses  -->  10.0.1.80: relay or relay2  -->  three servers, by `source`
 
 The relay that has the address fails under load: its links, all that runs on it, culvert alone. Each
 client must be served again by the same server. What its established sessions do is printed, and is
@@ -9,181 +9,94 @@ what docs/operations.md says. docs/examples/keepalived.conf is used.
 """
 
 import collections
-import json
-import os
-import subprocess
-import sys
-import tempfile
+import contextlib
+import socket
+import threading
 import time
 
 import pytest
-from labkit import SERVER, TOP, Daemon, Lab, expect, tail, wait_until
+from labkit import SERVER, SLOW, Lab, enter, expect, tail, wait_until
+from standby_rig import CLIENT_SIDE, RELAYS
+from standby_service import Kept
 
-pytestmark = pytest.mark.needs("ip", "ss", "keepalived")
-NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
-ADDRESS, PORT = "192.0.2.80", 9100  # the address is the one of the example
-SERVERS = [7101, 7102, 7103]
-CLIENTS = 16
+pytestmark = pytest.mark.needs("ip", "nsenter", "ss", "keepalived")
+PORT, SERVERS = 9100, (7101, 7102, 7103)
+CLIENTS = [f"10.0.1.{n}" for n in range(11, 27)]
 OWN = {"relay": "10.0.2.1", "relay2": "10.0.2.3"}  # as servers see them
 
-# Clients of 10.0.1.11-26 at once, each with one connection.
-#
-# load: one after the other, tried for 0.15 s each. Prints "served" once all have
-# been. When stdin has ended, goes on until each was served ten times more; prints the servers of
-# each, and when the first connection that began after the end of stdin was served.
-# keep: one for each, kept. Prints "served"; for each line on stdin, how each of them answers.
-CLIENT = """
-import asyncio, json, sys, time
-address, port, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-sources = [f"10.0.1.{n}" for n in range(11, 27)]
-async def connect(source):
-    r, w = await asyncio.open_connection(address, port, local_addr=(source, 0))
-    return (await r.readuntil(b"\\n")).decode().strip(), r, w
-async def load(source, did, ended):
-    later = 0
-    while later < 10:
-        is_late = ended.is_set()
-        try:
-            name, r, w = await asyncio.wait_for(connect(source), 0.15)
-            w.close()
-            did["servers"][name] = True
-            later += is_late
-            if later == 1:
-                did.setdefault("first", time.monotonic())
-        except (OSError, asyncio.IncompleteReadError, asyncio.TimeoutError):
-            did["failed"] += 1
-        await asyncio.sleep(0.01)
-async def talk(r, w):
-    try:
-        w.write(b"hello")
-        await w.drain()
-        data = await asyncio.wait_for(r.read(5), 5)
-        return "answered" if data == b"hello" else "ended"
-    except asyncio.TimeoutError:
-        return "silent"
-    except ConnectionResetError:
-        return "reset"
-async def main():
-    lines = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    if how == "load":
-        did = {source: {"servers": {}, "failed": 0} for source in sources}
-        ended = asyncio.Event()
-        tasks = [asyncio.create_task(load(source, did[source], ended)) for source in sources]
-        while not all(d["servers"] for d in did.values()):
-            await asyncio.sleep(0.01)
-        print("served", flush=True)
-        await lines.read()
-        ended.set()
-        await asyncio.gather(*tasks)
-        print(json.dumps(did), flush=True)
-        return
-    kept = [await connect(source) for source in sources]
-    print("served", flush=True)
-    while await lines.readline():
-        print(json.dumps(await asyncio.gather(*(talk(r, w) for _, r, w in kept))), flush=True)
-asyncio.run(main())
-"""
+
+class Load:
+    """A client's connections one after the other, each tried for 0.15 s, until ten have been served
+    that have begun after end()."""
+
+    ended = None  # an event
+
+    def __init__(self, trial, source):
+        self.trial, self.source, self.servers, self.first = trial, source, set(), None
+        self.thread = threading.Thread(target=self.run, daemon=True)
+        self.thread.start()
+
+    def run(self):
+        enter(self.trial.name("client"))
+        later = 0
+        while later < 10:
+            is_late = self.ended.is_set()
+            with contextlib.suppress(OSError):
+                name, sock = self.trial.connect(self.source, 0.15)
+                sock.close()
+                self.servers.add(name)
+                later += is_late
+                if later == 1:
+                    self.first = self.first or time.monotonic()
+            time.sleep(0.01)
 
 
-class Trial:
-    """A lab with servers, and two relays with culvert and keepalived."""
+class Trial(Kept):
+    config = f"[forward web]\nlisten = :{PORT}\nbalance = source\nupstream = " + \
+        " ".join(f"{SERVER}:{port}" for port in SERVERS) + "\n"
+    kept, servers_of = (), None
 
-    def __init__(self, lab, program):
-        self.lab = lab
-        self.program = program
-        self.daemons = {}
-        self.keepaliveds = {}
-        self.servers_of = None
-        self.pins = lab.path("bpf")
-
-    def begin(self):
-        os.mkdir(self.pins)
-        subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
+    def serve(self):
         for port in SERVERS:
-            self.lab.start_server("server", port, sys.executable, NAMING_SERVER, str(port))
-        with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
-            file.write(f"[forward web]\nlisten = :{PORT}\nbalance = source\n"
-                       f"upstream = {' '.join(f'{SERVER}:{port}' for port in SERVERS)}\n")
-        self.ip("client", "route", "add", ADDRESS, "dev", "to-relay")
-        for relay in OWN:
-            self.start_culvert(relay)
-            self.start_keepalived(relay)
-        wait_until(self.holder, "a relay to have the address", 30)
+            self.lab.start_echo("server", port, str(port))
 
-    def ip(self, role, *words):
-        return subprocess.run(["ip", "-n", f"{self.lab.name}-{role}", *words], check=True,
-                              stdout=subprocess.PIPE, text=True).stdout
+    @staticmethod
+    def connect(source, seconds):
+        """The server's name, and a connection to it of this thread's namespace."""
+        sock = socket.create_connection((CLIENT_SIDE[0], PORT), seconds, (source, 0))
+        with contextlib.ExitStack() as undo:
+            undo.callback(sock.close)
+            name = sock.recv(100)
+            if not name.endswith(b"\n"):
+                raise ConnectionResetError
+            undo.pop_all()
+        return name, sock
 
-    def start_culvert(self, relay):
-        self.daemons[relay] = Daemon(
-            self.lab, self.program, "auto", (), "--config", self.lab.path("culvert.conf"),
-            "--graft-pins", os.path.join(self.pins, relay), namespace=relay)
+    def keep(self):
+        """A connection of each client, instead of those that were kept."""
+        for sock in self.kept:
+            sock.close()
+        with self.lab.inside("client"):
+            self.kept = [self.connect(source, 5 * SLOW)[1] for source in CLIENTS]
 
-    def start_keepalived(self, relay):
-        """With the file of the example, and with the interface and culvert of this lab."""
-        with open(os.path.join(TOP, "docs/examples/keepalived.conf"), encoding="ascii") as file:
-            text = file.read()
-        # who owns the sources, which culvert is a part of, is not the example's concern
-        for old, new in (("eth0", "to-client"), ("eth1", "to-server"),
-                         ("enable_script_security", ""),
-                         ("/usr/local/sbin/culvert status",
-                          f"{self.program} status --control {self.daemons[relay].control}")):
-            expect(text.count(old) == 1, f"the example does not have one {old}")
-            text = text.replace(old, new)
-        home = tempfile.mkdtemp(prefix="keepalived.", dir=self.lab.home)
-        with open(os.path.join(home, "conf"), "w", encoding="ascii") as file:
-            file.write(text)
-        self.keepaliveds[relay] = self.lab.start(
-            relay, "keepalived", "--dont-fork", "--log-console", "--no-syslog", "--vrrp",
-            "--use-file", os.path.join(home, "conf"), "--pid", os.path.join(home, "pid"),
-            "--vrrp_pid", os.path.join(home, "vrrp"))
-        self.wait_backups(relay, 1)
+    def talk_all(self):
+        """How many of those that are kept answer, or do what."""
+        became = collections.Counter()
+        for sock in self.kept:
+            try:
+                sock.sendall(b"hello")
+                became["answered" if sock.recv(5) == b"hello" else "ended"] += 1
+            except TimeoutError:
+                became["silent"] += 1
+            except (ConnectionResetError, BrokenPipeError):
+                became["reset"] += 1
+        return became
 
-    def wait_backups(self, relay, times):
-        """Until RELAY has become a backup as often as TIMES."""
-        def has_become():
-            with open(self.keepaliveds[relay].log, encoding="utf-8") as file:
-                return file.read().count("Entering BACKUP STATE") >= times
-
-        wait_until(has_become, f"keepalived of {relay} to be a backup", 30)
-
-    def has_address(self, relay):
-        return ADDRESS in self.ip(relay, "address", "show", "dev", "to-client")
-
-    def holder(self):
-        """The relay that has the address, if one alone has."""
-        found = [relay for relay in OWN if self.has_address(relay)]
-        return found[0] if len(found) == 1 else None
-
-    def start_clients(self, how):
-        process = self.lab.start("client", sys.executable, "-c", CLIENT, ADDRESS, str(PORT), how,
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        expect(process.stdout.readline() == "served\n", f"clients fail: {tail(process.log)}")
-        return process
-
-    def talk(self, kept):
-        kept.stdin.write("talk\n")
-        kept.stdin.flush()
-        return dict(collections.Counter(json.loads(kept.stdout.readline())))
-
-    def is_grafted(self, relay):
-        flows = [flow for session in self.daemons[relay].ask("sessions")["sessions"]
-                 for flow in session["flows"] if session["forward"] == "web"]
-        return sum(flow["carrier"] == "graft" for flow in flows) >= 2 * CLIENTS
-
-    def server_side(self, relay):
-        """Connections from RELAY that servers still have."""
-        return len(subprocess.run(
-            ["ip", "netns", "exec", f"{self.lab.name}-server", "ss", "-Htn", "state", "established",
-             "dst", OWN[relay]], check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines())
-
-    def start_grafted(self, relay):
-        kept = self.start_clients("keep")
-        self.talk(kept)
-        wait_until(lambda: self.is_grafted(relay), "kept sessions to be grafted", 30)
-        return kept
+    def keep_grafted(self, relay):
+        self.keep()
+        self.talk_all()
+        wait_until(lambda: [f["carrier"] for s in self.sessions(relay) for f in s["flows"]] ==
+                   ["graft"] * 2 * len(CLIENTS), "a graft of all", 30)
 
     def fail(self, what, fault, most):
         """
@@ -192,76 +105,69 @@ class Trial:
         else.
         """
         old = self.holder()
-        new = next(relay for relay in OWN if relay != old)
-        kept = self.start_grafted(old)
-        load = self.start_clients("load")
+        self.keep_grafted(old)
+        Load.ended = threading.Event()
+        loads = [Load(self, source) for source in CLIENTS]
+        wait_until(lambda: all(load.servers for load in loads), "all to be served", 30)
         began = time.monotonic()
         fault(old)
-        load.stdin.close()
-        did = json.loads(load.stdout.readline())
-        self.lab.finish(load, 30)
-        firsts = [client["first"] - began for client in did.values()]
-        expect(self.has_address(new), f"{new} has not taken the address")
-        became = self.talk(kept)
-        at_servers = self.server_side(old)
-        self.lab.stop(kept)
-        print(f"# {what}: the first client is served again after {min(firsts):.2f} s, the last one "
-              f"after {max(firsts):.2f} s; {CLIENTS} grafted "
-              f"sessions: {became}; left of all at servers: {at_servers}", flush=True)
-        expect(min(firsts) < most, f"new connections took {min(firsts):.2f} s")
+        Load.ended.set()
+        for load in loads:
+            load.thread.join(30 * SLOW)
+        firsts = sorted(load.first - began for load in loads)
+        expect(self.holds(self.other(old)), f"{old}'s addresses were not taken")
+        became = self.talk_all()
+        left = len(self.inside("server", "ss", "-Htn", "state", "established", "dst",
+                               OWN[old]).splitlines())
+        print(f"# {what}: the first client is served again after {firsts[0]:.2f} s, the last one "
+              f"after {firsts[-1]:.2f} s; grafted sessions: {dict(became)}; left of all at servers: "
+              f"{left}", flush=True)
+        expect(firsts[0] < most, f"new connections took {firsts[0]:.2f} s")
         # a SYN that is lost meanwhile is sent again after a second
-        expect(max(firsts) < most + 2, f"a client waited for {max(firsts):.2f} s")
-        expect(became == {"reset": CLIENTS}, f"what became of established sessions: {became}")
-        expect(at_servers >= CLIENTS, f"servers have {at_servers} connections of the relay")
-        servers_of = {source: list(client["servers"]) for source, client in did.items()}
-        expect(all(len(names) == 1 for names in servers_of.values()),
-               f"a client has changed its server: {servers_of}")
-        expect(self.servers_of in (None, servers_of), "clients have changed their servers")
+        expect(firsts[-1] < most + 2, f"a client waited for {firsts[-1]:.2f} s")
+        expect(became == {"reset": len(CLIENTS)}, f"what became of established sessions: {became}")
+        expect(left >= len(CLIENTS), f"servers have {left} connections of the relay")
+        servers_of = {load.source: load.servers for load in loads}
+        expect(all(len(names) == 1 for names in servers_of.values()) and
+               self.servers_of in (None, servers_of), f"a client has changed its server: {servers_of}")
         self.servers_of = servers_of
         return old
 
-    # --- faults ---
-
-    def links(self, relay, state):
-        port = "relay1" if relay == "relay" else relay
-        for role in ("client", "server"):
-            self.ip(role, "link", "set", port, state)
-
     def kill_both(self, relay):
         """What keepalived has forked sees that keepalived is dead, and takes the address away."""
-        self.daemons[relay].process.kill()
-        self.keepaliveds[relay].kill()
+        self.relays[relay].process.kill()
+        self.keepalived[relay].kill()
 
 
 @pytest.fixture
-def trial(culvert):
+def pair(culvert):
     with Lab(two_relays=True) as lab:
         one = Trial(lab, culvert)
         yield one
-        for process in one.keepaliveds.values():
+        for process in one.keepalived.values():
             print(tail(process.log))
-        subprocess.run(["umount", "-l", one.pins], check=False)
 
 
-def test_faults(trial):
-    trial.begin()
-    old = trial.fail("both links down", lambda relay: trial.links(relay, "down"), 5)
-    kept = trial.start_clients("keep")
-    trial.links(old, "up")
-    trial.wait_backups(old, 2)
-    expect(trial.talk(kept) == {"answered": CLIENTS}, "a relay that comes back breaks sessions")
-    trial.lab.stop(kept)
+def test_faults(pair):
+    pair.begin_relays()
+    for relay in RELAYS:
+        pair.start_keepalived(relay)
+    wait_until(pair.holder, "a relay to have the address", 30)
+    old = pair.fail("both links down", lambda relay: pair.plug(relay, "down"), 5)
+    pair.keep()
+    pair.plug(old, "up")
+    pair.wait_backup(old, 2)
+    expect(pair.talk_all() == {"answered": len(CLIENTS)}, "who comes back breaks sessions")
 
-    old = trial.fail("culvert and keepalived killed", trial.kill_both, 5)
-    expect(not trial.has_address(old), f"{old} has kept the address")
-    trial.lab.stop(trial.keepaliveds[old])
-    trial.start_culvert(old)
-    trial.start_keepalived(old)
+    old = pair.fail("culvert and keepalived killed", pair.kill_both, 5)
+    expect(not pair.holds(old), f"{old} has kept the address")
+    pair.lab.stop(pair.keepalived[old])
+    pair.start(old)
+    pair.start_keepalived(old)
 
-    kept = trial.start_grafted(trial.holder())
-    trial.daemons[trial.holder()].kill()  # and started again
-    expect(trial.talk(kept) == {"answered": CLIENTS} and not trial.has_address(old),
+    pair.keep_grafted(pair.holder())
+    pair.relays[pair.holder()].kill()  # and started again
+    expect(pair.talk_all() == {"answered": len(CLIENTS)} and not pair.holds(old),
            "culvert cannot be started again without breaking sessions")
-    trial.lab.stop(kept)
 
-    trial.fail("culvert killed", lambda relay: trial.daemons[relay].process.kill(), 10)
+    pair.fail("culvert killed", lambda relay: pair.relays[relay].process.kill(), 10)

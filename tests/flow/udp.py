@@ -7,37 +7,30 @@ Each answer must be of the client's own question, whole, and in order. Carriers 
 is killed and started again, servers die, limits are met, and answers come late.
 """
 
-import json
 import os
 import random
 import re
 import select
 import signal
 import socket
-import struct
-import subprocess
 import sys
 import time
 
 import pytest
-from labkit import RELAY, SERVER, SLOW, expect, tail, wait_until
-from networks import inside
-from udp_peer import question
-from udp_rig import (LISTEN, PAIRS, PEER, PORTS, Client, Rig, expect_refused, forge_error, is_bound,
-                     place, proxy_header, spoof)
+from labkit import RELAY, SERVER, expect, place, wait_until
+from udp_rig import (LISTEN, PAIRS, PEER, PORTS, TCP, Client, Rig, expect_refused, forge_error,
+                     forwards_of, proxy_header, spoof)
 
 pytestmark = pytest.mark.needs("ip", packages="demo", ipv6=True)
 ENGINES = "auto", "copy"
 CLOSED = 7199
 SIZES = 0, 1, 1472, 1473, 9000, 65507
-IP_MTU_DISCOVER, IPV6_MTU_DISCOVER, PMTUDISC_DONT, PMTUDISC_DO = 10, 23, 0, 2
-SOL_UDP, UDP_SEGMENT, SO_NO_CHECK = 17, 103, 11
 
 
 @pytest.fixture(scope="module")
 def lab(lab):
-    server = lab.start("server", sys.executable, "-B", PEER, "serve", *map(str, PORTS))
-    wait_until(lambda: is_bound(server.pid, PORTS[-1]), "the server")
+    lab.start_server("server", PORTS[-1], sys.executable, "-B", PEER, "serve", *map(str, PORTS),
+                     protocol="udp")
     for namespace in "client", "relay", "server":  # each error is to be told
         lab.run(namespace, "sysctl", "-qw", "net.ipv4.icmp_ratelimit=0", "net.ipv6.icmp.ratelimit=0")
     return lab
@@ -45,9 +38,7 @@ def lab(lab):
 
 @pytest.fixture(scope="module")
 def trial(lab, culvert, engine):
-    rig = Rig(lab, culvert, engine)
-    yield rig
-    subprocess.run(["umount", "-l", rig.pins], check=False)
+    return Rig(lab, culvert, engine)
 
 
 # --- carriers ---
@@ -64,46 +55,12 @@ def test_sizes(trial):
     trial.expect_carried(4)
 
 
-def test_carriers(trial):
-    trial.begin()
-    clients = [trial.client(pair) for pair in PAIRS]
-    for client in clients:
-        client.ask()
-        client.ask()
-    for client in clients:
-        client.ask()
-    trial.expect_carried(4)
-    for client in clients:
-        for _ in range(20):
-            client.ask(1000)
-    if trial.engine == "auto":
-        for session in trial.sessions():
-            expect(all(flow["kernel_bytes"] >= 20000 for flow in session["flows"]),
-                   f"what packet programs carry is not counted: {session}")
-
-
 def test_order(trial):
     """Flows that are handed over while 32 datagrams each are on their way."""
     trial.begin()
     load = trial.load(1, window=32, pace=0, answers=3000, sizes=(64, 1200))
     trial.expect_carried(4)
     trial.expect_whole(trial.said(load)[0])
-
-
-def test_bursts(trial):
-    """Many datagrams in one packet of the sender's."""
-    trial.begin("max-reply-factor = 0")
-    for pair in PAIRS:
-        client = trial.client(pair)
-        for _ in range(6):
-            asked = [question(client.number, client.seq + n + 1, 1200) for n in range(30)]
-            client.asked.update({client.seq + n + 1: data for n, data in enumerate(asked)})
-            client.seq += 30
-            client.sock.sendmsg([b"".join(asked)], [(SOL_UDP, UDP_SEGMENT,
-                                                     struct.pack("H", 1200))])
-            heard = [client.hear() for _ in asked]
-            expect(heard == asked, f"{pair}: {30 - heard.count(None)} of 30, or in disorder")
-    trial.expect_carried(4)
 
 
 @pytest.mark.quick("auto")
@@ -120,44 +77,36 @@ def test_moves(trial):
     trial.expect_whole(did)
     trial.wait_sessions(0)
     forwards = trial.daemon.ask("status")["forwards"]
-    counted = [sum(forward[key] for forward in forwards)
-               for key in ("bytes_to_upstream", "bytes_to_client")]
-    counted += [sum(forward[key] for forward in forwards)
-                for key in ("datagrams_to_upstream", "datagrams_to_client")]
+    counted = [sum(forward[f"{what}_to_{whom}"] for forward in forwards)
+               for what in ("bytes", "datagrams") for whom in ("upstream", "client")]
     expect(counted == [did["bytes"]] * 2 + [did["sent"]] * 2, f"counted {counted}: {did}")
     trial.daemon.stop()  # which writes what waits for the session log
-    with open(trial.daemon.process.log, encoding="utf-8") as file:
-        ended = [json.loads(line) for line in file if line.startswith("{")]
+    ended = trial.daemon.ended()
     logged = sum(flow["datagrams"] for line in ended for flow in line["flows"])
     expect(logged == 2 * did["sent"] and {line["protocol"] for line in ended} == {"udp"},
            f"{logged} datagrams in {len(ended)} lines of the session log, but {did}")
 
 
-def test_no_checksum(trial):
-    """None is needed over IPv4; over IPv6 there must be one."""
-    trial.begin()
-    for pair in "44", "46":
-        client = trial.client(pair)
-        client.sock.setsockopt(socket.SOL_SOCKET, SO_NO_CHECK, 1)
-        for size in 64, 65, 1400, 3000:
-            client.ask(size, tries=1 if pair == "44" else 3)
-    trial.expect_carried(2)
-
-
 # --- restarts ---
 
-def outlive(trial, *ends):
-    """50 flows outlive each of ENDS, and are over in time."""
+@pytest.mark.quick("auto")
+def test_killed(trial):
+    """Packet programs need no daemon: 48 flows outlive each end of it, and are over in time."""
+    def pause():
+        os.kill(trial.daemon.pid, signal.SIGSTOP)
+        time.sleep(1)  # of load
+        os.kill(trial.daemon.pid, signal.SIGCONT)
+
     trial.begin("idle-timeout = 1")
     load = trial.load(12, direct=True, patience=3 if trial.engine == "auto" else 0.3)
     trial.expect_carried(48)
-    for end in ends:
+    for end in pause, trial.daemon.kill, trial.daemon.restart, trial.daemon.kill:
         end()
         if trial.engine == "auto":
             time.sleep(0.5)  # of load: at first the daemon looks whether ways have changed
             trial.expect_carried(48)
-            wait_until(lambda: re.search("48 .*adopted", tail(trial.daemon.process.log, 30)),
-                       "an adoption")
+            if end != pause:
+                wait_until(lambda: re.search("48 .*adopted", trial.daemon.log()), "an adoption")
         else:  # each datagram may begin a session
             trial.wait_sessions(48)
     did, around = trial.said(load)
@@ -165,28 +114,6 @@ def outlive(trial, *ends):
         trial.expect_whole(did, around)
     trial.wait_sessions(0)
     expect(trial.finished() >= 48, "how the sessions ended is not counted")
-
-
-@pytest.mark.quick("auto")
-def test_killed(trial):
-    outlive(trial, trial.kill, trial.kill)
-
-
-def test_paused(trial):
-    """Packet programs need no daemon."""
-    trial.begin()
-    load = trial.load(12, direct=True)
-    trial.expect_carried(48)
-    os.kill(trial.daemon.pid, signal.SIGSTOP)
-    time.sleep(1)  # of load
-    os.kill(trial.daemon.pid, signal.SIGCONT)
-    trial.expect_carried(48)
-    did, around = trial.said(load)
-    trial.expect_whole(did, around if trial.engine == "auto" else None)
-
-
-def test_stopped(trial):
-    outlive(trial, trial.restart, trial.kill, trial.restart)
 
 
 @pytest.mark.quick("auto")
@@ -211,10 +138,7 @@ def test_reload(trial):
 
 def test_idle_timeout(trial):
     trial.begin("idle-timeout = 1")
-    busy, still = trial.client(), trial.client("64")
-    for _ in range(3):
-        busy.ask()
-        still.ask()
+    busy, _ = trial.proven(), trial.proven(pair="64")
     trial.expect_carried(2)
     first = [s["id"] for s in trial.sessions() if s["forward"] == "44"]
 
@@ -237,9 +161,7 @@ def test_responses(trial):
     expect(len(seen) == 5, f"a session goes on after its answer: {seen}")
     trial.end()
     trial.begin("responses = 2")
-    client = trial.client()
-    for _ in range(3):
-        client.ask()
+    client = trial.proven()
     trial.expect_carried(1, "responses")
     client.ask(copies=3)  # 6 for 4 questions; with two questions more, 12 for 6, it is over
     client.ask(copies=3)
@@ -247,30 +169,14 @@ def test_responses(trial):
     trial.wait_sessions(0)
 
 
-def test_kill(trial):
-    trial.begin()
-    clients = [trial.client(pair) for pair in PAIRS]
-    ports = set()
-    for _ in range(2):
-        for client in clients:
-            for _ in range(3):
-                ports.add((client.number, client.who()[1]))
-        trial.expect_carried(4)
-        trial.command("kill", "--all")
-        trial.wait_sessions(0, 2)
-    expect(len(ports) == 8, f"a session was not ended, or had two ports: {ports}")
-
-
 def test_drain(trial):
     trial.begin()
-    old = trial.client()
-    for _ in range(3):
-        old.ask()
-    trial.command("drain", "44")
+    old = trial.proven()
+    trial.daemon.command("drain", "44")
     new = trial.client()
     expect(not new.is_heard(), "a forward that drains takes clients")
     old.ask()
-    trial.command("drain", "--undo", "44")
+    trial.daemon.command("drain", "--undo", "44")
     wait_until(new.is_heard, "new clients")
     old.ask()
     trial.wait_sessions(2, 1)
@@ -285,7 +191,7 @@ def test_limits_of_sessions(trial):
     expect(not trial.client().is_heard(), "a third session")
     expect(trial.errors("forward-limit"), "not counted as forward-limit")
     first.ask()
-    trial.command("kill", "--all")
+    trial.daemon.command("kill", "--all")
     trial.proven()
     trial.reload("max-sessions-per-client = 3", forwards=trial.one())
     third, other = trial.proven(), trial.proven(source="10.0.1.11")
@@ -355,31 +261,25 @@ def test_reply_factor(trial):
         client.ask(100)
         client.ask(100, reply=5000)
     expect(trial.errors("reply-limit") == 2, "not counted")
-    expect("max-reply-factor" in tail(trial.daemon.process.log, 30), "not logged")
+    expect("max-reply-factor" in trial.daemon.log(), "not logged")
     trial.end()
-    with inside(f"{trial.lab.name}-server"), socket.create_server(("", 7120)):
-        trial.begin("max-reply-factor = 5", options=(f"{RELAY}:9120", f"{SERVER}:7120"))
-        with inside(f"{trial.lab.name}-client"), \
-                socket.create_connection((RELAY, 9120), 2 * SLOW, ("10.0.1.11", 0)):
-            wait_until(lambda: trial.daemon.ask("sessions")["sessions"], "the session of TCP")
-            trial.client(source="10.0.1.11").ask(100, reply=5000)  # whose address has a session
+    trial.listen_tcp()
+    trial.begin("max-reply-factor = 5", options=TCP)
+    trial.connect_tcp("10.0.1.11")
+    wait_until(trial.sessions, "the session of TCP")
+    trial.client(source="10.0.1.11").ask(100, reply=5000)  # whose address has a session
 
 
 def test_flood(trial):
     trial.ip("client", "route add blackhole 10.9.0.0/16", "route del blackhole 10.9.0.0/16")
     trial.ip("relay", "route add 10.9.0.0/16 via 10.0.1.1", "route del 10.9.0.0/16")
-    tcp = RELAY, 9120
-    with inside(f"{trial.lab.name}-server"):
-        listener = socket.create_server(("", 7120))
-    listener.settimeout(2 * SLOW)
-    trial.undo.callback(listener.close)
-    trial.begin(top=("max-sessions = 1000",), options=(f"{RELAY}:9120", f"{SERVER}:7120"))
+    listener = trial.listen_tcp()
+    trial.begin(top=("max-sessions = 1000",), options=TCP)
     clients = [trial.proven() for _ in range(20)]
     for number, _ in enumerate(spoof(trial.lab, LISTEN["44"], 20000)):
         clients[number % 20].ask(tries=1 if trial.engine == "auto" else 3)
         if number % 10 == 0:
-            with inside(f"{trial.lab.name}-client"):
-                socket.create_connection(tcp, 2 * SLOW).close()
+            trial.connect_tcp().close()
             listener.accept()[0].close()
     ids = {place(*client.sock.getsockname()) for client in clients}
     kept = [s for s in trial.sessions() if s["client"] in ids]
@@ -394,22 +294,17 @@ def test_flood(trial):
 def test_forged_clients(trial):
     """Forged datagrams of clients that have sessions of TCP leave room for others."""
     trial.server(7150)  # which answers nobody
-    with inside(f"{trial.lab.name}-server"):
-        listener = socket.create_server(("", 7120))
-    trial.undo.callback(listener.close)
+    trial.listen_tcp()
     trial.begin(top=("max-sessions = 400",), forwards=trial.one(f"{SERVER}:7150"),
-                options=(f"{RELAY}:9120", f"{SERVER}:7120"))
+                options=TCP)
     sources = ["10.0.1.11", "10.0.1.12"]
-    with inside(f"{trial.lab.name}-client"):
-        for source in sources:
-            trial.undo.callback(
-                socket.create_connection((RELAY, 9120), 2 * SLOW, (source, 0)).close)
+    for source in sources:
+        trial.connect_tcp(source)
     for _ in spoof(trial.lab, LISTEN["44"], 2000, sources):
         pass
     wait_until(lambda: trial.errors("crowded-out") > 100, "some to give way")
     expect(len(trial.sessions()) <= 102, f"{len(trial.sessions())} sessions")
-    with inside(f"{trial.lab.name}-client"):
-        socket.create_connection((RELAY, 9120), 2 * SLOW).close()
+    trial.connect_tcp()
 
 
 @pytest.mark.quick
@@ -425,7 +320,7 @@ def test_late_answers(trial):
         for client in clients:
             client.send(delay_ms=150 + 10 * number, copies=2)
         wait_until(lambda: len(trial.sessions()) >= 40, "sessions")
-        trial.command("kill", "--all")
+        trial.daemon.command("kill", "--all")
         socks += clients
     end = time.monotonic() + 0.6
     while (left := end - time.monotonic()) > 0:
@@ -463,7 +358,7 @@ def test_resting_ports_count(trial):
     trial.begin(top=("max-sessions-per-client = 3",), forwards=trial.one())
     for _ in range(3):
         trial.proven()
-        trial.command("kill", "--all")
+        trial.daemon.command("kill", "--all")
     expect(not trial.client().is_heard(), "three ports rest, and a session is a fourth one")
     expect(trial.errors("client-limit"), "not counted as client-limit")
     trial.proven(source="10.0.1.11")
@@ -547,14 +442,12 @@ def test_one_way(trial):
 @pytest.mark.quick
 def test_refused(trial):
     """Closed ports of either end are told to the other one."""
-    ports = {pair: 7150 + n for n, pair in enumerate(PAIRS)}
-    trial.begin(forwards={pair: (place(PAIRS[pair][0], LISTEN[pair]),
-                                 place(PAIRS[pair][1], port)) for pair, port in ports.items()})
-    for pair, port in ports.items():
+    trial.begin(forwards=forwards_of(*PAIRS, port=7150))
+    for pair in PAIRS:
         family = socket.AF_INET6 if pair[1] == "6" else socket.AF_INET
         # of copies, the kernel may tell another worker than theirs that a client has gone
         for who in ("server", "client") if trial.engine == "auto" else ("server",):
-            server, client = trial.server(port, family), trial.client(pair)
+            server, client = trial.server(7150, family), trial.client(pair)
             peer = client.converse(server)
             trial.expect_carried(1)
             if who == "server":
@@ -574,7 +467,7 @@ def test_forged_errors(trial):
     clients = [trial.proven() for _ in range(8)]
     trial.expect_carried(8)
     ids = {s["id"] for s in trial.sessions()}
-    with inside(f"{trial.lab.name}-client"), \
+    with trial.lab.inside("client"), \
             socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as raw:
         for n in range(60):
             for code in 0, 1, 2, 3, 13:
@@ -587,35 +480,7 @@ def test_forged_errors(trial):
     expect({s["id"] for s in trial.sessions()} == ids, f"{trial.errors('client-lost')} ended")
 
 
-def test_too_big(trial):
-    """The network behind the relay has a smaller MTU."""
-    for where, link in ("relay", "to-server"), ("server", "to-relay"):
-        trial.ip(where, f"link set {link} mtu 1300", f"link set {link} mtu 1500")
-    trial.begin("max-reply-factor = 0")
-    for pair in PAIRS:
-        client = trial.client(pair)
-        for _ in range(3):
-            client.ask()
-        level, name = (socket.IPPROTO_IPV6, IPV6_MTU_DISCOVER) if pair[0] == "6" else \
-            (socket.IPPROTO_IP, IP_MTU_DISCOVER)
-        client.sock.setsockopt(level, name, PMTUDISC_DONT)
-        client.ask(1400, tries=1 if pair[0] == "4" else 3)
-        client.sock.setsockopt(level, name, PMTUDISC_DO)
-        if trial.engine == "auto":
-            wait_until(lambda c=client: c.is_too_big(), f"{pair}: EMSGSIZE", 2)
-        client.ask(1200, tries=2)
-
-
 # --- addresses and ways ---
-
-def test_names(trial):
-    peer = trial.lab.start("relay", sys.executable, "-B", PEER, "serve", "7160")
-    trial.undo.callback(trial.lab.stop, peer)
-    wait_until(lambda: is_bound(peer.pid, 7160), "the server")
-    trial.begin(forwards=trial.one("localhost:7160"))
-    wait_until(trial.client().is_heard, "the name to be looked up")
-    trial.proven()
-
 
 def test_two_addresses(trial):
     """One refuses, or is silent: its name's other one serves, whether a client keeps its port."""
@@ -656,64 +521,19 @@ def test_range(trial):
             expect(Client(trial.lab, RELAY, 20001).who()[2] == PORTS[1], "who is asked")
         trial.end()
     print(f"# {ticks} ticks of CPU time", flush=True)
-    expect(ticks["udp"] <= 3 * max(ticks["tcp"], 10), f"ticks of CPU time: {ticks}")
-
-
-def test_source_and_mark(trial):
-    for n in 77, 78:
-        trial.ip("relay", f"address add 10.0.2.{n}/24 dev to-server",
-                 f"address del 10.0.2.{n}/24 dev to-server")
-    trial.ip("relay", "route add 10.0.2.0/24 dev to-server src 10.0.2.78 table 7",
-             "route flush table 7")
-    trial.ip("relay", "rule add fwmark 7 table 7", "rule del fwmark 7 table 7")
-    trial.begin("source = 10.0.2.77", forwards=trial.one())
-    expect(trial.proven().who()[0] == "10.0.2.77", "source")
-    trial.expect_carried(1)
-    trial.reload("mark = 7", forwards=trial.one())
-    trial.command("kill", "--all")
-    expect(trial.proven().who()[0] == "10.0.2.78", "mark")
-    trial.expect_carried(1)
-    trial.reload("interface = to-server", forwards=trial.one())
-    trial.command("kill", "--all")
-    expect(trial.proven().who()[0] == "10.0.2.1", "interface")
-    trial.reload("interface = nowhere", forwards=trial.one())
-    trial.command("kill", "--all")
-    expect(not trial.client().is_heard(), "an interface that there is not")
-
-
-def test_transparent(trial):
-    for family in "-4", "-6":
-        trial.ip("relay", f"{family} rule add iif to-server lookup 100",
-                 f"{family} rule del iif to-server lookup 100")
-        trial.ip("relay", f"{family} route add local default dev lo table 100",
-                 f"{family} route flush table 100")
-    own = {pair: (place(PAIRS[pair][0], LISTEN[pair]), place(PAIRS[pair][1], PORTS[0]))
-           for pair in ("44", "66")}
-    trial.begin("transparent = yes", forwards=own)
-    for pair, address in ("44", "10.0.1.1"), ("66", "fd00:1::1"):
-        expect(trial.proven(pair=pair).who()[0] == address, "the server sees another client")
-    trial.expect_carried(2)
-    expect(trial.proven(source="10.0.1.11").who()[0] == "10.0.1.11", "another client's address")
+    expect(ticks["udp"] <= 3 * max(ticks["tcp"], 15), f"ticks of CPU time: {ticks}")
 
 
 def test_wildcard(trial):
-    """The answer comes from the address that was asked: the client's sockets are connected."""
+    """One client, two of our addresses: each answers for itself (the client's sockets are connected)."""
     for n in 3, 4:
         trial.ip("relay", f"address add 10.0.1.{n}/24 dev to-client",
                  f"address del 10.0.1.{n}/24 dev to-client")
-        trial.ip("relay", f"address add fd00:1::{n}/64 dev to-client nodad",
-                 f"address del fd00:1::{n}/64 dev to-client")
     trial.begin(forwards=trial.one(listen=f":{LISTEN['44']}"))
-    clients = [Client(trial.lab, address, LISTEN["44"])
-               for n in (2, 3, 4) for address in (f"10.0.1.{n}", f"fd00:1::{n}")]
-    for _ in range(4):
-        for client in clients:
-            client.ask()
-    trial.expect_carried(6)
-    port = clients[0].sock.getsockname()[1]
-    clients[0].sock.close()
-    for address in "10.0.1.4", "10.0.1.3", "10.0.1.4":  # one client, two of our addresses
+    port = 0
+    for address in "10.0.1.4", "10.0.1.3", "10.0.1.4":
         client = Client(trial.lab, address, LISTEN["44"], own_port=port)
+        port = client.sock.getsockname()[1]
         for _ in range(3):
             client.ask()
         client.sock.close()
@@ -774,7 +594,7 @@ def test_storm(trial, request):
         wait_until(lambda: trial.carried() >= 10000, "10,000 grafted sessions", 60)
         stop = min(time.monotonic() + 60, end)
         while time.monotonic() < stop:
-            chance.choice((trial.kill, trial.restart))()
+            chance.choice((trial.daemon.kill, trial.daemon.restart))()
             # of load; at first the daemon has doubts of all ways, and each flow passes once
             time.sleep(3 + 2 * chance.random())
             ends += 1
@@ -782,5 +602,5 @@ def test_storm(trial, request):
         did, _ = trial.said(load)
         print(f"# {ends} ends of the daemon: {did}", flush=True)
         expect(not did.get("lost"), f"datagrams were lost: {did}")
-        trial.command("kill", "--all")
+        trial.daemon.command("kill", "--all")
         trial.wait_sessions(0, 30)

@@ -13,7 +13,6 @@ import subprocess
 import pytest
 from labkit import (IPERF_PORT, RELAY, SERVER, SLOW, Daemon, expect, sha256_of_file, wait_until,
                     write_random)
-from udp_rig import is_bound
 
 pytestmark = pytest.mark.needs("ip", "dig", "dnsperf", "nsd", "iperf3", "gtlsclient", "gtlsserver",
                                "wireguard-go", "wg", "openssl", packages="demo", ipv6=True)
@@ -66,14 +65,11 @@ class Site:
 
     def __init__(self, lab):
         self.lab = lab
-        with open(lab.path("nsd.conf"), "w", encoding="ascii") as file:
-            file.write(NSD_CONF.format(server=SERVER, home=lab.home))
+        lab.write("nsd.conf", NSD_CONF.format(server=SERVER, home=lab.home))
         big = " ".join(f'"{"x" * 200}"' for _ in range(15))
-        with open(lab.path("lab.zone"), "w", encoding="ascii") as file:
-            file.write(ZONE.format(big=big, names="\n".join(
-                f"n{n} A 10.1.0.{n}" for n in range(NAMES))))
-        with open(lab.path("queries"), "w", encoding="ascii") as file:
-            file.write("".join(f"n{n}.lab A\n" for n in range(NAMES)))
+        lab.write("lab.zone", ZONE.format(big=big, names="\n".join(
+            f"n{n} A 10.1.0.{n}" for n in range(NAMES))))
+        lab.write("queries", "".join(f"n{n}.lab A\n" for n in range(NAMES)))
         self.start(53, "nsd", "-d", "-c", lab.path("nsd.conf"))
         lab.start_iperf3()
         os.mkdir(lab.path("quic"))
@@ -87,8 +83,7 @@ class Site:
             self.start_wireguard()
 
     def start(self, port, *command):
-        process = self.lab.start("server", *command)
-        wait_until(lambda: is_bound(process.pid, port), f"{command[0]} to be at port {port}")
+        self.lab.start_server("server", port, *command, protocol="udp")
 
     def start_wireguard(self):
         keys = {}
@@ -115,17 +110,12 @@ class Trial:
 
     def __init__(self, site, program, engine):
         self.site, self.lab, self.engine = site, site.lab, engine
-        with open(self.lab.path("culvert.conf"), "w", encoding="ascii") as file:
-            for name, (listen, upstream) in FORWARDS.items():
-                file.write(f"[forward {name}]\nlisten = {listen}\nupstream = {upstream}\n")
-        self.daemon = Daemon(self.lab, program, engine, (), "--config",
-                             self.lab.path("culvert.conf"))
+        self.daemon = Daemon(self.lab, program, engine, (), "--config", self.lab.write(
+            "culvert.conf", "".join(f"[forward {name}]\nlisten = {listen}\nupstream = {upstream}\n"
+                                    for name, (listen, upstream) in FORWARDS.items())))
 
-    def output(self, *command, seconds=30):
-        process = self.lab.start("client", *command, stdout=subprocess.PIPE, text=True)
-        text = process.communicate(timeout=seconds * SLOW)[0]
-        self.lab.finish(process, SLOW)
-        return text
+    def output(self, *command):
+        return self.lab.run("client", *command)
 
     def wait_carried(self, forward):
         """The busiest session of FORWARD comes to the carrier that the engine means."""

@@ -13,8 +13,7 @@ import struct
 import subprocess
 import sys
 
-from labkit import (RELAY, SERVER, SLOW, Daemon, LabError, expect, tail, wait_until)
-from networks import inside
+from labkit import RELAY, SERVER, SLOW, Daemon, LabError, expect, place, tail, wait_until
 from udp_peer import HEAD, WHO, answer, question
 
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "udp_peer.py")
@@ -24,22 +23,14 @@ PAIRS = {"44": (RELAY, SERVER), "66": (RELAY6, SERVER6), "46": (RELAY, SERVER6),
          "64": (RELAY6, SERVER)}
 LISTEN = {pair: 9100 + n for n, pair in enumerate(PAIRS)}
 PORTS = 7100, 7101
+TCP = f"{RELAY}:9120", f"{SERVER}:7120"  # a forward
 PROXY_V2 = b"\r\n\r\n\0\r\nQUIT\n"
 numbers = itertools.count(1 << 20)  # of clients; those of a load are lower
 
 
-def place(address, port):
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
-
-
-def is_bound(pid, port):
-    """Whether UDP port PORT is somebody's in the network namespace of PID."""
-    for table in "udp", "udp6":
-        with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
-            rows = [line.split() for line in file.readlines()[1:]]
-        if any(int(row[1].rsplit(":", 1)[1], 16) == port for row in rows):
-            return True
-    return False
+def forwards_of(*pairs, port=PORTS[0]):
+    return {pair: (place(PAIRS[pair][0], LISTEN[pair]), place(PAIRS[pair][1], port))
+            for pair in pairs}
 
 
 def proxy_header(client, server):
@@ -73,7 +64,7 @@ class Client:
     def __init__(self, lab, address, port, source=None, namespace="client", own_port=0):
         self.number, self.seq, self.asked = next(numbers), 0, {}
         self.prefix = b""
-        with inside(f"{lab.name}-{namespace}"):
+        with lab.inside(namespace):
             self.sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET,
                                       socket.SOCK_DGRAM)
         if source or own_port:
@@ -137,19 +128,10 @@ class Client:
             expect(self.hear(), "no answer")
         return peer
 
-    def is_too_big(self, size=1400):
-        """Whether its kernel has learnt that SIZE bytes do not fit."""
-        try:
-            self.send(size)
-            self.hear(0.1)
-        except OSError as error:
-            return error.errno == errno.EMSGSIZE
-        return False
-
 
 def spoof(lab, port, count, sources=None):
     """COUNT datagrams to PORT, from SOURCES, or addresses that are nobody's; stops now and then."""
-    with inside(f"{lab.name}-client"):
+    with lab.inside("client"):
         raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
     data = question(1, 1, 30)
     to = socket.inet_aton(RELAY)
@@ -180,29 +162,22 @@ class Rig:
 
     def __init__(self, lab, program, engine):
         self.lab, self.program, self.engine = lab, program, engine
-        self.config = lab.path("culvert.conf")
         self.daemon = None
         self.undo = contextlib.ExitStack()
-        self.pins = lab.path(f"bpf-{engine}")
-        os.mkdir(self.pins)
-        subprocess.run(["mount", "-t", "bpf", "bpf", self.pins], check=True)
+        self.pins = os.path.join(lab.mount_bpf(f"bpf-{engine}"), "culvert")
+        self.run = lab.run
 
     def write_config(self, *lines, forwards=None, top=()):
         """FORWARDS: by name, where it listens and where it leads to; LINES are for each."""
-        if forwards is None:
-            forwards = {pair: (place(PAIRS[pair][0], LISTEN[pair]),
-                               place(PAIRS[pair][1], PORTS[0])) for pair in PAIRS}
         text = "\n".join(["[culvert]", *top])
-        for name, (listen, upstream, *own) in forwards.items():
+        for name, (listen, upstream) in (forwards_of(*PAIRS) if forwards is None else forwards).items():
             text += "\n".join([f"\n[forward {name}]", f"listen = {listen}/udp",
-                               f"upstream = {upstream}", *own, *lines])
-        with open(self.config, "w", encoding="ascii") as file:
-            file.write(text + "\n")
+                               f"upstream = {upstream}", *lines])
+        return self.lab.write("culvert.conf", text + "\n")
 
     def begin(self, *lines, options=(), **more):
-        self.write_config(*lines, **more)
-        self.daemon = Daemon(self.lab, self.program, self.engine, (), "--graft-pins",
-                             os.path.join(self.pins, "culvert"), "--config", self.config, *options)
+        self.daemon = Daemon(self.lab, self.program, self.engine, (), "--graft-pins", self.pins,
+                             "--config", self.write_config(*lines, **more), *options)
 
     def one(self, upstream=f"{SERVER}:{PORTS[0]}", listen=f"{RELAY}:{LISTEN['44']}"):
         """One forward, named "44" as by default."""
@@ -210,20 +185,11 @@ class Rig:
 
     def reload(self, *lines, **more):
         self.write_config(*lines, **more)
-        before = self.daemon.ask("status")["reload"]["finished"]
-        self.command("reload")
-        wait_until(lambda: self.daemon.ask("status")["reload"]["finished"] > before, "the reload")
+        self.daemon.reload()
 
     def set_engine(self, engine):
         for pair in PAIRS:
-            self.command("engine", pair, engine)
-
-    def restart(self):
-        expect(self.daemon.stop() == 0, "the daemon did not stop in order")
-        self.daemon._start()  # pylint: disable=protected-access
-
-    def kill(self):
-        self.daemon.kill()
+            self.daemon.command("engine", pair, engine)
 
     def carried(self):
         return sum(f["flows"] for f in self.daemon.ask("status")["carriers"]
@@ -235,19 +201,10 @@ class Rig:
         if not self.daemon:
             return
         code, log = self.daemon.stop(), tail(self.daemon.process.log)
-        self.command("graft", "--remove", "--graft-pins", os.path.join(self.pins, "culvert"))
+        self.run("relay", self.program, "graft", "--remove", "--graft-pins", self.pins, "--control",
+                 self.daemon.control)
         self.daemon = None
         expect(code == 0, f"the daemon did not stop in order: {code}\n{log}")
-
-    def command(self, *words):
-        with inside(f"{self.lab.name}-relay"):
-            result = subprocess.run([self.program, *words, "--control", self.daemon.control],
-                                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                    timeout=20 * SLOW, check=False)
-        expect(result.returncode == 0, f"culvert {' '.join(words)}: {result.stdout}")
-
-    def run(self, namespace, *command):
-        self.lab.run(namespace, *command)
 
     def ip(self, namespace, do, *undo):
         """ip DO, which has its opposites, with the next end()."""
@@ -276,10 +233,24 @@ class Rig:
 
     def server(self, port, family=socket.AF_INET, address=""):
         """A socket of the server's, to be played by the test."""
-        with inside(f"{self.lab.name}-server"):
+        with self.lab.inside("server"):
             sock = socket.socket(family, socket.SOCK_DGRAM)
         sock.bind((address, port))
         sock.settimeout(2 * SLOW)
+        self.undo.callback(sock.close)
+        return sock
+
+    def listen_tcp(self):
+        with self.lab.inside("server"):
+            listener = socket.create_server(("", 7120))
+        listener.settimeout(2 * SLOW)
+        self.undo.callback(listener.close)
+        return listener
+
+    def connect_tcp(self, source="10.0.1.1"):
+        """By the forward TCP."""
+        with self.lab.inside("client"):
+            sock = socket.create_connection((RELAY, 9120), 2 * SLOW, (source, 0))
         self.undo.callback(sock.close)
         return sock
 

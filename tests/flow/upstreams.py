@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """Several servers of one forward: which one gets a session, and who is served when they fail.
 
-    clients from 16 addresses  -->  culvert, and HAProxy beside it  -->  servers, each says its name
+    clients from 16 addresses  -->  culvert  -->  servers, each says its name
 
 Servers refuse, fall silent, are killed and started again under load; each client must be served as
 long as one server lives.
@@ -21,22 +21,23 @@ from random import Random
 import pytest
 from labkit import RELAY, SERVER, Daemon, LabError, expect, wait_until
 
-pytestmark = pytest.mark.needs("ip", "nft", "haproxy", "pgrep")
-NAMING_SERVER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "naming_server.py")
-LISTEN, RIVAL = 9100, 9200
+pytestmark = pytest.mark.needs("ip", "nft", "pgrep")
+LISTEN = 9100
 PORTS = [7101, 7102, 7103, 7104]
+NAMES = [f"{SERVER}:{port}" for port in PORTS]
+A, B, C = NAMES[:3]
 CLIENTS = [f"10.0.1.{n}" for n in range(11, 27)]
 CALM = 0.8  # seconds of load before and after each fault
 # At least one server is well at any time.
 FAULTS = (("reject with tcp reset", (7101, 7102)), ("drop", (7103,)), ("kill", (7101, 7102)),
           ("drop", (7102, 7103)), ("kill", (7103,)))
 
-# PORT HOW COUNT: connections one after the other, or (load) 16 at a time until stdin ends; prints
+# HOW COUNT: connections one after the other, or (load) 16 at a time until stdin ends; prints
 # what became of them. "keep" keeps them open until stdin ends; HOW may be how many begin in a
 # second. `lost`: refused before a server spoke; `late`: it has spoken after more than 150 ms.
 CLIENT = """
 import asyncio, json, sys, time
-port, how, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+how, count = sys.argv[1], int(sys.argv[2])
 clients = [f"10.0.1.{n}" for n in range(11, 27)]
 did = {"servers": {}, "of": {}, "lost": 0, "cut": 0, "late": 0,
        "slowest_ms": 0}
@@ -44,7 +45,7 @@ kept = []
 async def talk(source):
     start = time.monotonic()
     try:
-        r, w = await asyncio.open_connection("10.0.1.2", port, local_addr=(source, 0))
+        r, w = await asyncio.open_connection("10.0.1.2", 9100, local_addr=(source, 0))
         name = (await r.readuntil(b"\\n")).decode().strip()
     except (OSError, asyncio.IncompleteReadError):
         did["lost"] += 1
@@ -87,23 +88,6 @@ async def main():
 asyncio.run(main())
 """
 
-HAPROXY = """
-global
-  stats socket {home}/haproxy.sock
-defaults
-  mode tcp
-  timeout connect 2s
-  timeout client 30s
-  timeout server 30s
-  retries 3
-  option redispatch 1
-listen test
-  bind 10.0.1.2:{port}
-  balance roundrobin
-  default-server check inter 200ms rise 2 fall 3
-{servers}
-"""
-
 
 class Trial:
     """A lab with servers, and a daemon with a configuration file."""
@@ -111,7 +95,6 @@ class Trial:
     def __init__(self, lab, program):
         self.lab = lab
         self.program = program
-        self.config = lab.path("culvert.conf")
         self.daemon = None
         self.servers = {}
         for port in PORTS:
@@ -120,11 +103,10 @@ class Trial:
         self.rules("add chain inet faults in { type filter hook input priority 0 ; }")
 
     def serve(self, port):
-        self.servers[port] = self.lab.start_server("server", port, sys.executable, NAMING_SERVER,
-                                                   str(port))
+        self.servers[port] = self.lab.start_echo("server", port, str(port))
 
-    def rules(self, *text):
-        self.lab.finish(self.lab.start("server", "nft", *text), 10)
+    def rules(self, text):
+        self.lab.run("server", "nft", text)
 
     def fault(self, port, verdict):
         """New connections to PORT are refused ("reject with tcp reset") or unheard ("drop")."""
@@ -134,19 +116,16 @@ class Trial:
         self.rules("flush chain inet faults in")
 
     def write_config(self, upstream, *lines):
-        with open(self.config, "w", encoding="ascii") as file:
-            file.write("[forward web]\n" + f"listen = {RELAY}:{LISTEN}\n" +
-                       f"upstream = {upstream}\n" + "".join(f"{line}\n" for line in lines))
+        return self.lab.write("culvert.conf", "\n".join((
+            "[forward web]", f"listen = {RELAY}:{LISTEN}", f"upstream = {upstream}", *lines, "")))
 
-    def begin(self, upstream, *lines):
-        self.write_config(upstream, *lines)
-        self.daemon = Daemon(self.lab, self.program, "auto", (), "--config", self.config)
+    def begin(self, upstream, *lines, options=()):
+        self.daemon = Daemon(self.lab, self.program, "auto", (), "--config",
+                             self.write_config(upstream, *lines), *options)
 
     def reload(self, upstream, *lines):
         self.write_config(upstream, *lines)
-        before = self.daemon.ask("status")["reload"]["finished"]
-        self.command("reload")
-        wait_until(lambda: self.daemon.ask("status")["reload"]["finished"] > before, "the reload")
+        self.daemon.reload()
 
     def end(self):
         self.heal()
@@ -154,20 +133,11 @@ class Trial:
             expect(self.daemon.stop() == 0, "the daemon did not stop in order")
         self.daemon = None
 
-    def command(self, *words):
-        result = subprocess.run([self.program, *words, "--control", self.daemon.control],
-                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                timeout=20, check=False)
-        expect(result.returncode == 0, f"culvert {' '.join(words)}: {result.stdout}")
-        return result.stdout
-
-    def list_servers(self):
-        return self.daemon.ask("forwards")["forwards"][0]["servers"]
-
     def server(self, where):
         """WHERE: a port of SERVER, or all of its name."""
         name = f"{SERVER}:{where}" if isinstance(where, int) else where
-        return next(s for s in self.list_servers() if s["server"] == name)
+        return next(s for s in self.daemon.ask("forwards")["forwards"][0]["servers"]
+                    if s["server"] == name)
 
     def wait_state(self, port, *states):
         wait_until(lambda: self.server(port)["state"] in states, f"{port} to be {states}")
@@ -186,8 +156,8 @@ class Trial:
     def errors(self):
         return self.daemon.ask("status")["errors"]
 
-    def start_clients(self, port, how, count=0):
-        return self.lab.start("client", sys.executable, "-c", CLIENT, str(port), how, str(count),
+    def start_clients(self, how, count=0):
+        return self.lab.start("client", sys.executable, "-c", CLIENT, how, str(count),
                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def finish_clients(self, process):
@@ -197,13 +167,12 @@ class Trial:
         return json.loads(line)
 
     def shares(self, count):
-        did = self.finish_clients(self.start_clients(LISTEN, "one", count))
+        did = self.finish_clients(self.start_clients("one", count))
         expect(not did["lost"] and not did["cut"], f"clients were not served: {did}")
         return {int(port): n for port, n in did["servers"].items()}, did["of"]
 
     def logged(self, text):
-        with open(self.daemon.process.log, encoding="utf-8") as file:
-            log = file.read()
+        log = self.daemon.log()
         expect(text in log, f"the log lacks {text!r}: {log[-2000:]}")
 
     def refused(self):
@@ -232,26 +201,18 @@ class Trial:
             time.sleep(CALM)
 
     def failover(self, *lines):
-        names = [f"{SERVER}:{port}" for port in PORTS[:3]]
-        self.begin(" ".join(names), "connect-timeout = 2", *lines)
-        with open(self.lab.path("haproxy.cfg"), "w", encoding="ascii") as file:
-            file.write(HAPROXY.format(home=self.lab.home, port=RIVAL, servers="\n".join(
-                f"  server s{n} {name}" for n, name in enumerate(names))))
-        rival = self.lab.start_server("relay", RIVAL, "haproxy", "-f",
-                                      self.lab.path("haproxy.cfg"))
-        loads = [self.start_clients(LISTEN, "load"), self.start_clients(RIVAL, "load")]
+        self.begin(" ".join(NAMES[:3]), "connect-timeout = 2", *lines)
+        load = self.start_clients("load")
         self.disturb()
-        did = [self.finish_clients(load) for load in loads]
-        self.lab.stop(rival)
-        for who, counts in zip(("culvert", "haproxy"), did):
-            print(f"# {who}: served {sum(counts['servers'].values())}, lost {counts['lost']}, cut "
-                  f"{counts['cut']}, slowest {counts['slowest_ms']:.0f} ms")
+        did = self.finish_clients(load)
+        print(f"# served {sum(did['servers'].values())}, lost {did['lost']}, cut {did['cut']}, "
+              f"slowest {did['slowest_ms']:.0f} ms")
         expect(not self.refused(), f"clients that could be served were refused: {self.refused()}")
         # a server that is killed takes the sessions with it that it has at that moment
-        expect(did[0]["lost"] + did[0]["cut"] <= 4 * len(CLIENTS), f"too many were lost: {did[0]}")
+        expect(did["lost"] + did["cut"] <= 4 * len(CLIENTS), f"too many were lost: {did}")
         for port in PORTS[:3]:
             expect(self.server(port)["failures"] > 0, f"{port} has not failed")
-            expect(collections.Counter(did[0]["servers"])[str(port)] > 50, f"{port} was not used")
+            expect(collections.Counter(did["servers"])[str(port)] > 50, f"{port} was not used")
 
 
 @pytest.fixture(scope="module")
@@ -262,31 +223,28 @@ def trial(lab, culvert):
 # --- which server ---
 
 def test_round_robin(trial):
-    a, b, c, _ = (f"{SERVER}:{port}" for port in PORTS)
-    trial.begin(f"{a} weight=2 {b} {c} backup")
+    trial.begin(f"{A} weight=2 {B} {C} backup")
     expect(trial.shares(30)[0] == {7101: 20, 7102: 10}, "weights or backup are not kept")
 
 
 def test_least_sessions(trial):
-    a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
-    trial.begin(f"{a} {b}", "balance = least-sessions")
-    kept = trial.start_clients(LISTEN, "keep", 6)
+    trial.begin(f"{A} {B}", "balance = least-sessions")
+    kept = trial.start_clients("keep", 6)
     wait_until(lambda: trial.server(7101)["live"] == 3 and trial.server(7102)["live"] == 3,
                "six sessions, three each")
-    trial.command("upstream", "web", a, "down")
+    trial.daemon.command("upstream", "web", A, "down")
     expect(trial.server(7101)["live"] == 0, "a server that is down has sessions")
-    trial.command("upstream", "web", a, "ready")
+    trial.daemon.command("upstream", "web", A, "ready")
     expect(trial.shares(4)[0] == {7101: 4}, "the idle server does not get the sessions")
     trial.finish_clients(kept)
 
 
 def test_source(trial):
-    names = [f"{SERVER}:{port}" for port in PORTS]
-    trial.begin(" ".join(names[:3]), "balance = source")
+    trial.begin(" ".join(NAMES[:3]), "balance = source")
     first = trial.shares(64)[1]
     expect(all(len(servers) == 1 for servers in first.values()), "a client changes its server")
     expect(len({str(servers) for servers in first.values()}) == 3, "a server has no client")
-    trial.reload(" ".join(names), "balance = source")
+    trial.reload(" ".join(NAMES), "balance = source")
     second = trial.shares(16)[1]
     moved = [client for client in CLIENTS if first[client] != second[client]]
     expect(all(second[client] == {"7104": 1} for client in moved),
@@ -297,21 +255,20 @@ def test_source(trial):
 # --- orders ---
 
 def test_orders(trial):
-    a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
-    trial.begin(f"{a} {b}")
-    kept = trial.start_clients(LISTEN, "keep", 2)
+    trial.begin(f"{A} {B}")
+    kept = trial.start_clients("keep", 2)
     wait_until(lambda: trial.server(7101)["live"] == 1, "a session")
-    expect("killed" not in trial.command("upstream", "web", a, "drain"), "a drain resets nothing")
+    expect("killed" not in trial.daemon.command("upstream", "web", A, "drain"), "a drain resets nothing")
     expect(trial.shares(4)[0] == {7102: 4}, "a server that drains gets sessions")
     expect(trial.server(7101)["live"] == 1, "a server that drains has lost its session")
-    trial.reload(f"{a} weight=3 {b}")
+    trial.reload(f"{A} weight=3 {B}")
     expect(trial.server(7101)["state"] == "drain", "an order does not survive a reload")
-    trial.command("upstream", "web", b, "down")
-    did = trial.finish_clients(trial.start_clients(LISTEN, "one", 3))
+    trial.daemon.command("upstream", "web", B, "down")
+    did = trial.finish_clients(trial.start_clients("one", 3))
     expect(did["lost"] == 3, f"clients of no server: {did}")
     expect(trial.errors()["no-server"] == 3, "they are not counted")
     trial.logged("has no server that can be used: by order of `culvert upstream`")
-    trial.command("upstream", "web", a, "ready")
+    trial.daemon.command("upstream", "web", A, "ready")
     expect(trial.shares(4)[0] == {7101: 4}, "a server that is ready gets no sessions")
     trial.finish_clients(kept)
 
@@ -320,7 +277,7 @@ def test_orders(trial):
 
 def test_checks_are_no_connections(trial):
     before = trial.counter("PassiveOpens"), trial.counter("EmbryonicRsts")
-    trial.begin(f"{SERVER}:7101 {SERVER}:7102", "check = 0.1")
+    trial.begin(f"{A} {B}", "check = 0.1")
 
     def done():
         return (trial.counter("PassiveOpens") - before[0],
@@ -350,35 +307,33 @@ def test_checks_of_many_servers(trial):
     trial.begin(" ".join(f"unix:{trial.lab.path(str(n))}" for n in range(64)), "check = 0.001")
 
     def say_failed():  # an order would wake the loop, which then checks more of them
-        with open(trial.daemon.process.log, encoding="utf-8") as file:
-            return file.read().count("has failed its checks")
+        return trial.daemon.log().count("has failed its checks")
 
     wait_until(lambda: say_failed() == 64, "the last ones to be checked")
 
 
 def test_checks_off_and_on(trial):
-    a, b, _, _ = (f"{SERVER}:{port}" for port in PORTS)
-    trial.begin(f"{a} {b}", "check = 0.05", "rise = 100")
+    trial.begin(f"{A} {B}", "check = 0.05", "rise = 100")
     trial.fault(7101, "reject with tcp reset")
     trial.wait_state(7101, "failed")
     trial.heal()
-    trial.reload(f"{a} {b}")
+    trial.reload(f"{A} {B}")
     expect(trial.server(7101)["state"] != "failed", "checks count that are turned off")
-    trial.reload(f"{a} {b}", "check = 3600", "rise = 100")
+    trial.reload(f"{A} {B}", "check = 3600", "rise = 100")
     expect(trial.server(7101)["state"] != "failed", "checks count that were turned off")
 
 
 # --- faults ---
 
 def test_all_down(trial):
-    trial.begin(f"{SERVER}:7101 {SERVER}:7102 backup", "check = 0.1", "fall = 2")
+    trial.begin(f"{A} {B} backup", "check = 0.1", "fall = 2")
     trial.wait_state(7102, "up")
     trial.fault(7101, "drop")
     trial.wait_state(7101, "failed")
     expect(trial.shares(3)[0] == {7102: 3}, "the backup does not take over")
     trial.fault(7102, "reject with tcp reset")
     trial.wait_state(7102, "failed")
-    did = trial.finish_clients(trial.start_clients(LISTEN, "one", 2))
+    did = trial.finish_clients(trial.start_clients("one", 2))
     expect(did["lost"] == 2 and trial.errors()["no-server"] == 2, f"all servers are down: {did}")
     # the error is of the latest check, which is of either
     trial.logged(f"has no server that can be used: {SERVER}:710")
@@ -388,8 +343,8 @@ def test_all_down(trial):
 
 
 def test_silent_for_a_while(trial):
-    trial.begin(f"{SERVER}:7101 {SERVER}:7102")
-    clients = trial.start_clients(LISTEN, "200", 1200)
+    trial.begin(f"{A} {B}")
+    clients = trial.start_clients("200", 1200)
     wait_until(lambda: trial.server(7102)["sessions"] > 100, "load")
     trial.fault(7102, "drop")
     before = trial.server(7102)["sessions"]
@@ -417,7 +372,7 @@ def test_storm(trial, request):
     """Reloads, orders, scrapes and checks while servers die under load, for sanitizers."""
     end = time.monotonic() + request.config.option.storm
     random = Random(int(end))
-    names = [f"{SERVER}:{port}" for port in PORTS] + ["localhost:7101"]
+    names = [*NAMES, "localhost:7101"]
     settings = ("check = 0.05 0 0.3", "rise = 1 3", "fall = 1 3", "engine = copy sockmap auto",
                 "balance = source least-sessions round-robin", "keepalive = 1 0",
                 "idle-timeout = 0.2 0", "bandwidth = 100K 0", "each-address = yes no",
@@ -432,7 +387,7 @@ def test_storm(trial, request):
         lines = [line.split(" = ") for line in random.sample(settings, 4)]
         trial.write_config(" ".join(chosen), *(f"{key} = {random.choice(values.split())}"
                                                for key, values in lines))
-        trial.command("reload")
+        trial.daemon.command("reload")
 
     def order():
         words = [*random.choice(orders)]
@@ -453,7 +408,7 @@ def test_storm(trial, request):
             expect(client.recv(15) == b"HTTP/1.1 200 OK", "a scrape has no answer")
 
     def load():
-        process = trial.start_clients(LISTEN, "load")
+        process = trial.start_clients("load")
         time.sleep(random.uniform(1, 4))
         done["served"] += sum(trial.finish_clients(process)["servers"].values())
 
@@ -466,10 +421,8 @@ def test_storm(trial, request):
             problems.append(f"{what.__name__}: {error}")
 
     metrics = trial.lab.path("metrics")
-    trial.write_config(" ".join(names[:3]), "check = 0.1")
-    trial.daemon = Daemon(trial.lab, trial.program, "auto", (), "--config", trial.config,
-                          "--metrics", f"unix:{metrics}", "--session-log",
-                          trial.lab.path("sessions"), "--workers", "4")
+    trial.begin(" ".join(NAMES[:3]), "check = 0.1", options=(
+        "--metrics", f"unix:{metrics}", "--session-log", trial.lab.path("sessions"), "--workers", "4"))
     threads = [threading.Thread(target=again, args=(what,))
                for what in (settle, order, scrape, load, load, trial.disturb)]
     for thread in threads:
@@ -478,8 +431,8 @@ def test_storm(trial, request):
         thread.join()
     print(f"# {dict(done)}")
     code = trial.daemon.stop()
-    with open(trial.daemon.process.log, encoding="utf-8", errors="replace") as file:
-        problems += [line.strip() for line in file if "Sanitizer" in line or "runtime error" in line]
+    problems += [line for line in trial.daemon.log().splitlines()
+                 if "Sanitizer" in line or "runtime error" in line]
     trial.daemon = None
     expect(not code and not problems, f"exit code {code}; {problems[:9]}")
     expect(done["served"] > 100, "nobody was served")

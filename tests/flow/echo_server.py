@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-2-Clause
-"""Usage: naming_server.py PORT   says PORT to each client, and then what the client says."""
+"""Usage: echo_server.py PORT [NAME]   says its NAME to each client, and then what the client says."""
 
 import asyncio
 import sys
@@ -8,7 +8,7 @@ import sys
 
 async def serve(reader, writer):
     try:
-        writer.write(sys.argv[1].encode() + b"\n")
+        writer.write("".join(f"{name}\n" for name in sys.argv[2:]).encode())
         while data := await reader.read(65536):
             writer.write(data)
             await writer.drain()
@@ -18,7 +18,7 @@ async def serve(reader, writer):
 
 
 async def main():
-    server = await asyncio.start_server(serve, None, int(sys.argv[1]), backlog=1024)
+    server = await asyncio.start_server(serve, None, int(sys.argv[1]), backlog=4096)
     await server.serve_forever()
 
 
