@@ -68,10 +68,11 @@ void graft_slots_fill(struct graft_table *gs)
 		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		graft_withdraw(gs, i);
 		graft_return(gs, i, false);
+		graft_change_state(gs, i, GRAFT_SETTING, GRAFT_FREE);
 		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
 			slot_queue_keep(&gs->queue, i);
 		else
-			graft_slot_put(gs, i);
+			graft_put(gs, i);
 	}
 }
 
