@@ -275,7 +275,7 @@ enum graft_shape_ecn {
 	GRAFT_ECN_REMOVE,
 };
 
-/* Whose link-layer address a packet gets. */
+/* The neighbour to whose link-layer address a packet is sent. */
 enum graft_via {
 	GRAFT_VIA_LOOKUP, /* the kernel looks it up: on loopback, or without sockets */
 	GRAFT_VIA_REMOTE, /* the remote end */

@@ -4,7 +4,7 @@
     curl, iperf3, haproxy  -->  culvert  -->  nginx, iperf3, haproxy
     client namespace            relay         server
 
-What arrives is compared with what was sent (sha256). PROXY headers are sent to haproxy and nginx, and
+Received bytes are compared with those sent (sha256). PROXY headers are sent to haproxy and nginx, and
 come from curl and haproxy. After each engine nothing may be left in the daemon.
 """
 

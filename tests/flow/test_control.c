@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What an operator can do to a running daemon: move live sessions from one engine to another
+ * Operators change a running daemon: they move live sessions from one engine to another
  * (test_torture --moves has more), find sessions, reset them.
  */
 #include "forward_rig.h"
@@ -19,7 +19,7 @@ static const char *set_engine(struct daemon *d, const char *engine)
 			 "engine");
 }
 
-/* What the operator wants it for: with copy the payload goes through the daemon; and back. */
+/* With copy the payload goes through the daemon, where an operator can trace it; and back. */
 static void engine_moves(struct daemon *d, const char *carrier, int client, int server)
 {
 	int64_t kernel, bytes;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What a [forward NAME] may say for itself.  Most tests have a forward that leaves it at what
- * [culvert] says.
+ * Settings of a [forward NAME].  Most tests have a forward that inherits those of [culvert].
  */
 #include "forward_rig.h"
 

@@ -341,8 +341,8 @@ ROW(content)
 #define SLOW_TAPS 16
 
 /*
- * Who waits for his turn for longer than a session may be idle is not idle; and who does so when he
- * is reset, or the daemon ends, leaves nothing behind.
+ * A session that waits for its turn longer than idle-timeout is not idle.  Nothing is left behind if
+ * such a session is reset, or the daemon ends.
  */
 ROW(turns)
 {

@@ -23,7 +23,7 @@
 #define NOBODY 65534
 #define CONF "[culvert]\nuser = nobody\nworkers = 3\n" FORWARD("one", ONE, "")
 
-/* What each thread has in its status. */
+/* Lines in the status of each thread. */
 static const char *const confinement[] = {
 	"Uid:\t65534\t65534\t65534\t65534\n",
 	"Gid:\t65534\t65534\t65534\t65534\n",

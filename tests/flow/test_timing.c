@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * What a forward does by the clock: idle-timeout, fin-timeout, and an end that is gone.
+ * Times of a forward: idle-timeout, fin-timeout, and an end that is gone.
  *
  * No upper bound is asserted of what the daemon does in time, and where a test itself has to be in
  * time (a byte now and then), it knows when it was not, and tries again.

@@ -220,11 +220,6 @@ bool held_wants_sockets(const struct held *h)
 	return !h->udp && !graft_has_sockets(h->grafts, h->slot);
 }
 
-void held_give_sockets(const struct held *h, const int fds[2])
-{
-	graft_give_sockets(h->grafts, h->slot, fds);
-}
-
 bool held_is_orphan(const struct held *h)
 {
 	return h->udp ? h->state == HELD_STANDBY : graft_is_orphan(h->grafts, h->slot);
@@ -252,8 +247,9 @@ static uint32_t held_key_session(const struct held *h, uint64_t now_ns, uint64_t
 	uint32_t fins = g->side[1].fin << 2 | g->side[0].fin;
 
 	if (graft_state_of(h->head) == GRAFT_DONE || now_ns < offered + after_ns)
-		return 0;
-	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 | 1;
+		return KEY_NONE;
+	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
+	       KEY_OWNED;
 }
 
 /*
@@ -268,8 +264,8 @@ static uint32_t held_key_flow(const struct held *h, uint64_t now_ns, uint64_t af
 	if (age < after_ns >> UDP_TICK_SHIFT ||
 	    !(h->head->mirrored || udp_graft_carries(us, h->slot, 0) ||
 	      udp_graft_carries(us, h->slot, 1)))
-		return 0;
-	return (uint32_t)h->head->id << 1 | 1;
+		return KEY_NONE;
+	return (uint32_t)h->head->id << 1 | KEY_OWNED;
 }
 
 uint32_t held_key(const struct held *h, uint64_t now_ns, uint64_t after_ns)

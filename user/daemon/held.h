@@ -73,7 +73,6 @@ enum held_arrival {
 enum held_arrival held_arrival(const struct held *h, bool revives);
 /* A worker can adopt the session only once it has sockets, which are made for it. */
 bool held_wants_sockets(const struct held *h);
-void held_give_sockets(const struct held *h, const int fds[2]);
 /* No worker has the session, which has arrived. */
 bool held_is_orphan(const struct held *h);
 /* On the thread of W: a session of W takes the sockets that were made for it. */
@@ -81,9 +80,17 @@ void held_revive(const struct held *h, const struct worker *w);
 /* Let a worker take over a session of TCP without a packet; ends of UDP cannot be probed. */
 void held_wake(const struct held *h);
 
+#define KEY_NONE 0U /* the place is not exported */
 /*
- * The key of an ACTIVE session, which changes when the session is to be exported anew.  0: the
- * session ends, is younger than AFTER_NS at NOW_NS, or is a flow of UDP that its sockets alone
+ * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY, and this
+ * relay exports it only if its address is here.  So the key changes with each move of an address.
+ * Every relay that knew the session exports its end.
+ */
+#define KEY_OWNED 1U
+
+/*
+ * The key of an ACTIVE session, which changes when the session is to be exported anew.  KEY_NONE:
+ * the session ends, is younger than AFTER_NS at NOW_NS, or is a flow of UDP that its sockets alone
  * carry and no other relay knows.
  */
 uint32_t held_key(const struct held *h, uint64_t now_ns, uint64_t after_ns);

@@ -222,7 +222,7 @@ static void standby_make_sockets(struct standby *sb, const struct held *h)
 			close(fds[0]);
 		fds[0] = fds[1] = -1;
 	}
-	held_give_sockets(h, fds);
+	graft_give_sockets(h->grafts, h->slot, fds);
 }
 
 /*

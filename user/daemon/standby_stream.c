@@ -196,14 +196,6 @@ static bool export_put(struct stream *s, struct graft_record *r)
 
 /* --- export: keys: a place is exported anew if its key changes --- */
 
-#define KEY_NONE 0U /* the place is not exported */
-/*
- * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY, and this
- * relay exports it only if its address is here.  So the key changes with each move of an address.
- * Every relay that knew the session exports its end.
- */
-#define KEY_OWNED 1U
-
 static uint32_t export_key(const struct stream *s, const struct held *h)
 {
 	if (h->state == HELD_STANDBY)

@@ -94,11 +94,15 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 	struct graft_entry *g;
 	int r;
 
-	/* first look at the sessions of both tuples, then drop them */
-	for (int i = 0; i < 4; i++) {
-		slot = graft_find(gs, &e->side[i & 1].tuple);
-		if (slot != NO_SLOT &&
-		    (i < 2 ? graft_state(gs, slot) != GRAFT_STANDBY : !graft_drop(gs, slot)))
+	/* neither session is dropped unless both tuples are free */
+	for (int side = 0; side < 2; side++) {
+		slot = graft_find(gs, &e->side[side].tuple);
+		if (slot != NO_SLOT && graft_state(gs, slot) != GRAFT_STANDBY)
+			return same ? -EEXIST : -EADDRINUSE;
+	}
+	for (int side = 0; side < 2; side++) {
+		slot = graft_find(gs, &e->side[side].tuple);
+		if (slot != NO_SLOT && !graft_drop(gs, slot))
 			return same ? -EEXIST : -EADDRINUSE;
 	}
 	slot = graft_slot_take(gs);
