@@ -35,12 +35,13 @@ SYSCALLS_ALLOWED(
 
 /* --- sessions --- */
 
-static void sessions_take_view(void *arg, const struct session_view *v)
+static enum cause sessions_take_view(void *arg, const struct session_view *v)
 {
 	struct round *r = arg;
 
 	if (r->n_views < r->room && round_means(r, v))
 		r->views[r->n_views++] = *v;
+	return CAUSES;
 }
 
 static void sessions_take(void *arg)

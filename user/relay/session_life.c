@@ -421,12 +421,13 @@ void worker_close_sessions(struct worker *w)
 	free(w->grafted);
 }
 
-static void count_udp(void *arg, const struct session_view *v)
+static enum cause count_udp(void *arg, const struct session_view *v)
 {
 	uint64_t *flows = arg;
 
 	flows[v->flows[CLIENT].carrier]++;
 	flows[v->flows[UPSTREAM].carrier]++;
+	return CAUSES;
 }
 
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
@@ -447,6 +448,7 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 {
 	struct session *s;
 	struct session_view view;
+	enum cause why;
 
 	session_catch_up(w);
 	LIST_FOREACH(s, &w->sessions, in_worker) {
@@ -454,28 +456,13 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 			continue;
 		session_count_kernel(s);
 		session_view(s, &view);
-		fn(arg, &view);
+		why = fn(arg, &view);
+		if (why == CAUSES)
+			continue;
+		session_reset(s, why);
+		settle(s);
 	}
 	udp_sessions_visit(w, piece, pieces, fn, arg);
-}
-
-unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
-				 enum cause cause)
-{
-	struct session *s;
-	struct session_view view;
-	unsigned int n = 0;
-
-	LIST_FOREACH(s, &w->sessions, in_worker) {
-		if (choose)
-			session_view(s, &view);
-		if (choose && !choose(arg, &view))
-			continue;
-		session_reset(s, cause);
-		settle(s);
-		n++;
-	}
-	return n + udp_sessions_end_some(w, choose, arg, cause);
 }
 
 unsigned int worker_follow_engines(struct worker *w)

@@ -35,17 +35,12 @@ void worker_close_sessions(struct worker *w);
  */
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS]);
 /*
- * Call FN with the view of each session whose id modulo PIECES is PIECE.  Counts bytes, as above.
+ * Call FN with the view of each session whose id modulo PIECES is PIECE, and end the session if FN
+ * says so.  Counts bytes, as above.
  */
 void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			   void *arg);
 
-/*
- * Reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of CAUSE.
- * Returns how many.
- */
-unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
-				 enum cause cause);
 /*
  * Let all flows follow the engines of their forwards.  Returns the number of flows that need time.
  */

@@ -51,9 +51,8 @@ struct session_view {
 	struct flow_view flows[2];
 };
 
-/* Does ARG choose the session of V? */
-typedef bool session_choice_fn(const void *arg, const struct session_view *v);
-typedef void session_visit_fn(void *arg, const struct session_view *v);
+/* Look at the session of V.  Returns the cause to end it; CAUSES: it goes on. */
+typedef enum cause session_visit_fn(void *arg, const struct session_view *v);
 
 /* The `standby` of a session.  TOLD: another relay has it. */
 static inline const char *standby_text(const struct shared *shared, bool grafted, bool told)

@@ -198,11 +198,18 @@ uint64_t threads_sum(const struct threads *ts, size_t at)
 
 /* --- stopping --- */
 
+static enum cause worker_end_session(void *arg, const struct session_view *v)
+{
+	(void)arg;
+	(void)v;
+	return CAUSE_GRACE_OVER;
+}
+
 static void worker_on_grace_over(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, grace);
 
-	worker_end_sessions(w, NULL, NULL, CAUSE_GRACE_OVER);
+	worker_visit_sessions(w, 0, 1, worker_end_session, NULL);
 }
 
 /* Sessions that can be grafted go on without the daemon; some need a moment for that. */

@@ -395,32 +395,18 @@ void udp_sessions_visit(struct worker *w, uint64_t piece, uint64_t pieces, sessi
 {
 	struct session_view view;
 	struct udp_session *s;
+	enum cause why;
 
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		if (s->id % pieces != piece)
 			continue;
 		udp_session_count_kernel(s);
 		udp_view(s, &view);
-		fn(arg, &view);
-	}
-}
-
-unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
-				   enum cause cause)
-{
-	struct session_view view;
-	struct udp_session *s;
-	unsigned int n = 0;
-
-	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
-		udp_view(s, &view);
-		if (choose && !choose(arg, &view))
-			continue;
-		udp_session_end(s, cause);
+		why = fn(arg, &view);
+		if (why != CAUSES)
+			udp_session_end(s, why);
 		udp_settle(s);
-		n++;
 	}
-	return n;
 }
 
 void udp_sessions_follow_engines(struct worker *w)

@@ -37,9 +37,6 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e);
 /* As worker_visit_sessions(). */
 void udp_sessions_visit(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			void *arg);
-/* As worker_end_sessions(). */
-unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
-				   enum cause cause);
 /* As worker_follow_engines(), but no session needs time for it. */
 void udp_sessions_follow_engines(struct worker *w);
 /*
