@@ -157,7 +157,7 @@ static void held_client(const struct held *h, union client_addr *ret)
 {
 	struct addr a = graft_tuple_address(&h->leg[CLIENT]->tuple, false);
 
-	client_addr_set(ret, (struct sockaddr *)&a.ss);
+	client_addr_set(ret, &a.sa);
 }
 
 bool held_is_of(const struct held *h, const struct worker *w)

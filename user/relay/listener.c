@@ -290,7 +290,7 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 		r = set_options(fd, fc, a, reuseport);
 	/* a unix socket's file is open to all, like a port: its directory says who may reach it */
 	mask = umask(0111);
-	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) ||
+	if (!r && (bind(fd, &a->sa, a->len) ||
 		   (!fc->listen.udp && listen(fd, BACKLOG))))
 		r = -errno;
 	umask(mask);
@@ -313,7 +313,7 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		r = open_socket(fc, a, false);
 		/* with SO_REUSEPORT the kernel may pick a port that a process of this user has */
 		if (r >= 0 && addr_takes_any_port(a))
-			getsockname(r, (struct sockaddr *)&a->ss, &len);
+			getsockname(r, &a->sa, &len);
 		if (r >= 0)
 			close(r);
 	}
@@ -355,7 +355,7 @@ static bool is_useful(int fd, struct given_socket *s)
 	a->len = sizeof(a->ss);
 	s->udp = sd_is_socket(fd, AF_UNSPEC, SOCK_DGRAM, -1) > 0;
 	if ((!s->udp && sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0) ||
-	    getsockname(fd, (struct sockaddr *)&a->ss, &a->len))
+	    getsockname(fd, &a->sa, &a->len))
 		return false;
 	if (s->udp && (!addr_is_inet(a) || udp_set_listener(fd, a)))
 		return false;
@@ -394,7 +394,7 @@ int given_check(char *err, size_t errlen)
 	for (const struct given_socket *s = given; s < given + n_given; s++) {
 		if (s->opened)
 			continue;
-		addr_format((const struct sockaddr *)&s->addr.ss, s->addr.len, text, sizeof(text));
+		addr_format(&s->addr.sa, s->addr.len, text, sizeof(text));
 		snprintf(err, errlen,
 			 "no forward listens on %s%s, which systemd has opened for "
 			 "culvert: \"listen\" and %s= must say the same",
@@ -437,7 +437,7 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 		r = by->make(by->arg, f->conf, &l->addr, joins, l->shared ? 1 : n, fds, why,
 			     sizeof(why));
 	if (r) {
-		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+		addr_format(&a->sa, a->len, text, sizeof(text));
 		free(l);
 		return log_complain(r, "forward %s: cannot listen on %s%s: %s",
 				    forward_name(f->conf), text, f->conf->listen.udp ? "/udp" : "",
@@ -479,7 +479,7 @@ void listening_adopt(const struct listening *l, struct endpoint *e, struct addr 
 	*a = l->addr;
 	if (e->n_addrs != 1)
 		return;
-	addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
+	addr_format(&a->sa, a->len, e->text, sizeof(e->text));
 	if (l->udp)
 		strcat(e->text, "/udp");
 }

@@ -267,7 +267,7 @@ static void say(const struct lookup *l)
 		return;
 	}
 	log_info("upstream %s is now %s%s", l->conf->text,
-		 addr_format((const struct sockaddr *)&first->ss, first->len, text, sizeof(text)),
+		 addr_format(&first->sa, first->len, text, sizeof(text)),
 		 l->list->n > 1 ? " and others" : "");
 }
 

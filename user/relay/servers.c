@@ -93,7 +93,7 @@ static int add_place(struct servers *ss, const struct servers *before, size_t i)
 		const struct addr *a = &list->addrs[j];
 		struct addr_list *one = addr_list_new(a, 1);
 
-		addr_format((const struct sockaddr *)&a->ss, a->len, name, sizeof(name));
+		addr_format(&a->sa, a->len, name, sizeof(name));
 		r = one ? add_member(ss, before, i, name, one) : -ENOMEM;
 		addr_list_put(one);
 	}

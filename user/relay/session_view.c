@@ -141,7 +141,7 @@ static void add_upstream(struct json_object *o, const struct session_view *v, co
 	char text[ADDR_STRLEN];
 
 	if (to->len)
-		otherwise = addr_format((struct sockaddr *)&to->ss, to->len, text, sizeof(text));
+		otherwise = addr_format(&to->sa, to->len, text, sizeof(text));
 	if (otherwise)
 		json_add_text(o, "upstream", otherwise);
 	else

@@ -118,7 +118,7 @@ static bool is_held(const struct addr *to, const struct addr *own)
 
 	if (!gs)
 		return false;
-	graft_tuple_set(&t, (const struct sockaddr *)&to->ss, (const struct sockaddr *)&own->ss);
+	graft_tuple_set(&t, &to->sa, &own->sa);
 	return graft_find(gs, &t) != NO_SLOT;
 }
 
@@ -148,11 +148,11 @@ int upstream_connect(int fd, const struct addr *to)
 	bool may_meet_itself = port >= first_port && port <= last_port;
 
 	for (unsigned int i = 0; i < TRIES; i++) {
-		int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
+		int error = connect(fd, &to->sa, to->len) ? errno : 0;
 		struct addr own = { .len = sizeof(own.ss) };
 
 		if ((error && error != EINPROGRESS) || !(may_meet_itself || atomic_load(&grafts)) ||
-		    !addr_is_inet(to) || getsockname(fd, (struct sockaddr *)&own.ss, &own.len))
+		    !addr_is_inet(to) || getsockname(fd, &own.sa, &own.len))
 			return error;
 		if (addr_equal(&own, to))
 			return ECONNREFUSED;

@@ -485,8 +485,8 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 
 	if (!us)
 		return -ENOENT;
-	client_addr_set(&m.peer, (struct sockaddr *)&peer.ss);
-	client_addr_set(&m.local, (struct sockaddr *)&local.ss);
+	client_addr_set(&m.peer, &peer.sa);
+	client_addr_set(&m.local, &local.sa);
 	s = udp_new_session(us, f, &tuple, &m, &m.peer);
 	if (!s)
 		return -ENOMEM;

@@ -23,7 +23,7 @@
 static void udp_complete(const struct udp_socket *us, union client_addr *local)
 {
 	if (local->sa.sa_family == AF_UNSPEC)
-		client_addr_set(local, (const struct sockaddr *)&us->addr.ss);
+		client_addr_set(local, &us->addr.sa);
 	local->in.sin_port = addr_port(&us->addr); /* at the same place in sockaddr_in6 */
 }
 

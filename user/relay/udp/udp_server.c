@@ -48,14 +48,10 @@ static int udp_connect_any(struct udp_session *s, const struct addr_list *list)
 	s->n_addresses = (uint16_t)list->n;
 	for (size_t i = 0; i < list->n; i++) {
 		struct addr a;
-		union client_addr to;
 
 		s->address = (uint16_t)((first + i) % list->n);
 		a = addr_behind(&list->addrs[s->address], offset);
-		client_addr_set(&to, (const struct sockaddr *)&a.ss);
-		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward,
-						&s->client, &to);
-		r = s->upstream ? 0 : udp_connect(s, &a, NULL);
+		r = udp_connect(s, &a, NULL);
 		if (!r && i)
 			atomic_store(&s->server->first, s->address);
 		if (!r || upstream_cause(-r) != CAUSE_CONNECT_UNREACHABLE)

@@ -200,18 +200,18 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 	return true;
 }
 
-struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
-				       const struct forward *f, const union client_addr *client,
-				       const union client_addr *to)
+/* One of F that has rested, and is connected to TO; or NULL. */
+static struct udp_upstream *udp_take_rested(struct udp_upstreams *us, const struct forward *f,
+					    const struct addr *to)
 {
 	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
+	union client_addr at;
 
+	client_addr_set(&at, &to->sa);
 	if (!up || up->rested_ms > us->worker->loop.now_ms || up->forward != f ||
-	    !client_addr_equal(&up->to, to))
+	    !client_addr_equal(&up->to, &at))
 		return NULL;
 	udp_take_first_rest(us);
-	up->session = s;
-	up->client = *client;
 	if (udp_is_clean(up))
 		return up;
 	udp_upstream_close(up, UDP_PORT_OWED_MS);
@@ -254,7 +254,7 @@ static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		addr_set_port(&a, up->port);
 		/* either family takes so many bytes */
 		if (own || !udp_graft_has_port(held, up->port))
-			r = bind(up->source.fd, (const struct sockaddr *)&a.ss, sizeof(a.in6)) ?
+			r = bind(up->source.fd, &a.sa, sizeof(a.in6)) ?
 				    -errno :
 				    0;
 		if (!r || own)
@@ -269,9 +269,16 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 		      const union client_addr *client, const struct addr *to,
 		      const struct addr *own, struct udp_upstream **ret)
 {
-	int fd = upstream_socket(f, &client->sa, to), r;
-	struct udp_upstream *up;
+	struct udp_upstream *up = own ? NULL : udp_take_rested(us, f, to);
+	int fd, r;
 
+	if (up) {
+		up->session = s;
+		up->client = *client;
+		*ret = up;
+		return 0;
+	}
+	fd = upstream_socket(f, &client->sa, to);
 	if (fd == -EMFILE || fd == -ENFILE) { /* resting sockets hold some */
 		udp_upstreams_close(us, 0);
 		fd = upstream_socket(f, &client->sa, to);
@@ -287,11 +294,11 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	up->among = us;
 	up->session = s;
 	up->client = *client;
-	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
+	client_addr_set(&up->to, &to->sa);
 	r = udp_bind_port(up, f->conf, client, own);
 	if (!r && !f->conf->responses) /* else it is hardly worth it */
 		r = udp_set_flow(fd, to->ss.ss_family);
-	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
+	if (!r && connect(fd, &to->sa, to->len))
 		r = -errno;
 	r = r ?: loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	if (!r)
