@@ -18,36 +18,26 @@
 #endif
 #define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
 
+#define ALLOWED_SOCKET(family, type)                                                               \
+	SYSCALL(socket, SYSCALL_ARG(0, family), SYSCALL_ARG(1, type), SYSCALL_ARG(2, 0))
+
 SYSCALLS_ALLOWED(
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
-		SYSCALL_ARG(2, 0)),
+	ALLOWED_SOCKET(AF_INET, UPSTREAM_SOCKET_TYPE),
+	ALLOWED_SOCKET(AF_INET6, UPSTREAM_SOCKET_TYPE),
+	ALLOWED_SOCKET(AF_UNIX, UPSTREAM_SOCKET_TYPE),
+	ALLOWED_SOCKET(AF_INET, UPSTREAM_SOCKET_UDP),
+	ALLOWED_SOCKET(AF_INET6, UPSTREAM_SOCKET_UDP),
 	SYSCALL(connect), SYSCALL(getsockname),
 	SETSOCKOPT_IF(PART_GRAFT, IPPROTO_IP, IP_LOCAL_PORT_RANGE));
 
 enum cause upstream_cause(int error)
 {
-	switch (error) {
-	case ECONNREFUSED:
-	case ENOENT:
-		return CAUSE_CONNECT_REFUSED;
-	case ETIMEDOUT:
-		return CAUSE_CONNECT_TIMEOUT;
-	case ENOSR:
-		return CAUSE_NO_SOCKET;
-	case ENETUNREACH:
-	case EHOSTUNREACH:
-		return CAUSE_CONNECT_UNREACHABLE;
-	default:
-		return tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);
-	}
+	return error == ECONNREFUSED || error == ENOENT ? CAUSE_CONNECT_REFUSED :
+	       error == ETIMEDOUT ? CAUSE_CONNECT_TIMEOUT :
+	       error == ENOSR ? CAUSE_NO_SOCKET :
+	       error == ENETUNREACH || error == EHOSTUNREACH ?
+				CAUSE_CONNECT_UNREACHABLE :
+				tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);
 }
 
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
@@ -81,19 +71,14 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 /* Ports that the kernel may connect from; a wide guess, where it does not tell. */
 static unsigned int first_port = 1024, last_port = 65535;
 
-bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last)
+bool upstream_learn_ports(void)
 {
 	FILE *f = fopen(PORT_RANGE, "re");
-	bool found = f && fscanf(f, "%u %u", ret_first, ret_last) == 2;
+	bool found = f && fscanf(f, "%u %u", &first_port, &last_port) == 2;
 
 	if (f)
 		fclose(f);
 	return found;
-}
-
-void upstream_learn_ports(void)
-{
-	(void)upstream_port_range(&first_port, &last_port);
 }
 
 void upstream_ports(unsigned int ret[2])
