@@ -192,9 +192,6 @@ static void end(struct session *s)
 	if (rst && reset_levels[why])
 		log_cause(why, reset_levels[why], "session %llu, forward %s: reset",
 			  (unsigned long long)s->id, forward_name(s->forward->conf));
-	else
-		log_debug("session %llu: %s%s", (unsigned long long)s->id,
-			  rst ? "reset: " : "finished", rst ? cause_name(why) : "");
 	count_accepted(s, s->state == SESSION_HEADER && s->forward->conf->hellos);
 	session_count_kernel(s);
 	session_view(s, &view);

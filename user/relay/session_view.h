@@ -34,6 +34,11 @@ static inline uint64_t flow_view_bytes(const struct flow_view *f)
 #define SESSION_MOVED (CAUSES + 1) /* another relay goes on with it */
 #define SESSION_LEFT (CAUSES + 2)  /* the next daemon goes on with it, and nothing is logged */
 
+static inline const char *session_end_name(unsigned int end)
+{
+	return end == SESSION_FINISHED ? "finished" : end == SESSION_MOVED ? "moved" : cause_name(end);
+}
+
 struct session_view {
 	uint64_t id, age_ms;
 	const struct forward *forward; /* lives as long as S */

@@ -181,9 +181,6 @@ static void udp_end(struct udp_session *s)
 	struct worker *w = s->worker;
 	struct session_view view;
 
-	if (s->end <= SESSION_FINISHED)
-		log_debug("session %llu: %s", (unsigned long long)s->id,
-			  s->end == SESSION_FINISHED ? "finished" : cause_name(s->end));
 	if (s->end == SESSION_LEFT) {
 		count_add(&forward_stats(s->forward, w->index)->moved, 1);
 	} else {
