@@ -323,7 +323,7 @@ static void standby_on_look(struct timer *t)
 
 	standby_look_for_arrivals(sb);
 	if (ways_look(&sb->ways))
-		threads_tell_of_grafts(&sb->service->threads);
+		shared_tell_news(sb->service->shared);
 	if (began >= sb->cared_ms + CARE_MS) {
 		pthread_mutex_lock(&sb->lock);
 		standby_look_at_held(sb);
@@ -353,7 +353,7 @@ void standby_news(struct standby *sb)
 	due = clock_ms() - w->looked_ms >= LOOK_MS; /* else the next look comes soon */
 	pthread_mutex_unlock(&w->lock);
 	if (due && ways_look(w))
-		threads_tell_of_grafts(&sb->service->threads);
+		shared_tell_news(sb->service->shared);
 }
 
 /* --- status --- */

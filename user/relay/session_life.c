@@ -570,29 +570,21 @@ void session_catch_up(struct worker *w)
 		ring_buffer__consume(w->ring);
 }
 
-/* Look at all grafted sessions if there is news, or events were lost.  True: there was. */
-static bool follow_graft_news(struct worker *w)
+void worker_follow_news(struct worker *w)
 {
 	struct session *s;
 	struct shared *shared = w->shared;
-	uint64_t news;
+	uint64_t news = atomic_load_explicit(&shared->news, memory_order_acquire);
 
-	if (!shared->grafts)
-		return false;
-	news = atomic_load_explicit(&shared->graft_news, memory_order_acquire) +
-	       *graft_rings(shared->grafts)->lost;
-	if (news == w->graft_news_seen)
-		return false;
-	w->graft_news_seen = news;
+	if (shared->grafts)
+		news += *graft_rings(shared->grafts)->lost;
+	if (news == w->news_seen)
+		return;
+	w->news_seen = news;
 	LIST_FOREACH(s, &w->sessions, in_worker)
 		if (s->graft != NO_GRAFT)
 			look_at_graft(s);
-	return true;
-}
-
-void worker_follow_news(struct worker *w)
-{
-	udp_sessions_follow_news(w, follow_graft_news(w));
+	udp_sessions_follow_news(w);
 }
 
 void worker_leave_behind(struct worker *w)

@@ -233,13 +233,6 @@ static void worker_stop(struct worker *w, const void *arg)
 	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
 }
 
-void threads_tell_of_grafts(struct threads *ts)
-{
-	atomic_fetch_add(&ts->workers[0].shared->graft_news, 1);
-	for (unsigned int i = 0; i < ts->n; i++)
-		loop_wake(&ts->workers[i].loop);
-}
-
 void threads_stop(struct threads *ts)
 {
 	threads_call(ts, worker_stop, NULL);

@@ -432,19 +432,15 @@ void udp_sessions_leave_behind(struct worker *w)
 	}
 }
 
-void udp_sessions_follow_news(struct worker *w, bool addresses)
+void udp_sessions_follow_news(struct worker *w)
 {
-	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
 	struct udp_session *s;
 
-	if (lost == w->udp->lost_seen && !addresses)
-		return;
-	w->udp->lost_seen = lost;
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		const volatile struct udp_flow *f = udp_slot_of(s);
 
 		/* its address has left, and another relay knows it */
-		if (addresses && f->head.mirrored &&
+		if (f->head.mirrored &&
 		    !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local))
 			udp_session_end(s, SESSION_MOVED);
 		else if (udp_server_is_lost(s))

@@ -45,10 +45,10 @@ void udp_sessions_follow_engines(struct worker *w);
  */
 void udp_sessions_leave_behind(struct worker *w);
 /*
- * After a batch of events.  ADDRESSES: some may have left this machine.  A session whose address
- * has left ends here if another relay knows it, and its slot becomes STANDBY.
+ * There is news: a session ends if its server is lost.  So does a session whose address has left
+ * this machine, if another relay knows the session; its slot becomes STANDBY.
  */
-void udp_sessions_follow_news(struct worker *w, bool addresses);
+void udp_sessions_follow_news(struct worker *w);
 
 /*
  * Make the flow of SLOT a session of F and W.  The caller has counted the session in.  -ENOENT: W

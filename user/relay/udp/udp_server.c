@@ -157,7 +157,6 @@ bool udp_server_is_lost(const struct udp_session *s)
 /* The server of S has failed with ERROR.  All workers end the sessions that it has. */
 static void udp_blame(struct udp_session *s, int error)
 {
-	struct shared *shared = s->worker->shared;
 	uint64_t seen = 0;
 
 	if (!s->server)
@@ -166,9 +165,7 @@ static void udp_blame(struct udp_session *s, int error)
 	if (!udp_has_others(s) || udp_server_is_lost(s))
 		return;
 	atomic_fetch_add(&s->server->lost, 1);
-	atomic_fetch_add(&shared->udp_lost, 1);
-	for (unsigned int i = 0; i < shared->config->workers; i++)
-		loop_wake(&shared->workers[i].loop);
+	shared_tell_news(s->worker->shared);
 }
 
 void udp_server_unreachable(struct udp_session *s, int error)

@@ -138,7 +138,6 @@ struct udp_worker {
 	struct timer old; /* when sockets without a forward are looked at */
 	struct udp_batch *batch;
 	struct udp_upstreams upstreams;
-	uint64_t lost_seen; /* of shared->udp_lost */
 };
 
 /* The only writer of s->state, which begins with ASKED.  Asserts the table. */
