@@ -146,7 +146,8 @@ static void fire_timers(struct loop *l)
 		struct timer *t = l->timers;
 
 		timer_cancel(t);
-		t->fire(t);
+		if (t->fire)
+			t->fire(t);
 	}
 }
 

@@ -26,7 +26,10 @@ struct source {
 	bool registered;
 };
 
-/* A point in time with a handler.  Embedded in its owner; zero it, then set fire. */
+/*
+ * A point in time with a handler.  Embedded in its owner; zero it, then set fire.  fire NULL: the
+ * batch alone is wanted.
+ */
 struct timer {
 	void (*fire)(struct timer *t);
 	uint64_t due_ms;

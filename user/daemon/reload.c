@@ -196,12 +196,6 @@ struct json_object *reload_json(struct service *sv)
 
 /* --- the thread --- */
 
-/* reload_after_batch() looks at deadlines. */
-static void service_on_due(struct timer *t)
-{
-	(void)t;
-}
-
 static void *service_run(void *arg)
 {
 	struct service *sv = arg;
@@ -216,7 +210,6 @@ int service_open(struct service *sv)
 {
 	forwards_init(&sv->forwards);
 	pthread_mutex_init(&sv->lock, NULL);
-	sv->due.fire = service_on_due;
 	return loop_open(&sv->loop, reload_after_batch, sv);
 }
 

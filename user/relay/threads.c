@@ -80,8 +80,6 @@ static void worker_after_batch(void *arg)
 	worker_follow_news(w);
 	listeners_follow_servers(w);
 	worker_free_leftovers(w); /* last: sessions may have died in the calls above */
-	if (w->stopping && !w->n_sessions)
-		w->loop.stop = true;
 }
 
 /* HANDLE gets the events of W's ring of RINGS. */
@@ -205,20 +203,19 @@ static enum cause worker_end_session(void *arg, const struct session_view *v)
 	return CAUSE_GRACE_OVER;
 }
 
-static void worker_on_grace_over(struct timer *timer)
-{
-	struct worker *w = container_of(timer, struct worker, grace);
-
-	worker_visit_sessions(w, 0, 1, worker_end_session, NULL);
-}
-
-/* Sessions that can be grafted go on without the daemon; some need a moment for that. */
+/*
+ * Sessions that can be grafted go on without the daemon; some need a moment for that.  The loop ends
+ * with the last session.
+ */
 static void worker_on_leave(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, leave_behind);
 
 	worker_leave_behind(w);
+	if (w->loop.now_ms >= w->grace_ms)
+		worker_visit_sessions(w, 0, 1, worker_end_session, NULL);
 	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
+	w->loop.stop = !w->n_sessions;
 }
 
 static void worker_stop(struct worker *w, const void *arg)
@@ -226,11 +223,9 @@ static void worker_stop(struct worker *w, const void *arg)
 	(void)arg;
 	while (!LIST_EMPTY(&w->listeners))
 		listener_end(LIST_FIRST(&w->listeners));
-	w->stopping = true;
+	w->grace_ms = w->loop.now_ms + atomic_load(&w->shared->grace_ms);
 	w->leave_behind.fire = worker_on_leave;
 	timer_set(&w->loop, &w->leave_behind, w->loop.now_ms);
-	w->grace.fire = worker_on_grace_over;
-	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
 }
 
 void threads_stop(struct threads *ts)

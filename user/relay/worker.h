@@ -92,9 +92,8 @@ struct worker {
 
 	pthread_t thread;
 	bool started;              /* of the thread that starts and stops it */
-	bool stopping;             /* ends with its last session */
-	struct timer grace;        /* resets the sessions that are left */
-	struct timer leave_behind; /* leaves sessions to the next daemon */
+	uint64_t grace_ms;         /* when the sessions that are left are reset */
+	struct timer leave_behind; /* stops: leaves sessions to the next daemon */
 };
 
 /* How often a worker looks at the program's counters, while sessions are in the kernel. */

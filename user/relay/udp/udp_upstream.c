@@ -160,7 +160,8 @@ static bool udp_is_clean(const struct udp_upstream *up)
 	       errno == EAGAIN;
 }
 
-void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
+/* Close those that have rested for KEPT_MS. */
+static void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 {
 	while (us->n_rests &&
 	       STAILQ_FIRST(&us->rests)->rests_ms + kept_ms <= us->worker->loop.now_ms) {

@@ -78,8 +78,6 @@ struct udp_upstreams {
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
 /* Close the sockets that rest.  No session is left. */
 void udp_upstreams_end(struct udp_upstreams *us);
-/* Close those that have rested for KEPT_MS. */
-void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms);
 
 /*
  * A socket for S, of F and CLIENT, that is connected to TO, from OWN (NULL: from a port of ours;
