@@ -388,16 +388,6 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, u
 	pthread_mutex_unlock(ss->lock);
 }
 
-uint64_t servers_owed_ms(struct servers *ss, const struct server *s, uint64_t now_ms)
-{
-	uint64_t owes_ms;
-
-	pthread_mutex_lock(ss->lock);
-	owes_ms = s->owes_ms ?: now_ms;
-	pthread_mutex_unlock(ss->lock);
-	return now_ms > owes_ms ? now_ms - owes_ms : 0;
-}
-
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms)
 {
 	pthread_mutex_lock(ss->lock);

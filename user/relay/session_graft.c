@@ -7,7 +7,6 @@
 #include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/tcp.h"
-#include "datapath/graft/udp_graft.h"
 #include "relay/handshake.h"
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));

@@ -18,7 +18,6 @@
 
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
-#include "datapath/graft/graft_tuple.h"
 #include "relay/udp/udp_server.h"
 
 #define FORCE_MS 20

@@ -24,7 +24,6 @@
 
 #include "base/array.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"

@@ -219,7 +219,8 @@ static bool udp_is_unanswered(struct udp_session *s)
  */
 void udp_server_doubt(struct udp_session *s)
 {
-	uint64_t idle = s->forward->conf->idle_timeout_ms, now = udp_now(s);
+	uint64_t idle = s->forward->conf->idle_timeout_ms;
+	uint64_t owes = s->server ? atomic_load(&s->server->owes_ms) : 0;
 
 	if (!s->forward->conf->replies || !udp_is_unanswered(s))
 		return;
@@ -227,8 +228,7 @@ void udp_server_doubt(struct udp_session *s)
 	s->stale = s->answered;
 	if (s->server && s->stale)
 		udp_move_on(s, false);
-	if (s->server && atomic_load(&s->server->answered) &&
-	    servers_owed_ms(&s->forward->servers, s->server, now) >= idle &&
+	if (owes && udp_now(s) >= owes + idle && atomic_load(&s->server->answered) &&
 	    !udp_is_heard(s, idle)) {
 		udp_blame(s, ETIMEDOUT);
 		s->stale = true;
