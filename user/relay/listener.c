@@ -290,8 +290,7 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 		r = set_options(fd, fc, a, reuseport);
 	/* a unix socket's file is open to all, like a port: its directory says who may reach it */
 	mask = umask(0111);
-	if (!r && (bind(fd, &a->sa, a->len) ||
-		   (!fc->listen.udp && listen(fd, BACKLOG))))
+	if (!r && (bind(fd, &a->sa, a->len) || (!fc->listen.udp && listen(fd, BACKLOG))))
 		r = -errno;
 	umask(mask);
 	if (r)

@@ -48,7 +48,7 @@ struct server {
 
 	/* with the lock of struct servers */
 	struct health health;
-	uint64_t usual_ms; /* what its last connect took */
+	uint64_t usual_ms;            /* what its last connect took */
 	uint64_t sessions, failures;  /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */

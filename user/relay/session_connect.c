@@ -285,8 +285,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 		return;
 	log_cause(upstream_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s", (unsigned long long)s->id,
-		  forward_name(s->forward->conf),
-		  addr_format(&a.sa, a.len, text, sizeof(text)),
+		  forward_name(s->forward->conf), addr_format(&a.sa, a.len, text, sizeof(text)),
 		  strerror(error), error_hint(HINT_CONNECT, error));
 	session_reset(s, upstream_cause(error));
 }

@@ -79,7 +79,8 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 		.copied = f->user_out - spliced,
 		.spliced = spliced,
 		.kernel = kernel_bytes(s, dir, &counted),
-		.backlog_max = s->pair == NO_PAIR ? 0 : sockmap_stat(shared->kernel, slot)->backlog_max,
+		.backlog_max = s->pair == NO_PAIR ? 0 :
+						    sockmap_stat(shared->kernel, slot)->backlog_max,
 	};
 }
 

@@ -36,7 +36,9 @@ static inline uint64_t flow_view_bytes(const struct flow_view *f)
 
 static inline const char *session_end_name(unsigned int end)
 {
-	return end == SESSION_FINISHED ? "finished" : end == SESSION_MOVED ? "moved" : cause_name(end);
+	return end == SESSION_FINISHED ? "finished" :
+	       end == SESSION_MOVED    ? "moved" :
+					 cause_name(end);
 }
 
 struct session_view {

@@ -33,8 +33,8 @@ SYSCALLS_ALLOWED(
 enum cause upstream_cause(int error)
 {
 	return error == ECONNREFUSED || error == ENOENT ? CAUSE_CONNECT_REFUSED :
-	       error == ETIMEDOUT ? CAUSE_CONNECT_TIMEOUT :
-	       error == ENOSR ? CAUSE_NO_SOCKET :
+	       error == ETIMEDOUT                       ? CAUSE_CONNECT_TIMEOUT :
+	       error == ENOSR                           ? CAUSE_NO_SOCKET :
 	       error == ENETUNREACH || error == EHOSTUNREACH ?
 				CAUSE_CONNECT_UNREACHABLE :
 				tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);

@@ -124,8 +124,7 @@ void udp_activate_enter(struct udp_session *s)
 	    s->worker->shared->graft_trial != TRIAL_PASSED ||
 	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
 		return;
-	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa,
-			&local.sa);
+	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa, &local.sa);
 	for (unsigned int dir = 0; dir < 2; dir++) { /* a slot before this one has counted these */
 		f.at[dir].packets = s->counted[dir].datagrams;
 		f.at[dir].bytes = s->counted[dir].bytes;

@@ -255,9 +255,7 @@ static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		addr_set_port(&a, up->port);
 		/* either family takes so many bytes */
 		if (own || !udp_graft_has_port(held, up->port))
-			r = bind(up->source.fd, &a.sa, sizeof(a.in6)) ?
-				    -errno :
-				    0;
+			r = bind(up->source.fd, &a.sa, sizeof(a.in6)) ? -errno : 0;
 		if (!r || own)
 			return r;
 		udp_port_put(up->port, now + UDP_PORT_RESTS_MS);
