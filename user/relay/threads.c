@@ -26,8 +26,8 @@
 #define PATIENCE_MS 10000
 
 /*
- * Graft events of the next GRAFT_QUIET_MS wake nobody, so a timer looks for them.  now_ms is up to
- * 1 ms late.
+ * Graft events of the next GRAFT_QUIET_MS wake nobody, so a timer does.  now_ms is up to 1 ms late.
+ * Events are taken after each batch.
  */
 static void worker_on_ring(struct source *source, uint32_t events)
 {
@@ -36,12 +36,6 @@ static void worker_on_ring(struct source *source, uint32_t events)
 	(void)events;
 	if (w->grafted)
 		timer_set(&w->loop, &w->catch_up, w->loop.now_ms + GRAFT_QUIET_MS + 2);
-	session_catch_up(w);
-}
-
-static void worker_on_catch_up(struct timer *timer)
-{
-	session_catch_up(container_of(timer, struct worker, catch_up));
 }
 
 /*
@@ -77,6 +71,7 @@ static void worker_after_batch(void *arg)
 {
 	struct worker *w = arg;
 
+	session_catch_up(w);
 	worker_follow_news(w);
 	listeners_follow_servers(w);
 	worker_free_leftovers(w); /* last: sessions may have died in the calls above */
@@ -105,7 +100,6 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->shared = shared;
 	w->index = index;
 	w->sweep.fire = worker_on_sweep;
-	w->catch_up.fire = worker_on_catch_up;
 	worker_open_sessions(w);
 	r = loop_open(&w->loop, worker_after_batch, w);
 	if (!r && k)

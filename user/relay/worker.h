@@ -85,7 +85,7 @@ struct worker {
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
 	struct session **grafted; /* by slot: the session of this worker that has it, or NULL */
-	struct timer catch_up;    /* looks for events that woke nobody */
+	struct timer catch_up;    /* a batch for events that woke nobody */
 	uint64_t news_seen;       /* of shared->news, and events of grafts lost */
 	struct timer sweep;       /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
