@@ -99,7 +99,7 @@ static void cancel(struct listener *ls)
  * Begin the session of CLIENT, whose socket is FD.  admission_enter() has counted the session in.
  * CAUSES; or the cause of a refusal, and the session is counted out again.
  */
-static enum cause begin_session(struct listener *ls, int fd, const struct sockaddr *client)
+static enum cause begin_session(struct listener *ls, int fd, const union client_addr *client)
 {
 	struct shared *shared = ls->worker->shared;
 	struct forward *f = ls->forward;
@@ -143,15 +143,14 @@ static bool may_accept(struct listener *ls, bool waiting)
 static bool accept_one(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
-	struct sockaddr_storage ss = { .ss_family = AF_UNIX };
-	struct sockaddr *client = (struct sockaddr *)&ss;
-	socklen_t len = sizeof(ss);
+	union client_addr client = { .sa.sa_family = AF_UNIX };
+	socklen_t len = sizeof(client);
 	enum cause why;
 	int fd;
 
 	if (!may_accept(ls, waiting))
 		return false;
-	fd = accept4(ls->source.fd, client, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	fd = accept4(ls->source.fd, &client.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd < 0) {
 		if (errno != EAGAIN)
 			pause_until(ls, tcp_cause_of_shortage(errno, CAUSE_ACCEPT_FAILED),
@@ -160,7 +159,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 		return false;
 	}
 	ls->paused = false;
-	why = begin_session(ls, fd, client);
+	why = begin_session(ls, fd, &client);
 	if (why == CAUSES)
 		return true;
 	tcp_arm_reset(fd);
@@ -169,7 +168,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 	if (why == CAUSE_NO_MEMORY) /* other causes were logged with more detail */
 		log_cause(why, LOG_WARNING, "forward %s: a client is reset",
 			  forward_name(ls->forward->conf));
-	session_log_refused(w->shared->session_log, ls->forward, client, why);
+	session_log_refused(w->shared->session_log, ls->forward, &client, why);
 	return true;
 }
 

@@ -94,8 +94,9 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
 			struct loop *loop)
 {
-	*k = (struct socket_keeper){ .make = make, .arg = arg, .loop = loop };
-	pthread_mutex_init(&k->lock, NULL);
+	*k = (struct socket_keeper){
+		.make = make, .arg = arg, .loop = loop, .lock = PTHREAD_MUTEX_INITIALIZER
+	};
 }
 
 /* --- stocks --- */

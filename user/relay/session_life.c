@@ -157,7 +157,7 @@ static void die(struct session *s, bool rst)
 	w->n_sessions--;
 	if (s->server)
 		server_leave(s->server);
-	admission_leave(w->shared, s->forward, admitted ? &s->client.sa : NULL);
+	admission_leave(w->shared, s->forward, admitted ? &s->client : NULL);
 	free(s->told);
 	free(s->idle);
 	addr_list_put(s->addrs);
@@ -358,7 +358,7 @@ _Static_assert(sizeof(struct session) <= 472, "put what few sessions need apart"
 
 /* A session in HEADER, without sockets and id.  NULL: no memory. */
 static struct session *new_session(struct worker *w, struct forward *f,
-				   const struct sockaddr *client)
+				   const union client_addr *client)
 {
 	struct session *s = calloc(1, sizeof(*s));
 
@@ -366,12 +366,12 @@ static struct session *new_session(struct worker *w, struct forward *f,
 		return NULL;
 	s->worker = w;
 	s->forward = f;
-	client_addr_set(&s->client, client);
+	s->client = *client;
 	s->pair = NO_PAIR;
 	s->graft = NO_GRAFT;
 	s->probe_at_ms = NEVER;
 	s->timer.fire = on_timer;
-	s->tcp = client->sa_family != AF_UNIX && !upstreams_are_unix(&f->conf->upstream);
+	s->tcp = client->sa.sa_family != AF_UNIX && !upstreams_are_unix(&f->conf->upstream);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = -1 };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
 	LIST_INSERT_HEAD(&w->sessions, s, in_worker);
@@ -379,7 +379,7 @@ static struct session *new_session(struct worker *w, struct forward *f,
 	return s;
 }
 
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
+int session_open(struct worker *w, struct forward *f, int fd, const union client_addr *client,
 		 in_port_t port)
 {
 	struct session *s = new_session(w, f, client);
@@ -608,7 +608,8 @@ void session_revive(struct session *s)
 	look_at_graft(s);
 }
 
-int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot)
+int session_adopt(struct worker *w, struct forward *f, const union client_addr *client,
+		  uint32_t slot)
 {
 	struct session *s = new_session(w, f, client);
 

@@ -10,14 +10,14 @@
  * caller has counted the session in, by admission_enter() and, unless F receives PROXY headers, by
  * admission_enter_client().  -errno: FD is still the caller's.
  */
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
+int session_open(struct worker *w, struct forward *f, int fd, const union client_addr *client,
 		 in_port_t port);
 
 /*
  * Adopt the grafted session of SLOT, of an earlier daemon or another relay, as one of F, CLIENT and
  * W.  Before W runs, or on its thread.  The caller has counted the session in.  -ENOMEM.
  */
-int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client,
+int session_adopt(struct worker *w, struct forward *f, const union client_addr *client,
 		  uint32_t slot);
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);

@@ -136,14 +136,12 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 }
 
 void session_log_refused(struct session_log *l, const struct forward *f,
-			 const struct sockaddr *client, enum cause why)
+			 const union client_addr *client, enum cause why)
 {
-	struct session_view v = { .forward = f };
+	struct session_view v = { .forward = f, .client = *client };
 
-	if (!l)
-		return;
-	client_addr_set(&v.client, client);
-	session_log_ended(l, &v, why);
+	if (l)
+		session_log_ended(l, &v, why);
 }
 
 void session_log_reopen(struct session_log *l)

@@ -192,7 +192,7 @@ static void udp_end(struct udp_session *s)
 	else if (s->end != SESSION_LEFT)
 		udp_activate_leave(s);
 	udp_die(s);
-	admission_leave(w->shared, s->forward, &s->client.sa);
+	admission_leave(w->shared, s->forward, &s->client);
 	/* last: a client that asks again at once must not meet this session, nor its slot */
 	if (s->end_error)
 		icmp_tell(&s->peer, &s->local, s->end_error, 0);

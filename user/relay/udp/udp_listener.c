@@ -44,7 +44,7 @@ static enum cause udp_admit(struct udp_socket *us, const struct graft_tuple *tup
 	do { /* unproven sessions get a quarter of max-sessions, and each worker its part of that */
 		why = CAUSE_SESSION_LIMIT;
 		if (w->udp->n_unproven < larger(c->max_sessions / 4 / c->workers, 1))
-			why = admission_enter_with(w->shared, us->forward, &client->sa, false);
+			why = admission_enter_with(w->shared, us->forward, client, false);
 	} while (--tries &&
 		 ((why == CAUSE_SESSION_LIMIT && udp_session_crowd_out(w, NULL, NULL)) ||
 		  (why == CAUSE_FORWARD_LIMIT && udp_session_crowd_out(w, us->forward, NULL)) ||
@@ -63,14 +63,14 @@ static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_t
 	uint64_t due_ms;
 	enum cause why = CAUSE_ACCEPT_RATE;
 
-	if (!admission_allows(w, us->forward, &client->sa))
+	if (!admission_allows(w, us->forward, client))
 		return NULL;
 	if (bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
 		why = udp_admit(us, tuple, client);
 	if (why == CAUSES) {
 		why = udp_session_open(us, tuple, m, client, destination, &s);
 		if (!s)
-			admission_leave(w->shared, us->forward, &client->sa);
+			admission_leave(w->shared, us->forward, client);
 	}
 	if (s)
 		return s;
