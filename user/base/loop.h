@@ -65,7 +65,6 @@ struct loop {
 };
 
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg);
-void loop_close(struct loop *l);
 
 /* Run until l->stop is set (by a handler).  Returns 0 or -errno of epoll_wait(2). */
 int loop_run(struct loop *l);

@@ -232,12 +232,3 @@ void service_stop(struct service *sv)
 	pthread_join(sv->thread, NULL);
 	sv->started = false;
 }
-
-void service_close(struct service *sv)
-{
-	loop_close(&sv->loop);
-	forwards_close(&sv->forwards);
-	socket_keeper_after_batch(&sv->keeper);
-	listening_close_all(&sv->listening);
-	pthread_mutex_destroy(&sv->lock);
-}

@@ -397,7 +397,7 @@ struct json_object *standby_json(struct standby *sb)
 	return o;
 }
 
-/* --- opening, closing --- */
+/* --- opening --- */
 
 int standby_open(struct standby *sb, struct service *r)
 {
@@ -423,12 +423,4 @@ int standby_open(struct standby *sb, struct service *r)
 			held_stand_by(&h);
 	}
 	return 0;
-}
-
-void standby_close(struct standby *sb)
-{
-	routes_close(&sb->ways.routes);
-	free(sb->ways.addresses);
-	pthread_mutex_destroy(&sb->ways.lock);
-	pthread_mutex_destroy(&sb->lock);
 }

@@ -17,17 +17,6 @@ void forwards_init(struct forwards *all)
 	pthread_mutex_init(&all->lock, NULL);
 }
 
-void forwards_close(struct forwards *all)
-{
-	while (!TAILQ_EMPTY(&all->list)) {
-		struct forward *f = TAILQ_FIRST(&all->list);
-
-		TAILQ_REMOVE(&all->list, f, in_forwards);
-		forward_free(f);
-	}
-	pthread_mutex_destroy(&all->lock);
-}
-
 struct forward *forwards_find(const struct forwards *all, const char *name)
 {
 	struct forward *f;

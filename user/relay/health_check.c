@@ -203,18 +203,3 @@ struct checks *checks_open(struct loop *loop, struct forwards *forwards)
 	c->forwards = forwards;
 	return c;
 }
-
-void checks_close(struct checks *c)
-{
-	struct check *a;
-
-	if (!c)
-		return;
-	LIST_FOREACH(a, &c->running, in_checks) {
-		tcp_close(&a->source, true);
-		a->done = true;
-	}
-	checks_reap(c);
-	timer_cancel(&c->timer);
-	free(c);
-}

@@ -33,10 +33,7 @@ struct socket_keeper {
 /* LOOP is the main thread's, which asks MAKE(ARG). */
 void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
 			struct loop *loop);
-/*
- * Refill all stocks, and free those that are closed: to be called after each batch of LOOP, and
- * when all stocks are closed and LOOP runs no more.
- */
+/* Refill all stocks, and free those that are closed: to be called after each batch of LOOP. */
 void socket_keeper_after_batch(struct socket_keeper *k);
 
 /* A stock for FC, filled for its first server.  -errno of that process, after a complaint. */

@@ -411,13 +411,6 @@ void worker_open_sessions(struct worker *w)
 	udp_worker_open(w);
 }
 
-void worker_close_sessions(struct worker *w)
-{
-	udp_worker_close(w);
-	free(w->owners);
-	free(w->grafted);
-}
-
 static enum cause count_udp(void *arg, const struct session_view *v)
 {
 	uint64_t *flows = arg;

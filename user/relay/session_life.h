@@ -26,8 +26,6 @@ void session_revive(struct session *s);
 
 /* Room for sessions of W, which does not run yet; pages are taken as they are needed. */
 void worker_open_sessions(struct worker *w);
-/* Free that room: all sessions have ended. */
-void worker_close_sessions(struct worker *w);
 
 /*
  * Add the flows of W's sessions to FLOWS, by carrier; and add the bytes that the kernel has carried

@@ -238,15 +238,3 @@ bool threads_ended(struct threads *ts)
 	}
 	return all;
 }
-
-void threads_close(struct threads *ts)
-{
-	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
-		ring_buffer__free(w->ring);
-		pool_close(&w->pool);
-		worker_close_sessions(w);
-		worker_free_leftovers(w);
-		loop_close(&w->loop);
-	}
-	free(ts->workers);
-}

@@ -36,5 +36,3 @@ uint64_t threads_sum(const struct threads *ts, size_t at);
 void threads_stop(struct threads *ts);
 /* After threads_stop(): have all workers ended?  Does not wait. */
 bool threads_ended(struct threads *ts);
-/* Free the workers, all of which have ended. */
-void threads_close(struct threads *ts);

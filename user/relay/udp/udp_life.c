@@ -20,12 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/minmax.h"
-#include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/icmp.h"
 #include "relay/admission.h"
@@ -38,8 +36,6 @@
 #define CROWD_MOST 64 /* sessions that are looked at for one that may give way */
 /* Once a worker stops, a session that owes an answer ends after so long a silence. */
 #define OWES_MS 1000
-
-SYSCALLS_ALLOWED(SYSCALL(close));
 
 /* --- datagrams from the client --- */
 
@@ -367,23 +363,6 @@ void udp_worker_open(struct worker *w)
 	TAILQ_INIT(&u->sessions);
 	udp_upstreams_open(&u->upstreams, w, udp_on_upstream);
 	w->udp = u;
-}
-
-void udp_worker_close(struct worker *w)
-{
-	struct udp_worker *u = w->udp;
-
-	udp_upstreams_end(&u->upstreams);
-	while (!LIST_EMPTY(&u->sockets)) { /* old ones, kept for sessions of other workers */
-		struct udp_socket *us = LIST_FIRST(&u->sockets);
-
-		LIST_REMOVE(us, in_worker);
-		close(us->source.fd);
-		free(us);
-	}
-	free(u->batch);
-	free(u->buckets);
-	free(u);
 }
 
 void udp_sessions_visit(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,

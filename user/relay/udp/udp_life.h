@@ -8,7 +8,6 @@
 
 /* Room for the sessions of W; pages are taken as they are needed. */
 void udp_worker_open(struct worker *w);
-void udp_worker_close(struct worker *w);
 
 /* --- for the socket of clients --- */
 

@@ -101,18 +101,6 @@ bool udp_port_is_used(in_port_t port)
 
 /* --- ports that count against their clients --- */
 
-/* Drop those that are free by NOW_MS. */
-static void udp_drop_charges(struct udp_upstreams *us, uint64_t now_ms)
-{
-	struct udp_upstream *up;
-
-	while ((up = STAILQ_FIRST(&us->charges)) && up->rests_ms <= now_ms) {
-		STAILQ_REMOVE_HEAD(&us->charges, next);
-		clients_leave(&us->worker->shared->clients, &up->client.sa);
-		free(up);
-	}
-}
-
 /* Something begins to rest. */
 static void udp_set_rest_timer(struct udp_upstreams *us)
 {
@@ -174,9 +162,14 @@ static void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 static void udp_on_rest(struct timer *timer)
 {
 	struct udp_upstreams *us = container_of(timer, struct udp_upstreams, timer);
+	struct udp_upstream *up;
 
 	udp_upstreams_close(us, KEPT_MS);
-	udp_drop_charges(us, us->worker->loop.now_ms);
+	while ((up = STAILQ_FIRST(&us->charges)) && up->rests_ms <= us->worker->loop.now_ms) {
+		STAILQ_REMOVE_HEAD(&us->charges, next);
+		clients_leave(&us->worker->shared->clients, &up->client.sa);
+		free(up);
+	}
 	if (us->n_rests || !STAILQ_EMPTY(&us->charges))
 		timer_set(&us->worker->loop, timer, us->worker->loop.now_ms + KEPT_MS);
 }
@@ -314,10 +307,4 @@ void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream
 	*us = (struct udp_upstreams){ .worker = w, .handle = handle, .timer.fire = udp_on_rest };
 	STAILQ_INIT(&us->rests);
 	STAILQ_INIT(&us->charges);
-}
-
-void udp_upstreams_end(struct udp_upstreams *us)
-{
-	udp_upstreams_close(us, 0);
-	udp_drop_charges(us, NEVER);
 }

@@ -76,8 +76,6 @@ struct udp_upstreams {
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
-/* Close the sockets that rest.  No session is left. */
-void udp_upstreams_end(struct udp_upstreams *us);
 
 /*
  * A socket for S, of F and CLIENT, that is connected to TO, from OWN (NULL: from a port of ours;
