@@ -208,7 +208,8 @@ static void *service_run(void *arg)
 
 int service_open(struct service *sv)
 {
-	forwards_init(&sv->forwards);
+	TAILQ_INIT(&sv->forwards.list);
+	pthread_mutex_init(&sv->forwards.lock, NULL);
 	pthread_mutex_init(&sv->lock, NULL);
 	return loop_open(&sv->loop, reload_after_batch, sv);
 }

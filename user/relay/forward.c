@@ -11,12 +11,6 @@
 #include "datapath/graft/graft.h"
 #include "relay/balance.h"
 
-void forwards_init(struct forwards *all)
-{
-	TAILQ_INIT(&all->list);
-	pthread_mutex_init(&all->lock, NULL);
-}
-
 struct forward *forwards_find(const struct forwards *all, const char *name)
 {
 	struct forward *f;

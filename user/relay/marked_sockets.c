@@ -91,14 +91,6 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 	pthread_mutex_unlock(&k->lock);
 }
 
-void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
-			struct loop *loop)
-{
-	*k = (struct socket_keeper){
-		.make = make, .arg = arg, .loop = loop, .lock = PTHREAD_MUTEX_INITIALIZER
-	};
-}
-
 /* --- stocks --- */
 
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,

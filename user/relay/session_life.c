@@ -31,7 +31,6 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -398,18 +397,6 @@ int session_open(struct worker *w, struct forward *f, int fd, const union client
 }
 
 /* --- all sessions of a worker --- */
-
-void worker_open_sessions(struct worker *w)
-{
-	struct sockmap *k = w->shared->kernel;
-	struct graft_table *gs = w->shared->grafts;
-
-	if (k)
-		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
-	if (gs)
-		w->grafted = allocated(calloc(graft_table_total(gs), sizeof(struct session *)));
-	udp_worker_open(w);
-}
 
 static enum cause count_udp(void *arg, const struct session_view *v)
 {

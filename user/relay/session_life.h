@@ -24,9 +24,6 @@ void session_revive(struct session *s);
 
 /* --- all sessions of a worker, also of UDP: on its thread, between two batches --- */
 
-/* Room for sessions of W, which does not run yet; pages are taken as they are needed. */
-void worker_open_sessions(struct worker *w);
-
 /*
  * Add the flows of W's sessions to FLOWS, by carrier; and add the bytes that the kernel has carried
  * for them since the last call to the counters of W.

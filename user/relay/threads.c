@@ -22,6 +22,7 @@
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
+#include "relay/udp/udp_life.h"
 
 #define PATIENCE_MS 10000
 
@@ -100,7 +101,12 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->shared = shared;
 	w->index = index;
 	w->sweep.fire = worker_on_sweep;
-	worker_open_sessions(w);
+	/* pages are taken as they are needed */
+	if (k)
+		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
+	if (gs)
+		w->grafted = allocated(calloc(graft_table_total(gs), sizeof(struct session *)));
+	udp_worker_open(w);
 	r = loop_open(&w->loop, worker_after_batch, w);
 	if (!r && k)
 		r = worker_add_ring(w, sockmap_rings(k), session_kernel_event);
