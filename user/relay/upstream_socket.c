@@ -68,23 +68,17 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 
 /* --- ports that the kernel must not choose --- */
 
-/* Ports that the kernel may connect from; a wide guess, where it does not tell. */
-static unsigned int first_port = 1024, last_port = 65535;
+/* At first, those of a kernel that does not tell. */
+unsigned int upstream_ports[2] = { 1024, 65535 };
 
 bool upstream_learn_ports(void)
 {
 	FILE *f = fopen(PORT_RANGE, "re");
-	bool found = f && fscanf(f, "%u %u", &first_port, &last_port) == 2;
+	bool found = f && fscanf(f, "%u %u", &upstream_ports[0], &upstream_ports[1]) == 2;
 
 	if (f)
 		fclose(f);
 	return found;
-}
-
-void upstream_ports(unsigned int ret[2])
-{
-	ret[0] = first_port;
-	ret[1] = last_port;
 }
 
 #define TRIES 256
@@ -115,7 +109,7 @@ static bool is_held(const struct addr *to, const struct addr *own)
 static void disconnect(int fd, unsigned int first)
 {
 	const struct sockaddr nowhere = { .sa_family = AF_UNSPEC };
-	uint32_t range = first | last_port << 16;
+	uint32_t range = first | upstream_ports[1] << 16;
 
 	(void)connect(fd, &nowhere, sizeof(nowhere));
 	setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range));
@@ -130,7 +124,7 @@ static void disconnect(int fd, unsigned int first)
 int upstream_connect(int fd, const struct addr *to)
 {
 	unsigned int port = ntohs(addr_port(to));
-	bool may_meet_itself = port >= first_port && port <= last_port;
+	bool may_meet_itself = port >= upstream_ports[0] && port <= upstream_ports[1];
 
 	for (unsigned int i = 0; i < TRIES; i++) {
 		int error = connect(fd, &to->sa, to->len) ? errno : 0;
@@ -143,7 +137,7 @@ int upstream_connect(int fd, const struct addr *to)
 			return ECONNREFUSED;
 		if (!is_held(to, &own))
 			return error;
-		disconnect(fd, first_port + !(i % 2));
+		disconnect(fd, upstream_ports[0] + !(i % 2));
 	}
 	return EADDRNOTAVAIL;
 }

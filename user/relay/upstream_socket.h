@@ -20,7 +20,7 @@ struct graft_table;
  */
 bool upstream_learn_ports(void);
 /* The first and the last of these ports. */
-void upstream_ports(unsigned int ret[2]);
+extern unsigned int upstream_ports[2];
 /* GS may have sessions of other relays from now on: no socket may get one of their tuples. */
 void upstream_avoid(const struct graft_table *gs);
 

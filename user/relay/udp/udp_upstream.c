@@ -99,15 +99,6 @@ bool udp_port_is_used(in_port_t port)
 	return atomic_load(&free_at[ntohs(port)]) == NEVER;
 }
 
-/* --- ports that count against their clients --- */
-
-/* Something begins to rest. */
-static void udp_set_rest_timer(struct udp_upstreams *us)
-{
-	if (!us->n_rests && STAILQ_EMPTY(&us->charges))
-		timer_set(&us->worker->loop, &us->timer, us->worker->loop.now_ms + KEPT_MS);
-}
-
 /* Nobody needs UP any more.  Events of this batch may still point at it. */
 void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 {
@@ -123,7 +114,8 @@ void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 		worker_free_later(us->worker, &up->leftover);
 		return;
 	}
-	udp_set_rest_timer(us);
+	if (!us->timer.prev)
+		timer_set(&us->worker->loop, &us->timer, us->worker->loop.now_ms + KEPT_MS);
 	STAILQ_INSERT_TAIL(&us->charges, up, next);
 }
 
@@ -189,7 +181,8 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 	up->rested_ms = now + UDP_PORT_RESTS_MS;
 	atomic_fetch_add(&f->sessions, 1);
 	STAILQ_INSERT_TAIL(&us->rests, up, next);
-	udp_set_rest_timer(us);
+	if (!us->timer.prev)
+		timer_set(&us->worker->loop, &us->timer, now + KEPT_MS);
 	us->n_rests++;
 	return true;
 }
