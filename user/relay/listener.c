@@ -418,11 +418,12 @@ static int open_given(const struct addr *a, bool udp)
 int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
 		   bool joins, unsigned int n, struct listening **ret)
 {
-	struct listening *l =
-		allocated(calloc(1, sizeof(struct listening) + n * sizeof(struct listener)));
+	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
 	char text[ADDR_STRLEN], why[512];
 	int fds[WORKERS_MAX], r = 0;
 
+	if (!l)
+		return log_complain(-ENOMEM, "out of memory");
 	*l = (struct listening){
 		.forward = f, .becomes = f, .asked = *a, .addr = *a, .n_workers = n
 	};

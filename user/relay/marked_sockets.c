@@ -13,7 +13,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/array.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
 
@@ -98,10 +97,12 @@ int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 {
 	const struct endpoint *to = &fc->upstream.servers[0].at;
 	bool ipv6 = to->n_addrs && to->addrs[0].ss.ss_family == AF_INET6;
-	struct marked_sockets *s = allocated(calloc(1, sizeof(*s)));
+	struct marked_sockets *s = calloc(1, sizeof(*s));
 	char err[256];
 	int r;
 
+	if (!s)
+		return log_complain(-ENOMEM, "out of memory");
 	s->keeper = k;
 	s->conf = *fc;
 	/* the other shelf, which a name may need, is filled when a session asks for it */
