@@ -134,12 +134,12 @@ static int close_it(void **state)
 	return 0;
 }
 
-static const struct sockaddr *client(unsigned int n)
+static const union client_addr *client(unsigned int n)
 {
-	static struct sockaddr_in in = { .sin_family = AF_INET };
+	static union client_addr a = { .in.sin_family = AF_INET };
 
-	in.sin_addr.s_addr = htonl(0x0a000000U + n);
-	return (const struct sockaddr *)&in;
+	a.in.sin_addr.s_addr = htonl(0x0a000000U + n);
+	return &a;
 }
 
 static enum cause admit(unsigned int forward)

@@ -44,12 +44,6 @@ static int rig_setup(void **state)
 	return loop_open(&rig.loop, count_batch, &rig);
 }
 
-static int rig_teardown(void **state)
-{
-	loop_close(&((struct rig *)*state)->loop);
-	return 0;
-}
-
 /* Runs N batches.  Something must be due or readable, or this blocks. */
 static void run_batches(struct rig *rig, unsigned int n)
 {
@@ -83,7 +77,7 @@ static void open_pair(struct loop *l, void (*handle)(struct source *s, uint32_t 
 	}
 }
 
-#define ON_LOOP(f) TEST_WITH(f, rig_setup, rig_teardown)
+#define ON_LOOP(f) TEST_WITH(f, rig_setup, NULL)
 
 /* An event that is already in the batch does not reach a source that is not watched any more. */
 ON_LOOP(test_unwatched_within_batch)
@@ -368,7 +362,6 @@ static void runner_end(struct runner *r)
 	assert_int_equal(loop_call(&r->loop, set_stop, &r->loop, 5000), 0);
 	assert_int_equal(pthread_join(r->thread, &result), 0);
 	assert_null(result);
-	loop_close(&r->loop);
 }
 
 static void count(void *arg)

@@ -48,7 +48,6 @@ static int teardown(void **state)
 	lookup_close(&rig->u);
 	lookup_close(&rig->u);
 	names_close(rig->names);
-	loop_close(&rig->loop);
 	endpoint_close(&rig->conf);
 	endpoint_close(&rig->fc.listen);
 	return 0;

@@ -86,9 +86,9 @@ static void finish(void)
 
 static void refuse(struct session_log *l, unsigned int port)
 {
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+	union client_addr a = { .in.sin_family = AF_INET, .in.sin_port = htons((uint16_t)port) };
 
-	session_log_refused(l, &forward, (struct sockaddr *)&a, CAUSE_DENIED);
+	session_log_refused(l, &forward, &a, CAUSE_DENIED);
 }
 
 static int64_t figure(struct session_log *l, const char *key)

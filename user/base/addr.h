@@ -14,6 +14,7 @@
 struct addr {
 	union {
 		struct sockaddr_storage ss;
+		struct sockaddr sa;
 		struct sockaddr_in in;
 		struct sockaddr_in6 in6;
 	};

@@ -72,16 +72,6 @@ int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg)
 	return loop_watch(l, &l->wake, EPOLLIN, true);
 }
 
-void loop_close(struct loop *l)
-{
-	if (l->wake.fd >= 0)
-		close(l->wake.fd);
-	if (l->epoll >= 0)
-		close(l->epoll);
-	pthread_mutex_destroy(&l->lock);
-	*l = (struct loop){ .epoll = -1, .wake = { .fd = -1 } };
-}
-
 int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registered)
 {
 	struct epoll_event ev = { .events = events, .data.ptr = s };
@@ -146,7 +136,8 @@ static void fire_timers(struct loop *l)
 		struct timer *t = l->timers;
 
 		timer_cancel(t);
-		t->fire(t);
+		if (t->fire)
+			t->fire(t);
 	}
 }
 

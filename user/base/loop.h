@@ -26,7 +26,10 @@ struct source {
 	bool registered;
 };
 
-/* A point in time with a handler.  Embedded in its owner; zero it, then set fire. */
+/*
+ * A point in time with a handler.  Embedded in its owner; zero it, then set fire.  fire NULL: the
+ * batch alone is wanted.
+ */
 struct timer {
 	void (*fire)(struct timer *t);
 	uint64_t due_ms;
@@ -62,7 +65,6 @@ struct loop {
 };
 
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg);
-void loop_close(struct loop *l);
 
 /* Run until l->stop is set (by a handler).  Returns 0 or -errno of epoll_wait(2). */
 int loop_run(struct loop *l);

@@ -370,14 +370,18 @@ int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_
 
 /* --- deadlines --- */
 
-static bool drain_is_of(const void *arg, const struct session_view *v)
+static enum cause drain_end_session(void *arg, const struct session_view *v)
 {
-	return v->forward == arg;
+	const struct forward *const *f = arg;
+
+	return v->forward == *f ? CAUSE_DRAIN_OVER : CAUSES;
 }
 
 static void drain_end_sessions(struct worker *w, const void *arg)
 {
-	worker_end_sessions(w, drain_is_of, arg, CAUSE_DRAIN_OVER);
+	const struct forward *f = arg;
+
+	worker_visit_sessions(w, 0, 1, drain_end_session, &f);
 }
 
 uint64_t drain_look(struct service *sv)

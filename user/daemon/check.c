@@ -132,19 +132,19 @@ static void check_names(const struct config *c)
 static int check_standby(const struct config *c)
 {
 	const char *place = config_place(c, &c->defaults, "standby-ports");
-	unsigned int low, high, first, last;
+	unsigned int low, high;
 	char more;
 
 	if (!c->standby_ports)
 		return 0;
 	if (sscanf(c->standby_ports, "%u-%u%c", &low, &high, &more) != 2 || low > high)
 		return config_complain(place, "standby-ports: expected two ports, as 20000-29999");
-	if (upstream_port_range(&first, &last) && low <= last && first <= high)
+	if (upstream_learn_ports() && low <= upstream_ports[1] && upstream_ports[0] <= high)
 		log_complain(0,
 			     "warning: %sstandby-ports: this relay uses %u to %u of its own, so a "
 			     "session that comes may find its port taken "
 			     "(net.ipv4.ip_local_port_range)",
-			     place, first, last);
+			     place, upstream_ports[0], upstream_ports[1]);
 	for (size_t i = 0; i < c->n_forwards; i++) {
 		const struct forward_conf *fc = &c->forwards[i];
 

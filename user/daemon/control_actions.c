@@ -16,11 +16,21 @@
 
 /* --- kill --- */
 
+static enum cause kill_session(void *arg, const struct session_view *v)
+{
+	struct round *r = arg;
+
+	if (!round_means(r, v))
+		return CAUSES;
+	r->n++;
+	return CAUSE_KILLED;
+}
+
 static void kill_sessions(void *arg)
 {
 	struct round *r = arg;
 
-	r->n += worker_end_sessions(r->worker, round_means, r, CAUSE_KILLED);
+	worker_visit_sessions(r->worker, 0, 1, kill_session, r);
 }
 
 static struct json_object *kill_command(struct round *r)

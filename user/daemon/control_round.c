@@ -47,9 +47,8 @@ bool round_names(const struct round *r, const struct forward *f)
 	return !r->name || !strcmp(forward_name(f->conf), r->name);
 }
 
-bool round_means(const void *round, const struct session_view *v)
+bool round_means(const struct round *r, const struct session_view *v)
 {
-	const struct round *r = round;
 	const struct request *req = r->req;
 	uint64_t carrier = req->values[KEY_CARRIER].number;
 

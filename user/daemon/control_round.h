@@ -53,8 +53,8 @@ void round_ask(struct round *r, void (*fn)(void *round));
 void round_count(void *round);
 /* Does the request name F, or no forward at all? */
 bool round_names(const struct round *r, const struct forward *f);
-/* A session_choice_fn, on the thread of a worker: is the request about the session V? */
-bool round_means(const void *round, const struct session_view *v);
+/* On the thread of a worker: is the request about the session V? */
+bool round_means(const struct round *r, const struct session_view *v);
 
 /*
  * Let each worker add the bytes that the kernel has carried for live sessions to its counters; a

@@ -99,7 +99,7 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 	 */
 	mask = umask(0117);
 	own = setfsgid(gid);
-	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) || listen(fd, BACKLOG)))
+	if (!r && (bind(fd, &a->sa, a->len) || listen(fd, BACKLOG)))
 		r = -errno;
 	setfsgid((gid_t)own);
 	umask(mask);

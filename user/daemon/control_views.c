@@ -35,12 +35,13 @@ SYSCALLS_ALLOWED(
 
 /* --- sessions --- */
 
-static void sessions_take_view(void *arg, const struct session_view *v)
+static enum cause sessions_take_view(void *arg, const struct session_view *v)
 {
 	struct round *r = arg;
 
 	if (r->n_views < r->room && round_means(r, v))
 		r->views[r->n_views++] = *v;
+	return CAUSES;
 }
 
 static void sessions_take(void *arg)
@@ -140,7 +141,7 @@ static void server_append_addresses(struct json_object *list, const struct membe
 	for (size_t i = 0; i < m->list->n; i++) {
 		const struct addr *a = &m->list->addrs[i];
 
-		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+		addr_format(&a->sa, a->len, text, sizeof(text));
 		json_append(list, json_object_new_string(text));
 	}
 }

@@ -322,7 +322,10 @@ static void daemon_run_loop(struct daemon *d)
 
 /* --- start and end --- */
 
-/* The control socket is closed after the workers have ended, so operators see the last sessions. */
+/*
+ * The control socket is closed after the workers have ended, so operators see the last sessions.
+ * Memory and descriptors are left to the kernel.
+ */
 static void daemon_end(struct daemon *d)
 {
 	struct threads *ts = &d->service.threads;
@@ -339,43 +342,30 @@ static void daemon_end(struct daemon *d)
 	control_close(d->control);
 	control_close(d->metrics);
 	session_log_close(d->shared.session_log);
-	threads_close(ts);
-	if (d->actions.descriptors)
-		closedir(d->actions.descriptors);
-	names_close(d->shared.names);
-	checks_close(d->shared.checks);
-	if (d->shared.grafts)
-		standby_close(&d->standby);
-	service_close(&d->service);
-	clients_close(&d->shared.clients);
-	sockmap_close(d->shared.kernel);
+	listening_close_all(&d->service.listening);
 	if (d->shared.grafts && graft_table_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts them",
 			 graft_table_live(d->shared.grafts));
 	graft_table_close(d->shared.grafts, true);
 	privileged_stop(d->service.privileged);
-	loop_close(&d->loop);
 }
 
 int daemon_run(int argc, char **argv)
 {
-	struct daemon d = {
-		.shared.config = &d.config,
-		.service = { .argc = argc, .argv = argv, .start = &d.config, .shared = &d.shared }
-	};
+	static struct daemon d;
 	struct config *c = &d.config;
 	double grace_s;
 	int r;
 
+	d.shared.config = c;
+	d.service = (struct service){ .argc = argc, .argv = argv, .start = c, .shared = &d.shared };
 	if (daemon_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
 	addr_has_ipv6();          /* the same for sockets */
 	r = config_read(argc, argv, -1, c);
-	if (r) {
-		config_close(c);
+	if (r)
 		return config_exit_code(r);
-	}
 	log_set_level(c->log_level);
 	r = daemon_open_loops(&d) ?: daemon_start(&d) ?: daemon_begin(&d);
 	if (!r) {
@@ -391,6 +381,5 @@ int daemon_run(int argc, char **argv)
 			   grace_s);
 	}
 	daemon_end(&d);
-	config_close(c);
 	return r;
 }

@@ -84,7 +84,10 @@ static int start_privileged(struct daemon *d)
 	if (r)
 		return r;
 	log_info("the privileged process is %d", (int)l->privileged->pid);
-	socket_keeper_open(&l->keeper, privileged_sockets, l->privileged, &d->loop);
+	l->keeper = (struct socket_keeper){ .make = privileged_sockets,
+					    .arg = l->privileged,
+					    .loop = &d->loop,
+					    .lock = PTHREAD_MUTEX_INITIALIZER };
 	return 0;
 }
 

@@ -157,7 +157,7 @@ static void held_client(const struct held *h, union client_addr *ret)
 {
 	struct addr a = graft_tuple_address(&h->leg[CLIENT]->tuple, false);
 
-	client_addr_set(ret, (struct sockaddr *)&a.ss);
+	client_addr_set(ret, &a.sa);
 }
 
 bool held_is_of(const struct held *h, const struct worker *w)
@@ -180,11 +180,11 @@ int held_adopt(const struct held *h, struct worker *w, const struct forwards *al
 	held_client(h, &client);
 	if (!f || f->conf->listen.udp != h->udp)
 		return -ENOENT;
-	if (admission_enter_with(w->shared, f, &client.sa, !h->udp) != CAUSES)
+	if (admission_enter_with(w->shared, f, &client, !h->udp) != CAUSES)
 		return -EUSERS;
-	r = h->udp ? udp_session_adopt(w, f, h->slot) : session_adopt(w, f, &client.sa, h->slot);
+	r = h->udp ? udp_session_adopt(w, f, h->slot) : session_adopt(w, f, &client, h->slot);
 	if (r)
-		admission_leave(w->shared, f, &client.sa);
+		admission_leave(w->shared, f, &client);
 	if (!r || !h->udp || r == -ENOENT)
 		return r;
 	/* the address at the server's side may come a moment later */

@@ -32,9 +32,9 @@ static void on_look(struct timer *t)
 		graft_table_doubt_ways(gs, change);
 		r->moved = false;
 		r->asked_ms = r->loop->now_ms;
-		threads_tell_of_grafts(&r->standby->service->threads);
+		shared_tell_news(r->standby->service->shared);
 	} else if (ago >= JUDGE_MS && graft_table_are_doubtful(gs)) {
-		threads_tell_of_grafts(&r->standby->service->threads);
+		shared_tell_news(r->standby->service->shared);
 	}
 	timer_set(r->loop, t, r->loop->now_ms + LOOK_MS);
 }

@@ -196,12 +196,6 @@ struct json_object *reload_json(struct service *sv)
 
 /* --- the thread --- */
 
-/* reload_after_batch() looks at deadlines. */
-static void service_on_due(struct timer *t)
-{
-	(void)t;
-}
-
 static void *service_run(void *arg)
 {
 	struct service *sv = arg;
@@ -214,9 +208,9 @@ static void *service_run(void *arg)
 
 int service_open(struct service *sv)
 {
-	forwards_init(&sv->forwards);
+	TAILQ_INIT(&sv->forwards.list);
+	pthread_mutex_init(&sv->forwards.lock, NULL);
 	pthread_mutex_init(&sv->lock, NULL);
-	sv->due.fire = service_on_due;
 	return loop_open(&sv->loop, reload_after_batch, sv);
 }
 
@@ -238,13 +232,4 @@ void service_stop(struct service *sv)
 	loop_wake(&sv->loop);
 	pthread_join(sv->thread, NULL);
 	sv->started = false;
-}
-
-void service_close(struct service *sv)
-{
-	loop_close(&sv->loop);
-	forwards_close(&sv->forwards);
-	socket_keeper_after_batch(&sv->keeper);
-	listening_close_all(&sv->listening);
-	pthread_mutex_destroy(&sv->lock);
 }

@@ -51,7 +51,7 @@ struct service {
 	struct reload_result last;
 };
 
-/* Begin with no forwards.  -errno; call service_close() in any case. */
+/* Begin with no forwards.  -errno. */
 int service_open(struct service *sv);
 /* Start the thread.  -errno. */
 int service_start(struct service *sv);
@@ -60,8 +60,6 @@ int service_start(struct service *sv);
  * is waited for.  A thread that was never started is fine.
  */
 void service_stop(struct service *sv);
-/* Close forwards and addresses, too.  Call it when nobody asks any more, and no worker runs. */
-void service_close(struct service *sv);
 
 /* --- reload --- */
 

@@ -323,7 +323,7 @@ static void standby_on_look(struct timer *t)
 
 	standby_look_for_arrivals(sb);
 	if (ways_look(&sb->ways))
-		threads_tell_of_grafts(&sb->service->threads);
+		shared_tell_news(sb->service->shared);
 	if (began >= sb->cared_ms + CARE_MS) {
 		pthread_mutex_lock(&sb->lock);
 		standby_look_at_held(sb);
@@ -353,7 +353,7 @@ void standby_news(struct standby *sb)
 	due = clock_ms() - w->looked_ms >= LOOK_MS; /* else the next look comes soon */
 	pthread_mutex_unlock(&w->lock);
 	if (due && ways_look(w))
-		threads_tell_of_grafts(&sb->service->threads);
+		shared_tell_news(sb->service->shared);
 }
 
 /* --- status --- */
@@ -397,7 +397,7 @@ struct json_object *standby_json(struct standby *sb)
 	return o;
 }
 
-/* --- opening, closing --- */
+/* --- opening --- */
 
 int standby_open(struct standby *sb, struct service *r)
 {
@@ -423,12 +423,4 @@ int standby_open(struct standby *sb, struct service *r)
 			held_stand_by(&h);
 	}
 	return 0;
-}
-
-void standby_close(struct standby *sb)
-{
-	routes_close(&sb->ways.routes);
-	free(sb->ways.addresses);
-	pthread_mutex_destroy(&sb->ways.lock);
-	pthread_mutex_destroy(&sb->lock);
 }

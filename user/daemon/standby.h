@@ -88,7 +88,6 @@ struct standby {
  * starts.  R has grafts, and outlives SB.  -errno.
  */
 int standby_open(struct standby *sb, struct service *r);
-void standby_close(struct standby *sb);
 
 /* Addresses or routes have changed.  By any thread. */
 void standby_news(struct standby *sb);

@@ -303,7 +303,7 @@ static void export_run(struct stream *s)
 		return;
 	stream_enter(s, STREAM_IN_SYNC);
 	r.kind = RECORD_PORTS;
-	upstream_ports(r.ports);
+	memcpy(r.ports, upstream_ports, sizeof(r.ports));
 	if (!export_put(s, &r))
 		return;
 	r.kind = RECORD_ALIVE;
@@ -404,9 +404,8 @@ static void import_end(struct stream *s, const struct graft_record *r)
 
 static void import_ports(struct stream *s, const unsigned int its[2])
 {
-	unsigned int own[2];
+	const unsigned int *own = upstream_ports;
 
-	upstream_ports(own);
 	s->same_ports = its[0] <= own[1] && own[0] <= its[1];
 	if (s->same_ports)
 		log_limited(LOG_WARNING,

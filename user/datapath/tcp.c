@@ -320,9 +320,8 @@ static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
 		options[n++].opt_code = OPTION_TIMESTAMP;
 	/* the systemd unit forbids fchown(2), but starts the daemon as UID */
 	if (!r &&
-	    ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) ||
-	     bind(fd, (struct sockaddr *)&local.ss, local.len) ||
-	     connect(fd, (struct sockaddr *)&remote.ss, remote.len) ||
+	    ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) || bind(fd, &local.sa, local.len) ||
+	     connect(fd, &remote.sa, remote.len) ||
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options, n * sizeof(options[0])) ||
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
 		r = -errno;

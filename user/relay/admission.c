@@ -28,49 +28,45 @@ enum cause admission_enter(struct shared *shared, struct forward *f)
 	return CAUSES;
 }
 
-bool admission_allows(struct worker *w, struct forward *f, const struct sockaddr *client)
+bool admission_allows(struct worker *w, struct forward *f, const union client_addr *client)
 {
-	union client_addr addr;
 	char text[ADDR_STRLEN];
 
-	if (acl_allows(&f->conf->acl, client))
+	if (acl_allows(&f->conf->acl, &client->sa))
 		return true;
 	count_add(&forward_stats(f, w->index)->denied, 1);
-	client_addr_set(&addr, client);
 	log_cause(CAUSE_DENIED, LOG_NOTICE, "refused %s: forward %s does not allow it",
-		  client_addr_text(&addr, text, sizeof(text)), forward_name(f->conf));
+		  client_addr_text(client, text, sizeof(text)), forward_name(f->conf));
 	return false;
 }
 
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
-				  const struct sockaddr *client, bool proven)
+				  const union client_addr *client, bool proven)
 {
 	unsigned int most = f->conf->max_sessions_per_client;
-	int r = clients_enter(&f->limits->clients, client, most, proven);
+	int r = clients_enter(&f->limits->clients, &client->sa, most, proven);
 	const char *where = "here";
-	union client_addr addr;
 	char text[ADDR_STRLEN];
 
 	if (!r) {
 		where = "in all";
 		most = shared->config->max_sessions_per_client;
-		r = clients_enter(&shared->clients, client, most, proven);
+		r = clients_enter(&shared->clients, &client->sa, most, proven);
 		if (!r)
 			return CAUSES;
-		clients_leave(&f->limits->clients, client);
+		clients_leave(&f->limits->clients, &client->sa);
 	}
 	if (r == -ENOMEM)
 		return CAUSE_NO_MEMORY;
-	client_addr_set(&addr, client);
 	log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
 		  "forward %s: refused %s: it has as many sessions %s as max-sessions-per-client "
 		  "allows: %u",
-		  forward_name(f->conf), client_addr_text(&addr, text, sizeof(text)), where, most);
+		  forward_name(f->conf), client_addr_text(client, text, sizeof(text)), where, most);
 	return CAUSE_CLIENT_LIMIT;
 }
 
 enum cause admission_enter_with(struct shared *shared, struct forward *f,
-				const struct sockaddr *client, bool proven)
+				const union client_addr *client, bool proven)
 {
 	enum cause why = admission_enter(shared, f);
 
@@ -82,11 +78,11 @@ enum cause admission_enter_with(struct shared *shared, struct forward *f,
 	return why;
 }
 
-void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client)
+void admission_leave(struct shared *shared, struct forward *f, const union client_addr *client)
 {
 	if (client) {
-		clients_leave(&shared->clients, client);
-		clients_leave(&f->limits->clients, client);
+		clients_leave(&shared->clients, &client->sa);
+		clients_leave(&f->limits->clients, &client->sa);
 	}
 	atomic_fetch_sub(&shared->live, 1);
 	atomic_fetch_sub(&f->limits->limited, 1);

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <sys/socket.h>
-
+#include "base/addr.h"
 #include "datapath/stats.h"
 #include "relay/forward.h"
 #include "relay/worker.h"
@@ -15,7 +14,7 @@
 /* Count a session of F in before its client is known.  CAUSES, or why there is no room. */
 enum cause admission_enter(struct shared *shared, struct forward *f);
 /* Do the rules of F allow CLIENT?  If not, W counts and logs it. */
-bool admission_allows(struct worker *w, struct forward *f, const struct sockaddr *client);
+bool admission_allows(struct worker *w, struct forward *f, const union client_addr *client);
 /*
  * The client of that session is known: count the session as one of CLIENT's.  PROVEN: CLIENT is
  * known to receive at its address, as after a handshake of TCP.  CAUSES; or CAUSE_CLIENT_LIMIT:
@@ -23,12 +22,12 @@ bool admission_allows(struct worker *w, struct forward *f, const struct sockaddr
  * connection by RST, so that the client does not wait behind its own sessions.
  */
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
-				  const struct sockaddr *client, bool proven);
+				  const union client_addr *client, bool proven);
 /* admission_enter() and admission_enter_client() in one. */
 enum cause admission_enter_with(struct shared *shared, struct forward *f,
-				const struct sockaddr *client, bool proven);
+				const union client_addr *client, bool proven);
 /*
  * The session ends, or never began: undo both calls; if CLIENT is NULL, admission_enter() alone.  F
  * may be freed by the time that this returns.
  */
-void admission_leave(struct shared *shared, struct forward *f, const struct sockaddr *client);
+void admission_leave(struct shared *shared, struct forward *f, const union client_addr *client);

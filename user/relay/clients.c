@@ -48,8 +48,7 @@ static bool key_of(const struct sockaddr *client, struct client *ret)
 
 void clients_init(struct clients *c)
 {
-	*c = (struct clients){ 0 };
-	pthread_mutex_init(&c->lock, NULL);
+	*c = (struct clients){ .lock = PTHREAD_MUTEX_INITIALIZER };
 }
 
 static void client_free(void *client)

@@ -11,23 +11,6 @@
 #include "datapath/graft/graft.h"
 #include "relay/balance.h"
 
-void forwards_init(struct forwards *all)
-{
-	TAILQ_INIT(&all->list);
-	pthread_mutex_init(&all->lock, NULL);
-}
-
-void forwards_close(struct forwards *all)
-{
-	while (!TAILQ_EMPTY(&all->list)) {
-		struct forward *f = TAILQ_FIRST(&all->list);
-
-		TAILQ_REMOVE(&all->list, f, in_forwards);
-		forward_free(f);
-	}
-	pthread_mutex_destroy(&all->lock);
-}
-
 struct forward *forwards_find(const struct forwards *all, const char *name)
 {
 	struct forward *f;

@@ -100,9 +100,6 @@ struct forwards {
 	TAILQ_HEAD(forward_list, forward) list;
 };
 
-void forwards_init(struct forwards *all);
-/* Free all of them, when all sessions have ended. */
-void forwards_close(struct forwards *all);
 /* Find the active forward of that name, or NULL. */
 struct forward *forwards_find(const struct forwards *all, const char *name);
 /* The first with that graft_tag(); or NULL. */

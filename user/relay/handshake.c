@@ -69,7 +69,7 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 	uint64_t now_ms = s->worker->loop.now_ms;
 	struct graft_shape shape;
 	uint16_t takes = 0;
-	uint8_t lacks = 0, asked = SHAPED_SCALE;
+	uint8_t lacks, asked;
 	bool news;
 
 	if (!v ||
@@ -79,16 +79,10 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 	    tcp_handshake(s->sides[UPSTREAM].fd, &server))
 		return;
 	graft_shape_of(shared->grafts, s->sides[UPSTREAM].fd, &shape);
-	if (client.timestamps)
-		asked |= SHAPED_TIMESTAMPS;
-	if (shape.ecn == GRAFT_ECN_ASK)
-		asked |= SHAPED_ECN;
-	if (!server.timestamps)
-		lacks |= SHAPED_TIMESTAMPS;
-	if (!shape.ecn_answered)
-		lacks |= SHAPED_ECN;
-	if (is_small(&server))
-		lacks |= SHAPED_SCALE;
+	asked = SHAPED_SCALE | (client.timestamps ? SHAPED_TIMESTAMPS : 0) |
+		(shape.ecn == GRAFT_ECN_ASK ? SHAPED_ECN : 0);
+	lacks = (server.timestamps ? 0 : SHAPED_TIMESTAMPS) |
+		(shape.ecn_answered ? 0 : SHAPED_ECN) | (is_small(&server) ? SHAPED_SCALE : 0);
 	/* an option that the server was not asked for is known from an earlier session */
 	lacks = (lacks & asked) | (uint8_t)(atomic_load(&v->lacks) & ~asked);
 	if (smaller(client.told, SEGMENT_OF_LO) > server.takes ||

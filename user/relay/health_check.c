@@ -38,7 +38,7 @@ struct check {
 struct checks {
 	struct loop *loop;
 	struct forwards *forwards;
-	struct timer timer;
+	struct timer timer; /* what is due begins after the batch */
 	LIST_HEAD(check_list, check) running;
 	/* a round has the checks due at its beginning: else the last servers might starve */
 	uint64_t round_ms;
@@ -188,12 +188,6 @@ void checks_after_batch(struct checks *c)
 	timer_set(c->loop, &c->timer, larger(next, now + 1));
 }
 
-/* What is due begins after the batch. */
-static void checks_on_timer(struct timer *t)
-{
-	(void)t;
-}
-
 /* --- beginning and end --- */
 
 void checks_wake(struct checks *c)
@@ -207,21 +201,5 @@ struct checks *checks_open(struct loop *loop, struct forwards *forwards)
 
 	c->loop = loop;
 	c->forwards = forwards;
-	c->timer.fire = checks_on_timer;
 	return c;
-}
-
-void checks_close(struct checks *c)
-{
-	struct check *a;
-
-	if (!c)
-		return;
-	LIST_FOREACH(a, &c->running, in_checks) {
-		tcp_close(&a->source, true);
-		a->done = true;
-	}
-	checks_reap(c);
-	timer_cancel(&c->timer);
-	free(c);
 }

@@ -11,9 +11,8 @@
  */
 struct checks;
 
-/* LOOP is the main thread's.  To be closed when no worker runs, and before FORWARDS are freed. */
+/* LOOP is the main thread's. */
 struct checks *checks_open(struct loop *loop, struct forwards *forwards);
-void checks_close(struct checks *c);
 
 /* The forwards have changed.  By any thread. */
 void checks_wake(struct checks *c);

@@ -99,7 +99,7 @@ static void cancel(struct listener *ls)
  * Begin the session of CLIENT, whose socket is FD.  admission_enter() has counted the session in.
  * CAUSES; or the cause of a refusal, and the session is counted out again.
  */
-static enum cause begin_session(struct listener *ls, int fd, const struct sockaddr *client)
+static enum cause begin_session(struct listener *ls, int fd, const union client_addr *client)
 {
 	struct shared *shared = ls->worker->shared;
 	struct forward *f = ls->forward;
@@ -143,15 +143,14 @@ static bool may_accept(struct listener *ls, bool waiting)
 static bool accept_one(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
-	struct sockaddr_storage ss = { .ss_family = AF_UNIX };
-	struct sockaddr *client = (struct sockaddr *)&ss;
-	socklen_t len = sizeof(ss);
+	union client_addr client = { .sa.sa_family = AF_UNIX };
+	socklen_t len = sizeof(client);
 	enum cause why;
 	int fd;
 
 	if (!may_accept(ls, waiting))
 		return false;
-	fd = accept4(ls->source.fd, client, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+	fd = accept4(ls->source.fd, &client.sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 	if (fd < 0) {
 		if (errno != EAGAIN)
 			pause_until(ls, tcp_cause_of_shortage(errno, CAUSE_ACCEPT_FAILED),
@@ -160,7 +159,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 		return false;
 	}
 	ls->paused = false;
-	why = begin_session(ls, fd, client);
+	why = begin_session(ls, fd, &client);
 	if (why == CAUSES)
 		return true;
 	tcp_arm_reset(fd);
@@ -169,7 +168,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 	if (why == CAUSE_NO_MEMORY) /* other causes were logged with more detail */
 		log_cause(why, LOG_WARNING, "forward %s: a client is reset",
 			  forward_name(ls->forward->conf));
-	session_log_refused(w->shared->session_log, ls->forward, client, why);
+	session_log_refused(w->shared->session_log, ls->forward, &client, why);
 	return true;
 }
 
@@ -290,8 +289,7 @@ static int open_socket(const struct forward_conf *fc, const struct addr *a, bool
 		r = set_options(fd, fc, a, reuseport);
 	/* a unix socket's file is open to all, like a port: its directory says who may reach it */
 	mask = umask(0111);
-	if (!r && (bind(fd, (const struct sockaddr *)&a->ss, a->len) ||
-		   (!fc->listen.udp && listen(fd, BACKLOG))))
+	if (!r && (bind(fd, &a->sa, a->len) || (!fc->listen.udp && listen(fd, BACKLOG))))
 		r = -errno;
 	umask(mask);
 	if (r)
@@ -313,7 +311,7 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 		r = open_socket(fc, a, false);
 		/* with SO_REUSEPORT the kernel may pick a port that a process of this user has */
 		if (r >= 0 && addr_takes_any_port(a))
-			getsockname(r, (struct sockaddr *)&a->ss, &len);
+			getsockname(r, &a->sa, &len);
 		if (r >= 0)
 			close(r);
 	}
@@ -355,7 +353,7 @@ static bool is_useful(int fd, struct given_socket *s)
 	a->len = sizeof(a->ss);
 	s->udp = sd_is_socket(fd, AF_UNSPEC, SOCK_DGRAM, -1) > 0;
 	if ((!s->udp && sd_is_socket(fd, AF_UNSPEC, SOCK_STREAM, 1) <= 0) ||
-	    getsockname(fd, (struct sockaddr *)&a->ss, &a->len))
+	    getsockname(fd, &a->sa, &a->len))
 		return false;
 	if (s->udp && (!addr_is_inet(a) || udp_set_listener(fd, a)))
 		return false;
@@ -394,7 +392,7 @@ int given_check(char *err, size_t errlen)
 	for (const struct given_socket *s = given; s < given + n_given; s++) {
 		if (s->opened)
 			continue;
-		addr_format((const struct sockaddr *)&s->addr.ss, s->addr.len, text, sizeof(text));
+		addr_format(&s->addr.sa, s->addr.len, text, sizeof(text));
 		snprintf(err, errlen,
 			 "no forward listens on %s%s, which systemd has opened for "
 			 "culvert: \"listen\" and %s= must say the same",
@@ -437,7 +435,7 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 		r = by->make(by->arg, f->conf, &l->addr, joins, l->shared ? 1 : n, fds, why,
 			     sizeof(why));
 	if (r) {
-		addr_format((const struct sockaddr *)&a->ss, a->len, text, sizeof(text));
+		addr_format(&a->sa, a->len, text, sizeof(text));
 		free(l);
 		return log_complain(r, "forward %s: cannot listen on %s%s: %s",
 				    forward_name(f->conf), text, f->conf->listen.udp ? "/udp" : "",
@@ -479,7 +477,7 @@ void listening_adopt(const struct listening *l, struct endpoint *e, struct addr 
 	*a = l->addr;
 	if (e->n_addrs != 1)
 		return;
-	addr_format((struct sockaddr *)&a->ss, a->len, e->text, sizeof(e->text));
+	addr_format(&a->sa, a->len, e->text, sizeof(e->text));
 	if (l->udp)
 		strcat(e->text, "/udp");
 }

@@ -90,13 +90,6 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 	pthread_mutex_unlock(&k->lock);
 }
 
-void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
-			struct loop *loop)
-{
-	*k = (struct socket_keeper){ .make = make, .arg = arg, .loop = loop };
-	pthread_mutex_init(&k->lock, NULL);
-}
-
 /* --- stocks --- */
 
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,

@@ -24,19 +24,13 @@ typedef int socket_maker_fn(void *arg, const struct forward_conf *fc, int family
 /* One of zeroes has no stocks. */
 struct socket_keeper {
 	socket_maker_fn *make;
-	void *arg;
+	void *arg;            /* of make(), which the main thread calls */
 	struct loop *loop;    /* of the main thread */
 	pthread_mutex_t lock; /* of what follows, and of all stocks */
 	LIST_HEAD(marked_sockets_list, marked_sockets) stocks;
 };
 
-/* LOOP is the main thread's, which asks MAKE(ARG). */
-void socket_keeper_open(struct socket_keeper *k, socket_maker_fn *make, void *arg,
-			struct loop *loop);
-/*
- * Refill all stocks, and free those that are closed: to be called after each batch of LOOP, and
- * when all stocks are closed and LOOP runs no more.
- */
+/* Refill all stocks, and free those that are closed: to be called after each batch of LOOP. */
 void socket_keeper_after_batch(struct socket_keeper *k);
 
 /* A stock for FC, filled for its first server.  -errno of that process, after a complaint. */

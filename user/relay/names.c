@@ -267,7 +267,7 @@ static void say(const struct lookup *l)
 		return;
 	}
 	log_info("upstream %s is now %s%s", l->conf->text,
-		 addr_format((const struct sockaddr *)&first->ss, first->len, text, sizeof(text)),
+		 addr_format(&first->sa, first->len, text, sizeof(text)),
 		 l->list->n > 1 ? " and others" : "");
 }
 
@@ -348,7 +348,7 @@ static void look_up(struct lookup *l)
 	ares_getaddrinfo(l->names->channel, host, NULL, &hints, on_answer, l);
 }
 
-/* Begin what is due, and set the timer. */
+/* Begin what is due, let c-ares look for answers that are late, and set the timer. */
 void names_after_batch(struct names *n)
 {
 	uint64_t now = n->loop->now_ms, next = NEVER;
@@ -356,6 +356,7 @@ void names_after_batch(struct names *n)
 	struct lookup *l;
 
 	pthread_mutex_lock(&n->lock);
+	ares_process_fd(n->channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
 	LIST_FOREACH(l, &n->lookups, in_names) {
 		if (!l->open && atomic_load(&l->wanted))
 			l->due_ms = smaller(l->due_ms, l->asked_ms + LOOKUP_ASK_MS);
@@ -373,25 +374,17 @@ void names_after_batch(struct names *n)
 	pthread_mutex_unlock(&n->lock);
 }
 
-static void process(struct names *n, ares_socket_t fd)
-{
-	pthread_mutex_lock(&n->lock);
-	ares_process_fd(n->channel, fd, fd);
-	pthread_mutex_unlock(&n->lock);
-}
-
-static void on_timer(struct timer *t)
-{
-	process(container_of(t, struct names, timer), ARES_SOCKET_BAD);
-}
-
 static void on_sockets(struct source *source, uint32_t events)
 {
+	struct names *n = container_of(source, struct names, sockets);
 	struct epoll_event ready;
 
 	(void)events;
-	if (epoll_wait(source->fd, &ready, 1, 0) > 0)
-		process(container_of(source, struct names, sockets), ready.data.fd);
+	if (epoll_wait(source->fd, &ready, 1, 0) <= 0)
+		return;
+	pthread_mutex_lock(&n->lock);
+	ares_process_fd(n->channel, ready.data.fd, ready.data.fd);
+	pthread_mutex_unlock(&n->lock);
 }
 
 /* c-ares wants to know when FD is readable or writable; neither: it is about to close FD. */
@@ -515,7 +508,6 @@ int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 
 	*n = (struct names){
 		.loop = loop,
-		.timer.fire = on_timer,
 		.sockets = { .handle = on_sockets, .fd = epoll_create1(EPOLL_CLOEXEC) },
 		.lock = PTHREAD_MUTEX_INITIALIZER,
 	};

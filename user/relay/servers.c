@@ -93,7 +93,7 @@ static int add_place(struct servers *ss, const struct servers *before, size_t i)
 		const struct addr *a = &list->addrs[j];
 		struct addr_list *one = addr_list_new(a, 1);
 
-		addr_format((const struct sockaddr *)&a->ss, a->len, name, sizeof(name));
+		addr_format(&a->sa, a->len, name, sizeof(name));
 		r = one ? add_member(ss, before, i, name, one) : -ENOMEM;
 		addr_list_put(one);
 	}
@@ -386,16 +386,6 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, u
 	s->owes_ms = 0;
 	judge(ss, s, false, 0, now_ms);
 	pthread_mutex_unlock(ss->lock);
-}
-
-uint64_t servers_owed_ms(struct servers *ss, const struct server *s, uint64_t now_ms)
-{
-	uint64_t owes_ms;
-
-	pthread_mutex_lock(ss->lock);
-	owes_ms = s->owes_ms ?: now_ms;
-	pthread_mutex_unlock(ss->lock);
-	return now_ms > owes_ms ? now_ms - owes_ms : 0;
 }
 
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms)

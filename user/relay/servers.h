@@ -29,6 +29,8 @@ struct server {
 	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
 	_Atomic uint32_t lost;     /* times that it has lost all sessions of UDP */
 	_Atomic bool answered;     /* a session of UDP */
+	/* time of its first connect since its last answer; 0: it owes none; written with the lock */
+	_Atomic uint64_t owes_ms;
 	/*
 	 * The index of the address to begin with.  Either this address has connected after others
 	 * had failed or were silent: so not every session waits for a dead family anew.  Or it is
@@ -46,8 +48,7 @@ struct server {
 
 	/* with the lock of struct servers */
 	struct health health;
-	uint64_t owes_ms;  /* time of its first connect since its last answer; 0: it owes none */
-	uint64_t usual_ms; /* what its last connect took */
+	uint64_t usual_ms;            /* what its last connect took */
 	uint64_t sessions, failures;  /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
@@ -119,8 +120,6 @@ bool servers_move_on(struct servers *ss, const struct server *s, uint16_t at, bo
 		     uint64_t now_ms);
 /* S has been connected to, which took TOOK_MS. */
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
-/* For how long S has owed an answer; 0: it owes none. */
-uint64_t servers_owed_ms(struct servers *ss, const struct server *s, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
 

@@ -116,7 +116,12 @@ static int spare_an_ack(const struct session *s, int fd)
 	return 0;
 }
 
-/* --- attempts: number 0 in sides[UPSTREAM], others beside it in a race --- */
+/*
+ * --- attempts: number 0 in sides[UPSTREAM], others beside it in a race ---
+ *
+ * They are closed with RST: the upstream may answer just now, and FIN would mean an empty, complete
+ * stream.
+ */
 
 static struct source *source_of(struct session *s, unsigned int i)
 {
@@ -129,12 +134,6 @@ struct session *session_of_rival(struct source *source, unsigned int *ret_attemp
 
 	*ret_attempt = a->number;
 	return a->session;
-}
-
-/* With RST: the upstream may answer just now, and FIN would mean an empty, complete stream. */
-static void close_attempt(struct session *s, unsigned int i)
-{
-	tcp_close(source_of(s, i), true);
 }
 
 /*
@@ -153,7 +152,7 @@ static int take_winner(struct session *s, unsigned int i)
 	if (r)
 		return -r;
 	source->fd = -1;
-	close_attempt(s, 0);
+	tcp_close(source_of(s, 0), true);
 	s->sides[UPSTREAM].fd = fd;
 	return 0;
 }
@@ -275,7 +274,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	struct addr a = session_address(s, index);
 	char text[ADDR_STRLEN];
 
-	close_attempt(s, i);
+	tcp_close(source_of(s, i), true);
 	c->running--;
 	c->next_ms = 0;
 	if (index == atomic_load_explicit(&s->server->first, memory_order_relaxed))
@@ -286,8 +285,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 		return;
 	log_cause(upstream_cause(error), LOG_WARNING,
 		  "session %llu, forward %s: cannot connect to %s: %s%s", (unsigned long long)s->id,
-		  forward_name(s->forward->conf),
-		  addr_format((const struct sockaddr *)&a.ss, a.len, text, sizeof(text)),
+		  forward_name(s->forward->conf), addr_format(&a.sa, a.len, text, sizeof(text)),
 		  strerror(error), error_hint(HINT_CONNECT, error));
 	session_reset(s, upstream_cause(error));
 }
@@ -315,7 +313,7 @@ static bool connect_more(struct session *s)
 		if ((error == ENOSR || error == EAGAIN ||
 		     (c->running && (error == EMFILE || error == ENFILE))) &&
 		    now < c->server_due_ms) {
-			close_attempt(s, i);
+			tcp_close(source_of(s, i), true);
 			c->next_ms = now + RETRY_MS;
 			break;
 		}
@@ -399,7 +397,7 @@ void session_connect_end(struct session *s)
 	if (!c)
 		return;
 	for (unsigned int i = 1; i < AT_ONCE; i++)
-		close_attempt(s, i);
+		tcp_close(source_of(s, i), true);
 	free(c->tried);
 	worker_free_later(s->worker, &c->leftover);
 	s->connecting = NULL;

@@ -7,7 +7,6 @@
 #include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/tcp.h"
-#include "datapath/graft/udp_graft.h"
 #include "relay/handshake.h"
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));
@@ -48,13 +47,13 @@ enum reason session_graft_bulk(const struct session *s)
 static int session_graft_set_tuples(const struct session *s, struct graft_tuple tuples[2])
 {
 	struct addr to = session_address(s, s->upstream), local;
-	const struct sockaddr *remote[2] = { &session_peer(s)->sa, (struct sockaddr *)&to.ss };
+	const struct sockaddr *remote[2] = { &session_peer(s)->sa, &to.sa };
 
 	for (unsigned int side = 0; side < 2; side++) {
 		local.len = sizeof(local.ss);
-		if (getsockname(s->sides[side].fd, (struct sockaddr *)&local.ss, &local.len))
+		if (getsockname(s->sides[side].fd, &local.sa, &local.len))
 			return -errno;
-		graft_tuple_set(&tuples[side], remote[side], (struct sockaddr *)&local.ss);
+		graft_tuple_set(&tuples[side], remote[side], &local.sa);
 	}
 	return 0;
 }

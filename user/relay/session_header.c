@@ -89,7 +89,7 @@ static bool header_take(struct session *s, const struct proxy_header *h, uint8_t
 	s->told->due_ms = s->worker->loop.now_ms + s->forward->conf->hello_timeout_ms;
 	if (h->has_addresses)
 		s->client = h->source;
-	why = admission_enter_client(s->worker->shared, s->forward, &s->client.sa, false);
+	why = admission_enter_client(s->worker->shared, s->forward, &s->client, false);
 	if (why != CAUSES)
 		return session_reset(s, why);
 	s->told->admitted = true;

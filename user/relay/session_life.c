@@ -31,7 +31,6 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 
-#include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -157,7 +156,7 @@ static void die(struct session *s, bool rst)
 	w->n_sessions--;
 	if (s->server)
 		server_leave(s->server);
-	admission_leave(w->shared, s->forward, admitted ? &s->client.sa : NULL);
+	admission_leave(w->shared, s->forward, admitted ? &s->client : NULL);
 	free(s->told);
 	free(s->idle);
 	addr_list_put(s->addrs);
@@ -192,9 +191,6 @@ static void end(struct session *s)
 	if (rst && reset_levels[why])
 		log_cause(why, reset_levels[why], "session %llu, forward %s: reset",
 			  (unsigned long long)s->id, forward_name(s->forward->conf));
-	else
-		log_debug("session %llu: %s%s", (unsigned long long)s->id,
-			  rst ? "reset: " : "finished", rst ? cause_name(why) : "");
 	count_accepted(s, s->state == SESSION_HEADER && s->forward->conf->hellos);
 	session_count_kernel(s);
 	session_view(s, &view);
@@ -361,7 +357,7 @@ _Static_assert(sizeof(struct session) <= 472, "put what few sessions need apart"
 
 /* A session in HEADER, without sockets and id.  NULL: no memory. */
 static struct session *new_session(struct worker *w, struct forward *f,
-				   const struct sockaddr *client)
+				   const union client_addr *client)
 {
 	struct session *s = calloc(1, sizeof(*s));
 
@@ -369,12 +365,12 @@ static struct session *new_session(struct worker *w, struct forward *f,
 		return NULL;
 	s->worker = w;
 	s->forward = f;
-	client_addr_set(&s->client, client);
+	s->client = *client;
 	s->pair = NO_PAIR;
 	s->graft = NO_GRAFT;
 	s->probe_at_ms = NEVER;
 	s->timer.fire = on_timer;
-	s->tcp = client->sa_family != AF_UNIX && !upstreams_are_unix(&f->conf->upstream);
+	s->tcp = client->sa.sa_family != AF_UNIX && !upstreams_are_unix(&f->conf->upstream);
 	s->sides[CLIENT] = (struct source){ .handle = on_client, .fd = -1 };
 	s->sides[UPSTREAM] = (struct source){ .handle = on_upstream, .fd = -1 };
 	LIST_INSERT_HEAD(&w->sessions, s, in_worker);
@@ -382,7 +378,7 @@ static struct session *new_session(struct worker *w, struct forward *f,
 	return s;
 }
 
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
+int session_open(struct worker *w, struct forward *f, int fd, const union client_addr *client,
 		 in_port_t port)
 {
 	struct session *s = new_session(w, f, client);
@@ -402,31 +398,13 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 
 /* --- all sessions of a worker --- */
 
-void worker_open_sessions(struct worker *w)
-{
-	struct sockmap *k = w->shared->kernel;
-	struct graft_table *gs = w->shared->grafts;
-
-	if (k)
-		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
-	if (gs)
-		w->grafted = allocated(calloc(graft_table_total(gs), sizeof(struct session *)));
-	udp_worker_open(w);
-}
-
-void worker_close_sessions(struct worker *w)
-{
-	udp_worker_close(w);
-	free(w->owners);
-	free(w->grafted);
-}
-
-static void count_udp(void *arg, const struct session_view *v)
+static enum cause count_udp(void *arg, const struct session_view *v)
 {
 	uint64_t *flows = arg;
 
 	flows[v->flows[CLIENT].carrier]++;
 	flows[v->flows[UPSTREAM].carrier]++;
+	return CAUSES;
 }
 
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
@@ -447,6 +425,7 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 {
 	struct session *s;
 	struct session_view view;
+	enum cause why;
 
 	session_catch_up(w);
 	LIST_FOREACH(s, &w->sessions, in_worker) {
@@ -454,28 +433,13 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 			continue;
 		session_count_kernel(s);
 		session_view(s, &view);
-		fn(arg, &view);
+		why = fn(arg, &view);
+		if (why == CAUSES)
+			continue;
+		session_reset(s, why);
+		settle(s);
 	}
 	udp_sessions_visit(w, piece, pieces, fn, arg);
-}
-
-unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
-				 enum cause cause)
-{
-	struct session *s;
-	struct session_view view;
-	unsigned int n = 0;
-
-	LIST_FOREACH(s, &w->sessions, in_worker) {
-		if (choose)
-			session_view(s, &view);
-		if (choose && !choose(arg, &view))
-			continue;
-		session_reset(s, cause);
-		settle(s);
-		n++;
-	}
-	return n + udp_sessions_end_some(w, choose, arg, cause);
 }
 
 unsigned int worker_follow_engines(struct worker *w)
@@ -586,29 +550,21 @@ void session_catch_up(struct worker *w)
 		ring_buffer__consume(w->ring);
 }
 
-/* Look at all grafted sessions if there is news, or events were lost.  True: there was. */
-static bool follow_graft_news(struct worker *w)
+void worker_follow_news(struct worker *w)
 {
 	struct session *s;
 	struct shared *shared = w->shared;
-	uint64_t news;
+	uint64_t news = atomic_load_explicit(&shared->news, memory_order_acquire);
 
-	if (!shared->grafts)
-		return false;
-	news = atomic_load_explicit(&shared->graft_news, memory_order_acquire) +
-	       *graft_rings(shared->grafts)->lost;
-	if (news == w->graft_news_seen)
-		return false;
-	w->graft_news_seen = news;
+	if (shared->grafts)
+		news += *graft_rings(shared->grafts)->lost;
+	if (news == w->news_seen)
+		return;
+	w->news_seen = news;
 	LIST_FOREACH(s, &w->sessions, in_worker)
 		if (s->graft != NO_GRAFT)
 			look_at_graft(s);
-	return true;
-}
-
-void worker_follow_news(struct worker *w)
-{
-	udp_sessions_follow_news(w, follow_graft_news(w));
+	udp_sessions_follow_news(w);
 }
 
 void worker_leave_behind(struct worker *w)
@@ -632,7 +588,8 @@ void session_revive(struct session *s)
 	look_at_graft(s);
 }
 
-int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client, uint32_t slot)
+int session_adopt(struct worker *w, struct forward *f, const union client_addr *client,
+		  uint32_t slot)
 {
 	struct session *s = new_session(w, f, client);
 

@@ -10,24 +10,19 @@
  * caller has counted the session in, by admission_enter() and, unless F receives PROXY headers, by
  * admission_enter_client().  -errno: FD is still the caller's.
  */
-int session_open(struct worker *w, struct forward *f, int fd, const struct sockaddr *client,
+int session_open(struct worker *w, struct forward *f, int fd, const union client_addr *client,
 		 in_port_t port);
 
 /*
  * Adopt the grafted session of SLOT, of an earlier daemon or another relay, as one of F, CLIENT and
  * W.  Before W runs, or on its thread.  The caller has counted the session in.  -ENOMEM.
  */
-int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client,
+int session_adopt(struct worker *w, struct forward *f, const union client_addr *client,
 		  uint32_t slot);
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);
 
 /* --- all sessions of a worker, also of UDP: on its thread, between two batches --- */
-
-/* Room for sessions of W, which does not run yet; pages are taken as they are needed. */
-void worker_open_sessions(struct worker *w);
-/* Free that room: all sessions have ended. */
-void worker_close_sessions(struct worker *w);
 
 /*
  * Add the flows of W's sessions to FLOWS, by carrier; and add the bytes that the kernel has carried
@@ -35,17 +30,12 @@ void worker_close_sessions(struct worker *w);
  */
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS]);
 /*
- * Call FN with the view of each session whose id modulo PIECES is PIECE.  Counts bytes, as above.
+ * Call FN with the view of each session whose id modulo PIECES is PIECE, and end the session if FN
+ * says so.  Counts bytes, as above.
  */
 void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			   void *arg);
 
-/*
- * Reset the sessions for which CHOOSE (NULL: all) returns true, with ARG, because of CAUSE.
- * Returns how many.
- */
-unsigned int worker_end_sessions(struct worker *w, session_choice_fn *choose, const void *arg,
-				 enum cause cause);
 /*
  * Let all flows follow the engines of their forwards.  Returns the number of flows that need time.
  */

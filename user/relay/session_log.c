@@ -124,6 +124,8 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 		     !flow_view_bytes(&v->flows[UPSTREAM]) &&
 		     (v->connect_ms || end == CAUSE_CLIENT_RESET || end == SESSION_FINISHED);
 
+	log_debug("session %llu: %s%s", (unsigned long long)v->id, end < CAUSES ? "reset: " : "",
+		  session_end_name(end));
 	if (shared->session_log && (!empty || shared->config->session_log_empty))
 		session_log_ended(shared->session_log, v, end);
 	if (end < CAUSES)
@@ -134,14 +136,12 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 }
 
 void session_log_refused(struct session_log *l, const struct forward *f,
-			 const struct sockaddr *client, enum cause why)
+			 const union client_addr *client, enum cause why)
 {
-	struct session_view v = { .forward = f };
+	struct session_view v = { .forward = f, .client = *client };
 
-	if (!l)
-		return;
-	client_addr_set(&v.client, client);
-	session_log_ended(l, &v, why);
+	if (l)
+		session_log_ended(l, &v, why);
 }
 
 void session_log_reopen(struct session_log *l)

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <string.h>
-#include <sys/socket.h>
 
+#include "base/addr.h"
 #include "base/sandbox.h"
 #include "datapath/stats.h"
 
@@ -48,7 +48,7 @@ void session_log_ended(struct session_log *l, const struct session_view *v, unsi
 void session_ended(struct worker *w, const struct session_view *v, unsigned int end);
 /* Log that a client of F was turned away because of WHY.  L may be NULL. */
 void session_log_refused(struct session_log *l, const struct forward *f,
-			 const struct sockaddr *client, enum cause why);
+			 const union client_addr *client, enum cause why);
 
 /* For `culvert status`. */
 struct json_object *session_log_json(struct session_log *l);

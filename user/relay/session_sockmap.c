@@ -88,17 +88,12 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 /* Step R of flow DIR has been tried.  False: the session ends. */
 static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
 {
-	switch (r) {
-	case STEP_SRC_ERROR:
-		return session_part(s, dir, io->pump.error);
-	case STEP_DST_ERROR:
-		return session_part(s, !dir, io->pump.error);
-	case STEP_UNPROVED:
-		log_unproved(s, dir, &io->books);
-		return session_reset(s, CAUSE_HANDOVER_UNPROVED);
-	default:
+	if (r == STEP_SRC_ERROR || r == STEP_DST_ERROR)
+		return session_part(s, r == STEP_SRC_ERROR ? dir : !dir, io->pump.error);
+	if (r != STEP_UNPROVED)
 		return true;
-	}
+	log_unproved(s, dir, &io->books);
+	return session_reset(s, CAUSE_HANDOVER_UNPROVED);
 }
 
 bool session_sockmap_try(struct session *s, unsigned int dir,

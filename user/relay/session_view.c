@@ -54,18 +54,11 @@ void session_count_kernel(struct session *s)
 	s->graft_counted = s->graft_counted || grafted;
 }
 
-/* A session that is RETURNING may be at its sockets at any moment. */
-static enum flow_phase graft_phase(const struct session *s)
-{
-	return graft_state(s->worker->shared->grafts, s->graft) == GRAFT_RETURNING ? FLOW_LEAVING :
-										     FLOW_KERNEL;
-}
-
 /* GRAFTED: as of one look at the state, so that carrier, reason and phase agree. */
 static struct flow_view view_flow(const struct session *s, unsigned int dir, bool grafted)
 {
 	const struct flow *f = &s->flows[dir];
-	const struct sockmap *k = s->worker->shared->kernel;
+	const struct shared *shared = s->worker->shared;
 	uint32_t slot = s->pair * 2 + dir;
 	/*
 	 * Bytes that wait in the pipe of splice are not delivered yet.  All other bytes that user
@@ -77,13 +70,17 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 	return (struct flow_view){
 		.carrier = grafted ? CARRIER_GRAFT : flow_carrier(f),
 		.reason = grafted ? graft_reason(f) : (enum reason)f->reason,
-		.phase = grafted ? graft_phase(s) : (enum flow_phase)f->phase,
+		/* a session that is RETURNING may be at its sockets at any moment */
+		.phase = !grafted ? (enum flow_phase)f->phase :
+			 graft_state(shared->grafts, s->graft) == GRAFT_RETURNING ? FLOW_LEAVING :
+										    FLOW_KERNEL,
 		.eof = f->phase == FLOW_DONE,
 		.handovers = f->handovers + grafted,
 		.copied = f->user_out - spliced,
 		.spliced = spliced,
 		.kernel = kernel_bytes(s, dir, &counted),
-		.backlog_max = s->pair == NO_PAIR ? 0 : sockmap_stat(k, slot)->backlog_max,
+		.backlog_max = s->pair == NO_PAIR ? 0 :
+						    sockmap_stat(shared->kernel, slot)->backlog_max,
 	};
 }
 
@@ -141,7 +138,7 @@ static void add_upstream(struct json_object *o, const struct session_view *v, co
 	char text[ADDR_STRLEN];
 
 	if (to->len)
-		otherwise = addr_format((struct sockaddr *)&to->ss, to->len, text, sizeof(text));
+		otherwise = addr_format(&to->sa, to->len, text, sizeof(text));
 	if (otherwise)
 		json_add_text(o, "upstream", otherwise);
 	else
@@ -158,17 +155,15 @@ static struct json_object *flow_json(const struct flow_view *f, unsigned int dir
 	if (!ended)
 		json_add_text(o, "phase", flow_phase_names[f->phase]);
 	json_add_text(o, "reason", reason_names[f->reason]);
+	json_add_int(o, "handovers", f->handovers);
 	if (ended) {
-		json_add_int(o, "handovers", f->handovers);
 		json_add_int(o, "copy_bytes", f->copied);
 		json_add_int(o, "splice_bytes", f->spliced);
-		json_add_int(o, "kernel_bytes", f->kernel);
-		json_add_int(o, "datagrams", f->datagrams);
-	} else {
+	}
+	json_add_int(o, "kernel_bytes", f->kernel);
+	json_add_int(o, "datagrams", f->datagrams);
+	if (!ended) {
 		json_add_int(o, "bytes", flow_view_bytes(f));
-		json_add_int(o, "kernel_bytes", f->kernel);
-		json_add_int(o, "datagrams", f->datagrams);
-		json_add_int(o, "handovers", f->handovers);
 		json_add_int(o, "backlog_max", f->backlog_max);
 		json_add_bool(o, "eof", f->eof);
 	}
@@ -236,10 +231,7 @@ struct json_object *session_ended_json(const struct session_view *v, unsigned in
 	if (v->server_name[0])
 		json_add_text(o, "server_name", v->server_name);
 	add_upstream(o, v, NULL);
-	json_add_text(o, "end",
-		      end == SESSION_FINISHED ? "finished" :
-		      end == SESSION_MOVED    ? "moved" :
-						cause_name(end));
+	json_add_text(o, "end", session_end_name(end));
 	json_add_int(o, "duration_ms", v->age_ms);
 	if (v->connect_ms)
 		json_add_int(o, "connect_ms", v->connect_ms - 1);

@@ -34,6 +34,13 @@ static inline uint64_t flow_view_bytes(const struct flow_view *f)
 #define SESSION_MOVED (CAUSES + 1) /* another relay goes on with it */
 #define SESSION_LEFT (CAUSES + 2)  /* the next daemon goes on with it, and nothing is logged */
 
+static inline const char *session_end_name(unsigned int end)
+{
+	return end == SESSION_FINISHED ? "finished" :
+	       end == SESSION_MOVED    ? "moved" :
+					 cause_name(end);
+}
+
 struct session_view {
 	uint64_t id, age_ms;
 	const struct forward *forward; /* lives as long as S */
@@ -51,9 +58,8 @@ struct session_view {
 	struct flow_view flows[2];
 };
 
-/* Does ARG choose the session of V? */
-typedef bool session_choice_fn(const void *arg, const struct session_view *v);
-typedef void session_visit_fn(void *arg, const struct session_view *v);
+/* Look at the session of V.  Returns the cause to end it; CAUSES: it goes on. */
+typedef enum cause session_visit_fn(void *arg, const struct session_view *v);
 
 /* The `standby` of a session.  TOLD: another relay has it. */
 static inline const char *standby_text(const struct shared *shared, bool grafted, bool told)

@@ -22,12 +22,13 @@
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
+#include "relay/udp/udp_life.h"
 
 #define PATIENCE_MS 10000
 
 /*
- * Graft events of the next GRAFT_QUIET_MS wake nobody, so a timer looks for them.  now_ms is up to
- * 1 ms late.
+ * Graft events of the next GRAFT_QUIET_MS wake nobody, so a timer does.  now_ms is up to 1 ms late.
+ * Events are taken after each batch.
  */
 static void worker_on_ring(struct source *source, uint32_t events)
 {
@@ -36,12 +37,6 @@ static void worker_on_ring(struct source *source, uint32_t events)
 	(void)events;
 	if (w->grafted)
 		timer_set(&w->loop, &w->catch_up, w->loop.now_ms + GRAFT_QUIET_MS + 2);
-	session_catch_up(w);
-}
-
-static void worker_on_catch_up(struct timer *timer)
-{
-	session_catch_up(container_of(timer, struct worker, catch_up));
 }
 
 /*
@@ -77,11 +72,10 @@ static void worker_after_batch(void *arg)
 {
 	struct worker *w = arg;
 
+	session_catch_up(w);
 	worker_follow_news(w);
 	listeners_follow_servers(w);
 	worker_free_leftovers(w); /* last: sessions may have died in the calls above */
-	if (w->stopping && !w->n_sessions)
-		w->loop.stop = true;
 }
 
 /* HANDLE gets the events of W's ring of RINGS. */
@@ -107,8 +101,12 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->shared = shared;
 	w->index = index;
 	w->sweep.fire = worker_on_sweep;
-	w->catch_up.fire = worker_on_catch_up;
-	worker_open_sessions(w);
+	/* pages are taken as they are needed */
+	if (k)
+		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
+	if (gs)
+		w->grafted = allocated(calloc(graft_table_total(gs), sizeof(struct session *)));
+	udp_worker_open(w);
 	r = loop_open(&w->loop, worker_after_batch, w);
 	if (!r && k)
 		r = worker_add_ring(w, sockmap_rings(k), session_kernel_event);
@@ -198,20 +196,26 @@ uint64_t threads_sum(const struct threads *ts, size_t at)
 
 /* --- stopping --- */
 
-static void worker_on_grace_over(struct timer *timer)
+static enum cause worker_end_session(void *arg, const struct session_view *v)
 {
-	struct worker *w = container_of(timer, struct worker, grace);
-
-	worker_end_sessions(w, NULL, NULL, CAUSE_GRACE_OVER);
+	(void)arg;
+	(void)v;
+	return CAUSE_GRACE_OVER;
 }
 
-/* Sessions that can be grafted go on without the daemon; some need a moment for that. */
+/*
+ * Sessions that can be grafted go on without the daemon; some need a moment for that.  The loop ends
+ * with the last session.
+ */
 static void worker_on_leave(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, leave_behind);
 
 	worker_leave_behind(w);
+	if (w->loop.now_ms >= w->grace_ms)
+		worker_visit_sessions(w, 0, 1, worker_end_session, NULL);
 	timer_set(&w->loop, timer, w->loop.now_ms + WORKER_LEAVE_MS);
+	w->loop.stop = !w->n_sessions;
 }
 
 static void worker_stop(struct worker *w, const void *arg)
@@ -219,18 +223,9 @@ static void worker_stop(struct worker *w, const void *arg)
 	(void)arg;
 	while (!LIST_EMPTY(&w->listeners))
 		listener_end(LIST_FIRST(&w->listeners));
-	w->stopping = true;
+	w->grace_ms = w->loop.now_ms + atomic_load(&w->shared->grace_ms);
 	w->leave_behind.fire = worker_on_leave;
 	timer_set(&w->loop, &w->leave_behind, w->loop.now_ms);
-	w->grace.fire = worker_on_grace_over;
-	timer_set(&w->loop, &w->grace, w->loop.now_ms + atomic_load(&w->shared->grace_ms));
-}
-
-void threads_tell_of_grafts(struct threads *ts)
-{
-	atomic_fetch_add(&ts->workers[0].shared->graft_news, 1);
-	for (unsigned int i = 0; i < ts->n; i++)
-		loop_wake(&ts->workers[i].loop);
 }
 
 void threads_stop(struct threads *ts)
@@ -248,16 +243,4 @@ bool threads_ended(struct threads *ts)
 		all = all && !w->started;
 	}
 	return all;
-}
-
-void threads_close(struct threads *ts)
-{
-	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
-		ring_buffer__free(w->ring);
-		pool_close(&w->pool);
-		worker_close_sessions(w);
-		worker_free_leftovers(w);
-		loop_close(&w->loop);
-	}
-	free(ts->workers);
 }

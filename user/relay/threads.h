@@ -30,16 +30,9 @@ void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *a
 /* The sum of one counter over all workers.  AT is its offset in struct stats. */
 uint64_t threads_sum(const struct threads *ts, size_t at);
 /*
- * Wake all workers to look at their grafted sessions: some may have ended, or moved to another
- * relay.
- */
-void threads_tell_of_grafts(struct threads *ts);
-/*
  * Stop accepting.  Sessions get shared->grace_ms to end, and a worker ends with its last session.
  * Another call starts that time anew, with the present grace_ms.
  */
 void threads_stop(struct threads *ts);
 /* After threads_stop(): have all workers ended?  Does not wait. */
 bool threads_ended(struct threads *ts);
-/* Free the workers, all of which have ended. */
-void threads_close(struct threads *ts);

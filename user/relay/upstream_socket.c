@@ -18,36 +18,26 @@
 #endif
 #define PORT_RANGE "/proc/sys/net/ipv4/ip_local_port_range" /* of IPv6, too */
 
+#define ALLOWED_SOCKET(family, type)                                                               \
+	SYSCALL(socket, SYSCALL_ARG(0, family), SYSCALL_ARG(1, type), SYSCALL_ARG(2, 0))
+
 SYSCALLS_ALLOWED(
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, UPSTREAM_SOCKET_TYPE),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
-		SYSCALL_ARG(2, 0)),
-	SYSCALL(socket, SYSCALL_ARG(0, AF_INET6), SYSCALL_ARG(1, UPSTREAM_SOCKET_UDP),
-		SYSCALL_ARG(2, 0)),
+	ALLOWED_SOCKET(AF_INET, UPSTREAM_SOCKET_TYPE),
+	ALLOWED_SOCKET(AF_INET6, UPSTREAM_SOCKET_TYPE),
+	ALLOWED_SOCKET(AF_UNIX, UPSTREAM_SOCKET_TYPE),
+	ALLOWED_SOCKET(AF_INET, UPSTREAM_SOCKET_UDP),
+	ALLOWED_SOCKET(AF_INET6, UPSTREAM_SOCKET_UDP),
 	SYSCALL(connect), SYSCALL(getsockname),
 	SETSOCKOPT_IF(PART_GRAFT, IPPROTO_IP, IP_LOCAL_PORT_RANGE));
 
 enum cause upstream_cause(int error)
 {
-	switch (error) {
-	case ECONNREFUSED:
-	case ENOENT:
-		return CAUSE_CONNECT_REFUSED;
-	case ETIMEDOUT:
-		return CAUSE_CONNECT_TIMEOUT;
-	case ENOSR:
-		return CAUSE_NO_SOCKET;
-	case ENETUNREACH:
-	case EHOSTUNREACH:
-		return CAUSE_CONNECT_UNREACHABLE;
-	default:
-		return tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);
-	}
+	return error == ECONNREFUSED || error == ENOENT ? CAUSE_CONNECT_REFUSED :
+	       error == ETIMEDOUT                       ? CAUSE_CONNECT_TIMEOUT :
+	       error == ENOSR                           ? CAUSE_NO_SOCKET :
+	       error == ENETUNREACH || error == EHOSTUNREACH ?
+				CAUSE_CONNECT_UNREACHABLE :
+				tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);
 }
 
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
@@ -78,28 +68,17 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 
 /* --- ports that the kernel must not choose --- */
 
-/* Ports that the kernel may connect from; a wide guess, where it does not tell. */
-static unsigned int first_port = 1024, last_port = 65535;
+/* At first, those of a kernel that does not tell. */
+unsigned int upstream_ports[2] = { 1024, 65535 };
 
-bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last)
+bool upstream_learn_ports(void)
 {
 	FILE *f = fopen(PORT_RANGE, "re");
-	bool found = f && fscanf(f, "%u %u", ret_first, ret_last) == 2;
+	bool found = f && fscanf(f, "%u %u", &upstream_ports[0], &upstream_ports[1]) == 2;
 
 	if (f)
 		fclose(f);
 	return found;
-}
-
-void upstream_learn_ports(void)
-{
-	(void)upstream_port_range(&first_port, &last_port);
-}
-
-void upstream_ports(unsigned int ret[2])
-{
-	ret[0] = first_port;
-	ret[1] = last_port;
 }
 
 #define TRIES 256
@@ -118,7 +97,7 @@ static bool is_held(const struct addr *to, const struct addr *own)
 
 	if (!gs)
 		return false;
-	graft_tuple_set(&t, (const struct sockaddr *)&to->ss, (const struct sockaddr *)&own->ss);
+	graft_tuple_set(&t, &to->sa, &own->sa);
 	return graft_find(gs, &t) != NO_SLOT;
 }
 
@@ -130,7 +109,7 @@ static bool is_held(const struct addr *to, const struct addr *own)
 static void disconnect(int fd, unsigned int first)
 {
 	const struct sockaddr nowhere = { .sa_family = AF_UNSPEC };
-	uint32_t range = first | last_port << 16;
+	uint32_t range = first | upstream_ports[1] << 16;
 
 	(void)connect(fd, &nowhere, sizeof(nowhere));
 	setsockopt(fd, IPPROTO_IP, IP_LOCAL_PORT_RANGE, &range, sizeof(range));
@@ -145,20 +124,20 @@ static void disconnect(int fd, unsigned int first)
 int upstream_connect(int fd, const struct addr *to)
 {
 	unsigned int port = ntohs(addr_port(to));
-	bool may_meet_itself = port >= first_port && port <= last_port;
+	bool may_meet_itself = port >= upstream_ports[0] && port <= upstream_ports[1];
 
 	for (unsigned int i = 0; i < TRIES; i++) {
-		int error = connect(fd, (const struct sockaddr *)&to->ss, to->len) ? errno : 0;
+		int error = connect(fd, &to->sa, to->len) ? errno : 0;
 		struct addr own = { .len = sizeof(own.ss) };
 
 		if ((error && error != EINPROGRESS) || !(may_meet_itself || atomic_load(&grafts)) ||
-		    !addr_is_inet(to) || getsockname(fd, (struct sockaddr *)&own.ss, &own.len))
+		    !addr_is_inet(to) || getsockname(fd, &own.sa, &own.len))
 			return error;
 		if (addr_equal(&own, to))
 			return ECONNREFUSED;
 		if (!is_held(to, &own))
 			return error;
-		disconnect(fd, first_port + !(i % 2));
+		disconnect(fd, upstream_ports[0] + !(i % 2));
 	}
 	return EADDRNOTAVAIL;
 }

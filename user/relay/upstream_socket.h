@@ -14,15 +14,13 @@ struct graft_table;
 #define UPSTREAM_SOCKET_TYPE (SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 #define UPSTREAM_SOCKET_UDP (SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
-/* net.ipv4.ip_local_port_range.  False: it cannot be read. */
-bool upstream_port_range(unsigned int *ret_first, unsigned int *ret_last);
 /*
- * Find out from which ports the kernel connects.  Once, before there are threads, since a daemon
- * that is confined cannot.
+ * Find out from which ports the kernel connects (net.ipv4.ip_local_port_range).  Before there are
+ * threads, since a daemon that is confined cannot.  False: the kernel does not tell.
  */
-void upstream_learn_ports(void);
+bool upstream_learn_ports(void);
 /* The first and the last of these ports. */
-void upstream_ports(unsigned int ret[2]);
+extern unsigned int upstream_ports[2];
 /* GS may have sessions of other relays from now on: no socket may get one of their tuples. */
 void upstream_avoid(const struct graft_table *gs);
 

@@ -35,13 +35,12 @@ struct shared {
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;             /* NULL: no server is a name, nor may one come */
 	struct checks *checks;
-	_Atomic uint64_t graft_news;   /* changes that may have ended grafted sessions */
+	_Atomic uint64_t news;         /* changes that may have ended sessions */
 	_Atomic unsigned int standbys; /* other relays that know all grafted sessions */
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
 	_Atomic uint64_t server_news;  /* changes in what servers' handshakes are like */
-	_Atomic uint64_t udp_lost;     /* servers that have lost all sessions of UDP */
 
 	/* of KERNEL and of GRAFTS; the main thread's */
 	_Atomic enum trial sockmap_trial, graft_trial;
@@ -86,16 +85,15 @@ struct worker {
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
 	struct session **grafted; /* by slot: the session of this worker that has it, or NULL */
-	struct timer catch_up;    /* looks for events that woke nobody */
-	uint64_t graft_news_seen; /* of shared->graft_news, and events lost */
+	struct timer catch_up;    /* a batch for events that woke nobody */
+	uint64_t news_seen;       /* of shared->news, and events of grafts lost */
 	struct timer sweep;       /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 
 	pthread_t thread;
 	bool started;              /* of the thread that starts and stops it */
-	bool stopping;             /* ends with its last session */
-	struct timer grace;        /* resets the sessions that are left */
-	struct timer leave_behind; /* leaves sessions to the next daemon */
+	uint64_t grace_ms;         /* when the sessions that are left are reset */
+	struct timer leave_behind; /* stops: leaves sessions to the next daemon */
 };
 
 /* How often a worker looks at the program's counters, while sessions are in the kernel. */
@@ -103,6 +101,14 @@ struct worker {
 
 /* How often a worker that stops looks which sessions are grafted by now. */
 #define WORKER_LEAVE_MS 10
+
+/* Some sessions may have ended, or moved to another relay: wake all workers.  By any thread. */
+static inline void shared_tell_news(struct shared *shared)
+{
+	atomic_fetch_add(&shared->news, 1);
+	for (unsigned int i = 0; i < shared->config->workers; i++)
+		loop_wake(&shared->workers[i].loop);
+}
 
 static inline void worker_free_later(struct worker *w, struct leftover *what)
 {

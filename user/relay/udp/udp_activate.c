@@ -18,12 +18,9 @@
 
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
-#include "datapath/graft/graft_tuple.h"
 #include "relay/udp/udp_server.h"
 
 #define FORCE_MS 20
-/* Between two lines of the log about max-reply-factor. */
-#define LIMITED_MS 60000
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));
 
@@ -88,13 +85,10 @@ static bool udp_proof_of_address(struct udp_session *s)
  */
 static void udp_say_limited(struct udp_session *s)
 {
-	struct udp_worker *u = s->worker->udp;
 	char text[ADDR_STRLEN];
 
-	if (udp_now(s) < u->say_limited_ms)
-		return;
-	u->say_limited_ms = udp_now(s) + LIMITED_MS;
-	log_warning(
+	log_cause(
+		CAUSE_REPLY_LIMIT, LOG_WARNING,
 		"forward %s: answers to %s are dropped: it may be forged, until it sends something "
 		"after an answer, and they have more bytes than max-reply-factor allows",
 		forward_name(s->forward->conf), client_addr_text(&s->client, text, sizeof(text)));
@@ -130,8 +124,7 @@ void udp_activate_enter(struct udp_session *s)
 	    s->worker->shared->graft_trial != TRIAL_PASSED ||
 	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
 		return;
-	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa,
-			(const struct sockaddr *)&local.ss);
+	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa, &local.sa);
 	for (unsigned int dir = 0; dir < 2; dir++) { /* a slot before this one has counted these */
 		f.at[dir].packets = s->counted[dir].datagrams;
 		f.at[dir].bytes = s->counted[dir].bytes;

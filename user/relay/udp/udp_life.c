@@ -20,13 +20,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
-#include "base/log.h"
 #include "base/minmax.h"
-#include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/icmp.h"
 #include "relay/admission.h"
@@ -39,8 +36,6 @@
 #define CROWD_MOST 64 /* sessions that are looked at for one that may give way */
 /* Once a worker stops, a session that owes an answer ends after so long a silence. */
 #define OWES_MS 1000
-
-SYSCALLS_ALLOWED(SYSCALL(close));
 
 /* --- datagrams from the client --- */
 
@@ -181,9 +176,6 @@ static void udp_end(struct udp_session *s)
 	struct worker *w = s->worker;
 	struct session_view view;
 
-	if (s->end <= SESSION_FINISHED)
-		log_debug("session %llu: %s", (unsigned long long)s->id,
-			  s->end == SESSION_FINISHED ? "finished" : cause_name(s->end));
 	if (s->end == SESSION_LEFT) {
 		count_add(&forward_stats(s->forward, w->index)->moved, 1);
 	} else {
@@ -196,7 +188,7 @@ static void udp_end(struct udp_session *s)
 	else if (s->end != SESSION_LEFT)
 		udp_activate_leave(s);
 	udp_die(s);
-	admission_leave(w->shared, s->forward, &s->client.sa);
+	admission_leave(w->shared, s->forward, &s->client);
 	/* last: a client that asks again at once must not meet this session, nor its slot */
 	if (s->end_error)
 		icmp_tell(&s->peer, &s->local, s->end_error, 0);
@@ -373,54 +365,23 @@ void udp_worker_open(struct worker *w)
 	w->udp = u;
 }
 
-void udp_worker_close(struct worker *w)
-{
-	struct udp_worker *u = w->udp;
-
-	udp_upstreams_end(&u->upstreams);
-	while (!LIST_EMPTY(&u->sockets)) { /* old ones, kept for sessions of other workers */
-		struct udp_socket *us = LIST_FIRST(&u->sockets);
-
-		LIST_REMOVE(us, in_worker);
-		close(us->source.fd);
-		free(us);
-	}
-	free(u->batch);
-	free(u->buckets);
-	free(u);
-}
-
 void udp_sessions_visit(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			void *arg)
 {
 	struct session_view view;
 	struct udp_session *s;
+	enum cause why;
 
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		if (s->id % pieces != piece)
 			continue;
 		udp_session_count_kernel(s);
 		udp_view(s, &view);
-		fn(arg, &view);
-	}
-}
-
-unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
-				   enum cause cause)
-{
-	struct session_view view;
-	struct udp_session *s;
-	unsigned int n = 0;
-
-	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
-		udp_view(s, &view);
-		if (choose && !choose(arg, &view))
-			continue;
-		udp_session_end(s, cause);
+		why = fn(arg, &view);
+		if (why != CAUSES)
+			udp_session_end(s, why);
 		udp_settle(s);
-		n++;
 	}
-	return n;
 }
 
 void udp_sessions_follow_engines(struct worker *w)
@@ -449,19 +410,15 @@ void udp_sessions_leave_behind(struct worker *w)
 	}
 }
 
-void udp_sessions_follow_news(struct worker *w, bool addresses)
+void udp_sessions_follow_news(struct worker *w)
 {
-	uint64_t lost = atomic_load_explicit(&w->shared->udp_lost, memory_order_relaxed);
 	struct udp_session *s;
 
-	if (lost == w->udp->lost_seen && !addresses)
-		return;
-	w->udp->lost_seen = lost;
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
 		const volatile struct udp_flow *f = udp_slot_of(s);
 
 		/* its address has left, and another relay knows it */
-		if (addresses && f->head.mirrored &&
+		if (f->head.mirrored &&
 		    !graft_table_has_address(w->shared->grafts, &f->leg[CLIENT].tuple.local))
 			udp_session_end(s, SESSION_MOVED);
 		else if (udp_server_is_lost(s))
@@ -499,8 +456,8 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 
 	if (!us)
 		return -ENOENT;
-	client_addr_set(&m.peer, (struct sockaddr *)&peer.ss);
-	client_addr_set(&m.local, (struct sockaddr *)&local.ss);
+	client_addr_set(&m.peer, &peer.sa);
+	client_addr_set(&m.local, &local.sa);
 	s = udp_new_session(us, f, &tuple, &m, &m.peer);
 	if (!s)
 		return -ENOMEM;

@@ -8,7 +8,6 @@
 
 /* Room for the sessions of W; pages are taken as they are needed. */
 void udp_worker_open(struct worker *w);
-void udp_worker_close(struct worker *w);
 
 /* --- for the socket of clients --- */
 
@@ -37,9 +36,6 @@ void udp_session_client_error(struct worker *w, const struct udp_error *e);
 /* As worker_visit_sessions(). */
 void udp_sessions_visit(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			void *arg);
-/* As worker_end_sessions(). */
-unsigned int udp_sessions_end_some(struct worker *w, session_choice_fn *choose, const void *arg,
-				   enum cause cause);
 /* As worker_follow_engines(), but no session needs time for it. */
 void udp_sessions_follow_engines(struct worker *w);
 /*
@@ -48,10 +44,10 @@ void udp_sessions_follow_engines(struct worker *w);
  */
 void udp_sessions_leave_behind(struct worker *w);
 /*
- * After a batch of events.  ADDRESSES: some may have left this machine.  A session whose address
- * has left ends here if another relay knows it, and its slot becomes STANDBY.
+ * There is news: a session ends if its server is lost.  So does a session whose address has left
+ * this machine, if another relay knows the session; its slot becomes STANDBY.
  */
-void udp_sessions_follow_news(struct worker *w, bool addresses);
+void udp_sessions_follow_news(struct worker *w);
 
 /*
  * Make the flow of SLOT a session of F and W.  The caller has counted the session in.  -ENOENT: W

@@ -23,35 +23,34 @@
 static void udp_complete(const struct udp_socket *us, union client_addr *local)
 {
 	if (local->sa.sa_family == AF_UNSPEC)
-		client_addr_set(local, (const struct sockaddr *)&us->addr.ss);
+		client_addr_set(local, &us->addr.sa);
 	local->in.sin_port = addr_port(&us->addr); /* at the same place in sockaddr_in6 */
 }
 
 /* --- a datagram --- */
 
-/* Count a session of CLIENT in.  CAUSES, or why there may be none. */
-static enum cause udp_admit(struct udp_socket *us, const union client_addr *client)
+/*
+ * Count a session of CLIENT in.  At a limit an unproven session is ended to make room.  CAUSES, or
+ * why there may be none.
+ */
+static enum cause udp_admit(struct udp_socket *us, const struct graft_tuple *tuple,
+			    const union client_addr *client)
 {
-	struct shared *shared = us->worker->shared;
-	const struct config *c = shared->config;
+	struct worker *w = us->worker;
+	const struct config *c = w->shared->config;
+	unsigned int tries = 2;
+	enum cause why;
 
-	/* unproven sessions get a quarter of max-sessions, and each worker its part of that */
-	if (us->worker->udp->n_unproven >= larger(c->max_sessions / 4 / c->workers, 1))
-		return CAUSE_SESSION_LIMIT;
-	return admission_enter_with(shared, us->forward, &client->sa, false);
-}
-
-/* As udp_admit(), but at a limit an unproven session is ended to make room. */
-static enum cause udp_admit_or_crowd_out(struct udp_socket *us, const struct graft_tuple *tuple,
-					 const union client_addr *client)
-{
-	enum cause why = udp_admit(us, client);
-	const struct forward *f = why == CAUSE_SESSION_LIMIT ? NULL : us->forward;
-	const struct graft_addr *host = why == CAUSE_CLIENT_LIMIT ? &tuple->remote : NULL;
-
-	if (why != CAUSE_SESSION_LIMIT && why != CAUSE_FORWARD_LIMIT && why != CAUSE_CLIENT_LIMIT)
-		return why;
-	return udp_session_crowd_out(us->worker, f, host) ? udp_admit(us, client) : why;
+	do { /* unproven sessions get a quarter of max-sessions, and each worker its part of that */
+		why = CAUSE_SESSION_LIMIT;
+		if (w->udp->n_unproven < larger(c->max_sessions / 4 / c->workers, 1))
+			why = admission_enter_with(w->shared, us->forward, client, false);
+	} while (--tries &&
+		 ((why == CAUSE_SESSION_LIMIT && udp_session_crowd_out(w, NULL, NULL)) ||
+		  (why == CAUSE_FORWARD_LIMIT && udp_session_crowd_out(w, us->forward, NULL)) ||
+		  (why == CAUSE_CLIENT_LIMIT &&
+		   udp_session_crowd_out(w, us->forward, &tuple->remote))));
+	return why;
 }
 
 /* Begin the session of CLIENT to DESTINATION, if it may have one.  NULL: it may not. */
@@ -64,14 +63,14 @@ static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_t
 	uint64_t due_ms;
 	enum cause why = CAUSE_ACCEPT_RATE;
 
-	if (!admission_allows(w, us->forward, &client->sa))
+	if (!admission_allows(w, us->forward, client))
 		return NULL;
 	if (bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
-		why = udp_admit_or_crowd_out(us, tuple, client);
+		why = udp_admit(us, tuple, client);
 	if (why == CAUSES) {
 		why = udp_session_open(us, tuple, m, client, destination, &s);
 		if (!s)
-			admission_leave(w->shared, us->forward, &client->sa);
+			admission_leave(w->shared, us->forward, client);
 	}
 	if (s)
 		return s;
@@ -201,7 +200,6 @@ static void udp_close_old(struct timer *timer)
 			continue;
 		}
 		LIST_REMOVE(us, in_worker);
-		u->n_old--;
 		loop_watch(loop, &us->source, 0, false);
 		close(us->source.fd);
 		atomic_fetch_sub(&us->forward->old_sockets, 1);
@@ -218,7 +216,6 @@ static struct udp_socket *udp_find_or_add_socket(struct worker *w, const struct 
 		if (us->old && addr_equal(&us->addr, a))
 			break;
 	if (us) {
-		w->udp->n_old--;
 		atomic_fetch_sub(&us->forward->old_sockets, 1);
 		return us;
 	}
@@ -260,6 +257,5 @@ void udp_listener_end(struct udp_socket *us)
 
 	us->old = true;
 	atomic_fetch_add(&us->forward->old_sockets, 1);
-	w->udp->n_old++;
 	timer_set(&w->loop, &w->udp->old, w->loop.now_ms); /* once for all that end now */
 }

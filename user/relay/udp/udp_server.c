@@ -48,14 +48,10 @@ static int udp_connect_any(struct udp_session *s, const struct addr_list *list)
 	s->n_addresses = (uint16_t)list->n;
 	for (size_t i = 0; i < list->n; i++) {
 		struct addr a;
-		union client_addr to;
 
 		s->address = (uint16_t)((first + i) % list->n);
 		a = addr_behind(&list->addrs[s->address], offset);
-		client_addr_set(&to, (const struct sockaddr *)&a.ss);
-		s->upstream = udp_upstream_take(&s->worker->udp->upstreams, s, s->forward,
-						&s->client, &to);
-		r = s->upstream ? 0 : udp_connect(s, &a, NULL);
+		r = udp_connect(s, &a, NULL);
 		if (!r && i)
 			atomic_store(&s->server->first, s->address);
 		if (!r || upstream_cause(-r) != CAUSE_CONNECT_UNREACHABLE)
@@ -161,7 +157,6 @@ bool udp_server_is_lost(const struct udp_session *s)
 /* The server of S has failed with ERROR.  All workers end the sessions that it has. */
 static void udp_blame(struct udp_session *s, int error)
 {
-	struct shared *shared = s->worker->shared;
 	uint64_t seen = 0;
 
 	if (!s->server)
@@ -170,9 +165,7 @@ static void udp_blame(struct udp_session *s, int error)
 	if (!udp_has_others(s) || udp_server_is_lost(s))
 		return;
 	atomic_fetch_add(&s->server->lost, 1);
-	atomic_fetch_add(&shared->udp_lost, 1);
-	for (unsigned int i = 0; i < shared->config->workers; i++)
-		loop_wake(&shared->workers[i].loop);
+	shared_tell_news(s->worker->shared);
 }
 
 void udp_server_unreachable(struct udp_session *s, int error)
@@ -226,7 +219,8 @@ static bool udp_is_unanswered(struct udp_session *s)
  */
 void udp_server_doubt(struct udp_session *s)
 {
-	uint64_t idle = s->forward->conf->idle_timeout_ms, now = udp_now(s);
+	uint64_t idle = s->forward->conf->idle_timeout_ms;
+	uint64_t owes = s->server ? atomic_load(&s->server->owes_ms) : 0;
 
 	if (!s->forward->conf->replies || !udp_is_unanswered(s))
 		return;
@@ -234,8 +228,7 @@ void udp_server_doubt(struct udp_session *s)
 	s->stale = s->answered;
 	if (s->server && s->stale)
 		udp_move_on(s, false);
-	if (s->server && atomic_load(&s->server->answered) &&
-	    servers_owed_ms(&s->forward->servers, s->server, now) >= idle &&
+	if (owes && udp_now(s) >= owes + idle && atomic_load(&s->server->answered) &&
 	    !udp_is_heard(s, idle)) {
 		udp_blame(s, ETIMEDOUT);
 		s->stale = true;

@@ -135,12 +135,9 @@ struct udp_worker {
 	struct udp_session *unproven; /* the first of the others; NULL: none is, */
 	unsigned int n_unproven;      /* and how many they are */
 	LIST_HEAD(udp_socket_list, udp_socket) sockets;
-	unsigned int n_old; /* of them, those that are old */
-	struct timer old;   /* when sockets without a forward are looked at */
+	struct timer old; /* when sockets without a forward are looked at */
 	struct udp_batch *batch;
 	struct udp_upstreams upstreams;
-	uint64_t lost_seen;      /* of shared->udp_lost */
-	uint64_t say_limited_ms; /* when max-reply-factor may be logged again */
 };
 
 /* The only writer of s->state, which begins with ASKED.  Asserts the table. */

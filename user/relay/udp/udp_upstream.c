@@ -99,27 +99,6 @@ bool udp_port_is_used(in_port_t port)
 	return atomic_load(&free_at[ntohs(port)]) == NEVER;
 }
 
-/* --- ports that count against their clients --- */
-
-/* Drop those that are free by NOW_MS. */
-static void udp_drop_charges(struct udp_upstreams *us, uint64_t now_ms)
-{
-	struct udp_upstream *up;
-
-	while ((up = STAILQ_FIRST(&us->charges)) && up->rests_ms <= now_ms) {
-		STAILQ_REMOVE_HEAD(&us->charges, next);
-		clients_leave(&us->worker->shared->clients, &up->client.sa);
-		free(up);
-	}
-}
-
-/* Something begins to rest. */
-static void udp_set_rest_timer(struct udp_upstreams *us)
-{
-	if (!us->n_rests && STAILQ_EMPTY(&us->charges))
-		timer_set(&us->worker->loop, &us->timer, us->worker->loop.now_ms + KEPT_MS);
-}
-
 /* Nobody needs UP any more.  Events of this batch may still point at it. */
 void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 {
@@ -135,7 +114,8 @@ void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 		worker_free_later(us->worker, &up->leftover);
 		return;
 	}
-	udp_set_rest_timer(us);
+	if (!us->timer.prev)
+		timer_set(&us->worker->loop, &us->timer, us->worker->loop.now_ms + KEPT_MS);
 	STAILQ_INSERT_TAIL(&us->charges, up, next);
 }
 
@@ -160,7 +140,8 @@ static bool udp_is_clean(const struct udp_upstream *up)
 	       errno == EAGAIN;
 }
 
-void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
+/* Close those that have rested for KEPT_MS. */
+static void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 {
 	while (us->n_rests &&
 	       STAILQ_FIRST(&us->rests)->rests_ms + kept_ms <= us->worker->loop.now_ms) {
@@ -173,9 +154,14 @@ void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 static void udp_on_rest(struct timer *timer)
 {
 	struct udp_upstreams *us = container_of(timer, struct udp_upstreams, timer);
+	struct udp_upstream *up;
 
 	udp_upstreams_close(us, KEPT_MS);
-	udp_drop_charges(us, us->worker->loop.now_ms);
+	while ((up = STAILQ_FIRST(&us->charges)) && up->rests_ms <= us->worker->loop.now_ms) {
+		STAILQ_REMOVE_HEAD(&us->charges, next);
+		clients_leave(&us->worker->shared->clients, &up->client.sa);
+		free(up);
+	}
 	if (us->n_rests || !STAILQ_EMPTY(&us->charges))
 		timer_set(&us->worker->loop, timer, us->worker->loop.now_ms + KEPT_MS);
 }
@@ -195,23 +181,24 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 	up->rested_ms = now + UDP_PORT_RESTS_MS;
 	atomic_fetch_add(&f->sessions, 1);
 	STAILQ_INSERT_TAIL(&us->rests, up, next);
-	udp_set_rest_timer(us);
+	if (!us->timer.prev)
+		timer_set(&us->worker->loop, &us->timer, now + KEPT_MS);
 	us->n_rests++;
 	return true;
 }
 
-struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
-				       const struct forward *f, const union client_addr *client,
-				       const union client_addr *to)
+/* One of F that has rested, and is connected to TO; or NULL. */
+static struct udp_upstream *udp_take_rested(struct udp_upstreams *us, const struct forward *f,
+					    const struct addr *to)
 {
 	struct udp_upstream *up = STAILQ_FIRST(&us->rests);
+	union client_addr at;
 
+	client_addr_set(&at, &to->sa);
 	if (!up || up->rested_ms > us->worker->loop.now_ms || up->forward != f ||
-	    !client_addr_equal(&up->to, to))
+	    !client_addr_equal(&up->to, &at))
 		return NULL;
 	udp_take_first_rest(us);
-	up->session = s;
-	up->client = *client;
 	if (udp_is_clean(up))
 		return up;
 	udp_upstream_close(up, UDP_PORT_OWED_MS);
@@ -254,9 +241,7 @@ static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		addr_set_port(&a, up->port);
 		/* either family takes so many bytes */
 		if (own || !udp_graft_has_port(held, up->port))
-			r = bind(up->source.fd, (const struct sockaddr *)&a.ss, sizeof(a.in6)) ?
-				    -errno :
-				    0;
+			r = bind(up->source.fd, &a.sa, sizeof(a.in6)) ? -errno : 0;
 		if (!r || own)
 			return r;
 		udp_port_put(up->port, now + UDP_PORT_RESTS_MS);
@@ -269,9 +254,16 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 		      const union client_addr *client, const struct addr *to,
 		      const struct addr *own, struct udp_upstream **ret)
 {
-	int fd = upstream_socket(f, &client->sa, to), r;
-	struct udp_upstream *up;
+	struct udp_upstream *up = own ? NULL : udp_take_rested(us, f, to);
+	int fd, r;
 
+	if (up) {
+		up->session = s;
+		up->client = *client;
+		*ret = up;
+		return 0;
+	}
+	fd = upstream_socket(f, &client->sa, to);
 	if (fd == -EMFILE || fd == -ENFILE) { /* resting sockets hold some */
 		udp_upstreams_close(us, 0);
 		fd = upstream_socket(f, &client->sa, to);
@@ -287,11 +279,11 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	up->among = us;
 	up->session = s;
 	up->client = *client;
-	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
+	client_addr_set(&up->to, &to->sa);
 	r = udp_bind_port(up, f->conf, client, own);
 	if (!r && !f->conf->responses) /* else it is hardly worth it */
 		r = udp_set_flow(fd, to->ss.ss_family);
-	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
+	if (!r && connect(fd, &to->sa, to->len))
 		r = -errno;
 	r = r ?: loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	if (!r)
@@ -308,10 +300,4 @@ void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream
 	*us = (struct udp_upstreams){ .worker = w, .handle = handle, .timer.fire = udp_on_rest };
 	STAILQ_INIT(&us->rests);
 	STAILQ_INIT(&us->charges);
-}
-
-void udp_upstreams_end(struct udp_upstreams *us)
-{
-	udp_upstreams_close(us, 0);
-	udp_drop_charges(us, NEVER);
 }

@@ -76,22 +76,14 @@ struct udp_upstreams {
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
-/* Close the sockets that rest.  No session is left. */
-void udp_upstreams_end(struct udp_upstreams *us);
-/* Close those that have rested for KEPT_MS. */
-void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms);
 
 /*
- * A socket for S, of F and CLIENT, that is connected to TO, from OWN (NULL: from a port of ours).
- * The caller closes it, or lets it rest.  -errno.
+ * A socket for S, of F and CLIENT, that is connected to TO, from OWN (NULL: from a port of ours;
+ * perhaps one that has rested).  The caller closes it, or lets it rest.  -errno.
  */
 int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const struct forward *f,
 		      const union client_addr *client, const struct addr *to,
 		      const struct addr *own, struct udp_upstream **ret);
-/* One that has rested, for S of F and CLIENT to TO; or NULL. */
-struct udp_upstream *udp_upstream_take(struct udp_upstreams *us, struct udp_session *s,
-				       const struct forward *f, const union client_addr *client,
-				       const union client_addr *to);
 /* UP, of F, rests, if there is room.  False: it has to be closed. */
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f);
 /*
