@@ -56,7 +56,7 @@ static const char *engine_hindrance(const struct round *r, enum engine engine)
 		return NULL;
 	if (engine == ENGINE_GRAFT && !r->shared->grafts)
 		return "no engine of the start could graft: restart culvert";
-	return probe_hindrance(r->actions->probe, engine);
+	return probe_hindrance(r->shared->probe, engine);
 }
 
 /* For all forwards of the name: one that a reload has replaced still has sessions. */
@@ -179,7 +179,7 @@ static struct json_object *stream_command(struct round *r)
 {
 	if (!r->actions->standby && !r->req->command->in_pieces)
 		return request_error_json(ERROR_UNSUPPORTED, "nothing is grafted here: %s",
-					  probe_hindrance(r->actions->probe, ENGINE_GRAFT) ?: "");
+					  probe_hindrance(r->shared->probe, ENGINE_GRAFT) ?: "");
 	json_add_text(r->answer, "stream", r->req->command->name);
 	return NULL;
 }

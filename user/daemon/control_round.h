@@ -8,13 +8,11 @@
 #include "daemon/control_socket.h"
 #include "daemon/service.h"
 #include "daemon/standby.h"
-#include "probe/probe.h"
 #include "relay/session_view.h"
 
 /* All that requests of the control socket, and metrics, are about. */
 struct actions {
 	struct service *service; /* has the forwards and the workers */
-	const struct probe_start *probe;
 	struct standby *standby; /* NULL: nothing is grafted */
 	uint64_t started_ms;     /* CLOCK_MONOTONIC */
 	uint64_t began_ms;       /* the same of CLOCK_REALTIME */

@@ -309,7 +309,7 @@ static void status_add_feature(struct json_object *list, const char *name, bool 
 static struct json_object *status_kernel_json(struct round *r)
 {
 	struct json_object *o = json_object_new_object(), *list = json_object_new_array();
-	const struct probe_start *p = r->actions->probe;
+	const struct probe_start *p = r->shared->probe;
 	const char *no_sockmap = probe_hindrance(p, ENGINE_SOCKMAP);
 	const char *no_splice = probe_hindrance(p, ENGINE_SPLICE);
 	const char *no_graft = probe_hindrance(p, ENGINE_GRAFT);

@@ -13,7 +13,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -31,6 +30,7 @@
 #include "daemon/check.h"
 #include "daemon/daemon_start.h"
 #include "daemon/metrics.h"
+#include "datapath/policy.h"
 #include "relay/health_check.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
@@ -120,9 +120,9 @@ static void watchdog_look(struct daemon *d)
 static void daemon_announce_ready(struct daemon *d)
 {
 	const char *less = d->probe.runs ? ", the kernel path is tried" :
-			   d->shared.sockmap_trial == TRIAL_PASSED && d->shared.kernel ?
-					   "" :
-					   ", without the kernel path";
+			   probe_hindrance(&d->probe, ENGINE_SOCKMAP) ?
+					   ", without the kernel path" :
+					   "";
 	const struct config *c = &d->config;
 	int r;
 
@@ -155,7 +155,7 @@ static void daemon_on_tried(struct source *s, uint32_t events)
 	int r = probe_end(&d->config, &d->probe);
 
 	(void)events;
-	daemon_use_findings(d);
+	policy_allow_splice(!probe_hindrance(&d->probe, ENGINE_SPLICE));
 	if (!d->ready.prev) {
 		log_info("the kernel path was %s", d->probe.summary);
 		return;
@@ -188,7 +188,6 @@ static int daemon_begin(struct daemon *d)
 
 	d->actions = (struct actions){
 		.service = &d->service,
-		.probe = &d->probe,
 		.standby = d->shared.grafts ? &d->standby : NULL,
 		.started_ms = clock_ms(),
 		.began_ms = clock_real_ms(),
@@ -358,6 +357,7 @@ int daemon_run(int argc, char **argv)
 	int r;
 
 	d.shared.config = c;
+	d.shared.probe = &d.probe;
 	d.service = (struct service){ .argc = argc, .argv = argv, .start = c, .shared = &d.shared };
 	if (daemon_reserve_streams())
 		return EXIT_CODE_FAILURE;

@@ -109,23 +109,11 @@ static int start_limit_descriptors(struct daemon *d)
 	return 0;
 }
 
-static enum trial start_trial_of(const struct probe_start *p, enum engine engine)
-{
-	return p->runs ? TRIAL_RUNS : p->of[engine].usable ? TRIAL_PASSED : TRIAL_FAILED;
-}
-
-void daemon_use_findings(struct daemon *d)
-{
-	policy_allow_splice(start_trial_of(&d->probe, ENGINE_SPLICE) == TRIAL_PASSED);
-	d->shared.sockmap_trial = start_trial_of(&d->probe, ENGINE_SOCKMAP);
-	d->shared.graft_trial = start_trial_of(&d->probe, ENGINE_GRAFT);
-}
-
 static int start_try_kernel(struct daemon *d)
 {
 	int r = adopt_open(&d->config, &d->account, &d->shared, &d->probe);
 
-	daemon_use_findings(d);
+	policy_allow_splice(!probe_hindrance(&d->probe, ENGINE_SPLICE));
 	return r;
 }
 

@@ -46,5 +46,3 @@ sigset_t daemon_signals(void);
  * configuration and its loops.  0, or an exit code, after a complaint.
  */
 int daemon_start(struct daemon *d);
-/* Copy the state of each engine's trial to d->shared, where workers see it. */
-void daemon_use_findings(struct daemon *d);

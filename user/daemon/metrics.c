@@ -217,7 +217,7 @@ static void add_handovers(struct scrape *s)
 /* The carriers that a forward may use: once their trial is over. */
 static void add_carriers(struct scrape *s)
 {
-	const struct probe_start *probe = s->actions->probe;
+	const struct probe_start *probe = s->actions->service->shared->probe;
 
 	for (enum engine e = 0; e < ENGINES && !probe->runs; e++) {
 		const struct probe_finding *f = &probe->of[e];

@@ -81,8 +81,8 @@ static int reload_check_globals(struct change *ch)
 	const struct shared *shared = ch->service->shared;
 	const struct config *c = ch->config;
 	const struct option_def *o = options_fixed(ch->service->start, c);
-	bool sockmap = shared->kernel && shared->sockmap_trial != TRIAL_FAILED;
-	bool graft = shared->grafts && shared->graft_trial != TRIAL_FAILED;
+	bool sockmap = shared->kernel && !probe_has_failed(shared->probe, ENGINE_SOCKMAP);
+	bool graft = shared->grafts && !probe_has_failed(shared->probe, ENGINE_GRAFT);
 
 	if (o)
 		return config_complain(config_place(c, &c->defaults, o->name),

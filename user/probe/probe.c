@@ -285,6 +285,11 @@ const char *probe_hindrance(const struct probe_start *p, enum engine engine)
 	return p->of[engine].usable ? NULL : p->of[engine].why;
 }
 
+bool probe_has_failed(const struct probe_start *p, enum engine engine)
+{
+	return !p->runs && !p->of[engine].usable;
+}
+
 /* --- the command --- */
 
 static void print_finding(const struct results *results, enum probe_carrier carrier)

@@ -71,5 +71,7 @@ int probe_start(const struct config *c, const struct account *account,
 		struct graft_table **ret_grafts, struct probe_start *ret);
 /* The child has ended: judge what it has found.  As probe_start(); the programs stay loaded. */
 int probe_end(const struct config *c, struct probe_start *p);
-/* Why ENGINE cannot be used now; NULL: it can.  By any thread. */
+/* Why ENGINE cannot be used now; NULL: it can.  By any thread, as the next. */
 const char *probe_hindrance(const struct probe_start *p, enum engine engine);
+/* The trial is over, and ENGINE cannot be used. */
+bool probe_has_failed(const struct probe_start *p, enum engine engine);

@@ -57,7 +57,7 @@ static void begin_by(struct session *s, unsigned int dir, enum engine engine)
 		return;
 	if (!s->tcp)
 		f->reason = REASON_NOT_TCP;
-	else if (!shared->kernel || shared->sockmap_trial == TRIAL_FAILED)
+	else if (!shared->kernel || probe_has_failed(shared->probe, ENGINE_SOCKMAP))
 		f->reason = REASON_NO_KERNEL;
 }
 

@@ -82,7 +82,7 @@ static void session_graft_try(struct session *s, bool far_too)
 		.far_too = far_too,
 	};
 
-	if (!gs || s->worker->shared->graft_trial != TRIAL_PASSED || !s->tcp ||
+	if (!gs || probe_hindrance(s->worker->shared->probe, ENGINE_GRAFT) || !s->tcp ||
 	    s->pair != NO_PAIR || !forward_grafts(s->forward) || s->pace ||
 	    !session_graft_flow_is_empty(s, CLIENT) || !session_graft_flow_is_empty(s, UPSTREAM))
 		return;

@@ -13,17 +13,8 @@
 #include "datapath/sockmap/sockmap.h"
 #include "datapath/buffer_pool.h"
 #include "datapath/stats.h"
+#include "probe/probe.h"
 #include "relay/clients.h"
-
-/*
- * The trial of a kernel carrier.  While it runs, only sessions of an earlier daemon are in the
- * kernel.
- */
-enum trial {
-	TRIAL_RUNS,
-	TRIAL_PASSED,
-	TRIAL_FAILED,
-};
 
 /* What all workers share.  Written before they start, but for the atomics. */
 struct shared {
@@ -41,9 +32,8 @@ struct shared {
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
 	_Atomic uint64_t server_news;  /* changes in what servers' handshakes are like */
-
-	/* of KERNEL and of GRAFTS; the main thread's */
-	_Atomic enum trial sockmap_trial, graft_trial;
+	/* While the trial runs, only sessions of an earlier daemon are in the kernel. */
+	const struct probe_start *probe;
 };
 
 /*

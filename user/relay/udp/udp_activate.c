@@ -121,7 +121,7 @@ void udp_activate_enter(struct udp_session *s)
 	};
 
 	if (s->slot != NO_SLOT || udp_session_hindrance(s) != REASONS ||
-	    s->worker->shared->graft_trial != TRIAL_PASSED ||
+	    probe_hindrance(s->worker->shared->probe, ENGINE_GRAFT) ||
 	    getsockname(s->upstream->source.fd, (void *)&local.ss, &local.len))
 		return;
 	graft_tuple_set(&f.leg[UPSTREAM].tuple, &s->upstream->to.sa, &local.sa);
