@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
 
@@ -21,9 +22,9 @@ SYSCALLS_ALLOWED(
 	SYSCALL(read), /* the eventfd */
 	SYSCALL(write));
 
-/* On the caller's stack; `state` says who may still touch it.  Guarded by loop.lock. */
+/* On the caller's stack until its state is CALL_DONE.  Guarded by loop.lock. */
 struct loop_call {
-	struct loop_call *next;
+	LIST_ENTRY(loop_call) in_loop;
 	void (*fn)(void *arg);
 	void *arg;
 	pthread_cond_t done;
@@ -41,12 +42,12 @@ static void on_wake(struct source *s, uint32_t events)
 
 static void run_calls(struct loop *l)
 {
+	struct loop_call *c;
+
 	l->called = false;
 	pthread_mutex_lock(&l->lock);
-	while (l->calls) {
-		struct loop_call *c = l->calls;
-
-		l->calls = c->next;
+	while ((c = LIST_FIRST(&l->calls))) {
+		LIST_REMOVE(c, in_loop);
 		c->state = CALL_RUNNING;
 		pthread_mutex_unlock(&l->lock);
 		c->fn(c->arg);
@@ -158,7 +159,8 @@ static int run_batches(struct loop *l)
 		l->turns++;
 		n = (int)TEMP_FAILURE_RETRY(epoll_wait(l->epoll, ev, BATCH, next_timeout(l)));
 		if (n < 0)
-			return -errno;
+			return log_failure(-errno, "a thread serves nobody any more, restart "
+						   "culvert: epoll_wait: %m");
 		l->now_ms = clock_ms();
 		for (int i = 0; i < n; i++) {
 			struct source *s = ev[i].data.ptr;
@@ -190,11 +192,12 @@ static int run_batches(struct loop *l)
 int loop_run(struct loop *l)
 {
 	int r = run_batches(l);
+	struct loop_call *c;
 
 	/* nobody will run these calls any more */
 	pthread_mutex_lock(&l->lock);
 	l->finished = true;
-	for (struct loop_call *c = l->calls; c; c = c->next)
+	LIST_FOREACH(c, &l->calls, in_loop)
 		pthread_cond_signal(&c->done);
 	pthread_mutex_unlock(&l->lock);
 	return r;
@@ -214,13 +217,11 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 {
 	struct loop_call c = { .fn = fn, .arg = arg, .done = PTHREAD_COND_INITIALIZER };
 	struct timespec until = clock_timespec(clock_ms() + (uint64_t)timeout_ms);
-	struct loop_call **at = &l->calls;
 	int r = 0;
 
 	pthread_mutex_lock(&l->lock);
-	c.next = l->calls;
 	/* cppcheck-suppress autoVariables ; taken off the list again before we return */
-	l->calls = &c;
+	LIST_INSERT_HEAD(&l->calls, &c, in_loop);
 	loop_wake(l);
 	while (!r && c.state != CALL_DONE) {
 		if (l->finished && c.state == CALL_WAITING)
@@ -231,13 +232,10 @@ int loop_call(struct loop *l, void (*fn)(void *arg), void *arg, int timeout_ms)
 	/* a call that has begun must end first: it uses this stack */
 	while (c.state == CALL_RUNNING)
 		pthread_cond_wait(&c.done, &l->lock);
-	if (c.state == CALL_DONE) {
+	if (c.state == CALL_DONE)
 		r = 0;
-	} else { /* still on the list */
-		while (*at != &c)
-			at = &(*at)->next;
-		*at = c.next;
-	}
+	else
+		LIST_REMOVE(&c, in_loop);
 	pthread_mutex_unlock(&l->lock);
 	pthread_cond_destroy(&c.done);
 	return r;

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 /*
  * An event loop, one a thread: epoll, timers, calls from other threads.
@@ -42,7 +43,7 @@ struct timer {
  */
 #define TIMERS_A_BATCH 64
 
-struct loop_call; /* a call from another thread, see loop_call() */
+LIST_HEAD(loop_calls, loop_call); /* calls from other threads, see loop_call() */
 
 struct loop {
 	int epoll;
@@ -55,7 +56,7 @@ struct loop {
 	uint32_t full_batches; /* in a row, up to now */
 
 	pthread_mutex_t lock; /* of calls */
-	struct loop_call *calls;
+	struct loop_calls calls;
 	bool called; /* loop_wake() was seen in this batch, so there may be calls */
 
 	void (*after_batch)(void *arg);
@@ -66,7 +67,7 @@ struct loop {
 
 int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg);
 
-/* Run until l->stop is set (by a handler).  Returns 0 or -errno of epoll_wait(2). */
+/* Run until l->stop is set (by a handler).  -errno of epoll_wait(2), after a message. */
 int loop_run(struct loop *l);
 
 /*

@@ -307,15 +307,10 @@ static int daemon_open_loops(struct daemon *d)
 /* The first run ends at a signal or a failed trial, the second when all workers have ended. */
 static void daemon_run_loop(struct daemon *d)
 {
-	int r;
-
 	d->loop.stop = false;
 	if (d->look_ms)
 		timer_set(&d->loop, &d->look, clock_ms() + d->look_ms);
-	r = loop_run(&d->loop);
-	if (r)
-		log_error("the main thread cannot wait for signals any more: %s", strerror(-r));
-	if (!d->sig)
+	if (loop_run(&d->loop))
 		d->sig = SIGTERM;
 }
 

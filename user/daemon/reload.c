@@ -199,10 +199,8 @@ struct json_object *reload_json(struct service *sv)
 static void *service_run(void *arg)
 {
 	struct service *sv = arg;
-	int e = loop_run(&sv->loop);
 
-	if (e)
-		log_error("the thread that reloads has ended: %s", strerror(-e));
+	loop_run(&sv->loop);
 	return NULL;
 }
 

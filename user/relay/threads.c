@@ -15,7 +15,6 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 
 #include "base/array.h"
@@ -139,11 +138,8 @@ int threads_open(struct threads *ts, struct shared *shared, const struct listeni
 static void *worker_run(void *arg)
 {
 	struct worker *w = arg;
-	int r = loop_run(&w->loop);
 
-	if (r)
-		log_error("worker %u serves nobody any more, restart culvert: %s", w->index,
-			  strerror(-r));
+	loop_run(&w->loop);
 	return NULL;
 }
 
