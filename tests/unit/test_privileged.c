@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -266,7 +267,8 @@ static int end_of(struct privileged *p)
 	int status;
 
 	assert_int_equal(waitpid(p->pid, &status, 0), p->pid);
-	privileged_stop(p);
+	close(p->fd);
+	free(p);
 	config_close(&config);
 	return WIFSIGNALED(status) ? 1000 + WTERMSIG(status) : WEXITSTATUS(status);
 }

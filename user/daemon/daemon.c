@@ -12,7 +12,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -117,8 +116,9 @@ static void watchdog_look(struct daemon *d)
  */
 #define READY_MS 2000
 
-static void daemon_announce_ready(struct daemon *d)
+static void daemon_on_ready(struct timer *t)
 {
+	const struct daemon *d = container_of(t, struct daemon, ready);
 	const char *less = d->probe.runs ? ", the kernel path is tried" :
 			   probe_hindrance(&d->probe, ENGINE_SOCKMAP) ?
 					   ", without the kernel path" :
@@ -143,11 +143,6 @@ static void daemon_announce_ready(struct daemon *d)
 			    strerror(-r));
 }
 
-static void daemon_on_ready(struct timer *t)
-{
-	daemon_announce_ready(container_of(t, struct daemon, ready));
-}
-
 /* From now on all sessions, also older ones, may have the carriers that have passed the trial. */
 static void daemon_on_tried(struct source *s, uint32_t events)
 {
@@ -164,7 +159,7 @@ static void daemon_on_tried(struct source *s, uint32_t events)
 	d->code = r;
 	d->loop.stop = r;
 	if (!r)
-		daemon_announce_ready(d);
+		daemon_on_ready(&d->ready);
 }
 
 /* Warn if descriptors are too few for max-sessions.  All but those of sessions are open by now. */
@@ -318,7 +313,7 @@ static void daemon_run_loop(struct daemon *d)
 
 /*
  * The control socket is closed after the workers have ended, so operators see the last sessions.
- * Memory and descriptors are left to the kernel.
+ * Memory and descriptors are left to the kernel; the privileged process then ends, too.
  */
 static void daemon_end(struct daemon *d)
 {
@@ -331,8 +326,6 @@ static void daemon_end(struct daemon *d)
 	threads_stop(ts);
 	if (!threads_ended(ts))
 		daemon_run_loop(d);
-	while (!threads_ended(ts)) /* should the loop have failed */
-		poll(NULL, 0, 100);
 	control_close(d->control);
 	control_close(d->metrics);
 	session_log_close(d->shared.session_log);
@@ -341,7 +334,6 @@ static void daemon_end(struct daemon *d)
 		log_info("%u grafted sessions go on without the daemon; the next one adopts them",
 			 graft_table_live(d->shared.grafts));
 	graft_table_close(d->shared.grafts, true);
-	privileged_stop(d->service.privileged);
 }
 
 int daemon_run(int argc, char **argv)

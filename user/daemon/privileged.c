@@ -510,12 +510,10 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 	struct privileged_answer a = { 0 };
 	int fds[2], r;
 
-	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (p->pid = fork()) < 0) {
-		r = log_complain(-errno, "cannot start the privileged process: %s%s",
-				 strerror(errno), error_hint(HINT_RESOURCES, errno));
-		free(p);
-		return r;
-	}
+	*ret = p;
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, fds) || (p->pid = fork()) < 0)
+		return log_complain(-errno, "cannot start the privileged process: %s%s",
+				    strerror(errno), error_hint(HINT_RESOURCES, errno));
 	if (!p->pid)
 		serve_all(fds[1], c, argc, argv, clsact);
 	close(fds[1]);
@@ -523,26 +521,14 @@ int privileged_start(const struct config *c, int argc, char **argv, struct clsac
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	pthread_mutex_init(&p->lock, NULL);
 	r = recv(p->fd, &a, sizeof(a), 0) == sizeof(a) ? -a.error : -EPIPE;
-	if (r) {
-		privileged_stop(p);
+	if (r)
 		return log_complain(r, "the privileged process %s",
 				    *a.text ? a.text : "does not start");
-	}
 	if (clsact) {
 		clsact->ask = filters;
 		clsact->arg = p;
 	}
-	*ret = p;
 	return 0;
-}
-
-void privileged_stop(struct privileged *p)
-{
-	if (!p)
-		return;
-	close(p->fd);
-	pthread_mutex_destroy(&p->lock);
-	free(p);
 }
 
 int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_FILES], char *err,

@@ -53,12 +53,10 @@ struct privileged {
 /*
  * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are those of
  * the daemon's start, and must stay.  CLSACT: the packet programs, which the process attaches on
- * request from now on; NULL: none.  -errno, after a complaint.
+ * request from now on; NULL: none.  It ends with this process.  -errno, after a complaint.
  */
 int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
 		     struct privileged **ret);
-/* The process ends by itself, now or when this process ends.  NULL is fine. */
-void privileged_stop(struct privileged *p);
 
 /* The files that a reload reads: the configuration, and those of the resolver (names.h). */
 enum { PRIVILEGED_CONFIG, PRIVILEGED_NAMES, PRIVILEGED_FILES = PRIVILEGED_NAMES + NAMES_FILES };
