@@ -303,7 +303,8 @@ struct drain {
 	const char *name;
 	bool undo;
 	uint64_t due_ms;
-	int error; /* out */
+	char *why; /* out, as the next: the fault */
+	int error;
 };
 
 /* Drain F with its [sni] sections, or end that. */
@@ -351,21 +352,20 @@ static void drain_on_thread(void *arg)
 {
 	struct drain *d = arg;
 
-	log_keep_complaint(d->change.result.error, sizeof(d->change.result.error));
+	log_keep_complaint(d->why, DRAIN_WHY_LEN);
 	d->error = drain_now(d);
 	log_keep_complaint(NULL, 0);
 }
 
-int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms)
+int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms,
+		  char why[DRAIN_WHY_LEN])
 {
-	struct drain d = { .change.service = sv, .name = name, .undo = undo, .due_ms = due_ms };
+	struct drain d = { { .service = sv }, name, undo, due_ms, why, 0 };
 	int e = loop_call(&sv->loop, drain_on_thread, &d, PATIENCE_MS);
 
-	if (e == -ESRCH)
-		return log_complain(-ESHUTDOWN, SERVICE_STOPPING);
 	if (e)
-		return log_complain(-EBUSY, "a reload is under way; ask again");
-	return d.error ? log_complain(d.error, "%s", d.change.result.error) : 0;
+		strcpy(why, e == -ESRCH ? SERVICE_STOPPING : "a reload is under way; ask again");
+	return e ?: d.error;
 }
 
 /* --- deadlines --- */

@@ -36,10 +36,12 @@ int change_no_memory(void);
 /*
  * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS, which
  * may be NEVER; or (UNDO) take sessions again.  By a control thread, which waits for the thread
- * that reloads.  -ENOENT: there is none; -EBUSY: a reload is under way; -ESHUTDOWN: culvert is
- * stopping; or another -errno; all after a complaint.
+ * that reloads.  -ENOENT: there is none; -ETIMEDOUT: a reload is under way; or another -errno; WHY
+ * says why.
  */
-int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms);
+#define DRAIN_WHY_LEN 640
+int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms,
+		  char why[DRAIN_WHY_LEN]);
 
 /*
  * On the thread that reloads: reset sessions at their deadline, and free forwards that are gone.

@@ -118,15 +118,15 @@ static struct json_object *drain_before(const struct round *r)
 {
 	uint64_t due = NEVER;
 	const char *code;
-	char why[640];
+	char why[DRAIN_WHY_LEN];
 	int e;
 
 	if (request_has(r->req, KEY_DEADLINE))
 		due = clock_ms() + r->req->values[KEY_DEADLINE].number;
-	log_keep_complaint(why, sizeof(why));
-	e = drain_forward(r->actions->service, r->name, request_has(r->req, KEY_UNDO), due);
-	log_keep_complaint(NULL, 0);
-	code = e == -ENOENT ? ERROR_NO_SUCH_FORWARD : e == -EBUSY ? ERROR_NO_ANSWER : ERROR_FAILED;
+	e = drain_forward(r->actions->service, r->name, request_has(r->req, KEY_UNDO), due, why);
+	code = e == -ENOENT    ? ERROR_NO_SUCH_FORWARD :
+	       e == -ETIMEDOUT ? ERROR_NO_ANSWER :
+				 ERROR_FAILED;
 	return e ? request_error_json(code, "%s", why) : NULL;
 }
 

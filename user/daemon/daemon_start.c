@@ -19,6 +19,7 @@
 #include "base/minmax.h"
 #include "config/read.h"
 #include "daemon/adopt.h"
+#include "daemon/change.h"
 #include "daemon/check.h"
 #include "datapath/buffer_pool.h"
 #include "datapath/icmp.h"
@@ -140,15 +141,17 @@ static int start_open_control(struct daemon *d)
 	return 0;
 }
 
+/* The first change is from no forwards.  This process can still open their addresses itself. */
 static int start_open_forwards(struct daemon *d)
 {
+	struct change first = { .service = &d->service, .config = &d->config };
 	int r;
 
 	policy_settle(d->config.settle_ms);
 	r = given_take(d->err, sizeof(d->err));
 	if (r)
 		return r;
-	r = reload_first(&d->service);
+	r = change_forwards(&first, 0);
 	if (r) /* another try may work: the directory of a unix socket may be late */
 		return r == -EPERM ? r : EXIT_CODE_FAILURE;
 	return given_check(d->err, sizeof(d->err));

@@ -97,11 +97,6 @@ static int reload_check_globals(struct change *ch)
 	return 0;
 }
 
-int reload_first(struct service *sv)
-{
-	return change_forwards(&(struct change){ .service = sv, .config = sv->start }, 0);
-}
-
 /* --- reload --- */
 
 static void reload_tell_systemd(const char *state, const char *status)

@@ -68,12 +68,6 @@ void service_stop(struct service *sv);
  */
 
 /*
- * Make the forwards of the configuration of the start, and open their addresses, which this process
- * can still do itself.  On the main thread, before others run.  -errno, after a complaint.
- */
-int reload_first(struct service *sv);
-
-/*
  * Ask for a reload.  Returns its number, which `finished` reaches when the reload is done; 0:
  * culvert is stopping.  By any thread; waits for nothing.
  */
