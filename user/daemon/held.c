@@ -208,7 +208,7 @@ static bool held_has_arrived(const struct held *h)
 enum held_arrival held_arrival(const struct held *h, bool revives)
 {
 	if (revives && !h->udp && graft_is_bare(h->grafts, h->slot))
-		return ARRIVAL_DUE;
+		return ARRIVAL_BARE;
 	if (!held_has_arrived(h))
 		return ARRIVAL_NONE;
 	return graft_state_of(h->head) == GRAFT_DONE || held_is_here(h) ? ARRIVAL_DUE :
@@ -218,11 +218,6 @@ enum held_arrival held_arrival(const struct held *h, bool revives)
 bool held_wants_sockets(const struct held *h)
 {
 	return !h->udp && !graft_has_sockets(h->grafts, h->slot);
-}
-
-bool held_is_orphan(const struct held *h)
-{
-	return h->udp ? h->state == HELD_STANDBY : graft_is_orphan(h->grafts, h->slot);
 }
 
 void held_revive(const struct held *h, const struct worker *w)

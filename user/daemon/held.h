@@ -62,19 +62,17 @@ void held_stand_by(const struct held *h);
 /* Late answers to flows that are over may still come to their ports: those rest. */
 void held_rest_ports(struct graft_table *gs);
 
-/* No worker has the session: what is due? */
 enum held_arrival {
-	ARRIVAL_NONE,  /* no packet has come, or a worker has the session */
+	ARRIVAL_NONE,  /* no packet has come, or a worker has all of the session */
 	ARRIVAL_STRAY, /* a packet has come, but the client's destination is not here */
-	ARRIVAL_DUE,   /* a worker has to adopt the session, or its sockets have to be made */
+	ARRIVAL_BARE,  /* a worker has the session, and sockets have to be made for it */
+	ARRIVAL_DUE,   /* a worker has to adopt the session */
 };
 
-/* Packets go on, so each step asks anew.  REVIVES: a worker's session without sockets is due. */
+/* Packets go on, so each step asks anew.  REVIVES: sessions without sockets are to get some. */
 enum held_arrival held_arrival(const struct held *h, bool revives);
 /* A worker can adopt the session only once it has sockets, which are made for it. */
 bool held_wants_sockets(const struct held *h);
-/* No worker has the session, which has arrived. */
-bool held_is_orphan(const struct held *h);
 /* On the thread of W: a session of W takes the sockets that were made for it. */
 void held_revive(const struct held *h, const struct worker *w);
 /* Let a worker take over a session of TCP without a packet; ends of UDP cannot be probed. */

@@ -20,7 +20,6 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/minmax.h"
-#include "relay/session_life.h"
 #include "relay/upstream_socket.h"
 
 #define LOOK_MS 50
@@ -238,19 +237,17 @@ static bool standby_prepare(struct standby *sb)
 	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
 		enum held_arrival arrival = held_arrival(&h, sb->revives);
 
+		some = some || arrival >= ARRIVAL_BARE;
 		if (arrival == ARRIVAL_STRAY)
 			held_stand_by(&h);
 		if (arrival != ARRIVAL_DUE)
-			continue;
-		some = true;
-		if (!held_is_orphan(&h))
 			continue;
 		pthread_mutex_lock(&sb->lock);
 		standby_ways_find(&sb->ways, &h);
 		pthread_mutex_unlock(&sb->lock);
 	}
 	for (struct held h = { 0 }; some && held_next(sb->grafts, &h); h.at++)
-		if (held_wants_sockets(&h) && held_arrival(&h, sb->revives) == ARRIVAL_DUE)
+		if (held_wants_sockets(&h) && held_arrival(&h, sb->revives) >= ARRIVAL_BARE)
 			standby_make_sockets(sb, &h);
 	return some;
 }
@@ -287,7 +284,7 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
 		held_revive(&h, w);
 		if (held_arrival(&h, sb->revives) == ARRIVAL_DUE && held_is_of(&h, w) &&
-		    held_is_orphan(&h) && !held_wants_sockets(&h))
+		    !held_wants_sockets(&h))
 			standby_adopt(sb, w, &h);
 	}
 }

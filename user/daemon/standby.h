@@ -3,7 +3,6 @@
 
 #include <json-c/json.h>
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "daemon/control_socket.h"
