@@ -39,8 +39,10 @@ static void check_descriptors(const struct config *c)
 
 	if (limit < needs.descriptors)
 		log_complain(0,
-			     "warning: %smax-sessions: " FEW_DESCRIPTORS " (the limit of this "
-			     "shell; a unit has its own, LimitNOFILE=)",
+			     "warning: %smax-sessions: only %lu descriptors: %u sessions need %lu, "
+			     "and %lu to splice both ways: raise RLIMIT_NOFILE or lower "
+			     "--max-sessions (the limit of this shell; a unit has its own, "
+			     "LimitNOFILE=)",
 			     config_place(c, &c->defaults, "max-sessions"), limit, c->max_sessions,
 			     needs.sockets, needs.descriptors);
 }

@@ -26,8 +26,3 @@ struct needs {
 };
 
 struct needs check_needs(const struct config *c);
-
-/* The warning of too few.  Arguments: the limit, max_sessions, sockets, descriptors. */
-#define FEW_DESCRIPTORS                                                                            \
-	"only %lu descriptors: %u sessions need %lu, and %lu to splice both ways: "                \
-	"raise RLIMIT_NOFILE or lower --max-sessions"

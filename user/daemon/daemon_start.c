@@ -104,9 +104,6 @@ static int start_limit_descriptors(struct daemon *d)
 	unsigned long rest = limit > needs.sockets ? limit - needs.sockets : 0;
 
 	pool_limit_pipes((unsigned int)larger(limit / 4, rest) / 2);
-	if (limit < needs.descriptors)
-		log_warning(FEW_DESCRIPTORS, limit, d->config.max_sessions, needs.sockets,
-			    needs.descriptors);
 	return 0;
 }
 
