@@ -203,6 +203,12 @@ int loop_run(struct loop *l)
 	return r;
 }
 
+void *loop_thread(void *loop)
+{
+	loop_run(loop);
+	return NULL;
+}
+
 /* --- calls from other threads --- */
 
 void loop_wake(struct loop *l)

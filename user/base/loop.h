@@ -69,6 +69,8 @@ int loop_open(struct loop *l, void (*after_batch)(void *arg), void *arg);
 
 /* Run until l->stop is set (by a handler).  -errno of epoll_wait(2), after a message. */
 int loop_run(struct loop *l);
+/* The same as the function of a thread. */
+void *loop_thread(void *loop);
 
 /*
  * Make epoll watch S for EVENTS (level-triggered, unless EPOLLET is one of them; EPOLLERR and

@@ -5,7 +5,7 @@
  * the configuration in force, or nothing of it.  Several reloads that are asked for meanwhile
  * become one.
  *
- * All of this runs on the thread that reloads, service_run(), but for the functions of service.h.
+ * All of this runs on the thread that reloads, but for the functions of service.h.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -191,14 +191,6 @@ struct json_object *reload_json(struct service *sv)
 
 /* --- the thread --- */
 
-static void *service_run(void *arg)
-{
-	struct service *sv = arg;
-
-	loop_run(&sv->loop);
-	return NULL;
-}
-
 int service_open(struct service *sv)
 {
 	TAILQ_INIT(&sv->forwards.list);
@@ -209,7 +201,7 @@ int service_open(struct service *sv)
 
 int service_start(struct service *sv)
 {
-	int e = -pthread_create(&sv->thread, NULL, service_run, sv);
+	int e = -pthread_create(&sv->thread, NULL, loop_thread, &sv->loop);
 
 	sv->started = !e;
 	return e;

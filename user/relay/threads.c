@@ -135,21 +135,13 @@ int threads_open(struct threads *ts, struct shared *shared, const struct listeni
 	return r;
 }
 
-static void *worker_run(void *arg)
-{
-	struct worker *w = arg;
-
-	loop_run(&w->loop);
-	return NULL;
-}
-
 int threads_start(struct threads *ts)
 {
 	int r = 0;
 
-	for (unsigned int i = 0; !r && i < ts->n; i++) {
-		r = -pthread_create(&ts->workers[i].thread, NULL, worker_run, &ts->workers[i]);
-		ts->workers[i].started = !r;
+	for (struct worker *w = ts->workers; !r && w < ts->workers + ts->n; w++) {
+		r = -pthread_create(&w->thread, NULL, loop_thread, &w->loop);
+		w->started = !r;
 	}
 	return r;
 }
