@@ -280,14 +280,6 @@ static int store_number(const struct option_def *o, const char *text, void *fiel
 	return 0;
 }
 
-static int parse_text(const struct option_def *o, const char *text, const char **ret)
-{
-	if (!text[0] || strlen(text) > o->max)
-		return -EINVAL;
-	*ret = strcmp(o->initial ?: "", "any") || strcmp(text, "any") ? text : NULL;
-	return 0;
-}
-
 static int parse_source(const char *text, struct addr *ret)
 {
 	size_t len = strlen(text);
@@ -312,6 +304,7 @@ static int store(void *field, const struct option_def *o, const char *value, boo
 		 char why[WHY_LEN])
 {
 	const char *wrong;
+	bool any;
 
 	switch (o->kind) {
 	case KIND_CHOICE:
@@ -320,7 +313,11 @@ static int store(void *field, const struct option_def *o, const char *value, boo
 		*(bool *)field = !strcmp(value, "yes");
 		return *(bool *)field || !strcmp(value, "no") ? 0 : -EINVAL;
 	case KIND_TEXT:
-		return parse_text(o, value, field);
+		if (!value[0] || strlen(value) > o->max)
+			return -EINVAL;
+		any = !strcmp(o->initial ?: "", "any") && !strcmp(value, "any");
+		*(const char **)field = any ? NULL : value;
+		return 0;
 	case KIND_COUNT:
 	case KIND_SECONDS:
 	case KIND_SIZE:

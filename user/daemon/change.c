@@ -169,15 +169,6 @@ static int change_plan(struct change *ch)
 	return e;
 }
 
-/* Free what change_plan() has made: nothing has changed. */
-static void change_give_up(struct change *ch)
-{
-	listening_close_all(&ch->opened);
-	for (size_t i = 0; ch->forwards && i < ch->config->n_forwards; i++)
-		if (ch->forwards[i] && ch->forwards[i]->from == ch->next)
-			forward_free(ch->forwards[i]);
-}
-
 /* --- change --- */
 
 static void change_worker(struct worker *w, const void *arg)
@@ -285,10 +276,14 @@ static void change_put_in_force(struct change *ch)
 int change_forwards(struct change *ch, int e)
 {
 	e = e ?: change_plan(ch);
-	if (e)
-		change_give_up(ch);
-	else
+	if (e) { /* nothing has changed: free the plan */
+		listening_close_all(&ch->opened);
+		for (size_t i = 0; ch->forwards && i < ch->config->n_forwards; i++)
+			if (ch->forwards[i] && ch->forwards[i]->from == ch->next)
+				forward_free(ch->forwards[i]);
+	} else {
 		change_put_in_force(ch);
+	}
 	free(ch->forwards);
 	free(ch->buckets);
 	config_version_drop(ch->next);

@@ -245,14 +245,6 @@ static const struct step {
 	{ "give up root", NULL, start_give_up_root },
 };
 
-/* The exit code for R.  A directory that is missing is missing at the next start, too. */
-static int start_code_of(int r)
-{
-	if (r == -EINVAL || r == -ENOENT || r == -ENOTDIR)
-		return EXIT_CODE_USAGE;
-	return r == -EPERM ? EXIT_CODE_UNSUPPORTED : r < 0 ? EXIT_CODE_FAILURE : r;
-}
-
 int daemon_start(struct daemon *d)
 {
 	const char *at = "";
@@ -268,5 +260,8 @@ int daemon_start(struct daemon *d)
 		if (r && d->err[0])
 			log_error("%s%s", at, d->err);
 	}
-	return start_code_of(r);
+	/* a directory that is missing is missing at the next start, too */
+	if (r == -EINVAL || r == -ENOENT || r == -ENOTDIR)
+		return EXIT_CODE_USAGE;
+	return r == -EPERM ? EXIT_CODE_UNSUPPORTED : r < 0 ? EXIT_CODE_FAILURE : r;
 }

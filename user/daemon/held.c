@@ -194,22 +194,20 @@ int held_adopt(const struct held *h, struct worker *w, const struct forwards *al
 
 /* --- sessions that arrive --- */
 
-static bool held_has_arrived(const struct held *h)
-{
-	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
-
-	if (!h->udp)
-		return graft_is_orphan(h->grafts, h->slot);
-	return h->state == HELD_STANDBY &&
-	       (f->at[0].packets || f->at[1].packets || udp_graft_word(f, 0) != UDP_ACTIVE ||
-		udp_graft_word(f, 1) != UDP_ACTIVE);
-}
-
 enum held_arrival held_arrival(const struct held *h, bool revives)
 {
+	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
+	bool arrived;
+
 	if (revives && !h->udp && graft_is_bare(h->grafts, h->slot))
 		return ARRIVAL_BARE;
-	if (!held_has_arrived(h))
+	if (h->udp)
+		arrived = h->state == HELD_STANDBY &&
+			  (f->at[0].packets || f->at[1].packets ||
+			   udp_graft_word(f, 0) != UDP_ACTIVE || udp_graft_word(f, 1) != UDP_ACTIVE);
+	else
+		arrived = graft_is_orphan(h->grafts, h->slot);
+	if (!arrived)
 		return ARRIVAL_NONE;
 	return graft_state_of(h->head) == GRAFT_DONE || held_is_here(h) ? ARRIVAL_DUE :
 									  ARRIVAL_STRAY;

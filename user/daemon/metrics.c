@@ -154,13 +154,6 @@ static void add_histogram(struct scrape *s)
 
 enum { IS_UP, LIVE, CHOSEN, FAILURES };
 
-static bool is_up(const struct member *m)
-{
-	const struct health *h = &m->server->health;
-
-	return m->list->n && !h->refused && !(h->checked && h->down);
-}
-
 /*
  * The sample of server CONF, as configured.  With each-address a server is up while one of its
  * addresses is up.
@@ -171,12 +164,15 @@ static void add_server(struct scrape *s, const struct servers *ss, const struct 
 	uint64_t values[] = { [CHOSEN] = p->sessions, [FAILURES] = p->failures };
 	bool found = false;
 
-	for (const struct member *m = ss->members; m < ss->members + ss->n; m++)
-		if (m->conf == conf) {
-			values[IS_UP] |= is_up(m);
-			values[LIVE] += atomic_load(&m->server->live);
-			found = true;
-		}
+	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
+		const struct health *h = &m->server->health;
+
+		if (m->conf != conf)
+			continue;
+		values[IS_UP] |= m->list->n && !h->refused && !(h->checked && h->down);
+		values[LIVE] += atomic_load(&m->server->live);
+		found = true;
+	}
 	if (found) /* else another server has each of its addresses */
 		add(s, "", (double)values[s->family->at], "server", conf->at.text, END);
 }

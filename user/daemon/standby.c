@@ -66,28 +66,21 @@ bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a)
 	return known || room;
 }
 
-/* Sessions that workers have count, too: they may become STANDBY again. */
-static void ways_mark_used(struct standby_ways *w)
+/*
+ * Forget addresses that no session has.  Sessions of workers count, too: they may become STANDBY
+ * again.  The caller holds the lock of streams, so no session is entered meanwhile.
+ */
+static void ways_forget(struct standby_ways *w)
 {
-	struct standby_address *at;
+	struct standby_address *to = w->addresses, *at;
 
+	pthread_mutex_lock(&w->lock);
 	for (struct held h = { 0 }; held_next(w->grafts, &h); h.at++)
 		for (unsigned int leg = 0; leg < 2; leg++)
 			if (ways_find_address(w, &h.leg[leg]->tuple.local, &at))
 				at->used = true;
-}
-
-/*
- * Forget addresses that no session has.  The caller holds the lock of streams, so nobody enters a
- * session meanwhile.
- */
-static void ways_forget(struct standby_ways *w)
-{
-	struct standby_address *to = w->addresses;
-
-	pthread_mutex_lock(&w->lock);
-	ways_mark_used(w);
-	for (struct standby_address *at = to, *end = to + w->n; at < end; at++) {
+	at = to;
+	for (const struct standby_address *end = to + w->n; at < end; at++) {
 		bool used = at->used;
 
 		at->used = false;
