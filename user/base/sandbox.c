@@ -245,20 +245,9 @@ static int allow_modules(scmp_filter_ctx ctx, unsigned int parts)
 	return r;
 }
 
-/* Rules that depend on the pid or on MODE. */
-static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
-{
-	const struct scmp_arg_cmp self = { 0, SCMP_CMP_MASKED_EQ, 0xffffffffU, (uint64_t)getpid() };
-	int r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &self);
-
-	/* libseccomp refuses a rule that says what the default says */
-	for (size_t i = 0; !r && mode != FILTER_KILL && i < sizeof(never) / sizeof(never[0]); i++)
-		r = seccomp_rule_add(ctx, SCMP_ACT_KILL_PROCESS, never[i], 0);
-	return r;
-}
-
 int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list, unsigned int parts)
 {
+	const struct scmp_arg_cmp self = { 0, SCMP_CMP_MASKED_EQ, 0xffffffffU, (uint64_t)getpid() };
 	uint32_t refuse = mode == FILTER_KILL ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ERRNO(ENOSYS);
 	scmp_filter_ctx ctx;
 	int r = -ENOMEM;
@@ -270,7 +259,10 @@ int syscall_filter_enter(enum filter_mode mode, const struct syscall_need *list,
 		r = allow_table(ctx, syscalls_needed, 0) ?: allow_table(ctx, list, parts);
 	else if (ctx)
 		r = allow_modules(ctx, parts);
-	r = r ?: add_others(ctx, mode);
+	r = r ?: seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &self);
+	/* libseccomp refuses a rule that repeats the default */
+	for (size_t i = 0; !r && mode != FILTER_KILL && i < sizeof(never) / sizeof(never[0]); i++)
+		r = seccomp_rule_add(ctx, SCMP_ACT_KILL_PROCESS, never[i], 0);
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_TSYNC, 1);
 	/* sandbox_enter() sets no_new_privs; SYSRAWRC: show the kernel's own error */
 	r = r ?: seccomp_attr_set(ctx, SCMP_FLTATR_CTL_NNP, 0);

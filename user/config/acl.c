@@ -16,28 +16,20 @@
 
 /* --- from text --- */
 
-/* TEXT is what follows the slash behind the address of R. */
-static int parse_mask(const char *text, struct acl_rule *r)
-{
-	uint64_t bits;
-
-	if (inet_pton(r->family, text, r->mask) == 1)
-		return 0;
-	if (count_parse(text, &bits) || bits > (r->family == AF_INET ? 32 : 128))
-		return -EINVAL;
-	for (size_t i = bits; i < 8 * sizeof(r->mask); i++)
-		r->mask[i / 8] &= (uint8_t) ~(0x80 >> i % 8);
-	return 0;
-}
-
 static int parse_prefix(char *text, struct acl_rule *r)
 {
-	const char *address = strsep(&text, "/");
+	const char *address = strsep(&text, "/"); /* TEXT is the mask now, or NULL */
+	uint64_t bits = 8 * sizeof(r->mask);
 
 	r->family = strchr(address, ':') ? AF_INET6 : AF_INET;
 	memset(r->mask, 0xff, sizeof(r->mask));
-	if (inet_pton(r->family, address, r->addr) != 1 || (text && parse_mask(text, r)))
+	if (inet_pton(r->family, address, r->addr) != 1)
 		return -EINVAL;
+	if (text && inet_pton(r->family, text, r->mask) != 1 &&
+	    (count_parse(text, &bits) || bits > (r->family == AF_INET ? 32 : 128)))
+		return -EINVAL;
+	for (size_t i = bits; i < 8 * sizeof(r->mask); i++)
+		r->mask[i / 8] &= (uint8_t) ~(0x80 >> i % 8);
 	for (size_t i = 0; i < sizeof(r->addr); i++)
 		if (r->addr[i] & ~r->mask[i])
 			return -EINVAL;

@@ -490,13 +490,16 @@ static const char *import_buffer(struct stream *s, uint64_t *bytes)
 	return took < 0 ? why : NULL;
 }
 
-static void import_run(struct stream *s)
+void standby_import(struct standby *sb, const struct control *c, int fd, const char *name)
 {
+	struct stream *s = stream_open(sb, c, fd, name);
 	const char *why = NULL;
 	uint64_t bytes = 0;
 	ssize_t n;
 	int ready;
 
+	if (!s)
+		return;
 	/* before its first record an import hinders nobody, and ssh may ask for a password */
 	while ((ready = control_wait(s->control, s->fd, s->records ? DEAF_MS : -1)) > 0) {
 		n = recv(s->fd, s->buffer + s->len, BUFFER - s->len, MSG_DONTWAIT);
@@ -517,14 +520,5 @@ static void import_run(struct stream *s)
 		why = "it does not come";
 	if (why)
 		import_refuse(s, bytes, why);
-}
-
-void standby_import(struct standby *sb, const struct control *c, int fd, const char *name)
-{
-	struct stream *s = stream_open(sb, c, fd, name);
-
-	if (!s)
-		return;
-	import_run(s);
 	stream_close(s);
 }
