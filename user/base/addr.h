@@ -53,7 +53,7 @@ bool addr_equal(const struct addr *a, const struct addr *b);
 struct addr addr_unmapped(const struct addr *a);
 
 /*
- * Remove the file of a unix socket that nobody listens on, so that it can be bound to again.
+ * Remove the file of a unix socket without a listener, so that its path can be bound again.
  * -EADDRINUSE: a process listens on it; -EEXIST: the file is no socket; else -errno.  A file that
  * is missing, and an abstract name, are no error.  0 also if connect(2) fails in another way: then
  * bind(2) says EADDRINUSE.

@@ -194,7 +194,7 @@ int loop_run(struct loop *l)
 	int r = run_batches(l);
 	struct loop_call *c;
 
-	/* nobody will run these calls any more */
+	/* no thread runs these calls any more */
 	pthread_mutex_lock(&l->lock);
 	l->finished = true;
 	LIST_FOREACH(c, &l->calls, in_loop)

@@ -159,7 +159,7 @@ unsigned long sandbox_raise_nofile(unsigned long want)
  * need opening are open.  So it allows no new thread, process or listener, and no new file but a
  * session log that is opened anew.
  *
- * What is not on the list:
+ * A call that is not on the list:
  *   errno  fails with ENOSYS, as on an older kernel: a C library that was updated and tries a newer
  *          call first then uses the older one.  The kernel logs it (audit type 1326).
  *   kill   ends the process with SIGSYS, which shows a forgotten call at once.
@@ -173,7 +173,7 @@ unsigned long sandbox_raise_nofile(unsigned long want)
  * one look at a bitmap (seccomp_cache_check_allow()) and does not run the filter.
  */
 
-/* What the C library does on its own account. */
+/* The C library's own calls. */
 SYSCALLS_ALLOWED(
 	/* malloc: no executable memory, nothing mapped from files */
 	SYSCALL(brk),

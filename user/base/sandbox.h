@@ -25,7 +25,7 @@ struct account {
  */
 int account_find(const char *name, struct account *ret);
 
-/* The same as for root, whoever asks. */
+/* The account that root would become, for any caller. */
 int account_find_as_root(const char *name, struct account *ret);
 
 /*
@@ -51,7 +51,7 @@ int sandbox_child(const char *name, int *fds, size_t n);
 /* Raise RLIMIT_NOFILE to WANT descriptors, or as far as it goes.  Returns the limit in force. */
 unsigned long sandbox_raise_nofile(unsigned long want);
 
-/* What becomes of a system call that is not on the list: see sandbox.c. */
+/* The fate of a system call that is not on the list: see sandbox.c. */
 enum filter_mode {
 	FILTER_ERRNO,
 	FILTER_KILL,

@@ -10,7 +10,7 @@
  * server.  Nothing is decrypted.  With Encrypted ClientHello this is the outer hello.
  */
 
-#define TLS_HELLO_MAX 16384 /* bytes of the message, whatever records it comes in */
+#define TLS_HELLO_MAX 16384 /* bytes of the message, in one record or several */
 /*
  * Bytes from the client that hold any such message: each of its bytes may come in its own record.
  */
@@ -24,9 +24,9 @@ struct tls_hello {
 };
 
 /*
- * Parse the hello at P, of which LEN bytes have come.  The bytes at P are changed: the parts of a
- * hello of several records are moved together. 0; -EAGAIN: the hello is not whole, and at least
- * *RET_NEED bytes are missing; -EPROTO: no hello, or a malformed one; -E2BIG.
+ * Parse the hello at P.  LEN bytes have come.  The bytes at P are changed: the parts of a hello of
+ * several records are moved together.  0; -EAGAIN: the hello is not whole, and at least *RET_NEED
+ * bytes are missing; -EPROTO: no hello, or a malformed one; -E2BIG.
  */
 int tls_hello_parse(uint8_t *p, size_t len, struct tls_hello *ret, size_t *ret_need);
 

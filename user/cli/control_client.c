@@ -176,7 +176,7 @@ int client_words_parse(const struct command *c, int argc, char **argv, struct cl
 		return r;
 	if (strlen(ret->line) >= CONTROL_REQUEST_MAX - 1)
 		return log_complain(-EINVAL, "%s: too much for one request", c->name);
-	/* refuse what the daemon would refuse */
+	/* the daemon would refuse the same */
 	wrong = request_parse(ret->line, &req);
 	if (wrong)
 		r = log_complain(-EINVAL, "%s", error_of(wrong));
@@ -288,7 +288,7 @@ static int print_answer(struct json_object *answer, bool json)
 	struct json_object *log = json_object_object_get(answer, "session_log_error");
 	int r = EXIT_CODE_OK;
 
-	/* a reload says what is wrong with the file; programs find it in the JSON, too */
+	/* the fault of a file that was read again; the JSON has it, too */
 	if (json_object_get_string_len(error))
 		r = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
 				 json_object_get_string(error));

@@ -10,7 +10,7 @@ struct local_command {
 	int (*run)(int argc, char **argv);
 	/* its options, the last one without a name; NULL: those of option_table */
 	const struct request_key_def *options;
-	const char *word;   /* what a word that is no option means; NULL: there is none */
+	const char *word;   /* the name of a word that is no option; NULL: there is none */
 	const char *about;  /* for the help; NULL: HELP prints all of it */
 	void (*help)(void); /* prints the rest of it; or NULL */
 };

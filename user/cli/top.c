@@ -7,11 +7,12 @@
  * then given up.  Where there is no answer, the last sample stays on the screen.  While the daemon
  * is asked, keys wait: for some ms, or as long as client_ask() waits for a daemon that hangs.
  *
- * Forwards and sessions are tables alike: the columns say where the answer has what a row shows.
+ * Forwards and sessions are tables alike: a column names the members of the answer that it shows.
  * The first column is the identity of a row.  By identity a row finds its predecessor in the sample
  * before, and the highlight follows its row.  `shown` points to the rows that match the filter, in
  * the order of the screen; only those on the screen are drawn.  Each drawing begins with an empty
- * screen and the terminal's size of that moment; what does not fit is left out or cut off.
+ * screen and the terminal's size of that moment; lines and texts that do not fit are left out or
+ * cut off.
  *
  * There are no colours: reverse and bold work on every terminal.
  */
@@ -81,7 +82,7 @@ static struct table {
 	int sort;
 	bool reverse;
 	char filter[FILTER_MAX];
-	const struct row *chosen; /* in the sample; NULL: whatever is first */
+	const struct row *chosen; /* in the sample; NULL: the first one */
 	/* computed from the choices and the sample */
 	const struct row **shown;
 	size_t n_shown, at; /* AT is highlighted */

@@ -70,7 +70,7 @@ int acl_add(struct acl *a, bool allow, const char *text)
 	return r;
 }
 
-/* --- who matches --- */
+/* --- matching --- */
 
 /* The rule that matches CLIENT alone, with the text of its address as pattern. */
 static struct acl_rule rule_of(const struct sockaddr *client)

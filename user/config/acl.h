@@ -7,8 +7,8 @@
 #include <sys/socket.h>
 
 /*
- * Access lists: who may connect.  The first rule that matches a client decides.  A client that no
- * rule matches may connect, unless the list has an allow rule.
+ * An access list decides which clients may connect.  The first rule that matches a client counts.
+ * Without such a rule the client may connect, unless the list has an allow rule.
  */
 
 #define ACL_PATTERN_LEN 48 /* room for a pattern; an address has at most 45 characters */

@@ -85,8 +85,8 @@ struct upstream {
  * others do not mix, since a session is prepared for one kind before its server is chosen; nor do
  * ranges of ports of different lengths.
  *
- * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
- * needs no upstreams_close().
+ * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) has the fault in one line, and RET needs no
+ * upstreams_close().
  */
 int upstreams_parse(const char *text, bool udp, struct upstream *ret, char *err, size_t errlen);
 

@@ -228,7 +228,7 @@ void config_read_sections(struct config_reader *r)
 
 /* --- the file --- */
 
-/* Root's daemon does what the file says: nobody else may be able to write it. */
+/* Root's daemon obeys the file, so no other account may be able to write the file. */
 static int check_owner(const struct stat *st, const char *path)
 {
 	bool own = st->st_uid == 0 || st->st_uid == geteuid();

@@ -33,7 +33,7 @@ const char *config_place(const struct config *c, const struct forward_conf *fc, 
  */
 int config_check_addresses(const struct config *c);
 
-/* Print the file and line of an address of FC, and what is wrong with it.  -EINVAL. */
+/* Print the file and line of an address of FC, and its fault WHY.  -EINVAL. */
 int config_complain_address(const struct forward_conf *fc, bool listen, const char *why);
 
 /* Print the help of `culvert run`. */

@@ -207,7 +207,7 @@ static void begin_forward(struct reader *p, char *words[4], bool udp)
 		    upstream);
 }
 
-/* FIRST is the first word of the line, and REST what follows. */
+/* FIRST is the first word of the line, and REST the words behind it. */
 static void take_rule(struct reader *p, char *first, char *rest)
 {
 	char *words[4] = { first }, *options = rest, *end;

@@ -13,7 +13,7 @@ struct config_reader;
  *	allow|deny PATTERN                              (for the rule before)
  *	logfile FILE, and the like
  *
- * docs/operations.md says what becomes of each, and what is refused.
+ * docs/operations.md has the meaning of each line, and the lines that are refused.
  */
 
 /* True if TEXT, the content of a file, does not begin with a section, or with KEY = VALUE. */

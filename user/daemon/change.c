@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a change is planned first, which may fail and which nobody notices, and then
- * made, which cannot fail.
+ * Theory of operation: a change is planned first, and then made.  The plan may fail; sessions and
+ * other threads notice none of it.  To make the change cannot fail.
  *
  *   plan     new forwards are made; each address that some forward wants keeps its sockets, or gets
  *            new ones from the privileged process

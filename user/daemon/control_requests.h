@@ -159,8 +159,7 @@ struct json_object *request_json(const char *text);
 
 /*
  * Parse LINE: a JSON object, or one word for {"command":WORD}.  Each key must be known and its
- * value of the right type.  NULL, or an error: what is wrong.  RET is to be given to
- * request_close() in any case.
+ * value of the right type.  NULL, or the error.  RET is to be given to request_close() in any case.
  */
 struct json_object *request_parse(const char *line, struct request *ret);
 void request_close(struct request *req);

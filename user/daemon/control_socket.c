@@ -8,8 +8,8 @@
  * closes it just before accept4(2).  So a client can ask why the daemon has no descriptors left,
  * unless a worker takes the spare one in between.  Metrics are served in the same way.
  *
- * The mode of the socket's file decides who may connect, and so look.  The kernel names the client
- * (SO_PEERCRED): a change is refused unless root or the daemon's account asks for it.
+ * The mode of the socket's file decides which accounts may connect, and so look.  The kernel names
+ * the client (SO_PEERCRED): root and the daemon's account alone may make changes.
  */
 #include "daemon/control_socket.h"
 
@@ -34,7 +34,7 @@
 #include "base/syscalls_allowed.h"
 
 #define BACKLOG 16
-#define THREADS 8 /* of which exports and imports have STREAMS_MAX */
+#define THREADS 8 /* exports and imports have STREAMS_MAX of them at most */
 #define REQUEST_MS 2000
 #define ACCEPT_PAUSE_MS 100 /* after a shortage of descriptors or memory */
 
@@ -293,7 +293,7 @@ int control_serve(struct control *c, control_serve_fn *serve_one, void *arg)
 
 	c->serve = serve_one;
 	c->arg = arg;
-	/* serve nobody before each thread has its descriptor: status counts them */
+	/* no client is served before each thread has its descriptor: status counts them */
 	pthread_mutex_lock(&c->accepting);
 	while (!r && c->n_threads < THREADS) {
 		c->spare[c->n_spare++] = fcntl(c->listener, F_DUPFD_CLOEXEC, 0);

@@ -25,16 +25,16 @@ struct control;
 typedef struct json_object *control_answer_fn(void *arg, const struct request *req);
 
 /*
- * Answer REQ of PEER: what FN makes of it, or an object that says that PEER may not ask so.  The
- * caller releases it.  NULL: there is no memory.
+ * FN's answer to REQ of PEER, or an error if PEER may not make that request.  The caller releases
+ * it.  NULL: there is no memory.
  */
 struct json_object *control_answer(control_answer_fn *fn, void *arg, const struct request *req,
 				   const struct ucred *peer, bool may_change);
 
 /*
  * Bind PATH (mode 0660, of the group GID) and make its directory, which is UID's, if that is
- * missing.  Who may open that file may look; only root and UID may change anything.  A socket that
- * a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno, after a
+ * missing.  Processes that may open the file may look; root and UID alone may make changes.  The
+ * socket of a dead daemon is replaced; that of a live one gives -EADDRINUSE.  -errno, after a
  * complaint.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
@@ -50,8 +50,8 @@ int control_start(struct control *c, control_answer_fn *answer, control_stream_f
 
 /*
  * Listen at A for control_serve().  BOTH: A is [::], and takes both families.  A unix socket has
- * mode 0660 and the group GID.  Its directory is made, for UID, if that is missing.  A socket that
- * a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno.
+ * mode 0660 and the group GID.  Its directory is made, for UID, if that is missing.  The socket of
+ * a dead daemon is replaced; that of a live one gives -EADDRINUSE.  -errno.
  */
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
 /* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */
@@ -59,11 +59,11 @@ typedef void control_serve_fn(struct control *c, int fd, void *arg);
 /* Start the threads.  -errno: some may run, until control_close(). */
 int control_serve(struct control *c, control_serve_fn *serve, void *arg);
 /*
- * Read into TEXT, of SIZE, what the client sends before END, or before it ends its writing
- * (shutdown(2)), within MS.  TEXT then ends with a NUL.  -errno.
+ * Read the client's bytes before END, or before the client's shutdown(2), into TEXT, of SIZE.  They
+ * have to come within MS.  TEXT then ends with a NUL.  -errno.
  */
 int control_read(const struct control *c, int fd, const char *end, int ms, char *text, size_t size);
-/* Send TEXT, of which the client has to take all within MS.  -errno. */
+/* Send TEXT.  The client has to take all of it within MS.  -errno. */
 int control_send(const struct control *c, int fd, int ms, const char *text, size_t len);
 
 /*

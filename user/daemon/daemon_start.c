@@ -179,8 +179,8 @@ static int start_open_metrics(struct daemon *d)
 }
 
 /*
- * A file that is not a regular file of our own is left alone: it may be a device, or somebody
- * else's link.  The pid file stays when culvert ends, because only root could remove it.
+ * A file that is not a regular file of this account is left alone: it may be a device, or another
+ * account's link.  The pid file stays when culvert ends, because only root could remove it.
  */
 static int start_make_pid_file(struct daemon *d)
 {

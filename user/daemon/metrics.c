@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: a few threads serve one client at a time each, as those of the control
- * socket do (control_socket.c).  Counters are atomic words, of which each worker writes its own; a
+ * socket do (control_socket.c).  Counters are atomic words.  Each worker writes its own, and a
  * scrape adds them up.  A connection is closed after its answer, and the whole time of a client is
  * bounded, so that slow ones cannot keep a scrape out.  An answer that is no page needs no memory.
  *

@@ -2,7 +2,7 @@
 /*
  * Theory of operation: the daemon forks the privileged process before it gives up root.  In other
  * programs the privileged process is the parent.  Here it is the child, so the process that was
- * started stays the daemon: nobody has to pass on signals, exit code and messages to systemd.
+ * started stays the daemon: no process has to pass on signals, exit code and messages to systemd.
  *
  * The child keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and
  * before Linux 6.6 the packet programs.  It loads a system call filter of its own.  Then it answers
@@ -159,7 +159,7 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 static const struct syscall_need needed[] = {
 	/* the pair */
 	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(sendmsg), SYSCALL(close),
-	/* the file, and who could have written it */
+	/* the file, and the accounts that could have written it */
 	SYSCALL(openat, TO_READ), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
 	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),
 	SYSCALL(faccessat), SYSCALL(faccessat2), SYSCALL(geteuid),
@@ -190,7 +190,7 @@ static const struct syscall_need needed[] = {
 	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_QUEUE),
 	SETSOCKOPT(IPPROTO_TCP, TCP_QUEUE_SEQ), SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_OPTIONS),
 	SETSOCKOPT(IPPROTO_TCP, TCP_REPAIR_WINDOW),
-	/* the file of a unix socket that nobody listens on */
+	/* the file of a unix socket without a listener */
 	SYSCALL(connect), SYSCALL(lstat), SYSCALL(unlink),
 	SYSCALL(unlinkat, SYSCALL_ARG(2, 0)),
 	/* filters of clsact, for which libbpf and if_nameindex(3) use netlink */
@@ -368,7 +368,7 @@ static _Noreturn void serve_all(int fd, const struct config *c, int argc, char *
 		_exit(1);
 	while ((n = recv(PRIVILEGED_FD, &q, sizeof(q), MSG_TRUNC)) > 0)
 		serve(&s, &q, (size_t)n);
-	/* where nothing is pinned nobody could find the filters later */
+	/* filters that are not pinned could not be found later */
 	if (clsact && !clsact->pinned)
 		clsact_do(clsact, 0, false);
 	_exit(0);

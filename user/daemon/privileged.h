@@ -33,7 +33,7 @@
 
 /*
  * P may be NULL in privileged_open_config() and the functions behind it: without the process they
- * fail.  On failure these functions return -errno, and ERR says in one line what is wrong.  -EPIPE:
+ * fail.  On failure these functions return -errno, and ERR has the fault in one line.  -EPIPE:
  * the process has ended, and there will be none until culvert is started again; the daemon goes on
  * without.  -EAGAIN: the process has not answered within PRIVILEGED_PATIENCE_S, or
  * PRIVILEGED_READ_S for a configuration; its late answer is dropped, and the next request may

@@ -132,7 +132,7 @@ static void reload_now(struct service *sv, uint64_t number)
 	pthread_mutex_unlock(&sv->lock);
 }
 
-/* Reload if somebody has asked for it, and see to drains. */
+/* Reload if a reload was asked for, and look at drains. */
 static void reload_after_batch(void *service)
 {
 	struct service *sv = service;

@@ -148,7 +148,7 @@ void standby_ways_find(struct standby_ways *w, const struct held *h)
 
 /* --- sessions that expire: under the lock --- */
 
-/* A living peer sends a record each second, so a silent one is dead, whatever its stream does. */
+/* A living peer sends a record each second, so a silent one is dead, even if its stream is open. */
 static bool standby_has_exporter(const struct standby *sb, uint32_t source)
 {
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)

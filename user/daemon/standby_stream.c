@@ -500,7 +500,7 @@ void standby_import(struct standby *sb, const struct control *c, int fd, const c
 
 	if (!s)
 		return;
-	/* before its first record an import hinders nobody, and ssh may ask for a password */
+	/* before its first record an import hinders no session, and ssh may ask for a password */
 	while ((ready = control_wait(s->control, s->fd, s->records ? DEAF_MS : -1)) > 0) {
 		n = recv(s->fd, s->buffer + s->len, BUFFER - s->len, MSG_DONTWAIT);
 		if (n <= 0 && s->len)

@@ -85,7 +85,7 @@ struct trial {
 	bool has_sender;
 	pthread_t sender; /* ends when the sockets are shut down, or at len */
 
-	char *detail; /* what failed */
+	char *detail; /* the failed step */
 	jmp_buf failed;
 };
 
@@ -220,7 +220,7 @@ static void *send_streams(void *arg)
 	return NULL;
 }
 
-/* Receive what is there of stream DIR. */
+/* Receive the bytes of stream DIR that have come. */
 static void receive(struct trial *t, unsigned int dir)
 {
 	ssize_t n = t->eof[dir] ? 0 :

@@ -30,8 +30,8 @@ struct plan;
 struct behaviour {
 	const char *name;
 	enum probe_carrier carrier;
-	const char *shows; /* what must hold, and since which Linux if that is known */
-	const char *why;   /* what goes wrong if it does not */
+	const char *shows; /* the property, and its first Linux if that is known */
+	const char *why;   /* the damage without it */
 	const struct plan
 		*plan; /* NULL: the caller tries it, by sockmap_open() or graft_table_open() */
 };
@@ -40,9 +40,9 @@ struct behaviour {
 extern const struct behaviour behaviours[BEHAVIOURS];
 
 /*
- * True if B holds; else RET_DETAIL, of PROBE_DETAIL bytes, tells what failed.  K and GS: the loaded
- * programs, which PROBE_SOCKMAP and PROBE_GRAFT need.  SMALL: small buffers for all sockets, which
- * is harder.
+ * True if B holds; else RET_DETAIL, of PROBE_DETAIL bytes, has the failed step.  K and GS: the
+ * loaded programs, which PROBE_SOCKMAP and PROBE_GRAFT need.  SMALL: small buffers for all sockets,
+ * which is harder.
  */
 bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct graft_table *gs,
 		     bool small, char *ret_detail);
@@ -55,7 +55,7 @@ bool behaviour_holds(const struct behaviour *b, struct sockmap *k, struct graft_
 /* At least RIG_PATTERN bytes of the stream of known bytes, from offset OFF on. */
 #define RIG_PATTERN 65521 /* a prime: no loss or repetition of a round number goes unseen */
 const unsigned char *rig_pattern(uint64_t off);
-/* Send up to LEN bytes of the stream from OFF on, in one go: what the socket takes now, or less. */
+/* Send up to LEN bytes of the stream from OFF on, as many as the socket takes at once. */
 ssize_t rig_send(int fd, uint64_t off, size_t len);
 /*
  * Receive up to MOST bytes that are there, in one go, which must be those of the stream from OFF
