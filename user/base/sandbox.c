@@ -155,8 +155,8 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 /* --- the filter of system calls --- */
 
 /*
- * Theory of operation: an allow list.  It is loaded when all threads run and all descriptors that
- * need opening are open.  So it allows no new thread, process or listener, and no new file but a
+ * Theory of operation: an allow list is loaded when all threads run and all descriptors that need
+ * opening are open.  So the list allows no new thread, process or listener, and no new file but a
  * session log that is opened anew.
  *
  * A call that is not on the list:

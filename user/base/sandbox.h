@@ -20,8 +20,8 @@ struct account {
  * The account that this process shall become.  For root: NAME, or if NAME is NULL the default,
  * which is `culvert` if that account exists, else `nobody`.  For any other, and for root without
  * capabilities: its own account, and NAME must be NULL or that one.  Returns 0; -ENOENT: no such
- * account; -EINVAL: NAME is root; -EPERM: another account, without root.  Like the functions below,
- * it complains of an error, and says what to do.
+ * account; -EINVAL: NAME is root; -EPERM: another account, without root.  A complaint of an error
+ * has the remedy, as in the functions below.
  */
 int account_find(const char *name, struct account *ret);
 
@@ -29,10 +29,11 @@ int account_find(const char *name, struct account *ret);
 int account_find_as_root(const char *name, struct account *ret);
 
 /*
- * Give up root for good.  The process takes the uid and gid of A, and has no other groups.  A NULL:
- * it keeps its uid and gid.  It loses all capabilities in all sets, bounding and ambient included,
- * but those in KEEP, a set of UINT64_C(1) << CAP_...  It has no_new_privs.  It is not dumpable: no
- * process of the same account can trace it or read its memory, and there are no core dumps.
+ * Give up root for good.  The process takes the uid and gid of A, and has no other groups; or (A
+ * NULL) it keeps its uid and gid.  The process loses all capabilities in all sets, bounding and
+ * ambient included, but those in KEEP, a set of UINT64_C(1) << CAP_...  It has no_new_privs, and is
+ * not dumpable: no process of the same account can trace it or read its memory, and there are no
+ * core dumps.
  *
  * Without root, or its capabilities, the uid, gid and groups stay.  To be called before threads
  * exist.  Returns 0 or -errno.

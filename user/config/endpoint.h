@@ -81,7 +81,7 @@ struct upstream {
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse(), separated by blanks
  * or commas; behind each may stand "weight=N" and "backup".  No server is given twice.  UDP: the
- * protocol of the listener, which all servers must have.  It is their default.  Unix sockets and
+ * protocol of the listener, which all servers must have, and have by default.  Unix sockets and
  * others do not mix, since a session is prepared for one kind before its server is chosen; nor do
  * ranges of ports of different lengths.
  *

@@ -5,10 +5,10 @@
  * started stays the daemon: no process has to pass on signals, exit code and messages to systemd.
  *
  * The child keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and
- * before Linux 6.6 the packet programs.  It loads a system call filter of its own.  Then it answers
- * requests, one after the other, until the daemon has closed the other end.  It blocks all signals:
- * a terminal and systemd signal the daemon as well, which may go on for a while, and needs its
- * child.
+ * before Linux 6.6 the packet programs.  The child loads a system call filter of its own.  Then it
+ * answers requests, one after the other, until the daemon has closed the other end.  All signals
+ * are blocked in the child: a terminal and systemd signal the daemon as well, which may go on for a
+ * while, and needs its child.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  A request that is not allowed is refused.  A

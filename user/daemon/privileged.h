@@ -37,7 +37,7 @@
  * the process has ended, and there will be none until culvert is started again; the daemon goes on
  * without.  -EAGAIN: the process has not answered within PRIVILEGED_PATIENCE_S, or
  * PRIVILEGED_READ_S for a configuration; its late answer is dropped, and the next request may
- * succeed.  They wait for the answer, so no worker may ask.
+ * succeed.  These functions wait for the answer, so no worker may call them.
  */
 struct privileged {
 	int fd;
