@@ -38,7 +38,7 @@ struct stream {
 	struct exported *exported; /* by place; of an export */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
-	uint8_t *buffer;
+	uint8_t buffer[65536];
 };
 
 /*

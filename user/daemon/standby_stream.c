@@ -23,7 +23,6 @@
 #include "relay/upstream_socket.h"
 
 #define BEGIN_MS 2000 /* for the thread that reloads to begin its looks */
-#define BUFFER 65536
 #define DEAF_MS 10000 /* a peer that takes nothing, or sends nothing, for so long is cut off */
 #define EXPORT_LOOK_MS 50
 #define EXPORT_ALIVE_MS 1000
@@ -134,9 +133,8 @@ static struct stream *stream_open(struct standby *sb, const struct control *c, i
 			      .is_import = name,
 			      .tag = name ? graft_tag(name) | 1 : 0, /* 0 is none */
 			      .known = calloc(BITS_WORDS(n), sizeof(*new.known)),
-			      .exported = name ? NULL : calloc(n, sizeof(*new.exported)),
-			      .buffer = malloc(BUFFER) };
-	bool ready = new.known && (name || new.exported) && new.buffer;
+			      .exported = name ? NULL : calloc(n, sizeof(*new.exported)) };
+	bool ready = new.known && (name || new.exported);
 	struct stream *s = sb->streams;
 
 	snprintf(new.name, sizeof(new.name), "%s", name ?: "");
@@ -150,7 +148,6 @@ static struct stream *stream_open(struct standby *sb, const struct control *c, i
 	if (!ready) {
 		free(new.known);
 		free(new.exported);
-		free(new.buffer);
 		log_warning("standby: no memory, or more than %d exports and imports", STREAMS_MAX);
 		return NULL;
 	}
@@ -162,7 +159,6 @@ static struct stream *stream_open(struct standby *sb, const struct control *c, i
 static void stream_close(struct stream *s)
 {
 	stream_enter(s, STREAM_CLOSED);
-	free(s->buffer);
 	free(s->exported);
 	free(s->known);
 	pthread_mutex_lock(&s->sb->lock);
@@ -187,7 +183,7 @@ static bool export_put(struct stream *s, struct graft_record *r)
 {
 	if (r->kind == RECORD_NONE)
 		return true;
-	if (s->len + RECORD_MAX > BUFFER && !export_flush(s))
+	if (s->len + RECORD_MAX > sizeof(s->buffer) && !export_flush(s))
 		return false;
 	s->len += record_pack(r, clock_ns(), s->buffer + s->len);
 	s->records++;
@@ -502,7 +498,7 @@ void standby_import(struct standby *sb, const struct control *c, int fd, const c
 		return;
 	/* before its first record an import hinders no session, and ssh may ask for a password */
 	while ((ready = control_wait(s->control, s->fd, s->records ? DEAF_MS : -1)) > 0) {
-		n = recv(s->fd, s->buffer + s->len, BUFFER - s->len, MSG_DONTWAIT);
+		n = recv(s->fd, s->buffer + s->len, sizeof(s->buffer) - s->len, MSG_DONTWAIT);
 		if (n <= 0 && s->len)
 			why = "it is not whole";
 		if (n <= 0)
