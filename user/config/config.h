@@ -84,7 +84,7 @@ struct config_lines {
 	size_t n;
 };
 
-/* The settings of a forward. */
+/* The settings of a forward.  No forward inherits those before `listen`. */
 struct forward_conf {
 	const char *name;         /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */

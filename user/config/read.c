@@ -310,13 +310,7 @@ static int store_forwards(struct config *c)
 		int e;
 
 		*fc = own.sni ? c->forwards[own.of] : c->defaults;
-		fc->name = own.name;
-		fc->said = own.said;
-		fc->place = own.place;
-		fc->mistaken = own.mistaken;
-		fc->sni = own.sni;
-		fc->of = own.of;
-		fc->hellos = own.hellos;
+		memcpy(fc, &own, offsetof(struct forward_conf, listen));
 		fc->acl.shared = true;
 		if (own.sni) {
 			fc->listen = (struct endpoint){ 0 };
