@@ -58,9 +58,7 @@ static void check_upstreams(const struct config *c)
 	char why[256];
 	int r = 0;
 
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct forward_conf *fc = &c->forwards[i];
-
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
 		for (size_t j = 0; r != -EAGAIN && j < fc->upstream.n; j++) {
 			struct endpoint *e = &fc->upstream.servers[j].at;
 
@@ -71,7 +69,6 @@ static void check_upstreams(const struct config *c)
 					     "same, and looks again)",
 					     fc->place, e->text, why);
 		}
-	}
 }
 
 /* --- names of [sni] --- */
@@ -147,15 +144,12 @@ static int check_standby(const struct config *c)
 			     "session that comes may find its port taken "
 			     "(net.ipv4.ip_local_port_range)",
 			     place, upstream_ports[0], upstream_ports[1]);
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct forward_conf *fc = &c->forwards[i];
-
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
 		if (!fc->source.len && !fc->transparent && !upstreams_are_unix(&fc->upstream))
 			log_complain(0,
 				     "warning: %sno source: servers know the address of this "
 				     "machine alone, and no other relay can go on with the sessions",
 				     fc->place);
-	}
 	return 0;
 }
 
@@ -218,9 +212,7 @@ void convert_write(FILE *to, const char *file, const struct config *c)
 		fputs("\n[culvert]\n", to);
 		write_lines(to, &c->said);
 	}
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct forward_conf *fc = &c->forwards[i];
-
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++) {
 		if (fc->sni)
 			fprintf(to, "\n[sni %s %s]\n", c->forwards[fc->of].name, fc->sni);
 		else
@@ -254,9 +246,9 @@ struct needs check_needs(const struct config *c)
 {
 	unsigned long forwards = 0;
 
-	for (size_t i = 0; i < c->n_forwards; i++)
-		forwards += c->forwards[i].listen.n_addrs * c->workers +
-			    2UL * MARKED_SOCKETS * forward_needs_privileges(&c->forwards[i]);
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
+		forwards += fc->listen.n_addrs * c->workers +
+			    2UL * MARKED_SOCKETS * forward_needs_privileges(fc);
 	return (struct needs){
 		.sockets = SOCKETS_EACH * c->max_sessions + forwards + OWN_DESCRIPTORS,
 		.descriptors = DESCRIPTORS_EACH * c->max_sessions + forwards + SPARE_DESCRIPTORS,

@@ -126,13 +126,10 @@ static void daemon_on_ready(struct timer *t)
 	const struct config *c = &d->config;
 	int r;
 
-	for (size_t i = 0; i < c->n_forwards; i++) {
-		const struct forward_conf *fc = &c->forwards[i];
-
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
 		log_info("%s %s, upstream %s, engine %s", fc->sni ? "names" : "listening on",
 			 fc->sni ?: fc->listen.text, fc->upstream.n ? fc->upstream.text : "none",
 			 engine_name(fc->engine));
-	}
 	log_info("culvert: ready, engine %s, %u workers, user %s%s",
 		 engine_name(c->defaults.engine), c->workers, d->account.name, less);
 	r = sd_notifyf(0, "READY=1\nSTATUS=%zu forward%s%s", c->n_forwards,
