@@ -114,9 +114,7 @@ bool acl_allows(const struct acl *a, const struct sockaddr *client)
 	if (!a->n)
 		return true;
 	whom = rule_of(client);
-	for (size_t i = 0; i < a->n; i++) {
-		const struct acl_rule *r = &a->rules[i];
-
+	for (const struct acl_rule *r = a->rules; r < a->rules + a->n; r++) {
 		all = all && matches(r, &whom);
 		if (all && !r->and_next)
 			return r->allow;

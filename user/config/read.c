@@ -256,16 +256,15 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
  */
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
+	const struct config_line *end = lines->lines + lines->n;
 	bool has_rules = false, listens;
 	int r = 0;
 
-	for (size_t i = 0; i < lines->n; i++)
-		if (lines->lines[i].option->kind == KIND_LISTEN)
-			r = option_store(c, fc, &lines->lines[i]) ?: r;
+	for (const struct config_line *l = lines->lines; l < end; l++)
+		if (l->option->kind == KIND_LISTEN)
+			r = option_store(c, fc, l) ?: r;
 	listens = !r;
-	for (size_t i = 0; i < lines->n; i++) {
-		const struct config_line *l = &lines->lines[i];
-
+	for (const struct config_line *l = lines->lines; l < end; l++) {
 		/* the protocol is not known, so an upstream cannot be checked */
 		if (l->option->kind == KIND_LISTEN ||
 		    (l->option->kind == KIND_UPSTREAM && !listens))

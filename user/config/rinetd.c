@@ -70,13 +70,10 @@ static void append_both(struct reader *p, struct forward_conf *fc)
  */
 static void match_nobody(struct reader *p, struct forward_conf *fc)
 {
-	for (size_t i = 0; i < fc->said.n; i++) {
-		struct config_line *l = &fc->said.lines[i];
-
+	for (struct config_line *l = fc->said.lines; l < fc->said.lines + fc->said.n; l++)
 		if (l->option->list && isdigit((unsigned char)*l->value) &&
 		    !strpbrk(l->value, ":/")) /* the line "listen" has a colon */
 			l->value = config_keep(p->in->c, "%s&::/0", l->value);
-	}
 }
 
 /* Make the rules of the last forward, if there is one. */

@@ -138,9 +138,7 @@ static void server_append_addresses(struct json_object *list, const struct membe
 {
 	char text[ADDR_STRLEN];
 
-	for (size_t i = 0; i < m->list->n; i++) {
-		const struct addr *a = &m->list->addrs[i];
-
+	for (const struct addr *a = m->list->addrs; a < m->list->addrs + m->list->n; a++) {
 		addr_format(&a->sa, a->len, text, sizeof(text));
 		json_append(list, json_object_new_string(text));
 	}

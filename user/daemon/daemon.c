@@ -91,20 +91,20 @@ static int daemon_confine(const struct daemon *d)
 
 static void watchdog_look(struct daemon *d)
 {
+	struct threads *ts = &d->service.threads;
 	bool alive = true;
 
-	for (unsigned int i = 0; i < d->service.threads.n; i++) {
-		struct loop *loop = &d->service.threads.workers[i].loop;
-		uint32_t seen = loop->turns_seen;
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
+		uint32_t seen = w->loop.turns_seen;
 
-		loop->turns_seen = atomic_load(&loop->turns);
-		loop_wake(loop);
-		if (loop->turns_seen != seen)
+		w->loop.turns_seen = atomic_load(&w->loop.turns);
+		loop_wake(&w->loop);
+		if (w->loop.turns_seen != seen)
 			continue;
 		alive = false;
 		log_error("worker %u has hung for %.1f s: systemd is no longer told that culvert "
 			  "is alive, and may restart it",
-			  i, (double)d->look_ms / 1000);
+			  w->index, (double)d->look_ms / 1000);
 	}
 	if (alive)
 		sd_notify(0, "WATCHDOG=1");

@@ -238,8 +238,7 @@ static void add_streams(struct scrape *s)
 	if (!sb)
 		return;
 	pthread_mutex_lock(&sb->lock); /* guards the names */
-	for (unsigned int i = 0; i < STREAMS_MAX; i++) {
-		const struct stream *at = &sb->streams[i];
+	for (const struct stream *at = sb->streams; at < sb->streams + STREAMS_MAX; at++) {
 		uint64_t last = at->last_ms, ago = clock_ms() - last;
 
 		if (at->is_open)
