@@ -17,6 +17,7 @@ struct addr {
 		struct sockaddr sa;
 		struct sockaddr_in in;
 		struct sockaddr_in6 in6;
+		struct sockaddr_un un;
 	};
 	socklen_t len;
 };

@@ -8,13 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/un.h>
 
 #include "base/array.h"
 #include "base/json_add.h"
 #include "base/parse_size.h"
 
-#define PATH_OFFSET offsetof(struct sockaddr_un, sun_path)
 #define PATH_ROOM sizeof(((struct sockaddr_un *)0)->sun_path)
 #define TEXT_ROOM sizeof(((struct endpoint *)0)->text)
 #define PORTS_MAX 16384 /* of a range: each needs a socket for each worker */
@@ -70,8 +68,7 @@ static bool add_host(struct endpoint *e, const char *host, bool passive)
 /* This parser and those below return the fault, or NULL. */
 static const char *parse_unix(const char *path, struct endpoint *ret)
 {
-	struct sockaddr_un un = { .sun_family = AF_UNIX };
-	struct addr a = { .len = 0 };
+	struct addr a = { .un.sun_family = AF_UNIX };
 	size_t n = strlen(path);
 
 	if ((path[0] != '/' && path[0] != '@') || n == 1 || n >= PATH_ROOM)
@@ -79,13 +76,12 @@ static const char *parse_unix(const char *path, struct endpoint *ret)
 		       "bytes";
 	if (n > 4 && !strcmp(path + n - 4, "/udp"))
 		return "a unix socket has no /udp";
-	memcpy(un.sun_path, path, n);
+	memcpy(a.un.sun_path, path, n);
 	if (path[0] == '@')
-		un.sun_path[0] = '\0';
+		a.un.sun_path[0] = '\0';
 	else
 		n++; /* a path is terminated, an abstract name is counted */
-	memcpy(&a.ss, &un, sizeof(un));
-	a.len = (socklen_t)(PATH_OFFSET + n);
+	a.len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + n);
 	add_addr(ret, &a);
 	return NULL;
 }

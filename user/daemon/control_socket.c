@@ -24,7 +24,6 @@
 #include <string.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "base/array.h"
@@ -77,7 +76,6 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret)
 {
 	struct control *c = allocated(calloc(1, sizeof(*c)));
-	const struct sockaddr_un *un = (const struct sockaddr_un *)&a->ss;
 	bool file = !addr_is_inet(a);
 	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int r = fd < 0 ? -errno : 0, one = 1, alone = !both, own;
@@ -88,7 +86,7 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 	pthread_mutex_init(&c->accepting, NULL);
 	pthread_mutex_init(&c->answering, NULL);
 	if (!r && file)
-		r = make_directory(un->sun_path, uid, gid) ?: unix_remove_stale(un, a->len);
+		r = make_directory(a->un.sun_path, uid, gid) ?: unix_remove_stale(&a->un, a->len);
 	if (!file)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (a->ss.ss_family == AF_INET6)
@@ -104,7 +102,7 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 	setfsgid((gid_t)own);
 	umask(mask);
 	if (!r && file)
-		c->un = *un;
+		c->un = a->un;
 	if (r)
 		control_close(c);
 	else
@@ -114,12 +112,11 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 {
-	struct addr a = { .ss.ss_family = AF_UNIX, .len = sizeof(struct sockaddr_un) };
-	struct sockaddr_un *un = (struct sockaddr_un *)&a.ss;
+	struct addr a = { .un.sun_family = AF_UNIX, .len = sizeof(a.un) };
 	const char *hint = "";
 	int r;
 
-	snprintf(un->sun_path, sizeof(un->sun_path), "%s", path);
+	snprintf(a.un.sun_path, sizeof(a.un.sun_path), "%s", path);
 	r = control_listen(&a, false, uid, gid, ret);
 	if (r == -EADDRINUSE)
 		hint = " (another culvert is running; give it its own --control)";
