@@ -302,15 +302,24 @@ struct drain {
 	int error;
 };
 
-/* Drain F with its [sni] sections, or end that. */
-static int drain_change(struct drain *d, struct forward *f)
+/* Drain a forward with its [sni] sections, or end that.  -errno, after a complaint. */
+static int drain_now(struct drain *d)
 {
 	struct change *ch = &d->change;
 	struct forwards *all = &ch->service->forwards;
+	struct forward *f = forwards_find(all, d->name), *of;
 	struct listening *opened, *l;
-	struct forward *of;
 	int e = 0;
 
+	if (!f)
+		return log_complain(-ENOENT, "no forward is named \"%.64s\"", d->name);
+	if (f->conf->sni)
+		return log_complain(-EINVAL,
+				    "%s has no sockets: drain its forward, or its servers "
+				    "(`culvert upstream`)",
+				    d->name);
+	if (d->undo && !f->draining)
+		return 0;
 	LIST_FOREACH(l, &ch->service->listening, in_service)
 		l->becomes = l->forward == f && !d->undo ? NULL : l->forward;
 	for (size_t i = 0; d->undo && !e && i < f->conf->listen.n_addrs; i++)
@@ -327,20 +336,6 @@ static int drain_change(struct drain *d, struct forward *f)
 		if (of->limits == f->totals)
 			of->totals->due_ms = d->undo ? NEVER : d->due_ms;
 	return 0;
-}
-
-static int drain_now(struct drain *d)
-{
-	struct forward *f = forwards_find(&d->change.service->forwards, d->name);
-
-	if (!f)
-		return log_complain(-ENOENT, "no forward is named \"%.64s\"", d->name);
-	if (f->conf->sni)
-		return log_complain(-EINVAL,
-				    "%s has no sockets: drain its forward, or its servers "
-				    "(`culvert upstream`)",
-				    d->name);
-	return d->undo && !f->draining ? 0 : drain_change(d, f);
 }
 
 static void drain_on_thread(void *arg)
