@@ -14,15 +14,16 @@ int session_open(struct worker *w, struct forward *f, int fd, const union client
 		 in_port_t port);
 
 /*
- * Adopt the grafted session of SLOT, of an earlier daemon or another relay, as one of F, CLIENT and
- * W.  Before W runs, or on its thread.  The caller has counted the session in.  -ENOMEM.
+ * Adopt the grafted session in SLOT, which an earlier daemon or another relay has served, as a
+ * session of CLIENT by F on W.  To be called before W runs, or on the thread of W.  The caller has
+ * counted the session in.  Returns -ENOMEM without memory.
  */
 int session_adopt(struct worker *w, struct forward *f, const union client_addr *client,
 		  uint32_t slot);
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);
 
-/* --- all sessions of a worker, also of UDP: on its thread, between two batches --- */
+/* --- all sessions of a worker, of TCP and UDP: on its thread, between two batches of events --- */
 
 /*
  * Add the flows of W's sessions to FLOWS, by carrier; and add the bytes that the kernel has carried
@@ -31,13 +32,14 @@ void session_revive(struct session *s);
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS]);
 /*
  * Call FN with the view of each session whose id modulo PIECES is PIECE, and end the session if FN
- * says so.  Counts bytes, as above.
+ * returns a cause.  Counts bytes as worker_count_sessions() does.
  */
 void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, session_visit_fn *fn,
 			   void *arg);
 
 /*
- * Let all flows follow the engines of their forwards.  Returns the number of flows that need time.
+ * Let all flows follow the engines of their forwards.  Returns the number of flows that could not
+ * follow yet.
  */
 unsigned int worker_follow_engines(struct worker *w);
 /*

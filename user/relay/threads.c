@@ -2,7 +2,7 @@
 /*
  * Theory of operation
  *
- * A worker is a thread with an event loop.  It has listening sockets of its own, and keeps each
+ * A worker is a thread with an event loop, which has its own listening sockets, and keeps each
  * session that it has accepted.  No other thread touches these sockets and sessions.  Another
  * thread that wants to know or to change something calls a function on the worker's thread
  * (loop_call()), between two batches of events.  After each batch the worker frees the sessions
@@ -26,8 +26,8 @@
 #define PATIENCE_MS 10000
 
 /*
- * Graft events of the next GRAFT_QUIET_MS wake nobody, so a timer does.  now_ms is up to 1 ms late.
- * Events are taken after each batch.
+ * Events are taken after each batch.  After one graft event those of the next GRAFT_QUIET_MS wake
+ * nobody.  So a timer makes a batch for them.  The timer adds 2 ms, since now_ms may be 1 ms late.
  */
 static void worker_on_ring(struct source *source, uint32_t events)
 {

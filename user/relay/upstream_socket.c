@@ -68,7 +68,7 @@ int upstream_socket(const struct forward *f, const struct sockaddr *client, cons
 
 /* --- ports that the kernel must not choose --- */
 
-/* At first, those of a kernel that does not tell. */
+/* The default, for a kernel that does not tell its ports. */
 unsigned int upstream_ports[2] = { 1024, 65535 };
 
 bool upstream_learn_ports(void)
@@ -102,9 +102,9 @@ static bool is_held(const struct addr *to, const struct addr *own)
 }
 
 /*
- * Disconnect FD, to be connected from a port of FIRST on.  The kernel prefers ports with the parity
- * of FIRST.  So the caller alternates: all ports of one parity that the kernel takes for free may
- * be held.
+ * Disconnect FD.  Its next connection begins at a port that is not below FIRST.  The kernel prefers
+ * ports with the parity of FIRST, and sessions of another relay may hold all of these that the
+ * kernel takes for free.  So the caller alternates between the parities.
  */
 static void disconnect(int fd, unsigned int first)
 {

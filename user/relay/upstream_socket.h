@@ -15,8 +15,8 @@ struct graft_table;
 #define UPSTREAM_SOCKET_UDP (SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC)
 
 /*
- * Find out from which ports the kernel connects (net.ipv4.ip_local_port_range).  Before there are
- * threads, since a daemon that is confined cannot.  False: the kernel does not tell.
+ * Find out from which ports the kernel connects (net.ipv4.ip_local_port_range).  To be called
+ * before there are threads, and before the daemon is confined.  False: the kernel does not tell.
  */
 bool upstream_learn_ports(void);
 /* The first and the last of these ports. */

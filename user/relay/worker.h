@@ -16,13 +16,13 @@
 #include "probe/probe.h"
 #include "relay/clients.h"
 
-/* What all workers share.  Written before they start, but for the atomics. */
+/* Data that all workers share.  Only the atomics are written after the workers have started. */
 struct shared {
 	const struct config *config;
 	struct sockmap *kernel;          /* NULL: sockmap carries no flow */
 	struct graft_table *grafts;      /* NULL: no session is grafted */
-	_Atomic unsigned int live;       /* sessions of all workers; admission.c counts them, */
-	struct clients clients;          /* and the clients that have sessions */
+	_Atomic unsigned int live;       /* sessions of all workers; written by admission.c */
+	struct clients clients;          /* that have sessions; written by admission.c */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;             /* NULL: no server is a name, nor may one come */
 	struct checks *checks;
@@ -31,7 +31,7 @@ struct shared {
 	_Atomic uint64_t last_id;      /* of sessions */
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
-	_Atomic uint64_t server_news;  /* changes in what servers' handshakes are like */
+	_Atomic uint64_t server_news;  /* changes in the known handshakes of servers */
 	/* While the trial runs, only sessions of an earlier daemon are in the kernel. */
 	const struct probe_start *probe;
 };
@@ -53,7 +53,7 @@ struct leftover {
 	SLIST_ENTRY(leftover) in_worker;
 };
 
-/* One thread: its loop, what it lends to sessions, its sessions, its counters. */
+/* One thread: its loop, its sessions, the buffers and pipes that it lends them, its counters. */
 struct worker {
 	struct shared *shared;
 	unsigned int index;
@@ -61,21 +61,21 @@ struct worker {
 	struct pool pool;
 	struct stats stats;
 
-	LIST_HEAD(session_list, session) sessions; /* those that live */
-	unsigned int n_sessions;                   /* that live */
+	LIST_HEAD(session_list, session) sessions; /* of TCP, not DEAD */
+	unsigned int n_sessions;                   /* of TCP and UDP, not DEAD */
 	SLIST_HEAD(leftover_list, leftover) leftovers;
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	LIST_HEAD(listener_list, listener) listeners; /* see listener.h */
 	struct udp_worker *udp;
 	uint64_t server_news_seen;
-	uint64_t shape_ms;   /* when to look again at what is known of servers */
+	uint64_t shape_ms;   /* when the listeners follow the servers again */
 	struct timer resume; /* when the next pause of a listener is over */
 
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
 	struct session **grafted; /* by slot: the session of this worker that has it, or NULL */
-	struct timer catch_up;    /* a batch for events that woke nobody */
+	struct timer catch_up;    /* makes a batch, which takes events that woke nobody */
 	uint64_t news_seen;       /* of shared->news, and events of grafts lost */
 	struct timer sweep;       /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
