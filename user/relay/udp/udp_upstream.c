@@ -173,7 +173,7 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 
 	if (us->n_rests == RESTS_MOST || forward_needs_privileges(f->conf))
 		return false;
-	/* arm it again: events so far were the session's */
+	/* arm it anew: the events so far were those of the session */
 	loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	up->session = NULL;
 	up->forward = f;
@@ -239,7 +239,7 @@ static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		if (own)
 			udp_port_take_this(up->port);
 		addr_set_port(&a, up->port);
-		/* either family takes so many bytes */
+		/* this length is right for either family */
 		if (own || !udp_graft_has_port(held, up->port))
 			r = bind(up->source.fd, &a.sa, sizeof(a.in6)) ? -errno : 0;
 		if (!r || own)
@@ -264,7 +264,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 		return 0;
 	}
 	fd = upstream_socket(f, &client->sa, to);
-	if (fd == -EMFILE || fd == -ENFILE) { /* resting sockets hold some */
+	if (fd == -EMFILE || fd == -ENFILE) { /* resting sockets hold descriptors */
 		udp_upstreams_close(us, 0);
 		fd = upstream_socket(f, &client->sa, to);
 	}
@@ -281,7 +281,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	up->client = *client;
 	client_addr_set(&up->to, &to->sa);
 	r = udp_bind_port(up, f->conf, client, own);
-	if (!r && !f->conf->responses) /* else it is hardly worth it */
+	if (!r && !f->conf->responses) /* a session of few answers ends too soon for it */
 		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, &to->sa, to->len))
 		r = -errno;
