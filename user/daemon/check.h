@@ -21,7 +21,7 @@ void convert_write(FILE *to, const char *file, const struct config *c);
 
 struct needs {
 	unsigned long sockets;     /* descriptors for max-sessions sessions */
-	unsigned long descriptors; /* ... that are all spliced both ways */
+	unsigned long descriptors; /* the same, if all are spliced both ways */
 };
 
 struct needs check_needs(const struct config *c);

@@ -10,7 +10,7 @@
 #include "daemon/standby.h"
 #include "relay/session_view.h"
 
-/* All that requests of the control socket, and metrics, are about. */
+/* The parts of the daemon that requests of the control socket, and metrics, show or change. */
 struct actions {
 	struct service *service; /* has the forwards and the workers */
 	struct standby *standby; /* NULL: nothing is grafted */
@@ -68,7 +68,7 @@ void round_update_counters(const struct actions *a);
  */
 struct json_object *actions_run(void *arg, const struct request *req);
 
-/* The stream behind the answer to REQ: sessions, an export or an import.  See control_stream_fn. */
+/* The stream after the answer to REQ: sessions, an export or an import.  See control_stream_fn. */
 void actions_stream(void *arg, const struct control *c, const struct request *req, int fd);
 
 /* --- control_views.c: commands that show something, on a control thread --- */

@@ -25,15 +25,15 @@ struct control;
 typedef struct json_object *control_answer_fn(void *arg, const struct request *req);
 
 /*
- * FN's answer to REQ of PEER, or an error if PEER may not make that request.  The caller releases
- * it.  NULL: there is no memory.
+ * The answer to REQ of PEER: that of FN; or an error, if REQ changes something and MAY_CHANGE is
+ * false.  The caller releases the answer.  NULL: there is no memory.
  */
 struct json_object *control_answer(control_answer_fn *fn, void *arg, const struct request *req,
 				   const struct ucred *peer, bool may_change);
 
 /*
- * Bind PATH (mode 0660, of the group GID) and make its directory, which is UID's, if that is
- * missing.  Processes that may open the file may look; root and UID alone may make changes.  The
+ * Bind PATH (mode 0660, of the group GID).  The directory of PATH is made, for UID, if there is
+ * none.  Processes that may open the file may look; root and UID alone may make changes.  The
  * socket of a dead daemon is replaced; that of a live one gives -EADDRINUSE.  -errno, after a
  * complaint.
  */
