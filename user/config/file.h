@@ -34,8 +34,8 @@ struct config_reader {
 };
 
 /*
- * Begin to read FD, or (-1) open it: the file that C names.  If that fails, a line on stderr says
- * why, r->error is -errno, and the text is empty.
+ * Begin to read FD, which is the file that C names; -1: open that file.  If that fails, a line on
+ * stderr says why, r->error is -errno, and the text is empty.
  */
 void config_reader_open(struct config_reader *r, int fd, struct config *c);
 
