@@ -35,12 +35,12 @@
 #include "cli/control_client.h"
 #include "cli/view.h"
 
-#include <ncurses.h> /* behind control_requests.h: its KEY_UNDO is a macro */
+#include <ncurses.h> /* after control_requests.h: KEY_UNDO is a macro of ncurses */
 
 #define TEXT_MAX 256
 #define LINE_LEN 2048 /* of the screen, or of a request with a forward's name */
 #define FILTER_MAX 40
-#define COLUMNS_MAX 16   /* with the column without a title behind the last */
+#define COLUMNS_MAX 16   /* with a last column without a title */
 #define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
 #define ESCAPE 27
 
@@ -53,7 +53,7 @@ struct column {
 	enum kind kind;
 	int width;
 	int least;            /* a terminal with fewer columns does not show this one */
-	const char *paths[2]; /* in a row; of two: both texts if they differ, or the sum */
+	const char *paths[2]; /* in a row.  Two: both texts if they differ; or the sum */
 };
 
 struct row {
@@ -412,7 +412,7 @@ static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct
 	return r;
 }
 
-/* Take a sample in place of the last one.  Else the exit code, and V's LOST says why. */
+/* Take a sample in place of the last one.  Returns 0, or an exit code: V->lost says why. */
 static int take_sample(struct top *v)
 {
 	struct json_object *status = NULL, *sessions = NULL, *then = tables[FORWARDS].answer;
