@@ -37,13 +37,13 @@ static void forget(struct kt_session *s)
 /* The flow from SLOT's socket FD, with all that was passed before written. */
 static volatile struct culvert_ctl *enter_slot(uint32_t slot, int fd)
 {
-	volatile struct culvert_ctl *ctl = sockmap_ctl(kt_culvert, slot);
+	volatile struct culvert_ctl *ctl = &kt_culvert->ctls[slot];
 
 	ctl->soft_limit = ctl->hard_limit = UINT64_MAX;
 	ctl->bulk_bytes = 0;
 	ctl->no_pass = 0;
 	ctl->fence = 0;
-	ctl->credit = sockmap_stat(kt_culvert, slot)->passed;
+	ctl->credit = kt_culvert->stats[slot].passed;
 	ctl->epoch++;
 	assert_int_equal(sockmap_gate(kt_culvert, fd, true), 0);
 	assert_int_equal(sockmap_rx_add(kt_culvert, slot, fd), 0);
@@ -58,12 +58,12 @@ static volatile struct culvert_ctl *enter(const struct kt_session *s)
 
 static uint64_t redirected(void)
 {
-	return sockmap_stat(kt_culvert, CLIENT)->bytes;
+	return kt_culvert->stats[CLIENT].bytes;
 }
 
 static uint64_t passed(void)
 {
-	return sockmap_stat(kt_culvert, CLIENT)->passed;
+	return kt_culvert->stats[CLIENT].passed;
 }
 
 /*
@@ -98,7 +98,7 @@ KT_TEST(no_pass_lets_nothing_overtake_passed_bytes)
 KT_TEST(an_overlap_is_cut_off)
 {
 	struct kt_session *s = admit(kt_open(0));
-	uint64_t bytes = redirected(), overlap = sockmap_stat(kt_culvert, CLIENT)->overlap;
+	uint64_t bytes = redirected(), overlap = kt_culvert->stats[CLIENT].overlap;
 
 	enter(s);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
@@ -107,8 +107,8 @@ KT_TEST(an_overlap_is_cut_off)
 	assert_int_equal(kt_expect(s->server, SENT, FRESH), 0);
 	assert_true(kt_quiet(s->server));
 	assert_int_equal(redirected(), bytes + SENT + FRESH);
-	assert_int_equal(sockmap_stat(kt_culvert, CLIENT)->overlap, overlap + AGAIN);
-	assert_int_equal(sockmap_stat(kt_culvert, CLIENT)->dropped, 0);
+	assert_int_equal(kt_culvert->stats[CLIENT].overlap, overlap + AGAIN);
+	assert_int_equal(kt_culvert->stats[CLIENT].dropped, 0);
 	forget(s);
 }
 
@@ -128,7 +128,7 @@ KT_TEST(a_large_part_is_cut_off)
 		enter(s);
 		assert_int_equal(kt_expect(s->server, parts[i], size - parts[i]), 0);
 		assert_int_equal(redirected(), size - parts[i]);
-		assert_int_equal(sockmap_stat(kt_culvert, CLIENT)->dropped, 0);
+		assert_int_equal(kt_culvert->stats[CLIENT].dropped, 0);
 		forget(s);
 	}
 }
@@ -153,7 +153,7 @@ static size_t send_all_it_takes(int fd, size_t most)
 static size_t fill_both(struct kt_session *s, size_t backlog)
 {
 	assert_int_equal(kt_send(s->server, 0, backlog), 0);
-	assert_true(KT_WAIT(sockmap_stat(kt_culvert, UPSTREAM)->bytes >= backlog));
+	assert_true(KT_WAIT(kt_culvert->stats[UPSTREAM].bytes >= backlog));
 	return send_all_it_takes(s->client, 64 * MIB);
 }
 
@@ -199,7 +199,7 @@ KT_TEST(where_passing_has_no_bound_the_gate_is_closed)
 {
 	struct kt_session *s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
 	volatile struct culvert_ctl *ctl = enter(s);
-	const volatile struct culvert_stat *st = sockmap_stat(kt_culvert, CLIENT);
+	const volatile struct culvert_stat *st = &kt_culvert->stats[CLIENT];
 	uint64_t before = redirected(), passed_before = passed(), through;
 	const size_t backlog = 512 * KIB;
 	size_t sent;
@@ -236,15 +236,15 @@ KT_TEST(a_target_that_is_gone_is_told)
 {
 	struct kt_session *s = admit(kt_open(0));
 	volatile struct culvert_ctl *ctl = enter(s);
-	uint64_t dropped = sockmap_stat(kt_culvert, CLIENT)->dropped;
+	uint64_t dropped = kt_culvert->stats[CLIENT].dropped;
 	struct culvert_event last = { 0 };
 	struct ring_buffer *ring;
 
-	ring = ring_buffer__new(sockmap_rings(kt_culvert)->fds[0], keep, &last, NULL);
+	ring = ring_buffer__new(kt_culvert->rings.fds[0], keep, &last, NULL);
 	assert_non_null(ring);
 	sockmap_forget(kt_culvert, UPSTREAM);
 	assert_int_equal(kt_send(s->client, 0, SENT), 0);
-	assert_true(KT_WAIT(sockmap_stat(kt_culvert, CLIENT)->dropped == dropped + SENT));
+	assert_true(KT_WAIT(kt_culvert->stats[CLIENT].dropped == dropped + SENT));
 	assert_true(KT_WAIT(ring_buffer__consume(ring) >= 0 && last.kind == CULVERT_EVENT_LOST));
 	assert_int_equal(last.slot, CLIENT);
 	assert_int_equal(last.epoch, (uint16_t)ctl->epoch);
@@ -293,7 +293,7 @@ KT_TEST(what_follows_a_loss_is_dropped)
 {
 	static void (*const ways[])(struct kt_session *) = { lose_by_redirect, lose_at_entry,
 							     lose_by_gap };
-	const volatile struct culvert_stat *st = sockmap_stat(kt_culvert, CLIENT);
+	const volatile struct culvert_stat *st = &kt_culvert->stats[CLIENT];
 
 	for (size_t i = 0; i < sizeof(ways) / sizeof(ways[0]); i++) {
 		struct kt_session *s = admit(kt_open(0));
@@ -359,7 +359,7 @@ KT_TEST(all_flows_together_have_a_limit)
 	size_t sent;
 
 	assert_int_equal(sockmap_open(&limits, &kt_culvert, err, sizeof(err)), 0);
-	ring = ring_buffer__new(sockmap_rings(kt_culvert)->fds[0], note, &kinds, NULL);
+	ring = ring_buffer__new(kt_culvert->rings.fds[0], note, &kinds, NULL);
 	assert_non_null(ring);
 	s = admit(kt_open(KT_SMALL_A | KT_SMALL_B));
 	sent = fill_memory(s);

@@ -320,7 +320,7 @@ static struct json_object *status_kernel_json(struct round *r)
 	status_add_feature(list, "graft", !no_graft, no_graft ?: "");
 	status_add_feature(list, "tried at the start", p->tried, p->runs ? "not yet" : p->summary);
 	json_add(o, "features", list);
-	json_add_int(o, "events_lost", k ? *sockmap_rings(k)->lost : 0);
+	json_add_int(o, "events_lost", k ? *k->rings.lost : 0);
 	return o;
 }
 
@@ -352,7 +352,7 @@ static struct json_object *status_resources_json(const struct round *r)
 	json_add_int(o, "sessions", atomic_load(&r->shared->live));
 	json_add_int(o, "clients", atomic_load(&r->shared->clients.n));
 	json_add_int(o, "slots_used", k ? sockmap_pairs_used(k) * 2 : 0);
-	json_add_int(o, "slots_total", k ? sockmap_pairs_total(k) * 2 : 0);
+	json_add_int(o, "slots_total", k ? k->n_pairs * 2 : 0);
 	json_add_int(o, "kernel_memory", k ? sockmap_memory(k) : 0);
 	json_add_int(o, "kernel_memory_limit", k ? sockmap_memory_limit(k) : 0);
 	json_add_int(o, "pipes", r->pipes);

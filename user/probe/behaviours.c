@@ -124,7 +124,7 @@ static void same(struct trial *t, const char *what, uint64_t got, uint64_t want)
 
 static const volatile struct culvert_stat *stat_of(const struct trial *t, unsigned int dir)
 {
-	return sockmap_stat(t->kernel, t->pair * 2 + dir);
+	return &t->kernel->stats[t->pair * 2 + dir];
 }
 
 /*
@@ -307,7 +307,7 @@ static void run_kernel(struct trial *t, unsigned int dir)
 	const struct sockmap_io *io = &t->io[dir];
 	struct pollfd fin = { .fd = io->pump.src, .events = POLLRDHUP };
 
-	bool closed = stat_of(t, dir)->closed == sockmap_ctl(t->kernel, io->slot)->epoch;
+	bool closed = stat_of(t, dir)->closed == t->kernel->ctls[io->slot].epoch;
 
 	t->pressed = t->pressed || closed;
 	if (poll(&fin, 1, 0))

@@ -479,7 +479,7 @@ int session_kernel_event(void *worker, void *event, size_t size)
 	if (ev->kind == CULVERT_EVENT_MEMORY)
 		sockmap_memory_told(w->shared->kernel);
 	if (s && s->state == SESSION_OPEN &&
-	    (uint16_t)sockmap_ctl(w->shared->kernel, ev->slot)->epoch == ev->epoch)
+	    (uint16_t)w->shared->kernel->ctls[ev->slot].epoch == ev->epoch)
 		kernel_event(s, ev->slot % 2, ev->kind);
 	return 0;
 }

@@ -222,12 +222,12 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return 0;
-	st = sockmap_stat(k, slot);
+	st = &k->stats[slot];
 	if (st->dropped)
 		return CULVERT_EVENT_LOST;
 	if (st->passed != s->flows[dir].credit)
 		return CULVERT_EVENT_PASSED;
-	if (st->closed == sockmap_ctl(k, slot)->epoch) /* the gate is closed: the flow must leave */
+	if (st->closed == k->ctls[slot].epoch) /* the gate is closed: the flow must leave */
 		return CULVERT_EVENT_SOFT;
 	return sockmap_is_charged(k, slot) && sockmap_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
 }

@@ -29,8 +29,8 @@ static uint64_t kernel_bytes(const struct session *s, unsigned int dir,
 	}
 	if (s->pair == NO_PAIR)
 		return 0;
-	*ret_counted = &sockmap_ctl(shared->kernel, slot)->counted;
-	return sockmap_stat(shared->kernel, slot)->bytes;
+	*ret_counted = &shared->kernel->ctls[slot].counted;
+	return shared->kernel->stats[slot].bytes;
 }
 
 void session_count_kernel(struct session *s)
@@ -80,7 +80,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 		.spliced = spliced,
 		.kernel = kernel_bytes(s, dir, &counted),
 		.backlog_max = s->pair == NO_PAIR ? 0 :
-						    sockmap_stat(shared->kernel, slot)->backlog_max,
+						    shared->kernel->stats[slot].backlog_max,
 	};
 }
 

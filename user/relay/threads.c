@@ -47,7 +47,7 @@ static void worker_on_ring(struct source *source, uint32_t events)
 static void worker_on_sweep(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, sweep);
-	uint64_t lost = *sockmap_rings(w->shared->kernel)->lost;
+	uint64_t lost = *w->shared->kernel->rings.lost;
 
 	if (lost != w->events_lost_seen || sockmap_memory_short(w->shared->kernel)) {
 		w->events_lost_seen = lost;
@@ -102,13 +102,13 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->sweep.fire = worker_on_sweep;
 	/* pages are taken as they are needed */
 	if (k)
-		w->owners = allocated(calloc(sockmap_pairs_total(k), sizeof(struct session *)));
+		w->owners = allocated(calloc(k->n_pairs, sizeof(struct session *)));
 	if (gs)
 		w->grafted = allocated(calloc(graft_table_total(gs), sizeof(struct session *)));
 	udp_worker_open(w);
 	r = loop_open(&w->loop, worker_after_batch, w);
 	if (!r && k)
-		r = worker_add_ring(w, sockmap_rings(k), session_kernel_event);
+		r = worker_add_ring(w, &k->rings, session_kernel_event);
 	if (!r && gs)
 		r = worker_add_ring(w, graft_rings(gs), session_graft_event);
 	return r;

@@ -73,12 +73,12 @@
 
 static uint64_t passed_bytes(const struct sockmap_io *io)
 {
-	return sockmap_stat(io->kernel, io->slot)->passed;
+	return io->kernel->stats[io->slot].passed;
 }
 
 static uint64_t redirected(const struct sockmap_io *io)
 {
-	return sockmap_stat(io->kernel, io->slot)->bytes;
+	return io->kernel->stats[io->slot].bytes;
 }
 
 /*
@@ -151,7 +151,7 @@ static enum step wait_longer(struct sockmap_io *io)
 
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker)
 {
-	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
 	char c;
 	int r;
 
@@ -200,7 +200,7 @@ enum step sockmap_kick(struct sockmap_io *io)
  */
 static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 {
-	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
 	struct flow *f = io->pump.flow;
 	uint64_t before = f->user_out, read = io->pump.read;
 	enum pump r;
@@ -271,7 +271,7 @@ enum step sockmap_settle(struct sockmap_io *io)
 
 static int remove_from_rx(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
 	int r;
 
 	if (!all_read(io))
@@ -286,7 +286,7 @@ static int remove_from_rx(struct sockmap_io *io)
 /* -EIO: the fence is up, in part at least, and would stop the flow for ever: end the session. */
 static int remove_fenced(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
 	int r;
 
 	ctl->fence = 1;
@@ -377,7 +377,7 @@ static enum step read_passed(struct sockmap_io *io, uint32_t most)
  */
 static enum step read_fenced(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = sockmap_ctl(io->kernel, io->slot);
+	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
 	enum step r = STEP_DONE;
 
 	ctl->fence = 1;

@@ -4,11 +4,8 @@
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
 
 #include "base/array.h"
@@ -21,20 +18,6 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_SOCKMAP, getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_COOKIE)),
 	SETSOCKOPT_IF(PART_SOCKMAP, SOL_SOCKET, SO_ATTACH_BPF),
 	SETSOCKOPT_IF(PART_SOCKMAP, SOL_SOCKET, SO_DETACH_BPF), SYSCALL(close));
-
-struct sockmap {
-	struct sockmap_bpf *skel;
-	struct culvert_stat *stats;
-	struct culvert_ctl *ctls;
-	uint64_t *cookies; /* by slot: its socket's key in the map `slots`, or 0 */
-	struct bpf_rings rings;
-	_Atomic bool is_short; /* of memory; see sockmap_memory_short() */
-
-	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
-	uint32_t *free;
-	_Atomic unsigned int n_free; /* read by status without the lock */
-	unsigned int n_pairs;
-};
 
 /* Words of 64 bits are shared without a lock: they must not be read in halves. */
 _Static_assert(sizeof(long) == 8, "culvert needs a 64-bit machine");
@@ -100,8 +83,8 @@ void sockmap_close(struct sockmap *k)
 		return;
 	bpf_rings_close(&k->rings);
 	if (k->skel) {
-		bpf_values_unmap(k->stats, k->skel->maps.stats);
-		bpf_values_unmap(k->ctls, k->skel->maps.ctls);
+		bpf_values_unmap((void *)k->stats, k->skel->maps.stats);
+		bpf_values_unmap((void *)k->ctls, k->skel->maps.ctls);
 	}
 	sockmap_bpf__destroy(k->skel);
 	pthread_mutex_destroy(&k->lock);
@@ -134,11 +117,6 @@ int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair)
 unsigned int sockmap_pairs_used(struct sockmap *k)
 {
 	return k->n_pairs - atomic_load(&k->n_free);
-}
-
-unsigned int sockmap_pairs_total(const struct sockmap *k)
-{
-	return k->n_pairs;
 }
 
 static int sockmap_add(const struct bpf_map *map, uint32_t slot, int fd)
@@ -215,19 +193,9 @@ int sockmap_gate(struct sockmap *k, int fd, bool on)
 	return setsockopt(fd, SOL_SOCKET, name, &prog, sizeof(prog)) ? -errno : 0;
 }
 
-const volatile struct culvert_stat *sockmap_stat(const struct sockmap *k, uint32_t slot)
-{
-	return &k->stats[slot];
-}
-
-volatile struct culvert_ctl *sockmap_ctl(const struct sockmap *k, uint32_t slot)
-{
-	return &k->ctls[slot];
-}
-
 bool sockmap_is_charged(const struct sockmap *k, uint32_t slot)
 {
-	const volatile struct culvert_stat *st = sockmap_stat(k, slot);
+	const volatile struct culvert_stat *st = &k->stats[slot];
 
 	return st->backlog && st->epoch == k->ctls[slot].epoch;
 }
@@ -235,9 +203,9 @@ bool sockmap_is_charged(const struct sockmap *k, uint32_t slot)
 void sockmap_stay_over(struct sockmap *k, uint32_t slot)
 {
 	if (sockmap_is_charged(k, slot))
-		__atomic_fetch_add(&k->skel->bss->memory.released, sockmap_stat(k, slot)->backlog,
+		__atomic_fetch_add(&k->skel->bss->memory.released, k->stats[slot].backlog,
 				   __ATOMIC_RELEASE);
-	sockmap_ctl(k, slot)->epoch++;
+	k->ctls[slot].epoch++;
 }
 
 uint64_t sockmap_memory(const struct sockmap *k)
@@ -267,9 +235,4 @@ bool sockmap_memory_short(struct sockmap *k)
 void sockmap_memory_told(struct sockmap *k)
 {
 	atomic_store_explicit(&k->is_short, true, memory_order_relaxed);
-}
-
-const struct bpf_rings *sockmap_rings(const struct sockmap *k)
-{
-	return &k->rings;
 }

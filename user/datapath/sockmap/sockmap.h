@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -12,8 +14,41 @@
  * The kernel side as the daemon sees it: the maps of include/sockmap_contract.h, and the slot pairs
  * that sessions borrow.  All functions but sockmap_open() and sockmap_close() may be called by any
  * worker at any time, and need no privilege.
+ *
+ * `stats` and `ctls` are mapped: a read or a write is no system call.
+ *
+ * Memory order.  The other side of these words is the program, which follows the kernel's memory
+ * model (LKMM); ours is C11.  The two models meet where both become the same instructions:
+ *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
+ *     the worker that owns the session.  sockmap_pair_get() clears some of stat, while no socket
+ *     has the slot, so that the program cannot write it.  A volatile access to an aligned word of
+ *     up to 64 bits is one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn
+ *     nor left out nor repeated.  A volatile access orders nothing.
+ *   - A seq_cst fence is smp_mb(): it becomes mfence, or a locked instruction, on x86, and dmb ish
+ *     on arm64, as smp_mb() does.  The fence pairs with the atomic add in pass() of the program.
+ *     The pair is Dekker's pattern, so acquire and release would not do: on x86, too, a store may
+ *     become visible after a later load.
+ *   - A release fence is smp_wmb() and more, an acquire fence smp_rmb() and more (nothing on x86,
+ *     dmb ish and dmb ishld on arm64).
+ *   - A system call on a map or a socket takes locks that the program's callers take as well (the
+ *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
+ *     verdict that depends on it.
+ *   - A pair of slots goes from one worker to another through the mutex of sockmap_pair_put() and
+ *     sockmap_pair_get().
  */
-struct sockmap;
+struct sockmap {
+	struct sockmap_bpf *skel;
+	volatile struct culvert_stat *stats; /* by slot; the program's */
+	volatile struct culvert_ctl *ctls;   /* by slot; of the worker whose session has the slot */
+	uint64_t *cookies;      /* by slot: its socket's key in the map `slots`, or 0 */
+	struct bpf_rings rings; /* of struct culvert_event */
+	_Atomic bool is_short;  /* of memory; see sockmap_memory_short() */
+	unsigned int n_pairs;
+
+	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
+	uint32_t *free;
+	_Atomic unsigned int n_free; /* read by status without the lock */
+};
 
 struct sockmap_limits {
 	unsigned int pairs;   /* sessions that can be in the kernel at once */
@@ -40,7 +75,6 @@ int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair);
  */
 void sockmap_pair_put(struct sockmap *k, uint32_t pair);
 unsigned int sockmap_pairs_used(struct sockmap *k);
-unsigned int sockmap_pairs_total(const struct sockmap *k);
 
 /*
  * Make FD known as SLOT: its cookie in slots, the socket in tx.  -errno of the map update
@@ -59,34 +93,6 @@ int sockmap_rx_del(struct sockmap *k, uint32_t slot);
  * before it is put into rx until it is out of rx.  -ENOMEM: net.core.optmem_max, or memory.
  */
 int sockmap_gate(struct sockmap *k, int fd, bool on);
-
-/*
- * The counters of SLOT, mapped: reading them is no system call.
- *
- * Memory order.  The other side of these words is the program, which follows the kernel's memory
- * model (LKMM); ours is C11.  The two models meet where both become the same instructions:
- *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
- *     the worker that owns the session.  sockmap_pair_get() clears some of stat, while no socket
- *     has the slot, so that the program cannot write it.  A volatile access to an aligned word of
- *     up to 64 bits is one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn
- *     nor left out nor repeated.  A volatile access orders nothing.
- *   - A seq_cst fence is smp_mb(): it becomes mfence, or a locked instruction, on x86, and dmb ish
- *     on arm64, as smp_mb() does.  The fence pairs with the atomic add in pass() of the program.
- *     The pair is Dekker's pattern, so acquire and release would not do: on x86, too, a store may
- *     become visible after a later load.
- *   - A release fence is smp_wmb() and more, an acquire fence smp_rmb() and more (nothing on x86,
- *     dmb ish and dmb ishld on arm64).
- *   - A system call on a map or a socket takes locks that the program's callers take as well (the
- *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
- *     verdict that depends on it.
- *   - A pair of slots goes from one worker to another through the mutex of sockmap_pair_put() and
- *     sockmap_pair_get().
- */
-const volatile struct culvert_stat *sockmap_stat(const struct sockmap *k, uint32_t slot);
-volatile struct culvert_ctl *sockmap_ctl(const struct sockmap *k, uint32_t slot);
-
-/* Of struct culvert_event. */
-const struct bpf_rings *sockmap_rings(const struct sockmap *k);
 
 /*
  * The stay of SLOT's flow in the kernel is over, and its memory is free again: "Memory of all
