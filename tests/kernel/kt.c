@@ -294,7 +294,7 @@ static int64_t accepted(int fd, bool connected)
 {
 	uint64_t n;
 
-	assert_int_equal(tcp_accepted(fd, connected, &n), 0);
+	assert_int_equal(tcp_accepted(fd, connected, 0, &n), 0);
 	return (int64_t)n;
 }
 

@@ -127,7 +127,7 @@ int tcp_unread(int fd, uint64_t *ret)
 /* TCP_ESTABLISHED, TCP_FIN_WAIT1, TCP_FIN_WAIT2: no FIN was received. */
 #define NO_FIN (1U << 1 | 1U << 4 | 1U << 5)
 
-int tcp_received(int fd, uint64_t *ret)
+int tcp_received(int fd, uint64_t header, uint64_t *ret)
 {
 	struct tcp_info info;
 	int r = get_info(fd, &info);
@@ -135,7 +135,7 @@ int tcp_received(int fd, uint64_t *ret)
 	if (r)
 		return r;
 	/* tcp_rcv_nxt_update() counts FIN as a byte */
-	*ret = info.tcpi_bytes_received - (1U << info.tcpi_state & NO_FIN ? 0 : 1);
+	*ret = info.tcpi_bytes_received - (1U << info.tcpi_state & NO_FIN ? 0 : 1) - header;
 	return 0;
 }
 
@@ -158,7 +158,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 	return r;
 }
 
-int tcp_accepted(int fd, bool connected, uint64_t *ret)
+int tcp_accepted(int fd, bool connected, uint64_t header, uint64_t *ret)
 {
 	struct tcp_info info;
 	int queued, r = get_info(fd, &info);
@@ -168,6 +168,7 @@ int tcp_accepted(int fd, bool connected, uint64_t *ret)
 	if (ioctl(fd, SIOCOUTQ, &queued))
 		return -errno;
 	*ret = info.tcpi_bytes_acked - (connected ? 1 : 0) + (uint64_t)queued;
+	*ret -= smaller(*ret, header);
 	return 0;
 }
 

@@ -93,8 +93,8 @@ void tcp_set_nodelay(int fd);
 /* Bytes in the receive queue.  -EFAULT if some were passed (SK_PASS) and not read. */
 int tcp_unread(int fd, uint64_t *ret);
 
-/* Bytes received since the connection began, without a FIN. */
-int tcp_received(int fd, uint64_t *ret);
+/* Bytes received since the connection began, without a FIN and the first HEADER bytes. */
+int tcp_received(int fd, uint64_t header, uint64_t *ret);
 
 /* The traffic with the peer, and its age. */
 struct tcp_activity {
@@ -108,10 +108,11 @@ struct tcp_activity {
 int tcp_activity(int fd, struct tcp_activity *ret);
 
 /*
- * Bytes accepted for sending since the connection began.  CONNECTED: the socket was made by
- * connect(2).  May be too small for a moment, and is never too large.
+ * Bytes accepted for sending since the connection began, without the first HEADER bytes.
+ * CONNECTED: the socket was made by connect(2).  The number may be too small for a moment, and is
+ * never too large.
  */
-int tcp_accepted(int fd, bool connected, uint64_t *ret);
+int tcp_accepted(int fd, bool connected, uint64_t header, uint64_t *ret);
 
 /*
  * Give the receive buffer SIZE bytes, unless it is larger, and keep TCP from growing it.  Returns

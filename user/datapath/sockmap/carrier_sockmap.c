@@ -98,26 +98,6 @@ static bool settled(const struct sockmap_io *io)
 	return !io->pump.flow->pending && all_read(io);
 }
 
-/* The books count the stream, without a PROXY header before it. */
-static int stream_received(const struct sockmap_io *io, uint64_t *ret)
-{
-	int r = tcp_received(io->pump.src, ret);
-
-	if (!r)
-		*ret -= io->header_in;
-	return r;
-}
-
-/* The number may be too small for a moment: smaller than the header. */
-static int stream_accepted(const struct sockmap_io *io, uint64_t *ret)
-{
-	int r = tcp_accepted(io->pump.dst, io->dst_connected, ret);
-
-	if (!r)
-		*ret -= *ret < io->header_out ? *ret : io->header_out;
-	return r;
-}
-
 /* Note errno ERROR of a socket.  Returns WHAT. */
 static int failed(struct sockmap_io *io, int error, int what)
 {
@@ -130,7 +110,7 @@ static enum step look_drained(struct sockmap_io *io)
 {
 	struct flow_books *books = &io->books;
 	struct flow *f = io->pump.flow;
-	int r = stream_accepted(io, &books->accepted);
+	int r = tcp_accepted(io->pump.dst, io->dst_connected, io->header_out, &books->accepted);
 
 	if (r)
 		return failed(io, -r, STEP_DST_ERROR);
@@ -326,7 +306,7 @@ static enum step audit_left(struct sockmap_io *io)
 		enum pump read;
 
 		r = tcp_unread(io->pump.src, &books->unread);
-		r = r ?: stream_received(io, &books->received);
+		r = r ?: tcp_received(io->pump.src, io->header_in, &books->received);
 		r = r ?: tcp_unread(io->pump.src, &again);
 		if (r || again != books->unread)
 			continue;
@@ -441,7 +421,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 	r = sockmap_settle(io);
 	if (r != STEP_DONE)
 		return r;
-	e = stream_received(io, &books->received);
+	e = tcp_received(io->pump.src, io->header_in, &books->received);
 	if (e)
 		return failed(io, -e, STEP_SRC_ERROR);
 	books->redirected = redirected(io);
@@ -462,6 +442,6 @@ bool sockmap_ended(const struct sockmap_io *io)
 {
 	uint64_t received = 0;
 
-	return !stream_received(io, &received) &&
+	return !tcp_received(io->pump.src, io->header_in, &received) &&
 	       received == redirected(io) + io->pump.flow->user_in;
 }
