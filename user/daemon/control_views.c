@@ -351,10 +351,10 @@ static struct json_object *status_resources_json(const struct round *r)
 
 	json_add_int(o, "sessions", atomic_load(&r->shared->live));
 	json_add_int(o, "clients", atomic_load(&r->shared->clients.n));
-	json_add_int(o, "slots_used", k ? sockmap_pairs_used(k) * 2 : 0);
+	json_add_int(o, "slots_used", k ? (k->n_pairs - k->n_free) * 2 : 0);
 	json_add_int(o, "slots_total", k ? k->n_pairs * 2 : 0);
 	json_add_int(o, "kernel_memory", k ? sockmap_memory(k) : 0);
-	json_add_int(o, "kernel_memory_limit", k ? sockmap_memory_limit(k) : 0);
+	json_add_int(o, "kernel_memory_limit", k ? k->memory_limit : 0);
 	json_add_int(o, "pipes", r->pipes);
 	json_add_int(o, "pipes_idle", r->pipes_idle);
 	json_add_int(o, "buffers", r->buffers);

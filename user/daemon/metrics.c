@@ -349,7 +349,7 @@ static void add_rest(struct scrape *s)
 		  "Bytes queued in the kernel that sockmap is charged for.",
 		  .value = k ? (double)sockmap_memory(k) : 0 },
 		{ "culvert_kernel_memory_limit_bytes", "gauge", "Their limit: kernel-memory.",
-		  .value = k ? (double)sockmap_memory_limit(k) : 0 },
+		  .value = k ? (double)k->memory_limit : 0 },
 		{ "culvert_standby_held", "gauge",
 		  "Sessions of other relays that wait for their addresses.",
 		  .value = sb ? standby_held(sb) : 0 },

@@ -477,7 +477,7 @@ int session_kernel_event(void *worker, void *event, size_t size)
 
 	(void)size;
 	if (ev->kind == CULVERT_EVENT_MEMORY)
-		sockmap_memory_told(w->shared->kernel);
+		w->shared->kernel->is_short = true;
 	if (s && s->state == SESSION_OPEN &&
 	    (uint16_t)w->shared->kernel->ctls[ev->slot].epoch == ev->epoch)
 		kernel_event(s, ev->slot % 2, ev->kind);

@@ -53,7 +53,7 @@ static void worker_on_sweep(struct timer *timer)
 		w->events_lost_seen = lost;
 		session_kernel_sweep(w);
 	}
-	if (sockmap_pairs_used(w->shared->kernel))
+	if (w->shared->kernel->n_free < w->shared->kernel->n_pairs)
 		timer_set(&w->loop, &w->sweep, w->loop.now_ms + WORKER_SWEEP_MS);
 }
 

@@ -44,6 +44,7 @@ static int sockmap_load(struct sockmap *k, const struct sockmap_limits *limits)
 				    bpf_map__fd(k->skel->maps.rx), BPF_SK_SKB_STREAM_VERDICT, 0);
 	if (r)
 		return r;
+	k->memory_limit = (uint64_t)k->skel->rodata->memory_limit;
 	k->stats = bpf_values_map(k->skel->maps.stats);
 	k->ctls = bpf_values_map(k->skel->maps.ctls);
 	if (!k->stats || !k->ctls)
@@ -112,11 +113,6 @@ int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair)
 		k->stats[slot].backlog_max = 0;
 	}
 	return r;
-}
-
-unsigned int sockmap_pairs_used(struct sockmap *k)
-{
-	return k->n_pairs - atomic_load(&k->n_free);
 }
 
 static int sockmap_add(const struct bpf_map *map, uint32_t slot, int fd)
@@ -216,23 +212,12 @@ uint64_t sockmap_memory(const struct sockmap *k)
 	return __atomic_load_n(&k->skel->bss->memory.charged, __ATOMIC_RELAXED) - released;
 }
 
-uint64_t sockmap_memory_limit(const struct sockmap *k)
-{
-	return (uint64_t)k->skel->rodata->memory_limit;
-}
-
 bool sockmap_memory_short(struct sockmap *k)
 {
 	bool was = atomic_load_explicit(&k->is_short, memory_order_relaxed), is;
-	uint64_t limit = sockmap_memory_limit(k);
 
-	is = sockmap_memory(k) > (was ? limit / 2 : limit / 4 * 3);
+	is = sockmap_memory(k) > (was ? k->memory_limit / 2 : k->memory_limit / 4 * 3);
 	if (is != was)
 		atomic_store_explicit(&k->is_short, is, memory_order_relaxed);
 	return is;
-}
-
-void sockmap_memory_told(struct sockmap *k)
-{
-	atomic_store_explicit(&k->is_short, true, memory_order_relaxed);
 }

@@ -42,7 +42,9 @@ struct sockmap {
 	volatile struct culvert_ctl *ctls;   /* by slot; of the worker whose session has the slot */
 	uint64_t *cookies;      /* by slot: its socket's key in the map `slots`, or 0 */
 	struct bpf_rings rings; /* of struct culvert_event */
-	_Atomic bool is_short;  /* of memory; see sockmap_memory_short() */
+	uint64_t memory_limit;  /* of all flows together, in bytes */
+	_Atomic bool is_short;  /* of memory: as of the last sockmap_memory_short(); or, since then,
+				 * CULVERT_EVENT_MEMORY has come, even if there is enough again */
 	unsigned int n_pairs;
 
 	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
@@ -74,7 +76,6 @@ int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair);
  * must be closed or out of rx.
  */
 void sockmap_pair_put(struct sockmap *k, uint32_t pair);
-unsigned int sockmap_pairs_used(struct sockmap *k);
 
 /*
  * Make FD known as SLOT: its cookie in slots, the socket in tx.  -errno of the map update
@@ -100,15 +101,12 @@ int sockmap_gate(struct sockmap *k, int fd, bool on);
  */
 void sockmap_stay_over(struct sockmap *k, uint32_t slot);
 
-/* Memory that all flows are charged, and its limit; both in bytes. */
+/* Memory that all flows are charged, in bytes. */
 uint64_t sockmap_memory(const struct sockmap *k);
-uint64_t sockmap_memory_limit(const struct sockmap *k);
 /*
  * True once more than three quarters of the limit are in use, and until half of it is free: no flow
  * should enter the kernel, and those that are charged should leave it.
  */
 bool sockmap_memory_short(struct sockmap *k);
-/* CULVERT_EVENT_MEMORY has come: memory is short, even if a look finds enough again. */
-void sockmap_memory_told(struct sockmap *k);
 /* True if SLOT's flow is charged in its present stay. */
 bool sockmap_is_charged(const struct sockmap *k, uint32_t slot);
