@@ -286,7 +286,7 @@ static void status_add_sums(struct round *r)
 		json_add_int(handovers, name, n);
 	}
 	for (unsigned int c = 0; c < CAUSES; c++)
-		json_add_int(errors, cause_name(c),
+		json_add_int(errors, cause_names[c],
 			     threads_sum(ts, offsetof(struct stats, errors[c])));
 	json_add(r->answer, "carriers", carriers);
 	json_add(r->answer, "handovers", handovers);

@@ -194,7 +194,7 @@ static void add_errors(struct scrape *s)
 		add(s, "",
 		    (double)threads_sum(&s->actions->service->threads,
 					offsetof(struct stats, errors[c])),
-		    "cause", cause_name(c), END);
+		    "cause", cause_names[c], END);
 }
 
 static void add_handovers(struct scrape *s)

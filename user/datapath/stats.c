@@ -15,7 +15,7 @@ const struct histogram_bound histogram_bounds[HISTOGRAM_BUCKETS] = {
 	BOUND(21600.0), BOUND(86400.0), { INFINITY, "+Inf" },
 };
 
-static const char *const cause_names[CAUSES] = {
+const char *const cause_names[CAUSES] = {
 	[CAUSE_CLIENT_RESET] = "client-reset",
 	[CAUSE_UPSTREAM_RESET] = "upstream-reset",
 	[CAUSE_CLIENT_LOST] = "client-lost",
@@ -59,8 +59,3 @@ static const char *const cause_names[CAUSES] = {
 };
 
 struct log_rate cause_rates[CAUSES];
-
-const char *cause_name(enum cause c)
-{
-	return c < CAUSES ? cause_names[c] : "?";
-}

@@ -57,14 +57,14 @@ enum cause {
 	CAUSES,
 };
 
-const char *cause_name(enum cause c);
+extern const char *const cause_names[CAUSES];
 
 /*
  * Log an event of CAUSE: the cause's name, as `culvert status` shows it, and the text.  Each cause
  * has a rate limit of its own: many lines of one cause hide none of another.
  */
 #define log_cause(cause, level, fmt, ...)                                                          \
-	log_write_limited(&cause_rates[cause], level, "%s: " fmt, cause_name(cause), __VA_ARGS__)
+	log_write_limited(&cause_rates[cause], level, "%s: " fmt, cause_names[cause], __VA_ARGS__)
 extern struct log_rate cause_rates[CAUSES];
 
 /* Hand-overs of a flow: to each carrier, and those that failed. */

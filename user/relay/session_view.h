@@ -38,7 +38,7 @@ static inline const char *session_end_name(unsigned int end)
 {
 	return end == SESSION_FINISHED ? "finished" :
 	       end == SESSION_MOVED    ? "moved" :
-					 cause_name(end);
+					 cause_names[end];
 }
 
 struct session_view {
