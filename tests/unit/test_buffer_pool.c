@@ -99,7 +99,7 @@ ON_POOL(test_pipe_no_descriptors)
 
 	assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
 	none = (struct rlimit){ 0, old.rlim_max };
-	pool_limit_pipes(1);
+	pool_pipes_max = 1;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
 	pipe = pool_pipe_get(p);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
@@ -107,7 +107,7 @@ ON_POOL(test_pipe_no_descriptors)
 	expect_pipes(p, 0, 0);
 	pipe = pool_pipe_get(p);
 	assert_non_null(pipe);
-	pool_limit_pipes(UINT_MAX);
+	pool_pipes_max = UINT_MAX;
 	pool_pipe_put(p, pipe, true);
 }
 
@@ -117,7 +117,7 @@ ON_POOL(test_pipe_budget)
 	struct pool *p = *state, other = { 0 };
 	struct pipe *a, *b, *c;
 
-	pool_limit_pipes(2);
+	pool_pipes_max = 2;
 	a = pool_pipe_get(p);
 	b = pool_pipe_get(&other);
 	c = pool_pipe_get(p);
@@ -136,9 +136,9 @@ ON_POOL(test_pipe_budget)
 	pool_trim(p);
 	expect_pipes(p, 0, 0);
 
-	pool_limit_pipes(0);
+	pool_pipes_max = 0;
 	assert_null(pool_pipe_get(p));
-	pool_limit_pipes(UINT_MAX);
+	pool_pipes_max = UINT_MAX;
 	a = pool_pipe_get(p);
 	assert_non_null(a);
 	pool_pipe_put(p, a, true);

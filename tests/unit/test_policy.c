@@ -336,6 +336,6 @@ TEST(test_without_splice)
 
 int main(void)
 {
-	policy_settle(SETTLE_MS);
+	policy_settle_ms = SETTLE_MS;
 	return unit_run(NULL, NULL);
 }

@@ -103,7 +103,7 @@ static int start_limit_descriptors(struct daemon *d)
 	unsigned long limit = sandbox_raise_nofile(needs.descriptors);
 	unsigned long rest = limit > needs.sockets ? limit - needs.sockets : 0;
 
-	pool_limit_pipes((unsigned int)larger(limit / 4, rest) / 2);
+	pool_pipes_max = (unsigned int)larger(limit / 4, rest) / 2;
 	return 0;
 }
 
@@ -144,7 +144,7 @@ static int start_open_forwards(struct daemon *d)
 	struct change first = { .service = &d->service, .config = &d->config };
 	int r;
 
-	policy_settle(d->config.settle_ms);
+	policy_settle_ms = d->config.settle_ms;
 	r = given_take(d->err, sizeof(d->err));
 	if (r)
 		return r;

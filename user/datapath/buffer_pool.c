@@ -27,13 +27,8 @@ SYSCALLS_ALLOWED(
 	SYSCALL(fcntl, SYSCALL_ARG(1, F_SETPIPE_SZ)), SYSCALL(close));
 
 /* Both are of the whole process, as descriptors are. */
-static unsigned int pipes_max = UINT_MAX;
+unsigned int pool_pipes_max = UINT_MAX;
 static _Atomic unsigned int pipes_open;
-
-void pool_limit_pipes(unsigned int n)
-{
-	pipes_max = n;
-}
 
 void pool_close(struct pool *p)
 {
@@ -88,7 +83,7 @@ static struct pipe *pipe_open(void)
 		return NULL;
 	/* a refused thread counts for a moment: another may be refused a pipe that is free */
 	others = atomic_fetch_add_explicit(&pipes_open, 1, memory_order_relaxed);
-	if (others >= pipes_max || pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
+	if (others >= pool_pipes_max || pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
 		pipe_forget(pipe);
 		return NULL;
 	}

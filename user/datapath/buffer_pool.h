@@ -31,10 +31,10 @@ struct pool {
 };
 
 /*
- * At most N pipes in all pools of the process together, so that the sockets of sessions find
- * descriptors.  Until it is called there is no limit.  To be called before there are threads.
+ * The most pipes in all pools of the process together, so that the sockets of sessions find
+ * descriptors.  At first there is no limit.  Set before there are threads.
  */
-void pool_limit_pipes(unsigned int n);
+extern unsigned int pool_pipes_max;
 
 /* Free all buffers and pipes.  None may be lent any more. */
 void pool_close(struct pool *p);
@@ -44,7 +44,7 @@ struct buffer *pool_buffer_get(struct pool *p, size_t size);
 void pool_buffer_put(struct pool *p, struct buffer *b);
 
 /*
- * NULL: out of memory or descriptors, or at a limit: that of pool_limit_pipes(), or the kernel's
+ * NULL: out of memory or descriptors, or at a limit: pool_pipes_max, or the kernel's
  * for the pipes of one user.
  */
 struct pipe *pool_pipe_get(struct pool *p);

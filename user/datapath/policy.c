@@ -3,13 +3,8 @@
 
 #include "sockmap_contract.h"
 
-static unsigned int settle;
+unsigned int policy_settle_ms;
 static _Atomic bool no_splice;
-
-void policy_settle(unsigned int settle_ms)
-{
-	settle = settle_ms;
-}
 
 void policy_allow_splice(bool allowed)
 {
@@ -87,7 +82,7 @@ static struct decision promotion(const struct flow *f, enum reason reason, struc
 {
 	if (around.memory_short)
 		return (struct decision){ CARRIER_COPY, REASON_KERNEL_MEMORY };
-	if (around.watch_ms < settle)
+	if (around.watch_ms < policy_settle_ms)
 		return (struct decision){ f->user_carrier, f->reason };
 	return (struct decision){ CARRIER_SOCKMAP, reason };
 }

@@ -32,10 +32,10 @@
 #define RETURN_MS 100   /* --engine sockmap: time in user space after the first such return */
 
 /*
- * Set SETTLE_MS for all sessions, before there are threads.  A promotion waits until user space has
- * carried the flow for SETTLE_MS.
+ * A promotion waits until user space has carried the flow for so long.  Set before there are
+ * threads.
  */
-void policy_settle(unsigned int settle_ms);
+extern unsigned int policy_settle_ms;
 /* Say whether splice works on this kernel; if not, copy takes its place.  By any thread. */
 void policy_allow_splice(bool allowed);
 
