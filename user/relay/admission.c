@@ -3,7 +3,6 @@
 
 #include <errno.h>
 
-#include "base/addr.h"
 #include "relay/clients.h"
 
 /* MOST 0: any number. */

@@ -22,7 +22,6 @@
 #include "datapath/tcp.h"
 #include "datapath/udp.h"
 #include "relay/admission.h"
-#include "relay/handshake.h"
 #include "relay/session_life.h"
 #include "relay/udp/udp_life.h"
 

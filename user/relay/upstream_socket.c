@@ -5,7 +5,6 @@
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/syscalls_allowed.h"

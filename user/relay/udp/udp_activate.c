@@ -13,7 +13,6 @@
  */
 #include "relay/udp/udp_activate.h"
 
-#include <string.h>
 #include <sys/socket.h>
 
 #include "base/log.h"
