@@ -34,12 +34,6 @@ int routes_open(struct routes *r)
 	return 0;
 }
 
-void routes_close(struct routes *r)
-{
-	if (r->nl)
-		mnl_socket_close(r->nl);
-}
-
 void routes_forget(struct routes *r)
 {
 	memset(r->known, 0, sizeof(r->known));
@@ -141,8 +135,11 @@ bool route_is_refused(const struct graft_addr *to, uint32_t mark)
 {
 	struct routes r;
 	struct known_route of = { .to = *to, .mark = mark };
-	bool refused = !routes_open(&r) && look_up(&r, &of).refused;
+	bool refused;
 
-	routes_close(&r);
+	if (routes_open(&r))
+		return false;
+	refused = look_up(&r, &of).refused;
+	mnl_socket_close(r.nl);
 	return refused;
 }

@@ -31,7 +31,6 @@ struct routes {
 
 /* -errno. */
 int routes_open(struct routes *r);
-void routes_close(struct routes *r);
 void routes_forget(struct routes *r);
 /*
  * The route to TO, with MARK, of packets from FROM, an address of this host; NULL: from any
