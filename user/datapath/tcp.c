@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/tcp.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <linux/socket.h>
 #include <linux/sockios.h>
@@ -35,11 +34,6 @@ SYSCALLS_ALLOWED(
 	/* to clear it: it takes a capability to set it */
 	SETSOCKOPT_IF(PART_PRIVILEGED, IPPROTO_IP, IP_TRANSPARENT),
 	SETSOCKOPT_IF(PART_PRIVILEGED, IPPROTO_IPV6, IPV6_TRANSPARENT));
-
-static int set_int(int fd, int level, int name, int value)
-{
-	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
-}
 
 static int get_info(int fd, struct tcp_info *ret)
 {
@@ -178,7 +172,7 @@ int tcp_accepted(int fd, bool connected, uint64_t header, uint64_t *ret)
  */
 int tcp_set_lowat(int fd, int bytes)
 {
-	return set_int(fd, SOL_SOCKET, SO_RCVLOWAT, bytes);
+	return socket_set(fd, SOL_SOCKET, SO_RCVLOWAT, bytes);
 }
 
 /*
@@ -190,13 +184,13 @@ int tcp_fix_buffer(int fd, uint64_t size)
 {
 	if (tcp_set_lowat(fd, (int)smaller(size / 2, INT_MAX)))
 		return 0;
-	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
+	socket_set(fd, SOL_SOCKET, SO_BUF_LOCK, SOCK_RCVBUF_LOCK);
 	return tcp_set_lowat(fd, 1);
 }
 
 void tcp_free_buffer(int fd)
 {
-	set_int(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
+	socket_set(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
 }
 
 int tcp_handshake(int fd, struct tcp_handshake *ret)
@@ -219,27 +213,12 @@ int tcp_handshake(int fd, struct tcp_handshake *ret)
 
 void tcp_set_unscaled(int fd, bool unscaled)
 {
-	set_int(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, unscaled ? 65535 : 1 << 30);
-}
-
-void tcp_set_mss(int fd, unsigned int mss)
-{
-	set_int(fd, IPPROTO_TCP, TCP_MAXSEG, (int)mss);
+	socket_set(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, unscaled ? 65535 : 1 << 30);
 }
 
 void tcp_hold_ack(int fd)
 {
-	set_int(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1); /* seconds, which only listeners count */
-}
-
-void tcp_set_inline(int fd)
-{
-	set_int(fd, SOL_SOCKET, SO_OOBINLINE, 1);
-}
-
-void tcp_set_nodelay(int fd)
-{
-	set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+	socket_set(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1); /* seconds, which only listeners count */
 }
 
 /*
@@ -258,24 +237,25 @@ int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more)
 	int r;
 
 	if (!keepalive_ms)
-		return set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
-	r = set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, PART(keepalive_ms, 2));
-	r = r ?: set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive_ms, KEEPALIVE_PROBES));
-	r = r ?: set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, probes);
-	return r ?: set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+		return socket_set(fd, SOL_SOCKET, SO_KEEPALIVE, 0);
+	r = socket_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, PART(keepalive_ms, 2));
+	r = r ?: socket_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, PART(keepalive_ms, KEEPALIVE_PROBES));
+	r = r ?: socket_set(fd, IPPROTO_TCP, TCP_KEEPCNT, probes);
+	return r ?: socket_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
 void tcp_probe_now(int fd)
 {
-	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES_MAX); /* a probe without a route is in vain */
-	set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
+	/* a probe without a route is in vain */
+	socket_set(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES_MAX);
+	socket_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+	socket_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
 }
 
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms)
 {
-	tcp_set_inline(fd);
-	set_int(fd, IPPROTO_TCP, TCP_NODELAY, nodelay);
+	socket_set(fd, SOL_SOCKET, SO_OOBINLINE, 1); /* an urgent byte stays in the stream */
+	socket_set(fd, IPPROTO_TCP, TCP_NODELAY, nodelay);
 	return tcp_set_keepalive(fd, keepalive_ms, 0);
 }
 
@@ -287,9 +267,9 @@ int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms)
 
 static int set_number(int fd, int queue, uint32_t seq)
 {
-	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
+	int r = socket_set(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, queue);
 
-	return r ?: set_int(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
+	return r ?: socket_set(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, (int)seq);
 }
 
 static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
@@ -308,7 +288,7 @@ static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
 	struct addr local = graft_tuple_address(&s->tuple, true);
 	struct addr remote = graft_tuple_address(&s->tuple, false);
 	socklen_t n = 2;
-	int r = set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
+	int r = socket_set(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_ON);
 
 	r = r ?: set_number(fd, TCP_SEND_QUEUE, s->frozen_write);
 	r = r ?: set_number(fd, TCP_RECV_QUEUE, s->frozen_read);
@@ -325,9 +305,9 @@ static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, options, n * sizeof(options[0])) ||
 	     setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, sizeof(window))))
 		r = -errno;
-	r = r ?: set_int(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
+	r = r ?: socket_set(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
 	/* else no listener could have its port */
-	return r ?: set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	return r ?: socket_set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 }
 
 int tcp_revive(const struct graft_side *side, uid_t uid)
@@ -343,13 +323,13 @@ int tcp_revive(const struct graft_side *side, uid_t uid)
 
 int socket_set_mark(int fd, unsigned int mark)
 {
-	return set_int(fd, SOL_SOCKET, SO_MARK, (int)mark);
+	return socket_set(fd, SOL_SOCKET, SO_MARK, (int)mark);
 }
 
 int socket_set_transparent(int fd, int family)
 {
-	return family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, 1) :
-				    set_int(fd, IPPROTO_IP, IP_TRANSPARENT, 1);
+	return family == AF_INET6 ? socket_set(fd, IPPROTO_IPV6, IPV6_TRANSPARENT, 1) :
+				    socket_set(fd, IPPROTO_IP, IP_TRANSPARENT, 1);
 }
 
 int socket_bind_interface(int fd, const char *name)
@@ -362,7 +342,7 @@ int socket_bind_interface(int fd, const char *name)
 int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len)
 {
 	struct sockaddr_in6 a;                                       /* the larger of the two */
-	int r = set_int(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1); /* of IPv6 sockets too */
+	int r = socket_set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1); /* of IPv6 sockets too */
 
 	memcpy(&a, source, len);
 	a.sin6_port = 0; /* at the same place in sockaddr_in */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -14,6 +15,11 @@
  * The state that TCP has of a socket, and the options of sockets.  Functions return 0 or -errno if
  * nothing else is said.
  */
+
+static inline int socket_set(int fd, int level, int name, int value)
+{
+	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
+}
 
 /*
  * recv(2) that neither waits nor is interrupted.  The kernel reports an error once: the next call
@@ -81,14 +87,6 @@ struct tcp_handshake {
 int tcp_handshake(int fd, struct tcp_handshake *ret);
 /* UNSCALED: windows without scale, up to 65,535.  FD is not connected yet, or is a listener. */
 void tcp_set_unscaled(int fd, bool unscaled);
-/* FD listens.  Accepted sockets offer their peers an MSS of MSS at most; 0: no limit. */
-void tcp_set_mss(int fd, unsigned int mss);
-
-/* An urgent byte stays in the stream (SO_OOBINLINE), on every carrier. */
-void tcp_set_inline(int fd);
-
-/* Also in the middle of a connection: TCP sends the bytes that it has held back. */
-void tcp_set_nodelay(int fd);
 
 /* Bytes in the receive queue.  -EFAULT if some were passed (SK_PASS) and not read. */
 int tcp_unread(int fd, uint64_t *ret);

@@ -10,23 +10,19 @@
 
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
+#include "datapath/tcp.h"
 
 /* A listener is made before the filter of system calls, or by the privileged process. */
 SYSCALLS_ALLOWED(SYSCALL(recvmmsg), SYSCALL(recvmmsg_time64), SYSCALL(recvmsg), SYSCALL(sendmsg),
 		 SYSCALL(sendto), SETSOCKOPT(IPPROTO_IP, IP_RECVERR),
 		 SETSOCKOPT(IPPROTO_IPV6, IPV6_RECVERR), SETSOCKOPT(SOL_UDP, UDP_GRO));
 
-static int set_int(int fd, int level, int name, int value)
-{
-	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
-}
-
 int udp_set_flow(int fd, int family)
 {
-	int r = family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_RECVERR, 1) :
-				     set_int(fd, IPPROTO_IP, IP_RECVERR, 1);
+	int r = family == AF_INET6 ? socket_set(fd, IPPROTO_IPV6, IPV6_RECVERR, 1) :
+				     socket_set(fd, IPPROTO_IP, IP_RECVERR, 1);
 
-	return r ?: set_int(fd, SOL_UDP, UDP_GRO, 1);
+	return r ?: socket_set(fd, SOL_UDP, UDP_GRO, 1);
 }
 
 int udp_set_listener(int fd, const struct addr *a)
@@ -35,8 +31,8 @@ int udp_set_listener(int fd, const struct addr *a)
 
 	if (r || !addr_is_any(a))
 		return r;
-	return a->ss.ss_family == AF_INET6 ? set_int(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) :
-					     set_int(fd, IPPROTO_IP, IP_PKTINFO, 1);
+	return a->ss.ss_family == AF_INET6 ? socket_set(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1) :
+					     socket_set(fd, IPPROTO_IP, IP_PKTINFO, 1);
 }
 
 /* --- which worker --- */

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sched.h>
@@ -569,11 +570,11 @@ static int new_socket(bool small, unsigned int mss)
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, IPPROTO_TCP);
 
 	if (fd >= 0)
-		tcp_set_nodelay(fd);
+		socket_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	if (fd >= 0 && small)
 		rig_set_buffers(fd, fd, RIG_SMALL);
 	if (fd >= 0 && mss)
-		tcp_set_mss(fd, mss);
+		socket_set(fd, IPPROTO_TCP, TCP_MAXSEG, (int)mss);
 	return fd;
 }
 

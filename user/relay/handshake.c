@@ -8,6 +8,8 @@
  */
 #include "relay/handshake.h"
 
+#include <netinet/tcp.h>
+
 #include "base/minmax.h"
 #include "datapath/tcp.h"
 
@@ -142,6 +144,6 @@ void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, 
 		.ecn = c.lack & SHAPED_ECN ? GRAFT_ECN_REMOVE : GRAFT_ECN_KEEP,
 	};
 	graft_shape(shared->grafts, fd, &shape);
-	tcp_set_mss(fd, c.mss);
+	socket_set(fd, IPPROTO_TCP, TCP_MAXSEG, c.mss);
 	tcp_set_unscaled(fd, c.lack & SHAPED_SCALE);
 }

@@ -255,24 +255,23 @@ void listener_end(struct listener *ls)
 
 static int set_options(int fd, const struct forward_conf *fc, const struct addr *a, bool reuseport)
 {
-	int family = a->ss.ss_family, one = 1, room = UDP_ROOM;
+	int family = a->ss.ss_family;
 	int r = fc->transparent ? socket_set_transparent(fd, family) : 0;
 
-	if (r)
-		return r;
-	if (fc->listen.udp && setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &room, sizeof(room)))
-		setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof(room));
+	if (fc->listen.udp && socket_set(fd, SOL_SOCKET, SO_RCVBUFFORCE, UDP_ROOM))
+		socket_set(fd, SOL_SOCKET, SO_RCVBUF, UDP_ROOM);
 	/* for UDP, SO_REUSEADDR would let other programs listen at this address */
-	if ((!fc->listen.udp && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one))) ||
-	    (reuseport && setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one))))
-		return -errno;
+	if (!fc->listen.udp)
+		r = r ?: socket_set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+	if (reuseport)
+		r = r ?: socket_set(fd, SOL_SOCKET, SO_REUSEPORT, 1);
 	/* "[::]:80" beside "0.0.0.0:80" are two listeners, not one in two families */
-	if (family == AF_INET6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)))
-		return -errno;
+	if (family == AF_INET6)
+		r = r ?: socket_set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
 	if (fc->listen.udp)
-		return udp_set_listener(fd, a);
+		return r ?: udp_set_listener(fd, a);
 	/* before listen(2), so that the first connection inherits them */
-	return tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
+	return r ?: tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 }
 
 /* A descriptor, or -errno. */

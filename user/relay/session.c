@@ -2,6 +2,7 @@
 #include "relay/session.h"
 
 #include <assert.h>
+#include <netinet/tcp.h>
 
 #include "datapath/tcp.h"
 
@@ -28,7 +29,7 @@ struct addr session_address(const struct session *s, uint16_t index)
 void session_set_nodelay(struct session *s)
 {
 	if (s->nodelay_due)
-		tcp_set_nodelay(s->sides[UPSTREAM].fd);
+		socket_set(s->sides[UPSTREAM].fd, IPPROTO_TCP, TCP_NODELAY, 1);
 	s->nodelay_due = false;
 }
 

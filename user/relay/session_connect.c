@@ -91,7 +91,7 @@ static void set_options(struct session *s, int fd)
 {
 	const struct forward_conf *fc = s->forward->conf;
 
-	tcp_set_inline(fd);
+	socket_set(fd, SOL_SOCKET, SO_OOBINLINE, 1); /* as tcp_set_session_options() */
 	handshake_shape(s, fd);
 	s->nodelay_due = fc->nodelay;
 	s->probe_at_ms = fc->keepalive_ms ? s->born_ms + smaller(fc->keepalive_ms / 8, 1000) :
