@@ -110,19 +110,10 @@ int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int
 	return r;
 }
 
-void clients_prove(struct clients *c, const struct sockaddr *client)
+bool clients_proven(struct clients *c, const struct sockaddr *client, bool now)
 {
 	struct client *found = lock_and_find(c, client);
-
-	if (found)
-		found->proven = true;
-	pthread_mutex_unlock(&c->lock);
-}
-
-bool clients_are_proven(struct clients *c, const struct sockaddr *client)
-{
-	struct client *found = lock_and_find(c, client);
-	bool proven = found && found->proven;
+	bool proven = found && (found->proven |= now);
 
 	pthread_mutex_unlock(&c->lock);
 	return proven;

@@ -25,16 +25,15 @@ void clients_init(struct clients *c);
 void clients_close(struct clients *c);
 
 /*
- * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  PROVEN: as
- * clients_prove().  -EUSERS: CLIENT has MOST sessions; -ENOMEM.
+ * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  PROVEN: as NOW of
+ * clients_proven().  -EUSERS: CLIENT has MOST sessions; -ENOMEM.
  */
 int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most, bool proven);
 /*
- * CLIENT, which has a session, has proven that it receives at its address.  The proof lasts as long
- * as CLIENT has sessions.
+ * True if CLIENT has proven that it receives at its address.  NOW: CLIENT, which has a session, has
+ * proven it now.  The proof lasts as long as CLIENT has sessions.
  */
-void clients_prove(struct clients *c, const struct sockaddr *client);
-bool clients_are_proven(struct clients *c, const struct sockaddr *client);
+bool clients_proven(struct clients *c, const struct sockaddr *client, bool now);
 /* Count a session out again. */
 void clients_leave(struct clients *c, const struct sockaddr *client);
 

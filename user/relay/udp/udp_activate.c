@@ -51,7 +51,7 @@ void udp_proof_give(struct udp_session *s)
 	udp_proof_end(s);
 	udp_session_set_state(s, UDP_PROVEN);
 	TAILQ_INSERT_HEAD(&s->worker->udp->sessions, s, in_worker);
-	clients_prove(&s->worker->shared->clients, &s->client.sa);
+	clients_proven(&s->worker->shared->clients, &s->client.sa, true);
 }
 
 bool udp_proof_seen(const struct udp_session *s)
@@ -75,7 +75,7 @@ bool udp_proof_is_given(struct udp_session *s)
 static bool udp_proof_of_address(struct udp_session *s)
 {
 	return udp_proof_is_given(s) ||
-	       clients_are_proven(&s->worker->shared->clients, &s->client.sa);
+	       clients_proven(&s->worker->shared->clients, &s->client.sa, false);
 }
 
 /*
