@@ -184,14 +184,12 @@ static void add_flows(struct json_object *o, const struct session_view *v, bool 
 
 static struct json_object *shaped_json(uint8_t shaped)
 {
+	static const char *const names[] = { "mss", "timestamps", "ecn" }; /* of enum shaped */
 	struct json_object *list = json_object_new_array();
 
-	if (shaped & SHAPED_MSS)
-		json_append(list, json_object_new_string("mss"));
-	if (shaped & SHAPED_TIMESTAMPS)
-		json_append(list, json_object_new_string("timestamps"));
-	if (shaped & SHAPED_ECN)
-		json_append(list, json_object_new_string("ecn"));
+	for (unsigned int i = 0; i < 3; i++)
+		if (shaped & 1 << i)
+			json_append(list, json_object_new_string(names[i]));
 	return list;
 }
 
