@@ -194,8 +194,7 @@ static void udp_end(struct udp_session *s)
 		icmp_tell(&s->peer, &s->local, s->end_error, 0);
 }
 
-/* A step has returned: carry out its mark.  False: S has ended. */
-static bool udp_settle(struct udp_session *s)
+bool udp_settle(struct udp_session *s)
 {
 	if (s->ends)
 		udp_end(s);
@@ -265,14 +264,6 @@ bool udp_session_is_over(struct udp_session *s)
 	if (udp_server_is_given_up(s))
 		udp_session_end(s, CAUSE_UPSTREAM_LOST);
 	return !udp_settle(s);
-}
-
-void udp_session_client_error(struct worker *w, const struct udp_error *e)
-{
-	struct udp_session *s = udp_errors_of_client(w, e);
-
-	if (s)
-		udp_settle(s);
 }
 
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,

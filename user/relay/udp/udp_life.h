@@ -28,8 +28,8 @@ void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct
  */
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const struct graft_addr *remote);
-/* E is an error about a datagram to a client, perhaps of another worker. */
-void udp_session_client_error(struct worker *w, const struct udp_error *e);
+/* A step has returned: carry out its mark.  False: S has ended. */
+bool udp_settle(struct udp_session *s);
 
 /* --- for the worker, on its thread --- */
 

@@ -138,11 +138,14 @@ static void udp_take_proxied(struct udp_socket *us, const struct udp_message *m)
 /* Errors about answers to clients.  The kernel may report an error to any worker. */
 static void udp_take_client_errors(struct udp_socket *us)
 {
+	struct udp_session *s;
 	struct udp_error e;
 
 	for (int i = 0; i < ERRORS_MOST && udp_next_error(us->source.fd, &e); i++) {
 		udp_complete(us, &e.local);
-		udp_session_client_error(us->worker, &e);
+		s = udp_errors_of_client(us->worker, &e);
+		if (s)
+			udp_settle(s);
 	}
 	tcp_take_error(us->source.fd);
 }
