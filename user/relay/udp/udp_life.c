@@ -259,13 +259,6 @@ static void udp_on_timer(struct timer *timer)
 	udp_live(container_of(timer, struct udp_session, timer), NULL, 0);
 }
 
-bool udp_session_is_over(struct udp_session *s)
-{
-	if (udp_server_is_given_up(s))
-		udp_session_end(s, CAUSE_UPSTREAM_LOST);
-	return !udp_settle(s);
-}
-
 bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 			   const struct graft_addr *remote)
 {

@@ -18,8 +18,6 @@ void udp_worker_open(struct worker *w);
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret);
-/* A datagram of the client has come.  True: S has ended, since no server answers; begin it anew. */
-bool udp_session_is_over(struct udp_session *s);
 /* M comes from the client of S, by US. */
 void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
 /*

@@ -93,7 +93,9 @@ static void udp_take(struct udp_socket *us, const struct udp_message *m,
 
 	graft_tuple_set(&tuple, &m->peer.sa, &m->local.sa);
 	s = udp_session_find(us->worker, &tuple, client);
-	if (s && !us->old && udp_session_is_over(s)) {
+	if (s && !us->old && udp_server_is_given_up(s)) {
+		udp_session_end(s, CAUSE_UPSTREAM_LOST);
+		udp_settle(s);
 		before = s;
 		s = NULL;
 	}
