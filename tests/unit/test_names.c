@@ -7,8 +7,6 @@
 #include "relay/names.h"
 
 struct rig {
-	struct loop loop;
-	struct names *names;
 	struct forward_conf fc;
 	struct endpoint conf;
 	struct lookup u;
@@ -26,6 +24,8 @@ static void parse(const char *text, bool passive, struct endpoint *ret)
 static int setup(void **state)
 {
 	static struct rig rig;
+	static struct loop loop;
+	static struct names *names; /* of all tests: names are never closed */
 	char err[256];
 
 	memset(&rig, 0, sizeof(rig));
@@ -33,11 +33,11 @@ static int setup(void **state)
 	parse("10.0.0.99:80", true, &rig.fc.listen);
 	parse("name.test:80", false, &rig.conf);
 	*state = &rig;
-	if (loop_open(&rig.loop, NULL, NULL) ||
-	    names_open(&rig.loop, &rig.names, err, sizeof(err)) ||
+	if ((!names && (loop_open(&loop, NULL, NULL) ||
+			names_open(&loop, &names, err, sizeof(err)))) ||
 	    lookup_open(&rig.u, &rig.fc, &rig.conf, 500))
 		return -1;
-	names_add(rig.names, &rig.u);
+	names_add(names, &rig.u);
 	return 0;
 }
 
@@ -47,7 +47,6 @@ static int teardown(void **state)
 
 	lookup_close(&rig->u);
 	lookup_close(&rig->u);
-	names_close(rig->names);
 	endpoint_close(&rig->conf);
 	endpoint_close(&rig->fc.listen);
 	return 0;

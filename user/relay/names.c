@@ -32,7 +32,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <unistd.h>
 
 #include "base/array.h"
 #include "base/clock.h"
@@ -286,7 +285,7 @@ static void finish(struct lookup *l, struct addr *addrs, size_t n, const char *w
 	l->due_ms = now + wait - (uint64_t)random() % (wait / 8 + 1);
 }
 
-/* Called by c-ares for each look-up once, also by ares_cancel() and ares_destroy(). */
+/* Called by c-ares for each look-up once, also by ares_cancel(). */
 static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo *answer)
 {
 	const struct ares_addrinfo_node *node = answer ? answer->nodes : NULL;
@@ -297,7 +296,7 @@ static void on_answer(void *arg, int status, int timeouts, struct ares_addrinfo 
 
 	(void)timeouts;
 	l->open = false;
-	if (status == ARES_ECANCELLED || status == ARES_EDESTRUCTION)
+	if (status == ARES_ECANCELLED)
 		return;
 	for (; node && n < ADDRS_MAX; node = node->ai_next) {
 		struct addr a = { .len = node->ai_addrlen };
@@ -507,6 +506,7 @@ int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 		      ARES_OPT_SOCK_STATE_CB;
 	int status;
 
+	*ret = n;
 	*n = (struct names){
 		.loop = loop,
 		.sockets = { .handle = on_sockets, .fd = epoll_create1(EPOLL_CLOEXEC) },
@@ -517,29 +517,10 @@ int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen)
 	if (status || n->sockets.fd < 0 || loop_watch(loop, &n->sockets, EPOLLIN, true)) {
 		snprintf(err, errlen, "cannot look up host names: %s",
 			 status ? ares_strerror(status) : strerror(errno));
-		names_close(n);
 		return -EIO;
 	}
 	n->hosts = read_text(open(names_files[0], O_RDONLY | O_CLOEXEC));
-	*ret = n;
 	return 0;
-}
-
-void names_close(struct names *n)
-{
-	struct lookup *l;
-
-	if (!n)
-		return;
-	ares_destroy(n->channel);
-	ares_library_cleanup();
-	timer_cancel(&n->timer);
-	if (n->sockets.fd >= 0)
-		close(n->sockets.fd);
-	LIST_FOREACH(l, &n->lookups, in_names)
-		l->names = NULL;
-	free(n->hosts);
-	free(n);
 }
 
 /* --- names to listen at --- */

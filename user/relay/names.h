@@ -122,8 +122,6 @@ int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen);
 enum { NAMES_FILES = 2 };
 extern const char *const names_files[NAMES_FILES]; /* /etc/hosts, /etc/resolv.conf */
 void names_read_again(struct names *n, const int fds[NAMES_FILES]);
-/* When no worker runs any more; look-ups may be closed later.  NULL is fine. */
-void names_close(struct names *n);
 
 /*
  * Look L up from now on, if it is a name, until L is closed.  To be called before sessions use L.
