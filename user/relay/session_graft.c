@@ -136,11 +136,18 @@ void session_graft_timer(struct session *s)
 	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
 }
 
-static void session_graft_put(struct session *s)
+/* S has no slot any more.  Returns true. */
+static bool session_graft_forget(struct session *s)
 {
 	s->worker->grafted[s->graft] = NULL;
-	graft_put(graft_table_of(s), s->graft);
 	s->graft = NO_GRAFT;
+	return true;
+}
+
+static void session_graft_put(struct session *s)
+{
+	graft_put(graft_table_of(s), s->graft);
+	session_graft_forget(s);
 }
 
 bool session_graft_withdraw(struct session *s)
@@ -273,11 +280,7 @@ bool session_graft_is_away(const struct session *s)
 
 bool session_graft_part(struct session *s)
 {
-	if (!graft_part(graft_table_of(s), s->graft))
-		return false;
-	s->worker->grafted[s->graft] = NULL;
-	s->graft = NO_GRAFT;
-	return true;
+	return graft_part(graft_table_of(s), s->graft) && session_graft_forget(s);
 }
 
 /* Ask the sockets of S for their ways, if these may have changed. */
@@ -328,11 +331,7 @@ bool session_graft_leave_behind(struct session *s)
 	if (s->graft == NO_GRAFT)
 		return false;
 	graft_hold(graft_table_of(s), s->graft);
-	if (graft_state(graft_table_of(s), s->graft) != GRAFT_ACTIVE)
-		return false;
-	s->worker->grafted[s->graft] = NULL;
-	s->graft = NO_GRAFT;
-	return true;
+	return graft_state(graft_table_of(s), s->graft) == GRAFT_ACTIVE && session_graft_forget(s);
 }
 
 void session_graft_take_sockets(struct session *s)
