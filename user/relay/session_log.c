@@ -118,19 +118,21 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 {
 	const struct shared *shared = w->shared;
 	struct forward_stats *fs = forward_stats(v->forward, w->index);
+	bool moved = end >= SESSION_MOVED;
 	/* no byte came, and a missing server is not the reason */
-	bool empty = end != SESSION_MOVED && !flow_view_bytes(&v->flows[CLIENT]) &&
+	bool empty = !moved && !flow_view_bytes(&v->flows[CLIENT]) &&
 		     !flow_view_bytes(&v->flows[UPSTREAM]) &&
 		     (v->connect_ms || end == CAUSE_CLIENT_RESET || end == SESSION_FINISHED);
 
 	log_debug("session %llu: %s%s", (unsigned long long)v->id, end < CAUSES ? "reset: " : "",
 		  session_end_name(end));
-	if (shared->session_log && (!empty || shared->config->session_log_empty))
+	if (shared->session_log && end != SESSION_LEFT &&
+	    (!empty || shared->config->session_log_empty))
 		session_log_ended(shared->session_log, v, end);
 	if (end < CAUSES)
 		count_add(&w->stats.errors[end], 1);
-	count_add(end == SESSION_MOVED ? &fs->moved : &fs->finished, 1);
-	if (end != SESSION_MOVED)
+	count_add(moved ? &fs->moved : &fs->finished, 1);
+	if (!moved)
 		histogram_add(&fs->durations, v->age_ms * 1000);
 }
 

@@ -36,8 +36,8 @@ static inline uint64_t flow_view_bytes(const struct flow_view *f)
 
 static inline const char *session_end_name(unsigned int end)
 {
-	return end == SESSION_FINISHED ? "finished" :
-	       end == SESSION_MOVED    ? "moved" :
+	return end >= SESSION_MOVED    ? "moved" :
+	       end == SESSION_FINISHED ? "finished" :
 					 cause_names[end];
 }
 

@@ -176,13 +176,9 @@ static void udp_end(struct udp_session *s)
 	struct worker *w = s->worker;
 	struct session_view view;
 
-	if (s->end == SESSION_LEFT) {
-		count_add(&forward_stats(s->forward, w->index)->moved, 1);
-	} else {
-		udp_session_count_kernel(s);
-		udp_view(s, &view);
-		session_ended(w, &view, s->end);
-	}
+	udp_session_count_kernel(s);
+	udp_view(s, &view);
+	session_ended(w, &view, s->end);
 	if (s->end == SESSION_MOVED)
 		udp_graft_part(udp_table_of(s), s->slot);
 	else if (s->end != SESSION_LEFT)
