@@ -45,11 +45,9 @@ static enum cause udp_admit(struct udp_socket *us, const struct graft_tuple *tup
 		why = CAUSE_SESSION_LIMIT;
 		if (w->udp->n_unproven < larger(c->max_sessions / 4 / c->workers, 1))
 			why = admission_enter_with(w->shared, us->forward, client, false);
-	} while (--tries &&
-		 ((why == CAUSE_SESSION_LIMIT && udp_session_crowd_out(w, NULL, NULL)) ||
-		  (why == CAUSE_FORWARD_LIMIT && udp_session_crowd_out(w, us->forward, NULL)) ||
-		  (why == CAUSE_CLIENT_LIMIT &&
-		   udp_session_crowd_out(w, us->forward, &tuple->remote))));
+	} while (--tries && why != CAUSES && why != CAUSE_NO_MEMORY &&
+		 udp_session_crowd_out(w, why == CAUSE_SESSION_LIMIT ? NULL : us->forward,
+				       why == CAUSE_CLIENT_LIMIT ? &tuple->remote : NULL));
 	return why;
 }
 
