@@ -10,17 +10,20 @@
  * Maps
  *   grafts   struct graft_entry by session slot, mapped into the daemon.
  *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program.  The
- *            packet programs delete a tuple that another connection uses.
+ *            packet programs delete the tuple of an ended session when a packet of another
+ *            connection has that tuple.
  *   graft_rings  worker -> ring buffer of struct graft_event.
- *   handshakes  the same tuples -> struct graft_handshake, until the offer.
- *   interfaces  ifindex -> GRAFT_IF_*: where the programs are; and GRAFT_IF_POLICIES, _PORTS.
+ *   handshakes  tuple, as in `flows` -> struct graft_handshake.  The offer deletes it.
+ *   interfaces  ifindex -> GRAFT_IF_*, of each interface that has the programs.  Two keys are no
+ *            ifindex: GRAFT_IF_POLICIES and GRAFT_IF_PORTS.
  *   addresses  those of this machine to which clients of STANDBY sessions have connected.
  *   shapes   struct graft_shape by socket of the daemon: how its handshakes are changed.
- *   .bss     counters.
+ *   .bss     counters, and numbers that concern all sessions, such as graft_ways: graft_packet.h.
  *
- * A side is the connection to one remote end: 0 the client, 1 the upstream.  The other end of a
- * side is the remote end of the other side.  Sequence numbers of a side are those on its wire; so
- * an ACK from the client acknowledges numbers of side 0, whoever has sent the bytes.
+ * A side is the connection to one remote end.  Side 0 leads to the client, side 1 to the upstream.
+ * Seen from one side, the remote end of the other side is the *other end*.  The sequence numbers of
+ * a side are the numbers on its wire.  So an ACK from the client has a number of side 0, although
+ * the upstream has sent the acknowledged bytes.
  *
  * Transitions of the state, and by whom:
  *
@@ -37,9 +40,9 @@
  *              -> RETURNED   the same, if the session was grafted before
  *   LOCKED     -> OFFERED    the packet cannot be the first: it goes to its socket
  *              -> ACTIVE     the packet is the first: it is translated, and so are all later ones
- *              -> LOCKED     another packet has passed to its socket or left it: the count in the
- *                            upper bits changes, so the packet that checks cannot activate the
- *                            graft
+ *              -> LOCKED     another packet goes to a socket, or comes from one.  It changes the
+ *                            count in the upper bits, so the packet that checks cannot activate
+ *                            the graft
  *   ACTIVE     -> DONE       both ends have got the other's FIN, or one has sent RST; or the daemon
  *                            resets both ends
  *              -> RETURNING  the daemon wants to carry the session again; or a packet came that
@@ -49,29 +52,33 @@
  *                            the session
  *   RETURNING  -> LOCKED_2   a packet checks whether the session can return with it
  *              -> DONE       as above; or the session cannot return, and `why_back` is set
- *              -> ACTIVE     the daemon does not want the session any more; or the session cannot
- *                            return (no sockets, half closed), and was only far, or without an ACK
+ *              -> ACTIVE     the daemon withdraws its wish; or the session cannot return (no
+ *                            sockets, or half closed), and the only reason to return was bulk of
+ *                            a far session, or a missing ACK
  *   LOCKED_2   -> RETURNING  the session cannot return: the packet is translated
  *              -> RETURNED   the session returns.  From now on packets are shifted between the wire
  *                            and the sockets, for the rest of the session
  *   RETURNED   -> OFFERED    the daemon offers the session again
  *   DONE       -> CLOSED     the daemon closes the sockets
- *   CLOSED, RETURNED -> FREE   the slot is used again.  Until then late packets are translated, or
- *                            shifted.  A SYN with such a tuple ends that earlier, and after CLOSED
- *                            so does a packet outside the window
+ *   CLOSED, RETURNED -> FREE   the slot is used again.  Until then late packets are translated
+ *                            (CLOSED), or shifted (RETURNED).  A SYN with the session's tuple ends
+ *                            that earlier; if CLOSED, also a packet outside the window
  *
  * A session that came from another relay is `loose`: its numbers may be old.  So its packets are
- * sent on even outside the window: the ends check them, as without a relay.  The session's numbers
- * follow such a packet once a packet of the other end fits it.  The same holds for packets with ACK
- * and without RST of a session that other relays know (`mirrored`).
+ * sent on even outside the window, and the ends check them, as without a relay.  The numbers of
+ * such a packet become the session's once a packet of the other end fits these numbers.  If other
+ * relays know a session (`mirrored`), its packets with ACK and without RST are treated so, too.
  *
  * A session that the daemon resets is `killed`: its packets are shifted as if it were RETURNED, and
  * the stack answers late packets.  graft_decide.h has the tables of these decisions.
  *
- * Writers of a side's fields: the offer program in FREE and RETURNED; the packet that holds LOCKED
- * or LOCKED_2; and, where the comment says "tracked", each packet of that side, with a
- * compare-and-swap where two CPUs must not undo each other.  Packets that leave the side's socket
- * write "way".  The daemon writes all fields in SETTING, and the way of a session without sockets.
+ * Writers of a side's fields:
+ *   the offer program          all, in FREE and RETURNED
+ *   the packet that checks     all, in LOCKED and LOCKED_2
+ *   each packet of the side    fields that are "tracked", with a compare-and-swap where two CPUs
+ *                              must not undo each other
+ *   packets from the side's socket   `way`
+ *   the daemon                 all, in SETTING; and `way` of a session without sockets
  */
 #pragma once
 
@@ -85,7 +92,7 @@ enum graft_state {
 	GRAFT_FREE,
 	GRAFT_OFFERED,
 	GRAFT_ACTIVE,
-	GRAFT_LOCKED, /* has the bit of OFFERED */
+	GRAFT_LOCKED, /* 3: one AND with OFFERED, 1, unlocks: see try_offer() */
 	GRAFT_DONE,
 	GRAFT_RETURNING,
 	GRAFT_LOCKED_2,
@@ -100,8 +107,8 @@ enum graft_state {
 #define GRAFT_PASSED_ONE 0x100
 
 /*
- * Why a session is not grafted: the answer of the offer program; or `why_not`, of the last packet
- * that checked.  Why a session returns to its sockets: `why_back`.
+ * The offer program answers why it refuses a session.  `why_not` says why the last packet that
+ * checked was not the first, `why_back` why the session returns to its sockets.
  */
 enum graft_refusal {
 	GRAFT_OK,           /* in `why_not`: no packet has been looked at */
@@ -110,21 +117,21 @@ enum graft_refusal {
 	GRAFT_TIMESTAMPS,   /* one connection has TCP timestamps, the other has not */
 	GRAFT_MSS,          /* one end may send larger segments than the other takes */
 	GRAFT_ECN,          /* one connection has ECN, the other has not, or another kind */
-	GRAFT_MPTCP,        /* one connection is a flow of MPTCP */
-	GRAFT_INTERFACE,    /* no packet program there, or others decide about packets, too */
+	GRAFT_MPTCP,        /* one connection is a subflow of MPTCP */
+	GRAFT_INTERFACE,    /* no packet programs at an interface, or filters of others */
 	GRAFT_IN_HAND,      /* something is unread, not acknowledged, or in the daemon's hand */
 	GRAFT_BAD_REQUEST,  /* the slot is not in the state for the operation, or does not exist */
 	GRAFT_NO_SLOT,      /* all slots are in use, or a map is full */
 	GRAFT_WINDOW,       /* one end has little room for the segments of the other */
 	GRAFT_XFRM,         /* a policy of IPsec concerns it */
-	GRAFT_ENCAP,        /* a route puts its packets into others */
+	GRAFT_ENCAP,        /* a route encapsulates its packets */
 	GRAFT_FRAGMENTS,    /* an end sends some */
 	GRAFT_HEADERS,      /* an end sends options of IPv4, or extension headers of IPv6 */
 	GRAFT_TOO_BIG,      /* an end sends larger packets than the way takes, without DF */
 	GRAFT_ORDER,        /* the packet is not the next one, or a socket waits for earlier ones */
 	GRAFT_NO_TIMESTAMP, /* the packet has none, but the connection has */
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
-	GRAFT_UNSEEN,  /* no packets seen in and out on both sides, with the sockets' numbers */
+	GRAFT_UNSEEN,  /* a side has seen no packet in, or none out, with its socket's numbers */
 	GRAFT_WAY,     /* the way of a socket may have changed, or is not known */
 	GRAFT_FAR,     /* its way is long, and it does not converse, or has begun bulk */
 	GRAFT_LOSS,    /* its way loses packets; else as GRAFT_FAR */
@@ -191,8 +198,8 @@ struct graft_side {
 	/* Translation of packets from this side's remote end.  *_add: added, modulo 2^32. */
 	__u32 seq_add, ack_add;
 	__u32 tsval_add, tsecr_add;
-	__u32 tsecr_least;   /* the other end's TSval when the graft began: TSecr is no less, */
-	__u32 tsecr_clamped; /* while this is 1 */
+	__u32 tsecr_least;   /* the least TSecr: the other end's TSval when the graft began */
+	__u32 tsecr_clamped; /* 1: tsecr_least still counts */
 	__u8 window_left;    /* shift that the remote end announced, */
 	__u8 window_right;   /* and that the other end expects */
 	__u8 read_shift;     /* of windows that our socket announces */
@@ -209,10 +216,10 @@ struct graft_side {
 	/* The wire's numbers minus the socket's, 0 before the first return; ts: of our TSval. */
 	__u32 back_read, back_write, back_ts;
 
-	/* Tracked.  The low half is the sequence number; the difference of two counts bytes. */
+	/* Tracked.  The low half is the sequence number; the high half lets `end` count bytes. */
 	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
-	__u64 end;        /* end of what the remote end has sent, a FIN included */
-	__u64 begun;      /* not tracked: `end` minus this is what was carried, by all grafts */
+	__u64 end;        /* end of the bytes that the remote end has sent, a FIN included */
+	__u64 begun;      /* not tracked: `end` minus this: the bytes carried by all grafts */
 	__u32 window;     /* largest that the remote end has offered, in bytes */
 	__u32 tsval_sent; /* highest that was sent to the remote end */
 	__u32 fin;        /* enum graft_fin */
@@ -227,26 +234,28 @@ struct graft_side {
 	/* Not tracked. */
 	__u32 base_read, base_write; /* offer: copied_seq of the socket, and its write_seq */
 	__u8 sack;                   /* 1: the socket has SACK */
-	__u8 ecn;                    /* 1: both ends have ECN; the socket may not */
+	__u8 ecn;                    /* 1: both ends have ECN; the socket may lack it */
 	__u16 mss;                   /* the socket's largest segment, options included */
 	__u32 asked_at;              /* tracked: see asked_ns */
 	/*
-	 * OFFERED, tracked: the ends of the bytes that have entered to the socket, and that have
-	 * left it.  One less than the socket's numbers at the offer, until a packet is seen.
+	 * OFFERED, tracked: the highest end of the packets that have entered to the socket, and of
+	 * those that have left it.  The offer sets both to one below the socket's numbers: no
+	 * packet was seen yet.
 	 */
 	__u32 passed, left;
 	/*
-	 * The right edge of the windows that are offered.  OFFERED: of hold(), once has_edge.
-	 * ACTIVE, in numbers of the wire: tracked, see GRAFT_LEASH.
+	 * How far the remote end may send: the right edge of the windows offered to that end.
+	 * OFFERED, if has_edge: in numbers of the socket, by hold().  ACTIVE: in numbers of the
+	 * wire, tracked, see GRAFT_LEASH.
 	 */
 	__u32 edge, has_edge;
 	__u32 lost, lost_to; /* tracked: windows of which bytes were lost, and the last one's end */
 	/* Tracked, if `apart`: `end` and `acked` of a packet that did not fit (graft_decide.h). */
 	__u32 apart_end, apart_acked;
-	__u32 from; /* freeze: the interface by which the socket had its last packet */
+	__u32 from; /* by freeze(): the interface of the socket's last packet */
 	/*
-	 * Tracked: since then the remote end sends again, or probes, without a new ACK.  asked_at:
-	 * the sum of both ends' ACKs at that time.
+	 * Tracked: when the remote end began to send again, or to probe, without a new ACK of
+	 * either end.  asked_at: the sum of both ends' ACKs at that time.
 	 */
 	__u64 asked_ns;
 } __attribute__((aligned(64)));
@@ -258,9 +267,9 @@ struct graft_handshake {
 };
 
 /*
- * How a handshake is changed, so that both connections of a session are alike.  A socket that
- * connects: its SYN.  A listening socket: the SYNs that it gets.  An option is taken out only if
- * the other connection cannot have it.
+ * How a handshake is changed, so that both connections of a session are alike.  The shape of a
+ * connecting socket changes its SYN, that of a listening socket the SYNs that arrive.  An option is
+ * taken out only if the other connection cannot have it.
  */
 struct graft_shape {
 	__u16 mss;          /* the largest that is announced; 0: any.  Not of a listening socket */
@@ -292,7 +301,7 @@ enum graft_via {
 /*
  * A session returns to its sockets if an end sends again for so long, and neither stream gets an
  * ACK.  TCP has sent again twice by then: the time-out is 200 ms at least, and doubles.  A lost
- * fast retransmission is repeated sooner: that is loss, and no silence.
+ * fast retransmission is repeated earlier than that, so loss alone does not count as silence.
  */
 #define GRAFT_SILENT_NS 400000000ULL
 
@@ -309,19 +318,19 @@ enum graft_far {
 
 /*
  * Bytes that an end may send in a turn, if LONG or LOSSY.  Three quarters make the session
- * RETURNING.  The sender then runs dry at its edge, after one round trip, or two from a first
- * window (10 segments, RFC 6928).  A message of 16 KiB fits, with a header.
+ * RETURNING.  The sender then runs dry at its edge: after one round trip, or after two if its turn
+ * began with an initial window (10 segments, RFC 6928).  A message of 16 KiB with a header fits.
  */
 #define GRAFT_LEASH 24576
 
-/* LOSSY: so many windows had losses, and more than one in GRAFT_LOSS_BYTES. */
+/* A session is LOSSY after so many windows with losses, if each GRAFT_LOSS_BYTES had one. */
 #define GRAFT_LOSSES 2
 #define GRAFT_LOSS_BYTES (2 << 20)
 
 enum graft_loose {
 	GRAFT_STRICT,
 	GRAFT_LOOSE,
-	GRAFT_FOUND, /* both ends were believed; ACKs of the other relay's bytes may still come */
+	GRAFT_FOUND, /* both ends were believed; old ACKs, of bytes carried elsewhere, may come */
 };
 
 /* A thread of the daemon reads such a field while another thread writes it. */
@@ -332,8 +341,8 @@ enum graft_loose {
 #endif
 
 /*
- * The first part of an entry of TCP or UDP.  The daemon alone writes it; but the packet programs
- * change the state of TCP, and the offer program fills an entry.
+ * The first part of an entry of TCP or UDP.  The daemon writes it.  Of TCP the packet programs
+ * write the state, too, and the offer program the worker, the id and the forward.
  */
 struct graft_head {
 	__u32 state;                 /* enum graft_state; of UDP FREE, ACTIVE, STANDBY alone */
@@ -343,7 +352,7 @@ struct graft_head {
 	GRAFT_SHARED __u32 source;   /* graft_tag() of the import that has the session; 0: none */
 	GRAFT_SHARED __u32 mirrored; /* enum graft_mirrored */
 	GRAFT_SHARED __u32
-		alone_ms; /* STANDBY: since then no peer exports it (low half); 0: a peer does */
+		alone_ms; /* STANDBY: when a peer exported it last (low half); or ALONE_ (held.h) */
 };
 
 struct graft_entry {
@@ -370,7 +379,7 @@ struct graft_entry {
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
 	       "another size: another layout");
 
-/* The most milliseconds between two times that differ by UNITS, if both are in units of 2^30 ns. */
+/* Two times in units of 2^30 ns differ by UNITS: the most milliseconds between them. */
 #define GRAFT_CLOCK_SHIFT 30
 static inline __u32 graft_clock(__u32 units)
 {
@@ -395,9 +404,9 @@ enum graft_mirrored {
 #define GRAFT_IF_PORT 2   /* of a bridge: frames for the bridge are for us */
 #define GRAFT_IF_BRIDGE 4 /* packets there were seen at a port before */
 
-/* Keys of `interfaces` that are no ifindex.  Values: graft_policies; 1: programs are at ports. */
-#define GRAFT_IF_POLICIES 0U
-#define GRAFT_IF_PORTS UINT32_MAX
+/* Keys of `interfaces` that are no ifindex. */
+#define GRAFT_IF_POLICIES 0U      /* value: graft_policies */
+#define GRAFT_IF_PORTS UINT32_MAX /* value 1: programs are at ports of bridges, too */
 
 /* Input of the offer program, behind an Ethernet header. */
 enum graft_op {
@@ -418,7 +427,7 @@ struct graft_request {
 	__u64 id;
 	__u32 forward;
 	struct graft_tuple tuples[2];
-	/* OFFER, OFFER_AGAIN: microseconds: a longer sum of round trips is LONG; 0: any */
+	/* OFFER, OFFER_AGAIN: a session whose round trips add up to more is LONG; 0: none is */
 	__u32 near_us;
 	__u32 far_too; /* 1: offer a far session all the same */
 };

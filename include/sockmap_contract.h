@@ -16,35 +16,38 @@
  *   slots    socket cookie -> slot.
  *   stats    struct culvert_stat by slot, mapped into the daemon.  Written by the program, and only
  *            while it holds the source's socket lock: one writer at a time.  While no socket has
- *            the slot the daemon clears bytes, passed, dropped and backlog_max; all else goes on.
+ *            the slot the daemon clears bytes, passed, dropped and backlog_max, and no other field.
  *   ctls     struct culvert_ctl by slot, mapped into the daemon.  Written by the daemon only.
  *   rings    worker -> ring buffer of struct culvert_event.
  *   .bss     the program's globals, mapped into the daemon: `memory`, see below, and counters.
  *
  * Gate.  While a socket is in rx the filter culvert_gate is attached to it.  A closed gate keeps
- * segments with payload or FIN out of TCP, and the peer sends them again.  It is closed by
- *   - the program, for the rest of this stay in rx (stat.closed == ctl.epoch), where passing would
- *     not bound memory: see reverse_has_backlog() there; and where bytes were lost (stat.lost ==
- *     ctl.epoch): no later byte may reach the target, so the program drops those that TCP holds;
- *   - the daemon (ctl.fence), for the moment in which it takes the socket out of rx.
+ * segments with payload or FIN out of TCP, and the peer sends them again.  Two sides close it:
+ *   - The program, for the rest of the socket's stay in rx (stat.closed == ctl.epoch), if passing
+ *     would not bound memory (reverse_has_backlog()), or if bytes were lost (stat.lost ==
+ *     ctl.epoch).  After a loss no later byte may reach the target, so the program also drops the
+ *     bytes that TCP holds already.
+ *   - The daemon (ctl.fence), while it takes the socket out of rx.
  *
  * Memory of all flows.  A flow is charged for the backlog that the program saw at its last look, if
- * that is over CULVERT_UNCHARGED: stat.backlog, and in sum memory.charged.  At the end of a stay in
- * the kernel the daemon adds stat.backlog to memory.released.  Each of the two sums is written by
- * one side, with atomic adds, and their difference is the memory in use.
+ * that backlog is over CULVERT_UNCHARGED.  stat.backlog is the flow's charge, memory.charged the
+ * sum.  At the end of a stay in the kernel the daemon adds stat.backlog to memory.released.  Each
+ * of the two sums is written by one side, with atomic adds, and their difference is the memory in
+ * use.
  *   - Once for each stay: the daemon releases only while stat.epoch == ctl.epoch, that is, if the
  *     program has run in this very stay.  The daemon then moves ctl.epoch on, so that nothing is
  *     left to release.  The program begins each epoch with a stat.backlog of 0.
- *   - After the last charge: the daemon releases when no run can follow, and after it has taken the
- *     source's socket lock, which waits for the last run.  That is when the flow is out of rx and
- *     its backlog has drained; when it has finished, so that nothing can arrive; or when the
- *     sockets are closed.
- *   - A quiet flow is charged for what it had at its last look, until it goes on or leaves.  Near
+ *   - After the last charge: the daemon first takes the source's socket lock, which waits for the
+ *     last run of the program, and releases only when no run can follow.  No run can follow once
+ *     the flow is out of rx and its backlog has drained, once the flow has finished, or once
+ *     the sockets are closed.
+ *   - A quiet flow is charged for its backlog at the last look, until it goes on or leaves.  Near
  *     memory_limit the daemon lets such flows leave.
  * Above three quarters of memory_limit the program tells the daemon of each charged flow.  Above
- * memory_limit the program looks at each skb, and passes those of a charged flow, or closes its
- * gate, as above the hard limit: no daemon is needed.  Beyond memory_limit each flow may have
- * CULVERT_UNCHARGED, the bytes between two looks, one skb, and what TCP holds when the gate closes.
+ * memory_limit the program looks at the backlog for each skb, and a charged flow counts as over its
+ * hard limit: no daemon is needed.  All flows together may exceed memory_limit, each by
+ * CULVERT_UNCHARGED, the bytes between two looks, one skb, and the bytes that TCP holds when the
+ * gate closes.
  *
  * Order without a lock.  The program redirects while stat.passed == ctl.credit, that is, while
  * every byte that was ever handed to user space has been written to the target.  Once over the hard
@@ -76,17 +79,17 @@
  * Written by the program.  Bytes are payload unless said otherwise.  The first of the two cache
  * lines has all fields that a redirected skb changes, or the gate looks at.
  *
- * Fields of 32 bits or less are used as differences, modulo their size.  A turn has no more packets
- * than bytes.  At the first look after ctl.bulk_bytes the turn ends, or the daemon is told that it
- * is bulk.  Answers have no bound: 2^32 of them in one turn count as none, and the flow may be
- * called bulk, which is a hint.
+ * Fields of 32 bits or less are used as differences, modulo their size.  A turn ends, or is
+ * reported as bulk, at the first look after ctl.bulk_bytes; so its bytes are bounded, and its
+ * packets, which are fewer.  Answers have no bound: 2^32 of them in one turn would count as none,
+ * and the flow could be called bulk, which is only a hint.
  */
 struct culvert_stat {
 	__u64 bytes;        /* redirected to the target */
 	__u64 packets;      /* redirected skbs */
 	__u64 passed;       /* bytes handed to user space (SK_PASS) */
 	__u64 overhead;     /* memory of all redirected skbs beyond their payload */
-	__u32 expected_seq; /* target's write_seq once what was redirected or passed is written */
+	__u32 expected_seq; /* target's write_seq when all redirected and passed bytes are in it */
 	__u32 next_seq;     /* source's sequence number of the next byte of the stream */
 	__u32 epoch;        /* ctl.epoch for which these fields were started */
 	__u32 closed;       /* ctl.epoch in which the gate was closed last */

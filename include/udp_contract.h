@@ -10,13 +10,14 @@
  *
  * Maps
  *   udp_flows    struct udp_flow by slot, mapped into the daemon.
- *   udp_buckets  by hash of a tuple: the values of udp_place().  The daemon alone writes them, one
- *                place at a time.  The last one begins with the seed of the hash.
+ *   udp_buckets  struct udp_bucket by hash of a tuple.  A place is a value of udp_place().  The
+ *                daemon alone writes places, one at a time.  The last bucket begins with the seed
+ *                of the hash.
  *
  * The daemon writes the state.  FREE: there is no flow.  ACTIVE: a session of this daemon, or of an
  * earlier one, has the flow.  STANDBY: another relay has it.  Both legs of a STANDBY flow are
  * UDP_ACTIVE, but all datagrams pass, and do not count, until the client's destination address is
- * on this machine.  The daemon adopts the flow after the next datagram.
+ * on this machine.  The daemon adopts the flow after the first datagram that is translated then.
  *
  * The word of a leg: bit 0, UDP_ACTIVE: arriving datagrams are translated.  Above it the number of
  * datagrams that have passed to the socket.
@@ -41,7 +42,7 @@
 
 /*
  * Once a server that has answered is silent for 8 s, its client's datagrams go by the sockets.
- * Reports of RTCP come each 5 s, and have no other answer.
+ * A flow of RTCP has no other answers than reports, which come each 5 s.
  */
 #define UDP_SILENT_TICKS (8000000000ULL >> UDP_TICK_SHIFT)
 
@@ -59,7 +60,7 @@ struct udp_leg {
 	__u16 path_mtu; /* by the daemon: of datagrams that leave here; 0: not known */
 	__u8 why;       /* enum graft_refusal: of the last datagram that could not be translated */
 	__u8 gone;      /* by the daemon: leg 0: 1: an error says that the client is gone */
-	__u64 packets, bytes; /* translated, of what arrived here; bytes of payload */
+	__u64 packets, bytes; /* of translated datagrams that arrived here; payload */
 };
 
 struct udp_flow {
