@@ -8,11 +8,11 @@
  *   - The daemon runs graft_offer (BPF_PROG_TEST_RUN) when it holds no byte of the session.
  *     graft_offer notes both sockets' sequence numbers, from which all offsets follow, and enters
  *     both tuples in `flows`.
- *   - graft_in sees arriving packets.  While a session is OFFERED it looks at both sockets: if
- *     neither has anything unread, unsent or unacknowledged, and packets of both have been seen
- *     entering and leaving here, this packet may be the first one that is translated.  No socket
- *     lock is needed: each of these numbers only grows, and all are at their bounds when they are
- *     equal.  graft_begin.h has this.
+ *   - graft_in sees arriving packets.  While a session is OFFERED, graft_in looks at both sockets.
+ *     A packet may be the first to be translated if neither socket has anything unread, unsent or
+ *     unacknowledged, and if packets of both have been seen here, entering and leaving.  No socket
+ *     lock is needed: each number only grows, up to another one, so equal numbers are all at their
+ *     bounds.  graft_begin.h has this; docs/design.md ("The first translated packet") the proof.
  *   - From then on graft_in translates addresses, ports, sequence and acknowledgement numbers,
  *     windows and options, and sends the packet to the other end: graft_work.h, graft_translate.h.
  *   - graft_out sees leaving packets, and learns the way from them.  Packets of frozen sockets, but
@@ -58,7 +58,7 @@ static __always_inline __u32 state_of(const struct graft_entry *g)
 	return READ_ONCE(g->head.state) & GRAFT_STATE_MASK;
 }
 
-/* P goes to its own socket.  FREE: the session is gone, or P is to be dropped. */
+/* True: P goes to its own socket.  FREE: the session is gone, or to_socket() drops P. */
 static __always_inline bool is_for_socket(__u32 state)
 {
 	return state == GRAFT_FREE || state == GRAFT_OFFERED || state == GRAFT_RETURNED;
@@ -93,7 +93,7 @@ static __always_inline int to_work(struct __sk_buff *skb, struct found *f, struc
 	if (state == GRAFT_RETURNING || state == GRAFT_LOCKED_2) {
 		state = try_return(skb, p, f->slot, f->side);
 		if (state == GRAFT_RETURNED && f->g->why_back >= GRAFT_FAR && !p->len)
-			state = GRAFT_STATES; /* it is sent on: see unleash() */
+			state = GRAFT_STATES; /* no socket gets P: see unleash() */
 	}
 	return is_for_socket(state) ? to_socket(skb, f, p, state) : pass_on(skb, f, p, state);
 }
@@ -128,7 +128,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 		forget(f->g, f->slot);
 		return PASS;
 	default:
-		return PASS; /* by a router, as others */
+		return PASS; /* the stack sends it on as a router does, to the session's relay */
 	}
 }
 
@@ -186,7 +186,7 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 	if (p->odd || p->l4 != l3 + ip_len(s->ipv6) || bpf_skb_load_bytes(skb, p->l4, at->was, len))
 		return DROP;
 	words = (void *)at->was;
-	if (words[5] == TIMESTAMP_WORD) { /* of no use with 20 bytes */
+	if (words[5] == TIMESTAMP_WORD) { /* with 20 bytes these words do not count */
 		words[6] = words[7];
 		words[7] = 0; /* or the socket would measure a round trip to this machine itself */
 	} else {              /* SACK: NOP instead */
@@ -232,9 +232,10 @@ static __always_inline bool is_heard(struct graft_side *mine)
  * Let P, a keepalive probe or a reset, go out with the numbers of the wire.  If the remote end is
  * there it answers a probe, and is heard; if not, the frozen socket gives up as any other.
  *
- * Linux 6.18 does not answer a probe with an old timestamp.  The last timestamp of a session at
- * another relay is not known, so its clock goes on at the usual rate.  A timestamp that is ahead
- * does no harm: the probe's number is not in the window, so nobody remembers the timestamp.
+ * Linux 6.18 does not answer a probe with an old timestamp.  If another relay has served the
+ * session, the last timestamp is not known, so the program guesses: 1,000 ticks a second since the
+ * other end was heard.  A timestamp that is ahead does no harm: the probe's number is not in the
+ * window, so nobody remembers the timestamp.
  */
 static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {
@@ -254,8 +255,8 @@ static __always_inline int let_out(struct __sk_buff *skb, struct found *f, const
 
 /*
  * A packet of a frozen socket.
- *   - Bytes that the first translated packet has acknowledged, or a probe: the socket gets an ACK,
- *     but a probe of a silent peer goes out.
+ *   - Bytes that the first translated packet has acknowledged: the socket gets an ACK.
+ *   - A keepalive probe: the same; but the probe goes out if the remote end is silent.
  *   - FIN: the daemon died.  The socket gets a reset, so that the next daemon can make it anew.
  *   - SYN: a new socket was given the same tuple.  The SYN is refused.
  *   - RST: the socket has died (ss -K), and the reset goes out; but it is dropped if the session is
@@ -281,9 +282,9 @@ static __always_inline int of_frozen(struct __sk_buff *skb, struct found *f, con
 
 /*
  * Hold: the right edge of the window that our socket offers stays where it is.  The sender runs
- * dry, without loss, and the session is quiet for a moment.  The hold ends after GRAFT_HOLD_MS by
- * itself: perhaps no event would let the daemon end it, and the daemon may be stopped.  Then the
- * answer to the next window probe has the real window.
+ * dry, without loss, and the session is quiet for a moment.  The program itself ends the hold,
+ * after GRAFT_HOLD_MS: the daemon may get no event, or may be stopped.  After the hold, the answer
+ * to the sender's next window probe has the real window.
  */
 static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct packet *p)
 {
@@ -309,9 +310,9 @@ static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct 
 
 /*
  * The state in which a leaving packet finds its session; GRAFT_STATES: drop the packet.  A leaving
- * packet acknowledges, and a packet that checks just now may have read the older numbers: so the
- * leaving one changes the count of LOCKED.  In OFFERED the barrier lets the next packet that checks
- * see the new numbers.
+ * packet acknowledges.  A packet that checks just now may have read the socket's numbers before
+ * that, so the leaving packet changes the count of LOCKED.  In OFFERED the barrier shows the new
+ * numbers to the next packet that checks.
  */
 static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 {

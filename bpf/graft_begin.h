@@ -36,7 +36,7 @@ static __always_inline struct bpf_sock *look_up(struct __sk_buff *skb,
 }
 
 #define ECN_OK 0x01       /* TCP_ECN_OK */
-#define ECN_ACCURATE 0x10 /* TCP_ECN_MODE_ACCECN, since Linux 6.18: it counts, end to end */
+#define ECN_ACCURATE 0x10 /* TCP_ECN_MODE_ACCECN, since Linux 6.18: the ends count marks */
 
 /* TSval that the socket would send now: never less than one that it has sent. */
 static __always_inline __u32 clock_of(const struct tcp_sock *tp)
@@ -69,7 +69,7 @@ static __always_inline int hindrance_of(struct dst_entry *dst)
 /* The largest segment, with options, that path and peer take. */
 static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
 {
-	/* not mss_cache, which is never more than half of the peer's window: 32 KiB at first */
+	/* not mss_cache, which half of the peer's window bounds: of a new peer 32 KiB */
 	__u32 clamp = tp->rx_opt.mss_clamp;
 	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
 	__u32 probed = tp->inet_conn.icsk_mtup.search_low - (ipv6 ? 60 : 40);
@@ -92,7 +92,7 @@ static __always_inline int hindrance_at(struct tcp_sock *tp, bool established)
 	return dst ? hindrance_of(dst) : GRAFT_WAY; /* the next packet looks one up */
 }
 
-/* False: there is no socket. */
+/* Note in R the state of S's socket.  False: there is no socket. */
 __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct seen *r)
 {
 	const struct graft_shape *shape;
@@ -143,7 +143,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 	return true;
 }
 
-/* The state of S's socket, in place I; NULL: there is no socket. */
+/* The state of S's socket, kept in element I of the scratch space; NULL: there is no socket. */
 static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct graft_side *s,
 					    unsigned int i)
 {
@@ -155,16 +155,17 @@ static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct 
 
 /* --- offer --- */
 
-#define SEGMENT_MOST 8960 /* of jumbo frames; Linux cuts larger ones to half of a window */
+#define SEGMENT_MOST 8960 /* of jumbo frames; Linux itself bounds larger ones by half of a window */
 
 /*
- * Has the peer of TO room for segments as the peer of FROM sends them?  A sender that has more data
- * sends no smaller segment, and a receiver announces its window again once half of its buffer is
- * free (RFC 9293, 3.8.6.2).  So a segment must fit into that half, rounded down to the unit of the
- * windows that the sender gets.  Else the sender would wait for its persist timer.
+ * Has the peer of TO room for segments as the peer of FROM sends them?  A sender with more data
+ * waits until a full segment fits into the window.  A receiver may not announce its window again
+ * before half of its buffer is free (RFC 9293, 3.8.6.2).  So a full segment must fit into that
+ * half, which is rounded down to the unit of the windows that the sender gets.  Else the sender
+ * would wait for its persist timer.
  *
  * A Linux receiver without a window scale rounds its window down to segments of the received size.
- * After a segment above its window that may be 0 for ever.
+ * After a segment that is larger than the window, the rounded window may be 0 for ever.
  */
 static __always_inline bool has_room(const struct seen *to, const struct seen *from)
 {
@@ -174,7 +175,6 @@ static __always_inline bool has_room(const struct seen *to, const struct seen *f
 	       to->max_window / 2 >= segment + (1U << from->rcv_shift) - 1;
 }
 
-/* GRAFT_OK, if one connection fits the other. */
 static __always_inline int fit(const struct seen *a, const struct seen *b)
 {
 	if (a->timestamps != b->timestamps)
@@ -312,10 +312,10 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 #define ROUTE_HAS_ROUTER 2 /* RTF_GATEWAY */
 
 /*
- * Why an entering packet does not prove that packets may be grafted here; 0: it does.  Programs
- * behind us may decide about packets.  The packet may have been decrypted.  conntrack may have seen
- * the packet before us, on a bridge that calls iptables: it sees half of a grafted session, and
- * calls it invalid.  At the ports of the bridge we come first.
+ * Why a packet that enters here does not count as seen; 0: it counts.  Programs behind ours may
+ * decide about packets.  IPsec may have decrypted the packet.  At a bridge that calls iptables,
+ * conntrack may have seen the packet before our program.  conntrack would see one half of a grafted
+ * session, and call that half invalid.  At the ports of the bridge our program comes first.
  */
 static __always_inline __u8 hindrance_in(struct __sk_buff *skb)
 {
@@ -409,7 +409,8 @@ static __always_inline void note_handshake(struct __sk_buff *skb, const struct p
 
 /*
  * Can the way of S's socket be followed?  Only the socket's present route counts: a socket without
- * a route, or not asked yet, is no hindrance.  Without a socket nobody knows of policies.
+ * a route, or not asked yet, is no hindrance.  Only a socket knows which IPsec policies concern the
+ * session, so without a socket a way from before a change of policies is not followed.
  */
 __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 {
@@ -425,7 +426,7 @@ __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 		return diff(s->way.ways, graft_ways_least) < 0 ? GRAFT_XFRM : GRAFT_OK;
 	tp = bpf_skc_to_tcp_sock(sk);
 	dst = tp ? tp->inet_conn.icsk_inet.sk.sk_dst_cache : NULL;
-	/* else the route is dead: its device is gone, or IPsec has no key yet */
+	/* a dead route is no hindrance: its device is gone, or IPsec has no key yet */
 	if (dst && dst->obsolete <= 0 && dst->dev->ifindex)
 		r = hindrance_of(dst);
 	bpf_sk_release(sk);
@@ -440,7 +441,7 @@ __noinline int look_for_stray(struct __sk_buff *skb, const struct graft_side *s)
 {
 	struct bpf_sock *sk;
 	struct tcp_sock *tp;
-	__u32 from = 0; /* s->from here makes one load of two pointers, which Linux 6.12 refuses */
+	__u32 from = 0; /* not s->from: Linux 6.12 refuses one load for two kinds of pointers */
 
 	if (!s || bpf_ktime_get_coarse_ns() - s->heard_ns < GRAFT_SILENT_NS)
 		return 0;
@@ -475,7 +476,7 @@ static __always_inline int count_routes(void)
 	if (bpf_core_field_exists(net->xfrm.policy_default) &&
 	    BPF_CORE_READ(net, xfrm.policy_default[POLICY_OUT]) == POLICY_BLOCK)
 		n += 1 << 30;
-	/* a policy that is only changed moves the numbers of routes alone */
+	/* a change inside a policy keeps the number of policies, but moves those of routes */
 	graft_policies = n ? n + graft_routes : 0;
 	return GRAFT_OK;
 }
@@ -497,9 +498,9 @@ static __always_inline bool timestamp_of(struct __sk_buff *skb, const struct pac
 }
 
 /*
- * GRAFT_OK, if S, whose socket has the state R, is quiet: the socket has received, and the daemon
- * has read, all bytes up to NXT; all bytes that the socket has sent end at UNA, and are
- * acknowledged.
+ * GRAFT_OK, if S is quiet.  R is the state of its socket.  The socket must have received all bytes
+ * up to NXT, and the daemon must have read them.  The bytes that the socket has sent must end at
+ * UNA, and be acknowledged.
  */
 static __always_inline int quiet(const struct graft_side *s, const struct seen *r, __u32 nxt,
 				 __u32 una)
@@ -517,7 +518,7 @@ static __always_inline int quiet(const struct graft_side *s, const struct seen *
 	return GRAFT_OK;
 }
 
-/* Freeze the socket of S, which has the state R.  `end` minus `begun` is never below 0. */
+/* Freeze the socket of S, whose state is R.  `end` minus `begun`, the carried bytes, is kept. */
 static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 {
 	__u64 carried = s->end - s->begun;
@@ -614,8 +615,8 @@ static __always_inline void note_entering(struct graft_side *mine, const struct 
 /*
  * OFFERED or LOCKED.  Returns the state in which P finds its session; OFFERED: P goes to its
  * socket; 0: P is dropped.  If another packet is looking just now, the count that P changes keeps
- * that packet from activating the graft.  P's end is in `passed` before the count changes, for the
- * packet that looks next.
+ * that packet from activating the graft.  P writes its end to `passed` before it changes the count,
+ * so the next packet that looks sees P's end.
  */
 __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
@@ -650,6 +651,6 @@ __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 sl
 	}
 	g->why_not = why;
 	note_entering(f.mine, p); /* it goes to its socket */
-	/* LOCKED has this bit, too; the result is used, or this would be no barrier */
+	/* LOCKED includes OFFERED's bit.  The result is used: else this would be no barrier. */
 	return __sync_fetch_and_and(&g->head.state, GRAFT_OFFERED) ? GRAFT_OFFERED : 0;
 }

@@ -19,7 +19,7 @@ struct icmp {
 	__u32 mtu;
 };
 
-/* The checksum of LEN bytes at AT, of a message of ALL bytes: ICMPv6 has a pseudo header. */
+/* The checksum of LEN bytes at AT.  For ICMPv6 add a pseudo header: the message has ALL bytes. */
 static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 len, __u32 all)
 {
 	struct {
@@ -39,11 +39,11 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 #define OF_UDP (1ULL << 32) /* instead of a number: the quote is of UDP */
 
 /*
- * Turn the packet, which is long enough, into a message to the remote end of L, and send it:
- * segment SEQ exceeds MTU.  The device may still have to fill in the TCP checksum of the original
- * packet (CHECKSUM_PARTIAL), and then writes into the quoted TCP header.  The words of that header
- * add up to 0, before and after, so the checksum of the message holds.  In a quoted UDP header the
- * length makes the sum 0: nobody believes that length.
+ * Turn the packet into a message to the remote end of L, "segment SEQ exceeds MTU", and send it.
+ * The packet is as long as the message.  The device may still have to fill in the TCP checksum of
+ * the original packet (CHECKSUM_PARTIAL), and then writes into the quoted TCP header.  The words of
+ * the quoted header add up to 0, before and after that, so the checksum of the message holds.  The
+ * urgent pointer of TCP, or the length of UDP, makes the sum 0: no receiver believes either.
  */
 __noinline int send_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
 			    __u32 mtu)
@@ -119,7 +119,7 @@ static __always_inline bool parse_icmp(struct __sk_buff *skb, __u32 l3, struct c
 
 	c->ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
 	ip = ip_len(c->ipv6);
-	/* of TCP the first 8 bytes */
+	/* a quote has only the first 8 bytes of TCP */
 	if (!s || (!c->ipv6 && skb->protocol != bpf_htons(ETH_P_IP)) ||
 	    bpf_skb_load_bytes(skb, l3, s->is, MESSAGE(ip) - 12))
 		return false;
@@ -179,8 +179,8 @@ static __always_inline int pass_on_complaint(struct __sk_buff *skb, __u32 l3,
 }
 
 /*
- * The packet is neither TCP nor UDP.  An error is for the end that has sent the quoted segment, or
- * for our socket.  Errors about UDP are for sockets.
+ * The packet is neither TCP nor UDP.  An ICMP error about TCP is for the end that has sent the
+ * quoted segment, or for our socket.  Errors about UDP are for sockets.
  */
 __noinline int not_ours(struct __sk_buff *skb, __u32 l3)
 {

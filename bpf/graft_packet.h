@@ -25,7 +25,7 @@
 #define AF_INET6 10
 #define PACKET_TO_US 0 /* PACKET_HOST */
 #define LOOPBACK 1     /* ifindex in each network namespace */
-#define OWN_TTL 64     /* of what was made here */
+#define OWN_TTL 64     /* of packets that are made here */
 
 #define FIN 0x01
 #define SYN 0x02
@@ -84,7 +84,6 @@ struct {
 	__type(value, struct graft_handshake);
 } handshakes SEC(".maps");
 
-/* Interfaces that both programs are attached to: GRAFT_IF_*. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -136,8 +135,8 @@ struct seen {
 
 /*
  * Headers before and after a change, the states of both sockets, and the walk over the options of
- * TCP.  On the stack the verifier would follow the values of the walk through each step.  No option
- * reaches beyond byte 64 of `is`, but the verifier cannot see that.
+ * TCP.  On the stack the verifier would follow the values of the walk through each step.  `is` has
+ * 128 bytes only for the verifier, which cannot see that no option ends behind byte 64.
  */
 struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
@@ -181,7 +180,7 @@ static __s32 diff(__u32 a, __u32 b)
 	return (__s32)(a - b);
 }
 
-/* Let *AT grow to TO, which is compared with its low half; other CPUs may do the same. */
+/* Let *AT grow until its low half is TO, if TO is ahead.  Other CPUs may do the same meanwhile. */
 static __always_inline void grow(__u64 *at, __u32 to)
 {
 	for (int i = 0; i < 4; i++) {
@@ -233,7 +232,7 @@ static void tell(const struct graft_entry *g, __u32 slot)
 
 /* --- a packet --- */
 
-/* For the verifier, which forgets what it knew of the two offsets once they are in memory. */
+/* Masks of the two offsets below: the verifier forgets bounds of a number that goes to memory. */
 #define L3_BITS 15
 #define L4_BITS 127
 
@@ -259,7 +258,6 @@ static __always_inline bool is_udp(const struct packet *p)
 	return p->header == sizeof(struct udphdr);
 }
 
-/* Where the checksum is. */
 static __always_inline __u32 sum_at(const struct packet *p)
 {
 	return p->l4 + (is_udp(p) ? 6 : 16);
@@ -295,8 +293,9 @@ static __always_inline bool is_ours(__u8 protocol)
 }
 
 /*
- * Look at the extension headers behind IP: up to two, of those that may come before TCP here.  Only
- * the first fragment has the TCP header.  BIG TCP has a jumbo header alone.
+ * Skip up to two extension headers of IPv6, of three kinds.  False: other headers, or a fragment
+ * that is not the first, and so has no TCP header.  A jumbo header alone is that of BIG TCP, and
+ * not odd.
  */
 static __always_inline bool skip_extensions(struct packet *p, __u8 *protocol, void *data, void *end)
 {
@@ -478,12 +477,12 @@ __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 		left = at - p->l3;
 		at = p->l3;
 	} else if (p->odd || summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL) {
-		return 1; /* odd IPv6: no wrong bit alone makes a plain packet odd */
-	} else {          /* ::ffff:a.b.c.d has the sum of a.b.c.d */
+		return 1; /* IPv6 has no header sum, but no single bit makes a plain packet odd */
+	} else {          /* 0xffff adds 0: ::ffff:a.b.c.d sums up as a.b.c.d */
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->tuple, 2 * sizeof(struct graft_addr),
 				    bpf_htons(left) + bpf_htons(IPPROTO_TCP));
 	}
-	/* the padded end comes first: the verifier follows the size of that block alone */
+	/* from the end: the verifier then follows the size of one block alone, the padded one */
 	n = ((left - 1) & (SUM_BLOCK - 1)) + 1;
 	__builtin_memset(s->is, 0, SUM_BLOCK);
 	for (int i = 0; left && i < 65536 / (int)SUM_BLOCK; i++) {
@@ -528,9 +527,9 @@ struct found {
 };
 
 /*
- * Is this relay the owner of a STANDBY session?  The session's addresses move together, but one
- * comes first: that of the packet's leg, MINE, or CLIENT's.  A transparent session has a client's
- * address on one leg.
+ * Is this relay the owner of a STANDBY session?  The local addresses of both legs move together,
+ * but one comes first, so one is enough: that of the packet's leg, MINE, or that of leg CLIENT.  On
+ * the server's leg of a transparent session CLIENT decides: MINE's local address is the client's.
  */
 static __always_inline bool is_here(const struct graft_tuple *mine,
 				    const struct graft_tuple *client)

@@ -14,8 +14,8 @@ static __always_inline void set_back(struct graft_side *s, const struct graft_si
 
 /*
  * The sockets will be closed with RST.  Other CPUs may still send packets on, so an end may have
- * got fewer bytes than our number says, or more: it challenges the reset (RFC 5961), and the stack
- * answers.
+ * got more or fewer bytes than `end` counts.  Such an end challenges the reset (RFC 5961), and the
+ * stack answers the challenge.
  */
 static __always_inline int kill(struct graft_entry *g)
 {
@@ -27,10 +27,10 @@ static __always_inline int kill(struct graft_entry *g)
 
 /*
  * Can the session return to its sockets with P?  The caller holds LOCKED_2.  If P asks IN_VAIN,
- * both streams go on from the last ACK: their senders have the rest, and no packet is on its way.
- * An end may have got more bytes, and acknowledge them before its socket has sent them again.  TCP
- * would drop such an ACK, and send the first segment again for ever.  So to_socket() lowers the
- * ACK to the end of the sent bytes (`frozen_write`).
+ * both streams go on from the last ACK: the senders will send all later bytes again, and no packet
+ * is on its way.  An end may have got some of these bytes already, and may acknowledge them before
+ * our socket has sent them.  TCP of the socket would drop such an ACK, and send the first segment
+ * again for ever.  So to_socket() lowers the ACK to the end of the sent bytes (`frozen_write`).
  */
 static __always_inline int look_back(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				     bool in_vain)
@@ -93,7 +93,7 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 		return GRAFT_RETURNED;
 	}
 	f.g->why_not = why;
-	/* before the state is unlocked: the next packet that looks must see it */
+	/* before the state is unlocked: the next packet that looks must see P's numbers */
 	if (!(p->flags & SYN) && !p->odd && is_inside(p, f.g, f.mine, f.other) &&
 	    moves_soundly(skb, &f, p))
 		note(f.mine, p);
@@ -108,7 +108,7 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	return state;
 }
 
-/* Give P the numbers of its destination: OUT: the wire; else the socket of S. */
+/* Give P the numbers of the wire, if it goes OUT; else those of S's socket. */
 static __always_inline int shift(struct __sk_buff *skb, const struct graft_side *s,
 				 const struct packet *p, bool out)
 {
@@ -128,7 +128,7 @@ static __always_inline int shift(struct __sk_buff *skb, const struct graft_side 
 	return change_alone(skb, p, out ? &c : &in);
 }
 
-/* Why P cannot be translated; 0: it can.  GSO packets are cut to the size that they say. */
+/* Why P cannot be translated; 0: it can.  A GSO packet leaves in segments of its gso_size. */
 static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const struct found *f,
 					  const struct packet *p)
 {
@@ -142,10 +142,10 @@ static __always_inline __u8 hindrance_for(const struct __sk_buff *skb, const str
 }
 
 /*
- * P cannot be translated; p->odd says why.  If P is too big and has DF, its sender is told.  Else
- * P's session returns to its sockets, which take anything: with P, if all bytes before it have
- * arrived.  Else P is dropped, and its sender sends it again.  The session ends if it has no
- * sockets, or cannot return within GRAFT_STUCK_NS.
+ * P cannot be translated; p->odd says why.  If P is too big and has DF, its sender gets a message.
+ * Any other P makes its session return to the sockets, which take all kinds of packets.  The
+ * session returns with P if all bytes before P have arrived; if not, P is dropped, and will be sent
+ * again.  The session ends if it has no sockets, or cannot return within GRAFT_STUCK_NS.
  */
 static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const struct packet *p)
 {

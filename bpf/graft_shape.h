@@ -56,7 +56,7 @@ static __always_inline int shape_leaving(struct __sk_buff *skb, const struct pac
 	return shape_syn(skb, p, p->tuple.local_port, p->tuple.remote_port);
 }
 
-/* Does the stack answer SYNs by cookies, which have room for options in a timestamp alone? */
+/* Does the stack answer SYNs by cookies?  Only a timestamp lets a cookie keep the SYN's options. */
 static __always_inline bool makes_cookies(const struct tcp_sock *tp)
 {
 	const struct inet_connection_sock *c = &tp->inet_conn;
@@ -93,8 +93,8 @@ __noinline int has_shape(struct __sk_buff *skb, const struct packet *p)
 
 /*
  * True: P has met congestion, and its socket would not hear of it: the socket has no ECN, but its
- * remote end has.  The program has asked for ECN, or the socket was made anew.  A drop tells the
- * sender as well.
+ * remote end has.  That is so if the program has asked for ECN, or if the socket was made anew.
+ * The caller drops P, which slows the sender down, too.
  */
 __noinline int is_deaf(struct __sk_buff *skb, const struct packet *p, __u32 ecn)
 {

@@ -12,7 +12,7 @@ struct change {
 	__u32 seq_add, ack_add, tsval_add, tsecr_add;
 	__u16 source, dest; /* ports */
 	__u8 left, right;   /* shifts of the window */
-	__u8 grafted;       /* 1: both sides remember clocks */
+	__u8 grafted;       /* 1: of a graft, whose sides remember clocks */
 	__u8 no_timestamps; /* 1: NOPs instead */
 	__u32 slot, side;
 	__u16 mss; /* of the option, at most; 0: any */
@@ -53,7 +53,10 @@ static __always_inline __u16 new_window(const struct change *c, __u32 window)
 	return is > 65535 ? 65535 : is;
 }
 
-/* Give P the addresses and the TTL of TO's socket, and sums that hold after L4_DIFF. */
+/*
+ * Give P the addresses and the TTL of TO's socket, and correct all checksums.  L4_DIFF is the
+ * difference that other changes of the L4 header make.
+ */
 __noinline int set_addresses(struct __sk_buff *skb, const struct packet *p,
 			     const struct graft_leg *to, __s64 l4_diff)
 {
@@ -107,8 +110,8 @@ static __always_inline __u32 ip_len(bool ipv6)
 }
 
 /*
- * Write an IP header of the family of L at AT, from its local end to its remote end, or BACK.  LEN
- * bytes follow; the header says 0 if that is more than its field holds.
+ * Write an IP header at AT, from L's local to its remote address; BACK: from remote to local.  LEN
+ * bytes follow the header.  The header's length field is 0 if LEN does not fit.
  */
 static __always_inline void fill_ip(void *at, const struct graft_leg *l, bool back, __u8 protocol,
 				    __u32 len, __u8 traffic, __u8 ttl)
@@ -141,8 +144,8 @@ static __always_inline void fill_ip(void *at, const struct graft_leg *l, bool ba
 }
 
 /*
- * The same for an end of the other family: P gets a new IP header.  The pseudo header's length and
- * protocol have the same sum in both families.
+ * As set_addresses(), for an end of the other family: P gets a new IP header.  Length and protocol
+ * in the pseudo header have the same sum in both families.
  */
 __noinline int set_family(struct __sk_buff *skb, const struct packet *p, const struct graft_leg *to,
 			  __s64 l4_diff)
@@ -273,7 +276,7 @@ static long change_option(__u32 index, struct walk *w)
 	return 0;
 }
 
-/* Any TCP header. */
+/* As change_usual(), for any TCP header. */
 __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct change *c)
 {
 	__u32 zero = 0, header;
@@ -336,7 +339,7 @@ static __always_inline int change_alone(struct __sk_buff *skb, const struct pack
 
 /*
  * Send the packet the way of L.  bpf_redirect_neigh() takes an Ethernet header off, and drops a
- * packet without one.  A VLAN tag would be that of the received frame.
+ * packet without one.  A VLAN tag belongs to the received frame, and must not go on.
  */
 static __always_inline int send_to(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3)
 {

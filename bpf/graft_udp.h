@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * UDP in graft.bpf.c: a datagram of a flow that is entered is translated, or passes to the socket
- * and counts.  include/udp_contract.h has the words.
+ * UDP in graft.bpf.c: a datagram of an entered flow is translated, or passes to the socket and is
+ * counted.  include/udp_contract.h explains flows, legs, and a leg's word.
  *
  * Memory order.  The daemon publishes a flow by its places in buckets, with release; a reader
  * follows them, so each load depends on the one before.  Words are changed by atomic operations
@@ -123,7 +123,6 @@ static __always_inline int pass_flow(struct udp_leg *at, __u32 n, bool back)
 	return PASS;
 }
 
-/* Translate P and send it to the other end. */
 static __always_inline int translate(struct __sk_buff *skb, const struct packet *p,
 				     const struct udp_found *f, __u32 n)
 {
@@ -192,8 +191,8 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	if (mtu < head + ROOM_LEAST)
 		mtu = head + ROOM_LEAST;
 	/*
-	 * The way to the sender may not be known: nobody has answered it.  Connected sockets of
-	 * this machine ignore the message.
+	 * Before the first answer the way to the sender is not known.  Connected sockets of this
+	 * machine ignore the message.
 	 */
 	if (p->df && len > mtu && READ_ONCE(f.mine->way.ways) == graft_ways &&
 	    !same_addr(&p->tuple.remote, &p->tuple.local))

@@ -10,7 +10,7 @@
 #include "graft_packet.h"
 #include "graft_translate.h"
 
-/* Accept what a TCP would accept, and some more: windows shrink, and our view is a packet late. */
+/* A window counts as so much at least: it may have shrunk, and our numbers are a packet late. */
 #define WINDOW_LEAST 65536
 
 static __always_inline __s32 window_of(const struct graft_side *s)
@@ -32,7 +32,7 @@ static __always_inline bool fits(const struct packet *p, const struct graft_entr
 				 __u32 acked, __u32 end)
 {
 	__s32 window = window_of(other), back = window_of(mine);
-	__u32 sent = end + other->seq_add; /* in the numbers of this side, as ACKED is then */
+	__u32 sent = end + other->seq_add; /* in the numbers of this side, as ACKED below */
 
 	acked += other->ack_add;
 	if (diff(p->seq, acked) > window || diff(end_of(p), acked) < -window)
@@ -40,16 +40,16 @@ static __always_inline bool fits(const struct packet *p, const struct graft_entr
 	if (!(p->flags & ACK))
 		return p->flags & RST;
 	/*
-	 * When a relay dies, a receiver may hold bytes that the dead relay carried, behind a hole.
-	 * So it acknowledges more than was seen here, but no more than its window.  Its peer knows
-	 * which bytes were sent.
+	 * A receiver may hold bytes that a dead relay carried, behind a hole in the stream.  Once
+	 * the hole is filled, the receiver acknowledges more bytes than were seen here, by its
+	 * window at most.  That is safe: the sender knows which bytes were sent.
 	 */
 	return diff(p->ack, sent) <= (g->loose ? back : 0) && diff(p->ack, sent) >= -back * 2;
 }
 
 /*
- * Is P in the window?  A blind attacker has to guess that, as with plain TCP: a packet outside does
- * not change our numbers.
+ * Is P in the window?  A blind attacker has to guess numbers in the window, as with plain TCP: a
+ * packet outside does not change the session's numbers.
  */
 static __always_inline bool is_inside(const struct packet *p, const struct graft_entry *g,
 				      const struct graft_side *mine, const struct graft_side *other)
@@ -58,7 +58,7 @@ static __always_inline bool is_inside(const struct packet *p, const struct graft
 		    (__u32)READ_ONCE(other->end));
 }
 
-/* The stream of S goes on at END.  The relay that carried the bytes before has counted them. */
+/* The stream of S goes on at END.  The bytes before END count at the relay that carried them. */
 static __always_inline void go_on_at(struct graft_side *s, __u32 end, __u32 acked)
 {
 	__u64 carried = s->end - s->begun;
@@ -71,9 +71,9 @@ static __always_inline void go_on_at(struct graft_side *s, __u32 end, __u32 acke
 }
 
 /*
- * P proves its numbers, or not (graft_follow()).  Returns whether P is believed.  P alone proves
- * nothing, since anybody can send it: its numbers are kept apart, until a packet of the other end
- * fits them.
+ * Let the session's numbers follow P, if they may (graft_follow()).  True: P is believed.  P alone
+ * proves nothing, since anybody can send it: its numbers are kept apart, until a packet of the
+ * other end fits them.
  */
 __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 {
@@ -107,8 +107,9 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 }
 
 /*
- * May P be sent on?  A packet that does not fit may follow packets of another relay, if that knows
- * the session.  A reset must fit to end the session: no later packet can confirm its numbers.
+ * May P be sent on?  If another relay knows the session, a packet that does not fit may come after
+ * packets that went by the other relay.  A reset must fit to end the session: no later packet can
+ * confirm its numbers.
  */
 static __always_inline enum graft_verdict judge(const struct found *f, const struct packet *p)
 {
@@ -124,7 +125,7 @@ static __always_inline bool believe(struct __sk_buff *skb, const struct found *f
 	       (verdict == GRAFT_CONFIRM && is_sound(skb, p) && confirm(p, f->slot, f->side));
 }
 
-/* Note the ends of both streams.  A reset has no bytes, and may only be challenged. */
+/* Note the ends of both streams.  A reset moves no end: it has no bytes, and may be forged. */
 static __always_inline void note(struct graft_side *mine, const struct packet *p)
 {
 	bool more = !(p->flags & RST) && diff(end_of(p), (__u32)mine->end) > 0;
@@ -139,10 +140,10 @@ static __always_inline void note(struct graft_side *mine, const struct packet *p
 }
 
 /*
- * Is P a reset that the other end takes?  Its number is the expected one, behind all acknowledged
- * bytes; or behind all sent bytes; or the number of FIN (Linux: tcp_reset_check()).  A closed end
- * answers late bytes by a reset with the number of its FIN.  Any other reset is only challenged
- * (RFC 5961), and the challenge tells its sender the number.
+ * Is P a reset that the other end takes?  That end takes three numbers: behind all acknowledged
+ * bytes, behind all sent bytes, and that of a FIN (Linux: tcp_reset_check()).  The third is there
+ * because a closed end answers late bytes by a reset with the number of its FIN.  Any other reset
+ * is only challenged (RFC 5961), and the challenge tells its sender the number.
  */
 static __always_inline bool is_reset(const struct found *f, const struct packet *p)
 {
@@ -153,8 +154,8 @@ static __always_inline bool is_reset(const struct found *f, const struct packet 
 }
 
 /*
- * Returns true if both ends have the other's FIN.  Where both close at once, the last two ACKs are
- * on two CPUs: by the barriers one of them sees the other.
+ * True: both ends have the other's FIN.  If both close at once, two CPUs may have the last two
+ * ACKs: the barriers show one CPU's ACK to the other CPU.
  */
 static __always_inline bool track_fin(struct found *f, const struct packet *p)
 {
@@ -181,8 +182,8 @@ static __always_inline void end(struct found *f, __u32 state)
 /* --- far sessions --- */
 
 /*
- * P offers no window beyond the edge of the other end.  If P answers all that the other end has
- * sent, the next turn of the other end begins.
+ * Cut P's window at the edge of the other end.  A P with payload that acknowledges all bytes of the
+ * other end is an answer: the other end's next turn begins.
  */
 static __always_inline void leash(struct found *f, struct packet *p, __u32 state)
 {
@@ -206,9 +207,10 @@ static __always_inline bool begins_bulk(const struct found *f, const struct pack
 }
 
 /*
- * Does P ask in vain?  P is a probe, or brings bytes that were sent on before.  So did a packet
- * GRAFT_SILENT_NS ago, and neither stream has got an ACK since.  The way of an end may be dead,
- * without news of routes: TCP finds out, and takes another one.
+ * Does P ask in vain?  A packet asks if it is a probe, or brings bytes that were sent on before.  P
+ * asks in vain if its end has asked for GRAFT_SILENT_NS, and no ACK has come for either stream
+ * since.  Then the way of an end may be dead, though no route has changed.  TCP of the sockets
+ * notices that, and takes another way.
  */
 static __always_inline bool asks_in_vain(struct found *f, const struct packet *p)
 {
@@ -240,8 +242,9 @@ static __always_inline __u32 return_if_better(struct found *f, const struct pack
 }
 
 /*
- * A far session goes back to its sockets with P.  Without payload P is sent on all the same: a
- * sender at its edge waits for it.  The sender may then send as much as the socket has room for.
+ * A far session goes back to its sockets with P.  A P without payload is sent on all the same,
+ * because a sender at its edge waits for that ACK.  P lets the sender send as much as the socket
+ * has room for.
  */
 static __always_inline int unleash(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				   const struct seen *a, const struct seen *b)
@@ -260,8 +263,9 @@ static __always_inline int unleash(struct __sk_buff *skb, struct found *f, const
 }
 
 /*
- * P is not the next segment: an earlier one was lost before us, or P itself was lost behind us.  A
- * window counts once, whatever it has lost: a slow start that overshoots is no loss of the way.
+ * P is not the next segment: an earlier one was lost before it came here, or P comes again, since
+ * it was lost behind us.  All losses of one window count as one: a slow start that overshoots does
+ * not prove that the way loses packets.
  */
 static __always_inline void note_loss(struct found *f, const struct packet *p)
 {
@@ -327,10 +331,10 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 			    .slot = f->slot,
 			    .side = f->side };
 
-	/* a network without a route drops it, too */
+	/* no way to the other end: drop P, as a router without a route does */
 	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0 || f->other->refused)
 		return DROP;
-	/* a SYN's sender has forgotten the connection, and resets it on the other end's answer */
+	/* no judgement of a SYN: its sender will reset the session on the other end's challenge */
 	c.grafted = f->g->loose != GRAFT_LOOSE;
 	if (!(p->flags & SYN)) {
 		enum graft_verdict verdict = judge(f, p);

@@ -5,12 +5,12 @@
  *
  * Theory of operation
  *   - A flow is redirected to the other socket of its session, through tx.
- *   - The target's backlog (psock->ingress_skb, which the kernel neither bounds nor charges to
- *     anybody) is bounded here: it is what was redirected and is not yet part of the target's
- *     write_seq.  It is looked at every CULVERT_CHECK_BYTES or CULVERT_CHECK_PACKETS.
+ *   - The target's backlog (psock->ingress_skb) is the redirected bytes that are not yet part of
+ *     the target's write_seq.  The kernel neither bounds the backlog nor charges it to anybody, so
+ *     the program bounds it, by a look every CULVERT_CHECK_BYTES or CULVERT_CHECK_PACKETS.
  *   - Over the soft limit the daemon is told, and takes the flow out of the kernel.  The hard limit
- *     is for a daemon that does not react: then skbs are passed to user space, where TCP's own
- *     window bounds them, or, where it would not, the gate is closed.  See
+ *     is for a daemon that does not react.  Over it the program passes skbs to user space, where
+ *     TCP's own window bounds them.  Where the window would not, the program closes the gate: see
  *     reverse_has_backlog().
  *   - All flows' backlogs together are bounded as well: see charge() and is_pressed().
  *   - An skb may begin with bytes that were seen before: see trim().
@@ -18,23 +18,24 @@
  *
  * The order of the stream across redirect and pass is argued in include/sockmap_contract.h.
  *
- * Memory order.  What a run writes to stat, the next run on the same socket sees, on whatever CPU:
- * the socket lock is between them.  The other sides look without it:
- *   - the daemon at stat.  `passed` is its synchronisation: see pass().  Everything else is read
+ * Memory order.  A run sees all that earlier runs on the same socket have written to stat, on any
+ * CPU: the socket lock is between them.  These readers look without that lock:
+ *   - The daemon at stat.  `passed` is its synchronisation: see pass().  Everything else is read
  *     after `passed`, or is a statistic.  Each field is one aligned word, so it is old or new,
  *     never half.
- *   - the daemon at ctl, which it writes: `credit` and `no_pass` may change at any time and are
- *     read with READ_ONCE(), so that the compiler loads them at that very place.  All else of a
- *     flow's own ctl changes only while its socket is out of rx; the map update that brings it back
- *     takes the socket lock.  The reverse flow's epoch may change at any time.
- *   - the reverse flow's run at stat.packets of this one, a statistic, and at expected_seq and
+ *   - The program at ctl, which the daemon writes.  `credit` and `no_pass` may change at any time
+ *     and are read with READ_ONCE(), so that the compiler loads them at that very place.  All else
+ *     of a flow's own ctl changes only while its socket is out of rx; the map update that
+ *     brings the socket back takes the socket lock.  The reverse flow's epoch may change at any
+ *     time.
+ *   - The reverse flow's run at stat.packets of this one, a statistic, and at expected_seq and
  *     epoch, see reverse_has_backlog(): READ_ONCE().
- *   - all flows' runs at `memory` and `pressure`: atomic adds, and READ_ONCE().  A sum of old and
- *     new is off by what is charged in between, which the next look sees.
- *   - the gate, which holds no lock, at closed, fence and epoch: READ_ONCE().  A segment that it
- *     lets in because it saw an old value is one of those that TCP held already.
- *   - TCP at write_seq and copied_seq: READ_ONCE().  write_seq of the target may be late, so that a
- *     backlog looks larger than it is, by what TCP has just taken.
+ *   - All flows' runs at `memory` and `pressure`: atomic adds, and READ_ONCE().  A difference of
+ *     sums may lack the charges in between, which the next look sees.
+ *   - The gate, which holds no lock, at closed, fence and epoch: READ_ONCE().  A segment that
+ *     enters by an old value counts among those that TCP held already.
+ *   - The program at TCP's write_seq and copied_seq: READ_ONCE().  The target's write_seq may be
+ *     late: then a backlog looks larger than it is, by the bytes that TCP has just taken.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -100,10 +101,10 @@ struct {
 } memory __attribute__((aligned(64)));
 
 /*
- * 1: more than memory_limit is in use, so each skb looks at the backlog.  Each skb reads it, and
- * few change it, so it has a cache line to itself, which all CPUs share; `memory` changes with
- * many a look.  Each look sets or clears it.  If two looks do so at a time, the next look corrects
- * the result.  The first skb after a quiet time clears it.
+ * 1: more than memory_limit is in use, so each run looks at the backlog.  Each run reads `on`, and
+ * few runs change it.  So `on` has a cache line to itself, which all CPUs share; `memory` changes
+ * with many a look.  Each look sets or clears `on`.  If two looks do so at a time, the next look
+ * corrects the result.  After a quiet time the first skb clears `on`.
  */
 struct {
 	__u32 on;
@@ -162,10 +163,11 @@ static struct tcp_sock *source_of(struct __sk_buff *skb)
 }
 
 /*
- * Estimate the memory of the target's backlog.  Its payload is known exactly.  What its skbs occupy
- * beyond that (small segments: a thousand times the payload) is bounded from above, by two points
- * of the stream.  The older point has left the backlog.  When write_seq reaches the younger point,
- * that becomes the older one.
+ * Estimate the memory of the target's backlog.  Its payload is known exactly.  Its skbs occupy more
+ * than that (small segments: a thousand times the payload).  Two points of the stream bound this
+ * overhead from above: the older point has left the backlog, so the overhead is at most that of all
+ * skbs redirected since that point.  When write_seq reaches the younger point, the younger point
+ * becomes the older one.
  */
 static __u64 backlog_memory(struct culvert_stat *st, __u32 write_seq)
 {
@@ -214,8 +216,8 @@ static __s64 charge(struct culvert_stat *st, __u64 bytes)
 }
 
 /*
- * All flows together have USED bytes.  True if that is too much and this flow is one of those that
- * have it: it is then treated as over its hard limit, whatever that is.
+ * All flows together have USED bytes.  True if that is too much and this flow is charged: the flow
+ * then counts as over its hard limit, however high that limit is.
  */
 static bool is_pressed(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot,
 		       __s64 used)
@@ -247,16 +249,18 @@ static bool check_backlog(const struct culvert_ctl *ctl, struct culvert_stat *st
 }
 
 /*
- * Over the hard limit.  What is passed goes to the source's receive queue, where it is charged, and
- * TCP's window closes; but only if that socket's own ingress_skb is empty.  If it holds a backlog
- * of the reverse flow, a passed skb is queued behind that (sk_psock_verdict_apply()): charged to
- * nobody, with the window open, and out of reach for user space until the peer has read the
- * backlog, which it may never do.  So where the reverse flow has a backlog the gate is closed, and
- * what TCP holds already, at most a receive buffer, is redirected.
+ * Over the hard limit: does the reverse flow have a backlog at this flow's source?  If not, a
+ * passed skb goes to the source's receive queue, where it is charged, and TCP's window closes.  If
+ * so, a passed skb is queued behind the backlog, in the source's ingress_skb
+ * (sk_psock_verdict_apply()).  There the skb is charged to nobody, the window stays open, and user
+ * space cannot read the skb before the peer has read the backlog, which the peer may never do.  So
+ * the gate is closed in that case, and the bytes that TCP holds already, at most a receive buffer,
+ * are redirected.
  *
- * The backlog is read without the reverse flow's lock.  An skb that is being redirected there is
- * seen at our next one.  Bytes that were passed there and are not yet written count as well, so the
- * gate may be closed where passing would be enough.
+ * The backlog is read without the reverse flow's lock.  An skb that the reverse flow redirects at
+ * the same time is seen at the next skb of this flow.  Bytes that the reverse flow has passed, and
+ * the daemon has not yet written, count as well, so the gate may be closed where passing would be
+ * enough.
  */
 static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat *reverse,
 				__u32 rslot)
@@ -266,7 +270,7 @@ static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat
 
 	if (!ctl)
 		return true;
-	/* nothing redirected since it has entered, or all of it has drained since it has left */
+	/* the reverse flow has redirected nothing since it entered, or has left and drained */
 	if (READ_ONCE(reverse->epoch) != READ_ONCE(ctl->epoch))
 		return false;
 	tp = source_of(skb);
@@ -280,8 +284,8 @@ static bool reverse_has_backlog(struct __sk_buff *skb, const struct culvert_stat
  * result is used compiles to BPF_ADD | BPF_FETCH, which is atomic64_fetch_add(): fully ordered in
  * the kernel's memory model, before and after (x86: lock xadd; arm64: ldaddal, or ldxr and stlxr
  * with dmb ish). Without the result it would be BPF_ADD alone, and no barrier at all (arm64:
- * stadd); tests/kernel/test_verifier.c looks which it is.  Being a release as well, it orders the
- * counts of what was redirected before: a daemon that sees this `passed` sees those `bytes`.
+ * stadd); tests/kernel/test_verifier.c looks which it is.  The add is a release as well: a daemon
+ * that sees this `passed` sees the `bytes` of all skbs that were redirected before.
  */
 static int pass(const struct culvert_ctl *ctl, struct culvert_stat *st, __u32 slot, __u32 len)
 {
@@ -346,8 +350,8 @@ static long cut_step(__u32 i, struct cutting *c)
  * After a retransmission an skb may begin with bytes that an earlier one had: tcp_data_queue()
  * keeps such a "partial packet" whole, and recvmsg() skips the old bytes by sequence number.  A
  * verdict gets the whole skb, and must cut the old bytes off.  When the flow enters, the new bytes
- * begin at copied_seq.  Later copied_seq lags behind passed bytes until user space has read them.
- * False: the stream has a gap, or the cut failed.
+ * begin at copied_seq.  From then on next_seq counts: copied_seq lags until user space has read the
+ * passed bytes.  False: the stream has a gap, or the cut failed.
  *
  * The verifier walks the body of bpf_loop() a few times.  It walks a plain loop for every step and
  * every path into it: that was 80 % of the instructions that it allows, and 0.8 s of each start.
@@ -409,8 +413,8 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 		 const struct culvert_stat *reverse, __u32 slot, __u32 len)
 {
 	/*
-	 * Also with no_pass: bytes that the daemon has read ahead and not yet written come first.
-	 * A byte passed now makes the removal fail, or its audit, but never comes out of order.
+	 * Pass even with no_pass: the daemon must first write the bytes that it has read ahead.  A
+	 * byte passed now makes the removal fail, or its audit, but never comes out of order.
 	 */
 	if (st->passed != READ_ONCE(ctl->credit)) {
 		if (reverse_has_backlog(skb, reverse, slot ^ 1))
