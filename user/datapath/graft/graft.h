@@ -18,11 +18,11 @@ struct graft_table;
 struct clsact;
 
 struct graft_limits {
-	unsigned int slots;   /* sessions that may be grafted at a time, and those that still end */
+	unsigned int slots;   /* sessions grafted at a time, those that are ending included */
 	unsigned int workers; /* one ring buffer each */
 	const char *pins;     /* folder on a BPF file system, where maps and links outlive the
 			       * daemon; NULL: none.  The folder and its parent become UID's; one
-			       * daemon uses it */
+			       * daemon at a time uses the folder */
 	uid_t uid;
 	bool on_loopback; /* attach to the loopback device alone */
 };
@@ -45,7 +45,10 @@ int graft_table_follow_interfaces(struct graft_table *gs);
  * gets packets by an interface without programs.  By the same thread, twice a second or so.
  */
 bool graft_table_miss_programs(struct graft_table *gs);
-/* Detach and unpin, with the same privilege; with KEEP, only if none is grafted.  NULL is fine. */
+/*
+ * Detach and unpin, which needs the same privilege.  KEEP: only if no session is grafted.  NULL is
+ * fine.
+ */
 void graft_table_close(struct graft_table *gs, bool keep);
 /* A child that was forked just now uses the next slot: skip that slot. */
 void graft_table_skip_slot(struct graft_table *gs);
@@ -66,32 +69,34 @@ bool graft_next(const struct graft_table *gs, uint32_t *at);
 /* The slots that are not free (bits.h), and behind them those of UDP. */
 const uint64_t *graft_table_used(const struct graft_table *gs);
 /*
- * Make the sockets of these sessions anew, as UID's, as far as there are descriptors.  Needs root.
+ * Make sockets anew for the sessions that a daemon before this one has left: UID's, as far as there
+ * are descriptors.  Needs root.
  * graft_take_sockets() makes them the caller's, by side; -1: no socket.
  */
 void graft_table_revive(struct graft_table *gs, uid_t uid);
 void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2]);
 /* Close SLOT's sockets with RST, if nobody took them.  False: there are none. */
 bool graft_close_sockets(struct graft_table *gs, uint32_t slot);
-/* Close with RST all sockets that nobody took: of sessions that were not adopted, or returned. */
+/* Close with RST all sockets not taken: of sessions that were not adopted, or have returned. */
 void graft_table_close_sockets(struct graft_table *gs);
 
 /*
- * Translated packets go the way of the session's sockets, as it was seen last.  When it may have
- * changed, each socket is asked: it sends a probe, and the packet programs see where that leaves.
+ * Translated packets go the way of the session's sockets, as it was seen last.  When ways may have
+ * changed, each socket is asked: the socket sends a probe, and the packet programs see the probe's
+ * way.
  */
 enum graft_change { GRAFT_CHANGE_NONE, GRAFT_CHANGE_ROUTES, GRAFT_CHANGE_POLICIES };
 /* What has changed in this network namespace since the last call.  By one thread. */
 enum graft_change graft_table_find_changes(struct graft_table *gs);
-/* All ways may have changed.  The old ones are used until sockets answer; not after POLICIES. */
+/* All ways may have changed.  Old ways go on until the sockets answer, but not after POLICIES. */
 void graft_table_doubt_ways(struct graft_table *gs, enum graft_change change);
 
 enum graft_doubt {
 	GRAFT_DOUBT_NONE,
 	GRAFT_DOUBT_ASK,     /* the caller has to ask both sockets, now */
 	GRAFT_DOUBT_ASKED,   /* reset both sockets' keepalive to the configured one */
-	GRAFT_DOUBT_UNUSED,  /* no session may be grafted on their interface any more; as ASKED */
-	GRAFT_DOUBT_REFUSED, /* a route or a rule forbids their packets; as ASKED */
+	GRAFT_DOUBT_UNUSED,  /* as ASKED; and no session may be grafted on their interface now */
+	GRAFT_DOUBT_REFUSED, /* as ASKED; and a route or a rule forbids their packets */
 	GRAFT_DOUBT_LOST,    /* a socket has a way that cannot be followed: reset the session */
 };
 /*
@@ -101,7 +106,7 @@ enum graft_doubt {
 enum graft_doubt graft_doubt(struct graft_table *gs, uint32_t slot);
 /* True: since the last call graft_doubt() has returned a step, so it has to be called again. */
 bool graft_table_are_doubtful(struct graft_table *gs);
-/* The session is back at its sockets.  True: these were asked, as for ASKED. */
+/* The session is back at its sockets.  True: reset their keepalive, as for ASKED. */
 bool graft_forget_doubt(struct graft_table *gs, uint32_t slot);
 /* How often the sockets were asked without an answer. */
 unsigned int graft_asked(const struct graft_table *gs, uint32_t slot);
@@ -116,7 +121,10 @@ void graft_tuple_set(struct graft_tuple *t, const struct sockaddr *remote,
 enum graft_refusal graft_try(struct graft_table *gs, struct graft_request *q);
 /* The same with the session of SLOT, which is RETURNED; Q says whether it may be far. */
 enum graft_refusal graft_try_again(struct graft_table *gs, uint32_t slot, struct graft_request *q);
-/* Change the handshake of FD, which is not connected yet, or of accepted sockets.  -errno. */
+/*
+ * Change the handshake of FD, which is not connected yet; or, if FD listens, of all connections
+ * that arrive there.  -errno.
+ */
 int graft_shape(struct graft_table *gs, int fd, const struct graft_shape *shape);
 /* The shape of FD, with the answer of the remote end; zeroes if there is none. */
 void graft_shape_of(struct graft_table *gs, int fd, struct graft_shape *ret);
@@ -151,11 +159,11 @@ volatile struct graft_entry *graft_of(const struct graft_table *gs, uint32_t slo
 bool graft_withdraw(struct graft_table *gs, uint32_t slot);
 /* OFFERED: let the senders of a stream that is never quiet run dry, for GRAFT_HOLD_MS from now. */
 void graft_hold(struct graft_table *gs, uint32_t slot);
-/* ACTIVE: RETURNING, or the other way.  False: it is in another state. */
+/* ACTIVE becomes RETURNING (BACK), or RETURNING becomes ACTIVE.  False: it is in neither state. */
 bool graft_return(struct graft_table *gs, uint32_t slot, bool back);
 /*
  * ACTIVE, RETURNING or DONE: the caller closes the sockets with RST (SO_LINGER), which resets the
- * ends.  The stack answers what comes late.
+ * ends.  The stack answers late packets.
  */
 void graft_kill(struct graft_table *gs, uint32_t slot);
 
@@ -192,9 +200,10 @@ uint8_t *graft_table_unsynced_ports(const struct graft_table *gs);
 void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex,
 			 uint32_t mtu);
 /*
- * Enter E as STANDBY, in place of STANDBY sessions with its tuples.  No import has E yet.  All of E
- * is set but for the fields of one machine.  -EEXIST: a session here has both tuples; -EADDRINUSE:
- * another session, or a socket, has one of them; -ENOSPC.
+ * Enter E as STANDBY, in place of STANDBY sessions with its tuples.  The caller sets `source`
+ * afterwards, and before the call all other fields that mean the same on each relay.  -EEXIST: a
+ * session here has both tuples; -EADDRINUSE: another session, or a socket, has one of them;
+ * -ENOSPC.
  */
 int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot);
 /* The slot of the session with TUPLE, STANDBY or at work; or NO_SLOT. */
@@ -214,7 +223,7 @@ bool graft_is_bare(const struct graft_table *gs, uint32_t slot);
 /* Is ADDRESS here, as graft_table_set_address() was told last? */
 bool graft_table_has_address(const struct graft_table *gs,
 			     const volatile struct graft_addr *address);
-/* The client's destination address is gone: SLOT becomes STANDBY, of no worker.  False: ended. */
+/* The client's destination address is gone: SLOT is STANDBY, of no worker.  False: it has ended. */
 bool graft_part(struct graft_table *gs, uint32_t slot);
 
 /* The table of UDP's flows, with as many slots.  NULL for NULL. */

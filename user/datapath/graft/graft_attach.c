@@ -152,7 +152,7 @@ static int clsact_attach(const struct clsact *c, unsigned int ifindex, enum graf
 	return r;
 }
 
-/* Also from interfaces without an address now: a daemon before may have had them. */
+/* All interfaces: one without an address may have had one under an earlier daemon. */
 static int clsact_remove_all(const struct clsact *c)
 {
 	struct if_nameindex *all = if_nameindex();
@@ -310,7 +310,7 @@ static bool attachment_set_use(struct graft_attachments *as, const struct graft_
 
 #define IP6GRE 823 /* ARPHRD_IP6GRE; the C library's header does not name it */
 
-/* The kernel encapsulates packets that are sent there in IP. */
+/* The kernel puts packets for such a device into IP packets. */
 static bool link_is_tunnel(unsigned short type)
 {
 	return type == ARPHRD_TUNNEL || type == ARPHRD_TUNNEL6 || type == ARPHRD_SIT ||
@@ -324,8 +324,9 @@ static bool link_is_bare(unsigned short type)
 }
 
 /*
- * A session may leave by USEFUL interfaces, or enter by one with a ROLE (bridge_role_of()).
- * Elsewhere packets of returned sessions are shifted, if a route moves there.
+ * A session may leave by USEFUL interfaces, or enter by one with a ROLE (bridge_role_of()).  Any
+ * other interface gets the programs for returned sessions: if a route moves there, their packets
+ * must be shifted.
  */
 static int attachment_open(struct graft_attachments *as, unsigned int ifindex, const char *name,
 			   unsigned short type, bool useful, uint32_t role)

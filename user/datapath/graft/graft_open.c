@@ -69,9 +69,8 @@ static int open_load(struct graft_table *gs, unsigned int slots)
 			      &gs->skel->bss->graft_ways, gs->used, &gs->udp);
 }
 
-#define NAMED (1U << 31) /* in a handle that is no pid */
+#define NAMED (1U << 31) /* the handle is made from a name, and is no pid */
 
-/* Attach the packet programs. */
 static int open_attach(struct graft_table *gs, bool on_loopback)
 {
 	const struct graft_bpf *skel = gs->skel;
@@ -86,8 +85,8 @@ static int open_attach(struct graft_table *gs, bool on_loopback)
 		.on_loopback = on_loopback,
 	};
 	/*
-	 * A service and `graft --remove` may have different parent folders, but the last part is
-	 * the same.  Without pins nobody looks for the filters later.
+	 * The last part of the folder makes the handle: a service and `graft --remove` may have
+	 * different parent folders.  Without pins no later daemon looks for the filters.
 	 */
 	c->handle = folder ? graft_tag(strrchr(folder, '/')) | NAMED : (uint32_t)getpid();
 	c->pinned = folder;
@@ -130,7 +129,7 @@ int graft_table_open(const struct graft_limits *limits, struct graft_table **ret
 		graft_table_close(gs, true);
 		return r;
 	}
-	if (pins) /* no news if nothing can be grafted */
+	if (pins) /* told last: without grafts nobody would miss pins */
 		log_warning("graft: no session survives the daemon, and if it is killed their ends "
 			    "are not told: %s: %s",
 			    limits->pins,

@@ -101,7 +101,7 @@ void graft_pins_close(struct graft_pins *p, bool remove)
 {
 	for (const char *const *name = pinned; remove && *name; name++)
 		graft_pins_remove(p, *name);
-	/* another daemon's links of lost interfaces stay, and so does the folder */
+	/* links of interfaces that an earlier daemon has lost may be there, and keep the folder */
 	if (remove && p->folder && unlinkat(p->top, strrchr(p->folder, '/') + 1, AT_REMOVEDIR))
 		log_warning("graft: %s is not removed: %s", p->folder, strerror(errno));
 	if (p->top >= 0)

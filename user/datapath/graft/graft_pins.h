@@ -23,7 +23,7 @@ struct graft_pins {
  * -EMEDIUMTYPE: no BPF file system is there; -errno.  Then there is no folder.
  */
 int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid);
-/* REMOVE: the maps too, and the folder, if nothing else is in it. */
+/* Unlock the folder.  REMOVE: remove the pins of the maps, and then the folder, if it is empty. */
 void graft_pins_close(struct graft_pins *p, bool remove);
 
 /* A descriptor, or -errno. */

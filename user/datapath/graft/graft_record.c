@@ -128,7 +128,7 @@ static void record_tcp(struct codec *c, struct graft_entry *g)
 		s->end += 1ULL << 32;
 		s->begun = s->end - (s->fin != GRAFT_FIN_NONE); /* nothing was carried here */
 		s->heard_ns = s->data_ns = active;
-		s->probed_ns = active + 1; /* the next probe gets to the end */
+		s->probed_ns = active + 1; /* after heard_ns: the next probe goes out */
 	}
 }
 

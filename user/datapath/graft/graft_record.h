@@ -36,7 +36,7 @@ struct graft_record {
 	union {
 		struct graft_tuple client; /* GONE, LEFT: the tuple of the client's packets */
 		struct graft_head head;    /* of the next two */
-		struct graft_entry tcp;    /* zeroes in the fields of one machine */
+		struct graft_entry tcp;    /* fields that are for one machine alone are 0 */
 		struct udp_flow flow;      /* the same */
 		unsigned int ports[2];     /* PORTS: the first and the last */
 	};

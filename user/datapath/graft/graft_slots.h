@@ -31,7 +31,7 @@ struct graft_table {
 	struct graft_attachments attached;
 	uint32_t routes, policies; /* as seen last */
 	uint32_t look_from;        /* slot, for strays */
-	_Atomic bool doubtful;     /* a session was, since graft_table_are_doubtful() */
+	_Atomic bool doubtful;     /* since the last graft_table_are_doubtful() a session was */
 	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
@@ -51,7 +51,7 @@ void graft_slot_put(struct graft_table *gs, uint32_t slot);
  * either.
  */
 void graft_slots_fill(struct graft_table *gs);
-/* Change FROM to TO.  If a packet holds LOCKED, for less than a microsecond, wait for it. */
+/* Change the state from FROM to TO.  Wait while a packet holds LOCKED: less than a microsecond. */
 bool graft_change_state(struct graft_table *gs, uint32_t slot, enum graft_state from,
 			enum graft_state to);
 

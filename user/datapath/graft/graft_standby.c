@@ -94,7 +94,7 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 	struct graft_entry *g;
 	int r;
 
-	/* neither session is dropped unless both tuples are free */
+	/* look at both tuples first: if one is taken, no session must be dropped for the other */
 	for (int side = 0; side < 2; side++) {
 		slot = graft_find(gs, &e->side[side].tuple);
 		if (slot != NO_SLOT && graft_state(gs, slot) != GRAFT_STANDBY)

@@ -61,7 +61,7 @@ enum graft_change graft_table_find_changes(struct graft_table *gs)
 	return GRAFT_CHANGE_POLICIES;
 }
 
-#define LOOKS 256 /* at slots in use, each time */
+#define LOOKS 256 /* slots in use at which a call looks */
 
 bool graft_table_miss_programs(struct graft_table *gs)
 {

@@ -7,7 +7,7 @@
 #include "base/bits.h"
 #include "base/clock.h"
 
-/* So many slots are looked at: the first may rest for long, and must not keep those behind them. */
+/* So many slots are looked at: the first ones may rest for long, and must not block all others. */
 #define LOOKS 64
 
 struct slot_rest {

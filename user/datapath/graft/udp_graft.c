@@ -2,9 +2,9 @@
 /*
  * Theory of operation
  *
- * The daemon alone writes both maps, through a mapping, but for the words and the packet programs'
- * fields.  A flow is complete before a bucket leads to it.  The flow stays unchanged for QUIET_MS
- * after no bucket leads to it any more: no packet program looks at a flow for so long.
+ * The daemon writes both maps, through a mapping.  The packet programs write words too, and fields
+ * of their own.  A flow is complete before a bucket leads to it.  A flow that no bucket leads to
+ * any more stays unchanged for QUIET_MS: no packet program looks at a flow for so long.
  *
  * A daemon may be killed at any point.  Translated flows then go on, and the next daemon takes out
  * the rest.
@@ -132,7 +132,7 @@ static uint32_t *udp_place_find(const struct udp_table *us, const struct graft_t
 	return NULL;
 }
 
-/* False: the tuple is another flow's, or there is no room.  It may be there already. */
+/* True if the place is there already.  False: the tuple is another flow's, or there is no room. */
 static bool udp_place_add(struct udp_table *us, uint32_t slot, uint32_t leg)
 {
 	const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;

@@ -30,9 +30,9 @@ unsigned int udp_table_live(const struct udp_table *us);
 uint32_t udp_table_buckets(uint32_t flows);
 
 /*
- * Enter a flow with F's tuples, as in arriving packets, and F's fields of the session.  Its
- * datagrams pass, and count.  NO_SLOT: no slot is free, or another flow has a tuple.  By any
- * thread, as the next function.
+ * Enter the flow F of a session.  The caller sets its tuples, as in arriving packets, and all that
+ * the session knows.  Its datagrams pass, and count.  NO_SLOT: no slot is free, or another flow has
+ * a tuple.  By any thread, as the next function.
  */
 uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f);
 /* The slot of the flow with tuple T; or NO_SLOT. */
@@ -54,8 +54,9 @@ void udp_graft_put(struct udp_table *us, uint32_t slot);
  */
 void udp_graft_part(struct udp_table *us, uint32_t slot);
 /*
- * Enter F, of another relay, as STANDBY, of no import so far, in place of STANDBY flows with its
- * tuples.  -EEXIST: a session here has both tuples; -EADDRINUSE: another session has one; -ENOSPC.
+ * Enter F, of another relay, as STANDBY, in place of STANDBY flows with its tuples.  The caller
+ * sets `source` afterwards.  -EEXIST: a session here has both tuples; -EADDRINUSE: another session
+ * has one; -ENOSPC.
  */
 int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot);
 /* The flow of SLOT is a session's from now on. */
@@ -68,7 +69,7 @@ bool udp_graft_has_port(const struct udp_table *us, in_port_t port);
 uint32_t udp_graft_word(const volatile struct udp_flow *f, unsigned int leg);
 /*
  * Translate datagrams that arrive on LEG from now on, if the word of LEG is WORD, the other leg's
- * way is known, and the hindrance of before is gone.  True: LEG is active.
+ * way is known, and no hindrance is known.  True: LEG is active.
  */
 bool udp_graft_activate(struct udp_table *us, uint32_t slot, unsigned int leg, uint32_t word);
 bool udp_graft_carries(const struct udp_table *us, uint32_t slot, unsigned int leg);
