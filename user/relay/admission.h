@@ -17,10 +17,11 @@ enum cause admission_enter(struct shared *shared, struct forward *f);
 /* Do the rules of F allow CLIENT?  If not, W counts and logs it. */
 bool admission_allows(struct worker *w, struct forward *f, const struct sockaddr *client);
 /*
- * The client of that session is known: count the session as one of CLIENT's.  PROVEN: CLIENT is
- * known to receive at its address, as after a handshake of TCP.  CAUSES; or CAUSE_CLIENT_LIMIT:
- * CLIENT has as many as it may, which is logged; or CAUSE_NO_MEMORY.  The caller ends the
- * connection by RST, so that the client does not wait behind its own sessions.
+ * admission_enter() has counted a session of F: count the session for CLIENT as well.  PROVEN:
+ * CLIENT is known to receive at its address, as after a handshake of TCP.  Returns CAUSES; or
+ * CAUSE_CLIENT_LIMIT, which is logged: CLIENT has as many sessions as it may; or CAUSE_NO_MEMORY.
+ * After a failure the caller ends the connection by RST, so that the client does not wait behind
+ * its own sessions.
  */
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
 				  const struct sockaddr *client, bool proven);

@@ -22,7 +22,7 @@ uint64_t balance_hash(const void *p, size_t len, uint64_t seed)
 
 	for (const unsigned char *at = p; len--; at++)
 		hash = (hash ^ *at) * 1099511628211U;
-	/* its upper bits depend little on the last bytes: the finalizer of SplitMix64 */
+	/* FNV-1a's upper bits depend little on the last bytes: so the finalizer of SplitMix64 */
 	hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9U;
 	hash = (hash ^ hash >> 27) * 0x94d049bb133111ebU;
 	return hash ^ hash >> 31;
@@ -65,7 +65,7 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 	for (size_t i = 0; i < n; i++) {
 		if (rank_of(how, &c[i]) != rank)
 			continue;
-		if (how != BALANCE_SOURCE) { /* source needs no accounts; a reload may keep them */
+		if (how != BALANCE_SOURCE) { /* source needs no accounts, but keeps them */
 			*c[i].turn += c[i].weight;
 			sum += c[i].weight;
 		}

@@ -35,7 +35,7 @@ void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_m
 	pthread_mutex_init(&b->lock, NULL);
 }
 
-/* From now on tokens come at RATE.  What was reserved before stays so. */
+/* From now on tokens come at RATE.  Earlier reservations stay. */
 static void change_rate(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_ms)
 {
 	pthread_mutex_lock(&b->lock);
@@ -94,14 +94,14 @@ bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_du
 /* --- bandwidth --- */
 
 /*
- * A turn is what comes within 2.5 ms: the loop's clock has milliseconds, and sixteen flows that
+ * A turn is the bytes of 2.5 ms: the loop's clock has milliseconds, and sixteen flows that
  * share a limit have a turn each within 40 ms.  TURN_MIN is worth the system call of a read.
- * TURN_MAX is what a pipe holds.
+ * TURN_MAX is the size of a pipe.
  */
 #define TURNS_PER_SECOND 400
 #define TURN_MIN 1024
 #define TURN_MAX (512 * 1024)
-/* A burst is what comes in 40 ms, 4 % of a second.  No thread that gets a CPU is so late. */
+/* A burst is the bytes of 40 ms.  No thread that gets a CPU is later than that. */
 #define BURSTS_PER_SECOND 25
 
 /* --- the turns of a session --- */
@@ -145,7 +145,7 @@ int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS
 	return 0;
 }
 
-/* Reserves of the second limit when the tokens of the first one have come. */
+/* Tokens of the second limit are reserved when those of the first limit have come. */
 bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms)
 {
 	/* the loop's clock may be as late as its thread */
@@ -184,13 +184,13 @@ void pace_end(struct pace *p, unsigned int dir)
 
 	if (!t)
 		return;
-	for (unsigned int i = 0; i < t->held; i++) /* 0: only pending bytes were written */
+	for (unsigned int i = 0; i < t->held; i++) /* none if only pending bytes were written */
 		if (p->limits[i])
 			bucket_give_back(&p->limits[i]->ways[dir], t->left);
 	*t = (struct turn){ 0 };
 }
 
-/* May leave a bucket in debt: a message may be larger than what a bucket holds. */
+/* May leave a bucket in debt: a message may be larger than a bucket. */
 bool pace_take(struct pace *p, unsigned int dir, uint64_t bytes)
 {
 	uint64_t now = clock_ms(), due_ms;

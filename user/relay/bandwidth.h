@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /*
- * What may pass in a second: accept-rate, bandwidth, and bandwidth-per-client.
+ * The limits of a second: accept-rate, bandwidth, and bandwidth-per-client.
  *
  * The kernel cannot wait, so a session whose bandwidth is limited stays in user space.  While a
  * flow must wait, its source is not read: the receive buffer fills, and TCP slows the sender down.
@@ -19,7 +19,7 @@
 struct bucket {
 	uint64_t rate;        /* 0: no limit */
 	pthread_mutex_t lock; /* of the rest; all tokens are counted in thousandths */
-	int64_t level;        /* tokens to be had; below 0: tokens reserved ahead */
+	int64_t level;        /* tokens that are there; below 0: tokens reserved ahead */
 	int64_t most;
 	uint64_t at_ms; /* LEVEL has the tokens that came until then */
 };
@@ -29,8 +29,8 @@ void bucket_init(struct bucket *b, uint64_t rate, uint64_t burst, uint64_t now_m
 /* Take N tokens.  False: there are fewer; try again at *RET_DUE_MS. */
 bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms);
 /*
- * Take N tokens, of which some may still have to come.  Returns when the last of them comes; the
- * caller waits until then.  Whoever reserves later waits longer, so callers have turns in order.
+ * Take N tokens, some of which may still have to come.  Returns the time at which the last token
+ * comes; the caller waits until then.  A later caller waits longer, so callers have turns in order.
  */
 uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
 /* Return N tokens that were taken or reserved. */
@@ -45,8 +45,8 @@ struct bandwidth {
 };
 
 /*
- * The turns in which a session reads, if its bandwidth is limited.  NULL: it is not; then each
- * function below but pace_begin() lets everything pass.
+ * The turns in which a session reads, if its bandwidth is limited.  NULL: its bandwidth has no
+ * limit, and each function below except pace_begin() lets everything pass.
  */
 struct pace;
 
@@ -58,12 +58,12 @@ struct pace;
 enum { OF_CLIENT, OF_FORWARD, LIMITS };
 int pace_new(struct bandwidth *const limits[LIMITS], const uint64_t rates[LIMITS],
 	     struct pace **ret);
-/* A turn of flow DIR begins.  False: it has to wait until *RET_DUE_MS, and then begin. */
+/* Begin a turn of flow DIR.  False: not before *RET_DUE_MS; call this again then. */
 bool pace_begin(struct pace *p, unsigned int dir, uint64_t *ret_due_ms);
 /* How many bytes flow DIR may read in this turn; UINT64_MAX: any number. */
 uint64_t pace_left(const struct pace *p, unsigned int dir);
 void pace_used(struct pace *p, unsigned int dir, uint64_t bytes);
-/* The turn ends: return what the flow has not read. */
+/* The turn ends: return the tokens that the flow has not used. */
 void pace_end(struct pace *p, unsigned int dir);
 /*
  * For datagrams, which do not wait: take BYTES of flow DIR, of both limits or of none.  False:

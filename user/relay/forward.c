@@ -95,7 +95,8 @@ void config_version_drop(struct config_version *v)
 }
 
 /*
- * Find the next word of *TEXT, and set *TEXT behind it.  Blanks separate words.  Its length, or 0.
+ * Find the next word of *TEXT, and set *TEXT to its end.  Blanks separate words.  Returns the
+ * word's length, or 0.
  */
 static size_t forward_next_word(const char **text, const char **ret)
 {
@@ -104,13 +105,13 @@ static size_t forward_next_word(const char **text, const char **ret)
 	return (size_t)(*text - *ret);
 }
 
-/* Make F's names, and room for those of its sections, which a reload changes.  False: no memory. */
+/* Make the names of F, and buckets for the names of its [sni] sections.  False: no memory. */
 static bool forward_take_sni(struct forward *f)
 {
 	const char *text = f->conf->sni, *word;
 	size_t len, n = 1;
 
-	/* totals may be shared with the forward before, at which workers look */
+	/* workers may look at the totals now, for the forward that F replaces */
 	pthread_mutex_lock(&f->totals->servers_lock);
 	if (f->conf->hellos && !f->totals->sni)
 		f->totals->sni = calloc(SNI_BUCKETS, sizeof(*f->totals->sni));

@@ -44,7 +44,7 @@ struct sni_name {
 
 STAILQ_HEAD(sni_bucket, sni_name);
 
-/* What is counted under one name, and what holds for all sessions of that name. */
+/* The counters of one name, and the data that all sessions of that name share. */
 struct forward_totals {
 	_Atomic unsigned int live;    /* sessions */
 	_Atomic unsigned int limited; /* the same, and those of its [sni] sections */
@@ -55,8 +55,8 @@ struct forward_totals {
 	struct clients clients;
 	struct bandwidth bandwidth;
 	pthread_mutex_t servers_lock; /* of servers.h, and of the next two */
-	struct sni_bucket *sni; /* SNI_BUCKETS, of the active forwards of its [sni] sections, in
-				       * their order; NULL: it had none so far */
+	struct sni_bucket *sni; /* SNI_BUCKETS, with the names of the active [sni] sections, in
+				       * their order; NULL: there was no section so far */
 	bool nameless;          /* the forward is removed, and serves no hello any more */
 	struct forward_stats stats[]; /* by worker, which alone writes its own */
 };
@@ -71,7 +71,7 @@ struct forward {
 	const struct forward_conf *conf;
 	_Atomic enum engine engine; /* of its sessions, old and new; may change */
 	struct servers servers;
-	_Atomic unsigned int checks; /* of its servers, that are under way */
+	_Atomic unsigned int checks; /* checks of its servers under way */
 	struct forward_totals *totals;
 	struct forward_totals *limits; /* its limits count here: in its own totals; or, if it is an
 					* [sni] section, in those of the section's forward */
@@ -107,14 +107,14 @@ void forwards_close(struct forwards *all);
 struct forward *forwards_find(const struct forwards *all, const char *name);
 /* The first with that graft_tag(); or NULL. */
 struct forward *forward_with_tag(const struct forwards *all, uint32_t tag);
-/* Free what is not active and has no sessions.  Takes the lock. */
+/* Free the forwards that are not active and have no sessions.  Takes the lock. */
 void forwards_reap(struct forwards *all);
 
 /*
  * Make a forward of FC, a forward of the configuration C.  FROM holds C, and the forward takes a
  * reference to it; NULL: C is the configuration of the start.  BEFORE: the forward that the new one
  * replaces, or NULL; servers that both have keep their state.  OF: the forward that has FC as an
- * [sni] section, or NULL.  NULL: no memory.
+ * [sni] section, or NULL.  Returns NULL without memory.
  */
 struct forward *forward_new(const struct forward_conf *fc, const struct config *c,
 			    struct config_version *from, struct forward *before,

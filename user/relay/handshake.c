@@ -15,7 +15,7 @@
 
 #define USUAL_UNIT 1024 /* of windows, as the relay scales them */
 
-/* Segments of lo are larger.  TCP_INFO shows half of the window at most as their size. */
+/* Segments on lo are larger, and their size in TCP_INFO is wrong: half of the window at most. */
 #define SEGMENT_OF_LO 16384
 
 /* Windows of H have no scale, and no room for two segments and two units. */
@@ -106,7 +106,7 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 		loop_wake(&shared->workers[i].loop);
 }
 
-/* Add the servers of F to C, with their lock.  Returns the number of servers. */
+/* Limit C to the abilities of F's servers, while their lock is held.  Returns their number. */
 static size_t look_at(const struct forward *f, uint64_t now_ms, struct listener_shape *c)
 {
 	for (size_t i = 0; i < f->servers.n; i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: all of this happens on the main thread.  It begins checks while it has the
+ * Theory of operation: all of this happens on the main thread, which begins checks under the
  * lock of the forwards.  The thread that reloads may hold that lock for long: then the main thread
  * tries again after PAUSE_MS.  A forward is freed when no check of its servers is under way.  A
  * check ends before the next one of its server is due.
@@ -40,7 +40,7 @@ struct checks {
 	struct forwards *forwards;
 	struct timer timer;
 	LIST_HEAD(check_list, check) running;
-	/* a round has the checks due at its beginning: else the last servers might starve */
+	/* a round has the checks due at this time: with later ones the last servers might starve */
 	uint64_t round_ms;
 	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */
 };
@@ -103,8 +103,8 @@ static void check_on_answer(struct source *source, uint32_t events)
 /* --- all of them --- */
 
 /*
- * Add a check of M, a server of F.  Its late_ms is 0, so the check begins after this.  Without
- * memory there is no check; nor for a name without an address, whose look-ups report that.
+ * Add a check of M, a server of F.  Its late_ms is 0, so the check begins after this.  There is no
+ * check without memory, and none of a name without an address: the look-ups report such a name.
  */
 static void check_add(struct checks *c, struct forward *f, const struct member *m)
 {

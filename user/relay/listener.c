@@ -32,8 +32,8 @@
 #define SHAPE_MS 60000 /* knowledge of servers expires */
 /*
  * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
- * last call, which finds none, costs nearly as much as one that succeeds.  A listener begins with
- * one connection an event, and asks for twice as many whenever it had all it asked for.
+ * last call, which finds none, costs nearly as much as one that succeeds.  So a listener accepts
+ * one connection at the first event, and twice as many at the next event if none was missing.
  */
 #define ACCEPTS_PER_EVENT 64
 

@@ -43,7 +43,7 @@ struct listening {
 	struct addr addr;        /* the same with the port that the kernel has picked */
 	bool udp;                /* UDP, whose port numbers are apart from those of TCP */
 	bool shared;             /* one socket for all workers */
-	bool given;              /* ... which systemd has opened, and keeps: see given_take() */
+	bool given;              /* the shared socket is systemd's: see given_take() */
 	LIST_ENTRY(listening) in_service; /* or in a change that is planned */
 	LIST_ENTRY(listening) in_bucket;  /* of the planned change, see change.c */
 	unsigned int n_workers;
@@ -81,8 +81,8 @@ struct listening_maker {
  * takes away and another brings back finds its socket again.  Only the thread that reloads may use
  * them.
  *
- * Take the sockets that the environment names, and remove these variables.  0, also if there is no
- * socket; -errno: ERR says which one is of no use, and why.
+ * given_take() takes the sockets that the environment names, and removes these variables.  Returns
+ * 0, even if there is no socket; or -errno, and ERR says which socket is of no use, and why.
  */
 int given_take(char *err, size_t errlen);
 /* 0 if each of these sockets has a forward; else -EINVAL, and ERR names a socket without one. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the main thread asks the privileged process, in its event loop; a worker
- * that takes a socket wakes it.  `lock` guards all stocks.  It is held for a few instructions, or
+ * that takes a socket wakes it.  `lock` guards all stocks, and is held for a few instructions, or
  * while the sockets of one stock are closed, but not while the main thread asks, which may take
  * seconds.  So the main thread alone frees a stock that is closed.  A shelf that could not be
  * filled is tried again when the next session takes from it.
@@ -35,7 +35,7 @@ struct marked_sockets {
 	struct shelf shelves[FAMILIES]; /* of IPv4, of IPv6 */
 };
 
-/* Make what is lacking, if it is wanted.  The lock is held, but not while the maker works. */
+/* Fill a shelf whose sockets are wanted.  The lock is held, but not while the maker works. */
 static int fill(struct marked_sockets *s, unsigned int which, char *err, size_t errlen)
 {
 	struct socket_keeper *k = s->keeper;

@@ -21,12 +21,12 @@ struct marked_sockets;
 typedef int socket_maker_fn(void *arg, const struct forward_conf *fc, int family, unsigned int n,
 			    int *fds, char *err, size_t errlen);
 
-/* One of zeroes has no stocks. */
+/* A struct of zeroes has no stocks. */
 struct socket_keeper {
 	socket_maker_fn *make;
 	void *arg;
 	struct loop *loop;    /* of the main thread */
-	pthread_mutex_t lock; /* of what follows, and of all stocks */
+	pthread_mutex_t lock; /* of the fields below, and of all stocks */
 	LIST_HEAD(marked_sockets_list, marked_sockets) stocks;
 };
 

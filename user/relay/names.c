@@ -11,14 +11,15 @@
  * c-ares can cancel all its questions, but not a single one.  So if a name is closed during its
  * look-up, all questions are cancelled, and those of the other names are asked again.
  *
- * One timer serves all names.  names_after_batch() goes through the list and begins what is due.
- * It begins few look-ups at a time, so thousands of names do not flood the name server; it does not
- * limit how many are under way, so names that hang hold up no others.
+ * One timer serves all names.  names_after_batch() goes through the list and begins the look-ups
+ * that are due, but few at a time, so thousands of names do not flood the name server.  The number
+ * of look-ups under way has no limit, so names that hang hold up no others.
  *
  * Files: the process is confined once it serves, and can open no file any more.  c-ares reads
- * /etc/resolv.conf when its channel is made, before that; it would read /etc/hosts for each
- * look-up, so culvert keeps the text of that file.  At a reload the privileged process opens both
- * files.  The channel stays, since a new one would need files, too (/dev/urandom).
+ * /etc/resolv.conf when its channel is made, before the process is confined.  c-ares would read
+ * /etc/hosts for each look-up, so culvert keeps the text of that file.  At a reload the privileged
+ * process opens both files.  The channel stays, since a new one would need files, too
+ * (/dev/urandom).
  */
 #include "relay/names.h"
 
@@ -57,12 +58,12 @@ const char *const names_files[NAMES_FILES] = { "/etc/hosts", "/etc/resolv.conf" 
 #define ADDRS_MAX 64 /* of a name */
 
 /*
- * A name server is asked again after so long, and given up after twice as long.  A server that is
- * silent about one family then costs less than the default connect-timeout.
+ * A name server is asked again after this time, and given up after twice this time.  So a server
+ * that is silent about one family costs less than the default connect-timeout.
  */
 #define ANSWER_MS 700
 #define TRIES 2
-/* After a failure a name is looked up again so soon, if its interval is not shorter. */
+/* The time after which a failed look-up is repeated, if the name's interval is not shorter. */
 #define RETRY_MS 5000
 /* Look-ups begun at a time, and the pause before the next ones. */
 #define AT_ONCE 64
@@ -281,7 +282,7 @@ static void finish(struct lookup *l, struct addr *addrs, size_t n, const char *w
 		say(l);
 	if (l->record.why[0])
 		wait = smaller(wait, RETRY_MS);
-	/* less up to an eighth, so that names spread out in time */
+	/* up to an eighth less, so that the look-ups spread out in time */
 	l->due_ms = now + wait - (uint64_t)random() % (wait / 8 + 1);
 }
 
@@ -407,7 +408,7 @@ static void on_interest(void *arg, ares_socket_t fd, int readable, int writable)
 		epoll_ctl(n->sockets.fd, EPOLL_CTL_ADD, fd, &want);
 }
 
-/* --- what other threads want --- */
+/* --- calls by other threads --- */
 
 void names_add(struct names *n, struct lookup *l)
 {

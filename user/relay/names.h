@@ -15,8 +15,8 @@
  * The addresses of a server, which may change if the server is a host name.
  *
  * The main thread looks names up with c-ares, in its event loop: at once, on a timer, and after
- * connects that failed.  It stores what it finds in struct lookup.  Workers take the addresses from
- * there, and never wait for a name server.
+ * connects that failed.  The results are in struct lookup.  Workers take the addresses from there,
+ * and never wait for a name server.
  */
 struct names;
 
@@ -52,9 +52,9 @@ struct lookup_record {
 };
 
 struct lookup {
-	const struct forward_conf *forward; /* no address may be its own listener */
-	const struct endpoint *conf;        /* a server of it; a name may have no address there */
-	struct names *names;                /* who looks it up; NULL: nobody */
+	const struct forward_conf *forward; /* its own listener is no valid result */
+	const struct endpoint *conf;        /* a server of FORWARD; its n_addrs may be 0 */
+	struct names *names;                /* looks the name up; NULL: no look-ups */
 
 	pthread_mutex_t lock; /* of the next two */
 	struct addr_list *list;
@@ -78,7 +78,7 @@ int lookup_open(struct lookup *l, const struct forward_conf *fc, const struct en
  * is.
  */
 void lookup_know(struct lookup *l, struct lookup *before);
-/* Also ends its look-ups.  One of zeroes is fine. */
+/* Also ends the look-ups of L.  A struct of zeroes is fine. */
 void lookup_close(struct lookup *l);
 
 /* Take a reference to the current list, which may be empty. */
@@ -87,9 +87,9 @@ struct addr_list *lookup_get(struct lookup *l);
 /*
  * All addresses of L have failed: ask for a look-up, if L is a name.  A look-up begins
  * LOOKUP_ASK_MS after the last one at the earliest.  True: the look-up may find other addresses,
- * and a session may wait for it by calling this again.  NOW_MS is NEVER if L has no address: the
- * session waits in any case.  *SEEN belongs to the session, and is 0 at first: a session waits for
- * one look-up.  By any thread.
+ * and a session may wait for the look-up by calling this again.  A session whose server has no
+ * address waits in any case: its NOW_MS is NEVER.  *SEEN is 0 at first, and then the time since
+ * which the session waits, so that the session waits for one look-up only.  By any thread.
  */
 #define LOOKUP_ASK_MS 1000
 bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms);
@@ -111,8 +111,8 @@ bool lookup_update(struct lookup *l, struct addr *addrs, size_t n, const char *w
 bool names_needed(const struct config *c);
 
 /*
- * Read /etc/resolv.conf and /etc/hosts: to be called before the process is confined.  What follows
- * happens in LOOP, by the thread that runs it.  -errno; ERR says why.
+ * Read /etc/resolv.conf and /etc/hosts: to be called before the process is confined.  Look-ups run
+ * in LOOP, on the thread of LOOP.  -errno; ERR says why.
  */
 int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen);
 /*
@@ -126,9 +126,9 @@ void names_read_again(struct names *n, const int fds[NAMES_FILES]);
 void names_close(struct names *n);
 
 /*
- * Look L up from now on, if it is a name, until L is closed.  To be called before sessions use L,
- * and when the addresses to listen at are final: the main thread reads them from now on.  N may be
- * NULL.  By any thread.
+ * Look L up from now on, if it is a name, until L is closed.  To be called before sessions use L.
+ * The forward's addresses to listen at must be final, since the main thread reads them from now on.
+ * N may be NULL.  By any thread.
  */
 void names_add(struct names *n, struct lookup *l);
 
@@ -138,6 +138,7 @@ void names_after_batch(struct names *n);
 /*
  * Look up C's names to listen at, by getaddrinfo(3): their addresses must be known before they can
  * be bound.  CONFINED: look-ups are impossible, so a name without an address is -EINVAL.  Two
- * forwards with the same address are -EINVAL, too.  Else as endpoint_look_up(), after a complaint.
+ * forwards with the same address are -EINVAL, too.  Other results are those of endpoint_look_up().
+ * Each failure is complained about.
  */
 int names_find_listeners(struct config *c, bool confined);

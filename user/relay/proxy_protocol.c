@@ -92,7 +92,7 @@ static int parse_v1(const char *bytes, size_t len, struct proxy_header *h, const
 	memcpy(line, bytes, n);
 	line[n] = '\0';
 	h->size = n + 2;
-	/* whatever is between UNKNOWN and CRLF is ignored */
+	/* all bytes between UNKNOWN and CRLF are ignored */
 	if (!strncmp(line, "PROXY UNKNOWN", 13) && (n == 13 || line[13] == ' '))
 		return 0;
 	h->has_addresses = parse_line(line, n, h);
@@ -155,7 +155,7 @@ int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 
 /* --- writing --- */
 
-/* The 4 bytes of A, or if SIX its 16 bytes, IPv4-mapped if it is IPv4. */
+/* The bytes of A: 16 if SIX (IPv4-mapped if A is IPv4), else 4. */
 static void get_bytes(const union client_addr *a, bool six, uint8_t *ret)
 {
 	if (a->sa.sa_family == AF_INET6) {

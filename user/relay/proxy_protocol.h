@@ -12,9 +12,9 @@
  * stream by which a proxy says who its client is.  Bytes in, addresses out, and back; no system
  * call, no allocation.
  *
- * The header may share a segment with the payload behind it.  So a receiver peeks at what has come,
- * asks for the header's size, and reads just these bytes: what it leaves in the socket is payload,
- * whoever carries that.
+ * The header may share a segment with the payload after it.  So a receiver peeks at what has come,
+ * asks for the header's size, and reads just these bytes.  All bytes that stay in the socket are
+ * payload, for any carrier.
  */
 
 /*
@@ -23,20 +23,20 @@
  * and ciphers, an identifier) stays far below this.
  */
 #define PROXY_PROTOCOL_MAX 4096
-/* A line of version 1 with CRLF, and a NUL behind it. */
+/* A line of version 1 with CRLF and NUL. */
 #define PROXY_PROTOCOL_WRITE_MAX 108
 
 struct proxy_header {
-	size_t size;          /* in bytes, set by the parser; payload begins behind */
+	size_t size;          /* in bytes, set by the parser; payload follows */
 	unsigned int version; /* 1 or 2 */
 	/*
-	 * False: the proxy's own connection, such as a health check (LOCAL, version 2 only), or
-	 * that of a client whose addresses are not told, or neither IPv4 nor IPv6 (UNKNOWN).
+	 * False: the connection is the proxy's own, such as a health check (LOCAL, version 2 only);
+	 * or the client's addresses are unknown, or neither IPv4 nor IPv6 (UNKNOWN).
 	 */
 	bool has_addresses;
 	bool udp;                      /* version 2: of datagrams */
 	union client_addr source;      /* of the client; set only with has_addresses */
-	union client_addr destination; /* what the client connected to; likewise */
+	union client_addr destination; /* to which the client has connected; likewise */
 };
 
 /*
@@ -49,11 +49,11 @@ struct proxy_header {
  *   -EPROTO  there is no header, or a malformed one, and RET_REASON (constant) says what is wrong.
  *            The connection is to be aborted: nobody may guess whether a header is there.
  *
- * More bytes never change an answer but -EAGAIN.
+ * More bytes can change only the answer -EAGAIN.
  *
  * IPv4-mapped addresses become the IPv4 addresses that they stand for, so that no rule for
  * addresses can be passed by; thus source and destination may be of two families.  The addresses of
- * unix sockets are skipped, and so is what is behind the addresses (TLVs).
+ * unix sockets are skipped, and so are all bytes after the addresses (TLVs).
  */
 int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 			 const char **ret_reason);

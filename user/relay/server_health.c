@@ -7,10 +7,10 @@
  * then, so the trial comes soon.  The trial counts as a failure until it is connected, so a silent
  * server keeps few sessions waiting.
  *
- * Silence.  Before a connect fails for want of an answer seconds pass, and sessions go on coming.
- * So a server that has owed an answer for SILENT_MS stands behind its equals, but for one attempt
- * in ASK_AGAIN_MS.  A slow server is not a silent one: it gets twice the time of its last connect
- * in addition.  If all servers are silent, or there is only one, nothing changes.  No backup steps
+ * Silence.  Seconds pass before a connect fails for want of an answer, and sessions go on coming.
+ * So a server that has owed an answer for SILENT_MS is chosen after its equals.  One session in
+ * ASK_AGAIN_MS tries it all the same.  A slow server is not a silent one: it gets twice the time of
+ * its last connect in addition.  If all servers are silent, nothing changes.  No backup steps
  * in for a silent server.  Nor does a client leave its server under BALANCE_SOURCE, which promises
  * to keep it.
  */

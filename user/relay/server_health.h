@@ -9,7 +9,7 @@
  * are milliseconds of one clock.
  */
 
-/* What an operator has ordered. */
+/* The order of an operator. */
 enum server_order {
 	ORDER_READY,
 	ORDER_DRAIN, /* no new sessions; those that run go on */
@@ -56,10 +56,10 @@ struct health {
 	uint64_t back_ms;     /* since when it is back; 0: it was never away */
 };
 
-/* The first failure sets a server aside for so long, each that follows for twice as long. */
+/* The time for which the first failure sets a server aside.  Each further failure doubles it. */
 #define ASIDE_MS 1000
 #define ASIDE_MAX_MS 60000
-/* A server that comes back gets its whole share after so long. */
+/* The time after which a server that has come back gets its whole share. */
 #define BACK_SLOWLY_MS 10000
 
 /* See is_silent(). */
@@ -82,6 +82,6 @@ void health_checked(struct health *h, bool good, unsigned int rise, unsigned int
  */
 bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms);
 
-/* The share of a server of WEIGHT; FULL_SHARE times that, or less while it is RETURNING. */
+/* The share of a server: FULL_SHARE times WEIGHT, or less while the server is RETURNING. */
 #define FULL_SHARE 16
 unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t now_ms);

@@ -101,7 +101,7 @@ static int add_place(struct servers *ss, const struct servers *before, size_t i)
 	return r;
 }
 
-/* Make the members of SS anew; what BEFORE, or SS itself, knows of a server stays.  -ENOMEM. */
+/* Make the members of SS anew.  Servers that BEFORE or SS has keep their state.  -ENOMEM. */
 static int make_members(struct servers *ss, const struct servers *before)
 {
 	struct servers fresh = *ss, old = *ss;
@@ -235,7 +235,7 @@ static size_t find_candidates(struct servers *ss, struct server *const *tried, s
 	return found;
 }
 
-/* There is no candidate: ask for look-ups of names that have no address.  As servers_pick(). */
+/* There is no candidate: look up the names without an address.  Returns as servers_pick(). */
 static int await_names(struct servers *ss, struct server *const *tried, size_t n, uint64_t *seen,
 		       uint64_t now_ms)
 {
@@ -247,7 +247,7 @@ static int await_names(struct servers *ss, struct server *const *tried, size_t n
 	return r;
 }
 
-/* As servers_move_on(), with the lock. */
+/* servers_move_on() while the lock is held. */
 static bool move_on(struct member *m, uint16_t at, bool refused, uint64_t now_ms)
 {
 	struct server *s = m->server;
@@ -308,7 +308,7 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 	if (found) {
 		at = balance_pick(ss->conf->balance, c, found, hash_of(client));
 		best = container_of(c[at].turn, struct member, turn);
-		/* a client that asks by a new port each time would never move on */
+		/* a client with a new port for each question has no session that could move on */
 		if (ss->conf->listen.udp && ss->conf->replies)
 			move_on(best, atomic_load(&best->server->first), false, now_ms);
 		*ret = choose(best, now_ms);
@@ -407,7 +407,7 @@ void servers_checked(struct servers *ss, struct server *s, int error, uint64_t n
 
 /* --- by name, by address --- */
 
-/* True if A is FIRST, or has one of the N - 1 ports behind that of FIRST. */
+/* True if A is FIRST, or has one of the N - 1 ports after that of FIRST. */
 static bool is_in_range(struct addr a, const struct addr *first, unsigned int n)
 {
 	int behind = ntohs(addr_port(&a)) - ntohs(addr_port(first));

@@ -15,9 +15,8 @@
 /*
  * The servers of a forward: which there are, how each fares, and which one gets the next session.
  *
- * A server is what the configuration names, or, with `each-address`, one address of a name.  What
- * is known of it stays when a reload replaces its forward, as long as the new forward has a server
- * of that name.
+ * A server is an item of the key `upstream`, or, with `each-address`, one address of a name.  A
+ * server keeps its state when a reload replaces its forward by one with a server of that name.
  */
 
 #define SERVER_NAME_LEN sizeof(((struct endpoint *)0)->text)
@@ -37,9 +36,9 @@ struct server {
 	 * udp/udp_server.c and servers_move_on().
 	 */
 	_Atomic uint16_t first;
-	/* handshake.c writes them: what its connections of TCP are like, as seen at `seen_ms` */
-	_Atomic uint16_t told_mss;  /* largest segment that it is told, unshaped; 0: not known */
-	_Atomic uint16_t takes_mss; /* largest that it takes; 0: clients are told no larger */
+	/* the handshakes of its connections of TCP at the time `seen_ms`; written by handshake.c */
+	_Atomic uint16_t told_mss;  /* MSS that the relay offers it by itself; 0: not known */
+	_Atomic uint16_t takes_mss; /* MSS that it offers; 0: clients are offered no more */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
 	char name[SERVER_NAME_LEN];
@@ -87,12 +86,12 @@ struct servers {
 };
 
 /*
- * BEFORE: those of the forward that is replaced, or NULL.  LOCK outlives both.  -ENOMEM; call
- * servers_close() in any case.
+ * BEFORE: the servers of the forward that is replaced, or NULL.  LOCK outlives both.  -ENOMEM.
+ * Call servers_close() in any case.
  */
 int servers_open(struct servers *ss, const struct forward_conf *fc, struct servers *before,
 		 pthread_mutex_t *lock, uint64_t now_ms);
-/* When no session uses it.  One of zeroes is fine. */
+/* When no session uses SS.  A struct of zeroes is fine. */
 void servers_close(struct servers *ss);
 /* See names_add(). */
 void servers_add_names(struct servers *ss, struct names *names);

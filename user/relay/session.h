@@ -18,15 +18,16 @@
 /*
  * A session: one accepted socket, one connected socket, two flows.
  *
- *   HEADER      a PROXY header is to name the client, or a TLS hello the forward; only where the
- *               configuration asks for one
- *                 -> CONNECTING  the header alone was read, or the hello was seen
- *                 -> DEAD        it is bad or late, or its client may have no session; or reset
+ *   HEADER      waits for a PROXY header, which names the client, or a TLS hello, which names the
+ *               forward; only where the configuration asks for one
+ *                 -> CONNECTING  the header was read, and no byte after it; or the hello was seen
+ *                 -> DEAD        header or hello is bad or late; the client may have no session;
+ *                                or reset
  *   CONNECTING  the upstream has not answered; the client's bytes wait in the client's socket.
- *               While no server has an address yet, `addrs` is NULL.  Then one address is
- *               tried in sides[UPSTREAM].  If that is slow, others are tried at the same time; if
- *               all fail, another server is chosen
- *                 -> OPEN  connected: that socket is in sides[UPSTREAM], there is no race any more
+ *               `addrs` is NULL while no server has an address.  Then one address is tried in
+ *               sides[UPSTREAM].  If this attempt is slow, other addresses are tried at the same
+ *               time.  If all attempts fail, another server is chosen
+ *                 -> OPEN  connected: the socket is in sides[UPSTREAM], no other attempt is left
  *                 -> DEAD  there is no address, or none answered, or the client reset
  *   OPEN        both flows run on their own
  *                 -> PARTING  one end is gone, by RST or an error, and had sent bytes before
@@ -78,12 +79,12 @@ enum shaped {
 	SHAPED_MSS = 1,
 	SHAPED_TIMESTAMPS = 2,
 	SHAPED_ECN = 4,
-	SHAPED_SCALE = 8, /* of windows: of listeners alone */
+	SHAPED_SCALE = 8, /* scale of windows; on listeners alone */
 };
 
 /*
- * Sessions are many, and most of them idle: what few of them need, or only for a while, is
- * allocated apart.
+ * Sessions are many, and most of them are idle.  So data that few sessions need, or that a session
+ * needs only for a while, is allocated apart.
  */
 struct session {
 	union {
@@ -101,11 +102,11 @@ struct session {
 	uint64_t born_ms;
 	uint64_t probe_at_ms;    /* when both sockets get keepalive; short sessions do without */
 	struct server *server;   /* see server_leave(); NULL: none yet, or not known (adopted) */
-	struct addr_list *addrs; /* the server's when it began to connect; NULL: not yet */
+	struct addr_list *addrs; /* the server's at the start of the connect; NULL: not yet */
 	uint32_t pair;           /* NO_PAIR: no slots */
 	uint32_t graft;          /* slot of session_graft.h; NO_GRAFT: none */
-	uint32_t since_ms;       /* OPEN: it last entered or left the kernel, or changed its engine;
-				  * PARTING: it began to (low half) */
+	uint32_t since_ms;       /* low half of a time.  OPEN: S last entered or left the kernel, or
+				  * changed its engine; PARTING: S became PARTING */
 	uint32_t spoke_ms;       /* when user space last read for it, or judged its silence */
 	uint32_t connect_ms;     /* duration of the connect, plus 1; 0: not connected */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
@@ -115,7 +116,7 @@ struct session {
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	uint8_t shaped : 3;      /* enum shaped */
-	bool far_asked : 1;      /* asked whether it is near after all, in this run of bulk */
+	bool far_asked : 1;      /* in this run of bulk its round trips were looked at again */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */
 	uint16_t header_in;      /* bytes of a PROXY header read before the stream, */
@@ -131,7 +132,7 @@ struct session {
 /* The only writer of s->state, which begins with HEADER.  Asserts the table. */
 void session_set_state(struct session *s, enum session_state to);
 
-/* --- what a session is about --- */
+/* --- its addresses and options --- */
 
 /*
  * Address INDEX of s->addrs, which is not NULL.  If the server has a range of ports, S->addrs has
@@ -162,8 +163,8 @@ void session_set_nodelay(struct session *s);
 /* --- marks for its end --- */
 
 /*
- * End it: RST to both ends (unless a side never was connected).  The first cause counts.  Returns
- * false, as a step that is not done does.
+ * Mark S for a reset: RST to each end that is connected.  The first cause counts.  Returns false,
+ * as a step that is not done does.
  */
 bool session_reset(struct session *s, enum cause cause);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: servers.c chooses a server.  When none of its addresses can be connected to,
- * or its part of connect-timeout is over, the next server is chosen, until none is left that has
- * not been tried.  No byte of the client has been read by then.
+ * or its part of connect-timeout is over, the next server is chosen, until all servers have been
+ * tried.  No byte of the client's stream is read before a server is connected.
  *
  * The addresses of a server are tried as RFC 8305 ("Happy Eyeballs") says.  names.c has put them in
  * order.  The next attempt begins when one has failed, or HAPPY_DELAY_MS after the last one began,
@@ -10,12 +10,12 @@
  * others are reset.
  *
  * Most sessions have one attempt.  Its socket is in sides[UPSTREAM] from the beginning, so the
- * winner need not move.  Attempts beside it are rivals of it.
+ * winner need not move.  All other attempts are its rivals.
  *
- * A session is nameless while no server has an address.  It asks again every NAMELESS_MS, until a
- * look-up has ended or connect-timeout is over.  A session is nameless, too, if all servers have
- * failed, and a look-up may find another address of the last one.  Until that look-up has ended,
- * such a session tries all servers again.
+ * A session is nameless while no server has an address.  A nameless session asks again each
+ * NAMELESS_MS, until a look-up has ended or connect-timeout is over.  A session is nameless, too,
+ * if all servers have failed, and a look-up may find another address of the last one.  Until that
+ * look-up has ended, such a session tries all servers again.
  */
 #include "relay/session_connect.h"
 
@@ -43,7 +43,7 @@
 #define NAMELESS_MS 100
 /*
  * While the upstream is silent for longer than this, the client is watched for RST.  Most upstreams
- * answer sooner, and then the client is given to epoll once, with what is really wanted of it.
+ * answer sooner, and then the client is given to epoll once, with the events of an open session.
  */
 #define CONNECT_QUIET_MS 20
 
@@ -54,18 +54,18 @@ struct attempt {
 	uint16_t number;
 };
 
-/* Apart from the session, since most of a session's life comes when it is OPEN. */
+/* Allocated apart from the session, which needs it only until it is OPEN. */
 struct connecting {
 	struct leftover leftover;
 	uint64_t due_ms;        /* give up */
 	uint64_t server_due_ms; /* give the server up */
-	struct server **tried;  /* owned: those that failed; only compared: they may be freed */
+	struct server **tried;  /* owned: those that failed.  Compare only: they may be freed */
 	size_t n_tried;
 	uint64_t seen; /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
 	/* when the next attempt may begin, or be tried again if this machine has refused it */
 	uint64_t next_ms;
-	uint16_t first;   /* index of the address to begin with; behind the last comes number 0 */
+	uint16_t first;   /* index of the address to begin with; number 0 follows the last */
 	uint16_t begun;   /* attempts that have begun */
 	uint16_t running; /* of them, those that have not ended */
 	struct attempt attempts[AT_ONCE];
@@ -75,7 +75,7 @@ _Static_assert(sizeof(struct connecting) < sizeof(struct session), "smaller than
 
 /* --- the socket of an attempt --- */
 
-/* Where no descriptor is left, an idle pipe gives some. */
+/* If no descriptor is left, idle pipes are closed, which frees some. */
 static int get_socket(struct session *s, const struct addr *to)
 {
 	int fd = upstream_socket(s->forward, &s->client.sa, to);
@@ -86,7 +86,7 @@ static int get_socket(struct session *s, const struct addr *to)
 	return upstream_socket(s->forward, &s->client.sa, to);
 }
 
-/* Accepted sockets inherit theirs from the listener. */
+/* Accepted sockets inherit their options from the listener. */
 static void set_options(struct session *s, int fd)
 {
 	const struct forward_conf *fc = s->forward->conf;
@@ -204,7 +204,7 @@ static int begin_attempt(struct session *s, unsigned int i)
 	return error;
 }
 
-/* S gets a server that it has not tried.  As servers_pick(). */
+/* Give S a server that it has not tried.  Returns as servers_pick(). */
 static int choose_server(struct session *s)
 {
 	struct connecting *c = s->connecting;
@@ -297,7 +297,7 @@ static bool may_begin(const struct session *s)
 	return s->addrs && s->connecting->begun < s->addrs->n && s->connecting->running < AT_ONCE;
 }
 
-/* Begin what is due.  True: S is connected. */
+/* Begin the attempts that are due.  True: S is connected. */
 static bool connect_more(struct session *s)
 {
 	uint64_t now = s->worker->loop.now_ms;

@@ -17,15 +17,15 @@ struct connecting; /* what a session needs until it is OPEN */
 bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, uint32_t events));
 /* epoll has reported EVENTS on the socket of attempt I; 0 is that of sides[UPSTREAM]. */
 bool session_connect_answered(struct session *s, unsigned int i, uint32_t events);
-/* Time has passed: begin with the next address, as soon as there is one, try again, or give up. */
+/* The timer has fired: begin the next attempt if there is an address for it, or give up. */
 bool session_connect_timer(struct session *s);
 
 /* The session of an attempt's SOURCE, and the attempt's number. */
 struct session *session_of_rival(struct source *source, unsigned int *ret_attempt);
 
-/* When to call session_connect_timer(), or to compute anew what to wait for. */
+/* The time at which to call session_connect_timer(), or to compute the wanted events anew. */
 uint64_t session_connect_due(struct session *s);
-/* True at first: the client need not be watched yet. */
+/* True while S is young: the client need not be watched yet. */
 bool session_connect_is_quiet(const struct session *s);
 
 /* The session is open, or ends: give up all attempts but that of sides[UPSTREAM]. */

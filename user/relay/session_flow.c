@@ -43,7 +43,7 @@ SYSCALLS_ALLOWED(SYSCALL(shutdown), SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)))
 
 /* --- the engine that a flow follows --- */
 
-/* Give flow DIR what ENGINE begins with. */
+/* Give flow DIR the first carrier of ENGINE, and the reason. */
 static void begin_by(struct session *s, unsigned int dir, enum engine engine)
 {
 	const struct shared *shared = s->worker->shared;
@@ -99,7 +99,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 	around.memory_short = around.kernel_ok && sockmap_memory_short(s->worker->shared->kernel);
 	around.watch_ms = (uint32_t)s->worker->loop.now_ms - s->since_ms;
 	d = policy_user(engine, &s->habit, dir, f, around);
-	if (foreign) /* splice(2) does not see bytes that other programs put in (sockmap) */
+	if (foreign) /* splice(2) does not see bytes that a sockmap of others has put in */
 		d = (struct decision){ CARRIER_COPY, f->reason };
 	if (s->habit.turns >= PROMOTE_TURNS || s->habit.run >= BULK_RUN)
 		session_graft_hurry(s);
@@ -109,7 +109,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 		if (!empty)
 			return;
 		session_sockmap_enter(s, dir, engine, d.reason);
-		/* a session is promoted as a whole; the other half is quiet just now */
+		/* a session is promoted as a whole; the other flow is quiet now */
 		if (session_runs(s))
 			session_sockmap_enter(s, !dir, engine, d.reason);
 	} else if (d.carrier != f->user_carrier &&
@@ -126,8 +126,8 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 }
 
 /*
- * A flow follows another engine when nothing is pending.  A target that is always full would
- * prevent that, so the flow reads no more until then.
+ * A flow follows another engine when nothing is pending.  If the target is always full, some bytes
+ * always are pending.  So a flow that has to follow another engine reads no more until it has.
  */
 static uint64_t may_read(struct session *s, unsigned int dir)
 {
@@ -154,7 +154,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 
 	f->starved = false;
 	r = carrier_pump(&io, by);
-	if (!s->tcp && s->idle && (io.read || f->user_out != before)) /* TCP has this time itself */
+	if (!s->tcp && s->idle && (io.read || f->user_out != before)) /* TCP_INFO has this time */
 		s->idle->since_ms = clock_ms();
 	if (dir == CLIENT && f->user_out != before &&
 	    (before || s->header_out || io.reads > 1 || f->pending))

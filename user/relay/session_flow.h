@@ -11,11 +11,11 @@ void session_flows_start(struct session *s);
 /* Move flow DIR as far as it goes.  FIN: epoll reports EPOLLRDHUP or EPOLLHUP on its source. */
 void session_flow_run(struct session *s, unsigned int dir, bool fin);
 
-/* The forward may have got another engine.  False: flow DIR needs time to follow it. */
+/* Let flow DIR follow the engine of its forward, which may be another one.  False: not done yet. */
 bool session_flow_follow(struct session *s, unsigned int dir);
 
 /*
- * S is marked ENDING_PARTS.  It becomes PARTING while the other end may still get bytes of the dead
+ * S is marked ENDING_PARTS.  S becomes PARTING if the other end may still get bytes of the dead
  * side.  Otherwise S is marked for a reset.
  */
 void session_part_begin(struct session *s);

@@ -44,7 +44,7 @@ enum reason session_graft_bulk(const struct session *s)
 
 /* --- offers --- */
 
-/* The addresses of both sockets of S, whose upstream has one. */
+/* The addresses of both sockets of S, whose addrs is not NULL. */
 static int session_graft_set_tuples(const struct session *s, struct graft_tuple tuples[2])
 {
 	struct addr to = session_address(s, s->upstream), local;
@@ -60,8 +60,8 @@ static int session_graft_set_tuples(const struct session *s, struct graft_tuple 
 }
 
 /*
- * S was far.  Ask again when it converses; and at the beginning of bulk, since a machine that is
- * busy measures long round trips at first.
+ * S was refused as far, or lossy.  Ask again when S converses, and at the beginning of bulk: a busy
+ * machine measures long round trips at first.
  */
 static bool session_graft_may_be_near(struct session *s, bool far_too)
 {
@@ -164,7 +164,7 @@ void session_graft_hurry(struct session *s)
 	if (s->graft == NO_GRAFT || graft_state(graft_table_of(s), s->graft) != GRAFT_OFFERED)
 		return;
 	e = graft_of(graft_table_of(s), s->graft);
-	if (e->far >= GRAFT_LONG) { /* a conversation is quiet by itself */
+	if (e->far >= GRAFT_LONG) { /* a far conversation needs no hold to be quiet */
 		if (s->habit.run >= BULK_RUN && session_graft_withdraw(s))
 			s->graft_refusal = e->far == GRAFT_LONG ? GRAFT_FAR : GRAFT_LOSS;
 		return;
@@ -226,7 +226,7 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half)
 
 /* --- events --- */
 
-/* The packet programs have seen its end. */
+/* The packet programs have seen the end of S. */
 static void session_graft_finish(struct session *s)
 {
 	const volatile struct graft_entry *e = graft_of(graft_table_of(s), s->graft);

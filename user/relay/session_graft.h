@@ -4,23 +4,24 @@
 #include "relay/session.h"
 
 /*
- * A session that is grafted, or may be.  It is offered once when it begins; user space carries it
- * until a packet finds it quiet.  No event reports the graft, which saves short sessions a wake-up:
- * so ask session_is_grafted().
+ * A session that is grafted, or may be.  A session is offered once when it begins, and user space
+ * carries it until a packet finds it quiet.  No event reports the graft, which saves short sessions
+ * a wake-up: so ask session_is_grafted().
  */
 
 /* Offer S if its engine wants that, nothing is against it, and user space has none of its bytes. */
 void session_graft_offer(struct session *s);
 
 /*
- * When S, refused as far or lossy, is offered again for its silence; NEVER: it was not so refused.
+ * The time at which S, refused as far or lossy, is offered again if it stays silent.  NEVER: S was
+ * not refused as far or lossy.
  */
 uint64_t session_graft_due(const struct session *s);
 void session_graft_timer(struct session *s);
 /* True if packets of S are translated, or were until it ended. */
 bool session_is_grafted(const struct session *s);
 
-/* What carries flow DIR. */
+/* The carrier of flow DIR. */
 enum carrier session_carrier(const struct session *s, unsigned int dir);
 
 /* Why bulk of S is not grafted: REASON_FAR_BULK, REASON_LOSSY_BULK, or REASON_BULK for others. */
@@ -43,7 +44,7 @@ bool session_graft_withdraw(struct session *s);
 /* S ends; before its sockets are closed.  RESET: both ends get RST.  True: close them with RST. */
 bool session_graft_end(struct session *s, bool reset);
 
-/* Why S is not grafted, for operators; "": it is, or may be, or was never to be. */
+/* Why S is not grafted, for operators.  "": S is grafted, may yet be, or has another engine. */
 const char *session_graft_hindrance(const struct session *s);
 
 /* When S was last at work, in ms of CLOCK_MONOTONIC, and whether an end has sent FIN. */
@@ -51,16 +52,16 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
 
 /*
  * The state or the ways of S, which has a slot, may have changed: mark the end of S, or ask its
- * sockets for their ways.  True: S has returned to its sockets, and its flows are to run.
+ * sockets for their ways.  True: S has returned to its sockets: run its flows.
  */
 bool session_graft_look(struct session *s);
 
 /* Another relay knows S, but no relay imports the changes of S now. */
 bool session_graft_is_shared(const struct session *s);
 /*
- * session_graft_is_away(): the address of S has left this machine, and another relay knows S.  Then
- * session_graft_part() makes the entry of S STANDBY.  True: S has no graft any more, and is to die
- * without a packet.
+ * session_graft_is_away(): the address of S has left this machine, and another relay knows S.
+ * session_graft_part() makes the entry of such a session STANDBY.  True: S has no graft any more,
+ * and has to end without a packet.
  */
 bool session_graft_is_away(const struct session *s);
 bool session_graft_part(struct session *s);
@@ -73,7 +74,7 @@ bool session_graft_part(struct session *s);
  */
 bool session_graft_leave_behind(struct session *s);
 
-/* Make S, which is new, the session of SLOT, of an earlier daemon or another relay. */
+/* Make the new session S that of SLOT, which an earlier daemon or another relay has served. */
 void session_graft_adopt(struct session *s, uint32_t slot);
-/* The sockets that its slot was given become those of S. */
+/* Take over the sockets that were made for the slot of S. */
 void session_graft_take_sockets(struct session *s);

@@ -2,7 +2,7 @@
 /*
  * Theory of operation
  *
- * Receiving.  A header may share a segment with the payload behind it, and the carrier must get all
+ * Receiving.  A header may share a segment with the payload after it, and the carrier must get all
  * payload.  So the daemon peeks (MSG_PEEK) until the header is whole, and then reads its bytes
  * alone.  A half-read skb is no trap for sockmap: a flow enters the kernel only when its receive
  * queue was seen empty (sockmap_enter()), so user space reads the rest.
@@ -223,7 +223,7 @@ bool session_hello_look(struct session *s, bool ended)
 		return hello_refuse(s, CAUSE_HELLO_BAD, "", "the stream ended before it was whole");
 	if (s->worker->loop.now_ms >= s->told->due_ms)
 		return hello_refuse(s, CAUSE_HELLO_LATE, "", "not whole within hello-timeout");
-	/* with a nearly full buffer, setting SO_RCVLOWAT reports the same bytes again */
+	/* only if changed: with a nearly full buffer each call reports the same bytes again */
 	if (n > 0 && !is_unix && s->told->lowat != (int)((size_t)n + need)) {
 		s->told->lowat = (int)((size_t)n + need);
 		tcp_set_lowat(fd, s->told->lowat);

@@ -21,12 +21,12 @@ bool session_header_look(struct session *s, bool ended);
 bool session_header_send(struct session *s);
 
 /*
- * The TLS hello of a session, in the state HEADER, where its forward has [sni] sections.  It is
- * looked at, and stays in the socket.
+ * The TLS hello of a session, in the state HEADER, where its forward has [sni] sections.  The
+ * hello is looked at, and stays in the socket.
  */
 
 /*
- * Look for the hello, behind any PROXY header.  ENDED: epoll has reported the end of the stream.
+ * Look for the hello, after any PROXY header.  ENDED: epoll has reported the end of the stream.
  * True: no hello is expected; or it was whole, and S->forward is the forward that it names.  S is
  * reset, after a TLS alert, if the hello is bad, or late (told->due_ms), or if no forward has its
  * name.

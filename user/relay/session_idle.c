@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* When a session was last at work, and what ends it.  See session_idle.h. */
+/* When a session was last at work, and which time-out ends it.  See session_idle.h. */
 #include "relay/session_idle.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ SYSCALLS_ALLOWED(SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQ)));
 /* TCP's clock, and that of the packet programs, has ticks of up to 10 ms (CONFIG_HZ=100). */
 #define TICK_MS 10
 
-/* Turn "so long ago", as a socket tells it, into a time that is not too early. */
+/* Turn an age, as TCP_INFO gives it, into a time that is not too early. */
 static uint64_t ago(uint64_t now_ms, uint32_t ago_ms)
 {
 	uint64_t least = ago_ms > TICK_MS ? ago_ms - TICK_MS : 0;
@@ -86,8 +86,8 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 /* Until the next try, after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
 /*
- * Added to the time-outs of a session while its packets may go by another relay, which is not
- * heard.
+ * Added to the time-outs of a session while its packets may go by another relay, and no stream
+ * reports them here.
  */
 #define SHARED_MS 10000
 
@@ -166,7 +166,7 @@ static int activity(const struct session *s, unsigned int side, struct tcp_activ
 	return 0;
 }
 
-/* Has S lost an end?  Frozen sockets probe their ends by themselves: their sides are all 0. */
+/* Has S lost an end?  SIDES is all 0 in a grafted session: frozen sockets probe their ends. */
 static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activity sides[2])
 {
 	unsigned int keepalive_ms = s->forward->conf->keepalive_ms;

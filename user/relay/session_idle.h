@@ -11,7 +11,7 @@
  *
  * A byte of TCP costs no work.  A timer fires when the session would end if no byte had come since
  * the last look.  Then the sockets are asked for the time of the last byte, which TCP knows
- * whatever carries the flow.
+ * for any carrier.
  *
  * A session is silent while neither end sends a byte and neither takes one.  Taking counts: bytes
  * may wait for hours in the buffers of an end that reads slowly, and such a session is at work.
@@ -36,16 +36,16 @@ uint64_t idle_ask_ms(unsigned int keepalive_ms);
 
 /*
  * TCP probes an end if no bytes wait for it (SO_KEEPALIVE).  Otherwise TCP sends these bytes again,
- * or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  Returns true if bytes
- * wait for SIDE, number WHICH, if four calls in a row have seen no answer, and if by the next call
- * SIDE will have been silent for twice KEEPALIVE_MS.
+ * or asks for room, at intervals of up to 120 s, 15 times (tcp_retries2).  idle_is_gone() is
+ * quicker.  True if bytes wait for SIDE, number WHICH; four calls in a row have seen no answer; and
+ * SIDE will have been silent for twice KEEPALIVE_MS by the next call.
  */
 bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 		  const struct tcp_activity *side, unsigned int which);
 
 struct session;
 
-/* The silence of S, which nobody here has watched, begins now, whatever packet programs say. */
+/* No daemon has watched S: let its silence begin now, not when the packet programs say. */
 void session_idle_begin(struct session *s);
 /* S is OPEN.  Returns when to look next, or NEVER. */
 uint64_t session_idle_due(struct session *s);

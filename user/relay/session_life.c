@@ -5,19 +5,19 @@
  * A session lives on the thread of the worker that has accepted it.  Each event of its sockets and
  * its timer goes to live(), which tells the whole story: each step of a session's life is a
  * function of a module below that returns whether it is done.  A step that finds the session's end
- * leaves a mark (session.h).  When the step has returned, settle() carries that out or computes
- * anew what to wait for.  A session that ends gives everything back at once and is DEAD; it is
- * freed after the batch of events, since others of the batch may point at it.
+ * leaves a mark (session.h).  When the step has returned, settle() carries the mark out, or
+ * computes anew what to wait for.  A session that ends gives everything back at once and is DEAD.
+ * Its memory is freed after the batch of events, since other events of the batch may point at it.
  *
- * What epoll is asked for.  In a short session an epoll_ctl(2) counts as much as a message.  So a
- * TCP socket is registered once, edge-triggered, for all that such a session waits for: the
- * upstream's for the end of connect(2), for bytes and for FIN; the client's for bytes and for FIN.
+ * Registration with epoll.  In a short session an epoll_ctl(2) costs as much as a message.  So a
+ * TCP socket is registered once, edge-triggered, with all events of a short session: the upstream's
+ * socket with the end of connect(2), bytes and FIN; the client's socket with bytes and FIN.
  * An event that is not wanted any more is reported once at most, and needs no EPOLL_CTL_MOD.
  *
  * Level-triggered epoll reports unread bytes again, and edge-triggered epoll does not.  So the
  * first registration stays only while no bytes are unread: the flow is quiet (flow.h), or has read
- * the end.  Otherwise, and when anything but bytes and FIN is wanted, the socket is registered for
- * what is wanted, level-triggered, from then on.
+ * the end.  Otherwise, or when another event than bytes and FIN is wanted, the socket is registered
+ * level-triggered from then on, with the wanted events alone.
  *
  * A short read means "empty", but not where an urgent byte (EPOLLPRI) or FIN (EPOLLRDHUP) has come:
  * both end a read.  On a unix socket, passed descriptors end a read, too, and no event reports
@@ -50,7 +50,7 @@
 #define READABLE (EPOLLIN | EPOLLRDHUP)
 #define ONCE (READABLE | EPOLLPRI | EPOLLET)
 
-/* --- what it waits for --- */
+/* --- the events that a session waits for --- */
 
 static uint32_t side_events(const struct session *s, unsigned int side)
 {
@@ -71,8 +71,8 @@ static uint32_t side_events(const struct session *s, unsigned int side)
 }
 
 /*
- * EVENTS are wanted of SIDE.  Returns the events to register: EVENTS, or those of its
- * edge-triggered registration, which suffices.
+ * Returns the events to register for SIDE when EVENTS are wanted: the events of the socket's
+ * edge-triggered registration if they suffice, else EVENTS.
  */
 static uint32_t registration(struct session *s, unsigned int side, uint32_t events)
 {
@@ -97,7 +97,7 @@ static uint32_t registration(struct session *s, unsigned int side, uint32_t even
  * A side is watched for EPOLLERR even if no event is wanted.  But once we have sent FIN, the FIN of
  * the peer raises EPOLLHUP.  EPOLLHUP cannot be masked.  The loop would spin until all bytes before
  * the peer's FIN are delivered.  So the side is not watched until an event is wanted again.  A unix
- * socket raises EPOLLHUP as soon as its peer has closed, whatever is still to be read.
+ * socket raises EPOLLHUP as soon as its peer has closed, even if bytes are unread.
  */
 static int watch_side(struct session *s, unsigned int side)
 {
@@ -208,7 +208,7 @@ static void end(struct session *s)
 	session_sockmap_give_slots(s);
 }
 
-/* A step has returned: carry out what is marked, or compute anew what S waits for. */
+/* A step has returned: carry out its mark, or compute anew which events S waits for. */
 static void settle(struct session *s)
 {
 	uint64_t due;
@@ -258,7 +258,7 @@ static void run_flows(struct session *s, unsigned int side, uint32_t events)
 		session_flow_run(s, !side, false);
 	if (s->state == SESSION_OPEN && events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP))
 		session_flow_run(s, side, events & (EPOLLRDHUP | EPOLLHUP));
-	if (events & EPOLLPRI) /* a read ends before the urgent byte; more may be behind it */
+	if (events & EPOLLPRI) /* a read ends before the urgent byte; more may follow it */
 		s->flows[side].quiet = false;
 }
 
@@ -289,20 +289,20 @@ static void run_timers(struct session *s)
 	session_graft_timer(s);
 }
 
-/* True: all is there that the client tells before its stream. */
+/* True: the client's PROXY header and TLS hello have come, where the forward asks for them. */
 static bool leave_header(struct session *s, uint32_t events)
 {
 	bool ended = events & (EPOLLRDHUP | EPOLLHUP), hellos = s->forward->conf->hellos;
 
 	if (!session_header_look(s, ended) || !session_hello_look(s, ended))
 		return false;
-	count_accepted(s, hellos); /* else session_open() has */
+	count_accepted(s, hellos); /* without hellos session_open() has */
 	session_set_state(s, SESSION_CONNECTING);
 	return true;
 }
 
 /*
- * The life of a session, from accept(2) to its last byte.  Each step gets what has come, and is
+ * The life of a session, from accept(2) to its last byte.  Each step gets the events, and is
  * done if it returns true.
  */
 static void live(struct session *s, unsigned int from, uint32_t events)
@@ -356,7 +356,7 @@ static void on_timer(struct timer *timer)
 
 /* --- its beginning --- */
 
-/* With what malloc(3) adds, a session that is idle takes less than half a kilobyte. */
+/* With the overhead of malloc(3), an idle session takes less than half a kilobyte. */
 _Static_assert(sizeof(struct session) <= 472, "put what few sessions need apart");
 
 /* A session in HEADER, without sockets and id.  NULL: no memory. */
@@ -434,7 +434,7 @@ void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
 	struct session *s;
 
 	session_catch_up(w);
-	LIST_FOREACH(s, &w->sessions, in_worker) { /* a view takes long */
+	LIST_FOREACH(s, &w->sessions, in_worker) { /* to make a view takes long */
 		session_count_kernel(s);
 		flows[session_carrier(s, CLIENT)]++;
 		flows[session_carrier(s, UPSTREAM)]++;
@@ -492,9 +492,9 @@ unsigned int worker_follow_engines(struct worker *w)
 	return n;
 }
 
-/* --- of those in the kernel --- */
+/* --- sessions in the kernel --- */
 
-/* A sweep lets so many flows leave for want of memory: each takes 6 system calls and a fence. */
+/* The most flows leaving for want of memory in a sweep: each costs 6 system calls and a fence. */
 #define SWEEP_LEAVES 256
 
 static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)
@@ -536,7 +536,7 @@ void session_kernel_sweep(struct worker *w)
 	}
 }
 
-/* --- of those that are grafted --- */
+/* --- grafted sessions --- */
 
 /*
  * If the address of S has left, S moves to the relay that has it.  True: S has moved, and is DEAD.
@@ -548,7 +548,7 @@ static bool move_away(struct session *s)
 	if (!session_graft_is_away(s))
 		return false;
 	session_count_kernel(s);
-	session_view(s, &view); /* before the slot is STANDBY, and may change */
+	session_view(s, &view); /* a slot that is STANDBY may change */
 	if (!session_graft_part(s))
 		return false;
 	session_ended(s->worker, &view, SESSION_MOVED);
@@ -638,7 +638,7 @@ int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *cl
 
 	if (!s)
 		return -ENOMEM;
-	if (graft_is_orphan(w->shared->grafts, slot)) /* nobody has watched its silence */
+	if (graft_is_orphan(w->shared->grafts, slot)) /* no daemon has timed its silence */
 		session_idle_begin(s);
 	session_graft_adopt(s, slot);
 	count_add(&forward_stats(f, w->index)->adopted, 1);

@@ -14,15 +14,16 @@ int session_open(struct worker *w, struct forward *f, int fd, const struct socka
 		 in_port_t port);
 
 /*
- * Adopt the grafted session of SLOT, of an earlier daemon or another relay, as one of F, CLIENT and
- * W.  Before W runs, or on its thread.  The caller has counted the session in.  -ENOMEM.
+ * Adopt the grafted session in SLOT, which an earlier daemon or another relay has served, as a
+ * session of CLIENT by F on W.  To be called before W runs, or on the thread of W.  The caller has
+ * counted the session in.  Returns -ENOMEM without memory.
  */
 int session_adopt(struct worker *w, struct forward *f, const struct sockaddr *client,
 		  uint32_t slot);
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);
 
-/* --- all sessions of a worker, also of UDP: on its thread, between two batches --- */
+/* --- all sessions of a worker, of TCP and UDP: on its thread, between two batches of events --- */
 
 /* Room for sessions of W, which does not run yet; pages are taken as they are needed. */
 void worker_open_sessions(struct worker *w);

@@ -33,8 +33,8 @@
 #include "relay/session_view.h"
 
 #define GATHER_MS 100
-#define SLICE_MS 100     /* between two looks at whether the daemon ends */
-#define LOOK_MS 5        /* ... at whether the writer has ended */
+#define SLICE_MS 100     /* after which the writer looks again whether the daemon ends */
+#define LOOK_MS 5        /* after which the daemon looks again whether the writer has ended */
 #define QUEUE_LEAST 8192 /* lines */
 #define ERROR_LEN 256
 
@@ -65,12 +65,12 @@ struct session_log {
 	_Atomic uint64_t end_ms; /* the daemon ends: when to stop writing; 0: it runs on */
 	int fd;                  /* the writer's own; negative: not open */
 
-	pthread_mutex_t lock; /* of the rest */
+	pthread_mutex_t lock; /* of the fields below */
 	pthread_cond_t wake;
 	STAILQ_HEAD(line_queue, line) queue;
 	unsigned int queued, room; /* lines */
 	bool reopen;
-	/* why the reopening failed, to be tried again with the next lines; "": it did not */
+	/* why the last reopening failed; the next lines try it again.  "": it did not fail */
 	char not_reopened[ERROR_LEN];
 	uint64_t lines, lost, errors;
 	char last_error[ERROR_LEN];

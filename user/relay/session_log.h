@@ -32,7 +32,7 @@ int session_log_start(struct session_log *l);
 
 /*
  * Write the queue, for SESSION_LOG_LAST_MS at most, and free L.  No worker may run any more.  NULL
- * is fine.  A thread that hangs in the file is left behind.
+ * is fine.  If the thread hangs in a system call on the file, L is not freed.
  */
 #define SESSION_LOG_LAST_MS 2000
 void session_log_close(struct session_log *l);

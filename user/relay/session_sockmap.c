@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a session in the kernel.  It takes two slots of the sockmap's maps when a
- * flow of it first enters, and keeps them to its end.  carrier_sockmap.h has the steps in which a
- * flow enters and leaves; each is tried until it is done.
+ * Theory of operation: a session in the kernel.  A session takes two slots of the sockmap's maps
+ * when one of its flows first enters, and keeps the slots to its end.  carrier_sockmap.h has the
+ * steps in which a flow enters and leaves; each step is tried until it is done.
  */
 #include "relay/session_sockmap.h"
 
@@ -166,7 +166,7 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 		io = sockmap_io(s, dir);
 		r = sockmap_enter(&io, s->forward->conf, s->worker->index);
 	}
-	/* EAGAIN: bytes are waiting: they are read first, and then it is tried again */
+	/* EAGAIN: bytes are waiting, and are read first; the turn after that tries again */
 	if (r == -EPROTO)
 		session_part(s, dir, io.pump.error);
 	else if (r && r != -EAGAIN)
@@ -212,7 +212,7 @@ bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kin
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return false;
 	demote(s, dir, kind);
-	/* one flow alone would show user space no turns: both leave */
+	/* user space would see no turns with one flow alone: so both leave */
 	if (s->forward->engine != ENGINE_AUTO || s->flows[!dir].phase != FLOW_KERNEL)
 		return false;
 	session_sockmap_leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });

@@ -4,12 +4,12 @@
 #include "datapath/sockmap/carrier_sockmap.h"
 #include "relay/session.h"
 
-/* Nothing is known that speaks against carrying flow DIR in the kernel. */
+/* True: nothing that is known here forbids the kernel to carry flow DIR. */
 bool session_sockmap_may_enter(const struct session *s, unsigned int dir);
 
 /*
- * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  If not, user space goes on.  The
- * flow remembers the kernel's refusal, or the next turn of reads tries again.
+ * Flow DIR, of ENGINE, enters the kernel for REASON if it can.  Otherwise user space goes on: until
+ * the next turn of reads if bytes have come, or for good if the kernel has refused.
  */
 void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engine,
 			   enum reason reason);
@@ -22,8 +22,8 @@ bool session_sockmap_try(struct session *s, unsigned int dir,
 			 enum step (*step)(struct sockmap_io *io));
 
 /*
- * Flow DIR has read EOF.  True if it was FIN: once the kernel has had the sockets, RST may look the
- * same.
+ * Flow DIR has read EOF.  True: the cause was FIN.  RST may end in EOF, too, once a socket has been
+ * in the kernel's maps.
  */
 bool session_sockmap_is_fin(struct session *s, unsigned int dir);
 

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "relay/session_graft.h"
 
-/* Why a flow is grafted.  Any other reason in F is of the time before. */
+/* Why a flow is grafted.  Any other reason in F is that of its carrier before the graft. */
 static enum reason graft_reason(const struct flow *f)
 {
 	if (f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
@@ -36,7 +36,7 @@ static uint64_t kernel_bytes(const struct session *s, unsigned int dir,
 void session_count_kernel(struct session *s)
 {
 	bool grafted = !s->graft_counted && session_is_grafted(s);
-	/* if anything carries it in the kernel: a session never has both */
+	/* a session never has a graft and slots of sockmap at a time */
 	enum carrier carrier = s->graft != NO_GRAFT ? CARRIER_GRAFT : CARRIER_SOCKMAP;
 	counter *handovers = s->worker->stats.handovers[CARRIER_GRAFT];
 
@@ -44,7 +44,7 @@ void session_count_kernel(struct session *s)
 		volatile __u64 *counted = NULL;
 		uint64_t bytes = kernel_bytes(s, dir, &counted);
 
-		if (bytes && bytes > *counted) { /* what packets write is read without a lock */
+		if (bytes && bytes > *counted) { /* packet programs write it without a lock */
 			session_count_carried(s, dir, carrier, bytes - *counted);
 			*counted = bytes;
 		}

@@ -67,10 +67,9 @@ static inline const char *standby_text(const struct shared *shared, bool grafted
 void session_view(const struct session *s, struct session_view *ret);
 
 /*
- * Sessions as JSON.  By any thread, while the forward of V lives.
- *
- * One that lives, for the control socket: docs/control.md has the fields.
+ * The JSON of a living session, for the control socket: docs/control.md has the fields.  Any thread
+ * may make JSON of V while the forward of V lives.
  */
 struct json_object *session_json(const struct session_view *v);
-/* One that has ended as END says, for the session log: docs/operations.md has the fields. */
+/* The JSON of a session that ended as END says, for the session log: see docs/operations.md. */
 struct json_object *session_ended_json(const struct session_view *v, unsigned int end);

@@ -2,7 +2,7 @@
 /*
  * Theory of operation
  *
- * A worker is a thread with an event loop.  It has listening sockets of its own, and keeps each
+ * A worker is a thread with an event loop, which has its own listening sockets, and keeps each
  * session that it has accepted.  No other thread touches these sockets and sessions.  Another
  * thread that wants to know or to change something calls a function on the worker's thread
  * (loop_call()), between two batches of events.  After each batch the worker frees the sessions

@@ -15,7 +15,7 @@ struct threads {
 };
 
 /*
- * Open the number of workers that the configuration says.  They accept at the addresses of LIST.
+ * Open as many workers as the configuration says, which accept at the addresses of LIST.
  * -errno.
  */
 int threads_open(struct threads *ts, struct shared *shared, const struct listening_list *list);

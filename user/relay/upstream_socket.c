@@ -123,9 +123,9 @@ static bool is_held(const struct addr *to, const struct addr *own)
 }
 
 /*
- * Disconnect FD, to be connected from a port of FIRST on.  The kernel prefers ports with the parity
- * of FIRST.  So the caller alternates: all ports of one parity that the kernel takes for free may
- * be held.
+ * Disconnect FD.  Its next connection begins at a port that is not below FIRST.  The kernel prefers
+ * ports with the parity of FIRST, and sessions of another relay may hold all of these that the
+ * kernel takes for free.  So the caller alternates between the parities.
  */
 static void disconnect(int fd, unsigned int first)
 {

@@ -30,8 +30,8 @@ struct shared {
 	const struct config *config;
 	struct sockmap *kernel;          /* NULL: sockmap carries no flow */
 	struct graft_table *grafts;      /* NULL: no session is grafted */
-	_Atomic unsigned int live;       /* sessions of all workers; admission.c counts them, */
-	struct clients clients;          /* and the clients that have sessions */
+	_Atomic unsigned int live;       /* sessions of all workers; written by admission.c */
+	struct clients clients;          /* that have sessions; written by admission.c */
 	struct session_log *session_log; /* NULL: none */
 	struct names *names;             /* NULL: no server is a name, nor may one come */
 	struct checks *checks;
@@ -64,7 +64,7 @@ struct leftover {
 	SLIST_ENTRY(leftover) in_worker;
 };
 
-/* One thread: its loop, what it lends to sessions, its sessions, its counters. */
+/* One thread: its loop, its sessions, the buffers and pipes that it lends them, its counters. */
 struct worker {
 	struct shared *shared;
 	unsigned int index;
@@ -72,15 +72,15 @@ struct worker {
 	struct pool pool;
 	struct stats stats;
 
-	LIST_HEAD(session_list, session) sessions; /* those that live */
-	unsigned int n_sessions;                   /* that live */
+	LIST_HEAD(session_list, session) sessions; /* of TCP, not DEAD */
+	unsigned int n_sessions;                   /* of TCP and UDP, not DEAD */
 	SLIST_HEAD(leftover_list, leftover) leftovers;
 	struct session **owners; /* by slot pair: the session of this worker that has it, or NULL */
 
 	LIST_HEAD(listener_list, listener) listeners; /* see listener.h */
 	struct udp_worker *udp;
 	uint64_t server_news_seen;
-	uint64_t shape_ms;   /* when to look again at what is known of servers */
+	uint64_t shape_ms;   /* when the listeners follow the servers again */
 	struct timer resume; /* when the next pause of a listener is over */
 
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
