@@ -83,8 +83,8 @@ static bool udp_proof_of_address(struct udp_session *s)
 }
 
 /*
- * Without this line, a client that subscribes once and gets only the first bytes would show only in
- * a counter.
+ * A client may subscribe once, and get only the first bytes.  Without this line, nothing but a
+ * counter would tell.
  */
 static void udp_say_limited(struct udp_session *s)
 {
@@ -179,7 +179,7 @@ void udp_activate_leave(struct udp_session *s)
 	s->entry = UDP_ENTRY_NONE;
 }
 
-/* After a change to an engine that grafts, the client's next datagram enters S. */
+/* After a change to an engine that grafts, S gets a slot with the client's next datagram. */
 void udp_activate_follow_engine(struct udp_session *s)
 {
 	if (s->entry == UDP_ENTRY_FULL)
@@ -207,7 +207,7 @@ void udp_activate_wake(struct udp_session *s)
 
 /*
  * Translate the datagrams that arrive on LEG from now on, if its word is still WORD.  LEVEL: all
- * that have passed were sent on.
+ * datagrams that have passed to the socket were sent on.
  */
 static void udp_activate_leg(struct udp_session *s, unsigned int leg, uint32_t word, bool level)
 {
@@ -259,7 +259,7 @@ bool udp_activate_clients(const struct udp_socket *us, bool quiet)
 
 		next = LIST_NEXT(s, in_waiting);
 		udp_activate_leg(s, CLIENT, now, quiet && now == s->word);
-		if (!s->behind_ms[CLIENT]) /* if it is not active now, its next datagram tries */
+		if (!s->behind_ms[CLIENT]) /* if it is not active, the next datagram tries */
 			udp_activate_wait_no_more(s);
 	}
 	return !LIST_EMPTY(&us->waiting);

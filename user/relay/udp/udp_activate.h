@@ -7,7 +7,7 @@
 
 /* S gets a slot, if it has none and may have one. */
 void udp_activate_enter(struct udp_session *s);
-/* S has SLOT, as an active flow of a daemon before this one, or of another relay. */
+/* Give S the SLOT of an active flow, which an earlier daemon or another relay has served. */
 void udp_activate_adopt(struct udp_session *s, uint32_t slot);
 /* S gives its slot back, if it has one. */
 void udp_activate_leave(struct udp_session *s);
@@ -16,17 +16,17 @@ void udp_activate_follow_engine(struct udp_session *s);
 
 /* The client of S has sent a datagram, after a silence perhaps. */
 void udp_activate_wake(struct udp_session *s);
-/* S waits, if it has to, for its leg of the client to be activated; or waits no more. */
+/* Let S wait until the leg of its client is activated, if that leg is not active and may be. */
 void udp_activate_wait(struct udp_session *s);
 void udp_activate_wait_no_more(struct udp_session *s);
-/* A look at US begins. */
+/* A look at US begins: the daemon is about to read one batch of datagrams from it. */
 void udp_activate_look(const struct udp_socket *us);
 /*
  * The look has ended, and its datagrams were sent on: activate the sessions that wait.  QUIET: the
- * look has found all.  True: some sessions still wait.
+ * look has left no datagram in the socket.  True: some sessions still wait.
  */
 bool udp_activate_clients(const struct udp_socket *us, bool quiet);
-/* The same for the leg of the server of S, whose word was WORD when the look began. */
+/* The same for the leg of the server of S.  WORD: the word of that leg when the look began. */
 void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet);
 
 /*
@@ -47,7 +47,7 @@ void udp_proof_end(struct udp_session *s);
 void udp_proof_give(struct udp_session *s);
 /* True if user space or packet programs have seen the proof.  S may still be ANSWERED. */
 bool udp_proof_seen(const struct udp_session *s);
-/* As udp_proof_seen(); and S becomes PROVEN if so. */
+/* As udp_proof_seen(); if true, S becomes PROVEN. */
 bool udp_proof_is_given(struct udp_session *s);
 /* True if max-reply-factor lets the answer M pass. */
 bool udp_proof_allows(struct udp_session *s, const struct udp_message *m);

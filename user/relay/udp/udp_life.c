@@ -8,11 +8,11 @@
  * mark (udp_session_end()).  When the step has returned, udp_settle() carries the mark out.  The
  * functions at the end of this file, for the worker, mark and settle in the same way.
  *
- * A session that has ended is DEAD: it has given everything back, and is in no list.  It is freed
- * after the batch of events.
+ * A session that has ended is DEAD: it has given everything back, and is in no list.  Its memory is
+ * freed after the batch of events.
  *
- * Datagrams do not move the timer.  It fires idle-timeout after the last datagram that its last
- * look has seen.
+ * Datagrams do not move the timer.  When the timer fires, it is set to idle-timeout after the last
+ * datagram so far.
  */
 #include "relay/udp/udp_life.h"
 
@@ -36,8 +36,8 @@
 #include "relay/udp/udp_server.h"
 
 #define BUCKETS_MAX (1U << 18)
-#define CROWD_MOST 64 /* sessions that are looked at for one that may give way */
-/* Once a worker stops, a session that owes an answer ends after so long a silence. */
+#define CROWD_MOST 64 /* sessions that are looked at, for one that may be ended */
+/* Once a worker stops, a session that owes an answer ends after this time of silence. */
 #define OWES_MS 1000
 
 SYSCALLS_ALLOWED(SYSCALL(close));
@@ -212,7 +212,7 @@ static bool udp_settle(struct udp_session *s)
 
 /* --- its life --- */
 
-/* End S if both ends were silent for idle-timeout.  If not, look again when they may have been. */
+/* End S if both ends were silent for idle-timeout.  Otherwise set the timer for the next look. */
 static void udp_look_at_silence(struct udp_session *s)
 {
 	uint64_t over_ms = udp_last_ms(s) + s->forward->conf->idle_timeout_ms;
@@ -470,7 +470,7 @@ void udp_sessions_follow_news(struct worker *w, bool addresses)
 	}
 }
 
-/* --- of a daemon before, or another relay --- */
+/* --- adoption: sessions of an earlier daemon, or of another relay --- */
 
 /* The socket of W that gets the datagrams to A; or NULL. */
 static struct udp_socket *udp_socket_for(struct worker *w, const struct addr *a)

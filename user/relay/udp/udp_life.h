@@ -14,7 +14,7 @@ void udp_worker_close(struct worker *w);
 
 /*
  * Begin the session of CLIENT to DESTINATION, by US, with the addresses of M.  The caller has
- * counted the session in.  CAUSES; or the cause that there is none.
+ * counted the session in.  Returns CAUSES, or the cause for which there is no session.
  */
 enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
@@ -55,7 +55,7 @@ void udp_sessions_follow_news(struct worker *w, bool addresses);
 
 /*
  * Make the flow of SLOT a session of F and W.  The caller has counted the session in.  -ENOENT: W
- * has no socket to which the client sends; other -errno: no socket is to be had.
+ * has no socket to which the client sends; other -errno: no socket can be made.
  */
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
 

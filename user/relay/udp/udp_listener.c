@@ -17,7 +17,7 @@
 
 #define OLD_MS 1000 /* between two looks at old sockets */
 #define ERRORS_MOST 32
-#define ROUNDS 4 /* an event has so many looks at most: others have their turns */
+#define ROUNDS 4 /* the most looks for one event: other sockets have their turns */
 
 /* LOCAL, of a message or an error that came by US, may have no port, or no address: set them. */
 static void udp_complete(const struct udp_socket *us, union client_addr *local)
@@ -184,7 +184,8 @@ static void udp_on_clients(struct source *source, uint32_t events)
 
 /*
  * Close the sockets at which no forward listens, and which no session needs.  All workers keep
- * their sockets of a forward until its last session: the kernel counts sockets to choose one.
+ * their sockets of a forward until its last session has ended: the kernel's choice of a socket
+ * depends on the number of sockets.
  */
 static void udp_close_old(struct timer *timer)
 {
@@ -209,7 +210,7 @@ static void udp_close_old(struct timer *timer)
 	}
 }
 
-/* The old socket of A goes on, so that its sessions stay; or a new socket. */
+/* The old socket that is bound to A, so that its sessions stay; or a new one, not open yet. */
 static struct udp_socket *udp_find_or_add_socket(struct worker *w, const struct addr *a)
 {
 	struct udp_socket *us;

@@ -21,12 +21,12 @@
 #include "datapath/tcp.h"
 #include "relay/upstream_socket.h"
 
-/* A server that was heard so lately is there, whatever ICMP says. */
+/* An error of ICMP does not count if the server was heard within this time. */
 #define ALIVE_MS 1000
-/* A client is gone if it has refused so many answers, each so long after the one before. */
+/* A client is gone if it has refused REFUSALS answers, each REFUSALS_MS after the one before. */
 #define REFUSALS 3
 #define REFUSALS_MS 100
-/* No path has less. */
+/* The least MTU of a path that is believed. */
 #define MTU_LEAST 576
 
 /* --- the choice --- */
@@ -135,7 +135,7 @@ static bool udp_is_heard(const struct udp_session *s, uint64_t ms)
 	return false;
 }
 
-/* As servers_move_on(), of the address that S has. */
+/* servers_move_on() from the address that S has. */
 static bool udp_move_on(struct udp_session *s, bool refused)
 {
 	return servers_move_on(&s->forward->servers, s->server, s->address, refused, udp_now(s));
@@ -158,7 +158,7 @@ bool udp_server_is_lost(const struct udp_session *s)
 	return s->server && atomic_load(&s->server->lost) != s->server_lost;
 }
 
-/* The server of S has failed with ERROR.  All workers end the sessions that it has. */
+/* The server of S has failed with ERROR.  All workers end the sessions of that server. */
 static void udp_blame(struct udp_session *s, int error)
 {
 	struct shared *shared = s->worker->shared;
@@ -189,7 +189,7 @@ void udp_server_unreachable(struct udp_session *s, int error)
 	}
 	log_cause(upstream_cause(error), LOG_WARNING, "session %llu, forward %s: its server: %s",
 		  (unsigned long long)s->id, forward_name(s->forward->conf), strerror(error));
-	/* another address may work; but if S is ASKED, all were tried */
+	/* no blame if another address may work; if S is ASKED, all addresses were tried */
 	if (!(moved && s->state != UDP_ASKED) && (!udp_has_others(s) || !udp_is_heard(s, ALIVE_MS)))
 		udp_blame(s, error);
 	udp_session_end(s, upstream_cause(error));
@@ -205,8 +205,8 @@ bool udp_server_is_awaited(const struct udp_session *s)
 
 /*
  * True if the client of S has gone on asking for idle-timeout, without an answer.  Packet programs
- * remember only the last question.  So the first call takes the last question for the first one,
- * and the next call judges.
+ * keep only the time of the last question.  So the first call notes that time as the beginning, and
+ * a later call compares.
  */
 static bool udp_is_unanswered(struct udp_session *s)
 {
@@ -221,8 +221,8 @@ static bool udp_is_unanswered(struct udp_session *s)
 /*
  * A server that has answered this client may have lost its path: S begins anew with the client's
  * next datagram, and stays until then, since the server may speak first.  A server has failed if it
- * has answered no client that asked anew.  A server that has never answered, such as a log server,
- * is not judged.
+ * has owed answers for idle-timeout, and no session here has heard it meanwhile.  A server that has
+ * never answered, such as a log server, is not judged.
  */
 void udp_server_doubt(struct udp_session *s)
 {
@@ -346,7 +346,7 @@ struct udp_session *udp_errors_of_client(struct worker *w, const struct udp_erro
 	graft_tuple_set(&tuple, &e->peer.sa, &e->local.sa);
 	slot = us ? udp_graft_find(us, &tuple) : NO_SLOT;
 	s = udp_session_find(w, &tuple, &e->peer);
-	if (e->error == EMSGSIZE) { /* for copied datagrams the kernel keeps the limit itself */
+	if (e->error == EMSGSIZE) { /* for copied datagrams the kernel keeps the MTU itself */
 		udp_set_path_mtu(us, slot, CLIENT, e->mtu);
 	} else if (s && udp_client_refuses(s, e->error, REFUSALS)) {
 		/* the server's next datagram meets no socket, and the kernel tells the server */

@@ -9,13 +9,13 @@
  */
 
 /*
- * Connect S to an address of a server.  CAUSES; or the cause that none is to be had.  A server
- * without a route is set aside: the next session gets another one.
+ * Connect S to an address of a server.  Returns CAUSES, or the cause for which S has no server.  A
+ * server without a route is set aside: the next session gets another one.
  */
 enum cause udp_server_choose(struct udp_session *s);
 /* Connect S, which is adopted, with the addresses that its FLOW has.  -errno. */
 int udp_server_adopt(struct udp_session *s, const volatile struct udp_flow *flow);
-/* S begins anew for the client of BEFORE, which has ended as given up. */
+/* S begins anew for the client of BEFORE, which was given up: take over what BEFORE has tried. */
 void udp_server_succeed(struct udp_session *s, const struct udp_session *before);
 
 /* The server of S has answered. */
@@ -27,7 +27,7 @@ void udp_server_answered(struct udp_session *s);
 bool udp_server_is_awaited(const struct udp_session *s);
 /* Doubt the server of S, if the client has asked in vain for idle-timeout. */
 void udp_server_doubt(struct udp_session *s);
-/* A datagram of the client has come.  True: S is to end, since nobody answers, and begins anew. */
+/* A datagram of the client has come.  True: nobody answers, so S has to end and to begin anew. */
 bool udp_server_is_given_up(struct udp_session *s);
 /*
  * The server of S cannot be reached: ERROR.  If S has not heard the server since the client asked,
@@ -48,8 +48,8 @@ void udp_errors_take(struct udp_session *s);
 bool udp_errors_client_gone(struct udp_session *s);
 /*
  * E, an error about an answer, has come by a socket to which clients of any worker send.  Returns
- * the session of W that ends, or may; NULL: none does.
+ * the session of W that E is about, whose end may be marked now; NULL: E is not about W's sessions.
  */
 struct udp_session *udp_errors_of_client(struct worker *w, const struct udp_error *e);
-/* Paths may be wider by now; if they are not, errors will say so again. */
+/* Forget the MTUs of both paths, which may be larger by now.  If not, an error tells them again. */
 void udp_errors_forget_mtu(struct udp_session *s);

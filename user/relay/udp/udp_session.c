@@ -100,7 +100,7 @@ enum reason udp_session_hindrance(const struct udp_session *s)
 		return REASON_RESPONSES;
 	if (fc->proxy_protocol)
 		return REASON_PROXY_HEADERS;
-	/* such addresses are not unique: a tuple of them may be of any link */
+	/* link-local addresses are not unique: the same tuple may be in use on another link */
 	if (s->peer.sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->peer.in6.sin6_addr))
 		return REASON_REFUSED;
 	return REASONS;

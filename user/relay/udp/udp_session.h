@@ -69,8 +69,8 @@ struct udp_socket {
 	struct forward *forward;          /* of new sessions */
 	bool old;                         /* no new sessions begin here */
 	struct addr addr;                 /* the socket is bound to it */
-	unsigned int refs;                /* sessions, */
-	struct udp_session_list waiting;  /* and those of them that are UDP_ENTRY_WAITS */
+	unsigned int refs;                /* number of sessions */
+	struct udp_session_list waiting;  /* the sessions that are UDP_ENTRY_WAITS */
 };
 
 /* The datagrams that have passed in one direction. */
@@ -114,15 +114,15 @@ struct udp_session {
 	bool answered;          /* the client has had an answer, here or in the session before */
 	bool stale;             /* ends at the client's next datagram, if no answer comes before */
 	uint32_t server_lost;   /* server->lost when the session began */
-	uint64_t unanswered_ms; /* when the client asked, in vain if no answer came later */
+	uint64_t unanswered_ms; /* when the client asked; not answered while no answer came later */
 
 	/* of udp_activate.c */
 	uint32_t slot;         /* NO_SLOT: below UDP_ENTRY_HELD */
 	uint32_t word;         /* of the client's leg, at the last look */
-	uint64_t behind_ms[2]; /* by leg: since when each look has found more; 0: none */
+	uint64_t behind_ms[2]; /* by leg: since when looks leave datagrams; 0: they do not */
 
 	/* of udp_server.c, about the client */
-	uint64_t refused_ms;   /* when the last of these came: */
+	uint64_t refused_ms;   /* when the last refusal came */
 	unsigned int refusals; /* answers that the client has refused since it was heard */
 };
 
@@ -132,8 +132,8 @@ struct udp_worker {
 	uint32_t mask, seed;
 	TAILQ_HEAD(udp_session_queue, udp_session)
 	sessions;                     /* PROVEN ones; then the others, oldest first */
-	struct udp_session *unproven; /* the first of the others; NULL: none is, */
-	unsigned int n_unproven;      /* and how many they are */
+	struct udp_session *unproven; /* the oldest that is not PROVEN; NULL: there is none */
+	unsigned int n_unproven;      /* number of those that are not PROVEN */
 	LIST_HEAD(udp_socket_list, udp_socket) sockets;
 	unsigned int n_old; /* of them, those that are old */
 	struct timer old;   /* when sockets without a forward are looked at */
@@ -211,7 +211,7 @@ void udp_session_count(struct udp_session *s, unsigned int dir, enum carrier c,
 /* Add the work of packet programs since the last call to the counters. */
 void udp_session_count_kernel(struct udp_session *s);
 
-/* Why user space carries S as long as its configuration stays; REASONS: packet programs may. */
+/* Why the configuration lets only user space carry S; REASONS: packet programs may, too. */
 enum reason udp_session_hindrance(const struct udp_session *s);
 /* How others see S: the control socket, the session log.  On the thread of S. */
 void udp_view(const struct udp_session *s, struct session_view *ret);

@@ -187,7 +187,7 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 
 	if (us->n_rests == RESTS_MOST || forward_needs_privileges(f->conf))
 		return false;
-	/* arm it again: events so far were the session's */
+	/* arm it anew: the events so far were those of the session */
 	loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	up->session = NULL;
 	up->forward = f;
@@ -252,7 +252,7 @@ static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 		if (own)
 			udp_port_take_this(up->port);
 		addr_set_port(&a, up->port);
-		/* either family takes so many bytes */
+		/* this length is right for either family */
 		if (own || !udp_graft_has_port(held, up->port))
 			r = bind(up->source.fd, (const struct sockaddr *)&a.ss, sizeof(a.in6)) ?
 				    -errno :
@@ -289,7 +289,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	up->client = *client;
 	client_addr_set(&up->to, (const struct sockaddr *)&to->ss);
 	r = udp_bind_port(up, f->conf, client, own);
-	if (!r && !f->conf->responses) /* else it is hardly worth it */
+	if (!r && !f->conf->responses) /* a session of few answers ends too soon for it */
 		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, (const struct sockaddr *)&to->ss, to->len))
 		r = -errno;

@@ -18,7 +18,7 @@ struct udp_session;
 /*
  * A late answer must not reach another client's flow, so a port that was used rests.  The next port
  * is drawn at random from the others: a forger who can guess the port can forge answers.  Ports are
- * from net.ipv4.ip_local_port_range, but for those of ip_local_reserved_ports.  By any thread.
+ * from net.ipv4.ip_local_port_range, except those of ip_local_reserved_ports.  By any thread.
  */
 
 /*
@@ -30,7 +30,7 @@ struct udp_session;
 #define UDP_PORT_OWED_MS 2000
 #define UDP_PORT_STREAM_MS 60000
 
-/* Read both settings.  Once, before there are threads. */
+/* Read both sysctls.  To be called once, before there are threads. */
 void udp_ports_open(void);
 /* A port in network order; 0: all, or nearly all, are in use or rest. */
 in_port_t udp_port_take(uint64_t now_ms);
@@ -41,7 +41,7 @@ in_port_t udp_port_take(uint64_t now_ms);
 bool udp_port_take_this(in_port_t port);
 /* PORT rests until FREE_MS: it was used here, or another program has it. */
 void udp_port_put(in_port_t port, uint64_t free_ms);
-/* It was taken, and not put back. */
+/* True if PORT was taken, and not put back. */
 bool udp_port_is_used(in_port_t port);
 
 /*
@@ -58,21 +58,21 @@ struct udp_upstream {
 	struct forward *forward;     /* resting: it counts as a session of that */
 	union client_addr client, to;
 	in_port_t port;
-	uint64_t rests_ms, /* since when; closed: until when its port rests */
-		rested_ms; /* when it may serve again; NEVER: it had a late answer */
+	uint64_t rests_ms, /* resting: since when; closed: when its port has rested */
+		rested_ms; /* resting: when it may serve again; NEVER: it had a late answer */
 };
 
 /* Epoll's EVENTS at the socket of S. */
 typedef void udp_upstream_fn(struct udp_session *s, uint32_t events);
 
-/* Those of a worker. */
+/* A worker's sockets that are connected to servers. */
 struct udp_upstreams {
 	struct worker *worker;
 	udp_upstream_fn *handle;
 	STAILQ_HEAD(udp_rests, udp_upstream) rests; /* FIFO */
 	unsigned int n_rests;
 	STAILQ_HEAD(udp_charges, udp_upstream) charges; /* closed ones, FIFO */
-	struct timer timer; /* when those that nobody needs are looked at */
+	struct timer timer; /* when to close resting sockets, and to end charges */
 };
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle);
