@@ -18,8 +18,8 @@ static inline const char *bpf_error(int r)
 	"kernel BTF"
 
 /*
- * Ring buffers from a BPF program to the workers, one each, in a map by worker.  libbpf reads
- * them: ring_buffer__new().
+ * Ring buffers from a BPF program to the workers, one for each worker, in a map by worker.  Workers
+ * read them by libbpf: ring_buffer__new().
  */
 struct bpf_rings {
 	int *fds; /* by worker */

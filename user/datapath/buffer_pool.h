@@ -36,7 +36,7 @@ struct pool {
  */
 void pool_limit_pipes(unsigned int n);
 
-/* Frees what is idle; nothing may be lent any more. */
+/* Free all buffers and pipes.  None may be lent any more. */
 void pool_close(struct pool *p);
 
 /* SIZE bytes of data.  NULL: out of memory. */

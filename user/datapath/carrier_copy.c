@@ -131,9 +131,9 @@ static enum pump copy_fill(struct pump_io *io)
 }
 
 /*
- * splice(2) returned 0, or EAGAIN although epoll had said "readable".  That is also what it does
- * when an urgent byte is next: tcp_read_sock() stops there, whatever SO_OOBINLINE says.  Taken for
- * EOF it would cut the stream off, taken for "empty" it would spin.
+ * splice(2) returned 0, or EAGAIN although epoll had said "readable".  Both also happen when an
+ * urgent byte is next: tcp_read_sock() stops there, whatever SO_OOBINLINE says.  Taken for EOF, the
+ * urgent byte would cut the stream off.  Taken for "empty", it would make the loop spin.
  */
 static enum pump look_closer(struct pump_io *io)
 {
@@ -149,11 +149,11 @@ static enum pump look_closer(struct pump_io *io)
  * The pipe is filled only when it is empty.  So EAGAIN can only mean that the source is empty, and
  * not that the pipe is full.
  *
- * A read that has most likely taken all saves the call that would say EAGAIN.  A read below the
- * pipe's size proves nothing: each slot of the pipe, one for 4 KiB of its size, takes one segment,
- * however small, and 128 segments of 1448 bytes fill a pipe of 512 KiB.  But with segments of 1 KiB
- * or more a full pipe holds at least a quarter of its size.  Where segments are smaller, a wrong
- * guess costs one epoll_wait for each full pipe.
+ * If a read has most likely taken all, the call that would return EAGAIN is saved.  A read below
+ * the pipe's size does not prove that: a slot of the pipe (one for 4 KiB of its size) takes one
+ * segment, however small, so 128 segments of 1448 bytes fill a pipe of 512 KiB.  But with segments
+ * of 1 KiB or more a full pipe holds at least a quarter of its size.  Where segments are smaller, a
+ * wrong guess costs one epoll_wait for each full pipe.
  */
 static enum pump splice_fill(struct pump_io *io)
 {

@@ -8,15 +8,15 @@
 #include "datapath/buffer_pool.h"
 
 /*
- * The two carriers of user space.  Both move bytes from io->src to io->dst, keep what the target
- * does not take as the flow's pending bytes, and count in flow.user_in and user_out.
+ * The two carriers of user space.  Both move bytes from io->src to io->dst, keep bytes that the
+ * target does not take as the flow's pending bytes, and count in flow.user_in and user_out.
  */
 struct pump_io {
 	struct flow *flow;
 	struct pool *pool;
 	int src, dst;
 	size_t buffer_size; /* copy: bytes a read */
-	uint64_t limit;     /* read until READ is so much */
+	uint64_t limit;     /* do not read beyond this value of READ */
 	bool until_eof;     /* a FIN has been seen: do not take a short read for "empty" */
 	bool had_all;       /* the last read has most likely taken all that there was */
 	uint64_t read;      /* out: bytes read by all calls */
@@ -29,7 +29,7 @@ enum pump {
 	PUMP_MORE,        /* nothing pending; stopped for fairness, or at the limit */
 	PUMP_BLOCKED,     /* bytes are pending: the target is full */
 	PUMP_EOF,         /* nothing pending, and the source has ended */
-	PUMP_STARVED,     /* no buffer, pipe or kernel memory to be had: try again later */
+	PUMP_STARVED,     /* there is no buffer, pipe or kernel memory: try again later */
 	PUMP_UNSUPPORTED, /* this carrier cannot read the source's next bytes: copy them */
 	PUMP_SRC_ERROR,
 	PUMP_DST_ERROR,
@@ -40,12 +40,12 @@ enum pump carrier_pump(struct pump_io *io, enum carrier by);
 /* Copy: read without writing, until the limit is reached or MOST bytes are pending. */
 enum pump carrier_read_ahead(struct pump_io *io, uint32_t most);
 
-/* Give back what a flow has borrowed; pending bytes are discarded. */
+/* Give back the buffers and pipe of a flow.  Pending bytes are discarded. */
 void carrier_release(struct flow *f, struct pool *pool);
 
 /*
- * Fairness: so many reads, or bytes, of one flow before others get their turn.  A target that takes
- * all would make a splice turn of 16 x 512 KiB otherwise.
+ * Fairness: the most reads, and about the most bytes, of one flow before others get their turn.
+ * Without the limit of bytes, a turn of splice could have 16 x 512 KiB.
  */
 #define PUMP_ROUNDS 16
 #define PUMP_BYTES (1024 * 1024)

@@ -24,7 +24,7 @@
  *                -> DRAINING   out of rx, and the audit found every byte
  *                -> FINISHING  the source sent FIN
  *   DRAINING   out of rx; nothing may be written until the target's backlog is in its TCP
- *                -> USER       drained; what was read ahead is written first
+ *                -> USER       drained; bytes that were read ahead are written first
  *   FINISHING  still in rx; passed bytes are written, the backlog drains, no more can arrive
  *                -> DONE       every byte the source received is in the target's TCP; shut down
  *   DONE       nothing is left to do
@@ -57,10 +57,10 @@ enum reason {
 	REASON_SMALL_READS,   /* a steady stream of small messages one way */
 	REASON_REVIEW,        /* left the kernel with the session's other flow: judge both anew */
 	REASON_BULK,          /* much data in one direction */
-	REASON_FAR_BULK,      /* the same, over a way too long for graft, */
-	REASON_LOSSY_BULK,    /* or one that loses packets */
+	REASON_FAR_BULK,      /* bulk over a way that is too long for graft */
+	REASON_LOSSY_BULK,    /* bulk over a way that loses packets */
 	REASON_SLOW_TARGET,   /* the target's backlog passed the soft limit */
-	REASON_HARD_LIMIT,    /* ... or the hard limit */
+	REASON_HARD_LIMIT,    /* the target's backlog passed the hard limit */
 	REASON_KERNEL_MEMORY, /* all flows together are near the limit of kernel memory */
 	REASON_NO_KERNEL,     /* the kernel side could not be loaded */
 	REASON_NOT_TCP,       /* a unix socket; or UDP, and the engine carries TCP alone */
@@ -87,7 +87,7 @@ struct flow {
 	uint8_t user_carrier;     /* CARRIER_COPY or CARRIER_SPLICE, while user space carries */
 	uint8_t reason;           /* enum reason */
 	bool paced : 1;           /* it may read when its turn comes, at due_ms: see bandwidth.h */
-	bool starved : 1;         /* no buffer or pipe was to be had: try again later */
+	bool starved : 1;         /* there was no buffer or pipe: try again later */
 	bool blocked : 1;         /* LEAVING, DRAINING, FINISHING: the target is full */
 	bool no_enter : 1;        /* the kernel cannot carry this flow any more; see reason */
 	bool ended_in_kernel : 1; /* DONE: sockmap has seen the end */
@@ -107,7 +107,7 @@ struct flow {
 	uint64_t user_out; /* bytes written to the target by user space, passed ones included */
 	uint64_t spliced;  /* of user_in: bytes read by splice */
 
-	uint64_t credit;     /* what ctl.credit holds */
+	uint64_t credit;     /* the value of ctl.credit */
 	uint64_t drained_at; /* redirected bytes when the backlog was last seen empty */
 
 	uint64_t due_ms; /* next look, by the loop's clock; 0: none */

@@ -29,7 +29,7 @@ void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t read
 		return;
 	if (dir != h->last_dir) {
 		h->last_dir = (uint8_t)dir;
-		h->turns += h->bytes[0] || h->bytes[1]; /* the first word changes no direction */
+		h->turns += h->bytes[0] || h->bytes[1]; /* the first bytes change no direction */
 		h->small_turns += h->run && h->run <= FAR_TURN && h->small_turns < UINT16_MAX;
 		h->run = 0;
 		h->run_reads = 0;
@@ -82,7 +82,7 @@ static uint64_t average(uint64_t bytes, uint64_t n)
 	return n ? bytes / n : bytes;
 }
 
-/* The kernel may carry the flow better. */
+/* The decision about flow F, which the kernel may carry better, for REASON. */
 static struct decision promotion(const struct flow *f, enum reason reason, struct setting around)
 {
 	if (around.memory_short)

@@ -21,15 +21,15 @@
 #define SMALL_READ (2 * 1024)         /* bytes: average size of a "small" read */
 #define BIG_TURN (48 * 1024)          /* bytes: average turn from which a conversation is bulk */
 #define BULK_RUN (256 * 1024)         /* bytes in one direction without an answer that are bulk */
-#define KERNEL_BULK (1024 * 1024)     /* the same for a flow in the kernel, if it has */
-#define KERNEL_BULK_RATIO (32 * 1024) /* so many bytes for each packet that comes back, */
-#define KERNEL_BULK_SKB (4 * 1024)    /* and so many for each packet of its own */
+#define KERNEL_BULK (1024 * 1024)     /* the same in the kernel, with the next two averages */
+#define KERNEL_BULK_RATIO (32 * 1024) /* bytes for each packet that comes back */
+#define KERNEL_BULK_SKB (4 * 1024)    /* bytes for each packet of the flow */
 #define WINDOW (4 * 1024 * 1024)      /* bytes after which big turns are bulk; see habit_full() */
 #define FAR_TURN (18 * 1024)          /* bytes: the largest turn that is grafted over a long way */
-#define FAR_TURNS 8                   /* so many in a row are needed for that, */
-#define FAR_IDLE_MS 4000              /* or so much silence; each return doubles both */
-#define MAX_DEMOTIONS 6 /* each return from the kernel doubles the demands, up to so many times */
-#define RETURN_MS 100   /* --engine sockmap: in user space after the first return from the kernel */
+#define FAR_TURNS 8                   /* such turns in a row that allow a graft over a long way */
+#define FAR_IDLE_MS 4000              /* silence that allows it, too; each return doubles both */
+#define MAX_DEMOTIONS 6 /* returns from the kernel that double the demands; later ones do not */
+#define RETURN_MS 100   /* --engine sockmap: time in user space after the first such return */
 
 /*
  * Set SETTLE_MS for all sessions, before there are threads.  A promotion waits until user space has
@@ -39,7 +39,7 @@ void policy_settle(unsigned int settle_ms);
 /* Say whether splice works on this kernel; if not, copy takes its place.  By any thread. */
 void policy_allow_splice(bool allowed);
 
-/* What a session has been doing since it was last judged.  One for both directions. */
+/* The traffic of a session, in both directions, since it was last judged. */
 struct habit {
 	uint64_t bytes[2];
 	uint32_t reads[2];
@@ -55,7 +55,7 @@ struct habit {
 void habit_read(struct habit *h, unsigned int dir, uint64_t bytes, uint32_t reads);
 /* The kernel has sent a flow back: ask for more proof before the next promotion. */
 void habit_demoted(struct habit *h);
-/* True if so much has been seen that the session should be judged afresh. */
+/* True if the habit covers enough bytes, and the session should be judged afresh. */
 bool habit_full(const struct habit *h);
 /* Judge afresh from here; demotions are kept. */
 void habit_restart(struct habit *h);

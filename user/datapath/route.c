@@ -101,7 +101,7 @@ static struct route look_up(struct routes *rs, const struct known_route *of)
 	if (of->mark)
 		mnl_attr_put_u32(q, RTA_MARK, of->mark);
 	r = ask(rs, q, sizeof(buf));
-	/* unreachable, blackhole, prohibit; no route is ENETUNREACH */
+	/* routes "unreachable", "blackhole", "prohibit"; without a route: ENETUNREACH */
 	is.refused = r == -EHOSTUNREACH || r == -EINVAL || r == -EACCES;
 	if (r)
 		return is;

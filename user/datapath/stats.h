@@ -50,9 +50,9 @@ enum cause {
 	CAUSE_UNTRANSLATABLE, /* a packet could be neither translated nor given to a socket */
 	CAUSE_CROWDED_OUT,    /* UDP: its client had proved nothing, and others needed the room */
 	CAUSE_NO_PORT,        /* UDP: each local port is in use, or rests */
-	CAUSE_REPLY_LIMIT,    /* a dropped datagram, as the next two: max-reply-factor */
-	CAUSE_OVER_BANDWIDTH,
-	CAUSE_SEND_BUFFER, /* the socket had no room */
+	CAUSE_REPLY_LIMIT,    /* UDP: a datagram beyond max-reply-factor is dropped */
+	CAUSE_OVER_BANDWIDTH, /* UDP: a datagram is dropped */
+	CAUSE_SEND_BUFFER,    /* UDP: a datagram is dropped, since the socket has no room */
 	CAUSE_INTERNAL,
 	CAUSES,
 };
@@ -96,9 +96,9 @@ struct forward_stats {
 	_Alignas(64) counter accepted;
 	counter finished, denied;
 	counter adopted, moved; /* sessions taken over from another daemon; left to another one */
-	/* read from each side; in the kernel: as last looked at, by session_count_kernel() */
+	/* bytes read from each side; session_count_kernel() adds those of the kernel */
 	counter carried[2][CARRIERS];
-	counter datagrams[2];                 /* of UDP: the same, whatever carries them */
+	counter datagrams[2];                 /* UDP: datagrams from each side, by all carriers */
 	struct histogram connects, durations; /* of upstreams that answered; of ended sessions */
 };
 

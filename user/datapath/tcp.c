@@ -111,9 +111,9 @@ void tcp_close(struct source *source, bool rst)
 int tcp_unread(int fd, uint64_t *ret)
 {
 	/*
-	 * MSG_TRUNC: nothing is copied, so no buffer is needed.  Passed bytes would be copied in
-	 * spite of it: EFAULT.  ThreadSanitizer's recv() would take the result for bytes written,
-	 * at NULL.
+	 * MSG_TRUNC: nothing is copied, so no buffer is needed.  The kernel copies passed bytes
+	 * in spite of MSG_TRUNC, and returns EFAULT.  ThreadSanitizer's recv() would take the
+	 * result for bytes written, at NULL.
 	 */
 	long n = syscall(SYS_recvfrom, fd, NULL, INT_MAX, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT, NULL,
 			 NULL);
@@ -150,7 +150,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
-		/* sent since the peer was heard; our FIN (any state but 1 and 8) has no time */
+		/* sent after the last ACK; our FIN (any state but 1 and 8) has no time */
 		.asked = info.tcpi_probes ||
 			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
 			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),
@@ -172,9 +172,9 @@ int tcp_accepted(int fd, bool connected, uint64_t *ret)
 }
 
 /*
- * TCP itself refuses none of these, but a BPF program of the cgroup or a security module may.  The
- * audit and the limits find a mark that was not raised, or a buffer that was not fixed.  But a mark
- * that stays up would stop the flow for ever.
+ * TCP itself refuses neither SO_RCVLOWAT nor SO_BUF_LOCK, but a BPF program of the cgroup or a
+ * security module may.  The audit finds a low-water mark that was not raised, and the limits find a
+ * buffer that was not fixed.  But a mark that cannot be lowered would stop the flow for ever.
  */
 int tcp_set_lowat(int fd, int bytes)
 {
@@ -267,7 +267,7 @@ int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more)
 
 void tcp_probe_now(int fd)
 {
-	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES_MAX); /* without a route none is answered */
+	set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES_MAX); /* a probe without a route is in vain */
 	set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 	set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);
 }

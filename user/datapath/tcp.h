@@ -41,8 +41,9 @@ void tcp_close(struct source *source, bool rst);
 /*
  * Set the options of a session's socket; accepted sockets inherit them from the listener.
  * NODELAY: a relay that waits for more bytes adds delay of its own.  KEEPALIVE_MS: no peer is
- * silent for longer; a dead peer is given up after twice that, but six seconds at least, since TCP
- * counts whole seconds; 0: never.  Fails for KEEPALIVE_MS only.
+ * silent for longer, and a dead peer is given up after twice that time; 0: no keepalive.  TCP
+ * counts whole seconds, so a dead peer is given up after six seconds at least.  Only an error of
+ * keepalive is returned.
  */
 int tcp_set_session_options(int fd, bool nodelay, unsigned int keepalive_ms);
 
@@ -64,14 +65,15 @@ int tcp_revive(const struct graft_side *side, uid_t uid);
 
 /*
  * Before connect(2): hold back the ACK of the handshake, for 200 ms at most (TCP_DELACK_MAX in
- * tcp_rcv_synsent_state_process()).  It travels with the first data; a reset by then replaces it.
+ * tcp_rcv_synsent_state_process()).  The ACK travels with the first data.  If the socket is reset
+ * before, RST goes out instead of the ACK.
  */
 void tcp_hold_ack(int fd);
 
 /* The result of a handshake. */
 struct tcp_handshake {
-	unsigned int takes;  /* the largest segment that can be sent to the peer, with options */
-	unsigned int told;   /* the peer may send no larger ones */
+	unsigned int takes;  /* the largest segment that the peer takes, options included */
+	unsigned int told;   /* the largest segment that the peer was told to send */
 	unsigned int window; /* that the peer offers */
 	bool timestamps, ecn, scaled;
 };
@@ -79,13 +81,13 @@ struct tcp_handshake {
 int tcp_handshake(int fd, struct tcp_handshake *ret);
 /* UNSCALED: windows without scale, up to 65,535.  FD is not connected yet, or is a listener. */
 void tcp_set_unscaled(int fd, bool unscaled);
-/* FD listens.  Accepted sockets tell their peers of segments of MSS at most; 0: any. */
+/* FD listens.  Accepted sockets offer their peers an MSS of MSS at most; 0: no limit. */
 void tcp_set_mss(int fd, unsigned int mss);
 
 /* An urgent byte stays in the stream (SO_OOBINLINE), on every carrier. */
 void tcp_set_inline(int fd);
 
-/* Also in the middle of a connection: what TCP holds back by then is sent. */
+/* Also in the middle of a connection: TCP sends the bytes that it has held back. */
 void tcp_set_nodelay(int fd);
 
 /* Bytes in the receive queue.  -EFAULT if some were passed (SK_PASS) and not read. */
@@ -97,11 +99,11 @@ int tcp_received(int fd, uint64_t *ret);
 /* The traffic with the peer, and its age. */
 struct tcp_activity {
 	uint32_t data_received_ago_ms; /* since the connection began, if there was none */
-	uint32_t data_sent_ago_ms;     /* the same; what is sent again counts */
+	uint32_t data_sent_ago_ms;     /* the same; retransmissions count */
 	uint32_t ack_received_ago_ms;
 	uint64_t acked; /* bytes; our SYN may be one of them */
-	bool owed;      /* some of what was sent is not acknowledged */
-	bool asked;     /* the peer owes an answer to what was sent since it was heard */
+	bool owed;      /* some sent bytes are not acknowledged */
+	bool asked;     /* something that the peer has to answer was sent after its last ACK */
 };
 int tcp_activity(int fd, struct tcp_activity *ret);
 
@@ -118,10 +120,10 @@ int tcp_accepted(int fd, bool connected, uint64_t *ret);
 int tcp_fix_buffer(int fd, uint64_t size);
 void tcp_free_buffer(int fd);
 
-/* The low-water mark: tcp_data_ready() stays quiet until so many bytes wait. */
+/* The low-water mark: tcp_data_ready() stays quiet until BYTES bytes wait. */
 int tcp_set_lowat(int fd, int bytes);
 
-/* --- what makes packets of a socket leave in another way than others --- */
+/* --- options that choose the way of a socket's packets --- */
 
 /* SO_MARK, for `ip rule ... fwmark` and firewalls.  CAP_NET_ADMIN. */
 int socket_set_mark(int fd, unsigned int mark);

@@ -12,15 +12,15 @@
 /*
  * Sockets of UDP, and batches of datagrams.  Functions return 0 or -errno if nothing else is said.
  *
- * A message is the data of one call: one datagram, or several of one size behind each other
- * (UDP_GRO, UDP_SEGMENT).  The last datagram may be shorter.
+ * A message is the data of one call: one datagram, or several of one size in a row (UDP_GRO,
+ * UDP_SEGMENT).  The last datagram may be shorter.
  */
 
 #define UDP_MESSAGE_MAX 65536 /* bytes of payload, and then some */
 
 struct udp_message {
-	union client_addr peer;  /* of a listening socket: where it comes from, or goes to */
-	union client_addr local; /* the same: our address, with port 0; AF_UNSPEC: the socket's */
+	union client_addr peer;  /* only of a listening socket */
+	union client_addr local; /* likewise: our address, port 0; AF_UNSPEC: the socket's */
 	uint8_t *data;
 	size_t len;
 	unsigned int segment; /* bytes of each datagram; LEN or more if there is one alone */
@@ -29,7 +29,7 @@ struct udp_message {
 /* Datagrams in M, at least 1: one may be empty. */
 unsigned int udp_datagrams(const struct udp_message *m);
 
-/* Set what every flow's socket has: errors of the path are told (IP_RECVERR); UDP_GRO. */
+/* Set the options of any socket of UDP: IP_RECVERR, which reports errors of the path; UDP_GRO. */
 int udp_set_flow(int fd, int family);
 /*
  * The same for a socket that is to listen at A.  If A is the wildcard address, the receiver is told
@@ -44,9 +44,9 @@ int udp_set_listener(int fd, const struct addr *a);
 int udp_spread(int fd, int family, unsigned int n);
 /* The worker, of N, that has the flows of PEER. */
 unsigned int udp_worker(const union client_addr *peer, unsigned int n);
-/* FD drops all that comes from now on. */
+/* FD drops all datagrams from now on. */
 int udp_block(int fd);
-/* Drop what FD has received so far. */
+/* Drop the datagrams that FD has received so far. */
 void udp_discard(int fd);
 
 /*
@@ -78,7 +78,7 @@ struct udp_error {
 	union client_addr peer;  /* where it was sent */
 	union client_addr local; /* AF_UNSPEC: not told */
 	int error;               /* errno: ECONNREFUSED, EHOSTUNREACH, ENETUNREACH, EMSGSIZE, ... */
-	uint32_t mtu;            /* EMSGSIZE: what would have fitted */
+	uint32_t mtu;            /* EMSGSIZE: the largest packet that fits */
 };
 /* The next error of FD.  False: there is none any more. */
 bool udp_next_error(int fd, struct udp_error *ret);
