@@ -3,40 +3,40 @@
  * Theory of operation
  *
  * Entering.  The verdict is given whole skbs and does not know how much of one user space has read,
- * so a flow enters only when its receive queue was just seen empty.  What arrives between that look
- * and the insertion stays in the queue until the kick runs the verdict over it.
+ * so a flow enters only when its receive queue was just seen empty.  Bytes that arrive between
+ * that look and the insertion stay in the queue until the kick runs the verdict over it.
  *
  * Drained.  Bytes that the program redirects wait on the target's psock until a kernel worker gives
- * them to TCP.  Nobody tells us when; but TCP says how much it has been given since the connection
- * began: acknowledged (tcpi_bytes_acked, which counts our SYN) plus not yet acknowledged
- * (SIOCOUTQ).  Once that equals what was redirected plus what user space wrote, the backlog is
- * empty.  TCP_INFO is read first: an ACK between the two calls can only make the sum too small,
- * which means "look again", never "done".  (tcpi_bytes_sent - tcpi_bytes_retrans +
- * tcpi_notsent_bytes needs one call less, but counts a segment twice when the local queueing
- * discipline drops it: __tcp_transmit_skb() adds to bytes_sent before it knows, and snd_nxt does
- * not move.)
+ * them to TCP.  No event reports that.  But TCP says how many bytes it has been given since the
+ * connection began: acknowledged ones (tcpi_bytes_acked, which counts our SYN) plus those not yet
+ * acknowledged (SIOCOUTQ).  Once the sum equals the redirected bytes plus those that user space
+ * wrote, the backlog is empty.  TCP_INFO is read first: an ACK between the two calls can only make
+ * the sum too small, which means "look again", never "done".  (tcpi_bytes_sent -
+ * tcpi_bytes_retrans + tcpi_notsent_bytes needs one call less, but counts a segment twice when the
+ * local queueing discipline drops it: __tcp_transmit_skb() adds to bytes_sent before it knows, and
+ * snd_nxt does not move.)
  *
  * Leaving.  Removal from rx races with the socket's receive path: sk_psock_verdict_recv() may find
- * that the program is gone and drop the skb in its hand.  The fence keeps it from running, in two
- * parts.  The gate, a socket filter that is attached as long as the socket is in rx, keeps segments
- * with payload or FIN out of TCP for these microseconds; the peer sends them again.  Segments
- * behind the filter are stopped by setsockopt(SO_RCVLOWAT).  The call takes the socket lock, so no
- * verdict runs when it returns; then tcp_data_ready() stays quiet until that many bytes wait.  The
- * mark alone leaks: under memory pressure, with a nearly closed window, with FIN.  Passing stays on
- * until the very end, so that a daemon stopped in the middle leaves the hard limit in force.  Where
- * passing would not bound memory the program closes the gate itself (include/sockmap_contract.h);
- * it stays closed until the flow has left.
+ * that the program is gone and drop the skb in its hand.  The fence keeps that function from
+ * running, in two parts.  The gate, a socket filter that is attached as long as the socket is in
+ * rx, keeps segments with payload or FIN out of TCP for these microseconds; the peer sends them
+ * again.  setsockopt(SO_RCVLOWAT) stops segments that have passed the filter.  The call takes the
+ * socket lock, so no verdict runs when the call returns; afterwards tcp_data_ready() stays quiet
+ * below the low-water mark.  The mark alone leaks: under memory pressure, with a nearly closed
+ * window, with FIN.  Passing stays on until the very end, so that a daemon stopped in the middle
+ * leaves the hard limit in force.  Where passing would not bound memory the program closes the gate
+ * itself (include/sockmap_contract.h); the gate stays closed until the flow has left.
  *
- * Receive buffer.  The program takes bytes as fast as they come, whatever becomes of them, and
- * tcp_rcv_space_adjust() takes that for a fast reader: the source's buffer grew up to tcp_rmem[2]
- * (33 MB were seen), which then fills with passed bytes.  So while a flow is in rx, and with
- * --engine sockmap as long as it lives, its buffer has a fixed size: the hard limit, or what it had
- * grown to before.
+ * Receive buffer.  The program takes bytes as fast as they come, and passed bytes count as taken,
+ * so tcp_rcv_space_adjust() sees a fast reader.  The source's buffer would grow up to tcp_rmem[2]
+ * (33 MB were seen), and then fill with passed bytes.  So the buffer has a fixed size while a flow
+ * is in rx, and with --engine sockmap as long as the flow lives: the hard limit, or the size to
+ * which it had grown before.
  * (A buffer much smaller than the backlog's limit makes removals slow: the fence drops the last
  * segment of a window, and nothing that follows tells the peer before its timer does.)
  *
  * Audit.  A segment between the filter and the lock could still slip through, so each removal is
- * audited: received == redirected + read + unread.  What cannot be proved is reset.
+ * audited: received == redirected + read + unread.  A session without that proof is reset.
  */
 #include "datapath/sockmap/carrier_sockmap.h"
 
@@ -50,15 +50,16 @@
 
 #if BUILT_WITH_TSAN && !defined(__clang__)
 /*
- * ThreadSanitizer does not model fences, and gcc says so.  Here it misses nothing: the other party
- * of these is the kernel, which it cannot see anyway; between threads of the daemon there is the
- * mutex.
+ * ThreadSanitizer does not model fences, and gcc says so.  Nothing is missed here: these fences
+ * order accesses against the kernel, which ThreadSanitizer does not see anyway.  Threads of the
+ * daemon are ordered by the mutex.
  */
 #pragma GCC diagnostic ignored "-Wtsan"
 #endif
 
 /*
- * Looks prove nothing while the queue fills between them; its window closes before so many looks.
+ * The most looks at a receive queue.  Two looks prove nothing if the queue has grown between them;
+ * but the source's window closes before so many looks.
  */
 #define AUDIT_TRIES 2000
 /* So many looks at a queue at rest must disagree before bytes count as lost. */
@@ -82,8 +83,8 @@ static uint64_t redirected(const struct sockmap_io *io)
 
 /*
  * True if every passed byte has been read: written, and so credited, or pending.  The daemon's half
- * of Dekker's pattern with pass() of the program: whatever was stored to ctl before (credit,
- * no_pass) is visible before `passed` is looked at.
+ * of Dekker's pattern with pass() of the program: all stores to ctl so far (credit, no_pass) are
+ * visible before `passed` is looked at.
  */
 static bool all_read(const struct sockmap_io *io)
 {
@@ -173,7 +174,7 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	r = tcp_fix_buffer(io->pump.src, limits->hard_limit);
 	if (r)
 		return failed(io, -r, -EPROTO);
-	/* a full barrier comes with it: the program sees ctl */
+	/* a full barrier comes with these calls: the program sees ctl */
 	r = sockmap_gate(io->kernel, io->pump.src, true) ?:
 		    sockmap_rx_add(io->kernel, io->slot, io->pump.src);
 	if (r) {
@@ -194,8 +195,8 @@ enum step sockmap_kick(struct sockmap_io *io)
 }
 
 /*
- * Read what is outstanding of the first PASSED bytes and write it to the target; ctl.credit follows
- * what is written.
+ * Read the outstanding ones of the first PASSED bytes, and write them to the target.  ctl.credit
+ * follows the written bytes.
  */
 static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 {
@@ -211,9 +212,10 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	f->blocked = r == PUMP_BLOCKED;
 	f->credit += f->user_out - before;
 	/*
-	 * The program redirects as soon as it sees this: what was written must come first.  send(2)
-	 * has taken and released the target's lock, which the program's redirect goes through as
-	 * well; the release keeps the compiler, and the CPU, from storing credit earlier.
+	 * The program redirects as soon as it sees the credit, so the bytes written above must
+	 * come first.  send(2) has taken and released the target's lock, and the redirect takes
+	 * that lock, too.  The release fence keeps the compiler and the CPU from storing the
+	 * credit earlier.
 	 */
 	atomic_thread_fence(memory_order_release);
 	ctl->credit = f->credit;
@@ -231,8 +233,8 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 
 /*
  * Between two redirected bytes the program passes one unbroken run of bytes.  The backlog must have
- * drained before the first byte of a run is written; nothing is redirected during the run, so what
- * has drained stays drained until the count of redirected bytes moves.  PASSED is read before that
+ * drained before the first byte of a run is written; nothing is redirected during the run, so the
+ * backlog stays drained until the count of redirected bytes moves.  PASSED is read before that
  * count: the program counts in the order of the stream, so a run that begins after a redirect is
  * never taken for part of the run before it.
  */
@@ -288,9 +290,9 @@ static int remove_fenced(struct sockmap_io *io)
 	int r;
 
 	ctl->fence = 1;
-	/* before the lock is taken: no segment after it sees the old value */
+	/* before the lock is taken: no segment after the lock sees the old value */
 	atomic_thread_fence(memory_order_seq_cst);
-	/* takes the socket lock: what had passed the filter is queued */
+	/* takes the socket lock: segments that had passed the filter are queued */
 	tcp_set_lowat(io->pump.src, INT_MAX);
 	r = remove_from_rx(io);
 	if (!r && sockmap_gate(io->kernel, io->pump.src, false))
@@ -307,8 +309,8 @@ static int remove_fenced(struct sockmap_io *io)
  * received == redirected + read + unread, seen at one instant: nobody but us reads.
  *
  * A FIN that comes while we look makes one look disagree: tcp_get_info() reads the state before it
- * takes the socket lock, so the FIN may be in bytes_received and not yet in the state.  That makes
- * `received` too large and never too small, so looking again cannot hide a loss.
+ * takes the socket lock, so the FIN may be in bytes_received and not yet in the state.  The FIN
+ * makes `received` too large and never too small, so looking again cannot hide a loss.
  *
  * An urgent byte makes all looks disagree: MSG_PEEK ends before it.  SIOCINQ does not help: in a
  * sockmap Linux 6.18 counts tcp_bpf's sk_msg alone, and returns 0.  Then the bytes before the
@@ -347,9 +349,9 @@ static enum step audit_left(struct sockmap_io *io)
 }
 
 /*
- * Read passed bytes without writing them, as long as no more than MOST are kept so.  To leave, it
- * is enough that they are read; writing them must wait for the backlog, and a fast source would
- * meanwhile have more passed, for ever.
+ * Read passed bytes without writing them, until MOST bytes are pending.  A flow can leave once all
+ * passed bytes are read.  To write them, too, would mean to wait for the backlog, while a fast
+ * source has more bytes passed, for ever.
  */
 static enum step read_passed(struct sockmap_io *io, uint32_t most)
 {
@@ -369,9 +371,9 @@ static enum step read_passed(struct sockmap_io *io, uint32_t most)
 
 /*
  * A source that is faster than our reading has filled the read-ahead, and would fill it again after
- * each write.  Under the fence it cannot: what is left to read is at most a receive buffer, whose
- * size is fixed.  The fence is down before anything waits for the target, which may take longer
- * than the source's TCP goes on trying.  STEP_DONE: all is read, and the fence is up.
+ * each write.  Under the fence no more bytes come, and at most a receive buffer, whose size is
+ * fixed, is left to read.  The fence is lowered before anything waits for the target: the target
+ * may take longer than the source's TCP goes on trying.  STEP_DONE: all is read, the fence is up.
  */
 static enum step read_fenced(struct sockmap_io *io)
 {
@@ -385,7 +387,7 @@ static enum step read_fenced(struct sockmap_io *io)
 		ctl->fence = 0;
 	if (r != STEP_WAIT)
 		return r;
-	r = settle_round(io); /* out of reach, behind the reverse flow's backlog: make room first */
+	r = settle_round(io); /* the bytes are behind the reverse flow's backlog: write first */
 	return r == STEP_DONE ? STEP_AGAIN : r;
 }
 

@@ -22,7 +22,7 @@ struct sockmap_io {
 	uint16_t header_in;  /* bytes read from the source before the stream, */
 	uint16_t header_out; /* and written to the target: no part of the books */
 	bool returns;        /* the flow returns to rx soon: its receive buffer keeps its size */
-	uint64_t bulk_bytes; /* in rx: the event for bulk comes from so many bytes on; 0: never */
+	uint64_t bulk_bytes; /* in rx: bytes after which CULVERT_EVENT_BULK may come; 0: never */
 	uint32_t read_ahead; /* passed bytes that may be read before they can be written */
 	uint64_t now_ms;
 	struct flow_books books; /* out: the books behind STEP_UNPROVED, as far as they were
@@ -30,7 +30,7 @@ struct sockmap_io {
 };
 
 enum step {
-	STEP_DONE,     /* what was asked is done */
+	STEP_DONE,     /* the step is done */
 	STEP_WAIT,     /* not yet: see flow_wants() */
 	STEP_UNPROVED, /* bytes cannot be accounted for: the session must be reset */
 	STEP_SRC_ERROR,
@@ -46,7 +46,7 @@ enum step {
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker);
 
 /*
- * Make the kernel run the verdict over what arrived on the source before it was in rx (trap T2).
+ * Make the kernel run the verdict over bytes that came before the source was in rx (trap T2).
  * STEP_WAIT: bytes were passed, and wait for sockmap_settle().
  */
 enum step sockmap_kick(struct sockmap_io *io);

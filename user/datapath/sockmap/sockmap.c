@@ -26,7 +26,7 @@ struct sockmap {
 	struct sockmap_bpf *skel;
 	struct culvert_stat *stats;
 	struct culvert_ctl *ctls;
-	uint64_t *cookies; /* by slot: what is in `slots` for it, or 0 */
+	uint64_t *cookies; /* by slot: its socket's key in the map `slots`, or 0 */
 	struct bpf_rings rings;
 	_Atomic bool is_short; /* of memory; see sockmap_memory_short() */
 
@@ -149,8 +149,8 @@ static int sockmap_add(const struct bpf_map *map, uint32_t slot, int fd)
 }
 
 /*
- * A hash map may refuse to delete (EBUSY).  The entry harms nobody, for no socket ever has that
- * cookie again, but too many would fill the map: the slot's next owner tries again.
+ * A hash map may refuse to delete (EBUSY).  A single entry does no harm, since no socket ever has
+ * that cookie again.  Many such entries would fill the map, so the slot's next owner tries again.
  */
 static int sockmap_forget_cookie(struct sockmap *k, uint32_t slot)
 {
@@ -242,7 +242,7 @@ void sockmap_stay_over(struct sockmap *k, uint32_t slot)
 
 uint64_t sockmap_memory(const struct sockmap *k)
 {
-	/* what is released was charged before: in this order the difference is never below 0 */
+	/* memory is charged before it is released: in this order the difference is never below 0 */
 	uint64_t released = __atomic_load_n(&k->skel->bss->memory.released, __ATOMIC_ACQUIRE);
 
 	return __atomic_load_n(&k->skel->bss->memory.charged, __ATOMIC_RELAXED) - released;

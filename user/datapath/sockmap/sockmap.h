@@ -35,8 +35,8 @@ void sockmap_close(struct sockmap *k);
  */
 int sockmap_pair_get(struct sockmap *k, uint32_t *ret_pair);
 /*
- * Give it back, with sockmap_forget() and sockmap_stay_over().  Both sockets must be closed or out
- * of rx.
+ * Give PAIR back.  Calls sockmap_forget() and sockmap_stay_over() for both slots.  Both sockets
+ * must be closed or out of rx.
  */
 void sockmap_pair_put(struct sockmap *k, uint32_t pair);
 unsigned int sockmap_pairs_used(struct sockmap *k);
@@ -55,8 +55,8 @@ int sockmap_rx_add(struct sockmap *k, uint32_t slot, int fd);
 int sockmap_rx_del(struct sockmap *k, uint32_t slot);
 
 /*
- * Attach the program's gate to the socket FD, or take it off.  It belongs there from before the
- * socket is put into rx until it is out again.  -ENOMEM: net.core.optmem_max, or memory.
+ * Attach the program's gate to the socket FD, or detach the gate.  A socket has its gate from
+ * before it is put into rx until it is out of rx.  -ENOMEM: net.core.optmem_max, or memory.
  */
 int sockmap_gate(struct sockmap *k, int fd, bool on);
 
@@ -64,16 +64,16 @@ int sockmap_gate(struct sockmap *k, int fd, bool on);
  * The counters of SLOT, mapped: reading them is no system call.
  *
  * Memory order.  The other side of these words is the program, which follows the kernel's memory
- * model (LKMM); ours is C11.  They meet where both become the same instructions:
+ * model (LKMM); ours is C11.  The two models meet where both become the same instructions:
  *   - Each word has one writer: the program for stat (with the source's socket lock held), for ctl
  *     the worker that owns the session.  sockmap_pair_get() clears some of stat, while no socket
  *     has the slot, so that the program cannot write it.  A volatile access to an aligned word of
  *     up to 64 bits is one load or store, as READ_ONCE() and WRITE_ONCE() are: it is neither torn
- *     nor left out nor repeated.  It orders nothing.
+ *     nor left out nor repeated.  A volatile access orders nothing.
  *   - A seq_cst fence is smp_mb(): it becomes mfence, or a locked instruction, on x86, and dmb ish
- *     on arm64, which is what the kernel has.  It pairs with the atomic add in pass() of the
- *     program.  This is Dekker's pattern, so acquire and release would not do: on x86, too, a store
- *     may become visible after a later load.
+ *     on arm64, as smp_mb() does.  The fence pairs with the atomic add in pass() of the program.
+ *     The pair is Dekker's pattern, so acquire and release would not do: on x86, too, a store may
+ *     become visible after a later load.
  *   - A release fence is smp_wmb() and more, an acquire fence smp_rmb() and more (nothing on x86,
  *     dmb ish and dmb ishld on arm64).
  *   - A system call on a map or a socket takes locks that the program's callers take as well (the
