@@ -17,8 +17,8 @@
 #include "daemon/held.h"
 
 /*
- * The folder of pins of the one daemon that has this control socket in this network namespace.  A
- * name of a BPF file has no dot.
+ * The folder of pins of the one daemon that has this control socket in this network namespace.  The
+ * name of a file of bpffs must not have a dot.
  */
 static char *adopt_folder(const char *pins, const char *control)
 {
@@ -54,7 +54,7 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	return r;
 }
 
-/* The worker of a session adopts it; the first worker does if that one has no socket for it. */
+/* The worker of H adopts H.  If that worker has no socket for H, the first worker adopts H. */
 static bool adopt_session(const struct held *h, struct threads *ts, const struct forwards *all)
 {
 	unsigned int w = 0;

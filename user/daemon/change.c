@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a change is planned first, which may fail and which nobody notices, and then
- * made, which cannot fail.
+ * Theory of operation: a change has two steps.  The plan may fail, and changes nothing that others
+ * see.  The change itself cannot fail.
  *
  *   plan     new forwards are made; each address that some forward wants keeps its sockets, or gets
  *            new ones from the privileged process
@@ -15,8 +15,8 @@
  * The start is the same change, from no forwards.  A drain is a smaller change: one forward's
  * addresses are closed, or opened.  A control thread asks for it, and waits.
  *
- * All of this runs on the thread that reloads, or at the start on the main thread; but for
- * drain_forward(), and for change_worker(), which runs on each worker's.
+ * All of this runs on the thread that reloads, or at the start on the main thread.  There are two
+ * exceptions: drain_forward() runs on a control thread, change_worker() on each worker's thread.
  */
 #include "daemon/change.h"
 
@@ -81,7 +81,7 @@ static bool change_is_hindered(const struct service *sv, const struct addr *a, b
 	return false;
 }
 
-/* Plan to listen at A, an address of F, too.  -errno, after a complaint. */
+/* Plan new sockets at A, an address of F.  -errno, after a complaint. */
 static int change_open_address(struct change *ch, struct forward *f, const struct addr *a,
 			       struct listening **ret)
 {
@@ -306,7 +306,7 @@ struct drain {
 	int error; /* out */
 };
 
-/* Drain F with its [sni] sections, or end that. */
+/* Drain F with its [sni] sections, or let F accept again. */
 static int drain_change(struct drain *d, struct forward *f)
 {
 	struct change *ch = &d->change;
@@ -397,7 +397,7 @@ uint64_t drain_look(struct service *sv)
 		}
 		if (ms > now_ms && ms < due)
 			due = ms;
-		/* look again: until its last session ends it keeps its stock of descriptors */
+		/* look again, to free F and its descriptors soon after its last session */
 		if (f->state != FORWARD_ACTIVE && now_ms + LOOK_MS < due)
 			due = now_ms + LOOK_MS;
 	}

@@ -15,8 +15,8 @@ struct change {
 };
 
 /*
- * Plan the change to c->config, and make it, unless E is an error that was found before.  Drops
- * c->next.  E, or another -errno after a complaint: nothing has changed.
+ * Plan the change to c->config, and make it.  E is an error of an earlier step: then there is no
+ * change.  Drops c->next.  Returns E, or -errno after a complaint: nothing has changed.
  */
 int change_forwards(struct change *c, int e);
 

@@ -96,7 +96,7 @@ static bool has_words(const char *text, const char *some)
 	return true;
 }
 
-/* The section before FC that takes NAME with all protocols of FC, which never gets it; or NULL. */
+/* A section before FC that takes NAME with all protocols of FC, so that FC never does; or NULL. */
 static const struct forward_conf *find_before(const struct config *c, const struct forward_conf *fc,
 					      const char *name, size_t len)
 {
@@ -157,7 +157,7 @@ static int check_standby(const struct config *c)
 	return 0;
 }
 
-/* READER takes FILE as `culvert run --config FILE` would. */
+/* READER reads FILE as `culvert run --config FILE` would. */
 static int parse(int argc, char **argv, int (*reader)(int, char **, int, struct config *),
 		 struct config *c)
 {

@@ -7,7 +7,7 @@
 
 /*
  * The commands that read a configuration file and start nothing: `culvert check FILE` says what is
- * wrong with it, `culvert convert FILE` prints it as a file with sections.  They return the exit
+ * wrong with it, `culvert convert FILE` prints it as a file with sections.  Both return the exit
  * code.
  */
 int check_run(int argc, char **argv);
@@ -22,7 +22,7 @@ void convert_write(FILE *to, const char *file, const struct config *c);
 
 struct needs {
 	unsigned long sockets;     /* descriptors for max-sessions sessions */
-	unsigned long descriptors; /* ... that are all spliced both ways */
+	unsigned long descriptors; /* the same, if all are spliced both ways */
 };
 
 struct needs check_needs(const struct config *c);

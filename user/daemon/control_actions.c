@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: a request becomes an answer by the function of its command in the table at
- * the end.  All of it runs on control threads: answers one at a time, with the lock of forwards, but
- * streams of sessions, exports and imports beside each other.  kill_sessions() and engine_follow()
- * run on the threads of workers.
+ * Theory of operation: the table at the end has a function for each command, which makes the answer
+ * to a request.  All of this runs on control threads.  Answers are made one at a time, under the
+ * lock of forwards.  Streams (sessions, exports, imports) run beside each other.  kill_sessions()
+ * and engine_follow() run on the threads of workers.
  */
 #include <errno.h>
 

@@ -13,7 +13,7 @@
 /* The object, an array in it, and the array's numbers: json-c counts all three. */
 #define DEPTH_MAX 3
 #define SECONDS_MAX 86400
-#define SHOWN 64 /* bytes of what is wrong */
+#define SHOWN 64 /* bytes of a wrong word, in messages */
 #define MESSAGE_MAX 320
 
 /* --- values: false if a value does not suit its key --- */

@@ -11,7 +11,7 @@
 #include "probe/probe.h"
 #include "relay/session_view.h"
 
-/* All that requests of the control socket, and metrics, are about. */
+/* The parts of the daemon that requests of the control socket, and metrics, show or change. */
 struct actions {
 	struct service *service; /* has the forwards and the workers */
 	const struct probe_start *probe;
@@ -70,7 +70,7 @@ void round_update_counters(const struct actions *a);
  */
 struct json_object *actions_run(void *arg, const struct request *req);
 
-/* The stream behind the answer to REQ: sessions, an export or an import.  See control_stream_fn. */
+/* The stream after the answer to REQ: sessions, an export or an import.  See control_stream_fn. */
 void actions_stream(void *arg, const struct control *c, const struct request *req, int fd);
 
 /* --- control_views.c: commands that show something, on a control thread --- */

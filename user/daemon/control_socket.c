@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: a few threads serve one client at a time each.  A client sends one line, is
- * sent one line, and its connection is closed.  It has REQUEST_MS for the request and
+ * sent one line, and its connection is closed.  A client has REQUEST_MS for the request and
  * CONTROL_ANSWER_MS to take the answer, so a client that is slow, silent or deaf keeps its thread
- * for four seconds.  An answer in pieces may take as long for each.  While all threads are taken,
- * further clients wait in the backlog of listen(2).  Each thread keeps a spare descriptor, and
- * closes it just before accept4(2).  So a client can ask why the daemon has no descriptors left,
- * unless a worker takes the spare one in between.  Metrics are served in the same way.
+ * for four seconds.  If an answer has several pieces, each may take as long.  While all threads are
+ * taken, further clients wait in the backlog of listen(2).  Each thread keeps a spare descriptor,
+ * and closes it just before accept4(2).  So a client can ask why the daemon has no descriptors
+ * left, unless a worker takes the spare one in between.  Metrics are served in the same way.
  *
  * The mode of the socket's file decides who may connect, and so look.  The kernel names the client
  * (SO_PEERCRED): a change is refused unless root or the daemon's account asks for it.
@@ -94,8 +94,8 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 	if (a->ss.ss_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
 	/*
-	 * A file has mode 0660, whatever the umask is.  Its group is GID from the start: to change
-	 * that afterwards would leave time to put another file in its place.
+	 * A file has mode 0660 with any umask.  Its group is GID from the start: to change the
+	 * group afterwards would leave time to put another file in its place.
 	 */
 	mask = umask(0117);
 	own = setfsgid(gid);

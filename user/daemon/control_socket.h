@@ -25,16 +25,16 @@ struct control;
 typedef struct json_object *control_answer_fn(void *arg, const struct request *req);
 
 /*
- * Answer REQ of PEER: what FN makes of it, or an object that says that PEER may not ask so.  The
- * caller releases it.  NULL: there is no memory.
+ * The answer to REQ of PEER: that of FN; or an error, if REQ changes something and MAY_CHANGE is
+ * false.  The caller releases the answer.  NULL: there is no memory.
  */
 struct json_object *control_answer(control_answer_fn *fn, void *arg, const struct request *req,
 				   const struct ucred *peer, bool may_change);
 
 /*
- * Bind PATH (mode 0660, of the group GID) and make its directory, which is UID's, if that is
- * missing.  Who may open that file may look; only root and UID may change anything.  A socket that
- * a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno, after a
+ * Bind PATH (mode 0660, of the group GID).  The directory of PATH is made, for UID, if there is
+ * none.  The mode decides who may look; only root and UID may change anything.  A socket that a
+ * dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno, after a
  * complaint.
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
@@ -50,7 +50,7 @@ int control_start(struct control *c, control_answer_fn *answer, control_stream_f
 
 /*
  * Listen at A for control_serve().  BOTH: A is [::], and takes both families.  A unix socket has
- * mode 0660 and the group GID.  Its directory is made, for UID, if that is missing.  A socket that
+ * mode 0660 and the group GID.  Its directory is made, for UID, if there is none.  A socket that
  * a dead daemon left behind is replaced; that of a live one gives -EADDRINUSE.  -errno.
  */
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
@@ -63,7 +63,7 @@ int control_serve(struct control *c, control_serve_fn *serve, void *arg);
  * (shutdown(2)), within MS.  TEXT then ends with a NUL.  -errno.
  */
 int control_read(const struct control *c, int fd, const char *end, int ms, char *text, size_t size);
-/* Send TEXT, of which the client has to take all within MS.  -errno. */
+/* Send TEXT.  The client has to take all of it within MS.  -errno. */
 int control_send(const struct control *c, int fd, int ms, const char *text, size_t len);
 
 /*

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * On a control thread, but for sessions_take(): each worker, on its own thread, takes a snapshot of
- * its sessions as plain structs, and the control thread makes JSON of these afterwards.
- * status_descriptors() runs also on threads of metrics, and on the main thread.
+ * All of this runs on a control thread, with two exceptions.  sessions_take() runs on the thread of
+ * each worker, and takes a snapshot of the worker's sessions as plain structs, of which the control
+ * thread makes JSON afterwards.  status_descriptors() also runs on threads of metrics, and on the
+ * main thread.
  */
 #include "daemon/control_round.h"
 
@@ -23,8 +24,8 @@
 #include "relay/session_life.h"
 #include "version.h"
 
-#define PIECE 1024             /* sessions in a piece on average, */
-#define PIECE_ROOM (4 * PIECE) /* and at most */
+#define PIECE 1024             /* sessions in a piece, on average */
+#define PIECE_ROOM (4 * PIECE) /* the most sessions in a piece */
 #define SLICE 65536            /* bytes of a piece that a client must take in CONTROL_ANSWER_MS */
 #define SUM(forward, field) forward_sum(forward, offsetof(struct forward_stats, field))
 
@@ -326,7 +327,7 @@ static struct json_object *status_kernel_json(struct round *r)
 
 /*
  * Since Linux 6.2 the size of the directory is the number of descriptors.  Before, count the
- * entries but for "." and "..".  The directory's own descriptor is left out.  0: there is no /proc.
+ * entries except "." and "..".  The directory's own descriptor is left out.  0: there is no /proc.
  */
 unsigned int status_descriptors(const struct actions *a)
 {

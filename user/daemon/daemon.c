@@ -370,7 +370,7 @@ int daemon_run(int argc, char **argv)
 	if (daemon_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
-	addr_has_ipv6();          /* the same for sockets */
+	addr_has_ipv6();          /* likewise: it opens a socket */
 	r = config_read(argc, argv, -1, c);
 	if (r) {
 		config_close(c);

@@ -65,8 +65,8 @@ static int start_find_account(struct daemon *d)
 }
 
 /*
- * Start the process if the configuration needs it, or may need it after a reload; or if packet
- * programs need it.
+ * Start the privileged process if the configuration needs it, may need it after a reload, or if
+ * packet programs need it.
  */
 static int start_privileged(struct daemon *d)
 {
@@ -89,7 +89,7 @@ static int start_privileged(struct daemon *d)
 }
 
 /*
- * Raise the limit as far as the configuration needs.  Sockets come before pipes: without a pipe a
+ * Raise RLIMIT_NOFILE as far as the configuration needs.  Sockets go first: without a pipe a
  * flow is copied, without a socket there is no session.  If the limit hardly suffices for all
  * sockets, pipes get a quarter of it.
  */
@@ -210,7 +210,7 @@ static int start_make_pid_file(struct daemon *d)
 	return r ? log_complain(r, "pid-file %s: %s", path, strerror(-r)) : 0;
 }
 
-/* After the forwards are open: the revived sockets would block ports that these listen at. */
+/* After the forwards are open: sockets made before would block the ports to listen at. */
 static int start_revive_grafts(struct daemon *d)
 {
 	struct graft_table *gs = d->shared.grafts;

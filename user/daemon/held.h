@@ -6,8 +6,8 @@
 #include "relay/worker.h"
 
 /*
- * The table of sessions in the maps of the packet programs, as one for both protocols.  Any thread
- * may look.  The comment of a function that changes something names the thread that may.
+ * One table of the sessions of both protocols that are in the maps of the packet programs.  Any
+ * thread may look.  The comment of a function that changes something names the thread that may.
  *
  * Places of TCP come first, as many as graft_table_total() says, and as many of UDP follow.
  */
@@ -27,7 +27,7 @@ struct held {
 	struct graft_leg *leg[2]; /* 0: the client */
 };
 
-/* Values of alone_ms.  An odd one says since when no peer exports the session. */
+/* Values of alone_ms.  An odd value is the time since which no peer exports the session. */
 #define ALONE_NEVER 0U   /* a peer exports the session */
 #define ALONE_EXPIRED 2U /* the next look takes the session out */
 
@@ -59,7 +59,7 @@ void held_end(const struct held *h);
 /* Make a session that no worker has STANDBY again. */
 void held_stand_by(const struct held *h);
 
-/* Late answers to flows that are over may still come to their ports: those rest. */
+/* Let the ports of flows that are over rest: late answers may still come to them. */
 void held_rest_ports(struct graft_table *gs);
 
 /* No worker has the session: what is due? */
@@ -71,13 +71,13 @@ enum held_arrival {
 
 /* Packets go on, so each step asks anew.  REVIVES: a worker's session without sockets is due. */
 enum held_arrival held_arrival(const struct held *h, bool revives);
-/* A worker can adopt the session only once it has sockets, which are made for it. */
+/* The session needs new sockets before a worker can adopt it. */
 bool held_wants_sockets(const struct held *h);
 /* No worker has the session, which has arrived. */
 bool held_is_orphan(const struct held *h);
 /* On the thread of W: a session of W takes the sockets that were made for it. */
 void held_revive(const struct held *h, const struct worker *w);
-/* Let a worker take over a session of TCP without a packet; ends of UDP cannot be probed. */
+/* Make a session of TCP ACTIVE without a packet, so that a worker adopts it and probes its ends. */
 void held_wake(const struct held *h);
 
 #define KEY_NONE 0U /* the place is not exported */
@@ -98,8 +98,8 @@ uint32_t held_key(const struct held *h, uint64_t now_ns, uint64_t after_ns);
 /* Does the session belong to W?  The kernel chooses sockets of UDP in the same way. */
 bool held_is_of(const struct held *h, const struct worker *w);
 /*
- * Make it a session of W.  On W's thread, or before that starts.  -ENOENT: no forward has its name,
- * or, of UDP, W has no socket for it; -EUSERS: a limit; -EAGAIN: its socket of UDP could not be made,
- * as the log says, because of something that may pass.
+ * Let W adopt the session.  To be called on the thread of W, or before W starts.  -ENOENT: there is
+ * no forward of its name, or W has no socket of UDP for it; -EUSERS: a limit is reached; -EAGAIN: a
+ * socket of UDP could not be made, which is logged, and a later try may succeed.
  */
 int held_adopt(const struct held *h, struct worker *w, const struct forwards *all);

@@ -3,7 +3,7 @@
  * Theory of operation: a few threads serve one client at a time each, as those of the control
  * socket do (control_socket.c).  Counters are atomic words, of which each worker writes its own; a
  * scrape adds them up.  A connection is closed after its answer, and the whole time of a client is
- * bounded, so that slow ones cannot keep a scrape out.  An answer that is no page needs no memory.
+ * bounded, so that slow ones cannot keep a scrape out.  Answers other than the page need no memory.
  *
  * BPF programs count the bytes that the kernel has carried, in one place for each session.  A
  * worker adds the difference to its counters when a session ends (session_count_kernel()).  For
@@ -46,9 +46,9 @@ struct scrape {
 /* Metrics of one name. */
 struct family {
 	const char *name, *type, *help;
-	void (*each)(struct scrape *s); /* adds the samples of a forward; or else */
-	void (*add)(struct scrape *s);  /* ... those of the daemon; NULL: VALUE is the only one */
-	size_t at;                      /* which number: the offset of a counter, or an enum */
+	void (*each)(struct scrape *s); /* adds the samples of a forward; NULL: see ADD */
+	void (*add)(struct scrape *s);  /* adds those of the daemon; NULL: its sample is VALUE */
+	size_t at;                      /* for EACH and ADD: the offset of a counter, or an enum */
 	double value;
 };
 

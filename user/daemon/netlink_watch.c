@@ -14,7 +14,7 @@ SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 #define LOOK_MS 500
 #define SETTLE_MS 100               /* after news, which come in groups */
 #define ASK_MS 1000                 /* between two rounds of questions to sockets */
-#define JUDGE_MS (ASK_MS + LOOK_MS) /* then workers judge ways that are still in doubt */
+#define JUDGE_MS (ASK_MS + LOOK_MS) /* after which workers judge ways still in doubt */
 
 static void on_look(struct timer *t)
 {
@@ -46,10 +46,10 @@ static void on_news(struct source *source, uint32_t events)
 
 	(void)events;
 	while (recvfrom(source->fd, buf, sizeof(buf), MSG_DONTWAIT, NULL, NULL) > 0 ||
-	       errno == ENOBUFS) /* some were lost: it is all the same */
+	       errno == ENOBUFS) /* news were lost, but their content is not read */
 		errno = 0;
 	standby_news(r->standby);
-	/* once, or news that do not end would put it off for ever */
+	/* the first news set the timer: news that do not end must not put the look off */
 	if (!r->news)
 		timer_set(r->loop, &r->look, r->loop->now_ms + SETTLE_MS);
 	r->news = true;

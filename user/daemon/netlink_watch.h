@@ -20,5 +20,5 @@ struct netlink_watch {
 	struct standby *standby; /* gets news at once; its workers ask the sockets */
 };
 
-/* By the thread that runs LOOP; after that only that thread uses R, to its end.  -errno. */
+/* Only the thread that runs LOOP calls this and uses R.  -errno. */
 int netlink_watch_open(struct netlink_watch *r, struct loop *loop, struct standby *standby);

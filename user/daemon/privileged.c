@@ -6,9 +6,9 @@
  *
  * The child keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and
  * before Linux 6.6 the packet programs.  It loads a system call filter of its own.  Then it answers
- * requests, one after the other, until the daemon has closed the other end.  It blocks all signals:
- * a terminal and systemd signal the daemon as well, which may go on for a while, and needs its
- * child.
+ * requests, one after the other, until the daemon has closed the other end.  The child blocks all
+ * signals: a signal of a terminal or of systemd comes to the daemon as well, and the daemon needs
+ * its child until it ends.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  A request that is not allowed is refused.  A
@@ -115,7 +115,7 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	/* no new power: by records the daemon can make packet programs send the same */
+	/* no new power: by imported records the daemon can make packet programs send as much */
 	if (q->op == PRIVILEGED_REVIVE)
 		return !fc->listen.udp;
 	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)
@@ -207,9 +207,8 @@ static const struct syscall_need needed[] = {
 /*
  * Take from this process all descriptors, signals, capabilities and system calls that it does not
  * need.  Of descriptors it keeps stderr, FD, which becomes PRIVILEGED_FD, and the programs of
- * CLSACT, which get other numbers.  A configuration file that is read again may bring marks,
- * transparent forwards, and low ports.  Without a file the process serves what needs CAP_NET_ADMIN
- * alone.
+ * CLSACT, which get other numbers.  A configuration file that is read again may bring low ports,
+ * so the process keeps CAP_NET_BIND_SERVICE if there is a file.
  */
 static int confine(int fd, const struct config *c, struct clsact *clsact)
 {
@@ -442,7 +441,7 @@ static int begin(struct privileged *p, bool reads)
 	if (!lock_within(&p->lock, (uint64_t)patience.tv_sec * 1000))
 		return -EAGAIN;
 	setsockopt(p->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
-	/* wait for a configuration alone: the main thread may ask again and again */
+	/* only a reload waits for the late answer: the main thread can ask again later */
 	if (!p->ended && p->owes)
 		r = receive(p, reads ? 0 : MSG_DONTWAIT, &late, fds, &n);
 	close_all(fds, n);

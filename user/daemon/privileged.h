@@ -32,12 +32,12 @@
 /* --- for the daemon --- */
 
 /*
- * P may be NULL in privileged_open_config() and the functions behind it: without the process they
+ * P may be NULL in privileged_open_config() and the functions after it: without the process they
  * fail.  On failure these functions return -errno, and ERR says in one line what is wrong.  -EPIPE:
  * the process has ended, and there will be none until culvert is started again; the daemon goes on
  * without.  -EAGAIN: the process has not answered within PRIVILEGED_PATIENCE_S, or
  * PRIVILEGED_READ_S for a configuration; its late answer is dropped, and the next request may
- * succeed.  They wait for the answer, so no worker may ask.
+ * succeed.  All wait for the answer, so no worker may ask.
  */
 struct privileged {
 	int fd;
@@ -46,7 +46,7 @@ struct privileged {
 	bool ended, owes;     /* under the lock; OWES: a late answer is still to come */
 };
 
-#define PRIVILEGED_PATIENCE_S 5 /* the main thread may wait so long, and the watchdog watches it */
+#define PRIVILEGED_PATIENCE_S 5 /* the main thread may wait that long, in spite of the watchdog */
 /* 10,000 forwards take seconds on a busy machine.  A stop waits as long (see TimeoutStopSec=). */
 #define PRIVILEGED_READ_S 20
 
@@ -94,15 +94,15 @@ enum privileged_op {
 	PRIVILEGED_READ_CONFIG = 1, /* PRIVILEGED_FILES descriptors, at offset 0 */
 	PRIVILEGED_LISTEN,
 	PRIVILEGED_SOCKETS,
-	PRIVILEGED_FILTERS, /* none */
-	PRIVILEGED_REVIVE,  /* one */
+	PRIVILEGED_FILTERS, /* no descriptor */
+	PRIVILEGED_REVIVE,  /* one descriptor */
 };
 
 struct privileged_request {
 	uint32_t op;
 	uint32_t took;          /* READ_CONFIG: 0 or 1 */
 	uint32_t count;         /* of descriptors, at most WORKERS_MAX; FILTERS: 0 */
-	uint32_t joins;         /* LISTEN: 1: to a group that the daemon has already */
+	uint32_t joins;         /* LISTEN: 0 or 1: the daemon may have sockets there */
 	uint32_t transparent;   /* LISTEN, SOCKETS: 0 or 1 */
 	uint32_t udp;           /* the same */
 	uint32_t mark;          /* SOCKETS */

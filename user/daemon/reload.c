@@ -5,7 +5,7 @@
  * the configuration in force, or nothing of it.  Several reloads that are asked for meanwhile
  * become one.
  *
- * All of this runs on the thread that reloads, service_run(), but for the functions of service.h.
+ * All of this runs on the thread that reloads, service_run(), except the functions of service.h.
  */
 #include <errno.h>
 #include <stdio.h>

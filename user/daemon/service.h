@@ -34,8 +34,8 @@ struct service {
 	struct threads threads;
 
 	/*
-	 * The thread that reloads, which may wait for another process.  It may go through the lists
-	 * of forwards and addresses without a lock; to change them takes forwards.lock.
+	 * The thread that reloads may wait for another process.  It reads the lists of forwards and
+	 * addresses without a lock, and changes them under forwards.lock.
 	 */
 	pthread_t thread;
 	struct loop loop;

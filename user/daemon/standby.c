@@ -6,8 +6,8 @@
  * a former daemon had left it.  When an address leaves, sessions that a peer knows become STANDBY
  * again.  So a failover consists of moves of addresses alone, which netlink reports.
  *
- * Threads: each export and each import has one of the control socket.  The looks below run on the
- * thread that reloads, each LOOK_MS; adoption runs on the worker's.
+ * Threads: each export and each import runs on its own thread of the control socket.  The looks
+ * below run on the thread that reloads, each LOOK_MS.  A worker adopts a session on its own thread.
  */
 #include "daemon/standby.h"
 
@@ -25,10 +25,10 @@
 
 #define LOOK_MS 50
 #define CARE_MS 2000  /* between two looks at sessions that may expire, and at unused addresses */
-#define GONE_MS 10000 /* a peer without a record for so long is dead */
-#define LOST_MS 20000 /* a session without an exporter for so long is lost, and idle from then on */
+#define GONE_MS 10000 /* a peer that sends no record for this time is dead */
+#define LOST_MS 20000 /* a session without an exporter for this time is lost: its silence begins */
 #define REVIVE_MS 5000
-#define LEAVE_MS 1000 /* packets may come that long after their address has left */
+#define LEAVE_MS 1000 /* packets may still come for this time after their address has left */
 
 /* --- ways: addresses --- */
 
@@ -67,7 +67,7 @@ bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a)
 	return known || room;
 }
 
-/* Sessions that workers have count, too: they may become STANDBY again. */
+/* Sessions of workers use their addresses, too: such a session may become STANDBY again. */
 static void ways_mark_used(struct standby_ways *w)
 {
 	struct standby_address *at;
@@ -144,7 +144,7 @@ void standby_ways_find(struct standby_ways *w, const struct held *h)
 	pthread_mutex_lock(&w->lock);
 	for (unsigned int i = 0; i < 2; i++) {
 		struct graft_leg *l = h->leg[i];
-		/* the kernel tells no route from an address that is not here */
+		/* asked for a route from an address that is not here, the kernel gives none */
 		bool here = ways_have_local(w, &l->tuple.local);
 		struct route r = routes_ask(&w->routes, &l->tuple.remote,
 					    here ? &l->tuple.local : NULL, l->way.mark);
@@ -156,7 +156,7 @@ void standby_ways_find(struct standby_ways *w, const struct held *h)
 
 /* --- sessions that expire: under the lock --- */
 
-/* A living peer sends a record each second, so a silent one is dead, whatever its stream does. */
+/* A living peer sends a record each second, so a silent one is dead, even if its stream is open. */
 static bool standby_has_exporter(const struct standby *sb, uint32_t source)
 {
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
@@ -228,8 +228,8 @@ static void standby_make_sockets(struct standby *sb, const struct held *h)
 /*
  * Look up the ways of arrived sessions anew: rules may route by their source addresses, which are
  * here now.  All sessions get ways before the first session gets sockets, because sockets take
- * longer.  A stray has had a packet from its server, because the address at the server's side is
- * here already, or still.
+ * longer.  A stray has had a packet from its server: of its two addresses only the one that the
+ * server knows is here, already or still.
  */
 static bool standby_prepare(struct standby *sb)
 {
@@ -302,13 +302,13 @@ static void standby_look_for_arrivals(struct standby *sb)
 	if (standby_prepare(sb)) {
 		threads_call(&sb->service->threads, standby_adopt_all, &sb);
 		/*
-		 * sockets that no worker took: the session has left or ended, and its slot gets
-		 * another session
+		 * close the sockets that no worker took: their session has left or ended, and the
+		 * slot gets another session
 		 */
 		for (uint32_t slot = 0; slot < graft_table_total(sb->grafts); slot++)
 			graft_close_sockets(sb->grafts, slot);
 	}
-	/* thousands that fail for long are not to keep this thread busy */
+	/* a longer pause: thousands of vain tries must not keep this thread busy */
 	if (sb->revives)
 		sb->revive_ms = clock_ms() + REVIVE_MS + 10 * (clock_ms() - began);
 	if (sb->adopted != before)

@@ -24,8 +24,8 @@ struct exported;
 struct stream {
 	/* other threads read these */
 	_Atomic bool is_open, is_import;
-	char name[64]; /* of an import, */
-	uint32_t tag;  /* and its graft_tag(), made odd */
+	char name[64]; /* of an import */
+	uint32_t tag;  /* of an import: graft_tag() of its name, made odd */
 	_Atomic uint64_t records;
 	_Atomic uint64_t last_ms;   /* of the last record that came, or was taken */
 	_Atomic uint64_t synced_ms; /* 0: the stream is not in sync */
@@ -74,8 +74,8 @@ struct standby {
 
 	/* of the thread that reloads */
 	struct timer look;
-	uint64_t revive_ms; /* when sessions without sockets may get some, */
-	bool revives;       /* that time has come, in this look */
+	uint64_t revive_ms; /* when to try again to make sockets for sessions without */
+	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */
 
 	/* streams, and sessions of peers, change under it; taken before ways.lock */
@@ -103,9 +103,9 @@ bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a);
 /* Look up both ways of a session that has no sockets yet. */
 void standby_ways_find(struct standby_ways *w, const struct held *h);
 
-/* Imported sessions that wait for their addresses.  By any thread, as the next. */
+/* The number of imported sessions that wait for their addresses.  By any thread. */
 unsigned int standby_held(const struct standby *sb);
-/* For `culvert status`. */
+/* For `culvert status`.  By any thread. */
 struct json_object *standby_json(struct standby *sb);
 
 /* --- standby_stream.c: exports and imports --- */

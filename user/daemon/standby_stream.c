@@ -24,13 +24,13 @@
 
 #define BEGIN_MS 2000 /* for the thread that reloads to begin its looks */
 #define BUFFER 65536
-#define DEAF_MS 10000 /* a peer that takes nothing, or sends nothing, for so long is cut off */
+#define DEAF_MS 10000 /* a peer that takes nothing, or sends nothing, for this time is cut off */
 #define EXPORT_LOOK_MS 50
 #define EXPORT_ALIVE_MS 1000
 
 enum stream_phase {
 	STREAM_CLOSED,
-	STREAM_DUMPS, /* sessions are on their way; an import enters it anew at its first record */
+	STREAM_DUMPS, /* sessions are on their way; begins anew at the first record of an import */
 	STREAM_IN_SYNC,
 };
 
@@ -208,8 +208,8 @@ static uint32_t export_key(const struct stream *s, const struct held *h)
 /* --- export: looks --- */
 
 /*
- * Make the record that ends WAS, a session that place H has exported, and exports no more.  A
- * session that has another place now is exported from that place instead.  NOW is the key of H.
+ * Place H has exported the session WAS, and exports it no more: make the record of its end.  There
+ * is none if the session has another place now, from which it is exported.  NOW is the key of H.
  */
 static void export_end(const struct held *h, const struct exported *was, uint32_t now,
 		       struct graft_record *ret)
@@ -290,7 +290,7 @@ static bool export_all(struct stream *s)
 
 /* --- export: the stream --- */
 
-/* A peer says nothing: if something can be read, the peer has gone. */
+/* The peer of an export sends nothing: its socket becomes readable when the peer has gone. */
 static void export_run(struct stream *s)
 {
 	struct graft_record r = { .kind = RECORD_BEGIN };
@@ -368,9 +368,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 }
 
 /*
- * All sessions of the peer have come.  A STANDBY session of this import, or of no import, that has
- * not come is over, unless its address is here.  Sessions that have not come have no exporter any
- * more.
+ * All sessions of the peer have come.  Any other session of this import, or of no import, has no
+ * exporter now.  If it is STANDBY, and its address is not here, it is over.
  */
 static void import_sync(struct stream *s)
 {
@@ -396,7 +395,7 @@ static void import_end(struct stream *s, const struct graft_record *r)
 		h.head->source = 0;
 	else if (h.state == HELD_STANDBY)
 		held_end(&h);
-	else if (h.head->mirrored || h.head->source) { /* graft_part() drops it, also as a stray */
+	else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
 	}
