@@ -69,8 +69,8 @@ bool addr_is_any(const struct addr *a);
 bool addr_leads_to(const struct addr *to, const struct addr *listener);
 
 /*
- * The address of a session's client.  It is much smaller than struct addr, because the name of a
- * unix client is not worth keeping.
+ * The address of a session's client: much smaller than struct addr, because the name of a unix
+ * client is not worth keeping.
  */
 union client_addr {
 	struct sockaddr sa;

@@ -18,7 +18,7 @@
 #define NEVER UINT64_MAX
 
 /*
- * How far the clock of this time namespace is behind the machine's. clock_open() sets it, before
+ * How far the clock of this time namespace is behind the machine's.  Set by clock_open(), before
  * any thread is started.
  */
 extern int64_t clock_behind_ns;

@@ -8,7 +8,7 @@
 
 /*
  * Build JSON where memory may run out.  Without memory, json-c's constructors return NULL, and
- * adding to NULL aborts.  These functions take NULL.  They release VALUE if it cannot be added, and
+ * adding to NULL aborts.  These functions take NULL, release VALUE if it cannot be added, and
  * remember for this thread that something is missing.
  */
 void json_add(struct json_object *object, const char *key, struct json_object *value);
@@ -20,7 +20,7 @@ void json_append(struct json_object *array, struct json_object *value);
 
 /*
  * Write OBJECT as one line without blanks.  OBJECT owns the text.  FLAGS are further flags of
- * json-c.  NULL: no memory, OBJECT is NULL, or something is missing; the next call begins without
- * that note.
+ * json-c.  NULL: OBJECT is NULL, there is no memory, or something is missing.  json_line() forgets
+ * that something is missing: the thread's next OBJECT begins anew.
  */
 const char *json_line(struct json_object *object, int flags, size_t *ret_len);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* The daemon's own log on stderr, and complaints to whoever typed a command. */
+/* The daemon's own log on stderr, and complaints to the person who typed a command. */
 #include "base/log.h"
 
 #include <errno.h>

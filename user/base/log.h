@@ -62,8 +62,8 @@ void log_write_limited(struct log_rate *rate, int level, const char *fmt, ...)
 
 /*
  * Tell the person who typed the command: print "culvert: " and the message as one line on stderr,
- * whatever the log level, without a time stamp; under systemd with the priority of an error.  Wait
- * until the line is written.  Return CODE.
+ * at any log level, without a time stamp; under systemd with the priority of an error.  Wait until
+ * the line is written.  Return CODE.
  */
 int log_complain(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

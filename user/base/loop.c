@@ -11,8 +11,8 @@
 #include "base/syscalls_allowed.h"
 
 #define BATCH 128        /* events */
-#define FULL_BATCHES 100 /* in a row; late timers wait for no more of them */
-#define LATE_MS 100      /* a timer is so late only if the thread did not run */
+#define FULL_BATCHES 100 /* the most full batches in a row for which late timers wait */
+#define LATE_MS 100      /* a timer is late by this time only if the thread did not run */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(epoll_wait),
@@ -173,8 +173,8 @@ static int run_batches(struct loop *l)
 			struct source *s = ev[i].data.ptr;
 
 			/*
-			 * registered in this batch: the event is of an old descriptor.  The next
-			 * batch has those of the new one, even if edge-triggered.
+			 * S was registered in this batch: so the event is of its old descriptor.
+			 * Events of the new one, edge-triggered ones too, come in the next batch.
 			 */
 			if (s->registered && s->since != l->turns)
 				s->handle(s, ev[i].events);

@@ -34,8 +34,8 @@ struct timer {
 };
 
 /*
- * Timers that fire in one batch.  Thousands that are due at once, such as idle-timeout of sessions
- * that began together, must not hold up the sessions that are at work.
+ * The most timers that fire in one batch.  Thousands that are due at once, such as idle-timeout of
+ * sessions that began together, must not hold up the sessions that are at work.
  */
 #define TIMERS_A_BATCH 64
 

@@ -10,7 +10,7 @@
 #define VALUE_MAX 0x1p53 /* a double has all whole numbers up to here */
 
 /*
- * TEXT is a number with decimals, and perhaps one of LETTERS behind it.  FACTORS has a factor for
+ * TEXT is a number with decimals, and perhaps one of LETTERS after it.  FACTORS has a factor for
  * each letter, and last the factor of a number without a letter.
  */
 static int parse(const char *text, const char *letters, const double *factors, uint64_t *ret)

@@ -15,7 +15,7 @@
  */
 int size_parse(const char *text, uint64_t *ret);
 
-/* A whole number in decimal, or behind "0x" in hexadecimal.  0, -EINVAL, -ERANGE. */
+/* A whole number in decimal, or after "0x" in hexadecimal.  0, -EINVAL, -ERANGE. */
 int count_parse(const char *text, uint64_t *ret);
 
 /*

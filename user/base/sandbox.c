@@ -155,11 +155,11 @@ unsigned long sandbox_raise_nofile(unsigned long want)
 /* --- the filter of system calls --- */
 
 /*
- * Theory of operation: an allow list.  It is loaded when all threads run and all descriptors that
- * need opening are open.  So it allows no new thread, process or listener, and no new file but a
- * session log that is opened anew.
+ * Theory of operation: an allow list.  The list is loaded when all threads run and all descriptors
+ * that need opening are open.  So it allows no new thread, process or listener, and no new file
+ * except a session log that is opened anew.
  *
- * What is not on the list:
+ * A call that is not on the list:
  *   errno  fails with ENOSYS, as on an older kernel: a C library that was updated and tries a newer
  *          call first then uses the older one.  The kernel logs it (audit type 1326).
  *   kill   ends the process with SIGSYS, which shows a forgotten call at once.
@@ -173,7 +173,7 @@ unsigned long sandbox_raise_nofile(unsigned long want)
  * one look at a bitmap (seccomp_cache_check_allow()) and does not run the filter.
  */
 
-/* What the C library does on its own account. */
+/* Calls that the C library makes by itself. */
 SYSCALLS_ALLOWED(
 	/* malloc: no executable memory, nothing mapped from files */
 	SYSCALL(brk),
@@ -251,7 +251,7 @@ static int add_others(scmp_filter_ctx ctx, enum filter_mode mode)
 	const struct scmp_arg_cmp self = { 0, SCMP_CMP_MASKED_EQ, 0xffffffffU, (uint64_t)getpid() };
 	int r = seccomp_rule_add_array(ctx, SCMP_ACT_ALLOW, SCMP_SYS(tgkill), 1, &self);
 
-	/* libseccomp refuses a rule that says what the default says */
+	/* libseccomp refuses a rule that equals the default */
 	for (size_t i = 0; !r && mode != FILTER_KILL && i < sizeof(never) / sizeof(never[0]); i++)
 		r = seccomp_rule_add(ctx, SCMP_ACT_KILL_PROCESS, never[i], 0);
 	return r;

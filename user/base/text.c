@@ -5,7 +5,7 @@
 
 bool text_is_utf8(const char *text)
 {
-	/* code of a character of so many bytes; a smaller one has a shorter form */
+	/* by number of bytes: the least code; smaller codes have a shorter form */
 	static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
 
 	for (unsigned char c; (c = (unsigned char)*text++);) {

@@ -43,7 +43,7 @@ static size_t number(struct reader *r, int n)
 	return v;
 }
 
-/* The bytes behind a length of N bytes. */
+/* The bytes after a length of N bytes. */
 static struct reader vector(struct reader *r, int n)
 {
 	size_t len = number(r, n);

@@ -10,7 +10,7 @@
  * server.  Nothing is decrypted.  With Encrypted ClientHello this is the outer hello.
  */
 
-#define TLS_HELLO_MAX 16384 /* bytes of the message, whatever records it comes in */
+#define TLS_HELLO_MAX 16384 /* bytes of the message, without the headers of its records */
 /*
  * Bytes from the client that hold any such message: each of its bytes may come in its own record.
  */
@@ -20,7 +20,7 @@
 struct tls_hello {
 	char name[TLS_NAME_MAX + 1]; /* a host name in lower case; "": none */
 	size_t alpn_len;
-	uint8_t alpn[512]; /* offered protocols that fit, each behind a byte with its length */
+	uint8_t alpn[512]; /* offered protocols that fit, each after a byte with its length */
 };
 
 /*
