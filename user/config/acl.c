@@ -16,7 +16,7 @@
 
 /* --- from text --- */
 
-/* TEXT is what follows the slash behind the address of R. */
+/* TEXT is the part after the slash that follows the address of R. */
 static int parse_mask(const char *text, struct acl_rule *r)
 {
 	uint64_t bits;
@@ -45,7 +45,7 @@ static int parse_prefix(char *text, struct acl_rule *r)
 	return r->family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(r->addr) ? -EINVAL : 0;
 }
 
-/* Add the part TEXT of an element.  AND_NEXT: it has another one. */
+/* Add the part TEXT of an element.  AND_NEXT: another part follows. */
 static int add_part(struct acl *a, bool allow, bool and_next, char *text)
 {
 	struct acl_rule r = { .allow = allow, .and_next = and_next };
@@ -101,7 +101,7 @@ static struct acl_rule rule_of(const struct sockaddr *client)
 	return r;
 }
 
-/* True if R matches the client WHOM. */
+/* True if R matches the client whose rule_of() is WHOM. */
 static bool matches(const struct acl_rule *r, const struct acl_rule *whom)
 {
 	if (r->pattern[0])

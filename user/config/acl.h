@@ -20,7 +20,7 @@ struct acl_rule {
 	uint8_t mask[16]; /* bits that must be equal: most often a prefix */
 	uint16_t family;  /* AF_INET, AF_INET6 */
 	bool allow;
-	bool and_next; /* the rule behind this one must match, too, and does not count alone */
+	bool and_next; /* the next rule must match, too, and does not count alone */
 };
 
 struct acl {

@@ -39,7 +39,7 @@ enum engine {
 	ENGINES,
 };
 
-extern const char *const engine_names[ENGINES + 1]; /* the last is NULL; so in the next two */
+extern const char *const engine_names[ENGINES + 1]; /* the last is NULL, as in balance_names[] */
 static inline const char *engine_name(enum engine e)
 {
 	return engine_names[e];
@@ -65,7 +65,7 @@ enum proxy_use {
 
 extern const char *const proxy_use_names[]; /* the index is a set of enum proxy_use */
 
-/* Format and arguments that end a message with PLACE, where an earlier line is. */
+/* The format and its arguments that end a message with PLACE, the place of an earlier line. */
 #define AT "see %.*s"
 #define AT_PLACE(place) (int)strlen(place) - 2, place
 
@@ -106,7 +106,7 @@ struct forward_conf {
 	unsigned int graft_rtt_us;        /* auto: longer round trips are far; 0: none is */
 	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */
 	unsigned int idle_timeout_ms;     /* 0: never */
-	unsigned int fin_timeout_ms;      /* instead, once half closed; 0: the same */
+	unsigned int fin_timeout_ms;      /* idle-timeout once half closed; 0: the same */
 	unsigned int resolve_interval_ms; /* between two look-ups of the upstream's name */
 	enum balance balance;
 	bool each_address;               /* each address of a name is a server of its own */
@@ -116,15 +116,15 @@ struct forward_conf {
 	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
 	struct acl acl;                  /* acl.shared: the rules are inherited */
 	bool nodelay;
-	unsigned int keepalive_ms;     /* silent before it is probed; 0: never */
+	unsigned int keepalive_ms;     /* silence before an end is probed; 0: never */
 	uint64_t copy_buffer;          /* bytes */
 	unsigned int proxy_protocol;   /* enum proxy_use */
 	unsigned int proxy_timeout_ms; /* for a client's PROXY header */
-	unsigned int hello_timeout_ms; /* and for its TLS hello */
+	unsigned int hello_timeout_ms; /* for a client's TLS hello */
 	struct addr source;       /* of connections to the upstream, without a port; len 0: any */
 	const char *interface;    /* of connections to the upstream; NULL: any */
-	unsigned int mark;        /* of their packets (SO_MARK); 0: none */
-	bool transparent;         /* they come from the client's address */
+	unsigned int mark;        /* of packets to the upstream (SO_MARK); 0: none */
+	bool transparent;         /* connect to the upstream from the client's address */
 	unsigned int accept_rate; /* connections a second; 0: any number */
 	uint64_t bandwidth, bandwidth_per_client; /* bytes a second each way; 0: any number */
 	/* beside the limits of the same names in struct config; 0: none */
@@ -132,7 +132,7 @@ struct forward_conf {
 	/* of UDP alone; 0: no limit */
 	unsigned int responses;        /* answers to a datagram, after which a session is over */
 	bool replies;                  /* a server that never answers a client has failed */
-	unsigned int max_reply_factor; /* bytes for one of a client whose address may be forged */
+	unsigned int max_reply_factor; /* answer bytes for a byte of a client that may be forged */
 };
 
 /* True if the privileged process must make its sockets, because they need CAP_NET_ADMIN. */
@@ -199,7 +199,7 @@ const char *config_keep(struct config *c, const char *fmt, ...)
 /* Print PLACE and a message on stderr.  The value is -EINVAL. */
 #define config_complain(place, fmt, ...) log_complain(-EINVAL, "%s" fmt, place, ##__VA_ARGS__)
 
-/* Add a forward, zeroed but for a place on the command line. */
+/* Add a forward of the command line, all zeroes else. */
 struct forward_conf *config_add_forward(struct config *c);
 
 void config_lines_add(struct config_lines *l, struct config_line line);

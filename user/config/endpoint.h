@@ -80,10 +80,10 @@ struct upstream {
 
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse(), separated by blanks
- * or commas; behind each may stand "weight=N" and "backup".  No server is given twice.  UDP: the
- * protocol of the listener, which all servers must have.  It is their default.  Unix sockets and
- * others do not mix, since a session is prepared for one kind before its server is chosen; nor do
- * ranges of ports of different lengths.
+ * or commas; after each may stand "weight=N" and "backup".  No server is given twice.  UDP: the
+ * protocol of the listener, which is the default of the servers, and which all must have.  All
+ * servers are unix sockets, or none is, since a session is prepared for one kind before its server
+ * is chosen.  All have equally many ports.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) holds one line that says what is wrong, and RET
  * needs no upstreams_close().

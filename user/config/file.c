@@ -5,7 +5,7 @@
  *	[culvert]            options that the command line has as well, without "--"
  *	[forward NAME]       listen = ADDRESS, upstream = ADDRESS, and options for it alone
  *
- * ; or # begins a comment at the beginning of a line, and behind a blank, "=" or ":".  A colon may
+ * ; or # begins a comment at the beginning of a line, and after a blank, "=" or ":".  A colon may
  * stand for "=".
  */
 #include "config/file.h"
@@ -103,8 +103,8 @@ static char *without_comment(char *line)
 }
 
 /*
- * Begin the section of LINE, "[sni FORWARD NAME...]".  It is called FORWARD/NAME, by its first
- * NAME.  Returns SCOPE_SNI; 0: there is no such section.
+ * Begin the section of LINE, "[sni FORWARD NAME...]".  The section is called FORWARD/NAME, by its
+ * first NAME.  Returns SCOPE_SNI; 0: there is no such section.
  */
 static enum option_scope begin_sni(struct config_reader *r, char *line)
 {

@@ -20,12 +20,12 @@ int config_file_open(const char *path);
 int config_file_control(const char *path, char **ret);
 
 /*
- * A reader takes a file line by line, whatever its form.  Mistakes are printed with file and line,
+ * A reader takes a file of either form line by line.  Mistakes are printed with file and line,
  * the first one of each line, and the reading goes on.
  */
 struct config_reader {
 	struct config *c;
-	char *text;                   /* all of the file; owned: whoever opens a reader frees it */
+	char *text;                   /* all of the file; freed by the caller of the reader */
 	char *rest;                   /* the part that has not been read yet; NULL: nothing */
 	unsigned int line;            /* number of the line read last */
 	bool mistaken;                /* that line has a mistake */
@@ -34,8 +34,8 @@ struct config_reader {
 };
 
 /*
- * Begin to read FD, or (-1) open it: the file that C names.  If that fails, a line on stderr says
- * why, r->error is -errno, and the text is empty.
+ * Begin to read FD, which is the file that C names; -1: open that file.  If that fails, a line on
+ * stderr says why, r->error is -errno, and the text is empty.
  */
 void config_reader_open(struct config_reader *r, int fd, struct config *c);
 

@@ -48,7 +48,7 @@ enum option_kind {
 #define OPTIONS_MAX 64
 
 struct option_def {
-	const char *name;  /* on the command line behind "--" */
+	const char *name;  /* on the command line after "--" */
 	const char *alias; /* an older name, which still means this option; NULL: none */
 	const char *metavar;
 	const char *help;
@@ -59,7 +59,7 @@ struct option_def {
 	enum option_kind kind;
 	enum option_scope scope;
 	bool list;     /* it may be given several times */
-	bool reloads;  /* a reload can change it; false for options of forwards, which all can */
+	bool reloads;  /* a reload can change a global option; not set for options of forwards */
 	size_t offset; /* of SCOPE_OWN: in struct forward_conf; else in config */
 	uint64_t min, max; /* in the unit of the field */
 };
@@ -70,7 +70,7 @@ extern const struct option_def option_table[OPTIONS_MAX + 1]; /* the last one ha
 const struct option_def *option_find(const char *name, enum option_scope scope);
 
 /*
- * A hint to print behind NAME, which is no option at SCOPE: " (did you mean ...?)", or ": it belongs
+ * A hint to print after NAME, which is no option at SCOPE: " (did you mean ...?)", or ": it belongs
  * to ..."; or "".
  */
 const char *option_hint(struct config *c, const char *name, enum option_scope scope);

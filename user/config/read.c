@@ -383,7 +383,7 @@ int config_read(int argc, char **argv, int fd, struct config *ret)
 
 int config_exit_code(int r)
 {
-	/* no name server yet, or no memory: whoever starts culvert may try again */
+	/* no name server yet, or no memory: another start may succeed */
 	bool passes = r == -EAGAIN || r == -ENOMEM;
 
 	return r >= 0 ? EXIT_CODE_OK : passes ? EXIT_CODE_FAILURE : EXIT_CODE_USAGE;

@@ -16,7 +16,7 @@
  * config_close().
  */
 int config_read(int argc, char **argv, int fd, struct config *ret);
-/* The same, but it may have no forward. */
+/* As config_read(), but RET may have no forward. */
 int config_read_any(int argc, char **argv, int fd, struct config *ret);
 
 /* The exit code for R of config_read(): only a temporary failure is worth another try. */

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: each line becomes the lines that a file with sections would have.  A
- * forwarding rule begins a forward.  The allow and deny lines behind it are kept until the next
- * one, or the end of the file, and become that forward's `deny` and `allow` together with those at
- * the top.
+ * forwarding rule begins a forward.  The allow and deny lines after the rule are kept until the
+ * next rule, or the end of the file.  Together with those at the top of the file, they become the
+ * `deny` and `allow` of the forward.
  *
  * rinetd refuses a client that any deny matches.  If there are allow lines at the top, one of them
- * must match.  If there are allow lines behind the forward, one of them must match, too.  The order
+ * must match.  If there are allow lines after the forward, one of them must match, too.  The order
  * of lines means nothing.  Here the first rule that matches decides, so deny comes first, and allow
  * of both lists is joined: A&B.
  *
@@ -14,8 +14,8 @@
  * at "::" rinetd sees IPv4 clients as "::ffff:192.0.2.1", and culvert sees 192.0.2.1: a pattern
  * loses its "::ffff:".
  *
- * There may be thousands of rules at the top.  They become those of [culvert], which forwards
- * without rules of their own share.
+ * There may be thousands of rules before the first forward.  Such rules become the rules of
+ * [culvert], which forwards without rules of their own share.
  */
 #include "config/rinetd.h"
 
@@ -143,7 +143,7 @@ static void end_line(struct reader *p, char *rest)
 		config_mistake(p->in, "\"%.64s\": nothing but a comment may follow", word);
 }
 
-/* TEXT, if not NULL, is the text between the brackets behind a rule.  UDP: the rule is of UDP. */
+/* TEXT, if not NULL, is the text between the brackets after a rule.  UDP: the rule is of UDP. */
 static void take_options(struct reader *p, char *text, bool udp)
 {
 	struct forward_conf *fc = p->in->forward;
