@@ -249,8 +249,8 @@ int client_ask(const char *control, const char *line, struct json_object **ret)
 }
 
 /*
- * A reload is answered at once, with its number, because the daemon serves others meanwhile: ask
- * until it is done.  ANSWER becomes its result.
+ * The daemon answers a reload at once, with the number of the reload, and goes on serving others.
+ * Ask until the reload is done.  ANSWER becomes its result.
  */
 static int await_reload(const char *control, struct json_object **answer)
 {
@@ -415,7 +415,7 @@ static bool anything_comes(void)
 }
 
 /*
- * Export: behind the answer, the daemon's bytes go to stdout.  Import: bytes of stdin go to the
+ * Export: after the answer, the daemon's bytes go to stdout.  Import: bytes of stdin go to the
  * daemon, until it sends an error, or closes the connection without one because it has all.
  */
 static int run_stream(const struct client_words *words, bool import)

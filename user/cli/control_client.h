@@ -29,7 +29,7 @@ struct client_words {
 };
 
 /*
- * Parse the words behind ARGV[0], which is C's name.  A mistake is printed as one line on stderr,
+ * Parse the words after ARGV[0], which is C's name.  A mistake is printed as one line on stderr,
  * and gives -EINVAL, or -errno of open(2) for the file of --config.  RET may always be given to
  * client_words_close().
  */

@@ -10,9 +10,9 @@ struct local_command {
 	int (*run)(int argc, char **argv);
 	/* its options, the last one without a name; NULL: those of option_table */
 	const struct request_key_def *options;
-	const char *word;   /* what a word that is no option means; NULL: there is none */
-	const char *about;  /* for the help; NULL: HELP prints all of it */
-	void (*help)(void); /* prints the rest of it; or NULL */
+	const char *word;   /* for the usage: the word that is no option; NULL: there is none */
+	const char *about;  /* text of the help; NULL: HELP prints the whole help */
+	void (*help)(void); /* prints the help after ABOUT and the options; or NULL */
 };
 
 extern const struct local_command local_commands[]; /* the last one has no name */

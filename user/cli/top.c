@@ -7,7 +7,7 @@
  * then given up.  Where there is no answer, the last sample stays on the screen.  While the daemon
  * is asked, keys wait: for some ms, or as long as client_ask() waits for a daemon that hangs.
  *
- * Forwards and sessions are tables alike: the columns say where the answer has what a row shows.
+ * Forwards and sessions are both tables: each column says where the answer has its value.
  * The first column is the identity of a row.  By identity a row finds its predecessor in the sample
  * before, and the highlight follows its row.  `shown` points to the rows that match the filter, in
  * the order of the screen; only those on the screen are drawn.  Each drawing begins with an empty
@@ -34,12 +34,12 @@
 #include "cli/control_client.h"
 #include "cli/view.h"
 
-#include <ncurses.h> /* behind control_requests.h: its KEY_UNDO is a macro */
+#include <ncurses.h> /* after control_requests.h: KEY_UNDO is a macro of ncurses */
 
 #define TEXT_MAX 256
 #define LINE_LEN 2048 /* of the screen, or of a request with a forward's name */
 #define FILTER_MAX 40
-#define COLUMNS_MAX 16   /* with the column without a title behind the last */
+#define COLUMNS_MAX 16   /* with a last column without a title */
 #define INTERVAL_MS 1000 /* between two samples; longer where the daemon is slow to answer */
 #define ESCAPE 27
 
@@ -52,7 +52,7 @@ struct column {
 	enum kind kind;
 	int width;
 	int least;            /* a terminal with fewer columns does not show this one */
-	const char *paths[2]; /* in a row; of two: both texts if they differ, or the sum */
+	const char *paths[2]; /* in a row.  Two: both texts if they differ; or the sum */
 };
 
 struct row {
@@ -81,7 +81,7 @@ static struct table {
 	int sort;
 	bool reverse;
 	char filter[FILTER_MAX];
-	const struct row *chosen; /* in the sample; NULL: whatever is first */
+	const struct row *chosen; /* in the sample; NULL: the row that comes first */
 	/* computed from the choices and the sample */
 	const struct row **shown;
 	size_t n_shown, at; /* AT is highlighted */
@@ -411,7 +411,7 @@ static int ask(const struct top *v, const char *line, char why[TEXT_MAX], struct
 	return r;
 }
 
-/* Take a sample in place of the last one.  Else the exit code, and V's LOST says why. */
+/* Take a sample in place of the last one.  Returns 0, or an exit code: V->lost says why. */
 static int take_sample(struct top *v)
 {
 	struct json_object *status = NULL, *sessions = NULL, *then = tables[FORWARDS].answer;

@@ -167,7 +167,7 @@ static size_t table_lines(struct layout *l, const struct table *t, struct json_o
 	return n;
 }
 
-/* A blank line comes before each, but not before the FIRST of all, nor in a section. */
+/* A blank line precedes each table, except in a section, and except the FIRST of the answer. */
 static void print_tables(FILE *out, int indent, bool first, const char *key,
 			 struct json_object *rows)
 {
