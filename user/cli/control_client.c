@@ -315,10 +315,10 @@ static int print_answer(struct json_object *answer, bool json)
 
 /* --- sessions, of which there may be any number: they are printed as they come --- */
 
-#define LIST_HEAD "{\"sessions\":" /* and a tab, which ends each piece, too: JSON allows it */
+#define LIST_HEAD "{\"sessions\":" /* a tab follows, and ends each piece: JSON allows it */
 
 /*
- * Print the piece TEXT of N bytes.  It begins with "[", or with "," behind another piece (MORE),
+ * Print the piece TEXT of N bytes, which begins with "[", or with "," after another piece (MORE),
  * and ends with a tab.  False: TEXT is no piece.
  */
 static bool print_piece(char *text, ssize_t n, bool more, bool json)

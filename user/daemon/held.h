@@ -62,14 +62,14 @@ void held_stand_by(const struct held *h);
 /* Let the ports of flows that are over rest: late answers may still come to them. */
 void held_rest_ports(struct graft_table *gs);
 
-/* No worker has the session: what is due? */
+/* What to do with a session that no worker has. */
 enum held_arrival {
 	ARRIVAL_NONE,  /* no packet has come, or a worker has the session */
 	ARRIVAL_STRAY, /* a packet has come, but the client's destination is not here */
 	ARRIVAL_DUE,   /* a worker has to adopt the session, or its sockets have to be made */
 };
 
-/* Packets go on, so each step asks anew.  REVIVES: a worker's session without sockets is due. */
+/* May change with each packet.  REVIVES: a worker's session without sockets is DUE, too. */
 enum held_arrival held_arrival(const struct held *h, bool revives);
 /* The session needs new sockets before a worker can adopt it. */
 bool held_wants_sockets(const struct held *h);

@@ -25,7 +25,7 @@ enum trial {
 	TRIAL_FAILED,
 };
 
-/* What all workers share.  Written before they start, but for the atomics. */
+/* Data that all workers share.  Only the atomics are written after the workers have started. */
 struct shared {
 	const struct config *config;
 	struct sockmap *kernel;          /* NULL: sockmap carries no flow */
