@@ -33,8 +33,8 @@ static int setup(void **state)
 	parse("10.0.0.99:80", true, &rig.fc.listen);
 	parse("name.test:80", false, &rig.conf);
 	*state = &rig;
-	if ((!names && (loop_open(&loop, NULL, NULL) ||
-			names_open(&loop, &names, err, sizeof(err)))) ||
+	if ((!names &&
+	     (loop_open(&loop, NULL, NULL) || names_open(&loop, &names, err, sizeof(err)))) ||
 	    lookup_open(&rig.u, &rig.fc, &rig.conf, 500))
 		return -1;
 	names_add(names, &rig.u);

@@ -228,15 +228,22 @@ static int begin_talk(const char *control, const char *line)
 	return fd;
 }
 
+/* Complain if ANSWER of CONTROL is an error.  NULL: errno says why there is no answer. */
+static int check_answer(const char *control, struct json_object *answer)
+{
+	if (!json_object_is_type(answer, json_type_object))
+		return complain_unreachable(control, errno);
+	if (json_object_is_type(json_object_object_get(answer, "error"), json_type_object))
+		return log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(answer));
+	return EXIT_CODE_OK;
+}
+
 int client_ask(const char *control, const char *line, struct json_object **ret)
 {
-	int fd = begin_talk(control, line), r = EXIT_CODE_OK;
+	int fd = begin_talk(control, line), r;
 
 	*ret = errno ? NULL : json_object_from_fd(fd);
-	if (!json_object_is_type(*ret, json_type_object))
-		r = complain_unreachable(control, errno);
-	else if (json_object_is_type(json_object_object_get(*ret, "error"), json_type_object))
-		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(*ret));
+	r = check_answer(control, *ret);
 	close(fd);
 	return r;
 }

@@ -202,9 +202,9 @@ enum held_arrival held_arrival(const struct held *h, bool revives)
 	if (revives && !h->udp && graft_is_bare(h->grafts, h->slot))
 		return ARRIVAL_BARE;
 	if (h->udp)
-		arrived = h->state == HELD_STANDBY &&
-			  (f->at[0].packets || f->at[1].packets ||
-			   udp_graft_word(f, 0) != UDP_ACTIVE || udp_graft_word(f, 1) != UDP_ACTIVE);
+		arrived = h->state == HELD_STANDBY && (f->at[0].packets || f->at[1].packets ||
+						       udp_graft_word(f, 0) != UDP_ACTIVE ||
+						       udp_graft_word(f, 1) != UDP_ACTIVE);
 	else
 		arrived = graft_is_orphan(h->grafts, h->slot);
 	if (!arrived)

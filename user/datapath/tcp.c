@@ -341,7 +341,7 @@ int socket_bind_interface(int fd, const char *name)
 
 int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len)
 {
-	struct sockaddr_in6 a;                                       /* the larger of the two */
+	struct sockaddr_in6 a;                                          /* the larger of the two */
 	int r = socket_set(fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1); /* of IPv6 sockets too */
 
 	memcpy(&a, source, len);

@@ -38,12 +38,12 @@ struct listener {
 /* Belongs to the thread that reloads. */
 struct listening {
 	struct forward *forward;
-	struct forward *becomes; /* after the planned change; NULL: to be closed */
-	struct addr asked;       /* as configured */
-	struct addr addr;        /* the same with the port that the kernel has picked */
-	bool udp;                /* UDP, whose port numbers are apart from those of TCP */
-	bool shared;             /* one socket for all workers */
-	bool given;              /* the shared socket is systemd's: see given_take() */
+	struct forward *becomes;          /* after the planned change; NULL: to be closed */
+	struct addr asked;                /* as configured */
+	struct addr addr;                 /* the same with the port that the kernel has picked */
+	bool udp;                         /* UDP, whose port numbers are apart from those of TCP */
+	bool shared;                      /* one socket for all workers */
+	bool given;                       /* the shared socket is systemd's: see given_take() */
 	LIST_ENTRY(listening) in_service; /* or in a change that is planned */
 	LIST_ENTRY(listening) in_bucket;  /* of the planned change, see change.c */
 	unsigned int n_workers;

@@ -79,8 +79,7 @@ static struct flow_view view_flow(const struct session *s, unsigned int dir, boo
 		.copied = f->user_out - spliced,
 		.spliced = spliced,
 		.kernel = kernel_bytes(s, dir, &counted),
-		.backlog_max = s->pair == NO_PAIR ? 0 :
-						    shared->kernel->stats[slot].backlog_max,
+		.backlog_max = s->pair == NO_PAIR ? 0 : shared->kernel->stats[slot].backlog_max,
 	};
 }
 
