@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/minmax.h"
+#include "base/socket_set.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 

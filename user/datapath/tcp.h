@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,11 +14,6 @@
  * The state that TCP has of a socket, and the options of sockets.  Functions return 0 or -errno if
  * nothing else is said.
  */
-
-static inline int socket_set(int fd, int level, int name, int value)
-{
-	return setsockopt(fd, level, name, &value, sizeof(value)) ? -errno : 0;
-}
 
 /*
  * recv(2) that neither waits nor is interrupted.  The kernel reports an error once: the next call

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/minmax.h"
+#include "base/socket_set.h"
 #include "base/syscalls_allowed.h"
-#include "datapath/tcp.h"
 
 /* A listener is made before the filter of system calls, or by the privileged process. */
 SYSCALLS_ALLOWED(SYSCALL(recvmmsg), SYSCALL(recvmmsg_time64), SYSCALL(recvmsg), SYSCALL(sendmsg),

@@ -29,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/minmax.h"
+#include "base/socket_set.h"
 #include "datapath/sockmap/carrier_sockmap.h"
 #include "datapath/tcp.h"
 

@@ -11,6 +11,7 @@
 #include <netinet/tcp.h>
 
 #include "base/minmax.h"
+#include "base/socket_set.h"
 #include "datapath/tcp.h"
 
 #define KNOWN_MS 600000

@@ -17,6 +17,7 @@
 #include "base/array.h"
 #include "base/log.h"
 #include "base/minmax.h"
+#include "base/socket_set.h"
 #include "base/syscalls_allowed.h"
 #include "relay/session_log.h"
 #include "datapath/tcp.h"

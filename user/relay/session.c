@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <netinet/tcp.h>
 
+#include "base/socket_set.h"
 #include "datapath/tcp.h"
 
 #define TO(state) (1U << (state))

@@ -29,6 +29,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/minmax.h"
+#include "base/socket_set.h"
 #include "datapath/tcp.h"
 #include "relay/handshake.h"
 #include "relay/upstream_socket.h"
