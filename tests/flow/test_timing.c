@@ -112,7 +112,7 @@ ROW(silent)
 	is_reset(probed);
 	assert_int_equal(rig_status(d, "errors.idle-timeout"), 2);
 	assert_int_equal(rig_status(d, "errors.fin-timeout"), 0);
-	rig_not_logged(d, "cannot see whether it is idle");
+	rig_not_logged(d, "its sockets do not say whether it is idle");
 	rig_stop(d);
 }
 

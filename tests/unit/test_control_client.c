@@ -276,7 +276,7 @@ TEST(test_pieces)
 	assert_string_equal(out, "no sessions\n");
 	assert_int_equal(ask("sessions", false, "{\"sessions\":\t[{}\t"), EXIT_CODE_NO_DAEMON);
 	assert_int_equal(ask("sessions", true, "{\"sessions\":\t[\t]"), EXIT_CODE_NO_DAEMON);
-	assert_non_null(strstr(err, "not whole"));
+	assert_non_null(strstr(err, "incomplete"));
 }
 
 /* The daemon answers, but not well. */
@@ -286,10 +286,10 @@ TEST(test_bad_answers)
 		const char *answer, *complaint;
 		int code;
 	} cases[] = {
-		{ "", "not whole", EXIT_CODE_NO_DAEMON },
-		{ "hello\n", "not whole", EXIT_CODE_NO_DAEMON },
-		{ "[]\n", "not whole", EXIT_CODE_NO_DAEMON },
-		{ "{\"sessions\":[", "not whole", EXIT_CODE_NO_DAEMON },
+		{ "", "incomplete", EXIT_CODE_NO_DAEMON },
+		{ "hello\n", "incomplete", EXIT_CODE_NO_DAEMON },
+		{ "[]\n", "incomplete", EXIT_CODE_NO_DAEMON },
+		{ "{\"sessions\":[", "incomplete", EXIT_CODE_NO_DAEMON },
 		{ "{\"error\":{\"code\":\"x\",\"message\":\"b\\u001b\"}}\n", "says: b?\n",
 		  EXIT_CODE_FAILURE },
 		{ "{\"error\":{\"message\":{}}}\n", "says: ?\n", EXIT_CODE_FAILURE },

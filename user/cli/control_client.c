@@ -199,7 +199,7 @@ static int complain_unreachable(const char *path, int err)
 	bool denied = err == EACCES || err == EPERM; /* there may well be a daemon */
 	const char *why = err == EAGAIN ? strerror(ETIMEDOUT) :
 			  err           ? strerror(err) :
-					  "its answer is not whole";
+					  "its answer is incomplete";
 
 	return log_complain(
 		denied ? EXIT_CODE_FAILURE : EXIT_CODE_NO_DAEMON,
@@ -271,8 +271,8 @@ static int await_reload(const char *control, struct json_object **answer)
 			number = 0;
 		} else if (!r && clock_ms() > end) {
 			r = log_complain(EXIT_CODE_FAILURE,
-					 "the reload is not done after %d s; `culvert status` will "
-					 "say what has become of it",
+					 "the reload is not done after %d s; `culvert status` "
+					 "shows its result",
 					 RELOAD_DEADLINE_S);
 		} else if (!r) {
 			poll(NULL, 0, RELOAD_POLL_MS);
@@ -453,9 +453,9 @@ static int run_stream(const struct client_words *words, bool import)
 	if (said)
 		r = log_complain(EXIT_CODE_FAILURE, "the daemon says: %s", error_of(said));
 	else if (n < 0 && !import)
-		r = log_complain(EXIT_CODE_FAILURE, "whoever reads this has ended");
+		r = log_complain(EXIT_CODE_FAILURE, "the reader of the output has ended");
 	else if (n < 0 || p[1].fd >= 0)
-		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon has ended it");
+		r = log_complain(EXIT_CODE_NO_DAEMON, "the daemon has closed the stream");
 	json_object_put(said);
 	close(fd);
 	return r;

@@ -297,12 +297,12 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 	if (endpoint_is_unix(&s.at) != upstreams_are_unix(u))
 		return "unix sockets and other addresses do not mix";
 	if (s.at.udp != udp)
-		return udp ? "not of UDP, as the listener is" : "not of TCP, as the listener is";
+		return udp ? "not UDP, but the listener is" : "not of TCP, as the listener is";
 	for (size_t i = 0; i + 1 < u->n; i++)
 		if (is_same(&u->servers[i].at, &s.at))
 			return "given twice";
 	if (s.at.n_ports != u->servers[0].at.n_ports)
-		return "all servers need as many ports";
+		return "all servers need the same number of ports";
 	return NULL;
 }
 

@@ -176,7 +176,7 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 {
 	const char *more = !indented || strchr(line, '=') ?
 				   "" :
-				   ": a line does not go on in the next one";
+				   ": a line cannot be continued on the next one";
 	const char *key = trim(strsep(&line, "=:")); /* LINE is the value now, if there is one */
 	const struct option_def *o = option_find(key, scope);
 

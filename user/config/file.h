@@ -39,7 +39,7 @@ struct config_reader {
  */
 void config_reader_open(struct config_reader *r, int fd, struct config *c);
 
-#define CONFIG_NO_INCLUDE "include: there is no such key: all of it stands in one file"
+#define CONFIG_NO_INCLUDE "include: there is no such key: the whole configuration is one file"
 
 /* Read all of R, a file with sections. */
 void config_read_sections(struct config_reader *r);

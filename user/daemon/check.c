@@ -140,15 +140,15 @@ static int check_standby(const struct config *c)
 		return config_complain(place, "standby-ports: expected two ports, as 20000-29999");
 	if (upstream_learn_ports() && low <= upstream_ports[1] && upstream_ports[0] <= high)
 		log_complain(0,
-			     "warning: %sstandby-ports: this relay uses %u to %u of its own, so a "
-			     "session that comes may find its port taken "
+			     "warning: %sstandby-ports: this relay itself connects from ports %u "
+			     "to %u, so an imported session may find its port taken "
 			     "(net.ipv4.ip_local_port_range)",
 			     place, upstream_ports[0], upstream_ports[1]);
 	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++)
 		if (!fc->source.len && !fc->transparent && !upstreams_are_unix(&fc->upstream))
 			log_complain(0,
-				     "warning: %sno source: servers know the address of this "
-				     "machine alone, and no other relay can go on with the sessions",
+				     "warning: %sno source: servers see an address of this "
+				     "machine alone, so no other relay can take the sessions over",
 				     fc->place);
 	return 0;
 }

@@ -239,7 +239,7 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	if (!wrong && r.silent && request_changes(req))
 		wrong = request_error_json(ERROR_NO_ANSWER,
 					   "%u workers do not answer: the change is "
-					   "made in part, so far of %u; ask again",
+					   "made for %u so far; ask again",
 					   r.silent, r.n);
 	if (!wrong)
 		return r.answer;

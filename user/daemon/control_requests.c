@@ -136,10 +136,11 @@ const struct request_key_def request_keys[KEYS] = {
 	[KEY_BRIEF] = { "brief", NULL, "without the list of forwards", FLAG },
 	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug", VALUE_CHOICE,
 			CHOICES(log_level_names) },
-	[KEY_AFTER] = { "after", "SECONDS", "tell of sessions that were grafted so long (default 2)",
+	[KEY_AFTER] = { "after", "SECONDS",
+			"export sessions that have been grafted for so long (default 2)",
 			VALUE_SECONDS, .expected = "seconds, from 0 to 86400" },
-	[KEY_NAME] = { "name", "NAME", "of the relay that tells, where there are several",
-		       VALUE_TEXT, .expected = TEXT },
+	[KEY_NAME] = { "name", "NAME", "of the exporting relay, if there are several", VALUE_TEXT,
+		       .expected = TEXT },
 	[KEY_NUMBER] = { "number", "N", "read nothing: show how this reload has gone", VALUE_WHOLE,
 			 .expected = WHOLE },
 };
@@ -174,9 +175,10 @@ const struct command commands[COMMANDS] = {
 	[COMMAND_LOG_LEVEL] = { "log-level", "show or set how much the daemon logs",
 				.changes = BIT(KEY_LEVEL), .positional = BIT(KEY_LEVEL),
 				.keys = { KEY_LEVEL } },
-	[COMMAND_EXPORT] = { "export", "tell of grafted sessions, for `culvert import` elsewhere",
+	[COMMAND_EXPORT] = { "export",
+			     "export grafted sessions, for `culvert import` at another relay",
 			     .changes = COMMAND_ALWAYS, .keys = { KEY_AFTER } },
-	[COMMAND_IMPORT] = { "import", "be ready for what `culvert export` tells on stdin",
+	[COMMAND_IMPORT] = { "import", "import the sessions that `culvert export` sends, from stdin",
 			     .changes = COMMAND_ALWAYS, .keys = { KEY_NAME } },
 };
 

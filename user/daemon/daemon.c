@@ -214,7 +214,8 @@ static int daemon_begin(struct daemon *d)
 	timer_set(&d->loop, &d->ready, clock_ms() + (d->probe.runs ? READY_MS : 0));
 	d->tried = (struct source){ .handle = daemon_on_tried, .fd = d->probe.fd };
 	r = d->probe.runs ? loop_watch(&d->loop, &d->tried, EPOLLIN, true) : 0;
-	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
+	return r ? log_failure(EXIT_CODE_FAILURE, "cannot make the event loop: %s", strerror(-r)) :
+		   0;
 }
 
 /* --- the main thread --- */
@@ -293,7 +294,8 @@ static int daemon_open_loops(struct daemon *d)
 	d->signals = (struct source){ .handle = daemon_on_signals,
 				      .fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK) };
 	r = r ?: loop_watch(&d->loop, &d->signals, EPOLLIN, true);
-	return r ? log_failure(EXIT_CODE_FAILURE, "no event loop: %s", strerror(-r)) : 0;
+	return r ? log_failure(EXIT_CODE_FAILURE, "cannot make the event loop: %s", strerror(-r)) :
+		   0;
 }
 
 /* The first run ends at a signal or a failed trial, the second when all workers have ended. */

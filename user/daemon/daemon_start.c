@@ -61,7 +61,7 @@ static int start_find_account(struct daemon *d)
 	int r = account_find(d->config.user, &d->account);
 
 	if (!r && !d->account.uid)
-		log_warning("root without capabilities has nothing to give up: culvert stays root");
+		log_warning("user is root: culvert gives its capabilities up, and stays root");
 	return r;
 }
 
@@ -134,7 +134,7 @@ static int start_open_control(struct daemon *d)
 
 	if (!r || r == -EADDRINUSE || strcmp(d->config.control, CONFIG_CONTROL_DEFAULT) != 0)
 		return r;
-	log_warning("no `culvert sessions` and `status`: %s", d->err);
+	log_warning("no control socket, so no `culvert sessions` and `status`: %s", d->err);
 	return 0;
 }
 

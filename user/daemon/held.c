@@ -188,7 +188,7 @@ int held_adopt(const struct held *h, struct worker *w, const struct forwards *al
 	if (!r || !h->udp || r == -ENOENT)
 		return r;
 	/* the address at the server's side may come a moment later */
-	log_limited(LOG_WARNING, "graft: a session that came has no socket yet: %s", strerror(-r));
+	log_limited(LOG_WARNING, "graft: an imported session has no socket yet: %s", strerror(-r));
 	return -EAGAIN;
 }
 

@@ -137,7 +137,7 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 	if (q->op == PRIVILEGED_READ_CONFIG)
 		return configs[0].file ? 0 : -EPERM;
 	*ret_why = q->op == PRIVILEGED_LISTEN ? "no forward listens on that address" :
-		   q->op == PRIVILEGED_REVIVE ? "no forward is of TCP" :
+		   q->op == PRIVILEGED_REVIVE ? "no forward carries TCP" :
 						"no forward has that mark, or is transparent";
 	for (int i = 0; i < 2; i++)
 		for (size_t j = 0; j < configs[i].n_forwards; j++)
@@ -315,8 +315,8 @@ static void serve(struct serving *s, const struct privileged_request *q, size_t 
 	int r = privileged_judge(q, len, s->configs, &fc, &why);
 
 	if (r == -EBADMSG) {
-		log_error("privileged process: %s, which culvert would not make: it does not seem "
-			  "to be itself",
+		log_error("privileged process: %s: the daemon may have been taken over, so this "
+			  "process ends",
 			  why);
 		_exit(1);
 	}

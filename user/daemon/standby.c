@@ -208,7 +208,8 @@ static void standby_make_sockets(struct standby *sb, const struct held *h)
 	/* a single socket would block the next try */
 	if (privileged_revive(p, &r.tcp.side[0], &fds[0], err, sizeof(err)) ||
 	    privileged_revive(p, &r.tcp.side[1], &fds[1], err, sizeof(err))) {
-		log_limited(LOG_WARNING, "graft: nothing probes the ends of a session yet: %s",
+		log_limited(LOG_WARNING,
+			    "graft: a session has no sockets yet, so nothing probes its ends: %s",
 			    err);
 		if (fds[0] >= 0)
 			close(fds[0]);
@@ -262,7 +263,7 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct hel
 	h->head->id = id;
 	if (r == -EAGAIN)
 		return;
-	log_limited(LOG_WARNING, "standby: a session that came is reset: %s",
+	log_limited(LOG_WARNING, "standby: an imported session is reset: %s",
 		    r == -ENOENT ? "no forward has its name" :
 		    r == -EUSERS ? "a limit is reached" :
 				   strerror(-r));
@@ -302,7 +303,7 @@ static void standby_look_for_arrivals(struct standby *sb)
 	if (sb->revives)
 		sb->revive_ms = clock_ms() + REVIVE_MS + 10 * (clock_ms() - began);
 	if (sb->adopted != before)
-		log_info("standby: %llu sessions of another relay have come",
+		log_info("standby: %llu imported sessions are adopted",
 			 (unsigned long long)(sb->adopted - before));
 }
 

@@ -499,7 +499,7 @@ void standby_import(struct standby *sb, const struct control *c, int fd, const c
 	while ((ready = control_wait(s->control, s->fd, s->records ? DEAF_MS : -1)) > 0) {
 		n = recv(s->fd, s->buffer + s->len, sizeof(s->buffer) - s->len, MSG_DONTWAIT);
 		if (n <= 0 && s->len)
-			why = "it is not whole";
+			why = "the stream ended within it";
 		if (n <= 0)
 			break;
 		s->len += (size_t)n;
@@ -512,7 +512,7 @@ void standby_import(struct standby *sb, const struct control *c, int fd, const c
 			break;
 	}
 	if (!ready)
-		why = "it does not come";
+		why = "nothing came for 10 s";
 	if (why)
 		import_refuse(s, bytes, why);
 	stream_close(s);

@@ -488,7 +488,7 @@ void listening_set_options(struct listening *l, const struct forward_conf *fc)
 		int r = fd < 0 ? 0 : tcp_set_session_options(fd, fc->nodelay, fc->keepalive_ms);
 
 		if (r)
-			log_warning("forward %s: what is accepted keeps its old options: %s",
+			log_warning("forward %s: accepted connections keep their old options: %s",
 				    forward_name(fc), strerror(-r));
 	}
 }

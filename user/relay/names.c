@@ -471,8 +471,9 @@ static void set_servers(struct names *n, char *resolv)
 			len += (size_t)snprintf(servers + len, sizeof(servers) - len, "%s%s",
 						len ? "," : "", server);
 	if (len && ares_set_servers_csv(n->channel, servers))
-		log_warning("%s: \"%s\" are no name servers, and others stay in use",
-			    names_files[1], servers);
+		log_warning(
+			"%s: \"%s\" names no name server that can be used; the others stay in use",
+			names_files[1], servers);
 }
 
 /* Open questions are asked again, perhaps of other name servers. */

@@ -369,7 +369,8 @@ static bool connect_named(struct session *s)
 	} else if (r < 0 || (!r && s->worker->loop.now_ms >= s->connecting->due_ms)) {
 		lookup_record(servers_first_name(&s->forward->servers), &record);
 		give_up(s, CAUSE_NO_ADDRESS, "address: ",
-			record.why[0] ? record.why : "its look-up was not over in connect-timeout");
+			record.why[0] ? record.why :
+					"its look-up did not end within connect-timeout");
 	}
 	return r > 0 && connect_more(s);
 }

@@ -246,8 +246,9 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 		f->starved = true;
 		flow_look_later(f, s->worker->loop.now_ms);
 		count_add(&s->worker->stats.errors[CAUSE_NO_MEMORY], 1);
-		log_cause(CAUSE_NO_MEMORY, LOG_WARNING, "session %llu, forward %s: waits",
-			  (unsigned long long)s->id, forward_name(s->forward->conf));
+		log_cause(CAUSE_NO_MEMORY, LOG_WARNING,
+			  "session %llu, forward %s: waits for memory", (unsigned long long)s->id,
+			  forward_name(s->forward->conf));
 	} else {
 		judge(s, dir, r == PUMP_EMPTY);
 	}

@@ -184,10 +184,11 @@ static bool hello_route(struct session *s, const struct tls_hello *h)
 		tcp_set_lowat(s->sides[CLIENT].fd, 1);
 	f = forward_route(s->forward, h);
 	if (!f)
-		return hello_refuse(s, CAUSE_NAME_UNKNOWN, h->name,
-				    h->name[0] ?
-					    "no section, and no upstream, for " :
-					    "it has no name, and there is no upstream for that");
+		return hello_refuse(
+			s, CAUSE_NAME_UNKNOWN, h->name,
+			h->name[0] ?
+				"no section, and no upstream, for " :
+				"it names no server, and the forward has no upstream for that");
 	s->forward = f;
 	s->tcp = session_peer(s)->sa.sa_family != AF_UNIX &&
 		 !upstreams_are_unix(&f->conf->upstream);
@@ -218,7 +219,7 @@ bool session_hello_look(struct session *s, bool ended)
 	if (r == -E2BIG || n == sizeof(buf))
 		return hello_refuse(s, CAUSE_HELLO_LARGE, "", "larger than 16 KiB");
 	if (r != -EAGAIN)
-		return hello_refuse(s, CAUSE_HELLO_BAD, "", "it is none, or cannot be read");
+		return hello_refuse(s, CAUSE_HELLO_BAD, "", "not a TLS hello, or malformed");
 	if (ended)
 		return hello_refuse(s, CAUSE_HELLO_BAD, "", "the stream ended before it was whole");
 	if (s->worker->loop.now_ms >= s->told->due_ms)

@@ -202,7 +202,8 @@ void session_idle_timer(struct session *s)
 	for (unsigned int side = 0; !grafted && !r && side < 2; side++)
 		r = activity(s, side, &sides[side]);
 	if (r) /* TCP itself does not refuse this, but a BPF program of the cgroup may */
-		log_limited(LOG_WARNING, "session %llu: cannot see whether it is idle: %s",
+		log_limited(LOG_WARNING,
+			    "session %llu: its sockets do not say whether it is idle: %s",
 			    (unsigned long long)s->id, strerror(-r));
 	if (has_lost_one(s, now, sides)) /* a side that cannot be seen is not owed anything */
 		return;

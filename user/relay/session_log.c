@@ -186,8 +186,8 @@ static void session_log_rotate(struct session_log *l, bool again)
 		return;
 	if (fd < 0) {
 		session_log_note_error(l, err);
-		log_error("session log %s: cannot be opened anew: %s (an old file is written on "
-			  "until it can)",
+		log_error("session log %s: cannot be opened anew: %s (lines go to the old "
+			  "file until it can)",
 			  l->path, err);
 		return;
 	}
@@ -215,7 +215,8 @@ static int session_log_write_whole(struct session_log *l, const struct line *lin
 		return 0;
 	/* only a regular file on a full disk takes a part; somebody may truncate it meanwhile */
 	if (!fstat(l->fd, &st) && st.st_size >= n && ftruncate(l->fd, st.st_size - n))
-		log_limited(LOG_WARNING, "session log %s: has a line in part: %m", l->path);
+		log_limited(LOG_WARNING,
+			    "session log %s: a part of a line could not be cut off: %m", l->path);
 	return -ENOSPC;
 }
 

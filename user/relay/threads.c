@@ -169,7 +169,7 @@ void threads_call(struct threads *ts, void (*fn)(struct worker *w, const void *a
 
 		while (w->started &&
 		       loop_call(&w->loop, threads_call_one, &c, PATIENCE_MS) == -ETIMEDOUT)
-			log_error("worker %u does not answer, and is waited for", w->index);
+			log_error("worker %u does not answer; waiting for it", w->index);
 	}
 }
 

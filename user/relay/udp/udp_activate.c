@@ -88,8 +88,8 @@ static void udp_say_limited(struct udp_session *s)
 
 	log_cause(
 		CAUSE_REPLY_LIMIT, LOG_WARNING,
-		"forward %s: answers to %s are dropped: it may be forged, until it sends something "
-		"after an answer, and they have more bytes than max-reply-factor allows",
+		"forward %s: answers to %s beyond max-reply-factor are dropped: its address may be "
+		"forged until it sends a datagram after an answer",
 		forward_name(s->forward->conf), client_addr_text(&s->client, text, sizeof(text)));
 }
 

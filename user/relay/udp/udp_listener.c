@@ -58,6 +58,7 @@ static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_t
 {
 	struct worker *w = us->worker;
 	struct udp_session *s = NULL;
+	char text[ADDR_STRLEN];
 	uint64_t due_ms;
 	enum cause why = CAUSE_ACCEPT_RATE;
 
@@ -73,8 +74,8 @@ static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_t
 	if (s)
 		return s;
 	count_add(&w->stats.errors[why], 1);
-	log_cause(why, LOG_WARNING, "forward %s: a datagram is dropped",
-		  forward_name(us->forward->conf));
+	log_cause(why, LOG_WARNING, "forward %s: a datagram of %s is dropped",
+		  forward_name(us->forward->conf), client_addr_text(client, text, sizeof(text)));
 	return NULL;
 }
 
@@ -123,8 +124,9 @@ static void udp_take_proxied(struct udp_socket *us, const struct udp_message *m)
 		one.len = smaller(size, m->len - at);
 		if (proxy_protocol_parse(one.data, one.len, &header, &why)) {
 			count_add(&us->worker->stats.errors[CAUSE_HEADER_BAD], 1);
-			log_cause(CAUSE_HEADER_BAD, LOG_NOTICE, "a datagram is dropped: %s",
-				  why ?: "it is too short");
+			log_cause(CAUSE_HEADER_BAD, LOG_NOTICE,
+				  "forward %s: a datagram is dropped: PROXY header: %s",
+				  forward_name(us->forward->conf), why ?: "it is too short");
 			continue;
 		}
 		one.data += header.size;
