@@ -31,7 +31,7 @@
 #include "graft_icmp.h"
 #include "graft_packet.h"
 #include "graft_return.h"
-#include "graft_shape.h"
+#include "graft_syn.h"
 #include "graft_translate.h"
 #include "graft_udp.h"
 #include "graft_work.h"

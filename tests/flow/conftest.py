@@ -20,7 +20,7 @@ def pytest_addoption(parser):
     add("--storm", type=float, metavar="N",
         help="the long run of a test in place of its cases: minutes of udp.py, seconds of upstreams.py")
     add("--seed", type=int, default=int(time.time()), help="of all that is done at random")
-    add("--seconds", type=float, default=60.0, help="of operations.py")
+    add("--seconds", type=float, default=60.0, help="of random_operations.py")
     add("--sessions", type=int, help="of metrics.py and graft_wire.py")
     add("--size", type=int, help="MiB of real_programs.py's big file; bytes of foreign.py's bulk")
     add("--shell", action="store_true", help="service_systemd.py, package.py: a shell there, with -s")

@@ -3,7 +3,7 @@
 
 Two relays with culvert, each of which imports what the other one exports.  Conversations, streams in
 full flight, idle and half-closed sessions, of both families, mixed, transparent, balanced, with PROXY
-headers.  Each byte is compared.  The same at random: operations.py.
+headers.  Each byte is compared.  The same at random: random_operations.py.
 """
 
 import ipaddress

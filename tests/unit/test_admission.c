@@ -151,9 +151,9 @@ static bool admit_client(unsigned int forward, unsigned int who)
 {
 	enum cause why;
 
-	assert_int_equal(admit(forward), CAUSES);
+	assert_int_equal(admit(forward), CAUSE_NONE);
 	why = admission_enter_client(&shared, made[forward], client(who), false);
-	if (why == CAUSES)
+	if (why == CAUSE_NONE)
 		return true;
 	assert_int_equal(why, CAUSE_CLIENT_LIMIT);
 	admission_leave(&shared, made[forward], NULL);
@@ -163,18 +163,18 @@ static bool admit_client(unsigned int forward, unsigned int who)
 TEST_WITH(test_sessions, open_it, close_it)
 {
 	for (int i = 0; i < 3; i++)
-		assert_int_equal(admit(1), CAUSES);
+		assert_int_equal(admit(1), CAUSE_NONE);
 	assert_int_equal(admit(1), CAUSE_FORWARD_LIMIT);
 	for (int i = 0; i < 5; i++)
-		assert_int_equal(admit(0), CAUSES);
+		assert_int_equal(admit(0), CAUSE_NONE);
 	assert_int_equal(admit(0), CAUSE_SESSION_LIMIT);
 	assert_int_equal(admit(1), CAUSE_FORWARD_LIMIT);
 	/* what all forwards together refuse does not count for the forward */
 	admission_leave(&shared, made[1], NULL);
-	assert_int_equal(admit(0), CAUSES);
+	assert_int_equal(admit(0), CAUSE_NONE);
 	assert_int_equal(admit(1), CAUSE_SESSION_LIMIT);
 	admission_leave(&shared, made[0], NULL);
-	assert_int_equal(admit(1), CAUSES);
+	assert_int_equal(admit(1), CAUSE_NONE);
 	for (int i = 0; i < 8; i++)
 		admission_leave(&shared, made[i < 3 ? 1 : 0], NULL);
 }
@@ -208,7 +208,7 @@ static void *come_and_go(void *arg)
 	for (int i = 0; i < 20000; i++) {
 		unsigned int n;
 
-		if (admit(1) != CAUSES)
+		if (admit(1) != CAUSE_NONE)
 			continue;
 		n = atomic_fetch_add(&inside, 1) + 1;
 		if (n > atomic_load(&worst))

@@ -160,7 +160,7 @@ ON_RIG(test_own_by_loopback)
 		/* a reload that has changed the address to listen at */
 		assert_int_equal(lookup_open(&heir, &fc, &rig->conf, 500), 0);
 		find(&rig->u, rows[i].found, 600);
-		lookup_know(&heir, &rig->u);
+		lookup_inherit(&heir, &rig->u);
 		if (heir.list->n != rows[i].good || heir.record.lookups != rows[i].good * (i + 1))
 			fail_msg("%s, known, at %s", rows[i].found, rows[i].listen);
 		lookup_close(&heir);

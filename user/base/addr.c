@@ -95,7 +95,7 @@ void addr_set_port(struct addr *a, in_port_t port)
 		a->in.sin_port = port;
 }
 
-struct addr addr_behind(const struct addr *a, uint16_t offset)
+struct addr addr_plus_offset(const struct addr *a, uint16_t offset)
 {
 	struct addr behind = *a;
 

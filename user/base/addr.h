@@ -42,7 +42,7 @@ bool addr_is_inet(const struct addr *a);
 in_port_t addr_port(const struct addr *a);
 void addr_set_port(struct addr *a, in_port_t port);
 /* A with OFFSET added to its port. */
-struct addr addr_behind(const struct addr *a, uint16_t offset);
+struct addr addr_plus_offset(const struct addr *a, uint16_t offset);
 
 /* True for AF_INET and AF_INET6 with port 0: the kernel picks the port of a listener. */
 bool addr_takes_any_port(const struct addr *a);

@@ -65,7 +65,7 @@ static struct listening *change_find_address(const struct change *ch, const stru
 }
 
 /* May culvert's own sockets, old ones of UDP included, have A's port? */
-static bool change_is_hindered(const struct service *sv, const struct addr *a, bool udp)
+static bool change_has_own_sockets(const struct service *sv, const struct addr *a, bool udp)
 {
 	const struct listening *l;
 	const struct forward *f;
@@ -88,7 +88,7 @@ static int change_open_address(struct change *ch, struct forward *f, const struc
 	const struct listening_maker root = { listener_sockets, NULL };
 	const struct listening_maker other = { privileged_listen, ch->service->privileged };
 	int e = listening_open(ch->config == ch->service->start ? &root : &other, f, a,
-			       change_is_hindered(ch->service, a, f->conf->listen.udp),
+			       change_has_own_sockets(ch->service, a, f->conf->listen.udp),
 			       ch->service->start->workers, ret);
 
 	if (e)
@@ -364,7 +364,7 @@ static enum cause drain_end_session(void *arg, const struct session_view *v)
 {
 	const struct forward *const *f = arg;
 
-	return v->forward == *f ? CAUSE_DRAIN_OVER : CAUSES;
+	return v->forward == *f ? CAUSE_DRAIN_OVER : CAUSE_NONE;
 }
 
 static void drain_end_sessions(struct worker *w, const void *arg)
@@ -374,7 +374,7 @@ static void drain_end_sessions(struct worker *w, const void *arg)
 	worker_visit_sessions(w, 0, 1, drain_end_session, &f);
 }
 
-uint64_t drain_look(struct service *sv)
+uint64_t drain_end_due(struct service *sv)
 {
 	uint64_t now_ms = clock_ms(), due = NEVER;
 	struct forward *f;

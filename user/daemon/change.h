@@ -47,4 +47,4 @@ int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_
  * On the thread that reloads: reset sessions at their deadline, and free forwards that are gone.
  * Returns the time of the next deadline; NEVER: there is none.
  */
-uint64_t drain_look(struct service *sv);
+uint64_t drain_end_due(struct service *sv);

@@ -20,8 +20,8 @@ static enum cause kill_session(void *arg, const struct session_view *v)
 {
 	struct round *r = arg;
 
-	if (!round_means(r, v))
-		return CAUSES;
+	if (!round_matches(r, v))
+		return CAUSE_NONE;
 	r->n++;
 	return CAUSE_KILLED;
 }

@@ -47,7 +47,7 @@ bool round_names(const struct round *r, const struct forward *f)
 	return !r->name || !strcmp(forward_name(f->conf), r->name);
 }
 
-bool round_means(const struct round *r, const struct session_view *v)
+bool round_matches(const struct round *r, const struct session_view *v)
 {
 	const struct request *req = r->req;
 	uint64_t carrier = req->values[KEY_CARRIER].number;

@@ -52,7 +52,7 @@ void round_count(void *round);
 /* Does the request name F, or no forward at all? */
 bool round_names(const struct round *r, const struct forward *f);
 /* On the thread of a worker: is the request about the session V? */
-bool round_means(const struct round *r, const struct session_view *v);
+bool round_matches(const struct round *r, const struct session_view *v);
 
 /*
  * Let each worker add the bytes that the kernel has carried for live sessions to its counters; a

@@ -40,9 +40,9 @@ static enum cause sessions_take_view(void *arg, const struct session_view *v)
 {
 	struct round *r = arg;
 
-	if (r->n_views < r->room && round_means(r, v))
+	if (r->n_views < r->room && round_matches(r, v))
 		r->views[r->n_views++] = *v;
-	return CAUSES;
+	return CAUSE_NONE;
 }
 
 static void sessions_take(void *arg)

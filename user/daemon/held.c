@@ -180,7 +180,7 @@ int held_adopt(const struct held *h, struct worker *w, const struct forwards *al
 	held_client(h, &client);
 	if (!f || f->conf->listen.udp != h->udp)
 		return -ENOENT;
-	if (admission_enter_with(w->shared, f, &client, !h->udp) != CAUSES)
+	if (admission_enter_with(w->shared, f, &client, !h->udp) != CAUSE_NONE)
 		return -EUSERS;
 	r = h->udp ? udp_session_adopt(w, f, h->slot) : session_adopt(w, f, &client, h->slot);
 	if (r)

@@ -151,7 +151,7 @@ static void reload_after_batch(void *service)
 	sv->loop.stop = stop;
 	if (number != sv->finished)
 		reload_now(sv, number);
-	timer_set(&sv->loop, &sv->due, drain_look(sv));
+	timer_set(&sv->loop, &sv->due, drain_end_due(sv));
 }
 
 uint64_t reload_ask(struct service *sv)

@@ -39,7 +39,7 @@ struct service {
 	 */
 	pthread_t thread;
 	struct loop loop;
-	struct timer due; /* of a deadline, see drain_look() */
+	struct timer due; /* of a deadline, see drain_end_due() */
 	struct forwards forwards;
 	struct listening_list listening; /* all addresses */
 	bool in_force;                   /* the configuration that was read last is in force */

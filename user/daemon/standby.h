@@ -106,7 +106,7 @@ unsigned int standby_held(const struct standby *sb);
 /* For `culvert status`.  By any thread. */
 struct json_object *standby_json(struct standby *sb);
 
-/* --- standby_stream.c: exports and imports --- */
+/* --- standby_export_import.c: exports and imports --- */
 
 /* The age from which an export sends a session, unless the request has another. */
 #define STANDBY_AFTER_MS 2000

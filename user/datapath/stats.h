@@ -55,6 +55,7 @@ enum cause {
 	CAUSE_SEND_BUFFER,    /* UDP: a datagram is dropped, since the socket has no room */
 	CAUSE_INTERNAL,
 	CAUSES,
+	CAUSE_NONE = CAUSES, /* there is none */
 };
 
 extern const char *const cause_names[CAUSES];

@@ -189,7 +189,7 @@ int tcp_fix_buffer(int fd, uint64_t size)
 	return tcp_set_lowat(fd, 1);
 }
 
-void tcp_free_buffer(int fd)
+void tcp_unfix_buffer(int fd)
 {
 	socket_set(fd, SOL_SOCKET, SO_BUF_LOCK, 0);
 }

@@ -111,7 +111,7 @@ int tcp_accepted(int fd, bool connected, uint64_t header, uint64_t *ret);
  * an error only if the flow would stop for ever.
  */
 int tcp_fix_buffer(int fd, uint64_t size);
-void tcp_free_buffer(int fd);
+void tcp_unfix_buffer(int fd);
 
 /* The low-water mark: tcp_data_ready() stays quiet until BYTES bytes wait. */
 int tcp_set_lowat(int fd, int bytes);

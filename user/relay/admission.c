@@ -24,7 +24,7 @@ enum cause admission_enter(struct shared *shared, struct forward *f)
 	}
 	atomic_fetch_add(&f->totals->live, 1);
 	atomic_fetch_add(&f->sessions, 1);
-	return CAUSES;
+	return CAUSE_NONE;
 }
 
 bool admission_allows(struct worker *w, struct forward *f, const union client_addr *client)
@@ -52,7 +52,7 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 		most = shared->config->max_sessions_per_client;
 		r = clients_enter(&shared->clients, &client->sa, most, proven);
 		if (!r)
-			return CAUSES;
+			return CAUSE_NONE;
 		clients_leave(&f->limits->clients, &client->sa);
 	}
 	if (r == -ENOMEM)
@@ -69,10 +69,10 @@ enum cause admission_enter_with(struct shared *shared, struct forward *f,
 {
 	enum cause why = admission_enter(shared, f);
 
-	if (why != CAUSES)
+	if (why != CAUSE_NONE)
 		return why;
 	why = admission_enter_client(shared, f, client, proven);
-	if (why != CAUSES)
+	if (why != CAUSE_NONE)
 		admission_leave(shared, f, NULL);
 	return why;
 }

@@ -97,7 +97,7 @@ static void cancel(struct listener *ls)
 
 /*
  * Begin the session of CLIENT, whose socket is FD.  admission_enter() has counted the session in.
- * CAUSES; or the cause of a refusal, and the session is counted out again.
+ * CAUSE_NONE; or the cause of a refusal, and the session is counted out again.
  */
 static enum cause begin_session(struct listener *ls, int fd, const union client_addr *client)
 {
@@ -105,18 +105,18 @@ static enum cause begin_session(struct listener *ls, int fd, const union client_
 	struct forward *f = ls->forward;
 	/* the header of a proxy will name the client */
 	bool is_proxy = f->conf->proxy_protocol & PROXY_RECEIVE;
-	enum cause why = CAUSES;
+	enum cause why = CAUSE_NONE;
 
 	if (!admission_allows(ls->worker, f, client))
 		why = CAUSE_DENIED;
 	else if (!is_proxy)
 		why = admission_enter_client(shared, f, client, true);
-	if (why != CAUSES) {
+	if (why != CAUSE_NONE) {
 		cancel(ls);
 		return why;
 	}
 	if (!session_open(ls->worker, f, fd, client, addr_port(&ls->on->addr)))
-		return CAUSES;
+		return CAUSE_NONE;
 	admission_leave(shared, f, is_proxy ? NULL : client);
 	return CAUSE_NO_MEMORY;
 }
@@ -128,7 +128,7 @@ static bool may_accept(struct listener *ls, bool waiting)
 	uint64_t due_ms = w->loop.now_ms + PAUSE_MS;
 	enum cause why = admission_enter(w->shared, ls->forward);
 
-	if (why == CAUSES) {
+	if (why == CAUSE_NONE) {
 		if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
 			return true;
 		admission_leave(w->shared, ls->forward, NULL);
@@ -160,7 +160,7 @@ static bool accept_one(struct listener *ls, bool waiting)
 	}
 	ls->paused = false;
 	why = begin_session(ls, fd, &client);
-	if (why == CAUSES)
+	if (why == CAUSE_NONE)
 		return true;
 	tcp_arm_reset(fd);
 	close(fd);

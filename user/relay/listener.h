@@ -29,10 +29,10 @@ struct listener {
 	struct listening *on;
 	struct forward *forward; /* of new sessions; a reload may replace it */
 	LIST_ENTRY(listener) in_worker;
-	struct udp_socket *udp;      /* UDP: in place of SOURCE */
-	struct listener_shape shape; /* TCP: of accepted connections */
-	bool paused;                 /* since a pause, until it accepts a client */
-	unsigned int burst;          /* connections to accept at the next event */
+	struct udp_listen_socket *udp; /* UDP: in place of SOURCE */
+	struct listener_shape shape;   /* TCP: of accepted connections */
+	bool paused;                   /* since a pause, until it accepts a client */
+	unsigned int burst;            /* connections to accept at the next event */
 };
 
 /* Belongs to the thread that reloads. */

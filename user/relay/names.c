@@ -184,7 +184,7 @@ static bool is_acceptable(const struct lookup *l, const struct addr *a)
 	return true;
 }
 
-void lookup_know(struct lookup *l, struct lookup *before)
+void lookup_inherit(struct lookup *l, struct lookup *before)
 {
 	struct addr_list *list = lookup_get(before), *other = l->list;
 	bool good = true;

@@ -77,7 +77,7 @@ int lookup_open(struct lookup *l, const struct forward_conf *fc, const struct en
  * uses L yet.  If L is a name and one of the addresses is its forward's own listener, L stays as it
  * is.
  */
-void lookup_know(struct lookup *l, struct lookup *before);
+void lookup_inherit(struct lookup *l, struct lookup *before);
 /* Also ends the look-ups of L.  A struct of zeroes is fine. */
 void lookup_close(struct lookup *l);
 

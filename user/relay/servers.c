@@ -148,7 +148,7 @@ static void know_addresses(struct place *p, struct servers *before, const char *
 {
 	for (size_t i = 0; before && i < before->conf->upstream.n; i++)
 		if (!strcmp(before->conf->upstream.servers[i].at.text, text)) {
-			lookup_know(&p->lookup, &before->places[i].lookup);
+			lookup_inherit(&p->lookup, &before->places[i].lookup);
 			p->sessions = before->places[i].sessions;
 			p->failures = before->places[i].failures;
 		}

@@ -24,7 +24,7 @@ void session_set_state(struct session *s, enum session_state to)
 
 struct addr session_address(const struct session *s, uint16_t index)
 {
-	return addr_behind(&s->addrs->addrs[index], s->port_offset);
+	return addr_plus_offset(&s->addrs->addrs[index], s->port_offset);
 }
 
 void session_set_nodelay(struct session *s)
@@ -50,7 +50,7 @@ void session_finish(struct session *s)
 		s->ending = ENDING_FINISHES;
 }
 
-bool session_part(struct session *s, unsigned int side, int error)
+bool session_lose_side(struct session *s, unsigned int side, int error)
 {
 	enum cause cause = tcp_cause(side, error);
 

@@ -175,7 +175,7 @@ void session_finish(struct session *s);
  * SIDE is gone, because of errno ERROR, or by RST (0).  If S is OPEN, the last bytes of that side
  * are taken to the other end, which then gets RST; else S is reset.  Returns false.
  */
-bool session_part(struct session *s, unsigned int side, int error);
+bool session_lose_side(struct session *s, unsigned int side, int error);
 
 /* --- counting --- */
 

@@ -73,7 +73,7 @@ static void follow_engine(struct session *s, unsigned int dir, enum engine engin
 	s->graft_refusal = GRAFT_OK;
 	f->no_enter = false;
 	if (s->pair != NO_PAIR && engine != ENGINE_SOCKMAP) /* see sockmap_io.returns */
-		tcp_free_buffer(s->sides[dir].fd);
+		tcp_unfix_buffer(s->sides[dir].fd);
 	if (f->user_carrier != before)
 		session_hand_over(s, dir, (struct decision){ f->user_carrier, f->reason });
 	habit_restart(&s->habit);
@@ -216,7 +216,7 @@ static void flow_finished(struct session *s, unsigned int dir)
 	if (!session_graft_withdraw(s)) {
 		session_reset(s, CAUSE_INTERNAL);
 	} else if (!last && shutdown(s->sides[!dir].fd, SHUT_WR)) {
-		session_part(s, !dir, errno);
+		session_lose_side(s, !dir, errno);
 	} else {
 		flow_set_phase(&s->flows[dir], FLOW_DONE);
 		if (last) /* close(2) sends the FIN */
@@ -239,9 +239,9 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 	if (r == PUMP_EOF && session_sockmap_is_fin(s, dir)) {
 		flow_finished(s, dir);
 	} else if (r == PUMP_EOF || r == PUMP_SRC_ERROR) {
-		session_part(s, dir, error); /* 0: EOF without FIN was RST */
+		session_lose_side(s, dir, error); /* 0: EOF without FIN was RST */
 	} else if (r == PUMP_DST_ERROR) {
-		session_part(s, !dir, error);
+		session_lose_side(s, !dir, error);
 	} else if (r == PUMP_STARVED) {
 		f->starved = true;
 		flow_look_later(f, s->worker->loop.now_ms);

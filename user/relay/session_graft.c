@@ -278,7 +278,7 @@ bool session_graft_is_away(const struct session *s)
 	       !graft_table_has_address(gs, &graft_of(gs, s->graft)->side[CLIENT].tuple.local);
 }
 
-bool session_graft_part(struct session *s)
+bool session_graft_hand_over(struct session *s)
 {
 	return graft_part(graft_table_of(s), s->graft) && session_graft_forget(s);
 }
@@ -308,7 +308,7 @@ static void session_graft_follow_ways(struct session *s)
 	}
 }
 
-bool session_graft_look(struct session *s)
+bool session_graft_follow_state(struct session *s)
 {
 	enum graft_state state = graft_state(graft_table_of(s), s->graft);
 

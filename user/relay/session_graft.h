@@ -54,17 +54,17 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
  * The state or the ways of S, which has a slot, may have changed: mark the end of S, or ask its
  * sockets for their ways.  True: S has returned to its sockets: run its flows.
  */
-bool session_graft_look(struct session *s);
+bool session_graft_follow_state(struct session *s);
 
 /* Another relay knows S, but no relay imports the changes of S now. */
 bool session_graft_is_shared(const struct session *s);
 /*
  * session_graft_is_away(): the address of S has left this machine, and another relay knows S.
- * session_graft_part() makes the entry of such a session STANDBY.  True: S has no graft any more,
+ * session_graft_hand_over() makes the entry of such a session STANDBY.  True: S has no graft any more,
  * and has to end without a packet.
  */
 bool session_graft_is_away(const struct session *s);
-bool session_graft_part(struct session *s);
+bool session_graft_hand_over(struct session *s);
 
 /* --- sessions that outlive a daemon --- */
 

@@ -90,13 +90,13 @@ static bool header_take(struct session *s, const struct proxy_header *h, uint8_t
 	if (h->has_addresses)
 		s->client = h->source;
 	why = admission_enter_client(s->worker->shared, s->forward, &s->client, false);
-	if (why != CAUSES)
+	if (why != CAUSE_NONE)
 		return session_reset(s, why);
 	s->told->admitted = true;
 	return true;
 }
 
-bool session_header_look(struct session *s, bool ended)
+bool session_header_read(struct session *s, bool ended)
 {
 	uint8_t buf[PROXY_PROTOCOL_MAX];
 	struct proxy_header h;
@@ -195,7 +195,7 @@ static bool hello_route(struct session *s, const struct tls_hello *h)
 	return true;
 }
 
-bool session_hello_look(struct session *s, bool ended)
+bool session_hello_read(struct session *s, bool ended)
 {
 	bool is_unix = session_peer(s)->sa.sa_family == AF_UNIX;
 	int fd = s->sides[CLIENT].fd, r;

@@ -15,7 +15,7 @@ int session_header_expect(struct session *s);
  * Look for the client's header.  ENDED: epoll has reported the end of the stream.  True: the header
  * was read, or none is expected.  S is reset if the header is bad, or late (told->due_ms).
  */
-bool session_header_look(struct session *s, bool ended);
+bool session_header_read(struct session *s, bool ended);
 
 /* Send a header to the upstream, if the forward sends headers.  False: S is reset. */
 bool session_header_send(struct session *s);
@@ -31,4 +31,4 @@ bool session_header_send(struct session *s);
  * reset, after a TLS alert, if the hello is bad, or late (told->due_ms), or if no forward has its
  * name.
  */
-bool session_hello_look(struct session *s, bool ended);
+bool session_hello_read(struct session *s, bool ended);

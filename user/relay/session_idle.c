@@ -176,7 +176,7 @@ static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activ
 		return false;
 	for (unsigned int side = 0; side < 2; side++)
 		if (idle_is_gone(s->idle, now, keepalive_ms, &sides[side], side)) {
-			session_part(s, side, ETIMEDOUT);
+			session_lose_side(s, side, ETIMEDOUT);
 			return true;
 		}
 	s->idle->asked_ms = now;

@@ -290,7 +290,7 @@ static bool leave_header(struct session *s, uint32_t events)
 {
 	bool ended = events & (EPOLLRDHUP | EPOLLHUP), hellos = s->forward->conf->hellos;
 
-	if (!session_header_look(s, ended) || !session_hello_look(s, ended))
+	if (!session_header_read(s, ended) || !session_hello_read(s, ended))
 		return false;
 	count_accepted(s, hellos); /* without hellos session_open() has */
 	session_set_state(s, SESSION_CONNECTING);
@@ -312,7 +312,7 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 	/* RST, a timeout, or a hard error of the kernel's worker: bytes may be gone */
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
-		session_part(s, from, tcp_take_error(s->sides[from].fd));
+		session_lose_side(s, from, tcp_take_error(s->sides[from].fd));
 	if (s->state == SESSION_HEADER && !s->ending && leave_header(s, events))
 		from = NOBODY;
 	if (s->state == SESSION_CONNECTING && !s->ending && connect_upstream(s, from, events) &&
@@ -404,7 +404,7 @@ static enum cause count_udp(void *arg, const struct session_view *v)
 
 	flows[v->flows[CLIENT].carrier]++;
 	flows[v->flows[UPSTREAM].carrier]++;
-	return CAUSES;
+	return CAUSE_NONE;
 }
 
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
@@ -434,7 +434,7 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 		session_count_kernel(s);
 		session_view(s, &view);
 		why = fn(arg, &view);
-		if (why == CAUSES)
+		if (why == CAUSE_NONE)
 			continue;
 		session_reset(s, why);
 		settle(s);
@@ -513,7 +513,7 @@ static bool move_away(struct session *s)
 		return false;
 	session_count_kernel(s);
 	session_view(s, &view); /* a slot that is STANDBY may change */
-	if (!session_graft_part(s))
+	if (!session_graft_hand_over(s))
 		return false;
 	session_ended(s->worker, &view, SESSION_MOVED);
 	die(s, true);
@@ -526,7 +526,7 @@ static void look_at_graft(struct session *s)
 
 	if (move_away(s))
 		return;
-	back = session_graft_look(s);
+	back = session_graft_follow_state(s);
 	for (unsigned int dir = 0; dir < 2 && back; dir++)
 		session_flow_run(s, dir, false);
 	settle(s);

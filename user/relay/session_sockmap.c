@@ -89,7 +89,7 @@ static void log_unproved(const struct session *s, unsigned int dir, const struct
 static bool step_ok(struct session *s, unsigned int dir, enum step r, const struct sockmap_io *io)
 {
 	if (r == STEP_SRC_ERROR || r == STEP_DST_ERROR)
-		return session_part(s, r == STEP_SRC_ERROR ? dir : !dir, io->pump.error);
+		return session_lose_side(s, r == STEP_SRC_ERROR ? dir : !dir, io->pump.error);
 	if (r != STEP_UNPROVED)
 		return true;
 	log_unproved(s, dir, &io->books);
@@ -163,7 +163,7 @@ void session_sockmap_enter(struct session *s, unsigned int dir, enum engine engi
 	}
 	/* EAGAIN: bytes are waiting, and are read first; the turn after that tries again */
 	if (r == -EPROTO)
-		session_part(s, dir, io.pump.error);
+		session_lose_side(s, dir, io.pump.error);
 	else if (r && r != -EAGAIN)
 		refused(s, dir, r);
 	if (r)
@@ -192,7 +192,7 @@ bool session_sockmap_is_fin(struct session *s, unsigned int dir)
 enum step session_sockmap_rest(struct session *s, unsigned int dir)
 {
 	struct sockmap_io io = sockmap_io(s, dir);
-	enum step r = sockmap_rest(&io);
+	enum step r = sockmap_take_rest(&io);
 
 	session_count_carried(s, dir, CARRIER_COPY, io.pump.read);
 	return r;

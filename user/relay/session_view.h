@@ -30,9 +30,9 @@ static inline uint64_t flow_view_bytes(const struct flow_view *f)
 }
 
 /* How a session has ended, if not by a cause. */
-#define SESSION_FINISHED CAUSES    /* both flows came to their end */
-#define SESSION_MOVED (CAUSES + 1) /* another relay goes on with it */
-#define SESSION_LEFT (CAUSES + 2)  /* the next daemon goes on with it, and nothing is logged */
+#define SESSION_FINISHED CAUSE_NONE /* both flows came to their end */
+#define SESSION_MOVED (CAUSES + 1)  /* another relay goes on with it */
+#define SESSION_LEFT (CAUSES + 2)   /* the next daemon goes on with it, and nothing is logged */
 
 static inline const char *session_end_name(unsigned int end)
 {
@@ -58,7 +58,7 @@ struct session_view {
 	struct flow_view flows[2];
 };
 
-/* Look at the session of V.  Returns the cause to end it; CAUSES: it goes on. */
+/* Look at the session of V.  Returns the cause to end it; CAUSE_NONE: it goes on. */
 typedef enum cause session_visit_fn(void *arg, const struct session_view *v);
 
 /* The `standby` of a session.  TOLD: another relay has it. */

@@ -159,7 +159,7 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 		    sockmap_rx_add(io->kernel, io->slot, io->pump.src);
 	if (r) {
 		sockmap_gate(io->kernel, io->pump.src, false);
-		tcp_free_buffer(io->pump.src);
+		tcp_unfix_buffer(io->pump.src);
 	}
 	/* -EAGAIN has its own meaning here; the kernel is not known to return it */
 	return r == -EAGAIN ? -EBUSY : r;
@@ -281,7 +281,7 @@ static int remove_fenced(struct sockmap_io *io)
 	if (tcp_set_lowat(io->pump.src, 1))
 		return -EIO;
 	if (!r && !io->returns)
-		tcp_free_buffer(io->pump.src);
+		tcp_unfix_buffer(io->pump.src);
 	return r;
 }
 
@@ -431,7 +431,7 @@ enum step sockmap_finish(struct sockmap_io *io)
 	return sockmap_drain(io); /* still in rx, but nothing can come any more */
 }
 
-enum step sockmap_rest(struct sockmap_io *io)
+enum step sockmap_take_rest(struct sockmap_io *io)
 {
 	enum step r = io->pump.flow->phase == FLOW_DRAINING ? STEP_DONE : sockmap_settle(io);
 

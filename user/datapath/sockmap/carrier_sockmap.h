@@ -73,7 +73,7 @@ enum step sockmap_finish(struct sockmap_io *io);
  * The source is dead: nothing more comes.  Go on with the passed bytes, and with the target's
  * backlog.  STEP_DONE: the target's TCP has all of it; STEP_WAIT: look again.
  */
-enum step sockmap_rest(struct sockmap_io *io);
+enum step sockmap_take_rest(struct sockmap_io *io);
 
 /*
  * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same once its

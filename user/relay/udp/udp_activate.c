@@ -34,7 +34,7 @@ void udp_proof_begin(struct udp_session *s)
 	u->n_unproven++;
 }
 
-void udp_proof_end(struct udp_session *s)
+void udp_list_remove(struct udp_session *s)
 {
 	struct udp_worker *u = s->worker->udp;
 
@@ -48,7 +48,7 @@ void udp_proof_give(struct udp_session *s)
 {
 	if (s->state != UDP_ANSWERED)
 		return;
-	udp_proof_end(s);
+	udp_list_remove(s);
 	udp_session_set_state(s, UDP_PROVEN);
 	TAILQ_INSERT_HEAD(&s->worker->udp->sessions, s, in_worker);
 	clients_proven(&s->worker->shared->clients, &s->client.sa, true);
@@ -234,7 +234,7 @@ void udp_activate_wait_no_more(struct udp_session *s)
 	s->entry = UDP_ENTRY_HELD;
 }
 
-void udp_activate_look(const struct udp_socket *us)
+void udp_activate_before_read(const struct udp_listen_socket *us)
 {
 	struct udp_session *s;
 
@@ -242,7 +242,7 @@ void udp_activate_look(const struct udp_socket *us)
 		s->word = udp_word(s, CLIENT);
 }
 
-bool udp_activate_clients(const struct udp_socket *us, bool quiet)
+bool udp_activate_after_read(const struct udp_listen_socket *us, bool quiet)
 {
 	struct udp_session *next;
 

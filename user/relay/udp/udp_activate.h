@@ -20,12 +20,12 @@ void udp_activate_wake(struct udp_session *s);
 void udp_activate_wait(struct udp_session *s);
 void udp_activate_wait_no_more(struct udp_session *s);
 /* A look at US begins: the daemon is about to read one batch of datagrams from it. */
-void udp_activate_look(const struct udp_socket *us);
+void udp_activate_before_read(const struct udp_listen_socket *us);
 /*
  * The look has ended, and its datagrams were sent on: activate the sessions that wait.  QUIET: the
  * look has left no datagram in the socket.  True: some sessions still wait.
  */
-bool udp_activate_clients(const struct udp_socket *us, bool quiet);
+bool udp_activate_after_read(const struct udp_listen_socket *us, bool quiet);
 /* The same for the leg of the server of S.  WORD: the word of that leg when the look began. */
 void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet);
 
@@ -41,7 +41,7 @@ void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet);
 /* S, which is new, is the youngest of the unproven sessions. */
 void udp_proof_begin(struct udp_session *s);
 /* S leaves the list of its worker. */
-void udp_proof_end(struct udp_session *s);
+void udp_list_remove(struct udp_session *s);
 
 /* The client of S has sent a datagram: a proof, if S is ANSWERED. */
 void udp_proof_give(struct udp_session *s);

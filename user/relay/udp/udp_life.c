@@ -87,7 +87,7 @@ static bool udp_copy_is_complete(const struct udp_session *s)
 static void udp_copy_answer(struct udp_session *s, struct udp_message *m)
 {
 	struct udp_count n = { .bytes = m->len, .datagrams = udp_datagrams(m) };
-	enum cause why = CAUSES;
+	enum cause why = CAUSE_NONE;
 
 	s->heard_ms[UPSTREAM] = udp_now(s);
 	udp_server_answered(s);
@@ -95,7 +95,7 @@ static void udp_copy_answer(struct udp_session *s, struct udp_message *m)
 		why = CAUSE_REPLY_LIMIT;
 	else if (!pace_take(s->pace, UPSTREAM, m->len))
 		why = CAUSE_OVER_BANDWIDTH;
-	if (why == CAUSES) {
+	if (why == CAUSE_NONE) {
 		m->peer = s->peer;
 		m->local = s->local;
 		if (!addr_is_any(&s->socket->addr))
@@ -104,7 +104,7 @@ static void udp_copy_answer(struct udp_session *s, struct udp_message *m)
 		if (udp_send_to(s->socket->source.fd, m))
 			why = CAUSE_SEND_BUFFER;
 	}
-	if (why != CAUSES)
+	if (why != CAUSE_NONE)
 		count_add(&s->worker->stats.errors[why], n.datagrams);
 }
 
@@ -155,7 +155,7 @@ static void udp_die(struct udp_session *s)
 	uint64_t ms = udp_rests_ms(s);
 
 	udp_activate_wait_no_more(s);
-	udp_proof_end(s);
+	udp_list_remove(s);
 	udp_session_set_state(s, UDP_DEAD);
 	LIST_REMOVE(s, in_bucket);
 	worker_free_later(w, &s->leftover);
@@ -234,7 +234,8 @@ static void udp_live(struct udp_session *s, const struct udp_message *m, uint32_
 	udp_settle(s);
 }
 
-void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m)
+void udp_session_take(struct udp_session *s, struct udp_listen_socket *us,
+		      const struct udp_message *m)
 {
 	if (s->socket != us) { /* a look at the earlier socket says nothing any more */
 		udp_activate_wait_no_more(s);
@@ -275,7 +276,7 @@ bool udp_session_crowd_out(struct worker *w, const struct forward *f,
 
 /* --- its beginning --- */
 
-static struct udp_session *udp_new_session(struct udp_socket *us, struct forward *f,
+static struct udp_session *udp_new_session(struct udp_listen_socket *us, struct forward *f,
 					   const struct graft_tuple *tuple,
 					   const struct udp_message *m,
 					   const union client_addr *client)
@@ -301,7 +302,7 @@ static struct udp_session *udp_new_session(struct udp_socket *us, struct forward
 	return s;
 }
 
-enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
+enum cause udp_session_open(struct udp_listen_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret)
 {
@@ -316,7 +317,7 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 	s->id = atomic_fetch_add(&w->shared->last_id, 1) + 1;
 	s->born_ms = s->heard_ms[CLIENT] = udp_now(s);
 	cause = forward_pace(f, &client->sa, &s->pace) ? CAUSE_NO_MEMORY : udp_server_choose(s);
-	if (cause != CAUSES) {
+	if (cause != CAUSE_NONE) {
 		udp_die(s);
 		return cause;
 	}
@@ -324,7 +325,7 @@ enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tup
 	if (f->conf->idle_timeout_ms)
 		timer_set(&w->loop, &s->timer, udp_now(s) + f->conf->idle_timeout_ms);
 	*ret = s;
-	return CAUSES;
+	return CAUSE_NONE;
 }
 
 /* --- for the worker --- */
@@ -358,7 +359,7 @@ void udp_sessions_visit(struct worker *w, uint64_t piece, uint64_t pieces, sessi
 		udp_session_count_kernel(s);
 		udp_view(s, &view);
 		why = fn(arg, &view);
-		if (why != CAUSES)
+		if (why != CAUSE_NONE)
 			udp_session_end(s, why);
 		udp_settle(s);
 	}
@@ -410,9 +411,9 @@ void udp_sessions_follow_news(struct worker *w)
 /* --- adoption: sessions of an earlier daemon, or of another relay --- */
 
 /* The socket of W that gets the datagrams to A; or NULL. */
-static struct udp_socket *udp_socket_for(struct worker *w, const struct addr *a)
+static struct udp_listen_socket *udp_socket_for(struct worker *w, const struct addr *a)
 {
-	struct udp_socket *us;
+	struct udp_listen_socket *us;
 
 	LIST_FOREACH(us, &w->udp->sockets, in_worker)
 		if (us->addr.ss.ss_family == a->ss.ss_family &&
@@ -428,7 +429,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	struct graft_tuple tuple = flow->leg[CLIENT].tuple;
 	struct addr peer = graft_tuple_address(&tuple, false);
 	struct addr local = graft_tuple_address(&tuple, true);
-	struct udp_socket *us = udp_socket_for(w, &local);
+	struct udp_listen_socket *us = udp_socket_for(w, &local);
 	uint32_t ago = (uint32_t)(clock_ns() >> UDP_TICK_SHIFT) - flow->born; /* ticks wrap */
 	struct udp_message m = { 0 };
 	struct udp_session *s;

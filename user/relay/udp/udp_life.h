@@ -13,13 +13,14 @@ void udp_worker_open(struct worker *w);
 
 /*
  * Begin the session of CLIENT to DESTINATION, by US, with the addresses of M.  The caller has
- * counted the session in.  Returns CAUSES, or the cause for which there is no session.
+ * counted the session in.  Returns CAUSE_NONE, or the cause for which there is no session.
  */
-enum cause udp_session_open(struct udp_socket *us, const struct graft_tuple *tuple,
+enum cause udp_session_open(struct udp_listen_socket *us, const struct graft_tuple *tuple,
 			    const struct udp_message *m, const union client_addr *client,
 			    const union client_addr *destination, struct udp_session **ret);
 /* M comes from the client of S, by US. */
-void udp_session_take(struct udp_session *s, struct udp_socket *us, const struct udp_message *m);
+void udp_session_take(struct udp_session *s, struct udp_listen_socket *us,
+		      const struct udp_message *m);
 /*
  * End the oldest unproven session of F (NULL: of any forward) and of the host REMOTE (NULL: any),
  * to make room.  False: there is none.
@@ -59,7 +60,7 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
  * W begins to serve F by the socket FD, which is bound to A.  The module owns FD from now on, and
  * no other worker reads from it.  NULL: no memory, which is logged.
  */
-struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
-				      int fd);
+struct udp_listen_socket *udp_listener_start(struct worker *w, struct forward *f,
+					     const struct addr *a, int fd);
 /* US gets no new sessions from now on, and may be freed. */
-void udp_listener_end(struct udp_socket *us);
+void udp_listener_end(struct udp_listen_socket *us);

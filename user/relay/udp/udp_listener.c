@@ -20,7 +20,7 @@
 #define ROUNDS 4 /* the most looks for one event: other sockets have their turns */
 
 /* LOCAL, of a message or an error that came by US, may have no port, or no address: set them. */
-static void udp_complete(const struct udp_socket *us, union client_addr *local)
+static void udp_complete(const struct udp_listen_socket *us, union client_addr *local)
 {
 	if (local->sa.sa_family == AF_UNSPEC)
 		client_addr_set(local, &us->addr.sa);
@@ -30,10 +30,10 @@ static void udp_complete(const struct udp_socket *us, union client_addr *local)
 /* --- a datagram --- */
 
 /*
- * Count a session of CLIENT in.  At a limit an unproven session is ended to make room.  CAUSES, or
+ * Count a session of CLIENT in.  At a limit an unproven session is ended to make room.  CAUSE_NONE, or
  * why there may be none.
  */
-static enum cause udp_admit(struct udp_socket *us, const struct graft_tuple *tuple,
+static enum cause udp_admit(struct udp_listen_socket *us, const struct graft_tuple *tuple,
 			    const union client_addr *client)
 {
 	struct worker *w = us->worker;
@@ -45,14 +45,14 @@ static enum cause udp_admit(struct udp_socket *us, const struct graft_tuple *tup
 		why = CAUSE_SESSION_LIMIT;
 		if (w->udp->n_unproven < larger(c->max_sessions / 4 / c->workers, 1))
 			why = admission_enter_with(w->shared, us->forward, client, false);
-	} while (--tries && why != CAUSES && why != CAUSE_NO_MEMORY &&
+	} while (--tries && why != CAUSE_NONE && why != CAUSE_NO_MEMORY &&
 		 udp_session_crowd_out(w, why == CAUSE_SESSION_LIMIT ? NULL : us->forward,
 				       why == CAUSE_CLIENT_LIMIT ? &tuple->remote : NULL));
 	return why;
 }
 
 /* Begin the session of CLIENT to DESTINATION, if it may have one.  NULL: it may not. */
-static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_tuple *tuple,
+static struct udp_session *udp_begin(struct udp_listen_socket *us, const struct graft_tuple *tuple,
 				     const struct udp_message *m, const union client_addr *client,
 				     const union client_addr *destination)
 {
@@ -66,7 +66,7 @@ static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_t
 		return NULL;
 	if (bucket_take(&us->forward->accepts, 1, w->loop.now_ms, &due_ms))
 		why = udp_admit(us, tuple, client);
-	if (why == CAUSES) {
+	if (why == CAUSE_NONE) {
 		why = udp_session_open(us, tuple, m, client, destination, &s);
 		if (!s)
 			admission_leave(w->shared, us->forward, client);
@@ -83,7 +83,7 @@ static struct udp_session *udp_begin(struct udp_socket *us, const struct graft_t
  * M has come by US.  TOLD: the PROXY header in front of M, which names the client; NULL: the peer
  * is the client.
  */
-static void udp_take(struct udp_socket *us, const struct udp_message *m,
+static void udp_take(struct udp_listen_socket *us, const struct udp_message *m,
 		     const struct proxy_header *told)
 {
 	const union client_addr *client = told ? &told->source : &m->peer;
@@ -111,7 +111,7 @@ static void udp_take(struct udp_socket *us, const struct udp_message *m,
 }
 
 /* Each datagram of M begins with a PROXY header. */
-static void udp_take_proxied(struct udp_socket *us, const struct udp_message *m)
+static void udp_take_proxied(struct udp_listen_socket *us, const struct udp_message *m)
 {
 	size_t size = smaller(m->segment, m->len);
 
@@ -138,7 +138,7 @@ static void udp_take_proxied(struct udp_socket *us, const struct udp_message *m)
 /* --- events --- */
 
 /* Errors about answers to clients.  The kernel may report an error to any worker. */
-static void udp_take_client_errors(struct udp_socket *us)
+static void udp_take_client_errors(struct udp_listen_socket *us)
 {
 	struct udp_session *s;
 	struct udp_error e;
@@ -154,7 +154,7 @@ static void udp_take_client_errors(struct udp_socket *us)
 
 static void udp_on_clients(struct source *source, uint32_t events)
 {
-	struct udp_socket *us = container_of(source, struct udp_socket, source);
+	struct udp_listen_socket *us = container_of(source, struct udp_listen_socket, source);
 	struct worker *w = us->worker;
 	int n, round = 0;
 	bool wait;
@@ -162,7 +162,7 @@ static void udp_on_clients(struct source *source, uint32_t events)
 	if (events & EPOLLERR)
 		udp_take_client_errors(us);
 	do {
-		udp_activate_look(us);
+		udp_activate_before_read(us);
 		n = udp_receive(w->udp->batch, us->source.fd);
 		for (int i = 0; i < n; i++) {
 			struct udp_message *m = udp_batch_at(w->udp->batch, (unsigned int)i);
@@ -180,7 +180,7 @@ static void udp_on_clients(struct source *source, uint32_t events)
 		}
 		if (n < 0) /* an error of an earlier answer */
 			udp_take_client_errors(us);
-		wait = udp_activate_clients(us, n >= 0 && n < UDP_BATCH);
+		wait = udp_activate_after_read(us, n >= 0 && n < UDP_BATCH);
 	} while (++round < ROUNDS && (n < 0 || n == UDP_BATCH || wait));
 }
 
@@ -194,7 +194,7 @@ static void udp_on_clients(struct source *source, uint32_t events)
 static void udp_close_old(struct timer *timer)
 {
 	struct udp_worker *u = container_of(timer, struct udp_worker, old);
-	struct udp_socket *us, *next;
+	struct udp_listen_socket *us, *next;
 
 	for (us = LIST_FIRST(&u->sockets); us; us = next) {
 		struct loop *loop = &us->worker->loop;
@@ -214,9 +214,9 @@ static void udp_close_old(struct timer *timer)
 }
 
 /* The old socket that is bound to A, so that its sessions stay; or a new one, not open yet. */
-static struct udp_socket *udp_find_or_add_socket(struct worker *w, const struct addr *a)
+static struct udp_listen_socket *udp_find_or_add_socket(struct worker *w, const struct addr *a)
 {
-	struct udp_socket *us;
+	struct udp_listen_socket *us;
 
 	LIST_FOREACH(us, &w->udp->sockets, in_worker)
 		if (us->old && addr_equal(&us->addr, a))
@@ -235,10 +235,10 @@ static struct udp_socket *udp_find_or_add_socket(struct worker *w, const struct 
 	return us;
 }
 
-struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const struct addr *a,
-				      int fd)
+struct udp_listen_socket *udp_listener_start(struct worker *w, struct forward *f,
+					     const struct addr *a, int fd)
 {
-	struct udp_socket *us = udp_find_or_add_socket(w, a);
+	struct udp_listen_socket *us = udp_find_or_add_socket(w, a);
 	int r = -ENOMEM;
 
 	if (us && us->source.fd < 0)
@@ -257,7 +257,7 @@ struct udp_socket *udp_listener_start(struct worker *w, struct forward *f, const
 	return us;
 }
 
-void udp_listener_end(struct udp_socket *us)
+void udp_listener_end(struct udp_listen_socket *us)
 {
 	struct worker *w = us->worker;
 

@@ -50,7 +50,7 @@ static int udp_connect_any(struct udp_session *s, const struct addr_list *list)
 		struct addr a;
 
 		s->address = (uint16_t)((first + i) % list->n);
-		a = addr_behind(&list->addrs[s->address], offset);
+		a = addr_plus_offset(&list->addrs[s->address], offset);
 		r = udp_connect(s, &a, NULL);
 		if (!r && i)
 			atomic_store(&s->server->first, s->address);
@@ -73,7 +73,7 @@ enum cause udp_server_choose(struct udp_session *s)
 	r = udp_connect_any(s, list);
 	addr_list_put(list);
 	if (!r)
-		return CAUSES;
+		return CAUSE_NONE;
 	if (upstream_cause(-r) == CAUSE_CONNECT_UNREACHABLE)
 		servers_refused(ss, s->server, -r, &seen, now);
 	return r == -EADDRNOTAVAIL ? CAUSE_NO_PORT : upstream_cause(-r);

@@ -9,7 +9,7 @@
  */
 
 /*
- * Connect S to an address of a server.  Returns CAUSES, or the cause for which S has no server.  A
+ * Connect S to an address of a server.  Returns CAUSE_NONE, or the cause for which S has no server.  A
  * server without a route is set aside: the next session gets another one.
  */
 enum cause udp_server_choose(struct udp_session *s);

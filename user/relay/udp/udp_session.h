@@ -62,15 +62,15 @@ enum udp_entry {
 LIST_HEAD(udp_session_list, udp_session);
 
 /* A socket to which clients send, and by which answers leave. */
-struct udp_socket {
+struct udp_listen_socket {
 	struct source source;
 	struct worker *worker;
-	LIST_ENTRY(udp_socket) in_worker; /* udp->sockets */
-	struct forward *forward;          /* of new sessions */
-	bool old;                         /* no new sessions begin here */
-	struct addr addr;                 /* the socket is bound to it */
-	unsigned int refs;                /* number of sessions */
-	struct udp_session_list waiting;  /* the sessions that are UDP_ENTRY_WAITS */
+	LIST_ENTRY(udp_listen_socket) in_worker; /* udp->sockets */
+	struct forward *forward;                 /* of new sessions */
+	bool old;                                /* no new sessions begin here */
+	struct addr addr;                        /* the socket is bound to it */
+	unsigned int refs;                       /* number of sessions */
+	struct udp_session_list waiting;         /* the sessions that are UDP_ENTRY_WAITS */
 };
 
 /* The datagrams that have passed in one direction. */
@@ -87,10 +87,10 @@ struct udp_session {
 	LIST_ENTRY(udp_session) in_waiting; /* of its socket */
 	struct udp_upstream *upstream;      /* owned; NULL: none yet */
 	struct timer timer;
-	struct udp_socket *socket;     /* a reference; the last datagram of the client came by it */
-	struct graft_tuple tuple;      /* of a datagram of the client */
-	union client_addr client;      /* it is `peer`, or has `peer` as its proxy */
-	union client_addr destination; /* it is `local`, or the PROXY header says it */
+	struct udp_listen_socket *socket; /* a reference; the last datagram of the client came by it */
+	struct graft_tuple tuple;         /* of a datagram of the client */
+	union client_addr client;         /* it is `peer`, or has `peer` as its proxy */
+	union client_addr destination;    /* it is `local`, or the PROXY header says it */
 	union client_addr peer, local;
 	uint64_t id, born_ms;
 	uint64_t asked;       /* ANSWERED: datagrams of the client before the first answer */
@@ -134,7 +134,7 @@ struct udp_worker {
 	sessions;                     /* PROVEN ones; then the others, oldest first */
 	struct udp_session *unproven; /* the oldest that is not PROVEN; NULL: there is none */
 	unsigned int n_unproven;      /* number of those that are not PROVEN */
-	LIST_HEAD(udp_socket_list, udp_socket) sockets;
+	LIST_HEAD(udp_socket_list, udp_listen_socket) sockets;
 	struct timer old; /* when sockets without a forward are looked at */
 	struct udp_batch *batch;
 	struct udp_upstreams upstreams;

@@ -26,7 +26,7 @@ import time
 
 import pytest
 from labkit import SERVER, Lab, LabError, expect, tail, wait_until
-from operations_ends import CLIENT, PACE, SERVER as SERVER_END, Ends
+from random_operations_ends import CLIENT, PACE, SERVER as SERVER_END, Ends
 from standby_rig import CLIENT_SIDE, RELAYS, SERVER6, SERVER_SIDE, Pair
 
 pytestmark = pytest.mark.needs("ip", "nsenter", "nft", "ss", "bpftool", packages="demo", ipv6=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Clients and servers of operations.py: each byte says whose it is, and where in its stream.
+"""Clients and servers of random_operations.py: each byte says whose it is, and where in its stream.
 
 A stream begins with the number of its client, so that the server knows it.  The bytes of either end
 are a part of one random text, at a place that number, end and offset give.  A datagram is a question
