@@ -231,7 +231,7 @@ static const struct {
 	  " (the privileged process, which makes sockets with a mark or for transparent "
 	  "forwarding, has ended: start culvert again)" },
 	{ HINT_CONNECT, ENOSR, 0,
-	  " (no socket with a mark or for transparent forwarding was to be had within "
+	  " (no socket with a mark or for transparent forwarding came within "
 	  "connect-timeout: the privileged process, which makes them, is too slow, or hangs)" },
 	{ HINT_RESOURCES, EAGAIN, 0,
 	  " (raise RLIMIT_NPROC, TasksMax= of the unit or kernel.threads-max, or lower "
