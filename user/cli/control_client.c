@@ -40,8 +40,7 @@ const struct request_key_def client_options[OWNS] = {
 			  .help = "control socket of the daemon (default " CONFIG_CONTROL_DEFAULT
 				  ")" },
 	[OWN_CONFIG] = { "config", "FILE",
-			 .help = "ask the daemon of this configuration file: where its `control` "
-				 "says" },
+			 .help = "ask the daemon at the `control` of this configuration file" },
 	[OWN_HELP] = { "help", .help = "show this help; also -h" },
 };
 

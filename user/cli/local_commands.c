@@ -35,7 +35,7 @@ static const char check_about[] =
 	"Read FILE as `culvert run --config FILE` would, look up its host names, and say what\n"
 	"is wrong, with file and line.  A warning tells of something that may be wrong: culvert\n"
 	"would start.  Nothing is started.\n"
-	"Exit code: 0 no mistake; 2 a mistake; 1 what another try may mend.";
+	"Exit code: 0 no mistake; 2 a mistake; 1 a failure that may pass.";
 static const char convert_about[] =
 	"Read FILE as `culvert run --config FILE` would, and print what it says as a file with\n"
 	"sections.  Its comments are lost.  Exit code: as of `culvert check`.";
@@ -43,8 +43,9 @@ static const char top_about[] =
 	"The last line of the screen lists the keys.  All options of `culvert sessions` but\n"
 	"--json are taken.";
 static const char probe_about[] =
-	"As `culvert run` does when it starts, on loopback connections of its own.  Needs the\n"
-	"privileges of `culvert run`.  Exit code: 0 all hold; 3 not.";
+	"The trials are those of `culvert run` when it starts, on loopback connections of its\n"
+	"own.  Needs the privileges of `culvert run`.\n"
+	"Exit code: 0 all behaviours hold; 3 one does not, or cannot be tried.";
 static const char graft_about[] =
 	"After a daemon has died, or has left grafted sessions: reset these sessions, take the\n"
 	"packet programs off all interfaces, and remove what is pinned.  Needs root, and\n"
