@@ -128,7 +128,7 @@ static const char *parse_ports(const char *port, bool passive, struct endpoint *
 	if (n < 1 || port[end] || last > UINT16_MAX || last < first || last - first >= PORTS_MAX)
 		return BAD_PORT;
 	if (!first && (last || !passive))
-		return "port 0 is only for listening, and in no range";
+		return "port 0 is only for listening, and not in a range";
 	ret->named_port = htons((uint16_t)first);
 	ret->n_ports = (unsigned int)(last - first + 1);
 	return NULL;
@@ -297,7 +297,7 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 	if (endpoint_is_unix(&s.at) != upstreams_are_unix(u))
 		return "unix sockets and other addresses do not mix";
 	if (s.at.udp != udp)
-		return udp ? "not UDP, but the listener is" : "not of TCP, as the listener is";
+		return udp ? "not UDP, but the listener is" : "not TCP, but the listener is";
 	for (size_t i = 0; i + 1 < u->n; i++)
 		if (is_same(&u->servers[i].at, &s.at))
 			return "given twice";

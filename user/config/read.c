@@ -219,18 +219,19 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 	if (!fc->upstream.n)
 		fc->upstream.text = "";
 	if (fc->hellos && fc->listen.udp)
-		r = say_wrong(c, fc, "listen", "names in TLS hellos are of TCP");
+		r = say_wrong(c, fc, "listen", "[sni] needs TCP");
 	if (fc->alpn && strchr(fc->alpn, ','))
 		r = say_wrong(c, fc, "alpn", "protocols are separated by blanks");
 	if (fc->sni && option_line(&fc->said, "proxy-protocol") &&
 	    fc->proxy_protocol & PROXY_RECEIVE)
 		r = say_wrong(c, fc, "proxy-protocol",
-			      "the header comes before the name, so receive is its forward's");
+			      "the PROXY header comes before the TLS hello, so receive belongs "
+			      "in the section of the forward");
 	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
 	if (ports > 1 && ports != fc->listen.n_ports)
 		r = say_wrong(c, fc, "upstream",
-			      "a range of ports needs one of the same length at listen, and no "
-			      "other there");
+			      "a range of ports needs a listen range of the same length, and no "
+			      "other listen address");
 	if (upstreams_are_unix(&fc->upstream)) { /* a unix socket has none of these */
 		fc->source.len = 0;
 		fc->interface = NULL;
