@@ -235,7 +235,7 @@ def test_survives_kill(trial):
     trial.wait_grafted(20)
     for end in trial.daemon.kill, trial.daemon.restart, trial.daemon.kill:
         end()
-        wait_until(lambda: "20 grafted sessions of the daemon before are adopted" in
+        wait_until(lambda: "20 grafted sessions of an earlier daemon are adopted" in
                    trial.daemon.log(), "an adoption")
         forward = trial.daemon.ask("forwards")["forwards"][0]
         expect(forward["live"] == forward["servers"][0]["live"] == 20, f"whose: {forward}")

@@ -119,7 +119,7 @@ def check_upgrade():
     expect(run("dpkg-query", "-W", "-f", "${Version}", "culvert"), "9999", "version")
     expect(prop("ActiveState"), "active", "the unit")
     expect(main_pid() != before, True, "a new daemon")
-    wait_logged("1 grafted sessions of the daemon before are adopted", main_pid())
+    wait_logged("1 grafted sessions of an earlier daemon are adopted", main_pid())
     grafted.talk_until("grafted", "graft")
     expect(FILE.read_text(encoding="utf-8"), GOOD, "the file")
     grafted.close()

@@ -99,7 +99,7 @@ def check_restart():
         session.talk()
         rounds += 1
     expect(restart.returncode, 0, "systemctl restart")
-    wait_logged("1 grafted sessions of the daemon before are adopted", main_pid())
+    wait_logged("1 grafted sessions of an earlier daemon are adopted", main_pid())
     session.talk_until("auto", "graft")
     systemctl("stop", UNIT)
     session.talk(50)

@@ -85,10 +85,10 @@ void adopt_sessions(struct shared *shared, struct threads *ts, const struct forw
 	}
 	graft_table_close_sockets(shared->grafts);
 	if (adopted)
-		log_info("%u grafted sessions of the daemon before are adopted", adopted);
+		log_info("%u grafted sessions of an earlier daemon are adopted", adopted);
 	if (ended)
-		log_warning("%u grafted sessions of the daemon before are reset: no forward has "
-			    "their name, or a limit is reached",
+		log_warning("%u grafted sessions of an earlier daemon are reset: their forward is "
+			    "gone from the configuration, or a limit is reached",
 			    ended);
 }
 

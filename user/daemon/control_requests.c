@@ -153,7 +153,7 @@ const struct command commands[COMMANDS] = {
 	[COMMAND_STATUS] = { "status", "show totals, errors and resources", .keys = { KEY_BRIEF } },
 	[COMMAND_FORWARDS] = { "forwards", "show the forwards: engine, state, sessions, limits",
 			       .keys = { KEY_FORWARD } },
-	[COMMAND_KILL] = { "kill", "reset sessions: of these ids, of all filters, or --all",
+	[COMMAND_KILL] = { "kill", "reset sessions: by id, by filters that all match, or --all",
 			   .changes = COMMAND_ALWAYS, .needs_some = true, .positional = BIT(KEY_ID),
 			   .keys = { KEY_ID, KEY_FORWARD, KEY_CLIENT, KEY_SERVER_NAME, KEY_CARRIER,
 				     KEY_ALL } },

@@ -242,8 +242,8 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	if (key == was.key || graft_state_of(h.head) == GRAFT_SETTING)
 		return;
 	if (key != KEY_NONE && !standby_ways_follow(&s->sb->ways, &h.leg[0]->tuple.local)) {
-		log_limited(LOG_WARNING, "standby: sessions of too many addresses: some are not "
-					 "told of");
+		log_limited(LOG_WARNING, "standby: too many local addresses: sessions of some are "
+					 "not exported");
 		key = KEY_NONE;
 	}
 	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple };
@@ -443,7 +443,7 @@ static void import_take(struct stream *s, struct graft_record *r, const char *wh
 	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", s->name,
 		    e == -ENOENT     ? "no forward here has the name of its forward" :
 		    e == -EBADMSG    ? why :
-		    e == -EADDRINUSE ? "another session here has its port, or its client's" :
+		    e == -EADDRINUSE ? "another session here has the same local port or client" :
 				       "max-sessions is too low for those of both relays");
 }
 
