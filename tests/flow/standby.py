@@ -501,7 +501,7 @@ def test_records(trial):
 def test_port_0(trial):
     """A3: a datagram that nobody can answer begins no session."""
     trial.inside("client", sys.executable, "-c", FROM_PORT_0, CLIENT_SIDE[0], "9153")
-    wait_until(lambda: trial.logged("relay", "from port 0"), "the log to say so")
+    wait_until(lambda: trial.logged("relay", "its source port is 0"), "the log to say so")
     expect(not trial.sessions("relay"), "there is a session")
 
 

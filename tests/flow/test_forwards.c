@@ -152,8 +152,8 @@ ROW_ONCE(max_sessions_per_client)
 	stays(CLIENT_B, ONE);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 2);
 	assert_int_equal(rig_status(d, "resources.clients"), 2);
-	rig_wait_log(d, "it has as many sessions here as max-sessions-per-client allows: 2");
-	rig_wait_log(d, "it has as many sessions in all as max-sessions-per-client allows: 4");
+	rig_wait_log(d, "sessions of this forward have reached max-sessions-per-client: 2");
+	rig_wait_log(d, "sessions of all forwards have reached max-sessions-per-client: 4");
 	rig_hang_up(first);
 	rig_wait_status(d, "resources.sessions", 5);
 	stays(CLIENT_A, TWO);

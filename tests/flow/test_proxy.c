@@ -335,7 +335,7 @@ ROW_ONCE(limits)
 	assert_int_equal(rig_status(d, "errors.denied"), 1);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 4);
 	assert_int_equal(rig_status(d, "resources.sessions"), 5);
-	rig_wait_log(d, "client-limit: forward in: refused 203.0.113.1:3: it has as many sessions");
+	rig_wait_log(d, "client-limit: forward in: refused 203.0.113.1:3: the client's sessions");
 	rig_not_logged(d, "believes"); /* it says who its proxies are */
 	rig_close_sockets();
 	rig_wait_status(d, "resources.sessions", 0);

@@ -174,8 +174,8 @@ ROW_ONCE(a_late_answer_fails_its_request_only)
 
 	assert_int_equal(kill(pid, SIGSTOP), 0);
 	is_served(LISTEN); /* the stock is to be filled again */
-	rig_wait_log(d, "no more sockets with a mark or for transparent forwarding: the privileged "
-			"process has not answered in time");
+	rig_wait_log(d, "cannot make sockets with a mark or for transparent forwarding: the "
+			"privileged process has not answered in time");
 	daemon_signal(d, SIGHUP);
 	is_served(LISTEN);
 	assert_int_equal(kill(pid, SIGCONT), 0);

@@ -160,20 +160,20 @@ ROW_ONCE(useless_descriptors)
 		    "for culvert");
 	give(fds, 2);
 	rig_refuses(*state, FORWARD_ONE,
-		    "descriptor 4, which systemd has opened for culvert: not a "
-		    "stream socket that listens");
+		    "descriptor 4, which systemd has opened for culvert, is of no "
+		    "use: it needs ListenStream=");
 	close(fds[0]);
 	for (size_t i = 0; i < 2; i++) {
 		assert_int_equal(socketpair(AF_UNIX, types[i] | SOCK_CLOEXEC, 0, pair), 0);
 		give(pair, 1);
-		rig_refuses(*state, FORWARD_ONE, "not a stream socket that listens");
+		rig_refuses(*state, FORWARD_ONE, "is of no use: it needs ListenStream=");
 		close(pair[0]);
 		close(pair[1]);
 	}
 	/* systemd's ListenStream=PORT */
 	any = listen_on_any(0);
 	give(&any, 1);
-	rig_refuses(*state, FORWARD("one", ":9001", ""), "takes IPv4 clients, too");
+	rig_refuses(*state, FORWARD("one", ":9001", ""), "[::] also needs BindIPv6Only=ipv6-only");
 	close(any);
 }
 

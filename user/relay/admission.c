@@ -44,11 +44,11 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 {
 	unsigned int most = f->conf->max_sessions_per_client;
 	int r = clients_enter(&f->limits->clients, &client->sa, most, proven);
-	const char *where = "here";
+	const char *where = "of this forward";
 	char text[ADDR_STRLEN];
 
 	if (!r) {
-		where = "in all";
+		where = "of all forwards";
 		most = shared->config->max_sessions_per_client;
 		r = clients_enter(&shared->clients, &client->sa, most, proven);
 		if (!r)
@@ -58,8 +58,8 @@ enum cause admission_enter_client(struct shared *shared, struct forward *f,
 	if (r == -ENOMEM)
 		return CAUSE_NO_MEMORY;
 	log_cause(CAUSE_CLIENT_LIMIT, LOG_WARNING,
-		  "forward %s: refused %s: it has as many sessions %s as max-sessions-per-client "
-		  "allows: %u",
+		  "forward %s: refused %s: the client's sessions %s have reached "
+		  "max-sessions-per-client: %u",
 		  forward_name(f->conf), client_addr_text(client, text, sizeof(text)), where, most);
 	return CAUSE_CLIENT_LIMIT;
 }

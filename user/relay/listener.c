@@ -373,11 +373,10 @@ int given_take(char *err, size_t errlen)
 	for (int i = 0; i < n_given; i++)
 		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i])) {
 			snprintf(err, errlen,
-				 "descriptor %d, which systemd has opened for "
-				 "culvert: not a stream socket that listens (ListenStream= with "
-				 "Accept=no makes one), nor one of UDP (ListenDatagram=), or one of "
-				 "[::] that takes IPv4 clients, too (BindIPv6Only=ipv6-only is "
-				 "needed, and a ListenStream= or ListenDatagram= for 0.0.0.0)",
+				 "descriptor %d, which systemd has opened for culvert, is of no "
+				 "use: it needs ListenStream= with Accept=no, or ListenDatagram=; "
+				 "[::] also needs BindIPv6Only=ipv6-only, and a second socket at "
+				 "0.0.0.0 for IPv4",
 				 SD_LISTEN_FDS_START + i);
 			return -EINVAL;
 		}

@@ -82,7 +82,7 @@ void socket_keeper_after_batch(struct socket_keeper *k)
 		for (unsigned int i = 0; i < FAMILIES; i++)
 			if (fill(s, i, err, sizeof(err)))
 				log_limited(LOG_ERR,
-					    "no more sockets with a mark or for "
+					    "cannot make sockets with a mark or for "
 					    "transparent forwarding: %s",
 					    err);
 		next = LIST_NEXT(s, in_keeper);

@@ -203,8 +203,10 @@ void session_idle_timer(struct session *s)
 		r = activity(s, side, &sides[side]);
 	if (r) /* TCP itself does not refuse this, but a BPF program of the cgroup may */
 		log_limited(LOG_WARNING,
-			    "session %llu: its sockets do not say whether it is idle: %s",
-			    (unsigned long long)s->id, strerror(-r));
+			    "session %llu, forward %s: its sockets do not say whether it is idle: "
+			    "%s",
+			    (unsigned long long)s->id, forward_name(s->forward->conf),
+			    strerror(-r));
 	if (has_lost_one(s, now, sides)) /* a side that cannot be seen is not owed anything */
 		return;
 	if (r || is_held_up(&s->flows[CLIENT]) || is_held_up(&s->flows[UPSTREAM]))

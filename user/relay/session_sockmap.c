@@ -126,9 +126,10 @@ static void refused(struct session *s, unsigned int dir, int error)
 					   REASON_REFUSED;
 	if (f->reason == REASON_REFUSED)
 		log_limited(LOG_WARNING,
-			    "session %llu: stays in user space, where it is as safe: "
-			    "sockmap: %s",
-			    (unsigned long long)s->id, strerror(-error));
+			    "session %llu, forward %s: sockmap refused a flow, which stays in "
+			    "user space: %s",
+			    (unsigned long long)s->id, forward_name(s->forward->conf),
+			    strerror(-error));
 	count_add(&s->worker->stats.handovers[HANDOVER_FAILED][f->reason], 1);
 }
 

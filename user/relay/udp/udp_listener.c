@@ -118,6 +118,7 @@ static void udp_take_proxied(struct udp_listen_socket *us, const struct udp_mess
 	for (size_t at = 0; at < m->len; at += size) {
 		struct udp_message one = *m;
 		struct proxy_header header;
+		char text[ADDR_STRLEN];
 		const char *why;
 
 		one.data += at;
@@ -125,8 +126,10 @@ static void udp_take_proxied(struct udp_listen_socket *us, const struct udp_mess
 		if (proxy_protocol_parse(one.data, one.len, &header, &why)) {
 			count_add(&us->worker->stats.errors[CAUSE_HEADER_BAD], 1);
 			log_cause(CAUSE_HEADER_BAD, LOG_NOTICE,
-				  "forward %s: a datagram is dropped: PROXY header: %s",
-				  forward_name(us->forward->conf), why ?: "it is too short");
+				  "forward %s: a datagram from %s is dropped: %s",
+				  forward_name(us->forward->conf),
+				  client_addr_text(&m->peer, text, sizeof(text)),
+				  why ?: "its PROXY header is cut off");
 			continue;
 		}
 		one.data += header.size;
@@ -156,6 +159,7 @@ static void udp_on_clients(struct source *source, uint32_t events)
 {
 	struct udp_listen_socket *us = container_of(source, struct udp_listen_socket, source);
 	struct worker *w = us->worker;
+	char text[ADDR_STRLEN];
 	int n, round = 0;
 	bool wait;
 
@@ -170,9 +174,10 @@ static void udp_on_clients(struct source *source, uint32_t events)
 			udp_complete(us, &m->local);
 			if (!m->peer.in.sin_port) /* at the same place in sockaddr_in6 */
 				log_limited(LOG_NOTICE,
-					    "forward %s: a datagram is dropped: it is from port "
-					    "0, where nobody can be answered",
-					    forward_name(us->forward->conf));
+					    "forward %s: a datagram from %s is dropped: its source "
+					    "port is 0, so it cannot be answered",
+					    forward_name(us->forward->conf),
+					    client_addr_text(&m->peer, text, sizeof(text)));
 			else if (us->forward->conf->proxy_protocol & PROXY_RECEIVE)
 				udp_take_proxied(us, m);
 			else

@@ -170,6 +170,7 @@ static void udp_blame(struct udp_session *s, int error)
 
 void udp_server_unreachable(struct udp_session *s, int error)
 {
+	char text[ADDR_STRLEN];
 	bool moved;
 
 	if (udp_heard_ms(s, UPSTREAM) >= udp_heard_ms(s, CLIENT))
@@ -180,8 +181,10 @@ void udp_server_unreachable(struct udp_session *s, int error)
 		s->stale = true;
 		return;
 	}
-	log_cause(upstream_cause(error), LOG_WARNING, "session %llu, forward %s: its server: %s",
-		  (unsigned long long)s->id, forward_name(s->forward->conf), strerror(error));
+	log_cause(upstream_cause(error), LOG_WARNING,
+		  "session %llu, forward %s: its server %s cannot be reached: %s",
+		  (unsigned long long)s->id, forward_name(s->forward->conf),
+		  client_addr_text(&s->upstream->to, text, sizeof(text)), strerror(error));
 	/* no blame if another address may work; if S is ASKED, all addresses were tried */
 	if (!(moved && s->state != UDP_ASKED) && (!udp_has_others(s) || !udp_is_heard(s, ALIVE_MS)))
 		udp_blame(s, error);
