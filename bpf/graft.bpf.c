@@ -6,8 +6,8 @@
  *
  * Theory of operation
  *   - The daemon runs graft_offer (BPF_PROG_TEST_RUN) when it holds no byte of the session.
- *     graft_offer notes both sockets' sequence numbers, from which all offsets follow, and enters
- *     both tuples in `flows`.
+ *     graft_offer notes both sockets' sequence numbers, from which all offsets follow.  The daemon
+ *     then enters both tuples in `tuples`.
  *   - graft_in sees arriving packets.  While a session is OFFERED, graft_in looks at both sockets.
  *     A packet may be the first to be translated if neither socket has anything unread, unsent or
  *     unacknowledged, and if packets of both have been seen here, entering and leaving.  No socket
@@ -38,6 +38,16 @@
 
 /* --- what arrives --- */
 
+/*
+ * Another connection has a tuple of G's session, which is over since STATE.  The swap fails if the
+ * daemon gives the slot back meanwhile: then the next packet marks the session.
+ */
+static __always_inline void forget(struct graft_entry *g, __u32 state)
+{
+	__sync_val_compare_and_swap(&g->over, state == GRAFT_DONE ? GRAFT_KEPT : GRAFT_GIVEN_BACK,
+				    GRAFT_ANEW);
+}
+
 /* Find the session of P.  A SYN finds none that is over: it begins a new connection. */
 static __always_inline bool find_session(const struct packet *p, struct found *f)
 {
@@ -49,7 +59,7 @@ static __always_inline bool find_session(const struct packet *p, struct found *f
 	if (!(p->flags & SYN) || (state != GRAFT_DONE && state != GRAFT_CLOSED &&
 				  (state != GRAFT_RETURNED || !f->g->over)))
 		return true;
-	forget(f->g, f->slot);
+	forget(f->g, state);
 	return false;
 }
 
@@ -125,7 +135,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 	case GRAFT_TO_NOWHERE:
 		return DROP;
 	case GRAFT_TO_FORGET: /* perhaps of another relay's connection: the stack answers */
-		forget(f->g, f->slot);
+		forget(f->g, state);
 		return PASS;
 	default:
 		return PASS; /* the stack sends it on as a router does, to the session's relay */
@@ -434,14 +444,10 @@ int graft_offer(struct __sk_buff *skb)
 		return count_routes();
 	case GRAFT_STRAYS:
 		return look_for_stray(skb, &g->side[0]) ?: look_for_stray(skb, &g->side[1]);
-	case GRAFT_ENTER:
-		if (enter(g, q.slot))
-			return GRAFT_NO_SLOT;
+	case GRAFT_SOCKETS:
 		return is_connected(skb, &g->side[0]) || is_connected(skb, &g->side[1]) ?
 			       GRAFT_IN_HAND :
 			       GRAFT_OK;
-	case GRAFT_FORGET:
-		return forget(g, q.slot);
 	}
 	return offer(skb, &q, g);
 }

@@ -220,22 +220,9 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->mss = own->mss;
 }
 
-/* Delete the tuples of the slot's last session from `flows`. */
-static __always_inline int forget(const struct graft_entry *g, __u32 slot)
-{
-	for (int i = 0; i < 2; i++) {
-		struct graft_place *place = bpf_map_lookup_elem(&flows, &g->side[i].tuple);
-
-		if (place && place->slot == slot)
-			bpf_map_delete_elem(&flows, &g->side[i].tuple);
-	}
-	return GRAFT_OK;
-}
-
 /* Prepare the entry for the slot's new session. */
 static __always_inline void clear(struct graft_entry *g, const struct graft_request *q)
 {
-	forget(g, q->slot);
 	__builtin_memset(g, 0, sizeof(*g)); /* it stays FREE */
 	for (int i = 0; i < 2; i++) {
 		g->side[i].tuple = q->tuples[i];
@@ -244,19 +231,6 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 	g->head.worker = q->worker;
 	g->head.forward = q->forward;
 	g->head.id = q->id;
-}
-
-static __always_inline int enter(const struct graft_entry *g, __u32 slot)
-{
-	for (__u32 i = 0; i < 2; i++) {
-		struct graft_place place = { .slot = slot, .side = i };
-
-		if (bpf_map_update_elem(&flows, &g->side[i].tuple, &place, BPF_ANY)) {
-			forget(g, slot);
-			return GRAFT_NO_SLOT;
-		}
-	}
-	return GRAFT_OK;
 }
 
 /* Has a socket the tuple of S?  Listening sockets and TIME_WAIT do not count. */
@@ -272,6 +246,7 @@ static __always_inline bool is_connected(struct __sk_buff *skb, const struct gra
 	return is;
 }
 
+/* A new session stays FREE: the daemon makes it OFFERED once its tuples lead to it. */
 static __always_inline int offer(struct __sk_buff *skb, const struct graft_request *q,
 				 struct graft_entry *g)
 {
@@ -300,11 +275,9 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	set_up(&g->side[1], &g->side[0], b, a);
 	g->looks = g->why_back = g->why_not = g->hold = 0;
 	g->offered_ns = bpf_ktime_get_ns();
-	if (from == GRAFT_FREE)
-		r = enter(g, q->slot);
-	if (!r)
+	if (from == GRAFT_RETURNED)
 		__sync_val_compare_and_swap(&g->head.state, from, GRAFT_OFFERED);
-	return r;
+	return GRAFT_OK;
 }
 
 /* --- the way of a socket --- */

@@ -16,6 +16,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "graft_contract.h"
+#include "udp_contract.h"
 #include "vmlinux.h"
 
 #define PASS TC_ACT_UNSPEC /* to the next program, or to the stack: TCX_NEXT is the same */
@@ -71,11 +72,23 @@ struct {
 } grafts SEC(".maps");
 
 struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct udp_flow);
+} udp_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__uint(max_entries, 2);
-	__type(key, struct graft_tuple);
-	__type(value, struct graft_place);
-} flows SEC(".maps");
+	__type(key, __u32);
+	__type(value, struct graft_bucket);
+} tuples SEC(".maps");
+
+/* Set before the programs are loaded; a power of 2.  The bucket behind them has the seed. */
+const volatile __u32 graft_n_buckets = 1;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
@@ -552,13 +565,41 @@ static __always_inline bool find_slot(__u32 slot, __u32 side, struct found *f)
 }
 
 /*
- * False: T belongs to no graft.  An entry of `flows` may be old, and its slot another session's.
- * An IPv6 header with IPv4-mapped addresses is not of an IPv4 session.
+ * The place of T, a tuple of TCP or UDP; 0: none.  The daemon publishes a place with release, and
+ * each load here depends on the one before.  See graft_index.c about slots that change meanwhile.
+ */
+__noinline int find_place(const struct graft_tuple *t, __u32 udp)
+{
+	__u32 key = graft_n_buckets;
+	struct graft_bucket *b = bpf_map_lookup_elem(&tuples, &key);
+
+	if (!t || !b)
+		return 0;
+	key = graft_hash(t, b->place[0]) & (graft_n_buckets - 1);
+	b = bpf_map_lookup_elem(&tuples, &key);
+	for (int i = 0; b && i < GRAFT_PLACES; i++) {
+		__u32 place = READ_ONCE(b->place[i]), slot = place >> GRAFT_PLACE_SLOT;
+		bool is = (place & GRAFT_PLACE_KIND) == graft_place(udp, 0, 0);
+		bool one = place & GRAFT_PLACE_SIDE;
+		struct graft_entry *g = is && !udp ? bpf_map_lookup_elem(&grafts, &slot) : NULL;
+		struct udp_flow *u = is && udp ? bpf_map_lookup_elem(&udp_flows, &slot) : NULL;
+
+		if ((g && same_tuple(one ? &g->side[1].tuple : &g->side[0].tuple, t)) ||
+		    (u && same_tuple(one ? &u->leg[1].tuple : &u->leg[0].tuple, t)))
+			return place;
+	}
+	return 0;
+}
+
+/*
+ * False: T belongs to no session of TCP.  An IPv6 header with IPv4-mapped addresses is not of an
+ * IPv4 session.
  */
 static __always_inline bool find(const struct graft_tuple *t, bool ipv6, struct found *f)
 {
-	struct graft_place *place = bpf_map_lookup_elem(&flows, t);
+	__u32 place = find_place(t, false);
 
-	return place && find_slot(place->slot, place->side, f) && f->mine->ipv6 == ipv6 &&
-	       same_tuple(&f->mine->tuple, t);
+	return place && find_slot(place >> GRAFT_PLACE_SLOT, !!(place & GRAFT_PLACE_SIDE), f) &&
+	       f->mine->ipv6 == ipv6 && READ_ONCE(f->g->head.state) != GRAFT_FREE &&
+	       READ_ONCE(f->g->over) != GRAFT_ANEW;
 }

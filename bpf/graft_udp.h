@@ -3,9 +3,7 @@
  * UDP in graft.bpf.c: a datagram of an entered flow is translated, or passes to the socket and is
  * counted.  include/udp_contract.h explains flows, legs, and a leg's word.
  *
- * Memory order.  The daemon publishes a flow by its places in buckets, with release; a reader
- * follows them, so each load depends on the one before.  Words are changed by atomic operations
- * with a result, which are full barriers.
+ * Memory order.  Words are changed by atomic operations with a result, which are full barriers.
  */
 #pragma once
 
@@ -13,28 +11,8 @@
 #include "graft_icmp.h"
 #include "graft_packet.h"
 #include "graft_translate.h"
-#include "udp_contract.h"
 
 #define ROOM_LEAST (1280 - 40) /* senders ignore a smaller MTU, which may be forged */
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct udp_flow);
-} udp_flows SEC(".maps");
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(map_flags, BPF_F_MMAPABLE);
-	__uint(max_entries, 2);
-	__type(key, __u32);
-	__type(value, struct udp_bucket);
-} udp_buckets SEC(".maps");
-
-/* Set before the programs are loaded; a power of 2.  The bucket behind them has the seed. */
-const volatile __u32 udp_n_buckets = 1;
 
 struct udp_found {
 	struct udp_flow *u;
@@ -46,29 +24,18 @@ struct udp_found {
 /* False: P belongs to no flow. */
 static __always_inline bool find_flow(const struct packet *p, struct udp_found *f)
 {
-	__u32 i = udp_n_buckets;
-	struct udp_bucket *b = bpf_map_lookup_elem(&udp_buckets, &i);
+	__u32 place = find_place(&p->tuple, true), slot = place >> GRAFT_PLACE_SLOT;
+	bool one = place & GRAFT_PLACE_SIDE;
 
-	if (!b)
+	f->u = place ? bpf_map_lookup_elem(&udp_flows, &slot) : NULL;
+	if (!f->u)
 		return false;
-	i = udp_hash(&p->tuple, b->place[0]) & (udp_n_buckets - 1);
-	b = bpf_map_lookup_elem(&udp_buckets, &i);
-	for (i = 0; b && i < UDP_PLACES; i++) {
-		__u32 place = READ_ONCE(b->place[i]), slot = (place - 1) >> 1;
-		bool one = !(place & 1);
-
-		f->u = place ? bpf_map_lookup_elem(&udp_flows, &slot) : NULL;
-		if (!f->u)
-			continue;
-		f->mine = one ? &f->u->leg[1] : &f->u->leg[0];
-		f->other = one ? &f->u->leg[0] : &f->u->leg[1];
-		f->at = one ? &f->u->at[1] : &f->u->at[0];
-		f->at_other = one ? &f->u->at[0] : &f->u->at[1];
-		f->from = one ? &f->u->from[1] : &f->u->from[0];
-		if (same_tuple(&f->mine->tuple, &p->tuple))
-			return is_ipv6(f->mine) == p->ipv6;
-	}
-	return false;
+	f->mine = one ? &f->u->leg[1] : &f->u->leg[0];
+	f->other = one ? &f->u->leg[0] : &f->u->leg[1];
+	f->at = one ? &f->u->at[1] : &f->u->at[0];
+	f->at_other = one ? &f->u->at[0] : &f->u->at[1];
+	f->from = one ? &f->u->from[1] : &f->u->from[0];
+	return is_ipv6(f->mine) == p->ipv6;
 }
 
 /* No datagram has come for IDLE ticks. */

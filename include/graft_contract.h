@@ -9,11 +9,11 @@
  *
  * Maps
  *   grafts   struct graft_entry by session slot, mapped into the daemon.
- *   flows    tuple of a packet as it arrives -> slot and side.  Written by the offer program.  The
- *            packet programs delete the tuple of an ended session when a packet of another
- *            connection has that tuple.
+ *   tuples   tuple of a packet as it arrives, of TCP or UDP -> slot and side: struct graft_bucket by
+ *            hash of the tuple, mapped into the daemon.  The daemon alone writes places
+ *            (graft_index.c).  The last bucket begins with the seed of the hash.
  *   graft_rings  worker -> ring buffer of struct graft_event.
- *   handshakes  tuple, as in `flows` -> struct graft_handshake.  The offer deletes it.
+ *   handshakes  tuple, as in `tuples` -> struct graft_handshake.  The offer deletes it.
  *   interfaces  ifindex -> GRAFT_IF_*, of each interface that has the programs.  Two keys are no
  *            ifindex: GRAFT_IF_POLICIES and GRAFT_IF_PORTS.
  *   addresses  those of this machine to which clients of STANDBY sessions have connected.
@@ -27,13 +27,14 @@
  *
  * Transitions of the state, and by whom:
  *
- *   FREE       -> OFFERED    the daemon offers a session of which it holds no byte
+ *   FREE       -> OFFERED    the daemon offers a session of which it holds no byte, and which the
+ *                            offer program has set up
  *              -> SETTING    the daemon enters a session that another relay exports
  *   SETTING    -> STANDBY    the entry is complete
- *              -> FREE       the daemon takes the session out
+ *              -> FREE       a socket has one of its tuples
  *   STANDBY    -> ACTIVE     a packet of either side, while the client's destination address is on
  *                            this machine; or the daemon, if no relay exports the session any more
- *              -> SETTING    the daemon takes the session out
+ *              -> FREE       the daemon takes the session out
  *   OFFERED    -> LOCKED     a packet of either side checks whether it can be the first translated
  *                            packet.  One packet checks at a time
  *              -> FREE       the daemon carries the session itself
@@ -62,7 +63,9 @@
  *   DONE       -> CLOSED     the daemon closes the sockets
  *   CLOSED, RETURNED -> FREE   the slot is used again.  Until then late packets are translated
  *                            (CLOSED), or shifted (RETURNED).  A SYN with the session's tuple ends
- *                            that earlier; if CLOSED, also a packet outside the window
+ *                            that earlier; if CLOSED, also a packet outside the window (GRAFT_ANEW)
+ *
+ * No packet finds a FREE session.
  *
  * A session that came from another relay is `loose`: its numbers may be old.  So its packets are
  * sent on even outside the window, and the ends check them, as without a relay.  The numbers of
@@ -156,11 +159,35 @@ struct graft_tuple {
 	__u16 remote_port, local_port;
 };
 
-struct graft_place {
-	__u32 slot, side;
+#define NO_SLOT UINT32_MAX
+
+/* In `tuples`: where a tuple leads to.  0: nowhere; else graft_place(). */
+#define GRAFT_PLACES 8
+
+struct graft_bucket {
+	__u32 place[GRAFT_PLACES];
 };
 
-#define NO_SLOT UINT32_MAX
+#define GRAFT_PLACE_KIND 3U /* TCP or UDP, which have slots of their own */
+#define GRAFT_PLACE_SIDE 4U /* or leg */
+#define GRAFT_PLACE_SLOT 3  /* bits below the slot */
+
+static inline __u32 graft_place(__u32 udp, __u32 slot, __u32 side)
+{
+	return slot << GRAFT_PLACE_SLOT | side * GRAFT_PLACE_SIDE | udp << 1 | 1;
+}
+
+static inline __attribute__((always_inline)) __u32 graft_hash(const struct graft_tuple *t,
+							      __u32 seed)
+{
+	__u32 h = seed ^ ((__u32)t->remote_port << 16 | t->local_port);
+
+	for (int i = 0; i < 4; i++) {
+		h = (h ^ t->remote.w[i]) * 0x9e3779b1;
+		h = (h ^ h >> 15 ^ t->local.w[i]) * 0x85ebca6b;
+	}
+	return h ^ h >> 13;
+}
 
 /* The way of our socket's packets to the remote end, learnt from one that left. */
 struct graft_way {
@@ -327,6 +354,13 @@ enum graft_far {
 #define GRAFT_LOSSES 2
 #define GRAFT_LOSS_BYTES (2 << 20)
 
+/* Of `over`. */
+enum graft_over {
+	GRAFT_KEPT,       /* the slot is the session's */
+	GRAFT_GIVEN_BACK, /* by the daemon: the sockets are closed: a SYN begins a new connection */
+	GRAFT_ANEW,       /* by a packet of that connection: no packet finds the session any more */
+};
+
 enum graft_loose {
 	GRAFT_STRICT,
 	GRAFT_LOOSE,
@@ -364,7 +398,7 @@ struct graft_entry {
 	__u64 offered_ns, ended_ns; /* CLOCK_MONOTONIC */
 	__u64 before[2];            /* bytes that each socket has received */
 	__u32 shifted;              /* 1: RETURNED, or OFFERED after that */
-	__u32 over;                 /* by the daemon: 1: RETURNED, and the sockets are closed */
+	__u32 over;                 /* enum graft_over */
 	__u32 killed;               /* DONE, CLOSED: 1: the daemon closes the sockets with RST */
 	__u32 why_back;             /* enum graft_refusal: why the session returns, */
 	__u64 stuck_ns;             /* and since when */
@@ -375,7 +409,7 @@ struct graft_entry {
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 
-/* 100,000 sessions take at most 1 KB each: this, and two entries of `flows`. */
+/* A slot takes at most 1 KB: this, struct udp_flow, and 4 buckets. */
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
 	       "another size: another layout");
 
@@ -410,14 +444,13 @@ enum graft_mirrored {
 
 /* Input of the offer program, behind an Ethernet header. */
 enum graft_op {
-	GRAFT_OFFER,       /* put the session into `slot`, which is FREE */
+	GRAFT_OFFER,       /* set up a session in `slot`, which is FREE */
 	GRAFT_OFFER_AGAIN, /* offer the session of `slot` again, which is RETURNED */
 	GRAFT_KILL,   /* DONE: shift packets from now on, so the sockets' resets get to the ends */
 	GRAFT_WAYS,   /* ACTIVE: can the sockets' ways be followed?  GRAFT_OK: as far as is known */
 	GRAFT_ROUTES, /* count changes of the network namespace: graft_routes, graft_policies */
 	GRAFT_STRAYS, /* ACTIVE: do packets go past the programs?  See graft_stray */
-	GRAFT_ENTER,  /* SETTING: enter the tuples in `flows`; GRAFT_IN_HAND: a socket has one */
-	GRAFT_FORGET, /* take the tuples out of `flows` */
+	GRAFT_SOCKETS, /* SETTING: GRAFT_IN_HAND: a socket has one of the tuples */
 };
 
 struct graft_request {

@@ -91,7 +91,7 @@ enum graft_arrival {
 	GRAFT_TO_LOOK,    /* may it be the first one that is translated? */
 	GRAFT_TO_SOCKET,  /* its own socket, with the socket's numbers */
 	GRAFT_TO_SHIFTED, /* the stack, which answers it with the socket's numbers */
-	GRAFT_TO_FORGET,  /* the stack, once its tuple is out of `flows` */
+	GRAFT_TO_FORGET,  /* the stack, and its session is not found any more */
 	GRAFT_TO_PAST,    /* the next router */
 	GRAFT_TO_NOWHERE, /* it is dropped, and will be sent again */
 };

@@ -8,11 +8,8 @@
  * translated and leaves by the other leg, or passes to the daemon's socket.  Each leg has a word of
  * its own for that.
  *
- * Maps
- *   udp_flows    struct udp_flow by slot, mapped into the daemon.
- *   udp_buckets  struct udp_bucket by hash of a tuple.  A place is a value of udp_place().  The
- *                daemon alone writes places, one at a time.  The last bucket begins with the seed
- *                of the hash.
+ * Map
+ *   udp_flows    struct udp_flow by slot, mapped into the daemon.  `tuples` leads to the slot.
  *
  * The daemon writes the state.  FREE: there is no flow.  ACTIVE: a session of this daemon, or of an
  * earlier one, has the flow.  STANDBY: another relay has it.  Both legs of a STANDBY flow are
@@ -46,12 +43,6 @@
  */
 #define UDP_SILENT_TICKS (8000000000ULL >> UDP_TICK_SHIFT)
 
-#define UDP_PLACES 8
-
-struct udp_bucket {
-	__u32 place[UDP_PLACES];
-};
-
 struct udp_leg {
 	__u32 word;
 	__u32 seen;     /* graft_ways when hindrance_in() was asked last */
@@ -72,22 +63,4 @@ struct udp_flow {
 	struct udp_leg at[2];
 } __attribute__((aligned(64)));
 
-/* 100,000 flows take at most 300 bytes each: this, and buckets. */
 _Static_assert(sizeof(struct udp_flow) == 256 && GRAFT_LAYOUT == 7, "another size: another layout");
-
-/* Leg LEG of the flow of SLOT, in buckets; 0 is none. */
-static inline __u32 udp_place(__u32 slot, __u32 leg)
-{
-	return (slot << 1 | leg) + 1;
-}
-
-static inline __attribute__((always_inline)) __u32 udp_hash(const struct graft_tuple *t, __u32 seed)
-{
-	__u32 h = seed ^ ((__u32)t->remote_port << 16 | t->local_port);
-
-	for (int i = 0; i < 4; i++) {
-		h = (h ^ t->remote.w[i]) * 0x9e3779b1;
-		h = (h ^ h >> 15 ^ t->local.w[i]) * 0x85ebca6b;
-	}
-	return h ^ h >> 13;
-}

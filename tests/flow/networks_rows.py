@@ -813,7 +813,7 @@ ROWS = (
         middle="sigkill\n start_as_account\n sigkill\n start", ends="whole copy:reset|eof"),
     Row("one pinned map is missing", middle="""
         sigkill
-        relay: rm /sys/fs/bpf/culvert/*/flows || true
+        relay: rm /sys/fs/bpf/culvert/*/tuples || true
         start""", ends="whole|reset|eof"),
     Row("a client whose link is gone", middle="client: ip link set c0 down\n gone 20",
         **GONE),

@@ -190,14 +190,16 @@ struct place {
 /* TUPLE: as it arrives.  False: of no session. */
 static bool find(struct model *m, const struct graft_tuple *tuple, bool ipv6, struct place *ret)
 {
-	for (const struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++) {
-		if (!f->present || memcmp(&f->tuple, tuple, sizeof(*tuple)))
+	for (const struct model_tuple *u = m->tuples; u < m->tuples + MODEL_TUPLES; u++) {
+		if (memcmp(&u->tuple, tuple, sizeof(*tuple)))
 			continue;
-		ret->slot = f->place.slot;
+		ret->slot = u->slot;
 		ret->g = &m->slots[ret->slot];
-		ret->mine = &ret->g->side[f->place.side];
-		ret->other = &ret->g->side[!f->place.side];
-		return !memcmp(&ret->mine->tuple, tuple, sizeof(*tuple)) && ipv6 == ret->mine->ipv6;
+		ret->mine = &ret->g->side[u->side];
+		ret->other = &ret->g->side[!u->side];
+		return !memcmp(&ret->mine->tuple, tuple, sizeof(*tuple)) &&
+		       ipv6 == ret->mine->ipv6 && ret->g->head.state != GRAFT_FREE &&
+		       ret->g->over != GRAFT_ANEW;
 	}
 	return false;
 }
@@ -215,13 +217,11 @@ static bool find_leaving(struct model *m, const struct model_parts *p, struct pl
 	return find(m, &t, p->ipv6, ret);
 }
 
-static void forget(struct model *m, const struct place *at)
+/* Unless it is given back just now: then the next packet forgets it. */
+static void forget(const struct place *at)
 {
-	for (struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)
-		for (int side = 0; side < 2; side++)
-			if (f->present && f->place.slot == at->slot &&
-			    !memcmp(&f->tuple, &at->g->side[side].tuple, sizeof(f->tuple)))
-				f->present = false;
+	if (at->g->over == (at->g->head.state == GRAFT_DONE ? GRAFT_KEPT : GRAFT_GIVEN_BACK))
+		at->g->over = GRAFT_ANEW;
 }
 
 /* Does a packet fit where the other end is: GOT, what that has acknowledged, and END, what it has sent? */
@@ -738,7 +738,7 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	if (!find(m, &p.from, p.ipv6, &at))
 		return MODEL_PASS;
 	if (p.flags & SYN && is_free(&at)) {
-		forget(m, &at);
+		forget(&at);
 		return MODEL_PASS;
 	}
 	if (at.g->head.state == GRAFT_STANDBY) {
@@ -751,20 +751,18 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	if (at.g->killed)
 		return shift(f, at.mine, &p, false);
 	if (at.g->head.state == GRAFT_CLOSED && !is_inside(&at, &p)) { /* of another session */
-		forget(m, &at);
+		forget(&at);
 		return MODEL_PASS;
 	}
 	state = at.g->head.state & GRAFT_STATE_MASK;
-	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
-	    state != GRAFT_RETURNED && hindrance(&at, &p))
+	if (state != GRAFT_OFFERED && state != GRAFT_LOCKED && state != GRAFT_RETURNED &&
+	    hindrance(&at, &p))
 		return go_back(m, f, &at, &p, hindrance(&at, &p));
-	if (state != GRAFT_FREE && state != GRAFT_OFFERED && state != GRAFT_LOCKED &&
-	    state != GRAFT_RETURNED && state != GRAFT_ACTIVE && at.g->why_back &&
-	    !(p.flags & (SYN | RST)) && ahead(p.seq, (uint32_t)at.mine->end) > 0)
+	if (state != GRAFT_OFFERED && state != GRAFT_LOCKED && state != GRAFT_RETURNED &&
+	    state != GRAFT_ACTIVE && at.g->why_back && !(p.flags & (SYN | RST)) &&
+	    ahead(p.seq, (uint32_t)at.mine->end) > 0)
 		return MODEL_DROP; /* behind a hole */
 	switch (state) {
-	case GRAFT_FREE:
-		return MODEL_PASS;
 	case GRAFT_OFFERED:
 	case GRAFT_LOCKED:
 		return look(f, &at, &p);
@@ -902,14 +900,12 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 		return m->unsynced && (p.flags & (SYN | RST | ACK)) == RST ? MODEL_DROP :
 									     MODEL_PASS;
 	if (p.flags & SYN && is_free(&at)) {
-		forget(m, &at);
+		forget(&at);
 		return MODEL_PASS;
 	}
 	if (at.g->killed)
 		return shift(f, at.mine, &p, true);
 	switch (at.g->head.state & GRAFT_STATE_MASK) {
-	case GRAFT_FREE:
-		return MODEL_PASS;
 	case GRAFT_LOCKED: /* it acknowledges what the one that looks may not know */
 		at.g->head.state += GRAFT_PASSED_ONE;
 		/* fall through */

@@ -16,7 +16,7 @@
 #include "graft_contract.h"
 
 #define MODEL_SLOTS 3
-#define MODEL_FLOWS (MODEL_SLOTS * 2 + 2)
+#define MODEL_TUPLES (MODEL_SLOTS * 2 + 2)
 #define MODEL_HERE 2
 #define MODEL_BYTES 2048
 #define MODEL_ETHERNET 14
@@ -41,16 +41,15 @@ struct model_frame {
 	bool any_tcp_sum; /* nobody looks at that one */
 };
 
-struct model_flow {
-	bool present;
+struct model_tuple {
 	struct graft_tuple tuple;
-	struct graft_place place;
+	uint32_t slot, side;
 };
 
 /* All that the programs remember.  Times are 1 once they are set. */
 struct model {
 	struct graft_entry slots[MODEL_SLOTS];
-	struct model_flow flows[MODEL_FLOWS];
+	struct model_tuple tuples[MODEL_TUPLES];
 	unsigned int events;
 	uint64_t outside;                   /* packets that were not in the window */
 	bool inside;                        /* the last one was */

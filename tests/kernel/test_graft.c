@@ -20,10 +20,12 @@
 #include "graft_model.h"
 
 #define PER_WORLD 40
+#define BUCKETS 4
 
 static struct {
 	struct graft_bpf *skel;
-	struct graft_entry *slots; /* mapped */
+	struct graft_entry *slots;    /* mapped */
+	struct graft_bucket *buckets; /* mapped; behind them is the seed */
 	struct ring_buffer *ring;
 	unsigned int events;
 	uint64_t seed;
@@ -124,52 +126,54 @@ static void draw_slot(struct model *m, uint32_t slot)
 	g->shifted = one_in(2);
 	g->head.mirrored = one_in(4);
 	g->loose = one_in(2) ? below(GRAFT_FOUND + 1) : GRAFT_STRICT;
-	g->over = one_in(2);
+	g->over = one_in(16) ? GRAFT_ANEW : one_in(2) ? GRAFT_GIVEN_BACK : GRAFT_KEPT;
 	g->ended_ns = one_in(2);
 	g->killed = (g->head.state == GRAFT_DONE || g->head.state == GRAFT_CLOSED) && one_in(2);
 	g->stuck_ns = g->why_back = one_in(4); /* long ago */
 	g->head.id = slot + 1;
 	for (uint32_t side = 0; side < 2; side++) {
-		struct model_flow *f = &m->flows[slot * 2 + side];
-
 		draw_side(&g->side[side], side ? other : ipv6, g->shifted);
-		*f = (struct model_flow){ .present = true,
-					  .tuple = g->side[side].tuple,
-					  .place = { slot, side } };
+		m->tuples[slot * 2 + side] = (struct model_tuple){ g->side[side].tuple, slot,
+								   side };
 	}
 	draw_stream(&g->side[0], &g->side[1]);
 	draw_stream(&g->side[1], &g->side[0]);
 }
 
-/* The last two flows are old: their slots have other owners. */
+/* The last two tuples are old: their slots have other owners. */
 static void draw_world(struct model *m)
 {
 	memset(m, 0, sizeof(*m));
 	m->now_ms = clock_ms();
 	for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++)
 		draw_slot(m, slot);
-	for (uint32_t i = MODEL_SLOTS * 2; i < MODEL_FLOWS; i++) {
-		struct graft_place place = { below(MODEL_SLOTS), below(2) };
+	for (uint32_t i = MODEL_SLOTS * 2; i < MODEL_TUPLES; i++) {
+		uint32_t slot = below(MODEL_SLOTS), side = below(2);
 		struct graft_side old = { 0 };
 
-		draw_side(&old, m->slots[place.slot].side[place.side].ipv6, false);
-		m->flows[i] =
-			(struct model_flow){ .present = true, .tuple = old.tuple, .place = place };
+		draw_side(&old, m->slots[slot].side[side].ipv6, false);
+		m->tuples[i] = (struct model_tuple){ old.tuple, slot, side };
 	}
 	for (uint32_t i = 0; i < MODEL_HERE; i++)
-		m->here[i] = m->flows[below(MODEL_FLOWS)].tuple.local;
+		m->here[i] = m->tuples[below(MODEL_TUPLES)].tuple.local;
 	m->unsynced = one_in(2);
 }
 
-static int flows_fd(void)
+/* In its bucket, among places of UDP that are none. */
+static void put_tuple(const struct model_tuple *u)
 {
-	return bpf_map__fd(t.skel->maps.flows);
+	uint32_t hash = graft_hash(&u->tuple, t.buckets[BUCKETS].place[0]), i;
+	uint32_t *places = t.buckets[hash % BUCKETS].place;
+
+	do
+		i = below(GRAFT_PLACES);
+	while (places[i] && !(places[i] & 2));
+	places[i] = graft_place(false, u->slot, u->side);
 }
 
 static void put_world(const struct model *m)
 {
-	struct graft_tuple key;
-
+	struct graft_addr key;
 	int addresses = bpf_map__fd(t.skel->maps.addresses);
 	uint32_t one = 1;
 
@@ -178,12 +182,12 @@ static void put_world(const struct model *m)
 	for (uint32_t i = 0; i < MODEL_HERE; i++)
 		assert_int_equal(bpf_map_update_elem(addresses, &m->here[i], &one, 0), 0);
 	memset(t.skel->bss->graft_unsynced, m->unsynced, GRAFT_PORTS); /* GRAFT_PORT_LISTENS */
-	while (!bpf_map_get_next_key(flows_fd(), NULL, &key))
-		assert_int_equal(bpf_map_delete_elem(flows_fd(), &key), 0);
-	for (const struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)
-		if (f->present)
-			assert_int_equal(bpf_map_update_elem(flows_fd(), &f->tuple, &f->place, 0),
-					 0);
+	for (struct graft_bucket *b = t.buckets; b < t.buckets + BUCKETS; b++)
+		for (int i = 0; i < GRAFT_PLACES; i++)
+			b->place[i] = one_in(2) ? graft_place(true, below(2), below(2)) : 0;
+	t.buckets[BUCKETS].place[0] = (uint32_t)draw();
+	for (const struct model_tuple *u = m->tuples; u < m->tuples + MODEL_TUPLES; u++)
+		put_tuple(u);
 	memcpy(t.slots, m->slots, sizeof(m->slots));
 	t.events = 0;
 	t.skel->bss->graft_outside = 0;
@@ -297,15 +301,15 @@ static uint32_t draw_ack(const struct graft_side *mine, const struct graft_side 
 	return one_in(3) ? sent : near(numbers, 8);
 }
 
-/* As it would come from the remote end of FLOW, or, OUT, leave for it. */
-static void draw_frame(const struct model *m, const struct model_flow *flow, bool out,
+/* As it would come from the remote end of U, or, OUT, leave for it. */
+static void draw_frame(const struct model *m, const struct model_tuple *u, bool out,
 		       struct model_frame *f)
 {
 	static const uint8_t ttls[] = { 0, 1, 2, 64, 64, 64, 255 };
-	const struct graft_entry *g = &m->slots[flow->place.slot];
-	const struct graft_side *mine = &g->side[flow->place.side];
-	const struct graft_side *other = &g->side[!flow->place.side];
-	const struct graft_tuple *to = &flow->tuple;
+	const struct graft_entry *g = &m->slots[u->slot];
+	const struct graft_side *mine = &g->side[u->side];
+	const struct graft_side *other = &g->side[!u->side];
+	const struct graft_tuple *to = &u->tuple;
 	uint32_t payload = one_in(3) ? 0 : below(one_in(2) ? 8 : 1400), header;
 	size_t l3 = mine->ipv6 ? 40 : 20, len = mine->ipv6 ? 16 : 4;
 	uint8_t *ip = f->bytes + MODEL_ETHERNET, *tcp = ip + l3, *at = ip + (mine->ipv6 ? 8 : 12);
@@ -379,9 +383,9 @@ static void complain(const struct graft_side *mine, const struct graft_side *oth
 		ip[below((uint32_t)l3 * 2 + 8)] = (uint8_t)draw();
 }
 
-static const struct model_flow *draw_flow(const struct model *m)
+static const struct model_tuple *draw_tuple(const struct model *m)
 {
-	return &m->flows[one_in(8) ? below(MODEL_FLOWS) : below(MODEL_SLOTS * 2)];
+	return &m->tuples[one_in(8) ? below(MODEL_TUPLES) : below(MODEL_SLOTS * 2)];
 }
 
 /* --- the comparison --- */
@@ -420,16 +424,6 @@ static bool same_slots(struct model *m)
 		}
 	}
 	return same;
-}
-
-static bool same_flows(const struct model *m)
-{
-	struct graft_place place;
-
-	for (const struct model_flow *f = m->flows; f < m->flows + MODEL_FLOWS; f++)
-		if (f->present == !!bpf_map_lookup_elem(flows_fd(), &f->tuple, &place))
-			return false;
-	return true;
 }
 
 static int count_event(void *arg, void *data, size_t size)
@@ -477,7 +471,6 @@ static enum model_verdict compare(struct model *m, struct model_frame *f, bool o
 	ring_buffer__consume(t.ring);
 	right = r == (int)v && (v == MODEL_DROP || same_frame(&is, &want));
 	right = same_slots(m) && right;
-	right = same_flows(m) && right;
 	if (t.events != m->events || t.skel->bss->graft_outside != m->outside) {
 		print_error("other events, or another count of packets outside\n");
 		right = false;
@@ -520,13 +513,13 @@ TEST(packets_become_what_the_model_says)
 		draw_world(&m);
 		put_world(&m);
 		for (int j = 0; j < PER_WORLD; j++) {
-			const struct model_flow *flow = draw_flow(&m);
+			const struct model_tuple *u = draw_tuple(&m);
 			bool out = one_in(4), icmp = !out && one_in(8);
 
-			draw_frame(&m, flow, out || icmp, &f);
+			draw_frame(&m, u, out || icmp, &f);
 			if (icmp)
-				complain(&m.slots[flow->place.slot].side[flow->place.side],
-					 &m.slots[flow->place.slot].side[!flow->place.side], &f);
+				complain(&m.slots[u->slot].side[u->side],
+					 &m.slots[u->slot].side[!u->side], &f);
 			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
 			f.mark = one_in(16) ? 7 : 0;
 			if (!icmp && one_in(12))
@@ -553,7 +546,7 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 
 	draw_world(m);
 	g->head.state = GRAFT_ACTIVE;
-	g->killed = 0;
+	g->over = g->killed = 0;
 	g->loose = GRAFT_STRICT;
 	g->head.mirrored = 0;
 	m->unsynced = false;
@@ -566,7 +559,7 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 		s->way.mtu = 65535;
 		s->way.ways = 0;
 	}
-	draw_frame(m, &m->flows[0], false, f);
+	draw_frame(m, &m->tuples[0], false, f);
 	return g;
 }
 
@@ -680,7 +673,7 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 			assert_int_equal(is->side[side].fin, 0);
 		}
 		/* the other end answers, and this one goes on */
-		draw_frame(&m, &m.flows[1], false, &f);
+		draw_frame(&m, &m.tuples[1], false, &f);
 		number_of(&g->side[1], &f, acked + s->ack_add, s->apart_end + s->seq_add, ACK);
 		assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
 		assert_int_equal(is->loose, GRAFT_FOUND);
@@ -748,7 +741,7 @@ TEST(two_that_close_at_once_have_ended)
 
 	chance = t.seed;
 	g = draw_quiet(&m, &closes.ack[0]);
-	draw_frame(&m, &m.flows[1], false, &closes.ack[1]);
+	draw_frame(&m, &m.tuples[1], false, &closes.ack[1]);
 	for (int side = 0; side < 2; side++) {
 		struct graft_side *s = &g->side[side];
 
@@ -785,7 +778,8 @@ static int load(void **state)
 	if (!t.skel || fd < 0)
 		return -1;
 	bpf_map__set_max_entries(t.skel->maps.grafts, MODEL_SLOTS);
-	bpf_map__set_max_entries(t.skel->maps.flows, MODEL_FLOWS);
+	bpf_map__set_max_entries(t.skel->maps.tuples, BUCKETS + 1);
+	t.skel->rodata->graft_n_buckets = BUCKETS;
 	bpf_map__set_max_entries(t.skel->maps.addresses, MODEL_HERE);
 	if (graft_bpf__load(t.skel) ||
 	    bpf_map_update_elem(bpf_map__fd(t.skel->maps.graft_rings), &worker, &fd, 0))
@@ -793,9 +787,10 @@ static int load(void **state)
 	if (bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0))
 		return -1;
 	t.slots = bpf_values_map(t.skel->maps.grafts);
+	t.buckets = bpf_values_map(t.skel->maps.tuples);
 	t.ring = ring_buffer__new(fd, count_event, NULL, NULL);
 	close(fd);
-	return t.slots && t.ring ? 0 : -1;
+	return t.slots && t.buckets && t.ring ? 0 : -1;
 }
 
 static int unload(void **state)

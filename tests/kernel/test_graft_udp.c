@@ -3,7 +3,7 @@
  * UDP at packet level.  The packet programs are run on generated datagrams (BPF_PROG_TEST_RUN), and
  * each byte that they leave, each verdict and all that they remember must be what a model says,
  * which is written from the contract (include/udp_contract.h) and makes its checksums anew.  Slots
- * and buckets are tried by themselves, and as a killed daemon leaves them.  Real traffic is in
+ * and the index are tried by themselves, and as a killed daemon leaves them.  Real traffic is in
  * flow/udp.py.
  *
  * test_graft_udp [SEED [WORLDS]]: other datagrams, or more of them.
@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "bpf/graft.skel.h"
 #include "datapath/graft/graft.h"
+#include "datapath/graft/graft_index.h"
 #include "datapath/graft/udp_graft.h"
 #include "graft_frames.h"
 
@@ -31,8 +32,9 @@ static struct {
 	struct graft_bpf *skel;
 	struct udp_table *us;
 	uint64_t used[BITS_WORDS(2 * MOST)];
-	struct udp_flow *flows;     /* mapped */
-	struct udp_bucket *buckets; /* mapped; behind them is the seed */
+	struct udp_flow *flows;       /* mapped */
+	struct graft_bucket *buckets; /* mapped; behind them is the seed */
+	struct graft_index index;
 	uint64_t seed;
 	unsigned int worlds;
 } t = { .seed = 1, .worlds = 2000 };
@@ -260,12 +262,12 @@ static void draw_world(struct world *w)
 	}
 }
 
-static struct udp_bucket *bucket_of(const struct graft_tuple *u)
+static struct graft_bucket *bucket_of(const struct graft_tuple *u)
 {
-	return &t.buckets[udp_hash(u, t.buckets[BUCKETS].place[0]) % BUCKETS];
+	return &t.buckets[graft_hash(u, t.buckets[BUCKETS].place[0]) % BUCKETS];
 }
 
-/* Some are in no bucket, for want of a place or by chance. */
+/* Some are in no bucket, for want of a place or by chance.  Places of TCP lead elsewhere. */
 static void put_world(struct world *w)
 {
 	const uint32_t lo = LO, used = w->used_interface ? GRAFT_IF_USED : 0;
@@ -274,11 +276,11 @@ static void put_world(struct world *w)
 	t.buckets[BUCKETS].place[0] = (uint32_t)draw();
 	for (uint32_t i = 0; i < SLOTS * 2; i++) {
 		const struct graft_tuple *u = &w->flows[i / 2].leg[i & 1].tuple;
-		uint32_t *place = &bucket_of(u)->place[below(UDP_PLACES)];
+		uint32_t *place = &bucket_of(u)->place[below(GRAFT_PLACES)];
 
 		w->linked[i] = !*place && !one_in(8);
-		if (w->linked[i])
-			*place = udp_place(i / 2, i & 1);
+		if (!*place)
+			*place = graft_place(w->linked[i], i / 2, i & 1);
 	}
 	memcpy(t.flows, w->flows, sizeof(w->flows));
 	assert_int_equal(bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0),
@@ -406,13 +408,11 @@ TEST(datagrams_become_what_the_model_says)
 	assert_true(y.sent > y.all / 6 && y.told > y.all / 500 && y.back > y.all / 100);
 }
 
-/* --- slots and buckets --- */
+/* --- slots and the index --- */
 
 static void open_flows(void)
 {
-	assert_int_equal(udp_table_open(t.skel->maps.udp_flows, t.skel->maps.udp_buckets,
-					&t.skel->bss->graft_ways, t.used, &t.us),
-			 0);
+	t.us = udp_table_open(&t.index, MOST, &t.skel->bss->graft_ways, t.used);
 }
 
 /* As a daemon does that finds nothing. */
@@ -421,7 +421,7 @@ static void begin(void)
 	chance = t.seed;
 	memset(t.flows, 0, sizeof(*t.flows) * MOST);
 	memset(t.buckets, 0, sizeof(*t.buckets) * (BUCKETS + 1));
-	t.buckets[BUCKETS].place[0] = (uint32_t)draw() | 1; /* else it would be random */
+	t.buckets[BUCKETS].place[0] = (uint32_t)draw();
 	open_flows();
 	poll(NULL, 0, 11); /* so long slots rest */
 }
@@ -470,7 +470,8 @@ static void all_are_found(void)
 					 MODEL_PASS);
 			assert_int_equal(u->at[leg].word, was + n);
 			if (u->head.state)
-				assert_int_equal(udp_graft_find(t.us, &u->leg[leg].tuple), slot);
+				assert_int_equal(
+					graft_index_find(&t.index, true, &u->leg[leg].tuple), slot);
 		}
 }
 
@@ -490,7 +491,7 @@ TEST(slots_are_used_again_in_order_and_not_at_once)
 		slots[n++] = slot;
 	}
 	print_message("%u flows in %d buckets\n", n, BUCKETS);
-	assert_in_range(n, UDP_PLACES / 2, BUCKETS * UDP_PLACES / 2);
+	assert_in_range(n, GRAFT_PLACES / 2, BUCKETS * GRAFT_PLACES / 2);
 	all_are_found();
 	for (uint32_t i = 0; i < n; i += 2)
 		udp_graft_put(t.us, slots[i]);
@@ -574,22 +575,20 @@ static void be_killed(unsigned int at)
 			t.flows[slot].at[i & 1].word |= UDP_ACTIVE;
 	}
 	udp_table_close(t.us);
-	at_place = &t.buckets[below(BUCKETS)].place[below(UDP_PLACES)];
+	at_place = &t.buckets[below(BUCKETS)].place[below(GRAFT_PLACES)];
 	switch (at) {
-	case 1: /* half entered, or left */
+	case 1: /* half entered */
 		*at_place = 0;
 		break;
-	case 2: /* what a daemon does not do */
-		*at_place = (uint32_t)draw();
+	case 2: /* half left */
+		t.flows[below(12)].head.state = GRAFT_FREE;
 		break;
 	case 3:
-		*at_place = udp_place(below(12), below(2));
+		t.flows[below(12)].head.state = GRAFT_FREE;
+		*at_place = 0;
 		break;
-	case 4:
+	case 4: /* what a daemon does not do */
 		t.flows[below(12)].head.state = (uint32_t)draw();
-		break;
-	case 5:
-		memset(t.buckets, 0xff, sizeof(*t.buckets) * BUCKETS);
 		break;
 	}
 	for (slot = 0; slot < MOST; slot++)
@@ -611,7 +610,7 @@ TEST(what_a_killed_daemon_leaves_is_found)
 {
 	for (unsigned int i = 0; i < 60; i++) {
 		t.seed += i;
-		be_killed(i % 6);
+		be_killed(i % 5);
 		t.seed -= i;
 	}
 }
@@ -623,12 +622,16 @@ static int load(void **state)
 	if (!t.skel)
 		return -1;
 	bpf_map__set_max_entries(t.skel->maps.udp_flows, MOST);
-	bpf_map__set_max_entries(t.skel->maps.udp_buckets, BUCKETS + 1);
-	t.skel->rodata->udp_n_buckets = BUCKETS;
+	bpf_map__set_max_entries(t.skel->maps.tuples, BUCKETS + 1);
+	t.skel->rodata->graft_n_buckets = BUCKETS;
 	if (graft_bpf__load(t.skel))
 		return -1;
 	t.flows = bpf_values_map(t.skel->maps.udp_flows);
-	t.buckets = bpf_values_map(t.skel->maps.udp_buckets);
+	t.buckets = bpf_values_map(t.skel->maps.tuples);
+	t.index = (struct graft_index){ .lock = PTHREAD_MUTEX_INITIALIZER,
+					.flows = t.flows,
+					.buckets = t.buckets,
+					.n_buckets = BUCKETS };
 	return t.flows && t.buckets ? 0 : -1;
 }
 

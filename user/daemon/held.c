@@ -59,9 +59,7 @@ bool held_next(struct graft_table *gs, struct held *h)
 
 uint32_t held_find(struct graft_table *gs, bool udp, const struct graft_tuple *client)
 {
-	return held_place(gs, udp,
-			  udp ? udp_graft_find(graft_table_udp(gs), client) :
-				graft_find(gs, client));
+	return held_place(gs, udp, graft_find(gs, udp, client));
 }
 
 bool held_is_here(const struct held *h)

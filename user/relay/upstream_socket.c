@@ -82,22 +82,22 @@ bool upstream_learn_ports(void)
 
 #define TRIES 256
 
-static const struct graft_table *_Atomic grafts; /* NULL: no other relay's session can be here */
+static struct graft_table *_Atomic grafts; /* NULL: no other relay's session can be here */
 
-void upstream_avoid(const struct graft_table *gs)
+void upstream_avoid(struct graft_table *gs)
 {
 	atomic_store(&grafts, gs);
 }
 
 static bool is_held(const struct addr *to, const struct addr *own)
 {
-	const struct graft_table *gs = atomic_load(&grafts);
+	struct graft_table *gs = atomic_load(&grafts);
 	struct graft_tuple t;
 
 	if (!gs)
 		return false;
 	graft_tuple_set(&t, &to->sa, &own->sa);
-	return graft_find(gs, &t) != NO_SLOT;
+	return graft_find(gs, false, &t) != NO_SLOT;
 }
 
 /*

@@ -22,7 +22,7 @@ bool upstream_learn_ports(void);
 /* The first and the last of these ports. */
 extern unsigned int upstream_ports[2];
 /* GS may have sessions of other relays from now on: no socket may get one of their tuples. */
-void upstream_avoid(const struct graft_table *gs);
+void upstream_avoid(struct graft_table *gs);
 
 /*
  * A non-blocking socket that can be connected to TO, with F's mark, interface and source.  CLIENT:

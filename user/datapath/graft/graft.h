@@ -206,8 +206,8 @@ void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint
  * -ENOSPC.
  */
 int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot);
-/* The slot of the session with TUPLE, STANDBY or at work; or NO_SLOT. */
-uint32_t graft_find(const struct graft_table *gs, const struct graft_tuple *tuple);
+/* The slot of the session of TCP, or UDP, with TUPLE, STANDBY or at work; or NO_SLOT. */
+uint32_t graft_find(struct graft_table *gs, bool udp, const struct graft_tuple *tuple);
 /* Take out the session of SLOT.  False: it is not STANDBY. */
 bool graft_drop(struct graft_table *gs, uint32_t slot);
 /* STANDBY becomes ACTIVE, as if a packet had come. */

@@ -41,32 +41,45 @@ static unsigned int open_slots(const struct graft_table *gs, unsigned int wanted
 	return info.max_entries;
 }
 
+/* Map the maps that the daemon reads and writes. */
+static int open_map(struct graft_table *gs)
+{
+	struct graft_index *ix = &gs->index;
+
+	ix->grafts = bpf_values_map(gs->skel->maps.grafts);
+	ix->flows = bpf_values_map(gs->skel->maps.udp_flows);
+	ix->buckets = bpf_values_map(gs->skel->maps.tuples);
+	if (!ix->grafts || !ix->flows || !ix->buckets)
+		return -errno;
+	for (uint32_t *seed = ix->buckets[ix->n_buckets].place; !*seed;)
+		*seed = arc4random();
+	gs->all = ix->grafts;
+	return 0;
+}
+
 static int open_load(struct graft_table *gs, unsigned int slots)
 {
 	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
-	uint32_t buckets;
 
 	gs->n_slots = open_slots(gs, slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots);
-	r = r ?: bpf_map__set_max_entries(gs->skel->maps.flows, gs->n_slots * 2);
 	if (gs->n_slots * 2 > bpf_map__max_entries(gs->skel->maps.handshakes))
 		r = r ?: bpf_map__set_max_entries(gs->skel->maps.handshakes, gs->n_slots * 2);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.addresses, gs->n_slots);
-	buckets = udp_table_buckets(gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);
-	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_buckets, buckets);
-	gs->skel->rodata->udp_n_buckets = buckets - 1;
+	/* a bucket has 8 places, and leads to 2 slots at most on the average */
+	gs->index.n_buckets = 1U << (32 - __builtin_clz(2 * gs->n_slots - 1));
+	r = r ?: bpf_map__set_max_entries(gs->skel->maps.tuples, gs->index.n_buckets + 1);
+	gs->skel->rodata->graft_n_buckets = gs->index.n_buckets;
 	r = r ?: graft_bpf__load(gs->skel);
 	r = r ?: graft_pins_own(&gs->pins);
+	r = r ?: open_map(gs);
 	if (r)
 		return r;
-	gs->all = bpf_values_map(gs->skel->maps.grafts);
-	if (!gs->all)
-		return -errno;
 	gs->used = allocated(calloc(BITS_WORDS(2 * gs->n_slots), sizeof(*gs->used)));
-	return udp_table_open(gs->skel->maps.udp_flows, gs->skel->maps.udp_buckets,
-			      &gs->skel->bss->graft_ways, gs->used, &gs->udp);
+	gs->udp = udp_table_open(&gs->index, gs->n_slots, &gs->skel->bss->graft_ways, gs->used);
+	return 0;
 }
 
 #define NAMED (1U << 31) /* the handle is made from a name, and is no pid */
@@ -110,6 +123,7 @@ int graft_table_open(const struct graft_limits *limits, struct graft_table **ret
 	int pins, r;
 
 	pthread_mutex_init(&gs->lock, NULL);
+	pthread_mutex_init(&gs->index.lock, NULL);
 	if (log_get_level() < LOG_DEBUG)
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	pins = graft_pins_open(&gs->pins, limits->pins, limits->uid);
@@ -174,10 +188,14 @@ void graft_table_close(struct graft_table *gs, bool keep)
 	graft_pins_close(&gs->pins, !keep);
 	udp_table_close(gs->udp);
 	bpf_rings_close(&gs->rings);
-	if (gs->skel)
-		bpf_values_unmap(gs->all, gs->skel->maps.grafts);
+	if (gs->skel) {
+		bpf_values_unmap(gs->index.grafts, gs->skel->maps.grafts);
+		bpf_values_unmap(gs->index.flows, gs->skel->maps.udp_flows);
+		bpf_values_unmap(gs->index.buckets, gs->skel->maps.tuples);
+	}
 	graft_bpf__destroy(gs->skel);
 	pthread_mutex_destroy(&gs->lock);
+	pthread_mutex_destroy(&gs->index.lock);
 	slot_queue_close(&gs->queue);
 	free(gs->slots);
 	free(gs->used);

@@ -33,8 +33,8 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_GRAFT, unlinkat), SYSCALL_IF(PART_GRAFT, close));
 
 /* The maps that outlive the daemon. */
-static const char *const pinned[] = { "grafts",    "flows",       "interfaces", "graft_rings",
-				      "udp_flows", "udp_buckets", NULL };
+static const char *const pinned[] = { "grafts",     "udp_flows",   "tuples",
+				      "interfaces", "graft_rings", NULL };
 
 static const char *pins_path(const struct graft_pins *p, const char *name, char path[PATH_MAX])
 {

@@ -2,9 +2,8 @@
 /*
  * Slots and states, by any thread: the queue of free slots has a lock, states change atomically.
  *
- * A slot that was given back is used again only after all others: until then its tuples stay in
- * `flows`, and late packets are translated (CLOSED), or shifted (RETURNED).  The offer program
- * removes them when the slot gets its next session.
+ * A slot that was given back is used again only after all others: until then its tuples stay in the
+ * index, and late packets are translated (CLOSED), or shifted (RETURNED).
  *
  * Requests to the offer program run on the thread of the caller: any.
  */
@@ -40,6 +39,7 @@ uint32_t graft_slot_take(struct graft_table *gs)
 		return slot;
 	__atomic_store_n(&gs->all[slot].head.state, GRAFT_FREE, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&gs->slots[slot].bare, false, __ATOMIC_RELEASE);
+	graft_index_remove(&gs->index, false, slot);
 	return slot;
 }
 
@@ -131,8 +131,11 @@ bool graft_return(struct graft_table *gs, uint32_t slot, bool back)
 
 void graft_put(struct graft_table *gs, uint32_t slot)
 {
+	uint32_t over = GRAFT_KEPT;
+
+	__atomic_compare_exchange_n(&gs->all[slot].over, &over, GRAFT_GIVEN_BACK, false,
+				    __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
 	graft_change_state(gs, slot, GRAFT_DONE, GRAFT_CLOSED);
-	gs->all[slot].over = 1;
 	gs->slots[slot].probing = false;
 	graft_slot_put(gs, slot);
 }
@@ -276,6 +279,8 @@ enum graft_refusal graft_try(struct graft_table *gs, struct graft_request *q)
 	if (q->slot == NO_SLOT)
 		return GRAFT_NO_SLOT;
 	r = request_run(gs, q);
+	if (!r && !graft_index_add(&gs->index, false, q->slot, GRAFT_OFFERED))
+		r = GRAFT_NO_SLOT;
 	if (r)
 		graft_slot_put(gs, q->slot);
 	return (enum graft_refusal)r;

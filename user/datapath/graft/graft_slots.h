@@ -8,6 +8,7 @@
 #include "bpf/graft.skel.h"
 #include "datapath/graft/graft.h"
 #include "datapath/graft/graft_attach.h"
+#include "datapath/graft/graft_index.h"
 #include "datapath/graft/graft_pins.h"
 #include "datapath/graft/slot_queue.h"
 
@@ -26,6 +27,7 @@ struct slot {
 struct graft_table {
 	struct graft_bpf *skel;
 	struct graft_entry *all; /* by slot, mapped */
+	struct graft_index index;
 	struct udp_table *udp;
 	struct graft_pins pins;
 	struct graft_attachments attached;

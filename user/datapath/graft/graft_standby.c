@@ -15,8 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/bits.h"
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
@@ -62,46 +60,34 @@ void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint
 	__atomic_store_n(&w->ways, ways - 1, __ATOMIC_RELEASE);
 }
 
-uint32_t graft_find(const struct graft_table *gs, const struct graft_tuple *tuple)
+uint32_t graft_find(struct graft_table *gs, bool udp, const struct graft_tuple *tuple)
 {
-	struct graft_place place;
-
-	if (bpf_map_lookup_elem(bpf_map__fd(gs->skel->maps.flows), tuple, &place) ||
-	    memcmp(&gs->all[place.slot].side[place.side].tuple, tuple, sizeof(*tuple)) != 0)
-		return NO_SLOT;
-	return bit_is(gs->used, place.slot) ? place.slot : NO_SLOT; /* else the session is over */
-}
-
-static void standby_free(struct graft_table *gs, uint32_t slot)
-{
-	graft_request_run(gs, GRAFT_FORGET, slot);
-	__atomic_store_n(&gs->all[slot].head.state, GRAFT_FREE, __ATOMIC_SEQ_CST);
-	graft_slot_put(gs, slot);
+	return graft_index_find(&gs->index, udp, tuple);
 }
 
 bool graft_drop(struct graft_table *gs, uint32_t slot)
 {
-	if (!graft_change_state(gs, slot, GRAFT_STANDBY, GRAFT_SETTING))
+	if (!graft_change_state(gs, slot, GRAFT_STANDBY, GRAFT_FREE))
 		return false;
-	standby_free(gs, slot);
+	graft_slot_put(gs, slot);
 	return true;
 }
 
 int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot)
 {
-	uint32_t was = graft_find(gs, &e->side[0].tuple), slot;
-	bool same = was != NO_SLOT && was == graft_find(gs, &e->side[1].tuple);
+	uint32_t was = graft_find(gs, false, &e->side[0].tuple), slot;
+	bool same = was != NO_SLOT && was == graft_find(gs, false, &e->side[1].tuple);
 	struct graft_entry *g;
-	int r;
+	int r = GRAFT_NO_SLOT;
 
 	/* look at both tuples first: if one is taken, no session must be dropped for the other */
 	for (int side = 0; side < 2; side++) {
-		slot = graft_find(gs, &e->side[side].tuple);
+		slot = graft_find(gs, false, &e->side[side].tuple);
 		if (slot != NO_SLOT && graft_state(gs, slot) != GRAFT_STANDBY)
 			return same ? -EEXIST : -EADDRINUSE;
 	}
 	for (int side = 0; side < 2; side++) {
-		slot = graft_find(gs, &e->side[side].tuple);
+		slot = graft_find(gs, false, &e->side[side].tuple);
 		if (slot != NO_SLOT && !graft_drop(gs, slot))
 			return same ? -EEXIST : -EADDRINUSE;
 	}
@@ -110,9 +96,7 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 		return -ENOSPC;
 	g = &gs->all[slot];
 	e->loose = GRAFT_LOOSE;
-	__atomic_store_n(&g->head.state, GRAFT_SETTING, __ATOMIC_SEQ_CST);
-	graft_request_run(gs, GRAFT_FORGET, slot);
-	/* other threads and packets look at the state meanwhile */
+	/* other threads look at the state meanwhile: it stays FREE */
 	g->head.worker = GRAFT_NOBODY;
 	g->head.id = e->head.id;
 	g->head.forward = e->head.forward;
@@ -120,16 +104,16 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 	g->head.mirrored = GRAFT_CAME;
 	g->head.alone_ms = 0;
 	memcpy(&g->looks, &e->looks, sizeof(*g) - sizeof(g->head));
-	r = graft_request_run(gs, GRAFT_ENTER, slot);
+	if (graft_index_add(&gs->index, false, slot, GRAFT_SETTING))
+		r = graft_request_run(gs, GRAFT_SOCKETS, slot);
 	if (r == GRAFT_IN_HAND && same) /* the session has just left: its socket is being closed */
-		r = 0;
-	if (r) {
-		standby_free(gs, slot);
-		return r == GRAFT_IN_HAND ? -EADDRINUSE : -ENOSPC;
-	}
-	__atomic_store_n(&g->head.state, GRAFT_STANDBY, __ATOMIC_SEQ_CST);
+		r = GRAFT_OK;
+	graft_change_state(gs, slot, GRAFT_SETTING, r ? GRAFT_FREE : GRAFT_STANDBY);
 	*ret_slot = slot;
-	return 0;
+	if (!r)
+		return 0;
+	graft_slot_put(gs, slot);
+	return r == GRAFT_IN_HAND ? -EADDRINUSE : -ENOSPC;
 }
 
 void graft_wake(struct graft_table *gs, uint32_t slot)

@@ -2,43 +2,38 @@
 /*
  * Theory of operation
  *
- * The daemon writes both maps, through a mapping.  The packet programs write words too, and fields
- * of their own.  A flow is complete before a bucket leads to it.  A flow that no bucket leads to
- * any more stays unchanged for QUIET_MS: no packet program looks at a flow for so long.
+ * The daemon writes the map of flows, through a mapping.  The packet programs write words too, and
+ * fields of their own.  A flow is complete before the index leads to it.  A flow to which the index
+ * does not lead any more stays unchanged for QUIET_MS: no packet program looks at a flow for so
+ * long.
  *
  * A daemon may be killed at any point.  Translated flows then go on, and the next daemon takes out
- * the rest.
+ * the rest.  A flow is FREE before its tuples leave the index, so a flow that is being put is not
+ * found again; one that is being entered may lack a tuple, which the next daemon adds.
  */
 #include "datapath/graft/udp_graft.h"
 
-#include <bpf/libbpf.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/random.h>
 
 #include "base/array.h"
-#include "base/bits.h"
 #include "base/clock.h"
 #include "base/minmax.h"
-#include "datapath/bpf_ring.h"
-#include "datapath/graft/graft_tuple.h"
+#include "datapath/graft/graft_index.h"
 #include "datapath/graft/slot_queue.h"
 
 /* A slot is not used again for so long. */
 #define QUIET_MS 10
 
 struct udp_table {
-	struct udp_flow *flows;     /* by slot, mapped */
-	struct udp_bucket *buckets; /* mapped; the last one has the seed */
-	struct bpf_map *flows_map, *buckets_map;
+	struct graft_index *index;
+	struct udp_flow *flows; /* by slot, mapped */
 	const uint32_t *ways;
-	uint32_t n_slots, n_buckets; /* but for the last one */
+	uint32_t n_slots;
 
 	uint16_t held[1 << 16]; /* by port, as in a tuple: STANDBY flows with it */
 
-	pthread_mutex_t lock; /* of buckets and queue; never taken on the payload path */
+	pthread_mutex_t lock; /* of states and the queue; never taken on the payload path */
 	struct slot_queue queue;
 };
 
@@ -93,68 +88,6 @@ bool udp_graft_take_gone(struct udp_table *us, uint32_t slot)
 	       __atomic_exchange_n(gone, 0, __ATOMIC_RELAXED);
 }
 
-/* --- buckets --- */
-
-uint32_t udp_table_buckets(uint32_t flows)
-{
-	uint32_t n = 1;
-
-	while (n < flows)
-		n *= 2;
-	return n + 1;
-}
-
-static struct udp_bucket *udp_bucket_of(const struct udp_table *us, const struct graft_tuple *t)
-{
-	uint32_t seed = us->buckets[us->n_buckets].place[0];
-
-	return &us->buckets[udp_hash(t, seed) & (us->n_buckets - 1)];
-}
-
-static struct graft_tuple *udp_tuple_of(const struct udp_table *us, uint32_t place)
-{
-	return &us->flows[(place - 1) >> 1].leg[(place - 1) & 1].tuple;
-}
-
-static void udp_place_set(uint32_t *at, uint32_t place)
-{
-	__atomic_store_n(at, place, __ATOMIC_RELEASE);
-}
-
-/* The place of T; NULL: it has none. */
-static uint32_t *udp_place_find(const struct udp_table *us, const struct graft_tuple *t)
-{
-	uint32_t *at = udp_bucket_of(us, t)->place;
-
-	for (int i = 0; i < UDP_PLACES; i++)
-		if (at[i] && !memcmp(udp_tuple_of(us, at[i]), t, sizeof(*t)))
-			return &at[i];
-	return NULL;
-}
-
-/* True if the place is there already.  False: the tuple is another flow's, or there is no room. */
-static bool udp_place_add(struct udp_table *us, uint32_t slot, uint32_t leg)
-{
-	const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
-	uint32_t *is = udp_place_find(us, t), *at = udp_bucket_of(us, t)->place;
-
-	for (int i = 0; i < UDP_PLACES && !is; i++)
-		if (!at[i])
-			udp_place_set(is = &at[i], udp_place(slot, leg));
-	return is && *is == udp_place(slot, leg);
-}
-
-uint32_t udp_graft_find(struct udp_table *us, const struct graft_tuple *t)
-{
-	uint32_t *at, slot;
-
-	pthread_mutex_lock(&us->lock);
-	at = udp_place_find(us, t);
-	slot = at ? (*at - 1) >> 1 : NO_SLOT;
-	pthread_mutex_unlock(&us->lock);
-	return slot;
-}
-
 /* --- slots --- */
 
 /* The lock is held.  No other flow gets the port of a STANDBY flow. */
@@ -176,15 +109,10 @@ bool udp_graft_has_port(const struct udp_table *us, in_port_t port)
 /* The lock is held. */
 static void udp_slot_put(struct udp_table *us, uint32_t slot)
 {
-	for (uint32_t leg = 0; leg < 2; leg++) {
-		const struct graft_tuple *t = &us->flows[slot].leg[leg].tuple;
-		uint32_t *at;
-
-		udp_graft_pass(us, slot, leg);
-		while ((at = udp_place_find(us, t)) && *at == udp_place(slot, leg))
-			udp_place_set(at, 0);
-	}
+	udp_graft_pass(us, slot, 0);
+	udp_graft_pass(us, slot, 1);
 	udp_slot_set_state(us, slot, GRAFT_FREE);
+	graft_index_remove(us->index, true, slot);
 	slot_queue_put(&us->queue, slot, QUIET_MS);
 }
 
@@ -196,17 +124,17 @@ uint32_t udp_graft_idle(uint64_t idle_ms)
 	return (uint32_t)smaller(idle, INT32_MAX);
 }
 
-/* Enter F.  The lock is held. */
-static uint32_t udp_slot_enter(struct udp_table *us, const struct udp_flow *f)
+/* Enter F, which is FREE, as STATE.  The lock is held. */
+static uint32_t udp_slot_enter(struct udp_table *us, const struct udp_flow *f,
+			       enum graft_state state)
 {
 	uint32_t slot = slot_queue_take(&us->queue);
 
 	if (slot == NO_SLOT)
 		return slot;
 	us->flows[slot] = *f;
-	us->flows[slot].head.state = GRAFT_FREE;
-	udp_slot_set_state(us, slot, (enum graft_state)f->head.state);
-	if (udp_place_add(us, slot, 0) && udp_place_add(us, slot, 1))
+	udp_slot_set_state(us, slot, state);
+	if (graft_index_add(us->index, true, slot, state))
 		return slot;
 	udp_slot_put(us, slot);
 	return NO_SLOT;
@@ -217,13 +145,13 @@ uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f)
 	struct udp_flow new = *f;
 	uint32_t slot;
 
-	new.head.state = GRAFT_ACTIVE;
+	new.head.state = GRAFT_FREE;
 	new.born = new.at[0].heard = udp_ticks();
 	for (int leg = 0; leg < 2; leg++)
 		new.leg[leg].way.ways = new.at[leg].seen =
 			__atomic_load_n(us->ways, __ATOMIC_ACQUIRE) - 1;
 	pthread_mutex_lock(&us->lock);
-	slot = udp_slot_enter(us, &new);
+	slot = udp_slot_enter(us, &new, GRAFT_ACTIVE);
 	pthread_mutex_unlock(&us->lock);
 	return slot;
 }
@@ -267,7 +195,7 @@ void udp_graft_adopt(struct udp_table *us, uint32_t slot)
 
 bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t)
 {
-	uint32_t slot = us ? udp_graft_find(us, t) : NO_SLOT;
+	uint32_t slot = us ? graft_index_find(us->index, true, t) : NO_SLOT;
 
 	return slot != NO_SLOT && udp_slot_state(us, slot) == GRAFT_STANDBY;
 }
@@ -275,25 +203,25 @@ bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t)
 int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot)
 {
 	struct udp_flow new = *f;
-	uint32_t was[2], *at;
+	uint32_t was[2];
 	bool taken = false;
 	int r;
 
 	udp_flow_stand_by(us, &new);
-	new.head.state = GRAFT_STANDBY;
+	new.head.state = GRAFT_FREE;
 	new.head.mirrored = GRAFT_CAME;
 	pthread_mutex_lock(&us->lock);
 	for (int leg = 0; leg < 2; leg++) {
-		at = udp_place_find(us, &f->leg[leg].tuple);
-		was[leg] = at ? (*at - 1) >> 1 : NO_SLOT;
-		taken = taken || (at && udp_slot_state(us, was[leg]) != GRAFT_STANDBY);
+		was[leg] = graft_index_find(us->index, true, &f->leg[leg].tuple);
+		taken = taken ||
+			(was[leg] != NO_SLOT && udp_slot_state(us, was[leg]) != GRAFT_STANDBY);
 	}
 	for (int leg = 0; leg < 2 && !taken; leg++)
-		if (udp_place_find(us, &f->leg[leg].tuple))
+		if (graft_index_find(us->index, true, &f->leg[leg].tuple) != NO_SLOT)
 			udp_slot_put(us, was[leg]);
 	r = was[0] == was[1] ? -EEXIST : -EADDRINUSE;
 	if (!taken) {
-		*ret_slot = udp_slot_enter(us, &new);
+		*ret_slot = udp_slot_enter(us, &new, GRAFT_STANDBY);
 		r = *ret_slot == NO_SLOT ? -ENOSPC : 0;
 	}
 	pthread_mutex_unlock(&us->lock);
@@ -350,59 +278,37 @@ unsigned int udp_table_live(const struct udp_table *us)
 /* Keep the flows of an earlier daemon that are STANDBY or translated; free the rest. */
 static void udp_slots_find_left(struct udp_table *us)
 {
-	for (uint32_t slot = 0; slot < us->n_slots; slot++)
-		if (us->flows[slot].head.state == GRAFT_STANDBY)
-			us->held[us->flows[slot].leg[1].tuple.local_port]++;
+	for (uint32_t slot = 0; slot < us->n_slots; slot++) {
+		struct udp_flow *f = &us->flows[slot];
+
+		if (f->head.state == GRAFT_STANDBY)
+			us->held[f->leg[1].tuple.local_port]++;
 		else if (!udp_slot_is_live(us, slot))
-			us->flows[slot].head.state = GRAFT_FREE;
-	for (struct udp_bucket *b = us->buckets; b < us->buckets + us->n_buckets; b++)
-		for (uint32_t *at = b->place; at < b->place + UDP_PLACES; at++)
-			if (*at && ((*at - 1) >> 1 >= us->n_slots ||
-				    !us->flows[(*at - 1) >> 1].head.state ||
-				    udp_bucket_of(us, udp_tuple_of(us, *at)) != b))
-				udp_place_set(at, 0);
-	for (uint32_t slot = 0; slot < us->n_slots; slot++)
-		if (!us->flows[slot].head.state || !udp_place_add(us, slot, 0) ||
-		    !udp_place_add(us, slot, 1))
-			udp_slot_put(us, slot);
-		else
+			f->head.state = GRAFT_FREE;
+		if (f->head.state &&
+		    graft_index_add(us->index, true, slot, udp_slot_state(us, slot)))
 			slot_queue_keep(&us->queue, slot);
+		else
+			udp_slot_put(us, slot);
+	}
 }
 
-int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
-		   uint64_t *used, struct udp_table **ret)
+struct udp_table *udp_table_open(struct graft_index *ix, uint32_t slots, const uint32_t *ways,
+				 uint64_t *used)
 {
 	struct udp_table *us = allocated(calloc(1, sizeof(*us)));
-	uint32_t *seed;
 
-	*us = (struct udp_table){ .flows = bpf_values_map(flows),
-				  .buckets = bpf_values_map(buckets),
-				  .flows_map = flows,
-				  .buckets_map = buckets,
-				  .ways = ways,
-				  .n_slots = bpf_map__max_entries(flows),
-				  .n_buckets = bpf_map__max_entries(buckets) - 1 };
+	*us = (struct udp_table){ .index = ix, .flows = ix->flows, .ways = ways, .n_slots = slots };
 	pthread_mutex_init(&us->lock, NULL);
-	slot_queue_open(&us->queue, us->n_slots, used, us->n_slots);
-	*ret = us;
-	if (!us->flows || !us->buckets) {
-		us->n_slots = 0;
-		return -errno;
-	}
-	seed = us->buckets[us->n_buckets].place;
-	while (!*seed)
-		if (getrandom(seed, sizeof(*seed), 0) < 0)
-			return -errno;
+	slot_queue_open(&us->queue, slots, used, slots);
 	udp_slots_find_left(us);
-	return 0;
+	return us;
 }
 
 void udp_table_close(struct udp_table *us)
 {
 	if (!us)
 		return;
-	bpf_values_unmap(us->flows, us->flows_map);
-	bpf_values_unmap(us->buckets, us->buckets_map);
 	slot_queue_close(&us->queue);
 	pthread_mutex_destroy(&us->lock);
 	free(us);

@@ -9,25 +9,22 @@
 #include "udp_contract.h"
 
 /*
- * Flows of UDP at packet level: slots, buckets, words; include/udp_contract.h explains them.
+ * Flows of UDP at packet level: slots and words; include/udp_contract.h explains them.
  * Mechanism only: relay/udp/udp_activate.c decides.
  */
 struct udp_table;
-struct bpf_map;
+struct graft_index;
 
 /*
- * FLOWS and BUCKETS are loaded, and may have flows of an earlier daemon.  WAYS is graft_ways of the
- * packet programs.  USED, the caller's, gets a bit (bits.h) for each slot that is not free, behind
- * as many bits for TCP.  -errno: close RET in that case, too.
+ * IX may have flows of an earlier daemon.  WAYS is graft_ways of the packet programs.  USED, the
+ * caller's, gets a bit (bits.h) for each slot that is not free, behind as many bits for TCP.
  */
-int udp_table_open(struct bpf_map *flows, struct bpf_map *buckets, const uint32_t *ways,
-		   uint64_t *used, struct udp_table **ret);
+struct udp_table *udp_table_open(struct graft_index *ix, uint32_t slots, const uint32_t *ways,
+				 uint64_t *used);
 /* Flows go on.  NULL is fine. */
 void udp_table_close(struct udp_table *us);
 /* Flows of which packets are translated. */
 unsigned int udp_table_live(const struct udp_table *us);
-/* The values that `udp_buckets` needs for so many flows: a power of 2, and the seed. */
-uint32_t udp_table_buckets(uint32_t flows);
 
 /*
  * Enter the flow F of a session.  The caller sets its tuples, as in arriving packets, and all that
@@ -35,8 +32,6 @@ uint32_t udp_table_buckets(uint32_t flows);
  * a tuple.  By any thread, as the next function.
  */
 uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f);
-/* The slot of the flow with tuple T; or NO_SLOT. */
-uint32_t udp_graft_find(struct udp_table *us, const struct graft_tuple *t);
 /* Let datagrams of LEG pass from now on, but for one that a packet program has in hand. */
 void udp_graft_pass(struct udp_table *us, uint32_t slot, unsigned int leg);
 /* Let the server's datagrams pass from now on: an error says that the client is gone. */

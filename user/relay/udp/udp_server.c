@@ -340,7 +340,7 @@ struct udp_session *udp_errors_of_client(struct worker *w, const struct udp_erro
 	uint32_t slot;
 
 	graft_tuple_set(&tuple, &e->peer.sa, &e->local.sa);
-	slot = us ? udp_graft_find(us, &tuple) : NO_SLOT;
+	slot = us ? graft_find(w->shared->grafts, true, &tuple) : NO_SLOT;
 	s = udp_session_find(w, &tuple, &e->peer);
 	if (e->error == EMSGSIZE) { /* for copied datagrams the kernel keeps the MTU itself */
 		udp_set_path_mtu(us, slot, CLIENT, e->mtu);

@@ -27,7 +27,7 @@ void udp_session_end(struct udp_session *s, unsigned int end)
 
 struct udp_session_list *udp_session_bucket(struct worker *w, const struct graft_tuple *tuple)
 {
-	return &w->udp->buckets[udp_hash(tuple, w->udp->seed) & w->udp->mask];
+	return &w->udp->buckets[graft_hash(tuple, w->udp->seed) & w->udp->mask];
 }
 
 struct udp_session *udp_session_find(struct worker *w, const struct graft_tuple *tuple,
