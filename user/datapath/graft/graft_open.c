@@ -68,7 +68,7 @@ static int open_load(struct graft_table *gs, unsigned int slots)
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.addresses, gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);
-	/* a bucket has 8 places, and leads to 2 slots at most on the average */
+	/* a bucket has 8 places, of which at most 2 are in use on the average */
 	gs->index.n_buckets = 1U << (32 - __builtin_clz(2 * gs->n_slots - 1));
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.tuples, gs->index.n_buckets + 1);
 	gs->skel->rodata->graft_n_buckets = gs->index.n_buckets;
