@@ -62,7 +62,7 @@ void held_stand_by(const struct held *h);
 /* Let the ports of flows that are over rest: late answers may still come to them. */
 void held_rest_ports(struct graft_table *gs);
 
-/* What to do with a session that no worker has. */
+/* The step that is due for a session that no worker has. */
 enum held_arrival {
 	ARRIVAL_NONE,  /* no packet has come, or a worker has the session */
 	ARRIVAL_STRAY, /* a packet has come, but the client's destination is not here */
