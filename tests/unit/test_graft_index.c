@@ -141,9 +141,9 @@ TEST_WITH(a_full_bucket_takes_no_more, clear, NULL)
 		set(slot, (uint16_t)(100 + slot), (uint16_t)(200 + slot));
 	}
 	assert_in_range(slot, GRAFT_PLACES / 2, BUCKETS * GRAFT_PLACES / 2);
-	for (uint16_t i = 0; i < slot; i++) {
-		leads_to(false, 100 + i, i);
-		leads_to(false, 200 + i, i);
+	for (uint32_t i = 0; i < slot; i++) {
+		leads_to(false, (uint16_t)(100 + i), i);
+		leads_to(false, (uint16_t)(200 + i), i);
 	}
 	graft_index_remove(&ix, false, slot);
 	assert_int_equal(count(), 2 * slot);
