@@ -7,7 +7,7 @@
 #include <netinet/ip.h>
 #include <netinet/udp.h>
 
-#include "datapath/icmp.h"
+#include "datapath/icmp_send.h"
 #include "datapath/udp.h"
 #include "kt.h"
 #include "relay/udp/udp_upstream.h"

@@ -22,7 +22,7 @@
 #include "base/clock.h"
 #include "relay/forward.h"
 #include "relay/session_log.h"
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 #include "temp_dir.h"
 
 #define PATIENCE_MS 20000

@@ -8,7 +8,7 @@
 #include "daemon/control_socket.h"
 #include "daemon/service.h"
 #include "daemon/standby.h"
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 
 /* The parts of the daemon that requests of the control socket, and metrics, show or change. */
 struct actions {

@@ -19,7 +19,7 @@
 #include "base/json_add.h"
 #include "base/syscalls_allowed.h"
 #include "relay/names.h"
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 #include "relay/session_log.h"
 #include "relay/session_life.h"
 #include "version.h"

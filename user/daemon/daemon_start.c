@@ -22,7 +22,7 @@
 #include "daemon/change.h"
 #include "daemon/check.h"
 #include "datapath/buffer_pool.h"
-#include "datapath/icmp.h"
+#include "datapath/icmp_send.h"
 #include "datapath/policy.h"
 #include "relay/health_check.h"
 #include "relay/names.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 
 /* The life of sessions from accept(2) to close(2), and operations on all sessions of a worker. */
 

@@ -29,7 +29,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 
 #define GATHER_MS 100
 #define SLICE_MS 100     /* after which the writer looks again whether the daemon ends */

@@ -25,11 +25,12 @@
 #include "base/clock.h"
 #include "base/minmax.h"
 #include "datapath/graft/graft_tuple.h"
-#include "datapath/icmp.h"
+#include "datapath/icmp_send.h"
 #include "relay/admission.h"
 #include "relay/proxy_protocol.h"
 #include "relay/session_log.h"
 #include "relay/udp/udp_activate.h"
+#include "relay/udp/udp_errors.h"
 #include "relay/udp/udp_server.h"
 
 #define BUCKETS_MAX (1U << 18)

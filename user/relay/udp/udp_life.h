@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 #include "relay/udp/udp_session.h"
 
 /* The life of sessions of UDP, and the requests of a worker to its sessions. */

@@ -7,11 +7,12 @@
 
 #include "base/log.h"
 #include "base/minmax.h"
-#include "datapath/icmp.h"
+#include "datapath/icmp_send.h"
 #include "datapath/tcp.h"
 #include "datapath/graft/udp_graft.h"
 #include "relay/admission.h"
 #include "relay/udp/udp_activate.h"
+#include "relay/udp/udp_errors.h"
 #include "relay/udp/udp_life.h"
 #include "relay/udp/udp_server.h"
 

@@ -3,14 +3,11 @@
 
 #include "relay/udp/udp_session.h"
 
-/*
- * The server of a session: chosen, connected, doubted when it is silent, blamed when it fails; and
- * errors that ICMP reports of either end.
- */
+/* The server of a session: chosen, connected, doubted when it is silent, blamed when it fails. */
 
 /*
- * Connect S to an address of a server.  Returns CAUSE_NONE, or the cause for which S has no server.  A
- * server without a route is set aside: the next session gets another one.
+ * Connect S to an address of a server.  Returns CAUSE_NONE, or the cause for which S has no server.
+ * A server without a route is set aside: the next session gets another one.
  */
 enum cause udp_server_choose(struct udp_session *s);
 /* Connect S, which is adopted, with the addresses that its FLOW has.  -errno. */
@@ -36,20 +33,3 @@ bool udp_server_is_given_up(struct udp_session *s);
 void udp_server_unreachable(struct udp_session *s, int error);
 /* The server of S was blamed by any worker since S began. */
 bool udp_server_is_lost(const struct udp_session *s);
-
-/* --- errors: an end is gone, cannot be reached, or gets no datagram of that size --- */
-
-/* Take the errors that the socket of S has. */
-void udp_errors_take(struct udp_session *s);
-/*
- * Another worker has taken an error about an answer of S that packet programs have translated.
- * True: the client is gone, and S ends.
- */
-bool udp_errors_client_gone(struct udp_session *s);
-/*
- * E, an error about an answer, has come by a socket to which clients of any worker send.  Returns
- * the session of W that E is about, whose end may be marked now; NULL: E is not about W's sessions.
- */
-struct udp_session *udp_errors_of_client(struct worker *w, const struct udp_error *e);
-/* Forget the MTUs of both paths, which may be larger by now.  If not, an error tells them again. */
-void udp_errors_forget_mtu(struct udp_session *s);

@@ -7,7 +7,7 @@
 #include "datapath/udp.h"
 #include "datapath/graft/udp_graft.h"
 #include "relay/forward.h"
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 #include "relay/udp/udp_upstream.h"
 #include "relay/worker.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "datapath/icmp.h"
+#include "datapath/icmp_send.h"
 
 #include <errno.h>
 #include <netinet/ip.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "relay/session_view.h"
+#include "relay/session_json.h"
 
 #include <stdio.h>
 
