@@ -107,7 +107,6 @@ struct flow {
 	uint64_t user_out; /* bytes written to the target by user space, passed ones included */
 	uint64_t spliced;  /* of user_in: bytes read by splice */
 
-	uint64_t credit;     /* the value of ctl.credit */
 	uint64_t drained_at; /* redirected bytes when the backlog was last seen empty */
 
 	uint64_t due_ms; /* next look, by the loop's clock; 0: none */

@@ -226,7 +226,7 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 	st = &k->stats[slot];
 	if (st->dropped)
 		return CULVERT_EVENT_LOST;
-	if (st->passed != s->flows[dir].credit)
+	if (st->passed != k->ctls[slot].credit)
 		return CULVERT_EVENT_PASSED;
 	if (st->closed == k->ctls[slot].epoch) /* the gate is closed: the flow must leave */
 		return CULVERT_EVENT_SOFT;

@@ -81,6 +81,17 @@ static uint64_t redirected(const struct sockmap_io *io)
 	return io->kernel->stats[io->slot].bytes;
 }
 
+static volatile struct culvert_ctl *ctl_of(const struct sockmap_io *io)
+{
+	return &io->kernel->ctls[io->slot];
+}
+
+/* Passed bytes that were neither written to the target, and so credited, nor read. */
+static uint64_t unread(const struct sockmap_io *io)
+{
+	return passed_bytes(io) - ctl_of(io)->credit - io->pump.flow->pending;
+}
+
 /*
  * True if every passed byte has been read: written, and so credited, or pending.  The daemon's half
  * of Dekker's pattern with pass() of the program: all stores to ctl so far (credit, no_pass) are
@@ -89,7 +100,7 @@ static uint64_t redirected(const struct sockmap_io *io)
 static bool all_read(const struct sockmap_io *io)
 {
 	atomic_thread_fence(memory_order_seq_cst);
-	return passed_bytes(io) == io->pump.flow->credit + io->pump.flow->pending;
+	return !unread(io);
 }
 
 /* True if every passed byte is on the target.  Pairs with pass() in the program. */
@@ -131,7 +142,7 @@ static enum step wait_longer(struct sockmap_io *io)
 
 int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsigned int worker)
 {
-	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
+	volatile struct culvert_ctl *ctl = ctl_of(io);
 	char c;
 	int r;
 
@@ -140,8 +151,7 @@ int sockmap_enter(struct sockmap_io *io, const struct forward_conf *limits, unsi
 	if (errno != EAGAIN)
 		return failed(io, errno, -EPROTO);
 	io->pump.flow->drained_at = redirected(io);
-	io->pump.flow->credit = passed_bytes(io);
-	ctl->credit = io->pump.flow->credit;
+	ctl->credit = passed_bytes(io);
 	ctl->soft_limit = limits->soft_limit;
 	ctl->hard_limit = limits->hard_limit;
 	ctl->bulk_bytes = io->bulk_bytes;
@@ -180,17 +190,16 @@ enum step sockmap_kick(struct sockmap_io *io)
  */
 static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 {
-	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
+	volatile struct culvert_ctl *ctl = ctl_of(io);
 	struct flow *f = io->pump.flow;
 	uint64_t before = f->user_out, read = io->pump.read;
 	enum pump r;
 
 	/* pending bytes are read already, but not yet credited */
-	io->pump.limit = read + passed - f->credit - f->pending;
+	io->pump.limit = read + passed - ctl->credit - f->pending;
 	r = carrier_pump(&io->pump, CARRIER_COPY);
 	f->starved = r == PUMP_STARVED;
 	f->blocked = r == PUMP_BLOCKED;
-	f->credit += f->user_out - before;
 	/*
 	 * The program redirects as soon as it sees the credit, so the bytes written above must
 	 * come first.  send(2) has taken and released the target's lock, and the redirect takes
@@ -198,7 +207,7 @@ static enum step settle_some(struct sockmap_io *io, uint64_t passed)
 	 * credit earlier.
 	 */
 	atomic_thread_fence(memory_order_release);
-	ctl->credit = f->credit;
+	ctl->credit += f->user_out - before;
 	if (f->user_out != before)
 		flow_look_reset(f);
 	if (r == PUMP_SRC_ERROR)
@@ -231,7 +240,7 @@ static enum step settle_round(struct sockmap_io *io)
 			return r;
 		io->pump.flow->drained_at = io->books.redirected;
 	}
-	return passed == io->pump.flow->credit ? STEP_DONE : settle_some(io, passed);
+	return passed == ctl_of(io)->credit ? STEP_DONE : settle_some(io, passed);
 }
 
 enum step sockmap_settle(struct sockmap_io *io)
@@ -251,7 +260,7 @@ enum step sockmap_settle(struct sockmap_io *io)
 
 static int remove_from_rx(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
+	volatile struct culvert_ctl *ctl = ctl_of(io);
 	int r;
 
 	if (!all_read(io))
@@ -266,7 +275,7 @@ static int remove_from_rx(struct sockmap_io *io)
 /* -EIO: the fence is up, in part at least, and would stop the flow for ever: end the session. */
 static int remove_fenced(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
+	volatile struct culvert_ctl *ctl = ctl_of(io);
 	int r;
 
 	ctl->fence = 1;
@@ -339,7 +348,7 @@ static enum step read_passed(struct sockmap_io *io, uint32_t most)
 	uint64_t before = io->pump.read;
 	enum pump r;
 
-	io->pump.limit = before + passed_bytes(io) - f->credit - f->pending;
+	io->pump.limit = before + unread(io);
 	r = carrier_read_ahead(&io->pump, most);
 	f->starved = r == PUMP_STARVED;
 	if (r == PUMP_SRC_ERROR)
@@ -357,7 +366,7 @@ static enum step read_passed(struct sockmap_io *io, uint32_t most)
  */
 static enum step read_fenced(struct sockmap_io *io)
 {
-	volatile struct culvert_ctl *ctl = &io->kernel->ctls[io->slot];
+	volatile struct culvert_ctl *ctl = ctl_of(io);
 	enum step r = STEP_DONE;
 
 	ctl->fence = 1;
