@@ -9,15 +9,16 @@
  *     graft_offer notes both sockets' sequence numbers, from which all offsets follow.  The daemon
  *     then enters both tuples in `tuples`.
  *   - graft_in sees arriving packets.  While a session is OFFERED, graft_in looks at both sockets.
- *     A packet may be the first to be translated if neither socket has anything unread, unsent or
- *     unacknowledged, and if packets of both have been seen here, entering and leaving.  No socket
- *     lock is needed: each number only grows, up to another one, so equal numbers are all at their
- *     bounds.  graft_begin.h has this; docs/design.md ("The first translated packet") the proof.
+ *     A packet may be the first translated one if neither socket has unread, unsent or
+ *     unacknowledged bytes.  The programs must also have seen packets of both sockets, entering and
+ *     leaving.  No socket lock is needed: each number only grows, and another number bounds it.  So
+ *     equal numbers have all reached their bounds.  graft_begin.h has this; docs/design.md ("The
+ *     first translated packet") the proof.
  *   - From then on graft_in translates addresses, ports, sequence and acknowledgement numbers,
  *     windows and options, and sends the packet to the other end: graft_work.h, graft_translate.h.
- *   - graft_out sees leaving packets, and learns the way from them.  Packets of frozen sockets, but
- *     for probes and resets, do not leave: they are dropped, or given back as the ACK that the
- *     socket waits for.
+ *   - graft_out sees leaving packets, and learns the way from them.  Of the packets of frozen
+ *     sockets only probes and resets may leave.  Any other packet is dropped, or turned into an
+ *     answer to its socket.
  *   - A packet that cannot be translated sends its session back to its sockets: graft_return.h.
  *   - graft_udp.h does the same for UDP, which is simpler.
  *   - A packet that we send carries a mark in skb->cb, so that graft_out lets it go.
@@ -39,8 +40,8 @@
 /* --- what arrives --- */
 
 /*
- * Another connection has a tuple of G's session, which is over since STATE.  The swap fails if the
- * daemon gives the slot back meanwhile: then the next packet marks the session.
+ * Another connection has a tuple of G's session.  That session is over, in STATE.  The swap fails
+ * if the daemon gives the slot back meanwhile: then the next packet marks the session.
  */
 static __always_inline void forget(struct graft_entry *g, __u32 state)
 {
@@ -68,7 +69,7 @@ static __always_inline __u32 state_of(const struct graft_entry *g)
 	return READ_ONCE(g->head.state) & GRAFT_STATE_MASK;
 }
 
-/* True: P goes to its own socket.  FREE: the session is gone, or to_socket() drops P. */
+/* True: P goes to its own socket.  In FREE to_socket() drops P, unless the session is gone. */
 static __always_inline bool is_for_socket(__u32 state)
 {
 	return state == GRAFT_FREE || state == GRAFT_OFFERED || state == GRAFT_RETURNED;
@@ -134,7 +135,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 		return shift(skb, f->mine, p, false);
 	case GRAFT_TO_NOWHERE:
 		return DROP;
-	case GRAFT_TO_FORGET: /* perhaps of another relay's connection: the stack answers */
+	case GRAFT_TO_FORGET: /* P may be of another relay's connection: the stack answers */
 		forget(f->g, state);
 		return PASS;
 	default:
@@ -156,7 +157,7 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 	}
 	if (graft_bridged && interface_is(skb->ifindex, GRAFT_IF_BRIDGE))
 		return PASS;
-	/* as TCP does: promiscuous devices see others' packets, and copies of ours */
+	/* TCP ignores these, too: promiscuous devices see others' packets, and copies of ours */
 	if (skb->pkt_type != PACKET_TO_US &&
 	    !(graft_bridged && interface_is(skb->ifindex, GRAFT_IF_PORT)))
 		return PASS;
@@ -320,9 +321,9 @@ static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct 
 
 /*
  * The state in which a leaving packet finds its session; GRAFT_STATES: drop the packet.  A leaving
- * packet acknowledges.  A packet that checks just now may have read the socket's numbers before
- * that, so the leaving packet changes the count of LOCKED.  In OFFERED the barrier shows the new
- * numbers to the next packet that checks.
+ * packet has an ACK.  The packet that checks just now may have read the socket's numbers before
+ * that ACK, so the leaving packet changes the count of LOCKED.  In OFFERED the barrier shows the
+ * new numbers to the next packet that checks.
  */
 static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 {
@@ -385,9 +386,8 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 }
 
 /*
- * A socket takes DROP on the way out for congestion: __tcp_transmit_skb() calls tcp_enter_cwr(),
- * and bulk that returns to the socket begins with half of its window.  DROP on the way in is
- * silent.
+ * DROP on the way out looks like congestion: __tcp_transmit_skb() calls tcp_enter_cwr().  Bulk that
+ * returns to the socket would begin with half of its window.  DROP on the way in is silent.
  */
 static __always_inline int swallow(struct __sk_buff *skb)
 {

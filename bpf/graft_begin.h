@@ -69,7 +69,7 @@ static __always_inline int hindrance_of(struct dst_entry *dst)
 /* The largest segment, with options, that path and peer take. */
 static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
 {
-	/* not mss_cache, which half of the peer's window bounds: of a new peer 32 KiB */
+	/* not mss_cache: half of the peer's window bounds it, 32 KiB for a new peer */
 	__u32 clamp = tp->rx_opt.mss_clamp;
 	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
 	__u32 probed = tp->inet_conn.icsk_mtup.search_low - (ipv6 ? 60 : 40);
@@ -155,14 +155,14 @@ static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct 
 
 /* --- offer --- */
 
-#define SEGMENT_MOST 8960 /* of jumbo frames; Linux itself bounds larger ones by half of a window */
+#define SEGMENT_MOST 8960 /* of jumbo frames; Linux bounds larger segments by half of a window */
 
 /*
- * Has the peer of TO room for segments as the peer of FROM sends them?  A sender with more data
- * waits until a full segment fits into the window.  A receiver may not announce its window again
- * before half of its buffer is free (RFC 9293, 3.8.6.2).  So a full segment must fit into that
- * half, which is rounded down to the unit of the windows that the sender gets.  Else the sender
- * would wait for its persist timer.
+ * Does the peer of TO have room for the segments of FROM's peer?  A sender with more data waits
+ * until a full segment fits into the window.  A receiver may not announce its window again before
+ * half of its buffer is free (RFC 9293, 3.8.6.2).  So a full segment must fit into that half,
+ * rounded down to the unit of the sender's windows.  Else the sender would wait for its persist
+ * timer.
  *
  * A Linux receiver without a window scale rounds its window down to segments of the received size.
  * After a segment that is larger than the window, the rounded window may be 0 for ever.
@@ -233,7 +233,7 @@ static __always_inline void clear(struct graft_entry *g, const struct graft_requ
 	g->head.id = q->id;
 }
 
-/* Has a socket the tuple of S?  Listening sockets and TIME_WAIT do not count. */
+/* Does a socket have the tuple of S?  Listening sockets and TIME_WAIT do not count. */
 static __always_inline bool is_connected(struct __sk_buff *skb, const struct graft_side *s)
 {
 	struct bpf_sock *sk = look_up(skb, &s->tuple, s->ipv6);
@@ -381,9 +381,9 @@ static __always_inline void note_handshake(struct __sk_buff *skb, const struct p
 }
 
 /*
- * Can the way of S's socket be followed?  Only the socket's present route counts: a socket without
- * a route, or not asked yet, is no hindrance.  Only a socket knows which IPsec policies concern the
- * session, so without a socket a way from before a change of policies is not followed.
+ * Can the way of S's socket be followed?  Only the socket's present route counts.  A socket that
+ * has no route, or was not asked yet, is no hindrance.  Only a socket knows which IPsec policies
+ * concern the session.  So without a socket, no way from before a change of policies is followed.
  */
 __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 {
@@ -449,7 +449,7 @@ static __always_inline int count_routes(void)
 	if (bpf_core_field_exists(net->xfrm.policy_default) &&
 	    BPF_CORE_READ(net, xfrm.policy_default[POLICY_OUT]) == POLICY_BLOCK)
 		n += 1 << 30;
-	/* a change inside a policy keeps the number of policies, but moves those of routes */
+	/* a change inside a policy keeps the number of policies, but moves graft_routes */
 	graft_policies = n ? n + graft_routes : 0;
 	return GRAFT_OK;
 }
@@ -556,7 +556,7 @@ static __always_inline int look(struct __sk_buff *skb, struct found *f, const st
 	r = quiet(other, b, other->passed, b->snd_una);
 	if (r)
 		return r;
-	/* the ACK that the socket owes would be lost; or the daemon holds bytes */
+	/* the socket owes an ACK, which would be lost; or the daemon holds bytes */
 	if ((!p->len && a->rcv_wup != a->rcv_nxt) ||
 	    b->write_seq - other->base_write != a->copied - mine->base_read ||
 	    a->write_seq - mine->base_write != b->copied - other->base_read)
@@ -582,14 +582,14 @@ static __always_inline void note_entering(struct graft_side *mine, const struct 
 		grow_32(&mine->passed, end_of(p) - mine->back_read);
 }
 
-/* So many packets look, then one in 16: such a session is hardly ever quiet. */
+/* After so many looks one packet in 16 looks: the session is hardly ever quiet. */
 #define LOOKS 256
 
 /*
- * OFFERED or LOCKED.  Returns the state in which P finds its session; OFFERED: P goes to its
- * socket; 0: P is dropped.  If another packet is looking just now, the count that P changes keeps
- * that packet from activating the graft.  P writes its end to `passed` before it changes the count,
- * so the next packet that looks sees P's end.
+ * The session is OFFERED or LOCKED.  Returns the state that P finds; OFFERED: P goes to its socket;
+ * 0: P is dropped.  If another packet is looking just now, the count that P changes keeps that
+ * packet from activating the graft.  P writes its end to `passed` before it changes the count, so
+ * the next packet that looks sees P's end.
  */
 __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {

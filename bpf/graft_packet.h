@@ -39,7 +39,7 @@
 
 #define TCP_HEADER_MAX 60
 #define OPTIONS_MAX (TCP_HEADER_MAX - 20)
-/* NOP, NOP, and the header of a timestamp option: so the options of nearly each segment begin. */
+/* The options of nearly each segment begin so: NOP, NOP, and the header of a timestamp option. */
 #define TIMESTAMP_WORD bpf_htonl(0x0101080a)
 #define OPTION_NOP 1
 #define OPTION_MSS 2
@@ -47,9 +47,9 @@
 #define OPTION_TIMESTAMP 8
 
 /*
- * Marks in skb->cb: a packet that we have sent, that we give back to a socket, that we keep from
- * leaving.  Marks are not erased: the hook may also have programs of another daemon, which must see
- * the mark.
+ * Marks in skb->cb.  SENT: we have sent the packet.  TO_SOCKET: it goes back to its socket.
+ * TO_NOBODY: it must not leave.  Marks are not erased: the hook may also have programs of another
+ * daemon, which must see the mark.
  */
 #define OURS 0x67726166
 #define SENT 0x74656421
@@ -87,7 +87,7 @@ struct {
 	__type(value, struct graft_bucket);
 } tuples SEC(".maps");
 
-/* Set before the programs are loaded; a power of 2.  The bucket behind them has the seed. */
+/* Set before the programs are loaded; a power of 2.  One more bucket follows, with the seed. */
 const volatile __u32 graft_n_buckets = 1;
 
 struct {
@@ -148,8 +148,8 @@ struct seen {
 
 /*
  * Headers before and after a change, the states of both sockets, and the walk over the options of
- * TCP.  On the stack the verifier would follow the values of the walk through each step.  `is` has
- * 128 bytes only for the verifier, which cannot see that no option ends behind byte 64.
+ * TCP.  If the walk were on the stack, the verifier would follow its values through each step.
+ * `is` has 128 bytes only for the verifier, which cannot see that no option ends behind byte 64.
  */
 struct scratch {
 	__u8 was[64] __attribute__((aligned(8))), is[128] __attribute__((aligned(8)));
@@ -169,8 +169,8 @@ __u64 graft_woken_ns[GRAFT_WORKERS]; /* CLOCK_MONOTONIC */
 __u64 graft_events_lost;             /* the ring was full: the daemon looks at the states */
 __u64 graft_outside;                 /* packets dropped because they are not in the window */
 /*
- * By the daemon.  graft_ways: how often all ways may have changed.  graft_ways_least: graft_ways at
- * the last change of IPsec policies; older ways are not used.
+ * By the daemon.  graft_ways: the number of events that may have changed ways.  graft_ways_least:
+ * graft_ways at the last change of IPsec policies; older ways are not used.
  */
 __u32 graft_ways, graft_ways_least;
 /* By GRAFT_ROUTES: numbers that move with the network namespace's routes, and IPsec policies. */
@@ -183,8 +183,8 @@ __u32 graft_stray;
  */
 __u32 graft_bridged;
 /*
- * By the daemon, by port: GRAFT_PORT_*.  Not 0: an import is not in sync yet, so an unknown
- * connection may be another relay's.
+ * The daemon sets GRAFT_PORT_* by port while an import is not in sync.  Then an unknown connection
+ * may be another relay's.
  */
 __u8 graft_unsynced[GRAFT_PORTS];
 
@@ -490,12 +490,12 @@ __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 		left = at - p->l3;
 		at = p->l3;
 	} else if (p->odd || summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL) {
-		return 1; /* IPv6 has no header sum, but no single bit makes a plain packet odd */
+		return 1; /* IPv6 has no header sum, but one wrong bit makes no plain packet odd */
 	} else {          /* 0xffff adds 0: ::ffff:a.b.c.d sums up as a.b.c.d */
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->tuple, 2 * sizeof(struct graft_addr),
 				    bpf_htons(left) + bpf_htons(IPPROTO_TCP));
 	}
-	/* from the end: the verifier then follows the size of one block alone, the padded one */
+	/* from the end: so the padded block comes first, and the verifier follows its size alone */
 	n = ((left - 1) & (SUM_BLOCK - 1)) + 1;
 	__builtin_memset(s->is, 0, SUM_BLOCK);
 	for (int i = 0; left && i < 65536 / (int)SUM_BLOCK; i++) {
@@ -541,8 +541,9 @@ struct found {
 
 /*
  * Is this relay the owner of a STANDBY session?  The local addresses of both legs move together,
- * but one comes first, so one is enough: that of the packet's leg, MINE, or that of leg CLIENT.  On
- * the server's leg of a transparent session CLIENT decides: MINE's local address is the client's.
+ * but one comes first.  So either is enough: that of the packet's leg, MINE, or that of leg CLIENT.
+ * On the server's leg of a transparent session CLIENT decides: MINE's local address is the
+ * client's.
  */
 static __always_inline bool is_here(const struct graft_tuple *mine,
 				    const struct graft_tuple *client)

@@ -51,7 +51,7 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 	b = seen_of(skb, other, 1);
 	if (!a || !b || !a->established || !b->established)
 		return GRAFT_NO_SOCKET;
-	/* a packet that has come past the programs has moved the socket's numbers */
+	/* a packet that bypassed the programs may have moved a socket's numbers */
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
 	    b->write_seq != other->frozen_write || b->rcv_nxt != other->frozen_read ||
 	    a->unordered || b->unordered)
@@ -70,7 +70,7 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 	return GRAFT_OK;
 }
 
-/* RETURNING or LOCKED_2.  Returns the state in which P finds its session; 0: drop it. */
+/* The session is RETURNING or LOCKED_2.  Returns the state that P finds; 0: drop P. */
 __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
 	struct found f;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How graft.bpf.c makes the two handshakes of a session alike: `shapes` says, for the daemon's own
- * sockets, how.  See docs/design.md, "Shaped handshakes".
+ * graft.bpf.c makes the two handshakes of a session alike.  `shapes` has the changes, by socket of
+ * the daemon.  See docs/design.md, "Shaped handshakes".
  */
 #pragma once
 

@@ -8,7 +8,7 @@
 
 /* How a packet is changed: on its way to the other end, or between the wire and a socket. */
 struct change {
-	__s64 diff; /* returned: of the checksum, without addresses */
+	__s64 diff; /* returned: the checksum's change, without that of addresses */
 	__u32 seq_add, ack_add, tsval_add, tsecr_add;
 	__u16 source, dest; /* ports */
 	__u8 left, right;   /* shifts of the window */
@@ -158,7 +158,7 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p, const s
 	if (!p || !to || !at)
 		return -1;
 	l3 = p->l3 & L3_BITS;
-	was = p->ipv6 ? 32 : 8; /* bytes of both addresses, the last of a header */
+	was = p->ipv6 ? 32 : 8; /* bytes of both addresses, which end the header */
 	ipv6 = is_ipv6(to);
 	is = ipv6 ? 32 : 8;
 	bpf_l4_csum_replace(skb, sum_at(p), 0, l4_diff, sum_flags(p));
@@ -176,7 +176,7 @@ __noinline int set_family(struct __sk_buff *skb, const struct packet *p, const s
 				   sum_flags(p) | BPF_F_PSEUDO_HDR);
 }
 
-/* Change a header with timestamps alone.  -1: P has another header, or it is not in one piece. */
+/* Change a header whose only option is timestamps.  -1: the header is another, or not linear. */
 static __always_inline int change_usual(struct __sk_buff *skb, const struct packet *p,
 					struct change *c, const struct found *f)
 {

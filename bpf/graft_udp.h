@@ -62,7 +62,7 @@ static __always_inline __u8 hindrance_of_flow(struct __sk_buff *skb, const struc
 	__u32 ways = graft_ways, known = READ_ONCE(f->other->way.ways);
 	__u8 why;
 
-	/* the server's way may be dead without news of routes: the stack finds another one */
+	/* the way to the server may be dead, with no route changed: the stack finds another */
 	if (f->at == &f->u->at[0] && f->at_other->heard &&
 	    is_silent(f->at_other, now, UDP_SILENT_TICKS) && has_socket(skb, p))
 		return f->at->why = GRAFT_SILENT;

@@ -10,7 +10,7 @@
 #include "graft_packet.h"
 #include "graft_translate.h"
 
-/* A window counts as so much at least: it may have shrunk, and our numbers are a packet late. */
+/* The least window in a check: windows may shrink, and our numbers are a packet late. */
 #define WINDOW_LEAST 65536
 
 static __always_inline __s32 window_of(const struct graft_side *s)
@@ -140,10 +140,10 @@ static __always_inline void note(struct graft_side *mine, const struct packet *p
 }
 
 /*
- * Is P a reset that the other end takes?  That end takes three numbers: behind all acknowledged
- * bytes, behind all sent bytes, and that of a FIN (Linux: tcp_reset_check()).  The third is there
- * because a closed end answers late bytes by a reset with the number of its FIN.  Any other reset
- * is only challenged (RFC 5961), and the challenge tells its sender the number.
+ * Is P a reset that the other end takes?  That end takes three numbers: that after all acknowledged
+ * bytes, that after all sent bytes, and that of a FIN (Linux: tcp_reset_check()).  The third is
+ * there because a closed end answers late bytes by a reset with the number of its FIN.  Any other
+ * reset is only challenged (RFC 5961), and the challenge tells the reset's sender the number.
  */
 static __always_inline bool is_reset(const struct found *f, const struct packet *p)
 {
@@ -263,8 +263,8 @@ static __always_inline int unleash(struct __sk_buff *skb, struct found *f, const
 }
 
 /*
- * P is not the next segment: an earlier one was lost before it came here, or P comes again, since
- * it was lost behind us.  All losses of one window count as one: a slow start that overshoots does
+ * P is not the next segment.  An earlier segment was lost before this relay; or P was lost behind
+ * it, and comes again.  All losses of one window count as one: a slow start that overshoots does
  * not prove that the way loses packets.
  */
 static __always_inline void note_loss(struct found *f, const struct packet *p)
@@ -334,7 +334,7 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 	/* no way to the other end: drop P, as a router without a route does */
 	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0 || f->other->refused)
 		return DROP;
-	/* no judgement of a SYN: its sender will reset the session on the other end's challenge */
+	/* a SYN is not judged: the other end challenges it, and its sender resets the session */
 	c.grafted = f->g->loose != GRAFT_LOOSE;
 	if (!(p->flags & SYN)) {
 		enum graft_verdict verdict = judge(f, p);

@@ -20,22 +20,22 @@
  *
  * Memory order.  A run sees all that earlier runs on the same socket have written to stat, on any
  * CPU: the socket lock is between them.  These readers look without that lock:
- *   - The daemon at stat.  `passed` is its synchronisation: see pass().  Everything else is read
- *     after `passed`, or is a statistic.  Each field is one aligned word, so it is old or new,
- *     never half.
- *   - The program at ctl, which the daemon writes.  `credit` and `no_pass` may change at any time
- *     and are read with READ_ONCE(), so that the compiler loads them at that very place.  All else
- *     of a flow's own ctl changes only while its socket is out of rx; the map update that
+ *   - The daemon reads stat.  `passed` synchronises it: see pass().  Everything else is read after
+ *     `passed`, or is a statistic.  Each field is one aligned word, so it is old or new, never
+ *     half.
+ *   - The program reads ctl, which the daemon writes.  `credit` and `no_pass` may change at any
+ *     time and are read with READ_ONCE(), so that the compiler loads them at that very place.  All
+ *     else of a flow's own ctl changes only while its socket is out of rx; the map update that
  *     brings the socket back takes the socket lock.  The reverse flow's epoch may change at any
  *     time.
- *   - The reverse flow's run at stat.packets of this one, a statistic, and at expected_seq and
- *     epoch, see reverse_has_backlog(): READ_ONCE().
- *   - All flows' runs at `memory` and `pressure`: atomic adds, and READ_ONCE().  A difference of
- *     sums may lack the charges in between, which the next look sees.
- *   - The gate, which holds no lock, at closed, fence and epoch: READ_ONCE().  A segment that
- *     enters by an old value counts among those that TCP held already.
- *   - The program at TCP's write_seq and copied_seq: READ_ONCE().  The target's write_seq may be
- *     late: then a backlog looks larger than it is, by the bytes that TCP has just taken.
+ *   - The reverse flow's run reads this flow's stat.packets, a statistic.  It reads expected_seq
+ *     and epoch by READ_ONCE(): see reverse_has_backlog().
+ *   - All flows' runs read `memory` and `pressure` by READ_ONCE(), and add to `memory` atomically.
+ *     A difference of sums may lack charges that come meanwhile; the next look sees them.
+ *   - The gate, which holds no lock, reads closed, fence and epoch by READ_ONCE().  A segment that
+ *     an old value lets in counts as one that TCP held already.
+ *   - The program reads TCP's write_seq and copied_seq by READ_ONCE().  The target's write_seq may
+ *     be late: then a backlog looks larger than it is, by the bytes that TCP has just taken.
  */
 #include <stdbool.h>
 #include <linux/bpf.h>
@@ -94,7 +94,7 @@ __u64 events_lost;
 /* The limit of `memory`; set before the program is loaded, so that it is a constant here. */
 const volatile __s64 memory_limit = ~0ULL >> 1;
 
-/* Memory of all flows' backlogs is the difference; see include/sockmap_contract.h. */
+/* All flows' backlogs use `charged` minus `released` bytes; see include/sockmap_contract.h. */
 struct {
 	__u64 charged;
 	__u64 released; /* by the daemon */
@@ -165,8 +165,8 @@ static struct tcp_sock *source_of(struct __sk_buff *skb)
 /*
  * Estimate the memory of the target's backlog.  Its payload is known exactly.  Its skbs occupy more
  * than that (small segments: a thousand times the payload).  Two points of the stream bound this
- * overhead from above: the older point has left the backlog, so the overhead is at most that of all
- * skbs redirected since that point.  When write_seq reaches the younger point, the younger point
+ * overhead from above.  All skbs before the older point have left the backlog, so the overhead is
+ * at most that of the later skbs.  When write_seq reaches the younger point, the younger point
  * becomes the older one.
  */
 static __u64 backlog_memory(struct culvert_stat *st, __u32 write_seq)
@@ -414,7 +414,8 @@ static int carry(struct __sk_buff *skb, const struct culvert_ctl *ctl, struct cu
 {
 	/*
 	 * Pass even with no_pass: the daemon must first write the bytes that it has read ahead.  A
-	 * byte passed now makes the removal fail, or its audit, but never comes out of order.
+	 * byte that is passed now makes the removal or its audit fail, but never comes out of
+	 * order.
 	 */
 	if (st->passed != READ_ONCE(ctl->credit)) {
 		if (reverse_has_backlog(skb, reverse, slot ^ 1))

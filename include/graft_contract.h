@@ -63,7 +63,7 @@
  *   DONE       -> CLOSED     the daemon closes the sockets
  *   CLOSED, RETURNED -> FREE   the slot is used again.  Until then late packets are translated
  *                            (CLOSED), or shifted (RETURNED).  A SYN with the session's tuple ends
- *                            that earlier; if CLOSED, also a packet outside the window (GRAFT_ANEW)
+ *                            that earlier (GRAFT_ANEW); in CLOSED, a packet outside the window, too
  *
  * No packet finds a FREE session.
  *
@@ -95,7 +95,7 @@ enum graft_state {
 	GRAFT_FREE,
 	GRAFT_OFFERED,
 	GRAFT_ACTIVE,
-	GRAFT_LOCKED, /* 3: one AND with OFFERED, 1, unlocks: see try_offer() */
+	GRAFT_LOCKED, /* 3: an AND with 1 makes it OFFERED: see try_offer() */
 	GRAFT_DONE,
 	GRAFT_RETURNING,
 	GRAFT_LOCKED_2,
@@ -136,7 +136,7 @@ enum graft_refusal {
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
 	GRAFT_UNSEEN,  /* a side has seen no packet in, or none out, with its socket's numbers */
 	GRAFT_WAY,     /* the way of a socket may have changed, or is not known */
-	GRAFT_FAR,     /* its way is long, and it does not converse, or has begun bulk */
+	GRAFT_FAR,     /* its way is long, and its ends take no turns, or bulk has begun */
 	GRAFT_LOSS,    /* its way loses packets; else as GRAFT_FAR */
 	GRAFT_SILENT,  /* of UDP: its server does not answer any more */
 	GRAFT_FOREIGN, /* other programs take bytes of a socket, or put some in (sockmap, ULP) */
@@ -326,9 +326,10 @@ enum graft_via {
 #define GRAFT_HOLD_MS 200
 
 /*
- * A session returns to its sockets if an end sends again for so long, and neither stream gets an
- * ACK.  TCP has sent again twice by then: the time-out is 200 ms at least, and doubles.  A lost
- * fast retransmission is repeated earlier than that, so loss alone does not count as silence.
+ * A session returns to its sockets if an end retransmits or probes for this time, and neither
+ * stream gets an ACK.  TCP has retransmitted twice by then: the time-out is 200 ms at least, and
+ * doubles.  A lost fast retransmission is repeated earlier than that, so loss alone does not count
+ * as silence.
  */
 #define GRAFT_SILENT_NS 400000000ULL
 
@@ -344,13 +345,13 @@ enum graft_far {
 };
 
 /*
- * Bytes that an end may send in a turn, if LONG or LOSSY.  Three quarters make the session
+ * Bytes that an end may send in a turn, if LONG or LOSSY.  After three quarters the session is
  * RETURNING.  The sender then runs dry at its edge: after one round trip, or after two if its turn
  * began with an initial window (10 segments, RFC 6928).  A message of 16 KiB with a header fits.
  */
 #define GRAFT_LEASH 24576
 
-/* A session is LOSSY after so many windows with losses, if each GRAFT_LOSS_BYTES had one. */
+/* A session is LOSSY after GRAFT_LOSSES windows with losses, one per GRAFT_LOSS_BYTES at least. */
 #define GRAFT_LOSSES 2
 #define GRAFT_LOSS_BYTES (2 << 20)
 
@@ -375,8 +376,8 @@ enum graft_loose {
 #endif
 
 /*
- * The first part of an entry of TCP or UDP.  The daemon writes it.  Of TCP the packet programs
- * write the state, too, and the offer program the worker, the id and the forward.
+ * The first part of an entry of TCP or UDP.  The daemon writes it.  For TCP the packet programs
+ * also write the state, and the offer program writes worker, id and forward.
  */
 struct graft_head {
 	__u32 state;                 /* enum graft_state; of UDP FREE, ACTIVE, STANDBY alone */
@@ -413,7 +414,7 @@ struct graft_entry {
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
 	       "another size: another layout");
 
-/* Two times in units of 2^30 ns differ by UNITS: the most milliseconds between them. */
+/* The most milliseconds between two times that differ by UNITS of 2^30 ns. */
 #define GRAFT_CLOCK_SHIFT 30
 static inline __u32 graft_clock(__u32 units)
 {

@@ -46,7 +46,7 @@ GRAFT_PURE enum graft_verdict graft_judge(enum graft_loose loose, bool mirrored,
 }
 
 /*
- * Do the numbers of the session follow a packet to be confirmed?
+ * Which numbers of the session follow a packet of verdict CONFIRM?
  *
  *   fits  agrees  believed  follow
  *   yes   -       yes       NOTHING
@@ -61,7 +61,7 @@ enum graft_follow {
 	GRAFT_FOLLOW_APART, /* nothing moves: the packet's numbers are kept apart, without belief */
 	GRAFT_FOLLOW_NOTHING, /* believed: the numbers of the session are right already */
 	GRAFT_FOLLOW_PACKET,  /* believed: the stream of its end goes on at the packet */
-	GRAFT_FOLLOW_BOTH,    /* the same; and the other stream at the numbers kept apart */
+	GRAFT_FOLLOW_BOTH,    /* the same; the other stream goes on at the numbers kept apart */
 };
 
 GRAFT_PURE enum graft_follow graft_follow(bool fits, bool agrees, bool believed)
@@ -72,7 +72,7 @@ GRAFT_PURE enum graft_follow graft_follow(bool fits, bool agrees, bool believed)
 }
 
 /*
- * Where does a packet go that arrives?
+ * Where does an arriving packet go?
  *
  *   state               here  killed  fits   goes
  *   STANDBY             no    -       -      PAST
@@ -87,7 +87,7 @@ GRAFT_PURE enum graft_follow graft_follow(bool fits, bool agrees, bool believed)
  * machine.  STANDBY has become ACTIVE then.
  */
 enum graft_arrival {
-	GRAFT_TO_WORK,    /* translated, to the other end; or the socket, as its session returns */
+	GRAFT_TO_WORK,    /* the other end, translated; or its socket, if its session returns */
 	GRAFT_TO_LOOK,    /* may it be the first one that is translated? */
 	GRAFT_TO_SOCKET,  /* its own socket, with the socket's numbers */
 	GRAFT_TO_SHIFTED, /* the stack, which answers it with the socket's numbers */

@@ -69,9 +69,8 @@
 #define CULVERT_UNCHARGED (16 * 1024)
 
 /*
- * What the slab allocator really uses for an skb beyond its truesize:
- * tests/kernel/test_facts.c has seen 248 to 251 bytes on Linux 6.1, 289 to 291 on 6.12, and
- * 278 to 291 on 6.18.
+ * The slab allocator really uses more for an skb than its truesize: tests/kernel/test_facts.c has
+ * seen 248 to 251 bytes on Linux 6.1, 289 to 291 on 6.12, and 278 to 291 on 6.18.
  */
 #define CULVERT_SKB_EXTRA 320
 
@@ -80,9 +79,9 @@
  * lines has all fields that a redirected skb changes, or the gate looks at.
  *
  * Fields of 32 bits or less are used as differences, modulo their size.  A turn ends, or is
- * reported as bulk, at the first look after ctl.bulk_bytes; so its bytes are bounded, and its
- * packets, which are fewer.  Answers have no bound: 2^32 of them in one turn would count as none,
- * and the flow could be called bulk, which is only a hint.
+ * reported as bulk, at the first look after ctl.bulk_bytes; so its bytes are bounded, and with them
+ * its packets.  Answers have no bound: 2^32 of them in one turn would count as none, and the flow
+ * could be called bulk, which is only a hint.
  */
 struct culvert_stat {
 	__u64 bytes;        /* redirected to the target */
@@ -94,12 +93,12 @@ struct culvert_stat {
 	__u32 epoch;        /* ctl.epoch for which these fields were started */
 	__u32 closed;       /* ctl.epoch in which the gate was closed last */
 	__u32 lost;         /* ctl.epoch in which bytes were dropped last */
-	__u32 unchecked_bytes; /* since the last look at the backlog, as the next */
+	__u32 unchecked_bytes; /* since the last look at the backlog, like the next field */
 	__u16 unchecked_packets;
 	__u16 told;          /* events sent in this epoch: 1 << kind */
 	__u32 mark_seq;      /* a point of the stream: its sequence number on the target, and */
 	__u64 mark_overhead; /* ... what `overhead` was there */
-	__u64 sent_overhead; /* ... of the skbs known to have left the backlog */
+	__u64 sent_overhead; /* `overhead` of the skbs known to have left the backlog */
 	__u64 backlog_max;   /* largest memory estimate of the target's backlog */
 	__u64 dropped;       /* bytes that could not be carried: the session must be reset */
 	__u64 overlap;       /* bytes that came twice, and were cut off */
@@ -141,5 +140,5 @@ enum culvert_event_kind {
 struct culvert_event {
 	__u32 slot;
 	__u16 kind;
-	__u16 epoch; /* low half of ctl.epoch: tells late events of an earlier stay */
+	__u16 epoch; /* low half of ctl.epoch: shows that an event is of an earlier stay */
 };

@@ -139,7 +139,7 @@ struct addr addr_unmapped(const struct addr *a)
 	return ret;
 }
 
-/* connect(2) to 0.0.0.0 or [::] goes to loopback, and to a mapped address by IPv4. */
+/* connect(2) to 0.0.0.0 or [::] goes to loopback.  A mapped address is reached by IPv4. */
 bool addr_leads_to(const struct addr *to, const struct addr *listener)
 {
 	struct addr a = addr_unmapped(to);

@@ -29,7 +29,7 @@ struct source {
 
 /*
  * A point in time with a handler.  Embedded in its owner; zero it, then set fire.  fire NULL: the
- * batch alone is wanted.
+ * timer just wakes the loop.
  */
 struct timer {
 	void (*fire)(struct timer *t);

@@ -160,8 +160,8 @@ unsigned long sandbox_raise_nofile(unsigned long want)
  * session log that is opened anew.
  *
  * A call that is not on the list:
- *   errno  fails with ENOSYS, as on an older kernel: a C library that was updated and tries a newer
- *          call first then uses the older one.  The kernel logs it (audit type 1326).
+ *   errno  fails with ENOSYS, as on an older kernel.  A newer C library may try a newer call, and
+ *          then uses the older one.  The kernel logs the refused call (audit type 1326).
  *   kill   ends the process with SIGSYS, which shows a forgotten call at once.
  * In both modes:
  *   - a call that neither culvert nor a library makes by itself (`never`), or a call in the ABI

@@ -80,7 +80,7 @@ static struct pipe *pipe_open(void)
 
 	if (!pipe)
 		return NULL;
-	/* a refused thread counts for a moment: another may be refused a pipe that is free */
+	/* a refused request counts for a moment: another may be refused a free pipe */
 	others = atomic_fetch_add_explicit(&pipes_open, 1, memory_order_relaxed);
 	if (others >= pool_pipes_max || pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
 		pipe_forget(pipe);

@@ -84,7 +84,7 @@ static size_t fill(uint32_t *w, const union client_addr *to, const union client_
 	w[1] = htonl((uint32_t)smaller(mtu, UINT16_MAX));
 	udp[0] = htonl((uint32_t)ntohs(to->in.sin_port) << 16 | ntohs(from->in.sin_port));
 	udp[1] = htonl((UINT16_MAX - (ipv6 ? 0U : 20U)) << 16);
-	if (ipv6) { /* whose checksum the kernel computes */
+	if (ipv6) { /* the kernel computes the ICMPv6 checksum */
 		ip[0] = htonl(6U << 28);
 		ip[1] = htonl((uint32_t)UINT16_MAX << 16 | IPPROTO_UDP << 8 | IPDEFTTL);
 		memcpy(&ip[2], &to->in6.sin6_addr, 16);

@@ -77,7 +77,7 @@ static uint64_t average(uint64_t bytes, uint64_t n)
 	return n ? bytes / n : bytes;
 }
 
-/* The decision about flow F, which the kernel may carry better, for REASON. */
+/* Decide whether the kernel carries flow F from now on, for REASON. */
 static struct decision promotion(const struct flow *f, enum reason reason, struct setting around)
 {
 	if (around.memory_short)

@@ -61,10 +61,10 @@ bool habit_full(const struct habit *h);
 void habit_restart(struct habit *h);
 
 /*
- * True if a session is grafted though its way is long, or loses packets.  One control loop over the
- * whole way costs less CPU than two, and carries bulk slower than two if the way is long, or if the
- * sender has seen only the near leg before.  So the session must converse, or be silent for
- * policy_far_idle_ms().
+ * True if a session is grafted though its way is long, or loses packets.  A graft has one control
+ * loop over the whole way, which costs less CPU than two.  A graft carries bulk slower if the way
+ * is long, or if the sender has seen only the near leg before.  So the session must converse, or be
+ * silent for policy_far_idle_ms().
  */
 bool policy_graft_far(const struct habit *h, uint64_t silent_ms);
 uint64_t policy_far_idle_ms(const struct habit *h);

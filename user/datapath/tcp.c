@@ -81,7 +81,7 @@ void tcp_arm_reset(int fd)
 	struct linger linger = { .l_onoff = 1, .l_linger = 0 };
 	struct sockaddr none = { .sa_family = AF_UNSPEC };
 
-	/* a BPF program of the cgroup, say, may refuse it; to disconnect sends RST as well */
+	/* a BPF program of the cgroup, say, may refuse it; disconnecting sends RST as well */
 	if (setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof(linger)))
 		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
 }
@@ -94,8 +94,8 @@ void tcp_close(struct source *source, bool rst)
 		tcp_arm_reset(source->fd);
 	/*
 	 * close(2) takes it out of epoll, and sends FIN or RST: no other process holds the file.
-	 * Nothing is forked while there are sessions.  A descriptor of the privileged process is
-	 * used only after its answer, before which that process closes its copy.
+	 * Nothing is forked while there are sessions.  The privileged process closes its copy of a
+	 * descriptor before it answers, and the descriptor is used only after the answer.
 	 */
 	source->registered = false;
 	close(source->fd);
@@ -144,7 +144,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
-		/* sent after the last ACK; our FIN (any state but 1 and 8) has no time */
+		/* sent after the last ACK; no time is kept of our FIN (any state but 1 and 8) */
 		.asked = info.tcpi_probes ||
 			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
 			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),

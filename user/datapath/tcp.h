@@ -31,7 +31,7 @@ enum cause tcp_cause(unsigned int side, int error);
 enum cause tcp_cause_of_shortage(int error, enum cause other);
 
 /*
- * Make the close(2) of FD that follows a reset: a FIN would pretend that the stream was complete.
+ * Let the next close(2) of FD send RST: a FIN would pretend that the stream was complete.
  */
 void tcp_arm_reset(int fd);
 

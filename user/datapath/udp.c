@@ -39,7 +39,7 @@ int udp_set_listener(int fd, const struct addr *a)
 
 #define HASH 0x9e3779b1U /* the golden ratio: numbers in a row are spread evenly */
 
-/* The port, and of an IPv6 address the last word: enough to spread clients. */
+/* The port and the address, or its last word in IPv6, are enough to spread clients. */
 unsigned int udp_worker(const union client_addr *peer, unsigned int n)
 {
 	bool ipv6 = peer->sa.sa_family == AF_INET6;

@@ -487,7 +487,7 @@ const struct behaviour behaviours[BEHAVIOURS] = {
 	  &(const struct plan){ .len = { UINT64_MAX, UINT64_MAX } } },
 };
 
-/* A function of its own, for none of its variables may change between setjmp() and longjmp(). */
+/* A function of its own: no variable of it may change between setjmp() and longjmp(). */
 static bool run(struct trial *t)
 {
 	if (setjmp(t->failed))

@@ -68,7 +68,6 @@ ssize_t rig_receive(int fd, uint64_t off, size_t most);
 void rig_set_buffers(int snd, int rcv, int size);
 /*
  * Connect two sockets over loopback, non-blocking and with TCP_NODELAY; SMALL: with small buffers;
- * MSS: of their segments at most, or 0 for that of lo.
- * The caller owns both.
+ * MSS: the largest segment; 0: that of lo.  The caller owns both.
  */
 int rig_connect(bool small, unsigned int mss, int *ret_connected, int *ret_accepted);

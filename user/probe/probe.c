@@ -194,8 +194,8 @@ static const struct {
 };
 
 /*
- * Judge CARRIER by RESULTS.  If it cannot be used: an engine that was asked for by name must work,
- * the others have a substitute.  TOLD: a warning has told of the cause.
+ * Judge CARRIER by RESULTS.  If it cannot be used, an engine that was asked for by name fails, and
+ * any other has a substitute.  TOLD: a warning has told of the cause.
  */
 static int judge(const struct config *c, const struct results *results, enum probe_carrier carrier,
 		 bool told, struct probe_start *p)

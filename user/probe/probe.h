@@ -57,14 +57,14 @@ struct probe_start {
 };
 
 /*
- * Load the programs that an engine wants.  Begin to try the behaviours, which tells the carriers
- * that can be trusted on this kernel; log those that cannot.  GRAFT: for the packet programs; NULL:
- * no forward grafts sessions.  RET_KERNEL and RET_GRAFTS, which were NULL, become the loaded
- * programs, which the caller closes; NULL: they cannot be used.  While the trial runs, the caller
- * puts no socket into RET_KERNEL.  Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that was asked
- * for by name and cannot work.  The child becomes ACCOUNT, and ends with the thread that calls.
- * Needs the privileges of sockmap_open(); to be called before they are given up, and before there
- * are threads.
+ * Load the programs that an engine wants.  Begin to try the behaviours, to find the carriers that
+ * can be trusted on this kernel; log the others.  GRAFT: for the packet programs; NULL: no forward
+ * grafts sessions.  RET_KERNEL and RET_GRAFTS, which were NULL, become the loaded programs, which
+ * the caller closes; NULL: they cannot be used.  While the trial runs, the caller puts no socket
+ * into RET_KERNEL.  Returns 0, or EXIT_CODE_UNSUPPORTED for an engine that was asked for by name
+ * and cannot work.  The child becomes ACCOUNT, and ends with the thread that calls.  Needs the
+ * privileges of sockmap_open(); to be called before they are given up, and before there are
+ * threads.
  */
 int probe_start(const struct config *c, const struct account *account,
 		const struct graft_limits *graft, struct sockmap **ret_kernel,

@@ -69,9 +69,9 @@ bool graft_next(const struct graft_table *gs, uint32_t *at);
 /* The slots that are not free (bits.h), and behind them those of UDP. */
 const uint64_t *graft_table_used(const struct graft_table *gs);
 /*
- * Make sockets anew for the sessions that a daemon before this one has left: UID's, as far as there
- * are descriptors.  Needs root.
- * graft_take_sockets() makes them the caller's, by side; -1: no socket.
+ * Make sockets, owned by UID, for the sessions that a daemon before this one has left, as far as
+ * there are descriptors.  Needs root.  graft_take_sockets() makes them the caller's, by side; -1:
+ * no socket.
  */
 void graft_table_revive(struct graft_table *gs, uid_t uid);
 void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2]);
@@ -189,7 +189,7 @@ unsigned int graft_table_total(const struct graft_table *gs);
  */
 bool graft_table_set_address(struct graft_table *gs, const struct graft_addr *address, bool here);
 /*
- * GRAFT_PORT_* by port, as in packets; the caller writes them.  If the stack does not know a
+ * GRAFT_PORT_* by port in network byte order; the caller writes them.  If the stack does not know a
  * connection with such a port, the stack's reset for it is dropped.
  */
 uint8_t *graft_table_unsynced_ports(const struct graft_table *gs);
@@ -200,10 +200,9 @@ uint8_t *graft_table_unsynced_ports(const struct graft_table *gs);
 void graft_table_set_way(const struct graft_table *gs, struct graft_way *w, uint32_t ifindex,
 			 uint32_t mtu);
 /*
- * Enter E as STANDBY, in place of STANDBY sessions with its tuples.  The caller sets `source`
- * afterwards, and before the call all other fields that mean the same on each relay.  -EEXIST: a
- * session here has both tuples; -EADDRINUSE: another session, or a socket, has one of them;
- * -ENOSPC.
+ * Enter E as STANDBY, in place of STANDBY sessions with its tuples.  The caller sets all fields
+ * that mean the same on each relay before the call, and `source` after it.  -EEXIST: a session here
+ * has both tuples; -EADDRINUSE: another session, or a socket, has one of them; -ENOSPC.
  */
 int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_slot);
 /* The slot of the session of TCP, or UDP, with TUPLE, STANDBY or at work; or NO_SLOT. */

@@ -31,7 +31,7 @@
 #include "base/syscalls_allowed.h"
 #include "graft_contract.h"
 
-/* of interfaces that come later */
+/* for interfaces that come later */
 SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_LINK_CREATE), BPF_IF(PART_GRAFT, BPF_LINK_UPDATE),
 	BPF_IF(PART_GRAFT, BPF_OBJ_GET_INFO_BY_FD),
@@ -210,7 +210,7 @@ static const char *tcx_link_name(unsigned int ifindex, enum hook hook, char name
 	return name;
 }
 
-/* Put PROGRAM into the link NAME that was left, if there is one.  A descriptor, or below 0. */
+/* Put PROGRAM into an earlier daemon's link NAME.  Returns a descriptor; below 0: no link. */
 static int tcx_renew(const struct graft_attachments *as, const char *name, int program)
 {
 	int fd = graft_pins_get(as->pins, name);

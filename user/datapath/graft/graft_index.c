@@ -7,9 +7,10 @@
  * reads them.  A place may be old: find_place() passes by a place if its slot has another tuple.
  * But no place is lost:
  *
- *   (1) A place of a slot is in the bucket of the slot's tuple, or nowhere.  For the places of a
- *       slot are removed before its tuple changes.  TCP removes them when the slot is taken, since
- *       late packets find the session until then; UDP when the slot is put, which then rests.
+ *   (1) A place of a slot is in the bucket of the slot's tuple, or nowhere: the places of a slot
+ *       are removed before its tuple changes.  TCP removes them when the slot is taken, since late
+ *       packets find the session until then.  UDP removes them when the slot is put; the slot then
+ *       rests.
  *   (2) A tuple of TCP, or of UDP, has one place.  A new session takes the place of a session that
  *       is over.
  *
@@ -18,12 +19,12 @@
  *   FREE      graft_slot_take() sets FREE, and removes the places of the last session
  *   FREE      the offer program sets up the entry, or the daemon copies it from a record
  *   OFFERED   graft_index_add() adds both places, and sets the state
- *   SETTING   the same, if the session is another relay's, until no socket has its tuples
+ *   SETTING   the same for another relay's session; then STANDBY, if no socket has its tuples
  *
  * Packets.  No packet finds a FREE session: a packet between two of these steps goes to its socket,
- * as before the first step.  The offer does not need that packet: `passed` and `left` lack its
- * numbers, so the next packet that looks gets GRAFT_UNSEEN or GRAFT_ORDER.  Packets of a SETTING
- * session are dropped, and sent again.
+ * as before the first step.  That does no harm: `passed` and `left` lack the packet's numbers, so
+ * the next packet that looks gets GRAFT_UNSEEN or GRAFT_ORDER.  Packets of a SETTING session are
+ * dropped, and sent again.
  *
  * Memory order.  A place is stored with release, after its entry, and each load of find_place()
  * depends on the load before.  So the tuple is that of the place, or a newer one.  The state is

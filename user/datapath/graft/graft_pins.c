@@ -101,7 +101,7 @@ void graft_pins_close(struct graft_pins *p, bool remove)
 {
 	for (const char *const *name = pinned; remove && *name; name++)
 		graft_pins_remove(p, *name);
-	/* links of interfaces that an earlier daemon has lost may be there, and keep the folder */
+	/* the folder stays if it has links of interfaces that an earlier daemon has lost */
 	if (remove && p->folder && unlinkat(p->top, strrchr(p->folder, '/') + 1, AT_REMOVEDIR))
 		log_warning("graft: %s is not removed: %s", p->folder, strerror(errno));
 	if (p->top >= 0)

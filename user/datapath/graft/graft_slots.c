@@ -5,7 +5,7 @@
  * A slot that was given back is used again only after all others: until then its tuples stay in the
  * index, and late packets are translated (CLOSED), or shifted (RETURNED).
  *
- * Requests to the offer program run on the thread of the caller: any.
+ * Requests to the offer program run on the caller's thread, which may be any.
  */
 #include "datapath/graft/graft_slots.h"
 

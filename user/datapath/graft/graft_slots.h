@@ -33,7 +33,7 @@ struct graft_table {
 	struct graft_attachments attached;
 	uint32_t routes, policies; /* as seen last */
 	uint32_t look_from;        /* slot, for strays */
-	_Atomic bool doubtful;     /* since the last graft_table_are_doubtful() a session was */
+	_Atomic bool doubtful;     /* a session was so since the last graft_table_are_doubtful() */
 	struct bpf_rings rings;
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */

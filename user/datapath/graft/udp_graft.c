@@ -3,9 +3,8 @@
  * Theory of operation
  *
  * The daemon writes the map of flows, through a mapping.  The packet programs write words too, and
- * fields of their own.  A flow is complete before the index leads to it.  A flow to which the index
- * does not lead any more stays unchanged for QUIET_MS: no packet program looks at a flow for so
- * long.
+ * fields of their own.  A flow is complete before the index leads to it.  A flow that has left the
+ * index stays unchanged for QUIET_MS, which is longer than any packet program looks at a flow.
  *
  * A daemon may be killed at any point.  Translated flows then go on, and the next daemon takes out
  * the rest.  A flow is FREE before its tuples leave the index, so a flow that is being put is not

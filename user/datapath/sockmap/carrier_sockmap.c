@@ -2,9 +2,9 @@
 /*
  * Theory of operation
  *
- * Entering.  The verdict is given whole skbs and does not know how much of one user space has read,
- * so a flow enters only when its receive queue was just seen empty.  Bytes that arrive between
- * that look and the insertion stay in the queue until the kick runs the verdict over it.
+ * Entering.  The verdict gets whole skbs, and does not know which bytes user space has read.  So a
+ * flow enters only when its receive queue was just seen empty.  Bytes that arrive between that look
+ * and the insertion stay in the queue until the kick runs the verdict over it.
  *
  * Drained.  Bytes that the program redirects wait on the target's psock until a kernel worker gives
  * them to TCP.  No event reports that.  But TCP says how many bytes it has been given since the
@@ -31,9 +31,9 @@
  * so tcp_rcv_space_adjust() sees a fast reader.  The source's buffer would grow up to tcp_rmem[2]
  * (33 MB were seen), and then fill with passed bytes.  So the buffer has a fixed size while a flow
  * is in rx, and with --engine sockmap as long as the flow lives: the hard limit, or the size to
- * which it had grown before.
- * (A buffer much smaller than the backlog's limit makes removals slow: the fence drops the last
- * segment of a window, and nothing that follows tells the peer before its timer does.)
+ * which it had grown before.  (A buffer much smaller than the backlog's limit makes removals slow:
+ * the fence drops the last segment of a window.  No later segment shows that loss, so the peer
+ * waits for its timer.)
  *
  * Audit.  A segment between the filter and the lock could still slip through, so each removal is
  * audited: received == redirected + read + unread.  A session without that proof is reset.
@@ -185,7 +185,7 @@ enum step sockmap_kick(struct sockmap_io *io)
 }
 
 /*
- * Read the outstanding ones of the first PASSED bytes, and write them to the target.  ctl.credit
+ * Of the first PASSED bytes, read the unread ones, and write them to the target.  ctl.credit
  * follows the written bytes.
  */
 static enum step settle_some(struct sockmap_io *io, uint64_t passed)
@@ -339,8 +339,8 @@ static enum step audit_left(struct sockmap_io *io)
 
 /*
  * Read passed bytes without writing them, until MOST bytes are pending.  A flow can leave once all
- * passed bytes are read.  To write them, too, would mean to wait for the backlog, while a fast
- * source has more bytes passed, for ever.
+ * passed bytes are read.  If it had to write them, too, it would wait for the backlog.  A fast
+ * source would have more bytes passed meanwhile, without end.
  */
 static enum step read_passed(struct sockmap_io *io, uint32_t most)
 {

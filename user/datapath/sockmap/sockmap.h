@@ -31,8 +31,8 @@
  *   - A release fence is smp_wmb() and more, an acquire fence smp_rmb() and more (nothing on x86,
  *     dmb ish and dmb ishld on arm64).
  *   - A system call on a map or a socket takes locks that the program's callers take as well (the
- *     bucket's of the sockmap, the socket's), so what was written before it is seen by every
- *     verdict that depends on it.
+ *     bucket's of the sockmap, the socket's), so every verdict that depends on the call sees what
+ *     was written before.
  *   - A pair of slots goes from one worker to another through the mutex of sockmap_pair_put() and
  *     sockmap_pair_get().
  */
@@ -43,8 +43,8 @@ struct sockmap {
 	uint64_t *cookies;      /* by slot: its socket's key in the map `slots`, or 0 */
 	struct bpf_rings rings; /* of struct culvert_event */
 	uint64_t memory_limit;  /* of all flows together, in bytes */
-	_Atomic bool is_short;  /* of memory: as of the last sockmap_memory_short(); or, since then,
-				 * CULVERT_EVENT_MEMORY has come, even if there is enough again */
+	_Atomic bool is_short;  /* of memory: set by CULVERT_EVENT_MEMORY; sockmap_memory_short()
+				 * sets or clears it */
 	unsigned int n_pairs;
 
 	pthread_mutex_t lock; /* of the free list; never taken on the payload path */
