@@ -33,7 +33,7 @@ static int parse_prefix(char *text, struct acl_rule *r)
 	for (size_t i = 0; i < sizeof(r->addr); i++)
 		if (r->addr[i] & ~r->mask[i])
 			return -EINVAL;
-	/* IPv4 in IPv6 form: its clients are IPv4 here */
+	/* IPv4-mapped rules match nobody: rule_of() makes clients IPv4 */
 	return r->family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(r->addr) ? -EINVAL : 0;
 }
 

@@ -16,7 +16,7 @@
 /* One condition on a client's address. */
 struct acl_rule {
 	char pattern[ACL_PATTERN_LEN]; /* for fnmatch(3); "": addr, mask and family decide */
-	uint8_t addr[16]; /* in network order, of IPv4 the first 4 bytes; 0 where MASK is 0 */
+	uint8_t addr[16]; /* network order; IPv4 is in the first 4 bytes; 0 where MASK is 0 */
 	uint8_t mask[16]; /* bits that must be equal: most often a prefix */
 	uint16_t family;  /* AF_INET, AF_INET6 */
 	bool allow;
@@ -25,7 +25,7 @@ struct acl_rule {
 
 struct acl {
 	struct acl_rule *rules; /* owned, unless they are shared */
-	bool shared;            /* the rules belong to another list, which lives as long */
+	bool shared;            /* another list of the configuration owns the rules */
 	size_t n;
 	bool allows; /* some rule allows */
 };
@@ -41,7 +41,7 @@ struct acl {
  *	all, *                      every client
  *	A&B                         clients that both A and B match
  *
- * Clients with an IPv4-mapped IPv6 address are IPv4.  -EINVAL; then A can only be closed.
+ * Clients with an IPv4-mapped IPv6 address are IPv4.  After -EINVAL A can only be closed.
  */
 int acl_add(struct acl *a, bool allow, const char *text);
 

@@ -65,7 +65,7 @@ enum proxy_use {
 
 extern const char *const proxy_use_names[]; /* the index is a set of enum proxy_use */
 
-/* The format and its arguments that end a message with PLACE, the place of an earlier line. */
+/* A message ends with AT, whose arguments AT_PLACE() makes of the PLACE of an earlier line. */
 #define AT "see %.*s"
 #define AT_PLACE(place) (int)strlen(place) - 2, place
 
@@ -84,7 +84,7 @@ struct config_lines {
 	size_t n;
 };
 
-/* The settings of a forward.  No forward inherits those before `listen`. */
+/* The settings of a forward.  The fields before `listen` are not inherited. */
 struct forward_conf {
 	const char *name;         /* NULL: from the command line; see forward_name() */
 	struct config_lines said; /* of this forward alone */
@@ -103,7 +103,7 @@ struct forward_conf {
 	struct upstream upstream;
 	enum engine engine;
 	bool graft;                       /* engine auto may graft */
-	unsigned int graft_rtt_us;        /* auto: longer round trips are far; 0: none is */
+	unsigned int graft_rtt_us;        /* auto: the longest near round trip; 0: any is near */
 	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */
 	unsigned int idle_timeout_ms;     /* 0: never */
 	unsigned int fin_timeout_ms;      /* idle-timeout once half closed; 0: the same */
@@ -135,15 +135,15 @@ struct forward_conf {
 	unsigned int max_reply_factor; /* answer bytes for a byte of a client that may be forged */
 };
 
-/* True if the privileged process must make its sockets, because they need CAP_NET_ADMIN. */
+/* True if sockets of FC need CAP_NET_ADMIN, so that the privileged process makes them. */
 static inline bool forward_needs_privileges(const struct forward_conf *fc)
 {
 	return fc->mark || fc->transparent;
 }
 
 /*
- * A forward without a name has that of its listener.  Port 0 becomes the port that the kernel
- * picks.
+ * A forward without a name has its listener's text as its name.  In a single address, the port that
+ * the kernel picks replaces port 0.
  */
 static inline const char *forward_name(const struct forward_conf *fc)
 {
@@ -199,7 +199,7 @@ const char *config_keep(struct config *c, const char *fmt, ...)
 /* Print PLACE and a message on stderr.  The value is -EINVAL. */
 #define config_complain(place, fmt, ...) log_complain(-EINVAL, "%s" fmt, place, ##__VA_ARGS__)
 
-/* Add a forward of the command line, all zeroes else. */
+/* Add a forward whose `place` is "", and whose other fields are zero. */
 struct forward_conf *config_add_forward(struct config *c);
 
 void config_lines_add(struct config_lines *l, struct config_line line);

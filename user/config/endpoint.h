@@ -28,7 +28,7 @@ struct endpoint {
  * A range of ports, "host:8000-8099", gives an address for each if PASSIVE; else for the first.
  * "/udp" or "/tcp" may follow the port; without it the argument UDP decides.
  *
- * No name server is asked: of a host name RET has the port, and no address yet.  Returns NULL; or
+ * For a host name, RET gets the port and no address: no name server is asked.  Returns NULL; or
  * the fault, and then RET needs no endpoint_close().
  */
 const char *endpoint_parse(const char *text, bool passive, bool udp, struct endpoint *ret);
@@ -81,9 +81,9 @@ struct upstream {
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse(), separated by blanks
  * or commas; after each may stand "weight=N" and "backup".  No server is given twice.  UDP: the
- * protocol of the listener, which is the default of the servers, and which all must have.  All
- * servers are unix sockets, or none is, since a session is prepared for one kind before its server
- * is chosen.  All have equally many ports.
+ * protocol of the listener.  Servers have the same protocol, written or not.  All servers are unix
+ * sockets, or none is, since a session is prepared for one kind before its server is chosen.  All
+ * have equally many ports.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) has the fault in one line, and RET needs no
  * upstreams_close().

@@ -148,7 +148,7 @@ static enum option_scope begin_sni(struct config_reader *r, char *line)
 	return SCOPE_SNI;
 }
 
-/* LINE begins with "[".  Returns which section it is; 0: none, and its keys are passed over. */
+/* LINE begins with "[".  Returns the section's scope; 0: a mistake, so its keys are skipped. */
 static enum option_scope begin_section(struct config_reader *r, char *line)
 {
 	char name[sizeof(((struct endpoint *)0)->text)]; /* as long as a listener's text */
@@ -281,7 +281,7 @@ void config_reader_open(struct config_reader *r, int fd, struct config *c)
 					CONFIG_FILE_MAX);
 	if (own >= 0)
 		close(own);
-	/* config_next_line() refuses this control character, too, with its line */
+	/* config_next_line() refuses \1, too, and names the line */
 	for (char *at = r->text; (at = memchr(at, '\0', len - (size_t)(at - r->text)));)
 		*at = '\1';
 	r->text[len] = '\0';

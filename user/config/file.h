@@ -20,8 +20,8 @@ int config_file_open(const char *path);
 int config_file_control(const char *path, char **ret);
 
 /*
- * A reader takes a file of either form line by line.  Mistakes are printed with file and line,
- * the first one of each line, and the reading goes on.
+ * A reader takes a culvert.conf or a rinetd.conf line by line.  The first mistake of each line is
+ * printed with file and line.  Reading goes on.
  */
 struct config_reader {
 	struct config *c;
@@ -64,8 +64,8 @@ char *config_next_line(struct config_reader *r);
 void config_begin_forward(struct config_reader *r, const char *name);
 
 /*
- * Keep the line KEY = VALUE, which sets O, for FC, or (NULL) for all forwards; not if the line is
- * mistaken.
+ * Keep the line KEY = VALUE, which sets O, for FC (NULL: for all forwards).  A mistaken line is not
+ * kept.
  */
 void config_take(struct config_reader *r, struct forward_conf *fc, const struct option_def *o,
 		 const char *key, const char *value);

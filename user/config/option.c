@@ -290,7 +290,7 @@ static int parse_source(const char *text, struct addr *ret)
 	snprintf(host, sizeof(host), "%.*s", (int)len - 2 * brackets, text + brackets);
 	r = addr_parse_host(strcmp(text, "any") != 0 ? host : "::", ret);
 
-	*ret = addr_unmapped(ret); /* endpoints are unmapped, and both must be of one family */
+	*ret = addr_unmapped(ret); /* so are upstream addresses: both families must match */
 	if (addr_is_any(ret))
 		ret->len = 0;
 	return r;
@@ -298,7 +298,7 @@ static int parse_source(const char *text, struct addr *ret)
 
 /*
  * WHY names the expected form; for a bad address the fault replaces it.  UDP: the protocol of the
- * forward's listener, which is stored before.
+ * forward's listener.  Listeners are stored first.
  */
 static int store(void *field, const struct option_def *o, const char *value, bool udp,
 		 char why[WHY_LEN])

@@ -59,7 +59,7 @@ struct option_def {
 	enum option_kind kind;
 	enum option_scope scope;
 	bool list;     /* it may be given several times */
-	bool reloads;  /* a reload can change a global option; not set for options of forwards */
+	bool reloads;  /* a reload can change this global option; false for options of forwards */
 	size_t offset; /* of SCOPE_OWN: in struct forward_conf; else in config */
 	uint64_t min, max; /* in the unit of the field */
 };

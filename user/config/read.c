@@ -252,8 +252,8 @@ static int check_forward(const struct config *c, struct forward_conf *fc)
 /* --- values --- */
 
 /*
- * Store LINES in FC, or in C.  Addresses to listen at come first, because servers have the same
- * protocol.  Rules in LINES replace those of FC.
+ * Store LINES in FC, or in C.  Listen addresses come first: their protocol is needed to read
+ * servers.  Rules in LINES replace those of FC.
  */
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
@@ -315,7 +315,7 @@ static int store_forwards(struct config *c)
 		if (own.sni) {
 			fc->listen = (struct endpoint){ 0 };
 			fc->upstream = (struct upstream){ 0 };
-			fc->max_sessions = fc->max_sessions_per_client = 0; /* FORWARD counts */
+			fc->max_sessions = fc->max_sessions_per_client = 0; /* FORWARD has these */
 		}
 		e = store_lines(c, fc, &fc->said);
 		if (!e && !fc->mistaken)

@@ -7,8 +7,8 @@
  *
  * rinetd refuses a client that any deny matches.  If there are allow lines at the top, one of them
  * must match.  If there are allow lines after the forward, one of them must match, too.  The order
- * of lines means nothing.  Here the first rule that matches decides, so deny comes first, and allow
- * of both lists is joined: A&B.
+ * of lines means nothing.  Here the first rule that matches decides.  So deny comes first, and the
+ * allow rules of both lists become pairs: A&B.
  *
  * rinetd compares patterns with the text of an address, as culvert does (acl.h).  But at a listener
  * at "::" rinetd sees IPv4 clients as "::ffff:192.0.2.1", and culvert sees 192.0.2.1: a pattern
@@ -65,8 +65,8 @@ static void append_both(struct reader *p, struct forward_conf *fc)
 }
 
 /*
- * FC ("*:PORT") listens on "::".  rinetd has IPv4 clients there as ::ffff:192.0.2.7, which no
- * pattern that begins with a digit matches: make such patterns of IPv4 match nobody.
+ * FC ("*:PORT") listens on "::".  There rinetd sees IPv4 clients as ::ffff:192.0.2.7.  No pattern
+ * that begins with a digit matches such text.  So make IPv4 patterns match nobody.
  */
 static void match_nobody(struct reader *p, struct forward_conf *fc)
 {

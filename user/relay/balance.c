@@ -65,7 +65,7 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 	for (size_t i = 0; i < n; i++) {
 		if (rank_of(how, &c[i]) != rank)
 			continue;
-		if (how != BALANCE_SOURCE) { /* source needs no accounts, but keeps them */
+		if (how != BALANCE_SOURCE) { /* BALANCE_SOURCE leaves the accounts as they are */
 			*c[i].turn += c[i].weight;
 			sum += c[i].weight;
 		}

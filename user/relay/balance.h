@@ -23,8 +23,8 @@ struct candidate {
 uint64_t balance_hash(const void *p, size_t len, uint64_t seed);
 
 /*
- * Choose one of the N candidates at C for the client CLIENT (a balance_hash()).  Servers that are
- * up or returning come first, backups only if there is no such server, and then those that are set
- * aside, in the same order.  Among equals those that are silent come last.  N is not 0.
+ * Choose one of the N candidates at C for the client CLIENT (a balance_hash()).  The order of
+ * choice is: servers, backups, servers that are set aside, backups that are set aside.  Among
+ * equals those that are silent come last.  N is not 0.
  */
 size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint64_t client);

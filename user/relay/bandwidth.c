@@ -94,8 +94,8 @@ bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_du
 /* --- bandwidth --- */
 
 /*
- * A turn is the bytes of 2.5 ms: the loop's clock has milliseconds, and sixteen flows that
- * share a limit have a turn each within 40 ms.  TURN_MIN is worth the system call of a read.
+ * A turn is the bytes of 2.5 ms, more than a tick of the loop's clock (1 ms).  Sixteen flows of one
+ * limit have their turns within 40 ms.  TURN_MIN is worth the system call of a read.
  * TURN_MAX is the size of a pipe.
  */
 #define TURNS_PER_SECOND 400

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /*
- * The limits of a second: accept-rate, bandwidth, and bandwidth-per-client.
+ * The limits per second: accept-rate, bandwidth, and bandwidth-per-client.
  *
  * The kernel cannot wait, so a session whose bandwidth is limited stays in user space.  While a
  * flow must wait, its source is not read: the receive buffer fills, and TCP slows the sender down.
@@ -66,7 +66,7 @@ void pace_used(struct pace *p, unsigned int dir, uint64_t bytes);
 /* The turn ends: return the tokens that the flow has not used. */
 void pace_end(struct pace *p, unsigned int dir);
 /*
- * For datagrams, which do not wait: take BYTES of flow DIR, of both limits or of none.  False:
+ * For datagrams, which do not wait: flow DIR takes BYTES from both limits, or from neither.  False:
  * tokens that were taken before have not come yet.
  */
 bool pace_take(struct pace *p, unsigned int dir, uint64_t bytes);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: clients are in trees, one for all forwards and one for each forward's name.
- * One mutex guards a tree.  A session takes it twice, for a look at a few cache lines; its own
- * set-up is some 20 system calls.  tsearch(3) keeps a tree balanced, so an attacker
- * who can choose addresses (an IPv6 /48 has 65,536 clients) cannot make the look a long one.
+ * One mutex guards a tree.  A session takes the mutex twice, for a look at a few cache lines.  That
+ * is little: the set-up of a session has some 20 system calls.  tsearch(3) keeps a tree balanced,
+ * so an attacker who can choose addresses (an IPv6 /48 has 65,536 clients) cannot make the look a
+ * long one.
  */
 #include "relay/clients.h"
 

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 /*
- * The clients that have sessions: of all forwards, or under the name of one.  Any thread may call
+ * The clients with sessions: of all forwards, or of all forwards of one name.  Any thread may call
  * any of this.
  *
  * A client is an IPv4 address or an IPv6 /64, which is what one customer or one machine can choose

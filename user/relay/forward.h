@@ -17,7 +17,7 @@
 /*
  * A forward at run time.  Its configuration never changes: a reload that changes a forward replaces
  * the struct, and sessions keep the one that they began with.  A forward and those that replace it
- * share totals.  A name that was removed and comes back begins with new ones.
+ * share totals.  A name that was removed and comes back gets new totals.
  *
  *   ACTIVE    accepts sessions, unless it is draining
  *     -> REPLACED  a reload has put another of the same name in its place; freed after the last of
@@ -58,7 +58,7 @@ struct forward_totals {
 	struct sni_bucket *sni; /* SNI_BUCKETS, with the names of the active [sni] sections, in
 				       * their order; NULL: there was no section so far */
 	bool nameless;          /* the forward is removed, and serves no hello any more */
-	struct forward_stats stats[]; /* by worker, which alone writes its own */
+	struct forward_stats stats[]; /* one for each worker, its only writer */
 };
 
 /* A configuration, kept as long as a forward points into it. */

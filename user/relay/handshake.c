@@ -16,9 +16,9 @@
 
 #define KNOWN_MS 600000
 
-#define USUAL_UNIT 1024 /* of windows, as the relay scales them */
+#define USUAL_UNIT 1024 /* bytes: the usual unit of the relay's scaled windows */
 
-/* Segments on lo are larger, and their size in TCP_INFO is wrong: half of the window at most. */
+/* On lo segments are larger.  There TCP_INFO has a wrong size: at most half of the window. */
 #define SEGMENT_OF_LO 16384
 
 /* Windows of H have no scale, and no room for two segments and two units. */
@@ -86,7 +86,7 @@ void handshake_refused(struct session *s, enum graft_refusal why)
 		(shape.ecn == GRAFT_ECN_ASK ? SHAPED_ECN : 0);
 	lacks = (server.timestamps ? 0 : SHAPED_TIMESTAMPS) |
 		(shape.ecn_answered ? 0 : SHAPED_ECN) | (is_small(&server) ? SHAPED_SCALE : 0);
-	/* an option that the server was not asked for is known from an earlier session */
+	/* an option that the server was not asked for stays as earlier sessions found it */
 	lacks = (lacks & asked) | (uint8_t)(atomic_load(&v->lacks) & ~asked);
 	if (smaller(client.told, SEGMENT_OF_LO) > server.takes ||
 	    atomic_load(&v->takes_mss) == server.takes)

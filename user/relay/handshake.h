@@ -21,8 +21,8 @@ void handshake_connected(struct session *s);
 /* S cannot be grafted because of WHY.  Options that its server lacks are remembered. */
 void handshake_refused(struct session *s, enum graft_refusal why);
 /*
- * Shape the handshakes of FD, a listener of F, by the options that all servers of F are known to
- * take and to lack.  LAST: the present shape, which is updated.
+ * Shape the handshakes of FD, a listener of F, by the least MSS that F's servers take, and without
+ * options that all servers lack.  LAST: the present shape, which is updated.
  */
 void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, uint64_t now_ms,
 			      struct listener_shape *last);

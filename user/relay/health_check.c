@@ -40,7 +40,7 @@ struct checks {
 	struct forwards *forwards;
 	struct timer timer; /* makes a batch; the checks that are due begin after it */
 	LIST_HEAD(check_list, check) running;
-	/* a round has the checks due at this time: with later ones the last servers might starve */
+	/* a round has the checks due by this time; later ones wait, so that no server starves */
 	uint64_t round_ms;
 	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */
 };

@@ -77,11 +77,10 @@ struct listening_maker {
 /*
  * Socket activation, sd_listen_fds(3): systemd opens the sockets and keeps them while culvert
  * restarts, so that no client is refused.  A socket serves the listen address and the protocol that
- * it is bound to.  All of them stay open as long as the daemon runs, so a forward that a reload
- * takes away and another brings back finds its socket again.  Only the thread that reloads may use
- * them.
+ * it is bound to.  The sockets stay open while the daemon runs, so a forward that is removed and
+ * added again finds its socket.  Only the thread that reloads may use the sockets.
  *
- * given_take() takes the sockets that the environment names, and removes these variables.  Returns
+ * given_take() takes the sockets that environment variables name, and unsets these.  Returns
  * 0, even if there is no socket; or -errno, and ERR says which socket is of no use, and why.
  */
 int given_take(char *err, size_t errlen);
@@ -121,7 +120,7 @@ void listening_set_options(struct listening *l, const struct forward_conf *fc);
  */
 void listener_start(struct listening *l, struct worker *w);
 /*
- * After each batch of events: W's listeners grant the options that the servers are known to have.
+ * After each batch of events: W's listeners refuse options that all servers are known to lack.
  */
 void listeners_follow_servers(struct worker *w);
 /* The sessions that LS opens from now on are those of F. */

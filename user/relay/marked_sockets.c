@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the main thread asks the privileged process, in its event loop; a worker
- * that takes a socket wakes it.  `lock` guards all stocks, and is held for a few instructions, or
+ * Theory of operation: the main thread's event loop asks the privileged process; a worker that
+ * takes a socket wakes the loop.  `lock` guards all stocks, and is held for a few instructions, or
  * while the sockets of one stock are closed, but not while the main thread asks, which may take
  * seconds.  So the main thread alone frees a stock that is closed.  A shelf that could not be
  * filled is tried again when the next session takes from it.

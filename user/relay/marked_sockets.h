@@ -33,7 +33,10 @@ struct socket_keeper {
 /* Refill all stocks, and free those that are closed: to be called after each batch of LOOP. */
 void socket_keeper_after_batch(struct socket_keeper *k);
 
-/* A stock for FC, filled for its first server.  -errno of that process, after a complaint. */
+/*
+ * A stock for FC, filled for its first server.  -errno of the privileged process, after a
+ * complaint.
+ */
 int marked_sockets_open(struct socket_keeper *k, const struct forward_conf *fc,
 			struct marked_sockets **ret);
 /* Close S, from which no worker takes any more.  NULL is fine. */

@@ -13,10 +13,10 @@
 /* --- the bytes on the wire --- */
 
 #define LINE_MAX_V1 (PROXY_PROTOCOL_WRITE_MAX - 1)
-#define FIXED_V2 16 /* up to and including the length of the rest */
+#define FIXED_V2 16 /* bytes before the addresses */
 #define LOCAL_V2 0x20
 #define PROXY_V2 0x21
-#define IPV4_V2 0x10 /* with one of the next two */
+#define IPV4_V2 0x10 /* IPv4 and IPv6: with TCP_V2 or UDP_V2 */
 #define IPV6_V2 0x20
 #define TCP_V2 1
 #define UDP_V2 2

@@ -51,9 +51,9 @@ struct proxy_header {
  *
  * More bytes can change only the answer -EAGAIN.
  *
- * IPv4-mapped addresses become the IPv4 addresses that they stand for, so that no rule for
- * addresses can be passed by; thus source and destination may be of two families.  The addresses of
- * unix sockets are skipped, and so are all bytes after the addresses (TLVs).
+ * IPv4-mapped addresses become the IPv4 addresses that they stand for, so that no client evades a
+ * rule for addresses.  So source and destination may have two families.  The addresses of unix
+ * sockets are skipped, and so are all bytes after the addresses (TLVs).
  */
 int proxy_protocol_parse(const void *buf, size_t len, struct proxy_header *ret,
 			 const char **ret_reason);

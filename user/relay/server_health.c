@@ -11,8 +11,8 @@
  * So a server that has owed an answer for SILENT_MS is chosen after its equals.  One session in
  * ASK_AGAIN_MS tries it all the same.  A slow server is not a silent one: it gets twice the time of
  * its last connect in addition.  If all servers are silent, nothing changes.  No backup steps
- * in for a silent server.  Nor does a client leave its server under BALANCE_SOURCE, which promises
- * to keep it.
+ * in for a silent server.  Under BALANCE_SOURCE no client leaves a silent server: that balance
+ * promises the same server.
  */
 #include "relay/server_health.h"
 

@@ -72,7 +72,7 @@ enum server_state health_state(const struct health *h, uint64_t now_ms);
 void health_refused(struct health *h, uint64_t now_ms);
 /* A session has connected. */
 void health_connected(struct health *h, uint64_t now_ms);
-/* A check has ended: RISE good ones in a row, or FALL others, change the state. */
+/* A check has ended.  RISE good checks in a row, or FALL failed ones, change the state. */
 void health_checked(struct health *h, bool good, unsigned int rise, unsigned int fall,
 		    uint64_t now_ms);
 

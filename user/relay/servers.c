@@ -343,7 +343,7 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 		log_info("forward %s: server %s is back", forward_name(ss->conf), s->name);
 }
 
-/* A check, or a session, of S has ended: 0, or errno ERROR.  With the lock. */
+/* A check of S, or a connect of a session, has ended: 0, or errno ERROR.  With the lock. */
 static void judge(struct servers *ss, struct server *s, bool check, int error, uint64_t now_ms)
 {
 	enum server_state was = health_state(&s->health, now_ms);

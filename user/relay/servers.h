@@ -28,19 +28,19 @@ struct server {
 	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
 	_Atomic uint32_t lost;     /* times that it has lost all sessions of UDP */
 	_Atomic bool answered;     /* it has answered a session of UDP */
-	/* time of its first connect since its last answer; 0: it owes none; written with the lock */
+	/* time of its first connect since its last answer; 0: owes none; written with the lock */
 	_Atomic uint64_t owes_ms;
 	/*
-	 * The index of the address to begin with.  Either this address has connected after others
-	 * had failed or were silent: so not every session waits for a dead family anew.  Or it is
-	 * the first address that a session had no time for.  The index stays when a look-up makes a
+	 * The index of the address to begin with.  Either this address has connected when others
+	 * failed or were silent: then new sessions need not wait for a dead family.  Or it is the
+	 * first address that a session had no time to try.  The index stays when a look-up makes a
 	 * new list, which mostly has the same addresses.  Writers: session_connect.c; for UDP
 	 * udp/udp_server.c and servers_move_on().
 	 */
 	_Atomic uint16_t first;
 	/* the handshakes of its connections of TCP at the time `seen_ms`; written by handshake.c */
 	_Atomic uint16_t told_mss;  /* MSS that the relay offers it by itself; 0: not known */
-	_Atomic uint16_t takes_mss; /* MSS that it offers; 0: clients are offered no more */
+	_Atomic uint16_t takes_mss; /* MSS that it offers, if clients were offered more; else 0 */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
 	char name[SERVER_NAME_LEN];

@@ -93,7 +93,7 @@ struct session {
 	};
 	struct worker *worker;
 	struct forward *forward;
-	LIST_ENTRY(session) in_worker; /* worker->sessions; DEAD: as it was */
+	LIST_ENTRY(session) in_worker; /* worker->sessions; DEAD: loops still go on from it */
 	struct source sides[2];        /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
@@ -122,7 +122,7 @@ struct session {
 	uint16_t header_in;      /* bytes of a PROXY header read before the stream, */
 	uint8_t header_out;      /* and written to the upstream */
 	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
-	uint8_t end_cause;       /* enum cause: of its mark, or while PARTING that of its reset */
+	uint8_t end_cause;       /* enum cause of `ending`; PARTING: of the reset that follows */
 	union client_addr client;
 	struct told *told; /* owned; NULL: the client tells nothing */
 	struct pace *pace; /* owned; NULL: its bandwidth has no limit, see bandwidth.h */

@@ -391,7 +391,7 @@ bool session_connect_begin(struct session *s, void (*on_rival)(struct source *, 
 	return true;
 }
 
-/* Events of this batch may still point to its sources: it is freed when the batch is over. */
+/* s->connecting is freed after the batch, whose events may still point to its sources. */
 void session_connect_end(struct session *s)
 {
 	struct connecting *c = s->connecting;

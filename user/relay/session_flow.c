@@ -127,7 +127,7 @@ static void judge(struct session *s, unsigned int dir, bool empty)
 
 /*
  * A flow follows another engine when nothing is pending.  If the target is always full, some bytes
- * always are pending.  So a flow that has to follow another engine reads no more until it has.
+ * always are pending.  So a flow reads nothing more before it follows the other engine.
  */
 static uint64_t may_read(struct session *s, unsigned int dir)
 {
@@ -154,7 +154,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 
 	f->starved = false;
 	r = carrier_pump(&io, by);
-	if (!s->tcp && s->idle && (io.read || f->user_out != before)) /* TCP_INFO has this time */
+	if (!s->tcp && s->idle && (io.read || f->user_out != before)) /* TCP keeps its own times */
 		s->idle->since_ms = clock_ms();
 	if (dir == CLIENT && f->user_out != before &&
 	    (before || s->header_out || io.reads > 1 || f->pending))

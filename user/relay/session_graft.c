@@ -170,7 +170,7 @@ void session_graft_hurry(struct session *s)
 	if (s->graft == NO_GRAFT || graft_state(graft_table_of(s), s->graft) != GRAFT_OFFERED)
 		return;
 	e = graft_of(graft_table_of(s), s->graft);
-	if (e->far >= GRAFT_LONG) { /* a far conversation needs no hold to be quiet */
+	if (e->far >= GRAFT_LONG) { /* far: a conversation becomes quiet without a hold */
 		if (s->habit.run >= BULK_RUN && session_graft_withdraw(s))
 			s->graft_refusal = e->far == GRAFT_LONG ? GRAFT_FAR : GRAFT_LOSS;
 		return;

@@ -5,8 +5,8 @@
 
 /*
  * A session that is grafted, or may be.  A session is offered once when it begins, and user space
- * carries it until a packet finds it quiet.  No event reports the graft, which saves short sessions
- * a wake-up: so ask session_is_grafted().
+ * carries it until a packet finds it quiet.  No event reports the graft, to save short sessions a
+ * wake-up.  Ask session_is_grafted().
  */
 
 /* Offer S if its engine wants that, nothing is against it, and user space has none of its bytes. */
@@ -28,20 +28,24 @@ enum carrier session_carrier(const struct session *s, unsigned int dir);
 enum reason session_graft_bulk(const struct session *s);
 
 /*
- * S has moved many bytes or messages.  If it is offered, hold its senders a moment, or withdraw it.
+ * S has moved many bytes or messages.  If S is offered, hold its senders a moment, or withdraw the
+ * offer.
  */
 void session_graft_hurry(struct session *s);
 
 /*
- * If its engine does not graft, withdraw the offer of S, or return S to its sockets.  False: S
- * returns once it is quiet.
+ * If the forward's engine does not graft, withdraw the offer of S, or return S to its sockets.
+ * False: S returns once it is quiet.
  */
 bool session_graft_detach(struct session *s);
 
 /* An end closes: withdraw the offer of S.  False: S is grafted, so its sockets have seen no FIN. */
 bool session_graft_withdraw(struct session *s);
 
-/* S ends; before its sockets are closed.  RESET: both ends get RST.  True: close them with RST. */
+/*
+ * S ends, and its sockets are still open.  RESET: both ends get RST.  True: close the sockets with
+ * RST.
+ */
 bool session_graft_end(struct session *s, bool reset);
 
 /* Why S is not grafted, for operators.  "": S is grafted, may yet be, or has another engine. */
@@ -60,8 +64,8 @@ bool session_graft_follow_state(struct session *s);
 bool session_graft_is_shared(const struct session *s);
 /*
  * session_graft_is_away(): the address of S has left this machine, and another relay knows S.
- * session_graft_hand_over() makes the entry of such a session STANDBY.  True: S has no graft any more,
- * and has to end without a packet.
+ * session_graft_hand_over() makes the entry of such a session STANDBY.  True: S has no graft any
+ * more, and has to end without a packet.
  */
 bool session_graft_is_away(const struct session *s);
 bool session_graft_hand_over(struct session *s);

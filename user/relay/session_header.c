@@ -4,8 +4,8 @@
  *
  * Receiving.  A header may share a segment with the payload after it, and the carrier must get all
  * payload.  So the daemon peeks (MSG_PEEK) until the header is whole, and then reads its bytes
- * alone.  A half-read skb is no trap for sockmap: a flow enters the kernel only when its receive
- * queue was seen empty (sockmap_enter()), so user space reads the rest.
+ * alone.  Sockmap never meets a half-read skb: a flow enters the kernel only when its receive queue
+ * was seen empty (sockmap_enter()).
  *
  * A part of a header stays in the socket, and level-triggered epoll would report it for ever: so
  * epoll reports each arrival once (EPOLLET).  SO_RCVLOWAT would save some looks.  But epoll ignores

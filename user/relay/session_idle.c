@@ -166,7 +166,7 @@ static int activity(const struct session *s, unsigned int side, struct tcp_activ
 	return 0;
 }
 
-/* Has S lost an end?  SIDES is all 0 in a grafted session: frozen sockets probe their ends. */
+/* Has S lost an end?  If S is grafted, SIDES is all 0, and the frozen sockets probe their ends. */
 static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activity sides[2])
 {
 	unsigned int keepalive_ms = s->forward->conf->keepalive_ms;
@@ -185,7 +185,7 @@ static bool has_lost_one(struct session *s, uint64_t now, const struct tcp_activ
 
 void session_idle_timer(struct session *s)
 {
-	/* not the time at which the batch began: sockets tell the time that has passed until now */
+	/* not the time of the batch: sockets report ages as of now */
 	uint64_t now = clock_ms(), limit;
 	bool grafted = session_is_grafted(s); /* session_idle_due() has set since_ms */
 	struct tcp_activity sides[2] = { 0 };
@@ -207,7 +207,7 @@ void session_idle_timer(struct session *s)
 			    "%s",
 			    (unsigned long long)s->id, forward_name(s->forward->conf),
 			    strerror(-r));
-	if (has_lost_one(s, now, sides)) /* a side that cannot be seen is not owed anything */
+	if (has_lost_one(s, now, sides)) /* a side that could not be asked counts as present */
 		return;
 	if (r || is_held_up(&s->flows[CLIENT]) || is_held_up(&s->flows[UPSTREAM]))
 		s->idle->since_ms = now;

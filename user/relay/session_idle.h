@@ -13,8 +13,8 @@
  * the last look.  Then the sockets are asked for the time of the last byte, which TCP knows
  * for any carrier.
  *
- * A session is silent while neither end sends a byte and neither takes one.  Taking counts: bytes
- * may wait for hours in the buffers of an end that reads slowly, and such a session is at work.
+ * A session is silent while neither end sends a byte and neither takes one.  A byte that an end
+ * takes counts, since bytes may wait for hours in the buffers of an end that reads slowly.
  */
 struct idle {
 	uint64_t since_ms; /* the last byte that is known of; 0: not open yet */

@@ -43,7 +43,7 @@ static inline const char *session_end_name(unsigned int end)
 
 struct session_view {
 	uint64_t id, age_ms;
-	const struct forward *forward; /* lives as long as S */
+	const struct forward *forward; /* lives as long as the session */
 	const struct server *server;   /* the same; NULL: none yet, or not known */
 	unsigned int worker;
 	enum session_state state;

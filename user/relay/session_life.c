@@ -292,7 +292,7 @@ static bool leave_header(struct session *s, uint32_t events)
 
 	if (!session_header_read(s, ended) || !session_hello_read(s, ended))
 		return false;
-	count_accepted(s, hellos); /* without hellos session_open() has */
+	count_accepted(s, hellos); /* without hellos session_open() has counted S */
 	session_set_state(s, SESSION_CONNECTING);
 	return true;
 }
@@ -458,7 +458,10 @@ unsigned int worker_follow_engines(struct worker *w)
 
 /* --- sessions in the kernel --- */
 
-/* The most flows leaving for want of memory in a sweep: each costs 6 system calls and a fence. */
+/*
+ * A sweep makes at most this many flows leave for want of memory: each costs 6 system calls and a
+ * fence.
+ */
 #define SWEEP_LEAVES 256
 
 static void kernel_event(struct session *s, unsigned int dir, unsigned int kind)

@@ -379,8 +379,9 @@ static int log_file_fail(int error, char *err, size_t errlen)
 }
 
 /*
- * Refuse FD, which is WHAT, if it could not be opened, or is no directory, file, FIFO or device, or
- * if another account than root and A could replace it or has prepared it.
+ * Refuse FD, called WHAT, if it is not open, or is no directory, file, FIFO or character device.
+ * Refuse FD, too, if its owner is neither root nor A, or if everybody can write to it, unless it is
+ * a sticky directory.
  */
 static int log_file_check(int fd, const char *what, const struct account *a, char *err,
 			  size_t errlen)

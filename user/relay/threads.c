@@ -26,8 +26,9 @@
 #define PATIENCE_MS 10000
 
 /*
- * Events are taken after each batch.  After one graft event those of the next GRAFT_QUIET_MS wake
- * nobody.  So a timer makes a batch for them.  The timer adds 2 ms, since now_ms may be 1 ms late.
+ * Events are taken after each batch.  After a graft event, the events of the next GRAFT_QUIET_MS
+ * wake nobody.  So a timer makes a batch for them.  The timer adds 2 ms, since now_ms may be 1 ms
+ * late.
  */
 static void worker_on_ring(struct source *source, uint32_t events)
 {
@@ -42,7 +43,7 @@ static void worker_on_ring(struct source *source, uint32_t events)
  * Once a second, while sessions are in the kernel, look for:
  *
  *   events lost     the ring was full; the program counts the events that it could not send
- *   kernel memory   it is short: a quiet flow stays charged for a backlog that may be gone
+ *   kernel memory   it is short: quiet flows may be charged for backlogs that are gone
  */
 static void worker_on_sweep(struct timer *timer)
 {
@@ -192,8 +193,8 @@ static enum cause worker_end_session(void *arg, const struct session_view *v)
 }
 
 /*
- * Sessions that can be grafted go on without the daemon; some need a moment for that.  The loop ends
- * with the last session.
+ * Sessions that can be grafted go on without the daemon; some need a moment for that.  The loop
+ * ends with the last session.
  */
 static void worker_on_leave(struct timer *timer)
 {

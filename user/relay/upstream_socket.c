@@ -102,8 +102,8 @@ static bool is_held(const struct addr *to, const struct addr *own)
 
 /*
  * Disconnect FD.  Its next connection begins at a port that is not below FIRST.  The kernel prefers
- * ports with the parity of FIRST, and sessions of another relay may hold all of these that the
- * kernel takes for free.  So the caller alternates between the parities.
+ * ports with the parity of FIRST.  Sessions of another relay may hold all such ports that the
+ * kernel believes to be free.  So the caller alternates between the parities.
  */
 static void disconnect(int fd, unsigned int first)
 {
@@ -117,8 +117,8 @@ static void disconnect(int fd, unsigned int first)
 /*
  * If nobody listens at a port of this machine, the kernel may choose that very port to connect
  * from.  Then the SYN meets the socket that has sent it, and the socket is connected to itself (RFC
- * 9293, simultaneous open).  The kernel does not know the tuples of sessions of other relays
- * either: a SYN from such a tuple would end at the packet programs.
+ * 9293, simultaneous open).  The kernel does not know the tuples of other relays' sessions: a SYN
+ * from such a tuple would end at the packet programs.
  */
 int upstream_connect(int fd, const struct addr *to)
 {

@@ -24,7 +24,7 @@ struct shared {
 	_Atomic unsigned int live;       /* sessions of all workers; written by admission.c */
 	struct clients clients;          /* that have sessions; written by admission.c */
 	struct session_log *session_log; /* NULL: none */
-	struct names *names;             /* NULL: no server is a name, nor may one come */
+	struct names *names;             /* NULL: no server is a name, now or after a reload */
 	struct checks *checks;
 	_Atomic uint64_t news;         /* changes that may have ended sessions */
 	_Atomic unsigned int standbys; /* other relays that know all grafted sessions */
@@ -32,7 +32,7 @@ struct shared {
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
 	_Atomic uint64_t server_news;  /* changes in the known handshakes of servers */
-	/* While the trial runs, only sessions of an earlier daemon are in the kernel. */
+	/* The usable carriers.  Until their trial ends, no new session is in the kernel. */
 	const struct probe_start *probe;
 };
 
@@ -76,14 +76,14 @@ struct worker {
 	struct source ring_source;
 	struct session **grafted; /* by slot: the session of this worker that has it, or NULL */
 	struct timer catch_up;    /* makes a batch, which takes events that woke nobody */
-	uint64_t news_seen;       /* of shared->news, and events of grafts lost */
+	uint64_t news_seen;       /* of shared->news, plus lost graft events */
 	struct timer sweep;       /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
 
 	pthread_t thread;
 	bool started;              /* of the thread that starts and stops it */
 	uint64_t grace_ms;         /* when the sessions that are left are reset */
-	struct timer leave_behind; /* stops: leaves sessions to the next daemon */
+	struct timer leave_behind; /* while the worker stops: leaves sessions to the next daemon */
 };
 
 /* How often a worker looks at the program's counters, while sessions are in the kernel. */

@@ -4,10 +4,10 @@
  *
  * A session gets its slot before its first datagram is sent on, so that the packet programs see the
  * way of that datagram.  Datagrams that arrive on a leg pass to the socket, and are counted.  The
- * daemon activates the leg when a look at the socket has found all, and no datagram has passed
- * since the look began.  So no datagram is overtaken, except one between the program and its socket
- * at that moment.  If each look within FORCE_MS has found more, the leg is activated all the same;
- * some datagrams may be overtaken then, once.
+ * daemon activates the leg when a look has emptied the socket, and no datagram has passed since the
+ * look began.  So no datagram is overtaken, except one between the program and its socket at that
+ * moment.  If each look within FORCE_MS has found more, the leg is activated all the same; some
+ * datagrams may be overtaken then, once.
  *
  * The leg of the server is activated only if the address of the client has proven itself.
  */
@@ -69,8 +69,8 @@ bool udp_proof_is_given(struct udp_session *s)
 
 /*
  * True if all answers may be sent to the client of S, since its address has proven itself here, in
- * another session, or by TCP.  S stays unproven all the same: else a client could fill the table
- * from one proven address.
+ * another session, or by TCP.  A proof elsewhere leaves S unproven: else a client could fill the
+ * table from one proven address.
  */
 static bool udp_proof_of_address(struct udp_session *s)
 {

@@ -32,10 +32,9 @@ void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet);
 /*
  * --- proof ---
  *
- * The sender of a forged address gets no answer, and an answer would hit a third
- * host.  So a session is unproven until its client has sent a datagram after an answer.  An
- * unproven session gives way to others when there is no room, and its answers are limited
- * (max-reply-factor).
+ * A sender that forges its address gets no answer: the answer would hit a third host.  So a session
+ * is unproven until its client has sent a datagram after an answer.  An unproven session gives way
+ * to others when there is no room, and its answers are limited (max-reply-factor).
  */
 
 /* S, which is new, is the youngest of the unproven sessions. */

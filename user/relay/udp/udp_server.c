@@ -198,8 +198,8 @@ static bool udp_is_unanswered(struct udp_session *s)
 }
 
 /*
- * A server that has answered this client may have lost its path: S begins anew with the client's
- * next datagram, and stays until then, since the server may speak first.  A server has failed if it
+ * If the server has answered this client, its path may be lost: S begins anew with the client's
+ * next datagram.  S stays until then, since the server may speak first.  A server has failed if it
  * has owed answers for idle-timeout, and no session here has heard it meanwhile.  A server that has
  * never answered, such as a log server, is not judged.
  */

@@ -82,12 +82,12 @@ struct udp_session {
 	struct leftover leftover; /* DEAD */
 	struct worker *worker;
 	struct forward *forward;
-	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; DEAD: as it was */
+	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; DEAD: loops still go on from it */
 	LIST_ENTRY(udp_session) in_bucket;
 	LIST_ENTRY(udp_session) in_waiting; /* of its socket */
 	struct udp_upstream *upstream;      /* owned; NULL: none yet */
 	struct timer timer;
-	struct udp_listen_socket *socket; /* a reference; the last datagram of the client came by it */
+	struct udp_listen_socket *socket; /* a reference; the client's last datagram came by it */
 	struct graft_tuple tuple;         /* of a datagram of the client */
 	union client_addr client;         /* it is `peer`, or has `peer` as its proxy */
 	union client_addr destination;    /* it is `local`, or the PROXY header says it */
@@ -114,12 +114,12 @@ struct udp_session {
 	bool answered;          /* the client has had an answer, here or in the session before */
 	bool stale;             /* ends at the client's next datagram, if no answer comes before */
 	uint32_t server_lost;   /* server->lost when the session began */
-	uint64_t unanswered_ms; /* when the client asked; not answered while no answer came later */
+	uint64_t unanswered_ms; /* when the client asked; unanswered unless an answer came later */
 
 	/* of udp_activate.c */
 	uint32_t slot;         /* NO_SLOT: below UDP_ENTRY_HELD */
 	uint32_t word;         /* of the client's leg, at the last look */
-	uint64_t behind_ms[2]; /* by leg: since when looks leave datagrams; 0: they do not */
+	uint64_t behind_ms[2]; /* by leg: when looks began to leave datagrams; 0: they leave none */
 
 	/* of udp_server.c, about the client */
 	uint64_t refused_ms;   /* when the last refusal came */

@@ -140,7 +140,7 @@ static bool udp_is_clean(const struct udp_upstream *up)
 	       errno == EAGAIN;
 }
 
-/* Close those that have rested for KEPT_MS. */
+/* Close the sockets that have rested for KEPT_MS. */
 static void udp_upstreams_close(struct udp_upstreams *us, uint64_t kept_ms)
 {
 	while (us->n_rests &&
@@ -187,7 +187,7 @@ bool udp_upstream_rest(struct udp_upstream *up, struct forward *f)
 	return true;
 }
 
-/* One of F that has rested, and is connected to TO; or NULL. */
+/* A rested socket of F that is connected to TO; or NULL. */
 static struct udp_upstream *udp_take_rested(struct udp_upstreams *us, const struct forward *f,
 					    const struct addr *to)
 {
@@ -281,7 +281,7 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	up->client = *client;
 	client_addr_set(&up->to, &to->sa);
 	r = udp_bind_port(up, f->conf, client, own);
-	if (!r && !f->conf->responses) /* a session of few answers ends too soon for it */
+	if (!r && !f->conf->responses) /* few answers need no IP_RECVERR and no UDP_GRO */
 		r = udp_set_flow(fd, to->ss.ss_family);
 	if (!r && connect(fd, &to->sa, to->len))
 		r = -errno;

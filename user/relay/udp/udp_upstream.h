@@ -88,8 +88,8 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 /* UP, of F, rests, if there is room.  False: it has to be closed. */
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f);
 /*
- * Close UP; its port rests for MS.  If MS is UDP_PORT_STREAM_MS, the port counts as a session of
- * its client until then: else one client could take all ports, by a short session each.  The client
- * still has a session when this is called.
+ * Close UP; its port rests for MS.  If MS is UDP_PORT_STREAM_MS, the resting port counts as a
+ * session of its client: else one client could take all ports by short sessions.  The client still
+ * has a session when this is called.
  */
 void udp_upstream_close(struct udp_upstream *up, uint64_t ms);
