@@ -42,7 +42,7 @@ void session_log_reopen(struct session_log *l);
 /* ERR: why the last reopening has failed, or "". */
 void session_log_not_reopened(struct session_log *l, char *err, size_t errlen);
 
-/* Log that the session V ends because of END, as of session_view.h. */
+/* Log that the session V ends because of END, as of session_json.h. */
 void session_log_ended(struct session_log *l, const struct session_view *v, unsigned int end);
 /* Count the end of a session of W, and log it, if there is a log that takes such sessions. */
 void session_ended(struct worker *w, const struct session_view *v, unsigned int end);

@@ -145,7 +145,7 @@ void udp_session_set_state(struct udp_session *s, enum udp_state to);
 
 /*
  * Leave a mark: S ends because of END, which is a cause, or SESSION_FINISHED, SESSION_MOVED or
- * SESSION_LEFT of session_view.h.  The first mark counts.  udp_life.c ends S when the step has
+ * SESSION_LEFT of session_json.h.  The first mark counts.  udp_life.c ends S when the step has
  * returned.
  */
 void udp_session_end(struct udp_session *s, unsigned int end);
