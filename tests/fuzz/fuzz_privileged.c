@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Requests to the privileged process (user/daemon/privileged.c): any bytes, of any length.  Most
+ * Requests to the privileged process (user/daemon/privileged_process.c): any bytes, of any length.  Most
  * inputs change parts of a request that is allowed, so that more than its size is looked at.
  *
  * The oracle: what is allowed to listen is one of few addresses, written down here.
@@ -11,7 +11,7 @@
 #include <sys/un.h>
 
 #include "config_model.h"
-#include "daemon/privileged.h"
+#include "daemon/privileged_process.h"
 #include "fuzz.h"
 
 static struct config known[2];

@@ -29,8 +29,6 @@
  * one that the privileged process has read, because the daemon may be about to put it in force.
  */
 
-/* --- for the daemon --- */
-
 /*
  * P may be NULL in privileged_open_config() and the functions after it: without the process they
  * fail.  On failure these functions return -errno, and ERR has the fault in one line.  -EPIPE:
@@ -85,42 +83,3 @@ int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsig
 /* Make the socket of side S of a session that came from another relay, see tcp_revive(). */
 int privileged_revive(struct privileged *p, const struct graft_side *s, int *ret_fd, char *err,
 		      size_t errlen);
-
-/* --- between the two --- */
-
-enum privileged_op {
-	PRIVILEGED_READ_CONFIG = 1, /* PRIVILEGED_FILES descriptors, at offset 0 */
-	PRIVILEGED_LISTEN,
-	PRIVILEGED_SOCKETS,
-	PRIVILEGED_FILTERS, /* no descriptor */
-	PRIVILEGED_REVIVE,  /* one descriptor */
-};
-
-struct privileged_request {
-	uint32_t op;
-	uint32_t took;          /* READ_CONFIG: 0 or 1 */
-	uint32_t count;         /* of descriptors, at most WORKERS_MAX; FILTERS: 0 */
-	uint32_t joins;         /* LISTEN: 0 or 1: the daemon may have sockets there */
-	uint32_t transparent;   /* LISTEN, SOCKETS: 0 or 1 */
-	uint32_t udp;           /* the same */
-	uint32_t mark;          /* SOCKETS */
-	uint32_t family;        /* SOCKETS */
-	uint32_t ifindex;       /* FILTERS: where to attach; 0: remove all */
-	uint32_t link;          /* FILTERS: enum graft_link */
-	struct addr addr;       /* LISTEN */
-	struct graft_side side; /* REVIVE */
-};
-
-struct privileged_answer {
-	int32_t error;    /* 0, or an errno: then TEXT may say why, and there are no descriptors */
-	struct addr addr; /* LISTEN: with the port that the kernel picked for port 0 */
-	char text[1024];
-};
-
-/*
- * Do CONFIGS allow the request Q of LEN bytes?  A configuration without forwards does not count.
- * 0: yes, and RET_FC is the forward that allows the request, or NULL; -EPERM: no; -EBADMSG: culvert
- * itself never makes such a request.  RET_WHY is the reason of a refusal.
- */
-int privileged_judge(const struct privileged_request *q, size_t len, const struct config configs[2],
-		     const struct forward_conf **ret_fc, const char **ret_why);

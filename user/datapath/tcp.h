@@ -55,14 +55,6 @@ int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more);
  */
 void tcp_probe_now(int fd);
 
-struct graft_side;
-/*
- * Make a socket for a connection that has lost its own, without a packet (TCP_REPAIR, which needs
- * CAP_NET_ADMIN).  SIDE has the addresses, and the numbers at which the lost socket was frozen.
- * UID is the owner, for ip rule ... uidrange.  A descriptor, or -errno.
- */
-int tcp_revive(const struct graft_side *side, uid_t uid);
-
 /*
  * Before connect(2): hold back the ACK of the handshake, for 200 ms at most (TCP_DELACK_MAX in
  * tcp_rcv_synsent_state_process()).  The ACK travels with the first data.  If the socket is reset
