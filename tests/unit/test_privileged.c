@@ -25,7 +25,7 @@
 #include "unit.h"
 #include "config/read.h"
 #include "config_rig.h"
-#include "daemon/privileged_process.h"
+#include "daemon/privileged.h"
 #include "base/sandbox.h"
 
 #define HEAD "[culvert]\nseccomp = kill\n"

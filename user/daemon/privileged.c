@@ -12,7 +12,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
-#include "daemon/privileged_process.h"
 
 SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_PRIVILEGED, sendto), SYSCALL_IF(PART_PRIVILEGED, recvmsg),

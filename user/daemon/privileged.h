@@ -7,26 +7,13 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "base/addr.h"
-#include "config/config.h"
-#include "datapath/graft/graft_attach.h"
-#include "graft_contract.h"
-#include "relay/names.h"
+#include "daemon/privileged_process.h"
 
 /*
  * The privileged process does the work that needs privileges after the daemon has given up root.
  * It reads the configuration file again, opens the files of the resolver, makes listening sockets
  * and sockets with a mark or for transparent forwarding, and attaches packet programs before Linux
  * 6.6.
- *
- * The daemon asks over a pair of SOCK_SEQPACKET sockets, one request at a time.  A request is one
- * struct, and so is its answer; a packet of one byte with descriptors (SCM_RIGHTS) may come before
- * the answer.  The privileged process closes its copies of the descriptors before it answers, and
- * the daemon uses none before the answer.  Else a socket that the daemon closes would stay in
- * epoll, and close(2) would send neither FIN nor RST.
- *
- * Two configurations decide which requests are allowed: that of the daemon at work, and the last
- * one that the privileged process has read, because the daemon may be about to put it in force.
  */
 
 /*
@@ -56,13 +43,10 @@ struct privileged {
 int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
 		     struct privileged **ret);
 
-/* The files that a reload reads: the configuration, and those of the resolver (names.h). */
-enum { PRIVILEGED_CONFIG, PRIVILEGED_NAMES, PRIVILEGED_FILES = PRIVILEGED_NAMES + NAMES_FILES };
-
 /*
- * Open these files again: 0 or -errno.  The privileged process has found no mistake in the
- * configuration.  In place of another file that cannot be read it opens an empty one.  TOOK: the
- * last configuration that was opened is in force.
+ * Open the files of enum privileged_file again: 0 or -errno.  The privileged process has found no
+ * mistake in the configuration.  In place of another file that cannot be read it opens an empty
+ * one.  TOOK: the last configuration that was opened is in force.
  */
 int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_FILES], char *err,
 			   size_t errlen);

@@ -1,12 +1,38 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "daemon/privileged.h"
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/socket.h>
 
-/* The privileged process itself, and the messages between this process and the daemon. */
+#include "base/addr.h"
+#include "config/config.h"
+#include "datapath/graft/graft_attach.h"
+#include "graft_contract.h"
+#include "relay/names.h"
+
+/*
+ * The privileged process itself, and its messages.
+ *
+ * The daemon asks over a pair of SOCK_SEQPACKET sockets, one request at a time.  A request is one
+ * struct, and so is its answer; a packet of one byte with descriptors (SCM_RIGHTS) may come before
+ * the answer.  The privileged process closes its copies of the descriptors before it answers, and
+ * the daemon uses none before the answer.  Else a socket that the daemon closes would stay in
+ * epoll, and close(2) would send neither FIN nor RST.
+ *
+ * Two configurations decide which requests are allowed: that of the daemon at work, and the last
+ * one that the privileged process has read, because the daemon may be about to put it in force.
+ */
 
 /* Room for the control message with descriptors. */
 #define PRIVILEGED_ROOM_FOR_FDS CMSG_SPACE(sizeof(int) * WORKERS_MAX)
+
+/* The files that a reload reads: the configuration, and those of the resolver (names.h). */
+enum privileged_file {
+	PRIVILEGED_CONFIG,
+	PRIVILEGED_NAMES,
+	PRIVILEGED_FILES = PRIVILEGED_NAMES + NAMES_FILES
+};
 
 enum privileged_op {
 	PRIVILEGED_READ_CONFIG = 1, /* PRIVILEGED_FILES descriptors, at offset 0 */

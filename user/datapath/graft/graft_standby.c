@@ -17,6 +17,7 @@
 
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
+#include "datapath/tcp.h"
 #include "datapath/tcp_repair.h"
 
 SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, close));
