@@ -92,7 +92,7 @@ static void finish_more(struct generator *g)
 		struct conn *c = &g->conns[g->next++];
 
 		g->in_flight += c->state == CONN_READY;
-		if (c->state == CONN_NEW) /* crr: it was to be opened */
+		if (c->state == CONN_NEW) /* crr: the next tick would have opened it */
 			conn_close(c);
 		else if (c->state != CONN_CLOSED)
 			g->engine->finish(c);
@@ -109,7 +109,7 @@ static void after_batch(void *arg)
 		say_ready(g);
 	if (g->phase == PHASE_END)
 		finish_more(g);
-	/* nothing will come any more, perhaps long before the time is over */
+	/* no connection is left, perhaps long before the time is over */
 	if (g->phase >= PHASE_RUN && g->n_closed == g->n_conns) {
 		if (g->phase == PHASE_RUN)
 			begin_end(g, clock_ns());
@@ -120,9 +120,9 @@ static void after_batch(void *arg)
 static void tick_conn(struct generator *g, struct conn *c, uint64_t now)
 {
 	if (g->phase == PHASE_END && now >= g->give_up_ns && c->state != CONN_CLOSED)
-		conn_fail(c, CAUSE_TIMEOUT); /* what has not ended by now is not going to */
+		conn_fail(c, CAUSE_TIMEOUT); /* the time for an orderly end is over */
 	else if (c->state == CONN_NEW && g->phase == PHASE_RUN)
-		conn_open(c); /* again: crr, after an error */
+		conn_open(c); /* crr reconnects after an error */
 	else if (c->state != CONN_CONNECTING)
 		g->engine->tick(c, now);
 	else if (now >= c->since_ns + g->o->timeout_ms * NS_PER_MS)
@@ -226,7 +226,7 @@ static void start(const struct options *o)
 	team_tell(&team, clock_ns() + START_DELAY_NS);
 }
 
-/* Until all have ended.  The signal that has interrupted them, or 0. */
+/* Wait until all processes have ended.  Returns the signal that interrupted them, or 0. */
 static int attend(const struct options *o)
 {
 	bool stopped = false;
@@ -252,9 +252,9 @@ static int attend(const struct options *o)
 }
 
 /*
- * Of the connections that were open, those that did not live to the end.  If one in a hundred did
- * not, the rate is that of another load, for a shorter time.  (A transaction of crr is a connection
- * of its own, and datagrams may be lost; there errors are only counted.)
+ * Returns the number of open connections that failed before the end.  If one in a hundred failed,
+ * the load was not the one asked for, and the rate says nothing about it.  (crr and UDP have 0: a
+ * transaction of crr is a connection of its own, and datagrams may be lost.)
  */
 static uint64_t lost(const struct options *o)
 {

@@ -12,7 +12,7 @@
 
 #include "base/minmax.h"
 
-#define FIRST_PORT 16384 /* of those that UDP takes one after the other */
+#define FIRST_PORT 16384 /* UDP with crr uses the ports from here on in turn */
 #define PORTS (65536 - FIRST_PORT)
 #define TOLD_MAX 5 /* lines on stderr about wrong content or errors, per process */
 
@@ -35,7 +35,7 @@ void conn_close(struct conn *c)
 		return;
 	c->state = CONN_CLOSED;
 	c->g->n_closed++;
-	/* as client.c counts: those that are opened, or used for the last time */
+	/* client.c has counted C in flight while it opened C, or used C for the last time */
 	if (c->g->phase != PHASE_RUN && !ready && c->g->in_flight)
 		c->g->in_flight--;
 }
@@ -97,7 +97,7 @@ static int bind_and_connect(struct conn *c, const struct addr *target, uint64_t 
 
 		source_range_at(&o->source, o->udp ? turn + turn / PORTS : turn / o->n_addresses,
 				&from);
-		/* of UDP nobody waits for the end: it is the one that was used longest ago */
+		/* UDP has no TIME_WAIT: take the port that was used longest ago */
 		if (o->udp && o->workload == WORKLOAD_CRR)
 			addr_set_port(&from, htons((in_port_t)(FIRST_PORT + turn % PORTS)));
 		if (bind(c->source.fd, (struct sockaddr *)&from.ss, from.len))
@@ -189,8 +189,8 @@ static void note_header(struct conn *c)
  * The engine of rr, crr and idle: a request of `size` bytes, a response of as many.
  *
  * Sockets are edge-triggered: a request takes one send(2) and its response one recv(2) and a share
- * of an epoll_wait(2).  So one must read until the buffer is not filled, or, once FIN may be
- * behind the data, until EOF: no other event would tell of it.
+ * of an epoll_wait(2).  So the engine reads until recv(2) does not fill the buffer.  Once FIN may
+ * be behind the data, the engine reads until EOF, because no further event would report the FIN.
  */
 
 #define EXPIRED_NS (1 * NS_PER_S) /* for the other side's FIN after a timeout */
@@ -219,7 +219,7 @@ static void request(struct conn *c)
 static void exchange_opened(struct conn *c)
 {
 	note_header(c);
-	/* a transaction counts as one from its connect() on */
+	/* a transaction of crr is ACTIVE from its connect(2) on */
 	if (c->g->o->workload == WORKLOAD_CRR)
 		c->state = CONN_ACTIVE;
 	request(c);
@@ -331,7 +331,7 @@ static void exchange_finish(struct conn *c)
 		next_request(c, clock_ns());
 	else if (c->state == CONN_READY)
 		end_in_order(c);
-	/* what is under way ends by itself: with its response, or its timeout */
+	/* a request under way ends by its response, or its timeout */
 }
 
 static void exchange_tick(struct conn *c, uint64_t now)
@@ -344,7 +344,7 @@ static void exchange_tick(struct conn *c, uint64_t now)
 	case CONN_ACTIVE:
 		if (waited < timeout)
 			break;
-		/* what is lost never comes: then a path that works ends in order after our FIN */
+		/* if only bytes were lost, the path still works, and answers our FIN by a FIN */
 		c->state = CONN_EXPIRED;
 		c->since_ns = now;
 		shutdown(c->source.fd, SHUT_WR);
@@ -373,11 +373,12 @@ const struct engine exchange_engine = {
 /*
  * The engine of bulk-up, bulk-down, bulk-both and slow: streams, each with a tail at its end.
  *
- * Sockets are level-triggered, and an event means one send(2) and one recv(2) of up to 256 KiB:
- * so many connections get their turn, and nothing is registered anew while payload flows.
+ * Sockets are level-triggered, and an event means one send(2) and one recv(2) of up to 256 KiB.
+ * So all connections get their turn, and no socket is registered anew while payload flows.
  *
  * The end takes one tail in each direction (wire.h).  If the sink's does not come in time, we
- * half-close: a sink that waits for something lost then says what it has, or is silent for good.
+ * half-close.  A sink that waits for lost bytes then sends its tail with the bytes it has, or is
+ * silent for good.
  */
 
 /* One send(2), and what follows from it: the tail, and for which events to wait. */
@@ -436,7 +437,7 @@ static void take_hello(struct conn *c, const uint8_t *data, size_t n)
 		conn_ready(c);
 }
 
-/* The sink's tail has come.  Both totals must be right: what we have received, what it has. */
+/* The sink's tail has come.  Both ends must have received all bytes. */
 static void complete(struct conn *c)
 {
 	struct tally *t = c->g->tally;

@@ -13,14 +13,16 @@
 /*
  * One process of the client side.
  *
- * Its phases: connections are opened, a bounded number at a time, and each is used once, so that
- * the path behind a relay is known to exist (PHASE_OPEN); the parent waits for all processes and
- * tells them when to start (PHASE_RUN: warm-up, then measured time, told apart by the clock at
- * each event); what is under way is brought to its end and both ends' totals are compared
- * (PHASE_END, bounded).
+ * PHASE_OPEN   The process opens its connections, a bounded number at a time.  It uses each once,
+ *              so the path behind a relay is known to exist.
+ * PHASE_READY  The process waits for the parent, which starts all processes together.
+ * PHASE_RUN    Warm-up, then measured time.  The clock at each event tells them apart.
+ * PHASE_END    Requests and streams under way end, and the totals of both ends are compared.  This
+ *              phase is bounded.
  *
- * What a connection does is up to the workload's engine: one for messages, one for streams.  A
- * timer (tick) looks after whatever has no event of its own: timeouts, pauses, slow reading.
+ * The workload's engine decides what a connection does.  There is one engine for messages, one for
+ * streams, and one for datagrams.  A timer (tick) handles all that has no event of its own:
+ * timeouts, pauses, slow reading.
  */
 
 enum phase {
@@ -50,7 +52,7 @@ struct conn {
 	struct generator *g;
 	enum conn_state state;
 	uint64_t seed;
-	uint64_t since_ns; /* of the connect, the request */
+	uint64_t since_ns; /* when the connect, or the request, began */
 	uint64_t wanted;   /* exchange: bytes of the response that are to come */
 	bool tailed;       /* transfer: our tail is sent, or about to be */
 	struct sender out;
@@ -87,7 +89,7 @@ struct generator {
 	struct conn *conns;
 	uint32_t n_conns;
 	uint32_t next;      /* the next connection to open; in PHASE_END: to finish */
-	uint32_t in_flight; /* of these, those which are neither ready nor closed */
+	uint32_t in_flight; /* connections before `next` that are neither ready nor closed */
 	uint32_t limit;     /* of in_flight */
 	uint32_t n_closed;
 	uint64_t connects; /* so far: chooses source and target */
@@ -102,24 +104,24 @@ struct generator {
 /* --- conn.c --- */
 
 /*
- * Begin to connect, anew if it has been.  Failures are counted; then the state is CONN_NEW or
- * CONN_CLOSED.
+ * Begin to connect C; its earlier socket, if any, is closed first.  A failure is counted, and makes
+ * the state CONN_NEW or CONN_CLOSED.
  */
 void conn_open(struct conn *c);
 
 /* Close it in order, for good. */
 void conn_close(struct conn *c);
 
-/* Count CAUSE and close it: for good, or crr until the next tick. */
+/* Count CAUSE and close C: for good, or with crr until the next tick. */
 void conn_fail(struct conn *c, enum cause cause);
 
-/* It has been used once. */
+/* C has been used once, so its path works. */
 void conn_ready(struct conn *c);
 
 /* A request has its response. */
 void conn_record(struct conn *c, uint64_t now);
 
-/* It has not connected: ERROR, an errno. */
+/* C could not connect, because of ERROR, an errno. */
 void conn_connect_failed(struct conn *c, int error);
 
 /* Events have come in CONN_CONNECTING. */

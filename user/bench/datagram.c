@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* Datagrams, and their sink: batches and GRO, so that it costs little beside what is measured. */
+/* Datagrams, and their sink, which uses batches and GRO to cost little beside the relay. */
 #include "datagram.h"
 
 #include <string.h>
@@ -36,13 +36,13 @@ bool datagram_read(const uint8_t *from, size_t n, struct datagram *ret)
 	memcpy(ret, from, sizeof(*ret));
 	p = pattern_of(ret, n);
 	n -= sizeof(*ret);
-	/* of a load only a sample: else it would be verifying that is measured */
+	/* verify only a sample of a load: verifying all would take the time that is measured */
 	return pattern_check(&p, from + sizeof(*ret), n, ret->kind == DATAGRAM_LOAD) == n;
 }
 
 /* --- the sink --- */
 
-/* A message: what came, perhaps several datagrams of one sender; then what is answered. */
+/* A message has received bytes, perhaps several datagrams of one sender; later the answer. */
 static struct mmsghdr got[BATCH], answers[BATCH];
 static struct message {
 	struct sockaddr_storage from;
@@ -51,7 +51,7 @@ static struct message {
 	uint8_t data[65536];
 } messages[BATCH];
 
-/* How many have come of a flow; a later one may take the place of one that is over. */
+/* Datagrams received of each flow.  A later flow may take the place of a flow that is over. */
 static struct {
 	uint64_t flow, n;
 } loads[LOADS];
@@ -66,7 +66,7 @@ static uint64_t *loads_of(uint64_t flow)
 	return &loads[i].n;
 }
 
-/* False if it has no answer; else that is in its place.  A wrong question is sent back as it is. */
+/* Put the answer to DATA in its place.  False: DATA has none.  A wrong question stays as it is. */
 static bool answer(uint8_t *data, size_t n, struct sink_tally *t)
 {
 	struct datagram d = { 0 };
@@ -117,7 +117,7 @@ void datagram_serve(int fd, struct sink_tally *t)
 			piece = piece < left ? piece : left;
 			answered = answer(data, piece, t);
 		}
-		/* of several datagrams none is a question, or it will be asked again */
+		/* merged datagrams get no answer: a question among them will be asked again */
 		if (!answered || piece != got[i].msg_len)
 			continue;
 		messages[i].part.iov_len = piece;

@@ -9,9 +9,9 @@
 #include "wire.h"
 
 /*
- * What both ends say with --protocol udp.  Each datagram begins with a struct datagram, in the byte
- * order of the machine.  The rest is a piece of the pattern (wire.h) that depends on it, and on the
- * size: so what is damaged or cut is found.
+ * The protocol of both ends with --protocol udp.  Each datagram begins with a struct datagram, in
+ * the byte order of the machine.  The rest is a piece of the pattern (wire.h) that depends on that
+ * struct and on the size, so a damaged or cut datagram is found.
  */
 enum datagram_kind {
 	DATAGRAM_QUESTION = 0x63766200,

@@ -27,7 +27,7 @@ int main(int argc, char **argv)
 	int r;
 
 	setlinebuf(stderr); /* so that processes never mix their lines */
-	/* Else a socket takes its number, and the report goes to the peer. */
+	/* Else a socket would get descriptor 1, and the report would go to the socket's peer. */
 	if (fcntl(STDOUT_FILENO, F_GETFD) < 0)
 		errx(EXIT_CODE_FAILURE, "the standard output is closed");
 	options_parse(argc, argv, &o);

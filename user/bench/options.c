@@ -57,7 +57,7 @@ static const char *const names[N_WORKLOADS] = {
 	[WORKLOAD_SLOW] = "slow",
 };
 
-/* Those that are numbers are first. */
+/* Options with a number come first. */
 enum {
 	CONNECTIONS,
 	IN_FLIGHT,
@@ -75,7 +75,7 @@ enum {
 	VERIFY
 };
 
-#define KEY 256 /* of the first option: no character, so there are no short ones */
+#define KEY 256 /* key of the first option; keys above 255 give no short options */
 
 static const struct argp_option options[] = {
 	{ 0, 0, 0, 0, "Options of all workloads but sink:", 1 },

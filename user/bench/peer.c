@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * A connection at the sink.  What comes is fed to the state machine piece by piece: header, GO and
- * payload may arrive in any cut.
+ * A connection at the sink.  Its state machine takes received bytes piece by piece, since header,
+ * GO and payload may be cut anywhere.
  *
  * Exchanges are edge-triggered, transfers level-triggered: see the two engines in conn.c.
  */
@@ -79,7 +79,7 @@ static void watch_transfer(struct peer *p)
 		peer_close(p);
 }
 
-/* Transfers: one send(2) a turn.  Exchanges: until all is sent, or an edge will come. */
+/* Send: a transfer once a turn, an exchange until all is sent or the socket has no room. */
 static void push(struct peer *p)
 {
 	bool transfer = is_transfer(p->header.workload);
@@ -211,7 +211,7 @@ static void feed(struct peer *p, uint8_t *data, size_t n)
 		take_requests(p, data, n);
 	else if (p->state == PEER_TRANSFER)
 		take_stream(p, data, n);
-	/* the others do not care */
+	/* other states ignore the bytes */
 }
 
 static void take_fin(struct peer *p)
@@ -225,7 +225,7 @@ static void take_fin(struct peer *p)
 	if (p->state == PEER_TRANSFER)
 		sender_stop(&p->out);
 	if (p->state == PEER_GREETED)
-		p->tailed = true; /* it has not begun: there is nothing to tell */
+		p->tailed = true; /* the transfer has not begun, so no tail is due */
 	p->state = PEER_CLOSING;
 	push(p);
 }

@@ -19,9 +19,9 @@ static void add_counters(uint64_t *to, const uint64_t *from, size_t n)
 /* --- latencies --- */
 
 /*
- * A value keeps its first 9 bits.  Below 512 it is its bucket's number; above, a value whose
- * highest bit is 8 + SHIFT goes to SHIFT * 256 + (value >> SHIFT), where the second term is 256 to
- * 511: so the numbers go on without a gap from one power of two to the next.
+ * A bucket knows the first 9 bits of its values.  A value below 512 has the bucket of its own
+ * number.  A larger value, whose highest bit is 8 + SHIFT, has bucket SHIFT * 256 + (value >>
+ * SHIFT).  The second term is 256 to 511, so bucket numbers have no gap between powers of two.
  */
 static size_t bucket_of(uint64_t ns)
 {

@@ -12,7 +12,7 @@
  * Latencies in nanoseconds, in buckets of fixed memory that grow with the value, as HdrHistogram
  * does it: 256 linear buckets for each power of two.  A bucket is thus at most 1/256 (0.4 %) of
  * its values wide, and values below 512 ns have a bucket each.  Counts, sum and maximum are exact;
- * only where in its bucket a value lies is forgotten.  Histograms can be added.
+ * the place of a value within its bucket is lost.  Histograms can be added.
  *
  * Longer than HISTOGRAM_LIMIT_NS counts in the last bucket (sum and maximum remain exact).
  */
@@ -34,9 +34,9 @@ void histogram_record(struct histogram *h, uint64_t ns);
 void histogram_add(struct histogram *to, const struct histogram *from);
 
 /*
- * The percentile of PER_10000 (5000: the median, 9990: 99.9 %; 1 to 10000) in nanoseconds: the
- * upper end of the first bucket at which at least that share of all values, rounded up to a whole
- * number of values, has been counted; but never more than the maximum.  0 if nothing is recorded.
+ * The percentile of PER_10000 (5000: the median, 9990: 99.9 %; 1 to 10000) in nanoseconds.  Its
+ * rank is that share of all values, rounded up to a whole value.  The result is the upper end of
+ * the bucket that has this rank, but never more than the maximum.  0 if nothing is recorded.
  */
 uint64_t histogram_percentile(const struct histogram *h, unsigned int per_10000);
 
@@ -59,10 +59,10 @@ struct tally {
 	uint64_t opened, failed; /* connections, before the start */
 	uint64_t requests;       /* in the measured time, as are the bytes */
 	uint64_t bytes_up, bytes_down;
-	uint64_t lossless; /* bulk-up in datagrams: so many a second */
+	uint64_t lossless; /* UDP bulk-up: datagrams a second without loss */
 	uint64_t wrong;    /* messages or streams with wrong content */
 	uint64_t errors[N_CAUSES];
-	/* of several processes these are not the sum */
+	/* the parent does not add up the next four members */
 	uint64_t least, most; /* payload bytes of one connection in the measured time; transfers */
 	uint64_t began_ns;    /* CLOCK_MONOTONIC: when the measured time began */
 	uint64_t measured_ns; /* how long the measured time was */

@@ -96,7 +96,7 @@ static int open_listener(const struct addr *a, bool shared, bool udp)
 	return fd;
 }
 
-/* The sockets of all processes for address I.  A port that the kernel picks is one. */
+/* The sockets of all processes for address I.  All have the port that the kernel picks. */
 static int open_address(struct sink *s, size_t i)
 {
 	bool udp = s->o->udp;

@@ -52,7 +52,7 @@ int team_start(struct team *t, unsigned int n, team_work *work, void *arg)
 		}
 		if (pid == 0) {
 			prctl(PR_SET_PDEATHSIG, SIGKILL);
-			_exit(work(t->n, arg)); /* whatever it still has is the kernel's to end */
+			_exit(work(t->n, arg)); /* the kernel closes all that is still open */
 		}
 		t->children[t->n] = pid;
 		t->running++;

@@ -9,8 +9,8 @@
 #include "options.h"
 
 /*
- * Processes that share the work, and their parent.  They tell each other by signals.  SIGINT and
- * SIGTERM are for the parent alone, without which no child lives on.
+ * Processes that share the work, and their parent.  Parent and children talk by signals.  SIGINT
+ * and SIGTERM are for the parent alone.  When the parent dies, the kernel kills the children.
  */
 struct team {
 	pid_t children[PROCESSES_MAX]; /* 0: has ended */
@@ -18,7 +18,7 @@ struct team {
 	bool died; /* a child ended otherwise than with exit code 0 */
 };
 
-#define TEAM_READY SIGRTMIN /* a child is; one of these signals does not hide another */
+#define TEAM_READY SIGRTMIN /* a child is ready; a real-time signal, so each one is queued */
 
 /* What a child does: returns its exit code. */
 typedef int team_work(unsigned int index, void *arg);
@@ -29,7 +29,7 @@ void *team_memory(unsigned int n, size_t size);
 /* Fork N children.  Returns 0 or -errno; then nothing runs. */
 int team_start(struct team *t, unsigned int n, team_work *work, void *arg);
 
-/* To begin at START_NS; 0: to end, in order. */
+/* Tell all children to begin at START_NS, or (0) to end in order. */
 void team_tell(struct team *t, uint64_t start_ns);
 
 /* Wait for a signal, which is returned: TEAM_READY, SIGCHLD, SIGINT, SIGTERM. */

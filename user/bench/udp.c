@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * The engine of --protocol udp: questions (rr, crr), of which one is under way on each socket, and
- * bursts one way (bulk-up).  What gets no answer in time is an error, and the next one is asked;
- * its answer then counts as nothing.
+ * bursts one way (bulk-up).  A question without an answer in time is an error, and the next
+ * question is asked.  A late answer does not count.
  */
 #include <err.h>
 #include <poll.h>
@@ -19,7 +19,7 @@
 #define TRIES 8 /* for a first answer */
 #define WRONG_TOLD_MAX 5
 
-/* One that cannot be sent gets no answer. */
+/* Ask.  A question that cannot be sent gets no answer. */
 static void ask(struct conn *c, size_t size)
 {
 	const struct datagram d = { DATAGRAM_QUESTION, (uint32_t)++c->wanted, c->seed, 0 };
@@ -33,7 +33,7 @@ static bool hear(struct conn *c, struct datagram *ret)
 {
 	ssize_t n = recv(c->source.fd, c->g->buffer, PATTERN_PIECE, 0);
 
-	if (n <= 0) /* rinetd sends empty ones besides */
+	if (n <= 0) /* rinetd also sends empty datagrams */
 		return false;
 	if (datagram_read(c->g->buffer, (size_t)n, ret) && ret->kind == DATAGRAM_ANSWER &&
 	    ret->flow == c->seed)
@@ -46,9 +46,9 @@ static bool hear(struct conn *c, struct datagram *ret)
 /* --- bursts --- */
 
 /*
- * Rates are tried for a while each.  One at which less than one datagram in LOSS_SHARE is lost is
- * low enough; one at which more were lost two times running is too high.  Halving finds the border,
- * where the rest of the time is spent: so a rate that was low enough by luck is given up.
+ * Each rate is tried for STEP_NS.  A rate is low enough if less than one datagram in LOSS_SHARE is
+ * lost.  A rate is too high if more are lost two times running.  Halving finds the border.  The
+ * remaining time tries rates at the border, so a rate that was low enough by luck is given up.
  */
 #define BURST 40
 #define BURST_BYTES 65000
@@ -77,7 +77,7 @@ static uint64_t flood(struct conn *c, double rate, size_t burst, uint64_t begin)
 	return sent;
 }
 
-/* How many have come, as the sink says; it may be too busy to hear the question. */
+/* Ask the sink how many datagrams have come; ask again if the sink is too busy to answer. */
 static uint64_t count(struct conn *c)
 {
 	struct pollfd p = { .fd = c->source.fd, .events = POLLIN };
@@ -121,7 +121,7 @@ static bool try_rate(struct conn *c, double rate)
 	return true;
 }
 
-/* Until the measured time is over; nothing else happens meanwhile. */
+/* Send bursts until the measured time is over; the loop does not run meanwhile. */
 static void bursts(struct conn *c)
 {
 	int low = 0, high = STEPS, failed = 0, size = (int)c->g->o->size;

@@ -78,7 +78,7 @@ size_t pattern_check(const struct pattern *p, const uint8_t *data, size_t n, boo
 
 /* --- what both ends say to each other --- */
 
-/* It finds what a relay does to bytes; nobody attacks. */
+/* The checksum finds bytes that a relay has changed; it need not resist an attacker. */
 static uint64_t checksum(const struct frame *f)
 {
 	uint64_t words[offsetof(struct frame, checksum) / sizeof(uint64_t)], sum = 0;
@@ -181,7 +181,7 @@ void receiver_take(struct receiver *r, const uint8_t *data, size_t n, uint64_t n
 		r->window += n;
 }
 
-/* Payload bytes of DATA before what may be a tail: all N, if there is nothing of that kind. */
+/* Returns the number of payload bytes before a possible tail in DATA; N: there is no tail. */
 static size_t find_tail(const struct receiver *r, const uint8_t *data, size_t n)
 {
 	size_t at = (PROTOCOL_BLOCK - r->at.position % PROTOCOL_BLOCK) % PROTOCOL_BLOCK;

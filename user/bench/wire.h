@@ -12,18 +12,18 @@
  * The payload.  Each direction of each connection is a stream of its own: PATTERN_PERIOD random
  * bytes over and over, begun at a place that depends on the connection's seed and the direction.
  *
- * Sending costs nothing beside the system call: it sends from the table of random bytes, in which
- * any place is followed by PATTERN_PIECE bytes of the stream, and a frame more.
+ * Sending costs only the system call, which sends from the table of random bytes.  Behind any place
+ * of the period the table has PATTERN_PIECE bytes of the stream, and as many more as a frame has.
  *
- * The period is a prime number near 256 KiB.  So a piece of any buffer's or packet's size that is
- * lost, doubled or moved shifts what follows, or itself, to where other random bytes are expected.
- * A loss of exactly one period leaves the content right; that one is found because both ends also
- * compare how many bytes the whole stream had (struct tail).
+ * The period is a prime number near 256 KiB.  No buffer or packet has a multiple of this
+ * size.  So after the loss, doubling or move of one, some bytes are where other random bytes are
+ * expected.  A loss of exactly one period leaves the content right.  Both ends find that loss by
+ * the number of bytes of the whole stream (struct tail).
  *
- * To verify fully is to compare every byte.  A sample compares the 8 bytes at each multiple of
- * 256 in the stream, and every byte of a piece that is shorter than that: it sees each shift
- * within the next 264 bytes, and each moved piece of 264 bytes or more, but only 1 of 32 single
- * flipped bytes.  It is for throughput, where a full comparison would be a cost of its own.
+ * Full verification compares every byte.  A sample compares the 8 bytes at each multiple of 256 in
+ * the stream, and every byte of a piece of less than 256 bytes.  A sample finds each shift within
+ * the next 264 bytes, and each moved piece of 264 bytes or more, but only 1 of 32 single flipped
+ * bytes.  Samples are for throughput, where a full comparison would be a cost of its own.
  */
 #define PATTERN_PERIOD 262139
 #define PATTERN_PIECE (256U << 10)
@@ -89,7 +89,7 @@ static inline bool sends_down(enum workload w)
 }
 
 /*
- * What generator and sink say to each other.
+ * The protocol of generator and sink.
  *
  * Each connection begins with a frame, from the client: a header.  It says what the connection is
  * for; the sink itself has no options.
@@ -97,8 +97,8 @@ static inline bool sends_down(enum workload w)
  * Messages        The first request follows the header in the same segment.  Each request and each
  *                 response is `size` bytes of its direction's stream, without any framing; the
  *                 streams go on from one message to the next.  A sink that receives a wrong byte
- *                 answers with one that is wrong on purpose, and then reads on without answering:
- *                 so the client counts it, and every wrong message counts once.
+ *                 answers with a byte that is wrong on purpose, and then reads on without
+ *                 answering.  So the client counts each wrong message, and counts it once.
  *
  * Transfers       The sink answers the header with PROTOCOL_HELLO: then the whole path is known
  *                 to work.  When all connections are open, the client sends PROTOCOL_GO on each,
@@ -177,7 +177,7 @@ void sender_open(struct sender *s, uint64_t seed, enum pattern_direction directi
 /* Send the N bytes of NOTE before any more payload.  There must be no note that is unsent. */
 void sender_note(struct sender *s, const void *note, size_t n);
 
-/* No more payload but what is left to the next multiple of PROTOCOL_BLOCK. */
+/* End the payload at the next multiple of PROTOCOL_BLOCK. */
 void sender_stop(struct sender *s);
 
 static inline bool sender_has_note(const struct sender *s)
@@ -192,9 +192,8 @@ static inline bool sender_idle(const struct sender *s)
 }
 
 /*
- * One system call that sends note and payload, of the latter at most PIECE bytes (1 to
- * PATTERN_PIECE).  Returns the payload bytes that the kernel took, or -errno; -EAGAIN: wait for
- * EPOLLOUT.
+ * Send the note and at most PIECE bytes of payload (1 to PATTERN_PIECE) by one system call.
+ * Returns the payload bytes that the kernel took, or -errno; -EAGAIN: wait for EPOLLOUT.
  */
 ssize_t sender_push(struct sender *s, int fd, size_t piece);
 
@@ -227,7 +226,7 @@ void receiver_take(struct receiver *r, const uint8_t *data, size_t n, uint64_t n
  */
 void receiver_stream(struct receiver *r, uint8_t *data, size_t n, uint64_t now);
 
-/* What comes here is wrong, whatever it is. */
+/* The bytes at this place of the stream are wrong. */
 void receiver_wrong(struct receiver *r);
 
 /* True if the stream has ended with a tail, and everything that was sent has come. */

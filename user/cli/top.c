@@ -53,7 +53,7 @@ struct column {
 	enum kind kind;
 	int width;
 	int least;            /* a terminal with fewer columns does not show this one */
-	const char *paths[2]; /* in a row.  Two: both texts if they differ; or the sum */
+	const char *paths[2]; /* in a row.  Two paths: both texts, if they differ, or the sum */
 };
 
 struct row {

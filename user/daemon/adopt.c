@@ -40,7 +40,7 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	       struct probe_start *probe)
 {
 	bool wanted = config_forward_with(c, ENGINE_GRAFT);
-	/* a slot is used again as late as possible, so slots are more than sessions */
+	/* a freed slot rests as long as possible, so there are more slots than sessions */
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers,
 				       .uid = a->uid,

@@ -48,7 +48,7 @@ static struct listening_list *change_bucket(const struct change *ch, const struc
 	return &ch->buckets[balance_hash(&a->ss, a->len, 0) % BUCKETS];
 }
 
-/* Find the address A, as configured: that of F, else that of another forward; or NULL. */
+/* Find the sockets configured for A: those of F, else those of another forward, else NULL. */
 static struct listening *change_find_address(const struct change *ch, const struct forward *f,
 					     const struct addr *a, bool udp)
 {
@@ -97,7 +97,7 @@ static int change_open_address(struct change *ch, struct forward *f, const struc
 	return 0;
 }
 
-/* Plan address A of F, which has settings FC, and replaces BEFORE, if not NULL. */
+/* Plan address A of F.  FC: the settings of F; BEFORE: the forward that F replaces, or NULL. */
 static int change_plan_address(struct change *ch, struct forward *f, struct forward_conf *fc,
 			       const struct forward *before, struct addr *a)
 {

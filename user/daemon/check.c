@@ -95,7 +95,7 @@ static bool has_words(const char *text, const char *some)
 	return true;
 }
 
-/* A section before FC that takes NAME with all protocols of FC, so that FC never does; or NULL. */
+/* Find an earlier section that takes all clients with NAME that FC would take; or NULL. */
 static const struct forward_conf *find_before(const struct config *c, const struct forward_conf *fc,
 					      const char *name, size_t len)
 {

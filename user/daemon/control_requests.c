@@ -39,7 +39,7 @@ static bool take_choice(const struct request_key_def *key, struct request_value 
 
 static bool take_whole(struct json_object *value, uint64_t *ret)
 {
-	*ret = json_object_get_uint64(value); /* 0, for less; UINT64_MAX, for more */
+	*ret = json_object_get_uint64(value); /* 0 if it is negative, UINT64_MAX if it is larger */
 	return json_object_is_type(value, json_type_int) && *ret - 1 < INT64_MAX;
 }
 

@@ -86,9 +86,9 @@ static inline const char *request_key_option(const struct request_key_def *key)
 struct command {
 	const char *name;
 	const char *summary;
-	unsigned int changes;    /* bits 1 << key: a request with one of these makes a change, which
-				  * needs more rights than a look; KEY_NONE: one without a key;
-				  * COMMAND_ALWAYS: every one */
+	unsigned int changes;    /* bits 1 << key: requests with one of these keys make a change,
+				  * which needs more rights than a look; KEY_NONE: requests
+				  * without a key; COMMAND_ALWAYS: all requests */
 	unsigned int required;   /* bits */
 	unsigned int positional; /* bits: for the client these are words, in the order of keys[] */
 	bool needs_some;         /* at least one key */

@@ -77,7 +77,7 @@ static char *sessions_piece(struct round *r)
 	if (locked)
 		pthread_mutex_unlock(&all->lock);
 	else
-		r->pieces = r->piece + 1; /* end the answer: a reload waits for a worker */
+		r->pieces = r->piece + 1; /* end the answer: a reload has the lock, and waits */
 	if (out)
 		fputc('\t', out); /* where a client can cut the answer */
 	if (out && r->piece + 1 == r->pieces)

@@ -47,8 +47,8 @@ SYSCALLS_ALLOWED(
 	SYSCALL_IF(PART_NOTIFY, getgid), SYSCALL_IF(PART_NOTIFY, getegid));
 
 /*
- * Open /dev/null as 0, 1 and 2 where they are missing: they would become a socket or a map, and the
- * log would write into it.
+ * Open /dev/null as 0, 1 and 2 where these descriptors are missing.  Else a socket or a map would
+ * get such a number, and the log would write into it.
  */
 static int daemon_reserve_streams(void)
 {
@@ -159,7 +159,7 @@ static void daemon_on_tried(struct source *s, uint32_t events)
 		daemon_on_ready(&d->ready);
 }
 
-/* Warn if descriptors are too few for max-sessions.  All but those of sessions are open by now. */
+/* Warn if descriptors are too few for max-sessions.  All other descriptors are open by now. */
 static void daemon_count_descriptors(const struct daemon *d)
 {
 	unsigned long limit = d->actions.descriptors_max;
@@ -279,7 +279,7 @@ static void daemon_after_batch(void *arg)
 	socket_keeper_after_batch(&d->service.keeper);
 }
 
-/* SIGXFSZ: a log at its RLIMIT_FSIZE; write(2) says so, too */
+/* SIGXFSZ: a log has reached RLIMIT_FSIZE; write(2) returns an error, too */
 static const int ignored[] = { SIGPIPE, SIGUSR2, SIGALRM, SIGXFSZ };
 
 /* Open the loops of the main thread, which gets signals, and of the thread that reloads. */

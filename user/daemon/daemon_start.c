@@ -201,7 +201,7 @@ static int start_make_pid_file(struct daemon *d)
 	return r ? log_complain(r, "pid-file %s: %s", path, strerror(-r)) : 0;
 }
 
-/* After the forwards are open: sockets made before would block the ports to listen at. */
+/* Runs after the forwards are open, because revived sockets would block their ports. */
 static int start_revive_grafts(struct daemon *d)
 {
 	struct graft_table *gs = d->shared.grafts;

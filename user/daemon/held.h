@@ -69,7 +69,7 @@ enum held_arrival {
 	ARRIVAL_DUE,   /* a worker has to adopt the session */
 };
 
-/* May change with each packet.  REVIVES: sessions without sockets are to get some. */
+/* The result may change with each packet.  REVIVES: sessions without sockets are to get some. */
 enum held_arrival held_arrival(const struct held *h, bool revives);
 /* The session needs new sockets before a worker can adopt it. */
 bool held_wants_sockets(const struct held *h);

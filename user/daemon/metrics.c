@@ -210,7 +210,7 @@ static void add_handovers(struct scrape *s)
 	}
 }
 
-/* The carriers that a forward may use: once their trial is over. */
+/* Add the carriers that a forward may use, once the trial of carriers is over. */
 static void add_carriers(struct scrape *s)
 {
 	const struct probe_start *probe = s->actions->service->shared->probe;
@@ -383,7 +383,7 @@ static char *make_page(const struct actions *a)
 	if (!s.out)
 		return NULL;
 	pthread_mutex_lock(&a->service->forwards.lock);
-	round_update_counters(a); /* for one scrape at a time */
+	round_update_counters(a); /* the lock lets one scrape at a time do this */
 	add_sessions(&s);
 	add_rest(&s);
 	pthread_mutex_unlock(&a->service->forwards.lock);

@@ -112,7 +112,7 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	/* no new power: by imported records the daemon can make packet programs send as much */
+	/* gives no new power: packet programs send such packets for imported records, too */
 	if (q->op == PRIVILEGED_REVIVE)
 		return !fc->listen.udp;
 	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)

@@ -112,7 +112,7 @@ static bool ways_look_at(struct standby_ways *w, struct standby_address *a, uint
 	return !here;
 }
 
-/* If there is news, ask which addresses are here.  True: some have left, so sessions have to leave. */
+/* If there is news, ask which addresses are here.  True: some have left: sessions must leave. */
 static bool ways_look(struct standby_ways *w)
 {
 	uint64_t now = clock_ms();
@@ -221,8 +221,8 @@ static void standby_make_sockets(struct standby *sb, const struct held *h)
 /*
  * Look up the ways of arrived sessions anew: rules may route by their source addresses, which are
  * here now.  All sessions get ways before the first session gets sockets, because sockets take
- * longer.  A stray has had a packet from its server: of its two addresses only the one that the
- * server knows is here, already or still.
+ * longer.  A stray has had a packet, but the address that its client knows is not here; only the
+ * address that its server knows is here, already or still.
  */
 static bool standby_prepare(struct standby *sb)
 {

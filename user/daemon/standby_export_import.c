@@ -29,7 +29,7 @@
 
 enum stream_phase {
 	STREAM_CLOSED,
-	STREAM_DUMPS, /* sessions are on their way; begins anew at the first record of an import */
+	STREAM_DUMPS, /* sessions are sent or received; an import's first record restarts it */
 	STREAM_IN_SYNC,
 };
 
@@ -204,8 +204,8 @@ static uint32_t export_key(const struct stream *s, const struct held *h)
 /* --- export: looks --- */
 
 /*
- * Place H has exported the session WAS, and exports it no more: make the record of its end.  There
- * is none if the session has another place now, from which it is exported.  NOW is the key of H.
+ * Place H has exported the session WAS, and exports it no more: make the record of its end.  If
+ * another place exports the session now, there is no such record.  NOW is the key of H.
  */
 static void export_end(const struct held *h, const struct exported *was, uint32_t now,
 		       struct graft_record *ret)
