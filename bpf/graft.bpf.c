@@ -11,9 +11,9 @@
  *   - graft_in sees arriving packets.  While a session is OFFERED, graft_in looks at both sockets.
  *     A packet may be the first translated one if neither socket has unread, unsent or
  *     unacknowledged bytes.  The programs must also have seen packets of both sockets, entering and
- *     leaving.  No socket lock is needed: each number only grows, and another number bounds it.  So
- *     equal numbers have all reached their bounds.  graft_begin.h has this; docs/design.md ("The
- *     first translated packet") the proof.
+ *     leaving.  No socket lock is needed: each number only grows, and never beyond a second number.
+ *     If both are equal, the first number has reached that bound.  graft_begin.h has the code;
+ *     docs/design.md ("The first translated packet") has the proof.
  *   - From then on graft_in translates addresses, ports, sequence and acknowledgement numbers,
  *     windows and options, and sends the packet to the other end: graft_work.h, graft_translate.h.
  *   - graft_out sees leaving packets, and learns the way from them.  Of the packets of frozen
@@ -40,8 +40,8 @@
 /* --- what arrives --- */
 
 /*
- * Another connection has a tuple of G's session.  That session is over, in STATE.  The swap fails
- * if the daemon gives the slot back meanwhile: then the next packet marks the session.
+ * Another connection has a tuple of G's session.  That session is over, in STATE.  The daemon
+ * may give the slot back meanwhile.  Then the swap fails, and the next packet sets GRAFT_ANEW.
  */
 static __always_inline void forget(struct graft_entry *g, __u32 state)
 {
@@ -96,7 +96,7 @@ static __always_inline int to_work(struct __sk_buff *skb, struct found *f, struc
 	p->odd = hindrance_for(skb, f, p);
 	if (p->odd)
 		return go_back(skb, f, p);
-	/* drop packets behind a dropped odd one: else the session could not return */
+	/* an odd packet was dropped: drop later ones, or the session could not return */
 	if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
 	    diff(p->seq, (__u32)f->mine->end) > 0)
 		return DROP;
@@ -321,9 +321,9 @@ static __always_inline void hold(struct __sk_buff *skb, struct found *f, struct 
 
 /*
  * The state in which a leaving packet finds its session; GRAFT_STATES: drop the packet.  A leaving
- * packet has an ACK.  The packet that checks just now may have read the socket's numbers before
- * that ACK, so the leaving packet changes the count of LOCKED.  In OFFERED the barrier shows the
- * new numbers to the next packet that checks.
+ * packet has an ACK.  A packet that checks just now may have read the socket's numbers before that
+ * ACK.  So the leaving packet changes the count of LOCKED, and the check fails.  In OFFERED the
+ * barrier shows the new numbers to the next packet that checks.
  */
 static __always_inline __u32 state_for_leaving(struct graft_entry *g)
 {

@@ -69,7 +69,7 @@ static __always_inline int hindrance_of(struct dst_entry *dst)
 /* The largest segment, with options, that path and peer take. */
 static __always_inline __u32 mss_of(const struct tcp_sock *tp, bool ipv6)
 {
-	/* not mss_cache: half of the peer's window bounds it, 32 KiB for a new peer */
+	/* not mss_cache, which may be smaller: TCP bounds it by half of the peer's window */
 	__u32 clamp = tp->rx_opt.mss_clamp;
 	__u32 mtu = tp->inet_conn.icsk_pmtu_cookie - (ipv6 ? 60 : 40);
 	__u32 probed = tp->inet_conn.icsk_mtup.search_low - (ipv6 ? 60 : 40);
@@ -200,7 +200,7 @@ static __always_inline void set_up(struct graft_side *s, const struct graft_side
 	s->passed = own->rcv_nxt - 1;
 	s->left = own->write_seq - 1;
 	s->way.ways = graft_ways - 1;
-	/* the handshake counts, if it had the socket's numbers */
+	/* packets of the handshake count as seen, if they had the socket's numbers */
 	if (h && h->in == own->rcv_nxt - (__u32)own->received)
 		s->passed++;
 	if (h && h->out == own->write_seq && h->way.ways == graft_ways) {
@@ -383,7 +383,8 @@ static __always_inline void note_handshake(struct __sk_buff *skb, const struct p
 /*
  * Can the way of S's socket be followed?  Only the socket's present route counts.  A socket that
  * has no route, or was not asked yet, is no hindrance.  Only a socket knows which IPsec policies
- * concern the session.  So without a socket, no way from before a change of policies is followed.
+ * concern the session.  If the socket is gone, a way from before a change of policies is not
+ * followed.
  */
 __noinline int judge_way(struct __sk_buff *skb, const struct graft_side *s)
 {
@@ -511,7 +512,7 @@ static __always_inline void freeze(struct graft_side *s, const struct seen *r)
 	s->refused = 0;
 }
 
-/* TSVAL: of the first translated packet, which comes from MINE. */
+/* Set the timestamp fields of both sides.  TSVAL: the first translated packet's, from MINE. */
 static __always_inline void join_clocks(struct graft_side *mine, struct graft_side *other,
 					struct seen *a, struct seen *b, __u32 tsval)
 {
@@ -587,9 +588,9 @@ static __always_inline void note_entering(struct graft_side *mine, const struct 
 
 /*
  * The session is OFFERED or LOCKED.  Returns the state that P finds; OFFERED: P goes to its socket;
- * 0: P is dropped.  If another packet is looking just now, the count that P changes keeps that
- * packet from activating the graft.  P writes its end to `passed` before it changes the count, so
- * the next packet that looks sees P's end.
+ * 0: P is dropped.  If another packet is looking just now, P changes the count of LOCKED: then the
+ * other packet cannot activate the graft.  P writes its end to `passed` before it changes the
+ * count, so the next packet that looks sees P's end.
  */
 __noinline int try_offer(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {

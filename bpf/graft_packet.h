@@ -143,7 +143,7 @@ struct seen {
 	__u32 room;   /* left in the window that the socket has offered */
 	__u8 established, unordered, timestamps, sack, ecn, snd_shift, rcv_shift;
 	__u8 hindrance; /* enum graft_refusal */
-	__u8 foreign;   /* bytes may come and go past TCP */
+	__u8 foreign;   /* another program may take bytes of the socket, or put some in */
 };
 
 /*
@@ -173,7 +173,7 @@ __u64 graft_outside;                 /* packets dropped because they are not in 
  * graft_ways at the last change of IPsec policies; older ways are not used.
  */
 __u32 graft_ways, graft_ways_least;
-/* By GRAFT_ROUTES: numbers that move with the network namespace's routes, and IPsec policies. */
+/* By GRAFT_ROUTES: a number that changes with routes, and one that changes with IPsec policies. */
 __u32 graft_routes, graft_policies;
 /* By GRAFT_STRAYS: an interface without program by which a frozen socket gets packets. */
 __u32 graft_stray;
@@ -495,7 +495,7 @@ __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->tuple, 2 * sizeof(struct graft_addr),
 				    bpf_htons(left) + bpf_htons(IPPROTO_TCP));
 	}
-	/* from the end: so the padded block comes first, and the verifier follows its size alone */
+	/* begin at the end: then only the first block is padded, and all others have one size */
 	n = ((left - 1) & (SUM_BLOCK - 1)) + 1;
 	__builtin_memset(s->is, 0, SUM_BLOCK);
 	for (int i = 0; left && i < 65536 / (int)SUM_BLOCK; i++) {
@@ -540,9 +540,9 @@ struct found {
 };
 
 /*
- * Is this relay the owner of a STANDBY session?  The local addresses of both legs move together,
- * but one comes first.  So either is enough: that of the packet's leg, MINE, or that of leg CLIENT.
- * On the server's leg of a transparent session CLIENT decides: MINE's local address is the
+ * Is this relay the owner of a STANDBY session?  The local addresses of both legs move to a relay
+ * one after the other.  One of the two is enough: that of the packet's leg, MINE, or that of leg
+ * CLIENT.  On the server's leg of a transparent session CLIENT decides: MINE's local address is the
  * client's.
  */
 static __always_inline bool is_here(const struct graft_tuple *mine,

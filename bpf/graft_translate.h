@@ -194,7 +194,7 @@ static __always_inline int change_usual(struct __sk_buff *skb, const struct pack
 	is[2] = bpf_htonl(p->ack + c->ack_add);
 	is[3] = (is[3] & bpf_htonl(0xffff0000)) | bpf_htonl(new_window(c, p->window));
 	change_clocks(c, f, is + 6);
-	/* before the packet is changed: a copy would be too much for the stack */
+	/* before the packet changes: the BPF stack has no room for a copy of the old header */
 	c->diff = bpf_csum_diff(at, sizeof(is), is, sizeof(is), 0);
 	at[0] = is[0];
 	at[1] = is[1];

@@ -44,7 +44,7 @@ static __always_inline bool is_silent(const struct udp_leg *at, __u32 now, __s32
 	return !at->heard || diff(now, at->heard) >= idle;
 }
 
-/* Does a socket take P?  After the daemon's end none does. */
+/* Does a socket take P?  Once the daemon has ended, none does. */
 static __always_inline bool has_socket(struct __sk_buff *skb, const struct packet *p)
 {
 	struct bpf_sock_tuple t = { 0 };
@@ -143,7 +143,7 @@ __noinline int udp_in(struct __sk_buff *skb, const struct packet *p)
 	}
 	if (hindrance_of_flow(skb, p, &f, now))
 		return pass_flow(f.at, n, true);
-	/* the stack knows whether the flow may come by that interface, too */
+	/* another interface than before: the stack knows whether the flow may come by it */
 	if (*f.from != skb->ifindex)
 		return pass_flow(f.at, n, false);
 	head = ip_len(is_ipv6(f.other));

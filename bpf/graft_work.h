@@ -41,8 +41,8 @@ static __always_inline bool fits(const struct packet *p, const struct graft_entr
 		return p->flags & RST;
 	/*
 	 * A receiver may hold bytes that a dead relay carried, behind a hole in the stream.  Once
-	 * the hole is filled, the receiver acknowledges more bytes than were seen here, by its
-	 * window at most.  That is safe: the sender knows which bytes were sent.
+	 * the hole is filled, the receiver may acknowledge up to one window more than was seen
+	 * here.  That is safe: the sender knows which bytes were sent.
 	 */
 	return diff(p->ack, sent) <= (g->loose ? back : 0) && diff(p->ack, sent) >= -back * 2;
 }
@@ -107,8 +107,8 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 }
 
 /*
- * May P be sent on?  If another relay knows the session, a packet that does not fit may come after
- * packets that went by the other relay.  A reset must fit to end the session: no later packet can
+ * May P be sent on?  If another relay knows the session, earlier packets may have gone by that
+ * relay; then a good packet may not fit.  A reset must fit to end the session: no later packet can
  * confirm its numbers.
  */
 static __always_inline enum graft_verdict judge(const struct found *f, const struct packet *p)
@@ -263,9 +263,9 @@ static __always_inline int unleash(struct __sk_buff *skb, struct found *f, const
 }
 
 /*
- * P is not the next segment.  An earlier segment was lost before this relay; or P was lost behind
- * it, and comes again.  All losses of one window count as one: a slow start that overshoots does
- * not prove that the way loses packets.
+ * P is not the next segment.  An earlier segment was lost before it came to this relay; or P was
+ * lost after this relay, and is sent again.  All losses of one window count as one: a slow start
+ * that overshoots does not prove that the way loses packets.
  */
 static __always_inline void note_loss(struct found *f, const struct packet *p)
 {

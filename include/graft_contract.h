@@ -63,7 +63,8 @@
  *   DONE       -> CLOSED     the daemon closes the sockets
  *   CLOSED, RETURNED -> FREE   the slot is used again.  Until then late packets are translated
  *                            (CLOSED), or shifted (RETURNED).  A SYN with the session's tuple ends
- *                            that earlier (GRAFT_ANEW); in CLOSED, a packet outside the window, too
+ *                            that earlier (GRAFT_ANEW).  In CLOSED a packet outside the window does
+ *                            so, too
  *
  * No packet finds a FREE session.
  *
@@ -136,8 +137,8 @@ enum graft_refusal {
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
 	GRAFT_UNSEEN,  /* a side has seen no packet in, or none out, with its socket's numbers */
 	GRAFT_WAY,     /* the way of a socket may have changed, or is not known */
-	GRAFT_FAR,     /* its way is long, and its ends take no turns, or bulk has begun */
-	GRAFT_LOSS,    /* its way loses packets; else as GRAFT_FAR */
+	GRAFT_FAR,     /* the way is long: and the ends take no turns, or bulk has begun */
+	GRAFT_LOSS,    /* as GRAFT_FAR, for a way that loses packets */
 	GRAFT_SILENT,  /* of UDP: its server does not answer any more */
 	GRAFT_FOREIGN, /* other programs take bytes of a socket, or put some in (sockmap, ULP) */
 	GRAFT_REFUSALS,
@@ -232,7 +233,7 @@ struct graft_side {
 	__u8 read_shift;     /* of windows that our socket announces */
 	__u8 timestamps;     /* 1: on both connections */
 	__u8 ipv6;           /* 1: on the wire */
-	__u8 refused;        /* by the daemon: 1: a route forbids packets.  A new graft sets 0 */
+	__u8 refused;        /* 1: a route forbids packets.  The daemon sets 1, a new graft 0 */
 
 	/*
 	 * The frozen socket's write_seq and rcv_nxt.  RETURNED: frozen_write is the end of the
@@ -240,7 +241,7 @@ struct graft_side {
 	 */
 	__u32 frozen_write, frozen_read;
 
-	/* The wire's numbers minus the socket's, 0 before the first return; ts: of our TSval. */
+	/* The wire's number minus the socket's; back_ts: of our TSval.  At first 0. */
 	__u32 back_read, back_write, back_ts;
 
 	/* Tracked.  The low half is the sequence number; the high half lets `end` count bytes. */
@@ -276,7 +277,7 @@ struct graft_side {
 	 * wire, tracked, see GRAFT_LEASH.
 	 */
 	__u32 edge, has_edge;
-	__u32 lost, lost_to; /* tracked: windows of which bytes were lost, and the last one's end */
+	__u32 lost, lost_to; /* tracked: how many windows lost bytes, and the end of the last one */
 	/* Tracked, if `apart`: `end` and `acked` of a packet that did not fit (graft_decide.h). */
 	__u32 apart_end, apart_acked;
 	__u32 from; /* by freeze(): the interface of the socket's last packet */

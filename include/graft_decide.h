@@ -84,7 +84,7 @@ GRAFT_PURE enum graft_follow graft_follow(bool fits, bool agrees, bool believed)
  *   -                   -     no      -      WORK
  *
  * HERE: the client's destination address, or the local address of the packet's leg, is on this
- * machine.  STANDBY has become ACTIVE then.
+ * machine.  A STANDBY session that is HERE becomes ACTIVE before this table is asked.
  */
 enum graft_arrival {
 	GRAFT_TO_WORK,    /* the other end, translated; or its socket, if its session returns */

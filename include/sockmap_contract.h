@@ -79,9 +79,9 @@
  * lines has all fields that a redirected skb changes, or the gate looks at.
  *
  * Fields of 32 bits or less are used as differences, modulo their size.  A turn ends, or is
- * reported as bulk, at the first look after ctl.bulk_bytes; so its bytes are bounded, and with them
- * its packets.  Answers have no bound: 2^32 of them in one turn would count as none, and the flow
- * could be called bulk, which is only a hint.
+ * reported as bulk, at the first look after ctl.bulk_bytes.  So the bytes of a turn are bounded,
+ * and so are its packets.  Answers have no bound: 2^32 of them in one turn would count as none, and
+ * the flow could be called bulk, which is only a hint.
  */
 struct culvert_stat {
 	__u64 bytes;        /* redirected to the target */

@@ -65,8 +65,8 @@ int unix_remove_stale(const struct sockaddr_un *un, socklen_t len);
 bool addr_is_any(const struct addr *a);
 
 /*
- * True if connections to TO come to a socket that listens at LISTENER.  No address of this machine
- * but loopback is known.
+ * True if connections to TO come to a socket that listens at LISTENER.  The function does not know
+ * this machine's addresses, except loopback.
  */
 bool addr_leads_to(const struct addr *to, const struct addr *listener);
 

@@ -94,7 +94,7 @@ enum hint_about {
 };
 
 /*
- * A hint for the operator about ERROR, an errno of ABOUT: " (...)", for the end of a log line; ""
- * if there is none.
+ * A hint for the operator: what to do about errno ERROR of an operation of kind ABOUT.  The text is
+ * " (...)", for the end of a log line; "" if there is no hint.
  */
 const char *error_hint(enum hint_about about, int error);

@@ -38,7 +38,7 @@ int account_find_as_root(const char *name, struct account *ret)
 	return 0;
 }
 
-/* In a container root may have no capability: it cannot become another account, nor need it. */
+/* Root without capabilities (in a container) cannot become another account, and need not. */
 static bool is_root(void)
 {
 	struct __user_cap_header_struct header = { .version = _LINUX_CAPABILITY_VERSION_3 };

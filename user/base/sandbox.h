@@ -18,10 +18,10 @@ struct account {
 
 /*
  * The account that this process shall become.  Root becomes NAME; if NAME is NULL, `culvert` if
- * that account exists, else `nobody`.  Any other account, and root without capabilities, stays, and
- * NAME must be NULL or its name.  Returns 0; -ENOENT: no such account; -EINVAL: NAME is root;
- * -EPERM: only root could become NAME.  Like the functions below, account_find() complains of an
- * error, and says what to do.
+ * that account exists, else `nobody`.  Any other account, and root without capabilities, stays as
+ * it is; then NAME must be NULL or the name of that account.  Returns 0; -ENOENT: no such account;
+ * -EINVAL: NAME is root; -EPERM: only root could become NAME.  Like the functions below,
+ * account_find() complains of an error, and says what to do.
  */
 int account_find(const char *name, struct account *ret);
 

@@ -80,7 +80,7 @@ static struct pipe *pipe_open(void)
 
 	if (!pipe)
 		return NULL;
-	/* a refused request counts for a moment: another may be refused a free pipe */
+	/* a refused request counts for a moment: another may be refused though there is room */
 	others = atomic_fetch_add_explicit(&pipes_open, 1, memory_order_relaxed);
 	if (others >= pool_pipes_max || pipe2(fds, O_CLOEXEC | O_NONBLOCK)) {
 		pipe_forget(pipe);
@@ -107,7 +107,7 @@ struct pipe *pool_pipe_get(struct pool *p)
 void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty)
 {
 	p->pipes_lent--;
-	/* if few pipes are open, a small one is kept: the kernel would grant no larger one */
+	/* few pipes are open, and PIPE is small: the kernel grants no larger one, so keep it */
 	if (empty && p->pipes_idle < PIPES_KEPT &&
 	    (pipe->size == PIPE_SIZE ||
 	     atomic_load_explicit(&pipes_open, memory_order_relaxed) <= PIPES_LARGE))

@@ -39,12 +39,12 @@ enum cause {
 	CAUSE_HELLO_BAD,         /* no TLS hello, or one that cannot be read: alert and reset */
 	CAUSE_HELLO_LARGE,       /* one of more than 16 KiB */
 	CAUSE_HELLO_LATE,        /* not whole within --hello-timeout */
-	CAUSE_NAME_UNKNOWN,      /* no forward has the hello's name, or takes hellos without one */
+	CAUSE_NAME_UNKNOWN,      /* no forward takes the hello's name, or a hello without a name */
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
 	CAUSE_KILLED,            /* `culvert kill` */
 	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
-	CAUSE_NO_SOCKET,         /* no socket with a mark or for transparent forwarding in stock */
+	CAUSE_NO_SOCKET,         /* the stock of marked or transparent sockets is empty */
 	CAUSE_DRAIN_OVER,        /* a reload has removed the forward, --drain-timeout ago */
 	CAUSE_NO_ROUTE, /* grafted, and its packets have to go a way that cannot be followed */
 	CAUSE_UNTRANSLATABLE, /* a packet could be neither translated nor given to a socket */

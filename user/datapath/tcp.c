@@ -143,7 +143,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
-		/* sent after the last ACK; no time is kept of our FIN (any state but 1 and 8) */
+		/* sent after the last ACK.  Our FIN (in all states but 1 and 8) sets no time */
 		.asked = info.tcpi_probes ||
 			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
 			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),
@@ -206,7 +206,7 @@ int tcp_handshake(int fd, struct tcp_handshake *ret)
 		.ecn = info.tcpi_options & TCPI_OPT_ECN,
 		.scaled = info.tcpi_options & TCPI_OPT_WSCALE,
 	};
-	/* a segment is smaller by the timestamps that each one has */
+	/* tcpi_snd_mss lacks the timestamps, which each segment has */
 	ret->takes += ret->timestamps ? 12 : 0;
 	return r;
 }
@@ -218,7 +218,7 @@ void tcp_set_unscaled(int fd, bool unscaled)
 
 void tcp_hold_ack(int fd)
 {
-	socket_set(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1); /* seconds, which only listeners count */
+	socket_set(fd, IPPROTO_TCP, TCP_DEFER_ACCEPT, 1); /* on; only listeners count seconds */
 }
 
 /*

@@ -123,7 +123,7 @@ int socket_set_transparent(int fd, int family);
 int socket_bind_interface(int fd, const char *name);
 
 /*
- * A local address, whose port is ignored: the kernel picks one at connect(2), where it need only
- * differ from other connections to the same place (IP_BIND_ADDRESS_NO_PORT).
+ * A local address, whose port is ignored: the kernel picks a port at connect(2).  Only connections
+ * to the same place need different ports (IP_BIND_ADDRESS_NO_PORT).
  */
 int socket_bind_source(int fd, const struct sockaddr *source, socklen_t len);

@@ -49,7 +49,7 @@ static int revive(int fd, const struct graft_side *s, int family, uid_t uid)
 		options[n++].opt_code = OPTION_SACK;
 	if (s->timestamps)
 		options[n++].opt_code = OPTION_TIMESTAMP;
-	/* the systemd unit forbids fchown(2), but starts the daemon as UID */
+	/* under systemd UID is ours already, and the unit forbids fchown(2) */
 	if (!r &&
 	    ((uid != geteuid() && fchown(fd, uid, (gid_t)-1)) || bind(fd, &local.sa, local.len) ||
 	     connect(fd, &remote.sa, remote.len) ||

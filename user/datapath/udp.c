@@ -260,8 +260,9 @@ static int send_parts(int fd, struct msghdr *h, const struct udp_message *m, siz
 }
 
 /*
- * Send all of M by one call.  The kernel may refuse UDP_SEGMENT, and take the datagrams one by one:
- * if they do not fit into the path's MTU, are too many for this kernel, or have to be encrypted.
+ * Send all of M by one call.  The kernel may refuse UDP_SEGMENT: if the datagrams do not fit into
+ * the path's MTU, are too many for this kernel, or have to be encrypted.  Then send them one by
+ * one.
  */
 static int send_whole(int fd, struct msghdr *h, const struct udp_message *m)
 {

@@ -59,7 +59,7 @@ enum { UP, DOWN };
 struct plan {
 	uint64_t len[2];     /* bytes of the streams; UINT64_MAX: until stays, or graft, are done */
 	uint64_t hard_limit; /* bytes */
-	unsigned int stays;  /* so often flow UP enters the kernel and leaves it, then all ends */
+	unsigned int stays;  /* times that flow UP enters and leaves the kernel; then streams end */
 	enum { AT_ONCE, PASSED, OTHER_ENDS } until; /* when the server begins to receive */
 };
 

@@ -50,7 +50,7 @@ bool graft_table_miss_programs(struct graft_table *gs);
  * fine.
  */
 void graft_table_close(struct graft_table *gs, bool keep);
-/* A child that was forked just now uses the next slot: skip that slot. */
+/* Skip the next free slot, which a child that was forked just now takes from its own queue. */
 void graft_table_skip_slot(struct graft_table *gs);
 /* The filters of clsact, for a process with CAP_NET_ADMIN (graft_attach.h); NULL: TCX is used. */
 struct clsact *graft_table_clsact(struct graft_table *gs);
@@ -222,7 +222,10 @@ bool graft_is_bare(const struct graft_table *gs, uint32_t slot);
 /* Is ADDRESS here, as graft_table_set_address() was told last? */
 bool graft_table_has_address(const struct graft_table *gs,
 			     const volatile struct graft_addr *address);
-/* The client's destination address is gone: SLOT is STANDBY, of no worker.  False: it has ended. */
+/*
+ * The client's destination address is gone: SLOT becomes STANDBY, without a worker.  False: it has
+ * ended.
+ */
 bool graft_part(struct graft_table *gs, uint32_t slot);
 
 /* The table of UDP's flows, with as many slots.  NULL for NULL. */

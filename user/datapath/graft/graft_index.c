@@ -44,7 +44,8 @@
  * An import that replaces a STANDBY session frees that session first.  The places stay until the
  * new session takes them.  The new session is SETTING, with its places, before the daemon asks
  * whether a socket has one of its tuples; and upstream_connect() has a socket before it asks the
- * index.  One of the two is first at the lock, and the other sees it.
+ * index.  If the daemon is first at the lock, upstream_connect() finds the session; if not, the
+ * daemon finds the socket.
  *
  * A daemon may be killed between any two steps.  The session then is FREE, or has both places until
  * its slot is taken again.  The next daemon frees SETTING sessions.  A flow of UDP may lack places,

@@ -33,8 +33,8 @@ int graft_pins_put(const struct graft_pins *p, const char *name, int fd);
 void graft_pins_remove(const struct graft_pins *p, const char *name);
 
 /*
- * Before O is loaded: let O use the maps that were left, of the same size; or pin its own, if one
- * of them is missing.
+ * Before O is loaded: let O use the maps that an earlier daemon has left, of the same size.  If one
+ * is missing, O pins maps of its own.
  */
 int graft_pins_choose(const struct graft_pins *p, const struct bpf_object *o);
 /* After the load: give the maps to UID. */

@@ -17,7 +17,7 @@
 struct slot {
 	uint32_t asked;    /* graft_ways when its sockets were asked last */
 	bool probing;      /* the sockets were asked; their keepalive is not reset yet */
-	uint8_t judged;    /* number of judgements since, without an answer */
+	uint8_t judged;    /* times asked again since, without an answer */
 	uint32_t asked_ms; /* when (low half) */
 	int sockets[2];    /* made anew, and not taken; -1: none */
 	bool given;        /* by graft_give_sockets() */

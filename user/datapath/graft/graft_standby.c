@@ -81,7 +81,7 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 	struct graft_entry *g;
 	int r = GRAFT_NO_SLOT;
 
-	/* look at both tuples first: if one is taken, no session must be dropped for the other */
+	/* look at both tuples before dropping a session: if one is taken, none must be dropped */
 	for (int side = 0; side < 2; side++) {
 		slot = graft_find(gs, false, &e->side[side].tuple);
 		if (slot != NO_SLOT && graft_state(gs, slot) != GRAFT_STANDBY)

@@ -115,7 +115,7 @@ static uint32_t ways_oldest(const struct graft_table *gs, uint32_t slot)
 	return (int32_t)(a - b) < 0 ? a : b;
 }
 
-/* A route or a rule refuses packets of a socket of SLOT, so it is silent.  Note that side. */
+/* A route or a rule refuses packets of a socket of SLOT: the socket is silent.  Note its side. */
 static bool ways_are_refused(const struct graft_table *gs, uint32_t slot)
 {
 	uint32_t ways = gs->skel->bss->graft_ways;

@@ -86,7 +86,7 @@ static volatile struct culvert_ctl *ctl_of(const struct sockmap_io *io)
 	return &io->kernel->ctls[io->slot];
 }
 
-/* Passed bytes that were neither written to the target, and so credited, nor read. */
+/* Passed bytes that are not read yet: neither pending, nor written to the target (credited). */
 static uint64_t unread(const struct sockmap_io *io)
 {
 	return passed_bytes(io) - ctl_of(io)->credit - io->pump.flow->pending;
