@@ -17,7 +17,7 @@
 #define TICK_MS 20       /* while ticks do work */
 #define TICK_REST_MS 200 /* while they only look for timeouts */
 #define IDLE_DRAIN_NS (60 * NS_PER_S)
-#define START_DELAY_NS (10 * NS_PER_MS) /* so that all processes hear of the start before it */
+#define START_DELAY_NS (10 * NS_PER_MS) /* so that each process hears of the start in time */
 
 /* --- a process: its phases --- */
 
@@ -51,7 +51,7 @@ static void generator_start(struct generator *g, uint64_t start_ns)
 	g->begin_ns = start_ns + g->o->warmup_ms * NS_PER_MS;
 	if (g->o->seconds_ms)
 		g->end_ns = g->begin_ns + g->o->seconds_ms * NS_PER_MS;
-	/* idle: they stay so; crr: after_batch() opens them */
+	/* idle connections stay as they are; after_batch() opens those of crr */
 	for (uint32_t i = 0; i < g->n_conns && g->o->workload != WORKLOAD_IDLE; i++)
 		if (g->conns[i].state == CONN_READY)
 			g->engine->go(&g->conns[i], clock_ns());

@@ -35,7 +35,7 @@ void conn_close(struct conn *c)
 		return;
 	c->state = CONN_CLOSED;
 	c->g->n_closed++;
-	/* client.c has counted C in flight while it opened C, or used C for the last time */
+	/* client.c has counted C in flight: in PHASE_OPEN to open C, in PHASE_END to finish C */
 	if (c->g->phase != PHASE_RUN && !ready && c->g->in_flight)
 		c->g->in_flight--;
 }
@@ -376,9 +376,9 @@ const struct engine exchange_engine = {
  * Sockets are level-triggered, and an event means one send(2) and one recv(2) of up to 256 KiB.
  * So all connections get their turn, and no socket is registered anew while payload flows.
  *
- * The end takes one tail in each direction (wire.h).  If the sink's does not come in time, we
- * half-close.  A sink that waits for lost bytes then sends its tail with the bytes it has, or is
- * silent for good.
+ * The end takes one tail in each direction (wire.h).  If the sink's tail does not come in time, we
+ * half-close.  A sink that waits for lost bytes then sends its tail, which counts the bytes that
+ * have come, or is silent for good.
  */
 
 /* One send(2), and what follows from it: the tail, and for which events to wait. */
@@ -478,7 +478,7 @@ static ssize_t transfer_pull(struct conn *c, size_t n)
 		return -1;
 	}
 	if (!got)
-		conn_fail(c, CAUSE_SHORT); /* it is we who close first */
+		conn_fail(c, CAUSE_SHORT); /* a sink never closes first */
 	else if (c->state == CONN_OPENING)
 		take_hello(c, data, (size_t)got);
 	else

@@ -38,7 +38,7 @@ enum conn_state {
 	CONN_OPENING, /* connected, used for the first time */
 	CONN_READY,   /* open, nothing under way */
 	CONN_ACTIVE,
-	CONN_EXPIRED, /* exchange: no response in time; half-closed, to learn whether it was lost */
+	CONN_EXPIRED, /* exchange: no response in time; half-closed, to see if the path works */
 	CONN_ENDING,  /* everything sent, waiting for the other side's FIN */
 	CONN_CLOSED,  /* for good */
 };

@@ -42,7 +42,10 @@ bool datagram_read(const uint8_t *from, size_t n, struct datagram *ret)
 
 /* --- the sink --- */
 
-/* A message has received bytes, perhaps several datagrams of one sender; later the answer. */
+/*
+ * A message has the bytes received from one sender, perhaps several datagrams.  The answer replaces
+ * a single datagram.
+ */
 static struct mmsghdr got[BATCH], answers[BATCH];
 static struct message {
 	struct sockaddr_storage from;

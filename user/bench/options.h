@@ -29,7 +29,7 @@ struct options {
 	enum workload workload;
 	bool udp;
 	bool sample;                          /* verify no more than a sample */
-	struct addr addresses[ADDRESSES_MAX]; /* to listen at, of a sink; to connect to */
+	struct addr addresses[ADDRESSES_MAX]; /* a sink listens at them, others connect to them */
 	size_t n_addresses;
 	struct source_range source;
 	uint64_t connections;
@@ -45,5 +45,5 @@ struct options {
 /* "rr", "bulk-up" and so on. */
 const char *workload_name(enum workload w);
 
-/* Parse the command line.  Help, and what is wrong, is printed here, and ends the program. */
+/* Parse the command line.  Prints help, or a mistake, and then ends the program. */
 void options_parse(int argc, char **argv, struct options *ret);

@@ -9,12 +9,12 @@
 /* --- latencies --- */
 
 /*
- * Latencies in nanoseconds, in buckets of fixed memory that grow with the value, as HdrHistogram
- * does it: 256 linear buckets for each power of two.  A bucket is thus at most 1/256 (0.4 %) of
- * its values wide, and values below 512 ns have a bucket each.  Counts, sum and maximum are exact;
- * the place of a value within its bucket is lost.  Histograms can be added.
+ * Latencies in nanoseconds, counted in a fixed number of buckets.  As in HdrHistogram, each power
+ * of two has 256 buckets of equal width.  A bucket is thus at most 1/256 (0.4 %) of its values
+ * wide, and values below 512 ns have a bucket each.  Counts, sum and maximum are exact; the place
+ * of a value within its bucket is lost.  Histograms can be added.
  *
- * Longer than HISTOGRAM_LIMIT_NS counts in the last bucket (sum and maximum remain exact).
+ * A latency above HISTOGRAM_LIMIT_NS counts in the last bucket (sum and maximum remain exact).
  */
 #define HISTOGRAM_SUB_BITS 8
 #define HISTOGRAM_SUB (1U << HISTOGRAM_SUB_BITS)

@@ -69,7 +69,10 @@ static int sink_work(unsigned int index, void *arg)
 
 /* --- the parent --- */
 
-/* SHARED: other processes of this sink will bind the same address; a stranger's must be refused. */
+/*
+ * SHARED: other processes of this sink will bind the same address.  Else no two sockets may share
+ * the address, so bind(2) fails if another program has it.
+ */
 static int open_listener(const struct addr *a, bool shared, bool udp)
 {
 	const int one = 1, type = udp ? SOCK_DGRAM : SOCK_STREAM, buffer = BUFFER;

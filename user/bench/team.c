@@ -40,7 +40,7 @@ int team_start(struct team *t, unsigned int n, team_work *work, void *arg)
 	*t = (struct team){ 0 };
 	sigaddset(&set, ORDER);
 	sigprocmask(SIG_BLOCK, &set, NULL);
-	signal(SIGCHLD, SIG_DFL); /* who started us may have ignored it */
+	signal(SIGCHLD, SIG_DFL); /* our parent may have ignored it */
 	for (; t->n < n; t->n++) {
 		pid_t pid = fork();
 

@@ -26,7 +26,7 @@ typedef int team_work(unsigned int index, void *arg);
 /* Zeroed memory for N objects of SIZE bytes that children and parent share; NULL: no memory. */
 void *team_memory(unsigned int n, size_t size);
 
-/* Fork N children.  Returns 0 or -errno; then nothing runs. */
+/* Fork N children.  Returns 0, or -errno: no child runs. */
 int team_start(struct team *t, unsigned int n, team_work *work, void *arg);
 
 /* Tell all children to begin at START_NS, or (0) to end in order. */

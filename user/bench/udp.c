@@ -93,7 +93,7 @@ static uint64_t count(struct conn *c)
 	return 0;
 }
 
-/* RATE is low enough. */
+/* Send at RATE for STEP_NS.  True: RATE is low enough. */
 static bool try_rate(struct conn *c, double rate)
 {
 	size_t size = c->g->o->size,

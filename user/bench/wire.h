@@ -12,11 +12,11 @@
  * The payload.  Each direction of each connection is a stream of its own: PATTERN_PERIOD random
  * bytes over and over, begun at a place that depends on the connection's seed and the direction.
  *
- * Sending costs only the system call, which sends from the table of random bytes.  Behind any place
- * of the period the table has PATTERN_PIECE bytes of the stream, and as many more as a frame has.
+ * Sending costs only the system call, which sends from the table of random bytes.  The table goes
+ * on after the period, so a piece of PATTERN_PIECE bytes and a frame can begin at any place of it.
  *
- * The period is a prime number near 256 KiB.  No buffer or packet has a multiple of this
- * size.  So after the loss, doubling or move of one, some bytes are where other random bytes are
+ * The period is a prime number near 256 KiB, and no size of a buffer or packet is a multiple of it.
+ * So if a buffer or packet is lost, doubled or moved, some bytes are where other random bytes are
  * expected.  A loss of exactly one period leaves the content right.  Both ends find that loss by
  * the number of bytes of the whole stream (struct tail).
  *
@@ -103,13 +103,13 @@ static inline bool sends_down(enum workload w)
  * Transfers       The sink answers the header with PROTOCOL_HELLO: then the whole path is known
  *                 to work.  When all connections are open, the client sends PROTOCOL_GO on each,
  *                 and both sides begin their warm-up.
- *                 Payload has no framing, but ends at a multiple of PROTOCOL_BLOCK bytes and is
- *                 followed by a frame, one tail, which has the sender's total.  So a receiver
- *                 looks for a tail there.  When the measured time is over, the client sends its
- *                 tail, even if it had no payload to send; then the sink ends its stream with its
- *                 own tail, which also tells what the sink has received, in all and in the
- *                 measured time.  The client closes when it has this tail.  No half-close is
- *                 needed for that: not every relay forwards one.
+ *                 Payload has no framing, but ends at a multiple of PROTOCOL_BLOCK bytes.  One
+ *                 frame follows, the tail, which has the sender's total.  A receiver looks for the
+ *                 tail at each such multiple.  When the measured time is over, the client sends
+ *                 its tail, even if it had no payload to send.  Then the sink ends its stream with
+ *                 its own tail.  The sink's tail also has the bytes that the sink has received, in
+ *                 all and in the measured time.  The client closes when it has this tail.  No
+ *                 half-close is needed for that: not every relay forwards one.
  *                 A sink that receives wrong content sends its tail at once.
  *
  * Numbers are in the byte order of the machine.
@@ -157,7 +157,7 @@ struct frame {
 /* F becomes valid, as a frame of that MAGIC. */
 void frame_seal(struct frame *f, const char *magic);
 
-/* False if it is none, or damaged. */
+/* False: F is no frame of that MAGIC, or is damaged. */
 bool frame_valid(const struct frame *f, const char *magic);
 
 /* --- one direction of a connection --- */
@@ -213,7 +213,7 @@ struct receiver {
 	};
 };
 
-/* The measured time is to be set by the caller; until then nothing is in it. */
+/* The caller sets the measured time afterwards.  Bytes received before that are not in it. */
 void receiver_open(struct receiver *r, uint64_t seed, enum pattern_direction direction,
 		   bool sample);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the options of a command are the keys of the command table, "--forward NAME"
- * for the key "forward", and a few of the client's own.  The request is made of the options, and
- * parsed by the daemon's own parser, so a request that the daemon would refuse as wrong is not
- * sent.  The daemon's answer is printed as it is (--json) or by view.h.
+ * for the key "forward", and a few of the client's own.  The client makes the request of the
+ * options, and checks it with the same parser as the daemon.  So a request that the daemon would
+ * refuse as wrong is not sent.  The daemon's answer is printed as it is (--json) or by view.h.
  */
 #include "cli/control_client.h"
 
@@ -220,7 +220,7 @@ static int begin_talk(const char *control, const char *line)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
 	snprintf(un.sun_path, sizeof(un.sun_path), "%s", control);
-	/* a daemon that refuses says why, although it has closed before send(2): EPIPE */
+	/* EPIPE: the daemon has refused and closed already, but its reason can still be read */
 	if (!connect(fd, (struct sockaddr *)&un, sizeof(un)) &&
 	    (send(fd, text, len, MSG_NOSIGNAL) >= 0 || errno == EPIPE))
 		errno = 0;
@@ -294,7 +294,7 @@ static int print_answer(struct json_object *answer, bool json)
 	struct json_object *log = json_object_object_get(answer, "session_log_error");
 	int r = EXIT_CODE_OK;
 
-	/* the fault of a file that was read again; the JSON has it, too */
+	/* a reload has failed because of its file; with --json the answer is printed as well */
 	if (json_object_get_string_len(error))
 		r = log_complain(EXIT_CODE_FAILURE, "nothing has changed: %s",
 				 json_object_get_string(error));
@@ -314,7 +314,7 @@ static int print_answer(struct json_object *answer, bool json)
 
 /* --- sessions, of which there may be any number: they are printed as they come --- */
 
-#define LIST_HEAD "{\"sessions\":" /* and a tab, which ends each piece, too: JSON allows it */
+#define LIST_HEAD "{\"sessions\":" /* a tab follows here, and behind each piece: JSON allows it */
 
 /*
  * Print the piece TEXT of N bytes.  It begins with "[", or with "," behind another piece (MORE),

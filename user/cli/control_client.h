@@ -21,7 +21,7 @@ void client_print_option(const struct request_key_def *def);
 
 /* The words of a command line, parsed. */
 struct client_words {
-	const char *own[OWNS];       /* their values, "" of a flag; NULL: not given */
+	const char *own[OWNS];       /* values of these options, "" of a flag; NULL: not given */
 	const char *control;         /* path of the socket */
 	char *named;                 /* path of the socket in the file of --config; owned */
 	struct json_object *request; /* owned */

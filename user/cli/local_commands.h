@@ -12,7 +12,7 @@ struct local_command {
 	const struct request_key_def *options;
 	const char *word;   /* the name of a word that is no option; NULL: there is none */
 	const char *about;  /* for the help; NULL: HELP prints all of it */
-	void (*help)(void); /* prints the rest of it; or NULL */
+	void (*help)(void); /* prints more help behind ABOUT; NULL: there is no more */
 };
 
 extern const struct local_command local_commands[]; /* the last one has no name */

@@ -8,11 +8,10 @@
  * is asked, keys wait: for some ms, or as long as client_ask() waits for a daemon that hangs.
  *
  * Forwards and sessions are tables alike: a column names the members of the answer that it shows.
- * The first column is the identity of a row.  By identity a row finds its predecessor in the sample
- * before, and the highlight follows its row.  `shown` points to the rows that match the filter, in
- * the order of the screen; only those on the screen are drawn.  Each drawing begins with an empty
- * screen and the terminal's size of that moment; lines and texts that do not fit are left out or
- * cut off.
+ * The first column is the identity of a row: rows of two samples with the same identity are one row
+ * for rates and for the highlight.  `shown` points to the rows that match the filter, in the order
+ * of the screen; only those on the screen are drawn.  Each drawing begins with an empty screen and
+ * the terminal's size of that moment; lines and texts that do not fit are left out or cut off.
  *
  * There are no colours: reverse and bold work on every terminal.
  */
@@ -53,7 +52,7 @@ struct column {
 	enum kind kind;
 	int width;
 	int least;            /* a terminal with fewer columns does not show this one */
-	const char *paths[2]; /* in a row.  Two paths: both texts, if they differ, or the sum */
+	const char *paths[2]; /* in a row.  Two: the sum; of texts: both, if they differ */
 };
 
 struct row {
@@ -142,7 +141,7 @@ static const char *text_at(struct json_object *o, const char *path)
 	return json_object_get_string(member(o, path)) ?: "";
 }
 
-/* Texts rise and numbers fall. */
+/* Texts are in ascending order, numbers in descending order. */
 static int compare_cells(const struct row *a, const struct row *b, int column)
 {
 	uint64_t m = a->number[column], n = b->number[column];
@@ -218,7 +217,7 @@ static void arrange(struct table *t)
 	choose(t, (ssize_t)at);
 }
 
-/* Replace T's part of the sample by ANSWER, which T then owns, and which came MS later. */
+/* Replace T's part of the sample by ANSWER, taken MS after that sample.  T then owns ANSWER. */
 static void take_table(struct table *t, struct json_object *answer, uint64_t ms)
 {
 	struct json_object *list = member(answer, t->array), *answer_before = t->answer;

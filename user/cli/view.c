@@ -18,7 +18,7 @@
 
 static const struct table {
 	const char *key;   /* of the array; all tables of that key are shown */
-	const char *inner; /* in the row: an object, or an array of lines; NULL: one line a row */
+	const char *inner; /* key of an object in a row, or of an array of them; NULL: the row */
 	const char *columns[COLUMNS_MAX]; /* keys of members of that object, or else of the row */
 } tables[] = {
 	{ "sessions",

@@ -17,8 +17,8 @@
 #include "daemon/held.h"
 
 /*
- * The folder of pins of the one daemon that has this control socket in this network namespace.  The
- * name of a file of bpffs must not have a dot.
+ * The folder for the pins of the daemon that has this control socket in this network namespace: no
+ * other daemon has the same folder.  The name of a file of bpffs must not have a dot.
  */
 static char *adopt_folder(const char *pins, const char *control)
 {
@@ -114,7 +114,7 @@ static int adopt_remove(const char *pins, const char *control)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
 	sandbox_raise_nofile(2 * graft_table_live(gs) + 64);
-	graft_table_revive(gs, geteuid()); /* sockets whose resets tell the ends */
+	graft_table_revive(gs, geteuid()); /* makes sockets, whose resets tell the ends */
 	for (struct held h = { 0 }; held_next(gs, &h); h.at++) {
 		if (h.state != HELD_ACTIVE)
 			continue;

@@ -12,9 +12,9 @@ struct forwards;
  */
 
 /*
- * Load the programs that carry sessions in the kernel, as probe_start() does, into SHARED, with the
- * grafted sessions of the daemon before.  The caller needs root, and has the control socket, which
- * only one daemon has at a time.  A: the account that the daemon becomes.
+ * Load the programs that carry sessions in the kernel into SHARED, as probe_start() does.  SHARED
+ * then also has the grafted sessions of the daemon before.  The caller needs root, and has the
+ * control socket, which only one daemon has at a time.  A: the account that the daemon becomes.
  */
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe);

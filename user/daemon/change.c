@@ -142,7 +142,7 @@ static int change_plan_forward(struct change *ch, size_t i)
 		e = marked_sockets_open(&ch->service->keeper, fc, &f->stock);
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
 		e = change_plan_address(ch, f, fc, before, &fc->listen.addrs[j]);
-	/* last: look-ups on the main thread read the final addresses to listen at */
+	/* last: look-ups on the main thread need the addresses to listen at to be final */
 	if (!e && !same)
 		servers_add_names(&f->servers, ch->service->shared->names);
 	return e;
@@ -298,7 +298,7 @@ struct drain {
 	const char *name;
 	bool undo;
 	uint64_t due_ms;
-	char *why; /* out, as the next: the fault */
+	char *why; /* result, as ERROR is: the fault */
 	int error;
 };
 

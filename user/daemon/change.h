@@ -35,9 +35,9 @@ int change_no_memory(void);
 
 /*
  * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS, which
- * may be NEVER; or (UNDO) take sessions again.  By a control thread, which waits for the thread
- * that reloads.  -ENOENT: there is none; -ETIMEDOUT: a reload is under way; or another -errno; WHY
- * says why.
+ * may be NEVER.  UNDO: let the forward take sessions again.  By a control thread, which waits for
+ * the thread that reloads.  -ENOENT: there is none; -ETIMEDOUT: a reload is under way; or another
+ * -errno; WHY says why.
  */
 #define DRAIN_WHY_LEN 640
 int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms,

@@ -125,8 +125,8 @@ static void check_names(const struct config *c)
 /* --- another relay --- */
 
 /*
- * Find settings that keep sessions from going on at another relay, or its sessions from going on
- * here.
+ * Find settings that prevent another relay from carrying this relay's sessions on, or this relay
+ * from carrying on those of the other.
  */
 static int check_standby(const struct config *c)
 {
@@ -236,8 +236,8 @@ int convert_run(int argc, char **argv)
 /* A session has two pipes while both its directions hold spliced bytes. */
 #define DESCRIPTORS_EACH (SOCKETS_EACH + 2 * 2)
 /*
- * Beside those of sessions and forwards: maps, epoll, logs, the control socket's clients, forwards
- * that a reload adds; and idle pipes.
+ * Descriptors beside those of sessions and forwards.  OWN: maps, epoll, logs, the control socket's
+ * clients, forwards that a reload adds.  SPARE: the same and idle pipes.
  */
 #define OWN_DESCRIPTORS 256
 #define SPARE_DESCRIPTORS 1024

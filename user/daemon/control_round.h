@@ -23,8 +23,8 @@ struct actions {
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together */
 
 /*
- * A request, and the findings of all workers, each in its turn.  The lock of forwards is held, so
- * no forward that a session points to is freed.
+ * A request, and what the workers find, asked one after the other.  The lock of forwards is held,
+ * so no forward that a session points to is freed.
  */
 struct round {
 	const struct actions *actions;
@@ -45,7 +45,7 @@ struct round {
 	uint64_t pipes, pipes_idle, buffers;
 };
 
-/* Call FN(R) on the thread of each worker; one that has ended has no sessions. */
+/* Call FN(R) on the thread of each worker, except of those that have ended. */
 void round_ask(struct round *r, void (*fn)(void *round));
 /* On the threads of workers: add flows, by carrier, pipes and buffers to R. */
 void round_count(void *round);

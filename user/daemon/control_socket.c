@@ -207,7 +207,7 @@ int control_send(const struct control *c, int fd, int ms, const char *text, size
 {
 	uint64_t end_ms = clock_ms() + (uint64_t)ms;
 
-	do { /* first without waiting: wait_for() is false once the threads are to end */
+	do { /* send first: wait_for() fails once the threads are to end, send(2) may not */
 		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n < 0 && errno != EAGAIN && errno != EINTR)
@@ -261,7 +261,7 @@ static void serve(struct control *c, int fd, void *arg)
 static void *run(void *arg)
 {
 	struct control *c = arg;
-	int fd; /* its client, or else a copy of the listener, to be closed for the next client */
+	int fd; /* the client's; between clients a copy of the listener, closed before accept4(2) */
 
 	pthread_mutex_lock(&c->accepting);
 	fd = c->spare[--c->n_spare];

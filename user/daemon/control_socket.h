@@ -39,8 +39,8 @@ struct json_object *control_answer(control_answer_fn *fn, void *arg, const struc
  */
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret);
 /*
- * Serve the client at FD after the answer to REQ, or instead of it.  Not called after an error.
- * The connection ends when this returns.
+ * Serve the client at FD after the answer to REQ; if the command is in_pieces, send the answer.
+ * Not called after an error.  The connection ends when this returns.
  */
 typedef void control_stream_fn(void *arg, const struct control *c, const struct request *req,
 			       int fd);

@@ -52,7 +52,7 @@ static void sessions_take(void *arg)
 	worker_visit_sessions(r->worker, r->piece, r->pieces, sessions_take_view, r);
 }
 
-/* The lock is held while the views have pointers, but not while the client reads. */
+/* The lock guards what the views point to.  The lock is not held while the client reads. */
 static char *sessions_piece(struct round *r)
 {
 	struct forwards *all = &r->actions->service->forwards;
@@ -89,8 +89,9 @@ static char *sessions_piece(struct round *r)
 }
 
 /*
- * A piece has the sessions whose ids have one remainder, PIECE of them on average.  So no position
- * in a list, which may change, is kept between pieces, and no session is sent twice.
+ * The remainder of a session's id, divided by the number of pieces, chooses the session's piece.  A
+ * piece has PIECE sessions on average.  So no position in a list, which may change, is kept between
+ * pieces, and no session is sent twice.
  */
 void sessions_stream(const struct actions *a, const struct control *c, const struct request *req,
 		     int fd)
@@ -217,7 +218,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "accept_rate", fc->accept_rate);
 	json_add_int(o, "bandwidth", fc->bandwidth);
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
-	/* the totals are those of the name, from before a reload, too */
+	/* totals belong to the forward's name, so they include sessions from before a reload */
 	json_add_int(o, "live", atomic_load(&f->totals->live));
 	/* read first, so that `finished` never exceeds `accepted` */
 	json_add_int(o, "finished", SUM(f, finished));

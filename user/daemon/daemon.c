@@ -111,7 +111,7 @@ static void watchdog_look(struct daemon *d)
 }
 
 /*
- * Clients are served before the kernel is tried, by copy.  READY=1 waits for the trial at most this
+ * Copy serves clients until the kernel has been tried.  READY=1 waits for the trial at most this
  * long, so that units ordered after culvert find its carriers.
  */
 #define READY_MS 2000
@@ -348,7 +348,7 @@ int daemon_run(int argc, char **argv)
 	if (daemon_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
-	addr_has_ipv6();          /* likewise: it opens a socket */
+	addr_has_ipv6();          /* also for a reload: the first call opens a socket */
 	r = config_read(argc, argv, -1, c);
 	if (r)
 		return config_exit_code(r);

@@ -35,7 +35,7 @@ struct daemon {
 	int sig;           /* the signal that ends culvert; 0: none has come */
 	uint64_t ended_ms; /* when the end began; 0: it has not */
 	struct source tried;
-	struct timer ready; /* sends READY=1 at the latest; not set: READY=1 is sent */
+	struct timer ready; /* the latest time to send READY=1; not set: READY=1 is sent */
 	int code;           /* exit code of a failed trial, which ends culvert; 0: none */
 };
 

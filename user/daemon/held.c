@@ -244,8 +244,8 @@ static uint32_t held_key_session(const struct held *h, uint64_t now_ns, uint64_t
 }
 
 /*
- * An exported flow stays exported while its sockets carry it: the record reserves its port at the
- * peer.
+ * A flow that its sockets carry again stays exported: the record keeps the flow's port reserved at
+ * the peer.
  */
 static uint32_t held_key_flow(const struct held *h, uint64_t now_ns, uint64_t after_ns)
 {

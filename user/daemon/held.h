@@ -9,7 +9,7 @@
  * One table of the sessions of both protocols that are in the maps of the packet programs.  Any
  * thread may look.  The comment of a function that changes something names the thread that may.
  *
- * Places of TCP come first, as many as graft_table_total() says, and as many of UDP follow.
+ * The first graft_table_total() places are of TCP, and as many places of UDP follow.
  */
 struct held {
 	uint32_t at; /* the place */
@@ -46,14 +46,14 @@ bool held_is_same(struct graft_table *gs, uint32_t at, const struct graft_record
 void held_record(const struct held *h, struct graft_record *ret);
 
 /*
- * Enter the session of R as STANDBY.  *AT is the place of R's client so far, or NO_SLOT, and
- * becomes the place of the session.  -EEXIST: a worker has the session; -EADDRINUSE: another
- * session, or a socket, has its tuple; -ENOSPC.  Imports do it, one at a time.
+ * Enter the session of R as STANDBY.  The caller sets *AT to the place of an earlier session of R's
+ * client, or to NO_SLOT; *AT becomes the place of R's session.  -EEXIST: a worker has the session;
+ * -EADDRINUSE: another session, or a socket, has its tuple; -ENOSPC.  Imports do it, one at a time.
  */
 int held_import(struct graft_table *gs, struct graft_record *r, uint32_t *at);
 /*
- * End a session that no worker has: take a STANDBY session or a flow of UDP out in silence, and
- * reset another.
+ * End a session that no worker has.  A STANDBY session or a flow of UDP is taken out in silence.
+ * Any other session is reset.
  */
 void held_end(const struct held *h);
 /* Make a session that no worker has STANDBY again. */
@@ -82,7 +82,7 @@ void held_wake(const struct held *h);
 /*
  * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY, and this
  * relay exports it only if its address is here.  So the key changes with each move of an address.
- * Every relay that knew the session exports its end.
+ * When a session ends, every relay that knew the session exports the end.
  */
 #define KEY_OWNED 1U
 

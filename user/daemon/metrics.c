@@ -230,7 +230,7 @@ static void add_build(struct scrape *s)
 
 enum { IN_SYNC, LAST_WORD };
 
-/* Of each export and import. */
+/* Add a sample for each export and import. */
 static void add_streams(struct scrape *s)
 {
 	struct standby *sb = s->actions->standby;

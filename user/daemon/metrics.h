@@ -9,8 +9,8 @@
 /* Metrics for Prometheus: GET /metrics.  docs/operations.md has the list of them. */
 
 /*
- * For control_serve(), when the workers run; control_close() comes before they are closed.  ARG is
- * a struct actions.
+ * Serve a client of control_serve().  The workers must run from control_serve() to control_close().
+ * ARG is a struct actions.
  */
 control_serve_fn metrics_serve;
 /* Is REQUEST, up to the empty line, for the metrics? */

@@ -14,7 +14,7 @@ SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, recvfrom));
 #define LOOK_MS 500
 #define SETTLE_MS 100               /* after news, which come in groups */
 #define ASK_MS 1000                 /* between two rounds of questions to sockets */
-#define JUDGE_MS (ASK_MS + LOOK_MS) /* after which workers judge ways still in doubt */
+#define JUDGE_MS (ASK_MS + LOOK_MS) /* then workers decide about routes still in doubt */
 
 static void on_look(struct timer *t)
 {

@@ -5,10 +5,10 @@
 #include "daemon/standby.h"
 
 /*
- * Watch netlink: when routes, rules, policies of IPsec, addresses or links change, new interfaces
- * get the packet programs, and the workers ask the sockets of grafted sessions for their ways.
- * Netlink reports most changes.  Generation numbers of the kernel move with every change, so the
- * daemon reads these, too.
+ * Watch netlink for changes of routes, rules, policies of IPsec, addresses and links.  After a
+ * change, new interfaces get the packet programs, and the workers make the sockets of grafted
+ * sessions look their routes up again.  Netlink reports most changes.  Generation numbers of the
+ * kernel move with every change, so the daemon reads these, too.
  */
 struct netlink_watch {
 	struct loop *loop;

@@ -89,8 +89,8 @@ static int begin(struct privileged *p, bool reads)
 }
 
 /*
- * Make the request Q, whose address becomes that of the answer, and take the descriptors.  If this
- * process has no room for all of them, the kernel passes some: then none is kept.
+ * Send the request Q, and take the descriptors of the answer.  Q's address becomes that of the
+ * answer.  If this process has no room for all descriptors, the kernel passes some: none is kept.
  */
 static int ask(struct privileged *p, struct privileged_request *q, int *fds, char *err,
 	       size_t errlen)

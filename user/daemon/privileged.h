@@ -38,28 +38,29 @@ struct privileged {
 /*
  * Start it, before there are threads and before root is given up.  C, ARGC and ARGV are those of
  * the daemon's start, and must stay.  CLSACT: the packet programs, which the process attaches on
- * request from now on; NULL: none.  It ends with this process.  -errno, after a complaint.
+ * request from now on; NULL: none.  The privileged process ends with this one.  -errno, after a
+ * complaint.
  */
 int privileged_start(const struct config *c, int argc, char **argv, struct clsact *clsact,
 		     struct privileged **ret);
 
 /*
- * Open the files of enum privileged_file again: 0 or -errno.  The privileged process has found no
- * mistake in the configuration.  In place of another file that cannot be read it opens an empty
+ * Open the files of enum privileged_file again.  0: the privileged process has found no mistake in
+ * the configuration; or -errno.  A file of the resolver that cannot be read is replaced by an empty
  * one.  TOOK: the last configuration that was opened is in force.
  */
 int privileged_open_config(struct privileged *p, bool took, int fds[PRIVILEGED_FILES], char *err,
 			   size_t errlen);
 
 /*
- * N listening sockets for A, which a forward like FC listens on, from P (a struct privileged); port
- * 0 in A becomes the one that the kernel has picked.  See listener_sockets().
+ * Get N sockets that listen at A, with the settings of FC, from P (a struct privileged).  If A has
+ * port 0, A gets the port that the kernel has picked.  See listener_sockets().
  */
 int privileged_listen(void *p, const struct forward_conf *fc, struct addr *a, bool joins,
 		      unsigned int n, int *fds, char *err, size_t errlen);
 /*
- * N sockets of FAMILY that can be connected to the upstream of FC, with its mark, and transparent
- * if it is, from P (a struct privileged).
+ * Get N sockets of FAMILY, to be connected to the upstream of FC, from P (a struct privileged).
+ * They have the mark of FC, and are transparent if FC is.
  */
 int privileged_sockets(void *p, const struct forward_conf *fc, int family, unsigned int n, int *fds,
 		       char *err, size_t errlen);

@@ -85,8 +85,8 @@ static bool is_sane(const struct privileged_request *q)
 
 /*
  * Is PORT one of the N ports from WRITTEN on?  If WRITTEN is 0, the kernel picks the port of the
- * first socket of a group.  The further sockets ask for that port, so each port is allowed that
- * needs no privilege.
+ * first socket of a group, and the further sockets ask for the picked port.  So every unprivileged
+ * port is allowed.
  */
 static bool is_port(in_port_t written, unsigned int n, in_port_t port)
 {
@@ -112,7 +112,7 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	/* gives no new power: packet programs send such packets for imported records, too */
+	/* the daemon gains no power: imported records make packet programs send such packets */
 	if (q->op == PRIVILEGED_REVIVE)
 		return !fc->listen.udp;
 	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)
@@ -203,9 +203,9 @@ static const struct syscall_need needed[] = {
 
 /*
  * Take from this process all descriptors, signals, capabilities and system calls that it does not
- * need.  Of descriptors it keeps stderr, FD, which becomes PRIVILEGED_FD, and the programs of
- * CLSACT, which get other numbers.  A configuration file that is read again may bring low ports,
- * so the process keeps CAP_NET_BIND_SERVICE if there is a file.
+ * need.  The process keeps stderr, FD and the programs of CLSACT.  FD becomes PRIVILEGED_FD, and
+ * the programs get other numbers.  A configuration file that is read again may bring low ports, so
+ * the process keeps CAP_NET_BIND_SERVICE if there is a file.
  */
 static int confine(int fd, const struct config *c, struct clsact *clsact)
 {

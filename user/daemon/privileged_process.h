@@ -78,5 +78,5 @@ int privileged_judge(const struct privileged_request *q, size_t len, const struc
 _Noreturn void privileged_serve_all(int fd, const struct config *c, int argc, char **argv,
 				    struct clsact *clsact);
 
-/* Close N descriptors.  Either process does it with those that the other one has passed. */
+/* Close N descriptors.  For both processes. */
 void privileged_close(const int *fds, size_t n);

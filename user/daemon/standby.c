@@ -25,7 +25,7 @@
 #define LOOK_MS 50
 #define CARE_MS 2000  /* between two looks at sessions that may expire, and at unused addresses */
 #define GONE_MS 10000 /* a peer that sends no record for this time is dead */
-#define LOST_MS 20000 /* a session without an exporter for this time is lost: its silence begins */
+#define LOST_MS 20000 /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 5000
 #define LEAVE_MS 1000 /* packets may still come for this time after their address has left */
 

@@ -42,7 +42,7 @@ struct stream {
 };
 
 /*
- * The addresses that clients and servers of exported and imported sessions know of this relay, and
+ * The local addresses of exported and imported sessions, which the clients and servers know, and
  * the routes of imported sessions.  Any thread may call these functions.  Their own lock is held
  * while the kernel is asked.  No other lock is taken under it.
  */
@@ -73,7 +73,7 @@ struct standby {
 
 	/* of the thread that reloads */
 	struct timer look;
-	uint64_t revive_ms; /* when to try again to make sockets for sessions without */
+	uint64_t revive_ms; /* when to try again to make sockets for sessions that lack them */
 	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */
 
@@ -91,8 +91,8 @@ int standby_open(struct standby *sb, struct service *r);
 /* Addresses or routes have changed.  By any thread. */
 void standby_news(struct standby *sb);
 /*
- * Begin the looks of ARG, a struct standby that may have imported sessions.  On the thread that
- * reloads.
+ * Begin to look for arrivals, moved addresses and expired sessions.  ARG is a struct standby.  On
+ * the thread that reloads.
  */
 void standby_begin_looks(void *arg);
 
@@ -112,8 +112,9 @@ struct json_object *standby_json(struct standby *sb);
 #define STANDBY_AFTER_MS 2000
 
 /*
- * Serve the client at FD until the client or this daemon ends that: export sessions that were
- * grafted AFTER_MS ago, or import sessions as NAME.  On a thread of C.
+ * Serve the client at FD until the client or this daemon ends the stream.  The export sends
+ * sessions that have been grafted for AFTER_MS.  The import enters sessions as those of NAME.  On a
+ * thread of C.
  */
 void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms);
 void standby_import(struct standby *sb, const struct control *c, int fd, const char *name);

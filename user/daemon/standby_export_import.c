@@ -29,7 +29,7 @@
 
 enum stream_phase {
 	STREAM_CLOSED,
-	STREAM_DUMPS, /* sessions are sent or received; an import's first record restarts it */
+	STREAM_DUMPS, /* all present sessions travel; entered again at an import's first record */
 	STREAM_IN_SYNC,
 };
 
@@ -79,9 +79,9 @@ static void stream_mark_forwards(uint8_t *ports, const struct forwards *all)
 }
 
 /*
- * Count exports in sync, because each session shows whether a peer has it.  While an import is not
- * in sync, the stack resets no connection at ports of forwards: a packet there may be of a session
- * that has not come yet.
+ * Count exports in sync: without any, sessions show "no standby".  While an import is not in sync,
+ * the stack resets no connection at ports of forwards: a packet there may be of a session that has
+ * not come yet.
  */
 static void stream_count(struct standby *sb)
 {

@@ -8,9 +8,9 @@
  *   COMMAND OPTION METAVAR VALUES HELP
  *
  * The first rows of a command have no OPTION.  Each describes the next positional argument; "..."
- * behind METAVAR: this argument and all that follow.  Without METAVAR there is no value, or no such
- * argument.  Without VALUES any value is allowed.  FORWARD and SERVER are names that a running
- * daemon knows.
+ * behind METAVAR: this argument and all that follow.  Without METAVAR the option has no value, or
+ * the command no argument.  Without VALUES any value is allowed.  FORWARD and SERVER are names that
+ * a running daemon knows.
  */
 #include "completion.h"
 
