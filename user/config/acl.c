@@ -93,7 +93,7 @@ static struct acl_rule rule_of(const struct sockaddr *client)
 	return r;
 }
 
-/* True if R matches the client whose rule_of() is WHOM. */
+/* True if R matches a client.  WHOM is the client's rule_of(). */
 static bool matches(const struct acl_rule *r, const struct acl_rule *whom)
 {
 	if (r->pattern[0])

@@ -65,7 +65,7 @@ enum proxy_use {
 
 extern const char *const proxy_use_names[]; /* the index is a set of enum proxy_use */
 
-/* A message ends with AT, whose arguments AT_PLACE() makes of the PLACE of an earlier line. */
+/* AT ends a message that refers to an earlier line.  AT_PLACE() makes its arguments of a PLACE. */
 #define AT "see %.*s"
 #define AT_PLACE(place) (int)strlen(place) - 2, place
 

@@ -281,7 +281,7 @@ void config_reader_open(struct config_reader *r, int fd, struct config *c)
 					CONFIG_FILE_MAX);
 	if (own >= 0)
 		close(own);
-	/* config_next_line() refuses \1, too, and names the line */
+	/* make NULs \1, which config_next_line() refuses, naming the line */
 	for (char *at = r->text; (at = memchr(at, '\0', len - (size_t)(at - r->text)));)
 		*at = '\1';
 	r->text[len] = '\0';

@@ -290,7 +290,7 @@ static int parse_source(const char *text, struct addr *ret)
 	snprintf(host, sizeof(host), "%.*s", (int)len - 2 * brackets, text + brackets);
 	r = addr_parse_host(strcmp(text, "any") != 0 ? host : "::", ret);
 
-	*ret = addr_unmapped(ret); /* so are upstream addresses: both families must match */
+	*ret = addr_unmapped(ret); /* as upstream addresses are: the two families must match */
 	if (addr_is_any(ret))
 		ret->len = 0;
 	return r;

@@ -257,7 +257,7 @@ static void take_line(struct reader *p, char *line)
 	if (strncmp(line, "logfile", 7) != 0 && strncmp(line, "pidlogfile", 10) != 0)
 		line[strcspn(line, "#")] = '\0'; /* the name of a file may have a "#" */
 	word = next_word(&line);
-	if (!strcasecmp(word, "allow") || !strcasecmp(word, "deny")) { /* oi has capitals */
+	if (!strcasecmp(word, "allow") || !strcasecmp(word, "deny")) { /* oi writes capitals */
 		take_access(p, strlen(word) == 4 ? "deny" : "allow", next_word(&line));
 		end_line(p, line);
 	} else if (!strcmp(word, "logfile")) {

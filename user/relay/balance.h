@@ -12,11 +12,11 @@
 struct candidate {
 	bool aside;
 	bool backup;
-	bool silent;         /* and not to be asked again yet */
+	bool silent;         /* silent, and not yet due to be asked again */
 	unsigned int weight; /* as health_weight() of server_health.h says; not 0 */
 	unsigned int live;   /* sessions */
 	uint64_t name;       /* balance_hash() of its name */
-	int64_t *turn;       /* its account; begins with 0 */
+	int64_t *turn;       /* its credit for turns; starts at 0 */
 };
 
 /* 64 bits that depend on all LEN bytes at P, and on SEED. */

@@ -25,13 +25,13 @@ void clients_init(struct clients *c);
 void clients_close(struct clients *c);
 
 /*
- * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  PROVEN: as NOW of
+ * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  PROVEN is the NOW of
  * clients_proven().  -EUSERS: CLIENT has MOST sessions; -ENOMEM.
  */
 int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most, bool proven);
 /*
- * True if CLIENT has proven that it receives at its address.  NOW: CLIENT, which has a session, has
- * proven it now.  The proof lasts as long as CLIENT has sessions.
+ * True if CLIENT has proven that it receives at its address.  NOW: record that proof; CLIENT has a
+ * session.  The proof lasts as long as CLIENT has sessions.
  */
 bool clients_proven(struct clients *c, const struct sockaddr *client, bool now);
 /* Count a session out again. */

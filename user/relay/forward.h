@@ -47,7 +47,7 @@ STAILQ_HEAD(sni_bucket, sni_name);
 /* The counters of one name, and the data that all sessions of that name share. */
 struct forward_totals {
 	_Atomic unsigned int live;    /* sessions */
-	_Atomic unsigned int limited; /* the same, and those of its [sni] sections */
+	_Atomic unsigned int limited; /* LIVE plus the sessions of its [sni] sections */
 	unsigned int refs;            /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
 	/* when sessions of a removed or draining forward are reset; for the same thread */
@@ -73,8 +73,8 @@ struct forward {
 	struct servers servers;
 	_Atomic unsigned int checks; /* checks of its servers under way */
 	struct forward_totals *totals;
-	struct forward_totals *limits; /* its limits count here: in its own totals; or, if it is an
-					* [sni] section, in those of the section's forward */
+	struct forward_totals *limits; /* totals that its limits apply to: its own; those of the
+					* section's forward, if it is an [sni] section */
 	struct sni_name *sni;          /* of its [sni] section; owned */
 	size_t n_sni;
 	uint32_t tag;                     /* graft_tag() of its name */
@@ -102,7 +102,7 @@ struct forwards {
 
 /* Find the active forward of that name, or NULL. */
 struct forward *forwards_find(const struct forwards *all, const char *name);
-/* The first with that graft_tag(); or NULL. */
+/* Find the first forward whose graft_tag() is TAG, or NULL. */
 struct forward *forward_with_tag(const struct forwards *all, uint32_t tag);
 /* Free the forwards that are not active and have no sessions.  Takes the lock. */
 void forwards_reap(struct forwards *all);

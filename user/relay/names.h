@@ -69,7 +69,7 @@ struct lookup {
 	bool open;         /* one is under way */
 };
 
-/* CONF, a server of FC, is a numeric address, or a name whose addresses may be known.  -ENOMEM. */
+/* Begin L with the addresses that CONF, a server of FC, has so far.  -ENOMEM. */
 int lookup_open(struct lookup *l, const struct forward_conf *fc, const struct endpoint *conf,
 		uint64_t now_ms);
 /*
@@ -88,8 +88,8 @@ struct addr_list *lookup_get(struct lookup *l);
  * All addresses of L have failed: ask for a look-up, if L is a name.  A look-up begins
  * LOOKUP_ASK_MS after the last one at the earliest.  True: the look-up may find other addresses,
  * and a session may wait for the look-up by calling this again.  A session whose server has no
- * address waits in any case: its NOW_MS is NEVER.  *SEEN is 0 at first, and then the time at which
- * the wait began: a session waits for one look-up only.  By any thread.
+ * address passes NEVER as NOW_MS, and waits in any case.  *SEEN is 0 at first, and then the time at
+ * which the wait began: a session waits for one look-up only.  By any thread.
  */
 #define LOOKUP_ASK_MS 1000
 bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms);

@@ -40,7 +40,7 @@ struct server {
 	_Atomic uint16_t first;
 	/* the handshakes of its connections of TCP at the time `seen_ms`; written by handshake.c */
 	_Atomic uint16_t told_mss;  /* MSS that the relay offers it by itself; 0: not known */
-	_Atomic uint16_t takes_mss; /* MSS that it offers, if clients were offered more; else 0 */
+	_Atomic uint16_t takes_mss; /* MSS that it offers; 0: no client was offered more */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
 	char name[SERVER_NAME_LEN];
@@ -92,7 +92,7 @@ struct servers {
  */
 int servers_open(struct servers *ss, const struct forward_conf *fc, struct servers *before,
 		 pthread_mutex_t *lock, uint64_t now_ms);
-/* When no session uses SS.  A struct of zeroes is fine. */
+/* Close SS, which no session uses.  A struct of zeroes is fine. */
 void servers_close(struct servers *ss);
 /* See names_add(). */
 void servers_add_names(struct servers *ss, struct names *names);
@@ -117,7 +117,7 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
  */
 bool servers_move_on(struct servers *ss, const struct server *s, uint16_t at, bool refused,
 		     uint64_t now_ms);
-/* S has been connected to, which took TOOK_MS. */
+/* A connect to S has succeeded after TOOK_MS. */
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
 /* A check of S has ended: 0, or an errno. */
 void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);

@@ -116,11 +116,11 @@ struct session {
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	uint8_t shaped : 3;      /* enum shaped */
-	bool far_asked : 1;      /* in this run of bulk its round trips were looked at again */
+	bool far_asked : 1;      /* its round trips were checked again in this run of bulk */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */
-	uint16_t header_in;      /* bytes of a PROXY header read before the stream, */
-	uint8_t header_out;      /* and written to the upstream */
+	uint16_t header_in;      /* bytes of the PROXY header read from the client */
+	uint8_t header_out;      /* bytes of the one written to the upstream */
 	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
 	uint8_t end_cause;       /* enum cause of `ending`; PARTING: of the reset that follows */
 	union client_addr client;
