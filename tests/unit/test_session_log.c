@@ -21,8 +21,8 @@
 #include "unit.h"
 #include "base/clock.h"
 #include "relay/forward.h"
-#include "relay/session_log.h"
 #include "relay/session_json.h"
+#include "relay/session_log.h"
 #include "temp_dir.h"
 
 #define PATIENCE_MS 20000

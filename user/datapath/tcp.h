@@ -30,9 +30,7 @@ enum cause tcp_cause(unsigned int side, int error);
 /* The cause of errno ERROR if this machine is short of a resource; else OTHER. */
 enum cause tcp_cause_of_shortage(int error, enum cause other);
 
-/*
- * Let the next close(2) of FD send RST: a FIN would pretend that the stream was complete.
- */
+/* Let the next close(2) of FD send RST: a FIN would pretend that the stream was complete. */
 void tcp_arm_reset(int fd);
 
 /* Close SOURCE if it is open, with RST or as usual. */
