@@ -11,6 +11,7 @@
 #include "client.h"
 #include "relay/forward.h"
 #include "relay/admission.h"
+#include "relay/bandwidth.h"
 #include "seeded.h"
 
 /* --- clients --- */
@@ -86,6 +87,34 @@ TEST(test_many)
 		}
 		assert_int_equal(c.n, busy);
 	}
+	clients_close(&c);
+}
+
+/* Short sessions, one after the other, share the tokens of their client. */
+TEST(test_tokens)
+{
+	enum { BYTES = 65536 };
+	static const uint64_t rates[LIMITS] = { [OF_CLIENT] = 1024 };
+	union client_addr at = client_at("192.0.2.1");
+	struct clients c;
+
+	clients_init(&c);
+	for (int i = 0; i < 3; i++) {
+		struct bandwidth *limits[LIMITS] = { 0 };
+		struct pace *p;
+
+		assert_int_equal(enter(&c, "192.0.2.1", 1), 0);
+		limits[OF_CLIENT] = clients_bandwidth(&c, &at.sa);
+		assert_int_equal(pace_new(limits, rates, &p), 0);
+		assert_int_equal(pace_take(p, 0, BYTES), !i);
+		pace_free(p);
+		leave(&c, "192.0.2.1");
+		assert_int_equal(c.n, 1);
+	}
+	assert_int_equal(enter(&c, "192.0.2.1", 1), 0);
+	bucket_give_back(&clients_bandwidth(&c, &at.sa)->ways[0], BYTES);
+	leave(&c, "192.0.2.1");
+	assert_int_equal(c.n, 0);
 	clients_close(&c);
 }
 

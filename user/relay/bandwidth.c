@@ -104,6 +104,19 @@ bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_du
 /* A burst is the bytes of 40 ms.  No thread that gets a CPU is later than that. */
 #define BURSTS_PER_SECOND 25
 
+bool bandwidth_is_full(struct bandwidth *b)
+{
+	bool full = true;
+
+	for (struct bucket *way = b->ways; way < b->ways + 2; way++) {
+		pthread_mutex_lock(&way->lock);
+		fill(way, clock_ms());
+		full = full && way->level == way->most;
+		pthread_mutex_unlock(&way->lock);
+	}
+	return full;
+}
+
 /* --- the turns of a session --- */
 
 struct turn {

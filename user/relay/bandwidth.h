@@ -44,6 +44,9 @@ struct bandwidth {
 	struct bucket ways[2]; /* by flow */
 };
 
+/* True if a bandwidth that begins now could do no more than B.  No session uses B. */
+bool bandwidth_is_full(struct bandwidth *b);
+
 /*
  * The turns in which a session reads, if its bandwidth is limited.  NULL: its bandwidth has no
  * limit, and each function below except pace_begin() lets everything pass.

@@ -5,6 +5,9 @@
  * is little: the set-up of a session has some 20 system calls.  tsearch(3) keeps a tree balanced,
  * so an attacker who can choose addresses (an IPv6 /48 has 65,536 clients) cannot make the look a
  * long one.
+ *
+ * A client without sessions is kept while its bandwidth lacks tokens.  Otherwise each of its short
+ * sessions would begin with a new burst.
  */
 #include "relay/clients.h"
 
@@ -22,6 +25,7 @@ struct client {
 	unsigned int sessions;
 	bool proven;
 	struct bandwidth *bandwidth; /* owned; NULL: it has had no limit so far */
+	TAILQ_ENTRY(client) in_resting;
 };
 
 static int compare(const void *a, const void *b)
@@ -50,6 +54,7 @@ static bool key_of(const struct sockaddr *client, struct client *ret)
 void clients_init(struct clients *c)
 {
 	*c = (struct clients){ .lock = PTHREAD_MUTEX_INITIALIZER };
+	TAILQ_INIT(&c->resting);
 }
 
 static void client_free(void *client)
@@ -73,6 +78,13 @@ static struct client *lock_and_find(struct clients *c, const struct sockaddr *cl
 	if (key_of(client, &key))
 		at = tfind(&key, &c->tree, compare);
 	return at ? *at : NULL;
+}
+
+static void forget(struct clients *c, struct client *client)
+{
+	tdelete(client, &c->tree, compare);
+	client_free(client);
+	c->n--;
 }
 
 /* NULL: no memory. */
@@ -103,8 +115,8 @@ int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int
 		r = -ENOMEM;
 	else if (most && found->sessions >= most)
 		r = -EUSERS;
-	else
-		found->sessions++;
+	else if (!found->sessions++ && found->bandwidth)
+		TAILQ_REMOVE(&c->resting, found, in_resting);
 	if (!r)
 		found->proven |= proven;
 	pthread_mutex_unlock(&c->lock);
@@ -122,12 +134,18 @@ bool clients_proven(struct clients *c, const struct sockaddr *client, bool now)
 
 void clients_leave(struct clients *c, const struct sockaddr *client)
 {
-	struct client *found = lock_and_find(c, client);
+	struct client *found = lock_and_find(c, client), *first;
 
 	if (found && !--found->sessions) {
-		tdelete(found, &c->tree, compare);
-		client_free(found);
-		c->n--;
+		found->proven = false;
+		if (found->bandwidth)
+			TAILQ_INSERT_TAIL(&c->resting, found, in_resting);
+		else
+			forget(c, found);
+	}
+	while ((first = TAILQ_FIRST(&c->resting)) && bandwidth_is_full(first->bandwidth)) {
+		TAILQ_REMOVE(&c->resting, first, in_resting);
+		forget(c, first);
 	}
 	pthread_mutex_unlock(&c->lock);
 }

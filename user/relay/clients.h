@@ -3,11 +3,12 @@
 
 #include <pthread.h>
 #include <stdbool.h>
+#include <sys/queue.h>
 #include <sys/socket.h>
 
 /*
  * The clients with sessions: of all forwards, or of all forwards of one name.  Any thread may call
- * any of this.
+ * any of this.  A client whose bandwidth lacks tokens is kept for a while after its last session.
  *
  * A client is an IPv4 address or an IPv6 /64, which is what one customer or one machine can choose
  * addresses from.  Clients of unix sockets have no address and are not limited.
@@ -16,9 +17,10 @@
 struct bandwidth;
 
 struct clients {
-	pthread_mutex_t lock;   /* of the rest */
-	void *tree;             /* of tsearch(3) */
-	_Atomic unsigned int n; /* status reads it without the lock */
+	pthread_mutex_t lock;         /* of the rest */
+	void *tree;                   /* of tsearch(3) */
+	_Atomic unsigned int n;       /* status reads it without the lock */
+	TAILQ_HEAD(, client) resting; /* the clients of the tree that have no session */
 };
 
 void clients_init(struct clients *c);
