@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "datapath/graft/graft_index.h"
 
+#include <errno.h>
 #include <string.h>
 
+#include "base/clock.h"
+#include "datapath/graft/udp_graft.h"
 #include "unit.h"
 
 #define SLOTS 24
@@ -150,6 +153,26 @@ TEST_WITH(a_full_bucket_takes_no_more, clear, NULL)
 	for (uint32_t i = 0; i < slot; i++)
 		graft_index_remove(&ix, false, i);
 	assert_int_equal(count(), 0);
+}
+
+TEST_WITH(a_full_table_keeps_the_flow_that_cannot_be_replaced, clear, NULL)
+{
+	uint32_t ways = 0, slot = NO_SLOT;
+	uint64_t used[1] = { 0 };
+	struct udp_table *us = udp_table_open(&ix, 1, &ways, used);
+	uint64_t end = clock_ms() + 5000;
+	struct udp_flow f = { .leg = { { .tuple = tuple_of(10) }, { .tuple = tuple_of(11) } } };
+
+	int r;
+
+	do /* slots rest after the start */
+		r = udp_graft_import(us, &f, &slot);
+	while (r == -ENOSPC && clock_ms() < end);
+	assert_int_equal(r, 0);
+	assert_int_equal(slot, 0);
+	assert_int_equal(udp_graft_import(us, &f, &slot), -ENOSPC);
+	leads_to(true, 10, 0);
+	udp_table_close(us);
 }
 
 UNIT_MAIN(NULL, NULL)

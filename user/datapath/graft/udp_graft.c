@@ -123,12 +123,10 @@ uint32_t udp_graft_idle(uint64_t idle_ms)
 	return (uint32_t)smaller(idle, INT32_MAX);
 }
 
-/* Enter F, which is FREE, as STATE.  The lock is held. */
-static uint32_t udp_slot_enter(struct udp_table *us, const struct udp_flow *f,
+/* Enter F, which is FREE, as STATE into SLOT, if there is one.  The lock is held. */
+static uint32_t udp_slot_enter(struct udp_table *us, uint32_t slot, const struct udp_flow *f,
 			       enum graft_state state)
 {
-	uint32_t slot = slot_queue_take(&us->queue);
-
 	if (slot == NO_SLOT)
 		return slot;
 	us->flows[slot] = *f;
@@ -150,7 +148,7 @@ uint32_t udp_graft_enter(struct udp_table *us, const struct udp_flow *f)
 		new.leg[leg].way.ways = new.at[leg].seen =
 			__atomic_load_n(us->ways, __ATOMIC_ACQUIRE) - 1;
 	pthread_mutex_lock(&us->lock);
-	slot = udp_slot_enter(us, &new, GRAFT_ACTIVE);
+	slot = udp_slot_enter(us, slot_queue_take(&us->queue), &new, GRAFT_ACTIVE);
 	pthread_mutex_unlock(&us->lock);
 	return slot;
 }
@@ -202,7 +200,7 @@ bool udp_graft_is_held(struct udp_table *us, const struct graft_tuple *t)
 int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *ret_slot)
 {
 	struct udp_flow new = *f;
-	uint32_t was[2];
+	uint32_t was[2], slot;
 	bool taken = false;
 	int r;
 
@@ -215,12 +213,14 @@ int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *r
 		taken = taken ||
 			(was[leg] != NO_SLOT && udp_slot_state(us, was[leg]) != GRAFT_STANDBY);
 	}
-	for (int leg = 0; leg < 2 && !taken; leg++)
+	/* first, since the slot of the old flow rests */
+	slot = taken ? NO_SLOT : slot_queue_take(&us->queue);
+	for (int leg = 0; leg < 2 && slot != NO_SLOT; leg++)
 		if (graft_index_find(us->index, true, &f->leg[leg].tuple) != NO_SLOT)
 			udp_slot_put(us, was[leg]);
 	r = was[0] == was[1] ? -EEXIST : -EADDRINUSE;
 	if (!taken) {
-		*ret_slot = udp_slot_enter(us, &new, GRAFT_STANDBY);
+		*ret_slot = udp_slot_enter(us, slot, &new, GRAFT_STANDBY);
 		r = *ret_slot == NO_SLOT ? -ENOSPC : 0;
 	}
 	pthread_mutex_unlock(&us->lock);
