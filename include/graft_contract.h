@@ -9,9 +9,9 @@
  *
  * Maps
  *   grafts   struct graft_entry by session slot, mapped into the daemon.
- *   tuples   tuple of a packet as it arrives, of TCP or UDP -> slot and side: struct graft_bucket by
- *            hash of the tuple, mapped into the daemon.  The daemon alone writes places
- *            (graft_index.c).  The last bucket begins with the seed of the hash.
+ *   tuples   tuple of an arriving packet of TCP or UDP -> slot and side: struct graft_bucket by hash
+ *            of the tuple, mapped into the daemon.  The daemon alone writes places (graft_index.c).
+ *            The last bucket begins with the seed of the hash.
  *   graft_rings  worker -> ring buffer of struct graft_event.
  *   handshakes  tuple, as in `tuples` -> struct graft_handshake.  The offer deletes it.
  *   interfaces  ifindex -> GRAFT_IF_*, of each interface that has the programs.  Two keys are no
