@@ -11,9 +11,9 @@
  *   - graft_in sees arriving packets.  While a session is OFFERED, graft_in looks at both sockets.
  *     A packet may be the first translated one if neither socket has unread, unsent or
  *     unacknowledged bytes.  The programs must also have seen packets of both sockets, entering and
- *     leaving.  No socket lock is needed: each number only grows, and never beyond a second number.
- *     If both are equal, the first number has reached that bound.  graft_begin.h has the code;
- *     docs/design.md ("The first translated packet") has the proof.
+ *     leaving.  No socket lock is needed: each number only grows, and has a bound, which it has
+ *     reached when the check succeeds.  graft_begin.h has the code; docs/design.md ("The first
+ *     translated packet") has the proof.
  *   - From then on graft_in translates addresses, ports, sequence and acknowledgement numbers,
  *     windows and options, and sends the packet to the other end: graft_work.h, graft_translate.h.
  *   - graft_out sees leaving packets, and learns the way from them.  Of the packets of frozen
@@ -69,7 +69,7 @@ static __always_inline __u32 state_of(const struct graft_entry *g)
 	return READ_ONCE(g->head.state) & GRAFT_STATE_MASK;
 }
 
-/* True: P goes to its own socket.  In FREE to_socket() drops P, unless the session is gone. */
+/* True: P goes to its own socket.  to_socket() drops P in FREE, unless the session is gone. */
 static __always_inline bool is_for_socket(__u32 state)
 {
 	return state == GRAFT_FREE || state == GRAFT_OFFERED || state == GRAFT_RETURNED;
@@ -197,7 +197,7 @@ __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const st
 	if (p->odd || p->l4 != l3 + ip_len(s->ipv6) || bpf_skb_load_bytes(skb, p->l4, at->was, len))
 		return DROP;
 	words = (void *)at->was;
-	if (words[5] == TIMESTAMP_WORD) { /* with 20 bytes these words do not count */
+	if (words[5] == TIMESTAMP_WORD) { /* a header of 20 bytes ends before these words */
 		words[6] = words[7];
 		words[7] = 0; /* or the socket would measure a round trip to this machine itself */
 	} else {              /* SACK: NOP instead */

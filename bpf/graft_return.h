@@ -27,10 +27,11 @@ static __always_inline int kill(struct graft_entry *g)
 
 /*
  * Can the session return to its sockets with P?  The caller holds LOCKED_2.  If P asks IN_VAIN,
- * both streams go on from the last ACK: the senders will send all later bytes again, and no packet
- * is on its way.  An end may have got some of these bytes already, and may acknowledge them before
- * our socket has sent them.  TCP of the socket would drop such an ACK, and send the first segment
- * again for ever.  So to_socket() lowers the ACK to the end of the sent bytes (`frozen_write`).
+ * both streams go on from the last ACK: the senders will send all later bytes again, and after such
+ * a silence no old packet is on its way.  An end may have got some of these bytes already, and may
+ * acknowledge them before our socket has sent them.  TCP of the socket would drop such an ACK, and
+ * send the first segment again for ever.  So to_socket() lowers the ACK to the end of the sent
+ * bytes (`frozen_write`).
  */
 static __always_inline int look_back(struct __sk_buff *skb, struct found *f, const struct packet *p,
 				     bool in_vain)

@@ -12,7 +12,7 @@ struct change {
 	__u32 seq_add, ack_add, tsval_add, tsecr_add;
 	__u16 source, dest; /* ports */
 	__u8 left, right;   /* shifts of the window */
-	__u8 grafted;       /* 1: of a graft, whose sides remember clocks */
+	__u8 grafted;       /* 1: the session's clocks follow the packet's */
 	__u8 no_timestamps; /* 1: NOPs instead */
 	__u32 slot, side;
 	__u16 mss; /* of the option, at most; 0: any */
@@ -20,8 +20,8 @@ struct change {
 };
 
 /*
- * Change TSval and TSecr.  F: of a graft, else NULL.  TSecr must be a clock that the other end has
- * sent, and has not forgotten.
+ * Change TSval and TSecr.  F: the session, if its clocks follow the packet's, else NULL.  A TSecr
+ * from before the graft echoes a clock that the other end never had: it becomes tsecr_least.
  */
 static __always_inline void change_clocks(const struct change *c, const struct found *f,
 					  __u32 words[2])

@@ -108,8 +108,8 @@ __noinline int confirm(const struct packet *p, __u32 slot, __u32 side)
 
 /*
  * May P be sent on?  If another relay knows the session, earlier packets may have gone by that
- * relay; then a good packet may not fit.  A reset must fit to end the session: no later packet can
- * confirm its numbers.
+ * relay; then a good packet may not fit.  A reset ends the session only if it fits: no later
+ * packet can confirm the reset's numbers.
  */
 static __always_inline enum graft_verdict judge(const struct found *f, const struct packet *p)
 {

@@ -353,8 +353,8 @@ static long cut_step(__u32 i, struct cutting *c)
  * begin at copied_seq.  From then on next_seq counts: copied_seq lags until user space has read the
  * passed bytes.  False: the stream has a gap, or the cut failed.
  *
- * The verifier walks the body of bpf_loop() a few times.  It walks a plain loop for every step and
- * every path into it: that was 80 % of the instructions that it allows, and 0.8 s of each start.
+ * The verifier walks the body of bpf_loop() a few times, but a plain loop for every step and for
+ * every path to the loop: that took 80 % of the allowed instructions, and 0.8 s of each start.
  */
 static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
 {

@@ -9,9 +9,9 @@
  *
  * Maps
  *   grafts   struct graft_entry by session slot, mapped into the daemon.
- *   tuples   tuple of a packet as it arrives, of TCP or UDP -> slot and side: struct graft_bucket by
- *            hash of the tuple, mapped into the daemon.  The daemon alone writes places
- *            (graft_index.c).  The last bucket begins with the seed of the hash.
+ *   tuples   tuple of an arriving packet of TCP or UDP -> slot and side: struct graft_bucket by hash
+ *            of the tuple, mapped into the daemon.  The daemon alone writes places (graft_index.c).
+ *            The last bucket begins with the seed of the hash.
  *   graft_rings  worker -> ring buffer of struct graft_event.
  *   handshakes  tuple, as in `tuples` -> struct graft_handshake.  The offer deletes it.
  *   interfaces  ifindex -> GRAFT_IF_*, of each interface that has the programs.  Two keys are no
@@ -62,9 +62,9 @@
  *   RETURNED   -> OFFERED    the daemon offers the session again
  *   DONE       -> CLOSED     the daemon closes the sockets
  *   CLOSED, RETURNED -> FREE   the slot is used again.  Until then late packets are translated
- *                            (CLOSED), or shifted (RETURNED).  A SYN with the session's tuple ends
- *                            that earlier (GRAFT_ANEW).  In CLOSED a packet outside the window does
- *                            so, too
+ *                            (CLOSED), or shifted (RETURNED).  After a SYN with the session's tuple
+ *                            no packet finds the session any more (GRAFT_ANEW); nor, if CLOSED,
+ *                            after a packet outside the window
  *
  * No packet finds a FREE session.
  *
@@ -135,9 +135,9 @@ enum graft_refusal {
 	GRAFT_ORDER,        /* the packet is not the next one, or a socket waits for earlier ones */
 	GRAFT_NO_TIMESTAMP, /* the packet has none, but the connection has */
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
-	GRAFT_UNSEEN,  /* a side has seen no packet in, or none out, with its socket's numbers */
+	GRAFT_UNSEEN,  /* no packet with a socket's numbers was seen entering, or none leaving */
 	GRAFT_WAY,     /* the way of a socket may have changed, or is not known */
-	GRAFT_FAR,     /* the way is long: and the ends take no turns, or bulk has begun */
+	GRAFT_FAR,     /* the way is long, and the ends take no short turns: or bulk has begun */
 	GRAFT_LOSS,    /* as GRAFT_FAR, for a way that loses packets */
 	GRAFT_SILENT,  /* of UDP: its server does not answer any more */
 	GRAFT_FOREIGN, /* other programs take bytes of a socket, or put some in (sockmap, ULP) */
@@ -241,13 +241,16 @@ struct graft_side {
 	 */
 	__u32 frozen_write, frozen_read;
 
-	/* The wire's number minus the socket's; back_ts: of our TSval.  At first 0. */
+	/*
+	 * The wire's number minus the socket's: of received bytes, sent bytes, and our TSval.  0
+	 * until the session has returned.
+	 */
 	__u32 back_read, back_write, back_ts;
 
 	/* Tracked.  The low half is the sequence number; the high half lets `end` count bytes. */
 	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
 	__u64 end;        /* end of the bytes that the remote end has sent, a FIN included */
-	__u64 begun;      /* not tracked: `end` minus this: the bytes carried by all grafts */
+	__u64 begun;      /* not tracked: `end` minus `begun` bytes were carried by all grafts */
 	__u32 window;     /* largest that the remote end has offered, in bytes */
 	__u32 tsval_sent; /* highest that was sent to the remote end */
 	__u32 fin;        /* enum graft_fin */
@@ -266,8 +269,8 @@ struct graft_side {
 	__u16 mss;                   /* the socket's largest segment, options included */
 	__u32 asked_at;              /* tracked: see asked_ns */
 	/*
-	 * OFFERED, tracked: the highest end of the packets that have entered to the socket, and of
-	 * those that have left it.  The offer sets both to one below the socket's numbers: no
+	 * OFFERED, tracked: the highest end of the packets that have gone to the socket, and of
+	 * those that have come from it.  The offer sets both to one below the socket's numbers: no
 	 * packet was seen yet.
 	 */
 	__u32 passed, left;
@@ -300,7 +303,7 @@ struct graft_handshake {
  * taken out only if the other connection cannot have it.
  */
 struct graft_shape {
-	__u16 mss;          /* the largest that is announced; 0: any.  Not of a listening socket */
+	__u16 mss;          /* the largest that is announced; 0: any; always 0 for listeners */
 	__u8 no_timestamps; /* 1: without the option */
 	__u8 ecn;           /* enum graft_shape_ecn */
 	__u8 ecn_answered;  /* by the packet programs: 1: the remote end has agreed to ECN */
@@ -388,13 +391,13 @@ struct graft_head {
 	GRAFT_SHARED __u32 source;   /* graft_tag() of the import that has the session; 0: none */
 	GRAFT_SHARED __u32 mirrored; /* enum graft_mirrored */
 	GRAFT_SHARED __u32
-		alone_ms; /* STANDBY: when a peer exported it last (low half); or ALONE_ (held.h) */
+		alone_ms; /* STANDBY: since when no peer exports it (low half); ALONE_: held.h */
 };
 
 struct graft_entry {
 	struct graft_head head;
-	__u32 looks;   /* packets that looked whether they may be the first */
-	__u32 why_not; /* enum graft_refusal: the last look */
+	__u32 looks;   /* packets that were checked as a first translated packet */
+	__u32 why_not; /* enum graft_refusal: of the last check */
 	__u32 hold;    /* by the daemon while OFFERED: 1: let senders run dry, see hold() */
 	__u32 held_ms; /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
 	__u64 offered_ns, ended_ns; /* CLOCK_MONOTONIC */
@@ -415,7 +418,7 @@ struct graft_entry {
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
 	       "another size: another layout");
 
-/* The most milliseconds between two times that differ by UNITS of 2^30 ns. */
+/* The most milliseconds between two times whose whole counts of 2^30 ns differ by UNITS. */
 #define GRAFT_CLOCK_SHIFT 30
 static inline __u32 graft_clock(__u32 units)
 {
@@ -426,7 +429,7 @@ static inline __u32 graft_clock(__u32 units)
 enum graft_mirrored {
 	GRAFT_UNKNOWN,
 	GRAFT_TOLD, /* exported to one */
-	GRAFT_OVER, /* one has exported its end */
+	GRAFT_OVER, /* one has exported that the session is over */
 	GRAFT_CAME, /* imported from one */
 };
 

@@ -88,7 +88,7 @@ GRAFT_PURE enum graft_follow graft_follow(bool fits, bool agrees, bool believed)
  */
 enum graft_arrival {
 	GRAFT_TO_WORK,    /* the other end, translated; or its socket, if its session returns */
-	GRAFT_TO_LOOK,    /* may it be the first one that is translated? */
+	GRAFT_TO_LOOK,    /* the check whether it is the first translated packet */
 	GRAFT_TO_SOCKET,  /* its own socket, with the socket's numbers */
 	GRAFT_TO_SHIFTED, /* the stack, which answers it with the socket's numbers */
 	GRAFT_TO_FORGET,  /* the stack, and its session is not found any more */

@@ -96,8 +96,8 @@ struct culvert_stat {
 	__u32 unchecked_bytes; /* since the last look at the backlog, like the next field */
 	__u16 unchecked_packets;
 	__u16 told;          /* events sent in this epoch: 1 << kind */
-	__u32 mark_seq;      /* a point of the stream: its sequence number on the target, and */
-	__u64 mark_overhead; /* ... what `overhead` was there */
+	__u32 mark_seq;      /* a point of the stream: its sequence number on the target, */
+	__u64 mark_overhead; /* ... and the value of `overhead` there */
 	__u64 sent_overhead; /* `overhead` of the skbs known to have left the backlog */
 	__u64 backlog_max;   /* largest memory estimate of the target's backlog */
 	__u64 dropped;       /* bytes that could not be carried: the session must be reset */
@@ -105,7 +105,7 @@ struct culvert_stat {
 	__u64 turn_bytes;    /* stat.bytes when the current turn began */
 	__u32 turn_packets;  /* stat.packets at that time */
 	__u32 turn_answers;  /* the reverse flow's packets at that time */
-	__u64 backlog;       /* the flow's charge; of `epoch` */
+	__u64 backlog;       /* the flow's charge in the stay `epoch` */
 } __attribute__((aligned(64)));
 
 _Static_assert(sizeof(struct culvert_stat) == 128, "two cache lines for each flow");

@@ -50,7 +50,7 @@ struct udp_leg {
 			  * at first by the daemon */
 	__u16 path_mtu; /* by the daemon: of datagrams that leave here; 0: not known */
 	__u8 why;       /* enum graft_refusal: of the last datagram that could not be translated */
-	__u8 gone;      /* by the daemon: leg 0: 1: an error says that the client is gone */
+	__u8 gone;      /* by the daemon, of leg 0: 1: an error says that the client is gone */
 	__u64 packets, bytes; /* of translated datagrams that arrived here; payload */
 };
 

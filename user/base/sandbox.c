@@ -128,7 +128,8 @@ int sandbox_child(const char *name, int *fds, size_t n)
 		failed = failed || fds[i] < 0;
 	}
 	if (failed)
-		return log_complain(-errno, "cannot order its descriptors: %s", strerror(errno));
+		return log_complain(-errno, "process %s cannot renumber its descriptors: %s", name,
+				    strerror(errno));
 	closefrom(behind);
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, NULL);

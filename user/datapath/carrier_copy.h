@@ -8,8 +8,8 @@
 #include "datapath/buffer_pool.h"
 
 /*
- * The two carriers of user space.  Both move bytes from io->src to io->dst, keep bytes that the
- * target does not take as the flow's pending bytes, and count in flow.user_in and user_out.
+ * The two carriers of user space.  Both move bytes from io->src to io->dst, and count them in
+ * flow.user_in and user_out.  Bytes that the target does not take become the flow's pending bytes.
  */
 struct pump_io {
 	struct flow *flow;

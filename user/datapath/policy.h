@@ -27,7 +27,7 @@
 #define WINDOW (4 * 1024 * 1024)      /* bytes after which big turns are bulk; see habit_full() */
 #define FAR_TURN (18 * 1024)          /* bytes: the largest turn that is grafted over a long way */
 #define FAR_TURNS 8                   /* such turns in a row that allow a graft over a long way */
-#define FAR_IDLE_MS 4000              /* so does this silence; demotions double it and FAR_TURNS */
+#define FAR_IDLE_MS 4000              /* silence that allows it, too; demotions double both */
 #define MAX_DEMOTIONS 6 /* returns from the kernel that double the demands; later ones do not */
 #define RETURN_MS 100   /* --engine sockmap: time in user space after the first such return */
 

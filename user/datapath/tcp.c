@@ -143,7 +143,7 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
-		/* sent after the last ACK.  Our FIN (in all states but 1 and 8) sets no time */
+		/* sent after the last ACK: by time, but our FIN (states except 1, 8) sets none */
 		.asked = info.tcpi_probes ||
 			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
 			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),
@@ -222,7 +222,8 @@ void tcp_hold_ack(int fd)
 }
 
 /*
- * Keepalive is N seconds: no end is silent for longer, and a dead end is noticed within 2 N.
+ * Keepalive is N seconds: a living end is heard at least every N, and a dead one is noticed within
+ * 2 N.
  *   - TCP probes after half of N.  The packet programs answer the probe for an end that was heard
  *     since the last probe.  So a probe of a frozen socket may reach the end only after N.
  *   - All times are an eighth shorter: timers of the kernel may be so late (kernel/time/timer.c).
@@ -246,7 +247,7 @@ int tcp_set_keepalive(int fd, unsigned int keepalive_ms, unsigned int more)
 
 void tcp_probe_now(int fd)
 {
-	/* a probe without a route is in vain */
+	/* a probe that finds no route counts as unanswered, but must not end the connection */
 	socket_set(fd, IPPROTO_TCP, TCP_KEEPCNT, PROBES_MAX);
 	socket_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 	socket_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 1);

@@ -38,8 +38,8 @@ void tcp_close(struct source *source, bool rst);
 
 /*
  * Set the options of a session's socket; accepted sockets inherit them from the listener.
- * NODELAY: a relay that waits for more bytes adds delay of its own.  KEEPALIVE_MS: no peer is
- * silent for longer, and a dead peer is given up after twice that time; 0: no keepalive.  TCP
+ * NODELAY: a relay that waits for more bytes adds delay of its own.  KEEPALIVE_MS: a living peer is
+ * heard at least so often, and a dead peer is given up after twice that time; 0: no keepalive.  TCP
  * counts whole seconds, so a dead peer is given up after six seconds at least.  Only an error of
  * keepalive is returned.
  */

@@ -6,7 +6,7 @@
 struct graft_side;
 
 /*
- * Make a socket for a connection that has lost its own, without a packet (TCP_REPAIR, which needs
+ * Make a socket for a connection that has lost its own.  No packet is sent (TCP_REPAIR, which needs
  * CAP_NET_ADMIN).  SIDE has the addresses, and the numbers at which the lost socket was frozen.
  * UID is the owner, for ip rule ... uidrange.  A descriptor, or -errno.
  */

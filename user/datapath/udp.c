@@ -230,8 +230,8 @@ void udp_add_source(struct msghdr *h, const union client_addr *local)
 }
 
 /*
- * The kernel may return an error of an earlier datagram instead of sending, once.  ENOBUFS: a
- * queue of this machine is full, which IP_RECVERR reports as well.
+ * Instead of sending, the kernel may once return an error of an earlier datagram.  ENOBUFS: a queue
+ * of this machine is full, which IP_RECVERR reports as well.
  */
 static int send_one(int fd, const struct msghdr *h)
 {

@@ -49,7 +49,7 @@
 #define REDIRECTED (16 * KIB)
 /* A sender that may not send sleeps after so long, to leave CPUs to the kernel's workers. */
 #define BUSY_MS 1
-/* One interval of looks may pass before the program looks again, and each skb costs overhead. */
+/* The backlog may exceed its limit by the bytes between two looks, and by each skb's overhead. */
 #define BACKLOG_SLACK (256 * KIB)
 #define NO_SLOT UINT32_MAX
 
@@ -289,7 +289,7 @@ static void run_user(struct trial *t, unsigned int dir)
 	enum carrier by = t->by == PROBE_SPLICE ? CARRIER_SPLICE : CARRIER_COPY;
 	enum pump r;
 
-	io->limit = UINT64_MAX; /* hand-overs have others */
+	io->limit = UINT64_MAX; /* a hand-over may have left another limit */
 	r = carrier_pump(io, by);
 	/* bytes have come between splice(2), which found none, and the look for the reason */
 	if (r == PUMP_UNSUPPORTED)

@@ -14,7 +14,7 @@
  * real hand-over code, on connections of its own.
  */
 
-/* Which carrier relies on a behaviour; a set where several are asked about. */
+/* The carrier that relies on a behaviour; a sum of values means a set of carriers. */
 enum probe_carrier {
 	PROBE_SOCKMAP = 1,
 	PROBE_SPLICE = 2,

@@ -36,7 +36,7 @@ void probe_help(void);
 #define PROBE_UNUSED "no forward uses it"
 
 struct probe_finding {
-	bool usable;             /* with --probe no splice is usable, though not tried */
+	bool usable;             /* for splice also true, untried, with `--probe no` */
 	char why[PROBE_WHY_LEN]; /* why the carrier is not usable, or was not tried; for people */
 };
 

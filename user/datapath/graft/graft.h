@@ -101,7 +101,7 @@ enum graft_doubt {
 };
 /*
  * ACTIVE, RETURNING: the next step about the ways of SLOT, which is the caller's.  NONE for a
- * second after ASK: TCP may take so long to probe.
+ * second after the first ASK of a change: TCP may take so long to probe.
  */
 enum graft_doubt graft_doubt(struct graft_table *gs, uint32_t slot);
 /* True: since the last call graft_doubt() has returned a step, so it has to be called again. */

@@ -35,8 +35,8 @@ static unsigned int open_slots(const struct graft_table *gs, unsigned int wanted
 		close(fd);
 	}
 	if (info.max_entries < wanted)
-		log_warning("graft: %u slots, as the daemon before had, until culvert is stopped "
-			    "while no session is grafted; max-sessions wants %u",
+		log_warning("graft: the maps keep their %u slots until culvert is stopped while no "
+			    "session is grafted; max-sessions wants %u",
 			    info.max_entries, wanted);
 	return info.max_entries;
 }
@@ -144,8 +144,8 @@ int graft_table_open(const struct graft_limits *limits, struct graft_table **ret
 		return r;
 	}
 	if (pins) /* told last: without grafts nobody would miss pins */
-		log_warning("graft: no session survives the daemon, and if it is killed their ends "
-			    "are not told: %s: %s",
+		log_warning("graft: no session survives the daemon, and a killed daemon leaves the "
+			    "ends without a reset: %s: %s",
 			    limits->pins,
 			    pins == -EMEDIUMTYPE ? "not on a BPF file system" :
 			    pins == -EWOULDBLOCK ? "another daemon uses it" :

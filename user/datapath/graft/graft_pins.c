@@ -57,7 +57,7 @@ static int pins_make_folder(const char *at, uid_t uid)
 	return 0;
 }
 
-/* Mount the BPF file system where bpftool and tc expect it, if it is missing there, as they do. */
+/* bpftool and tc mount the BPF file system if it is missing at its usual place: do the same. */
 static int pins_mount(const char *top)
 {
 	static const char usual[] = "/sys/fs/bpf";

@@ -196,7 +196,7 @@ static const char *record_fault(struct graft_record *r)
 	const struct graft_tuple *a = &record_leg(r, 0)->tuple, *b = &record_leg(r, 1)->tuple;
 
 	if (r->kind == RECORD_NONE)
-		return "it is of no kind";
+		return "its kind is 0";
 	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
 		a = b = &r->client;
 	else if (r->kind != RECORD_TCP && r->kind != RECORD_UDP)
@@ -216,7 +216,7 @@ static const char *record_fault(struct graft_record *r)
 			return "no such state of FIN";
 		else if (s[i].timestamps > 1 || s[i].sack > 1 || s[i].ecn > 1 ||
 			 s[i].tsecr_clamped > 1 || r->tcp.shifted > 1)
-			return "neither yes nor no";
+			return "a flag is neither 0 nor 1";
 	return NULL;
 }
 

@@ -7,8 +7,9 @@
  * index stays unchanged for QUIET_MS, which is longer than any packet program looks at a flow.
  *
  * A daemon may be killed at any point.  Translated flows then go on, and the next daemon takes out
- * the rest.  A flow is FREE before its tuples leave the index, so a flow that is being put is not
- * found again; one that is being entered may lack a tuple, which the next daemon adds.
+ * the rest.  A flow is FREE before its tuples leave the index, so the next daemon does not find a
+ * flow that was being taken out.  A flow that was being entered may lack a tuple, which the next
+ * daemon adds.
  */
 #include "datapath/graft/udp_graft.h"
 
@@ -30,7 +31,7 @@ struct udp_table {
 	const uint32_t *ways;
 	uint32_t n_slots;
 
-	uint16_t held[1 << 16]; /* by port, as in a tuple: STANDBY flows with it */
+	uint16_t held[1 << 16]; /* STANDBY flows with a local port; index: as in a tuple */
 
 	pthread_mutex_t lock; /* of states and the queue; never taken on the payload path */
 	struct slot_queue queue;

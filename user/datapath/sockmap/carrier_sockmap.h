@@ -77,7 +77,7 @@ enum step sockmap_take_rest(struct sockmap_io *io);
 
 /*
  * A read of the source has returned EOF.  True if it was a FIN.  A reset looks the same once its
- * error has been taken.  In a sockmap sk_psock_backlog(), which sends to this socket for the other
- * flow, takes the error as well (sock_error()), and puts it back only later.
+ * error has been taken.  The taker may be sk_psock_backlog(), which sends to this socket for the
+ * other flow: it takes the error (sock_error()), and puts it back only later.
  */
 bool sockmap_ended(const struct sockmap_io *io);
