@@ -19,7 +19,8 @@
  *   - graft_out sees leaving packets, and learns the way from them.  Of the packets of frozen
  *     sockets only probes and resets may leave.  Any other packet is dropped, or turned into an
  *     answer to its socket.
- *   - A packet that cannot be translated sends its session back to its sockets: graft_return.h.
+ *   - A packet that cannot be translated sends its session back to its sockets:
+ *     graft_return_kill.h.
  *   - graft_udp.h does the same for UDP, which is simpler.
  *   - A packet that we send carries a mark in skb->cb, so that graft_out lets it go.
  *
@@ -31,7 +32,7 @@
 #include "graft_decide.h"
 #include "graft_icmp.h"
 #include "graft_packet.h"
-#include "graft_return.h"
+#include "graft_return_kill.h"
 #include "graft_syn.h"
 #include "graft_translate.h"
 #include "graft_udp.h"

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Sessions of graft.bpf.c that return to their sockets; packets between a socket and the wire. */
+/*
+ * Sessions of graft.bpf.c that return to their sockets, or are killed.  Packets between a socket and
+ * the wire.
+ */
 #pragma once
 
 #include "graft_icmp.h"
