@@ -117,7 +117,7 @@ static void check_names(const struct config *c)
 			const struct forward_conf *o = find_before(c, fc, at, len);
 
 			if (o)
-				log_complain(0, "warning: %s\"%.*s\" never matches: %s precedes",
+				log_complain(0, "warning: %s\"%.*s\" never matches: %s comes first",
 					     fc->place, (int)len, at, forward_name(o));
 		}
 }

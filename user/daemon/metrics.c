@@ -336,7 +336,7 @@ static void add_rest(struct scrape *s)
 		  "Flows that got a carrier; failed: the flow kept its carrier.",
 		  .add = add_handovers },
 		{ "culvert_carrier_available", "gauge",
-		  "0: kernel or privileges do not allow it, and others carry the sessions.",
+		  "0: kernel or privileges do not allow the carrier, and other carriers are used.",
 		  .add = add_carriers },
 		{ "culvert_last_reload_successful", "gauge",
 		  "0: the last reload was refused, and changed nothing.",
