@@ -3,5 +3,5 @@
 
 #include "options.h"
 
-/* Run the workload of O with as many processes as it needs; print the result.  The exit code. */
+/* Run the workload of O in its processes, and print the result.  Returns the exit code. */
 int load_run(const struct options *o);

@@ -279,7 +279,7 @@ static void completed(struct conn *c, uint64_t now)
 		end_in_order(c);
 }
 
-/* N bytes have come.  False if the connection is no longer what it was. */
+/* N bytes have come.  False if C is closed, wrong, or begins anew (crr). */
 static bool exchange_take(struct conn *c, const uint8_t *data, size_t n, uint64_t now)
 {
 	if (n > c->wanted) /* more than was asked for */
@@ -466,7 +466,7 @@ static void transfer_take(struct conn *c, uint8_t *data, size_t n)
 		complete(c);
 }
 
-/* One recv(2) of at most N bytes.  What came, or a negative number. */
+/* One recv(2) of at most N bytes.  Returns the bytes that came, or a negative number. */
 static ssize_t transfer_pull(struct conn *c, size_t n)
 {
 	uint8_t *data = c->g->buffer + sizeof(struct frame);

@@ -21,7 +21,7 @@ enum datagram_kind {
 
 struct datagram {
 	uint32_t kind;
-	uint32_t number; /* of the question, whose answer has it too */
+	uint32_t number; /* the same in a question and its answer */
 	uint64_t flow;
 	uint64_t loads; /* answer: how many of that flow have come */
 };

@@ -102,7 +102,7 @@ static const struct argp_option options[] = {
 	  "where to accept; may be repeated; port 0: the kernel picks", 2 },
 	{ 0, 0, 0, 0, "Options of both:", 3 },
 	{ "protocol", KEY + PROTOCOL, "NAME", 0,
-	  "tcp or udp, which rr, crr and bulk-up have (default tcp)", 3 },
+	  "tcp, or udp for rr, crr and bulk-up (default tcp)", 3 },
 	{ "processes", KEY + PROCESSES, "N", 0, "processes that share the work (default 1)", 3 },
 	{ 0 },
 };
@@ -112,7 +112,7 @@ static const char help[] =
 	"\n"
 	"Workloads:\n"
 	"  rr         SIZE bytes there, SIZE bytes back, at once the next\n"
-	"  crr        connect, the same once, close; N loops at a time\n"
+	"  crr        connect, one exchange, close; N loops at a time\n"
 	"  idle       open N connections, hold them, then see that each still works\n"
 	"  bulk-up    send as fast as possible; the sink verifies\n"
 	"  bulk-down  the sink sends as fast as possible\n"
@@ -125,7 +125,7 @@ static const char help[] =
 	"\n"
 	"The result is one line of JSON on stdout.  Throughput is what the receiver counted "
 	"in the measured time.  Latencies are those of requests (crr: from connect to the "
-	"end of the response) that ended in it.  The generator is a closed loop: a connection "
+	"end of the response) that ended then.  The generator is a closed loop: a connection "
 	"sends its next request when it has the response.  A relay that stalls therefore "
 	"delays few requests, and high percentiles look better than at a fixed rate of "
 	"arrivals (\"coordinated omission\"): compare them only between runs of the same "

@@ -48,7 +48,7 @@ struct sink_listener {
 struct sink {
 	struct loop loop;
 	const struct options *o;
-	struct sink_listener *listeners; /* one for each address; then the next process's */
+	struct sink_listener *listeners; /* one for each address, by process */
 	struct sink_tally *tally;
 	struct peer *closed;                                  /* to be freed after the batch */
 	int error;                                            /* why it cannot accept any more */

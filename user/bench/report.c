@@ -178,7 +178,7 @@ static double gbps(uint64_t bytes, double seconds)
 	return (double)bytes * 8 / seconds / 1e9;
 }
 
-/* Figures that are per second of measured time.  idle has none: it only holds. */
+/* Figures per second of measured time.  idle has none: it only holds connections. */
 static void add_rates(struct json_object *report, const struct options *opt, const struct tally *t,
 		      double seconds)
 {

@@ -47,5 +47,5 @@ bool team_hear(int fd, uint64_t *ret_start_ns);
 /* For children: tell the parent TEAM_READY. */
 void team_ready(void);
 
-/* As many descriptors as a process may have at all. */
+/* Raise the limit of descriptors as far as the process may. */
 void raise_descriptor_limit(void);

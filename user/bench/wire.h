@@ -132,7 +132,7 @@ struct header {
 	uint32_t sample;     /* do not verify every byte */
 	uint32_t size;       /* bytes of a message; transfers: bytes per send(2) */
 	uint32_t warmup_ms;  /* after PROTOCOL_GO */
-	uint64_t seconds_ms; /* then */
+	uint64_t seconds_ms; /* the measured time, after the warm-up */
 };
 
 struct tail {

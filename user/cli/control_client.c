@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the options of a command are the keys of the command table, "--forward NAME"
- * for the key "forward", and a few of the client's own.  The client makes the request of the
- * options, and checks it with the same parser as the daemon.  So a request that the daemon would
- * refuse as wrong is not sent.  The daemon's answer is printed as it is (--json) or by view.h.
+ * for the key "forward", and a few of the client's own.  The client builds the request from
+ * the options, and checks the request with the same parser as the daemon.  So a request that the
+ * daemon would refuse as wrong is not sent.  The daemon's answer is printed as it is (--json) or by
+ * view.h.
  */
 #include "cli/control_client.h"
 
@@ -358,7 +359,7 @@ static int run_sessions(const struct client_words *words)
 		errno = 0; /* stdout may have set it */
 	}
 	if (listed && more && n > 1 && *text == ']')
-		memcpy(text, "{ ", 2); /* for "]," */
+		memcpy(text, "{ ", 2); /* replaces "],": the rest becomes an object */
 	else if (listed)
 		n = 0;
 	if (n > 0)

@@ -10,7 +10,7 @@
  */
 int client_run(int argc, char **argv);
 
-/* Options of each such command that are no keys of its request. */
+/* The client's own options, which are no keys of a request. */
 enum { OWN_JSON, OWN_CONTROL, OWN_CONFIG, OWN_HELP, OWNS };
 extern const struct request_key_def client_options[OWNS];
 

@@ -431,7 +431,7 @@ static int take_sample(struct top *v)
 	if (number_at(status, "/pid") != number_at(then, "/pid") ||
 	    number_at(status, "/uptime_ms") < number_at(then, "/uptime_ms")) {
 		tables[FORWARDS].n = tables[SESSIONS].n = 0; /* no rates */
-		v->mode = LOOK;                              /* KILL's session is another now */
+		v->mode = LOOK;                              /* the number means another session */
 	}
 	take_table(&tables[FORWARDS], status, now_ms - v->sample_ms);
 	take_table(&tables[SESSIONS], sessions, now_ms - v->sample_ms);

@@ -114,7 +114,7 @@ static int adopt_remove(const char *pins, const char *control)
 	if (r)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
 	sandbox_raise_nofile(2 * graft_table_live(gs) + 64);
-	graft_table_revive(gs, geteuid()); /* makes sockets, whose resets tell the ends */
+	graft_table_revive(gs, geteuid()); /* makes sockets, so that both ends get a reset */
 	for (struct held h = { 0 }; held_next(gs, &h); h.at++) {
 		if (h.state != HELD_ACTIVE)
 			continue;

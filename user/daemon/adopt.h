@@ -13,15 +13,15 @@ struct forwards;
 
 /*
  * Load the programs that carry sessions in the kernel into SHARED, as probe_start() does.  SHARED
- * then also has the grafted sessions of the daemon before.  The caller needs root, and has the
+ * then also has the grafted sessions of the previous daemon.  The caller needs root, and has the
  * control socket, which only one daemon has at a time.  A: the account that the daemon becomes.
  */
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe);
 
 /*
- * Give each session of the daemon before to a worker of TS, or reset it if ALL has no forward for
- * it.
+ * Give each session of the previous daemon to a worker of TS.  Reset each session that no forward
+ * of ALL may adopt.
  */
 void adopt_sessions(struct shared *shared, struct threads *ts, const struct forwards *all);
 

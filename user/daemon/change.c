@@ -64,7 +64,7 @@ static struct listening *change_find_address(const struct change *ch, const stru
 	return found;
 }
 
-/* May culvert's own sockets, old ones of UDP included, have A's port? */
+/* True if a socket of this daemon, also an old one of UDP, may have A's port. */
 static bool change_has_own_sockets(const struct service *sv, const struct addr *a, bool udp)
 {
 	const struct listening *l;
@@ -142,7 +142,7 @@ static int change_plan_forward(struct change *ch, size_t i)
 		e = marked_sockets_open(&ch->service->keeper, fc, &f->stock);
 	for (size_t j = 0; !e && j < fc->listen.n_addrs; j++)
 		e = change_plan_address(ch, f, fc, before, &fc->listen.addrs[j]);
-	/* last: look-ups on the main thread need the addresses to listen at to be final */
+	/* last, because look-ups on the main thread use the final listening addresses */
 	if (!e && !same)
 		servers_add_names(&f->servers, ch->service->shared->names);
 	return e;
@@ -189,8 +189,8 @@ static void change_worker(struct worker *w, const void *arg)
 }
 
 /*
- * Let workers accept at each address for its new forward (`becomes`), and close addresses without
- * one.  The lock of forwards is held.
+ * Let workers accept at each address for its new forward (`becomes`).  Close each address that has
+ * no new forward.  The lock of forwards is held.
  */
 static void change_addresses(struct change *ch)
 {
@@ -298,11 +298,11 @@ struct drain {
 	const char *name;
 	bool undo;
 	uint64_t due_ms;
-	char *why; /* result, as ERROR is: the fault */
+	char *why; /* result, beside ERROR: the fault */
 	int error;
 };
 
-/* Drain a forward with its [sni] sections, or end that.  -errno, after a complaint. */
+/* Drain a forward with its [sni] sections, or end their drain.  -errno, after a complaint. */
 static int drain_now(struct drain *d)
 {
 	struct change *ch = &d->change;

@@ -6,7 +6,7 @@
 /* A change of forwards, of the addresses that they listen at, or of both: see change.c. */
 struct change {
 	struct service *service;
-	struct listening_list *buckets; /* addresses at work, by the hash of `asked`; owned */
+	struct listening_list *buckets; /* listening now, by the hash of `asked`; owned */
 	struct config *config;          /* NULL: a drain */
 	struct config_version *next;    /* owns CONFIG; NULL: CONFIG is that of the start */
 	struct forward **forwards;      /* active afterwards, in the order of CONFIG; owned */
@@ -36,8 +36,8 @@ int change_no_memory(void);
 /*
  * Let the active forward NAME take no more sessions, and reset those that are left at DUE_MS, which
  * may be NEVER.  UNDO: let the forward take sessions again.  By a control thread, which waits for
- * the thread that reloads.  -ENOENT: there is none; -ETIMEDOUT: a reload is under way; or another
- * -errno; WHY says why.
+ * the thread that reloads.  -ENOENT: no active forward is NAME; -ETIMEDOUT: a reload is under
+ * way; or another -errno; WHY says why.
  */
 #define DRAIN_WHY_LEN 640
 int drain_forward(struct service *sv, const char *name, bool undo, uint64_t due_ms,

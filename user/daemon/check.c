@@ -117,7 +117,7 @@ static void check_names(const struct config *c)
 			const struct forward_conf *o = find_before(c, fc, at, len);
 
 			if (o)
-				log_complain(0, "warning: %s\"%.*s\" never matches: %s has it",
+				log_complain(0, "warning: %s\"%.*s\" never matches: %s comes first",
 					     fc->place, (int)len, at, forward_name(o));
 		}
 }
@@ -237,7 +237,7 @@ int convert_run(int argc, char **argv)
 #define DESCRIPTORS_EACH (SOCKETS_EACH + 2 * 2)
 /*
  * Descriptors beside those of sessions and forwards.  OWN: maps, epoll, logs, the control socket's
- * clients, forwards that a reload adds.  SPARE: the same and idle pipes.
+ * clients, forwards that a reload adds.  SPARE: OWN, and idle pipes.
  */
 #define OWN_DESCRIPTORS 256
 #define SPARE_DESCRIPTORS 1024

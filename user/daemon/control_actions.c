@@ -55,7 +55,7 @@ static const char *engine_hindrance(const struct round *r, enum engine engine)
 	if (engine == ENGINE_AUTO || engine == ENGINE_COPY || engine == ENGINE_DEFAULT)
 		return NULL;
 	if (engine == ENGINE_GRAFT && !r->shared->grafts)
-		return "no engine of the start could graft: restart culvert";
+		return "graft was not set up at the start: restart culvert";
 	return probe_hindrance(r->shared->probe, engine);
 }
 
@@ -140,8 +140,8 @@ static struct json_object *drain_command(struct round *r)
 		r->answer, "warning",
 		request_has(r->req, KEY_UNDO) || r->actions->service->privileged ?
 			"" :
-			"this cannot be undone, and a reload cannot end it: there is no privileged "
-			"process; only a new start of culvert makes it listen again");
+			"this cannot be undone, not even by a reload, unless systemd opened the "
+			"sockets: there is no privileged process, so restart culvert");
 	return NULL;
 }
 

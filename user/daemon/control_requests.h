@@ -71,7 +71,7 @@ struct request_key_def {
 	enum request_key_kind kind;
 	const char *option;         /* the client's option, if that is not NAME */
 	const char *expected;       /* the form of a value, for messages; NULL: as in the help */
-	const char *const *choices; /* of VALUE_CHOICE, by number; NULL: no choice has the number */
+	const char *const *choices; /* of VALUE_CHOICE, by number; NULL: a number without choice */
 	size_t n_choices;
 };
 

@@ -23,8 +23,8 @@ struct actions {
 #define ROUND_TIMEOUT_MS 2000 /* for all workers together */
 
 /*
- * A request, and what the workers find, asked one after the other.  The lock of forwards is held,
- * so no forward that a session points to is freed.
+ * A request, and what the workers find.  The workers are asked one after the other.  The lock of
+ * forwards is held, so no forward that a session points to is freed.
  */
 struct round {
 	const struct actions *actions;

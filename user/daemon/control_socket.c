@@ -207,7 +207,7 @@ int control_send(const struct control *c, int fd, int ms, const char *text, size
 {
 	uint64_t end_ms = clock_ms() + (uint64_t)ms;
 
-	do { /* send first: wait_for() fails once the threads are to end, send(2) may not */
+	do { /* send first: once the threads are to end, wait_for() fails; send(2) can succeed */
 		ssize_t n = send(fd, text, len, MSG_DONTWAIT | MSG_NOSIGNAL);
 
 		if (n < 0 && errno != EAGAIN && errno != EINTR)

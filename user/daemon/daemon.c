@@ -163,7 +163,7 @@ static void daemon_on_tried(struct source *s, uint32_t events)
 static void daemon_count_descriptors(const struct daemon *d)
 {
 	unsigned long limit = d->actions.descriptors_max;
-	unsigned long used = status_descriptors(&d->actions) + 1; /* that of the directory */
+	unsigned long used = status_descriptors(&d->actions) + 1; /* the directory's own */
 	unsigned long sessions = limit > used ? (limit - used) / SOCKETS_EACH : 0;
 
 	if (sessions < d->config.max_sessions)

@@ -138,7 +138,7 @@ static int start_open_control(struct daemon *d)
 	return 0;
 }
 
-/* The first change is from no forwards.  This process can still open their addresses itself. */
+/* The first change begins without forwards.  This process can still open all addresses itself. */
 static int start_open_forwards(struct daemon *d)
 {
 	struct change first = { .service = &d->service, .config = &d->config };
@@ -224,7 +224,7 @@ static int start_give_up_root(struct daemon *d)
 	return sandbox_enter(&d->account, 0) ? EXIT_CODE_UNSUPPORTED : 0;
 }
 
-/* Programs are loaded before sockets are opened: it takes long, and clients would wait for it. */
+/* Programs are loaded before sockets are opened: loading takes long, and clients would wait. */
 static const struct step {
 	const char *name;
 	const char *option; /* an error names the line of this option; or NULL */

@@ -59,7 +59,7 @@ void held_end(const struct held *h);
 /* Make a session that no worker has STANDBY again. */
 void held_stand_by(const struct held *h);
 
-/* Let the ports of flows that are over rest: late answers may still come to them. */
+/* Keep the ports of ended flows unused for a while: late answers may still come to them. */
 void held_rest_ports(struct graft_table *gs);
 
 enum held_arrival {
@@ -80,9 +80,10 @@ void held_wake(const struct held *h);
 
 #define KEY_NONE 0U /* the place is not exported */
 /*
- * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY, and this
- * relay exports it only if its address is here.  So the key changes with each move of an address.
- * When a session ends, every relay that knew the session exports the end.
+ * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY.  This relay
+ * exports a STANDBY session only while the client's destination address is here, so the key changes
+ * with each move of an address.  When a session ends, every relay that knew the session exports the
+ * end.
  */
 #define KEY_OWNED 1U
 
@@ -93,7 +94,7 @@ void held_wake(const struct held *h);
  */
 uint32_t held_key(const struct held *h, uint64_t now_ns, uint64_t after_ns);
 
-/* Does the session belong to W?  The kernel chooses sockets of UDP in the same way. */
+/* Does W own the session?  The owner of a UDP flow is the worker whose socket the kernel picks. */
 bool held_is_of(const struct held *h, const struct worker *w);
 /*
  * Let W adopt the session.  To be called on the thread of W, or before W starts.  -ENOENT: there is

@@ -15,9 +15,9 @@ struct netlink_watch {
 	struct source netlink;
 	struct timer look;
 	bool news;  /* of netlink, since the last look */
-	bool moved; /* something has changed since the sockets were asked, at asked_ms */
+	bool moved; /* a change has come since asked_ms, the last time sockets looked up routes */
 	uint64_t asked_ms;
-	struct standby *standby; /* gets news at once; its workers ask the sockets */
+	struct standby *standby; /* gets news at once; its workers make sockets look up routes */
 };
 
 /* Only the thread that runs LOOP calls this and uses R.  -errno. */

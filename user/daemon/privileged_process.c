@@ -7,8 +7,8 @@
  * The child keeps its uid, two capabilities at most, stderr, one end of a pair of sockets, and
  * before Linux 6.6 the packet programs.  The child loads a system call filter of its own.  Then it
  * answers requests, one after the other, until the daemon has closed the other end.  All signals
- * are blocked in the child: a terminal and systemd signal the daemon as well, which may go on for a
- * while, and needs its child.
+ * are blocked in the child.  A terminal and systemd also send each signal to the daemon, and the
+ * daemon may need its child for a while afterwards.
  *
  * The daemon is not trusted.  All that comes from it is one struct of a fixed size, and
  * privileged_judge() says whether it is allowed.  A request that is not allowed is refused.  A
@@ -112,7 +112,7 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	/* the daemon gains no power: imported records make packet programs send such packets */
+	/* no new power for the daemon: packet programs send such packets for imported records */
 	if (q->op == PRIVILEGED_REVIVE)
 		return !fc->listen.udp;
 	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)

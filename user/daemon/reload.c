@@ -68,7 +68,7 @@ static int reload_read(struct change *ch)
 	sv->in_force = false;
 	if (e)
 		return e;
-	/* with a privileged process the start has opened names, because a reload may bring one */
+	/* with a privileged process the start has opened the resolver: a reload may bring names */
 	names_read_again(sv->shared->names, &fds[PRIVILEGED_NAMES]);
 	e = config_read(sv->argc, sv->argv, fds[PRIVILEGED_CONFIG], ch->config);
 	close(fds[PRIVILEGED_CONFIG]);

@@ -112,7 +112,7 @@ static bool ways_look_at(struct standby_ways *w, struct standby_address *a, uint
 	return !here;
 }
 
-/* If there is news, ask which addresses are here.  True: some have left: sessions must leave. */
+/* After news, ask which addresses are here.  True if some have left: their sessions stand by. */
 static bool ways_look(struct standby_ways *w)
 {
 	uint64_t now = clock_ms();
@@ -219,10 +219,10 @@ static void standby_make_sockets(struct standby *sb, const struct held *h)
 }
 
 /*
- * Look up the ways of arrived sessions anew: rules may route by their source addresses, which are
- * here now.  All sessions get ways before the first session gets sockets, because sockets take
- * longer.  A stray has had a packet, but the address that its client knows is not here; only the
- * address that its server knows is here, already or still.
+ * Look up the routes of arrived sessions anew: rules may route by source addresses, which are here
+ * now.  All sessions get routes before the first session gets sockets, because sockets take longer.
+ * A stray has had a packet, but only the address that its server knows is here.  The address that
+ * its client knows has not come yet, or has left.
  */
 static bool standby_prepare(struct standby *sb)
 {
@@ -409,7 +409,7 @@ int standby_open(struct standby *sb, struct service *r)
 		if (h.state != HELD_STANDBY && !(h.state == HELD_ACTIVE && h.head->mirrored))
 			continue;
 		standby_ways_follow(&sb->ways, &h.leg[0]->tuple.local);
-		/* not here: a peer has the address by now */
+		/* its address has left while no daemon ran */
 		if (h.state == HELD_ACTIVE && !held_is_here(&h))
 			held_stand_by(&h);
 	}

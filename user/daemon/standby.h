@@ -83,8 +83,8 @@ struct standby {
 };
 
 /*
- * Take over the imported sessions of the daemon before.  On the main thread, before the thread of R
- * starts.  R has grafts, and outlives SB.  -errno.
+ * Take over the imported sessions of the previous daemon.  On the main thread, before the thread of
+ * R starts.  R has grafts, and outlives SB.  -errno.
  */
 int standby_open(struct standby *sb, struct service *r);
 
@@ -98,7 +98,7 @@ void standby_begin_looks(void *arg);
 
 /* Tell the packet programs from now on whether A is here.  False: there is no room for A. */
 bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a);
-/* Look up both ways of a session that has no sockets yet. */
+/* Look up the routes to both ends of a session that has no sockets yet. */
 void standby_ways_find(struct standby_ways *w, const struct held *h);
 
 /* The number of imported sessions that wait for their addresses.  By any thread. */

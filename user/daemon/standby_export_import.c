@@ -29,7 +29,7 @@
 
 enum stream_phase {
 	STREAM_CLOSED,
-	STREAM_DUMPS, /* all present sessions travel; entered again at an import's first record */
+	STREAM_DUMPS, /* all present sessions travel; begins anew at an import's first record */
 	STREAM_IN_SYNC,
 };
 
@@ -378,7 +378,7 @@ static void import_sync(struct stream *s)
 	}
 }
 
-/* R: the session is over, or (LEFT) the peer has it no more, and does not know its end. */
+/* R: the session is over; or (LEFT) the peer no longer has it, and cannot say how it ended. */
 static void import_end(struct stream *s, const struct graft_record *r)
 {
 	uint32_t at = held_find(s->sb->grafts, r->udp, &r->client);
@@ -425,7 +425,7 @@ static int import_record(struct stream *s, struct graft_record *r)
 	return 0;
 }
 
-/* WHY: the fault of R, if its kind is RECORD_NONE: the records that follow may be right. */
+/* Take R.  A wrong R has kind RECORD_NONE, and WHY is its fault; later records may be right. */
 static void import_take(struct stream *s, struct graft_record *r, const char *why)
 {
 	int e;

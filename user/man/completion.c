@@ -29,7 +29,7 @@ static void begin_row(const char *command, const char *option, const char *metav
 
 static void put_value(const char *value)
 {
-	if (!strpbrk(value, ", ")) /* a value with blanks is a set of others */
+	if (!strpbrk(value, ", ")) /* a value with a blank or comma lists other values */
 		printf("%s ", value);
 }
 
