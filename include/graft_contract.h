@@ -391,7 +391,7 @@ struct graft_head {
 	GRAFT_SHARED __u32 source;   /* graft_tag() of the import that has the session; 0: none */
 	GRAFT_SHARED __u32 mirrored; /* enum graft_mirrored */
 	GRAFT_SHARED __u32
-		alone_ms; /* STANDBY: since when no peer exports it (low half); ALONE_: held.h */
+		alone_ms; /* STANDBY: since when no peer exports it (low half); ALONE_: grafted.h */
 };
 
 struct graft_entry {

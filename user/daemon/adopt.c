@@ -14,7 +14,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/sandbox.h"
-#include "daemon/held.h"
+#include "daemon/grafted.h"
 
 /*
  * The folder for the pins of the daemon that has this control socket in this network namespace: no
@@ -55,15 +55,15 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 }
 
 /* The worker of H adopts H.  If that worker has no socket for H, the first worker adopts H. */
-static bool adopt_session(const struct held *h, struct threads *ts, const struct forwards *all)
+static bool adopt_session(const struct grafted *h, struct threads *ts, const struct forwards *all)
 {
 	unsigned int w = 0;
 	int r;
 
-	while (w < ts->n - 1 && !held_is_of(h, &ts->workers[w]))
+	while (w < ts->n - 1 && !grafted_is_of(h, &ts->workers[w]))
 		w++;
-	r = held_adopt(h, &ts->workers[w], all);
-	return !(r == -ENOENT ? held_adopt(h, ts->workers, all) : r);
+	r = grafted_adopt(h, &ts->workers[w], all);
+	return !(r == -ENOENT ? grafted_adopt(h, ts->workers, all) : r);
 }
 
 void adopt_sessions(struct shared *shared, struct threads *ts, const struct forwards *all)
@@ -72,15 +72,15 @@ void adopt_sessions(struct shared *shared, struct threads *ts, const struct forw
 
 	if (!shared->grafts)
 		return;
-	held_rest_ports(shared->grafts);
-	for (struct held h = { 0 }; held_next(shared->grafts, &h); h.at++) {
-		if (h.state != HELD_ACTIVE)
+	grafted_rest_ports(shared->grafts);
+	for (struct grafted h = { 0 }; grafted_next(shared->grafts, &h); h.at++) {
+		if (h.state != GRAFTED_ACTIVE)
 			continue;
 		if (adopt_session(&h, ts, all)) {
 			adopted++;
 			continue;
 		}
-		held_end(&h);
+		grafted_end(&h);
 		ended++;
 	}
 	graft_table_close_sockets(shared->grafts);
@@ -115,10 +115,10 @@ static int adopt_remove(const char *pins, const char *control)
 		return log_failure(EXIT_CODE_FAILURE, "%s", err);
 	sandbox_raise_nofile(2 * graft_table_live(gs) + 64);
 	graft_table_revive(gs, geteuid()); /* makes sockets, so that both ends get a reset */
-	for (struct held h = { 0 }; held_next(gs, &h); h.at++) {
-		if (h.state != HELD_ACTIVE)
+	for (struct grafted h = { 0 }; grafted_next(gs, &h); h.at++) {
+		if (h.state != GRAFTED_ACTIVE)
 			continue;
-		held_end(&h);
+		grafted_end(&h);
 		n++;
 	}
 	graft_table_close_sockets(gs);

@@ -75,7 +75,7 @@ static void ways_forget(struct standby_ways *w)
 	struct standby_address *to = w->addresses, *at;
 
 	pthread_mutex_lock(&w->lock);
-	for (struct held h = { 0 }; held_next(w->grafts, &h); h.at++)
+	for (struct grafted h = { 0 }; grafted_next(w->grafts, &h); h.at++)
 		for (unsigned int leg = 0; leg < 2; leg++)
 			if (ways_find_address(w, &h.leg[leg]->tuple.local, &at))
 				at->used = true;
@@ -131,7 +131,7 @@ static bool ways_look(struct standby_ways *w)
 
 /* --- ways: routes --- */
 
-void standby_ways_find(struct standby_ways *w, const struct held *h)
+void standby_ways_find(struct standby_ways *w, const struct grafted *h)
 {
 	pthread_mutex_lock(&w->lock);
 	for (unsigned int i = 0; i < 2; i++) {
@@ -164,7 +164,7 @@ static bool standby_has_exporter(const struct standby *sb, uint32_t source)
  * (ARP) would bring packets here.  So H expires in silence.  But if the address is here and
  * keepalive is due first, H becomes ACTIVE, and a worker probes its ends.
  */
-static void standby_expire(struct standby *sb, const struct held *h, uint64_t ms)
+static void standby_expire(struct standby *sb, const struct grafted *h, uint64_t ms)
 {
 	const struct forward *f = forward_with_tag(&sb->service->forwards, h->head->forward);
 	uint64_t idle = f ? f->conf->idle_timeout_ms : 1;
@@ -172,8 +172,8 @@ static void standby_expire(struct standby *sb, const struct held *h, uint64_t ms
 
 	if (idle && ms >= LOST_MS + idle)
 		h->head->alone_ms = ALONE_EXPIRED;
-	else if (keepalive && ms >= larger(keepalive, GONE_MS) && held_is_here(h))
-		held_wake(h);
+	else if (keepalive && ms >= larger(keepalive, GONE_MS) && grafted_is_here(h))
+		grafted_wake(h);
 }
 
 /* Each export reports an expired session to its peer before the next look takes the session out. */
@@ -181,11 +181,11 @@ static void standby_look_at_held(struct standby *sb)
 {
 	uint32_t now = (uint32_t)clock_ms() | 1;
 
-	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
-		if (h.state != HELD_STANDBY)
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
+		if (h.state != GRAFTED_STANDBY)
 			continue;
 		if (h.head->alone_ms == ALONE_EXPIRED)
-			held_end(&h);
+			grafted_end(&h);
 		else if (standby_has_exporter(sb, h.head->source))
 			h.head->alone_ms = ALONE_NEVER;
 		else if (h.head->alone_ms == ALONE_NEVER)
@@ -197,14 +197,14 @@ static void standby_look_at_held(struct standby *sb)
 
 /* --- sessions that arrive --- */
 
-static void standby_make_sockets(struct standby *sb, const struct held *h)
+static void standby_make_sockets(struct standby *sb, const struct grafted *h)
 {
 	struct privileged *p = sb->service->privileged;
 	int fds[2] = { -1, -1 };
 	struct graft_record r;
 	char err[256];
 
-	held_record(h, &r);
+	grafted_record(h, &r);
 	/* a single socket would block the next try */
 	if (privileged_revive(p, &r.tcp.side[0], &fds[0], err, sizeof(err)) ||
 	    privileged_revive(p, &r.tcp.side[1], &fds[1], err, sizeof(err))) {
@@ -228,26 +228,26 @@ static bool standby_prepare(struct standby *sb)
 {
 	bool some = false;
 
-	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
-		enum held_arrival arrival = held_arrival(&h, sb->revives);
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
+		enum grafted_arrival arrival = grafted_arrival(&h, sb->revives);
 
 		some = some || arrival >= ARRIVAL_BARE;
 		if (arrival == ARRIVAL_STRAY)
-			held_stand_by(&h);
+			grafted_stand_by(&h);
 		if (arrival != ARRIVAL_DUE)
 			continue;
 		pthread_mutex_lock(&sb->lock);
 		standby_ways_find(&sb->ways, &h);
 		pthread_mutex_unlock(&sb->lock);
 	}
-	for (struct held h = { 0 }; some && held_next(sb->grafts, &h); h.at++)
-		if (held_wants_sockets(&h) && held_arrival(&h, sb->revives) >= ARRIVAL_BARE)
+	for (struct grafted h = { 0 }; some && grafted_next(sb->grafts, &h); h.at++)
+		if (grafted_wants_sockets(&h) && grafted_arrival(&h, sb->revives) >= ARRIVAL_BARE)
 			standby_make_sockets(sb, &h);
 	return some;
 }
 
 /* On the thread of W. */
-static void standby_adopt(struct standby *sb, struct worker *w, const struct held *h)
+static void standby_adopt(struct standby *sb, struct worker *w, const struct grafted *h)
 {
 	_Atomic uint64_t *last_id = &w->shared->last_id;
 	uint64_t id = h->head->id;
@@ -255,7 +255,7 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct hel
 
 	if (id <= atomic_load(last_id)) /* another session here may have it */
 		h->head->id = atomic_fetch_add(last_id, 1) + 1;
-	r = held_adopt(h, w, &sb->service->forwards);
+	r = grafted_adopt(h, w, &sb->service->forwards);
 	if (!r) {
 		sb->adopted++;
 		return;
@@ -267,7 +267,7 @@ static void standby_adopt(struct standby *sb, struct worker *w, const struct hel
 		    r == -ENOENT ? "no forward has its name" :
 		    r == -EUSERS ? "a limit is reached" :
 				   strerror(-r));
-	held_end(h);
+	grafted_end(h);
 }
 
 /* On the thread of W. */
@@ -275,10 +275,10 @@ static void standby_adopt_all(struct worker *w, const void *arg)
 {
 	struct standby *sb = *(struct standby *const *)arg;
 
-	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
-		held_revive(&h, w);
-		if (held_arrival(&h, sb->revives) == ARRIVAL_DUE && held_is_of(&h, w) &&
-		    !held_wants_sockets(&h))
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
+		grafted_revive(&h, w);
+		if (grafted_arrival(&h, sb->revives) == ARRIVAL_DUE && grafted_is_of(&h, w) &&
+		    !grafted_wants_sockets(&h))
 			standby_adopt(sb, w, &h);
 	}
 }
@@ -353,8 +353,8 @@ unsigned int standby_held(const struct standby *sb)
 {
 	unsigned int n = 0;
 
-	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++)
-		n += h.state == HELD_STANDBY;
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++)
+		n += h.state == GRAFTED_STANDBY;
 	return n;
 }
 
@@ -404,14 +404,14 @@ int standby_open(struct standby *sb, struct service *r)
 	pthread_mutex_init(&w->lock, NULL);
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = standby_on_look;
-	for (struct held h = { 0 }; held_next(sb->grafts, &h); h.at++) {
+	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		standby_begin_looks(sb);
-		if (h.state != HELD_STANDBY && !(h.state == HELD_ACTIVE && h.head->mirrored))
+		if (h.state != GRAFTED_STANDBY && !(h.state == GRAFTED_ACTIVE && h.head->mirrored))
 			continue;
 		standby_ways_follow(&sb->ways, &h.leg[0]->tuple.local);
 		/* its address has left while no daemon ran */
-		if (h.state == HELD_ACTIVE && !held_is_here(&h))
-			held_stand_by(&h);
+		if (h.state == GRAFTED_ACTIVE && !grafted_is_here(&h))
+			grafted_stand_by(&h);
 	}
 	return 0;
 }

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "daemon/control_socket.h"
-#include "daemon/held.h"
+#include "daemon/grafted.h"
 #include "daemon/service.h"
 #include "datapath/route.h"
 
@@ -34,7 +34,7 @@ struct stream {
 	struct standby *sb;
 	const struct control *control;
 	int fd;
-	uint64_t *known;           /* a bit for each place of held.h: exported, or imported */
+	uint64_t *known;           /* a bit for each place of grafted.h: exported, or imported */
 	struct exported *exported; /* by place; of an export */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
@@ -99,7 +99,7 @@ void standby_begin_looks(void *arg);
 /* Tell the packet programs from now on whether A is here.  False: there is no room for A. */
 bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a);
 /* Look up the routes to both ends of a session that has no sockets yet. */
-void standby_ways_find(struct standby_ways *w, const struct held *h);
+void standby_ways_find(struct standby_ways *w, const struct grafted *h);
 
 /* The number of imported sessions that wait for their addresses.  By any thread. */
 unsigned int standby_held(const struct standby *sb);

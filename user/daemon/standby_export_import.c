@@ -20,6 +20,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "daemon/standby.h"
+#include "datapath/graft/udp_graft.h"
 #include "relay/upstream_socket.h"
 
 #define BEGIN_MS 2000 /* for the thread that reloads to begin its looks */
@@ -126,7 +127,7 @@ static void stream_enter(struct stream *s, enum stream_phase phase)
 static struct stream *stream_open(struct standby *sb, const struct control *c, int fd,
 				  const char *name)
 {
-	uint32_t n = held_places(sb->grafts);
+	uint32_t n = grafted_places(sb->grafts);
 	struct stream new = { .sb = sb,
 			      .control = c,
 			      .fd = fd,
@@ -192,13 +193,55 @@ static bool export_put(struct stream *s, struct graft_record *r)
 
 /* --- export: keys: a place is exported anew if its key changes --- */
 
-static uint32_t export_key(const struct stream *s, const struct held *h)
+#define KEY_NONE 0U /* the place is not exported */
+/*
+ * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY.  This relay
+ * exports a STANDBY session only while the client's destination address is here, so the key changes
+ * with each move of an address.  When a session ends, every relay that knew the session exports the
+ * end.
+ */
+#define KEY_OWNED 1U
+
+/* An ACTIVE session of TCP, and which of its ends have sent FIN. */
+static uint32_t export_key_session(const struct stream *s, const struct grafted *h)
 {
-	if (h->state == HELD_STANDBY)
-		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE : (s->sb->ways.moves + 1) << 1;
-	if (h->state == HELD_NOTHING || h->head->mirrored == GRAFT_OVER)
+	const volatile struct graft_entry *g = graft_of(h->grafts, h->slot);
+	uint64_t offered = g->offered_ns;
+	uint32_t fins = g->side[1].fin << 2 | g->side[0].fin;
+
+	if (graft_state_of(h->head) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
 		return KEY_NONE;
-	return held_key(h, s->now_ns, s->after_ns);
+	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
+	       KEY_OWNED;
+}
+
+/*
+ * A flow that its sockets carry again stays exported: the record keeps the flow's port reserved at
+ * the peer.
+ */
+static uint32_t export_key_flow(const struct stream *s, const struct grafted *h)
+{
+	const struct udp_table *us = graft_table_udp(h->grafts);
+	uint32_t age = (uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - udp_flow_of(us, h->slot)->born;
+
+	if (age < s->after_ns >> UDP_TICK_SHIFT ||
+	    !(h->head->mirrored || udp_graft_carries(us, h->slot, 0) ||
+	      udp_graft_carries(us, h->slot, 1)))
+		return KEY_NONE;
+	return (uint32_t)h->head->id << 1 | KEY_OWNED;
+}
+
+/*
+ * KEY_NONE: the session ends, is younger than after_ns, or is a flow of UDP that its sockets alone
+ * carry and no other relay knows.
+ */
+static uint32_t export_key(const struct stream *s, const struct grafted *h)
+{
+	if (h->state == GRAFTED_STANDBY)
+		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE : (s->sb->ways.moves + 1) << 1;
+	if (h->state == GRAFTED_NOTHING || h->head->mirrored == GRAFT_OVER)
+		return KEY_NONE;
+	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
 }
 
 /* --- export: looks --- */
@@ -207,22 +250,22 @@ static uint32_t export_key(const struct stream *s, const struct held *h)
  * Place H has exported the session WAS, and exports it no more: make the record of its end.  If
  * another place exports the session now, there is no such record.  NOW is the key of H.
  */
-static void export_end(const struct held *h, const struct exported *was, uint32_t now,
+static void export_end(const struct grafted *h, const struct exported *was, uint32_t now,
 		       struct graft_record *ret)
 {
-	struct held other = { .at = held_find(h->grafts, h->udp, &was->client) };
-	bool expired = h->state == HELD_STANDBY && now == KEY_NONE;
+	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
+	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
 
 	if (other.at != h->at && other.at != NO_SLOT) {
-		other = held_at(h->grafts, other.at);
+		other = grafted_at(h->grafts, other.at);
 		/* the session has ended here, and its copy has come back from the peer meanwhile */
-		if (now != KEY_NONE || !(was->key & KEY_OWNED) || other.state != HELD_STANDBY)
+		if (now != KEY_NONE || !(was->key & KEY_OWNED) || other.state != GRAFTED_STANDBY)
 			return;
-		held_end(&other);
+		grafted_end(&other);
 	}
 	/* an expired session may go on elsewhere, unless its address is here */
 	*ret = (struct graft_record){
-		.kind = expired && !held_is_here(h) ? RECORD_LEFT : RECORD_GONE,
+		.kind = expired && !grafted_is_here(h) ? RECORD_LEFT : RECORD_GONE,
 		.udp = h->udp,
 		.client = was->client,
 	};
@@ -235,7 +278,7 @@ static void export_end(const struct held *h, const struct exported *was, uint32_
 static void export_change(struct stream *s, uint32_t at, struct graft_record *ret_end,
 			  struct graft_record *ret)
 {
-	struct held h = held_at(s->sb->grafts, at);
+	struct grafted h = grafted_at(s->sb->grafts, at);
 	struct exported *now = &s->exported[at], was = *now;
 	uint32_t key = export_key(s, &h);
 
@@ -251,13 +294,13 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 	if (was.key != KEY_NONE &&
 	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
 		export_end(&h, &was, key, ret_end);
-	if (key != KEY_NONE && h.state == HELD_STANDBY && !held_is_here(&h)) {
+	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
 		*ret = (struct graft_record){ .kind = RECORD_LEFT,
 					      .udp = h.udp,
 					      .client = now->client };
 	} else if (key != KEY_NONE) {
 		h.head->mirrored = GRAFT_TOLD;
-		held_record(&h, ret);
+		grafted_record(&h, ret);
 	}
 }
 
@@ -265,12 +308,12 @@ static void export_change(struct stream *s, uint32_t at, struct graft_record *re
 static bool export_all(struct stream *s)
 {
 	const uint64_t *used = graft_table_used(s->sb->grafts);
-	uint32_t n = held_places(s->sb->grafts);
+	uint32_t n = grafted_places(s->sb->grafts);
 	struct graft_record end, now;
 
 	s->now_ns = clock_ns();
 	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++) {
-		struct held h = held_at(s->sb->grafts, at);
+		struct grafted h = grafted_at(s->sb->grafts, at);
 
 		if (export_key(s, &h) == s->exported[at].key)
 			continue;
@@ -338,7 +381,7 @@ static int import_session(struct stream *s, struct graft_record *r)
 	struct graft_table *gs = s->sb->grafts;
 	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->head.forward);
 	uint32_t was, at;
-	struct held h;
+	struct grafted h;
 	int e = 0;
 
 	if (!f)
@@ -350,13 +393,13 @@ static int import_session(struct stream *s, struct graft_record *r)
 	for (int side = 0; side < 2 - f->conf->transparent; side++)
 		if (!standby_ways_follow(&s->sb->ways, &record_leg(r, side)->tuple.local))
 			return -ENOSPC;
-	was = at = held_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
-	if (was == NO_SLOT || !held_is_same(gs, was, r))
-		e = held_import(gs, r, &at);
+	was = at = grafted_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
+	if (was == NO_SLOT || !grafted_is_same(gs, was, r))
+		e = grafted_import(gs, r, &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
 		return e;
 	bit_set(s->known, at, true);
-	h = held_at(gs, at);
+	h = grafted_at(gs, at);
 	h.head->source = s->tag;
 	h.head->alone_ms = ALONE_NEVER;
 	standby_ways_find(&s->sb->ways, &h);
@@ -369,28 +412,28 @@ static int import_session(struct stream *s, struct graft_record *r)
  */
 static void import_sync(struct stream *s)
 {
-	for (struct held h = { 0 }; held_next(s->sb->grafts, &h); h.at++) {
+	for (struct grafted h = { 0 }; grafted_next(s->sb->grafts, &h); h.at++) {
 		if (bit_is(s->known, h.at) || (h.head->source && h.head->source != s->tag))
 			continue;
 		h.head->source = 0;
-		if (h.state == HELD_STANDBY && !held_is_here(&h))
-			held_end(&h);
+		if (h.state == GRAFTED_STANDBY && !grafted_is_here(&h))
+			grafted_end(&h);
 	}
 }
 
 /* R: the session is over; or (LEFT) the peer no longer has it, and cannot say how it ended. */
 static void import_end(struct stream *s, const struct graft_record *r)
 {
-	uint32_t at = held_find(s->sb->grafts, r->udp, &r->client);
-	struct held h;
+	uint32_t at = grafted_find(s->sb->grafts, r->udp, &r->client);
+	struct grafted h;
 
 	if (at == NO_SLOT)
 		return;
-	h = held_at(s->sb->grafts, at);
+	h = grafted_at(s->sb->grafts, at);
 	if (r->kind == RECORD_LEFT)
 		h.head->source = 0;
-	else if (h.state == HELD_STANDBY)
-		held_end(&h);
+	else if (h.state == GRAFTED_STANDBY)
+		grafted_end(&h);
 	else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
 		h.head->mirrored = GRAFT_OVER;
 		h.head->source = 0; /* no peer exports the session once its address has left */
