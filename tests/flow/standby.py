@@ -469,7 +469,7 @@ def test_records(trial):
         b"": "nothing has come",
         dump[:first + 20]: f"byte {first}: the stream ended within it",
         dump[:first] + b"\2\2" + dump[first + 2:]: f"byte {first}: it has another version",
-        dump[:first] + b"\2\1\0\3" + dump[first + 4:]: f"byte {first}: its length is none",
+        dump[:first] + b"\2\1\0\3" + dump[first + 4:]: f"byte {first}: its length is impossible",
         dump[:first] + b"\2\1\0\x90" + dump[first + 4:]: f"byte {first}: ",
         dump[4:]: "byte 0: not what `culvert export` begins with",
         b"GET / HTTP/1.0\r\n\r\n": "byte 0: not what `culvert export` begins with",

@@ -231,9 +231,9 @@ TEST(test_bad_fields)
 		BAD(some_tcp(i, true), s[i].read_shift, 15, "scale");
 		BAD(some_tcp(i, true), s[i].fin, 3, "FIN");
 		BAD(some_tcp(i, true), s[i].timestamps, !s[i].timestamps, "timestamps");
-		BAD(some_tcp(i, true), s[i].sack, 2, "yes nor no");
-		BAD(some_tcp(i, true), s[i].tsecr_clamped, 2, "yes nor no");
-		BAD(some_tcp(i, true), r.tcp.shifted, 2, "yes nor no");
+		BAD(some_tcp(i, true), s[i].sack, 2, "neither 0 nor 1");
+		BAD(some_tcp(i, true), s[i].tsecr_clamped, 2, "neither 0 nor 1");
+		BAD(some_tcp(i, true), r.tcp.shifted, 2, "neither 0 nor 1");
 		BAD(some_tcp(0, true), s[i].tuple, s[!i].tuple, "the same");
 		BAD(some_udp(), r.flow.leg[i].tuple.local_port, 0, "port");
 		BAD(some_udp(), r.flow.leg[i].tuple, r.flow.leg[!i].tuple, "the same");

@@ -254,6 +254,21 @@ const struct config_line *option_line(const struct config_lines *l, const char *
 	return NULL;
 }
 
+const struct config_line *option_line_for(const struct config *c, const struct forward_conf *fc,
+					  const char *name)
+{
+	return option_line(&fc->said, name)         ?:
+		       option_line(&c->words, name) ?:
+						      option_line(&c->said, name);
+}
+
+const char *option_place(const struct config *c, const struct forward_conf *fc, const char *name)
+{
+	const struct config_line *l = option_line_for(c, fc, name);
+
+	return l ? l->place : "";
+}
+
 /* --- values --- */
 
 static int parse_choice(const struct option_def *o, const char *text, unsigned int *ret)

@@ -77,6 +77,11 @@ const char *option_hint(struct config *c, const char *name, enum option_scope sc
 
 /* The last of L that sets the option NAME, or NULL. */
 const struct config_line *option_line(const struct config_lines *l, const char *name);
+/* The line whose setting NAME holds for FC, or NULL. */
+const struct config_line *option_line_for(const struct config *c, const struct forward_conf *fc,
+					  const char *name);
+/* The place of that line: "FILE:LINE: ", or "". */
+const char *option_place(const struct config *c, const struct forward_conf *fc, const char *name);
 
 /*
  * Store the setting L in FC if it is one of a forward, else in C.  Text is kept as a pointer.  0,

@@ -18,27 +18,11 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/minmax.h"
+#include "config/conflicts.h"
 #include "config/file.h"
 #include "config/rinetd.h"
 
 #define UDP_IDLE_MS 60000 /* if no line sets idle-timeout */
-
-/* --- where a setting was made --- */
-
-static const struct config_line *find_line(const struct config *c, const struct forward_conf *fc,
-					   const char *name)
-{
-	return option_line(&fc->said, name)         ?:
-		       option_line(&c->words, name) ?:
-						      option_line(&c->said, name);
-}
-
-const char *config_place(const struct config *c, const struct forward_conf *fc, const char *name)
-{
-	const struct config_line *l = find_line(c, fc, name);
-
-	return l ? l->place : "";
-}
 
 /* --- the command line --- */
 
@@ -103,152 +87,6 @@ static int add_forwards(struct config *c)
 	return 0;
 }
 
-/* --- addresses --- */
-
-/* True if IS holds for an address of A and one of B. */
-static bool any_pair(const struct endpoint *a, const struct endpoint *b,
-		     bool (*is)(const struct addr *, const struct addr *))
-{
-	for (size_t i = 0; i < a->n_addrs; i++)
-		for (size_t k = 0; k < b->n_addrs; k++)
-			if (is(&a->addrs[i], &b->addrs[k]))
-				return true;
-	return false;
-}
-
-static bool feeds_itself(const struct config *c, const struct forward_conf *fc)
-{
-	const struct endpoint *listen = fc->sni ? &c->forwards[fc->of].listen : &fc->listen;
-	const struct upstream *u = &fc->upstream;
-
-	for (size_t i = 0; i < u->n; i++)
-		if (any_pair(&u->servers[i].at, listen, addr_leads_to))
-			return true;
-	return false;
-}
-
-/* True if both listeners take the same connections. */
-static bool overlap(const struct addr *a, const struct addr *b)
-{
-	if (a->ss.ss_family != b->ss.ss_family || addr_port(a) != addr_port(b))
-		return false;
-	if (addr_takes_any_port(a))
-		return false; /* the kernel picks two different ports */
-	return addr_equal(a, b) || addr_is_any(a) || addr_is_any(b);
-}
-
-int config_complain_address(const struct forward_conf *fc, bool listen, const char *why)
-{
-	const struct config_line *l = option_line(&fc->said, listen ? "listen" : "upstream");
-
-	return config_complain(l->place, "%s: \"%.320s\": %s", l->key,
-			       listen ? fc->listen.text : l->value, why);
-}
-
-static int check_addresses(const struct config *c, const struct forward_conf *fc)
-{
-	const struct endpoint *other = NULL;
-	const char *place = "";
-	char why[2 * sizeof(((struct endpoint *)0)->text) + 64];
-
-	if (fc->mistaken)
-		return 0;
-	if (!fc->listen.udp && any_pair(&c->metrics, &fc->listen, overlap)) {
-		other = &c->metrics;
-		place = config_place(c, &c->defaults, "metrics");
-	}
-	for (const struct forward_conf *f = c->forwards; f < fc && !other; f++)
-		if (f->listen.udp == fc->listen.udp && any_pair(&f->listen, &fc->listen, overlap)) {
-			other = &f->listen;
-			place = config_place(c, f, "listen");
-		}
-	if (!other && feeds_itself(c, fc))
-		return config_complain_address(fc, false, "the upstream is the listener itself");
-	if (!other)
-		return 0;
-	snprintf(why, sizeof(why), "takes the same connections as %s \"%s\"%s%.*s",
-		 other == &c->metrics ? "metrics" : "the earlier", other->text,
-		 *place ? ": see " : "", AT_PLACE(place));
-	return config_complain_address(fc, true, why);
-}
-
-int config_check_addresses(const struct config *c)
-{
-	int r = 0;
-
-	for (size_t i = 0; c->forwards && i < c->n_forwards; i++)
-		r = check_addresses(c, &c->forwards[i]) ?: r;
-	return r;
-}
-
-/* --- conflicts between values that are valid one by one --- */
-
-/* Complain about the setting NAME of FC, which it may have inherited. */
-static int say_wrong(const struct config *c, const struct forward_conf *fc, const char *name,
-		     const char *why)
-{
-	return config_complain(config_place(c, fc, name), "%s: %s", name, why);
-}
-
-/* Complain about options that FC itself sets, and that have no meaning for its protocol. */
-static int check_protocol(const struct config *c, const struct forward_conf *fc)
-{
-	static const char *const words[2][3] = { { "responses", "replies", "max-reply-factor" },
-						 { "check" } };
-	bool udp = fc->listen.udp;
-
-	for (int i = 0; i < 3 && words[udp][i]; i++)
-		if (option_line(&fc->said, words[udp][i]))
-			return say_wrong(c, fc, words[udp][i],
-					 udp ? "servers of UDP are not checked" :
-					       "only for UDP, as with listen = :53/udp");
-	return udp && fc->proxy_protocol & PROXY_SEND_V1 ?
-		       say_wrong(c, fc, "proxy-protocol", "UDP has version 2 alone: send-v2") :
-		       0;
-}
-
-static int check_forward(const struct config *c, struct forward_conf *fc)
-{
-	unsigned int ports = fc->upstream.n ? fc->upstream.servers[0].at.n_ports : 1;
-	int r = check_protocol(c, fc);
-
-	if (fc->listen.udp && !find_line(c, fc, "idle-timeout"))
-		fc->idle_timeout_ms = UDP_IDLE_MS;
-	if (fc->listen.udp)
-		fc->check_ms = 0; /* drop an inherited value */
-	if (!fc->upstream.n)
-		fc->upstream.text = "";
-	if (fc->hellos && fc->listen.udp)
-		r = say_wrong(c, fc, "listen", "[sni] needs TCP");
-	if (fc->alpn && strchr(fc->alpn, ','))
-		r = say_wrong(c, fc, "alpn", "protocols are separated by blanks");
-	if (fc->sni && option_line(&fc->said, "proxy-protocol") &&
-	    fc->proxy_protocol & PROXY_RECEIVE)
-		r = say_wrong(c, fc, "proxy-protocol",
-			      "the PROXY header comes before the TLS hello, so receive belongs "
-			      "in the section of the forward");
-	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
-	if (ports > 1 && ports != fc->listen.n_ports)
-		r = say_wrong(c, fc, "upstream",
-			      "a range of ports needs a listen range of the same length, and no "
-			      "other listen address");
-	if (upstreams_are_unix(&fc->upstream)) { /* a unix socket has none of these */
-		fc->source.len = 0;
-		fc->interface = NULL;
-		fc->mark = 0;
-		fc->transparent = false;
-	}
-	if (fc->transparent && fc->source.len)
-		r = say_wrong(c, fc, "transparent",
-			      "not together with source: it is the client's address that is used");
-	if (fc->transparent && endpoint_is_unix(&fc->listen))
-		r = say_wrong(c, fc, "transparent", "clients of a unix socket have no address");
-	if (forward_needs_privileges(fc) && !c->privileged_process)
-		r = say_wrong(c, fc, fc->mark ? "mark" : "transparent",
-			      "needs the privileged process, and privileged-process says no");
-	return r;
-}
-
 /* --- values --- */
 
 /*
@@ -289,15 +127,25 @@ static int store_globals(struct config *c)
 	/* Half: one client must not take all sessions, and a proxy of many clients needs many. */
 	if (c->max_sessions_per_client == UINT_MAX)
 		c->max_sessions_per_client = (c->max_sessions + 1) / 2;
-	if (c->metrics.named || c->metrics.n_ports > 1 || c->metrics.udp)
-		r = say_wrong(c, &c->defaults, "metrics",
-			      "needs an address and one port of TCP, not a host name");
-	if (endpoint_is_unix(&c->metrics) && !strcmp(c->metrics.text + 5, c->control))
-		r = say_wrong(c, &c->defaults, "metrics", "the control socket has that path");
-	/* each start overwrites the pid file */
-	if (c->pid_file && c->session_log && !strcmp(c->pid_file, c->session_log))
-		r = say_wrong(c, &c->defaults, "pid-file", "the session log has that path");
-	return r;
+	return conflicts_of_globals(c) ?: r;
+}
+
+/* Values that follow from other settings of FC. */
+static void settle_forward(const struct config *c, struct forward_conf *fc)
+{
+	if (fc->listen.udp && !option_line_for(c, fc, "idle-timeout"))
+		fc->idle_timeout_ms = UDP_IDLE_MS;
+	if (fc->listen.udp)
+		fc->check_ms = 0; /* drop an inherited value */
+	if (!fc->upstream.n)
+		fc->upstream.text = "";
+	fc->soft_limit = smaller(fc->soft_limit, fc->hard_limit);
+	if (upstreams_are_unix(&fc->upstream)) { /* a unix socket has none of these */
+		fc->source.len = 0;
+		fc->interface = NULL;
+		fc->mark = 0;
+		fc->transparent = false;
+	}
 }
 
 /* Store the inherited settings of each forward, and then its own. */
@@ -318,11 +166,13 @@ static int store_forwards(struct config *c)
 			fc->max_sessions = fc->max_sessions_per_client = 0; /* FORWARD has these */
 		}
 		e = store_lines(c, fc, &fc->said);
-		if (!e && !fc->mistaken)
-			e = check_forward(c, fc);
+		if (!e && !fc->mistaken) {
+			settle_forward(c, fc);
+			e = conflicts_of_forward(c, fc);
+		}
 		r = e ?: r;
 	}
-	return config_check_addresses(c) ?: r;
+	return conflicts_of_addresses(c) ?: r;
 }
 
 /* --- all of it --- */

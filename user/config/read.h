@@ -22,19 +22,5 @@ int config_read_any(int argc, char **argv, int fd, struct config *ret);
 /* The exit code for R of config_read(): only a temporary failure is worth another try. */
 int config_exit_code(int r);
 
-/* The place, "FILE:LINE: " or "", of the setting NAME that holds for FC. */
-const char *config_place(const struct config *c, const struct forward_conf *fc, const char *name);
-
-/*
- * Check that no two forwards of C take the same connections, that no forward takes those of
- * metrics, and that no forward has its own listener as its upstream.  The check makes no system
- * call, so it knows no address of this machine but loopback.  To be called again when host names
- * have addresses.  -EINVAL, after a complaint.
- */
-int config_check_addresses(const struct config *c);
-
-/* Print the file and line of an address of FC, and its fault WHY.  -EINVAL. */
-int config_complain_address(const struct forward_conf *fc, bool listen, const char *why);
-
 /* Print the help of `culvert run`. */
 void config_help(void);

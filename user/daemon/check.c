@@ -28,7 +28,7 @@ static int check_account(const struct config *c)
 	log_keep_complaint(err, sizeof(err));
 	account_find_as_root(c->user, &account);
 	log_keep_complaint(NULL, 0);
-	return *err ? config_complain(config_place(c, &c->defaults, "user"), "%s", err) : 0;
+	return *err ? config_complain(option_place(c, &c->defaults, "user"), "%s", err) : 0;
 }
 
 /* A daemon that is started from this shell has the same limit as this process. */
@@ -43,7 +43,7 @@ static void check_descriptors(const struct config *c)
 			     "and %lu to splice both ways: raise RLIMIT_NOFILE or lower "
 			     "--max-sessions (the limit of this shell; a unit has its own, "
 			     "LimitNOFILE=)",
-			     config_place(c, &c->defaults, "max-sessions"), limit, c->max_sessions,
+			     option_place(c, &c->defaults, "max-sessions"), limit, c->max_sessions,
 			     needs.sockets, needs.descriptors);
 }
 
@@ -130,7 +130,7 @@ static void check_names(const struct config *c)
  */
 static int check_standby(const struct config *c)
 {
-	const char *place = config_place(c, &c->defaults, "standby-ports");
+	const char *place = option_place(c, &c->defaults, "standby-ports");
 	unsigned int low, high;
 	char more;
 

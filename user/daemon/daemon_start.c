@@ -17,6 +17,7 @@
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/minmax.h"
+#include "config/option.h"
 #include "config/read.h"
 #include "daemon/adopt.h"
 #include "daemon/change.h"
@@ -256,7 +257,7 @@ int daemon_start(struct daemon *d)
 		r = steps[i].run(d);
 		log_keep_complaint(NULL, 0);
 		if (r && steps[i].option)
-			at = config_place(&d->config, &d->config.defaults, steps[i].option);
+			at = option_place(&d->config, &d->config.defaults, steps[i].option);
 		if (r && d->err[0])
 			log_error("%s%s", at, d->err);
 	}

@@ -85,7 +85,7 @@ static int reload_check_globals(struct change *ch)
 	bool graft = shared->grafts && !probe_has_failed(shared->probe, ENGINE_GRAFT);
 
 	if (o)
-		return config_complain(config_place(c, &c->defaults, o->name),
+		return config_complain(option_place(c, &c->defaults, o->name),
 				       "%s: cannot change while culvert runs: restart it", o->name);
 	for (const struct forward_conf *f = c->forwards; f < c->forwards + c->n_forwards; f++)
 		if ((f->engine == ENGINE_SOCKMAP && !sockmap) ||

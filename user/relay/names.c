@@ -38,7 +38,7 @@
 #include "base/log.h"
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
-#include "config/read.h"
+#include "config/conflicts.h"
 
 /* c-ares: the sockets to name servers, and those that tell which addresses have a route. */
 SYSCALLS_ALLOWED(
@@ -538,9 +538,9 @@ int names_find_listeners(struct config *c, bool confined)
 			continue;
 		r = confined ? -EINVAL : endpoint_look_up(&fc->listen, true, why, sizeof(why));
 		if (r) {
-			config_complain_address(fc, true, why);
+			conflicts_complain_address(fc, true, why);
 			return r;
 		}
 	}
-	return config_check_addresses(c);
+	return conflicts_of_addresses(c);
 }

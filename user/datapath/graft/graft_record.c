@@ -233,7 +233,7 @@ int record_unpack(const uint8_t *p, size_t len, uint64_t now_ns, struct graft_re
 	if (len < HEADER)
 		return 0;
 	size = (size_t)p[2] << 8 | p[3];
-	*ret_why = "its length is none";
+	*ret_why = "its length is impossible";
 	if (size < HEADER || size > RECORD_MAX)
 		return -EPROTO;
 	if (len < size)
