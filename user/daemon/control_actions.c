@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "daemon/change.h"
 #include "daemon/control_round.h"
+#include "daemon/standby_stream.h"
 #include "relay/session_life.h"
 
 /* --- kill --- */

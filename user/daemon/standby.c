@@ -27,124 +27,6 @@
 #define GONE_MS 10000 /* a peer that sends no record for this time is dead */
 #define LOST_MS 20000 /* without an exporter for this time: idle-timeout begins */
 #define REVIVE_MS 5000
-#define LEAVE_MS 1000 /* packets may still come for this time after their address has left */
-
-/* --- ways: addresses --- */
-
-/* RET: the place of A, or the place where A would be. */
-static bool ways_find_address(const struct standby_ways *w, const struct graft_addr *a,
-			      struct standby_address **ret)
-{
-	*ret = w->addresses;
-	for (size_t n = w->n; n; n /= 2)
-		if (memcmp(&(*ret)[n / 2].is, a, sizeof(*a)) < 0) {
-			*ret += n / 2 + 1;
-			n--;
-		}
-	return *ret < w->addresses + w->n && !memcmp(&(*ret)->is, a, sizeof(*a));
-}
-
-static bool ways_have_local(struct standby_ways *w, const struct graft_addr *a)
-{
-	return routes_ask(&w->routes, a, NULL, 0).local;
-}
-
-bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a)
-{
-	struct standby_address *at;
-	bool known, room;
-
-	pthread_mutex_lock(&w->lock);
-	known = ways_find_address(w, a, &at);
-	room = w->n < w->room;
-	if (!known && room) {
-		memmove(at + 1, at, (size_t)(&w->addresses[w->n++] - at) * sizeof(*at));
-		*at = (struct standby_address){ .is = *a };
-		at->here = ways_have_local(w, a) && graft_table_set_address(w->grafts, a, true);
-	}
-	pthread_mutex_unlock(&w->lock);
-	return known || room;
-}
-
-/*
- * Forget addresses that no session has.  Sessions of workers count, too: they may become STANDBY
- * again.  The caller holds the lock of streams, so no session is entered meanwhile.
- */
-static void ways_forget(struct standby_ways *w)
-{
-	struct standby_address *to = w->addresses, *at;
-
-	pthread_mutex_lock(&w->lock);
-	for (struct grafted h = { 0 }; grafted_next(w->grafts, &h); h.at++)
-		for (unsigned int leg = 0; leg < 2; leg++)
-			if (ways_find_address(w, &h.leg[leg]->tuple.local, &at))
-				at->used = true;
-	at = to;
-	for (const struct standby_address *end = to + w->n; at < end; at++) {
-		bool used = at->used;
-
-		at->used = false;
-		if (used)
-			*to++ = *at;
-		else
-			graft_table_set_address(w->grafts, &at->is, false);
-	}
-	w->n = (unsigned int)(to - w->addresses);
-	pthread_mutex_unlock(&w->lock);
-}
-
-/* True: A has left. */
-static bool ways_look_at(struct standby_ways *w, struct standby_address *a, uint64_t now)
-{
-	bool here = ways_have_local(w, &a->is);
-
-	if (here)
-		a->gone_ms = 0;
-	else if (a->here && !a->gone_ms)
-		a->gone_ms = now + LEAVE_MS;
-	if (here == a->here || (!here && now < a->gone_ms)) {
-		w->news = w->news || a->gone_ms;
-		return false;
-	}
-	a->here = graft_table_set_address(w->grafts, &a->is, here) && here;
-	a->gone_ms = 0;
-	w->moves++;
-	return !here;
-}
-
-/* After news, ask which addresses are here.  True if some have left: their sessions stand by. */
-static bool ways_look(struct standby_ways *w)
-{
-	uint64_t now = clock_ms();
-	bool left = false;
-
-	pthread_mutex_lock(&w->lock);
-	if (w->news) {
-		w->looked_ms = now;
-		w->news = false;
-		for (struct standby_address *a = w->addresses; a < w->addresses + w->n; a++)
-			left = ways_look_at(w, a, now) || left;
-	}
-	pthread_mutex_unlock(&w->lock);
-	return left;
-}
-
-/* --- ways: routes --- */
-
-void standby_ways_find(struct standby_ways *w, const struct grafted *h)
-{
-	pthread_mutex_lock(&w->lock);
-	for (unsigned int i = 0; i < 2; i++) {
-		struct graft_leg *l = h->leg[i];
-		/* asked for a route from an address that is not here, the kernel gives none */
-		bool here = ways_have_local(w, &l->tuple.local);
-		struct route r = routes_ask(&w->routes, &l->tuple.remote,
-					    here ? &l->tuple.local : NULL, l->way.mark);
-
-		graft_table_set_way(w->grafts, &l->way, r.ifindex, r.mtu);
-	}
-	pthread_mutex_unlock(&w->lock);
-}
 
 /* --- sessions that expire: under the lock --- */
 
@@ -237,7 +119,7 @@ static bool standby_prepare(struct standby *sb)
 		if (arrival != ARRIVAL_DUE)
 			continue;
 		pthread_mutex_lock(&sb->lock);
-		standby_ways_find(&sb->ways, &h);
+		standby_addresses_find_routes(&sb->addresses, &h);
 		pthread_mutex_unlock(&sb->lock);
 	}
 	for (struct grafted h = { 0 }; some && grafted_next(sb->grafts, &h); h.at++)
@@ -313,12 +195,12 @@ static void standby_on_look(struct timer *t)
 	uint64_t began = clock_ms();
 
 	standby_look_for_arrivals(sb);
-	if (ways_look(&sb->ways))
+	if (standby_addresses_look(&sb->addresses))
 		shared_tell_news(sb->service->shared);
 	if (began >= sb->cared_ms + CARE_MS) {
 		pthread_mutex_lock(&sb->lock);
 		standby_look_at_held(sb);
-		ways_forget(&sb->ways);
+		standby_addresses_forget(&sb->addresses);
 		pthread_mutex_unlock(&sb->lock);
 		sb->cared_ms = began;
 	}
@@ -335,15 +217,9 @@ void standby_begin_looks(void *arg)
 
 void standby_news(struct standby *sb)
 {
-	struct standby_ways *w = &sb->ways;
-	bool due;
-
-	pthread_mutex_lock(&w->lock);
-	routes_forget(&w->routes);
-	w->news = true;
-	due = clock_ms() - w->looked_ms >= LOOK_MS; /* else the next look comes soon */
-	pthread_mutex_unlock(&w->lock);
-	if (due && ways_look(w))
+	/* else the next look comes soon */
+	if (standby_addresses_news(&sb->addresses) >= LOOK_MS &&
+	    standby_addresses_look(&sb->addresses))
 		shared_tell_news(sb->service->shared);
 }
 
@@ -365,7 +241,7 @@ struct json_object *standby_json(struct standby *sb)
 	json_add_int(o, "held", standby_held(sb));
 	json_add_int(o, "adopted", sb->adopted);
 	json_add_int(o, "refused", sb->refused);
-	json_add_int(o, "addresses", sb->ways.n);
+	json_add_int(o, "addresses", sb->addresses.n);
 	pthread_mutex_lock(&sb->lock);
 	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
 		uint64_t synced = s->synced_ms, last = s->last_ms, now = clock_ms();
@@ -392,23 +268,19 @@ struct json_object *standby_json(struct standby *sb)
 
 int standby_open(struct standby *sb, struct service *r)
 {
-	struct standby_ways *w = &sb->ways;
-	int e = routes_open(&w->routes);
+	int e = standby_addresses_open(&sb->addresses, r->shared->grafts);
 
 	if (e)
 		return e;
 	sb->service = r;
-	sb->grafts = w->grafts = r->shared->grafts;
-	w->room = graft_table_total(w->grafts);
-	w->addresses = allocated(calloc((size_t)w->room + 1, sizeof(*w->addresses)));
-	pthread_mutex_init(&w->lock, NULL);
+	sb->grafts = r->shared->grafts;
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = standby_on_look;
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		standby_begin_looks(sb);
 		if (h.state != GRAFTED_STANDBY && !(h.state == GRAFTED_ACTIVE && h.head->mirrored))
 			continue;
-		standby_ways_follow(&sb->ways, &h.leg[0]->tuple.local);
+		standby_addresses_follow(&sb->addresses, &h.leg[0]->tuple.local);
 		/* its address has left while no daemon ran */
 		if (h.state == GRAFTED_ACTIVE && !grafted_is_here(&h))
 			grafted_stand_by(&h);

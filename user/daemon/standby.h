@@ -5,19 +5,24 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "daemon/control_socket.h"
-#include "daemon/grafted.h"
 #include "daemon/service.h"
-#include "datapath/route.h"
+#include "daemon/standby_addresses.h"
 
 /*
  * A pair of relays: each exports its grafted sessions to the peer (graft_record.h), so that
  * sessions survive the death of the whole machine.  docs/operations.md says how to set up a pair.
  */
 
+struct control;
+struct standby;
+
 #define STREAMS_MAX 4
 
-struct exported;
+/* The state of a place as an export has sent it last. */
+struct exported {
+	uint32_t key; /* changes with the record of the place; 0: there is none */
+	struct graft_tuple client;
+};
 
 /* An export or an import. */
 struct stream {
@@ -41,34 +46,10 @@ struct stream {
 	uint8_t buffer[65536];
 };
 
-/*
- * The local addresses of exported and imported sessions, which the clients and servers know, and
- * the routes of imported sessions.  Any thread may call these functions.  Their own lock is held
- * while the kernel is asked.  No other lock is taken under it.
- */
-
-struct standby_address {
-	struct graft_addr is;
-	bool here, used;
-	uint64_t gone_ms; /* when an address that leaves counts as gone; 0: it does not leave */
-};
-
-struct standby_ways {
-	struct graft_table *grafts;
-	_Atomic uint32_t moves; /* of addresses */
-	pthread_mutex_t lock;   /* of the rest */
-	struct routes routes;
-	uint64_t looked_ms;
-	bool news;              /* since the last look; or an address is leaving */
-	_Atomic unsigned int n; /* any thread may read it */
-	unsigned int room;
-	struct standby_address *addresses; /* sorted */
-};
-
 struct standby {
 	struct service *service; /* its thread makes the looks */
 	struct graft_table *grafts;
-	struct standby_ways ways; /* has its own lock */
+	struct standby_addresses addresses; /* has its own lock */
 	_Atomic uint64_t adopted, refused;
 
 	/* of the thread that reloads */
@@ -77,7 +58,7 @@ struct standby {
 	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */
 
-	/* streams, and sessions of peers, change under it; taken before ways.lock */
+	/* streams, and sessions of peers, change under it; taken before addresses.lock */
 	pthread_mutex_t lock;
 	struct stream streams[STREAMS_MAX];
 };
@@ -96,25 +77,7 @@ void standby_news(struct standby *sb);
  */
 void standby_begin_looks(void *arg);
 
-/* Tell the packet programs from now on whether A is here.  False: there is no room for A. */
-bool standby_ways_follow(struct standby_ways *w, const struct graft_addr *a);
-/* Look up the routes to both ends of a session that has no sockets yet. */
-void standby_ways_find(struct standby_ways *w, const struct grafted *h);
-
 /* The number of imported sessions that wait for their addresses.  By any thread. */
 unsigned int standby_held(const struct standby *sb);
 /* For `culvert status`.  By any thread. */
 struct json_object *standby_json(struct standby *sb);
-
-/* --- standby_export_import.c: exports and imports --- */
-
-/* The age from which an export sends a session, unless the request has another. */
-#define STANDBY_AFTER_MS 2000
-
-/*
- * Serve the client at FD until the client or this daemon ends the stream.  The export sends
- * sessions that have been grafted for AFTER_MS.  The import enters sessions as those of NAME.  On a
- * thread of C.
- */
-void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms);
-void standby_import(struct standby *sb, const struct control *c, int fd, const char *name);

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: an export looks at all sessions each EXPORT_LOOK_MS, and sends a record of
+ * each place whose key has changed.  A peer that takes nothing holds up this export alone, and is
+ * cut off in the end.
+ *
+ * Each export has a thread of the control socket, on which all of this runs.
+ */
+#include "daemon/standby_stream.h"
+
+#include <string.h>
+
+#include "base/bits.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "datapath/graft/udp_graft.h"
+#include "relay/upstream_socket.h"
+
+#define EXPORT_LOOK_MS 50
+#define EXPORT_ALIVE_MS 1000
+
+/* --- records on their way --- */
+
+static bool export_flush(struct stream *s)
+{
+	const char *text = (char *)s->buffer;
+	int r = s->len ? control_send(s->control, s->fd, DEAF_MS, text, s->len) : 0;
+
+	s->len = 0;
+	s->last_ms = clock_ms();
+	return !r;
+}
+
+/* R of RECORD_NONE: there is nothing to send.  False: the peer takes nothing. */
+static bool export_put(struct stream *s, struct graft_record *r)
+{
+	if (r->kind == RECORD_NONE)
+		return true;
+	if (s->len + RECORD_MAX > sizeof(s->buffer) && !export_flush(s))
+		return false;
+	s->len += record_pack(r, clock_ns(), s->buffer + s->len);
+	s->records++;
+	return true;
+}
+
+/* --- keys: a place is exported anew if its key changes --- */
+
+#define KEY_NONE 0U /* the place is not exported */
+/*
+ * A bit of a key: this relay owns the session.  Without the bit the session is STANDBY.  This relay
+ * exports a STANDBY session only while the client's destination address is here, so the key changes
+ * with each move of an address.  When a session ends, every relay that knew the session exports the
+ * end.
+ */
+#define KEY_OWNED 1U
+
+/* An ACTIVE session of TCP, and which of its ends have sent FIN. */
+static uint32_t export_key_session(const struct stream *s, const struct grafted *h)
+{
+	const volatile struct graft_entry *g = graft_of(h->grafts, h->slot);
+	uint64_t offered = g->offered_ns;
+	uint32_t fins = g->side[1].fin << 2 | g->side[0].fin;
+
+	if (graft_state_of(h->head) == GRAFT_DONE || s->now_ns < offered + s->after_ns)
+		return KEY_NONE;
+	return (((uint32_t)(offered / 1000) ^ (uint32_t)h->head->id << 20) << 4 | fins) << 1 |
+	       KEY_OWNED;
+}
+
+/*
+ * A flow that its sockets carry again stays exported: the record keeps the flow's port reserved at
+ * the peer.
+ */
+static uint32_t export_key_flow(const struct stream *s, const struct grafted *h)
+{
+	const struct udp_table *us = graft_table_udp(h->grafts);
+	uint32_t age = (uint32_t)(s->now_ns >> UDP_TICK_SHIFT) - udp_flow_of(us, h->slot)->born;
+
+	if (age < s->after_ns >> UDP_TICK_SHIFT ||
+	    !(h->head->mirrored || udp_graft_carries(us, h->slot, 0) ||
+	      udp_graft_carries(us, h->slot, 1)))
+		return KEY_NONE;
+	return (uint32_t)h->head->id << 1 | KEY_OWNED;
+}
+
+/*
+ * KEY_NONE: the session ends, is younger than after_ns, or is a flow of UDP that its sockets alone
+ * carry and no other relay knows.
+ */
+static uint32_t export_key(const struct stream *s, const struct grafted *h)
+{
+	if (h->state == GRAFTED_STANDBY)
+		return h->head->alone_ms == ALONE_EXPIRED ? KEY_NONE :
+							    (s->sb->addresses.moves + 1) << 1;
+	if (h->state == GRAFTED_NOTHING || h->head->mirrored == GRAFT_OVER)
+		return KEY_NONE;
+	return h->udp ? export_key_flow(s, h) : export_key_session(s, h);
+}
+
+/* --- looks --- */
+
+/*
+ * Place H has exported the session WAS, and exports it no more: make the record of its end.  If
+ * another place exports the session now, there is no such record.  NOW is the key of H.
+ */
+static void export_end(const struct grafted *h, const struct exported *was, uint32_t now,
+		       struct graft_record *ret)
+{
+	struct grafted other = { .at = grafted_find(h->grafts, h->udp, &was->client) };
+	bool expired = h->state == GRAFTED_STANDBY && now == KEY_NONE;
+
+	if (other.at != h->at && other.at != NO_SLOT) {
+		other = grafted_at(h->grafts, other.at);
+		/* the session has ended here, and its copy has come back from the peer meanwhile */
+		if (now != KEY_NONE || !(was->key & KEY_OWNED) || other.state != GRAFTED_STANDBY)
+			return;
+		grafted_end(&other);
+	}
+	/* an expired session may go on elsewhere, unless its address is here */
+	*ret = (struct graft_record){
+		.kind = expired && !grafted_is_here(h) ? RECORD_LEFT : RECORD_GONE,
+		.udp = h->udp,
+		.client = was->client,
+	};
+}
+
+/*
+ * Make the records of a place whose key has changed.  The caller holds the lock: else this export
+ * could see a place while an import replaces its session, and would report the session as over.
+ */
+static void export_change(struct stream *s, uint32_t at, struct graft_record *ret_end,
+			  struct graft_record *ret)
+{
+	struct grafted h = grafted_at(s->sb->grafts, at);
+	struct exported *now = &s->exported[at], was = *now;
+	uint32_t key = export_key(s, &h);
+
+	if (key == was.key || graft_state_of(h.head) == GRAFT_SETTING)
+		return;
+	if (key != KEY_NONE &&
+	    !standby_addresses_follow(&s->sb->addresses, &h.leg[0]->tuple.local)) {
+		log_limited(LOG_WARNING, "standby: too many local addresses: sessions of some are "
+					 "not exported");
+		key = KEY_NONE;
+	}
+	*now = (struct exported){ .key = key, .client = h.leg[0]->tuple };
+	bit_set(s->known, at, key != KEY_NONE);
+	if (was.key != KEY_NONE &&
+	    (key == KEY_NONE || memcmp(&now->client, &was.client, sizeof(was.client)) != 0))
+		export_end(&h, &was, key, ret_end);
+	if (key != KEY_NONE && h.state == GRAFTED_STANDBY && !grafted_is_here(&h)) {
+		*ret = (struct graft_record){ .kind = RECORD_LEFT,
+					      .udp = h.udp,
+					      .client = now->client };
+	} else if (key != KEY_NONE) {
+		h.head->mirrored = GRAFT_TOLD;
+		grafted_record(&h, ret);
+	}
+}
+
+/* False: the peer takes nothing. */
+static bool export_all(struct stream *s)
+{
+	const uint64_t *used = graft_table_used(s->sb->grafts);
+	uint32_t n = grafted_places(s->sb->grafts);
+	struct graft_record end, now;
+
+	s->now_ns = clock_ns();
+	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++) {
+		struct grafted h = grafted_at(s->sb->grafts, at);
+
+		if (export_key(s, &h) == s->exported[at].key)
+			continue;
+		end.kind = now.kind = RECORD_NONE;
+		pthread_mutex_lock(&s->sb->lock);
+		export_change(s, at, &end, &now);
+		pthread_mutex_unlock(&s->sb->lock);
+		if (!export_put(s, &end) || !export_put(s, &now))
+			return false;
+	}
+	return true;
+}
+
+/* --- the stream --- */
+
+/* The peer of an export sends nothing: its socket becomes readable when the peer has gone. */
+static void export_run(struct stream *s)
+{
+	struct graft_record r = { .kind = RECORD_BEGIN };
+	uint64_t alive_ms;
+
+	if (!export_put(s, &r) || !export_all(s))
+		return;
+	r.kind = RECORD_SYNC;
+	if (!export_put(s, &r) || !export_flush(s))
+		return;
+	stream_enter(s, STREAM_IN_SYNC);
+	r.kind = RECORD_PORTS;
+	memcpy(r.ports, upstream_ports, sizeof(r.ports));
+	if (!export_put(s, &r))
+		return;
+	r.kind = RECORD_ALIVE;
+	for (alive_ms = clock_ms(); !control_wait(s->control, s->fd, EXPORT_LOOK_MS);) {
+		if (!export_all(s))
+			return;
+		if (clock_ms() - alive_ms >= EXPORT_ALIVE_MS) {
+			alive_ms = clock_ms();
+			if (!export_put(s, &r))
+				return;
+		}
+		if (!export_flush(s))
+			return;
+	}
+}
+
+void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms)
+{
+	struct stream *s = stream_open(sb, c, fd, NULL);
+
+	if (!s)
+		return;
+	s->after_ns = after_ms * NS_PER_MS;
+	export_run(s);
+	stream_close(s);
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: BSD-2-Clause
+/*
+ * Theory of operation: an import enters the sessions of its peer as STANDBY, each under the lock of
+ * all imports and exports, and under the lock of forwards.
+ *
+ * Each import has a thread of the control socket, on which all of this runs.
+ */
+#include "daemon/standby_stream.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "base/bits.h"
+#include "base/clock.h"
+#include "base/json_add.h"
+#include "base/log.h"
+#include "relay/upstream_socket.h"
+
+/* --- records, under both locks --- */
+
+/*
+ * Enter the session of R.  A session that has not changed keeps its place, and so its key.  Else
+ * two relays that both have an address would export each other's sessions for ever.
+ */
+static int import_session(struct stream *s, struct graft_record *r)
+{
+	struct graft_table *gs = s->sb->grafts;
+	const struct forward *f = forward_with_tag(&s->sb->service->forwards, r->head.forward);
+	uint32_t was, at;
+	struct grafted h;
+	int e = 0;
+
+	if (!f)
+		return -ENOENT;
+	/*
+	 * the addresses that the ends know of this relay; the server of a transparent forward
+	 * knows the client's instead
+	 */
+	for (int side = 0; side < 2 - f->conf->transparent; side++)
+		if (!standby_addresses_follow(&s->sb->addresses, &record_leg(r, side)->tuple.local))
+			return -ENOSPC;
+	was = at = grafted_find(gs, r->kind == RECORD_UDP, &record_leg(r, 0)->tuple);
+	if (was == NO_SLOT || !grafted_is_same(gs, was, r))
+		e = grafted_import(gs, r, &at);
+	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
+		return e;
+	bit_set(s->known, at, true);
+	h = grafted_at(gs, at);
+	h.head->source = s->tag;
+	h.head->alone_ms = ALONE_NEVER;
+	standby_addresses_find_routes(&s->sb->addresses, &h);
+	return 0;
+}
+
+/*
+ * All sessions of the peer have come.  Any other session of this import, or of no import, has no
+ * exporter now.  If it is STANDBY, and its address is not here, it is over.
+ */
+static void import_sync(struct stream *s)
+{
+	for (struct grafted h = { 0 }; grafted_next(s->sb->grafts, &h); h.at++) {
+		if (bit_is(s->known, h.at) || (h.head->source && h.head->source != s->tag))
+			continue;
+		h.head->source = 0;
+		if (h.state == GRAFTED_STANDBY && !grafted_is_here(&h))
+			grafted_end(&h);
+	}
+}
+
+/* R: the session is over; or (LEFT) the peer no longer has it, and cannot say how it ended. */
+static void import_end(struct stream *s, const struct graft_record *r)
+{
+	uint32_t at = grafted_find(s->sb->grafts, r->udp, &r->client);
+	struct grafted h;
+
+	if (at == NO_SLOT)
+		return;
+	h = grafted_at(s->sb->grafts, at);
+	if (r->kind == RECORD_LEFT)
+		h.head->source = 0;
+	else if (h.state == GRAFTED_STANDBY)
+		grafted_end(&h);
+	else if (h.head->mirrored || h.head->source) { /* graft_part() drops the session later */
+		h.head->mirrored = GRAFT_OVER;
+		h.head->source = 0; /* no peer exports the session once its address has left */
+	}
+}
+
+static void import_ports(struct stream *s, const unsigned int its[2])
+{
+	const unsigned int *own = upstream_ports;
+
+	s->same_ports = its[0] <= own[1] && own[0] <= its[1];
+	if (s->same_ports)
+		log_limited(LOG_WARNING,
+			    "standby: import %s: it connects from ports %u to %u, and this relay "
+			    "from %u to %u: a session whose port is in use is refused "
+			    "(net.ipv4.ip_local_port_range)",
+			    s->name, its[0], its[1], own[0], own[1]);
+}
+
+static int import_record(struct stream *s, struct graft_record *r)
+{
+	if (r->kind == RECORD_NONE)
+		return -EBADMSG;
+	if (r->kind == RECORD_TCP || r->kind == RECORD_UDP)
+		return import_session(s, r);
+	if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT)
+		import_end(s, r);
+	else if (r->kind == RECORD_SYNC)
+		import_sync(s);
+	else if (r->kind == RECORD_PORTS)
+		import_ports(s, r->ports);
+	return 0;
+}
+
+/* Take R.  A wrong R has kind RECORD_NONE, and WHY is its fault; later records may be right. */
+static void import_take(struct stream *s, struct graft_record *r, const char *why)
+{
+	int e;
+
+	if (!s->records++)
+		stream_enter(s, STREAM_DUMPS);
+	stream_lock(s->sb);
+	e = import_record(s, r);
+	stream_unlock(s->sb);
+	if (r->kind == RECORD_SYNC)
+		stream_enter(s, STREAM_IN_SYNC);
+	if (!e || e == -EEXIST) /* a worker has the session */
+		return;
+	s->sb->refused++;
+	log_limited(LOG_WARNING, "standby: import %s: a session is refused: %s", s->name,
+		    e == -ENOENT     ? "no forward here has the name of its forward" :
+		    e == -EBADMSG    ? why :
+		    e == -EADDRINUSE ? "another session here has the same local port or client" :
+				       "max-sessions is too low for those of both relays");
+}
+
+/* --- the stream --- */
+
+/* The import ends at byte AT.  Sessions that have come stay. */
+static void import_refuse(const struct stream *s, uint64_t at, const char *why)
+{
+	struct json_object *o = request_error_json(ERROR_MALFORMED,
+						   "import %s: the record at byte %llu: %s",
+						   s->name, (unsigned long long)at, why);
+	size_t len;
+	const char *text = json_line(o, JSON_C_TO_STRING_PLAIN, &len);
+
+	log_warning("standby: import %s: the record at byte %llu: %s", s->name,
+		    (unsigned long long)at, why);
+	if (text)
+		control_send(s->control, s->fd, DEAF_MS, text, len);
+	json_object_put(o);
+}
+
+/*
+ * Take the whole records of the buffer.  *BYTES counts the bytes that are taken.  Returns the
+ * fault, or NULL.
+ */
+static const char *import_buffer(struct stream *s, uint64_t *bytes)
+{
+	struct graft_record r;
+	const char *why = NULL;
+	size_t at = 0;
+	int took;
+
+	for (; (took = record_unpack(s->buffer + at, s->len - at, clock_ns(), &r, &why)) > 0;
+	     at += (size_t)took)
+		import_take(s, &r, why);
+	*bytes += at;
+	s->len -= at;
+	memmove(s->buffer, s->buffer + at, s->len);
+	return took < 0 ? why : NULL;
+}
+
+void standby_import(struct standby *sb, const struct control *c, int fd, const char *name)
+{
+	struct stream *s = stream_open(sb, c, fd, name);
+	const char *why = NULL;
+	uint64_t bytes = 0;
+	ssize_t n;
+	int ready;
+
+	if (!s)
+		return;
+	/* before its first record an import hinders no session, and ssh may ask for a password */
+	while ((ready = control_wait(s->control, s->fd, s->records ? DEAF_MS : -1)) > 0) {
+		n = recv(s->fd, s->buffer + s->len, sizeof(s->buffer) - s->len, MSG_DONTWAIT);
+		if (n <= 0 && s->len)
+			why = "the stream ended within it";
+		if (n <= 0)
+			break;
+		s->len += (size_t)n;
+		s->last_ms = clock_ms();
+		if (!s->records && *s->buffer != RECORD_BEGIN)
+			why = "not what `culvert export` begins with";
+		else
+			why = import_buffer(s, &bytes);
+		if (why)
+			break;
+	}
+	if (!ready)
+		why = "nothing came for 10 s";
+	if (why)
+		import_refuse(s, bytes, why);
+	stream_close(s);
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "daemon/standby_stream.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/bits.h"
+#include "base/clock.h"
+#include "base/log.h"
+
+#define BEGIN_MS 2000 /* for the thread that reloads to begin its looks */
+
+void stream_lock(struct standby *sb)
+{
+	pthread_mutex_lock(&sb->service->forwards.lock);
+	pthread_mutex_lock(&sb->lock);
+}
+
+void stream_unlock(struct standby *sb)
+{
+	pthread_mutex_unlock(&sb->lock);
+	pthread_mutex_unlock(&sb->service->forwards.lock);
+}
+
+/* --- ports for which the stack does not answer --- */
+
+static void stream_mark_ports(uint8_t *ports, const struct endpoint *e, uint8_t as)
+{
+	for (unsigned int i = 0; i < e->n_ports; i++)
+		ports[htons((uint16_t)(ntohs(e->named_port) + i))] |= as;
+	for (size_t i = 0; i < e->n_addrs; i++)
+		ports[addr_port(&e->addrs[i])] |= as;
+}
+
+static void stream_mark_forwards(uint8_t *ports, const struct forwards *all)
+{
+	const struct forward *f;
+
+	TAILQ_FOREACH(f, &all->list, in_forwards) {
+		const struct upstream *u = &f->conf->upstream;
+
+		stream_mark_ports(ports, &f->conf->listen, GRAFT_PORT_LISTENS);
+		for (size_t i = 0; i < u->n; i++)
+			stream_mark_ports(ports, &u->servers[i].at, GRAFT_PORT_SERVER);
+	}
+}
+
+/*
+ * Count exports in sync: without any, sessions show "no standby".  While an import is not in sync,
+ * the stack resets no connection at ports of forwards: a packet there may be of a session that has
+ * not come yet.
+ */
+static void stream_count(struct standby *sb)
+{
+	unsigned int readers = 0, unsynced = 0;
+
+	for (struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++) {
+		readers += s->is_open && !s->is_import && s->synced_ms;
+		unsynced += s->is_open && s->is_import && s->records && !s->synced_ms;
+	}
+	atomic_store(&sb->service->shared->standbys, readers);
+	if (unsynced)
+		stream_mark_forwards(graft_table_unsynced_ports(sb->grafts),
+				     &sb->service->forwards);
+	else
+		memset(graft_table_unsynced_ports(sb->grafts), 0, GRAFT_PORTS);
+}
+
+/* --- opening, closing --- */
+
+void stream_enter(struct stream *s, enum stream_phase phase)
+{
+	const char *kind = s->is_import ? "import " : "an export";
+	bool was_synced = s->synced_ms;
+
+	stream_lock(s->sb);
+	s->is_open = phase != STREAM_CLOSED;
+	s->last_ms = clock_ms();
+	s->synced_ms = phase == STREAM_IN_SYNC ? s->last_ms : 0;
+	stream_count(s->sb);
+	stream_unlock(s->sb);
+	/* no message for each new try: a peer may be away for days */
+	if (phase == STREAM_IN_SYNC)
+		log_info("standby: %s%s is in sync", kind, s->name);
+	else if (was_synced)
+		log_warning("standby: %s%s has ended", kind, s->name);
+}
+
+struct stream *stream_open(struct standby *sb, const struct control *c, int fd, const char *name)
+{
+	uint32_t n = grafted_places(sb->grafts);
+	struct stream new = { .sb = sb,
+			      .control = c,
+			      .fd = fd,
+			      .is_import = name,
+			      .tag = name ? graft_tag(name) | 1 : 0, /* 0 is none */
+			      .known = calloc(BITS_WORDS(n), sizeof(*new.known)),
+			      .exported = name ? NULL : calloc(n, sizeof(*new.exported)) };
+	bool ready = new.known && (name || new.exported);
+	struct stream *s = sb->streams;
+
+	snprintf(new.name, sizeof(new.name), "%s", name ?: "");
+	pthread_mutex_lock(&sb->lock);
+	while (s < sb->streams + STREAMS_MAX && s->known)
+		s++;
+	ready = ready && s < sb->streams + STREAMS_MAX;
+	if (ready)
+		*s = new;
+	pthread_mutex_unlock(&sb->lock);
+	if (!ready) {
+		free(new.known);
+		free(new.exported);
+		log_warning("standby: no memory, or more than %d exports and imports", STREAMS_MAX);
+		return NULL;
+	}
+	stream_enter(s, STREAM_DUMPS);
+	loop_call(&sb->service->loop, standby_begin_looks, sb, BEGIN_MS);
+	return s;
+}
+
+void stream_close(struct stream *s)
+{
+	stream_enter(s, STREAM_CLOSED);
+	free(s->exported);
+	free(s->known);
+	pthread_mutex_lock(&s->sb->lock);
+	s->known = NULL; /* last: another stream may use S now */
+	pthread_mutex_unlock(&s->sb->lock);
+}
