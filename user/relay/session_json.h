@@ -8,8 +8,9 @@
 /* What a session has carried, and how others see it: the control socket, the session log. */
 
 /*
- * Add the bytes that the kernel has carried for S since the last call to the counters.  No event
- * reports these bytes, nor a graft: so call this when S ends, and before counters are read.
+ * Add to the counters the bytes that the kernel has carried for S since the last call.  No event
+ * reports these bytes, or that a graft has begun: so call this when S ends, and before counters are
+ * read.
  */
 void session_count_kernel(struct session *s);
 
