@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /*
- * Which servers may have sessions, and how many.  Pure decisions: no system calls, no locks; times
- * are milliseconds of one clock.
+ * Decides which servers may have sessions, and how many.  The decisions are pure: no system calls,
+ * no locks.  Times are milliseconds of one clock.
  */
 
 /* The order of an operator. */

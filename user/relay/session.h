@@ -141,7 +141,7 @@ void session_set_state(struct session *s, enum session_state to);
  */
 struct addr session_address(const struct session *s, uint16_t index);
 
-/* Who is at the other end of the client's socket. */
+/* The address of the other end of the client's socket. */
 static inline const union client_addr *session_peer(const struct session *s)
 {
 	return s->told ? &s->told->peer : &s->client;

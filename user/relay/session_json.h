@@ -5,7 +5,7 @@
 
 #include "relay/session.h"
 
-/* What a session has carried, and how others see it: the control socket, the session log. */
+/* Counts what a session has carried, and shows it to the control socket and the session log. */
 
 /*
  * Add to the counters the bytes that the kernel has carried for S since the last call.  No event

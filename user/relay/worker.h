@@ -32,7 +32,7 @@ struct shared {
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
 	_Atomic uint64_t server_news;  /* changes in the known handshakes of servers */
-	/* Which carriers can be used.  Until the probe ends, user space carries new sessions. */
+	/* The carriers that can be used.  Until the probe ends, user space carries new sessions. */
 	const struct probe_start *probe;
 };
 

@@ -180,7 +180,7 @@ void udp_activate_follow_engine(struct udp_session *s)
 }
 
 /*
- * To packet programs a flow is over once it was silent for idle-timeout: they do not translate it
+ * Packet programs take a flow that was silent for idle-timeout as ended, and do not translate it
  * again.  So such a session gives its slot back, and gets a new one.
  */
 void udp_activate_wake(struct udp_session *s)
