@@ -45,7 +45,7 @@ static inline const char *engine_name(enum engine e)
 	return engine_names[e];
 }
 
-/* Which server of a forward gets a new session. */
+/* How a forward chooses the server of a new session. */
 enum balance {
 	BALANCE_ROUND_ROBIN,    /* the next one */
 	BALANCE_LEAST_SESSIONS, /* the one with the fewest sessions for its weight */

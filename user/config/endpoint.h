@@ -80,10 +80,10 @@ struct upstream {
 
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse(), separated by blanks
- * or commas; after each may stand "weight=N" and "backup".  No server is given twice.  UDP: the
- * protocol of the listener.  Servers have the same protocol, written or not.  All servers are unix
- * sockets, or none is, since a session is prepared for one kind before its server is chosen.  All
- * have equally many ports.
+ * or commas.  "weight=N" and "backup" may follow each address.  No server may be given twice.  UDP:
+ * the listener is of UDP.  Servers have the protocol of the listener, whether or not it is written
+ * behind their ports.  All servers are unix sockets, or none is, since a session is prepared for
+ * one kind before its server is chosen.  All servers have equally many ports.
  *
  * Returns 0, or -EINVAL; then ERR (ERRLEN bytes) has the fault in one line, and RET needs no
  * upstreams_close().

@@ -167,8 +167,9 @@ int tcp_accepted(int fd, bool connected, uint64_t header, uint64_t *ret)
 
 /*
  * TCP itself refuses neither SO_RCVLOWAT nor SO_BUF_LOCK, but a BPF program of the cgroup or a
- * security module may.  The audit finds a low-water mark that was not raised, and the limits find a
- * buffer that was not fixed.  But a mark that cannot be lowered would stop the flow for ever.
+ * security module may.  A low-water mark that was not raised may lose bytes, which the audit finds.
+ * A buffer that was not fixed costs memory, up to tcp_rmem[2], and no bytes.  But a mark that
+ * cannot be lowered would stop the flow for ever.
  */
 int tcp_set_lowat(int fd, int bytes)
 {

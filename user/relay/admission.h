@@ -18,9 +18,9 @@ bool admission_allows(struct worker *w, struct forward *f, const union client_ad
 /*
  * admission_enter() has counted a session of F: count the session for CLIENT as well.  PROVEN:
  * CLIENT is known to receive at its address, as after a handshake of TCP.  Returns CAUSE_NONE,
- * CAUSE_NO_MEMORY or, if CLIENT is at a limit, CAUSE_CLIENT_LIMIT.  The last is logged.  After a
- * failure the caller ends the connection by RST, so that the client does not wait behind its own
- * sessions.
+ * CAUSE_NO_MEMORY or, if CLIENT is at a limit, CAUSE_CLIENT_LIMIT.  CAUSE_CLIENT_LIMIT is logged.
+ * After a failure the caller resets the connection: the client must not wait until one of its other
+ * sessions ends.
  */
 enum cause admission_enter_client(struct shared *shared, struct forward *f,
 				  const union client_addr *client, bool proven);

@@ -7,7 +7,7 @@
 
 #include "config/config.h"
 
-/* Which server gets a session.  Pure decisions: no system calls, no locks. */
+/* Decides which server gets a session.  Pure decisions: no system calls, no locks. */
 
 struct candidate {
 	bool aside;

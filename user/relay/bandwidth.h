@@ -44,7 +44,7 @@ struct bandwidth {
 	struct bucket ways[2]; /* by flow */
 };
 
-/* True if a bandwidth that begins now could do no more than B.  No session uses B. */
+/* True if B, which no session uses, has all its tokens: a new bandwidth would have no more. */
 bool bandwidth_is_full(struct bandwidth *b);
 
 /*

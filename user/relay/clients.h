@@ -27,8 +27,8 @@ void clients_init(struct clients *c);
 void clients_close(struct clients *c);
 
 /*
- * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  PROVEN is the NOW of
- * clients_proven().  -EUSERS: CLIENT has MOST sessions; -ENOMEM.
+ * Count a session of CLIENT in, if it has fewer than MOST (0: any number).  PROVEN: also record a
+ * proof, as clients_proven() does with NOW.  -EUSERS: CLIENT has MOST sessions; -ENOMEM.
  */
 int clients_enter(struct clients *c, const struct sockaddr *client, unsigned int most, bool proven);
 /*

@@ -20,10 +20,10 @@
  * share totals.  A name that was removed and comes back gets new totals.
  *
  *   ACTIVE    accepts sessions, unless it is draining
- *     -> REPLACED  a reload has put another of the same name in its place; freed after the last of
- *                  its sessions
- *     -> REMOVED   a reload has found none of its name; freed after the last session of the name,
- *                  which `culvert forwards` shows until then
+ *     -> REPLACED  a reload has put another forward of its name in its place; freed after the last
+ *                  of its sessions
+ *     -> REMOVED   a reload has found no forward of its name; `culvert forwards` shows it until the
+ *                  last session of the name has ended, and then it is freed
  */
 enum forward_state {
 	FORWARD_ACTIVE,
@@ -50,11 +50,11 @@ struct forward_totals {
 	_Atomic unsigned int limited; /* LIVE plus the sessions of its [sni] sections */
 	unsigned int refs;            /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
-	/* when sessions of a removed or draining forward are reset; for the same thread */
+	/* when sessions of a removed or draining forward are reset; as refs, of that thread only */
 	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;
-	pthread_mutex_t servers_lock; /* of servers.h, and of the next two */
+	pthread_mutex_t servers_lock; /* of struct servers, of `sni` and of `nameless` */
 	struct sni_bucket *sni; /* SNI_BUCKETS, with the names of the active [sni] sections, in
 				       * their order; NULL: there was no section so far */
 	bool nameless;          /* the forward is removed, and serves no hello any more */

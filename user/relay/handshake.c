@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation.  The server's connection is made after the client's, so its SYN can be made
- * like the client's: `shapes` tells the packet programs how.  The lack of an option at the server
- * is known too late, since the client's handshake is over by then.  So the lack is remembered.  If
- * all servers of a forward lack an option, its later clients are not granted it.  After KNOWN_MS
- * one session finds out anew.
+ * Theory of operation.  The connection to the server is made after the client's, so its SYN can be
+ * made like the client's SYN.  The BPF map `shapes` tells the packet programs how.  If the server
+ * lacks an option, the relay learns that too late: the client's handshake is over by then.  So the
+ * lack is remembered.  If all servers of a forward lack an option, later clients of the forward are
+ * not granted it.  After KNOWN_MS the lack is forgotten, and a later session finds out anew.
  */
 #include "relay/handshake.h"
 
@@ -18,7 +18,7 @@
 
 #define USUAL_UNIT 1024 /* bytes: the usual unit of the relay's scaled windows */
 
-/* On lo segments are larger.  There TCP_INFO has a wrong size: at most half of the window. */
+/* Only lo has segments of this size.  TCP_INFO reports them wrongly: at most half the window. */
 #define SEGMENT_OF_LO 16384
 
 /* Windows of H have no scale, and no room for two segments and two units. */

@@ -42,7 +42,7 @@ struct checks {
 	LIST_HEAD(check_list, check) running;
 	/* a round has the checks due by this time; later ones wait, so that no server starves */
 	uint64_t round_ms;
-	unsigned int room; /* checks that may begin after this batch: a stock has no more sockets */
+	unsigned int room; /* checks that may still begin: a stock has as many sockets */
 };
 
 /* --- one check --- */
@@ -70,7 +70,7 @@ static void check_try_next(struct check *a, int error)
 			     smaller(fc->check_ms, fc->connect_timeout_ms) / a->list->n;
 		tcp_close(&a->source, true);
 		a->source.fd = upstream_socket(a->forward, NULL, to);
-		/* a server logs complete handshakes: so RST comes before the ACK */
+		/* hold the ACK, and send RST in its place: servers log complete handshakes */
 		if (a->source.fd >= 0 && addr_is_inet(to))
 			tcp_hold_ack(a->source.fd);
 		error = a->source.fd < 0 ? -a->source.fd : upstream_connect(a->source.fd, to);

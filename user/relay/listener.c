@@ -31,9 +31,10 @@
 #define PAUSE_MS 50
 #define SHAPE_MS 60000 /* knowledge of servers expires */
 /*
- * accept(2) makes a socket and a descriptor before it looks whether there is a connection, so the
- * last call, which finds none, costs nearly as much as one that succeeds.  So a listener accepts
- * one connection at the first event, and twice as many at the next event if none was missing.
+ * accept(2) makes a socket and a descriptor before it looks whether there is a connection.  So a
+ * call that finds none costs nearly as much as one that succeeds.  So a listener accepts one
+ * connection at the first event.  If each call at an event found a connection, the listener accepts
+ * twice as many at the next event, up to ACCEPTS_PER_EVENT; otherwise it begins with one again.
  */
 #define ACCEPTS_PER_EVENT 64
 
@@ -66,7 +67,7 @@ static void pause_until(struct listener *ls, enum cause cause, uint64_t due_ms)
 		timer_set(&w->loop, &w->resume, due_ms);
 }
 
-/* Of the workers that all watch one socket, only one is woken at a time. */
+/* EPOLLEXCLUSIVE: a client at a socket that all workers watch does not wake all of them. */
 static void start_accepting(struct listener *ls)
 {
 	struct loop *l = &ls->worker->loop;
@@ -76,7 +77,8 @@ static void start_accepting(struct listener *ls)
 }
 
 /*
- * The earliest pause is over.  A listener with a longer pause begins it again at its next client.
+ * The earliest pause is over: all listeners accept again.  If the pause of a listener is longer,
+ * its next client makes it pause again.
  */
 static void on_resume(struct timer *t)
 {
@@ -121,7 +123,10 @@ static enum cause begin_session(struct listener *ls, int fd, const union client_
 	return CAUSE_NO_MEMORY;
 }
 
-/* Count a session in before accept(2).  WAITING: a client waits for certain.  False: not now. */
+/*
+ * Count a session in before accept(2).  WAITING: epoll has reported a client, so if there is no
+ * room the listener pauses.  False: do not accept now.
+ */
 static bool may_accept(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
@@ -134,7 +139,7 @@ static bool may_accept(struct listener *ls, bool waiting)
 		admission_leave(w->shared, ls->forward, NULL);
 		why = CAUSE_ACCEPT_RATE;
 	}
-	if (waiting) /* else perhaps no client waits, and epoll reports the next one */
+	if (waiting) /* otherwise epoll reports the next client, if there is one */
 		pause_until(ls, why, due_ms);
 	return false;
 }

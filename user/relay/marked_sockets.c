@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: the main thread's event loop asks the privileged process; a worker that
- * takes a socket wakes the loop.  `lock` guards all stocks, and is held for a few instructions, or
- * while the sockets of one stock are closed, but not while the main thread asks, which may take
- * seconds.  So the main thread alone frees a stock that is closed.  A shelf that could not be
- * filled is tried again when the next session takes from it.
+ * takes a socket wakes the loop.  `lock` guards all stocks.  It is held for a few instructions, or
+ * while the sockets of one stock are closed.  It is released while the main thread asks, which may
+ * take seconds.  Only the main thread frees a stock that is closed, so the stock that it asks for
+ * stays.  A shelf that could not be filled is tried again when the next session takes from it.
  */
 #include "relay/marked_sockets.h"
 

@@ -444,7 +444,7 @@ bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms)
 
 /* --- beginning and end --- */
 
-/* The text of FD, which is closed; NULL: it has none. */
+/* Read the text of FD, and close FD.  NULL: there is no text. */
 static char *read_text(int fd)
 {
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "r");
@@ -476,7 +476,7 @@ static void set_servers(struct names *n, char *resolv)
 			names_files[1], servers);
 }
 
-/* Open questions are asked again, perhaps of other name servers. */
+/* Look-ups under way are cancelled, and begin again, perhaps at other name servers. */
 void names_read_again(struct names *n, const int fds[NAMES_FILES])
 {
 	char *resolv = read_text(fds[1]);

@@ -85,11 +85,13 @@ void lookup_close(struct lookup *l);
 struct addr_list *lookup_get(struct lookup *l);
 
 /*
- * All addresses of L have failed: ask for a look-up, if L is a name.  A look-up begins
- * LOOKUP_ASK_MS after the last one at the earliest.  True: the look-up may find other addresses,
- * and a session may wait for the look-up by calling this again.  A session whose server has no
- * address passes NEVER as NOW_MS, and waits in any case.  *SEEN is 0 at first, and then the time at
- * which the wait began: a session waits for one look-up only.  By any thread.
+ * All addresses of L have failed: ask for a look-up, if L is a name.  That look-up begins
+ * LOOKUP_ASK_MS after the last one at the earliest.  True: no look-up has ended since the wait
+ * began, so another address may yet be found.  The session may call this again until the result is
+ * false.  False at once: the addresses are those of a look-up less than LOOKUP_ASK_MS before
+ * NOW_MS, and so are taken as fresh.  A session whose server has no address passes NEVER as NOW_MS,
+ * because an empty list is not fresh.  *SEEN is 0 at first, and then the time at which the wait
+ * began: a session waits for one look-up only.  By any thread.
  */
 #define LOOKUP_ASK_MS 1000
 bool lookup_failed(struct lookup *l, uint64_t *seen, uint64_t now_ms);
@@ -116,8 +118,8 @@ bool names_needed(const struct config *c);
  */
 int names_open(struct loop *loop, struct names **ret, char *err, size_t errlen);
 /*
- * Read the files again, from FDS, which are closed, and look all names up anew.  Of resolv.conf
- * only the name servers are taken.  By any thread.
+ * Read both files again, from FDS, and close FDS.  Look all names up anew.  Only the name servers
+ * of resolv.conf are taken.  By any thread.
  */
 enum { NAMES_FILES = 2 };
 extern const char *const names_files[NAMES_FILES]; /* /etc/hosts, /etc/resolv.conf */

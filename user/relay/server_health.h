@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 /*
- * Which servers may have sessions, and how many.  Pure decisions: no system calls, no locks; times
- * are milliseconds of one clock.
+ * Decides which servers may have sessions, and how many.  The decisions are pure: no system calls,
+ * no locks.  Times are milliseconds of one clock.
  */
 
 /* The order of an operator. */
@@ -21,11 +21,11 @@ extern const char *const server_order_names[ORDERS];
 
 /*
  *   UP         -> ASIDE      a session could not connect
- *              -> FAILED     `fall` checks in a row have failed; or the first of all
+ *              -> FAILED     `fall` checks in a row have failed; or the first check of the server
  *   ASIDE      -> TRIAL      its time is over
  *              -> RETURNING  a session has connected, or a check has succeeded
  *              -> FAILED     as from UP
- *   TRIAL      -> ASIDE      it has got a session, as a trial
+ *   TRIAL      -> ASIDE      it has got the session that tries it
  *              -> RETURNING, FAILED   as from ASIDE
  *   FAILED     -> RETURNING  `rise` checks in a row have succeeded
  *   RETURNING  -> UP         BACK_SLOWLY_MS have passed

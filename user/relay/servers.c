@@ -136,7 +136,7 @@ void servers_refresh(struct servers *ss)
 	if (stale && make_members(ss, ss))
 		log_limited(LOG_WARNING, "upstream %s: no memory to follow its addresses",
 			    ss->conf->upstream.text);
-	/* without checks, their last result would stay for ever */
+	/* a reload may have ended the checks: no later one would replace the last result */
 	for (size_t i = 0; !ss->conf->check_ms && i < ss->n; i++)
 		ss->members[i].server->health.checked = false;
 }
@@ -308,7 +308,7 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 	if (found) {
 		at = balance_pick(ss->conf->balance, c, found, hash_of(client));
 		best = container_of(c[at].turn, struct member, turn);
-		/* a client with a new port for each question has no session that could move on */
+		/* if each question has a new port, no session lasts long enough to move on */
 		if (ss->conf->listen.udp && ss->conf->replies)
 			move_on(best, atomic_load(&best->server->first), false, now_ms);
 		*ret = choose(best, now_ms);

@@ -39,8 +39,8 @@ struct server {
 	 */
 	_Atomic uint16_t first;
 	/* the handshakes of its connections of TCP at the time `seen_ms`; written by handshake.c */
-	_Atomic uint16_t told_mss;  /* MSS that the relay offers it by itself; 0: not known */
-	_Atomic uint16_t takes_mss; /* MSS that it offers; 0: no client was offered more */
+	_Atomic uint16_t told_mss;  /* MSS that the relay offers unless shaped; 0: not known */
+	_Atomic uint16_t takes_mss; /* its own MSS; 0: clients need no smaller one than usual */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
 	char name[SERVER_NAME_LEN];

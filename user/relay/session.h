@@ -30,7 +30,7 @@
  *                 -> OPEN  connected: the socket is in sides[UPSTREAM], no other attempt is left
  *                 -> DEAD  there is no address, or none answered, or the client reset
  *   OPEN        both flows run on their own
- *                 -> PARTING  one end is gone, by RST or an error, and had sent bytes before
+ *                 -> PARTING  one end is gone, by RST or an error; it may have sent bytes before
  *                 -> DEAD     both are DONE, or the session was reset
  *   PARTING     the last bytes of the dead end are taken to the other end, see session_flow.c
  *                 -> DEAD  the other end has all of them, or takes no more; reset
@@ -93,7 +93,7 @@ struct session {
 	};
 	struct worker *worker;
 	struct forward *forward;
-	LIST_ENTRY(session) in_worker; /* worker->sessions; DEAD: loops still go on from it */
+	LIST_ENTRY(session) in_worker; /* worker->sessions; DEAD: a loop at S still reads it */
 	struct source sides[2];        /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;
@@ -110,18 +110,18 @@ struct session {
 	uint32_t spoke_ms;       /* when user space last read for it, or judged its silence */
 	uint32_t connect_ms;     /* duration of the connect, plus 1; 0: not connected */
 	uint16_t upstream;       /* index in addrs: what sides[UPSTREAM] is connected to */
-	uint16_t port_offset;    /* to be added to the port there, see session_address() */
+	uint16_t port_offset;    /* added to the port of that address, see session_address() */
 	uint8_t state;           /* enum session_state, set by session_set_state() only */
 	bool tcp : 1;            /* both sides are TCP */
 	bool nodelay_due : 1;    /* see session_set_nodelay() */
 	bool graft_counted : 1;  /* its graft is in the counter of hand-overs */
 	uint8_t shaped : 3;      /* enum shaped */
-	bool far_asked : 1;      /* its round trips were checked again in this run of bulk */
+	bool far_asked : 1;      /* a graft was asked for again in this bulk (habit.run) */
 	uint8_t parted : 1;      /* PARTING: the side that is dead */
 	uint8_t ending : 2;      /* enum session_ending */
 	uint16_t header_in;      /* bytes of the PROXY header read from the client */
 	uint8_t header_out;      /* bytes of the one written to the upstream */
-	uint8_t graft_refusal;   /* enum graft_refusal: why it is not offered */
+	uint8_t graft_refusal;   /* enum graft_refusal: why S is not offered for a graft */
 	uint8_t end_cause;       /* enum cause of `ending`; PARTING: of the reset that follows */
 	union client_addr client;
 	struct told *told; /* owned; NULL: the client tells nothing */
@@ -141,7 +141,7 @@ void session_set_state(struct session *s, enum session_state to);
  */
 struct addr session_address(const struct session *s, uint16_t index);
 
-/* Who is at the other end of the client's socket. */
+/* The address of the other end of the client's socket. */
 static inline const union client_addr *session_peer(const struct session *s)
 {
 	return s->told ? &s->told->peer : &s->client;
@@ -155,8 +155,8 @@ static inline bool session_runs(const struct session *s)
 
 /*
  * Set TCP_NODELAY of the upstream's socket, if the forward wants it and it is not set.  Called
- * before or just after the second write: TCP sends the first one at once in any case, and many
- * sessions have no other.
+ * before the second write or just after it: TCP sends the first write at once without this option,
+ * and many sessions write only once.
  */
 void session_set_nodelay(struct session *s);
 

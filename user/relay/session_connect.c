@@ -13,9 +13,11 @@
  * winner need not move.  All other attempts are its rivals.
  *
  * A session is nameless while no server has an address.  A nameless session asks again each
- * NAMELESS_MS, until a look-up has ended or connect-timeout is over.  A session is nameless, too,
- * if all servers have failed, and a look-up may find another address of the last one.  Until that
- * look-up has ended, such a session tries all servers again.
+ * NAMELESS_MS, until a look-up has ended or connect-timeout is over.
+ *
+ * A session also becomes nameless when all servers have failed while a look-up may still find
+ * another address of the last one.  Then the session tries all servers again, as often as they
+ * fail, until that look-up has ended.
  */
 #include "relay/session_connect.h"
 
@@ -39,7 +41,7 @@
 /* Attempts of a session at a time, so that a name with many dead addresses does not take every
  * descriptor. */
 #define AT_ONCE 8
-/* Until an attempt is tried again: no socket was in stock, or a unix backlog was full. */
+/* An attempt is tried again after this, if no socket was in stock or a unix backlog was full. */
 #define RETRY_MS 20
 #define NAMELESS_MS 100
 /*
@@ -66,12 +68,12 @@ struct connecting {
 	uint64_t began_ns;
 	/* when the next attempt may begin, or be tried again if this machine has refused it */
 	uint64_t next_ms;
-	uint16_t first;   /* index of the address to begin with; number 0 follows the last */
+	uint16_t first;   /* index of the address to try first; address 0 follows the last one */
 	uint16_t begun;   /* attempts that have begun */
 	uint16_t running; /* of them, those that have not ended */
 	struct attempt attempts[AT_ONCE];
 };
-/* Else malloc(3) would give a session the place of a freed `connecting`, and waste the rest. */
+/* malloc(3) could put a session into a larger `connecting` that was freed, and waste the rest. */
 _Static_assert(sizeof(struct connecting) < sizeof(struct session), "smaller than a session");
 
 /* --- the socket of an attempt --- */
@@ -100,10 +102,10 @@ static void set_options(struct session *s, int fd)
 }
 
 /*
- * If the client has sent bytes already, the ACK of the handshake with the upstream can travel with
- * them: one segment less.  An upstream that speaks first would wait for the ACK, so nothing is held
- * without such bytes.  A PROXY header takes the ACK along in any case.  Returns 0, or the errno of
- * a client that is gone.
+ * If the client has sent bytes already, hold the ACK of the handshake with the upstream: it then
+ * travels with those bytes, which saves a segment.  Otherwise the ACK is sent at once, because an
+ * upstream that speaks first may wait for it.  A PROXY header takes the ACK along in any case.
+ * Returns 0, or the errno of a client that is gone.
  */
 static int spare_an_ack(const struct session *s, int fd)
 {
@@ -224,7 +226,7 @@ static int choose_server(struct session *s)
 	c->first = atomic_load_explicit(&server->first, memory_order_relaxed) % list->n;
 	c->begun = 0;
 	c->next_ms = 0;
-	/* later servers need time, too; but each needs more than a round trip */
+	/* share the time among the servers, but give each a fifth of connect-timeout at least */
 	c->server_due_ms = now + smaller(left, larger(left / (unsigned int)n,
 						      s->forward->conf->connect_timeout_ms / 5));
 	return n;

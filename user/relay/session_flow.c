@@ -184,7 +184,8 @@ static bool begin_turn(struct session *s, unsigned int dir)
 }
 
 /*
- * Pump as much as the flow's bandwidth allows now.  False: nothing, the flow waits for its turn.
+ * Pump as much as the flow's bandwidth allows now.  False: nothing was pumped, because the flow
+ * waits for its turn.
  *
  * A flow with more to read reserves its next turn at once.  Even if all tokens of that turn are
  * there, the other events of this batch come first.

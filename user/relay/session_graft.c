@@ -59,8 +59,9 @@ static int session_graft_set_tuples(const struct session *s, struct graft_tuple 
 }
 
 /*
- * S was refused as far, or lossy.  Ask again when S converses, and at the beginning of bulk: a busy
- * machine measures long round trips at first.
+ * S was refused because its way is long (GRAFT_FAR) or loses packets (GRAFT_LOSS).  True: try
+ * again.  FAR_TOO: S converses or was silent, so that a long way does no harm.  Otherwise S is
+ * tried once at the beginning of bulk, because a busy machine measures long round trips at first.
  */
 static bool session_graft_may_be_near(struct session *s, bool far_too)
 {
@@ -130,7 +131,8 @@ void session_graft_timer(struct session *s)
 	if (!session_runs(s) || session_graft_due(s) > s->worker->loop.now_ms)
 		return;
 	session_graft_offer(s);
-	for (unsigned int side = 0; side < 2 && !s->graft_refusal; side++) /* an answer grafts S */
+	/* the answer to a probe may graft S */
+	for (unsigned int side = 0; side < 2 && !s->graft_refusal; side++)
 		tcp_probe_now(s->sides[side].fd);
 	s->probe_at_ms = s->worker->loop.now_ms + 1000;
 	s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
@@ -170,7 +172,7 @@ void session_graft_hurry(struct session *s)
 	if (s->graft == NO_GRAFT || graft_state(graft_table_of(s), s->graft) != GRAFT_OFFERED)
 		return;
 	e = graft_of(graft_table_of(s), s->graft);
-	if (e->far >= GRAFT_LONG) { /* far: a conversation becomes quiet without a hold */
+	if (e->far >= GRAFT_LONG) { /* far: bulk is not grafted; a conversation needs no hold */
 		if (s->habit.run >= BULK_RUN && session_graft_withdraw(s))
 			s->graft_refusal = e->far == GRAFT_LONG ? GRAFT_FAR : GRAFT_LOSS;
 		return;
@@ -283,13 +285,13 @@ bool session_graft_hand_over(struct session *s)
 	return graft_part(graft_table_of(s), s->graft) && session_graft_forget(s);
 }
 
-/* Ask the sockets of S for their ways, if these may have changed. */
+/* If the ways (struct graft_way) of the sockets of S may have changed, ask the sockets. */
 static void session_graft_follow_ways(struct session *s)
 {
 	struct graft_table *gs = graft_table_of(s);
 	enum graft_doubt doubt = graft_doubt(gs, s->graft);
 
-	if (doubt == GRAFT_DOUBT_ASK) /* GRAFT_DOUBT_ASKED sets keepalive anew */
+	if (doubt == GRAFT_DOUBT_ASK) /* keepalive is set below, when the sockets have answered */
 		s->probe_at_ms = NEVER;
 	/* both calls make a socket probe at once */
 	for (unsigned int side = 0; side < 2; side++) {

@@ -60,14 +60,14 @@ uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
  */
 bool session_graft_follow_state(struct session *s);
 
-/* Another relay knows S, but no relay imports the changes of S now. */
+/* True if another relay knows S, which is grafted, but no relay takes the changes of S now. */
 bool session_graft_is_shared(const struct session *s);
-/*
- * session_graft_is_away(): the address of S has left this machine, and another relay knows S.
- * session_graft_hand_over() makes the entry of such a session STANDBY.  True: S has no graft any
- * more, and has to end without a packet.
- */
+/* True if S is grafted, its address has left this machine, and another relay knows S. */
 bool session_graft_is_away(const struct session *s);
+/*
+ * Make the slot of S, which is away, STANDBY.  True: S has no graft any more, and has to end
+ * without a packet.
+ */
 bool session_graft_hand_over(struct session *s);
 
 /* --- sessions that outlive a daemon --- */

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "relay/session_graft.h"
 
-/* Why a flow is grafted.  Any other reason in F is that of its carrier before the graft. */
+/* Why F is grafted.  F->reason may still be the reason of the carrier that F had before. */
 static enum reason graft_reason(const struct flow *f)
 {
 	if (f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
@@ -44,7 +44,7 @@ void session_count_kernel(struct session *s)
 		volatile __u64 *counted = NULL;
 		uint64_t bytes = kernel_bytes(s, dir, &counted);
 
-		if (bytes && bytes > *counted) { /* packet programs write it without a lock */
+		if (bytes && bytes > *counted) { /* a graft's may be less than before: no lock */
 			session_count_carried(s, dir, carrier, bytes - *counted);
 			*counted = bytes;
 		}
@@ -54,7 +54,10 @@ void session_count_kernel(struct session *s)
 	s->graft_counted = s->graft_counted || grafted;
 }
 
-/* GRAFTED: as of one look at the state, so that carrier, reason and phase agree. */
+/*
+ * GRAFTED: session_is_grafted(), which the caller has called once, so that carrier and reason agree
+ * in both flows.
+ */
 static struct flow_view view_flow(const struct session *s, unsigned int dir, bool grafted)
 {
 	const struct flow *f = &s->flows[dir];

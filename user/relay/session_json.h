@@ -5,11 +5,12 @@
 
 #include "relay/session.h"
 
-/* What a session has carried, and how others see it: the control socket, the session log. */
+/* Counts what a session has carried, and shows it to the control socket and the session log. */
 
 /*
- * Add the bytes that the kernel has carried for S since the last call to the counters.  No event
- * reports these bytes, nor a graft: so call this when S ends, and before counters are read.
+ * Add to the counters the bytes that the kernel has carried for S since the last call.  No event
+ * reports these bytes, or that a graft has begun: so call this when S ends, and before counters are
+ * read.
  */
 void session_count_kernel(struct session *s);
 

@@ -229,8 +229,8 @@ static void settle(struct session *s)
 /* --- its life --- */
 
 /*
- * A session lives by EVENTS of the socket FROM: CLIENT, UPSTREAM, or UPSTREAM + N for attempt N to
- * connect.  NOBODY: the timer has fired, or the session begins.
+ * EVENTS were reported on the socket FROM: CLIENT, UPSTREAM, or UPSTREAM + N for attempt N to
+ * connect.  NOBODY: no socket; the timer has fired, or the session begins.
  */
 #define NOBODY UINT_MAX
 
@@ -259,8 +259,9 @@ static void run_flows(struct session *s, unsigned int side, uint32_t events)
 }
 
 /*
- * Most clients have sent bytes by now, and a read at once saves a round through epoll.  A FIN that
- * epoll has reported before is not reported again: so earlier events count.
+ * Most clients have sent bytes by now, and a read at once saves a round through epoll.
+ * Edge-triggered epoll does not report a FIN twice, so the events that came before OPEN are taken
+ * into account.
  */
 static void open_flows(struct session *s)
 {

@@ -26,8 +26,8 @@ void session_revive(struct session *s);
 /* --- all sessions of a worker, of TCP and UDP: on its thread, between two batches of events --- */
 
 /*
- * Add the flows of W's sessions to FLOWS, by carrier; and add the bytes that the kernel has carried
- * for them since the last call to the counters of W.
+ * Add the flows of W's sessions to FLOWS, by carrier.  Also add, to the counters of W, the bytes
+ * that the kernel has carried for these sessions since the last call.
  */
 void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS]);
 /*

@@ -208,7 +208,7 @@ bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kin
 	if (s->flows[dir].phase != FLOW_KERNEL)
 		return false;
 	demote(s, dir, kind);
-	/* to see turns, user space needs both flows: so both leave */
+	/* user space can count changes of direction only if it carries both flows: both leave */
 	if (s->forward->engine != ENGINE_AUTO || s->flows[!dir].phase != FLOW_KERNEL)
 		return false;
 	session_sockmap_leave(s, !dir, (struct decision){ CARRIER_COPY, REASON_REVIEW });

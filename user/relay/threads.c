@@ -40,10 +40,12 @@ static void worker_on_ring(struct source *source, uint32_t events)
 }
 
 /*
- * Once a second, while sessions are in the kernel, look for:
+ * Once a second, while sessions are in the kernel, look whether a sweep is needed:
  *
- *   events lost     the ring was full; the program counts the events that it could not send
- *   kernel memory   it is short: quiet flows may be charged for backlogs that are gone
+ * Events were lost: the ring was full.  The program counts the events that it could not send.
+ *
+ * Kernel memory is short: flows with a backlog must leave.  A quiet flow may be charged for a
+ * backlog that has drained.
  */
 static void worker_on_sweep(struct timer *timer)
 {

@@ -32,7 +32,7 @@ struct shared {
 	_Atomic unsigned int grace_ms; /* a reload may change it */
 	struct worker *workers;        /* config->workers, once they are made */
 	_Atomic uint64_t server_news;  /* changes in the known handshakes of servers */
-	/* The usable carriers.  Until their trial ends, no new session is in the kernel. */
+	/* The carriers that can be used.  Until the probe ends, user space carries new sessions. */
 	const struct probe_start *probe;
 };
 
@@ -75,7 +75,7 @@ struct worker {
 	struct ring_buffer *ring; /* of sockmap's events, and of grafts'; NULL: neither */
 	struct source ring_source;
 	struct session **grafted; /* by slot: the session of this worker that has it, or NULL */
-	struct timer catch_up;    /* makes a batch, which takes events that woke nobody */
+	struct timer catch_up;    /* wakes the loop: the next batch takes events that woke nobody */
 	uint64_t news_seen;       /* of shared->news, plus lost graft events */
 	struct timer sweep;       /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;

@@ -79,18 +79,17 @@ static bool udp_proof_of_address(struct udp_session *s)
 }
 
 /*
- * A client may subscribe once, and get only the first bytes.  Without this line, nothing but a
- * counter would tell.
+ * A client that subscribes once sends no second datagram, and so gets only the first bytes of the
+ * stream.  Only a counter would show that, so say it in the log.
  */
 static void udp_say_limited(struct udp_session *s)
 {
 	char text[ADDR_STRLEN];
 
-	log_cause(
-		CAUSE_REPLY_LIMIT, LOG_WARNING,
-		"forward %s: answers to %s beyond max-reply-factor are dropped: its address may be "
-		"forged until it sends a datagram after an answer",
-		forward_name(s->forward->conf), client_addr_text(&s->client, text, sizeof(text)));
+	log_cause(CAUSE_REPLY_LIMIT, LOG_WARNING,
+		  "forward %s: answers to %s beyond max-reply-factor are dropped: its address is "
+		  "not proven until it sends a datagram after an answer",
+		  forward_name(s->forward->conf), client_addr_text(&s->client, text, sizeof(text)));
 }
 
 bool udp_proof_allows(struct udp_session *s, const struct udp_message *m)
@@ -181,7 +180,7 @@ void udp_activate_follow_engine(struct udp_session *s)
 }
 
 /*
- * To packet programs a flow is over once it was silent for idle-timeout: they do not translate it
+ * Packet programs take a flow that was silent for idle-timeout as ended, and do not translate it
  * again.  So such a session gives its slot back, and gets a new one.
  */
 void udp_activate_wake(struct udp_session *s)

@@ -73,9 +73,10 @@ void udp_errors_take(struct udp_session *s)
 /* --- errors of the client --- */
 
 /*
- * An answer of S has met ERROR.  The client is gone if it is silent, and has refused LEAST answers,
- * one error each: a forger would have to know when the server speaks and the client does not.
- * Other errors may be temporary: they count once the client has been silent for idle-timeout.
+ * An answer of S has met ERROR.  The client is gone if it has refused LEAST answers since its last
+ * datagram.  A refusal counts only if the server has sent another answer since the refusal before:
+ * a forger would have to know when the server speaks and the client does not.  Other errors may be
+ * temporary: they count once the client has been silent for idle-timeout.
  */
 static bool udp_client_refuses(struct udp_session *s, int error, unsigned int least)
 {

@@ -34,7 +34,7 @@
 #include "relay/udp/udp_server.h"
 
 #define BUCKETS_MAX (1U << 18)
-#define CROWD_MOST 64 /* sessions that are looked at, for one that may be ended */
+#define CROWD_MOST 64 /* sessions that are tried, in search of one that may be ended */
 /* Once a worker stops, a session that owes an answer ends after this time of silence. */
 #define OWES_MS 1000
 
@@ -140,7 +140,7 @@ static uint64_t udp_rests_ms(const struct udp_session *s)
 {
 	uint64_t idle = s->forward->conf->idle_timeout_ms ?: UDP_PORT_OWED_MS;
 
-	/* one question alone: of several it is unknown which one was answered */
+	/* with several questions it would not be known which of them were answered */
 	if (s->copied[CLIENT].datagrams == 1 && udp_copy_is_complete(s))
 		return UDP_PORT_RESTS_MS;
 	if ((udp_proof_seen(s) || udp_all_datagrams(s, UPSTREAM) > udp_all_datagrams(s, CLIENT)) &&
@@ -162,7 +162,7 @@ static void udp_die(struct udp_session *s)
 	worker_free_later(w, &s->leftover);
 	w->n_sessions--;
 	timer_cancel(&s->timer);
-	/* a socket that can only hear doubled datagrams may serve another session */
+	/* if only datagrams that the network doubled can come, the socket may be used again */
 	if (s->upstream && !(ms == UDP_PORT_RESTS_MS && udp_upstream_rest(s->upstream, s->forward)))
 		udp_upstream_close(s->upstream, ms);
 	if (s->server)

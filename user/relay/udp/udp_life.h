@@ -54,7 +54,7 @@ void udp_sessions_follow_news(struct worker *w);
  */
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
 
-/* --- udp_listener.c: the sockets of clients, which outlive their listener for old sessions --- */
+/* --- udp_listener.c: sockets to which clients send; one stays while old sessions use it --- */
 
 /*
  * W begins to serve F by the socket FD, which is bound to A.  The module owns FD from now on, and

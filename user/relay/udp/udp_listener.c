@@ -31,8 +31,8 @@ static void udp_complete(const struct udp_listen_socket *us, union client_addr *
 /* --- a datagram --- */
 
 /*
- * Count a session of CLIENT in.  At a limit an unproven session is ended to make room.  CAUSE_NONE, or
- * why there may be none.
+ * Count a session of CLIENT in.  At a limit an unproven session is ended to make room.  CAUSE_NONE,
+ * or why CLIENT may have no session.
  */
 static enum cause udp_admit(struct udp_listen_socket *us, const struct graft_tuple *tuple,
 			    const union client_addr *client)
@@ -99,7 +99,7 @@ static void udp_take(struct udp_listen_socket *us, const struct udp_message *m,
 		before = s;
 		s = NULL;
 	}
-	/* a flow of another relay is adopted in a moment: its client begins no second session */
+	/* a flow that another relay had may wait for its adoption: begin no second session */
 	if (!s && !us->old &&
 	    !udp_graft_is_held(graft_table_udp(us->worker->shared->grafts), &tuple))
 		s = udp_begin(us, &tuple, m, client, told ? &told->destination : &m->local);

@@ -126,7 +126,7 @@ static bool udp_may_move_on(const struct udp_session *s)
 	return s->state == UDP_ASKED && s->tried + 1 < s->n_addresses;
 }
 
-/* The client may be served by another server, or another address that counts as one. */
+/* True if F has several servers: as written, or each address of a name (each-address). */
 static bool udp_has_others(const struct udp_session *s)
 {
 	return s->forward->conf->upstream.n > 1 || s->forward->conf->each_address;
@@ -198,10 +198,10 @@ static bool udp_is_unanswered(struct udp_session *s)
 }
 
 /*
- * If the server has answered this client, its path may be lost: S begins anew with the client's
- * next datagram.  S stays until then, since the server may speak first.  A server has failed if it
- * has owed answers for idle-timeout, and no session here has heard it meanwhile.  A server that has
- * never answered, such as a log server, is not judged.
+ * If the server has answered this client before, the path to the server may be lost: S begins anew
+ * with the client's next datagram.  S stays until then, since the server may speak first.  A server
+ * has failed if it has owed answers for idle-timeout, and no session here has heard it meanwhile.
+ * A server that has never answered, such as a log server, is not judged.
  */
 void udp_server_doubt(struct udp_session *s)
 {

@@ -12,7 +12,7 @@
 enum cause udp_server_choose(struct udp_session *s);
 /* Connect S, which is adopted, with the addresses that its FLOW has.  -errno. */
 int udp_server_adopt(struct udp_session *s, const volatile struct udp_flow *flow);
-/* S begins anew for the client of BEFORE, which was given up: take over what BEFORE has tried. */
+/* BEFORE was given up, and S takes its place for the same client: S gets what BEFORE has tried. */
 void udp_server_succeed(struct udp_session *s, const struct udp_session *before);
 
 /* The server of S has answered. */

@@ -82,7 +82,7 @@ struct udp_session {
 	struct leftover leftover; /* DEAD */
 	struct worker *worker;
 	struct forward *forward;
-	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; DEAD: loops still go on from it */
+	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; DEAD: a loop at S still reads it */
 	LIST_ENTRY(udp_session) in_bucket;
 	LIST_ENTRY(udp_session) in_waiting; /* of its socket */
 	struct udp_upstream *upstream;      /* owned; NULL: none yet */
@@ -114,14 +114,14 @@ struct udp_session {
 	bool answered;          /* the client has had an answer, here or in the session before */
 	bool stale;             /* ends at the client's next datagram, if no answer comes before */
 	uint32_t server_lost;   /* server->lost when the session began */
-	uint64_t unanswered_ms; /* when the client asked; unanswered unless an answer came later */
+	uint64_t unanswered_ms; /* time of a question; answered if an answer came later */
 
 	/* of udp_activate.c */
 	uint32_t slot;         /* NO_SLOT: below UDP_ENTRY_HELD */
 	uint32_t word;         /* of the client's leg, at the last look */
 	uint64_t behind_ms[2]; /* by leg: when looks began to leave datagrams; 0: they leave none */
 
-	/* of udp_server.c, about the client */
+	/* of udp_errors.c */
 	uint64_t refused_ms;   /* when the last refusal came */
 	unsigned int refusals; /* answers that the client has refused since it was heard */
 };
@@ -188,27 +188,29 @@ static inline bool udp_carries(const struct udp_session *s, unsigned int leg)
 	return udp_word(s, leg) & UDP_ACTIVE;
 }
 
-/* When side DIR was heard last; and when either was. */
+/* When side DIR was heard last. */
 static inline uint64_t udp_heard_ms(const struct udp_session *s, unsigned int dir)
 {
 	return larger(s->heard_ms[dir], udp_graft_heard_ms(udp_slot_of(s), dir));
 }
 
+/* When either side was heard last. */
 static inline uint64_t udp_last_ms(const struct udp_session *s)
 {
 	return larger(udp_heard_ms(s, CLIENT), udp_heard_ms(s, UPSTREAM));
 }
 
-/* Datagrams from side DIR: those that packet programs have translated; the number of all. */
+/* The datagrams from side DIR that packet programs have translated. */
 struct udp_count udp_grafted(const struct udp_session *s, unsigned int dir);
+/* The number of all datagrams from side DIR. */
 uint64_t udp_all_datagrams(const struct udp_session *s, unsigned int dir);
 /* C has carried MORE from side DIR. */
 void udp_session_count(struct udp_session *s, unsigned int dir, enum carrier c,
 		       struct udp_count more);
-/* Add the work of packet programs since the last call to the counters. */
+/* Add to the counters what packet programs have carried since the last call. */
 void udp_session_count_kernel(struct udp_session *s);
 
-/* Why the configuration lets only user space carry S; REASONS: packet programs may, too. */
+/* Why only user space may carry S, by configuration.  REASONS: packet programs may, too. */
 enum reason udp_session_hindrance(const struct udp_session *s);
 /* How others see S: the control socket, the session log.  On the thread of S. */
 void udp_view(const struct udp_session *s, struct session_view *ret);

@@ -63,8 +63,8 @@ void udp_ports_open(void)
 }
 
 /*
- * TRIES random draws come first, then TRIES ports in a row, so that each port is tried where there
- * are few.
+ * Draw TRIES ports at random.  If none of them is free, try TRIES ports in a row: if there are few
+ * ports, each of them is tried.
  */
 in_port_t udp_port_take(uint64_t now_ms)
 {

@@ -55,10 +55,10 @@ struct udp_upstream {
 	struct source source;
 	struct udp_upstreams *among;
 	struct udp_session *session; /* NULL: it rests, or is to be freed */
-	struct forward *forward;     /* resting: it counts as a session of that */
+	struct forward *forward;     /* resting: the socket counts as a session of this forward */
 	union client_addr client, to;
 	in_port_t port;
-	uint64_t rests_ms, /* resting: since when; closed: when its port has rested */
+	uint64_t rests_ms, /* resting: since when; closed: until when its port rests */
 		rested_ms; /* resting: when it may serve again; NEVER: it had a late answer */
 };
 
