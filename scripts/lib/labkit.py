@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -405,6 +406,11 @@ class Lab:
     def inside(self, machine):
         """Sockets that this thread makes meanwhile are MACHINE's."""
         return inside(f"{self.name}-{machine}")
+
+    def socket(self, machine, address, kind=socket.SOCK_STREAM):
+        """One of MACHINE's, of the family of ADDRESS."""
+        with self.inside(machine):
+            return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
 
     def start_echo(self, namespace, port, *name):
         return self.start_server(namespace, port, sys.executable, "-B",
