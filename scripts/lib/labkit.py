@@ -405,7 +405,7 @@ class Lab:
 
     def inside(self, machine):
         """Sockets that this thread makes meanwhile are MACHINE's."""
-        return inside(f"{self.name}-{machine}")
+        return inside(f"{self.name}-{'loopback' if self.loopback else machine}")
 
     def socket(self, machine, address, kind=socket.SOCK_STREAM):
         """One of MACHINE's, of the family of ADDRESS."""
