@@ -18,11 +18,10 @@ import socket
 import stat
 import statistics
 import subprocess
-import sys
 import urllib.parse
 
 import pytest
-from labkit import RELAY, TOP, Daemon, Lab, LabError, expect, tail, wait_until
+from labkit import RELAY, TOP, Daemon, Lab, LabError, expect, wait_until
 
 pytestmark = pytest.mark.needs("ip", "curl", "promtool", "prometheus")
 METRICS = 9464
@@ -34,22 +33,6 @@ ROUNDS, SIZE = 40, 1000
 SCRAPES = 15
 MOST_MS = 20
 EXAMPLES = os.path.join(TOP, "docs/examples")
-
-# ADDRESS ROUNDS SIZE PORT...: a conversation with each, then "said"; ended when stdin is.
-TALK = """
-import os, socket, sys
-address, rounds, size, *ports = sys.argv[1], *map(int, sys.argv[2:])
-all = [socket.create_connection((address, port)) for port in ports]
-for n in range(rounds):
-    for s in all:
-        data, got = os.urandom(size), b""
-        s.sendall(data)
-        while len(got) < size:
-            got += s.recv(size - len(got)) or sys.exit("lost")
-        assert got == data
-print("said", flush=True)
-sys.stdin.read()
-"""
 
 
 def parse(text):
@@ -112,13 +95,18 @@ class Trial:
     def scrape(self, *options):
         return self.curl(f"http://127.0.0.1:{METRICS}/metrics", *options)
 
+    @contextlib.contextmanager
     def talk(self, ports):
-        process = self.lab.start("client", sys.executable, "-c", TALK, RELAY, str(ROUNDS),
-                                 str(SIZE), *map(str, ports), stdin=subprocess.PIPE,
-                                 stdout=subprocess.PIPE, text=True)
-        said = process.stdout.readline()
-        expect(said == "said\n", f"the conversations ended: {tail(process.log)}")
-        return process
+        """A conversation with each, which stays open meanwhile."""
+        with contextlib.ExitStack() as undo:
+            with self.lab.inside("client"):
+                socks = [undo.enter_context(socket.create_connection((RELAY, port))) for port in ports]
+            for _ in range(ROUNDS):
+                for sock in socks:
+                    data = os.urandom(SIZE)
+                    sock.sendall(data)
+                    expect(sock.recv(SIZE, socket.MSG_WAITALL) == data, "other bytes came back")
+            yield
 
     # --- what is checked ---
 
@@ -311,18 +299,16 @@ engine = {"auto" if carrier == "graft" else carrier}
     expect(before["culvert_carrier_available"] == {f'carrier="{carrier}"': 1 for carrier in
                                                    ("graft", "sockmap", "splice")},
            f"{before['culvert_carrier_available']}")
-    talk = trial.talk(9000 + n for n in range(len(CARRIERS)))
-    export = trial.lab.start("client", trial.program, "export", "--control", trial.daemon.control,
-                             stdout=subprocess.DEVNULL)
-    wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 1, "an export")
-    trial.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
-    samples = trial.settled()
-    trial.check_live(samples)
-    trial.check_http()
-    trial.check_prometheus(samples)
-    trial.check_examples(samples)
-    talk.stdin.close()
-    trial.lab.finish(talk, 5)
+    with trial.talk(9000 + n for n in range(len(CARRIERS))):
+        export = trial.lab.start("client", trial.program, "export", "--control", trial.daemon.control,
+                                 stdout=subprocess.DEVNULL)
+        wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 1, "an export")
+        trial.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
+        samples = trial.settled()
+        trial.check_live(samples)
+        trial.check_http()
+        trial.check_prometheus(samples)
+        trial.check_examples(samples)
     trial.lab.stop(export)
     wait_until(lambda: total(parse(trial.scrape()), "culvert_sessions") == 0, "no sessions")
     after = trial.settled()
@@ -352,16 +338,13 @@ def test_late_worker(trial):
     trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nworkers = 2\n"
                 f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
                 "engine = sockmap\n")
-    talk = trial.talk([9000] * 16)
-    with stopped(trial.first_worker()):
+    with trial.talk([9000] * 16), stopped(trial.first_worker()):
         counted = total(parse(trial.scrape()), "culvert_bytes_total")
         other = sum(flow["bytes"] for session in trial.daemon.ask("sessions")["sessions"]
                     for flow in session["flows"])
         expect(counted >= other > 0, f"{counted} bytes, {other} of the other worker's")
     wait_until(lambda: total(parse(trial.scrape()), "culvert_bytes_total")
                == 16 * 2 * ROUNDS * SIZE, "all bytes")
-    talk.stdin.close()
-    trial.lab.finish(talk, 5)
     trial.daemon.stop()
 
 
