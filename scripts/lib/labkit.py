@@ -483,22 +483,26 @@ class Daemon:
         # Nothing stays behind, unless it is to: the last of two options counts.
         self._arguments = ["--graft-pins", "none", *near, *options,
                            *(address for forward in forwards for address in forward)]
-        self._start()
+        self.start()
 
-    def _start(self):
+    def start(self):
         self.process = self.lab.start(self.namespace, self.program, "run", "--engine",
                                       self.engine, "--control", self.control, *self._arguments)
         wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready", 60)
 
     def kill(self):
         """SIGKILL; then another one is started."""
+        self.die()
+        self.start()
+
+    def die(self):
+        """As by SIGKILL."""
         self.process.kill()
         self.lab.stop(self.process)
-        self._start()
 
     def restart(self):
         expect(self.stop() == 0, "the daemon did not stop in order")
-        self._start()
+        self.start()
 
     def log(self):
         with open(self.process.log, encoding="utf-8", errors="replace") as file:

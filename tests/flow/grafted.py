@@ -10,6 +10,7 @@ go; sockets are made late; local ports are short. Devices, routes and families: 
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from labkit import RELAY, SERVER, SLOW, TOP, Daemon, LabError, expect, wait_unti
 pytestmark = pytest.mark.needs("ip", packages="demo", ipv6=True)
 PORT = 7100
 LISTEN = 9100
+TCP_REPAIR = 19
 PROGRAMS = 2 * 3  # at lo, to-client, to-server
 
 # ADDRESS PORT CONNECTIONS SECONDS SIZE: talk to an echo server for SECONDS at least and until stdin
@@ -75,27 +77,6 @@ table netdev filter {
     chain to_server {
         type filter hook egress device "to-server" priority filter; tcp dport 7100 drop; }
 }
-"""
-
-# ADDRESS PORT CLIENT...: be in the way of whoever makes the sockets of these sessions.
-HOLD = """
-import socket, sys, time
-held = []
-for name in sys.argv[3:]:
-    host, port = name.rsplit(":", 1)
-    while True:
-        s = socket.socket()
-        s.setsockopt(socket.IPPROTO_TCP, 19, 1)  # TCP_REPAIR
-        try:
-            s.bind((sys.argv[1], int(sys.argv[2])))
-            s.connect((host, int(port)))
-            break
-        except OSError:  # the sockets of the daemon that was killed are still there
-            s.close()
-            time.sleep(0.05)
-    held.append(s)
-print("ready", flush=True)
-time.sleep(1000)
 """
 
 
@@ -161,6 +142,22 @@ class Trial:
         forward = self.daemon.ask("status")["forwards"][0]
         expect(forward["bytes_to_upstream"] == forward["bytes_to_client"] == did["rounds"] * 500,
                f"counted {forward}, but there were {did['rounds']} rounds of 500 bytes")
+
+    def hold(self, client):
+        """A socket that is in the way of whoever makes that of the session of CLIENT."""
+        host, port = client.rsplit(":", 1)
+
+        def is_made():
+            sock = self.lab.socket("relay", RELAY)
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+            try:
+                sock.bind((RELAY, LISTEN))
+                sock.connect((host, int(port)))
+            except OSError:  # the sockets of the daemon that was killed are still there
+                return sock.close()
+            return sock
+
+        return wait_until(is_made, f"a socket to {client}")
 
     def make_late(self):
         self.run("relay", "ip", "link", "add", "late", "type", "veth", "peer", "name", "late",
@@ -284,14 +281,12 @@ def test_sockets_come_late(trial):
     talk = trial.talk(3, 60)
     trial.wait_grafted(3)
     clients = [s["client"] for s in trial.daemon.ask("sessions")["sessions"]]
-    trial.daemon.process.kill()
-    trial.lab.stop(trial.daemon.process)
-    holder = trial.lab.start("relay", sys.executable, "-c", HOLD, RELAY, str(LISTEN), *clients,
-                             stdout=subprocess.PIPE)
-    holder.stdout.readline()
-    trial.daemon._start()  # pylint: disable=protected-access
+    trial.daemon.die()
+    held = [trial.hold(client) for client in clients]
+    trial.daemon.start()
     wait_until(lambda: "3 sessions that were left have no sockets" in trial.daemon.log(), "the log")
-    trial.lab.stop(holder)
+    for sock in held:
+        sock.close()
     trial.run("client", "ip", "route", "add", "blackhole", f"{RELAY}/32")
     try:
         wait_until(lambda: not trial.daemon.ask("sessions")["sessions"], "dead ends to be found", 30)
@@ -366,8 +361,7 @@ def test_nothing_is_left(trial):
     expect(trial.daemon.stop() == 0, "the daemon did not stop in order")
     trial.expect_nothing_left()
     trial.begin()
-    trial.daemon.process.kill()
-    trial.lab.stop(trial.daemon.process)
+    trial.daemon.die()
     expect(trial.programs() == PROGRAMS, "the programs went with the daemon")
     trial.remove()
     trial.expect_nothing_left()
