@@ -161,22 +161,18 @@ far_alone = pytest.mark.parametrize("trial", ["far"], indirect=True)
 
 
 def test_turns(trial):
-    """Bulk of each kind sends it to its sockets, a conversation back."""
+    """Bulk of each kind sends it to its sockets, a conversation back.  Nothing is grafted before it
+    converses."""
     trial.start()
     turns = TURNS
+    trial.client.step("get", BULK)
+    trial.expect_sockets("at once")
     for what in ("get", "put", "both", "get"):
         trial.converse(f"before {what}", turns)
         turns *= 2
         trial.client.step(what, BULK)
         trial.expect_sockets(what)
         trial.expect_no_memory(what)
-
-
-def test_at_once(trial):
-    """Nothing is grafted before it converses."""
-    trial.start()
-    trial.client.step("get", BULK)
-    trial.expect_sockets("at once")
 
 
 @far_alone
