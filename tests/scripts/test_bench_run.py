@@ -107,7 +107,8 @@ def test_no_room(tmp_path):
 
 def test_a_file_in_the_way(tmp_path, capsys):
     (tmp_path / "file").touch()
-    arguments = ["bench", "--rows", "crr", "--contenders", "direct", "--out", str(tmp_path / "file")]
+    path = str(tmp_path / "file")
+    arguments = ["bench", "--rows", "crr", "--contenders", "direct", "--out", path]
     with mock.patch.object(sys, "argv", arguments), mock.patch.object(running, "Interrupts"):
         assert running.main() == 1
     said = capsys.readouterr().err

@@ -10,25 +10,20 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PREFIX = "opt/culvert-test"  # below the top
-FILES = {
-    "sbin/culvert": 0o755,
-    "lib/systemd/system/culvert.service": 0o644,
-    "lib/systemd/system/culvert-standby@.service": 0o644,
-    "share/man/man8/culvert.8": 0o644,
-    "share/man/man5/culvert.conf.5": 0o644,
-    **{f"share/doc/culvert/{name}.md": 0o644 for name in
-       ("CHANGELOG", "comparison", "control", "operations", "security")},
-    "share/doc/culvert/LICENSE": 0o644,
-    "share/doc/culvert/examples/culvert.conf": 0o644,
-    "share/doc/culvert/examples/culvert.logrotate": 0o644,
-    "share/doc/culvert/examples/culvert.socket": 0o644,
-    "share/doc/culvert/examples/culvert-alerts.yml": 0o644,
-    "share/doc/culvert/examples/grafana-dashboard.json": 0o644,
-    "share/doc/culvert/examples/keepalived.conf": 0o644,
-    "share/bash-completion/completions/culvert": 0o644,
-    "share/zsh/site-functions/_culvert": 0o644,
-    "share/fish/vendor_completions.d/culvert.fish": 0o644,
-}
+FILES = {"sbin/culvert": 0o755, **dict.fromkeys((
+    "lib/systemd/system/culvert.service",
+    "lib/systemd/system/culvert-standby@.service",
+    "share/man/man8/culvert.8",
+    "share/man/man5/culvert.conf.5",
+    "share/doc/culvert/LICENSE",
+    *(f"share/doc/culvert/{name}.md" for name in
+      ("CHANGELOG", "comparison", "control", "operations", "security")),
+    *(f"share/doc/culvert/examples/{name}" for name in
+      ("culvert.conf", "culvert.logrotate", "culvert.socket", "culvert-alerts.yml",
+       "grafana-dashboard.json", "keepalived.conf")),
+    "share/bash-completion/completions/culvert",
+    "share/zsh/site-functions/_culvert",
+    "share/fish/vendor_completions.d/culvert.fish"), 0o644)}
 
 # what `culvert forwards` prints, of the daemon at /s or the default one
 DAEMON = """#!/bin/sh
