@@ -32,6 +32,7 @@ CARRIERS = ("copy", "splice", "sockmap", "graft")
 ROUNDS, SIZE = 40, 1000
 SCRAPES = 15
 MOST_MS = 20
+FORWARD = f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
 EXAMPLES = os.path.join(TOP, "docs/examples")
 
 
@@ -78,10 +79,10 @@ class Trial:
         self.program = program
         self.daemon, self.config = None, ""
 
-    def begin(self, config, *options):
-        self.config = config
+    def begin(self, config, metrics=f"127.0.0.1:{METRICS}"):
+        self.config = f"[culvert]\nmetrics = {metrics}\n{config}"
         self.daemon = Daemon(self.lab, self.program, "auto", (), "--config",
-                             self.lab.write("culvert.conf", config), "--seccomp", "kill", *options)
+                             self.lab.write("culvert.conf", self.config), "--seccomp", "kill")
 
     def end(self):
         if self.daemon:
@@ -100,7 +101,8 @@ class Trial:
         """A conversation with each, which stays open meanwhile."""
         with contextlib.ExitStack() as undo:
             with self.lab.inside("client"):
-                socks = [undo.enter_context(socket.create_connection((RELAY, port))) for port in ports]
+                socks = [undo.enter_context(socket.create_connection((RELAY, port)))
+                         for port in ports]
             for _ in range(ROUNDS):
                 for sock in socks:
                     data = os.urandom(SIZE)
@@ -291,8 +293,7 @@ listen = {RELAY}:{9000 + n}
 upstream = {RELAY}:{ECHO}
 engine = {"auto" if carrier == "graft" else carrier}
 """ for n, carrier in enumerate(CARRIERS))
-    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n{forwards}"
-                f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
+    trial.begin(f"{forwards}[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
                 f"[forward udp]\nlisten = {RELAY}:9011/udp\nupstream = {RELAY}:{NOBODY}\n")
     before = parse(trial.scrape())
     expect(total(before, "culvert_server_up") == 6, f"{before['culvert_server_up']}")
@@ -300,9 +301,9 @@ engine = {"auto" if carrier == "graft" else carrier}
                                                    ("graft", "sockmap", "splice")},
            f"{before['culvert_carrier_available']}")
     with trial.talk(9000 + n for n in range(len(CARRIERS))):
-        export = trial.lab.start("client", trial.program, "export", "--control", trial.daemon.control,
-                                 stdout=subprocess.DEVNULL)
-        wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 1, "an export")
+        export = trial.lab.start("client", trial.program, "export", "--control",
+                                 trial.daemon.control, stdout=subprocess.DEVNULL)
+        wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 1, "export")
         trial.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
         samples = trial.settled()
         trial.check_live(samples)
@@ -319,9 +320,7 @@ engine = {"auto" if carrier == "graft" else carrier}
 
 def test_unix_socket(trial):
     path = trial.lab.path("m/metrics.sock")
-    config = (f"[culvert]\nmetrics = unix:{path}\n"
-              f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
-    trial.begin(config)
+    trial.begin(FORWARD, f"unix:{path}")
     for _ in range(2):
         got = os.stat(path)
         group = os.stat(f"/proc/{trial.daemon.pid}").st_gid
@@ -335,9 +334,7 @@ def test_unix_socket(trial):
 
 def test_late_worker(trial):
     """One that takes no turns does not keep bytes of others' sessions from being counted."""
-    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nworkers = 2\n"
-                f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
-                "engine = sockmap\n")
+    trial.begin(f"workers = 2\n{FORWARD}engine = sockmap\n")
     with trial.talk([9000] * 16), stopped(trial.first_worker()):
         counted = total(parse(trial.scrape()), "culvert_bytes_total")
         other = sum(flow["bytes"] for session in trial.daemon.ask("sessions")["sessions"]
@@ -350,7 +347,7 @@ def test_late_worker(trial):
 
 def test_no_memory(trial):
     """A scrape gets a whole page, or 503."""
-    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n" + "".join(
+    trial.begin("".join(
         f"[forward f{n}]\nlisten = {RELAY}:{9000 + n}\nupstream = {RELAY}:{ECHO}\n"
         for n in range(300)))
     account = os.stat(f"/proc/{trial.daemon.pid}")
@@ -373,8 +370,7 @@ def test_no_memory(trial):
 def test_crowds(trial):
     """Some that say nothing, and go, and some whose request is never whole."""
     path = trial.lab.path("m/metrics.sock")
-    trial.begin(f"[culvert]\nmetrics = unix:{path}\n"
-                f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
+    trial.begin(FORWARD, f"unix:{path}")
     for count in 9, 12, 17, 40:
         clients = trial.connect(path, count) + trial.connect(path, count)
         for client in clients:
@@ -393,7 +389,7 @@ def test_many_sessions(trial, request):
     sessions = min(wanted, (limit - 600) // 2)
     bench = os.path.join(os.path.dirname(trial.program), "culvert-bench")
     processes = str(1 + 2 * sessions // limit)
-    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nmax-sessions = {wanted}\n"
+    trial.begin(f"max-sessions = {wanted}\n"
                 "max-sessions-per-client = 0\n"
                 f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO + 1}\n"
                 f"[forward b]\nlisten = {RELAY}:9001\nupstream = {RELAY}:{ECHO + 1}\n"
