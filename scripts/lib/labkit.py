@@ -119,14 +119,16 @@ def handle_signals():
 
 
 def wait_until(condition, what, seconds=10.0):
-    """Polls CONDITION until it answers something true, which is returned."""
+    """Polls CONDITION until it answers something true, which is returned.  WHAT is told if that does
+    not come: a text, or a function that makes it in the end."""
     deadline = time.monotonic() + seconds * SLOW
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise LabError(f"waited {seconds * SLOW:g} s in vain: {what}")
+            told = what() if callable(what) else what
+            raise LabError(f"waited {seconds * SLOW:g} s in vain: {told}")
         time.sleep(0.01)
 
 
