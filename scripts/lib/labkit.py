@@ -119,8 +119,8 @@ def handle_signals():
 
 
 def wait_until(condition, what, seconds=10.0):
-    """Polls CONDITION until it answers something true, which is returned.  WHAT is told if that does
-    not come: a text, or a function that makes it in the end."""
+    """Polls CONDITION until it answers something true, which is returned.  If that does not come,
+    WHAT is told: a text, or a function that makes it in the end."""
     deadline = time.monotonic() + seconds * SLOW
     while True:
         answer = condition()
@@ -410,7 +410,7 @@ class Lab:
         return inside(f"{self.name}-{'loopback' if self.loopback else machine}")
 
     def socket(self, machine, address, kind=socket.SOCK_STREAM):
-        """One of MACHINE's, of the family of ADDRESS."""
+        """A socket of MACHINE's, of the family of ADDRESS."""
         with self.inside(machine):
             return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
 

@@ -25,7 +25,7 @@ BLOCK = bytes(range(251)) * 256
 
 
 class End:
-    """Both know what byte N of a direction is."""
+    """An end of a connection: both ends know byte N of a direction."""
 
     def __init__(self, sock):
         self.sock, self.sent, self.got, self.wrong = sock, 0, 0, 0
@@ -122,14 +122,14 @@ class Trial:
 
     def expect_graft(self, when):
         if self.engine == "auto":
-            wait_until(lambda: self.carriers() == {"graft"}, f"{when}: {self.flows()}")
+            wait_until(lambda: self.carriers() == {"graft"}, lambda: f"{when}: {self.flows()}")
 
     def expect_sockets(self, when):
         """One of the flows carried the bulk, and says why it was not grafted."""
         if self.engine == "auto":
             wait_until(lambda: "graft" not in self.carriers() and
                        self.reason in dict(map(reversed, self.flows())),
-                       f"{when}: {self.flows()}")
+                       lambda: f"{when}: {self.flows()}")
 
     def expect_no_memory(self, when):
         """A socket that was frozen has measured no round trip to the packet programs, and has seen

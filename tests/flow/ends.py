@@ -78,7 +78,7 @@ def set_up(lab, machine, settings):
 
 
 def syn_of_other(lab, machine, source, address):
-    """That of a connection to another program on MACHINE, without what differs each time."""
+    """The SYN of a connection to another program on MACHINE, without what differs each time."""
     with lab.inside(machine):
         listener = socket.create_server(("", 7300))
     listener.setsockopt(socket.IPPROTO_TCP, TCP_SAVE_SYN, 1)

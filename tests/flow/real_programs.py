@@ -157,10 +157,7 @@ class Trial:
                 seen.update({flow["direction"]: flow["carrier"] for flow in session["flows"]})
             return wanted.items() <= seen.items()
 
-        try:
-            wait_until(has_come, "", seconds)
-        except LabError:
-            raise LabError(f"carriers are {seen} instead of {wanted}") from None
+        wait_until(has_come, lambda: f"carriers are {seen} instead of {wanted}", seconds)
 
     def expect_kernel_bytes(self, port, seconds):
         """The kernel must have carried some of what the busiest session on PORT sends.
@@ -275,9 +272,6 @@ def test_nothing_is_left(trial):
         return (resources["sessions"] == resources["slots_used"] == resources["buffers"] == 0
                 and resources["pipes"] == resources["pipes_idle"])
 
-    try:
-        wait_until(is_idle, "the daemon to be idle again")
-    except LabError as error:
-        raise LabError(f"{error}: {resources}") from None
+    wait_until(is_idle, lambda: f"the daemon to be idle again: {resources}")
     code = trial.daemon.stop()
     expect(code == 0, f"culvert ended with {code}:\n{tail(trial.daemon.process.log)}")

@@ -14,7 +14,7 @@ import threading
 import time
 
 import pytest
-from labkit import RELAY, SERVER, Daemon, LabError, expect, wait_until
+from labkit import RELAY, SERVER, Daemon, expect, wait_until
 
 pytestmark = pytest.mark.needs("ip", "tmux")
 ECHO = 7100
@@ -69,10 +69,7 @@ class Terminal:
     def wait(self, condition, what):
         """Polls until CONDITION, a pattern or a function of the text, holds."""
         holds = condition if callable(condition) else re.compile(condition, re.M).search
-        try:
-            return wait_until(lambda: holds(self.text()), what)
-        except LabError as error:
-            raise LabError(f"{error}; the screen:\n{self.text()}") from None
+        return wait_until(lambda: holds(self.text()), lambda: f"{what}; the screen:\n{self.text()}")
 
 
 def session_ids(text):

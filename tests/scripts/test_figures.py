@@ -85,7 +85,7 @@ def test_percentiles_of_all_rounds_together():
 # --- ratios ---
 
 def ratio_of(first, second, measure=HIGHER):
-    """Of the values of two contenders in the rounds 1, 2 ..."""
+    """The ratio of two contenders with these values in the rounds 1, 2 ..."""
     return figures.ratio_within_rounds(contender("a", *first), contender("b", *second), measure)
 
 
