@@ -63,7 +63,7 @@ def files_below(folder):
 
 @pytest.fixture
 def top(tmp_path, request):
-    """The folder of an installation with an umask that hides files from others: root's may be such."""
+    """The folder of an installation under an umask that hides files: root's may be such."""
     umask = os.umask(0o077)
     request.addfinalizer(lambda: os.umask(umask))
     make("install", tmp_path)
