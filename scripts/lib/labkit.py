@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -118,14 +119,16 @@ def handle_signals():
 
 
 def wait_until(condition, what, seconds=10.0):
-    """Polls CONDITION until it answers something true, which is returned."""
+    """Polls CONDITION until it answers something true, which is returned.  If that does not come,
+    WHAT is told: a text, or a function that makes it in the end."""
     deadline = time.monotonic() + seconds * SLOW
     while True:
         answer = condition()
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise LabError(f"waited {seconds * SLOW:g} s in vain: {what}")
+            told = what() if callable(what) else what
+            raise LabError(f"waited {seconds * SLOW:g} s in vain: {told}")
         time.sleep(0.01)
 
 
@@ -404,7 +407,12 @@ class Lab:
 
     def inside(self, machine):
         """Sockets that this thread makes meanwhile are MACHINE's."""
-        return inside(f"{self.name}-{machine}")
+        return inside(f"{self.name}-{'loopback' if self.loopback else machine}")
+
+    def socket(self, machine, address, kind=socket.SOCK_STREAM):
+        """A socket of MACHINE's, of the family of ADDRESS."""
+        with self.inside(machine):
+            return socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, kind)
 
     def start_echo(self, namespace, port, *name):
         return self.start_server(namespace, port, sys.executable, "-B",
@@ -477,22 +485,26 @@ class Daemon:
         # Nothing stays behind, unless it is to: the last of two options counts.
         self._arguments = ["--graft-pins", "none", *near, *options,
                            *(address for forward in forwards for address in forward)]
-        self._start()
+        self.start()
 
-    def _start(self):
+    def start(self):
         self.process = self.lab.start(self.namespace, self.program, "run", "--engine",
                                       self.engine, "--control", self.control, *self._arguments)
         wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready", 60)
 
     def kill(self):
         """SIGKILL; then another one is started."""
+        self.die()
+        self.start()
+
+    def die(self):
+        """As by SIGKILL."""
         self.process.kill()
         self.lab.stop(self.process)
-        self._start()
 
     def restart(self):
         expect(self.stop() == 0, "the daemon did not stop in order")
-        self._start()
+        self.start()
 
     def log(self):
         with open(self.process.log, encoding="utf-8", errors="replace") as file:

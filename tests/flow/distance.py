@@ -8,11 +8,11 @@ way is short and graft-rtt long, so losses alone send a session back.
 """
 
 import re
-import subprocess
-import sys
+import socket
+import threading
 
 import pytest
-from labkit import RELAY, SERVER, Daemon, Lab, expect, wait_until
+from labkit import RELAY, SERVER, Daemon, Lab, call_of, expect, wait_until
 
 pytestmark = pytest.mark.needs("ss")
 ENGINES = ("auto",)
@@ -21,83 +21,73 @@ TURNS = 12  # a round is two turns
 BULK = 3_000_000
 FAR, NEAR, LOSS = (10, 2), (1, 0), (1, 1)
 
-# Both ends know what byte N of a direction is. A request: a letter, and how many bytes.
-COMMON = """
-import socket, sys, threading
 BLOCK = bytes(range(251)) * 256
+
+
 class End:
-    def __init__(self, s):
-        self.s, self.sent, self.got, self.wrong = s, 0, 0, 0
-        s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    """An end of a connection: both ends know byte N of a direction."""
+
+    def __init__(self, sock):
+        self.sock, self.sent, self.got, self.wrong = sock, 0, 0, 0
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
     def put(self, n):
         while n:
             at = self.sent % 251
-            k = self.s.send(BLOCK[at:at + min(n, 251 * 200)])
+            k = self.sock.send(BLOCK[at:at + min(n, 251 * 200)])
             n, self.sent = n - k, self.sent + k
+
     def get(self, n):
         while n:
-            data = self.s.recv(min(n, 251 * 200))
+            data = self.sock.recv(min(n, 251 * 200))
             if not data:
                 raise ConnectionError(f"ended {n} bytes early")
             at = self.got % 251
             self.wrong += data != BLOCK[at:at + len(data)]
             n, self.got = n - len(data), self.got + len(data)
+
     def both(self, n):
-        t = threading.Thread(target=self.put, args=(n,))
-        t.start()
+        thread = threading.Thread(target=self.put, args=(n,))
+        thread.start()
         self.get(n)
-        t.join()
-"""
-
-SERVE = COMMON + """
-def serve(s):
-    e, f = End(s), s.makefile("rb", 0)
-    while line := f.readline():
-        what, n = line.split()
-        n = int(n)
-        {b"g": e.put, b"h": e.put, b"p": e.get, b"b": e.both}[what](n)
-        if what == b"p":
-            s.sendall(b"%d\\n" % e.wrong)
-listener = socket.create_server(("::", int(sys.argv[1])), family=socket.AF_INET6,
-                                dualstack_ipv6=True)
-while True:
-    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
-"""
-
-# Reads steps from stdin: talk N, get N, put N, both N, half N (get, with our FIN before).
-DRIVE = COMMON + """
-e = End(socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=60))
-for line in sys.stdin:
-    what, n = line.split()
-    n = int(n)
-    for _ in range(n if what == "talk" else 1):
-        size = 64 if what == "talk" else n
-        e.s.sendall(b"%s %d\\n" % ({"talk": b"g"}.get(what, what[0].encode()), size))
-        if what == "half":
-            e.s.shutdown(socket.SHUT_WR)
-        if what == "put":
-            e.put(size)
-            line = e.s.makefile("rb", 0).readline()
-            e.wrong += line != b"0\\n"
-        else:
-            (e.both if what == "both" else e.get)(size)
-    if what == "half":
-        e.wrong += e.s.recv(1) != b""
-    print(e.wrong, flush=True)
-"""
+        thread.join()
 
 
-class Client:
+def serve():
+    """Does what clients ask for: a letter, and how many bytes."""
+    def answer(sock):
+        end = End(sock)
+        for line in sock.makefile("rb", 0):
+            what, n = line.split()
+            {b"g": end.put, b"p": end.get, b"b": end.both}[what](int(n))
+            if what == b"p":
+                sock.sendall(b"%d\n" % end.wrong)
+
+    listener = socket.create_server(("::", PORT), family=socket.AF_INET6, dualstack_ipv6=True)
+    while True:
+        threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+
+class Client(End):
     def __init__(self, lab, address=RELAY, port=LISTEN):
-        self.process = lab.start("client", sys.executable, "-c", DRIVE, address, str(port),
-                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        with lab.inside("client"):
+            super().__init__(socket.create_connection((address, port), 60))
+
+    def talk(self, turns):
+        for _ in range(turns):
+            self.step("get", 64)
 
     def step(self, what, n):
-        self.process.stdin.write(f"{what} {n}\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        expect(line, f"{what}: the connection was lost")
-        expect(line == "0\n", f"{what}: {line.strip()} times wrong bytes came")
+        """get, put or both; half: get, with our FIN before."""
+        self.sock.sendall(f"{'g' if what == 'half' else what[0]} {n}\n".encode())
+        if what == "half":
+            self.sock.shutdown(socket.SHUT_WR)
+        {"put": self.put, "both": self.both}.get(what, self.get)(n)
+        if what == "put":
+            expect(self.sock.makefile("rb", 0).readline() == b"0\n", "the server got wrong bytes")
+        elif what == "half":
+            expect(self.sock.recv(1) == b"", "bytes after the last one")
+        expect(not self.wrong, f"{what}: {self.wrong} times wrong bytes came")
 
 
 class Trial:
@@ -107,7 +97,7 @@ class Trial:
         self.lossy = reason == "lossy bulk"
         self.options = options
         self.daemon = self.client = None
-        lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
+        lab.start_server("server", PORT, *call_of("distance", "serve"))
 
     def start(self, *options):
         self.daemon = Daemon(self.lab, self.program, self.engine,
@@ -116,9 +106,10 @@ class Trial:
         self.client = Client(self.lab)
 
     def end(self):
-        for process in (self.client and self.client.process, self.daemon and self.daemon.process):
-            if process:
-                self.lab.stop(process)
+        if self.client:
+            self.client.sock.close()
+        if self.daemon:
+            self.daemon.stop()
         self.client = self.daemon = None
 
     def flows(self):
@@ -131,14 +122,14 @@ class Trial:
 
     def expect_graft(self, when):
         if self.engine == "auto":
-            wait_until(lambda: self.carriers() == {"graft"}, f"{when}: {self.flows()}")
+            wait_until(lambda: self.carriers() == {"graft"}, lambda: f"{when}: {self.flows()}")
 
     def expect_sockets(self, when):
         """One of the flows carried the bulk, and says why it was not grafted."""
         if self.engine == "auto":
             wait_until(lambda: "graft" not in self.carriers() and
                        self.reason in dict(map(reversed, self.flows())),
-                       f"{when}: {self.flows()}")
+                       lambda: f"{when}: {self.flows()}")
 
     def expect_no_memory(self, when):
         """A socket that was frozen has measured no round trip to the packet programs, and has seen
@@ -150,7 +141,7 @@ class Trial:
         expect(self.lossy or not slow or int(slow[1]) > 10, f"{when}: congestion: {said}")
 
     def converse(self, when, turns=TURNS):
-        self.client.step("talk", turns)
+        self.client.talk(turns)
         self.expect_graft(when)
 
 
@@ -170,22 +161,18 @@ far_alone = pytest.mark.parametrize("trial", ["far"], indirect=True)
 
 
 def test_turns(trial):
-    """Bulk of each kind sends it to its sockets, a conversation back."""
+    """Bulk of each kind sends it to its sockets, a conversation back.  Nothing is grafted before it
+    converses."""
     trial.start()
     turns = TURNS
+    trial.client.step("get", BULK)
+    trial.expect_sockets("at once")
     for what in ("get", "put", "both", "get"):
         trial.converse(f"before {what}", turns)
         turns *= 2
         trial.client.step(what, BULK)
         trial.expect_sockets(what)
         trial.expect_no_memory(what)
-
-
-def test_at_once(trial):
-    """Nothing is grafted before it converses."""
-    trial.start()
-    trial.client.step("get", BULK)
-    trial.expect_sockets("at once")
 
 
 @far_alone
@@ -214,7 +201,7 @@ def test_killed(trial):
     trial.daemon.process.kill()
     trial.daemon.process.wait()
     trial.client.step("get", BULK)
-    trial.client.step("talk", 3)
+    trial.client.talk(3)
 
 
 @far_alone
@@ -222,6 +209,6 @@ def test_killed(trial):
 def test_any(trial):
     """graft-rtt = 0: any way is near, as with engine graft."""
     trial.start("--graft-rtt", "0")
-    trial.client.step("talk", 3)
+    trial.client.talk(3)
     trial.client.step("get", BULK)
     trial.expect_graft("after bulk")

@@ -6,38 +6,20 @@ sessions are grafted. Each session converses and carries bulk both ways; every b
 The SYNs of other programs on the relay stay as they were, byte by byte.
 """
 
-import subprocess
-import sys
+import socket
 
 import pytest
-from distance import SERVE, Client
-from labkit import Daemon, Lab, expect, place, wait_until
+from distance import PORT, Client
+from labkit import Daemon, Lab, call_of, expect, place, wait_until
 
 pytestmark = pytest.mark.needs("ip", ipv6=True)
 ENGINES = ("auto",)
-PORT, BULK = 7100, 300_000
+BULK = 300_000
+TCP_SAVE_SYN, TCP_SAVED_SYN = 27, 28
 # The port of the relay by the families of client and server.
 FORWARDS = {"4": 9044, "6": 9066, "46": 9046, "64": 9064}
 RELAYS = {"4": "10.0.1.2", "6": "fd00:1::2"}
 SERVERS = {"4": "10.0.2.2", "6": "fd00:2::2"}
-
-# Print the SYN that comes, as TCP_SAVED_SYN has it, without what differs each time.
-WATCH = """
-import socket
-listener = socket.create_server(("", 7300))
-listener.setsockopt(socket.IPPROTO_TCP, 27, 1)  # TCP_SAVE_SYN
-print("listens", flush=True)
-syn = bytearray(listener.accept()[0].getsockopt(socket.IPPROTO_TCP, 28, 128))
-at = 40
-for first, last in (4, 6), (10, 12), (20, 22), (24, 28), (36, 38):  # ID, sum, port, number, sum
-    syn[first:last] = bytes(last - first)
-while at < len(syn) and syn[at]:
-    if syn[at] == 8:  # the value of the timestamp
-        syn[at + 2:at + 6] = bytes(4)
-    at += 1 if syn[at] == 1 else syn[at + 1]
-print(syn.hex())
-"""
-CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], 7300)).recv(1)"
 
 NO_TIMESTAMPS, ECN = "tcp_timestamps=0", "tcp_ecn=1"
 NO_SACK, NO_SCALE = "tcp_sack=0", "tcp_window_scaling=0"
@@ -95,16 +77,27 @@ def set_up(lab, machine, settings):
             lab.run(machine, "sh", "-c", f"echo {value} >/proc/sys/net/ipv4/{key}")
 
 
+def syn_of_other(lab, machine, source, address):
+    """The SYN of a connection to another program on MACHINE, without what differs each time."""
+    with lab.inside(machine):
+        listener = socket.create_server(("", 7300))
+    listener.setsockopt(socket.IPPROTO_TCP, TCP_SAVE_SYN, 1)
+    with listener, lab.inside(source), socket.create_connection((address, 7300)):
+        syn = bytearray(listener.accept()[0].getsockopt(socket.IPPROTO_TCP, TCP_SAVED_SYN, 128))
+    for first, last in (4, 6), (10, 12), (20, 22), (24, 28), (36, 38):  # ID, sum, port, number, sum
+        syn[first:last] = bytes(last - first)
+    at = 40
+    while at < len(syn) and syn[at]:
+        if syn[at] == 8:  # the value of the timestamp
+            syn[at + 2:at + 6] = bytes(4)
+        at += 1 if syn[at] == 1 else syn[at + 1]
+    return syn.hex()
+
+
 def syns_of_others(lab):
     """Of a connection to another program on the relay, and of one that such a program makes."""
-    syns = []
-    for machine, source, address in (("relay", "client", RELAYS["4"]),
-                                     ("server", "relay", SERVERS["4"])):
-        other = lab.start(machine, sys.executable, "-c", WATCH, stdout=subprocess.PIPE, text=True)
-        other.stdout.readline()
-        lab.run(source, sys.executable, "-c", CONNECT, address)
-        syns.append(other.stdout.readline())
-    return syns
+    return [syn_of_other(lab, "relay", "client", RELAYS["4"]),
+            syn_of_other(lab, "server", "relay", SERVERS["4"])]
 
 
 class Run:
@@ -141,7 +134,7 @@ def test_ends(culvert, engine, client, server, relay, first):
     with Lab() as lab:
         for machine, settings in ("client", client), ("server", server), ("relay", relay):
             set_up(lab, machine, settings)
-        lab.start_server("server", PORT, sys.executable, "-c", SERVE, str(PORT))
+        lab.start_server("server", PORT, *call_of("distance", "serve"))
         others = syns_of_others(lab)
         daemon = Daemon(lab, culvert, engine, [(place(RELAYS[f[0]], port), place(SERVERS[f[-1]], PORT))
                                                for f, port in FORWARDS.items()])

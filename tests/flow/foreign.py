@@ -85,8 +85,7 @@ class Session(Grafted):
             self.sock = trial.listeners[far].accept()[0]
         else:
             self.end = End(trial.wire, trial.kind, far, PORT, seed=seed)
-            with trial.lab.inside("client"):
-                self.sock = socket.socket(socket.AF_INET6 if near == 6 else socket.AF_INET)
+            self.sock = trial.lab.socket("client", address[0])
             mark_packets(self.sock, near)
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
             self.sock.settimeout(10)
@@ -216,8 +215,7 @@ class Trial:
         if role == "client":
             targets = SERVERS
             for family, address in SERVERS.items():
-                with lab.inside("server"):
-                    sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
+                sock = lab.socket("server", address)
                 mark_packets(sock, family)
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
                 sock.bind((address, PORT))

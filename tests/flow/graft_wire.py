@@ -25,7 +25,7 @@ import pytest
 from ends import ECN, NO_SACK, NO_SCALE, NO_TIMESTAMPS, OLD, set_up
 from labkit import place
 from networks import no_offload
-from standby_rig import CLIENT_SIDE, RELAYS as PAIR, SERVER_SIDE, Pair
+from standby_rig import CLIENT_SIDE, RELAYS as PAIR, SERVER_SIDE, Pair, forward
 
 pytestmark = pytest.mark.needs("ip", "nft", ipv6=True)
 
@@ -361,8 +361,7 @@ def serve(sock):
 
 
 def listen(lab, family):
-    with lab.inside("server"):
-        sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
+    sock = lab.socket("server", SERVERS[family])
     mark_packets(sock, family)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     sock.bind((SERVERS[family], UPSTREAM_PORT))
@@ -379,8 +378,7 @@ def listen(lab, family):
 def converse(lab, families, chance, exchanges, stop=None):
     """Until there were so many EXCHANGES, or STOP is set: these are half a dozen a second."""
     family = families[0]
-    with lab.inside("client"):
-        sock = socket.socket(socket.AF_INET6 if family == 6 else socket.AF_INET)
+    sock = lab.socket("client", RELAYS[family])
     mark_packets(sock, family)
     sock.settimeout(PATIENCE)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -478,9 +476,8 @@ def test_scenes(request, culvert, loss, settings):
 
 
 class Relays(Pair):
-    config = "".join(f"[forward {port}]\nlisten = :{port}\nupstream = "
-                     f"{place(SERVERS[there], UPSTREAM_PORT)}\n"
-                     f"source = {SERVER_SIDE[there == 6]}\n"
+    config = "".join(forward(port, port, place(SERVERS[there], UPSTREAM_PORT),
+                             f"source = {SERVER_SIDE[there == 6]}")
                      for (_, there), port in FORWARDS.items())
 
 

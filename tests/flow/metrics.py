@@ -18,11 +18,10 @@ import socket
 import stat
 import statistics
 import subprocess
-import sys
 import urllib.parse
 
 import pytest
-from labkit import RELAY, TOP, Daemon, Lab, LabError, expect, tail, wait_until
+from labkit import RELAY, TOP, Daemon, Lab, LabError, expect, wait_until
 
 pytestmark = pytest.mark.needs("ip", "curl", "promtool", "prometheus")
 METRICS = 9464
@@ -33,23 +32,8 @@ CARRIERS = ("copy", "splice", "sockmap", "graft")
 ROUNDS, SIZE = 40, 1000
 SCRAPES = 15
 MOST_MS = 20
+FORWARD = f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
 EXAMPLES = os.path.join(TOP, "docs/examples")
-
-# ADDRESS ROUNDS SIZE PORT...: a conversation with each, then "said"; ended when stdin is.
-TALK = """
-import os, socket, sys
-address, rounds, size, *ports = sys.argv[1], *map(int, sys.argv[2:])
-all = [socket.create_connection((address, port)) for port in ports]
-for n in range(rounds):
-    for s in all:
-        data, got = os.urandom(size), b""
-        s.sendall(data)
-        while len(got) < size:
-            got += s.recv(size - len(got)) or sys.exit("lost")
-        assert got == data
-print("said", flush=True)
-sys.stdin.read()
-"""
 
 
 def parse(text):
@@ -95,10 +79,10 @@ class Trial:
         self.program = program
         self.daemon, self.config = None, ""
 
-    def begin(self, config, *options):
-        self.config = config
+    def begin(self, config, metrics=f"127.0.0.1:{METRICS}"):
+        self.config = f"[culvert]\nmetrics = {metrics}\n{config}"
         self.daemon = Daemon(self.lab, self.program, "auto", (), "--config",
-                             self.lab.write("culvert.conf", config), "--seccomp", "kill", *options)
+                             self.lab.write("culvert.conf", self.config), "--seccomp", "kill")
 
     def end(self):
         if self.daemon:
@@ -112,13 +96,19 @@ class Trial:
     def scrape(self, *options):
         return self.curl(f"http://127.0.0.1:{METRICS}/metrics", *options)
 
+    @contextlib.contextmanager
     def talk(self, ports):
-        process = self.lab.start("client", sys.executable, "-c", TALK, RELAY, str(ROUNDS),
-                                 str(SIZE), *map(str, ports), stdin=subprocess.PIPE,
-                                 stdout=subprocess.PIPE, text=True)
-        said = process.stdout.readline()
-        expect(said == "said\n", f"the conversations ended: {tail(process.log)}")
-        return process
+        """A conversation with each, which stays open meanwhile."""
+        with contextlib.ExitStack() as undo:
+            with self.lab.inside("client"):
+                socks = [undo.enter_context(socket.create_connection((RELAY, port)))
+                         for port in ports]
+            for _ in range(ROUNDS):
+                for sock in socks:
+                    data = os.urandom(SIZE)
+                    sock.sendall(data)
+                    expect(sock.recv(SIZE, socket.MSG_WAITALL) == data, "other bytes came back")
+            yield
 
     # --- what is checked ---
 
@@ -303,26 +293,23 @@ listen = {RELAY}:{9000 + n}
 upstream = {RELAY}:{ECHO}
 engine = {"auto" if carrier == "graft" else carrier}
 """ for n, carrier in enumerate(CARRIERS))
-    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n{forwards}"
-                f"[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
+    trial.begin(f"{forwards}[forward refused]\nlisten = {RELAY}:9010\nupstream = {RELAY}:{NOBODY}\n"
                 f"[forward udp]\nlisten = {RELAY}:9011/udp\nupstream = {RELAY}:{NOBODY}\n")
     before = parse(trial.scrape())
     expect(total(before, "culvert_server_up") == 6, f"{before['culvert_server_up']}")
     expect(before["culvert_carrier_available"] == {f'carrier="{carrier}"': 1 for carrier in
                                                    ("graft", "sockmap", "splice")},
            f"{before['culvert_carrier_available']}")
-    talk = trial.talk(9000 + n for n in range(len(CARRIERS)))
-    export = trial.lab.start("client", trial.program, "export", "--control", trial.daemon.control,
-                             stdout=subprocess.DEVNULL)
-    wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 1, "an export")
-    trial.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
-    samples = trial.settled()
-    trial.check_live(samples)
-    trial.check_http()
-    trial.check_prometheus(samples)
-    trial.check_examples(samples)
-    talk.stdin.close()
-    trial.lab.finish(talk, 5)
+    with trial.talk(9000 + n for n in range(len(CARRIERS))):
+        export = trial.lab.start("client", trial.program, "export", "--control",
+                                 trial.daemon.control, stdout=subprocess.DEVNULL)
+        wait_until(lambda: total(parse(trial.scrape()), "culvert_standby_in_sync") == 1, "export")
+        trial.lab.start("client", "curl", "--silent", f"http://{RELAY}:9010/").wait()
+        samples = trial.settled()
+        trial.check_live(samples)
+        trial.check_http()
+        trial.check_prometheus(samples)
+        trial.check_examples(samples)
     trial.lab.stop(export)
     wait_until(lambda: total(parse(trial.scrape()), "culvert_sessions") == 0, "no sessions")
     after = trial.settled()
@@ -333,9 +320,7 @@ engine = {"auto" if carrier == "graft" else carrier}
 
 def test_unix_socket(trial):
     path = trial.lab.path("m/metrics.sock")
-    config = (f"[culvert]\nmetrics = unix:{path}\n"
-              f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
-    trial.begin(config)
+    trial.begin(FORWARD, f"unix:{path}")
     for _ in range(2):
         got = os.stat(path)
         group = os.stat(f"/proc/{trial.daemon.pid}").st_gid
@@ -349,25 +334,20 @@ def test_unix_socket(trial):
 
 def test_late_worker(trial):
     """One that takes no turns does not keep bytes of others' sessions from being counted."""
-    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nworkers = 2\n"
-                f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n"
-                "engine = sockmap\n")
-    talk = trial.talk([9000] * 16)
-    with stopped(trial.first_worker()):
+    trial.begin(f"workers = 2\n{FORWARD}engine = sockmap\n")
+    with trial.talk([9000] * 16), stopped(trial.first_worker()):
         counted = total(parse(trial.scrape()), "culvert_bytes_total")
         other = sum(flow["bytes"] for session in trial.daemon.ask("sessions")["sessions"]
                     for flow in session["flows"])
         expect(counted >= other > 0, f"{counted} bytes, {other} of the other worker's")
     wait_until(lambda: total(parse(trial.scrape()), "culvert_bytes_total")
                == 16 * 2 * ROUNDS * SIZE, "all bytes")
-    talk.stdin.close()
-    trial.lab.finish(talk, 5)
     trial.daemon.stop()
 
 
 def test_no_memory(trial):
     """A scrape gets a whole page, or 503."""
-    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\n" + "".join(
+    trial.begin("".join(
         f"[forward f{n}]\nlisten = {RELAY}:{9000 + n}\nupstream = {RELAY}:{ECHO}\n"
         for n in range(300)))
     account = os.stat(f"/proc/{trial.daemon.pid}")
@@ -390,8 +370,7 @@ def test_no_memory(trial):
 def test_crowds(trial):
     """Some that say nothing, and go, and some whose request is never whole."""
     path = trial.lab.path("m/metrics.sock")
-    trial.begin(f"[culvert]\nmetrics = unix:{path}\n"
-                f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO}\n")
+    trial.begin(FORWARD, f"unix:{path}")
     for count in 9, 12, 17, 40:
         clients = trial.connect(path, count) + trial.connect(path, count)
         for client in clients:
@@ -410,7 +389,7 @@ def test_many_sessions(trial, request):
     sessions = min(wanted, (limit - 600) // 2)
     bench = os.path.join(os.path.dirname(trial.program), "culvert-bench")
     processes = str(1 + 2 * sessions // limit)
-    trial.begin(f"[culvert]\nmetrics = 127.0.0.1:{METRICS}\nmax-sessions = {wanted}\n"
+    trial.begin(f"max-sessions = {wanted}\n"
                 "max-sessions-per-client = 0\n"
                 f"[forward a]\nlisten = {RELAY}:9000\nupstream = {RELAY}:{ECHO + 1}\n"
                 f"[forward b]\nlisten = {RELAY}:9001\nupstream = {RELAY}:{ECHO + 1}\n"

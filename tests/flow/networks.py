@@ -49,6 +49,11 @@ MS_REC, MS_PRIVATE = 0x4000, 0x40000
 PR_SET_PDEATHSIG = 1
 
 
+# How a conversation ends by an error of its socket.
+ENDS = {errno.ECONNREFUSED: "refused", errno.ECONNRESET: "reset", errno.EPIPE: "reset",
+        errno.EHOSTUNREACH: "timeout", errno.ENETUNREACH: "timeout"}
+
+
 class Skip(Exception):
     """This kernel or machine cannot show the row: args[0]."""
 
@@ -114,15 +119,9 @@ def take_all(sock, seconds):
 def named_ends():
     try:
         yield
-    except TimeoutError as error:
-        raise Ended("timeout", str(error)) from None
-    except ConnectionRefusedError as error:
-        raise Ended("refused", str(error)) from None
-    except (ConnectionResetError, BrokenPipeError) as error:
-        raise Ended("reset", str(error)) from None
     except OSError as error:
-        kinds = {errno.EHOSTUNREACH: "timeout", errno.ENETUNREACH: "timeout"}
-        raise Ended(kinds.get(error.errno, "error"), str(error)) from None
+        kind = "timeout" if isinstance(error, TimeoutError) else ENDS.get(error.errno, "error")
+        raise Ended(kind, str(error)) from None
 
 
 def answer(sock, speaker):
@@ -236,14 +235,9 @@ class Talk(threading.Thread):
                 sock.bind(("", port))
             sock.connect(info[4])
             if self.speaker in ("greets", "late"):
-                got = b""
-                while len(got) < len(GREETING):
-                    block = sock.recv(len(GREETING) - len(got))
-                    if not block:
-                        raise Ended("eof", "no greeting")
-                    got += block
+                got = sock.makefile("rb", 0).readline()
                 if got != GREETING:
-                    raise Ended("wrong", f"greeting: {got}")
+                    raise Ended("wrong" if got.endswith(b"\n") else "eof", f"greeting: {got}")
             elif self.speaker == "waits" and row.at != "idle":
                 time.sleep(PAUSE)
         return sock
@@ -543,10 +537,10 @@ class Run:
             finally:
                 self.leave_cgroup()
         except Skip as reason:
-            return self.all_cells("skip", str(reason))
+            return [("all", "all", "skip", 0, str(reason))]
         except (LabError, OSError, subprocess.SubprocessError) as error:
             self.failure = str(error)
-            return self.all_cells("not ok", self.failure.splitlines()[-1])
+            return [("all", "all", "not ok", 0, self.failure.splitlines()[-1])]
         return [(talk.family, talk.speaker, *self.judge(talk)) for talk in self.talks]
 
     def leave_cgroup(self):
@@ -556,11 +550,6 @@ class Run:
             with open(f"{self.cgroup}/../cgroup.procs", "w", encoding="ascii") as file:
                 file.write("0")
             os.rmdir(self.cgroup)
-
-    @staticmethod
-    def all_cells(verdict, text):
-        """One for all."""
-        return [("all", "all", verdict, 0, text)]
 
     # --- the lab ---
 
@@ -727,9 +716,7 @@ class Run:
                 at_least = PAUSE * 1.1 if talk.speaker in ("late", "waits") else 0
                 if talk.arrived.is_set():
                     continue
-                if self.row.at == "idle":
-                    wait = True
-                elif talk.rounds < 3:
+                if self.row.at == "idle" or talk.rounds < 3:
                     wait = True
                 elif self.engine == "auto" and not talk.grafted:
                     patience = {"grafted": 6, "returned": 6, "refused": 0.7, "half": 0.7}
@@ -858,13 +845,16 @@ class Run:
         start_thread(tell)
 
     @staticmethod
-    def count_payload(device, seconds):
-        """How many packets of UDP, or with payload of TCP, leave the relay by DEVICE."""
-        with inside("relay"):
+    def tap(namespace, device):
+        with inside(namespace):
             tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
             tap.bind((device, 3))  # ETH_P_ALL
+        return tap
+
+    def count_payload(self, device, seconds):
+        """How many packets of UDP, or with payload of TCP, leave the relay by DEVICE."""
         deadline, seen = time.monotonic() + float(seconds), 0
-        with tap:
+        with self.tap("relay", device) as tap:
             while (left := deadline - time.monotonic()) > 0:
                 if not select.select([tap], [], [], left)[0]:
                     break
@@ -883,10 +873,7 @@ class Run:
 
     def step_checksums(self, namespace, device):
         """Those of datagrams that arrive there must be right, from now on."""
-        with inside(namespace):
-            tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, 0)
-            tap.bind((device, 3))
-        start_thread(udp.watch_checksums, tap, self.wrong)
+        start_thread(udp.watch_checksums, self.tap(namespace, device), self.wrong)
 
     def step_quiet(self, device, seconds):
         seen = self.count_payload(device, seconds)

@@ -17,6 +17,7 @@ import dataclasses
 import socket
 
 ALL = "4 6 64 46"
+EVERY = {"families": ALL, "graft": "grafted 46:any"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -235,6 +236,8 @@ def policy(dev_net, action, rest=""):
 
 
 SEG6 = "seg6 mode encap segs fd00:4::2"
+TAKE_SEG6 = """back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
+    echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled"""
 ESP = "tmpl proto esp mode transport reqid 1"
 
 
@@ -299,23 +302,21 @@ HOP_BY_HOP = (("6", IP6, socket.IPV6_HOPOPTS, PADDING),)
 DESTINATION = (("6", IP6, socket.IPV6_DSTOPTS, PADDING),)
 
 ROWS = (
-    Row("plain", families=ALL, graft="grafted 46:any", quick=True),
-    Row("plain without offloads", plain=True, families=ALL, graft="grafted 46:any"),
-    Row("plain with routers", routers="front back", families=ALL, graft="grafted 46:any"),
+    Row("plain", **EVERY, quick=True),
+    Row("plain without offloads", plain=True, **EVERY),
+    Row("plain with routers", routers="front back", **EVERY),
     Row("several addresses at one listener", "relay: ip46 addr add 10.0.1.7/24 dev toc",
         dial="10.0.1.7", quick=True),
     Row("checksums that the relay completes", meanwhile="checksums client c0\n checksums server s0",
         setup="no_checksums relay", speakers="", families=ALL),
-    Row("datagrams that the relay merges", meanwhile="merge", plain=True, speakers="",
-        families=ALL),
-    Row("datagrams that the relay merges for others", meanwhile="merge rx-udp-gro-forwarding",
-        plain=True, speakers="", families=ALL),
-    Row("datagrams that the relay makes a list of", meanwhile="merge rx-gro-list", plain=True,
-        speakers="", families=ALL),
-    Row("datagrams without checksums", sockopts=NO_CHECKS, no_checks=True, speakers="",
-        families="4 64 46", meanwhile="checksums client c0\n checksums server s0", quick=True),
-    Row("the same, without offloads", sockopts=NO_CHECKS, no_checks=True, speakers="",
-        families="4 64 46", meanwhile="checksums client c0\n checksums server s0", plain=True),
+    *(Row(f"datagrams that the relay {what}", meanwhile=f"merge {features}", plain=True,
+          speakers="", families=ALL)
+      for what, features in (("merges", ""), ("merges for others", "rx-udp-gro-forwarding"),
+                             ("makes a list of", "rx-gro-list"))),
+    *(Row(name, sockopts=NO_CHECKS, no_checks=True, speakers="", families="4 64 46",
+          meanwhile="checksums client c0\n checksums server s0", **of)
+      for name, of in (("datagrams without checksums", {"quick": True}),
+                       ("the same, without offloads", {"plain": True}))),
 
     # --- NAT ---
     Row("NAT in front: a router masquerades clients",
@@ -395,7 +396,7 @@ ROWS = (
         go
         busy tos 0.5
         busy alt 0.5
-        """, routers="back back2", families=ALL, graft="grafted 46:any", lost="0"),
+        """, routers="back back2", **EVERY, lost="0"),
 
     # --- routes, links and devices that go and come back, or lead elsewhere ---
     Row("the route to the server is gone for half a second", routers="back", middle=gone(0.5)),
@@ -508,32 +509,27 @@ ROWS = (
           ("route add unreachable", "server", "10.0.2.2/32", "tos"))),
 
     # --- packets that are too big ---
-    Row("the MTU of the link to the server shrinks", plain=True, families=ALL,
-        graft="grafted 46:any", quick=True, middle="""
+    Row("the MTU of the link to the server shrinks", plain=True, **EVERY, quick=True, middle="""
         relay: ip link set tos mtu 1300
         server: ip link set s0 mtu 1300""", told=True),
-    Row("the MTU of the link to the client shrinks", plain=True, families=ALL,
-        graft="grafted 46:any", middle="""
+    Row("the MTU of the link to the client shrinks", plain=True, **EVERY, middle="""
         relay: ip link set toc mtu 1300
         client: ip link set c0 mtu 1300"""),
-    Row("the MTU of the route to the server shrinks", plain=True, families=ALL,
-        graft="grafted 46:any", middle="""
+    Row("the MTU of the route to the server shrinks", plain=True, **EVERY, middle="""
         server: ip link set s0 mtu 1300
         relay: ip route change 10.0.2.0/24 dev tos src 10.0.2.1 mtu lock 1300
         ip -6 route replace fd00:2::/64 dev tos metric 256 mtu lock 1300""", told=True),
     Row("the route moves to a link with a smaller MTU", plain=True, routers="back back2",
-        families=ALL, graft="grafted 46:any", middle="""
+        **EVERY, middle="""
         relay: ip link set alt mtu 1300
         back: ip link set b2 mtu 1300
         """ + MOVE, told=True),
-    Row("a router behind has a smaller MTU", SMALL_BACK, plain=True, routers="back",
-        families=ALL, graft="grafted 46:any"),
-    Row("a router in front has a smaller MTU", SMALL_FRONT, plain=True, routers="front",
-        families=ALL, graft="grafted 46:any"),
-    Row("the MTU of a router behind shrinks", plain=True, routers="back", families=ALL,
-        graft="grafted 46:any", middle=SMALL_BACK, quick=True, told=True),
-    Row("the MTU of a router in front shrinks", plain=True, routers="front", families=ALL,
-        graft="grafted 46:any", middle=SMALL_FRONT),
+    Row("a router behind has a smaller MTU", SMALL_BACK, plain=True, routers="back", **EVERY),
+    Row("a router in front has a smaller MTU", SMALL_FRONT, plain=True, routers="front", **EVERY),
+    Row("the MTU of a router behind shrinks", plain=True, routers="back", **EVERY,
+        middle=SMALL_BACK, quick=True, told=True),
+    Row("the MTU of a router in front shrinks", plain=True, routers="front", **EVERY,
+        middle=SMALL_FRONT),
     Row("the MTU of a router shrinks after a return", plain=True, routers="front back",
         families=ALL, graft="returned 46:any", middle=f"""
         go
@@ -562,12 +558,10 @@ ROWS = (
     Row("IP options of the client: record route", sockopts=RECORD_ROUTE, families="4", graft="any"),
     Row("IP options come in the middle", sockopts=NOPS, late_sockopts=True, families="4",
         middle="pause 0"),
-    Row("IPv6 hop-by-hop options", sockopts=HOP_BY_HOP, families="6 64", graft="any"),
-    Row("IPv6 hop-by-hop options come in the middle", sockopts=HOP_BY_HOP, late_sockopts=True,
-        families="6 64", middle="pause 0"),
-    Row("IPv6 destination options", sockopts=DESTINATION, families="6 64", graft="any"),
-    Row("IPv6 destination options come in the middle", sockopts=DESTINATION, late_sockopts=True,
-        families="6 64", middle="pause 0"),
+    *(Row(f"IPv6 {what} options{when}", sockopts=options, families="6 64", **of)
+      for what, options in (("hop-by-hop", HOP_BY_HOP), ("destination", DESTINATION))
+      for when, of in (("", {"graft": "any"}),
+                       (" come in the middle", {"late_sockopts": True, "middle": "pause 0"}))),
     Row("TTL 1 of the client", sockopts=ttl(1), routers="back", quick=True),
     Row("TTL 2 of the client", sockopts=ttl(2), routers="front back"),
     Row("TTL 1 of the client comes in the middle", sockopts=ttl(1), routers="back",
@@ -764,13 +758,11 @@ ROWS = (
         families="4 6"),
     Row("a route with encapsulation: seg6", f"""
         ?relay: ip -6 route replace fd00:2::/64 encap {SEG6} dev tos mtu 1300
-        back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
-        echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", routers="back", families="6",
+        {TAKE_SEG6}""", routers="back", families="6",
         graft="refused", udp="half", big=()),
     Row("a route with encapsulation: IPv4 in seg6", f"""
         ?relay: ip route replace 10.0.2.0/24 encap {SEG6} dev tos mtu 1300
-        back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
-        echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", routers="back", families="4 64",
+        {TAKE_SEG6}""", routers="back", families="4 64",
         graft="refused", udp="half", big=()),
     Row("a route with encapsulation: vxlan", "".join(f"""
         ?{namespace}: ip link add vx0 type vxlan external dstport 4789
@@ -780,9 +772,7 @@ ROWS = (
         ip route replace 10.0.7.{3 - number}/32 encap ip id 7 dst 10.0.2.{3 - number} dev vx0
         """ for namespace, number in (("relay", 1), ("server", 2))), upstream="10.0.7.2",
         families="4 64", graft="refused", udp="half", lost="any"),
-    Row("an encapsulation comes in the middle", """
-        back: echo 1 >/proc/sys/net/ipv6/conf/all/seg6_enabled
-        echo 1 >/proc/sys/net/ipv6/conf/b0/seg6_enabled""", middle=f"""
+    Row("an encapsulation comes in the middle", TAKE_SEG6, middle=f"""
         ?relay: ip -6 route replace fd00:2::/64 encap {SEG6} dev tos
         """, routers="back", families="6", big=()),
 

@@ -132,7 +132,7 @@ class Walk(Pair):
         return self.other(self.owner)
 
     def serve(self):
-        self.ends = Ends((self.name("client"), self.name("server")), FORWARDS)
+        self.ends = Ends(self.lab, FORWARDS)
 
     def write_config(self, idle=8, spare=False, connect=5):
         text = f"[culvert]\nkeepalive = 20s\nmax-sessions = 4000\nconnect-timeout = {connect}\n" + \
@@ -142,7 +142,7 @@ class Walk(Pair):
 
     def start(self, relay, *options):
         if self.state[relay] == "killed":  # the same one, which finds the sessions
-            self.relays[relay]._start()  # pylint: disable=protected-access
+            self.relays[relay].start()
         else:
             super().start(relay, *options)
         self.state[relay] = "up"
@@ -195,8 +195,7 @@ class Walk(Pair):
         """From now on sessions may go back to their sockets, and UDP and who connects may fail."""
         self.told = set()
         self.excuse("it was connecting", lambda stream: not stream.works)
-        for flow in list(self.ends.flows.values()):
-            flow.excused = time.monotonic() + 25
+        self.excuse_flows(lambda flow: True)
 
     def excuse(self, why, matches):
         """Streams that may end from now on."""
@@ -204,6 +203,11 @@ class Walk(Pair):
         for stream in found:
             stream.excuse = f"{why} at {time.monotonic() - self.began:.2f}"
         return found
+
+    def excuse_flows(self, matches):
+        """Clients of UDP that a server may know by another port for a while."""
+        for flow in filter(matches, list(self.ends.flows.values())):
+            flow.excused = time.monotonic() + 25
 
     def spare(self, names, why):
         """All but NAMES may end from now on, and are no more the same clients of UDP."""
@@ -219,19 +223,12 @@ class Walk(Pair):
         names = {name for name, session in self.seen(self.owner).items() if matches(session)}
         for stream in self.excuse(why, lambda stream: stream.name in names):
             stream.must_end = stream.works and not stream.closing
-        for flow in list(self.ends.flows.values()):
-            if flow.name in names:
-                flow.excused = time.monotonic() + 25
+        self.excuse_flows(lambda flow: flow.name in names)
 
     def of_forward(self, name, why):
         """Sessions of a forward, also those that begin just now, may end."""
         self.excuse(why, lambda stream: stream.forward.name == name)
-        for flow in list(self.ends.flows.values()):
-            if flow.forward.name == name:
-                flow.excused = time.monotonic() + 25
-
-    def expect_sums(self, relay):
-        wait_until(lambda: self.adds_up(relay), f"{relay}'s counters to add up: {self.counts(relay)}")
+        self.excuse_flows(lambda flow: flow.forward.name == name)
 
     def later(self, key, seconds, function, when=lambda: True):
         self.undo[key] = time.monotonic() + seconds, when, function
@@ -345,8 +342,7 @@ class Walk(Pair):
         if relay == self.owner:
             self.learn()
             self.spare(self.grafted, "SIGKILL")
-        self.relays[relay].process.kill()
-        self.lab.stop(self.relays[relay].process)
+        self.relays[relay].die()
         self.state[relay] = "killed"
         self.later(("SIGKILL", relay), self.chance.uniform(0, 2.5), lambda: self.start(relay))
 
@@ -419,11 +415,6 @@ class Walk(Pair):
                            check=False, timeout=30, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.later(("cut",), self.chance.uniform(0.2, 5), self.link_all,
                    lambda: all(state == "up" for state in self.state.values()))
-
-    def link_all(self):
-        for to in RELAYS:
-            if to not in self.links:
-                self.link(to)
 
     @operation(2, lambda w: not w.split and w.state[w.owner] != "dead" and not w.has("route"))
     def route(self):
@@ -561,10 +552,7 @@ class Walk(Pair):
 
     @staticmethod
     def wait(what, text, seconds):
-        try:
-            wait_until(lambda: not what(), text, seconds)
-        except LabError as error:
-            raise LabError("\n  ".join([str(error), *(str(one) for one in what()[:10])])) from None
+        wait_until(lambda: not what(), lambda: "\n  ".join([text, *map(str, what()[:10])]), seconds)
 
     def expect_nothing_left(self):
         for relay in RELAYS:

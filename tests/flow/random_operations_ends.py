@@ -20,7 +20,7 @@ import struct
 import threading
 import time
 
-from labkit import inside, place
+from labkit import place
 from server_names import hello_of
 from standby_rig import SERVER_SIDE
 from udp_peer import HEAD, answer, question
@@ -100,9 +100,8 @@ class Flow:
 class Ends:
     """A thread that plays all of them; what is public is called by another one."""
 
-    def __init__(self, namespaces, forwards):
-        self.client, self.server = namespaces
-        self.forwards = forwards
+    def __init__(self, lab, forwards):
+        self.lab = lab
         self.poll, self.watched = select.epoll(), {}  # what to call, by descriptor
         self.calls, self.timers, self.order = queue.SimpleQueue(), [], itertools.count()
         self.woken, self.wake = socket.socketpair()
@@ -213,9 +212,8 @@ class Ends:
     # --- streams ---
 
     def listen(self, port, forward):
-        with inside(self.server):
-            sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM if forward.udp else
-                                 socket.SOCK_STREAM)
+        sock = self.lab.socket("server", "::", socket.SOCK_DGRAM if forward.udp else
+                               socket.SOCK_STREAM)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         if not forward.udp:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -230,8 +228,7 @@ class Ends:
     def connect(self, forward, kind, chance):
         stream = Stream(next(self.numbers), forward, kind, chance)
         address, port, stream.port = forward.choose(chance)
-        with inside(self.client):
-            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        sock = self.lab.socket("client", address)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         head = PREFACE.pack(MAGIC, stream.number)
@@ -409,9 +406,7 @@ class Ends:
 
     def open_flow(self, forward, _kind, chance):
         address, port, at = forward.choose(chance)
-        with inside(self.client):
-            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET,
-                                 socket.SOCK_DGRAM)
+        sock = self.lab.socket("client", address, socket.SOCK_DGRAM)
         sock.connect((address, port))
         sock.setblocking(False)
         flow = Flow(next(self.numbers), forward, name_of(sock.getsockname()), sock, chance)

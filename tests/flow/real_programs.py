@@ -14,20 +14,22 @@ import shutil
 import subprocess
 
 import pytest
-from labkit import (HTTP_PORT, IPERF_PORT, RELAY, SERVER, SMALL_FILES, TOP, Daemon, LabError,
-                    expect, flow_of, sha256_of_file, tail, wait_until)
+from labkit import (HTTP_PORT, IPERF_PORT, NGINX_PATHS, RELAY, SERVER, SMALL_FILES, TOP, Daemon,
+                    LabError, expect, flow_of, sha256_of_file, tail, wait_until)
 
 pytestmark = pytest.mark.needs("ip", "curl", "iperf3", "nginx", "haproxy",
                                packages="demo", ipv6=True)
 HTTP, IPERF = 9000, 9001  # where culvert listens
 
-# Who they think their client is: they answer with its address and port, and their own.
-TOLD_HAPROXY_CONF = """
+HAPROXY_DEFAULTS = """
 defaults
-    mode http
+    mode {mode}
     timeout connect 5s
     timeout client 60s
     timeout server 60s
+"""
+# Who they think their client is: they answer with its address and port, and their own.
+TOLD_HAPROXY_CONF = HAPROXY_DEFAULTS.format(mode="http") + """
 frontend told
     bind {server}:{port} accept-proxy
     bind [fd00:2::2]:{port} accept-proxy
@@ -42,11 +44,7 @@ error_log {home}/told.log;
 events {{ worker_connections 1024; }}
 http {{
     access_log off;
-    client_body_temp_path {home}/told-body;
-    proxy_temp_path {home}/told-proxy;
-    fastcgi_temp_path {home}/told-fastcgi;
-    uwsgi_temp_path {home}/told-uwsgi;
-    scgi_temp_path {home}/told-scgi;
+""" + NGINX_PATHS + """
     server {{
         listen {server}:{port} proxy_protocol;
         location / {{
@@ -59,12 +57,7 @@ $proxy_protocol_server_port\\n";
 """
 
 # In the client's namespace, before culvert.
-SENDER_CONF = """
-defaults
-    mode tcp
-    timeout connect 5s
-    timeout client 60s
-    timeout server 60s
+SENDER_CONF = HAPROXY_DEFAULTS.format(mode="tcp") + """
 listen v1
     bind 127.0.0.1:{v1}
     server culvert {relay}:{haproxy} send-proxy
@@ -164,10 +157,7 @@ class Trial:
                 seen.update({flow["direction"]: flow["carrier"] for flow in session["flows"]})
             return wanted.items() <= seen.items()
 
-        try:
-            wait_until(has_come, "", seconds)
-        except LabError:
-            raise LabError(f"carriers are {seen} instead of {wanted}") from None
+        wait_until(has_come, lambda: f"carriers are {seen} instead of {wanted}", seconds)
 
     def expect_kernel_bytes(self, port, seconds):
         """The kernel must have carried some of what the busiest session on PORT sends.
@@ -282,9 +272,6 @@ def test_nothing_is_left(trial):
         return (resources["sessions"] == resources["slots_used"] == resources["buffers"] == 0
                 and resources["pipes"] == resources["pipes_idle"])
 
-    try:
-        wait_until(is_idle, "the daemon to be idle again")
-    except LabError as error:
-        raise LabError(f"{error}: {resources}") from None
+    wait_until(is_idle, lambda: f"the daemon to be idle again: {resources}")
     code = trial.daemon.stop()
     expect(code == 0, f"culvert ended with {code}:\n{tail(trial.daemon.process.log)}")

@@ -16,7 +16,7 @@ import socket
 import sys
 
 import pytest
-from labkit import Daemon, Lab, LabError, call_of, expect, tail, wait_until
+from labkit import Daemon, Lab, call_of, expect, tail, wait_until
 
 pytestmark = pytest.mark.needs("ip", "rinetd")
 TOKEN = b"0123456789abcdef" * 4
@@ -114,12 +114,6 @@ def serve():
                 key.fileobj.close()
 
 
-def receive(connection, size, data=b""):
-    while len(data) < size and (more := connection.recv(size - len(data))):
-        data += more
-    return data
-
-
 def try_one(client, address, port):
     """What the server says, or why there is nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
@@ -129,12 +123,11 @@ def try_one(client, address, port):
         try:
             connection.connect((address, port))
             connection.sendall(TOKEN)
-            answer = receive(connection, 8)
-            while answer and not answer.endswith(b"\n"):
-                answer += receive(connection, 1)
+            said = connection.makefile("rb")
+            answer = said.readline()
             if not answer:
                 return "refused"
-            if receive(connection, len(TOKEN)) != TOKEN:
+            if said.read(len(TOKEN)) != TOKEN:
                 return "broken"
             return answer.decode().strip()
         except ConnectionRefusedError:
@@ -180,8 +173,7 @@ class Replacement:
                 before, verdicts = verdicts, self.try_all()
             return verdicts
         finally:
-            if process.poll() is not None:
-                raise LabError(f"rinetd has ended:\n{tail(process.log)}")
+            expect(process.poll() is None, f"rinetd has ended:\n{tail(process.log)}")
             self.lab.stop(process)
 
     def reload(self, daemon, path, text):
@@ -199,12 +191,10 @@ class Replacement:
         daemon = Daemon(self.lab, self.program, "auto", (), "-c", path, "--probe", "no")
         try:
             result = self.reload(daemon, path, RINETD_CONF)
-            if not result["ok"]:
-                raise LabError(f"a good file: {result}")
+            expect(result["ok"], f"a good file: {result}")
             result = self.reload(daemon, path, BAD_CONF)
             where = f"{path}:{BAD_CONF.count(chr(10))}: /udp on one side: "
-            if result["ok"] or where not in result["error"]:
-                raise LabError(f"a bad file, {where}: {result}")
+            expect(not result["ok"] and where in result["error"], f"a bad file, {where}: {result}")
             return self.try_all()
         finally:
             daemon.stop()
@@ -228,9 +218,9 @@ class Replacement:
         with open(self.log, encoding="ascii") as file:
             ends = [json.loads(line)["end"] for line in file]
         refused = list(verdicts.values()).count("refused")
-        if ends.count("denied") != refused or len(ends) != len(verdicts):
-            raise LabError(f"the log has {len(ends)} lines, of which {ends.count('denied')} say "
-                           f"\"denied\", for {len(verdicts)} clients, of which {refused} were")
+        expect((len(ends), ends.count("denied")) == (len(verdicts), refused),
+               f"the log has {len(ends)} lines, of which {ends.count('denied')} say \"denied\", "
+               f"for {len(verdicts)} clients, of which {refused} were")
 
     def convert(self):
         return self.lab.write("culvert.conf", self.run(self.program, "convert", self.file))
@@ -240,12 +230,11 @@ def check_rinetd(verdicts):
     """The comparison would be worth little if all had the same answer."""
     for wanted in ("refused", "server 7000 to 127.0.0.1", "server 7001 to 127.0.0.9",
                    "server 7001 to 127.0.0.1", "server 7002 to 127.0.0.1", "server 7003 to ::1"):
-        if list(verdicts.values()).count(wanted) < 2:
-            raise LabError(f"with rinetd hardly anybody gets \"{wanted}\": {verdicts}")
+        expect(list(verdicts.values()).count(wanted) >= 2,
+               f"with rinetd hardly anybody gets \"{wanted}\": {verdicts}")
     unexpected = {name: text for name, text in verdicts.items() if text in ("broken",
                                                                              "nobody listens")}
-    if unexpected:
-        raise LabError(f"with rinetd: {unexpected}")
+    expect(not unexpected, f"with rinetd: {unexpected}")
 
 
 def compare(verdicts, wanted):

@@ -12,7 +12,6 @@ import socket
 import ssl
 import struct
 import subprocess
-import sys
 import time
 
 import pytest
@@ -55,25 +54,6 @@ listen = :9446
 upstream = {SERVER}:7450
 [sni real two.test]
 upstream = {SERVER}:7451
-"""
-PEER = """
-import socket, sys, threading
-def serve(c, port):
-    with c:
-        try:
-            tag = b"%d " % port
-            while data := c.recv(65536):
-                c.sendall(tag + data)
-                tag = b""
-        except OSError:
-            pass
-def listen(port):
-    s = socket.create_server(("", int(port)), backlog=1000)
-    while True:
-        threading.Thread(target=serve, args=(s.accept()[0], int(port)), daemon=True).start()
-for port in sys.argv[1:-1]:
-    threading.Thread(target=listen, args=(port,), daemon=True).start()
-listen(sys.argv[-1])
 """
 
 
@@ -136,8 +116,7 @@ class Trial:
     # --- what clients do ---
 
     def connect(self, port=9443, where="client"):
-        with self.lab.inside(where):
-            s = socket.socket()
+        s = self.lab.socket(where, RELAY)
         s.settimeout(10)
         s.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         s.connect((RELAY, port))
@@ -151,10 +130,9 @@ class Trial:
             data += more
         return int(data[:4]), data[5:]
 
-    def ask(self, hello, port=9443, cuts=(), before=b""):
+    def ask(self, hello, port=9443, cuts=()):
         """Which server gets HELLO, sent in pieces that end at CUTS?"""
         with self.connect(port) as s:
-            s.sendall(before)
             ends = [0, *cuts, len(hello)]
             for begin, end in zip(ends, ends[1:]):
                 if begin:
@@ -212,7 +190,8 @@ def lab(lab):
         subprocess.run(["openssl", "req", "-x509", "-key", lab.path("key"), "-out", lab.path(name),
                         "-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"],
                        check=True)
-    lab.start_server("server", OTHER, sys.executable, "-c", PEER, *map(str, range(DEFAULT, OTHER + 1)))
+    for port in range(DEFAULT, OTHER + 1):
+        lab.start_echo("server", port, str(port))
     return lab
 
 
@@ -221,6 +200,9 @@ def trial(lab, culvert, engine):
     one = Trial(lab, culvert, engine)
     yield one
     one.daemon.stop()
+
+
+HELLO = hello_of("example.org")
 
 
 # --- the cases ---
@@ -234,9 +216,8 @@ def test_names(trial):
         for most in ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3:
             got = trial.ask(hello_of(name, most=most))
             expect(got == server, f"{name} goes to {got}")
-    hello = hello_of("example.org")
     for other in b"example.or.", b"example or", b"exam\0le.org", b"255.255.255", b"exampl\xc3\xa9or":
-        got = trial.ask(renamed(hello, b"example.org"[:len(other)], other))
+        got = trial.ask(renamed(HELLO, b"example.org"[:len(other)], other))
         expect(got == DEFAULT, f"{other} goes to {got}")
 
 
@@ -247,8 +228,7 @@ def test_alpn(trial):
 
 
 def test_pieces(trial):
-    hello = hello_of("example.org")
-    for whole in hello, *map(captured, ("chromium_156", "node_24", "go_1_19")):
+    for whole in HELLO, *map(captured, ("chromium_156", "node_24", "go_1_19")):
         for cut in range(1, len(whole)):
             got = trial.ask(whole, cuts=(cut,))
             expect(got == EXACT, f"{whole[:60]} cut at {cut} goes to {got}")
@@ -258,25 +238,24 @@ def test_pieces(trial):
             got = trial.ask(in_records(whole, size))
             expect(got == EXACT, f"{whole[:60]} in records of {size} goes to {got}")
     for size in 1, 2, 100, 16384:
-        got = trial.ask(in_records(padded(hello, 16384), size))
+        got = trial.ask(in_records(padded(HELLO, 16384), size))
         expect(got == EXACT, f"16 KiB in records of {size} go to {got}")
 
 
 def test_refused(trial):
-    hello = hello_of("example.org")
     before = {cause: trial.errors(cause)
               for cause in ("hello-bad", "hello-large", "hello-late", "name-unknown")}
     for bad in (b"GET / HTTP/1.1\r\n\r\n", b"\x80\x2e\1\3\1" + bytes(40), b"\x16\x03\x01\0\0",
-                hello[:9] + b"\x04" + hello[10:], hello[:5] + b"\2" + hello[6:],
-                hello[:-1] + b"\0\0" if hello[-1] else hello[:20] + b"\xff" * 200 + hello[220:]):
+                HELLO[:9] + b"\x04" + HELLO[10:], HELLO[:5] + b"\2" + HELLO[6:],
+                HELLO[:-1] + b"\0\0" if HELLO[-1] else HELLO[:20] + b"\xff" * 200 + HELLO[220:]):
         trial.refused(bad, DECODE_ERROR)
-    trial.refused(hello[:100], DECODE_ERROR, end=True)
-    trial.refused(in_records(padded(hello, 16385), 16384), DECODE_ERROR)
-    trial.refused(hello[:100], DECODE_ERROR)  # too late
+    trial.refused(HELLO[:100], DECODE_ERROR, end=True)
+    trial.refused(in_records(padded(HELLO, 16385), 16384), DECODE_ERROR)
+    trial.refused(HELLO[:100], DECODE_ERROR)  # too late
     trial.refused(b"", DECODE_ERROR)
     trial.refused(hello_of("other.test"), UNRECOGNIZED_NAME)
     trial.refused(hello_of(None), DECODE_ERROR)
-    expect(trial.ask(hello, 9444) == EXACT, "a good one is refused")
+    expect(trial.ask(HELLO, 9444) == EXACT, "a good one is refused")
     for cause, more in ("hello-bad", 7), ("hello-large", 1), ("hello-late", 2), ("name-unknown", 2):
         got = trial.errors(cause) - before[cause]
         expect(got == more, f"{got} of {cause}")
@@ -301,14 +280,13 @@ def test_checks_from_outside(trial):
 
 def test_proxy(trial):
     header = b"PROXY TCP4 192.0.2.1 192.0.2.2 1111 443\r\n"
-    hello = hello_of("example.org")
     for cut in 0, 1:
         with trial.connect(9445) as s:
             s.sendall(header)
             time.sleep(0.02 * cut)
-            s.sendall(hello)
-            server, got = trial.answer(s, len(header) + len(hello))
-            expect(server == EXACT and got == header + hello, f"{server}: {got[:60]}")
+            s.sendall(HELLO)
+            server, got = trial.answer(s, len(header) + len(HELLO))
+            expect(server == EXACT and got == header + HELLO, f"{server}: {got[:60]}")
 
 
 def test_shown(trial):
@@ -334,10 +312,9 @@ def test_shown(trial):
 
 def test_grafted(trial):
     """A session whose hello was looked at is carried as others are."""
-    hello = hello_of("example.org")
     with trial.connect() as s:
-        s.sendall(hello)
-        trial.answer(s, len(hello))
+        s.sendall(HELLO)
+        trial.answer(s, len(HELLO))
 
         def carriers():
             s.sendall(b"x")
@@ -350,41 +327,39 @@ def test_grafted(trial):
 
 
 def test_reload(trial):
-    hello = hello_of("example.org")
     with trial.connect() as old, trial.connect() as late:
-        old.sendall(hello)
-        expect(trial.answer(old, len(hello))[0] == EXACT, "before")
-        late.sendall(hello[:50])
+        old.sendall(HELLO)
+        expect(trial.answer(old, len(HELLO))[0] == EXACT, "before")
+        late.sendall(HELLO[:50])
         trial.write(CONFIG.replace(f"upstream = {SERVER}:{EXACT}", f"upstream = {SERVER}:{OTHER}", 1))
-        late.sendall(hello[50:])
-        expect(trial.answer(late, len(hello))[0] == OTHER, "a hello that has begun before")
-        expect(trial.ask(hello) == OTHER, "after")
+        late.sendall(HELLO[50:])
+        expect(trial.answer(late, len(HELLO))[0] == OTHER, "a hello that has begun before")
+        expect(trial.ask(HELLO) == OTHER, "after")
         old.sendall(b"still")
         expect(old.recv(10) == b"still", "an old session")
     trial.write(re.sub(r"\[sni https (\*|example).*\n(.*\n)?upstream.*\n", "", CONFIG))
-    expect(trial.ask(hello) == DEFAULT, "without the section")
+    expect(trial.ask(HELLO) == DEFAULT, "without the section")
     trial.write(CONFIG)
-    expect(trial.ask(hello) == EXACT, "again")
+    expect(trial.ask(HELLO) == EXACT, "again")
     # nobody knows any more whose it is: not the default's
     before = trial.errors("name-unknown")
     with trial.connect() as late:
-        late.sendall(hello[:50])
+        late.sendall(HELLO[:50])
         wait_until(lambda: trial.daemon.ask("sessions")["sessions"], "the session")
         trial.write(CONFIG.replace("forward https]", "forward other]").replace("sni https", "sni other"))
-        late.sendall(hello[50:])
+        late.sendall(HELLO[50:])
         expect(late.recv(100) == bytes([21, 3, 1, 0, 2, 2, UNRECOGNIZED_NAME]), "no alert")
     expect(trial.errors("name-unknown") == before + 1, "it is not counted")
     trial.write(trial.lab.run("relay", trial.program, "convert", trial.config))
-    expect(trial.ask(hello) == EXACT, "as culvert convert writes it")
+    expect(trial.ask(HELLO) == EXACT, "as culvert convert writes it")
     trial.write(CONFIG)
 
 
 def test_drain(trial):
     """A forward drains with its sections, which have no sockets of their own."""
-    hello = hello_of("example.org")
     with trial.connect() as s:
-        s.sendall(hello)
-        trial.answer(s, len(hello))
+        s.sendall(HELLO)
+        trial.answer(s, len(HELLO))
         with pytest.raises(LabError):  # not a section
             trial.daemon.command("drain", "https/example.org")
         said = trial.daemon.ask("drain", "https", "--drain-timeout", "1")
@@ -395,39 +370,37 @@ def test_drain(trial):
         except ConnectionResetError:
             pass
         trial.daemon.command("drain", "https", "--undo")
-    expect(trial.ask(hello) == EXACT, "after all")
+    expect(trial.ask(HELLO) == EXACT, "after all")
 
 
 def test_crowd(trial):
     """Half a hello each: others notice nothing."""
-    hello = hello_of("example.org")
     crowd = [trial.connect() for _ in range(2000)]
     for s in crowd:
-        s.sendall(hello[:200])
+        s.sendall(HELLO[:200])
     start = time.monotonic()
     for _ in range(100):
-        expect(trial.ask(hello) == EXACT, "beside a crowd")
+        expect(trial.ask(HELLO) == EXACT, "beside a crowd")
     took = time.monotonic() - start
     print(f"# 100 sessions beside 2,000 half hellos: {took:.2f} s")
     # the receive buffer has no room for a segment of the loopback: no reason to look again
     with trial.connect(where="relay") as s:
-        s.sendall(in_records(padded(hello, 16384), 1)[:-1])
+        s.sendall(in_records(padded(HELLO, 16384), 1)[:-1])
         time.sleep(0.2)
         before = trial.cpu_seconds()
         time.sleep(0.5)
         used = trial.cpu_seconds() - before
         expect(used < 0.25, f"to wait takes {used} s of CPU in 0.5 s")
     for s in crowd[:1000]:
-        s.sendall(hello[200:])
+        s.sendall(HELLO[200:])
     for s in crowd[:1000]:
-        expect(trial.answer(s, len(hello))[0] == EXACT, "one of the crowd")
+        expect(trial.answer(s, len(HELLO))[0] == EXACT, "one of the crowd")
     for s in crowd:
         s.close()
 
 
 def test_many(trial):
     """What a hello costs does not depend on how many names there are."""
-    hello = hello_of("example.org")
     used = []
     for sections in 0, 4000:
         trial.write(CONFIG + "".join(
@@ -435,7 +408,7 @@ def test_many(trial):
             f"upstream = {SERVER}:{OTHER}\n" for number in range(sections)))
         before = trial.cpu_seconds()
         for _ in range(500):
-            expect(trial.ask(hello) == EXACT, f"beside {sections} sections")
+            expect(trial.ask(HELLO) == EXACT, f"beside {sections} sections")
         used.append(trial.cpu_seconds() - before)
     print(f"# 500 sessions take {used[0]:.2f} s of CPU, and with 32,000 names {used[1]:.2f} s")
     expect(trial.ask(hello_of("n3999-7.many.test")) == OTHER, "the last name")

@@ -8,6 +8,8 @@ headers.  Each byte is compared.  The same at random: random_operations.py.
 
 import ipaddress
 import random
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -15,6 +17,7 @@ import time
 import pytest
 from labkit import Lab, expect, wait_until
 from standby_rig import CLIENT_SIDE, OWN, PORTS, RELAYS, SERVER_SIDE, Pair
+from udp_rig import PEER, Client
 
 pytestmark = pytest.mark.needs("ip", "nsenter", packages="demo", ipv6=True)
 
@@ -24,7 +27,7 @@ class Trial(Pair):
 
     def serve(self):
         super().serve()
-        self.lab.start_server("server", 7153, sys.executable, "-c", DATAGRAMS, "7153",
+        self.lab.start_server("server", 7153, sys.executable, "-B", PEER, "serve", "7153",
                               protocol="udp")
 
     def kinds(self):
@@ -41,12 +44,17 @@ class Trial(Pair):
         return {what: self.talk(port, kind, n, address)
                 for what, (port, kind, n, address) in wanted.items()}
 
+    def idle(self, n, address=CLIENT_SIDE[0], sources=()):
+        """N idle sessions, of which the other relay is told."""
+        idle = self.talk(9100, "i", n, address, sources)
+        self.wait_mirrored("relay", n)
+        return idle
+
     def start_anew(self, relay, *options, links=RELAYS):
         """RELAY without what it was told; then each of LINKS is told again."""
         for to in list(self.links):
             self.unlink(to)
-        self.relays[relay].process.kill()
-        self.lab.stop(self.relays[relay].process)
+        self.relays[relay].die()
         self.forget(relay)
         self.start(relay, *options)
         for to in links:
@@ -56,21 +64,14 @@ class Trial(Pair):
         self.inside(relay, "sysctl", "-qw", f"net.ipv4.ip_local_port_range={ports}")
         self.start_anew(relay)
 
-    def crowd(self, name, n, address=CLIENT_SIDE[0], port=9153):
+    def crowd(self, n, address=CLIENT_SIDE[0], port=9153):
         """N clients of UDP."""
-        self.clients.append(self.lab.start(
-            "client", sys.executable, "-c", CROWD, address, str(port), name, str(n),
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        return self.clients[-1]
+        return [Client(self.lab, address, port) for _ in range(n)]
 
-    def ask_all(self, crowd):
+    @staticmethod
+    def ask_all(crowd):
         """Until all get their own answers, and never another's; the ports that the server has seen."""
-        def all_answered():
-            said = self.say(crowd, "ask")
-            expect(not said["foreign"], f"answers to others: {said}")
-            return not said["lost"] and said["ports"]
-
-        return wait_until(all_answered, "all to be answered", 20)
+        return {client.who(tries=20)[1] for client in crowd}
 
     def spent(self, relay):
         """Seconds of CPU time of RELAY's main thread."""
@@ -140,7 +141,7 @@ def test_counters(trial):
     """A10: what leaves is counted and logged where it has been, of TCP and of UDP."""
     moved = '"end":"moved"'
     before = {relay: trial.logged(relay, moved) for relay in RELAYS}
-    clients, idle = trial.crowd("moves", 3), trial.talk(9100, "i", 4)
+    clients, idle = trial.crowd(3), trial.talk(9100, "i", 4)
     trial.ask_all(clients)
     trial.wait_mirrored("relay", 7)
     for old, new in RELAYS, RELAYS[::-1]:
@@ -149,7 +150,7 @@ def test_counters(trial):
         trial.ask_all(clients)
         wait_until(lambda r=old: trial.logged(r, moved) == before[r] + 7, "seven in the log")
         for relay in RELAYS:
-            wait_until(lambda r=relay: trial.adds_up(r), f"counters: {trial.counts(relay)}")
+            trial.expect_sums(relay)
         expect(sum(f["moved"] for f in trial.counts(old)) >= 7, f"{trial.counts(old)}")
         trial.wait_mirrored(new, 7)
     trial.finish(idle)
@@ -157,15 +158,13 @@ def test_counters(trial):
 
 def test_rested_slots(trial):
     """Sessions had gone back to their sockets when a daemon died: the next one has other slots."""
-    idle = trial.talk(9100, "i", 3)
-    trial.wait_mirrored("relay", 3)
+    idle = trial.idle(3)
     trial.relays["relay"].command("engine", "plain", "copy")
     trial.say(idle, "ask")
     wait_until(lambda: {f["carrier"] for s in trial.sessions("relay") for f in s["flows"]} ==
                {"copy"}, "all to go back")
     trial.relays["relay"].kill()
-    idle = trial.talk(9100, "i", 3)
-    trial.wait_mirrored("relay", 3)
+    idle = trial.idle(3)
     trial.finish(idle)
 
 
@@ -199,8 +198,7 @@ def test_never_came(trial):
     """Sessions that say nothing while addresses move, which are at both relays for a second."""
     old, new = RELAYS
     for wait in 0.4, 1.2:
-        idle = trial.talk(9100, "i", 8)
-        trial.wait_mirrored(old, 8)
+        idle = trial.idle(8)
         wait_until(lambda: trial.standby(new)["held"] == 8, "eight to be held")
         trial.move(old, new, True)
         trial.come_back(old)
@@ -214,8 +212,7 @@ def test_never_came(trial):
 
 def test_hot(trial):
     """S2: what happens to links of a standby is nothing to its sessions; S4: nor are strays."""
-    idle = trial.talk(9100, "i", 5)
-    trial.wait_mirrored("relay", 5)
+    idle = trial.idle(5)
     trial.ip("relay2", "address", "add", "10.9.9.9/32", "dev", "lo")
     # relay2 is a router, by which packets of the address come, on their way to relay
     trial.ip("client", "route", "add", CLIENT_SIDE[0], "via", OWN["relay2"][0])
@@ -243,7 +240,7 @@ def test_ports(trial):
         wait_until(lambda: same_ports() == [True, True], "both to say that ports are the same")
         expect(trial.logged("relay2", "it connects from ports 29850 to 30049"),
                "the log does not say that ports are the same")
-        old, idle = trial.crowd("old", 80), trial.talk(9100, "i", 80)
+        old, idle = trial.crowd(80), trial.talk(9100, "i", 80)
         trial.ask_all(old)
         trial.wait_mirrored("relay", 160)
         trial.move("relay", "relay2", True)
@@ -252,7 +249,7 @@ def test_ports(trial):
         trial.wait_all_mirrored("relay2")
         wait_until(lambda: trial.standby("relay")["held"] == 160, "all to be held")
         trial.move("relay2", "relay", False)
-        new = trial.crowd("new", 80)
+        new = trial.crowd(80)
         more = trial.talk(9102, "e", 220)  # than there are ports: two servers share these
         for client in new, old:
             trial.ask_all(client)
@@ -274,12 +271,14 @@ def test_ports_in_use(trial):
             trial.unlink(relay)
         trial.ip("relay2", "address", "add", SERVER_SIDE[0] + "/24", "dev", "to-server")
         # answers come to the other relay
-        trial.say(trial.crowd("stray", 40, OWN["relay2"][0]), "ask")
-        trial.clients.append(trial.lab.start("client", sys.executable, "-c", CONNECT,
-                                             OWN["relay2"][0], "9109", stdin=subprocess.PIPE))
+        strays = trial.crowd(40, OWN["relay2"][0])
+        for client in strays:
+            client.send()
+        stray = trial.lab.socket("client", OWN["relay2"][0])
+        stray.connect((OWN["relay2"][0], 9109))
         wait_until(lambda: len(trial.sessions("relay2")) == 41, "sessions of relay2")
         trial.announce("relay")  # relay2 has asked for its neighbours with that address
-        trial.ask_all(trial.crowd("old", 5))
+        trial.ask_all(trial.crowd(5))
         idle = trial.talk(9100, "i", 2)
         trial.link("relay2")
         trial.wait_mirrored("relay", 7)
@@ -293,7 +292,7 @@ def test_ports_in_use(trial):
 
 def test_owner_times_out(trial):
     """A2, A8: who holds a session does not time it out, nor end it for its owner."""
-    talk, clients = trial.talk(9109, "e", 3), trial.crowd("talks", 2, port=9154)
+    talk, clients = trial.talk(9109, "e", 3), trial.crowd(2, port=9154)
 
     def is_held(n=5):
         trial.ask_all(clients)
@@ -368,8 +367,7 @@ def test_unsynced(trial):
 
 def test_stalled(trial):
     """An import that stalls hinders connections of forwards alone, and not for ever."""
-    idle = trial.talk(9100, "i", 2)
-    trial.wait_mirrored("relay", 2)
+    idle = trial.idle(2)
     streams = len(trial.standby("relay2")["streams"])
     stalled = trial.begin_import(trial.dump()[:10], "stalled")
     wait_until(lambda: any(s["name"] == "stalled" and s["records"]
@@ -418,8 +416,7 @@ def test_many_addresses(trial):
     some = "10.8.0.0/23"
     trial.ip("client", "route", "add", some, "via", CLIENT_SIDE[0])
     trial.ip("relay", "route", "add", "local", some, "dev", "lo")
-    idle = trial.talk(9100, "i", 300, some)
-    trial.wait_mirrored("relay", 300)
+    idle = trial.idle(300, some)
     trial.ip("relay", "route", "del", "local", some, "dev", "lo")
     trial.ip("relay2", "route", "add", "local", some, "dev", "lo")
     trial.move("relay", "relay2", False)
@@ -438,8 +435,7 @@ def test_route_news(trial):
     trial.ip("client", "route", "add", "local", str(far), "dev", "lo")
     for relay in RELAYS:
         trial.ip(relay, "route", "add", str(far), "via", "10.0.1.1")
-    idle = trial.talk(9100, "i", 400, sources=[str(far[number]) for number in range(1, 401)])
-    trial.wait_mirrored("relay", 400)
+    idle = trial.idle(400, sources=[str(far[number]) for number in range(1, 401)])
     wait_until(lambda: trial.standby("relay2")["held"] == 400, "all to be held")
     before = trial.spent("relay2")
     for number in range(150):
@@ -457,8 +453,7 @@ def test_route_news(trial):
 @pytest.mark.quick
 def test_records(trial):
     """S11: what is torn, broken, or of another version is refused, and changes nothing."""
-    idle = trial.talk(9100, "i", 5)
-    trial.wait_mirrored("relay", 5)
+    idle = trial.idle(5)
     trial.unlink("relay2")
     wait_until(lambda: trial.standby("relay2")["held"] == 5, "five to be held")
     dump = trial.dump()
@@ -500,7 +495,9 @@ def test_records(trial):
 
 def test_port_0(trial):
     """A3: a datagram that nobody can answer begins no session."""
-    trial.inside("client", sys.executable, "-c", FROM_PORT_0, CLIENT_SIDE[0], "9153")
+    with trial.lab.inside("client"), \
+            socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP) as raw:
+        raw.sendto(struct.pack("!HHHH", 0, 9153, 9, 0) + b"x", (CLIENT_SIDE[0], 0))
     wait_until(lambda: trial.logged("relay", "its source port is 0"), "the log to say so")
     expect(not trial.sessions("relay"), "there is a session")
 
@@ -551,8 +548,7 @@ def test_many_changes(trial):
 def test_slow_reader(trial):
     """Who exports is not held up by a reader that takes nothing, nor are other readers."""
     deaf = trial.export()
-    idle = trial.talk(9100, "i", 500)
-    trial.wait_mirrored("relay", 500)
+    idle = trial.idle(500)
     talk = trial.talk(9100, "e", 5)
     trial.wait_mirrored("relay", 505)
     trial.finish(talk)
@@ -564,7 +560,7 @@ def test_slow_reader(trial):
 
 def test_datagrams(trial):
     """Flows of UDP go on with the same port at the server."""
-    client = trial.crowd("one", 1)
+    client = trial.crowd(1)
     first = [trial.ask_all(client) for _ in range(4)][-1]
     trial.wait_mirrored("relay", 1)
     # after news of routes its sockets carry it, and the other relay knows it still
@@ -583,33 +579,6 @@ def test_datagrams(trial):
             trial.wait_mirrored(new, 1)
 
 
-# Each of N clients says its name, and a number; lines of JSON tell what they have got.
-CROWD = """
-import json, select, socket, sys, time
-clients, turn = [], 0
-for _ in range(int(sys.argv[4])):
-    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect((sys.argv[1], int(sys.argv[2])))
-    clients.append(s)
-for line in sys.stdin:
-    turn, foreign, ports, end = turn + 1, 0, set(), time.monotonic() + 2
-    want = {s: f"{sys.argv[3]}-{i}-{turn}" for i, s in enumerate(clients)}
-    for s, d in want.items():
-        s.send(d.encode())
-    left = set(want)
-    while left and (rest := end - time.monotonic()) > 0:
-        for s in select.select(clients, [], [], rest)[0]:
-            try: port, d = s.recv(100).decode().split()
-            except OSError: continue
-            ports.add(port)
-            left.discard(s) if d == want[s] else None
-            foreign += d.rsplit("-", 1)[0] != want[s].rsplit("-", 1)[0]
-    print(json.dumps({"lost": len(left), "foreign": foreign, "ports": [*ports]}), flush=True)
-"""
-FROM_PORT_0 = """
-import socket, struct, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
-s.sendto(struct.pack("!HHHH", 0, int(sys.argv[2]), 9, 0) + b"x", (sys.argv[1], 0))
-"""
 # Packets of connections (source, its port, destination, its port), with numbers that are wrong.
 FORGE = """
 import random, socket, struct, sys, time
@@ -634,18 +603,6 @@ while time.monotonic() < end:
     s.sendto(ip + tcp, (socket.inet_ntoa(to), 0))
     due += 1 / rate
     time.sleep(max(0, due - time.monotonic()))
-"""
-CONNECT = """
-import socket, sys
-s = socket.create_connection(sys.argv[1:3])
-sys.stdin.read()
-"""
-DATAGRAMS = """
-import socket, sys
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.bind(("", int(sys.argv[1])))
-while True:
-    d, a = s.recvfrom(2000)
-    s.sendto(b"%d %s" % (a[1], d), a)
 """
 # A packet of a connection that its other end does not know.
 STRAY = """

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 
-from labkit import SERVER, Daemon, LabError, expect, tail, wait_until
+from labkit import SERVER, Daemon, expect, tail, wait_until
 
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "standby_peer.py")
 # What moves: where clients connect, and what servers see.
@@ -17,51 +17,25 @@ SERVER6 = "fd00:2::2"
 RELAYS = "relay", "relay2"
 OWN = {"relay": ("10.0.1.2", "fd00:1::2"), "relay2": ("10.0.1.3", "fd00:1::3")}
 PORTS = {"relay": "20000 29999", "relay2": "30000 39999"}
-CONFIG = f"""[culvert]
-max-sessions = 4000
-[forward plain]
-listen = :9100
-upstream = {SERVER}:7100
-source = {SERVER_SIDE[0]}
-[forward six]
-listen = :9101
-upstream = [{SERVER6}]:7100
-source = {SERVER_SIDE[1]}
-[forward balanced]
-listen = :9102
-upstream = {SERVER}:7100 {SERVER}:7101
-balance = least-sessions
-source = {SERVER_SIDE[0]}
-[forward header]
-listen = :9103
-upstream = {SERVER}:7100
-proxy-protocol = send-v2
-source = {SERVER_SIDE[0]}
-[forward clear]
-listen = :9104
-upstream = {SERVER}:7102
-transparent = yes
-[forward probed]
-listen = :9105
-upstream = {SERVER}:7100
-source = {SERVER_SIDE[0]}
-keepalive = 2s
-[forward datagrams]
-listen = :9153/udp
-upstream = {SERVER}:7153
-source = {SERVER_SIDE[0]}
-[forward short]
-listen = :9154/udp
-upstream = {SERVER}:7153
-source = {SERVER_SIDE[0]}
-idle-timeout = 3s
-[forward gone]
-listen = :9109
-upstream = {SERVER}:7100
-source = {SERVER_SIDE[0]}
-idle-timeout = 3s
-connect-timeout = 60s
-"""
+FROM_IPV4 = f"source = {SERVER_SIDE[0]}"
+
+
+def forward(name, listen, upstream, *lines):
+    """A section of the file."""
+    lines = f"[forward {name}]", f"listen = :{listen}", f"upstream = {upstream}", *lines, ""
+    return "\n".join(lines)
+
+
+CONFIG = "[culvert]\nmax-sessions = 4000\n" + "".join(forward(*one) for one in (
+    ("plain", 9100, f"{SERVER}:7100", FROM_IPV4),
+    ("six", 9101, f"[{SERVER6}]:7100", f"source = {SERVER_SIDE[1]}"),
+    ("balanced", 9102, f"{SERVER}:7100 {SERVER}:7101", FROM_IPV4, "balance = least-sessions"),
+    ("header", 9103, f"{SERVER}:7100", FROM_IPV4, "proxy-protocol = send-v2"),
+    ("clear", 9104, f"{SERVER}:7102", "transparent = yes"),
+    ("probed", 9105, f"{SERVER}:7100", FROM_IPV4, "keepalive = 2s"),
+    ("datagrams", "9153/udp", f"{SERVER}:7153", FROM_IPV4),
+    ("short", "9154/udp", f"{SERVER}:7153", FROM_IPV4, "idle-timeout = 3s"),
+    ("gone", 9109, f"{SERVER}:7100", FROM_IPV4, "idle-timeout = 3s", "connect-timeout = 60s")))
 # Ethernet frames that say who has the addresses now: gratuitous ARP, and neighbour advertisements.
 ANNOUNCE = """
 import socket, struct, sys, time
@@ -185,6 +159,11 @@ class Pair:
             f" {self.program} import --name peer --control {target}; sleep 0.1; done")
         self.wait_synced(to)
 
+    def link_all(self):
+        for to in RELAYS:
+            if to not in self.links:
+                self.link(to)
+
     def unlink(self, to):
         self.lab.stop(self.links.pop(to))
 
@@ -197,13 +176,18 @@ class Pair:
 
     # --- what happens to a relay ---
 
-    def take(self, relay):
+    def change_addresses(self, relay, action, *flags):
         for address, dev in zip(CLIENT_SIDE + SERVER_SIDE,
                                 ("to-client", "to-client", "to-server", "to-server")):
-            size = "64" if ":" in address else "24"
-            self.ip(relay, "address", "add", f"{address}/{size}", "dev", dev,
-                    *(["nodad"] if size == "64" else []), check=False)
+            size, more = (64, flags) if ":" in address else (24, ())
+            self.ip(relay, "address", action, f"{address}/{size}", "dev", dev, *more, check=False)
+
+    def take(self, relay):
+        self.change_addresses(relay, "add", "nodad")
         self.announce(relay)
+
+    def release(self, relay):
+        self.change_addresses(relay, "del")
 
     def announce(self, relay, sides="12"):
         words = []
@@ -211,12 +195,6 @@ class Pair:
             if side in sides:
                 words += [word for address in addresses for word in (dev, address)]
         self.inside(relay, sys.executable, "-c", ANNOUNCE, *words)
-
-    def release(self, relay):
-        for address, dev in zip(CLIENT_SIDE + SERVER_SIDE,
-                                ("to-client", "to-client", "to-server", "to-server")):
-            size = "64" if ":" in address else "24"
-            self.ip(relay, "address", "del", f"{address}/{size}", "dev", dev, check=False)
 
     def lose(self, some):
         """Packets of TCP, of both sides, from now on, or no more."""
@@ -259,17 +237,14 @@ class Pair:
         self.flush(relay)
         self.plug(relay, "up")
         self.start(relay)
-        for to in RELAYS:
-            if to not in self.links:
-                self.link(to)
+        self.link_all()
 
     def move(self, old, new, power):
         if power:
             self.die(old)
-            self.take(new)
         else:
             self.release(old)
-            self.take(new)
+        self.take(new)
         self.daemon = self.relays[new]
 
     # --- sessions ---
@@ -315,23 +290,20 @@ class Pair:
         self.wait_standby(relay, all, f"all sessions of {relay}")
 
     def wait_standby(self, relay, enough, sessions):
-        try:
-            wait_until(lambda: enough([s["standby"] == "yes" for s in self.sessions(relay)]),
-                       f"{sessions} to be known to the standby", 20)
-        except LabError as error:
-            unknown = [s for s in self.sessions(relay) if s["standby"] != "yes"]
-            raise LabError(f"{error}, and of {len(unknown)}: {unknown[:3]}") from None
+        def unknown():
+            return [s for s in self.sessions(relay) if s["standby"] != "yes"]
+
+        wait_until(lambda: enough([s["standby"] == "yes" for s in self.sessions(relay)]),
+                   lambda: f"{sessions} to be known to the standby; not: {unknown()[:3]}", 20)
 
     def wait_empty(self, relay, seconds=30):
         def is_empty():
             return not self.sessions(relay) and not self.standby(relay)["held"]
 
-        try:  # twice: what is taken over just then is seen by neither
-            wait_until(lambda: is_empty() and not time.sleep(0.2) and is_empty(),
-                       f"nothing to be left at {relay}", seconds)
-        except LabError as error:
-            raise LabError(f"{error}: {self.standby(relay)}, sessions: {self.sessions(relay)[:3]}"
-                           ) from None
+        # twice: what is taken over just then is seen by neither
+        wait_until(lambda: is_empty() and not time.sleep(0.2) and is_empty(), lambda:
+                   f"nothing to be left at {relay}: {self.standby(relay)}, sessions: "
+                   f"{self.sessions(relay)[:3]}", seconds)
 
     def counts(self, relay):
         """Of all forwards: what has begun here, and what has become of it."""
@@ -343,12 +315,15 @@ class Pair:
         return all(f["accepted"] + f["adopted"] == f["finished"] + f["moved"] + f["live"]
                    for f in self.counts(relay))
 
+    def expect_sums(self, relay):
+        wait_until(lambda: self.adds_up(relay),
+                   lambda: f"{relay}'s counters to add up: {self.counts(relay)}")
+
     def end(self):
         """After each case: as before it."""
         for relay in RELAYS:
             if self.relays[relay].process.poll() is None:
-                wait_until(lambda r=relay: self.adds_up(r),
-                           f"{relay}'s counters to add up: {self.counts(relay)}")
+                self.expect_sums(relay)
         for process in list(self.clients):
             self.lab.stop(process)
         self.clients.clear()
@@ -360,9 +335,8 @@ class Pair:
                 self.come_back(relay)
         self.release("relay2")
         self.take("relay")
+        self.link_all()
         for to in RELAYS:
-            if to not in self.links:
-                self.link(to)
             self.wait_synced(to)
         self.daemon = self.relays["relay"]
         for relay in RELAYS:

@@ -4,13 +4,17 @@
     echo conversations of several speeds  -->  culvert, two forwards  -->  echo server
 """
 
+import contextlib
+import itertools
 import os
 import re
+import socket
 import subprocess
-import sys
+import threading
+import time
 
 import pytest
-from labkit import RELAY, SERVER, Daemon, LabError, expect, wait_until
+from labkit import RELAY, SERVER, Daemon, expect, wait_until
 
 pytestmark = pytest.mark.needs("ip", "tmux")
 ECHO = 7100
@@ -27,22 +31,14 @@ upstream = {SERVER}:{ECHO}
 engine = splice
 """
 
-# ADDRESS PORT CONNECTIONS: the n-th sends n KiB at a time; those that are reset stay away.
-TALK = """
-import asyncio, sys
-async def talk(n):
-    try:
-        r, w = await asyncio.open_connection(sys.argv[1], int(sys.argv[2]))
+
+def talk(sock, size):
+    """Sends SIZE bytes at a time until it is reset."""
+    with contextlib.suppress(OSError):
         while True:
-            w.write(bytes(1024 * n))
-            await r.readexactly(1024 * n)
-            await asyncio.sleep(0.02)
-    except (OSError, asyncio.IncompleteReadError):
-        pass
-async def main():
-    await asyncio.gather(*(talk(n + 1) for n in range(int(sys.argv[3]))))
-asyncio.run(main())
-"""
+            sock.sendall(bytes(size))
+            sock.recv(size, socket.MSG_WAITALL)
+            time.sleep(0.02)
 
 
 class Terminal:
@@ -73,10 +69,7 @@ class Terminal:
     def wait(self, condition, what):
         """Polls until CONDITION, a pattern or a function of the text, holds."""
         holds = condition if callable(condition) else re.compile(condition, re.M).search
-        try:
-            return wait_until(lambda: holds(self.text()), what)
-        except LabError as error:
-            raise LabError(f"{error}; the screen:\n{self.text()}") from None
+        return wait_until(lambda: holds(self.text()), lambda: f"{what}; the screen:\n{self.text()}")
 
 
 def session_ids(text):
@@ -146,7 +139,7 @@ def survive(daemon, terminal):
     daemon.process.kill()
     daemon.stop()
     terminal.wait("^culvert: no answer for .*trying again", "the loss of the daemon")
-    daemon._start()  # pylint: disable=protected-access
+    daemon.start()
     terminal.wait("^culvert 0.* sessions 0/", "the new daemon")
     terminal.press("q")
     terminal.wait("^exit code 0", "the end")
@@ -155,8 +148,10 @@ def survive(daemon, terminal):
 def test_top(lab, culvert):
     lab.start_echo("server", ECHO)
     daemon = Daemon(lab, culvert, "auto", (), "--config", lab.write("culvert.conf", CONF))
-    for port in WEB, DATABASE:
-        lab.start("client", sys.executable, "-c", TALK, RELAY, str(port), str(SESSIONS // 2))
+    with lab.inside("client"):
+        for port, kib in itertools.product((WEB, DATABASE), range(1, SESSIONS // 2 + 1)):
+            sock = socket.create_connection((RELAY, port))
+            threading.Thread(target=talk, args=(sock, kib << 10), daemon=True).start()
     terminal = Terminal(lab, culvert, "top", "--control", daemon.control)
     for case in look, change, survive:
         case(daemon, terminal)

@@ -16,7 +16,7 @@ import time
 
 import pytest
 from labkit import SERVER, SLOW, Lab, enter, expect, tail, wait_until
-from standby_rig import CLIENT_SIDE, RELAYS
+from standby_rig import CLIENT_SIDE, RELAYS, forward
 from standby_service import Kept
 
 pytestmark = pytest.mark.needs("ip", "nsenter", "ss", "keepalived")
@@ -52,8 +52,8 @@ class Load:
 
 
 class Trial(Kept):
-    config = f"[forward web]\nlisten = :{PORT}\nbalance = source\nupstream = " + \
-        " ".join(f"{SERVER}:{port}" for port in SERVERS) + "\n"
+    config = forward("web", PORT, " ".join(f"{SERVER}:{port}" for port in SERVERS),
+                     "balance = source")
     kept, servers_of = (), None
 
     def serve(self):
@@ -64,12 +64,9 @@ class Trial(Kept):
     def connect(source, seconds):
         """The server's name, and a connection to it of this thread's namespace."""
         sock = socket.create_connection((CLIENT_SIDE[0], PORT), seconds, (source, 0))
-        with contextlib.ExitStack() as undo:
-            undo.callback(sock.close)
-            name = sock.recv(100)
-            if not name.endswith(b"\n"):
-                raise ConnectionResetError
-            undo.pop_all()
+        name = sock.recv(100)
+        if not name.endswith(b"\n"):
+            raise ConnectionResetError
         return name, sock
 
     def keep(self):

@@ -444,10 +444,10 @@ def test_refused(trial):
     """Closed ports of either end are told to the other one."""
     trial.begin(forwards=forwards_of(*PAIRS, port=7150))
     for pair in PAIRS:
-        family = socket.AF_INET6 if pair[1] == "6" else socket.AF_INET
+        address = "::" if pair[1] == "6" else "0.0.0.0"
         # of copies, the kernel may tell another worker than theirs that a client has gone
         for who in ("server", "client") if trial.engine == "auto" else ("server",):
-            server, client = trial.server(7150, family), trial.client(pair)
+            server, client = trial.server(7150, address), trial.client(pair)
             peer = client.converse(server)
             trial.expect_carried(1)
             if who == "server":
@@ -541,17 +541,22 @@ def test_wildcard(trial):
 
 # --- the PROXY protocol ---
 
+def expect_header(client, server, head, size):
+    """HEAD comes to SERVER before a question of SIZE bytes."""
+    client.send(size)
+    data, peer = server.recvfrom(65536)
+    expect(data == head + client.asked[client.seq], f"{size} bytes: {data[:60]}")
+    server.sendto(data[len(head):], peer)
+    expect(client.hear() is not None, "no answer")
+
+
 def test_proxy_send(trial):
     server = trial.server(7150)
     trial.begin("proxy-protocol = send-v2", forwards=trial.one(f"{SERVER}:7150"))
     client = trial.client()
     head = proxy_header(client.sock.getsockname(), (RELAY, LISTEN["44"]))
     for size in 0, 1, 64, 1400, 9000:
-        client.send(size)
-        data, peer = server.recvfrom(65536)
-        expect(data == head + client.asked[client.seq], f"{size} bytes: {data[:60]}")
-        server.sendto(data[len(head):], peer)
-        expect(client.hear() is not None, "no answer")
+        expect_header(client, server, head, size)
     trial.expect_carried(1, "proxy protocol")
 
 
@@ -573,11 +578,7 @@ def test_proxy_receive(trial):
     for address in "192.0.2.7", "2001:db8::7":
         client.prefix = proxy_header((address, 777), ("2001:db8::8" if ":" in address
                                                      else "192.0.2.8", 53))
-        client.send(100)
-        data, peer = server.recvfrom(65536)
-        expect(data == client.prefix + client.asked[client.seq], f"{data[:60]}")
-        server.sendto(data[len(client.prefix):], peer)
-        expect(client.hear(), "no answer")
+        expect_header(client, server, client.prefix, 100)
 
 
 # --- the long run ---

@@ -64,9 +64,7 @@ class Client:
     def __init__(self, lab, address, port, source=None, namespace="client", own_port=0):
         self.number, self.seq, self.asked = next(numbers), 0, {}
         self.prefix = b""
-        with lab.inside(namespace):
-            self.sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET,
-                                      socket.SOCK_DGRAM)
+        self.sock = lab.socket(namespace, address, socket.SOCK_DGRAM)
         if source or own_port:
             self.sock.bind((source or "", own_port))
         self.sock.connect((address, port))
@@ -231,10 +229,9 @@ class Rig:
         with open(f"{home}/hosts", "w", encoding="ascii") as file:
             file.write("".join(f"{address} {name}\n" for address in addresses))
 
-    def server(self, port, family=socket.AF_INET, address=""):
+    def server(self, port, address="0.0.0.0"):
         """A socket of the server's, to be played by the test."""
-        with self.lab.inside("server"):
-            sock = socket.socket(family, socket.SOCK_DGRAM)
+        sock = self.lab.socket("server", address, socket.SOCK_DGRAM)
         sock.bind((address, port))
         sock.settimeout(2 * SLOW)
         self.undo.callback(sock.close)
@@ -264,13 +261,10 @@ class Rig:
             seen[:] = self.sessions()
             return len(seen) == n
 
-        try:
-            wait_until(are_there, f"{n} sessions", seconds)
-        except LabError as error:
-            raise LabError(f"{error}: there are {len(seen)}" + "".join(
-                f"\n# {s['forward']} {s['client']} at worker {s['worker']}, {s['age_ms']} ms, "
-                f"{s['flows'][0]['datagrams']} datagrams"
-                for s in sorted(seen, key=lambda s: s["client"])[:12])) from None
+        wait_until(are_there, lambda: f"{n} sessions: there are {len(seen)}" + "".join(
+            f"\n# {s['forward']} {s['client']} at worker {s['worker']}, {s['age_ms']} ms, "
+            f"{s['flows'][0]['datagrams']} datagrams"
+            for s in sorted(seen, key=lambda s: s["client"])[:12]), seconds)
 
     def errors(self, *causes):
         """Sum of what is counted under CAUSES."""
@@ -288,13 +282,11 @@ class Rig:
         def others():
             return [s for s in self.sessions() if {f["carrier"] for f in s["flows"]} != {wanted}]
 
-        try:
-            wait_until(lambda: len(self.sessions()) == n and not others(), "", 3)
-        except LabError:
-            raise LabError(f"not {n} sessions by {wanted}, but {len(self.sessions())}:" + "".join(
-                f"\n# {s['forward']} {s['client']} {s['not_grafted']}: " + ", ".join(
-                    f"{f['carrier']} ({f['reason']}) {f['datagrams']}" for f in s["flows"])
-                for s in others()[:9])) from None
+        wait_until(lambda: len(self.sessions()) == n and not others(), lambda:
+                   f"not {n} sessions by {wanted}, but {len(self.sessions())}:" + "".join(
+                       f"\n# {s['forward']} {s['client']} {s['not_grafted']}: " + ", ".join(
+                           f"{f['carrier']} ({f['reason']}) {f['datagrams']}" for f in s["flows"])
+                       for s in others()[:9]), 3)
         for session in self.sessions():
             expect(session["protocol"] == "udp", f"protocol: {session}")
             expect(all(flow["reason"] for flow in session["flows"]), f"no reason: {session}")
