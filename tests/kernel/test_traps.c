@@ -70,18 +70,6 @@ KT_TEST(t4_insert_after_fin)
 	}
 }
 
-/* T4: a socket that is a target already stays one after its peer's FIN; rx is refused. */
-KT_TEST(t4_target_survives_peers_fin)
-{
-	struct kt_session *s = kt_open(0);
-
-	kt_start(s, KT_REDIRECT);
-	assert_int_equal(shutdown(s->server, SHUT_WR), 0);
-	assert_int_equal(kt_expect_eof(s->b), 0);
-	assert_int_equal(kt_add(kt_bpf->maps.rx, s->slot_b, s->b), -EOPNOTSUPP);
-	kt_carry(s->client, s->server, 0, 100 * KIB);
-}
-
 /* T15, sock_map_sk_is_suitable: an MPTCP socket is refused, whatever became of the connection. */
 KT_TEST(t15_mptcp_is_refused)
 {
