@@ -3,12 +3,9 @@
  * The file of rinetd: what it becomes, natively too, and what is refused.  flow/replace_rinetd.py
  * has the same beside rinetd itself, and the file of oi.
  */
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "unit.h"
