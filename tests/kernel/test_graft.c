@@ -408,20 +408,8 @@ static bool same_slots(struct model *m)
 	bool same = true;
 
 	for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++) {
-		const uint8_t *is = (const uint8_t *)&t.slots[slot];
-		const uint8_t *want = (const uint8_t *)&m->slots[slot];
-
 		round_times(&t.slots[slot]);
-		for (size_t i = 0; i < sizeof(struct graft_entry); i++) {
-			size_t at = i - offsetof(struct graft_entry, side);
-
-			if (is[i] == want[i])
-				continue;
-			print_error("slot %u, byte %zu (side %zu, byte %zu): %#x, not %#x\n", slot,
-				    i, at / sizeof(struct graft_side),
-				    at % sizeof(struct graft_side), is[i], want[i]);
-			same = false;
-		}
+		same &= same_bytes(slot, &t.slots[slot], &m->slots[slot], sizeof(m->slots[slot]));
 	}
 	return same;
 }
