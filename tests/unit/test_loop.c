@@ -352,7 +352,7 @@ static void count(void *arg)
 struct caller {
 	struct loop *loop;
 	pthread_t thread;
-	int timeout_ms, calls;
+	int timeout_ms;
 	unsigned int returned, ran, wrong;
 };
 
@@ -360,7 +360,7 @@ static void *call_often(void *arg)
 {
 	struct caller *c = arg;
 
-	for (int i = 0; i < c->calls; i++) {
+	for (int i = 0; i < 300; i++) {
 		unsigned int ran = 0;
 		int r = loop_call(c->loop, count, &ran, c->timeout_ms);
 
@@ -372,34 +372,25 @@ static void *call_often(void *arg)
 	return NULL;
 }
 
-static void run_callers(struct loop *l, struct caller *c, unsigned int n)
-{
-	for (unsigned int i = 0; i < n; i++) {
-		c[i].loop = l;
-		assert_int_equal(pthread_create(&c[i].thread, NULL, call_often, &c[i]), 0);
-	}
-	for (unsigned int i = 0; i < n; i++) {
-		assert_int_equal(pthread_join(c[i].thread, NULL), 0);
-		assert_int_equal(c[i].wrong, 0);
-		assert_int_equal(c[i].returned, c[i].ran);
-	}
-}
-
 /*
  * Time-outs that race with the loop: run or not, but never both.  One that came late would count in
  * the next call's RAN, which is at the same place.
  */
 TEST(test_calls_on_the_brink)
 {
-	struct caller c[4] = { 0 };
+	struct caller c[4];
 	static struct runner r;
 
 	runner_start(&r);
 	for (int i = 0; i < 4; i++) {
-		c[i].timeout_ms = i % 2;
-		c[i].calls = 300;
+		c[i] = (struct caller){ .loop = &r.loop, .timeout_ms = i % 2 };
+		assert_int_equal(pthread_create(&c[i].thread, NULL, call_often, &c[i]), 0);
 	}
-	run_callers(&r.loop, c, 4);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(c[i].thread, NULL), 0);
+		assert_int_equal(c[i].wrong, 0);
+		assert_int_equal(c[i].returned, c[i].ran);
+	}
 	runner_end(&r);
 }
 
