@@ -16,7 +16,16 @@
 #define PORT 5353
 
 static struct udp_batch *batch;
-static int family; /* of this round of tests */
+static int family;   /* of this round of tests */
+static int last_own; /* descriptor: those above it are a test's */
+
+static int close_all(void **state)
+{
+	(void)state;
+	return close_range((unsigned int)last_own + 1, UINT_MAX, 0);
+}
+
+#define UDP_TEST(name) TEST_WITH(name, NULL, close_all)
 
 static void run(const char *command)
 {
@@ -144,7 +153,7 @@ static unsigned int carry(int one, int other, size_t len, unsigned int segment, 
 	return expect(other, &m, prefix);
 }
 
-KT_TEST(segments_arrive_as_they_were_sent)
+UDP_TEST(segments_arrive_as_they_were_sent)
 {
 	union client_addr a = at(1, PORT), b = at(2, PORT);
 	int one = flow(&a, &b), other = flow(&b, &a);
@@ -153,12 +162,10 @@ KT_TEST(segments_arrive_as_they_were_sent)
 	assert_int_equal(carry(one, other, 40 * 1200 + 700, 1200, "PROXY"), 41);
 	assert_int_equal(carry(one, other, 900, 900, "PROXY"), 1);
 	assert_int_equal(carry(one, other, 0, 0, NULL), 1);
-	close(one);
-	close(other);
 }
 
 /* Which segments the kernel refuses, and which datagrams it fragments. */
-KT_TEST(what_cannot_be_segments_goes_one_by_one)
+UDP_TEST(what_cannot_be_segments_goes_one_by_one)
 {
 	union client_addr a = at(1, PORT), b = at(2, PORT);
 	int one = flow(&a, &b), other = flow(&b, &a);
@@ -169,12 +176,10 @@ KT_TEST(what_cannot_be_segments_goes_one_by_one)
 	run("ip link set lo mtu 65536");
 	carry(one, other, 199 * 20 + 10, 20, NULL);
 	assert_int_equal(udp_send(one, &m, NULL, 0), -EMSGSIZE);
-	close(one);
-	close(other);
 }
 
 /* Nothing but the right source address comes to a connected socket. */
-KT_TEST(a_wildcard_socket_answers_from_where_it_was_asked)
+UDP_TEST(a_wildcard_socket_answers_from_where_it_was_asked)
 {
 	int server = listener(false), clients[BATCH], n = 0;
 
@@ -205,13 +210,11 @@ KT_TEST(a_wildcard_socket_answers_from_where_it_was_asked)
 		struct udp_message m = message(i + 1, 10);
 
 		expect(clients[i], &m, NULL);
-		close(clients[i]);
 	}
-	close(server);
 }
 
 /* Which interface an address of a link is of is told, and its answers leave there. */
-KT_TEST(addresses_of_a_link_have_their_interface)
+UDP_TEST(addresses_of_a_link_have_their_interface)
 {
 	union client_addr c = any(0), s = any(PORT);
 	struct udp_message m = message(100, 100), *got;
@@ -238,14 +241,12 @@ KT_TEST(addresses_of_a_link_have_their_interface)
 	icmp_tell(&c, &s, ECONNREFUSED, 0);
 	assert_true(KT_WAIT(udp_next_error(client, &e)));
 	assert_int_equal(e.error, ECONNREFUSED);
-	close(client);
-	close(server);
 }
 
 #define WORKERS 3
 #define CLIENTS 600
 
-KT_TEST(the_kernel_chooses_as_udp_worker_does)
+UDP_TEST(the_kernel_chooses_as_udp_worker_does)
 {
 	unsigned int count[WORKERS] = { 0 };
 	int servers[WORKERS];
@@ -266,13 +267,11 @@ KT_TEST(the_kernel_chooses_as_udp_worker_does)
 		assert_same(&udp_batch_at(batch, 0)->peer, &c);
 		count[udp_worker(&c, WORKERS)]++;
 	}
-	for (unsigned int i = 0; i < WORKERS; i++) {
+	for (unsigned int i = 0; i < WORKERS; i++)
 		assert_in_range(count[i], CLIENTS / WORKERS / 2, CLIENTS / WORKERS * 2);
-		close(servers[i]);
-	}
 }
 
-KT_TEST(what_came_is_discarded_and_a_blocked_socket_takes_nothing)
+UDP_TEST(what_came_is_discarded_and_a_blocked_socket_takes_nothing)
 {
 	union client_addr c = at(1, 0), s = at(2, PORT);
 	int server = listener(false), client = flow(&c, &s);
@@ -289,11 +288,9 @@ KT_TEST(what_came_is_discarded_and_a_blocked_socket_takes_nothing)
 	assert_int_equal(udp_block(server), 0);
 	assert_int_equal(udp_send(client, &m, NULL, 0), 0);
 	assert_int_equal(udp_receive(batch, server), 0);
-	close(server);
-	close(client);
 }
 
-KT_TEST(an_error_of_the_path_loses_no_datagram)
+UDP_TEST(an_error_of_the_path_loses_no_datagram)
 {
 	union client_addr a = at(1, PORT), b = at(2, PORT), c;
 	int one = flow(&a, &b), other;
@@ -327,11 +324,9 @@ KT_TEST(an_error_of_the_path_loses_no_datagram)
 	assert_int_equal(udp_send_to(one, &m), 0);
 	assert_int_equal(udp_send_to(one, &many), 0);
 	expect(other, &many, NULL);
-	close(one);
-	close(other);
 }
 
-KT_TEST(errors_are_told_with_all_that_is_known)
+UDP_TEST(errors_are_told_with_all_that_is_known)
 {
 	union client_addr a = at(1, PORT), b = at(2, 4444);
 	struct udp_message m = message(100, 100);
@@ -351,7 +346,6 @@ KT_TEST(errors_are_told_with_all_that_is_known)
 
 	m.len = m.segment = 65536;
 	assert_int_equal(udp_send_to(one, &m), -EMSGSIZE);
-	close(one);
 }
 
 static void told(const union client_addr *from)
@@ -387,10 +381,9 @@ static void told(const union client_addr *from)
 	icmp_tell(&c, from, EMSGSIZE, 1399);
 	assert_true(KT_WAIT(kt_poll(fd, POLLERR)));
 	assert_int_equal(tcp_take_error(fd), EMSGSIZE);
-	close(fd);
 }
 
-KT_TEST(who_has_sent_a_datagram_is_told)
+UDP_TEST(who_has_sent_a_datagram_is_told)
 {
 	union client_addr from = at(2, PORT);
 
@@ -401,7 +394,7 @@ KT_TEST(who_has_sent_a_datagram_is_told)
 }
 
 /* However many there are to be told, it is 1,000 a second, and the second may have begun anew. */
-KT_TEST(not_all_are_told)
+UDP_TEST(not_all_are_told)
 {
 	union client_addr from = at(2, PORT), c = at(1, 0);
 	unsigned int count = 0;
@@ -419,10 +412,9 @@ KT_TEST(not_all_are_told)
 			count++;
 	}
 	assert_in_range(count, 900, 1000 * (2 + (kt_now_ms() - begin) / 1000));
-	close(fd);
 }
 
-KT_TEST(ports_are_those_that_the_machine_lends)
+UDP_TEST(ports_are_those_that_the_machine_lends)
 {
 	bool seen[10] = { false };
 	in_port_t port;
@@ -456,6 +448,7 @@ int main(void)
 	    "ip route add local 10.0.0.0/9 dev lo && ip -6 route add local fd00::/105 dev lo &&"
 	    "ip route add 10.128.0.0/9 dev lo && ip -6 route add fd00::/64 dev lo");
 	icmp_open();
+	last_own = dup(STDERR_FILENO);
 	for (int i = 0; i < 2; i++) {
 		family = i ? AF_INET : AF_INET6;
 		failed += unit_run(NULL, NULL);
