@@ -118,12 +118,11 @@ KT_TEST(t15_ulp_is_refused)
 KT_TEST(t15_second_owner_is_refused)
 {
 	struct kt_session *s = kt_open(0);
-	struct traps_bpf *mine = kt_bpf;
 
 	kt_start(s, KT_REDIRECT);
-	assert_int_equal(kt_add(mine->maps.rx, s->slot_b, s->a), -EBUSY);
-	assert_int_equal(kt_add(mine->maps.rx, s->slot_a, s->a), -EBUSY);
-	assert_int_equal(kt_add(mine->maps.other, 0, s->a), 0); /* without a program: no harm */
+	assert_int_equal(kt_add(kt_bpf->maps.rx, s->slot_b, s->a), -EBUSY);
+	assert_int_equal(kt_add(kt_bpf->maps.rx, s->slot_a, s->a), -EBUSY);
+	assert_int_equal(kt_add(kt_bpf->maps.other, 0, s->a), 0); /* without a program: no harm */
 	kt_carry(s->client, s->server, 0, 100);
 }
 

@@ -109,7 +109,6 @@ static const struct {
 	{ "--allow: \"10.0.0.0/33\": expected addresses", { "--allow", "10.0.0.0/33", FORWARD } },
 
 	{ "LISTEN: \"unix:/?\": not UTF-8", { "unix:/\xff", "127.0.0.1:1" } },
-	{ "LISTEN: \"\": expected HOST:PORT", { "", "127.0.0.1:1" } },
 	{ "LISTEN: \"a?b:1\": bad host", { "a\nb:1", "127.0.0.1:1" } },
 	{ "UPSTREAM: \"127.0.0.1:0\": port 0", { "127.0.0.1:0", "127.0.0.1:0" } },
 	{ "UPSTREAM: \"x:1x\"", { FORWARD, "127.0.0.1:2", "x:1x" } },

@@ -14,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -42,11 +41,8 @@ static struct config config; /* of the start */
 
 static void parse(const char *text, struct config *c)
 {
-	int fd = memfd_create("text", MFD_CLOEXEC);
-
-	assert_int_equal(pwrite(fd, text, strlen(text), 0), strlen(text));
-	assert_int_equal(config_read(3, words, fd, c), 0);
-	close(fd);
+	rig_write(text);
+	assert_int_equal(config_read(3, words, -1, c), 0);
 }
 
 /* --- what it may be asked for --- */
@@ -238,8 +234,7 @@ static struct privileged *start(const char *text)
 {
 	struct privileged *p = NULL;
 
-	rig_write(text);
-	assert_int_equal(config_read(3, words, -1, &config), 0);
+	parse(text, &config);
 	assert_int_equal(privileged_start(&config, 3, words, NULL, &p), 0);
 	return p;
 }

@@ -275,9 +275,8 @@ TEST(test_all_threads)
 {
 	static int stage = CREATED;
 	pthread_t thread;
-	pid_t pid;
+	pid_t pid = fork();
 
-	pid = fork();
 	if (pid == 0) {
 		if (pthread_create(&thread, NULL, wait_and_try, &stage))
 			_exit(124);
@@ -323,10 +322,9 @@ TEST(test_abort)
 TEST(test_no_filter_is_an_error)
 {
 	char err[256] = "";
-	pid_t pid;
+	pid_t pid = fork();
 	int r;
 
-	pid = fork();
 	if (pid == 0) {
 		if (geteuid() == 0 && setresuid(65534, 65534, 65534))
 			_exit(124);
