@@ -134,6 +134,16 @@ void spoil(struct model_frame *f, uint8_t protocol)
 	}
 }
 
+bool same_bytes(uint32_t slot, const void *is, const void *want, size_t len)
+{
+	const uint8_t *a = is, *b = want;
+
+	for (size_t i = 0; i < len; i++)
+		if (a[i] != b[i])
+			print_error("slot %u, byte %zu: %#x, not %#x\n", slot, i, a[i], b[i]);
+	return !memcmp(is, want, len);
+}
+
 void print_frame(const char *what, const struct model_frame *f)
 {
 	print_error("%s: %zu bytes, mark %#x, kind %d\n", what, f->len, f->mark, (int)f->kind);

@@ -17,6 +17,8 @@ void draw_address(struct graft_addr *a, bool ipv6);
 void add_header(struct model_frame *f);
 /* F, a packet of PROTOCOL, becomes none that is a session's, or not quite. */
 void spoil(struct model_frame *f, uint8_t protocol);
+/* The LEN bytes at IS, of SLOT, are those at WANT; else each that differs is printed. */
+bool same_bytes(uint32_t slot, const void *is, const void *want, size_t len);
 void print_frame(const char *what, const struct model_frame *f);
 /*
  * Run PROG on F, which it changes, and which arrives at LO; GSO_SIZE: 0, or it is many packets.

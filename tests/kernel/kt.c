@@ -2,9 +2,7 @@
 /* Namespace, program, sessions and maps of the kernel tests, and what can be asked of a socket. */
 #include <arpa/inet.h>
 #include <linux/sock_diag.h>
-#include <linux/sockios.h>
 #include <sched.h>
-#include <sys/ioctl.h>
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
@@ -222,6 +220,12 @@ int kt_expect(int fd, uint64_t off, size_t len)
 	return move_all(rig_receive, POLLIN, fd, off, len);
 }
 
+void kt_carry(int from, int to, uint64_t off, size_t len)
+{
+	assert_int_equal(kt_send(from, off, len), 0);
+	assert_int_equal(kt_expect(to, off, len), 0);
+}
+
 int kt_expect_eof(int fd)
 {
 	ssize_t n = -1;
@@ -265,19 +269,11 @@ uint64_t kt_charged(int fd)
 	       mem[SK_MEMINFO_BACKLOG];
 }
 
-int kt_inq(int fd)
+int kt_queued(int fd, unsigned long queue)
 {
 	int val = -1;
 
-	assert_int_equal(ioctl(fd, SIOCINQ, &val), 0);
-	return val;
-}
-
-int kt_outq(int fd)
-{
-	int val = -1;
-
-	assert_int_equal(ioctl(fd, SIOCOUTQ, &val), 0);
+	assert_int_equal(ioctl(fd, queue, &val), 0);
 	return val;
 }
 

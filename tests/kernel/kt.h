@@ -15,6 +15,7 @@
 #pragma once
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -116,6 +118,8 @@ void kt_kick(int fd);
 int kt_send(int fd, uint64_t off, size_t len);
 /* Exactly len bytes, verified. */
 int kt_expect(int fd, uint64_t off, size_t len);
+/* Both, at two ends of a session.  Asserts on failure. */
+void kt_carry(int from, int to, uint64_t off, size_t len);
 /* End of file and no byte before it. */
 int kt_expect_eof(int fd);
 /* Nothing to read and no end of file now. */
@@ -127,8 +131,8 @@ short kt_poll(int fd, short events);
 int kt_sockopt(int fd, int level, int name);
 /* SO_MEMINFO: what is charged to a socket. */
 uint64_t kt_charged(int fd);
-int kt_inq(int fd);
-int kt_outq(int fd);
+/* Bytes in a queue: SIOCINQ or SIOCOUTQ. */
+int kt_queued(int fd, unsigned long queue);
 struct tcp_info kt_info(int fd);
 /* Bytes that the TCP of a session's A or B has accepted for sending. */
 int64_t kt_accepted_a(const struct kt_session *s);

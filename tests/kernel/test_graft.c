@@ -408,20 +408,8 @@ static bool same_slots(struct model *m)
 	bool same = true;
 
 	for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++) {
-		const uint8_t *is = (const uint8_t *)&t.slots[slot];
-		const uint8_t *want = (const uint8_t *)&m->slots[slot];
-
 		round_times(&t.slots[slot]);
-		for (size_t i = 0; i < sizeof(struct graft_entry); i++) {
-			size_t at = i - offsetof(struct graft_entry, side);
-
-			if (is[i] == want[i])
-				continue;
-			print_error("slot %u, byte %zu (side %zu, byte %zu): %#x, not %#x\n", slot,
-				    i, at / sizeof(struct graft_side),
-				    at % sizeof(struct graft_side), is[i], want[i]);
-			same = false;
-		}
+		same &= same_bytes(slot, &t.slots[slot], &m->slots[slot], sizeof(m->slots[slot]));
 	}
 	return same;
 }
@@ -438,40 +426,42 @@ static int count_event(void *arg, void *data, size_t size)
 	return 0;
 }
 
-struct tally {
+static struct model world;
+static struct model_frame frame;
+static struct tally {
 	unsigned int all, sent, dropped, passed, refused;
 	unsigned int answered; /* packets of frozen sockets */
-};
+} tallies[2];                  /* in, out */
 
-/* Run the program on F, and compare it with the model, which both change. */
-static enum model_verdict compare(struct model *m, struct model_frame *f, bool out,
-				  struct tally *tally)
+/* Run the program on the frame, and compare it with the model; both change the world. */
+static enum model_verdict compare(bool out)
 {
+	struct tally *tally = &tallies[out];
 	struct model was;
-	struct model_frame is = *f, want = *f;
+	struct model_frame is = frame, want = frame;
 	int prog = bpf_program__fd(out ? t.skel->progs.graft_out : t.skel->progs.graft_in);
 	enum model_verdict v;
 	bool right;
 	int r;
 
 	do /* the program finds the same, if that does not change right now */
-		m->units = (uint32_t)(clock_ns() >> GRAFT_CLOCK_SHIFT);
-	while (m->units != (uint32_t)((clock_ns() + 5 * NS_PER_MS) >> GRAFT_CLOCK_SHIFT));
-	was = *m;
-	v = out ? model_out(m, &want) : model_in(m, &want);
+		world.units = (uint32_t)(clock_ns() >> GRAFT_CLOCK_SHIFT);
+	while (world.units != (uint32_t)((clock_ns() + 5 * NS_PER_MS) >> GRAFT_CLOCK_SHIFT));
+	was = world;
+	v = out ? model_out(&world, &want) : model_in(&world, &want);
 	r = run_frame(prog, &is, 0);
 	tally->all++;
-	if (r == -EINVAL && f->len < MODEL_ETHERNET + 40) {
+	if (r == -EINVAL && frame.len < MODEL_ETHERNET + 40) {
 		tally->refused++;
-		*m = was;
+		world = was;
 		return MODEL_DROP;
 	}
 	if (out && is.kind == MODEL_TO_NOBODY) /* the socket must not know */
 		r = MODEL_DROP;
 	ring_buffer__consume(t.ring);
 	right = r == (int)v && (v == MODEL_DROP || same_frame(&is, &want));
-	right = same_slots(m) && right;
-	if (t.events != m->events || t.skel->bss->graft_outside != m->outside) {
+	right = same_slots(&world) && right;
+	if (t.events != world.events || t.skel->bss->graft_outside != world.outside) {
 		print_error("other events, or another count of packets outside\n");
 		right = false;
 	}
@@ -480,7 +470,7 @@ static enum model_verdict compare(struct model *m, struct model_frame *f, bool o
 			    tally->all, out ? "out" : "in", r, (int)v);
 		for (uint32_t slot = 0; slot < MODEL_SLOTS; slot++)
 			print_error("state of slot %u: %#x\n", slot, was.slots[slot].head.state);
-		print_frame("packet", f);
+		print_frame("packet", &frame);
 		print_frame("the program's", &is);
 		print_frame("the model's", &want);
 		fail();
@@ -488,51 +478,60 @@ static enum model_verdict compare(struct model *m, struct model_frame *f, bool o
 	tally->sent += v == MODEL_SENT;
 	tally->dropped += v == MODEL_DROP;
 	tally->passed += v == MODEL_PASS;
-	tally->answered += want.kind == MODEL_TO_SOCKET && f->kind != MODEL_TO_SOCKET;
+	tally->answered += want.kind == MODEL_TO_SOCKET && frame.kind != MODEL_TO_SOCKET;
 	return v;
 }
 
-static void print_tally(const char *what, const struct tally *y)
+static void print_tally(const char *what, bool out)
 {
+	const struct tally *y = &tallies[out];
+
 	print_message("%s: %u packets: %u sent on, %u passed, %u dropped, %u not runnable\n", what,
 		      y->all, y->sent, y->passed, y->dropped, y->refused);
 }
 
 /* --- tests --- */
 
-/* All states, all kinds of packets, both directions. */
-TEST(packets_become_what_the_model_says)
+static int anew(void **state)
 {
-	static struct model m;
-	static struct model_frame f;
-	struct tally tallies[2] = { 0 };
+	(void)state;
+	chance = t.seed;
+	memset(tallies, 0, sizeof(tallies));
+	memset(&frame, 0, sizeof(frame));
+	return 0;
+}
+
+#define SEEDED(name) TEST_WITH(name, anew, NULL)
+
+/* All states, all kinds of packets, both directions. */
+SEEDED(packets_become_what_the_model_says)
+{
 	unsigned int told = 0;
 
-	chance = t.seed;
 	for (unsigned int i = 0; i < t.worlds; i++) {
-		draw_world(&m);
-		put_world(&m);
+		draw_world(&world);
+		put_world(&world);
 		for (int j = 0; j < PER_WORLD; j++) {
-			const struct model_tuple *u = draw_tuple(&m);
+			const struct model_tuple *u = draw_tuple(&world);
 			bool out = one_in(4), icmp = !out && one_in(8);
 
-			draw_frame(&m, u, out || icmp, &f);
+			draw_frame(&world, u, out || icmp, &frame);
 			if (icmp)
-				complain(&m.slots[u->slot].side[u->side],
-					 &m.slots[u->slot].side[!u->side], &f);
-			f.kind = one_in(16) ? below(3) : MODEL_OTHER;
-			f.mark = one_in(16) ? 7 : 0;
+				complain(&world.slots[u->slot].side[u->side],
+					 &world.slots[u->slot].side[!u->side], &frame);
+			frame.kind = one_in(16) ? below(3) : MODEL_OTHER;
+			frame.mark = one_in(16) ? 7 : 0;
 			if (!icmp && one_in(12))
-				add_header(&f);
+				add_header(&frame);
 			if (one_in(4) && !icmp)
-				spoil(&f, IPPROTO_TCP);
+				spoil(&frame, IPPROTO_TCP);
 			if (!icmp && !one_in(4)) /* else with a bit error, mostly */
-				model_sum(&f);
-			told += compare(&m, &f, out, &tallies[out]) == MODEL_SENT && icmp;
+				model_sum(&frame);
+			told += compare(out) == MODEL_SENT && icmp;
 		}
 	}
-	print_tally("in", &tallies[0]);
-	print_tally("out", &tallies[1]);
+	print_tally("in", false);
+	print_tally("out", true);
 	print_message("%u complaints of routers sent on\n", told);
 	assert_true(told > tallies[0].all / 1000);
 	assert_true(tallies[0].sent > tallies[0].all / 20);
@@ -540,16 +539,16 @@ TEST(packets_become_what_the_model_says)
 }
 
 /* A world with one session at work, nothing on its way, and a plain packet of it. */
-static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
+static struct graft_entry *draw_quiet(struct model_frame *f)
 {
-	struct graft_entry *g = &m->slots[0];
+	struct graft_entry *g = &world.slots[0];
 
-	draw_world(m);
+	draw_world(&world);
 	g->head.state = GRAFT_ACTIVE;
 	g->over = g->killed = 0;
 	g->loose = GRAFT_STRICT;
 	g->head.mirrored = 0;
-	m->unsynced = false;
+	world.unsynced = false;
 	for (int side = 0; side < 2; side++) {
 		struct graft_side *s = &g->side[side], *other = &g->side[!side];
 
@@ -559,11 +558,11 @@ static struct graft_entry *draw_quiet(struct model *m, struct model_frame *f)
 		s->way.mtu = 65535;
 		s->way.ways = 0;
 	}
-	draw_frame(m, &m->tuples[0], false, f);
+	draw_frame(&world, &world.tuples[0], false, f);
 	return g;
 }
 
-/* Set the numbers of F, a packet of S. */
+/* Set the numbers of F, a packet of S; or of the frame, of side 0. */
 static void number_of(const struct graft_side *s, struct model_frame *f, uint32_t seq, uint32_t ack,
 		      uint8_t flags)
 {
@@ -575,81 +574,64 @@ static void number_of(const struct graft_side *s, struct model_frame *f, uint32_
 	model_sum(f);
 }
 
-static void number(const struct graft_entry *g, struct model_frame *f, uint32_t seq, uint32_t ack,
-		   uint8_t flags)
+static void number(const struct graft_entry *g, uint32_t seq, uint32_t ack, uint8_t flags)
 {
-	number_of(&g->side[0], f, seq, ack, flags);
+	number_of(&g->side[0], &frame, seq, ack, flags);
 }
 
 /* Each bit of the tuple counts. */
-TEST(another_tuple_is_left_alone)
+SEEDED(another_tuple_is_left_alone)
 {
-	static struct model m;
-	static struct model_frame f;
-	struct tally tally = { 0 };
-
-	chance = t.seed;
 	for (int i = 0; i < 20; i++) {
-		const struct graft_entry *g = draw_quiet(&m, &f);
+		const struct graft_entry *g = draw_quiet(&frame);
 		const struct graft_side *s = &g->side[0];
 		size_t from = MODEL_ETHERNET + (s->ipv6 ? 8 : 12), bits = s->ipv6 ? 288 : 96;
 
-		number(g, &f, (uint32_t)s->end, (uint32_t)s->acked, ACK);
-		put_world(&m);
+		number(g, (uint32_t)s->end, (uint32_t)s->acked, ACK);
+		put_world(&world);
 		for (size_t bit = 0; bit < bits; bit++) {
-			f.bytes[from + bit / 8] ^= (uint8_t)(1 << bit % 8);
-			assert_int_equal(compare(&m, &f, false, &tally), MODEL_PASS);
-			f.bytes[from + bit / 8] ^= (uint8_t)(1 << bit % 8);
+			frame.bytes[from + bit / 8] ^= (uint8_t)(1 << bit % 8);
+			assert_int_equal(compare(false), MODEL_PASS);
+			frame.bytes[from + bit / 8] ^= (uint8_t)(1 << bit % 8);
 		}
-		assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
+		assert_int_equal(compare(false), MODEL_SENT);
 	}
-	print_tally("neighbours", &tally);
+	print_tally("neighbours", false);
 }
 
 /* N packets of side 0, by somebody who knows the tuple alone. */
-static void forge(struct model *m, const struct graft_entry *g, int n, struct model_frame *f,
-		  struct tally *tally)
+static void forge(const struct graft_entry *g, int n)
 {
 	static const uint8_t flags[] = { ACK, ACK | FIN, ACK | RST, 0 };
 
 	for (int i = 0; i < n; i++) {
-		number(g, f, (uint32_t)draw(), (uint32_t)draw(), flags[below(4)]);
-		compare(m, f, false, tally);
+		number(g, (uint32_t)draw(), (uint32_t)draw(), flags[below(4)]);
+		compare(false);
 	}
 }
 
 /* Who knows the tuple alone guesses two numbers of 32 bits, each to within some 2^17. */
-TEST(a_blind_attacker_gets_nothing_through)
+SEEDED(a_blind_attacker_gets_nothing_through)
 {
-	static struct model m;
-	static struct model_frame f;
-	struct tally tally = { 0 };
-
-	chance = t.seed;
 	for (unsigned int i = 0; i < t.worlds / 20; i++) {
-		const struct graft_entry *g = draw_quiet(&m, &f);
+		const struct graft_entry *g = draw_quiet(&frame);
 
-		put_world(&m);
-		forge(&m, g, 2000, &f, &tally);
+		put_world(&world);
+		forge(g, 2000);
 		assert_int_equal(t.slots[0].head.state, GRAFT_ACTIVE);
 	}
-	print_tally("blind", &tally);
-	assert_true(tally.sent <= tally.all / 100000);
+	print_tally("blind", false);
+	assert_true(tallies[0].sent <= tallies[0].all / 100000);
 }
 
 /*
  * All packets of a session that another relay knows are sent on, for the ends to judge; but forged
  * ones move no number, and do not keep both ends' next packets from being believed.
  */
-TEST(a_forger_gains_nothing_from_a_loose_session)
+SEEDED(a_forger_gains_nothing_from_a_loose_session)
 {
-	static struct model m;
-	static struct model_frame f;
-	struct tally tally = { 0 };
-
-	chance = t.seed;
 	for (unsigned int i = 0; i < t.worlds / 20; i++) {
-		struct graft_entry *g = draw_quiet(&m, &f), was, *is = &t.slots[0];
+		struct graft_entry *g = draw_quiet(&frame), was, *is = &t.slots[0];
 		uint32_t end = (uint32_t)draw(), acked = (uint32_t)draw(); /* not as recorded */
 		struct graft_side *s = &is->side[0], *o = &is->side[1];
 
@@ -658,10 +640,10 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 		for (int side = 0; side < 2; side++)
 			g->side[side].believed = g->side[side].apart = 0;
 		was = *g;
-		put_world(&m);
-		forge(&m, g, 200, &f, &tally);
-		number(g, &f, end, acked, ACK);
-		compare(&m, &f, false, &tally);
+		put_world(&world);
+		forge(g, 200);
+		number(g, end, acked, ACK);
+		compare(false);
 		assert_int_equal(is->head.state, GRAFT_ACTIVE);
 		assert_int_equal(is->loose, was.loose);
 		for (int side = 0; side < 2; side++) {
@@ -673,37 +655,33 @@ TEST(a_forger_gains_nothing_from_a_loose_session)
 			assert_int_equal(is->side[side].fin, 0);
 		}
 		/* the other end answers, and this one goes on */
-		draw_frame(&m, &m.tuples[1], false, &f);
-		number_of(&g->side[1], &f, acked + s->ack_add, s->apart_end + s->seq_add, ACK);
-		assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
+		draw_frame(&world, &world.tuples[1], false, &frame);
+		number_of(&g->side[1], &frame, acked + s->ack_add, s->apart_end + s->seq_add, ACK);
+		assert_int_equal(compare(false), MODEL_SENT);
 		assert_int_equal(is->loose, GRAFT_FOUND);
 		assert_int_equal((uint32_t)o->acked + o->ack_add, (uint32_t)s->end);
 	}
-	print_tally("forged", &tally);
+	print_tally("forged", false);
 }
 
 /* A reset needs no ACK: a few of these get to the other end, which takes the exact number only. */
-TEST(a_sweep_of_resets_ends_no_session)
+SEEDED(a_sweep_of_resets_ends_no_session)
 {
-	static struct model m;
-	static struct model_frame f;
-	struct tally tally = { 0 };
 	const struct graft_entry *g;
 	uint32_t end;
 
-	chance = t.seed;
-	g = draw_quiet(&m, &f);
+	g = draw_quiet(&frame);
 	end = (uint32_t)g->side[0].end;
-	put_world(&m);
+	put_world(&world);
 	for (uint32_t i = 0; i < 65536; i++) {
-		number(g, &f, end + 1 + below(65535) + (i << 16), 0, RST);
-		compare(&m, &f, false, &tally);
+		number(g, end + 1 + below(65535) + (i << 16), 0, RST);
+		compare(false);
 	}
-	print_tally("resets", &tally);
-	assert_in_range(tally.sent, 1, 3);
+	print_tally("resets", false);
+	assert_in_range(tallies[0].sent, 1, 3);
 	assert_int_equal(t.slots[0].head.state, GRAFT_ACTIVE);
-	number(g, &f, end, 0, RST);
-	assert_int_equal(compare(&m, &f, false, &tally), MODEL_SENT);
+	number(g, end, 0, RST);
+	assert_int_equal(compare(false), MODEL_SENT);
 	assert_int_equal(t.slots[0].head.state, GRAFT_DONE);
 }
 
@@ -733,22 +711,20 @@ static void *other_end(void *arg)
 }
 
 /* Both ends have sent FIN, and each acknowledges the other's, on two CPUs: that is the end. */
-TEST(two_that_close_at_once_have_ended)
+SEEDED(two_that_close_at_once_have_ended)
 {
-	static struct model m;
 	struct graft_entry *g;
 	pthread_t thread;
 
-	chance = t.seed;
-	g = draw_quiet(&m, &closes.ack[0]);
-	draw_frame(&m, &m.tuples[1], false, &closes.ack[1]);
+	g = draw_quiet(&closes.ack[0]);
+	draw_frame(&world, &world.tuples[1], false, &closes.ack[1]);
 	for (int side = 0; side < 2; side++) {
 		struct graft_side *s = &g->side[side];
 
 		s->fin_end = (uint32_t)s->end;
 		number_of(s, &closes.ack[side], (uint32_t)s->end, (uint32_t)s->acked, ACK);
 	}
-	put_world(&m);
+	put_world(&world);
 	assert_int_equal(pthread_create(&thread, NULL, other_end, NULL), 0);
 	for (int i = 1; i <= CLOSES; i++) {
 		t.slots[0].side[0].fin = t.slots[0].side[1].fin = 1;
@@ -782,9 +758,8 @@ static int load(void **state)
 	t.skel->rodata->graft_n_buckets = BUCKETS;
 	bpf_map__set_max_entries(t.skel->maps.addresses, MODEL_HERE);
 	if (graft_bpf__load(t.skel) ||
-	    bpf_map_update_elem(bpf_map__fd(t.skel->maps.graft_rings), &worker, &fd, 0))
-		return -1;
-	if (bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0))
+	    bpf_map_update_elem(bpf_map__fd(t.skel->maps.graft_rings), &worker, &fd, 0) ||
+	    bpf_map_update_elem(bpf_map__fd(t.skel->maps.interfaces), &lo, &used, 0))
 		return -1;
 	t.slots = bpf_values_map(t.skel->maps.grafts);
 	t.buckets = bpf_values_map(t.skel->maps.tuples);

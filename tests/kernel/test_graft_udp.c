@@ -331,17 +331,9 @@ static bool same_flows(const struct world *w)
 	bool same = true;
 
 	for (uint32_t slot = 0; slot < SLOTS; slot++) {
-		const uint8_t *is = (const uint8_t *)&t.flows[slot];
-		const uint8_t *want = (const uint8_t *)&w->flows[slot];
-
 		round_times(w, &t.flows[slot].at[0].heard);
 		round_times(w, &t.flows[slot].at[1].heard);
-		for (size_t i = 0; i < sizeof(struct udp_flow); i++) {
-			if (is[i] == want[i])
-				continue;
-			print_error("slot %u, byte %zu: %#x, not %#x\n", slot, i, is[i], want[i]);
-			same = false;
-		}
+		same &= same_bytes(slot, &t.flows[slot], &w->flows[slot], sizeof(struct udp_flow));
 	}
 	return same;
 }

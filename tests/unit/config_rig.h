@@ -14,6 +14,8 @@
 
 static char rig_dir[TEMP_DIR_LEN];
 static char rig_path[TEMP_DIR_LEN + 32]; /* of the file */
+static struct config rig_config;         /* as read last */
+static char rig_err[8192];               /* what was said of it */
 
 /* Before the first test of a program, and behind the last. */
 static inline int rig_open(void **state)
@@ -28,6 +30,7 @@ static inline int rig_open(void **state)
 static inline int rig_close(void **state)
 {
 	(void)state;
+	config_close(&rig_config);
 	return temp_dir_remove(rig_dir);
 }
 
@@ -38,9 +41,8 @@ static inline void rig_write(const char *text)
 
 #define WORDS(...) ((const char *const[]){ __VA_ARGS__, NULL })
 
-/* Read WORDS (NULL: none) of the command line, and the file unless NO_FILE; ERR gets stderr. */
-static inline int rig_parse(struct config *c, bool no_file, const char *const *words, char *err,
-			    size_t errlen)
+/* Read WORDS (NULL: none) of the command line, and the file unless NO_FILE. */
+static inline int rig_parse(bool no_file, const char *const *words)
 {
 	char *argv[20] = { (char *)"run", (char *)"--config", rig_path };
 	struct capture capture;
@@ -49,28 +51,25 @@ static inline int rig_parse(struct config *c, bool no_file, const char *const *w
 	while (words && *words)
 		argv[argc++] = (char *)*words++;
 	argv[argc] = NULL;
+	config_close(&rig_config);
 	capture_begin(&capture, STDERR_FILENO);
-	r = config_read(argc, argv, -1, c);
-	capture_end(&capture, err, errlen);
+	r = config_read(argc, argv, -1, &rig_config);
+	capture_end(&capture, rig_err, sizeof(rig_err));
 	return r;
 }
 
-static inline int rig_read(struct config *c, const char *const *words, char *err, size_t errlen)
+/* TEXT (NULL: no file), with WORDS, is without a mistake, and nothing has to be said of it. */
+static inline const struct config *rig_good(const char *text, const char *const *words)
 {
-	return rig_parse(c, false, words, err, errlen);
-}
-
-/* TEXT, with WORDS, is without a mistake, and nothing has to be said of it. */
-static inline void rig_good(struct config *c, const char *text, const char *const *words)
-{
-	char err[1024];
 	int r;
 
-	rig_write(text);
-	r = rig_read(c, words, err, sizeof(err));
+	if (text)
+		rig_write(text);
+	r = rig_parse(!text, words);
 	if (r)
-		fail_msg("%d: %s", r, err);
-	assert_string_equal(err, "");
+		fail_msg("%d: %s", r, rig_err);
+	assert_string_equal(rig_err, "");
+	return &rig_config;
 }
 
 struct rig_mistake {
@@ -82,20 +81,18 @@ struct rig_mistake {
 static inline void rig_bad_bytes(const char *text, size_t len, unsigned int line,
 				 const char *complaint)
 {
-	char err[2048], want[512];
-	struct config c;
+	char want[512];
 	int r;
 
 	temp_file_write(rig_path, text, len);
-	r = rig_read(&c, NULL, err, sizeof(err));
-	config_close(&c);
+	r = rig_parse(false, NULL);
 	if (line)
 		snprintf(want, sizeof(want), "culvert: %s:%u: %s", rig_path, line, complaint);
 	else
 		snprintf(want, sizeof(want), "culvert: %s", complaint);
-	if (r != -EINVAL || strncmp(err, want, strlen(want)) != 0 ||
-	    strchr(err, '\n') != err + strlen(err) - 1)
-		fail_msg("%d: \"%s\"\ninstead of \"%s\"", r, err, want);
+	if (r != -EINVAL || strncmp(rig_err, want, strlen(want)) != 0 ||
+	    strchr(rig_err, '\n') != rig_err + strlen(rig_err) - 1)
+		fail_msg("%d: \"%s\"\ninstead of \"%s\"", r, rig_err, want);
 }
 
 static inline void rig_bad(const struct rig_mistake *rows, size_t n)

@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "unit.h"
 #include "client.h"
@@ -61,6 +60,14 @@ TEST(test_keys)
 	}
 }
 
+static const union client_addr *client(unsigned int n)
+{
+	static union client_addr a = { .in.sin_family = AF_INET };
+
+	a.in.sin_addr.s_addr = htonl(0x0a000000U + n);
+	return &a;
+}
+
 /* Many clients, against a plain array of counts. */
 TEST(test_many)
 {
@@ -71,18 +78,17 @@ TEST(test_many)
 
 	clients_init(&c);
 	for (int i = 0; i < 100000; i++) {
-		size_t who = seeded_below(&r, CLIENTS);
-		struct sockaddr_in in = { .sin_family = AF_INET,
-					  .sin_addr.s_addr = htonl(0x0a000000U + (uint32_t)who) };
+		unsigned int who = (unsigned int)seeded_below(&r, CLIENTS);
+		const struct sockaddr *at = &client(who)->sa;
 
 		if (seeded_below(&r, 2)) {
-			int e = clients_enter(&c, (struct sockaddr *)&in, MOST, false);
+			int e = clients_enter(&c, at, MOST, false);
 
 			assert_int_equal(e, counts[who] < MOST ? 0 : -EUSERS);
 			busy += !e && !counts[who];
 			counts[who] += !e;
 		} else if (counts[who]) {
-			clients_leave(&c, (struct sockaddr *)&in);
+			clients_leave(&c, at);
 			busy -= !--counts[who];
 		}
 		assert_int_equal(c.n, busy);
@@ -161,14 +167,6 @@ static int close_it(void **state)
 	}
 	clients_close(&shared.clients);
 	return 0;
-}
-
-static const union client_addr *client(unsigned int n)
-{
-	static union client_addr a = { .in.sin_family = AF_INET };
-
-	a.in.sin_addr.s_addr = htonl(0x0a000000U + n);
-	return &a;
 }
 
 static enum cause admit(unsigned int forward)

@@ -6,27 +6,18 @@
 #include "bench/report.h"
 #include "seeded.h"
 
-static struct histogram *fresh(void)
-{
-	struct histogram *h = calloc(1, sizeof(*h));
-
-	assert_non_null(h);
-	return h;
-}
-
 TEST(test_zero_and_beyond)
 {
-	struct histogram *h = fresh();
+	static struct histogram h;
 
-	histogram_record(h, 0);
-	histogram_record(h, HISTOGRAM_LIMIT_NS + 1);
-	histogram_record(h, UINT64_C(1) << 60);
-	assert_int_equal(h->counts[0], 1);
-	assert_int_equal(h->counts[HISTOGRAM_BUCKETS - 1], 2);
-	assert_int_equal(h->n, 3);
-	assert_int_equal(histogram_percentile(h, 3333), 0);
-	assert_int_equal(histogram_percentile(h, 10000), UINT64_C(1) << 60);
-	free(h);
+	histogram_record(&h, 0);
+	histogram_record(&h, HISTOGRAM_LIMIT_NS + 1);
+	histogram_record(&h, UINT64_C(1) << 60);
+	assert_int_equal(h.counts[0], 1);
+	assert_int_equal(h.counts[HISTOGRAM_BUCKETS - 1], 2);
+	assert_int_equal(h.n, 3);
+	assert_int_equal(histogram_percentile(&h, 3333), 0);
+	assert_int_equal(histogram_percentile(&h, 10000), UINT64_C(1) << 60);
 }
 
 static int compare(const void *a, const void *b)
@@ -43,27 +34,24 @@ TEST(test_against_sorted)
 	static const unsigned int percentiles[] = { 1, 100, 2500, 5000, 9000, 9900, 9990, 10000 };
 	const size_t n = sizeof(values) / sizeof(values[0]);
 	struct seeded random = { 7 };
-	struct histogram *h = fresh(), *parts[3] = { fresh(), fresh(), fresh() };
+	static struct histogram h, parts[3];
 
 	for (size_t i = 0; i < n; i++) {
 		values[i] = seeded_size(&random, 40);
-		histogram_record(parts[i % 3], values[i]);
+		histogram_record(&parts[i % 3], values[i]);
 	}
-	for (size_t i = 0; i < 3; i++) {
-		histogram_add(h, parts[i]);
-		free(parts[i]);
-	}
+	for (size_t i = 0; i < 3; i++)
+		histogram_add(&h, &parts[i]);
 	qsort(values, n, sizeof(values[0]), compare);
-	assert_int_equal(h->n, n);
-	assert_int_equal(h->max, values[n - 1]);
+	assert_int_equal(h.n, n);
+	assert_int_equal(h.max, values[n - 1]);
 	for (size_t i = 0; i < sizeof(percentiles) / sizeof(percentiles[0]); i++) {
 		size_t rank = (n * percentiles[i] + 9999) / 10000;
-		uint64_t exact = values[rank - 1], told = histogram_percentile(h, percentiles[i]);
+		uint64_t exact = values[rank - 1], told = histogram_percentile(&h, percentiles[i]);
 
 		assert_true(told >= exact);
 		assert_true(told - exact <= exact / HISTOGRAM_SUB);
 	}
-	free(h);
 }
 
 UNIT_MAIN(NULL, NULL)

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /* What a relay can do to a stream, and that each of it is found. */
-#include <stdlib.h>
 #include <string.h>
 
 #include "unit.h"
@@ -12,7 +11,7 @@
 #define LENGTH (3U * 1024 * 1024) /* of payload: a dozen periods */
 #define ROOM (LENGTH + 2U * PATTERN_PERIOD + sizeof(struct frame))
 
-static uint8_t *stream; /* payload and tail, as the sender sent it */
+static uint8_t stream[ROOM]; /* payload and tail, as the sender sent it */
 static size_t stream_n;
 
 static int setup(void **state)
@@ -22,9 +21,6 @@ static int setup(void **state)
 
 	(void)state;
 	pattern_init();
-	stream = malloc(ROOM);
-	if (!stream)
-		return -1;
 	pattern_open(&p, SEED, PATTERN_UP);
 	for (size_t i = 0; i < LENGTH; i += PROTOCOL_BLOCK, pattern_advance(&p, PROTOCOL_BLOCK))
 		memcpy(stream + i, pattern_bytes(&p), PROTOCOL_BLOCK);
@@ -34,20 +30,12 @@ static int setup(void **state)
 	return 0;
 }
 
-static int teardown(void **state)
-{
-	(void)state;
-	free(stream);
-	return 0;
-}
-
 /* Receive the N bytes of DATA in pieces of at most PIECE, of random length. */
 static void receive(struct receiver *r, const uint8_t *data, size_t n, size_t piece, bool sample)
 {
-	uint8_t *buffer = malloc(sizeof(struct frame) + PATTERN_PIECE);
+	static uint8_t buffer[sizeof(struct frame) + PATTERN_PIECE];
 	struct seeded random = { piece };
 
-	assert_non_null(buffer);
 	receiver_open(r, SEED, PATTERN_UP, sample);
 	while (n) {
 		size_t part = 1 + seeded_below(&random, piece);
@@ -59,7 +47,6 @@ static void receive(struct receiver *r, const uint8_t *data, size_t n, size_t pi
 		data += part;
 		n -= part;
 	}
-	free(buffer);
 }
 
 static const size_t pieces[] = { 1, 7, 50, 1448, 4096, 65536, PATTERN_PIECE };
@@ -88,11 +75,10 @@ enum damage {
 };
 
 /* A copy of the stream, with LEN bytes at AT damaged. */
-static uint8_t *damaged(enum damage what, size_t at, size_t len, size_t *ret_n)
+static const uint8_t *damaged(enum damage what, size_t at, size_t len, size_t *ret_n)
 {
-	uint8_t *copy = malloc(ROOM);
+	static uint8_t copy[ROOM];
 
-	assert_non_null(copy);
 	memcpy(copy, stream, stream_n);
 	*ret_n = stream_n;
 	switch (what) {
@@ -120,7 +106,7 @@ static void assert_found(int what, size_t at, size_t len, bool sample)
 {
 	struct receiver r;
 	size_t n;
-	uint8_t *copy = damaged((enum damage)what, at, len, &n);
+	const uint8_t *copy = damaged((enum damage)what, at, len, &n);
 
 	for (size_t i = 3; i < N_PIECES; i++) {
 		receive(&r, copy, n, pieces[i], sample);
@@ -130,7 +116,6 @@ static void assert_found(int what, size_t at, size_t len, bool sample)
 		if (!sample && (what == SWAP || what == INVERT) && at < LENGTH)
 			assert_true(r.wrong_at >= at && r.wrong_at <= at + 2 * len);
 	}
-	free(copy);
 }
 
 static const size_t places[] = { 0, 1, 255, 256, 4095, 4096, 8192, 1000001, LENGTH - 600000 };
@@ -228,4 +213,4 @@ TEST(test_damaged_datagram)
 		assert_false(n != sizeof(d) && datagram_read(text, n, &d)); /* without payload */
 }
 
-UNIT_MAIN(setup, teardown)
+UNIT_MAIN(setup, NULL)

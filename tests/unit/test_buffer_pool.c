@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Buffers and pipes that flows borrow: which are kept, and how many there may be. */
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,32 +15,31 @@
 
 #define MANY 100 /* more than a pool keeps of anything */
 
+static struct pool pool;
 static unsigned int descriptors_before;
+
 static int setup(void **state)
 {
-	static struct pool p;
-
+	(void)state;
 	descriptors_before = count_descriptors();
-	p = (struct pool){ 0 };
-	*state = &p;
+	pool = (struct pool){ 0 };
 	return 0;
 }
 
 /* Whatever a test did: all is given back, and nothing stays open. */
 static int teardown(void **state)
 {
-	struct pool *p = *state;
-
-	if (p->buffers_lent || p->pipes_lent)
+	(void)state;
+	if (pool.buffers_lent || pool.pipes_lent)
 		return -1;
-	pool_close(p);
+	pool_close(&pool);
 	return count_descriptors() == descriptors_before ? 0 : -1;
 }
 
-static void expect_pipes(const struct pool *p, unsigned int lent, unsigned int idle)
+static void expect_pipes(unsigned int lent, unsigned int idle)
 {
-	assert_int_equal(p->pipes_lent, lent);
-	assert_int_equal(p->pipes_idle, idle);
+	assert_int_equal(pool.pipes_lent, lent);
+	assert_int_equal(pool.pipes_idle, idle);
 	assert_int_equal(count_descriptors(), descriptors_before + 2 * (lent + idle));
 }
 
@@ -52,21 +50,20 @@ static void expect_pipes(const struct pool *p, unsigned int lent, unsigned int i
 /* An idle one of another size is replaced; what nobody asks for any more goes. */
 ON_POOL(test_buffer_sizes)
 {
-	struct pool *p = *state;
-	struct buffer *big = pool_buffer_get(p, 100000), *b[MANY];
+	struct buffer *big = pool_buffer_get(&pool, 100000), *b[MANY];
 
 	memset(big->data, 2, 100000);
 	assert_int_equal(big->size, 100000);
-	pool_buffer_put(p, big);
+	pool_buffer_put(&pool, big);
 	for (int round = 0; round < 2; round++) {
 		for (int i = 0; i < MANY; i++) {
-			b[i] = pool_buffer_get(p, 50);
+			b[i] = pool_buffer_get(&pool, 50);
 			assert_int_equal(b[i]->size, 50);
 		}
 		for (int i = 0; i < MANY; i++)
-			pool_buffer_put(p, b[i]);
+			pool_buffer_put(&pool, b[i]);
 	}
-	assert_int_equal(p->spare->size, 50);
+	assert_int_equal(pool.spare->size, 50);
 }
 
 /* --- pipes --- */
@@ -74,26 +71,24 @@ ON_POOL(test_buffer_sizes)
 /* Bytes of one session must never reach another. */
 ON_POOL(test_pipe_with_bytes)
 {
-	struct pool *p = *state;
-	struct pipe *a = pool_pipe_get(p), *b;
+	struct pipe *a = pool_pipe_get(&pool), *b;
 	char byte;
 
 	assert_non_null(a);
 	assert_int_equal(write(a->write_fd, "secret", 6), 6);
-	pool_pipe_put(p, a, false);
-	expect_pipes(p, 0, 0);
-	b = pool_pipe_get(p);
+	pool_pipe_put(&pool, a, false);
+	expect_pipes(0, 0);
+	b = pool_pipe_get(&pool);
 	assert_non_null(b);
 	assert_int_equal(read(b->read_fd, &byte, 1), -1);
 	assert_int_equal(errno, EAGAIN);
-	pool_pipe_put(p, b, true);
-	expect_pipes(p, 0, 1);
+	pool_pipe_put(&pool, b, true);
+	expect_pipes(0, 1);
 }
 
 /* No descriptor: the answer is NULL, and the pipe that could not be made does not count. */
 ON_POOL(test_pipe_no_descriptors)
 {
-	struct pool *p = *state;
 	struct rlimit old, none;
 	struct pipe *pipe;
 
@@ -101,47 +96,47 @@ ON_POOL(test_pipe_no_descriptors)
 	none = (struct rlimit){ 0, old.rlim_max };
 	pool_pipes_max = 1;
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
-	pipe = pool_pipe_get(p);
+	pipe = pool_pipe_get(&pool);
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
 	assert_null(pipe);
-	expect_pipes(p, 0, 0);
-	pipe = pool_pipe_get(p);
+	expect_pipes(0, 0);
+	pipe = pool_pipe_get(&pool);
 	assert_non_null(pipe);
 	pool_pipes_max = UINT_MAX;
-	pool_pipe_put(p, pipe, true);
+	pool_pipe_put(&pool, pipe, true);
 }
 
 /* Pipes of all pools together: the limit counts idle ones too, and a closed one makes room. */
 ON_POOL(test_pipe_budget)
 {
-	struct pool *p = *state, other = { 0 };
+	struct pool other = { 0 };
 	struct pipe *a, *b, *c;
 
 	pool_pipes_max = 2;
-	a = pool_pipe_get(p);
+	a = pool_pipe_get(&pool);
 	b = pool_pipe_get(&other);
-	c = pool_pipe_get(p);
+	c = pool_pipe_get(&pool);
 	assert_null(c);
-	assert_int_equal(p->pipes_lent, 1);
+	assert_int_equal(pool.pipes_lent, 1);
 	assert_int_equal(count_descriptors(), descriptors_before + 4);
 	pool_pipe_put(&other, b, true);
-	assert_null(pool_pipe_get(p));
+	assert_null(pool_pipe_get(&pool));
 	assert_ptr_equal(pool_pipe_get(&other), b);
 	pool_pipe_put(&other, b, false);
-	c = pool_pipe_get(p);
+	c = pool_pipe_get(&pool);
 	assert_non_null(c);
 	assert_null(pool_pipe_get(&other));
-	pool_pipe_put(p, a, true);
-	pool_pipe_put(p, c, true);
-	pool_trim(p);
-	expect_pipes(p, 0, 0);
+	pool_pipe_put(&pool, a, true);
+	pool_pipe_put(&pool, c, true);
+	pool_trim(&pool);
+	expect_pipes(0, 0);
 
 	pool_pipes_max = 0;
-	assert_null(pool_pipe_get(p));
+	assert_null(pool_pipe_get(&pool));
 	pool_pipes_max = UINT_MAX;
-	a = pool_pipe_get(p);
+	a = pool_pipe_get(&pool);
 	assert_non_null(a);
-	pool_pipe_put(p, a, true);
+	pool_pipe_put(&pool, a, true);
 	pool_close(&other);
 }
 
@@ -178,13 +173,13 @@ static bool become_limited(void)
 }
 
 /* In a process of its own: the first thing that is not as it should be, or NULL. */
-static const char *lend_all(struct pool *p)
+static const char *lend_all(void)
 {
 	static struct pipe *pipes[LENT_MAX];
 	unsigned int n = 0;
 	uint64_t bytes = 0;
 
-	while (n < LENT_MAX && (pipes[n] = pool_pipe_get(p)))
+	while (n < LENT_MAX && (pipes[n] = pool_pipe_get(&pool)))
 		bytes += pipes[n++]->size;
 	if (n == LENT_MAX)
 		return "no end";
@@ -198,11 +193,11 @@ static const char *lend_all(struct pool *p)
 
 	/* few stay, and there is room again: for large ones, whichever are kept */
 	while (n)
-		pool_pipe_put(p, pipes[--n], true);
-	if (p->pipes_idle > MANY / 2)
+		pool_pipe_put(&pool, pipes[--n], true);
+	if (pool.pipes_idle > MANY / 2)
 		return "too many are idle";
 	for (; n < MANY; n++) {
-		pipes[n] = pool_pipe_get(p);
+		pipes[n] = pool_pipe_get(&pool);
 		if (!pipes[n])
 			return "no recovery";
 		if (n < 10 && pipes[n]->size != 512 << 10)
@@ -225,7 +220,7 @@ ON_POOL(test_pipe_pages)
 	if (!pid) {
 		if (!become_limited())
 			_exit(2);
-		fault = lend_all(*state);
+		fault = lend_all();
 		if (fault)
 			fprintf(stderr, "pipes: %s\n", fault);
 		_exit(fault ? 1 : 0);

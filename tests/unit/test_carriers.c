@@ -22,22 +22,22 @@
 #define ALL UINT64_MAX
 #define CHUNK 65536
 
-struct rig {
+static struct {
 	struct pool pool;
 	size_t buffer_size;
 	struct flow flow;
 	int in, src, dst, out;
 	uint64_t sent, received; /* of the pattern */
-};
+} rig;
 
 static enum carrier carrier; /* of this round of tests */
 static unsigned int descriptors_before;
 
 static int rig_setup(void **state)
 {
-	static struct rig rig;
 	int a[2], b[2];
 
+	(void)state;
 	memset(&rig, 0, sizeof(rig));
 	descriptors_before = count_descriptors();
 	rig.buffer_size = 5000;
@@ -48,16 +48,15 @@ static int rig_setup(void **state)
 	rig.src = a[1];
 	rig.dst = b[0];
 	rig.out = b[1];
-	*state = &rig;
 	return 0;
 }
 
 /* Make the target's send buffer as small as the kernel allows (4608 bytes, overhead included). */
-static void narrow(struct rig *rig)
+static void narrow(void)
 {
 	int tiny = 1;
 
-	assert_int_equal(setsockopt(rig->dst, SOL_SOCKET, SO_SNDBUF, &tiny, sizeof(tiny)), 0);
+	assert_int_equal(setsockopt(rig.dst, SOL_SOCKET, SO_SNDBUF, &tiny, sizeof(tiny)), 0);
 }
 
 static void close_end(int *fd)
@@ -69,16 +68,15 @@ static void close_end(int *fd)
 
 static int rig_teardown(void **state)
 {
-	struct rig *rig = *state;
-
-	close_end(&rig->in);
-	close_end(&rig->src);
-	close_end(&rig->dst);
-	close_end(&rig->out);
-	carrier_release(&rig->flow, &rig->pool);
-	if (rig->pool.buffers_lent || rig->pool.pipes_lent)
+	(void)state;
+	close_end(&rig.in);
+	close_end(&rig.src);
+	close_end(&rig.dst);
+	close_end(&rig.out);
+	carrier_release(&rig.flow, &rig.pool);
+	if (rig.pool.buffers_lent || rig.pool.pipes_lent)
 		return -1;
-	pool_close(&rig->pool);
+	pool_close(&rig.pool);
 	return count_descriptors() == descriptors_before ? 0 : -1;
 }
 
@@ -90,67 +88,67 @@ static uint8_t pattern(uint64_t at)
 }
 
 /* Up to N bytes into `in`.  Returns how many went. */
-static uint64_t produce(struct rig *rig, uint64_t n)
+static uint64_t produce(uint64_t n)
 {
 	uint8_t buf[CHUNK];
 	ssize_t r;
 
 	n = n > CHUNK ? CHUNK : n;
 	for (uint64_t i = 0; i < n; i++)
-		buf[i] = pattern(rig->sent + i);
+		buf[i] = pattern(rig.sent + i);
 	if (!n)
 		return 0;
 	/* cppcheck-suppress uninitvar ; the loop above fills n bytes */
-	r = send(rig->in, buf, n, MSG_NOSIGNAL);
+	r = send(rig.in, buf, n, MSG_NOSIGNAL);
 	if (r < 0)
 		assert_int_equal(errno, EAGAIN);
 	else
-		rig->sent += (uint64_t)r;
+		rig.sent += (uint64_t)r;
 	return r < 0 ? 0 : (uint64_t)r;
 }
 
 /* Up to N bytes from `out`, each of them checked.  Returns how many came. */
-static uint64_t consume(struct rig *rig, uint64_t n)
+static uint64_t consume(uint64_t n)
 {
 	uint8_t buf[CHUNK];
-	ssize_t r = n ? recv(rig->out, buf, n > CHUNK ? CHUNK : n, 0) : 0;
+	ssize_t r = n ? recv(rig.out, buf, n > CHUNK ? CHUNK : n, 0) : 0;
 
 	if (r < 0) {
 		assert_int_equal(errno, EAGAIN);
 		return 0;
 	}
 	for (uint64_t i = 0; i < (uint64_t)r; i++)
-		if (buf[i] != pattern(rig->received + i))
-			fail_msg("byte %llu is wrong", (unsigned long long)(rig->received + i));
-	rig->received += (uint64_t)r;
+		if (buf[i] != pattern(rig.received + i))
+			fail_msg("byte %llu is wrong", (unsigned long long)(rig.received + i));
+	rig.received += (uint64_t)r;
 	return (uint64_t)r;
 }
 
-static void consume_all(struct rig *rig)
+static void consume_all(void)
 {
-	while (consume(rig, CHUNK))
+	while (consume(CHUNK))
 		;
 }
 
 /* --- the pump between them --- */
 
 /* What is lent is what the flow holds, and what it holds is what is pending. */
-static void check_loan(const struct rig *rig)
+static void check_loan(void)
 {
-	const struct flow *f = &rig->flow;
+	const struct flow *f = &rig.flow;
 	const struct buffer *last_one = NULL;
 	unsigned int n = 0;
 	uint64_t bytes = 0;
 
 	for (const struct buffer *b = f->head; b; b = b->next) {
-		assert_true(b->at <= b->len && b->len <= rig->buffer_size);
+		assert_true(b->at <= b->len && b->len <= rig.buffer_size);
 		bytes += b->len - b->at;
 		last_one = b;
 		n++;
 	}
 	assert_ptr_equal(f->tail, last_one);
-	assert_int_equal(rig->pool.buffers_lent, n);
-	assert_int_equal(rig->pool.pipes_lent, f->pipe != NULL);
+	assert_int_equal(rig.pool.buffers_lent, n);
+	assert_int_equal(rig.pool.pipes_lent, f->pipe != NULL);
 	assert_int_equal(f->user_in, f->user_out + f->pending);
 	if (!f->pipe)
 		assert_int_equal(f->pending, bytes);
@@ -158,63 +156,68 @@ static void check_loan(const struct rig *rig)
 	assert_int_equal((n != 0) + (f->pipe != NULL), f->pending != 0);
 }
 
-static void check_result(const struct rig *rig, enum pump r, const struct pump_io *io)
+static void check_result(enum pump r, const struct pump_io *io)
 {
 	bool error = r == PUMP_SRC_ERROR || r == PUMP_DST_ERROR;
 
 	assert_int_equal(io->error != 0, error);
 	assert_int_equal(io->read != 0, io->reads != 0);
 	assert_true(io->read <= io->limit);
-	check_loan(rig);
+	check_loan();
 	if (r == PUMP_EMPTY || r == PUMP_MORE || r == PUMP_EOF || r == PUMP_UNSUPPORTED)
-		assert_int_equal(rig->flow.pending, 0);
+		assert_int_equal(rig.flow.pending, 0);
 	if (r == PUMP_BLOCKED)
-		assert_int_not_equal(rig->flow.pending, 0);
+		assert_int_not_equal(rig.flow.pending, 0);
 }
 
-static enum pump pump_with(struct rig *rig, enum carrier c, struct pump_io *io)
+static struct pump_io io_with(uint64_t limit, bool until_eof)
 {
-	uint64_t user_in = rig->flow.user_in;
-	enum pump r;
+	return (struct pump_io){ .flow = &rig.flow,
+				 .pool = &rig.pool,
+				 .src = rig.src,
+				 .dst = rig.dst,
+				 .buffer_size = rig.buffer_size,
+				 .limit = limit,
+				 .until_eof = until_eof };
+}
 
-	io->flow = &rig->flow;
-	io->pool = &rig->pool;
-	io->src = rig->src;
-	io->dst = rig->dst;
-	io->buffer_size = rig->buffer_size;
-	r = carrier_pump(io, c);
-	assert_int_equal(rig->flow.user_in - user_in, io->read);
-	check_result(rig, r, io);
+static enum pump pump_with(enum carrier c, struct pump_io *io)
+{
+	uint64_t user_in = rig.flow.user_in;
+	enum pump r = carrier_pump(io, c);
+
+	assert_int_equal(rig.flow.user_in - user_in, io->read);
+	check_result(r, io);
 	return r;
 }
 
 static struct pump_io last; /* what the last pump() has returned */
 
-static enum pump pump(struct rig *rig, uint64_t limit, bool until_eof)
+static enum pump pump(uint64_t limit, bool until_eof)
 {
-	last = (struct pump_io){ .limit = limit, .until_eof = until_eof };
-	return pump_with(rig, carrier, &last);
+	last = io_with(limit, until_eof);
+	return pump_with(carrier, &last);
 }
 
 /* Write and pump until the target takes no more. */
-static void block(struct rig *rig)
+static void block(void)
 {
 	enum pump r;
 
-	narrow(rig);
+	narrow();
 	do {
-		assert_true(produce(rig, 20000) > 0);
-		r = pump(rig, ALL, false);
+		assert_true(produce(20000) > 0);
+		r = pump(ALL, false);
 	} while (r == PUMP_EMPTY || r == PUMP_MORE);
 	assert_int_equal(r, PUMP_BLOCKED);
 }
 
-static void expect_all_arrived(struct rig *rig)
+static void expect_all_arrived(void)
 {
-	consume_all(rig);
-	assert_int_equal(rig->received, rig->sent);
-	assert_int_equal(rig->flow.user_in, rig->sent);
-	assert_int_equal(rig->flow.user_out, rig->sent);
+	consume_all();
+	assert_int_equal(rig.received, rig.sent);
+	assert_int_equal(rig.flow.user_in, rig.sent);
+	assert_int_equal(rig.flow.user_out, rig.sent);
 }
 
 #define ON_RIG(f) TEST_WITH(f, rig_setup, rig_teardown)
@@ -243,36 +246,33 @@ static void offer_small_pipe(struct pool *p, uint32_t size)
 /* Others have their turn after PUMP_ROUNDS reads. */
 ON_RIG(test_fairness)
 {
-	struct rig *rig = *state;
 	uint64_t n = 100;
 
-	rig->buffer_size = 100;
-	produce(rig, n * PUMP_ROUNDS * 2 + 1);
+	rig.buffer_size = 100;
+	produce(n * PUMP_ROUNDS * 2 + 1);
 	for (int i = 0; i < 2; i++) {
-		offer_small_pipe(&rig->pool, 100);
-		assert_int_equal(pump(rig, ALL, true), PUMP_MORE);
+		offer_small_pipe(&rig.pool, 100);
+		assert_int_equal(pump(ALL, true), PUMP_MORE);
 		assert_int_equal(last.read, n * PUMP_ROUNDS);
 		assert_int_equal(last.reads, PUMP_ROUNDS);
-		consume_all(rig);
+		consume_all();
 	}
-	assert_int_equal(pump(rig, ALL, false), PUMP_EMPTY);
+	assert_int_equal(pump(ALL, false), PUMP_EMPTY);
 	assert_int_equal(last.read, 1);
-	expect_all_arrived(rig);
+	expect_all_arrived();
 }
 
 /* What was little was all: splice does not ask again, unless it is to see the end. */
 ON_RIG(test_short_read)
 {
-	struct rig *rig = *state;
-
 	for (int until_eof = 0; until_eof < 2; until_eof++) {
-		produce(rig, 16384);
+		produce(16384);
 		splices = 0;
-		assert_int_equal(pump(rig, ALL, until_eof), PUMP_EMPTY);
+		assert_int_equal(pump(ALL, until_eof), PUMP_EMPTY);
 		assert_int_equal(last.reads, 1 + (carrier == CARRIER_COPY) * 3);
 		if (carrier == CARRIER_SPLICE)
 			assert_int_equal(splices, 2 + until_eof);
-		expect_all_arrived(rig);
+		expect_all_arrived();
 	}
 }
 
@@ -282,16 +282,13 @@ TEST(test_until_eof)
 	static const uint64_t sizes[] = { 0, 1, 2499, 2500, 2501, 3000 };
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct rig *rig;
-
 		rig_setup(state);
-		rig = *state;
-		rig->buffer_size = 2500;
-		produce(rig, sizes[i]);
-		shutdown(rig->in, SHUT_WR);
-		assert_int_equal(pump(rig, ALL, true), PUMP_EOF);
+		rig.buffer_size = 2500;
+		produce(sizes[i]);
+		shutdown(rig.in, SHUT_WR);
+		assert_int_equal(pump(ALL, true), PUMP_EOF);
 		assert_int_equal(last.read, sizes[i]);
-		expect_all_arrived(rig);
+		expect_all_arrived();
 		assert_int_equal(rig_teardown(state), 0);
 	}
 }
@@ -299,79 +296,75 @@ TEST(test_until_eof)
 /* What is pending survives, is written first, and is all that a limit of 0 lets pass. */
 ON_RIG(test_pending)
 {
-	struct rig *rig = *state;
 	uint64_t pending;
 	unsigned int rounds = 0;
 	enum pump r;
 
-	block(rig);
-	pending = rig->flow.pending;
+	block();
+	pending = rig.flow.pending;
 	for (int i = 0; i < 3; i++) {
-		assert_int_equal(pump(rig, ALL, i & 1), PUMP_BLOCKED);
+		assert_int_equal(pump(ALL, i & 1), PUMP_BLOCKED);
 		assert_int_equal(last.read, 0);
-		assert_int_equal(rig->flow.pending, pending);
+		assert_int_equal(rig.flow.pending, pending);
 	}
-	produce(rig, 5000);
+	produce(5000);
 	do {
-		consume(rig, 1500);
-		r = pump(rig, 0, false);
+		consume(1500);
+		r = pump(0, false);
 		assert_int_equal(last.read, 0);
-		assert_true(rig->flow.pending <= pending);
-		pending = rig->flow.pending;
+		assert_true(rig.flow.pending <= pending);
+		pending = rig.flow.pending;
 		assert_true(rounds++ < 1000);
 	} while (r == PUMP_BLOCKED);
 	assert_int_equal(r, PUMP_MORE);
 	assert_true(rounds > 1);
 	do {
-		consume_all(rig);
-		r = pump(rig, ALL, false);
+		consume_all();
+		r = pump(ALL, false);
 	} while (r != PUMP_EMPTY);
-	expect_all_arrived(rig);
+	expect_all_arrived();
 }
 
 /* --- errors --- */
 
 ON_RIG(test_target_closed_while_blocked)
 {
-	struct rig *rig = *state;
 	uint64_t written;
 
-	block(rig);
-	written = rig->flow.user_out;
-	close_end(&rig->out); /* unread bytes in it: the nearest thing to an RST */
-	assert_int_equal(pump(rig, ALL, false), PUMP_DST_ERROR);
+	block();
+	written = rig.flow.user_out;
+	close_end(&rig.out); /* unread bytes in it: the nearest thing to an RST */
+	assert_int_equal(pump(ALL, false), PUMP_DST_ERROR);
 	assert_true(last.error == EPIPE || last.error == ECONNRESET);
 	assert_int_equal(last.read, 0);
-	assert_int_equal(rig->flow.user_out, written);
+	assert_int_equal(rig.flow.user_out, written);
 	/* bytes of this session must not be left in a pipe that is lent again */
-	carrier_release(&rig->flow, &rig->pool);
-	assert_int_equal(rig->flow.pending, 0);
-	assert_null(rig->flow.head);
-	assert_null(rig->flow.tail);
-	assert_null(rig->flow.pipe);
-	assert_int_equal(rig->pool.buffers_lent + rig->pool.pipes_lent, 0);
-	assert_int_equal(rig->pool.pipes_idle, 0);
-	carrier_release(&rig->flow, &rig->pool); /* again: nothing to do */
+	carrier_release(&rig.flow, &rig.pool);
+	assert_int_equal(rig.flow.pending, 0);
+	assert_null(rig.flow.head);
+	assert_null(rig.flow.tail);
+	assert_null(rig.flow.pipe);
+	assert_int_equal(rig.pool.buffers_lent + rig.pool.pipes_lent, 0);
+	assert_int_equal(rig.pool.pipes_idle, 0);
+	carrier_release(&rig.flow, &rig.pool); /* again: nothing to do */
 }
 
 /* Bytes before the reset are delivered, then the error is told. */
 TEST(test_source_reset)
 {
 	for (int until_eof = 0; until_eof < 2; until_eof++) {
-		struct rig *rig;
 		enum pump r;
 
 		rig_setup(state);
-		rig = *state;
-		produce(rig, 1000);
-		assert_int_equal(send(rig->src, "unread", 6, MSG_NOSIGNAL), 6);
-		close_end(&rig->in);
-		r = pump(rig, ALL, until_eof);
+		produce(1000);
+		assert_int_equal(send(rig.src, "unread", 6, MSG_NOSIGNAL), 6);
+		close_end(&rig.in);
+		r = pump(ALL, until_eof);
 		if (r == PUMP_EMPTY && !until_eof)
-			r = pump(rig, ALL, false);
+			r = pump(ALL, false);
 		assert_int_equal(r, PUMP_SRC_ERROR);
 		assert_int_equal(last.error, ECONNRESET);
-		expect_all_arrived(rig);
+		expect_all_arrived();
 		assert_int_equal(rig_teardown(state), 0);
 	}
 }
@@ -380,20 +373,15 @@ TEST(test_source_reset)
 
 /* carrier_read_ahead(): bytes are read now and written later, by carrier_pump(), in order. */
 
-static enum pump read_ahead(struct rig *rig, uint64_t limit, uint32_t most)
+static enum pump read_ahead(uint64_t limit, uint32_t most)
 {
-	uint64_t user_in = rig->flow.user_in, user_out = rig->flow.user_out;
+	uint64_t user_in = rig.flow.user_in, user_out = rig.flow.user_out;
 	enum pump r;
 
-	last = (struct pump_io){ .flow = &rig->flow,
-				 .pool = &rig->pool,
-				 .src = rig->src,
-				 .dst = rig->dst,
-				 .buffer_size = rig->buffer_size,
-				 .limit = limit };
+	last = io_with(limit, false);
 	r = carrier_read_ahead(&last, most);
-	assert_int_equal(rig->flow.user_out, user_out);
-	assert_int_equal(rig->flow.user_in, user_in + last.read);
+	assert_int_equal(rig.flow.user_out, user_out);
+	assert_int_equal(rig.flow.user_in, user_in + last.read);
 	assert_true(last.read <= limit);
 	assert_int_equal(last.read != 0, last.reads != 0);
 	assert_int_equal(last.error != 0, r == PUMP_SRC_ERROR);
@@ -401,74 +389,67 @@ static enum pump read_ahead(struct rig *rig, uint64_t limit, uint32_t most)
 }
 
 /* Write what was read, and no more. */
-static void write_all(struct rig *rig)
+static void write_all(void)
 {
 	enum pump r;
 
-	while ((r = pump(rig, 0, false)) == PUMP_BLOCKED)
-		consume_all(rig);
+	while ((r = pump(0, false)) == PUMP_BLOCKED)
+		consume_all();
 	assert_int_equal(r, PUMP_MORE);
-	expect_all_arrived(rig);
+	expect_all_arrived();
 }
 
 /* Over MOST by less than a buffer; at MOST nothing more is read. */
 ON_RIG(test_read_ahead_most)
 {
-	struct rig *rig = *state;
 	uint32_t most = 12345, pending;
 
-	produce(rig, 40000);
-	assert_int_equal(read_ahead(rig, ALL, most), PUMP_MORE);
-	pending = rig->flow.pending;
-	assert_true(pending >= most && pending < most + rig->buffer_size);
-	assert_int_equal(read_ahead(rig, ALL, most), PUMP_MORE);
-	assert_int_equal(read_ahead(rig, ALL, pending), PUMP_MORE);
+	produce(40000);
+	assert_int_equal(read_ahead(ALL, most), PUMP_MORE);
+	pending = rig.flow.pending;
+	assert_true(pending >= most && pending < most + rig.buffer_size);
+	assert_int_equal(read_ahead(ALL, most), PUMP_MORE);
+	assert_int_equal(read_ahead(ALL, pending), PUMP_MORE);
 	assert_int_equal(last.read, 0);
-	check_loan(rig);
-	while (pump(rig, ALL, false) != PUMP_EMPTY)
-		consume_all(rig);
-	expect_all_arrived(rig);
+	check_loan();
+	while (pump(ALL, false) != PUMP_EMPTY)
+		consume_all();
+	expect_all_arrived();
 }
 
 /* Many small reads share buffers: a flow's memory stays in proportion to its bytes. */
 ON_RIG(test_small_reads_share)
 {
-	struct rig *rig = *state;
-
 	for (int i = 0; i < 1000; i++) {
-		produce(rig, 7);
-		assert_int_equal(read_ahead(rig, 7, UINT32_MAX), PUMP_MORE);
+		produce(7);
+		assert_int_equal(read_ahead(7, UINT32_MAX), PUMP_MORE);
 	}
-	assert_true(rig->pool.buffers_lent <= 2 + 7000 / (rig->buffer_size - 4096));
-	write_all(rig);
-	check_loan(rig);
+	assert_true(rig.pool.buffers_lent <= 2 + 7000 / (rig.buffer_size - 4096));
+	write_all();
+	check_loan();
 }
 
 ON_RIG(test_read_ahead_eof)
 {
-	struct rig *rig = *state;
-
-	produce(rig, 6000);
-	shutdown(rig->in, SHUT_WR);
-	assert_int_equal(read_ahead(rig, ALL, UINT32_MAX), PUMP_EOF);
-	assert_int_equal(rig->flow.pending, 6000);
-	assert_int_equal(pump(rig, ALL, true), PUMP_EOF);
-	expect_all_arrived(rig);
+	produce(6000);
+	shutdown(rig.in, SHUT_WR);
+	assert_int_equal(read_ahead(ALL, UINT32_MAX), PUMP_EOF);
+	assert_int_equal(rig.flow.pending, 6000);
+	assert_int_equal(pump(ALL, true), PUMP_EOF);
+	expect_all_arrived();
 }
 
 ON_RIG(test_read_ahead_error)
 {
-	struct rig *rig = *state;
-
-	produce(rig, 6000);
-	assert_int_equal(send(rig->src, "unread", 6, MSG_NOSIGNAL), 6);
-	close_end(&rig->in);
-	assert_int_equal(read_ahead(rig, ALL, UINT32_MAX), PUMP_SRC_ERROR);
+	produce(6000);
+	assert_int_equal(send(rig.src, "unread", 6, MSG_NOSIGNAL), 6);
+	close_end(&rig.in);
+	assert_int_equal(read_ahead(ALL, UINT32_MAX), PUMP_SRC_ERROR);
 	assert_int_equal(last.error, ECONNRESET);
-	assert_int_equal(rig->flow.pending, 6000);
-	carrier_release(&rig->flow, &rig->pool);
-	assert_int_equal(rig->pool.buffers_lent, 0);
-	assert_int_equal(rig->flow.pending, 0);
+	assert_int_equal(rig.flow.pending, 6000);
+	carrier_release(&rig.flow, &rig.pool);
+	assert_int_equal(rig.pool.buffers_lent, 0);
+	assert_int_equal(rig.flow.pending, 0);
 }
 
 /* --- random streams --- */
@@ -485,21 +466,17 @@ struct tally {
 	unsigned int partial; /* pumps that wrote some of what was pending, and not all */
 };
 
-static uint64_t random_limit(struct seeded *r)
+static enum pump random_pump(struct seeded *r, enum carrier c, struct tally *tally)
 {
-	return seeded_below(r, 2) ? ALL : seeded_size(r, 17);
-}
+	uint64_t out = rig.flow.user_out;
+	uint32_t pending = rig.flow.pending;
+	uint64_t limit = seeded_below(r, 2) ? ALL : seeded_size(r, 17);
+	struct pump_io io = io_with(limit, seeded_below(r, 2));
 
-static enum pump random_pump(struct rig *rig, struct seeded *r, enum carrier c, struct tally *tally)
-{
-	uint64_t out = rig->flow.user_out;
-	uint32_t pending = rig->flow.pending;
-	struct pump_io io = { .limit = random_limit(r), .until_eof = seeded_below(r, 2) };
-
-	enum pump result = pump_with(rig, c, &io);
+	enum pump result = pump_with(c, &io);
 
 	tally->results[result]++;
-	out = rig->flow.user_out - out;
+	out = rig.flow.user_out - out;
 	tally->partial += out && out < pending;
 	if (out < pending)
 		assert_int_equal(io.read, 0); /* what is pending goes first */
@@ -507,51 +484,51 @@ static enum pump random_pump(struct rig *rig, struct seeded *r, enum carrier c, 
 }
 
 /* Who carries now: what is pending stays with the one who holds it. */
-static enum carrier choose(const struct rig *rig, struct seeded *r, bool mixed)
+static enum carrier choose(struct seeded *r, bool mixed)
 {
 	if (!mixed)
 		return carrier;
-	if (rig->flow.pending)
-		return rig->flow.pipe ? CARRIER_SPLICE : CARRIER_COPY;
+	if (rig.flow.pending)
+		return rig.flow.pipe ? CARRIER_SPLICE : CARRIER_COPY;
 	return seeded_below(r, 2) ? CARRIER_SPLICE : CARRIER_COPY;
 }
 
-static void random_stream(struct rig *rig, uint64_t seed, bool mixed, struct tally *tally)
+static void random_stream(uint64_t seed, bool mixed, struct tally *tally)
 {
 	struct seeded r = { seed };
 	unsigned int thrift = 9 + (unsigned int)seeded_below(&r, 6); /* of the reader */
 	enum pump result;
 
-	narrow(rig);
-	rig->buffer_size = 64 + seeded_size(&r, 17);
-	while (rig->sent < STREAM) {
+	narrow();
+	rig.buffer_size = 64 + seeded_size(&r, 17);
+	while (rig.sent < STREAM) {
 		switch (seeded_below(&r, mixed ? 5 : 4)) {
 		case 0:
-			produce(rig, seeded_size(&r, 17));
+			produce(seeded_size(&r, 17));
 			break;
 		case 1:
-			consume(rig, seeded_size(&r, thrift));
+			consume(seeded_size(&r, thrift));
 			break;
 		case 2: /* the reader wakes up */
 			if (seeded_below(&r, 32) == 0)
-				consume_all(rig);
+				consume_all();
 			break;
 		case 3:
-			random_pump(rig, &r, choose(rig, &r, mixed), tally);
+			random_pump(&r, choose(&r, mixed), tally);
 			break;
 		default:
-			if (!rig->flow.pipe)
-				read_ahead(rig, seeded_size(&r, 15), (uint32_t)seeded_size(&r, 17));
+			if (!rig.flow.pipe)
+				read_ahead(seeded_size(&r, 15), (uint32_t)seeded_size(&r, 17));
 		}
 	}
-	shutdown(rig->in, SHUT_WR);
+	shutdown(rig.in, SHUT_WR);
 	do {
-		consume(rig, seeded_size(&r, thrift));
-		result = random_pump(rig, &r, choose(rig, &r, mixed), tally);
+		consume(seeded_size(&r, thrift));
+		result = random_pump(&r, choose(&r, mixed), tally);
 	} while (result == PUMP_BLOCKED || result == PUMP_MORE || result == PUMP_EMPTY);
 	assert_int_equal(result, PUMP_EOF);
-	expect_all_arrived(rig);
-	assert_int_equal(rig->pool.buffers_lent + rig->pool.pipes_lent, 0);
+	expect_all_arrived();
+	assert_int_equal(rig.pool.buffers_lent + rig.pool.pipes_lent, 0);
 }
 
 static void streams(void **state, uint64_t first_seed, bool mixed)
@@ -560,7 +537,7 @@ static void streams(void **state, uint64_t first_seed, bool mixed)
 
 	for (uint64_t seed = first_seed; seed < first_seed + 10; seed++) {
 		assert_int_equal(rig_setup(state), 0);
-		random_stream(*state, seed, mixed, &tally);
+		random_stream(seed, mixed, &tally);
 		assert_int_equal(rig_teardown(state), 0);
 	}
 	/* the streams were as rough as they should be */

@@ -13,11 +13,9 @@
 
 #include "unit.h"
 #include "base/exit_codes.h"
-#include "capture.h"
 #include "cli/control_client.h"
 #include "cli/view.h"
-#include "config/config.h"
-#include "temp_dir.h"
+#include "config_rig.h"
 
 #define OUT_MAX 16384
 #define PATIENCE_MS 10000
@@ -141,20 +139,16 @@ TEST(test_config)
 		{ "[culvert]\r\nengine=copy\r\ncontrol=/a ; and why\r\n", "/a" },
 		{ "0.0.0.0 80 10.0.0.1 80 [src=10.0.0.2]\nallow *\n", CONFIG_CONTROL_DEFAULT },
 	};
-	char dir[TEMP_DIR_LEN], path[TEMP_DIR_LEN + 8];
-	char *argv[] = { (char *)"status", (char *)"--config", path, NULL };
+	char *argv[] = { (char *)"status", (char *)"--config", rig_path, NULL };
 	struct client_words words;
 
-	assert_int_equal(temp_dir_make(dir), 0);
-	snprintf(path, sizeof(path), "%s/c", dir);
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		temp_file_write(path, cases[i].text, strlen(cases[i].text));
+		rig_write(cases[i].text);
 		argv[1] = (char *)(i % 2 ? "-c" : "--config");
 		assert_int_equal(client_words_parse(command_find("status"), 3, argv, &words), 0);
 		assert_string_equal(words.control, cases[i].control);
 		client_words_close(&words);
 	}
-	assert_int_equal(temp_dir_remove(dir), 0);
 	assert_int_equal(RUN("status", "--config=/proc/nonexistent/x"), EXIT_CODE_USAGE);
 	expect_complaint("culvert: /proc/nonexistent/x: No such file or directory");
 	assert_int_equal(RUN("status", "--config=/proc/n/x", "--control=/proc/n/x"),
@@ -165,7 +159,7 @@ TEST(test_config)
 
 /* Takes the request of one client and sends its answer. */
 struct daemon {
-	char dir[64], path[96];
+	char path[96];
 	const char *answer;
 	char request[128];
 	int listener;
@@ -191,8 +185,7 @@ static void daemon_start(struct daemon *d, const char *answer)
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 
 	*d = (struct daemon){ .answer = answer };
-	assert_int_equal(temp_dir_make(d->dir), 0);
-	snprintf(d->path, sizeof(d->path), "%s/control.sock", d->dir);
+	snprintf(d->path, sizeof(d->path), "%s/control.sock", rig_dir);
 	memcpy(un.sun_path, d->path, sizeof(d->path));
 	d->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	setsockopt(d->listener, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
@@ -212,7 +205,7 @@ static int ask(const char *name, bool json, const char *answer)
 	code = RUN(name, "--control", d.path, json ? "--json" : NULL);
 	pthread_join(d.thread, NULL);
 	close(d.listener);
-	assert_int_equal(temp_dir_remove(d.dir), 0);
+	unlink(d.path);
 	snprintf(request, sizeof(request), "{\"command\":\"%s\"}\n", name);
 	assert_string_equal(d.request, request);
 	return code;
@@ -337,7 +330,7 @@ TEST(test_no_daemon)
 	close(d.listener); /* the socket is there, but nobody listens any more */
 	assert_int_equal(RUN("status", "--control", d.path), EXIT_CODE_NO_DAEMON);
 	expect_complaint(strerror(ECONNREFUSED));
-	assert_int_equal(temp_dir_remove(d.dir), 0);
+	unlink(d.path);
 }
 
 /* --- views --- */
@@ -413,4 +406,4 @@ TEST(test_long_value)
 	assert_true(strlen(out) < 400);
 }
 
-UNIT_MAIN(NULL, NULL)
+UNIT_MAIN(rig_open, rig_close)

@@ -6,26 +6,6 @@
 #include "unit.h"
 #include "daemon/control_requests.h"
 
-static void parse(const char *line, struct request *ret)
-{
-	struct json_object *wrong = request_parse(line, ret);
-
-	if (wrong)
-		fail_msg("%s: %s", line, json_object_to_json_string(wrong));
-}
-
-static void expect_refused(const char *line, const char *due)
-{
-	struct request req;
-	struct json_object *wrong = request_parse(line, &req), *code = NULL;
-
-	json_pointer_get(wrong, "/error/code", &code);
-	if (!code || strcmp(json_object_get_string(code), due) != 0)
-		fail_msg("%s: %s", line, json_object_to_json_string(wrong));
-	json_object_put(wrong);
-	request_close(&req);
-}
-
 TEST(test_changes)
 {
 	static const struct {
@@ -48,17 +28,16 @@ TEST(test_changes)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct request req;
+		struct json_object *wrong = request_parse(cases[i].line, &req);
 
-		parse(cases[i].line, &req);
-		if (request_changes(&req) != cases[i].changes)
-			fail_msg("%s", cases[i].line);
+		if (wrong || request_changes(&req) != cases[i].changes)
+			fail_msg("%s: %s", cases[i].line, json_object_to_json_string(wrong));
 		request_close(&req);
 	}
 }
 
 static const struct {
-	const char *line;
-	const char *due;
+	const char *line, *due;
 } refused[] = {
 	{ "", ERROR_MALFORMED },
 	{ "{}", ERROR_MALFORMED },
@@ -93,8 +72,16 @@ static const struct {
 
 TEST(test_refused)
 {
-	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++)
-		expect_refused(refused[i].line, refused[i].due);
+	for (size_t i = 0; i < sizeof(refused) / sizeof(refused[0]); i++) {
+		struct request req;
+		struct json_object *wrong = request_parse(refused[i].line, &req), *code = NULL;
+
+		json_pointer_get(wrong, "/error/code", &code);
+		if (!code || strcmp(json_object_get_string(code), refused[i].due) != 0)
+			fail_msg("%s: %s", refused[i].line, json_object_to_json_string(wrong));
+		json_object_put(wrong);
+		request_close(&req);
+	}
 }
 
 UNIT_MAIN(NULL, NULL)

@@ -8,7 +8,6 @@
 #include <grp.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -38,11 +37,8 @@
 #define GROUP 61235
 #define OTHER 61236
 
-struct rig {
-	char dir[64], path[108], err[256];
-	struct control *control; /* NULL: closed by the test */
-};
-
+static char dir[64], path[108], err[256];
+static struct control *control; /* NULL: closed by the test */
 static unsigned int descriptors_before;
 
 /* On a control thread. */
@@ -60,12 +56,12 @@ static struct json_object *answer(void *arg, const struct request *req)
 	return o;
 }
 
-static int open_as(struct rig *rig, uid_t uid, gid_t gid, struct control **ret)
+static int open_as(uid_t uid, gid_t gid, struct control **ret)
 {
 	int r;
 
-	log_keep_complaint(rig->err, sizeof(rig->err));
-	r = control_open(rig->path, uid, gid, ret);
+	log_keep_complaint(err, sizeof(err));
+	r = control_open(path, uid, gid, ret);
 	log_keep_complaint(NULL, 0);
 	return r;
 }
@@ -78,61 +74,57 @@ static void no_stream(void *arg, const struct control *c, const struct request *
 	(void)fd;
 }
 
-static int open_control(struct rig *rig)
+static int open_control(void)
 {
-	return open_as(rig, getuid(), getgid(), &rig->control);
+	return open_as(getuid(), getgid(), &control);
 }
 
-static void close_control(struct rig *rig)
+static void close_control(void)
 {
-	control_close(rig->control);
-	rig->control = NULL;
+	control_close(control);
+	control = NULL;
 }
 
 static int dir_setup(void **state)
 {
-	static struct rig rig;
-
-	memset(&rig, 0, sizeof(rig));
+	(void)state;
 	log_set_level(LOG_ERR);
-	if (temp_dir_make(rig.dir))
+	if (temp_dir_make(dir))
 		return -1;
-	snprintf(rig.path, sizeof(rig.path), "%s/control.sock", rig.dir);
+	snprintf(path, sizeof(path), "%s/control.sock", dir);
 	descriptors_before = count_descriptors();
-	*state = &rig;
 	return 0;
 }
 
 static int rig_setup(void **state)
 {
-	return dir_setup(state) || open_control(*state) ||
-	       control_start(((struct rig *)*state)->control, answer, no_stream, *state);
+	return dir_setup(state) || open_control() ||
+	       control_start(control, answer, no_stream, NULL);
 }
 
 static int rig_teardown(void **state)
 {
-	struct rig *rig = *state;
-
-	control_close(rig->control);
-	unlink(rig->path); /* what a test has put in its place */
-	return rmdir(rig->dir) || count_descriptors() != descriptors_before ? -1 : 0;
+	(void)state;
+	close_control();
+	unlink(path); /* what a test has put in its place */
+	return rmdir(dir) || count_descriptors() != descriptors_before ? -1 : 0;
 }
 
 /* --- clients --- */
 
-static void connect_to(const struct rig *rig, int fd)
+static void connect_to(int fd)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 
-	strcpy(un.sun_path, rig->path);
+	strcpy(un.sun_path, path);
 	assert_int_equal(connect(fd, (struct sockaddr *)&un, sizeof(un)), 0);
 }
 
-static int dial(const struct rig *rig)
+static int dial(void)
 {
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	connect_to(rig, fd);
+	connect_to(fd);
 	return fd;
 }
 
@@ -183,9 +175,9 @@ static void expect_heard(int fd, const char *what)
 		fail_msg("no %s in: %s", what, buf);
 }
 
-static void expect(const struct rig *rig, const void *request, size_t len, const char *what)
+static void expect(const void *request, size_t len, const char *what)
 {
-	int fd = dial(rig);
+	int fd = dial();
 
 	say(fd, request, len);
 	expect_heard(fd, what);
@@ -195,9 +187,9 @@ static void expect(const struct rig *rig, const void *request, size_t len, const
 #define ERROR(code) "{\"error\":{\"code\":\"" code "\""
 
 /* Whatever others did: the next client is served. */
-static void expect_alive(const struct rig *rig)
+static void expect_alive(void)
 {
-	expect(rig, STATUS "\n", strlen(STATUS "\n"), GOOD);
+	expect(STATUS "\n", strlen(STATUS "\n"), GOOD);
 }
 
 #define ON_RIG(f) TEST_WITH(f, rig_setup, rig_teardown)
@@ -220,9 +212,9 @@ ON_RIG(test_requests)
 	int fd;
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
-		expect(*state, cases[i].request, strlen(cases[i].request), cases[i].answer);
+		expect(cases[i].request, strlen(cases[i].request), cases[i].answer);
 	/* in many pieces; who has no more to say needs no newline */
-	fd = dial(*state);
+	fd = dial();
 	for (size_t i = 0; i < sizeof(STATUS) - 1; i++) {
 		say(fd, &STATUS[i], 1);
 		short_pause();
@@ -233,9 +225,9 @@ ON_RIG(test_requests)
 	memset(line, ' ', sizeof(line));
 	memcpy(line, STATUS, strlen(STATUS));
 	line[CONTROL_REQUEST_MAX - 2] = '\n';
-	expect(*state, line, CONTROL_REQUEST_MAX - 1, GOOD);
+	expect(line, CONTROL_REQUEST_MAX - 1, GOOD);
 	line[CONTROL_REQUEST_MAX - 2] = ' ';
-	expect(*state, line, CONTROL_REQUEST_MAX + 1, ERROR("too-long"));
+	expect(line, CONTROL_REQUEST_MAX + 1, ERROR("too-long"));
 }
 
 /* A large answer arrives whole, whoever has left before. */
@@ -246,13 +238,13 @@ ON_RIG(test_leaves)
 	int fd;
 
 	for (int i = 0; i < 2 * PLACES; i++) {
-		fd = dial(*state);
+		fd = dial();
 		say_text(fd, i % 2 ? LARGE "\n" : LARGE);
 		if (i % 2)
 			assert_true(recv(fd, buf, 65536, MSG_WAITALL) > 0);
 		close(fd);
 	}
-	fd = dial(*state);
+	fd = dial();
 	say_text(fd, LARGE "\n");
 	len = hear(fd, buf, sizeof(buf));
 	assert_int_equal(len, LARGE_BYTES);
@@ -268,21 +260,21 @@ ON_RIG(test_silent)
 	int fds[PLACES];
 
 	for (int i = 0; i < PLACES; i++) {
-		fds[i] = dial(*state);
+		fds[i] = dial();
 		say(fds[i], STATUS, (size_t)i);
 	}
-	expect_alive(*state);
+	expect_alive();
 	assert_in_range(clock_ms() - begin, REQUEST_MS / 2, 3 * REQUEST_MS);
 	for (int i = 0; i < PLACES; i++)
 		expect_heard(fds[i], ERROR("timeout"));
 }
 
-static void deafen(const struct rig *rig, int *fds, int n)
+static void deafen(int *fds, int n)
 {
 	for (int i = 0; i < n; i++) {
 		struct pollfd p = { .events = POLLIN };
 
-		p.fd = fds[i] = dial(rig);
+		p.fd = fds[i] = dial();
 		say_text(fds[i], LARGE "\n");
 		assert_int_equal(poll(&p, 1, PATIENCE_MS), 1);
 	}
@@ -293,8 +285,8 @@ ON_RIG(test_deaf)
 	uint64_t begin = clock_ms();
 	int fds[PLACES];
 
-	deafen(*state, fds, PLACES);
-	expect_alive(*state);
+	deafen(fds, PLACES);
+	expect_alive();
 	assert_in_range(clock_ms() - begin, ANSWER_MS / 2, 4 * ANSWER_MS);
 	for (int i = 0; i < PLACES; i++)
 		close(fds[i]);
@@ -303,14 +295,13 @@ ON_RIG(test_deaf)
 /* The daemon ends at once, whatever its clients do. */
 ON_RIG(test_close_is_quick)
 {
-	struct rig *rig = *state;
 	uint64_t begin;
 	int fds[2];
 
-	deafen(rig, fds, 1);
-	fds[1] = dial(rig);
+	deafen(fds, 1);
+	fds[1] = dial();
 	begin = clock_ms();
-	close_control(rig);
+	close_control();
 	assert_true(clock_ms() - begin < REQUEST_MS / 4);
 	close(fds[0]);
 	close(fds[1]);
@@ -328,7 +319,7 @@ ON_RIG(test_no_descriptor)
 	none = (struct rlimit){ (rlim_t)fds[2] + 1, before.rlim_max };
 	assert_int_equal(setrlimit(RLIMIT_NOFILE, &none), 0);
 	for (int i = 0; i < 3; i++) {
-		connect_to(*state, fds[i]);
+		connect_to(fds[i]);
 		say_text(fds[i], STATUS "\n");
 	}
 	for (int i = 0; i < 3; i++)
@@ -346,7 +337,7 @@ struct peer {
 };
 
 /* In a child: nothing of cmocka.  1: answered, 2: refused with a reason, 101: no connection. */
-static int ask_as(const struct rig *rig, const struct peer *p, const char *request)
+static int ask_as(const struct peer *p, const char *request)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	char buf[512] = "";
@@ -356,7 +347,7 @@ static int ask_as(const struct rig *rig, const struct peer *p, const char *reque
 	    setresuid(p->uid, p->uid, p->uid))
 		return 100;
 	alarm(PATIENCE_MS / 1000);
-	strcpy(un.sun_path, rig->path);
+	strcpy(un.sun_path, path);
 	fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (connect(fd, (struct sockaddr *)&un, sizeof(un)))
 		return 101;
@@ -366,13 +357,13 @@ static int ask_as(const struct rig *rig, const struct peer *p, const char *reque
 	return strstr(buf, GOOD) ? 1 : strstr(buf, ERROR("permission-denied")) ? 2 : 103;
 }
 
-static void expect_as(const struct rig *rig, const struct peer *p, const char *request, int due)
+static void expect_as(const struct peer *p, const char *request, int due)
 {
 	pid_t pid = fork();
 	int status;
 
 	if (pid == 0)
-		_exit(ask_as(rig, p, request));
+		_exit(ask_as(p, request));
 	assert_int_equal(waitpid(pid, &status, 0), pid);
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != due)
 		fail_msg("%s, %s: %x", p->what, request, status);
@@ -391,114 +382,110 @@ ON_DIR(test_peers)
 		{ "a group with the account's number", OTHER, OTHER, ACCOUNT, 101, 101 },
 		{ "an account with the group's number", GROUP, OTHER, OTHER, 101, 101 },
 	};
-	struct rig *rig = *state;
 	struct stat st;
 
 	if (geteuid()) {
 		printf("skip: only root can be another user\n");
 		skip();
 	}
-	assert_int_equal(open_as(rig, ACCOUNT, GROUP, &rig->control), 0);
-	assert_int_equal(control_start(rig->control, answer, no_stream, rig), 0);
-	assert_int_equal(chmod(rig->dir, 0755), 0);
-	assert_int_equal(stat(rig->path, &st), 0);
+	assert_int_equal(open_as(ACCOUNT, GROUP, &control), 0);
+	assert_int_equal(control_start(control, answer, no_stream, NULL), 0);
+	assert_int_equal(chmod(dir, 0755), 0);
+	assert_int_equal(stat(path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0660);
 	assert_int_equal(st.st_gid, GROUP);
 	for (size_t i = 0; i < sizeof(peers) / sizeof(peers[0]); i++) {
-		expect_as(rig, &peers[i], STATUS "\n", peers[i].looks);
-		expect_as(rig, &peers[i], CHANGE "\n", peers[i].changes);
+		expect_as(&peers[i], STATUS "\n", peers[i].looks);
+		expect_as(&peers[i], CHANGE "\n", peers[i].changes);
 	}
 	/* with the file open to all, everybody may look, and credentials decide about changes */
-	assert_int_equal(chmod(rig->path, 0666), 0);
-	expect_as(rig, &peers[4], STATUS "\n", 1);
-	expect_as(rig, &peers[4], CHANGE "\n", 2);
+	assert_int_equal(chmod(path, 0666), 0);
+	expect_as(&peers[4], STATUS "\n", 1);
+	expect_as(&peers[4], CHANGE "\n", 2);
 }
 
 /* --- the file --- */
 
 /* It does not open, and says why; what is at the path stays as it is. */
-static void expect_refused(struct rig *rig, int error)
+static void expect_refused(int error)
 {
 	struct control *c = NULL;
 	struct stat before, after;
-	bool existed = !lstat(rig->path, &before);
+	bool existed = !lstat(path, &before);
 
-	assert_int_equal(open_as(rig, getuid(), getgid(), &c), error);
+	assert_int_equal(open_as(getuid(), getgid(), &c), error);
 	assert_null(c);
-	assert_non_null(strstr(rig->err, rig->path));
-	assert_non_null(strstr(rig->err, strerror(-error)));
-	assert_int_equal(!lstat(rig->path, &after), existed);
+	assert_non_null(strstr(err, path));
+	assert_non_null(strstr(err, strerror(-error)));
+	assert_int_equal(!lstat(path, &after), existed);
 	if (existed)
 		assert_int_equal(after.st_ino, before.st_ino);
 }
 
 /* Bound and closed: what a daemon that was killed leaves behind. */
-static void leave_stale(const char *path, int type)
+static void leave_stale(const char *where, int type)
 {
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
 
-	strcpy(un.sun_path, path);
+	strcpy(un.sun_path, where);
 	assert_int_equal(bind(fd, (struct sockaddr *)&un, sizeof(un)), 0);
 	close(fd);
 }
 
 ON_DIR(test_file)
 {
-	struct rig *rig = *state;
 	mode_t old = umask(0777), mask;
 	struct stat st;
 
 	control_close(NULL);
-	leave_stale(rig->path, SOCK_STREAM); /* which is replaced */
-	assert_int_equal(open_control(rig), 0);
+	leave_stale(path, SOCK_STREAM); /* which is replaced */
+	assert_int_equal(open_control(), 0);
 	mask = umask(old);
 	assert_int_equal(mask, 0777); /* put back */
-	assert_int_equal(lstat(rig->path, &st), 0);
+	assert_int_equal(lstat(path, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0660);
 	assert_int_equal(st.st_uid, getuid());
-	expect_refused(rig, -EADDRINUSE); /* bound, but not served yet */
-	assert_int_equal(control_start(rig->control, answer, no_stream, rig), 0);
-	expect_refused(rig, -EADDRINUSE);
-	expect_alive(rig);
-	close_control(rig);
-	assert_int_equal(access(rig->path, F_OK), -1);
+	expect_refused(-EADDRINUSE); /* bound, but not served yet */
+	assert_int_equal(control_start(control, answer, no_stream, NULL), 0);
+	expect_refused(-EADDRINUSE);
+	expect_alive();
+	close_control();
+	assert_int_equal(access(path, F_OK), -1);
 }
 
 ON_DIR(test_no_socket)
 {
-	struct rig *rig = *state;
 	char target[128];
-	int fd = open(rig->path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
+	int fd = open(path, O_CREAT | O_RDWR | O_CLOEXEC, 0600);
 
 	close(fd);
-	expect_refused(rig, -EEXIST);
-	unlink(rig->path);
+	expect_refused(-EEXIST);
+	unlink(path);
 	/* a link, even one to a stale socket, is not followed */
-	snprintf(target, sizeof(target), "%s/target", rig->dir);
-	assert_int_equal(symlink(target, rig->path), 0);
+	snprintf(target, sizeof(target), "%s/target", dir);
+	assert_int_equal(symlink(target, path), 0);
 	leave_stale(target, SOCK_STREAM);
-	expect_refused(rig, -EEXIST);
+	expect_refused(-EEXIST);
 	unlink(target);
-	unlink(rig->path);
+	unlink(path);
 }
 
 ON_DIR(test_path)
 {
-	struct rig *rig = *state;
 	struct stat st;
-	char dir[80];
+	char run[80];
 
 	/* its directory is made, but not those above */
-	snprintf(dir, sizeof(dir), "%s/run", rig->dir);
-	snprintf(rig->path, sizeof(rig->path), "%s/control.sock", dir);
-	assert_int_equal(open_control(rig), 0);
-	assert_int_equal(stat(dir, &st), 0);
+	snprintf(run, sizeof(run), "%s/run", dir);
+	snprintf(path, sizeof(path), "%s/control.sock", run);
+	assert_int_equal(open_control(), 0);
+	assert_int_equal(stat(run, &st), 0);
 	assert_int_equal(st.st_mode & 07777, 0755);
-	close_control(rig);
-	assert_int_equal(rmdir(dir), 0);
-	snprintf(rig->path, sizeof(rig->path), "%s/none/run/control.sock", rig->dir);
-	expect_refused(rig, -ENOENT);
+	close_control();
+	assert_int_equal(rmdir(run), 0);
+	snprintf(path, sizeof(path), "%s/none/run/control.sock", dir);
+	expect_refused(-ENOENT);
 }
 
 UNIT_MAIN(NULL, NULL)

@@ -102,7 +102,6 @@ static void check_copy(bool all)
 {
 	char line[LINE_LEN], split[LINE_LEN], *key, *value, *text = NULL;
 	FILE *f = open_example(), *to;
-	struct config c;
 	size_t len = 0;
 
 	to = open_memstream(&text, &len);
@@ -114,8 +113,7 @@ static void check_copy(bool all)
 	}
 	fclose(f);
 	assert_int_equal(fclose(to), 0);
-	rig_good(&c, text, NULL);
-	config_close(&c);
+	rig_good(text, NULL);
 	free(text);
 }
 

@@ -134,27 +134,6 @@ TEST_WITH(the_first_of_two_that_begin_has_the_tuple, clear, NULL)
 	leads_to(false, 10, 1);
 }
 
-TEST_WITH(a_full_bucket_takes_no_more, clear, NULL)
-{
-	uint32_t slot = 0;
-
-	for (set(slot, 100, 200); add(false, slot);) {
-		slot++;
-		assert_in_range(slot, 1, SLOTS - 1);
-		set(slot, (uint16_t)(100 + slot), (uint16_t)(200 + slot));
-	}
-	assert_in_range(slot, GRAFT_PLACES / 2, BUCKETS * GRAFT_PLACES / 2);
-	for (uint32_t i = 0; i < slot; i++) {
-		leads_to(false, (uint16_t)(100 + i), i);
-		leads_to(false, (uint16_t)(200 + i), i);
-	}
-	graft_index_remove(&ix, false, slot);
-	assert_int_equal(count(), 2 * slot);
-	for (uint32_t i = 0; i < slot; i++)
-		graft_index_remove(&ix, false, i);
-	assert_int_equal(count(), 0);
-}
-
 TEST_WITH(a_full_table_keeps_the_flow_that_cannot_be_replaced, clear, NULL)
 {
 	uint32_t ways = 0, slot = NO_SLOT;
@@ -162,7 +141,6 @@ TEST_WITH(a_full_table_keeps_the_flow_that_cannot_be_replaced, clear, NULL)
 	struct udp_table *us = udp_table_open(&ix, 1, &ways, used);
 	uint64_t end = clock_ms() + 5000;
 	struct udp_flow f = { .leg = { { .tuple = tuple_of(10) }, { .tuple = tuple_of(11) } } };
-
 	int r;
 
 	do /* slots rest after the start */

@@ -18,62 +18,57 @@
 
 #define FAR 3600000 /* ms: does not come in this test */
 
-/* A loop that runs so many batches and stops. */
-struct rig {
-	struct loop loop;
-	unsigned int batches, stop_after;
-};
-
-static struct loop *the_loop;
+/* It runs so many batches and stops. */
+static struct loop loop;
+static unsigned int batches, stop_after;
+static struct source pair[2];
+static unsigned int pair_events, n_fired; /* since the test began */
 
 static void count_batch(void *arg)
 {
-	struct rig *rig = arg;
-
-	if (++rig->batches >= rig->stop_after)
-		rig->loop.stop = true;
+	(void)arg;
+	if (++batches >= stop_after)
+		loop.stop = true;
 }
 
 static int rig_setup(void **state)
 {
-	static struct rig rig;
-
-	memset(&rig, 0, sizeof(rig));
-	*state = &rig;
-	the_loop = &rig.loop;
-	return loop_open(&rig.loop, count_batch, &rig);
+	(void)state;
+	memset(&loop, 0, sizeof(loop));
+	pair_events = n_fired = 0;
+	return loop_open(&loop, count_batch, NULL);
 }
 
 /* Runs N batches.  Something must be due or readable, or this blocks. */
-static void run_batches(struct rig *rig, unsigned int n)
+static void run_batches(unsigned int n)
 {
-	rig->loop.stop = false;
-	rig->batches = 0;
-	rig->stop_after = n;
-	assert_int_equal(loop_run(&rig->loop), 0);
-	assert_int_equal(rig->batches, n);
+	loop.stop = false;
+	batches = 0;
+	stop_after = n;
+	assert_int_equal(loop_run(&loop), 0);
+	assert_int_equal(batches, n);
 }
 
 /* --- sources --- */
 
-static struct source pair[2];
-static unsigned int pair_events;
+/* The other one of the pair that S, which has an event, is of. */
+static struct source *other_of(struct source *s, uint32_t events)
+{
+	assert_true(events & EPOLLIN);
+	pair_events++;
+	return s == &pair[0] ? &pair[1] : &pair[0];
+}
 
 static void unwatch_other(struct source *s, uint32_t events)
 {
-	struct source *other = s == &pair[0] ? &pair[1] : &pair[0];
-
-	assert_true(events & EPOLLIN);
-	pair_events++;
-	loop_watch(the_loop, other, 0, false);
+	loop_watch(&loop, other_of(s, events), 0, false);
 }
 
-static void open_pair(struct loop *l, void (*handle)(struct source *s, uint32_t events))
+static void open_pair(void (*handle)(struct source *s, uint32_t events))
 {
-	pair_events = 0;
 	for (int i = 0; i < 2; i++) {
 		pair[i] = (struct source){ .fd = eventfd(1, EFD_CLOEXEC), .handle = handle };
-		assert_int_equal(loop_watch(l, &pair[i], EPOLLIN, true), 0);
+		assert_int_equal(loop_watch(&loop, &pair[i], EPOLLIN, true), 0);
 	}
 }
 
@@ -82,10 +77,8 @@ static void open_pair(struct loop *l, void (*handle)(struct source *s, uint32_t 
 /* An event that is already in the batch does not reach a source that is not watched any more. */
 ON_LOOP(test_unwatched_within_batch)
 {
-	struct rig *rig = *state;
-
-	open_pair(&rig->loop, unwatch_other);
-	run_batches(rig, 1);
+	open_pair(unwatch_other);
+	run_batches(1);
 	assert_int_equal(pair_events, 1);
 	for (int i = 0; i < 2; i++)
 		close(pair[i].fd);
@@ -93,31 +86,28 @@ ON_LOOP(test_unwatched_within_batch)
 
 static void replace_other(struct source *s, uint32_t events)
 {
-	struct source *other = s == &pair[0] ? &pair[1] : &pair[0];
+	struct source *other = other_of(s, events);
 
-	assert_true(events & EPOLLIN);
-	pair_events++;
 	if (pair_events > 1)
 		return;
 	close(other->fd);
 	other->registered = false;
 	other->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	assert_int_equal(loop_watch(the_loop, other, EPOLLIN, true), 0);
+	assert_int_equal(loop_watch(&loop, other, EPOLLIN, true), 0);
 }
 
 /* Nor one that has another descriptor by now; what happens to that comes with the next batch. */
 ON_LOOP(test_replaced_within_batch)
 {
-	struct rig *rig = *state;
 	uint64_t one = 1, taken;
 
-	open_pair(&rig->loop, replace_other);
-	run_batches(rig, 1);
+	open_pair(replace_other);
+	run_batches(1);
 	assert_int_equal(pair_events, 1);
 	for (int i = 0; i < 2; i++) /* the one that was handled has its event still */
 		if (read(pair[i].fd, &taken, sizeof(taken)) != sizeof(taken))
 			assert_int_equal(write(pair[i].fd, &one, sizeof(one)), sizeof(one));
-	run_batches(rig, 1);
+	run_batches(1);
 	assert_int_equal(pair_events, 2);
 	for (int i = 0; i < 2; i++)
 		close(pair[i].fd);
@@ -128,7 +118,6 @@ ON_LOOP(test_replaced_within_batch)
 #define LOG_SIZE 4096
 
 static struct timer *fired[LOG_SIZE];
-static unsigned int n_fired;
 
 static void note(struct timer *t)
 {
@@ -147,16 +136,14 @@ static void cancel_victim(struct timer *t)
 /* A handler ends a session whose own timer is due in the same batch. */
 ON_LOOP(test_timer_cancelled_by_another)
 {
-	struct rig *rig = *state;
 	struct timer killer = { .fire = cancel_victim }, other = { .fire = note };
 
-	n_fired = 0;
 	victim = &other;
-	timer_set(&rig->loop, &other, rig->loop.now_ms - 1);
-	timer_set(&rig->loop, &killer, rig->loop.now_ms - 2);
-	run_batches(rig, 1);
+	timer_set(&loop, &other, loop.now_ms - 1);
+	timer_set(&loop, &killer, loop.now_ms - 2);
+	run_batches(1);
 	assert_int_equal(n_fired, 1);
-	assert_null(rig->loop.timers);
+	assert_null(loop.timers);
 }
 
 /* The due time of each timer; 0: it is not set. */
@@ -176,7 +163,7 @@ static unsigned int heap_size(const struct timer *t, uint64_t before)
 	return 1 + heap_size(t->left, t->due_ms) + heap_size(t->right, t->due_ms);
 }
 
-static void check_heap(const struct loop *l)
+static void check_heap(void)
 {
 	unsigned int set = 0;
 
@@ -188,25 +175,25 @@ static void check_heap(const struct loop *l)
 		assert_int_equal(timers[i].due_ms, model[i]);
 		assert_ptr_equal(*timers[i].prev, &timers[i]);
 	}
-	assert_int_equal(heap_size(l->timers, 0), set);
+	assert_int_equal(heap_size(loop.timers, 0), set);
 }
 
 /* Everything that is due fires, once, in order; nothing else does. */
-static void run_model(struct rig *rig)
+static void run_model(void)
 {
 	unsigned int due = 0;
 
 	n_fired = 0;
 	for (unsigned int i = 0; i < N_MODEL; i++)
-		due += model[i] && model[i] <= rig->loop.now_ms;
+		due += model[i] && model[i] <= loop.now_ms;
 	if (!due)
 		return; /* the loop would wait */
-	run_batches(rig, (due + TIMERS_A_BATCH - 1) / TIMERS_A_BATCH);
+	run_batches((due + TIMERS_A_BATCH - 1) / TIMERS_A_BATCH);
 	assert_int_equal(n_fired, due);
 	for (unsigned int i = 0; i < due; i++) {
 		uint64_t *m = &model[fired[i] - timers];
 
-		assert_true(*m && *m <= rig->loop.now_ms);
+		assert_true(*m && *m <= loop.now_ms);
 		assert_true(i == 0 || fired[i - 1]->due_ms <= fired[i]->due_ms);
 		*m = 0;
 	}
@@ -215,7 +202,6 @@ static void run_model(struct rig *rig)
 ON_LOOP(test_timer_fuzz)
 {
 	struct seeded r = { 5 };
-	struct rig *rig = *state;
 	unsigned int runs = 0;
 
 	memset(timers, 0, sizeof(timers));
@@ -226,46 +212,42 @@ ON_LOOP(test_timer_fuzz)
 
 		if (seeded_below(&r, 100) < 60) {
 			/* past or far away: what is due does not hang on the speed of this test */
-			model[i] = rig->loop.now_ms - seeded_below(&r, spread) +
+			model[i] = loop.now_ms - seeded_below(&r, spread) +
 				   (seeded_below(&r, 2) ? FAR : 0);
 			timers[i].fire = note;
-			timer_set(&rig->loop, &timers[i], model[i]);
+			timer_set(&loop, &timers[i], model[i]);
 		} else {
 			model[i] = 0;
 			timer_cancel(&timers[i]);
 		}
 		if (op % 16 == 0)
-			check_heap(&rig->loop);
+			check_heap();
 		if (seeded_below(&r, 100) == 0) {
-			run_model(rig);
-			check_heap(&rig->loop);
+			run_model();
+			check_heap();
 			runs++;
 		}
 	}
 	assert_true(runs > 50);
 	for (unsigned int i = 0; i < N_MODEL; i++)
 		timer_cancel(&timers[i]);
-	assert_null(rig->loop.timers);
+	assert_null(loop.timers);
 }
-
-static unsigned int n_rearmed;
 
 static void rearm(struct timer *t)
 {
-	n_rearmed++;
-	timer_set(the_loop, t, the_loop->now_ms);
+	n_fired++;
+	timer_set(&loop, t, loop.now_ms);
 }
 
 /* One that sets itself to now does not keep the loop from its events. */
 ON_LOOP(test_timer_rearms)
 {
-	struct rig *rig = *state;
 	struct timer t = { .fire = rearm };
 
-	n_rearmed = 0;
-	timer_set(&rig->loop, &t, rig->loop.now_ms);
-	run_batches(rig, 20);
-	assert_int_equal(n_rearmed, 20 * TIMERS_A_BATCH);
+	timer_set(&loop, &t, loop.now_ms);
+	run_batches(20);
+	assert_int_equal(n_fired, 20 * TIMERS_A_BATCH);
 }
 
 /* --- after a pause of the machine --- */
@@ -284,7 +266,7 @@ static void take_answer(struct source *s, uint32_t events)
 {
 	(void)events;
 	timer_cancel(&container_of(s, struct answer, source)->timer);
-	loop_watch(the_loop, s, 0, false);
+	loop_watch(&loop, s, 0, false);
 }
 
 /* SIGSTOP in a handler, say: all the answers come meanwhile, and all timers are due afterwards. */
@@ -293,7 +275,7 @@ static void pause_machine(struct source *s, uint32_t events)
 	uint64_t end = clock_ms() + 300, one = 1;
 
 	(void)events;
-	loop_watch(the_loop, s, 0, false);
+	loop_watch(&loop, s, 0, false);
 	for (int i = 0; i < N_ANSWERS; i++)
 		assert_int_equal(write(answers[i].source.fd, &one, sizeof(one)), sizeof(one));
 	while (clock_ms() < end)
@@ -302,28 +284,26 @@ static void pause_machine(struct source *s, uint32_t events)
 
 ON_LOOP(test_answers_come_before_timers)
 {
-	struct rig *rig = *state;
 	struct source machine = { .fd = eventfd(1, EFD_CLOEXEC), .handle = pause_machine };
-	uint64_t due = rig->loop.now_ms + 200;
+	uint64_t due = loop.now_ms + 200;
 	struct timer last = { .fire = note };
 
-	n_fired = 0;
-	assert_int_equal(loop_watch(&rig->loop, &machine, EPOLLIN, true), 0);
+	assert_int_equal(loop_watch(&loop, &machine, EPOLLIN, true), 0);
 	for (int i = 0; i < N_ANSWERS; i++) {
 		struct answer *a = &answers[i];
 
 		*a = (struct answer){ .source = { .fd = eventfd(0, EFD_CLOEXEC),
 						  .handle = take_answer },
 				      .timer = { .fire = note } };
-		assert_int_equal(loop_watch(&rig->loop, &a->source, EPOLLIN, true), 0);
-		timer_set(&rig->loop, &a->timer, due);
+		assert_int_equal(loop_watch(&loop, &a->source, EPOLLIN, true), 0);
+		timer_set(&loop, &a->timer, due);
 	}
-	timer_set(&rig->loop, &last, due); /* nobody answers */
-	run_batches(rig, N_ANSWERS / 100);
+	timer_set(&loop, &last, due); /* nobody answers */
+	run_batches(N_ANSWERS / 100);
 	for (unsigned int i = 0; i < n_fired; i++)
 		assert_ptr_equal(fired[i], &last);
 	while (!n_fired)
-		run_batches(rig, 1);
+		run_batches(1);
 	for (int i = 0; i < N_ANSWERS; i++)
 		close(answers[i].source.fd);
 	close(machine.fd);
@@ -372,7 +352,7 @@ static void count(void *arg)
 struct caller {
 	struct loop *loop;
 	pthread_t thread;
-	int timeout_ms, calls;
+	int timeout_ms;
 	unsigned int returned, ran, wrong;
 };
 
@@ -380,7 +360,7 @@ static void *call_often(void *arg)
 {
 	struct caller *c = arg;
 
-	for (int i = 0; i < c->calls; i++) {
+	for (int i = 0; i < 300; i++) {
 		unsigned int ran = 0;
 		int r = loop_call(c->loop, count, &ran, c->timeout_ms);
 
@@ -392,34 +372,25 @@ static void *call_often(void *arg)
 	return NULL;
 }
 
-static void run_callers(struct loop *l, struct caller *c, unsigned int n)
-{
-	for (unsigned int i = 0; i < n; i++) {
-		c[i].loop = l;
-		assert_int_equal(pthread_create(&c[i].thread, NULL, call_often, &c[i]), 0);
-	}
-	for (unsigned int i = 0; i < n; i++) {
-		assert_int_equal(pthread_join(c[i].thread, NULL), 0);
-		assert_int_equal(c[i].wrong, 0);
-		assert_int_equal(c[i].returned, c[i].ran);
-	}
-}
-
 /*
  * Time-outs that race with the loop: run or not, but never both.  One that came late would count in
  * the next call's RAN, which is at the same place.
  */
 TEST(test_calls_on_the_brink)
 {
-	struct caller c[4] = { 0 };
+	struct caller c[4];
 	static struct runner r;
 
 	runner_start(&r);
 	for (int i = 0; i < 4; i++) {
-		c[i].timeout_ms = i % 2;
-		c[i].calls = 300;
+		c[i] = (struct caller){ .loop = &r.loop, .timeout_ms = i % 2 };
+		assert_int_equal(pthread_create(&c[i].thread, NULL, call_often, &c[i]), 0);
 	}
-	run_callers(&r.loop, c, 4);
+	for (int i = 0; i < 4; i++) {
+		assert_int_equal(pthread_join(c[i].thread, NULL), 0);
+		assert_int_equal(c[i].wrong, 0);
+		assert_int_equal(c[i].returned, c[i].ran);
+	}
 	runner_end(&r);
 }
 

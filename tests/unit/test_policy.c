@@ -34,10 +34,9 @@ TEST(test_engine_sockmap_returns)
 	uint32_t wait = RETURN_MS;
 
 	for (unsigned int i = 1; i <= MAX_DEMOTIONS + 1U; i++) {
-		struct setting around = { .kernel_ok = true,
-					  .watch_ms = wait - 1,
-					  .bulk = REASON_BULK };
+		struct setting around = calm;
 
+		around.watch_ms = wait - 1;
 		habit_demoted(&h);
 		expect(policy_user(e, &h, 0, &on_splice, around), CARRIER_SPLICE, REASON_BULK);
 		around.watch_ms = wait;
@@ -85,38 +84,31 @@ TEST(test_ping_pong)
 	}
 }
 
-/* Each demotion doubles the proof that is asked for, up to a limit. */
+/*
+ * Each demotion doubles the proof that is asked for, up to a limit.  However often it was sent back: it
+ * can return, before its habit is judged afresh.
+ */
 TEST(test_demotions)
-{
-	struct habit h = { 0 };
-	unsigned int needed = PROMOTE_TURNS;
-
-	for (unsigned int demotions = 0; demotions < MAX_DEMOTIONS + 3U; demotions++) {
-		unsigned int first = h.last_dir; /* the first read is no change of direction */
-
-		assert_int_equal(ping_pong(&h, first, needed, 64).carrier, CARRIER_COPY);
-		expect(ping_pong(&h, (first + needed) % 2, 1, 64), CARRIER_SOCKMAP,
-		       REASON_CONVERSATION);
-		habit_demoted(&h);
-		if (demotions < MAX_DEMOTIONS)
-			needed *= 2;
-		assert_int_equal(h.demotions,
-				 demotions < MAX_DEMOTIONS ? demotions + 1 : MAX_DEMOTIONS);
-	}
-	assert_int_equal(needed, PROMOTE_TURNS << MAX_DEMOTIONS);
-}
-
-/* However often it was sent back: it can return, before its habit is judged afresh. */
-TEST(test_way_back_stays_open)
 {
 	static const uint64_t sizes[] = { 1, 64, 1 * KIB, 16 * KIB };
 
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct habit h = { .demotions = MAX_DEMOTIONS };
+		unsigned int needed = PROMOTE_TURNS;
+		struct habit h = { 0 };
 
-		expect(ping_pong(&h, 0, (PROMOTE_TURNS << MAX_DEMOTIONS) + 1, sizes[i]),
-		       CARRIER_SOCKMAP, REASON_CONVERSATION);
-		assert_false(habit_full(&h));
+		for (unsigned int demotions = 0; demotions < MAX_DEMOTIONS + 3U; demotions++) {
+			unsigned int first =
+				h.last_dir; /* the first read is no change of direction */
+
+			expect(ping_pong(&h, first, needed, sizes[i]), CARRIER_COPY, REASON_START);
+			expect(ping_pong(&h, (first + needed) % 2, 1, sizes[i]), CARRIER_SOCKMAP,
+			       REASON_CONVERSATION);
+			assert_false(habit_full(&h));
+			habit_demoted(&h);
+			if (demotions < MAX_DEMOTIONS)
+				needed *= 2;
+		}
+		assert_int_equal(h.demotions, MAX_DEMOTIONS);
 	}
 }
 
@@ -163,9 +155,10 @@ TEST(test_small_reads)
 /* A conversation shows its kind only after a while. */
 TEST(test_settles)
 {
-	struct setting early = { .kernel_ok = true, .watch_ms = SETTLE_MS - 1, .bulk = REASON_BULK };
+	struct setting early = calm;
 	struct habit h = { 0 };
 
+	early.watch_ms--;
 	ping_pong(&h, 0, PROMOTE_TURNS + 1, 64);
 	expect(policy_user(ENGINE_AUTO, &h, 0, &on_copy, early), CARRIER_COPY, REASON_START);
 	expect(policy_user(ENGINE_AUTO, &h, 0, &on_splice, early), CARRIER_SPLICE, REASON_BULK);
@@ -227,14 +220,12 @@ static bool same(struct decision a, struct decision b)
 static void check_decision(enum engine e, const struct habit *h, unsigned int dir,
 			   const struct flow *f)
 {
-	const struct setting settled = { .kernel_ok = true,
-					 .watch_ms = UINT32_MAX,
-					 .bulk = REASON_BULK };
-	const struct setting bare = { .watch_ms = UINT32_MAX, .bulk = REASON_BULK };
-	struct decision own = { f->user_carrier, f->reason };
-	struct decision with = policy_user(e, h, dir, f, settled);
-	struct decision without = policy_user(e, h, dir, f, bare);
+	struct setting settled = calm, bare = without_kernel;
+	struct decision own = { f->user_carrier, f->reason }, with, without;
 
+	settled.watch_ms = bare.watch_ms = UINT32_MAX;
+	with = policy_user(e, h, dir, f, settled);
+	without = policy_user(e, h, dir, f, bare);
 	assert_int_not_equal(without.carrier, CARRIER_SOCKMAP);
 	/* a kernel adds one choice and takes none away */
 	assert_true(with.carrier == CARRIER_SOCKMAP || same(with, without));

@@ -4,7 +4,6 @@
  * where somebody else asks, who has taken over the daemon.  `seccomp = kill`: a system call that
  * its filter does not know ends it.
  */
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -15,7 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -27,6 +25,7 @@
 #include "config_rig.h"
 #include "daemon/privileged.h"
 #include "base/sandbox.h"
+#include "seeded.h"
 
 #define HEAD "[culvert]\nseccomp = kill\n"
 #define NUMBERS                                                                                    \
@@ -42,11 +41,8 @@ static struct config config; /* of the start */
 
 static void parse(const char *text, struct config *c)
 {
-	int fd = memfd_create("text", MFD_CLOEXEC);
-
-	assert_int_equal(pwrite(fd, text, strlen(text), 0), strlen(text));
-	assert_int_equal(config_read(3, words, fd, c), 0);
-	close(fd);
+	rig_write(text);
+	assert_int_equal(config_read(3, words, -1, c), 0);
 }
 
 /* --- what it may be asked for --- */
@@ -138,56 +134,50 @@ TEST(test_host_rules)
 	forget();
 }
 
+#define SOCKETS(...)                                                                               \
+	{                                                                                          \
+		.op = PRIVILEGED_SOCKETS, __VA_ARGS__                                              \
+	}
+#define REVIVE(shift)                                                                              \
+	{                                                                                          \
+		.op = PRIVILEGED_REVIVE, .count = 1, .side = {.ipv6 = 1, .read_shift = (shift) }   \
+	}
+
 TEST(test_other_rules)
 {
 	static const struct {
 		int want;
-		struct {
-			unsigned int op, count, family, mark, transparent, udp, took;
-		} q;
+		struct privileged_request q;
 	} cases[] = {
-		{ 0, { PRIVILEGED_SOCKETS, 1, AF_INET, 7, 0, 0, 0 } },
-		{ 0, { PRIVILEGED_SOCKETS, WORKERS_MAX, AF_INET6, 0, 1, 0, 0 } },
-		{ 0, { PRIVILEGED_SOCKETS, 1, AF_INET, 9, 0, 1, 0 } },
-		{ -EPERM, { PRIVILEGED_SOCKETS, 1, AF_INET, 9, 0, 0, 0 } },
-		{ -EPERM, { PRIVILEGED_SOCKETS, 1, AF_INET, 7, 0, 1, 0 } },
-		{ -EBADMSG, { PRIVILEGED_SOCKETS, 1, AF_INET, 9, 0, 2, 0 } },
-		{ -EPERM, { PRIVILEGED_SOCKETS, 1, AF_INET, 0, 0, 0, 0 } },
-		{ -EPERM, { PRIVILEGED_SOCKETS, 1, AF_INET, 8, 0, 0, 0 } },
-		{ -EPERM, { PRIVILEGED_SOCKETS, 1, AF_INET, 7, 1, 0, 0 } },
-		{ -EBADMSG, { PRIVILEGED_SOCKETS, 1, AF_UNIX, 7, 0, 0, 0 } },
-		{ -EBADMSG, { PRIVILEGED_SOCKETS, 1, AF_PACKET, 7, 0, 0, 0 } },
-		{ -EBADMSG, { PRIVILEGED_SOCKETS, 0, AF_INET, 7, 0, 0, 0 } },
-		{ 0, { PRIVILEGED_READ_CONFIG, PRIVILEGED_FILES, 0, 0, 0, 0, 0 } },
-		{ 0, { PRIVILEGED_READ_CONFIG, PRIVILEGED_FILES, 0, 0, 0, 0, 1 } },
-		{ -EBADMSG, { PRIVILEGED_READ_CONFIG, PRIVILEGED_FILES, 0, 0, 0, 0, 2 } },
-		{ -EBADMSG, { PRIVILEGED_READ_CONFIG, 2, 0, 0, 0, 0, 0 } },
-		{ -EBADMSG, { 0, 1, 0, 0, 0, 0, 0 } },
-		{ -EBADMSG, { 1000, 1, 0, 0, 0, 0, 0 } },
+		{ 0, SOCKETS(.count = 1, .family = AF_INET, .mark = 7) },
+		{ 0, SOCKETS(.count = WORKERS_MAX, .family = AF_INET6, .transparent = 1) },
+		{ 0, SOCKETS(.count = 1, .family = AF_INET, .mark = 9, .udp = 1) },
+		{ -EPERM, SOCKETS(.count = 1, .family = AF_INET, .mark = 9) },
+		{ -EPERM, SOCKETS(.count = 1, .family = AF_INET, .mark = 7, .udp = 1) },
+		{ -EBADMSG, SOCKETS(.count = 1, .family = AF_INET, .mark = 9, .udp = 2) },
+		{ -EPERM, SOCKETS(.count = 1, .family = AF_INET) },
+		{ -EPERM, SOCKETS(.count = 1, .family = AF_INET, .mark = 8) },
+		{ -EPERM, SOCKETS(.count = 1, .family = AF_INET, .mark = 7, .transparent = 1) },
+		{ -EBADMSG, SOCKETS(.count = 1, .family = AF_UNIX, .mark = 7) },
+		{ -EBADMSG, SOCKETS(.count = 1, .family = AF_PACKET, .mark = 7) },
+		{ -EBADMSG, SOCKETS(.count = 0, .family = AF_INET, .mark = 7) },
+		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES } },
+		{ 0, { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES, .took = 1 } },
+		{ -EBADMSG, { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES, .took = 2 } },
+		{ -EBADMSG, { .op = PRIVILEGED_READ_CONFIG, .count = 2 } },
+		{ -EBADMSG, { .op = 0, .count = 1 } },
+		{ -EBADMSG, { .op = 1000, .count = 1 } },
+		{ 0, REVIVE(14) },
+		{ -EBADMSG, REVIVE(15) },
 	};
-	struct privileged_request q = { 0 };
+	struct privileged_request q = { .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES };
 
 	know();
-	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-		q = (struct privileged_request){ .op = cases[i].q.op,
-						 .count = cases[i].q.count,
-						 .family = cases[i].q.family,
-						 .mark = cases[i].q.mark,
-						 .transparent = cases[i].q.transparent,
-						 .udp = cases[i].q.udp,
-						 .took = cases[i].q.took };
-		if (judge(&q) != cases[i].want)
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++)
+		if (judge(&cases[i].q) != cases[i].want)
 			fail_msg("case %zu: not %d", i, cases[i].want);
-	}
 	known[0].file = NULL; /* none was given at the start */
-	q = (struct privileged_request){ .op = PRIVILEGED_READ_CONFIG, .count = PRIVILEGED_FILES };
 	assert_int_equal(judge(&q), -EPERM);
-	q = (struct privileged_request){ .op = PRIVILEGED_REVIVE,
-					 .count = 1,
-					 .side = { .ipv6 = 1, .read_shift = 14 } };
-	assert_int_equal(judge(&q), 0);
-	q.side.read_shift++;
-	assert_int_equal(judge(&q), -EBADMSG);
 	forget();
 }
 
@@ -244,8 +234,7 @@ static struct privileged *start(const char *text)
 {
 	struct privileged *p = NULL;
 
-	rig_write(text);
-	assert_int_equal(config_read(3, words, -1, &config), 0);
+	parse(text, &config);
 	assert_int_equal(privileged_start(&config, 3, words, NULL, &p), 0);
 	return p;
 }
@@ -509,22 +498,6 @@ TEST(test_malformed)
 	}
 }
 
-static size_t descriptors_of(pid_t pid)
-{
-	char name[64];
-	size_t n = 0;
-	DIR *d;
-
-	snprintf(name, sizeof(name), "/proc/%d/fd", (int)pid);
-	d = opendir(name);
-	if (!d) /* not dumpable: for root alone */
-		return 0;
-	for (struct dirent *e; (e = readdir(d));)
-		n += e->d_name[0] != '.';
-	closedir(d);
-	return n;
-}
-
 /* It takes no descriptors, and keeps none of those that it hands over. */
 TEST(test_descriptors)
 {
@@ -538,8 +511,11 @@ TEST(test_descriptors)
 			    .msg_controllen = sizeof(room) };
 	struct cmsghdr *c = CMSG_FIRSTHDR(&m);
 	struct privileged_answer a;
-	size_t before = descriptors_of(p->pid);
+	unsigned int before;
+	char name[64];
 
+	snprintf(name, sizeof(name), "/proc/%d/fd", (int)p->pid);
+	before = descriptors_of(name); /* 0: not dumpable, which root alone looks at */
 	if (!geteuid() && !BUILT_WITH_SANITIZER)
 		assert_int_equal(before, 4);
 	c->cmsg_level = SOL_SOCKET;
@@ -552,7 +528,7 @@ TEST(test_descriptors)
 		assert_int_equal(recv(p->fd, &a, sizeof(a), 0), sizeof(a));
 		assert_int_equal(a.error, 0);
 	}
-	assert_int_equal(descriptors_of(p->pid), before);
+	assert_int_equal(descriptors_of(name), before);
 	stop(p);
 }
 

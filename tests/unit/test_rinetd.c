@@ -3,12 +3,9 @@
  * The file of rinetd: what it becomes, natively too, and what is refused.  flow/replace_rinetd.py
  * has the same beside rinetd itself, and the file of oi.
  */
-#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "unit.h"
@@ -94,17 +91,15 @@ static int convert(char *out, size_t size)
 TEST(test_everything)
 {
 	char converted[4096];
-	struct config c;
+	const struct config *c;
 
-	rig_good(&c, sample, NULL);
-	check_forwards(&c);
-	config_close(&c);
+	c = rig_good(sample, NULL);
+	check_forwards(c);
 	assert_int_equal(convert(converted, sizeof(converted)), 0);
 	assert_non_null(strstr(converted, "deny = 192.168.2.1?\ndeny = 2001:618:*:e43f\n"
 					  "allow = 192.168.2.*\nallow = fe80:*\n"));
-	rig_good(&c, converted, NULL);
-	check_forwards(&c);
-	config_close(&c);
+	c = rig_good(converted, NULL);
+	check_forwards(c);
 }
 
 /*
@@ -115,19 +110,18 @@ TEST(test_shared)
 {
 	const struct forward_conf *fc;
 	char converted[4096];
-	struct config c;
+	const struct config *c;
 
 	for (int native = 0; native < 2; native++) {
-		rig_good(&c,
-			 native ? converted :
-				  "deny 10.0.0.*\nallow 10.*\nallow 192.168.*\n"
-				  "0 81 127.0.0.1 91\n"
-				  "0 82 127.0.0.1 91\ndeny 10.0.1.1\n"
-				  "0 83 127.0.0.1 91\n"
-				  ":: 84 127.0.0.1 91\n"
-				  ":: 85 127.0.0.1 91\n",
-			 NULL);
-		fc = c.forwards;
+		c = rig_good(native ? converted :
+				      "deny 10.0.0.*\nallow 10.*\nallow 192.168.*\n"
+				      "0 81 127.0.0.1 91\n"
+				      "0 82 127.0.0.1 91\ndeny 10.0.1.1\n"
+				      "0 83 127.0.0.1 91\n"
+				      ":: 84 127.0.0.1 91\n"
+				      ":: 85 127.0.0.1 91\n",
+			     NULL);
+		fc = c->forwards;
 		for (int i = 0; i < 5; i++) {
 			expect_clients(&fc[i].acl, fc[i].name, "10.0.0.1", false);
 			expect_clients(&fc[i].acl, fc[i].name, "192.168.0.1", i < 3);
@@ -135,7 +129,6 @@ TEST(test_shared)
 		}
 		assert_ptr_equal(fc[2].acl.rules, fc[0].acl.rules);
 		assert_ptr_not_equal(fc[3].acl.rules, fc[0].acl.rules);
-		config_close(&c);
 		if (!native)
 			assert_int_equal(convert(converted, sizeof(converted)), 0);
 	}
@@ -156,13 +149,12 @@ TEST(test_mapped)
 
 	for (size_t i = 0; i < sizeof(rows) / sizeof(rows[0]); i++) {
 		char text[256];
-		struct config c;
+		const struct config *c;
 
 		snprintf(text, sizeof(text), ":: 80 127.0.0.1 81\n%s\n", rows[i].rules);
-		rig_good(&c, text, NULL);
-		expect_clients(&c.forwards[0].acl, rows[i].rules, rows[i].allowed, true);
-		expect_clients(&c.forwards[0].acl, rows[i].rules, rows[i].denied, false);
-		config_close(&c);
+		c = rig_good(text, NULL);
+		expect_clients(&c->forwards[0].acl, rows[i].rules, rows[i].allowed, true);
+		expect_clients(&c->forwards[0].acl, rows[i].rules, rows[i].denied, false);
 	}
 }
 

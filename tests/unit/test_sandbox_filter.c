@@ -15,7 +15,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -119,6 +118,7 @@ static void expect(const struct attempt *a, enum verdict verdict, unsigned int p
 #define PATH ADDRESS("/nowhere/at/all")
 #define ANONYMOUS (MAP_PRIVATE | MAP_ANONYMOUS), NOTHING, 0
 #define SOCKET_OPTION(name) NOTHING, SOL_SOCKET, name
+#define DIRECTORY (O_PATH | O_DIRECTORY | O_CLOEXEC)
 #define LOG_FLAGS (APPENDS | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
 
 static const struct attempt attempts[] = {
@@ -202,11 +202,7 @@ static const struct {
 	struct attempt attempt;
 } in_parts[] = {
 	{ PART_SESSION_LOG, { "append", ALLOWED, SYS_openat, { AT_FDCWD, PATH, LOG_FLAGS } } },
-	{ PART_SESSION_LOG,
-	  { "directory",
-	    ALLOWED,
-	    SYS_openat,
-	    { AT_FDCWD, PATH, O_PATH | O_DIRECTORY | O_CLOEXEC } } },
+	{ PART_SESSION_LOG, { "directory", ALLOWED, SYS_openat, { AT_FDCWD, PATH, DIRECTORY } } },
 	{ PART_SESSION_LOG, { "ftruncate", ALLOWED, SYS_ftruncate, { NOTHING } } },
 	{ PART_SOCKMAP, { "bpf, update", ALLOWED, SYS_bpf, { BPF_MAP_UPDATE_ELEM } } },
 	{ PART_SOCKMAP, { "bpf, delete", ALLOWED, SYS_bpf, { BPF_MAP_DELETE_ELEM } } },
@@ -279,9 +275,8 @@ TEST(test_all_threads)
 {
 	static int stage = CREATED;
 	pthread_t thread;
-	pid_t pid;
+	pid_t pid = fork();
 
-	pid = fork();
 	if (pid == 0) {
 		if (pthread_create(&thread, NULL, wait_and_try, &stage))
 			_exit(124);
@@ -327,10 +322,9 @@ TEST(test_abort)
 TEST(test_no_filter_is_an_error)
 {
 	char err[256] = "";
-	pid_t pid;
+	pid_t pid = fork();
 	int r;
 
-	pid = fork();
 	if (pid == 0) {
 		if (geteuid() == 0 && setresuid(65534, 65534, 65534))
 			_exit(124);

@@ -28,21 +28,15 @@ static uint64_t look(struct idle *i, uint64_t now_ms, const uint64_t at_ms[3], u
 	return i->since_ms;
 }
 
-#define AT(heard, sent, answered)                                                                  \
-	(const uint64_t[])                                                                         \
-	{                                                                                          \
-		heard, sent, answered                                                              \
-	}
-
 /* What is sent again and again, to an end that is gone. */
 TEST(test_unanswered)
 {
 	struct idle i = { .since_ms = 1000 };
 
 	/* there was no look before: it may have taken these five since */
-	assert_int_equal(look(&i, NOW, AT(0, 2000, 1900), 5, true), 1900);
+	assert_int_equal(look(&i, NOW, (const uint64_t[]){ 0, 2000, 1900 }, 5, true), 1900);
 	for (uint64_t sent = 3000; sent < 13000; sent += 1000)
-		assert_int_equal(look(&i, NOW, AT(0, sent, 1900), 5, true), 1900);
+		assert_int_equal(look(&i, NOW, (const uint64_t[]){ 0, sent, 1900 }, 5, true), 1900);
 }
 
 /*

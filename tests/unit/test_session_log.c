@@ -49,11 +49,16 @@ static int leave(void **state)
 	return chdir("/") || temp_dir_remove(dir);
 }
 
+static void finish(void)
+{
+	session_log_close(running);
+	running = NULL;
+}
+
 static int clean(void **state)
 {
 	(void)state;
-	session_log_close(running);
-	running = NULL;
+	finish();
 	unlink("log");
 	unlink("fifo");
 	unlink("link");
@@ -76,12 +81,6 @@ static struct session_log *start(const char *path, unsigned int sessions)
 
 	assert_int_equal(session_log_start(l), 0);
 	return l;
-}
-
-static void finish(void)
-{
-	session_log_close(running);
-	running = NULL;
 }
 
 static void refuse(struct session_log *l, unsigned int port)

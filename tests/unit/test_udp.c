@@ -121,21 +121,19 @@ TEST(test_ports_in_use)
 			used[k] = 0;
 			continue;
 		}
-		port = i % 16 == 1 ? htons((uint16_t)rand()) : udp_port_take(now);
 		if (i % 16 == 1) {
-			if (udp_port_take_this(port)) {
-				assert_false(seen[port]);
-				seen[port] = true;
-				used[k] = port;
-			}
-			continue;
+			port = htons((uint16_t)rand());
+			if (!udp_port_take_this(port))
+				continue;
+		} else {
+			port = udp_port_take(now);
+			assert_int_not_equal(port, 0);
+			assert_true(!put_at[port] || now >= put_at[port] + UDP_PORT_RESTS_MS);
+			odd += ntohs(port) == ntohs(before) + 1;
+			takes++;
+			before = port;
 		}
-		assert_int_not_equal(port, 0);
 		assert_false(seen[port]);
-		assert_true(!put_at[port] || now >= put_at[port] + UDP_PORT_RESTS_MS);
-		odd += ntohs(port) == ntohs(before) + 1;
-		takes++;
-		before = port;
 		seen[port] = true;
 		used[k] = port;
 	}
