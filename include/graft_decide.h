@@ -2,7 +2,7 @@
 /*
  * Decisions about packets of grafted sessions that other relays may know: three tables, as pure
  * functions.  bpf/graft.bpf.c measures the packet, asks, and acts.  docs/design.md ("Packets of
- * moved sessions") has the reasons; tests/kernel/test_graft.c compares with a model.  The first row of
+ * moved sessions") has the reasons; tests/unit/test_graft_decide.c has each row.  The first row of
  * a table that matches counts; "-" matches anything.
  */
 #pragma once
