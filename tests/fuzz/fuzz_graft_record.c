@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Records of grafted sessions (user/datapath/graft/graft_record.c): a stream of them.
+ * Records of grafted sessions (user/datapath/graft/standby_record.c): a stream of them.
  *
  * Each record needs its bytes and no others, and what is unpacked, packed, and unpacked again is
  * the same.
@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "datapath/graft/graft_record.h"
+#include "datapath/graft/standby_record.h"
 #include "fuzz.h"
 
 /* Later than the longest age, 2^32 ms, and so that ticks have begun again. */

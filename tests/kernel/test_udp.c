@@ -10,7 +10,7 @@
 #include "datapath/icmp_send.h"
 #include "datapath/udp.h"
 #include "kt.h"
-#include "relay/udp/udp_upstream.h"
+#include "relay/udp/udp_upstream_socket.h"
 
 #define BATCH UDP_BATCH
 #define PORT 5353

@@ -6,7 +6,7 @@
 
 #include "unit.h"
 #include "datapath/udp.h"
-#include "relay/udp/udp_upstream.h"
+#include "relay/udp/udp_upstream_socket.h"
 
 #define START 1000000
 #define PORTS 65536

@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
-#include "daemon/change.h"
+#include "daemon/change_forwards.h"
 #include "daemon/control_round.h"
 #include "daemon/standby_stream.h"
 #include "relay/session_life.h"

@@ -20,7 +20,7 @@
 #include "config/option.h"
 #include "config/read.h"
 #include "daemon/adopt.h"
-#include "daemon/change.h"
+#include "daemon/change_forwards.h"
 #include "daemon/check.h"
 #include "datapath/buffer_pool.h"
 #include "datapath/icmp_send.h"
@@ -28,7 +28,7 @@
 #include "relay/health_check.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
-#include "relay/udp/udp_upstream.h"
+#include "relay/udp/udp_upstream_socket.h"
 #include "relay/upstream_socket.h"
 
 static const int taken[] = { SIGTERM, SIGINT, SIGQUIT, SIGHUP, SIGUSR1 };

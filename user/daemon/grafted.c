@@ -12,7 +12,7 @@
 #include "relay/admission.h"
 #include "relay/session_life.h"
 #include "relay/udp/udp_life.h"
-#include "relay/udp/udp_upstream.h"
+#include "relay/udp/udp_upstream_socket.h"
 
 uint32_t grafted_places(const struct graft_table *gs)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
-#include "datapath/graft/graft_record.h"
+#include "datapath/graft/standby_record.h"
 #include "relay/forward.h"
 #include "relay/worker.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: reload_ask() counts `asked` up, and wakes the thread that reloads.
- * The privileged process reads the file again, the daemon parses the same text, and change.c puts
+ * The privileged process reads the file again, the daemon parses the same text, and change_forwards.c puts
  * the configuration in force, or nothing of it.  Several reloads that are asked for meanwhile
  * become one.
  *
@@ -19,7 +19,7 @@
 #include "base/log.h"
 #include "config/option.h"
 #include "config/read.h"
-#include "daemon/change.h"
+#include "daemon/change_forwards.h"
 #include "relay/session_log.h"
 
 #define PARSE_ROOM (64 << 20) /* bytes; a parsed file of 1 MiB takes less */

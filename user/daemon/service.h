@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "base/loop.h"
-#include "daemon/privileged.h"
+#include "daemon/privileged_requests.h"
 #include "relay/forward.h"
 #include "relay/listener.h"
 #include "relay/marked_sockets.h"
@@ -15,7 +15,7 @@
 
 /*
  * The service that culvert runs: workers, forwards, the addresses that these listen at, the
- * privileged process; and the thread that reloads, which alone makes changes of all that (change.h).
+ * privileged process; and the thread that reloads, which alone makes changes of all that (change_forwards.h).
  */
 
 struct reload_result {

@@ -9,7 +9,7 @@
 #include "daemon/standby_addresses.h"
 
 /*
- * A pair of relays: each exports its grafted sessions to the peer (graft_record.h), so that
+ * A pair of relays: each exports its grafted sessions to the peer (standby_record.h), so that
  * sessions survive the death of the whole machine.  docs/operations.md says how to set up a pair.
  */
 

@@ -8,7 +8,7 @@
 #include "base/loop.h"
 #include "config/config.h"
 #include "relay/forward.h"
-#include "relay/handshake.h"
+#include "relay/handshake_options.h"
 #include "relay/worker.h"
 
 /*
@@ -45,7 +45,7 @@ struct listening {
 	bool shared;                      /* one socket for all workers */
 	bool given;                       /* the shared socket is systemd's: see given_take() */
 	LIST_ENTRY(listening) in_service; /* or in a change that is planned */
-	LIST_ENTRY(listening) in_bucket;  /* of the planned change, see change.c */
+	LIST_ENTRY(listening) in_bucket;  /* of the planned change, see change_forwards.c */
 	unsigned int n_workers;
 	struct listener at[];
 };

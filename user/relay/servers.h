@@ -38,7 +38,7 @@ struct server {
 	 * udp/udp_server.c and servers_move_on().
 	 */
 	_Atomic uint16_t first;
-	/* the handshakes of its connections of TCP at the time `seen_ms`; written by handshake.c */
+	/* the handshakes of its connections of TCP at the time `seen_ms`; written by handshake_options.c */
 	_Atomic uint16_t told_mss;  /* MSS that the relay offers unless shaped; 0: not known */
 	_Atomic uint16_t takes_mss; /* its own MSS; 0: clients need no smaller one than usual */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */

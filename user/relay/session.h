@@ -74,7 +74,7 @@ struct told {
 	char server_name[];         /* "": none */
 };
 
-/* Options in which handshakes are changed, see handshake.h. */
+/* Options in which handshakes are changed, see handshake_options.h. */
 enum shaped {
 	SHAPED_MSS = 1,
 	SHAPED_TIMESTAMPS = 2,
@@ -126,7 +126,7 @@ struct session {
 	union client_addr client;
 	struct told *told; /* owned; NULL: the client tells nothing */
 	struct pace *pace; /* owned; NULL: its bandwidth has no limit, see bandwidth.h */
-	struct idle *idle; /* owned; NULL: session_idle.c had nothing to remember so far */
+	struct idle *idle; /* owned; NULL: session_timeouts.c had nothing to remember so far */
 };
 
 /* The only writer of s->state, which begins with HEADER.  Asserts the table. */

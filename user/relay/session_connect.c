@@ -33,7 +33,7 @@
 #include "base/minmax.h"
 #include "base/socket_set.h"
 #include "datapath/tcp.h"
-#include "relay/handshake.h"
+#include "relay/handshake_options.h"
 #include "relay/upstream_socket.h"
 
 /* RFC 8305, section 8, "Connection Attempt Delay": recommended. */

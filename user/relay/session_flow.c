@@ -33,7 +33,7 @@
 #include "datapath/sockmap/carrier_sockmap.h"
 #include "datapath/tcp.h"
 #include "relay/session_graft.h"
-#include "relay/session_idle.h"
+#include "relay/session_timeouts.h"
 #include "relay/session_sockmap.h"
 
 /* The longest PARTING: else a slow end would keep a session whose other end is dead. */

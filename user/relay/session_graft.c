@@ -7,7 +7,7 @@
 #include "base/syscalls_allowed.h"
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/tcp.h"
-#include "relay/handshake.h"
+#include "relay/handshake_options.h"
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));
 

@@ -41,7 +41,7 @@
 #include "relay/session_flow.h"
 #include "relay/session_graft.h"
 #include "relay/session_header.h"
-#include "relay/session_idle.h"
+#include "relay/session_timeouts.h"
 #include "relay/session_log.h"
 #include "relay/session_sockmap.h"
 #include "relay/udp/udp_life.h"

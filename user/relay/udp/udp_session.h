@@ -8,7 +8,7 @@
 #include "datapath/graft/udp_graft.h"
 #include "relay/forward.h"
 #include "relay/session_json.h"
-#include "relay/udp/udp_upstream.h"
+#include "relay/udp/udp_upstream_socket.h"
 #include "relay/worker.h"
 
 /*

@@ -6,7 +6,7 @@
 
 #include "unit.h"
 #include "base/clock.h"
-#include "datapath/graft/graft_record.h"
+#include "datapath/graft/standby_record.h"
 #include "seeded.h"
 
 #define DAY_NS (86400 * NS_PER_S)

@@ -6,7 +6,7 @@
  * lack is remembered.  If all servers of a forward lack an option, later clients of the forward are
  * not granted it.  After KNOWN_MS the lack is forgotten, and a later session finds out anew.
  */
-#include "relay/handshake.h"
+#include "relay/handshake_options.h"
 
 #include <netinet/tcp.h>
 

@@ -3,7 +3,7 @@
 
 #include "daemon/service.h"
 
-/* A change of forwards, of the addresses that they listen at, or of both: see change.c. */
+/* A change of forwards, of the addresses that they listen at, or of both: see change_forwards.c. */
 struct change {
 	struct service *service;
 	struct listening_list *buckets; /* listening now, by the hash of `asked`; owned */

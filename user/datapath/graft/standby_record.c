@@ -3,7 +3,7 @@
  * Theory of operation: one function for each struct says the order and the sizes of its fields, and
  * packs or unpacks them.  A number that follows from another is not sent.
  */
-#include "datapath/graft/graft_record.h"
+#include "datapath/graft/standby_record.h"
 
 #include <errno.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "relay/udp/udp_upstream.h"
+#include "relay/udp/udp_upstream_socket.h"
 
 #include <errno.h>
 #include <stdatomic.h>

@@ -18,7 +18,7 @@
  * All of this runs on the thread that reloads, or at the start on the main thread.  There are two
  * exceptions: drain_forward() runs on a control thread, change_worker() on each worker's thread.
  */
-#include "daemon/change.h"
+#include "daemon/change_forwards.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 /*
  * The records by which a relay exports its grafted sessions, as a stream.  A record begins with its
  * kind and its version, of one byte each, and its length in two bytes, these four included.  All
- * numbers are in network byte order.  graft_record.c has the layout.  No system calls here.
+ * numbers are in network byte order.  standby_record.c has the layout.  No system calls here.
  *
  * A stream is RECORD_BEGIN; then all sessions, and RECORD_SYNC; then changes as they happen.
  */
