@@ -11,20 +11,10 @@
  *
  * The engine of a forward may change while its sessions run.  A flow remembers which engine it
  * follows (f->engine), and begins anew with the other one when nothing of it is pending.
- *
- * PARTING: one end has sent RST, or TCP has given it up.  Its last bytes are in its receive queue,
- * in the kernel's backlog or in buffers here.  Without culvert in between, these bytes would have
- * reached the other end ahead of the RST: a server may answer "too large", and close with the
- * request unread.  So the other end gets the bytes, and then RST.  Neither socket is watched
- * meanwhile, since the dead one would raise EPOLLHUP all the time.  A timer is enough: the bytes
- * fill one receive buffer at most.  RST follows when TCP has sent all bytes to the other end
- * (SIOCOUTQNSD), because close(2) would throw away unsent bytes.
  */
 #include "relay/session_flow.h"
 
 #include <errno.h>
-#include <linux/sockios.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include "base/clock.h"
@@ -36,10 +26,7 @@
 #include "relay/session_timeouts.h"
 #include "relay/session_sockmap.h"
 
-/* The longest PARTING: else a slow end would keep a session whose other end is dead. */
-#define PARTING_MS 5000
-
-SYSCALLS_ALLOWED(SYSCALL(shutdown), SYSCALL(ioctl, SYSCALL_ARG(1, SIOCOUTQNSD)));
+SYSCALLS_ALLOWED(SYSCALL(shutdown));
 
 /* --- the engine that a flow follows --- */
 
@@ -183,14 +170,8 @@ static bool begin_turn(struct session *s, unsigned int dir)
 	return !f->paced;
 }
 
-/*
- * Pump as much as the flow's bandwidth allows now.  False: nothing was pumped, because the flow
- * waits for its turn.
- *
- * A flow with more to read reserves its next turn at once.  Even if all tokens of that turn are
- * there, the other events of this batch come first.
- */
-static bool pump_turn(struct session *s, unsigned int dir, bool fin, enum pump *ret, int *ret_error)
+bool session_flow_pump(struct session *s, unsigned int dir, bool fin, enum pump *ret,
+		       int *ret_error)
 {
 	struct flow *f = &s->flows[dir];
 	bool no_pipe;
@@ -233,7 +214,7 @@ static void run_user(struct session *s, unsigned int dir, bool fin)
 
 	if (!f->pending)
 		follow_engine(s, dir, s->forward->engine);
-	if (!pump_turn(s, dir, fin, &r, &error))
+	if (!session_flow_pump(s, dir, fin, &r, &error))
 		return;
 	/* a short splice(2) may leave bytes: it ends when the pipe's slots are full */
 	f->quiet = r == PUMP_EMPTY && !fin && f->user_carrier == CARRIER_COPY;
@@ -287,65 +268,6 @@ void session_flows_start(struct session *s)
 		begin_by(s, dir, engine);
 	for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
 		judge(s, dir, true);
-}
-
-/* --- PARTING --- */
-
-/* Unix sockets do not know SIOCOUTQNSD: a write puts bytes into the other end's queue at once. */
-static bool is_sent(int fd)
-{
-	int unsent = 0;
-
-	return ioctl(fd, SIOCOUTQNSD, &unsent) || !unsent;
-}
-
-/*
- * Take the last bytes of the dead side, from the kernel first, and then from its socket.  True: the
- * other end's TCP has all bytes that it can get.
- */
-static bool take_what_was_said(struct session *s)
-{
-	unsigned int dir = s->parted;
-	enum step step = s->flows[dir].phase == FLOW_USER ? STEP_DONE :
-							    session_sockmap_rest(s, dir);
-	enum pump r;
-	int error;
-
-	if (step != STEP_DONE)
-		return step != STEP_WAIT;
-	return pump_turn(s, dir, true, &r, &error) && r != PUMP_MORE && r != PUMP_BLOCKED &&
-	       r != PUMP_STARVED;
-}
-
-void session_part_go_on(struct session *s)
-{
-	struct flow *f = &s->flows[s->parted];
-	uint64_t before = f->user_in + f->user_out;
-	bool taken = take_what_was_said(s);
-
-	if (f->user_in + f->user_out != before)
-		flow_look_reset(f);
-	if ((taken && is_sent(s->sides[!s->parted].fd)) ||
-	    (uint32_t)s->worker->loop.now_ms - s->since_ms >= PARTING_MS) {
-		session_reset(s, (enum cause)s->end_cause);
-		return;
-	}
-	flow_look_later(f, s->worker->loop.now_ms);
-}
-
-void session_part_begin(struct session *s)
-{
-	struct flow *f = &s->flows[s->parted];
-
-	s->ending = ENDING_NOT;
-	if (!session_graft_withdraw(s) || f->phase == FLOW_DONE) {
-		session_reset(s, (enum cause)s->end_cause);
-		return;
-	}
-	session_set_state(s, SESSION_PARTING);
-	s->since_ms = (uint32_t)s->worker->loop.now_ms;
-	flow_look_reset(f);
-	session_part_go_on(s);
 }
 
 /* --- another engine --- */

@@ -43,6 +43,7 @@
 #include "relay/session_header.h"
 #include "relay/session_timeouts.h"
 #include "relay/session_log.h"
+#include "relay/session_parting.h"
 #include "relay/session_sockmap.h"
 #include "relay/udp/udp_life.h"
 
