@@ -28,25 +28,3 @@ void udp_activate_before_read(const struct udp_listen_socket *us);
 bool udp_activate_after_read(const struct udp_listen_socket *us, bool quiet);
 /* The same for the leg of the server of S.  WORD: the word of that leg when the look began. */
 void udp_activate_server(struct udp_session *s, uint32_t word, bool quiet);
-
-/*
- * --- proof ---
- *
- * A sender that forges its address gets no answer: the answer would hit a third host.  So a session
- * is unproven until its client has sent a datagram after an answer.  An unproven session gives way
- * to others when there is no room, and its answers are limited (max-reply-factor).
- */
-
-/* S, which is new, is the youngest of the unproven sessions. */
-void udp_proof_begin(struct udp_session *s);
-/* S leaves the list of its worker. */
-void udp_list_remove(struct udp_session *s);
-
-/* The client of S has sent a datagram: a proof, if S is ANSWERED. */
-void udp_proof_give(struct udp_session *s);
-/* True if user space or packet programs have seen the proof.  S may still be ANSWERED. */
-bool udp_proof_seen(const struct udp_session *s);
-/* As udp_proof_seen(); if true, S becomes PROVEN. */
-bool udp_proof_is_given(struct udp_session *s);
-/* True if max-reply-factor lets the answer M pass. */
-bool udp_proof_allows(struct udp_session *s, const struct udp_message *m);

@@ -18,7 +18,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 
 #include "base/array.h"
@@ -31,10 +30,10 @@
 #include "relay/session_log.h"
 #include "relay/udp/udp_activate.h"
 #include "relay/udp/udp_errors.h"
+#include "relay/udp/udp_proof.h"
 #include "relay/udp/udp_server.h"
 
 #define BUCKETS_MAX (1U << 18)
-#define CROWD_MOST 64 /* sessions that are tried, in search of one that may be ended */
 /* Once a worker stops, a session that owes an answer ends after this time of silence. */
 #define OWES_MS 1000
 
@@ -255,24 +254,6 @@ static void udp_on_upstream(struct udp_session *s, uint32_t events)
 static void udp_on_timer(struct timer *timer)
 {
 	udp_live(container_of(timer, struct udp_session, timer), NULL, 0);
-}
-
-bool udp_session_crowd_out(struct worker *w, const struct forward *f,
-			   const struct graft_addr *remote)
-{
-	struct udp_session *s = w->udp->unproven, *next;
-
-	for (unsigned int i = 0; s && i < CROWD_MOST; i++, s = next) {
-		next = TAILQ_NEXT(s, in_worker);
-		if ((f && s->forward->totals != f->totals) ||
-		    (remote && memcmp(&s->tuple.remote, remote, sizeof(*remote)) != 0) ||
-		    udp_proof_is_given(s))
-			continue;
-		udp_session_end(s, CAUSE_CROWDED_OUT);
-		udp_settle(s);
-		return true;
-	}
-	return false;
 }
 
 /* --- its beginning --- */

@@ -21,12 +21,6 @@ enum cause udp_session_open(struct udp_listen_socket *us, const struct graft_tup
 /* M comes from the client of S, by US. */
 void udp_session_take(struct udp_session *s, struct udp_listen_socket *us,
 		      const struct udp_message *m);
-/*
- * End the oldest unproven session of F (NULL: of any forward) and of the host REMOTE (NULL: any),
- * to make room.  False: there is none.
- */
-bool udp_session_crowd_out(struct worker *w, const struct forward *f,
-			   const struct graft_addr *remote);
 /* A step has returned: carry out its mark.  False: S has ended. */
 bool udp_settle(struct udp_session *s);
 

@@ -12,6 +12,7 @@
 #include "datapath/graft/udp_graft.h"
 #include "relay/admission.h"
 #include "relay/udp/udp_activate.h"
+#include "relay/udp/udp_admission.h"
 #include "relay/udp/udp_errors.h"
 #include "relay/udp/udp_life.h"
 #include "relay/udp/udp_server.h"
@@ -29,28 +30,6 @@ static void udp_complete(const struct udp_listen_socket *us, union client_addr *
 }
 
 /* --- a datagram --- */
-
-/*
- * Count a session of CLIENT in.  At a limit an unproven session is ended to make room.  CAUSE_NONE,
- * or why CLIENT may have no session.
- */
-static enum cause udp_admit(struct udp_listen_socket *us, const struct graft_tuple *tuple,
-			    const union client_addr *client)
-{
-	struct worker *w = us->worker;
-	const struct config *c = w->shared->config;
-	unsigned int tries = 2;
-	enum cause why;
-
-	do { /* unproven sessions get a quarter of max-sessions, and each worker its part of that */
-		why = CAUSE_SESSION_LIMIT;
-		if (w->udp->n_unproven < larger(c->max_sessions / 4 / c->workers, 1))
-			why = admission_enter_with(w->shared, us->forward, client, false);
-	} while (--tries && why != CAUSE_NONE && why != CAUSE_NO_MEMORY &&
-		 udp_session_crowd_out(w, why == CAUSE_SESSION_LIMIT ? NULL : us->forward,
-				       why == CAUSE_CLIENT_LIMIT ? &tuple->remote : NULL));
-	return why;
-}
 
 /* Begin the session of CLIENT to DESTINATION, if it may have one.  NULL: it may not. */
 static struct udp_session *udp_begin(struct udp_listen_socket *us, const struct graft_tuple *tuple,
