@@ -292,20 +292,18 @@ ROW_ONCE(a_long_list)
 	static const char *const options[] = { "--max-sessions-per-client", "0", NULL };
 	struct daemon *d = rig_start_with("copy", options, LIVE_AND_OTHER);
 	static struct ends e[LONG_LIST];
-	struct json_object *o, *list;
+	struct json_object *list;
 	int64_t sum = 0;
 
 	for (size_t i = 0; i < LONG_LIST; i++) {
 		e[i] = connect_pair(NULL, ONE);
 		n_sockets = 0; /* closed below */
 	}
-	o = query(d, "sessions");
-	list = json_at(o, "sessions");
+	list = json_at(query(d, "sessions"), "sessions");
 	assert_int_equal(json_object_array_length(list), LONG_LIST);
 	for (size_t i = 0; i < LONG_LIST; i++)
 		sum += json_int(json_object_array_get_idx(list, i), "id");
 	assert_int_equal(sum, (int64_t)LONG_LIST * (LONG_LIST + 1) / 2);
-	json_object_put(o);
 	for (size_t i = 0; i < LONG_LIST; i++) {
 		close(e[i].client);
 		close(e[i].server);

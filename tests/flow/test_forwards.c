@@ -490,20 +490,18 @@ ROW_ONCE(short_sessions)
 ROW_ONCE(all_workers_get_some)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 4\n" ANY);
-	struct json_object *o, *list;
+	struct json_object *list;
 	int64_t first;
 	bool others = false;
 
 	for (int i = 0; i < 32; i++)
 		connect_pair(NULL, ONE);
-	o = query(d, "sessions");
-	list = json_at(o, "sessions");
+	list = json_at(query(d, "sessions"), "sessions");
 	assert_int_equal(json_object_array_length(list), 32);
 	first = json_int(json_object_array_get_idx(list, 0), "worker");
 	for (size_t i = 1; i < 32; i++)
 		others |= json_int(json_object_array_get_idx(list, i), "worker") != first;
 	assert_true(others);
-	json_object_put(o);
 	rig_stop(d);
 }
 
@@ -561,7 +559,6 @@ ROW_ONCE(listens_when_ready)
 /* Client port FIRST + i leads to the server's I, and to no other. */
 static void expect_range(struct daemon *d, const int servers[PORTS], int first)
 {
-	struct json_object *s;
 	char to[32], want[32];
 
 	for (int i = 0; i < PORTS; i++) {
@@ -572,10 +569,8 @@ static void expect_range(struct daemon *d, const int servers[PORTS], int first)
 		e.server = rig_accept_at(servers[i], RIG_PATIENCE_MS);
 		rig_talk_on(e, 1);
 		rig_expect_sessions(d, "one", 0);
-		assert_int_equal(rig_sessions(d, "range", &s), 1);
 		snprintf(want, sizeof(want), "127.0.0.1:%d", SERVERS + i);
-		assert_string_equal(json_text(s, "upstream"), want);
-		json_object_put(s);
+		assert_string_equal(json_text(rig_session(d, "range"), "upstream"), want);
 		rig_reset(e.client);
 		rig_reset(e.server);
 		rig_wait_status(d, "sessions.live", 0);
@@ -586,7 +581,6 @@ static void expect_range(struct daemon *d, const int servers[PORTS], int first)
 ROW_ONCE(port_range)
 {
 	struct daemon *d = rig_start(*state, RANGE("12000-12099"));
-	struct json_object *o;
 	int servers[PORTS];
 	char at[32];
 
@@ -601,9 +595,7 @@ ROW_ONCE(port_range)
 	assert_int_equal(rig_try_dial(NULL, "127.0.0.1:12049"), -ECONNREFUSED);
 	is_served("127.0.0.1:14000");
 	is_served("127.0.0.1:14001");
-	o = query(d, "forwards");
-	assert_int_equal(json_object_array_length(json_at(o, "forwards")), 2);
-	json_object_put(o);
+	assert_int_equal(json_object_array_length(json_at(query(d, "forwards"), "forwards")), 2);
 	for (int i = 0; i < PORTS; i++)
 		close(servers[i]);
 	rig_stop(d);

@@ -446,11 +446,7 @@ ROW_ONCE(directory_of_root)
 
 static bool reload_says(struct daemon *d, const char *error)
 {
-	struct json_object *o = query(d, "status");
-	bool says = strstr(json_text(o, "reload.session_log_error"), error);
-
-	json_object_put(o);
-	return says;
+	return strstr(json_text(query(d, "status"), "reload.session_log_error"), error);
 }
 
 /* logrotate has made the file as root: the reload says so, and it is tried again. */
