@@ -6,7 +6,6 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <limits.h>
 #include <net/if.h>
 #include <poll.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "../flow/env.h"
+#include "../flow/options.h"
 #include "../flow/peer.h"
 #include "lanes.h"
 #include "page.h"
@@ -382,18 +382,22 @@ static int case_ring(struct net_case *c)
 /* --- all of them --- */
 
 static const struct {
-	const char *name, *what;
+	const char *name;
 	net_case_fn *run;
 	bool kernel; /* only where the kernel must carry */
 } cases[] = {
-	{ "loss", "one packet of 100 is dropped", case_loss, false },
-	{ "doubling", "one packet of 10 comes twice", case_doubling, false },
-	{ "reordering", "three of 100 come behind later ones, two twice, few never",
-	  case_reordering, false },
-	{ "full-table", "four slots for all sessions", case_full_table, false },
-	{ "memory", "a memory cgroup of 8 MiB; 512 KiB for TCP where that has a limit of its own",
-	  case_memory, false },
-	{ "ring", "more events than the ring buffer holds", case_ring, true },
+	/* one packet of 100 is dropped */
+	{ "loss", case_loss, false },
+	/* one packet of 10 comes twice */
+	{ "doubling", case_doubling, false },
+	/* three of 100 come behind later ones, two twice, few never */
+	{ "reordering", case_reordering, false },
+	/* four slots for all sessions */
+	{ "full-table", case_full_table, false },
+	/* a memory cgroup of 8 MiB; 512 KiB for TCP where that has a limit of its own */
+	{ "memory", case_memory, false },
+	/* more events than the ring buffer holds */
+	{ "ring", case_ring, true },
 };
 
 #define N_CASES (sizeof(cases) / sizeof(cases[0]))
@@ -433,14 +437,26 @@ static int run_case(struct net_case *c, size_t i)
 	return r;
 }
 
-static void run_engine(const struct net_case *proto, const char *only)
+static struct net_case proto;
+static const char *only_engine, *only_case;
+
+static const struct test_option options[] = {
+	{ "engine", "E", "copy, splice, sockmap or auto (default: each)", OPTION_TEXT,
+	  &only_engine },
+	{ "only", "CASE", "loss, doubling, reordering, full-table, memory or ring", OPTION_TEXT,
+	  &only_case },
+	{ "culvert", "PATH", "the daemon (default: the one built together)", OPTION_TEXT,
+	  &proto.culvert },
+};
+
+static void run_engine(void)
 {
 	for (size_t i = 0; i < N_CASES; i++) {
-		struct net_case c = *proto;
+		struct net_case c = proto;
 		int64_t start = now_ms();
 		int r;
 
-		if ((only && strcmp(only, cases[i].name) != 0) ||
+		if ((only_case && strcmp(only_case, cases[i].name) != 0) ||
 		    (cases[i].kernel && strcmp(c.engine, "sockmap") != 0))
 			continue;
 		r = run_case(&c, i);
@@ -457,52 +473,20 @@ static void run_engine(const struct net_case *proto, const char *only)
 	}
 }
 
-static const char help[] = "test_network [--engine E] [--only CASE] [--culvert PATH]\nCases:\n";
-
-static const struct option long_options[] = {
-	{ "engine", required_argument, NULL, 'e' },
-	{ "only", required_argument, NULL, 'o' },
-	{ "culvert", required_argument, NULL, 'c' },
-	{ "help", no_argument, NULL, 'h' },
-	{ 0 },
-};
-
-static void usage(bool is_asked_for)
-{
-	FILE *to = is_asked_for ? stdout : stderr;
-
-	fputs(help, to);
-	for (size_t i = 0; i < N_CASES; i++)
-		fprintf(to, "  %-14s %s\n", cases[i].name, cases[i].what);
-	exit(is_asked_for ? 0 : 2);
-}
-
 int main(int argc, char **argv)
 {
-	const char *engine = NULL, *only = NULL;
-	struct net_case proto = { 0 };
 	char path[PATH_MAX];
-	int c;
 
 	beside_test("libculvert_faults.so", path, sizeof(path));
 	proto.preload = realpath(path, NULL);
-	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-		if (c == 'e')
-			engine = optarg;
-		else if (c == 'o')
-			only = optarg;
-		else if (c == 'c')
-			proto.culvert = realpath(optarg, NULL);
-		else
-			usage(c == 'h');
-	}
+	options_parse(argc, argv, options, sizeof(options) / sizeof(options[0]));
 	env_enter("test_network", 900);
 	if (lanes_open())
 		return 1;
 	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
 		proto.engine = engines[i];
-		if (!engine || !strcmp(engine, engines[i]))
-			run_engine(&proto, only);
+		if (!only_engine || !strcmp(only_engine, engines[i]))
+			run_engine();
 	}
 	printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
 	return failed || !(passed + skipped) ? 1 : 0;

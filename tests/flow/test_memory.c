@@ -26,7 +26,6 @@
  * shows what single bytes take in a receive queue, where TCP bounds them.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,6 +35,7 @@
 
 #include "daemon.h"
 #include "env.h"
+#include "options.h"
 #include "peer.h"
 
 #define PAIRS 32
@@ -487,33 +487,18 @@ static void run_engine(const char *engine, const struct variant *variant)
 	failed += !ok && r != -ENOTSUP;
 }
 
-static const char help[] = "test_memory [--engine E] [--seconds S, of sending (default 3)]\n";
+static const char *only_engine;
 
-static const struct option long_options[] = {
-	{ "engine", required_argument, NULL, 'e' },
-	{ "seconds", required_argument, NULL, 's' },
-	{ 0 },
+static const struct test_option options[] = {
+	{ "engine", "E", "only this one", OPTION_TEXT, &only_engine },
+	{ "seconds", "S", "of sending (default 3)", OPTION_SECONDS, &seconds },
 };
 
 int main(int argc, char **argv)
 {
 	static const char *const engines[] = { "auto", "graft", "sockmap", "splice", "copy" };
-	const char *only = NULL;
-	int c;
 
-	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-		switch (c) {
-		case 'e':
-			only = optarg;
-			break;
-		case 's':
-			seconds = atof(optarg);
-			break;
-		default:
-			fputs(help, stderr);
-			return 2;
-		}
-	}
+	options_parse(argc, argv, options, sizeof(options) / sizeof(options[0]));
 	env_enter("test_memory", 1200);
 	listen_fd = net_listen(UPSTREAM, 4096);
 	if (listen_fd < 0) {
@@ -522,7 +507,7 @@ int main(int argc, char **argv)
 	}
 	for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
 		for (size_t e = 0; e < sizeof(engines) / sizeof(engines[0]); e++)
-			if (!only || !strcmp(only, engines[e]))
+			if (!only_engine || !strcmp(only_engine, engines[e]))
 				run_engine(engines[e], &variants[i]);
 	printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
 	return failed || !passed ? 1 : 0;

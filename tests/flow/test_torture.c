@@ -2,10 +2,10 @@
 /*
  * The torture peer: thousands of sessions of every kind through the daemon, every byte verified by
  * content and position, while the daemon is stopped and continued at random (--storm), or an
- * operator moves the sessions from engine to engine (--moves).
+ * operator moves the sessions from engine to engine (--moves).  Prints a summary in JSON.  What
+ * stands behind "--" is options of the daemon.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,6 +17,7 @@
 
 #include "daemon.h"
 #include "env.h"
+#include "options.h"
 #include "peer.h"
 #include "plan.h"
 #include "torture.h"
@@ -46,71 +47,39 @@ static struct daemon *the_daemon;
 static atomic_bool over;
 static atomic_ullong stops, moves;
 
-enum value { TEXT, NUMBER, SECONDS, FLAG };
-
-/* What an option sets, and what --help says of it. */
-static const struct row {
-	const char *name, *value, *help;
-	enum value kind;
-	void *to;
-} rows[] = {
-	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &opt.culvert },
-	{ "engine", "E", "auto, graft, sockmap, splice or copy (default auto)", TEXT, &opt.engine },
-	{ "sessions", "N", "how many (default 1000)", NUMBER, &opt.torture.sessions },
-	{ "minutes", "M", "run until the time is over instead", SECONDS, &opt.minutes },
-	{ "concurrency", "C", "at once (default 48)", NUMBER, &opt.concurrency },
-	{ "seed", "S", "default: from the clock; printed", NUMBER, &opt.torture.seed },
-	{ "only", "K", "only what session K of the seed does, once", NUMBER, &opt.torture.only_id },
-	{ "soft-limit", "BYTES", "for the daemon", TEXT, &opt.soft_limit },
-	{ "hard-limit", "BYTES", "for the daemon", TEXT, &opt.hard_limit },
-	{ "kernel-memory", "BYTES", "for the daemon", TEXT, &opt.kernel_memory },
-	{ "storm", "", "stop and continue the daemon at random", FLAG, &opt.storm },
-	{ "moves", "", "change the engine of all sessions at random", FLAG, &opt.moves },
-	{ "stall-timeout", "S", "most time without progress (default 60)", SECONDS, &opt.stall },
-	{ "connect", "ADDR:PORT", "of a daemon that somebody else has started", TEXT, &opt.connect },
-	{ "listen", "ADDR:PORT", "its upstream, which is this program", TEXT, &opt.listen },
+static const struct test_option options[] = {
+	{ "culvert", "PATH", "the daemon (default: the one built together)", OPTION_TEXT,
+	  &opt.culvert },
+	{ "engine", "E", "auto, graft, sockmap, splice or copy (default auto)", OPTION_TEXT,
+	  &opt.engine },
+	{ "sessions", "N", "how many (default 1000)", OPTION_NUMBER, &opt.torture.sessions },
+	{ "minutes", "M", "run until the time is over instead", OPTION_SECONDS, &opt.minutes },
+	{ "concurrency", "C", "at once (default 48)", OPTION_NUMBER, &opt.concurrency },
+	{ "seed", "S", "default: from the clock; printed", OPTION_NUMBER, &opt.torture.seed },
+	{ "only", "K", "only what session K of the seed does, once", OPTION_NUMBER,
+	  &opt.torture.only_id },
+	{ "soft-limit", "BYTES", "for the daemon", OPTION_TEXT, &opt.soft_limit },
+	{ "hard-limit", "BYTES", "for the daemon", OPTION_TEXT, &opt.hard_limit },
+	{ "kernel-memory", "BYTES", "for the daemon", OPTION_TEXT, &opt.kernel_memory },
+	{ "storm", "", "stop and continue the daemon at random", OPTION_FLAG, &opt.storm },
+	{ "moves", "", "change the engine of all sessions at random", OPTION_FLAG, &opt.moves },
+	{ "stall-timeout", "S", "most time without progress (default 60)", OPTION_SECONDS,
+	  &opt.stall },
+	{ "connect", "ADDR:PORT", "of a daemon that somebody else has started", OPTION_TEXT,
+	  &opt.connect },
+	{ "listen", "ADDR:PORT", "its upstream, which is this program", OPTION_TEXT, &opt.listen },
 };
-
-#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
-
-static void usage(int code)
-{
-	printf("test_torture [options] [-- options of the daemon]\n");
-	for (size_t i = 0; i < N_ROWS; i++)
-		printf("  --%s %s\t%s\n", rows[i].name, rows[i].value, rows[i].help);
-	printf("Prints a summary in JSON.\n");
-	exit(code);
-}
-
-static void set_option(const struct row *r)
-{
-	if (r->kind == TEXT)
-		*(const char **)r->to = optarg;
-	else if (r->kind == NUMBER)
-		*(uint64_t *)r->to = strtoull(optarg, NULL, 0);
-	else if (r->kind == SECONDS)
-		*(double *)r->to = atof(optarg);
-	else
-		*(bool *)r->to = true;
-}
 
 static void parse_options(int argc, char **argv)
 {
-	struct option options[N_ROWS + 2] = { [N_ROWS] = { "help", no_argument, NULL, 'h' } };
 	struct torture_conf *t = &opt.torture;
 	struct timespec ts;
-	int c, at = 0;
 
-	for (size_t i = 0; i < N_ROWS; i++)
-		options[i] = (struct option){ rows[i].name, rows[i].kind != FLAG, NULL, 0 };
 	clock_gettime(CLOCK_REALTIME, &ts);
 	t->seed = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 	t->only_id = UINT64_MAX;
-	while ((c = getopt_long(argc, argv, "", options, &at)) == 0)
-		set_option(&rows[at]);
-	if (c != -1 || !opt.concurrency)
-		usage(c == 'h' ? 0 : 2);
-	t->concurrency = (unsigned int)opt.concurrency;
+	options_parse(argc, argv, options, sizeof(options) / sizeof(options[0]));
+	t->concurrency = opt.concurrency ? (unsigned int)opt.concurrency : 1;
 	t->stall_ms = (int)(opt.stall * 1000);
 	t->only = t->only_id != UINT64_MAX;
 	if (t->only)
