@@ -628,16 +628,15 @@ static int sweep(struct sweep *s)
 /* --- the command line --- */
 
 static const struct test_option options[] = {
-	{ "engine", "E", "auto, sockmap, splice or copy (default auto)", OPTION_TEXT, &opt.engine },
-	{ "culvert", "PATH", "the daemon (default: the one built together)", OPTION_TEXT,
-	  &opt.culvert },
+	{ "engine", "E", "auto, sockmap, splice or copy (default auto)", TEXT, &opt.engine },
+	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &opt.culvert },
 	{ "only", "TEXT", "only places whose description holds TEXT, such as \"recv carrier\"",
-	  OPTION_TEXT, &opt.only },
+	  TEXT, &opt.only },
 	{ "most", "N", "about N of the errors of each place, picked by the seed (default all)",
-	  OPTION_NUMBER, &opt.most },
-	{ "seed", "S", "of the random choices (default: from the clock; printed)", OPTION_NUMBER,
+	  NUMBER, &opt.most },
+	{ "seed", "S", "of the random choices (default: from the clock; printed)", NUMBER,
 	  &opt.seed },
-	{ "verbose", "", "a line for each injection", OPTION_FLAG, &opt.verbose },
+	{ "verbose", "", "a line for each injection", FLAG, &opt.verbose },
 };
 
 int main(int argc, char **argv)

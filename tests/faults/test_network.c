@@ -441,12 +441,10 @@ static struct net_case proto;
 static const char *only_engine, *only_case;
 
 static const struct test_option options[] = {
-	{ "engine", "E", "copy, splice, sockmap or auto (default: each)", OPTION_TEXT,
-	  &only_engine },
-	{ "only", "CASE", "loss, doubling, reordering, full-table, memory or ring", OPTION_TEXT,
+	{ "engine", "E", "copy, splice, sockmap or auto (default: each)", TEXT, &only_engine },
+	{ "only", "CASE", "loss, doubling, reordering, full-table, memory or ring", TEXT,
 	  &only_case },
-	{ "culvert", "PATH", "the daemon (default: the one built together)", OPTION_TEXT,
-	  &proto.culvert },
+	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &proto.culvert },
 };
 
 static void run_engine(void)

@@ -12,11 +12,11 @@
 
 static void set(const struct test_option *row, const char *text)
 {
-	if (row->kind == OPTION_TEXT)
+	if (row->kind == TEXT)
 		*(const char **)row->to = text;
-	else if (row->kind == OPTION_NUMBER)
+	else if (row->kind == NUMBER)
 		*(uint64_t *)row->to = strtoull(text, NULL, 0);
-	else if (row->kind == OPTION_SECONDS)
+	else if (row->kind == SECONDS)
 		*(double *)row->to = atof(text);
 	else
 		*(bool *)row->to = true;
@@ -28,8 +28,7 @@ void options_parse(int argc, char **argv, const struct test_option *rows, size_t
 	int c, at;
 
 	for (size_t i = 0; i < n && i < OPTIONS_MAX - 2; i++)
-		options[i + 1] = (struct option){ rows[i].name, rows[i].kind != OPTION_FLAG, NULL,
-						  0 };
+		options[i + 1] = (struct option){ rows[i].name, rows[i].kind != FLAG, NULL, 0 };
 	while ((c = getopt_long(argc, argv, "", options, &at)) == 0)
 		set(&rows[at - 1], optarg);
 	if (c == -1 && (optind == argc || !strcmp(argv[optind - 1], "--")))

@@ -6,10 +6,10 @@
 /* The options of a test program, as a table. */
 
 enum option_kind {
-	OPTION_TEXT,    /* const char * */
-	OPTION_NUMBER,  /* uint64_t */
-	OPTION_SECONDS, /* double */
-	OPTION_FLAG,    /* bool */
+	TEXT,    /* const char * */
+	NUMBER,  /* uint64_t */
+	SECONDS, /* double */
+	FLAG,    /* bool */
 };
 
 /* What an option sets, and what --help says of it. */

@@ -277,10 +277,9 @@ static int run_half(size_t part)
 }
 
 static const struct test_option options[] = {
-	{ "culvert", "PATH", "the daemon (default: the one built together)", OPTION_TEXT,
-	  &opt.culvert },
-	{ "engine", "E", "only this one", OPTION_TEXT, &opt.engine },
-	{ "only", "NAME", "only the row of this name", OPTION_TEXT, &opt.only },
+	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &opt.culvert },
+	{ "engine", "E", "only this one", TEXT, &opt.engine },
+	{ "only", "NAME", "only the row of this name", TEXT, &opt.only },
 };
 
 int main(int argc, char **argv)

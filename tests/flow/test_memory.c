@@ -490,8 +490,8 @@ static void run_engine(const char *engine, const struct variant *variant)
 static const char *only_engine;
 
 static const struct test_option options[] = {
-	{ "engine", "E", "only this one", OPTION_TEXT, &only_engine },
-	{ "seconds", "S", "of sending (default 3)", OPTION_SECONDS, &seconds },
+	{ "engine", "E", "only this one", TEXT, &only_engine },
+	{ "seconds", "S", "of sending (default 3)", SECONDS, &seconds },
 };
 
 int main(int argc, char **argv)

@@ -2,8 +2,8 @@
 /*
  * The torture peer: thousands of sessions of every kind through the daemon, every byte verified by
  * content and position, while the daemon is stopped and continued at random (--storm), or an
- * operator moves the sessions from engine to engine (--moves).  Prints a summary in JSON.  What
- * stands behind "--" is options of the daemon.
+ * operator moves the sessions from engine to engine (--moves).  Prints a summary in JSON.  The
+ * options of the daemon stand behind "--".
  */
 #include <errno.h>
 #include <poll.h>
@@ -48,26 +48,21 @@ static atomic_bool over;
 static atomic_ullong stops, moves;
 
 static const struct test_option options[] = {
-	{ "culvert", "PATH", "the daemon (default: the one built together)", OPTION_TEXT,
-	  &opt.culvert },
-	{ "engine", "E", "auto, graft, sockmap, splice or copy (default auto)", OPTION_TEXT,
-	  &opt.engine },
-	{ "sessions", "N", "how many (default 1000)", OPTION_NUMBER, &opt.torture.sessions },
-	{ "minutes", "M", "run until the time is over instead", OPTION_SECONDS, &opt.minutes },
-	{ "concurrency", "C", "at once (default 48)", OPTION_NUMBER, &opt.concurrency },
-	{ "seed", "S", "default: from the clock; printed", OPTION_NUMBER, &opt.torture.seed },
-	{ "only", "K", "only what session K of the seed does, once", OPTION_NUMBER,
-	  &opt.torture.only_id },
-	{ "soft-limit", "BYTES", "for the daemon", OPTION_TEXT, &opt.soft_limit },
-	{ "hard-limit", "BYTES", "for the daemon", OPTION_TEXT, &opt.hard_limit },
-	{ "kernel-memory", "BYTES", "for the daemon", OPTION_TEXT, &opt.kernel_memory },
-	{ "storm", "", "stop and continue the daemon at random", OPTION_FLAG, &opt.storm },
-	{ "moves", "", "change the engine of all sessions at random", OPTION_FLAG, &opt.moves },
-	{ "stall-timeout", "S", "most time without progress (default 60)", OPTION_SECONDS,
-	  &opt.stall },
-	{ "connect", "ADDR:PORT", "of a daemon that somebody else has started", OPTION_TEXT,
-	  &opt.connect },
-	{ "listen", "ADDR:PORT", "its upstream, which is this program", OPTION_TEXT, &opt.listen },
+	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &opt.culvert },
+	{ "engine", "E", "auto, graft, sockmap, splice or copy (default auto)", TEXT, &opt.engine },
+	{ "sessions", "N", "how many (default 1000)", NUMBER, &opt.torture.sessions },
+	{ "minutes", "M", "run until the time is over instead", SECONDS, &opt.minutes },
+	{ "concurrency", "C", "at once (default 48)", NUMBER, &opt.concurrency },
+	{ "seed", "S", "default: from the clock; printed", NUMBER, &opt.torture.seed },
+	{ "only", "K", "only what session K of the seed does, once", NUMBER, &opt.torture.only_id },
+	{ "soft-limit", "BYTES", "for the daemon", TEXT, &opt.soft_limit },
+	{ "hard-limit", "BYTES", "for the daemon", TEXT, &opt.hard_limit },
+	{ "kernel-memory", "BYTES", "for the daemon", TEXT, &opt.kernel_memory },
+	{ "storm", "", "stop and continue the daemon at random", FLAG, &opt.storm },
+	{ "moves", "", "change the engine of all sessions at random", FLAG, &opt.moves },
+	{ "stall-timeout", "S", "most time without progress (default 60)", SECONDS, &opt.stall },
+	{ "connect", "ADDR:PORT", "of a daemon that somebody else has started", TEXT, &opt.connect },
+	{ "listen", "ADDR:PORT", "its upstream, which is this program", TEXT, &opt.listen },
 };
 
 static void parse_options(int argc, char **argv)
