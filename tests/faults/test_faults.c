@@ -656,8 +656,7 @@ int main(int argc, char **argv)
 		return 1;
 	}
 	env_enter("test_faults", 3600);
-	if (lanes_open())
-		return 1;
+	lanes_open();
 	fprintf(stderr, "faults: engine %s, seed %llu\n", opt.engine, (unsigned long long)opt.seed);
 	r = sweep(&s);
 	printf("%s: engine %s: %llu injections at %zu places, %llu calls failed; %llu sessions, %llu "

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What all rows share: the daemon with its forwards, the upstream listeners, one session. */
 #include <arpa/inet.h>
+#include <err.h>
 #include <netinet/in.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -36,8 +37,8 @@ int cases_fail(struct cases *c, const char *fmt, ...)
 	return -1;
 }
 
-/* At its upstream's address.  0 or -1, with a message. */
-static int listen_one(enum via via)
+/* At its upstream's address. */
+static void listen_one(enum via via)
 {
 	struct forward *f = &forwards[via];
 	int r;
@@ -47,11 +48,10 @@ static int listen_one(enum via via)
 	else
 		r = f->fd = net_listen(f->upstream, 4096);
 	if (r < 0)
-		fprintf(stderr, "%s: %s\n", f->upstream, strerror(-r));
-	return r < 0 ? -1 : 0;
+		errx(1, "%s: %s", f->upstream, strerror(-r));
 }
 
-int cases_listen(void)
+void cases_listen(void)
 {
 	static const char *const fixed[N_VIAS][2] = {
 		[VIA_PLAIN] = { "127.0.0.1:9000", PLAIN_UPSTREAM },
@@ -77,12 +77,12 @@ int cases_listen(void)
 		else
 			snprintf(f->upstream, sizeof(f->upstream), "unix:%s/up.sock", env_dir());
 	}
-	if (listen_one(VIA_PLAIN) || listen_one(VIA_UNIX_UPSTREAM) || listen_one(VIA_BLACKHOLE))
-		return -1;
-	if (env_has_ipv6() && listen_one(VIA_IPV6))
-		return -1;
+	listen_one(VIA_PLAIN);
+	listen_one(VIA_UNIX_UPSTREAM);
+	listen_one(VIA_BLACKHOLE);
+	if (env_has_ipv6())
+		listen_one(VIA_IPV6);
 	forwards[VIA_UNIX_LISTENER].fd = forwards[VIA_MAPPED].fd = forwards[VIA_PLAIN].fd;
-	return 0;
 }
 
 int cases_start(struct cases *c)

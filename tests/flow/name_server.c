@@ -2,6 +2,7 @@
 #include "name_server.h"
 
 #include <arpa/inet.h>
+#include <err.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -51,12 +52,6 @@ static size_t n_held;
 static _Atomic int mode;
 static _Atomic unsigned int asked;
 static int sock;
-
-static void die(const char *what)
-{
-	fprintf(stderr, "name server: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
 
 unsigned int name_server_asked(void)
 {
@@ -246,13 +241,13 @@ static void put_file(const char *path, const char *text)
 	snprintf(own, sizeof(own), "%s/%s", env_dir(), strrchr(path, '/') + 1);
 	fd = open(own, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
 	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || close(fd))
-		die(own);
+		err(1, "name server: %s", own);
 	if (access(path, F_OK)) { /* a machine without one: it is not touched */
 		printf("skip: no %s\n", path);
 		exit(EXIT_SKIP);
 	}
 	if (mount(own, path, NULL, MS_BIND, NULL))
-		die(path);
+		err(1, "name server: %s", path);
 }
 
 void name_server_start(void)
@@ -263,7 +258,7 @@ void name_server_start(void)
 	pthread_t thread;
 
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		die("mount namespace");
+		err(1, "name server: mount namespace");
 	/* one try of half a minute: who is told nothing hangs */
 	put_file("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:30 attempts:1\n");
 	put_file("/etc/nsswitch.conf", "hosts: files dns\nservices: files\npasswd: files\n"
@@ -271,8 +266,8 @@ void name_server_start(void)
 	put_file("/etc/hosts", "127.0.0.1 localhost\n");
 	sock = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (sock < 0 || bind(sock, (struct sockaddr *)&in, sizeof(in)))
-		die("127.0.0.1:53");
+		err(1, "name server: 127.0.0.1:53");
 	errno = pthread_create(&thread, NULL, serve, NULL);
 	if (errno)
-		die("thread");
+		err(1, "name server: thread");
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* A poll loop over peers, and the few socket calls that tests need beside them. */
 #include <arpa/inet.h>
+#include <err.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -89,10 +90,8 @@ int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *)
 	struct pollfd *pfd = calloc(n, sizeof(*pfd));
 	int running = 0, r;
 
-	if (!pfd) {
-		perror("calloc");
-		abort();
-	}
+	if (!pfd)
+		err(1, "calloc");
 	for (size_t i = 0; i < n; i++)
 		peers[i]->last_progress = now_ms();
 	for (;;) {

@@ -259,8 +259,7 @@ static int run_half(size_t part)
 	if (!n || (opt.engine && strcmp(opt.engine, engines[engine]) != 0))
 		return 0;
 	env_enter("test_cases", 900);
-	if (cases_listen())
-		return 1;
+	cases_listen();
 	c->engine = engines[engine];
 	c->culvert = opt.culvert;
 	r = cases_start(c);

@@ -5,6 +5,7 @@
  * operator moves the sessions from engine to engine (--moves).  Prints a summary in JSON.  The
  * options of the daemon stand behind "--".
  */
+#include <err.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -106,10 +107,8 @@ static const char *config_of_moves(void)
 	    fputs("[forward other]\nlisten = 127.0.0.1:9001\nupstream = " UPSTREAM "\n"
 		  "engine = auto\n",
 		  f) < 0 ||
-	    fclose(f)) {
-		perror(path);
-		exit(1);
-	}
+	    fclose(f))
+		err(1, "%s", path);
 	return path;
 }
 
@@ -249,12 +248,12 @@ static void print_summary(double seconds, struct json_object *status, bool passe
 		{ "bytes", s->bytes },
 		{ "aborted_by_plan", s->aborted_by_plan },
 		{ "eof_for_rst", s->eof_for_rst },
-		{ "wrong", s->wrong },
-		{ "truncated", s->truncated },
-		{ "extra", s->extra },
-		{ "stalls", s->stalls },
-		{ "failed", s->failed },
-		{ "reset_by_daemon", s->reset_by_daemon },
+		{ "wrong", s->results[PEER_WRONG] },
+		{ "truncated", s->results[PEER_TRUNCATED] },
+		{ "extra", s->results[PEER_EXTRA] },
+		{ "stalls", s->results[PEER_STALLED] },
+		{ "failed", s->results[PEER_FAILED] },
+		{ "reset_by_daemon", s->results[PEER_RESET] },
 		{ "strangers", s->strangers },
 		{ "stops", stops },
 		{ "moves", moves },
@@ -286,21 +285,21 @@ static bool complain(const char *text)
 static bool verdict(struct json_object *status, uint64_t errors)
 {
 	const struct torture_stats *s = &torture_stats;
-	uint64_t allowed = 1 + s->finished / 2000;
+	uint64_t allowed = 1 + s->finished / 2000, resets = s->results[PEER_RESET];
 	char why[1000], text[1200];
 	bool ok = torture_failures() == 0;
 
 	if (!status)
 		ok = complain("no status from the daemon at the end");
-	if (s->reset_by_daemon > allowed)
+	if (resets > allowed)
 		ok = complain("the daemon reset too many sessions");
 	if (json_int(status, "errors.idle-timeout") || json_int(status, "errors.fin-timeout"))
 		ok = complain("the daemon took sessions for silent that were not");
 	if (opt.moves && (moves < 10 || json_int(status, "handovers.to_copy") < 10))
 		ok = complain("hardly any session was moved");
-	if (s->reset_by_daemon > errors)
+	if (resets > errors)
 		ok = complain("the daemon reset sessions that its error counters do not show");
-	if (s->anonymous > s->aborted_by_plan + s->reset_by_daemon)
+	if (s->anonymous > s->aborted_by_plan + resets)
 		ok = complain("upstream connections that ended before the first line");
 	if (daemon_check(the_daemon, text, sizeof(text)) < 0)
 		ok = complain(text);
@@ -364,10 +363,8 @@ int main(int argc, char **argv)
 		t->deadline = start + (int64_t)(opt.minutes * 60000);
 	t->on_failure = on_failure;
 	if ((opt.storm && pthread_create(&storm, NULL, storm_main, NULL)) ||
-	    (opt.moves && pthread_create(&mover, NULL, moves_main, NULL))) {
-		perror("pthread_create");
-		return 1;
-	}
+	    (opt.moves && pthread_create(&mover, NULL, moves_main, NULL)))
+		errx(1, "no thread");
 	torture_run(t);
 	over = true;
 	if (opt.storm)

@@ -5,6 +5,7 @@
  * and learns from the first line which session it belongs to.  The two ends of a session never
  * talk to each other but through the daemon; only the verdict of a session is shared.
  */
+#include <err.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -52,8 +53,11 @@ static _Atomic unsigned int reports;
 
 uint64_t torture_failures(void)
 {
-	return torture_stats.wrong + torture_stats.truncated + torture_stats.extra +
-	       torture_stats.stalls + torture_stats.failed;
+	uint64_t n = 0;
+
+	for (int r = PEER_WRONG; r < PEER_RESULTS; r++)
+		n += r != PEER_RESET ? torture_stats.results[r] : 0;
+	return n;
 }
 
 /*
@@ -99,18 +103,7 @@ static void judge(const struct loop *l, const struct end *e)
 		s->finished++;
 	if (r == PEER_DONE || !claim(e->run, r != PEER_RESET))
 		return;
-	if (r == PEER_RESET)
-		s->reset_by_daemon++;
-	else if (r == PEER_WRONG)
-		s->wrong++;
-	else if (r == PEER_TRUNCATED)
-		s->truncated++;
-	else if (r == PEER_EXTRA)
-		s->extra++;
-	else if (r == PEER_STALLED)
-		s->stalls++;
-	else
-		s->failed++;
+	s->results[r]++;
 	report(l, e);
 	if (r != PEER_RESET && r != PEER_STALLED && first && l->conf->on_failure)
 		l->conf->on_failure();
@@ -132,10 +125,8 @@ static struct end *end_new(struct loop *l, enum plan_side side)
 {
 	struct end *e = calloc(1, sizeof(*e));
 
-	if (!e) {
-		perror("calloc");
-		exit(1);
-	}
+	if (!e)
+		err(1, "calloc");
 	e->side = side;
 	e->next = l->list.next;
 	e->prev = &l->list;
@@ -162,7 +153,7 @@ static void read_header(struct loop *l, struct end *e, int64_t now)
 		plan_header(l->conf->seed, 0, 0, want);
 		if (!l->conf->strangers &&
 		    memcmp(want, e->header, e->header_len < 32 ? e->header_len : 32) != 0)
-			torture_stats.wrong++;
+			torture_stats.results[PEER_WRONG]++;
 		torture_stats.anonymous++;
 		e->peer.result = PEER_DONE;
 		return;
@@ -331,7 +322,7 @@ void torture_run(const struct torture_conf *conf)
 	struct loop *loops = calloc(conf->threads, sizeof(*loops));
 
 	if (!loops)
-		exit(1);
+		err(1, "calloc");
 	for (unsigned int i = 0; i < conf->threads; i++) {
 		struct loop *l = &loops[i];
 
@@ -340,10 +331,8 @@ void torture_run(const struct torture_conf *conf)
 		l->list.next = l->list.prev = &l->list;
 		l->share = conf->concurrency / conf->threads +
 			   (i < conf->concurrency % conf->threads);
-		if (pthread_create(&l->thread, NULL, loop_main, l)) {
-			perror("pthread_create");
-			exit(1);
-		}
+		if (pthread_create(&l->thread, NULL, loop_main, l))
+			errx(1, "no thread");
 	}
 	for (unsigned int i = 0; i < conf->threads; i++)
 		pthread_join(loops[i].thread, NULL);
