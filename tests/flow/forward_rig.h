@@ -62,6 +62,21 @@ static void rig_put(const char *path, const char *text)
 	assert_int_equal(fclose(f), 0);
 }
 
+/* What sprintf(3) makes of it; valid until the 16th call after this one. */
+static const char *textf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static const char *textf(const char *fmt, ...)
+{
+	static char texts[16][2048];
+	static size_t n;
+	char *text = texts[n++ % 16];
+	va_list ap;
+
+	va_start(ap, fmt);
+	assert_in_range(vsnprintf(text, sizeof(texts[0]), fmt, ap), 0, sizeof(texts[0]) - 1);
+	va_end(ap);
+	return text;
+}
+
 /* Make TEXT the configuration file; its path. */
 static const char *rig_write(const char *text)
 {
@@ -168,14 +183,20 @@ static void rig_end_daemon(struct daemon *d)
 	rig_join(d);
 }
 
-/* All sessions end; nothing may be left over. */
-static void rig_stop(struct daemon *d)
+/* All sessions end, and nothing is left over. */
+static void rig_wait_idle(struct daemon *d)
 {
 	char why[1024];
 
-	rig_close_sockets();
 	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
 		fail_msg("left over: %s", why);
+}
+
+/* Whatever sessions there are, they end first. */
+static void rig_stop(struct daemon *d)
+{
+	rig_close_sockets();
+	rig_wait_idle(d);
 	rig_end_daemon(d);
 }
 

@@ -119,7 +119,7 @@ static int64_t killed(struct daemon *d, const char *filter)
 static void filters(struct daemon *d, const char *carrier)
 {
 	struct ends a[2], b, other;
-	char filter[128];
+	const char *filter;
 	int64_t id;
 
 	a[0] = connect_pair(CLIENT_A, ONE);
@@ -140,10 +140,8 @@ static void filters(struct daemon *d, const char *carrier)
 	assert_int_equal(listed(d, ",\"client\":\"127.0.0.12, 127.0.0.1\""), 2);
 	assert_int_equal(listed(d, ",\"client\":\"::1\""), 0);
 	assert_int_equal(listed(d, ",\"client\":\"127.0.0.11\",\"forward\":\"other\""), 1);
-	snprintf(filter, sizeof(filter),
-		 ",\"carrier\":\"%s\",\"client\":\"127.0.0.11\","
-		 "\"forward\":\"live\"",
-		 carrier);
+	filter = textf(",\"carrier\":\"%s\",\"client\":\"127.0.0.11\",\"forward\":\"live\"",
+		       carrier);
 	assert_int_equal(listed(d, filter), 1);
 	expect_error(d, "{\"command\":\"sessions\",\"forward\":\"none\"}", "no-such-forward");
 
@@ -152,9 +150,8 @@ static void filters(struct daemon *d, const char *carrier)
 				      "sessions"),
 			      0),
 		      "id");
-	snprintf(filter, sizeof(filter), ",\"id\":%lld", (long long)id);
-	assert_int_equal(listed(d, filter), 1);
-	snprintf(filter, sizeof(filter), ",\"id\":[%lld,999999]", (long long)id);
+	assert_int_equal(listed(d, textf(",\"id\":%lld", (long long)id)), 1);
+	filter = textf(",\"id\":[%lld,999999]", (long long)id);
 	assert_int_equal(killed(d, filter), 1);
 	is_reset(b);
 	assert_int_equal(killed(d, filter), 0);

@@ -58,19 +58,13 @@ static void need(const char *item)
 
 static void need_name(const char *name)
 {
-	char item[80];
-
-	snprintf(item, sizeof(item), "\n- `%s`: ", name);
-	need(item);
+	need(textf("\n- `%s`: ", name));
 }
 
 /* One of several in an item. */
 static void need_quoted(const char *name)
 {
-	char text[80];
-
-	snprintf(text, sizeof(text), "`%s`", name);
-	need(text);
+	need(textf("`%s`", name));
 }
 
 static const char *type_name(struct json_object *value)

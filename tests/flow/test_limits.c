@@ -17,13 +17,10 @@
 /* Clients of unix sockets have no address, and no limit of their own. */
 ROW_ONCE(unix_clients)
 {
-	char text[512], to[128];
-	struct daemon *d;
+	const char *to = textf("unix:%s/limits", env_dir());
+	struct daemon *d = rig_start(
+		*state, textf(CULVERT FORWARD("one", "%s", "bandwidth-per-client = 1K\n"), to));
 
-	snprintf(to, sizeof(to), "unix:%s/limits", env_dir());
-	snprintf(text, sizeof(text), CULVERT FORWARD("one", "%s", "bandwidth-per-client = 1K\n"),
-		 to);
-	d = rig_start(*state, text);
 	rig_talk_on(connect_pair(NULL, to), 200);
 	rig_stop(d);
 }

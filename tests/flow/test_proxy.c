@@ -265,18 +265,16 @@ ROW_ONCE(bad)
  */
 ROW_ONCE(late)
 {
-	char conf[500], listen[100];
+	const char *listen = textf("unix:%s/in.sock", env_dir());
 	struct bytes half = text("PROXY TCP4 203.0.");
 	int silent, part, local, gone;
 	int64_t start, cpu;
 	struct daemon *d;
 
-	snprintf(listen, sizeof(listen), "unix:%s/in.sock", env_dir());
-	snprintf(conf, sizeof(conf),
-		 IN("") "proxy-timeout = 0.3\n" FORWARD("local", "%s", "proxy-timeout = 0.3\n")
-			 FORWARD("patient", TWO, ""),
-		 listen);
-	d = rig_start(*state, conf);
+	d = rig_start(*state, textf(IN("") "proxy-timeout = 0.3\n" FORWARD("local", "%s",
+									   "proxy-timeout = 0.3\n")
+					    FORWARD("patient", TWO, ""),
+				    listen));
 	gone = rig_dial(NULL, TWO);
 	rig_send(gone, half.at, half.n);
 	wait_state(d, "header", 1);

@@ -40,11 +40,9 @@ static const char *const confinement[] = {
 /* In /proc/PID/status, PID being a process or a thread; not there: it has gone. */
 static bool status_has(pid_t pid, const char *line)
 {
-	char path[64], text[4096] = "";
-	FILE *f;
+	FILE *f = fopen(textf("/proc/%d/status", (int)pid), "re");
+	char text[4096] = "";
 
-	snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
-	f = fopen(path, "re");
 	if (!f)
 		return false;
 	(void)!fread(text, 1, sizeof(text) - 1, f);
@@ -81,17 +79,13 @@ static bool can_open(const char *path, int flags)
 /* In a process of the daemon's own account: what it can do that it must not; 0: nothing. */
 static int look_in(pid_t pid)
 {
-	char path[64];
-
 	alarm(RIG_PATIENCE_MS / 1000);
 	if (setgroups(0, NULL) || setresgid(NOBODY, NOBODY, NOBODY) ||
 	    setresuid(NOBODY, NOBODY, NOBODY))
 		return 100;
-	snprintf(path, sizeof(path), "/proc/%d/mem", (int)pid);
-	if (can_open(path, O_RDWR))
+	if (can_open(textf("/proc/%d/mem", (int)pid), O_RDWR))
 		return 1;
-	snprintf(path, sizeof(path), "/proc/%d/fd/0", (int)pid);
-	if (can_open(path, O_RDONLY))
+	if (can_open(textf("/proc/%d/fd/0", (int)pid), O_RDONLY))
 		return 2;
 	return ptrace(PTRACE_SEIZE, pid, NULL, NULL) ? 0 : 3;
 }

@@ -131,17 +131,15 @@ ROW_ONCE(given_udp)
 /* Its file is systemd's: it stays. */
 ROW_ONCE(given_unix)
 {
-	char addr[128], text[300];
+	const char *addr = textf("unix:%s/given.sock", env_dir());
 	struct daemon *d;
 	struct stat st;
 	int fd;
 
-	snprintf(addr, sizeof(addr), "unix:%s/given.sock", env_dir());
 	unlink(addr + strlen("unix:"));
 	fd = net_listen(addr, 100);
 	give(&fd, 1);
-	snprintf(text, sizeof(text), FORWARD("one", "%s", ""), addr);
-	d = rig_start(*state, text);
+	d = rig_start(*state, textf(FORWARD("one", "%s", ""), addr));
 	rig_open(addr);
 	rig_stop(d);
 	assert_int_equal(stat(addr + strlen("unix:"), &st), 0);
