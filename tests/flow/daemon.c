@@ -427,15 +427,12 @@ int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
 		snprintf(text, sizeof(text), "did not exit in time; its threads:%s", threads);
 		explain(d, text, why, len);
 		r = -ETIMEDOUT;
-	} else {
-		if (explain_complaint(d, why, len)) {
-			r = -EIO;
-		} else if (!WIFEXITED(d->status) || WEXITSTATUS(d->status) != 0) {
-			snprintf(text, sizeof(text), "exit: wait status 0x%x",
-				 (unsigned int)d->status);
-			explain(d, text, why, len);
-			r = -EIO;
-		}
+	} else if (explain_complaint(d, why, len)) {
+		r = -EIO;
+	} else if (!WIFEXITED(d->status) || WEXITSTATUS(d->status) != 0) {
+		snprintf(text, sizeof(text), "exit: wait status 0x%x", (unsigned int)d->status);
+		explain(d, text, why, len);
+		r = -EIO;
 	}
 	daemon_kill(d);
 	return r;

@@ -5,15 +5,9 @@
  * A daemon with a configuration file, and the sockets of rig_sockets.h around it.  What goes wrong
  * ends the test (cmocka's fail_msg()).
  */
-#include <errno.h>
 #include <json-c/json.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "daemon.h"
 #include "env.h"

@@ -58,31 +58,32 @@ unsigned int name_server_asked(void)
 	return atomic_load(&asked);
 }
 
+/* The record of NAME, or an empty one.  With the lock. */
+static struct record *find(const char *name)
+{
+	for (size_t i = 0; i < NAMES_MAX; i++)
+		if (!records[i].name[0] || !strcasecmp(records[i].name, name))
+			return &records[i];
+	errx(1, "name server: too many names");
+}
+
 void name_server_set(const char *name, const char *addresses)
 {
-	size_t i = 0;
+	struct record *r;
 
 	pthread_mutex_lock(&lock);
-	while (records[i].name[0] && strcasecmp(records[i].name, name) != 0)
-		if (++i == NAMES_MAX)
-			abort();
-	memset(&records[i], 0, sizeof(records[i]));
-	snprintf(records[i].name, sizeof(records[i].name), "%s", name);
-	snprintf(records[i].addresses, sizeof(records[i].addresses), "%s", addresses ?: "");
-	records[i].exists = addresses != NULL;
+	r = find(name);
+	*r = (struct record){ .exists = addresses != NULL };
+	snprintf(r->name, sizeof(r->name), "%s", name);
+	snprintf(r->addresses, sizeof(r->addresses), "%s", addresses ?: "");
 	pthread_mutex_unlock(&lock);
 }
 
 void name_server_mute(const char *name, unsigned int a, unsigned int aaaa)
 {
-	size_t i = 0;
-
 	pthread_mutex_lock(&lock);
-	while (strcasecmp(records[i].name, name) != 0)
-		if (++i == NAMES_MAX)
-			abort();
-	records[i].mute_a = a;
-	records[i].mute_aaaa = aaaa;
+	find(name)->mute_a = a;
+	find(name)->mute_aaaa = aaaa;
 	pthread_mutex_unlock(&lock);
 }
 

@@ -4,11 +4,7 @@
  * them and no others, and it names each command, key, error and reason of the code.
  */
 #include <limits.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "daemon/control_requests.h"
 #include "datapath/flow.h"

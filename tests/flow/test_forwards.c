@@ -4,7 +4,6 @@
  */
 #include "forward_rig.h"
 
-#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>

@@ -142,6 +142,7 @@ struct run {
 	const struct variant *variant;
 	struct daemon *d;
 	struct end senders[PAIRS], receivers[PAIRS];
+	struct peer *all[2 * PAIRS]; /* the senders first */
 	/* far ends of the daemon's two sockets */
 	int client_port[PAIRS], upstream_port[PAIRS];
 	int64_t hidden[PAIRS];
@@ -170,6 +171,8 @@ static int connect_pair(struct run *run, int i)
 {
 	struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
 
+	run->all[i] = s;
+	run->all[PAIRS + i] = r;
 	if (peer_pair(s, r, LISTEN, listen_fd, 7, (uint64_t)i))
 		return -1;
 	peer_script(s, "sb" SOCKET_BUFFER " nd G100:64:64 P100000 S4096M");
@@ -191,26 +194,20 @@ static bool is_pausing(const struct peer *p)
 static int talk(struct run *run, int i)
 {
 	struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
-	int64_t deadline = now_ms() + 20000, now;
+	struct peer *both[] = { s, r };
+	int64_t deadline = now_ms() + 20000;
 
-	while ((now = now_ms()) < deadline) {
-		struct pollfd pfd[2];
-
-		peer_run(s, now);
-		peer_run(r, now);
-		if (s->result != PEER_RUNNING || r->result != PEER_RUNNING)
-			break;
-		if (is_pausing(s) && is_pausing(r)) {
-			run->client_port[i] = net_port(s->fd, false);
-			run->upstream_port[i] = net_port(r->fd, true);
-			return 0;
+	while (!is_pausing(s) || !is_pausing(r)) {
+		if (peers_round(both, 2, now_ms() + 1, run->why, sizeof(run->why)) < 2)
+			return -1;
+		if (now_ms() > deadline) {
+			peer_describe(s, run->why, sizeof(run->why));
+			return -1;
 		}
-		pfd[0].events = peer_events(s, now, &pfd[0].fd);
-		pfd[1].events = peer_events(r, now, &pfd[1].fd);
-		poll(pfd, 2, 1);
 	}
-	peer_describe(s->result == PEER_RUNNING ? r : s, run->why, sizeof(run->why));
-	return -1;
+	run->client_port[i] = net_port(s->fd, false);
+	run->upstream_port[i] = net_port(r->fd, true);
+	return 0;
 }
 
 /* Payload of each session that is in no queue of TCP. */
@@ -275,32 +272,13 @@ static bool turn_tiny(struct run *run, int64_t now)
 	return all;
 }
 
-static int run_ends(struct run *run, struct end *ends, int64_t now, struct pollfd *ret)
+/* Receivers that only pause are left alone: what they do not read stays unread. */
+static int run_peers(struct run *run)
 {
-	for (int i = 0; i < PAIRS; i++) {
-		struct peer *p = &ends[i].peer;
+	int n = run->variant->slow || run->variant->both ? 2 * PAIRS : PAIRS;
 
-		if (peer_run(p, now) != PEER_RUNNING) {
-			peer_describe(p, run->why, sizeof(run->why));
-			return -1;
-		}
-		ret[i].events = peer_events(p, now, &ret[i].fd);
-		if (!ret[i].events)
-			ret[i].fd = -1;
-	}
-	return 0;
-}
-
-static int run_peers(struct run *run, int64_t now)
-{
-	struct pollfd pfd[2 * PAIRS];
-	bool receivers = run->variant->slow || run->variant->both;
-
-	if (run_ends(run, run->senders, now, pfd) ||
-	    (receivers && run_ends(run, run->receivers, now, pfd + PAIRS)))
-		return -1;
-	poll(pfd, receivers ? 2 * PAIRS : PAIRS, 2);
-	return 0;
+	return peers_round(run->all, (size_t)n, now_ms() + 2, run->why, sizeof(run->why)) == n ? 0 :
+												 -1;
 }
 
 static void stop_daemon(struct run *run, bool middle)
@@ -326,7 +304,7 @@ static int send_all(struct run *run)
 			filling = false;
 			run->start = now;
 		}
-		if (run_peers(run, now))
+		if (run_peers(run))
 			return -1;
 	}
 	return 0;
@@ -348,8 +326,6 @@ static void finish_end(struct peer *p, const struct peer *far)
 /* The senders have sent what they have sent; now all of it must arrive. */
 static int read_all(struct run *run)
 {
-	struct peer *all[2 * PAIRS];
-
 	daemon_signal(run->d, SIGCONT);
 	for (int i = 0; i < PAIRS; i++) {
 		struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
@@ -357,10 +333,8 @@ static int read_all(struct run *run)
 		run->sent += s->tx_off + r->tx_off;
 		finish_end(s, r);
 		finish_end(r, s);
-		all[2 * i] = s;
-		all[2 * i + 1] = r;
 	}
-	return peers_run(all, 2 * PAIRS, READ_MS, NULL, NULL, run->why, sizeof(run->why));
+	return peers_run(run->all, 2 * PAIRS, READ_MS, NULL, NULL, run->why, sizeof(run->why));
 }
 
 /*

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #include "env.h"
@@ -28,7 +29,7 @@ struct torture_stats torture_stats;
 
 struct end {
 	struct peer peer;
-	struct end *prev, *next;
+	LIST_ENTRY(end) link;
 	enum plan_side side;
 	uint64_t id, run;
 	bool in_header;
@@ -41,7 +42,7 @@ struct loop {
 	const struct torture_conf *conf;
 	pthread_t thread;
 	int epoll_fd;
-	struct end list; /* head */
+	LIST_HEAD(, end) list;
 	unsigned int clients, share;
 	int64_t next_stall_check;
 };
@@ -111,8 +112,7 @@ static void judge(const struct loop *l, const struct end *e)
 
 static void end_free(struct loop *l, struct end *e)
 {
-	e->prev->next = e->next;
-	e->next->prev = e->prev;
+	LIST_REMOVE(e, link);
 	peer_close(&e->peer);
 	if (e->side == PLAN_CLIENT) {
 		l->clients--;
@@ -128,12 +128,9 @@ static struct end *end_new(struct loop *l, enum plan_side side)
 	if (!e)
 		err(1, "calloc");
 	e->side = side;
-	e->next = l->list.next;
-	e->prev = &l->list;
 	/* end_free() has taken what it freed off the list */
 	// NOLINTNEXTLINE(clang-analyzer-unix.Malloc)
-	e->next->prev = e;
-	l->list.next = e;
+	LIST_INSERT_HEAD(&l->list, e, link);
 	return e;
 }
 
@@ -268,10 +265,10 @@ static int run_timers(struct loop *l, int64_t now)
 
 	if (check)
 		l->next_stall_check = now + 250;
-	for (struct end *e = l->list.next; e != &l->list; e = next) {
+	for (struct end *e = LIST_FIRST(&l->list); e; e = next) {
 		int64_t wake = e->in_header ? INT64_MAX : peer_wake(&e->peer, now);
 
-		next = e->next;
+		next = LIST_NEXT(e, link);
 		if (check && now - e->peer.last_progress > l->conf->stall_ms) {
 			if (torture_failures() == 0 && l->conf->on_failure)
 				l->conf->on_failure(); /* while the daemon still has the session */
@@ -301,7 +298,7 @@ static void *loop_main(void *arg)
 
 		while (l->clients < l->share && may_start(l->conf))
 			start_session(l, now);
-		if (l->list.next == &l->list && !clients_live && !may_start(l->conf))
+		if (LIST_EMPTY(&l->list) && !clients_live && !may_start(l->conf))
 			break;
 		wait = run_timers(l, now);
 		n = epoll_wait(l->epoll_fd, events, 128, wait);
@@ -328,7 +325,6 @@ void torture_run(const struct torture_conf *conf)
 
 		l->conf = conf;
 		l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-		l->list.next = l->list.prev = &l->list;
 		l->share = conf->concurrency / conf->threads +
 			   (i < conf->concurrency % conf->threads);
 		if (pthread_create(&l->thread, NULL, loop_main, l))
