@@ -5,7 +5,6 @@
  */
 #include <bpf/libbpf.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <net/if.h>
 #include <poll.h>
@@ -71,7 +70,7 @@ static int run_batches(struct net_case *c, bool resets)
 
 /* --- packets --- */
 
-#define PERCENT(n) ((uint32_t)((n)*65536 / 100))
+#define SHARE(percent) ((uint32_t)((percent)*65536 / 100))
 
 static struct bpf_tc_hook hook_of_lo(void)
 {
@@ -99,7 +98,12 @@ static void detach(void)
 	bpf_tc_hook_destroy(&hook);
 }
 
-static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t reorder)
+/* With PERCENT of all packets. */
+struct disturbance {
+	double drop, twice, reorder;
+};
+
+static int disturbed(struct net_case *c, const struct disturbance *percent)
 {
 	struct network_bpf *net = network_bpf__open_and_load();
 	int r;
@@ -114,9 +118,9 @@ static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t
 		net_fail(c, "no BPF program at lo: %s", strerror(-r));
 		return -ENOTSUP;
 	}
-	net->bss->drop_share = drop;
-	net->bss->double_share = twice;
-	net->bss->reorder_share = reorder;
+	net->bss->drop_share = SHARE(percent->drop);
+	net->bss->double_share = SHARE(percent->twice);
+	net->bss->reorder_share = SHARE(percent->reorder);
 	r = run_batches(c, false);
 	c->times = net->bss->dropped + net->bss->doubled + net->bss->reordered;
 	detach();
@@ -124,21 +128,6 @@ static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t
 	if (!r && !c->times)
 		return net_fail(c, "not one packet was touched");
 	return r;
-}
-
-static int case_loss(struct net_case *c)
-{
-	return disturbed(c, PERCENT(1), 0, 0);
-}
-
-static int case_doubling(struct net_case *c)
-{
-	return disturbed(c, 0, PERCENT(10), 0);
-}
-
-static int case_reordering(struct net_case *c)
-{
-	return disturbed(c, PERCENT(0.1), PERCENT(2), PERCENT(3));
 }
 
 /* Another daemon for this case. */
@@ -153,15 +142,9 @@ static int restart(struct net_case *c, const char *const *options)
 static bool write_file(const char *dir, const char *name, const char *text)
 {
 	char path[300];
-	bool ok;
-	int fd;
 
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
-	ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
-	if (fd >= 0)
-		close(fd);
-	return ok;
+	return env_put(path, text);
 }
 
 #define TCP_LIMIT (512 << 10) /* of version 1 */
@@ -383,21 +366,19 @@ static int case_ring(struct net_case *c)
 
 static const struct {
 	const char *name;
-	net_case_fn *run;
-	bool kernel; /* only where the kernel must carry */
+	net_case_fn *run; /* NULL: packets are disturbed */
+	bool kernel;      /* only where the kernel must carry */
+	struct disturbance percent;
 } cases[] = {
-	/* one packet of 100 is dropped */
-	{ "loss", case_loss, false },
-	/* one packet of 10 comes twice */
-	{ "doubling", case_doubling, false },
-	/* three of 100 come behind later ones, two twice, few never */
-	{ "reordering", case_reordering, false },
+	{ "loss", .percent = { .drop = 1 } },
+	{ "doubling", .percent = { .twice = 10 } },
+	{ "reordering", .percent = { .drop = 0.1, .twice = 2, .reorder = 3 } },
 	/* four slots for all sessions */
-	{ "full-table", case_full_table, false },
+	{ "full-table", .run = case_full_table },
 	/* a memory cgroup of 8 MiB; 512 KiB for TCP where that has a limit of its own */
-	{ "memory", case_memory, false },
+	{ "memory", .run = case_memory },
 	/* more events than the ring buffer holds */
-	{ "ring", case_ring, true },
+	{ "ring", .run = case_ring, .kernel = true },
 };
 
 #define N_CASES (sizeof(cases) / sizeof(cases[0]))
@@ -424,7 +405,7 @@ static int run_case(struct net_case *c, size_t i)
 
 	if (r)
 		return r == -ENOTSUP ? net_fail(c, "the engine cannot work here"), r : -1;
-	r = cases[i].run(c);
+	r = cases[i].run ? cases[i].run(c) : disturbed(c, &cases[i].percent);
 	r = r ?: check_after(c);
 	if (r && r != -ENOTSUP)
 		rig_show_warnings(&c->rig);

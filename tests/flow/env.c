@@ -137,14 +137,12 @@ static void make_dir(void)
 	env_at_end(STDOUT_FILENO, remove_dir, &line); /* as long as we live */
 }
 
-static void write_file(const char *path, const char *text)
+bool env_put(const char *path, const char *text)
 {
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	FILE *f = fopen(path, "we");
+	bool is_written = f && fputs(text, f) >= 0;
 
-	if (fd < 0 || write(fd, text, strlen(text)) < 0)
-		fprintf(stderr, "note: %s: %s\n", path, strerror(errno));
-	if (fd >= 0)
-		close(fd);
+	return f && !fclose(f) && is_written;
 }
 
 static int lo_up(void)
@@ -194,7 +192,8 @@ void env_enter(const char *prog, unsigned int max_seconds)
 		exit(EXIT_SKIP);
 	}
 	/* Fixed ports of the tests stay below this range, thousands of sessions a minute within. */
-	write_file("/proc/sys/net/ipv4/ip_local_port_range", "20000 65000");
+	if (!env_put("/proc/sys/net/ipv4/ip_local_port_range", "20000 65000"))
+		perror("note: ip_local_port_range");
 	if (!getrlimit(RLIMIT_NOFILE, &lim)) {
 		lim.rlim_cur = lim.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &lim);

@@ -32,8 +32,7 @@
 static struct daemon *running;
 static const int *rig_given; /* listening sockets that the daemon is started with */
 static size_t rig_n_given;
-static void (*rig_begin)(void); /* called before each test, and */
-static void (*rig_tidy)(void);  /* after it, failed or not */
+static void (*rig_tidy)(void); /* called after each test, failed or not */
 
 /* Wait until CONDITION holds; what fail_msg() says if that takes longer than RIG_PATIENCE_MS. */
 #define RIG_WAIT(condition, ...)                                                                   \
@@ -49,11 +48,8 @@ static void (*rig_tidy)(void);  /* after it, failed or not */
 /* The file PATH says TEXT. */
 static void rig_put(const char *path, const char *text)
 {
-	FILE *f = fopen(path, "we");
-
-	assert_non_null(f);
-	assert_true(fputs(text, f) >= 0);
-	assert_int_equal(fclose(f), 0);
+	if (!env_put(path, text))
+		fail_msg("%s: %s", path, strerror(errno));
 }
 
 /* What sprintf(3) makes of it; valid until the 16th call after this one. */
@@ -136,14 +132,6 @@ static void rig_refuses(const char *engine, const char *text, const char *what)
 	assert_int_equal(rig_try_start(engine, NULL, text, why, sizeof(why)), -EIO);
 	if (!strstr(why, what))
 		fail_msg("\"%s\" is not in: %s", what, why);
-}
-
-static int rig_set_up(void **state)
-{
-	(void)state;
-	if (rig_begin)
-		rig_begin();
-	return 0;
 }
 
 /* The teardown of each test: after a failure the daemon still runs. */
@@ -402,13 +390,18 @@ static struct ends connect_pair(const char *from, const char *to)
 	return e;
 }
 
-/* A session through TO, which has said something. */
-static struct ends rig_open(const char *to)
+/* A session from FROM (NULL: any) through TO, which has said something. */
+static struct ends rig_open_from(const char *from, const char *to)
 {
-	struct ends e = connect_pair(NULL, to);
+	struct ends e = connect_pair(from, to);
 
 	rig_talk(e.client, e.server, 10);
 	return e;
+}
+
+static struct ends rig_open(const char *to)
+{
+	return rig_open_from(NULL, to);
 }
 
 /* A session of FORWARD at TO, which talks until both flows have the carrier of ENGINE. */
@@ -542,7 +535,6 @@ static int rig_run_part(size_t part)
 		tests[n] = (struct CMUnitTest){
 			.name = names[n],
 			.test_func = rig_rows[k].run,
-			.setup_func = rig_set_up,
 			.teardown_func = rig_clean,
 			.initial_state = engine,
 		};

@@ -4,7 +4,6 @@
 #include <arpa/inet.h>
 #include <err.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
@@ -237,11 +236,9 @@ void name_server_mode(enum name_server_mode m)
 static void put_file(const char *path, const char *text)
 {
 	char own[256];
-	int fd;
 
 	snprintf(own, sizeof(own), "%s/%s", env_dir(), strrchr(path, '/') + 1);
-	fd = open(own, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || close(fd))
+	if (!env_put(own, text))
 		err(1, "name server: %s", own);
 	if (access(path, F_OK)) { /* a machine without one: it is not touched */
 		printf("skip: no %s\n", path);

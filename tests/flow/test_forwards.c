@@ -120,15 +120,6 @@ ROW_ONCE(no_descriptors)
 #define CLIENT_B "127.0.0.12:0"
 #define CLIENT_C "127.0.0.13:0"
 
-/* A client from FROM has a session, which stays. */
-static struct ends stays(const char *from, const char *to)
-{
-	struct ends e = connect_pair(from, to);
-
-	rig_talk_on(e, 10);
-	return e;
-}
-
 static void is_refused(const char *from, const char *to)
 {
 	is_turned_away(from, to);
@@ -140,22 +131,22 @@ ROW_ONCE(max_sessions_per_client)
 	struct daemon *d = rig_start(*state, "[culvert]\nmax-sessions-per-client = 4\n" ANY
 					     "max-sessions-per-client = 0\n" FORWARD(
 						     "few", TWO, "max-sessions-per-client = 2\n"));
-	struct ends first = stays(CLIENT_A, TWO);
+	struct ends first = rig_open_from(CLIENT_A, TWO);
 
-	stays(CLIENT_A, TWO);
+	rig_open_from(CLIENT_A, TWO);
 	is_refused(CLIENT_A, TWO);
-	stays(CLIENT_B, TWO);
-	stays(CLIENT_A, ONE);
-	stays(CLIENT_A, ONE);
+	rig_open_from(CLIENT_B, TWO);
+	rig_open_from(CLIENT_A, ONE);
+	rig_open_from(CLIENT_A, ONE);
 	is_refused(CLIENT_A, ONE); /* two here, two there */
-	stays(CLIENT_B, ONE);
+	rig_open_from(CLIENT_B, ONE);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 2);
 	assert_int_equal(rig_status(d, "resources.clients"), 2);
 	rig_wait_log(d, "sessions of this forward have reached max-sessions-per-client: 2");
 	rig_wait_log(d, "sessions of all forwards have reached max-sessions-per-client: 4");
 	rig_hang_up(first);
 	rig_wait_status(d, "resources.sessions", 5);
-	stays(CLIENT_A, TWO);
+	rig_open_from(CLIENT_A, TWO);
 	rig_close_sockets();
 	rig_wait_status(d, "resources.clients", 0);
 	rig_stop(d);
@@ -167,9 +158,9 @@ ROW_ONCE(one_client_cannot_take_all_sessions)
 	struct daemon *d = rig_start(*state, "[culvert]\nmax-sessions = 10\n" ANY);
 
 	for (int i = 0; i < 5; i++)
-		stays(CLIENT_A, ONE);
+		rig_open_from(CLIENT_A, ONE);
 	is_refused(CLIENT_A, ONE);
-	stays(CLIENT_B, ONE);
+	rig_open_from(CLIENT_B, ONE);
 	assert_int_equal(rig_status(d, "max_sessions_per_client"), 5);
 	rig_stop(d);
 }
@@ -199,15 +190,15 @@ ROW_ONCE(rules)
 		mine, others);
 	struct daemon *d = rig_start(*state, text);
 
-	stays(CLIENT_A, ONE);
+	rig_open_from(CLIENT_A, ONE);
 	is_refused(CLIENT_B, ONE);
-	stays(CLIENT_A, TWO);
-	stays(CLIENT_B, TWO);
+	rig_open_from(CLIENT_A, TWO);
+	rig_open_from(CLIENT_B, TWO);
 	is_refused(CLIENT_C, TWO);
 	is_refused(NULL, TWO); /* from 127.0.0.1 */
-	stays(NULL, SIX);
+	rig_open(SIX);
 	is_refused(NULL, SIX_DENIED);
-	stays(NULL, mine);
+	rig_open(mine);
 	is_refused_on_unix(others);
 	assert_int_equal(rig_status(d, "errors.denied"), 5);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 0);

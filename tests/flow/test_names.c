@@ -36,20 +36,24 @@ static const char *const black_holes[] = {
 #define MOVING CULVERT NAMED("moves", ONE, "moves.test:9100")
 #define OFTEN "resolve-interval = 0.1\n"
 
-static int other_fd = -1, six_fd, four_fd;
+static int other_fd, six_fd, four_fd;
 
 /* What every row needs, within the namespaces that rig_run() has made. */
 static void prepare(void)
 {
-	if (other_fd < 0) {
-		name_server_start();
-		other_fd = net_listen(OTHER_UPSTREAM, 100);
-		six_fd = net_listen(SIX_UPSTREAM, 100);
-		four_fd = net_listen(FOUR_UPSTREAM, 100);
-		assert_true(other_fd >= 0 && six_fd >= 0 && four_fd >= 0);
-		for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
-			assert_int_equal(net_black_hole(black_holes[i]), 0);
-	}
+	name_server_start();
+	other_fd = net_listen(OTHER_UPSTREAM, 100);
+	six_fd = net_listen(SIX_UPSTREAM, 100);
+	four_fd = net_listen(FOUR_UPSTREAM, 100);
+	if (other_fd < 0 || six_fd < 0 || four_fd < 0)
+		errx(1, "cannot listen");
+	for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
+		if (net_black_hole(black_holes[i]))
+			errx(1, "%s: no black hole", black_holes[i]);
+}
+
+static void tidy(void)
+{
 	name_server_mode(NAMES_ANSWER);
 	net_drain_listener(other_fd);
 }
@@ -108,11 +112,6 @@ static bool has_state(struct daemon *d, size_t i, const char *state)
 	return !strcmp(json_text(json_object_array_get_idx(list, 0), "state"), state);
 }
 
-static size_t known_addresses(struct daemon *d, size_t i)
-{
-	return json_object_array_length(forward_status(d, i, "addresses"));
-}
-
 /*
  * Wait until names 0 to N - 1 have an address.  That they have been looked up is not enough: on a
  * busy machine a look-up may fail, and clients are then reset for that.
@@ -120,7 +119,8 @@ static size_t known_addresses(struct daemon *d, size_t i)
 static void wait_known(struct daemon *d, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		RIG_WAIT(known_addresses(d, i), "forward %zu has no address", i);
+		RIG_WAIT(json_object_array_length(forward_status(d, i, "addresses")),
+			 "forward %zu has no address", i);
 }
 
 static bool is_at(struct daemon *d, size_t i, const char *address)
@@ -610,6 +610,7 @@ ROW_ONCE(not_all_answered)
 int main(void)
 {
 	env_need_ipv6("test_names");
-	rig_begin = prepare;
+	rig_prepare = prepare;
+	rig_tidy = tidy;
 	return rig_run("test_names", TEST_SECONDS);
 }

@@ -24,11 +24,6 @@ static inline struct bytes text(const char *line)
 
 /* --- what a client says first --- */
 
-static inline struct bytes v2_told(void)
-{
-	return v2_inet(0x21, 0x11);
-}
-
 static inline struct bytes v2_told_inet6(void)
 {
 	struct bytes b = v2_begin(0x21, 0x21);
@@ -46,7 +41,7 @@ static inline struct bytes v2_told_inet6(void)
 static inline struct bytes v2_told_tlvs(void)
 {
 	static const char filler[3000];
-	struct bytes b = v2_told();
+	struct bytes b = v2_inet(0x21, 0x11);
 
 	v2_tlv(&b, 0x02, "db.example.org", 14);
 	v2_tlv(&b, 0x20, "\x01\0\0\0\0\x21\0\x07TLSv1.3", 15);
@@ -247,7 +242,7 @@ ROW_ONCE(bad)
 	is_bad(d, &b, false, "to forward in: unknown version or command");
 	b = text("GET / HTTP/1.1\r\n\r\n");
 	is_bad(d, &b, false, "to forward in: no PROXY header");
-	b = v2_told();
+	b = v2_inet(0x21, 0x11);
 	b.n--;
 	is_bad(d, &b, true, "to forward in: the stream ended within it");
 	b = text("PROXY TCP4 1.2.3.4 5.6.7.8 1 65536\r\n");

@@ -98,16 +98,12 @@ static const char *some_timeout(uint64_t salt, char *buf, size_t len)
 /* With a forward that nobody connects to, the daemon has all that `auto` may use. */
 static const char *config_of_moves(void)
 {
+	static const char text[] = "[forward other]\nlisten = 127.0.0.1:9001\n"
+				   "upstream = " UPSTREAM "\nengine = auto\n";
 	static char path[128];
-	FILE *f;
 
 	snprintf(path, sizeof(path), "%s/moves.conf", env_dir());
-	f = fopen(path, "we");
-	if (!f || chown(env_dir(), 0, 0) ||
-	    fputs("[forward other]\nlisten = 127.0.0.1:9001\nupstream = " UPSTREAM "\n"
-		  "engine = auto\n",
-		  f) < 0 ||
-	    fclose(f))
+	if (chown(env_dir(), 0, 0) || !env_put(path, text))
 		err(1, "%s", path);
 	return path;
 }
