@@ -141,8 +141,8 @@ struct run {
 	const char *engine;
 	const struct variant *variant;
 	struct daemon *d;
-	struct end senders[PAIRS], receivers[PAIRS];
-	struct peer *all[2 * PAIRS]; /* the senders first */
+	struct end ends[2 * PAIRS];    /* the senders, then the receivers in the same order */
+	struct peer *peers[2 * PAIRS]; /* theirs */
 	/* far ends of the daemon's two sockets */
 	int client_port[PAIRS], upstream_port[PAIRS];
 	int64_t hidden[PAIRS];
@@ -152,6 +152,12 @@ struct run {
 	uint64_t sent; /* and received, and verified */
 	char why[1500];
 };
+
+/* How many ends send, from the first one on. */
+static int senders(const struct run *run)
+{
+	return run->variant->both ? 2 * PAIRS : PAIRS;
+}
 
 static double seconds = 3; /* of sending */
 static int listen_fd;      /* at UPSTREAM */
@@ -169,10 +175,10 @@ static int start_daemon(struct run *run)
 /* Connections one by one, so that it is known which receiver belongs to which sender. */
 static int connect_pair(struct run *run, int i)
 {
-	struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
+	struct peer *s = &run->ends[i].peer, *r = &run->ends[PAIRS + i].peer;
 
-	run->all[i] = s;
-	run->all[PAIRS + i] = r;
+	run->peers[i] = s;
+	run->peers[PAIRS + i] = r;
 	if (peer_pair(s, r, LISTEN, listen_fd, 7, (uint64_t)i))
 		return -1;
 	peer_script(s, "sb" SOCKET_BUFFER " nd G100:64:64 P100000 S4096M");
@@ -193,7 +199,7 @@ static bool is_pausing(const struct peer *p)
 /* Until both ends pause.  They are left open, so this is not for peers_run(). */
 static int talk(struct run *run, int i)
 {
-	struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
+	struct peer *s = &run->ends[i].peer, *r = &run->ends[PAIRS + i].peer;
 	struct peer *both[] = { s, r };
 	int64_t deadline = now_ms() + 20000;
 
@@ -219,7 +225,7 @@ static void find_hidden(struct run *run)
 	kmem_queued(run->upstream_port, UPSTREAM_PORT, PAIRS, given, not_ours);
 	kmem_queued(run->client_port, LISTEN_PORT, PAIRS, held, unread);
 	for (int i = 0; i < PAIRS; i++) {
-		const struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
+		const struct peer *s = &run->ends[i].peer, *r = &run->ends[PAIRS + i].peer;
 
 		run->hidden[i] = (int64_t)(s->tx_off - r->rx_off + r->tx_off - s->rx_off) -
 				 held[i] - given[i];
@@ -245,16 +251,6 @@ static bool is_full(const struct run *run, struct end *e, int64_t hidden, int64_
 	return now - e->peer.last_progress > SETTLE_MS + 200 || now - run->start > FILL_MS;
 }
 
-static bool turn_end_tiny(const struct run *run, struct end *e, int64_t hidden, int64_t now)
-{
-	if (!e->tiny && is_full(run, e, hidden, now)) {
-		e->tiny = true;
-		e->peer.write_size = 1;
-		e->peer.write_pause = 0;
-	}
-	return e->tiny;
-}
-
 /* Returns true once all who send have gone over to single bytes. */
 static bool turn_tiny(struct run *run, int64_t now)
 {
@@ -264,10 +260,15 @@ static bool turn_tiny(struct run *run, int64_t now)
 		return false;
 	run->next_look = now + 50; /* /proc/net/tcp is slow to read */
 	find_hidden(run);
-	for (int i = 0; i < PAIRS; i++) {
-		all &= turn_end_tiny(run, &run->senders[i], run->hidden[i], now);
-		if (run->variant->both)
-			all &= turn_end_tiny(run, &run->receivers[i], run->hidden[i], now);
+	for (int i = 0; i < senders(run); i++) {
+		struct end *e = &run->ends[i];
+
+		if (!e->tiny && is_full(run, e, run->hidden[i % PAIRS], now)) {
+			e->tiny = true;
+			e->peer.write_size = 1;
+			e->peer.write_pause = 0;
+		}
+		all &= e->tiny;
 	}
 	return all;
 }
@@ -275,10 +276,11 @@ static bool turn_tiny(struct run *run, int64_t now)
 /* Receivers that only pause are left alone: what they do not read stays unread. */
 static int run_peers(struct run *run)
 {
-	int n = run->variant->slow || run->variant->both ? 2 * PAIRS : PAIRS;
+	int n = run->variant->slow ? 2 * PAIRS : senders(run);
 
-	return peers_round(run->all, (size_t)n, now_ms() + 2, run->why, sizeof(run->why)) == n ? 0 :
-												 -1;
+	return peers_round(run->peers, (size_t)n, now_ms() + 2, run->why, sizeof(run->why)) == n ?
+		       0 :
+		       -1;
 }
 
 static void stop_daemon(struct run *run, bool middle)
@@ -328,13 +330,13 @@ static int read_all(struct run *run)
 {
 	daemon_signal(run->d, SIGCONT);
 	for (int i = 0; i < PAIRS; i++) {
-		struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
+		struct peer *s = &run->ends[i].peer, *r = &run->ends[PAIRS + i].peer;
 
 		run->sent += s->tx_off + r->tx_off;
 		finish_end(s, r);
 		finish_end(r, s);
 	}
-	return peers_run(run->all, 2 * PAIRS, READ_MS, NULL, NULL, run->why, sizeof(run->why));
+	return peers_run(run->peers, 2 * PAIRS, READ_MS, NULL, NULL, run->why, sizeof(run->why));
 }
 
 /*
@@ -371,13 +373,10 @@ static void begin_sending(const struct run *run, struct peer *p)
 static void begin(struct run *run)
 {
 	run->start = now_ms();
-	for (int i = 0; i < PAIRS; i++) {
-		begin_sending(run, &run->senders[i].peer);
-		if (run->variant->both)
-			begin_sending(run, &run->receivers[i].peer);
-		else if (run->variant->slow)
-			run->receivers[i].peer.step_wake = 0;
-	}
+	for (int i = 0; i < senders(run); i++)
+		begin_sending(run, &run->ends[i].peer);
+	for (int i = 0; run->variant->slow && i < PAIRS; i++)
+		run->ends[PAIRS + i].peer.step_wake = 0;
 }
 
 static int measure(struct run *run)
@@ -406,10 +405,8 @@ static int run_once(struct run *run)
 	if (r < 0)
 		return r == -ENOTSUP ? r : -1;
 	r = measure(run) ? -1 : 0;
-	for (int i = 0; i < PAIRS; i++) {
-		peer_close(&run->senders[i].peer);
-		peer_close(&run->receivers[i].peer);
-	}
+	for (int i = 0; i < 2 * PAIRS; i++)
+		peer_close(&run->ends[i].peer);
 	if (r)
 		daemon_kill(run->d);
 	else

@@ -242,26 +242,30 @@ static void resets(struct daemon *d)
 	}
 }
 
-static void without_upstream(struct daemon *d)
+/* Line N of the log: a client of FORWARD at TO, which is reset. */
+static struct json_object *turned_away(struct daemon *d, const char *to, const char *forward,
+				       size_t n, const char *end)
 {
-	int refused = rig_dial(NULL, TWO), denied;
+	int client = rig_dial(NULL, to);
 	struct json_object *line;
 
-	assert_int_equal(rig_end(refused, RIG_PATIENCE_MS), ECONNRESET);
-	wait_lines(d, 5);
-	line = line_of(name_of(refused));
-	assert_string_equal(json_text(line, "end"), "connect-refused");
-	assert_string_equal(json_text(line, "forward"), "nowhere");
+	assert_int_equal(rig_end(client, RIG_PATIENCE_MS), ECONNRESET);
+	wait_lines(d, n);
+	line = line_of(name_of(client));
+	assert_string_equal(json_text(line, "end"), end);
+	assert_string_equal(json_text(line, "forward"), forward);
+	return line;
+}
+
+static void without_upstream(struct daemon *d)
+{
+	struct json_object *line = turned_away(d, TWO, "nowhere", 5, "connect-refused");
+
 	assert_string_equal(json_text(line, "upstream"), CLOSED);
 	assert_null(json_at(line, "connect_ms"));
 	assert_int_equal(json_object_array_length(json_at(line, "flows")), 0);
 
-	denied = rig_dial(NULL, THREE);
-	assert_int_equal(rig_end(denied, RIG_PATIENCE_MS), ECONNRESET);
-	wait_lines(d, 6);
-	line = line_of(name_of(denied));
-	assert_string_equal(json_text(line, "end"), "denied");
-	assert_string_equal(json_text(line, "forward"), "closed");
+	line = turned_away(d, THREE, "closed", 6, "denied");
 	assert_null(json_at(line, "id"));
 	assert_null(json_at(line, "upstream"));
 }
@@ -293,13 +297,10 @@ ROW(lines_of_sessions)
 ROW_ONCE(without_empty_ones)
 {
 	struct daemon *d = rig_start(*state, LOGGING(LOG) "session-log-empty = no\n" TALK NOWHERE);
-	struct ends e = connect_pair(NULL, ONE);
-	int refused;
 
-	close_both(e);
+	close_both(connect_pair(NULL, ONE));
 	rig_hang_up(connect_pair(NULL, ONE));
-	refused = rig_dial(NULL, TWO);
-	assert_int_equal(rig_end(refused, RIG_PATIENCE_MS), ECONNRESET);
+	is_turned_away(NULL, TWO);
 	short_session();
 	wait_lines(d, 2);
 	assert_string_equal(json_text(lines[0], "end"), "connect-refused");
