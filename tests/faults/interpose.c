@@ -198,6 +198,22 @@ static struct verdict consult(enum function fn, const void *caller)
 		return real(__VA_ARGS__);                                                          \
 	}
 
+/* The same for one with an argument of any type behind its others. */
+#define INJECT_VARIADIC(name, type)                                                                \
+	int name(int fd, type request, ...)                                                        \
+	{                                                                                          \
+		va_list ap;                                                                        \
+		void *arg;                                                                         \
+                                                                                                   \
+		va_start(ap, request);                                                             \
+		arg = va_arg(ap, void *);                                                          \
+		va_end(ap);                                                                        \
+		CONSULT(name)                                                                      \
+                                                                                                   \
+		FAIL_WITH(-1);                                                                     \
+		return real(fd, request, arg);                                                     \
+	}
+
 /* --- sockets --- */
 
 INJECT(int, accept4, -1, (int fd, __SOCKADDR_ARG addr, socklen_t *restrict len, int flags), fd,
@@ -256,33 +272,8 @@ ssize_t splice(int in, off64_t *off_in, int out, off64_t *off_out, size_t len, u
 	return real(in, off_in, out, off_out, v.cut && len ? 1 : len, flags);
 }
 
-int fcntl(int fd, int command, ...)
-{
-	va_list ap;
-	void *arg;
-
-	va_start(ap, command);
-	arg = va_arg(ap, void *);
-	va_end(ap);
-	CONSULT(fcntl)
-
-	FAIL_WITH(-1);
-	return real(fd, command, arg);
-}
-
-int ioctl(int fd, unsigned long request, ...)
-{
-	va_list ap;
-	void *arg;
-
-	va_start(ap, request);
-	arg = va_arg(ap, void *);
-	va_end(ap);
-	CONSULT(ioctl)
-
-	FAIL_WITH(-1);
-	return real(fd, request, arg);
-}
+INJECT_VARIADIC(fcntl, int)
+INJECT_VARIADIC(ioctl, unsigned long)
 
 /* Linux frees the descriptor in any case, whatever close(2) returns. */
 int close(int fd)

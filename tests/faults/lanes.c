@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <err.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -125,7 +126,7 @@ static void keep_alive(int fd)
 				 sizeof(options[i].value));
 }
 
-int lanes_open(void)
+void lanes_open(void)
 {
 	name_server_start();
 	name_server_set("race.test", "::1 127.0.0.1");
@@ -137,18 +138,13 @@ int lanes_open(void)
 		if (scripts[i].kind == REFUSED)
 			continue;
 		/* without IPv6 there is no race, and the second address is served at once */
-		if (scripts[i].kind == RACE && env_has_ipv6() && net_black_hole(l->between)) {
-			perror("[::1]");
-			return -1;
-		}
+		if (scripts[i].kind == RACE && env_has_ipv6() && net_black_hole(l->between))
+			errx(1, "%s: no black hole", l->between);
 		l->listen_fd = net_listen(l->upstream, 1024);
-		if (l->listen_fd < 0) {
-			fprintf(stderr, "%s: %s\n", l->upstream, strerror(-l->listen_fd));
-			return -1;
-		}
+		if (l->listen_fd < 0)
+			errx(1, "%s: %s", l->upstream, strerror(-l->listen_fd));
 		keep_alive(l->listen_fd);
 	}
-	return 0;
 }
 
 void lanes_configuration(FILE *f)

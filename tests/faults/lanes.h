@@ -19,8 +19,8 @@ struct batch {
 	char why[600];              /* the worst that was seen */
 };
 
-/* Listeners of the upstream side, once per program.  Returns 0 or -1 with a message printed. */
-int lanes_open(void);
+/* Listeners of the upstream side, once per program.  Exits with a message on failure. */
+void lanes_open(void);
 
 /* Write the forwards of the lanes. */
 void lanes_configuration(FILE *f);

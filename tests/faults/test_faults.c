@@ -11,7 +11,6 @@
  */
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,7 @@
 #include <unistd.h>
 
 #include "../flow/env.h"
+#include "../flow/options.h"
 #include "../flow/pattern.h"
 #include "lanes.h"
 #include "page.h"
@@ -241,11 +241,11 @@ static const char *broken_by(const struct injection *in, const struct outcome *o
 /* --- the sweep --- */
 
 static struct {
-	char *culvert; /* the program */
-	char *preload; /* the interposer */
+	const char *culvert; /* the program */
+	char *preload;       /* the interposer */
 	const char *engine;
-	const char *only;  /* sites whose description holds this; NULL: all */
-	unsigned int most; /* errors tried at a site, about; 0: all */
+	const char *only; /* sites whose description holds this; NULL: all */
+	uint64_t most;    /* errors tried at a site, about; 0: all */
 	bool verbose;
 	uint64_t seed;
 } opt = { .engine = "auto" };
@@ -627,60 +627,17 @@ static int sweep(struct sweep *s)
 
 /* --- the command line --- */
 
-static const char help[] =
-	"test_faults [options]\n"
-	"  --engine E      auto, sockmap, splice or copy (default auto)\n"
-	"  --culvert PATH  the daemon (default: the one built together with this program)\n"
-	"  --only TEXT     only places whose description holds TEXT, such as \"recv carrier\"\n"
-	"  --most N        about N of the errors of each place, picked by the seed (default all)\n"
-	"  --seed S        of the random choices (default: from the clock; printed)\n"
-	"  --verbose       a line for each injection\n";
-
-static const struct option long_options[] = {
-	{ "engine", required_argument, NULL, 'e' }, { "culvert", required_argument, NULL, 'c' },
-	{ "only", required_argument, NULL, 'o' },   { "most", required_argument, NULL, 'm' },
-	{ "seed", required_argument, NULL, 's' },   { "verbose", no_argument, NULL, 'v' },
-	{ "help", no_argument, NULL, 'h' },         { 0 },
+static const struct test_option options[] = {
+	{ "engine", "E", "auto, sockmap, splice or copy (default auto)", TEXT, &opt.engine },
+	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &opt.culvert },
+	{ "only", "TEXT", "only places whose description holds TEXT, such as \"recv carrier\"",
+	  TEXT, &opt.only },
+	{ "most", "N", "about N of the errors of each place, picked by the seed (default all)",
+	  NUMBER, &opt.most },
+	{ "seed", "S", "of the random choices (default: from the clock; printed)", NUMBER,
+	  &opt.seed },
+	{ "verbose", "", "a line for each injection", FLAG, &opt.verbose },
 };
-
-static void usage(bool is_asked_for)
-{
-	fputs(help, is_asked_for ? stdout : stderr);
-	exit(is_asked_for ? 0 : 2);
-}
-
-static void parse_options(int argc, char **argv)
-{
-	int c;
-
-	opt.seed = (uint64_t)time(NULL);
-	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-		switch (c) {
-		case 'e':
-			opt.engine = optarg;
-			break;
-		case 'c':
-			opt.culvert = realpath(optarg, NULL);
-			break;
-		case 'o':
-			opt.only = optarg;
-			break;
-		case 'm':
-			opt.most = (unsigned int)atoi(optarg);
-			break;
-		case 's':
-			opt.seed = strtoull(optarg, NULL, 0);
-			break;
-		case 'v':
-			opt.verbose = true;
-			break;
-		default:
-			usage(c == 'h');
-		}
-	}
-	if (optind < argc)
-		usage(false);
-}
 
 int main(int argc, char **argv)
 {
@@ -692,14 +649,14 @@ int main(int argc, char **argv)
 	opt.culvert = realpath(path, NULL);
 	beside_test("libculvert_faults.so", path, sizeof(path));
 	opt.preload = realpath(path, NULL);
-	parse_options(argc, argv);
+	opt.seed = (uint64_t)time(NULL);
+	options_parse(argc, argv, options, sizeof(options) / sizeof(options[0]));
 	if (!opt.culvert || !opt.preload) {
 		fprintf(stderr, "FAIL: the daemon or libculvert_faults.so is missing\n");
 		return 1;
 	}
 	env_enter("test_faults", 3600);
-	if (lanes_open())
-		return 1;
+	lanes_open();
 	fprintf(stderr, "faults: engine %s, seed %llu\n", opt.engine, (unsigned long long)opt.seed);
 	r = sweep(&s);
 	printf("%s: engine %s: %llu injections at %zu places, %llu calls failed; %llu sessions, %llu "

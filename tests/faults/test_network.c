@@ -6,7 +6,6 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <getopt.h>
 #include <limits.h>
 #include <net/if.h>
 #include <poll.h>
@@ -19,6 +18,7 @@
 #include <unistd.h>
 
 #include "../flow/env.h"
+#include "../flow/options.h"
 #include "../flow/peer.h"
 #include "lanes.h"
 #include "page.h"
@@ -71,7 +71,7 @@ static int run_batches(struct net_case *c, bool resets)
 
 /* --- packets --- */
 
-#define PERCENT(n) ((uint32_t)((n)*65536 / 100))
+#define SHARE(percent) ((uint32_t)((percent)*65536 / 100))
 
 static struct bpf_tc_hook hook_of_lo(void)
 {
@@ -99,7 +99,12 @@ static void detach(void)
 	bpf_tc_hook_destroy(&hook);
 }
 
-static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t reorder)
+/* With PERCENT of all packets. */
+struct disturbance {
+	double drop, twice, reorder;
+};
+
+static int disturbed(struct net_case *c, const struct disturbance *percent)
 {
 	struct network_bpf *net = network_bpf__open_and_load();
 	int r;
@@ -114,9 +119,9 @@ static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t
 		net_fail(c, "no BPF program at lo: %s", strerror(-r));
 		return -ENOTSUP;
 	}
-	net->bss->drop_share = drop;
-	net->bss->double_share = twice;
-	net->bss->reorder_share = reorder;
+	net->bss->drop_share = SHARE(percent->drop);
+	net->bss->double_share = SHARE(percent->twice);
+	net->bss->reorder_share = SHARE(percent->reorder);
 	r = run_batches(c, false);
 	c->times = net->bss->dropped + net->bss->doubled + net->bss->reordered;
 	detach();
@@ -124,21 +129,6 @@ static int disturbed(struct net_case *c, uint32_t drop, uint32_t twice, uint32_t
 	if (!r && !c->times)
 		return net_fail(c, "not one packet was touched");
 	return r;
-}
-
-static int case_loss(struct net_case *c)
-{
-	return disturbed(c, PERCENT(1), 0, 0);
-}
-
-static int case_doubling(struct net_case *c)
-{
-	return disturbed(c, 0, PERCENT(10), 0);
-}
-
-static int case_reordering(struct net_case *c)
-{
-	return disturbed(c, PERCENT(0.1), PERCENT(2), PERCENT(3));
 }
 
 /* Another daemon for this case. */
@@ -157,7 +147,7 @@ static bool write_file(const char *dir, const char *name, const char *text)
 	int fd;
 
 	snprintf(path, sizeof(path), "%s/%s", dir, name);
-	fd = open(path, O_WRONLY | O_CLOEXEC);
+	fd = open(path, O_WRONLY | O_CLOEXEC); /* it is there, or is none of this cgroup */
 	ok = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
 	if (fd >= 0)
 		close(fd);
@@ -382,18 +372,20 @@ static int case_ring(struct net_case *c)
 /* --- all of them --- */
 
 static const struct {
-	const char *name, *what;
-	net_case_fn *run;
-	bool kernel; /* only where the kernel must carry */
+	const char *name;
+	net_case_fn *run; /* NULL: packets are disturbed */
+	bool kernel;      /* only where the kernel must carry */
+	struct disturbance percent;
 } cases[] = {
-	{ "loss", "one packet of 100 is dropped", case_loss, false },
-	{ "doubling", "one packet of 10 comes twice", case_doubling, false },
-	{ "reordering", "three of 100 come behind later ones, two twice, few never",
-	  case_reordering, false },
-	{ "full-table", "four slots for all sessions", case_full_table, false },
-	{ "memory", "a memory cgroup of 8 MiB; 512 KiB for TCP where that has a limit of its own",
-	  case_memory, false },
-	{ "ring", "more events than the ring buffer holds", case_ring, true },
+	{ "loss", .percent = { .drop = 1 } },
+	{ "doubling", .percent = { .twice = 10 } },
+	{ "reordering", .percent = { .drop = 0.1, .twice = 2, .reorder = 3 } },
+	/* four slots for all sessions */
+	{ "full-table", .run = case_full_table },
+	/* a memory cgroup of 8 MiB; 512 KiB for TCP where that has a limit of its own */
+	{ "memory", .run = case_memory },
+	/* more events than the ring buffer holds */
+	{ "ring", .run = case_ring, .kernel = true },
 };
 
 #define N_CASES (sizeof(cases) / sizeof(cases[0]))
@@ -420,7 +412,7 @@ static int run_case(struct net_case *c, size_t i)
 
 	if (r)
 		return r == -ENOTSUP ? net_fail(c, "the engine cannot work here"), r : -1;
-	r = cases[i].run(c);
+	r = cases[i].run ? cases[i].run(c) : disturbed(c, &cases[i].percent);
 	r = r ?: check_after(c);
 	if (r && r != -ENOTSUP)
 		rig_show_warnings(&c->rig);
@@ -433,14 +425,24 @@ static int run_case(struct net_case *c, size_t i)
 	return r;
 }
 
-static void run_engine(const struct net_case *proto, const char *only)
+static struct net_case proto;
+static const char *only_engine, *only_case;
+
+static const struct test_option options[] = {
+	{ "engine", "E", "copy, splice, sockmap or auto (default: each)", TEXT, &only_engine },
+	{ "only", "CASE", "loss, doubling, reordering, full-table, memory or ring", TEXT,
+	  &only_case },
+	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &proto.culvert },
+};
+
+static void run_engine(void)
 {
 	for (size_t i = 0; i < N_CASES; i++) {
-		struct net_case c = *proto;
+		struct net_case c = proto;
 		int64_t start = now_ms();
 		int r;
 
-		if ((only && strcmp(only, cases[i].name) != 0) ||
+		if ((only_case && strcmp(only_case, cases[i].name) != 0) ||
 		    (cases[i].kernel && strcmp(c.engine, "sockmap") != 0))
 			continue;
 		r = run_case(&c, i);
@@ -457,52 +459,19 @@ static void run_engine(const struct net_case *proto, const char *only)
 	}
 }
 
-static const char help[] = "test_network [--engine E] [--only CASE] [--culvert PATH]\nCases:\n";
-
-static const struct option long_options[] = {
-	{ "engine", required_argument, NULL, 'e' },
-	{ "only", required_argument, NULL, 'o' },
-	{ "culvert", required_argument, NULL, 'c' },
-	{ "help", no_argument, NULL, 'h' },
-	{ 0 },
-};
-
-static void usage(bool is_asked_for)
-{
-	FILE *to = is_asked_for ? stdout : stderr;
-
-	fputs(help, to);
-	for (size_t i = 0; i < N_CASES; i++)
-		fprintf(to, "  %-14s %s\n", cases[i].name, cases[i].what);
-	exit(is_asked_for ? 0 : 2);
-}
-
 int main(int argc, char **argv)
 {
-	const char *engine = NULL, *only = NULL;
-	struct net_case proto = { 0 };
 	char path[PATH_MAX];
-	int c;
 
 	beside_test("libculvert_faults.so", path, sizeof(path));
 	proto.preload = realpath(path, NULL);
-	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-		if (c == 'e')
-			engine = optarg;
-		else if (c == 'o')
-			only = optarg;
-		else if (c == 'c')
-			proto.culvert = realpath(optarg, NULL);
-		else
-			usage(c == 'h');
-	}
+	options_parse(argc, argv, options, sizeof(options) / sizeof(options[0]));
 	env_enter("test_network", 900);
-	if (lanes_open())
-		return 1;
+	lanes_open();
 	for (size_t i = 0; i < sizeof(engines) / sizeof(engines[0]); i++) {
 		proto.engine = engines[i];
-		if (!engine || !strcmp(engine, engines[i]))
-			run_engine(&proto, only);
+		if (!only_engine || !strcmp(only_engine, engines[i]))
+			run_engine();
 	}
 	printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
 	return failed || !(passed + skipped) ? 1 : 0;

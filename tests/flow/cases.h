@@ -50,8 +50,8 @@ struct row {
 	bool ipv6;         /* needed, though VIA is another */
 };
 
-/* Listeners of the upstream side, once per program.  Returns 0 or -1 with a message printed. */
-int cases_listen(void);
+/* Listeners of the upstream side, once per program.  Exits with a message on failure. */
+void cases_listen(void);
 
 /* Start the daemon of the rows.  As daemon_start(). */
 int cases_start(struct cases *c);

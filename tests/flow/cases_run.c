@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* What all rows share: the daemon with its forwards, the upstream listeners, one session. */
-#include <arpa/inet.h>
-#include <netinet/in.h>
+#include <err.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +35,8 @@ int cases_fail(struct cases *c, const char *fmt, ...)
 	return -1;
 }
 
-/* At its upstream's address.  0 or -1, with a message. */
-static int listen_one(enum via via)
+/* At its upstream's address. */
+static void listen_one(enum via via)
 {
 	struct forward *f = &forwards[via];
 	int r;
@@ -47,11 +46,10 @@ static int listen_one(enum via via)
 	else
 		r = f->fd = net_listen(f->upstream, 4096);
 	if (r < 0)
-		fprintf(stderr, "%s: %s\n", f->upstream, strerror(-r));
-	return r < 0 ? -1 : 0;
+		errx(1, "%s: %s", f->upstream, strerror(-r));
 }
 
-int cases_listen(void)
+void cases_listen(void)
 {
 	static const char *const fixed[N_VIAS][2] = {
 		[VIA_PLAIN] = { "127.0.0.1:9000", PLAIN_UPSTREAM },
@@ -77,12 +75,12 @@ int cases_listen(void)
 		else
 			snprintf(f->upstream, sizeof(f->upstream), "unix:%s/up.sock", env_dir());
 	}
-	if (listen_one(VIA_PLAIN) || listen_one(VIA_UNIX_UPSTREAM) || listen_one(VIA_BLACKHOLE))
-		return -1;
-	if (env_has_ipv6() && listen_one(VIA_IPV6))
-		return -1;
+	listen_one(VIA_PLAIN);
+	listen_one(VIA_UNIX_UPSTREAM);
+	listen_one(VIA_BLACKHOLE);
+	if (env_has_ipv6())
+		listen_one(VIA_IPV6);
 	forwards[VIA_UNIX_LISTENER].fd = forwards[VIA_MAPPED].fd = forwards[VIA_PLAIN].fd;
-	return 0;
 }
 
 int cases_start(struct cases *c)
@@ -138,30 +136,16 @@ int cases_start_own(struct cases *c, const char *const *options, const char *ups
 	return 0;
 }
 
-/* True if SESSION is the one of the client with this local address. */
-static bool is_session_of(struct json_object *session, const struct sockaddr_in *local)
-{
-	const char *colon = strrchr(json_text(session, "client"), ':');
-
-	return colon && atoi(colon + 1) == ntohs(local->sin_port);
-}
-
-/* NULL if every flow is carried as it should be, else what is wrong. */
-static const char *carrier_fault(struct cases *c, struct json_object *session)
+/* True if both flows of SESSION are carried as the engine promises. */
+static bool is_carried(const struct cases *c, struct json_object *session)
 {
 	struct json_object *flows = json_at(session, "flows");
 	const char *want = strcmp(c->engine, "auto") ? c->engine : "sockmap";
+	bool is = flows && json_object_array_length(flows) == 2;
 
-	if (!session || !json_object_is_type(flows, json_type_array) ||
-	    json_object_array_length(flows) != 2)
-		return "no such session with two flows";
-	for (size_t i = 0; i < 2; i++) {
-		struct json_object *flow = json_object_array_get_idx(flows, i);
-
-		if (strcmp(json_text(flow, "carrier"), want) != 0)
-			return json_object_get_string(session);
-	}
-	return NULL;
+	for (size_t i = 0; is && i < 2; i++)
+		is = !strcmp(json_text(json_object_array_get_idx(flows, i), "carrier"), want);
+	return is;
 }
 
 /* How long it may take until a conversation has the carrier that it shall have. */
@@ -172,32 +156,30 @@ static int expect_carrier(struct peer *p, void *arg)
 {
 	struct cases *c = arg;
 	struct json_object *o = NULL, *list, *session = NULL;
-	struct sockaddr_in local = { 0 };
-	socklen_t len = sizeof(local);
-	const char *fault;
-	size_t n;
+	bool is_right;
 
 	if (!c->kernel && (!strcmp(c->engine, "auto") || !strcmp(c->engine, "sockmap"))) {
 		printf("skip %-8s carrier assertion: status: kernel.available is false\n",
 		       c->engine);
 		return 1;
 	}
-	getsockname(p->fd, (struct sockaddr *)&local, &len);
 	daemon_query(c->d, "sessions", 3000, &o);
 	list = json_at(o, "sessions");
-	n = json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
-	for (size_t i = 0; i < n; i++)
-		if (is_session_of(json_object_array_get_idx(list, i), &local))
-			session = json_object_array_get_idx(list, i);
-	fault = carrier_fault(c, session);
-	if (fault)
-		snprintf(p->why, sizeof(p->why), "carrier is not what it should be: %s", fault);
-	else
-		p->why[0] = '\0';
+	for (size_t i = 0; list && i < json_object_array_length(list); i++) {
+		struct json_object *one = json_object_array_get_idx(list, i);
+		const char *colon = strrchr(json_text(one, "client"), ':');
+
+		if (colon && atoi(colon + 1) == net_port(p->fd, false))
+			session = one;
+	}
+	is_right = is_carried(c, session);
+	snprintf(p->why, sizeof(p->why), "%s%s",
+		 is_right ? "" : "carrier is not what it should be: ",
+		 is_right ? "" : json_object_to_json_string(session));
 	json_object_put(o);
-	if (fault)
-		return now_ms() - p->last_progress > CARRIER_MS * env_slow() ? -1 : 0;
-	return 1;
+	if (is_right)
+		return 1;
+	return now_ms() - p->last_progress > CARRIER_MS * env_slow() ? -1 : 0;
 }
 
 void cases_pair(struct cases *c, const char *listen, enum via upstream, const char *client_script,

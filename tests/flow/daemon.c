@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <err.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -31,7 +32,7 @@ struct daemon {
 	int guardian_fd; /* once it is closed, the guardian kills the daemon */
 	int log;         /* its stderr, a file without a name */
 	char control[108];
-	struct daemon_resources baseline;
+	int64_t fds; /* without those of pipes, after the start */
 };
 
 const char *daemon_control(const struct daemon *d)
@@ -220,11 +221,14 @@ static void explain(struct daemon *d, const char *reason, char *why, size_t len)
 /* By its log; if that is not ours, by the control socket, which answers a little before. */
 static bool is_ready(struct daemon *d, bool has_log)
 {
-	struct daemon_resources r;
+	struct json_object *status = NULL;
+	bool answers;
 
 	if (has_log)
 		return daemon_log_has(d, "culvert: ready", 0);
-	return !daemon_resources(d, READY_MS, &r);
+	answers = !daemon_query(d, "status", READY_MS, &status);
+	json_object_put(status);
+	return answers;
 }
 
 /* On a busy machine it is ready before it knows its carriers, which most tests want. */
@@ -260,24 +264,31 @@ static int wait_ready(struct daemon *d, bool has_log, char *why, size_t len)
 	return 0;
 }
 
-/* The smallest of a few readings: one may count the connection of the query before. */
-static int read_baseline(struct daemon *d, char *why, size_t len)
+static int64_t fds_without_pipes(struct json_object *status)
 {
-	struct daemon_resources r;
-	int err = 0;
+	return json_int(status, "resources.fds") - 2 * json_int(status, "resources.pipes");
+}
 
-	for (int i = 0; i < 5 && !err; i++) {
-		err = daemon_resources(d, 5000, &r);
-		if (!err && (i == 0 || r.fds - 2 * r.pipes < d->baseline.fds))
-			d->baseline.fds = r.fds - 2 * r.pipes;
-	}
-	if (err) {
-		char text[96];
+/* The smallest of a few readings: one may count the connection of the query before. */
+static int count_fds(struct daemon *d, char *why, size_t len)
+{
+	struct json_object *status;
+	char text[96];
 
-		snprintf(text, sizeof(text), "control socket: status: %s", strerror(-err));
-		explain(d, text, why, len);
+	d->fds = INT64_MAX;
+	for (int i = 0; i < 5; i++) {
+		int err = daemon_query(d, "status", 5000, &status);
+
+		if (err) {
+			snprintf(text, sizeof(text), "control socket: status: %s", strerror(-err));
+			explain(d, text, why, len);
+			return err;
+		}
+		if (fds_without_pipes(status) < d->fds)
+			d->fds = fds_without_pipes(status);
+		json_object_put(status);
 	}
-	return err;
+	return 0;
 }
 
 int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why, size_t len)
@@ -294,15 +305,13 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
 	d->pid = fork();
 	if (d->pid == 0)
 		exec_daemon(conf, d->control, d->log);
-	if (d->pid < 0 || d->log < 0) {
-		fprintf(stderr, "cannot start a process\n");
-		exit(1);
-	}
+	if (d->pid < 0 || d->log < 0)
+		err(1, "cannot start a process");
 	r = start_guardian(d);
 	if (!r)
 		r = wait_ready(d, !conf->log_to, why, len);
 	if (!r)
-		r = read_baseline(d, why, len);
+		r = count_fds(d, why, len);
 	if (r) {
 		daemon_kill(d);
 		return r;
@@ -311,33 +320,44 @@ int daemon_start(const struct daemon_conf *conf, struct daemon **ret, char *why,
 	return 0;
 }
 
+static bool is_idle(const struct daemon *d, struct json_object *status)
+{
+	struct json_object *r = json_at(status, "resources");
+
+	return r && !json_int(r, "sessions") && !json_int(r, "slots_used") &&
+	       !json_int(r, "kernel_memory") && !json_int(r, "buffers") &&
+	       json_int(r, "pipes") == json_int(r, "pipes_idle") &&
+	       fds_without_pipes(status) <= d->fds;
+}
+
 int daemon_wait_idle(struct daemon *d, int timeout_ms, char *why, size_t len)
 {
 	int64_t deadline = now_ms() + timeout_ms;
-	struct daemon_resources r = { 0 };
-	struct json_object *answer;
+	struct json_object *answer = NULL;
+	bool has_sessions;
 	int err, pause_ms = 2;
 
 	for (;;) {
-		err = daemon_resources(d, timeout_ms, &r);
-		if (!err && !r.sessions && !r.slots_used && !r.kernel_memory && !r.buffers &&
-		    r.pipes == r.pipes_idle && r.fds - 2 * r.pipes <= d->baseline.fds)
+		err = daemon_query(d, "status", timeout_ms, &answer);
+		if (!err && is_idle(d, answer)) {
+			json_object_put(answer);
 			return 0;
+		}
 		if (now_ms() >= deadline)
 			break;
+		json_object_put(answer);
 		poll(NULL, 0, pause_ms); /* asking again, not waiting for a guess to come true */
 		pause_ms = pause_ms < 50 ? pause_ms * 2 : pause_ms;
 	}
 	if (err)
 		snprintf(why, len, "status: %s", strerror(-err));
 	else
-		snprintf(why, len,
-			 "leak: sessions %lld, slots_used %lld, kernel_memory %lld, buffers %lld, "
-			 "pipes %lld (idle %lld), fds without pipes %lld (after start %lld)",
-			 (long long)r.sessions, (long long)r.slots_used, (long long)r.kernel_memory,
-			 (long long)r.buffers, (long long)r.pipes, (long long)r.pipes_idle,
-			 (long long)(r.fds - 2 * r.pipes), (long long)d->baseline.fds);
-	if (r.sessions && !daemon_query(d, "sessions", timeout_ms, &answer)) {
+		snprintf(why, len, "leak: %s; fds without pipes after the start: %lld",
+			 json_object_to_json_string(json_at(answer, "resources")),
+			 (long long)d->fds);
+	has_sessions = json_int(answer, "resources.sessions") != 0;
+	json_object_put(answer);
+	if (has_sessions && !daemon_query(d, "sessions", timeout_ms, &answer)) {
 		fprintf(stderr, "# left over: %s\n", json_object_to_json_string(answer));
 		json_object_put(answer);
 	}
@@ -407,15 +427,12 @@ int daemon_join(struct daemon *d, int timeout_ms, char *why, size_t len)
 		snprintf(text, sizeof(text), "did not exit in time; its threads:%s", threads);
 		explain(d, text, why, len);
 		r = -ETIMEDOUT;
-	} else {
-		if (explain_complaint(d, why, len)) {
-			r = -EIO;
-		} else if (!WIFEXITED(d->status) || WEXITSTATUS(d->status) != 0) {
-			snprintf(text, sizeof(text), "exit: wait status 0x%x",
-				 (unsigned int)d->status);
-			explain(d, text, why, len);
-			r = -EIO;
-		}
+	} else if (explain_complaint(d, why, len)) {
+		r = -EIO;
+	} else if (!WIFEXITED(d->status) || WEXITSTATUS(d->status) != 0) {
+		snprintf(text, sizeof(text), "exit: wait status 0x%x", (unsigned int)d->status);
+		explain(d, text, why, len);
+		r = -EIO;
 	}
 	daemon_kill(d);
 	return r;

@@ -28,11 +28,6 @@ struct daemon_conf {
 		     * DAEMON_NO_STDERR: closed */
 };
 
-/* After the last session: everything 0, pipes == pipes_idle. */
-struct daemon_resources {
-	int64_t sessions, slots_used, kernel_memory, pipes, pipes_idle, buffers, fds;
-};
-
 /*
  * Start and wait for "culvert: ready", and for what the probe finds.  Returns 0, -ENOTSUP (exit code 3: the engine cannot work on
  * this kernel), or another -errno; what went wrong and the daemon's last words are in WHY.
@@ -47,9 +42,6 @@ int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct j
 
 /* The same for a request of one line, LINE.  The answer may be {"error":...}. */
 int daemon_ask(struct daemon *d, const char *line, int timeout_ms, struct json_object **ret);
-
-/* The "resources" of the status. */
-int daemon_resources(struct daemon *d, int timeout_ms, struct daemon_resources *ret);
 
 /*
  * Wait until nothing is held for a session any more and the number of fds is what it was after the

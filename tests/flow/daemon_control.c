@@ -85,25 +85,3 @@ int daemon_query(struct daemon *d, const char *command, int timeout_ms, struct j
 	}
 	return r;
 }
-
-int daemon_resources(struct daemon *d, int timeout_ms, struct daemon_resources *ret)
-{
-	struct json_object *o = NULL, *res;
-	int r = daemon_query(d, "status", timeout_ms, &o);
-
-	if (r < 0)
-		return r;
-	res = json_at(o, "resources");
-	*ret = (struct daemon_resources){
-		.sessions = json_int(res, "sessions"),
-		.slots_used = json_int(res, "slots_used"),
-		.kernel_memory = json_int(res, "kernel_memory"),
-		.pipes = json_int(res, "pipes"),
-		.pipes_idle = json_int(res, "pipes_idle"),
-		.buffers = json_int(res, "buffers"),
-		.fds = json_int(res, "fds"),
-	};
-	r = res ? 0 : -EBADMSG;
-	json_object_put(o);
-	return r;
-}

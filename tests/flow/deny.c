@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include "deny.h"
 
+#include <err.h>
 #include <seccomp.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 void deny_syscall(int nr, int error, int arg, uint64_t value)
 {
@@ -12,9 +11,7 @@ void deny_syscall(int nr, int error, int arg, uint64_t value)
 	scmp_filter_ctx f = seccomp_init(SCMP_ACT_ALLOW);
 
 	if (!f || seccomp_attr_set(f, SCMP_FLTATR_CTL_NNP, 0) ||
-	    seccomp_rule_add_array(f, verdict, nr, arg >= 0, &is) || seccomp_load(f)) {
-		fprintf(stderr, "cannot load a seccomp filter\n");
-		exit(1);
-	}
+	    seccomp_rule_add_array(f, verdict, nr, arg >= 0, &is) || seccomp_load(f))
+		errx(1, "cannot load a seccomp filter");
 	seccomp_release(f);
 }

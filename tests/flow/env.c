@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #include <dirent.h>
+#include <err.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <net/if.h>
@@ -67,10 +68,8 @@ uint64_t parse_bytes(const char *text)
 		n <<= 10, end++;
 	else if (end != text && (*end == 'M' || *end == 'm'))
 		n <<= 20, end++;
-	if (end == text || *end) {
-		fprintf(stderr, "not a number of bytes: %s\n", text);
-		exit(2);
-	}
+	if (end == text || *end)
+		errx(2, "not a number of bytes: %s", text);
 	return n;
 }
 
@@ -116,10 +115,8 @@ pid_t env_at_end(int fd, void (*fn)(void), int *ret_line)
 	int line[2];
 	pid_t pid;
 
-	if (pipe2(line, O_CLOEXEC) < 0 || (pid = fork()) < 0) {
-		perror("fork");
-		exit(1);
-	}
+	if (pipe2(line, O_CLOEXEC) < 0 || (pid = fork()) < 0)
+		err(1, "fork");
 	if (pid == 0)
 		guard(line[0], fd, fn);
 	close(line[0]);
@@ -133,23 +130,19 @@ static void make_dir(void)
 	int line;
 
 	snprintf(work_dir, sizeof(work_dir), "/tmp/culvert-flow.XXXXXX");
-	if (!mkdtemp(work_dir)) {
-		perror("mkdtemp");
-		exit(1);
-	}
+	if (!mkdtemp(work_dir))
+		err(1, "mkdtemp");
 	if (chmod(work_dir, 0755) || (nobody && chown(work_dir, nobody->pw_uid, nobody->pw_gid)))
 		perror(work_dir);
 	env_at_end(STDOUT_FILENO, remove_dir, &line); /* as long as we live */
 }
 
-static void write_file(const char *path, const char *text)
+bool env_put(const char *path, const char *text)
 {
-	int fd = open(path, O_WRONLY | O_CLOEXEC);
+	FILE *f = fopen(path, "we");
+	bool is_written = f && fputs(text, f) >= 0;
 
-	if (fd < 0 || write(fd, text, strlen(text)) < 0)
-		fprintf(stderr, "note: %s: %s\n", path, strerror(errno));
-	if (fd >= 0)
-		close(fd);
+	return f && !fclose(f) && is_written;
 }
 
 static int lo_up(void)
@@ -199,7 +192,8 @@ void env_enter(const char *prog, unsigned int max_seconds)
 		exit(EXIT_SKIP);
 	}
 	/* Fixed ports of the tests stay below this range, thousands of sessions a minute within. */
-	write_file("/proc/sys/net/ipv4/ip_local_port_range", "20000 65000");
+	if (!env_put("/proc/sys/net/ipv4/ip_local_port_range", "20000 65000"))
+		perror("note: ip_local_port_range");
 	if (!getrlimit(RLIMIT_NOFILE, &lim)) {
 		lim.rlim_cur = lim.rlim_max;
 		setrlimit(RLIMIT_NOFILE, &lim);

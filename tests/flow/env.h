@@ -16,6 +16,9 @@
  */
 void env_enter(const char *prog, unsigned int max_seconds);
 
+/* The file PATH says TEXT; false and errno if it cannot. */
+bool env_put(const char *path, const char *text);
+
 /* The private directory; removed with its content when this process ends, in whatever way. */
 const char *env_dir(void);
 

@@ -5,15 +5,9 @@
  * A daemon with a configuration file, and the sockets of rig_sockets.h around it.  What goes wrong
  * ends the test (cmocka's fail_msg()).
  */
-#include <errno.h>
 #include <json-c/json.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 #include "daemon.h"
 #include "env.h"
@@ -38,8 +32,7 @@
 static struct daemon *running;
 static const int *rig_given; /* listening sockets that the daemon is started with */
 static size_t rig_n_given;
-static void (*rig_begin)(void); /* called before each test, and */
-static void (*rig_tidy)(void);  /* after it, failed or not */
+static void (*rig_tidy)(void); /* called after each test, failed or not */
 
 /* Wait until CONDITION holds; what fail_msg() says if that takes longer than RIG_PATIENCE_MS. */
 #define RIG_WAIT(condition, ...)                                                                   \
@@ -55,11 +48,23 @@ static void (*rig_tidy)(void);  /* after it, failed or not */
 /* The file PATH says TEXT. */
 static void rig_put(const char *path, const char *text)
 {
-	FILE *f = fopen(path, "we");
+	if (!env_put(path, text))
+		fail_msg("%s: %s", path, strerror(errno));
+}
 
-	assert_non_null(f);
-	assert_true(fputs(text, f) >= 0);
-	assert_int_equal(fclose(f), 0);
+/* What sprintf(3) makes of it; valid until the 16th call after this one. */
+static const char *textf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static const char *textf(const char *fmt, ...)
+{
+	static char texts[16][2048];
+	static size_t n;
+	char *text = texts[n++ % 16];
+	va_list ap;
+
+	va_start(ap, fmt);
+	assert_in_range(vsnprintf(text, sizeof(texts[0]), fmt, ap), 0, sizeof(texts[0]) - 1);
+	va_end(ap);
+	return text;
 }
 
 /* Make TEXT the configuration file; its path. */
@@ -129,14 +134,6 @@ static void rig_refuses(const char *engine, const char *text, const char *what)
 		fail_msg("\"%s\" is not in: %s", what, why);
 }
 
-static int rig_set_up(void **state)
-{
-	(void)state;
-	if (rig_begin)
-		rig_begin();
-	return 0;
-}
-
 /* The teardown of each test: after a failure the daemon still runs. */
 static int rig_clean(void **state)
 {
@@ -168,50 +165,49 @@ static void rig_end_daemon(struct daemon *d)
 	rig_join(d);
 }
 
-/* All sessions end; nothing may be left over. */
-static void rig_stop(struct daemon *d)
+/* All sessions end, and nothing is left over. */
+static void rig_wait_idle(struct daemon *d)
 {
 	char why[1024];
 
-	rig_close_sockets();
 	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
 		fail_msg("left over: %s", why);
+}
+
+/* Whatever sessions there are, they end first. */
+static void rig_stop(struct daemon *d)
+{
+	rig_close_sockets();
+	rig_wait_idle(d);
 	rig_end_daemon(d);
 }
 
 /* --- what the daemon says --- */
 
+/* The answer to COMMAND is valid until the next query(), which most functions below make. */
 static struct json_object *query(struct daemon *d, const char *command)
 {
+	static struct json_object *last;
 	int64_t deadline = now_ms() + RIG_PATIENCE_MS;
-	struct json_object *o = NULL;
 	int r;
 
 	do { /* on a busy machine a worker may not answer in time */
-		json_object_put(o);
-		r = daemon_query(d, command, RIG_PATIENCE_MS, &o);
-	} while (!r && json_int(o, "workers_silent") && now_ms() < deadline);
+		json_object_put(last);
+		r = daemon_query(d, command, RIG_PATIENCE_MS, &last);
+	} while (!r && json_int(last, "workers_silent") && now_ms() < deadline);
 	if (r)
 		fail_msg("%s: %s", command, strerror(-r));
-	return o;
+	return last;
 }
 
 static int64_t rig_status(struct daemon *d, const char *path)
 {
-	struct json_object *o = query(d, "status");
-	int64_t n = json_int(o, path);
-
-	json_object_put(o);
-	return n;
+	return json_int(query(d, "status"), path);
 }
 
 static bool rig_has_kernel(struct daemon *d)
 {
-	struct json_object *o = query(d, "status");
-	bool has = json_object_get_boolean(json_at(o, "kernel.available"));
-
-	json_object_put(o);
-	return has;
+	return json_object_get_boolean(json_at(query(d, "status"), "kernel.available"));
 }
 
 /* Wait until rig_status() of PATH is N. */
@@ -287,15 +283,12 @@ static const char *rig_reload(struct daemon *d, const char *text)
 {
 	static char why[1024];
 	int64_t before = rig_status(d, "reload.finished");
-	struct json_object *o;
 
 	rig_write(text);
 	daemon_signal(d, SIGHUP);
-	json_object_put(query(d, "sessions")); /* which holds the same locks meanwhile */
+	query(d, "sessions"); /* which holds the same locks meanwhile */
 	rig_wait_status(d, "reload.finished", before + 1);
-	o = query(d, "status");
-	snprintf(why, sizeof(why), "%s", json_text(o, "reload.error"));
-	json_object_put(o);
+	snprintf(why, sizeof(why), "%s", json_text(query(d, "status"), "reload.error"));
 	return why;
 }
 
@@ -305,32 +298,38 @@ static void rig_reload_good(struct daemon *d, const char *text)
 	assert_string_equal(rig_reload(d, text), "");
 }
 
-/* How many sessions FORWARD has; *RET: the last of them, if wanted, to be released. */
+/* How many sessions FORWARD has; *RET: the last of them, until the next query(). */
 static size_t rig_sessions(struct daemon *d, const char *forward, struct json_object **ret)
 {
-	struct json_object *o = query(d, "sessions"), *list = json_at(o, "sessions");
+	struct json_object *list = json_at(query(d, "sessions"), "sessions");
 	size_t n = 0;
 
-	if (ret)
-		*ret = NULL;
+	*ret = NULL;
 	for (size_t i = 0; i < json_object_array_length(list); i++) {
 		struct json_object *s = json_object_array_get_idx(list, i);
 
-		if (strcmp(json_text(s, "forward"), forward) != 0)
-			continue;
-		n++;
-		if (ret) {
-			json_object_put(*ret);
-			*ret = json_object_get(s);
+		if (!strcmp(json_text(s, "forward"), forward)) {
+			*ret = s;
+			n++;
 		}
 	}
-	json_object_put(o);
 	return n;
 }
 
 static void rig_expect_sessions(struct daemon *d, const char *forward, size_t n)
 {
-	assert_int_equal(rig_sessions(d, forward, NULL), n);
+	struct json_object *last;
+
+	assert_int_equal(rig_sessions(d, forward, &last), n);
+}
+
+/* The one session of FORWARD, until the next query(). */
+static struct json_object *rig_session(struct daemon *d, const char *forward)
+{
+	struct json_object *session;
+
+	assert_int_equal(rig_sessions(d, forward, &session), 1);
+	return session;
 }
 
 static struct json_object *flow_of(struct json_object *session, size_t dir)
@@ -338,27 +337,15 @@ static struct json_object *flow_of(struct json_object *session, size_t dir)
 	return json_object_array_get_idx(json_at(session, "flows"), dir);
 }
 
-/* The text that KEY has in flow DIR of the one session of FORWARD; valid until the next call. */
+/* What KEY is in flow DIR of the one session of FORWARD; a text is valid until the next query(). */
 static const char *rig_flow_text(struct daemon *d, const char *forward, size_t dir, const char *key)
 {
-	static char text[64];
-	struct json_object *s;
-
-	assert_int_equal(rig_sessions(d, forward, &s), 1);
-	snprintf(text, sizeof(text), "%s", json_text(flow_of(s, dir), key));
-	json_object_put(s);
-	return text;
+	return json_text(flow_of(rig_session(d, forward), dir), key);
 }
 
 static int64_t rig_flow_int(struct daemon *d, const char *forward, size_t dir, const char *key)
 {
-	struct json_object *s;
-	int64_t n;
-
-	assert_int_equal(rig_sessions(d, forward, &s), 1);
-	n = json_int(flow_of(s, dir), key);
-	json_object_put(s);
-	return n;
+	return json_int(flow_of(rig_session(d, forward), dir), key);
 }
 
 /* The carrier that a conversation comes to with ENGINE. */
@@ -382,7 +369,7 @@ static void rig_talk_until(struct daemon *d, const char *forward, const char *ca
 		    !strcmp(rig_flow_text(d, forward, 1, "carrier"), carrier))
 			return;
 	} while (now_ms() < deadline);
-	assert_int_equal(rig_sessions(d, forward, &session), 1);
+	session = rig_session(d, forward);
 	fail_msg("%s: the carrier is %s, not %s: %s", forward,
 		 json_text(flow_of(session, 0), "carrier"), carrier,
 		 json_text(session, "not_grafted"));
@@ -403,13 +390,18 @@ static struct ends connect_pair(const char *from, const char *to)
 	return e;
 }
 
-/* A session through TO, which has said something. */
-static struct ends rig_open(const char *to)
+/* A session from FROM (NULL: any) through TO, which has said something. */
+static struct ends rig_open_from(const char *from, const char *to)
 {
-	struct ends e = connect_pair(NULL, to);
+	struct ends e = connect_pair(from, to);
 
 	rig_talk(e.client, e.server, 10);
 	return e;
+}
+
+static struct ends rig_open(const char *to)
+{
+	return rig_open_from(NULL, to);
 }
 
 /* A session of FORWARD at TO, which talks until both flows have the carrier of ENGINE. */
@@ -543,7 +535,6 @@ static int rig_run_part(size_t part)
 		tests[n] = (struct CMUnitTest){
 			.name = names[n],
 			.test_func = rig_rows[k].run,
-			.setup_func = rig_set_up,
 			.teardown_func = rig_clean,
 			.initial_state = engine,
 		};

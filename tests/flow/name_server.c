@@ -2,8 +2,8 @@
 #include "name_server.h"
 
 #include <arpa/inet.h>
+#include <err.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <pthread.h>
 #include <sched.h>
@@ -52,42 +52,37 @@ static _Atomic int mode;
 static _Atomic unsigned int asked;
 static int sock;
 
-static void die(const char *what)
-{
-	fprintf(stderr, "name server: %s: %s\n", what, strerror(errno));
-	exit(1);
-}
-
 unsigned int name_server_asked(void)
 {
 	return atomic_load(&asked);
 }
 
+/* The record of NAME, or an empty one.  With the lock. */
+static struct record *find(const char *name)
+{
+	for (size_t i = 0; i < NAMES_MAX; i++)
+		if (!records[i].name[0] || !strcasecmp(records[i].name, name))
+			return &records[i];
+	errx(1, "name server: too many names");
+}
+
 void name_server_set(const char *name, const char *addresses)
 {
-	size_t i = 0;
+	struct record *r;
 
 	pthread_mutex_lock(&lock);
-	while (records[i].name[0] && strcasecmp(records[i].name, name) != 0)
-		if (++i == NAMES_MAX)
-			abort();
-	memset(&records[i], 0, sizeof(records[i]));
-	snprintf(records[i].name, sizeof(records[i].name), "%s", name);
-	snprintf(records[i].addresses, sizeof(records[i].addresses), "%s", addresses ?: "");
-	records[i].exists = addresses != NULL;
+	r = find(name);
+	*r = (struct record){ .exists = addresses != NULL };
+	snprintf(r->name, sizeof(r->name), "%s", name);
+	snprintf(r->addresses, sizeof(r->addresses), "%s", addresses ?: "");
 	pthread_mutex_unlock(&lock);
 }
 
 void name_server_mute(const char *name, unsigned int a, unsigned int aaaa)
 {
-	size_t i = 0;
-
 	pthread_mutex_lock(&lock);
-	while (strcasecmp(records[i].name, name) != 0)
-		if (++i == NAMES_MAX)
-			abort();
-	records[i].mute_a = a;
-	records[i].mute_aaaa = aaaa;
+	find(name)->mute_a = a;
+	find(name)->mute_aaaa = aaaa;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -241,18 +236,16 @@ void name_server_mode(enum name_server_mode m)
 static void put_file(const char *path, const char *text)
 {
 	char own[256];
-	int fd;
 
 	snprintf(own, sizeof(own), "%s/%s", env_dir(), strrchr(path, '/') + 1);
-	fd = open(own, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-	if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || close(fd))
-		die(own);
+	if (!env_put(own, text))
+		err(1, "name server: %s", own);
 	if (access(path, F_OK)) { /* a machine without one: it is not touched */
 		printf("skip: no %s\n", path);
 		exit(EXIT_SKIP);
 	}
 	if (mount(own, path, NULL, MS_BIND, NULL))
-		die(path);
+		err(1, "name server: %s", path);
 }
 
 void name_server_start(void)
@@ -263,7 +256,7 @@ void name_server_start(void)
 	pthread_t thread;
 
 	if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL))
-		die("mount namespace");
+		err(1, "name server: mount namespace");
 	/* one try of half a minute: who is told nothing hangs */
 	put_file("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:30 attempts:1\n");
 	put_file("/etc/nsswitch.conf", "hosts: files dns\nservices: files\npasswd: files\n"
@@ -271,8 +264,8 @@ void name_server_start(void)
 	put_file("/etc/hosts", "127.0.0.1 localhost\n");
 	sock = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	if (sock < 0 || bind(sock, (struct sockaddr *)&in, sizeof(in)))
-		die("127.0.0.1:53");
+		err(1, "name server: 127.0.0.1:53");
 	errno = pthread_create(&thread, NULL, serve, NULL);
 	if (errno)
-		die("thread");
+		err(1, "name server: thread");
 }

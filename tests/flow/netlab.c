@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <err.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
@@ -31,10 +32,8 @@ static int open_new(void)
 
 void netlab_enter(enum machine m)
 {
-	if (setns(namespaces[m], CLONE_NEWNET)) {
-		perror("setns");
-		exit(1);
-	}
+	if (setns(namespaces[m], CLONE_NEWNET))
+		err(1, "setns");
 }
 
 int netlab_run(enum machine m, const char *command)

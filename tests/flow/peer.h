@@ -139,6 +139,12 @@ void peer_describe(const struct peer *p, char *buf, size_t len);
 const char *peer_result_name(enum peer_result r);
 
 /*
+ * What each of N peers can do now; then wait for what they wait for, at the latest until UNTIL.
+ * Returns how many still run, or -1 and the reason in WHY if one has failed.
+ */
+int peers_round(struct peer **peers, size_t n, int64_t until, char *why, size_t len);
+
+/*
  * Drive N peers until all are done, one of them failed, or none has moved for TIMEOUT_MS (then
  * those still running are PEER_STALLED).  TICK (may be NULL) is called at least every 10 ms; it
  * ends the run by returning non-zero.  Returns 0 if all are done, else -1 and the reason in WHY.

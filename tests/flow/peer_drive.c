@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* A poll loop over peers, and the few socket calls that tests need beside them. */
 #include <arpa/inet.h>
+#include <err.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -16,37 +17,38 @@
 
 #define TICK_MS 10
 
-/* One round over all peers; counts those still running. -1 if one failed. */
-static int run_all(struct peer **peers, size_t n, int64_t now, int *ret_running, char *why,
-		   size_t len)
+int peers_round(struct peer **peers, size_t n, int64_t until, char *why, size_t len)
 {
-	*ret_running = 0;
-	for (size_t i = 0; i < n; i++) {
+	struct pollfd *pfd = calloc(n, sizeof(*pfd));
+	int64_t now = now_ms();
+	int running = 0;
+
+	if (!pfd)
+		err(1, "calloc");
+	for (size_t i = 0; i < n && running >= 0; i++) {
 		enum peer_result r = peer_run(peers[i], now);
 
-		if (r == PEER_RUNNING) {
-			(*ret_running)++;
-		} else if (r != PEER_DONE) {
+		if (r != PEER_RUNNING && r != PEER_DONE) {
 			peer_describe(peers[i], why, len);
-			return -1;
+			running = -1;
+		} else {
+			running += r == PEER_RUNNING;
 		}
 	}
-	return 0;
-}
-
-static int wait_time(struct peer **peers, size_t n, int64_t now, int64_t deadline, bool ticking)
-{
-	int64_t at = deadline;
-
-	if (ticking && at > now + TICK_MS)
-		at = now + TICK_MS;
-	for (size_t i = 0; i < n; i++) {
+	for (size_t i = 0; i < n && running > 0; i++) {
 		int64_t wake = peer_wake(peers[i], now);
 
-		if (wake < at)
-			at = wake;
+		/* Without an interest not even errors are polled for: they would spin. */
+		pfd[i].events = peer_events(peers[i], now, &pfd[i].fd);
+		if (!pfd[i].events)
+			pfd[i].fd = -1;
+		if (wake < until)
+			until = wake;
 	}
-	return at <= now ? 0 : (int)(at - now);
+	if (running > 0)
+		poll(pfd, n, until > now ? (int)(until - now) : 0);
+	free(pfd);
+	return running;
 }
 
 static int stalled(struct peer **peers, size_t n, char *why, size_t len)
@@ -86,43 +88,27 @@ static int64_t stall_time(struct peer **peers, size_t n, int timeout_ms)
 int peers_run(struct peer **peers, size_t n, int timeout_ms, int (*tick)(void *), void *arg,
 	      char *why, size_t len)
 {
-	struct pollfd *pfd = calloc(n, sizeof(*pfd));
-	int running = 0, r;
+	int running;
 
-	if (!pfd) {
-		perror("calloc");
-		abort();
-	}
 	for (size_t i = 0; i < n; i++)
 		peers[i]->last_progress = now_ms();
-	for (;;) {
-		int64_t now = now_ms(), deadline;
+	do {
+		int64_t now = now_ms(), until = stall_time(peers, n, timeout_ms);
 
-		r = run_all(peers, n, now, &running, why, len);
-		if (r < 0 || running == 0)
-			break;
-		deadline = stall_time(peers, n, timeout_ms);
-		if (now >= deadline) {
-			r = stalled(peers, n, why, len);
-			break;
-		}
 		if (tick && tick(arg)) {
 			snprintf(why, len, "ended by the test");
-			r = -1;
+			running = -1;
 			break;
 		}
-		for (size_t i = 0; i < n; i++) {
-			/* Without an interest not even errors are polled for: they would spin. */
-			pfd[i].events = peer_events(peers[i], now, &pfd[i].fd);
-			if (!pfd[i].events)
-				pfd[i].fd = -1;
-		}
-		poll(pfd, n, wait_time(peers, n, now, deadline, tick != NULL));
-	}
+		if (tick && until > now + TICK_MS)
+			until = now + TICK_MS;
+		running = peers_round(peers, n, until, why, len);
+		if (running > 0 && stall_time(peers, n, timeout_ms) <= now)
+			running = stalled(peers, n, why, len);
+	} while (running > 0);
 	for (size_t i = 0; i < n; i++)
 		peer_close(peers[i]);
-	free(pfd);
-	return r;
+	return running;
 }
 
 /* "unix:/path", "[::1]:80" or "127.0.0.1:80"; nothing else is needed here. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 /* Scripts as text, and what is told of a peer. */
+#include <err.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +28,8 @@ static const struct word {
 
 static void add_step(struct peer *p, enum step_op op, uint64_t a, uint64_t b, uint64_t c)
 {
-	if (p->n_steps == PEER_MAX_STEPS) {
-		fprintf(stderr, "bug in the test: more than %d steps\n", PEER_MAX_STEPS);
-		abort();
-	}
+	if (p->n_steps == PEER_MAX_STEPS)
+		errx(1, "bug in the test: more than %d steps", PEER_MAX_STEPS);
 	p->steps[p->n_steps++] = (struct step){ .op = op, .a = a, .b = b, .c = c };
 }
 
@@ -53,8 +52,7 @@ static void parse_word(struct peer *p, char *token)
 		add_step(p, words[i].op, arg[0], arg[1], arg[2]);
 		return;
 	}
-	fprintf(stderr, "bug in the test: script word \"%s\"\n", token);
-	abort();
+	errx(1, "bug in the test: script word \"%s\"", token);
 }
 
 void peer_script(struct peer *p, const char *text)

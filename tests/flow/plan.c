@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
+#include <err.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,10 +20,8 @@ static void add(struct maker *m, enum plan_side side, enum step_op op, uint64_t 
 {
 	struct plan_script *s = &m->plan->side[side];
 
-	if (s->n == PEER_MAX_STEPS) {
-		fprintf(stderr, "bug in the test: plan too long\n");
-		abort();
-	}
+	if (s->n == PEER_MAX_STEPS)
+		errx(1, "bug in the test: plan too long");
 	s->steps[s->n++] = (struct step){ .op = op, .a = a, .b = b, .c = c };
 	if (op == STEP_SEND || op == STEP_LAST || op == STEP_BOTH)
 		s->bytes += a;

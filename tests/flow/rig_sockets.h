@@ -6,6 +6,7 @@
  * What goes wrong ends the test (cmocka's fail_msg()).  Those that nobody closes are closed by
  * rig_close_sockets().
  */
+#include <err.h>
 #include <errno.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
@@ -77,10 +78,8 @@ static void rig_close_sockets(void)
 static void rig_listen(void)
 {
 	upstream_fd = net_listen(RIG_UPSTREAM, 1000);
-	if (upstream_fd < 0) {
-		fprintf(stderr, "%s: %s\n", RIG_UPSTREAM, strerror(-upstream_fd));
-		exit(1);
-	}
+	if (upstream_fd < 0)
+		errx(1, "%s: %s", RIG_UPSTREAM, strerror(-upstream_fd));
 }
 
 /* --- what is connected --- */

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+#include <err.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -29,10 +30,8 @@ static void start(struct process *p, int (*part)(size_t i), size_t i)
 	fflush(NULL);
 	p->output = memfd_create("output", MFD_CLOEXEC);
 	p->pid = fork();
-	if (p->pid < 0 || p->output < 0) {
-		perror("fork");
-		exit(1);
-	}
+	if (p->pid < 0 || p->output < 0)
+		err(1, "fork");
 	if (p->pid)
 		return;
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -91,10 +90,8 @@ int side_by_side(size_t n, int (*part)(size_t i))
 	bool at_once = env_slow() == 1;
 	int code, failed = 0, skipped = 0;
 
-	if (n > SIDE_BY_SIDE_MAX) {
-		fprintf(stderr, "bug in the test: too many parts\n");
-		exit(1);
-	}
+	if (n > SIDE_BY_SIDE_MAX)
+		errx(1, "bug in the test: too many parts");
 	sigaction(SIGTERM, &on_term, NULL);
 	for (size_t i = 0; at_once && i < n; i++)
 		start(&all[i], part, i);

@@ -5,7 +5,6 @@
  * still serve a plain session.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include "../unit/unit.h"
 #include "cases.h"
 #include "env.h"
+#include "options.h"
 #include "side_by_side.h"
 
 #define ECHO_CLIENT "S64 F R64 E"
@@ -259,8 +259,7 @@ static int run_half(size_t part)
 	if (!n || (opt.engine && strcmp(opt.engine, engines[engine]) != 0))
 		return 0;
 	env_enter("test_cases", 900);
-	if (cases_listen())
-		return 1;
+	cases_listen();
 	c->engine = engines[engine];
 	c->culvert = opt.culvert;
 	r = cases_start(c);
@@ -276,37 +275,15 @@ static int run_half(size_t part)
 	return r;
 }
 
-static const char help[] = "test_cases [--culvert PATH] [--engine E] "
-			   "[--only NAME]\n";
-
-static const struct option long_options[] = {
-	{ "culvert", required_argument, NULL, 'c' },
-	{ "engine", required_argument, NULL, 'e' },
-	{ "only", required_argument, NULL, 'o' },
-	{ "help", no_argument, NULL, 'h' },
-	{ 0 },
+static const struct test_option options[] = {
+	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &opt.culvert },
+	{ "engine", "E", "only this one", TEXT, &opt.engine },
+	{ "only", "NAME", "only the row of this name", TEXT, &opt.only },
 };
 
 int main(int argc, char **argv)
 {
-	int c;
-
-	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-		switch (c) {
-		case 'c':
-			opt.culvert = optarg;
-			break;
-		case 'e':
-			opt.engine = optarg;
-			break;
-		case 'o':
-			opt.only = optarg;
-			break;
-		default:
-			fputs(help, c == 'h' ? stdout : stderr);
-			return c == 'h' ? 0 : 2;
-		}
-	}
+	options_parse(argc, argv, options, sizeof(options) / sizeof(options[0]));
 	for (size_t i = 0; i < N_ROWS; i++)
 		if (!opt.only || !strcmp(opt.only, rows[i].name))
 			return side_by_side(2 * N_ENGINES, run_half);

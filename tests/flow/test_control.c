@@ -119,7 +119,7 @@ static int64_t killed(struct daemon *d, const char *filter)
 static void filters(struct daemon *d, const char *carrier)
 {
 	struct ends a[2], b, other;
-	char filter[128];
+	const char *filter;
 	int64_t id;
 
 	a[0] = connect_pair(CLIENT_A, ONE);
@@ -140,10 +140,8 @@ static void filters(struct daemon *d, const char *carrier)
 	assert_int_equal(listed(d, ",\"client\":\"127.0.0.12, 127.0.0.1\""), 2);
 	assert_int_equal(listed(d, ",\"client\":\"::1\""), 0);
 	assert_int_equal(listed(d, ",\"client\":\"127.0.0.11\",\"forward\":\"other\""), 1);
-	snprintf(filter, sizeof(filter),
-		 ",\"carrier\":\"%s\",\"client\":\"127.0.0.11\","
-		 "\"forward\":\"live\"",
-		 carrier);
+	filter = textf(",\"carrier\":\"%s\",\"client\":\"127.0.0.11\",\"forward\":\"live\"",
+		       carrier);
 	assert_int_equal(listed(d, filter), 1);
 	expect_error(d, "{\"command\":\"sessions\",\"forward\":\"none\"}", "no-such-forward");
 
@@ -152,9 +150,8 @@ static void filters(struct daemon *d, const char *carrier)
 				      "sessions"),
 			      0),
 		      "id");
-	snprintf(filter, sizeof(filter), ",\"id\":%lld", (long long)id);
-	assert_int_equal(listed(d, filter), 1);
-	snprintf(filter, sizeof(filter), ",\"id\":[%lld,999999]", (long long)id);
+	assert_int_equal(listed(d, textf(",\"id\":%lld", (long long)id)), 1);
+	filter = textf(",\"id\":[%lld,999999]", (long long)id);
 	assert_int_equal(killed(d, filter), 1);
 	is_reset(b);
 	assert_int_equal(killed(d, filter), 0);
@@ -292,20 +289,18 @@ ROW_ONCE(a_long_list)
 	static const char *const options[] = { "--max-sessions-per-client", "0", NULL };
 	struct daemon *d = rig_start_with("copy", options, LIVE_AND_OTHER);
 	static struct ends e[LONG_LIST];
-	struct json_object *o, *list;
+	struct json_object *list;
 	int64_t sum = 0;
 
 	for (size_t i = 0; i < LONG_LIST; i++) {
 		e[i] = connect_pair(NULL, ONE);
 		n_sockets = 0; /* closed below */
 	}
-	o = query(d, "sessions");
-	list = json_at(o, "sessions");
+	list = json_at(query(d, "sessions"), "sessions");
 	assert_int_equal(json_object_array_length(list), LONG_LIST);
 	for (size_t i = 0; i < LONG_LIST; i++)
 		sum += json_int(json_object_array_get_idx(list, i), "id");
 	assert_int_equal(sum, (int64_t)LONG_LIST * (LONG_LIST + 1) / 2);
-	json_object_put(o);
 	for (size_t i = 0; i < LONG_LIST; i++) {
 		close(e[i].client);
 		close(e[i].server);

@@ -4,11 +4,7 @@
  * them and no others, and it names each command, key, error and reason of the code.
  */
 #include <limits.h>
-#include <stdio.h>
-#include <string.h>
-#include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #include "daemon/control_requests.h"
 #include "datapath/flow.h"
@@ -58,19 +54,13 @@ static void need(const char *item)
 
 static void need_name(const char *name)
 {
-	char item[80];
-
-	snprintf(item, sizeof(item), "\n- `%s`: ", name);
-	need(item);
+	need(textf("\n- `%s`: ", name));
 }
 
 /* One of several in an item. */
 static void need_quoted(const char *name)
 {
-	char text[80];
-
-	snprintf(text, sizeof(text), "`%s`", name);
-	need(text);
+	need(textf("`%s`", name));
 }
 
 static const char *type_name(struct json_object *value)

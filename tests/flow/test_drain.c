@@ -110,13 +110,9 @@ static void take_back(const char *engine, bool reload)
 	rig_stop(d);
 }
 
-ROW_ONCE(undo_takes_back)
+ROW_ONCE(takes_back)
 {
 	take_back(*state, false);
-}
-
-ROW_ONCE(reload_takes_back)
-{
 	take_back(*state, true);
 }
 
@@ -139,12 +135,10 @@ ROW_ONCE(removed)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		struct ends e[2];
-		char text[512];
 
 		for (int j = 0; j < 2; j++) {
-			snprintf(text, sizeof(text), LIVE("connect-timeout = %d\n%s") OTHER, 7 + j,
-				 cases[i].drain_timeout);
-			rig_reload_good(d, text);
+			rig_reload_good(d, textf(LIVE("connect-timeout = %d\n%s") OTHER, 7 + j,
+						 cases[i].drain_timeout));
 			e[j] = rig_open(ONE);
 		}
 		if (cases[i].deadline)

@@ -4,7 +4,6 @@
  */
 #include "forward_rig.h"
 
-#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -121,15 +120,6 @@ ROW_ONCE(no_descriptors)
 #define CLIENT_B "127.0.0.12:0"
 #define CLIENT_C "127.0.0.13:0"
 
-/* A client from FROM has a session, which stays. */
-static struct ends stays(const char *from, const char *to)
-{
-	struct ends e = connect_pair(from, to);
-
-	rig_talk_on(e, 10);
-	return e;
-}
-
 static void is_refused(const char *from, const char *to)
 {
 	is_turned_away(from, to);
@@ -141,22 +131,22 @@ ROW_ONCE(max_sessions_per_client)
 	struct daemon *d = rig_start(*state, "[culvert]\nmax-sessions-per-client = 4\n" ANY
 					     "max-sessions-per-client = 0\n" FORWARD(
 						     "few", TWO, "max-sessions-per-client = 2\n"));
-	struct ends first = stays(CLIENT_A, TWO);
+	struct ends first = rig_open_from(CLIENT_A, TWO);
 
-	stays(CLIENT_A, TWO);
+	rig_open_from(CLIENT_A, TWO);
 	is_refused(CLIENT_A, TWO);
-	stays(CLIENT_B, TWO);
-	stays(CLIENT_A, ONE);
-	stays(CLIENT_A, ONE);
+	rig_open_from(CLIENT_B, TWO);
+	rig_open_from(CLIENT_A, ONE);
+	rig_open_from(CLIENT_A, ONE);
 	is_refused(CLIENT_A, ONE); /* two here, two there */
-	stays(CLIENT_B, ONE);
+	rig_open_from(CLIENT_B, ONE);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 2);
 	assert_int_equal(rig_status(d, "resources.clients"), 2);
 	rig_wait_log(d, "sessions of this forward have reached max-sessions-per-client: 2");
 	rig_wait_log(d, "sessions of all forwards have reached max-sessions-per-client: 4");
 	rig_hang_up(first);
 	rig_wait_status(d, "resources.sessions", 5);
-	stays(CLIENT_A, TWO);
+	rig_open_from(CLIENT_A, TWO);
 	rig_close_sockets();
 	rig_wait_status(d, "resources.clients", 0);
 	rig_stop(d);
@@ -168,9 +158,9 @@ ROW_ONCE(one_client_cannot_take_all_sessions)
 	struct daemon *d = rig_start(*state, "[culvert]\nmax-sessions = 10\n" ANY);
 
 	for (int i = 0; i < 5; i++)
-		stays(CLIENT_A, ONE);
+		rig_open_from(CLIENT_A, ONE);
 	is_refused(CLIENT_A, ONE);
-	stays(CLIENT_B, ONE);
+	rig_open_from(CLIENT_B, ONE);
 	assert_int_equal(rig_status(d, "max_sessions_per_client"), 5);
 	rig_stop(d);
 }
@@ -187,30 +177,28 @@ static void is_refused_on_unix(const char *to)
 
 ROW_ONCE(rules)
 {
-	char text[1500], mine[100], others[100];
-	struct daemon *d;
+	const char *mine = textf("unix:%s/mine.sock", env_dir());
+	const char *others = textf("unix:%s/others.sock", env_dir());
+	const char *text = textf(
+		"[culvert]\ndeny = 127.0.0.12\n" FORWARD("inherits", ONE, "") FORWARD(
+			"own", TWO,
+			"deny = 127.0.0.13, 2001:db8::/32\n"
+			"allow = 127.0.0.8/29 ; .8 to .15\n") FORWARD("six", SIX, "allow = ::1\n")
+			FORWARD("six-denied", SIX_DENIED, "allow = 127.0.0.0/8\n")
+				FORWARD("mine", "%s", "allow = unix:\n")
+					FORWARD("others", "%s", "allow = 127.0.0.0/8\n"),
+		mine, others);
+	struct daemon *d = rig_start(*state, text);
 
-	snprintf(mine, sizeof(mine), "unix:%s/mine.sock", env_dir());
-	snprintf(others, sizeof(others), "unix:%s/others.sock", env_dir());
-	snprintf(text, sizeof(text),
-		 "[culvert]\ndeny = 127.0.0.12\n" FORWARD("inherits", ONE, "") FORWARD(
-			 "own", TWO,
-			 "deny = 127.0.0.13, 2001:db8::/32\n"
-			 "allow = 127.0.0.8/29 ; .8 to .15\n") FORWARD("six", SIX, "allow = ::1\n")
-			 FORWARD("six-denied", SIX_DENIED, "allow = 127.0.0.0/8\n")
-				 FORWARD("mine", "%s", "allow = unix:\n")
-					 FORWARD("others", "%s", "allow = 127.0.0.0/8\n"),
-		 mine, others);
-	d = rig_start(*state, text);
-	stays(CLIENT_A, ONE);
+	rig_open_from(CLIENT_A, ONE);
 	is_refused(CLIENT_B, ONE);
-	stays(CLIENT_A, TWO);
-	stays(CLIENT_B, TWO);
+	rig_open_from(CLIENT_A, TWO);
+	rig_open_from(CLIENT_B, TWO);
 	is_refused(CLIENT_C, TWO);
 	is_refused(NULL, TWO); /* from 127.0.0.1 */
-	stays(NULL, SIX);
+	rig_open(SIX);
 	is_refused(NULL, SIX_DENIED);
-	stays(NULL, mine);
+	rig_open(mine);
 	is_refused_on_unix(others);
 	assert_int_equal(rig_status(d, "errors.denied"), 5);
 	assert_int_equal(rig_status(d, "errors.client-limit"), 0);
@@ -254,13 +242,12 @@ ROW(engine)
 /* Context switches that the threads of PID have asked for, that is, how often they slept. */
 static long naps(pid_t pid)
 {
-	char command[128], text[32] = "";
-	FILE *f;
+	const char *command =
+		textf("cat /proc/%d/task/*/status | awk '/^voluntary/ { n += $2 } END { print n }'",
+		      (int)pid);
+	FILE *f = popen(command, "re");
+	char text[32] = "";
 
-	snprintf(command, sizeof(command),
-		 "cat /proc/%d/task/*/status | awk '/^voluntary/ { n += $2 } END { print n }'",
-		 (int)pid);
-	f = popen(command, "re");
 	assert_non_null(f);
 	assert_non_null(fgets(text, sizeof(text), f));
 	assert_int_equal(pclose(f), 0);
@@ -345,11 +332,9 @@ ROW_ONCE(socket_options)
 	struct daemon *d = rig_start(*state, "[culvert]\nkeepalive = 50\n" ANY);
 
 	for (size_t i = 0; i < sizeof(want) / sizeof(want[0]); i++) {
-		char text[300];
 		struct ends e;
 
-		snprintf(text, sizeof(text), "[culvert]\nkeepalive = 50\n%s", want[i].options);
-		rig_reload_good(d, text);
+		rig_reload_good(d, textf("[culvert]\nkeepalive = 50\n%s", want[i].options));
 		e = rig_open(ONE);
 		check_options(d, net_port(e.client, true), net_port(e.client, false),
 			      want[i].nodelay, want[i].keepalive);
@@ -417,21 +402,16 @@ static int compare(const void *a, const void *b)
 /* Does strace(1) see each thread of PID? */
 static bool is_traced(pid_t pid)
 {
-	char command[80];
-
-	snprintf(command, sizeof(command), "! grep -qs '^TracerPid:.0$' /proc/%d/task/*/status",
-		 (int)pid);
-	return !system(command); /* NOLINT(cert-env33-c) */
+	/* NOLINTNEXTLINE(cert-env33-c) */
+	return !system(textf("! grep -qs '^TracerPid:.0$' /proc/%d/task/*/status", (int)pid));
 }
 
 /* Have each call of PID but those that wait for events written to PATH; the PID of strace(1). */
 static pid_t trace(pid_t pid, const char *path)
 {
-	char number[16];
-	pid_t strace;
+	const char *number = textf("%d", (int)pid);
+	pid_t strace = fork();
 
-	snprintf(number, sizeof(number), "%d", (int)pid);
-	strace = fork();
 	if (!strace) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		execlp("strace", "strace", "-f", "-qq", "-e", "trace=!epoll_wait,epoll_pwait", "-o",
@@ -464,14 +444,10 @@ static int new_calls(FILE *f)
 ROW_ONCE(short_sessions)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nprobe = no\nworkers = 1\n" ANY);
+	pid_t strace = trace(rig_pid(d), textf("%s/strace", env_dir()));
+	FILE *f = fopen(textf("%s/strace", env_dir()), "re");
 	int calls[SHORT_SESSIONS];
-	char path[128];
-	pid_t strace;
-	FILE *f;
 
-	snprintf(path, sizeof(path), "%s/strace", env_dir());
-	strace = trace(rig_pid(d), path);
-	f = fopen(path, "re");
 	assert_non_null(f);
 	for (int i = 0; i < SHORT_SESSIONS; i++) {
 		short_session();
@@ -490,20 +466,18 @@ ROW_ONCE(short_sessions)
 ROW_ONCE(all_workers_get_some)
 {
 	struct daemon *d = rig_start(*state, "[culvert]\nworkers = 4\n" ANY);
-	struct json_object *o, *list;
+	struct json_object *list;
 	int64_t first;
 	bool others = false;
 
 	for (int i = 0; i < 32; i++)
 		connect_pair(NULL, ONE);
-	o = query(d, "sessions");
-	list = json_at(o, "sessions");
+	list = json_at(query(d, "sessions"), "sessions");
 	assert_int_equal(json_object_array_length(list), 32);
 	first = json_int(json_object_array_get_idx(list, 0), "worker");
 	for (size_t i = 1; i < 32; i++)
 		others |= json_int(json_object_array_get_idx(list, i), "worker") != first;
 	assert_true(others);
-	json_object_put(o);
 	rig_stop(d);
 }
 
@@ -558,24 +532,23 @@ ROW_ONCE(listens_when_ready)
 	"[forward range]\nlisten = 127.0.0.1:" first                                               \
 	"\nupstream = 127.0.0.1:13000-13099\n" FORWARD("one", "127.0.0.1:14000-14001", "")
 
+/* The address of PORT here. */
+static const char *at_port(int port)
+{
+	return textf("127.0.0.1:%d", port);
+}
+
 /* Client port FIRST + i leads to the server's I, and to no other. */
 static void expect_range(struct daemon *d, const int servers[PORTS], int first)
 {
-	struct json_object *s;
-	char to[32], want[32];
-
 	for (int i = 0; i < PORTS; i++) {
-		struct ends e;
+		struct ends e = { .client = rig_dial(NULL, at_port(first + i)) };
 
-		snprintf(to, sizeof(to), "127.0.0.1:%d", first + i);
-		e.client = rig_dial(NULL, to);
 		e.server = rig_accept_at(servers[i], RIG_PATIENCE_MS);
 		rig_talk_on(e, 1);
 		rig_expect_sessions(d, "one", 0);
-		assert_int_equal(rig_sessions(d, "range", &s), 1);
-		snprintf(want, sizeof(want), "127.0.0.1:%d", SERVERS + i);
-		assert_string_equal(json_text(s, "upstream"), want);
-		json_object_put(s);
+		assert_string_equal(json_text(rig_session(d, "range"), "upstream"),
+				    at_port(SERVERS + i));
 		rig_reset(e.client);
 		rig_reset(e.server);
 		rig_wait_status(d, "sessions.live", 0);
@@ -586,13 +559,10 @@ static void expect_range(struct daemon *d, const int servers[PORTS], int first)
 ROW_ONCE(port_range)
 {
 	struct daemon *d = rig_start(*state, RANGE("12000-12099"));
-	struct json_object *o;
 	int servers[PORTS];
-	char at[32];
 
 	for (int i = 0; i < PORTS; i++) {
-		snprintf(at, sizeof(at), "127.0.0.1:%d", SERVERS + i);
-		servers[i] = net_listen(at, 10);
+		servers[i] = net_listen(at_port(SERVERS + i), 10);
 		assert_true(servers[i] >= 0);
 	}
 	expect_range(d, servers, 12000);
@@ -601,9 +571,7 @@ ROW_ONCE(port_range)
 	assert_int_equal(rig_try_dial(NULL, "127.0.0.1:12049"), -ECONNREFUSED);
 	is_served("127.0.0.1:14000");
 	is_served("127.0.0.1:14001");
-	o = query(d, "forwards");
-	assert_int_equal(json_object_array_length(json_at(o, "forwards")), 2);
-	json_object_put(o);
+	assert_int_equal(json_object_array_length(json_at(query(d, "forwards"), "forwards")), 2);
 	for (int i = 0; i < PORTS; i++)
 		close(servers[i]);
 	rig_stop(d);

@@ -17,13 +17,10 @@
 /* Clients of unix sockets have no address, and no limit of their own. */
 ROW_ONCE(unix_clients)
 {
-	char text[512], to[128];
-	struct daemon *d;
+	const char *to = textf("unix:%s/limits", env_dir());
+	struct daemon *d = rig_start(
+		*state, textf(CULVERT FORWARD("one", "%s", "bandwidth-per-client = 1K\n"), to));
 
-	snprintf(to, sizeof(to), "unix:%s/limits", env_dir());
-	snprintf(text, sizeof(text), CULVERT FORWARD("one", "%s", "bandwidth-per-client = 1K\n"),
-		 to);
-	d = rig_start(*state, text);
 	rig_talk_on(connect_pair(NULL, to), 200);
 	rig_stop(d);
 }
@@ -172,14 +169,13 @@ ROW_ONCE(change_sessions)
 /* Flows that have their carrier because kernel memory was short. */
 static unsigned int short_of_memory(struct daemon *d)
 {
-	struct json_object *o = query(d, "sessions"), *list = json_at(o, "sessions");
+	struct json_object *list = json_at(query(d, "sessions"), "sessions");
 	unsigned int n = 0;
 
 	for (size_t i = 0; i < 2 * json_object_array_length(list); i++)
 		n += !strcmp(json_text(flow_of(json_object_array_get_idx(list, i / 2), i % 2),
 				       "reason"),
 			     "kernel memory");
-	json_object_put(o);
 	return n;
 }
 
@@ -212,10 +208,7 @@ ROW_ONCE(kernel_memory)
 	late = rig_open(ONE); /* a conversation that begins now stays in user space */
 	assert_true(short_of_memory(d) >= short_before + 2);
 	rig_reset(late.client);
-	while (rig_status(d, "resources.kernel_memory") > limit / 2) {
-		assert_true(now_ms() < deadline);
-		poll(NULL, 0, 20);
-	}
+	RIG_WAIT(rig_status(d, "resources.kernel_memory") <= limit / 2, "flows do not leave");
 	while (short_of_memory(d)) {
 		for (int i = 0; i < QUIET; i++)
 			rig_talk_on(pairs[i], 2);
@@ -249,7 +242,7 @@ ROW_ONCE(accept_rate)
 			fail_msg("%d were accepted within %lld ms", i + 1, (long long)so_far);
 	}
 	assert_true(rig_status(d, "errors.accept-rate") >= 1);
-	assert_int_equal(rig_sessions(d, "slow", NULL), CLIENTS);
+	rig_expect_sessions(d, "slow", CLIENTS);
 	for (int i = 0; i < CLIENTS; i++)
 		rig_reset(clients[i]);
 	for (int i = 0; i < CLIENTS; i++)
@@ -265,12 +258,11 @@ static void check_reasons(struct daemon *d, const char *engine, const char *forw
 	bool by_name = strcmp(engine, "auto") != 0 && strcmp(engine, "sockmap") != 0;
 	struct json_object *s;
 
+	assert_true(rig_sessions(d, forward, &s) > 0);
 	for (size_t dir = 0; dir < 2; dir++) {
-		assert_true(rig_sessions(d, forward, &s) > 0);
 		assert_string_not_equal(json_text(flow_of(s, dir), "carrier"), "sockmap");
 		assert_string_equal(json_text(flow_of(s, dir), "reason"),
 				    by_name ? "engine" : "bandwidth limit");
-		json_object_put(s);
 	}
 }
 
@@ -357,7 +349,7 @@ ROW(turns)
 		taps_open(&taps[i], NULL, TWO, true, false, 0);
 	taps_run(taps, SLOW_TAPS, groups, 1, 1200);
 	assert_int_equal(rig_status(d, "errors.idle-timeout"), 0);
-	assert_int_equal(rig_sessions(d, "few", NULL), SLOW_TAPS / 2);
+	rig_expect_sessions(d, "few", SLOW_TAPS / 2);
 	rig_reset(taps[0].fd);
 	rig_wait_status(d, "resources.sessions", SLOW_TAPS / 2 - 1);
 	rig_reset(taps[3].fd);

@@ -26,7 +26,6 @@
  * shows what single bytes take in a receive queue, where TCP bounds them.
  */
 #include <errno.h>
-#include <getopt.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -36,6 +35,7 @@
 
 #include "daemon.h"
 #include "env.h"
+#include "options.h"
 #include "peer.h"
 
 #define PAIRS 32
@@ -141,7 +141,8 @@ struct run {
 	const char *engine;
 	const struct variant *variant;
 	struct daemon *d;
-	struct end senders[PAIRS], receivers[PAIRS];
+	struct end ends[2 * PAIRS];    /* the senders, then the receivers in the same order */
+	struct peer *peers[2 * PAIRS]; /* theirs */
 	/* far ends of the daemon's two sockets */
 	int client_port[PAIRS], upstream_port[PAIRS];
 	int64_t hidden[PAIRS];
@@ -151,6 +152,12 @@ struct run {
 	uint64_t sent; /* and received, and verified */
 	char why[1500];
 };
+
+/* How many ends send, from the first one on. */
+static int senders(const struct run *run)
+{
+	return run->variant->both ? 2 * PAIRS : PAIRS;
+}
 
 static double seconds = 3; /* of sending */
 static int listen_fd;      /* at UPSTREAM */
@@ -168,8 +175,10 @@ static int start_daemon(struct run *run)
 /* Connections one by one, so that it is known which receiver belongs to which sender. */
 static int connect_pair(struct run *run, int i)
 {
-	struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
+	struct peer *s = &run->ends[i].peer, *r = &run->ends[PAIRS + i].peer;
 
+	run->peers[i] = s;
+	run->peers[PAIRS + i] = r;
 	if (peer_pair(s, r, LISTEN, listen_fd, 7, (uint64_t)i))
 		return -1;
 	peer_script(s, "sb" SOCKET_BUFFER " nd G100:64:64 P100000 S4096M");
@@ -190,27 +199,21 @@ static bool is_pausing(const struct peer *p)
 /* Until both ends pause.  They are left open, so this is not for peers_run(). */
 static int talk(struct run *run, int i)
 {
-	struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
-	int64_t deadline = now_ms() + 20000, now;
+	struct peer *s = &run->ends[i].peer, *r = &run->ends[PAIRS + i].peer;
+	struct peer *both[] = { s, r };
+	int64_t deadline = now_ms() + 20000;
 
-	while ((now = now_ms()) < deadline) {
-		struct pollfd pfd[2];
-
-		peer_run(s, now);
-		peer_run(r, now);
-		if (s->result != PEER_RUNNING || r->result != PEER_RUNNING)
-			break;
-		if (is_pausing(s) && is_pausing(r)) {
-			run->client_port[i] = net_port(s->fd, false);
-			run->upstream_port[i] = net_port(r->fd, true);
-			return 0;
+	while (!is_pausing(s) || !is_pausing(r)) {
+		if (peers_round(both, 2, now_ms() + 1, run->why, sizeof(run->why)) < 2)
+			return -1;
+		if (now_ms() > deadline) {
+			peer_describe(s, run->why, sizeof(run->why));
+			return -1;
 		}
-		pfd[0].events = peer_events(s, now, &pfd[0].fd);
-		pfd[1].events = peer_events(r, now, &pfd[1].fd);
-		poll(pfd, 2, 1);
 	}
-	peer_describe(s->result == PEER_RUNNING ? r : s, run->why, sizeof(run->why));
-	return -1;
+	run->client_port[i] = net_port(s->fd, false);
+	run->upstream_port[i] = net_port(r->fd, true);
+	return 0;
 }
 
 /* Payload of each session that is in no queue of TCP. */
@@ -222,7 +225,7 @@ static void find_hidden(struct run *run)
 	kmem_queued(run->upstream_port, UPSTREAM_PORT, PAIRS, given, not_ours);
 	kmem_queued(run->client_port, LISTEN_PORT, PAIRS, held, unread);
 	for (int i = 0; i < PAIRS; i++) {
-		const struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
+		const struct peer *s = &run->ends[i].peer, *r = &run->ends[PAIRS + i].peer;
 
 		run->hidden[i] = (int64_t)(s->tx_off - r->rx_off + r->tx_off - s->rx_off) -
 				 held[i] - given[i];
@@ -248,16 +251,6 @@ static bool is_full(const struct run *run, struct end *e, int64_t hidden, int64_
 	return now - e->peer.last_progress > SETTLE_MS + 200 || now - run->start > FILL_MS;
 }
 
-static bool turn_end_tiny(const struct run *run, struct end *e, int64_t hidden, int64_t now)
-{
-	if (!e->tiny && is_full(run, e, hidden, now)) {
-		e->tiny = true;
-		e->peer.write_size = 1;
-		e->peer.write_pause = 0;
-	}
-	return e->tiny;
-}
-
 /* Returns true once all who send have gone over to single bytes. */
 static bool turn_tiny(struct run *run, int64_t now)
 {
@@ -267,40 +260,27 @@ static bool turn_tiny(struct run *run, int64_t now)
 		return false;
 	run->next_look = now + 50; /* /proc/net/tcp is slow to read */
 	find_hidden(run);
-	for (int i = 0; i < PAIRS; i++) {
-		all &= turn_end_tiny(run, &run->senders[i], run->hidden[i], now);
-		if (run->variant->both)
-			all &= turn_end_tiny(run, &run->receivers[i], run->hidden[i], now);
+	for (int i = 0; i < senders(run); i++) {
+		struct end *e = &run->ends[i];
+
+		if (!e->tiny && is_full(run, e, run->hidden[i % PAIRS], now)) {
+			e->tiny = true;
+			e->peer.write_size = 1;
+			e->peer.write_pause = 0;
+		}
+		all &= e->tiny;
 	}
 	return all;
 }
 
-static int run_ends(struct run *run, struct end *ends, int64_t now, struct pollfd *ret)
+/* Receivers that only pause are left alone: what they do not read stays unread. */
+static int run_peers(struct run *run)
 {
-	for (int i = 0; i < PAIRS; i++) {
-		struct peer *p = &ends[i].peer;
+	int n = run->variant->slow ? 2 * PAIRS : senders(run);
 
-		if (peer_run(p, now) != PEER_RUNNING) {
-			peer_describe(p, run->why, sizeof(run->why));
-			return -1;
-		}
-		ret[i].events = peer_events(p, now, &ret[i].fd);
-		if (!ret[i].events)
-			ret[i].fd = -1;
-	}
-	return 0;
-}
-
-static int run_peers(struct run *run, int64_t now)
-{
-	struct pollfd pfd[2 * PAIRS];
-	bool receivers = run->variant->slow || run->variant->both;
-
-	if (run_ends(run, run->senders, now, pfd) ||
-	    (receivers && run_ends(run, run->receivers, now, pfd + PAIRS)))
-		return -1;
-	poll(pfd, receivers ? 2 * PAIRS : PAIRS, 2);
-	return 0;
+	return peers_round(run->peers, (size_t)n, now_ms() + 2, run->why, sizeof(run->why)) == n ?
+		       0 :
+		       -1;
 }
 
 static void stop_daemon(struct run *run, bool middle)
@@ -326,7 +306,7 @@ static int send_all(struct run *run)
 			filling = false;
 			run->start = now;
 		}
-		if (run_peers(run, now))
+		if (run_peers(run))
 			return -1;
 	}
 	return 0;
@@ -348,19 +328,15 @@ static void finish_end(struct peer *p, const struct peer *far)
 /* The senders have sent what they have sent; now all of it must arrive. */
 static int read_all(struct run *run)
 {
-	struct peer *all[2 * PAIRS];
-
 	daemon_signal(run->d, SIGCONT);
 	for (int i = 0; i < PAIRS; i++) {
-		struct peer *s = &run->senders[i].peer, *r = &run->receivers[i].peer;
+		struct peer *s = &run->ends[i].peer, *r = &run->ends[PAIRS + i].peer;
 
 		run->sent += s->tx_off + r->tx_off;
 		finish_end(s, r);
 		finish_end(r, s);
-		all[2 * i] = s;
-		all[2 * i + 1] = r;
 	}
-	return peers_run(all, 2 * PAIRS, READ_MS, NULL, NULL, run->why, sizeof(run->why));
+	return peers_run(run->peers, 2 * PAIRS, READ_MS, NULL, NULL, run->why, sizeof(run->why));
 }
 
 /*
@@ -397,13 +373,10 @@ static void begin_sending(const struct run *run, struct peer *p)
 static void begin(struct run *run)
 {
 	run->start = now_ms();
-	for (int i = 0; i < PAIRS; i++) {
-		begin_sending(run, &run->senders[i].peer);
-		if (run->variant->both)
-			begin_sending(run, &run->receivers[i].peer);
-		else if (run->variant->slow)
-			run->receivers[i].peer.step_wake = 0;
-	}
+	for (int i = 0; i < senders(run); i++)
+		begin_sending(run, &run->ends[i].peer);
+	for (int i = 0; run->variant->slow && i < PAIRS; i++)
+		run->ends[PAIRS + i].peer.step_wake = 0;
 }
 
 static int measure(struct run *run)
@@ -432,10 +405,8 @@ static int run_once(struct run *run)
 	if (r < 0)
 		return r == -ENOTSUP ? r : -1;
 	r = measure(run) ? -1 : 0;
-	for (int i = 0; i < PAIRS; i++) {
-		peer_close(&run->senders[i].peer);
-		peer_close(&run->receivers[i].peer);
-	}
+	for (int i = 0; i < 2 * PAIRS; i++)
+		peer_close(&run->ends[i].peer);
 	if (r)
 		daemon_kill(run->d);
 	else
@@ -487,33 +458,18 @@ static void run_engine(const char *engine, const struct variant *variant)
 	failed += !ok && r != -ENOTSUP;
 }
 
-static const char help[] = "test_memory [--engine E] [--seconds S, of sending (default 3)]\n";
+static const char *only_engine;
 
-static const struct option long_options[] = {
-	{ "engine", required_argument, NULL, 'e' },
-	{ "seconds", required_argument, NULL, 's' },
-	{ 0 },
+static const struct test_option options[] = {
+	{ "engine", "E", "only this one", TEXT, &only_engine },
+	{ "seconds", "S", "of sending (default 3)", SECONDS, &seconds },
 };
 
 int main(int argc, char **argv)
 {
 	static const char *const engines[] = { "auto", "graft", "sockmap", "splice", "copy" };
-	const char *only = NULL;
-	int c;
 
-	while ((c = getopt_long(argc, argv, "", long_options, NULL)) != -1) {
-		switch (c) {
-		case 'e':
-			only = optarg;
-			break;
-		case 's':
-			seconds = atof(optarg);
-			break;
-		default:
-			fputs(help, stderr);
-			return 2;
-		}
-	}
+	options_parse(argc, argv, options, sizeof(options) / sizeof(options[0]));
 	env_enter("test_memory", 1200);
 	listen_fd = net_listen(UPSTREAM, 4096);
 	if (listen_fd < 0) {
@@ -522,7 +478,7 @@ int main(int argc, char **argv)
 	}
 	for (size_t i = 0; i < sizeof(variants) / sizeof(variants[0]); i++)
 		for (size_t e = 0; e < sizeof(engines) / sizeof(engines[0]); e++)
-			if (!only || !strcmp(only, engines[e]))
+			if (!only_engine || !strcmp(only_engine, engines[e]))
 				run_engine(engines[e], &variants[i]);
 	printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
 	return failed || !passed ? 1 : 0;

@@ -36,20 +36,24 @@ static const char *const black_holes[] = {
 #define MOVING CULVERT NAMED("moves", ONE, "moves.test:9100")
 #define OFTEN "resolve-interval = 0.1\n"
 
-static int other_fd = -1, six_fd, four_fd;
+static int other_fd, six_fd, four_fd;
 
 /* What every row needs, within the namespaces that rig_run() has made. */
 static void prepare(void)
 {
-	if (other_fd < 0) {
-		name_server_start();
-		other_fd = net_listen(OTHER_UPSTREAM, 100);
-		six_fd = net_listen(SIX_UPSTREAM, 100);
-		four_fd = net_listen(FOUR_UPSTREAM, 100);
-		assert_true(other_fd >= 0 && six_fd >= 0 && four_fd >= 0);
-		for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
-			assert_int_equal(net_black_hole(black_holes[i]), 0);
-	}
+	name_server_start();
+	other_fd = net_listen(OTHER_UPSTREAM, 100);
+	six_fd = net_listen(SIX_UPSTREAM, 100);
+	four_fd = net_listen(FOUR_UPSTREAM, 100);
+	if (other_fd < 0 || six_fd < 0 || four_fd < 0)
+		errx(1, "cannot listen");
+	for (size_t i = 0; i < sizeof(black_holes) / sizeof(black_holes[0]); i++)
+		if (net_black_hole(black_holes[i]))
+			errx(1, "%s: no black hole", black_holes[i]);
+}
+
+static void tidy(void)
+{
 	name_server_mode(NAMES_ANSWER);
 	net_drain_listener(other_fd);
 }
@@ -69,7 +73,6 @@ static void is_carried(struct daemon *d, char *engine, const char *forward, cons
 	rig_talk_until(d, forward, rig_carrier(d, engine), e.client, e.server);
 	assert_true(rig_sessions(d, forward, &s) >= 1);
 	assert_string_equal(json_text(s, "upstream"), RIG_UPSTREAM);
-	json_object_put(s);
 	rig_hang_up(e);
 }
 
@@ -83,19 +86,17 @@ static void is_reached(const char *listen)
 
 /* --- what the daemon knows of a name --- */
 
-static struct json_object *forward_status(struct daemon *d, struct json_object **ret, size_t i)
+/* MEMBER of what `status` says of forward I, until the next query(). */
+static struct json_object *forward_status(struct daemon *d, size_t i, const char *member)
 {
-	*ret = query(d, "status");
-	return json_object_array_get_idx(json_at(*ret, "forwards"), i);
+	struct json_object *list = json_at(query(d, "status"), "forwards");
+
+	return json_at(json_object_array_get_idx(list, i), member);
 }
 
 static int64_t lookup_int(struct daemon *d, size_t i, const char *path)
 {
-	struct json_object *o;
-	int64_t n = json_int(forward_status(d, &o, i), path);
-
-	json_object_put(o);
-	return n;
+	return json_object_get_int64(forward_status(d, i, path));
 }
 
 static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t n)
@@ -106,21 +107,9 @@ static void wait_at_least(struct daemon *d, size_t i, const char *path, int64_t 
 /* Is STATE that of the only server of forward I? */
 static bool has_state(struct daemon *d, size_t i, const char *state)
 {
-	struct json_object *o, *list = json_at(forward_status(d, &o, i), "servers");
-	struct json_object *is = json_at(json_object_array_get_idx(list, 0), "state");
-	bool same = !strcmp(json_object_get_string(is), state);
+	struct json_object *list = forward_status(d, i, "servers");
 
-	json_object_put(o);
-	return same;
-}
-
-static size_t known_addresses(struct daemon *d, size_t i)
-{
-	struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
-	size_t n = json_object_array_length(list);
-
-	json_object_put(o);
-	return n;
+	return !strcmp(json_text(json_object_array_get_idx(list, 0), "state"), state);
 }
 
 /*
@@ -130,17 +119,16 @@ static size_t known_addresses(struct daemon *d, size_t i)
 static void wait_known(struct daemon *d, size_t n)
 {
 	for (size_t i = 0; i < n; i++)
-		RIG_WAIT(known_addresses(d, i), "forward %zu has no address", i);
+		RIG_WAIT(json_object_array_length(forward_status(d, i, "addresses")),
+			 "forward %zu has no address", i);
 }
 
 static bool is_at(struct daemon *d, size_t i, const char *address)
 {
-	struct json_object *o, *list = json_at(forward_status(d, &o, i), "addresses");
-	bool is = json_object_array_length(list) == 1 &&
-		  !strcmp(json_object_get_string(json_object_array_get_idx(list, 0)), address);
+	struct json_object *list = forward_status(d, i, "addresses");
 
-	json_object_put(o);
-	return is;
+	return json_object_array_length(list) == 1 &&
+	       !strcmp(json_object_get_string(json_object_array_get_idx(list, 0)), address);
 }
 
 /* Wait until the first address of forward I is this one, alone. */
@@ -426,10 +414,9 @@ ROW(answers_late)
 	rig_reload_good(d, LATE NAMED("new", FOUR, "new.test:9100"));
 	assert_int_equal(lookup_int(d, 0, "lookup.lookups"), 0);
 	rig_not_logged(d, "are no name servers");
-	assert_int_equal(rig_sessions(d, "late", &s), 1);
+	s = rig_session(d, "late");
 	assert_string_equal(json_text(s, "state"), "connecting");
 	assert_string_equal(json_text(s, "upstream"), "late.test:9100");
-	json_object_put(s);
 
 	name_server_mode(NAMES_ANSWER);
 	server = accept_at(upstream_fd);
@@ -623,6 +610,7 @@ ROW_ONCE(not_all_answered)
 int main(void)
 {
 	env_need_ipv6("test_names");
-	rig_begin = prepare;
+	rig_prepare = prepare;
+	rig_tidy = tidy;
 	return rig_run("test_names", TEST_SECONDS);
 }

@@ -141,16 +141,11 @@ static void *look_often(void *arg)
 /* 100 reloads; each changes something else. */
 static void reload_often(struct daemon *d)
 {
-	char text[600];
-
-	for (int i = 0; i < RELOADS; i++) {
+	for (int i = 0; i < RELOADS; i++)
 		/* the second appears and vanishes */
-		snprintf(text, sizeof(text),
-			 FORWARD("%s", ONE, "connect-timeout = %d\n")
-				 FORWARD("two", "127.0.0.1:%d", ""),
-			 i % 10 == 9 ? "renamed" : "one", 5 + i % 3, 9010 + i % 2);
-		rig_reload_good(d, text);
-	}
+		rig_reload_good(d, textf(FORWARD("%s", ONE, "connect-timeout = %d\n")
+						 FORWARD("two", "127.0.0.1:%d", ""),
+					 i % 10 == 9 ? "renamed" : "one", 5 + i % 3, 9010 + i % 2));
 }
 
 /* Sessions start and run all the time, and none of them notices; nor does who looks at them. */

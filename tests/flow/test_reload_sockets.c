@@ -25,7 +25,7 @@ ROW(asked_meanwhile)
 	daemon_signal(d, SIGHUP);
 	assert_int_equal(hold_before(pid, SYS_bind, RIG_PATIENCE_MS), 0);
 	rig_expect_sessions(d, "one", 1);
-	json_object_put(query(d, "forwards"));
+	query(d, "forwards");
 	rig_talk_on(e, 20);
 	is_served(ONE);
 	is_closed(TWO);
@@ -44,14 +44,11 @@ ROW(asked_meanwhile)
 /* A unix socket has no group of sockets to join, and its file may still be there. */
 ROW_ONCE(drain_unix)
 {
-	char text[512], to[160];
-	struct daemon *d;
-	struct ends e;
+	const char *to = textf("unix:%s/drained", env_dir());
+	const char *text = textf(ONE_OF FORWARD("file", "%s", ""), to);
+	struct daemon *d = rig_start(*state, text);
+	struct ends e = rig_open(to);
 
-	snprintf(to, sizeof(to), "unix:%s/drained", env_dir());
-	snprintf(text, sizeof(text), ONE_OF FORWARD("file", "%s", ""), to);
-	d = rig_start(*state, text);
-	e = rig_open(to);
 	for (int i = 0; i < 2; i++) {
 		ask(d, "{\"command\":\"drain\",\"forward\":\"file\"}");
 		is_closed(to);

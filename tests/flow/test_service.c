@@ -7,8 +7,6 @@
 
 #include <sys/stat.h>
 
-#include "config/endpoint.h"
-
 #define TEST_SECONDS 240
 #define FORWARD_ONE FORWARD("one", ONE, "")
 #define FORWARD_TWO FORWARD("two", TWO, "")
@@ -74,30 +72,27 @@ ROW_ONCE(given_reload)
 
 static int udp_socket(const char *addr)
 {
-	struct endpoint e;
-	int fd;
+	int fd = keep(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+	struct sockaddr_storage own;
+	socklen_t len;
 
-	assert_null(endpoint_parse(addr, true, true, &e));
-	fd = keep(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-	assert_int_equal(bind(fd, (struct sockaddr *)&e.addrs[0].ss, e.addrs[0].len), 0);
-	endpoint_close(&e);
+	assert_int_equal(net_addr(addr, &own, &len), 0);
+	assert_int_equal(bind(fd, (struct sockaddr *)&own, len), 0);
 	return fd;
 }
 
 /* Clients of every worker are answered at ONE. */
 static void ask_all(int server)
 {
-	struct sockaddr_in to = { .sin_family = AF_INET,
-				  .sin_port = htons(9001),
-				  .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_storage to, from;
+	socklen_t to_len, len = sizeof(from);
 
+	assert_int_equal(net_addr(ONE, &to, &to_len), 0);
 	for (char i = 0; i < 20; i++) {
 		int client = udp_socket("127.0.0.1:0");
-		struct sockaddr_storage from;
-		socklen_t len = sizeof(from);
 		char got = -1;
 
-		assert_int_equal(sendto(client, &i, 1, 0, (struct sockaddr *)&to, sizeof(to)), 1);
+		assert_int_equal(sendto(client, &i, 1, 0, (struct sockaddr *)&to, to_len), 1);
 		assert_int_equal(recvfrom(server, &got, 1, 0, (struct sockaddr *)&from, &len), 1);
 		assert_int_equal(got, i);
 		assert_int_equal(sendto(server, &i, 1, 0, (struct sockaddr *)&from, len), 1);
@@ -131,17 +126,15 @@ ROW_ONCE(given_udp)
 /* Its file is systemd's: it stays. */
 ROW_ONCE(given_unix)
 {
-	char addr[128], text[300];
+	const char *addr = textf("unix:%s/given.sock", env_dir());
 	struct daemon *d;
 	struct stat st;
 	int fd;
 
-	snprintf(addr, sizeof(addr), "unix:%s/given.sock", env_dir());
 	unlink(addr + strlen("unix:"));
 	fd = net_listen(addr, 100);
 	give(&fd, 1);
-	snprintf(text, sizeof(text), FORWARD("one", "%s", ""), addr);
-	d = rig_start(*state, text);
+	d = rig_start(*state, textf(FORWARD("one", "%s", ""), addr));
 	rig_open(addr);
 	rig_stop(d);
 	assert_int_equal(stat(addr + strlen("unix:"), &st), 0);

@@ -91,11 +91,14 @@ static void mount_place(void)
 
 #define ROTATIONS 100
 
+static const char *rotated(int i)
+{
+	return textf(LOG ".%d", i);
+}
+
 /* Whatever a test leaves behind. */
 static void remove_all(void)
 {
-	char path[64];
-
 	umount(PLACE "/small");
 	unlink(PLACE "/small/log");
 	rmdir(PLACE "/small");
@@ -103,10 +106,8 @@ static void remove_all(void)
 	rmdir(PLACE "/gone");
 	forget_lines();
 	unlink(LOG);
-	for (int i = 0; i < ROTATIONS; i++) {
-		snprintf(path, sizeof(path), LOG ".%d", i);
-		unlink(path);
-	}
+	for (int i = 0; i < ROTATIONS; i++)
+		unlink(rotated(i));
 }
 
 /* --- what it says --- */
@@ -141,10 +142,9 @@ static void check_sums(struct daemon *d, const char *forward, int64_t finished, 
 }
 
 /* "127.0.0.1:PORT" of FD's own end. */
-static const char *name_of(int fd, char buf[32])
+static const char *name_of(int fd)
 {
-	snprintf(buf, 32, "127.0.0.1:%d", net_port(fd, false));
-	return buf;
+	return textf("127.0.0.1:%d", net_port(fd, false));
 }
 
 static void check_line(const char *client, const char *end, int64_t up, int64_t down)
@@ -186,7 +186,7 @@ static void conversation(struct daemon *d, const char *engine)
 {
 	const char *carrier = rig_carrier(d, engine);
 	struct ends e = rig_open_carried(d, engine, "talk", ONE);
-	char name[32];
+	const char *name = name_of(e.client);
 	struct json_object *line;
 	int64_t up, down, handovers;
 
@@ -194,7 +194,6 @@ static void conversation(struct daemon *d, const char *engine)
 	up = rig_flow_int(d, "talk", 0, "bytes");
 	down = rig_flow_int(d, "talk", 1, "bytes");
 	handovers = rig_flow_int(d, "talk", 0, "handovers");
-	name_of(e.client, name);
 	close_both(e);
 	wait_lines(d, 1);
 	check_line(name, "finished", up, down);
@@ -219,11 +218,10 @@ static void conversation(struct daemon *d, const char *engine)
 static void one_way(struct daemon *d)
 {
 	struct ends e = connect_pair(NULL, ONE);
-	char name[32];
+	const char *name = name_of(e.client);
 
 	bulk(e.client, e.server);
 	say(e.server, e.client, 1);
-	name_of(e.client, name);
 	close_both(e);
 	wait_lines(d, 2);
 	check_line(name, "finished", MUCH, MESSAGE);
@@ -233,10 +231,9 @@ static void resets(struct daemon *d)
 {
 	for (size_t who = 0; who < 2; who++) {
 		struct ends e = connect_pair(NULL, ONE);
-		char name[32];
+		const char *name = name_of(e.client);
 
 		rig_talk_on(e, 5);
-		name_of(e.client, name);
 		rig_reset(who ? e.server : e.client);
 		assert_int_equal(rig_end(who ? e.client : e.server, RIG_PATIENCE_MS), ECONNRESET);
 		wait_lines(d, 3 + who);
@@ -245,27 +242,30 @@ static void resets(struct daemon *d)
 	}
 }
 
+/* Line N of the log: a client of FORWARD at TO, which is reset. */
+static struct json_object *turned_away(struct daemon *d, const char *to, const char *forward,
+				       size_t n, const char *end)
+{
+	int client = rig_dial(NULL, to);
+	struct json_object *line;
+
+	assert_int_equal(rig_end(client, RIG_PATIENCE_MS), ECONNRESET);
+	wait_lines(d, n);
+	line = line_of(name_of(client));
+	assert_string_equal(json_text(line, "end"), end);
+	assert_string_equal(json_text(line, "forward"), forward);
+	return line;
+}
+
 static void without_upstream(struct daemon *d)
 {
-	int refused = rig_dial(NULL, TWO), denied;
-	struct json_object *line;
-	char name[32];
+	struct json_object *line = turned_away(d, TWO, "nowhere", 5, "connect-refused");
 
-	assert_int_equal(rig_end(refused, RIG_PATIENCE_MS), ECONNRESET);
-	wait_lines(d, 5);
-	line = line_of(name_of(refused, name));
-	assert_string_equal(json_text(line, "end"), "connect-refused");
-	assert_string_equal(json_text(line, "forward"), "nowhere");
 	assert_string_equal(json_text(line, "upstream"), CLOSED);
 	assert_null(json_at(line, "connect_ms"));
 	assert_int_equal(json_object_array_length(json_at(line, "flows")), 0);
 
-	denied = rig_dial(NULL, THREE);
-	assert_int_equal(rig_end(denied, RIG_PATIENCE_MS), ECONNRESET);
-	wait_lines(d, 6);
-	line = line_of(name_of(denied, name));
-	assert_string_equal(json_text(line, "end"), "denied");
-	assert_string_equal(json_text(line, "forward"), "closed");
+	line = turned_away(d, THREE, "closed", 6, "denied");
 	assert_null(json_at(line, "id"));
 	assert_null(json_at(line, "upstream"));
 }
@@ -274,8 +274,8 @@ ROW(lines_of_sessions)
 {
 	struct daemon *d = rig_start(*state, LOGGING(LOG) "grace = 0\n" TALK NOWHERE FORWARD(
 						     "closed", THREE, "allow = 127.0.0.77\n"));
+	const char *name;
 	struct ends e;
-	char name[32];
 
 	conversation(d, *state);
 	one_way(d);
@@ -287,7 +287,7 @@ ROW(lines_of_sessions)
 	e = connect_pair(NULL, ONE);
 	rig_talk_on(e, 3);
 	assert_int_equal(rig_status(d, "session_log.lines"), 6); /* it lives */
-	name_of(e.client, name);
+	name = name_of(e.client);
 	rig_end_daemon(d);
 	expect_lines(LOG, 7);
 	check_line(name, "grace-over", 3L * MESSAGE, 3L * MESSAGE);
@@ -297,13 +297,10 @@ ROW(lines_of_sessions)
 ROW_ONCE(without_empty_ones)
 {
 	struct daemon *d = rig_start(*state, LOGGING(LOG) "session-log-empty = no\n" TALK NOWHERE);
-	struct ends e = connect_pair(NULL, ONE);
-	int refused;
 
-	close_both(e);
+	close_both(connect_pair(NULL, ONE));
 	rig_hang_up(connect_pair(NULL, ONE));
-	refused = rig_dial(NULL, TWO);
-	assert_int_equal(rig_end(refused, RIG_PATIENCE_MS), ECONNRESET);
+	is_turned_away(NULL, TWO);
 	short_session();
 	wait_lines(d, 2);
 	assert_string_equal(json_text(lines[0], "end"), "connect-refused");
@@ -341,17 +338,13 @@ static void count_ids(int64_t n)
 ROW_ONCE(rotation)
 {
 	struct daemon *d = rig_start(*state, LOGGING(LOG) TALK);
-	char path[64], why[1024];
 	int64_t accepted;
 
 	load_begin(ONE, upstream_fd, 1, 0);
-	for (int i = 0; i < ROTATIONS; i++) {
-		snprintf(path, sizeof(path), LOG ".%d", i);
-		rotate(d, path);
-	}
+	for (int i = 0; i < ROTATIONS; i++)
+		rotate(d, rotated(i));
 	load_end();
-	if (daemon_wait_idle(d, RIG_PATIENCE_MS, why, sizeof(why)))
-		fail_msg("%s", why);
+	rig_wait_idle(d);
 	accepted = json_int(rig_forward(d, "talk"), "accepted");
 	assert_true(accepted > 0);
 	rig_wait_status(d, "session_log.lines", accepted);
@@ -359,9 +352,8 @@ ROW_ONCE(rotation)
 	assert_int_equal(rig_status(d, "session_log.errors"), 0);
 	forget_lines();
 	for (int i = 0; i < ROTATIONS; i++) {
-		snprintf(path, sizeof(path), LOG ".%d", i);
-		read_lines(path);
-		unlink(path);
+		read_lines(rotated(i));
+		unlink(rotated(i));
 	}
 	read_lines(LOG);
 	count_ids(accepted);
@@ -446,11 +438,7 @@ ROW_ONCE(directory_of_root)
 
 static bool reload_says(struct daemon *d, const char *error)
 {
-	struct json_object *o = query(d, "status");
-	bool says = strstr(json_text(o, "reload.session_log_error"), error);
-
-	json_object_put(o);
-	return says;
+	return strstr(json_text(query(d, "status"), "reload.session_log_error"), error);
 }
 
 /* logrotate has made the file as root: the reload says so, and it is tried again. */

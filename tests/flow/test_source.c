@@ -9,6 +9,8 @@
  */
 #include "forward_rig.h"
 
+#include <err.h>
+
 #include "base/addr.h"
 #include "netlab.h"
 
@@ -54,10 +56,8 @@ static const char *const routes[] = {
 
 static void must_run(enum machine m, const char *command)
 {
-	if (netlab_run(m, command)) {
-		fprintf(stderr, "failed: %s\n", command);
-		exit(1);
-	}
+	if (netlab_run(m, command))
+		errx(1, "failed: %s", command);
 }
 
 static int listen_at(enum machine m, const char *where)
@@ -67,10 +67,8 @@ static int listen_at(enum machine m, const char *where)
 	netlab_enter(m);
 	fd = net_listen(where, 1000);
 	netlab_enter(GATEWAY);
-	if (fd < 0) {
-		fprintf(stderr, "%s: %s\n", where, strerror(-fd));
-		exit(1);
-	}
+	if (fd < 0)
+		errx(1, "%s: %s", where, strerror(-fd));
 	return fd;
 }
 

@@ -2,8 +2,6 @@
 /* The signals that end the daemon. */
 #include "forward_rig.h"
 
-#include <limits.h>
-
 #define TEST_SECONDS 100
 #define PAIRS 80 /* more than are reset in one batch of events, on each of two workers */
 #define LONG_GRACE "[culvert]\nsettle = 0.02\nworkers = 2\ngrace = 3600\n"
@@ -154,15 +152,13 @@ static void expect_content(const char *path, const char *want)
 /* It has the daemon's pid; what is no file of its own is kept. */
 ROW_ONCE(pid_file)
 {
-	char path[PATH_MAX], other[PATH_MAX], text[2 * PATH_MAX], pid[32];
+	const char *path = textf("%s/pid", env_dir()), *other = textf("%s/other", env_dir());
+	const char *text = textf("[culvert]\npid-file = %s\n" LIVE_AND_OTHER, path), *pid;
 	struct daemon *d;
 
-	snprintf(path, sizeof(path), "%s/pid", env_dir());
-	snprintf(other, sizeof(other), "%s/other", env_dir());
-	snprintf(text, sizeof(text), "[culvert]\npid-file = %s\n" LIVE_AND_OTHER, path);
 	unlink(path);
 	d = rig_start(*state, text);
-	snprintf(pid, sizeof(pid), "%d\n", (int)rig_pid(d));
+	pid = textf("%d\n", (int)rig_pid(d));
 	expect_content(path, pid);
 	rig_stop(d);
 	assert_int_equal(rename(path, other), 0);

@@ -359,8 +359,7 @@ static int run_part(size_t i)
 	};
 
 	env_enter("test_surroundings", TEST_SECONDS);
-	if (cases_listen())
-		return 1;
+	cases_listen();
 	return _cmocka_run_group_tests(one.name, &one, 1, NULL, NULL);
 }
 

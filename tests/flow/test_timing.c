@@ -181,7 +181,7 @@ static bool slow_reader_once(void **state)
 			return false;
 		poll(NULL, 0, TICK_MS);
 	}
-	assert_int_equal(rig_sessions(d, "one", NULL), 1);
+	rig_expect_sessions(d, "one", 1);
 	/* and when it reads no more, that is the end */
 	rig_wait_status(d, "errors.idle-timeout", 1);
 	/* the window that the last bytes have made room for is not always opened by them */
@@ -246,17 +246,12 @@ ROW(fin)
 /* A unix socket tells nothing of its bytes, but user space has them all in its hands. */
 static bool unix_sockets_once(void **state)
 {
-	char text[600], to[100];
-	struct daemon *d;
-	struct ends p;
-	struct line lines[1];
+	const char *to = textf("unix:%s/timing.sock", env_dir());
+	struct daemon *d = start(state, textf(FORWARD("unix", "%s", "idle-timeout = @\n"), to));
+	struct ends p = connect_pair(NULL, to);
+	struct line line = { p.client, p.server };
 
-	snprintf(to, sizeof(to), "unix:%s/timing.sock", env_dir());
-	snprintf(text, sizeof(text), FORWARD("unix", "%s", "idle-timeout = @\n"), to);
-	d = start(state, text);
-	p = connect_pair(NULL, to);
-	lines[0] = (struct line){ p.client, p.server };
-	if (!keep_up(lines, 1, 5 * TIMEOUT_MS / 2))
+	if (!keep_up(&line, 1, 5 * TIMEOUT_MS / 2))
 		return false;
 	rig_expect_sessions(d, "unix", 1);
 	assert_int_equal(rig_end(p.server, RIG_PATIENCE_MS), ECONNRESET);

@@ -2,10 +2,11 @@
 /*
  * The torture peer: thousands of sessions of every kind through the daemon, every byte verified by
  * content and position, while the daemon is stopped and continued at random (--storm), or an
- * operator moves the sessions from engine to engine (--moves).
+ * operator moves the sessions from engine to engine (--moves).  Prints a summary in JSON.  The
+ * options of the daemon stand behind "--".
  */
+#include <err.h>
 #include <errno.h>
-#include <getopt.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,6 +18,7 @@
 
 #include "daemon.h"
 #include "env.h"
+#include "options.h"
 #include "peer.h"
 #include "plan.h"
 #include "torture.h"
@@ -46,14 +48,7 @@ static struct daemon *the_daemon;
 static atomic_bool over;
 static atomic_ullong stops, moves;
 
-enum value { TEXT, NUMBER, SECONDS, FLAG };
-
-/* What an option sets, and what --help says of it. */
-static const struct row {
-	const char *name, *value, *help;
-	enum value kind;
-	void *to;
-} rows[] = {
+static const struct test_option options[] = {
 	{ "culvert", "PATH", "the daemon (default: the one built together)", TEXT, &opt.culvert },
 	{ "engine", "E", "auto, graft, sockmap, splice or copy (default auto)", TEXT, &opt.engine },
 	{ "sessions", "N", "how many (default 1000)", NUMBER, &opt.torture.sessions },
@@ -71,46 +66,16 @@ static const struct row {
 	{ "listen", "ADDR:PORT", "its upstream, which is this program", TEXT, &opt.listen },
 };
 
-#define N_ROWS (sizeof(rows) / sizeof(rows[0]))
-
-static void usage(int code)
-{
-	printf("test_torture [options] [-- options of the daemon]\n");
-	for (size_t i = 0; i < N_ROWS; i++)
-		printf("  --%s %s\t%s\n", rows[i].name, rows[i].value, rows[i].help);
-	printf("Prints a summary in JSON.\n");
-	exit(code);
-}
-
-static void set_option(const struct row *r)
-{
-	if (r->kind == TEXT)
-		*(const char **)r->to = optarg;
-	else if (r->kind == NUMBER)
-		*(uint64_t *)r->to = strtoull(optarg, NULL, 0);
-	else if (r->kind == SECONDS)
-		*(double *)r->to = atof(optarg);
-	else
-		*(bool *)r->to = true;
-}
-
 static void parse_options(int argc, char **argv)
 {
-	struct option options[N_ROWS + 2] = { [N_ROWS] = { "help", no_argument, NULL, 'h' } };
 	struct torture_conf *t = &opt.torture;
 	struct timespec ts;
-	int c, at = 0;
 
-	for (size_t i = 0; i < N_ROWS; i++)
-		options[i] = (struct option){ rows[i].name, rows[i].kind != FLAG, NULL, 0 };
 	clock_gettime(CLOCK_REALTIME, &ts);
 	t->seed = (uint64_t)ts.tv_sec * 1000 + (uint64_t)ts.tv_nsec / 1000000;
 	t->only_id = UINT64_MAX;
-	while ((c = getopt_long(argc, argv, "", options, &at)) == 0)
-		set_option(&rows[at]);
-	if (c != -1 || !opt.concurrency)
-		usage(c == 'h' ? 0 : 2);
-	t->concurrency = (unsigned int)opt.concurrency;
+	options_parse(argc, argv, options, sizeof(options) / sizeof(options[0]));
+	t->concurrency = opt.concurrency ? (unsigned int)opt.concurrency : 1;
 	t->stall_ms = (int)(opt.stall * 1000);
 	t->only = t->only_id != UINT64_MAX;
 	if (t->only)
@@ -133,19 +98,13 @@ static const char *some_timeout(uint64_t salt, char *buf, size_t len)
 /* With a forward that nobody connects to, the daemon has all that `auto` may use. */
 static const char *config_of_moves(void)
 {
+	static const char text[] = "[forward other]\nlisten = 127.0.0.1:9001\n"
+				   "upstream = " UPSTREAM "\nengine = auto\n";
 	static char path[128];
-	FILE *f;
 
 	snprintf(path, sizeof(path), "%s/moves.conf", env_dir());
-	f = fopen(path, "we");
-	if (!f || chown(env_dir(), 0, 0) ||
-	    fputs("[forward other]\nlisten = 127.0.0.1:9001\nupstream = " UPSTREAM "\n"
-		  "engine = auto\n",
-		  f) < 0 ||
-	    fclose(f)) {
-		perror(path);
-		exit(1);
-	}
+	if (chown(env_dir(), 0, 0) || !env_put(path, text))
+		err(1, "%s", path);
 	return path;
 }
 
@@ -285,12 +244,12 @@ static void print_summary(double seconds, struct json_object *status, bool passe
 		{ "bytes", s->bytes },
 		{ "aborted_by_plan", s->aborted_by_plan },
 		{ "eof_for_rst", s->eof_for_rst },
-		{ "wrong", s->wrong },
-		{ "truncated", s->truncated },
-		{ "extra", s->extra },
-		{ "stalls", s->stalls },
-		{ "failed", s->failed },
-		{ "reset_by_daemon", s->reset_by_daemon },
+		{ "wrong", s->results[PEER_WRONG] },
+		{ "truncated", s->results[PEER_TRUNCATED] },
+		{ "extra", s->results[PEER_EXTRA] },
+		{ "stalls", s->results[PEER_STALLED] },
+		{ "failed", s->results[PEER_FAILED] },
+		{ "reset_by_daemon", s->results[PEER_RESET] },
 		{ "strangers", s->strangers },
 		{ "stops", stops },
 		{ "moves", moves },
@@ -322,21 +281,21 @@ static bool complain(const char *text)
 static bool verdict(struct json_object *status, uint64_t errors)
 {
 	const struct torture_stats *s = &torture_stats;
-	uint64_t allowed = 1 + s->finished / 2000;
+	uint64_t allowed = 1 + s->finished / 2000, resets = s->results[PEER_RESET];
 	char why[1000], text[1200];
 	bool ok = torture_failures() == 0;
 
 	if (!status)
 		ok = complain("no status from the daemon at the end");
-	if (s->reset_by_daemon > allowed)
+	if (resets > allowed)
 		ok = complain("the daemon reset too many sessions");
 	if (json_int(status, "errors.idle-timeout") || json_int(status, "errors.fin-timeout"))
 		ok = complain("the daemon took sessions for silent that were not");
 	if (opt.moves && (moves < 10 || json_int(status, "handovers.to_copy") < 10))
 		ok = complain("hardly any session was moved");
-	if (s->reset_by_daemon > errors)
+	if (resets > errors)
 		ok = complain("the daemon reset sessions that its error counters do not show");
-	if (s->anonymous > s->aborted_by_plan + s->reset_by_daemon)
+	if (s->anonymous > s->aborted_by_plan + resets)
 		ok = complain("upstream connections that ended before the first line");
 	if (daemon_check(the_daemon, text, sizeof(text)) < 0)
 		ok = complain(text);
@@ -400,10 +359,8 @@ int main(int argc, char **argv)
 		t->deadline = start + (int64_t)(opt.minutes * 60000);
 	t->on_failure = on_failure;
 	if ((opt.storm && pthread_create(&storm, NULL, storm_main, NULL)) ||
-	    (opt.moves && pthread_create(&mover, NULL, moves_main, NULL))) {
-		perror("pthread_create");
-		return 1;
-	}
+	    (opt.moves && pthread_create(&mover, NULL, moves_main, NULL)))
+		errx(1, "no thread");
 	torture_run(t);
 	over = true;
 	if (opt.storm)

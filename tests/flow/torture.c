@@ -5,6 +5,7 @@
  * and learns from the first line which session it belongs to.  The two ends of a session never
  * talk to each other but through the daemon; only the verdict of a session is shared.
  */
+#include <err.h>
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #include "env.h"
@@ -27,7 +29,7 @@ struct torture_stats torture_stats;
 
 struct end {
 	struct peer peer;
-	struct end *prev, *next;
+	LIST_ENTRY(end) link;
 	enum plan_side side;
 	uint64_t id, run;
 	bool in_header;
@@ -40,7 +42,7 @@ struct loop {
 	const struct torture_conf *conf;
 	pthread_t thread;
 	int epoll_fd;
-	struct end list; /* head */
+	LIST_HEAD(, end) list;
 	unsigned int clients, share;
 	int64_t next_stall_check;
 };
@@ -52,8 +54,11 @@ static _Atomic unsigned int reports;
 
 uint64_t torture_failures(void)
 {
-	return torture_stats.wrong + torture_stats.truncated + torture_stats.extra +
-	       torture_stats.stalls + torture_stats.failed;
+	uint64_t n = 0;
+
+	for (int r = PEER_WRONG; r < PEER_RESULTS; r++)
+		n += r != PEER_RESET ? torture_stats.results[r] : 0;
+	return n;
 }
 
 /*
@@ -99,18 +104,7 @@ static void judge(const struct loop *l, const struct end *e)
 		s->finished++;
 	if (r == PEER_DONE || !claim(e->run, r != PEER_RESET))
 		return;
-	if (r == PEER_RESET)
-		s->reset_by_daemon++;
-	else if (r == PEER_WRONG)
-		s->wrong++;
-	else if (r == PEER_TRUNCATED)
-		s->truncated++;
-	else if (r == PEER_EXTRA)
-		s->extra++;
-	else if (r == PEER_STALLED)
-		s->stalls++;
-	else
-		s->failed++;
+	s->results[r]++;
 	report(l, e);
 	if (r != PEER_RESET && r != PEER_STALLED && first && l->conf->on_failure)
 		l->conf->on_failure();
@@ -118,8 +112,7 @@ static void judge(const struct loop *l, const struct end *e)
 
 static void end_free(struct loop *l, struct end *e)
 {
-	e->prev->next = e->next;
-	e->next->prev = e->prev;
+	LIST_REMOVE(e, link);
 	peer_close(&e->peer);
 	if (e->side == PLAN_CLIENT) {
 		l->clients--;
@@ -132,17 +125,12 @@ static struct end *end_new(struct loop *l, enum plan_side side)
 {
 	struct end *e = calloc(1, sizeof(*e));
 
-	if (!e) {
-		perror("calloc");
-		exit(1);
-	}
+	if (!e)
+		err(1, "calloc");
 	e->side = side;
-	e->next = l->list.next;
-	e->prev = &l->list;
 	/* end_free() has taken what it freed off the list */
 	// NOLINTNEXTLINE(clang-analyzer-unix.Malloc)
-	e->next->prev = e;
-	l->list.next = e;
+	LIST_INSERT_HEAD(&l->list, e, link);
 	return e;
 }
 
@@ -162,7 +150,7 @@ static void read_header(struct loop *l, struct end *e, int64_t now)
 		plan_header(l->conf->seed, 0, 0, want);
 		if (!l->conf->strangers &&
 		    memcmp(want, e->header, e->header_len < 32 ? e->header_len : 32) != 0)
-			torture_stats.wrong++;
+			torture_stats.results[PEER_WRONG]++;
 		torture_stats.anonymous++;
 		e->peer.result = PEER_DONE;
 		return;
@@ -277,10 +265,10 @@ static int run_timers(struct loop *l, int64_t now)
 
 	if (check)
 		l->next_stall_check = now + 250;
-	for (struct end *e = l->list.next; e != &l->list; e = next) {
+	for (struct end *e = LIST_FIRST(&l->list); e; e = next) {
 		int64_t wake = e->in_header ? INT64_MAX : peer_wake(&e->peer, now);
 
-		next = e->next;
+		next = LIST_NEXT(e, link);
 		if (check && now - e->peer.last_progress > l->conf->stall_ms) {
 			if (torture_failures() == 0 && l->conf->on_failure)
 				l->conf->on_failure(); /* while the daemon still has the session */
@@ -310,7 +298,7 @@ static void *loop_main(void *arg)
 
 		while (l->clients < l->share && may_start(l->conf))
 			start_session(l, now);
-		if (l->list.next == &l->list && !clients_live && !may_start(l->conf))
+		if (LIST_EMPTY(&l->list) && !clients_live && !may_start(l->conf))
 			break;
 		wait = run_timers(l, now);
 		n = epoll_wait(l->epoll_fd, events, 128, wait);
@@ -331,19 +319,16 @@ void torture_run(const struct torture_conf *conf)
 	struct loop *loops = calloc(conf->threads, sizeof(*loops));
 
 	if (!loops)
-		exit(1);
+		err(1, "calloc");
 	for (unsigned int i = 0; i < conf->threads; i++) {
 		struct loop *l = &loops[i];
 
 		l->conf = conf;
 		l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-		l->list.next = l->list.prev = &l->list;
 		l->share = conf->concurrency / conf->threads +
 			   (i < conf->concurrency % conf->threads);
-		if (pthread_create(&l->thread, NULL, loop_main, l)) {
-			perror("pthread_create");
-			exit(1);
-		}
+		if (pthread_create(&l->thread, NULL, loop_main, l))
+			errx(1, "no thread");
 	}
 	for (unsigned int i = 0; i < conf->threads; i++)
 		pthread_join(loops[i].thread, NULL);

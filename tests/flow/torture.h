@@ -6,6 +6,8 @@
 #include <stdint.h>
 #include <sys/socket.h>
 
+#include "peer.h"
+
 struct torture_conf {
 	uint64_t seed;
 	uint64_t sessions; /* how many; ignored while DEADLINE is set */
@@ -27,8 +29,7 @@ struct torture_stats {
 	_Atomic uint64_t finished, aborted_by_plan, anonymous;
 	_Atomic uint64_t strangers; /* sessions of another run, by their first line */
 	_Atomic uint64_t bytes;
-	_Atomic uint64_t wrong, truncated, extra, stalls, failed;
-	_Atomic uint64_t reset_by_daemon;
+	_Atomic uint64_t results[PEER_RESULTS]; /* of those that did not end as they should */
 	_Atomic uint64_t eof_for_rst; /* planned aborts that the other side saw as a plain EOF */
 };
 
@@ -37,5 +38,5 @@ extern struct torture_stats torture_stats;
 /* Run all sessions; returns when the last end of the last one is gone. */
 void torture_run(const struct torture_conf *conf);
 
-/* Wrong + truncated + extra + stalls + failed. */
+/* How many of the results were worse than a reset. */
 uint64_t torture_failures(void);

@@ -70,6 +70,17 @@ size_t input_bytes(struct input *in, size_t n, const uint8_t **ret)
 	return n;
 }
 
+uint8_t *exact_copy(const uint8_t *bytes, size_t n)
+{
+	uint8_t *room = malloc(n ?: 1);
+
+	if (!room)
+		abort();
+	if (n)
+		memcpy(room, bytes, n);
+	return room;
+}
+
 /* --- the output --- */
 
 bool is_printable(const char *text, bool lines)

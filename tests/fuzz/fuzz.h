@@ -35,6 +35,8 @@ uint64_t input_number(struct input *in, unsigned int bytes);
 uint64_t input_size(struct input *in);
 /* The bytes up to the next NUL, or to the end.  The caller frees it. */
 char *input_text(struct input *in);
+/* A copy in memory that ends where its N bytes do.  The caller frees it. */
+uint8_t *exact_copy(const uint8_t *bytes, size_t n);
 /* At most N bytes; returns how many there are at *RET. */
 size_t input_bytes(struct input *in, size_t n, const uint8_t **ret);
 

@@ -16,17 +16,12 @@
 /* Later than the longest age, 2^32 ms, and so that ticks have begun again. */
 #define NOW_NS (60 * 86400 * NS_PER_S)
 
-/* In memory that ends where the bytes do. */
 static int unpack(const uint8_t *bytes, size_t n, struct graft_record *ret)
 {
-	uint8_t *room = malloc(n ? n : 1);
+	uint8_t *room = exact_copy(bytes, n);
 	const char *why = NULL;
 	int r;
 
-	if (!room)
-		abort();
-	if (n)
-		memcpy(room, bytes, n);
 	r = record_unpack(room, n, NOW_NS, ret, &why);
 	must(!n || !memcmp(room, bytes, n), "the bytes are changed");
 	free(room);

@@ -17,16 +17,12 @@
 
 #define INPUT_MAX 6000
 
-/* In memory that ends where the bytes do. */
 static int parse(const uint8_t *bytes, size_t n, struct proxy_header *ret)
 {
-	uint8_t *room = malloc(n ? n : 1);
+	uint8_t *room = exact_copy(bytes, n);
 	const char *reason;
 	int r;
 
-	if (!room)
-		abort();
-	memcpy(room, bytes, n);
 	r = proxy_protocol_parse(room, n, ret, &reason);
 	free(room);
 	must(r == 0 || r == -EAGAIN || r == -EPROTO, "returned %d", r);

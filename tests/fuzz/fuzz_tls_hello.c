@@ -134,15 +134,14 @@ static bool good_message(struct model *m)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct model *m = calloc(1, sizeof(*m));
-	uint8_t *room = malloc(size ?: 1);
+	uint8_t *room = exact_copy(data, size);
 	char name[TLS_NAME_MAX + 1];
 	struct tls_hello h;
 	size_t need = 0;
 	int want, got;
 
-	if (!m || !room)
+	if (!m)
 		abort();
-	memcpy(room, data, size);
 	if (size > TLS_HELLO_WIRE_MAX)
 		size = TLS_HELLO_WIRE_MAX;
 	want = gather(m, data, size);
