@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* All of this runs on the main thread, before workers start. */
 #include "daemon/adopt.h"
 
 #include <ctype.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* By any thread, but for functions whose comment in grafted.h names one. */
 #include "daemon/grafted.h"
 
 #include <errno.h>

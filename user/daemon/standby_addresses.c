@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* By any thread: the table of addresses has a lock. */
 #include "daemon/standby_addresses.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* All of this runs on the thread of an export or an import. */
 #include "daemon/standby_stream.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* All of this runs on the thread of the worker whose socket got the datagram. */
 #include "relay/udp/udp_admission.h"
 
 #include <string.h>

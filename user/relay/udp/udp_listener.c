@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* All of this runs on the thread of a worker, or before that thread starts. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

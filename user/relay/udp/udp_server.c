@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* All of this runs on the thread of the session's worker. */
 #include "relay/udp/udp_server.h"
 
 #include <errno.h>

@@ -19,7 +19,7 @@
  *               -> ANSWERED  the first answer has come
  *               -> DEAD      it ends
  *   ANSWERED  the server has answered; the client's address may be forged
- *               -> PROVEN    the client has sent a datagram after an answer, see udp_activate.c
+ *               -> PROVEN    the client has sent a datagram after an answer, see udp_proof.c
  *               -> DEAD      it ends
  *   PROVEN    the client gets the answers
  *               -> DEAD      it ends

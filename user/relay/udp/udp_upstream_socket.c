@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
+/* A worker's sockets belong to its thread.  Any thread may ask about ports. */
 #include "relay/udp/udp_upstream_socket.h"
 
 #include <errno.h>
