@@ -11,7 +11,8 @@
  *	--seed    the losses are the same in each run with the same frames
  *	--limit   how many frames are on their way at most, on each way; more are dropped
  *	--counts  a file that always has the counts of the last half second: "lost" as --loss says;
- *	          "missed" are those for which it came too late, "refused" what B would not take
+ *	          "missed" are those that lab-delay was too late to read, "refused" those that B did
+ *	          not take
  *	--plain   turns off all that DEVICE does in place of the stack, so that frames are whole and of
  *	          the size they have on a wire: no segments put together, no checksums left out
  *
@@ -196,7 +197,7 @@ static int receive_batch(struct way *w, uint64_t now)
 
 /* Sending */
 
-/* Collects from HEAD on what is due. Returns how many messages; *RET_NEXT is where it stopped. */
+/* Collects due frames from HEAD on. Returns their number; *RET_NEXT is the first one left. */
 static unsigned int collect_due(const struct way *w, uint64_t now, struct mmsghdr *messages,
 				struct iovec *parts, uint64_t *ret_next)
 {

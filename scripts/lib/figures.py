@@ -303,7 +303,7 @@ def merged_histogram(contender):
 
 
 def contender_percentile(contender, percent):
-    """Of the rounds' histograms merged; without any, the median of what the rounds reported."""
+    """Of the rounds' merged histograms; without histograms, the median of the rounds' reports."""
     histogram = merged_histogram(contender)
     if histogram:
         return percentile(histogram, percent)

@@ -91,7 +91,7 @@ class Faults:
         return victim.title
 
     def _link(self):
-        """Nothing goes through; what was sent meanwhile is sent again."""
+        """Nothing goes through; TCP sends the lost segments again."""
         device = self.random.choice(("to-client", "to-server"))
         seconds = self.random.choice((0.05, 0.3, 1.0))
         self.load.link_changes += 1
@@ -108,6 +108,6 @@ class Faults:
         return f"{side} {mtu}"
 
     def _set_mtu(self, side, mtu):
-        """At both ends: a device drops what is longer than its own MTU, and tells nobody."""
+        """At both ends: a device silently drops packets that are longer than its own MTU."""
         self._ip("relay", "link", "set", f"to-{side}", "mtu", str(mtu))
         self._ip(side, "link", "set", "to-relay", "mtu", str(mtu))
