@@ -216,7 +216,7 @@ $(FAULT_TESTS): $(O)/%: $(O)/%.o $(faults_lib) $(flow_lib) $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# Preloaded into every daemon, so built without sanitizers of its own.
+# Built without sanitizers, as daemons with and without them preload it.
 $(O)/tests/faults/libculvert_faults.so: tests/faults/interpose.c tests/faults/page.h
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)

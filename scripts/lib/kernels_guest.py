@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 LIB = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(LIB))
-# Debian's cloud kernels have veth as a module, as the others that all tests need.
+# Modules of Debian's cloud kernels that the tests cannot do without.
 REQUIRED_MODULES = ("veth", "sch_ingress", "cls_bpf")
 # Without these some tests skip, and say so.
 OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wireguard", "bridge",

@@ -73,7 +73,7 @@ def number(value):
 
 
 def spread(summary, write=number):
-    """"median [min\u2013max]", or what is known of it."""
+    """"median [min\u2013max]", or the part of it that is known."""
     if summary is None:
         return "\u2013"
     if not summary.has_spread:

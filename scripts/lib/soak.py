@@ -90,7 +90,7 @@ class Soak:
                 raise LabError(f"the daemon is gone:\n{tail(self.daemon.process.log)}")
 
     def finish(self):
-        """Ends it; returns the summary. Called once, whatever happened before."""
+        """Ends the run; returns the summary. Called once, also after a failure."""
         self.load.over = True
         self.samples.stop()
         code = self.daemon.stop()

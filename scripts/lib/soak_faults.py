@@ -38,7 +38,7 @@ class Faults:
         self.undo()
 
     def undo(self):
-        """All as it was, also after an interruption in the middle of a fault."""
+        """Restores the state before the faults, also after an interruption in the middle of one."""
         if self.daemon.process.poll() is None:
             os.kill(self.daemon.pid, signal.SIGCONT)
         for side in ("client", "server"):
@@ -84,7 +84,7 @@ class Faults:
             os.killpg(victim.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        # for so long connections are refused
+        # connections are refused until the upstream is back
         self._over.wait(self.random.uniform(0.1, 1.0))
         self.load.site.start_mortal()
         self.load.upstreams_killed += 1

@@ -19,7 +19,7 @@ from labkit import (HTTP_PORT, IPERF_PORT, RELAY, SERVER, SMALL_FILES, LabError,
 from soak_samples import ask
 
 HAPROXY_PORT, DIGEST_PORT, SINK_PORT, PEER_PORT = 8080, 7000, 7100, 9110
-# Where culvert listens for each of them
+# culvert's ports for each of them
 HTTP, IPERF, HAPROXY, DIGEST, SINK, PEER = range(9000, 9006)
 
 HAPROXY_CONF = """
@@ -48,7 +48,7 @@ def forwards():
 
 
 class Site:
-    """The servers; they live as long as the run. Those that faults may kill are started anew."""
+    """The servers of the whole run. Servers that a fault has killed are started anew."""
 
     def __init__(self, lab, programs):
         self.lab = lab
@@ -107,7 +107,7 @@ class Load:
         self.running = {}    # pid: process, those that faults may kill
         self.until = 0.0
         self.over = False    # interrupted: clients that still run are cut off
-        # Counted when it is killed, or goes down, and when it is there again
+        # Counted when an upstream is killed, or a link goes down, and when it is back
         self.upstreams_killed = 0
         self.link_changes = 0
 
@@ -263,7 +263,7 @@ class Load:
         os.unlink(log)
 
     def run_peers(self):
-        """In short runs, so that one which is killed costs little."""
+        """In short runs, so that a killed run costs little."""
         while self.has_time():
             self.run_peers_once(min(12.0, max(1.0, self.until - time.monotonic())))
 
@@ -294,7 +294,7 @@ class Load:
                 self.complain(kind, f"test_torture, seed {self.seed}: {report}:\n{tail(peer.log)}")
 
     def run_iperf3(self):
-        """Load without verification: only that it goes on."""
+        """Load without verification: it must only go on."""
         options = ((), ("--reverse",), ("--parallel", "4"))
         while self.has_time():
             seconds = max(1, min(self.random.randint(2, 8), int(self.until - time.monotonic())))
