@@ -15,7 +15,7 @@
 #   V=1             show the commands            WERROR=1                warnings are errors (CI)
 #   PROFILE=1       frame pointers, for perf (scripts/profile)
 
-# The newest one in the change log.
+# The newest version in the change log.
 VERSION := $(shell sed -n 's/^\#\# \[\([0-9.]*\)\].*/\1/p;T;q' docs/CHANGELOG.md)
 
 CC      ?= gcc
@@ -38,7 +38,7 @@ LIBS     := libbpf json-c libcap libseccomp libsystemd libcares libmnl
 # Asked once, not for each file.
 LIBS_CFLAGS := $(shell $(PKG_CONFIG) --cflags $(LIBS))
 LDLIBS   := $(shell $(PKG_CONFIG) --libs $(LIBS)) -lelf -lz -lm
-LDLIBS_TOP := $(shell $(PKG_CONFIG) --libs ncursesw) # of what has all commands
+LDLIBS_TOP := $(shell $(PKG_CONFIG) --libs ncursesw) # of programs with all commands
 MULTIARCH := $(shell $(CC) -print-multiarch)
 CFLAGS   ?= -O2 -g
 WARN     := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith \
@@ -201,12 +201,12 @@ fuzz-build:
 fuzz:
 	$(Q)O=$(O) scripts/fuzz --seconds $(FUZZ_SECONDS)
 
-# Several at a time with -j; then -Otarget keeps what each of them says together.
+# Several at a time with -j; then -Otarget keeps the output of each test together.
 RUN_UNIT := $(UNIT:%=run/%)
 .PHONY: $(RUN_UNIT)
 unit: $(RUN_UNIT)
 
-# Those that have code which makes threads; a sanitizer of threads has nothing to say of the others.
+# The tests whose code makes threads; a sanitizer of threads finds nothing in the others.
 unit-threads: $(UNIT)
 	$(Q)$(MAKE) --no-print-directory $$(nm -AuD $^ | sed -n 's|^\([^:]*\):.* pthread_create\(@.*\)*$$|run/\1|p')
 $(RUN_UNIT): run/%: %
@@ -216,7 +216,7 @@ $(FAULT_TESTS): $(O)/%: $(O)/%.o $(faults_lib) $(flow_lib) $(O)/libculvert.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(ALLFLAGS) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
-# Preloaded into the daemon, sanitizers or not: without any of its own.
+# Built without sanitizers, as daemons with and without them preload it.
 $(O)/tests/faults/libculvert_faults.so: tests/faults/interpose.c tests/faults/page.h
 	$(call say,LINK,$@)
 	$(Q)mkdir -p $(@D)
@@ -235,7 +235,7 @@ headers:
 	$(Q)for h in $(wildcard bpf/*.h include/*.h); do \
 		$(CLANG) $(BPFFLAGS) -Wno-unused-function -Werror -fsyntax-only -include $$h -x c /dev/null || exit; done
 
-# An object is made anew when the file or what it includes has changed, and so is what depends on it.
+# A change of a file, or of a file that it includes, makes the object and its dependants anew.
 objects: $(c_src:%.c=$(O)/%.o)
 tidy: $(patsubst %.c,$(O)/%.tidy,$(c_src) $(wildcard tests/fuzz/*.c))
 
@@ -258,7 +258,7 @@ EXAMPLES := docs/examples/culvert.conf docs/examples/culvert.logrotate docs/exam
             docs/examples/keepalived.conf
 DOCS     := docs/CHANGELOG.md docs/comparison.md docs/control.md docs/operations.md docs/security.md
 
-# Of a link to what is not installed, the text.
+# Replaces a link to a file that is not installed by the text of the link.
 unlink := s|\[\([^]]*\)\](\.\./[^)]*)|\1|g; s|\[\([^]]*\)\](design\.md[^)]*)|\1|g; \
           s|\[\([^]]*\)\]\[[^]]*\]|\1|g; /^\[[^]]*\]: \.\./d
 
@@ -285,7 +285,7 @@ install: $(O)/culvert man completions
 	install -m 644 $(O)/completions/culvert.zsh $(DESTDIR)$(ZSHDIR)/_culvert
 	install -m 644 $(O)/completions/culvert.fish $(DESTDIR)$(FISHDIR)/culvert.fish
 
-# From a copy of the sources, which needs no git. What is set for this make(1) is not for that of the copy.
+# From a copy of the sources, which needs no git. Variables of this make(1) are not for the copy's.
 DEBTREE := $(O)/deb/culvert-$(VERSION)
 OWN_TO_DEB := O PREFIX DESTDIR UNITDIR MANDIR DOCDIR BASHDIR ZSHDIR FISHDIR
 deb:

@@ -14,7 +14,7 @@ _culvert_row() {
 		metavars+=("$3") choices+=("$4")
 	fi
 }
-# What the running daemon has: the $2nd column of the table that begins with the titles $1.
+# Names of the running daemon: column $2 of the table whose titles are NAME and $1.
 _culvert_names() {
 	"${line[0]}" forwards "${where[@]}" 2>/dev/null | awk -v titles="^NAME +$1" -v column="$2" \
 		-v forward="$3" '$0 ~ titles { on = 1; next } !NF { on = 0 }
@@ -49,12 +49,12 @@ _culvert() {
 	*:FORWARD) values=$(_culvert_names LISTEN 1) ;;
 	*:SERVER) values=$(_culvert_names SERVER 2 "${plain[0]}") ;;
 	esac
-	# not compgen -W, which would run what a name has between backquotes
+	# not compgen -W, which would run the text between backquotes in a name
 	read -rd '' -a list <<<"${values:-$words}"
 	for word in "${list[@]}"; do
 		[[ $word != "$cur"* ]] || COMPREPLY+=("$word")
 	done
-	# what readline replaces begins behind a colon
+	# readline replaces only the text behind a colon
 	[[ $COMP_WORDBREAKS != *:* || $cur != *:* ]] ||
 		COMPREPLY=("${COMPREPLY[@]#"${cur%"${cur##*:}"}"}")
 }

@@ -21,7 +21,7 @@ function __culvert_plain
 		end
 	end
 end
-# What the running daemon has: the $argv[2]nd column of the table that begins with the titles $argv[1].
+# Names of the running daemon: column $argv[2] of the table whose titles are NAME and $argv[1].
 function __culvert_names
 	set -l plain (__culvert_plain)
 	set -l where

@@ -24,7 +24,7 @@ _culvert_row() {
 		options+=("$((++place))$value")
 	fi
 }
-# What the running daemon has: the $2nd column of the table that begins with the titles $1.
+# Names of the running daemon: column $2 of the table whose titles are NAME and $1.
 _culvert_names() {
 	local -a where names
 	local i

@@ -3,8 +3,8 @@
 #
 # Sourced by the programs of scripts/ that build before they begin.
 
-# PROGRAM ARGUMENT...: make ARGUMENT..., without a word. If it fails, its last words, and PROGRAM
-# ends; a signal ends it, too.
+# PROGRAM ARGUMENT...: make ARGUMENT..., silently. If make fails, prints its last lines and ends
+# PROGRAM; a signal ends PROGRAM, too.
 build_quietly() {
 	program=$1
 	shift

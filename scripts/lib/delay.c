@@ -6,12 +6,13 @@
  *	lab-delay [--delay MS] [--loss PERCENT] [--seed N] [--limit FRAMES] [--counts FILE] A B
  *	lab-delay --plain DEVICE...
  *
- *	--delay   how long a frame is on its way; decimals count to the nanosecond
- *	--loss    how likely each frame is lost, on each of the two ways by itself
+ *	--delay   the time of a frame on its way; decimals count to the nanosecond
+ *	--loss    the probability that a frame is lost, for each of the two ways by itself
  *	--seed    the losses are the same in each run with the same frames
- *	--limit   how many frames are on their way at most, on each way; more are dropped
+ *	--limit   the most frames on their way, on each way; further frames are dropped
  *	--counts  a file that always has the counts of the last half second: "lost" as --loss says;
- *	          "missed" are those for which it came too late, "refused" what B would not take
+ *	          "missed" are those that lab-delay was too late to read, "refused" those that B did
+ *	          not take
  *	--plain   turns off all that DEVICE does in place of the stack, so that frames are whole and of
  *	          the size they have on a wire: no segments put together, no checksums left out
  *
@@ -113,7 +114,7 @@ static struct frame *frame_at(const struct way *w, uint64_t number)
 
 /* Receiving */
 
-/* The kernel takes the tag out of a frame before any socket sees it: it goes in again. */
+/* The kernel takes the tag out of a frame before a socket sees the frame: puts it in again. */
 static void put_tag_back(struct frame *f, struct msghdr *message)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(message); c; c = CMSG_NXTHDR(message, c)) {
@@ -196,7 +197,7 @@ static int receive_batch(struct way *w, uint64_t now)
 
 /* Sending */
 
-/* Collects from HEAD on what is due. Returns how many messages; *RET_NEXT is where it stopped. */
+/* Collects due frames from HEAD on. Returns their number; *RET_NEXT is the first one left. */
 static unsigned int collect_due(const struct way *w, uint64_t now, struct mmsghdr *messages,
 				struct iovec *parts, uint64_t *ret_next)
 {
@@ -347,7 +348,7 @@ static void set_option(int fd, int level, int name, const void *value, socklen_t
 		err(1, "option %d of a packet socket", name);
 }
 
-/* It sees nothing until it is bound. */
+/* The socket sees nothing until it is bound. */
 static int open_socket(int index, const char *device)
 {
 	struct sockaddr_ll address = { .sll_family = AF_PACKET,

@@ -20,7 +20,7 @@ FORWARDS = ((f"{RELAY}:{RELAY_HTTP_PORT}", f"{SERVER}:{HTTP_PORT}"),
             (f"{RELAY}:{RELAY_IPERF_PORT}", f"{SERVER}:{IPERF_PORT}"))
 CONVERSATION = os.path.join(os.path.dirname(os.path.abspath(__file__)), "conversation.py")
 
-# What a source sends that has a pace of its own, as most have.
+# The rate of a source with a pace of its own, as most have.
 PACE = "1G"
 BULK_COLUMNS = ("engine", "Gbit/s", "CPU s/GB", "daemon CPU", "daemon syscalls/GB",
                 "carrier of the stream", "sha256 of the download")
@@ -33,7 +33,7 @@ def say(label, text):
 
 
 class Figures:
-    """What one run did (bytes or requests, in seconds) and what that cost."""
+    """The work of one run (bytes or requests, in seconds) and its cost."""
 
     def __init__(self, units, seconds, wrong=0):
         self.units = units
@@ -45,7 +45,7 @@ class Figures:
         self.session = None
 
     def carrier(self, direction):
-        """The carrier at the time of asking, and what part sockmap had if not all."""
+        """The carrier at the time of asking, and the share of sockmap if that is not all."""
         if self.session is None:
             return "-"
         flow = flow_of(self.session, direction)
@@ -74,7 +74,7 @@ class Way:
             raise LabError(f"culvert ended with {code}:\n{tail(self.daemon.process.log)}")
 
     def give_up(self):
-        """What comes next listens on the same ports."""
+        """Stops the daemon, as the next one listens on the same ports."""
         if self.daemon:
             self.daemon.stop()
 

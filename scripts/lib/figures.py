@@ -26,7 +26,7 @@ Definitions, which the reports repeat:
   CPU per unit        CPU time of the whole machine, divided by the units of work done meanwhile.
 
 A cell (one measurement of one contender in one round) counts if it did not fail and delivered no
-wrong byte; how fast wrong bytes were is of no interest.
+wrong byte; the speed of wrong bytes is of no interest.
 """
 
 import functools
@@ -65,7 +65,7 @@ class Summary:
 
     @property
     def has_spread(self):
-        """A single round has none: how much it would vary is not known."""
+        """False for a single round: its variation is not known."""
         return self.count > 1
 
 
@@ -85,13 +85,13 @@ DOUBT = 0.05
 
 @dataclass(frozen=True)
 class Interval:
-    """In which the true median lies, as far as the rounds tell."""
+    """The range of the true median, as far as the rounds tell."""
 
     low: float
     high: float
 
     def widened(self, center, deviation):
-        """At least from CENTER / e^DEVIATION to CENTER e^DEVIATION."""
+        """The Interval, widened to CENTER / e^DEVIATION and CENTER e^DEVIATION."""
         return Interval(min(self.low, center * math.exp(-deviation)),
                         max(self.high, center * math.exp(deviation)))
 
@@ -291,19 +291,19 @@ def figures_by_round(contender, measure):
 
 
 def summary_of(contender, measure, rounds=None):
-    """Over ROUNDS only, if they are given."""
+    """The Summary of MEASURE, over ROUNDS only if they are given."""
     return summarise(figure for number, figure in figures_by_round(contender, measure).items()
                      if rounds is None or number in rounds)
 
 
 def merged_histogram(contender):
-    """Of all rounds that count; [] if there is none."""
+    """One histogram of all rounds that count; [] if there is none."""
     return merge_histograms(cell["histogram"] for cell in usable_cells(contender).values()
                             if cell.get("histogram"))
 
 
 def contender_percentile(contender, percent):
-    """Of the rounds' histograms merged; without any, the median of what the rounds reported."""
+    """The percentile of the merged histograms; without these, the median of the reports."""
     histogram = merged_histogram(contender)
     if histogram:
         return percentile(histogram, percent)
@@ -351,17 +351,17 @@ class Ratio:
 
     @property
     def interval(self):
-        """Of the median; None for a single round."""
+        """The Interval of the median; None for a single round."""
         return median_interval(self.by_round.values(), of_ratios=True)
 
     @property
     def deviation(self):
-        """How far the median is from 1, as a logarithm; 0 if not known."""
+        """The distance of the median from 1, as a logarithm; 0 if not known."""
         return abs(_logarithm(self.summary.median)) if self.by_round else 0.0
 
     @property
     def scatter(self):
-        """The median of how far each round is from 1, as a logarithm; 0 if not known."""
+        """The median of the rounds' distances from 1, as a logarithm; 0 if not known."""
         return median(abs(_logarithm(ratio)) for ratio in self.by_round.values()) \
             if self.by_round else 0.0
 

@@ -24,9 +24,9 @@ TORTURE = (f"{BIN}/test_torture --culvert {BIN}/culvert --soft-limit 100K --hard
 
 LOG = "log", 30, "/bin/sh /culvert/kernels_log.sh"
 
-# What depends on how the packet programs are attached.
+# Cases that depend on how the packet programs are attached.
 GRAFTED = ("nothing_is_left", "interfaces_come", "filters_of_others", "survives_kill")
-# How datagrams are carried.
+# Cases of UDP.
 UDP = ("sizes", "moves", "killed")
 
 
@@ -50,7 +50,7 @@ def kernel_tests(build):
 
 
 def plan(tests):
-    """What is run on a kernel without cards: (name, seconds at most, command)."""
+    """The steps on a kernel without cards: (name, seconds at most, command)."""
     yield "probe", 60, f"{BIN}/culvert probe --json"
     for test in map(os.path.basename, tests):
         yield f"kernel/{test.removeprefix('test_')}", 150, f"{BIN}/{test}"

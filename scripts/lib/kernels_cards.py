@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""Network cards for the guest of scripts/kernels --cards: what qemu emulates, what is run on it.
+"""Network cards for the guest of scripts/kernels --cards, as qemu emulates them, and their steps.
 
-A cable is two tap devices on a bridge, in a network namespace that qemu has for itself: what the
-guest leaves to the card (segments, checksums) is passed on as such, or done there. In the guest
+A cable is two tap devices on a bridge, in a network namespace that qemu has for itself. Work that
+the guest leaves to the card (segments, checksums) is passed on as such, or done there. In the guest
 kernels_ip.sh gives out the cards in place of veth.
 """
 
@@ -32,9 +32,8 @@ exec "$@"
 """
 IN_A_NAMESPACE = "unshare", "--net", "--", "sh", "-ec", WIRING, "sh"
 
-# On each kind of card: name, offloads that are off, engine, and what kernels_veth.sh makes of the
-# net. IPsec must not be grafted, and may be refused: what counts is that nothing leaves in clear
-# text.
+# On each kind of card: name, offloads that are off, engine, and the NET of kernels_veth.sh. IPsec
+# must not be grafted, and may be refused: the test is that nothing leaves in clear text.
 TRAFFIC = (
     ("plain", "tso,lro", "graft", ""),
     ("tso", "lro", "graft", ""),
@@ -46,7 +45,7 @@ TRAFFIC = (
     ("wireguard", "", "graft", "wireguard"),
     ("torture", "gro", "graft", "torture"),  # checksums as the card leaves them
 )
-# What must be seen at the relay, or the card did not do what the row is for. e1000e merges nothing.
+# Packets that the relay must see, or the card did not do its part. e1000e merges nothing.
 SEEN = {"tso": "out large", "virtio-lro": "in large", "vmxnet3-lro": "in large"}
 # The labs of other tests on cards: kind, program, words of a case, further options.
 LABS = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """One kernel in an emulator: from an unpacked package to the text that the guest has written.
 
-qemu ends with 0 whatever happens in the guest, so what counts is what init writes to the second
-serial port; the first is the kernel's console.
+qemu ends with 0 whatever happens in the guest, so the results are the text that init writes to the
+second serial port; the first is the kernel's console.
 """
 
 import glob
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 LIB = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(LIB))
-# veth is a module of Debian's cloud kernels; what else the tests need is one, too.
+# Modules of Debian's cloud kernels that the tests cannot do without.
 REQUIRED_MODULES = ("veth", "sch_ingress", "cls_bpf")
 # Without these some tests skip, and say so.
 OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wireguard", "bridge",
@@ -31,7 +31,7 @@ CPU = "max,-cx16"
 TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc": "culvert/bin/tc",
          "wg": "culvert/bin/wg", "flock": "culvert/bin/flock", "nsenter": "culvert/bin/nsenter",
          "/usr/bin/python3": "usr/bin/python3"}
-# A test in Python, what it runs, and the modules of all that it starts.
+# Tests in Python with the programs that they run, and the modules of all these.
 SCRIPTS = ("tests/pytest.ini", "tests/flow/conftest.py", "tests/flow/grafted.py",
            "tests/flow/echo_server.py",
            "scripts/lib/labkit.py", "scripts/lab",
@@ -55,19 +55,19 @@ class Problem(Exception):
 
 @dataclass(frozen=True)
 class Equipment:
-    """What a guest has besides."""
+    """Things that a guest has beside the usual ones."""
     tools: dict = field(default_factory=dict)  # as TOOLS
     scripts: tuple = ()
-    python: tuple = ()  # modules of what the scripts start
+    python: tuple = ()  # modules of the programs that the scripts start
     modules: tuple = ()  # of the kernel; optional
     files: dict = field(default_factory=dict)  # data by name
     options: tuple = ()  # of qemu
-    wrapper: tuple = ()  # what runs qemu
+    wrapper: tuple = ()  # command that runs qemu
 
 
 @dataclass
 class Outcome:
-    """What a guest has left behind."""
+    """The results of a guest that has ended."""
     release: str
     text: str     # of the second serial port
     console: str  # of the first, and of qemu
@@ -95,7 +95,7 @@ def add_file(root, path, name):
 
 
 def add_modules_of_python(root, modules):
-    """With what is compiled of them, which is valid for a source of that time; pytest with plugins."""
+    """With their bytecode, which is valid for a source of the same time; pytest with plugins."""
     files = output_of("/usr/bin/python3", "-c", f"import sys, {', '.join(modules)}\n"
                       "pytest.Config.fromdictargs({}, [])\n"
                       "for module in list(sys.modules.values()):\n"

@@ -17,7 +17,7 @@ ln -s /run /var/run
 chmod 1777 /tmp
 exec >/dev/ttyS1 2>&1
 
-# What is not a module that can be loaded must be part of the kernel: the host has seen to that.
+# A required feature without a module here is part of the kernel: add_modules() has seen to that.
 load_modules() {
 	while read -r module; do
 		insmod "/culvert/modules/$module" || return 1
@@ -49,7 +49,7 @@ PATH=/culvert/bin:/bin
 CULVERT_TEST_SLOW=4
 export PATH CULVERT_TEST_SLOW
 
-# The pipe keeps what a program does to its standard output (O_NONBLOCK!) away from ours, which then
+# A program may set O_NONBLOCK on its standard output. The pipe keeps that away from ours, which
 # would lose lines.
 while read -r name limit command; do
 	printf '@@ begin %s\n' "$name"

@@ -1,10 +1,10 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# ip(8) in the guest of scripts/kernels --cards. Who asks for a pair of veth devices is given two
-# network cards that a cable joins, so the labs of other tests stand on cards as they are.
+# ip(8) in the guest of scripts/kernels --cards. In place of a pair of veth devices it gives two
+# network cards that a cable joins, so the labs of other tests stand on cards unchanged.
 # CULVERT_CARDS has the kind, and the offloads to turn off. Cards come back to the first namespace
-# when the one that they are in is deleted, a moment later.
+# a moment after their own namespace is deleted.
 ip=/culvert/bin/ip
 case "$*" in
 *"link show type veth") # scripts/lab waits until all are up

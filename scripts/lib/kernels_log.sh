@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: BSD-2-Clause
 #
-# What the kernel has complained of since it was booted. A warning or an oops would have ended the
-# guest already; this finds what only prints.
+# The kernel's complaints since boot. A warning or an oops would have ended the guest already; this
+# step finds complaints that are only printed.
 pattern='WARNING: CPU|BUG:|Call Trace:|lockup - |blocked for more than|refcount_t:|Out of memory:'
 complaints=$(dmesg | grep -E "$pattern")
 [ -z "$complaints" ] && printf 'no complaint in %d lines\n' "$(dmesg | wc -l)" && exit 0

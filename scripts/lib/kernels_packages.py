@@ -39,7 +39,7 @@ def compare_versions(left, right):
 
 
 def newest(images):
-    """Of (package, version)."""
+    """The newest of (package, version) pairs."""
     key = functools.cmp_to_key(compare_versions)
     return max(images, key=lambda image: key(image[1]))
 
@@ -84,7 +84,7 @@ def fetch(series, cache, cards=False):
     pattern = pattern_of(series, cards)
     try:
         images = offered(pattern)
-        if not images and os.geteuid() == 0:  # what apt knows may be nothing yet
+        if not images and os.geteuid() == 0:  # apt's lists may be empty yet
             run("apt-get", "update")
             images = offered(pattern)
     except Unavailable:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a guest has said, as behaviours: each has a name, a state and a detail.
+"""The output of a guest as behaviours: each has a name, a state and a detail.
 
-What was planned and has no result has failed. Some tests show a trap of the kernel and pass whether
-it is there or not: what they say of it is their detail.
+A planned step without a result has failed. Some tests show a trap of the kernel and pass whether
+the trap is there or not: their detail says which.
 """
 
 import json
@@ -24,7 +24,7 @@ class Behaviour:
 
 @dataclass
 class Step:
-    """What a step has printed, and how it ended (None: it did not)."""
+    """The output of a step, and its exit code (None: the step did not end)."""
     lines: list
     code: int | None = None
 
@@ -84,7 +84,7 @@ def rows_of_cmocka(name, step):
 
 
 def torture_row(name, step):
-    """It skips where the daemon refuses the engine: then the kernel is not what we rely on."""
+    """A skip is a failure: the daemon has refused the engine, so the kernel lacks something."""
     row = whole_step(name, step)
     if row.state == SKIPPED:
         row.state = FAILED

@@ -11,7 +11,7 @@
 #   wireguard  addresses are those of tunnels through veth
 #   transport, tunnel  IPsec between gateway and upstream; TCP must not leave in clear text
 #   torture    the torture peer is both ends, in one namespace
-# Ends with 77 if there is no veth, or not what else is asked for.
+# Ends with 77 if the kernel lacks veth, or another device that the arguments ask for.
 set -u
 umask 077
 bin=$1
@@ -168,7 +168,7 @@ await() {
 	done
 }
 
-# What passes the gateway's device towards the upstream.
+# Counts the packets at the gateway's device towards the upstream.
 watch() {
 	(enter g /usr/bin/python3 -I -S /culvert/cards/wire.py watch vu >"$work/watch.log" 2>&1) &
 	watch=$!

@@ -15,8 +15,8 @@ import socket
 import struct
 import sys
 
-# The command of linux/ethtool.h that sets it, or its bit of ETHTOOL_SFLAGS. Others need the first
-# ones.
+# The command of linux/ethtool.h that sets an offload, or its bit of ETHTOOL_SFLAGS. Later ones need
+# the first ones.
 OFFLOADS = {"rx": 0x15, "tx": 0x17, "sg": 0x19, "tso": 0x1f, "gso": 0x24, "gro": 0x2c}
 FLAGS = {"txvlan": 1 << 7, "rxvlan": 1 << 8, "lro": 1 << 15}
 GET_FLAGS, SET_FLAGS = 0x25, 0x26

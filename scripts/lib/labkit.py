@@ -3,8 +3,8 @@
 
 Every process started here is ended by its own pid, and the lab is taken down, when the Lab object
 is closed; handle_signals() turns SIGNALS into an exception so that this happens then too.
-If this process is killed, a Guard does it; if the guard is killed too, the next `scripts/lab up`,
-because the lab's record says whose it is.
+If this process is killed, a Guard takes the lab down. If the guard is killed too, the next
+`scripts/lab up` does, because the lab's record names its owner.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ import time
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 RELAY = "10.0.1.2"
 SERVER = "10.0.2.2"
-# Those that end a run: the lab goes first.
+# The signals that end a run: the lab goes first.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 SLOW = int(os.environ.get("CULVERT_TEST_SLOW", "1"))  # an emulated machine: how much longer to wait
 ENGINES = ("copy", "splice", "sockmap", "auto")
@@ -36,7 +36,7 @@ REDIS_PORT = 6379
 SMALL_FILES = 16
 SMALL_SIZE = 1000
 
-# What nginx writes is in {home}.
+# nginx's temporary files are in {home}.
 NGINX_PATHS = """
     client_body_temp_path {home}/body;
     proxy_temp_path {home}/proxy;
@@ -87,7 +87,7 @@ def call(name, *arguments):
 
 
 def enter(namespace):
-    """Moves this thread, and what it starts from now on, into NAMESPACE."""
+    """Moves this thread, and programs that it starts from now on, into NAMESPACE."""
     with open(f"/run/netns/{namespace}", "rb") as file:
         call("setns", file.fileno(), 0x40000000)  # CLONE_NEWNET
 
@@ -119,8 +119,8 @@ def handle_signals():
 
 
 def wait_until(condition, what, seconds=10.0):
-    """Polls CONDITION until it answers something true, which is returned.  If that does not come,
-    WHAT is told: a text, or a function that makes it in the end."""
+    """Polls CONDITION until its answer is true, and returns the answer.  After SECONDS in vain, the
+    error has WHAT: a text, or a function that makes the text then."""
     deadline = time.monotonic() + seconds * SLOW
     while True:
         answer = condition()
@@ -133,7 +133,7 @@ def wait_until(condition, what, seconds=10.0):
 
 
 def tail(path, lines=15):
-    """The end of a log, or what a sanitizer began to say in it."""
+    """The end of a log, or the beginning of a sanitizer's report in it."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             text = file.readlines()
@@ -152,7 +152,7 @@ def call_of(module, function):
 
 
 def sha256_of_stream(stream):
-    """The digest in hexadecimal and the number of bytes of what STREAM holds."""
+    """The digest in hexadecimal of the bytes of STREAM, and their number."""
     digest, size = hashlib.sha256(), 0
     while block := stream.read(1 << 20):
         digest.update(block)
@@ -202,8 +202,8 @@ def free_bytes(folder):
 
 
 def choose_folder():
-    """Where files go: into memory if there is plenty, so that no disk takes part in a
-    measurement; not into a /tmp that is small, as it is where it is memory."""
+    """The place of files: memory if there is plenty, so that no disk takes part in a
+    measurement; not a small /tmp, as a /tmp in memory is."""
     if free_bytes("/dev/shm") >= 2 << 30:
         return "/dev/shm"
     usual = tempfile.gettempdir()
@@ -304,7 +304,7 @@ class Lab:
             subprocess.run(["umount", "-l", place], check=False)
         try:
             if self._is_up:
-                # What has left its session, and is inside yet, is ours as well.
+                # Processes that have left their session but are still inside are ours as well.
                 self._call(*("keep",) if self.keep else ("down", "--force"))
         finally:
             if not self.keep:
@@ -342,7 +342,7 @@ class Lab:
     def start(self, namespace, *command, **options):
         """Starts COMMAND in NAMESPACE; the process has its log file's path in `.log`.
 
-        It gets a session of its own: a Ctrl-C is for the caller, who then ends it in order.
+        The process has a session of its own: Ctrl-C reaches the caller alone, which then stops it.
         """
         log = self.path(f"{next(self._numbers):03d}-{os.path.basename(command[0])}.log")
         with open(log, "wb") as output:
@@ -369,13 +369,13 @@ class Lab:
             raise LabError(f"{process.title} ended with {code}:\n{tail(process.log)}")
 
     def run(self, namespace, *command):
-        """What COMMAND, which soon ends, prints in NAMESPACE."""
+        """The output in NAMESPACE of COMMAND, which soon ends."""
         return self._call("exec", namespace, *command)
 
     def stop(self, process, seconds=10):
         """Ends PROCESS with TERM, then KILL; returns its exit code, None if KILL was needed.
 
-        What it has forked and left behind in its session ends with it.
+        Children that it has left behind in its session end with it.
         """
         if process in self._processes:
             self._processes.remove(process)
@@ -455,7 +455,7 @@ class Lab:
         return process
 
     def finish_iperf3_client(self, process, seconds):
-        """What it reports, once it ended by itself; fails if it saw an error."""
+        """The totals of PROCESS, after it ended by itself; fails if PROCESS saw an error."""
         try:
             self.finish(process, seconds)
         finally:
@@ -529,7 +529,7 @@ class Daemon:
         return self.process.pid
 
     def command(self, *words):
-        """What `culvert WORDS` prints."""
+        """The output of `culvert WORDS`."""
         result = subprocess.run([self.program, *words, "--control", self.control],
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=20 * SLOW,
                                 check=False, text=True, start_new_session=True)

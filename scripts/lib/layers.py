@@ -19,7 +19,7 @@ END = re.compile(r"(\.bpf)?\.[ch]$")
 
 
 def modules(root):
-    """Of each module the modules that it includes, with the file that does."""
+    """The modules that each module includes, with the file that does."""
     found = collections.defaultdict(dict)
     for path in sorted([*root.glob("user/**/*.[ch]"), *root.glob("bpf/*.[ch]")]):
         module = END.sub("", str(path.relative_to(root)))
@@ -57,7 +57,7 @@ def levels(readme):
 
 
 def wrong_order(root, folder, includes):
-    """What contradicts the README of FOLDER."""
+    """The contradictions to the README of FOLDER."""
     readme = folder / "README.md"
     level, twice = levels(readme.read_text() if readme.is_file() else "")
     where = f"{readme.relative_to(root)}: "
@@ -75,7 +75,7 @@ def wrong_order(root, folder, includes):
 
 
 def upward(includes):
-    """Includes of a folder that stands higher; nobody includes what is not in FOLDERS."""
+    """Includes of a higher folder; a folder that is not in FOLDERS is above all."""
     def height(module):
         folder = module.split("/")[1]
         return FOLDERS.index(folder) if folder in FOLDERS else len(FOLDERS)

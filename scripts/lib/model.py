@@ -26,7 +26,7 @@ class Broken(Exception):
 
 
 class Result:
-    """What one search said."""
+    """The outcome of one search."""
 
     def __init__(self, row, output, seconds):
         self.row = row
@@ -86,7 +86,7 @@ def _unreached(output):
 
 
 class Programs:
-    """What runs, of all threads: a signal comes to the main one alone."""
+    """The running commands of all threads: a signal comes to the main thread alone."""
 
     def __init__(self):
         self._running = set()
@@ -160,7 +160,7 @@ def print_result(result):
 
 
 def judge_unreached(results):
-    """Code that no search of the protocol reaches must be explained. Returns what is not."""
+    """Code that no search of the protocol reaches needs a reason. Counts statements without one."""
     never = set()
     for model in {r.row.model for r in results}:
         never |= set.intersection(*(r.unreached for r in results

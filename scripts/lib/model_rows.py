@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What scripts/model runs: configurations of the models, and mutations with their damage."""
+"""The searches of scripts/model: configurations of the models, mutations with their damage."""
 
 from typing import NamedTuple
 
-# What spin must say.
+# The verdicts that rows expect of spin.
 NOTHING = "no error"
 ACYCLIC = "no cycle"
 ORDER = "assertion violated (b==(accepted+1))"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""The plot of a benchmark over paths: how fast a download is, by how far away the client is."""
+"""The plot of a benchmark over paths: the speed of a download, by the distance of the client."""
 
 import math
 

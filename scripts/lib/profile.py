@@ -3,8 +3,8 @@
 """Profiles a relay under a row of the benchmark: scripts/profile prepares this and calls it.
 
 Two runs through a fresh relay: one counts CPU time, context switches and system calls, the other
-records stacks of the whole machine. Work is what the relay's clients were served meanwhile, so each
-figure is per request, per transaction or per GB, and two relays can be put side by side.
+records stacks of the whole machine. Each figure is divided by the work for the relay's clients in
+that time (requests, transactions or GB), so that two relays can be compared.
 """
 
 import argparse
@@ -31,7 +31,7 @@ WARM_UP = 1.0
 TOP = 15
 
 # The layer of a sample is that of its innermost function that has one: a lock or a list helper
-# counts for its caller. What TCP needs of others (buffers, timers) is told apart by the direction.
+# counts for its caller, and a buffer or timer of TCP for the direction that uses it.
 LAYERS = tuple((layer, re.compile(pattern)) for layer, pattern in (
     ("idle", r"(pv_)?native_safe_halt|default_idle|intel_idle.*|mwait_.*|acpi_.*idle.*|do_idle|"
      r"cpuidle_.*|arch_cpu_idle|cpu_idle_poll"),
@@ -74,7 +74,7 @@ def say(label, text):
     print(f"{label:9} {text}", flush=True)
 
 
-# What perf recorded
+# The samples of perf
 
 def layer_of_frame(name, path):
     """None for a kernel function that the table does not know."""
@@ -87,7 +87,7 @@ def layer_of_frame(name, path):
 
 
 def read_samples(lines):
-    """Yields (pid, comm, layer, function) of what perf script prints, innermost frame first."""
+    """Yields (pid, comm, layer, function) from LINES of perf script, innermost frame first."""
     head, layer, function, known = None, None, None, {}
     for line in lines:
         line = line.rstrip("\n")

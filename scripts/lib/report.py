@@ -73,7 +73,7 @@ def number(value):
 
 
 def spread(summary, write=number):
-    """"median [min\u2013max]", or what is known of it."""
+    """"median [min\u2013max]", or the part of it that is known."""
     if summary is None:
         return "\u2013"
     if not summary.has_spread:
@@ -82,7 +82,7 @@ def spread(summary, write=number):
 
 
 def share(fraction):
-    """Never 100 % for what is not all, nor 0 % for what is something."""
+    """Never 100 % for less than all, nor 0 % for more than nothing."""
     if 0.999 <= fraction < 1:
         return "> 99.9 %"
     return "< 0.1 %" if 0 < fraction < 0.001 else f"{fraction * 100:.3g} %"
@@ -97,7 +97,7 @@ def shares(contender):
 
 
 def compare(row, rival, fresh=True):
-    """The Ratio of auto to RIVAL and its interval, no narrower than what the control shows."""
+    """The Ratio of auto to RIVAL and its interval, no narrower than that of the control."""
     subject = figures.find_contender(row, rivals.SUBJECT)
     if subject is None or rival is None:
         return None, None
@@ -255,7 +255,7 @@ def page(results):
 
 
 def write_text(path, content):
-    """All or nothing: whoever reads PATH meanwhile sees the old file or the new one."""
+    """All or nothing: a reader of PATH meanwhile sees the old file or the new one."""
     with open(f"{path}.partial", "w", encoding="utf-8") as file:
         file.write(content)
     os.replace(f"{path}.partial", path)

@@ -25,7 +25,7 @@ CONTROL = "auto-again"
 OTHERS = {"auto": "auto-other", "copy": "copy-other"}
 # The engines that auto chooses from.
 SINGLE_ENGINES = ("graft", "sockmap", "splice", "copy")
-# By how much (as a logarithm) the second best may always be behind the best and still take part.
+# The lag (as a logarithm) behind the best with which the second best still takes part.
 NEAR = math.log(1.05)
 # Rows that have decisive rounds: of auto against others, and of auto (and its control) alone. Those
 # with a control; the memory of idle sessions varies too little to need more rounds.

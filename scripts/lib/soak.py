@@ -90,7 +90,7 @@ class Soak:
                 raise LabError(f"the daemon is gone:\n{tail(self.daemon.process.log)}")
 
     def finish(self):
-        """Ends it; returns the summary. Called once, whatever happened before."""
+        """Ends the run; returns the summary. Called once, also after a failure."""
         self.load.over = True
         self.samples.stop()
         code = self.daemon.stop()
@@ -105,7 +105,7 @@ class Soak:
     def summary(self, sink):
         counts, bad = self.load.counts, self.load.bad
         last = self.samples.rests[-1] if self.samples.rests else {}
-        # the first one was before any session: these make what is then kept (buffers, the heap)
+        # the first rest was before any session: sessions fill pools that stay (buffers, the heap)
         verdicts = judge(self.samples.rests[1:])
         for name, grown, mean, allowed, holds in verdicts:
             if not holds:

@@ -38,7 +38,7 @@ class Faults:
         self.undo()
 
     def undo(self):
-        """All as it was, also after an interruption in the middle of a fault."""
+        """Restores the state before the faults, also after an interruption in the middle of one."""
         if self.daemon.process.poll() is None:
             os.kill(self.daemon.pid, signal.SIGCONT)
         for side in ("client", "server"):
@@ -84,14 +84,14 @@ class Faults:
             os.killpg(victim.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        # for so long connections are refused
+        # connections are refused until the upstream is back
         self._over.wait(self.random.uniform(0.1, 1.0))
         self.load.site.start_mortal()
         self.load.upstreams_killed += 1
         return victim.title
 
     def _link(self):
-        """Nothing goes through; what was sent meanwhile is sent again."""
+        """Nothing goes through; TCP sends the lost segments again."""
         device = self.random.choice(("to-client", "to-server"))
         seconds = self.random.choice((0.05, 0.3, 1.0))
         self.load.link_changes += 1
@@ -108,6 +108,6 @@ class Faults:
         return f"{side} {mtu}"
 
     def _set_mtu(self, side, mtu):
-        """At both ends: a device drops what is longer than its own MTU, and tells nobody."""
+        """At both ends: a device silently drops packets that are longer than its own MTU."""
         self._ip("relay", "link", "set", f"to-{side}", "mtu", str(mtu))
         self._ip(side, "link", "set", "to-relay", "mtu", str(mtu))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-2-Clause
 """The traffic of a soak run: real programs and verifying peers, all at once, for a cycle.
 
-What a fault has killed on purpose may fail; everything else must not, and nothing may ever be
-received wrong.
+A program that a fault has killed on purpose may fail, and others only where the fault explains it.
+No byte may ever be received wrong.
 """
 
 import json
@@ -19,7 +19,7 @@ from labkit import (HTTP_PORT, IPERF_PORT, RELAY, SERVER, SMALL_FILES, LabError,
 from soak_samples import ask
 
 HAPROXY_PORT, DIGEST_PORT, SINK_PORT, PEER_PORT = 8080, 7000, 7100, 9110
-# Where culvert listens for each of them
+# culvert's ports for each of them
 HTTP, IPERF, HAPROXY, DIGEST, SINK, PEER = range(9000, 9006)
 
 HAPROXY_CONF = """
@@ -48,7 +48,7 @@ def forwards():
 
 
 class Site:
-    """The servers; they live as long as the run. Those that faults may kill are started anew."""
+    """The servers of the whole run. Servers that a fault has killed are started anew."""
 
     def __init__(self, lab, programs):
         self.lab = lab
@@ -106,8 +106,8 @@ class Load:
         self.killed = set()  # pids of clients that faults have killed
         self.running = {}    # pid: process, those that faults may kill
         self.until = 0.0
-        self.over = False    # interrupted: what is still running is cut off
-        # Counted when it is killed, or goes down, and when it is there again
+        self.over = False    # interrupted: clients that still run are cut off
+        # Counted when an upstream is killed, or a link goes down, and when it is back
         self.upstreams_killed = 0
         self.link_changes = 0
 
@@ -151,7 +151,7 @@ class Load:
         return code
 
     def kill_one(self, pick):
-        """SIGKILL for a client and what it has started; returns its name."""
+        """SIGKILL for a client and its children; returns its name."""
         with self.lock:
             alive = [process for process in self.running.values() if process.poll() is None]
             if not alive:
@@ -182,8 +182,8 @@ class Load:
         code = self.end(curl, PATIENCE)
         if code is None:
             return
-        # connect, send, receive: who connects over a link that is down is refused, by the daemon as
-        # by the kernel
+        # connect, send, receive: over a link that is down the daemon refuses clients, as the kernel
+        # would
         if code in (7, 55, 56) and not size and not self.link_was_up(changes):
             self.count("refused")
         elif code != 0:
@@ -205,7 +205,7 @@ class Load:
                 self.download(port, "big", self.site.big_digest)
 
     def run_digests(self):
-        """A half-close: the answer comes after the end of what was sent."""
+        """A half-close: the answer comes after the end of the request."""
         while self.has_time():
             upstreams_killed, changes = self.upstreams_killed, self.link_changes
             with open(self.lab.path("www/big"), "rb") as source:
@@ -263,7 +263,7 @@ class Load:
         os.unlink(log)
 
     def run_peers(self):
-        """In short runs, so that one which is killed costs little."""
+        """In short runs, so that a killed run costs little."""
         while self.has_time():
             self.run_peers_once(min(12.0, max(1.0, self.until - time.monotonic())))
 
@@ -294,7 +294,7 @@ class Load:
                 self.complain(kind, f"test_torture, seed {self.seed}: {report}:\n{tail(peer.log)}")
 
     def run_iperf3(self):
-        """Load without verification: only that it goes on."""
+        """Load without verification: it must only go on."""
         options = ((), ("--reverse",), ("--parallel", "4"))
         while self.has_time():
             seconds = max(1, min(self.random.randint(2, 8), int(self.until - time.monotonic())))

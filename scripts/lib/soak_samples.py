@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-2-Clause
-"""What a soak run samples each second, and what must not have grown at the end."""
+"""The samples of a soak run, each second, and the figures that must not have grown at the end."""
 
 import csv
 import json
@@ -29,7 +29,7 @@ ALLOWED = {
 # Slab is the whole machine's; TIME_WAIT fills it for the first minute of each kind of traffic.
 MACHINE = ("slab_unreclaimable_kib",)
 MACHINE_RESTS = 6
-# Causes that are the daemon's own decision to end a session; the others are what peers did.
+# Causes that are the daemon's own decision to end a session; peers bring about the others.
 OWN_RESETS = ("no-memory", "no-descriptor", "handover-unproved", "kernel-lost", "internal")
 
 
@@ -88,7 +88,7 @@ def of_status(status):
 
 
 def relay_tcp_kib(pid):
-    """What all TCP sockets of PID's network namespace have charged: queued, reserved, backlog."""
+    """Charges of all TCP sockets of PID's network namespace: queued, reserved, backlog."""
     text = subprocess.run(["nsenter", f"--net=/proc/{pid}/ns/net", "ss", "-Htnam"], check=True,
                           capture_output=True, text=True, start_new_session=True).stdout
     charged = re.findall(r"skmem:\(r(\d+),rb\d+,t(\d+),tb\d+,f(\d+),w(\d+),o(\d+),bl(\d+)", text)
@@ -128,7 +128,7 @@ class Samples:
             due = max(due + 1, time.monotonic())
 
     def take_rest(self):
-        """One at rest: nothing is on its way, and what comes back every time must be the same."""
+        """A sample at rest: no data is on its way, so the samples of all rests must be alike."""
         row = self.take("rest")
         if "sessions" not in row:
             raise LabError("the daemon does not answer although nothing disturbs it")
@@ -162,7 +162,7 @@ def slope(points):
 
 
 def growth(rests, name):
-    """What the fit over the second half of the run adds to NAME in that time, and its mean."""
+    """Growth of NAME over the second half of the run, by a linear fit, and its mean there."""
     half = rests[len(rests) // 2:] if len(rests) >= 4 else rests
     points = [(row["second"], row[name]) for row in half if name in row]
     if len(points) < 2:

@@ -9,7 +9,7 @@ Usage: sums.py FILE...
 import json
 import sys
 
-# In the order of printing; of these, the second group must be zero.
+# In the order of printing; the second group must be zero.
 COUNTS = ("sessions", "bytes", "aborted_by_plan", "stops", "seconds")
 FAILURES = ("wrong", "truncated", "extra", "stalls", "failed")
 REMARKABLE = ("reset_by_daemon",)

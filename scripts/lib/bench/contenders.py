@@ -23,7 +23,7 @@ BACKLOG = 16384
 PLENTY = 4096
 # The delay of a kill: by then the load is measured.
 KILL_SECONDS = 0.1
-# Descriptors: of a process; of a relay for other things than sessions and pipes.
+# Descriptors: of a process; those of a relay for other things than sessions and pipes.
 DESCRIPTORS = 65536
 RESERVE = 512
 MAXIMUM_PIPES = 512
@@ -33,7 +33,7 @@ MASQUERADED = 64000
 
 @dataclass(frozen=True)
 class Forward:
-    """From a port of the relay's address to one of the server's, or of the relay's own."""
+    """From a port of the relay's address to a port of the server's, or of the relay itself."""
     listen: int
     upstream: int
     host: str = SERVER
@@ -41,7 +41,7 @@ class Forward:
 
     @property
     def ready(self):
-        """The protocol whose port shows that a relay is up: the one it opens last."""
+        """The protocol whose port is opened last, and so shows that a relay is up."""
         return self.protocols[-1]
 
 
@@ -67,7 +67,7 @@ class Contender:
 
     family = "peer"
     program = None      # the command that must be there
-    # Of a contender that cannot have any number of sessions: the greatest, and the reason.
+    # The greatest number of sessions of a contender that has a limit, and the reason.
     most_sessions = None
     why_not_more = ""
     alone = False       # packets of others would cost more while it runs
@@ -76,7 +76,7 @@ class Contender:
         self.name = name
 
     def why_missing(self):
-        """None, or why it cannot take part."""
+        """None, or the reason why the contender cannot take part."""
         if self.program and not shutil.which(self.program):
             return f"{self.program} is not installed"
         return None
@@ -129,7 +129,7 @@ class Culvert(Contender):
             (f" of {self.program}" if self.program else "")
 
     def sessions_per_process(self, descriptors):
-        # Its default for --max-sessions is the other limit.
+        # culvert's default for --max-sessions is the other limit.
         return min(super().sessions_per_process(descriptors), 16000)
 
     def start(self, place, config):
@@ -478,7 +478,7 @@ class Relay:
 
     @property
     def pids(self):
-        """Of its first processes, each of which leads a session."""
+        """The pids of its first processes, each the leader of a session."""
         return [process.pid for process in self._processes]
 
     def check(self):
@@ -489,7 +489,7 @@ class Relay:
                                f"{tail(process.log)}")
 
     def carriers(self):
-        """{carrier: bytes} so far, or None if it is not culvert."""
+        """{carrier: bytes} so far, or None if the relay is not culvert."""
         if not self._daemons:
             return None
         totals = {}

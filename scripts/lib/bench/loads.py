@@ -31,7 +31,7 @@ from labkit import (DNS_PORT, HTTP_PORT, IPERF_PORT, REDIS_PORT, RELAY, SERVER, 
 OWN = ("/usr/bin/python3", "-B", os.path.dirname(os.path.abspath(__file__)))
 SOURCES = "10.0.1.11-10.0.1.26"
 LATENCIES = ("mean", "p50", "p90", "p99", "p99_9", "max")
-# Counters of a relay may take so long to read.
+# Seconds that a look at the counters of a relay may take.
 WARMUP_MARGIN = 0.05
 
 DNS_NAMES = 1000
@@ -96,7 +96,7 @@ def fairness_of(report):
 
 
 def parse_bench(text):
-    """Of the report of culvert-bench. Idle sessions have no rate."""
+    """The Measurement of a report of culvert-bench. Idle sessions have no rate."""
     report = last_json_line(text)
     in_bytes = report["rate"] is None
     value = (report["gbps"] if in_bytes else report["rate"]) or 0.0
@@ -197,7 +197,7 @@ def redis_command(workload, target, timing):
 
 
 def parse_redis(text):
-    """All requests by the time of all; latencies are those of the slower kind."""
+    """The rate of both kinds together; latencies are those of the slower kind."""
     kinds = [{name: float(figure) for name, figure in row.items() if name != "test"}
              for row in csv.DictReader(text.splitlines())]
     if len(kinds) != 2:
@@ -484,8 +484,8 @@ def run_pairs(count):
             print(line, end="", flush=True)
 
 
-# Another one: the two ends of transfers over paths. A connection begins with a header: its task.
-# Both ends know the payload at each place, and give up at the deadline in the header:
+# The other program: the two ends of transfers over paths. A connection begins with a header: its
+# task. Both ends know the payload at each place, and give up at the deadline in the header:
 # CLOCK_MONOTONIC is the same for all namespaces.
 
 HEADER = struct.Struct("<QQqQ16s16s")  # number, size, deadline in ns, message, kind, congestion
@@ -601,7 +601,7 @@ def transfer(sock, kind, size, deadline, is_client):
 
 
 def close(sock, deadline):
-    """In order if there is time left: else by a reset, so that no segment disturbs the next
+    """Closes in order if there is time left, else by a reset, so that no segment disturbs the next
     connection."""
     try:
         set_deadline(sock, deadline)

@@ -227,7 +227,7 @@ def shrink_slabs():
         caches = os.listdir("/sys/kernel/slab")
     except OSError:
         return
-    # A cache that was merged with others appears under several names; one is enough.
+    # Merged caches appear under several names; one name is enough.
     folders = {os.path.realpath(f"/sys/kernel/slab/{cache}") for cache in caches}
     for folder in folders:
         try:
@@ -299,7 +299,7 @@ class Recorder:
 
 
 class MachineProbe:
-    """Of the machine's CPU and kernel memory, and of the relay's CPU unless that is None."""
+    """Reads the machine's CPU and kernel memory, and the relay's CPU unless that is None."""
 
     def __init__(self, relay_cpu):
         self._relay_cpu = relay_cpu
@@ -522,7 +522,7 @@ class Cells:
         return self.measure_row(row, relay, trial_timing(row, seconds))["value"]
 
 
-# Of the fields of a cell those that may be unknown.
+# The fields of a cell that may be unknown.
 EMPTY_CELL = dict.fromkeys((
     "latency_us", "histogram", "cpu_seconds", "work", "relay_cpu_seconds", "relay_syscalls",
     "relay_switches", "kernel_peak_bytes", "carriers"))

@@ -114,7 +114,7 @@ def pairs_of(choice):
 
 
 def all_pairs(factors):
-    """Of FACTORS, {name: values}."""
+    """The pairs of FACTORS, {name: values}."""
     return {pair for first, second in itertools.combinations(sorted(factors), 2)
             for pair in itertools.product(((first, value) for value in factors[first]),
                                           ((second, value) for value in factors[second]))}
@@ -209,7 +209,7 @@ class Lines:
             self._queue.put(json.loads(line))
 
     def get(self, seconds):
-        """None if there is none in time."""
+        """The next line; None if no line comes in time."""
         try:
             return self._queue.get(timeout=max(seconds, 0))
         except queue.Empty:
@@ -271,7 +271,7 @@ class Ends:
         return transfer_cell(cell, outcome["began"], seconds, connections, reports)
 
     def _server_reports(self, cell, connections, deadline):
-        """The server's, of all connections that reached the server."""
+        """The server's reports of all connections that reached the server."""
         awaited = {one["number"] for one in connections if not one["error"]} \
             if cell.direction != "download" else set()
         reports = []

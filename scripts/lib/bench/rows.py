@@ -19,7 +19,7 @@ DNSPERF = "dnsperf"
 IDLE_TOOL = "idle sessions"
 # The goal that the configuration of a peer is chosen for.
 BULK, CONVERSATION, CONNECT, IDLE, KILLED = "bulk", "conversation", "connect", "idle", "killed"
-# Of UDP: flows that go on, and flows of one question and one answer.
+# Goals of UDP: flows that go on, and flows of one question and one answer.
 DATAGRAMS, QUESTIONS = "datagrams", "questions"
 
 ENGINES = ("auto", "graft", "sockmap", "splice", "copy")
@@ -32,7 +32,7 @@ QUICK = ("direct", *ENGINES, CONTROL, "haproxy", "haproxy-splice", "nginx")
 
 @dataclass(frozen=True)
 class Timing:
-    """Of one cell, in seconds: measured time, after a warm-up."""
+    """The times of one cell, in seconds: measured time, after a warm-up."""
     seconds: float
     warmup: float
 
@@ -291,7 +291,7 @@ def order_of_round(contenders, number, salt=""):
 
 # The plan of a run
 
-# Of a trial of a configuration, in rows with a verdict and in others.
+# Times of a trial of a configuration, in rows with a verdict and in others.
 TRIAL_SECONDS = 1.0
 SHORT_TRIAL_SECONDS = 0.35
 # For the estimate: the share of the configurations that are tried again.
@@ -331,7 +331,7 @@ class Plan:
         return min(self.options.rounds, row.most_rounds)
 
     def decisive_rounds_of(self, rows):
-        """Of a group: the number of rounds that follow the ordinary ones."""
+        """The number of rounds of a group after the ordinary ones."""
         if any(row.name in AGAINST_OTHERS for row in rows):
             return self.options.decisive
         if any(row.name in BY_ITSELF for row in rows):
@@ -339,7 +339,7 @@ class Plan:
         return 0
 
     def decisive_numbers(self, rows):
-        """Of a group: the numbers of the rounds that follow the ordinary ones."""
+        """The numbers of the rounds of a group after the ordinary ones."""
         first = self.rounds_of(rows[0]) + 1
         return range(first, first + self.decisive_rounds_of(rows))
 
@@ -368,7 +368,7 @@ class Plan:
         return TRIAL_SECONDS if row.name in CONTROLLED else SHORT_TRIAL_SECONDS
 
     def trial_seconds(self, row):
-        """Of one pass of one configuration."""
+        """The seconds of one pass of one configuration."""
         timing = trial_timing(row, self.trial_length(row))
         return row.workload.load_seconds(timing) + CELL_OVERHEAD
 
