@@ -23,7 +23,7 @@
 #include "unit.h"
 #include "config/read.h"
 #include "config_rig.h"
-#include "daemon/privileged_requests.h"
+#include "daemon/privileged_client.h"
 #include "base/sandbox.h"
 #include "seeded.h"
 

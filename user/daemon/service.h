@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "base/loop.h"
-#include "daemon/privileged_requests.h"
+#include "daemon/privileged_client.h"
 #include "relay/forward.h"
 #include "relay/listener.h"
 #include "relay/marked_sockets.h"

@@ -126,7 +126,7 @@ struct session {
 	union client_addr client;
 	struct told *told; /* owned; NULL: the client tells nothing */
 	struct pace *pace; /* owned; NULL: its bandwidth has no limit, see bandwidth.h */
-	struct idle *idle; /* owned; NULL: session_timeouts.c had nothing to remember so far */
+	struct idle *idle; /* owned; NULL: session_idle_keepalive.c had nothing to remember so far */
 };
 
 /* The only writer of s->state, which begins with HEADER.  Asserts the table. */

@@ -23,7 +23,7 @@
 #include "datapath/sockmap/carrier_sockmap.h"
 #include "datapath/tcp.h"
 #include "relay/session_graft.h"
-#include "relay/session_timeouts.h"
+#include "relay/session_idle_keepalive.h"
 #include "relay/session_sockmap.h"
 
 SYSCALLS_ALLOWED(SYSCALL(shutdown));

@@ -41,7 +41,7 @@
 #include "relay/session_flow.h"
 #include "relay/session_graft.h"
 #include "relay/session_header.h"
-#include "relay/session_timeouts.h"
+#include "relay/session_idle_keepalive.h"
 #include "relay/session_log.h"
 #include "relay/session_parting.h"
 #include "relay/session_sockmap.h"

@@ -10,7 +10,7 @@
 /*
  * The packet programs as filters of the qdisc clsact, where there is no TCX (Linux before 6.6).
  * Only CAP_NET_ADMIN attaches and removes filters, so a daemon without it asks the privileged
- * process (daemon/privileged_requests.h), which has held the programs since before the daemon gave up root.
+ * process (daemon/privileged_client.h), which has held the programs since before the daemon gave up root.
  */
 enum hook { HOOK_IN, HOOK_OUT, HOOKS };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-2-Clause
-#include "daemon/privileged_requests.h"
+#include "daemon/privileged_client.h"
 
 #include <errno.h>
 #include <stdio.h>

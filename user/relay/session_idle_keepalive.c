@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
-/* When a session was last at work, and which time-out ends it.  See session_timeouts.h. */
-#include "relay/session_timeouts.h"
+/* When a session was last at work, and which time-out ends it.  See session_idle_keepalive.h. */
+#include "relay/session_idle_keepalive.h"
 
 #include <errno.h>
 #include <linux/sockios.h>

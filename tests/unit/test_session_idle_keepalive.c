@@ -3,7 +3,7 @@
 #include <stdbool.h>
 
 #include "unit.h"
-#include "relay/session_timeouts.h"
+#include "relay/session_idle_keepalive.h"
 
 #define NOW 100000
 #define TICK 10 /* a socket's clock is that coarse */
