@@ -24,6 +24,7 @@
 #include "datapath/tcp.h"
 #include "relay/session_graft.h"
 #include "relay/session_idle_keepalive.h"
+#include "relay/session_json.h"
 #include "relay/session_sockmap.h"
 
 SYSCALLS_ALLOWED(SYSCALL(shutdown));
@@ -148,7 +149,7 @@ static enum pump pump_once(struct session *s, unsigned int dir, bool fin, enum c
 		session_set_nodelay(s);
 	pace_used(s->pace, dir, io.read);
 	habit_read(&s->habit, dir, io.read, io.reads);
-	session_count_carried(s, dir, by, io.read);
+	session_count_copied(s, dir, by, io.read);
 	if (by == CARRIER_SPLICE)
 		f->spliced += io.read;
 	*ret_error = io.error;

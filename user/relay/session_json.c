@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/json_add.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "relay/session_graft.h"
 
 /* Why F is grafted.  F->reason may still be the reason of the carrier that F had before. */
@@ -52,6 +53,19 @@ void session_count_kernel(struct session *s)
 			count_add(&handovers[graft_reason(&s->flows[dir])], 1);
 	}
 	s->graft_counted = s->graft_counted || grafted;
+}
+
+void session_count_copied(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes)
+{
+	volatile __u64 *counted;
+	uint64_t again = 0, carried;
+
+	if (s->graft != NO_GRAFT) {
+		carried = kernel_bytes(s, dir, &counted);
+		again = *counted > carried ? smaller(*counted - carried, bytes) : 0;
+		*counted -= again;
+	}
+	session_count_carried(s, dir, c, bytes - again);
 }
 
 /*

@@ -13,6 +13,11 @@
  * read.
  */
 void session_count_kernel(struct session *s);
+/*
+ * Count BYTES of flow DIR that user space has read.  A graft that returned may have counted some of
+ * them: bytes that were sent on, not acknowledged, and are sent again by way of the sockets.
+ */
+void session_count_copied(struct session *s, unsigned int dir, enum carrier c, uint64_t bytes);
 
 struct flow_view {
 	enum carrier carrier;
