@@ -65,7 +65,10 @@ enum proxy_use {
 
 extern const char *const proxy_use_names[]; /* the index is a set of enum proxy_use */
 
-/* AT ends a message that refers to an earlier line.  AT_PLACE() makes its arguments of a PLACE. */
+/*
+ * AT ends a message that refers to an earlier line.  AT_PLACE() gives the arguments that AT needs,
+ * for the PLACE of that line.
+ */
 #define AT "see %.*s"
 #define AT_PLACE(place) (int)strlen(place) - 2, place
 
@@ -103,7 +106,8 @@ struct forward_conf {
 	struct upstream upstream;
 	enum engine engine;
 	bool graft;                       /* engine auto may graft */
-	unsigned int graft_rtt_us;        /* auto: the longest near round trip; 0: any is near */
+	unsigned int graft_rtt_us;        /* auto: bulk is not grafted if both round
+					   * trips together take longer; 0: no limit */
 	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */
 	unsigned int idle_timeout_ms;     /* 0: never */
 	unsigned int fin_timeout_ms;      /* idle-timeout once half closed; 0: the same */
@@ -131,7 +135,7 @@ struct forward_conf {
 	unsigned int max_sessions, max_sessions_per_client;
 	/* of UDP alone; 0: no limit */
 	unsigned int responses;        /* answers to a datagram, after which a session is over */
-	bool replies;                  /* a server that never answers a client has failed */
+	bool replies;                  /* servers are to answer; false: silence is no fault */
 	unsigned int max_reply_factor; /* answer bytes for a byte of a client that may be forged */
 };
 

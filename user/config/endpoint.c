@@ -137,9 +137,9 @@ static const char *parse_ports(const char *port, bool passive, struct endpoint *
 /* --- hosts --- */
 
 /*
- * HOST is "" for every local address, an IPv4 address, or a name.  If its last label is a number,
- * it is an IPv4 address or a mistake: getaddrinfo() would read "127.1" as 127.0.0.1, and ask the
- * name server for "1.2.3.256".
+ * HOST is an IPv4 address, or a name, or "", which means every local address.  If the last label of
+ * HOST is a number, HOST is an IPv4 address or a mistake: getaddrinfo() would read "127.1" as
+ * 127.0.0.1, and ask the name server for "1.2.3.256".
  */
 static const char *add_plain(const char *host, bool passive, struct endpoint *ret)
 {

@@ -2,7 +2,7 @@
 /*
  * Theory of operation: a limit is a token bucket, and a token is a byte.  A flow that has something
  * to read reserves the tokens of one turn, waits until they have come, reads at most that much, and
- * returns the rest.  The bucket's level may be negative: so many tokens are reserved and have not
+ * returns the rest.  A bucket with a negative level lacks tokens: they are reserved, and have not
  * come yet.  A later reservation ends later, so the flows of one limit have turns in order, nobody
  * starves, and nobody is woken in vain.
  *

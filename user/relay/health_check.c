@@ -47,7 +47,7 @@ struct checks {
 
 /* --- one check --- */
 
-/* The result is ERROR.  The attempt is freed at the end of the batch. */
+/* The result is ERROR.  The check is freed after the batch. */
 static void check_finish(struct check *a, int error)
 {
 	enum cause cause = upstream_cause(error);

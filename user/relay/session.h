@@ -93,7 +93,7 @@ struct session {
 	};
 	struct worker *worker;
 	struct forward *forward;
-	LIST_ENTRY(session) in_worker; /* worker->sessions; DEAD: a loop at S still reads it */
+	LIST_ENTRY(session) in_worker; /* worker->sessions; DEAD: a FOREACH at S still reads it */
 	struct source sides[2];        /* fd -1: none */
 	struct flow flows[2];
 	struct habit habit;

@@ -55,8 +55,9 @@ const char *session_graft_hindrance(const struct session *s);
 uint64_t session_graft_active_ms(const struct session *s, bool *ret_half);
 
 /*
- * The state or the ways of S, which has a slot, may have changed: mark the end of S, or ask its
- * sockets for their ways.  True: S has returned to its sockets: run its flows.
+ * S has a slot.  Its state may have changed, or the ways that packets of its sockets take (struct
+ * graft_way).  Mark the end of S, or make its sockets probe: the probes show the ways.  True: S has
+ * returned to its sockets: run its flows.
  */
 bool session_graft_follow_state(struct session *s);
 

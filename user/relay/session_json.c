@@ -45,7 +45,8 @@ void session_count_kernel(struct session *s)
 		volatile __u64 *counted = NULL;
 		uint64_t bytes = kernel_bytes(s, dir, &counted);
 
-		if (bytes && bytes > *counted) { /* a graft's may be less than before: no lock */
+		/* a graft that returns to its sockets takes unacknowledged bytes off its count */
+		if (bytes && bytes > *counted) {
 			session_count_carried(s, dir, carrier, bytes - *counted);
 			*counted = bytes;
 		}

@@ -4,9 +4,9 @@
 #include "relay/udp/udp_session.h"
 
 /*
- * A sender that forges its address gets no answer: the answer would hit a third host.  So a session
- * is unproven until its client has sent a datagram after an answer.  An unproven session gives way
- * to others when there is no room, and its answers are limited (max-reply-factor).
+ * If a sender forges its address, the answers go to a third host, and the sender sees none.  So a
+ * session is unproven until its client has sent a datagram after an answer.  An unproven session
+ * gives way to others when there is no room, and its answers are limited (max-reply-factor).
  */
 
 /* S, which is new, is the youngest of the unproven sessions. */

@@ -82,7 +82,7 @@ struct udp_session {
 	struct leftover leftover; /* DEAD */
 	struct worker *worker;
 	struct forward *forward;
-	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; DEAD: a loop at S still reads it */
+	TAILQ_ENTRY(udp_session) in_worker; /* udp->sessions; DEAD: a FOREACH at S still reads it */
 	LIST_ENTRY(udp_session) in_bucket;
 	LIST_ENTRY(udp_session) in_waiting; /* of its socket */
 	struct udp_upstream *upstream;      /* owned; NULL: none yet */
@@ -119,7 +119,8 @@ struct udp_session {
 	/* of udp_activate.c */
 	uint32_t slot;         /* NO_SLOT: below UDP_ENTRY_HELD */
 	uint32_t word;         /* of the client's leg, at the last look */
-	uint64_t behind_ms[2]; /* by leg: when looks began to leave datagrams; 0: they leave none */
+	uint64_t behind_ms[2]; /* by leg: since when reads have not emptied the socket;
+				* 0: no such time */
 
 	/* of udp_errors.c */
 	uint64_t refused_ms;   /* when the last refusal came */

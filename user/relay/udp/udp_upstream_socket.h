@@ -71,7 +71,8 @@ struct udp_upstreams {
 	udp_upstream_fn *handle;
 	STAILQ_HEAD(udp_rests, udp_upstream) rests; /* FIFO */
 	unsigned int n_rests;
-	STAILQ_HEAD(udp_charges, udp_upstream) charges; /* closed ones, FIFO */
+	/* closed sockets whose ports rest, and count as sessions of their clients; FIFO */
+	STAILQ_HEAD(udp_charges, udp_upstream) charges;
 	struct timer timer; /* when to close resting sockets, and to end charges */
 };
 
