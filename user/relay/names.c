@@ -472,7 +472,7 @@ static void set_servers(struct names *n, char *resolv)
 						len ? "," : "", server);
 	if (len && ares_set_servers_csv(n->channel, servers))
 		log_warning(
-			"%s: \"%s\" names no name server that can be used; older ones stay in use",
+			"%s: \"%s\" names no name server that can be used; the others stay in use",
 			names_files[1], servers);
 }
 
