@@ -32,7 +32,7 @@
  *   OPEN        both flows run on their own
  *                 -> PARTING  one end is gone, by RST or an error; it may have sent bytes before
  *                 -> DEAD     both are DONE, or the session was reset
- *   PARTING     the last bytes of the dead end are taken to the other end, see session_parting.c
+ *   PARTING     the last bytes of the dead end are taken to the other end, see session_last_bytes.c
  *                 -> DEAD  the other end has all of them, or takes no more; reset
  *   DEAD        sockets closed, resources given back; freed after the batch of events
  */

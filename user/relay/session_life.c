@@ -42,8 +42,8 @@
 #include "relay/session_graft.h"
 #include "relay/session_header.h"
 #include "relay/session_idle_keepalive.h"
+#include "relay/session_last_bytes.h"
 #include "relay/session_log.h"
-#include "relay/session_parting.h"
 #include "relay/session_sockmap.h"
 #include "relay/udp/udp_life.h"
 

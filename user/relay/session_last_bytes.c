@@ -8,7 +8,7 @@
  * fill one receive buffer at most.  RST follows when TCP has sent all bytes to the other end
  * (SIOCOUTQNSD), because close(2) would throw away unsent bytes.
  */
-#include "relay/session_parting.h"
+#include "relay/session_last_bytes.h"
 
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
