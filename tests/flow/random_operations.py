@@ -565,8 +565,10 @@ class Walk(Pair):
             errors = self.relays[relay].ask("status")["errors"]
             for cause in "internal", "handover-unproved", "kernel-lost":
                 expect(not errors[cause], f"{relay}: {cause}: {errors[cause]}")
-            wait_until(lambda r=relay: not self.inside(r, "ss", "-Htan", "state", "connected", "exclude",
-                                                       "time-wait"), f"no socket of {relay}")
+            # the kernel keeps a closed socket in FIN-WAIT-2 for a minute if the end's FIN is lost
+            wait_until(lambda r=relay: not self.inside(
+                r, "ss", "-Htan", "state", "connected", "exclude", "time-wait", "exclude",
+                "fin-wait-2"), f"no socket of {relay}")
         for to in list(self.links):
             self.unlink(to)
         for relay in RELAYS:

@@ -42,7 +42,7 @@ struct loop {
 	const struct torture_conf *conf;
 	pthread_t thread;
 	int epoll_fd;
-	LIST_HEAD(, end) list;
+	LIST_HEAD(ends, end) list;
 	unsigned int clients, share;
 	int64_t next_stall_check;
 };

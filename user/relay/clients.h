@@ -17,10 +17,10 @@
 struct bandwidth;
 
 struct clients {
-	pthread_mutex_t lock;         /* of the rest */
-	void *tree;                   /* of tsearch(3) */
-	_Atomic unsigned int n;       /* status reads it without the lock */
-	TAILQ_HEAD(, client) resting; /* the clients of the tree that have no session */
+	pthread_mutex_t lock;                     /* of the rest */
+	void *tree;                               /* of tsearch(3) */
+	_Atomic unsigned int n;                   /* status reads it without the lock */
+	TAILQ_HEAD(client_queue, client) resting; /* the clients of the tree that have no session */
 };
 
 void clients_init(struct clients *c);
