@@ -583,7 +583,7 @@ static __always_inline void note_entering(struct graft_side *mine, const struct 
 		grow_32(&mine->passed, end_of(p) - mine->back_read);
 }
 
-/* After so many looks one packet in 16 looks: the session is hardly ever quiet. */
+/* After so many looks only each 16th packet may look: the session is hardly ever quiet. */
 #define LOOKS 256
 
 /*

@@ -40,11 +40,11 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 
 /*
  * Turn the packet into a message to the remote end of L, "segment SEQ exceeds MTU", and send it.
- * The packet is as long as the message.  The device may still have to fill in the TCP checksum of
- * the original packet (CHECKSUM_PARTIAL), and then writes into the quoted TCP header.  The checksum
- * of the message must hold all the same.  So the words of the quoted header are made to add up to
- * 0, with the device's checksum and without, by a field that no receiver believes: TCP's urgent
- * pointer, or UDP's length.
+ * The packet is as long as the message.  The device may still have to fill in the checksum of the
+ * original packet (CHECKSUM_PARTIAL).  It then writes into the quoted TCP or UDP header, but the
+ * checksum of the message must hold all the same.  So the words of the quoted header add up to 0:
+ * then the device's checksum is 0, too, and changes no sum.  The field that makes the words add up
+ * to 0 is one that no receiver believes: TCP's urgent pointer, or UDP's length.
  */
 __noinline int send_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
 			    __u32 mtu)

@@ -495,7 +495,7 @@ __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->tuple, 2 * sizeof(struct graft_addr),
 				    bpf_htons(left) + bpf_htons(IPPROTO_TCP));
 	}
-	/* from the last block, the only one that is padded, to the first: the rest has one size */
+	/* the last block comes first: it may be short, and is padded; all others are full */
 	n = ((left - 1) & (SUM_BLOCK - 1)) + 1;
 	__builtin_memset(s->is, 0, SUM_BLOCK);
 	for (int i = 0; left && i < 65536 / (int)SUM_BLOCK; i++) {

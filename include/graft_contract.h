@@ -391,7 +391,7 @@ struct graft_head {
 	GRAFT_SHARED __u32 source;   /* graft_tag() of the import that has the session; 0: none */
 	GRAFT_SHARED __u32 mirrored; /* enum graft_mirrored */
 	GRAFT_SHARED __u32
-		alone_ms; /* STANDBY: since when no peer exports it (low half); ALONE_: grafted.h */
+		alone_ms; /* STANDBY: no export since then (low half); or ALONE_* of grafted.h */
 };
 
 struct graft_entry {
@@ -418,7 +418,10 @@ struct graft_entry {
 _Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
 	       "another size: another layout");
 
-/* The most milliseconds between two times whose whole counts of 2^30 ns differ by UNITS. */
+/*
+ * Two times, in units of 2^30 ns and rounded down, differ by UNITS.  Returns how many milliseconds
+ * lie between them at most.
+ */
 #define GRAFT_CLOCK_SHIFT 30
 static inline __u32 graft_clock(__u32 units)
 {

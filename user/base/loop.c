@@ -13,7 +13,7 @@
 
 #define BATCH 128        /* events */
 #define FULL_BATCHES 100 /* the most full batches in a row for which late timers wait */
-#define LATE_MS 100      /* a timer is late by this time only if the thread did not run */
+#define LATE_MS 100      /* a timer that is so late shows that the thread did not run */
 
 SYSCALLS_ALLOWED(
 	SYSCALL(epoll_wait),
@@ -166,8 +166,9 @@ static int run_batches(struct loop *l)
 			struct source *s = ev[i].data.ptr;
 
 			/*
-			 * S was registered in this batch: so the event is of its old descriptor.
-			 * Events of the new one, edge-triggered ones too, come in the next batch.
+			 * If S was registered in this batch, the event is of its old descriptor, and
+			 * is dropped.  Events of the new one, edge-triggered ones too, come in the
+			 * next batch.
 			 */
 			if (s->registered && s->since != l->turns)
 				s->handle(s, ev[i].events);

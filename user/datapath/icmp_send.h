@@ -17,8 +17,9 @@
 void icmp_open(void);
 
 /*
- * Tell TO, of IPv4 or IPv6, that its datagram could not be delivered to FROM.  ERROR is the errno.
- * MTU: the largest packet that fits, in the family of TO; 0: the size is not the reason.  At most
- * 1,000 errors a second in all.  By any thread.
+ * Tell TO, of IPv4 or IPv6, that its datagram could not be delivered.  TO had sent the datagram to
+ * FROM, so the error comes from FROM.  ERROR is the errno.  MTU: the largest packet that fits, in
+ * the family of TO; 0: the size is not the reason.  At most 1,000 errors a second in all.  By any
+ * thread.
  */
 void icmp_tell(const union client_addr *to, const union client_addr *from, int error, uint32_t mtu);

@@ -143,7 +143,11 @@ int tcp_activity(int fd, struct tcp_activity *ret)
 		.ack_received_ago_ms = info.tcpi_last_ack_recv,
 		.acked = info.tcpi_bytes_acked,
 		.owed = info.tcpi_unacked > 0,
-		/* sent after the last ACK: by time, but our FIN (states except 1, 8) sets none */
+		/*
+		 * The times show whether data was sent after the last ACK.  Our FIN sets no time:
+		 * one unacknowledged segment in a state other than ESTABLISHED (1) and CLOSE_WAIT
+		 * (8) counts as that FIN.
+		 */
 		.asked = info.tcpi_probes ||
 			 (info.tcpi_unacked && info.tcpi_last_data_sent < info.tcpi_last_ack_recv) ||
 			 (info.tcpi_unacked == 1 && info.tcpi_state != 1 && info.tcpi_state != 8),
