@@ -377,8 +377,8 @@ const struct engine exchange_engine = {
  * So all connections get their turn, and no socket is registered anew while payload flows.
  *
  * The end takes one tail in each direction (wire.h).  If the sink's tail does not come in time, we
- * half-close.  A sink that waits for lost bytes then sends its tail, which counts the bytes that
- * have come, or is silent for good.
+ * half-close.  Then a sink that waits for lost bytes sends its tail, which counts the bytes that
+ * have come.  If no tail comes even then, the connection fails (CAUSE_TIMEOUT).
  */
 
 /* One send(2), and what follows from it: the tail, and for which events to wait. */

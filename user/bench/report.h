@@ -10,9 +10,9 @@
 
 /*
  * Latencies in nanoseconds, counted in a fixed number of buckets.  As in HdrHistogram, each power
- * of two has 256 buckets of equal width.  A bucket is thus at most 1/256 (0.4 %) of its values
- * wide, and values below 512 ns have a bucket each.  Counts, sum and maximum are exact; the place
- * of a value within its bucket is lost.  Histograms can be added.
+ * of two has 256 buckets of equal width.  So the width of a bucket is at most 1/256 (0.4 %) of each
+ * of its values.  Each value below 512 ns has a bucket of its own.  Counts, sum and maximum are
+ * exact; the place of a value within its bucket is lost.  Histograms can be added.
  *
  * A latency above HISTOGRAM_LIMIT_NS counts in the last bucket (sum and maximum remain exact).
  */

@@ -28,7 +28,7 @@
 
 #define REQUEST_MAX 8192 /* bytes of its head */
 #define REQUEST_MS 1000
-#define ANSWER_MS 3000 /* and one more for each kilobyte */
+#define ANSWER_MS 3000 /* and a millisecond more for each KiB */
 
 #define CONTENT_TYPE "text/plain; version=0.0.4; charset=utf-8"
 #define ABOUT "culvert: metrics are at /metrics\n"

@@ -22,7 +22,7 @@ static void on_look(struct timer *t)
 	struct graft_table *gs = r->standby->grafts;
 	enum graft_change change = graft_table_find_changes(gs);
 	uint64_t ago = r->loop->now_ms - r->asked_ms;
-	/* probes at an interface without a program were not seen: ask again at once */
+	/* a socket's probe was not seen if its interface had no program: ask again at once */
 	bool changed = (graft_table_miss_programs(gs) || r->news) &&
 		       graft_table_follow_interfaces(gs) > 0;
 

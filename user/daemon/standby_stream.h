@@ -15,7 +15,7 @@
 
 enum stream_phase {
 	STREAM_CLOSED,
-	STREAM_DUMPS, /* all present sessions travel; begins anew at an import's first record */
+	STREAM_DUMPS, /* all present sessions travel; entered again at an import's first record */
 	STREAM_IN_SYNC,
 };
 
