@@ -52,7 +52,7 @@ static void rig_put(const char *path, const char *text)
 		fail_msg("%s: %s", path, strerror(errno));
 }
 
-/* What sprintf(3) makes of it; valid until the 16th call after this one. */
+/* Format as sprintf(3) does.  The text is valid until the 16th call after this one. */
 static const char *textf(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static const char *textf(const char *fmt, ...)
 {

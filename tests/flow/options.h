@@ -12,7 +12,7 @@ enum option_kind {
 	FLAG,    /* bool */
 };
 
-/* What an option sets, and what --help says of it. */
+/* One option: the variable that it sets, and its line in --help. */
 struct test_option {
 	const char *name, *value, *help;
 	enum option_kind kind;
@@ -20,7 +20,7 @@ struct test_option {
 };
 
 /*
- * Set what ARGV asks for.  Arguments that are no options must stand behind "--", where optind is
- * then.  Exits after --help, and with 2 after what it does not know.
+ * Set the variables of the options in ARGV.  Other arguments must stand behind "--", and optind is
+ * the first of them.  Exits with 0 after --help, and with 2 after an unknown option.
  */
 void options_parse(int argc, char **argv, const struct test_option *rows, size_t n);

@@ -139,8 +139,8 @@ void peer_describe(const struct peer *p, char *buf, size_t len);
 const char *peer_result_name(enum peer_result r);
 
 /*
- * What each of N peers can do now; then wait for what they wait for, at the latest until UNTIL.
- * Returns how many still run, or -1 and the reason in WHY if one has failed.
+ * Let each of N peers go as far as it can now.  Then wait for an event of any peer, until UNTIL at
+ * the latest.  Returns the number of peers that still run, or -1, and in WHY the fault of a peer.
  */
 int peers_round(struct peer **peers, size_t n, int64_t until, char *why, size_t len);
 

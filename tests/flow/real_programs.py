@@ -28,7 +28,7 @@ defaults
     timeout client 60s
     timeout server 60s
 """
-# Who they think their client is: they answer with its address and port, and their own.
+# Servers that answer with four words of the PROXY header: addresses and ports of both ends.
 TOLD_HAPROXY_CONF = HAPROXY_DEFAULTS.format(mode="http") + """
 frontend told
     bind {server}:{port} accept-proxy

@@ -358,8 +358,8 @@ ROW_ONCE(stop)
 /* --- telling on --- */
 
 /*
- * What was told is told on; what was not is UNKNOWN.  real_programs.py has version 2, whose bytes
- * unit/test_proxy_protocol compares.
+ * The addresses of a header that came are sent on; without such addresses the header is UNKNOWN.
+ * real_programs.py passes on version 2, and unit/test_proxy_protocol compares its bytes.
  */
 ROW_ONCE(passing_on)
 {
