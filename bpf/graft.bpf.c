@@ -70,7 +70,10 @@ static __always_inline __u32 state_of(const struct graft_entry *g)
 	return READ_ONCE(g->head.state) & GRAFT_STATE_MASK;
 }
 
-/* True: P goes to its own socket.  to_socket() drops P in FREE, unless the session is gone. */
+/*
+ * True: P goes to its own socket.  GRAFT_FREE is 0, with which try_offer() and try_return() also
+ * say "drop P".  So to_socket() drops P in FREE, unless the entry really is FREE.
+ */
 static __always_inline bool is_for_socket(__u32 state)
 {
 	return state == GRAFT_FREE || state == GRAFT_OFFERED || state == GRAFT_RETURNED;

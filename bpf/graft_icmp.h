@@ -19,7 +19,10 @@ struct icmp {
 	__u32 mtu;
 };
 
-/* The checksum of LEN bytes at AT.  For ICMPv6 add a pseudo header: the message has ALL bytes. */
+/*
+ * The checksum of a message, whose first LEN bytes are at AT.  The rest, the quoted TCP or UDP
+ * header, adds up to 0.  ICMPv6 adds a pseudo header with ALL, the length of the whole message.
+ */
 static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 len, __u32 all)
 {
 	struct {

@@ -490,7 +490,7 @@ __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 		left = at - p->l3;
 		at = p->l3;
 	} else if (p->odd || summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL) {
-		return 1; /* IPv6 has no header sum, but one wrong bit makes no plain packet odd */
+		return 1; /* IPv6 has no header sum; no single wrong bit makes a plain packet odd */
 	} else {          /* 0xffff adds 0: ::ffff:a.b.c.d sums up as a.b.c.d */
 		sum = bpf_csum_diff(NULL, 0, (__be32 *)&p->tuple, 2 * sizeof(struct graft_addr),
 				    bpf_htons(left) + bpf_htons(IPPROTO_TCP));

@@ -353,8 +353,9 @@ static long cut_step(__u32 i, struct cutting *c)
  * begin at copied_seq.  From then on next_seq counts: copied_seq lags until user space has read the
  * passed bytes.  False: the stream has a gap, or the cut failed.
  *
- * The verifier walks the body of bpf_loop() a few times, but a plain loop for every step and for
- * every path to the loop: that took 80 % of the allowed instructions, and 0.8 s of each start.
+ * The verifier walks the body of bpf_loop() a few times only.  The verifier would walk a plain loop
+ * anew for every step and for every path to the loop.  A plain loop took 80 % of the allowed
+ * instructions, and 0.8 s of each start.
  */
 static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
 {
@@ -368,7 +369,7 @@ static bool trim(struct __sk_buff *skb, struct culvert_stat *st)
 	end = seq + skb->len;
 	if (old > skb->len)
 		return false;
-	if (old) { /* else its cache line stays clean */
+	if (old) { /* else the cache line of `overlap` stays clean */
 		c.left = old;
 		bpf_loop(TRIM_STEPS, cut_step, &c, 0);
 		if (c.left)

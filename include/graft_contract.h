@@ -250,7 +250,8 @@ struct graft_side {
 	/* Tracked.  The low half is the sequence number; the high half lets `end` count bytes. */
 	__u64 acked __attribute__((aligned(64))); /* highest ACK from the remote end */
 	__u64 end;        /* end of the bytes that the remote end has sent, a FIN included */
-	__u64 begun;      /* not tracked: `end` minus `begun` bytes were carried by all grafts */
+	__u64 begun;      /* not tracked: grafts of the session here have carried `end` minus
+			   * `begun` bytes of the remote end, a FIN included */
 	__u32 window;     /* largest that the remote end has offered, in bytes */
 	__u32 tsval_sent; /* highest that was sent to the remote end */
 	__u32 fin;        /* enum graft_fin */

@@ -12,7 +12,7 @@
 #include "base/syscalls_allowed.h"
 
 #define BATCH 128        /* events */
-#define FULL_BATCHES 100 /* the most full batches in a row for which late timers wait */
+#define FULL_BATCHES 100 /* late timers wait for so many full batches in a row at most */
 #define LATE_MS 100      /* a timer that is so late shows that the thread did not run */
 
 SYSCALLS_ALLOWED(

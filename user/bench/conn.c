@@ -12,7 +12,7 @@
 
 #include "base/minmax.h"
 
-#define FIRST_PORT 16384 /* UDP with crr uses the ports from here on in turn */
+#define FIRST_PORT 16384 /* the first of the local ports that UDP with crr uses in turn */
 #define PORTS (65536 - FIRST_PORT)
 #define TOLD_MAX 5 /* lines on stderr about wrong content or errors, per process */
 
@@ -35,7 +35,10 @@ void conn_close(struct conn *c)
 		return;
 	c->state = CONN_CLOSED;
 	c->g->n_closed++;
-	/* client.c has counted C in flight: in PHASE_OPEN to open C, in PHASE_END to finish C */
+	/*
+	 * client.c has counted C in g->in_flight: when it opened C (PHASE_OPEN), or when it began
+	 * to finish C (PHASE_END).
+	 */
 	if (c->g->phase != PHASE_RUN && !ready && c->g->in_flight)
 		c->g->in_flight--;
 }

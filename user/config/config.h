@@ -146,8 +146,8 @@ static inline bool forward_needs_privileges(const struct forward_conf *fc)
 }
 
 /*
- * A forward without a name has its listener's text as its name.  In a single address, the port that
- * the kernel picks replaces port 0.
+ * A forward without a name has its listener's text as its name.  If the listener has a single
+ * address, with port 0, the text gets the port that the kernel has picked.
  */
 static inline const char *forward_name(const struct forward_conf *fc)
 {

@@ -37,7 +37,7 @@ enum option_kind {
 	KIND_COUNT,    /* unsigned int, also in hexadecimal */
 	KIND_SECONDS,  /* unsigned int, milliseconds */
 	KIND_SIZE,     /* uint64_t, bytes */
-	KIND_TEXT,     /* const char *, at most `max` bytes; default "any": NULL */
+	KIND_TEXT,     /* const char *, at most `max` bytes; NULL: "any", if that is the default */
 	KIND_ALLOW,    /* struct acl, to which each value adds rules */
 	KIND_DENY,     /* the same */
 	KIND_SOURCE,   /* struct addr without a port; length 0: any */

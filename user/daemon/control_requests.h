@@ -154,7 +154,10 @@ static inline bool request_changes(const struct request *req)
 struct json_object *request_error_json(const char *code, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
-/* Parse TEXT strictly as one JSON value.  NULL: it is none, or null, or there is no memory. */
+/*
+ * Parse TEXT strictly as one JSON value.  NULL: TEXT is not JSON, or is the value null, or there is
+ * no memory.
+ */
 struct json_object *request_json(const char *text);
 
 /*

@@ -47,7 +47,7 @@ struct round {
 
 /* Call FN(R) on the thread of each worker, except of those that have ended. */
 void round_ask(struct round *r, void (*fn)(void *round));
-/* On the threads of workers: add flows, by carrier, pipes and buffers to R. */
+/* On the threads of workers: add to R the numbers of pipes, buffers, and flows by carrier. */
 void round_count(void *round);
 /* Does the request name F, or no forward at all? */
 bool round_names(const struct round *r, const struct forward *f);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
  * Theory of operation: daemon_start() does all that needs root, and gives root up for good.  Only
- * then do the threads start, since capabilities are each thread's own: one for each worker, one for
- * the session log, one that reloads, a few each for the control socket and metrics.  When all
- * threads run, the seccomp filter is loaded for all of them.
+ * then do the threads start, since capabilities are each thread's own.  There is a thread for each
+ * worker, one for the session log, one that reloads, and a few each for the control socket and
+ * metrics.  When all threads run, the seccomp filter is loaded for all of them.
  *
  * All of this file runs on the main thread, whose event loop takes signals from a signalfd(2),
  * looks up names, checks servers, fills the stocks of sockets, and tells systemd's watchdog.

@@ -112,7 +112,10 @@ static bool may_listen(const struct endpoint *e, struct addr a)
 
 static bool may_have(const struct privileged_request *q, const struct forward_conf *fc)
 {
-	/* no new power for the daemon: packet programs send such packets for imported records */
+	/*
+	 * A revived socket is no new power for the daemon: with a forged record, packet programs
+	 * can send packets from any address, too.
+	 */
 	if (q->op == PRIVILEGED_REVIVE)
 		return !fc->listen.udp;
 	if (q->transparent != fc->transparent || q->udp != fc->listen.udp)

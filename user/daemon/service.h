@@ -20,7 +20,7 @@
 
 struct reload_result {
 	unsigned int added, changed, removed, kept; /* forwards */
-	char error[1024];                           /* why nothing has changed; "": it has */
+	char error[1024];                           /* why nothing has changed; "": success */
 };
 
 struct service {

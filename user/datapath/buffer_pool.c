@@ -107,7 +107,7 @@ struct pipe *pool_pipe_get(struct pool *p)
 void pool_pipe_put(struct pool *p, struct pipe *pipe, bool empty)
 {
 	p->pipes_lent--;
-	/* few pipes are open, and PIPE is small: the kernel grants no larger one, so keep it */
+	/* keep a small PIPE, too, while few are open: probably the kernel grants no larger one */
 	if (empty && p->pipes_idle < PIPES_KEPT &&
 	    (pipe->size == PIPE_SIZE ||
 	     atomic_load_explicit(&pipes_open, memory_order_relaxed) <= PIPES_LARGE))

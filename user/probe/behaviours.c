@@ -47,7 +47,10 @@
 #define AHEAD (64 * KIB)
 /* Each stay in the kernel carries at least so many bytes of a flow that comes and goes. */
 #define REDIRECTED (16 * KIB)
-/* A sender that may not send sleeps after so long, to leave CPUs to the kernel's workers. */
+/*
+ * Once a sender has sent nothing for so long, the sender sleeps between its tries, to leave CPUs to
+ * the kernel's workers.
+ */
 #define BUSY_MS 1
 /* The backlog may exceed its limit by the bytes between two looks, and by each skb's overhead. */
 #define BACKLOG_SLACK (256 * KIB)

@@ -130,8 +130,8 @@ static void end(pid_t pid, struct results *results)
 }
 
 /*
- * Load the programs of the carriers that RESULTS asks about.  -errno: nothing can be loaded, all
- * for this reason.
+ * Load the programs of the carriers that RESULTS asks about.  -errno: the programs of both carriers
+ * cannot be loaded, for this same reason.
  */
 static int load_programs(struct results *results, const struct sockmap_limits *limits,
 			 const struct graft_limits *graft, struct sockmap **ret_kernel,

@@ -197,7 +197,7 @@ void pace_end(struct pace *p, unsigned int dir)
 
 	if (!t)
 		return;
-	for (unsigned int i = 0; i < t->held; i++) /* none if only pending bytes were written */
+	for (unsigned int i = 0; i < t->held; i++) /* held: 0 if only pending bytes were written */
 		if (p->limits[i])
 			bucket_give_back(&p->limits[i]->ways[dir], t->left);
 	*t = (struct turn){ 0 };

@@ -50,7 +50,10 @@ struct forward_totals {
 	_Atomic unsigned int limited; /* LIVE plus the sessions of its [sni] sections */
 	unsigned int refs;            /* forwards; for the thread that reloads only */
 	unsigned int n_workers;
-	/* when sessions of a removed or draining forward are reset; as refs, of that thread only */
+	/*
+	 * When the sessions of a removed or draining forward are reset.  Like `refs`, for the
+	 * thread that reloads only.
+	 */
 	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;

@@ -38,11 +38,12 @@ struct check {
 struct checks {
 	struct loop *loop;
 	struct forwards *forwards;
-	struct timer timer; /* makes a batch; the checks that are due begin after it */
+	struct timer timer; /* wakes the loop: checks_after_batch() begins the due checks */
 	LIST_HEAD(check_list, check) running;
 	/* a round has the checks due by this time; later ones wait, so that no server starves */
 	uint64_t round_ms;
-	unsigned int room; /* checks that may still begin: a stock has as many sockets */
+	/* checks that may still begin after this batch; at first as many as a stock has sockets */
+	unsigned int room;
 };
 
 /* --- one check --- */

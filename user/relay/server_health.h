@@ -21,7 +21,7 @@ extern const char *const server_order_names[ORDERS];
 
 /*
  *   UP         -> ASIDE      a session could not connect
- *              -> FAILED     `fall` checks in a row have failed; or the first check of the server
+ *              -> FAILED     `fall` checks in a row have failed, or the server's first check has
  *   ASIDE      -> TRIAL      its time is over
  *              -> RETURNING  a session has connected, or a check has succeeded
  *              -> FAILED     as from UP

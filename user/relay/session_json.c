@@ -131,7 +131,7 @@ void session_view(const struct session *s, struct session_view *ret)
 		ret->upstream = session_address(s, s->upstream);
 }
 
-/* --- JSON: fields of both kinds --- */
+/* --- JSON: fields of living and of ended sessions --- */
 
 static void add_identity(struct json_object *o, const struct session_view *v)
 {

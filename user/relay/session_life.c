@@ -311,7 +311,10 @@ static void live(struct session *s, unsigned int from, uint32_t events)
 		s->flows[from].quiet = false;
 	if (from == CLIENT && s->told && !session_runs(s))
 		s->told->events |= events;
-	/* RST, a timeout, or sk_psock_backlog() could not write to it: bytes may be gone */
+	/*
+	 * EPOLLERR means RST, a timeout, or a failed write of sk_psock_backlog() to this socket:
+	 * bytes may be gone.
+	 */
 	if (from <= UPSTREAM && events & EPOLLERR &&
 	    (from == CLIENT || s->state != SESSION_CONNECTING))
 		session_lose_side(s, from, tcp_take_error(s->sides[from].fd));

@@ -119,7 +119,10 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 	const struct shared *shared = w->shared;
 	struct forward_stats *fs = forward_stats(v->forward, w->index);
 	bool moved = end >= SESSION_MOVED;
-	/* no byte was carried, but not for want of a server */
+	/*
+	 * No byte was carried by a session that was connected, that the client has reset, or that
+	 * has finished.  A session that has found no server is not empty.
+	 */
 	bool empty = !moved && !flow_view_bytes(&v->flows[CLIENT]) &&
 		     !flow_view_bytes(&v->flows[UPSTREAM]) &&
 		     (v->connect_ms || end == CAUSE_CLIENT_RESET || end == SESSION_FINISHED);

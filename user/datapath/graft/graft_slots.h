@@ -60,7 +60,10 @@ bool graft_change_state(struct graft_table *gs, uint32_t slot, enum graft_state 
 /* An answer of the offer program: enum graft_refusal. */
 int graft_request_run(struct graft_table *gs, enum graft_op op, uint32_t slot);
 
-/* graft_ways.c.  Count ways from where an earlier daemon has stopped, as its sessions show. */
+/*
+ * graft_ways.c.  Let graft_ways go on from the highest `ways` of the sessions that an earlier
+ * daemon has left.
+ */
 void graft_ways_begin(struct graft_table *gs);
 /* Older ways are not used. */
 uint32_t graft_ways_least(const struct graft_table *gs);

@@ -31,7 +31,8 @@ struct udp_table {
 	const uint32_t *ways;
 	uint32_t n_slots;
 
-	uint16_t held[1 << 16]; /* STANDBY flows with a local port; index: as in a tuple */
+	/* number of STANDBY flows with a port towards the server; index: the port, as in a tuple */
+	uint16_t held[1 << 16];
 
 	pthread_mutex_t lock; /* of states and the queue; never taken on the payload path */
 	struct slot_queue queue;
@@ -214,7 +215,7 @@ int udp_graft_import(struct udp_table *us, const struct udp_flow *f, uint32_t *r
 		taken = taken ||
 			(was[leg] != NO_SLOT && udp_slot_state(us, was[leg]) != GRAFT_STANDBY);
 	}
-	/* first, since the slot of the old flow rests */
+	/* before old flows give up slots, which rest: without a new slot the old flows stay */
 	slot = taken ? NO_SLOT : slot_queue_take(&us->queue);
 	for (int leg = 0; leg < 2 && slot != NO_SLOT; leg++)
 		if (graft_index_find(us->index, true, &f->leg[leg].tuple) != NO_SLOT)

@@ -96,7 +96,7 @@ void udp_activate_follow_engine(struct udp_session *s)
 }
 
 /*
- * Packet programs take a flow that was silent for idle-timeout as ended, and do not translate it
+ * For packet programs a flow that was silent for idle-timeout has ended, and is not translated
  * again.  So such a session gives its slot back, and gets a new one.
  */
 void udp_activate_wake(struct udp_session *s)

@@ -26,8 +26,9 @@
  *   DEAD      everything is given back; the struct is freed after the batch of events
  *
  * A session ends when both ends have been silent for idle-timeout, when the server or the path
- * fails, when the client is gone, when all answers have come (`responses`), and for the reasons of
- * the worker.
+ * fails, when the client is gone, and when all answers have come (`responses`).  The worker ends a
+ * session to make room, by request, when its forward has drained for too long, when its address has
+ * moved to another relay, and when the worker stops.
  */
 enum udp_state {
 	UDP_ASKED,
@@ -117,7 +118,7 @@ struct udp_session {
 	uint64_t unanswered_ms; /* time of a question; answered if an answer came later */
 
 	/* of udp_activate.c */
-	uint32_t slot;         /* NO_SLOT: below UDP_ENTRY_HELD */
+	uint32_t slot;         /* NO_SLOT while `entry` is NONE or FULL */
 	uint32_t word;         /* of the client's leg, at the last look */
 	uint64_t behind_ms[2]; /* by leg: since when reads have not emptied the socket;
 				* 0: no such time */
