@@ -19,7 +19,7 @@
 
 int peers_round(struct peer **peers, size_t n, int64_t until, char *why, size_t len)
 {
-	struct pollfd *pfd = calloc(n + 1, sizeof(*pfd));
+	struct pollfd *pfd = calloc(n + 1, sizeof(*pfd)); /* N may be 0 */
 	int64_t now = now_ms();
 	int running = 0;
 

@@ -3,9 +3,9 @@
  * Theory of operation
  *
  * Failed connects.  A crowd of sessions that fails at once counts as one failure.  When the time of
- * a server that was set aside is over, one session tries it.  While the server
- * waits for that session, it has its full share, so the trial begins soon.  The trial counts as a
- * failure until it is connected, so a silent server keeps few sessions waiting.
+ * a server that was set aside is over, one session tries the server.  The server has its full share
+ * until that session comes, so the trial begins soon.  The trial counts as a failure until it is
+ * connected, so a silent server keeps few sessions waiting.
  *
  * Silence.  Seconds pass before a connect fails for want of an answer, and sessions go on coming.
  * So a server that has owed an answer for SILENT_MS is chosen after its equals.  One session in

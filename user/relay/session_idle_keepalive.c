@@ -86,8 +86,8 @@ bool idle_is_gone(struct idle *i, uint64_t now_ms, unsigned int keepalive_ms,
 /* Until the next try, after there was no memory to watch a session. */
 #define NO_MEMORY_MS 1000
 /*
- * Added to the time-outs of a session that session_graft_is_shared(): another relay may carry its
- * packets while no export is in sync.
+ * Added to the time-outs of a session for which session_graft_is_shared() is true: another relay may
+ * carry its packets, and no export is in sync.
  */
 #define SHARED_MS 10000
 

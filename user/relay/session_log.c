@@ -120,8 +120,8 @@ void session_ended(struct worker *w, const struct session_view *v, unsigned int 
 	struct forward_stats *fs = forward_stats(v->forward, w->index);
 	bool moved = end >= SESSION_MOVED;
 	/*
-	 * No byte was carried by a session that was connected, that the client has reset, or that
-	 * has finished.  A session that has found no server is not empty.
+	 * A session without a byte is empty if it was connected, has finished, or was reset by its
+	 * client.  A session that has found no server is not empty.
 	 */
 	bool empty = !moved && !flow_view_bytes(&v->flows[CLIENT]) &&
 		     !flow_view_bytes(&v->flows[UPSTREAM]) &&
