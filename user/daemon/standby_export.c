@@ -54,6 +54,17 @@ static bool export_put(struct stream *s, struct graft_record *r)
  */
 #define KEY_OWNED 1U
 
+/*
+ * An export that has not looked since this relay owned the session of AT would take its new place
+ * for the copy of an ended session, and would drop that copy.  On the thread of an import.
+ */
+void standby_export_moved(struct standby *sb, uint32_t at)
+{
+	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
+		if (s->exported)
+			__atomic_and_fetch(&s->exported[at].key, ~KEY_OWNED, __ATOMIC_RELAXED);
+}
+
 /* An ACTIVE session of TCP, and which of its ends have sent FIN. */
 static uint32_t export_key_session(const struct stream *s, const struct grafted *h)
 {
@@ -169,7 +180,7 @@ static bool export_all(struct stream *s)
 	for (uint32_t at = 0; bit_next(used, s->known, n, &at); at++) {
 		struct grafted h = grafted_at(s->sb->grafts, at);
 
-		if (export_key(s, &h) == s->exported[at].key)
+		if (export_key(s, &h) == __atomic_load_n(&s->exported[at].key, __ATOMIC_RELAXED))
 			continue;
 		end.kind = now.kind = RECORD_NONE;
 		pthread_mutex_lock(&s->sb->lock);

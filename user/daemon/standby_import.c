@@ -46,6 +46,8 @@ static int import_session(struct stream *s, struct graft_record *r)
 		e = grafted_import(gs, r, &at);
 	if (e && (e != -EEXIST || was == NO_SLOT)) /* -EEXIST: a worker has the session */
 		return e;
+	if (was != NO_SLOT && was != at)
+		standby_export_moved(s->sb, was);
 	bit_set(s->known, at, true);
 	h = grafted_at(gs, at);
 	h.head->source = s->tag;

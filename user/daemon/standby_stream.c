@@ -123,9 +123,10 @@ struct stream *stream_open(struct standby *sb, const struct control *c, int fd, 
 void stream_close(struct stream *s)
 {
 	stream_enter(s, STREAM_CLOSED);
-	free(s->exported);
-	free(s->known);
 	pthread_mutex_lock(&s->sb->lock);
+	free(s->exported); /* under the lock: imports write to it */
+	s->exported = NULL;
+	free(s->known);
 	s->known = NULL; /* last: another stream may use S now */
 	pthread_mutex_unlock(&s->sb->lock);
 }

@@ -41,3 +41,8 @@ void stream_close(struct stream *s);
  */
 void standby_export(struct standby *sb, const struct control *c, int fd, uint64_t after_ms);
 void standby_import(struct standby *sb, const struct control *c, int fd, const char *name);
+/*
+ * Tell all exports that place AT was STANDBY, and that an import has put its session elsewhere.
+ * Under the lock of streams.
+ */
+void standby_export_moved(struct standby *sb, uint32_t at);
