@@ -106,7 +106,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "engine: \"\": expected", "[culvert]\nengine = ; auto\n" },
 	{ 3, "engine: given twice", "[culvert]\nengine = auto\nengine = auto\n" },
 	{ 4, "upstream: given twice", FORWARD "upstream = 127.0.0.1:3\n" },
-	{ 4, "listen: \"in.invalid:1\": a host name to listen at must be alone",
+	{ 4, "listen: \"in.invalid:1\": expected one host name alone",
 	  FORWARD "listen = in.invalid:1\n" },
 	{ 1, "a control character", "# \x7f\n" },
 	{ 2, "a control character", "[culvert]\nuser = a\rb\n" },

@@ -429,7 +429,7 @@ TEST_WITH(test_open_as, NULL, clean)
 	is_opened_as(path, &other, 0);
 	assert_int_equal(chmod("log", 0666), 0);
 	assert_int_equal(log_file_open(path, &other, err, sizeof(err)), -EPERM);
-	assert_non_null(strstr(err, "not everybody may write it"));
+	assert_non_null(strstr(err, "others must not be able to write"));
 }
 
 int main(void)

@@ -77,7 +77,7 @@ void conn_connect_failed(struct conn *c, int error)
 static void conn_wrong(struct conn *c)
 {
 	if (c->g->tally->wrong++ < TOLD_MAX)
-		warnx("wrong content: at byte %llu from the sink, or as the sink says",
+		warnx("wrong content: byte %llu from the sink differs, or the sink has reported it",
 		      (unsigned long long)c->in.wrong_at);
 	end_or_retry(c);
 }

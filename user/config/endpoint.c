@@ -217,8 +217,8 @@ const char *endpoint_add_listen(const char *text, struct endpoint *e)
 	if (e->named_port != more.named_port || e->n_ports != more.n_ports)
 		e->n_ports = 0;
 	if (e->named || more.named || used + strlen(text) + 1 >= sizeof(e->text))
-		wrong = "a host name to listen at must be alone, and several addresses have at "
-			"most 286 bytes";
+		wrong = "expected one host name alone, or several addresses of at most 286 "
+			"bytes together";
 	if (e->udp != more.udp)
 		wrong = "one listener has one protocol: UDP and TCP are two forwards";
 	snprintf(e->text + used, sizeof(e->text) - used, " %s", text);

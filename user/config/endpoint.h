@@ -35,7 +35,7 @@ const char *endpoint_parse(const char *text, bool passive, bool udp, struct endp
 
 /*
  * Add TEXT, an address to listen at, to E, which may be zeroed.  All addresses of E have one
- * protocol.  A host name must be alone in E, because its addresses come later.  NULL, or the fault.
+ * protocol.  A host name is alone in E, because its addresses come later.  NULL, or the fault.
  */
 const char *endpoint_add_listen(const char *text, struct endpoint *e);
 

@@ -182,7 +182,7 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "log-level", GLOBAL(log_level), .metavar = "LEVEL", .min = LOG_ERR, .initial = "info",
 	  .reloads = true, CHOICE(log_level_names, LEVEL_NAMES, "what is logged") },
 	{ "session-log", FILE_NAME, GLOBAL(session_log), .computed = "none",
-	  .help = "gets a JSON line for each ended session; -: stdout" },
+	  .help = "file for a JSON line for each ended session; -: stdout" },
 	{ "session-log-empty", YES_NO, GLOBAL(session_log_empty), .initial = "yes",
 	  .help = "log sessions without a byte, as of probes, too" },
 	{ "metrics", GLOBAL(metrics), .kind = KIND_LISTEN, ADDRESS, .computed = "none",

@@ -239,8 +239,8 @@ struct json_object *actions_run(void *arg, const struct request *req)
 	pthread_mutex_unlock(&all->lock);
 	if (!wrong && r.silent && request_changes(req))
 		wrong = request_error_json(ERROR_NO_ANSWER,
-					   "%u workers do not answer: the change is "
-					   "made for %u so far; ask again",
+					   "%u workers do not answer; so far %u sessions "
+					   "or flows have changed; ask again",
 					   r.silent, r.n);
 	if (!wrong)
 		return r.answer;

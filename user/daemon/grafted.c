@@ -87,8 +87,8 @@ bool grafted_is_same(struct graft_table *gs, uint32_t at, const struct graft_rec
 
 typedef uint64_t __attribute__((may_alias)) word;
 
-__attribute__((no_sanitize("thread"))) static void held_copy(void *to, const volatile void *from,
-							     size_t size)
+__attribute__((no_sanitize("thread"))) static void grafted_copy(void *to, const volatile void *from,
+								size_t size)
 {
 	for (size_t i = 0; i < size / sizeof(word); i++)
 		((word *)to)[i] = ((const volatile word *)from)[i];
@@ -98,10 +98,10 @@ void grafted_record(const struct grafted *h, struct graft_record *ret)
 {
 	ret->kind = h->udp ? RECORD_UDP : RECORD_TCP;
 	if (h->udp)
-		held_copy(&ret->flow, udp_flow_of(graft_table_udp(h->grafts), h->slot),
-			  sizeof(ret->flow));
+		grafted_copy(&ret->flow, udp_flow_of(graft_table_udp(h->grafts), h->slot),
+			     sizeof(ret->flow));
 	else
-		held_copy(&ret->tcp, graft_of(h->grafts, h->slot), sizeof(ret->tcp));
+		grafted_copy(&ret->tcp, graft_of(h->grafts, h->slot), sizeof(ret->tcp));
 }
 
 int grafted_import(struct graft_table *gs, struct graft_record *r, uint32_t *at)

@@ -402,8 +402,8 @@ static int log_file_check(int fd, const char *what, const struct account *a, cha
 	if ((st.st_uid == 0 || st.st_uid == a->uid) && !others)
 		return 0;
 	snprintf(err, errlen,
-		 "%s has uid %u and mode %04o: it must belong to root or %s, and not "
-		 "everybody may write it",
+		 "%s has uid %u and mode %04o: its owner must be root or %s, and others must "
+		 "not be able to write to it",
 		 what, (unsigned int)st.st_uid, (unsigned int)st.st_mode & 07777, a->name);
 	return -EPERM;
 }
