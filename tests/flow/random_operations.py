@@ -565,10 +565,11 @@ class Walk(Pair):
             errors = self.relays[relay].ask("status")["errors"]
             for cause in "internal", "handover-unproved", "kernel-lost":
                 expect(not errors[cause], f"{relay}: {cause}: {errors[cause]}")
-            # the kernel keeps a closed socket in FIN-WAIT-2 for a minute if the end's FIN is lost
+            # the kernel keeps a socket with FIN for minutes if FIN of either end is lost, as while the
+            # address is elsewhere
             wait_until(lambda r=relay: not self.inside(
-                r, "ss", "-Htan", "state", "connected", "exclude", "time-wait", "exclude",
-                "fin-wait-2"), f"no socket of {relay}")
+                r, "ss", "-Htan", "state", "syn-sent", "state", "established", "state", "close-wait"),
+                f"no socket of {relay}")
         for to in list(self.links):
             self.unlink(to)
         for relay in RELAYS:
