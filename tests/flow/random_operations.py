@@ -565,8 +565,8 @@ class Walk(Pair):
             errors = self.relays[relay].ask("status")["errors"]
             for cause in "internal", "handover-unproved", "kernel-lost":
                 expect(not errors[cause], f"{relay}: {cause}: {errors[cause]}")
-            # the kernel keeps a socket with FIN for minutes if FIN of either end is lost, as while the
-            # address is elsewhere
+            # FIN of either end is lost while the address is elsewhere: then the kernel keeps a closed
+            # socket for minutes, in other states than these
             wait_until(lambda r=relay: not self.inside(
                 r, "ss", "-Htan", "state", "syn-sent", "state", "established", "state", "close-wait"),
                 f"no socket of {relay}")

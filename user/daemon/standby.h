@@ -40,7 +40,7 @@ struct stream {
 	const struct control *control;
 	int fd;
 	uint64_t *known;           /* a bit for each place of grafted.h: exported, or imported */
-	struct exported *exported; /* by place; of an export; imports write, too */
+	struct exported *exported; /* of an export, by place; keys: by imports, too */
 	uint64_t after_ns, now_ns; /* of an export: least age of a session; time of the look */
 	size_t len;                /* of the bytes in the buffer */
 	uint8_t buffer[65536];

@@ -55,14 +55,15 @@ static bool export_put(struct stream *s, struct graft_record *r)
 #define KEY_OWNED 1U
 
 /*
- * An export that has not looked since this relay owned the session of AT would take its new place
- * for the copy of an ended session, and would drop that copy.  On the thread of an import.
+ * An export may not have looked since this relay owned the session of AT.  KEY_OWNED would make
+ * export_end() take the session's new place for the copy of an ended session, and drop it.  On the
+ * thread of an import.
  */
 void standby_export_moved(struct standby *sb, uint32_t at)
 {
 	for (const struct stream *s = sb->streams; s < sb->streams + STREAMS_MAX; s++)
 		if (s->exported)
-			__atomic_and_fetch(&s->exported[at].key, ~KEY_OWNED, __ATOMIC_RELAXED);
+			__atomic_fetch_and(&s->exported[at].key, ~KEY_OWNED, __ATOMIC_RELAXED);
 }
 
 /* An ACTIVE session of TCP, and which of its ends have sent FIN. */
