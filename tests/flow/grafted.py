@@ -300,6 +300,12 @@ def test_firewall(trial):
     new = trial.talk(1, wait=False)
     time.sleep(1)
     expect(new.poll() is None, "the rules drop nothing")
+    conf = trial.lab.write("conf", f"[forward a]\nlisten = :{LISTEN}\nupstream = {SERVER}:{PORT}\n")
+    checked = trial.run("relay", trial.program, "check", conf)
+    lists = "the kernel lacks CONFIG_NETFILTER_NETLINK_HOOK" not in checked
+    for place in ("input: chain inet filter in", "output: chain inet filter out",
+                  "ingress of to-client: chain netdev filter from_client"):
+        expect((f"grafted sessions bypass netfilter at {place}" in checked) == lists, checked)
     trial.nft("flush ruleset")
     trial.expect_counted(talk, 4, trial.said(new, 1))
     trial.end()

@@ -14,6 +14,7 @@
 #include "base/sandbox.h"
 #include "config/option.h"
 #include "config/read.h"
+#include "daemon/check_hooks.h"
 #include "relay/marked_sockets.h"
 #include "relay/names.h"
 #include "relay/upstream_socket.h"
@@ -188,6 +189,7 @@ int check_run(int argc, char **argv)
 		check_names(&c);
 		check_descriptors(&c);
 		check_upstreams(&c);
+		check_hooks_write(stdout);
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
 		       c.n_forwards == 1 ? "" : "s", c.is_rinetd ? " of a rinetd.conf" : "");
 	}
