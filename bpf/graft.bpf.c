@@ -30,6 +30,7 @@
  */
 #include "graft_begin.h"
 #include "graft_decide.h"
+#include "graft_from_syn.h"
 #include "graft_icmp.h"
 #include "graft_packet.h"
 #include "graft_return_kill.h"
@@ -98,8 +99,8 @@ static __always_inline int to_work(struct __sk_buff *skb, struct found *f, struc
 				   __u32 state)
 {
 	p->odd = hindrance_for(skb, f, p);
-	if (p->odd)
-		return go_back(skb, f, p);
+	if (p->odd) /* a session that is half open has nothing to go back to */
+		return state == GRAFT_ANSWERED ? DROP : go_back(skb, f, p);
 	/* an odd packet was dropped: drop later ones, or the session could not return */
 	if (state != GRAFT_ACTIVE && f->g->why_back && !(p->flags & (SYN | RST)) &&
 	    diff(p->seq, (__u32)f->mine->end) > 0)
@@ -125,6 +126,14 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 	}
 	to = graft_arrival(state, here, f->g->killed,
 			   state != GRAFT_CLOSED || is_inside(p, f->g, f->mine, f->other));
+	if (to == GRAFT_TO_HANDSHAKE) {
+		int r = syn_answered(skb, p, f->slot, f->side);
+
+		if (r != SYN_TAKEN)
+			return r;
+		state = GRAFT_ANSWERED;
+		to = GRAFT_TO_WORK;
+	}
 	if (to == GRAFT_TO_LOOK) {
 		p->odd = p->odd ?: hindrance_in(skb);
 		state = try_offer(skb, p, f->slot, f->side);
@@ -152,6 +161,8 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 	struct packet p;
 	struct found f;
 
+	int r;
+
 	if (is_kind(skb, TO_NOBODY))
 		return DROP;
 	if (is_kind(skb, TO_SOCKET)) {
@@ -162,23 +173,25 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 	if (graft_bridged && interface_is(skb->ifindex, GRAFT_IF_BRIDGE))
 		return PASS;
 	/* TCP ignores these, too: promiscuous devices see others' packets, and copies of ours */
-	if (skb->pkt_type != PACKET_TO_US &&
-	    !(graft_bridged && interface_is(skb->ifindex, GRAFT_IF_PORT)))
+	if (is_kind(skb, REMADE))
+		bpf_skb_change_type(skb, PACKET_TO_US);
+	else if (skb->pkt_type != PACKET_TO_US &&
+		 !(graft_bridged && interface_is(skb->ifindex, GRAFT_IF_PORT)))
 		return PASS;
 	if (!parse(skb, l2, &p))
 		return not_ours(skb, l2);
 	if (is_udp(&p))
 		return udp_in(skb, &p);
-	if (find_session(&p, &f))
-		return arrived(skb, &f, &p);
-	if (p.ce && is_deaf(skb, &p, 0))
-		return DROP;
-	if (!(p.flags & SYN))
-		return PASS;
-	note_handshake(skb, &p, false);
-	if ((p.flags & ACK && !(p.flags & ECE)) || !has_shape(skb, &p))
-		return PASS;
-	return shape_syn(skb, &p, p.tuple.remote_port, p.tuple.local_port);
+	if (!find_session(&p, &f)) {
+		if (p.ce && is_deaf(skb, &p, 0))
+			return DROP;
+		if (!(p.flags & SYN))
+			return PASS;
+		r = syn_arrived(skb, &p, !is_kind(skb, REMADE));
+		if (r < SYN_TAKEN || !find_slot(r - SYN_TAKEN, 0, &f))
+			return r;
+	}
+	return arrived(skb, &f, &p);
 }
 
 /* --- what leaves --- */
@@ -381,6 +394,9 @@ static __always_inline int leaves(struct __sk_buff *skb, struct found *f, struct
 		return shift(skb, f->mine, p, true);
 	case GRAFT_STANDBY: /* answers of the stack, and packets of closed sockets */
 	case GRAFT_SETTING:
+	case GRAFT_TAKEN:
+	case GRAFT_SYN_SENT:
+	case GRAFT_ANSWERED:
 		return p->flags & SYN ? of_frozen(skb, f, p) : DROP;
 	default:
 		if (f->mine->way.ways != graft_ways)

@@ -189,6 +189,30 @@ static __always_inline int fit(const struct seen *a, const struct seen *b)
 	return GRAFT_OK;
 }
 
+/*
+ * Note if the programs have seen the whole handshake of S, whose socket is in state OWN.  S leads to a
+ * client, or to a server of FORWARD.  Then netfilter has let both SYNs pass, and the way back is known.
+ */
+static __always_inline void prove(const struct graft_side *s, const struct seen *own, __u32 forward)
+{
+	struct graft_handshake *h = bpf_map_lookup_elem(&handshakes, &s->tuple);
+	__u32 zero = 0;
+	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+
+	if (!at || !h || h->in != own->rcv_nxt - (__u32)own->received || h->out != own->write_seq ||
+	    h->way.ways != graft_ways)
+		return;
+	at->key = (struct graft_proof_key){ .tuple = s->tuple, .forward = forward };
+	if (forward)
+		at->key.tuple.local_port = 0;
+	else
+		at->key.tuple.remote_port = 0;
+	at->proof.way = h->way;
+	at->proof.hooked = h->hooked;
+	at->proof.ns = bpf_ktime_get_coarse_ns();
+	bpf_map_update_elem(&proofs, &at->key, &at->proof, BPF_ANY);
+}
+
 /* The *_add fields are in numbers of the wire, all others in numbers of the socket. */
 static __always_inline void set_up(struct graft_side *s, const struct graft_side *o,
 				   const struct seen *own, const struct seen *other)
@@ -262,7 +286,14 @@ static __always_inline int offer(struct __sk_buff *skb, const struct graft_reque
 	b = seen_of(skb, &g->side[1], 1);
 	if (!a || !b)
 		return GRAFT_NO_SOCKET;
-	r = a->foreign || b->foreign ? GRAFT_FOREIGN : a->hindrance ?: b->hindrance ?: fit(a, b);
+	r = a->foreign || b->foreign ? GRAFT_FOREIGN : a->hindrance ?: b->hindrance;
+	if (r)
+		return r;
+	if (from == GRAFT_FREE) { /* what follows does not concern sessions from the SYN on */
+		prove(&g->side[0], a, 0);
+		prove(&g->side[1], b, q->forward);
+	}
+	r = fit(a, b);
 	if (r)
 		return r;
 	if (!q->near_us)
@@ -360,24 +391,76 @@ __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct g
 	return 0;
 }
 
-/* Note that P, a SYN or its answer, enters or LEAVES. */
-static __always_inline void note_handshake(struct __sk_buff *skb, const struct packet *p,
-					   bool leaves)
-{
-	struct graft_handshake *h = bpf_map_lookup_elem(&handshakes, &p->tuple), none = { 0 };
+/* --- hooks of netfilter --- */
 
+/* enum nf_inet_hooks */
+#define PREROUTING 0
+#define LOCAL_IN 1
+#define LOCAL_OUT 3
+#define POSTROUTING 4
+
+static __always_inline bool has_hooks(const struct nf_hook_entries *all)
+{
+	return all && BPF_CORE_READ(all, num_hook_entries);
+}
+
+/* Nft has hooks for what enters at, or LEAVES by, the device of the packet. */
+static __always_inline bool is_hooked(const struct __sk_buff *skb, bool leaves)
+{
+	const struct net_device *dev = BPF_CORE_READ((struct sk_buff *)skb, dev);
+
+	if (leaves)
+		return bpf_core_field_exists(dev->nf_hooks_egress) &&
+		       has_hooks(BPF_CORE_READ(dev, nf_hooks_egress));
+	return bpf_core_field_exists(dev->nf_hooks_ingress) &&
+	       has_hooks(BPF_CORE_READ(dev, nf_hooks_ingress));
+}
+
+/* How many places of the IP stack of NET have hooks: forwarded packets do not count. */
+static __always_inline __u32 count_hooks(const struct net *net)
+{
+	__u32 n = 0;
+
+	if (!bpf_core_field_exists(net->nf))
+		return 0;
+	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv4[PREROUTING]));
+	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv4[LOCAL_IN]));
+	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv4[LOCAL_OUT]));
+	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv4[POSTROUTING]));
+	if (!bpf_core_field_exists(net->nf.hooks_ipv6))
+		return n;
+	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv6[PREROUTING]));
+	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv6[LOCAL_IN]));
+	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv6[LOCAL_OUT]));
+	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv6[POSTROUTING]));
+	return n;
+}
+
+/* Note that P, a SYN or its answer, enters or LEAVES. */
+__noinline int note_handshake(struct __sk_buff *skb, const struct packet *p, __u32 leaves)
+{
+	struct graft_handshake *h, none = { 0 };
+	struct graft_tuple key; /* Linux 6.1: a key is on the stack, or in a map */
+
+	if (!p)
+		return 0;
+	key = p->tuple;
+	h = bpf_map_lookup_elem(&handshakes, &key);
 	if (!h && !(p->flags & ACK)) {
-		bpf_map_update_elem(&handshakes, &p->tuple, &none, BPF_ANY);
-		h = bpf_map_lookup_elem(&handshakes, &p->tuple);
+		bpf_map_update_elem(&handshakes, &key, &none, BPF_ANY);
+		h = bpf_map_lookup_elem(&handshakes, &key);
 	}
 	if (!h)
-		return;
+		return 0;
+	if (is_hooked(skb, leaves))
+		h->hooked = 1;
 	if (leaves) {
 		h->out = p->seq + 1;
 		learn_way(skb, p, &h->way);
 	} else if (!hindrance_in(skb)) {
 		h->in = p->seq + 1;
 	}
+	return 0;
 }
 
 /*
@@ -441,6 +524,7 @@ static __always_inline int count_routes(void)
 	struct net *net = BPF_CORE_READ(t, nsproxy, net_ns);
 	__u32 n;
 
+	graft_hooks = count_hooks(net);
 	graft_routes = BPF_CORE_READ(net, ipv4.rt_genid.counter);
 	if (bpf_core_field_exists(net->ipv6.fib6_sernum))
 		graft_routes += BPF_CORE_READ(net, ipv6.fib6_sernum.counter);

@@ -7,6 +7,7 @@
 
 #include <linux/icmpv6.h>
 
+#include "graft_from_syn.h"
 #include "graft_packet.h"
 #include "graft_translate.h"
 
@@ -195,6 +196,8 @@ __noinline int not_ours(struct __sk_buff *skb, __u32 l3)
 	if (is_for_a_vlan(skb) || !parse_icmp(skb, l3, &c) || !find(&c.tuple, c.ipv6, &f))
 		return PASS;
 	state = READ_ONCE(f.g->head.state) & GRAFT_STATE_MASK;
+	if (state == GRAFT_SYN_SENT && !c.too_big)
+		return syn_unreachable(skb, &f, l3, c.seq);
 	if (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)
 		return pass_on_complaint(skb, l3, &c, &f);
 	if (state != GRAFT_RETURNED && !f.g->shifted)

@@ -19,6 +19,8 @@
 #include "udp_contract.h"
 #include "vmlinux.h"
 
+#define UINT32_MAX 0xffffffffU
+
 #define PASS TC_ACT_UNSPEC /* to the next program, or to the stack: TCX_NEXT is the same */
 #define DROP TC_ACT_SHOT
 
@@ -43,18 +45,21 @@
 #define TIMESTAMP_WORD bpf_htonl(0x0101080a)
 #define OPTION_NOP 1
 #define OPTION_MSS 2
+#define OPTION_SCALE 3
+#define OPTION_SACK_PERMITTED 4
 #define OPTION_SACK 5
 #define OPTION_TIMESTAMP 8
 
 /*
  * Marks in skb->cb.  SENT: we have sent the packet.  TO_SOCKET: it goes back to its socket.
- * TO_NOBODY: it must not leave.  Marks are not erased: the hook may also have programs of another
- * daemon, which must see the mark.
+ * TO_NOBODY: it must not leave.  REMADE: it is a SYN for the listener.  Marks are not erased: the
+ * hook may also have programs of another daemon, which must see the mark.
  */
 #define OURS 0x67726166
 #define SENT 0x74656421
 #define TO_SOCKET 0x74656422
 #define TO_NOBODY 0x74656423
+#define REMADE 0x74656424
 
 /* Linux 6.16; older kernels refuse it with EINVAL. */
 #define CSUM_IPV6 (1ULL << 7)
@@ -120,6 +125,22 @@ struct {
 	__type(value, struct graft_shape);
 } shapes SEC(".maps");
 
+/* By stock of a listening socket: see graft_shape. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct graft_stock);
+} stocks SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct graft_proof_key);
+	__type(value, struct graft_proof);
+} proofs SEC(".maps");
+
 struct graft_ring {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4096);
@@ -156,6 +177,11 @@ struct scratch {
 	__u32 at, header;
 	struct seen seen[2];
 	struct graft_shape shape;
+	struct graft_proof_key key;
+	struct graft_proof proof;
+	__u64 no_change[8]; /* zeroes: a struct change that changes nothing */
+	struct graft_syn syn;
+	__u32 syn_odd; /* 1: an option that is not known */
 };
 
 struct {
@@ -187,6 +213,14 @@ __u32 graft_bridged;
  * may be another relay's.
  */
 __u8 graft_unsynced[GRAFT_PORTS];
+
+/* Sessions in SYN_SENT and ANSWERED: atomic.  By the daemon: the most of them. */
+__s64 graft_half, graft_half_most;
+__u64 graft_proven_from;         /* by the daemon: older proofs do not count */
+__u32 graft_syn_workers;         /* by the daemon: they share the sessions from the SYN on */
+__u8 graft_awake[GRAFT_WORKERS]; /* by the daemon: 1: the worker looks for new ones */
+__u32 graft_hooks; /* places where netfilter sees TCP; by the daemon 1 until they are counted */
+__u64 graft_past[GRAFT_PASTS];
 
 static __s32 diff(__u32 a, __u32 b)
 {
@@ -565,6 +599,15 @@ static __always_inline bool find_slot(__u32 slot, __u32 side, struct found *f)
 	return true;
 }
 
+/* May a packet find the session of G?  If not, another session may have its tuples. */
+static __always_inline bool is_found(const struct graft_entry *g)
+{
+	__u32 state = READ_ONCE(g->head.state);
+
+	return state != GRAFT_FREE && state != GRAFT_PREPARED && state != GRAFT_GAVE_UP &&
+	       READ_ONCE(g->over) != GRAFT_ANEW;
+}
+
 /*
  * The place of T, a tuple of TCP or UDP; 0: none.  The daemon publishes a place with release, and
  * each load here depends on the one before.  See graft_index.c about slots that change meanwhile.
@@ -585,7 +628,8 @@ __noinline int find_place(const struct graft_tuple *t, __u32 udp)
 		struct graft_entry *g = is && !udp ? bpf_map_lookup_elem(&grafts, &slot) : NULL;
 		struct udp_flow *u = is && udp ? bpf_map_lookup_elem(&udp_flows, &slot) : NULL;
 
-		if ((g && same_tuple(one ? &g->side[1].tuple : &g->side[0].tuple, t)) ||
+		if ((g && same_tuple(one ? &g->side[1].tuple : &g->side[0].tuple, t) &&
+		     is_found(g)) ||
 		    (u && same_tuple(one ? &u->leg[1].tuple : &u->leg[0].tuple, t)))
 			return place;
 	}
@@ -601,6 +645,5 @@ static __always_inline bool find(const struct graft_tuple *t, bool ipv6, struct 
 	__u32 place = find_place(t, false);
 
 	return place && find_slot(place >> GRAFT_PLACE_SLOT, !!(place & GRAFT_PLACE_SIDE), f) &&
-	       f->mine->ipv6 == ipv6 && READ_ONCE(f->g->head.state) != GRAFT_FREE &&
-	       READ_ONCE(f->g->over) != GRAFT_ANEW;
+	       f->mine->ipv6 == ipv6;
 }

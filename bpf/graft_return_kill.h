@@ -102,7 +102,14 @@ __noinline int try_return(struct __sk_buff *skb, const struct packet *p, __u32 s
 	    moves_soundly(skb, &f, p))
 		note(f.mine, p);
 	state = GRAFT_RETURNING;
-	if (why == GRAFT_NO_SOCKET || f.mine->fin || f.other->fin) {
+	if (why == GRAFT_NO_SOCKET && f.g->syn_flags & GRAFT_SYN_BARE && f.g->far >= GRAFT_LONG &&
+	    !f.g->why_back) {
+		/* the daemon makes sockets in a moment: try again a leash later */
+		f.g->looks++;
+		f.mine->edge = (__u32)f.mine->end + GRAFT_LEASH;
+		f.other->edge = (__u32)f.other->end + GRAFT_LEASH;
+		state = GRAFT_ACTIVE;
+	} else if (why == GRAFT_NO_SOCKET || f.mine->fin || f.other->fin) {
 		if (in_vain || f.g->far >= GRAFT_LONG)
 			state = GRAFT_ACTIVE;
 		if (f.g->far >= GRAFT_LONG)
@@ -173,8 +180,9 @@ static __always_inline int go_back(struct __sk_buff *skb, struct found *f, const
 	}
 	if (try_return(skb, p, f->slot, f->side) == GRAFT_RETURNED)
 		return shift(skb, f->mine, p, false);
-	/* a session from another relay gets its sockets in a moment */
-	if (now - g->stuck_ns > GRAFT_STUCK_NS || (g->why_not == GRAFT_NO_SOCKET && !g->loose))
+	/* a session from another relay, or from the SYN on, gets its sockets in a moment */
+	if (now - g->stuck_ns > GRAFT_STUCK_NS ||
+	    (g->why_not == GRAFT_NO_SOCKET && !g->loose && !(g->syn_flags & GRAFT_SYN_BARE)))
 		end(f, GRAFT_RETURNING);
 	return DROP;
 }

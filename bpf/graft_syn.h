@@ -76,6 +76,7 @@ __noinline int has_shape(struct __sk_buff *skb, const struct packet *p)
 
 	if (!p || !kept)
 		return false;
+	kept->stock = 0;
 	sk = look_up(skb, &p->tuple, p->ipv6);
 	if (!sk)
 		return false;

@@ -205,8 +205,11 @@ static __always_inline int change_usual(struct __sk_buff *skb, const struct pack
 	return 0;
 }
 
+_Static_assert(sizeof(struct change) <= sizeof(((struct scratch *)0)->no_change), "no_change");
+
 struct walk {
 	struct scratch *s;
+	struct graft_syn *syn; /* options are noted here; or NULL */
 	const struct change *c;
 	struct found f; /* for change_clocks() */
 };
@@ -243,6 +246,30 @@ static __always_inline void lower_mss(struct scratch *s, __u32 at, __u16 most)
 	__builtin_memcpy(&s->is[at & 63], &mss, sizeof(mss));
 }
 
+/* Note the option of a SYN at s->at. */
+static __always_inline void note_option(struct scratch *s, __u8 kind, __u32 len)
+{
+	__u32 at = s->at + 2;
+	__u32 tsval;
+	__u16 mss;
+
+	if (kind == OPTION_MSS && len == 4) {
+		__builtin_memcpy(&mss, &s->is[at & 63], sizeof(mss));
+		s->syn.mss = bpf_ntohs(mss);
+	} else if (kind == OPTION_SCALE && len == 3) {
+		s->syn.shift = s->is[at & 63] > 14 ? 14 : s->is[at & 63];
+		s->syn.has |= GRAFT_SYN_SCALED;
+	} else if (kind == OPTION_SACK_PERMITTED && len == 2) {
+		s->syn.has |= GRAFT_SYN_SACK;
+	} else if (kind == OPTION_TIMESTAMP && len == 10 && !(s->syn.has & GRAFT_SYN_STAMPS)) {
+		__builtin_memcpy(&tsval, &s->is[at & 63], sizeof(tsval));
+		s->syn.tsval = bpf_ntohl(tsval);
+		s->syn.has |= GRAFT_SYN_STAMPS;
+	} else {
+		s->syn_odd = 1;
+	}
+}
+
 /* One step for each byte at most: a header has room for 40 bytes of options. */
 static long change_option(__u32 index, struct walk *w)
 {
@@ -260,8 +287,13 @@ static long change_option(__u32 index, struct walk *w)
 	if (kind == 0)
 		return 1;
 	len = s->is[(s->at + 1) & 63];
-	if (len < 2 || s->at + len > s->header || (kind == OPTION_SACK && len % sizeof(__u32) != 2))
+	if (len < 2 || s->at + len > s->header ||
+	    (kind == OPTION_SACK && len % sizeof(__u32) != 2)) {
+		s->syn_odd = 1;
 		return 1;
+	}
+	if (w->syn)
+		note_option(s, kind, len);
 	if (kind == OPTION_TIMESTAMP && len == 10 && w->c->no_timestamps)
 		__builtin_memset(&s->is[s->at & 63], OPTION_NOP, 10);
 	else if (kind == OPTION_TIMESTAMP && len == 10)

@@ -173,10 +173,37 @@ static __always_inline bool track_fin(struct found *f, const struct packet *p)
 
 static __always_inline void end(struct found *f, __u32 state)
 {
-	if (__sync_val_compare_and_swap(&f->g->head.state, state, GRAFT_DONE) != state)
+	__u32 was = __sync_val_compare_and_swap(&f->g->head.state, state, GRAFT_DONE);
+
+	if (was == GRAFT_ACTIVE && state == GRAFT_ANSWERED) { /* the client's ACK came meanwhile */
+		state = GRAFT_ACTIVE;
+		was = __sync_val_compare_and_swap(&f->g->head.state, state, GRAFT_DONE);
+	}
+	if (was != state)
 		return;
+	if (state == GRAFT_ANSWERED)
+		__sync_fetch_and_add(&graft_half, -1);
 	f->g->ended_ns = f->mine->heard_ns;
 	tell(f->g, f->slot);
+}
+
+/*
+ * The client of F, a session from the SYN on, is there: its ACK has come.  Returns the state that
+ * its packet finds.  The SYN is over, so its fields are those of offers again.
+ */
+static __always_inline __u32 opened(struct found *f)
+{
+	__u32 near_us = f->g->syn.near_us;
+	__u64 us = (bpf_ktime_get_ns() - f->g->offered_ns) / 1000;
+
+	if (__sync_val_compare_and_swap(&f->g->head.state, GRAFT_ANSWERED, GRAFT_ACTIVE) !=
+	    GRAFT_ANSWERED)
+		return f->g->head.state & GRAFT_STATE_MASK;
+	__sync_fetch_and_add(&graft_half, -1);
+	if (near_us && us > near_us)
+		f->g->far = GRAFT_LONG;
+	f->g->looks = f->g->why_not = f->g->hold = f->g->held_ms = 0;
+	return GRAFT_ACTIVE;
 }
 
 /* --- far sessions --- */
@@ -293,12 +320,14 @@ static __always_inline void track(struct found *f, const struct packet *p, __u32
 	mine->heard_ns = bpf_ktime_get_coarse_ns();
 	if (window > mine->window)
 		mine->window = window;
+	if (state == GRAFT_ANSWERED && !f->side && !(p->flags & RST))
+		state = opened(f);
 	if (p->len && p->seq != (__u32)mine->end && f->g->far == GRAFT_NEAR)
 		note_loss(f, p);
 	note(mine, p);
 	if (!(p->flags & RST) && (p->flags & FIN || f->other->fin))
 		last = track_fin(f, p);
-	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING)) {
+	if (last && (state == GRAFT_ACTIVE || state == GRAFT_RETURNING || state == GRAFT_ANSWERED)) {
 		mine->reset = !!(p->flags & RST);
 		end(f, state);
 	}
@@ -330,6 +359,12 @@ static __always_inline int pass_on(struct __sk_buff *skb, struct found *f, struc
 			    .right = mine->window_right & 15,
 			    .slot = f->slot,
 			    .side = f->side };
+
+	if (p->flags & SYN) { /* the other end's segments must fit into the way to this one */
+		c.mss = mine->way.mtu - ip_len(mine->ipv6) - sizeof(struct tcphdr);
+		if (state == GRAFT_ANSWERED) /* the answer was lost, but the client is there */
+			f->mine->heard_ns = bpf_ktime_get_coarse_ns();
+	}
 
 	/* no way to the other end: drop P, as a router without a route does */
 	if (diff(READ_ONCE(f->other->way.ways), graft_ways_least) < 0 || f->other->refused)

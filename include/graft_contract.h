@@ -10,8 +10,8 @@
  * Maps
  *   grafts   struct graft_entry by session slot, mapped into the daemon.
  *   tuples   tuple of an arriving packet of TCP or UDP -> slot and side: struct graft_bucket by hash
- *            of the tuple, mapped into the daemon.  The daemon alone writes places (graft_index.c).
- *            The last bucket begins with the seed of the hash.
+ *            of the tuple, mapped into the daemon.  The daemon writes places, and a SYN that begins
+ *            a session (graft_index.c).  The last bucket begins with the seed of the hash.
  *   graft_rings  worker -> ring buffer of struct graft_event.
  *   handshakes  tuple, as in `tuples` -> struct graft_handshake.  The offer deletes it.
  *   interfaces  ifindex -> GRAFT_IF_*, of each interface that has the programs.  Two keys are no
@@ -66,7 +66,22 @@
  *                            no packet finds the session any more (GRAFT_ANEW); nor, if CLOSED,
  *                            after a packet outside the window
  *
- * No packet finds a FREE session.
+ * and of a session from the SYN on:
+ *
+ *   FREE       -> PREPARED   the daemon has chosen a server and a local port
+ *   PREPARED   -> TAKEN      a SYN takes the slot from its stock
+ *              -> FREE       the daemon takes the slot back
+ *   TAKEN      -> SYN_SENT   the SYN goes on to the server
+ *              -> GAVE_UP    the SYN goes to the listener: `why_back` is of enum graft_past
+ *   SYN_SENT   -> TAKEN      one packet decides at a time: the answer, an ICMP error, a RST, or a
+ *                            repeated SYN that the server has left without an answer
+ *              -> GAVE_UP    the daemon expires the session
+ *   TAKEN      -> ANSWERED   the server has accepted
+ *   ANSWERED   -> ACTIVE     the client's first packet behind the answer
+ *              -> DONE       a reset; or the daemon expires the session
+ *   GAVE_UP    -> FREE       the daemon puts the slot
+ *
+ * TAKEN lasts for the run of one program.  No packet finds a FREE, PREPARED or GAVE_UP session.
  *
  * A session that came from another relay is `loose`: its numbers may be old.  So its packets are
  * sent on even outside the window, and the ends check them, as without a relay.  The numbers of
@@ -90,7 +105,7 @@
 #include <linux/types.h>
 
 /* The version of the pinned maps' layout: a daemon adopts only maps of its own version. */
-#define GRAFT_LAYOUT 7
+#define GRAFT_LAYOUT 8
 
 enum graft_state {
 	GRAFT_FREE,
@@ -104,6 +119,11 @@ enum graft_state {
 	GRAFT_CLOSED,
 	GRAFT_STANDBY,
 	GRAFT_SETTING,
+	GRAFT_PREPARED, /* from here on: of sessions from the SYN on */
+	GRAFT_TAKEN,
+	GRAFT_SYN_SENT,
+	GRAFT_ANSWERED,
+	GRAFT_GAVE_UP,
 	GRAFT_STATES,
 };
 
@@ -296,6 +316,8 @@ struct graft_side {
 struct graft_handshake {
 	struct graft_way way;
 	__u32 in, out; /* the numbers behind the SYN that has entered, and the SYN that has left */
+	__u32 hooked;  /* 1: netfilter has hooks at the devices by which these have passed */
+	__u32 unused;
 };
 
 /*
@@ -308,6 +330,15 @@ struct graft_shape {
 	__u8 no_timestamps; /* 1: without the option */
 	__u8 ecn;           /* enum graft_shape_ecn */
 	__u8 ecn_answered;  /* by the packet programs: 1: the remote end has agreed to ECN */
+	/* of a listening socket, by the worker that owns the socket */
+	__u8 set_up; /* enum graft_set_up */
+	__u16 stock; /* the stock from which SYNs take slots, plus 1; 0: none */
+};
+
+/* Where the connections of a listening socket may begin. */
+enum graft_set_up {
+	GRAFT_SET_UP_KERNEL,
+	GRAFT_SET_UP_AUTO, /* in the kernel, unless netfilter would see their packets */
 };
 
 enum graft_shape_ecn {
@@ -395,12 +426,91 @@ struct graft_head {
 		alone_ms; /* STANDBY: no export since then (low half); or ALONE_* of grafted.h */
 };
 
+/* All that is kept of a client's SYN: enough to make the SYN again. */
+struct graft_syn {
+	__u32 tsval;
+	__u16 mss, window;
+	__u8 shift; /* of the window scale option */
+	__u8 flags; /* of the TCP header */
+	__u8 ttl;
+	__u8 has; /* GRAFT_SYN_*: the options */
+	/* by the daemon, before a SYN: as graft_request.near_us */
+	__u32 near_us;
+};
+
+#define GRAFT_SYN_SACK 1
+#define GRAFT_SYN_STAMPS 2
+#define GRAFT_SYN_SCALED 4
+
+/* Of syn_flags. */
+#define GRAFT_SYN_KNOWN_SEQ 1   /* the last number that the port has sent is known, */
+#define GRAFT_SYN_KNOWN_TSVAL 2 /* and its last TSval: see graft_isn() */
+#define GRAFT_SYN_BARE 4        /* the session began in the kernel, and has no sockets yet */
+
+/*
+ * Slots that SYNs may take, in the order of the daemon's choices.  A SYN takes that at `first`.  The
+ * daemon adds slots at `last`, and takes them back as a SYN does.
+ */
+#define GRAFT_STOCK 512
+#define GRAFT_STOCKS 256 /* of forwards */
+
+struct graft_stock {
+	__u32 first;                               /* compare-and-swap */
+	__u32 missed __attribute__((aligned(64))); /* SYNs that found no slot: atomic */
+	__u32 last __attribute__((aligned(64)));
+	__u32 slot[GRAFT_STOCK];
+};
+
+/* An end whose SYN and answer the programs and netfilter have seen, at an offer. */
+struct graft_proof_key {
+	struct graft_tuple tuple; /* without the port at the remote end, or of a server at ours */
+	__u32 forward;            /* of a server: graft_tag() of its forward; of a client 0 */
+};
+
+struct graft_proof {
+	struct graft_way way;
+	__u64 ns;
+	__u64 hooked; /* as in graft_handshake */
+};
+
+/* A proof is believed for this time: a ban that netfilter has learned meanwhile is missed so long. */
+#define GRAFT_PROOF_NS 10000000000ULL
+
+/* Why a SYN of a forward with a stock goes to the listener. */
+enum graft_past {
+	GRAFT_PAST_UNPROVEN,        /* its client has no proof */
+	GRAFT_PAST_ODD,             /* payload, or options that are not known */
+	GRAFT_PAST_HALF_OPEN,       /* too many connections are half open */
+	GRAFT_PAST_STOCK,           /* no slot is prepared */
+	GRAFT_PAST_UNPROVEN_SERVER, /* the server has no proof */
+	GRAFT_PAST_TUPLE,           /* another session, or a socket, has one of its tuples */
+	GRAFT_PAST_NETFILTER,
+	GRAFT_PAST_INTERFACE,
+	GRAFT_PAST_REFUSED,
+	GRAFT_PAST_UNREACHABLE, /* ICMP */
+	GRAFT_PAST_CHALLENGED,
+	GRAFT_PAST_SILENT,
+	GRAFT_PAST_CLIENT, /* the client has begun another connection */
+	GRAFT_PASTS,
+};
+
 struct graft_entry {
 	struct graft_head head;
-	__u32 looks;   /* packets that were checked as a first translated packet */
-	__u32 why_not; /* enum graft_refusal: of the last check */
-	__u32 hold;    /* by the daemon while OFFERED: 1: let senders run dry, see hold() */
-	__u32 held_ms; /* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
+	union {
+		struct {
+			/*
+			 * packets that were checked as a first translated packet; of a session from
+			 * the SYN on: tries to return without sockets
+			 */
+			__u32 looks;
+			__u32 why_not; /* enum graft_refusal: of the last check */
+			/* by the daemon while OFFERED: 1: let senders run dry, see hold() */
+			__u32 hold;
+			/* by the daemon: since when (low half); GRAFT_HOLD_MS at most */
+			__u32 held_ms;
+		};
+		struct graft_syn syn; /* PREPARED to ANSWERED */
+	};
 	__u64 offered_ns, ended_ns; /* CLOCK_MONOTONIC */
 	__u64 before[2];            /* bytes that each socket has received */
 	__u32 shifted;              /* 1: RETURNED, or OFFERED after that */
@@ -411,12 +521,13 @@ struct graft_entry {
 	__u64 counted[2];           /* by the daemon: bytes of each side that its counters have */
 	__u32 loose;                /* tracked: enum graft_loose */
 	__u16 far;                  /* enum graft_far: offer; tracked */
-	__u16 shaped; /* by the daemon: how the handshakes were made alike, for an adoption */
+	__u8 shaped;    /* by the daemon: how the handshakes were made alike, for an adoption */
+	__u8 syn_flags; /* GRAFT_SYN_KNOWN_* and the like: the SYN; the daemon, in FREE */
 	struct graft_side side[2];
 } __attribute__((aligned(64)));
 
 /* A slot takes at most 1 KB: this, struct udp_flow, and 4 buckets. */
-_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 7,
+_Static_assert(sizeof(struct graft_entry) == 640 && GRAFT_LAYOUT == 8,
 	       "another size: another layout");
 
 /*

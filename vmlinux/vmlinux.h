@@ -38,7 +38,18 @@ struct netns_xfrm {
 	__u8 policy_default[3];
 };
 
+/* include/net/netns/netfilter.h, include/linux/netfilter.h: by enum nf_inet_hooks */
+struct nf_hook_entries {
+	__u16 num_hook_entries;
+};
+
+struct netns_nf {
+	struct nf_hook_entries *hooks_ipv4[5];
+	struct nf_hook_entries *hooks_ipv6[5]; /* CONFIG_IPV6 */
+};
+
 struct net {
+	struct netns_nf nf; /* CONFIG_NETFILTER */
 	struct netns_ipv4 ipv4;
 	struct netns_ipv6 ipv6; /* CONFIG_IPV6 */
 	struct netns_xfrm xfrm; /* CONFIG_XFRM */
@@ -66,6 +77,8 @@ struct net_device {
 	int ifindex;
 	unsigned int mtu;
 	struct inet6_dev *ip6_ptr;
+	struct nf_hook_entries *nf_hooks_ingress; /* CONFIG_NETFILTER_INGRESS */
+	struct nf_hook_entries *nf_hooks_egress;  /* CONFIG_NETFILTER_EGRESS */
 };
 
 /* include/net/dst.h */
@@ -192,6 +205,7 @@ struct tcp_skb_cb {
 
 /* include/linux/skbuff.h */
 struct sk_buff {
+	struct net_device *dev;
 	unsigned long _skb_refdst; /* a pointer to the route, and a bit */
 	unsigned long _nfct;       /* CONFIG_NF_CONNTRACK: what conntrack has found */
 	char cb[48];

@@ -15,6 +15,13 @@ MISSING = "assertion violated again"
 NEEDLESS = "assertion violated excused"
 FROZEN = "assertion violated ((state!=3)||early[me])"
 SWAPPED = "assertion violated (next==(delivered+1))"
+TWO_SESSIONS = "assertion violated one_session"
+TWO_SERVERS = "assertion violated one_server"
+TWO_OWNERS = "assertion violated one_owner"
+FORGOTTEN = "assertion violated none_forgotten"
+NEGATIVE = "assertion violated (half>=0)"
+UNFOUND = "assertion violated reachable"
+ENDLESS = "assertion violated ended"
 
 
 class Row(NamedTuple):
@@ -38,6 +45,13 @@ BUILT = "N=3 HARD=0 REVERSE=0 ENTRIES=1"
 
 ANSWERED = "N_0=2 ANSWERS=1"
 
+SILENT = "ANSWERS=0 SYNS=2 PREPARES=2"
+CLIENT_TUPLE = "ANSWERS=0 SYNS=1 IMPORT=1"
+SERVER_TUPLE = "ANSWERS=0 SYNS=1 IMPORT=2"
+RELOAD = "ANSWERS=0 SYNS=1 PREPARES=2 RELOADS=1"
+KILLED = "ANSWERS=0 SYNS=2 KILLS=1"
+TWO_WORKERS = SILENT + " ALONE=1 WORKERS=2"
+
 PROTOCOL = [
     ("runs", "handover", RUNS, NOTHING),
     ("limits", "handover", LIMITS, NOTHING),
@@ -54,6 +68,14 @@ PROTOCOL = [
     ("graft-loss", "graft", "LOSSES=1", NOTHING),
     ("graft-cpus", "graft", "CPUS=3", NOTHING),
     ("graft-cycles", "graft", "", ACYCLIC),
+    ("syn-copies", "syn", "SYNS=2", NOTHING),
+    ("syn-slots", "syn", SILENT, NOTHING),
+    ("syn-client-tuple", "syn", "SYNS=1 PREPARES=2 IMPORT=1 ALONE=1", NOTHING),
+    ("syn-server-tuple", "syn", SERVER_TUPLE + " PREPARES=2", NOTHING),
+    ("syn-reload", "syn", RELOAD, NOTHING),
+    ("syn-killed", "syn", KILLED, NOTHING),
+    ("syn-events", "syn", "SYNS=1 LOSSES=1", NOTHING),
+    ("syn-workers", "syn", TWO_WORKERS, NOTHING),
 ]
 
 MUTATIONS = [
@@ -109,6 +131,22 @@ MUTATIONS = [
     ("graft-leaves-uncounted", "graft", ANSWERED + " M_LEAVES_UNCOUNTED", MISSING),
     ("graft-withdraw-blindly", "graft", "WITHDRAWALS=1 M_WITHDRAW_BLINDLY",
      "assertion violated  !(carries)"),
+    ("syn-no-second-look", "syn", CLIENT_TUPLE + " M_NO_SECOND_LOOK", TWO_SESSIONS),
+    ("syn-no-look-of-imports", "syn", CLIENT_TUPLE + " M_NO_IMPORT_LOOK", TWO_SESSIONS),
+    ("syn-no-look-for-sockets", "syn", "SYNS=2 M_NO_SOCKET_LOOK", TWO_SERVERS),
+    ("syn-replace-free", "syn", CLIENT_TUPLE + " M_REPLACE_FREE", TWO_SESSIONS),
+    ("syn-replace-prepared", "syn", SERVER_TUPLE + " M_REPLACE_PREPARED", TWO_SESSIONS),
+    ("syn-replace-unseen", "syn", CLIENT_TUPLE + " M_REPLACE_UNSEEN", TWO_SESSIONS),
+    ("syn-remove-by-tuple", "syn", CLIENT_TUPLE + " PREPARES=2 M_REMOVE_BY_TUPLE", UNFOUND),
+    ("syn-ring-without-cas", "syn", SILENT + " M_RING_NO_CAS", TWO_OWNERS),
+    ("syn-take-without-cas", "syn", KILLED + " M_TAKE_NO_CAS", TWO_OWNERS),
+    ("syn-take-back-from-the-tail", "syn", RELOAD + " M_TAIL", TWO_OWNERS),
+    ("syn-half-without-cas", "syn", "SYNS=1 M_HALF_NO_CAS", NEGATIVE),
+    ("syn-half-behind-syn-sent", "syn", "SYNS=2 M_HALF_BEHIND_SYN_SENT", NEGATIVE),
+    ("syn-end-once", "syn", "SYNS=1 M_END_ONCE", ENDLESS),
+    ("syn-awake-late", "syn", SILENT + " M_AWAKE_LATE", FORGOTTEN),
+    ("syn-no-news", "syn", "ANSWERS=0 SYNS=1 LOSSES=1 M_NO_NEWS", FORGOTTEN),
+    ("syn-no-id", "syn", TWO_WORKERS + " M_NO_ID", TWO_OWNERS),
 ]
 
 REDUNDANT = [
@@ -130,7 +168,19 @@ ROWS = [
 
 # Statements that no configuration of the protocol reaches, and why that is right: (process, text).
 KICK_AT_FIN = "the kick at FIN never finds an skb; it only waits for a verdict run in progress"
+OWN_LOOK = "syn: a look before OWN is entered does not find OWN; a second look enters nothing"
 EXPLAINED = {
+    ("Cpu", "i = (i+1)"): OWN_LOOK,
+    ("Cpu", "p = 0"): OWN_LOOK,
+    ("Cpu", "was = 0"): OWN_LOOK,
+    ("Cpu", "was = p"): OWN_LOOK,
+    ("Import", "i = (i+1)"): OWN_LOOK,
+    ("Import", "p = 0"): OWN_LOOK,
+    ("Worker", "i = (i+1)"): OWN_LOOK,
+    ("Worker", "p = 0"): OWN_LOOK,
+    ("Worker", "was = p"): "syn: a refused import leaves no place in the bucket of a server",
+    ("Worker", "i = 2"): "syn: a slot whose tuple is another's has entered no place",
+    ("Worker", "queued[s] = 1"): "syn: each search reaches other copies of put(); all are reached",
     ("Daemon", "leaked = (lowat&&!(unfiltered))"): KICK_AT_FIN,
     ("Daemon", "excused = (excused||((leaked&&removing)&&(!(prog)||owing)))"): KICK_AT_FIN,
     ("Daemon", "(((recvd==(bytes+user_in))||(passed!=credit)))"):

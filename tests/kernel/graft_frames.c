@@ -155,8 +155,7 @@ void print_frame(const char *what, const struct model_frame *f)
 int run_frame(int prog, struct model_frame *f, uint32_t gso_size)
 {
 	static _Thread_local uint8_t in[MODEL_BYTES];
-	struct __sk_buff before = { .ifindex = LO, .mark = f->mark, .gso_size = gso_size },
-			 after = { 0 };
+	struct __sk_buff before = { .mark = f->mark, .gso_size = gso_size }, after = { 0 };
 	struct bpf_test_run_opts o = {
 		.sz = sizeof(o),
 		.data_in = in,
@@ -170,6 +169,7 @@ int run_frame(int prog, struct model_frame *f, uint32_t gso_size)
 	};
 	int r;
 
+	before.ifindex = f->ifindex ? f->ifindex : LO;
 	if (f->kind) {
 		before.cb[3] = CB_OURS;
 		before.cb[4] = CB_KIND + f->kind;

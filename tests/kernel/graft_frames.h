@@ -21,7 +21,7 @@ void spoil(struct model_frame *f, uint8_t protocol);
 bool same_bytes(uint32_t slot, const void *is, const void *want, size_t len);
 void print_frame(const char *what, const struct model_frame *f);
 /*
- * Run PROG on F, which it changes, and which arrives at LO; GSO_SIZE: 0, or it is many packets.
+ * Run PROG on F, which it changes; GSO_SIZE: 0, or it is many packets.
  * Returns the verdict; -EINVAL: the kernel does not take such a packet for a test run.
  */
 int run_frame(int prog, struct model_frame *f, uint32_t gso_size);

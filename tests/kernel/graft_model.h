@@ -4,8 +4,8 @@
  * remembered of its session.  It is written from the contract (include/graft_contract.h) and the
  * RFCs, byte by byte, and makes its checksums anew from the whole packet.
  *
- * It knows no sockets: what depends on them (the first translated packet, the way back) fails as it
- * does where the sockets are gone.
+ * It knows no sockets but a listening one, and both of a connection to it: what depends on others
+ * (the first translated packet, the way back) fails as it does where the sockets are gone.
  */
 #pragma once
 
@@ -17,6 +17,9 @@
 
 #define MODEL_SLOTS 3
 #define MODEL_TUPLES (MODEL_SLOTS * 2 + 2)
+#define MODEL_PROOFS 2
+#define MODEL_STOCK_SIZE 2
+#define MODEL_JUST 2 /* offered_ns: less than 300 ms ago */
 #define MODEL_HERE 2
 #define MODEL_BYTES 2048
 #define MODEL_ETHERNET 14
@@ -27,7 +30,7 @@
 #define ACK 0x10
 
 /* What the packet programs have noted in skb->cb. */
-enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET, MODEL_TO_NOBODY };
+enum model_kind { MODEL_OTHER, MODEL_OURS, MODEL_TO_SOCKET, MODEL_TO_NOBODY, MODEL_REMADE };
 
 enum model_verdict { MODEL_PASS = -1, MODEL_DROP = 2, MODEL_SENT = 7 };
 
@@ -36,6 +39,7 @@ struct model_frame {
 	size_t len;
 	uint32_t mark;
 	enum model_kind kind;
+	uint32_t ifindex; /* where it arrives; 0: at LO */
 	/* Offsets of checksums, of IP and TCP, where 0 is as good as 0xffff; 0: nowhere. */
 	size_t sums[2];
 	bool any_tcp_sum; /* nobody looks at that one */
@@ -43,7 +47,13 @@ struct model_frame {
 
 struct model_tuple {
 	struct graft_tuple tuple;
-	uint32_t slot, side;
+	uint32_t slot, side; /* slot: NO_SLOT: none has the tuple */
+};
+
+struct model_proof {
+	struct graft_proof_key key;
+	struct graft_way way;
+	bool counts, hooked;
 };
 
 /* All that the programs remember.  Times are 1 once they are set. */
@@ -58,6 +68,22 @@ struct model {
 	uint32_t ways_least;                /* graft_ways_least; graft_ways is 0 */
 	struct graft_addr here[MODEL_HERE]; /* addresses of clients' sockets that are here */
 	bool unsynced;                      /* an import is not in sync */
+
+	/* of sessions from the SYN on */
+	uint32_t ifindex; /* where packets arrive, */
+	uint8_t mac[6];   /* and its address */
+	uint16_t port;    /* of the listening socket, for all addresses; 0: there is none */
+	struct graft_tuple connected; /* of another socket, */
+	struct graft_tuple accepted;  /* and of that at its other end */
+	bool auto_set_up, hooks;      /* GRAFT_SET_UP_AUTO; netfilter has hooks */
+	struct model_proof proofs[MODEL_PROOFS];
+	uint32_t stock[MODEL_STOCK_SIZE]; /* its next slots; NO_SLOT: none */
+	uint32_t taken, missed;           /* of the stock */
+	uint32_t syn_ms;                  /* the clock that an outgoing SYN gets */
+	bool awake, policies;
+	bool room; /* in the bucket of the next packet's tuple */
+	int64_t half, half_most;
+	uint64_t past[GRAFT_PASTS];
 };
 
 /* Network byte order, at any address. */

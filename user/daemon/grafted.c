@@ -196,9 +196,9 @@ int grafted_adopt(const struct grafted *h, struct worker *w, const struct forwar
 enum grafted_arrival grafted_arrival(const struct grafted *h, bool revives)
 {
 	const volatile struct udp_flow *f = udp_flow_of(graft_table_udp(h->grafts), h->slot);
-	bool arrived;
+	bool arrived, waits;
 
-	if (revives && !h->udp && graft_is_bare(h->grafts, h->slot))
+	if (!h->udp && graft_is_bare(h->grafts, h->slot, &waits) && (revives || waits))
 		return ARRIVAL_BARE;
 	if (h->udp)
 		arrived = h->state == GRAFTED_STANDBY && (f->at[0].packets || f->at[1].packets ||

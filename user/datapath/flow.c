@@ -36,6 +36,7 @@ const char *const reason_names[REASONS] = {
 	[REASON_REFUSED] = "refused by the kernel",
 	[REASON_BANDWIDTH] = "bandwidth limit",
 	[REASON_ELIGIBLE] = "eligible",
+	[REASON_FROM_SYN] = "from the SYN on",
 	[REASON_ADOPTED] = "adopted",
 	[REASON_NO_PIPE] = "no pipe",
 	[REASON_FIRST] = "first datagrams",

@@ -69,6 +69,7 @@ enum reason {
 	REASON_REFUSED,       /* the kernel refused the socket for another cause */
 	REASON_BANDWIDTH,     /* a limit, which the kernel cannot keep */
 	REASON_ELIGIBLE,      /* grafted by auto, as every session that can be */
+	REASON_FROM_SYN,      /* it began in the kernel */
 	REASON_ADOPTED,       /* grafted by a daemon before this one */
 	REASON_NO_PIPE,       /* no pipe for splice: out of descriptors, or of pages */
 	REASON_FIRST,         /* UDP: every flow of auto begins with copy */

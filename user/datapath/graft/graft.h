@@ -24,7 +24,9 @@ struct graft_limits {
 			       * daemon; NULL: none.  The folder and its parent become UID's; one
 			       * daemon at a time uses the folder */
 	uid_t uid;
-	bool on_loopback; /* attach to the loopback device alone */
+	unsigned int syn_slots; /* beside `slots`: sessions from the SYN on at a time */
+	uint16_t syn_port;      /* the first of as many local ports, which nobody else uses */
+	bool on_loopback;       /* attach to the loopback device alone */
 };
 
 /*
@@ -141,6 +143,8 @@ static inline enum graft_state graft_state_of(const struct graft_head *h)
 
 	if (state == GRAFT_LOCKED)
 		return GRAFT_OFFERED;
+	if (state == GRAFT_TAKEN) /* for less than a microsecond */
+		return GRAFT_SYN_SENT;
 	return state == GRAFT_LOCKED_2 ? GRAFT_RETURNING : (enum graft_state)state;
 }
 
@@ -177,6 +181,47 @@ uint64_t graft_bytes(const struct graft_table *gs, uint32_t slot, unsigned int d
 void graft_put(struct graft_table *gs, uint32_t slot);
 
 unsigned int graft_table_total(const struct graft_table *gs);
+
+/*
+ * Sessions from the SYN on.  The daemon prepares slots, each with a server, and SYNs take them out
+ * of a stock in their order.  graft_syn.c has these functions; the caller locks each stock.
+ */
+
+/* The number of slots for them, which are the first ones. */
+uint32_t graft_table_syn_slots(const struct graft_table *gs);
+struct graft_stock *graft_stock(const struct graft_table *gs, unsigned int i);
+/* The local port of SLOT, in network byte order. */
+uint16_t graft_syn_port(const struct graft_table *gs, uint32_t slot);
+/*
+ * Prepare a slot for session ID of the forward with TAG, to the remote end of SERVER, from the local
+ * address of SERVER.  NEAR_US: as in struct graft_request.  NO_SLOT: none is free now.
+ */
+uint32_t graft_syn_prepare(struct graft_table *gs, const struct graft_tuple *server, uint64_t id,
+			   uint32_t tag, uint32_t near_us);
+/* SYNs may take SLOT from now on. */
+void graft_syn_push(struct graft_stock *k, uint32_t slot);
+/* How many slots K has. */
+uint32_t graft_syn_left(const struct graft_stock *k);
+/* The position that the next SYN takes; whether it is behind AT; SYNs that found the stock empty. */
+uint32_t graft_syn_first(const struct graft_stock *k);
+bool graft_syn_has_passed(const struct graft_stock *k, uint32_t at);
+uint32_t graft_syn_missed(const struct graft_stock *k);
+/* Take back the slot that the next SYN would take, for graft_put(); NO_SLOT: there is none. */
+uint32_t graft_syn_take(struct graft_table *gs, struct graft_stock *k);
+/* SYN_SENT becomes GAVE_UP, ANSWERED becomes DONE.  False: SLOT is in neither state any more. */
+bool graft_syn_expire(struct graft_table *gs, uint32_t slot);
+/* WORKER looks for sessions from the SYN on by itself: no event wakes it for a new one. */
+bool graft_syn_awake(struct graft_table *gs, unsigned int worker, bool awake);
+/* Clients and servers have to prove themselves anew. */
+void graft_syn_forget_proofs(struct graft_table *gs);
+/* The next SYN of CLIENT goes to the listener. */
+void graft_syn_forget_client(const struct graft_table *gs, const struct graft_tuple *client);
+/* For views.  Half-open sessions are not sessions yet. */
+uint64_t graft_syn_past(const struct graft_table *gs, enum graft_past why);
+/* In how many places netfilter would see the packets of a session by sockets. */
+unsigned int graft_syn_hooks(const struct graft_table *gs);
+uint64_t graft_syn_half_open(const struct graft_table *gs);
+const char *graft_past_name(enum graft_past why);
 
 /*
  * Sessions that several relays know (daemon/standby.c).  One relay carries a session at a time: the
@@ -217,8 +262,10 @@ bool graft_is_orphan(const struct graft_table *gs, uint32_t slot);
 void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2]);
 /* graft_give_sockets() was called, perhaps with -1, and the sockets were not taken yet. */
 bool graft_has_sockets(const struct graft_table *gs, uint32_t slot);
-/* A worker has the session, without sockets. */
-bool graft_is_bare(const struct graft_table *gs, uint32_t slot);
+/* Any session is without sockets. */
+bool graft_any_is_bare(const struct graft_table *gs);
+/* A worker has the session, without sockets.  *RET_WAITS: its bulk waits for sockets. */
+bool graft_is_bare(const struct graft_table *gs, uint32_t slot, bool *ret_waits);
 /* Is ADDRESS here, as graft_table_set_address() was told last? */
 bool graft_table_has_address(const struct graft_table *gs,
 			     const volatile struct graft_addr *address);

@@ -18,6 +18,7 @@
 #include "base/array.h"
 #include "base/bits.h"
 #include "base/log.h"
+#include "base/minmax.h"
 #include "config/config.h"
 #include "datapath/graft/udp_graft.h"
 
@@ -54,17 +55,30 @@ static int open_map(struct graft_table *gs)
 	for (uint32_t *seed = ix->buckets[ix->n_buckets].place; !*seed;)
 		*seed = arc4random();
 	gs->all = ix->grafts;
+	if (gs->n_syn) {
+		gs->stocks = bpf_values_map(gs->skel->maps.stocks);
+		if (!gs->stocks)
+			return -errno;
+		gs->skel->bss->graft_half_most = gs->n_syn / 4;
+	}
 	return 0;
 }
 
-static int open_load(struct graft_table *gs, unsigned int slots)
+static int open_load(struct graft_table *gs, const struct graft_limits *limits)
 {
 	int r = graft_pins_choose(&gs->pins, gs->skel->obj);
 
-	gs->n_slots = open_slots(gs, slots);
+	gs->n_slots = open_slots(gs, limits->slots + limits->syn_slots);
+	/* maps of an earlier daemon may be small */
+	gs->n_syn = (unsigned int)smaller(limits->syn_slots, gs->n_slots / 2);
+	gs->syn_port = limits->syn_port;
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.grafts, gs->n_slots);
 	if (gs->n_slots * 2 > bpf_map__max_entries(gs->skel->maps.handshakes))
 		r = r ?: bpf_map__set_max_entries(gs->skel->maps.handshakes, gs->n_slots * 2);
+	if (gs->n_syn) {
+		r = r ?: bpf_map__set_max_entries(gs->skel->maps.stocks, GRAFT_STOCKS);
+		r = r ?: bpf_map__set_max_entries(gs->skel->maps.proofs, gs->n_slots);
+	}
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.graft_rings, WORKERS_MAX);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.addresses, gs->n_slots);
 	r = r ?: bpf_map__set_max_entries(gs->skel->maps.udp_flows, gs->n_slots);
@@ -128,11 +142,13 @@ int graft_table_open(const struct graft_limits *limits, struct graft_table **ret
 		libbpf_set_print(NULL); /* else it writes to stderr */
 	pins = graft_pins_open(&gs->pins, limits->pins, limits->uid);
 	gs->skel = graft_bpf__open();
-	r = gs->skel ? open_load(gs, limits->slots) : -errno;
+	r = gs->skel ? open_load(gs, limits) : -errno;
 	r = r     ?:
 		    bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
 				   &gs->skel->bss->graft_events_lost);
 	if (!r) {
+		gs->skel->bss->graft_syn_workers = limits->workers;
+		gs->skel->bss->graft_hooks = 1; /* not counted yet */
 		graft_slots_fill(gs);
 		graft_ways_begin(gs);
 		what = "cannot attach the packet programs to any interface";
@@ -192,11 +208,13 @@ void graft_table_close(struct graft_table *gs, bool keep)
 		bpf_values_unmap(gs->index.grafts, gs->skel->maps.grafts);
 		bpf_values_unmap(gs->index.flows, gs->skel->maps.udp_flows);
 		bpf_values_unmap(gs->index.buckets, gs->skel->maps.tuples);
+		bpf_values_unmap(gs->stocks, gs->skel->maps.stocks);
 	}
 	graft_bpf__destroy(gs->skel);
 	pthread_mutex_destroy(&gs->lock);
 	pthread_mutex_destroy(&gs->index.lock);
 	slot_queue_close(&gs->queue);
+	slot_queue_close(&gs->syn_queue);
 	free(gs->slots);
 	free(gs->used);
 	free(gs);

@@ -48,7 +48,7 @@ void graft_slot_put(struct graft_table *gs, uint32_t slot)
 	uint32_t rest_ms = graft_state(gs, slot) == GRAFT_RETURNED ? RETURNED_MS : 0;
 
 	pthread_mutex_lock(&gs->lock);
-	slot_queue_put(&gs->queue, slot, rest_ms);
+	slot_queue_put(slot < gs->n_syn ? &gs->syn_queue : &gs->queue, slot, rest_ms);
 	pthread_mutex_unlock(&gs->lock);
 }
 
@@ -64,11 +64,17 @@ void graft_slots_fill(struct graft_table *gs)
 {
 	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	slot_queue_open(&gs->queue, gs->n_slots, gs->used, 0);
+	slot_queue_open(&gs->syn_queue, gs->n_syn ?: 1, gs->used, 0);
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
 		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		graft_withdraw(gs, i);
 		graft_return(gs, i, false);
 		graft_change_state(gs, i, GRAFT_SETTING, GRAFT_FREE);
+		/* in the order of a session's life: a packet may move it on meanwhile */
+		graft_change_state(gs, i, GRAFT_PREPARED, GRAFT_FREE);
+		graft_change_state(gs, i, GRAFT_SYN_SENT, GRAFT_FREE);
+		graft_change_state(gs, i, GRAFT_ANSWERED, GRAFT_FREE);
+		graft_change_state(gs, i, GRAFT_GAVE_UP, GRAFT_FREE);
 		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
 			slot_queue_keep(&gs->queue, i);
 		else

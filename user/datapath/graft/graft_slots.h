@@ -38,9 +38,13 @@ struct graft_table {
 
 	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
 	struct slot_queue queue;
+	struct slot_queue syn_queue; /* of the first n_syn slots: graft_syn.c */
 	struct slot *slots;
 	uint64_t *used; /* a bit for each slot that is not free, then those of UDP */
 	unsigned int n_slots;
+	unsigned int n_syn;         /* slots for sessions from the SYN on; 0: none */
+	unsigned int syn_port;      /* of the first of them, in host byte order */
+	struct graft_stock *stocks; /* mapped; NULL: n_syn is 0 */
 };
 
 /* graft_slots.c.  A free slot, or NO_SLOT. */

@@ -15,12 +15,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
 #include "datapath/tcp.h"
 #include "datapath/tcp_repair.h"
 
 SYSCALLS_ALLOWED(SYSCALL_IF(PART_GRAFT, close));
+
+/* Most sessions that begin in the kernel end sooner, without sockets. */
+#define BARE_NS NS_PER_S
 
 bool graft_table_set_address(struct graft_table *gs, const struct graft_addr *address, bool here)
 {
@@ -132,13 +136,25 @@ bool graft_is_orphan(const struct graft_table *gs, uint32_t slot)
 	return graft_carries(gs, slot) && standby_worker(gs, slot) == GRAFT_NOBODY;
 }
 
-bool graft_is_bare(const struct graft_table *gs, uint32_t slot)
+bool graft_is_bare(const struct graft_table *gs, uint32_t slot, bool *ret_waits)
 {
 	enum graft_state state = graft_state(gs, slot);
 
+	*ret_waits = gs->all[slot].syn_flags & GRAFT_SYN_BARE && gs->all[slot].looks;
+
 	return __atomic_load_n(&gs->slots[slot].bare, __ATOMIC_ACQUIRE) &&
 	       standby_worker(gs, slot) != GRAFT_NOBODY &&
+	       (*ret_waits || clock_ns() - gs->all[slot].offered_ns > BARE_NS) &&
 	       (state == GRAFT_ACTIVE || state == GRAFT_RETURNING);
+}
+
+bool graft_any_is_bare(const struct graft_table *gs)
+{
+	for (uint32_t slot = 0; slot < gs->n_slots; slot++)
+		if (__atomic_load_n(&gs->slots[slot].bare, __ATOMIC_ACQUIRE) &&
+		    graft_carries(gs, slot))
+			return true;
+	return false;
 }
 
 bool graft_part(struct graft_table *gs, uint32_t slot)
@@ -204,6 +220,8 @@ void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2])
 
 	memcpy(ret, fds, 2 * sizeof(*fds));
 	fds[0] = fds[1] = -1;
+	if (gs->slots[slot].given) /* even in vain: the next try is not urgent */
+		gs->all[slot].syn_flags &= (uint8_t)~GRAFT_SYN_BARE;
 	gs->slots[slot].given = false;
 	gs->slots[slot].asked = 0; /* other sockets were asked */
 	gs->slots[slot].probing = false;
