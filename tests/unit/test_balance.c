@@ -38,6 +38,24 @@ TEST(test_ranks)
 	assert_int_equal(balance_pick(BALANCE_LEAST_SESSIONS, r.c, 4, 0), 2);
 }
 
+/* Choices that are undone leave no trace. */
+TEST(test_undo)
+{
+	struct rig r, was;
+	size_t at[7];
+
+	set_up(&r, 4);
+	r.c[1].weight = 2 * FULL_SHARE;
+	r.c[3].backup = true;
+	balance_pick(BALANCE_ROUND_ROBIN, r.c, 4, 0);
+	was = r;
+	for (size_t i = 0; i < 7; i++)
+		at[i] = balance_pick(BALANCE_ROUND_ROBIN, r.c, 4, 0);
+	for (size_t i = 0; i < 7; i++)
+		balance_undo(BALANCE_ROUND_ROBIN, r.c, 4, at[i]);
+	assert_memory_equal(r.turns, was.turns, sizeof(r.turns));
+}
+
 static size_t of_client(struct rig *r, size_t n, uint32_t client)
 {
 	return balance_pick(BALANCE_SOURCE, r->c, n, balance_hash(&client, sizeof(client), 0));

@@ -27,6 +27,12 @@ TEST(test_take)
 	assert_false(bucket_take(&b, 1, START + 499990, &due));
 	bucket_give_back(&b, 1);
 	assert_true(bucket_take(&b, 1, START + 500000, &due));
+	/* tokens that others keep are part of the burst */
+	bucket_hold(&b, 1);
+	assert_true(bucket_take(&b, 1, START + 600000, &due));
+	assert_false(bucket_take(&b, 1, START + 600000, &due));
+	bucket_hold(&b, -1);
+	assert_true(bucket_take(&b, 2, START + 700000, &due));
 	bucket_init(&b, 0, 1, START);
 	for (int i = 0; i < 100; i++)
 		assert_true(bucket_take(&b, 1, START, &due));

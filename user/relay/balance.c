@@ -78,3 +78,14 @@ size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint6
 		*c[i].turn = *c[i].turn > sum ? sum : *c[i].turn < -sum ? -sum : *c[i].turn;
 	return best;
 }
+
+void balance_undo(enum balance how, const struct candidate *c, size_t n, size_t at)
+{
+	/* the accounts of other ways decide between equals alone */
+	for (size_t i = 0; how == BALANCE_ROUND_ROBIN && i < n; i++) {
+		if (rank_of(how, &c[i]) != rank_of(how, &c[at]))
+			continue;
+		*c[i].turn -= c[i].weight;
+		*c[at].turn += c[i].weight;
+	}
+}

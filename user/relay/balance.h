@@ -28,3 +28,5 @@ uint64_t balance_hash(const void *p, size_t len, uint64_t seed);
  * equals those that are silent come last.  N is not 0.
  */
 size_t balance_pick(enum balance how, const struct candidate *c, size_t n, uint64_t client);
+/* Candidate AT of the N at C, which balance_pick() has chosen, gets no session: undo its turn. */
+void balance_undo(enum balance how, const struct candidate *c, size_t n, size_t at);

@@ -80,6 +80,17 @@ void bucket_give_back(struct bucket *b, uint64_t n)
 	pthread_mutex_unlock(&b->lock);
 }
 
+void bucket_hold(struct bucket *b, int64_t n)
+{
+	if (!b->rate)
+		return;
+	pthread_mutex_lock(&b->lock);
+	b->most -= n * PARTS;
+	if (b->level > b->most)
+		b->level = b->most;
+	pthread_mutex_unlock(&b->lock);
+}
+
 bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_due_ms)
 {
 	if (!b->rate)

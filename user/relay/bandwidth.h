@@ -33,6 +33,8 @@ bool bucket_take(struct bucket *b, uint64_t n, uint64_t now_ms, uint64_t *ret_du
  * comes; the caller waits until then.  A later caller waits longer, so callers have turns in order.
  */
 uint64_t bucket_reserve(struct bucket *b, uint64_t n, uint64_t now_ms);
+/* Keep N tokens less from now on, or more if N is negative: somebody else keeps them. */
+void bucket_hold(struct bucket *b, int64_t n);
 /* Return N tokens that were taken or reserved. */
 void bucket_give_back(struct bucket *b, uint64_t n);
 

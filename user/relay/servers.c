@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/minmax.h"
+#include "datapath/graft/graft_tuple.h"
 #include "relay/balance.h"
 
 /* --- a server --- */
@@ -36,6 +37,13 @@ static struct server *server_enter(struct server *s)
 {
 	atomic_fetch_add_explicit(&s->live, 1, memory_order_relaxed);
 	return server_get(s);
+}
+
+unsigned int server_sessions(struct server *s)
+{
+	unsigned int prepared = atomic_load(&s->prepared), live = atomic_load(&s->live);
+
+	return live > prepared ? live - prepared : 0;
 }
 
 /* --- members --- */
@@ -278,19 +286,23 @@ bool servers_move_on(struct servers *ss, const struct server *s, uint16_t at, bo
 	return moved;
 }
 
+static void count_session(struct member *m)
+{
+	m->server->sessions++;
+	m->place->sessions++;
+}
+
 /* M gets a session. */
-static struct server *choose(struct member *m, uint64_t now_ms)
+static void choose(struct member *m, uint64_t now_ms)
 {
 	struct server *s = m->server;
 
-	s->sessions++;
-	m->place->sessions++;
+	count_session(m);
 	s->ask_ms = now_ms + ASK_AGAIN_MS;
 	if (!s->owes_ms)
 		s->owes_ms = now_ms;
 	if (health_state(&s->health, now_ms) == SERVER_TRIAL)
 		health_refused(&s->health, now_ms);
-	return server_enter(s);
 }
 
 int servers_pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
@@ -311,7 +323,8 @@ int servers_pick(struct servers *ss, const union client_addr *client, struct ser
 		/* if each question has a new port, no session lasts long enough to move on */
 		if (ss->conf->listen.udp && ss->conf->replies)
 			move_on(best, atomic_load(&best->server->first), false, now_ms);
-		*ret = choose(best, now_ms);
+		choose(best, now_ms);
+		*ret = server_enter(best->server);
 		*ret_list = addr_list_get(best->list);
 		r = (int)found;
 	} else {
@@ -421,6 +434,124 @@ struct server *servers_find(struct servers *ss, const struct addr *addr)
 	}
 	pthread_mutex_unlock(ss->lock);
 	return found;
+}
+
+/* --- choices before there is a client --- */
+
+#define WAY_RENEW_MS 4000 /* then a session by sockets shows the way again */
+
+/* Is the way to M known, to the address with which its sessions begin? */
+static bool way_is_known(const struct member *m, uint64_t now_ms)
+{
+	const struct server *s = m->server;
+	struct addr to = graft_tuple_address(&s->way, false);
+
+	return s->way_ms && now_ms - s->way_ms < GRAFT_PROOF_NS / NS_PER_MS &&
+	       addr_equal(&to, &m->list->addrs[atomic_load(&s->first) % m->list->n]);
+}
+
+struct server *servers_prepare(struct servers *ss, uint64_t now_ms, struct graft_tuple *ret_way)
+{
+	struct candidate c[SERVERS_IN_USE_MAX];
+	struct server *s = NULL;
+	struct member *m;
+	size_t n, at;
+	bool asks;
+
+	*ret_way = (struct graft_tuple){ 0 };
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	n = find_candidates(ss, NULL, 0, now_ms, c);
+	at = n ? balance_pick(ss->conf->balance, c, n, 0) : 0;
+	if (n && !c[at].aside && !c[at].silent) {
+		m = container_of(c[at].turn, struct member, turn);
+		s = server_enter(m->server);
+		atomic_fetch_add(&s->prepared, 1);
+		/* one session tries a server that has failed, with all its time-outs */
+		asks = !way_is_known(m, now_ms) ||
+		       health_state(&s->health, now_ms) == SERVER_TRIAL ||
+		       is_silent(s->owes_ms, s->usual_ms, now_ms);
+		if (!asks && now_ms - larger(s->way_ms, s->asked_ms) >= WAY_RENEW_MS) {
+			s->asked_ms = now_ms;
+			asks = true;
+		}
+		if (!asks)
+			*ret_way = s->way;
+	}
+	pthread_mutex_unlock(ss->lock);
+	return s;
+}
+
+void servers_unprepare(struct servers *ss, struct server *s, uint64_t now_ms)
+{
+	struct candidate c[SERVERS_IN_USE_MAX];
+	size_t n;
+
+	pthread_mutex_lock(ss->lock);
+	n = find_candidates(ss, NULL, 0, now_ms, c);
+	for (size_t i = 0; i < n; i++)
+		if (container_of(c[i].turn, struct member, turn)->server == s)
+			balance_undo(ss->conf->balance, c, n, i);
+	atomic_fetch_sub(&s->prepared, 1);
+	server_leave(s);
+	pthread_mutex_unlock(ss->lock);
+}
+
+int servers_pick_prepared(struct servers *ss, struct server *s, uint64_t now_ms,
+			  struct addr_list **ret_list)
+{
+	struct member *m;
+	int n = 0;
+
+	pthread_mutex_lock(ss->lock);
+	atomic_fetch_sub(&s->prepared, 1);
+	m = find_name(ss, s->name);
+	if (m && m->server == s && m->list->n && may_be_used(m, NULL, 0, now_ms)) {
+		choose(m, now_ms);
+		*ret_list = addr_list_get(m->list);
+		n = (int)ss->n;
+	} else {
+		server_leave(s);
+	}
+	pthread_mutex_unlock(ss->lock);
+	return n;
+}
+
+void servers_begun(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms)
+{
+	struct member *m;
+
+	pthread_mutex_lock(ss->lock);
+	atomic_fetch_sub(&s->prepared, 1);
+	m = find_name(ss, s->name);
+	if (m)
+		count_session(m);
+	pthread_mutex_unlock(ss->lock);
+	servers_connected(ss, s, took_ms, now_ms);
+}
+
+bool servers_silent(struct servers *ss, struct server *s, uint64_t since_ms, uint64_t now_ms)
+{
+	bool silent;
+
+	pthread_mutex_lock(ss->lock);
+	silent = is_silent(since_ms, s->usual_ms, now_ms);
+	if (silent) {
+		s->owes_ms = s->owes_ms ?: since_ms;
+		s->ask_ms = larger(s->ask_ms, since_ms + ASK_AGAIN_MS);
+	}
+	pthread_mutex_unlock(ss->lock);
+	return silent;
+}
+
+void servers_learn(struct servers *ss, struct server *s, const struct graft_tuple *way,
+		   uint64_t now_ms)
+{
+	pthread_mutex_lock(ss->lock);
+	if (way)
+		s->way = *way;
+	s->way_ms = way ? now_ms : 0;
+	pthread_mutex_unlock(ss->lock);
 }
 
 struct server *servers_order(struct servers *ss, const char *name, enum server_order order)

@@ -9,6 +9,7 @@
 
 #include "base/addr.h"
 #include "config/config.h"
+#include "graft_contract.h"
 #include "relay/server_health.h"
 #include "relay/names.h"
 
@@ -24,10 +25,12 @@
 #define SERVER_ERROR_LEN 64
 
 struct server {
-	_Atomic unsigned int refs; /* sessions, forwards, a check */
-	_Atomic unsigned int live; /* sessions that are connected to it, or try to be */
-	_Atomic uint32_t lost;     /* times that it has lost all sessions of UDP */
-	_Atomic bool answered;     /* it has answered a session of UDP */
+	_Atomic unsigned int refs;     /* sessions, forwards, a check */
+	_Atomic unsigned int live;     /* sessions that are connected to it, or try to be */
+	_Atomic unsigned int prepared; /* of LIVE, choices that have no session yet */
+	_Atomic uint32_t lost;         /* times that it has lost all sessions of UDP */
+	_Atomic bool answered;         /* it has answered a session of UDP */
+	_Atomic uint64_t answered_ns;  /* when it has answered a session from the SYN on, about */
 	/* time of its first connect since its last answer; 0: owes none; written with the lock */
 	_Atomic uint64_t owes_ms;
 	/*
@@ -54,6 +57,9 @@ struct server {
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
 	uint64_t moved_ms;            /* UDP: when servers_move_on() changed `first` last */
 	uint64_t check_ms;            /* when the next check is due */
+	struct graft_tuple way;       /* of a session by sockets, from way_ms on; 0: none */
+	uint64_t way_ms;
+	uint64_t asked_ms; /* when a session by sockets was to show the way again */
 };
 
 /* Take a reference; drop one (NULL is fine). */
@@ -61,6 +67,9 @@ struct server *server_get(struct server *s);
 void server_put(struct server *s);
 /* The session that servers_pick() chose S for has ended, or goes to another server. */
 void server_leave(struct server *s);
+
+/* The sessions of S. */
+unsigned int server_sessions(struct server *s);
 
 /* A server of one forward, in the order of the configuration. */
 struct member {
@@ -130,6 +139,30 @@ void servers_why(struct servers *ss, char *buf, size_t size);
 
 /* The server that has ADDR, with a reference and counted as live; or NULL. */
 struct server *servers_find(struct servers *ss, const struct addr *addr);
+
+/*
+ * --- choices for sessions from the SYN on, before there is a client ---
+ *
+ * A choice counts as live, and does not ask its server: that is neither silent nor tried by it.
+ */
+
+/*
+ * Choose a server, to be given to one of the functions below.  *RET_WAY: the way to it; without
+ * remote port if the next session has to find the way by sockets.  NULL: all sessions go by sockets.
+ */
+struct server *servers_prepare(struct servers *ss, uint64_t now_ms, struct graft_tuple *ret_way);
+/* No session has S. */
+void servers_unprepare(struct servers *ss, struct server *s, uint64_t now_ms);
+/* A session by sockets has S: as servers_pick().  0: S may have no session now, and is given back. */
+int servers_pick_prepared(struct servers *ss, struct server *s, uint64_t now_ms,
+			  struct addr_list **ret_list);
+/* A session from the SYN on has S, which has answered after TOOK_MS. */
+void servers_begun(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
+/* S owes an answer since SINCE_MS.  True: for so long that other servers come first. */
+bool servers_silent(struct servers *ss, struct server *s, uint64_t since_ms, uint64_t now_ms);
+/* A session by sockets has shown the way WAY to S; NULL: no way is known now. */
+void servers_learn(struct servers *ss, struct server *s, const struct graft_tuple *way,
+		   uint64_t now_ms);
 
 /* Give the server NAME an order.  Returns a reference to it; NULL: there is no such server. */
 struct server *servers_order(struct servers *ss, const char *name, enum server_order order);
