@@ -455,7 +455,8 @@ def test_scenes(request, culvert, loss, settings):
         servers = [listen(lab, family) for family in SERVERS]
         forwards = [(place(RELAYS[here], port), place(SERVERS[there], UPSTREAM_PORT))
                     for (here, there), port in FORWARDS.items()]
-        daemon = labkit.Daemon(lab, culvert, "graft", forwards, "--graft-pins", "none")
+        daemon = labkit.Daemon(lab, culvert, "graft", forwards, "--graft-pins", "none",
+                               "--set-up", "sockets")
         capture = Capture(lab)
         chance = random.Random(1)
         for n in range(sessions):
@@ -476,7 +477,7 @@ def test_scenes(request, culvert, loss, settings):
 
 
 class Relays(Pair):
-    config = "".join(forward(port, port, place(SERVERS[there], UPSTREAM_PORT),
+    config = "[culvert]\nset-up = sockets\n" + "".join(forward(port, port, place(SERVERS[there], UPSTREAM_PORT),
                              f"source = {SERVER_SIDE[there == 6]}")
                      for (_, there), port in FORWARDS.items())
 

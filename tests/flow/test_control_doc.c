@@ -106,7 +106,8 @@ static bool exports; /* the daemon can */
 static bool is_of_streams(const char *item)
 {
 	return !strncmp(item, "\n- `stream`", 11) ||
-	       (!exports && !strncmp(item, "\n- `standby.", 12));
+	       (!exports &&
+		(!strncmp(item, "\n- `standby.", 12) || !strncmp(item, "\n- `set_up.", 11)));
 }
 
 /* Each field of the page is one of an answer: what stands behind "## Answers" and has a type. */

@@ -33,6 +33,14 @@ void config_lines_add(struct config_lines *l, struct config_line line)
 	l->lines[l->n++] = line;
 }
 
+bool config_port_range(const char *text, unsigned int ret[2])
+{
+	char more;
+
+	return sscanf(text, "%u-%u%c", &ret[0], &ret[1], &more) == 2 && ret[0] &&
+	       ret[0] <= ret[1] && ret[1] <= UINT16_MAX;
+}
+
 const char *config_keep(struct config *c, const char *fmt, ...)
 {
 	va_list ap;

@@ -87,6 +87,12 @@ struct config_lines {
 	size_t n;
 };
 
+enum set_up {
+	SET_UP_AUTO, /* as KERNEL, unless netfilter has hooks that would see the sessions */
+	SET_UP_SOCKETS,
+	SET_UP_KERNEL, /* netfilter does not see the sessions of known clients */
+};
+
 /* The settings of a forward.  The fields before `listen` are not inherited. */
 struct forward_conf {
 	const char *name;         /* NULL: from the command line; see forward_name() */
@@ -106,6 +112,7 @@ struct forward_conf {
 	struct upstream upstream;
 	enum engine engine;
 	bool graft;                       /* engine auto may graft */
+	enum set_up set_up;               /* where its sessions begin */
 	unsigned int graft_rtt_us;        /* auto: bulk is not grafted if both round
 					   * trips together take longer; 0: no limit */
 	unsigned int connect_timeout_ms;  /* for the look-up and all addresses together */
@@ -171,6 +178,7 @@ struct config {
 	unsigned int max_sessions_per_client; /* the same; 0: no limit */
 	uint64_t kernel_memory;               /* bytes of kernel backlog of all flows */
 	unsigned int settle_ms;               /* in user space before auto may promote */
+	const char *set_up_ports;             /* of sessions from the SYN on */
 	const char *standby_ports;            /* for `culvert check`; NULL: not known */
 	enum filter_mode seccomp;             /* for calls that no module needs */
 	bool probe;                           /* at the start; see probe.h */
@@ -199,6 +207,9 @@ const struct forward_conf *config_forward_with(const struct config *c, enum engi
 /* Format a text that lives as long as C. */
 const char *config_keep(struct config *c, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
+
+/* The two ports of TEXT, as 20000-29999.  False: TEXT has none. */
+bool config_port_range(const char *text, unsigned int ret[2]);
 
 /* Print PLACE and a message on stderr.  The value is -EINVAL. */
 #define config_complain(place, fmt, ...) log_complain(-EINVAL, "%s" fmt, place, ##__VA_ARGS__)

@@ -149,8 +149,15 @@ int conflicts_of_forward(const struct config *c, const struct forward_conf *fc)
 
 int conflicts_of_globals(const struct config *c)
 {
+	unsigned int ports[2];
 	int r = 0;
 
+	if (c->standby_ports && !config_port_range(c->standby_ports, ports))
+		r = conflict_complain(c, &c->defaults, "standby-ports",
+				      "expected two ports, as 20000-29999");
+	if (!config_port_range(c->set_up_ports, ports))
+		r = conflict_complain(c, &c->defaults, "set-up-ports",
+				      "expected two ports, as 20000-28191");
 	if (c->metrics.named || c->metrics.n_ports > 1 || c->metrics.udp)
 		r = conflict_complain(c, &c->defaults, "metrics",
 				      "needs an address and one port of TCP, not a host name");

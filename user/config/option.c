@@ -34,6 +34,13 @@ static const char *const filters[] = {
 	NULL,
 };
 
+static const char *const set_ups[] = {
+	[SET_UP_AUTO] = "auto",
+	[SET_UP_SOCKETS] = "sockets",
+	[SET_UP_KERNEL] = "kernel",
+	NULL,
+};
+
 _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stores enums");
 
 #define GLOBAL(field) .scope = SCOPE_GLOBAL, .offset = offsetof(struct config, field)
@@ -83,6 +90,10 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "graft-rtt", EACH(graft_rtt_us), .kind = KIND_COUNT, .metavar = "N", .max = 10000000,
 	  .expected = "microseconds from 0 to 10000000, such as 800", .initial = "800",
 	  .help = "auto: longest round trips of grafted bulk, us; 0: any" },
+	{ "set-up", EACH(set_up), .metavar = "WHERE", .initial = "auto",
+	  CHOICE(set_ups, "auto, sockets or kernel", "where sessions begin") },
+	{ "set-up-ports", GLOBAL(set_up_ports), WORD("LOW-HIGH", 11, "two ports"),
+	  .initial = "20000-28191", .help = "local ports of sessions in the kernel" },
 	{ "graft-pins", GLOBAL(graft_pins),
 	  WORD("DIR", 200, "a folder of at most 200 bytes, or none"),
 	  .initial = CONFIG_GRAFT_PINS_DEFAULT, .help = "folder of grafted sessions, or none" },

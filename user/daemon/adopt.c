@@ -37,6 +37,15 @@ static char *adopt_folder(const char *pins, const char *control)
 	return folder;
 }
 
+/* True if sessions may begin in the kernel. */
+static bool adopt_wants_syn(const struct config *c)
+{
+	for (size_t i = 0; i < c->n_forwards; i++)
+		if (c->forwards[i].set_up != SET_UP_SOCKETS && !c->forwards[i].listen.udp)
+			return true;
+	return false;
+}
+
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe)
 {
@@ -46,8 +55,17 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 				       .workers = c->workers,
 				       .uid = a->uid,
 				       .pins = adopt_folder(c->graft_pins, c->control) };
+	unsigned int ports[2];
 	int r;
 
+	config_port_range(c->set_up_ports, ports);
+	shared->no_syn = !adopt_wants_syn(c)    ? "set-up = sockets at the start" :
+			 !c->privileged_process ? "privileged-process = no" :
+						  NULL;
+	if (!shared->no_syn) {
+		limits.syn_port = (uint16_t)ports[0];
+		limits.syn_slots = ports[1] - ports[0] + 1;
+	}
 	for (size_t i = 0; i < c->n_forwards; i++)
 		wanted = wanted || (c->forwards[i].engine == ENGINE_AUTO && c->forwards[i].graft);
 	r = probe_start(c, a, wanted ? &limits : NULL, &shared->kernel, &shared->grafts, probe);

@@ -263,6 +263,8 @@ static void change_put_in_force(struct change *ch)
 	change_addresses(ch);
 	change_list(ch);
 	pthread_mutex_unlock(&sv->forwards.lock);
+	if (sv->shared->syn) /* a client may be denied now */
+		graft_syn_forget_proofs(sv->shared->grafts);
 	checks_wake(sv->shared->checks);
 	sv->in_force = true;
 	log_set_level(ch->config->log_level);

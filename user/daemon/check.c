@@ -129,17 +129,14 @@ static void check_names(const struct config *c)
  * Find settings that prevent another relay from carrying this relay's sessions on, or this relay
  * from carrying on those of the other.
  */
-static int check_standby(const struct config *c)
+static void check_standby(const struct config *c)
 {
 	const char *place = option_place(c, &c->defaults, "standby-ports");
-	unsigned int low, high;
-	char more;
+	unsigned int its[2];
 
-	if (!c->standby_ports)
-		return 0;
-	if (sscanf(c->standby_ports, "%u-%u%c", &low, &high, &more) != 2 || low > high)
-		return config_complain(place, "standby-ports: expected two ports, as 20000-29999");
-	if (upstream_learn_ports() && low <= upstream_ports[1] && upstream_ports[0] <= high)
+	if (!c->standby_ports || !config_port_range(c->standby_ports, its))
+		return;
+	if (upstream_learn_ports() && upstream_use_any(its))
 		log_complain(0,
 			     "warning: %sstandby-ports: this relay itself connects from ports %u "
 			     "to %u, so an imported session may find its port taken "
@@ -151,7 +148,21 @@ static int check_standby(const struct config *c)
 				     "warning: %sno source: servers see an address of this "
 				     "machine alone, so no other relay can take the sessions over",
 				     fc->place);
-	return 0;
+}
+
+static void check_set_up(const struct config *c)
+{
+	const char *place = option_place(c, &c->defaults, "set-up-ports");
+	unsigned int ports[2];
+
+	if (config_port_range(c->set_up_ports, ports) && upstream_learn_ports() &&
+	    upstream_use_any(ports) && *place)
+		log_complain(
+			0,
+			"warning: %sset-up-ports: the kernel connects from ports %u to %u: other "
+			"programs here may fail to connect to the same servers "
+			"(net.ipv4.ip_local_reserved_ports)",
+			place, upstream_ports[0], upstream_ports[1]);
 }
 
 /* READER reads FILE as `culvert run --config FILE` would. */
@@ -183,10 +194,11 @@ int check_run(int argc, char **argv)
 	int r = parse(argc, argv, config_read, &c);
 
 	r = check_account(&c) ?: r;
-	r = check_standby(&c) ?: r;
 	r = r ?: names_find_listeners(&c, false);
 	if (!r) {
 		check_names(&c);
+		check_standby(&c);
+		check_set_up(&c);
 		check_descriptors(&c);
 		check_upstreams(&c);
 		check_hooks_write(stdout);

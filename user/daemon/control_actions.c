@@ -14,6 +14,7 @@
 #include "daemon/control_round.h"
 #include "daemon/standby_stream.h"
 #include "relay/session_life.h"
+#include "relay/session_syn.h"
 
 /* --- kill --- */
 
@@ -80,7 +81,7 @@ static struct json_object *engine_command(struct round *r)
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "engine", engine_name(r->named->engine));
 	json_add_text(r->answer, "engine_configured", engine_name(r->named->conf->engine));
-	json_add_int(r->answer, "live", atomic_load(&r->named->totals->live));
+	json_add_int(r->answer, "live", session_syn_forward_live(r->shared, r->named));
 	json_add_int(r->answer, "flows_moving", r->n);
 	return NULL;
 }
@@ -100,12 +101,13 @@ static struct json_object *upstream_command(struct round *r)
 					  "`culvert forwards` lists them",
 					  r->name, name);
 	r->server = s;
+	session_syn_order(r->shared, r->named);
 	if (order == ORDER_DOWN)
 		round_ask(r, kill_sessions);
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "server", s->name);
 	json_add_text(r->answer, "order", server_order_names[order]);
-	json_add_int(r->answer, "live", atomic_load(&s->live));
+	json_add_int(r->answer, "live", server_sessions(s));
 	if (order == ORDER_DOWN)
 		json_add_int(r->answer, "killed", r->n);
 	server_put(s);

@@ -22,6 +22,7 @@
 #include "relay/session_json.h"
 #include "relay/session_log.h"
 #include "relay/session_life.h"
+#include "relay/session_syn.h"
 #include "version.h"
 
 #define PIECE 1024             /* sessions in a piece, on average */
@@ -157,7 +158,7 @@ static struct json_object *server_json(const struct member *m)
 	json_add_text(o, "state", m->list->n ? server_state_names[state] : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
-	json_add_int(o, "live", atomic_load(&s->live));
+	json_add_int(o, "live", server_sessions(s));
 	json_add_int(o, "sessions", s->sessions);
 	json_add_int(o, "failures", s->failures);
 	json_add_text(o, "last_error", s->error);
@@ -196,8 +197,9 @@ static uint64_t forward_bytes(const struct forward *f, unsigned int dir)
 	return n;
 }
 
-static struct json_object *forward_json(struct forward *f, const struct config *c)
+static struct json_object *forward_json(struct forward *f, const struct shared *shared)
 {
+	const struct config *c = shared->config;
 	const struct forward_conf *fc = f->conf;
 	struct json_object *o = json_object_new_object();
 
@@ -210,6 +212,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	forward_add_servers(o, &f->servers);
 	json_add_text(o, "engine", engine_name(f->engine));
 	json_add_text(o, "engine_configured", engine_name(fc->engine));
+	json_add_text(o, "set_up_hindrance", session_syn_hindrance(shared, f) ?: "");
 	json_add_text(o, "state", forward_state_name(f));
 	json_add_text(o, "proxy_protocol", proxy_use_names[fc->proxy_protocol]);
 	json_add_int(o, "max_sessions", fc->max_sessions ?: c->max_sessions);
@@ -219,7 +222,7 @@ static struct json_object *forward_json(struct forward *f, const struct config *
 	json_add_int(o, "bandwidth", fc->bandwidth);
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* totals belong to the forward's name, so they include sessions from before a reload */
-	json_add_int(o, "live", atomic_load(&f->totals->live));
+	json_add_int(o, "live", session_syn_forward_live(shared, f));
 	/* read first, so that `finished` never exceeds `accepted` */
 	json_add_int(o, "finished", SUM(f, finished));
 	json_add_int(o, "moved", SUM(f, moved));
@@ -246,7 +249,7 @@ static struct json_object *forwards_json(struct round *r)
 		if ((f->state == FORWARD_ACTIVE ||
 		     (f->state == FORWARD_REMOVED && atomic_load(&f->totals->live))) &&
 		    round_names(r, f))
-			json_append(list, forward_json(f, r->shared->config));
+			json_append(list, forward_json(f, r->shared));
 	return list;
 }
 
@@ -292,6 +295,18 @@ static void status_add_sums(struct round *r)
 	json_add(r->answer, "carriers", carriers);
 	json_add(r->answer, "handovers", handovers);
 	json_add(r->answer, "errors", errors);
+}
+
+static struct json_object *status_set_up_json(const struct shared *shared)
+{
+	struct json_object *o = json_object_new_object(), *past = json_object_new_object();
+
+	json_add_int(o, "prepared", session_syn_prepared(shared));
+	json_add_int(o, "half_open", graft_syn_half_open(shared->grafts));
+	for (enum graft_past why = 0; why < GRAFT_PASTS; why++)
+		json_add_int(past, graft_past_name(why), graft_syn_past(shared->grafts, why));
+	json_add(o, "past", past);
+	return o;
 }
 
 /* A feature that may be missing, and why. */
@@ -350,7 +365,7 @@ static struct json_object *status_resources_json(const struct round *r)
 	struct json_object *o = json_object_new_object();
 	struct sockmap *k = r->shared->kernel;
 
-	json_add_int(o, "sessions", atomic_load(&r->shared->live));
+	json_add_int(o, "sessions", session_syn_live(r->shared));
 	json_add_int(o, "clients", atomic_load(&r->shared->clients.n));
 	json_add_int(o, "slots_used", k ? (k->n_pairs - k->n_free) * 2 : 0);
 	json_add_int(o, "slots_total", k ? k->n_pairs * 2 : 0);
@@ -390,6 +405,10 @@ struct json_object *status_command(struct round *r)
 		json_add(r->answer, "standby", standby_json(r->actions->standby));
 	else
 		json_add_null(r->answer, "standby");
+	if (r->shared->syn)
+		json_add(r->answer, "set_up", status_set_up_json(r->shared));
+	else
+		json_add_null(r->answer, "set_up");
 	json_add(r->answer, "resources", status_resources_json(r));
 	return NULL;
 }

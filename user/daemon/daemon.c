@@ -33,6 +33,7 @@
 #include "relay/health_check.h"
 #include "relay/names.h"
 #include "relay/session_log.h"
+#include "relay/session_syn.h"
 
 SYSCALLS_ALLOWED(
 	SYSCALL(read), /* signalfd(2) */
@@ -332,6 +333,7 @@ static void daemon_end(struct daemon *d)
 	if (d->shared.grafts && graft_table_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts them",
 			 graft_table_live(d->shared.grafts));
+	session_syn_close(d->shared.syn);
 	graft_table_close(d->shared.grafts, true);
 }
 
@@ -362,7 +364,7 @@ int daemon_run(int argc, char **argv)
 	if (!r) {
 		grace_s = atomic_load(&d.shared.grace_ms) / 1000.0;
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
-			 strsignal(d.sig), atomic_load(&d.shared.live), grace_s);
+			 strsignal(d.sig), session_syn_live(&d.shared), grace_s);
 		sd_notifyf(0, "STOPPING=1\nSTATUS=Waits for sessions that run, %.1f s at most",
 			   grace_s);
 	}

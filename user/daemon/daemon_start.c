@@ -27,7 +27,9 @@
 #include "datapath/policy.h"
 #include "relay/health_check.h"
 #include "relay/names.h"
+#include "relay/session_life.h"
 #include "relay/session_log.h"
+#include "relay/session_syn.h"
 #include "relay/udp/udp_upstream_socket.h"
 #include "relay/upstream_socket.h"
 
@@ -75,7 +77,7 @@ static int start_privileged(struct daemon *d)
 	struct clsact *clsact = d->shared.grafts ? graft_table_clsact(d->shared.grafts) : NULL;
 	const struct config *c = &d->config;
 	struct service *l = &d->service;
-	bool needed = c->file || clsact;
+	bool needed = c->file || clsact || d->shared.syn; /* it makes sockets for the latter */
 	int r;
 
 	for (size_t i = 0; i < c->n_forwards; i++)
@@ -112,6 +114,7 @@ static int start_try_kernel(struct daemon *d)
 {
 	int r = adopt_open(&d->config, &d->account, &d->shared, &d->probe);
 
+	d->shared.syn = session_syn_open(&d->shared, session_begun);
 	policy_allow_splice(!probe_hindrance(&d->probe, ENGINE_SPLICE));
 	return r;
 }

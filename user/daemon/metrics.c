@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "relay/session_log.h"
+#include "relay/session_syn.h"
 #include "version.h"
 
 #define REQUEST_MAX 8192 /* bytes of its head */
@@ -106,7 +107,7 @@ static double sum_forward(const struct scrape *s, size_t at)
 
 static void add_live(struct scrape *s)
 {
-	add(s, "", atomic_load(&s->forward->totals->live), END);
+	add(s, "", session_syn_forward_live(s->actions->service->shared, s->forward), END);
 }
 
 static void add_counter(struct scrape *s)
@@ -170,7 +171,7 @@ static void add_server(struct scrape *s, const struct servers *ss, const struct 
 		if (m->conf != conf)
 			continue;
 		values[IS_UP] |= m->list->n && !h->refused && !(h->checked && h->down);
-		values[LIVE] += atomic_load(&m->server->live);
+		values[LIVE] += server_sessions(m->server);
 		found = true;
 	}
 	if (found) /* else another server has each of its addresses */
@@ -322,6 +323,15 @@ static double number_in(struct json_object *o, const char *key)
 	return n;
 }
 
+static void add_past(struct scrape *s)
+{
+	const struct shared *shared = s->actions->service->shared;
+
+	for (enum graft_past why = 0; shared->syn && why < GRAFT_PASTS; why++)
+		add(s, "", (double)graft_syn_past(shared->grafts, why), "cause",
+		    graft_past_name(why), END);
+}
+
 static void add_rest(struct scrape *s)
 {
 	const struct actions *a = s->actions;
@@ -365,6 +375,9 @@ static void add_rest(struct scrape *s)
 		{ "culvert_standby_last_word_seconds", "gauge",
 		  "Seconds since the last record was sent or received.", .add = add_streams,
 		  .at = LAST_WORD },
+		{ "culvert_set_up_past_total", "counter",
+		  "SYNs that went to the listener though their forward has set-up = kernel.",
+		  .add = add_past },
 		{ "process_start_time_seconds", "gauge", "When the daemon has begun, since 1970.",
 		  .value = (double)a->began_ms / 1000 },
 		{ "process_open_fds", "gauge", "Descriptors that are open.",

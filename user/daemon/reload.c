@@ -152,6 +152,8 @@ static void reload_after_batch(void *service)
 	if (number != sv->finished)
 		reload_now(sv, number);
 	timer_set(&sv->loop, &sv->due, drain_end_due(sv));
+	if (sv->sockets && atomic_exchange(&sv->shared->socketless, false))
+		timer_set(&sv->loop, sv->sockets, sv->loop.now_ms);
 }
 
 uint64_t reload_ask(struct service *sv)

@@ -39,7 +39,8 @@ struct service {
 	 */
 	pthread_t thread;
 	struct loop loop;
-	struct timer due; /* of a deadline, see drain_end_due() */
+	struct timer due;      /* of a deadline, see drain_end_due() */
+	struct timer *sockets; /* looks for sessions without sockets (standby.c); NULL: nobody does */
 	struct forwards forwards;
 	struct listening_list listening; /* all addresses */
 	bool in_force;                   /* the configuration that was read last is in force */

@@ -26,7 +26,7 @@
 #define CARE_MS 2000  /* between two looks at sessions that may expire, and at unused addresses */
 #define GONE_MS 10000 /* a peer that sends no record for this time is dead */
 #define LOST_MS 20000 /* without an exporter for this time: idle-timeout begins */
-#define REVIVE_MS 5000
+#define REVIVE_MS 1000
 
 /* --- sessions that expire: under the lock --- */
 
@@ -204,7 +204,8 @@ static void standby_on_look(struct timer *t)
 		pthread_mutex_unlock(&sb->lock);
 		sb->cared_ms = began;
 	}
-	timer_set(&sb->service->loop, t, clock_ms() + LOOK_MS);
+	if (sb->begun || graft_any_is_bare(sb->grafts))
+		timer_set(&sb->service->loop, t, clock_ms() + LOOK_MS);
 }
 
 void standby_begin_looks(void *arg)
@@ -212,6 +213,7 @@ void standby_begin_looks(void *arg)
 	struct standby *sb = arg;
 
 	upstream_avoid(sb->grafts);
+	sb->begun = true;
 	timer_set(&sb->service->loop, &sb->look, 0);
 }
 
@@ -276,6 +278,11 @@ int standby_open(struct standby *sb, struct service *r)
 	sb->grafts = r->shared->grafts;
 	pthread_mutex_init(&sb->lock, NULL);
 	sb->look.fire = standby_on_look;
+	if (r->shared->syn) { /* sessions that begin in the kernel get sockets later */
+		upstream_avoid(sb->grafts);
+		r->sockets = &sb->look;
+		r->shared->reload_loop = &r->loop;
+	}
 	for (struct grafted h = { 0 }; grafted_next(sb->grafts, &h); h.at++) {
 		standby_begin_looks(sb);
 		if (h.state != GRAFTED_STANDBY && !(h.state == GRAFTED_ACTIVE && h.head->mirrored))

@@ -54,6 +54,7 @@ struct standby {
 
 	/* of the thread that reloads */
 	struct timer look;
+	bool begun;         /* else LOOK ends with the last session without sockets */
 	uint64_t revive_ms; /* when to try again to make sockets for sessions that lack them */
 	bool revives;       /* this look tries that */
 	uint64_t cared_ms;  /* see CARE_MS */

@@ -94,7 +94,7 @@ static void import_ports(struct stream *s, const unsigned int its[2])
 {
 	const unsigned int *own = upstream_ports;
 
-	s->same_ports = its[0] <= own[1] && own[0] <= its[1];
+	s->same_ports = upstream_use_any(its);
 	if (s->same_ports)
 		log_limited(LOG_WARNING,
 			    "standby: import %s: it connects from ports %u to %u, and this relay "

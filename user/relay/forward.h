@@ -81,6 +81,7 @@ struct forward {
 	struct sni_name *sni;          /* of its [sni] section; owned */
 	size_t n_sni;
 	uint32_t tag;                     /* graft_tag() of its name */
+	struct syn_stock *_Atomic syn;    /* see session_syn.c; NULL: none */
 	struct marked_sockets *stock;     /* of sockets that need privileges; NULL: it needs none */
 	struct bucket accepts;            /* accept-rate */
 	_Atomic unsigned int sessions;    /* that point to it */

@@ -13,6 +13,7 @@
 #include "base/minmax.h"
 #include "base/socket_set.h"
 #include "datapath/tcp.h"
+#include "relay/session_syn.h"
 
 #define KNOWN_MS 600000
 
@@ -137,12 +138,16 @@ void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, 
 	pthread_mutex_unlock(&f->totals->servers_lock);
 	if (!servers)
 		c.lack = 0;
-	if (c.mss == last->mss && c.lack == last->lack)
+	c.stock = session_syn_stock(shared, f);
+	if (c.mss == last->mss && c.lack == last->lack && c.stock == last->stock)
 		return;
 	*last = c;
 	shape = (struct graft_shape){
 		.no_timestamps = !!(c.lack & SHAPED_TIMESTAMPS),
 		.ecn = c.lack & SHAPED_ECN ? GRAFT_ECN_REMOVE : GRAFT_ECN_KEEP,
+		.stock = c.stock,
+		.set_up = f->conf->set_up == SET_UP_KERNEL ? GRAFT_SET_UP_KERNEL :
+							     GRAFT_SET_UP_AUTO,
 	};
 	graft_shape(shared->grafts, fd, &shape);
 	socket_set(fd, IPPROTO_TCP, TCP_MAXSEG, c.mss);

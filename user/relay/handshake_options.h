@@ -10,8 +10,9 @@
 
 /* The shape of connections that a socket accepts. */
 struct listener_shape {
-	uint16_t mss; /* a size that all servers take; 0: any */
-	uint8_t lack; /* enum shaped: options that all servers lack */
+	uint16_t mss;   /* a size that all servers take; 0: any */
+	uint16_t stock; /* of graft_shape */
+	uint8_t lack;   /* enum shaped: options that all servers lack */
 };
 
 /* FD is about to connect for S: let its handshake be as that of the client. */

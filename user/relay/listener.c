@@ -24,6 +24,7 @@
 #include "datapath/udp.h"
 #include "relay/admission.h"
 #include "relay/session_life.h"
+#include "relay/session_syn.h"
 #include "relay/udp/udp_life.h"
 
 #define BACKLOG 4096
@@ -123,6 +124,17 @@ static enum cause begin_session(struct listener *ls, int fd, const union client_
 	return CAUSE_NO_MEMORY;
 }
 
+static enum cause try_to_enter(struct listener *ls, uint64_t *ret_due_ms)
+{
+	struct worker *w = ls->worker;
+	enum cause why = admission_enter(w->shared, ls->forward);
+
+	if (why != CAUSE_NONE || bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, ret_due_ms))
+		return why;
+	admission_leave(w->shared, ls->forward, NULL);
+	return CAUSE_ACCEPT_RATE;
+}
+
 /*
  * Count a session in before accept(2).  WAITING: epoll has reported a client, so if there is no
  * room the listener pauses.  False: do not accept now.
@@ -131,17 +143,14 @@ static bool may_accept(struct listener *ls, bool waiting)
 {
 	struct worker *w = ls->worker;
 	uint64_t due_ms = w->loop.now_ms + PAUSE_MS;
-	enum cause why = admission_enter(w->shared, ls->forward);
+	enum cause why;
 
-	if (why == CAUSE_NONE) {
-		if (bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, &due_ms))
-			return true;
-		admission_leave(w->shared, ls->forward, NULL);
-		why = CAUSE_ACCEPT_RATE;
-	}
-	if (waiting) /* otherwise epoll reports the next client, if there is one */
+	do {
+		why = try_to_enter(ls, &due_ms);
+	} while (why != CAUSE_NONE && waiting && session_syn_give_way(w->shared, ls->forward, why));
+	if (why != CAUSE_NONE && waiting) /* else epoll reports the next client, if there is one */
 		pause_until(ls, why, due_ms);
-	return false;
+	return why == CAUSE_NONE;
 }
 
 /* False: stop accepting for now. */
@@ -204,6 +213,7 @@ void listener_start(struct listening *l, struct worker *w)
 	ls->burst = 1;
 	LIST_INSERT_HEAD(&w->listeners, ls, in_worker);
 	w->resume.fire = on_resume;
+	ls->syn = session_syn_listen(w->shared, ls->forward);
 	if (!l->udp) {
 		start_accepting(ls);
 	} else if (!l->shared || !w->index) { /* one worker serves a shared socket */
@@ -217,6 +227,9 @@ void listeners_follow_servers(struct worker *w)
 	uint64_t news = atomic_load_explicit(&w->shared->server_news, memory_order_acquire);
 	struct listener *ls;
 
+	LIST_FOREACH(ls, &w->listeners, in_worker)
+		if (ls->syn && session_syn_stock(w->shared, ls->forward) != ls->shape.stock)
+			w->shape_ms = 0; /* the probe has ended, or the engine has changed */
 	if (!w->shared->grafts || (news == w->server_news_seen && w->loop.now_ms < w->shape_ms))
 		return;
 	w->server_news_seen = news;
@@ -230,7 +243,9 @@ void listeners_follow_servers(struct worker *w)
 void listener_becomes(struct listener *ls, struct forward *f)
 {
 	ls->worker->shape_ms = 0;
+	session_syn_leave(ls->worker->shared, ls->syn);
 	ls->forward = f;
+	ls->syn = session_syn_listen(ls->worker->shared, f);
 	if (ls->udp)
 		ls->udp->forward = f;
 }
@@ -254,6 +269,7 @@ void listener_end(struct listener *ls)
 		close(ls->source.fd);
 		ls->source.fd = -1;
 	}
+	session_syn_leave(w->shared, ls->syn);
 	LIST_REMOVE(ls, in_worker);
 }
 

@@ -31,6 +31,7 @@ struct listener {
 	LIST_ENTRY(listener) in_worker;
 	struct udp_listen_socket *udp; /* UDP: in place of SOURCE */
 	struct listener_shape shape;   /* TCP: of accepted connections */
+	struct syn_stock *syn;         /* of its forward; NULL: none */
 	bool paused;                   /* it has paused, and accepted no client since */
 	unsigned int burst;            /* connections to accept at the next event */
 };

@@ -34,6 +34,7 @@
 #include "base/socket_set.h"
 #include "datapath/tcp.h"
 #include "relay/handshake_options.h"
+#include "relay/session_syn.h"
 #include "relay/upstream_socket.h"
 
 /* RFC 8305, section 8, "Connection Attempt Delay": recommended. */
@@ -213,9 +214,11 @@ static int choose_server(struct session *s)
 	uint64_t now = s->worker->loop.now_ms, left = c->due_ms > now ? c->due_ms - now : 0;
 	struct server *server;
 	struct addr_list *list;
-	int n = servers_pick(&s->forward->servers, &s->client, c->tried, c->n_tried, &c->seen, now,
-			     &server, &list);
+	int n = c->n_tried ? 0 : session_syn_choice(s->worker, s->forward, &server, &list);
 
+	if (!n)
+		n = servers_pick(&s->forward->servers, &s->client, c->tried, c->n_tried, &c->seen,
+				 now, &server, &list);
 	if (n <= 0)
 		return n;
 	if (s->server)

@@ -8,6 +8,7 @@
 #include "datapath/graft/graft_tuple.h"
 #include "datapath/tcp.h"
 #include "relay/handshake_options.h"
+#include "relay/session_syn.h"
 
 SYSCALLS_ALLOWED(SYSCALL(getsockname));
 
@@ -71,6 +72,23 @@ static bool session_graft_may_be_near(struct session *s, bool far_too)
 	return far_too || bulk;
 }
 
+/* An offer with this result has shown the ways of both ends (prove() in bpf/graft_begin.h). */
+static bool session_graft_has_proved(uint8_t refusal)
+{
+	switch (refusal) {
+	case GRAFT_OK:
+	case GRAFT_TIMESTAMPS:
+	case GRAFT_MSS:
+	case GRAFT_ECN:
+	case GRAFT_WINDOW:
+	case GRAFT_FAR:
+	case GRAFT_LOSS:
+		return true;
+	default:
+		return false;
+	}
+}
+
 static void session_graft_try(struct session *s, bool far_too)
 {
 	struct graft_table *gs = graft_table_of(s);
@@ -98,6 +116,8 @@ static void session_graft_try(struct session *s, bool far_too)
 	s->graft_refusal = !s->addrs || session_graft_set_tuples(s, q.tuples) ?
 				   GRAFT_NO_SOCKET :
 				   (uint8_t)graft_try(gs, &q);
+	if (session_graft_has_proved(s->graft_refusal))
+		session_syn_learn(s, &q.tuples[UPSTREAM]);
 	if (s->graft_refusal) {
 		handshake_refused(s, (enum graft_refusal)s->graft_refusal);
 		return;
@@ -344,11 +364,12 @@ void session_graft_take_sockets(struct session *s)
 	graft_take_sockets(graft_table_of(s), s->graft, fds);
 	for (unsigned int side = 0; side < 2; side++) {
 		s->sides[side].fd = fds[side];
-		tcp_set_session_options(fds[side], fc->nodelay, fc->keepalive_ms);
+		if (fds[side] >= 0)
+			tcp_set_session_options(fds[side], fc->nodelay, fc->keepalive_ms);
 	}
 }
 
-void session_graft_adopt(struct session *s, uint32_t slot)
+void session_graft_adopt(struct session *s, uint32_t slot, enum reason reason)
 {
 	struct worker *w = s->worker;
 	struct graft_table *gs = graft_table_of(s);
@@ -359,15 +380,17 @@ void session_graft_adopt(struct session *s, uint32_t slot)
 	shared_saw_id(w->shared, s->id);
 	s->born_ms = e->offered_ns / 1000000;
 	s->connect_ms = 1; /* how long it took is not known */
+	if (reason == REASON_FROM_SYN)
+		s->connect_ms += (uint32_t)(e->stuck_ns / NS_PER_MS);
 	s->shaped = e->shaped;
 	s->addrs = addr_list_new(&upstream, 1);
-	if (s->addrs)
+	if (s->addrs && !s->server)
 		s->server = servers_find(&s->forward->servers, &s->addrs->addrs[0]);
 	s->graft = slot;
 	session_graft_take_sockets(s);
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
-		s->flows[dir].reason = REASON_ADOPTED;
+		s->flows[dir].reason = reason;
 		s->flows[dir].engine = s->forward->engine;
 	}
 	w->grafted[slot] = s;

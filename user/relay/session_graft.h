@@ -80,6 +80,6 @@ bool session_graft_hand_over(struct session *s);
 bool session_graft_leave_behind(struct session *s);
 
 /* Make the new session S that of SLOT, which an earlier daemon or another relay has served. */
-void session_graft_adopt(struct session *s, uint32_t slot);
+void session_graft_adopt(struct session *s, uint32_t slot, enum reason reason);
 /* Take over the sockets that were made for the slot of S. */
 void session_graft_take_sockets(struct session *s);

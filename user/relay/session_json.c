@@ -12,7 +12,8 @@
 /* Why F is grafted.  F->reason may still be the reason of the carrier that F had before. */
 static enum reason graft_reason(const struct flow *f)
 {
-	if (f->reason == REASON_ADOPTED || f->reason == REASON_ENGINE)
+	if (f->reason == REASON_ADOPTED || f->reason == REASON_FROM_SYN ||
+	    f->reason == REASON_ENGINE)
 		return (enum reason)f->reason;
 	return REASON_ELIGIBLE;
 }

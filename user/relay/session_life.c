@@ -45,6 +45,7 @@
 #include "relay/session_last_bytes.h"
 #include "relay/session_log.h"
 #include "relay/session_sockmap.h"
+#include "relay/session_syn.h"
 #include "relay/udp/udp_life.h"
 
 #define READABLE (EPOLLIN | EPOLLRDHUP)
@@ -417,6 +418,7 @@ void worker_count_sessions(struct worker *w, uint64_t flows[CARRIERS])
 	struct session *s;
 
 	session_catch_up(w);
+	session_syn_sweep(w, true);
 	LIST_FOREACH(s, &w->sessions, in_worker) { /* to make a view takes long */
 		session_count_kernel(s);
 		flows[session_carrier(s, CLIENT)]++;
@@ -433,6 +435,7 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 	enum cause why;
 
 	session_catch_up(w);
+	session_syn_sweep(w, true);
 	LIST_FOREACH(s, &w->sessions, in_worker) {
 		if (s->id % pieces != piece)
 			continue;
@@ -549,6 +552,8 @@ int session_graft_event(void *worker, void *event, size_t size)
 	(void)size;
 	if (s && s->id == ev->id)
 		look_at_graft(s);
+	else if (!s)
+		session_syn_event(w, ev->slot, ev->id);
 	return 0;
 }
 
@@ -572,6 +577,7 @@ void worker_follow_news(struct worker *w)
 	LIST_FOREACH(s, &w->sessions, in_worker)
 		if (s->graft != NO_GRAFT)
 			look_at_graft(s);
+	session_syn_follow_news(w);
 	udp_sessions_follow_news(w);
 }
 
@@ -596,19 +602,36 @@ void session_revive(struct session *s)
 	look_at_graft(s);
 }
 
+/* A session that is grafted already gets its object S, if there is memory. */
+static int take_over(struct session *s, uint32_t slot, enum reason reason)
+{
+	if (!s)
+		return -ENOMEM;
+	session_graft_adopt(s, slot, reason);
+	session_set_state(s, SESSION_CONNECTING);
+	session_set_state(s, SESSION_OPEN);
+	look_at_graft(s); /* it may have ended meanwhile */
+	return 0;
+}
+
 int session_adopt(struct worker *w, struct forward *f, const union client_addr *client,
 		  uint32_t slot)
 {
 	struct session *s = new_session(w, f, client);
 
-	if (!s)
-		return -ENOMEM;
-	if (graft_is_orphan(w->shared->grafts, slot)) /* no daemon has timed its silence */
+	if (s && graft_is_orphan(w->shared->grafts, slot)) /* no daemon has timed its silence */
 		session_idle_begin(s);
-	session_graft_adopt(s, slot);
-	count_add(&forward_stats(f, w->index)->adopted, 1);
-	session_set_state(s, SESSION_CONNECTING);
-	session_set_state(s, SESSION_OPEN);
-	look_at_graft(s); /* it may have ended while no daemon ran */
-	return 0;
+	count_add(&forward_stats(f, w->index)->adopted, !!s);
+	return take_over(s, slot, REASON_ADOPTED);
+}
+
+int session_begun(struct worker *w, struct forward *f, const union client_addr *client,
+		  uint32_t slot, struct server *server)
+{
+	struct session *s = new_session(w, f, client);
+
+	if (s)
+		s->server = server;
+	count_add(&forward_stats(f, w->index)->accepted, !!s);
+	return take_over(s, slot, REASON_FROM_SYN);
 }

@@ -20,6 +20,9 @@ int session_open(struct worker *w, struct forward *f, int fd, const union client
  */
 int session_adopt(struct worker *w, struct forward *f, const union client_addr *client,
 		  uint32_t slot);
+/* The same with SLOT, whose session has begun in the kernel, and is counted in, as is its SERVER. */
+int session_begun(struct worker *w, struct forward *f, const union client_addr *client,
+		  uint32_t slot, struct server *server);
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);
 

@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
+#include "relay/session_syn.h"
 #include "relay/udp/udp_life.h"
 
 #define PATIENCE_MS 10000
@@ -77,6 +78,7 @@ static void worker_after_batch(void *arg)
 	session_catch_up(w);
 	worker_follow_news(w);
 	listeners_follow_servers(w);
+	session_syn_fill(w);
 	worker_free_leftovers(w); /* last: sessions may have died in the calls above */
 }
 
@@ -103,6 +105,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	w->shared = shared;
 	w->index = index;
 	w->sweep.fire = worker_on_sweep;
+	w->syn_sweep.fire = session_syn_on_sweep;
 	/* pages are taken as they are needed */
 	if (k)
 		w->owners = allocated(calloc(k->n_pairs, sizeof(struct session *)));
@@ -202,6 +205,7 @@ static void worker_on_leave(struct timer *timer)
 {
 	struct worker *w = container_of(timer, struct worker, leave_behind);
 
+	session_syn_sweep(w, true);
 	worker_leave_behind(w);
 	if (w->loop.now_ms >= w->grace_ms)
 		worker_visit_sessions(w, 0, 1, worker_end_session, NULL);

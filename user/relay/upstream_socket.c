@@ -80,6 +80,11 @@ bool upstream_learn_ports(void)
 	return found;
 }
 
+bool upstream_use_any(const unsigned int ports[2])
+{
+	return ports[0] <= upstream_ports[1] && upstream_ports[0] <= ports[1];
+}
+
 #define TRIES 256
 
 static struct graft_table *_Atomic grafts; /* NULL: no other relay's session can be here */

@@ -21,6 +21,8 @@ struct graft_table;
 bool upstream_learn_ports(void);
 /* The first and the last of these ports. */
 extern unsigned int upstream_ports[2];
+/* True if PORTS, the first and the last, have some of these. */
+bool upstream_use_any(const unsigned int ports[2]);
 /* GS may have sessions of other relays from now on: no socket may get one of their tuples. */
 void upstream_avoid(struct graft_table *gs);
 

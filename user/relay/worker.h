@@ -34,6 +34,14 @@ struct shared {
 	_Atomic uint64_t server_news;  /* changes in the known handshakes of servers */
 	/* The carriers that can be used.  Until the probe ends, user space carries new sessions. */
 	const struct probe_start *probe;
+	struct syn *syn; /* NULL: no session begins in the kernel */
+	/*
+	 * The loop of the thread that reloads is woken when a session has no sockets: its look gives
+	 * them.  SOCKETLESS: there is such a session since the last look.
+	 */
+	struct loop *reload_loop;
+	_Atomic bool socketless;
+	const char *no_syn; /* why not; NULL: as nothing is grafted */
 };
 
 /*
@@ -79,6 +87,7 @@ struct worker {
 	uint64_t news_seen;       /* of shared->news, plus lost graft events */
 	struct timer sweep;       /* looks for events that did not fit into the ring */
 	uint64_t events_lost_seen;
+	struct timer syn_sweep; /* looks at sessions from the SYN on that have no object */
 
 	pthread_t thread;
 	bool started;              /* of the thread that starts and stops it */
