@@ -38,6 +38,9 @@ UDP = frozenset(("udp-rr-1", "udp-rr-64", "udp-rr-1200", "udp-new", "udp-dns", "
 CONTROLLED = AGAINST_OTHERS | BY_ITSELF | UDP | {"idle"}
 # (contender, rival, least ratio of the median, rows; None: all).
 TARGETS = (
+    ("auto", "direct", 0.85, ("crr-1",)),
+    ("auto", "direct", 0.9, ("crr", "crr-64")),
+    ("auto", "nft-dnat", 1.05, ("crr", "crr-64")),
     ("auto", "direct", 0.9, ("udp-rr-64", "udp-rr-1200")),
     ("auto", "nft-dnat", 1.15, ("udp-rr-64", "udp-rr-1200")),
     ("auto", "nginx", 2.5, ("udp-rr-64", "udp-rr-1200")),
