@@ -398,6 +398,9 @@ __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct g
 #define LOCAL_IN 1
 #define LOCAL_OUT 3
 #define POSTROUTING 4
+/* enum nf_ip_hook_priorities */
+#define SELINUX_FIRST (-225)
+#define SELINUX_LAST 225
 
 static __always_inline bool has_hooks(const struct nf_hook_entries *all)
 {
@@ -416,6 +419,29 @@ static __always_inline bool is_hooked(const struct __sk_buff *skb, bool leaves)
 	       has_hooks(BPF_CORE_READ(dev, nf_hooks_ingress));
 }
 
+/*
+ * As has_hooks(), without those of security modules, which are there on each host with AppArmor or
+ * SELinux.  These judge only what other hooks have marked (secmark).
+ */
+static __noinline bool has_rules(const struct nf_hook_entries *all)
+{
+	__u32 n = has_hooks(all) ? BPF_CORE_READ(all, num_hook_entries) : 0;
+	char *ops = (char *)all + bpf_core_field_offset(struct nf_hook_entries, hooks) +
+		    n * bpf_core_type_size(struct nf_hook_entry);
+
+	for (__u32 i = 0; i < 2 && i < n; i++) {
+		struct nf_hook_ops *op = NULL;
+		int priority;
+
+		bpf_probe_read_kernel(&op, sizeof(op), ops + i * sizeof(op));
+		priority = BPF_CORE_READ(op, priority);
+		if ((priority != SELINUX_FIRST && priority != SELINUX_LAST) ||
+		    BPF_CORE_READ(op, priv)) /* a chain of nft */
+			return true;
+	}
+	return n > 2;
+}
+
 /* How many places of the IP stack of NET have hooks: forwarded packets do not count. */
 static __always_inline __u32 count_hooks(const struct net *net)
 {
@@ -423,16 +449,16 @@ static __always_inline __u32 count_hooks(const struct net *net)
 
 	if (!bpf_core_field_exists(net->nf))
 		return 0;
-	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv4[PREROUTING]));
-	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv4[LOCAL_IN]));
-	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv4[LOCAL_OUT]));
-	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv4[POSTROUTING]));
+	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv4[PREROUTING]));
+	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv4[LOCAL_IN]));
+	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv4[LOCAL_OUT]));
+	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv4[POSTROUTING]));
 	if (!bpf_core_field_exists(net->nf.hooks_ipv6))
 		return n;
-	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv6[PREROUTING]));
-	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv6[LOCAL_IN]));
-	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv6[LOCAL_OUT]));
-	n += has_hooks(BPF_CORE_READ(net, nf.hooks_ipv6[POSTROUTING]));
+	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv6[PREROUTING]));
+	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv6[LOCAL_IN]));
+	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv6[LOCAL_OUT]));
+	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv6[POSTROUTING]));
 	return n;
 }
 

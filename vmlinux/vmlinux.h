@@ -38,10 +38,24 @@ struct netns_xfrm {
 	__u8 policy_default[3];
 };
 
-/* include/net/netns/netfilter.h, include/linux/netfilter.h: by enum nf_inet_hooks */
+/* include/linux/netfilter.h */
+struct nf_hook_ops {
+	void *priv;
+	int priority;
+};
+
+struct nf_hook_entry {
+	void *hook;
+	void *priv;
+};
+
+/* Behind HOOKS are as many pointers to struct nf_hook_ops. */
 struct nf_hook_entries {
 	__u16 num_hook_entries;
+	struct nf_hook_entry hooks[];
 };
+
+/* include/net/netns/netfilter.h: by enum nf_inet_hooks */
 
 struct netns_nf {
 	struct nf_hook_entries *hooks_ipv4[5];

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <libmnl/libmnl.h>
 #include <linux/netfilter.h>
+#include <linux/netfilter_ipv4.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netfilter/nfnetlink_hook.h>
 #include <net/if.h>
@@ -72,14 +73,19 @@ static int hooks_on_one(const struct nlmsghdr *m, void *arg)
 	char name[256] = "";
 	const struct nlattr *a;
 	bool named = false;
+	int priority = 0;
 
 	mnl_attr_for_each(a, m, sizeof(struct nfgenmsg)) {
 		if (mnl_attr_get_type(a) == NFNLA_HOOK_CHAIN_INFO)
 			named = hooks_chain(a, name, sizeof(name));
 		else if (mnl_attr_get_type(a) == NFNLA_HOOK_FUNCTION_NAME && !named)
 			snprintf(name, sizeof(name), "%s", mnl_attr_get_str(a));
+		else if (mnl_attr_get_type(a) == NFNLA_HOOK_PRIORITY)
+			priority = (int)ntohl(mnl_attr_get_u32(a));
 	}
-	if (*name)
+	/* as has_rules() in bpf: security modules do not count */
+	if (*name &&
+	    (named || (priority != NF_IP_PRI_SELINUX_FIRST && priority != NF_IP_PRI_SELINUX_LAST)))
 		hooks_add(arg, name);
 	return MNL_CB_OK;
 }
