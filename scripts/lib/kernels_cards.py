@@ -114,7 +114,6 @@ def equipment(programs):
         with open(os.path.join(LIB, source), "rb") as file:
             files[name] = file.read()
     return Equipment(
-        tools={"nft": "culvert/bin/nft"},
         modules=("virtio_pci", "virtio_net", "e1000e", "vmxnet3", "xfrm_user", "esp4", "ctr", "gcm",
                  "ghash_generic", "ansi_cprng", "seqiv", "nft_chain_nat", "nft_redir", "nft_ct"),
         files={f"culvert/cards/{name}": data for name, data in files.items()},

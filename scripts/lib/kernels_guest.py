@@ -20,7 +20,7 @@ TOP = os.path.dirname(os.path.dirname(LIB))
 REQUIRED_MODULES = ("veth", "sch_ingress", "cls_bpf")
 # Without these some tests skip, and say so.
 OPTIONAL_MODULES = ("tls", "sch_tbf", "sch_netem", "tcp_diag", "8021q", "wireguard", "bridge",
-                    "tun")
+                    "tun", "nf_tables", "nfnetlink_hook", "nft_reject_inet")
 # A warning, an oops and a panic end the guest at once (-no-reboot: and qemu). With loglevel=5 the
 # console shows the warning itself, too ("quiet" leaves only that there was one).
 APPEND = "console=ttyS0 loglevel=5 panic=-1 panic_on_warn=1 oops=panic rdinit=/init"
@@ -30,10 +30,11 @@ CPU = "max,-cx16"
 # The shell is this machine's: busybox's would prefer its own ip and tc to those in PATH.
 TOOLS = {"busybox": "bin/busybox", "sh": "bin/sh", "ip": "culvert/bin/ip", "tc": "culvert/bin/tc",
          "wg": "culvert/bin/wg", "flock": "culvert/bin/flock", "nsenter": "culvert/bin/nsenter",
+         "nft": "culvert/bin/nft", "ss": "culvert/bin/ss", "curl": "culvert/bin/curl",
          "/usr/bin/python3": "usr/bin/python3"}
 # Tests in Python with the programs that they run, and the modules of all these.
 SCRIPTS = ("tests/pytest.ini", "tests/flow/conftest.py", "tests/flow/grafted.py",
-           "tests/flow/echo_server.py",
+           "tests/flow/from_syn.py", "tests/flow/echo_server.py",
            "scripts/lib/labkit.py", "scripts/lab",
            *(os.path.relpath(path, TOP) for name in ("networks", "standby", "udp")
              for path in glob.glob(os.path.join(TOP, f"tests/flow/{name}*.py"))))

@@ -12,6 +12,7 @@ mount -t tmpfs tmp /tmp
 mount -t tmpfs run /run
 mount -t cgroup2 cgroup /sys/fs/cgroup 2>/dev/null
 ln -s /run /var/run
+ln -s bin /culvert/build # where tests find programs
 # where a test in a namespace of its own finds cards
 [ ! -e /culvert/cards ] || mount --bind /proc/self/ns/net /culvert/cards/first
 chmod 1777 /tmp
