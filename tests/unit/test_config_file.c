@@ -670,6 +670,9 @@ TEST(test_check)
 	assert_int_equal(check(MODEST FORWARD, out), 0);
 	assert_string_equal(rig_err, "");
 	assert_non_null(strstr(out, ": 1 forward, no mistake\n"));
+	assert_non_null(strstr(out, "a: sessions "));
+	assert_int_equal(check(MODEST FORWARD "set-up = kernel\nbalance = source\n", out), 0);
+	assert_non_null(strstr(out, "a: sessions begin by sockets: balance = source\n"));
 	assert_int_equal(check(MODEST SERVERS("127.0.0.1:2 none.invalid:1"), out), 0);
 	assert_non_null(strstr(rig_err, ": upstream none.invalid:1: "));
 }

@@ -33,8 +33,8 @@ static const struct request_key_def probe_options[] = {
 
 static const char check_about[] =
 	"Read FILE as `culvert run --config FILE` would, look up its host names, and say what\n"
-	"is wrong, with file and line.  culvert would start in spite of a warning.  The check\n"
-	"itself starts nothing.\n"
+	"is wrong, with file and line, and where sessions begin.  culvert would start in spite\n"
+	"of a warning.  The check itself starts nothing.\n"
 	"Exit code: 0 no mistake; 2 a mistake; 1 a failure that may pass.";
 static const char convert_about[] =
 	"Read FILE as `culvert run --config FILE` would, and print what it says as a file with\n"

@@ -46,6 +46,13 @@ static bool adopt_wants_syn(const struct config *c)
 	return false;
 }
 
+const char *adopt_no_syn(const struct config *c)
+{
+	return !adopt_wants_syn(c)    ? "set-up = sockets at the start" :
+	       !c->privileged_process ? "privileged-process = no" :
+					NULL;
+}
+
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe)
 {
@@ -59,9 +66,7 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	int r;
 
 	config_port_range(c->set_up_ports, ports);
-	shared->no_syn = !adopt_wants_syn(c)    ? "set-up = sockets at the start" :
-			 !c->privileged_process ? "privileged-process = no" :
-						  NULL;
+	shared->no_syn = adopt_no_syn(c);
 	if (!shared->no_syn) {
 		limits.syn_port = (uint16_t)ports[0];
 		limits.syn_slots = ports[1] - ports[0] + 1;

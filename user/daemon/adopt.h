@@ -19,6 +19,9 @@ struct forwards;
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
 	       struct probe_start *probe);
 
+/* Why no session begins in the kernel, as far as C says; NULL: they may. */
+const char *adopt_no_syn(const struct config *c);
+
 /*
  * Give each session of the previous daemon to a worker of TS.  Reset each session that no forward
  * of ALL may adopt.

@@ -14,9 +14,11 @@
 #include "base/sandbox.h"
 #include "config/option.h"
 #include "config/read.h"
+#include "daemon/adopt.h"
 #include "daemon/check_hooks.h"
 #include "relay/marked_sockets.h"
 #include "relay/names.h"
+#include "relay/session_syn.h"
 #include "relay/upstream_socket.h"
 
 /* --- the account, descriptors --- */
@@ -165,6 +167,24 @@ static void check_set_up(const struct config *c)
 			place, upstream_ports[0], upstream_ports[1]);
 }
 
+/* Say where sessions of each forward of TCP begin that leaves it to us; HOOKS: check_hooks_write(). */
+static void check_beginnings(const struct config *c, int hooks)
+{
+	for (const struct forward_conf *fc = c->forwards; fc < c->forwards + c->n_forwards; fc++) {
+		struct forward f = { .conf = fc, .engine = fc->engine };
+		const char *why = session_syn_refusal(fc, adopt_no_syn(c), forward_grafts(&f),
+						      hooks > 0);
+
+		if (fc->set_up != SET_UP_SOCKETS && !fc->listen.udp)
+			printf("%s: sessions %s%s\n", forward_name(fc),
+			       why       ? "begin by sockets: " :
+			       !hooks    ? "may begin in the kernel" :
+			       hooks > 0 ? "may begin in the kernel, past all these hooks" :
+					   "may begin in the kernel (auto: unless there are hooks)",
+			       why ?: "");
+	}
+}
+
 /* READER reads FILE as `culvert run --config FILE` would. */
 static int parse(int argc, char **argv, int (*reader)(int, char **, int, struct config *),
 		 struct config *c)
@@ -201,7 +221,7 @@ int check_run(int argc, char **argv)
 		check_set_up(&c);
 		check_descriptors(&c);
 		check_upstreams(&c);
-		check_hooks_write(stdout);
+		check_beginnings(&c, check_hooks_write(stdout));
 		printf("%s: %zu forward%s%s, no mistake\n", argv[1], c.n_forwards,
 		       c.n_forwards == 1 ? "" : "s", c.is_rinetd ? " of a rinetd.conf" : "");
 	}

@@ -111,12 +111,16 @@ static int hooks_list(struct hooks *h, uint8_t family, uint32_t place, const cha
 	return n < 0 || r < 0 ? -errno : 0;
 }
 
-static void hooks_write(struct hooks *h, FILE *to, const char *place, const char *dev)
+/* Returns whether there were any. */
+static bool hooks_write(struct hooks *h, FILE *to, const char *place, const char *dev)
 {
-	if (*h->names)
+	bool some = *h->names;
+
+	if (some)
 		fprintf(to, "grafted sessions bypass netfilter at %s%s%s: %s\n", place,
 			dev ? " of " : "", dev ?: "", h->names);
 	*h->names = '\0';
+	return some;
 }
 
 static void hooks_write_devices(struct hooks *h, FILE *to)
@@ -131,7 +135,7 @@ static void hooks_write_devices(struct hooks *h, FILE *to)
 	if_freenameindex(all);
 }
 
-void check_hooks_write(FILE *to)
+int check_hooks_write(FILE *to)
 {
 	static const struct {
 		uint32_t place;
@@ -144,11 +148,12 @@ void check_hooks_write(FILE *to)
 	};
 	struct hooks h = { .nl = mnl_socket_open2(NETLINK_NETFILTER, SOCK_CLOEXEC) };
 	int r = h.nl ? 0 : -errno;
+	bool some = false;
 
 	for (size_t i = 0; !r && i < sizeof(places) / sizeof(places[0]); i++) {
 		r = hooks_list(&h, NFPROTO_IPV4, places[i].place, NULL) ?:
 			    hooks_list(&h, NFPROTO_IPV6, places[i].place, NULL);
-		hooks_write(&h, to, places[i].name, NULL);
+		some |= hooks_write(&h, to, places[i].name, NULL);
 	}
 	if (!r)
 		hooks_write_devices(&h, to);
@@ -161,4 +166,5 @@ void check_hooks_write(FILE *to)
 				       strerror(-r));
 	if (h.nl)
 		mnl_socket_close(h.nl);
+	return r ?: some;
 }

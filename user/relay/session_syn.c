@@ -89,23 +89,22 @@ void session_syn_close(struct syn *y)
 	free(y);
 }
 
-const char *session_syn_hindrance(const struct shared *shared, const struct forward *f)
+const char *session_syn_refusal(const struct forward_conf *fc, const char *no_syn, bool grafts,
+				bool hooks)
 {
-	const struct forward_conf *fc = f->conf;
-
 	if (fc->set_up == SET_UP_SOCKETS)
 		return "set-up = sockets";
-	if (fc->set_up == SET_UP_AUTO && shared->grafts && graft_syn_hooks(shared->grafts))
+	if (fc->set_up == SET_UP_AUTO && hooks)
 		return "hooks of netfilter";
+	if (fc->hellos || fc->sni)
+		return "sni";
 	if (fc->listen.udp || !fc->listen.n_addrs || !addr_is_inet(&fc->listen.addrs[0]) ||
 	    upstreams_are_unix(&fc->upstream))
 		return "not tcp";
-	if (shared->no_syn)
-		return shared->no_syn;
-	if (!shared->syn || !forward_grafts(f) || probe_hindrance(shared->probe, ENGINE_GRAFT))
+	if (no_syn)
+		return no_syn;
+	if (!grafts)
 		return "no graft";
-	if (fc->hellos || fc->sni)
-		return "sni";
 	if (fc->proxy_protocol)
 		return "proxy-protocol";
 	if (fc->transparent)
@@ -117,6 +116,15 @@ const char *session_syn_hindrance(const struct shared *shared, const struct forw
 	if (fc->listen.n_ports != 1 || fc->upstream.servers[0].at.n_ports != 1)
 		return "a range of ports";
 	return NULL;
+}
+
+const char *session_syn_hindrance(const struct shared *shared, const struct forward *f)
+{
+	bool grafts = shared->syn && forward_grafts(f) &&
+		      !probe_hindrance(shared->probe, ENGINE_GRAFT);
+
+	return session_syn_refusal(f->conf, shared->no_syn, grafts,
+				   shared->grafts && graft_syn_hooks(shared->grafts));
 }
 
 /* --- stocks --- */

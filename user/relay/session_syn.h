@@ -20,6 +20,9 @@ void session_syn_close(struct syn *y);
 
 /* Why the sessions of F begin at sockets; NULL: they may begin in the kernel. */
 const char *session_syn_hindrance(const struct shared *shared, const struct forward *f);
+/* The same for FC; NO_SYN: as in struct shared; HOOKS: netfilter has some. */
+const char *session_syn_refusal(const struct forward_conf *fc, const char *no_syn, bool grafts,
+				bool hooks);
 
 /* A listener of F begins: the stock of F, for session_syn_leave() at its end; NULL: none. */
 struct syn_stock *session_syn_listen(const struct shared *shared, struct forward *f);
