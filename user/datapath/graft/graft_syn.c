@@ -15,6 +15,8 @@
 
 #include "base/clock.h"
 
+#define SYN_TRIES 256
+
 static uint32_t syn_slot_take(struct graft_table *gs)
 {
 	uint32_t slot;
@@ -38,16 +40,15 @@ static uint32_t syn_next_number(const struct graft_entry *e, uint32_t *ret_tsval
 	return b->frozen_write + b->back_write;
 }
 
-uint32_t graft_syn_prepare(struct graft_table *gs, const struct graft_tuple *server, uint64_t id,
-			   uint32_t tag, uint32_t near_us)
+/* False: a session that another relay knows has the port. */
+static bool syn_slot_prepare(struct graft_table *gs, uint32_t slot,
+			     const struct graft_tuple *server, uint64_t id, uint32_t tag,
+			     uint32_t near_us)
 {
-	uint32_t slot = syn_slot_take(gs), number, tsval;
-	struct graft_entry *g;
+	struct graft_entry *g = &gs->all[slot];
+	uint32_t number, tsval;
 	uint8_t known;
 
-	if (slot == NO_SLOT)
-		return slot;
-	g = &gs->all[slot];
 	__atomic_store_n(&g->head.state, GRAFT_FREE, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&gs->slots[slot].bare, false, __ATOMIC_RELEASE);
 	graft_index_remove(&gs->index, false, slot);
@@ -70,9 +71,20 @@ uint32_t graft_syn_prepare(struct graft_table *gs, const struct graft_tuple *ser
 	g->side[1].tuple = *server;
 	g->side[1].tuple.local_port = graft_syn_port(gs, slot);
 	g->side[1].ipv6 = (uint8_t)graft_addr_is_ipv6(&server->remote);
-	if (graft_index_add(&gs->index, false, slot, GRAFT_PREPARED))
-		return slot;
-	graft_slot_put(gs, slot);
+	return graft_index_add(&gs->index, false, slot, GRAFT_PREPARED);
+}
+
+uint32_t graft_syn_prepare(struct graft_table *gs, const struct graft_tuple *server, uint64_t id,
+			   uint32_t tag, uint32_t near_us)
+{
+	/* another relay may have used many ports, one after the other */
+	for (int i = 0; i < SYN_TRIES; i++) {
+		uint32_t slot = syn_slot_take(gs);
+
+		if (slot == NO_SLOT || syn_slot_prepare(gs, slot, server, id, tag, near_us))
+			return slot;
+		graft_slot_put(gs, slot);
+	}
 	return NO_SLOT;
 }
 
