@@ -246,7 +246,7 @@ def closed_in(wire, by_stack):
 class Trial:
     """One stack in one role."""
 
-    def __init__(self, lab, culvert, engine, stack, role):
+    def __init__(self, lab, culvert, engine, stack, role, *options):
         self.lab, self.stack, self.role, self.engine = lab, stack, role, engine
         limit_buffers(lab)
         with lab.inside("server"):
@@ -258,7 +258,7 @@ class Trial:
         else:
             self.address, listen, upstream = ("10.0.1.2", LISTEN), "10.0.1.2", STACK
         self.daemon = Daemon(lab, culvert, self.engine,
-                             [(f"{listen}:{LISTEN}", f"{upstream}:{PORT}")])
+                             [(f"{listen}:{LISTEN}", f"{upstream}:{PORT}")], *options)
 
     def start(self, program):
         """The stack, whose tap device goes to the relay."""
@@ -323,3 +323,21 @@ def test_stacks(culvert, engine, stack, role):
         pytest.skip("lwIP or libslirp is missing (scripts/deps test; make tests)")
     with Lab() as lab:
         print(f"# shaped: {Trial(lab, culvert, engine, stack, role).run()}")
+
+
+def test_closed_first(culvert):
+    """S8: lwIP takes no SYN in TIME_WAIT.  The client of a port that is used again is served by
+    sockets."""
+    if not os.path.exists(lwip_end(culvert)):
+        pytest.skip("lwIP is missing (scripts/deps test; make tests)")
+    with Lab() as lab:
+        trial = Trial(lab, culvert, "auto", "lwip", "server", "--set-up", "kernel",
+                      "--set-up-ports", "20000-20007")
+        for seed in range(40):
+            session = Session(trial, seed)
+            session.talk(False)
+            stack_closes(session)
+            trial.wait_ended()
+        past = trial.daemon.ask("status")["set_up"]["past"]
+        expect(past["challenged"] and not past["silent"], f"{past}")
+        print(f"# {past}")

@@ -11,11 +11,13 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import time
 
 import pytest
 from labkit import RELAY, SERVER, SLOW, TOP, Daemon, expect, wait_until
+from networks import no_offload
 from standby_rig import PEER
 
 pytestmark = pytest.mark.needs("ip", packages="demo", ipv6=True)
@@ -221,22 +223,44 @@ def test_auto(trial):
 
 
 @pytest.mark.quick
-def test_lives_on(trial):
-    """A session without sockets survives SIGKILL, is shown, and is killed by command."""
+def test_lives_on(trial, request):
+    """The daemon dies under load.  What has begun goes on, and is the next daemon's."""
+    deaths = 1 if request.config.option.quick else 20
     trial.begin()
     wait_until(lambda: conversation(trial) == "graft", "a session from the SYN on")
-    sock = talker(trial)
-    session = wait_until(lambda: session_of(trial, sock), "the session to be shown")
-    expect(session["flows"][0]["reason"] == "from the SYN on", f"{session}")
-    trial.daemon.kill()
-    wait_until(lambda: session_of(trial, sock), "an adoption")
-    say(sock)
-    trial.daemon.command("kill", str(session_of(trial, sock)["id"]))
+    socks = [talker(trial)]
+    talks = [talk(trial, kind, 2) for kind in "eduh"]
+    for death in range(deaths):
+        wait_until(lambda: conversation(trial) == "graft", "a session from the SYN on")
+        socks.append(talker(trial))
+        load = Load(trial, 16 << death % 3)
+        load.wait_from_syn()
+        trial.daemon.die()
+        for sock in socks:
+            say(sock)
+        nobody_begins(trial)
+        trial.daemon.start()
+        load.wait_from_syn()
+        load.end()
+        for sock in socks:
+            say(sock)
+    wait_until(lambda: all(session_of(trial, sock) for sock in socks), "adoptions")
+    trial.daemon.command("kill", str(session_of(trial, socks[0])["id"]))
     with pytest.raises(ConnectionResetError):
         for _ in range(100):
-            say(sock)
+            say(socks[0])
             time.sleep(0.1)
-    sock.close()
+    for sock in socks:
+        sock.close()
+    for process in talks:
+        did = json.loads(process.communicate("")[0].splitlines()[-1])
+        expect(did["ended"] == 2 and not did.get("wrong") and not did.get("reset") and
+               not did.get("silent"), f"{did}")
+    wait_until(lambda: not trial.daemon.ask("sessions")["sessions"], "no session to be left")
+    status = trial.daemon.ask("status")
+    expect(not status["resources"]["sessions"] and not status["set_up"]["half_open"], f"{status}")
+    trial.daemon.stop()
+    expect(not os.path.exists(trial.pins) or not os.listdir(trial.pins), "pins are left")
 
 
 @pytest.mark.quick
@@ -257,6 +281,118 @@ def test_sockets(trial):
     with pytest.raises(ConnectionResetError):
         sock.recv(1)
     sock.close()
+
+
+def test_closed_first(trial):
+    """S8: a server takes a port again in TIME_WAIT, whatever the clocks of its clients are."""
+    trial.begin("--set-up-ports", "20000-20063")
+    trial.prove()
+    trial.lab.stop(trial.sink)
+    with trial.lab.socket("server", SERVER) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((SERVER, PORT))
+        listener.listen(64)
+        before, lost = trial.reasons(), trial.retransmitted("client")
+        for n in range(400):
+            with trial.lab.socket("client", RELAY) as sock:
+                sock.settimeout(5 * SLOW)
+                sock.bind((f"10.0.1.{11 + n * 7 % 16}", 0))  # each has a clock: secure_tcp_ts_off()
+                sock.connect((RELAY, LISTEN))
+                with listener.accept()[0] as its:
+                    its.sendall(b"first")
+                expect(sock.recv(6) + sock.recv(1) == b"first", "not all of an answer")
+        expect((trial.reasons() - before) / 2 > 200, "few began in the kernel")
+        expect(not trial.past()["challenged"] and not trial.past()["silent"] and
+               trial.retransmitted("client") == lost, f"challenged: {trial.past()}")
+    trial.start_sink()
+
+
+@pytest.mark.parametrize("machine, hook", [("client", "ingress"), ("server", "egress")])
+def test_lost_answer(trial, machine, hook):
+    """S9: one SYN|ACK is lost.  The next SYN goes to the same server, which had answered."""
+    trial.begin()
+    wait_until(lambda: conversation(trial) == "graft", "a session from the SYN on")
+    wait_until(lambda: not trial.forward(1)["live"], "no session")
+    before, past = trial.forward(1)["accepted"], trial.past()
+    trial.lab.run(machine, "nft", "add table netdev faults; add chain netdev faults c "
+                  f"{{ type filter hook {hook} device to-relay priority 0 ; }};"
+                  "add rule netdev faults c tcp flags & (syn | ack) == syn | ack "
+                  "limit rate 1/hour burst 1 packets counter drop")
+    try:
+        with talker(trial) as sock:
+            session = session_of(trial, sock)
+            expect("packets 1 " in trial.lab.run(machine, "nft", "list ruleset"), "none was lost")
+            if machine == "client":
+                expect(session["flows"][0]["reason"] == "from the SYN on" and
+                       trial.past() == past, f"{session}, {trial.past()}")
+            expect(trial.forward(1)["accepted"] == before + 1, "not one session")
+    finally:
+        trial.lab.run(machine, "nft", "delete table netdev faults")
+
+
+def test_late_packets(trial):
+    """S10: all packets of earlier sessions come again, to sessions with the same ports of ours."""
+    trial.begin("--set-up-ports", "20000-20015")
+    trial.prove()
+    wires = []
+    for machine in "client", "server":
+        no_offload(f"{trial.lab.name}-{machine}")  # or the checksums are not there
+        with trial.lab.inside(machine):
+            wires.append(socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3)))
+        wires[-1].bind(("to-relay", 0))
+        wires[-1].setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
+        wires[-1].setblocking(False)
+    trial.crr(4, 0.5)
+    wait_until(lambda: conversation(trial) == "graft", "a session from the SYN on")
+    late = []
+    for wire in wires:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                packet, (_, _, kind, *_) = wire.recvfrom(65536)
+                if kind == socket.PACKET_OUTGOING and packet[12:14] == b"\x08\0":
+                    late.append((wire, packet))
+    with contextlib.ExitStack() as stack:
+        for wire in wires:
+            stack.enter_context(wire)
+        socks = [stack.enter_context(talker(trial)) for _ in range(5)]
+        ours = trial.lab.run("server", "ss", "-tnH", "state", "established", f"sport = :{ECHO}")
+        expect(":200" in ours, f"no port of ours is used again: {ours}")
+        for n, (wire, packet) in enumerate(late):
+            wire.send(packet)
+            if not n % 100:
+                for sock in socks:
+                    say(sock)
+        for sock in socks:
+            say(sock)
+    print(f"# {len(late)} late packets, {trial.past()}")
+    wait_until(lambda: not trial.forward()["live"] and not trial.forward(1)["live"] and
+               not trial.daemon.ask("status")["set_up"]["half_open"], "nothing to be left")
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU")
+def test_two_cpus(trial):
+    """S14: sessions are of the worker of the CPU on which their SYNs came."""
+    trial.begin()
+    wait_until(lambda: conversation(trial) == "graft", "a session from the SYN on")
+    cpus, workers = os.sched_getaffinity(0), []
+    with contextlib.ExitStack() as stack:
+        for cpu in sorted(cpus)[:2]:
+            os.sched_setaffinity(0, {cpu})
+            stack.callback(os.sched_setaffinity, 0, cpus)
+            socks = [stack.enter_context(talker(trial)) for _ in range(4)]
+            workers.append({session_of(trial, sock)["worker"] for sock in socks})
+    expect(all(len(of) == 1 for of in workers) and workers[0] != workers[1], f"{workers}")
+
+
+def test_wildcard(trial):
+    """S15: a listener of all addresses has those of this machine, and none that is only routed."""
+    trial.daemon = Daemon(trial.lab, trial.program, "auto",
+                          [(f":{LISTEN_ECHO}", f"{SERVER}:{ECHO}")], "--graft-pins", trial.pins,
+                          "--set-up", "kernel")
+    for address in RELAY, "10.0.2.1":
+        wait_until(lambda a=address: conversation(trial, a) == "graft", "a session from the SYN on")
+    for _ in range(3):
+        own_answer(trial, "server", SERVER)
 
 
 def connects(trial, n, address=RELAY, port=LISTEN):
@@ -280,10 +416,10 @@ def sockets(trial, sock):
                          f"dport = :{port[0]} )").count("\n")
 
 
-def talker(trial):
-    sock = trial.lab.socket("client", RELAY)
+def talker(trial, address=RELAY):
+    sock = trial.lab.socket("client", address)
     sock.settimeout(10 * SLOW)
-    sock.connect((RELAY, LISTEN_ECHO))
+    sock.connect((address, LISTEN_ECHO))
     sock.sendall(b"e")
     if sock.recv(1) != b"!":
         raise ConnectionResetError
@@ -303,13 +439,65 @@ def say(sock):
     expect(got == text, "wrong bytes")
 
 
+def talk(trial, kind, n):
+    """N clients of a kind of standby_peer.py, which go on until their stdin ends."""
+    process = trial.lab.start("client", sys.executable, "-B", PEER, "talk", RELAY, str(LISTEN_ECHO),
+                              kind, str(n), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True)
+    expect(process.stdout.readline() == "ready\n", f"{kind}: no client is ready")
+    return process
+
+
+class Load:
+    """Short connections, all the time."""
+
+    def __init__(self, trial, n):
+        self.trial, self.n = trial, n
+        self.process = trial.lab.start("client", BENCH, "crr", "--connect", FORWARDS[0][0],
+                                       "--connections", str(n), "--seconds", "60",
+                                       stdout=subprocess.PIPE)
+
+    def wait_from_syn(self):
+        before = self.trial.reasons()
+        wait_until(lambda: self.trial.reasons() > before + 100, "the load to be from the SYN on")
+
+    def end(self):
+        """No byte was wrong.  What was half open, or at sockets, may be reset."""
+        self.process.terminate()
+        said = json.loads(self.process.communicate()[0])
+        errors = said["errors"]
+        expect(not said["wrong"] and not errors["timeout"] and not errors["short"] and
+               errors["reset"] <= self.n, f"{said}")
+
+
+def nobody_begins(trial):
+    """No daemon lives: a SYN is refused, or goes to another program that has the port now."""
+    with trial.lab.socket("client", RELAY) as sock, pytest.raises(ConnectionRefusedError):
+        sock.connect((RELAY, LISTEN_ECHO))
+    own_answer(trial, "relay", RELAY)
+
+
+def own_answer(trial, machine, address):
+    """A client of MACHINE's own program at ADDRESS, which has the port of a forward, gets to it."""
+    with trial.lab.socket(machine, address) as listener, \
+            trial.lab.socket("client", address) as sock:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, LISTEN_ECHO))
+        listener.listen()
+        sock.settimeout(5 * SLOW)
+        sock.connect((address, LISTEN_ECHO))
+        with listener.accept()[0] as its:
+            its.sendall(b"own")
+            expect(sock.recv(3) == b"own", "another's answer")
+
+
 def session_of(trial, sock):
     client = "%s:%d" % sock.getsockname()[:2]
     return next((s for s in trial.daemon.ask("sessions")["sessions"] if s["client"] == client), None)
 
 
-def conversation(trial):
-    with talker(trial) as sock:
+def conversation(trial, address=RELAY):
+    with talker(trial, address) as sock:
         session = session_of(trial, sock)
         reason = session and session["flows"][0]["reason"]
     return "graft" if reason == "from the SYN on" else reason
