@@ -290,6 +290,39 @@ def test_ports_in_use(trial):
             trial.use_ports(relay, PORTS[relay])
 
 
+def test_set_up_ports(trial):
+    """A1: the same from the SYN on.  Both relays prepare sessions with the same few ports."""
+    def from_syn(relay):
+        return sum(s["flows"][0]["reason"] == "from the SYN on" for s in trial.sessions(relay))
+
+    def begin(relay, *crowds):
+        wait_until(lambda: talks.append(trial.talk(9100, "e", 1)) or from_syn(relay),
+                   lambda: f"a session from the SYN on: {trial.relays[relay].ask('status')}")
+        talks.extend(trial.talk(9100, kind, n) for kind, n in crowds)
+        expect(from_syn(relay) > 25, f"{from_syn(relay)} of {relay} began in the kernel")
+
+    def use(config):
+        trial.lab.write("culvert.conf", config)
+        for relay in RELAYS:
+            trial.start_anew(relay)
+
+    talks = []
+    use(trial.config.replace("\n", "\nset-up = kernel\nset-up-ports = 20000-20149\n", 1))
+    try:
+        begin("relay", ("e", 40), ("i", 40))
+        trial.wait_all_mirrored("relay")
+        for power, (old, new) in (True, RELAYS), (False, RELAYS[::-1]):
+            trial.move(old, new, power)
+            begin(new, ("e", 30))
+            if power:
+                trial.come_back(old)
+            trial.wait_all_mirrored(new)
+        for process in talks:
+            trial.finish(process)
+    finally:
+        use(trial.config)
+
+
 def test_owner_times_out(trial):
     """A2, A8: who holds a session does not time it out, nor end it for its owner."""
     talk, clients = trial.talk(9109, "e", 3), trial.crowd(2, port=9154)
