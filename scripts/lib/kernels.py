@@ -69,7 +69,7 @@ def plan(tests):
     for case in UDP:
         yield f"flow/udp-{case}", 120, f"{PYTEST}/udp.py --engine auto -k {case}"
     yield "flow/standby-back", 400, f"{PYTEST}/standby.py -k back"
-    yield "flow/from-syn", 400, f"{PYTEST}/from_syn.py"
+    yield "flow/from-syn", 600, f"{PYTEST}/from_syn.py"
     yield "flow/udp-networks", 150, f"{PYTEST}/networks.py --udp --engine auto -k plain --jobs 2"
 
 
