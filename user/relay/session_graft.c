@@ -391,7 +391,8 @@ void session_graft_adopt(struct session *s, uint32_t slot, enum reason reason)
 	for (unsigned int dir = 0; dir < 2; dir++) {
 		s->flows[dir].user_in = s->flows[dir].user_out = e->before[dir];
 		s->flows[dir].reason = reason;
-		s->flows[dir].engine = s->forward->engine;
+		s->flows[dir].engine = forward_grafts(s->forward) ? s->forward->engine :
+								    ENGINE_AUTO;
 	}
 	w->grafted[slot] = s;
 	__atomic_store_n(&e->head.worker, w->index, __ATOMIC_RELAXED);

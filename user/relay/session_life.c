@@ -450,16 +450,25 @@ void worker_visit_sessions(struct worker *w, uint64_t piece, uint64_t pieces, se
 	udp_sessions_visit(w, piece, pieces, fn, arg);
 }
 
+/* Returns how many flows of S need time for it. */
+static unsigned int follow_engine(struct session *s)
+{
+	unsigned int n = 0;
+
+	for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
+		n += !session_flow_follow(s, dir);
+	settle(s);
+	return n;
+}
+
 unsigned int worker_follow_engines(struct worker *w)
 {
 	struct session *s;
 	unsigned int n = 0;
 
-	LIST_FOREACH(s, &w->sessions, in_worker) {
-		for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++)
-			n += !session_flow_follow(s, dir);
-		settle(s);
-	}
+	session_syn_sweep(w, true);
+	LIST_FOREACH(s, &w->sessions, in_worker)
+		n += follow_engine(s);
 	udp_sessions_follow_engines(w);
 	return n;
 }
@@ -629,9 +638,13 @@ int session_begun(struct worker *w, struct forward *f, const union client_addr *
 		  uint32_t slot, struct server *server)
 {
 	struct session *s = new_session(w, f, client);
+	int r;
 
 	if (s)
 		s->server = server;
 	count_add(&forward_stats(f, w->index)->accepted, !!s);
-	return take_over(s, slot, REASON_FROM_SYN);
+	r = take_over(s, slot, REASON_FROM_SYN);
+	if (!r)
+		follow_engine(s); /* an order may have come since its SYN */
+	return r;
 }
