@@ -272,11 +272,14 @@ def test_sockets(trial):
     sock = talker(trial)
     wait_until(lambda: sockets(trial, sock) == 2, "both sockets", 5)
     say(sock)
+    young = talker(trial)  # the daemon has not looked at it yet
     trial.daemon.command("engine", FORWARDS[1][0], "copy")
-    wait_until(lambda: say(sock) or session_of(trial, sock)["flows"][0]["carrier"] == "copy",
-               "the session to be at its sockets")
+    for one in sock, young:
+        wait_until(lambda s=one: say(s) or session_of(trial, s)["flows"][0]["carrier"] == "copy",
+                   "the session to be at its sockets")
     for _ in range(20):
         say(sock)
+    young.close()
     trial.daemon.command("engine", FORWARDS[1][0])
     trial.daemon.command("kill", str(session_of(trial, sock)["id"]))
     with pytest.raises(ConnectionResetError):
