@@ -3,7 +3,8 @@
 
     client [- front] - relay - [back -] server      rows: networks_rows.py, one entry of data each
 
-Surroundings x engine x who speaks first x family. One row with one engine is a run: a lab and a
+Surroundings x engine x who speaks first x family. Engine "kernel" (--engine kernel) is auto whose
+sessions begin in the kernel: with --set-up kernel, and after sessions that prove both ends. One row with one engine is a run: a lab and a
 daemon of its own, and in it all cells (speaker, family) side by side. A cell is right if all bytes
 arrive in time, both ways, with a clean end, or if it ends as the row says. Datagrams are two
 speakers more: "udp", and "df", whose packets may not be fragmented.
@@ -131,7 +132,7 @@ def answer(sock, speaker):
         peer = sock.getpeername()[0].removeprefix("::ffff:")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if speaker == "late":
-            time.sleep(PAUSE)
+            select.select([sock], [], [], PAUSE)
         if speaker in ("greets", "late"):
             sock.sendall(GREETING)
         while data := sock.recv(1 << 20):
@@ -179,7 +180,8 @@ class Talk(threading.Thread):
         self.port = 9000 + 10 * FAMILIES.index(family) + SPEAKERS.index(speaker)
         self.upstream_port = 7001 + SPEAKERS.index(speaker)
         self.forward = f":{self.port}"
-        self.expected = pick(run.row.graft, family, speaker, run.engine)
+        self.expected = pick(run.row.graft, family, speaker, run.engine,
+                             *["kernel"] * run.from_syn)
         self.ends = pick(run.row.ends, family, speaker, run.engine).split("|")
         self.sock = None
         self.rounds = 0
@@ -188,12 +190,15 @@ class Talk(threading.Thread):
         self.grafted = False  # at that time
         self.faults = []
         self.why_not = set()
+        self.proofs, self.from_syn = 0, False
 
     def run(self):
         start = time.monotonic()
         enter(self.row.client_in)
         try:
             try:
+                if self.run_.from_syn and self.row.kind == "converse":
+                    self.prove()
                 getattr(self, self.row.kind)()
                 self.end = "whole"
             except Ended as error:
@@ -217,11 +222,9 @@ class Talk(threading.Thread):
             if self.end == "|".join(self.ends):
                 self.end, self.details = f"again {error.args[0]}", error.args[1]
 
-    def open(self, port=0):
-        """A connection, over which the first words have been said."""
+    def connect(self, port=0):
         row = self.row
         address = address_of(row.dial or self.run_.relay, self.family[0])
-        port = port or (self.port + 20000 if row.last == "fin" else 0)
         with named_ends():
             info = socket.getaddrinfo(address, self.port + row.dial_port,
                                       type=socket.SOCK_STREAM)[0]
@@ -234,11 +237,17 @@ class Talk(threading.Thread):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(("", port))
             sock.connect(info[4])
+        return sock
+
+    def open(self, port=0):
+        """A connection, over which the first words have been said."""
+        sock = self.connect(port or (self.port + 20000 if self.row.last == "fin" else 0))
+        with named_ends():
             if self.speaker in ("greets", "late"):
                 got = sock.makefile("rb", 0).readline()
                 if got != GREETING:
                     raise Ended("wrong" if got.endswith(b"\n") else "eof", f"greeting: {got}")
-            elif self.speaker == "waits" and row.at != "idle":
+            elif self.speaker == "waits" and self.row.at != "idle":
                 time.sleep(PAUSE)
         return sock
 
@@ -251,6 +260,15 @@ class Talk(threading.Thread):
         with named_ends():
             exchange(sock, os.urandom(size), self.row.wait, self.row.sip)
         self.rounds += 1
+
+    def prove(self):
+        """Sessions by sockets, so that the next one may begin in the kernel: the second one is chosen
+        before the first one has shown the way."""
+        for _ in range(2):
+            with self.connect() as sock, named_ends():
+                sock.sendall(b"please fin")
+                take_all(sock, self.row.wait)
+            self.proofs += 1
 
     def converse(self):
         """Rounds until the run says so; the row's action; what the row wants to be said."""
@@ -329,10 +347,15 @@ class Talk(threading.Thread):
                     self.exchange(sock, 100)
         if how == "kill":
             daemon.ask("kill", "--forward", self.forward)
+        if how in ("kill", "idle") and self.run_.from_syn:
+            wait_until(lambda: self.forward not in {s["forward"] for s in self.run_.look()},
+                       f"{what} to be over", 10)
         for sock in socks:
             try:
                 with named_ends():
                     sock.settimeout(5 * SLOW)
+                    if how in ("kill", "idle") and self.run_.from_syn:
+                        sock.sendall(b"?")  # without sockets it hears of its end when it speaks
                     if how == "client-rst":
                         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER,
                                         struct.pack("ii", 1, 0))
@@ -480,8 +503,9 @@ class Daemon:
                 [*row.before, *before, f"{HOME}/culvert", "run", "--engine", self.run.engine, "--control",
                  self.control, "--graft-rtt", "0", "--workers", "1", "--max-sessions", "1000",
                  "--user", "nobody",
-                 "--session-log", "-", "--log-level", "debug", *row.options, *options,
-                 *self.forwards],
+                 "--session-log", "-", "--log-level", "debug",
+                 *(("--set-up", "kernel") if self.run.from_syn else ()),
+                 *row.options, *options, *self.forwards],
                 stdin=subprocess.DEVNULL, stdout=sessions, stderr=log, cwd=self.home)
         wait_until(lambda: self._is_ready(begin), "culvert to be ready",
                    seconds or row.ready)
@@ -518,20 +542,25 @@ class Run:
     LINE = re.compile(r"(\??)(client|front|relay|back|server)( nft| nft46)?: ?(.*)")
 
     def __init__(self, row, engine):
-        self.row, self.engine = row, engine
+        self.from_syn = engine == "kernel"
+        self.row = dataclasses.replace(row, udp="-") if self.from_syn else row
+        self.engine = "auto" if self.from_syn else engine
         self.relay = "10.0.3.2" if "front" in row.routers.split() else "10.0.1.2"
         self.warm, self.go, self.done = threading.Event(), threading.Event(), threading.Event()
         self.daemon = None
         self.wrong = []  # what a step saw
         self.failure = ""
+        self.past = set()
         self.cgroup = ""
         self.talks = [(DatagramTalk if speaker in SPEAKERS[4:] else Talk)(self, family, speaker)
-                      for family in row.families.split() for speaker in row.all_speakers()]
+                      for family in row.families.split() for speaker in self.row.all_speakers()]
 
     def work(self):
         """What became of each cell: (family, speaker, verdict, seconds, text)."""
         try:
             try:
+                if not self.talks:
+                    raise Skip("datagrams have no SYN")
                 self.build()
                 self.converse()
             finally:
@@ -677,6 +706,7 @@ class Run:
         self.do(self.row.meanwhile)
         if self.row.kind == "converse":
             self.wait_warm()
+            self.note_past()
             self.warm.set()
             for talk in self.talks:
                 expect(talk.arrived.wait(30 * SLOW), "waited in vain for the row's action")
@@ -700,6 +730,11 @@ class Run:
                        begun <= {line["forward"] for line in self.daemon.ended()},
                        "sessions to end", 2)
 
+    def note_past(self):
+        """Why SYNs have gone to the listeners."""
+        past = (self.daemon.ask("status")["set_up"] or {"past": {}})["past"] if self.from_syn else {}
+        self.past = {cause for cause, count in past.items() if count}
+
     def wait_warm(self):
         """Until each session is in the state that the row expects, or will not come to it."""
         begin = time.monotonic()
@@ -712,6 +747,9 @@ class Run:
                 if own:
                     talk.why_not |= {session["not_grafted"] for session in own}
                     talk.grafted = talk.forward in grafted
+                    talk.from_syn = talk.from_syn or any(
+                        flow["reason"] == "from the SYN on" for session in own
+                        for flow in session["flows"])
             for talk in self.talks:
                 at_least = PAUSE * 1.1 if talk.speaker in ("late", "waits") else 0
                 if talk.arrived.is_set():
@@ -733,7 +771,8 @@ class Run:
                                        if line["forward"] == talk.forward)
             wrong.append(f"{talk.end}: {talk.details}, {talk.rounds} rounds; log: {dict(ends)}")
         finished = [line for line in self.daemon.ended() if line["forward"] == talk.forward]
-        first = min(finished, key=lambda line: line["id"], default=None)
+        finished = sorted(finished, key=lambda line: line["start"])[talk.proofs:]
+        first = finished[0] if finished else None
         carriers = {flow["carrier"] for flow in first["flows"]} if first else set()
         if self.engine != "auto" and (talk.grafted or "graft" in carriers):
             wrong.append("grafted")
@@ -742,6 +781,9 @@ class Run:
             if talk.expected in ("grafted", "returned") and not talk.grafted and \
                     self.row.at != "idle":
                 wrong.append(f"not grafted: {reasons}")
+            if talk.expected in ("grafted", "returned") and not talk.from_syn and self.past and \
+                    self.past <= {"stock", "unproven"}:  # as of the proofs
+                wrong.append("not from the SYN on")
             if talk.expected == "returned" and "graft" in carriers:
                 wrong.append("did not return to its sockets")
             if talk.expected == "half" and any(flow["kernel_bytes"] for line in finished
@@ -761,7 +803,9 @@ class Run:
                 wrong.append("was not told that its packets are too big")
             if "?" in talk.why_not:
                 wrong.append('not_grafted is "?"')
-        how = "grafted" if talk.grafted else "/".join(sorted(carriers))
+        how = "from the SYN on" if talk.from_syn else "grafted" if talk.grafted else "/".join(sorted(carriers))
+        if self.past and not talk.from_syn:
+            how += f", past: {', '.join(sorted(self.past))}"
         if wrong:
             return "not ok", talk.seconds, "; ".join(wrong)
         return "ok", talk.seconds, how + (f", {talk.end}" if talk.end != "whole" else "")

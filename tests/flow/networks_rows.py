@@ -582,7 +582,7 @@ ROWS = (
 
     # --- windows ---
     small_window("a slow reader with a small window", 8000),
-    small_window("a slow reader with a very small window", 2300, graft="refused",
+    small_window("a slow reader with a very small window", 2300, graft="refused kernel:any",
                  why="small window"),
 
     # --- ports that are used again ---
