@@ -42,27 +42,31 @@
 /* --- what arrives --- */
 
 /*
- * Another connection has a tuple of G's session.  That session is over, in STATE.  The daemon
- * may give the slot back meanwhile.  Then the swap fails, and the next packet sets GRAFT_ANEW.
+ * Another connection has a tuple of G's session, which is over.  WAS: of `over`.  The daemon may
+ * give the slot back meanwhile.  Then the swap fails, and the next packet sets GRAFT_ANEW.
  */
-static __always_inline void forget(struct graft_entry *g, __u32 state)
+static __always_inline void forget(struct graft_entry *g, __u32 was)
 {
-	__sync_val_compare_and_swap(&g->over, state == GRAFT_DONE ? GRAFT_KEPT : GRAFT_GIVEN_BACK,
-				    GRAFT_ANEW);
+	__sync_val_compare_and_swap(&g->over, was, GRAFT_ANEW);
 }
 
-/* Find the session of P.  A SYN finds none that is over: it begins a new connection. */
-static __always_inline bool find_session(const struct packet *p, struct found *f)
+/*
+ * Find the session of P, which has arrived or LEAVES.  A SYN finds none that is over: it begins a new
+ * connection.  A SYN that leaves shows that the socket of a RETURNED session is closed, even if the
+ * daemon has not given the slot back.
+ */
+static __always_inline bool find_session(const struct packet *p, struct found *f, bool leaves)
 {
-	__u32 state;
+	__u32 state, over;
 
 	if (!find(&p->tuple, p->ipv6, f))
 		return false;
 	state = READ_ONCE(f->g->head.state);
+	over = READ_ONCE(f->g->over);
 	if (!(p->flags & SYN) || (state != GRAFT_DONE && state != GRAFT_CLOSED &&
-				  (state != GRAFT_RETURNED || !f->g->over)))
+				  (state != GRAFT_RETURNED || (!over && !leaves))))
 		return true;
-	forget(f->g, state);
+	forget(f->g, over);
 	return false;
 }
 
@@ -149,7 +153,7 @@ static __always_inline int arrived(struct __sk_buff *skb, struct found *f, struc
 	case GRAFT_TO_NOWHERE:
 		return DROP;
 	case GRAFT_TO_FORGET: /* P may be of another relay's connection: the stack answers */
-		forget(f->g, state);
+		forget(f->g, GRAFT_GIVEN_BACK);
 		return PASS;
 	default:
 		return PASS; /* the stack sends it on as a router does, to the session's relay */
@@ -182,7 +186,7 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 		return not_ours(skb, l2);
 	if (is_udp(&p))
 		return udp_in(skb, &p);
-	if (!find_session(&p, &f)) {
+	if (!find_session(&p, &f, false)) {
 		if (p.ce && is_deaf(skb, &p, 0))
 			return DROP;
 		if (!(p.flags & SYN))
@@ -425,7 +429,7 @@ static __always_inline int out(struct __sk_buff *skb, __u32 l2)
 	reverse(&p);
 	if (is_udp(&p))
 		return udp_out(skb, &p);
-	if (find_session(&p, &f)) {
+	if (find_session(&p, &f, true)) {
 		int to = leaves(skb, &f, &p);
 
 		return to == DROP ? swallow(skb) : to;

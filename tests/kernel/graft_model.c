@@ -233,10 +233,10 @@ static bool find_leaving(struct model *m, const struct model_parts *p, struct pl
 	return find(m, &t, p->ipv6, ret);
 }
 
-/* Unless it is given back just now: then the next packet forgets it. */
-static void forget(const struct place *at)
+/* WAS: of `over`.  If it is another by now, the next packet forgets the session. */
+static void forget(const struct place *at, uint32_t was)
 {
-	if (at->g->over == (at->g->head.state == GRAFT_DONE ? GRAFT_KEPT : GRAFT_GIVEN_BACK))
+	if (at->g->over == was)
 		at->g->over = GRAFT_ANEW;
 }
 
@@ -1097,7 +1097,7 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		return complain(m, f);
 	found = find(m, &p.from, p.ipv6, &at);
 	if (found && p.flags & SYN && is_free(&at)) {
-		forget(&at);
+		forget(&at, at.g->over);
 		found = false;
 	}
 	if (!found && (!(p.flags & SYN) || p.flags & ACK || p.from.local_port != m->port ||
@@ -1122,7 +1122,7 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 	if (at.g->killed)
 		return shift(f, at.mine, &p, false);
 	if (at.g->head.state == GRAFT_CLOSED && !is_inside(&at, &p)) { /* of another session */
-		forget(&at);
+		forget(&at, GRAFT_GIVEN_BACK);
 		return MODEL_PASS;
 	}
 	state = at.g->head.state & GRAFT_STATE_MASK;
@@ -1272,8 +1272,8 @@ enum model_verdict model_out(struct model *m, struct model_frame *f)
 			  &at)) /* a socket's reset has an ACK; the stack's tells it knows none */
 		return m->unsynced && (p.flags & (SYN | RST | ACK)) == RST ? MODEL_DROP :
 									     MODEL_PASS;
-	if (p.flags & SYN && is_free(&at)) {
-		forget(&at);
+	if (p.flags & SYN && (is_free(&at) || at.g->head.state == GRAFT_RETURNED)) {
+		forget(&at, at.g->over);
 		return MODEL_PASS;
 	}
 	if (at.g->killed)
