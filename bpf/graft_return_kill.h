@@ -53,7 +53,8 @@ static __always_inline int look_back(struct __sk_buff *skb, struct found *f, con
 		return GRAFT_IN_HAND;
 	a = seen_of(skb, mine, 0);
 	b = seen_of(skb, other, 1);
-	if (!a || !b || !a->established || !b->established)
+	/* the daemon may have made both, and not hold them yet */
+	if (!a || !b || !a->established || !b->established || f->g->syn_flags & GRAFT_SYN_BARE)
 		return GRAFT_NO_SOCKET;
 	/* a packet that bypassed the programs may have moved a socket's numbers */
 	if (a->write_seq != mine->frozen_write || a->rcv_nxt != mine->frozen_read ||
