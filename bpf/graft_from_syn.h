@@ -339,6 +339,7 @@ static __always_inline void syn_open(struct graft_entry *g, const struct packet 
 	b->begun = b->end;
 	b->acked = (1ULL << 32) + isn;
 	a->acked = (1ULL << 32) + p->seq + 1;
+	a->tsval_sent = s->syn.tsval; /* grow_32() from 0 would miss half of all clocks */
 	a->frozen_read = (__u32)a->end;
 	a->frozen_write = b->frozen_read = p->seq + 1;
 	b->frozen_write = isn;

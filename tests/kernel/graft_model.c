@@ -929,6 +929,7 @@ static bool open_up(struct graft_entry *g, const struct model_parts *p)
 	b->end = b->begun = (1ULL << 32) + p->seq + 1;
 	a->acked = b->end;
 	b->acked = (1ULL << 32) + p->ack;
+	a->tsval_sent = theirs.tsval;
 	a->frozen_read = (uint32_t)a->end;
 	a->frozen_write = b->frozen_read = (uint32_t)b->end;
 	b->frozen_write = p->ack;
