@@ -124,6 +124,7 @@ void conn_open(struct conn *c)
 	receiver_open(&c->in, c->seed, PATTERN_DOWN, g->o->sample);
 	c->wanted = 0;
 	c->tailed = false;
+	c->ends = g->o->ends == ENDS_EACH ? turn % N_ENDS : g->o->ends;
 	c->since_ns = clock_ns();
 	c->state = CONN_CONNECTING;
 	c->source.fd = socket(target->ss.ss_family,
@@ -176,6 +177,7 @@ static void note_header(struct conn *c)
 			.seed = c->seed,
 			.workload = o->workload,
 			.sample = o->sample,
+			.ends = (uint16_t)c->ends,
 			.size = (uint32_t)o->size,
 			.warmup_ms = (uint32_t)o->warmup_ms,
 			.seconds_ms = o->seconds_ms,
@@ -197,6 +199,7 @@ static void note_header(struct conn *c)
  */
 
 #define EXPIRED_NS (1 * NS_PER_S) /* for the other side's FIN after a timeout */
+#define ASK_AGAIN_NS (1 * NS_PER_S)
 #define FIN_BEHIND (EPOLLRDHUP | EPOLLHUP | EPOLLERR)
 
 static void exchange_push(struct conn *c)
@@ -211,6 +214,8 @@ static void exchange_push(struct conn *c)
 			return;
 		}
 	}
+	if (c->ends == ENDS_CLIENT_HALF)
+		shutdown(c->source.fd, SHUT_WR);
 }
 
 static void request(struct conn *c)
@@ -257,11 +262,38 @@ static void end_in_order(struct conn *c)
 	shutdown(c->source.fd, SHUT_WR);
 }
 
+/* The connection of C, of crr, is over. */
+static void crr_ended(struct conn *c, uint64_t now)
+{
+	if (c->g->phase == PHASE_RUN && now < c->g->end_ns)
+		conn_open(c);
+	else
+		conn_close(c);
+}
+
+/* End the connection of C, of crr, which has its response. */
+static void crr_end(struct conn *c, uint64_t now)
+{
+	const struct linger reset = { .l_onoff = 1 };
+
+	if (c->ends == ENDS_CLIENT_RESET)
+		setsockopt(c->source.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	if (c->ends == ENDS_CLIENT || c->ends == ENDS_CLIENT_RESET) {
+		crr_ended(c, now);
+		return;
+	}
+	c->state = CONN_ENDING;
+	c->since_ns = now;
+	if (c->ends == ENDS_SERVER_RESET) {
+		request(c);
+		c->wanted = 0;
+	}
+}
+
 /* A whole response has come. */
 static void completed(struct conn *c, uint64_t now)
 {
 	bool more = c->g->phase == PHASE_RUN && now < c->g->end_ns;
-	bool crr = c->g->o->workload == WORKLOAD_CRR;
 
 	if (c->state == CONN_OPENING) {
 		conn_ready(c);
@@ -272,10 +304,8 @@ static void completed(struct conn *c, uint64_t now)
 		return;
 	}
 	conn_record(c, now);
-	if (crr && more)
-		conn_open(c);
-	else if (crr)
-		conn_close(c);
+	if (c->g->o->workload == WORKLOAD_CRR)
+		crr_end(c, now);
 	else if (more)
 		next_request(c, now);
 	else
@@ -297,7 +327,23 @@ static bool exchange_take(struct conn *c, const uint8_t *data, size_t n, uint64_
 	if (c->wanted)
 		return true;
 	completed(c, now);
-	return c->g->o->workload != WORKLOAD_CRR && c->state != CONN_CLOSED;
+	return c->state == CONN_ENDING ||
+	       (c->g->o->workload != WORKLOAD_CRR && c->state != CONN_CLOSED);
+}
+
+/* The other side has said its last, in order or, if it was a RESET, by that. */
+static void exchange_ended(struct conn *c, bool reset)
+{
+	if (c->state != CONN_ENDING || reset != (c->ends == ENDS_SERVER_RESET)) {
+		conn_fail(c, reset ? CAUSE_RESET : CAUSE_SHORT);
+		return;
+	}
+	if (c->ends == ENDS_SERVER_HALF)
+		request(c);
+	if (c->g->o->workload == WORKLOAD_CRR)
+		crr_ended(c, clock_ns());
+	else
+		conn_close(c);
 }
 
 /* One recv(2).  False if there is nothing more to read now. */
@@ -309,10 +355,8 @@ static bool exchange_pull(struct conn *c, uint32_t events)
 	if (n > 0)
 		return exchange_take(c, data, (size_t)n, clock_ns()) &&
 		       (n == PATTERN_PIECE || (events & FIN_BEHIND));
-	if (n == 0 && c->state == CONN_ENDING)
-		conn_close(c);
-	else if (n == 0)
-		conn_fail(c, CAUSE_SHORT);
+	if (n == 0 || errno == ECONNRESET)
+		exchange_ended(c, n < 0);
 	else if (errno != EAGAIN)
 		conn_broken(c, -errno);
 	return false;
@@ -354,6 +398,12 @@ static void exchange_tick(struct conn *c, uint64_t now)
 		break;
 	case CONN_EXPIRED:
 	case CONN_ENDING:
+		/* a reset that was lost is repeated if asked for */
+		if (c->ends == ENDS_SERVER_RESET && waited >= ASK_AGAIN_NS &&
+		    send(c->source.fd, "", 1, MSG_NOSIGNAL) < 0 && errno == ECONNRESET) {
+			exchange_ended(c, true);
+			break;
+		}
 		if (waited >= (c->state == CONN_EXPIRED ? EXPIRED_NS : timeout))
 			conn_fail(c, CAUSE_TIMEOUT);
 		break;

@@ -55,6 +55,7 @@ struct conn {
 	uint64_t since_ns; /* when the connect, or the request, began */
 	uint64_t wanted;   /* exchange: bytes of the response that are to come */
 	bool tailed;       /* transfer: our tail is sent, or about to be */
+	enum ends ends;
 	struct sender out;
 	struct receiver in;
 };

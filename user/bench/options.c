@@ -72,6 +72,7 @@ enum {
 	CONNECT,
 	SOURCE,
 	PROTOCOL,
+	ENDS,
 	VERIFY
 };
 
@@ -95,6 +96,10 @@ static const struct argp_option options[] = {
 	  "the measured time (default 5; idle: until a signal)", 1 },
 	{ "timeout", KEY + TIMEOUT, "SECONDS", 0,
 	  "longest wait for a connection or a response (default 5)", 1 },
+	{ "ends", KEY + ENDS, "HOW", 0,
+	  "crr: client, server, client-half, server-half, client-reset, server-reset, or each in turn "
+	  "(default client)",
+	  1 },
 	{ "verify", KEY + VERIFY, "HOW", 0,
 	  "compare every byte (full), or 8 of 256 (sample) (default full; bulk, slow: sample)", 1 },
 	{ 0, 0, 0, 0, "Options of sink:", 2 },
@@ -176,6 +181,24 @@ static void store_number(struct argp_state *state, const struct number *n, const
 		argp_error(state, "--%s \"%s\": expected %s", n->name, text, n->expected);
 }
 
+static const char *const ends[] = {
+	[ENDS_CLIENT] = "client",
+	[ENDS_SERVER] = "server",
+	[ENDS_CLIENT_HALF] = "client-half",
+	[ENDS_SERVER_HALF] = "server-half",
+	[ENDS_CLIENT_RESET] = "client-reset",
+	[ENDS_SERVER_RESET] = "server-reset",
+	[ENDS_EACH] = "each",
+};
+
+static void choose_ends(struct argp_state *state, const char *text, struct options *o)
+{
+	while (o->ends <= ENDS_EACH && strcmp(text, ends[o->ends]))
+		o->ends++;
+	if (o->ends > ENDS_EACH)
+		argp_error(state, "--ends: no such end: \"%s\"", text);
+}
+
 static bool choose(struct argp_state *state, const char *text, const char *no, const char *yes)
 {
 	if (strcmp(text, no) && strcmp(text, yes))
@@ -233,6 +256,10 @@ static void check(struct argp_state *state, struct options *o)
 		argp_error(state, "%s has no option --protocol", name);
 	if (o->rate && o->workload != WORKLOAD_SLOW)
 		argp_error(state, "%s has no option --rate", name);
+	if (o->ends && (o->workload != WORKLOAD_CRR || o->udp))
+		argp_error(state, "%s has no option --ends", name);
+	if (o->ends && o->size > ENDS_SIZE_MAX)
+		argp_error(state, "--ends: a message has at most %uK", ENDS_SIZE_MAX >> 10);
 	if (o->workload == WORKLOAD_SLOW && !o->rate)
 		o->rate = 64 << 10;
 	for (size_t i = 0; o->source.count && i < o->n_addresses; i++)
@@ -267,6 +294,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 		return 0;
 	case KEY + PROTOCOL:
 		o->udp = choose(state, text, "tcp", "udp");
+		return 0;
+	case KEY + ENDS:
+		choose_ends(state, text, o);
 		return 0;
 	case KEY + VERIFY:
 		o->sample = choose(state, text, "full", "sample");

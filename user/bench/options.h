@@ -32,6 +32,7 @@ struct options {
 	struct addr addresses[ADDRESSES_MAX]; /* a sink listens at them, others connect to them */
 	size_t n_addresses;
 	struct source_range source;
+	unsigned int ends; /* of crr: enum ends */
 	uint64_t connections;
 	uint64_t in_flight; /* connections being opened at a time, in all processes together */
 	uint64_t processes;

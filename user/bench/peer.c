@@ -33,6 +33,14 @@ static void peer_close(struct peer *p)
 	p->sink->closed = p;
 }
 
+static void peer_reset(struct peer *p)
+{
+	const struct linger reset = { .l_onoff = 1 };
+
+	setsockopt(p->source.fd, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+	peer_close(p);
+}
+
 void peer_free_closed(void *sink)
 {
 	struct sink *s = sink;
@@ -79,6 +87,15 @@ static void watch_transfer(struct peer *p)
 		peer_close(p);
 }
 
+/* The response is sent: end first, if the client wants that. */
+static void answered(struct peer *p)
+{
+	if (p->header.ends == ENDS_SERVER)
+		peer_close(p);
+	else if (p->header.ends == ENDS_SERVER_HALF)
+		shutdown(p->source.fd, SHUT_WR);
+}
+
 /* Send: a transfer once a turn, an exchange until all is sent or the socket has no room. */
 static void push(struct peer *p)
 {
@@ -100,6 +117,8 @@ static void push(struct peer *p)
 		peer_close(p);
 	else if (transfer)
 		watch_transfer(p);
+	else if (p->out.at.position && sender_idle(&p->out))
+		answered(p);
 }
 
 /* --- receiving --- */
@@ -115,6 +134,12 @@ static void answer_wrong(struct peer *p)
 		sender_note(&p->out, &wrong, 1);
 	p->state = PEER_DEAF;
 	push(p);
+}
+
+/* The request that is complete is not the first. */
+static bool is_second(const struct peer *p)
+{
+	return p->in.at.position > p->header.size;
 }
 
 static void take_requests(struct peer *p, const uint8_t *data, size_t n)
@@ -133,12 +158,18 @@ static void take_requests(struct peer *p, const uint8_t *data, size_t n)
 		data += part;
 		n -= part;
 		p->wanted -= part;
-		if (!p->wanted) {
-			p->wanted = p->header.size;
-			p->out.left += p->header.size;
+		if (p->wanted)
+			break;
+		p->wanted = p->header.size;
+		if (p->header.ends == ENDS_SERVER_RESET && is_second(p)) {
+			peer_reset(p);
+			return;
 		}
+		if (p->header.ends != ENDS_SERVER_HALF || !is_second(p))
+			p->out.left += p->header.size;
 	}
-	push(p);
+	if (p->header.ends != ENDS_CLIENT_HALF)
+		push(p);
 }
 
 static void take_stream(struct peer *p, uint8_t *data, size_t n)
@@ -214,14 +245,22 @@ static void feed(struct peer *p, uint8_t *data, size_t n)
 	/* other states ignore the bytes */
 }
 
+/* The client has said less than it has to. */
+static bool is_cut(const struct peer *p)
+{
+	if (p->state == PEER_EXCHANGE)
+		return p->wanted != p->header.size ||
+		       (p->header.ends == ENDS_SERVER_HALF && !is_second(p));
+	return p->state == PEER_TRANSFER;
+}
+
 static void take_fin(struct peer *p)
 {
 	if (p->state == PEER_HEADER) {
 		bad_header(p);
 		return;
 	}
-	if ((p->state == PEER_EXCHANGE && p->wanted != p->header.size) || p->state == PEER_TRANSFER)
-		p->sink->tally->cut++;
+	p->sink->tally->cut += is_cut(p);
 	if (p->state == PEER_TRANSFER)
 		sender_stop(&p->out);
 	if (p->state == PEER_GREETED)
@@ -236,8 +275,10 @@ static bool pull(struct peer *p, uint32_t events)
 	uint8_t *data = p->sink->buffer + sizeof(struct frame);
 	ssize_t n = recv(p->source.fd, data, PATTERN_PIECE, 0);
 
-	if (n < 0 && errno != EAGAIN)
+	if (n < 0 && errno != EAGAIN) {
+		p->sink->tally->cut += p->header.ends == ENDS_SERVER_HALF && is_cut(p);
 		peer_close(p);
+	}
 	if (n == 0)
 		take_fin(p);
 	if (n <= 0)

@@ -89,6 +89,21 @@ static inline bool sends_down(enum workload w)
 }
 
 /*
+ * How a connection of crr ends, after one exchange.  The end that resets does so when the other has
+ * all bytes: a reset may overtake them.
+ */
+enum ends {
+	ENDS_CLIENT,       /* the client closes */
+	ENDS_SERVER,       /* the sink closes */
+	ENDS_CLIENT_HALF,  /* the client half-closes behind its request, the sink answers then */
+	ENDS_SERVER_HALF,  /* the sink half-closes, and gets one more message then */
+	ENDS_CLIENT_RESET, /* the client resets */
+	ENDS_SERVER_RESET, /* the sink resets at a second message */
+	N_ENDS,
+	ENDS_EACH = N_ENDS, /* all of them in turn */
+};
+
+/*
  * The protocol of generator and sink.
  *
  * Each connection begins with a frame, from the client: a header.  It says what the connection is
@@ -122,14 +137,16 @@ static inline bool sends_down(enum workload w)
 /* Limits of what a client may ask for. */
 #define EXCHANGE_SIZE_MAX (16U << 20)
 #define TRANSFER_SIZE_MAX PATTERN_PIECE
-#define DATAGRAM_MIN 24 /* of datagram.h */
+#define ENDS_SIZE_MAX (16U << 10) /* one send(2) takes it all */
+#define DATAGRAM_MIN 24           /* of datagram.h */
 #define DATAGRAM_MAX 65507
 #define PHASE_MS_MAX (24U * 3600 * 1000)
 
 struct header {
 	uint64_t seed;       /* of both streams */
 	uint32_t workload;   /* enum workload */
-	uint32_t sample;     /* do not verify every byte */
+	uint16_t sample;     /* do not verify every byte */
+	uint16_t ends;       /* enum ends */
 	uint32_t size;       /* bytes of a message; transfers: bytes per send(2) */
 	uint32_t warmup_ms;  /* after PROTOCOL_GO */
 	uint64_t seconds_ms; /* the measured time, after the warm-up */
