@@ -21,7 +21,7 @@ def pytest_addoption(parser):
         help="the long run of a test in place of its cases: minutes of udp.py, seconds of upstreams.py")
     add("--seed", type=int, default=int(time.time()), help="of all that is done at random")
     add("--seconds", type=float, default=60.0, help="of random_operations.py")
-    add("--sessions", type=int, help="of metrics.py and graft_wire.py")
+    add("--sessions", type=int, help="of metrics.py, graft_wire.py, endurance.py")
     add("--size", type=int, help="MiB of real_programs.py's big file; bytes of foreign.py's bulk")
     add("--shell", action="store_true", help="service_systemd.py, package.py: a shell there, with -s")
     add("--udp", action="store_true", help="networks.py: datagrams alone")
