@@ -54,6 +54,9 @@ class Crowd(Trial):
                 namespace, "grep", "^TcpExt:", "/proc/net/netstat").splitlines())
             for name in ("TCPSynRetrans", "TCPChallengeACK"):
                 counts[f"{namespace} {name}"] = int(values[names.index(name)])
+        # the machine's: a queue of a busy CPU was full (netdev_max_backlog)
+        with open("/proc/net/softnet_stat", encoding="ascii") as file:
+            counts["dropped"] = sum(int(line.split()[1], 16) for line in file)
         return counts
 
     def new(self):
@@ -127,7 +130,8 @@ def test_ends(trial, engine, size, length, share):
     expect(requests <= new["accepted"] <= served, f"{served} at the sink: {new}")
     if engine == "auto":
         expect(new["from the SYN on"] > 0.9 * new["accepted"], f"by sockets: {trial.past()}")
-        expect(not any(n for name, n in new.items() if "TCP" in name), f"{new}")
+        expect(new["dropped"] or not trial.past().get("challenged"), f"{trial.past()}")
+        expect(new["dropped"] or not any(n for name, n in new.items() if "TCP" in name), f"{new}")
 
 
 @pytest.mark.parametrize("loss", [1, 5])
@@ -165,7 +169,7 @@ def test_flood(trial, engine, size):
     new, syns = trial.new(), next(r["rule"]["expr"][-1]["counter"]["packets"]
                                   for r in rules["nftables"] if "rule" in r)
     expect(new["accepted"] <= served and syns <= served, f"{syns} SYNs, {served} clients: {new}")
-    expect(not new["client TCPSynRetrans"], f"a client had to wait: {new}")
+    expect(new["dropped"] or not new["client TCPSynRetrans"], f"a client had to wait: {new}")
     if engine == "auto":
         expect(trial.past().get("unproven", 0) > 0.9 * n, f"the flood did not come: {trial.past()}")
         expect(new["from the SYN on"] > 0.9 * new["accepted"], f"by sockets: {trial.past()}")

@@ -180,9 +180,9 @@ class Talk(threading.Thread):
         self.port = 9000 + 10 * FAMILIES.index(family) + SPEAKERS.index(speaker)
         self.upstream_port = 7001 + SPEAKERS.index(speaker)
         self.forward = f":{self.port}"
-        self.expected = pick(run.row.graft, family, speaker, run.engine,
-                             *["kernel"] * run.from_syn)
-        self.ends = pick(run.row.ends, family, speaker, run.engine).split("|")
+        cell = (family, speaker, run.engine, *["kernel"] * run.from_syn)
+        self.expected = pick(run.row.graft, *cell)
+        self.ends = pick(run.row.ends, *cell).split("|")
         self.sock = None
         self.rounds = 0
         self.arrived = threading.Event()  # where the row's action is to be
