@@ -155,9 +155,9 @@ int conflicts_of_globals(const struct config *c)
 	if (c->standby_ports && !config_port_range(c->standby_ports, ports))
 		r = conflict_complain(c, &c->defaults, "standby-ports",
 				      "expected two ports, as 20000-29999");
-	if (!config_port_range(c->set_up_ports, ports))
+	if (strcmp(c->set_up_ports, "auto") && !config_port_range(c->set_up_ports, ports))
 		r = conflict_complain(c, &c->defaults, "set-up-ports",
-				      "expected two ports, as 20000-28191");
+				      "expected auto, or two ports, as 20000-28191");
 	if (c->metrics.named || c->metrics.n_ports > 1 || c->metrics.udp)
 		r = conflict_complain(c, &c->defaults, "metrics",
 				      "needs an address and one port of TCP, not a host name");

@@ -16,6 +16,7 @@
 #include "base/log.h"
 #include "base/sandbox.h"
 #include "daemon/grafted.h"
+#include "relay/upstream_socket.h"
 
 /*
  * The folder for the pins of the daemon that has this control socket in this network namespace: no
@@ -46,11 +47,37 @@ static bool adopt_wants_syn(const struct config *c)
 	return false;
 }
 
+#define SYN_PORT 20000
+#define SYN_PORTS 8192
+
+/*
+ * The first and the last local port of sessions from the SYN on.  The kernel must not choose them for
+ * other sockets: the server would find such a connection in TIME_WAIT, with other numbers.
+ */
+static bool adopt_ports(const struct config *c, unsigned int ret[2])
+{
+	unsigned int first = SYN_PORT;
+
+	if (config_port_range(c->set_up_ports, ret))
+		return true;
+	upstream_learn_ports();
+	if (first <= upstream_ports[1] && upstream_ports[0] < first + SYN_PORTS)
+		first = upstream_ports[0] >= 1024 + SYN_PORTS ? upstream_ports[0] - SYN_PORTS :
+								upstream_ports[1] + 1;
+	ret[0] = first;
+	ret[1] = first + SYN_PORTS - 1;
+	return ret[1] <= UINT16_MAX;
+}
+
 const char *adopt_no_syn(const struct config *c)
 {
-	return !adopt_wants_syn(c)    ? "set-up = sockets at the start" :
-	       !c->privileged_process ? "privileged-process = no" :
-					NULL;
+	unsigned int ports[2];
+
+	if (!adopt_wants_syn(c))
+		return "set-up = sockets at the start";
+	if (!c->privileged_process)
+		return "privileged-process = no";
+	return adopt_ports(c, ports) ? NULL : "ip_local_port_range: see set-up-ports";
 }
 
 int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
@@ -65,9 +92,8 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	unsigned int ports[2];
 	int r;
 
-	config_port_range(c->set_up_ports, ports);
 	shared->no_syn = adopt_no_syn(c);
-	if (!shared->no_syn) {
+	if (!shared->no_syn && adopt_ports(c, ports)) {
 		limits.syn_port = (uint16_t)ports[0];
 		limits.syn_slots = ports[1] - ports[0] + 1;
 	}

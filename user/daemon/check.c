@@ -158,7 +158,7 @@ static void check_set_up(const struct config *c)
 	unsigned int ports[2];
 
 	if (config_port_range(c->set_up_ports, ports) && upstream_learn_ports() &&
-	    upstream_use_any(ports) && *place)
+	    upstream_use_any(ports))
 		log_complain(
 			0,
 			"warning: %sset-up-ports: the kernel connects from ports %u to %u: other "

@@ -37,8 +37,8 @@
 #define SYN_MOST (GRAFT_STOCK / 2)
 
 struct syn_stock {
-	pthread_mutex_t lock;    /* of the rest, and of the pushing side of RING */
-	struct forward *forward; /* NULL: free */
+	pthread_mutex_t lock;            /* of the rest, and of the pushing side of RING */
+	struct forward *_Atomic forward; /* NULL: free */
 	unsigned int listeners;
 	struct graft_stock *ring;
 	struct server *next;    /* the choice behind those of RING, which has no way; NULL: none */
@@ -49,7 +49,6 @@ struct syn_stock {
 	unsigned int live_seen; /* sessions of FORWARD, the prepared ones, too */
 	uint32_t stale_last;    /* of RING, at stale_ms: positions before it are older */
 	uint64_t stale_ms;
-	_Atomic bool in_use; /* has a forward */
 };
 
 struct syn_slot {
@@ -193,7 +192,6 @@ struct syn_stock *session_syn_listen(const struct shared *shared, struct forward
 		if (is) {
 			k->forward = f;
 			k->listeners++;
-			atomic_store(&k->in_use, true);
 		}
 		pthread_mutex_unlock(&k->lock);
 		if (is)
@@ -211,7 +209,6 @@ void session_syn_leave(const struct shared *shared, struct syn_stock *k)
 		syn_take_back(shared->syn, k);
 		atomic_store(&k->forward->syn, NULL);
 		k->forward = NULL;
-		atomic_store(&k->in_use, false);
 	}
 	pthread_mutex_unlock(&k->lock);
 }
@@ -252,7 +249,7 @@ bool session_syn_give_way(const struct shared *shared, struct forward *f, enum c
 	for (unsigned int i = 0; shared->syn && !s && i < GRAFT_STOCKS; i++) {
 		struct syn_stock *k = &shared->syn->stocks[i];
 
-		if (k != own && (limit != CAUSE_SESSION_LIMIT || !atomic_load(&k->in_use)))
+		if (k != own && (limit != CAUSE_SESSION_LIMIT || !k->forward))
 			continue;
 		pthread_mutex_lock(&k->lock);
 		s = k->forward ? syn_take(shared->syn, k) : NULL;
@@ -327,7 +324,8 @@ static bool syn_choose(struct syn *y, struct syn_stock *k, uint64_t now_ms)
 /* How many slots K wants: what SYNs take between two sweeps, twice. */
 static uint32_t syn_wanted(struct syn_stock *k, uint64_t now_ms)
 {
-	uint32_t first = graft_syn_first(k->ring), missed = graft_syn_missed(k->ring);
+	uint32_t first = graft_syn_first(k->ring),
+		 missed = __atomic_load_n(&k->ring->missed, __ATOMIC_RELAXED);
 
 	if (missed != k->missed_seen)
 		k->want *= 2;
@@ -351,7 +349,7 @@ static void syn_fill(struct syn *y, struct syn_stock *k, uint64_t now_ms)
 	    graft_syn_left(k->ring) <= 2 * SYN_LEAST)
 		syn_take_back(y, k);
 	if (now_ms - k->stale_ms >= SYN_STALE_MS) {
-		if (hindered || !graft_syn_has_passed(k->ring, k->stale_last - 1))
+		if (hindered || (int32_t)(graft_syn_first(k->ring) - k->stale_last) < 0)
 			syn_take_back(y, k);
 		k->stale_last = k->ring->last;
 		k->stale_ms = now_ms;
@@ -368,7 +366,7 @@ void session_syn_fill(struct worker *w)
 
 	for (struct syn_stock *k = y ? y->stocks : NULL; k && k < y->stocks + GRAFT_STOCKS; k++) {
 		/* another worker fills it just now */
-		if (!atomic_load(&k->in_use) || pthread_mutex_trylock(&k->lock))
+		if (!k->forward || pthread_mutex_trylock(&k->lock))
 			continue;
 		if (k->forward)
 			syn_fill(y, k, w->loop.now_ms);
@@ -386,7 +384,7 @@ unsigned int session_syn_prepared(const struct shared *shared)
 	unsigned int n = 0;
 
 	for (unsigned int i = 0; shared->syn && i < GRAFT_STOCKS; i++)
-		if (atomic_load(&shared->syn->stocks[i].in_use))
+		if (shared->syn->stocks[i].forward)
 			n += graft_syn_left(shared->syn->stocks[i].ring);
 	return n;
 }
@@ -471,17 +469,10 @@ static void syn_gave_up(struct worker *w, uint32_t slot, uint32_t why)
 	syn_unprepare(w->shared->syn, slot, false);
 }
 
-static void syn_wake(struct worker *w)
-{
-	if (graft_syn_awake(w->shared->grafts, w->index, true))
-		return;
-	timer_set(&w->loop, &w->syn_sweep, w->loop.now_ms + SYN_SWEEP_MS);
-}
-
 void session_syn_follow_news(struct worker *w)
 {
-	if (w->shared->syn)
-		syn_wake(w);
+	if (w->shared->syn && !graft_syn_awake(w->shared->grafts, w->index, true))
+		timer_set(&w->loop, &w->syn_sweep, w->loop.now_ms + SYN_SWEEP_MS);
 }
 
 void session_syn_event(struct worker *w, uint32_t slot, uint64_t id)
@@ -504,7 +495,7 @@ void session_syn_event(struct worker *w, uint32_t slot, uint64_t id)
 		syn_gave_up(w, slot, graft_of(gs, slot)->why_back);
 		break;
 	default:
-		syn_wake(w);
+		session_syn_follow_news(w);
 	}
 }
 

@@ -202,10 +202,8 @@ uint32_t graft_syn_prepare(struct graft_table *gs, const struct graft_tuple *ser
 void graft_syn_push(struct graft_stock *k, uint32_t slot);
 /* How many slots K has. */
 uint32_t graft_syn_left(const struct graft_stock *k);
-/* The position that the next SYN takes; whether it is behind AT; SYNs that found the stock empty. */
+/* The position that the next SYN takes. */
 uint32_t graft_syn_first(const struct graft_stock *k);
-bool graft_syn_has_passed(const struct graft_stock *k, uint32_t at);
-uint32_t graft_syn_missed(const struct graft_stock *k);
 /* Take back the slot that the next SYN would take, for graft_put(); NO_SLOT: there is none. */
 uint32_t graft_syn_take(struct graft_table *gs, struct graft_stock *k);
 /* SYN_SENT becomes GAVE_UP, ANSWERED becomes DONE.  False: SLOT is in neither state any more. */

@@ -28,12 +28,12 @@ SYSCALLS_ALLOWED(
 
 /* --- the queue of free slots --- */
 
-uint32_t graft_slot_take(struct graft_table *gs)
+uint32_t graft_slot_take(struct graft_table *gs, struct slot_queue *q)
 {
 	uint32_t slot;
 
 	pthread_mutex_lock(&gs->lock);
-	slot = slot_queue_take(&gs->queue);
+	slot = slot_queue_take(q);
 	pthread_mutex_unlock(&gs->lock);
 	if (slot == NO_SLOT)
 		return slot;
@@ -281,7 +281,7 @@ enum graft_refusal graft_try(struct graft_table *gs, struct graft_request *q)
 	int r;
 
 	q->op = GRAFT_OFFER;
-	q->slot = graft_slot_take(gs);
+	q->slot = graft_slot_take(gs, &gs->queue);
 	if (q->slot == NO_SLOT)
 		return GRAFT_NO_SLOT;
 	r = request_run(gs, q);

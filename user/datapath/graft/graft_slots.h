@@ -47,8 +47,8 @@ struct graft_table {
 	struct graft_stock *stocks; /* mapped; NULL: n_syn is 0 */
 };
 
-/* graft_slots.c.  A free slot, or NO_SLOT. */
-uint32_t graft_slot_take(struct graft_table *gs);
+/* graft_slots.c.  A free slot of Q, which is a queue of GS; or NO_SLOT. */
+uint32_t graft_slot_take(struct graft_table *gs, struct slot_queue *q);
 /* The lock is not held. */
 void graft_slot_put(struct graft_table *gs, uint32_t slot);
 /*

@@ -96,7 +96,7 @@ int graft_import(struct graft_table *gs, struct graft_entry *e, uint32_t *ret_sl
 		if (slot != NO_SLOT && !graft_drop(gs, slot))
 			return same ? -EEXIST : -EADDRINUSE;
 	}
-	slot = graft_slot_take(gs);
+	slot = graft_slot_take(gs, &gs->queue);
 	if (slot == NO_SLOT)
 		return -ENOSPC;
 	g = &gs->all[slot];

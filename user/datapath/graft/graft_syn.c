@@ -17,16 +17,6 @@
 
 #define SYN_TRIES 256
 
-static uint32_t syn_slot_take(struct graft_table *gs)
-{
-	uint32_t slot;
-
-	pthread_mutex_lock(&gs->lock);
-	slot = slot_queue_take(&gs->syn_queue);
-	pthread_mutex_unlock(&gs->lock);
-	return slot;
-}
-
 /* The next number that E's port may send, and its last clock. */
 static uint32_t syn_next_number(const struct graft_entry *e, uint32_t *ret_tsval)
 {
@@ -49,9 +39,6 @@ static bool syn_slot_prepare(struct graft_table *gs, uint32_t slot,
 	uint32_t number, tsval;
 	uint8_t known;
 
-	__atomic_store_n(&g->head.state, GRAFT_FREE, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&gs->slots[slot].bare, false, __ATOMIC_RELEASE);
-	graft_index_remove(&gs->index, false, slot);
 	number = syn_next_number(g, &tsval);
 	known = g->side[1].tuple.local_port == graft_syn_port(gs, slot) ?
 			g->syn_flags & (GRAFT_SYN_KNOWN_SEQ | GRAFT_SYN_KNOWN_TSVAL) :
@@ -79,7 +66,7 @@ uint32_t graft_syn_prepare(struct graft_table *gs, const struct graft_tuple *ser
 {
 	/* another relay may have used many ports, one after the other */
 	for (int i = 0; i < SYN_TRIES; i++) {
-		uint32_t slot = syn_slot_take(gs);
+		uint32_t slot = graft_slot_take(gs, &gs->syn_queue);
 
 		if (slot == NO_SLOT || syn_slot_prepare(gs, slot, server, id, tag, near_us))
 			return slot;
@@ -119,16 +106,6 @@ uint32_t graft_syn_left(const struct graft_stock *k)
 uint32_t graft_syn_first(const struct graft_stock *k)
 {
 	return __atomic_load_n(&k->first, __ATOMIC_SEQ_CST);
-}
-
-uint32_t graft_syn_missed(const struct graft_stock *k)
-{
-	return __atomic_load_n(&k->missed, __ATOMIC_RELAXED);
-}
-
-bool graft_syn_has_passed(const struct graft_stock *k, uint32_t at)
-{
-	return (int32_t)(graft_syn_first(k) - at) > 0;
 }
 
 uint32_t graft_syn_take(struct graft_table *gs, struct graft_stock *k)
