@@ -164,7 +164,6 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 {
 	struct packet p;
 	struct found f;
-
 	int r;
 
 	if (is_kind(skb, TO_NOBODY))

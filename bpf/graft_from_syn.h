@@ -107,7 +107,7 @@ static __always_inline __u32 syn_take(__u32 i)
 	return NO_SLOT;
 }
 
-/* What a place of a bucket is to a tuple. */
+/* The relation of a place in a bucket to a tuple. */
 enum syn_place {
 	SYN_PLACE_OTHER, /* also of a session that has the tuple, and may begin at any moment */
 	SYN_PLACE_EMPTY,

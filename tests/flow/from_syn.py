@@ -280,7 +280,7 @@ def test_sockets(trial):
     for _ in range(20):
         say(sock)
     young.close()
-    trial.daemon.command("engine", FORWARDS[1][0])
+    trial.daemon.command("engine", FORWARDS[1][0], "default")
     trial.daemon.command("kill", str(session_of(trial, sock)["id"]))
     with pytest.raises(ConnectionResetError):
         sock.recv(1)

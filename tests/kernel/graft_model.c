@@ -699,7 +699,7 @@ static bool is_here(const struct model *m, const struct graft_addr *a)
 
 #define AGAIN_MS 300
 
-/* What a SYN or its answer says.  False: more than is known. */
+/* Read the options of a SYN or its answer.  False: one is not known. */
 static bool read_syn(const struct model_parts *p, struct graft_syn *syn)
 {
 	const uint8_t *at = p->l4 + 20, *end = p->l4 + p->header;
