@@ -191,7 +191,7 @@ class Talk(threading.Thread):
         self.grafted = False  # at that time
         self.faults = []
         self.why_not = set()
-        self.proofs, self.from_syn = 0, False
+        self.proofs = 0
 
     def run(self):
         start = time.monotonic()
@@ -552,6 +552,7 @@ class Run:
         self.wrong = []  # what a step saw
         self.failure = ""
         self.past = set()
+        self.syn_forwards = set()  # those that had a session from the SYN on
         self.cgroup = ""
         self.talks = [(DatagramTalk if speaker in SPEAKERS[4:] else Talk)(self, family, speaker)
                       for family in row.families.split() for speaker in self.row.all_speakers()]
@@ -690,7 +691,10 @@ class Run:
     # --- the conversations ---
 
     def look(self):
-        return self.daemon.ask("sessions")["sessions"]
+        sessions = self.daemon.ask("sessions")["sessions"]
+        self.syn_forwards |= {session["forward"] for session in sessions
+                              for flow in session["flows"] if flow["reason"] == "from the SYN on"}
+        return sessions
 
     def look_grafted(self, sessions=None):
         """The forwards whose sessions are all grafted."""
@@ -733,8 +737,11 @@ class Run:
 
     def note_past(self):
         """Why SYNs have gone to the listeners."""
-        past = (self.daemon.ask("status")["set_up"] or {"past": {}})["past"] if self.from_syn else {}
-        self.past = {cause for cause, count in past.items() if count}
+        if self.from_syn:
+            past = (self.daemon.ask("status")["set_up"] or {"past": {}})["past"]
+            self.past = {cause for cause, count in past.items() if count} | {
+                forward["set_up_hindrance"] for forward in self.daemon.ask("forwards")["forwards"]}
+            self.past.discard("")
 
     def wait_warm(self):
         """Until each session is in the state that the row expects, or will not come to it."""
@@ -748,9 +755,6 @@ class Run:
                 if own:
                     talk.why_not |= {session["not_grafted"] for session in own}
                     talk.grafted = talk.forward in grafted
-                    talk.from_syn = talk.from_syn or any(
-                        flow["reason"] == "from the SYN on" for session in own
-                        for flow in session["flows"])
             for talk in self.talks:
                 at_least = PAUSE * 1.1 if talk.speaker in ("late", "waits") else 0
                 if talk.arrived.is_set():
@@ -782,7 +786,8 @@ class Run:
             if talk.expected in ("grafted", "returned") and not talk.grafted and \
                     self.row.at != "idle":
                 wrong.append(f"not grafted: {reasons}")
-            if talk.expected in ("grafted", "returned") and not talk.from_syn and self.past and \
+            if self.from_syn and talk.forward not in self.syn_forwards and \
+                    (talk.expected in ("grafted", "returned") or self.row.kind != "converse") and \
                     self.past <= {"stock", "unproven"}:  # as of the proofs
                 wrong.append("not from the SYN on")
             if talk.expected == "returned" and "graft" in carriers:
@@ -804,8 +809,9 @@ class Run:
                 wrong.append("was not told that its packets are too big")
             if "?" in talk.why_not:
                 wrong.append('not_grafted is "?"')
-        how = "from the SYN on" if talk.from_syn else "grafted" if talk.grafted else "/".join(sorted(carriers))
-        if self.past and not talk.from_syn:
+        how = "from the SYN on" if talk.forward in self.syn_forwards else \
+            "grafted" if talk.grafted else "/".join(sorted(carriers))
+        if self.past and talk.forward not in self.syn_forwards:
             how += f", past: {', '.join(sorted(self.past))}"
         if wrong:
             return "not ok", talk.seconds, "; ".join(wrong)
