@@ -184,17 +184,18 @@ def test_sessions_of_a_client(trial):
             # the first one lasts until the next sweep, and hears of its end when it speaks
             with pytest.raises((ConnectionResetError, BrokenPipeError)):
                 sock = stack.enter_context(talker(trial))
-                for _ in range(100):
-                    say(sock)
-                    time.sleep(0.05)
+                wait_until(partial(say, sock), "the session to be reset")
         expect(trial.forward(1)["live"] == 3, f"{trial.forward(1)}")
 
 
 def test_accept_rate(trial):
     """Sessions from the SYN on have no burst of their own."""
     trial.begin("--accept-rate", "20")
+    for _ in range(2):  # the second one's server is chosen before the first one has shown the way
+        conversation(trial)
     # what is prepared needs a token as well, so clients must leave some
-    wait_until(lambda: time.sleep(0.2) or conversation(trial) == "graft", "a session from the SYN on")
+    wait_until(lambda: trial.daemon.ask("status")["set_up"]["prepared"] and
+               conversation(trial) == "graft", "a session from the SYN on")
     before, began = trial.forward()["accepted"], time.monotonic()
     trial.crr(4, 3)
     took = time.monotonic() - began
@@ -248,9 +249,7 @@ def test_lives_on(trial, request):
     wait_until(lambda: all(session_of(trial, sock) for sock in socks), "adoptions")
     trial.daemon.command("kill", str(session_of(trial, socks[0])["id"]))
     with pytest.raises(ConnectionResetError):
-        for _ in range(100):
-            say(socks[0])
-            time.sleep(0.1)
+        wait_until(partial(say, socks[0]), "the session to be reset")
     for sock in socks:
         sock.close()
     for process in talks:
