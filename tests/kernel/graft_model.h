@@ -104,6 +104,11 @@ static inline uint32_t get16(const uint8_t *p)
 	return (uint32_t)p[0] << 8 | p[1];
 }
 
+static inline uint32_t get32(const uint8_t *p)
+{
+	return get16(p) << 16 | get16(p + 2);
+}
+
 /* Sum of 16-bit numbers modulo 65535: 0 where a checksum is among them, and right. */
 static inline uint32_t sum_of(const uint8_t *p, size_t len)
 {
