@@ -223,8 +223,10 @@ void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2])
 	if (gs->slots[slot].given) /* even in vain: the next try is not urgent */
 		gs->all[slot].syn_flags &= (uint8_t)~GRAFT_SYN_BARE;
 	gs->slots[slot].given = false;
-	gs->slots[slot].asked = 0; /* other sockets were asked */
-	gs->slots[slot].probing = false;
+	if (ret[0] >= 0) { /* other sockets were asked */
+		gs->slots[slot].asked = 0;
+		gs->slots[slot].probing = false;
+	}
 	__atomic_store_n(&gs->slots[slot].bare, ret[0] < 0, __ATOMIC_RELEASE);
 }
 
