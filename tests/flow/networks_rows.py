@@ -496,17 +496,18 @@ ROWS = (
             sleep 1; nft add rule inet s f iifname b1 drop
             sleep 1; nft flush chain inet s f
         done"""),
-    *(Row(f"{what} forbids packets to the {end}", middle=f"""
+    # alone, who speaks first is young then: a session from the SYN on has no sockets yet
+    *(Row(f"{what} forbids packets to the {end}", speakers=speakers, middle=f"""
         relay: ip46 {what.replace('rule', 'rule add prohibit')} {address}
         go
         pause 4
         quiet {device} 1.5
         relay: ip46 {what.replace('rule', 'rule del prohibit').replace('add', 'del')} {address}
         """, wait=25, udp="-")
-      for what, end, address, device in (
-          ("rule", "client", "to 10.0.1.1/32", "toc"),
-          ("route add blackhole", "client", "10.0.1.1/32", "toc"),
-          ("route add unreachable", "server", "10.0.2.2/32", "tos"))),
+      for what, end, address, device, speakers in (
+          ("rule", "client", "to 10.0.1.1/32", "toc", Row.speakers),
+          ("route add blackhole", "client", "10.0.1.1/32", "toc", "client"),
+          ("route add unreachable", "server", "10.0.2.2/32", "tos", Row.speakers))),
 
     # --- packets that are too big ---
     Row("the MTU of the link to the server shrinks", plain=True, **EVERY, quick=True, middle="""
