@@ -30,7 +30,7 @@ from random_operations_ends import CLIENT, PACE, SERVER as SERVER_END, Ends
 from standby_rig import CLIENT_SIDE, RELAYS, SERVER6, SERVER_SIDE, Pair
 
 pytestmark = pytest.mark.needs("ip", "nsenter", "nft", "ss", "bpftool", packages="demo", ipv6=True)
-ENGINES = ("auto",)
+ENGINES = ("auto", "kernel")  # kernel: auto, and sessions begin in the kernel
 STREAMS, FLOWS = 30, 16  # that live, at most
 SETTINGS = "copy", "splice", "sockmap", "graft", "auto", "default"
 
@@ -81,6 +81,7 @@ FORWARDS = {f.name: f for f in (
     Forward("datagrams6", 9154, [7254], six=True, udp=True),
     Forward("two", 9155, [7255, 7256], "balance = least-sessions", udp=True),
     Forward("many", 9160, [7260], udp=True, range_of=4))}
+FROM_SYN = "plain", "six", "balanced"  # whose sessions may begin in the kernel
 
 OPERATIONS = []
 
@@ -112,13 +113,15 @@ class Walk(Pair):
 
     def __init__(self, lab, program, engine, seed):
         super().__init__(lab, program)
-        self.engine, self.seed = engine, seed
-        self.links_wanted = 2 if engine == "auto" else 0
+        self.from_syn, self.seed = engine == "kernel", seed
+        self.engine = "auto" if self.from_syn else engine
+        self.links_wanted = 2 if self.engine == "auto" else 0
         self.owner, self.state = RELAYS[0], {relay: "up" for relay in RELAYS}
         self.split = False
         self.undo = {}  # what is in force: when that ends, whether it can, and how
         # names of sessions: those that the other relay can go on with, and those without sockets
         self.told, self.grafted = set(), set()
+        self.syns = set()  # names of sessions that have begun in the kernel
         self.lossy = False
         self.ends = self.chance = None
         self.story, self.did, self.logs = [], collections.Counter(), set()
@@ -144,7 +147,7 @@ class Walk(Pair):
         if self.state[relay] == "killed":  # the same one, which finds the sessions
             self.relays[relay].start()
         else:
-            super().start(relay, *options)
+            super().start(relay, *options, *(("--set-up", "kernel") if self.from_syn else ()))
         self.state[relay] = "up"
         self.logs.add(self.relays[relay].process.log)
         for key in [key for key in self.undo if key[:2] in (("drain", relay), ("order", relay))]:
@@ -171,7 +174,10 @@ class Walk(Pair):
         return [s for s in self.living() if s.works and not s.closing]
 
     def seen(self, relay):
-        return {s["client"]: s for s in self.sessions(relay)} if self.state[relay] == "up" else {}
+        rows = {s["client"]: s for s in self.sessions(relay)} if self.state[relay] == "up" else {}
+        self.syns |= {name for name, session in rows.items()
+                      if any(flow["reason"] == "from the SYN on" for flow in session["flows"])}
+        return rows
 
     def learn(self):
         """Ask the owner, if it can be asked, and what its standby knows, if it is told."""
@@ -249,7 +255,10 @@ class Walk(Pair):
 
     @operation(10, lambda w: quiet(w) and len(w.living()) < STREAMS and not w.has("route"))
     def begin_some(self):
-        forwards = [f for f in FORWARDS.values() if not self.has("drain", self.owner, f.name)]
+        forwards = [f for f in FORWARDS.values() if not self.has("drain", self.owner, f.name)
+                    and (f.name in FROM_SYN or not self.from_syn)]
+        if not forwards:
+            return
         for _ in range(self.chance.randint(3, 8)):
             forward, kind = self.chance.choice(forwards), self.chance.choice(list(PACE))
             if forward.udp and len(self.ends.flows) >= FLOWS:
@@ -623,8 +632,10 @@ def test_walk(request, culvert, engine):
             walk.walk(options.seconds)
             walk.settle()
             walk.expect_nothing_left()
+            expect(walk.syns or not walk.from_syn, "no session has begun in the kernel")
             passed = True
         finally:
+            walk.did["from the SYN on"] = len(walk.syns)
             print("#", ", ".join(f"{what} {n}" for what, n in sorted(walk.did.items())), flush=True)
             if not passed:
                 walk.show()
