@@ -198,6 +198,7 @@ static __always_inline void prove(const struct graft_side *s, const struct seen 
 	struct graft_handshake *h = bpf_map_lookup_elem(&handshakes, &s->tuple);
 	__u32 zero = 0;
 	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	struct graft_proof *proof;
 
 	if (!at || !h || h->in != own->rcv_nxt - (__u32)own->received || h->out != own->write_seq ||
 	    h->way.ways != graft_ways)
@@ -210,7 +211,15 @@ static __always_inline void prove(const struct graft_side *s, const struct seen 
 	at->proof.way = h->way;
 	at->proof.hooked = h->hooked;
 	at->proof.ns = bpf_ktime_get_coarse_ns();
-	bpf_map_update_elem(&proofs, &at->key, &at->proof, BPF_ANY);
+	/*
+	 * In place: bpf_map_update_elem() would put a new element in the place of the old one, which
+	 * may at once be another key's, while syn_begin() still reads it.
+	 */
+	proof = bpf_map_lookup_elem(&proofs, &at->key);
+	if (proof)
+		*proof = at->proof;
+	else
+		bpf_map_update_elem(&proofs, &at->key, &at->proof, BPF_ANY);
 }
 
 /* The *_add fields are in numbers of the wire, all others in numbers of the socket. */
