@@ -203,11 +203,7 @@ static __always_inline void prove(const struct graft_side *s, const struct seen 
 	if (!at || !h || h->in != own->rcv_nxt - (__u32)own->received || h->out != own->write_seq ||
 	    h->way.ways != graft_ways)
 		return;
-	at->key = (struct graft_proof_key){ .tuple = s->tuple, .forward = forward };
-	if (forward)
-		at->key.tuple.local_port = 0;
-	else
-		at->key.tuple.remote_port = 0;
+	graft_set_proof_key(&at->key, &s->tuple, forward);
 	at->proof.way = h->way;
 	at->proof.hooked = h->hooked;
 	at->proof.ns = bpf_ktime_get_coarse_ns();

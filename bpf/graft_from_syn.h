@@ -73,12 +73,7 @@ static __always_inline struct graft_proof *syn_proof(struct scratch *s, const st
 {
 	struct graft_proof *proof;
 
-	s->key.tuple = *t;
-	s->key.forward = forward;
-	if (forward)
-		s->key.tuple.local_port = 0;
-	else
-		s->key.tuple.remote_port = 0;
+	graft_set_proof_key(&s->key, t, forward);
 	proof = bpf_map_lookup_elem(&proofs, &s->key);
 	if (!proof || proof->way.ways != graft_ways || proof->ns < graft_proven_from ||
 	    bpf_ktime_get_coarse_ns() - proof->ns > GRAFT_PROOF_NS)

@@ -467,6 +467,17 @@ struct graft_proof_key {
 	__u32 forward;            /* of a server: graft_tag() of its forward; of a client 0 */
 };
 
+/* The key of the remote end of T: a server of FORWARD; or, if FORWARD is 0, a client. */
+static inline __attribute__((always_inline)) void
+graft_set_proof_key(struct graft_proof_key *k, const struct graft_tuple *t, __u32 forward)
+{
+	*k = (struct graft_proof_key){ .tuple = *t, .forward = forward };
+	if (forward)
+		k->tuple.local_port = 0;
+	else
+		k->tuple.remote_port = 0;
+}
+
 struct graft_proof {
 	struct graft_way way;
 	__u64 ns;

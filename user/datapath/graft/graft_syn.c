@@ -155,9 +155,9 @@ bool graft_syn_awake(struct graft_table *gs, unsigned int worker, bool awake)
 
 void graft_syn_forget_client(const struct graft_table *gs, const struct graft_tuple *client)
 {
-	struct graft_proof_key key = { .tuple = *client };
+	struct graft_proof_key key;
 
-	key.tuple.remote_port = 0;
+	graft_set_proof_key(&key, client, 0);
 	bpf_map_delete_elem(bpf_map__fd(gs->skel->maps.proofs), &key);
 }
 
