@@ -138,15 +138,11 @@ enum graft_refusal {
 	GRAFT_OK,           /* in `why_not`: no packet has been looked at */
 	GRAFT_NO_SOCKET,    /* gone, or of another network namespace */
 	GRAFT_CLOSING,      /* not ESTABLISHED, or half closed; or a packet with SYN, FIN or RST */
-	GRAFT_TIMESTAMPS,   /* one connection has TCP timestamps, the other has not */
-	GRAFT_MSS,          /* one end may send larger segments than the other takes */
-	GRAFT_ECN,          /* one connection has ECN, the other has not, or another kind */
 	GRAFT_MPTCP,        /* one connection is a subflow of MPTCP */
 	GRAFT_INTERFACE,    /* no packet programs at an interface, or filters of others */
 	GRAFT_IN_HAND,      /* something is unread, not acknowledged, or in the daemon's hand */
 	GRAFT_BAD_REQUEST,  /* the slot is not in the state for the operation, or does not exist */
 	GRAFT_NO_SLOT,      /* all slots are in use, or a map is full */
-	GRAFT_WINDOW,       /* one end has little room for the segments of the other */
 	GRAFT_XFRM,         /* a policy of IPsec concerns it */
 	GRAFT_ENCAP,        /* a route encapsulates its packets */
 	GRAFT_FRAGMENTS,    /* an end sends some */
@@ -157,10 +153,15 @@ enum graft_refusal {
 	GRAFT_NO_ROOM,      /* the other end has no room for it */
 	GRAFT_UNSEEN,  /* no packet with a socket's numbers was seen entering, or none leaving */
 	GRAFT_WAY,     /* the way of a socket may have changed, or is not known */
-	GRAFT_FAR,     /* the way is long, and the ends take no short turns: or bulk has begun */
-	GRAFT_LOSS,    /* as GRAFT_FAR, for a way that loses packets */
 	GRAFT_SILENT,  /* of UDP: its server does not answer any more */
 	GRAFT_FOREIGN, /* other programs take bytes of a socket, or put some in (sockmap, ULP) */
+	/* from here on: the offer has proven both ends before (prove() in bpf/graft_begin.h) */
+	GRAFT_TIMESTAMPS, /* one connection has TCP timestamps, the other has not */
+	GRAFT_MSS,        /* one end may send larger segments than the other takes */
+	GRAFT_ECN,        /* one connection has ECN, the other has not, or another kind */
+	GRAFT_WINDOW,     /* one end has little room for the segments of the other */
+	GRAFT_FAR,        /* the way is long, and the ends take no short turns: or bulk has begun */
+	GRAFT_LOSS,       /* as GRAFT_FAR, for a way that loses packets */
 	GRAFT_REFUSALS,
 };
 

@@ -72,23 +72,6 @@ static bool session_graft_may_be_near(struct session *s, bool far_too)
 	return far_too || bulk;
 }
 
-/* An offer with this result has shown the ways of both ends (prove() in bpf/graft_begin.h). */
-static bool session_graft_has_proved(uint8_t refusal)
-{
-	switch (refusal) {
-	case GRAFT_OK:
-	case GRAFT_TIMESTAMPS:
-	case GRAFT_MSS:
-	case GRAFT_ECN:
-	case GRAFT_WINDOW:
-	case GRAFT_FAR:
-	case GRAFT_LOSS:
-		return true;
-	default:
-		return false;
-	}
-}
-
 static void session_graft_try(struct session *s, bool far_too)
 {
 	struct graft_table *gs = graft_table_of(s);
@@ -116,7 +99,7 @@ static void session_graft_try(struct session *s, bool far_too)
 	s->graft_refusal = !s->addrs || session_graft_set_tuples(s, q.tuples) ?
 				   GRAFT_NO_SOCKET :
 				   (uint8_t)graft_try(gs, &q);
-	if (session_graft_has_proved(s->graft_refusal))
+	if (s->graft_refusal == GRAFT_OK || s->graft_refusal >= GRAFT_TIMESTAMPS)
 		session_syn_learn(s, &q.tuples[UPSTREAM]);
 	if (s->graft_refusal) {
 		handshake_refused(s, (enum graft_refusal)s->graft_refusal);
