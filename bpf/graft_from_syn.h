@@ -23,10 +23,12 @@ static __always_inline struct scratch *syn_scratch(void)
 	return bpf_map_lookup_elem(&scratch, &zero);
 }
 
-static __always_inline void syn_count_past(__u32 why)
+/* Count that a SYN goes to the listener.  Returns 0. */
+static __always_inline int syn_past(__u32 why)
 {
 	if (why < GRAFT_PASTS)
 		__sync_fetch_and_add(&graft_past[why], 1);
+	return 0;
 }
 
 /* --- what the SYN says --- */
@@ -179,16 +181,22 @@ static __always_inline void syn_set_state(struct graft_entry *g, __u32 state)
 	__sync_val_compare_and_swap(&g->head.state, GRAFT_TAKEN, state);
 }
 
+/* G goes from FROM to TAKEN, and belongs to the caller.  False: another packet was first. */
+static __always_inline bool syn_seize(struct graft_entry *g, __u32 from)
+{
+	return __sync_val_compare_and_swap(&g->head.state, from, GRAFT_TAKEN) == from;
+}
+
 /* The session of G, which the caller has TAKEN, is over before it began.  HALF: it was counted. */
-static __always_inline void syn_give_up(struct graft_entry *g, __u32 slot, __u32 why, bool half)
+static __always_inline int syn_give_up(struct graft_entry *g, __u32 slot, __u32 why, bool half)
 {
 	g->why_back = why;
 	g->ended_ns = bpf_ktime_get_coarse_ns();
 	syn_set_state(g, GRAFT_GAVE_UP);
 	if (half)
 		__sync_fetch_and_add(&graft_half, -1);
-	syn_count_past(why);
 	tell(g, slot);
+	return syn_past(why);
 }
 
 /* The numbers with which the SYN P leaves, and all else that is known of G's session with it. */
@@ -260,36 +268,27 @@ __noinline int syn_begin(struct __sk_buff *skb, const struct packet *p, __u32 pa
 	if (!p || !s || !s->shape.stock)
 		return 0;
 	why = parsed ? syn_hindrance(skb, p, s) : GRAFT_PAST_ODD;
-	if (why != GRAFT_PASTS) {
-		syn_count_past(why);
-		return 0;
-	}
+	if (why != GRAFT_PASTS)
+		return syn_past(why);
 	client = syn_proof(s, &p->tuple, 0);
-	if (!client || (client->hooked && s->shape.set_up == GRAFT_SET_UP_AUTO)) {
-		syn_count_past(client ? GRAFT_PAST_NETFILTER : GRAFT_PAST_UNPROVEN);
-		return 0;
-	}
-	if (!is_sound(skb, p)) {
-		syn_count_past(GRAFT_PAST_ODD);
-		return 0;
-	}
+	if (!client)
+		return syn_past(GRAFT_PAST_UNPROVEN);
+	if (client->hooked && s->shape.set_up == GRAFT_SET_UP_AUTO)
+		return syn_past(GRAFT_PAST_NETFILTER);
+	if (!is_sound(skb, p))
+		return syn_past(GRAFT_PAST_ODD);
 	slot = syn_take(s->shape.stock - 1);
 	g = bpf_map_lookup_elem(&grafts, &slot);
-	if (!g || __sync_val_compare_and_swap(&g->head.state, GRAFT_PREPARED, GRAFT_TAKEN) !=
-			  GRAFT_PREPARED) {
-		syn_count_past(GRAFT_PAST_STOCK);
-		return 0;
-	}
+	if (!g || !syn_seize(g, GRAFT_PREPARED))
+		return syn_past(GRAFT_PAST_STOCK);
 	g->head.worker = bpf_get_smp_processor_id() % (graft_syn_workers ?: 1);
 	server = syn_proof(s, &g->side[1].tuple, g->head.forward);
 	why = !server                                                ? GRAFT_PAST_UNPROVEN_SERVER :
 	      server->hooked && s->shape.set_up == GRAFT_SET_UP_AUTO ? GRAFT_PAST_NETFILTER :
 	      is_connected(skb, &g->side[1])                         ? GRAFT_PAST_TUPLE :
 								       GRAFT_PASTS;
-	if (why != GRAFT_PASTS) {
-		syn_give_up(g, slot, why, false);
-		return 0;
-	}
+	if (why != GRAFT_PASTS)
+		return syn_give_up(g, slot, why, false);
 	syn_set_up(skb, g, p, s, client, server);
 	/*
 	 * Behind the place, a second look: an import may have had the same tuple in mind, or the
@@ -299,10 +298,8 @@ __noinline int syn_begin(struct __sk_buff *skb, const struct packet *p, __u32 pa
 	if (!syn_owns(&p->tuple, graft_place(false, slot, 0), true) ||
 	    !syn_owns(&p->tuple, graft_place(false, slot, 0), false) ||
 	    !syn_owns(&g->side[1].tuple, graft_place(false, slot, 1), false) ||
-	    is_connected(skb, &g->side[0])) {
-		syn_give_up(g, slot, GRAFT_PAST_TUPLE, false);
-		return 0;
-	}
+	    is_connected(skb, &g->side[0]))
+		return syn_give_up(g, slot, GRAFT_PAST_TUPLE, false);
 	__sync_fetch_and_add(&graft_half, 1);
 	syn_set_state(g, GRAFT_SYN_SENT);
 	if (!READ_ONCE(graft_awake[g->head.worker & (GRAFT_WORKERS - 1)]))
@@ -364,12 +361,8 @@ __noinline int syn_packet(struct __sk_buff *skb, const struct packet *p, __u32 s
 				  (__u32)((bpf_ktime_get_ns() - f.g->offered_ns) / 1000000));
 	if (verdict == GRAFT_SYN_AGAIN)
 		return verdict;
-	if (verdict == GRAFT_SYN_DROP || p->odd || !is_sound(skb, p))
-		return GRAFT_SYN_DROP;
-	if (verdict == GRAFT_SYN_OPEN && !syn_parse(skb, p))
-		return GRAFT_SYN_DROP;
-	if (__sync_val_compare_and_swap(&f.g->head.state, GRAFT_SYN_SENT, GRAFT_TAKEN) !=
-	    GRAFT_SYN_SENT)
+	if (verdict == GRAFT_SYN_DROP || p->odd || !is_sound(skb, p) ||
+	    (verdict == GRAFT_SYN_OPEN && !syn_parse(skb, p)) || !syn_seize(f.g, GRAFT_SYN_SENT))
 		return GRAFT_SYN_DROP;
 	if (verdict == GRAFT_SYN_OPEN) {
 		syn_open(f.g, p, s);
@@ -503,9 +496,7 @@ static __always_inline int syn_unreachable(struct __sk_buff *skb, const struct f
 {
 	const struct graft_side *a = &f->g->side[0];
 
-	if (!f->side || seq + 1 != (__u32)a->end + a->seq_add ||
-	    __sync_val_compare_and_swap(&f->g->head.state, GRAFT_SYN_SENT, GRAFT_TAKEN) !=
-		    GRAFT_SYN_SENT)
+	if (!f->side || seq + 1 != (__u32)a->end + a->seq_add || !syn_seize(f->g, GRAFT_SYN_SENT))
 		return PASS;
 	syn_give_up(f->g, f->slot, GRAFT_PAST_UNREACHABLE, true);
 	return syn_remake(skb, f->slot, l3);
