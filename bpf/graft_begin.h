@@ -399,9 +399,7 @@ __noinline int learn_way(struct __sk_buff *skb, const struct packet *p, struct g
 /* --- hooks of netfilter --- */
 
 /* enum nf_inet_hooks */
-#define PREROUTING 0
-#define LOCAL_IN 1
-#define LOCAL_OUT 3
+#define FORWARDED 2
 #define POSTROUTING 4
 /* enum nf_ip_hook_priorities */
 #define SELINUX_FIRST (-225)
@@ -450,20 +448,16 @@ static __noinline bool has_rules(const struct nf_hook_entries *all)
 /* How many places of the IP stack of NET have hooks: forwarded packets do not count. */
 static __always_inline __u32 count_hooks(const struct net *net)
 {
+	struct nf_hook_entries *all[2][POSTROUTING + 1] = { 0 };
 	__u32 n = 0;
 
-	if (!bpf_core_field_exists(net->nf))
-		return 0;
-	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv4[PREROUTING]));
-	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv4[LOCAL_IN]));
-	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv4[LOCAL_OUT]));
-	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv4[POSTROUTING]));
-	if (!bpf_core_field_exists(net->nf.hooks_ipv6))
-		return n;
-	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv6[PREROUTING]));
-	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv6[LOCAL_IN]));
-	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv6[LOCAL_OUT]));
-	n += has_rules(BPF_CORE_READ(net, nf.hooks_ipv6[POSTROUTING]));
+	if (bpf_core_field_exists(net->nf))
+		BPF_CORE_READ_INTO(&all[0], net, nf.hooks_ipv4);
+	if (bpf_core_field_exists(net->nf.hooks_ipv6))
+		BPF_CORE_READ_INTO(&all[1], net, nf.hooks_ipv6);
+	for (int i = 0; i <= POSTROUTING; i++)
+		if (i != FORWARDED)
+			n += has_rules(all[0][i]) + has_rules(all[1][i]);
 	return n;
 }
 
