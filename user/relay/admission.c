@@ -27,6 +27,23 @@ enum cause admission_enter(struct shared *shared, struct forward *f)
 	return CAUSE_NONE;
 }
 
+enum cause admission_enter_at_rate(struct shared *shared, struct forward *f, uint64_t now_ms,
+				   uint64_t *ret_due_ms)
+{
+	enum cause why = admission_enter(shared, f);
+
+	if (why != CAUSE_NONE || bucket_take(&f->accepts, 1, now_ms, ret_due_ms))
+		return why;
+	admission_leave(shared, f, NULL);
+	return CAUSE_ACCEPT_RATE;
+}
+
+void admission_undo(struct shared *shared, struct forward *f)
+{
+	bucket_give_back(&f->accepts, 1);
+	admission_leave(shared, f, NULL);
+}
+
 bool admission_allows(struct worker *w, struct forward *f, const union client_addr *client)
 {
 	char text[ADDR_STRLEN];

@@ -13,6 +13,11 @@
 
 /* Count a session of F in before its client is known.  CAUSE_NONE, or why there is no room. */
 enum cause admission_enter(struct shared *shared, struct forward *f);
+/* The same within accept-rate; if that is why not, *RET_DUE_MS says when there is room. */
+enum cause admission_enter_at_rate(struct shared *shared, struct forward *f, uint64_t now_ms,
+				   uint64_t *ret_due_ms);
+/* Undo it: no session has come. */
+void admission_undo(struct shared *shared, struct forward *f);
 /* Do the rules of F allow CLIENT?  If not, W counts and logs it. */
 bool admission_allows(struct worker *w, struct forward *f, const union client_addr *client);
 /*

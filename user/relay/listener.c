@@ -124,17 +124,6 @@ static enum cause begin_session(struct listener *ls, int fd, const union client_
 	return CAUSE_NO_MEMORY;
 }
 
-static enum cause try_to_enter(struct listener *ls, uint64_t *ret_due_ms)
-{
-	struct worker *w = ls->worker;
-	enum cause why = admission_enter(w->shared, ls->forward);
-
-	if (why != CAUSE_NONE || bucket_take(&ls->forward->accepts, 1, w->loop.now_ms, ret_due_ms))
-		return why;
-	admission_leave(w->shared, ls->forward, NULL);
-	return CAUSE_ACCEPT_RATE;
-}
-
 /*
  * Count a session in before accept(2).  WAITING: epoll has reported a client, so if there is no
  * room the listener pauses.  False: do not accept now.
@@ -146,7 +135,7 @@ static bool may_accept(struct listener *ls, bool waiting)
 	enum cause why;
 
 	do {
-		why = try_to_enter(ls, &due_ms);
+		why = admission_enter_at_rate(w->shared, ls->forward, w->loop.now_ms, &due_ms);
 	} while (why != CAUSE_NONE && waiting && session_syn_give_way(w->shared, ls->forward, why));
 	if (why != CAUSE_NONE && waiting) /* else epoll reports the next client, if there is one */
 		pause_until(ls, why, due_ms);

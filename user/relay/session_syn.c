@@ -147,8 +147,7 @@ static struct server *syn_unprepare(struct syn *y, uint32_t slot, bool keep)
 	if (!keep)
 		servers_unprepare(&f->servers, s, clock_ms());
 	bucket_hold(&f->accepts, -1);
-	bucket_give_back(&f->accepts, 1);
-	admission_leave(y->shared, f, NULL);
+	admission_undo(y->shared, f);
 	return s;
 }
 
@@ -281,20 +280,15 @@ static bool syn_prepare(struct syn *y, struct syn_stock *k, struct server *s,
 	struct shared *shared = y->shared;
 	struct forward *f = k->forward;
 	uint32_t near_us = f->engine == ENGINE_GRAFT ? 0 : f->conf->graft_rtt_us;
-	uint32_t slot = NO_SLOT;
 	uint64_t due_ms;
+	uint32_t slot;
 
-	if (admission_enter(shared, f) != CAUSE_NONE)
+	if (admission_enter_at_rate(shared, f, now_ms, &due_ms) != CAUSE_NONE)
 		return false;
-	if (bucket_take(&f->accepts, 1, now_ms, &due_ms)) {
-		slot = graft_syn_prepare(shared->grafts, way,
-					 atomic_fetch_add(&shared->last_id, 1) + 1, f->tag,
-					 near_us);
-		if (slot == NO_SLOT)
-			bucket_give_back(&f->accepts, 1);
-	}
+	slot = graft_syn_prepare(shared->grafts, way, atomic_fetch_add(&shared->last_id, 1) + 1,
+				 f->tag, near_us);
 	if (slot == NO_SLOT) {
-		admission_leave(shared, f, NULL);
+		admission_undo(shared, f);
 		return false;
 	}
 	bucket_hold(&f->accepts, 1);
