@@ -433,11 +433,16 @@ static void syn_adopt(struct worker *w, uint32_t slot)
 	graft_put(shared->grafts, slot);
 }
 
-/* True: S has answered no SYN since BEGAN_NS, when one was sent, and is silent. */
-static bool syn_is_silent(struct worker *w, struct forward *f, struct server *s, uint64_t began_ns)
+/* The SYN of SLOT has no answer.  If its server has answered no later one, it may be silent. */
+static void syn_look_at_silence(struct worker *w, uint32_t slot)
 {
-	return atomic_load(&s->answered_ns) < began_ns &&
-	       servers_silent(&f->servers, s, began_ns / NS_PER_MS, w->loop.now_ms);
+	struct syn_slot *own = &w->shared->syn->slots[slot];
+	struct forward *f = atomic_load(&own->forward);
+	uint64_t began_ns = graft_of(w->shared->grafts, slot)->offered_ns;
+
+	if (atomic_load(&own->server->answered_ns) < began_ns &&
+	    servers_silent(&f->servers, own->server, began_ns / NS_PER_MS, w->loop.now_ms))
+		session_syn_order(w->shared, f);
 }
 
 /* The session of SLOT gave up before it began; WHY is of enum graft_past. */
@@ -446,20 +451,18 @@ static void syn_gave_up(struct worker *w, uint32_t slot, uint32_t why)
 	struct syn_slot *own = &w->shared->syn->slots[slot];
 	struct forward *f = atomic_load(&own->forward);
 	uint64_t now_ms = w->loop.now_ms, seen = 0;
-	bool anew = true;
 
-	if (why == GRAFT_PAST_REFUSED || why == GRAFT_PAST_UNREACHABLE)
+	if (why == GRAFT_PAST_REFUSED || why == GRAFT_PAST_UNREACHABLE) {
 		servers_refused(&f->servers, own->server,
 				why == GRAFT_PAST_REFUSED ? ECONNREFUSED : EHOSTUNREACH, &seen,
 				now_ms);
-	else if (why == GRAFT_PAST_UNPROVEN_SERVER)
-		servers_learn(&f->servers, own->server, NULL, now_ms);
-	else
-		anew = why == GRAFT_PAST_SILENT &&
-		       syn_is_silent(w, f, own->server,
-				     graft_of(w->shared->grafts, slot)->offered_ns);
-	if (anew)
 		session_syn_order(w->shared, f);
+	} else if (why == GRAFT_PAST_UNPROVEN_SERVER) {
+		servers_learn(&f->servers, own->server, NULL, now_ms);
+		session_syn_order(w->shared, f);
+	} else if (why == GRAFT_PAST_SILENT) {
+		syn_look_at_silence(w, slot);
+	}
 	syn_unprepare(w->shared->syn, slot, false);
 }
 
@@ -504,16 +507,6 @@ static void syn_note_answer(const struct worker *w, uint32_t slot)
 	if ((state == GRAFT_ANSWERED || graft_state_carries(state)) &&
 	    ns > atomic_load(&s->answered_ns))
 		atomic_store(&s->answered_ns, ns);
-}
-
-/* A SYN of SLOT has no answer yet. */
-static void syn_look_at_silence(struct worker *w, uint32_t slot)
-{
-	struct syn_slot *own = &w->shared->syn->slots[slot];
-	struct forward *f = atomic_load(&own->forward);
-
-	if (syn_is_silent(w, f, own->server, graft_of(w->shared->grafts, slot)->offered_ns))
-		session_syn_order(w->shared, f);
 }
 
 /* True: look at SLOT again. */
