@@ -91,30 +91,24 @@ void session_syn_close(struct syn *y)
 const char *session_syn_refusal(const struct forward_conf *fc, const char *no_syn, bool grafts,
 				bool hooks)
 {
-	if (fc->set_up == SET_UP_SOCKETS)
-		return "set-up = sockets";
-	if (fc->set_up == SET_UP_AUTO && hooks)
-		return "hooks of netfilter";
-	if (fc->hellos || fc->sni)
-		return "sni";
-	if (fc->listen.udp || !fc->listen.n_addrs || !addr_is_inet(&fc->listen.addrs[0]) ||
-	    upstreams_are_unix(&fc->upstream))
-		return "not tcp";
-	if (no_syn)
-		return no_syn;
-	if (!grafts)
-		return "no graft";
-	if (fc->proxy_protocol)
-		return "proxy-protocol";
-	if (fc->transparent)
-		return "transparent";
-	if (fc->bandwidth || fc->bandwidth_per_client)
-		return "bandwidth";
-	if (fc->balance == BALANCE_SOURCE)
-		return "balance = source";
-	if (fc->listen.n_ports != 1 || fc->upstream.servers[0].at.n_ports != 1)
-		return "a range of ports";
-	return NULL;
+	const struct endpoint *at = &fc->listen;
+
+	return fc->set_up == SET_UP_SOCKETS            ? "set-up = sockets" :
+	       fc->set_up == SET_UP_AUTO && hooks      ? "hooks of netfilter" :
+	       fc->hellos || fc->sni                   ? "sni" :
+	       at->udp || !at->n_addrs                 ? "not tcp" :
+	       !addr_is_inet(&at->addrs[0])            ? "not tcp" :
+	       upstreams_are_unix(&fc->upstream)       ? "not tcp" :
+	       no_syn                                  ? no_syn :
+	       !grafts                                 ? "no graft" :
+	       fc->proxy_protocol                      ? "proxy-protocol" :
+	       fc->transparent                         ? "transparent" :
+	       fc->bandwidth                           ? "bandwidth" :
+	       fc->bandwidth_per_client                ? "bandwidth" :
+	       fc->balance == BALANCE_SOURCE           ? "balance = source" :
+	       at->n_ports != 1                        ? "a range of ports" :
+	       fc->upstream.servers[0].at.n_ports != 1 ? "a range of ports" :
+							 NULL;
 }
 
 const char *session_syn_hindrance(const struct shared *shared, const struct forward *f)
