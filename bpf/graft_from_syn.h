@@ -421,15 +421,19 @@ __noinline int syn_remake(struct __sk_buff *skb, __u32 slot, __u32 l3)
 	const __u16 length = 40; /* of the TCP header */
 	struct scratch *s = syn_scratch();
 	struct graft_syn *syn;
-	__u32 ip, zero = 0;
+	__be32 *options;
 	__be16 protocol;
+	bool sack, stamps, scaled;
 	struct found f;
-	__u8 *options;
+	__u32 ip;
 	struct tcphdr *t;
 
 	if (!s || !find_slot(slot, 0, &f))
 		return DROP;
 	syn = &f.g->syn;
+	sack = syn->has & GRAFT_SYN_SACK;
+	stamps = syn->has & GRAFT_SYN_STAMPS;
+	scaled = syn->has & GRAFT_SYN_SCALED;
 	l3 &= L3_BITS;
 	ip = ip_len(f.mine->ipv6);
 	protocol = f.mine->ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
@@ -447,29 +451,13 @@ __noinline int syn_remake(struct __sk_buff *skb, __u32 slot, __u32 l3)
 	s->was[12] = length << 2;
 	s->was[13] = syn->flags;
 	t->window = bpf_htons(syn->window);
-	options = s->was + sizeof(*t);
-	__builtin_memset(options, OPTION_NOP, 20);
-	options[0] = OPTION_MSS;
-	options[1] = 4;
-	options[2] = syn->mss >> 8;
-	options[3] = (__u8)syn->mss;
-	if (syn->has & GRAFT_SYN_SACK) {
-		options[4] = OPTION_SACK_PERMITTED;
-		options[5] = 2;
-	}
-	if (syn->has & GRAFT_SYN_STAMPS) {
-		__u32 tsval = bpf_htonl(syn->tsval);
-
-		options[6] = OPTION_TIMESTAMP;
-		options[7] = 10;
-		__builtin_memcpy(options + 8, &tsval, sizeof(tsval));
-		__builtin_memcpy(options + 12, &zero, sizeof(zero));
-	}
-	if (syn->has & GRAFT_SYN_SCALED) {
-		options[17] = OPTION_SCALE;
-		options[18] = 3;
-		options[19] = syn->shift;
-	}
+	/* NOPs stand for what the client's SYN did not have */
+	options = (void *)(s->was + sizeof(*t));
+	options[0] = bpf_htonl(0x02040000 | syn->mss);
+	options[1] = bpf_htonl((sack ? 0x04020000 : 0x01010000) | (stamps ? 0x080a : 0x0101));
+	options[2] = bpf_htonl(stamps ? syn->tsval : 0x01010101);
+	options[3] = bpf_htonl(stamps ? 0 : 0x01010101);
+	options[4] = bpf_htonl(scaled ? 0x01030300 | syn->shift : 0x01010101);
 	t->check = folded(bpf_csum_diff(NULL, 0, (__be32 *)s->was, 40,
 					bpf_csum_diff(NULL, 0, (__be32 *)&f.mine->tuple,
 						      2 * sizeof(struct graft_addr),
