@@ -192,14 +192,10 @@ bool graft_index_add(struct graft_index *ix, bool udp, uint32_t slot, enum graft
 	pthread_mutex_lock(&ix->lock);
 	added = (bound || index_add(ix, udp, client)) && index_add(ix, udp, server);
 	if (added) {
-		uint32_t was = state;
-
 		__atomic_store_n(index_state(ix, udp, slot), state, __ATOMIC_SEQ_CST);
 		/* a SYN may have taken one of the tuples before it could see the state */
 		if (!udp && !bound && (!index_has(ix, udp, client) || !index_has(ix, udp, server)))
-			added = !__atomic_compare_exchange_n(index_state(ix, udp, slot), &was,
-							     GRAFT_FREE, false, __ATOMIC_SEQ_CST,
-							     __ATOMIC_SEQ_CST);
+			added = !index_swap(index_state(ix, udp, slot), state, GRAFT_FREE);
 	}
 	if (!added && !udp)
 		index_remove(ix, udp, slot);

@@ -69,12 +69,9 @@ void graft_slots_fill(struct graft_table *gs)
 		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		graft_withdraw(gs, i);
 		graft_return(gs, i, false);
-		graft_change_state(gs, i, GRAFT_SETTING, GRAFT_FREE);
 		/* in the order of a session's life: a packet may move it on meanwhile */
-		graft_change_state(gs, i, GRAFT_PREPARED, GRAFT_FREE);
-		graft_change_state(gs, i, GRAFT_SYN_SENT, GRAFT_FREE);
-		graft_change_state(gs, i, GRAFT_ANSWERED, GRAFT_FREE);
-		graft_change_state(gs, i, GRAFT_GAVE_UP, GRAFT_FREE);
+		for (enum graft_state was = GRAFT_SETTING; was < GRAFT_STATES; was++)
+			graft_change_state(gs, i, was, GRAFT_FREE);
 		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
 			slot_queue_keep(&gs->queue, i);
 		else
