@@ -107,7 +107,7 @@ static struct json_object *upstream_command(struct round *r)
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "server", s->name);
 	json_add_text(r->answer, "order", server_order_names[order]);
-	json_add_int(r->answer, "live", server_sessions(s));
+	json_add_int(r->answer, "live", atomic_load(&s->live));
 	if (order == ORDER_DOWN)
 		json_add_int(r->answer, "killed", r->n);
 	server_put(s);

@@ -158,7 +158,7 @@ static struct json_object *server_json(const struct member *m)
 	json_add_text(o, "state", m->list->n ? server_state_names[state] : "no-address");
 	json_add_int(o, "weight", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
-	json_add_int(o, "live", server_sessions(s));
+	json_add_int(o, "live", atomic_load(&s->live));
 	json_add_int(o, "sessions", s->sessions);
 	json_add_int(o, "failures", s->failures);
 	json_add_text(o, "last_error", s->error);

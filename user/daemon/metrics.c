@@ -171,7 +171,7 @@ static void add_server(struct scrape *s, const struct servers *ss, const struct 
 		if (m->conf != conf)
 			continue;
 		values[IS_UP] |= m->list->n && !h->refused && !(h->checked && h->down);
-		values[LIVE] += server_sessions(m->server);
+		values[LIVE] += atomic_load(&m->server->live);
 		found = true;
 	}
 	if (found) /* else another server has each of its addresses */

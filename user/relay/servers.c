@@ -39,13 +39,6 @@ static struct server *server_enter(struct server *s)
 	return server_get(s);
 }
 
-unsigned int server_sessions(struct server *s)
-{
-	unsigned int prepared = atomic_load(&s->prepared), live = atomic_load(&s->live);
-
-	return live > prepared ? live - prepared : 0;
-}
-
 /* --- members --- */
 
 static struct member *find_name(const struct servers *ss, const char *name)
@@ -235,7 +228,7 @@ static size_t find_candidates(struct servers *ss, struct server *const *tried, s
 			.backup = m->conf->backup,
 			.silent = now_ms < s->ask_ms && is_silent(s->owes_ms, s->usual_ms, now_ms),
 			.weight = health_weight(&s->health, m->conf->weight, now_ms),
-			.live = atomic_load_explicit(&s->live, memory_order_relaxed),
+			.live = atomic_load_explicit(&s->live, memory_order_relaxed) + s->prepared,
 			.name = balance_hash(s->name, strlen(s->name), 0),
 			.turn = &m->turn,
 		};
@@ -465,8 +458,8 @@ struct server *servers_prepare(struct servers *ss, uint64_t now_ms, struct graft
 	at = n ? balance_pick(ss->conf->balance, c, n, 0) : 0;
 	if (n && !c[at].aside && !c[at].silent) {
 		m = container_of(c[at].turn, struct member, turn);
-		s = server_enter(m->server);
-		atomic_fetch_add(&s->prepared, 1);
+		s = server_get(m->server);
+		s->prepared++;
 		/* one session tries a server that has failed, with all its time-outs */
 		asks = !way_is_known(m, now_ms) ||
 		       health_state(&s->health, now_ms) == SERVER_TRIAL ||
@@ -492,9 +485,9 @@ void servers_unprepare(struct servers *ss, struct server *s, uint64_t now_ms)
 	for (size_t i = 0; i < n; i++)
 		if (container_of(c[i].turn, struct member, turn)->server == s)
 			balance_undo(ss->conf->balance, c, n, i);
-	atomic_fetch_sub(&s->prepared, 1);
-	server_leave(s);
+	s->prepared--;
 	pthread_mutex_unlock(ss->lock);
+	server_put(s);
 }
 
 int servers_pick_prepared(struct servers *ss, struct server *s, uint64_t now_ms,
@@ -504,16 +497,16 @@ int servers_pick_prepared(struct servers *ss, struct server *s, uint64_t now_ms,
 	int n = 0;
 
 	pthread_mutex_lock(ss->lock);
-	atomic_fetch_sub(&s->prepared, 1);
+	s->prepared--;
 	m = find_name(ss, s->name);
 	if (m && m->server == s && m->list->n && may_be_used(m, NULL, 0, now_ms)) {
 		choose(m, now_ms);
+		server_enter(s);
 		*ret_list = addr_list_get(m->list);
 		n = (int)ss->n;
-	} else {
-		server_leave(s);
 	}
 	pthread_mutex_unlock(ss->lock);
+	server_put(s);
 	return n;
 }
 
@@ -522,11 +515,13 @@ void servers_begun(struct servers *ss, struct server *s, uint64_t took_ms, uint6
 	struct member *m;
 
 	pthread_mutex_lock(ss->lock);
-	atomic_fetch_sub(&s->prepared, 1);
+	s->prepared--;
+	server_enter(s);
 	m = find_name(ss, s->name);
 	if (m)
 		count_session(m);
 	pthread_mutex_unlock(ss->lock);
+	server_put(s);
 	servers_connected(ss, s, took_ms, now_ms);
 }
 

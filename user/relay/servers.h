@@ -25,12 +25,11 @@
 #define SERVER_ERROR_LEN 64
 
 struct server {
-	_Atomic unsigned int refs;     /* sessions, forwards, a check */
-	_Atomic unsigned int live;     /* sessions that are connected to it, or try to be */
-	_Atomic unsigned int prepared; /* of LIVE, choices that have no session yet */
-	_Atomic uint32_t lost;         /* times that it has lost all sessions of UDP */
-	_Atomic bool answered;         /* it has answered a session of UDP */
-	_Atomic uint64_t answered_ns;  /* when it has answered a session from the SYN on, about */
+	_Atomic unsigned int refs;    /* sessions, forwards, a check */
+	_Atomic unsigned int live;    /* sessions that are connected to it, or try to be */
+	_Atomic uint32_t lost;        /* times that it has lost all sessions of UDP */
+	_Atomic bool answered;        /* it has answered a session of UDP */
+	_Atomic uint64_t answered_ns; /* when it has answered a session from the SYN on, about */
 	/* time of its first connect since its last answer; 0: owes none; written with the lock */
 	_Atomic uint64_t owes_ms;
 	/*
@@ -59,7 +58,8 @@ struct server {
 	uint64_t check_ms;            /* when the next check is due */
 	struct graft_tuple way;       /* of a session by sockets, from way_ms on; 0: none */
 	uint64_t way_ms;
-	uint64_t asked_ms; /* when a session by sockets was to show the way again */
+	unsigned int prepared; /* choices that have no session yet */
+	uint64_t asked_ms;     /* when a session by sockets was to show the way again */
 };
 
 /* Take a reference; drop one (NULL is fine). */
@@ -67,9 +67,6 @@ struct server *server_get(struct server *s);
 void server_put(struct server *s);
 /* The session that servers_pick() chose S for has ended, or goes to another server. */
 void server_leave(struct server *s);
-
-/* The sessions of S. */
-unsigned int server_sessions(struct server *s);
 
 /* A server of one forward, in the order of the configuration. */
 struct member {
@@ -143,7 +140,7 @@ struct server *servers_find(struct servers *ss, const struct addr *addr);
 /*
  * --- choices for sessions from the SYN on, before there is a client ---
  *
- * A choice counts as live, and does not ask its server: that is neither silent nor tried by it.
+ * A choice counts as a session for other choices, and does not ask its server: that is neither silent nor tried by it.
  */
 
 /*
