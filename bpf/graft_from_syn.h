@@ -240,7 +240,7 @@ static __always_inline void syn_set_up(struct __sk_buff *skb, struct graft_entry
 static __always_inline __u32 syn_hindrance(struct __sk_buff *skb, const struct packet *p,
 					   const struct scratch *s)
 {
-	if (s->shape.set_up == GRAFT_SET_UP_AUTO && (graft_hooks || is_hooked(skb, false)))
+	if (s->shape.heeds_hooks && (graft_hooks || is_hooked(skb, false)))
 		return GRAFT_PAST_NETFILTER;
 	if (p->odd || p->len || p->flags & ~(SYN | ECE | CWR) || skb->ifindex == LOOPBACK)
 		return GRAFT_PAST_ODD;
@@ -273,7 +273,7 @@ __noinline int syn_begin(struct __sk_buff *skb, const struct packet *p, __u32 pa
 	client = syn_proof(s, &p->tuple, 0);
 	if (!client)
 		return syn_past(GRAFT_PAST_UNPROVEN);
-	if (client->hooked && s->shape.set_up == GRAFT_SET_UP_AUTO)
+	if (client->hooked && s->shape.heeds_hooks)
 		return syn_past(GRAFT_PAST_NETFILTER);
 	if (!is_sound(skb, p))
 		return syn_past(GRAFT_PAST_ODD);
@@ -283,10 +283,10 @@ __noinline int syn_begin(struct __sk_buff *skb, const struct packet *p, __u32 pa
 		return syn_past(GRAFT_PAST_STOCK);
 	g->head.worker = bpf_get_smp_processor_id() % (graft_syn_workers ?: 1);
 	server = syn_proof(s, &g->side[1].tuple, g->head.forward);
-	why = !server                                                ? GRAFT_PAST_UNPROVEN_SERVER :
-	      server->hooked && s->shape.set_up == GRAFT_SET_UP_AUTO ? GRAFT_PAST_NETFILTER :
-	      is_connected(skb, &g->side[1])                         ? GRAFT_PAST_TUPLE :
-								       GRAFT_PASTS;
+	why = !server                                ? GRAFT_PAST_UNPROVEN_SERVER :
+	      server->hooked && s->shape.heeds_hooks ? GRAFT_PAST_NETFILTER :
+	      is_connected(skb, &g->side[1])         ? GRAFT_PAST_TUPLE :
+						       GRAFT_PASTS;
 	if (why != GRAFT_PASTS)
 		return syn_give_up(g, slot, why, false);
 	syn_set_up(skb, g, p, s, client, server);

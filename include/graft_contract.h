@@ -332,14 +332,8 @@ struct graft_shape {
 	__u8 ecn;           /* enum graft_shape_ecn */
 	__u8 ecn_answered;  /* by the packet programs: 1: the remote end has agreed to ECN */
 	/* of a listening socket, by the worker that owns the socket */
-	__u8 set_up; /* enum graft_set_up */
-	__u16 stock; /* the stock from which SYNs take slots, plus 1; 0: none */
-};
-
-/* Where the connections of a listening socket may begin. */
-enum graft_set_up {
-	GRAFT_SET_UP_KERNEL,
-	GRAFT_SET_UP_AUTO, /* in the kernel, unless netfilter would see their packets */
+	__u8 heeds_hooks; /* 1: no SYN takes a slot if netfilter would see its packets */
+	__u16 stock;      /* the stock from which SYNs take slots, plus 1; 0: none */
 };
 
 enum graft_shape_ecn {

@@ -75,7 +75,7 @@ struct model {
 	uint16_t port;    /* of the listening socket, for all addresses; 0: there is none */
 	struct graft_tuple connected; /* of another socket, */
 	struct graft_tuple accepted;  /* and of that at its other end */
-	bool auto_set_up, hooks;      /* GRAFT_SET_UP_AUTO; netfilter has hooks */
+	bool auto_set_up, hooks;      /* heeds_hooks of the shape; netfilter has hooks */
 	struct model_proof proofs[MODEL_PROOFS];
 	uint32_t stock[MODEL_STOCK_SIZE]; /* its next slots; NO_SLOT: none */
 	uint32_t taken, missed;           /* of the stock */

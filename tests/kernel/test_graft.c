@@ -213,9 +213,7 @@ static void put_tuple(const struct model_tuple *u)
 
 static void put_syn_world(const struct model *m)
 {
-	const struct graft_shape shape = { .set_up = m->auto_set_up ? GRAFT_SET_UP_AUTO :
-								      GRAFT_SET_UP_KERNEL,
-					   .stock = 1 };
+	const struct graft_shape shape = { .heeds_hooks = m->auto_set_up, .stock = 1 };
 	int proofs = bpf_map__fd(t.skel->maps.proofs), shapes = bpf_map__fd(t.skel->maps.shapes);
 	uint64_t now = clock_ns(), forgotten = one_in(2) ? 1000 : 0;
 	struct graft_proof_key key;

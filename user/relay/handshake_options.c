@@ -146,8 +146,7 @@ void handshake_shape_listener(struct shared *shared, struct forward *f, int fd, 
 		.no_timestamps = !!(c.lack & SHAPED_TIMESTAMPS),
 		.ecn = c.lack & SHAPED_ECN ? GRAFT_ECN_REMOVE : GRAFT_ECN_KEEP,
 		.stock = c.stock,
-		.set_up = f->conf->set_up == SET_UP_KERNEL ? GRAFT_SET_UP_KERNEL :
-							     GRAFT_SET_UP_AUTO,
+		.heeds_hooks = f->conf->set_up == SET_UP_AUTO,
 	};
 	graft_shape(shared->grafts, fd, &shape);
 	socket_set(fd, IPPROTO_TCP, TCP_MAXSEG, c.mss);
