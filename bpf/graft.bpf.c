@@ -206,8 +206,8 @@ static __always_inline int in(struct __sk_buff *skb, __u32 l2)
 __noinline int give_back(struct __sk_buff *skb, const struct packet *p, const struct graft_side *s,
 			 __u32 ack, __u32 flags)
 {
-	__u32 zero = 0, len, l3, *words;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 len, l3, *words;
+	struct scratch *at = my_scratch();
 	struct tcphdr *t;
 
 	if (!p || !s || !at)

@@ -147,8 +147,7 @@ __noinline int see(struct __sk_buff *skb, const struct graft_side *s, struct see
 static __always_inline struct seen *seen_of(struct __sk_buff *skb, const struct graft_side *s,
 					    unsigned int i)
 {
-	__u32 zero = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	struct scratch *at = my_scratch();
 
 	return at && see(skb, s, &at->seen[i]) ? &at->seen[i] : NULL;
 }
@@ -196,8 +195,7 @@ static __always_inline int fit(const struct seen *a, const struct seen *b)
 static __always_inline void prove(const struct graft_side *s, const struct seen *own, __u32 forward)
 {
 	struct graft_handshake *h = bpf_map_lookup_elem(&handshakes, &s->tuple);
-	__u32 zero = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	struct scratch *at = my_scratch();
 	struct graft_proof *proof;
 
 	if (!at || !h || h->in != own->rcv_nxt - (__u32)own->received || h->out != own->write_seq ||

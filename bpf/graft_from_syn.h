@@ -16,13 +16,6 @@
 #include "graft_translate.h"
 #include "graft_work.h"
 
-static __always_inline struct scratch *syn_scratch(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&scratch, &zero);
-}
-
 /* Count that a SYN goes to the listener.  Returns 0. */
 static __always_inline int syn_past(__u32 why)
 {
@@ -38,7 +31,7 @@ static __always_inline int syn_past(__u32 why)
 /* Note options and window of P, a SYN, in the scratch space.  False: P has more than is known. */
 __noinline int syn_parse(struct __sk_buff *skb, const struct packet *p)
 {
-	struct scratch *s = syn_scratch();
+	struct scratch *s = my_scratch();
 	struct walk w = { .s = s };
 	__u32 header;
 
@@ -260,7 +253,7 @@ static __always_inline __u32 syn_hindrance(struct __sk_buff *skb, const struct p
  */
 __noinline int syn_begin(struct __sk_buff *skb, const struct packet *p, __u32 parsed)
 {
-	struct scratch *s = syn_scratch();
+	struct scratch *s = my_scratch();
 	struct graft_proof *client, *server;
 	struct graft_entry *g;
 	__u32 why, slot;
@@ -346,7 +339,7 @@ static __always_inline void syn_open(struct graft_entry *g, const struct packet 
 /* P, a packet of a session in SYN_SENT.  Returns enum graft_syn_verdict. */
 __noinline int syn_packet(struct __sk_buff *skb, const struct packet *p, __u32 slot, __u32 side)
 {
-	struct scratch *s = syn_scratch();
+	struct scratch *s = my_scratch();
 	enum graft_syn_verdict verdict;
 	struct graft_side *a;
 	struct found f;
@@ -419,7 +412,7 @@ __noinline int syn_arrived(struct __sk_buff *skb, const struct packet *p, __u32 
 __noinline int syn_remake(struct __sk_buff *skb, __u32 slot, __u32 l3)
 {
 	const __u16 length = 40; /* of the TCP header */
-	struct scratch *s = syn_scratch();
+	struct scratch *s = my_scratch();
 	struct graft_syn *syn;
 	__be32 *options;
 	__be16 protocol;

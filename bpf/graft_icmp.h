@@ -53,8 +53,8 @@ static __always_inline __u16 sum_of(const struct graft_leg *l, void *at, __u32 l
 __noinline int send_message(struct __sk_buff *skb, const struct graft_leg *l, __u32 l3, __u64 seq,
 			    __u32 mtu)
 {
-	__u32 zero = 0, ip, len;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 ip, len;
+	struct scratch *at = my_scratch();
 	struct icmp *icmp;
 	struct tcphdr *t;
 	bool ipv6, udp = seq == OF_UDP;
@@ -116,8 +116,8 @@ struct complaint {
 
 static __always_inline bool parse_icmp(struct __sk_buff *skb, __u32 l3, struct complaint *c)
 {
-	__u32 zero = 0, ip;
-	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 ip;
+	struct scratch *s = my_scratch();
 	struct icmp *icmp;
 	struct tcphdr *t;
 	__u8 *was;

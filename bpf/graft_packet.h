@@ -191,6 +191,13 @@ struct {
 	__type(value, struct scratch);
 } scratch SEC(".maps");
 
+static __always_inline struct scratch *my_scratch(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&scratch, &zero);
+}
+
 __u64 graft_woken_ns[GRAFT_WORKERS]; /* CLOCK_MONOTONIC */
 __u64 graft_events_lost;             /* the ring was full: the daemon looks at the states */
 __u64 graft_outside;                 /* packets dropped because they are not in the window */
@@ -513,8 +520,8 @@ static __always_inline __u16 folded(__s64 sum)
 __noinline int is_sound(struct __sk_buff *skb, const struct packet *p)
 {
 	__u8 summed = BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed);
-	__u32 zero = 0, at, left, n, sum = 0;
-	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 at, left, n, sum = 0;
+	struct scratch *s = my_scratch();
 
 	if (!p || !s)
 		return 0;

@@ -11,8 +11,7 @@
 
 static __always_inline struct graft_shape *kept_shape(void)
 {
-	__u32 zero = 0;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	struct scratch *at = my_scratch();
 
 	return at ? &at->shape : NULL;
 }

@@ -150,8 +150,8 @@ static __always_inline void fill_ip(void *at, const struct graft_leg *l, bool ba
 __noinline int set_family(struct __sk_buff *skb, const struct packet *p, const struct graft_leg *to,
 			  __s64 l4_diff)
 {
-	__u32 zero = 0, l3, was, is, word;
-	struct scratch *at = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 l3, was, is, word;
+	struct scratch *at = my_scratch();
 	__s64 addr_diff;
 	bool ipv6;
 
@@ -311,8 +311,8 @@ static long change_option(__u32 index, struct walk *w)
 /* As change_usual(), for any TCP header. */
 __noinline int change_any(struct __sk_buff *skb, const struct packet *p, struct change *c)
 {
-	__u32 zero = 0, header;
-	struct scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	__u32 header;
+	struct scratch *s = my_scratch();
 	struct walk w = { .s = s, .c = c };
 	struct tcphdr *t;
 
