@@ -140,7 +140,8 @@ struct server *servers_find(struct servers *ss, const struct addr *addr);
 /*
  * --- choices for sessions from the SYN on, before there is a client ---
  *
- * A choice counts as a session for other choices, and does not ask its server: that is neither silent nor tried by it.
+ * A choice counts as a session when further choices are made.  The choice alone does not ask the
+ * server, so the server owes no answer and is not tried by it.
  */
 
 /*
