@@ -476,7 +476,7 @@ void session_syn_event(struct worker *w, uint32_t slot, uint64_t id)
 		return;
 	state = graft_state(gs, slot);
 	/* last: SLOT may have its next session by now, which may be another worker's */
-	if (graft_of(gs, slot)->head.id != id)
+	if (__atomic_load_n(&graft_of(gs, slot)->head.id, __ATOMIC_RELAXED) != id)
 		return;
 	switch (state) {
 	case GRAFT_DONE:
@@ -538,8 +538,10 @@ static bool syn_look(struct worker *w, uint32_t slot, uint64_t now_ns, bool all)
 
 static bool syn_is_of(const struct worker *w, uint32_t slot)
 {
+	const volatile struct graft_head *h = &graft_of(w->shared->grafts, slot)->head;
+
 	return atomic_load_explicit(&w->shared->syn->slots[slot].forward, memory_order_relaxed) &&
-	       graft_of(w->shared->grafts, slot)->head.worker == w->index;
+	       __atomic_load_n(&h->worker, __ATOMIC_RELAXED) == w->index;
 }
 
 void session_syn_sweep(struct worker *w, bool all)

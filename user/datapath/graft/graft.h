@@ -259,7 +259,7 @@ bool graft_is_orphan(const struct graft_table *gs, uint32_t slot);
 /* FDS, sockets for a session that is about to be adopted, become GS's. */
 void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2]);
 /* graft_give_sockets() was called, perhaps with -1, and the sockets were not taken yet. */
-bool graft_has_sockets(const struct graft_table *gs, uint32_t slot);
+bool graft_has_sockets(struct graft_table *gs, uint32_t slot);
 /* Any session is without sockets. */
 bool graft_any_is_bare(const struct graft_table *gs);
 /* A worker has the session, without sockets.  *RET_WAITS: its bulk waits for sockets. */

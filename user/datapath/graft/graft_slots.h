@@ -36,7 +36,8 @@ struct graft_table {
 	_Atomic bool doubtful;     /* a session was so since the last graft_table_are_doubtful() */
 	struct bpf_rings rings;
 
-	pthread_mutex_t lock; /* of the queue; never taken on the payload path */
+	/* of the queue, and of slot.sockets and slot.given; never taken on the payload path */
+	pthread_mutex_t lock;
 	struct slot_queue queue;
 	struct slot_queue syn_queue; /* of the first n_syn slots: graft_syn.c */
 	struct slot *slots;

@@ -205,42 +205,54 @@ void graft_table_revive(struct graft_table *gs, uid_t uid)
 
 void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2])
 {
+	pthread_mutex_lock(&gs->lock);
 	memcpy(gs->slots[slot].sockets, fds, sizeof(gs->slots[slot].sockets));
 	gs->slots[slot].given = true;
+	pthread_mutex_unlock(&gs->lock);
 }
 
-bool graft_has_sockets(const struct graft_table *gs, uint32_t slot)
+bool graft_has_sockets(struct graft_table *gs, uint32_t slot)
 {
-	return gs->slots[slot].given;
+	bool given;
+
+	pthread_mutex_lock(&gs->lock);
+	given = gs->slots[slot].given;
+	pthread_mutex_unlock(&gs->lock);
+	return given;
 }
 
 void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2])
 {
-	int *fds = gs->slots[slot].sockets;
+	struct slot *s = &gs->slots[slot];
 
-	memcpy(ret, fds, 2 * sizeof(*fds));
-	fds[0] = fds[1] = -1;
-	if (gs->slots[slot].given) /* even in vain: the next try is not urgent */
+	pthread_mutex_lock(&gs->lock);
+	memcpy(ret, s->sockets, sizeof(s->sockets));
+	s->sockets[0] = s->sockets[1] = -1;
+	if (s->given) /* even in vain: the next try is not urgent */
 		gs->all[slot].syn_flags &= (uint8_t)~GRAFT_SYN_BARE;
-	gs->slots[slot].given = false;
+	s->given = false;
+	pthread_mutex_unlock(&gs->lock);
 	if (ret[0] >= 0) { /* other sockets were asked */
-		gs->slots[slot].asked = 0;
-		gs->slots[slot].probing = false;
+		s->asked = 0;
+		s->probing = false;
 	}
-	__atomic_store_n(&gs->slots[slot].bare, ret[0] < 0, __ATOMIC_RELEASE);
+	__atomic_store_n(&s->bare, ret[0] < 0, __ATOMIC_RELEASE);
 }
 
 bool graft_close_sockets(struct graft_table *gs, uint32_t slot)
 {
-	int *fds = gs->slots[slot].sockets;
-	bool some = fds[0] >= 0;
+	struct slot *s = &gs->slots[slot];
+	bool some;
 
+	pthread_mutex_lock(&gs->lock);
+	some = s->sockets[0] >= 0;
 	for (int side = 0; side < 2 && some; side++) {
-		tcp_arm_reset(fds[side]);
-		close(fds[side]);
-		fds[side] = -1;
+		tcp_arm_reset(s->sockets[side]);
+		close(s->sockets[side]);
+		s->sockets[side] = -1;
 	}
-	gs->slots[slot].given = false;
+	s->given = false;
+	pthread_mutex_unlock(&gs->lock);
 	return some;
 }
 

@@ -45,8 +45,8 @@ static bool syn_slot_prepare(struct graft_table *gs, uint32_t slot,
 			0;
 	/* other threads look at the head meanwhile */
 	memset((char *)g + sizeof(g->head), 0, sizeof(*g) - sizeof(g->head));
-	g->head.worker = GRAFT_NOBODY;
-	g->head.id = id;
+	__atomic_store_n(&g->head.worker, GRAFT_NOBODY, __ATOMIC_RELAXED);
+	__atomic_store_n(&g->head.id, id, __ATOMIC_RELAXED);
 	g->head.forward = tag;
 	g->head.source = 0;
 	g->head.mirrored = GRAFT_UNKNOWN;
