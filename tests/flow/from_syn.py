@@ -334,6 +334,22 @@ def test_lost_answer(trial, machine, hook):
         trial.lab.run(machine, "nft", "delete table netdev faults")
 
 
+def test_killed_young(trial):
+    """A session has no sockets at first: it gets them, so that a silent client hears of its end."""
+    trial.begin()
+    wait_until(lambda: conversation(trial) == "graft", "a session from the SYN on")
+    with talker(trial) as sock:
+        sock.settimeout(5 * SLOW)
+        # no ACK is owed, which a reset would answer
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        expect(session_of(trial, sock)["flows"][0]["reason"] == "from the SYN on", "by sockets")
+        trial.daemon.command("kill", "--all")
+        with pytest.raises(ConnectionResetError):
+            sock.recv(1)
+    wait_until(lambda: not trial.lab.run("server", "ss", "-tnH", "state", "established",
+                                         f"sport = :{ECHO}"), "the server to hear of it, too")
+
+
 def test_few_ports(trial):
     """Proofs are written again by each session by sockets, while SYNs that believe them come."""
     trial.begin("--set-up-ports", "20000-20007")

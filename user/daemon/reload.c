@@ -206,6 +206,7 @@ int service_start(struct service *sv)
 	int e = -pthread_create(&sv->thread, NULL, loop_thread, &sv->loop);
 
 	sv->started = !e;
+	atomic_store(&sv->shared->revives, !e && sv->sockets && sv->privileged);
 	return e;
 }
 
@@ -213,6 +214,7 @@ void service_stop(struct service *sv)
 {
 	if (!sv->started)
 		return;
+	atomic_store(&sv->shared->revives, false);
 	pthread_mutex_lock(&sv->lock);
 	sv->stop = true;
 	pthread_mutex_unlock(&sv->lock);

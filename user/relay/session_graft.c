@@ -213,6 +213,18 @@ bool session_graft_end(struct session *s, bool reset)
 	return grafted;
 }
 
+bool session_graft_awaits_sockets(struct session *s)
+{
+	struct shared *shared = s->worker->shared;
+
+	if (!session_is_grafted(s) || s->sides[CLIENT].fd >= 0 || s->revived ||
+	    !atomic_load(&shared->revives))
+		return false;
+	graft_want_sockets(shared->grafts, s->graft);
+	shared_want_sockets(shared);
+	return true;
+}
+
 const char *session_graft_hindrance(const struct session *s)
 {
 	const struct graft_table *gs = graft_table_of(s);

@@ -48,6 +48,12 @@ bool session_graft_withdraw(struct session *s);
  */
 bool session_graft_end(struct session *s, bool reset);
 
+/*
+ * S, which is to be reset, has no sockets by which its ends would hear of that: ask for them, once.
+ * True: session_revive() follows, perhaps without sockets.
+ */
+bool session_graft_awaits_sockets(struct session *s);
+
 /* Why S is not grafted, for operators.  "": S is grafted, may yet be, or has another engine. */
 const char *session_graft_hindrance(const struct session *s);
 

@@ -217,6 +217,8 @@ static void settle(struct session *s)
 		session_part_begin(s);
 	if (!s->ending && (watch_side(s, CLIENT) || watch_side(s, UPSTREAM)))
 		session_reset(s, CAUSE_NO_MEMORY);
+	if (s->ending == ENDING_RESETS && session_graft_awaits_sockets(s))
+		return;
 	if (s->ending) {
 		end(s);
 		return;
@@ -608,7 +610,9 @@ void session_revive(struct session *s)
 	if (s->sides[CLIENT].fd >= 0)
 		return;
 	session_graft_take_sockets(s);
+	s->revived = true;
 	look_at_graft(s);
+	s->revived = s->sides[CLIENT].fd >= 0; /* the end of S may ask again */
 }
 
 /* A session that is grafted already gets its object S, if there is memory. */

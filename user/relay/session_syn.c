@@ -416,9 +416,8 @@ static void syn_adopt(struct worker *w, uint32_t slot)
 	histogram_add(&forward_stats(f, w->index)->connects, e->stuck_ns / 1000);
 	servers_begun(&f->servers, own->server, e->stuck_ns / NS_PER_MS, w->loop.now_ms);
 	if (!shared->syn->begin(w, f, &client, slot, own->server)) {
-		if (graft_carries(shared->grafts, slot) &&
-		    !atomic_exchange(&shared->socketless, true))
-			loop_wake(shared->reload_loop);
+		if (graft_carries(shared->grafts, slot))
+			shared_want_sockets(shared);
 		return;
 	}
 	server_leave(own->server);

@@ -41,7 +41,8 @@ struct shared {
 	 */
 	struct loop *reload_loop;
 	_Atomic bool socketless;
-	const char *no_syn; /* why not; NULL: as nothing is grafted */
+	_Atomic bool revives; /* that thread runs, and makes sockets */
+	const char *no_syn;   /* why not; NULL: as nothing is grafted */
 };
 
 /*
@@ -54,6 +55,13 @@ static inline void shared_saw_id(struct shared *shared, uint64_t id)
 
 	while (last < id && !atomic_compare_exchange_weak(&shared->last_id, &last, id))
 		continue;
+}
+
+/* A session of the caller needs sockets soon: wake the thread that makes them.  By any thread. */
+static inline void shared_want_sockets(struct shared *shared)
+{
+	if (!atomic_exchange(&shared->socketless, true))
+		loop_wake(shared->reload_loop);
 }
 
 /* The head of a struct that is freed after the batch, whose events may still point at it. */

@@ -262,7 +262,9 @@ void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2])
 bool graft_has_sockets(struct graft_table *gs, uint32_t slot);
 /* Any session is without sockets. */
 bool graft_any_is_bare(const struct graft_table *gs);
-/* A worker has the session, without sockets.  *RET_WAITS: its bulk waits for sockets. */
+/* The session of SLOT, which a worker has without sockets, needs them at once. */
+void graft_want_sockets(struct graft_table *gs, uint32_t slot);
+/* A worker has the session, without sockets.  *RET_WAITS: its bulk, or its end, waits for them. */
 bool graft_is_bare(const struct graft_table *gs, uint32_t slot, bool *ret_waits);
 /* Is ADDRESS here, as graft_table_set_address() was told last? */
 bool graft_table_has_address(const struct graft_table *gs,

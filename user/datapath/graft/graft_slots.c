@@ -39,6 +39,7 @@ uint32_t graft_slot_take(struct graft_table *gs, struct slot_queue *q)
 		return slot;
 	__atomic_store_n(&gs->all[slot].head.state, GRAFT_FREE, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&gs->slots[slot].bare, false, __ATOMIC_RELEASE);
+	__atomic_store_n(&gs->slots[slot].wanted, false, __ATOMIC_RELEASE);
 	graft_index_remove(&gs->index, false, slot);
 	return slot;
 }

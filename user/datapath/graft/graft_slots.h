@@ -21,7 +21,8 @@ struct slot {
 	uint32_t asked_ms; /* when (low half) */
 	int sockets[2];    /* made anew, and not taken; -1: none */
 	bool given;        /* by graft_give_sockets() */
-	bool bare;         /* the session has no sockets */
+	bool bare;         /* the session has no sockets, */
+	bool wanted;       /* and they are urgent; atomic, as `bare` */
 };
 
 struct graft_table {

@@ -140,8 +140,8 @@ bool graft_is_bare(const struct graft_table *gs, uint32_t slot, bool *ret_waits)
 {
 	enum graft_state state = graft_state(gs, slot);
 
-	*ret_waits = gs->all[slot].syn_flags & GRAFT_SYN_BARE && gs->all[slot].looks;
-
+	*ret_waits = __atomic_load_n(&gs->slots[slot].wanted, __ATOMIC_ACQUIRE) ||
+		     (gs->all[slot].syn_flags & GRAFT_SYN_BARE && gs->all[slot].looks);
 	return __atomic_load_n(&gs->slots[slot].bare, __ATOMIC_ACQUIRE) &&
 	       standby_worker(gs, slot) != GRAFT_NOBODY &&
 	       (*ret_waits || clock_ns() - gs->all[slot].offered_ns > BARE_NS) &&
@@ -211,6 +211,11 @@ void graft_give_sockets(struct graft_table *gs, uint32_t slot, const int fds[2])
 	pthread_mutex_unlock(&gs->lock);
 }
 
+void graft_want_sockets(struct graft_table *gs, uint32_t slot)
+{
+	__atomic_store_n(&gs->slots[slot].wanted, true, __ATOMIC_RELEASE);
+}
+
 bool graft_has_sockets(struct graft_table *gs, uint32_t slot)
 {
 	bool given;
@@ -236,6 +241,7 @@ void graft_take_sockets(struct graft_table *gs, uint32_t slot, int ret[2])
 		s->asked = 0;
 		s->probing = false;
 	}
+	__atomic_store_n(&s->wanted, false, __ATOMIC_RELEASE);
 	__atomic_store_n(&s->bare, ret[0] < 0, __ATOMIC_RELEASE);
 }
 
