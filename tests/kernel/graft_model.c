@@ -743,6 +743,37 @@ static enum model_verdict complain(struct model *m, struct model_frame *f)
 
 /* --- all that arrives --- */
 
+/* P finds the session of AT, and goes to its other end, or to its own socket. */
+static enum model_verdict at_work(struct model *m, struct model_frame *f, struct place *at,
+				  struct model_parts *p)
+{
+	uint32_t state = at->g->head.state & GRAFT_STATE_MASK;
+
+	if (state != GRAFT_OFFERED && state != GRAFT_LOCKED && state != GRAFT_RETURNED &&
+	    hindrance(at, p))
+		return state == GRAFT_ANSWERED ? MODEL_DROP : /* nothing to go back to */
+						 go_back(m, f, at, p, hindrance(at, p));
+	if (state != GRAFT_OFFERED && state != GRAFT_LOCKED && state != GRAFT_RETURNED &&
+	    state != GRAFT_ACTIVE && at->g->why_back && !(p->flags & (SYN | RST)) &&
+	    ahead(p->seq, (uint32_t)at->mine->end) > 0)
+		return MODEL_DROP; /* behind a hole */
+	switch (state) {
+	case GRAFT_OFFERED:
+	case GRAFT_LOCKED:
+		return look(f, at, p);
+	case GRAFT_LOCKED_2: /* forever, here */
+		return MODEL_DROP;
+	case GRAFT_RETURNED:
+		return shift_back(f, at->mine, p, false);
+	case GRAFT_RETURNING:
+		at->g->why_not = why_not_back(at, p, false);
+		if (!(p->flags & SYN) && is_inside(at, p) && is_believed(at, p))
+			/* the next one that looks must know of it, whatever becomes of it */
+			note(at, p);
+	}
+	return translate(m, f, at, p, state);
+}
+
 enum model_verdict model_in(struct model *m, struct model_frame *f)
 {
 	struct model_parts p;
@@ -791,30 +822,7 @@ enum model_verdict model_in(struct model *m, struct model_frame *f)
 		forget(&at, GRAFT_GIVEN_BACK);
 		return MODEL_PASS;
 	}
-	state = at.g->head.state & GRAFT_STATE_MASK;
-	if (state != GRAFT_OFFERED && state != GRAFT_LOCKED && state != GRAFT_RETURNED &&
-	    hindrance(&at, &p))
-		return state == GRAFT_ANSWERED ? MODEL_DROP : /* nothing to go back to */
-						 go_back(m, f, &at, &p, hindrance(&at, &p));
-	if (state != GRAFT_OFFERED && state != GRAFT_LOCKED && state != GRAFT_RETURNED &&
-	    state != GRAFT_ACTIVE && at.g->why_back && !(p.flags & (SYN | RST)) &&
-	    ahead(p.seq, (uint32_t)at.mine->end) > 0)
-		return MODEL_DROP; /* behind a hole */
-	switch (state) {
-	case GRAFT_OFFERED:
-	case GRAFT_LOCKED:
-		return look(f, &at, &p);
-	case GRAFT_LOCKED_2: /* forever, here */
-		return MODEL_DROP;
-	case GRAFT_RETURNED:
-		return shift_back(f, at.mine, &p, false);
-	case GRAFT_RETURNING:
-		at.g->why_not = why_not_back(&at, &p, false);
-		if (!(p.flags & SYN) && is_inside(&at, &p) && is_believed(&at, &p))
-			/* the next one that looks must know of it, whatever becomes of it */
-			note(&at, &p);
-	}
-	return translate(m, f, &at, &p, state);
+	return at_work(m, f, &at, &p);
 }
 
 /* --- what leaves --- */

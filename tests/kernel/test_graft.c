@@ -778,10 +778,28 @@ static void draw_proof(struct model_proof *p, const struct graft_tuple *tuple, u
 	p->hooked = one_in(24);
 }
 
+/* Slot 1 may have one of the tuples of CLIENT and SERVER: that of SIDE. */
+static void draw_rival(const struct graft_side *client, const struct graft_side *server,
+		       uint32_t side)
+{
+	struct graft_entry *rival = &world.slots[1];
+
+	if (one_in(6) && server->tuple.remote_port != t.port &&
+	    memcmp(&client->tuple, &t.accepted, sizeof(t.accepted))) {
+		rival->side[side].tuple = side ? server->tuple : client->tuple;
+		rival->side[side].ipv6 = (side ? server : client)->ipv6;
+		if (side) /* the index leads to one session that is found */
+			rival->over = one_in(2) ? GRAFT_ANEW : GRAFT_KEPT;
+		else if (one_in(2)) /* as if it had begun behind the packet's look */
+			rival->side[0].ipv6 ^= 1;
+		world.tuples[2 + side].tuple = rival->side[side].tuple;
+	}
+}
+
 /* Slot 0 is PREPARED, and a SYN is to take it.  Slot 1 may have one of its tuples. */
 static void draw_begin(void)
 {
-	struct graft_entry *g = &world.slots[0], *rival = &world.slots[1];
+	struct graft_entry *g = &world.slots[0];
 	const struct model_tuple none = { .slot = NO_SLOT };
 	struct graft_side client = { 0 }, server = { 0 };
 	uint32_t side = below(2);
@@ -814,16 +832,7 @@ static void draw_begin(void)
 		world.tuples[i].slot = 2; /* the daemon has removed slot 0's */
 	world.tuples[0] = none;
 	world.tuples[1] = one_in(24) ? none : (struct model_tuple){ server.tuple, 0, 1 };
-	if (one_in(6) && server.tuple.remote_port != t.port &&
-	    memcmp(&client.tuple, &t.accepted, sizeof(t.accepted))) {
-		rival->side[side].tuple = side ? server.tuple : client.tuple;
-		rival->side[side].ipv6 = (side ? server : client).ipv6;
-		if (side) /* the index leads to one session that is found */
-			rival->over = one_in(2) ? GRAFT_ANEW : GRAFT_KEPT;
-		else if (one_in(2)) /* as if it had begun behind the packet's look */
-			rival->side[0].ipv6 ^= 1;
-		world.tuples[2 + side].tuple = rival->side[side].tuple;
-	}
+	draw_rival(&client, &server, side);
 	world.ifindex = one_in(24) ? LO : t.ifindex;
 	if (world.ifindex != LO)
 		memcpy(world.mac, (const uint8_t[]){ MAC }, sizeof(world.mac));
@@ -1224,6 +1233,19 @@ static bool send_syn(const struct graft_tuple *server, struct model_frame *f)
 	return run_frame(bpf_program__fd(t.skel->progs.graft_in), f, 0) == MODEL_SENT;
 }
 
+/* A world without sessions, and three servers. */
+static void draw_servers(struct graft_side servers[3])
+{
+	draw_begun();
+	for (int i = 0; i < MODEL_TUPLES; i++)
+		world.tuples[i].slot = NO_SLOT;
+	world.taken = MODEL_STOCK_SIZE;
+	for (int i = 0; i < 3; i++)
+		draw_side(&servers[i], one_in(2), false);
+	put_world(&world);
+	memset(t.slots, 0, sizeof(world.slots));
+}
+
 /* The daemon prepares one slot again and again, for three servers: its port remembers (graft_isn()). */
 SEEDED(the_numbers_of_a_port_grow)
 {
@@ -1242,14 +1264,7 @@ SEEDED(the_numbers_of_a_port_grow)
 	struct graft_side servers[3] = { 0 }, *sides = t.slots[0].side;
 	uint32_t number = 0, clock = 0, sent = 0, stamped = 0;
 
-	draw_begun();
-	for (int i = 0; i < MODEL_TUPLES; i++)
-		world.tuples[i].slot = NO_SLOT;
-	world.taken = MODEL_STOCK_SIZE;
-	for (int i = 0; i < 3; i++)
-		draw_side(&servers[i], one_in(2), false);
-	put_world(&world);
-	memset(t.slots, 0, sizeof(world.slots));
+	draw_servers(servers);
 	slot_queue_open(&gs.syn_queue, 1, used, 0);
 	graft_put(&gs, 0);
 	for (unsigned int i = 0; i < t.worlds; i++) {
