@@ -521,8 +521,8 @@ void servers_begun(struct servers *ss, struct server *s, uint64_t took_ms, uint6
 	if (m)
 		count_session(m);
 	pthread_mutex_unlock(ss->lock);
-	server_put(s);
 	servers_connected(ss, s, took_ms, now_ms);
+	server_put(s);
 }
 
 bool servers_silent(struct servers *ss, struct server *s, uint64_t since_ms, uint64_t now_ms)
