@@ -98,7 +98,8 @@ void graft_syn_push(struct graft_stock *k, uint32_t slot)
 
 uint32_t graft_syn_left(const struct graft_stock *k)
 {
-	int32_t n = (int32_t)(k->last - __atomic_load_n(&k->first, __ATOMIC_SEQ_CST));
+	uint32_t last = __atomic_load_n(&k->last, __ATOMIC_SEQ_CST);
+	int32_t n = (int32_t)(last - __atomic_load_n(&k->first, __ATOMIC_SEQ_CST));
 
 	return n > 0 ? (uint32_t)n : 0;
 }
