@@ -8,99 +8,57 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/clock.h"
+#include "base/codec.h"
 #include "base/minmax.h"
 
 #define HEADER 4
-
-struct codec {
-	uint8_t *at, *end;
-	uint64_t now_ns;
-	bool packs, is_short;
-};
-
-/* Pack the low N bytes of V, or unpack so many. */
-static uint64_t record_number(struct codec *c, uint64_t v, int n)
-{
-	uint64_t is = 0;
-
-	if (c->end - c->at < n) {
-		c->is_short = true;
-		return 0;
-	}
-	for (int i = 0; i < n; i++) {
-		if (c->packs)
-			c->at[i] = (uint8_t)(v >> 8 * (n - 1 - i));
-		is = is << 8 | c->at[i];
-	}
-	c->at += n;
-	return is;
-}
-
-#define FIELD(c, x, n) ((x) = (__typeof__(x))record_number(c, x, n))
-
-/* A time, as its age in milliseconds. */
-static uint64_t record_moment(struct codec *c, uint64_t ns)
-{
-	uint64_t age = ns < c->now_ns ? (c->now_ns - ns) / NS_PER_MS : 0;
-
-	age = record_number(c, smaller(age, UINT32_MAX), 4) * NS_PER_MS;
-	return age < c->now_ns ? c->now_ns - age : 1;
-}
-
-/* Bytes that are in network byte order already. */
-static void record_bytes(struct codec *c, void *p, int n)
-{
-	for (uint8_t *b = p; b < (uint8_t *)p + n; b++)
-		FIELD(c, *b, 1);
-}
 
 static void record_tuple(struct codec *c, struct graft_tuple *t)
 {
 	bool ipv6 = graft_addr_is_ipv6(&t->remote);
 
-	FIELD(c, ipv6, 1);
+	CODEC_FIELD(c, ipv6, 1);
 	if (!ipv6)
 		t->remote.w[2] = t->local.w[2] = __constant_htonl(0xffff);
-	record_bytes(c, &t->remote.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
-	record_bytes(c, &t->local.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
-	record_bytes(c, &t->remote_port, 2);
-	record_bytes(c, &t->local_port, 2);
+	codec_bytes(c, &t->remote.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
+	codec_bytes(c, &t->local.w[ipv6 ? 0 : 3], ipv6 ? 16 : 4);
+	codec_bytes(c, &t->remote_port, 2);
+	codec_bytes(c, &t->local_port, 2);
 }
 
 static void record_side(struct codec *c, struct graft_side *s, bool shifted)
 {
 	record_tuple(c, &s->tuple);
-	FIELD(c, s->way.ttl, 1);
-	FIELD(c, s->way.mark, 4);
-	FIELD(c, s->timestamps, 1);
-	FIELD(c, s->sack, 1);
-	FIELD(c, s->ecn, 1);
-	FIELD(c, s->tsecr_clamped, 1);
-	FIELD(c, s->window_left, 1);
-	FIELD(c, s->read_shift, 1);
-	FIELD(c, s->fin, 1);
-	FIELD(c, s->mss, 2);
-	FIELD(c, s->seq_add, 4);
-	FIELD(c, s->tsval_add, 4);
-	FIELD(c, s->tsecr_least, 4);
-	FIELD(c, s->frozen_write, 4);
-	FIELD(c, s->frozen_read, 4);
-	FIELD(c, s->acked, 4);
-	FIELD(c, s->end, 4);
-	FIELD(c, s->window, 4);
-	FIELD(c, s->tsval_sent, 4);
+	CODEC_FIELD(c, s->way.ttl, 1);
+	CODEC_FIELD(c, s->way.mark, 4);
+	CODEC_FIELD(c, s->timestamps, 1);
+	CODEC_FIELD(c, s->sack, 1);
+	CODEC_FIELD(c, s->ecn, 1);
+	CODEC_FIELD(c, s->tsecr_clamped, 1);
+	CODEC_FIELD(c, s->window_left, 1);
+	CODEC_FIELD(c, s->read_shift, 1);
+	CODEC_FIELD(c, s->fin, 1);
+	CODEC_FIELD(c, s->mss, 2);
+	CODEC_FIELD(c, s->seq_add, 4);
+	CODEC_FIELD(c, s->tsval_add, 4);
+	CODEC_FIELD(c, s->tsecr_least, 4);
+	CODEC_FIELD(c, s->frozen_write, 4);
+	CODEC_FIELD(c, s->frozen_read, 4);
+	CODEC_FIELD(c, s->acked, 4);
+	CODEC_FIELD(c, s->end, 4);
+	CODEC_FIELD(c, s->window, 4);
+	CODEC_FIELD(c, s->tsval_sent, 4);
 	if (shifted) {
-		FIELD(c, s->back_read, 4);
-		FIELD(c, s->back_write, 4);
-		FIELD(c, s->back_ts, 4);
+		CODEC_FIELD(c, s->back_read, 4);
+		CODEC_FIELD(c, s->back_write, 4);
+		CODEC_FIELD(c, s->back_ts, 4);
 	}
 }
 
 static void record_head(struct codec *c, struct graft_head *h)
 {
-	h->id = record_number(c, h->id, 8);
-	h->forward = (uint32_t)record_number(c, h->forward, 4);
+	h->id = codec_number(c, h->id, 8);
+	h->forward = (uint32_t)codec_number(c, h->forward, 4);
 }
 
 static void record_tcp(struct codec *c, struct graft_entry *g)
@@ -108,10 +66,10 @@ static void record_tcp(struct codec *c, struct graft_entry *g)
 	uint64_t active = larger(g->side[0].data_ns, g->side[1].data_ns);
 
 	record_head(c, &g->head);
-	FIELD(c, g->shaped, 1);
-	g->offered_ns = record_moment(c, g->offered_ns);
-	active = record_moment(c, active);
-	FIELD(c, g->shifted, 1);
+	CODEC_FIELD(c, g->shaped, 1);
+	g->offered_ns = codec_moment(c, g->offered_ns);
+	active = codec_moment(c, active);
+	CODEC_FIELD(c, g->shifted, 1);
 	for (int i = 0; i < 2; i++)
 		record_side(c, &g->side[i], g->shifted);
 	if (c->packs)
@@ -138,13 +96,13 @@ static void record_udp(struct codec *c, struct udp_flow *f)
 	uint64_t born = ((c->now_ns >> UDP_TICK_SHIFT) - ago) << UDP_TICK_SHIFT;
 
 	record_head(c, &f->head);
-	FIELD(c, f->idle, 4);
-	born = record_moment(c, born);
+	CODEC_FIELD(c, f->idle, 4);
+	born = codec_moment(c, born);
 	for (int i = 0; i < 2; i++) {
 		record_tuple(c, &f->leg[i].tuple);
-		FIELD(c, f->leg[i].way.ttl, 1);
-		FIELD(c, f->leg[i].way.mark, 4);
-		FIELD(c, f->at[i].path_mtu, 2);
+		CODEC_FIELD(c, f->leg[i].way.ttl, 1);
+		CODEC_FIELD(c, f->leg[i].way.mark, 4);
+		CODEC_FIELD(c, f->at[i].path_mtu, 2);
 	}
 	f->born = (uint32_t)(born >> UDP_TICK_SHIFT);
 }
@@ -156,11 +114,11 @@ static void record_any(struct codec *c, struct graft_record *r)
 	} else if (r->kind == RECORD_UDP) {
 		record_udp(c, &r->flow);
 	} else if (r->kind == RECORD_GONE || r->kind == RECORD_LEFT) {
-		FIELD(c, r->udp, 1);
+		CODEC_FIELD(c, r->udp, 1);
 		record_tuple(c, &r->client);
 	} else if (r->kind == RECORD_PORTS) {
-		FIELD(c, r->ports[0], 2);
-		FIELD(c, r->ports[1], 2);
+		CODEC_FIELD(c, r->ports[0], 2);
+		CODEC_FIELD(c, r->ports[1], 2);
 	}
 }
 
@@ -169,8 +127,8 @@ size_t record_pack(struct graft_record *r, uint64_t now_ns, uint8_t buf[RECORD_M
 	struct codec c = { .at = buf, .end = buf + RECORD_MAX, .now_ns = now_ns, .packs = true };
 	size_t len;
 
-	record_number(&c, r->kind, 1);
-	record_number(&c, RECORD_VERSION, 1);
+	codec_number(&c, r->kind, 1);
+	codec_number(&c, RECORD_VERSION, 1);
 	c.at += 2;
 	record_any(&c, r);
 	len = (size_t)(c.at - buf);
