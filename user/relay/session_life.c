@@ -30,6 +30,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -44,6 +45,7 @@
 #include "relay/session_idle_keepalive.h"
 #include "relay/session_last_bytes.h"
 #include "relay/session_log.h"
+#include "relay/session_record.h"
 #include "relay/session_sockmap.h"
 #include "relay/session_syn.h"
 #include "relay/udp/udp_life.h"
@@ -651,4 +653,84 @@ int session_begun(struct worker *w, struct forward *f, const union client_addr *
 	if (!r)
 		follow_engine(s); /* an order may have come since its SYN */
 	return r;
+}
+
+/* --- a hand-over --- */
+
+/* S, of R, is connected: find its server, and let its flows go on. */
+static int take_open(struct session *s)
+{
+	struct addr to = { .len = sizeof(to.ss) };
+
+	if (getpeername(s->sides[UPSTREAM].fd, &to.sa, &to.len))
+		return -errno;
+	s->addrs = addr_list_new(&to, 1);
+	if (!s->addrs)
+		return -ENOMEM;
+	s->port_offset = 0;
+	s->server = servers_find(&s->forward->servers, &to);
+	session_set_state(s, SESSION_CONNECTING);
+	session_set_state(s, SESSION_OPEN);
+	s->probe_at_ms = s->forward->conf->keepalive_ms ? s->worker->loop.now_ms : NEVER;
+	if (s->graft != NO_GRAFT)
+		s->worker->grafted[s->graft] = s;
+	return session_flows_take(s);
+}
+
+int session_take(struct worker *w, struct forward *f, const struct session_record *r,
+		 const int fds[2], const uint8_t *const bytes[2])
+{
+	struct session *s = new_session(w, f, &r->client);
+	int e;
+
+	if (!s)
+		return -ENOMEM;
+	s->sides[CLIENT].fd = fds[CLIENT];
+	s->sides[UPSTREAM].fd = fds[UPSTREAM];
+	shared_saw_id(w->shared, r->id);
+	count_add(&forward_stats(f, w->index)->adopted, 1);
+	e = r->open ? 0 : session_header_expect(s);
+	e = e ?: session_record_apply(s, r, bytes);
+	if (!e && r->open)
+		e = take_open(s);
+	if (e)
+		session_reset(s, CAUSE_NO_MEMORY);
+	if (r->open || e)
+		settle(s);
+	else
+		timer_set(&w->loop, &s->timer, 0); /* it goes on when W runs */
+	return 0;
+}
+
+bool worker_hand_over(struct worker *w, session_hand_over_fn *fn, void *arg)
+{
+	struct session_record r;
+	struct session *s;
+
+	session_catch_up(w);
+	LIST_FOREACH(s, &w->sessions, in_worker) {
+		session_count_kernel(s);
+		s->handed_over = session_record_of(s, &r);
+		if (s->handed_over && !fn(arg, s, &r))
+			return false;
+	}
+	return true;
+}
+
+void worker_give_away(struct worker *w)
+{
+	struct session *s;
+
+	LIST_FOREACH(s, &w->sessions, in_worker) {
+		if (!s->handed_over && !session_is_grafted(s))
+			continue;
+		if (s->graft != NO_GRAFT)
+			w->grafted[s->graft] = NULL;
+		for (unsigned int dir = 0; dir < 2; dir++)
+			carrier_release(&s->flows[dir], &w->pool);
+		session_connect_end(s);
+		pace_free(s->pace);
+		die(s, false);
+		session_sockmap_give_slots(s);
+	}
 }

@@ -23,6 +23,22 @@ int session_adopt(struct worker *w, struct forward *f, const union client_addr *
 /* The same with SLOT, whose session has begun in the kernel, and is counted in, as is its SERVER. */
 int session_begun(struct worker *w, struct forward *f, const union client_addr *client,
 		  uint32_t slot, struct server *server);
+/* --- a hand-over: between two daemons, while all workers of the old one wait --- */
+
+struct session_record;
+
+/* Give FDS, and what R and BYTES say, to a new session of F on W, which does not run yet. -errno. */
+int session_take(struct worker *w, struct forward *f, const struct session_record *r,
+		 const int fds[2], const uint8_t *const bytes[2]);
+/*
+ * Call FN with each session of W that has a record.  FN returns false to stop.  The sessions stay
+ * those of W until worker_give_away().
+ */
+typedef bool session_hand_over_fn(void *arg, struct session *s, const struct session_record *r);
+bool worker_hand_over(struct worker *w, session_hand_over_fn *fn, void *arg);
+/* The other daemon has the sessions of the last worker_hand_over(), and those that are grafted. */
+void worker_give_away(struct worker *w);
+
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);
 

@@ -232,3 +232,8 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 		return CULVERT_EVENT_SOFT;
 	return sockmap_is_charged(k, slot) && sockmap_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
 }
+
+uint64_t session_sockmap_bytes(const struct session *s, unsigned int dir)
+{
+	return s->pair == NO_PAIR ? 0 : s->worker->shared->kernel->stats[s->pair * 2 + dir].bytes;
+}
