@@ -80,7 +80,7 @@ const char *adopt_no_syn(const struct config *c)
 	return adopt_ports(c, ports) ? NULL : "ip_local_port_range: see set-up-ports";
 }
 
-int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
+int adopt_open(const struct config *c, const struct account *a, int pins, struct shared *shared,
 	       struct probe_start *probe)
 {
 	bool wanted = config_forward_with(c, ENGINE_GRAFT);
@@ -88,7 +88,8 @@ int adopt_open(const struct config *c, const struct account *a, struct shared *s
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers,
 				       .uid = a->uid,
-				       .pins = adopt_folder(c->graft_pins, c->control) };
+				       .pins = adopt_folder(c->graft_pins, c->control),
+				       .pins_fd = pins };
 	unsigned int ports[2];
 	int r;
 

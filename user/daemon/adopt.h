@@ -15,8 +15,9 @@ struct forwards;
  * Load the programs that carry sessions in the kernel into SHARED, as probe_start() does.  SHARED
  * then also has the grafted sessions of the previous daemon.  The caller needs root, and has the
  * control socket, which only one daemon has at a time.  A: the account that the daemon becomes.
+ * PINS: as in graft_limits.
  */
-int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
+int adopt_open(const struct config *c, const struct account *a, int pins, struct shared *shared,
 	       struct probe_start *probe);
 
 /* Why no session begins in the kernel, as far as C says; NULL: they may. */

@@ -181,6 +181,8 @@ const struct command commands[COMMANDS] = {
 			     .changes = COMMAND_ALWAYS, .keys = { KEY_AFTER } },
 	[COMMAND_IMPORT] = { "import", "import the sessions that `culvert export` sends, from stdin",
 			     .changes = COMMAND_ALWAYS, .keys = { KEY_NAME } },
+	[COMMAND_TAKE_OVER] = { "take-over", "of `culvert run --take-over`, not for people",
+				.changes = COMMAND_ALWAYS },
 };
 
 const struct command *command_find(const char *name)

@@ -46,6 +46,7 @@ SYSCALLS_ALLOWED(
 
 struct control {
 	struct sockaddr_un un; /* "": no file */
+	struct addr place;     /* where it is to be, if it was opened beside another daemon's */
 	int listener;          /* is shut down when the threads are to end */
 	pthread_t threads[THREADS];
 	unsigned int n_threads;
@@ -60,6 +61,8 @@ struct control {
 	uid_t uid; /* beside root, the account that may make changes */
 };
 
+bool control_beside;
+
 /* --- set-up --- */
 
 static int make_directory(const char *path, uid_t uid, gid_t gid)
@@ -73,22 +76,34 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 	return geteuid() == 0 && lchown(dir, uid, gid) ? -errno : 0;
 }
 
-int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret)
+#define BESIDE ".next" /* behind a path */
+
+int control_listen(const struct addr *place, bool both, uid_t uid, gid_t gid, struct control **ret)
 {
 	struct control *c = allocated(calloc(1, sizeof(*c)));
-	bool file = !addr_is_inet(a);
+	bool file = !addr_is_inet(place);
+	struct addr at = *place, *a = &at;
 	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int r = fd < 0 ? -errno : 0, one = 1, alone = !both, own;
 	mode_t mask;
 
 	c->uid = uid;
 	c->listener = fd;
+	if (file && control_beside) {
+		c->place = *place;
+		if (strlen(at.un.sun_path) + sizeof(BESIDE) > sizeof(at.un.sun_path))
+			r = r ?: -ENAMETOOLONG;
+		else
+			strcat(at.un.sun_path, BESIDE);
+	}
 	pthread_mutex_init(&c->accepting, NULL);
 	pthread_mutex_init(&c->answering, NULL);
 	if (!r && file)
 		r = make_directory(a->un.sun_path, uid, gid) ?: unix_remove_stale(&a->un, a->len);
 	if (!file)
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+	if (!file) /* for the next daemon, which listens before this one has ended */
+		setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &one, sizeof(one));
 	if (a->ss.ss_family == AF_INET6)
 		setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &alone, sizeof(alone));
 	/*
@@ -307,6 +322,22 @@ int control_start(struct control *c, control_answer_fn *answer, control_stream_f
 	c->answer = answer;
 	c->stream = stream;
 	return control_serve(c, serve, arg);
+}
+
+int control_replace(struct control *c)
+{
+	if (!c || !c->place.len)
+		return 0;
+	if (rename(c->un.sun_path, c->place.un.sun_path))
+		return -errno;
+	c->un = c->place.un;
+	return 0;
+}
+
+void control_leave(struct control *c)
+{
+	if (c)
+		c->un.sun_path[0] = '\0';
 }
 
 void control_close(struct control *c)

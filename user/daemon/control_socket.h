@@ -72,5 +72,19 @@ int control_send(const struct control *c, int fd, int ms, const char *text, size
  */
 int control_wait(const struct control *c, int fd, int ms);
 
+/*
+ * Take the place of the daemon before this one: C, which was opened beside it (control_beside), is
+ * at its path from now on.  -errno.
+ */
+int control_replace(struct control *c);
+/* The next daemon has the path: control_close() does not remove the file. */
+void control_leave(struct control *c);
+
+/*
+ * Set before control_open() and control_listen(): another daemon may be there, whose place this one
+ * takes later.
+ */
+extern bool control_beside;
+
 /* Stop the threads, close the socket, remove the file if the directory still allows it. */
 void control_close(struct control *c);

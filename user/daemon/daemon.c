@@ -29,6 +29,7 @@
 #include "daemon/check.h"
 #include "daemon/daemon_start.h"
 #include "daemon/metrics.h"
+#include "daemon/take_over.h"
 #include "datapath/policy.h"
 #include "relay/health_check.h"
 #include "relay/names.h"
@@ -173,6 +174,28 @@ static void daemon_count_descriptors(const struct daemon *d)
 			    sessions, d->config.max_sessions);
 }
 
+/*
+ * Take the sessions of the daemon before this one.  From then on that daemon is out, so a graft that
+ * cannot begin is no reason to fail.
+ */
+static int daemon_take_over(struct daemon *d)
+{
+	struct threads *ts = &d->service.threads;
+	struct graft_table *gs = d->shared.grafts;
+	int r = take_over_sessions(d->take_over, ts, &d->service.forwards);
+
+	if (r)
+		return EXIT_CODE_FAILURE;
+	if (gs && (graft_table_begin(gs, d->err, sizeof(d->err)) || threads_follow_grafts(ts)))
+		log_error("take-over: grafted sessions are left alone: %s", d->err);
+	else if (gs)
+		graft_table_revive(gs, d->account.uid);
+	r = control_replace(d->control) ?: control_replace(d->metrics);
+	if (r)
+		log_error("take-over: no control socket: %s", strerror(-r));
+	return 0;
+}
+
 static int daemon_begin(struct daemon *d)
 {
 	struct threads *ts = &d->service.threads;
@@ -188,10 +211,15 @@ static int daemon_begin(struct daemon *d)
 		.descriptors = opendir("/proc/self/fd"),
 	};
 	r = threads_open(ts, &d->shared, &d->service.listening);
+	if (!r && d->take_over && daemon_take_over(d))
+		return EXIT_CODE_FAILURE;
 	if (!r) {
 		adopt_sessions(&d->shared, ts, &d->service.forwards);
+		if (daemon_give_up_root(d))
+			return EXIT_CODE_UNSUPPORTED;
 		r = threads_start(ts);
 	}
+	take_over_end(d->take_over);
 	if (!r && d->shared.session_log)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: service_start(&d->service);
@@ -277,6 +305,8 @@ static void daemon_after_batch(void *arg)
 	if (d->shared.names)
 		names_after_batch(d->shared.names);
 	checks_after_batch(d->shared.checks);
+	if (atomic_load(&d->shared.handed_over) && !d->ended_ms)
+		d->loop.stop = true;
 	socket_keeper_after_batch(&d->service.keeper);
 }
 
@@ -322,10 +352,20 @@ static void daemon_end(struct daemon *d)
 	d->ended_ms = clock_ms();
 	timer_cancel(&d->ready);
 	service_stop(&d->service);
+	if (atomic_load(&d->shared.handed_over)) {
+		control_leave(d->control);
+		control_leave(d->metrics);
+		control_close(d->control);
+		control_close(d->metrics);
+	}
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
 	if (!threads_ended(ts))
 		daemon_run_loop(d);
+	if (atomic_load(&d->shared.handed_over)) {
+		session_log_close(d->shared.session_log);
+		return; /* all else is the next daemon's */
+	}
 	control_close(d->control);
 	control_close(d->metrics);
 	session_log_close(d->shared.session_log);
@@ -346,7 +386,9 @@ int daemon_run(int argc, char **argv)
 
 	d.shared.config = c;
 	d.shared.probe = &d.probe;
-	d.service = (struct service){ .argc = argc, .argv = argv, .start = c, .shared = &d.shared };
+	d.service = (struct service){
+		.argc = argc, .argv = argv, .start = c, .shared = &d.shared, .main = &d.loop
+	};
 	if (daemon_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
@@ -361,7 +403,7 @@ int daemon_run(int argc, char **argv)
 		r = d.code;
 		atomic_store(&d.shared.grace_ms, r ? 0 : atomic_load(&d.shared.grace_ms));
 	}
-	if (!r) {
+	if (!r && !atomic_load(&d.shared.handed_over)) {
 		grace_s = atomic_load(&d.shared.grace_ms) / 1000.0;
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
 			 strsignal(d.sig), session_syn_live(&d.shared), grace_s);

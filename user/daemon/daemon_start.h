@@ -15,6 +15,7 @@
 #include "probe/probe.h"
 
 struct daemon {
+	struct take_over *take_over; /* of the daemon before this one; NULL: none */
 	struct config config;
 	struct account account;
 	struct probe_start probe;
@@ -42,7 +43,9 @@ struct daemon {
 /* The signals that the main thread takes; one of the steps blocks them. */
 sigset_t daemon_signals(void);
 /*
- * Open all that needs root: sockets, packet programs, files; then give root up.  D has its
- * configuration and its loops.  0, or an exit code, after a complaint.
+ * Open all that needs root: sockets, packet programs, files.  D has its configuration and its loops.
+ * 0, or an exit code, after a complaint.
  */
 int daemon_start(struct daemon *d);
+/* Give root up, before there are threads.  As above. */
+int daemon_give_up_root(struct daemon *d);

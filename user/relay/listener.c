@@ -262,6 +262,23 @@ void listener_end(struct listener *ls)
 	LIST_REMOVE(ls, in_worker);
 }
 
+void listeners_leave(struct worker *w)
+{
+	struct listener *ls;
+
+	while ((ls = LIST_FIRST(&w->listeners))) {
+		loop_watch(&w->loop, &ls->source, 0, false);
+		if (ls->udp)
+			udp_listener_end(ls->udp);
+		ls->udp = NULL;
+		if (!ls->on->shared && ls->source.fd >= 0)
+			close(ls->source.fd);
+		ls->source.fd = -1;
+		session_syn_leave(w->shared, ls->syn);
+		LIST_REMOVE(ls, in_worker);
+	}
+}
+
 /* --- sockets --- */
 
 static int set_options(int fd, const struct forward_conf *fc, const struct addr *a, bool reuseport)
@@ -421,6 +438,46 @@ static int open_given(const struct addr *a, bool udp)
 	return -1;
 }
 
+/* --- sockets of the daemon before this one --- */
+
+static struct handed_socket *handed;
+static size_t n_handed;
+
+int handed_put(const struct handed_socket *h)
+{
+	struct handed_socket *more = realloc(handed, (n_handed + 1) * sizeof(*handed));
+
+	if (!more)
+		return -ENOMEM;
+	handed = more;
+	handed[n_handed++] = *h;
+	return 0;
+}
+
+/*
+ * Use the sockets that the daemon before this one has at A, for N workers.  True: all are in L and
+ * FDS, or so many of them as there were.  Sockets for which there is no worker are closed, with the
+ * clients that wait there.
+ */
+static bool open_handed(struct listening *l, const struct addr *a, unsigned int n, int *fds)
+{
+	for (struct handed_socket *h = handed; h < handed + n_handed; h++) {
+		if (h->used || h->udp != l->udp || !addr_equal(&h->asked, a))
+			continue;
+		h->used = true;
+		l->addr = h->addr;
+		l->given = h->given;
+		l->shared = h->shared;
+		for (unsigned int i = 0; i < h->n; i++)
+			if (i < n)
+				fds[i] = h->fds[i];
+			else
+				close(h->fds[i]);
+		return l->shared || h->n >= n;
+	}
+	return false;
+}
+
 /* --- addresses --- */
 
 int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
@@ -429,6 +486,7 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
 	char text[ADDR_STRLEN], why[512];
 	int fds[WORKERS_MAX], r = 0;
+	bool has;
 
 	if (!l)
 		return log_complain(-ENOMEM, "out of memory");
@@ -436,10 +494,13 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 		.forward = f, .becomes = f, .asked = *a, .addr = *a, .n_workers = n
 	};
 	l->udp = f->conf->listen.udp;
-	fds[0] = open_given(a, l->udp);
-	l->given = fds[0] >= 0;
-	l->shared = l->given || !addr_is_inet(a);
-	if (!l->given)
+	has = open_handed(l, a, n, fds);
+	if (!has) {
+		fds[0] = open_given(a, l->udp);
+		l->given = fds[0] >= 0;
+		l->shared = l->given || !addr_is_inet(a);
+	}
+	if (!has && !l->given)
 		r = by->make(by->arg, f->conf, &l->addr, joins, l->shared ? 1 : n, fds, why,
 			     sizeof(why));
 	if (r) {

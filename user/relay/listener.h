@@ -88,6 +88,19 @@ int given_take(char *err, size_t errlen);
 /* 0 if each of these sockets has a forward; else -EINVAL, and ERR names a socket without one. */
 int given_check(char *err, size_t errlen);
 
+/* --- sockets of the daemon before this one, see daemon/take_over.c --- */
+
+struct handed_socket {
+	struct addr asked, addr; /* as in struct listening */
+	bool udp, shared, given;
+	unsigned int n;
+	int fds[WORKERS_MAX];
+	bool used; /* a forward listens there */
+};
+
+/* Let listening_open() use H, by the main thread.  -ENOMEM. */
+int handed_put(const struct handed_socket *h);
+
 /* --- addresses --- */
 
 /*
@@ -133,3 +146,5 @@ void listener_becomes(struct listener *ls, struct forward *f);
  * LS is pending.
  */
 void listener_end(struct listener *ls);
+/* The next daemon accepts at W's sockets: W closes them, and takes no client from them any more. */
+void listeners_leave(struct worker *w);

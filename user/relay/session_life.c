@@ -672,8 +672,10 @@ static int take_open(struct session *s)
 	session_set_state(s, SESSION_CONNECTING);
 	session_set_state(s, SESSION_OPEN);
 	s->probe_at_ms = s->forward->conf->keepalive_ms ? s->worker->loop.now_ms : NEVER;
-	if (s->graft != NO_GRAFT)
+	if (s->graft != NO_GRAFT) {
+		graft_table_keep(s->worker->shared->grafts, s->graft);
 		s->worker->grafted[s->graft] = s;
+	}
 	return session_flows_take(s);
 }
 
@@ -700,6 +702,39 @@ int session_take(struct worker *w, struct forward *f, const struct session_recor
 	else
 		timer_set(&w->loop, &s->timer, 0); /* it goes on when W runs */
 	return 0;
+}
+
+unsigned int worker_leave_kernel(struct worker *w)
+{
+	unsigned int n = 0;
+	struct session *s;
+
+	session_catch_up(w);
+	LIST_FOREACH(s, &w->sessions, in_worker) {
+		bool some = false;
+
+		for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++) {
+			struct flow *f = &s->flows[dir];
+
+			if (f->phase == FLOW_KERNEL)
+				session_sockmap_leave(s, dir, policy_start(ENGINE_COPY));
+			if (f->phase != FLOW_USER && f->phase != FLOW_DONE)
+				session_flow_run(s, dir, false);
+			some = some || (f->phase != FLOW_USER && f->phase != FLOW_DONE);
+		}
+		n += some;
+		settle(s);
+	}
+	return n;
+}
+
+void worker_keep(struct worker *w, uint64_t id)
+{
+	struct session *s;
+
+	LIST_FOREACH(s, &w->sessions, in_worker)
+		if (s->id == id)
+			s->handed_over = false;
 }
 
 bool worker_hand_over(struct worker *w, session_hand_over_fn *fn, void *arg)

@@ -30,12 +30,16 @@ struct session_record;
 /* Give FDS, and what R and BYTES say, to a new session of F on W, which does not run yet. -errno. */
 int session_take(struct worker *w, struct forward *f, const struct session_record *r,
 		 const int fds[2], const uint8_t *const bytes[2]);
+/* Let the flows of W leave sockmap.  Returns the number of sessions with a flow there. */
+unsigned int worker_leave_kernel(struct worker *w);
 /*
  * Call FN with each session of W that has a record.  FN returns false to stop.  The sessions stay
  * those of W until worker_give_away().
  */
 typedef bool session_hand_over_fn(void *arg, struct session *s, const struct session_record *r);
 bool worker_hand_over(struct worker *w, session_hand_over_fn *fn, void *arg);
+/* The other daemon has refused the session ID. */
+void worker_keep(struct worker *w, uint64_t id);
 /* The other daemon has the sessions of the last worker_hand_over(), and those that are grafted. */
 void worker_give_away(struct worker *w);
 

@@ -18,6 +18,7 @@
 #include <sys/epoll.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "relay/listener.h"
 #include "relay/session_life.h"
@@ -71,10 +72,23 @@ static void worker_free_leftovers(struct worker *w)
 	}
 }
 
+static void worker_wait(struct pause *p)
+{
+	pthread_mutex_lock(&p->lock);
+	p->waiting++;
+	pthread_cond_broadcast(&p->changed);
+	while (p->wanted)
+		pthread_cond_wait(&p->changed, &p->lock);
+	p->waiting--;
+	pthread_mutex_unlock(&p->lock);
+}
+
 static void worker_after_batch(void *arg)
 {
 	struct worker *w = arg;
 
+	if (atomic_load_explicit(&w->shared->pause.wanted, memory_order_acquire))
+		worker_wait(&w->shared->pause);
 	session_catch_up(w);
 	worker_follow_news(w);
 	listeners_follow_servers(w);
@@ -115,7 +129,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	r = loop_open(&w->loop, worker_after_batch, w);
 	if (!r && k)
 		r = worker_add_ring(w, &k->rings, session_kernel_event);
-	if (!r && gs)
+	if (!r && gs && graft_rings(gs)->fds) /* else threads_follow_grafts() comes later */
 		r = worker_add_ring(w, graft_rings(gs), session_graft_event);
 	return r;
 }
@@ -128,6 +142,8 @@ int threads_open(struct threads *ts, struct shared *shared, const struct listeni
 
 	ts->workers = allocated(calloc(shared->config->workers, sizeof(*ts->workers)));
 	shared->workers = ts->workers;
+	pthread_mutex_init(&shared->pause.lock, NULL);
+	pthread_cond_init(&shared->pause.changed, NULL);
 	while (!r && ts->n < shared->config->workers) {
 		struct worker *w = &ts->workers[ts->n];
 
@@ -141,6 +157,15 @@ int threads_open(struct threads *ts, struct shared *shared, const struct listeni
 	return r;
 }
 
+int threads_follow_grafts(struct threads *ts)
+{
+	int r = 0;
+
+	for (struct worker *w = ts->workers; !r && w < ts->workers + ts->n; w++)
+		r = worker_add_ring(w, graft_rings(w->shared->grafts), session_graft_event);
+	return r;
+}
+
 int threads_start(struct threads *ts)
 {
 	int r = 0;
@@ -150,6 +175,39 @@ int threads_start(struct threads *ts)
 		w->started = !r;
 	}
 	return r;
+}
+
+/* --- a pause of all of them --- */
+
+bool threads_pause(struct threads *ts, uint64_t ms)
+{
+	struct pause *p = &ts->workers->shared->pause;
+	struct timespec until;
+	bool all;
+
+	pthread_mutex_lock(&p->lock);
+	p->wanted = true;
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
+		loop_wake(&w->loop);
+	until = clock_timespec(clock_ms() + ms);
+	while (p->waiting < ts->n &&
+	       !pthread_cond_clockwait(&p->changed, &p->lock, CLOCK_MONOTONIC, &until))
+		continue;
+	all = p->waiting == ts->n;
+	pthread_mutex_unlock(&p->lock);
+	if (!all)
+		threads_resume(ts);
+	return all;
+}
+
+void threads_resume(struct threads *ts)
+{
+	struct pause *p = &ts->workers->shared->pause;
+
+	pthread_mutex_lock(&p->lock);
+	p->wanted = false;
+	pthread_cond_broadcast(&p->changed);
+	pthread_mutex_unlock(&p->lock);
 }
 
 /* --- calls to all of them --- */

@@ -16,6 +16,14 @@
 #include "probe/probe.h"
 #include "relay/clients.h"
 
+/* While a hand-over looks at all sessions, the workers wait between two batches of events. */
+struct pause {
+	pthread_mutex_t lock;
+	pthread_cond_t changed;
+	_Atomic bool wanted;
+	unsigned int waiting; /* workers; with the lock */
+};
+
 /* Data that all workers share.  Only the atomics are written after the workers have started. */
 struct shared {
 	const struct config *config;
@@ -43,6 +51,9 @@ struct shared {
 	_Atomic bool socketless;
 	_Atomic bool revives; /* that thread runs, and makes sockets */
 	const char *no_syn;   /* why not; NULL: as nothing is grafted */
+	const char *no_syn; /* why not; NULL: as nothing is grafted */
+	struct pause pause;
+	_Atomic bool handed_over; /* to the next daemon: this one ends, see daemon/hand_over.c */
 };
 
 /*

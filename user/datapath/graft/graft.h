@@ -27,6 +27,11 @@ struct graft_limits {
 	unsigned int syn_slots; /* beside `slots`: sessions from the SYN on at a time */
 	uint16_t syn_port;      /* the first of as many local ports, which nobody else uses */
 	bool on_loopback;       /* attach to the loopback device alone */
+	/*
+	 * The folder, locked, from the daemon that uses it and will give it up; 0: nobody does.
+	 * Then graft_table_open() only loads the programs, and graft_table_begin() does the rest.
+	 */
+	int pins_fd;
 };
 
 /*
@@ -35,6 +40,12 @@ struct graft_limits {
  */
 int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err,
 		     size_t errlen);
+/* Before graft_table_begin(): a session by sockets has SLOT, which is RETURNED. */
+void graft_table_keep(struct graft_table *gs, uint32_t slot);
+/* The daemon of limits.pins_fd has given up.  Needs root.  -errno: ERR says why nothing is grafted. */
+int graft_table_begin(struct graft_table *gs, char *err, size_t errlen);
+/* The locked folder of GS, for limits.pins_fd of another daemon; -1: there is none. */
+int graft_table_pins(const struct graft_table *gs);
 /*
  * Attach to new interfaces, which needs CAP_NET_ADMIN (graft_attach.h), or TCX; forget those that
  * are gone.  Nothing is grafted any more on an interface where others decide about packets as

@@ -70,7 +70,7 @@ static int pins_mount(const char *top)
 	return 0;
 }
 
-int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid)
+int graft_pins_open(struct graft_pins *p, const char *folder, int given, uid_t uid)
 {
 	struct statfs fs;
 	char *top;
@@ -88,7 +88,7 @@ int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid)
 		r = -EMEDIUMTYPE;
 	r = r ?: pins_make_folder(p->folder, uid);
 	if (!r && ((p->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0 ||
-		   (p->fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
+		   (p->fd = given ?: open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
 		   flock(p->fd, LOCK_EX | LOCK_NB)))
 		r = -errno;
 	free(top);

@@ -19,10 +19,11 @@ struct graft_pins {
 
 /*
  * Make the folder FOLDER_LAYOUT and its parent, for UID alone, and mount the BPF file system where
- * it is missing.  FOLDER may be NULL: none.  -EWOULDBLOCK: another daemon uses the folder;
+ * it is missing.  FOLDER may be NULL: none.  GIVEN: its descriptor, from the daemon that has locked
+ * it, which now is of P; 0: none.  -EWOULDBLOCK: another daemon uses the folder;
  * -EMEDIUMTYPE: no BPF file system is there; -errno.  Then there is no folder.
  */
-int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid);
+int graft_pins_open(struct graft_pins *p, const char *folder, int given, uid_t uid);
 /* Unlock the folder.  REMOVE: remove the pins of the maps, and then the folder, if it is empty. */
 void graft_pins_close(struct graft_pins *p, bool remove);
 

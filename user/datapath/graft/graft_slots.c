@@ -73,7 +73,8 @@ void graft_slots_fill(struct graft_table *gs)
 		/* in the order of a session's life: a packet may move it on meanwhile */
 		for (enum graft_state was = GRAFT_SETTING; was < GRAFT_STATES; was++)
 			graft_change_state(gs, i, was, GRAFT_FREE);
-		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
+		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i) ||
+		    (gs->kept && bit_is(gs->kept, i)))
 			slot_queue_keep(&gs->queue, i);
 		else
 			graft_put(gs, i);

@@ -36,6 +36,9 @@ struct graft_table {
 	uint32_t look_from;        /* slot, for strays */
 	_Atomic bool doubtful;     /* a session was so since the last graft_table_are_doubtful() */
 	struct bpf_rings rings;
+	unsigned int workers;
+	uint64_t *kept; /* bits: see graft_table_keep(); NULL: none */
+	bool on_loopback;
 
 	/* of the queue, and of slot.sockets and slot.given; never taken on the payload path */
 	pthread_mutex_t lock;
