@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -49,7 +50,9 @@ static void hand_begin(struct hand_over *h)
 {
 	uint8_t buf[16];
 	struct codec c = { .at = buf, .end = buf + sizeof(buf), .packs = true };
-	int pins = h->shared->grafts ? graft_table_pins(h->shared->grafts) : -1;
+	int pins = probe_hindrance(h->shared->probe, ENGINE_GRAFT) ?
+			   -1 :
+			   graft_table_pins(h->shared->grafts);
 
 	codec_number(&c, (uint64_t)getpid(), 4);
 	codec_number(&c, GRAFT_LAYOUT, 2);
@@ -87,17 +90,31 @@ static void hand_listening(struct hand_over *h, const struct listening *l)
 
 /* --- sessions --- */
 
-/* Let flows leave the kernel: bytes in its queues cannot be handed over. */
+struct leaving {
+	_Atomic unsigned int n; /* sessions with a flow in the kernel */
+};
+
+static void hand_leave(struct worker *w, const void *arg)
+{
+	struct leaving *l = (struct leaving *)arg;
+
+	atomic_fetch_add(&l->n, worker_leave_kernel(w));
+}
+
+/*
+ * Let flows leave the kernel, whose queues cannot be handed over, while the workers run.  A flow
+ * whose target takes nothing stays, with its session.
+ */
 static void hand_leave_kernel(struct hand_over *h)
 {
 	uint64_t end_ms = clock_ms() + LEAVE_MS;
-	unsigned int n;
+	struct leaving l = { 0 };
 
+	atomic_store(&h->shared->hands_over, true);
 	do {
-		n = 0;
-		for (unsigned int i = 0; i < h->service->threads.n; i++)
-			n += worker_leave_kernel(&h->service->threads.workers[i]);
-	} while (n && clock_ms() < end_ms && !usleep(1000));
+		atomic_store(&l.n, 0);
+		threads_call(&h->service->threads, hand_leave, &l);
+	} while (atomic_load(&l.n) && clock_ms() < end_ms && poll(NULL, 0, 1) <= 0);
 }
 
 static bool hand_session(void *arg, struct session *s, const struct session_record *r)
@@ -218,8 +235,8 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 		return;
 	}
 	pthread_mutex_lock(&all->lock);
+	hand_leave_kernel(&h);
 	if (threads_pause(&h.service->threads, PAUSE_MS)) {
-		hand_leave_kernel(&h);
 		r = hand_all(&h, &us);
 		if (!r) {
 			hand_put(&h.out, HAND_YOURS, NULL, 0, 0, NULL, 0);
@@ -231,6 +248,7 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 	}
 	pthread_mutex_unlock(&all->lock);
 	hand_close(&h.out);
+	atomic_store(&h.shared->hands_over, false);
 	if (r) {
 		log_warning("take-over: the other daemon has failed, and this one goes on: %s",
 			    strerror(-r));

@@ -111,7 +111,8 @@ bool session_sockmap_may_enter(const struct session *s, unsigned int dir)
 	const struct shared *shared = s->worker->shared;
 
 	return shared->kernel && s->tcp && !s->pace && s->graft == NO_GRAFT &&
-	       !s->flows[dir].no_enter && !probe_hindrance(shared->probe, ENGINE_SOCKMAP);
+	       !s->flows[dir].no_enter && !shared->hands_over &&
+	       !probe_hindrance(shared->probe, ENGINE_SOCKMAP);
 }
 
 /* The kernel has refused flow DIR: remember why.  User space goes on. */
