@@ -28,7 +28,8 @@
 #include "relay/session_life.h"
 #include "relay/session_record.h"
 #include "relay/session_syn.h"
-#include "relay/udp/udp_session.h"
+#include "relay/udp/udp_life.h"
+#include "relay/udp/udp_record.h"
 
 #define READY_MS 120000 /* for the other daemon to come up */
 #define TAKEN_MS 5000   /* for it to take the sessions, which wait */
@@ -143,12 +144,32 @@ static bool hand_session(void *arg, struct session *s, const struct session_reco
 	return true;
 }
 
+static bool hand_udp_session(void *arg, struct udp_session *s, const struct udp_record *r)
+{
+	struct hand_over *h = arg;
+	uint8_t buf[512];
+	struct codec c = {
+		.at = buf, .end = buf + sizeof(buf), .now_ns = clock_ns(), .packs = true
+	};
+	struct udp_record copy = *r;
+
+	udp_record_code(&c, &copy);
+	if (!hand_put(&h->out, HAND_UDP_SESSION, buf, (size_t)(c.at - buf), (size_t)(c.at - buf),
+		      &s->upstream->source.fd, 1)) {
+		h->fault = -ENOMEM;
+		return false;
+	}
+	h->sessions++;
+	return true;
+}
+
 static int hand_sessions(struct hand_over *h)
 {
 	struct threads *ts = &h->service->threads;
 
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
-		if (!worker_hand_over(w, hand_session, h))
+		if (!worker_hand_over(w, hand_session, h) ||
+		    !udp_sessions_hand_over(w, hand_udp_session, h))
 			return h->fault;
 	hand_put(&h->out, HAND_END, NULL, 0, 0, NULL, 0);
 	return hand_flush(&h->out);
@@ -165,8 +186,10 @@ static void hand_keep(struct hand_over *h, const struct hand_record *r)
 	while (c.end - c.at >= 8) {
 		uint64_t id = codec_number(&c, 0, 8);
 
-		for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
+		for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
 			worker_keep(w, id);
+			udp_sessions_keep(w, id);
+		}
 		h->sessions--;
 	}
 }
@@ -176,8 +199,9 @@ static void hand_give_away(struct hand_over *h)
 	struct threads *ts = &h->service->threads;
 
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
-		listeners_leave(w);
 		worker_give_away(w);
+		udp_sessions_give_away(w);
+		listeners_leave(w);
 		h->kept += w->n_sessions;
 	}
 	atomic_store(&h->shared->grace_ms, UINT_MAX); /* their forwards say how long */

@@ -13,7 +13,7 @@
  *
  *   OLD  BEGIN, LISTEN for each socket address
  *   NEW  READY    it has come up, and waits for sessions alone.  OLD's workers wait from now on
- *   OLD  SESSION for each session, with its bytes in hand; SERVER for each server; END
+ *   OLD  SESSION or UDP_SESSION for each session, with its bytes in hand; SERVER for each server; END
  *   NEW  TAKEN    with the ids of those sessions that it has no use for
  *   OLD  YOURS    it has closed its descriptors
  *
@@ -27,6 +27,7 @@ enum hand_kind {
 	HAND_LISTEN,
 	HAND_READY,
 	HAND_SESSION,
+	HAND_UDP_SESSION,
 	HAND_SERVER,
 	HAND_END,
 	HAND_TAKEN,

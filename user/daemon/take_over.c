@@ -17,6 +17,8 @@
 #include "relay/admission.h"
 #include "relay/session_life.h"
 #include "relay/session_record.h"
+#include "relay/udp/udp_life.h"
+#include "relay/udp/udp_record.h"
 
 #define ANSWER_MS 5000
 
@@ -189,6 +191,42 @@ static int take_session(struct take_over *t, struct threads *ts, const struct fo
 	return 0;
 }
 
+static int take_udp_session(struct take_over *t, struct threads *ts, const struct forwards *all,
+			    const struct hand_record *from)
+{
+	struct codec c = { .at = (uint8_t *)from->bytes,
+			   .end = (uint8_t *)from->bytes + from->len,
+			   .now_ns = clock_ns() };
+	struct udp_record r = { 0 };
+	struct worker *w;
+	struct forward *f;
+	int e;
+
+	udp_record_code(&c, &r);
+	if (c.is_short || from->n_fds != 1)
+		return -EPROTO;
+	w = &ts->workers[udp_worker(&r.peer, ts->n)];
+	f = forward_with_tag(all, r.forward);
+	e = f && f->conf->listen.udp &&
+			    admission_enter_with(w->shared, f, &r.client, false) == CAUSE_NONE ?
+		    0 :
+		    -ENOENT;
+	if (!e) {
+		e = udp_session_take_over(w, f, &r, from->fds[0]);
+		if (e == -ENOENT) /* the first worker serves a shared socket */
+			e = udp_session_take_over(ts->workers, f, &r, from->fds[0]);
+		if (e)
+			admission_leave(w->shared, f, &r.client);
+	}
+	if (e) {
+		close(from->fds[0]);
+		take_refuse(t, r.id);
+		return 0;
+	}
+	t->sessions++;
+	return 0;
+}
+
 int take_over_sessions(struct take_over *t, struct threads *ts, const struct forwards *all)
 {
 	struct hand_record r = { .kind = HAND_NONE };
@@ -203,6 +241,8 @@ int take_over_sessions(struct take_over *t, struct threads *ts, const struct for
 		e = hand_get(&t->in, ANSWER_MS, &r);
 		if (!e && r.kind == HAND_SESSION)
 			e = take_session(t, ts, all, &r);
+		if (!e && r.kind == HAND_UDP_SESSION)
+			e = take_udp_session(t, ts, all, &r);
 	}
 	if (!e) {
 		hand_put(&t->in, HAND_TAKEN, t->refusals, t->refused * 8UL, t->refused * 8UL, NULL,

@@ -14,7 +14,7 @@
 
 /* --- packing --- */
 
-static void record_client(struct codec *c, union client_addr *a)
+void record_client(struct codec *c, union client_addr *a)
 {
 	uint8_t kind = a->sa.sa_family == AF_INET ? 4 : a->sa.sa_family == AF_INET6 ? 6 : 0;
 

@@ -36,6 +36,9 @@ struct session_record {
 	char server_name[TLS_NAME_MAX + 1];
 };
 
+/* An address of a client, or of a server that is no unix socket. */
+void record_client(struct codec *c, union client_addr *a);
+
 /* Pack R, or unpack it. */
 void session_record_code(struct codec *c, struct session_record *r);
 

@@ -18,7 +18,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "base/array.h"
 #include "base/clock.h"
@@ -31,6 +33,7 @@
 #include "relay/udp/udp_activate.h"
 #include "relay/udp/udp_errors.h"
 #include "relay/udp/udp_proof.h"
+#include "relay/udp/udp_record.h"
 #include "relay/udp/udp_server.h"
 
 #define BUCKETS_MAX (1U << 18)
@@ -440,4 +443,89 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	if (f->conf->idle_timeout_ms)
 		timer_set(&w->loop, &s->timer, w->loop.now_ms);
 	return 0;
+}
+
+/* --- a hand-over --- */
+
+int udp_session_take_over(struct worker *w, struct forward *f, const struct udp_record *r, int fd)
+{
+	struct addr local = { .len = sizeof(r->local) }, to = { .len = sizeof(to.ss) }, own = to;
+	struct udp_message m = { .peer = r->peer, .local = r->local };
+	struct udp_listen_socket *us;
+	struct graft_tuple tuple;
+	struct udp_session *s;
+	int e;
+
+	memcpy(&local.ss, &r->local, sizeof(r->local));
+	us = udp_socket_for(w, &local);
+	if (!us)
+		return -ENOENT;
+	if (getpeername(fd, &to.sa, &to.len) || getsockname(fd, &own.sa, &own.len))
+		return -errno;
+	graft_tuple_set(&tuple, &r->peer.sa, &local.sa);
+	s = udp_new_session(us, f, &tuple, &m, &r->client);
+	if (!s)
+		return -ENOMEM;
+	s->destination = r->destination;
+	s->id = r->id;
+	shared_saw_id(w->shared, r->id);
+	s->born_ms = r->born_ns / NS_PER_MS;
+	s->connect_ms = r->connect_ms;
+	s->asked = r->asked;
+	for (int i = 0; i < 2; i++) {
+		s->heard_ms[i] = r->heard_ns[i] / NS_PER_MS;
+		s->copied[i] = r->copied[i];
+	}
+	if (r->state >= UDP_ANSWERED)
+		udp_session_set_state(s, UDP_ANSWERED);
+	if (r->state >= UDP_PROVEN)
+		udp_proof_give(s);
+	s->server = servers_find(&f->servers, &to);
+	if (s->server)
+		s->server_lost = atomic_load(&s->server->lost);
+	e = forward_pace(f, &r->client.sa, &s->pace) ?:
+		    udp_upstream_adopt(&w->udp->upstreams, s, &r->client, &to, addr_port(&own), fd,
+				       &s->upstream);
+	if (e) {
+		udp_die(s);
+		return e;
+	}
+	count_add(&forward_stats(f, w->index)->adopted, 1);
+	if (f->conf->idle_timeout_ms)
+		timer_set(&w->loop, &s->timer, w->loop.now_ms);
+	return 0;
+}
+
+bool udp_sessions_hand_over(struct worker *w, udp_hand_over_fn *fn, void *arg)
+{
+	struct udp_record r;
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		udp_session_count_kernel(s);
+		s->handed_over = udp_record_of(s, &r);
+		if (s->handed_over && !fn(arg, s, &r))
+			return false;
+	}
+	return true;
+}
+
+void udp_sessions_keep(struct worker *w, uint64_t id)
+{
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker)
+		if (s->id == id)
+			s->handed_over = false;
+}
+
+void udp_sessions_give_away(struct worker *w)
+{
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		if (s->handed_over || udp_carries(s, CLIENT))
+			udp_session_end(s, SESSION_LEFT);
+		udp_settle(s);
+	}
 }

@@ -48,6 +48,18 @@ void udp_sessions_follow_news(struct worker *w);
  */
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
 
+struct udp_record;
+
+/*
+ * A hand-over, as session_take() and worker_hand_over().  FD: to the server.  -ENOENT: W has no
+ * socket to which the client sends; other -errno.  FD is then the caller's.
+ */
+int udp_session_take_over(struct worker *w, struct forward *f, const struct udp_record *r, int fd);
+typedef bool udp_hand_over_fn(void *arg, struct udp_session *s, const struct udp_record *r);
+bool udp_sessions_hand_over(struct worker *w, udp_hand_over_fn *fn, void *arg);
+void udp_sessions_keep(struct worker *w, uint64_t id);
+void udp_sessions_give_away(struct worker *w);
+
 /* --- udp_listener.c: sockets to which clients send; one stays while old sessions use it --- */
 
 /*
