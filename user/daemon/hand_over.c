@@ -41,6 +41,7 @@ struct hand_over {
 	struct service *service;
 	struct shared *shared;
 	struct hand_stream out;
+	struct forward *forward; /* whose servers are sent */
 	unsigned int sessions, kept;
 	int fault; /* of the stream */
 };
@@ -163,6 +164,19 @@ static bool hand_udp_session(void *arg, struct udp_session *s, const struct udp_
 	return true;
 }
 
+static void hand_server(void *arg, struct server *s)
+{
+	struct hand_over *h = arg;
+	uint8_t buf[SERVER_NAME_LEN + SERVER_ERROR_LEN + 64];
+	struct codec c = { .at = buf, .end = buf + sizeof(buf), .packs = true };
+
+	codec_number(&c, h->forward->tag, 4);
+	codec_text(&c, s->name, sizeof(s->name));
+	health_code(&c, &s->health, clock_ms());
+	codec_text(&c, s->error, sizeof(s->error));
+	hand_put(&h->out, HAND_SERVER, buf, (size_t)(c.at - buf), (size_t)(c.at - buf), NULL, 0);
+}
+
 static int hand_sessions(struct hand_over *h)
 {
 	struct threads *ts = &h->service->threads;
@@ -171,6 +185,9 @@ static int hand_sessions(struct hand_over *h)
 		if (!worker_hand_over(w, hand_session, h) ||
 		    !udp_sessions_hand_over(w, hand_udp_session, h))
 			return h->fault;
+	TAILQ_FOREACH(h->forward, &h->service->forwards.list, in_forwards)
+		if (h->forward->state == FORWARD_ACTIVE)
+			servers_visit(&h->forward->servers, hand_server, h);
 	hand_put(&h->out, HAND_END, NULL, 0, 0, NULL, 0);
 	return hand_flush(&h->out);
 }

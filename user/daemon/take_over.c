@@ -227,6 +227,21 @@ static int take_udp_session(struct take_over *t, struct threads *ts, const struc
 	return 0;
 }
 
+static void take_server(const struct forwards *all, const struct hand_record *from)
+{
+	struct codec c = { .at = (uint8_t *)from->bytes,
+			   .end = (uint8_t *)from->bytes + from->len };
+	struct forward *f = forward_with_tag(all, (uint32_t)codec_number(&c, 0, 4));
+	char name[SERVER_NAME_LEN], error[SERVER_ERROR_LEN];
+	struct health health = { .order = ORDER_READY };
+
+	codec_text(&c, name, sizeof(name));
+	health_code(&c, &health, clock_ms());
+	codec_text(&c, error, sizeof(error));
+	if (f)
+		servers_take(&f->servers, name, &health, error);
+}
+
 int take_over_sessions(struct take_over *t, struct threads *ts, const struct forwards *all)
 {
 	struct hand_record r = { .kind = HAND_NONE };
@@ -241,6 +256,8 @@ int take_over_sessions(struct take_over *t, struct threads *ts, const struct for
 		e = hand_get(&t->in, ANSWER_MS, &r);
 		if (!e && r.kind == HAND_SESSION)
 			e = take_session(t, ts, all, &r);
+		if (!e && r.kind == HAND_SERVER)
+			take_server(all, &r);
 		if (!e && r.kind == HAND_UDP_SESSION)
 			e = take_udp_session(t, ts, all, &r);
 	}

@@ -95,3 +95,23 @@ bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms)
 {
 	return owes_ms && now_ms >= owes_ms + smaller(SILENT_MS + 2 * usual_ms, ASK_AGAIN_MS);
 }
+
+void health_code(struct codec *c, struct health *h, uint64_t now_ms)
+{
+	uint64_t left = h->aside_ms > now_ms ? h->aside_ms - now_ms : 0;
+	uint64_t back = h->back_ms ? now_ms - h->back_ms + 1 : 0;
+
+	CODEC_FIELD(c, h->order, 1);
+	CODEC_FIELD(c, h->checked, 1);
+	CODEC_FIELD(c, h->down, 1);
+	CODEC_FIELD(c, h->streak, 4);
+	CODEC_FIELD(c, h->refused, 4);
+	left = codec_number(c, left, 4);
+	back = codec_number(c, back, 4);
+	if (c->packs)
+		return;
+	if (h->order >= ORDERS)
+		h->order = ORDER_READY;
+	h->aside_ms = left ? now_ms + left : 0;
+	h->back_ms = back && now_ms >= back ? now_ms - back + 1 : 0;
+}

@@ -4,6 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/codec.h"
+
 /*
  * Decides which servers may have sessions, and how many.  The decisions are pure: no system calls,
  * no locks.  Times are milliseconds of one clock.
@@ -85,3 +87,6 @@ bool is_silent(uint64_t owes_ms, uint64_t usual_ms, uint64_t now_ms);
 /* The share of a server: FULL_SHARE times WEIGHT, or less while the server is RETURNING. */
 #define FULL_SHARE 16
 unsigned int health_weight(const struct health *h, unsigned int weight, uint64_t now_ms);
+
+/* Pack H for the next daemon, or unpack it: an order and a state outlive the daemon. */
+void health_code(struct codec *c, struct health *h, uint64_t now_ms);

@@ -582,3 +582,27 @@ struct lookup *servers_first_name(struct servers *ss)
 			return &ss->places[i].lookup;
 	return NULL;
 }
+
+void servers_visit(struct servers *ss, void (*fn)(void *arg, struct server *s), void *arg)
+{
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	for (size_t i = 0; i < ss->n; i++)
+		fn(arg, ss->members[i].server);
+	pthread_mutex_unlock(ss->lock);
+}
+
+void servers_take(struct servers *ss, const char *name, const struct health *health,
+		  const char *error)
+{
+	struct member *m;
+
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	m = find_name(ss, name);
+	if (m) {
+		m->server->health = *health;
+		snprintf(m->server->error, sizeof(m->server->error), "%s", error);
+	}
+	pthread_mutex_unlock(ss->lock);
+}

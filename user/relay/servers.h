@@ -167,3 +167,9 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 
 /* The first name among the servers as configured, or NULL. */
 struct lookup *servers_first_name(struct servers *ss);
+
+/* Call FN with each server of SS, its health and its error; all under the lock. */
+void servers_visit(struct servers *ss, void (*fn)(void *arg, struct server *s), void *arg);
+/* The server NAME of SS gets HEALTH and ERROR, which another daemon has found out. */
+void servers_take(struct servers *ss, const char *name, const struct health *health,
+		  const char *error);
