@@ -260,6 +260,9 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 	uint64_t us = 0;
 	int r;
 
+	/* one at a time, and none after the last */
+	if (atomic_exchange(&h.shared->asked, true))
+		return;
 	hand_begin(&h);
 	pthread_mutex_lock(&all->lock);
 	LIST_FOREACH(l, &h.service->listening, in_service)
@@ -273,6 +276,7 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 	if (r) {
 		log_warning("take-over: the other daemon has not come up: %s", strerror(-r));
 		hand_close(&h.out);
+		atomic_store(&h.shared->asked, false);
 		return;
 	}
 	pthread_mutex_lock(&all->lock);
@@ -290,6 +294,7 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 	pthread_mutex_unlock(&all->lock);
 	hand_close(&h.out);
 	atomic_store(&h.shared->hands_over, false);
+	atomic_store(&h.shared->asked, !r);
 	if (r) {
 		log_warning("take-over: the other daemon has failed, and this one goes on: %s",
 			    strerror(-r));

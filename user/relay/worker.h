@@ -53,6 +53,7 @@ struct shared {
 	const char *no_syn;   /* why not; NULL: as nothing is grafted */
 	const char *no_syn; /* why not; NULL: as nothing is grafted */
 	struct pause pause;
+	_Atomic bool asked;       /* a daemon asks to take this one over, or has */
 	_Atomic bool hands_over;  /* no flow enters the kernel */
 	_Atomic bool handed_over; /* to the next daemon: this one ends, see daemon/hand_over.c */
 };
