@@ -181,7 +181,7 @@ static void daemon_count_descriptors(const struct daemon *d)
 static int daemon_take_over(struct daemon *d)
 {
 	struct threads *ts = &d->service.threads;
-	struct graft_table *gs = d->shared.grafts;
+	struct graft_table *gs = take_over_pins(d->take_over) ? d->shared.grafts : NULL;
 	int r = take_over_sessions(d->take_over, ts, &d->service.forwards);
 
 	if (r)

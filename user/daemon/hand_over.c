@@ -52,9 +52,8 @@ static void hand_begin(struct hand_over *h)
 {
 	uint8_t buf[16];
 	struct codec c = { .at = buf, .end = buf + sizeof(buf), .packs = true };
-	int pins = probe_hindrance(h->shared->probe, ENGINE_GRAFT) ?
-			   -1 :
-			   graft_table_pins(h->shared->grafts);
+	bool grafts = h->shared->grafts && !probe_has_failed(h->shared->probe, ENGINE_GRAFT);
+	int pins = grafts ? graft_table_pins(h->shared->grafts) : -1;
 
 	codec_number(&c, (uint64_t)getpid(), 4);
 	codec_number(&c, GRAFT_LAYOUT, 2);
