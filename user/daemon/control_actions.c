@@ -186,6 +186,9 @@ static struct json_object *stream_command(struct round *r)
 	if (!r->actions->standby && (id == COMMAND_EXPORT || id == COMMAND_IMPORT))
 		return request_error_json(ERROR_UNSUPPORTED, "nothing is grafted here: %s",
 					  probe_hindrance(r->shared->probe, ENGINE_GRAFT) ?: "");
+	/* one at a time, and none after the last; hand_over() follows */
+	if (id == COMMAND_TAKE_OVER && atomic_exchange(&r->shared->asked, true))
+		return request_error_json(ERROR_FAILED, "another daemon takes this one over");
 	json_add_text(r->answer, "stream", r->req->command->name);
 	return NULL;
 }

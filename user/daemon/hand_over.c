@@ -259,9 +259,6 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 	uint64_t us = 0;
 	int r;
 
-	/* one at a time, and none after the last */
-	if (atomic_exchange(&h.shared->asked, true))
-		return;
 	hand_begin(&h);
 	pthread_mutex_lock(&all->lock);
 	LIST_FOREACH(l, &h.service->listening, in_service)

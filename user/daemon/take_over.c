@@ -13,6 +13,7 @@
 #include "base/array.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "daemon/control_requests.h"
 #include "daemon/hand_over_stream.h"
 #include "relay/admission.h"
 #include "relay/session_life.h"
@@ -81,8 +82,10 @@ static int take_connect(const char *path)
 	struct sockaddr_un un = { .sun_family = AF_UNIX };
 	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	const struct timeval patience = { .tv_sec = ANSWER_MS / 1000 };
+	struct json_object *answer, *error;
 	char line[1024];
 	size_t n = 0;
+	int e;
 
 	if (fd < 0)
 		return -errno;
@@ -90,8 +93,7 @@ static int take_connect(const char *path)
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
 	if (connect(fd, (struct sockaddr *)&un, sizeof(un)) ||
 	    send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL) < 0) {
-		int e = -errno;
-
+		e = -errno;
 		close(fd);
 		return e;
 	}
@@ -99,10 +101,19 @@ static int take_connect(const char *path)
 	while (n < sizeof(line) - 1 && recv(fd, line + n, 1, 0) == 1 && line[n] != '\n')
 		n++;
 	line[n] = '\0';
-	if (strstr(line, "\"stream\""))
-		return fd;
-	close(fd);
-	return log_complain(-EPERM, "take-over: %s answers: %s", path, n ? line : "nothing");
+	answer = request_json(line);
+	error = json_object_object_get(answer, "error");
+	if (answer && !error)
+		e = fd;
+	else
+		e = log_complain(
+			-EPERM, "take-over: %s: %s", path,
+			error ? json_object_get_string(json_object_object_get(error, "message")) :
+				"no answer");
+	json_object_put(answer);
+	if (e < 0)
+		close(fd);
+	return e;
 }
 
 int take_over_begin(const char *path, struct take_over **ret)
