@@ -487,9 +487,10 @@ class Daemon:
                            *(address for forward in forwards for address in forward)]
         self.start()
 
-    def start(self):
+    def start(self, *options):
         self.process = self.lab.start(self.namespace, self.program, "run", "--engine",
-                                      self.engine, "--control", self.control, *self._arguments)
+                                      self.engine, "--control", self.control, *self._arguments,
+                                      *options)
         wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready", 60)
 
     def kill(self):
@@ -505,6 +506,13 @@ class Daemon:
     def restart(self):
         expect(self.stop() == 0, "the daemon did not stop in order")
         self.start()
+
+    def take_over(self, *options):
+        """Another one takes this one's place. Returns the process of before, which ends by itself
+        when it has no sessions left."""
+        before = self.process
+        self.start("--take-over", self.control, *options)
+        return before
 
     def log(self):
         with open(self.process.log, encoding="utf-8", errors="replace") as file:
