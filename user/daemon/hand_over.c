@@ -23,7 +23,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "daemon/hand_over_stream.h"
+#include "daemon/bundle.h"
 #include "datapath/carrier_copy.h"
 #include "relay/session_life.h"
 #include "relay/session_record.h"
@@ -32,18 +32,18 @@
 #include "relay/udp/udp_record.h"
 
 #define READY_MS 120000 /* for the other daemon to come up */
-#define TAKEN_MS 5000   /* for it to take the sessions, which wait */
-#define PAUSE_MS 2000   /* for the workers to come to their pause */
-#define LEAVE_MS 500    /* for flows to leave the kernel */
+#define SEND_MS 5000
+#define TAKEN_MS 5000 /* for it to take the sessions, which wait */
+#define PAUSE_MS 2000 /* for the workers to come to their pause */
+#define LEAVE_MS 500  /* for flows to leave the kernel */
 
 struct hand_over {
-	const struct actions *actions;
+	int fd; /* to the other daemon */
 	struct service *service;
 	struct shared *shared;
-	struct hand_stream out;
+	struct bundle out;
 	struct forward *forward; /* whose servers are sent */
 	unsigned int sessions, kept;
-	int fault; /* of the stream */
 };
 
 /* --- what it is told before it comes up --- */
@@ -58,8 +58,7 @@ static void hand_begin(struct hand_over *h)
 	codec_number(&c, (uint64_t)getpid(), 4);
 	codec_number(&c, GRAFT_LAYOUT, 2);
 	codec_number(&c, pins >= 0, 1);
-	hand_put(&h->out, HAND_BEGIN, buf, (size_t)(c.at - buf), (size_t)(c.at - buf), &pins,
-		 pins >= 0);
+	bundle_put(&h->out, HAND_BEGIN, buf, (size_t)(c.at - buf), 0, &pins, pins >= 0);
 }
 
 static void hand_listening(struct hand_over *h, const struct listening *l)
@@ -85,8 +84,7 @@ static void hand_listening(struct hand_over *h, const struct listening *l)
 		codec_bytes(&c, &a.ss, (int)a.len);
 	}
 	if (n_fds)
-		hand_put(&h->out, HAND_LISTEN, buf, (size_t)(c.at - buf), (size_t)(c.at - buf), fds,
-			 n_fds);
+		bundle_put(&h->out, HAND_LISTEN, buf, (size_t)(c.at - buf), 0, fds, n_fds);
 }
 
 /* --- sessions --- */
@@ -127,15 +125,13 @@ static bool hand_session(void *arg, struct session *s, const struct session_reco
 	};
 	struct session_record copy = *r;
 	int fds[2] = { s->sides[CLIENT].fd, s->sides[UPSTREAM].fd };
-	size_t head, pending = r->flows[0].pending + r->flows[1].pending;
+	size_t pending = r->flows[0].pending + r->flows[1].pending;
 
 	session_record_code(&c, &copy);
-	head = (size_t)(c.at - buf);
-	bytes = hand_put(&h->out, HAND_SESSION, buf, head, head + pending, fds, r->open ? 2 : 1);
-	if (!bytes) {
-		h->fault = -ENOMEM;
+	bytes = bundle_put(&h->out, HAND_SESSION, buf, (size_t)(c.at - buf), pending, fds,
+			   r->open ? 2 : 1);
+	if (!bytes)
 		return false;
-	}
 	for (unsigned int dir = 0; dir < 2 && r->open; dir++) {
 		carrier_get_pending(&s->flows[dir], bytes);
 		bytes += r->flows[dir].pending;
@@ -154,13 +150,9 @@ static bool hand_udp_session(void *arg, struct udp_session *s, const struct udp_
 	struct udp_record copy = *r;
 
 	udp_record_code(&c, &copy);
-	if (!hand_put(&h->out, HAND_UDP_SESSION, buf, (size_t)(c.at - buf), (size_t)(c.at - buf),
-		      &s->upstream->source.fd, 1)) {
-		h->fault = -ENOMEM;
-		return false;
-	}
 	h->sessions++;
-	return true;
+	return bundle_put(&h->out, HAND_UDP_SESSION, buf, (size_t)(c.at - buf), 0,
+			  &s->upstream->source.fd, 1);
 }
 
 static void hand_server(void *arg, struct server *s)
@@ -173,33 +165,33 @@ static void hand_server(void *arg, struct server *s)
 	codec_text(&c, s->name, sizeof(s->name));
 	health_code(&c, &s->health, clock_ms());
 	codec_text(&c, s->error, sizeof(s->error));
-	hand_put(&h->out, HAND_SERVER, buf, (size_t)(c.at - buf), (size_t)(c.at - buf), NULL, 0);
+	bundle_put(&h->out, HAND_SERVER, buf, (size_t)(c.at - buf), 0, NULL, 0);
 }
 
-static int hand_sessions(struct hand_over *h)
+/* False: there is no memory. */
+static bool hand_sessions(struct hand_over *h)
 {
 	struct threads *ts = &h->service->threads;
 
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
 		if (!worker_hand_over(w, hand_session, h) ||
 		    !udp_sessions_hand_over(w, hand_udp_session, h))
-			return h->fault;
+			return false;
 	TAILQ_FOREACH(h->forward, &h->service->forwards.list, in_forwards)
 		if (h->forward->state == FORWARD_ACTIVE)
 			servers_visit(&h->forward->servers, hand_server, h);
-	hand_put(&h->out, HAND_END, NULL, 0, 0, NULL, 0);
-	return hand_flush(&h->out);
+	return !h->out.lacks;
 }
 
 /* --- it is the other daemon's now --- */
 
-/* R has the ids of sessions that the other daemon has no use for. */
-static void hand_keep(struct hand_over *h, const struct hand_record *r)
+static void hand_keep(struct hand_over *h, struct bundle *refused)
 {
-	struct codec c = { .at = (uint8_t *)r->bytes, .end = (uint8_t *)r->bytes + r->len };
 	struct threads *ts = &h->service->threads;
+	struct hand_record r;
 
-	while (c.end - c.at >= 8) {
+	while (bundle_get(refused, &r)) {
+		struct codec c = { .at = (uint8_t *)r.bytes, .end = (uint8_t *)r.bytes + r.len };
 		uint64_t id = codec_number(&c, 0, 8);
 
 		for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++) {
@@ -224,71 +216,81 @@ static void hand_give_away(struct hand_over *h)
 	atomic_store(&h->shared->handed_over, true);
 }
 
-static int hand_wait_for(struct hand_over *h, enum hand_kind kind, int ms)
+/* Send what is gathered. */
+static int hand_send(struct hand_over *h)
 {
-	struct hand_record r;
-	int e = hand_get(&h->out, ms, &r);
+	int r = bundle_send(&h->out, h->fd, SEND_MS);
 
-	return e ?: r.kind == kind ? 0 : -EPROTO;
+	bundle_free(&h->out, false);
+	return r;
+}
+
+/* Wait for a bundle of the other daemon. */
+static int hand_receive(struct hand_over *h, struct bundle *ret)
+{
+	return bundle_receive(ret, h->fd, TAKEN_MS);
 }
 
 /* All workers wait. */
-static int hand_all(struct hand_over *h, uint64_t *ret_us)
+static int hand_all(struct hand_over *h)
 {
-	uint64_t began = clock_ns();
-	struct hand_record taken = { .kind = HAND_NONE };
-	int r = hand_sessions(h) ?: hand_get(&h->out, TAKEN_MS, &taken);
+	struct bundle refused = { 0 };
+	int r = hand_sessions(h) ? hand_send(h) : -ENOMEM;
 
-	if (!r && taken.kind != HAND_TAKEN)
-		r = -EPROTO;
+	r = r ?: hand_receive(h, &refused);
 	if (!r) {
-		hand_keep(h, &taken);
+		hand_keep(h, &refused);
 		hand_give_away(h);
+		hand_send(h);
 	}
-	*ret_us = (clock_ns() - began) / 1000;
+	bundle_free(&refused, true);
+	return r;
+}
+
+/* What the other daemon needs to come up; then wait until it has. */
+static int hand_introduce(struct hand_over *h, const struct control *c)
+{
+	struct forwards *all = &h->service->forwards;
+	const struct listening *l;
+	struct bundle none;
+	int r;
+
+	hand_begin(h);
+	pthread_mutex_lock(&all->lock);
+	LIST_FOREACH(l, &h->service->listening, in_service)
+		hand_listening(h, l);
+	pthread_mutex_unlock(&all->lock);
+	r = hand_send(h);
+	if (!r && control_wait(c, h->fd, READY_MS) <= 0)
+		r = -ETIMEDOUT;
+	r = r ?: hand_receive(h, &none);
+	bundle_free(&none, true);
 	return r;
 }
 
 void hand_over(const struct actions *a, const struct control *c, int fd)
 {
-	struct hand_over h = {
-		.actions = a, .service = a->service, .shared = a->service->shared, .out.fd = fd
-	};
+	struct hand_over h = { .service = a->service, .shared = a->service->shared, .fd = fd };
 	struct forwards *all = &h.service->forwards;
-	const struct listening *l;
-	uint64_t us = 0;
-	int r;
+	uint64_t began = 0;
+	int r = hand_introduce(&h, c);
 
-	hand_begin(&h);
-	pthread_mutex_lock(&all->lock);
-	LIST_FOREACH(l, &h.service->listening, in_service)
-		hand_listening(&h, l);
-	pthread_mutex_unlock(&all->lock);
-	hand_put(&h.out, HAND_END, NULL, 0, 0, NULL, 0);
-	r = hand_flush(&h.out);
-	if (!r && control_wait(c, fd, READY_MS) <= 0)
-		r = -ETIMEDOUT;
-	r = r ?: hand_wait_for(&h, HAND_READY, 0);
 	if (r) {
 		log_warning("take-over: the other daemon has not come up: %s", strerror(-r));
-		hand_close(&h.out);
 		atomic_store(&h.shared->asked, false);
 		return;
 	}
 	pthread_mutex_lock(&all->lock);
 	hand_leave_kernel(&h);
 	if (threads_pause(&h.service->threads, PAUSE_MS)) {
-		r = hand_all(&h, &us);
-		if (!r) {
-			hand_put(&h.out, HAND_YOURS, NULL, 0, 0, NULL, 0);
-			hand_flush(&h.out);
-		}
+		began = clock_ns();
+		r = hand_all(&h);
 		threads_resume(&h.service->threads);
 	} else {
 		r = -ETIMEDOUT;
 	}
 	pthread_mutex_unlock(&all->lock);
-	hand_close(&h.out);
+	bundle_free(&h.out, false);
 	atomic_store(&h.shared->hands_over, false);
 	atomic_store(&h.shared->asked, !r);
 	if (r) {
@@ -298,6 +300,6 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 	}
 	log_info("take-over: %u sessions are the other daemon's, after a pause of %.1f ms; %u that "
 		 "it cannot take stay until they end",
-		 h.sessions, (double)us / 1000, h.kept);
+		 h.sessions, (double)(clock_ns() - began) / NS_PER_MS, h.kept);
 	loop_wake(h.service->main);
 }

@@ -14,7 +14,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "daemon/control_requests.h"
-#include "daemon/hand_over_stream.h"
+#include "daemon/bundle.h"
 #include "relay/admission.h"
 #include "relay/session_life.h"
 #include "relay/session_record.h"
@@ -24,12 +24,12 @@
 #define ANSWER_MS 5000
 
 struct take_over {
-	struct hand_stream in;
-	pid_t pid; /* of the other daemon */
+	int fd;    /* to the other daemon */
+	pid_t pid; /* of it */
 	int pins;
-	uint64_t began_ns; /* when the other daemon's workers began to wait */
+	uint64_t began_ns; /* when the other daemon's workers began to wait, about */
 	unsigned int sessions, refused;
-	uint8_t *refusals; /* owned: ids, of 8 bytes each */
+	struct bundle refusals;
 };
 
 static int take_fault(const char *what, int e)
@@ -119,22 +119,23 @@ static int take_connect(const char *path)
 int take_over_begin(const char *path, struct take_over **ret)
 {
 	struct take_over *t = allocated(calloc(1, sizeof(*t)));
-	struct hand_record r = { .kind = HAND_NONE };
-	int fd = take_connect(path), e = 0;
+	struct bundle b = { 0 };
+	struct hand_record r;
+	int e = 0;
 
-	if (fd < 0) {
+	t->fd = take_connect(path);
+	if (t->fd < 0) {
+		e = t->fd;
 		free(t);
-		return fd == -EPERM ? fd : take_fault(path, fd);
+		return e == -EPERM ? e : take_fault(path, e);
 	}
-	t->in.fd = fd;
-	e = hand_get(&t->in, ANSWER_MS, &r);
-	if (!e && r.kind == HAND_BEGIN)
-		take_begin(t, &r);
-	while (!e && r.kind != HAND_END) {
-		e = hand_get(&t->in, ANSWER_MS, &r);
-		if (!e && r.kind == HAND_LISTEN)
+	e = bundle_receive(&b, t->fd, ANSWER_MS);
+	while (!e && bundle_get(&b, &r))
+		if (r.kind == HAND_BEGIN)
+			take_begin(t, &r);
+		else if (r.kind == HAND_LISTEN)
 			e = take_listening(&r);
-	}
+	bundle_free(&b, true);
 	*ret = t;
 	return e ? take_fault(path, e) : 0;
 }
@@ -146,15 +147,15 @@ int take_over_pins(struct take_over *t)
 
 /* --- sessions --- */
 
-static void take_refuse(struct take_over *t, uint64_t id)
+static void take_refuse(struct take_over *t, uint64_t id, const struct hand_record *from)
 {
-	uint8_t *more = realloc(t->refusals, (t->refused + 1) * 8);
+	uint8_t buf[8];
+	struct codec c = { .at = buf, .end = buf + sizeof(buf), .packs = true };
 
-	if (!more)
-		return;
-	t->refusals = more;
-	for (int i = 0; i < 8; i++)
-		more[t->refused * 8 + (unsigned int)i] = (uint8_t)(id >> 8 * (7 - i));
+	for (size_t i = 0; i < from->n_fds; i++)
+		close(from->fds[i]);
+	codec_number(&c, id, sizeof(buf));
+	bundle_put(&t->refusals, HAND_REFUSED, buf, sizeof(buf), 0, NULL, 0);
 	t->refused++;
 }
 
@@ -191,14 +192,10 @@ static int take_session(struct take_over *t, struct threads *ts, const struct fo
 		admission_leave(w->shared, f, !r.has_told || r.admitted ? &r.client : NULL);
 		e = -ENOMEM;
 	}
-	if (e) {
-		close(fds[0]);
-		if (fds[1] >= 0)
-			close(fds[1]);
-		take_refuse(t, r.id);
-		return 0;
-	}
-	t->sessions++;
+	if (e)
+		take_refuse(t, r.id, from);
+	else
+		t->sessions++;
 	return 0;
 }
 
@@ -229,12 +226,10 @@ static int take_udp_session(struct take_over *t, struct threads *ts, const struc
 		if (e)
 			admission_leave(w->shared, f, &r.client);
 	}
-	if (e) {
-		close(from->fds[0]);
-		take_refuse(t, r.id);
-		return 0;
-	}
-	t->sessions++;
+	if (e)
+		take_refuse(t, r.id, from);
+	else
+		t->sessions++;
 	return 0;
 }
 
@@ -253,33 +248,38 @@ static void take_server(const struct forwards *all, const struct hand_record *fr
 		servers_take(&f->servers, name, &health, error);
 }
 
-int take_over_sessions(struct take_over *t, struct threads *ts, const struct forwards *all)
+static int take_all(struct take_over *t, struct threads *ts, const struct forwards *all,
+		    struct bundle *b)
 {
-	struct hand_record r = { .kind = HAND_NONE };
-	int e;
+	struct hand_record r;
+	int e = 0;
 
-	hand_put(&t->in, HAND_READY, NULL, 0, 0, NULL, 0);
-	e = hand_flush(&t->in);
-	t->began_ns = clock_ns();
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
 		w->loop.now_ms = clock_ms();
-	while (!e && r.kind != HAND_END) {
-		e = hand_get(&t->in, ANSWER_MS, &r);
-		if (!e && r.kind == HAND_SESSION)
+	while (!e && bundle_get(b, &r))
+		if (r.kind == HAND_SESSION)
 			e = take_session(t, ts, all, &r);
-		if (!e && r.kind == HAND_SERVER)
-			take_server(all, &r);
-		if (!e && r.kind == HAND_UDP_SESSION)
+		else if (r.kind == HAND_UDP_SESSION)
 			e = take_udp_session(t, ts, all, &r);
-	}
-	if (!e) {
-		hand_put(&t->in, HAND_TAKEN, t->refusals, t->refused * 8UL, t->refused * 8UL, NULL,
-			 0);
-		e = hand_flush(&t->in);
-	}
+		else if (r.kind == HAND_SERVER)
+			take_server(all, &r);
+	return e;
+}
+
+int take_over_sessions(struct take_over *t, struct threads *ts, const struct forwards *all)
+{
+	struct bundle b = { 0 };
+	int e = bundle_send(&b, t->fd, ANSWER_MS);
+
+	t->began_ns = clock_ns();
+	e = e ?: bundle_receive(&b, t->fd, ANSWER_MS);
+	e = e ?: take_all(t, ts, all, &b);
+	bundle_free(&b, true);
+	e = e ?: bundle_send(&t->refusals, t->fd, ANSWER_MS);
 	if (e)
 		return take_fault("sessions", e);
-	e = hand_get(&t->in, ANSWER_MS, &r);
+	e = bundle_receive(&b, t->fd, ANSWER_MS);
+	bundle_free(&b, true);
 	/* a daemon that has died meanwhile has closed all, too */
 	if (e && (kill(t->pid, 0) == 0 || errno != ESRCH))
 		return take_fault("the other daemon has taken its sessions back", e);
@@ -293,8 +293,7 @@ void take_over_end(struct take_over *t)
 	log_info("%u sessions are taken over; they have waited for %.1f ms%s", t->sessions,
 		 (double)(clock_ns() - t->began_ns) / NS_PER_MS,
 		 t->refused ? ", and some stay at the other daemon" : "");
-	hand_close(&t->in);
-	close(t->in.fd);
-	free(t->refusals);
+	bundle_free(&t->refusals, false);
+	close(t->fd);
 	free(t);
 }
