@@ -51,7 +51,6 @@ struct shared {
 	_Atomic bool socketless;
 	_Atomic bool revives; /* that thread runs, and makes sockets */
 	const char *no_syn;   /* why not; NULL: as nothing is grafted */
-	const char *no_syn; /* why not; NULL: as nothing is grafted */
 	struct pause pause;
 	_Atomic bool asked;       /* a daemon asks to take this one over, or has */
 	_Atomic bool hands_over;  /* no flow enters the kernel */
