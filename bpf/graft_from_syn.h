@@ -446,11 +446,13 @@ __noinline int syn_remake(struct __sk_buff *skb, __u32 slot, __u32 l3)
 	t->window = bpf_htons(syn->window);
 	/* NOPs stand for what the client's SYN did not have */
 	options = (void *)(s->was + sizeof(*t));
-	options[0] = bpf_htonl(0x02040000 | syn->mss);
-	options[1] = bpf_htonl((sack ? 0x04020000 : 0x01010000) | (stamps ? 0x080a : 0x0101));
+	options[0] = bpf_htonl(OPTION_MSS << 24 | 4 << 16 | syn->mss);
+	options[1] = bpf_htonl((sack ? OPTION_SACK_PERMITTED << 24 | 2 << 16 : 0x01010000) |
+			       (stamps ? OPTION_TIMESTAMP << 8 | 10 : 0x0101));
 	options[2] = bpf_htonl(stamps ? syn->tsval : 0x01010101);
 	options[3] = bpf_htonl(stamps ? 0 : 0x01010101);
-	options[4] = bpf_htonl(scaled ? 0x01030300 | syn->shift : 0x01010101);
+	options[4] = bpf_htonl(
+		scaled ? OPTION_NOP << 24 | OPTION_SCALE << 16 | 3 << 8 | syn->shift : 0x01010101);
 	t->check = folded(bpf_csum_diff(NULL, 0, (__be32 *)s->was, 40,
 					bpf_csum_diff(NULL, 0, (__be32 *)&f.mine->tuple,
 						      2 * sizeof(struct graft_addr),

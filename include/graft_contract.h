@@ -155,7 +155,7 @@ enum graft_refusal {
 	GRAFT_WAY,     /* the way of a socket may have changed, or is not known */
 	GRAFT_SILENT,  /* of UDP: its server does not answer any more */
 	GRAFT_FOREIGN, /* other programs take bytes of a socket, or put some in (sockmap, ULP) */
-	/* from here on: the offer has proven both ends before (prove() in bpf/graft_begin.h) */
+	/* prove() in bpf/graft_begin.h comes before the refusals from here on */
 	GRAFT_TIMESTAMPS, /* one connection has TCP timestamps, the other has not */
 	GRAFT_MSS,        /* one end may send larger segments than the other takes */
 	GRAFT_ECN,        /* one connection has ECN, the other has not, or another kind */

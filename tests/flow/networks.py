@@ -4,11 +4,11 @@
     client [- front] - relay - [back -] server      rows: networks_rows.py, one entry of data each
 
 Surroundings x engine x who speaks first x family. Engine "kernel" (--engine kernel) is auto whose
-sessions begin in the kernel: with --set-up kernel, and after sessions that prove both ends.
-One row with one engine is a run: a lab and a
-daemon of its own, and in it all cells (speaker, family) side by side. A cell is right if all bytes
-arrive in time, both ways, with a clean end, or if it ends as the row says. Datagrams are two
-speakers more: "udp", and "df", whose packets may not be fragmented.
+sessions begin in the kernel: with --set-up kernel, and after sessions that prove both ends. One
+row with one engine is a run: a lab and a daemon of its own, and in it all cells (speaker, family)
+side by side. A cell is right if all bytes arrive in time, both ways, with a clean end, or if it
+ends as the row says. Datagrams are two speakers more: "udp", and "df", whose packets may not be
+fragmented.
 """
 
 import collections

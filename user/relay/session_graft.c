@@ -219,7 +219,7 @@ bool session_graft_awaits_sockets(struct session *s)
 
 	/* DONE: the ends know, since one of them has ended S */
 	if (!session_is_grafted(s) || graft_state(shared->grafts, s->graft) == GRAFT_DONE ||
-	    s->sides[CLIENT].fd >= 0 || s->revived || !atomic_load(&shared->revives))
+	    s->sides[CLIENT].fd >= 0 || !atomic_load(&shared->revives))
 		return false;
 	graft_want_sockets(shared->grafts, s->graft);
 	shared_want_sockets(shared);

@@ -49,8 +49,8 @@ bool session_graft_withdraw(struct session *s);
 bool session_graft_end(struct session *s, bool reset);
 
 /*
- * S, which is to be reset, has no sockets by which its ends would hear of that: ask for them, once.
- * True: session_revive() follows, perhaps without sockets.
+ * S is to be reset.  If S is grafted without sockets, its ends would not hear of the reset: ask for
+ * sockets.  True: wait for session_revive(), which ends S, with sockets or without.
  */
 bool session_graft_awaits_sockets(struct session *s);
 

@@ -610,9 +610,10 @@ void session_revive(struct session *s)
 	if (s->sides[CLIENT].fd >= 0)
 		return;
 	session_graft_take_sockets(s);
-	s->revived = true;
-	look_at_graft(s);
-	s->revived = s->sides[CLIENT].fd >= 0; /* the end of S may ask again */
+	if (s->ending) /* S has waited for them, which may be missing */
+		end(s);
+	else
+		look_at_graft(s);
 }
 
 /* A session that is grafted already gets its object S, if there is memory. */
