@@ -54,7 +54,12 @@ class Crowd(Trial):
                              "--max-sessions-per-client", "0")
         wait_until(lambda: self.crr(1, SLICE) and (engine == "copy" or self.reasons() > 0),
                    "a session from the SYN on", PATIENCE)
+        self.wait_for_ends()  # of sessions that began before, which new() would count
         self.before = self.counts()
+
+    def wait_for_ends(self):
+        wait_until(lambda: not self.forward()["live"], lambda: f"sessions to end: {self.forward()}",
+                   PATIENCE)
 
     def counts(self):
         forward = self.forward()
@@ -119,8 +124,7 @@ class Crowd(Trial):
         wait_until(lambda: not (self.set_up() or {}).get("half_open"), "half-open sessions to end")
         # with losses it has connections whose clients' resets were lost
         expect(self.lab.stop(self.sink) == 0, "the sink failed")
-        wait_until(lambda: not self.forward()["live"], lambda: f"sessions to end: {self.forward()}",
-                   PATIENCE)
+        self.wait_for_ends()
         with open(self.sink.log, encoding="utf-8") as file:
             said = json.loads(file.read().splitlines()[-1])
         expect(not said["wrong"] and not said["cut"] and not said["bad_headers"], f"sink: {said}")
