@@ -26,7 +26,9 @@ CLIENTS = 64
 SIZE, FLOOD = 100_000, 200_000  # at least
 SLICE = 5      # seconds of a run of the generator
 OPENING = 1.5  # seconds of a slice: a SYN that was lost at its begin is sent again after one
-PATIENCE = 60  # seconds of a client: with losses, many a SYN in turn may be lost
+# Seconds of a client.  With losses, a connection whose SYN|ACK was lost begins with 3 s, and waits for
+# 3, 6, 12, ... s as its next packets are lost in turn: a session from the SYN on loses on both ways.
+PATIENCE = 200
 AGAIN = 5      # SYNs of each forged address
 FORGED = "100.64.0.0/10"
 MISHAPS = "TCPSynRetrans", "TCPChallengeACK", "ListenDrops"

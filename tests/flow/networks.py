@@ -43,6 +43,7 @@ ENGINES = ("copy", "auto")
 FAMILIES = ("4", "6", "64", "46")  # of the client's connection, and of the upstream's if it differs
 SPEAKERS = ("client", "greets", "late", "waits", "udp", "df")  # these two: of datagrams
 GREETING = b"220 hello\r\n"
+PLEASE_END = b"please fin"
 RUN_SECONDS = 120  # after which a run is ended
 PAUSE = 1.0  # of who speaks late
 HOME = "/run/lab"
@@ -137,7 +138,7 @@ def answer(sock, speaker):
         if speaker in ("greets", "late"):
             sock.sendall(GREETING)
         while data := sock.recv(1 << 20):
-            if data.endswith(b"please fin"):
+            if data.endswith(PLEASE_END):
                 break
             if data.endswith(b"please rst"):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -267,7 +268,7 @@ class Talk(threading.Thread):
         before the first one has shown the way."""
         for _ in range(2):
             with self.connect() as sock, named_ends():
-                sock.sendall(b"please fin")
+                sock.sendall(PLEASE_END)
                 take_all(sock, self.row.wait)
             self.proofs += 1
 
@@ -303,7 +304,7 @@ class Talk(threading.Thread):
         with named_ends():
             sock.settimeout(self.row.wait * SLOW)
             if self.row.last == "fin":
-                sock.sendall(b"please fin")
+                sock.sendall(PLEASE_END)
             else:
                 sock.shutdown(socket.SHUT_WR)
             got = take_all(sock, self.row.wait).decode().split()
@@ -363,7 +364,7 @@ class Talk(threading.Thread):
                     elif how == "client-fin":
                         sock.shutdown(socket.SHUT_WR)
                     elif how in ("copy", "server-fin"):
-                        sock.sendall(b"please fin")
+                        sock.sendall(PLEASE_END)
                     elif how == "server-rst":
                         sock.sendall(b"please rst")
                     if how != "client-rst":
@@ -776,7 +777,11 @@ class Run:
                                        if line["forward"] == talk.forward)
             wrong.append(f"{talk.end}: {talk.details}, {talk.rounds} rounds; log: {dict(ends)}")
         finished = [line for line in self.daemon.ended() if line["forward"] == talk.forward]
-        finished = sorted(finished, key=lambda line: line["start"])[talk.proofs:]
+        finished.sort(key=lambda line: line["start"])
+        # a proof lasts for a millisecond or two, by which its `start` may be too late
+        proofs = [line for line in finished if line["bytes_to_upstream"] == len(PLEASE_END)]
+        for line in proofs[:talk.proofs]:
+            finished.remove(line)
         first = finished[0] if finished else None
         carriers = {flow["carrier"] for flow in first["flows"]} if first else set()
         if self.engine != "auto" and (talk.grafted or "graft" in carriers):

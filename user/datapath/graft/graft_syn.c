@@ -46,7 +46,7 @@ static bool syn_slot_prepare(struct graft_table *gs, uint32_t slot,
 	/* other threads look at the head meanwhile */
 	memset((char *)g + sizeof(g->head), 0, sizeof(*g) - sizeof(g->head));
 	__atomic_store_n(&g->head.worker, GRAFT_NOBODY, __ATOMIC_RELAXED);
-	__atomic_store_n(&g->head.id, id, __ATOMIC_RELAXED);
+	g->head.id = id;
 	g->head.forward = tag;
 	g->head.source = 0;
 	g->head.mirrored = GRAFT_UNKNOWN;
