@@ -3,7 +3,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/minmax.h"
 #include "base/syscalls_allowed.h"
@@ -44,6 +46,49 @@ void carrier_release(struct flow *f, struct pool *pool)
 		pool_pipe_put(pool, f->pipe, f->pending == 0);
 	f->pipe = NULL;
 	f->pending = 0;
+}
+
+/* --- pending bytes that another daemon gets --- */
+
+int carrier_leave_pipe(struct flow *f, struct pool *pool)
+{
+	struct buffer *b;
+	ssize_t n = 0;
+
+	if (!f->pipe || !f->pending)
+		return 0;
+	b = pool_buffer_get(pool, f->pending);
+	if (!b)
+		return -ENOMEM;
+	while (b->len < f->pending &&
+	       (n = read(f->pipe->read_fd, b->data + b->len, f->pending - b->len)) > 0)
+		b->len += (uint32_t)n;
+	f->head = f->tail = b;
+	f->pending = b->len; /* a pipe gives all of its bytes */
+	pool_pipe_put(pool, f->pipe, true);
+	f->pipe = NULL;
+	return 0;
+}
+
+int carrier_put_pending(struct flow *f, struct pool *pool, const void *p, uint32_t n)
+{
+	struct buffer *b = pool_buffer_get(pool, n);
+
+	if (!b)
+		return -ENOMEM;
+	memcpy(b->data, p, n);
+	b->len = n;
+	f->head = f->tail = b;
+	f->pending = n;
+	return 0;
+}
+
+void carrier_get_pending(const struct flow *f, uint8_t *to)
+{
+	for (const struct buffer *b = f->head; b; b = b->next) {
+		memcpy(to, b->data + b->at, b->len - b->at);
+		to += b->len - b->at;
+	}
 }
 
 /* Write pending bytes.  PUMP_MORE: all are written. */

@@ -43,6 +43,13 @@ enum pump carrier_read_ahead(struct pump_io *io, uint32_t most);
 /* Give back the buffers and pipe of a flow.  Pending bytes are discarded. */
 void carrier_release(struct flow *f, struct pool *pool);
 
+/* Pending bytes of F that are in a pipe go to a buffer.  -ENOMEM: they stay. */
+int carrier_leave_pipe(struct flow *f, struct pool *pool);
+/* The N bytes at P, which another daemon has read and counted, become pending bytes of F.  -ENOMEM. */
+int carrier_put_pending(struct flow *f, struct pool *pool, const void *p, uint32_t n);
+/* Copy the pending bytes of F, which are in buffers, to TO. */
+void carrier_get_pending(const struct flow *f, uint8_t *to);
+
 /*
  * Fairness: the most reads, and about the most bytes, of one flow before others get their turn.
  * Without the limit of bytes, a turn of splice could have 16 x 512 KiB.

@@ -226,6 +226,7 @@ int probe_start(const struct config *c, const struct account *account,
 {
 	struct sockmap_limits limits = { c->max_sessions, c->workers, c->kernel_memory };
 	struct results *results = results_new(carriers_of(c) | (graft ? PROBE_GRAFT : 0));
+	bool tries_grafts;
 	int r, load_error;
 
 	*ret = (struct probe_start){ .summary = "no behaviour was tried", .fd = -1 };
@@ -250,11 +251,16 @@ int probe_start(const struct config *c, const struct account *account,
 	}
 	ret->results = results;
 	ret->began_ms = clock_ms();
-	ret->pid = begin(*ret_kernel, *ret_grafts, account, results);
+	/* the daemon before this one grafts, so it has tried that, on this kernel */
+	tries_grafts = *ret_grafts && !graft->takes_over;
+	ret->pid = begin(*ret_kernel, tries_grafts ? *ret_grafts : NULL, account, results);
+	for (size_t i = 0; *ret_grafts && !tries_grafts && i < BEHAVIOURS; i++)
+		if (behaviours[i].carrier == PROBE_GRAFT)
+			results->of[i].outcome = HOLDS;
 	ret->fd = (int)syscall(SYS_pidfd_open, ret->pid, 0);
 	if (ret->fd < 0) /* no child, or no pidfd: then wait for the child */
 		return probe_end(c, ret);
-	if (*ret_grafts)
+	if (tries_grafts)
 		graft_table_skip_slot(*ret_grafts);
 	ret->runs = true;
 	return 0;

@@ -27,6 +27,11 @@ struct graft_limits {
 	unsigned int syn_slots; /* beside `slots`: sessions from the SYN on at a time */
 	uint16_t syn_port;      /* the first of as many local ports, which nobody else uses */
 	bool on_loopback;       /* attach to the loopback device alone */
+	/*
+	 * Another daemon may use the folder, and will give it up.  graft_table_open() only loads the
+	 * programs, and graft_table_begin() does the rest.
+	 */
+	bool takes_over;
 };
 
 /*
@@ -35,6 +40,16 @@ struct graft_limits {
  */
 int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err,
 		     size_t errlen);
+/* Before graft_table_begin(): a session by sockets has SLOT, which is RETURNED. */
+void graft_table_keep(struct graft_table *gs, uint32_t slot);
+/* The other daemon has given up.  Needs root.  -errno: ERR says why nothing is grafted. */
+int graft_table_begin(struct graft_table *gs, char *err, size_t errlen);
+/* A number of the folder of GS, alike in two daemons that share it; 0: there is no folder. */
+uint64_t graft_table_pins(const struct graft_table *gs);
+/* After a begin: what daemons of other layouts have left is of no use any more. */
+void graft_table_remove_others(const struct graft_table *gs);
+/* Give the folder up: another daemon may use it. */
+void graft_table_give_up(const struct graft_table *gs);
 /*
  * Attach to new interfaces, which needs CAP_NET_ADMIN (graft_attach.h), or TCX; forget those that
  * are gone.  Nothing is grafted any more on an interface where others decide about packets as

@@ -92,6 +92,9 @@ static int open_load(struct graft_table *gs, const struct graft_limits *limits)
 	if (r)
 		return r;
 	gs->used = allocated(calloc(BITS_WORDS(2 * gs->n_slots), sizeof(*gs->used)));
+	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
+	for (uint32_t i = 0; i < gs->n_slots; i++)
+		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 	gs->udp = udp_table_open(&gs->index, gs->n_slots, &gs->skel->bss->graft_ways, gs->used);
 	return 0;
 }
@@ -129,33 +132,52 @@ static int open_attach(struct graft_table *gs, bool on_loopback)
 	return r < 0 ? r : 0;
 }
 
-int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err,
-		     size_t errlen)
+void graft_table_keep(struct graft_table *gs, uint32_t slot)
 {
-	struct graft_table *gs = allocated(calloc(1, sizeof(*gs)));
-	const char *what = "cannot load the packet programs";
-	int pins, r;
+	gs->slots[slot].kept = true;
+}
 
-	pthread_mutex_init(&gs->lock, NULL);
-	pthread_mutex_init(&gs->index.lock, NULL);
-	if (log_get_level() < LOG_DEBUG)
-		libbpf_set_print(NULL); /* else it writes to stderr */
-	pins = graft_pins_open(&gs->pins, limits->pins, limits->uid);
-	gs->skel = graft_bpf__open();
-	r = gs->skel ? open_load(gs, limits) : -errno;
-	r = r     ?:
-		    bpf_rings_open(&gs->rings, limits->workers, gs->skel->maps.graft_rings,
-				   &gs->skel->bss->graft_events_lost);
+int graft_table_begin(struct graft_table *gs, char *err, size_t errlen)
+{
+	const char *what = "cannot make ring buffers";
+	int r = graft_pins_lock(&gs->pins) ?:
+			bpf_rings_open(&gs->rings, gs->workers, gs->skel->maps.graft_rings,
+				       &gs->skel->bss->graft_events_lost);
+
 	if (!r) {
-		gs->skel->bss->graft_syn_workers = limits->workers;
+		gs->skel->bss->graft_syn_workers = gs->workers;
 		gs->skel->bss->graft_hooks = 1; /* not counted yet */
 		graft_slots_fill(gs);
 		graft_ways_begin(gs);
 		what = "cannot attach the packet programs to any interface";
-		r = open_attach(gs, limits->on_loopback);
+		r = open_attach(gs, gs->on_loopback);
 	}
-	if (r) {
+	if (r)
 		snprintf(err, errlen, "%s: %s" BPF_NEEDS, what, bpf_error(r));
+	return r;
+}
+
+int graft_table_open(const struct graft_limits *limits, struct graft_table **ret, char *err,
+		     size_t errlen)
+{
+	struct graft_table *gs = allocated(calloc(1, sizeof(*gs)));
+	int pins, r;
+
+	pthread_mutex_init(&gs->lock, NULL);
+	pthread_mutex_init(&gs->index.lock, NULL);
+	gs->workers = limits->workers;
+	gs->on_loopback = limits->on_loopback;
+	if (log_get_level() < LOG_DEBUG)
+		libbpf_set_print(NULL); /* else it writes to stderr */
+	pins = graft_pins_open(&gs->pins, limits->pins, limits->uid, limits->takes_over);
+	gs->skel = graft_bpf__open();
+	r = gs->skel ? open_load(gs, limits) : -errno;
+	if (r)
+		snprintf(err, errlen, "cannot load the packet programs: %s" BPF_NEEDS,
+			 bpf_error(r));
+	else if (!limits->takes_over)
+		r = graft_table_begin(gs, err, errlen);
+	if (r) {
 		graft_table_close(gs, true);
 		return r;
 	}
@@ -168,6 +190,22 @@ int graft_table_open(const struct graft_limits *limits, struct graft_table **ret
 						   strerror(-pins));
 	*ret = gs;
 	return 0;
+}
+
+uint64_t graft_table_pins(const struct graft_table *gs)
+{
+	return gs->pins.folder ? gs->pins.number : 0;
+}
+
+void graft_table_remove_others(const struct graft_table *gs)
+{
+	if (gs->pins.folder)
+		graft_pins_remove_others(&gs->pins);
+}
+
+void graft_table_give_up(const struct graft_table *gs)
+{
+	graft_pins_unlock(&gs->pins);
 }
 
 int graft_table_follow_interfaces(struct graft_table *gs)

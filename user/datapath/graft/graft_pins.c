@@ -10,6 +10,7 @@
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -30,7 +31,8 @@
 
 SYSCALLS_ALLOWED(
 	BPF_IF(PART_GRAFT, BPF_OBJ_PIN), BPF_IF(PART_GRAFT, BPF_OBJ_GET),
-	SYSCALL_IF(PART_GRAFT, unlinkat), SYSCALL_IF(PART_GRAFT, close));
+	SYSCALL_IF(PART_GRAFT, unlinkat), SYSCALL_IF(PART_GRAFT, close),
+	SYSCALL_IF(PART_GRAFT, flock));
 
 /* The maps that outlive the daemon. */
 static const char *const pinned[] = { "grafts",     "udp_flows",   "tuples",
@@ -70,8 +72,20 @@ static int pins_mount(const char *top)
 	return 0;
 }
 
-int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid)
+int graft_pins_lock(const struct graft_pins *p)
 {
+	return p->folder && flock(p->fd, LOCK_EX | LOCK_NB) ? -errno : 0;
+}
+
+void graft_pins_unlock(const struct graft_pins *p)
+{
+	if (p->folder)
+		flock(p->fd, LOCK_UN);
+}
+
+int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid, bool locks_later)
+{
+	struct stat st = { 0 };
 	struct statfs fs;
 	char *top;
 	int r;
@@ -89,12 +103,46 @@ int graft_pins_open(struct graft_pins *p, const char *folder, uid_t uid)
 	r = r ?: pins_make_folder(p->folder, uid);
 	if (!r && ((p->top = open(top, O_DIRECTORY | O_PATH | O_CLOEXEC)) < 0 ||
 		   (p->fd = open(p->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0 ||
-		   flock(p->fd, LOCK_EX | LOCK_NB)))
+		   fstat(p->fd, &st)))
 		r = -errno;
+	p->number = st.st_ino;
+	if (!r && !locks_later)
+		r = graft_pins_lock(p);
 	free(top);
 	if (r)
 		graft_pins_close(p, false);
 	return r;
+}
+
+/* Remove the folder NAME of TOP, and all that is in it, unless a daemon has locked it. */
+static void pins_remove_folder(int top, const char *name)
+{
+	int fd = openat(top, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+	DIR *dir = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) ? NULL : fdopendir(fd);
+
+	for (const struct dirent *e; dir && (e = readdir(dir));)
+		unlinkat(fd, e->d_name, 0);
+	if (dir && !unlinkat(top, name, AT_REMOVEDIR))
+		log_info("graft: %s is removed", name);
+	if (dir)
+		closedir(dir);
+	else if (fd >= 0)
+		close(fd);
+}
+
+void graft_pins_remove_others(const struct graft_pins *p)
+{
+	const char *own = strrchr(p->folder, '/') + 1;
+	int top = openat(p->top, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *dir = top < 0 ? NULL : fdopendir(top);
+	size_t n = (size_t)(strrchr(own, '_') - own) + 1;
+
+	for (const struct dirent *e; dir && (e = readdir(dir));)
+		if (!strncmp(e->d_name, own, n) && strcmp(e->d_name, own) &&
+		    strspn(e->d_name + n, "0123456789") == strlen(e->d_name + n))
+			pins_remove_folder(top, e->d_name);
+	if (dir)
+		closedir(dir);
 }
 
 void graft_pins_close(struct graft_pins *p, bool remove)

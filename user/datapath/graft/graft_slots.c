@@ -63,17 +63,16 @@ void graft_table_skip_slot(struct graft_table *gs)
 
 void graft_slots_fill(struct graft_table *gs)
 {
-	gs->slots = allocated(calloc(gs->n_slots, sizeof(*gs->slots)));
 	slot_queue_open(&gs->queue, gs->n_slots, gs->used, 0);
 	slot_queue_open(&gs->syn_queue, gs->n_syn ?: 1, gs->used, 0);
 	for (uint32_t i = 0; i < gs->n_slots; i++) {
-		gs->slots[i].sockets[0] = gs->slots[i].sockets[1] = -1;
 		graft_withdraw(gs, i);
 		graft_return(gs, i, false);
 		/* in the order of a session's life: a packet may move it on meanwhile */
 		for (enum graft_state was = GRAFT_SETTING; was < GRAFT_STATES; was++)
 			graft_change_state(gs, i, was, GRAFT_FREE);
-		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i))
+		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i) ||
+		    gs->slots[i].kept)
 			slot_queue_keep(&gs->queue, i);
 		else
 			graft_put(gs, i);

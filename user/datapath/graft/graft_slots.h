@@ -21,6 +21,7 @@ struct slot {
 	uint32_t asked_ms; /* when (low half) */
 	int sockets[2];    /* made anew, and not taken; -1: none */
 	bool given;        /* by graft_give_sockets() */
+	bool kept;         /* see graft_table_keep() */
 	bool bare;         /* the session has no sockets, */
 	bool wanted;       /* and they are urgent; atomic, as `bare` */
 };
@@ -36,6 +37,8 @@ struct graft_table {
 	uint32_t look_from;        /* slot, for strays */
 	_Atomic bool doubtful;     /* a session was so since the last graft_table_are_doubtful() */
 	struct bpf_rings rings;
+	unsigned int workers;
+	bool on_loopback;
 
 	/* of the queue, and of slot.sockets and slot.given; never taken on the payload path */
 	pthread_mutex_t lock;

@@ -187,6 +187,8 @@ void graft_table_revive(struct graft_table *gs, uid_t uid)
 
 		if (!gs->all[slot].head.id) /* of a trial, whose process is gone */
 			continue;
+		if (fds[0] >= 0) /* from the daemon before this one */
+			continue;
 		fds[0] = tcp_revive(&side[0], uid);
 		fds[1] = fds[0] < 0 ? fds[0] : tcp_revive(&side[1], uid);
 		if (fds[1] >= 0)
