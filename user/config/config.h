@@ -171,6 +171,7 @@ struct config {
 	struct forward_conf defaults;         /* of forwards; without name and addresses */
 	unsigned int workers;                 /* threads; never 0 after config_read() */
 	const char *control;                  /* path of the control socket */
+	const char *take_over;                /* that of the daemon to take over; NULL: none */
 	const char *pid_file;                 /* NULL: none */
 	const char *graft_pins;               /* folder of a BPF file system; "none" */
 	unsigned int grace_ms;                /* SIGTERM to forced close */

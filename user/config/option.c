@@ -83,6 +83,8 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stor
 const struct option_def option_table[OPTIONS_MAX + 1] = {
 	{ "config", FILE_NAME, WORDS(file), .computed = "none",
 	  .help = "configuration file to read; also -c FILE" },
+	{ "take-over", WORDS(take_over), WORD("SOCKET", SOCKET_PATH_MAX, "a path of 1 to 107 bytes"),
+	  .computed = "none", .help = "control socket of a daemon to take over" },
 	{ "engine", EACH(engine), .metavar = "ENGINE", .initial = "auto",
 	  CHOICE(engine_names, "auto, graft, sockmap, splice or copy", "the carrier") },
 	{ "graft", YES_NO, EACH(graft), .initial = "yes",

@@ -94,6 +94,7 @@ struct forward {
 	struct forward *becomes;
 	enum forward_state state; /* the rest is guarded by forwards->lock */
 	bool draining;            /* its sockets are closed, see drain_forward() */
+	bool leaves;              /* the next daemon has it, too: see daemon/hand_over.c */
 	TAILQ_ENTRY(forward) in_forwards;
 };
 

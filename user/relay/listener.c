@@ -262,6 +262,12 @@ void listener_end(struct listener *ls)
 	LIST_REMOVE(ls, in_worker);
 }
 
+void listeners_end(struct worker *w)
+{
+	while (!LIST_EMPTY(&w->listeners))
+		listener_end(LIST_FIRST(&w->listeners));
+}
+
 /* --- sockets --- */
 
 static int set_options(int fd, const struct forward_conf *fc, const struct addr *a, bool reuseport)
@@ -341,16 +347,18 @@ int listener_sockets(void *unused, const struct forward_conf *fc, struct addr *a
 	return r;
 }
 
-/* --- sockets that systemd has opened --- */
+/* --- sockets that systemd, or the daemon before this one, has opened --- */
 
 struct given_socket {
+	int fd;           /* -1: taken */
 	struct addr addr; /* that it is bound to */
 	bool udp;
+	bool handed; /* by the daemon before this one */
 	bool opened; /* a forward listens there */
 };
 
-static struct given_socket *given; /* descriptors from SD_LISTEN_FDS_START on */
-static int n_given;
+static struct given_socket *given;
+static size_t n_given;
 
 /* Is FD of use?  S gets its address and protocol. */
 static bool is_useful(int fd, struct given_socket *s)
@@ -367,30 +375,47 @@ static bool is_useful(int fd, struct given_socket *s)
 	if (s->udp && (!addr_is_inet(a) || udp_set_listener(fd, a)))
 		return false;
 	/* to culvert [::] and 0.0.0.0 are two addresses, perhaps of two forwards */
-	if (a->ss.ss_family == AF_INET6 && addr_is_any(a) &&
+	if (!s->handed && a->ss.ss_family == AF_INET6 && addr_is_any(a) &&
 	    !getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only_ipv6, &len) && !only_ipv6)
 		return false;
 	/* accept(2) must not block: another worker, or the client's reset, may be quicker */
 	return !fcntl(fd, F_SETFL, O_RDWR | O_NONBLOCK);
 }
 
-int given_take(char *err, size_t errlen)
+bool given_put(int fd, bool handed)
 {
-	int n = sd_listen_fds(1);
+	struct given_socket s = { .fd = fd, .handed = handed };
 
-	n_given = n > 0 ? n : 0;
-	given = allocated(calloc((size_t)n_given + 1, sizeof(*given)));
-	for (int i = 0; i < n_given; i++)
-		if (!is_useful(SD_LISTEN_FDS_START + i, &given[i])) {
+	if (!is_useful(fd, &s))
+		return false;
+	given = allocated(realloc(given, (n_given + 1) * sizeof(*given)));
+	given[n_given++] = s;
+	return true;
+}
+
+int given_take(char *err, size_t errlen, int *ret_store)
+{
+	char **names = NULL;
+	int n = sd_listen_fds_with_names(1, &names), r = 0;
+
+	for (int i = 0; i < n; i++) {
+		int fd = SD_LISTEN_FDS_START + i;
+
+		if (!strcmp(names[i], STORE_NAME)) {
+			*ret_store = fd;
+		} else if (!r && !given_put(fd, false)) {
 			snprintf(err, errlen,
 				 "descriptor %d, which systemd has opened for culvert, is of no "
 				 "use: it needs ListenStream= with Accept=no, or ListenDatagram=; "
 				 "[::] also needs BindIPv6Only=ipv6-only, and a second socket at "
 				 "0.0.0.0 for IPv4",
-				 SD_LISTEN_FDS_START + i);
-			return -EINVAL;
+				 fd);
+			r = -EINVAL;
 		}
-	return 0;
+		free(names[i]);
+	}
+	free(names);
+	return r;
 }
 
 int given_check(char *err, size_t errlen)
@@ -398,7 +423,7 @@ int given_check(char *err, size_t errlen)
 	char text[ADDR_STRLEN];
 
 	for (const struct given_socket *s = given; s < given + n_given; s++) {
-		if (s->opened)
+		if (s->opened || s->handed)
 			continue;
 		addr_format(&s->addr.sa, s->addr.len, text, sizeof(text));
 		snprintf(err, errlen,
@@ -410,18 +435,43 @@ int given_check(char *err, size_t errlen)
 	return 0;
 }
 
-/* Another descriptor of the socket that is bound to A; negative: there is none. */
-static int open_given(const struct addr *a, bool udp)
+unsigned int given_open(const struct addr *a, bool udp, unsigned int most, int *fds,
+			bool *ret_handed)
 {
-	for (int i = 0; i < n_given; i++)
-		if (given[i].udp == udp && addr_equal(&given[i].addr, a)) {
-			given[i].opened = true;
-			return fcntl(SD_LISTEN_FDS_START + i, F_DUPFD_CLOEXEC, 0);
+	unsigned int n = 0;
+
+	for (struct given_socket *s = given; s < given + n_given && n < most; s++) {
+		if (s->fd < 0 || s->udp != udp || !addr_equal(&s->addr, a))
+			continue;
+		s->opened = true;
+		*ret_handed = s->handed;
+		fds[n++] = s->handed ? s->fd : fcntl(s->fd, F_DUPFD_CLOEXEC, 0);
+		if (!s->handed)
+			break;
+		s->fd = -1;
+	}
+	return n;
+}
+
+void given_close_rest(void)
+{
+	for (struct given_socket *s = given; s < given + n_given; s++)
+		if (s->handed && s->fd >= 0) {
+			close(s->fd);
+			s->fd = -1;
 		}
-	return -1;
 }
 
 /* --- addresses --- */
+
+/* May more sockets listen where FD does? */
+static bool is_joinable(int fd)
+{
+	int joins = 0;
+	socklen_t len = sizeof(joins);
+
+	return !getsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &joins, &len) && joins;
+}
 
 int listening_open(const struct listening_maker *by, struct forward *f, const struct addr *a,
 		   bool joins, unsigned int n, struct listening **ret)
@@ -429,6 +479,8 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 	struct listening *l = calloc(1, sizeof(struct listening) + n * sizeof(struct listener));
 	char text[ADDR_STRLEN], why[512];
 	int fds[WORKERS_MAX], r = 0;
+	unsigned int has;
+	bool handed = false;
 
 	if (!l)
 		return log_complain(-ENOMEM, "out of memory");
@@ -436,12 +488,14 @@ int listening_open(const struct listening_maker *by, struct forward *f, const st
 		.forward = f, .becomes = f, .asked = *a, .addr = *a, .n_workers = n
 	};
 	l->udp = f->conf->listen.udp;
-	fds[0] = open_given(a, l->udp);
-	l->given = fds[0] >= 0;
-	l->shared = l->given || !addr_is_inet(a);
-	if (!l->given)
-		r = by->make(by->arg, f->conf, &l->addr, joins, l->shared ? 1 : n, fds, why,
-			     sizeof(why));
+	has = given_open(a, l->udp, n, fds, &handed);
+	l->given = has && !handed;
+	l->shared = l->given || !addr_is_inet(a) || (has && !is_joinable(fds[0]));
+	if (has < (l->shared ? 1 : n))
+		r = by->make(by->arg, f->conf, &l->addr, joins || has, (l->shared ? 1 : n) - has,
+			     fds + has, why, sizeof(why));
+	if (!r && has && l->udp && !l->shared) /* it may have had another number of workers */
+		udp_spread(fds[0], a->ss.ss_family, n);
 	if (r) {
 		addr_format(&a->sa, a->len, text, sizeof(text));
 		free(l);

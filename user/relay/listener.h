@@ -39,12 +39,13 @@ struct listener {
 /* Belongs to the thread that reloads. */
 struct listening {
 	struct forward *forward;
-	struct forward *becomes;          /* after the planned change; NULL: to be closed */
-	struct addr asked;                /* as configured */
-	struct addr addr;                 /* the same with the port that the kernel has picked */
-	bool udp;                         /* UDP, whose port numbers are apart from those of TCP */
-	bool shared;                      /* one socket for all workers */
-	bool given;                       /* the shared socket is systemd's: see given_take() */
+	struct forward *becomes; /* after the planned change; NULL: to be closed */
+	struct addr asked;       /* as configured */
+	struct addr addr;        /* the same with the port that the kernel has picked */
+	bool udp;                /* UDP, whose port numbers are apart from those of TCP */
+	bool shared;             /* one socket for all workers */
+	/* it stays when this daemon ends: systemd has it (given_take()), or the next daemon */
+	bool given;
 	LIST_ENTRY(listening) in_service; /* or in a change that is planned */
 	LIST_ENTRY(listening) in_bucket;  /* of the planned change, see change_forwards.c */
 	unsigned int n_workers;
@@ -83,10 +84,25 @@ struct listening_maker {
  *
  * given_take() takes the sockets that environment variables name, and unsets these.  Returns
  * 0, even if there is no socket; or -errno, and ERR says which socket is of no use, and why.
+ * *RET_STORE: the descriptor that the daemon before this one has left there (hand_over.h), if any.
  */
-int given_take(char *err, size_t errlen);
+#define STORE_NAME "culvert-hand-over"
+int given_take(char *err, size_t errlen, int *ret_store);
 /* 0 if each of these sockets has a forward; else -EINVAL, and ERR names a socket without one. */
 int given_check(char *err, size_t errlen);
+
+/*
+ * Use FD in the same way.  HANDED: it comes from the daemon before this one; each is used once.
+ * False: it is no socket of use.
+ */
+bool given_put(int fd, bool handed);
+/*
+ * Up to MOST sockets that are bound to A go to FDS, which the caller owns.  Returns their number.
+ */
+unsigned int given_open(const struct addr *a, bool udp, unsigned int most, int *fds,
+			bool *ret_handed);
+/* Close those of the daemon before this one that nobody has used. */
+void given_close_rest(void);
 
 /* --- addresses --- */
 
@@ -133,3 +149,5 @@ void listener_becomes(struct listener *ls, struct forward *f);
  * LS is pending.
  */
 void listener_end(struct listener *ls);
+/* All listeners of W end. */
+void listeners_end(struct worker *w);

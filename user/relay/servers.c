@@ -582,3 +582,51 @@ struct lookup *servers_first_name(struct servers *ss)
 			return &ss->places[i].lookup;
 	return NULL;
 }
+
+/* --- a hand-over to the next daemon --- */
+
+/* A field is only ever added at the end (base/bundle.h). */
+struct server_record {
+	char name[SERVER_NAME_LEN], error[SERVER_ERROR_LEN];
+	uint64_t error_ms;
+	struct health health;
+};
+
+void servers_hand_over(struct servers *ss, uint32_t of, struct bundle *b)
+{
+	struct server_record r = { 0 };
+
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	for (size_t i = 0; i < ss->n; i++) {
+		struct server *s = ss->members[i].server;
+
+		memcpy(r.name, s->name, sizeof(r.name));
+		memcpy(r.error, s->error, sizeof(r.error));
+		r.error_ms = s->error_ms;
+		r.health = s->health;
+		bundle_put(b, &(struct record){ .kind = HANDED_SERVER,
+						.of = of,
+						.at = (uint8_t *)&r,
+						.size = sizeof(r) });
+	}
+	pthread_mutex_unlock(ss->lock);
+}
+
+void servers_take_over(struct servers *ss, const struct record *from)
+{
+	struct server_record r;
+	struct member *m;
+
+	record_read(from, &r, sizeof(r));
+	r.name[SERVER_NAME_LEN - 1] = r.error[SERVER_ERROR_LEN - 1] = '\0';
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	m = find_name(ss, r.name);
+	if (m && r.health.order < ORDERS) {
+		m->server->health = r.health;
+		m->server->error_ms = r.error_ms;
+		memcpy(m->server->error, r.error, sizeof(r.error));
+	}
+	pthread_mutex_unlock(ss->lock);
+}

@@ -10,6 +10,7 @@
 #include "base/addr.h"
 #include "config/config.h"
 #include "graft_contract.h"
+#include "relay/handed.h"
 #include "relay/server_health.h"
 #include "relay/names.h"
 
@@ -167,3 +168,7 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 
 /* The first name among the servers as configured, or NULL. */
 struct lookup *servers_first_name(struct servers *ss);
+
+/* Health and orders of all servers of SS, which the forward OF has, go to B, or come from there. */
+void servers_hand_over(struct servers *ss, uint32_t of, struct bundle *b);
+void servers_take_over(struct servers *ss, const struct record *from);

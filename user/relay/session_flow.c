@@ -271,6 +271,14 @@ void session_flows_start(struct session *s)
 		judge(s, dir, true);
 }
 
+int session_flows_take(struct session *s)
+{
+	s->since_ms = s->spoke_ms = (uint32_t)s->worker->loop.now_ms;
+	for (unsigned int dir = 0; dir < 2; dir++)
+		begin_by(s, dir, s->forward->engine);
+	return forward_pace(s->forward, &s->client.sa, &s->pace);
+}
+
 /* --- another engine --- */
 
 bool session_flow_follow(struct session *s, unsigned int dir)

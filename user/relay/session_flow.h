@@ -9,6 +9,9 @@
 /* The session is connected: choose the first carriers. */
 void session_flows_start(struct session *s);
 
+/* S was open in another daemon, and has what was carried there: choose the carriers anew. -ENOMEM. */
+int session_flows_take(struct session *s);
+
 /* Move flow DIR as far as it goes.  FIN: epoll reports EPOLLRDHUP or EPOLLHUP on its source. */
 void session_flow_run(struct session *s, unsigned int dir, bool fin);
 

@@ -28,6 +28,7 @@
 #include <bpf/libbpf.h>
 #include <errno.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
 
@@ -44,6 +45,7 @@
 #include "relay/session_idle_keepalive.h"
 #include "relay/session_last_bytes.h"
 #include "relay/session_log.h"
+#include "relay/session_record.h"
 #include "relay/session_sockmap.h"
 #include "relay/session_syn.h"
 #include "relay/udp/udp_life.h"
@@ -652,4 +654,130 @@ int session_begun(struct worker *w, struct forward *f, const union client_addr *
 	if (!r)
 		follow_engine(s); /* an order may have come since its SYN */
 	return r;
+}
+
+/* --- a hand-over to the next daemon --- */
+
+unsigned int worker_leave_kernel(struct worker *w)
+{
+	unsigned int n = 0;
+	struct session *s;
+
+	session_catch_up(w);
+	LIST_FOREACH(s, &w->sessions, in_worker) {
+		for (unsigned int dir = 0; dir < 2 && session_runs(s); dir++) {
+			struct flow *f = &s->flows[dir];
+
+			if (f->phase == FLOW_KERNEL)
+				session_sockmap_leave(s, dir, policy_start(ENGINE_COPY));
+			if (f->phase != FLOW_USER && f->phase != FLOW_DONE)
+				session_flow_run(s, dir, false);
+			n += f->phase != FLOW_USER && f->phase != FLOW_DONE;
+		}
+		settle(s);
+	}
+	return n;
+}
+
+void worker_hand_over(struct worker *w, bool same, struct bundle *b)
+{
+	struct session *s;
+
+	session_catch_up(w);
+	session_syn_sweep(w, true);
+	LIST_FOREACH(s, &w->sessions, in_worker) {
+		struct pollfd p = { .fd = s->sides[UPSTREAM].fd, .events = POLLOUT };
+
+		/* else the server would see a connection that ends at once, and another one */
+		if (s->state == SESSION_CONNECTING && p.fd >= 0 && poll(&p, 1, 0) == 1)
+			live(s, UPSTREAM, EPOLLOUT);
+		session_count_kernel(s);
+		if (s->graft != NO_GRAFT)
+			graft_return(w->shared->grafts, s->graft, false);
+		s->handed_over = s->state != SESSION_DEAD && s->forward->leaves &&
+				 session_record_put(s, same, b);
+		if (!s->handed_over && s->forward->leaves && same && session_is_grafted(s))
+			session_record_frozen(s, b);
+	}
+	udp_sessions_hand_over(w, b);
+}
+
+void worker_give_away(struct worker *w)
+{
+	struct session *s;
+
+	LIST_FOREACH(s, &w->sessions, in_worker) {
+		if (!s->handed_over && !(s->forward->leaves && session_is_grafted(s)))
+			continue;
+		if (s->graft != NO_GRAFT)
+			w->grafted[s->graft] = NULL;
+		for (unsigned int dir = 0; dir < 2; dir++) {
+			/* close(2) does not, since the sockets stay open */
+			loop_watch(&w->loop, &s->sides[dir], 0, false);
+			carrier_release(&s->flows[dir], &w->pool);
+		}
+		session_connect_end(s);
+		pace_free(s->pace);
+		die(s, false);
+		session_sockmap_give_slots(s);
+	}
+	udp_sessions_give_away(w);
+}
+
+/* S is connected in the daemon before this one: let its flows go on. */
+static int take_open(struct session *s)
+{
+	session_set_state(s, SESSION_CONNECTING);
+	session_set_state(s, SESSION_OPEN);
+	s->probe_at_ms = s->forward->conf->keepalive_ms ? s->worker->loop.now_ms : NEVER;
+	if (s->graft != NO_GRAFT) {
+		graft_table_keep(s->worker->shared->grafts, s->graft);
+		s->worker->grafted[s->graft] = s;
+	}
+	return session_flows_take(s);
+}
+
+/* Count a session of F and CLIENT in; ADMITTED: CLIENT is known. */
+static int take_admit(struct shared *shared, struct forward *f, const union client_addr *client,
+		      bool admitted)
+{
+	if (admission_enter(shared, f) != CAUSE_NONE)
+		return -EUSERS;
+	if (!admitted || admission_enter_client(shared, f, client, true) == CAUSE_NONE)
+		return 0;
+	admission_leave(shared, f, NULL);
+	return -EUSERS;
+}
+
+int session_take_over(struct worker *w, struct forward *f, const struct record *from)
+{
+	struct session_record *r = session_record_read(w->shared->grafts, from);
+	const union client_addr *client;
+	struct session *s = NULL;
+	bool admitted;
+	int e = -EPROTO;
+
+	if (r) {
+		client = session_record_client(r, &admitted);
+		e = take_admit(w->shared, f, client, admitted);
+	}
+	if (!e) {
+		s = new_session(w, f, client);
+		e = s ? session_record_apply(s, r, from) : -ENOMEM;
+	}
+	free(r);
+	if (e < 0)
+		return e;
+	count_add(&forward_stats(f, w->index)->adopted, 1);
+	if (!e && !s->told)
+		session_set_state(s, SESSION_CONNECTING);
+	if (e && take_open(s))
+		session_reset(s, CAUSE_NO_MEMORY);
+	if (e > 1)
+		session_lose_side(s, (unsigned int)e - 2, 0);
+	if (e)
+		settle(s);
+	else
+		timer_set(&w->loop, &s->timer, 0); /* it goes on when W runs */
+	return 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include "relay/handed.h"
 #include "relay/session_json.h"
 
 /* The life of sessions from accept(2) to close(2), and operations on all sessions of a worker. */
@@ -23,6 +24,27 @@ int session_adopt(struct worker *w, struct forward *f, const union client_addr *
 /* The same with SLOT, whose session has begun in the kernel, and is counted in, as is its SERVER. */
 int session_begun(struct worker *w, struct forward *f, const union client_addr *client,
 		  uint32_t slot, struct server *server);
+/* --- a hand-over to the next daemon, see handed.h: while the workers wait, or do not run yet --- */
+
+/*
+ * Let the flows of W leave sockmap, whose queues cannot be handed over.  W runs.  Returns how many
+ * are still there: a flow stays while its target takes nothing.
+ */
+unsigned int worker_leave_kernel(struct worker *w);
+/*
+ * Put the sessions of W into B, those of forwards that leave.  They stay with W, too.  SAME: the next
+ * daemon has the same maps.
+ */
+void worker_hand_over(struct worker *w, bool same, struct bundle *b);
+/* The next daemon has what worker_hand_over() has put, and the grafted sessions: forget both. */
+void worker_give_away(struct worker *w);
+/*
+ * Make a session of F on W of FROM.  The descriptors of FROM are the session's from now on.  -EPROTO;
+ * -EUSERS: a limit; -ENOMEM.  Then they are the caller's, unless it is -ENOMEM: this
+ * daemon has to end.
+ */
+int session_take_over(struct worker *w, struct forward *f, const struct record *from);
+
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);
 

@@ -111,7 +111,8 @@ bool session_sockmap_may_enter(const struct session *s, unsigned int dir)
 	const struct shared *shared = s->worker->shared;
 
 	return shared->kernel && s->tcp && !s->pace && s->graft == NO_GRAFT &&
-	       !s->flows[dir].no_enter && !probe_hindrance(shared->probe, ENGINE_SOCKMAP);
+	       !s->flows[dir].no_enter && !shared->hands_over &&
+	       !probe_hindrance(shared->probe, ENGINE_SOCKMAP);
 }
 
 /* The kernel has refused flow DIR: remember why.  User space goes on. */
@@ -231,4 +232,9 @@ unsigned int session_sockmap_missed(const struct session *s, unsigned int dir)
 	if (st->closed == k->ctls[slot].epoch) /* the gate is closed: the flow must leave */
 		return CULVERT_EVENT_SOFT;
 	return sockmap_is_charged(k, slot) && sockmap_memory_short(k) ? CULVERT_EVENT_MEMORY : 0;
+}
+
+uint64_t session_sockmap_bytes(const struct session *s, unsigned int dir)
+{
+	return s->pair == NO_PAIR ? 0 : s->worker->shared->kernel->stats[s->pair * 2 + dir].bytes;
 }

@@ -42,5 +42,8 @@ bool session_sockmap_event(struct session *s, unsigned int dir, unsigned int kin
 /* The event of flow DIR that the ring may have lost; 0: none.  S has slots. */
 unsigned int session_sockmap_missed(const struct session *s, unsigned int dir);
 
+/* The bytes of flow DIR that the kernel has redirected. */
+uint64_t session_sockmap_bytes(const struct session *s, unsigned int dir);
+
 /* Give back the slots of S, if it has some. */
 void session_sockmap_give_slots(struct session *s);

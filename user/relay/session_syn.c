@@ -551,7 +551,9 @@ static bool syn_is_of(const struct worker *w, uint32_t slot)
 
 void session_syn_sweep(struct worker *w, bool all)
 {
-	uint32_t n = w->shared->syn ? graft_table_syn_slots(w->shared->grafts) : 0;
+	uint32_t n = w->shared->syn && !w->shared->handed_over ?
+			     graft_table_syn_slots(w->shared->grafts) :
+			     0;
 	uint64_t now_ns = clock_ns();
 	bool some = false;
 

@@ -75,6 +75,10 @@ static void worker_after_batch(void *arg)
 {
 	struct worker *w = arg;
 
+	if (atomic_load(&w->shared->pauses)) {
+		pthread_barrier_wait(&w->shared->pause); /* of threads_pause() */
+		pthread_barrier_wait(&w->shared->pause); /* of threads_resume() */
+	}
 	session_catch_up(w);
 	worker_follow_news(w);
 	listeners_follow_servers(w);
@@ -115,7 +119,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 	r = loop_open(&w->loop, worker_after_batch, w);
 	if (!r && k)
 		r = worker_add_ring(w, &k->rings, session_kernel_event);
-	if (!r && gs)
+	if (!r && gs && graft_rings(gs)->fds) /* else threads_follow_grafts() comes later */
 		r = worker_add_ring(w, graft_rings(gs), session_graft_event);
 	return r;
 }
@@ -141,6 +145,15 @@ int threads_open(struct threads *ts, struct shared *shared, const struct listeni
 	return r;
 }
 
+int threads_follow_grafts(struct threads *ts)
+{
+	int r = 0;
+
+	for (struct worker *w = ts->workers; !r && w < ts->workers + ts->n; w++)
+		r = worker_add_ring(w, graft_rings(w->shared->grafts), session_graft_event);
+	return r;
+}
+
 int threads_start(struct threads *ts)
 {
 	int r = 0;
@@ -150,6 +163,27 @@ int threads_start(struct threads *ts)
 		w->started = !r;
 	}
 	return r;
+}
+
+/* --- a pause of all of them --- */
+
+void threads_pause(struct threads *ts)
+{
+	struct shared *shared = ts->workers->shared;
+
+	pthread_barrier_init(&shared->pause, NULL, ts->n + 1);
+	atomic_store(&shared->pauses, true);
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
+		loop_wake(&w->loop);
+	pthread_barrier_wait(&shared->pause);
+}
+
+void threads_resume(struct threads *ts)
+{
+	struct shared *shared = ts->workers->shared;
+
+	atomic_store(&shared->pauses, false);
+	pthread_barrier_wait(&shared->pause);
 }
 
 /* --- calls to all of them --- */
@@ -216,8 +250,7 @@ static void worker_on_leave(struct timer *timer)
 static void worker_stop(struct worker *w, const void *arg)
 {
 	(void)arg;
-	while (!LIST_EMPTY(&w->listeners))
-		listener_end(LIST_FIRST(&w->listeners));
+	listeners_end(w);
 	w->grace_ms = w->loop.now_ms + atomic_load(&w->shared->grace_ms);
 	w->leave_behind.fire = worker_on_leave;
 	timer_set(&w->loop, &w->leave_behind, w->loop.now_ms);

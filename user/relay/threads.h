@@ -19,6 +19,8 @@ struct threads {
  * -errno.
  */
 int threads_open(struct threads *ts, struct shared *shared, const struct listening_list *list);
+/* Let the workers, which do not run yet, take the events of graft_table_begin().  -errno. */
+int threads_follow_grafts(struct threads *ts);
 /* Start the workers.  -errno: some of them may run. */
 int threads_start(struct threads *ts);
 /*
@@ -36,3 +38,10 @@ uint64_t threads_sum(const struct threads *ts, size_t at);
 void threads_stop(struct threads *ts);
 /* After threads_stop(): have all workers ended?  Does not wait. */
 bool threads_ended(struct threads *ts);
+
+/*
+ * Let all workers wait between two batches of events, until threads_resume().  The caller may then do
+ * all that a worker may do.  One caller at a time, and not while the workers stop.
+ */
+void threads_pause(struct threads *ts);
+void threads_resume(struct threads *ts);

@@ -43,6 +43,15 @@ struct shared {
 	_Atomic bool socketless;
 	_Atomic bool revives; /* that thread runs, and makes sockets */
 	const char *no_syn;   /* why not; NULL: as nothing is grafted */
+	/* of a hand-over to the next daemon, see daemon/hand_over.c */
+	_Atomic bool hands_over; /* no flow enters the kernel */
+	_Atomic enum handed_over {
+		HANDED_OVER_NOT,
+		HANDED_OVER_MAPS, /* this daemon ends, and the next one has its pinned maps */
+		HANDED_OVER,      /* this daemon ends */
+	} handed_over;
+	_Atomic bool pauses; /* the workers wait, or will: see threads_pause() */
+	pthread_barrier_t pause;
 };
 
 /*

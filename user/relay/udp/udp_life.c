@@ -18,7 +18,9 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include "base/array.h"
 #include "base/clock.h"
@@ -439,5 +441,126 @@ int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot)
 	udp_activate_adopt(s, slot);
 	if (f->conf->idle_timeout_ms)
 		timer_set(&w->loop, &s->timer, w->loop.now_ms);
+	return 0;
+}
+
+/* --- a hand-over to the next daemon --- */
+
+/* A field is only ever added at the end (base/bundle.h). */
+struct udp_record {
+	uint64_t id, born_ms, asked;
+	uint64_t heard_ms[2];
+	struct udp_count copied[2];
+	union client_addr client, destination, peer, local;
+	uint32_t connect_ms;
+	uint8_t state;
+};
+
+void udp_sessions_hand_over(struct worker *w, struct bundle *b)
+{
+	struct udp_session *s;
+
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		struct udp_record r = { .id = s->id,
+					.born_ms = s->born_ms,
+					.asked = s->asked,
+					.client = s->client,
+					.destination = s->destination,
+					.peer = s->peer,
+					.local = s->local,
+					.connect_ms = s->connect_ms,
+					.state = s->state };
+
+		s->handed_over = s->forward->leaves && s->upstream && !s->ends;
+		if (!s->handed_over)
+			continue;
+		udp_activate_leave(s);
+		memcpy(r.heard_ms, s->heard_ms, sizeof(r.heard_ms));
+		memcpy(r.copied, s->copied, sizeof(r.copied));
+		bundle_put(b, &(struct record){ .kind = HANDED_UDP_SESSION,
+						.of = s->forward->tag,
+						.at = (uint8_t *)&r,
+						.size = sizeof(r),
+						.fds = &s->upstream->source.fd,
+						.n_fds = 1 });
+	}
+}
+
+void udp_sessions_give_away(struct worker *w)
+{
+	struct udp_listen_socket *us;
+	struct udp_session *s;
+
+	LIST_FOREACH(us, &w->udp->sockets, in_worker)
+		if (us->forward->leaves) /* datagrams are the next daemon's */
+			loop_watch(&w->loop, &us->source, 0, false);
+	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
+		if (s->handed_over) {
+			loop_watch(&w->loop, &s->upstream->source, 0, false);
+			udp_session_end(s, SESSION_LEFT);
+		}
+		udp_settle(s);
+	}
+}
+
+/* FD is connected to the server TO, from the port of OWN: S has it from now on.  -errno. */
+static int udp_take_upstream(struct udp_session *s, int fd)
+{
+	struct addr to = { .len = sizeof(to.ss) }, own = to;
+
+	if (getpeername(fd, &to.sa, &to.len) || getsockname(fd, &own.sa, &own.len))
+		return -errno;
+	s->server = servers_find(&s->forward->servers, &to);
+	if (s->server)
+		s->server_lost = atomic_load(&s->server->lost);
+	return forward_pace(s->forward, &s->client.sa, &s->pace) ?:
+		       udp_upstream_adopt(&s->worker->udp->upstreams, s, &s->client, &to,
+					  addr_port(&own), fd, &s->upstream);
+}
+
+int udp_session_take_over(struct worker *w, struct forward *f, const struct record *from)
+{
+	struct addr local;
+	struct udp_message m = { 0 };
+	struct udp_listen_socket *us;
+	struct graft_tuple tuple;
+	struct udp_session *s;
+	struct udp_record r;
+	int e;
+
+	record_read(from, &r, sizeof(r));
+	if (from->n_fds != 1)
+		return -EPROTO;
+	w = &w->shared->workers[udp_worker(&r.peer, w->shared->config->workers)];
+	graft_tuple_set(&tuple, &r.peer.sa, &r.local.sa);
+	local = graft_tuple_address(&tuple, true);
+	us = udp_socket_for(w, &local) ?: udp_socket_for(w->shared->workers, &local);
+	if (!us)
+		return -ENOENT;
+	m.peer = r.peer;
+	m.local = r.local;
+	s = udp_new_session(us, f, &tuple, &m, &r.client);
+	if (!s)
+		return -ENOMEM;
+	s->destination = r.destination;
+	s->id = r.id;
+	shared_saw_id(w->shared, r.id);
+	s->born_ms = r.born_ms;
+	s->connect_ms = r.connect_ms;
+	s->asked = r.asked;
+	memcpy(s->heard_ms, r.heard_ms, sizeof(r.heard_ms));
+	memcpy(s->copied, r.copied, sizeof(r.copied));
+	if (r.state >= UDP_ANSWERED)
+		udp_session_set_state(s, UDP_ANSWERED);
+	if (r.state >= UDP_PROVEN)
+		udp_proof_give(s);
+	e = udp_take_upstream(s, from->fds[0]);
+	if (e) {
+		udp_die(s);
+		return e;
+	}
+	count_add(&forward_stats(f, us->worker->index)->adopted, 1);
+	if (f->conf->idle_timeout_ms)
+		timer_set(&us->worker->loop, &s->timer, us->worker->loop.now_ms);
 	return 0;
 }

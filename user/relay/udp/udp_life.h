@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-2-Clause */
 #pragma once
 
+#include "relay/handed.h"
 #include "relay/session_json.h"
 #include "relay/udp/udp_session.h"
 
@@ -47,6 +48,11 @@ void udp_sessions_follow_news(struct worker *w);
  * has no socket to which the client sends; other -errno: no socket can be made.
  */
 int udp_session_adopt(struct worker *w, struct forward *f, uint32_t slot);
+
+/* As the functions of relay/session_life.h for a hand-over; any worker can be W of the last one. */
+void udp_sessions_hand_over(struct worker *w, struct bundle *b);
+void udp_sessions_give_away(struct worker *w);
+int udp_session_take_over(struct worker *w, struct forward *f, const struct record *from);
 
 /* --- udp_listener.c: sockets to which clients send; one stays while old sessions use it --- */
 

@@ -99,6 +99,7 @@ struct udp_session {
 	uint32_t connect_ms;  /* until the first answer, plus 1; 0: none */
 	uint8_t state;        /* enum udp_state, set by udp_session_set_state() alone */
 	uint8_t entry;        /* enum udp_entry, set by udp_activate.c alone */
+	bool handed_over;     /* the next daemon has its socket, too */
 	bool adopted;         /* a daemon before this one, or another relay, has begun it */
 	bool ends;            /* a mark, see udp_session_end(), */
 	uint8_t end;          /* and its reason */

@@ -294,6 +294,31 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	return r;
 }
 
+int udp_upstream_adopt(struct udp_upstreams *us, struct udp_session *s,
+		       const union client_addr *client, const struct addr *to, in_port_t port,
+		       int fd, struct udp_upstream **ret)
+{
+	struct udp_upstream *up = calloc(1, sizeof(*up));
+	int r;
+
+	if (!up)
+		return -ENOMEM;
+	up->source = (struct source){ .handle = udp_on_upstream_event, .fd = fd };
+	up->among = us;
+	up->session = s;
+	up->client = *client;
+	client_addr_set(&up->to, &to->sa);
+	up->port = port;
+	r = loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
+	if (r) {
+		free(up);
+		return r;
+	}
+	udp_port_take_this(port);
+	*ret = up;
+	return 0;
+}
+
 /* --- those of a worker --- */
 
 void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream_fn *handle)

@@ -86,6 +86,10 @@ void udp_upstreams_open(struct udp_upstreams *us, struct worker *w, udp_upstream
 int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const struct forward *f,
 		      const union client_addr *client, const struct addr *to,
 		      const struct addr *own, struct udp_upstream **ret);
+/* The same with FD, which another daemon has connected to TO, from PORT.  -errno. */
+int udp_upstream_adopt(struct udp_upstreams *us, struct udp_session *s,
+		       const union client_addr *client, const struct addr *to, in_port_t port,
+		       int fd, struct udp_upstream **ret);
 /* UP, of F, rests, if there is room.  False: it has to be closed. */
 bool udp_upstream_rest(struct udp_upstream *up, struct forward *f);
 /*

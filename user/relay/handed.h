@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include "base/bundle.h"
+
+/*
+ * The records (base/bundle.h) by which a daemon, OLD, hands itself over to the next one, NEW:
+ *
+ *   OLD  SOCKET for each socket that it listens at
+ *   NEW  FORWARD for each forward that it has.  It has come up; OLD's workers wait from now on
+ *   OLD  SERVER for each server; SESSION and UDP_SESSION; for each grafted session of TCP FROZEN if
+ *        NEW has the same pinned maps, else GRAFT
+ *   NEW  nothing: it has taken all
+ *   OLD  nothing: it has closed its descriptors
+ *   NEW  closes the connection: its packet programs carry the grafted sessions
+ *
+ * Until NEW has taken all, OLD goes on as if nothing had been if anything fails.  By systemd's
+ * descriptor store OLD's two bundles travel alone.
+ *
+ * `of` of a record is the graft_tag() of its forward; of GRAFT and FROZEN, the number of OLD's folder
+ * of pins.
+ */
+enum handed {
+	HANDED_SOCKET,
+	HANDED_FORWARD,
+	HANDED_SERVER,
+	HANDED_SESSION,
+	HANDED_UDP_SESSION,
+	HANDED_FROZEN, /* sockets of a grafted session, of the same maps; the struct is its slot */
+	HANDED_GRAFT,  /* a record of datapath/graft/standby_record.h */
+};
