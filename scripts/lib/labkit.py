@@ -487,9 +487,13 @@ class Daemon:
                            *(address for forward in forwards for address in forward)]
         self.start()
 
-    def start(self):
-        self.process = self.lab.start(self.namespace, self.program, "run", "--engine",
-                                      self.engine, "--control", self.control, *self._arguments)
+    def call(self, *options):
+        return (self.program, "run", "--engine", self.engine, "--control", self.control,
+                *self._arguments, *options)
+
+    def start(self, *options, by=(), fds=()):
+        """BY: the begin of a command that becomes it, and keeps FDS."""
+        self.process = self.lab.start(self.namespace, *by, *self.call(*options), pass_fds=fds)
         wait_until(self._is_ready, f"culvert --engine {self.engine} to be ready", 60)
 
     def kill(self):
@@ -505,6 +509,13 @@ class Daemon:
     def restart(self):
         expect(self.stop() == 0, "the daemon did not stop in order")
         self.start()
+
+    def take_over(self, *options):
+        """Another one takes this one's place. Returns the process of before, which ends by itself
+        when it has no sessions left."""
+        before = self.process
+        self.start("--take-over", self.control, *options)
+        return before
 
     def log(self):
         with open(self.process.log, encoding="utf-8", errors="replace") as file:

@@ -90,17 +90,26 @@ def check_session_log():
 
 
 def check_restart():
-    """`systemctl restart` ends no grafted session; what a stop leaves, `culvert graft` removes."""
+    """`systemctl restart` ends no session, and refuses no client; what a stop leaves, `culvert graft`
+    removes."""
+    others = [Session(port) for name, port in ENGINES.items() if name != "auto"]
     session = Session(ENGINES["auto"])
     session.talk_until("auto", "graft")
-    restart = subprocess.Popen(["systemctl", "restart", UNIT])
     rounds = 0
-    while restart.poll() is None:
-        session.talk()
-        rounds += 1
-    expect(restart.returncode, 0, "systemctl restart")
-    wait_logged("1 grafted sessions of an earlier daemon are adopted", main_pid())
-    session.talk_until("auto", "graft")
+    for _ in range(3):
+        restart = subprocess.Popen(["systemctl", "restart", UNIT])
+        while restart.poll() is None:
+            for one in session, *others:
+                one.talk()
+            Session(ENGINES["copy"]).close()
+            rounds += 1
+        expect(restart.returncode, 0, "systemctl restart")
+        wait_logged(" sessions are taken over", main_pid())
+        wait_logged("1 grafted sessions of an earlier daemon are adopted", main_pid())
+        session.talk_until("auto", "graft")
+    for one in others:
+        one.talk()
+        one.close()
     systemctl("stop", UNIT)
     session.talk(50)
     expect(packet_programs() > 0, True, "programs after a stop")

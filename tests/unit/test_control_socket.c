@@ -81,7 +81,7 @@ static int open_control(void)
 
 static void close_control(void)
 {
-	control_close(control);
+	control_close(control, false);
 	control = NULL;
 }
 
@@ -438,7 +438,7 @@ ON_DIR(test_file)
 	mode_t old = umask(0777), mask;
 	struct stat st;
 
-	control_close(NULL);
+	control_close(NULL, false);
 	leave_stale(path, SOCK_STREAM); /* which is replaced */
 	assert_int_equal(open_control(), 0);
 	mask = umask(old);

@@ -80,15 +80,16 @@ const char *adopt_no_syn(const struct config *c)
 	return adopt_ports(c, ports) ? NULL : "ip_local_port_range: see set-up-ports";
 }
 
-int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
-	       struct probe_start *probe)
+int adopt_open(const struct config *c, const struct account *a, bool takes_over,
+	       struct shared *shared, struct probe_start *probe)
 {
 	bool wanted = config_forward_with(c, ENGINE_GRAFT);
 	/* a freed slot rests as long as possible, so there are more slots than sessions */
 	struct graft_limits limits = { .slots = c->max_sessions + c->max_sessions / 8 + 64,
 				       .workers = c->workers,
 				       .uid = a->uid,
-				       .pins = adopt_folder(c->graft_pins, c->control) };
+				       .pins = adopt_folder(c->graft_pins, c->control),
+				       .takes_over = takes_over };
 	unsigned int ports[2];
 	int r;
 

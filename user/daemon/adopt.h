@@ -15,9 +15,10 @@ struct forwards;
  * Load the programs that carry sessions in the kernel into SHARED, as probe_start() does.  SHARED
  * then also has the grafted sessions of the previous daemon.  The caller needs root, and has the
  * control socket, which only one daemon has at a time.  A: the account that the daemon becomes.
+ * TAKES_OVER: as in struct graft_limits.
  */
-int adopt_open(const struct config *c, const struct account *a, struct shared *shared,
-	       struct probe_start *probe);
+int adopt_open(const struct config *c, const struct account *a, bool takes_over,
+	       struct shared *shared, struct probe_start *probe);
 
 /* Why no session begins in the kernel, as far as C says; NULL: they may. */
 const char *adopt_no_syn(const struct config *c);

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "daemon/change_forwards.h"
 #include "daemon/control_round.h"
+#include "daemon/hand_over.h"
 #include "daemon/standby_stream.h"
 #include "relay/session_life.h"
 #include "relay/session_syn.h"
@@ -180,7 +181,9 @@ static struct json_object *log_level_command(struct round *r)
 /* `sessions` has no other answer than its stream. */
 static struct json_object *stream_command(struct round *r)
 {
-	if (!r->actions->standby && !r->req->command->in_pieces)
+	enum command_id id = command_number(r->req->command);
+
+	if (!r->actions->standby && (id == COMMAND_EXPORT || id == COMMAND_IMPORT))
 		return request_error_json(ERROR_UNSUPPORTED, "nothing is grafted here: %s",
 					  probe_hindrance(r->shared->probe, ENGINE_GRAFT) ?: "");
 	json_add_text(r->answer, "stream", r->req->command->name);
@@ -199,6 +202,18 @@ void actions_stream(void *arg, const struct control *c, const struct request *re
 			       request_has(req, KEY_AFTER) ? after->number : STANDBY_AFTER_MS);
 	else if (command_number(req->command) == COMMAND_IMPORT)
 		standby_import(sb, c, fd, req->values[KEY_NAME].text ?: "");
+	else if (command_number(req->command) == COMMAND_HAND_OVER && !request_has(req, KEY_STORE))
+		hand_over(arg, c, fd);
+}
+
+/* Without --store hand_over() follows. */
+static struct json_object *hand_over_command(struct round *r)
+{
+	int e = request_has(r->req, KEY_STORE) ? hand_over_store(r->actions) : 0;
+
+	if (e)
+		return request_error_json(ERROR_FAILED, "the sessions stay here: %s", strerror(-e));
+	return request_has(r->req, KEY_STORE) ? NULL : stream_command(r);
 }
 
 /* --- all commands --- */
@@ -210,7 +225,7 @@ static struct json_object *(*const handlers[COMMANDS])(struct round *r) = {
 	[COMMAND_ENGINE] = engine_command,       [COMMAND_UPSTREAM] = upstream_command,
 	[COMMAND_DRAIN] = drain_command,         [COMMAND_RELOAD] = reload_command,
 	[COMMAND_LOG_LEVEL] = log_level_command, [COMMAND_EXPORT] = stream_command,
-	[COMMAND_IMPORT] = stream_command,
+	[COMMAND_IMPORT] = stream_command,       [COMMAND_HAND_OVER] = hand_over_command,
 };
 
 struct json_object *actions_run(void *arg, const struct request *req)

@@ -134,6 +134,7 @@ const struct request_key_def request_keys[KEYS] = {
 			   VALUE_SECONDS, "drain-timeout", .expected = "seconds, from 0 to 86400" },
 	[KEY_UNDO] = { "undo", NULL, "take new sessions again", FLAG },
 	[KEY_BRIEF] = { "brief", NULL, "without the list of forwards", FLAG },
+	[KEY_STORE] = { "store", NULL, "by systemd's descriptor store: for ExecStop=", FLAG },
 	[KEY_LEVEL] = { "level", "LEVEL", "error, warning, notice, info or debug", VALUE_CHOICE,
 			CHOICES(log_level_names) },
 	[KEY_AFTER] = { "after", "SECONDS",
@@ -181,6 +182,8 @@ const struct command commands[COMMANDS] = {
 			     .changes = COMMAND_ALWAYS, .keys = { KEY_AFTER } },
 	[COMMAND_IMPORT] = { "import", "import the sessions that `culvert export` sends, from stdin",
 			     .changes = COMMAND_ALWAYS, .keys = { KEY_NAME } },
+	[COMMAND_HAND_OVER] = { "hand-over", "hand everything to the next daemon, and end",
+				.changes = COMMAND_ALWAYS, .keys = { KEY_STORE } },
 };
 
 const struct command *command_find(const char *name)

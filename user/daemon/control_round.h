@@ -12,10 +12,11 @@
 
 /* The parts of the daemon that requests of the control socket, and metrics, show or change. */
 struct actions {
-	struct service *service; /* has the forwards and the workers */
-	struct standby *standby; /* NULL: nothing is grafted */
-	uint64_t started_ms;     /* CLOCK_MONOTONIC */
-	uint64_t began_ms;       /* the same of CLOCK_REALTIME */
+	struct service *service;                 /* has the forwards and the workers */
+	struct standby *standby;                 /* NULL: nothing is grafted */
+	const struct control *control, *metrics; /* NULL: none */
+	uint64_t started_ms;                     /* CLOCK_MONOTONIC */
+	uint64_t began_ms;                       /* the same of CLOCK_REALTIME */
 	uint64_t descriptors_max;
 	DIR *descriptors; /* /proc/self/fd, opened before seccomp forbids that; NULL: there is no /proc */
 };

@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/fsuid.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -31,6 +32,7 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "base/syscalls_allowed.h"
+#include "relay/listener.h"
 
 #define BACKLOG 16
 #define THREADS 8 /* exports and imports have STREAMS_MAX of them at most */
@@ -42,11 +44,12 @@ SYSCALLS_ALLOWED(
 	SYSCALL(getsockopt, SYSCALL_ARG(1, SOL_SOCKET), SYSCALL_ARG(2, SO_PEERCRED)),
 	SYSCALL(recvfrom), SYSCALL(sendto), SYSCALL(poll),
 	SYSCALL(ppoll), /* where there is no poll(2) */
-	SYSCALL(shutdown), SYSCALL(close), SYSCALL(dup3), SYSCALL(unlink), SYSCALL(unlinkat));
+	SYSCALL(write), SYSCALL(close), SYSCALL(dup3), SYSCALL(unlink), SYSCALL(unlinkat));
 
 struct control {
 	struct sockaddr_un un; /* "": no file */
-	int listener;          /* is shut down when the threads are to end */
+	int listener;
+	int stop; /* an eventfd that can be read when the threads are to end */
 	pthread_t threads[THREADS];
 	unsigned int n_threads;
 	int spare[THREADS]; /* a copy of the listener, for each thread that has not begun */
@@ -73,18 +76,14 @@ static int make_directory(const char *path, uid_t uid, gid_t gid)
 	return geteuid() == 0 && lchown(dir, uid, gid) ? -errno : 0;
 }
 
-int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret)
+/* A socket that listens at A.  -errno. */
+static int control_socket(const struct addr *a, bool both, uid_t uid, gid_t gid)
 {
-	struct control *c = allocated(calloc(1, sizeof(*c)));
 	bool file = !addr_is_inet(a);
 	int fd = socket(a->ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 	int r = fd < 0 ? -errno : 0, one = 1, alone = !both, own;
 	mode_t mask;
 
-	c->uid = uid;
-	c->listener = fd;
-	pthread_mutex_init(&c->accepting, NULL);
-	pthread_mutex_init(&c->answering, NULL);
 	if (!r && file)
 		r = make_directory(a->un.sun_path, uid, gid) ?: unix_remove_stale(&a->un, a->len);
 	if (!file)
@@ -101,22 +100,45 @@ int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct
 		r = -errno;
 	setfsgid((gid_t)own);
 	umask(mask);
-	if (!r && file)
+	if (r && fd >= 0)
+		close(fd);
+	return r ?: fd;
+}
+
+int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret)
+{
+	struct control *c;
+	int fd, stop = eventfd(0, EFD_CLOEXEC);
+	bool handed;
+
+	if (stop < 0)
+		return -errno;
+	if (!given_open(a, false, 1, &fd, &handed))
+		fd = control_socket(a, both, uid, gid);
+	if (fd < 0) {
+		close(stop);
+		return fd;
+	}
+	c = allocated(calloc(1, sizeof(*c)));
+	c->uid = uid;
+	c->listener = fd;
+	c->stop = stop;
+	if (!addr_is_inet(a))
 		c->un = a->un;
-	if (r)
-		control_close(c);
-	else
-		*ret = c;
-	return r;
+	pthread_mutex_init(&c->accepting, NULL);
+	pthread_mutex_init(&c->answering, NULL);
+	*ret = c;
+	return 0;
 }
 
 int control_open(const char *path, uid_t uid, gid_t gid, struct control **ret)
 {
-	struct addr a = { .un.sun_family = AF_UNIX, .len = sizeof(a.un) };
+	struct addr a = { .un.sun_family = AF_UNIX };
 	const char *hint = "";
 	int r;
 
 	snprintf(a.un.sun_path, sizeof(a.un.sun_path), "%s", path);
+	a.len = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(a.un.sun_path) + 1);
 	r = control_listen(&a, false, uid, gid, ret);
 	if (r == -EADDRINUSE)
 		hint = " (another culvert is running; give it its own --control)";
@@ -166,7 +188,7 @@ static char *answer_text(struct json_object *answer)
 /* Wait for EVENTS of FD.  1: they have come; 0: not by END_MS; -ESHUTDOWN: the threads are to end. */
 static int wait_for(const struct control *c, int fd, short events, uint64_t end_ms)
 {
-	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->listener } };
+	struct pollfd p[] = { { .fd = fd, .events = events }, { .fd = c->stop, .events = POLLIN } };
 	uint64_t now_ms = clock_ms();
 	int left = end_ms == NEVER ? -1 : end_ms > now_ms ? (int)(end_ms - now_ms) : 0, n;
 
@@ -309,17 +331,22 @@ int control_start(struct control *c, control_answer_fn *answer, control_stream_f
 	return control_serve(c, serve, arg);
 }
 
-void control_close(struct control *c)
+int control_listener(const struct control *c)
+{
+	return c ? c->listener : -1;
+}
+
+void control_close(struct control *c, bool stays)
 {
 	if (!c)
 		return;
-	if (c->un.sun_path[0]) /* before another daemon may listen there */
+	if (c->un.sun_path[0] && !stays) /* before another daemon may listen there */
 		unlink(c->un.sun_path);
-	shutdown(c->listener, SHUT_RDWR);
+	eventfd_write(c->stop, 1);
 	while (c->n_threads)
 		pthread_join(c->threads[--c->n_threads], NULL);
-	if (c->listener >= 0)
-		close(c->listener);
+	close(c->listener);
+	close(c->stop);
 	pthread_mutex_destroy(&c->accepting);
 	pthread_mutex_destroy(&c->answering);
 	free(c);

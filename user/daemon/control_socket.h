@@ -51,7 +51,8 @@ int control_start(struct control *c, control_answer_fn *answer, control_stream_f
 /*
  * Listen at A for control_serve().  BOTH: A is [::], and takes both families.  A unix socket has
  * mode 0660 and the group GID.  Its directory is made, for UID, if that is missing.  The socket of
- * a dead daemon is replaced; that of a live one gives -EADDRINUSE.  -errno.
+ * a dead daemon is replaced; that of a live one gives -EADDRINUSE, unless it has handed the socket
+ * over (given_open()).  -errno.
  */
 int control_listen(const struct addr *a, bool both, uid_t uid, gid_t gid, struct control **ret);
 /* Serve the client at FD, which is closed afterwards; a few at a time, each on its thread. */
@@ -72,5 +73,11 @@ int control_send(const struct control *c, int fd, int ms, const char *text, size
  */
 int control_wait(const struct control *c, int fd, int ms);
 
-/* Stop the threads, close the socket, remove the file if the directory still allows it. */
-void control_close(struct control *c);
+/* The socket that listens, for the next daemon; -1: C is NULL. */
+int control_listener(const struct control *c);
+
+/*
+ * Stop the threads, close the socket, remove the file if the directory still allows it.  STAYS: the
+ * next daemon has the socket, so its file stays.
+ */
+void control_close(struct control *c, bool stays);

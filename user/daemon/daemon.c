@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: daemon_start() does all that needs root, and gives root up for good.  Only
- * then do the threads start, since capabilities are each thread's own.  There is a thread for each
+ * Theory of operation: daemon_start() does all that needs root; the sessions of the daemon before
+ * this one come, if there is one; then root is given up for good.  Only then do the threads start,
+ * since capabilities are each thread's own.  There is a thread for each
  * worker, one for the session log, one that reloads, and a few each for the control socket and
  * metrics.  When all threads run, the seccomp filter is loaded for all of them.
  *
@@ -29,6 +30,7 @@
 #include "daemon/check.h"
 #include "daemon/daemon_start.h"
 #include "daemon/metrics.h"
+#include "daemon/take_over.h"
 #include "datapath/policy.h"
 #include "relay/health_check.h"
 #include "relay/names.h"
@@ -173,6 +175,30 @@ static void daemon_count_descriptors(const struct daemon *d)
 			    sessions, d->config.max_sessions);
 }
 
+/*
+ * Take the sessions of the daemon before this one.  From then on that daemon is out, so a graft that
+ * cannot begin is no reason to fail.
+ */
+static int daemon_take_over(struct daemon *d)
+{
+	struct graft_table *gs = d->shared.grafts;
+	int r = take_over_sessions(d->take_over, &d->service);
+
+	if (r || !gs)
+		return r;
+	if (!graft_table_begin(gs, d->err, sizeof(d->err)) &&
+	    !threads_follow_grafts(&d->service.threads)) {
+		take_over_grafts(d->take_over, gs);
+		graft_table_revive(gs, d->account.uid);
+		return 0;
+	}
+	log_error("take-over: grafted sessions are left alone: %s", d->err);
+	d->shared.grafts = NULL;
+	d->shared.syn = NULL;
+	d->actions.standby = NULL;
+	return 0;
+}
+
 static int daemon_begin(struct daemon *d)
 {
 	struct threads *ts = &d->service.threads;
@@ -182,16 +208,23 @@ static int daemon_begin(struct daemon *d)
 	d->actions = (struct actions){
 		.service = &d->service,
 		.standby = d->shared.grafts ? &d->standby : NULL,
+		.control = d->control,
+		.metrics = d->metrics,
 		.started_ms = clock_ms(),
 		.began_ms = clock_real_ms(),
 		.descriptors_max = sandbox_raise_nofile(0),
 		.descriptors = opendir("/proc/self/fd"),
 	};
 	r = threads_open(ts, &d->shared, &d->service.listening);
+	if (!r && d->take_over && daemon_take_over(d))
+		return EXIT_CODE_FAILURE;
 	if (!r) {
 		adopt_sessions(&d->shared, ts, &d->service.forwards);
+		if (sandbox_enter(&d->account, 0))
+			return EXIT_CODE_UNSUPPORTED;
 		r = threads_start(ts);
 	}
+	take_over_end(d->take_over, d->shared.grafts);
 	if (!r && d->shared.session_log)
 		r = session_log_start(d->shared.session_log);
 	r = r ?: service_start(&d->service);
@@ -277,6 +310,8 @@ static void daemon_after_batch(void *arg)
 	if (d->shared.names)
 		names_after_batch(d->shared.names);
 	checks_after_batch(d->shared.checks);
+	if (atomic_load(&d->shared.handed_over) && !d->ended_ms)
+		d->loop.stop = true;
 	socket_keeper_after_batch(&d->service.keeper);
 }
 
@@ -318,17 +353,28 @@ static void daemon_run_loop(struct daemon *d)
 static void daemon_end(struct daemon *d)
 {
 	struct threads *ts = &d->service.threads;
+	enum handed_over handed_over = atomic_load(&d->shared.handed_over);
 
 	d->ended_ms = clock_ms();
 	timer_cancel(&d->ready);
 	service_stop(&d->service);
+	if (handed_over) {
+		control_close(d->control, true);
+		control_close(d->metrics, true);
+	}
 	d->look_ms = LOOK_ENDING_MS;
 	threads_stop(ts);
 	if (!threads_ended(ts))
 		daemon_run_loop(d);
-	control_close(d->control);
-	control_close(d->metrics);
+	if (!handed_over) {
+		control_close(d->control, false);
+		control_close(d->metrics, false);
+	}
 	session_log_close(d->shared.session_log);
+	if (handed_over == HANDED_OVER)
+		graft_table_close(d->shared.grafts, false);
+	if (handed_over)
+		return; /* all else is the next daemon's */
 	listening_close_all(&d->service.listening);
 	if (d->shared.grafts && graft_table_live(d->shared.grafts))
 		log_info("%u grafted sessions go on without the daemon; the next one adopts them",
@@ -346,7 +392,9 @@ int daemon_run(int argc, char **argv)
 
 	d.shared.config = c;
 	d.shared.probe = &d.probe;
-	d.service = (struct service){ .argc = argc, .argv = argv, .start = c, .shared = &d.shared };
+	d.service = (struct service){
+		.argc = argc, .argv = argv, .start = c, .shared = &d.shared, .main = &d.loop
+	};
 	if (daemon_reserve_streams())
 		return EXIT_CODE_FAILURE;
 	endpoint_keep_services(); /* for a reload, which can open no file */
@@ -361,7 +409,7 @@ int daemon_run(int argc, char **argv)
 		r = d.code;
 		atomic_store(&d.shared.grace_ms, r ? 0 : atomic_load(&d.shared.grace_ms));
 	}
-	if (!r) {
+	if (!r && !atomic_load(&d.shared.handed_over)) {
 		grace_s = atomic_load(&d.shared.grace_ms) / 1000.0;
 		log_info("%s: no new sessions; the %u that run may finish within %.1f s",
 			 strsignal(d.sig), session_syn_live(&d.shared), grace_s);

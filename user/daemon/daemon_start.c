@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-2-Clause
 /*
- * Theory of operation: the table `steps` has all that needs root, in its order; the last step gives
- * root up for good.  The steps run on the main thread before other threads exist, because
+ * Theory of operation: the table `steps` has all that needs root, in its order.  The steps run on the main thread before other threads exist, because
  * capabilities are each thread's own.
  */
 #include "daemon/daemon_start.h"
@@ -14,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/bundle.h"
 #include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/minmax.h"
@@ -22,6 +22,7 @@
 #include "daemon/adopt.h"
 #include "daemon/change_forwards.h"
 #include "daemon/check.h"
+#include "daemon/take_over.h"
 #include "datapath/buffer_pool.h"
 #include "datapath/icmp_send.h"
 #include "datapath/policy.h"
@@ -68,6 +69,13 @@ static int start_find_account(struct daemon *d)
 	return r;
 }
 
+static int start_take_over(struct daemon *d)
+{
+	int store = -1, r = given_take(d->err, sizeof(d->err), &store);
+
+	return r ?: take_over_begin(d->config.take_over, store, &d->take_over);
+}
+
 /*
  * Start the privileged process if the configuration needs it, may need it after a reload, or if
  * packet programs need it.
@@ -112,7 +120,7 @@ static int start_limit_descriptors(struct daemon *d)
 
 static int start_try_kernel(struct daemon *d)
 {
-	int r = adopt_open(&d->config, &d->account, &d->shared, &d->probe);
+	int r = adopt_open(&d->config, &d->account, d->take_over, &d->shared, &d->probe);
 
 	d->shared.syn = session_syn_open(&d->shared, session_begun);
 	policy_allow_splice(!probe_hindrance(&d->probe, ENGINE_SPLICE));
@@ -149,9 +157,6 @@ static int start_open_forwards(struct daemon *d)
 	int r;
 
 	policy_settle_ms = d->config.settle_ms;
-	r = given_take(d->err, sizeof(d->err));
-	if (r)
-		return r;
 	r = change_forwards(&first, 0);
 	if (r) /* another try may work: the directory of a unix socket may be late */
 		return r == -EPERM ? r : EXIT_CODE_FAILURE;
@@ -214,18 +219,24 @@ static int start_revive_grafts(struct daemon *d)
 	if (!gs)
 		return 0;
 	r = standby_open(&d->standby, &d->service);
-	graft_table_revive(gs, d->account.uid);
+	if (!d->take_over)
+		graft_table_revive(gs, d->account.uid);
 	r = r ?: netlink_watch_open(&d->routes, &d->loop, &d->standby);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;
 }
 
-static int start_give_up_root(struct daemon *d)
+static int start_prepare_sessions(struct daemon *d)
 {
+	int r = bundle_open();
+
+	if (r) /* a take-over then fails, and says so */
+		log_warning("take-over: no memfd: %s", strerror(-r));
+	given_close_rest();
 	clients_init(&d->shared.clients);
 	upstream_learn_ports();
 	udp_ports_open();
 	icmp_open();
-	return sandbox_enter(&d->account, 0) ? EXIT_CODE_UNSUPPORTED : 0;
+	return 0;
 }
 
 /* Programs are loaded before sockets are opened: loading takes long, and clients would wait. */
@@ -237,6 +248,7 @@ static const struct step {
 	{ "find addresses to listen at", NULL, start_find_listeners },
 	{ "find the account", "user", start_find_account },
 	{ "raise the limit of descriptors", NULL, start_limit_descriptors },
+	{ "take over", "take-over", start_take_over },
 	{ "open the control socket", NULL, start_open_control },
 	{ "try the kernel", NULL, start_try_kernel },
 	{ "start the privileged process", NULL, start_privileged },
@@ -246,7 +258,7 @@ static const struct step {
 	{ "open metrics", "metrics", start_open_metrics },
 	{ "write the pid file", "pid-file", start_make_pid_file },
 	{ "revive grafted sessions", NULL, start_revive_grafts },
-	{ "give up root", NULL, start_give_up_root },
+	{ "prepare for sessions", NULL, start_prepare_sessions },
 };
 
 int daemon_start(struct daemon *d)

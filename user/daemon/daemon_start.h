@@ -18,8 +18,9 @@ struct daemon {
 	struct config config;
 	struct account account;
 	struct probe_start probe;
-	struct shared shared;   /* the kernel path, grafts, names, checks, session log */
-	struct service service; /* forwards, workers, the privileged process */
+	struct take_over *take_over; /* of the daemon before this one; NULL: there is none */
+	struct shared shared;        /* the kernel path, grafts, names, checks, session log */
+	struct service service;      /* forwards, workers, the privileged process */
 	struct control *control;
 	struct control *metrics; /* NULL: none */
 	struct actions actions;
@@ -42,7 +43,7 @@ struct daemon {
 /* The signals that the main thread takes; one of the steps blocks them. */
 sigset_t daemon_signals(void);
 /*
- * Open all that needs root: sockets, packet programs, files; then give root up.  D has its
- * configuration and its loops.  0, or an exit code, after a complaint.
+ * Open all that needs root: sockets, packet programs, files.  D has its configuration and its
+ * loops.  0, or an exit code, after a complaint.
  */
 int daemon_start(struct daemon *d);

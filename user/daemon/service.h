@@ -29,6 +29,7 @@ struct service {
 	char **argv;
 	struct config *start; /* in force for options that only a new start can change */
 	struct shared *shared;
+	struct loop *main;             /* of the main thread */
 	struct privileged *privileged; /* NULL: there is none */
 	struct socket_keeper keeper;   /* asks the privileged process, see marked_sockets.h */
 	struct threads threads;

@@ -1,0 +1,529 @@
+# SPDX-License-Identifier: BSD-2-Clause
+"""A daemon takes another one over, by `run --take-over` and by systemd's store, under sessions of each kind.
+
+    clients, each byte compared  -->  culvert, again and again another one  -->  servers
+
+No session ends, and no client is refused.  If the next daemon fails, the one of before goes on.
+"""
+
+import array
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import random
+import re
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+
+import pytest
+from labkit import RELAY, SERVER, TOP, Daemon, call_of, expect, wait_until
+from server_names import hello_of
+
+pytestmark = pytest.mark.needs("ip", "nft", packages="demo")
+ENGINES = "copy", "splice", "sockmap", "graft", "auto"
+BENCH = os.path.join(TOP, "build/culvert-bench")
+SINK, ECHO, DEAF, PARTS, BLOCKED = range(7600, 7605)
+LISTEN, DATAGRAMS, TALK, HELD, PARTED, CONNECTS, TOLD, NAMED, SLOW, GONE, ORDERS = range(9600, 9611)
+ADDRESS, UDP_ADDRESS = f"{RELAY}:{LISTEN}", f"{RELAY}:{DATAGRAMS}"
+ROUNDS = 8
+PATTERN = random.Random(7).randbytes(1 << 20)
+PARTING = 60_000
+CONFIG = f"""[culvert]
+session-log = -
+max-sessions-per-client = 0
+[forward bench]
+listen = {ADDRESS}
+upstream = {SERVER}:{SINK}
+[forward datagrams]
+listen = {UDP_ADDRESS}/udp
+upstream = {SERVER}:{SINK}
+[forward talk]
+listen = {RELAY}:{TALK}
+upstream = {SERVER}:{ECHO}
+[forward orders]
+listen = {RELAY}:{ORDERS}
+upstream = {SERVER}:{ECHO} {SERVER}:{DEAF}
+[forward held]
+listen = {RELAY}:{HELD}
+upstream = {SERVER}:{DEAF}
+[forward parted]
+listen = {RELAY}:{PARTED}
+upstream = {SERVER}:{PARTS}
+[forward connects]
+listen = {RELAY}:{CONNECTS}
+connect-timeout = 30
+upstream = {SERVER}:{BLOCKED}
+[forward told]
+listen = {RELAY}:{TOLD}
+proxy-protocol = receive
+proxy-timeout = 30
+upstream = {SERVER}:{ECHO}
+[forward named]
+listen = {RELAY}:{NAMED}
+hello-timeout = 30
+[sni named example.org]
+upstream = {SERVER}:{ECHO}
+[forward slow]
+listen = {RELAY}:{SLOW}
+bandwidth = 400k
+upstream = {SERVER}:{ECHO}
+[forward unix]
+listen = {{unix}}
+upstream = {SERVER}:{ECHO}
+"""
+GOING = f"""[forward gone]
+listen = {RELAY}:{GONE}
+drain-timeout = 60
+upstream = {SERVER}:{ECHO}
+"""
+
+
+# --- servers ---
+
+def echo(c):
+    while data := c.recv(65536):
+        c.sendall(data)
+
+
+def deaf(c):
+    """Reads when there is a file `read`; answers with the digest."""
+    digest = hashlib.sha256()
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.02)
+    while data := c.recv(65536):
+        digest.update(data)
+    c.sendall(digest.digest())
+
+
+def parts(c):
+    c.recv(1)
+    c.sendall(PATTERN[:PARTING])
+    while fcntl.ioctl(c, termios.TIOCOUTQ, bytes(4)) != bytes(4):
+        time.sleep(0.001)
+    c.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def serve():
+    def run(listener, how):
+        while True:
+            threading.Thread(target=serve_one, args=(listener.accept()[0], how)).start()
+
+    def serve_one(c, how):
+        with c, contextlib.suppress(OSError):
+            how(c)
+
+    for port, how in (ECHO, echo), (DEAF, deaf), (PARTS, parts), (BLOCKED, echo):
+        listener = socket.create_server((SERVER, port), backlog=128)
+        threading.Thread(target=run, args=(listener, how)).start()
+
+
+# --- the lab ---
+
+class Trial:
+    def __init__(self, lab, program, engine, pins):
+        self.lab, self.engine = lab, engine
+        self.unix = lab.path("unix.sock")
+        self.read = lab.path("read")
+        self.config = lab.write("culvert.conf", CONFIG.format(unix="unix:" + self.unix))
+        self.daemon = Daemon(lab, program, engine, (), "--config", self.config, "--graft-pins", pins)
+        self.before = []
+
+    def take_over(self):
+        self.before.append(self.daemon.take_over())
+
+    def end(self):
+        if os.path.exists(self.read):
+            os.unlink(self.read)
+        self.daemon.stop()
+        for process in self.before:
+            self.lab.finish(process, 30)
+
+    def connect(self, port, data=b"", room=0):
+        with self.lab.inside("client"):
+            sock = socket.socket()
+        if room:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+        sock.settimeout(20)
+        sock.connect((RELAY, port))
+        sock.sendall(data)
+        return sock
+
+    def bench(self, workload, *options, seconds):
+        return self.lab.start("client", BENCH, workload, "--seconds", str(seconds), "--verify",
+                              "full", *options)
+
+
+@pytest.fixture(scope="module")
+def pins(lab):
+    return os.path.join(lab.mount_bpf(), "culvert")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def servers(lab):
+    lab.start_server("server", SINK, BENCH, "sink", "--listen", f"{SERVER}:{SINK}")
+    lab.start("server", BENCH, "sink", "--protocol", "udp", "--listen", f"{SERVER}:{SINK}")
+    lab.start_server("server", ECHO, *call_of("take_over", "serve"), lab.path("read"))
+
+
+@pytest.fixture
+def trial(lab, culvert, engine, pins):
+    return Trial(lab, culvert, engine, pins)
+
+
+def take(sock, n):
+    got = b""
+    while len(got) < n:
+        data = sock.recv(n - len(got))
+        expect(data, f"the stream ends after {len(got)} of {n} bytes")
+        got += data
+    return got
+
+
+def expect_echo(sock, data):
+    sock.sendall(data)
+    expect(take(sock, len(data)) == data, "other bytes came back")
+
+
+def expect_faultless(lab, process, seconds):
+    lab.finish(process, seconds)
+    with open(process.log, encoding="utf-8") as file:
+        text = file.read()
+    said = json.loads(text[text.index("{"):])
+    expect(not any(said["errors"].values()) and not said["wrong"], f"{process.title}: {said}")
+
+
+# --- load ---
+
+WORKLOADS = {
+    "conversations": ("rr", "--connect", ADDRESS, "--connections", "30"),
+    "connections": ("crr", "--connect", ADDRESS, "--connections", "8"),
+    "bulk": ("bulk-both", "--connect", ADDRESS, "--connections", "4"),
+    "slow": ("slow", "--connect", ADDRESS, "--connections", "4"),
+    "datagrams": ("rr", "--protocol", "udp", "--connect", UDP_ADDRESS, "--connections", "10")}
+
+
+@pytest.mark.parametrize("workload", [
+    pytest.param(name, marks=[pytest.mark.quick] if name == "conversations" else [])
+    for name in WORKLOADS])
+def test_under_load(trial, workload):
+    load = trial.bench(*WORKLOADS[workload], seconds=ROUNDS)
+    for _ in range(ROUNDS):
+        time.sleep(0.3)  # the load goes on
+        trial.take_over()
+    expect_faultless(trial.lab, load, 60)
+
+
+# --- sessions of each kind, half way ---
+
+def half_header(trial):
+    sock = trial.connect(TOLD, b"PROXY TCP4 10.9.8.7 10.0.1.2 1234")
+    yield
+    sock.sendall(f" {TOLD}\r\n".encode())
+    expect_echo(sock, b"after a header")
+
+
+def whole_header(trial):
+    sock = trial.connect(TOLD, f"PROXY TCP4 10.9.8.7 10.0.1.2 1234 {TOLD}\r\n".encode())
+    expect_echo(sock, b"after a header")
+    yield
+    clients = {s["client"] for s in trial.daemon.ask("sessions")["sessions"]}
+    # a grafted session is adopted as one of the proxy, as at each restart
+    expect("10.9.8.7:1234" in clients or trial.engine in ("graft", "auto"), f"forgotten: {clients}")
+    expect_echo(sock, b"after a hand-over")
+
+
+def half_hello(trial):
+    hello = hello_of("example.org")
+    sock = trial.connect(NAMED, hello[:60])
+    yield
+    sock.sendall(hello[60:])
+    expect(take(sock, len(hello)) == hello, "another hello")
+
+
+def connecting(trial):
+    """A SYN is sent again each second."""
+    trial.lab.run("server", "nft", "add table ip deaf; add chain ip deaf in { type filter hook input "
+                  f"priority 0 ; }}; add rule ip deaf in tcp dport {BLOCKED} drop")
+    sock = trial.connect(CONNECTS, b"early bytes")
+    time.sleep(0.2)
+    yield
+    trial.lab.run("server", "nft", "delete table ip deaf")
+    expect(take(sock, 11) == b"early bytes", "other bytes came back")
+
+
+def parting(trial):
+    """The server's RST has come, and the client has not read all of its bytes."""
+    sock = trial.connect(PARTED, b".", room=4096)
+    wait_until(lambda: any(s["forward"] == "parted" and s["state"] == "parting"
+                           for s in trial.daemon.ask("sessions")["sessions"]), "the RST")
+    yield
+    expect(take(sock, PARTING) == PATTERN[:PARTING], "other bytes have come")
+    with pytest.raises(ConnectionResetError):
+        sock.recv(1)
+
+
+def held(trial):
+    """Buffers, pipes and the backlog of sockmap are full."""
+    sock = trial.connect(HELD)
+    sock.setblocking(False)
+    sent, last = 0, time.monotonic()
+    while time.monotonic() < last + 0.5:
+        with contextlib.suppress(BlockingIOError):
+            sent += sock.send(PATTERN[sent % len(PATTERN):][:65536])
+            last = time.monotonic()
+        time.sleep(0.001)
+    yield
+    digest = hashlib.sha256()
+    for at in range(0, sent, len(PATTERN)):
+        digest.update(PATTERN[:sent - at])
+    with open(trial.read, "w", encoding="ascii"):
+        pass
+    sock.settimeout(30)
+    sock.shutdown(socket.SHUT_WR)
+    expect(take(sock, 32) == digest.digest(), f"other bytes have come than the {sent} sent")
+
+
+def half_closed(trial):
+    sock = trial.connect(HELD, b"all")
+    sock.shutdown(socket.SHUT_WR)
+    yield
+    with open(trial.read, "w", encoding="ascii"):
+        pass
+    expect(take(sock, 32) == hashlib.sha256(b"all").digest(), "other bytes have come")
+    expect(not sock.recv(1), "no end")
+
+
+def limited(trial):
+    sock = trial.connect(SLOW)
+    data = PATTERN[:300_000]
+    sender = threading.Thread(target=sock.sendall, args=(data,))
+    begin = time.monotonic()
+    sender.start()
+    yield
+    expect(take(sock, len(data)) == data, "other bytes came back")
+    sender.join()
+    expect(time.monotonic() - begin > 0.4, "the limit is forgotten")
+
+
+def by_unix(trial):
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(10)
+    sock.connect(trial.unix)
+    expect_echo(sock, b"before")
+    yield
+    expect_echo(sock, b"after")
+    again = socket.socket(socket.AF_UNIX)
+    again.connect(trial.unix)
+    expect_echo(again, b"another")
+
+
+def ordered(trial):
+    """The order of an operator outlives the daemon."""
+    trial.daemon.command("upstream", "orders", f"{SERVER}:{DEAF}", "drain")
+    sock = trial.connect(ORDERS)
+    expect_echo(sock, b"before")
+    yield
+    servers = next(f for f in trial.daemon.ask("forwards")["forwards"] if f["name"] == "orders")
+    expect(f"{SERVER}:{DEAF}" in json.dumps(servers) and "drain" in json.dumps(servers),
+           f"forgotten: {servers}")
+    expect_echo(sock, b"after")
+
+
+HALF = (half_header, whole_header, half_hello, connecting, parting, held, half_closed, limited, by_unix,
+        ordered)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("kind", HALF)
+def test_half_way(trial, kind):
+    steps = kind(trial)
+    next(steps)
+    for _ in range(3):
+        trial.take_over()
+    for _ in steps:
+        pass
+
+
+def test_gone(trial):
+    """A forward that the next daemon has not: its sessions stay at the old one."""
+    with open(trial.config, "a", encoding="utf-8") as file:
+        file.write(GOING)
+    trial.daemon.reload()
+    stays, moves = trial.connect(GONE), trial.connect(TALK)
+    for sock in stays, moves:
+        expect_echo(sock, b"before")
+    trial.lab.write("culvert.conf", CONFIG.format(unix="unix:" + trial.unix))
+    ended = threading.Event()
+
+    def talk():  # a grafted session returns to its sockets by its packets
+        while not ended.wait(0.01):
+            expect_echo(stays, b"meanwhile")
+    talker = threading.Thread(target=talk)
+    talker.start()
+    trial.take_over()
+    ended.set()
+    talker.join()
+    for sock in stays, moves:
+        expect_echo(sock, b"after")
+    with pytest.raises(ConnectionRefusedError):
+        trial.connect(GONE)
+    expect(trial.before[-1].poll() is None, "the old daemon has ended")
+    stays.close()
+    trial.lab.finish(trial.before.pop(), 20)
+    expect_echo(moves, b"at the end")
+
+
+# --- faults ---
+
+def start_next(trial, *options, files=None):
+    return trial.lab.start("relay", *(["prlimit", f"--nofile={files}"] if files else []),
+                           *trial.daemon.call("--take-over", trial.daemon.control, *options))
+
+
+@pytest.mark.parametrize("fault", ("bad option", "descriptors"))
+def test_all_or_nothing(trial, fault):
+    """The daemon of before goes on as if nothing had been."""
+    load = trial.bench("rr", "--connect", ADDRESS, "--connections", "20", seconds=3)
+    other = start_next(trial, *(["--idle-timeout", "x"] if fault == "bad option" else []),
+                       files=40 if fault == "descriptors" else None)
+    other.wait(20)
+    trial.lab.stop(other)
+    expect(other.returncode and trial.daemon.process.poll() is None, "it has taken over")
+    expect_faultless(trial.lab, load, 60)
+
+
+def test_killed(trial, request):
+    """So it does if the next one is killed, unless that one has all already."""
+    chance, survived = random.Random(request.config.option.seed), 0
+    for _ in range(12):
+        sock = trial.connect(TALK)
+        expect_echo(sock, b"before")
+        other = start_next(trial)
+        time.sleep(chance.uniform(0, 0.06 if trial.engine != "auto" else 0.2))
+        other.kill()
+        trial.lab.stop(other)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            trial.daemon.process.wait(0.2)
+        if trial.daemon.process.poll() is None:
+            expect_echo(sock, b"after")
+            survived += 1
+        else:
+            trial.daemon.start()
+    expect(survived, "each time the next one had all")
+
+
+# --- systemd's store ---
+
+BECOME = """import os, sys
+os.environ["NOTIFY_SOCKET"], at = sys.argv[1], 2
+if sys.argv[2].isdigit():
+    at = 3
+    os.dup2(int(sys.argv[2]), 3)
+    os.environ.update(LISTEN_FDS="1", LISTEN_PID=str(os.getpid()), LISTEN_FDNAMES="culvert-hand-over")
+os.execv(sys.argv[at], sys.argv[at:])
+"""
+
+
+class Store:
+    """The end of systemd to which NOTIFY_SOCKET leads."""
+
+    def __init__(self, path):
+        self.path = path
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.sock.bind(path)
+        os.chmod(path, 0o777)
+        self.sock.settimeout(20)
+
+    def by(self, fd=None):
+        return (sys.executable, "-c", BECOME, self.path, *([str(fd)] if fd else []))
+
+    def get(self):
+        """The descriptor that a daemon has left."""
+        while True:
+            data, more, _, _ = self.sock.recvmsg(4096, socket.CMSG_SPACE(4))
+            fds = array.array("i")
+            for _, _, part in more:
+                fds.frombytes(part)
+            if b"FDSTORE=1" in data.split(b"\n"):
+                expect(b"FDNAME=culvert-hand-over" in data, f"its name: {data}")
+                return fds[0]
+
+
+    def restart(self, trial, program):
+        before = trial.daemon.process
+        trial.daemon.command("hand-over", "--store")
+        fd = self.get()
+        trial.lab.finish(before, 20)
+        trial.daemon.program = program
+        trial.daemon.start(by=self.by(fd), fds=(fd,))
+        os.close(fd)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_store(trial, workload):
+    """As `systemctl restart` does; new clients wait."""
+    store = Store(trial.lab.path(f"notify.{trial.engine}.{workload}"))
+    trial.daemon.stop()
+    trial.daemon.start(by=store.by())
+    load = trial.bench(*WORKLOADS[workload], seconds=ROUNDS)
+    for _ in range(3):
+        time.sleep(0.3)  # the load goes on
+        store.restart(trial, trial.daemon.program)
+    expect_faultless(trial.lab, load, 60)
+
+
+# --- versions ---
+
+@pytest.fixture(name="other", scope="session")
+def _other(tmp_path_factory):
+    """This version, but for the number of its layout: it has maps of its own."""
+    top = tmp_path_factory.mktemp("other")
+    for name in "Makefile", "bpf", "user", "include", "vmlinux", "scripts", "docs":
+        subprocess.run(["cp", "-r", os.path.join(TOP, name), top], check=True)
+    for name in "graft_contract.h", "udp_contract.h":
+        path = top / "include" / name
+        path.write_text(re.sub(r"(GRAFT_LAYOUT (== )?)\d+", r"\g<1>999", path.read_text()))
+    subprocess.run(["make", "-s", "-j2", "-C", top, "build/culvert"], check=True)
+    return str(top / "build/culvert")
+
+
+def start_load(trial):
+    load = trial.bench("rr", "--connect", ADDRESS, "--connections", "30", seconds=20)
+    wait_until(lambda: grafted(trial) >= 30, "grafted sessions")
+    return load
+
+
+def grafted(trial):
+    return sum(s["flows"][0]["carrier"] == "graft" for s in trial.daemon.ask("sessions")["sessions"])
+
+
+@pytest.mark.engines("auto")
+def test_other_layout(trial, other):
+    """Grafted sessions get new maps, there and back."""
+    load, own = start_load(trial), trial.daemon.program
+    for program in other, own, other, own:
+        trial.daemon.program = program
+        trial.take_over()
+        trial.lab.finish(trial.before.pop(), 20)
+        wait_until(lambda: grafted(trial) >= 30, "adoptions")
+    expect_faultless(trial.lab, load, 60)
+
+
+@pytest.mark.engines("auto")
+def test_other_layout_of_store(trial, other):
+    """The same by `systemctl restart`, as after an upgrade."""
+    store, own = Store(trial.lab.path("notify.layout")), trial.daemon.program
+    trial.daemon.stop()
+    trial.daemon.start(by=store.by())
+    load = start_load(trial)
+    for program in other, own:
+        store.restart(trial, program)
+        wait_until(lambda: grafted(trial) >= 30, "adoptions")
+    expect_faultless(trial.lab, load, 60)

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "daemon/take_over.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include "base/array.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "daemon/control_requests.h"
+#include "daemon/grafted.h"
+#include "relay/admission.h"
+#include "relay/session_life.h"
+#include "relay/udp/udp_life.h"
+
+struct take_over {
+	int fd; /* to the other daemon, or with what it has left */
+	bool stored;
+	int pidfd;            /* of the other daemon */
+	struct bundle bundle; /* of the sessions */
+	uint64_t began_ns;    /* when the other daemon's workers began to wait, about */
+	unsigned int sessions, refused;
+};
+
+static int take_fault(int e)
+{
+	return log_complain(e, "take-over: %s", strerror(-e));
+}
+
+/* --- before this daemon comes up --- */
+
+/* Send the request.  The answer is a line, and bundles follow. */
+static int take_ask(int fd)
+{
+	static const char ask[] = "{\"command\":\"hand-over\"}\n";
+	struct json_object *answer, *error;
+	char line[1024];
+	size_t n = 0;
+	int e;
+
+	if (send(fd, ask, sizeof(ask) - 1, MSG_NOSIGNAL) < 0)
+		return take_fault(-errno);
+	while (n < sizeof(line) - 1 && recv(fd, line + n, 1, 0) == 1 && line[n] != '\n')
+		n++;
+	line[n] = '\0';
+	answer = request_json(line);
+	error = json_object_object_get(answer, "error");
+	e = answer && !error ?
+		    0 :
+		    log_complain(-EPERM, "take-over: %s",
+				 json_object_get_string(json_object_object_get(error, "message")) ?:
+					 "no answer");
+	json_object_put(answer);
+	return e;
+}
+
+static int take_connect(struct take_over *t, const char *path)
+{
+	struct sockaddr_un un = { .sun_family = AF_UNIX };
+	const struct timeval patience = { .tv_sec = BUNDLE_MS / 1000 };
+	struct ucred peer;
+	socklen_t len = sizeof(peer);
+
+	snprintf(un.sun_path, sizeof(un.sun_path), "%s", path);
+	t->fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	setsockopt(t->fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+	if (t->fd < 0 || connect(t->fd, (struct sockaddr *)&un, sizeof(un)) ||
+	    getsockopt(t->fd, SOL_SOCKET, SO_PEERCRED, &peer, &len))
+		return take_fault(-errno);
+	t->pidfd = pidfd_open(peer.pid, 0);
+	return take_ask(t->fd);
+}
+
+int take_over_begin(const char *path, int store, struct take_over **ret)
+{
+	struct take_over *t;
+	struct bundle b = { 0 };
+	struct record r;
+	int e = 0;
+
+	if (!path && store < 0)
+		return 0;
+	*ret = t = allocated(calloc(1, sizeof(*t)));
+	t->fd = store;
+	t->stored = !path;
+	if (path)
+		e = take_connect(t, path);
+	if (e)
+		return e;
+	e = bundle_receive(&b, t->fd);
+	while (!e && bundle_get(&b, &r))
+		if (r.kind == HANDED_SOCKET && r.n_fds == 1 && !given_put(r.fds[0], true))
+			close(r.fds[0]);
+	bundle_free(&b);
+	return e ? take_fault(e) : 0;
+}
+
+/* --- sessions --- */
+
+/* This daemon has come up, and has these forwards. */
+static int take_say_forwards(const struct take_over *t, const struct service *sv)
+{
+	uint64_t pins = sv->shared->grafts ? graft_table_pins(sv->shared->grafts) : 0;
+	struct bundle b = { 0 };
+	struct forward *f;
+	int e;
+
+	TAILQ_FOREACH(f, &sv->forwards.list, in_forwards)
+		bundle_put(&b, &(struct record){ .kind = HANDED_FORWARD,
+						 .of = f->tag,
+						 .at = (uint8_t *)&pins,
+						 .size = sizeof(pins) });
+	e = bundle_send(&b, t->fd);
+	bundle_free(&b);
+	return e;
+}
+
+/* The sockets of a session that adopt_sessions() finds in its slot. */
+static void take_frozen(struct graft_table *gs, const struct record *r)
+{
+	uint32_t slot;
+
+	record_read(r, &slot, sizeof(slot));
+	if (gs && r->n_fds == 2 && slot < graft_table_total(gs) &&
+	    r->of == (uint32_t)graft_table_pins(gs))
+		graft_give_sockets(gs, slot, r->fds);
+	else
+		for (size_t i = 0; i < r->n_fds; i++)
+			close(r->fds[i]);
+}
+
+/* 0, even if R is refused; or -errno. */
+static int take_one(struct take_over *t, struct service *sv, const struct record *r)
+{
+	struct threads *ts = &sv->threads;
+	struct forward *f = forward_with_tag(&sv->forwards, r->of);
+	int e = 0;
+
+	if (r->kind == HANDED_SERVER && f)
+		servers_take_over(&f->servers, r);
+	if (r->kind == HANDED_FROZEN)
+		take_frozen(sv->shared->grafts, r);
+	if (r->kind != HANDED_SESSION && r->kind != HANDED_UDP_SESSION)
+		return 0;
+	if (!f)
+		e = -ENOENT;
+	else if (r->kind == HANDED_SESSION)
+		e = session_take_over(&ts->workers[t->sessions % ts->n], f, r);
+	else
+		e = udp_session_take_over(ts->workers, f, r);
+	t->sessions += !e;
+	/* UDP: no socket is at the address to which the client sends */
+	if (!e || e == -ENOMEM || (!t->stored && e != -ENOENT))
+		return e;
+	for (size_t i = 0; i < r->n_fds; i++)
+		close(r->fds[i]);
+	t->refused++;
+	return 0;
+}
+
+static int take_confirm(const struct take_over *t)
+{
+	struct bundle b = { 0 };
+	int e = bundle_send(&b, t->fd) ?: bundle_receive(&b, t->fd);
+
+	bundle_free(&b);
+	return e;
+}
+
+/* E: has the connection ended because the other daemon is dead?  Then nobody takes sessions back. */
+static bool take_from_dead(const struct take_over *t, int e)
+{
+	struct pollfd p = { .fd = t->pidfd, .events = POLLIN };
+
+	return (e == -EPIPE || e == -ECONNRESET) && poll(&p, 1, BUNDLE_MS) == 1;
+}
+
+int take_over_sessions(struct take_over *t, struct service *sv)
+{
+	struct threads *ts = &sv->threads;
+	struct record r;
+	int e = t->stored ? 0 : take_say_forwards(t, sv);
+
+	t->began_ns = clock_ns();
+	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
+		w->loop.now_ms = clock_ms();
+	e = e ?: bundle_receive(&t->bundle, t->fd);
+	while (!e && bundle_get(&t->bundle, &r))
+		e = take_one(t, sv, &r);
+	if (!e && !t->stored)
+		e = take_confirm(t);
+	if (t->stored)
+		sd_notify(0, "FDSTOREREMOVE=1\nFDNAME=" STORE_NAME);
+	return e && !take_from_dead(t, e) ? take_fault(e) : 0;
+}
+
+void take_over_grafts(struct take_over *t, struct graft_table *gs)
+{
+	uint32_t pins = (uint32_t)graft_table_pins(gs);
+	unsigned int n = 0;
+	struct record r;
+
+	t->bundle.at = 0;
+	t->bundle.fds_at = 1;
+	while (bundle_get(&t->bundle, &r)) {
+		struct graft_record g;
+		uint32_t at = NO_SLOT;
+		struct grafted h;
+		const char *why;
+
+		if (r.kind != HANDED_GRAFT || r.of == pins ||
+		    record_unpack(r.at, r.size, clock_ns(), &g, &why) <= 0 ||
+		    g.kind != RECORD_TCP || grafted_import(gs, &g, &at))
+			continue;
+		h = grafted_at(gs, at);
+		h.head->mirrored = GRAFT_UNKNOWN; /* no other relay has it */
+		grafted_wake(&h);
+		n++;
+	}
+	t->bundle.fds_at = t->bundle.n_fds;
+	if (n)
+		log_info("take-over: %u grafted sessions have new maps", n);
+}
+
+void take_over_end(struct take_over *t, const struct graft_table *grafts)
+{
+	if (!t)
+		return;
+	log_info("%u sessions are taken over; they have waited for %.1f ms", t->sessions,
+		 (double)(clock_ns() - t->began_ns) / NS_PER_MS);
+	if (t->refused)
+		log_warning("%u sessions of the daemon before this one are reset: their forward is "
+			    "gone from the configuration, or a limit is reached",
+			    t->refused);
+	if (t->stored && grafts) /* the sessions of its maps have new ones */
+		graft_table_remove_others(grafts);
+	bundle_free(&t->bundle);
+	close(t->fd);
+	free(t);
+}

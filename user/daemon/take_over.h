@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include "daemon/service.h"
+
+/*
+ * Take the place of the daemon before this one, as relay/handed.h says.  By the main thread, before
+ * workers run.
+ */
+struct take_over;
+
+/*
+ * Ask the daemon at the control socket PATH; NULL: what the last daemon has left in STORE (-1: there
+ * is nothing, and *RET is NULL).  Its listening sockets are used from now on (given_open()).  -errno,
+ * after a complaint.
+ */
+int take_over_begin(const char *path, int store, struct take_over **ret);
+/*
+ * This daemon has come up: take the sessions, for the workers of SV.  -errno after a complaint: the
+ * other daemon goes on with all of them, and this one has to end.
+ */
+int take_over_sessions(struct take_over *t, struct service *sv);
+/*
+ * GS has begun: enter the grafted sessions of a daemon with other maps, whose packet programs still
+ * carry them.
+ */
+void take_over_grafts(struct take_over *t, struct graft_table *gs);
+/* The workers run, and GRAFTS carries: say how long the sessions have waited.  Frees T; NULL is fine. */
+void take_over_end(struct take_over *t, const struct graft_table *grafts);
