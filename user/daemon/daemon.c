@@ -357,6 +357,9 @@ static void daemon_end(struct daemon *d)
 
 	d->ended_ms = clock_ms();
 	timer_cancel(&d->ready);
+	pthread_mutex_lock(&d->service.forwards.lock); /* a hand-over needs all workers */
+	d->shared.ends = true;
+	pthread_mutex_unlock(&d->service.forwards.lock);
 	service_stop(&d->service);
 	if (handed_over) {
 		control_close(d->control, true);

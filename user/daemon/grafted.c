@@ -45,6 +45,9 @@ struct grafted grafted_at(struct graft_table *gs, uint32_t at)
 	h.leg[0] = h.udp ? &f->leg[0] : &g->side[0].leg;
 	h.leg[1] = h.udp ? &f->leg[1] : &g->side[1].leg;
 	h.state = grafted_state(h.head);
+	/* packets have led it back to sockets that were handed over */
+	if (!h.udp && graft_state_of(h.head) == GRAFT_RETURNED && graft_has_sockets(gs, slot))
+		h.state = GRAFTED_ACTIVE;
 	return h;
 }
 

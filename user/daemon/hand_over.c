@@ -124,7 +124,7 @@ static void hand_leave_kernel(struct hand_over *h)
 	atomic_store(&h->shared->hands_over, true);
 	TAILQ_FOREACH(f, &h->service->forwards.list, in_forwards)
 		if (!f->leaves)
-			atomic_store(&f->engine, ENGINE_COPY);
+			f->engine_before = atomic_exchange(&f->engine, ENGINE_COPY);
 	do {
 		n = 0;
 		threads_call(&h->service->threads, hand_leave, &to);
@@ -246,9 +246,12 @@ static int hand_store(int fd)
 static int hand_all(struct hand_over *h, int stored)
 {
 	struct threads *ts = &h->service->threads;
+	struct forward *f;
 	uint64_t began_ns;
 	int r;
 
+	if (h->shared->ends || atomic_load(&h->shared->handed_over))
+		return -ESHUTDOWN;
 	hand_leave_kernel(h);
 	threads_pause(ts);
 	began_ns = clock_ns();
@@ -259,6 +262,9 @@ static int hand_all(struct hand_over *h, int stored)
 			 "waited for %.1f ms",
 			 h->moved - h->kept, h->kept, (double)(clock_ns() - began_ns) / NS_PER_MS);
 	}
+	TAILQ_FOREACH(f, &h->service->forwards.list, in_forwards)
+		if (r && !f->leaves)
+			atomic_store(&f->engine, f->engine_before);
 	atomic_store(&h->shared->hands_over, false);
 	threads_resume(ts);
 	return r;
@@ -296,8 +302,6 @@ void hand_over(const struct actions *a, const struct control *c, int fd)
 	if (!r && control_wait(c, fd, READY_MS) <= 0)
 		r = -ETIMEDOUT;
 	pthread_mutex_lock(lock);
-	if (!r && atomic_load(&h.shared->handed_over))
-		r = -EBUSY;
 	r = r ?: hand_learn_forwards(&h) ?: hand_all(&h, -1);
 	hand_end(&h, r);
 	pthread_mutex_unlock(lock);

@@ -32,7 +32,10 @@ struct take_over {
 
 static int take_fault(int e)
 {
-	return log_complain(e, "take-over: %s", strerror(-e));
+	return log_complain(e, "take-over: %s",
+			    e == -EUSERS ?
+				    "a limit of this daemon is below the sessions of the other" :
+				    strerror(-e));
 }
 
 /* --- before this daemon comes up --- */
@@ -195,6 +198,8 @@ int take_over_sessions(struct take_over *t, struct service *sv)
 	e = e ?: bundle_receive(&t->bundle, t->fd);
 	while (!e && bundle_get(&t->bundle, &r))
 		e = take_one(t, sv, &r);
+	if (!e && t->bundle.at != t->bundle.len)
+		e = -EPROTO;
 	if (!e && !t->stored)
 		e = take_confirm(t);
 	if (t->stored)

@@ -92,9 +92,10 @@ struct forward {
 	 * Written without the lock, by the thread that reloads alone.
 	 */
 	struct forward *becomes;
-	enum forward_state state; /* the rest is guarded by forwards->lock */
-	bool draining;            /* its sockets are closed, see drain_forward() */
-	bool leaves;              /* the next daemon has it, too: see daemon/hand_over.c */
+	enum forward_state state;  /* the rest is guarded by forwards->lock */
+	bool draining;             /* its sockets are closed, see drain_forward() */
+	bool leaves;               /* the next daemon has it, too: see daemon/hand_over.c */
+	enum engine engine_before; /* of the hand-over, if it does not leave */
 	TAILQ_ENTRY(forward) in_forwards;
 };
 

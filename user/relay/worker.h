@@ -44,6 +44,7 @@ struct shared {
 	_Atomic bool revives; /* that thread runs, and makes sockets */
 	const char *no_syn;   /* why not; NULL: as nothing is grafted */
 	/* of a hand-over to the next daemon, see daemon/hand_over.c */
+	bool ends; /* this daemon stops, and hands nothing over; with the lock of forwards */
 	_Atomic bool hands_over; /* no flow enters the kernel */
 	_Atomic enum handed_over {
 		HANDED_OVER_NOT,

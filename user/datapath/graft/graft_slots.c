@@ -72,7 +72,8 @@ void graft_slots_fill(struct graft_table *gs)
 		for (enum graft_state was = GRAFT_SETTING; was < GRAFT_STATES; was++)
 			graft_change_state(gs, i, was, GRAFT_FREE);
 		if (graft_state(gs, i) == GRAFT_STANDBY || graft_carries(gs, i) ||
-		    gs->slots[i].kept)
+		    gs->slots[i].kept ||
+		    (gs->slots[i].given && graft_state(gs, i) == GRAFT_RETURNED))
 			slot_queue_keep(&gs->queue, i);
 		else
 			graft_put(gs, i);
