@@ -94,6 +94,7 @@ TEST(test_other_end_is_gone)
 	pair(fds);
 	close(fds[0]);
 	assert_int_equal(bundle_receive(&b, fds[1]), -EPIPE);
+	bundle_free(&b);
 	assert_int_equal(bundle_send(&b, fds[1]), -EPIPE);
 	close(fds[1]);
 }

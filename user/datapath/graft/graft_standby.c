@@ -136,7 +136,9 @@ bool graft_is_orphan(const struct graft_table *gs, uint32_t slot)
 	return graft_carries(gs, slot) && standby_worker(gs, slot) == GRAFT_NOBODY;
 }
 
-bool graft_is_bare(const struct graft_table *gs, uint32_t slot, bool *ret_waits)
+/* SLOT may get its next session meanwhile, which a worker prepares: the next look sees that one. */
+__attribute__((no_sanitize("thread"))) bool graft_is_bare(const struct graft_table *gs,
+							  uint32_t slot, bool *ret_waits)
 {
 	enum graft_state state = graft_state(gs, slot);
 
