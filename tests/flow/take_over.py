@@ -24,7 +24,7 @@ import threading
 import time
 
 import pytest
-from labkit import RELAY, SERVER, TOP, Daemon, call_of, expect, wait_until
+from labkit import RELAY, SERVER, TOP, Daemon, LabError, call_of, expect, wait_until
 from server_names import hello_of
 
 pytestmark = pytest.mark.needs("ip", "nft", packages="demo")
@@ -224,6 +224,10 @@ def test_under_load(trial, workload):
         time.sleep(0.3)  # the load goes on
         trial.take_over()
     expect_faultless(trial.lab, load, 60)
+    with contextlib.suppress(LabError):  # of TCP none is left
+        trial.daemon.command("kill", "--all")
+    wait_until(lambda: trial.daemon.ask("status")["resources"]["sessions"] == 0,
+               lambda: f"each session to be counted: {trial.daemon.ask('status')['resources']}")
 
 
 # --- sessions of each kind, half way ---
@@ -384,6 +388,21 @@ def test_gone(trial):
     stays.close()
     trial.lab.finish(trial.before.pop(), 20)
     expect_echo(moves, b"at the end")
+
+
+@pytest.mark.engines("auto")
+def test_other_engine(trial):
+    """A daemon that grafts follows one that does not, and back: a grafted session goes on without it."""
+    trial.daemon.engine = "copy"
+    trial.take_over()
+    sock = trial.connect(TALK)
+    for engine in "auto", "copy", "auto":
+        trial.daemon.engine = engine
+        trial.take_over()
+        talks = trial.connect(TALK)
+        wait_until(lambda: [expect_echo(one, b"on") for one in (sock, talks)] and
+                   (grafted(trial) > 0) == (engine == "auto"), f"{engine} to carry")
+        talks.close()
 
 
 # --- faults ---

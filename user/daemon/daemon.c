@@ -184,7 +184,7 @@ static int daemon_take_over(struct daemon *d)
 	struct graft_table *gs = d->shared.grafts;
 	int r = take_over_sessions(d->take_over, &d->service);
 
-	if (r || !gs)
+	if (r || !gs || !take_over_of_grafts(d->take_over))
 		return r;
 	if (!graft_table_begin(gs, d->err, sizeof(d->err)) &&
 	    !threads_follow_grafts(&d->service.threads)) {

@@ -120,7 +120,8 @@ static int start_limit_descriptors(struct daemon *d)
 
 static int start_try_kernel(struct daemon *d)
 {
-	int r = adopt_open(&d->config, &d->account, d->take_over, &d->shared, &d->probe);
+	int r = adopt_open(&d->config, &d->account, take_over_of_grafts(d->take_over), &d->shared,
+			   &d->probe);
 
 	d->shared.syn = session_syn_open(&d->shared, session_begun);
 	policy_allow_splice(!probe_hindrance(&d->probe, ENGINE_SPLICE));
@@ -219,7 +220,7 @@ static int start_revive_grafts(struct daemon *d)
 	if (!gs)
 		return 0;
 	r = standby_open(&d->standby, &d->service);
-	if (!d->take_over)
+	if (!take_over_of_grafts(d->take_over))
 		graft_table_revive(gs, d->account.uid);
 	r = r ?: netlink_watch_open(&d->routes, &d->loop, &d->standby);
 	return r ? log_complain(r, "changes of routes cannot be watched: %s", strerror(-r)) : 0;

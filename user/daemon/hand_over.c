@@ -41,6 +41,7 @@ struct hand_over {
 	bool stores;
 	uint64_t pins; /* of the maps of this daemon */
 	bool same;     /* the other daemon has these maps, too; or there are none */
+	bool alone; /* the other daemon does not graft: the packet programs go on without a daemon */
 	const struct actions *actions;
 	struct service *service;
 	struct shared *shared;
@@ -62,6 +63,8 @@ static int hand_sockets(const struct hand_over *h)
 	const struct listening *l;
 	int r;
 
+	if (h->shared->grafts && !probe_has_failed(h->shared->probe, ENGINE_GRAFT))
+		bundle_put(&b, &(struct record){ .kind = HANDED_GRAFTS });
 	LIST_FOREACH(l, &h->service->listening, in_service)
 		for (unsigned int i = 0; i < (l->shared ? 1 : l->n_workers); i++)
 			if (!l->given || !h->stores) /* systemd gives its own sockets */
@@ -88,6 +91,7 @@ static int hand_learn_forwards(struct hand_over *h)
 	while (!e && bundle_get(&b, &r)) {
 		record_read(&r, &its, sizeof(its));
 		h->same = !h->shared->grafts || (h->pins && its == h->pins);
+		h->alone = !its;
 		f = forward_with_tag(&h->service->forwards, r.of);
 		if (f && r.kind == HANDED_FORWARD)
 			f->leaves = true;
@@ -207,7 +211,7 @@ static void hand_leave_listeners(struct hand_over *h)
 		listeners_end(w);
 	/* systemd's next daemon finds the maps, and takes them if they are of its layout */
 	atomic_store(&h->shared->handed_over,
-		     h->same || h->stores ? HANDED_OVER_MAPS : HANDED_OVER);
+		     h->same || h->stores || h->alone ? HANDED_OVER_MAPS : HANDED_OVER);
 	if (h->shared->grafts && h->same)
 		graft_table_give_up(h->shared->grafts);
 }

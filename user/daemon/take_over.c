@@ -24,6 +24,7 @@
 struct take_over {
 	int fd; /* to the other daemon, or with what it has left */
 	bool stored;
+	bool grafts;          /* the other daemon does, or did */
 	int pidfd;            /* of the other daemon */
 	struct bundle bundle; /* of the sessions */
 	uint64_t began_ns;    /* when the other daemon's workers began to wait, about */
@@ -99,11 +100,18 @@ int take_over_begin(const char *path, int store, struct take_over **ret)
 	if (e)
 		return e;
 	e = bundle_receive(&b, t->fd);
-	while (!e && bundle_get(&b, &r))
+	while (!e && bundle_get(&b, &r)) {
+		t->grafts = t->grafts || r.kind == HANDED_GRAFTS;
 		if (r.kind == HANDED_SOCKET && r.n_fds == 1 && !given_put(r.fds[0], true))
 			close(r.fds[0]);
+	}
 	bundle_free(&b);
 	return e ? take_fault(e) : 0;
+}
+
+bool take_over_of_grafts(const struct take_over *t)
+{
+	return t && t->grafts;
 }
 
 /* --- sessions --- */
@@ -111,7 +119,8 @@ int take_over_begin(const char *path, int store, struct take_over **ret)
 /* This daemon has come up, and has these forwards. */
 static int take_say_forwards(const struct take_over *t, const struct service *sv)
 {
-	uint64_t pins = sv->shared->grafts ? graft_table_pins(sv->shared->grafts) : 0;
+	const struct graft_table *gs = sv->shared->grafts;
+	uint64_t pins = gs ? graft_table_pins(gs) ?: UINT64_MAX : 0;
 	struct bundle b = { 0 };
 	struct forward *f;
 	int e;
@@ -245,7 +254,7 @@ void take_over_end(struct take_over *t, const struct graft_table *grafts)
 		log_warning("%u sessions of the daemon before this one are reset: their forward is "
 			    "gone from the configuration, or a limit is reached",
 			    t->refused);
-	if (t->stored && grafts) /* the sessions of its maps have new ones */
+	if (t->stored && t->grafts && grafts) /* the sessions of its maps have new ones */
 		graft_table_remove_others(grafts);
 	bundle_free(&t->bundle);
 	close(t->fd);

@@ -15,6 +15,8 @@ struct take_over;
  * after a complaint.
  */
 int take_over_begin(const char *path, int store, struct take_over **ret);
+/* The other daemon grafts: graft_table_begin() comes after take_over_sessions().  T may be NULL. */
+bool take_over_of_grafts(const struct take_over *t);
 /*
  * This daemon has come up: take the sessions, for the workers of SV.  -errno after a complaint: the
  * other daemon goes on with all of them, and this one has to end.

@@ -6,7 +6,7 @@
 /*
  * The records (base/bundle.h) by which a daemon, OLD, hands itself over to the next one, NEW:
  *
- *   OLD  SOCKET for each socket that it listens at
+ *   OLD  GRAFTS, if it does; SOCKET for each socket that it listens at
  *   NEW  FORWARD for each forward that it has.  It has come up; OLD's workers wait from now on
  *   OLD  SERVER for each server; SESSION and UDP_SESSION; for each grafted session of TCP FROZEN if
  *        NEW has the same pinned maps, else GRAFT
@@ -21,8 +21,9 @@
  * of pins.
  */
 enum handed {
+	HANDED_GRAFTS,
 	HANDED_SOCKET,
-	HANDED_FORWARD,
+	HANDED_FORWARD, /* the struct is the number of NEW's folder of pins; ~0: none; 0: no grafts */
 	HANDED_SERVER,
 	HANDED_SESSION,
 	HANDED_UDP_SESSION,

@@ -537,6 +537,8 @@ int udp_session_take_over(struct worker *w, struct forward *f, const struct reco
 	us = udp_socket_for(w, &local) ?: udp_socket_for(w->shared->workers, &local);
 	if (!us)
 		return -ENOENT;
+	if (admission_enter_with(w->shared, f, &r.client, false) != CAUSE_NONE)
+		return -EUSERS;
 	m.peer = r.peer;
 	m.local = r.local;
 	s = udp_new_session(us, f, &tuple, &m, &r.client);
@@ -557,6 +559,7 @@ int udp_session_take_over(struct worker *w, struct forward *f, const struct reco
 	e = udp_take_upstream(s, from->fds[0]);
 	if (e) {
 		udp_die(s);
+		admission_leave(w->shared, f, &r.client);
 		return e;
 	}
 	count_add(&forward_stats(f, us->worker->index)->adopted, 1);

@@ -251,6 +251,23 @@ static int udp_bind_port(struct udp_upstream *up, const struct forward_conf *fc,
 	return r == -EADDRINUSE ? -EADDRNOTAVAIL : r;
 }
 
+/* The upstream of S at FD, to TO, which is not watched yet.  NULL: no memory. */
+static struct udp_upstream *udp_upstream_new(struct udp_upstreams *us, struct udp_session *s,
+					     const union client_addr *client, const struct addr *to,
+					     int fd)
+{
+	struct udp_upstream *up = calloc(1, sizeof(*up));
+
+	if (!up)
+		return NULL;
+	up->source = (struct source){ .handle = udp_on_upstream_event, .fd = fd };
+	up->among = us;
+	up->session = s;
+	up->client = *client;
+	client_addr_set(&up->to, &to->sa);
+	return up;
+}
+
 int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const struct forward *f,
 		      const union client_addr *client, const struct addr *to,
 		      const struct addr *own, struct udp_upstream **ret)
@@ -271,16 +288,11 @@ int udp_upstream_open(struct udp_upstreams *us, struct udp_session *s, const str
 	}
 	if (fd < 0)
 		return fd;
-	up = calloc(1, sizeof(*up));
+	up = udp_upstream_new(us, s, client, to, fd);
 	if (!up) {
 		close(fd);
 		return -ENOMEM;
 	}
-	up->source = (struct source){ .handle = udp_on_upstream_event, .fd = fd };
-	up->among = us;
-	up->session = s;
-	up->client = *client;
-	client_addr_set(&up->to, &to->sa);
 	r = udp_bind_port(up, f->conf, client, own);
 	if (!r && !f->conf->responses) /* few answers need no IP_RECVERR and no UDP_GRO */
 		r = udp_set_flow(fd, to->ss.ss_family);
@@ -298,16 +310,11 @@ int udp_upstream_adopt(struct udp_upstreams *us, struct udp_session *s,
 		       const union client_addr *client, const struct addr *to, in_port_t port,
 		       int fd, struct udp_upstream **ret)
 {
-	struct udp_upstream *up = calloc(1, sizeof(*up));
+	struct udp_upstream *up = udp_upstream_new(us, s, client, to, fd);
 	int r;
 
 	if (!up)
 		return -ENOMEM;
-	up->source = (struct source){ .handle = udp_on_upstream_event, .fd = fd };
-	up->among = us;
-	up->session = s;
-	up->client = *client;
-	client_addr_set(&up->to, &to->sa);
 	up->port = port;
 	r = loop_watch(&us->worker->loop, &up->source, EPOLLIN | (uint32_t)EPOLLET, true);
 	if (r) {
