@@ -90,6 +90,22 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
 	return 0;
 }
 
+static bool descriptors_are_shared; /* written before threads have handed or taken any */
+
+void loop_share_descriptors(void)
+{
+	__atomic_store_n(&descriptors_are_shared, true, __ATOMIC_RELAXED);
+}
+
+void loop_close(struct loop *l, struct source *s)
+{
+	if (__atomic_load_n(&descriptors_are_shared, __ATOMIC_RELAXED))
+		loop_watch(l, s, 0, false);
+	s->registered = false; /* close(2) takes it out of epoll, which saves a system call */
+	close(s->fd);
+	s->fd = -1;
+}
+
 /* --- timers: a skew heap, so it needs no memory of its own, and to set one cannot fail --- */
 
 /*

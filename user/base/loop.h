@@ -80,6 +80,14 @@ void *loop_thread(void *loop);
 int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registered);
 
 /*
+ * From now on another process may have descriptors of this one open, too.  Then close(2) does not take
+ * a descriptor out of epoll, and its events would go to a source that is gone.
+ */
+void loop_share_descriptors(void);
+/* Close the descriptor of S, and forget its events. */
+void loop_close(struct loop *l, struct source *s);
+
+/*
  * Set, or move, T to DUE_MS on the clock of now_ms.  A timer that fires may set itself to "now": it
  * fires again in this batch or in the next one.
  */

@@ -40,11 +40,12 @@ struct hand_over {
 	int fd; /* to the other daemon */
 	bool stores;
 	uint64_t pins; /* of the maps of this daemon */
-	bool same;     /* the other daemon has these maps, too; or there are none */
 	bool alone; /* the other daemon does not graft: the packet programs go on without a daemon */
 	const struct actions *actions;
 	struct service *service;
 	struct shared *shared;
+	struct handing handing;
+	int error;                /* of a worker */
 	unsigned int moved, kept; /* sessions */
 };
 
@@ -90,7 +91,7 @@ static int hand_learn_forwards(struct hand_over *h)
 
 	while (!e && bundle_get(&b, &r)) {
 		record_read(&r, &its, sizeof(its));
-		h->same = !h->shared->grafts || (h->pins && its == h->pins);
+		h->handing.same = !h->shared->grafts || (h->pins && its == h->pins);
 		h->alone = !its;
 		f = forward_with_tag(&h->service->forwards, r.of);
 		if (f && r.kind == HANDED_FORWARD)
@@ -154,20 +155,17 @@ static void hand_grafts(const struct hand_over *h, struct bundle *b)
 static int hand_sessions(struct hand_over *h)
 {
 	struct threads *ts = &h->service->threads;
-	struct bundle b = { 0 };
+	struct bundle *b = &h->handing.now;
 	struct forward *f;
-	int r;
 
 	TAILQ_FOREACH(f, &h->service->forwards.list, in_forwards)
 		if (f->leaves)
-			servers_hand_over(&f->servers, f->tag, &b);
+			servers_hand_over(&f->servers, f->tag, b);
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
-		worker_hand_over(w, h->same || h->stores, &b);
-	if (h->shared->grafts && !h->same)
-		hand_grafts(h, &b);
-	r = bundle_send(&b, h->fd);
-	bundle_free(&b);
-	return r;
+		worker_hand_over(w, &h->handing);
+	if (h->shared->grafts && (h->stores || !h->handing.same))
+		hand_grafts(h, b);
+	return bundle_send(b, h->fd);
 }
 
 /* An empty bundle comes, or goes. */
@@ -178,6 +176,24 @@ static int hand_word(const struct hand_over *h, bool sends)
 
 	bundle_free(&b);
 	return r;
+}
+
+/* The thread of W sends, since its descriptors may be closed afterwards. */
+static void hand_worker_ahead(struct worker *w, const void *arg)
+{
+	struct hand_over *h = *(struct hand_over *const *)arg;
+	struct bundle *b = &h->handing.ahead[w->index];
+
+	worker_hand_ahead(w, h->handing.same, b);
+	if (b->len && !h->error)
+		h->error = bundle_send(b, h->fd);
+}
+
+/* Most sessions are silent, and need not wait until the other daemon has made them. */
+static int hand_ahead(struct hand_over *h)
+{
+	threads_call(&h->service->threads, hand_worker_ahead, &h);
+	return h->error ?: hand_word(h, true) ?: hand_word(h, false);
 }
 
 /* --- all is the other daemon's now --- */
@@ -211,8 +227,8 @@ static void hand_leave_listeners(struct hand_over *h)
 		listeners_end(w);
 	/* systemd's next daemon finds the maps, and takes them if they are of its layout */
 	atomic_store(&h->shared->handed_over,
-		     h->same || h->stores || h->alone ? HANDED_OVER_MAPS : HANDED_OVER);
-	if (h->shared->grafts && h->same)
+		     h->handing.same || h->alone ? HANDED_OVER_MAPS : HANDED_OVER);
+	if (h->shared->grafts && h->handing.same && !h->stores)
 		graft_table_give_up(h->shared->grafts);
 }
 
@@ -230,11 +246,11 @@ static void hand_give_away(struct hand_over *h)
 static void hand_part(struct hand_over *h)
 {
 	hand_leave_listeners(h);
-	if (h->same && !h->stores)
+	if (h->handing.same && !h->stores)
 		hand_word(h, true);
 	hand_give_away(h);
 	/* sockets of grafted sessions were in the way of the other's; its programs come next */
-	if (!h->same && !h->stores && !hand_word(h, true))
+	if (!h->handing.same && !hand_word(h, true))
 		poll(&(struct pollfd){ .fd = h->fd, .events = POLLIN }, 1, BUNDLE_MS);
 }
 
@@ -246,31 +262,50 @@ static int hand_store(int fd)
 	return r > 0 ? 0 : r ?: -ENOTCONN;
 }
 
-/* From the moment at which the other daemon has come up; STORED: for the store. */
-static int hand_all(struct hand_over *h, int stored)
+/* All workers wait.  STORED: for the store. */
+static int hand_while_waiting(struct hand_over *h, int stored)
 {
-	struct threads *ts = &h->service->threads;
-	struct forward *f;
-	uint64_t began_ns;
-	int r;
+	uint64_t began_ns = clock_ns();
+	int r = hand_sessions(h) ?: h->stores ? hand_store(stored) : hand_word(h, false);
 
-	if (h->shared->ends || atomic_load(&h->shared->handed_over))
-		return -ESHUTDOWN;
-	hand_leave_kernel(h);
-	threads_pause(ts);
-	began_ns = clock_ns();
-	r = hand_sessions(h) ?: h->stores ? hand_store(stored) : hand_word(h, false);
 	if (!r) {
 		hand_part(h);
 		log_info("take-over: %u sessions are handed over, %u stay; the workers have "
 			 "waited for %.1f ms",
 			 h->moved - h->kept, h->kept, (double)(clock_ns() - began_ns) / NS_PER_MS);
 	}
+	return r;
+}
+
+/* From the moment at which the other daemon has come up. */
+static int hand_all(struct hand_over *h, int stored)
+{
+	struct forward *f;
+	int r;
+
+	if (h->shared->ends || atomic_load(&h->shared->handed_over))
+		return -ESHUTDOWN;
+	h->handing.ahead = calloc(h->service->threads.n, sizeof(struct bundle));
+	if (!h->handing.ahead)
+		return -ENOMEM;
+	loop_share_descriptors();
+	hand_leave_kernel(h);
+	r = h->stores ? 0 : hand_ahead(h);
+	if (!r) {
+		threads_pause(&h->service->threads);
+		r = hand_while_waiting(h, stored);
+		threads_resume(&h->service->threads);
+	}
 	TAILQ_FOREACH(f, &h->service->forwards.list, in_forwards)
 		if (r && !f->leaves)
 			atomic_store(&f->engine, f->engine_before);
 	atomic_store(&h->shared->hands_over, false);
-	threads_resume(ts);
+	for (unsigned int i = 0; i < h->service->threads.n; i++) {
+		h->handing.ahead[i].fds_at = 0; /* its descriptors are those of sessions */
+		bundle_free(&h->handing.ahead[i]);
+	}
+	free(h->handing.ahead);
+	bundle_free(&h->handing.now);
 	return r;
 }
 
@@ -319,7 +354,7 @@ int hand_over_store(const struct actions *a)
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds))
 		return -errno;
 	setsockopt(fds[0], SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
-	h.stores = true;
+	h.stores = h.handing.same = true; /* if it has not, it takes records of them */
 	h.fd = fds[0];
 	hand_mark_all(&h, true);
 	r = hand_sockets(&h) ?: hand_all(&h, fds[1]);

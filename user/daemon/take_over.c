@@ -24,9 +24,11 @@
 struct take_over {
 	int fd; /* to the other daemon, or with what it has left */
 	bool stored;
-	bool grafts;          /* the other daemon does, or did */
-	int pidfd;            /* of the other daemon */
-	struct bundle bundle; /* of the sessions */
+	bool grafts;            /* the other daemon does, or did */
+	int pidfd;              /* of the other daemon */
+	struct session **ahead; /* the sessions that came ahead; owned */
+	unsigned int n_ahead;
+	struct bundle bundle; /* of all others */
 	uint64_t began_ns;    /* when the other daemon's workers began to wait, about */
 	unsigned int sessions, refused;
 };
@@ -154,6 +156,7 @@ static int take_one(struct take_over *t, struct service *sv, const struct record
 {
 	struct threads *ts = &sv->threads;
 	struct forward *f = forward_with_tag(&sv->forwards, r->of);
+	struct session *s;
 	int e = 0;
 
 	if (r->kind == HANDED_SERVER && f)
@@ -165,7 +168,7 @@ static int take_one(struct take_over *t, struct service *sv, const struct record
 	if (!f)
 		e = -ENOENT;
 	else if (r->kind == HANDED_SESSION)
-		e = session_take_over(&ts->workers[t->sessions % ts->n], f, r);
+		e = session_take_over(&ts->workers[t->sessions % ts->n], f, r, &s);
 	else
 		e = udp_session_take_over(ts->workers, f, r);
 	t->sessions += !e;
@@ -176,6 +179,52 @@ static int take_one(struct take_over *t, struct service *sv, const struct record
 		close(r->fds[i]);
 	t->refused++;
 	return 0;
+}
+
+static int take_one_ahead(struct take_over *t, struct service *sv, const struct record *r)
+{
+	struct worker *w = &sv->threads.workers[t->n_ahead % sv->threads.n];
+	struct forward *f = forward_with_tag(&sv->forwards, r->of);
+
+	t->ahead = allocated(reallocarray(t->ahead, t->n_ahead + 1, sizeof(struct session *)));
+	return r->kind != HANDED_SESSION || !f ?
+		       -EPROTO :
+		       session_take_over(w, f, r, &t->ahead[t->n_ahead++]);
+}
+
+/* The other daemon goes on with these sessions meanwhile: a bundle of each worker, and an empty one. */
+static int take_ahead(struct take_over *t, struct service *sv)
+{
+	struct bundle b = { 0 };
+	struct record r;
+	bool more;
+	int e;
+
+	do {
+		e = bundle_receive(&b, t->fd);
+		more = b.len;
+		while (!e && bundle_get(&b, &r))
+			e = take_one_ahead(t, sv, &r);
+		bundle_free(&b);
+	} while (!e && more);
+	t->sessions = t->n_ahead;
+	return e ?: bundle_send(&b, t->fd);
+}
+
+/* Forget the sessions that have changed since then. */
+static void take_back_changed(struct take_over *t)
+{
+	struct record r;
+
+	while (bundle_get(&t->bundle, &r)) {
+		if (r.kind != HANDED_CHANGED || r.of >= t->n_ahead || !t->ahead[r.of])
+			continue;
+		session_take_back(t->ahead[r.of]);
+		t->ahead[r.of] = NULL;
+		t->sessions--;
+	}
+	t->bundle.at = 0;
+	t->bundle.fds_at = 1;
 }
 
 static int take_confirm(const struct take_over *t)
@@ -199,12 +248,17 @@ int take_over_sessions(struct take_over *t, struct service *sv)
 {
 	struct threads *ts = &sv->threads;
 	struct record r;
-	int e = t->stored ? 0 : take_say_forwards(t, sv);
+	int e;
 
-	t->began_ns = clock_ns();
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
 		w->loop.now_ms = clock_ms();
+	if (!t->stored)
+		loop_share_descriptors();
+	e = t->stored ? 0 : take_say_forwards(t, sv) ?: take_ahead(t, sv);
+	t->began_ns = clock_ns();
 	e = e ?: bundle_receive(&t->bundle, t->fd);
+	if (!e)
+		take_back_changed(t);
 	while (!e && bundle_get(&t->bundle, &r))
 		e = take_one(t, sv, &r);
 	if (!e && t->bundle.at != t->bundle.len)
@@ -257,6 +311,7 @@ void take_over_end(struct take_over *t, const struct graft_table *grafts)
 	if (t->stored && t->grafts && grafts) /* the sessions of its maps have new ones */
 		graft_table_remove_others(grafts);
 	bundle_free(&t->bundle);
+	free(t->ahead);
 	close(t->fd);
 	free(t);
 }

@@ -85,20 +85,19 @@ void tcp_arm_reset(int fd)
 		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
 }
 
-void tcp_close(struct source *source, bool rst)
+void tcp_close(struct loop *l, struct source *source, bool rst)
 {
 	if (source->fd < 0)
 		return;
 	if (rst)
 		tcp_arm_reset(source->fd);
 	/*
-	 * close(2) takes it out of epoll, and sends FIN or RST: no other process holds the file.
-	 * Nothing is forked while there are sessions.  The privileged process closes its copy of a
-	 * descriptor before it answers, and the descriptor is used only after the answer.
+	 * close(2) sends FIN or RST: no other process holds the file, but while daemons hand
+	 * sessions over.  Nothing is forked while there are sessions.  The privileged process closes
+	 * its copy of a descriptor before it answers, and the descriptor is used only after the
+	 * answer.
 	 */
-	source->registered = false;
-	close(source->fd);
-	source->fd = -1;
+	loop_close(l, source);
 }
 
 int tcp_unread(int fd, uint64_t *ret)

@@ -34,7 +34,7 @@ enum cause tcp_cause_of_shortage(int error, enum cause other);
 void tcp_arm_reset(int fd);
 
 /* Close SOURCE if it is open, with RST or as usual. */
-void tcp_close(struct source *source, bool rst);
+void tcp_close(struct loop *l, struct source *source, bool rst);
 
 /*
  * Set the options of a session's socket; accepted sockets inherit them from the listener.

@@ -53,7 +53,7 @@ static void check_finish(struct check *a, int error)
 {
 	enum cause cause = upstream_cause(error);
 
-	tcp_close(&a->source, true);
+	tcp_close(a->checks->loop, &a->source, true);
 	a->done = true;
 	if (cause != CAUSE_NO_SOCKET && cause != CAUSE_NO_DESCRIPTOR && cause != CAUSE_NO_MEMORY)
 		servers_checked(&a->forward->servers, a->server, error, a->checks->loop->now_ms);
@@ -69,7 +69,7 @@ static void check_try_next(struct check *a, int error)
 
 		a->late_ms = a->checks->loop->now_ms +
 			     smaller(fc->check_ms, fc->connect_timeout_ms) / a->list->n;
-		tcp_close(&a->source, true);
+		tcp_close(a->checks->loop, &a->source, true);
 		a->source.fd = upstream_socket(a->forward, NULL, to);
 		/* hold the ACK, and send RST in its place: servers log complete handshakes */
 		if (a->source.fd >= 0 && addr_is_inet(to))

@@ -156,7 +156,7 @@ static int take_winner(struct session *s, unsigned int i)
 	if (r)
 		return -r;
 	source->fd = -1;
-	tcp_close(source_of(s, 0), true);
+	tcp_close(&s->worker->loop, source_of(s, 0), true);
 	s->sides[UPSTREAM].fd = fd;
 	return 0;
 }
@@ -280,7 +280,7 @@ static void fail_attempt(struct session *s, unsigned int i, int error)
 	struct addr a = session_address(s, index);
 	char text[ADDR_STRLEN];
 
-	tcp_close(source_of(s, i), true);
+	tcp_close(&s->worker->loop, source_of(s, i), true);
 	c->running--;
 	c->next_ms = 0;
 	if (index == atomic_load_explicit(&s->server->first, memory_order_relaxed))
@@ -319,7 +319,7 @@ static bool connect_more(struct session *s)
 		if ((error == ENOSR || error == EAGAIN ||
 		     (c->running && (error == EMFILE || error == ENFILE))) &&
 		    now < c->server_due_ms) {
-			tcp_close(source_of(s, i), true);
+			tcp_close(&s->worker->loop, source_of(s, i), true);
 			c->next_ms = now + RETRY_MS;
 			break;
 		}
@@ -404,7 +404,7 @@ void session_connect_end(struct session *s)
 	if (!c)
 		return;
 	for (unsigned int i = 1; i < AT_ONCE; i++)
-		tcp_close(source_of(s, i), true);
+		tcp_close(&s->worker->loop, source_of(s, i), true);
 	free(c->tried);
 	worker_free_later(s->worker, &c->leftover);
 	s->connecting = NULL;

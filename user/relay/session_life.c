@@ -30,6 +30,7 @@
 #include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 
 #include "base/clock.h"
@@ -152,8 +153,8 @@ static void die(struct session *s, bool rst)
 	struct worker *w = s->worker;
 	bool admitted = s->told ? s->told->admitted : s->state != SESSION_HEADER;
 
-	tcp_close(&s->sides[CLIENT], rst);
-	tcp_close(&s->sides[UPSTREAM], rst);
+	tcp_close(&w->loop, &s->sides[CLIENT], rst);
+	tcp_close(&w->loop, &s->sides[UPSTREAM], rst);
 	timer_cancel(&s->timer);
 	session_set_state(s, SESSION_DEAD);
 	LIST_REMOVE(s, in_worker);
@@ -679,9 +680,58 @@ unsigned int worker_leave_kernel(struct worker *w)
 	return n;
 }
 
-void worker_hand_over(struct worker *w, bool same, struct bundle *b)
+void worker_hand_ahead(struct worker *w, bool same, struct bundle *b)
 {
 	struct session *s;
+
+	LIST_FOREACH(s, &w->sessions, in_worker)
+		s->sent_ahead = s->forward->leaves && session_record_is_settled(s) &&
+				session_record_put(s, same, b);
+}
+
+/*
+ * Find the session ID in AHEAD, whose order is that of the worker's list: new sessions come to its
+ * head.  Sessions before it have ended.
+ */
+static bool handing_find(struct handing *h, struct bundle *ahead, uint64_t id, struct record *ret)
+{
+	while (bundle_get(ahead, ret)) {
+		if (session_record_id(ret) == id)
+			return true;
+		bundle_put(&h->now, &(struct record){ .kind = HANDED_CHANGED, .of = h->at++ });
+	}
+	return false;
+}
+
+/* Put S, unless the next daemon has the same of it already.  False: S stays. */
+static bool handing_put(struct handing *h, struct session *s)
+{
+	struct record before, now;
+	bool found = s->sent_ahead && handing_find(h, &h->ahead[s->worker->index], s->id, &before),
+	     put;
+	size_t len = h->now.len, n_fds = h->now.n_fds;
+	struct bundle look;
+
+	put = s->state != SESSION_DEAD && s->forward->leaves &&
+	      session_record_put(s, h->same, &h->now);
+	look = h->now;
+	look.at = len;
+	look.fds_at = n_fds;
+	if (found && put && bundle_get(&look, &now) && now.size == before.size && !now.n_more &&
+	    !memcmp(now.at, before.at, now.size)) {
+		h->now.len = len;
+		h->now.n_fds = n_fds;
+		h->at++;
+	} else if (found) {
+		bundle_put(&h->now, &(struct record){ .kind = HANDED_CHANGED, .of = h->at++ });
+	}
+	return put;
+}
+
+void worker_hand_over(struct worker *w, struct handing *h)
+{
+	struct session *s;
+	struct record r;
 
 	session_catch_up(w);
 	session_syn_sweep(w, true);
@@ -694,34 +744,43 @@ void worker_hand_over(struct worker *w, bool same, struct bundle *b)
 		session_count_kernel(s);
 		if (s->graft != NO_GRAFT)
 			graft_return(w->shared->grafts, s->graft, false);
-		s->handed_over = s->state != SESSION_DEAD && s->forward->leaves &&
-				 session_record_put(s, same, b);
-		if (!s->handed_over && s->forward->leaves && same && session_is_grafted(s))
-			session_record_frozen(s, b);
+		s->handed_over = handing_put(h, s);
+		if (!s->handed_over && s->forward->leaves && h->same && session_is_grafted(s))
+			session_record_frozen(s, &h->now);
 	}
-	udp_sessions_hand_over(w, b);
+	handing_find(h, &h->ahead[w->index], 0,
+		     &r); /* no session has this id: the rest has ended */
+	udp_sessions_hand_over(w, &h->now);
+}
+
+/* The sockets of S are another daemon's, so no end shall notice. */
+static void give_away(struct session *s)
+{
+	if (s->graft != NO_GRAFT)
+		s->worker->grafted[s->graft] = NULL;
+	for (unsigned int dir = 0; dir < 2; dir++)
+		carrier_release(&s->flows[dir], &s->worker->pool);
+	session_connect_end(s);
+	pace_free(s->pace);
+	die(s, false);
+	session_sockmap_give_slots(s);
 }
 
 void worker_give_away(struct worker *w)
 {
 	struct session *s;
 
-	LIST_FOREACH(s, &w->sessions, in_worker) {
-		if (!s->handed_over && !(s->forward->leaves && session_is_grafted(s)))
-			continue;
-		if (s->graft != NO_GRAFT)
-			w->grafted[s->graft] = NULL;
-		for (unsigned int dir = 0; dir < 2; dir++) {
-			/* close(2) does not, since the sockets stay open */
-			loop_watch(&w->loop, &s->sides[dir], 0, false);
-			carrier_release(&s->flows[dir], &w->pool);
-		}
-		session_connect_end(s);
-		pace_free(s->pace);
-		die(s, false);
-		session_sockmap_give_slots(s);
-	}
+	LIST_FOREACH(s, &w->sessions, in_worker)
+		if (s->handed_over || (s->forward->leaves && session_is_grafted(s)))
+			give_away(s);
 	udp_sessions_give_away(w);
+}
+
+void session_take_back(struct session *s)
+{
+	count_add(&forward_stats(s->forward, s->worker->index)->adopted, UINT64_MAX);
+	if (s->state != SESSION_DEAD)
+		give_away(s);
 }
 
 /* S is connected in the daemon before this one: let its flows go on. */
@@ -749,7 +808,8 @@ static int take_admit(struct shared *shared, struct forward *f, const union clie
 	return -EUSERS;
 }
 
-int session_take_over(struct worker *w, struct forward *f, const struct record *from)
+int session_take_over(struct worker *w, struct forward *f, const struct record *from,
+		      struct session **ret)
 {
 	struct session_record *r = session_record_read(w->shared->grafts, from);
 	const union client_addr *client;
@@ -779,5 +839,6 @@ int session_take_over(struct worker *w, struct forward *f, const struct record *
 		settle(s);
 	else
 		timer_set(&w->loop, &s->timer, 0); /* it goes on when W runs */
+	*ret = s;
 	return 0;
 }

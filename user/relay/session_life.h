@@ -31,19 +31,31 @@ int session_begun(struct worker *w, struct forward *f, const union client_addr *
  * are still there: a flow stays while its target takes nothing.
  */
 unsigned int worker_leave_kernel(struct worker *w);
+struct handing {
+	bool same;            /* the next daemon has the same maps */
+	struct bundle *ahead; /* of each worker: sessions that were sent while it ran */
+	uint32_t at;          /* number of the next of them, of all workers */
+	struct bundle now;    /* all else */
+};
+
+/* Put the silent sessions of W into B, those of forwards that leave. */
+void worker_hand_ahead(struct worker *w, bool same, struct bundle *b);
 /*
- * Put the sessions of W into B, those of forwards that leave.  They stay with W, too.  SAME: the next
- * daemon has the same maps.
+ * Put the sessions of W into H->now, unless they are the same as in H->ahead.  They stay with W, too.
+ * The workers come in their order.
  */
-void worker_hand_over(struct worker *w, bool same, struct bundle *b);
-/* The next daemon has what worker_hand_over() has put, and the grafted sessions: forget both. */
+void worker_hand_over(struct worker *w, struct handing *h);
+/* The next daemon has what was put, and the grafted sessions: forget both. */
 void worker_give_away(struct worker *w);
 /*
  * Make a session of F on W of FROM.  The descriptors of FROM are the session's from now on.  -EPROTO;
  * -EUSERS: a limit; -ENOMEM.  Then they are the caller's, unless it is -ENOMEM: this
  * daemon has to end.
  */
-int session_take_over(struct worker *w, struct forward *f, const struct record *from);
+int session_take_over(struct worker *w, struct forward *f, const struct record *from,
+		      struct session **ret);
+/* S of session_take_over() is the other daemon's again, or comes anew. */
+void session_take_back(struct session *s);
 
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);

@@ -77,10 +77,18 @@ static bool record_flow(struct session *s, unsigned int dir, struct flow_record 
 	return true;
 }
 
+bool session_record_is_settled(const struct session *s)
+{
+	for (unsigned int dir = 0; dir < 2; dir++)
+		if (!record_may_have(s, dir) || s->flows[dir].pending)
+			return false;
+	return s->state == SESSION_OPEN && s->graft == NO_GRAFT && !s->ending;
+}
+
 bool session_record_put(struct session *s, bool same, struct bundle *b)
 {
 	bool connected = s->state >= SESSION_OPEN;
-	struct session_record r = { .state = connected, .client = s->client, .told = !!s->told };
+	struct session_record r;
 	int fds[2] = { s->sides[CLIENT].fd, s->sides[UPSTREAM].fd };
 	struct record to = { .kind = HANDED_SESSION,
 			     .of = s->forward->tag,
@@ -90,6 +98,10 @@ bool session_record_put(struct session *s, bool same, struct bundle *b)
 			     .n_fds = connected ? 2 : 1 };
 	uint8_t *bytes;
 
+	memset(&r, 0, sizeof(r)); /* with its padding: records are compared */
+	r.state = connected;
+	r.client = s->client;
+	r.told = !!s->told;
 	SAME(&r, s);
 	if (s->ending || !record_may_have(s, CLIENT) || !record_may_have(s, UPSTREAM) ||
 	    (connected && (!s->addrs || !session_graft_withdraw(s))))
@@ -139,6 +151,14 @@ void session_record_frozen(const struct session *s, struct bundle *b)
 }
 
 /* --- the session that is taken over --- */
+
+uint64_t session_record_id(const struct record *r)
+{
+	uint64_t id; /* the first field */
+
+	record_read(r, &id, sizeof(id));
+	return id;
+}
 
 struct session_record *session_record_read(const struct graft_table *gs, const struct record *from)
 {

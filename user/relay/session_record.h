@@ -15,8 +15,17 @@
  */
 bool session_record_put(struct session *s, bool same, struct bundle *b);
 
+/*
+ * S is silent: it can be sent while its worker runs, since it is likely to be the same when workers
+ * wait.
+ */
+bool session_record_is_settled(const struct session *s);
+
 /* Put the sockets of S, which is grafted, into B, so that the next daemon need not make new ones. */
 void session_record_frozen(const struct session *s, struct bundle *b);
+
+/* The id of the session that R has. */
+uint64_t session_record_id(const struct record *r);
 
 struct session_record;
 /*

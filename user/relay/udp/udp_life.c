@@ -495,10 +495,8 @@ void udp_sessions_give_away(struct worker *w)
 		if (us->forward->leaves) /* datagrams are the next daemon's */
 			loop_watch(&w->loop, &us->source, 0, false);
 	TAILQ_FOREACH(s, &w->udp->sessions, in_worker) {
-		if (s->handed_over) {
-			loop_watch(&w->loop, &s->upstream->source, 0, false);
+		if (s->handed_over)
 			udp_session_end(s, SESSION_LEFT);
-		}
 		udp_settle(s);
 	}
 }

@@ -105,7 +105,7 @@ void udp_upstream_close(struct udp_upstream *up, uint64_t ms)
 {
 	struct udp_upstreams *us = up->among;
 
-	close(up->source.fd); /* which epoll forgets by itself */
+	loop_close(&us->worker->loop, &up->source);
 	up->rests_ms = us->worker->loop.now_ms + ms;
 	if (up->port)
 		udp_port_put(up->port, up->rests_ms);
