@@ -15,6 +15,7 @@ import json
 import os
 import random
 import re
+import resource
 import socket
 import struct
 import subprocess
@@ -168,6 +169,7 @@ def pins(lab):
 
 @pytest.fixture(scope="module", autouse=True)
 def servers(lab):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     lab.start_server("server", SINK, BENCH, "sink", "--listen", f"{SERVER}:{SINK}")
     lab.start("server", BENCH, "sink", "--protocol", "udp", "--listen", f"{SERVER}:{SINK}")
     lab.start_server("server", ECHO, *call_of("take_over", "serve"), lab.path("read"))
@@ -228,6 +230,23 @@ def test_under_load(trial, workload):
         trial.daemon.command("kill", "--all")
     wait_until(lambda: trial.daemon.ask("status")["resources"]["sessions"] == 0,
                lambda: f"each session to be counted: {trial.daemon.ask('status')['resources']}")
+
+
+@pytest.mark.engines("copy")
+def test_many(trial):
+    """20,000 descriptors, or as many as the limit allows. Prints how long sessions have waited."""
+    n = min(10_000, resource.getrlimit(resource.RLIMIT_NOFILE)[1] // 2 - 100)
+    socks = [trial.connect(TALK) for _ in range(n)]
+    for sock in socks:
+        expect_echo(sock, b"before")
+    load = trial.bench("rr", "--connect", ADDRESS, "--connections", "16", seconds=ROUNDS)
+    for _ in range(ROUNDS):
+        time.sleep(0.3)  # the load goes on
+        trial.take_over()
+        print("#", re.search(r"\d+ sessions are taken over.*", trial.daemon.log())[0])
+    expect_faultless(trial.lab, load, 60)
+    for sock in socks:
+        expect_echo(sock, b"after")
 
 
 # --- sessions of each kind, half way ---
