@@ -97,9 +97,14 @@ void loop_share_descriptors(void)
 	__atomic_store_n(&descriptors_are_shared, true, __ATOMIC_RELAXED);
 }
 
+bool loop_descriptors_are_shared(void)
+{
+	return __atomic_load_n(&descriptors_are_shared, __ATOMIC_RELAXED);
+}
+
 void loop_close(struct loop *l, struct source *s)
 {
-	if (__atomic_load_n(&descriptors_are_shared, __ATOMIC_RELAXED))
+	if (loop_descriptors_are_shared())
 		loop_watch(l, s, 0, false);
 	s->registered = false; /* close(2) takes it out of epoll, which saves a system call */
 	close(s->fd);

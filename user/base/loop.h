@@ -84,6 +84,7 @@ int loop_watch(struct loop *l, struct source *s, uint32_t events, bool registere
  * a descriptor out of epoll, and its events would go to a source that is gone.
  */
 void loop_share_descriptors(void);
+bool loop_descriptors_are_shared(void);
 /* Close the descriptor of S, and forget its events. */
 void loop_close(struct loop *l, struct source *s);
 

@@ -93,9 +93,8 @@ static int hand_learn_forwards(struct hand_over *h)
 		record_read(&r, &its, sizeof(its));
 		h->handing.same = !h->shared->grafts || (h->pins && its == h->pins);
 		h->alone = !its;
-		f = forward_with_tag(&h->service->forwards, r.of);
-		if (f && r.kind == HANDED_FORWARD)
-			f->leaves = true;
+		TAILQ_FOREACH(f, &h->service->forwards.list, in_forwards) /* also replaced ones */
+			f->leaves = f->leaves || (r.kind == HANDED_FORWARD && f->tag == r.of);
 	}
 	bundle_free(&b);
 	return e;
@@ -165,7 +164,7 @@ static int hand_sessions(struct hand_over *h)
 		worker_hand_over(w, &h->handing);
 	if (h->shared->grafts && (h->stores || !h->handing.same))
 		hand_grafts(h, b);
-	return bundle_send(b, h->fd);
+	return (h->stores ? 0 : bundle_send(&h->handing.changed, h->fd)) ?: bundle_send(b, h->fd);
 }
 
 /* An empty bundle comes, or goes. */
@@ -184,7 +183,7 @@ static void hand_worker_ahead(struct worker *w, const void *arg)
 	struct hand_over *h = *(struct hand_over *const *)arg;
 	struct bundle *b = &h->handing.ahead[w->index];
 
-	worker_hand_ahead(w, h->handing.same, b);
+	worker_hand_ahead(w, &h->handing, b);
 	if (b->len && !h->error)
 		h->error = bundle_send(b, h->fd);
 }
@@ -192,6 +191,7 @@ static void hand_worker_ahead(struct worker *w, const void *arg)
 /* Most sessions are silent, and need not wait until the other daemon has made them. */
 static int hand_ahead(struct hand_over *h)
 {
+	h->handing.last_id = atomic_load(&h->shared->last_id);
 	threads_call(&h->service->threads, hand_worker_ahead, &h);
 	return h->error ?: hand_word(h, true) ?: hand_word(h, false);
 }
@@ -305,6 +305,7 @@ static int hand_all(struct hand_over *h, int stored)
 		bundle_free(&h->handing.ahead[i]);
 	}
 	free(h->handing.ahead);
+	bundle_free(&h->handing.changed);
 	bundle_free(&h->handing.now);
 	return r;
 }

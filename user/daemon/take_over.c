@@ -187,9 +187,10 @@ static int take_one_ahead(struct take_over *t, struct service *sv, const struct 
 	struct forward *f = forward_with_tag(&sv->forwards, r->of);
 
 	t->ahead = allocated(reallocarray(t->ahead, t->n_ahead + 1, sizeof(struct session *)));
+	t->ahead[t->n_ahead++] = NULL;
 	return r->kind != HANDED_SESSION || !f ?
 		       -EPROTO :
-		       session_take_over(w, f, r, &t->ahead[t->n_ahead++]);
+		       session_take_over(w, f, r, &t->ahead[t->n_ahead - 1]);
 }
 
 /* The other daemon goes on with these sessions meanwhile: a bundle of each worker, and an empty one. */
@@ -211,20 +212,26 @@ static int take_ahead(struct take_over *t, struct service *sv)
 	return e ?: bundle_send(&b, t->fd);
 }
 
-/* Forget the sessions that have changed since then. */
-static void take_back_changed(struct take_over *t)
+static void take_back(struct take_over *t, size_t at, bool lost)
 {
-	struct record r;
+	if (at >= t->n_ahead || !t->ahead[at])
+		return;
+	session_take_back(t->ahead[at], lost);
+	t->ahead[at] = NULL;
+	t->sessions--;
+}
 
-	while (bundle_get(&t->bundle, &r)) {
-		if (r.kind != HANDED_CHANGED || r.of >= t->n_ahead || !t->ahead[r.of])
-			continue;
-		session_take_back(t->ahead[r.of]);
-		t->ahead[r.of] = NULL;
-		t->sessions--;
-	}
-	t->bundle.at = 0;
-	t->bundle.fds_at = 1;
+/* Forget the sessions that have changed since then. */
+static int take_back_changed(struct take_over *t)
+{
+	struct bundle b;
+	struct record r;
+	int e = bundle_receive(&b, t->fd);
+
+	while (!e && bundle_get(&b, &r))
+		take_back(t, r.of, false);
+	bundle_free(&b);
+	return e;
 }
 
 static int take_confirm(const struct take_over *t)
@@ -248,6 +255,7 @@ int take_over_sessions(struct take_over *t, struct service *sv)
 {
 	struct threads *ts = &sv->threads;
 	struct record r;
+	bool whole;
 	int e;
 
 	for (struct worker *w = ts->workers; w < ts->workers + ts->n; w++)
@@ -256,9 +264,10 @@ int take_over_sessions(struct take_over *t, struct service *sv)
 		loop_share_descriptors();
 	e = t->stored ? 0 : take_say_forwards(t, sv) ?: take_ahead(t, sv);
 	t->began_ns = clock_ns();
+	if (!e && !t->stored)
+		e = take_back_changed(t);
 	e = e ?: bundle_receive(&t->bundle, t->fd);
-	if (!e)
-		take_back_changed(t);
+	whole = !e;
 	while (!e && bundle_get(&t->bundle, &r))
 		e = take_one(t, sv, &r);
 	if (!e && t->bundle.at != t->bundle.len)
@@ -267,7 +276,13 @@ int take_over_sessions(struct take_over *t, struct service *sv)
 		e = take_confirm(t);
 	if (t->stored)
 		sd_notify(0, "FDSTOREREMOVE=1\nFDNAME=" STORE_NAME);
-	return e && !take_from_dead(t, e) ? take_fault(e) : 0;
+	if (!e || !take_from_dead(t, e))
+		return e ? take_fault(e) : 0;
+	for (size_t i = 0; !whole && i < t->n_ahead; i++)
+		take_back(t, i, true); /* nobody knows what the other daemon has read of them */
+	if (!whole)
+		bundle_free(&t->bundle);
+	return 0;
 }
 
 void take_over_grafts(struct take_over *t, struct graft_table *gs)

@@ -85,6 +85,16 @@ void tcp_arm_reset(int fd)
 		(void)connect(fd, &none, sizeof(none)); /* if that fails too, nothing is left */
 }
 
+void tcp_end_now(int fd, bool rst)
+{
+	const struct sockaddr nowhere = { .sa_family = AF_UNSPEC };
+
+	if (rst)
+		(void)connect(fd, &nowhere, sizeof(nowhere)); /* tcp_disconnect() sends RST */
+	else
+		shutdown(fd, SHUT_RDWR);
+}
+
 void tcp_close(struct loop *l, struct source *source, bool rst)
 {
 	if (source->fd < 0)

@@ -33,6 +33,11 @@ enum cause tcp_cause_of_shortage(int error, enum cause other);
 /* Let the next close(2) of FD send RST: a FIN would pretend that the stream was complete. */
 void tcp_arm_reset(int fd);
 
+/*
+ * Send FIN, or RST, now: another process may have FD open as well, and then close(2) sends neither.
+ */
+void tcp_end_now(int fd, bool rst);
+
 /* Close SOURCE if it is open, with RST or as usual. */
 void tcp_close(struct loop *l, struct source *source, bool rst);
 

@@ -10,9 +10,9 @@
  *   NEW  FORWARD for each forward that it has: it has come up
  *   OLD  SESSION for each session of TCP that is silent, while OLD's workers go on; then nothing
  *   NEW  nothing: it has made these sessions.  OLD's workers wait from now on
- *   OLD  CHANGED for each of them that is not the same any more; SERVER for each server; SESSION for
- *        each session that NEW has not by now; UDP_SESSION; for each grafted session of TCP FROZEN
- *        if NEW has the same pinned maps, else GRAFT
+ *   OLD  a record for each of them that is not the same any more: `of` is its number
+ *   OLD  SERVER for each server; SESSION for each session that NEW has not by now; UDP_SESSION; for
+ *        each grafted session of TCP FROZEN if NEW has the same pinned maps, else GRAFT
  *   NEW  nothing: it has taken all
  *   OLD  nothing: it has closed its descriptors
  *   NEW  closes the connection: its packet programs carry the grafted sessions
@@ -21,7 +21,7 @@
  * descriptor store OLD's first and last bundle travel alone.
  *
  * `of` of a record is the graft_tag() of its forward; of GRAFT and FROZEN, the number of OLD's folder
- * of pins; of CHANGED, the number of a SESSION that was sent while workers went on.
+ * of pins.
  */
 enum handed {
 	HANDED_GRAFTS,
@@ -30,7 +30,6 @@ enum handed {
 	HANDED_SERVER,
 	HANDED_SESSION,
 	HANDED_UDP_SESSION,
-	HANDED_FROZEN,  /* sockets of a grafted session, of the same maps; the struct is its slot */
-	HANDED_GRAFT,   /* a record of datapath/graft/standby_record.h */
-	HANDED_CHANGED, /* that session has ended, or comes again as it is now */
+	HANDED_FROZEN, /* sockets of a grafted session, of the same maps; the struct is its slot */
+	HANDED_GRAFT,  /* a record of datapath/graft/standby_record.h */
 };

@@ -203,7 +203,11 @@ static void end(struct session *s)
 	for (unsigned int dir = 0; dir < 2; dir++)
 		carrier_release(&s->flows[dir], &s->worker->pool);
 	session_connect_end(s);
-	rst = session_graft_end(s, rst) || rst;
+	if (session_graft_end(s, rst)) /* its packets go on, or a RST of the programs ends it */
+		rst = true;
+	else if (loop_descriptors_are_shared())
+		for (unsigned int side = 0; side < 2; side++)
+			tcp_end_now(s->sides[side].fd, rst);
 	pace_free(s->pace);
 	die(s, rst);
 	session_sockmap_give_slots(s);
@@ -680,13 +684,13 @@ unsigned int worker_leave_kernel(struct worker *w)
 	return n;
 }
 
-void worker_hand_ahead(struct worker *w, bool same, struct bundle *b)
+void worker_hand_ahead(struct worker *w, const struct handing *h, struct bundle *b)
 {
 	struct session *s;
 
 	LIST_FOREACH(s, &w->sessions, in_worker)
-		s->sent_ahead = s->forward->leaves && session_record_is_settled(s) &&
-				session_record_put(s, same, b);
+		s->sent_ahead = s->id <= h->last_id && s->forward->leaves &&
+				session_record_is_settled(s) && session_record_put(s, h->same, b);
 }
 
 /*
@@ -698,7 +702,7 @@ static bool handing_find(struct handing *h, struct bundle *ahead, uint64_t id, s
 	while (bundle_get(ahead, ret)) {
 		if (session_record_id(ret) == id)
 			return true;
-		bundle_put(&h->now, &(struct record){ .kind = HANDED_CHANGED, .of = h->at++ });
+		bundle_put(&h->changed, &(struct record){ .of = h->at++ });
 	}
 	return false;
 }
@@ -723,7 +727,7 @@ static bool handing_put(struct handing *h, struct session *s)
 		h->now.n_fds = n_fds;
 		h->at++;
 	} else if (found) {
-		bundle_put(&h->now, &(struct record){ .kind = HANDED_CHANGED, .of = h->at++ });
+		bundle_put(&h->changed, &(struct record){ .of = h->at++ });
 	}
 	return put;
 }
@@ -776,8 +780,13 @@ void worker_give_away(struct worker *w)
 	udp_sessions_give_away(w);
 }
 
-void session_take_back(struct session *s)
+void session_take_back(struct session *s, bool lost)
 {
+	if (lost && s->state != SESSION_DEAD) {
+		session_reset(s, CAUSE_GRACE_OVER);
+		settle(s);
+		return;
+	}
 	count_add(&forward_stats(s->forward, s->worker->index)->adopted, UINT64_MAX);
 	if (s->state != SESSION_DEAD)
 		give_away(s);

@@ -34,12 +34,15 @@ unsigned int worker_leave_kernel(struct worker *w);
 struct handing {
 	bool same;            /* the next daemon has the same maps */
 	struct bundle *ahead; /* of each worker: sessions that were sent while it ran */
-	uint32_t at;          /* number of the next of them, of all workers */
-	struct bundle now;    /* all else */
+	/* later sessions do not go ahead: with those that end meanwhile they might be too many */
+	uint64_t last_id;
+	uint32_t at;           /* number of the next of them, of all workers */
+	struct bundle changed; /* numbers of those that have changed since */
+	struct bundle now;     /* all else */
 };
 
 /* Put the silent sessions of W into B, those of forwards that leave. */
-void worker_hand_ahead(struct worker *w, bool same, struct bundle *b);
+void worker_hand_ahead(struct worker *w, const struct handing *h, struct bundle *b);
 /*
  * Put the sessions of W into H->now, unless they are the same as in H->ahead.  They stay with W, too.
  * The workers come in their order.
@@ -54,8 +57,8 @@ void worker_give_away(struct worker *w);
  */
 int session_take_over(struct worker *w, struct forward *f, const struct record *from,
 		      struct session **ret);
-/* S of session_take_over() is the other daemon's again, or comes anew. */
-void session_take_back(struct session *s);
+/* S of session_take_over() has ended at the other daemon, or comes anew.  LOST: that is not known. */
+void session_take_back(struct session *s, bool lost);
 
 /* If S was adopted without sockets, give it the sockets that its slot has by now. */
 void session_revive(struct session *s);
