@@ -88,6 +88,36 @@ async def main():
 asyncio.run(main())
 """
 
+# By HTTP at 720n, and as Redis at 730n, by TCP and UDP: is 710n the primary that the file names?
+CHECKED = """
+import socketserver, sys, threading
+def leads(port):
+    with open(sys.argv[1]) as file:
+        return int(file.read()) % 100 == port % 100
+class Http(socketserver.StreamRequestHandler):
+    def handle(self):
+        while self.rfile.readline().strip():
+            pass
+        status = b"200 OK" if leads(self.server.server_address[1]) else b"503 Replica"
+        self.wfile.write(b"HTTP/1.1 " + status + b"\\r\\nContent-Length: 0\\r\\n\\r\\n")
+class Redis(socketserver.StreamRequestHandler):
+    def handle(self):
+        while self.rfile.readline():
+            role = b"master" if leads(self.server.server_address[1]) else b"slave"
+            self.wfile.write(b"$99\\r\\n# Replication\\r\\nrole:" + role + b"\\r\\n")
+class Datagram(socketserver.BaseRequestHandler):
+    def handle(self):
+        data, sock = self.request
+        sock.sendto(b"master" if leads(self.server.server_address[1]) else b"slave", self.client_address)
+socketserver.ThreadingTCPServer.allow_reuse_address = True
+socketserver.ThreadingTCPServer.request_queue_size = 100
+for n in 1, 2:
+    for kind, how, port in ((socketserver.ThreadingTCPServer, Http, 7200 + n),
+                            (socketserver.ThreadingUDPServer, Datagram, 7300 + n),
+                            (socketserver.ThreadingTCPServer, Redis, 7300 + n)):
+        threading.Thread(target=kind(("10.0.2.2", port), how).serve_forever).start()
+"""
+
 
 class Trial:
     """A lab with servers, and a daemon with a configuration file."""
@@ -299,6 +329,71 @@ def test_checks_of_many_servers(trial):
         return trial.daemon.log().count("has failed its checks")
 
     wait_until(lambda: say_failed() == 64, "the last ones to be checked")
+
+
+@pytest.fixture(scope="module")
+def primary(trial):
+    """Says which server is the primary: asks(PORT + 100) by HTTP, asks(PORT + 200) as Redis."""
+    path = trial.lab.path("primary")
+    server = trial.lab.start_server("server", 7301, sys.executable, "-c", CHECKED, path)
+
+    def elect(port):
+        with open(path + ".new", "w", encoding="ascii") as file:
+            file.write(str(port))
+        os.rename(path + ".new", path)
+    yield elect
+    trial.lab.stop(server)
+
+
+@pytest.mark.parametrize("how", ["http", "words", "udp"])
+def test_primary(trial, primary, how):
+    """Each server is well, and one of them may be written to."""
+    primary(7101)
+    after = 100 if how == "http" else 200
+    servers = " ".join(f"{SERVER}:{port} check-port={port + after}" for port in PORTS[:2])
+    lines = {"http": ["check-http = /primary"],
+             "words": ["check-send = INFO replication\\r\\n", "check-expect = role:master"],
+             "udp": ["check-http = /primary"]}[how]
+    if how == "udp":  # servers of UDP are asked by UDP
+        lines = ["[forward names]", f"listen = {RELAY}:{LISTEN}/udp", "check = 0.1",
+                 f"upstream = {SERVER}:7301 {SERVER}:7302", "check-send = who", "check-expect = master",
+                 "fall = 1"]
+        trial.begin(servers, *lines)
+        for port, other in (7101, 7302), (7102, 7301):
+            primary(port)
+            wait_until(lambda: [s["state"] for s in trial.daemon.ask("forwards")["forwards"][1]["servers"]
+                                if s["server"] == f"{SERVER}:{other}"] == ["failed"], f"{other} to fail")
+        return
+    trial.begin(servers, "check = 0.1", "fall = 1", "rise = 1", "on-down = reset", *lines)
+    for old, new in (7101, 7102), (7102, 7101):
+        trial.wait_state(new, "failed")
+        kept = trial.start_clients("keep", 8)
+        wait_until(lambda: trial.server(old)["live"] == 8, "eight sessions of the primary")
+        before = trial.errors()["server-down"]
+        primary(new)
+        wait_until(lambda: trial.errors()["server-down"] == before + 8, "the old primary to lose them")
+        trial.wait_state(new, "returning", "up")
+        shares = trial.shares(8)
+        expect(shares == {new: 8}, f"a replica is written to: {shares}")
+        server = trial.server(old)
+        expect(server["check"] == {"http": "HTTP 503", "words": "answers otherwise"}[how], f"{server}")
+        trial.finish_clients(kept)
+
+
+def test_backup_gives_way(trial, primary):
+    primary(7102)
+    trial.begin(f"{A} check-port=7201 {B} check-port=7202 backup", "check = 0.1", "check-http = /",
+                "check-status = 200-503", "fall = 1", "rise = 1", "on-backup = reset")
+    trial.wait_state(7101, "up")
+    trial.rules("add rule inet faults in tcp dport 7201 tcp flags & (syn|ack) == syn "
+                "reject with tcp reset")
+    trial.wait_state(7101, "failed")
+    kept = trial.start_clients("keep", 4)
+    wait_until(lambda: trial.server(7102)["live"] == 4, "sessions of the backup")
+    trial.heal()
+    wait_until(lambda: trial.server(7102)["live"] == 0, "the backup to give way")
+    expect(trial.errors()["server-down"] == 4, f"{trial.errors()}")
+    trial.finish_clients(kept)
 
 
 def test_checks_off_and_on(trial):

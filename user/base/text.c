@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: BSD-2-Clause
 #include "base/text.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <stdint.h>
+#include <string.h>
 
 bool text_is_utf8(const char *text)
 {
@@ -21,4 +24,41 @@ bool text_is_utf8(const char *text)
 			return false; /* the last test is for surrogates */
 	}
 	return true;
+}
+
+/* The number at *AT, of at most MOST digits of BASE, which are skipped; or -EINVAL. */
+static int unescape_number(const char **at, int base, int most)
+{
+	static const char digits[] = "0123456789abcdef";
+	const char *d;
+	int code = -EINVAL;
+
+	for (int n = 0; n < most && **at; n++, ++*at) {
+		d = strchr(digits, tolower((unsigned char)**at));
+		if (!d || d - digits >= base)
+			break;
+		code = (n ? code * base : 0) + (int)(d - digits);
+	}
+	return code < 0x100 ? code : -EINVAL;
+}
+
+int text_unescape(const char *text, char *to)
+{
+	static const char letters[] = "n\nr\rt\t\\\\\"\"";
+	const char *known;
+	char *begin = to;
+	int c;
+
+	while ((c = (unsigned char)*text++)) {
+		if (c == '\\') {
+			known = *text ? strchr(letters, *text) : NULL;
+			c = known && (known - letters) % 2 == 0 ? (text++, known[1]) :
+			    *text == 'x' ? (text++, unescape_number(&text, 16, 2)) :
+					   unescape_number(&text, 8, 3);
+		}
+		if (c < 0)
+			return c;
+		*to++ = (char)c;
+	}
+	return (int)(to - begin);
 }

@@ -36,7 +36,7 @@ static const struct table {
 	{ "forwards",
 	  "servers",
 	  { "name", "server", "state", "weight", "backup", "live", "sessions", "failures",
-	    "last_error" } },
+	    "last_error", "check" } },
 	{ "carriers", NULL, { "carrier", "flows", "bytes" } },
 	{ "streams",
 	  NULL,

@@ -33,12 +33,18 @@ void config_lines_add(struct config_lines *l, struct config_line line)
 	l->lines[l->n++] = line;
 }
 
+bool config_range(const char *text, unsigned int ret[2])
+{
+	int end = 0, n = sscanf(text, "%u%n-%u%n", &ret[0], &end, &ret[1], &end);
+
+	if (n == 1)
+		ret[1] = ret[0];
+	return n > 0 && !text[end] && ret[0] <= ret[1];
+}
+
 bool config_port_range(const char *text, unsigned int ret[2])
 {
-	char more;
-
-	return sscanf(text, "%u-%u%c", &ret[0], &ret[1], &more) == 2 && ret[0] &&
-	       ret[0] <= ret[1] && ret[1] <= UINT16_MAX;
+	return strchr(text, '-') && config_range(text, ret) && ret[0] && ret[1] <= UINT16_MAX;
 }
 
 const char *config_keep(struct config *c, const char *fmt, ...)

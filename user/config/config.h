@@ -120,10 +120,17 @@ struct forward_conf {
 	unsigned int fin_timeout_ms;      /* idle-timeout once half closed; 0: the same */
 	unsigned int resolve_interval_ms; /* between two look-ups of the upstream's name */
 	enum balance balance;
-	bool each_address;               /* each address of a name is a server of its own */
-	unsigned int check_ms;           /* between two checks of a server; 0: none */
-	unsigned int rise, fall;         /* checks in a row after which a server is up, or down */
-	unsigned int drain_timeout_ms;   /* from its removal to a forced close; 0: no limit */
+	bool each_address;     /* each address of a name is a server of its own */
+	unsigned int check_ms; /* between two checks of a server; 0: none */
+	/* what a check says and expects, see check_talk.h; NULL: it connects */
+	const char *check_http, *check_status, *check_send, *check_expect;
+	unsigned int check_port;       /* where servers are checked; 0: where they serve */
+	unsigned int check_timeout_ms; /* 0: as connect_timeout_ms */
+	unsigned int on_down,
+		on_backup;             /* 1: reset sessions of a server that fails its checks; of a
+					* backup that gives way to another server */
+	unsigned int rise, fall;       /* checks in a row after which a server is up, or down */
+	unsigned int drain_timeout_ms; /* from its removal to a forced close; 0: no limit */
 	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
 	struct acl acl;                  /* acl.shared: the rules are inherited */
 	bool nodelay;
@@ -209,6 +216,8 @@ const struct forward_conf *config_forward_with(const struct config *c, enum engi
 const char *config_keep(struct config *c, const char *fmt, ...)
 	__attribute__((format(printf, 2, 3)));
 
+/* The least and the most of TEXT, as 200-399, or 200 alone.  False: TEXT has none. */
+bool config_range(const char *text, unsigned int ret[2]);
 /* The two ports of TEXT, as 20000-29999.  False: TEXT has none. */
 bool config_port_range(const char *text, unsigned int ret[2]);
 

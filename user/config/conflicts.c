@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "config/option.h"
 
 /* --- addresses --- */
@@ -98,19 +99,58 @@ static int conflict_complain(const struct config *c, const struct forward_conf *
 /* Complain about options that FC itself sets, and that have no meaning for its protocol. */
 static int conflicts_with_protocol(const struct config *c, const struct forward_conf *fc)
 {
-	static const char *const words[2][3] = { { "responses", "replies", "max-reply-factor" },
-						 { "check" } };
+	static const char *const words[] = { "responses", "replies", "max-reply-factor" };
 	bool udp = fc->listen.udp;
 
-	for (int i = 0; i < 3 && words[udp][i]; i++)
-		if (option_line(&fc->said, words[udp][i]))
-			return conflict_complain(c, fc, words[udp][i],
-						 udp ? "servers of UDP are not checked" :
-						       "only for UDP, as with listen = :53/udp");
+	for (int i = 0; i < 3 && !udp; i++)
+		if (option_line(&fc->said, words[i]))
+			return conflict_complain(c, fc, words[i],
+						 "only for UDP, as with listen = :53/udp");
 	return udp && fc->proxy_protocol & PROXY_SEND_V1 ?
 		       conflict_complain(c, fc, "proxy-protocol",
 					 "UDP has version 2 alone: send-v2") :
 		       0;
+}
+
+bool conflicts_may_check(const struct forward_conf *fc)
+{
+	const struct upstream *u = &fc->upstream;
+	size_t elsewhere = 0;
+
+	for (size_t i = 0; i < u->n; i++)
+		elsewhere += u->servers[i].check_port || fc->check_port;
+	return !fc->listen.udp || (u->n && elsewhere == u->n) ||
+	       (!elsewhere && fc->check_send && fc->check_expect);
+}
+
+/* Complain about options of checks that FC itself sets, and that have no meaning. */
+static int conflicts_of_checks(const struct config *c, const struct forward_conf *fc)
+{
+	static const char *const words[] = { "check-http", "check-send", "check-expect",
+					     "check-port", "on-down",    "on-backup" };
+	unsigned int range[2];
+	char room[1024];
+
+	for (size_t i = 0; i < sizeof(words) / sizeof(words[0]) && !fc->check_ms; i++)
+		if (option_line(&fc->said, words[i]))
+			return conflict_complain(c, fc, words[i],
+						 "servers are not checked: see `check`");
+	if (fc->check_http && (*fc->check_http != '/' || strpbrk(fc->check_http, " \t")))
+		return conflict_complain(c, fc, "check-http",
+					 "expected a path without blanks, such as /primary");
+	if (!config_range(fc->check_status, range) || range[0] < 100 || range[1] > 599)
+		return conflict_complain(c, fc, "check-status",
+					 "expected a number from 100 to 599, or two, as 200-399");
+	if (fc->check_send && text_unescape(fc->check_send, room) < 0)
+		return conflict_complain(c, fc, "check-send", "a bad escape; \\ is written \\\\");
+	if (fc->check_expect && text_unescape(fc->check_expect, room) < 0)
+		return conflict_complain(c, fc, "check-expect", "a bad escape; \\ is written \\\\");
+	if (fc->check_port && upstreams_are_unix(&fc->upstream))
+		return conflict_complain(c, fc, "check-port", "servers are unix sockets");
+	if (fc->listen.udp && fc->check_ms && fc->check_port && forward_needs_privileges(fc))
+		return conflict_complain(c, fc, "check-port",
+					 "UDP: not together with mark or transparent");
+	return 0;
 }
 
 int conflicts_of_forward(const struct config *c, const struct forward_conf *fc)
@@ -118,6 +158,12 @@ int conflicts_of_forward(const struct config *c, const struct forward_conf *fc)
 	unsigned int ports = fc->upstream.n ? fc->upstream.servers[0].at.n_ports : 1;
 	int r = conflicts_with_protocol(c, fc);
 
+	r = conflicts_of_checks(c, fc) ?: r;
+	if (!conflicts_may_check(fc) && option_line(&fc->said, "check"))
+		r = conflict_complain(
+			c, fc, "check",
+			"servers of UDP are checked by check-port, or by check-send and "
+			"check-expect");
 	if (fc->hellos && fc->listen.udp)
 		r = conflict_complain(c, fc, "listen", "[sni] needs TCP");
 	if (fc->alpn && strchr(fc->alpn, ','))

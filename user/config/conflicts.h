@@ -10,6 +10,8 @@
 
 /* The settings of C outside forwards. */
 int conflicts_of_globals(const struct config *c);
+/* Can servers of FC be checked?  Those of UDP need a port of TCP, or words to send and to expect. */
+bool conflicts_may_check(const struct forward_conf *fc);
 /* The settings of FC, whose values have been stored. */
 int conflicts_of_forward(const struct config *c, const struct forward_conf *fc);
 /*

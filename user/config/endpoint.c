@@ -310,16 +310,22 @@ static const char *add_server(const char *word, bool udp, struct upstream *u)
 static const char *take_word(const char *word, bool udp, struct upstream *u)
 {
 	struct server_conf *last = u->n ? &u->servers[u->n - 1] : NULL;
-	uint64_t weight;
+	const char *value = strchr(word, '=');
+	uint64_t n = 0;
+	bool counts = value && !count_parse(value + 1, &n) && n;
 
 	if (last && !strcmp(word, "backup"))
 		last->backup = true;
-	else if (!last || strncmp(word, "weight=", 7) != 0)
-		return add_server(word, udp, u);
-	else if (count_parse(word + 7, &weight) || !weight || weight > SERVER_WEIGHT_MAX)
+	else if (last && !strncmp(word, "weight=", 7) && counts && n <= SERVER_WEIGHT_MAX)
+		last->weight = (unsigned int)n;
+	else if (last && !strncmp(word, "weight=", 7))
 		return "expected a weight from 1 to 100";
+	else if (last && !strncmp(word, "check-port=", 11) && counts && n <= UINT16_MAX)
+		last->check_port = (in_port_t)n;
+	else if (last && !strncmp(word, "check-port=", 11))
+		return "expected a port from 1 to 65535";
 	else
-		last->weight = (unsigned int)weight;
+		return add_server(word, udp, u);
 	return NULL;
 }
 

@@ -34,6 +34,8 @@ static const char *const filters[] = {
 	NULL,
 };
 
+static const char *const keep_reset[] = { "keep", "reset", NULL };
+
 static const char *const set_ups[] = {
 	[SET_UP_AUTO] = "auto",
 	[SET_UP_SOCKETS] = "sockets",
@@ -66,6 +68,9 @@ _Static_assert(sizeof(enum engine) == sizeof(unsigned int), "parse_choice() stor
 	.kind = KIND_SIZE, .metavar = "SIZE", RANGE(least, most),                                  \
 	.expected = "a size from " range ", such as 64K or 1M"
 #define YES_NO .kind = KIND_BOOL, .metavar = "yes|no", .expected = "yes or no"
+#define KEEP_RESET                                                                                 \
+	.kind = KIND_CHOICE, .metavar = "HOW", .choices = keep_reset, .initial = "keep",           \
+	.expected = "keep or reset"
 #define WORD(var, most, what) .kind = KIND_TEXT, .metavar = (var), .max = (most), .expected = (what)
 #define FILE_NAME WORD("FILE", UINT64_MAX, "the name of a file")
 
@@ -125,6 +130,23 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "each address of a host name is a server of its own" },
 	{ "check", SECONDS(0, DAY), SERVER(check_ms), .initial = "0",
 	  .help = "how often to try to connect to each server; 0: never" },
+	{ "check-http", SERVER(check_http), WORD("PATH", 1000, "a path such as /primary"),
+	  .computed = "none", .help = "check: GET this path by HTTP/1.1" },
+	{ "check-status", SERVER(check_status),
+	  WORD("LOW-HIGH", 7, "a status of HTTP, or two, such as 200-399"), .initial = "200-399",
+	  .help = "check-http: status of a good server" },
+	{ "check-send", SERVER(check_send), WORD("TEXT", 1000, "a text with escapes as in C"),
+	  .computed = "none", .help = "check: send this text" },
+	{ "check-expect", SERVER(check_expect), WORD("TEXT", 1000, "a text with escapes as in C"),
+	  .computed = "none", .help = "check: text in the first 4 KiB of a good answer" },
+	{ "check-port", COUNT(0, 65535), SERVER(check_port), .initial = "0",
+	  .help = "TCP port where servers are checked; 0: their own" },
+	{ "check-timeout", SECONDS(0, DAY), SERVER(check_timeout_ms), .initial = "0",
+	  .computed = "connect-timeout", .help = "how long a check may take" },
+	{ "on-down", SERVER(on_down), KEEP_RESET,
+	  .help = "sessions of a server that fails its checks: keep or reset" },
+	{ "on-backup", SERVER(on_backup), KEEP_RESET,
+	  .help = "sessions of a backup, when another server is back: keep or reset" },
 	{ "rise", COUNT(1, 100), SERVER(rise), .initial = "2",
 	  .help = "good checks in a row that bring a server back" },
 	{ "fall", COUNT(1, 100), SERVER(fall), .initial = "3",

@@ -135,7 +135,7 @@ static void settle_forward(const struct config *c, struct forward_conf *fc)
 {
 	if (fc->listen.udp && !option_line_for(c, fc, "idle-timeout"))
 		fc->idle_timeout_ms = UDP_IDLE_MS;
-	if (fc->listen.udp)
+	if (!conflicts_may_check(fc) && !option_line(&fc->said, "check"))
 		fc->check_ms = 0; /* drop an inherited value */
 	if (!fc->upstream.n)
 		fc->upstream.text = "";

@@ -131,7 +131,7 @@ static int start_try_kernel(struct daemon *d)
 /* A reload may bring a name, and then it is too late to read resolv.conf. */
 static int start_open_names(struct daemon *d)
 {
-	d->shared.checks = checks_open(&d->loop, &d->service.forwards);
+	d->shared.checks = checks_open(&d->loop, &d->service.forwards, &d->shared);
 	if (!names_needed(&d->config) && !(d->config.file && d->service.privileged))
 		return 0;
 	return names_open(&d->loop, &d->shared.names, d->err, sizeof(d->err));

@@ -153,7 +153,7 @@ static void add_histogram(struct scrape *s)
 	add(s, "_count", n, END);
 }
 
-enum { IS_UP, LIVE, CHOSEN, FAILURES };
+enum { IS_UP, LIVE, CHOSEN, FAILURES, CHECK };
 
 /*
  * The sample of server CONF, as configured.  With each-address a server is up while one of its
@@ -164,6 +164,7 @@ static void add_server(struct scrape *s, const struct servers *ss, const struct 
 {
 	uint64_t values[] = { [CHOSEN] = p->sessions, [FAILURES] = p->failures };
 	bool found = false;
+	const char *answer = "";
 
 	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
 		const struct health *h = &m->server->health;
@@ -172,9 +173,12 @@ static void add_server(struct scrape *s, const struct servers *ss, const struct 
 			continue;
 		values[IS_UP] |= m->list->n && !h->refused && !(h->checked && h->down);
 		values[LIVE] += atomic_load(&m->server->live);
+		answer = m->server->answer;
 		found = true;
 	}
-	if (found) /* else another server has each of its addresses */
+	if (found && s->family->at == CHECK && *answer)
+		add(s, "", 1, "server", conf->at.text, "answer", answer, END);
+	else if (found && s->family->at != CHECK) /* else another server has each of its addresses */
 		add(s, "", (double)values[s->family->at], "server", conf->at.text, END);
 }
 
@@ -302,6 +306,8 @@ static void add_sessions(struct scrape *s)
 		{ "culvert_server_up", "gauge",
 		  "0: no address, failed checks, or its last session could not connect.",
 		  .each = add_servers, .at = IS_UP },
+		{ "culvert_server_check_info", "gauge", "The answer of the server's last check.",
+		  .each = add_servers, .at = CHECK },
 		{ "culvert_server_sessions", "gauge", "Live sessions of the server.",
 		  .each = add_servers, .at = LIVE },
 		{ "culvert_server_chosen_total", "counter",

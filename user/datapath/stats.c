@@ -45,6 +45,7 @@ const char *const cause_names[CAUSES] = {
 	[CAUSE_HANDOVER_UNPROVED] = "handover-unproved",
 	[CAUSE_KERNEL_LOST] = "kernel-lost",
 	[CAUSE_KILLED] = "killed",
+	[CAUSE_SERVER_DOWN] = "server-down",
 	[CAUSE_GRACE_OVER] = "grace-over",
 	[CAUSE_NO_SOCKET] = "no-socket",
 	[CAUSE_DRAIN_OVER] = "drain-over",

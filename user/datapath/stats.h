@@ -43,6 +43,7 @@ enum cause {
 	CAUSE_HANDOVER_UNPROVED, /* an audit could not account for every byte: session reset */
 	CAUSE_KERNEL_LOST,       /* the program reported bytes that it could not redirect: reset */
 	CAUSE_KILLED,            /* `culvert kill` */
+	CAUSE_SERVER_DOWN,       /* on-down, on-backup */
 	CAUSE_GRACE_OVER,        /* ended by the daemon's own exit */
 	CAUSE_NO_SOCKET,         /* the stock of marked or transparent sockets is empty */
 	CAUSE_DRAIN_OVER,        /* a reload has removed the forward, --drain-timeout ago */

@@ -5,13 +5,15 @@
  * tries again after PAUSE_MS.  A forward is freed when no check of its servers is under way.  A
  * check ends before the next one of its server is due.
  *
- * A server with several addresses is well if one of them can be connected to.  A check that fails
- * because this machine is short of something says nothing.
+ * A server with several addresses is well if one of them is.  A check that fails because this
+ * machine is short of something says nothing.
  */
 #include "relay/health_check.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/queue.h>
 
@@ -19,6 +21,7 @@
 #include "base/clock.h"
 #include "base/minmax.h"
 #include "datapath/tcp.h"
+#include "relay/session_syn.h"
 #include "relay/upstream_socket.h"
 
 #define PAUSE_MS 10 /* until the next look, if the list of forwards is in use */
@@ -32,10 +35,17 @@ struct check {
 	struct addr_list *list;  /* its addresses; a reference */
 	size_t tried;            /* of them */
 	uint64_t late_ms;        /* for the address that is being tried; 0: none is yet */
+	in_port_t port;          /* of TCP, in host order; 0: where the server serves */
+	bool udp;                /* this check sends datagrams */
+	bool asked;              /* the question is sent */
 	bool done;
+	size_t got;              /* bytes of ANSWER */
+	char *answer;            /* owned; NULL: this check only connects */
+	char why[CHECK_WHY_LEN]; /* what the answer was */
 };
 
 struct checks {
+	struct shared *shared;
 	struct loop *loop;
 	struct forwards *forwards;
 	struct timer timer; /* wakes the loop: checks_after_batch() begins the due checks */
@@ -53,32 +63,54 @@ static void check_finish(struct check *a, int error)
 {
 	enum cause cause = upstream_cause(error);
 
-	tcp_close(a->checks->loop, &a->source, true);
+	/* servers log a RST where they have answered, and a handshake where they have not */
+	tcp_close(a->checks->loop, &a->source, !a->answer);
 	a->done = true;
-	if (cause != CAUSE_NO_SOCKET && cause != CAUSE_NO_DESCRIPTOR && cause != CAUSE_NO_MEMORY)
-		servers_checked(&a->forward->servers, a->server, error, a->checks->loop->now_ms);
+	if (!*a->why)
+		snprintf(a->why, sizeof(a->why), "%s", error ? strerror(error) : "connects");
+	if (cause == CAUSE_NO_SOCKET || cause == CAUSE_NO_DESCRIPTOR || cause == CAUSE_NO_MEMORY ||
+	    !servers_checked(&a->forward->servers, a->server, error, a->why,
+			     a->checks->loop->now_ms))
+		return;
+	session_syn_order(a->checks->shared, a->forward);
+	shared_tell_news(a->checks->shared);
+}
+
+/* Begin to connect to TO.  0; EINPROGRESS: A waits; or errno. */
+static int check_connect(struct check *a, const struct addr *to)
+{
+	int error;
+
+	a->source.fd = upstream_check_socket(a->forward, to, a->udp);
+	/* hold the ACK, and send RST in its place: servers log complete handshakes */
+	if (a->source.fd >= 0 && addr_is_inet(to) && !a->answer)
+		tcp_hold_ack(a->source.fd);
+	error = a->source.fd < 0 ? -a->source.fd : upstream_connect(a->source.fd, to);
+	if (error == EAGAIN && !addr_is_inet(to)) /* full, so somebody listens */
+		error = 0;
+	if ((error && error != EINPROGRESS) || (!error && !a->answer))
+		return error;
+	return -loop_watch(a->checks->loop, &a->source, EPOLLOUT, true) ?: EINPROGRESS;
 }
 
 /* Begin with the next address, after ERROR with the one before. */
 static void check_try_next(struct check *a, int error)
 {
 	const struct forward_conf *fc = a->forward->conf;
+	unsigned int ms = fc->check_timeout_ms ?: fc->connect_timeout_ms;
 
 	while (a->tried < a->list->n) {
-		const struct addr *to = &a->list->addrs[a->tried++];
+		struct addr to = a->list->addrs[a->tried++];
 
-		a->late_ms = a->checks->loop->now_ms +
-			     smaller(fc->check_ms, fc->connect_timeout_ms) / a->list->n;
+		if (a->port)
+			addr_set_port(&to, htons(a->port));
+		a->late_ms = a->checks->loop->now_ms + smaller(fc->check_ms, ms) / a->list->n;
 		tcp_close(a->checks->loop, &a->source, true);
-		a->source.fd = upstream_socket(a->forward, NULL, to);
-		/* hold the ACK, and send RST in its place: servers log complete handshakes */
-		if (a->source.fd >= 0 && addr_is_inet(to))
-			tcp_hold_ack(a->source.fd);
-		error = a->source.fd < 0 ? -a->source.fd : upstream_connect(a->source.fd, to);
-		if (error == EAGAIN && !addr_is_inet(to)) /* full, so somebody listens */
-			error = 0;
-		if (error == EINPROGRESS &&
-		    !(error = -loop_watch(a->checks->loop, &a->source, EPOLLOUT, true)))
+		a->asked = false;
+		a->got = 0;
+		*a->why = '\0';
+		error = check_connect(a, &to);
+		if (error == EINPROGRESS)
 			return;
 		if (!error) /* a unix socket connects at once */
 			break;
@@ -86,19 +118,80 @@ static void check_try_next(struct check *a, int error)
 	check_finish(a, error);
 }
 
+/* A is connected: ask. */
+static void check_ask(struct check *a)
+{
+	char host[SERVER_NAME_LEN + 8], question[CHECK_BYTES];
+	const struct addr *to = &a->list->addrs[a->tried - 1];
+	size_t n;
+	int error;
+
+	if (addr_is_inet(to)) /* of the name; addr_format() has no name */
+		snprintf(host, sizeof(host), "%.*s:%u",
+			 (int)(strrchr(a->server->name, ':') - a->server->name), a->server->name,
+			 a->port ?: ntohs(addr_port(to)));
+	else
+		strcpy(host, "localhost");
+	n = check_question(a->forward->conf, host, question);
+	a->asked = true;
+	error = n && send(a->source.fd, question, n, MSG_NOSIGNAL) != (ssize_t)n ? errno ?: EIO : 0;
+	error = error ?: -loop_watch(a->checks->loop, &a->source, EPOLLIN | EPOLLRDHUP, true);
+	if (error)
+		check_try_next(a, error);
+}
+
+/* Some of the answer has come. */
+static void check_hear(struct check *a)
+{
+	ssize_t n = recv(a->source.fd, a->answer + a->got, CHECK_BYTES - a->got, 0);
+	enum check_verdict verdict;
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	if (n < 0) {
+		check_try_next(a, errno);
+		return;
+	}
+	a->got += (size_t)n;
+	a->answer[a->got] = '\0';
+	verdict = check_judge(a->forward->conf, a->answer, a->got, !n && !a->udp, a->why);
+	if (verdict == CHECK_GOOD)
+		check_finish(a, 0);
+	else if (verdict == CHECK_BAD && a->tried < a->list->n)
+		check_try_next(a, EBADMSG);
+	else if (verdict == CHECK_BAD)
+		check_finish(a, EBADMSG);
+}
+
 static void check_on_answer(struct source *source, uint32_t events)
 {
 	struct check *a = container_of(source, struct check, source);
 	int error;
 
-	(void)events;
 	if (a->done)
 		return;
-	error = tcp_take_error(source->fd);
+	error = !a->asked || events & EPOLLERR ? tcp_take_error(source->fd) : 0;
 	if (error)
 		check_try_next(a, error);
-	else
+	else if (!a->answer)
 		check_finish(a, 0);
+	else if (!a->asked)
+		check_ask(a);
+	else
+		check_hear(a);
+}
+
+/* The time for the address of A is over. */
+static void check_on_late(struct check *a)
+{
+	bool last = a->tried >= a->list->n;
+
+	if (a->asked && last)
+		snprintf(a->why, sizeof(a->why), a->got ? "answers otherwise" : "no answer");
+	if (last && a->tried)
+		check_finish(a, ETIMEDOUT);
+	else
+		check_try_next(a, ETIMEDOUT);
 }
 
 /* --- all of them --- */
@@ -110,14 +203,21 @@ static void check_on_answer(struct source *source, uint32_t events)
 static void check_add(struct checks *c, struct forward *f, const struct member *m)
 {
 	struct check *a = m->list->n ? malloc(sizeof(*a)) : NULL;
+	in_port_t port = m->conf->check_port ?: (in_port_t)f->conf->check_port;
+	char *answer = a && check_talks(f->conf) ? malloc(CHECK_BYTES + 1) : NULL;
 
-	if (!a)
+	if (!a || (check_talks(f->conf) && !answer)) {
+		free(a);
 		return;
+	}
 	*a = (struct check){ .checks = c,
 			     .forward = f,
 			     .server = server_get(m->server),
 			     .list = addr_list_get(m->list),
-			     .source = { .handle = check_on_answer, .fd = -1 } };
+			     .source = { .handle = check_on_answer, .fd = -1 },
+			     .port = port,
+			     .udp = f->conf->listen.udp && !port,
+			     .answer = answer };
 	LIST_INSERT_HEAD(&c->running, a, in_checks);
 	atomic_fetch_add(&f->checks, 1);
 }
@@ -157,6 +257,7 @@ static void checks_reap(struct checks *c)
 		LIST_REMOVE(a, in_checks);
 		server_put(a->server);
 		addr_list_put(a->list);
+		free(a->answer);
 		atomic_fetch_sub(&a->forward->checks, 1); /* last: it may be freed then */
 		free(a);
 	}
@@ -181,7 +282,7 @@ void checks_after_batch(struct checks *c)
 	}
 	LIST_FOREACH(a, &c->running, in_checks) {
 		if (!a->done && a->late_ms <= now)
-			check_try_next(a, ETIMEDOUT);
+			check_on_late(a);
 		if (!a->done)
 			next = smaller(next, a->late_ms);
 	}
@@ -196,10 +297,11 @@ void checks_wake(struct checks *c)
 	loop_wake(c->loop);
 }
 
-struct checks *checks_open(struct loop *loop, struct forwards *forwards)
+struct checks *checks_open(struct loop *loop, struct forwards *forwards, struct shared *shared)
 {
 	struct checks *c = allocated(calloc(1, sizeof(*c)));
 
+	c->shared = shared;
 	c->loop = loop;
 	c->forwards = forwards;
 	return c;

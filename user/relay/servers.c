@@ -349,21 +349,27 @@ static void say(const struct servers *ss, const struct server *s, enum server_st
 		log_info("forward %s: server %s is back", forward_name(ss->conf), s->name);
 }
 
-/* A check of S, or a connect of a session, has ended: 0, or errno ERROR.  With the lock. */
-static void judge(struct servers *ss, struct server *s, bool check, int error, uint64_t now_ms)
+/*
+ * A check of S, or a connect of a session, has ended: 0, or errno ERROR.  WHY: what the check has
+ * found; NULL: no check.  With the lock.
+ */
+static void judge(struct servers *ss, struct server *s, const char *why, int error, uint64_t now_ms)
 {
 	enum server_state was = health_state(&s->health, now_ms);
 
 	if (error) {
-		snprintf(s->error, sizeof(s->error), "%s", strerror(error));
+		snprintf(s->error, sizeof(s->error), "%s", why ?: strerror(error));
 		s->error_ms = now_ms;
 	}
-	if (check)
+	if (why) {
+		snprintf(s->answer, sizeof(s->answer), "%s", why);
+		s->answer_ms = now_ms;
 		health_checked(&s->health, !error, ss->conf->rise, ss->conf->fall, now_ms);
-	else if (error)
+	} else if (error) {
 		health_refused(&s->health, now_ms);
-	else
+	} else {
 		health_connected(&s->health, now_ms);
+	}
 	say(ss, s, was, now_ms);
 }
 
@@ -380,7 +386,7 @@ bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *
 		m->place->failures++;
 	s->failures++;
 	s->owes_ms = 0;
-	judge(ss, s, false, error, now_ms);
+	judge(ss, s, NULL, error, now_ms);
 	pthread_mutex_unlock(ss->lock);
 	return may_move;
 }
@@ -390,15 +396,40 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, u
 	pthread_mutex_lock(ss->lock);
 	s->usual_ms = took_ms;
 	s->owes_ms = 0;
-	judge(ss, s, false, 0, now_ms);
+	judge(ss, s, NULL, 0, now_ms);
 	pthread_mutex_unlock(ss->lock);
 }
 
-void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms)
+/* Mark the servers whose sessions are to end.  True: there is another one.  With the lock. */
+static bool mark_dead(struct servers *ss, uint64_t now_ms)
 {
+	bool serves = false, more = false; /* SERVES: one that is no backup */
+
+	for (const struct member *m = ss->members; m < ss->members + ss->n; m++)
+		serves = serves || (!m->conf->backup && m->list->n &&
+				    health_state(&m->server->health, now_ms) <= SERVER_RETURNING);
+	for (const struct member *m = ss->members; m < ss->members + ss->n; m++) {
+		enum server_state state = health_state(&m->server->health, now_ms);
+		bool dead = (ss->conf->on_down && state == SERVER_FAILED) ||
+			    (ss->conf->on_backup && m->conf->backup && serves);
+
+		more = (!atomic_exchange(&m->server->dead, dead) && dead) || more;
+	}
+	return more;
+}
+
+bool servers_checked(struct servers *ss, struct server *s, int error, const char *why,
+		     uint64_t now_ms)
+{
+	enum server_state was;
+	bool changes;
+
 	pthread_mutex_lock(ss->lock);
-	judge(ss, s, true, error, now_ms);
+	was = health_state(&s->health, now_ms);
+	judge(ss, s, why, error, now_ms);
+	changes = mark_dead(ss, now_ms) || health_state(&s->health, now_ms) != was;
 	pthread_mutex_unlock(ss->lock);
+	return changes;
 }
 
 /* --- by name, by address --- */

@@ -10,6 +10,7 @@
 #include "base/addr.h"
 #include "config/config.h"
 #include "graft_contract.h"
+#include "relay/check_talk.h"
 #include "relay/handed.h"
 #include "relay/server_health.h"
 #include "relay/names.h"
@@ -23,12 +24,13 @@
 
 #define SERVER_NAME_LEN sizeof(((struct endpoint *)0)->text)
 #define SERVERS_IN_USE_MAX 256 /* of a forward, with each address of its names */
-#define SERVER_ERROR_LEN 64
+#define SERVER_ERROR_LEN CHECK_WHY_LEN
 
 struct server {
 	_Atomic unsigned int refs;    /* sessions, forwards, a check */
 	_Atomic unsigned int live;    /* sessions that are connected to it, or try to be */
 	_Atomic uint32_t lost;        /* times that it has lost all sessions of UDP */
+	_Atomic bool dead;            /* its sessions are to end: see on-down, on-backup */
 	_Atomic bool answered;        /* it has answered a session of UDP */
 	_Atomic uint64_t answered_ns; /* when it has answered a session from the SYN on, about */
 	/* time of its first connect since its last answer; 0: owes none; written with the lock */
@@ -54,6 +56,8 @@ struct server {
 	uint64_t sessions, failures;  /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
 	uint64_t error_ms;            /* when that was */
+	char answer[CHECK_WHY_LEN];   /* of the last check; "": none has ended */
+	uint64_t answer_ms;           /* when that was */
 	uint64_t ask_ms;              /* when it is asked again, if it is silent */
 	uint64_t moved_ms;            /* UDP: when servers_move_on() changed `first` last */
 	uint64_t check_ms;            /* when the next check is due */
@@ -126,8 +130,12 @@ bool servers_move_on(struct servers *ss, const struct server *s, uint16_t at, bo
 		     uint64_t now_ms);
 /* A connect to S has succeeded after TOOK_MS. */
 void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, uint64_t now_ms);
-/* A check of S has ended: 0, or an errno. */
-void servers_checked(struct servers *ss, struct server *s, int error, uint64_t now_ms);
+/*
+ * A check of S has ended: 0, or an errno.  WHY: what the answer was.  True: S has another state, or a
+ * server is dead from now on.
+ */
+bool servers_checked(struct servers *ss, struct server *s, int error, const char *why,
+		     uint64_t now_ms);
 
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);

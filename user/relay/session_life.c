@@ -592,9 +592,15 @@ void worker_follow_news(struct worker *w)
 	if (news == w->news_seen)
 		return;
 	w->news_seen = news;
-	LIST_FOREACH(s, &w->sessions, in_worker)
-		if (s->graft != NO_GRAFT)
+	session_syn_sweep(w, true);
+	LIST_FOREACH(s, &w->sessions, in_worker) {
+		if (s->server && s->state >= SESSION_OPEN && atomic_load(&s->server->dead)) {
+			session_reset(s, CAUSE_SERVER_DOWN);
+			settle(s);
+		} else if (s->graft != NO_GRAFT) {
 			look_at_graft(s);
+		}
+	}
 	session_syn_follow_news(w);
 	udp_sessions_follow_news(w);
 }

@@ -39,26 +39,49 @@ enum cause upstream_cause(int error)
 				tcp_cause_of_shortage(error, CAUSE_CONNECT_FAILED);
 }
 
-int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
+static int open_socket(const struct forward *f, const struct sockaddr *source,
+		       const struct addr *to, bool udp)
 {
-	const struct forward_conf *fc = f->conf;
-	const struct sockaddr *source = fc->transparent ? client :
-					fc->source.len  ? (const void *)&fc->source.ss :
-							  NULL;
+	bool stock = f->stock && udp == f->conf->listen.udp;
 	int fd, r = 0;
 
 	if (source && source->sa_family != to->ss.ss_family)
 		return -EAFNOSUPPORT;
-	fd = f->stock ? marked_sockets_take(f->stock, to->ss.ss_family) :
-			socket(to->ss.ss_family,
-			       fc->listen.udp ? UPSTREAM_SOCKET_UDP : UPSTREAM_SOCKET_TYPE, 0);
+	fd = stock ? marked_sockets_take(f->stock, to->ss.ss_family) :
+		     socket(to->ss.ss_family, udp ? UPSTREAM_SOCKET_UDP : UPSTREAM_SOCKET_TYPE, 0);
 	if (fd < 0)
-		return f->stock ? fd : -errno;
-	if (fc->interface)
-		r = socket_bind_interface(fd, fc->interface);
+		return stock ? fd : -errno;
+	if (f->conf->interface)
+		r = socket_bind_interface(fd, f->conf->interface);
 	/* SOURCE has room for either family, and bind(2) takes this length for both */
-	if (!r && source && !fc->listen.udp)
+	if (!r && source && !udp)
 		r = socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
+	if (!r)
+		return fd;
+	close(fd);
+	return r;
+}
+
+static const struct sockaddr *configured_source(const struct forward_conf *fc)
+{
+	return fc->source.len ? &fc->source.sa : NULL;
+}
+
+int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to)
+{
+	const struct forward_conf *fc = f->conf;
+
+	return open_socket(f, fc->transparent ? client : configured_source(fc), to, fc->listen.udp);
+}
+
+int upstream_check_socket(const struct forward *f, const struct addr *to, bool udp)
+{
+	const struct sockaddr *source = configured_source(f->conf);
+	int fd = open_socket(f, source, to, udp), r;
+
+	if (fd < 0 || !udp || !source)
+		return fd;
+	r = socket_bind_source(fd, source, sizeof(struct sockaddr_in6));
 	if (!r)
 		return fd;
 	close(fd);

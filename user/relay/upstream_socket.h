@@ -32,6 +32,8 @@ void upstream_avoid(struct graft_table *gs);
  * left unbound: the caller binds it, together with a port.  -errno.
  */
 int upstream_socket(const struct forward *f, const struct sockaddr *client, const struct addr *to);
+/* The same for a check by UDP, or by TCP, bound to F's source.  F's servers may be of the other. */
+int upstream_check_socket(const struct forward *f, const struct addr *to, bool udp);
 /* As connect(2), but a socket that would connect to itself is refused: 0 or errno. */
 int upstream_connect(int fd, const struct addr *to);
 

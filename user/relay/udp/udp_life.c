@@ -388,6 +388,8 @@ void udp_sessions_follow_news(struct worker *w)
 			udp_session_end(s, SESSION_MOVED);
 		else if (udp_server_is_lost(s))
 			udp_session_end(s, CAUSE_UPSTREAM_LOST);
+		else if (s->server && atomic_load(&s->server->dead))
+			udp_session_end(s, CAUSE_SERVER_DOWN);
 		udp_settle(s);
 	}
 }

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: BSD-2-Clause
+#include "relay/check_talk.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+
+bool check_talks(const struct forward_conf *fc)
+{
+	return fc->check_http || fc->check_send || fc->check_expect;
+}
+
+size_t check_question(const struct forward_conf *fc, const char *host, char *to)
+{
+	char text[CHECK_BYTES];
+	int n = fc->check_send ? text_unescape(fc->check_send, text) : 0;
+
+	if (fc->check_http) /* the text is further lines of the head */
+		return (size_t)snprintf(to, CHECK_BYTES,
+					"GET %s HTTP/1.1\r\nHost: %s\r\nUser-Agent: culvert\r\n"
+					"Accept: */*\r\nConnection: close\r\n%.*s\r\n",
+					fc->check_http, host, n, text);
+	memcpy(to, text, (size_t)n);
+	return (size_t)n;
+}
+
+/* The status line of ANSWER. */
+static enum check_verdict judge_status(const struct forward_conf *fc, const char *answer,
+				       bool ended, char why[CHECK_WHY_LEN])
+{
+	unsigned int status, range[2];
+
+	if (!strchr(answer, '\n') && !ended)
+		return CHECK_MORE;
+	if (sscanf(answer, "HTTP/1.%*1[01] %3u", &status) != 1) {
+		snprintf(why, CHECK_WHY_LEN, *answer ? "no HTTP" : "no answer");
+		return CHECK_BAD;
+	}
+	snprintf(why, CHECK_WHY_LEN, "HTTP %u", status);
+	config_range(fc->check_status, range);
+	return status >= range[0] && status <= range[1] ? CHECK_GOOD : CHECK_BAD;
+}
+
+enum check_verdict check_judge(const struct forward_conf *fc, const char *answer, size_t len,
+			       bool ended, char why[CHECK_WHY_LEN])
+{
+	enum check_verdict status = CHECK_GOOD;
+	char wanted[CHECK_BYTES];
+	size_t n;
+
+	ended = ended || len == CHECK_BYTES;
+	if (fc->check_http)
+		status = judge_status(fc, answer, ended, why);
+	if (status != CHECK_GOOD || (fc->check_http && !fc->check_expect))
+		return status;
+	n = fc->check_expect ? (size_t)text_unescape(fc->check_expect, wanted) : 0;
+	if (n ? !!memmem(answer, len, wanted, n) : len > 0) {
+		snprintf(why, CHECK_WHY_LEN, "answers as expected");
+		return CHECK_GOOD;
+	}
+	if (!ended)
+		return CHECK_MORE;
+	snprintf(why, CHECK_WHY_LEN, len ? "answers otherwise" : "no answer");
+	return CHECK_BAD;
+}
