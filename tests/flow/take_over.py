@@ -356,11 +356,13 @@ def by_unix(trial):
 def ordered(trial):
     """The order of an operator outlives the daemon."""
     trial.daemon.command("upstream", "orders", f"{SERVER}:{DEAF}", "drain")
+    trial.daemon.command("upstream", "orders", f"{SERVER}:{DEAF}", "weight", "7")
     sock = trial.connect(ORDERS)
     expect_echo(sock, b"before")
     yield
     servers = next(f for f in trial.daemon.ask("forwards")["forwards"] if f["name"] == "orders")
-    expect(f"{SERVER}:{DEAF}" in json.dumps(servers) and "drain" in json.dumps(servers),
+    expect(f"{SERVER}:{DEAF}" in json.dumps(servers) and "drain" in json.dumps(servers)
+           and '"weight": 7' in json.dumps(servers),
            f"forgotten: {servers}")
     expect_echo(sock, b"after")
 

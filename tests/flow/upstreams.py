@@ -279,8 +279,10 @@ def test_orders(trial):
     expect("killed" not in trial.daemon.command("upstream", "web", A, "drain"), "a drain resets nothing")
     expect(trial.shares(4) == {7102: 4}, "a server that drains gets sessions")
     expect(trial.server(7101)["live"] == 1, "a server that drains has lost its session")
+    trial.daemon.command("upstream", "web", A, "weight", "100")
     trial.reload(f"{A} weight=3 {B}")
     expect(trial.server(7101)["state"] == "drain", "an order does not survive a reload")
+    expect(trial.server(7101)["weight"] == 100 and trial.server(7101)["weight_configured"] == 3, "nor a weight")
     trial.daemon.command("upstream", "web", B, "down")
     did = trial.finish_clients(trial.start_clients("one", 3))
     expect(did["lost"] == 3, f"clients of no server: {did}")
@@ -288,6 +290,13 @@ def test_orders(trial):
     trial.logged("has no server that can be used: by order of `culvert upstream`")
     trial.daemon.command("upstream", "web", A, "ready")
     expect(trial.shares(4) == {7101: 4}, "a server that is ready gets no sessions")
+    trial.daemon.command("upstream", "web", B, "weight", "50")
+    trial.daemon.command("upstream", "web", B, "ready")
+    expect(trial.shares(30) == {7101: 20, 7102: 10}, "weights of orders are not kept")
+    trial.daemon.command("upstream", "web", A, "as-configured")
+    expect(trial.server(7101)["weight"] == 3, "an order stays")
+    with pytest.raises(LabError):
+        trial.daemon.command("upstream", "web", A, "weight")
     trial.finish_clients(kept)
 
 

@@ -89,25 +89,48 @@ static struct json_object *engine_command(struct round *r)
 
 /* --- upstream --- */
 
+/* The server gets its order.  NULL: there is no such server. */
+static struct server *upstream_order(struct round *r, uint64_t order)
+{
+	const char *name = r->req->values[KEY_SERVER].text;
+	struct servers *ss = &r->named->servers;
+	struct server *s;
+
+	if (order == ORDER_WEIGHT)
+		return servers_weigh(ss, name, (unsigned int)r->req->values[KEY_WEIGHT].number);
+	if (order != ORDER_AS_CONFIGURED)
+		return servers_order(ss, name, (enum server_order)order);
+	s = servers_order(ss, name, ORDER_READY);
+	server_put(s);
+	return servers_weigh(ss, name, 0);
+}
+
 /* Give a server an order.  One that is down loses its sessions at once. */
 static struct json_object *upstream_command(struct round *r)
 {
-	const char *name = r->req->values[KEY_SERVER].text;
-	enum server_order order = (enum server_order)r->req->values[KEY_ORDER].number;
-	struct server *s = servers_order(&r->named->servers, name, order);
+	uint64_t order = r->req->values[KEY_ORDER].number;
+	struct server *s;
 
+	if ((order == ORDER_WEIGHT) != request_has(r->req, KEY_WEIGHT) ||
+	    r->req->values[KEY_WEIGHT].number > SERVER_WEIGHT_MAX)
+		return request_error_json(ERROR_BAD_VALUE,
+					  "upstream: `weight`, and no other order, needs a number "
+					  "from 1 to 100");
+	s = upstream_order(r, order);
 	if (!s)
 		return request_error_json(ERROR_BAD_VALUE,
 					  "forward %.64s has no server \"%.64s\"; "
 					  "`culvert forwards` lists them",
-					  r->name, name);
+					  r->name, r->req->values[KEY_SERVER].text);
 	r->server = s;
 	session_syn_order(r->shared, r->named);
 	if (order == ORDER_DOWN)
 		round_ask(r, kill_sessions);
 	json_add_text(r->answer, "forward", r->name);
 	json_add_text(r->answer, "server", s->name);
-	json_add_text(r->answer, "order", server_order_names[order]);
+	json_add_text(r->answer, "order", r->req->values[KEY_ORDER].text);
+	if (order == ORDER_WEIGHT)
+		json_add_int(r->answer, "weight", r->req->values[KEY_WEIGHT].number);
 	json_add_int(r->answer, "live", atomic_load(&s->live));
 	if (order == ORDER_DOWN)
 		json_add_int(r->answer, "killed", r->n);

@@ -8,7 +8,6 @@
 #include "base/json_add.h"
 #include "base/log.h"
 #include "datapath/flow.h"
-#include "relay/server_health.h"
 
 /* The object, an array in it, and the array's numbers: json-c counts all three. */
 #define DEPTH_MAX 3
@@ -107,6 +106,14 @@ static const char *const engines[ENGINES + 1] = {
 	[ENGINE_COPY] = "copy", [ENGINE_GRAFT] = "graft",     [ENGINE_DEFAULT] = "default",
 };
 
+static const char *const orders[] = {
+	[ORDER_READY] = "ready",
+	[ORDER_DRAIN] = "drain",
+	[ORDER_DOWN] = "down",
+	[ORDER_WEIGHT] = "weight",
+	[ORDER_AS_CONFIGURED] = "as-configured",
+};
+
 const struct request_key_def request_keys[KEYS] = {
 	[KEY_FORWARD] = { "forward", "NAME", "of this forward", VALUE_TEXT, .expected = TEXT },
 	[KEY_CLIENT] = { "client", "ADDR",
@@ -127,9 +134,12 @@ const struct request_key_def request_keys[KEYS] = {
 			 CHOICES(engines) },
 	[KEY_SERVER] = { "server", "SERVER", "as `culvert forwards` names it", VALUE_TEXT,
 			 .expected = TEXT },
-	[KEY_ORDER] = { "order", "ORDER", "drain: no new sessions; down: no sessions; ready",
-			VALUE_CHOICE, .expected = "drain, down or ready",
-			CHOICES(server_order_names) },
+	[KEY_ORDER] = { "order", "ORDER",
+			"drain: no new sessions; down: no sessions; ready; weight; as-configured",
+			VALUE_CHOICE, .expected = "drain, down, ready, weight or as-configured",
+			CHOICES(orders) },
+	[KEY_WEIGHT] = { "weight", "N", "its weight from now on, for the order `weight`",
+			 VALUE_WHOLE, .expected = "a whole number from 1 to 100" },
 	[KEY_DEADLINE] = { "deadline", "SECONDS", "reset the sessions that are left after so long",
 			   VALUE_SECONDS, "drain-timeout", .expected = "seconds, from 0 to 86400" },
 	[KEY_UNDO] = { "undo", NULL, "take new sessions again", FLAG },
@@ -162,12 +172,12 @@ const struct command commands[COMMANDS] = {
 			     .changes = BIT(KEY_ENGINE), .required = BIT(KEY_FORWARD),
 			     .positional = BIT(KEY_FORWARD) | BIT(KEY_ENGINE),
 			     .keys = { KEY_FORWARD, KEY_ENGINE } },
-	[COMMAND_UPSTREAM] = { "upstream",
-			       "drain a server of a forward, take it down, or use it again",
+	[COMMAND_UPSTREAM] = { "upstream", "drain, weigh or take down a server, or use it again",
 			       .changes = COMMAND_ALWAYS,
 			       .required = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
-			       .positional = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER),
-			       .keys = { KEY_FORWARD, KEY_SERVER, KEY_ORDER } },
+			       .positional = BIT(KEY_FORWARD) | BIT(KEY_SERVER) | BIT(KEY_ORDER) |
+					     BIT(KEY_WEIGHT),
+			       .keys = { KEY_FORWARD, KEY_SERVER, KEY_ORDER, KEY_WEIGHT } },
 	[COMMAND_DRAIN] = { "drain", "stop new sessions of a forward; --undo allows them again",
 			    .changes = COMMAND_ALWAYS, .required = BIT(KEY_FORWARD),
 			    .positional = BIT(KEY_FORWARD),

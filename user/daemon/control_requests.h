@@ -8,6 +8,7 @@
 
 #include "config/acl.h"
 #include "config/config.h"
+#include "relay/server_health.h"
 
 /*
  * Requests to the control socket: the tables of commands and of their keys, and the parser.  The
@@ -43,6 +44,7 @@ enum request_key {
 	KEY_ENGINE,
 	KEY_SERVER,
 	KEY_ORDER,
+	KEY_WEIGHT,
 	KEY_LEVEL,
 	KEY_DEADLINE,
 	KEY_UNDO,
@@ -111,6 +113,9 @@ static inline enum command_id command_number(const struct command *c)
 }
 
 #define ENGINE_DEFAULT ENGINES
+/* orders beyond enum server_order */
+#define ORDER_WEIGHT ORDERS
+#define ORDER_AS_CONFIGURED (ORDERS + 1)
 
 struct request_value {
 	const char *text; /* NULL: the value is no text, or not given */

@@ -156,7 +156,8 @@ static struct json_object *server_json(const struct member *m)
 	server_append_addresses(addresses, m);
 	json_add_text(o, "server", s->name);
 	json_add_text(o, "state", m->list->n ? server_state_names[state] : "no-address");
-	json_add_int(o, "weight", m->conf->weight);
+	json_add_int(o, "weight", member_weight(m));
+	json_add_int(o, "weight_configured", m->conf->weight);
 	json_add_bool(o, "backup", m->conf->backup);
 	json_add_int(o, "live", atomic_load(&s->live));
 	json_add_int(o, "sessions", s->sessions);

@@ -18,12 +18,6 @@
 
 #include "base/minmax.h"
 
-const char *const server_order_names[ORDERS] = {
-	[ORDER_READY] = "ready",
-	[ORDER_DRAIN] = "drain",
-	[ORDER_DOWN] = "down",
-};
-
 const char *const server_state_names[SERVER_STATES] = {
 	[SERVER_UP] = "up",       [SERVER_RETURNING] = "returning", [SERVER_TRIAL] = "trial",
 	[SERVER_ASIDE] = "aside", [SERVER_FAILED] = "failed",       [SERVER_DRAIN] = "drain",

@@ -17,8 +17,6 @@ enum server_order {
 	ORDERS,
 };
 
-extern const char *const server_order_names[ORDERS];
-
 /*
  *   UP         -> ASIDE      a session could not connect
  *              -> FAILED     `fall` checks in a row have failed, or the server's first check has

@@ -227,7 +227,7 @@ static size_t find_candidates(struct servers *ss, struct server *const *tried, s
 			.aside = health_state(&s->health, now_ms) == SERVER_ASIDE,
 			.backup = m->conf->backup,
 			.silent = now_ms < s->ask_ms && is_silent(s->owes_ms, s->usual_ms, now_ms),
-			.weight = health_weight(&s->health, m->conf->weight, now_ms),
+			.weight = health_weight(&s->health, member_weight(m), now_ms),
 			.live = atomic_load_explicit(&s->live, memory_order_relaxed) + s->prepared,
 			.name = balance_hash(s->name, strlen(s->name), 0),
 			.turn = &m->turn,
@@ -596,6 +596,22 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 	return s;
 }
 
+struct server *servers_weigh(struct servers *ss, const char *name, unsigned int weight)
+{
+	struct server *s = NULL;
+	struct member *m;
+
+	pthread_mutex_lock(ss->lock);
+	servers_refresh(ss);
+	m = find_name(ss, name);
+	if (m) {
+		s = server_get(m->server);
+		s->weight = weight;
+	}
+	pthread_mutex_unlock(ss->lock);
+	return s;
+}
+
 void servers_why(struct servers *ss, char *buf, size_t size)
 {
 	snprintf(buf, size, "by order of `culvert upstream`");
@@ -621,6 +637,7 @@ struct server_record {
 	char name[SERVER_NAME_LEN], error[SERVER_ERROR_LEN];
 	uint64_t error_ms;
 	struct health health;
+	uint32_t weight;
 };
 
 void servers_hand_over(struct servers *ss, uint32_t of, struct bundle *b)
@@ -636,6 +653,7 @@ void servers_hand_over(struct servers *ss, uint32_t of, struct bundle *b)
 		memcpy(r.error, s->error, sizeof(r.error));
 		r.error_ms = s->error_ms;
 		r.health = s->health;
+		r.weight = s->weight;
 		bundle_put(b, &(struct record){ .kind = HANDED_SERVER,
 						.of = of,
 						.at = (uint8_t *)&r,
@@ -656,6 +674,7 @@ void servers_take_over(struct servers *ss, const struct record *from)
 	m = find_name(ss, r.name);
 	if (m && r.health.order < ORDERS) {
 		m->server->health = r.health;
+		m->server->weight = (unsigned int)smaller(r.weight, SERVER_WEIGHT_MAX);
 		m->server->error_ms = r.error_ms;
 		memcpy(m->server->error, r.error, sizeof(r.error));
 	}

@@ -52,6 +52,7 @@ struct server {
 
 	/* with the lock of struct servers */
 	struct health health;
+	unsigned int weight;          /* by order of an operator; 0: as configured */
 	uint64_t usual_ms;            /* duration of its last connect */
 	uint64_t sessions, failures;  /* connects since the start */
 	char error[SERVER_ERROR_LEN]; /* of the last connect or check that failed; "": none has */
@@ -81,6 +82,12 @@ struct member {
 	struct addr_list *list; /* its addresses; a reference */
 	int64_t turn;           /* see balance.h */
 };
+
+/* The weight of M's server.  With the lock. */
+static inline unsigned int member_weight(const struct member *m)
+{
+	return m->server->weight ?: m->conf->weight;
+}
 
 /* A server as configured, and the look-ups of its name. */
 struct place {
@@ -171,8 +178,12 @@ bool servers_silent(struct servers *ss, struct server *s, uint64_t since_ms, uin
 void servers_learn(struct servers *ss, struct server *s, const struct graft_tuple *way,
 		   uint64_t now_ms);
 
-/* Give the server NAME an order.  Returns a reference to it; NULL: there is no such server. */
+/*
+ * Give the server NAME an order, or (servers_weigh()) a weight; 0: the configured one.  Returns a
+ * reference to it; NULL: there is no such server.
+ */
 struct server *servers_order(struct servers *ss, const char *name, enum server_order order);
+struct server *servers_weigh(struct servers *ss, const char *name, unsigned int weight);
 
 /* The first name among the servers as configured, or NULL. */
 struct lookup *servers_first_name(struct servers *ss);
