@@ -54,6 +54,21 @@ listen = :9446
 upstream = {SERVER}:7450
 [sni real two.test]
 upstream = {SERVER}:7451
+[forward mixed]
+listen = :9447
+hello-timeout = 0.5
+upstream = {SERVER}:{DEFAULT}
+[sni mixed example.org]
+upstream = {SERVER}:{EXACT}
+[sni mixed not-tls]
+upstream = {SERVER}:{OTHER}
+[forward behind]
+listen = :9448
+proxy-protocol = receive
+proxy-protocol-in = optional
+proxy-timeout = 0.5
+deny-client = 192.0.2.0/24
+upstream = {SERVER}:{OTHER}
 """
 
 
@@ -287,6 +302,39 @@ def test_proxy(trial):
             s.sendall(HELLO)
             server, got = trial.answer(s, len(header) + len(HELLO))
             expect(server == EXACT and got == header + HELLO, f"{server}: {got[:60]}")
+
+
+def test_not_tls(trial):
+    """Clients of ssh, OpenVPN and HTTP at the port, and such that wait for the server."""
+    for first in b"SSH-2.0-x\r\n", b"\0\x0e\x38" + bytes(12), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x09xyz":
+        expect(trial.ask(first, 9447) == OTHER, f"{first} goes elsewhere")
+    expect(trial.ask(HELLO, 9447) == EXACT, "TLS goes elsewhere")
+    for name in "not-tls", "other.test":
+        expect(trial.ask(hello_of(name), 9447) == DEFAULT, f"{name} goes elsewhere")
+    with trial.connect(9447) as s:  # it says nothing
+        expect(trial.answer(s, 0)[0] == OTHER, "the silent client goes elsewhere")
+    trial.refused(HELLO[:100], DECODE_ERROR, port=9447)  # it speaks TLS, too slowly
+
+
+def test_behind_a_proxy(trial):
+    """Rules for the client that a PROXY header names; clients that send none."""
+    def served(header, silent=False):
+        with trial.connect(9448) as s:
+            s.sendall(header + (b"" if silent else b"payload"))
+            try:
+                wanted = b"" if silent else (b"" if b"\r\n" in header else header) + b"payload"
+                expect(trial.answer(s, len(wanted)) == (OTHER, wanted), "other bytes came back")
+                return True
+            except ConnectionResetError:
+                return False
+
+    denied = trial.daemon.ask("forwards")["forwards"][-1]["denied"]
+    expect(served(b"PROXY TCP4 198.51.100.7 192.0.2.2 1 2\r\n"), "an allowed client is refused")
+    expect(not served(b"PROXY TCP4 192.0.2.7 192.0.2.2 1 2\r\n"), "a denied client is served")
+    expect(trial.daemon.ask("forwards")["forwards"][-1]["denied"] == denied + 1, "it is not counted")
+    expect(served(b"PROXY UNKNOWN\r\n"), "a check of the proxy is refused")
+    expect(served(b"") and served(b"PROXIES"), "a client without a header is refused")
+    expect(served(b"", silent=True), "a client that waits is refused")
 
 
 def test_shown(trial):

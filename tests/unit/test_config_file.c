@@ -113,7 +113,7 @@ static const struct rig_mistake mistakes[] = {
 	{ 1, "\"[Culvert]\": expected [culvert], [sni FORWARD NAME...] or [forward NAME]",
 	  "[Culvert]\n" },
 	{ 1, "[sni a ...]: no [forward a] stands above", "[sni a b.c]\n" },
-	{ 4, "\"192.0.2.1\": expected a host name, or *. and one",
+	{ 4, "\"192.0.2.1\": expected a host name, *. and one, or not-tls",
 	  "[forward a]\nlisten = :1\nupstream = 192.0.2.1:1\n[sni a b.c 192.0.2.1]\n" },
 	{ 4, "expected [sni FORWARD NAME...], and nothing behind it",
 	  "[forward a]\nlisten = :1\nupstream = 192.0.2.1:1\n[sni a]\n" },

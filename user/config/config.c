@@ -80,11 +80,13 @@ void config_close(struct config *c)
 		endpoint_close(&c->forwards[i].listen);
 		upstreams_close(&c->forwards[i].upstream);
 		acl_close(&c->forwards[i].acl);
+		acl_close(&c->forwards[i].acl_behind);
 		free(c->forwards[i].said.lines);
 	}
 	for (size_t i = 0; i < c->n_kept; i++)
 		free(c->kept[i]);
 	acl_close(&c->defaults.acl);
+	acl_close(&c->defaults.acl_behind);
 	endpoint_close(&c->metrics);
 	free(c->forwards);
 	free(c->said.lines);

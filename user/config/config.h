@@ -13,6 +13,8 @@
 
 struct option_def;
 
+#define SNI_NOT_TLS "not-tls"
+
 /*
  * The settings of culvert, as plain values.  read.h fills them in.
  *
@@ -104,7 +106,7 @@ struct forward_conf {
 	 * such a name get the servers of this section, which has no listener.  NULL: no such
 	 * section.
 	 */
-	const char *sni;
+	const char *sni;  /* SNI_NOT_TLS among them: clients that do not speak TLS */
 	size_t of;        /* FORWARD's index in struct config */
 	const char *alpn; /* of [sni]: a client must offer one of these protocols; NULL: any */
 	bool hellos;      /* has [sni] sections, so its clients begin with a TLS hello */
@@ -133,10 +135,12 @@ struct forward_conf {
 	unsigned int drain_timeout_ms; /* from its removal to a forced close; 0: no limit */
 	uint64_t soft_limit, hard_limit; /* bytes of kernel backlog of a flow; soft <= hard */
 	struct acl acl;                  /* acl.shared: the rules are inherited */
+	struct acl acl_behind;           /* of the client that a PROXY header names; the same */
 	bool nodelay;
 	unsigned int keepalive_ms;     /* silence before an end is probed; 0: never */
 	uint64_t copy_buffer;          /* bytes */
 	unsigned int proxy_protocol;   /* enum proxy_use */
+	unsigned int proxy_in;         /* 1: clients may leave the header out */
 	unsigned int proxy_timeout_ms; /* for a client's PROXY header */
 	unsigned int hello_timeout_ms; /* for a client's TLS hello */
 	struct addr source;       /* of connections to the upstream, without a port; len 0: any */

@@ -141,8 +141,10 @@ static enum option_scope begin_sni(struct config_reader *r, char *line)
 	while ((name = strsep(&rest, BLANKS))) {
 		const char *host = name + 2 * !strncmp(name, "*.", 2);
 
-		if (*name && !tls_name(host, strlen(host), known))
-			config_mistake(r, "\"%.64s\": expected a host name, or *. and one", name);
+		if (*name && strcmp(name, SNI_NOT_TLS) && !tls_name(host, strlen(host), known))
+			config_mistake(
+				r, "\"%.64s\": expected a host name, *. and one, or " SNI_NOT_TLS,
+				name);
 	}
 	r->forward->mistaken = r->mistaken;
 	return SCOPE_SNI;

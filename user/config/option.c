@@ -34,6 +34,7 @@ static const char *const filters[] = {
 	NULL,
 };
 
+static const char *const headers[] = { "required", "optional", NULL };
 static const char *const keep_reset[] = { "keep", "reset", NULL };
 
 static const char *const set_ups[] = {
@@ -182,6 +183,12 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .help = "who may connect, such as 10.0.0.0/8,::1" },
 	{ "deny", EACH(acl), .kind = KIND_DENY, CLIENTS, .computed = "none",
 	  .help = "who may not; the first rule that matches decides" },
+	{ "allow-client", EACH(acl_behind), .kind = KIND_ALLOW, CLIENTS, .computed = "all",
+	  .help = "the same by the address in a PROXY header" },
+	{ "deny-client", EACH(acl_behind), .kind = KIND_DENY, CLIENTS, .computed = "none",
+	  .help = "the same by the address in a PROXY header" },
+	{ "proxy-protocol-in", EACH(proxy_in), .metavar = "HOW", .initial = "required",
+	  CHOICE(headers, "required or optional", "PROXY header of clients") },
 	{ "proxy-protocol", SERVER(proxy_protocol), .metavar = "WORDS", .kind = KIND_CHOICE,
 	  .choices = proxy_use_names, .initial = "off",
 	  .expected = "off, receive, send-v1, "

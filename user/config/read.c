@@ -96,7 +96,8 @@ static int add_forwards(struct config *c)
 static int store_lines(struct config *c, struct forward_conf *fc, const struct config_lines *lines)
 {
 	const struct config_line *end = lines->lines + lines->n;
-	bool has_rules = false, listens;
+	struct acl *rules;
+	bool has_rules[2] = { false, false }, listens;
 	int r = 0;
 
 	for (const struct config_line *l = lines->lines; l < end; l++)
@@ -108,9 +109,11 @@ static int store_lines(struct config *c, struct forward_conf *fc, const struct c
 		if (l->option->kind == KIND_LISTEN ||
 		    (l->option->kind == KIND_UPSTREAM && !listens))
 			continue;
-		if (l->option->list && !has_rules) {
-			acl_close(&fc->acl);
-			has_rules = true;
+		rules = l->option->offset == offsetof(struct forward_conf, acl) ? &fc->acl :
+										  &fc->acl_behind;
+		if (l->option->list && !has_rules[rules == &fc->acl]) {
+			acl_close(rules);
+			has_rules[rules == &fc->acl] = true;
 		}
 		r = option_store(c, fc, l) ?: r;
 	}
@@ -159,7 +162,7 @@ static int store_forwards(struct config *c)
 
 		*fc = own.sni ? c->forwards[own.of] : c->defaults;
 		memcpy(fc, &own, offsetof(struct forward_conf, listen));
-		fc->acl.shared = true;
+		fc->acl.shared = fc->acl_behind.shared = true;
 		if (own.sni) {
 			fc->listen = (struct endpoint){ 0 };
 			fc->upstream = (struct upstream){ 0 };

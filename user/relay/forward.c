@@ -223,14 +223,18 @@ static struct forward *forward_find_sni(const struct forward *f, const char *tex
 /* An exact name counts before all patterns, a longer pattern before others. */
 struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 {
+	static const struct tls_hello none;
 	struct forward *found = NULL;
 	bool nameless;
-	const char *at = h->name;
+	/* no host has that name, and a client that asks for it gets what names no server */
+	const char *at = !h ? SNI_NOT_TLS : strcmp(h->name, SNI_NOT_TLS) ? h->name : "";
 
 	pthread_mutex_lock(&f->totals->servers_lock);
-	if (*at && f->totals->sni)
+	if (!h && f->totals->sni)
+		found = forward_find_sni(f, at, false, &none);
+	else if (*at && f->totals->sni)
 		found = forward_find_sni(f, at, false, h);
-	while (!found && f->totals->sni && (at = strchr(at, '.')))
+	while (h && !found && f->totals->sni && (at = strchr(at, '.')))
 		found = forward_find_sni(f, at++, true, h);
 	nameless = f->totals->nameless;
 	if (found) {
@@ -240,7 +244,7 @@ struct forward *forward_route(struct forward *f, const struct tls_hello *h)
 	}
 	pthread_mutex_unlock(&f->totals->servers_lock);
 	if (!found)
-		return f->conf->upstream.n && !nameless ? f : NULL;
+		return h && f->conf->upstream.n && !nameless ? f : NULL;
 	atomic_fetch_sub(&f->sessions, 1); /* last: F may be freed then */
 	return found;
 }

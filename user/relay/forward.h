@@ -129,8 +129,8 @@ void forward_free(struct forward *f);
  */
 void forward_set_sni(struct forward *f, struct forward *const *all, size_t n);
 /*
- * The forward for a session of F whose TLS hello is H: F itself, or an [sni] section of F, to which
- * the session is then counted.  NULL: there is none.  By any thread.
+ * The forward for a session of F whose TLS hello is H; NULL: it does not speak TLS.  F itself, or an
+ * [sni] section of F, to which the session is then counted.  NULL: there is none.  By any thread.
  */
 struct forward *forward_route(struct forward *f, const struct tls_hello *h);
 /*

@@ -76,24 +76,36 @@ static bool header_refuse(struct session *s, enum cause cause, const char *reaso
 	return session_reset(s, cause);
 }
 
+/* The client of S is known.  NAMED: a proxy, which may ask for itself, has not left that open. */
+static bool header_admit(struct session *s, bool named)
+{
+	const struct forward_conf *fc = s->forward->conf;
+	enum cause why = named && !acl_allows(&fc->acl_behind, &s->client.sa) ?
+				 CAUSE_DENIED :
+				 admission_enter_client(s->worker->shared, s->forward, &s->client,
+							false);
+
+	s->told->due_ms = s->worker->loop.now_ms + fc->hello_timeout_ms;
+	if (why == CAUSE_DENIED)
+		count_add(&forward_stats(s->forward, s->worker->index)->denied, 1);
+	if (why != CAUSE_NONE)
+		return session_reset(s, why);
+	s->told->admitted = true;
+	return true;
+}
+
 /* Read the header, which was seen whole, and no byte more.  False: S is reset. */
 static bool header_take(struct session *s, const struct proxy_header *h, uint8_t *buf)
 {
 	ssize_t n = tcp_recv(s->sides[CLIENT].fd, buf, h->size, 0);
-	enum cause why;
 
 	if (n != (ssize_t)h->size)
 		return session_reset(s, tcp_cause(CLIENT, n < 0 ? errno : EIO));
 	s->header_in = (uint16_t)h->size;
 	s->told->header = *h;
-	s->told->due_ms = s->worker->loop.now_ms + s->forward->conf->hello_timeout_ms;
 	if (h->has_addresses)
 		s->client = h->source;
-	why = admission_enter_client(s->worker->shared, s->forward, &s->client, false);
-	if (why != CAUSE_NONE)
-		return session_reset(s, why);
-	s->told->admitted = true;
-	return true;
+	return header_admit(s, h->has_addresses);
 }
 
 bool session_header_read(struct session *s, bool ended)
@@ -104,7 +116,7 @@ bool session_header_read(struct session *s, bool ended)
 	ssize_t n;
 	int r;
 
-	if (s->told->header.size || !(s->forward->conf->proxy_protocol & PROXY_RECEIVE))
+	if (s->told->admitted) /* no header is expected, or it has come */
 		return true;
 	n = tcp_recv(s->sides[CLIENT].fd, buf, sizeof(buf), MSG_PEEK);
 	r = n < 0 ? -errno : proxy_protocol_parse(buf, (size_t)n, &h, &reason);
@@ -112,6 +124,9 @@ bool session_header_read(struct session *s, bool ended)
 		return header_take(s, &h, buf);
 	if (n < 0 && r != -EAGAIN)
 		return session_reset(s, tcp_cause(CLIENT, -r));
+	if (s->forward->conf->proxy_in && (r != -EAGAIN || (n >= 0 && (ended || !n)) ||
+					   s->worker->loop.now_ms >= s->told->due_ms))
+		return header_admit(s, true);
 	if (r != -EAGAIN)
 		return header_refuse(s, CAUSE_HEADER_BAD, reason);
 	if (n >= 0 && (ended || !n))
@@ -170,6 +185,17 @@ static bool hello_refuse(struct session *s, enum cause cause, const char *name, 
 	return session_reset(s, cause);
 }
 
+/* S goes to F, which serves it from now on. */
+static bool hello_enter(struct session *s, struct forward *f)
+{
+	if (s->told->lowat)
+		tcp_set_lowat(s->sides[CLIENT].fd, 1);
+	s->forward = f;
+	s->tcp = session_peer(s)->sa.sa_family != AF_UNIX &&
+		 !upstreams_are_unix(&f->conf->upstream);
+	return true;
+}
+
 /* H is whole: S goes to the forward that it names. */
 static bool hello_route(struct session *s, const struct tls_hello *h)
 {
@@ -180,19 +206,21 @@ static bool hello_route(struct session *s, const struct tls_hello *h)
 		return session_reset(s, CAUSE_NO_MEMORY);
 	s->told = told;
 	strcpy(told->server_name, h->name);
-	if (s->told->lowat)
-		tcp_set_lowat(s->sides[CLIENT].fd, 1);
 	f = forward_route(s->forward, h);
-	if (!f)
-		return hello_refuse(
-			s, CAUSE_NAME_UNKNOWN, h->name,
-			h->name[0] ?
-				"no section, and no upstream, for " :
-				"it names no server, and the forward has no upstream for that");
-	s->forward = f;
-	s->tcp = session_peer(s)->sa.sa_family != AF_UNIX &&
-		 !upstreams_are_unix(&f->conf->upstream);
-	return true;
+	if (f)
+		return hello_enter(s, f);
+	return hello_refuse(s, CAUSE_NAME_UNKNOWN, h->name,
+			    h->name[0] ? "no section, and no upstream, for " :
+					 "it names no server, and the forward has no upstream for "
+					 "that");
+}
+
+/* S does not speak TLS, or not soon enough. */
+static bool hello_lacks(struct session *s, enum cause cause, const char *reason)
+{
+	struct forward *f = forward_route(s->forward, NULL);
+
+	return f ? hello_enter(s, f) : hello_refuse(s, cause, "", reason);
 }
 
 bool session_hello_read(struct session *s, bool ended)
@@ -219,9 +247,11 @@ bool session_hello_read(struct session *s, bool ended)
 	if (r == -E2BIG || n == sizeof(buf))
 		return hello_refuse(s, CAUSE_HELLO_LARGE, "", "larger than 16 KiB");
 	if (r != -EAGAIN)
-		return hello_refuse(s, CAUSE_HELLO_BAD, "", "not a TLS hello, or malformed");
+		return hello_lacks(s, CAUSE_HELLO_BAD, "not a TLS hello, or malformed");
 	if (ended)
 		return hello_refuse(s, CAUSE_HELLO_BAD, "", "the stream ended before it was whole");
+	if (s->worker->loop.now_ms >= s->told->due_ms && n < 0) /* the server is to speak first */
+		return hello_lacks(s, CAUSE_HELLO_LATE, "not whole within hello-timeout");
 	if (s->worker->loop.now_ms >= s->told->due_ms)
 		return hello_refuse(s, CAUSE_HELLO_LATE, "", "not whole within hello-timeout");
 	/* only if changed: with a nearly full buffer each call reports the same bytes again */

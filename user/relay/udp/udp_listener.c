@@ -91,6 +91,18 @@ static void udp_take(struct udp_listen_socket *us, const struct udp_message *m,
 		icmp_tell(&m->peer, &m->local, ECONNREFUSED, 0);
 }
 
+/* The same with a client that a header names, or that has sent none. */
+static void udp_take_behind(struct udp_listen_socket *us, const struct udp_message *m,
+			    const struct proxy_header *told)
+{
+	const union client_addr *client = told ? &told->source : &m->peer;
+
+	if (acl_allows(&us->forward->conf->acl_behind, &client->sa))
+		udp_take(us, m, told);
+	else
+		count_add(&forward_stats(us->forward, us->worker->index)->denied, 1);
+}
+
 /* Each datagram of M begins with a PROXY header. */
 static void udp_take_proxied(struct udp_listen_socket *us, const struct udp_message *m)
 {
@@ -105,6 +117,10 @@ static void udp_take_proxied(struct udp_listen_socket *us, const struct udp_mess
 		one.data += at;
 		one.len = smaller(size, m->len - at);
 		if (proxy_protocol_parse(one.data, one.len, &header, &why)) {
+			if (us->forward->conf->proxy_in) {
+				udp_take_behind(us, &one, NULL);
+				continue;
+			}
 			count_add(&us->worker->stats.errors[CAUSE_HEADER_BAD], 1);
 			log_cause(CAUSE_HEADER_BAD, LOG_NOTICE,
 				  "forward %s: a datagram from %s is dropped: %s",
@@ -115,7 +131,10 @@ static void udp_take_proxied(struct udp_listen_socket *us, const struct udp_mess
 		}
 		one.data += header.size;
 		one.len -= header.size;
-		udp_take(us, &one, header.has_addresses ? &header : NULL);
+		if (header.has_addresses)
+			udp_take_behind(us, &one, &header);
+		else
+			udp_take(us, &one, NULL);
 	}
 }
 
