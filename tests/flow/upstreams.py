@@ -10,6 +10,8 @@ long as one server lives.
 import collections
 import json
 import os
+import resource
+import select
 import signal
 import socket
 import subprocess
@@ -239,6 +241,7 @@ class Trial:
 
 @pytest.fixture(scope="module")
 def trial(lab, culvert, engine):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     one = Trial(lab, culvert, engine)
     yield one
     one.leave()
@@ -300,6 +303,49 @@ def test_orders(trial):
     trial.finish_clients(kept)
 
 
+# --- places ---
+
+@pytest.mark.engines("kernel")
+def test_places(trial):
+    trial.begin(f"{A} max-sessions=2 {B} max-sessions=1", "queue = 2", "queue-timeout = 0.5")
+    kept = trial.start_clients("keep", 3)
+    wait_until(lambda: trial.server(7101)["live"] == 2 and trial.server(7102)["live"] == 1, "full servers")
+    did = trial.finish_clients(trial.start_clients("100", 3))  # three at a time, and nobody leaves
+    expect(did["lost"] == 3, f"somebody is served beyond the limit: {did}")
+    errors = trial.errors()
+    expect(errors["queue-full"] == 1 and errors["queue-timeout"] == 2, f"{errors}")
+    late = trial.start_clients("100", 2)
+    wait_until(lambda: trial.daemon.ask("forwards")["forwards"][0]["waiting"] == 2, "two to wait")
+    trial.finish_clients(kept)
+    did = trial.finish_clients(late)
+    expect(not did["lost"] and sum(did["servers"].values()) == 2, f"who has waited is not served: {did}")
+
+
+@pytest.mark.engines("kernel")
+def test_crowd_waits(trial):
+    """Each is served once, in the order of arrival."""
+    n, places = 10_000, 50
+    trial.begin(f"{A} max-sessions={places}", "queue = 100000", "queue-timeout = 60",
+                options=("--workers", "1", "--max-sessions-per-client", "0", "--accept-rate", "0"))
+    poll, socks, order = select.epoll(), {}, []
+    for number in range(n):
+        with trial.lab.inside("client"):
+            sock = socket.create_connection((RELAY, LISTEN))
+        socks[sock.fileno()] = number, sock
+        poll.register(sock, select.EPOLLIN)
+    wait_until(lambda: trial.daemon.ask("forwards")["forwards"][0]["waiting"] == n - places, "a crowd")
+    end = time.monotonic() + 60
+    while socks and time.monotonic() < end:
+        for fd, _ in poll.poll(1):
+            number, sock = socks.pop(fd)
+            expect(sock.recv(100) == b"7101\n", f"client {number} is refused")
+            sock.close()
+            order.append(number)
+    expect(not socks, f"{len(socks)} are not served")
+    apart = max(abs(number - at) for at, number in enumerate(order))
+    expect(apart <= 4 * places, f"somebody has been passed by {apart} others")
+
+
 # --- checks ---
 
 def test_checks_are_no_connections(trial):
@@ -354,6 +400,7 @@ def primary(trial):
     trial.lab.stop(server)
 
 
+@pytest.mark.engines("kernel")
 @pytest.mark.parametrize("how", ["http", "words", "udp"])
 def test_primary(trial, primary, how):
     """Each server is well, and one of them may be written to."""
@@ -389,6 +436,7 @@ def test_primary(trial, primary, how):
         trial.finish_clients(kept)
 
 
+@pytest.mark.engines("kernel")
 def test_backup_gives_way(trial, primary):
     primary(7102)
     trial.begin(f"{A} check-port=7201 {B} check-port=7202 backup", "check = 0.1", "check-http = /",
@@ -478,7 +526,8 @@ def test_storm(trial, request):
     settings = ("check = 0.05 0 0.3", "rise = 1 3", "fall = 1 3", "engine = copy sockmap auto",
                 "balance = source least-sessions round-robin", "keepalive = 1 0",
                 "idle-timeout = 0.2 0", "bandwidth = 100K 0", "each-address = yes no",
-                "resolve-interval = 1 2", "max-sessions = 8", "fin-timeout = 0.1 0")
+                "resolve-interval = 1 2", "max-sessions = 8", "queue = 0 3 100",
+                "queue-timeout = 0.05 3", "on-down = keep reset", "on-backup = reset", "fin-timeout = 0.1 0")
     orders = (["kill", "--all"], ["sessions", "--json"], ["forwards"], ["drain", "web"],
               ["drain", "--undo", "web"], ["engine", "web", "splice"], ["engine", "web", "auto"],
               ["status", "--json"], ["log-level", "debug"], ["log-level", "info"])
@@ -487,6 +536,7 @@ def test_storm(trial, request):
     def settle():
         chosen = random.sample(names, random.randint(2, 4))
         lines = [line.split(" = ") for line in random.sample(settings, 4)]
+        chosen = [name + random.choice(("", " max-sessions=6")) for name in chosen]
         trial.write_config(" ".join(chosen), *(f"{key} = {random.choice(values.split())}"
                                                for key, values in lines))
         trial.daemon.command("reload")

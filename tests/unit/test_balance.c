@@ -150,7 +150,7 @@ static void named_open(struct named *r, const char *upstream)
 
 	pthread_mutex_init(&r->lock, NULL);
 	assert_int_equal(upstreams_parse(upstream, false, &r->fc.upstream, err, sizeof(err)), 0);
-	assert_int_equal(servers_open(&r->servers, &r->fc, NULL, &r->lock, 0), 0);
+	assert_int_equal(servers_open(&r->servers, &r->fc, NULL, &r->lock, NULL, 0), 0);
 }
 
 /* lookup_update() by the main thread, as if "db" had the addresses 192.0.2.FIRST and the next. */
@@ -173,7 +173,7 @@ static struct server *pick_at(struct servers *ss, uint64_t now)
 	uint64_t seen = 0;
 	struct server *s;
 
-	if (servers_pick(ss, &client, NULL, 0, &seen, now, &s, &list) <= 0)
+	if (servers_pick(ss, &client, NULL, 0, NULL, &seen, now, &s, &list) <= 0)
 		return NULL;
 	addr_list_put(list);
 	server_leave(s);
@@ -252,7 +252,7 @@ TEST(test_each_address)
 	assert_string_equal(pick(&r.servers)->name, "192.0.2.3:80");
 	assert_int_equal(r.servers.n, 2);
 	assert_ptr_equal(r.servers.members[0].server, second);
-	assert_int_equal(servers_open(&next, &r.fc, &r.servers, &r.lock, 0), 0);
+	assert_int_equal(servers_open(&next, &r.fc, &r.servers, &r.lock, NULL, 0), 0);
 	servers_close(&r.servers);
 	assert_ptr_equal(next.members[0].server, second);
 	assert_string_equal(pick(&next)->name, "192.0.2.3:80");

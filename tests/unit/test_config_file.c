@@ -169,6 +169,8 @@ static const struct rig_mistake mistakes[] = {
 	  FORWARD "check = 1\ncheck-expect = a\\q\n" },
 	{ 5, "check-port: servers are unix sockets",
 	  "[forward a]\nlisten = :1\nupstream = unix:/x\ncheck = 1\ncheck-port = 2\n" },
+	{ 3, "upstream: \"10.0.0.1:1 max-sessions=x\": max-sessions=x: expected a number from 1",
+	  SERVERS("10.0.0.1:1 max-sessions=x") },
 	{ 3, "upstream: \"10.0.0.1:1 check-port=0\": check-port=0: expected a port from 1 to 65535",
 	  SERVERS("10.0.0.1:1 check-port=0") },
 	{ 4, "proxy-protocol: UDP has version 2 alone",

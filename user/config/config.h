@@ -122,6 +122,8 @@ struct forward_conf {
 	unsigned int fin_timeout_ms;      /* idle-timeout once half closed; 0: the same */
 	unsigned int resolve_interval_ms; /* between two look-ups of the upstream's name */
 	enum balance balance;
+	/* of sessions that wait until a server has a place (its max-sessions) */
+	unsigned int queue, queue_timeout_ms;
 	bool each_address;     /* each address of a name is a server of its own */
 	unsigned int check_ms; /* between two checks of a server; 0: none */
 	/* what a check says and expects, see check_talk.h; NULL: it connects */

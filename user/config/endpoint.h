@@ -64,9 +64,10 @@ bool endpoint_is_unix(const struct endpoint *e);
 /* A server that a forward leads to. */
 struct server_conf {
 	struct endpoint at;
-	unsigned int weight;  /* its share of the sessions, relative to those of the others */
-	bool backup;          /* used only while no other server can be */
-	in_port_t check_port; /* where it is checked, in host order; 0: as the forward says */
+	unsigned int weight;       /* its share of the sessions, relative to those of the others */
+	bool backup;               /* used only while no other server can be */
+	unsigned int max_sessions; /* at a time; 0: no limit */
+	in_port_t check_port;      /* where it is checked, in host order; 0: as the forward says */
 };
 
 #define SERVERS_MAX 64 /* of a forward, as written */
@@ -81,8 +82,8 @@ struct upstream {
 
 /*
  * Parse TEXT, which must live as long as RET: addresses as of endpoint_parse(), separated by blanks
- * or commas.  "weight=N", "check-port=N" and "backup" may follow each address.  No server may be given twice.  UDP:
- * the listener is of UDP.  Servers have the protocol of the listener, whether or not it is written
+ * or commas.  "weight=N", "max-sessions=N", "check-port=N" and "backup" may follow each address.  No
+ * server may be given twice.  UDP: the listener is of UDP.  Servers have the protocol of the listener, whether or not it is written
  * behind their ports.  All servers are unix sockets, or none is, since a session is prepared for
  * one kind before its server is chosen.  All servers have equally many ports.
  *

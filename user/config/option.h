@@ -45,7 +45,7 @@ enum option_kind {
 	KIND_UPSTREAM, /* struct upstream */
 };
 
-#define OPTIONS_MAX 72
+#define OPTIONS_MAX 80
 
 struct option_def {
 	const char *name;  /* on the command line after "--" */

@@ -165,6 +165,7 @@ static struct json_object *server_json(const struct member *m)
 	json_add_text(o, "last_error", s->error);
 	json_add_int(o, "last_error_age_ms", s->error_ms ? clock_ms() - s->error_ms : 0);
 	json_add_text(o, "check", s->answer);
+	json_add_int(o, "max_sessions", m->conf->max_sessions);
 	json_add_int(o, "check_age_ms", s->answer_ms ? clock_ms() - s->answer_ms : 0);
 	json_add(o, "addresses", addresses);
 	return o;
@@ -226,6 +227,7 @@ static struct json_object *forward_json(struct forward *f, const struct shared *
 	json_add_int(o, "bandwidth_per_client", fc->bandwidth_per_client);
 	/* totals belong to the forward's name, so they include sessions from before a reload */
 	json_add_int(o, "live", session_syn_forward_live(shared, f));
+	json_add_int(o, "waiting", atomic_load(&f->totals->queue.n));
 	/* read first, so that `finished` never exceeds `accepted` */
 	json_add_int(o, "finished", SUM(f, finished));
 	json_add_int(o, "moved", SUM(f, moved));

@@ -21,7 +21,9 @@ enum cause {
 	CAUSE_IDLE_TIMEOUT,
 	CAUSE_FIN_TIMEOUT, /* silent, and half closed */
 	CAUSE_NO_ADDRESS,  /* the upstream's name has none: it was not found, or not in time */
-	CAUSE_NO_SERVER,   /* none of several servers may have a session */
+	CAUSE_QUEUE_FULL,
+	CAUSE_QUEUE_TIMEOUT, /* no server has had a place in time */
+	CAUSE_NO_SERVER,     /* none of several servers may have a session */
 	CAUSE_CONNECT_REFUSED,
 	CAUSE_CONNECT_TIMEOUT,
 	CAUSE_CONNECT_UNREACHABLE,

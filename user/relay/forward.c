@@ -65,6 +65,7 @@ static struct forward_totals *totals_new(unsigned int n_workers)
 	t->n_workers = n_workers;
 	t->due_ms = NEVER;
 	clients_init(&t->clients);
+	queue_init(&t->queue);
 	pthread_mutex_init(&t->servers_lock, NULL);
 	return t;
 }
@@ -141,7 +142,7 @@ struct forward *forward_new(const struct forward_conf *fc, const struct config *
 	bucket_init(&f->accepts, fc->accept_rate, fc->accept_rate / 10 ?: 1, clock_ms());
 	if (!f->totals || !forward_take_sni(f) ||
 	    servers_open(&f->servers, fc, before ? &before->servers : NULL,
-			 &f->totals->servers_lock, clock_ms())) {
+			 &f->totals->servers_lock, &f->totals->queue, clock_ms())) {
 		forward_free(f);
 		return NULL;
 	}

@@ -57,6 +57,7 @@ struct forward_totals {
 	uint64_t due_ms;
 	struct clients clients;
 	struct bandwidth bandwidth;
+	struct server_queue queue;    /* for the servers */
 	pthread_mutex_t servers_lock; /* of struct servers, of `sni` and of `nameless` */
 	struct sni_bucket *sni; /* SNI_BUCKETS, with the names of the active [sni] sections, in
 				       * their order; NULL: there was no section so far */

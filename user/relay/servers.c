@@ -29,8 +29,11 @@ void server_put(struct server *s)
 
 void server_leave(struct server *s)
 {
-	atomic_fetch_sub_explicit(&s->live, 1, memory_order_relaxed);
+	struct server_queue *q = s->queue;
+
+	atomic_fetch_sub(&s->live, 1); /* before the look at the queue */
 	server_put(s);
+	queue_wake(q);
 }
 
 static struct server *server_enter(struct server *s)
@@ -63,6 +66,7 @@ static int add_member(struct servers *ss, const struct servers *before, size_t i
 		return -ENOMEM;
 	if (!known)
 		snprintf(s->name, sizeof(s->name), "%s", name);
+	s->queue = ss->queue;
 	ss->members[ss->n++] = (struct member){
 		.server = server_get(s),
 		.conf = &ss->conf->upstream.servers[i],
@@ -156,13 +160,15 @@ static void know_addresses(struct place *p, struct servers *before, const char *
 }
 
 int servers_open(struct servers *ss, const struct forward_conf *fc, struct servers *before,
-		 pthread_mutex_t *lock, uint64_t now_ms)
+		 pthread_mutex_t *lock, struct server_queue *queue, uint64_t now_ms)
 {
 	const struct upstream *up = &fc->upstream;
 	int r = 0;
 
-	*ss = (struct servers){ .conf = fc, .lock = lock };
-	ss->places = calloc(up->n, sizeof(*ss->places));
+	*ss = (struct servers){ .conf = fc, .lock = lock, .queue = queue };
+	for (size_t i = 0; i < up->n; i++)
+		ss->limited = ss->limited || up->servers[i].max_sessions;
+	ss->places = calloc(larger(up->n, 1), sizeof(*ss->places));
 	if (!ss->places)
 		return -ENOMEM;
 	pthread_mutex_lock(lock);
@@ -212,17 +218,31 @@ static bool may_be_used(const struct member *m, struct server *const *tried, siz
 	return health_state(&m->server->health, now_ms) <= SERVER_ASIDE;
 }
 
-/* Find the servers that can be connected to, other than the N servers TRIED. */
+static bool member_is_full(const struct member *m)
+{
+	return m->conf->max_sessions && atomic_load(&m->server->live) >= m->conf->max_sessions;
+}
+
+/*
+ * Find the servers that can be connected to, other than the N servers TRIED.  *RET_FULL: some of them
+ * have no place.
+ */
 static size_t find_candidates(struct servers *ss, struct server *const *tried, size_t n,
-			      uint64_t now_ms, struct candidate *ret)
+			      uint64_t now_ms, struct candidate *ret, bool *ret_full)
 {
 	size_t found = 0;
+
+	*ret_full = false;
 
 	for (struct member *m = ss->members; m < ss->members + ss->n; m++) {
 		const struct server *s = m->server;
 
 		if (!m->list->n || !may_be_used(m, tried, n, now_ms))
 			continue;
+		if (member_is_full(m)) {
+			*ret_full = true;
+			continue;
+		}
 		ret[found++] = (struct candidate){
 			.aside = health_state(&s->health, now_ms) == SERVER_ASIDE,
 			.backup = m->conf->backup,
@@ -299,18 +319,21 @@ static void choose(struct member *m, uint64_t now_ms)
 }
 
 int servers_pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
-		 size_t n, uint64_t *seen, uint64_t now_ms, struct server **ret,
-		 struct addr_list **ret_list)
+		 size_t n, const struct waiter *waiter, uint64_t *seen, uint64_t now_ms,
+		 struct server **ret, struct addr_list **ret_list)
 {
 	struct candidate c[SERVERS_IN_USE_MAX];
+	bool first = queue_is_first(ss->queue, waiter), full;
 	struct member *best;
 	size_t found, at;
 	int r;
 
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
-	found = find_candidates(ss, tried, n, now_ms, c);
-	if (found) {
+	found = find_candidates(ss, tried, n, now_ms, c, &full);
+	if (!first || (!found && full)) {
+		r = -EBUSY;
+	} else if (found) {
 		at = balance_pick(ss->conf->balance, c, found, hash_of(client));
 		best = container_of(c[at].turn, struct member, turn);
 		/* if each question has a new port, no session lasts long enough to move on */
@@ -429,6 +452,8 @@ bool servers_checked(struct servers *ss, struct server *s, int error, const char
 	judge(ss, s, why, error, now_ms);
 	changes = mark_dead(ss, now_ms) || health_state(&s->health, now_ms) != was;
 	pthread_mutex_unlock(ss->lock);
+	if (changes)
+		queue_wake(ss->queue);
 	return changes;
 }
 
@@ -480,12 +505,13 @@ struct server *servers_prepare(struct servers *ss, uint64_t now_ms, struct graft
 	struct server *s = NULL;
 	struct member *m;
 	size_t n, at;
-	bool asks;
+	bool asks, full;
 
 	*ret_way = (struct graft_tuple){ 0 };
 	pthread_mutex_lock(ss->lock);
 	servers_refresh(ss);
-	n = find_candidates(ss, NULL, 0, now_ms, c);
+	/* a choice without a session would keep a place from those who wait */
+	n = ss->limited ? 0 : find_candidates(ss, NULL, 0, now_ms, c, &full);
 	at = n ? balance_pick(ss->conf->balance, c, n, 0) : 0;
 	if (n && !c[at].aside && !c[at].silent) {
 		m = container_of(c[at].turn, struct member, turn);
@@ -510,9 +536,10 @@ void servers_unprepare(struct servers *ss, struct server *s, uint64_t now_ms)
 {
 	struct candidate c[SERVERS_IN_USE_MAX];
 	size_t n;
+	bool full;
 
 	pthread_mutex_lock(ss->lock);
-	n = find_candidates(ss, NULL, 0, now_ms, c);
+	n = find_candidates(ss, NULL, 0, now_ms, c, &full);
 	for (size_t i = 0; i < n; i++)
 		if (container_of(c[i].turn, struct member, turn)->server == s)
 			balance_undo(ss->conf->balance, c, n, i);
@@ -593,6 +620,7 @@ struct server *servers_order(struct servers *ss, const char *name, enum server_o
 		s->health.order = order;
 	}
 	pthread_mutex_unlock(ss->lock);
+	queue_wake(ss->queue);
 	return s;
 }
 

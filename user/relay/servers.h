@@ -12,6 +12,7 @@
 #include "graft_contract.h"
 #include "relay/check_talk.h"
 #include "relay/handed.h"
+#include "relay/server_queue.h"
 #include "relay/server_health.h"
 #include "relay/names.h"
 
@@ -48,6 +49,7 @@ struct server {
 	_Atomic uint16_t takes_mss; /* its own MSS; 0: clients need no smaller one than usual */
 	_Atomic uint8_t lacks;      /* enum shaped: options that it does not have */
 	_Atomic uint64_t seen_ms;
+	struct server_queue *queue; /* for a place here */
 	char name[SERVER_NAME_LEN];
 
 	/* with the lock of struct servers */
@@ -99,17 +101,20 @@ struct place {
 struct servers {
 	const struct forward_conf *conf;
 	pthread_mutex_t *lock; /* of the rest, and of each server; shared with the forward before */
-	struct place *places;  /* owned, by server of conf */
+	struct server_queue *queue; /* the same */
+	bool limited;               /* some server has max-sessions */
+	struct place *places;       /* owned, by server of conf */
 	struct member *members;
 	size_t n;
 };
 
 /*
- * BEFORE: the servers of the forward that is replaced, or NULL.  LOCK outlives both.  -ENOMEM.
+ * BEFORE: the servers of the forward that is replaced, or NULL.  LOCK and QUEUE outlive both.
+ * -ENOMEM.
  * Call servers_close() in any case.
  */
 int servers_open(struct servers *ss, const struct forward_conf *fc, struct servers *before,
-		 pthread_mutex_t *lock, uint64_t now_ms);
+		 pthread_mutex_t *lock, struct server_queue *queue, uint64_t now_ms);
 /* Close SS, which no session uses.  A struct of zeroes is fine. */
 void servers_close(struct servers *ss);
 /* See names_add(). */
@@ -120,11 +125,12 @@ void servers_add_names(struct servers *ss, struct names *names);
  * were to choose from; *RET is the server, to be given to server_leave(), and *RET_LIST its
  * addresses, to be given to addr_list_put().  0: a look-up of a name has not ended; see
  * lookup_failed(), also for SEEN.  -ENOENT: only names without an address are left, and look-ups
- * have failed; -EHOSTDOWN: no server is left that may have a session.  By any thread.
+ * have failed; -EHOSTDOWN: no server is left that may have a session.  -EBUSY: none that may has a place,
+ * or others wait before WAITER, which waits; NULL: it does not, and may begin to.  By any thread.
  */
 int servers_pick(struct servers *ss, const union client_addr *client, struct server *const *tried,
-		 size_t n, uint64_t *seen, uint64_t now_ms, struct server **ret,
-		 struct addr_list **ret_list);
+		 size_t n, const struct waiter *waiter, uint64_t *seen, uint64_t now_ms,
+		 struct server **ret, struct addr_list **ret_list);
 /* All addresses of S have failed, the last one with errno ERROR.  Returns as lookup_failed(). */
 bool servers_refused(struct servers *ss, struct server *s, int error, uint64_t *seen,
 		     uint64_t now_ms);

@@ -18,6 +18,9 @@
  * A session also becomes nameless when all servers have failed while a look-up may still find
  * another address of the last one.  Then the session tries all servers again, as often as they
  * fail, until that look-up has ended.
+ *
+ * Where all servers that could be chosen have their max-sessions, a session waits in a queue
+ * (server_queue.c), without a server.  Its connect-timeout begins when it has one.
  */
 #include "relay/session_connect.h"
 
@@ -65,7 +68,8 @@ struct connecting {
 	uint64_t server_due_ms; /* give the server up */
 	struct server **tried;  /* owned: those that failed.  Compare only: they may be freed */
 	size_t n_tried;
-	uint64_t seen; /* the look-up that it waits for, see lookup_failed() */
+	struct waiter *waiter; /* owned; NULL: it does not wait for a server's place */
+	uint64_t seen;         /* the look-up that it waits for, see lookup_failed() */
 	uint64_t began_ns;
 	/* when the next attempt may begin, or be tried again if this machine has refused it */
 	uint64_t next_ms;
@@ -207,20 +211,67 @@ static int begin_attempt(struct session *s, unsigned int i)
 	return error;
 }
 
-/* Give S a server that it has not tried.  Returns as servers_pick(). */
+/* S waits for a place from now on.  -ENOSPC: too many wait. */
+static int wait_for_place(struct session *s)
+{
+	struct connecting *c = s->connecting;
+
+	c->waiter = malloc(sizeof(*c->waiter));
+	if (!c->waiter)
+		return -ENOSPC;
+	*c->waiter = (struct waiter){ .session = s,
+				      .to = &s->worker->woken,
+				      .due_ms = s->worker->loop.now_ms +
+						s->forward->conf->queue_timeout_ms };
+	if (queue_wait(&s->forward->totals->queue, c->waiter, s->forward->conf->queue))
+		return 0;
+	free(c->waiter);
+	c->waiter = NULL;
+	return -ENOSPC;
+}
+
+/* S waits no more, if it has. */
+static void leave_queue(struct session *s)
+{
+	struct connecting *c = s->connecting;
+
+	if (!c->waiter)
+		return;
+	queue_leave(&s->forward->totals->queue, c->waiter);
+	free(c->waiter);
+	c->waiter = NULL;
+}
+
+static int pick_server(struct session *s, struct server **ret, struct addr_list **ret_list)
+{
+	struct connecting *c = s->connecting;
+
+	return servers_pick(&s->forward->servers, &s->client, c->tried, c->n_tried, c->waiter,
+			    &c->seen, s->worker->loop.now_ms, ret, ret_list);
+}
+
+/*
+ * Give S a server that it has not tried.  Returns as servers_pick(); -EBUSY: S waits for a place;
+ * -ENOSPC: too many wait.
+ */
 static int choose_server(struct session *s)
 {
 	struct connecting *c = s->connecting;
-	uint64_t now = s->worker->loop.now_ms, left = c->due_ms > now ? c->due_ms - now : 0;
+	uint64_t now = s->worker->loop.now_ms, left;
 	struct server *server;
 	struct addr_list *list;
 	int n = c->n_tried ? 0 : session_syn_choice(s->worker, s->forward, &server, &list);
 
-	if (!n)
-		n = servers_pick(&s->forward->servers, &s->client, c->tried, c->n_tried, &c->seen,
-				 now, &server, &list);
+	n = n ?: pick_server(s, &server, &list);
+	/* a place that became free before S waited has woken nobody */
+	if (n == -EBUSY && !c->waiter)
+		n = wait_for_place(s) ?: pick_server(s, &server, &list);
 	if (n <= 0)
 		return n;
+	if (c->waiter)
+		c->due_ms = now + s->forward->conf->connect_timeout_ms;
+	leave_queue(s);
+	left = c->due_ms > now ? c->due_ms - now : 0;
 	if (s->server)
 		server_leave(s->server);
 	addr_list_put(s->addrs);
@@ -263,7 +314,9 @@ static bool next_server(struct session *s, int error)
 		c->n_tried = 0;
 		r = 0;
 	}
-	if (!r) { /* a look-up may still find an address */
+	if (r == -EBUSY)
+		r = 0;
+	if (!r) { /* a look-up may still find an address, or a server get a place */
 		server_leave(s->server);
 		addr_list_put(s->addrs);
 		s->server = NULL;
@@ -368,7 +421,13 @@ static bool connect_named(struct session *s)
 	struct lookup_record record;
 	int r = choose_server(s);
 
-	if (r == -EHOSTDOWN) {
+	if (r == -EBUSY && s->worker->loop.now_ms < s->connecting->waiter->due_ms)
+		return false;
+	if (r == -EBUSY) {
+		give_up(s, CAUSE_QUEUE_TIMEOUT, "server with a place within queue-timeout", "");
+	} else if (r == -ENOSPC) {
+		give_up(s, CAUSE_QUEUE_FULL, "server with a place, and its queue is full", "");
+	} else if (r == -EHOSTDOWN) {
 		servers_why(&s->forward->servers, why, sizeof(why));
 		give_up(s, CAUSE_NO_SERVER, "server that can be used: ", why);
 	} else if (r < 0 || (!r && s->worker->loop.now_ms >= s->connecting->due_ms)) {
@@ -406,6 +465,7 @@ void session_connect_end(struct session *s)
 	for (unsigned int i = 1; i < AT_ONCE; i++)
 		tcp_close(&s->worker->loop, source_of(s, i), true);
 	free(c->tried);
+	leave_queue(s);
 	worker_free_later(s->worker, &c->leftover);
 	s->connecting = NULL;
 }
@@ -423,6 +483,11 @@ uint64_t session_connect_due(struct session *s)
 	uint64_t due = s->addrs ? c->server_due_ms :
 				  smaller(c->due_ms, s->worker->loop.now_ms + NAMELESS_MS);
 
+	/* the first one also finds what nobody has told, such as another limit */
+	if (c->waiter)
+		due = queue_is_first(&s->forward->totals->queue, c->waiter) ?
+			      smaller(c->waiter->due_ms, s->worker->loop.now_ms + NAMELESS_MS) :
+			      c->waiter->due_ms;
 	if (may_begin(s))
 		due = smaller(due, c->next_ms);
 	if (session_connect_is_quiet(s))

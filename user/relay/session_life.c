@@ -605,6 +605,14 @@ void worker_follow_news(struct worker *w)
 	udp_sessions_follow_news(w);
 }
 
+void session_wake_waiting(struct worker *w)
+{
+	struct session *s;
+
+	while ((s = woken_take(&w->woken)))
+		live(s, NOBODY, 0);
+}
+
 void worker_leave_behind(struct worker *w)
 {
 	struct session *s;

@@ -87,6 +87,8 @@ unsigned int worker_follow_engines(struct worker *w);
  * To be called again while W has sessions.
  */
 void worker_leave_behind(struct worker *w);
+/* After a batch of events: sessions that wait look for a server with a place. */
+void session_wake_waiting(struct worker *w);
 /* After a batch of events: follow news of grafts, of addresses and of servers. */
 void worker_follow_news(struct worker *w);
 

@@ -81,6 +81,7 @@ static void worker_after_batch(void *arg)
 	}
 	session_catch_up(w);
 	worker_follow_news(w);
+	session_wake_waiting(w);
 	listeners_follow_servers(w);
 	session_syn_fill(w);
 	worker_free_leftovers(w); /* last: sessions may have died in the calls above */
@@ -115,6 +116,7 @@ static int worker_open(struct worker *w, struct shared *shared, unsigned int ind
 		w->owners = allocated(calloc(k->n_pairs, sizeof(struct session *)));
 	if (gs)
 		w->grafted = allocated(calloc(graft_table_total(gs), sizeof(struct session *)));
+	woken_init(&w->woken, &w->loop);
 	udp_worker_open(w);
 	r = loop_open(&w->loop, worker_after_batch, w);
 	if (!r && k)

@@ -15,6 +15,7 @@
 #include "datapath/stats.h"
 #include "probe/probe.h"
 #include "relay/clients.h"
+#include "relay/server_queue.h"
 
 /* Data that all workers share.  Only the atomics are written after the workers have started. */
 struct shared {
@@ -94,6 +95,7 @@ struct worker {
 
 	LIST_HEAD(listener_list, listener) listeners; /* see listener.h */
 	struct udp_worker *udp;
+	struct woken woken; /* see server_queue.h */
 	uint64_t server_news_seen;
 	uint64_t shape_ms;   /* when the listeners follow the servers again */
 	struct timer resume; /* when the next pause of a listener is over */

@@ -49,10 +49,12 @@ enum cause udp_server_choose(struct udp_session *s)
 	struct servers *ss = &s->forward->servers;
 	struct addr_list *list;
 	uint64_t seen = 0, now = udp_now(s);
-	int r = servers_pick(ss, &s->client, NULL, 0, &seen, now, &s->server, &list);
+	int r = servers_pick(ss, &s->client, NULL, 0, NULL, &seen, now, &s->server, &list);
 
 	if (r <= 0)
-		return r == -EHOSTDOWN ? CAUSE_NO_SERVER : CAUSE_NO_ADDRESS;
+		return r == -EHOSTDOWN ? CAUSE_NO_SERVER :
+		       r == -EBUSY     ? CAUSE_QUEUE_FULL :
+					 CAUSE_NO_ADDRESS;
 	s->server_lost = atomic_load(&s->server->lost);
 	r = udp_connect_any(s, list);
 	addr_list_put(list);

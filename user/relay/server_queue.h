@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: BSD-2-Clause */
+#pragma once
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/queue.h>
+
+#include "base/loop.h"
+
+/*
+ * Sessions that wait until a server of their forward has a place (`max-sessions` of a server), in
+ * their order.  One lock guards all queues: none is on the way of a payload.
+ */
+
+struct session;
+struct woken;
+
+struct waiter {
+	TAILQ_ENTRY(waiter) in_queue, in_woken;
+	struct session *session;
+	struct woken *to; /* of the session's worker */
+	uint64_t due_ms;  /* when the session gives up */
+	bool woken;
+};
+
+TAILQ_HEAD(waiter_list, waiter);
+
+/* Sessions of one worker that are to look for a place. */
+struct woken {
+	struct waiter_list list;
+	_Atomic bool any;
+	struct loop *loop; /* of the worker */
+};
+
+/* Of all forwards of one name. */
+struct server_queue {
+	struct waiter_list waiters;
+	_Atomic unsigned int n;
+};
+
+void queue_init(struct server_queue *q);
+void woken_init(struct woken *w, struct loop *loop);
+/* W waits from now on, behind all others.  False: MOST wait already. */
+bool queue_wait(struct server_queue *q, struct waiter *w, unsigned int most);
+/* W waits no more.  If it was the first one, the next is woken. */
+void queue_leave(struct server_queue *q, struct waiter *w);
+/* True if nobody waits before W; NULL: nobody waits. */
+bool queue_is_first(struct server_queue *q, const struct waiter *w);
+/* A place may be free: the first one is to look.  By any thread. */
+void queue_wake(struct server_queue *q);
+/* The next session of W; NULL: there is none.  By the thread of the worker. */
+struct session *woken_take(struct woken *w);
