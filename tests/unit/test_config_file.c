@@ -92,9 +92,10 @@ static const struct rig_mistake mistakes[] = {
 	{ 2, "xyzzy: unknown key of [culvert]\n", "[culvert]\nxyzzy = 1\n" },
 	{ 4, "metrics: unknown key of [forward NAME]: it belongs to [culvert]\n",
 	  FORWARD "metrics = :1\n" },
-	{ 4, "include: there is no such key: the whole configuration is one file\n",
-	  FORWARD "include = /etc/culvert/*.conf\n" },
-	{ 2, "include: there is no such key", "[culvert]\ninclude /etc/culvert/x.conf\n" },
+	{ 4, "include: belongs to [culvert] of the first file\n",
+	  FORWARD "include = no-such-dir/*.conf\n" },
+	{ 2, "neither [SECTION] nor KEY = VALUE", "[culvert]\ninclude /etc/culvert/x.conf\n" },
+	{ 1, "a control character", "\0021 x\n" },
 	{ 4, "10.0.0.2: unknown key of [forward NAME]: a line cannot be continued on the next one\n",
 	  "[forward a]\nlisten = :1\nupstream = 10.0.0.1:1,\n  10.0.0.2:1\n" },
 	{ 4, "neither [SECTION] nor KEY = VALUE: a line cannot be continued on the next one\n",
@@ -558,6 +559,51 @@ TEST(test_link)
 }
 
 /* Who could have written it? */
+static void write_beside(const char *name, const char *text)
+{
+	char path[sizeof(rig_dir) + 16];
+
+	snprintf(path, sizeof(path), "%s/%s", rig_dir, name);
+	temp_file_write(path, text, strlen(text));
+}
+
+/* Files that [culvert] includes, in the order of their names; their mistakes have file and line. */
+TEST(test_include)
+{
+	const struct config *c;
+
+	write_beside("b.inc", "[forward b]\nlisten = :3\nupstream = 10.0.0.1:3\nidle-timeout = 7");
+	write_beside("a.inc", "[forward a]\nlisten = :2\nupstream = 10.0.0.1:2\n");
+	c = rig_good("[culvert]\nidle-timeout = 9\ninclude = *.inc\ninclude = no-such*\nrise = 4\n"
+		     "[forward z]\nlisten = :1\nupstream = 10.0.0.1:1\n",
+		     NULL);
+	assert_int_equal(c->n_forwards, 3);
+	assert_string_equal(c->forwards[0].name, "a");
+	assert_int_equal(c->forwards[0].idle_timeout_ms, 9000);
+	assert_int_equal(c->forwards[0].rise, 4);
+	assert_string_equal(c->forwards[1].name, "b");
+	assert_int_equal(c->forwards[1].idle_timeout_ms, 7000);
+	assert_string_equal(c->forwards[2].name, "z");
+	write_beside("a.inc", "rise = 3\n\002\ninclude = b.inc\n[forward z]\nlistn = :2\n");
+	rig_write("[culvert]\ninclude = a.inc\nfal = 3\n[forward z]\nlisten = :1\nupstream = :1\n");
+	assert_int_equal(rig_parse(false, NULL), -EINVAL);
+	for (const char *const *said =
+		     (const char *const[]){
+			     "/a.inc:1: rise: before the first section\n",
+			     "/a.inc:2: a control character\n",
+			     "/a.inc:3: include: belongs to [culvert] of the first file\n",
+			     "/a.inc:5: listn: unknown key of [forward NAME] (did you mean listen?)\n",
+			     "/c:3: fal: unknown key of [culvert] (did you mean fall?)\n",
+			     "/c:4: [forward z]: the name is taken: see ", "/a.inc:4\n", NULL };
+	     *said; said++)
+		if (!strstr(rig_err, *said))
+			fail_msg("%s is missing in %s", *said, rig_err);
+	rig_write("[culvert]\ninclude = no-such-file\n" FORWARD);
+	assert_int_equal(rig_parse(false, NULL), -ENOENT);
+	write_beside("a.inc", "");
+	write_beside("b.inc", "");
+}
+
 TEST(test_owner)
 {
 	rig_write(FORWARD);

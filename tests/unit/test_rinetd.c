@@ -167,7 +167,7 @@ static const struct rig_mistake mistakes[] = {
 	  "with a [SECTION]\n",
 	  "127.0.0.1\n" },
 	{ 3, "expected BIND", "#\n" GOOD "\n[culvert]\n" },
-	{ 2, "include: there is no such key", GOOD "\ninclude /etc/x\n" },
+	{ 2, "include: a rinetd.conf is one file", GOOD "\ninclude /etc/x\n" },
 	{ 2, "expected BINDADDRESS",
 	  "\nstream {\n  server { listen 80; proxy_pass 10.0.0.1:80; }\n}\n" },
 	{ 1, "\"82\": nothing but a comment may follow", GOOD " 82\n" },

@@ -7,16 +7,22 @@
  *
  * ; or # begins a comment at the beginning of a line, and after a blank, "=" or ":".  A colon may
  * stand for "=".
+ *
+ * `include = PATTERN` in [culvert] puts other files there.  The daemon cannot open files when it
+ * reloads, so config_file_open() makes one text of all.  A line that begins with MARK says which file
+ * and line come next; no file can have such a line.
  */
 #include "config/file.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -26,22 +32,39 @@
 #include "base/tls_hello.h"
 
 #define BLANKS " \t"
+#define MARK "\2"
 #define BOM "\xef\xbb\xbf" /* which editors put before UTF-8 */
 
 /* --- the reader --- */
 
 const char *config_here(const struct config_reader *r)
 {
-	return config_keep(r->c, "%.256s:%u: ", r->c->file, r->line);
+	return config_keep(r->c, "%.256s:%u: ", r->file, r->line);
+}
+
+/* True: LINE says which line comes next. */
+static bool take_mark(struct config_reader *r, const char *line)
+{
+	int skip = 0;
+
+	if (sscanf(line, MARK "%u %n", &r->line, &skip) != 1 || !skip)
+		return false;
+	r->file = config_keep(r->c, "%s", line + skip);
+	r->includes = strcmp(r->file, r->c->file);
+	return true;
 }
 
 char *config_next_line(struct config_reader *r)
 {
-	char *line = strsep(&r->rest, "\n");
-	size_t len = line ? strlen(line) : 0;
+	char *line;
+	size_t len;
 
+	do
+		line = strsep(&r->rest, "\n");
+	while (line && take_mark(r, line));
 	if (!line)
 		return NULL;
+	len = strlen(line);
 	r->line++;
 	r->mistaken = false;
 	if (len && line[len - 1] == '\r')
@@ -182,8 +205,10 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 	const char *key = trim(strsep(&line, "=:")); /* LINE is the value now, if there is one */
 	const struct option_def *o = option_find(key, scope);
 
-	if (!strncmp(key, "include", 7) && strchr(BLANKS, key[7]))
-		config_mistake(r, CONFIG_NO_INCLUDE);
+	if (!strcmp(key, "include") && line && scope == SCOPE_CULVERT && !r->includes)
+		return; /* config_file_open() has put the files behind this line */
+	if (!strcmp(key, "include") && line)
+		config_mistake(r, "include: belongs to [culvert] of the first file");
 	else if (!scope && r->error)
 		return; /* a line outside of sections follows from an earlier mistake */
 	else if (!line)
@@ -204,10 +229,17 @@ static void take_key(struct config_reader *r, enum option_scope scope, char *lin
 void config_read_sections(struct config_reader *r)
 {
 	enum option_scope scope = 0;
+	bool included = false;
 	char *line;
 
 	while ((line = config_next_line(r))) {
 		bool indented = strspn(line, BLANKS);
+
+		if (r->includes && r->line == 1)
+			scope = 0;
+		else if (included && !r->includes) /* the first file goes on */
+			scope = SCOPE_CULVERT;
+		included = r->includes;
 
 		line = without_comment(line);
 		if (*line == '[')
@@ -245,7 +277,7 @@ static int check_owner(const struct stat *st, const char *path)
 }
 
 /* Symbolic links are followed first: the checks are of the real file, and its directory. */
-int config_file_open(const char *path)
+static int file_open_one(const char *path)
 {
 	char *real = realpath(path, NULL);
 	/* O_NONBLOCK: do not wait for the writer of a FIFO */
@@ -266,13 +298,137 @@ int config_file_open(const char *path)
 	return r ?: fd;
 }
 
+/* The text of FD, which the caller frees.  NULL: it cannot be read, or is too large. */
+static char *file_read(int fd, size_t *ret_len)
+{
+	char *text = allocated(malloc(CONFIG_FILE_MAX + 2)); /* one byte too many, and a NUL */
+	size_t len = 0;
+	ssize_t n;
+
+	while ((n = read(fd, text + len, CONFIG_FILE_MAX + 1 - len)) > 0)
+		len += (size_t)n;
+	text[len] = '\0';
+	*ret_len = len;
+	if (n >= 0 && len <= CONFIG_FILE_MAX)
+		return text;
+	free(text);
+	return NULL;
+}
+
+/* Write the file PATH to TO.  0 or -errno, after a complaint. */
+static int include_one(FILE *to, const char *path)
+{
+	int fd = file_open_one(path);
+	size_t len = 0;
+	char *text = fd < 0 ? NULL : file_read(fd, &len);
+
+	if (fd < 0)
+		return fd;
+	close(fd);
+	if (!text)
+		return log_complain(-EINVAL, "%s: cannot be read, or has more than %d bytes", path,
+				    CONFIG_FILE_MAX);
+	for (char *at = text; (at = memchr(at, *MARK, len - (size_t)(at - text)));)
+		*at = '\1'; /* which config_next_line() refuses */
+	fprintf(to, MARK "0 %s\n", path);
+	fwrite(text, 1, len, to);
+	fputc('\n', to);
+	free(text);
+	return 0;
+}
+
+/* Write the files of PATTERN, which the file FIRST includes, to TO. */
+static int include_all(FILE *to, const char *first, const char *pattern)
+{
+	char *copy = allocated(strdup(first)), *path = NULL;
+	glob_t found = { 0 };
+	int r = asprintf(&path, "%s%s%s", *pattern == '/' ? "" : dirname(copy),
+			 *pattern == '/' ? "" : "/", pattern) < 0 ?
+			-ENOMEM :
+			0;
+
+	/* a pattern without a match is no mistake, and a file that is missing is one */
+	if (!r && !glob(path, 0, NULL, &found))
+		for (size_t i = 0; !r && i < found.gl_pathc; i++)
+			r = include_one(to, found.gl_pathv[i]);
+	else if (!r && !strpbrk(path, "*?["))
+		r = include_one(to, path);
+	globfree(&found);
+	free(path);
+	free(copy);
+	return r;
+}
+
+/* The files that LINE, of the file FIRST, includes; NULL: it includes none.  Changes LINE. */
+static const char *include_pattern(char *line)
+{
+	char *key;
+
+	line = without_comment(line);
+	key = trim(strsep(&line, "=:"));
+	return line && !strcmp(key, "include") ? trim(line) : NULL;
+}
+
+/* Write TEXT, of the file FIRST, with all that it includes to FD.  0 or -errno. */
+static int include_write(int fd, const char *first, char *text)
+{
+	char *out = NULL;
+	size_t len = 0;
+	FILE *to = open_memstream(&out, &len);
+	unsigned int number = 0;
+	const char *pattern;
+	int r = to ? 0 : -ENOMEM;
+
+	for (char *line; !r && (line = strsep(&text, "\n"));) {
+		number++;
+		fprintf(to, "%s\n", *line == *MARK ? "\1" : line);
+		pattern = include_pattern(line);
+		if (pattern) {
+			r = include_all(to, first, pattern);
+			fprintf(to, MARK "%u %s\n", number, first);
+		}
+	}
+	if (to && fclose(to) && !r)
+		r = -ENOMEM;
+	if (!r && write(fd, out, len) != (ssize_t)len)
+		r = -ENOSPC;
+	free(out);
+	return r;
+}
+
+int config_file_open(const char *path)
+{
+	int fd = file_open_one(path), all, r;
+	size_t len = 0;
+	char *text;
+
+	if (fd < 0)
+		return fd;
+	text = file_read(fd, &len);
+	lseek(fd, 0, SEEK_SET);
+	/* most files include none, and are read as they are; the reader complains of bad ones */
+	if (!text || strlen(text) < len || (!strstr(text, "include") && !strstr(text, MARK))) {
+		free(text);
+		return fd;
+	}
+	all = memfd_create("culvert.conf", MFD_CLOEXEC);
+	r = all < 0 ? -errno : include_write(all, path, text);
+	free(text);
+	close(fd);
+	if (!r)
+		lseek(all, 0, SEEK_SET);
+	else if (all >= 0)
+		close(all);
+	return r ?: all;
+}
+
 void config_reader_open(struct config_reader *r, int fd, struct config *c)
 {
 	int own = fd < 0 ? config_file_open(c->file) : -1, from = fd < 0 ? own : fd;
 	ssize_t n = 0;
 	size_t len = 0;
 
-	*r = (struct config_reader){ .c = c, .error = from < 0 ? from : 0 };
+	*r = (struct config_reader){ .c = c, .file = c->file, .error = from < 0 ? from : 0 };
 	r->text = allocated(malloc(CONFIG_FILE_MAX + 2)); /* one byte too many, and a NUL */
 	while (!r->error && (n = read(from, r->text + len, CONFIG_FILE_MAX + 1 - len)) > 0)
 		len += (size_t)n;
@@ -295,10 +451,11 @@ int config_file_control(const char *path, char **ret)
 	struct config c = { .file = path };
 	struct config_reader r;
 	bool global = false;
-	char *line;
+	char *line, *text;
 
 	*ret = NULL;
 	config_reader_open(&r, -1, &c);
+	text = r.text;
 	while (!*ret && (line = config_next_line(&r))) {
 		line = without_comment(line);
 		if (*line == '[')
@@ -306,7 +463,7 @@ int config_file_control(const char *path, char **ret)
 		else if (global && !strcmp(trim(strsep(&line, "=:")), "control") && line)
 			*ret = allocated(strdup(trim(line)));
 	}
-	free(r.text);
+	free(text);
 	config_close(&c);
 	return r.error;
 }

@@ -7,8 +7,8 @@
 #define CONFIG_FILE_MAX (1 << 20) /* bytes that a file may have */
 
 /*
- * Open the file PATH for reading: a descriptor, or -errno if that fails or if others could have
- * written it.
+ * Open the file PATH, with the files that it includes, for reading: a descriptor, or -errno if that
+ * fails or if others could have written one of them.
  */
 int config_file_open(const char *path);
 
@@ -27,7 +27,9 @@ struct config_reader {
 	struct config *c;
 	char *text;                   /* all of the file; owned by the opener of the reader */
 	char *rest;                   /* the part that has not been read yet; NULL: nothing */
-	unsigned int line;            /* number of the line read last */
+	const char *file;             /* whose line was read last */
+	unsigned int line;            /* its number */
+	bool includes;                /* that file is an included one, whose sections are its own */
 	bool mistaken;                /* that line has a mistake */
 	int error;                    /* 0: no mistake yet */
 	struct forward_conf *forward; /* the last one that began; NULL: none has */
@@ -38,8 +40,6 @@ struct config_reader {
  * stderr says why, r->error is -errno, and the text is empty.
  */
 void config_reader_open(struct config_reader *r, int fd, struct config *c);
-
-#define CONFIG_NO_INCLUDE "include: there is no such key: the whole configuration is one file"
 
 /* Read all of R, a file with sections. */
 void config_read_sections(struct config_reader *r);

@@ -267,7 +267,7 @@ static void take_line(struct reader *p, char *line)
 	} else if (!strcmp(word, "logcommon")) {
 		config_mistake(p->in, "logcommon: culvert has a log format of its own");
 	} else if (!strcmp(word, "include")) {
-		config_mistake(p->in, CONFIG_NO_INCLUDE);
+		config_mistake(p->in, "include: a rinetd.conf is one file");
 	} else if (*word) {
 		take_rule(p, word, line);
 	}

@@ -163,7 +163,7 @@ static const struct syscall_need needed[] = {
 	SYSCALL(openat, TO_READ), SYSCALL(read), SYSCALL(lseek), SYSCALL(fstat),
 	SYSCALL(newfstatat), SYSCALL(readlink), SYSCALL(readlinkat), SYSCALL(getcwd),
 	SYSCALL(faccessat), SYSCALL(faccessat2), SYSCALL(geteuid),
-	SYSCALL(fcntl, SYSCALL_ARG(1, F_GETFL)),
+	SYSCALL(fcntl, SYSCALL_ARG(1, F_GETFL)), SYSCALL(getdents64), SYSCALL(memfd_create),
 	SYSCALL(mmap, SYSCALL_ARG_BITS(2, PROT_EXEC, 0)),
 	/* the number of a network interface in an IPv6 address */
 	SYSCALL(socket, SYSCALL_ARG(0, AF_UNIX), SYSCALL_ARG(1, SOCK_DGRAM | SOCK_CLOEXEC)),
