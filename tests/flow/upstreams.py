@@ -23,7 +23,7 @@ from random import Random
 import pytest
 from labkit import RELAY, SERVER, Daemon, LabError, expect, wait_until
 
-pytestmark = pytest.mark.needs("ip", "nft", "pgrep")
+pytestmark = pytest.mark.needs("ip", "nft", "pgrep", "socat")
 # "kernel": auto, and sessions of known clients begin in the kernel
 ENGINES = "auto", "kernel"
 LISTEN = 9100
@@ -434,6 +434,37 @@ def test_primary(trial, primary, how):
         server = trial.server(old)
         expect(server["check"] == {"http": "HTTP 503", "words": "answers otherwise"}[how], f"{server}")
         trial.finish_clients(kept)
+
+
+@pytest.mark.engines("kernel")
+def test_agent(trial):
+    """A line of HAProxy's agents."""
+    path = trial.lab.path("said")
+
+    def say(line):
+        with open(path + ".new", "w", encoding="ascii") as file:
+            file.write(line)
+        os.rename(path + ".new", path)
+
+    say("ready up 100%\n")
+    agent = trial.lab.start_server("server", 7401, "socat", "TCP-LISTEN:7401,fork,reuseaddr",
+                                   f"SYSTEM:cat {path}")
+    trial.begin(f"{A} weight=4 {B}", "check = 0.1", "check-agent = 7401", "on-down = reset")
+    trial.wait_state(7101, "up")
+    kept = trial.start_clients("keep", 5)
+    say("50% extraordinary\n")
+    wait_until(lambda: trial.server(7101)["weight"] == 2, "half of the weight")
+    say("drain\n")
+    trial.wait_state(7101, "drain")
+    say("ready 100%\n")
+    trial.wait_state(7101, "up", "returning")
+    say("down # no space\n")
+    trial.wait_state(7101, "failed")
+    wait_until(lambda: trial.errors()["server-down"] == 5, "sessions of servers that are down to end")
+    say("up\n")
+    trial.wait_state(7101, "up", "returning")
+    trial.finish_clients(kept)
+    trial.lab.stop(agent)
 
 
 @pytest.mark.engines("kernel")

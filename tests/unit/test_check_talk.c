@@ -96,4 +96,30 @@ TEST(test_words)
 	expect_verdict(&hears, full, false, CHECK_BAD, "answers otherwise");
 }
 
+static void expect_advice(const char *line, unsigned int said, bool down, enum server_order order,
+			  unsigned int percent)
+{
+	struct check_advice a = check_read_advice(line);
+
+	if (a.said != said || a.down != down || a.order != order || a.percent != percent)
+		fail_msg("\"%s\": %u, %d, %d, %u", line, (unsigned int)a.said, a.down, (int)a.order,
+			 a.percent);
+}
+
+TEST(test_agent)
+{
+	const unsigned int up = ADVICE_STATE, order = ADVICE_ORDER, weight = ADVICE_WEIGHT;
+
+	expect_advice("up\n", up, false, ORDER_READY, 0);
+	expect_advice("down # disk is full\r\n", up, true, ORDER_READY, 0);
+	expect_advice("up 50%\n", up | weight, false, ORDER_READY, 50);
+	expect_advice("drain", order, false, ORDER_DRAIN, 0);
+	expect_advice("0%", order, false, ORDER_DRAIN, 0);
+	expect_advice("ready,up, 75% maxconn:30\n", order | up | weight, false, ORDER_READY, 75);
+	expect_advice("maint\nup\n", order, false, ORDER_DOWN, 0);
+	expect_advice("upper 5 %", 0, false, ORDER_READY, 0);
+	expect_advice("99999999999999999999%", weight, false, ORDER_READY, 10000);
+	expect_advice("", 0, false, ORDER_READY, 0);
+}
+
 UNIT_MAIN(NULL, NULL)

@@ -128,6 +128,7 @@ struct forward_conf {
 	unsigned int check_ms; /* between two checks of a server; 0: none */
 	/* what a check says and expects, see check_talk.h; NULL: it connects */
 	const char *check_http, *check_status, *check_send, *check_expect;
+	unsigned int check_agent;      /* port of the servers' agents; 0: none */
 	unsigned int check_port;       /* where servers are checked; 0: where they serve */
 	unsigned int check_timeout_ms; /* 0: as connect_timeout_ms */
 	unsigned int on_down,

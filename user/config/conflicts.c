@@ -126,8 +126,9 @@ bool conflicts_may_check(const struct forward_conf *fc)
 /* Complain about options of checks that FC itself sets, and that have no meaning. */
 static int conflicts_of_checks(const struct config *c, const struct forward_conf *fc)
 {
-	static const char *const words[] = { "check-http", "check-send", "check-expect",
-					     "check-port", "on-down",    "on-backup" };
+	static const char *const words[] = { "check-http", "check-send",  "check-expect",
+					     "check-port", "check-agent", "on-down",
+					     "on-backup" };
 	unsigned int range[2];
 	char room[1024];
 
@@ -145,9 +146,12 @@ static int conflicts_of_checks(const struct config *c, const struct forward_conf
 		return conflict_complain(c, fc, "check-send", "a bad escape; \\ is written \\\\");
 	if (fc->check_expect && text_unescape(fc->check_expect, room) < 0)
 		return conflict_complain(c, fc, "check-expect", "a bad escape; \\ is written \\\\");
+	if (fc->check_agent && upstreams_are_unix(&fc->upstream))
+		return conflict_complain(c, fc, "check-agent", "servers are unix sockets");
 	if (fc->check_port && upstreams_are_unix(&fc->upstream))
 		return conflict_complain(c, fc, "check-port", "servers are unix sockets");
-	if (fc->listen.udp && fc->check_ms && fc->check_port && forward_needs_privileges(fc))
+	if (fc->listen.udp && fc->check_ms && (fc->check_port || fc->check_agent) &&
+	    forward_needs_privileges(fc))
 		return conflict_complain(c, fc, "check-port",
 					 "UDP: not together with mark or transparent");
 	return 0;

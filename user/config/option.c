@@ -146,6 +146,8 @@ const struct option_def option_table[OPTIONS_MAX + 1] = {
 	  .computed = "none", .help = "check: text in 4 KiB of a good answer" },
 	{ "check-port", COUNT(0, 65535), SERVER(check_port), .initial = "0",
 	  .help = "TCP port where servers are checked; 0: their own" },
+	{ "check-agent", COUNT(0, 65535), SERVER(check_agent), .initial = "0",
+	  .help = "port of agents that say up, down, drain, 50%" },
 	{ "check-timeout", SECONDS(0, DAY), SERVER(check_timeout_ms), .initial = "0",
 	  .computed = "connect-timeout", .help = "how long a check may take" },
 	{ "on-down", SERVER(on_down), KEEP_RESET,

@@ -2,6 +2,7 @@
 #include "relay/check_talk.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/text.h"
@@ -63,4 +64,47 @@ enum check_verdict check_judge(const struct forward_conf *fc, const char *answer
 		return CHECK_MORE;
 	snprintf(why, CHECK_WHY_LEN, len ? "answers otherwise" : "no answer");
 	return CHECK_BAD;
+}
+
+struct check_advice check_read_advice(const char *line)
+{
+	static const struct {
+		const char *word;
+		struct check_advice advice;
+	} words[] = {
+		{ "up", { ADVICE_STATE, false, ORDER_READY, 0 } },
+		{ "down", { ADVICE_STATE, true, ORDER_READY, 0 } },
+		{ "fail", { ADVICE_STATE, true, ORDER_READY, 0 } },
+		{ "failed", { ADVICE_STATE, true, ORDER_READY, 0 } },
+		{ "stopped", { ADVICE_STATE, true, ORDER_READY, 0 } },
+		{ "ready", { ADVICE_ORDER, false, ORDER_READY, 0 } },
+		{ "drain", { ADVICE_ORDER, false, ORDER_DRAIN, 0 } },
+		{ "maint", { ADVICE_ORDER, false, ORDER_DOWN, 0 } },
+	};
+	struct check_advice a = { 0 };
+	size_t len;
+
+	for (line += strspn(line, " \t,"); *line && !strchr("\r\n#", *line);
+	     line += strspn(line, " \t,")) {
+		char *end;
+		unsigned long percent = strtoul(line, &end, 10);
+
+		len = strcspn(line, " \t,\r\n");
+		if (end > line && *end == '%') {
+			a.said |= percent ? ADVICE_WEIGHT : ADVICE_ORDER;
+			a.order = percent ? a.order : ORDER_DRAIN;
+			a.percent = (unsigned int)(percent < 10000 ? percent : 10000);
+		}
+		for (size_t i = 0; i < sizeof(words) / sizeof(words[0]); i++) {
+			const struct check_advice *w = &words[i].advice;
+
+			if (strlen(words[i].word) != len || strncmp(line, words[i].word, len))
+				continue;
+			a.said |= w->said;
+			a.down = w->said == ADVICE_STATE ? w->down : a.down;
+			a.order = w->said == ADVICE_ORDER ? w->order : a.order;
+		}
+		line += len;
+	}
+	return a;
 }

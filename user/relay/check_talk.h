@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "config/config.h"
+#include "relay/server_health.h"
 
 /*
  * What a health check says to a server, and what the answer shows (check-http, check-send,
@@ -30,3 +31,18 @@ size_t check_question(const struct forward_conf *fc, const char *host, char *to)
  */
 enum check_verdict check_judge(const struct forward_conf *fc, const char *answer, size_t len,
 			       bool ended, char why[CHECK_WHY_LEN]);
+
+/* What an agent says, in a line of HAProxy's words. */
+struct check_advice {
+	enum {
+		ADVICE_STATE = 1,
+		ADVICE_ORDER = 2,
+		ADVICE_WEIGHT = 4,
+	} said; /* a set: which of the fields count */
+	bool down;
+	enum server_order order;
+	unsigned int percent; /* of the configured weight */
+};
+
+/* Read LINE, as "up 50%"; words that are not known are skipped. */
+struct check_advice check_read_advice(const char *line);

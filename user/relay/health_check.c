@@ -37,6 +37,7 @@ struct check {
 	uint64_t late_ms;        /* for the address that is being tried; 0: none is yet */
 	in_port_t port;          /* of TCP, in host order; 0: where the server serves */
 	bool udp;                /* this check sends datagrams */
+	bool agent;              /* it asks the server's agent */
 	bool asked;              /* the question is sent */
 	bool done;
 	size_t got;              /* bytes of ANSWER */
@@ -58,10 +59,34 @@ struct checks {
 
 /* --- one check --- */
 
+/* The servers of A's forward have other states: sessions follow. */
+static void check_tell(const struct check *a)
+{
+	session_syn_order(a->checks->shared, a->forward);
+	shared_tell_news(a->checks->shared);
+}
+
+/* The agent's line has come, or nothing: then all stays as it is. */
+static void check_finish_agent(struct check *a)
+{
+	struct check_advice advice = check_read_advice(a->answer);
+
+	tcp_close(a->checks->loop, &a->source, false);
+	a->done = true;
+	if (advice.said &&
+	    servers_told(&a->forward->servers, a->server, &advice, a->checks->loop->now_ms))
+		check_tell(a);
+}
+
 /* The result is ERROR.  The check is freed after the batch. */
 static void check_finish(struct check *a, int error)
 {
 	enum cause cause = upstream_cause(error);
+
+	if (a->agent) {
+		check_finish_agent(a);
+		return;
+	}
 
 	/* servers log a RST where they have answered, and a handshake where they have not */
 	tcp_close(a->checks->loop, &a->source, !a->answer);
@@ -72,8 +97,7 @@ static void check_finish(struct check *a, int error)
 	    !servers_checked(&a->forward->servers, a->server, error, a->why,
 			     a->checks->loop->now_ms))
 		return;
-	session_syn_order(a->checks->shared, a->forward);
-	shared_tell_news(a->checks->shared);
+	check_tell(a);
 }
 
 /* Begin to connect to TO.  0; EINPROGRESS: A waits; or errno. */
@@ -132,7 +156,7 @@ static void check_ask(struct check *a)
 			 a->port ?: ntohs(addr_port(to)));
 	else
 		strcpy(host, "localhost");
-	n = check_question(a->forward->conf, host, question);
+	n = a->agent ? 0 : check_question(a->forward->conf, host, question);
 	a->asked = true;
 	error = n && send(a->source.fd, question, n, MSG_NOSIGNAL) != (ssize_t)n ? errno ?: EIO : 0;
 	error = error ?: -loop_watch(a->checks->loop, &a->source, EPOLLIN | EPOLLRDHUP, true);
@@ -154,6 +178,12 @@ static void check_hear(struct check *a)
 	}
 	a->got += (size_t)n;
 	a->answer[a->got] = '\0';
+	if (a->agent && (!n || strchr(a->answer, '\n') || a->got == CHECK_BYTES)) {
+		check_finish_agent(a);
+		return;
+	}
+	if (a->agent)
+		return;
 	verdict = check_judge(a->forward->conf, a->answer, a->got, !n && !a->udp, a->why);
 	if (verdict == CHECK_GOOD)
 		check_finish(a, 0);
@@ -200,13 +230,16 @@ static void check_on_late(struct check *a)
  * Add a check of M, a server of F.  Its late_ms is 0, so the check begins after this.  There is no
  * check without memory, and none of a name without an address: the look-ups report such a name.
  */
-static void check_add(struct checks *c, struct forward *f, const struct member *m)
+static void check_add(struct checks *c, struct forward *f, const struct member *m, bool agent)
 {
 	struct check *a = m->list->n ? malloc(sizeof(*a)) : NULL;
-	in_port_t port = m->conf->check_port ?: (in_port_t)f->conf->check_port;
-	char *answer = a && check_talks(f->conf) ? malloc(CHECK_BYTES + 1) : NULL;
+	in_port_t port = agent               ? (in_port_t)f->conf->check_agent :
+			 m->conf->check_port ?:
+					       (in_port_t)f->conf->check_port;
+	bool talks = agent || check_talks(f->conf);
+	char *answer = a && talks ? calloc(1, CHECK_BYTES + 1) : NULL;
 
-	if (!a || (check_talks(f->conf) && !answer)) {
+	if (!a || (talks && !answer)) {
 		free(a);
 		return;
 	}
@@ -217,6 +250,7 @@ static void check_add(struct checks *c, struct forward *f, const struct member *
 			     .source = { .handle = check_on_answer, .fd = -1 },
 			     .port = port,
 			     .udp = f->conf->listen.udp && !port,
+			     .agent = agent,
 			     .answer = answer };
 	LIST_INSERT_HEAD(&c->running, a, in_checks);
 	atomic_fetch_add(&f->checks, 1);
@@ -236,7 +270,9 @@ static uint64_t check_add_due(struct checks *c, struct forward *f)
 		if (s->check_ms <= c->round_ms && c->room) {
 			c->room--;
 			s->check_ms = NEVER;
-			check_add(c, f, &ss->members[i]);
+			check_add(c, f, &ss->members[i], false);
+			if (f->conf->check_agent)
+				check_add(c, f, &ss->members[i], true);
 		}
 		/* a reload may have made the time shorter */
 		s->check_ms = smaller(s->check_ms, now + f->conf->check_ms);

@@ -28,7 +28,7 @@ enum server_state health_state(const struct health *h, uint64_t now_ms)
 {
 	if (h->order != ORDER_READY)
 		return h->order == ORDER_DRAIN ? SERVER_DRAIN : SERVER_DOWN;
-	if (h->checked && h->down)
+	if ((h->checked && h->down) || h->told_down)
 		return SERVER_FAILED;
 	if (h->refused)
 		return now_ms < h->aside_ms ? SERVER_ASIDE : SERVER_TRIAL;

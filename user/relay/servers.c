@@ -142,8 +142,12 @@ void servers_refresh(struct servers *ss)
 		log_limited(LOG_WARNING, "upstream %s: no memory to follow its addresses",
 			    ss->conf->upstream.text);
 	/* a reload may have ended the checks: no later one would replace the last result */
-	for (size_t i = 0; !ss->conf->check_ms && i < ss->n; i++)
-		ss->members[i].server->health.checked = false;
+	for (size_t i = 0; i < ss->n; i++) {
+		struct health *h = &ss->members[i].server->health;
+
+		h->checked = h->checked && ss->conf->check_ms;
+		h->told_down = h->told_down && ss->conf->check_ms && ss->conf->check_agent;
+	}
 }
 
 /* --- beginning and end --- */
@@ -451,6 +455,38 @@ bool servers_checked(struct servers *ss, struct server *s, int error, const char
 	was = health_state(&s->health, now_ms);
 	judge(ss, s, why, error, now_ms);
 	changes = mark_dead(ss, now_ms) || health_state(&s->health, now_ms) != was;
+	pthread_mutex_unlock(ss->lock);
+	if (changes)
+		queue_wake(ss->queue);
+	return changes;
+}
+
+bool servers_told(struct servers *ss, struct server *s, const struct check_advice *a,
+		  uint64_t now_ms)
+{
+	enum server_state was;
+	unsigned int weight = 0;
+	struct member *m;
+	bool changes;
+
+	pthread_mutex_lock(ss->lock);
+	was = health_state(&s->health, now_ms);
+	weight = s->weight;
+	m = find_name(ss, s->name);
+	if (a->said & ADVICE_STATE)
+		s->health.told_down = a->down;
+	if (a->said & ADVICE_ORDER)
+		s->health.order = a->order;
+	if (a->said & ADVICE_WEIGHT && m)
+		s->weight = (unsigned int)smaller(larger(m->conf->weight * a->percent / 100, 1),
+						  SERVER_WEIGHT_MAX);
+	if (s->health.told_down) {
+		snprintf(s->error, sizeof(s->error), "its agent says that it is down");
+		s->error_ms = now_ms;
+	}
+	say(ss, s, was, now_ms);
+	changes = mark_dead(ss, now_ms) || health_state(&s->health, now_ms) != was ||
+		  s->weight != weight;
 	pthread_mutex_unlock(ss->lock);
 	if (changes)
 		queue_wake(ss->queue);

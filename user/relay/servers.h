@@ -149,6 +149,9 @@ void servers_connected(struct servers *ss, struct server *s, uint64_t took_ms, u
  */
 bool servers_checked(struct servers *ss, struct server *s, int error, const char *why,
 		     uint64_t now_ms);
+/* The agent of S has said A.  True: as of servers_checked(). */
+bool servers_told(struct servers *ss, struct server *s, const struct check_advice *a,
+		  uint64_t now_ms);
 
 /* Follow changes of names: to be called with the lock, before members are looked at. */
 void servers_refresh(struct servers *ss);
