@@ -442,7 +442,7 @@ enum metrics_asked metrics_asked(const char *request)
 
 void metrics_serve(struct control *c, int fd, void *arg)
 {
-	char request[REQUEST_MAX];
+	char request[REQUEST_MAX] = "";
 	int n, r = control_read(c, fd, "\r\n\r\n", REQUEST_MS, request, sizeof(request));
 	enum metrics_asked asked = r ? ASKED_NOTHING : metrics_asked(request);
 	char *made = asked ? answers[asked].make(arg) : NULL;
@@ -450,6 +450,9 @@ void metrics_serve(struct control *c, int fd, void *arg)
 	size_t len = strlen(body);
 	bool whole = r || *request != 'H'; /* HEAD wants no body */
 
+	/* browsers connect in advance: an error would be the answer to a request that comes later */
+	if (r && !*request)
+		return;
 	n = snprintf(request, sizeof(request),
 		     "HTTP/1.1 %s\r\nContent-Type: %s\r\n%s"
 		     "Content-Length: %zu\r\nConnection: close\r\n\r\n",
