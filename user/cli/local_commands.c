@@ -58,7 +58,7 @@ const struct local_command local_commands[] = {
 	  .about = check_about },
 	{ "convert", "print a configuration file, also a rinetd.conf, in culvert's own form",
 	  convert_run, no_options, "FILE", .about = convert_about },
-	{ "top", "watch the sessions of a running daemon, and change them", top_run, top_options,
+	{ "top", "watch forwards, servers, sessions and clients, and change them", top_run, top_options,
 	  .about = top_about },
 	{ "graft", "remove grafted sessions that a daemon has left", graft_run, graft_options,
 	  .about = graft_about },
