@@ -12,7 +12,7 @@
  */
 #include "daemon/metrics_page.h"
 
-#include <arpa/inet.h>
+#include <search.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -100,33 +100,61 @@ static int compare_client(const void *one, const void *other)
 		       memcmp(&a->in6.sin6_scope_id, &b->in6.sin6_scope_id, sizeof(uint32_t));
 }
 
-static int compare_sessions(const void *one, const void *other)
+/* Those with the most sessions first; of equal ones the order is always the same. */
+static int compare_sessions(const struct share *a, const struct share *b)
 {
-	uint64_t a = ((const struct share *)one)->sessions;
-	uint64_t b = ((const struct share *)other)->sessions;
+	int r = (a->sessions < b->sessions) - (a->sessions > b->sessions);
 
-	return (a < b) - (a > b) ?: compare_client(one, other);
+	return r ?: compare_client(a, b);
 }
 
-/* One share for each client of the N sessions.  Returns the number of clients. */
+static void keep_nothing(void *node)
+{
+	(void)node;
+}
+
+/*
+ * Leave one share for each client of the N sessions, at the begin of SHARES.  Returns the number of
+ * clients.  Sessions for which there is no memory are left out.  qsort(3) will not do: it asks for
+ * the size of memory, and a daemon that is confined may not.
+ */
 static size_t add_up(struct share *shares, size_t n)
 {
 	size_t clients = 0;
+	void *tree = NULL;
 
-	qsort(shares, n, sizeof(*shares), compare_client);
 	for (size_t i = 0; i < n; i++) {
-		struct share *last = clients ? &shares[clients - 1] : NULL;
+		struct share *s = &shares[clients], **found;
 
-		if (!last || compare_client(last, &shares[i]) != 0) {
-			shares[clients++] = shares[i];
-			continue;
+		*s = shares[i]; /* the session at S has been added before, or is this one */
+		found = tsearch(s, &tree, compare_client);
+		if (found && *found == s) {
+			clients++;
+		} else if (found) {
+			(*found)->sessions++;
+			(*found)->bytes[CLIENT] += s->bytes[CLIENT];
+			(*found)->bytes[UPSTREAM] += s->bytes[UPSTREAM];
 		}
-		last->sessions++;
-		last->bytes[CLIENT] += shares[i].bytes[CLIENT];
-		last->bytes[UPSTREAM] += shares[i].bytes[UPSTREAM];
 	}
-	qsort(shares, clients, sizeof(*shares), compare_sessions);
+	tdestroy(tree, keep_nothing);
 	return clients;
+}
+
+/* Those of the N clients with the most sessions, in this order. */
+static void keep_busiest(const struct share *clients, size_t n)
+{
+	kept.n_clients = n;
+	kept.n_busiest = 0;
+	for (const struct share *s = clients; s < clients + n; s++) {
+		size_t at = kept.n_busiest;
+
+		kept.n_busiest += at < CLIENTS;
+		for (; at && compare_sessions(&kept.busiest[at - 1], s) > 0; at--)
+			if (at < CLIENTS)
+				kept.busiest[at] = kept.busiest[at - 1];
+		if (at < CLIENTS)
+			kept.busiest[at] = *s;
+	}
 }
 
 /* Without memory, or if a reload holds the lock, the clients stay those of the last walk. */
@@ -151,10 +179,8 @@ static void count_clients(const struct actions *a)
 	now_ms = clock_ms();
 	kept.due_ms = now_ms + PAUSE * (now_ms - begun_ms);
 	if (whole) {
-		kept.n_clients = add_up(w.shares, w.n);
-		kept.n_busiest = kept.n_clients < CLIENTS ? kept.n_clients : CLIENTS;
+		keep_busiest(w.shares, add_up(w.shares, w.n));
 		kept.walk_ms = now_ms;
-		memcpy(kept.busiest, w.shares, kept.n_busiest * sizeof(struct share));
 	}
 	free(w.shares);
 }
