@@ -467,14 +467,14 @@ def test_browser(trial):
                 f"upstream = {RELAY}:{ECHO} weight=3 {RELAY}:{NOBODY} {RELAY}:{ECHO + 5} backup\n"
                 "check = 1\n"
                 f"[forward dns]\nlisten = {RELAY}:9002/udp\nupstream = {RELAY}:{NOBODY}\n")
-    with contextlib.closing(Browser(trial.lab, "relay")) as browser, \
-            talking(clients_from(trial.lab, ["10.0.1.1", "10.0.1.21"], [3, 2], 9001)):
+    with contextlib.closing(Browser(trial.lab, "relay")) as browser:
         browser.open(f"http://127.0.0.1:{METRICS}/")
-        check_page(browser)
-        for scheme in "light", "dark":
-            path = os.path.join(logs, f"metrics-page-{scheme}.png")
-            browser.screenshot(path, scheme)
-            print(f"the page for {scheme} screens: {path}")
+        with talking(clients_from(trial.lab, ["10.0.1.1", "10.0.1.21"], [3, 2], 9001)):
+            check_page(browser)
+            for scheme in "light", "dark":
+                path = os.path.join(logs, f"metrics-page-{scheme}.png")
+                browser.screenshot(path, scheme)
+                print(f"the page for {scheme} screens: {path}")
         expect(not browser.complaints, f"{browser.complaints}")
         trial.daemon.die()
         browser.wait(lambda: "no answer since" in browser.evaluate("document.body.innerText"), "the loss")
